@@ -1,0 +1,159 @@
+"""Shapes as tensors, what each contender does with them, and what is right."""
+import math
+import sys
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+import ferroflash
+
+try:
+    from flash_attn.cute.interface import flash_attn_func as fa4
+except Exception as reason:  # not installed, or its compiler is missing
+    fa4 = None
+    print("fa4 is absent:", repr(reason)[:160], file=sys.stderr)
+
+DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16}
+ROUNDOFF = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
+# Keys of these kinds of inputs are normal numbers times this.
+INPUTS = {
+    "normal": lambda keys: torch.ones(keys),
+    "x4": lambda keys: torch.full((keys,), 4.0),
+    "ramp": lambda keys: torch.linspace(1.0, 30.0, keys),
+}
+
+
+class Case:
+    """One shape with one dtype and one kind of input. Tensors are (batch, heads, seqlen, head_dim) views of either memory layout."""
+
+    def __init__(self, shape, dtype="f16", inputs="normal", layout="bhsd"):
+        self.shape, self.inputs, self.layout = shape, inputs, layout
+        self.dtype = shape.get("dtype", dtype)
+        self.causal, self.window = shape["causal"], tuple(shape.get("window", (-1, -1)))
+        for name in ("batch", "heads_q", "heads_k", "seqlen_q", "seqlen_k", "head_dim"):
+            setattr(self, name, shape[name])
+
+    def label(self):
+        heads = self.heads_q if self.heads_q == self.heads_k else f"{self.heads_q}/{self.heads_k}"
+        rows = self.seqlen_q if self.seqlen_q == self.seqlen_k else f"{self.seqlen_q}/{self.seqlen_k}"
+        mask = "causal" if self.causal else f"window {self.window[0]},{self.window[1]}" if self.window != (-1, -1) else "full"
+        rest = [self.dtype] + [word for word in (self.inputs, self.layout) if word not in ("normal", "bhsd")]
+        rest += ["packed"] if self.shape.get("packed") else []
+        return f"B{self.batch} H{heads} S{rows} D{self.head_dim} {mask} {' '.join(rest)}"
+
+    def bounds(self, rows):
+        """First key and one past the last key that each of these queries sees."""
+        position = rows + (self.seqlen_k - self.seqlen_q)
+        left, right = self.window
+        first = position - left if left >= 0 else torch.zeros_like(position)
+        right = 0 if self.causal else right
+        last = position + right + 1 if right >= 0 else torch.full_like(position, self.seqlen_k)
+        return first.clamp(min=0), last.clamp(max=self.seqlen_k)
+
+    def flops(self):
+        """4 per query, visible key and column; a causal square counts as half of the full one, as everybody counts it."""
+        if self.causal and self.seqlen_q == self.seqlen_k:
+            pairs = self.seqlen_q * self.seqlen_k / 2
+        else:
+            first, last = self.bounds(torch.arange(self.seqlen_q))
+            pairs = int((last - first).clamp(min=0).sum())
+        return 4 * self.batch * self.heads_q * pairs * self.head_dim
+
+    def least_bytes(self):
+        rows = self.heads_q * self.seqlen_q + self.heads_k * self.seqlen_k
+        return 2 * 2 * self.batch * rows * self.head_dim
+
+    def tensors(self):
+        dtype, b, d = DTYPES[self.dtype], self.batch, self.head_dim
+        make = lambda *sizes: torch.randn(*sizes, device="cuda", dtype=dtype)
+        if self.shape.get("packed"):
+            qkv = make(b, self.seqlen_q, 3, self.heads_q, d)
+            q, k, v = (qkv[:, :, i].transpose(1, 2) for i in range(3))
+        elif self.layout == "bshd":
+            q = make(b, self.seqlen_q, self.heads_q, d).transpose(1, 2)
+            k, v = (make(b, self.seqlen_k, self.heads_k, d).transpose(1, 2) for _ in range(2))
+        else:
+            q = make(b, self.heads_q, self.seqlen_q, d)
+            k, v = (make(b, self.heads_k, self.seqlen_k, d) for _ in range(2))
+        k.mul_(INPUTS[self.inputs](self.seqlen_k).to(k.device, dtype)[:, None])
+        return q, k, v
+
+
+def contenders(case, q, k, v, wanted, lse=True):
+    """{name: call}; each call returns O as (batch, heads, seqlen, head_dim). FlashAttention-2 writes an LSE always, so we do too."""
+
+    def ours():
+        out = ferroflash.flash_attn_func_bhsd(q, k, v, causal=case.causal, window_size=case.window, return_lse=lse)
+        return out[0] if lse else out
+
+    def sdpa(backend):
+        def call():
+            with sdpa_kernel(backend):
+                return F.scaled_dot_product_attention(q, k, v, is_causal=case.causal, enable_gqa=case.heads_q != case.heads_k)
+        return call
+
+    qt, kt, vt = (t.transpose(1, 2) for t in (q, k, v))
+    left, right = (side if side >= 0 else None for side in case.window)
+
+    def fa2_kernel():
+        # What SDPA calls, with the windows and the bottom-right causal mask that SDPA does not pass on.
+        out = torch.ops.aten._flash_attention_forward(
+            qt, kt, vt, None, None, case.seqlen_q, case.seqlen_k, 0.0, case.causal, False,
+            window_size_left=left, window_size_right=right)
+        return out[0].transpose(1, 2)
+
+    square = case.seqlen_q == case.seqlen_k
+    plain = case.window == (-1, -1) and (square or not case.causal)
+    calls = {"ferroflash": ours, "fa2": sdpa(SDPBackend.FLASH_ATTENTION) if plain else fa2_kernel}
+    if plain:
+        calls["cudnn"] = sdpa(SDPBackend.CUDNN_ATTENTION)
+    elif square:
+        # The whole causal triangle, for what a user without windows would pay.
+        def full_causal():
+            with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+                return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=case.heads_q != case.heads_k)
+        calls["fa2_causal"] = full_causal
+    if fa4 is not None:
+        qc, kc, vc = (t.contiguous() for t in (qt, kt, vt))
+
+        def fa4_call():
+            out = fa4(qc, kc, vc, causal=case.causal, window_size=(left, right))
+            return (out[0] if isinstance(out, tuple) else out).transpose(1, 2)
+        calls["fa4"] = fa4_call
+    return {name: call for name, call in calls.items() if name == "ferroflash" or name in wanted}
+
+
+def _attend(case, q, k, v, b, h, rows, dtype):
+    """Rows of one head with every step in `dtype`: O and LSE."""
+    kv = h // (case.heads_q // case.heads_k)
+    scores = q[b, h][rows].to(dtype) @ k[b, kv].to(dtype).T
+    scores = scores * (1.0 / math.sqrt(case.head_dim))
+    first, last = case.bounds(rows)
+    keys = torch.arange(case.seqlen_k, device=q.device)
+    scores = scores.masked_fill((keys < first[:, None]) | (keys >= last[:, None]), float("-inf"))
+    return torch.softmax(scores, dim=-1) @ v[b, kv].to(dtype), torch.logsumexp(scores.double(), dim=-1)
+
+
+def check(case, q, k, v, o, lse=None, most_rows=512):
+    """Errors on rows of the first and the last head, against float64: max|o - exact| <= 2 * max|naive - exact| + 1e-5."""
+    n = case.seqlen_q
+    picked = torch.arange(n) if n <= most_rows else torch.cat(
+        [torch.arange(128), torch.linspace(128, n - 129, most_rows - 256).long(), torch.arange(n - 128, n)])
+    rows = picked.to(q.device)
+    error = naive_error = lse_error = largest = 0.0
+    for b, h in {(0, 0), (case.batch - 1, case.heads_q - 1)}:
+        exact, exact_lse = _attend(case, q, k, v, b, h, rows, torch.float64)
+        naive, _ = _attend(case, q, k, v, b, h, rows, q.dtype)
+        error = max(error, (o[b, h][rows].double() - exact).abs().max().item())
+        naive_error = max(naive_error, (naive.double() - exact).abs().max().item())
+        if lse is not None:
+            lse_error = max(lse_error, (lse[b, h][rows].double() - exact_lse).abs().max().item())
+            largest = max(largest, exact_lse.abs().max().item())
+    tolerance = 2 * naive_error + 1e-5
+    lse_tolerance = 1e-4 + 1e-5 * largest + ROUNDOFF[q.dtype]
+    finite = bool(torch.isfinite(o).all())
+    # Written so that an error that is not a number fails.
+    passed = finite and error <= tolerance and lse_error <= lse_tolerance
+    return {"passed": passed, "finite": finite, "error": error, "tolerance": tolerance, "lse_error": lse_error,
+            "lse_tolerance": lse_tolerance}

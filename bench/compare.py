@@ -1,0 +1,228 @@
+"""Times FerroFlash and what a user would pick instead, on the same tensors, with the same timer, in one process.
+
+    cargo build --release --package ferroflash-cabi            # here, or carry libferroflash.so to the GPU machine
+    python3 bench/compare.py --only prefill headline --out h200.json --svg h200.svg
+
+Needs PyTorch with Triton. Peers: SDPA's flash backend (FlashAttention-2), its cuDNN backend, FlashAttention-4 where it imports.
+
+  cold       triton.testing.do_bench, median: the L2 cache is flushed before each launch, CUDA events around it
+  hot        CUDA graph of many launches, median per launch: launch cost hidden, caches warm
+  sustained  0.5 s back to back, mean: what the card's power limit allows
+
+Shapes under 0.2 TFLOP are timed hot, the rest cold, unless --timing says otherwise. Each round visits the contenders in an order of its
+own; a row's time is the median of its rounds. A ratio is the peer's time over ours: above 1 we are ahead. Results are compared with float64 first;
+a wrong one ends the run with exit code 1 after everything is written.
+"""
+import argparse
+import json
+import os
+import random
+import shlex
+import statistics
+import subprocess
+import sys
+import time
+import warnings
+
+import torch
+import triton
+from triton.testing import do_bench, do_bench_cudagraph
+
+import cases
+import ferroflash
+import report
+
+warnings.filterwarnings("ignore")
+HERE = os.path.dirname(os.path.abspath(__file__))
+# In gpu-pack they lie beside this file, in the repository where `ferroflash bench` embeds them.
+PACKED, EMBEDDED = os.path.join(HERE, "suites.json"), os.path.join(HERE, "..", "host", "src", "cli", "bench", "suites.json")
+SUITES = PACKED if os.path.exists(PACKED) else EMBEDDED
+
+
+def clocks():
+    """SM clock, memory clock, power and temperature now, as the card's own tool says them; None where there is no tool."""
+    fields = "clocks.sm,clocks.mem,power.draw,temperature.gpu"
+    command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader", "-i", "0"]
+    try:
+        out = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return dict(zip(fields.split(","), map(str.strip, out.split(","))))
+
+
+def sustained(call, seconds=0.5):
+    """Mean microseconds of launches that follow each other without a pause, and the clocks meanwhile."""
+    for _ in range(3):
+        call()
+    torch.cuda.synchronize()
+    us = do_bench(call, warmup=5, rep=20, return_mode="median") * 1e3
+    # Graphs, so that Python is not what is measured.
+    per_graph = max(1, int(2000 / us))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(per_graph):
+            call()
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    replays = max(1, int(seconds * 1e6 / us / per_graph))
+    graph.replay()
+    start.record()
+    for _ in range(replays):
+        graph.replay()
+    end.record()
+    meanwhile = clocks()
+    torch.cuda.synchronize()
+    return start.elapsed_time(end) * 1e3 / (replays * per_graph), meanwhile
+
+
+def measure(call, timing):
+    """Microseconds of one call, and the clocks meanwhile where that can be said."""
+    if timing == "sustained":
+        return sustained(call)
+    if timing == "hot":
+        return do_bench_cudagraph(call, rep=40, return_mode="median") * 1e3, None
+    return do_bench(call, warmup=10, rep=60, return_mode="median") * 1e3, None
+
+
+def timings(case, wanted):
+    auto = "hot" if case.flops() < 2e11 else "cold"
+    return {"auto": [auto], "both": ["cold", "hot"]}.get(wanted, [wanted])
+
+
+def run(suite, case, args, rng):
+    """Rows of one case."""
+    q, k, v = case.tensors()
+    calls = cases.contenders(case, q, k, v, args.peers, lse=not args.no_lse)
+    verdicts, rows = {}, []
+    for name, call in list(calls.items()):
+        try:
+            verdicts[name] = cases.check(case, q, k, v, call())
+        except Exception as reason:
+            if name == "ferroflash":
+                raise
+            print(f"{case.label()}: {name} is not available: {repr(reason)[:140]}", file=sys.stderr)
+            del calls[name]
+    options = {"causal": case.causal, "window_size": case.window, "return_lse": True, "bhsd": True}
+    launch, o, lse = ferroflash.prepare(q, k, v, **options)
+    launch.enqueue(torch.cuda.current_stream().cuda_stream)
+    verdicts["ferroflash"] = cases.check(case, q, k, v, o, lse)
+    chosen = launch.describe()
+    for timing in timings(case, args.timing):
+        times, meanwhile = {name: [] for name in calls}, {}
+        for _ in range(args.rounds):
+            for name in rng.sample(list(calls), len(calls)):
+                us, clock = measure(calls[name], timing)
+                times[name].append(us)
+                meanwhile[name] = clock
+        ours = statistics.median(times["ferroflash"])
+        for name, samples in times.items():
+            us = statistics.median(samples)
+            row = {**case.shape, "dtype": case.dtype, "suite": suite, "label": case.label(), "inputs": case.inputs,
+                   "layout": case.layout, "timing": timing, "peer": name, "us": us, "rounds_us": samples,
+                   "tflops": case.flops() / us / 1e6, "gb_per_s": case.least_bytes() / us / 1e3, "ratio": us / ours,
+                   "clocks": meanwhile[name], "check": verdicts[name]}
+            rows.append({**row, **chosen} if name == "ferroflash" else row)
+        line = "  ".join(f"{name} {statistics.median(t):.1f}" for name, t in times.items())
+        bad = "" if verdicts["ferroflash"]["passed"] else "  WRONG " + json.dumps(verdicts["ferroflash"])
+        ahead = f"  x{statistics.median(times['fa2']) / ours:.2f}" if "fa2" in times else ""
+        print(f"{suite:9} {timing:9} {case.label():48} {line} us{ahead}{bad}", flush=True)
+    return rows
+
+
+def host_overhead(calls=100, repeats=40):
+    """Host microseconds of one call on the headline shape, the GPU's own time not waited for: {what: median}."""
+    case = cases.Case({"batch": 1, "heads_q": 8, "heads_k": 8, "seqlen_q": 512, "seqlen_k": 512, "head_dim": 64, "causal": True})
+    q, k, v = case.tensors()
+    ours = cases.contenders(case, q, k, v, {})["ferroflash"]
+    sdpa = torch.nn.functional.scaled_dot_product_attention
+    launch, _o, _lse = ferroflash.prepare(q, k, v, causal=True, bhsd=True)
+    library, stream = ferroflash.LIB, torch.cuda.current_stream().cuda_stream
+    raw, arguments = library.ferroflash_launch, (launch.context, launch.plan, launch.where, None, stream)
+    plan_too, no_plan = library.ferroflash_forward, (launch.context, launch.where, stream)
+    work = {
+        "an empty call through ctypes": library.ferroflash_abi_version,
+        "ferroflash_launch through ctypes": lambda: raw(*arguments),
+        "ferroflash_forward (plan and launch) through ctypes": lambda: plan_too(*no_plan),
+        "flash_attn_func of ferroflash.py, outputs allocated": ours,
+        "SDPA, whichever backend it picks": lambda: sdpa(q, k, v, is_causal=True),
+    }
+    found = {}
+    for what, call in work.items():
+        times = []
+        for _ in range(repeats):
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            for _ in range(calls):
+                call()
+            times.append((time.perf_counter() - start) / calls * 1e6)
+        found[what] = statistics.median(times)
+        torch.cuda.synchronize()
+    return found
+
+
+def arguments():
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument("--suites", default=SUITES, help="JSON: {suite: [shape, ..]}")
+    ap.add_argument("--only", nargs="*", help="suites to run, instead of all")
+    ap.add_argument("--match", help="run only shapes whose label contains this")
+    ap.add_argument("--dtypes", nargs="*", default=["f16"], choices=list(cases.DTYPES), help="for shapes that name none")
+    ap.add_argument("--layout", default="bhsd", choices=["bhsd", "bshd"], help="how tensors lie in memory")
+    ap.add_argument("--peers", nargs="*", default=["fa2", "fa2_causal", "cudnn", "fa4"])
+    ap.add_argument("--timing", default="auto", choices=["auto", "cold", "hot", "both", "sustained"])
+    ap.add_argument("--sustained", action="store_const", const="sustained", dest="timing", help="the same as --timing sustained")
+    ap.add_argument("--growing", action="store_true", help="keys times 4, and times a ramp of 1 to 30, instead of normal keys")
+    ap.add_argument("--rounds", type=int, default=3)
+    ap.add_argument("--no-lse", action="store_true", help="FerroFlash writes no LSE (FlashAttention-2 always does)")
+    ap.add_argument("--seed", type=int, default=1)
+    ap.add_argument("--no-overhead", action="store_true", help="do not measure the host's side of a launch")
+    ap.add_argument("--out", help="JSON file")
+    ap.add_argument("--svg", help="plot")
+    return ap.parse_args()
+
+
+def main():
+    args = arguments()
+    torch.manual_seed(args.seed)
+    rng = random.Random(args.seed)
+    about = {
+        "device": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": triton.__version__,
+        "cudnn": torch.backends.cudnn.version(), "cuda": torch.version.cuda,
+        "ferroflash": ferroflash.LIB.ferroflash_version().decode(), "fa4": cases.fa4 is not None,
+        "command": shlex.join(sys.argv), "date": time.strftime("%Y-%m-%d %H:%M:%S %Z"), "clocks": {"before": clocks()},
+    }
+    print(json.dumps(about), flush=True)
+    with open(args.suites) as file:
+        suites = json.load(file)
+    rows = []
+    for suite, shapes in suites.items():
+        if args.only and suite not in args.only:
+            continue
+        for shape in shapes:
+            dtypes = [shape["dtype"]] if "dtype" in shape else args.dtypes
+            for inputs in ["x4", "ramp"] if args.growing else ["normal"]:
+                for dtype in dtypes:
+                    case = cases.Case(shape, dtype, inputs, args.layout)
+                    if not args.match or args.match in case.label():
+                        rows += run(suite, case, args, rng)
+                        torch.cuda.empty_cache()
+        about["clocks"][f"after {suite}"] = clocks()
+    entries, gap = report.summary(rows), report.dtype_gap(rows)
+    print("\n" + report.table(rows) + "\n\n" + report.summary_table(entries))
+    if gap:
+        print(f"\nbf16 and f16 differ by at most {gap[0] * 100:.1f} % ({gap[1]})")
+    overhead = None if args.no_overhead else host_overhead()
+    for what, us in (overhead or {}).items():
+        print(f"host: {what}: {us:.2f} us")
+    wrong = [row["label"] for row in rows if row["peer"] == "ferroflash" and not row["check"]["passed"]]
+    if args.out:
+        with open(args.out, "w") as file:
+            json.dump({**about, "summary": entries, "bf16_gap": gap, "host_us": overhead, "wrong": wrong, "rows": rows}, file, indent=1)
+    if args.svg:
+        with open(args.svg, "w") as file:
+            file.write(report.svg(rows, f"Speed relative to FlashAttention-2, {about['device']}"))
+    if wrong:
+        print("WRONG: " + "; ".join(sorted(set(wrong))), file=sys.stderr)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,101 @@
+"""Rows of compare.py as tables, figures of merit, and a plot."""
+import math
+from html import escape
+
+COLOURS = {"ferroflash": "#c2410c", "fa2": "#94a3b8", "cudnn": "#4d7c0f", "fa4": "#1d4ed8", "fa2_causal": "#cbd5e1"}
+NAMES = {"ferroflash": "FerroFlash", "fa2": "FlashAttention-2", "cudnn": "cuDNN", "fa4": "FlashAttention-4",
+         "fa2_causal": "FA2, all causal"}
+
+
+def groups(rows):
+    """Rows of one measurement each: [{peer: row}], in the order measured."""
+    found = {}
+    for row in rows:
+        found.setdefault((row["suite"], row["label"], row["timing"]), {})[row["peer"]] = row
+    return list(found.values())
+
+
+def geomean(values):
+    return math.exp(sum(map(math.log, values)) / len(values))
+
+
+def table(rows):
+    """Markdown: one line a measurement; ratios are the peer's time over ours, so above 1 we are ahead."""
+    peers = [peer for peer in NAMES if peer != "ferroflash" and any(row["peer"] == peer for row in rows)]
+    lines = ["| shape | timing | us | TFLOP/s | " + " | ".join(f"x {NAMES[p]}" for p in peers) + " | error / allowed | entry |",
+             "|---" * (6 + len(peers)) + "|"]
+    for group in groups(rows):
+        ours = group.get("ferroflash")
+        if ours is None:
+            continue
+        ratios = [f"{group[p]['ratio']:.2f}" if p in group else "-" for p in peers]
+        check = ours.get("check")
+        error = f"{check['error']:.1e} / {check['tolerance']:.1e}{'' if check['passed'] else ' WRONG'}" if check else "-"
+        lines.append(f"| {ours['label']} | {ours['timing']} | {ours['us']:.1f} | {ours['tflops']:.0f} | {' | '.join(ratios)} "
+                     f"| {error} | {ours['entry']} |")
+    return "\n".join(lines)
+
+
+def summary(rows):
+    """[{suite, inputs, dtype, timing, peer, shapes, geomean, minimum, at}]: one for each combination that was measured."""
+    found = {}
+    for row in rows:
+        if "ratio" in row and row["peer"] != "ferroflash":
+            key = (row["suite"], row["inputs"], row["dtype"], row["timing"], row["peer"])
+            found.setdefault(key, []).append((row["ratio"], row["label"]))
+    names = ("suite", "inputs", "dtype", "timing", "peer")
+    return [dict(zip(names, key), shapes=len(ratios), geomean=geomean([r for r, _ in ratios]), minimum=min(ratios)[0],
+                 at=min(ratios)[1]) for key, ratios in found.items()]
+
+
+def summary_table(entries):
+    lines = ["| suite | inputs | dtype | timing | against | shapes | geomean | minimum | at |", "|---" * 9 + "|"]
+    for e in entries:
+        lines.append(f"| {e['suite']} | {e['inputs']} | {e['dtype']} | {e['timing']} | {NAMES[e['peer']]} | {e['shapes']} "
+                     f"| {e['geomean']:.3f} | {e['minimum']:.3f} | {e['at']} |")
+    return "\n".join(lines)
+
+
+def dtype_gap(rows):
+    """Largest |bf16 / f16 - 1| of our times over shapes measured in both: (gap, label), or None."""
+    ours = {(r["suite"], r["label"], r["timing"]): r["us"] for r in rows if r["peer"] == "ferroflash"}
+    gaps = []
+    for (suite, label, timing), us in ours.items():
+        other = ours.get((suite, label.replace(" f16", " bf16"), timing))
+        if " f16" in label and other is not None:
+            gaps.append((abs(other / us - 1), label))
+    return max(gaps, default=None)
+
+
+def svg(rows, title):
+    """Bars of speed relative to FlashAttention-2, one block of bars a measurement."""
+    blocks = [group for group in groups(rows) if "fa2" in group and "ferroflash" in group]
+    present = [peer for peer in COLOURS if any(peer in group for group in blocks)]
+    bar, gap, left, width = 9, 9, 330, 520
+    speeds = [{p: group["fa2"]["us"] / group[p]["us"] for p in present if p in group} for group in blocks]
+    longest = max([1.5] + [max(s.values()) for s in speeds])
+    scale = width / longest
+    height = 70 + sum(len(s) * bar + gap for s in speeds)
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + width + 60}" height="{height}" font-family="sans-serif" font-size="10">',
+           '<rect width="100%" height="100%" fill="white"/>',
+           f'<text x="10" y="18" font-size="13">{escape(title)}</text>']
+    x = 10
+    for peer in present:
+        out.append(f'<rect x="{x}" y="28" width="9" height="9" fill="{COLOURS[peer]}"/><text x="{x + 13}" y="36">{NAMES[peer]}</text>')
+        x += 120
+    mark = 0.5
+    while mark <= longest:
+        at = left + mark * scale
+        out.append(f'<line x1="{at:.1f}" y1="48" x2="{at:.1f}" y2="{height - 8}" stroke="{"#475569" if mark == 1 else "#e2e8f0"}"/>')
+        out.append(f'<text x="{at:.1f}" y="46" text-anchor="middle">{mark:g}x</text>')
+        mark += 0.5
+    y = 56
+    for group, speed in zip(blocks, speeds):
+        ours = group["ferroflash"]
+        out.append(f'<text x="{left - 6}" y="{y + len(speed) * bar / 2 + 3:.1f}" text-anchor="end">{escape(ours["label"])}, {ours["timing"]}</text>')
+        for peer, value in speed.items():
+            out.append(f'<rect x="{left}" y="{y}" width="{value * scale:.1f}" height="{bar - 1}" fill="{COLOURS[peer]}"/>')
+            out.append(f'<text x="{left + value * scale + 3:.1f}" y="{y + bar - 2}" font-size="8">{value:.2f}</text>')
+            y += bar
+        y += gap
+    return "\n".join(out + ["</svg>", ""])

@@ -1,0 +1,77 @@
+//! Element types, as types for kernels and as values for hosts.
+use core::marker::PhantomData;
+
+/// An element type by value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DType {
+    /// IEEE binary16.
+    F16,
+    /// bfloat16.
+    Bf16,
+}
+
+impl DType {
+    /// Its name in entry symbols and on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            DType::F16 => "f16",
+            DType::Bf16 => "bf16",
+        }
+    }
+
+    /// Size of one element.
+    pub const fn bytes(self) -> usize {
+        2
+    }
+}
+
+/// What multiplies tiles, by value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Path {
+    /// Tensor cores: `mma.sync`.
+    TensorCores,
+    /// CUDA cores: f32 fma.
+    CudaCores,
+}
+
+impl Path {
+    /// Its name in tables.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Path::TensorCores => "tensor cores",
+            Path::CudaCores => "CUDA cores",
+        }
+    }
+}
+
+/// An element type by type.
+pub trait Element: Copy {
+    /// The same as a value.
+    const DTYPE: DType;
+    /// What multiplies tiles of it.
+    const PATH: Path = Path::TensorCores;
+    /// Size of one element.
+    const BYTES: usize = Self::DTYPE.bytes();
+}
+
+/// IEEE binary16.
+#[derive(Clone, Copy, Debug)]
+pub struct F16;
+/// bfloat16.
+#[derive(Clone, Copy, Debug)]
+pub struct Bf16;
+
+/// The same element, but tiles of it are multiplied on CUDA cores.
+#[derive(Clone, Copy, Debug)]
+pub struct Scalar<E>(PhantomData<E>);
+
+impl<E: Element> Element for Scalar<E> {
+    const DTYPE: DType = E::DTYPE;
+    const PATH: Path = Path::CudaCores;
+}
+impl Element for F16 {
+    const DTYPE: DType = DType::F16;
+}
+impl Element for Bf16 {
+    const DTYPE: DType = DType::Bf16;
+}

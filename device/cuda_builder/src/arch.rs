@@ -1,0 +1,61 @@
+//! The GPU generations that a device crate can be compiled for.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::Error;
+
+/// A PTX target. PTX of a plain target runs on every later GPU; PTX of a target with suffix `a` runs on that generation alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Arch {
+    /// A100, and everything after it.
+    Sm80,
+    /// RTX 30 series, A10.
+    Sm86,
+    /// L4, L40, RTX 40 series: adds FP8 `mma`.
+    Sm89,
+    /// H100, H200, with the portable instructions only.
+    Sm90,
+    /// H100, H200 with `wgmma`, TMA and `setmaxnreg`; runs on nothing else.
+    Sm90a,
+}
+
+impl Arch {
+    /// Every target, oldest first.
+    pub const ALL: [Arch; 5] = [Arch::Sm80, Arch::Sm86, Arch::Sm89, Arch::Sm90, Arch::Sm90a];
+
+    /// The name that rustc, ptxas and PTX's `.target` share: `sm_80`, ...
+    pub const fn name(self) -> &'static str {
+        match self {
+            Arch::Sm80 => "sm_80",
+            Arch::Sm86 => "sm_86",
+            Arch::Sm89 => "sm_89",
+            Arch::Sm90 => "sm_90",
+            Arch::Sm90a => "sm_90a",
+        }
+    }
+
+    /// The PTX version written into the module, as rustc's target feature.
+    ///
+    /// As low as the target's instructions allow, because a driver refuses PTX that is newer than itself.
+    pub(crate) const fn ptx_feature(self) -> &'static str {
+        match self {
+            Arch::Sm80 | Arch::Sm86 | Arch::Sm89 | Arch::Sm90 => "+ptx78",
+            Arch::Sm90a => "+ptx83",
+        }
+    }
+}
+
+impl fmt::Display for Arch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Arch {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self, Error> {
+        Arch::ALL.into_iter().find(|a| a.name() == name).ok_or_else(|| Error::UnknownArch { name: name.to_owned() })
+    }
+}

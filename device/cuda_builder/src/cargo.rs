@@ -1,0 +1,217 @@
+//! Runs cargo with the device compiler: the one place that knows its flags.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs};
+
+use crate::builder::DebugInfo;
+use crate::toolchain::DeviceCompiler;
+use crate::{Arch, Error};
+
+const TARGET: &str = "nvptx64-nvidia-cuda";
+
+/// Everything that the compilers of one build have in common.
+pub(crate) struct Invocation<'a> {
+    pub compiler: &'a DeviceCompiler,
+    pub workspace: &'a Path,
+    pub crate_root: &'a Path,
+    pub package: &'a str,
+    pub arch: Arch,
+    pub release: bool,
+    pub debug: DebugInfo,
+    pub features: &'a [String],
+    pub llvm_args: &'a [String],
+    pub verbose: bool,
+}
+
+/// What one compiler made.
+pub(crate) struct Compiled {
+    pub ptx: String,
+    pub inputs: Vec<PathBuf>,
+    pub warnings: String,
+}
+
+impl Invocation<'_> {
+    /// Compiles the crate with the kernels `symbols` (all, if there are none). Takes cargo's word for what is fresh.
+    pub(crate) fn compile(&self, symbols: &[&str], target_dir: &Path) -> Result<Compiled, Error> {
+        let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let mut command = Command::new(&cargo);
+        for (name, _) in env::vars_os().filter(|(name, _)| is_of_outer_cargo(&name.to_string_lossy())) {
+            command.env_remove(name);
+        }
+        command.current_dir(self.crate_root).envs(self.profile()).envs([
+            ("RUSTC", self.compiler.rustc.clone().into_os_string()),
+            ("RUSTC_BOOTSTRAP", "1".into()),
+            ("CARGO_ENCODED_RUSTFLAGS", self.rustflags().join("\x1f").into()),
+            ("CARGO_TERM_COLOR", "never".into()),
+        ]);
+        if let Some(path) = self.compiler.joined_library_path() {
+            command.env("LD_LIBRARY_PATH", path);
+        }
+        command.args(["rustc", "--lib", "--release", "--target", TARGET, "-Zbuild-std=core", "--crate-type=cdylib"]);
+        command.arg("--target-dir").arg(target_dir);
+        if !self.features.is_empty() {
+            command.arg("--features").arg(self.features.join(","));
+        }
+        if self.verbose {
+            command.arg("--verbose");
+        }
+        command.args(["--", "--emit=asm"]).args(self.llvm_flags());
+        if !symbols.is_empty() {
+            let list = symbols.join(",");
+            // Cargo does not see the variable; it does see that the last crate's arguments changed.
+            command.arg(format!("--cfg=cuda_builder_entries=\"{:016x}\"", hash(&list)));
+            command.env("CUDA_BUILDER_ENTRIES", list);
+        }
+
+        let output = command.output().map_err(Error::io("run", PathBuf::from(cargo)))?;
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        if self.verbose {
+            eprint!("{stderr}");
+        }
+        if !output.status.success() {
+            let arch = self.arch.name();
+            return Err(Error::Compile { arch, status: output.status, stderr: stderr.into_owned() });
+        }
+        let release = target_dir.join(TARGET).join("release");
+        let stem = library_name(self.crate_root, self.package)?;
+        let assembly = release.join("deps").join(format!("{stem}.s"));
+        // Cargo takes the crate for stale while what a linker would have written is missing.
+        let linked = release.join("deps").join(format!("{stem}.ptx"));
+        fs::write(&linked, "").map_err(Error::io("write", &linked))?;
+        let ptx = fs::read_to_string(&assembly).map_err(Error::io("read", &assembly))?;
+        let inputs = self.inputs(&release.join(format!("{stem}.d")))?;
+        Ok(Compiled { ptx, inputs, warnings: warnings(&stderr) })
+    }
+
+    /// LLVM's arguments. All of the crates are optimised together when the last one is compiled, so `core` stays compiled when they change.
+    fn llvm_flags(&self) -> impl Iterator<Item = String> {
+        const ALWAYS: [&str; 2] = [
+            // Without it, loops over 64 registers stay loops, and the registers an array in local memory.
+            "-unroll-threshold=1000000",
+            // A call passes a fragment through local memory: nothing of a kernel may stay a function.
+            "-inline-threshold=100000",
+        ];
+        let arguments = ALWAYS.into_iter().chain(self.llvm_args.iter().map(String::as_str));
+        arguments.map(|argument| format!("-Cllvm-args={argument}"))
+    }
+
+    fn rustflags(&self) -> Vec<String> {
+        vec![
+            format!("-Ctarget-cpu={}", self.arch.name()),
+            format!("-Ctarget-feature={}", self.arch.ptx_feature()),
+            // PTX is the assembly that rustc emits; what would be linked is of no interest.
+            "-Clinker=true".to_owned(),
+            // This pass clones barriers into both arms of a branch that threads of one warp take differently: wrong code.
+            "-Zmir-enable-passes=-JumpThreading".to_owned(),
+            // The same text on every machine.
+            format!("--remap-path-prefix={}=rust-src", self.compiler.library_source.display()),
+            format!("--remap-path-prefix={}=.", self.workspace.display()),
+        ]
+    }
+
+    /// Profile values by environment, so that the device crate's workspace needs none.
+    fn profile(&self) -> Vec<(&'static str, OsString)> {
+        let checks = if self.release { "false" } else { "true" };
+        let lines = match self.debug {
+            DebugInfo::None => "none",
+            DebugInfo::Lines => "line-directives-only",
+        };
+        [
+            ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "3"),
+            ("CARGO_PROFILE_RELEASE_LTO", "fat"),
+            ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1"),
+            ("CARGO_PROFILE_RELEASE_PANIC", "abort"),
+            ("CARGO_PROFILE_RELEASE_INCREMENTAL", "false"),
+            ("CARGO_PROFILE_RELEASE_DEBUG", lines),
+            ("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", checks),
+            ("CARGO_PROFILE_RELEASE_OVERFLOW_CHECKS", checks),
+        ]
+        .map(|(name, value)| (name, value.into()))
+        .into()
+    }
+
+    /// The sources that cargo noted, the manifests above them, and the lock file.
+    fn inputs(&self, dep_info: &Path) -> Result<Vec<PathBuf>, Error> {
+        let text = fs::read_to_string(dep_info).map_err(Error::io("read", dep_info))?;
+        let mut inputs = BTreeSet::new();
+        for source in dependencies(&text) {
+            let source = self.crate_root.join(source);
+            let manifest = source.ancestors().skip(1).map(|folder| folder.join("Cargo.toml")).find(|m| m.is_file());
+            inputs.extend(manifest);
+            inputs.insert(source);
+        }
+        inputs.extend(Some(self.workspace.join("Cargo.lock")).filter(|lock| lock.is_file()));
+        Ok(inputs.into_iter().collect())
+    }
+}
+
+/// The package name in a crate's manifest.
+pub(crate) fn package_name(crate_root: &Path) -> Result<String, Error> {
+    let manifest = crate_root.join("Cargo.toml");
+    let text = fs::read_to_string(&manifest).map_err(Error::io("read", &manifest))?;
+    name_in_table(&text, "package")
+        .ok_or_else(|| Error::Manifest { manifest, problem: "its [package] has no name".to_owned() })
+}
+
+/// The name of a crate's library, which is that of rustc's output.
+fn library_name(crate_root: &Path, package: &str) -> Result<String, Error> {
+    let manifest = crate_root.join("Cargo.toml");
+    let text = fs::read_to_string(&manifest).map_err(Error::io("read", &manifest))?;
+    Ok(name_in_table(&text, "lib").unwrap_or_else(|| package.to_owned()).replace('-', "_"))
+}
+
+/// The string value of `name` in a top-level table of a manifest.
+fn name_in_table(manifest: &str, table: &str) -> Option<String> {
+    let header = format!("[{table}]");
+    let body = manifest.lines().map(str::trim).skip_while(|line| *line != header).skip(1);
+    body.take_while(|line| !line.starts_with('[')).find_map(|line| {
+        let value = line.strip_prefix("name")?.trim_start().strip_prefix('=')?;
+        Some(value.split('"').nth(1)?.to_owned())
+    })
+}
+
+/// What the cargo that runs this process (as a build script or a task) set for itself and must not reach the inner one.
+fn is_of_outer_cargo(name: &str) -> bool {
+    const KEPT: [&str; 4] = ["CARGO_HOME", "CARGO_NET_OFFLINE", "CARGO_HTTP_CAINFO", "CARGO_HTTP_PROXY"];
+    const OUTER: [&str; 12] = [
+        "RUSTFLAGS",
+        "RUSTDOCFLAGS",
+        "RUSTC",
+        "RUSTDOC",
+        "RUSTC_WRAPPER",
+        "RUSTC_WORKSPACE_WRAPPER",
+        "RUSTC_LINKER",
+        "TARGET",
+        "HOST",
+        "OUT_DIR",
+        "PROFILE",
+        "NUM_JOBS",
+    ];
+    const MAKE: [&str; 4] = ["MAKEFLAGS", "MFLAGS", "DEBUG", "OPT_LEVEL"];
+    let registry = name.starts_with("CARGO_REGISTR") || name.starts_with("CARGO_SOURCE_");
+    let cargo = (name.starts_with("CARGO_") || name == "CARGO") && !registry && !KEPT.contains(&name);
+    cargo || OUTER.contains(&name) || MAKE.contains(&name) || name.starts_with("CLIPPY_")
+}
+
+/// The dependencies in a Makefile rule as cargo writes it: blanks in names are escaped with a backslash.
+fn dependencies(dep_info: &str) -> Vec<String> {
+    let Some((_, list)) = dep_info.split_once(": ") else { return Vec::new() };
+    let list = list.lines().next().unwrap_or_default().replace("\\ ", "\0");
+    list.split_whitespace().map(|name| name.replace('\0', " ")).collect()
+}
+
+/// rustc's warnings about code. What it always says about the target feature flag is not one.
+fn warnings(stderr: &str) -> String {
+    let about_code = |part: &&str| part.starts_with("warning") && part.contains("-->");
+    stderr.split("\n\n").map(str::trim).filter(about_code).collect::<Vec<_>>().join("\n\n")
+}
+
+fn hash(text: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    hasher.finish()
+}

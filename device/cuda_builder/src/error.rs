@@ -1,0 +1,139 @@
+//! Everything that can go wrong, in words that name the cure.
+
+use std::path::PathBuf;
+use std::process::ExitStatus;
+
+/// Why a build failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// No rustc with matching sources of `core` was found.
+    #[error(
+        "no device compiler: {looked}\nRun `cargo xtask setup`, or `rustup component add rust-src`, or set FERROFLASH_DEVICE_RUSTC to a rustc that has rust-src"
+    )]
+    NoDeviceCompiler {
+        /// What was looked at, and what was missing there.
+        looked: String,
+    },
+    /// A tool of the CUDA toolkit was not found.
+    #[error("no {tool}: looked at ${variable}, PATH and {folder}\nRun `cargo xtask setup`, or set {variable}")]
+    NoTool {
+        /// Its name: `ptxas`, `nvdisasm` or `cuobjdump`.
+        tool: &'static str,
+        /// The environment variable that would override the search.
+        variable: &'static str,
+        /// The project's folder that was searched last.
+        folder: PathBuf,
+    },
+    /// No such target.
+    #[error("unknown target `{name}`: expected sm_80, sm_86, sm_89, sm_90 or sm_90a")]
+    UnknownArch {
+        /// The name given.
+        name: String,
+    },
+    /// The device crate's manifest is missing or has no package name.
+    #[error("{manifest}: {problem}")]
+    Manifest {
+        /// The manifest.
+        manifest: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// Cargo failed; its output says why.
+    #[error("the device crate does not compile for {arch} ({status}):\n{stderr}")]
+    Compile {
+        /// The target.
+        arch: &'static str,
+        /// How cargo ended.
+        status: ExitStatus,
+        /// What cargo and rustc said.
+        stderr: String,
+    },
+    /// An entry has a contract but no kernel.
+    #[error("entry `{symbol}` has a launch contract, but the device crate defines no such kernel")]
+    MissingEntry {
+        /// The entry.
+        symbol: String,
+    },
+    /// A kernel has no contract.
+    #[error("the device crate defines kernel `{symbol}`, but no launch contract names it")]
+    UncontractedEntry {
+        /// The kernel.
+        symbol: String,
+    },
+    /// Two contracts name the same entry.
+    #[error("entry `{symbol}` has two launch contracts")]
+    DuplicateContract {
+        /// The entry.
+        symbol: String,
+    },
+    /// A contract that no launch can meet.
+    #[error("entry `{symbol}`: {threads} threads per block; a block has 1 to 1024")]
+    Threads {
+        /// The entry.
+        symbol: String,
+        /// Threads per block that it asks for.
+        threads: u32,
+    },
+    /// The PTX text is not what rustc writes.
+    #[error("PTX line {line}: {problem}")]
+    Ptx {
+        /// Line, from 1.
+        line: usize,
+        /// What was expected.
+        problem: String,
+    },
+    /// A tool ran and failed.
+    #[error("{tool} failed on {subject} ({status}):\n{output}")]
+    Tool {
+        /// The tool.
+        tool: &'static str,
+        /// Entry and target.
+        subject: String,
+        /// How it ended.
+        status: ExitStatus,
+        /// What it said.
+        output: String,
+    },
+    /// A tool's output lacks what this crate reads in it.
+    #[error("{tool}'s output on {subject} has no {what}")]
+    ToolOutput {
+        /// The tool.
+        tool: &'static str,
+        /// Entry and target.
+        subject: String,
+        /// What is missing.
+        what: &'static str,
+    },
+    /// Entries break the rules of [`gate`](crate::gate): every breach, one per line.
+    #[cfg(feature = "ptxas")]
+    #[error("{} broken by the kernels:\n{}", plural(.0.len()), lines(.0))]
+    Rules(Vec<crate::gate::Breach>),
+    /// A file or a process could not be used.
+    #[error("{action} {path}: {source}")]
+    Io {
+        /// What was tried: `read`, `write`, `run`, ...
+        action: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+}
+
+impl Error {
+    pub(crate) fn io(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Error {
+        let path = path.into();
+        move |source| Error::Io { action, path, source }
+    }
+}
+
+#[cfg(feature = "ptxas")]
+fn plural(n: usize) -> String {
+    if n == 1 { "a rule is".to_owned() } else { format!("{n} rules are") }
+}
+
+#[cfg(feature = "ptxas")]
+fn lines(breaches: &[crate::gate::Breach]) -> String {
+    breaches.iter().map(|b| format!("  {b}")).collect::<Vec<_>>().join("\n")
+}

@@ -1,0 +1,91 @@
+//! The rules that no kernel may break, checked on what ptxas and the disassembler report.
+
+use std::fmt;
+
+use crate::report::EntryReport;
+use crate::{Contract, Error};
+
+/// One rule broken by one entry on one target.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Breach {
+    /// The entry.
+    pub entry: String,
+    /// The target, as ptxas names it.
+    pub target: String,
+    /// The rule.
+    pub rule: Rule,
+}
+
+/// What an entry did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Rule {
+    /// An array that should be registers lies in local memory.
+    LocalDepot,
+    /// ptxas ran `wgmma` one after the other; its message.
+    Serialised(String),
+    /// Registers are spilled inside a loop.
+    SpillInLoop {
+        /// `STL` instructions inside loops.
+        stores: u32,
+        /// `LDL` instructions inside loops.
+        loads: u32,
+    },
+    /// Registers are spilled outside loops, and no allowance covers it.
+    Spill {
+        /// Bytes stored.
+        stores: u32,
+        /// Bytes loaded.
+        loads: u32,
+        /// The allowance: bytes stored and loaded.
+        allowed: Option<(u32, u32)>,
+    },
+}
+
+impl fmt::Display for Breach {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} on {}: ", self.entry, self.target)?;
+        match &self.rule {
+            Rule::LocalDepot => write!(f, "an array lies in local memory (__local_depot): index it by constants only"),
+            Rule::Serialised(message) => write!(f, "wgmma is serialised: {message}"),
+            Rule::SpillInLoop { stores, loads } => {
+                write!(f, "spills inside a loop ({stores} STL, {loads} LDL): fewer registers must be alive at once")
+            }
+            Rule::Spill { stores, loads, allowed: None } => {
+                write!(f, "spills {stores} bytes stored, {loads} loaded, and its line in the table allows none")
+            }
+            Rule::Spill { stores, loads, allowed: Some((s, l)) } => {
+                write!(f, "spills {stores} bytes stored, {loads} loaded; its line in the table allows {s} and {l}")
+            }
+        }
+    }
+}
+
+/// The rules that `report` breaks under `contract`.
+pub fn breaches(contract: &Contract, report: &EntryReport) -> Vec<Breach> {
+    let mut rules = Vec::new();
+    if report.local_depot {
+        rules.push(Rule::LocalDepot);
+    }
+    rules.extend(report.serialised.iter().cloned().map(Rule::Serialised));
+    let sass = &report.sass;
+    if sass.local_loads_in_loops + sass.local_stores_in_loops > 0 {
+        rules.push(Rule::SpillInLoop { stores: sass.local_stores_in_loops, loads: sass.local_loads_in_loops });
+    }
+    let (stores, loads) = (report.spill_stores, report.spill_loads);
+    let allowed = contract.spill_allowance.as_ref().map(|a| (a.stores, a.loads));
+    let (most_stores, most_loads) = allowed.unwrap_or_default();
+    if stores > most_stores || loads > most_loads {
+        rules.push(Rule::Spill { stores, loads, allowed });
+    }
+    let breach = |rule| Breach { entry: report.entry.clone(), target: report.target.clone(), rule };
+    rules.into_iter().map(breach).collect()
+}
+
+/// Fails if any entry breaks a rule.
+///
+/// # Errors
+/// [`Error::Rules`] with every breach.
+pub fn check<'a>(reports: impl IntoIterator<Item = (&'a Contract, &'a EntryReport)>) -> Result<(), Error> {
+    let found: Vec<_> = reports.into_iter().flat_map(|(contract, report)| breaches(contract, report)).collect();
+    if found.is_empty() { Ok(()) } else { Err(Error::Rules(found)) }
+}

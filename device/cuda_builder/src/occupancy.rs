@@ -1,0 +1,88 @@
+//! How many blocks of a kernel fit on a multiprocessor, computed from what the kernel takes and what the GPU has.
+
+/// What one multiprocessor has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Multiprocessor {
+    /// The GPU's name.
+    pub name: &'static str,
+    /// Resident warps.
+    pub warps: u32,
+    /// Resident blocks.
+    pub blocks: u32,
+    /// Shared memory in bytes, for all of its blocks.
+    pub smem: u32,
+    /// Shared memory in bytes that one block may have.
+    pub smem_per_block: u32,
+}
+
+impl Multiprocessor {
+    /// A100.
+    pub const A100: Self = Self { name: "A100", warps: 64, blocks: 32, smem: 164 << 10, smem_per_block: 163 << 10 };
+    /// L4.
+    pub const L4: Self = Self { name: "L4", warps: 48, blocks: 24, smem: 100 << 10, smem_per_block: 99 << 10 };
+    /// H200, and H100.
+    pub const H200: Self = Self { name: "H200", warps: 64, blocks: 32, smem: 228 << 10, smem_per_block: 227 << 10 };
+}
+
+/// Registers of a multiprocessor.
+const REGISTERS: u32 = 64 << 10;
+/// Registers are handed out to warps in portions of this size.
+const REGISTER_PORTION: u32 = 256;
+/// Shared memory is handed out in portions of this size, ...
+const SMEM_PORTION: u32 = 128;
+/// ... and the driver keeps this much of each block's.
+const SMEM_RESERVED: u32 = 1 << 10;
+/// A multiprocessor has four schedulers, each with its quarter of the registers.
+const SCHEDULERS: u32 = 4;
+
+/// How much of a multiprocessor a kernel can keep busy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Occupancy {
+    /// Resident blocks; 0 if not even one fits.
+    pub blocks: u32,
+    /// Resident warps.
+    pub warps: u32,
+    /// What runs out first: `registers`, `shared memory`, `warps` or `blocks`.
+    pub limited_by: &'static str,
+}
+
+impl Occupancy {
+    /// Computes it for blocks of `threads` threads with `registers` each and `smem` bytes of shared memory, static and dynamic.
+    pub fn new(on: &Multiprocessor, threads: u32, registers: u32, smem: u32) -> Self {
+        let warps = threads.div_ceil(32).max(1);
+        let per_warp = (registers * 32).next_multiple_of(REGISTER_PORTION).max(REGISTER_PORTION);
+        let by_registers = (REGISTERS / SCHEDULERS / per_warp) * SCHEDULERS / warps;
+        let by_smem =
+            if smem > on.smem_per_block { 0 } else { on.smem / (smem + SMEM_RESERVED).next_multiple_of(SMEM_PORTION) };
+        let limits = [
+            (by_registers, "registers"),
+            (by_smem, "shared memory"),
+            (on.warps / warps, "warps"),
+            (on.blocks, "blocks"),
+        ];
+        let (blocks, limited_by) = limits.into_iter().min_by_key(|l| l.0).unwrap_or_default();
+        Self { blocks, warps: blocks * warps, limited_by }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn known_kernels() {
+        // From CUDA's occupancy calculator.
+        let check = |on, threads, registers, smem, blocks, limited_by| {
+            let warps = blocks * threads / 32;
+            assert_eq!(Occupancy::new(&on, threads, registers, smem), Occupancy { blocks, warps, limited_by });
+        };
+        check(Multiprocessor::A100, 128, 255, 48 << 10, 2, "registers");
+        check(Multiprocessor::A100, 128, 128, 80 << 10, 2, "shared memory");
+        check(Multiprocessor::L4, 128, 255, 49 << 10, 2, "registers");
+        check(Multiprocessor::L4, 128, 64, 99 << 10, 1, "shared memory");
+        check(Multiprocessor::L4, 128, 64, 100 << 10, 0, "shared memory");
+        check(Multiprocessor::L4, 256, 32, 0, 6, "warps");
+        check(Multiprocessor::H200, 32, 16, 0, 32, "blocks");
+        check(Multiprocessor::H200, 384, 168, 200 << 10, 1, "registers");
+    }
+}

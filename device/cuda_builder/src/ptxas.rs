@@ -1,0 +1,128 @@
+//! NVIDIA's assembler: runs it on one module and reads what it says.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::toolchain::CudaTool;
+use crate::{Arch, Error};
+
+/// ptxas and nvdisasm, and their versions.
+#[derive(Debug, Clone)]
+pub struct Assembler {
+    ptxas: PathBuf,
+    nvdisasm: PathBuf,
+    version: String,
+}
+
+/// What ptxas says of one entry.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Resources {
+    /// Registers of a thread.
+    pub registers: u32,
+    /// Stack frame in bytes.
+    pub stack: u32,
+    /// Bytes spilled: stores.
+    pub spill_stores: u32,
+    /// Bytes spilled: loads.
+    pub spill_loads: u32,
+    /// Static shared memory in bytes.
+    pub static_smem: u32,
+    /// Messages `C75xx`: `wgmma` is serialised.
+    pub serialised: Vec<String>,
+}
+
+impl Assembler {
+    /// Finds both tools for `workspace` and asks their versions.
+    ///
+    /// # Errors
+    /// [`Error::NoTool`], or a tool that does not run.
+    pub fn locate(workspace: &Path) -> Result<Self, Error> {
+        let ptxas = CudaTool::Ptxas.locate(workspace)?;
+        let nvdisasm = CudaTool::Nvdisasm.locate(workspace)?;
+        let version = [
+            run(CudaTool::Ptxas, &ptxas, &["--version"], "--version")?,
+            run(CudaTool::Nvdisasm, &nvdisasm, &["--version"], "--version")?,
+        ]
+        .concat();
+        Ok(Self { ptxas, nvdisasm, version })
+    }
+
+    /// What both tools print about their versions.
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// Assembles the module `ptx` into `cubin`.
+    ///
+    /// # Errors
+    /// [`Error::Tool`] with ptxas's words if it refuses the module.
+    pub fn assemble(&self, entry: &str, target: Arch, ptx: &Path, cubin: &Path) -> Result<Resources, Error> {
+        let subject = format!("{entry} for {target}");
+        let arch = format!("-arch={target}");
+        let arguments = ["-v", &arch, &ptx.to_string_lossy(), "-o", &cubin.to_string_lossy()];
+        let said = run(CudaTool::Ptxas, &self.ptxas, &arguments, &subject)?;
+        Resources::parse(entry, &said).ok_or(Error::ToolOutput { tool: "ptxas", subject, what: "register count" })
+    }
+
+    /// The disassembly of `cubin`.
+    ///
+    /// # Errors
+    /// [`Error::Tool`] if nvdisasm refuses the file.
+    pub fn disassemble(&self, entry: &str, target: Arch, cubin: &Path) -> Result<String, Error> {
+        let subject = format!("{entry} for {target}");
+        run(CudaTool::Nvdisasm, &self.nvdisasm, &["-c", &cubin.to_string_lossy()], &subject)
+    }
+}
+
+impl Resources {
+    /// Reads what `ptxas -v` says of `entry`. `None` if it says nothing of its registers.
+    pub fn parse(entry: &str, said: &str) -> Option<Self> {
+        let mut found = Self::default();
+        let mut registers = None;
+        // Device functions in the module have properties of their own.
+        let mut current = "";
+        for line in said.lines() {
+            if let Some(name) =
+                after(line, "Compiling entry function '").or_else(|| after(line, "Function properties for "))
+            {
+                current = name.split(['\'', ' ']).next().unwrap_or(name);
+            }
+            if line.contains("(C75") {
+                found.serialised.push(line.trim().to_owned());
+            }
+            if current != entry {
+                continue;
+            }
+            if let Some(frame) = number_before(line, " bytes stack frame") {
+                found.stack = frame;
+                found.spill_stores = number_before(line, " bytes spill stores").unwrap_or(0);
+                found.spill_loads = number_before(line, " bytes spill loads").unwrap_or(0);
+            }
+            if let Some(used) = number_before(line, " registers") {
+                registers = Some(used);
+                found.static_smem = number_before(line, " bytes smem").unwrap_or(0);
+            }
+        }
+        found.registers = registers?;
+        Some(found)
+    }
+}
+
+fn after<'a>(line: &'a str, words: &str) -> Option<&'a str> {
+    line.split_once(words).map(|(_, rest)| rest)
+}
+
+fn number_before(line: &str, words: &str) -> Option<u32> {
+    let (before, _) = line.split_once(words)?;
+    before.rsplit(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+}
+
+/// Runs a tool and returns both of its streams.
+fn run(tool: CudaTool, path: &Path, arguments: &[&str], subject: &str) -> Result<String, Error> {
+    let output = Command::new(path).args(arguments).output().map_err(Error::io("run", path))?;
+    let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    if output.status.success() {
+        return Ok(text);
+    }
+    Err(Error::Tool { tool: tool.name(), subject: subject.to_owned(), status: output.status, output: text })
+}

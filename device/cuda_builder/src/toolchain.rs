@@ -1,0 +1,199 @@
+//! Finds the device compiler (a rustc with matching sources of `core`) and NVIDIA's assembler and disassembler.
+//!
+//! Nothing is fetched here. What `cargo xtask setup` unpacked lies in [`FOLDER`] below the workspace root, whatever
+//! `CARGO_TARGET_DIR` says, so that every build of a checkout shares it.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs};
+
+use crate::Error;
+
+/// Where setup unpacks what it fetched, relative to the workspace root.
+pub const FOLDER: &str = "target/ferroflash-toolchain";
+
+/// Below [`FOLDER`]: the root into which Debian's compiler packages are unpacked.
+pub const DEBIAN: &str = "debian";
+
+/// Below [`FOLDER`]: NVIDIA's tools, as their wheels lay them out.
+pub const CUDA_BIN: &str = "cuda/nvidia/cu13/bin";
+
+/// The environment variable that overrides the search for the device compiler.
+pub const RUSTC_VARIABLE: &str = "FERROFLASH_DEVICE_RUSTC";
+
+/// A rustc that can compile `core` for the GPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceCompiler {
+    /// The compiler.
+    pub rustc: PathBuf,
+    /// Folders with its shared libraries, where the loader does not find them by itself. Empty for rustup's.
+    pub library_path: Vec<PathBuf>,
+    /// Its sources of the standard library.
+    pub library_source: PathBuf,
+    /// `rustc -V`, in one line.
+    pub version: String,
+}
+
+impl DeviceCompiler {
+    /// Searches the environment override, then the toolchain that is active in `workspace`, then the unpacked Debian packages.
+    ///
+    /// # Errors
+    /// [`Error::NoDeviceCompiler`] with what was looked at.
+    pub fn locate(workspace: &Path) -> Result<Self, Error> {
+        if let Some(path) = env::var_os(RUSTC_VARIABLE) {
+            let path = PathBuf::from(path);
+            return Self::inspect(&path).map_err(|problem| Error::NoDeviceCompiler {
+                looked: format!("{RUSTC_VARIABLE} is {}, but {problem}", path.display()),
+            });
+        }
+        let mut looked = Vec::new();
+        for (what, rustc) in [
+            ("the active toolchain", active_rustc(workspace)),
+            ("the unpacked compiler", workspace.join(FOLDER).join(DEBIAN).join("usr/bin/rustc")),
+        ] {
+            match Self::inspect(&rustc) {
+                Ok(found) => return Ok(found),
+                Err(problem) => looked.push(format!("{what} ({}): {problem}", rustc.display())),
+            }
+        }
+        Err(Error::NoDeviceCompiler { looked: looked.join("; ") })
+    }
+
+    /// Checks that `rustc` runs and has its sources beside it; says what is missing otherwise.
+    pub fn inspect(rustc: &Path) -> Result<Self, String> {
+        let mut found = Self {
+            rustc: rustc.to_owned(),
+            library_path: library_path(rustc),
+            library_source: PathBuf::new(),
+            version: String::new(),
+        };
+        let ask = |argument: &[&str]| -> Result<String, String> {
+            let output = found.command().args(argument).output().map_err(|e| format!("does not start: {e}"))?;
+            if !output.status.success() {
+                return Err(format!("does not run: {}", String::from_utf8_lossy(&output.stderr).trim()));
+            }
+            Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+        };
+        let version = ask(&["-V"])?;
+        let library = Path::new(&ask(&["--print", "sysroot"])?).join("lib/rustlib/src/rust/library");
+        if !library.join("core/src/lib.rs").is_file() {
+            return Err(format!("{version} has no rust-src"));
+        }
+        found.version = version;
+        found.library_source = library;
+        Ok(found)
+    }
+
+    /// A command that runs this compiler.
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(&self.rustc);
+        if let Some(path) = self.joined_library_path() {
+            command.env("LD_LIBRARY_PATH", path);
+        }
+        command
+    }
+
+    /// `LD_LIBRARY_PATH` for a process that runs this compiler; `None` if it needs none.
+    pub fn joined_library_path(&self) -> Option<std::ffi::OsString> {
+        if self.library_path.is_empty() {
+            return None;
+        }
+        let inherited = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+        env::join_paths(
+            self.library_path.iter().cloned().chain(env::split_paths(&inherited).filter(|p| p.as_os_str() != "")),
+        )
+        .ok()
+    }
+}
+
+/// The toolchain's own rustc: the one that cargo would use in `workspace`.
+fn active_rustc(workspace: &Path) -> PathBuf {
+    // The rustup proxy of a build script's RUSTC would cost a process for every call; the sysroot's binary does not.
+    let output = Command::new("rustc").args(["--print", "sysroot"]).current_dir(workspace).output();
+    match output {
+        Ok(output) if output.status.success() => {
+            Path::new(String::from_utf8_lossy(&output.stdout).trim()).join("bin/rustc")
+        }
+        _ => PathBuf::from("rustc"),
+    }
+}
+
+/// The folders below `PREFIX/usr/lib` and `PREFIX/lib` that hold the libraries of an unpacked distribution's rustc.
+fn library_path(rustc: &Path) -> Vec<PathBuf> {
+    let Some(usr) = rustc.parent().and_then(Path::parent) else { return Vec::new() };
+    let multiarch = |lib: PathBuf| -> Vec<PathBuf> {
+        let entries = fs::read_dir(lib).into_iter().flatten().flatten();
+        entries.map(|e| e.path()).filter(|p| p.to_string_lossy().ends_with("-linux-gnu") && p.is_dir()).collect()
+    };
+    let own = multiarch(usr.join("lib"));
+    let holds_driver = |folder: &PathBuf| {
+        let mut files = fs::read_dir(folder).into_iter().flatten().flatten();
+        files.any(|f| f.file_name().to_string_lossy().starts_with("librustc_driver"))
+    };
+    // A rustc installed by the system finds its libraries by itself, and rustup's has none in such a folder.
+    if !own.iter().any(holds_driver) || usr == Path::new("/usr") {
+        return Vec::new();
+    }
+    let root = usr.parent().map(|root| multiarch(root.join("lib"))).unwrap_or_default();
+    own.into_iter().chain(root).collect()
+}
+
+/// A tool of the CUDA toolkit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CudaTool {
+    /// The assembler: PTX to SASS.
+    Ptxas,
+    /// The disassembler of cubins.
+    Nvdisasm,
+    /// The disassembler of executables.
+    Cuobjdump,
+}
+
+impl CudaTool {
+    /// Every tool.
+    pub const ALL: [CudaTool; 3] = [CudaTool::Ptxas, CudaTool::Nvdisasm, CudaTool::Cuobjdump];
+
+    /// The binary's name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            CudaTool::Ptxas => "ptxas",
+            CudaTool::Nvdisasm => "nvdisasm",
+            CudaTool::Cuobjdump => "cuobjdump",
+        }
+    }
+
+    /// The environment variable that overrides the search.
+    pub const fn variable(self) -> &'static str {
+        match self {
+            CudaTool::Ptxas => "PTXAS",
+            CudaTool::Nvdisasm => "NVDISASM",
+            CudaTool::Cuobjdump => "CUOBJDUMP",
+        }
+    }
+
+    /// Searches the environment override, then PATH, then what setup unpacked below `workspace`.
+    ///
+    /// # Errors
+    /// [`Error::NoTool`] with the cure.
+    pub fn locate(self, workspace: &Path) -> Result<PathBuf, Error> {
+        if let Some(path) = env::var_os(self.variable()) {
+            return Ok(PathBuf::from(path));
+        }
+        let folder = workspace.join(FOLDER).join(CUDA_BIN);
+        let path = env::var_os("PATH").unwrap_or_default();
+        env::split_paths(&path)
+            .chain([folder.clone()])
+            .map(|folder| folder.join(self.name()))
+            .find(|tool| tool.is_file())
+            .ok_or(Error::NoTool { tool: self.name(), variable: self.variable(), folder })
+    }
+}
+
+/// The workspace that `crate_root` belongs to: the outermost folder above it whose manifest has a `[workspace]` table, else itself.
+pub fn workspace_root(crate_root: &Path) -> PathBuf {
+    let is_workspace = |folder: &&Path| {
+        fs::read_to_string(folder.join("Cargo.toml"))
+            .is_ok_and(|text| text.lines().any(|line| line.trim_start().starts_with("[workspace")))
+    };
+    crate_root.ancestors().filter(is_workspace).last().unwrap_or(crate_root).to_owned()
+}

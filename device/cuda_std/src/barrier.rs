@@ -1,0 +1,46 @@
+//! Barriers of the thread block.
+use crate::gpu_only;
+
+#[cfg(target_arch = "nvptx64")]
+unsafe extern "unadjusted" {
+    #[link_name = "llvm.nvvm.barrier.cta.sync.aligned.all"]
+    fn barrier_cta_sync_all(id: u32);
+    #[link_name = "llvm.nvvm.barrier.cta.sync.aligned.count"]
+    fn barrier_cta_sync_count(id: u32, threads: u32);
+    #[link_name = "llvm.nvvm.barrier.cta.arrive.aligned.count"]
+    fn barrier_cta_arrive_count(id: u32, threads: u32);
+}
+
+/// `bar.sync 0`: waits for every thread of the block; what they wrote to shared memory before is seen by all after.
+///
+/// # Safety
+/// - Every thread of the block reaches this very call, every warp converged.
+#[inline(always)]
+#[gpu_only]
+pub unsafe fn sync_threads() {
+    // SAFETY: the caller's promise.
+    unsafe { barrier_cta_sync_all(0) }
+}
+
+/// `bar.sync id, threads`: waits until `threads` threads of the block have arrived at barrier `id`.
+///
+/// # Safety
+/// - `id` is below 16, `threads` a multiple of 32, and the same for all who arrive.
+/// - The warp is converged.
+#[inline(always)]
+#[gpu_only]
+pub unsafe fn sync_named(id: u32, threads: u32) {
+    // SAFETY: the caller's promise.
+    unsafe { barrier_cta_sync_count(id, threads) }
+}
+
+/// `bar.arrive id, threads`: counts as having arrived at barrier `id`, without waiting.
+///
+/// # Safety
+/// As [`sync_named`].
+#[inline(always)]
+#[gpu_only]
+pub unsafe fn arrive_named(id: u32, threads: u32) {
+    // SAFETY: the caller's promise.
+    unsafe { barrier_cta_arrive_count(id, threads) }
+}

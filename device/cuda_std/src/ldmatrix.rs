@@ -1,0 +1,40 @@
+//! `ldmatrix`: four 8x8 matrices of 16-bit elements from shared memory into the registers of a warp.
+//!
+//! Lane `l` gives the address of row `l % 8` of matrix `l / 8`. Afterwards register `i` of lane `l` holds elements `2 * (l % 4)` and
+//! `2 * (l % 4) + 1` of row `l / 4` of matrix `i`; with `.trans` those elements of column `l / 4`.
+use crate::gpu_only;
+#[cfg(target_arch = "nvptx64")]
+use core::arch::asm;
+
+/// `ldmatrix.sync.aligned.m8n8.x4.shared.b16`.
+///
+/// # Safety
+/// - All 32 lanes, converged.
+/// - `row` is an address of the shared window, a multiple of 16, with 16 bytes that may be read.
+#[inline(always)]
+#[gpu_only]
+pub unsafe fn ldmatrix_x4(row: u32) -> [u32; 4] {
+    let mut r = [0; 4];
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {{{}, {}, {}, {}}}, [{}];",
+            out(reg32) r[0], out(reg32) r[1], out(reg32) r[2], out(reg32) r[3], in(reg32) row, options(nostack, readonly))
+    }
+    r
+}
+
+/// `ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16`.
+///
+/// # Safety
+/// As [`ldmatrix_x4`].
+#[inline(always)]
+#[gpu_only]
+pub unsafe fn ldmatrix_x4_trans(row: u32) -> [u32; 4] {
+    let mut r = [0; 4];
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {{{}, {}, {}, {}}}, [{}];",
+            out(reg32) r[0], out(reg32) r[1], out(reg32) r[2], out(reg32) r[3], in(reg32) row, options(nostack, readonly))
+    }
+    r
+}

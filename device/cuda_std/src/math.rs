@@ -1,0 +1,88 @@
+//! Arithmetic that has an instruction of its own. Errors are those of the PTX ISA's tables.
+use crate::gpu_only;
+#[cfg(target_arch = "nvptx64")]
+use core::arch::asm;
+
+#[cfg(target_arch = "nvptx64")]
+unsafe extern "unadjusted" {
+    #[link_name = "llvm.nvvm.ex2.approx.ftz.f"]
+    fn ex2_approx_ftz(x: f32) -> f32;
+    #[link_name = "llvm.nvvm.lg2.approx.ftz.f"]
+    fn lg2_approx_ftz(x: f32) -> f32;
+    #[link_name = "llvm.nvvm.rcp.approx.ftz.f"]
+    fn rcp_approx_ftz(x: f32) -> f32;
+}
+
+/// `ex2.approx.ftz.f32`: 2^x, at most 2 ulp off. `ex2(-inf)` is 0.
+#[inline(always)]
+#[gpu_only]
+pub fn ex2(x: f32) -> f32 {
+    // SAFETY: no preconditions.
+    unsafe { ex2_approx_ftz(x) }
+}
+
+/// `lg2.approx.ftz.f32`: log2 x, at most 2^-22 off. `lg2(0)` is -inf.
+#[inline(always)]
+#[gpu_only]
+pub fn lg2(x: f32) -> f32 {
+    // SAFETY: no preconditions.
+    unsafe { lg2_approx_ftz(x) }
+}
+
+/// `rcp.approx.ftz.f32`: 1 / x, at most 1 ulp off.
+#[inline(always)]
+#[gpu_only]
+pub fn rcp(x: f32) -> f32 {
+    // SAFETY: no preconditions.
+    unsafe { rcp_approx_ftz(x) }
+}
+
+/// `fma.rn.f32`: a * b + c, rounded once.
+#[inline(always)]
+#[gpu_only]
+pub fn fma(a: f32, b: f32, c: f32) -> f32 {
+    core::intrinsics::fmaf32(a, b, c)
+}
+
+/// `cvt.rn.f16x2.f32`: two f32 as two f16, `lo` in the low half.
+#[inline(always)]
+#[gpu_only]
+pub fn pack_f16(lo: f32, hi: f32) -> u32 {
+    let y: u32;
+    // SAFETY: no preconditions.
+    unsafe {
+        asm!("cvt.rn.f16x2.f32 {}, {}, {};", out(reg32) y, in(reg32) hi, in(reg32) lo, options(pure, nomem, nostack))
+    }
+    y
+}
+
+/// `cvt.rn.bf16x2.f32`: two f32 as two bf16, `lo` in the low half.
+#[inline(always)]
+#[gpu_only]
+pub fn pack_bf16(lo: f32, hi: f32) -> u32 {
+    let y: u32;
+    // SAFETY: no preconditions.
+    unsafe {
+        asm!("cvt.rn.bf16x2.f32 {}, {}, {};", out(reg32) y, in(reg32) hi, in(reg32) lo, options(pure, nomem, nostack))
+    }
+    y
+}
+
+/// `cvt.f32.f16`, twice: two f16 as f32, the low half first. Exact.
+#[inline(always)]
+#[gpu_only]
+pub fn unpack_f16(x: u32) -> [f32; 2] {
+    let (lo, hi): (f32, f32);
+    // SAFETY: no preconditions.
+    unsafe {
+        asm!("{{ .reg .b16 lo, hi; mov.b32 {{lo, hi}}, {2}; cvt.f32.f16 {0}, lo; cvt.f32.f16 {1}, hi; }}",
+            out(reg32) lo, out(reg32) hi, in(reg32) x, options(pure, nomem, nostack))
+    }
+    [lo, hi]
+}
+
+/// Two bf16 as f32, the low half first. Exact.
+#[inline(always)]
+pub fn unpack_bf16(x: u32) -> [f32; 2] {
+    [f32::from_bits(x << 16), f32::from_bits(x & 0xffff_0000)]
+}

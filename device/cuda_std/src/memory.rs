@@ -1,0 +1,83 @@
+//! Loads and stores of the shared and the global window, and where dynamic shared memory begins.
+use crate::gpu_only;
+#[cfg(target_arch = "nvptx64")]
+use core::arch::{asm, global_asm};
+
+// rustc has no way to declare it; 1024 is the largest alignment that any swizzle asks for.
+#[cfg(target_arch = "nvptx64")]
+global_asm!(".extern .shared .align 1024 .b8 dynamic_smem[];");
+
+/// Address of the block's dynamic shared memory in the shared window, a multiple of 1024.
+#[inline(always)]
+#[gpu_only]
+pub fn dynamic_smem() -> u32 {
+    let address: u32;
+    // SAFETY: it only takes an address.
+    unsafe { asm!("mov.u32 {}, dynamic_smem;", out(reg32) address, options(pure, nomem, nostack)) }
+    address
+}
+
+/// `st.shared.b32`.
+///
+/// # Safety
+/// - `address` is of the shared window, a multiple of 4, and may be written by this thread now.
+#[inline(always)]
+#[gpu_only]
+pub unsafe fn st_shared_b32(address: u32, x: u32) {
+    // SAFETY: the caller's promise.
+    unsafe { asm!("st.shared.b32 [{}], {};", in(reg32) address, in(reg32) x, options(nostack)) }
+}
+
+/// `ld.shared.b32`.
+///
+/// # Safety
+/// - `address` is of the shared window, a multiple of 4, and may be read by this thread now.
+#[inline(always)]
+#[gpu_only]
+pub unsafe fn ld_shared_b32(address: u32) -> u32 {
+    let r;
+    // SAFETY: the caller's promise.
+    unsafe { asm!("ld.shared.b32 {}, [{}];", out(reg32) r, in(reg32) address, options(nostack, readonly)) }
+    r
+}
+
+/// `ld.shared.v4.b32`.
+///
+/// # Safety
+/// - `address` is of the shared window, a multiple of 16, with 16 bytes that may be read by this thread now.
+#[inline(always)]
+#[gpu_only]
+pub unsafe fn ld_shared_v4_b32(address: u32) -> [u32; 4] {
+    let mut r = [0; 4];
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!("ld.shared.v4.b32 {{{}, {}, {}, {}}}, [{}];",
+            out(reg32) r[0], out(reg32) r[1], out(reg32) r[2], out(reg32) r[3], in(reg32) address, options(nostack, readonly))
+    }
+    r
+}
+
+/// `st.global.b32`.
+///
+/// # Safety
+/// - `address` is a global one, a multiple of 4, and may be written.
+#[inline(always)]
+#[gpu_only]
+pub unsafe fn st_global_b32(address: u64, x: u32) {
+    // SAFETY: the caller's promise.
+    unsafe { asm!("st.global.b32 [{}], {};", in(reg64) address, in(reg32) x, options(nostack)) }
+}
+
+/// `st.global.v4.b32`.
+///
+/// # Safety
+/// - `address` is a global one, a multiple of 16, with 16 bytes that may be written.
+#[inline(always)]
+#[gpu_only]
+pub unsafe fn st_global_v4_b32(address: u64, x: [u32; 4]) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!("st.global.v4.b32 [{}], {{{}, {}, {}, {}}};",
+            in(reg64) address, in(reg32) x[0], in(reg32) x[1], in(reg32) x[2], in(reg32) x[3], options(nostack))
+    }
+}

@@ -1,0 +1,113 @@
+//! Gathers the kernels' PTX, compressed, into a table that the library includes. It comes from
+//!
+//! 1. the folder `FERROFLASH_PTX_DIR`, as `<symbol>.ptx`: for people who work on kernels; entries may be missing;
+//! 2. `ptx/` beside this file, as `<symbol>.ptx.deflate`: a published package, which needs no device compiler;
+//! 3. `../kernels-gpu`, compiled here: the workspace.
+use cuda_builder::{Contract, CudaBuilder};
+use std::{env, error::Error, fmt::Write, fs, path::Path, path::PathBuf};
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+fn main() -> Result<()> {
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-env-changed=FERROFLASH_PTX_DIR");
+    let out = PathBuf::from(env::var("OUT_DIR")?);
+    let package = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?);
+    let (packaged, kernels) = (package.join("ptx"), package.join("../kernels-gpu"));
+    let files = if let Some(folder) = env::var_os("FERROFLASH_PTX_DIR") {
+        given(Path::new(&folder), &out)?
+    } else if packaged.is_dir() {
+        carried(&packaged)?
+    } else if kernels.is_dir() {
+        built(&kernels, &out)?
+    } else {
+        return Err("no PTX: neither ptx/ nor ../kernels-gpu is here, and FERROFLASH_PTX_DIR is not set".into());
+    };
+    let mut table = String::from("/// `(symbol, deflated PTX)`.\nstatic TABLE: &[(&str, &[u8])] = &[\n");
+    for (symbol, file) in &files {
+        writeln!(table, "    ({symbol:?}, include_bytes!({file:?})),")?;
+    }
+    table.push_str("];\n");
+    fs::write(out.join("ptx_table.rs"), table)?;
+    if env::var_os("CARGO_FEATURE_CUBINS").is_some() { cubins(&package, &files, &out) } else { Ok(()) }
+}
+
+/// Gathers machine code for the entries in `files`, from `cubins/` beside this file (a published package), or else from what
+/// `cargo xtask build-cubin` made, in `FERROFLASH_CUBIN_DIR` or `../target/cubin`.
+fn cubins(package: &Path, files: &Files, out: &Path) -> Result<()> {
+    println!("cargo::rerun-if-env-changed=FERROFLASH_CUBIN_DIR");
+    let (packaged, built) = (package.join("cubins"), package.join("../target/cubin"));
+    let given = env::var_os("FERROFLASH_CUBIN_DIR").map(PathBuf::from);
+    let is_package = given.is_none() && packaged.is_dir();
+    let folder = given.unwrap_or(if is_package { packaged } else { built });
+    println!("cargo::rerun-if-changed={}", folder.display());
+    let mut table =
+        String::from("/// `(symbol, architecture, deflated cubin)`.\nstatic CUBINS: &[(&str, u32, &[u8])] = &[\n");
+    for (symbol, ptx) in files {
+        // A package was made in one go, and may leave a generation out.
+        if !is_package {
+            let theirs = fs::read(folder.join("ptx").join(format!("{symbol}.ptx.deflate")));
+            if theirs.map_err(|e| missing(&folder, symbol, &e))? != fs::read(ptx)? {
+                return Err(missing(&folder, symbol, &"it was made from other PTX than this build carries"));
+            }
+        }
+        let carried = |arch: &u32| !is_package || folder.join(format!("sm_{arch}")).is_dir();
+        for arch in [80, 86, 89, 90].into_iter().filter(carried) {
+            let file = folder.join(format!("sm_{arch}")).join(format!("{symbol}.cubin.deflate"));
+            let kept = out.join(format!("{symbol}.sm_{arch}.cubin.deflate"));
+            fs::copy(&file, &kept).map_err(|e| missing(&folder, symbol, &e))?;
+            writeln!(table, "    ({symbol:?}, {arch}, include_bytes!({kept:?})),")?;
+        }
+    }
+    table.push_str("];\n");
+    Ok(fs::write(out.join("cubin_table.rs"), table)?)
+}
+
+fn missing(folder: &Path, symbol: &str, why: &dyn std::fmt::Display) -> Box<dyn Error> {
+    format!("feature cubins: {symbol} in {}: {why}; `cargo xtask build-cubin` makes it", folder.display()).into()
+}
+
+type Files = Vec<(&'static str, PathBuf)>;
+
+fn given(folder: &Path, out: &Path) -> Result<Files> {
+    let mut files = Files::new();
+    for entry in spec::ENTRIES {
+        let source = folder.join(entry.symbol).with_extension("ptx");
+        println!("cargo::rerun-if-changed={}", source.display());
+        if let Ok(text) = fs::read_to_string(&source) {
+            files.push((entry.symbol, deflate(entry.symbol, &text, out)?));
+        }
+    }
+    let missing = spec::ENTRIES.len() - files.len();
+    if missing > 0 {
+        println!("cargo::warning={missing} of {} entries have no PTX in {}", spec::ENTRIES.len(), folder.display());
+    }
+    Ok(files)
+}
+
+fn carried(folder: &Path) -> Result<Files> {
+    println!("cargo::rerun-if-changed={}", folder.display());
+    let file = |symbol: &'static str| {
+        let file = folder.join(format!("{symbol}.ptx.deflate"));
+        if file.is_file() { Ok((symbol, file)) } else { Err(format!("{} is missing", file.display()).into()) }
+    };
+    spec::ENTRIES.iter().map(|entry| file(entry.symbol)).collect()
+}
+
+fn built(kernels: &Path, out: &Path) -> Result<Files> {
+    let contract = |entry: &spec::EntryInfo| {
+        Contract::new(entry.symbol, entry.threads)
+            .min_blocks_per_sm(entry.min_blocks_per_sm)
+            .smem_bytes(entry.smem_bytes)
+    };
+    let output = CudaBuilder::new(kernels).entries(spec::ENTRIES.iter().map(contract)).build()?;
+    output.emit_rerun_if_changed();
+    let pairs = spec::ENTRIES.iter().zip(&output.modules);
+    pairs.map(|(entry, module)| Ok((entry.symbol, deflate(entry.symbol, &module.text, out)?))).collect()
+}
+
+fn deflate(symbol: &str, text: &str, out: &Path) -> Result<PathBuf> {
+    let file = out.join(format!("{symbol}.ptx.deflate"));
+    fs::write(&file, miniz_oxide::deflate::compress_to_vec(text.as_bytes(), 9))?;
+    Ok(file)
+}

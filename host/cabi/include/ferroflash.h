@@ -1,0 +1,133 @@
+/* FerroFlash: fused attention for NVIDIA GPUs.
+ *
+ *   ferroflash_context_t *context;
+ *   if (ferroflash_context_create(&context)) { puts(ferroflash_last_error()); ... }
+ *   ferroflash_forward_t f = FERROFLASH_FORWARD_INIT;
+ *   f.q = q; ...                                     // device pointers, sizes, strides
+ *   ferroflash_forward(context, &f, stream);         // enqueues; waits for nothing
+ *
+ * Every function that can fail returns a ferroflash_status_t, and ferroflash_last_error() then says in words what was wrong, per thread.
+ * No CUDA header is needed: streams are `CUstream` (or `cudaStream_t`) as `void *`, tensors are device pointers.
+ */
+#ifndef FERROFLASH_H
+#define FERROFLASH_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Version of this interface. Structs only ever grow at their end; their first field says how much of them the caller knows. */
+#define FERROFLASH_ABI_VERSION 1
+
+typedef enum ferroflash_status {
+    FERROFLASH_OK = 0,
+    FERROFLASH_INVALID = 1,     /* the request contradicts itself, or an argument is NULL */
+    FERROFLASH_UNSUPPORTED = 2, /* the request makes sense, but this library or this device cannot do it */
+    FERROFLASH_DRIVER = 3,      /* there is no CUDA driver or no device, or the driver refused */
+    FERROFLASH_INTERNAL = 4     /* a fault of this library */
+} ferroflash_status_t;
+
+/* Values of ferroflash_forward_t.dtype. */
+enum { FERROFLASH_F16 = 0, FERROFLASH_BF16 = 1 };
+
+/* Values of ferroflash_forward_t.mask. */
+enum {
+    FERROFLASH_MASK_FULL = 0,
+    FERROFLASH_MASK_CAUSAL = 1,          /* the last query stands at the last key (FlashAttention) */
+    FERROFLASH_MASK_CAUSAL_TOP_LEFT = 2, /* the first query stands at the first key (PyTorch's is_causal) */
+    FERROFLASH_MASK_WINDOW = 3           /* window_left keys before the query's position to window_right behind it */
+};
+
+/* One forward attention: o = softmax(mask(softcap(scale * q k^T))) v. */
+typedef struct ferroflash_forward {
+    uint64_t size; /* sizeof(ferroflash_forward_t): FERROFLASH_FORWARD_INIT sets it */
+    /* Device addresses, multiples of 16. q and o are [batch, seqlen_q, heads_q, head_dim], k and v [batch, seqlen_k, heads_k, head_dim]. */
+    const void *q;
+    const void *k;
+    const void *v;
+    void *o;
+    float *lse; /* log-sum-exp of each row, [batch, heads_q, seqlen_q], rows contiguous; NULL: not wanted */
+    int64_t batch;
+    int64_t seqlen_q;
+    int64_t seqlen_k;
+    int64_t heads_q; /* a multiple of heads_k */
+    int64_t heads_k;
+    int64_t head_dim; /* a multiple of 8, at most 256 */
+    /* Elements from one batch, row, head and column to the next: any layout. The last is 1, the others are multiples of 8. */
+    int64_t q_strides[4];
+    int64_t k_strides[4];
+    int64_t v_strides[4];
+    int64_t o_strides[4];
+    int64_t lse_strides[2]; /* elements from one batch and from one head to the next */
+    int32_t dtype;
+    int32_t mask;
+    int32_t window_left;  /* for FERROFLASH_MASK_WINDOW, inclusive; -1: unbounded */
+    int32_t window_right; /* the same */
+    float scale;          /* 0: 1 / sqrt(head_dim) */
+    float softcap;        /* 0: none */
+    const char *config;   /* name of the entry to run; NULL: the planner's choice */
+} ferroflash_forward_t;
+
+/* How a forward is launched. */
+typedef struct ferroflash_plan_info {
+    uint64_t size;     /* sizeof(ferroflash_plan_info_t): FERROFLASH_PLAN_INFO_INIT sets it */
+    const char *entry; /* name of the kernel; lives as long as the library */
+    const char *reason; /* why this one; lives as long as the plan */
+    uint32_t grid[3];
+    uint32_t block[3];
+    uint64_t smem_bytes; /* dynamic shared memory of a block */
+} ferroflash_plan_info_t;
+
+#define FERROFLASH_FORWARD_INIT { sizeof(ferroflash_forward_t) }
+#define FERROFLASH_PLAN_INFO_INIT { sizeof(ferroflash_plan_info_t) }
+
+/* A device with its loaded kernels. May be shared by threads. */
+typedef struct ferroflash_context ferroflash_context_t;
+/* A checked problem and its launch. May be shared by threads. */
+typedef struct ferroflash_plan ferroflash_plan_t;
+
+/* What the library was built with: FERROFLASH_ABI_VERSION, its version in words, sizes of its structs. */
+uint32_t ferroflash_abi_version(void);
+const char *ferroflash_version(void);
+size_t ferroflash_forward_size(void);
+size_t ferroflash_plan_info_size(void);
+
+/* What went wrong in this thread's last failing call; "" if none failed. Valid until the thread's next failing call. */
+const char *ferroflash_last_error(void);
+
+/* Names of the compiled kernels. NULL from ferroflash_entry_count() on. */
+size_t ferroflash_entry_count(void);
+const char *ferroflash_entry_name(size_t index);
+
+/* Adopts the CUDA context that is current on this thread; where there is none, the primary context of device 0. It must outlive this one. */
+ferroflash_status_t ferroflash_context_create(ferroflash_context_t **context);
+void ferroflash_context_destroy(ferroflash_context_t *context);
+
+/* Checks a forward and decides how it is launched. Touches no device. */
+ferroflash_status_t ferroflash_plan_create(const ferroflash_context_t *context, const ferroflash_forward_t *forward,
+                                           ferroflash_plan_t **plan);
+void ferroflash_plan_destroy(ferroflash_plan_t *plan);
+ferroflash_status_t ferroflash_plan_describe(const ferroflash_plan_t *plan, ferroflash_plan_info_t *info);
+/* Bytes of device memory that a launch of the plan needs beside its tensors. 0 today. */
+size_t ferroflash_workspace_size(const ferroflash_plan_t *plan);
+
+/* Loads the plan's kernel now rather than at its first launch: do it before capturing a graph. */
+ferroflash_status_t ferroflash_load(const ferroflash_context_t *context, const ferroflash_plan_t *plan);
+
+/* Enqueues on a CUstream of the context (NULL: the legacy default stream): no allocation, no synchronisation. `forward` is the plan's
+ * problem, with the same or other tensors. `workspace` is ferroflash_workspace_size() bytes of device memory, NULL where that is 0.
+ * The tensors must stay until the stream has run. */
+ferroflash_status_t ferroflash_launch(const ferroflash_context_t *context, const ferroflash_plan_t *plan,
+                                      const ferroflash_forward_t *forward, void *workspace, void *stream);
+
+/* Plans and launches. FERROFLASH_INVALID where the plan needs a workspace. */
+ferroflash_status_t ferroflash_forward(const ferroflash_context_t *context, const ferroflash_forward_t *forward, void *stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,105 @@
+//! What every call has in common: statuses, words for the last error, and the wall that panics do not pass.
+use ferroflash::Error;
+use std::cell::RefCell;
+use std::ffi::{CString, c_char};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// `ferroflash_status_t`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// Done.
+    Ok = 0,
+    /// The request contradicts itself, or an argument is null.
+    Invalid = 1,
+    /// This library or this device cannot do it.
+    Unsupported = 2,
+    /// No driver or no device, or the driver refused.
+    Driver = 3,
+    /// A fault of this library.
+    Internal = 4,
+}
+
+thread_local! {
+    static LAST_ERROR: RefCell<CString> = RefCell::default();
+}
+
+/// Words for this thread's last failing call.
+#[unsafe(no_mangle)]
+pub extern "C" fn ferroflash_last_error() -> *const c_char {
+    // A thread that is ending has no words left.
+    LAST_ERROR.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
+}
+
+/// Runs the body of a function and turns what it returns, or a panic, into a status.
+pub(crate) fn call(body: impl FnOnce() -> Result<(), Error>) -> Status {
+    // After a panic only the words of the error are touched, and these are replaced whole.
+    let (status, words) = match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => return Status::Ok,
+        Ok(Err(error)) => (status(&error), error.to_string()),
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no words");
+            (Status::Internal, format!("internal fault of ferroflash: {text}"))
+        }
+    };
+    let words = CString::new(words.replace('\0', "\u{fffd}")).unwrap_or_default();
+    let _ = LAST_ERROR.try_with(|last| last.replace(words));
+    status
+}
+
+fn status(error: &Error) -> Status {
+    match error {
+        Error::Invalid { .. } => Status::Invalid,
+        Error::Unsupported { .. } => Status::Unsupported,
+        Error::Driver { .. } => Status::Driver,
+        _ => Status::Internal,
+    }
+}
+
+pub(crate) fn invalid(what: &'static str, value: impl ToString, expected: impl ToString) -> Error {
+    Error::Invalid { what, value: value.to_string(), expected: expected.to_string() }
+}
+
+/// Borrows what an argument points to.
+///
+/// # Safety
+/// `pointer` is null, or points to a `T` that stays unchanged for `'a`.
+pub(crate) unsafe fn borrow<'a, T>(what: &'static str, pointer: *const T) -> Result<&'a T, Error> {
+    // SAFETY: the caller's promise.
+    unsafe { pointer.as_ref() }.ok_or_else(|| invalid(what, "NULL", "it must not be null"))
+}
+
+/// Stores a new handle where an argument says.
+///
+/// # Safety
+/// `pointer` is null, or may be written.
+pub(crate) unsafe fn store<T>(what: &'static str, pointer: *mut *mut T, value: T) -> Result<(), Error> {
+    if pointer.is_null() {
+        return Err(invalid(what, "NULL", "it must not be null"));
+    }
+    // SAFETY: not null, and the caller's promise.
+    unsafe { pointer.write(Box::into_raw(Box::new(value))) };
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::CStr;
+
+    fn words() -> String {
+        // SAFETY: a string of this thread, which stays until the next error.
+        unsafe { CStr::from_ptr(ferroflash_last_error()) }.to_string_lossy().into_owned()
+    }
+
+    #[test]
+    fn a_panic_is_a_status_and_words_are_of_one_thread() {
+        assert_eq!((call(|| Ok(())), words().as_str()), (Status::Ok, ""));
+        assert_eq!(call(|| panic!("at {}", 7)), Status::Internal);
+        assert_eq!(words(), "internal fault of ferroflash: at 7");
+        assert_eq!(call(|| Err(invalid("q", "a\0b", "it must not"))), Status::Invalid);
+        assert_eq!(words(), "invalid q: a\u{fffd}b; it must not");
+        assert_eq!(std::thread::spawn(words).join().expect("ends"), "");
+    }
+}

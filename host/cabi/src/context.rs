@@ -1,0 +1,190 @@
+//! Contexts, plans and launches behind handles.
+use crate::call::{Status, borrow, call, invalid, store};
+use crate::forward::{ForwardArgs, PlanInfo, read};
+use crate::version::entry_name;
+use ferroflash::{Attention, Error, Plan, RawDriver, RawStream};
+use std::ffi::{CString, c_void};
+
+/// `ferroflash_context_t`.
+pub struct Context(Attention<RawDriver>);
+
+/// `ferroflash_plan_t`.
+pub struct PlanHandle {
+    plan: Plan,
+    reason: CString,
+}
+
+/// Adopts the current CUDA context.
+///
+/// # Safety
+/// `context` may be written. The CUDA context outlives the new one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ferroflash_context_create(context: *mut *mut Context) -> Status {
+    call(|| {
+        if context.is_null() {
+            return Err(invalid("context", "NULL", "it must not be null"));
+        }
+        let attention = Attention::new(RawDriver::current()?);
+        // SAFETY: the caller's promise.
+        unsafe { store("context", context, Context(attention)) }
+    })
+}
+
+/// Unloads its kernels. Null is nothing to destroy.
+///
+/// # Safety
+/// `context` is null, or came from [`ferroflash_context_create`], is destroyed once, and is not in use.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ferroflash_context_destroy(context: *mut Context) {
+    // SAFETY: the caller's promise.
+    unsafe { destroy(context) };
+}
+
+/// Checks a forward and decides how it is launched.
+///
+/// # Safety
+/// - `context` is null or a live context.
+/// - `forward` is null or a struct of as many bytes as its size says; its `config` is null or a string.
+/// - `plan` may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ferroflash_plan_create(
+    context: *const Context,
+    forward: *const ForwardArgs,
+    plan: *mut *mut PlanHandle,
+) -> Status {
+    call(|| {
+        // SAFETY: the caller's promises.
+        let (context, args) = unsafe { (borrow("context", context)?, read(forward)?) };
+        // SAFETY: the caller's promise; the name is used in this call alone.
+        let made = context.0.plan(&unsafe { args.forward()? })?;
+        let reason = CString::new(made.reason).unwrap_or_default();
+        // SAFETY: the caller's promise.
+        unsafe { store("plan", plan, PlanHandle { plan: made, reason }) }
+    })
+}
+
+/// Frees a plan. Null is nothing to destroy.
+///
+/// # Safety
+/// `plan` is null, or came from [`ferroflash_plan_create`], is destroyed once, and is not in use.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ferroflash_plan_destroy(plan: *mut PlanHandle) {
+    // SAFETY: the caller's promise.
+    unsafe { destroy(plan) };
+}
+
+/// Describes a plan.
+///
+/// # Safety
+/// - `plan` is null or a live plan.
+/// - `info` is null or a struct of as many bytes as its size says, which may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ferroflash_plan_describe(plan: *const PlanHandle, info: *mut PlanInfo) -> Status {
+    call(|| {
+        // SAFETY: the caller's promise.
+        let PlanHandle { plan, reason } = unsafe { borrow("plan", plan)? };
+        // SAFETY: the caller's promise; the size is the first field.
+        let size = *unsafe { borrow("info", info.cast_const().cast::<u64>())? };
+        if size < size_of::<PlanInfo>() as u64 {
+            return Err(invalid("info.size", size, "FERROFLASH_PLAN_INFO_INIT sets it"));
+        }
+        let (entry, reason) = (entry_name(plan.entry.symbol), reason.as_ptr());
+        let (grid, block, smem_bytes) = (plan.grid, plan.block, plan.smem.into());
+        // SAFETY: not null, at least as large as ours, and the caller's promise.
+        unsafe { info.write(PlanInfo { size, entry, reason, grid, block, smem_bytes }) };
+        Ok(())
+    })
+}
+
+/// Bytes of device memory that a launch of the plan needs beside its tensors.
+#[unsafe(no_mangle)]
+pub extern "C" fn ferroflash_workspace_size(_plan: *const PlanHandle) -> usize {
+    0
+}
+
+/// Loads the plan's kernel.
+///
+/// # Safety
+/// `context` and `plan` are null or live, and belong together.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ferroflash_load(context: *const Context, plan: *const PlanHandle) -> Status {
+    call(|| {
+        // SAFETY: the caller's promises.
+        let (context, plan) = unsafe { (borrow("context", context)?, borrow("plan", plan)?) };
+        context.0.load(&plan.plan).map(|_| ())
+    })
+}
+
+/// Enqueues a planned forward.
+///
+/// # Safety
+/// - Those of [`ferroflash_plan_create`], and `plan` is null or a live plan of this context.
+/// - `stream` is a stream of the CUDA context, or null.
+/// - Every tensor is device memory of the CUDA context as far as its strides reach, until the launch has run, and until then nothing else
+///   writes what it reads or touches what it writes, but in the order of the same stream.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ferroflash_launch(
+    context: *const Context,
+    plan: *const PlanHandle,
+    forward: *const ForwardArgs,
+    _workspace: *mut c_void,
+    stream: *mut c_void,
+) -> Status {
+    call(|| {
+        // SAFETY: the caller's promises.
+        let (context, plan, args) = unsafe { (borrow("context", context)?, borrow("plan", plan)?, read(forward)?) };
+        // SAFETY: the caller's promise; the name is used in this call alone.
+        unsafe { launch(context, Some(&plan.plan), &args, stream) }
+    })
+}
+
+/// Plans and enqueues a forward.
+///
+/// # Safety
+/// Those of [`ferroflash_launch`], but for the plan.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ferroflash_forward(
+    context: *const Context,
+    forward: *const ForwardArgs,
+    stream: *mut c_void,
+) -> Status {
+    call(|| {
+        // SAFETY: the caller's promises.
+        let (context, args) = unsafe { (borrow("context", context)?, read(forward)?) };
+        // SAFETY: the caller's promise; the name is used in this call alone.
+        unsafe { launch(context, None, &args, stream) }
+    })
+}
+
+/// # Safety
+/// That of [`ferroflash_launch`].
+unsafe fn launch(context: &Context, plan: Option<&Plan>, args: &ForwardArgs, stream: *mut c_void) -> Result<(), Error> {
+    // SAFETY: the caller's promise.
+    let forward = unsafe { args.forward()? };
+    let stream = RawStream::from_raw(stream);
+    let made;
+    let plan = match plan {
+        Some(plan) => plan,
+        None => {
+            made = context.0.plan(&forward)?;
+            &made
+        }
+    };
+    // SAFETY: the caller's promise.
+    unsafe { context.0.launch(plan, &forward, &stream) }
+}
+
+/// Drops a handle.
+///
+/// # Safety
+/// It is null, or came from [`store`] and is not used again.
+unsafe fn destroy<T>(handle: *mut T) {
+    if !handle.is_null() {
+        // There are no words for a failing destruction, but a panic must not pass.
+        call(|| {
+            // SAFETY: not null, and the caller's promise.
+            drop(unsafe { Box::from_raw(handle) });
+            Ok(())
+        });
+    }
+}

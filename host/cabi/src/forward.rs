@@ -1,0 +1,239 @@
+//! The structs of `ferroflash.h`, and `ferroflash_forward_t` as a [`Forward`].
+use crate::call::invalid;
+use ferroflash::{DType, Error, Forward, LseView, Mask, TensorView};
+use std::ffi::{CStr, c_char, c_void};
+
+/// `ferroflash_forward_t`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ForwardArgs {
+    /// Bytes of this struct that the caller knows.
+    pub size: u64,
+    /// Queries.
+    pub q: *const c_void,
+    /// Keys.
+    pub k: *const c_void,
+    /// Values.
+    pub v: *const c_void,
+    /// Output.
+    pub o: *mut c_void,
+    /// Log-sum-exp, or null.
+    pub lse: *mut f32,
+    /// Sequences.
+    pub batch: i64,
+    /// Queries of a sequence.
+    pub seqlen_q: i64,
+    /// Keys of a sequence.
+    pub seqlen_k: i64,
+    /// Query heads.
+    pub heads_q: i64,
+    /// Key and value heads.
+    pub heads_k: i64,
+    /// Columns of a head.
+    pub head_dim: i64,
+    /// Elements from one batch, row, head, column to the next.
+    pub q_strides: [i64; 4],
+    /// The same.
+    pub k_strides: [i64; 4],
+    /// The same.
+    pub v_strides: [i64; 4],
+    /// The same.
+    pub o_strides: [i64; 4],
+    /// Elements from one batch and head to the next.
+    pub lse_strides: [i64; 2],
+    /// 0 is f16, 1 is bf16.
+    pub dtype: i32,
+    /// 0 full, 1 causal, 2 causal from the top left, 3 window.
+    pub mask: i32,
+    /// Keys before the query's position; -1 is unbounded.
+    pub window_left: i32,
+    /// Keys behind the query's position; -1 is unbounded.
+    pub window_right: i32,
+    /// 0 is `1 / sqrt(head_dim)`.
+    pub scale: f32,
+    /// 0 is none.
+    pub softcap: f32,
+    /// Name of an entry, or null.
+    pub config: *const c_char,
+}
+
+/// Bytes of `ferroflash_forward_t` in version 1 of the interface: less is no such struct.
+pub const FORWARD_SIZE_V1: usize = std::mem::offset_of!(ForwardArgs, config) + size_of::<*const c_char>();
+
+/// `ferroflash_plan_info_t`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct PlanInfo {
+    /// Bytes of this struct that the caller knows.
+    pub size: u64,
+    /// Name of the kernel.
+    pub entry: *const c_char,
+    /// Why this one.
+    pub reason: *const c_char,
+    /// Blocks.
+    pub grid: [u32; 3],
+    /// Threads of a block.
+    pub block: [u32; 3],
+    /// Dynamic shared memory of a block.
+    pub smem_bytes: u64,
+}
+
+/// Copies as much of a struct as the caller knows; what it does not know is 0.
+///
+/// # Safety
+/// `pointer` is null, or points to as many bytes as the first eight say.
+pub(crate) unsafe fn read(pointer: *const ForwardArgs) -> Result<ForwardArgs, Error> {
+    if pointer.is_null() {
+        return Err(invalid("forward", "NULL", "it must not be null"));
+    }
+    // SAFETY: not null; the size is its first field.
+    let size = unsafe { pointer.cast::<u64>().read() };
+    let ours = size_of::<ForwardArgs>();
+    if size < FORWARD_SIZE_V1 as u64 || size > 1 << 16 {
+        let expected = format_args!("FERROFLASH_FORWARD_INIT sets it to sizeof(ferroflash_forward_t), {ours} here");
+        return Err(invalid("forward.size", size, expected));
+    }
+    let size = size as usize;
+    // SAFETY: the caller promises that many bytes.
+    let known = unsafe { std::slice::from_raw_parts(pointer.cast::<u8>(), size) };
+    if known.iter().skip(ours).any(|byte| *byte != 0) {
+        let reason = format!("this library is version {}, and knows {ours} bytes of it", env!("CARGO_PKG_VERSION"));
+        return Err(Error::Unsupported { feature: format!("a field of ferroflash_forward_t of {size} bytes"), reason });
+    }
+    let mut args = std::mem::MaybeUninit::<ForwardArgs>::zeroed();
+    // SAFETY: both sides are that long, and zeros are a value of every field.
+    unsafe {
+        args.as_mut_ptr().cast::<u8>().copy_from_nonoverlapping(known.as_ptr(), size.min(ours));
+        Ok(args.assume_init())
+    }
+}
+
+impl ForwardArgs {
+    /// The same as a request of the Rust library, unchecked but for what its types cannot say.
+    ///
+    /// # Safety
+    /// `config` is null or a string that lives for `'a`.
+    pub(crate) unsafe fn forward<'a>(&self) -> Result<Forward<'a>, Error> {
+        let dtype = match self.dtype {
+            0 => DType::F16,
+            1 => DType::Bf16,
+            other => return Err(invalid("dtype", other, "it must be FERROFLASH_F16 or FERROFLASH_BF16")),
+        };
+        let size = |what, value: i64| usize::try_from(value).map_err(|_| invalid(what, value, "it must be 1 or more"));
+        let [batch, head_dim] = [size("batch", self.batch)?, size("head_dim", self.head_dim)?];
+        let queries = [batch, size("seqlen_q", self.seqlen_q)?, size("heads_q", self.heads_q)?, head_dim];
+        let keys = [batch, size("seqlen_k", self.seqlen_k)?, size("heads_k", self.heads_k)?, head_dim];
+        let view = |address: u64, shape: [usize; 4], strides: [i64; 4]| {
+            TensorView::new(address, reach(&shape, &strides), dtype, shape, strides)
+        };
+        let mut forward = Forward::new(
+            view(self.q as u64, queries, self.q_strides),
+            view(self.k as u64, keys, self.k_strides),
+            view(self.v as u64, keys, self.v_strides),
+            view(self.o as u64, queries, self.o_strides),
+        )
+        .mask(self.mask()?)
+        .softcap(self.softcap);
+        forward.scale = (self.scale != 0.0).then_some(self.scale);
+        if !self.lse.is_null() {
+            let (shape, [by_batch, by_head]) = ([queries[0], queries[2], queries[1]], self.lse_strides);
+            let elements = reach(&shape, &[by_batch, by_head, 1]);
+            forward.lse = Some(LseView::new(self.lse as u64, elements, shape, self.lse_strides));
+        }
+        if !self.config.is_null() {
+            // SAFETY: not null, and the caller's promise.
+            let name = unsafe { CStr::from_ptr(self.config) };
+            forward.config =
+                Some(name.to_str().map_err(|_| invalid("config", format!("{name:?}"), "it must be UTF-8"))?);
+        }
+        Ok(forward)
+    }
+
+    fn mask(&self) -> Result<Mask, Error> {
+        let side = |what, keys: i32| match keys {
+            -1 => Ok(None),
+            _ => u32::try_from(keys).map(Some).map_err(|_| invalid(what, keys, "it must be -1 (unbounded), 0 or more")),
+        };
+        match self.mask {
+            0 => Ok(Mask::Full),
+            1 => Ok(Mask::Causal),
+            2 => Ok(Mask::CausalTopLeft),
+            3 => Ok(Mask::Window {
+                left: side("window_left", self.window_left)?,
+                right: side("window_right", self.window_right)?,
+            }),
+            other => Err(invalid("mask", other, "it must be a FERROFLASH_MASK_ value")),
+        }
+    }
+}
+
+/// Elements from the first to one past the last: C says no sizes of buffers, so they are taken to be as large as the strides reach. Strides
+/// and extents that are refused later may overflow here.
+fn reach(shape: &[usize], strides: &[i64]) -> u64 {
+    shape.iter().zip(strides).fold(1u64, |sum, (extent, stride)| {
+        sum.saturating_add((extent.saturating_sub(1) as u64).saturating_mul(stride.unsigned_abs()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A struct of a later version: ours, and eight bytes more.
+    #[repr(C)]
+    struct Later {
+        args: ForwardArgs,
+        more: u64,
+    }
+
+    fn args(size: usize) -> ForwardArgs {
+        // SAFETY: zeros are a value of every field.
+        let args: ForwardArgs = unsafe { std::mem::zeroed() };
+        ForwardArgs { size: size as u64, batch: 3, softcap: 5.0, ..args }
+    }
+
+    #[test]
+    fn structs_of_other_versions() {
+        let ours = size_of::<ForwardArgs>();
+        let read = |later: &Later| {
+            // SAFETY: as long as its size says, at most.
+            unsafe { read(std::ptr::from_ref(later).cast()) }
+        };
+        let later = |size, more| Later { args: args(size), more };
+        assert_eq!(read(&later(ours, 9)).expect("ours").batch, 3);
+        assert_eq!(read(&later(ours + 8, 0)).expect("unknown fields are unset").softcap, 5.0);
+        let error = read(&later(ours + 8, 9)).expect_err("an unknown field is set");
+        assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+        for size in [0, 8, FORWARD_SIZE_V1 - 1, usize::MAX] {
+            let error = read(&later(size, 0)).expect_err("no such size").to_string();
+            assert!(error.contains("forward.size"), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_c_writes_is_what_is_asked_for() {
+        let forward = |change: fn(&mut ForwardArgs)| {
+            let mut args = args(size_of::<ForwardArgs>());
+            (args.seqlen_q, args.seqlen_k, args.heads_q, args.heads_k, args.head_dim) = (5, 7, 4, 2, 64);
+            (args.q_strides, args.lse_strides) = ([5 * 256, 256, 64, 1], [20, 5]);
+            change(&mut args);
+            // SAFETY: no name, or a static one.
+            unsafe { args.forward() }
+        };
+        let f = forward(|_| {}).expect("valid");
+        assert_eq!((f.q.shape, f.k.shape, f.q.elements), ([3, 5, 4, 64], [3, 7, 2, 64], 3 * 5 * 256));
+        assert_eq!((f.scale, f.softcap, f.lse, f.config, f.mask), (None, Some(5.0), None, None, Mask::Full));
+        let window = forward(|args| (args.mask, args.window_left, args.window_right) = (3, -1, 0)).expect("valid");
+        assert_eq!(window.mask, Mask::Window { left: None, right: Some(0) });
+        let lse = forward(|args| args.lse = 64 as *mut f32).expect("valid").lse.expect("asked for");
+        assert_eq!((lse.shape, lse.elements), ([3, 4, 5], 2 * 20 + 3 * 5 + 4 + 1));
+        let named = forward(|args| args.config = c"fwd_x".as_ptr()).expect("valid");
+        assert_eq!(named.config, Some("fwd_x"));
+        let refused = |change| forward(change).expect_err("refused").to_string();
+        assert!(refused(|args| args.dtype = 2).contains("dtype: 2"));
+        assert!(refused(|args| args.mask = -1).contains("mask: -1"));
+        assert!(refused(|args| args.batch = -1).contains("batch: -1"));
+        assert!(refused(|args| (args.mask, args.window_left) = (3, -2)).contains("window_left: -2"));
+        assert!(refused(|args| args.config = c"\xff".as_ptr()).contains("UTF-8"));
+    }
+}

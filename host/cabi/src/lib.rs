@@ -1,0 +1,14 @@
+//! FerroFlash for C and everything that can call C: `include/ferroflash.h` says what each function does.
+//!
+//! No panic leaves a function, no pointer is trusted to be non-null, and every error is a status with words for it in
+//! [`ferroflash_last_error`].
+
+mod call;
+mod context;
+mod forward;
+mod version;
+
+pub use call::{Status, ferroflash_last_error};
+pub use context::*;
+pub use forward::{FORWARD_SIZE_V1, ForwardArgs, PlanInfo};
+pub use version::*;

@@ -1,0 +1,56 @@
+//! What the library was built with.
+use crate::forward::{ForwardArgs, PlanInfo};
+use ferroflash::ENTRIES;
+use std::ffi::{CString, c_char};
+use std::sync::OnceLock;
+
+/// `FERROFLASH_ABI_VERSION`.
+pub const ABI_VERSION: u32 = 1;
+
+/// The interface's version.
+#[unsafe(no_mangle)]
+pub extern "C" fn ferroflash_abi_version() -> u32 {
+    ABI_VERSION
+}
+
+/// The library's version, `major.minor.patch`.
+#[unsafe(no_mangle)]
+pub extern "C" fn ferroflash_version() -> *const c_char {
+    concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
+}
+
+/// Bytes of `ferroflash_forward_t`.
+#[unsafe(no_mangle)]
+pub extern "C" fn ferroflash_forward_size() -> usize {
+    size_of::<ForwardArgs>()
+}
+
+/// Bytes of `ferroflash_plan_info_t`.
+#[unsafe(no_mangle)]
+pub extern "C" fn ferroflash_plan_info_size() -> usize {
+    size_of::<PlanInfo>()
+}
+
+/// Number of compiled kernels.
+#[unsafe(no_mangle)]
+pub extern "C" fn ferroflash_entry_count() -> usize {
+    ENTRIES.len()
+}
+
+/// Name of a compiled kernel; null behind the last.
+#[unsafe(no_mangle)]
+pub extern "C" fn ferroflash_entry_name(index: usize) -> *const c_char {
+    entry_names().get(index).map_or(std::ptr::null(), |name| name.as_ptr())
+}
+
+/// The name of an entry as C reads it.
+pub(crate) fn entry_name(symbol: &str) -> *const c_char {
+    let index = ENTRIES.iter().position(|entry| entry.symbol == symbol);
+    ferroflash_entry_name(index.unwrap_or(usize::MAX))
+}
+
+fn entry_names() -> &'static [CString] {
+    static NAMES: OnceLock<Vec<CString>> = OnceLock::new();
+    // A symbol is an identifier: it has no NUL.
+    NAMES.get_or_init(|| ENTRIES.iter().map(|entry| CString::new(entry.symbol).unwrap_or_default()).collect())
+}

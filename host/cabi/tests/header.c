@@ -1,0 +1,80 @@
+/* What a C program sees of ferroflash.h. The test gives sizes and offsets as the library has them. */
+#include "ferroflash.h"
+
+#include <stdio.h>
+#include <string.h>
+
+_Static_assert(sizeof(ferroflash_forward_t) == FORWARD_SIZE, "ferroflash_forward_t");
+_Static_assert(offsetof(ferroflash_forward_t, lse) == OFFSET_LSE, "lse");
+_Static_assert(offsetof(ferroflash_forward_t, q_strides) == OFFSET_Q_STRIDES, "q_strides");
+_Static_assert(offsetof(ferroflash_forward_t, lse_strides) == OFFSET_LSE_STRIDES, "lse_strides");
+_Static_assert(offsetof(ferroflash_forward_t, dtype) == OFFSET_DTYPE, "dtype");
+_Static_assert(offsetof(ferroflash_forward_t, scale) == OFFSET_SCALE, "scale");
+_Static_assert(offsetof(ferroflash_forward_t, config) == OFFSET_CONFIG, "config");
+_Static_assert(sizeof(ferroflash_plan_info_t) == PLAN_INFO_SIZE, "ferroflash_plan_info_t");
+_Static_assert(offsetof(ferroflash_plan_info_t, grid) == OFFSET_GRID, "grid");
+_Static_assert(offsetof(ferroflash_plan_info_t, smem_bytes) == OFFSET_SMEM_BYTES, "smem_bytes");
+_Static_assert(sizeof(ferroflash_status_t) == 4, "ferroflash_status_t");
+
+static int failures = 0;
+
+static void expect(int holds, const char *what) {
+    if (!holds) {
+        failures++;
+        printf("FAILED: %s (last error: %s)\n", what, ferroflash_last_error());
+    }
+}
+
+static int said(const char *words) { return strstr(ferroflash_last_error(), words) != NULL; }
+
+int main(void) {
+    ferroflash_context_t *context = NULL;
+    ferroflash_plan_t *plan = NULL;
+    ferroflash_forward_t forward = FERROFLASH_FORWARD_INIT;
+    ferroflash_plan_info_t info = FERROFLASH_PLAN_INFO_INIT;
+
+    expect(ferroflash_abi_version() == FERROFLASH_ABI_VERSION, "version of the interface");
+    expect(strcmp(ferroflash_version(), VERSION) == 0, "version of the library");
+    expect(ferroflash_forward_size() == sizeof forward && ferroflash_plan_info_size() == sizeof info, "sizes");
+    expect(strcmp(ferroflash_last_error(), "") == 0, "no error yet");
+    expect(ferroflash_entry_count() > 0 && strncmp(ferroflash_entry_name(0), "fwd_", 4) == 0, "entries");
+    expect(ferroflash_entry_name(ferroflash_entry_count()) == NULL, "no entry behind the last");
+
+    expect(ferroflash_context_create(NULL) == FERROFLASH_INVALID && said("context: NULL"), "no place for a context");
+    expect(ferroflash_plan_create(NULL, &forward, &plan) == FERROFLASH_INVALID && said("context: NULL"), "no context");
+    expect(ferroflash_forward(NULL, NULL, NULL) == FERROFLASH_INVALID && said("NULL"), "nothing at all");
+    expect(ferroflash_plan_describe(NULL, &info) == FERROFLASH_INVALID && said("plan: NULL"), "no plan");
+    ferroflash_context_destroy(NULL);
+    ferroflash_plan_destroy(NULL);
+
+    ferroflash_status_t status = ferroflash_context_create(&context);
+    printf("context: %d\n%s\n", status, ferroflash_last_error());
+    if (status == FERROFLASH_OK) {
+        forward.size = 8;
+        expect(ferroflash_plan_create(context, &forward, &plan) == FERROFLASH_INVALID && said("forward.size: 8"), "size");
+        forward.size = sizeof forward;
+        expect(ferroflash_plan_create(context, &forward, &plan) == FERROFLASH_INVALID && plan == NULL, "no sizes");
+        forward.q = (void *)0x1000000;
+        forward.k = (void *)0x2000000;
+        forward.v = (void *)0x3000000;
+        forward.o = (void *)0x4000000;
+        forward.batch = 1;
+        forward.seqlen_q = forward.seqlen_k = 128;
+        forward.heads_q = forward.heads_k = 2;
+        forward.head_dim = 64;
+        const int64_t strides[4] = {128 * 2 * 64, 2 * 64, 64, 1};
+        memcpy(forward.q_strides, strides, sizeof strides);
+        memcpy(forward.k_strides, strides, sizeof strides);
+        memcpy(forward.v_strides, strides, sizeof strides);
+        memcpy(forward.o_strides, strides, sizeof strides);
+        forward.mask = FERROFLASH_MASK_CAUSAL;
+        expect(ferroflash_plan_create(context, &forward, &plan) == FERROFLASH_OK, "plan");
+        expect(ferroflash_plan_describe(plan, &info) == FERROFLASH_OK && info.grid[0] > 0, "describe");
+        expect(ferroflash_workspace_size(plan) == 0, "workspace");
+        ferroflash_plan_destroy(plan);
+        ferroflash_context_destroy(context);
+    } else {
+        expect(status == FERROFLASH_DRIVER && context == NULL && said("CUDA"), "a clean error without a driver");
+    }
+    return failures;
+}

@@ -1,0 +1,71 @@
+//! A C program is compiled against the header, linked to the library, and run where there is no driver.
+#![cfg(target_os = "linux")]
+use ferroflash_c::{ForwardArgs, PlanInfo};
+use std::ffi::OsString;
+use std::mem::offset_of;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// The shared library that was built beside this test.
+fn library() -> PathBuf {
+    let test = std::env::current_exe().expect("this test has a path");
+    let library = test.with_file_name("libferroflash_c.so");
+    assert!(library.is_file(), "{} is built with this test", library.display());
+    library
+}
+
+fn run(command: &mut Command) -> Output {
+    command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"))
+}
+
+/// Compiles `tests/header.c` with the system's compiler and returns the program.
+fn compile(name: &str) -> PathBuf {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let library = library();
+    let folder = library.parent().expect("it lies in a folder");
+    let numbers = [
+        ("FORWARD_SIZE", size_of::<ForwardArgs>()),
+        ("OFFSET_LSE", offset_of!(ForwardArgs, lse)),
+        ("OFFSET_Q_STRIDES", offset_of!(ForwardArgs, q_strides)),
+        ("OFFSET_LSE_STRIDES", offset_of!(ForwardArgs, lse_strides)),
+        ("OFFSET_DTYPE", offset_of!(ForwardArgs, dtype)),
+        ("OFFSET_SCALE", offset_of!(ForwardArgs, scale)),
+        ("OFFSET_CONFIG", offset_of!(ForwardArgs, config)),
+        ("PLAN_INFO_SIZE", size_of::<PlanInfo>()),
+        ("OFFSET_GRID", offset_of!(PlanInfo, grid)),
+        ("OFFSET_SMEM_BYTES", offset_of!(PlanInfo, smem_bytes)),
+    ];
+    let mut rpath = OsString::from("-Wl,-rpath,");
+    rpath.push(folder);
+    let mut command = Command::new("cc");
+    command.args(["-std=c11", "-Wall", "-Wextra", "-Wno-missing-field-initializers", "-Werror", "-pedantic", "-I"]);
+    command.arg(package.join("include")).arg(package.join("tests/header.c")).arg("-o").arg(&program);
+    command.args(numbers.map(|(name, number)| format!("-D{name}={number}")));
+    command.arg(concat!("-DVERSION=\"", env!("CARGO_PKG_VERSION"), "\""));
+    command.arg("-L").arg(folder).arg("-lferroflash_c").arg(rpath);
+    let output = run(&mut command);
+    assert!(output.status.success(), "{command:?}\n{}", String::from_utf8_lossy(&output.stderr));
+    program
+}
+
+#[test]
+fn a_c_program_gets_clean_errors() {
+    let program = compile("header");
+    // Files that are no libraries, found before any driver of this machine.
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("no-driver");
+    std::fs::create_dir_all(&folder).expect("a folder for the test");
+    for name in ["libcuda.so", "libcuda.so.1"] {
+        std::fs::write(folder.join(name), "").expect("written");
+    }
+    let output = run(Command::new(&program).env("LD_LIBRARY_PATH", &folder));
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("context: 3\nopen the CUDA driver: no CUDA driver: "), "{text}");
+}
+
+#[test]
+fn it_runs_with_what_this_machine_has() {
+    let output = run(&mut Command::new(compile("header-here")));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+}

@@ -1,0 +1,75 @@
+//! The other functions that `cust` 0.3.2 links to. They are only passed on, so every argument is a machine word: none of them takes a
+//! structure or a floating-point number by value.
+use crate::library::driver_functions;
+
+type Word = usize;
+
+driver_functions! {
+    cuArray3DCreate_v2(a: Word, b: Word);
+    cuArray3DGetDescriptor_v2(a: Word, b: Word);
+    cuArrayDestroy(a: Word);
+    cuCtxCreate_v2(a: Word, b: Word, c: Word);
+    cuCtxDestroy_v2(a: Word);
+    cuCtxGetApiVersion(a: Word, b: Word);
+    cuCtxGetCacheConfig(a: Word);
+    cuCtxGetFlags(a: Word);
+    cuCtxGetLimit(a: Word, b: Word);
+    cuCtxGetSharedMemConfig(a: Word);
+    cuCtxGetStreamPriorityRange(a: Word, b: Word);
+    cuCtxSetCacheConfig(a: Word);
+    cuCtxSetLimit(a: Word, b: Word);
+    cuCtxSetSharedMemConfig(a: Word);
+    cuDestroyExternalMemory(a: Word);
+    cuDevicePrimaryCtxReset_v2(a: Word);
+    cuDevicePrimaryCtxSetFlags_v2(a: Word, b: Word);
+    cuEventQuery(a: Word);
+    cuExternalMemoryGetMappedBuffer(a: Word, b: Word, c: Word);
+    cuFuncSetCacheConfig(a: Word, b: Word);
+    cuFuncSetSharedMemConfig(a: Word, b: Word);
+    cuGraphAddKernelNode(a: Word, b: Word, c: Word, d: Word, e: Word);
+    cuGraphCreate(a: Word, b: Word);
+    cuGraphDebugDotPrint(a: Word, b: Word, c: Word);
+    cuGraphGetEdges(a: Word, b: Word, c: Word, d: Word);
+    cuGraphGetNodes(a: Word, b: Word, c: Word);
+    cuGraphKernelNodeGetParams(a: Word, b: Word);
+    cuGraphNodeGetType(a: Word, b: Word);
+    cuImportExternalMemory(a: Word, b: Word);
+    cuLaunchHostFunc(a: Word, b: Word, c: Word);
+    cuLinkAddData_v2(a: Word, b: Word, c: Word, d: Word, e: Word, f: Word, g: Word, h: Word);
+    cuLinkComplete(a: Word, b: Word, c: Word);
+    cuLinkCreate_v2(a: Word, b: Word, c: Word, d: Word);
+    cuLinkDestroy(a: Word);
+    cuMemAdvise(a: Word, b: Word, c: Word, d: Word);
+    cuMemAllocAsync(a: Word, b: Word, c: Word);
+    cuMemAllocHost_v2(a: Word, b: Word);
+    cuMemAllocManaged(a: Word, b: Word, c: Word);
+    cuMemFreeAsync(a: Word, b: Word);
+    cuMemFreeHost(a: Word);
+    cuMemPrefetchAsync(a: Word, b: Word, c: Word, d: Word);
+    cuMemcpy2D_v2(a: Word);
+    cuMemcpyAtoH_v2(a: Word, b: Word, c: Word, d: Word);
+    cuMemcpyDtoDAsync_v2(a: Word, b: Word, c: Word, d: Word);
+    cuMemcpyDtoD_v2(a: Word, b: Word, c: Word);
+    cuMemcpyDtoHAsync_v2(a: Word, b: Word, c: Word, d: Word);
+    cuMemcpyHtoA_v2(a: Word, b: Word, c: Word, d: Word);
+    cuMemcpyHtoDAsync_v2(a: Word, b: Word, c: Word, d: Word);
+    cuMemsetD16Async(a: Word, b: Word, c: Word, d: Word);
+    cuMemsetD16_v2(a: Word, b: Word, c: Word);
+    cuMemsetD32Async(a: Word, b: Word, c: Word, d: Word);
+    cuMemsetD32_v2(a: Word, b: Word, c: Word);
+    cuModuleGetGlobal_v2(a: Word, b: Word, c: Word, d: Word);
+    cuModuleLoad(a: Word, b: Word);
+    cuModuleLoadData(a: Word, b: Word);
+    cuOccupancyAvailableDynamicSMemPerBlock(a: Word, b: Word, c: Word, d: Word);
+    cuOccupancyMaxPotentialBlockSize(a: Word, b: Word, c: Word, d: Word, e: Word, f: Word);
+    cuStreamCreateWithPriority(a: Word, b: Word, c: Word);
+    cuStreamGetFlags(a: Word, b: Word);
+    cuStreamGetPriority(a: Word, b: Word);
+    cuStreamWaitEvent(a: Word, b: Word, c: Word);
+    cuSurfObjectCreate(a: Word, b: Word);
+    cuSurfObjectDestroy(a: Word);
+    cuSurfObjectGetResourceDesc(a: Word, b: Word);
+    cuTexObjectCreate(a: Word, b: Word, c: Word, d: Word);
+    cuTexObjectDestroy(a: Word);
+    cuTexObjectGetResourceDesc(a: Word, b: Word);
+}

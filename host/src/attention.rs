@@ -1,0 +1,96 @@
+//! The way in: plan and launch on one device.
+use crate::{Capabilities, Driver, EntryInfo, Error, Forward, LaunchContract, Plan, Tuning, image, plan_with};
+use spec::ENTRIES;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+/// Attention on one device. Kernels load when they are first launched, one module an entry, and stay loaded. Share it between threads.
+pub struct Attention<D: Driver> {
+    driver: D,
+    kernels: [OnceLock<D::Kernel>; ENTRIES.len()],
+    loading: Mutex<()>,
+    tuning: Tuning,
+}
+
+impl<D: Driver> Attention<D> {
+    /// Attention by way of `driver`. Loads no module.
+    pub fn new(driver: D) -> Self {
+        Self::with_tuning(driver, Tuning::new())
+    }
+
+    /// The same with what was measured, which comes before the planner's own table.
+    pub fn with_tuning(driver: D, tuning: Tuning) -> Self {
+        Attention { driver, kernels: [const { OnceLock::new() }; ENTRIES.len()], loading: Mutex::new(()), tuning }
+    }
+
+    /// The driver.
+    pub const fn driver(&self) -> &D {
+        &self.driver
+    }
+
+    /// The device's limits.
+    pub fn capabilities(&self) -> &Capabilities {
+        self.driver.capabilities()
+    }
+
+    /// Checks `forward` and decides how to launch it. Touches no device: the same as [`plan_with`] with this device's capabilities.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] or [`Error::Unsupported`], naming the value.
+    pub fn plan(&self, forward: &Forward<'_>) -> Result<Plan, Error> {
+        plan_with(forward, self.capabilities(), &self.tuning)
+    }
+
+    /// Loads the plan's kernel now rather than at its first launch. Do this before capturing a graph, and to keep compilation out of a
+    /// first request.
+    ///
+    /// # Errors
+    /// [`Error::Driver`] with the compiler's log; [`Error::Unsupported`] where this build carries no PTX for the entry.
+    pub fn load(&self, plan: &Plan) -> Result<&D::Kernel, Error> {
+        let slot = &self.kernels[plan.index];
+        if let Some(kernel) = slot.get() {
+            return Ok(kernel);
+        }
+        let _one_at_a_time = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
+        if slot.get().is_none() {
+            let kernel = image::load(&self.driver, LaunchContract::from(plan.entry))?;
+            // Only this function sets it, under the lock.
+            let _ = slot.set(kernel);
+        }
+        slot.get().ok_or_else(|| Error::unsupported(plan.entry.symbol, "it did not load"))
+    }
+
+    /// Loads `ptx` for `entry` instead of this build's: a kernel that somebody works on, or one with a planted bug.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] where the entry is not of the table or is loaded already; [`Error::Driver`] with the compiler's log.
+    pub fn load_from(&self, entry: &EntryInfo, ptx: &str) -> Result<(), Error> {
+        let invalid = |expected: &str| Error::invalid("entry", entry.symbol, expected);
+        let index = ENTRIES.iter().position(|other| other.symbol == entry.symbol);
+        let slot = &self.kernels[index.ok_or_else(|| invalid("it must be one of the table"))?];
+        let kernel = self.driver.load(ptx, LaunchContract::from(entry))?;
+        slot.set(kernel).map_err(|_| invalid("it is loaded already; do this first"))
+    }
+
+    /// What [`Attention::load`] loads the plan's kernel from: `cubin` or `PTX`.
+    #[cfg(feature = "cli")]
+    pub(crate) fn loaded_from(&self, plan: &Plan) -> &'static str {
+        image::kind(&self.driver, plan.entry.symbol)
+    }
+
+    /// Enqueues `forward` on the caller's stream: no allocation, no synchronisation. The tensors may be others than the plan was made
+    /// with, as long as it is the same problem; they are then checked again.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] where `forward` is not the plan's problem; those of [`Attention::load`] at the first launch of an entry;
+    /// [`Error::Driver`] where the driver refuses.
+    ///
+    /// # Safety
+    /// - Each tensor's buffer is device memory of this driver's context, as large as its view says, until the launch has run.
+    /// - Until then nothing else writes `q`, `k` and `v`, or touches `o` and `lse`, but in the order of the same stream.
+    pub unsafe fn launch(&self, plan: &Plan, forward: &Forward<'_>, stream: &D::Stream) -> Result<(), Error> {
+        let params = plan.params(forward)?;
+        let kernel = self.load(plan)?;
+        // SAFETY: the bytes are those of the entry's parameters; the rest is the caller's promise.
+        unsafe { self.driver.launch(kernel, plan.grid, crate::prepared::bytes_of(&params), stream) }
+    }
+}

@@ -1,0 +1,246 @@
+//! `ferroflash bench`: how fast kernels are on this GPU.
+mod against;
+mod first_call;
+mod measure;
+mod plot;
+mod statistics;
+pub(super) mod suite;
+
+use super::console::Console;
+use super::error::Error;
+use super::options::{DeviceKind, DeviceOptions};
+use crate::reference::Random;
+use crate::{Attention, RawDriver, Tuning};
+use against::Comparison;
+use clap::ValueEnum;
+use measure::{Bench, Timing};
+use serde::{Deserialize, Serialize};
+use statistics::Times;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Measure kernels on the GPU: p50, p90 and fastest time, TFLOP/s, GB/s, and what a launch costs the host.
+///
+/// Cold: a buffer of twice the L2 cache is written before each launch, outside of the time. Hot: many launches in one CUDA graph, per
+/// launch. Shapes under 0.2 TFLOP are measured hot, the others cold, unless --timing says otherwise. Noise is how far the rounds' medians
+/// lie apart.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  ferroflash bench
+  ferroflash bench --suite headline --timing both --svg bench.svg
+  ferroflash bench --file shapes.json --json > before.json
+  ferroflash bench --file shapes.json --against before.json     # exit code 1 where something became slower
+  CUDA_CACHE_DISABLE=1 ferroflash bench --first-call
+
+A file of shapes:
+  {\"mine\": [{\"batch\": 2, \"heads_q\": 32, \"heads_k\": 8, \"seqlen_q\": 4096, \"seqlen_k\": 4096, \"head_dim\": 128,
+             \"causal\": true, \"dtype\": \"bf16\"}]}
+  and, where wanted, \"window\": [1023, 0] instead of causal, and \"packed\": true")]
+pub(super) struct Args {
+    /// Suites to measure: headline, prefill, extra, or those of --file [default: all]; may be given several times.
+    #[arg(long = "suite", value_name = "NAME")]
+    suites: Vec<String>,
+    /// A file of shapes, instead of the built-in suites.
+    #[arg(long)]
+    file: Option<PathBuf>,
+    /// What the caches hold when a launch begins.
+    #[arg(long, value_enum, default_value_t)]
+    timing: TimingChoice,
+    /// Rounds over all shapes, each in an order of its own.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..))]
+    rounds: u8,
+    /// Write a plot of the throughput.
+    #[arg(long)]
+    svg: Option<PathBuf>,
+    /// An older report (--json): fail where something is slower by more than the noise of both.
+    #[arg(long, value_name = "FILE")]
+    against: Option<PathBuf>,
+    /// Measure instead what a process pays before its first output, step by step.
+    #[arg(long, conflicts_with_all = ["suites", "file", "svg", "against"])]
+    first_call: bool,
+    #[command(flatten)]
+    device: DeviceOptions,
+}
+
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+enum TimingChoice {
+    /// Hot under 0.2 TFLOP, else cold
+    #[default]
+    Auto,
+    /// L2 cache flushed
+    Cold,
+    /// Caches as the launch before left them
+    Hot,
+    /// Cold and hot
+    Both,
+}
+
+/// What was measured.
+#[derive(Serialize)]
+struct Report {
+    version: &'static str,
+    device: String,
+    /// SM clock, memory clock, power and temperature before and after; or why not.
+    clocks: [String; 2],
+    /// Host time of one launch on the first shape.
+    launch_overhead_us: Overhead,
+    rows: Vec<Row>,
+    against: Option<Comparison>,
+}
+
+#[derive(Serialize)]
+struct Overhead {
+    p50: f64,
+    p90: f64,
+}
+
+/// One shape with one timing.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Row {
+    suite: String,
+    shape: String,
+    entry: String,
+    timing: String,
+    #[serde(flatten)]
+    times: Times,
+    tflops: f64,
+    gb_per_s: f64,
+}
+
+/// One thing to measure.
+struct Job {
+    suite: String,
+    shape: suite::Shape,
+    problem: crate::Problem,
+    timing: Timing,
+    entry: &'static str,
+    rounds: Vec<Vec<f64>>,
+}
+
+pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
+    let start = Instant::now();
+    if matches!(args.device.device, DeviceKind::Sim | DeviceKind::Cpu) {
+        let why = "bench measures time, and only a GPU's says anything: a simulator has none";
+        return Err(Error::Invalid(format!("{why}; use --device gpu")));
+    }
+    if args.first_call {
+        console.report(&first_call::run(start)?);
+        return Ok(());
+    }
+    let suites = suite::read(args.file.as_deref(), &args.suites)?;
+    let before = args.against.as_deref().map(against::read).transpose()?;
+    let mut jobs = jobs(suites, args.timing)?;
+    let driver = RawDriver::primary(0).map_err(|e| Error::NoDevice(e.to_string()))?;
+    let attention = Attention::with_tuning(driver, Tuning::from_environment()?);
+    let device = attention.capabilities().name.to_string();
+    let clocks_before = measure::clocks();
+    let overhead = rounds(&attention, &mut jobs, args.rounds, console)?;
+    let rows: Vec<Row> = jobs.iter().filter_map(Job::row).collect();
+    let against = before.map(|before| against::compare(&before, &device, &rows)).transpose()?;
+    if let Some(path) = &args.svg {
+        write_plot(path, &device, &rows)?;
+    }
+    let clocks = [clocks_before, measure::clocks()].map(|c| c.unwrap_or_else(|why| format!("not known: {why}")));
+    let (p50, p90) = overhead;
+    let launch_overhead_us = Overhead { p50, p90 };
+    let report = Report { version: env!("CARGO_PKG_VERSION"), device, clocks, launch_overhead_us, rows, against };
+    console.report(&report);
+    match report.against.as_ref().and_then(|a| a.regressions.first().map(|first| (a.regressions.len(), first))) {
+        Some((count, first)) => Err(Error::Wrong(format!("{count} slower than before: {first}"))),
+        None => Ok(()),
+    }
+}
+
+fn jobs(suites: suite::Suites, choice: TimingChoice) -> Result<Vec<Job>, Error> {
+    let mut jobs = Vec::new();
+    for (suite, shapes) in suites {
+        for shape in shapes {
+            let problem = shape.problem()?;
+            let timings: &[Timing] = match choice {
+                TimingChoice::Auto if suite::flops(&problem) < 2e11 => &[Timing::Hot],
+                TimingChoice::Auto | TimingChoice::Cold => &[Timing::Cold],
+                TimingChoice::Hot => &[Timing::Hot],
+                TimingChoice::Both => &[Timing::Cold, Timing::Hot],
+            };
+            let job = |timing: &Timing| {
+                let (suite, shape, timing) = (suite.clone(), shape.clone(), *timing);
+                Job { suite, shape, problem, timing, entry: "", rounds: vec![] }
+            };
+            jobs.extend(timings.iter().map(job));
+        }
+    }
+    if jobs.is_empty() {
+        return Err(Error::Invalid("there is no shape to measure".into()));
+    }
+    Ok(jobs)
+}
+
+/// Measures every job once a round; returns the host time of a launch of the first, p50 and p90.
+fn rounds(
+    attention: &Attention<RawDriver>,
+    jobs: &mut [Job],
+    rounds: u8,
+    console: &Console,
+) -> Result<(f64, f64), Error> {
+    let mut random = Random::new(1);
+    let bar = console.progress("bench", jobs.len() * usize::from(rounds));
+    let overhead = Bench::new(attention, &jobs[0].shape.memory(jobs[0].problem))?.overhead()?;
+    for _ in 0..rounds {
+        let mut order: Vec<usize> = (0..jobs.len()).collect();
+        order.sort_by_cached_key(|_| random.bits());
+        for job in order {
+            let job = &mut jobs[job];
+            let bench = Bench::new(attention, &job.shape.memory(job.problem))?;
+            job.entry = bench.entry();
+            job.rounds.push(bench.round(job.timing)?);
+            bar.inc(1);
+        }
+    }
+    bar.finish_and_clear();
+    Ok(overhead)
+}
+
+impl Job {
+    fn row(&self) -> Option<Row> {
+        let times = Times::of(&self.rounds)?;
+        let timing = match self.timing {
+            Timing::Cold => "cold",
+            Timing::Hot => "hot",
+        };
+        Some(Row {
+            suite: self.suite.clone(),
+            shape: self.problem.to_string(),
+            entry: self.entry.into(),
+            timing: timing.into(),
+            times,
+            tflops: suite::flops(&self.problem) / times.p50_us / 1e6,
+            gb_per_s: suite::least_bytes(&self.problem) / times.p50_us / 1e3,
+        })
+    }
+}
+
+fn write_plot(path: &Path, device: &str, rows: &[Row]) -> Result<(), Error> {
+    let failed = |e: &dyn fmt::Display| Error::Invalid(format!("`{}` cannot be written: {e}", path.display()));
+    let text = plot::svg(device, rows).map_err(|e| failed(&e))?;
+    std::fs::write(path, text).map_err(|e| failed(&e))
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}; clocks {}, then {}", self.device, self.clocks[0], self.clocks[1])?;
+        let Overhead { p50, p90 } = self.launch_overhead_us;
+        writeln!(f, "a launch costs the host {p50:.2} us (p90 {p90:.2})\n")?;
+        let width = self.rows.iter().map(|row| row.shape.len()).max().unwrap_or(0);
+        writeln!(f, "{:width$}  timing   p50 us   p90 us   min us  noise  TFLOP/s   GB/s  kernel", "shape")?;
+        for row in &self.rows {
+            let Times { p50_us, p90_us, min_us, noise, .. } = row.times;
+            write!(f, "{:width$}  {:>6} {p50_us:>8.1} {p90_us:>8.1} {min_us:>8.1}", row.shape, row.timing)?;
+            writeln!(f, " {:>5.1}% {:>8.1} {:>6.0}  {}", noise * 100.0, row.tflops, row.gb_per_s, row.entry)?;
+        }
+        let Some(against) = &self.against else { return Ok(()) };
+        writeln!(f, "\n{} compared, {} slower", against.compared, against.regressions.len())?;
+        against.regressions.iter().try_for_each(|regression| writeln!(f, "  {regression}"))
+    }
+}

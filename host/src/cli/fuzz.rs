@@ -1,0 +1,112 @@
+//! `ferroflash fuzz`: random problems for as long as you like.
+use super::console::Console;
+use super::device::Device;
+use super::error::Error;
+use super::options::{DeviceKind, DeviceOptions};
+use crate::reference::Random;
+use crate::reference::fuzz::{Fuzz, Limits, faults, refused};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::{Duration, Instant};
+
+/// Solve random problems and compare with the f64 reference; spoil them, and compare the refusals.
+///
+/// Random are shapes, strides, gaps, masks, scale, softcap, element type and kernel. A valid problem must agree with the reference and write
+/// nothing else; the same problem with one fault must be refused by an error that names it. Stops at the first failure, and says how to repeat
+/// it.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  ferroflash fuzz --seconds 300                    five minutes on the GPU
+  ferroflash fuzz --seconds 30 --device sim        the same kernels in the simulator, every access checked
+  ferroflash fuzz --case 1234567890                one case again
+  ferroflash fuzz --seconds 60 --seed 7 --json")]
+pub(super) struct Args {
+    /// For how long.
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+    /// Seed of the cases.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Only the case of this number.
+    #[arg(long)]
+    case: Option<u64>,
+    #[command(flatten)]
+    device: DeviceOptions,
+}
+
+#[derive(Serialize)]
+struct Report {
+    device: String,
+    seed: u64,
+    passed: bool,
+    seconds: f64,
+    /// Valid problems, each compared with the reference.
+    solved: u64,
+    /// Refusals by what was wrong.
+    refused: BTreeMap<&'static str, u64>,
+    failure: Option<String>,
+}
+
+pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
+    let device = Device::open(&args.device, console)?;
+    let Some(runner) = device.runner() else {
+        return Err(Error::NoDevice("fuzz runs kernels: it needs a GPU or the simulator (--device sim)".into()));
+    };
+    let capabilities = runner.capabilities();
+    let simulated = args.device.device == DeviceKind::Sim || capabilities.name.contains("simulated");
+    let limits = if simulated { Limits::SIMULATOR } else { Limits::GPU };
+    let (start, time) = (Instant::now(), Duration::from_secs(args.seconds));
+    let bar = console.progress("fuzz, seconds", args.seconds as usize);
+    let mut random = Random::new(args.seed);
+    let mut refusals: BTreeMap<_, _> = faults().map(|name| (name, 0)).collect();
+    let (mut solved, mut failure) = (0, None);
+    while failure.is_none() && start.elapsed() < time {
+        let seed = args.case.unwrap_or_else(|| random.bits());
+        let fuzz = Fuzz::new(seed, limits, capabilities);
+        bar.set_position(start.elapsed().as_secs());
+        bar.set_message(format!("{solved} problems"));
+        let wrong = match runner.fuzz(&fuzz) {
+            Ok(failures) => failures.into_iter().next(),
+            Err(error) => Some(error.to_string()),
+        };
+        failure = wrong.map(|wrong| format!("{fuzz}: {wrong}"));
+        solved += u64::from(failure.is_none());
+        // Refusals take no device: many for each problem that is solved.
+        for fault in 0..16 {
+            match refused(&fuzz, seed.wrapping_add(fault), capabilities) {
+                Ok(name) => *refusals.entry(name).or_default() += 1,
+                Err(wrong) => failure = failure.or(Some(wrong)),
+            }
+        }
+        if args.case.is_some() {
+            break;
+        }
+    }
+    bar.finish_and_clear();
+    console.report(&Report {
+        device: device.to_string(),
+        seed: args.seed,
+        passed: failure.is_none(),
+        seconds: start.elapsed().as_secs_f64(),
+        solved,
+        refused: refusals,
+        failure: failure.clone(),
+    });
+    failure.map_or(Ok(()), |failure| Err(Error::Wrong(failure)))
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Report { device, seed, seconds, solved, refused, failure, .. } = self;
+        let refusals: u64 = refused.values().sum();
+        let kinds = refused.values().filter(|count| **count > 0).count();
+        writeln!(f, "{solved} random problems agree with the reference on {device}, seed {seed}, {seconds:.1} s")?;
+        writeln!(f, "{refusals} requests with one of {kinds} faults were refused by name")?;
+        match failure {
+            Some(failure) => writeln!(f, "WRONG {failure}\nrepeat it with --case"),
+            None => Ok(()),
+        }
+    }
+}

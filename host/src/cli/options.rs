@@ -1,0 +1,99 @@
+//! Options that several commands share.
+use crate::{Alignment, DType, Mask, Problem};
+use clap::ValueEnum;
+
+/// Which keys a query sees, and what happens to scores.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub(super) struct ScoreOptions {
+    /// Each query sees the keys up to its own position.
+    #[arg(long, conflicts_with = "window")]
+    causal: bool,
+    /// Sliding window: keys from L before the query's position to R behind it, both inclusive; -1 is unbounded.
+    /// `--window 255,0` is causal with 256 keys.
+    #[arg(long, value_name = "L,R", value_parser = window, allow_hyphen_values = true)]
+    window: Option<Mask>,
+    /// Query 0 stands at key 0 (PyTorch's is_causal). Without it the last query stands at the last key (FlashAttention).
+    #[arg(long)]
+    top_left: bool,
+    /// Factor of the scores, above 0 [default: 1 / sqrt(head_dim)].
+    #[arg(long, allow_hyphen_values = true)]
+    scale: Option<f32>,
+    /// Scores become CAP * tanh(score / CAP); 0 is off.
+    #[arg(long, value_name = "CAP", allow_hyphen_values = true)]
+    softcap: Option<f32>,
+}
+
+impl ScoreOptions {
+    /// `problem` with these options.
+    pub(super) fn of(&self, problem: Problem) -> Problem {
+        Problem {
+            mask: self.window.unwrap_or(if self.causal { Mask::Causal } else { Mask::Full }),
+            alignment: if self.top_left { Alignment::TopLeft } else { Alignment::BottomRight },
+            scale: self.scale,
+            softcap: self.softcap.filter(|cap| *cap != 0.0),
+            ..problem
+        }
+    }
+}
+
+/// Where attention is computed.
+#[derive(clap::Args, Clone, Debug)]
+pub(super) struct DeviceOptions {
+    /// auto: the GPU if there is one, else the simulator if it is built in, else the CPU.
+    #[arg(long, value_enum, default_value_t)]
+    pub device: DeviceKind,
+    /// The card that the simulator stands for: l4, a100, h100, h200 or rtx4090.
+    #[arg(long, default_value = "l4", value_parser = profile)]
+    pub profile: String,
+}
+
+/// A way to compute attention.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(super) enum DeviceKind {
+    /// The GPU if there is one, else the simulator, else the CPU.
+    #[default]
+    Auto,
+    /// CUDA device 0.
+    Gpu,
+    /// The PTX simulator: the real kernels, checked, on the CPU.
+    Sim,
+    /// The f64 reference; no kernel runs.
+    Cpu,
+}
+
+/// Parses an element type.
+pub(super) fn dtype(text: &str) -> Result<DType, String> {
+    let all = [DType::F16, DType::Bf16];
+    all.into_iter().find(|dtype| dtype.name() == text).ok_or_else(|| "it must be f16 or bf16".into())
+}
+
+/// Parses the name of a card that can be simulated.
+pub(super) fn profile(text: &str) -> Result<String, String> {
+    let names: Vec<_> = crate::Capabilities::PROFILES.iter().map(|(name, _)| *name).collect();
+    names.contains(&text).then(|| text.into()).ok_or_else(|| format!("it must be one of {}", names.join(", ")))
+}
+
+fn window(text: &str) -> Result<Mask, String> {
+    let side = |text: &str| match text.trim() {
+        "-1" => Some(None),
+        number => number.parse::<u32>().ok().map(Some),
+    };
+    let sides = text.split_once(',').and_then(|(left, right)| Some((side(left)?, side(right)?)));
+    let (left, right) = sides.ok_or("it must be two numbers like 255,0, each 0 or more, or -1 for unbounded")?;
+    Ok(Mask::Window { left, right })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows() {
+        let sides = |left, right| Ok(Mask::Window { left, right });
+        assert_eq!(window("255,0"), sides(Some(255), Some(0)));
+        assert_eq!(window("-1, 7"), sides(None, Some(7)));
+        for text in ["", "3", "3,", "-2,0", "a,b", "1,2,3", "4294967296,0"] {
+            assert!(window(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! `ferroflash sanitize`: memory, races, initialisation and barriers of kernels, checked.
+use super::console::Console;
+use super::error::Error;
+use crate::reference::{Case, Loaded, Reference, edges};
+use crate::{Attention, Capabilities, ENTRIES, EntryInfo, SimDriver};
+use clap::ValueEnum;
+use ptx_sim::{Completion, Options, Report};
+use rayon::prelude::*;
+use serde::Serialize;
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::time::Instant;
+use std::{fmt, iter};
+
+mod gpu;
+mod own;
+
+/// Check every memory access, race, initialisation and barrier of kernels.
+///
+/// Without --ptx: every kernel of the table, in the simulator, on the problems that hit its edges (ragged tails, one row, no key, window edges, grouped
+/// heads, padded head dims, strides), results compared with the reference. With --ptx: any PTX, with launches and buffers described in text:
+///
+///   buffer x f32 64 = 0.5 1.5 ...     type and length; values (`...` repeats), zero, iota, random SEED, or nothing
+///   run reduce grid 2,1 block 64 shared 1024 args x sum+4 u32:64 f32:0.5
+///   expect sum = 64 within 1e-6
+///
+/// Above 48 KiB of dynamic shared memory `run` also needs `optin BYTES`, what the host allows with cuFuncSetAttribute.
+#[derive(clap::Args)]
+#[command(
+    verbatim_doc_comment,
+    after_help = "\
+Examples:
+  ferroflash sanitize --profile l4                                every kernel that an L4 holds
+  ferroflash sanitize --config fwd_f16_d64_causal_128x64 --seeds 20
+  ferroflash sanitize --ptx mine.ptx --launch launch.txt          your own kernel; the launch may also stand in mine.ptx, in // comments
+  ferroflash sanitize --device gpu --config fwd_f16_d64_full_128x32   on the GPU, by compute-sanitizer"
+)]
+pub(super) struct Args {
+    /// Only the kernel of this name.
+    #[arg(long, value_name = "NAME", conflicts_with = "ptx")]
+    config: Option<String>,
+    /// Check this PTX instead of the table's kernels.
+    #[arg(long, value_name = "FILE")]
+    ptx: Option<PathBuf>,
+    /// Buffers and launches for --ptx [default: the comments of the PTX file].
+    #[arg(long, value_name = "FILE", requires = "ptx")]
+    launch: Option<PathBuf>,
+    /// Schedules of each problem: each shuffles warps by another seed, and copies land late, at once and at random in turn.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
+    seeds: u64,
+    /// What runs the kernels.
+    #[arg(long, value_enum, default_value_t)]
+    device: Checker,
+    /// The card that the simulator stands for: l4, a100, h100, h200 or rtx4090.
+    #[arg(long, default_value = "l4", value_parser = super::options::profile)]
+    profile: String,
+}
+
+/// What checks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum Checker {
+    /// The PTX simulator.
+    #[default]
+    Sim,
+    /// compute-sanitizer around the kernels on CUDA device 0: memcheck, racecheck, synccheck and initcheck.
+    Gpu,
+}
+
+/// What a run of the sanitizer found.
+#[derive(Serialize)]
+struct Findings {
+    device: String,
+    schedules: u64,
+    clean: bool,
+    seconds: f64,
+    kernels: Vec<Row>,
+}
+
+/// What it found in one kernel.
+#[derive(Serialize)]
+struct Row {
+    name: String,
+    /// Launches that were checked.
+    launches: usize,
+    /// Why it cannot run here.
+    skipped: Option<String>,
+    findings: Vec<Finding>,
+}
+
+/// Something wrong, once for all the launches in which it happened.
+#[derive(Serialize)]
+struct Finding {
+    /// As in `ptx_sim::Kind`; `wrong-result`, `refused`, or a tool of compute-sanitizer.
+    kind: String,
+    /// The first launch in which it happened, and how many more.
+    case: String,
+    more: usize,
+    message: String,
+    /// Both sides with their source lines.
+    report: Option<Report>,
+}
+
+impl Finding {
+    fn new(kind: &str, case: impl ToString, message: impl ToString) -> Self {
+        let (case, message) = (case.to_string(), message.to_string());
+        Finding { kind: kind.into(), case, more: 0, message, report: None }
+    }
+
+    fn of(report: Report, case: impl ToString) -> Self {
+        let message = report.message.clone();
+        Finding { report: Some(report.clone()), ..Finding::new(report.kind.name(), case, message) }
+    }
+
+    /// Whether both are about the same instructions, or one message.
+    fn same(&self, other: &Finding) -> bool {
+        let lines = |finding: &Finding| {
+            let report = finding.report.as_ref()?;
+            Some((report.first.as_ref().map(|side| side.place.ptx_line), report.second.place.ptx_line))
+        };
+        self.kind == other.kind
+            && match (lines(self), lines(other)) {
+                (None, None) => self.kind == "wrong-result" || self.message == other.message,
+                (a, b) => a == b,
+            }
+    }
+}
+
+impl Row {
+    fn new(name: impl ToString) -> Self {
+        Row { name: name.to_string(), launches: 0, skipped: None, findings: vec![] }
+    }
+
+    fn add(&mut self, finding: Finding) {
+        match self.findings.iter_mut().find(|known| known.same(&finding)) {
+            Some(known) => known.more += 1,
+            None => self.findings.push(finding),
+        }
+    }
+}
+
+pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
+    let start = Instant::now();
+    let entries: Vec<_> = match &args.config {
+        Some(name) => super::device::entries(name)?,
+        None => ENTRIES.iter().collect(),
+    };
+    let (device, kernels) = match (&args.ptx, args.device) {
+        (Some(_), Checker::Gpu) => {
+            let reason = "--ptx runs in the simulator; for the GPU run compute-sanitizer on your own program";
+            return Err(Error::Invalid(reason.into()));
+        }
+        (Some(ptx), Checker::Sim) => {
+            let launch = args.launch.as_ref().unwrap_or(ptx);
+            own::check(ptx, launch, &args.profile, schedules(args.seeds))?
+        }
+        (None, Checker::Sim) => table(&entries, &args, console)?,
+        (None, Checker::Gpu) => gpu::check(args.config.as_deref(), console)?,
+    };
+    let ran = kernels.iter().filter(|row| row.launches > 0).count();
+    let findings: usize = kernels.iter().map(|row| row.findings.len()).sum();
+    let first = kernels.iter().find_map(|row| {
+        let finding = row.findings.first()?;
+        Some(format!("{}: {}: {}", row.name, finding.kind, finding.message))
+    });
+    console.report(&Findings {
+        device: device.clone(),
+        schedules: args.seeds,
+        clean: findings == 0 && ran > 0,
+        seconds: start.elapsed().as_secs_f64(),
+        kernels,
+    });
+    match first {
+        Some(first) => Err(Error::Wrong(format!("{findings} findings, the first: {first}"))),
+        None if ran == 0 => Err(Error::Invalid(format!("no kernel of these can run on {device}"))),
+        None => Ok(()),
+    }
+}
+
+/// So many different schedules.
+fn schedules(seeds: u64) -> impl Iterator<Item = Options> + Clone {
+    let completions = [Completion::Late, Completion::Eager, Completion::Random];
+    (0..seeds).zip(completions.into_iter().cycle()).map(|(seed, completion)| Options {
+        seed,
+        completion,
+        ..Options::default()
+    })
+}
+
+/// Every entry on its edges.
+fn table(entries: &[&'static EntryInfo], args: &Args, console: &Console) -> Result<(String, Vec<Row>), Error> {
+    let device = SimDriver::new(&args.profile)?;
+    let capabilities = Attention::new(device).capabilities().clone();
+    let bar = console.progress("sanitize", entries.len());
+    let rows = entries.par_iter().map(|entry| {
+        bar.set_message(entry.symbol);
+        let row = row(entry, args, &capabilities);
+        bar.inc(1);
+        row
+    });
+    let rows = rows.collect::<Result<_, Error>>()?;
+    bar.finish_and_clear();
+    Ok((capabilities.name.to_string(), rows))
+}
+
+fn row(entry: &'static EntryInfo, args: &Args, capabilities: &Capabilities) -> Result<Row, Error> {
+    let mut row = Row::new(entry.symbol);
+    if entry.smem_bytes > capabilities.smem_per_block {
+        let (needs, available) = (entry.smem_bytes, capabilities.smem_per_block);
+        row.skipped =
+            Some(format!("needs {needs} bytes of shared memory a block, the {} has {available}", args.profile));
+        return Ok(row);
+    }
+    let cases = edges(entry, 1);
+    let expected = cases.iter().map(|case| {
+        let memory = case.memory();
+        let reference = Reference::new(&memory.inputs().map_err(|e| Error::Invalid(e.to_string()))?);
+        Ok((*case, memory, reference))
+    });
+    let expected: Vec<_> = expected.collect::<Result<_, Error>>()?;
+    for options in schedules(args.seeds) {
+        let how = format!("schedule {}, copies {:?}", options.seed, options.completion).to_lowercase();
+        let attention = Attention::new(SimDriver::with_options(&args.profile, options)?);
+        for (case, memory, reference) in &expected {
+            row.launches += 1;
+            let place = format!("{case}, {how}");
+            let outcome = Loaded::new(&attention, memory, Some(entry.symbol)).and_then(|loaded| loaded.run());
+            let reports = attention.driver().take_reports();
+            match outcome {
+                Ok(outcome) => judge(&mut row, &outcome, reference, case, &place),
+                Err(error) if reports.is_empty() => row.add(Finding::new("refused", &place, error)),
+                Err(_) => reports.into_iter().for_each(|report| row.add(Finding::of(report, &place))),
+            }
+        }
+    }
+    Ok(row)
+}
+
+fn judge(row: &mut Row, outcome: &crate::reference::Outcome, reference: &Reference, case: &Case, place: &str) {
+    match outcome.judge(reference, case.problem.dtype) {
+        None => row.add(Finding::new("wrong-result", place, "the output has another shape")),
+        Some(verdict) => {
+            verdict.failures().for_each(|failure| row.add(Finding::new("wrong-result", place, failure)));
+        }
+    }
+}
+
+impl fmt::Display for Findings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let colour = std::io::stdout().is_terminal();
+        let name = self.kernels.iter().map(|row| row.name.len()).max().unwrap_or(0);
+        for row in &self.kernels {
+            match (&row.skipped, row.findings.len()) {
+                (Some(reason), _) => writeln!(f, "{:name$}  skipped: {reason}", row.name)?,
+                (None, 0) => writeln!(f, "{:name$}  clean, {} launches", row.name, row.launches)?,
+                (None, n) => writeln!(f, "{:name$}  {n} FINDINGS, {} launches", row.name, row.launches)?,
+            }
+            for finding in &row.findings {
+                match &finding.report {
+                    Some(report) => writeln!(f, "{}", report.display(colour))?,
+                    None => writeln!(f, "{}: {}", finding.kind, finding.message)?,
+                }
+                let more =
+                    iter::once(finding.more).filter(|more| *more > 0).map(|more| format!(", and in {more} more"));
+                writeln!(f, "  at {}{}", finding.case, more.collect::<String>())?;
+            }
+        }
+        let launches: usize = self.kernels.iter().map(|row| row.launches).sum();
+        let verdict = if self.clean { "clean" } else { "NOT CLEAN" };
+        writeln!(f, "{verdict}: {launches} launches on {}, {:.1} s", self.device, self.seconds)
+    }
+}

@@ -1,0 +1,237 @@
+//! What both CUDA drivers need: contexts, limits, shared-memory opt-in, errors in words.
+use crate::{Capabilities, Error, LaunchContract};
+use libcuda::{CUcontext, CUdevice, CUfunction, CUresult, check, device_attribute};
+use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::sync::Arc;
+
+/// Turns a driver function's result into one of this crate's; `call` is its name.
+pub(super) fn driver(call: &'static str, code: CUresult) -> Result<(), Error> {
+    check(code).map_err(|e| Error::Driver { call, code: Some(e.code), reason: e.to_string() })
+}
+
+/// Opens and initialises the driver.
+pub(super) fn initialise() -> Result<(), Error> {
+    libcuda::open().map_err(|e| Error::Driver { call: "open the CUDA driver", code: None, reason: e.to_string() })?;
+    // SAFETY: may be called at any time, any number of times.
+    driver("cuInit", unsafe { libcuda::cuInit(0) })
+}
+
+/// The device of an ordinal.
+pub(super) fn device(ordinal: u32) -> Result<CUdevice, Error> {
+    initialise()?;
+    let mut count = 0;
+    // SAFETY: writes one number.
+    driver("cuDeviceGetCount", unsafe { libcuda::cuDeviceGetCount(&mut count) })?;
+    let index = c_int::try_from(ordinal).ok().filter(|i| *i < count);
+    let index = index.ok_or_else(|| Error::invalid("device", ordinal, format_args!("this machine has {count}")))?;
+    let mut device = 0;
+    // SAFETY: writes one number.
+    driver("cuDeviceGet", unsafe { libcuda::cuDeviceGet(&mut device, index) })?;
+    Ok(device)
+}
+
+/// A device's limits.
+pub(super) fn capabilities(device: CUdevice) -> Result<Capabilities, Error> {
+    let attribute = |attribute: c_int| {
+        let mut value = 0;
+        // SAFETY: writes one number.
+        let code = unsafe { libcuda::cuDeviceGetAttribute(&mut value, attribute, device) };
+        driver("cuDeviceGetAttribute", code).map(|()| value.max(0) as u32)
+    };
+    let mut name = [0u8; 256];
+    // SAFETY: writes at most that many bytes.
+    let code = unsafe { libcuda::cuDeviceGetName(name.as_mut_ptr().cast::<c_char>(), name.len() as c_int, device) };
+    driver("cuDeviceGetName", code)?;
+    let length = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
+    let mut memory = 0;
+    // SAFETY: writes one number.
+    driver("cuDeviceTotalMem", unsafe { libcuda::cuDeviceTotalMem_v2(&mut memory, device) })?;
+    Ok(Capabilities {
+        name: String::from_utf8_lossy(&name[..length]).into_owned().into(),
+        compute_capability: (attribute(device_attribute::MAJOR)?, attribute(device_attribute::MINOR)?),
+        sms: attribute(device_attribute::SMS)?,
+        smem_per_block: attribute(device_attribute::SMEM_PER_BLOCK)?,
+        smem_per_sm: attribute(device_attribute::SMEM_PER_SM)?,
+        registers_per_sm: attribute(device_attribute::REGISTERS_PER_SM)?,
+        l2_bytes: attribute(device_attribute::L2_BYTES)?.into(),
+        memory_bytes: memory as u64,
+    })
+}
+
+/// Opts a kernel in to its dynamic shared memory.
+///
+/// # Safety
+/// `function` is a kernel of a loaded module.
+pub(super) unsafe fn opt_in(
+    function: CUfunction,
+    contract: LaunchContract<'_>,
+    capabilities: &Capabilities,
+) -> Result<(), Error> {
+    super::smem_fits(contract, capabilities)?;
+    let bytes = contract.smem_bytes as c_int;
+    // SAFETY: the caller's promise.
+    let code = unsafe { libcuda::cuFuncSetAttribute(function, libcuda::FUNCTION_MAX_DYNAMIC_SHARED_BYTES, bytes) };
+    driver("cuFuncSetAttribute", code)
+}
+
+/// Compiles PTX in the current context, with the compiler's log in the error.
+pub(super) fn compile(ptx: &str) -> Result<libcuda::CUmodule, Error> {
+    let text =
+        std::ffi::CString::new(ptx).map_err(|_| Error::invalid("PTX", "text with a NUL", "it must have none"))?;
+    // SAFETY: the text ends with NUL.
+    unsafe { module(text.as_ptr().cast()) }
+}
+
+/// Loads machine code in the current context.
+pub(super) fn machine_code(cubin: &[u8]) -> Result<libcuda::CUmodule, Error> {
+    is_whole(cubin)?;
+    // SAFETY: an ELF file with all of its headers.
+    unsafe { module(cubin.as_ptr().cast()) }
+}
+
+/// Checks machine code: the driver is not told how long it is, and finds its end in its headers.
+pub(super) fn is_whole(cubin: &[u8]) -> Result<(), Error> {
+    let word = |at: usize, len: usize| {
+        let bytes = cubin.get(at..at + len)?;
+        Some(bytes.iter().rev().fold(0u64, |value, byte| value << 8 | u64::from(*byte)))
+    };
+    // In a 64-bit file the section headers come last, or are followed by the program headers: offset, size and number of each.
+    let end = |offset: usize, size: usize, number: usize| {
+        word(offset, 8)?.checked_add(word(size, 2)?.checked_mul(word(number, 2)?)?)
+    };
+    let ends = [end(0x20, 0x36, 0x38), end(0x28, 0x3a, 0x3c)];
+    let whole = ends.iter().all(|end| end.is_some_and(|end| end <= cubin.len() as u64));
+    if cubin.starts_with(b"\x7fELF\x02\x01") && whole {
+        return Ok(());
+    }
+    Err(Error::invalid("cubin", format_args!("{} bytes", cubin.len()), "it must be a whole 64-bit ELF file"))
+}
+
+/// Loads PTX or machine code, with the compiler's log in the error.
+///
+/// # Safety
+/// `image` is text that ends with NUL, or a whole ELF file.
+unsafe fn module(image: *const c_void) -> Result<libcuda::CUmodule, Error> {
+    let mut log = [0u8; 4096];
+    let mut names = [libcuda::JIT_ERROR_LOG_BUFFER, libcuda::JIT_ERROR_LOG_BUFFER_SIZE];
+    let mut values = [log.as_mut_ptr().cast::<c_void>(), log.len() as *mut c_void];
+    let (mut module, options) = (std::ptr::null_mut(), names.len() as c_uint);
+    // SAFETY: the caller's promise; as many options as announced, and the log is as long as they say.
+    let code =
+        unsafe { libcuda::cuModuleLoadDataEx(&mut module, image, options, names.as_mut_ptr(), values.as_mut_ptr()) };
+    driver("cuModuleLoadDataEx", code).map(|()| module).map_err(|error| match error {
+        Error::Driver { call, code, reason } => {
+            let length = log.iter().position(|byte| *byte == 0).unwrap_or(log.len());
+            let log = String::from_utf8_lossy(&log[..length]);
+            Error::Driver { call, code, reason: format!("{reason}\n{log}").trim_end().to_owned() }
+        }
+        other => other,
+    })
+}
+
+/// A context that others may share.
+#[derive(Debug)]
+pub(super) struct Context {
+    raw: CUcontext,
+    /// Where it is a primary context that this crate retained.
+    retained: Option<CUdevice>,
+}
+
+// SAFETY: a context may be used by any thread.
+unsafe impl Send for Context {}
+// SAFETY: as above; the driver locks.
+unsafe impl Sync for Context {}
+
+impl Context {
+    /// The calling thread's context, if it has one.
+    pub fn current() -> Result<Option<Arc<Self>>, Error> {
+        let raw = current()?;
+        Ok((!raw.is_null()).then(|| Arc::new(Context { raw, retained: None })))
+    }
+
+    /// A device's primary context.
+    pub fn primary(device: CUdevice) -> Result<Arc<Self>, Error> {
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: writes one handle, released when this is dropped.
+        driver("cuDevicePrimaryCtxRetain", unsafe { libcuda::cuDevicePrimaryCtxRetain(&mut raw, device) })?;
+        Ok(Arc::new(Context { raw, retained: Some(device) }))
+    }
+
+    /// A context that somebody else keeps alive.
+    #[cfg(feature = "cust")]
+    pub fn foreign(raw: CUcontext) -> Self {
+        Context { raw, retained: None }
+    }
+
+    /// Its device.
+    pub fn device(&self) -> Result<CUdevice, Error> {
+        let _entered = self.enter()?;
+        let mut device = 0;
+        // SAFETY: writes one number.
+        driver("cuCtxGetDevice", unsafe { libcuda::cuCtxGetDevice(&mut device) })?;
+        Ok(device)
+    }
+
+    /// Makes it the calling thread's context until the guard is dropped. Costs one query where it already is.
+    pub fn enter(&self) -> Result<Entered, Error> {
+        if current()? == self.raw {
+            return Ok(Entered { pushed: false });
+        }
+        // SAFETY: a live context.
+        driver("cuCtxPushCurrent", unsafe { libcuda::cuCtxPushCurrent_v2(self.raw) })?;
+        Ok(Entered { pushed: true })
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        if let Some(device) = self.retained {
+            // SAFETY: retained once by `primary`. A failure at the end of the process changes nothing.
+            unsafe { libcuda::cuDevicePrimaryCtxRelease_v2(device) };
+        }
+    }
+}
+
+/// The calling thread is in a context; leaves it when dropped.
+pub(super) struct Entered {
+    pushed: bool,
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        if self.pushed {
+            let mut popped = std::ptr::null_mut();
+            // SAFETY: pops what `enter` pushed on this thread.
+            unsafe { libcuda::cuCtxPopCurrent_v2(&mut popped) };
+        }
+    }
+}
+
+fn current() -> Result<CUcontext, Error> {
+    let mut context = std::ptr::null_mut();
+    // SAFETY: writes one handle.
+    driver("cuCtxGetCurrent", unsafe { libcuda::cuCtxGetCurrent(&mut context) })?;
+    Ok(context)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn machine_code_that_is_cut_short() {
+        let mut file = vec![0u8; 256];
+        file[..6].copy_from_slice(b"\x7fELF\x02\x01");
+        // Two section headers of 64 bytes at 128, one program header of 56 bytes at 64.
+        file[0x28] = 128;
+        file[0x20] = 64;
+        (file[0x3a], file[0x3c], file[0x36], file[0x38]) = (64, 2, 56, 1);
+        assert_eq!(is_whole(&file), Ok(()));
+        for cut in [0, 5, 0x3d, 200, 255] {
+            assert!(is_whole(&file[..cut]).is_err(), "{cut}");
+        }
+        file[0x2f] = 0x80;
+        assert!(is_whole(&file).is_err(), "an offset beyond everything");
+        assert!(is_whole(&[b'.'; 300]).is_err(), "text");
+    }
+}

@@ -1,0 +1,192 @@
+//! What runs kernels: CUDA through `cust`, CUDA through raw handles, or the simulator.
+use crate::{Capabilities, Error};
+use spec::EntryInfo;
+use std::time::Duration;
+
+mod cuda;
+#[cfg(feature = "cust")]
+mod cust;
+mod graph;
+mod raw;
+#[cfg(feature = "sim")]
+mod sim;
+
+#[cfg(feature = "cust")]
+pub use self::cust::{CustDriver, CustKernel};
+pub use self::graph::RawGraph;
+pub use self::raw::{RawBuffer, RawDriver, RawEvent, RawKernel, RawStream};
+#[cfg(feature = "sim")]
+pub use self::sim::{SimBuffer, SimDriver, SimKernel, SimStream};
+
+/// What a driver must know of a kernel to make it ready: its symbol, threads and dynamic shared memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaunchContract<'a> {
+    /// Name of the entry in the PTX.
+    pub symbol: &'a str,
+    /// Threads in a block, along x.
+    pub threads: u32,
+    /// Dynamic shared memory of a block, in bytes.
+    pub smem_bytes: u32,
+}
+
+impl From<&EntryInfo> for LaunchContract<'static> {
+    fn from(entry: &EntryInfo) -> Self {
+        LaunchContract { symbol: entry.symbol, threads: entry.threads, smem_bytes: entry.smem_bytes }
+    }
+}
+
+/// Something that runs kernels on a device. Its kernels, buffers and streams belong to it alone.
+///
+/// Addresses are the device's, in 64 bits. `load` does all that a launch must not: compile, opt in to shared memory, allocate.
+pub trait Driver: Send + Sync {
+    /// A kernel that is ready to launch.
+    type Kernel: Send + Sync;
+    /// Device memory, freed when dropped.
+    type Buffer;
+    /// An ordered queue of work.
+    type Stream;
+    /// A point in a stream's work.
+    type Event;
+
+    /// The device's limits.
+    fn capabilities(&self) -> &Capabilities;
+
+    /// Compiles PTX text and makes its entry ready: finds it and opts in to its dynamic shared memory.
+    ///
+    /// # Errors
+    /// The compiler's log, or the limit that the kernel exceeds.
+    fn load(&self, ptx: &str, contract: LaunchContract<'_>) -> Result<Self::Kernel, Error>;
+
+    /// Whether [`Driver::load_cubin`] does anything.
+    fn takes_cubins(&self) -> bool {
+        false
+    }
+
+    /// The same from machine code for exactly this device: nothing is compiled.
+    ///
+    /// # Errors
+    /// Code for another device; [`Error::Unsupported`] where a driver takes PTX alone.
+    fn load_cubin(&self, _cubin: &[u8], contract: LaunchContract<'_>) -> Result<Self::Kernel, Error> {
+        Err(Error::unsupported(format_args!("machine code of {}", contract.symbol), "this driver takes PTX alone"))
+    }
+
+    /// A new stream, ordered with no other.
+    ///
+    /// # Errors
+    /// The driver's.
+    fn stream(&self) -> Result<Self::Stream, Error>;
+
+    /// Device memory that is in use, by this program and others, in bytes. `None` where the driver cannot say.
+    ///
+    /// # Errors
+    /// The driver's.
+    fn memory_in_use(&self) -> Result<Option<u64>, Error> {
+        Ok(None)
+    }
+
+    /// Uninitialised device memory, at least 16-byte aligned.
+    ///
+    /// # Errors
+    /// Out of memory.
+    fn allocate(&self, bytes: usize) -> Result<Self::Buffer, Error>;
+
+    /// The same with a name, for drivers that can say in which buffer something went wrong.
+    ///
+    /// # Errors
+    /// Out of memory.
+    fn allocate_named(&self, _name: &str, bytes: usize) -> Result<Self::Buffer, Error> {
+        self.allocate(bytes)
+    }
+
+    /// Device address of a buffer's first byte.
+    fn address(&self, buffer: &Self::Buffer) -> u64;
+
+    /// Copies `data` to the start of `buffer`, and waits for it.
+    ///
+    /// # Errors
+    /// More data than the buffer holds; the driver's.
+    fn upload(&self, buffer: &mut Self::Buffer, data: &[u8]) -> Result<(), Error>;
+
+    /// Copies the start of `buffer` to `data`, and waits for it. Work on streams must have been waited for.
+    ///
+    /// # Errors
+    /// More data than the buffer holds; the driver's.
+    fn download(&self, buffer: &Self::Buffer, data: &mut [u8]) -> Result<(), Error>;
+
+    /// Sets every byte of `buffer`, and waits for it.
+    ///
+    /// # Errors
+    /// The driver's.
+    fn fill(&self, buffer: &mut Self::Buffer, byte: u8) -> Result<(), Error>;
+
+    /// Enqueues `grid` blocks of `kernel` on `stream`: no allocation, no synchronisation. `params` is its one parameter, passed by value.
+    ///
+    /// # Errors
+    /// The driver's.
+    ///
+    /// # Safety
+    /// - `params` are bytes of the kernel's parameter type.
+    /// - The memory that they point to is this device's, large enough, and stays until the kernel has run.
+    /// - Nothing else writes what the kernel reads, or touches what it writes, while it runs.
+    unsafe fn launch(
+        &self,
+        kernel: &Self::Kernel,
+        grid: [u32; 3],
+        params: &[u8],
+        stream: &Self::Stream,
+    ) -> Result<(), Error>;
+
+    /// Waits until all work on `stream` is done.
+    ///
+    /// # Errors
+    /// Also those of the work that was waited for.
+    fn synchronize(&self, stream: &Self::Stream) -> Result<(), Error>;
+
+    /// Marks the present end of `stream`'s work.
+    ///
+    /// # Errors
+    /// The driver's.
+    fn record(&self, stream: &Self::Stream) -> Result<Self::Event, Error>;
+
+    /// Device time between two marks; waits for the second.
+    ///
+    /// # Errors
+    /// The driver's.
+    fn elapsed(&self, start: &Self::Event, end: &Self::Event) -> Result<Duration, Error>;
+
+    /// Device time of `work`, which enqueues on `stream`.
+    ///
+    /// # Errors
+    /// Those of `work`, and the driver's.
+    fn time(
+        &self,
+        stream: &Self::Stream,
+        work: &mut dyn FnMut(&Self::Stream) -> Result<(), Error>,
+    ) -> Result<Duration, Error> {
+        let start = self.record(stream)?;
+        work(stream)?;
+        let end = self.record(stream)?;
+        self.elapsed(&start, &end)
+    }
+}
+
+/// Checks that a copy stays in its buffer.
+fn fits(buffer: usize, data: usize) -> Result<(), Error> {
+    if data <= buffer {
+        return Ok(());
+    }
+    Err(Error::invalid("data", format_args!("{data} bytes"), format_args!("the buffer holds {buffer}")))
+}
+
+/// Checks that the device has the shared memory that a kernel needs.
+fn smem_fits(contract: LaunchContract<'_>, capabilities: &Capabilities) -> Result<(), Error> {
+    let (needed, limit) = (contract.smem_bytes, capabilities.smem_per_block);
+    if needed <= limit {
+        return Ok(());
+    }
+    let feature = format_args!("{} on {}", contract.symbol, capabilities.name);
+    Err(Error::unsupported(
+        feature,
+        format_args!("it needs {needed} bytes of shared memory a block, the device has {limit}"),
+    ))
+}

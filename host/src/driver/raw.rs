@@ -1,0 +1,285 @@
+//! Somebody else's context and streams, by their handles. No cust, and no CUDA needed to build.
+use super::cuda::{Context, Entered, capabilities, compile, device, driver, initialise, machine_code, opt_in};
+use crate::{Capabilities, Driver, Error, LaunchContract};
+use libcuda::{CUdeviceptr, CUevent, CUfunction, CUmodule, CUstream};
+use std::ffi::{CString, c_void};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// CUDA by raw handles: what `cudarc`, candle, a C program or Python's frameworks hold.
+pub struct RawDriver {
+    context: Arc<Context>,
+    capabilities: Capabilities,
+}
+
+impl RawDriver {
+    /// The context that is current on the calling thread; where there is none, the primary context of device 0.
+    /// The current context must stay alive as long as the driver and all that it makes.
+    ///
+    /// # Errors
+    /// [`Error::Driver`] where there is no driver or no device.
+    pub fn current() -> Result<Self, Error> {
+        initialise()?;
+        match Context::current()? {
+            Some(context) => Self::of(context),
+            None => Self::primary(0),
+        }
+    }
+
+    /// The primary context of a device, which the CUDA runtime, `cudarc`, `cust` and PyTorch use too.
+    ///
+    /// # Errors
+    /// [`Error::Driver`] where there is no driver, [`Error::Invalid`] where there is no such device.
+    pub fn primary(ordinal: u32) -> Result<Self, Error> {
+        Self::of(Context::primary(device(ordinal)?)?)
+    }
+
+    fn of(context: Arc<Context>) -> Result<Self, Error> {
+        let capabilities = capabilities(context.device()?)?;
+        Ok(RawDriver { context, capabilities })
+    }
+
+    /// Makes its context the calling thread's until the guard is dropped.
+    pub(super) fn enter(&self) -> Result<Entered, Error> {
+        self.context.enter()
+    }
+
+    /// Makes the kernel of a loaded module ready, in the current context.
+    fn kernel(&self, module: CUmodule, contract: LaunchContract<'_>) -> Result<RawKernel, Error> {
+        let LaunchContract { symbol, threads, smem_bytes } = contract;
+        // From here on dropping the kernel unloads the module.
+        let mut kernel = RawKernel {
+            context: Arc::clone(&self.context),
+            module,
+            function: std::ptr::null_mut(),
+            threads,
+            smem_bytes,
+        };
+        let name =
+            CString::new(symbol).map_err(|_| Error::invalid("symbol", format!("{symbol:?}"), "it must have no NUL"))?;
+        // SAFETY: writes one handle of the loaded module.
+        let code = unsafe { libcuda::cuModuleGetFunction(&mut kernel.function, kernel.module, name.as_ptr()) };
+        driver("cuModuleGetFunction", code)?;
+        // SAFETY: a kernel of the loaded module.
+        unsafe { opt_in(kernel.function, contract, &self.capabilities)? };
+        Ok(kernel)
+    }
+}
+
+/// A loaded kernel.
+pub struct RawKernel {
+    context: Arc<Context>,
+    module: CUmodule,
+    function: CUfunction,
+    threads: u32,
+    smem_bytes: u32,
+}
+
+/// Device memory, freed when dropped.
+pub struct RawBuffer {
+    context: Arc<Context>,
+    address: CUdeviceptr,
+    bytes: usize,
+}
+
+impl RawBuffer {
+    /// Its size.
+    pub const fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+/// A stream: somebody else's, or one that [`Driver::stream`] made.
+pub struct RawStream {
+    raw: CUstream,
+    /// Where it is ours to destroy.
+    context: Option<Arc<Context>>,
+}
+
+impl RawStream {
+    /// Somebody else's stream; null is the legacy default stream. Nothing is called with it before a launch, whose safety includes that it
+    /// is a stream of the driver's context.
+    pub const fn from_raw(stream: *mut c_void) -> Self {
+        RawStream { raw: stream, context: None }
+    }
+
+    /// Its handle.
+    pub const fn as_raw(&self) -> *mut c_void {
+        self.raw
+    }
+}
+
+/// A point in a stream's work.
+pub struct RawEvent {
+    context: Arc<Context>,
+    raw: CUevent,
+}
+
+// SAFETY: the driver's handles may be used by any thread.
+unsafe impl Send for RawKernel {}
+// SAFETY: as above; the driver locks.
+unsafe impl Sync for RawKernel {}
+// SAFETY: as above.
+unsafe impl Send for RawStream {}
+// SAFETY: as above.
+unsafe impl Sync for RawStream {}
+// SAFETY: as above.
+unsafe impl Send for RawEvent {}
+// SAFETY: as above.
+unsafe impl Sync for RawEvent {}
+
+impl Driver for RawDriver {
+    type Kernel = RawKernel;
+    type Buffer = RawBuffer;
+    type Stream = RawStream;
+    type Event = RawEvent;
+
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn load(&self, ptx: &str, contract: LaunchContract<'_>) -> Result<RawKernel, Error> {
+        let _entered = self.context.enter()?;
+        self.kernel(compile(ptx)?, contract)
+    }
+
+    fn takes_cubins(&self) -> bool {
+        true
+    }
+
+    fn load_cubin(&self, cubin: &[u8], contract: LaunchContract<'_>) -> Result<RawKernel, Error> {
+        let _entered = self.context.enter()?;
+        self.kernel(machine_code(cubin)?, contract)
+    }
+
+    fn stream(&self) -> Result<RawStream, Error> {
+        let _entered = self.context.enter()?;
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: writes one handle, destroyed when dropped.
+        driver("cuStreamCreate", unsafe { libcuda::cuStreamCreate(&mut raw, libcuda::STREAM_NON_BLOCKING) })?;
+        Ok(RawStream { raw, context: Some(Arc::clone(&self.context)) })
+    }
+
+    fn memory_in_use(&self) -> Result<Option<u64>, Error> {
+        let _entered = self.context.enter()?;
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: writes two numbers.
+        driver("cuMemGetInfo", unsafe { libcuda::cuMemGetInfo_v2(&mut free, &mut total) })?;
+        Ok(Some((total - free) as u64))
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<RawBuffer, Error> {
+        let _entered = self.context.enter()?;
+        let mut address = 0;
+        // SAFETY: writes one address, freed when dropped. The driver refuses 0 bytes.
+        driver("cuMemAlloc", unsafe { libcuda::cuMemAlloc_v2(&mut address, bytes.max(1)) })?;
+        Ok(RawBuffer { context: Arc::clone(&self.context), address, bytes })
+    }
+
+    fn address(&self, buffer: &RawBuffer) -> u64 {
+        buffer.address
+    }
+
+    fn upload(&self, buffer: &mut RawBuffer, data: &[u8]) -> Result<(), Error> {
+        super::fits(buffer.bytes, data.len())?;
+        let _entered = self.context.enter()?;
+        // SAFETY: both sides are that long.
+        driver("cuMemcpyHtoD", unsafe { libcuda::cuMemcpyHtoD_v2(buffer.address, data.as_ptr().cast(), data.len()) })
+    }
+
+    fn download(&self, buffer: &RawBuffer, data: &mut [u8]) -> Result<(), Error> {
+        super::fits(buffer.bytes, data.len())?;
+        let _entered = self.context.enter()?;
+        let (to, bytes) = (data.as_mut_ptr().cast(), data.len());
+        // SAFETY: both sides are that long.
+        driver("cuMemcpyDtoH", unsafe { libcuda::cuMemcpyDtoH_v2(to, buffer.address, bytes) })
+    }
+
+    fn fill(&self, buffer: &mut RawBuffer, byte: u8) -> Result<(), Error> {
+        let _entered = self.context.enter()?;
+        // SAFETY: the buffer is that long.
+        driver("cuMemsetD8", unsafe { libcuda::cuMemsetD8_v2(buffer.address, byte, buffer.bytes) })?;
+        // Setting device memory does not wait by itself.
+        // SAFETY: no arguments.
+        driver("cuCtxSynchronize", unsafe { libcuda::cuCtxSynchronize() })
+    }
+
+    unsafe fn launch(
+        &self,
+        kernel: &RawKernel,
+        [x, y, z]: [u32; 3],
+        params: &[u8],
+        stream: &RawStream,
+    ) -> Result<(), Error> {
+        let _entered = self.context.enter()?;
+        let mut params = [params.as_ptr().cast_mut().cast::<c_void>()];
+        let RawKernel { function, threads, smem_bytes, .. } = *kernel;
+        let extra = std::ptr::null_mut();
+        // SAFETY: the driver copies the one parameter, which is as long as the kernel's; the rest is the caller's promise.
+        let code = unsafe {
+            let params = params.as_mut_ptr();
+            libcuda::cuLaunchKernel(function, x, y, z, threads, 1, 1, smem_bytes, stream.raw, params, extra)
+        };
+        driver("cuLaunchKernel", code)
+    }
+
+    fn synchronize(&self, stream: &RawStream) -> Result<(), Error> {
+        let _entered = self.context.enter()?;
+        // SAFETY: a live stream.
+        driver("cuStreamSynchronize", unsafe { libcuda::cuStreamSynchronize(stream.raw) })
+    }
+
+    fn record(&self, stream: &RawStream) -> Result<RawEvent, Error> {
+        let _entered = self.context.enter()?;
+        let mut event = RawEvent { context: Arc::clone(&self.context), raw: std::ptr::null_mut() };
+        // SAFETY: writes one handle, destroyed when dropped.
+        driver("cuEventCreate", unsafe { libcuda::cuEventCreate(&mut event.raw, 0) })?;
+        // SAFETY: live handles.
+        driver("cuEventRecord", unsafe { libcuda::cuEventRecord(event.raw, stream.raw) })?;
+        Ok(event)
+    }
+
+    fn elapsed(&self, start: &RawEvent, end: &RawEvent) -> Result<Duration, Error> {
+        let _entered = self.context.enter()?;
+        // SAFETY: a live event.
+        driver("cuEventSynchronize", unsafe { libcuda::cuEventSynchronize(end.raw) })?;
+        let mut milliseconds = 0.0;
+        // SAFETY: writes one number; live events.
+        let code = unsafe { libcuda::cuEventElapsedTime(&mut milliseconds, start.raw, end.raw) };
+        driver("cuEventElapsedTime", code)?;
+        Ok(Duration::from_secs_f64(f64::from(milliseconds.max(0.0)) / 1e3))
+    }
+}
+
+// Drops cannot report; what fails here is lost with its context anyway.
+impl Drop for RawKernel {
+    fn drop(&mut self) {
+        let Ok(_entered) = self.context.enter() else { return };
+        // SAFETY: loaded once, unloaded once.
+        unsafe { libcuda::cuModuleUnload(self.module) };
+    }
+}
+
+impl Drop for RawBuffer {
+    fn drop(&mut self) {
+        let Ok(_entered) = self.context.enter() else { return };
+        // SAFETY: allocated once, freed once.
+        unsafe { libcuda::cuMemFree_v2(self.address) };
+    }
+}
+
+impl Drop for RawStream {
+    fn drop(&mut self) {
+        let Some(Ok(_entered)) = self.context.as_ref().map(|context| context.enter()) else { return };
+        // SAFETY: created once, destroyed once.
+        unsafe { libcuda::cuStreamDestroy_v2(self.raw) };
+    }
+}
+
+impl Drop for RawEvent {
+    fn drop(&mut self) {
+        let Ok(_entered) = self.context.enter() else { return };
+        // SAFETY: created once, destroyed once.
+        unsafe { libcuda::cuEventDestroy_v2(self.raw) };
+    }
+}

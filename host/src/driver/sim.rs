@@ -1,0 +1,197 @@
+//! The PTX simulator as a device: every launch is checked.
+use crate::{Capabilities, Driver, Error, LaunchContract};
+use ptx_sim::{Gpu, Launch, Module, Options, Profile, Report};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A simulated card. Launches run at once, on the calling thread; what the checkers find comes back from [`Driver::synchronize`], as a
+/// GPU's faults do, and from [`SimDriver::take_reports`] in full.
+pub struct SimDriver {
+    gpu: Arc<Mutex<Gpu>>,
+    capabilities: Capabilities,
+    reports: Mutex<Vec<Report>>,
+    /// Bytes of living buffers.
+    in_use: Arc<AtomicU64>,
+}
+
+impl SimDriver {
+    /// A card of [`Capabilities::PROFILES`] with every check on.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] where there is no such card.
+    pub fn new(profile: &str) -> Result<Self, Error> {
+        Self::with_options(profile, Options::default())
+    }
+
+    /// The same with the simulator's own settings: checks, schedule, arithmetic.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] where there is no such card.
+    pub fn with_options(profile: &str, options: Options) -> Result<Self, Error> {
+        let known = Capabilities::PROFILES.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+        let unknown = || Error::invalid("profile", profile, format_args!("known cards are {known}"));
+        let name = profile.to_ascii_lowercase();
+        let capabilities = Capabilities::profile(&name).ok_or_else(unknown)?;
+        let profile = Profile::by_name(&name).map_err(|_| unknown())?;
+        let capabilities =
+            Capabilities { name: format!("{} (simulated)", capabilities.name).into(), ..capabilities.clone() };
+        let gpu = Arc::new(Mutex::new(Gpu::new(profile, options)));
+        Ok(SimDriver { gpu, capabilities, reports: Mutex::default(), in_use: Arc::default() })
+    }
+
+    /// Findings of all launches since the last call; [`Driver::synchronize`] has nothing to say of them afterwards.
+    pub fn take_reports(&self) -> Vec<Report> {
+        std::mem::take(&mut *lock(&self.reports))
+    }
+
+    /// The first finding, as an error.
+    fn findings(&self) -> Result<(), Error> {
+        let reports = lock(&self.reports);
+        let Some(first) = reports.first() else { return Ok(()) };
+        let more = reports.len() - 1;
+        let others = if more == 0 { String::new() } else { format!("\nand {more} more") };
+        Err(failed("simulated launch", format_args!("{}{others}", first.display(false))))
+    }
+}
+
+/// A parsed kernel.
+pub struct SimKernel {
+    module: Module,
+    symbol: String,
+    threads: u32,
+    smem_bytes: u32,
+}
+
+/// Simulated device memory, freed when dropped. It begins as never written.
+pub struct SimBuffer {
+    gpu: Arc<Mutex<Gpu>>,
+    address: u64,
+    bytes: usize,
+    in_use: Arc<AtomicU64>,
+}
+
+/// The simulator's streams: work is done when it is enqueued.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SimStream;
+
+impl Driver for SimDriver {
+    type Kernel = SimKernel;
+    type Buffer = SimBuffer;
+    type Stream = SimStream;
+    /// Time that the simulation took: it says nothing of a card.
+    type Event = Instant;
+
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn load(&self, ptx: &str, contract: LaunchContract<'_>) -> Result<SimKernel, Error> {
+        let LaunchContract { symbol, threads, smem_bytes } = contract;
+        super::smem_fits(contract, &self.capabilities)?;
+        let module = Module::parse(ptx).map_err(|e| failed("parse PTX", format_args!("{symbol}:{e}")))?;
+        if module.entry(symbol).is_none() {
+            return Err(failed("find kernel", format_args!("the PTX has no entry {symbol}")));
+        }
+        Ok(SimKernel { module, symbol: symbol.into(), threads, smem_bytes })
+    }
+
+    fn stream(&self) -> Result<SimStream, Error> {
+        Ok(SimStream)
+    }
+
+    fn memory_in_use(&self) -> Result<Option<u64>, Error> {
+        Ok(Some(self.in_use.load(Ordering::Relaxed)))
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<SimBuffer, Error> {
+        self.allocate_named("buffer", bytes)
+    }
+
+    fn allocate_named(&self, name: &str, bytes: usize) -> Result<SimBuffer, Error> {
+        // No larger alignment than kernels are promised.
+        let address = lock(&self.gpu).alloc(name, bytes, 16).map_err(|e| failed("allocate", e))?;
+        self.in_use.fetch_add(bytes as u64, Ordering::Relaxed);
+        Ok(SimBuffer { gpu: Arc::clone(&self.gpu), address, bytes, in_use: Arc::clone(&self.in_use) })
+    }
+
+    fn address(&self, buffer: &SimBuffer) -> u64 {
+        buffer.address
+    }
+
+    fn upload(&self, buffer: &mut SimBuffer, data: &[u8]) -> Result<(), Error> {
+        super::fits(buffer.bytes, data.len())?;
+        lock(&self.gpu).write(buffer.address, data).map_err(|e| failed("upload", e))
+    }
+
+    fn download(&self, buffer: &SimBuffer, data: &mut [u8]) -> Result<(), Error> {
+        super::fits(buffer.bytes, data.len())?;
+        lock(&self.gpu).read_allow_uninit(buffer.address, data).map_err(|e| failed("download", e))
+    }
+
+    fn fill(&self, buffer: &mut SimBuffer, byte: u8) -> Result<(), Error> {
+        lock(&self.gpu).fill(buffer.address, byte, buffer.bytes).map_err(|e| failed("fill", e))
+    }
+
+    unsafe fn launch(&self, kernel: &SimKernel, grid: [u32; 3], params: &[u8], _: &SimStream) -> Result<(), Error> {
+        let SimKernel { module, symbol, threads, smem_bytes } = kernel;
+        let (dynamic_smem, smem_opt_in) = (*smem_bytes, *smem_bytes);
+        let launch = Launch { grid, block: [*threads, 1, 1], dynamic_smem, smem_opt_in, params };
+        let outcome = lock(&self.gpu).launch(module, symbol, &launch).map_err(|e| failed("simulated launch", e))?;
+        lock(&self.reports).extend(outcome.reports);
+        Ok(())
+    }
+
+    fn synchronize(&self, _: &SimStream) -> Result<(), Error> {
+        self.findings()
+    }
+
+    fn record(&self, _: &SimStream) -> Result<Instant, Error> {
+        Ok(Instant::now())
+    }
+
+    fn elapsed(&self, start: &Instant, end: &Instant) -> Result<Duration, Error> {
+        self.findings()?;
+        Ok(end.saturating_duration_since(*start))
+    }
+}
+
+impl Drop for SimBuffer {
+    fn drop(&mut self) {
+        // An address that it gave out is one that it takes back.
+        let _ = lock(&self.gpu).free(self.address);
+        self.in_use.fetch_sub(self.bytes as u64, Ordering::Relaxed);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn failed(call: &'static str, reason: impl ToString) -> Error {
+    Error::Driver { call, code: None, reason: reason.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_tables_of_cards_agree() {
+        for (name, capabilities) in Capabilities::PROFILES {
+            let profile = Profile::by_name(name).unwrap_or_else(|e| panic!("{e}"));
+            assert_eq!(profile.compute_capability, capabilities.arch(), "{name}");
+            assert_eq!(profile.multiprocessors, capabilities.sms, "{name}");
+            assert_eq!(profile.shared_per_block_optin, capabilities.smem_per_block, "{name}");
+            assert_eq!(profile.shared_per_multiprocessor, capabilities.smem_per_sm, "{name}");
+            assert_eq!(profile.registers_per_multiprocessor, capabilities.registers_per_sm, "{name}");
+        }
+        assert_eq!(Profile::all().len(), Capabilities::PROFILES.len());
+    }
+
+    #[test]
+    fn an_unknown_card_is_refused_with_the_known_ones() {
+        let error = SimDriver::new("t4").map(|_| ()).expect_err("unknown").to_string();
+        assert!(error.contains("t4") && error.contains("l4, a100, h100, h200, rtx4090"), "{error}");
+    }
+}

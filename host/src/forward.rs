@@ -1,0 +1,176 @@
+//! What is asked for: [`Forward`] with its tensors, [`Problem`] without them.
+use crate::{DType, LseView, TensorView};
+
+/// Which keys a query sees.
+///
+/// By default the last query is aligned with the last key (bottom-right, FlashAttention's rule): query `i` stands at key
+/// `i + seqlen_k - seqlen_q`. A row that sees no key gives 0, and `-inf` as its log-sum-exp.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Mask {
+    /// All keys.
+    #[default]
+    Full,
+    /// Keys up to the query's own position.
+    Causal,
+    /// The same with query 0 at key 0 (PyTorch's `is_causal`). Equal to [`Mask::Causal`] where `seqlen_q == seqlen_k`.
+    CausalTopLeft,
+    /// Keys from `left` before the query's position to `right` behind it, both inclusive; `None` is unbounded.
+    /// `Window { left: None, right: Some(0) }` is causal.
+    Window {
+        /// Keys before the query's position.
+        left: Option<u32>,
+        /// Keys behind the query's position.
+        right: Option<u32>,
+    },
+}
+
+/// Where queries stand among keys where there are more of the one than of the other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Alignment {
+    /// The last query at the last key (FlashAttention).
+    #[default]
+    BottomRight,
+    /// The first query at the first key (PyTorch's `is_causal`).
+    TopLeft,
+}
+
+/// A problem without its tensors: what planning and [`crate::supports`] look at.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Problem {
+    /// Element type of Q, K, V and O.
+    pub dtype: DType,
+    /// Sequences.
+    pub batch: usize,
+    /// Queries of a sequence.
+    pub seqlen_q: usize,
+    /// Keys of a sequence.
+    pub seqlen_k: usize,
+    /// Query heads.
+    pub heads_q: usize,
+    /// Key and value heads; divides `heads_q` (grouped-query and multi-query attention).
+    pub heads_k: usize,
+    /// Columns of a head: a multiple of 8, at most 256.
+    pub head_dim: usize,
+    /// Which keys a query sees.
+    pub mask: Mask,
+    /// Where queries stand among keys.
+    pub alignment: Alignment,
+    /// Factor of the scores; `None` is `1 / sqrt(head_dim)`.
+    pub scale: Option<f32>,
+    /// Scores become `softcap * tanh(score / softcap)` before the mask; `None` leaves them alone.
+    pub softcap: Option<f32>,
+}
+
+impl Problem {
+    /// Full attention with as many key heads as query heads, and as many keys as queries; change what differs.
+    pub const fn new(dtype: DType, batch: usize, seqlen: usize, heads: usize, head_dim: usize) -> Self {
+        Problem {
+            dtype,
+            batch,
+            seqlen_q: seqlen,
+            seqlen_k: seqlen,
+            heads_q: heads,
+            heads_k: heads,
+            head_dim,
+            mask: Mask::Full,
+            alignment: Alignment::BottomRight,
+            scale: None,
+            softcap: None,
+        }
+    }
+
+    /// The factor of the scores: what was asked for, else `1 / sqrt(head_dim)`.
+    pub fn scale(&self) -> f32 {
+        self.scale.unwrap_or_else(|| 1.0 / (self.head_dim as f32).sqrt())
+    }
+}
+
+/// One forward attention: `o = softmax(mask(softcap(scale * q k^T))) v`, accumulated in f32.
+///
+/// Shapes are `[batch, seqlen, heads, head_dim]`: `q` and `o` with `seqlen_q` and `heads_q`, `k` and `v` with `seqlen_k` and `heads_k`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Forward<'a> {
+    /// Queries.
+    pub q: TensorView,
+    /// Keys.
+    pub k: TensorView,
+    /// Values.
+    pub v: TensorView,
+    /// Output. Written whole; overlaps nothing else.
+    pub o: TensorView,
+    /// Which keys a query sees.
+    pub mask: Mask,
+    /// Where queries stand among keys.
+    pub alignment: Alignment,
+    /// Factor of the scores; `None` is `1 / sqrt(head_dim)`.
+    pub scale: Option<f32>,
+    /// Scores become `softcap * tanh(score / softcap)`.
+    pub softcap: Option<f32>,
+    /// Where the log-sum-exp of each row goes.
+    pub lse: Option<LseView>,
+    /// The entry to run, by its name or by one of [`crate::lineage`], instead of the planner's choice.
+    pub config: Option<&'a str>,
+}
+
+impl<'a> Forward<'a> {
+    /// Full attention with a scale of `1 / sqrt(head_dim)`.
+    pub const fn new(q: TensorView, k: TensorView, v: TensorView, o: TensorView) -> Self {
+        let (mask, alignment) = (Mask::Full, Alignment::BottomRight);
+        Forward { q, k, v, o, mask, alignment, scale: None, softcap: None, lse: None, config: None }
+    }
+
+    /// Which keys a query sees.
+    pub const fn mask(mut self, mask: Mask) -> Self {
+        self.mask = mask;
+        self
+    }
+
+    /// Where queries stand among keys where their numbers differ.
+    pub const fn align(mut self, alignment: Alignment) -> Self {
+        self.alignment = alignment;
+        self
+    }
+
+    /// Factor of the scores, above 0.
+    pub const fn scale(mut self, scale: f32) -> Self {
+        self.scale = Some(scale);
+        self
+    }
+
+    /// Scores become `softcap * tanh(score / softcap)`. 0 turns it off, as in FlashAttention.
+    pub const fn softcap(mut self, softcap: f32) -> Self {
+        self.softcap = if softcap == 0.0 { None } else { Some(softcap) };
+        self
+    }
+
+    /// Also write the log-sum-exp of each row.
+    pub const fn lse(mut self, lse: LseView) -> Self {
+        self.lse = Some(lse);
+        self
+    }
+
+    /// Run this entry (a name of [`crate::ENTRIES`] or of [`crate::lineage`]) instead of the planner's choice.
+    pub const fn config(mut self, entry: &'a str) -> Self {
+        self.config = Some(entry);
+        self
+    }
+
+    /// The problem that these tensors describe, unchecked. Sizes are those of Q and K.
+    pub const fn problem(&self) -> Problem {
+        let [batch, seqlen_q, heads_q, head_dim] = self.q.shape;
+        let [_, seqlen_k, heads_k, _] = self.k.shape;
+        Problem {
+            dtype: self.q.dtype,
+            batch,
+            seqlen_q,
+            seqlen_k,
+            heads_q,
+            heads_k,
+            head_dim,
+            mask: self.mask,
+            alignment: self.alignment,
+            scale: self.scale,
+            softcap: self.softcap,
+        }
+    }
+}

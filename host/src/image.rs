@@ -1,0 +1,50 @@
+//! What a kernel is loaded from: machine code for exactly this device, where this build carries it (feature `cubins`), else PTX.
+use crate::{Driver, Error, LaunchContract, ptx};
+
+#[cfg(feature = "cubins")]
+include!(concat!(env!("OUT_DIR"), "/cubin_table.rs"));
+#[cfg(not(feature = "cubins"))]
+static CUBINS: &[(&str, u32, &[u8])] = &[];
+
+/// Loads a kernel.
+pub(crate) fn load<D: Driver>(driver: &D, contract: LaunchContract<'_>) -> Result<D::Kernel, Error> {
+    match cubin(driver, contract.symbol) {
+        Some(deflated) => {
+            let damaged = |_| Error::unsupported(contract.symbol, "the machine code of this build is damaged");
+            let cubin = miniz_oxide::inflate::decompress_to_vec(deflated).map_err(damaged)?;
+            driver.load_cubin(&cubin, contract)
+        }
+        None => driver.load(&ptx::source(contract.symbol)?, contract),
+    }
+}
+
+/// What [`load`] takes: `cubin` or `PTX`.
+#[cfg(feature = "cli")]
+pub(crate) fn kind<D: Driver>(driver: &D, symbol: &str) -> &'static str {
+    if cubin(driver, symbol).is_some() { "cubin" } else { "PTX" }
+}
+
+fn cubin<D: Driver>(driver: &D, symbol: &str) -> Option<&'static [u8]> {
+    // Who overrides the PTX wants it to run.
+    if !driver.takes_cubins() || ptx::is_overridden(symbol) {
+        return None;
+    }
+    let arch = driver.capabilities().arch();
+    CUBINS.iter().find(|(name, of, _)| (*name, *of) == (symbol, arch)).map(|(_, _, deflated)| *deflated)
+}
+
+#[cfg(all(test, feature = "cubins"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_entry_has_machine_code_for_every_generation() {
+        for (symbol, arch, deflated) in CUBINS {
+            let cubin = miniz_oxide::inflate::decompress_to_vec(deflated).expect("whole");
+            assert!(cubin.starts_with(b"\x7fELF"), "{symbol} sm_{arch}");
+        }
+        let entries = crate::ENTRIES.iter().filter(|entry| ptx::is_embedded(entry.symbol)).count();
+        // Three in a package.
+        assert!([3 * entries, 4 * entries].contains(&CUBINS.len()), "{} of {entries} entries", CUBINS.len());
+    }
+}

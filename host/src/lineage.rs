@@ -1,0 +1,121 @@
+//! The configurations of the effort that this project succeeds, by their names there: `fa_s512/128x32w8`, `v3/2`, `flashcore/64x32-cpasync`.
+//!
+//! Each is an entry of the one table, f16 with head dim 64, once for full and once for causal masks. The planner never chooses them by
+//! itself; [`crate::Forward::config`] and `--config` do, by name.
+use crate::Error;
+use spec::{DType, ENTRIES, EntryInfo, MaskKind};
+
+/// One configuration that the predecessor wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Configuration {
+    /// Its name: kernel, then configuration.
+    pub name: &'static str,
+    /// What it is here.
+    pub design: &'static str,
+    kernel: Kernel,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kernel {
+    /// The end of its entries' names, after dtype, head dim and mask.
+    Entry(&'static str),
+    /// Why no kernel can be like that.
+    Impossible(&'static str),
+}
+use Kernel::{Entry, Impossible};
+
+const UNEVEN: &str = "80 queries are 5 row tiles of 16, which neither 8 nor 4 warps can share evenly; \
+    take fa_s512/64x64w4, fa_s512/64x64w8 or fa_s512/128x32w8";
+
+macro_rules! configurations {
+    ($($name:literal $kernel:expr, $design:literal;)*) => {
+        /// Every configuration of the lineage.
+        pub const CONFIGURATIONS: &[Configuration] =
+            &[$(Configuration { name: $name, design: $design, kernel: $kernel }),*];
+    };
+}
+configurations! {
+    "fa_s512/64x64w4" Entry("64x64_w4"), "64 queries, 64 keys a stage, 4 warps: the baseline";
+    "fa_s512/128x32w8" Entry("128x32_w8"), "128 queries, 32 keys a stage, 8 warps";
+    "fa_s512/80x64w8" Impossible(UNEVEN), "80 queries, 64 keys a stage, 8 warps";
+    "fa_s512/80x64w4" Impossible(UNEVEN), "80 queries, 64 keys a stage, 4 warps";
+    "fa_s512/64x64w8" Entry("64x64_k2"), "64 queries, 64 keys a stage, 8 warps: two a row tile, each with half of the keys";
+    "v3/0" Entry("16x64_s2"), "16 queries, 64 keys a stage, tensor cores";
+    "v3/1" Entry("32x64_s1"), "32 queries, 64 keys, one stage, tensor cores";
+    "v3/2" Entry("48x64_s2"), "48 queries, 64 keys a stage, tensor cores";
+    "v3/3" Entry("32x32_s2"), "32 queries, 32 keys a stage, tensor cores";
+    "v3/4" Entry("32x64_s2"), "32 queries, 64 keys, two stages, tensor cores";
+    "v3/0-scalar" Entry("16x64_s2_scalar"), "16 queries, 64 keys a stage, CUDA cores";
+    "v3/1-scalar" Entry("32x64_s1_scalar"), "32 queries, 64 keys, one stage, CUDA cores";
+    "v3/2-scalar" Entry("48x64_s2_scalar"), "48 queries, 64 keys a stage, CUDA cores";
+    "v3/3-scalar" Entry("32x32_s2_scalar"), "32 queries, 32 keys a stage, CUDA cores";
+    "v3/4-scalar" Entry("32x64_s2_scalar"), "32 queries, 64 keys, two stages, CUDA cores";
+    "flashcore/32x32" Entry("32x32_s2"), "32 queries, 32 keys a stage, probabilities in f16";
+    "flashcore/64x32-cpasync" Entry("64x32_s2"), "64 queries, 32 keys, double-buffered with cp.async";
+    "flashcore/64x32-specialised" Entry("64x32_specialised"), "the same with a warp that only copies";
+    "flashcore/64x32-persistent" Entry("64x32_persistent"), "the same with as many blocks as the card holds at once";
+}
+
+impl Configuration {
+    /// The configuration of a name, if it is one of the lineage's.
+    pub fn find(name: &str) -> Option<&'static Configuration> {
+        CONFIGURATIONS.iter().find(|configuration| configuration.name == name)
+    }
+
+    /// Its entries, one a mask.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] where no kernel can be like that, with the reason.
+    pub fn entries(&self) -> Result<impl Iterator<Item = &'static EntryInfo> + use<>, Error> {
+        match self.kernel {
+            Entry(suffix) => Ok(ENTRIES.iter().filter(move |entry| suffix_of(entry) == Some(suffix))),
+            Impossible(reason) => Err(Error::unsupported(self.name, reason)),
+        }
+    }
+
+    /// Its entry for a mask.
+    pub(crate) fn entry(&self, mask: MaskKind) -> Result<&'static EntryInfo, Error> {
+        self.entries()?.find(|entry| entry.mask == mask).ok_or_else(|| {
+            let feature = format_args!("{} with mask {}", self.name, mask.name());
+            Error::unsupported(feature, "the lineage's configurations are compiled for full and causal masks")
+        })
+    }
+}
+
+/// The entries that a name stands for: one by its own name, or those of a configuration of the lineage.
+///
+/// # Errors
+/// [`Error::Invalid`] where nothing has that name, [`Error::Unsupported`] where no kernel can be like that.
+pub fn entries(name: &str) -> Result<Vec<&'static EntryInfo>, Error> {
+    match Configuration::find(name) {
+        Some(configuration) => Ok(configuration.entries()?.collect()),
+        None => Ok(vec![entry(name)?]),
+    }
+}
+
+/// The entry of a name.
+pub(crate) fn entry(name: &str) -> Result<&'static EntryInfo, Error> {
+    ENTRIES.iter().find(|entry| entry.symbol == name).ok_or_else(|| {
+        let expected =
+            "it must be the name of an entry or of a configuration of the lineage; `ferroflash kernels` lists them";
+        Error::invalid("config", name, expected)
+    })
+}
+
+/// The names that an entry has in the lineage; none for the planner's own.
+pub fn names(entry: &EntryInfo) -> impl Iterator<Item = &'static str> {
+    let suffix = suffix_of(entry);
+    let named = move |configuration: &&Configuration| match configuration.kernel {
+        Entry(own) => suffix == Some(own),
+        Impossible(_) => false,
+    };
+    CONFIGURATIONS.iter().filter(named).map(|configuration| configuration.name)
+}
+
+/// What follows dtype, head dim and mask in an entry's name, where the lineage could have it.
+fn suffix_of(entry: &EntryInfo) -> Option<&'static str> {
+    if (entry.dtype, entry.head_dim) != (DType::F16, 64) {
+        return None;
+    }
+    entry.symbol.strip_prefix("fwd_f16_d64_")?.strip_prefix(entry.mask.name())?.strip_prefix('_')
+}

@@ -1,0 +1,63 @@
+//! A kernel picked by type.
+use crate::{Driver, Error, LaunchContract, image};
+use spec::Entry;
+use std::marker::PhantomData;
+
+/// The kernel of configuration `K`, loaded: limits and opt-ins are behind it, and grid, block and shared memory come from the type.
+/// [`crate::Attention`] plans instead, and checks what it is given.
+pub struct Prepared<K: Entry, D: Driver> {
+    kernel: D::Kernel,
+    entry: PhantomData<K>,
+}
+
+impl<K: Entry, D: Driver> Prepared<K, D> {
+    /// Loads the kernel.
+    ///
+    /// # Errors
+    /// [`Error::Driver`] with the compiler's log, or the limit of the device that the kernel exceeds; [`Error::Unsupported`] where this
+    /// build carries no PTX for it.
+    pub fn new(driver: &D) -> Result<Self, Error> {
+        let contract = LaunchContract { symbol: K::INFO.symbol, threads: K::THREADS, smem_bytes: K::SMEM_BYTES as u32 };
+        Ok(Prepared { kernel: image::load(driver, contract)?, entry: PhantomData })
+    }
+
+    /// Enqueues the kernel on `stream`.
+    ///
+    /// # Errors
+    /// [`Error::Driver`] where the driver refuses.
+    ///
+    /// # Safety
+    /// - `K::Params` is plain data without padding, and its values are what its documentation asks for.
+    /// - The memory that `params` points to is device memory of `driver`'s context until the launch has run, and until then nothing else
+    ///   writes what the kernel reads, or touches what it writes, but in the order of the same stream.
+    /// - `driver` is the one that this kernel was loaded with.
+    pub unsafe fn launch(&self, driver: &D, params: &K::Params, stream: &D::Stream) -> Result<(), Error> {
+        // SAFETY: the type says what the kernel's parameters are; the rest is the caller's promise.
+        unsafe { driver.launch(&self.kernel, K::grid(params), bytes_of(params), stream) }
+    }
+}
+
+/// The bytes of a kernel's parameters.
+///
+/// # Safety
+/// `P` has no padding.
+pub(crate) unsafe fn bytes_of<P: Copy>(params: &P) -> &[u8] {
+    // SAFETY: as long as the value lives its bytes can be read; the caller promises that all of them are initialised.
+    unsafe { std::slice::from_raw_parts(std::ptr::from_ref(params).cast(), size_of::<P>()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use spec::*;
+
+    #[test]
+    fn parameters_have_no_padding() {
+        let fields = 4 * size_of::<Tensor>() + size_of::<Lse>() + size_of::<Window>() + 2 * 4 + size_of::<TileOrder>();
+        assert_eq!(size_of::<FwdParams>(), fields);
+        assert_eq!(size_of::<Tensor>(), 3 * 8 + 4 * 4);
+        assert_eq!(size_of::<Lse>(), 3 * 8);
+        assert_eq!(size_of::<Window>(), 3 * 4);
+        assert_eq!(size_of::<TileOrder>(), 3 * 4 + 4 * size_of::<FastDiv>());
+        assert_eq!(size_of::<FastDiv>(), 3 * 4);
+    }
+}

@@ -1,0 +1,266 @@
+//! Random problems: valid ones in any shape, stride, mask and type, and the same made invalid in one respect.
+use super::arithmetic::decode;
+use super::inputs::Random;
+use super::memory::{Memory, Place};
+use super::runner::Loaded;
+use super::tolerance::Reference;
+use crate::lineage::CONFIGURATIONS;
+use crate::{Alignment, Attention, Capabilities, DType, Driver, ENTRIES, Error, Forward, Mask, MaskKind, Problem};
+
+/// A random valid problem in memory, and maybe the kernel that it asks for. The same seed and limits make the same.
+#[derive(Clone, Debug)]
+pub struct Fuzz {
+    /// What it was made from.
+    pub seed: u64,
+    /// The problem, its inputs and their places.
+    pub memory: Memory,
+    /// The kernel, by its own name or one of the lineage's; `None` leaves it to the planner.
+    pub config: Option<&'static str>,
+}
+
+/// How large random problems get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Most queries and most keys of a sequence.
+    pub seqlen: usize,
+    /// Most query heads, and most batches.
+    pub heads: usize,
+}
+
+impl Limits {
+    /// For a GPU.
+    pub const GPU: Self = Limits { seqlen: 800, heads: 12 };
+    /// For the simulator: a case takes fractions of a second.
+    pub const SIMULATOR: Self = Limits { seqlen: 150, heads: 3 };
+}
+
+/// Elements of O from which on the tolerance rule alone judges: below, `max|naive - exact|` may be small by luck.
+const ENOUGH_ELEMENTS: usize = 1 << 14;
+
+fn below(random: &mut Random, limit: usize) -> usize {
+    (random.bits() % limit as u64) as usize
+}
+
+fn one_in(random: &mut Random, n: usize) -> bool {
+    below(random, n) == 0
+}
+
+fn pick<T: Copy>(random: &mut Random, from: &[T]) -> T {
+    from[below(random, from.len())]
+}
+
+impl Fuzz {
+    /// The random problem of `seed`, which a device with these capabilities can solve.
+    pub fn new(seed: u64, limits: Limits, capabilities: &Capabilities) -> Self {
+        let random = &mut Random::new(seed);
+        let problem = problem(random, limits);
+        let config = if one_in(random, 2) { config(random, &problem, capabilities) } else { None };
+        Fuzz { seed, memory: memory(random, problem), config }
+    }
+
+    /// Runs it, and returns what is wrong with the result.
+    ///
+    /// # Errors
+    /// Those of planning, launching and waiting: for a valid problem each is a failure, too.
+    pub fn run<D: Driver>(&self, attention: &Attention<D>) -> Result<Vec<String>, Error> {
+        let outcome = Loaded::new(attention, &self.memory, self.config)?.run()?;
+        let wrong = |e: super::TensorError| Error::invalid("fuzz", self, e);
+        let reference = Reference::new(&self.memory.inputs().map_err(wrong)?);
+        let Some(mut verdict) = outcome.judge(&reference, self.memory.problem.dtype) else {
+            return Ok(vec!["the output has another shape".into()]);
+        };
+        if reference.exact.out.len() < ENOUGH_ELEMENTS {
+            verdict.out.tolerance = verdict.out.tolerance.max(self.rounding());
+        }
+        Ok(verdict.failures().collect())
+    }
+
+    /// What rounding probabilities and results to the type may add up to.
+    fn rounding(&self) -> f64 {
+        let Memory { problem, buffers, v, .. } = &self.memory;
+        let unit = match problem.dtype {
+            DType::F16 => 2f64.powi(-11),
+            DType::Bf16 => 2f64.powi(-8),
+        };
+        let largest = buffers[v.buffer].iter().map(|bits| f64::from(decode(problem.dtype, *bits)).abs());
+        2.0 * unit * largest.fold(0.0, f64::max) + 1e-5
+    }
+}
+
+impl std::fmt::Display for Fuzz {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Memory { problem, q, k, v, o, .. } = &self.memory;
+        write!(f, "case {}: {problem}, kernel {}", self.seed, self.config.unwrap_or("the planner's"))?;
+        for (name, place) in [("q", q), ("k", k), ("v", v), ("o", o)] {
+            write!(f, ", {name} at {} strides {:?}", place.offset, place.strides)?;
+        }
+        Ok(())
+    }
+}
+
+fn problem(random: &mut Random, limits: Limits) -> Problem {
+    let length = |random: &mut Random| match below(random, 4) {
+        0 => pick(random, &[1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129]).min(limits.seqlen),
+        _ => 1 + below(random, limits.seqlen),
+    };
+    let side = |random: &mut Random| if one_in(random, 4) { None } else { Some(below(random, limits.seqlen) as u32) };
+    let group = 1 + below(random, limits.heads);
+    let heads_k = 1 + below(random, limits.heads / group);
+    let batch = 1 + below(random, limits.heads.min(3));
+    let (seqlen_q, seqlen_k) = (length(random), length(random));
+    let seqlen_k = if one_in(random, 3) { seqlen_q } else { seqlen_k };
+    let mask = match below(random, 5) {
+        0 | 1 => Mask::Full,
+        2 => Mask::Causal,
+        3 => Mask::CausalTopLeft,
+        _ => Mask::Window { left: side(random), right: side(random) },
+    };
+    let wide = if one_in(random, 2) { 64 } else { 256 };
+    Problem {
+        seqlen_k,
+        heads_k,
+        mask,
+        alignment: pick(random, &[Alignment::BottomRight, Alignment::TopLeft]),
+        scale: one_in(random, 3).then(|| 0.02 + below(random, 64) as f32 / 128.0),
+        softcap: one_in(random, 6).then(|| 1.0 + below(random, 50) as f32),
+        ..Problem::new(
+            pick(random, &[DType::F16, DType::F16, DType::Bf16]),
+            batch,
+            seqlen_q,
+            heads_k * group,
+            8 * (1 + below(random, wide / 8)),
+        )
+    }
+}
+
+/// A kernel that solves `p` and that the device can hold.
+fn config(random: &mut Random, p: &Problem, capabilities: &Capabilities) -> Option<&'static str> {
+    let mask = crate::validate::mask(p).0;
+    let solves = |e: &crate::EntryInfo| {
+        e.dtype == p.dtype
+            && (e.mask == mask || e.mask == MaskKind::Local)
+            && e.head_dim as usize >= p.head_dim
+            && e.smem_bytes <= capabilities.smem_per_block
+    };
+    let own = ENTRIES.iter().filter(|e| solves(e)).map(|e| e.symbol);
+    let named = CONFIGURATIONS.iter().filter(|c| c.entry(mask).is_ok_and(solves)).map(|c| c.name);
+    let all: Vec<_> = own.chain(named).collect();
+    (!all.is_empty()).then(|| pick(random, &all))
+}
+
+/// Tensors in random places: any order of batch, rows and heads, gaps between them, keys and values in one buffer or in two, inputs
+/// repeated by a stride of 0.
+fn memory(random: &mut Random, problem: Problem) -> Memory {
+    let Problem { batch, seqlen_q, seqlen_k, heads_q, heads_k, head_dim, dtype, .. } = problem;
+    let (queries, keys) = ([batch, seqlen_q, heads_q, head_dim], [batch, seqlen_k, heads_k, head_dim]);
+    let q = place(random, 0, 0, queries, true);
+    let k = place(random, 1, 0, keys, true);
+    let v = match one_in(random, 2) {
+        true => place(random, 1, (k.offset + k.span()).next_multiple_of(8), keys, true),
+        false => place(random, 2, 0, keys, true),
+    };
+    let o = Place { offset: 0, ..place(random, 0, 0, queries, false) };
+    let len = |buffer| {
+        let own = [q, k, v].into_iter().filter(|place| place.buffer == buffer);
+        own.map(|place| place.offset + place.span()).max().unwrap_or(0)
+    };
+    let buffers = (0..=v.buffer).map(|buffer| random.normals(dtype, len(buffer))).collect();
+    Memory { problem, buffers, q, k, v, o }
+}
+
+fn place(random: &mut Random, buffer: usize, start: usize, shape: [usize; 4], input: bool) -> Place {
+    let mut strides = [0, 0, 0, 1];
+    let mut dims = [0, 1, 2];
+    for last in [2, 1] {
+        dims.swap(last, below(random, last + 1));
+    }
+    let mut step = shape[3];
+    for dim in dims {
+        if input && dim != 1 && one_in(random, 10) {
+            continue;
+        }
+        step += if one_in(random, 3) { 8 * below(random, 5) } else { 0 };
+        strides[dim] = step as i64;
+        step *= shape[dim];
+    }
+    let offset = start + if one_in(random, 3) { 8 * below(random, 9) } else { 0 };
+    Place { buffer, offset, shape, strides }
+}
+
+/// One thing that can be wrong with a request, and how it is refused.
+struct Fault {
+    /// What is wrong.
+    name: &'static str,
+    /// Makes it so; `false` where the request has nothing to spoil.
+    spoil: fn(&mut Forward<'_>, &mut Random) -> bool,
+    /// How [`Error::Invalid::what`] or [`Error::Unsupported::feature`] begins.
+    names: &'static str,
+}
+
+fn all(f: &mut Forward<'_>, change: impl Fn(&mut crate::TensorView)) -> bool {
+    [&mut f.q, &mut f.k, &mut f.v, &mut f.o].into_iter().for_each(change);
+    true
+}
+
+#[rustfmt::skip]
+const FAULTS: &[Fault] = &[
+    Fault { name: "misaligned address", names: "q.address", spoil: |f, r| { f.q.address += 2 * (1 + below(r, 7) as u64); true } },
+    Fault { name: "no address", names: "k.address", spoil: |f, _| { f.k.address = 0; true } },
+    Fault { name: "another type", names: "v.dtype", spoil: |f, _| { f.v.dtype = if f.v.dtype == DType::F16 { DType::Bf16 } else { DType::F16 }; true } },
+    Fault { name: "more values than keys", names: "v.shape", spoil: |f, r| { f.v.shape[1] += 1 + below(r, 99); true } },
+    Fault { name: "output of another length", names: "o.shape", spoil: |f, r| { f.o.shape[1] += 1 + below(r, 99); true } },
+    Fault { name: "odd head dim", names: "head_dim", spoil: |f, r| { let odd = 1 + below(r, 7); all(f, |t| t.shape[3] += odd) } },
+    Fault { name: "large head dim", names: "head_dim", spoil: |f, r| { let large = 264 + 8 * below(r, 99); all(f, |t| t.shape[3] = large) } },
+    Fault { name: "nothing to do", names: "batch", spoil: |f, _| all(f, |t| t.shape[0] = 0) },
+    Fault { name: "heads that do not divide", names: "heads_q", spoil: |f, r| { let more = f.q.shape[2] + 1 + below(r, 9); f.k.shape[2] = more; f.v.shape[2] = more; true } },
+    Fault { name: "scale not finite", names: "scale", spoil: |f, r| { f.scale = Some(pick(r, &[f32::NAN, f32::INFINITY, f32::NEG_INFINITY])); true } },
+    Fault { name: "scale not above 0", names: "scale", spoil: |f, r| { f.scale = Some(-(below(r, 9) as f32)); true } },
+    Fault { name: "softcap not above 0", names: "softcap", spoil: |f, r| { f.softcap = Some(pick(r, &[f32::NAN, -1.0, f32::INFINITY])); true } },
+    Fault { name: "columns apart", names: "k.strides", spoil: |f, r| { f.k.strides[3] = 2 + below(r, 9) as i64; true } },
+    Fault { name: "misaligned rows", names: "k.strides", spoil: |f, r| { f.k.strides[1] += 1 + below(r, 7) as i64; f.k.shape[1] > 1 } },
+    Fault { name: "backward rows", names: "v.strides", spoil: |f, _| { f.v.strides[1] = -f.v.strides[1]; f.v.shape[1] > 1 } },
+    Fault { name: "buffer too small", names: "q.elements", spoil: |f, r| { f.q.elements = below(r, f.q.shape[3]) as u64; true } },
+    Fault { name: "output on an input", names: "o.address", spoil: |f, _| { f.o.address = f.v.address; true } },
+    Fault { name: "output repeats itself", names: "o.strides", spoil: |f, _| { f.o.strides[1] = 0; f.o.shape[1] > 1 } },
+    Fault { name: "log-sum-exp misaligned", names: "lse.address", spoil: |f, r| { let off = 1 + below(r, 3) as u64; f.lse.as_mut().is_some_and(|lse| { lse.address += off; true }) } },
+    Fault { name: "log-sum-exp of another shape", names: "lse.shape", spoil: |f, _| f.lse.as_mut().is_some_and(|lse| { lse.shape[1] += 1; true }) },
+    Fault { name: "log-sum-exp too small", names: "lse.elements", spoil: |f, _| f.lse.as_mut().is_some_and(|lse| { lse.elements -= 1; true }) },
+    Fault { name: "unknown kernel", names: "config", spoil: |f, _| { f.config = Some("fwd_f16_d64_full_80x64"); true } },
+    Fault { name: "a tiling that no kernel can have", names: "fa_s512/80x64w8", spoil: |f, _| { f.config = Some("fa_s512/80x64w8"); true } },
+    Fault { name: "a kernel of another type", names: "config", spoil: |f, _| {
+        f.config = ENTRIES.iter().find(|e| e.dtype != f.q.dtype).map(|e| e.symbol);
+        f.config.is_some()
+    } },
+];
+
+/// Makes the request of `fuzz` invalid in one respect that `seed` picks, and plans it.
+///
+/// # Errors
+/// What is wrong with the answer, in words: it was accepted, or refused for something else.
+pub fn refused(fuzz: &Fuzz, seed: u64, capabilities: &Capabilities) -> Result<&'static str, String> {
+    let random = &mut Random::new(seed);
+    let address = |n: u64| n << 40;
+    let good = Forward { config: fuzz.config, ..fuzz.memory.forward(&[1, 2, 3].map(address), address(4), address(5)) };
+    crate::plan(&good, capabilities).map_err(|e| format!("{fuzz}: refused as it was: {e}"))?;
+    let (fault, bad) = loop {
+        let (fault, mut bad) = (&FAULTS[below(random, FAULTS.len())], good);
+        if (fault.spoil)(&mut bad, random) {
+            break (fault, bad);
+        }
+    };
+    let named = match crate::plan(&bad, capabilities) {
+        Ok(_) => return Err(format!("{fuzz}: accepted although {}", fault.name)),
+        Err(Error::Invalid { what, .. }) => what.to_owned(),
+        Err(Error::Unsupported { feature, .. }) => feature,
+        Err(other) => return Err(format!("{fuzz}: {}: {other}", fault.name)),
+    };
+    match named.starts_with(fault.names) {
+        true => Ok(fault.name),
+        false => Err(format!("{fuzz}: {}: should name {}, names {named}", fault.name, fault.names)),
+    }
+}
+
+/// Every fault that [`refused`] can pick.
+pub fn faults() -> impl Iterator<Item = &'static str> {
+    FAULTS.iter().map(|fault| fault.name)
+}

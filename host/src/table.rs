@@ -1,0 +1,221 @@
+//! Which entry solves a problem: a small table for each class of devices, with the reason beside each line.
+use crate::lineage::{self, Configuration};
+use crate::{Capabilities, Error, Problem, Tuning};
+use spec::{ENTRIES, EntryInfo, MaskKind};
+
+/// An entry and why it was chosen.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Choice {
+    pub entry: &'static EntryInfo,
+    pub reason: &'static str,
+}
+
+/// Devices that want the same entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Class {
+    /// 99 KiB of shared memory a block: L4, RTX 30 and 40, and whatever is newer and just as small.
+    Small,
+    /// 163 KiB: A100.
+    A100,
+    /// 227 KiB: H100, H200 and newer data-centre cards.
+    Hopper,
+}
+
+impl Class {
+    fn of(capabilities: &Capabilities) -> Self {
+        match capabilities.smem_per_block {
+            0..163_000 => Class::Small,
+            163_000..227_000 => Class::A100,
+            _ => Class::Hopper,
+        }
+    }
+}
+
+/// How many blocks a launch must have for a tile to be worth taking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fills {
+    /// Any number.
+    Anyhow,
+    /// So many for each 100 SMs.
+    PerCent(u64),
+    /// As many as the device holds at once.
+    Device,
+}
+
+/// One line: on these devices, for these problems, this tile.
+struct Line {
+    classes: &'static [Class],
+    head_dim: u32,
+    masks: &'static [MaskKind],
+    /// `[tile_m, tile_n]` of the entry.
+    tile: [u32; 2],
+    /// Keys that a problem must have at least.
+    keys: usize,
+    /// How many blocks the launch must have at least.
+    fills: Fills,
+    reason: &'static str,
+}
+
+impl Line {
+    /// On every device, for full and causal masks.
+    const fn new(head_dim: u32, tile: [u32; 2], reason: &'static str) -> Self {
+        let (classes, masks) =
+            (&[Class::Small, Class::A100, Class::Hopper] as &[_], &[MaskKind::Full, MaskKind::Causal] as &[_]);
+        Line { classes, head_dim, masks, tile, keys: 1, fills: Fills::Anyhow, reason }
+    }
+
+    const fn on(self, classes: &'static [Class]) -> Self {
+        Line { classes, ..self }
+    }
+
+    const fn with_keys(self, keys: usize) -> Self {
+        Line { keys, ..self }
+    }
+
+    const fn only(self, masks: &'static [MaskKind]) -> Self {
+        Line { masks, ..self }
+    }
+
+    const fn if_it_fills(self) -> Self {
+        Line { fills: Fills::Device, ..self }
+    }
+
+    const fn if_blocks_per_100_sms(self, blocks: u64) -> Self {
+        Line { fills: Fills::PerCent(blocks), ..self }
+    }
+}
+
+/// Source: measurements on an H200 for its class (docs/performance-log.md), the model held against them for the others (docs/l4-model.md).
+///
+/// The first line that holds, and whose entry fits the device, decides. Larger tiles first: they read keys and values less often, and give
+/// way only where they would leave SMs idle.
+#[rustfmt::skip]
+const TABLE: &[Line] = &[
+    Line::new(64, [128, 32], "long: the next scores are under way during this block's exponentials").with_keys(2048).if_it_fills(),
+    Line::new(64, [128, 64], "not long enough for the overlap's prologue to pay: one block of 64 keys after the other").if_it_fills(),
+    Line::new(64, [64, 128], "64 queries a block, 32 a warp, two warps share their keys (H200, 4x8 heads of 512: 9.8 us against 12.3 for 32)").if_blocks_per_100_sms(150),
+    Line::new(64, [64, 64], "one block of 64 queries an SM (H200, 2x8 heads of 512: 6.3 us against 6.7 for 32)").only(&[MaskKind::Full]).if_blocks_per_100_sms(95),
+    Line::new(64, [32, 256], "few queries, many keys: four warps share the keys of 32 queries").with_keys(2048),
+    Line::new(64, [32, 128], "few queries for this card: 32 a block, and two warps share their keys (H200, 8 heads of 512: 4.9 us against 5.9 for 64)"),
+    Line::new(128, [128, 48], "two blocks of 64 keys do not fit an SM, two of 48 do").on(&[Class::A100]).if_it_fills(),
+    Line::new(128, [128, 64], "as many keys a block as fit (H200: 1.2x and 1.3x FlashAttention-2, full and causal)").if_it_fills(),
+    Line::new(128, [64, 64], "64 queries a block, 32 a warp, two warps share their keys").if_blocks_per_100_sms(150),
+    Line::new(128, [32, 128], "few queries, many keys: four warps share the keys of 32 queries").with_keys(2048),
+    Line::new(128, [32, 64], "few queries for this card: 32 a block, and two warps share their keys"),
+    Line::new(192, [128, 64], "128 queries a block read keys and values half as often as 64").if_it_fills(),
+    Line::new(192, [64, 32], "128 queries a block do not fit, or would leave SMs idle: 64"),
+    Line::new(256, [128, 32], "128 queries a block read keys and values half as often as 64").if_it_fills(),
+    Line::new(256, [64, 32], "128 queries a block do not fit, or would leave SMs idle: 64"),
+];
+/// Where the table has no line: the first entry that fits, in the order of [`ENTRIES`].
+const FIRST: &str = "first entry of this type, head dim and mask that fits the device";
+const ASKED: &str = "asked for by name";
+const MEASURED: &str = "the fastest on this device for this size: `ferroflash sweep`";
+
+/// Chooses the entry for a problem whose mask is of kind `mask`.
+pub(crate) fn choose(
+    p: &Problem,
+    mask: MaskKind,
+    capabilities: &Capabilities,
+    config: Option<&str>,
+    tuning: &Tuning,
+) -> Result<Choice, Error> {
+    if capabilities.arch() < 80 {
+        let (major, minor) = capabilities.compute_capability;
+        let feature = format_args!("compute capability {major}.{minor} ({})", capabilities.name);
+        return Err(Error::unsupported(feature, "kernels need 8.0 or newer: A100, RTX 30, L4, H100 and later"));
+    }
+    if let Some(name) = config {
+        return named(name, p, mask, capabilities);
+    }
+    if let Some(name) = tuning.best(&capabilities.name, p) {
+        let chosen = named(name, p, mask, capabilities);
+        return chosen.map(|choice| Choice { reason: MEASURED, ..choice }).map_err(|e| {
+            Error::invalid(
+                "tuning",
+                name,
+                format_args!("it does not solve this problem ({e}); run `ferroflash sweep` again"),
+            )
+        });
+    }
+    let head_dim = ENTRIES.iter().map(|e| e.head_dim).filter(|d| *d as usize >= p.head_dim).min();
+    let matches = |e: &EntryInfo| {
+        (e.dtype, e.mask) == (p.dtype, mask) && Some(e.head_dim) == head_dim && lineage::names(e).next().is_none()
+    };
+    let fits = |e: &EntryInfo| e.smem_bytes <= capabilities.smem_per_block;
+    let candidates = || ENTRIES.iter().filter(|e| matches(e) && fits(e));
+    let class = Class::of(capabilities);
+    let fills = |e: &EntryInfo, fills: Fills| {
+        let tiles = p.seqlen_q.div_ceil(e.tile_m as usize) as u64 * (p.batch * p.heads_q) as u64;
+        let sms = u64::from(capabilities.sms);
+        match fills {
+            Fills::Anyhow => true,
+            Fills::PerCent(blocks) => tiles.saturating_mul(100) >= sms * blocks,
+            Fills::Device => tiles >= sms * u64::from(capabilities.blocks_per_sm(e)),
+        }
+    };
+    for line in TABLE {
+        let concerns = Some(line.head_dim) == head_dim && line.masks.contains(&mask) && line.classes.contains(&class);
+        let holds = |e: &EntryInfo| [e.tile_m, e.tile_n] == line.tile && fills(e, line.fills);
+        if concerns
+            && p.seqlen_k >= line.keys
+            && let Some(entry) = candidates().find(|e| holds(e))
+        {
+            return Ok(Choice { entry, reason: line.reason });
+        }
+    }
+    candidates().next().map(|entry| Choice { entry, reason: FIRST }).ok_or_else(|| {
+        let feature =
+            format_args!("{} head_dim {} {} on {}", p.dtype.name(), p.head_dim, mask.name(), capabilities.name);
+        let reason = format_args!("no entry fits its {} bytes of shared memory a block", capabilities.smem_per_block);
+        Error::unsupported(feature, reason)
+    })
+}
+
+/// The entry that was asked for, by its own name or by one of the lineage's, if it solves the problem: same type, a mask at least as general, a head dim at least as large.
+fn named(name: &str, p: &Problem, mask: MaskKind, capabilities: &Capabilities) -> Result<Choice, Error> {
+    let entry = match Configuration::find(name) {
+        Some(configuration) => configuration.entry(mask)?,
+        None => lineage::entry(name)?,
+    };
+    let general = entry.mask == mask || entry.mask == MaskKind::Local;
+    if entry.dtype != p.dtype || !general || (entry.head_dim as usize) < p.head_dim {
+        let expected =
+            format_args!("this problem needs {} with mask {} and head_dim {}", p.dtype.name(), mask.name(), p.head_dim);
+        return Err(Error::invalid("config", name, expected));
+    }
+    if entry.smem_bytes > capabilities.smem_per_block {
+        let feature = format_args!("{name} on {}", capabilities.name);
+        let reason = format_args!(
+            "it needs {} bytes of shared memory a block, the device has {}",
+            entry.smem_bytes, capabilities.smem_per_block
+        );
+        return Err(Error::unsupported(feature, reason));
+    }
+    Ok(Choice { entry, reason: ASKED })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::DType;
+
+    #[test]
+    fn every_line_names_entries_that_exist() {
+        for line in TABLE {
+            for (mask, dtype) in line.masks.iter().flat_map(|mask| [(*mask, DType::F16), (*mask, DType::Bf16)]) {
+                let named = |e: &&EntryInfo| {
+                    (e.dtype, e.head_dim, e.mask, [e.tile_m, e.tile_n]) == (dtype, line.head_dim, mask, line.tile)
+                        && lineage::names(e).next().is_none()
+                };
+                assert_eq!(
+                    ENTRIES.iter().filter(named).count(),
+                    1,
+                    "{dtype:?} {mask:?} {} {:?}",
+                    line.head_dim,
+                    line.tile
+                );
+            }
+        }
+    }
+}

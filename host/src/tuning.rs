@@ -1,0 +1,165 @@
+//! Measured choices: which entry was fastest on a device, for which size of problem.
+use crate::{Error, Problem, validate};
+use std::collections::BTreeMap;
+
+/// What `ferroflash sweep` measured, by device. The planner takes it before its own table.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "cli", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
+pub struct Tuning {
+    /// By a device's name, then by size ([`size`]).
+    pub devices: BTreeMap<String, BTreeMap<String, Tuned>>,
+}
+
+/// The fastest entry for one size of problem.
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "cli", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
+pub struct Tuned {
+    /// Its name in the table.
+    pub entry: String,
+    /// What a launch took.
+    pub microseconds: f64,
+    /// What the table's own choice took.
+    pub table_microseconds: Option<f64>,
+}
+
+/// Names the file that [`Tuning::from_environment`] reads.
+pub const TUNING_VARIABLE: &str = "FERROFLASH_TUNING";
+
+/// The size of a problem in words: type, head dim, mask, and heads (over all batches), queries and keys rounded up to powers of two.
+/// What was measured for one problem holds for all of its size.
+pub fn size(p: &Problem) -> String {
+    let up = usize::next_power_of_two;
+    let (dtype, mask) = (p.dtype.name(), validate::mask(p).0.name());
+    let (heads, queries, keys) = (up(p.batch * p.heads_q), up(p.seqlen_q), up(p.seqlen_k));
+    format!("{dtype} d{} {mask} heads {heads} queries {queries} keys {keys}", p.head_dim)
+}
+
+impl Tuning {
+    /// Nothing measured: the planner's own table decides.
+    pub const fn new() -> Self {
+        Tuning { devices: BTreeMap::new() }
+    }
+
+    /// The fastest entry for problems like this one.
+    pub(crate) fn best(&self, device: &str, p: &Problem) -> Option<&str> {
+        // Without measurements for the device nothing is formatted.
+        Some(&self.devices.get(device)?.get(&size(p))?.entry)
+    }
+
+    /// Keeps `tuned` for problems like `p` on `device`.
+    pub fn keep(&mut self, device: &str, p: &Problem, tuned: Tuned) {
+        self.devices.entry(device.into()).or_default().insert(size(p), tuned);
+    }
+}
+
+#[cfg(feature = "cli")]
+mod file {
+    use super::{Error, TUNING_VARIABLE, Tuning};
+    use std::path::{Path, PathBuf};
+
+    impl Tuning {
+        /// The file that is read and written unless `FERROFLASH_TUNING` names another: `ferroflash/tuning.json` in the user's cache folder.
+        /// `None` where there is no such folder.
+        pub fn default_path() -> Option<PathBuf> {
+            let folder = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+            let cache = folder("XDG_CACHE_HOME").or_else(|| folder("LOCALAPPDATA"));
+            let cache = cache.or_else(|| folder("HOME").map(|home| home.join(".cache")))?;
+            Some(cache.join("ferroflash/tuning.json"))
+        }
+
+        /// What `FERROFLASH_TUNING` names; without it the default file, where there is one.
+        ///
+        /// # Errors
+        /// [`Error::Invalid`] where a file cannot be read, or the variable names none.
+        pub fn from_environment() -> Result<Self, Error> {
+            match std::env::var_os(TUNING_VARIABLE) {
+                Some(path) => Self::read(Path::new(&path)),
+                None => match Self::default_path().filter(|path| path.exists()) {
+                    Some(path) => Self::read(&path),
+                    None => Ok(Self::new()),
+                },
+            }
+        }
+
+        /// Reads a file that [`Tuning::write`] wrote.
+        ///
+        /// # Errors
+        /// [`Error::Invalid`] where it cannot be read, or is no such file.
+        pub fn read(path: &Path) -> Result<Self, Error> {
+            let wrong = |e: &dyn std::fmt::Display| {
+                let expected = format_args!("it must be a file that `ferroflash sweep` wrote: {e}");
+                Error::invalid("tuning", path.display(), expected)
+            };
+            let text = std::fs::read_to_string(path).map_err(|e| wrong(&e))?;
+            serde_json::from_str(&text).map_err(|e| wrong(&e))
+        }
+
+        /// Writes it as JSON, whole or not at all.
+        ///
+        /// # Errors
+        /// [`Error::Invalid`] where the file cannot be written.
+        pub fn write(&self, path: &Path) -> Result<(), Error> {
+            let write = || {
+                std::fs::create_dir_all(path.parent().unwrap_or(Path::new(".")))?;
+                let part = path.with_extension("part");
+                std::fs::write(&part, serde_json::to_string_pretty(self)?)?;
+                std::fs::rename(&part, path)
+            };
+            write().map_err(|e| Error::invalid("tuning", path.display(), format_args!("it cannot be written: {e}")))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Capabilities, DType, Forward, Mask, TensorView, plan, plan_with};
+
+    fn forward(seqlen: usize, config: Option<&str>) -> Forward<'_> {
+        let view = |n: u64| TensorView::bhsd(n << 40, 1 << 38, DType::F16, [2, seqlen, 8, 64]);
+        Forward { config, ..Forward::new(view(1), view(2), view(3), view(4)).mask(Mask::Causal) }
+    }
+
+    fn tuned(entry: &str) -> Tuning {
+        let mut tuning = Tuning::new();
+        let problem = forward(512, None).problem();
+        let best = Tuned { entry: entry.into(), microseconds: 9.5, table_microseconds: Some(10.0) };
+        tuning.keep("NVIDIA L4", &problem, best);
+        tuning
+    }
+
+    #[test]
+    fn measured_choices_come_before_the_table() {
+        let [l4, h200] = ["l4", "h200"].map(|name| Capabilities::profile(name).expect("known"));
+        let tuning = tuned("fwd_f16_d64_causal_128x64");
+        let on = |seqlen, config, card| plan_with(&forward(seqlen, config), card, &tuning).expect("valid").entry.symbol;
+        let table = |seqlen, card| plan(&forward(seqlen, None), card).expect("valid").entry.symbol;
+        assert_ne!(table(512, l4), "fwd_f16_d64_causal_128x64");
+        assert_eq!(on(512, None, l4), "fwd_f16_d64_causal_128x64");
+        assert_eq!(on(300, None, l4), on(512, None, l4), "the same size");
+        assert_eq!(on(513, None, l4), table(513, l4), "another size");
+        assert_eq!(on(512, None, h200), table(512, h200), "another card");
+        assert_eq!(on(512, Some("v3/2"), l4), "fwd_f16_d64_causal_48x64_s2", "a name comes first");
+    }
+
+    #[test]
+    fn a_choice_that_is_gone_is_an_error_and_no_silent_fallback() {
+        let l4 = Capabilities::profile("l4").expect("known");
+        for entry in ["fwd_gone", "fwd_bf16_d64_causal_128x64"] {
+            let error = plan_with(&forward(512, None), l4, &tuned(entry)).expect_err(entry).to_string();
+            assert!(error.contains(entry) && error.contains("`ferroflash sweep`"), "{error}");
+        }
+    }
+
+    #[test]
+    #[cfg(feature = "cli")]
+    fn files_keep_what_was_measured() {
+        let path = std::env::temp_dir().join(format!("ferroflash-tuning-{}.json", std::process::id()));
+        tuned("fwd_f16_d64_causal_128x64").write(&path).expect("written");
+        assert_eq!(Tuning::read(&path), Ok(tuned("fwd_f16_d64_causal_128x64")));
+        std::fs::write(&path, "{\"devices\": 3}").expect("written");
+        assert!(Tuning::read(&path).expect_err("no tuning").to_string().contains("`ferroflash sweep` wrote"));
+        std::fs::remove_file(&path).expect("removed");
+        assert!(Tuning::read(&path).is_err());
+    }
+}

@@ -1,0 +1,266 @@
+//! The one place where a request is checked. What passes here can be launched without reading or writing out of bounds.
+use crate::footprint::Footprint;
+use crate::{Error, Forward, LseView, Mask, Problem, TensorView};
+
+/// Longest sequence. Positions, shifts and windows of a padded tile are summed in 32 bits on the device.
+pub const MAX_SEQLEN: usize = (1 << 30) - 256;
+/// Largest head dim.
+pub const MAX_HEAD_DIM: usize = 256;
+/// Rows lie less than this many bytes apart: the distance of a tile's rows is computed in 32 bits on the device.
+pub const MAX_ROW_BYTES: u64 = 1 << 27;
+/// Blocks of a launch.
+const MAX_TILES: u64 = 1 << 31;
+
+/// Checks what does not depend on tensors: sizes, scale, softcap.
+pub(crate) fn problem(p: &Problem) -> Result<(), Error> {
+    let sizes = [
+        ("batch", p.batch),
+        ("seqlen_q", p.seqlen_q),
+        ("seqlen_k", p.seqlen_k),
+        ("heads_q", p.heads_q),
+        ("heads_k", p.heads_k),
+        ("head_dim", p.head_dim),
+    ];
+    if let Some((what, _)) = sizes.into_iter().find(|(_, size)| *size == 0) {
+        return Err(Error::invalid(what, 0, "every size must be 1 or more"));
+    }
+    if !p.heads_q.is_multiple_of(p.heads_k) {
+        return Err(Error::invalid(
+            "heads_q",
+            p.heads_q,
+            format_args!("it must be a multiple of heads_k = {}", p.heads_k),
+        ));
+    }
+    if !p.head_dim.is_multiple_of(8) || p.head_dim > MAX_HEAD_DIM {
+        let reason = format_args!("kernels take multiples of 8 up to {MAX_HEAD_DIM}");
+        return Err(Error::unsupported(format_args!("head_dim {}", p.head_dim), reason));
+    }
+    for (what, length) in [("seqlen_q", p.seqlen_q), ("seqlen_k", p.seqlen_k)] {
+        if length > MAX_SEQLEN {
+            let reason = format_args!("sequences have at most {MAX_SEQLEN} positions");
+            return Err(Error::unsupported(format_args!("{what} {length}"), reason));
+        }
+    }
+    let heads = (p.batch as u64).checked_mul(p.heads_q as u64);
+    if heads.is_none_or(|heads| heads >= MAX_TILES) {
+        let feature = format_args!("batch {} with {} query heads", p.batch, p.heads_q);
+        return Err(Error::unsupported(
+            feature,
+            "a launch has less than 2^31 blocks, at least one a head; split the batch",
+        ));
+    }
+    scores(p)
+}
+
+/// Checks what happens to scores. The kernel computes in base 2, so the converted numbers must be finite and above 0 as well.
+fn scores(p: &Problem) -> Result<(), Error> {
+    let scale = p.scale();
+    if !scale.is_finite() {
+        return Err(Error::invalid("scale", scale, "it must be a finite number above 0"));
+    }
+    if scale <= 0.0 {
+        return Err(Error::unsupported(
+            format_args!("scale {scale}"),
+            "row maxima are taken before scaling, so the scale must be above 0; negate Q for a negative one",
+        ));
+    }
+    if let Some(softcap) = p.softcap
+        && !(softcap.is_finite() && softcap > 0.0)
+    {
+        return Err(Error::invalid("softcap", softcap, "it must be a finite number above 0"));
+    }
+    let (scale_log2, softcap) = base_two(p);
+    if !scale_log2.is_normal() || !(softcap == 0.0 && p.softcap.is_none() || softcap.is_normal()) {
+        let value = match p.softcap {
+            None => scale.to_string(),
+            Some(softcap) => format!("{scale} with softcap {softcap}"),
+        };
+        return Err(Error::invalid(
+            "scale",
+            value,
+            "scale * log2(e), softcap * log2(e) and scale / softcap must be normal f32",
+        ));
+    }
+    Ok(())
+}
+
+/// `FwdParams::scale_log2` and `FwdParams::softcap`.
+pub(crate) fn base_two(p: &Problem) -> (f32, f32) {
+    match p.softcap {
+        None => (p.scale() * std::f32::consts::LOG2_E, 0.0),
+        Some(softcap) => (softcap * std::f32::consts::LOG2_E, p.scale() / softcap),
+    }
+}
+
+/// Checks the problem and every tensor, and returns the problem.
+pub(crate) fn forward(f: &Forward<'_>) -> Result<Problem, Error> {
+    let p = f.problem();
+    problem(&p)?;
+    let key = [p.batch, p.seqlen_k, p.heads_k, p.head_dim];
+    let names = [&Q, &K, &V, &O];
+    for (name, view, shape) in [(&K, &f.k, key), (&V, &f.v, key), (&O, &f.o, f.q.shape)] {
+        if view.dtype != p.dtype {
+            let expected = format_args!("all tensors must have q's, {}", p.dtype.name());
+            return Err(Error::invalid(name.dtype, view.dtype.name(), expected));
+        }
+        if view.shape != shape {
+            let expected = format_args!("[batch, seqlen, heads, head_dim] must be {shape:?} to go with q and k");
+            return Err(Error::invalid(name.shape, format!("{:?}", view.shape), expected));
+        }
+    }
+    let mut inputs = [None; 3];
+    for (name, view, slot) in names.into_iter().zip([&f.q, &f.k, &f.v]).zip(&mut inputs).map(|((n, v), s)| (n, v, s)) {
+        *slot = Some(tensor(name, view)?);
+    }
+    let output = tensor(&O, &f.o)?;
+    if f.o.shape.iter().zip(&f.o.strides).any(|(&extent, &stride)| extent > 1 && stride == 0) {
+        return Err(Error::invalid(
+            O.strides,
+            format!("{:?}", f.o.strides),
+            "an output must not repeat itself (stride 0)",
+        ));
+    }
+    let lse = f.lse.as_ref().map(|view| log_sum_exp(view, &p)).transpose()?;
+    for (name, input) in names.into_iter().zip(inputs.into_iter().flatten()) {
+        if output.overlaps(&input) {
+            return Err(overlap("o", name.address, &output, &input));
+        }
+        if let Some(lse) = lse.filter(|lse| lse.overlaps(&input)) {
+            return Err(overlap("lse", name.address, &lse, &input));
+        }
+    }
+    match lse.filter(|lse| lse.overlaps(&output)) {
+        Some(lse) => Err(overlap("lse", O.address, &lse, &output)),
+        None => Ok(p),
+    }
+}
+
+/// How errors name a tensor's parts.
+struct Names {
+    address: &'static str,
+    elements: &'static str,
+    dtype: &'static str,
+    shape: &'static str,
+    strides: &'static str,
+}
+macro_rules! names {
+    ($($constant:ident $name:literal)*) => {
+        $(const $constant: Names = Names {
+            address: concat!($name, ".address"),
+            elements: concat!($name, ".elements"),
+            dtype: concat!($name, ".dtype"),
+            shape: concat!($name, ".shape"),
+            strides: concat!($name, ".strides"),
+        };)*
+    };
+}
+names!(Q "q" K "k" V "v" O "o" LSE "lse");
+
+/// Checks one tensor by itself.
+fn tensor(name: &Names, view: &TensorView) -> Result<Footprint, Error> {
+    address(name, view.address, 16)?;
+    let wrong = |expected: &dyn std::fmt::Display| {
+        Err(Error::invalid(name.strides, format!("{:?} for shape {:?}", view.strides, view.shape), expected))
+    };
+    if view.shape[3] > 1 && view.strides[3] != 1 {
+        return wrong(&"the last (head_dim) must be 1: columns are contiguous");
+    }
+    let bytes = view.element_bytes();
+    let mut dims = [(1, 0); 4];
+    for (dim, (&extent, &stride)) in dims.iter_mut().zip(view.shape.iter().zip(&view.strides)) {
+        if extent == 1 {
+            continue;
+        }
+        if stride < 0 {
+            return wrong(&"none may be negative");
+        }
+        let Some(stride) = (stride as u64).checked_mul(bytes) else {
+            return wrong(&"in bytes they must be below 2^64");
+        };
+        *dim = (extent as u64, stride);
+    }
+    if dims[..3].iter().any(|(_, stride)| stride % 16 != 0) {
+        return wrong(&format_args!("all but the last must be multiples of {} elements (16 bytes)", 16 / bytes));
+    }
+    if dims[1].1 >= MAX_ROW_BYTES {
+        let feature = format_args!("{} with rows {} bytes apart", name.strides, dims[1].1);
+        return Err(Error::unsupported(feature, format_args!("rows lie less than {MAX_ROW_BYTES} bytes apart")));
+    }
+    let footprint = Footprint { base: view.address, unit: bytes, dims };
+    fits(name, &footprint, view.elements)?;
+    let moving = dims.map(|(extent, stride)| if stride == 0 { (1, 0) } else { (extent, stride) });
+    if (Footprint { dims: moving, ..footprint }).overlaps_itself() {
+        return wrong(&"each must be at least as large as what lies within it: rows, heads or batches overlap");
+    }
+    Ok(footprint)
+}
+
+fn log_sum_exp(view: &LseView, p: &Problem) -> Result<Footprint, Error> {
+    address(&LSE, view.address, 4)?;
+    let shape = [p.batch, p.heads_q, p.seqlen_q];
+    if view.shape != shape {
+        let expected = format_args!("[batch, heads, seqlen] must be {shape:?} to go with q");
+        return Err(Error::invalid(LSE.shape, format!("{:?}", view.shape), expected));
+    }
+    let mut dims = [(1, 0), (1, 0), (shape[2] as u64, 4), (1, 0)];
+    let mut valid = true;
+    for ((dim, extent), stride) in dims.iter_mut().zip(&shape[..2]).zip(view.strides) {
+        if *extent > 1 {
+            let bytes = u64::try_from(stride).ok().and_then(|stride| stride.checked_mul(4));
+            valid &= bytes.is_some();
+            *dim = (*extent as u64, bytes.unwrap_or(0));
+        }
+    }
+    let footprint = Footprint { base: view.address, unit: 4, dims };
+    if !valid || footprint.overlaps_itself() {
+        let value = format!("{:?} for shape {:?}", view.strides, view.shape);
+        return Err(Error::invalid(LSE.strides, value, "heads and batches must not overlap, rows are contiguous"));
+    }
+    fits(&LSE, &footprint, view.elements)?;
+    Ok(footprint)
+}
+
+fn address(name: &Names, address: u64, alignment: u64) -> Result<(), Error> {
+    if address != 0 && address.is_multiple_of(alignment) {
+        return Ok(());
+    }
+    let expected = format_args!("it must be a device address that is a multiple of {alignment}");
+    Err(Error::invalid(name.address, format!("{address:#x}"), expected))
+}
+
+/// Checks that a view stays in its buffer, and the buffer in 64 bits.
+fn fits(name: &Names, footprint: &Footprint, elements: u64) -> Result<(), Error> {
+    let span = footprint.span().filter(|span| footprint.base.checked_add(*span).is_some());
+    match span.map(|span| span / footprint.unit) {
+        Some(needed) if needed <= elements => Ok(()),
+        Some(needed) => Err(Error::invalid(name.elements, elements, format_args!("shape and strides need {needed}"))),
+        None => Err(Error::invalid(name.elements, elements, "shape and strides reach beyond 64 bits")),
+    }
+}
+
+fn overlap(output: &'static str, other: &'static str, a: &Footprint, b: &Footprint) -> Error {
+    let range = |f: &Footprint| format!("{:#x}..{:#x}", f.base, f.base.saturating_add(f.span().unwrap_or(u64::MAX)));
+    let what = if output == "o" { O.address } else { LSE.address };
+    let expected = format_args!("{output} must not overlap {other}, {}", range(b));
+    Error::invalid(what, range(a), expected)
+}
+
+/// The mask as an entry's kind and as the kernel's window.
+pub(crate) fn mask(p: &Problem) -> (spec::MaskKind, spec::Window) {
+    const UNBOUNDED: i32 = spec::Window::UNBOUNDED;
+    let clamp = |side: Option<u32>| side.map_or(UNBOUNDED, |n| n.min(UNBOUNDED as u32) as i32);
+    let (left, right) = match p.mask {
+        Mask::Full => (UNBOUNDED, UNBOUNDED),
+        Mask::Causal | Mask::CausalTopLeft => (UNBOUNDED, 0),
+        Mask::Window { left, right } => (clamp(left), clamp(right)),
+    };
+    let top_left = p.mask == Mask::CausalTopLeft || p.alignment == crate::Alignment::TopLeft;
+    let shift = if top_left { 0 } else { p.seqlen_k as i32 - p.seqlen_q as i32 };
+    let kind = match (left, right) {
+        _ if p.softcap.is_some() => spec::MaskKind::Local,
+        (UNBOUNDED, UNBOUNDED) => spec::MaskKind::Full,
+        (UNBOUNDED, 0) => spec::MaskKind::Causal,
+        _ => spec::MaskKind::Local,
+    };
+    (kind, spec::Window { shift, left, right })
+}

@@ -1,0 +1,135 @@
+//! A driver in memory that runs nothing and writes down what it is told, and stand-ins for the kernels' PTX.
+use ferroflash::*;
+use std::path::PathBuf;
+use std::sync::{Mutex, Once};
+use std::time::Duration;
+
+/// Stand-ins for the kernels' PTX, so that these tests need no device compiler.
+pub fn with_ptx() {
+    static WRITE: Once = Once::new();
+    WRITE.call_once(|| {
+        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("fake-ptx");
+        std::fs::create_dir_all(&folder).expect("a folder");
+        for entry in ENTRIES {
+            let text = format!("// {}", entry.symbol);
+            std::fs::write(folder.join(entry.symbol).with_extension("ptx"), text).expect("a file");
+        }
+        // SAFETY: every test of a file waits here before it reads the environment.
+        unsafe { std::env::set_var(ptx::PTX_DIR_VARIABLE, folder) };
+    });
+}
+
+/// One launch, as the driver saw it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Launch {
+    pub symbol: String,
+    pub grid: [u32; 3],
+    pub threads: u32,
+    pub smem_bytes: u32,
+    pub params: Vec<u8>,
+    pub stream: u32,
+}
+
+/// A loaded kernel.
+pub struct Kernel {
+    symbol: String,
+    threads: u32,
+    smem_bytes: u32,
+}
+
+/// Records loads and launches.
+pub struct FakeDriver {
+    pub capabilities: Capabilities,
+    pub loaded: Mutex<Vec<String>>,
+    pub launches: Mutex<Vec<Launch>>,
+    /// Whether launches are written down.
+    pub records: bool,
+    /// What every launch returns, where it fails.
+    pub failure: Option<Error>,
+}
+
+impl FakeDriver {
+    pub fn new(profile: &str) -> Self {
+        let capabilities = Capabilities::profile(profile).expect("a known card").clone();
+        FakeDriver { capabilities, loaded: Mutex::default(), launches: Mutex::default(), records: true, failure: None }
+    }
+
+    pub fn launches(&self) -> Vec<Launch> {
+        self.launches.lock().expect("no panic").clone()
+    }
+
+    pub fn loaded(&self) -> Vec<String> {
+        self.loaded.lock().expect("no panic").clone()
+    }
+}
+
+impl Driver for FakeDriver {
+    type Kernel = Kernel;
+    type Buffer = Vec<u8>;
+    type Stream = u32;
+    type Event = Duration;
+
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn load(&self, ptx: &str, contract: LaunchContract<'_>) -> Result<Kernel, Error> {
+        let LaunchContract { symbol, threads, smem_bytes } = contract;
+        assert!(ptx.contains(symbol), "the PTX is the entry's");
+        self.loaded.lock().expect("no panic").push(symbol.into());
+        Ok(Kernel { symbol: symbol.into(), threads, smem_bytes })
+    }
+
+    fn stream(&self) -> Result<u32, Error> {
+        Ok(0)
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<Vec<u8>, Error> {
+        Ok(vec![0; bytes])
+    }
+
+    fn address(&self, buffer: &Vec<u8>) -> u64 {
+        buffer.as_ptr() as u64
+    }
+
+    fn upload(&self, buffer: &mut Vec<u8>, data: &[u8]) -> Result<(), Error> {
+        buffer[..data.len()].copy_from_slice(data);
+        Ok(())
+    }
+
+    fn download(&self, buffer: &Vec<u8>, data: &mut [u8]) -> Result<(), Error> {
+        data.copy_from_slice(&buffer[..data.len()]);
+        Ok(())
+    }
+
+    fn fill(&self, buffer: &mut Vec<u8>, byte: u8) -> Result<(), Error> {
+        buffer.fill(byte);
+        Ok(())
+    }
+
+    unsafe fn launch(&self, kernel: &Kernel, grid: [u32; 3], params: &[u8], stream: &u32) -> Result<(), Error> {
+        if let Some(failure) = &self.failure {
+            return Err(failure.clone());
+        }
+        if !self.records {
+            return Ok(());
+        }
+        let Kernel { symbol, threads, smem_bytes } = kernel;
+        let (symbol, params) = (symbol.clone(), params.to_vec());
+        let launch = Launch { symbol, grid, threads: *threads, smem_bytes: *smem_bytes, params, stream: *stream };
+        self.launches.lock().expect("no panic").push(launch);
+        Ok(())
+    }
+
+    fn synchronize(&self, _: &u32) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn record(&self, _: &u32) -> Result<Duration, Error> {
+        Ok(Duration::from_millis(self.launches().len() as u64))
+    }
+
+    fn elapsed(&self, start: &Duration, end: &Duration) -> Result<Duration, Error> {
+        Ok(*end - *start)
+    }
+}

@@ -1,0 +1,146 @@
+//! What reaches the driver.
+mod fake;
+
+use fake::{FakeDriver, with_ptx};
+use ferroflash::*;
+
+fn forward(address: u64) -> Forward<'static> {
+    let view = |n: u64, heads: usize| {
+        TensorView::bshd(address + (n << 30), 2 * 300 * heads as u64 * 64, DType::Bf16, [2, 300, heads, 64])
+    };
+    Forward::new(view(0, 8), view(1, 2), view(2, 2), view(3, 8)).mask(Mask::Causal).lse(LseView::contiguous(
+        address + (4 << 30),
+        2 * 8 * 300,
+        [2, 8, 300],
+    ))
+}
+
+/// Reads the parameters back from what the driver was given.
+fn params(bytes: &[u8]) -> FwdParams {
+    assert_eq!(bytes.len(), size_of::<FwdParams>());
+    // SAFETY: as long as the parameters, which have a value for all bytes that a host writes.
+    unsafe { bytes.as_ptr().cast::<FwdParams>().read_unaligned() }
+}
+
+#[test]
+fn a_launch_is_what_was_planned() -> Result<(), Error> {
+    with_ptx();
+    let attention = Attention::new(FakeDriver::new("l4"));
+    let f = forward(1 << 40);
+    let plan = attention.plan(&f)?;
+    assert!(attention.driver().loaded().is_empty(), "planning touches no device");
+    // SAFETY: nothing runs.
+    unsafe { attention.launch(&plan, &f, &7)? };
+
+    let launches = attention.driver().launches();
+    let [launch] = &launches[..] else { panic!("{launches:?}") };
+    assert_eq!(launch.symbol, plan.entry.symbol);
+    assert_eq!((launch.grid, launch.stream), (plan.grid, 7));
+    assert_eq!((launch.threads, launch.smem_bytes), (plan.entry.threads, plan.entry.smem_bytes));
+    let sent = params(&launch.params);
+    assert_eq!(sent, plan.params(&f)?);
+    assert_eq!((sent.q.base, sent.q.rows, sent.q.chunks), (1 << 40, 300, 8));
+    assert_eq!((sent.k.batch_bytes, sent.k.row_bytes, sent.k.head_bytes), (300 * 2 * 64 * 2, 2 * 64 * 2, 64 * 2));
+    assert_eq!((sent.lse.base, sent.lse.head_bytes), ((1 << 40) + (4 << 30), 300 * 4));
+    assert_eq!(sent.order.heads_per_kv.get(), 4);
+    Ok(())
+}
+
+#[test]
+fn a_plan_serves_other_tensors_of_its_problem_and_no_other_problem() -> Result<(), Error> {
+    with_ptx();
+    let attention = Attention::new(FakeDriver::new("h200"));
+    let f = forward(1 << 40);
+    let plan = attention.plan(&f)?;
+    let launch = |f: &Forward<'_>| {
+        // SAFETY: nothing runs.
+        unsafe { attention.launch(&plan, f, &0) }
+    };
+    launch(&forward(1 << 50))?;
+    assert_eq!(params(&attention.driver().launches()[0].params).o.base, (1 << 50) + (3 << 30));
+    launch(&Forward { lse: None, ..f })?;
+    assert_eq!(params(&attention.driver().launches()[1].params).lse.base, 0);
+
+    let refused = [
+        ("another mask", f.mask(Mask::Full), "the plan was made for"),
+        ("another scale", f.scale(2.0), "the plan was made for"),
+        ("misaligned", forward((1 << 50) + 8), "multiple of 16"),
+        ("overlapping", Forward { o: TensorView { address: f.q.address, ..f.o }, ..f }, "must not overlap"),
+    ];
+    for (name, f, words) in refused {
+        let message = launch(&f).expect_err(name).to_string();
+        assert!(message.contains(words), "{name}: {message}");
+    }
+    assert_eq!(attention.driver().launches().len(), 2, "nothing else was launched");
+    Ok(())
+}
+
+#[test]
+fn a_kernel_loads_once_however_many_threads_launch_it() -> Result<(), Error> {
+    with_ptx();
+    let attention = Attention::new(FakeDriver::new("a100"));
+    let (causal, full) = (forward(1 << 40), forward(1 << 40).mask(Mask::Full));
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                for f in [causal, full] {
+                    let plan = attention.plan(&f).expect("valid");
+                    // SAFETY: nothing runs.
+                    unsafe { attention.launch(&plan, &f, &0) }.expect("launched");
+                }
+            });
+        }
+    });
+    assert_eq!((attention.driver().launches().len(), attention.driver().loaded().len()), (16, 2));
+    attention.load(&attention.plan(&causal)?)?;
+    assert_eq!(attention.driver().loaded().len(), 2);
+    Ok(())
+}
+
+#[test]
+fn the_drivers_failure_comes_back() -> Result<(), Error> {
+    with_ptx();
+    let failure = Error::Driver { call: "cuLaunchKernel", code: Some(700), reason: "illegal address".into() };
+    let attention = Attention::new(FakeDriver { failure: Some(failure.clone()), ..FakeDriver::new("l4") });
+    let f = forward(1 << 40);
+    // SAFETY: nothing runs.
+    assert_eq!(unsafe { attention.launch(&attention.plan(&f)?, &f, &0) }, Err(failure));
+    Ok(())
+}
+
+#[test]
+fn a_kernel_picked_by_type_launches_by_its_type() -> Result<(), Error> {
+    with_ptx();
+    type Small = spec::FwdOverlap<spec::Bf16, spec::Causal, 4, 1, 4, 4, 4>;
+    let driver = FakeDriver::new("l4");
+    let kernel = Prepared::<Small, _>::new(&driver)?;
+    let f = forward(1 << 40).config("fwd_bf16_d64_causal_64x64");
+    let plan = plan(&f, driver.capabilities())?;
+    // SAFETY: nothing runs.
+    unsafe { kernel.launch(&driver, &plan.params(&f)?, &3)? };
+    let launch = &driver.launches()[0];
+    assert_eq!((launch.symbol.as_str(), launch.grid), (plan.entry.symbol, plan.grid));
+    assert_eq!((launch.threads, launch.smem_bytes, launch.stream), (plan.entry.threads, plan.smem, 3));
+    Ok(())
+}
+
+#[test]
+fn work_is_timed_between_two_marks() -> Result<(), Error> {
+    with_ptx();
+    let attention = Attention::new(FakeDriver::new("l4"));
+    let f = forward(1 << 40);
+    let plan = attention.plan(&f)?;
+    let elapsed = attention.driver().time(&0, &mut |stream| {
+        // SAFETY: nothing runs.
+        (0..3).try_for_each(|_| unsafe { attention.launch(&plan, &f, stream) })
+    })?;
+    assert_eq!(elapsed.as_millis(), 3);
+    Ok(())
+}
+
+#[test]
+fn without_a_driver_the_error_says_so() {
+    let Err(error) = RawDriver::current() else { return };
+    let message = error.to_string();
+    assert!(matches!(error, Error::Driver { .. }) && message.contains("CUDA"), "{message}");
+}

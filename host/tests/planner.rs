@@ -1,0 +1,151 @@
+//! What the planner chooses, as a table.
+use ferroflash::*;
+
+struct Case {
+    card: &'static str,
+    /// `[batch, heads_q, heads_k, seqlen_q, seqlen_k, head_dim]`.
+    sizes: [usize; 6],
+    mask: Mask,
+    softcap: Option<f32>,
+    entry: &'static str,
+    /// Query blocks of the launch.
+    tiles: u32,
+    /// Heads that run together.
+    group: u32,
+}
+
+const SLIDING: Mask = Mask::Window { left: Some(1023), right: Some(0) };
+const UNBOUNDED: Mask = Mask::Window { left: None, right: None };
+const CAUSAL_WINDOW: Mask = Mask::Window { left: None, right: Some(0) };
+
+#[rustfmt::skip]
+const CASES: &[Case] = &[
+    // Grid by head and query block; heads of a causal problem in groups that fit the L2 cache, of a full one alone.
+    Case { card: "h200", sizes: [8, 32, 32, 2048, 2048, 64], mask: Mask::Full, softcap: None, entry: "fwd_f16_d64_full_128x32", tiles: 4096, group: 1 },
+    Case { card: "h200", sizes: [8, 32, 32, 2048, 2048, 64], mask: Mask::Causal, softcap: None, entry: "fwd_f16_d64_causal_128x32", tiles: 4096, group: 64 },
+    Case { card: "h200", sizes: [2, 16, 16, 8192, 8192, 128], mask: Mask::Causal, softcap: None, entry: "fwd_f16_d128_causal_128x64", tiles: 2048, group: 8 },
+    Case { card: "l4", sizes: [2, 16, 16, 8192, 8192, 128], mask: Mask::Causal, softcap: None, entry: "fwd_f16_d128_causal_128x64", tiles: 2048, group: 4 },
+    Case { card: "a100", sizes: [2, 32, 8, 8192, 8192, 128], mask: Mask::Causal, softcap: None, entry: "fwd_f16_d128_causal_128x48", tiles: 4096, group: 16 },
+    // A key head that does not fit alone: only the query heads that share it run together.
+    Case { card: "l4", sizes: [1, 8, 2, 131072, 131072, 128], mask: Mask::Causal, softcap: None, entry: "fwd_f16_d128_causal_128x64", tiles: 8192, group: 4 },
+    // Shorter, then ever fewer queries for the card: smaller tiles.
+    Case { card: "h200", sizes: [32, 32, 32, 512, 512, 64], mask: Mask::Full, softcap: None, entry: "fwd_f16_d64_full_128x64", tiles: 4096, group: 1 },
+    Case { card: "h200", sizes: [2, 32, 32, 512, 512, 64], mask: Mask::Full, softcap: None, entry: "fwd_f16_d64_full_64x128_k2", tiles: 512, group: 1 },
+    Case { card: "h200", sizes: [2, 16, 16, 512, 512, 64], mask: Mask::Full, softcap: None, entry: "fwd_f16_d64_full_64x128_k2", tiles: 256, group: 1 },
+    Case { card: "h200", sizes: [1, 8, 8, 512, 512, 64], mask: Mask::Full, softcap: None, entry: "fwd_f16_d64_full_32x128_k2", tiles: 128, group: 1 },
+    Case { card: "h200", sizes: [2, 8, 8, 512, 512, 64], mask: Mask::Full, softcap: None, entry: "fwd_f16_d64_full_64x64", tiles: 128, group: 1 },
+    Case { card: "h200", sizes: [2, 8, 8, 512, 512, 64], mask: Mask::Causal, softcap: None, entry: "fwd_f16_d64_causal_32x128_k2", tiles: 256, group: 16 },
+    Case { card: "l4", sizes: [2, 16, 16, 512, 512, 64], mask: Mask::Full, softcap: None, entry: "fwd_f16_d64_full_128x64", tiles: 128, group: 1 },
+    Case { card: "l4", sizes: [2, 8, 8, 512, 512, 64], mask: Mask::Full, softcap: None, entry: "fwd_f16_d64_full_64x128_k2", tiles: 128, group: 1 },
+    Case { card: "l4", sizes: [1, 8, 8, 512, 512, 64], mask: Mask::Full, softcap: None, entry: "fwd_f16_d64_full_64x64", tiles: 64, group: 1 },
+    Case { card: "l4", sizes: [1, 4, 4, 512, 512, 64], mask: Mask::Full, softcap: None, entry: "fwd_f16_d64_full_32x128_k2", tiles: 64, group: 1 },
+    Case { card: "h200", sizes: [1, 32, 8, 128, 8192, 128], mask: Mask::Full, softcap: None, entry: "fwd_f16_d128_full_32x128_k4", tiles: 128, group: 1 },
+    Case { card: "h200", sizes: [4, 32, 32, 128, 8192, 64], mask: Mask::Full, softcap: None, entry: "fwd_f16_d64_full_64x128_k2", tiles: 256, group: 1 },
+    Case { card: "h200", sizes: [1, 32, 32, 128, 8192, 64], mask: Mask::Causal, softcap: None, entry: "fwd_f16_d64_causal_32x256_k4", tiles: 128, group: 16 },
+    // The mask chooses the kind of entry.
+    Case { card: "l4", sizes: [4, 16, 16, 2048, 2048, 64], mask: SLIDING, softcap: None, entry: "fwd_f16_d64_local_128x64", tiles: 1024, group: 1 },
+    Case { card: "l4", sizes: [4, 16, 16, 2048, 2048, 64], mask: UNBOUNDED, softcap: None, entry: "fwd_f16_d64_full_128x32", tiles: 1024, group: 1 },
+    Case { card: "l4", sizes: [4, 16, 16, 2048, 2048, 64], mask: CAUSAL_WINDOW, softcap: None, entry: "fwd_f16_d64_causal_128x32", tiles: 1024, group: 32 },
+    Case { card: "l4", sizes: [4, 16, 16, 2048, 2048, 64], mask: Mask::CausalTopLeft, softcap: None, entry: "fwd_f16_d64_causal_128x32", tiles: 1024, group: 32 },
+    Case { card: "l4", sizes: [4, 16, 16, 2048, 2048, 64], mask: Mask::Full, softcap: Some(30.0), entry: "fwd_f16_d64_local_128x64", tiles: 1024, group: 1 },
+    Case { card: "l4", sizes: [4, 16, 16, 2048, 2048, 64], mask: Mask::Causal, softcap: Some(30.0), entry: "fwd_f16_d64_local_128x64", tiles: 1024, group: 32 },
+    // Head dims run on the next larger entry that fits the card.
+    Case { card: "l4", sizes: [1, 1, 1, 1, 1, 8], mask: Mask::Full, softcap: None, entry: "fwd_f16_d32_full_128x64", tiles: 1, group: 1 },
+    Case { card: "l4", sizes: [1, 1, 1, 129, 1, 32], mask: Mask::Full, softcap: None, entry: "fwd_f16_d32_full_128x64", tiles: 2, group: 1 },
+    Case { card: "l4", sizes: [8, 8, 8, 2048, 2048, 40], mask: Mask::Full, softcap: None, entry: "fwd_f16_d64_full_128x32", tiles: 1024, group: 1 },
+    Case { card: "l4", sizes: [1, 1, 1, 128, 128, 72], mask: Mask::Full, softcap: None, entry: "fwd_f16_d96_full_128x32", tiles: 1, group: 1 },
+    Case { card: "l4", sizes: [1, 1, 1, 128, 128, 104], mask: Mask::Full, softcap: None, entry: "fwd_f16_d128_full_32x64_k2", tiles: 4, group: 1 },
+    Case { card: "l4", sizes: [8, 16, 16, 4096, 4096, 136], mask: Mask::Full, softcap: None, entry: "fwd_f16_d192_full_64x32", tiles: 8192, group: 1 },
+    Case { card: "a100", sizes: [8, 16, 16, 4096, 4096, 192], mask: Mask::Full, softcap: None, entry: "fwd_f16_d192_full_64x32", tiles: 8192, group: 1 },
+    Case { card: "h200", sizes: [8, 16, 16, 4096, 4096, 192], mask: Mask::Full, softcap: None, entry: "fwd_f16_d192_full_128x64", tiles: 4096, group: 1 },
+    Case { card: "h200", sizes: [8, 16, 16, 4096, 4096, 200], mask: Mask::Causal, softcap: None, entry: "fwd_f16_d256_causal_128x32", tiles: 4096, group: 8 },
+    Case { card: "h200", sizes: [1, 1, 1, 128, 128, 256], mask: Mask::Causal, softcap: None, entry: "fwd_f16_d256_causal_64x32", tiles: 2, group: 1 },
+    Case { card: "rtx4090", sizes: [1, 1, 1, 128, 128, 256], mask: Mask::Causal, softcap: None, entry: "fwd_f16_d256_causal_64x32", tiles: 2, group: 1 },
+];
+
+fn problem(case: &Case) -> Problem {
+    let [batch, heads_q, heads_k, seqlen_q, seqlen_k, head_dim] = case.sizes;
+    let (mask, softcap) = (case.mask, case.softcap);
+    Problem { seqlen_k, heads_k, mask, softcap, ..Problem::new(DType::F16, batch, seqlen_q, heads_q, head_dim) }
+}
+
+fn forward(p: &Problem) -> Forward<'static> {
+    let view = |n: u64, seqlen: usize, heads: usize| {
+        TensorView::bhsd(n << 44, 1 << 42, p.dtype, [p.batch, seqlen, heads, p.head_dim])
+    };
+    let [q, o] = [1, 4].map(|n| view(n, p.seqlen_q, p.heads_q));
+    let [k, v] = [2, 3].map(|n| view(n, p.seqlen_k, p.heads_k));
+    Forward { softcap: p.softcap, ..Forward::new(q, k, v, o).mask(p.mask) }
+}
+
+#[test]
+fn the_planner_chooses() {
+    let check = |case: &Case| {
+        let capabilities = Capabilities::profile(case.card).expect("a known card");
+        let name = format!("{} {:?} {:?}", case.card, case.sizes, case.mask);
+        let problem = problem(case);
+        let f = forward(&problem);
+        let plan = plan(&f, capabilities).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let params = plan.params(&f).expect("planned");
+        assert_eq!(plan.entry.symbol, case.entry, "{name}");
+        assert_eq!((plan.grid, params.order.group.get()), ([case.tiles, 1, 1], case.group), "{name}");
+        assert_eq!((plan.block, plan.smem), ([plan.entry.threads, 1, 1], plan.entry.smem_bytes), "{name}");
+        assert_eq!(supports(&problem, capabilities), Ok(plan.entry), "{name}");
+        assert!(!plan.reason.is_empty());
+    };
+    CASES.iter().for_each(check);
+}
+
+#[test]
+fn every_head_dim_and_mask_has_a_plan_on_every_card() {
+    for (name, capabilities) in Capabilities::PROFILES {
+        for dtype in [DType::F16, DType::Bf16] {
+            for head_dim in (8..=256).step_by(8) {
+                for mask in [Mask::Full, Mask::Causal, SLIDING] {
+                    let problem = Problem { mask, ..Problem::new(dtype, 2, 300, 4, head_dim) };
+                    let entry = supports(&problem, capabilities).unwrap_or_else(|e| panic!("{name}: {e}"));
+                    assert!(entry.smem_bytes <= capabilities.smem_per_block && entry.head_dim as usize >= head_dim);
+                    assert_eq!(entry.dtype, dtype);
+                }
+            }
+        }
+    }
+}
+
+/// `(mask, alignment, seqlen_q, seqlen_k) -> (shift, left, right)`.
+#[rustfmt::skip]
+const WINDOWS: &[(Mask, Alignment, usize, usize, [i32; 3])] = &[
+    (Mask::Causal, Alignment::BottomRight, 100, 300, [200, ALL, 0]),
+    (Mask::Causal, Alignment::BottomRight, 300, 100, [-200, ALL, 0]),
+    (Mask::Causal, Alignment::TopLeft, 100, 300, [0, ALL, 0]),
+    (Mask::CausalTopLeft, Alignment::BottomRight, 300, 100, [0, ALL, 0]),
+    (Mask::Window { left: Some(16), right: Some(4) }, Alignment::BottomRight, 100, 300, [200, 16, 4]),
+    (Mask::Window { left: Some(16), right: None }, Alignment::TopLeft, 100, 300, [0, 16, ALL]),
+    (Mask::Window { left: Some(u32::MAX), right: Some(1 << 30) }, Alignment::TopLeft, 100, 300, [0, ALL, ALL]),
+    (Mask::Full, Alignment::BottomRight, 100, 300, [200, ALL, ALL]),
+];
+const ALL: i32 = 1 << 30;
+
+#[test]
+fn masks_become_windows() {
+    for &(mask, alignment, seqlen_q, seqlen_k, [shift, left, right]) in WINDOWS {
+        let f = forward(&Problem { seqlen_k, mask, ..Problem::new(DType::F16, 1, seqlen_q, 2, 64) }).align(alignment);
+        let plan = plan(&f, Capabilities::profile("l4").expect("known")).expect("valid");
+        let window = plan.params(&f).expect("planned").window;
+        assert_eq!([window.shift, window.left, window.right], [shift, left, right], "{mask:?} {alignment:?}");
+    }
+}
+
+#[test]
+fn scales_become_base_two() {
+    let log2_e = std::f32::consts::LOG2_E;
+    let p = Problem::new(DType::F16, 1, 10, 2, 64);
+    let capabilities = Capabilities::profile("l4").expect("known");
+    let params = |f: Forward<'_>| {
+        let params = plan(&f, capabilities).and_then(|plan| plan.params(&f)).expect("valid");
+        (params.scale_log2, params.softcap)
+    };
+    assert_eq!(params(forward(&p)), (0.125 * log2_e, 0.0));
+    assert_eq!(params(forward(&p).scale(0.3)), (0.3 * log2_e, 0.0));
+    assert_eq!(params(forward(&p).scale(0.3).softcap(20.0)), (20.0 * log2_e, 0.3 / 20.0));
+}

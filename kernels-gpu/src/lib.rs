@@ -1,0 +1,19 @@
+//! FerroFlash's attention kernels. They read like the papers: no `asm!`, no byte offset, no barrier phase, no thread count.
+//!
+//! - [`mainloop`]: FlashAttention-2's order of work; [`forward`] runs it in blocks that feed themselves, a tile each or persistent,
+//!   [`specialised`] in blocks with a warp that only copies.
+//! - [`overlap`]: the next scores under way during this block's softmax.
+//! - [`softmax`]: online softmax with a lazy maximum. [`mask`]: which keys a query sees.
+//! - [`problem`]: one thread block's share of the problem, and what it stores.
+//! - [`entries`]: every line of `spec`'s table becomes an entry of the PTX.
+#![no_std]
+#![cfg_attr(target_arch = "nvptx64", feature(abi_ptx))]
+
+pub mod entries;
+pub mod forward;
+pub mod mainloop;
+pub mod mask;
+pub mod overlap;
+pub mod problem;
+pub mod softmax;
+pub mod specialised;

@@ -1,0 +1,153 @@
+//! Which keys a query sees. A mask is two numbers a row, the first key seen and the one past the last, so that masking costs a compare
+//! and a select an element.
+use core::ops::Range;
+use spec::{Causal, Full, Local, MaskMarker, Window};
+
+/// The rows of one thread block.
+#[derive(Clone, Copy)]
+pub struct Rows {
+    /// First query.
+    pub first: u32,
+    /// Queries of a tile.
+    pub tile: u32,
+    /// Queries of the head.
+    pub q_len: u32,
+    /// Keys of the head.
+    pub k_len: u32,
+    /// The mask's parameters.
+    pub window: Window,
+}
+
+/// The key blocks that some row of a thread block sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockRange {
+    /// First one.
+    pub start: u32,
+    /// Those that need no mask: whole, and seen by every row.
+    pub interior: (u32, u32),
+    /// One past the last.
+    pub end: u32,
+}
+
+/// A mask.
+pub trait MaskFn: MaskMarker {
+    /// Whether rows may start after key 0.
+    const LEFT: bool;
+    /// Whether every row sees every key.
+    const SEES_ALL: bool;
+
+    /// First key that `row` sees; below 0 or past the end where it reaches there.
+    fn first_key(rows: &Rows, row: u32) -> i32;
+
+    /// One past the last key that `row` sees; 0 or below where it sees none. Neither bound ever falls from one row to the next.
+    fn end_key(rows: &Rows, row: u32) -> i32;
+
+    /// Keys that `row` sees.
+    #[inline(always)]
+    fn keys(rows: &Rows, row: u32) -> Range<i32> {
+        Self::first_key(rows, row)..Self::end_key(rows, row)
+    }
+
+    /// Which blocks of `tile_n` keys the rows see.
+    #[inline(always)]
+    fn blocks(rows: &Rows, tile_n: u32) -> BlockRange {
+        let last_row = (rows.first + rows.tile).min(rows.q_len) - 1;
+        let (upper, lower) = (Self::keys(rows, rows.first), Self::keys(rows, last_row));
+        let clamp = |key: i32| key.max(0) as u32;
+        let end = clamp(lower.end).div_ceil(tile_n);
+        if !Self::LEFT {
+            return BlockRange { start: 0, interior: (0, clamp(upper.end) / tile_n), end };
+        }
+        let start = (clamp(upper.start) / tile_n).min(end);
+        let interior_start = clamp(lower.start).div_ceil(tile_n).clamp(start, end);
+        let interior_end = (clamp(upper.end) / tile_n).clamp(start, end);
+        // Where no block is seen whole by all, all are edges; those are taken first.
+        let interior = if interior_start < interior_end { (interior_start, interior_end) } else { (start, start) };
+        BlockRange { start, interior, end }
+    }
+}
+
+impl MaskFn for Full {
+    const LEFT: bool = false;
+    const SEES_ALL: bool = true;
+    #[inline(always)]
+    fn first_key(_: &Rows, _: u32) -> i32 {
+        0
+    }
+    #[inline(always)]
+    fn end_key(rows: &Rows, _: u32) -> i32 {
+        rows.k_len as i32
+    }
+}
+
+impl MaskFn for Causal {
+    const LEFT: bool = false;
+    const SEES_ALL: bool = false;
+    #[inline(always)]
+    fn first_key(_: &Rows, _: u32) -> i32 {
+        0
+    }
+    #[inline(always)]
+    fn end_key(rows: &Rows, row: u32) -> i32 {
+        (row as i32 + 1 + rows.window.shift).min(rows.k_len as i32)
+    }
+}
+
+impl MaskFn for Local {
+    const LEFT: bool = true;
+    const SEES_ALL: bool = false;
+    #[inline(always)]
+    fn first_key(rows: &Rows, row: u32) -> i32 {
+        row as i32 + rows.window.shift - rows.window.left
+    }
+    #[inline(always)]
+    fn end_key(rows: &Rows, row: u32) -> i32 {
+        (row as i32 + rows.window.shift).saturating_add(rows.window.right + 1).min(rows.k_len as i32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+
+    /// Compares the block range with what every row sees, key by key.
+    fn check<M: MaskFn>(rows: Rows, tile_n: u32) {
+        let range = M::blocks(&rows, tile_n);
+        let last = (rows.first + rows.tile).min(rows.q_len);
+        let sees = |row: u32, key: u32| key < rows.k_len && M::keys(&rows, row).contains(&(key as i32));
+        for block in 0..rows.k_len.div_ceil(tile_n) {
+            let keys = block * tile_n..(block + 1) * tile_n;
+            let any = (rows.first..last).any(|row| keys.clone().any(|key| sees(row, key)));
+            let all = (rows.first..last).all(|row| keys.clone().all(|key| sees(row, key)));
+            let taken = (range.start..range.end).contains(&block);
+            let unmasked = (range.interior.0..range.interior.1).contains(&block);
+            assert!(taken || !any, "block {block} is seen and not taken: {range:?}");
+            assert!(all || !unmasked, "block {block} needs a mask: {range:?}");
+        }
+        assert!(range.start <= range.interior.0 && range.interior.0 <= range.interior.1, "{range:?}");
+        assert!(range.interior.1 <= range.end || range.end == range.start, "{range:?}");
+    }
+
+    #[test]
+    fn blocks_cover_what_rows_see() {
+        let far = Window::UNBOUNDED;
+        for q_len in [1, 17, 64, 113, 128] {
+            for k_len in [1, 16, 47, 48, 49, 113, 200] {
+                for first in (0..q_len).step_by(32) {
+                    for tile_n in [16, 48, 64] {
+                        for shift in [0, k_len as i32 - q_len as i32] {
+                            for (left, right) in [(far, 0), (0, 0), (5, 3), (far, 7), (20, far), (far, far), (70, 1)] {
+                                let window = Window { shift, left, right };
+                                let rows = Rows { first, tile: 32, q_len, k_len, window };
+                                check::<Full>(rows, tile_n);
+                                check::<Causal>(rows, tile_n);
+                                check::<Local>(rows, tile_n);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Forward attention in which the tensor cores never wait for the softmax (FlashAttention-3, section 3.2, within one warp): S(n - 1) is
+//! computed while P(n) is exponentiated. A stage holds V(n) and K(n - 1).
+use crate::entries::Run;
+use crate::mask::MaskFn;
+use crate::problem::{Problem, mask_scores};
+use crate::softmax::Softmax;
+use spec::{FwdOverlap, FwdParams};
+use tile::{AFrag, Acc, Block, Mma, Part, Resident, Ring, SharedTile, Smem, Unfilled, Walk, shared_layout};
+
+shared_layout! {
+    /// What must be there before the first stage.
+    Lead / LeadSlot<E, M, N, D> { q: SharedTile<E, M, D>, k: SharedTile<E, N, D> }
+}
+shared_layout! {
+    /// A V block and the K block before it.
+    VkStage / VkSlot<E, N, D> { v: SharedTile<E, N, D>, k: SharedTile<E, N, D> }
+}
+
+impl<E: Mma, Mask: MaskFn, const M: usize, const W: usize, const N: usize, const D: usize, const HELD: usize> Run
+    for FwdOverlap<E, Mask, M, W, N, D, HELD>
+{
+    #[inline(always)]
+    fn run(p: FwdParams, mut block: Block<Self>, smem: Smem<Self>) {
+        const { assert!(!Mask::LEFT, "windows are the other kernel's: here every walk ends with key block 0") }
+        let (warp, tile_n) = (block.warp(), N as u32 * 16);
+        let problem = Problem::<E, D>::of(&p, block.index(), M as u32 * 16);
+        let rows = problem.rows;
+        let row0 = rows.first + warp.index * W as u32 * 16;
+        let range = Mask::blocks(&rows, tile_n);
+        if !Mask::SEES_ALL && range.end == 0 {
+            return problem.store_nothing_seen::<Self, M>(&block);
+        }
+        let mut n = range.end - 1;
+
+        // Prologue: Q with the last K block; then the last V block with the K block before it.
+        let (lead, ring): (Unfilled<Lead<E, M, N, D>>, Ring<VkStage<E, N, D>, 2>) = smem.split();
+        let (mut k, mut v) = (Walk::up(problem.k, n, &block), Walk::up(problem.v, n, &block));
+        let lead = lead.fill(|slot| {
+            slot.q.copy_edge(&mut Walk::up(problem.q, problem.m_block, &block), &block);
+            slot.k.copy_edge(&mut k, &block);
+        });
+        let mut kv = ring.prologue(|_, slot| {
+            slot.v.copy_edge(&mut v, &block);
+            if n > 0 {
+                slot.k.copy_whole(&mut k, &block)
+            }
+        });
+        let Lead { q: q_tile, k: k_last } = lead.land(&kv, &mut block);
+        let q_frag = Resident::<E, W, D, HELD>::load(&q_tile, warp);
+        let mut acc_s = Acc::<W, N>::zero();
+        acc_s.mma_abt(&q_frag, &k_last, warp, |_| {});
+
+        // Mainloop: `step` takes S(n) and returns S(n - 1). `left`: how many blocks come after this one, as far as known (2: two or more).
+        let (mut acc_o, mut softmax) = (Acc::<W, D>::zero(), Softmax::new(p.scale_log2));
+        let mut step = |n: u32, mut acc_s: Acc<W, N>, edge: bool, left: u32| {
+            let stage = kv.advance(&mut block, |slot, block| {
+                if left > 0 {
+                    slot.v.copy_whole(&mut v, block)
+                }
+                if left > 1 {
+                    slot.k.copy_whole(&mut k, block)
+                }
+            });
+            if edge {
+                mask_scores::<Mask, W, N>(&mut acc_s, &rows, row0, n * tile_n, warp);
+            }
+            softmax.observe(&acc_s, &mut acc_o, warp);
+            let (mut next, mut probs) = (Acc::<W, N>::zero(), AFrag::zero());
+            if left > 0 {
+                // S(n - 1) = Q K^T and, meanwhile, P(n) = exp2(S(n) - max)
+                next.mma_abt(&q_frag, &stage.k, warp, |part| softmax.exp(&acc_s, &mut probs, part));
+            } else {
+                softmax.exp(&acc_s, &mut probs, Part::ALL);
+            }
+            acc_o.mma_ab(&probs, &stage.v, warp, |part| softmax.sum(&probs, part, warp)); // O += P V
+            next
+        };
+        while n > 0 && n >= range.interior.1 {
+            acc_s = step(n, acc_s, true, if n > 1 { 2 } else { 1 });
+            n -= 1;
+        }
+        while n > 2 {
+            acc_s = step(n, acc_s, false, 2); // by twos: S changes registers without a copy
+            acc_s = step(n - 1, acc_s, false, 2);
+            n -= 2;
+        }
+        while n > 0 {
+            acc_s = step(n, acc_s, false, if n > 1 { 2 } else { 1 });
+            n -= 1;
+        }
+        step(0, acc_s, range.interior.1 == 0, 0);
+
+        // Epilogue.
+        problem.store(acc_o, &softmax, q_tile, warp);
+    }
+}

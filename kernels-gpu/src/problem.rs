@@ -1,0 +1,83 @@
+//! One thread block's share of the problem, and what it stores.
+use crate::mask::{MaskFn, Rows};
+use crate::softmax::Softmax;
+use spec::{FwdParams, Kernel};
+use tile::{Acc, Block, GlobalRows, GlobalVec, Mma, SharedTile, Warp};
+
+/// One tile of queries with its head's keys and values.
+pub struct Problem<E, const D: usize> {
+    /// Queries of the head.
+    pub q: GlobalRows<E, D>,
+    /// Keys of the head.
+    pub k: GlobalRows<E, D>,
+    /// Values of the head.
+    pub v: GlobalRows<E, D>,
+    /// Output of the head.
+    pub o: GlobalRows<E, D>,
+    /// Log-sum-exp of the head's rows.
+    pub lse: GlobalVec,
+    /// Which query tile of the head it is.
+    pub m_block: u32,
+    /// The tile's rows.
+    pub rows: Rows,
+}
+
+impl<E: Mma, const D: usize> Problem<E, D> {
+    /// The tile of `tile_m` queries that is `index`-th in order.
+    #[inline(always)]
+    pub fn of(p: &FwdParams, index: u32, tile_m: u32) -> Self {
+        let tile = p.order.tile(index);
+        let (q, k) = (GlobalRows::of(&p.q, tile.batch, tile.head), GlobalRows::of(&p.k, tile.batch, tile.kv_head));
+        Problem {
+            v: GlobalRows::of(&p.v, tile.batch, tile.kv_head).as_wide_as(&k),
+            o: GlobalRows::of(&p.o, tile.batch, tile.head),
+            lse: GlobalVec::of(&p.lse, tile.batch, tile.head, q.rows()),
+            m_block: tile.m_block,
+            rows: Rows {
+                first: tile.m_block * tile_m,
+                tile: tile_m,
+                q_len: q.rows(),
+                k_len: k.rows(),
+                window: p.window,
+            },
+            q,
+            k,
+        }
+    }
+
+    /// What a tile stores whose rows see no key: O = 0, LSE = -inf.
+    #[inline(always)]
+    pub fn store_nothing_seen<K: Kernel, const M: usize>(&self, block: &Block<K>) {
+        self.o.clear::<_, M>(self.rows.first, block);
+        self.lse.fill(f32::NEG_INFINITY, self.rows.first, self.rows.tile, block);
+    }
+
+    /// Normalises and stores O through Q's tile, which nobody needs any more, and stores LSE.
+    #[inline(always)]
+    pub fn store<const M: usize, const W: usize>(
+        &self,
+        mut acc_o: Acc<W, D>,
+        softmax: &Softmax<W>,
+        q_tile: SharedTile<E, M, D>,
+        warp: Warp,
+    ) {
+        acc_o.scale_rows(&softmax.normalise());
+        q_tile.store_through(&acc_o, &self.o, self.rows.first, warp);
+        self.lse.store(&softmax.lse(), self.rows.first + warp.index * W as u32 * 16, warp);
+    }
+}
+
+/// Masks a warp's scores, whose first row is `row0` and first column key `key0`.
+#[inline(always)]
+pub fn mask_scores<Mask: MaskFn, const W: usize, const N: usize>(
+    acc_s: &mut Acc<W, N>,
+    rows: &Rows,
+    row0: u32,
+    key0: u32,
+    warp: Warp,
+) {
+    acc_s.keep_before(|row| Mask::end_key(rows, row0 + row) - key0 as i32, warp);
+    if Mask::LEFT {
+        acc_s.keep_from(|row| Mask::first_key(rows, row0 + row) - key0 as i32, warp);
+    }
+}

@@ -1,0 +1,74 @@
+//! Forward attention with a warp that only copies (FlashAttention-3, section 3.1, on `cp.async` and named barriers).
+use crate::entries::Run;
+use crate::mainloop::{KvStage, Share, Stages, attend};
+use crate::mask::MaskFn;
+use crate::problem::Problem;
+use spec::{FwdParams, FwdSpecialised};
+use tile::{Block, Consumer, Lent, Mma, Resident, Ring, Role, SharedTile, Smem, Unfilled, Walk};
+
+/// Stages that the producer warp fills.
+struct Lending<T, const STAGES: usize> {
+    kv: Consumer<T, STAGES>,
+    /// The last block taken.
+    start: u32,
+}
+
+impl<T: tile::SharedLayout, const STAGES: usize> Stages<T> for Lending<T, STAGES> {
+    type Stage<'a>
+        = Lent<'a, T>
+    where
+        Self: 'a;
+    #[inline(always)]
+    fn next(&mut self, n: u32) -> Lent<'_, T> {
+        self.kv.wait(n >= self.start + STAGES as u32)
+    }
+}
+
+impl<
+    E: Mma,
+    Mask: MaskFn,
+    const M: usize,
+    const W: usize,
+    const N: usize,
+    const D: usize,
+    const HELD: usize,
+    const STAGES: usize,
+> Run for FwdSpecialised<E, Mask, M, W, N, D, HELD, STAGES>
+{
+    #[inline(always)]
+    fn run(p: FwdParams, mut block: Block<Self>, smem: Smem<Self>) {
+        let problem = Problem::<E, D>::of(&p, block.index(), M as u32 * 16);
+        let rows = problem.rows;
+        let range = Mask::blocks(&rows, N as u32 * 16);
+        if !Mask::SEES_ALL && range.start == range.end {
+            return problem.store_nothing_seen::<Self, M>(&block);
+        }
+
+        // Prologue: every warp fetches Q.
+        let (q_buf, ring): (Unfilled<SharedTile<E, M, D>>, Ring<KvStage<E, N, D, 1>, STAGES>) = smem.split();
+        let q_tile = q_buf.fill(|slot| slot.copy_edge(&mut Walk::up(problem.q, problem.m_block, &block), &block));
+        let q_tile = q_tile.land_alone(&mut block);
+
+        match ring.specialise(block) {
+            Role::Producer(mut kv) => {
+                let crew = kv.crew();
+                let mut k = Walk::up(problem.k, range.end - 1, &crew);
+                let mut v = Walk::up(problem.v, range.end - 1, &crew);
+                for _ in range.start..range.end {
+                    kv.produce(|slot| {
+                        slot.k.copy_edge(&mut k, &crew);
+                        slot.v.copy_edge(&mut v, &crew);
+                    });
+                }
+                kv.finish();
+            }
+            Role::Consumer(kv, warp) => {
+                let q_frag = Resident::<E, W, D, HELD>::load(&q_tile, warp);
+                let share = Share { rows, range, row0: rows.first + warp.index * W as u32 * 16, part: 0 };
+                let mut stages = Lending { kv, start: range.start };
+                let (acc_o, softmax) = attend::<E, Mask, W, 1, N, D, HELD>(&p, share, &q_frag, &mut stages, warp);
+                problem.store(acc_o, &softmax, q_tile, warp);
+            }
+        }
+    }
+}

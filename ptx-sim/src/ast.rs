@@ -1,0 +1,222 @@
+//! The parsed module: what the text says, with every register, variable and label resolved.
+
+use std::collections::HashMap;
+
+/// State space of a variable or an access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Space {
+    /// Generic address: one of the others, told by the address itself.
+    Generic,
+    /// Device memory.
+    Global,
+    /// Constant bank.
+    Const,
+    /// Shared memory of the thread block.
+    Shared,
+    /// Memory of one thread.
+    Local,
+    /// Kernel or function parameters.
+    Param,
+}
+
+/// Width class of a register.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RegClass {
+    /// `.pred`
+    Pred,
+    /// 8, 16 and 32 bits.
+    B32,
+    /// 64 bits.
+    B64,
+    /// 128 bits: declared, never executed.
+    B128,
+}
+
+/// A variable in any state space, or a parameter.
+#[derive(Clone, Debug)]
+pub(crate) struct Variable {
+    pub name: Box<str>,
+    pub space: Space,
+    pub align: u64,
+    /// Bytes; 0 for an `extern` array without length.
+    pub size: u64,
+    pub init: Vec<u8>,
+    pub external: bool,
+}
+
+/// What an identifier in an operand means.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Symbol {
+    /// Index into [`Function::variables`].
+    Variable(u32),
+    /// A module variable, a function, or unknown.
+    Named(Box<str>),
+}
+
+/// Base of an address operand.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Base {
+    Reg(u32),
+    Symbol(Symbol),
+    Absolute,
+}
+
+/// An instruction operand.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Operand {
+    Reg(u32),
+    /// `!p`
+    Not(u32),
+    Int(u64),
+    F32(u32),
+    F64(u64),
+    /// Symbol with a byte offset.
+    Symbol(Symbol, i64),
+    /// `%tid.x` and the like.
+    Special(Box<str>),
+    /// `[base+offset]`; the rest is what a tensor address has after the comma.
+    Address(Base, i64, Vec<Operand>),
+    /// `{a, b}`
+    Vector(Vec<Operand>),
+    /// `(a, b)` of a call.
+    Group(Vec<Operand>),
+    /// `d|p`
+    Pair(Box<Operand>, Box<Operand>),
+    /// `_`
+    Sink,
+    /// Index of an instruction of this function.
+    Label(u32),
+}
+
+/// One instruction.
+#[derive(Clone, Debug)]
+pub(crate) struct Instruction {
+    pub line: u32,
+    /// Bytes of the text, guard and semicolon included.
+    pub span: (u32, u32),
+    /// Index into [`Module::locations`]; 0 is "unknown".
+    pub location: u32,
+    /// Predicate register and whether it is negated.
+    pub guard: Option<(u32, bool)>,
+    pub opcode: Box<str>,
+    pub operands: Vec<Operand>,
+}
+
+/// An entry or a device function.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Function {
+    /// Index in [`Module::functions`].
+    pub index: usize,
+    pub name: Box<str>,
+    pub entry: bool,
+    pub defined: bool,
+    pub line: u32,
+    /// Parameters are the first variables, return values follow them.
+    pub n_params: usize,
+    pub n_returns: usize,
+    pub variables: Vec<Variable>,
+    /// Class of each register and, for reports, its name.
+    pub registers: Vec<RegRange>,
+    pub n_registers: u32,
+    pub instructions: Vec<Instruction>,
+    /// Label names by the instruction they stand before: what debug sections refer to.
+    pub labels: HashMap<Box<str>, u32>,
+    pub reqntid: Option<[u32; 3]>,
+    pub maxntid: Option<[u32; 3]>,
+    pub minnctapersm: Option<u32>,
+}
+
+/// Registers `first..first + count`, named `name0..` or, alone, `name`.
+#[derive(Clone, Debug)]
+pub(crate) struct RegRange {
+    pub name: Box<str>,
+    pub first: u32,
+    pub count: u32,
+    pub numbered: bool,
+    pub class: RegClass,
+}
+
+impl Function {
+    /// The range that holds register `id`.
+    pub fn range(&self, id: u32) -> Option<&RegRange> {
+        let at = self.registers.partition_point(|range| range.first <= id);
+        self.registers.get(at.checked_sub(1)?)
+    }
+}
+
+/// A source position as `.loc` gives it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub(crate) struct Location {
+    pub file: u32,
+    pub line: u32,
+    pub column: u32,
+}
+
+/// A parsed PTX module.
+#[derive(Clone, Debug)]
+pub struct Module {
+    pub(crate) id: u64,
+    pub(crate) version: (u32, u32),
+    pub(crate) target: Box<str>,
+    pub(crate) files: HashMap<u32, Box<str>>,
+    pub(crate) locations: Vec<Location>,
+    pub(crate) globals: Vec<Variable>,
+    pub(crate) functions: Vec<Function>,
+    pub(crate) entries: Vec<Entry>,
+    /// Inline frames, where the module has debug sections.
+    pub(crate) scopes: Vec<crate::dwarf::Scope>,
+    /// For each function, when first asked for.
+    pub(crate) inlining: Vec<std::sync::OnceLock<crate::debug::Inlining>>,
+    pub(crate) text: Box<str>,
+}
+
+/// An entry point and what its launch must honour.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct Entry {
+    /// Symbol.
+    pub name: String,
+    /// Bytes of the parameter block.
+    pub param_bytes: usize,
+    /// Alignment of the parameter block in bytes.
+    pub param_align: usize,
+    /// `.reqntid`: the only block shape the entry may be launched with.
+    pub reqntid: Option<[u32; 3]>,
+    /// `.maxntid`: the largest block shape.
+    pub maxntid: Option<[u32; 3]>,
+    /// `.minnctapersm`
+    pub minnctapersm: Option<u32>,
+    /// `.target` of the module, e.g. `sm_80`.
+    pub target: String,
+    /// Bytes of statically declared shared memory that the entry uses.
+    pub static_shared: u32,
+}
+
+impl Module {
+    /// The entry points in the order of the text.
+    pub fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.iter()
+    }
+
+    /// The entry named `name`.
+    pub fn entry(&self, name: &str) -> Option<&Entry> {
+        self.entries.iter().find(|entry| entry.name == name)
+    }
+
+    /// `.version` as (major, minor).
+    pub fn version(&self) -> (u32, u32) {
+        self.version
+    }
+
+    pub(crate) fn function(&self, name: &str) -> Option<usize> {
+        let defined = self.functions.iter().position(|function| *function.name == *name && function.defined);
+        defined.or_else(|| self.functions.iter().position(|function| *function.name == *name))
+    }
+
+    /// The instruction as it is written, blanks reduced.
+    pub(crate) fn written(&self, instruction: &Instruction) -> String {
+        let (start, end) = (instruction.span.0 as usize, instruction.span.1 as usize);
+        let text = self.text.get(start..end).unwrap_or(&instruction.opcode);
+        text.split_whitespace().collect::<Vec<_>>().join(" ")
+    }
+}

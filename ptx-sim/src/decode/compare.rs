@@ -1,0 +1,113 @@
+//! `setp`, `set`, `selp`, `slct`.
+
+use crate::regs::{Alu, alu};
+
+macro_rules! compare {
+    ($t:ty, $cmp:expr, $x:ident => $key:expr) => {
+        match $cmp {
+            "eq" => Some(alu!(bool => |a: $t, b: $t| { let k = |$x: $t| $key; k(a) == k(b) })),
+            "ne" => Some(alu!(bool => |a: $t, b: $t| { let k = |$x: $t| $key; k(a) != k(b) })),
+            "lt" => Some(alu!(bool => |a: $t, b: $t| { let k = |$x: $t| $key; k(a) < k(b) })),
+            "le" => Some(alu!(bool => |a: $t, b: $t| { let k = |$x: $t| $key; k(a) <= k(b) })),
+            "gt" => Some(alu!(bool => |a: $t, b: $t| { let k = |$x: $t| $key; k(a) > k(b) })),
+            "ge" => Some(alu!(bool => |a: $t, b: $t| { let k = |$x: $t| $key; k(a) >= k(b) })),
+            _ => None,
+        }
+    };
+    ($t:ty, $cmp:expr) => { compare!($t, $cmp, x => x) };
+}
+
+/// Unordered forms (`ltu`, true when either is NaN), `num` and `nan`. `ne` is unordered in no form: PTX `ne` is false on NaN.
+macro_rules! compare_float {
+    ($t:ty, $cmp:expr, $x:ident => $key:expr) => {
+        match $cmp {
+            "ne" => Some(alu!(bool => |a: $t, b: $t| { let k = |$x: $t| $key; k(a) < k(b) || k(a) > k(b) })),
+            "equ" => Some(alu!(bool => |a: $t, b: $t| { let k = |$x: $t| $key; k(a) == k(b) || k(a).is_nan() || k(b).is_nan() })),
+            "neu" => Some(alu!(bool => |a: $t, b: $t| { let k = |$x: $t| $key; k(a) != k(b) })),
+            "ltu" => Some(alu!(bool => |a: $t, b: $t| { let k = |$x: $t| $key; k(a) < k(b) || k(a).is_nan() || k(b).is_nan() })),
+            "leu" => Some(alu!(bool => |a: $t, b: $t| { let k = |$x: $t| $key; k(a) <= k(b) || k(a).is_nan() || k(b).is_nan() })),
+            "gtu" => Some(alu!(bool => |a: $t, b: $t| { let k = |$x: $t| $key; k(a) > k(b) || k(a).is_nan() || k(b).is_nan() })),
+            "geu" => Some(alu!(bool => |a: $t, b: $t| { let k = |$x: $t| $key; k(a) >= k(b) || k(a).is_nan() || k(b).is_nan() })),
+            "num" => Some(alu!(bool => |a: $t, b: $t| { let k = |$x: $t| $key; !k(a).is_nan() && !k(b).is_nan() })),
+            "nan" => Some(alu!(bool => |a: $t, b: $t| { let k = |$x: $t| $key; k(a).is_nan() || k(b).is_nan() })),
+            cmp => compare!($t, cmp, $x => $key),
+        }
+    };
+}
+
+/// `lo ls hi hs` are the unsigned names of `lt le gt ge`.
+fn unsigned(cmp: &str) -> &str {
+    match cmp {
+        "lo" => "lt",
+        "ls" => "le",
+        "hi" => "gt",
+        "hs" => "ge",
+        cmp => cmp,
+    }
+}
+
+/// The comparison `cmp` on type `ty`.
+pub(super) fn setp(cmp: &str, ty: &str, ftz: bool) -> Option<Alu> {
+    use super::float::{flush, from_bf16, from_f16};
+    match ty {
+        "b16" | "u16" => compare!(u16, unsigned(cmp)),
+        "b32" | "u32" => compare!(u32, unsigned(cmp)),
+        "b64" | "u64" => compare!(u64, unsigned(cmp)),
+        "s16" => compare!(i16, cmp),
+        "s32" => compare!(i32, cmp),
+        "s64" => compare!(i64, cmp),
+        "f32" if ftz => compare_float!(f32, cmp, x => flush(x)),
+        "f32" => compare_float!(f32, cmp, x => x),
+        "f64" => compare_float!(f64, cmp, x => x),
+        "f16" => compare_float!(u16, cmp, x => from_f16(x)),
+        "bf16" => compare_float!(u16, cmp, x => from_bf16(x)),
+        _ => None,
+    }
+}
+
+/// Selections.
+pub(super) fn find(op: &str, mods: &[&str]) -> Option<Alu> {
+    match (op, mods) {
+        ("selp", ["b16" | "u16" | "s16" | "f16"]) => Some(alu!(u16 => |a: u16, b: u16, p: bool| if p { a } else { b })),
+        ("selp", ["b32" | "u32" | "s32"]) => Some(alu!(u32 => |a: u32, b: u32, p: bool| if p { a } else { b })),
+        ("selp", ["f32"]) => Some(alu!(f32 => |a: f32, b: f32, p: bool| if p { a } else { b })),
+        ("selp", ["b64" | "u64" | "s64"]) => Some(alu!(u64 => |a: u64, b: u64, p: bool| if p { a } else { b })),
+        ("selp", ["f64"]) => Some(alu!(f64 => |a: f64, b: f64, p: bool| if p { a } else { b })),
+        ("slct", ["b32" | "u32" | "s32" | "f32", "s32"]) => {
+            Some(alu!(u32 => |a: u32, b: u32, c: i32| if c >= 0 { a } else { b }))
+        }
+        ("set", [cmp, d, s]) => set(cmp, d, s),
+        _ => None,
+    }
+}
+
+fn set(cmp: &str, d: &str, s: &str) -> Option<Alu> {
+    let wanted = match cmp {
+        "eq" => 0b010u32,
+        "ne" => 0b101,
+        "lt" | "lo" => 0b001,
+        "le" | "ls" => 0b011,
+        "gt" | "hi" => 0b100,
+        "ge" | "hs" => 0b110,
+        _ => return None,
+    };
+    macro_rules! by_cmp {
+        ($d:ty, $t:ty, $yes:expr, $no:expr, $($n:literal)*) => { match wanted { $(
+            $n => Some(alu!($d => |a: $t, b: $t| {
+                let bit = match a.partial_cmp(&b) {
+                    Some(core::cmp::Ordering::Less) => 1u32,
+                    Some(core::cmp::Ordering::Equal) => 2,
+                    Some(core::cmp::Ordering::Greater) => 4,
+                    None => 0,
+                };
+                if bit & $n != 0 { $yes } else { $no }
+            })), )* _ => None } };
+    }
+    match (d, s) {
+        ("u32" | "s32" | "b32", "u32" | "b32") => by_cmp!(u32, u32, !0, 0, 1 2 3 4 5 6),
+        ("u32" | "s32" | "b32", "s32") => by_cmp!(u32, i32, !0, 0, 1 2 3 4 5 6),
+        ("u32" | "s32" | "b32", "f32") => by_cmp!(u32, f32, !0, 0, 1 2 3 4 5 6),
+        ("f32", "f32") => by_cmp!(f32, f32, 1.0, 0.0, 1 2 3 4 5 6),
+        _ => None,
+    }
+}

@@ -1,0 +1,84 @@
+//! Matrix loads, stores and products.
+
+use super::{Builder, memory::space_of};
+use crate::{
+    ast::Operand,
+    op::{Element, Matrix, Mma, Op},
+    regs::Kind,
+};
+
+impl Builder<'_> {
+    pub(super) fn tensor(&mut self, op: &str, mods: &[&str], operands: &[Operand]) -> Result<Option<Vec<Op>>, String> {
+        let found = match (op, mods) {
+            ("ldmatrix", ["sync", "aligned", "m8n8", count, ..]) => match operands {
+                [d, a] => Op::LdMatrix(Box::new(self.matrix(mods, count, d, a, true)?)),
+                _ => return Err("ldmatrix takes registers and an address".into()),
+            },
+            ("stmatrix", ["sync", "aligned", "m8n8", count, ..]) => match operands {
+                [a, s] => Op::StMatrix(Box::new(self.matrix(mods, count, s, a, false)?)),
+                _ => return Err("stmatrix takes an address and registers".into()),
+            },
+            ("movmatrix", ["sync", "aligned", "m8n8", "trans", "b16"]) => match operands {
+                [d, s] => Op::MovMatrix { d: self.destination(d, Kind::B32)?, s: self.source(s, Kind::B32)? },
+                _ => return Err("movmatrix takes two registers".into()),
+            },
+            ("mma", ["sync", "aligned", shape, "row", "col", d, a, b, c]) => {
+                let k = match *shape {
+                    "m16n8k16" => 16,
+                    "m16n8k8" => 8,
+                    _ => return Ok(None),
+                };
+                let element = match (*a, *b) {
+                    ("f16", "f16") => Element::F16,
+                    ("bf16", "bf16") => Element::Bf16,
+                    _ => return Ok(None),
+                };
+                let half = match (*d, *c) {
+                    ("f32", "f32") => false,
+                    ("f16", "f16") if element == Element::F16 => true,
+                    _ => return Ok(None),
+                };
+                self.mma(element, k, half, operands)?
+            }
+            _ => return Ok(None),
+        };
+        Ok(Some(vec![found]))
+    }
+
+    fn matrix(
+        &mut self,
+        mods: &[&str],
+        count: &str,
+        regs: &Operand,
+        addr: &Operand,
+        load: bool,
+    ) -> Result<Matrix, String> {
+        let count = match count {
+            "x1" => 1,
+            "x2" => 2,
+            "x4" => 4,
+            _ => return Err("x1, x2 or x4 matrices".into()),
+        };
+        if mods.last() != Some(&"b16") {
+            return Err("matrices of .b16 only".into());
+        }
+        let regs = self.rows(regs, load)?;
+        if regs.len() != count {
+            return Err(format!("{} registers for {count} matrices", regs.len()));
+        }
+        let (addr, space) = self.address(addr, space_of(mods))?;
+        Ok(Matrix { regs, transposed: mods.contains(&"trans"), space, addr })
+    }
+
+    fn mma(&mut self, element: Element, k: usize, half: bool, operands: &[Operand]) -> Result<Op, String> {
+        let [d, a, b, c] = operands else { return Err("mma takes four operands".into()) };
+        let (d, a, b, c) = (self.rows(d, true)?, self.rows(a, false)?, self.rows(b, false)?, self.rows(c, false)?);
+        let accumulators = if half { 2 } else { 4 };
+        let wanted = [accumulators, k / 4, k / 8, accumulators];
+        let found = [d.len(), a.len(), b.len(), c.len()];
+        if wanted != found {
+            return Err(format!("mma needs {wanted:?} registers, has {found:?}"));
+        }
+        Ok(Op::Mma(Box::new(Mma { element, k, half, d, a, b, c })))
+    }
+}

@@ -1,0 +1,212 @@
+//! Errors. Findings about a kernel are not errors but [`crate::Report`]s.
+
+/// The text is not PTX.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{line}:{column}: {message}")]
+pub struct ParseError {
+    /// Line, from one.
+    pub line: u32,
+    /// Column in bytes, from one.
+    pub column: u32,
+    /// What was expected and what was found.
+    pub message: String,
+}
+
+/// A host-side access to simulated memory was refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MemoryError {
+    /// The address belongs to no allocation.
+    #[error("address {address:#x} belongs to no allocation")]
+    Unknown {
+        /// The address.
+        address: u64,
+    },
+    /// The range leaves its allocation.
+    #[error("{bytes} bytes at {name}+{offset} leave the allocation of {size} bytes")]
+    OutOfBounds {
+        /// The allocation.
+        name: String,
+        /// First byte of the range.
+        offset: i64,
+        /// Length of the range.
+        bytes: usize,
+        /// Length of the allocation.
+        size: usize,
+    },
+    /// The allocation was freed.
+    #[error("{name} was freed")]
+    Freed {
+        /// The allocation.
+        name: String,
+    },
+    /// Nobody wrote this byte.
+    #[error("{name}+{offset} was never written")]
+    Uninitialised {
+        /// The allocation.
+        name: String,
+        /// First such byte.
+        offset: u64,
+    },
+    /// The allocation is larger than the simulator's address stride.
+    #[error(
+        "{name}: {bytes} bytes with alignment {align} cannot be allocated (at most 2^35 bytes, alignment a power of two up to 2^20)"
+    )]
+    BadAllocation {
+        /// The allocation.
+        name: String,
+        /// Requested length.
+        bytes: usize,
+        /// Requested alignment.
+        align: usize,
+    },
+}
+
+/// A launch was refused before any instruction ran, or reached an instruction that the simulator does not execute.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LaunchError {
+    /// No such device profile.
+    #[error("no device profile `{name}`; known: {known}")]
+    UnknownProfile {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        known: String,
+    },
+    /// The module has no such entry.
+    #[error("no entry `{name}` in this module; it has: {known}")]
+    UnknownEntry {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        known: String,
+    },
+    /// The module was compiled for another architecture.
+    #[error("the module targets {target}, which {device} (sm_{compute_capability}) does not run")]
+    Target {
+        /// `.target`
+        target: String,
+        /// Profile name.
+        device: &'static str,
+        /// The device's architecture.
+        compute_capability: u32,
+    },
+    /// More shared memory than a block may have at all.
+    #[error("{name} wants {bytes} bytes of shared memory (static and dynamic), {device} has {limit} for a block")]
+    SharedMemory {
+        /// Entry.
+        name: String,
+        /// Static plus dynamic.
+        bytes: u64,
+        /// Profile name.
+        device: &'static str,
+        /// Largest size with opt-in.
+        limit: u32,
+    },
+    /// More shared memory than the opt-in allows.
+    #[error(
+        "{name} wants {bytes} bytes of shared memory; above {limit} the host must opt in first (the attribute is set to {opt_in})"
+    )]
+    SharedMemoryOptIn {
+        /// Entry.
+        name: String,
+        /// Static plus dynamic.
+        bytes: u64,
+        /// What needs no opt-in.
+        limit: u32,
+        /// The attribute; 0: never set.
+        opt_in: u32,
+    },
+    /// The block shape contradicts `.reqntid` or `.maxntid`.
+    #[error("{name} must be launched with {directive} {wanted:?}, not with block {block:?}")]
+    BlockShape {
+        /// Entry.
+        name: String,
+        /// The directive.
+        directive: &'static str,
+        /// What it says.
+        wanted: [u32; 3],
+        /// What the launch says.
+        block: [u32; 3],
+    },
+    /// The block is empty or larger than the device allows.
+    #[error("block {block:?} has {threads} threads; {device} runs 1 to {limit} (64 in z)")]
+    BlockSize {
+        /// The block.
+        block: [u32; 3],
+        /// Its threads.
+        threads: u64,
+        /// Profile name.
+        device: &'static str,
+        /// Largest number of threads.
+        limit: u32,
+    },
+    /// The grid is empty or larger than the device allows.
+    #[error("grid {grid:?} is outside 1..=[2147483647, 65535, 65535]")]
+    Grid {
+        /// The grid.
+        grid: [u32; 3],
+    },
+    /// The parameter block has the wrong size.
+    #[error("{name} takes {wanted} bytes of parameters, the launch gives {given}")]
+    ParamSize {
+        /// Entry.
+        name: String,
+        /// Size in the PTX.
+        wanted: usize,
+        /// Size of the launch.
+        given: usize,
+    },
+    /// The kernel reached an instruction that the simulator does not execute.
+    #[error("line {line}: `{text}`: {reason}")]
+    Unsupported {
+        /// Line of the PTX.
+        line: u32,
+        /// The line's text.
+        text: String,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// Why a script cannot be read or does not hold.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ScriptError {
+    /// A statement that makes no sense.
+    #[error("script line {line}: {message}")]
+    Syntax {
+        /// Line of the text, from one.
+        line: usize,
+        /// What is wrong and what would be right.
+        message: String,
+    },
+    /// A launch was refused.
+    #[error("script line {line}: {error}")]
+    Launch {
+        /// Line of the `run` statement.
+        line: usize,
+        /// Why.
+        error: LaunchError,
+    },
+    /// A host access failed, for example because the kernel never wrote what is expected.
+    #[error("script line {line}: {error}")]
+    Memory {
+        /// Line of the statement.
+        line: usize,
+        /// Why.
+        error: MemoryError,
+    },
+    /// A buffer has another value than expected.
+    #[error("script line {line}: {buffer}[{index}] is {found}, expected {expected}")]
+    Value {
+        /// Line of the `expect` statement.
+        line: usize,
+        /// Buffer.
+        buffer: String,
+        /// Element.
+        index: usize,
+        /// What is there.
+        found: f64,
+        /// What should be there.
+        expected: f64,
+    },
+}

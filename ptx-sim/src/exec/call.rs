@@ -1,0 +1,217 @@
+//! Calls of device functions and of the device runtime.
+
+use super::{
+    Block,
+    block::Stop,
+    warp::{Status, Warp},
+};
+use crate::{
+    decode::SHARED_BASE,
+    op::{Call, Callee},
+    regs::{FULL, lanes},
+    report::Kind,
+};
+
+/// Deepest nesting of calls.
+const MAX_FRAMES: usize = 64;
+/// Longest text that `printf` reads.
+const MAX_TEXT: usize = 4096;
+
+impl<'a> Block<'a> {
+    pub(super) fn call(&mut self, warp: &mut Warp<'a>, call: &'a Call, mask: u32) {
+        match &call.target {
+            Callee::Function(function) => {
+                if warp.frames.len() >= MAX_FRAMES {
+                    self.report(warp, Kind::Runaway, mask, None, format!("calls nest deeper than {MAX_FRAMES}"));
+                    self.stop = Some(Stop::Reported);
+                    return;
+                }
+                let caller = warp.frames.last().map_or(0, |frame| frame.base);
+                warp.push_frame(self.context, self.id, *function, mask, Some(call));
+                let callee = warp.frames.last().map_or(0, |frame| frame.base);
+                let params = &self.context.program.functions[*function].params;
+                copy_frame(warp, mask, call.args.iter().zip(params), caller, callee);
+            }
+            Callee::Vprintf => self.print(warp, call, mask),
+            Callee::AssertFail => {
+                let message = self.text_argument(warp, call, 0, mask);
+                self.report(warp, Kind::Trap, mask, None, format!("device assertion failed: {message}"));
+                self.stop = Some(Stop::Reported);
+            }
+            Callee::Unknown(name) => {
+                let place = super::trace::place(self.context, warp.site);
+                self.stop = Some(Stop::Error(crate::LaunchError::Unsupported {
+                    line: place.ptx_line,
+                    text: place.instruction,
+                    reason: format!("function {name} has no body in this module"),
+                }));
+            }
+        }
+    }
+
+    /// The running frame has no lanes left.
+    pub(super) fn leave(&mut self, warp: &mut Warp<'a>) {
+        let Some(frame) = warp.frames.pop() else { return };
+        let Some(caller) = warp.frames.last() else {
+            warp.status = Status::Done;
+            return;
+        };
+        if let Some(call) = frame.call {
+            let returns = &self.context.program.functions[frame.function].returns;
+            let base = caller.base;
+            let mask = frame.mask & warp.live;
+            copy_frame(warp, mask, returns.iter().zip(&call.returns), frame.base, base);
+        }
+    }
+
+    fn frame_u64(&self, warp: &Warp<'a>, offset: u32, lane: usize) -> u64 {
+        let base = warp.frames.last().map_or(0, |frame| frame.base);
+        let at = lane * warp.local_size + (base + offset) as usize;
+        let mut bytes = [0; 8];
+        if let Some(source) = warp.local.get(at..at + 8) {
+            bytes.copy_from_slice(source);
+        }
+        u64::from_le_bytes(bytes)
+    }
+
+    /// `count` bytes at a generic address, without checks.
+    fn peek(&self, warp: &Warp<'a>, at: u64, lane: usize, count: usize) -> Option<Vec<u8>> {
+        let within = (at & ((1 << 60) - 1)) as usize;
+        match at >> 60 {
+            1 => {
+                let at = within.checked_sub(SHARED_BASE as usize)?;
+                self.shared.get(at..at + count).map(<[u8]>::to_vec)
+            }
+            2 => {
+                warp.local.get(lane * warp.local_size + within..).and_then(|rest| rest.get(..count)).map(<[u8]>::to_vec)
+            }
+            _ => {
+                let (allocation, offset) = self.context.memory.resolve(at, count).ok()?;
+                let mut bytes = vec![0; count];
+                allocation.load(offset, &mut bytes);
+                Some(bytes)
+            }
+        }
+    }
+
+    fn text(&self, warp: &Warp<'a>, at: u64, lane: usize) -> String {
+        let bytes = (0..MAX_TEXT as u64)
+            .map_while(|i| self.peek(warp, at + i, lane, 1).map(|byte| byte[0]).filter(|&byte| byte != 0));
+        String::from_utf8_lossy(&bytes.collect::<Vec<_>>()).into_owned()
+    }
+
+    fn text_argument(&self, warp: &Warp<'a>, call: &Call, index: usize, mask: u32) -> String {
+        let lane = mask.trailing_zeros() as usize & 31;
+        call.args
+            .get(index)
+            .map_or(String::new(), |&(offset, _)| self.text(warp, self.frame_u64(warp, offset, lane), lane))
+    }
+
+    fn print(&mut self, warp: &mut Warp<'a>, call: &Call, mask: u32) {
+        let (Some(&(format, _)), Some(&(values, _))) = (call.args.first(), call.args.get(1)) else { return };
+        for lane in lanes(mask) {
+            let template = self.text(warp, self.frame_u64(warp, format, lane), lane);
+            let mut at = self.frame_u64(warp, values, lane);
+            let line = format_text(&template, |wide, is_text| {
+                let size = if wide { 8 } else { 4 };
+                at = at.next_multiple_of(size);
+                let bytes = self.peek(warp, at, lane, size as usize).unwrap_or_default();
+                at += size;
+                let mut value = [0; 8];
+                value[..bytes.len()].copy_from_slice(&bytes);
+                let value = u64::from_le_bytes(value);
+                (value, if is_text { self.text(warp, value, lane) } else { String::new() })
+            });
+            self.output += &line;
+        }
+        if let Some(&(offset, _)) = call.returns.first() {
+            let base = warp.frames.last().map_or(0, |frame| frame.base);
+            for lane in lanes(mask) {
+                let at = lane * warp.local_size + (base + offset) as usize;
+                warp.local[at..at + 4].fill(0);
+                warp.local_written[at..at + 4].fill(true);
+            }
+        }
+    }
+}
+
+/// Copies (from, to) pairs of offsets between two frames of each lane.
+fn copy_frame<'p>(
+    warp: &mut Warp<'_>,
+    mask: u32,
+    pairs: impl Iterator<Item = (&'p (u32, u32), &'p (u32, u32))>,
+    from: u32,
+    to: u32,
+) {
+    let size = warp.local_size;
+    for (&(source, bytes), &(destination, capacity)) in pairs {
+        let bytes = bytes.min(capacity) as usize;
+        for lane in lanes(mask & FULL) {
+            let source = lane * size + (from + source) as usize;
+            let destination = lane * size + (to + destination) as usize;
+            warp.local.copy_within(source..source + bytes, destination);
+            warp.local_written.copy_within(source..source + bytes, destination);
+        }
+    }
+}
+
+/// C's `printf`: integers, floats, characters, text, pointers. `next(wide, is_text)` takes the next argument.
+fn format_text(template: &str, mut next: impl FnMut(bool, bool) -> (u64, String)) -> String {
+    let mut out = String::new();
+    let mut rest = template.chars();
+    while let Some(c) = rest.next() {
+        if c != '%' {
+            out.push(c);
+            continue;
+        }
+        let (mut long, mut digits, mut precision) = (false, String::new(), None);
+        for c in rest.by_ref() {
+            match c {
+                '%' => out.push('%'),
+                'l' | 'z' | 'j' => {
+                    long = true;
+                    continue;
+                }
+                '.' => {
+                    precision = Some(String::new());
+                    continue;
+                }
+                '0'..='9' | '-' | '+' | ' ' | '#' | 'h' => {
+                    precision.as_mut().unwrap_or(&mut digits).push(c);
+                    continue;
+                }
+                's' => out += &next(true, true).1,
+                'c' => out.extend(char::from_u32(next(false, false).0 as u32)),
+                'p' => out += &format!("{:#x}", next(true, false).0),
+                'f' | 'e' | 'g' => {
+                    let places = precision.as_ref().and_then(|text| text.parse().ok()).unwrap_or(6usize).min(40);
+                    let value = f64::from_bits(next(true, false).0);
+                    let text = if c == 'f' { format!("{value:.places$}") } else { format!("{value:e}") };
+                    out += &text;
+                }
+                'd' | 'i' => {
+                    let value = next(long, false).0;
+                    let value = if long { value as i64 } else { i64::from(value as i32) };
+                    out += &pad(value.to_string(), &digits);
+                }
+                'u' => out += &pad(next(long, false).0.to_string(), &digits),
+                'x' => out += &pad(format!("{:x}", next(long, false).0), &digits),
+                'X' => out += &pad(format!("{:X}", next(long, false).0), &digits),
+                'o' => out += &pad(format!("{:o}", next(long, false).0), &digits),
+                other => out.push(other),
+            }
+            break;
+        }
+    }
+    out
+}
+
+fn pad(text: String, digits: &str) -> String {
+    let zero = digits.starts_with('0');
+    let width = digits.trim_start_matches(['-', '+', ' ', '#', '0', 'h']).parse::<usize>().unwrap_or(0).min(256);
+    match (zero, digits.starts_with('-')) {
+        (true, _) => format!("{text:0>width$}"),
+        (_, true) => format!("{text:<width$}"),
+        _ => format!("{text:>width$}"),
+    }
+}

@@ -1,0 +1,188 @@
+//! `cp.async`: in flight from issue until waited for.
+
+use super::{
+    Block,
+    memory::Touched,
+    warp::{Copies, Pending, Warp},
+};
+use crate::{
+    ast::Space,
+    memory::Mode,
+    op::CpAsync,
+    options::Completion,
+    regs::{LANES, lanes},
+    report::Kind,
+    shadow::{self, CELL},
+};
+
+impl<'a> Block<'a> {
+    pub(super) fn cp_async(&mut self, warp: &mut Warp<'a>, copy: &CpAsync, mask: u32) {
+        let bytes = copy.bytes as usize;
+        let to = self.addresses(warp, &copy.dst, mask);
+        let from = self.addresses(warp, &copy.src, mask);
+        let mut read = [copy.bytes; LANES];
+        if let Some(row) = copy.src_bytes {
+            read = warp.regs().row32(row, mask).map(|bytes| bytes.min(copy.bytes));
+        }
+        if let Some(p) = copy.ignore {
+            let ignore = warp.regs().pred(p, mask);
+            lanes(ignore & mask).for_each(|lane| read[lane] = 0);
+        }
+        let mut copies = Copies {
+            mask: 0,
+            group: warp.commits,
+            dst: [0; LANES],
+            src: from,
+            read: read.map(|bytes| bytes as u8),
+            bytes: copy.bytes,
+            site: warp.site,
+            tracked: 0,
+            landed: false,
+        };
+        let mut touched = Touched::new();
+        for lane in lanes(mask) {
+            let Some((_, at)) = self.place(warp, Space::Shared, to[lane], bytes, lane, "cp.async") else { continue };
+            let Some(offset) = self.shared_offset(at, bytes) else {
+                self.fault(warp, Space::Shared, at, bytes, lane, "cp.async");
+                continue;
+            };
+            let read = read[lane] as usize;
+            if read > 0 && !self.check_source(warp, from[lane], bytes, read, lane) {
+                continue;
+            }
+            copies.mask |= 1 << lane;
+            copies.dst[lane] = offset as u32;
+            touched.add(offset, bytes, lane);
+        }
+        self.shared_access(warp, &touched, shadow::Access::Copy);
+        let eager = match self.context.options.completion {
+            Completion::Eager => true,
+            Completion::Late => false,
+            Completion::Random => self.random.next() & 1 == 0,
+        };
+        if eager {
+            self.transfer(&copies, copies.mask);
+            copies.landed = true;
+        }
+        if copies.mask != 0 {
+            warp.pending.push_back(Pending::Copies(Box::new(copies)));
+        }
+    }
+
+    /// The source of one lane's copy: `read` of `bytes` bytes.
+    fn check_source(&mut self, warp: &mut Warp<'a>, at: u64, bytes: usize, read: usize, lane: usize) -> bool {
+        if self.place(warp, Space::Global, at, bytes, lane, "cp.async").is_none() {
+            return false;
+        }
+        let Ok((allocation, offset)) = self.context.memory.resolve(at, read) else {
+            self.fault(warp, Space::Global, at, read, lane, "cp.async");
+            return false;
+        };
+        let mut data = [0; 16];
+        let missing = allocation.load(offset, &mut data[..read]);
+        if missing != 0 {
+            self.uninitialised_global(warp, at + u64::from(missing.trailing_zeros()), lane);
+        }
+        self.touch_global(warp, allocation, (at, offset, read), lane, Mode::Read);
+        true
+    }
+
+    /// Moves the bytes.
+    fn transfer(&mut self, copies: &Copies, mask: u32) {
+        for lane in lanes(mask) {
+            let (at, bytes, read) = (copies.dst[lane] as usize, copies.bytes as usize, usize::from(copies.read[lane]));
+            let mut data = [0; 16];
+            if read > 0
+                && let Ok((allocation, offset)) = self.context.memory.resolve(copies.src[lane], read)
+            {
+                allocation.load(offset, &mut data[..read]);
+            }
+            self.shared[at..at + bytes].copy_from_slice(&data[..bytes]);
+        }
+    }
+
+    /// The copies of `mask` have landed, seen by `agent`.
+    fn complete(&mut self, copies: &mut Copies, mask: u32, agent: usize, epoch: u32) {
+        if !copies.landed {
+            self.transfer(copies, mask);
+        }
+        for lane in lanes(mask) {
+            let (at, bytes) = (copies.dst[lane] as usize, copies.bytes as usize);
+            let cell = at / CELL;
+            let bits = ((1u32 << (at % CELL + bytes)) - (1u32 << (at % CELL))) as u16;
+            self.shadow.complete(&self.clocks, cell, bits, agent, epoch);
+        }
+        copies.mask &= !mask;
+    }
+
+    /// All but the last `keep` groups of each lane have landed.
+    pub(super) fn cp_wait(&mut self, warp: &mut Warp<'a>, keep: Option<u32>, mask: u32) {
+        let limits = warp.commits.map(|commits| keep.map_or(u32::MAX, |keep| commits.saturating_sub(keep)));
+        let (agent, epoch) = (warp.index, warp.epoch);
+        let mut pending = std::mem::take(&mut warp.pending);
+        for entry in &mut pending {
+            if let Pending::Copies(copies) = entry {
+                let done = lanes(copies.mask & mask).filter(|&lane| copies.group[lane] < limits[lane]);
+                let done = done.fold(0, |mask, lane| mask | 1 << lane);
+                if done != 0 {
+                    self.complete(copies, done, agent, epoch);
+                }
+            }
+        }
+        warp.pending = pending;
+        self.settle(warp);
+    }
+
+    /// Drops what has landed from the front of the queue; arrivals that waited for it happen.
+    fn settle(&mut self, warp: &mut Warp<'a>) {
+        while let Some(front) = warp.pending.front() {
+            match front {
+                Pending::Copies(copies) if copies.mask == 0 => {
+                    warp.pending.pop_front();
+                }
+                Pending::Copies(_) => return,
+                Pending::Arrive { .. } => {
+                    if let Some(Pending::Arrive { mask, bar, noinc, site }) = warp.pending.pop_front() {
+                        self.asynchronous_arrive(warp, mask, &bar, noinc, site);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The copies up to the first watching mbarrier land by themselves.
+    pub(super) fn land_until_arrive(&mut self, warp: &mut Warp<'a>) {
+        let agent = self.context.warps + warp.index;
+        // What the copies' engine does is after all that its warp did before it issued them.
+        let row = self.clocks.row(warp.index).to_vec();
+        self.clocks.join(agent, &row);
+        let epoch = warp.epoch;
+        let Some(end) = warp.pending.iter().position(|pending| matches!(pending, Pending::Arrive { .. })) else {
+            return;
+        };
+        let mut pending = std::mem::take(&mut warp.pending);
+        for entry in pending.iter_mut().take(end) {
+            if let Pending::Copies(copies) = entry {
+                self.complete(copies, copies.mask, agent, epoch);
+            }
+        }
+        warp.pending = pending;
+        self.settle(warp);
+    }
+
+    /// Lanes exit: copies that nobody waited for are lost.
+    pub(super) fn unwaited(&mut self, warp: &mut Warp<'a>, mask: u32) {
+        let left = warp.pending.iter().find_map(|pending| match pending {
+            Pending::Copies(copies) if copies.mask & !copies.tracked & mask != 0 => {
+                Some((copies.mask & mask, copies.site))
+            }
+            _ => None,
+        });
+        if let Some((lanes, site)) = left {
+            let exit = std::mem::replace(&mut warp.site, site);
+            let message = format!("warp {} exits without having waited for this copy", warp.index);
+            self.report(warp, Kind::UnwaitedCopies, lanes, None, message);
+            warp.site = exit;
+        }
+    }
+}

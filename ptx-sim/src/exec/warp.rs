@@ -1,0 +1,216 @@
+//! State of one warp: call frames, divergence stack, thread memory, copies in flight.
+
+use std::collections::VecDeque;
+
+use crate::{
+    cfg::NEVER,
+    decode::{Constant, FunctionCode, Special},
+    exec::Context,
+    op::Call,
+    regs::{FULL, Kind, LANES, Regs},
+};
+
+/// Lanes that run together, until they reach `rejoin`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Path {
+    pub pc: u32,
+    pub rejoin: u32,
+    pub mask: u32,
+}
+
+/// One function activation.
+#[derive(Debug)]
+pub(crate) struct Frame<'a> {
+    pub function: usize,
+    pub regs: Regs,
+    /// The last entry runs; those below wait for it.
+    pub paths: Vec<Path>,
+    /// Start of the frame in the warp's local memory.
+    pub base: u32,
+    pub call: Option<&'a Call>,
+    pub mask: u32,
+}
+
+/// Why a warp does not run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Status {
+    Ready,
+    /// Waits at the barrier with this number.
+    Barrier(usize),
+    /// Polls the mbarrier at this address, which had this version then.
+    Polling(u32, u32),
+    Done,
+}
+
+/// `cp.async` of one instruction, all lanes that are still in flight.
+#[derive(Debug)]
+pub(crate) struct Copies {
+    pub mask: u32,
+    pub group: [u32; LANES],
+    pub dst: [u32; LANES],
+    pub src: [u64; LANES],
+    pub read: [u8; LANES],
+    pub bytes: u32,
+    pub site: u32,
+    /// An mbarrier watches them: they land by themselves.
+    pub tracked: u32,
+    /// The bytes are there already; only the checkers still see them in flight.
+    pub landed: bool,
+}
+
+/// What is in flight, oldest first.
+#[derive(Debug)]
+pub(crate) enum Pending {
+    Copies(Box<Copies>),
+    /// Arrive on the mbarrier at `bar[lane]` when everything before has landed.
+    Arrive {
+        mask: u32,
+        bar: [u32; LANES],
+        noinc: bool,
+        site: u32,
+    },
+}
+
+#[derive(Debug)]
+pub(crate) struct Warp<'a> {
+    pub index: usize,
+    pub frames: Vec<Frame<'a>>,
+    /// Lanes that have not exited.
+    pub live: u32,
+    pub status: Status,
+    /// Local memory: `LANES` slices of `local_size` bytes, and which bytes were written.
+    pub local: Vec<u8>,
+    pub local_written: Vec<bool>,
+    pub local_size: usize,
+    pub pending: VecDeque<Pending>,
+    /// Groups each lane has committed.
+    pub commits: [u32; LANES],
+    /// Counts synchronisations of the warp.
+    pub epoch: u32,
+    /// Instruction in progress.
+    pub site: u32,
+    pub polls: u32,
+}
+
+impl<'a> Warp<'a> {
+    pub fn new(context: &Context<'a>, block: [u32; 3], index: usize) -> Warp<'a> {
+        let threads = context.threads as usize;
+        let lanes = (threads - index * LANES).min(LANES);
+        let live = if lanes == LANES { FULL } else { (1 << lanes) - 1 };
+        let mut warp = Warp {
+            index,
+            frames: Vec::with_capacity(2),
+            live,
+            status: Status::Ready,
+            local: Vec::new(),
+            local_written: Vec::new(),
+            local_size: 0,
+            pending: VecDeque::new(),
+            commits: [0; LANES],
+            epoch: 0,
+            site: 0,
+            polls: 0,
+        };
+        warp.push_frame(context, block, 0, live, None);
+        warp
+    }
+
+    /// Enters `function` with the lanes of `mask`.
+    pub fn push_frame(
+        &mut self,
+        context: &Context<'a>,
+        block: [u32; 3],
+        function: usize,
+        mask: u32,
+        call: Option<&'a Call>,
+    ) {
+        let code = &context.program.functions[function];
+        let base =
+            self.frames.last().map_or(0, |frame| frame.base + context.program.functions[frame.function].frame_bytes);
+        self.grow_local((base + code.frame_bytes) as usize);
+        let regs = registers(context, code, block, self.index, base);
+        let paths = vec![Path { pc: code.start, rejoin: NEVER, mask }];
+        self.frames.push(Frame { function, regs, paths, base, call, mask });
+    }
+
+    fn grow_local(&mut self, size: usize) {
+        if size <= self.local_size {
+            return;
+        }
+        let mut local = vec![crate::memory::POISON; size * LANES];
+        let mut written = vec![false; size * LANES];
+        for lane in 0..LANES {
+            let old = lane * self.local_size..(lane + 1) * self.local_size;
+            local[lane * size..][..self.local_size].copy_from_slice(&self.local[old.clone()]);
+            written[lane * size..][..self.local_size].copy_from_slice(&self.local_written[old]);
+        }
+        (self.local, self.local_written, self.local_size) = (local, written, size);
+    }
+
+    /// Removes lanes from every path of the running frame, or of all frames.
+    pub fn retire(&mut self, mask: u32, all_frames: bool) {
+        let from = if all_frames { 0 } else { self.frames.len().saturating_sub(1) };
+        for frame in &mut self.frames[from..] {
+            frame.paths.iter_mut().for_each(|path| path.mask &= !mask);
+        }
+    }
+
+    pub fn regs(&mut self) -> &mut Regs {
+        let last = self.frames.len() - 1;
+        &mut self.frames[last].regs
+    }
+}
+
+/// A frame's registers with its constants filled in.
+fn registers(context: &Context<'_>, code: &FunctionCode, block: [u32; 3], warp: usize, base: u32) -> Regs {
+    let mut regs = Regs {
+        r32: vec![[0xffff_ffff; LANES]; code.n32 as usize],
+        r64: vec![[u64::MAX; LANES]; code.n64 as usize],
+        pred: vec![0; code.n_pred as usize],
+        init32: vec![if context.options.initcheck { 0 } else { FULL }; code.n32 as usize],
+        init64: vec![if context.options.initcheck { 0 } else { FULL }; code.n64 as usize],
+        init_pred: vec![if context.options.initcheck { 0 } else { FULL }; code.n_pred as usize],
+        missing: Default::default(),
+    };
+    for &(kind, row, constant) in &code.constants {
+        let value = |lane: usize| match constant {
+            Constant::Value(value) => value,
+            Constant::Frame(offset) => u64::from(base) + u64::from(offset),
+            Constant::Special(special) => u64::from(special_value(context, special, block, warp, lane)),
+        };
+        match kind {
+            Kind::Pred => regs.set_pred(row, FULL, if value(0) != 0 { FULL } else { 0 }),
+            Kind::B32 | Kind::F32 => regs.set32(row, FULL, &std::array::from_fn(|lane| value(lane) as u32)),
+            Kind::B64 | Kind::F64 => regs.set64(row, FULL, &std::array::from_fn(value)),
+        }
+    }
+    regs
+}
+
+fn special_value(context: &Context<'_>, special: Special, block: [u32; 3], warp: usize, lane: usize) -> u32 {
+    use crate::decode::LaneMask;
+    let thread = (warp * LANES + lane) as u32;
+    let [x, y, _] = context.block;
+    let bit = 1u32 << lane;
+    match special {
+        Special::Tid(0) => thread % x,
+        Special::Tid(1) => thread / x % y,
+        Special::Tid(_) => thread / (x * y),
+        Special::Ntid(axis) => context.block[usize::from(axis)],
+        Special::Ctaid(axis) => block[usize::from(axis)],
+        Special::Nctaid(axis) => context.grid[usize::from(axis)],
+        Special::LaneId => lane as u32,
+        Special::WarpId => warp as u32,
+        Special::NWarpId => context.warps as u32,
+        Special::LaneMask(LaneMask::Eq) => bit,
+        Special::LaneMask(LaneMask::Lt) => bit - 1,
+        Special::LaneMask(LaneMask::Le) => bit | (bit - 1),
+        Special::LaneMask(LaneMask::Gt) => !(bit | (bit - 1)),
+        Special::LaneMask(LaneMask::Ge) => !(bit - 1),
+        Special::DynamicSmemSize => context.dynamic_shared,
+        Special::TotalSmemSize => context.dynamic_shared + context.program.static_shared,
+        Special::SmId => (context.linear(block) % u64::from(context.profile.multiprocessors)) as u32,
+        Special::Zero => 0,
+        Special::One => 1,
+    }
+}

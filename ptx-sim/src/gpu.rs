@@ -1,0 +1,305 @@
+//! The simulated device: memory and launches.
+
+use std::{
+    collections::HashMap,
+    sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+};
+
+use rayon::prelude::*;
+
+use crate::{
+    LaunchError, MemoryError, Module, Options, Profile, Report,
+    ast::{Entry, Space},
+    decode,
+    exec::{Block, Context, Finished, Released},
+    memory::GlobalMemory,
+};
+
+/// One kernel launch.
+#[derive(Clone, Copy, Debug)]
+pub struct Launch<'p> {
+    /// Blocks in x, y, z.
+    pub grid: [u32; 3],
+    /// Threads of a block in x, y, z.
+    pub block: [u32; 3],
+    /// Bytes of dynamic shared memory.
+    pub dynamic_smem: u32,
+    /// The largest dynamic size the host has opted in to for this function; 0: it never did.
+    pub smem_opt_in: u32,
+    /// The whole parameter block, laid out as the PTX declares it.
+    pub params: &'p [u8],
+}
+
+/// What a launch left behind besides memory.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// Findings: causes before what usually follows from them, otherwise block by block.
+    pub reports: Vec<Report>,
+    /// Warp instructions executed.
+    pub instructions: u64,
+    /// What the kernel printed.
+    pub output: String,
+}
+
+/// A simulated GPU.
+#[derive(Debug)]
+pub struct Gpu {
+    profile: Profile,
+    options: Options,
+    memory: GlobalMemory,
+    /// Addresses of the global variables of each module that was launched.
+    modules: HashMap<u64, decode::Symbols>,
+}
+
+impl Gpu {
+    /// A device with the limits of `profile`.
+    pub fn new(profile: Profile, options: Options) -> Gpu {
+        Gpu { profile, options, memory: GlobalMemory::default(), modules: HashMap::new() }
+    }
+
+    /// The device's limits.
+    pub fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    /// The settings; they may change between launches.
+    pub fn options_mut(&mut self) -> &mut Options {
+        &mut self.options
+    }
+
+    /// Allocates `bytes` bytes; `name` is what reports call them. The address is a multiple of `align` and of no larger power of two, the
+    /// content counts as never written and reads as NaN.
+    ///
+    /// # Errors
+    /// [`MemoryError::BadAllocation`] for sizes above 2^35 bytes and alignments that are no small power of two.
+    pub fn alloc(&mut self, name: &str, bytes: usize, align: usize) -> Result<u64, MemoryError> {
+        self.memory.alloc(name, bytes, align)
+    }
+
+    /// Frees the allocation that begins at `address`; it is never reused, so that later accesses are caught.
+    ///
+    /// # Errors
+    /// Where `address` is not the start of a live allocation.
+    pub fn free(&mut self, address: u64) -> Result<(), MemoryError> {
+        let (_, offset) = self.memory.host(address, 0)?;
+        if offset != 0 {
+            return Err(MemoryError::Unknown { address });
+        }
+        self.memory.free(address);
+        Ok(())
+    }
+
+    /// Copies `data` to `address`.
+    ///
+    /// # Errors
+    /// Where the range is not within a live allocation.
+    pub fn write(&mut self, address: u64, data: &[u8]) -> Result<(), MemoryError> {
+        let (allocation, offset) = self.memory.host(address, data.len())?;
+        allocation.store(offset, data);
+        Ok(())
+    }
+
+    /// Sets `bytes` bytes at `address` to `value`.
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    pub fn fill(&mut self, address: u64, value: u8, bytes: usize) -> Result<(), MemoryError> {
+        let (allocation, offset) = self.memory.host(address, bytes)?;
+        let chunk = [value; 4096];
+        for start in (0..bytes).step_by(chunk.len()) {
+            allocation.store(offset + start, &chunk[..chunk.len().min(bytes - start)]);
+        }
+        Ok(())
+    }
+
+    /// Copies bytes from `address`.
+    ///
+    /// # Errors
+    /// As [`Self::write`], and [`MemoryError::Uninitialised`] for bytes that nobody wrote.
+    pub fn read(&self, address: u64, out: &mut [u8]) -> Result<(), MemoryError> {
+        let (allocation, offset) = self.memory.host(address, out.len())?;
+        if let Some(at) = (offset..offset + out.len()).find(|&at| !allocation.is_written(at)) {
+            return Err(MemoryError::Uninitialised { name: allocation.name.clone(), offset: at as u64 });
+        }
+        allocation.load(offset, out);
+        Ok(())
+    }
+
+    /// Copies bytes from `address`, written or not.
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    pub fn read_allow_uninit(&self, address: u64, out: &mut [u8]) -> Result<(), MemoryError> {
+        let (allocation, offset) = self.memory.host(address, out.len())?;
+        allocation.load(offset, out);
+        Ok(())
+    }
+
+    /// Which of `bytes` bytes at `address` were ever written.
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    pub fn initialised(&self, address: u64, bytes: usize) -> Result<Vec<bool>, MemoryError> {
+        let (allocation, offset) = self.memory.host(address, bytes)?;
+        Ok((offset..offset + bytes).map(|at| allocation.is_written(at)).collect())
+    }
+
+    /// Makes `bytes` bytes at `address` count as never written.
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    pub fn forget(&mut self, address: u64, bytes: usize) -> Result<(), MemoryError> {
+        let (allocation, offset) = self.memory.host(address, bytes)?;
+        allocation.unmark(offset, bytes);
+        Ok(())
+    }
+
+    /// Runs `entry` to its end.
+    ///
+    /// # Errors
+    /// Launches that a driver would refuse, and kernels that reach an instruction the simulator does not execute. What is wrong with the
+    /// kernel itself comes as [`Outcome::reports`].
+    pub fn launch(&mut self, module: &Module, entry: &str, launch: &Launch<'_>) -> Result<Outcome, LaunchError> {
+        let known = || module.entries().map(|entry| entry.name.as_str()).collect::<Vec<_>>().join(", ");
+        let unknown = || LaunchError::UnknownEntry { name: entry.into(), known: known() };
+        let info = module.entry(entry).ok_or_else(unknown)?;
+        check(&self.profile, info, launch)?;
+        self.load(module);
+        self.memory.begin_launch();
+        let index = module.function(entry).ok_or_else(unknown)?;
+        let program = decode::program(module, index, &self.modules[&module.id]);
+        let threads = launch.block.iter().product::<u32>();
+        let context = Context {
+            module,
+            program: &program,
+            memory: &self.memory,
+            options: &self.options,
+            profile: &self.profile,
+            kernel: entry,
+            params: launch.params,
+            grid: launch.grid,
+            block: launch.block,
+            threads,
+            warps: threads.div_ceil(32) as usize,
+            dynamic_shared: launch.dynamic_smem,
+            spent: &AtomicU64::new(0),
+            released: &Released::default(),
+        };
+        run(&context)
+    }
+
+    /// Places the module's global variables, once.
+    fn load(&mut self, module: &Module) {
+        if self.modules.contains_key(&module.id) {
+            return;
+        }
+        let mut symbols = decode::Symbols::new();
+        for variable in module.globals.iter().filter(|v| matches!(v.space, Space::Global | Space::Const)) {
+            let Ok(address) = self.memory.alloc(&variable.name, variable.size as usize, variable.align as usize) else {
+                continue;
+            };
+            if let Ok((allocation, _)) = self.memory.host(address, 0) {
+                // Variables without initialiser are zero.
+                let mut bytes = variable.init.clone();
+                bytes.resize(variable.size as usize, 0);
+                allocation.store(0, &bytes);
+            }
+            if let Some(allocation) = self.memory.allocations.last_mut() {
+                allocation.read_only = variable.space == Space::Const;
+            }
+            symbols.insert(variable.name.clone(), address);
+        }
+        self.modules.insert(module.id, symbols);
+    }
+}
+
+fn run(context: &Context<'_>) -> Result<Outcome, LaunchError> {
+    let [x, y, z] = context.grid.map(u64::from);
+    let blocks = x * y * z;
+    let id = |linear: u64| [(linear % x) as u32, (linear / x % y) as u32, (linear / x / y) as u32];
+    let failed = AtomicBool::new(false);
+    let run_block = |linear: u64| -> Option<Finished> {
+        if failed.load(Relaxed) {
+            return None;
+        }
+        let finished = Block::new(context, id(linear)).run();
+        let stops = |report: &Report| matches!(report.kind, crate::Kind::Runaway);
+        if finished.error.is_some() || finished.reports.iter().any(stops) {
+            failed.store(true, Relaxed);
+        }
+        Some(finished)
+    };
+    let finished: Vec<Option<Finished>> =
+        if context.options.parallel && !context.program.blocks_communicate && blocks > 1 {
+            (0..blocks).into_par_iter().map(run_block).collect()
+        } else {
+            (0..blocks).map(run_block).collect()
+        };
+    let mut outcome = Outcome::default();
+    let mut seen = std::collections::HashSet::new();
+    for finished in finished.into_iter().flatten() {
+        if let Some(error) = finished.error {
+            return Err(error);
+        }
+        outcome.instructions += finished.instructions;
+        outcome.output += &finished.output;
+        for report in finished.reports {
+            let lines = (report.first.as_ref().map(|side| side.place.ptx_line), report.second.place.ptx_line);
+            if outcome.reports.len() < context.options.max_reports && seen.insert((report.kind, lines)) {
+                outcome.reports.push(report);
+            }
+        }
+    }
+    outcome.reports.sort_by_key(|report| report.kind.rank());
+    Ok(outcome)
+}
+
+/// What the driver would refuse.
+fn check(profile: &Profile, entry: &Entry, launch: &Launch<'_>) -> Result<(), LaunchError> {
+    let name = || entry.name.clone();
+    let Launch { grid, block, .. } = *launch;
+    let target = entry.target.trim_start_matches("sm_");
+    let arch: u32 = target.trim_end_matches(|c: char| c.is_ascii_alphabetic()).parse().unwrap_or(0);
+    let exact = target.ends_with(|c: char| c.is_ascii_alphabetic());
+    if arch > profile.compute_capability || exact && arch != profile.compute_capability {
+        let compute_capability = profile.compute_capability;
+        return Err(LaunchError::Target { target: entry.target.clone(), device: profile.name, compute_capability });
+    }
+    if grid.contains(&0) || grid[0] > i32::MAX as u32 || grid[1] > 65535 || grid[2] > 65535 {
+        return Err(LaunchError::Grid { grid });
+    }
+    let threads = block.iter().map(|&n| u64::from(n)).product::<u64>();
+    if threads == 0
+        || block.iter().any(|&n| n > 1024)
+        || threads > u64::from(profile.threads_per_block)
+        || block[2] > 64
+    {
+        return Err(LaunchError::BlockSize { block, threads, device: profile.name, limit: profile.threads_per_block });
+    }
+    let shape = |directive, wanted| LaunchError::BlockShape { name: name(), directive, wanted, block };
+    if let Some(wanted) = entry.reqntid.filter(|wanted| *wanted != block) {
+        return Err(shape(".reqntid", wanted));
+    }
+    if let Some(wanted) = entry.maxntid
+        && wanted.iter().map(|&n| u64::from(n)).product::<u64>() < threads
+    {
+        return Err(shape(".maxntid", wanted));
+    }
+    if launch.params.len() != entry.param_bytes {
+        return Err(LaunchError::ParamSize { name: name(), wanted: entry.param_bytes, given: launch.params.len() });
+    }
+    let bytes = u64::from(entry.static_shared) + u64::from(launch.dynamic_smem);
+    if bytes > u64::from(profile.shared_per_block_optin) {
+        return Err(LaunchError::SharedMemory {
+            name: name(),
+            bytes,
+            device: profile.name,
+            limit: profile.shared_per_block_optin,
+        });
+    }
+    if bytes > u64::from(profile.shared_per_block) && launch.dynamic_smem > launch.smem_opt_in {
+        let (limit, opt_in) = (profile.shared_per_block, launch.smem_opt_in);
+        return Err(LaunchError::SharedMemoryOptIn { name: name(), bytes, limit, opt_in });
+    }
+    Ok(())
+}

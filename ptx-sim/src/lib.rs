@@ -1,0 +1,69 @@
+//! PTX parser and SIMT simulator: runs GPU kernels on any machine and checks them while they run.
+//!
+//! It executes what rustc and LLVM emit for `sm_80` and `sm_89`, `asm!` included, warp by warp: `mma`, `ldmatrix`, `cp.async`, barriers, named
+//! barriers, mbarriers, shuffles, votes, atomics, calls. Each of these checks is on by default ([`Options`]):
+//!
+//! * **memory**: bounds, alignment, freed memory, addresses of the wrong state space;
+//! * **races**: shared memory by vector clocks (between warps and between lanes), copies in flight, device memory between blocks;
+//! * **initialisation**: registers, shared, local and device memory;
+//! * **synchronisation**: divergent barriers and `.sync` instructions, missing participants, wrong counts, copies that nobody waited for;
+//! * **progress**: deadlocks and run-away loops, with the place where each warp stands;
+//! * **launches** against the limits of a [`Profile`], such as shared memory without opt-in.
+//!
+//! A race is found by clocks, not by luck: one schedule usually suffices. [`Options::seed`] and [`Options::completion`] change the schedule and
+//! the moment at which asynchronous copies land.
+//!
+//! ```
+//! use ptx_sim::{Gpu, Kind, Launch, Module, Options, Profile};
+//!
+//! let text = ".version 7.8\n.target sm_80\n.address_size 64
+//!     .visible .entry twice(.param .u64 x) {
+//!         .reg .b64 %rd<4>; .reg .b32 %r<3>;
+//!         ld.param.u64 %rd1, [x]; mov.u32 %r1, %tid.x; mul.wide.u32 %rd2, %r1, 4; add.u64 %rd3, %rd1, %rd2;
+//!         ld.global.u32 %r2, [%rd3]; shl.b32 %r2, %r2, 1; st.global.u32 [%rd3], %r2; ret;
+//!     }";
+//! let module = Module::parse(text)?;
+//! let mut gpu = Gpu::new(Profile::by_name("l4")?, Options::default());
+//! let x = gpu.alloc("x", 32 * 4, 256)?;
+//! gpu.fill(x, 1, 32 * 4)?;
+//! let mut launch = Launch { grid: [1; 3], block: [32, 1, 1], dynamic_smem: 0, smem_opt_in: 0, params: &x.to_le_bytes() };
+//! let outcome = gpu.launch(&module, "twice", &launch)?;
+//! assert!(outcome.reports.is_empty());
+//! let mut word = [0; 4];
+//! gpu.read(x, &mut word)?;
+//! assert_eq!(word, [2; 4]);
+//!
+//! launch.block = [64, 1, 1]; // twice as many threads as elements
+//! let outcome = gpu.launch(&module, "twice", &launch)?;
+//! assert_eq!(outcome.reports[0].kind, Kind::OutOfBounds);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod ast;
+mod cfg;
+mod debug;
+mod decode;
+mod dwarf;
+mod error;
+mod exec;
+mod gpu;
+mod lex;
+mod memory;
+mod mma;
+pub mod mutate;
+mod op;
+mod options;
+mod parse;
+mod profile;
+mod regs;
+mod report;
+pub mod script;
+mod shadow;
+
+pub use ast::{Entry, Module, Space};
+pub use decode::Unsupported;
+pub use error::{LaunchError, MemoryError, ParseError};
+pub use gpu::{Gpu, Launch, Outcome};
+pub use options::{Completion, MmaArch, MmaMode, Options};
+pub use profile::Profile;
+pub use report::{Address, Kind, Place, Report, Side, SourceLine};

@@ -1,0 +1,178 @@
+//! Planted bugs: one small change of a kernel's PTX at a time, to see whether the checkers or the results notice it.
+
+use crate::{
+    ParseError, SourceLine,
+    ast::{Function, Instruction, Module, Operand},
+    cfg, debug,
+};
+
+/// What a mutant changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Operator {
+    /// A barrier, block-wide or within the warp, is gone.
+    DeleteBarrier,
+    /// A wait for asynchronous copies is gone.
+    DeleteWait,
+    /// A commit of asynchronous copies is gone.
+    DeleteCommit,
+    /// A fence is gone.
+    DeleteFence,
+    /// An arrival on an mbarrier is gone.
+    DeleteArrive,
+    /// `wait_group n` becomes `wait_group n + 1`.
+    WeakenWait,
+    /// A barrier gets another number.
+    BarrierNumber,
+    /// A barrier gets another thread count.
+    BarrierCount,
+    /// The guard of a load, store, copy or atomic is gone.
+    DeleteGuard,
+    /// The guard of a load, store, copy or atomic is negated.
+    NegateGuard,
+    /// The source size of a `cp.async` is the full size always.
+    ConstantSourceSize,
+    /// A conditional branch goes the other way.
+    NegateBranch,
+    /// A conditional branch is always taken.
+    AlwaysBranch,
+    /// A conditional branch is never taken.
+    NeverBranch,
+    /// A comparison gains or loses equality: `lt` becomes `le`.
+    OffByOne,
+}
+
+/// One planted bug.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Mutant {
+    /// What kind of change.
+    pub operator: Operator,
+    /// Line of the instruction, from one.
+    pub line: u32,
+    /// Source lines of the instruction, innermost first, as in reports.
+    pub source: Vec<SourceLine>,
+    /// The change in words: the instruction before and after.
+    pub description: String,
+    /// Bytes of the text that are replaced.
+    pub span: (usize, usize),
+    /// What stands there instead.
+    pub replacement: String,
+}
+
+impl Mutant {
+    /// `text` with the bug planted; line numbers stay as they are.
+    pub fn apply(&self, text: &str) -> String {
+        let (start, end) = self.span;
+        format!("{}{}{}", &text[..start], self.replacement, &text[end..])
+    }
+}
+
+/// Every mutant of `entry` and of the functions it calls, in the order of the text. Apply them to the same `text`.
+///
+/// # Errors
+/// Where `text` is not PTX. An unknown entry has no mutants.
+pub fn mutants(text: &str, entry: &str) -> Result<Vec<Mutant>, ParseError> {
+    let module = Module::parse(text)?;
+    let Some(index) = module.function(entry) else { return Ok(Vec::new()) };
+    let used = crate::parse::reachable(&module, &module.functions[index]);
+    let mut all = Vec::new();
+    for function in module.functions.iter().filter(|function| used.contains(&function.name)) {
+        for (at, instruction) in function.instructions.iter().enumerate() {
+            let first = all.len();
+            of_instruction(text, function, instruction, &mut all);
+            for mutant in &mut all[first..] {
+                mutant.source = debug::source(&module, function, at);
+            }
+        }
+    }
+    Ok(all)
+}
+
+fn of_instruction(text: &str, function: &Function, instruction: &Instruction, all: &mut Vec<Mutant>) {
+    let span = (instruction.span.0 as usize, instruction.span.1 as usize);
+    let Some(old) = text.get(span.0..span.1) else { return };
+    let mut push = |operator, new: String| {
+        let line = instruction.line;
+        let short = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let description = match new.is_empty() {
+            true => format!("`{}` deleted", short(old)),
+            false => format!("`{}` becomes `{}`", short(old), short(&new)),
+        };
+        // As many line ends as before, so that every other line keeps its number.
+        let lost = old.matches('\n').count().saturating_sub(new.matches('\n').count());
+        let (source, replacement) = (Vec::new(), new + &"\n".repeat(lost));
+        all.push(Mutant { operator, line, source, description, span, replacement });
+    };
+    let opcode = &*instruction.opcode;
+    let base = cfg::base(opcode);
+    let is = |prefix: &str| opcode.starts_with(prefix);
+    if matches!(base, "bar" | "barrier") && !opcode.contains(".red") {
+        push(Operator::DeleteBarrier, String::new());
+        barrier_operands(old, opcode, instruction, &mut push);
+    }
+    if is("cp.async.wait") || is("cp.async.bulk.wait") || is("wgmma.wait_group") {
+        push(Operator::DeleteWait, String::new());
+        if let Some(Operand::Int(n)) = instruction.operands.first() {
+            push(Operator::WeakenWait, format!("{opcode} {};", n + 1));
+        }
+    }
+    if opcode.ends_with("commit_group") || is("wgmma.commit_group") {
+        push(Operator::DeleteCommit, String::new());
+    }
+    if matches!(base, "fence" | "membar") {
+        push(Operator::DeleteFence, String::new());
+    }
+    if is("mbarrier.arrive") || is("cp.async.mbarrier.arrive") {
+        push(Operator::DeleteArrive, String::new());
+    }
+    let bare = old.find(opcode).map_or(old, |at| &old[at..]);
+    if let Some((_, negated)) = instruction.guard {
+        let flipped = match negated {
+            true => old.replacen('!', "", 1),
+            false => old.replacen('@', "@!", 1),
+        };
+        match base {
+            "ld" | "st" | "cp" | "atom" | "red" => {
+                push(Operator::DeleteGuard, bare.to_string());
+                push(Operator::NegateGuard, flipped);
+            }
+            "bra" => {
+                push(Operator::NegateBranch, flipped);
+                push(Operator::AlwaysBranch, bare.to_string());
+                push(Operator::NeverBranch, String::new());
+            }
+            _ => {}
+        }
+    }
+    if is("cp.async.c")
+        && let [_, _, Operand::Int(bytes), Operand::Reg(register)] = instruction.operands.as_slice()
+        && function.range(*register).is_some_and(|range| range.class != crate::ast::RegClass::Pred)
+        && let Some(comma) = old.rfind(',')
+    {
+        push(Operator::ConstantSourceSize, format!("{}, {bytes};", &old[..comma]));
+    }
+    if base == "setp" {
+        for (from, to) in [(".lt.", ".le."), (".le.", ".lt."), (".gt.", ".ge."), (".ge.", ".gt.")] {
+            if opcode.contains(from) {
+                push(Operator::OffByOne, old.replacen(from, to, 1));
+            }
+        }
+    }
+}
+
+/// Barriers with another number and another count.
+fn barrier_operands(old: &str, opcode: &str, instruction: &Instruction, push: &mut impl FnMut(Operator, String)) {
+    if opcode.contains(".warp.") {
+        return;
+    }
+    let Some(at) = old.find(opcode) else { return };
+    let head = &old[..at + opcode.len()];
+    match instruction.operands.as_slice() {
+        [Operand::Int(id)] => push(Operator::BarrierNumber, format!("{head} {};", (id + 1) % 16)),
+        [Operand::Int(id), Operand::Int(count)] => {
+            push(Operator::BarrierNumber, format!("{head} {}, {count};", (id + 1) % 16));
+            push(Operator::BarrierCount, format!("{head} {id}, {};", count + 32));
+        }
+        _ => {}
+    }
+}

@@ -1,0 +1,378 @@
+//! Decoded instructions: every operand is a register row, so that nothing is looked up at run time.
+
+use crate::{
+    ast::Space,
+    regs::{Args, R, Run},
+};
+
+/// A decoded instruction.
+#[derive(Debug)]
+pub(crate) struct Code {
+    pub op: Op,
+    pub guard: Option<Guard>,
+    /// Index into [`crate::decode::Program::sites`].
+    pub site: u32,
+}
+
+/// `@p` or `@!p`
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Guard {
+    pub reg: R,
+    pub negated: bool,
+}
+
+/// A row of addresses, 32 or 64 bits wide, plus a constant.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Addr {
+    pub wide: bool,
+    pub base: R,
+    pub offset: i64,
+}
+
+/// A 32- or 64-bit register, or nothing (`_`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Slot {
+    W32(R),
+    W64(R),
+    Sink,
+}
+
+/// How a loaded element fills its register.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Extend {
+    Zero,
+    Sign,
+}
+
+/// A load or a store.
+#[derive(Clone, Debug)]
+pub(crate) struct Access {
+    pub space: Space,
+    /// Bytes of one element.
+    pub bytes: u32,
+    pub extend: Extend,
+    pub slots: Vec<Slot>,
+    pub addr: Addr,
+    pub order: Order,
+    /// Through the read-only path (`.nc`).
+    pub read_only: bool,
+}
+
+/// Read-modify-write.
+#[derive(Clone, Debug)]
+pub(crate) struct Atomic {
+    pub space: Space,
+    pub op: AtomicOp,
+    pub ty: AtomicType,
+    /// Old values, for `atom`.
+    pub dst: Vec<Slot>,
+    pub addr: Addr,
+    pub src: Vec<Slot>,
+    /// New value of `cas`.
+    pub new: Option<Slot>,
+    pub order: Order,
+}
+
+/// Memory ordering of an access.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Order {
+    /// Takes part in communication between threads: `volatile`, `relaxed` and stronger, atomics.
+    pub strong: bool,
+    pub acquire: bool,
+    pub release: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AtomicOp {
+    Add,
+    Min,
+    Max,
+    And,
+    Or,
+    Xor,
+    Inc,
+    Dec,
+    Exch,
+    Cas,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AtomicType {
+    U32,
+    S32,
+    U64,
+    S64,
+    F32,
+    F64,
+    F16x2,
+    Bf16x2,
+    F16,
+    Bf16,
+}
+
+impl AtomicType {
+    pub fn bytes(self) -> u32 {
+        match self {
+            AtomicType::F16 | AtomicType::Bf16 => 2,
+            AtomicType::U64 | AtomicType::S64 | AtomicType::F64 => 8,
+            _ => 4,
+        }
+    }
+}
+
+/// `cp.async`: 4, 8 or 16 bytes from global to shared memory.
+#[derive(Clone, Debug)]
+pub(crate) struct CpAsync {
+    pub dst: Addr,
+    pub src: Addr,
+    pub bytes: u32,
+    /// Bytes to read; the rest is zero.
+    pub src_bytes: Option<R>,
+    /// Predicate that makes all of it zero.
+    pub ignore: Option<R>,
+}
+
+/// `ldmatrix` and `stmatrix`: `regs.len()` 8x8 matrices of 16 bits.
+#[derive(Clone, Debug)]
+pub(crate) struct Matrix {
+    pub regs: Vec<R>,
+    pub transposed: bool,
+    pub space: Space,
+    pub addr: Addr,
+}
+
+/// Element type of a tensor-core operand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Element {
+    F16,
+    Bf16,
+}
+
+/// `mma.m16n8k16` or `mma.m16n8k8` with f32 or f16 accumulators.
+#[derive(Clone, Debug)]
+pub(crate) struct Mma {
+    pub element: Element,
+    /// 8 or 16.
+    pub k: usize,
+    /// Accumulators are packed f16.
+    pub half: bool,
+    pub d: Vec<R>,
+    pub a: Vec<R>,
+    pub b: Vec<R>,
+    pub c: Vec<R>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BarKind {
+    Sync,
+    Arrive,
+    RedPopc,
+    RedAnd,
+    RedOr,
+}
+
+/// `bar` and `barrier`.
+#[derive(Clone, Debug)]
+pub(crate) struct Bar {
+    pub kind: BarKind,
+    pub id: R,
+    pub threads: Option<R>,
+    /// Destination and source predicate of a reduction.
+    pub reduce: Option<(Slot, R, R)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ShflMode {
+    Up,
+    Down,
+    Bfly,
+    Idx,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Shfl {
+    pub mode: ShflMode,
+    pub d: R,
+    pub p: Option<R>,
+    pub a: R,
+    pub b: R,
+    pub c: R,
+    pub members: R,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum VoteMode {
+    All,
+    Any,
+    Uni,
+    Ballot,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReduxOp {
+    Add,
+    MinU,
+    MaxU,
+    MinS,
+    MaxS,
+    And,
+    Or,
+    Xor,
+}
+
+/// `mbarrier` instructions on shared memory of this block.
+#[derive(Clone, Debug)]
+pub(crate) enum Mbar {
+    Init {
+        addr: Addr,
+        count: R,
+    },
+    Inval {
+        addr: Addr,
+    },
+    /// `dst` takes the phase state; `drop` also lowers the expected count; `expect` adds transaction bytes first.
+    Arrive {
+        dst: Option<R>,
+        addr: Addr,
+        count: Option<R>,
+        expect: Option<R>,
+        drop: bool,
+    },
+    /// `parity`: wait for the phase with this parity, else for the phase of state `phase`.
+    Test {
+        dst: R,
+        addr: Addr,
+        phase: Phase,
+        blocking: bool,
+    },
+    /// Arrives when the thread's copies so far have landed.
+    CpAsyncArrive {
+        addr: Addr,
+        noinc: bool,
+    },
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Phase {
+    Parity(R),
+    State(R),
+}
+
+/// A call: parameters live in the caller's frame memory.
+#[derive(Clone, Debug)]
+pub(crate) struct Call {
+    pub target: Callee,
+    /// Offsets and sizes in the caller's frame.
+    pub args: Vec<(u32, u32)>,
+    pub returns: Vec<(u32, u32)>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Callee {
+    /// Index into [`crate::decode::Program::functions`].
+    Function(usize),
+    Vprintf,
+    /// Device-side assertion: file, line, function, message.
+    AssertFail,
+    Unknown(Box<str>),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Clock {
+    Clock32(R),
+    Clock64(R),
+    Nanoseconds(R),
+}
+
+/// What an instruction does.
+#[derive(Debug)]
+pub(crate) enum Op {
+    Alu {
+        run: Run,
+        args: Args,
+    },
+    Move32 {
+        d: R,
+        s: R,
+    },
+    Move64 {
+        d: R,
+        s: R,
+    },
+    MovePred {
+        d: R,
+        s: R,
+    },
+    Load(Box<Access>),
+    Store(Box<Access>),
+    Atomic(Box<Atomic>),
+    CpAsync(Box<CpAsync>),
+    CpCommit,
+    /// All groups but the last `n`; `None`: everything, committed or not.
+    CpWait(Option<u32>),
+    LdMatrix(Box<Matrix>),
+    StMatrix(Box<Matrix>),
+    MovMatrix {
+        d: R,
+        s: R,
+    },
+    Mma(Box<Mma>),
+    Bar(Box<Bar>),
+    WarpSync {
+        members: R,
+    },
+    Shfl(Box<Shfl>),
+    Vote {
+        mode: VoteMode,
+        d: R,
+        p: R,
+        negated: bool,
+        members: R,
+    },
+    ActiveMask {
+        d: R,
+    },
+    Match {
+        d: R,
+        a: Slot,
+        members: R,
+    },
+    Redux {
+        op: ReduxOp,
+        d: R,
+        a: R,
+        members: R,
+    },
+    Elect {
+        d: Option<R>,
+        p: R,
+        members: R,
+    },
+    Mbar(Box<Mbar>),
+    /// Orders memory; `device` also between blocks.
+    Fence {
+        device: bool,
+    },
+    IsSpace {
+        p: R,
+        addr: Addr,
+        space: Space,
+    },
+    Clock(Clock),
+    Bra {
+        target: u32,
+        rejoin: u32,
+    },
+    BrxIdx {
+        index: R,
+        targets: Box<[u32]>,
+        rejoin: u32,
+    },
+    Call(Box<Call>),
+    Ret,
+    Exit,
+    Trap,
+    Nop,
+    /// Not executed; the text says why.
+    Unsupported(Box<str>),
+}

@@ -1,0 +1,98 @@
+//! How to simulate and what to check.
+
+use crate::report::Kind;
+
+/// When asynchronous copies land.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Completion {
+    /// At once.
+    Eager,
+    /// As late as the waits allow.
+    #[default]
+    Late,
+    /// Each at one or the other time, by the seed.
+    Random,
+}
+
+/// Tensor cores whose arithmetic is reproduced bit by bit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MmaArch {
+    /// Ampere and Ada: two steps of eight products, 24 fraction bits.
+    Ampere,
+    /// Hopper: one step of sixteen products, 25 fraction bits.
+    Hopper,
+}
+
+/// Arithmetic of matrix products.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MmaMode {
+    /// A chain of f32 additions, rounded to nearest.
+    #[default]
+    Fast,
+    /// As the hardware rounds.
+    Exact(MmaArch),
+    /// Sums in f64, rounded once.
+    F64,
+}
+
+/// Settings of a [`crate::Gpu`]. Every check is on by default.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Options {
+    /// Bounds, alignment, freed memory, wrong state space.
+    pub memcheck: bool,
+    /// Races in shared memory and between blocks in device memory.
+    pub racecheck: bool,
+    /// Reads of registers and memory that nobody wrote.
+    pub initcheck: bool,
+    /// Divergent barriers and warp-wide instructions, missing participants, wrong counts.
+    pub synccheck: bool,
+    /// Schedule: 0 runs each warp until it blocks; other values shuffle warps and time slices.
+    pub seed: u64,
+    /// When asynchronous copies land.
+    pub completion: Completion,
+    /// Arithmetic of matrix products.
+    pub mma: MmaMode,
+    /// Largest number of reports of one launch.
+    pub max_reports: usize,
+    /// Warp instructions one launch may execute.
+    pub budget: u64,
+    /// Run independent blocks on all cores.
+    pub parallel: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            memcheck: true,
+            racecheck: true,
+            initcheck: true,
+            synccheck: true,
+            seed: 0,
+            completion: Completion::default(),
+            mma: MmaMode::default(),
+            max_reports: 100,
+            budget: 20_000_000_000,
+            parallel: true,
+        }
+    }
+}
+
+impl Options {
+    pub(crate) fn enabled(&self, kind: Kind) -> bool {
+        match kind {
+            Kind::OutOfBounds | Kind::Misaligned | Kind::UseAfterFree | Kind::WrongSpace | Kind::ReadOnly => {
+                self.memcheck
+            }
+            Kind::ReadAfterWrite | Kind::WriteAfterRead | Kind::WriteAfterWrite => self.racecheck,
+            Kind::WarpRace | Kind::PendingCopy | Kind::GlobalRace => self.racecheck,
+            Kind::UninitialisedRegister | Kind::UninitialisedShared => self.initcheck,
+            Kind::UninitialisedGlobal | Kind::UninitialisedLocal => self.initcheck,
+            Kind::DivergentBarrier | Kind::DivergentSync | Kind::MissingParticipants => self.synccheck,
+            Kind::BarrierCount | Kind::Mbarrier | Kind::UnwaitedCopies => self.synccheck,
+            Kind::Deadlock | Kind::Runaway | Kind::Trap => true,
+        }
+    }
+}

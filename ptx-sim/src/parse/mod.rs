@@ -1,0 +1,382 @@
+//! Parser of PTX modules: declarations here, function bodies in [`body`].
+//!
+//! It accepts any opcode; what an opcode means is decided when a launch decodes it.
+
+mod body;
+mod scope;
+mod variable;
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use crate::{
+    ParseError,
+    ast::{Entry, Function, Location, Module, Operand, RegClass, Space, Symbol, Variable},
+    dwarf::{Section, scopes},
+    lex::{Kind, Token, lex},
+};
+
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+
+impl Module {
+    /// Parses PTX text.
+    ///
+    /// # Errors
+    /// The first position where the text is not PTX. Unknown opcodes are no error here: they become one when a launch reaches them.
+    pub fn parse(text: &str) -> Result<Module, ParseError> {
+        let mut parser = Parser {
+            tokens: lex(text)?,
+            at: 0,
+            location: 0,
+            sections: HashMap::new(),
+            module: Module {
+                id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+                version: (0, 0),
+                target: "".into(),
+                files: HashMap::new(),
+                locations: vec![Location::default()],
+                globals: Vec::new(),
+                functions: Vec::new(),
+                entries: Vec::new(),
+                scopes: Vec::new(),
+                inlining: Vec::new(),
+                text: text.into(),
+            },
+        };
+        parser.module()?;
+        let empty = Section::default();
+        let section = |name| parser.sections.get(name).unwrap_or(&empty);
+        parser.module.scopes = scopes(section(".debug_info"), section(".debug_abbrev"));
+        let mut module = parser.module;
+        module.inlining = vec![Default::default(); module.functions.len()];
+        module.entries = module.functions.iter().filter(|f| f.entry && f.defined).map(|f| entry(&module, f)).collect();
+        Ok(module)
+    }
+}
+
+fn entry(module: &Module, function: &Function) -> Entry {
+    let params = &function.variables[..function.n_params];
+    let param_bytes = layout(params).last().map_or(0, |&(offset, size)| offset + size);
+    Entry {
+        name: function.name.to_string(),
+        param_bytes: param_bytes as usize,
+        param_align: params.iter().map(|param| param.align).max().unwrap_or(1) as usize,
+        reqntid: function.reqntid,
+        maxntid: function.maxntid,
+        minnctapersm: function.minnctapersm,
+        target: module.target.to_string(),
+        static_shared: static_shared(module, function).min(u64::from(u32::MAX)) as u32,
+    }
+}
+
+/// Offset and size of each variable when laid out in order.
+pub(crate) fn layout(variables: &[Variable]) -> Vec<(u64, u64)> {
+    let mut end = 0u64;
+    let place = |variable: &Variable| {
+        let offset = end.next_multiple_of(variable.align.max(1));
+        end = offset.saturating_add(variable.size);
+        (offset, variable.size)
+    };
+    variables.iter().map(place).collect()
+}
+
+/// Names of module variables and functions that `function` reaches, itself included.
+pub(crate) fn reachable(module: &Module, function: &Function) -> HashSet<Box<str>> {
+    fn names<'a>(operands: &'a [Operand], out: &mut Vec<&'a str>) {
+        for operand in operands {
+            match operand {
+                Operand::Symbol(Symbol::Named(name), _) => out.push(name),
+                Operand::Address(base, _, rest) => {
+                    if let crate::ast::Base::Symbol(Symbol::Named(name)) = base {
+                        out.push(name);
+                    }
+                    names(rest, out);
+                }
+                Operand::Vector(inner) | Operand::Group(inner) => names(inner, out),
+                _ => {}
+            }
+        }
+    }
+    let mut seen = HashSet::from([function.name.clone()]);
+    let mut todo = vec![function];
+    while let Some(function) = todo.pop() {
+        let mut found = Vec::new();
+        for instruction in &function.instructions {
+            names(&instruction.operands, &mut found);
+        }
+        for name in found {
+            if seen.insert(name.into())
+                && let Some(callee) = module.function(name)
+            {
+                todo.push(&module.functions[callee]);
+            }
+        }
+    }
+    seen
+}
+
+fn static_shared(module: &Module, function: &Function) -> u64 {
+    let used = reachable(module, function);
+    let shared = module.globals.iter().filter(|v| v.space == Space::Shared && !v.external && used.contains(&v.name));
+    let own = module.functions.iter().filter(|f| used.contains(&f.name)).flat_map(|f| &f.variables);
+    let all: Vec<_> = shared.chain(own.filter(|v| v.space == Space::Shared)).cloned().collect();
+    layout(&all).last().map_or(0, |&(offset, size)| offset.saturating_add(size))
+}
+
+/// Bytes of a scalar type such as `b32` (no dot).
+pub(crate) fn type_bytes(name: &str) -> Option<u64> {
+    Some(match name {
+        "pred" | "b8" | "u8" | "s8" => 1,
+        "b16" | "u16" | "s16" | "f16" | "bf16" => 2,
+        "b32" | "u32" | "s32" | "f32" | "f16x2" | "bf16x2" | "tf32" => 4,
+        "b64" | "u64" | "s64" | "f64" => 8,
+        "b128" => 16,
+        _ => return None,
+    })
+}
+
+fn class(name: &str) -> Option<RegClass> {
+    Some(match type_bytes(name)? {
+        _ if name == "pred" => RegClass::Pred,
+        8 => RegClass::B64,
+        16 => RegClass::B128,
+        _ => RegClass::B32,
+    })
+}
+
+struct Parser<'t> {
+    tokens: Vec<Token<'t>>,
+    at: usize,
+    location: u32,
+    module: Module,
+    sections: HashMap<&'t str, Section>,
+}
+
+impl<'t> Parser<'t> {
+    fn kind(&self) -> Kind<'t> {
+        self.tokens.get(self.at).map_or(Kind::End, |token| token.kind)
+    }
+
+    fn ahead(&self, n: usize) -> Kind<'t> {
+        self.tokens.get(self.at + n).map_or(Kind::End, |token| token.kind)
+    }
+
+    fn line(&self) -> u32 {
+        self.tokens.get(self.at).or(self.tokens.last()).map_or(0, |token| token.line)
+    }
+
+    fn next(&mut self) -> Kind<'t> {
+        let kind = self.kind();
+        self.at += usize::from(kind != Kind::End);
+        kind
+    }
+
+    fn fail<T>(&self, message: impl Into<String>) -> Result<T, ParseError> {
+        let (line, column) = self.tokens.get(self.at).map_or((0, 0), |token| (token.line, token.column));
+        Err(ParseError { line, column, message: message.into() })
+    }
+
+    fn expected<T>(&self, what: &str) -> Result<T, ParseError> {
+        let found = match self.kind() {
+            Kind::Word(word) => format!("`{word}`"),
+            Kind::Punct(c) => format!("`{c}`"),
+            Kind::Int(value) => format!("`{value}`"),
+            Kind::F32(_) | Kind::F64(_) => "a float".into(),
+            Kind::Text(_) => "quoted text".into(),
+            Kind::End => "the end of the text".into(),
+        };
+        self.fail(format!("expected {what}, found {found}"))
+    }
+
+    fn accept(&mut self, punct: char) -> bool {
+        let found = self.kind() == Kind::Punct(punct);
+        self.at += usize::from(found);
+        found
+    }
+
+    fn accept_word(&mut self, word: &str) -> bool {
+        let found = self.kind() == Kind::Word(word);
+        self.at += usize::from(found);
+        found
+    }
+
+    fn expect(&mut self, punct: char) -> Result<(), ParseError> {
+        if self.accept(punct) { Ok(()) } else { self.expected(&format!("`{punct}`")) }
+    }
+
+    fn word(&mut self, what: &str) -> Result<&'t str, ParseError> {
+        match self.kind() {
+            Kind::Word(word) => {
+                self.at += 1;
+                Ok(word)
+            }
+            _ => self.expected(what),
+        }
+    }
+
+    fn int(&mut self) -> Result<u64, ParseError> {
+        let negative = self.accept('-');
+        match self.kind() {
+            Kind::Int(value) => {
+                self.at += 1;
+                Ok(if negative { value.wrapping_neg() } else { value })
+            }
+            _ => self.expected("an integer"),
+        }
+    }
+
+    fn skip_past(&mut self, punct: char) {
+        while !matches!(self.kind(), Kind::End) && !self.accept(punct) {
+            self.at += 1;
+        }
+    }
+
+    fn module(&mut self) -> Result<(), ParseError> {
+        loop {
+            match self.kind() {
+                Kind::End => return Ok(()),
+                Kind::Punct(';') => self.at += 1,
+                Kind::Word(".version") => self.version()?,
+                Kind::Word(".target") => {
+                    self.at += 1;
+                    self.module.target = self.word("a target such as sm_80")?.into();
+                    while self.accept(',') {
+                        self.word("a target option")?;
+                    }
+                }
+                Kind::Word(".address_size") => {
+                    self.at += 1;
+                    if self.int()? != 64 {
+                        return self.fail("only `.address_size 64` is supported");
+                    }
+                }
+                Kind::Word(".file") => self.file()?,
+                Kind::Word(".loc") => self.loc()?,
+                Kind::Word(".section") => self.section()?,
+                Kind::Word(".pragma" | ".alias") => self.skip_past(';'),
+                Kind::Word(word) if word.starts_with('.') => self.declaration()?,
+                _ => return self.expected("a directive"),
+            }
+        }
+    }
+
+    fn version(&mut self) -> Result<(), ParseError> {
+        self.at += 1;
+        let text = match self.next() {
+            Kind::F64(bits) => f64::from_bits(bits).to_string(),
+            Kind::Int(value) => value.to_string(),
+            _ => return self.expected("a version such as 7.8"),
+        };
+        let (major, minor) = text.split_once('.').unwrap_or((&text, "0"));
+        self.module.version = (major.parse().unwrap_or(0), minor.parse().unwrap_or(0));
+        Ok(())
+    }
+
+    fn file(&mut self) -> Result<(), ParseError> {
+        self.at += 1;
+        let index = self.int()? as u32;
+        let Kind::Text(path) = self.next() else { return self.expected("a quoted path") };
+        self.module.files.insert(index, path.into());
+        while self.accept(',') {
+            self.int()?;
+        }
+        Ok(())
+    }
+
+    /// `.loc file line column[, function_name L, inlined_at file line column]`; line 0 means "no line": the previous one stays.
+    fn loc(&mut self) -> Result<(), ParseError> {
+        self.at += 1;
+        let (file, line, column) = (self.int()? as u32, self.int()? as u32, self.int()? as u32);
+        if line != 0 {
+            let location = Location { file, line, column };
+            if self.module.locations.last() != Some(&location) {
+                self.module.locations.push(location);
+            }
+            self.location = self.module.locations.len() as u32 - 1;
+        }
+        while self.accept(',') {
+            while matches!(self.kind(), Kind::Word(word) if !word.starts_with('.'))
+                || matches!(self.kind(), Kind::Int(_))
+            {
+                self.at += 1;
+                if self.accept('+') {
+                    self.int()?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// `.section .debug_info { .b8 1, 2 .b64 $L__tmp0 }`
+    fn section(&mut self) -> Result<(), ParseError> {
+        self.at += 1;
+        let name = self.word("a section name")?;
+        self.expect('{')?;
+        let mut section = Section::default();
+        let mut width = 1;
+        loop {
+            match self.next() {
+                Kind::Punct('}') => break,
+                Kind::Word(ty @ (".b8" | ".b16" | ".b32" | ".b64")) => {
+                    width = type_bytes(&ty[1..]).unwrap_or(1) as usize
+                }
+                Kind::Int(value) => section.bytes.extend_from_slice(&value.to_le_bytes()[..width]),
+                Kind::Word(label) => {
+                    // Offsets into another section are written as its name: all of them begin there.
+                    section.labels.insert(section.bytes.len(), label.into());
+                    section.bytes.resize(section.bytes.len() + width, 0);
+                    // `label+4`, `label-other`
+                    while matches!(self.kind(), Kind::Punct('+' | '-')) {
+                        self.at += 2;
+                    }
+                }
+                Kind::End => return self.expected("`}` at the end of the section"),
+                _ => {}
+            }
+        }
+        self.sections.insert(name, section);
+        Ok(())
+    }
+
+    /// A function or a variable, with its linkage words.
+    fn declaration(&mut self) -> Result<(), ParseError> {
+        let mut external = false;
+        loop {
+            match self.kind() {
+                Kind::Word(".visible" | ".weak" | ".common") => self.at += 1,
+                Kind::Word(".extern") => {
+                    external = true;
+                    self.at += 1;
+                }
+                Kind::Word(".entry" | ".func") => return self.function(),
+                Kind::Word(word) => {
+                    let Some(space) = space(word) else {
+                        return self.expected("`.entry`, `.func` or a state space");
+                    };
+                    self.at += 1;
+                    let mut variables = self.variables(space)?;
+                    for variable in &mut variables {
+                        variable.external = external;
+                    }
+                    self.module.globals.append(&mut variables);
+                    return self.expect(';');
+                }
+                _ => return self.expected("`.entry`, `.func` or a state space"),
+            }
+        }
+    }
+}
+
+/// State space of a directive such as `.shared`.
+pub(crate) fn space(word: &str) -> Option<Space> {
+    Some(match word {
+        ".global" => Space::Global,
+        ".const" => Space::Const,
+        ".shared" => Space::Shared,
+        ".local" => Space::Local,
+        ".param" => Space::Param,
+        _ => return None,
+    })
+}

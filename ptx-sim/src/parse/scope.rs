@@ -1,0 +1,137 @@
+//! Name resolution inside a function: registers, variables and labels are scoped by `{ }`.
+
+use std::collections::HashMap;
+
+use crate::ast::{Function, Operand, RegClass, RegRange, Symbol};
+
+/// One `{ }`.
+#[derive(Default)]
+pub(super) struct Scope {
+    names: HashMap<Box<str>, Named>,
+    labels: HashMap<Box<str>, u32>,
+    /// Instructions of this scope with operands that may turn out to be labels.
+    unresolved: Vec<u32>,
+}
+
+#[derive(Clone, Copy)]
+enum Named {
+    Register(u32),
+    /// First register and how many.
+    Registers(u32, u32),
+    Variable(u32),
+}
+
+/// What an identifier means at this point of the text.
+pub(super) enum Meaning {
+    Register(u32),
+    Variable(u32),
+    Unknown,
+}
+
+/// The stack of open scopes of one function.
+pub(super) struct Scopes {
+    stack: Vec<Scope>,
+}
+
+impl Scopes {
+    pub fn new() -> Scopes {
+        Scopes { stack: vec![Scope::default()] }
+    }
+
+    pub fn depth(&self) -> usize {
+        self.stack.len()
+    }
+
+    pub fn push(&mut self) {
+        self.stack.push(Scope::default());
+    }
+
+    fn top(&mut self) -> &mut Scope {
+        if self.stack.is_empty() {
+            self.stack.push(Scope::default());
+        }
+        let last = self.stack.len() - 1;
+        &mut self.stack[last]
+    }
+
+    /// Closes the innermost scope: its labels are resolved, what is left goes to the scope around it.
+    pub fn pop(&mut self, function: &mut Function) {
+        let Some(scope) = self.stack.pop() else { return };
+        for &at in &scope.unresolved {
+            if let Some(instruction) = function.instructions.get_mut(at as usize) {
+                resolve(&mut instruction.operands, &scope.labels);
+            }
+        }
+        if let Some(outer) = self.stack.last_mut() {
+            outer.unresolved.extend(scope.unresolved);
+        }
+        // The compiler's own labels are unique; debug sections refer to them.
+        function.labels.extend(scope.labels.into_iter().filter(|(name, _)| name.starts_with("$L__")));
+    }
+
+    pub fn label(&mut self, name: &str, at: u32) -> bool {
+        self.top().labels.insert(name.into(), at).is_none()
+    }
+
+    pub fn unresolved(&mut self, at: u32) {
+        self.top().unresolved.push(at);
+    }
+
+    pub fn variable(&mut self, name: &str, index: u32) {
+        self.top().names.insert(name.into(), Named::Variable(index));
+    }
+
+    pub fn registers(&mut self, name: &str, count: Option<u32>, class: RegClass, function: &mut Function) -> bool {
+        let first = function.n_registers;
+        let Some(end) = first.checked_add(count.unwrap_or(1)) else { return false };
+        if end > 1 << 24 {
+            return false;
+        }
+        function.n_registers = end;
+        let range = RegRange { name: name.into(), first, count: count.unwrap_or(1), numbered: count.is_some(), class };
+        if range.count > 0 {
+            function.registers.push(range);
+        }
+        let named = count.map_or(Named::Register(first), |count| Named::Registers(first, count));
+        self.top().names.insert(name.into(), named);
+        true
+    }
+
+    pub fn lookup(&self, name: &str) -> Meaning {
+        let prefix = name.trim_end_matches(|c: char| c.is_ascii_digit());
+        let digits = &name[prefix.len()..];
+        for scope in self.stack.iter().rev() {
+            match scope.names.get(name) {
+                Some(&Named::Register(id)) => return Meaning::Register(id),
+                Some(&Named::Variable(id)) => return Meaning::Variable(id),
+                _ => {}
+            }
+            // `%r1` may be register 1 of `%r<..>` or 21 of `%r2<..>`: try every split.
+            for split in 0..digits.len() {
+                let (more, number) = digits.split_at(split);
+                let range = scope.names.get(&name[..prefix.len() + more.len()]);
+                if let Some(&Named::Registers(first, count)) = range
+                    && let Ok(number) = number.parse::<u32>()
+                    && number < count
+                {
+                    return Meaning::Register(first + number);
+                }
+            }
+        }
+        Meaning::Unknown
+    }
+}
+
+fn resolve(operands: &mut [Operand], labels: &HashMap<Box<str>, u32>) {
+    for operand in operands {
+        match operand {
+            Operand::Symbol(Symbol::Named(name), 0) => {
+                if let Some(&at) = labels.get(name) {
+                    *operand = Operand::Label(at);
+                }
+            }
+            Operand::Vector(inner) | Operand::Group(inner) => resolve(inner, labels),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! Device limits that a launch is checked against.
+
+use crate::LaunchError;
+
+/// What a device offers to one launch.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Profile {
+    /// Short name, e.g. `l4`.
+    pub name: &'static str,
+    /// Compute capability as major * 10 + minor.
+    pub compute_capability: u32,
+    /// Streaming multiprocessors.
+    pub multiprocessors: u32,
+    /// Shared memory of a block without opt-in, in bytes.
+    pub shared_per_block: u32,
+    /// Shared memory of a block with opt-in, in bytes.
+    pub shared_per_block_optin: u32,
+    /// Shared memory of a multiprocessor, in bytes.
+    pub shared_per_multiprocessor: u32,
+    /// 32-bit registers of a multiprocessor.
+    pub registers_per_multiprocessor: u32,
+    /// Threads of a block.
+    pub threads_per_block: u32,
+    /// Threads of a multiprocessor.
+    pub threads_per_multiprocessor: u32,
+}
+
+const KIB: u32 = 1024;
+
+const fn profile(name: &'static str, cc: u32, sms: u32, optin: u32, shared: u32, threads: u32) -> Profile {
+    Profile {
+        name,
+        compute_capability: cc,
+        multiprocessors: sms,
+        shared_per_block: 48 * KIB,
+        shared_per_block_optin: optin * KIB,
+        shared_per_multiprocessor: shared * KIB,
+        registers_per_multiprocessor: 65536,
+        threads_per_block: 1024,
+        threads_per_multiprocessor: threads,
+    }
+}
+
+const PROFILES: [Profile; 5] = [
+    profile("l4", 89, 58, 99, 100, 1536),
+    profile("rtx4090", 89, 128, 99, 100, 1536),
+    profile("a100", 80, 108, 163, 164, 2048),
+    profile("h100", 90, 132, 227, 228, 2048),
+    profile("h200", 90, 132, 227, 228, 2048),
+];
+
+impl Profile {
+    /// The profile called `name` (any case): `l4`, `a100`, `h100`, `h200`, `rtx4090`.
+    ///
+    /// # Errors
+    /// [`LaunchError::UnknownProfile`] lists the names there are.
+    pub fn by_name(name: &str) -> Result<Profile, LaunchError> {
+        let found = PROFILES.iter().find(|profile| profile.name.eq_ignore_ascii_case(name));
+        found.cloned().ok_or_else(|| LaunchError::UnknownProfile {
+            name: name.into(),
+            known: PROFILES.iter().map(|profile| profile.name).collect::<Vec<_>>().join(", "),
+        })
+    }
+
+    /// Every profile.
+    pub fn all() -> &'static [Profile] {
+        &PROFILES
+    }
+
+    /// Blocks of `threads` threads and `shared` bytes that one multiprocessor holds, registers aside.
+    pub fn blocks_per_multiprocessor(&self, threads: u32, shared: u32) -> u32 {
+        // One KiB of every block's shared memory belongs to the system.
+        let by_shared = self.shared_per_multiprocessor / (shared + KIB);
+        by_shared.min(self.threads_per_multiprocessor / threads.max(1))
+    }
+}

@@ -1,0 +1,230 @@
+//! Registers of a warp: one row of 32 lanes each, with a mask of the lanes that were written.
+
+use std::cell::Cell;
+
+/// Lanes of a warp.
+pub(crate) const LANES: usize = 32;
+/// All lanes.
+pub(crate) const FULL: u32 = u32::MAX;
+
+pub(crate) type Row32 = [u32; LANES];
+pub(crate) type Row64 = [u64; LANES];
+
+/// The registers of one call frame. Constants are rows like any other, behind the declared ones.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Regs {
+    pub r32: Vec<Row32>,
+    pub r64: Vec<Row64>,
+    pub pred: Vec<u32>,
+    pub init32: Vec<u32>,
+    pub init64: Vec<u32>,
+    pub init_pred: Vec<u32>,
+    /// Lanes for which an instruction read a register that was never written; the executor takes it.
+    pub missing: Cell<u32>,
+}
+
+/// Index of a register row; the instruction's type says of which file.
+pub(crate) type R = u32;
+
+impl Regs {
+    fn note(&self, init: u32, mask: u32) {
+        self.missing.set(self.missing.get() | mask & !init);
+    }
+
+    pub fn row32(&self, r: R, mask: u32) -> &Row32 {
+        self.note(self.init32[r as usize], mask);
+        &self.r32[r as usize]
+    }
+
+    pub fn row64(&self, r: R, mask: u32) -> &Row64 {
+        self.note(self.init64[r as usize], mask);
+        &self.r64[r as usize]
+    }
+
+    pub fn pred(&self, r: R, mask: u32) -> u32 {
+        self.note(self.init_pred[r as usize], mask);
+        self.pred[r as usize]
+    }
+
+    pub fn set32(&mut self, r: R, mask: u32, row: &Row32) {
+        self.init32[r as usize] |= mask;
+        blend(&mut self.r32[r as usize], mask, row);
+    }
+
+    pub fn set64(&mut self, r: R, mask: u32, row: &Row64) {
+        self.init64[r as usize] |= mask;
+        blend(&mut self.r64[r as usize], mask, row);
+    }
+
+    pub fn set_pred(&mut self, r: R, mask: u32, value: u32) {
+        self.init_pred[r as usize] |= mask;
+        let old = &mut self.pred[r as usize];
+        *old = *old & !mask | value & mask;
+    }
+
+    /// Copies a register and, with it, whether it was written: moves of undefined values are legal, uses are not.
+    pub fn move32(&mut self, d: R, s: R, mask: u32) {
+        let (row, init) = (self.r32[s as usize], self.init32[s as usize]);
+        blend(&mut self.r32[d as usize], mask, &row);
+        let old = &mut self.init32[d as usize];
+        *old = *old & !mask | init & mask;
+    }
+
+    /// As [`Self::move32`].
+    pub fn move64(&mut self, d: R, s: R, mask: u32) {
+        let (row, init) = (self.r64[s as usize], self.init64[s as usize]);
+        blend(&mut self.r64[d as usize], mask, &row);
+        let old = &mut self.init64[d as usize];
+        *old = *old & !mask | init & mask;
+    }
+
+    /// As [`Self::move32`].
+    pub fn move_pred(&mut self, d: R, s: R, mask: u32) {
+        let (value, init) = (self.pred[s as usize], self.init_pred[s as usize]);
+        let old = &mut self.pred[d as usize];
+        *old = *old & !mask | value & mask;
+        let old = &mut self.init_pred[d as usize];
+        *old = *old & !mask | init & mask;
+    }
+}
+
+fn blend<T: Copy>(old: &mut [T; LANES], mask: u32, new: &[T; LANES]) {
+    if mask == FULL {
+        *old = *new;
+    } else {
+        for lane in lanes(mask) {
+            old[lane] = new[lane];
+        }
+    }
+}
+
+/// The lanes of `mask`, lowest first.
+pub(crate) fn lanes(mut mask: u32) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let lane = (mask != 0).then(|| mask.trailing_zeros() as usize)?;
+        mask &= mask - 1;
+        Some(lane)
+    })
+}
+
+/// Which register file, and how a literal is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Pred,
+    B32,
+    F32,
+    B64,
+    F64,
+}
+
+/// A type that lives in a register.
+pub(crate) trait Lane: Copy + Default {
+    /// What holds it for 32 lanes.
+    type Row: Copy;
+    /// How operands of this type are written and where they live.
+    const KIND: Kind;
+    fn row(regs: &Regs, r: R, mask: u32) -> Self::Row;
+    fn get(row: &Self::Row, lane: usize) -> Self;
+    fn build(f: impl FnMut(usize) -> Self) -> Self::Row;
+    fn store(regs: &mut Regs, r: R, mask: u32, row: &Self::Row);
+}
+
+macro_rules! lane {
+    ($($t:ty: $raw:ty, $read:ident, $write:ident, $row:ty, $kind:ident, |$x:ident| $from:expr, |$y:ident| $to:expr;)*) => { $(
+        impl Lane for $t {
+            type Row = $row;
+            const KIND: Kind = Kind::$kind;
+            #[inline(always)]
+            fn row(regs: &Regs, r: R, mask: u32) -> $row {
+                *regs.$read(r, mask)
+            }
+            #[inline(always)]
+            fn get(row: &$row, lane: usize) -> $t {
+                let $x = row[lane];
+                $from
+            }
+            #[inline(always)]
+            fn build(mut f: impl FnMut(usize) -> $t) -> $row {
+                let mut row = [0; LANES];
+                for (lane, raw) in row.iter_mut().enumerate() {
+                    let $y = f(lane);
+                    *raw = $to;
+                }
+                row
+            }
+            #[inline(always)]
+            fn store(regs: &mut Regs, r: R, mask: u32, row: &$row) {
+                regs.$write(r, mask, row);
+            }
+        }
+    )* };
+}
+
+lane! {
+    u32: u32, row32, set32, Row32, B32, |x| x, |y| y;
+    i32: u32, row32, set32, Row32, B32, |x| x as i32, |y| y as u32;
+    f32: u32, row32, set32, Row32, F32, |x| f32::from_bits(x), |y| y.to_bits();
+    u16: u32, row32, set32, Row32, B32, |x| x as u16, |y| u32::from(y);
+    i16: u32, row32, set32, Row32, B32, |x| x as i16, |y| u32::from(y as u16);
+    u8: u32, row32, set32, Row32, B32, |x| x as u8, |y| u32::from(y);
+    u64: u64, row64, set64, Row64, B64, |x| x, |y| y;
+    i64: u64, row64, set64, Row64, B64, |x| x as i64, |y| y as u64;
+    f64: u64, row64, set64, Row64, F64, |x| f64::from_bits(x), |y| y.to_bits();
+}
+
+impl Lane for bool {
+    type Row = u32;
+    const KIND: Kind = Kind::Pred;
+    #[inline(always)]
+    fn row(regs: &Regs, r: R, mask: u32) -> u32 {
+        regs.pred(r, mask)
+    }
+    #[inline(always)]
+    fn get(row: &u32, lane: usize) -> bool {
+        row >> lane & 1 != 0
+    }
+    #[inline(always)]
+    fn build(mut f: impl FnMut(usize) -> bool) -> u32 {
+        (0..LANES).fold(0, |row, lane| row | u32::from(f(lane)) << lane)
+    }
+    #[inline(always)]
+    fn store(regs: &mut Regs, r: R, mask: u32, row: &u32) {
+        regs.set_pred(r, mask, *row);
+    }
+}
+
+/// Operands of an ALU instruction: destination, then up to four sources.
+pub(crate) type Args = [R; 5];
+/// What an ALU instruction does: reads and writes whole rows under a mask.
+pub(crate) type Run = fn(&mut Regs, &Args, u32);
+
+/// An ALU instruction with the kinds of its operands.
+#[derive(Clone, Copy)]
+pub(crate) struct Alu {
+    pub run: Run,
+    pub d: Kind,
+    pub s: &'static [Kind],
+}
+
+/// Builds an [`Alu`] from what one lane does: `alu!(u32 => |a: u32, b: u32| a & b)`.
+macro_rules! alu {
+    ($d:ty => |$($x:ident: $t:ty),*| $e:expr) => {{
+        #[allow(unused_assignments, unused_mut, unused_variables, clippy::unnecessary_cast, clippy::redundant_closure_call)]
+        fn run(regs: &mut $crate::regs::Regs, args: &$crate::regs::Args, mask: u32) {
+            use $crate::regs::Lane;
+            let mut at = 0;
+            $( at += 1; let $x = <$t as Lane>::row(regs, args[at], mask); )*
+            let row = <$d as Lane>::build(|lane| {
+                $( let $x = <$t as Lane>::get(&$x, lane); )*
+                $e
+            });
+            <$d as Lane>::store(regs, args[0], mask, &row);
+        }
+        $crate::regs::Alu {
+            run,
+            d: <$d as $crate::regs::Lane>::KIND,
+            s: const { &[$(<$t as $crate::regs::Lane>::KIND),*] },
+        }
+    }};
+}
+pub(crate) use alu;

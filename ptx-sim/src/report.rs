@@ -1,0 +1,244 @@
+//! Findings about a kernel.
+
+use std::fmt::{self, Display, Formatter};
+
+/// What went wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// An address outside every allocation, or beyond the end of one.
+    OutOfBounds,
+    /// An address that is not a multiple of the access's size.
+    Misaligned,
+    /// An allocation that was freed.
+    UseAfterFree,
+    /// An address of another state space than the instruction's.
+    WrongSpace,
+    /// A register that was never written.
+    UninitialisedRegister,
+    /// Shared memory that was never written.
+    UninitialisedShared,
+    /// Device memory that was never written.
+    UninitialisedGlobal,
+    /// Thread memory that was never written.
+    UninitialisedLocal,
+    /// Shared memory read without a barrier after another warp's write.
+    ReadAfterWrite,
+    /// Shared memory written without a barrier after another warp's read.
+    WriteAfterRead,
+    /// Shared memory written by two warps without a barrier between.
+    WriteAfterWrite,
+    /// Lanes of one warp exchange data through shared memory without `bar.warp.sync`.
+    WarpRace,
+    /// Access to the destination of an asynchronous copy that nobody waited for.
+    PendingCopy,
+    /// Two blocks access the same device memory, at least one writes, and nothing orders them.
+    GlobalRace,
+    /// A block-wide barrier that some lanes of a warp do not reach together.
+    DivergentBarrier,
+    /// A warp-wide instruction that some lanes of its mask do not reach together.
+    DivergentSync,
+    /// A barrier that waits for warps which have exited.
+    MissingParticipants,
+    /// A barrier number or thread count that makes no sense or changes while threads wait.
+    BarrierCount,
+    /// Wrong use of an mbarrier.
+    Mbarrier,
+    /// Asynchronous copies that nobody waited for when the thread exited.
+    UnwaitedCopies,
+    /// Nobody can make progress.
+    Deadlock,
+    /// The instruction budget is spent.
+    Runaway,
+    /// `trap` or a failed assertion.
+    Trap,
+    /// A write to read-only memory, or a read-only load of memory that this launch writes.
+    ReadOnly,
+}
+
+impl Kind {
+    /// Order of reports: what is the cause of others comes first.
+    pub(crate) fn rank(self) -> u8 {
+        match self {
+            Kind::WarpRace => 2,
+            Kind::UninitialisedShared | Kind::UninitialisedRegister | Kind::Deadlock => 1,
+            _ => 0,
+        }
+    }
+
+    /// The kind in words, as JSON has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::OutOfBounds => "out-of-bounds",
+            Kind::Misaligned => "misaligned",
+            Kind::UseAfterFree => "use-after-free",
+            Kind::WrongSpace => "wrong-space",
+            Kind::UninitialisedRegister => "uninitialised-register",
+            Kind::UninitialisedShared => "uninitialised-shared",
+            Kind::UninitialisedGlobal => "uninitialised-global",
+            Kind::UninitialisedLocal => "uninitialised-local",
+            Kind::ReadAfterWrite => "read-after-write",
+            Kind::WriteAfterRead => "write-after-read",
+            Kind::WriteAfterWrite => "write-after-write",
+            Kind::WarpRace => "warp-race",
+            Kind::PendingCopy => "pending-copy",
+            Kind::GlobalRace => "global-race",
+            Kind::DivergentBarrier => "divergent-barrier",
+            Kind::DivergentSync => "divergent-sync",
+            Kind::MissingParticipants => "missing-participants",
+            Kind::BarrierCount => "barrier-count",
+            Kind::Mbarrier => "mbarrier",
+            Kind::UnwaitedCopies => "unwaited-copies",
+            Kind::Deadlock => "deadlock",
+            Kind::Runaway => "runaway",
+            Kind::Trap => "trap",
+            Kind::ReadOnly => "read-only",
+        }
+    }
+}
+
+/// A line of source.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct SourceLine {
+    /// File as the compiler named it.
+    pub file: String,
+    /// Line, from one.
+    pub line: u32,
+    /// Column, 0 where unknown.
+    pub column: u32,
+    /// Function, where the debug information names it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub function: Option<String>,
+}
+
+impl Display for SourceLine {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.file, self.line)?;
+        if let Some(function) = &self.function {
+            write!(f, " ({function})")?;
+        }
+        Ok(())
+    }
+}
+
+/// An instruction of the kernel.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Place {
+    /// Line of the PTX, from one.
+    pub ptx_line: u32,
+    /// The instruction.
+    pub instruction: String,
+    /// Source lines, innermost first.
+    pub source: Vec<SourceLine>,
+}
+
+/// One of the parties of a finding.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Side {
+    /// What it does.
+    pub place: Place,
+    /// Warp within the block.
+    pub warp: u32,
+    /// Its last synchronisation before that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_sync: Option<Place>,
+}
+
+/// A byte of simulated memory in the words of the host.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Address {
+    /// Allocation, `shared`, `local` or `param`.
+    pub buffer: String,
+    /// Byte offset; may lie outside the buffer.
+    pub offset: i64,
+}
+
+impl Display for Address {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let sign = if self.offset < 0 { '-' } else { '+' };
+        write!(f, "{} {sign} {:#x}", self.buffer, self.offset.unsigned_abs())
+    }
+}
+
+/// A finding.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Report {
+    /// What went wrong.
+    pub kind: Kind,
+    /// Entry.
+    pub kernel: String,
+    /// Block index.
+    pub block: [u32; 3],
+    /// Lanes of the second side's warp, bit by bit.
+    pub lanes: u32,
+    /// Where in memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub address: Option<Address>,
+    /// The earlier access of a race.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first: Option<Side>,
+    /// The access that was caught.
+    pub second: Side,
+    /// The finding in a sentence.
+    pub message: String,
+}
+
+impl Report {
+    /// The report as one JSON object.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// The report for a terminal, with or without colour.
+    pub fn display(&self, colour: bool) -> impl Display + '_ {
+        Shown { report: self, colour }
+    }
+}
+
+impl Display for Report {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        self.display(false).fmt(f)
+    }
+}
+
+struct Shown<'r> {
+    report: &'r Report,
+    colour: bool,
+}
+
+impl Shown<'_> {
+    fn side(&self, f: &mut Formatter<'_>, title: &str, side: &Side) -> fmt::Result {
+        let (dim, off) = if self.colour { ("\x1b[2m", "\x1b[0m") } else { ("", "") };
+        write!(
+            f,
+            "\n  {title} warp {}: `{}` {dim}ptx line {}{off}",
+            side.warp, side.place.instruction, side.place.ptx_line
+        )?;
+        for (depth, line) in side.place.source.iter().enumerate() {
+            write!(f, "\n      {} {line}", if depth == 0 { "at" } else { "from" })?;
+        }
+        if let Some(sync) = &side.last_sync {
+            write!(f, "\n      {dim}last sync: `{}` ptx line {}{off}", sync.instruction, sync.ptx_line)?;
+            if let Some(line) = sync.source.last() {
+                write!(f, " at {line}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Display for Shown<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let report = self.report;
+        let (red, bold, off) = if self.colour { ("\x1b[1;31m", "\x1b[1m", "\x1b[0m") } else { ("", "", "") };
+        write!(f, "{red}{}{off}: {bold}{}{off}", report.kind.name(), report.message)?;
+        write!(f, "\n  in {} block {:?} lanes {:#010x}", report.kernel, report.block, report.lanes)?;
+        if let Some(address) = &report.address {
+            write!(f, " address {address}")?;
+        }
+        if let Some(first) = &report.first {
+            self.side(f, "first ", first)?;
+        }
+        self.side(f, if report.first.is_some() { "second" } else { "by" }, &report.second)
+    }
+}

@@ -1,0 +1,353 @@
+//! Each checker catches a planted bug, and says nothing about the kernel without it.
+
+use ptx_sim::{Completion, Gpu, Kind, Launch, LaunchError, Module, Options, Outcome, Profile};
+
+/// Bytes of dynamic shared memory in these tests.
+const SHARED: u32 = 4096;
+
+fn module(body: &str) -> Module {
+    let text = format!(
+        ".version 8.3\n.target sm_80\n.address_size 64\n.extern .shared .align 128 .b8 tile[];\n\
+        .visible .entry k(.param .u64 in, .param .u64 out) {{\n\
+        .reg .b64 %rd<10>; .reg .b32 %r<20>; .reg .pred %p<5>; .reg .b32 s, t, x; .reg .b64 I, O, o;\n\
+        ld.param.u64 I, [in]; ld.param.u64 O, [out]; mov.u32 t, %tid.x; mov.u32 s, tile;\n\
+        mul.wide.u32 o, t, 4; add.u64 O, O, o; shl.b32 x, t, 2; add.u32 x, x, s;\n\
+        {body}\n ret; }}"
+    );
+    Module::parse(&text).unwrap_or_else(|error| panic!("{body}: {error}"))
+}
+
+fn launch(body: &str, grid: u32, threads: u32, options: Options) -> Result<Outcome, LaunchError> {
+    let mut gpu = Gpu::new(Profile::by_name("l4").unwrap(), options);
+    let from = gpu.alloc("in", 1024, 256).unwrap();
+    gpu.fill(from, 0, 1024).unwrap();
+    let to = gpu.alloc("out", 1024, 256).unwrap();
+    let params = [from, to].map(u64::to_le_bytes).concat();
+    let launch =
+        Launch { grid: [grid, 1, 1], block: [threads, 1, 1], dynamic_smem: SHARED, smem_opt_in: 0, params: &params };
+    gpu.launch(&module(body), "k", &launch)
+}
+
+/// Every schedule must find `kind` in `body` and nothing in `body` with `fix` applied.
+fn caught(kind: Kind, threads: u32, body: &str, fix: (&str, &str)) {
+    // Which of two sides of a race is the second depends on who came first.
+    match kind {
+        Kind::ReadAfterWrite | Kind::WriteAfterRead => {
+            caught_as(&[Kind::ReadAfterWrite, Kind::WriteAfterRead], threads, body, fix)
+        }
+        kind => caught_as(&[kind], threads, body, fix),
+    }
+}
+
+fn caught_as(expected: &[Kind], threads: u32, body: &str, fix: (&str, &str)) {
+    assert!(body.contains(fix.0), "{body} does not contain {}", fix.0);
+    for seed in 0..6 {
+        for completion in [Completion::Late, Completion::Eager, Completion::Random] {
+            let options = Options { seed, completion, ..Options::default() };
+            let outcome = launch(body, 1, threads, options.clone()).unwrap_or_else(|error| panic!("{body}: {error}"));
+            let kinds: Vec<_> = outcome.reports.iter().map(|report| report.kind).collect();
+            let found = kinds.iter().any(|kind| expected.contains(kind));
+            assert!(found, "{body}, seed {seed}, {completion:?}: found {kinds:?}");
+            let good = body.replacen(fix.0, fix.1, 1);
+            let outcome = launch(&good, 1, threads, options).unwrap_or_else(|error| panic!("{good}: {error}"));
+            assert!(outcome.reports.is_empty(), "{good}, seed {seed}, {completion:?}: {}", outcome.reports[0]);
+        }
+    }
+}
+
+/// Each thread writes its word; after the placeholder each reads the word of the thread 32 further.
+const EXCHANGE: &str = "st.shared.u32 [x], t; /*here*/ xor.b32 x, t, 32; shl.b32 x, x, 2; add.u32 x, x, s; ld.shared.u32 %r1, [x]; \
+    st.global.u32 [O], %r1;";
+/// Each thread copies 16 bytes.
+const COPY: &str =
+    "shl.b32 x, t, 4; add.u32 x, x, s; mul.wide.u32 o, t, 16; add.u64 I, I, o; cp.async.cg.shared.global [x], [I], 16;";
+
+#[test]
+fn memcheck() {
+    caught(Kind::OutOfBounds, 32, "ld.global.u32 %r1, [I+1024]; st.global.u32 [O], %r1;", ("+1024", "+1020"));
+    caught(Kind::OutOfBounds, 32, "ld.global.u32 %r1, [I+-4]; st.global.u32 [O], %r1;", ("+-4", ""));
+    caught(Kind::OutOfBounds, 32, "st.shared.u32 [s+4096], t;", ("4096", "4092"));
+    caught(Kind::OutOfBounds, 32, "mov.u64 %rd1, 64; st.global.u32 [%rd1], t;", ("[%rd1]", "[O]"));
+    caught(Kind::Misaligned, 32, "ld.global.v2.u32 {%r1, %r2}, [I+4]; st.global.u32 [O], %r1;", ("+4", "+8"));
+    caught(
+        Kind::WrongSpace,
+        32,
+        "cvta.shared.u64 %rd1, o; st.global.u32 [%rd1], t;",
+        ("cvta.shared.u64 %rd1, o", "mov.b64 %rd1, O"),
+    );
+    let depot = ".local .align 16 .b8 depot[16]; mov.u64 %rd1, depot; cvta.local.u64 %rd1, %rd1; \
+        st.shared.u32 [x], t; bar.warp.sync -1; cvt.u64.u32 %rd2, s; cvta.shared.u64 %rd2, %rd2; \
+        ldmatrix.sync.aligned.m8n8.x1.b16 {%r1}, [%rd1]; st.global.u32 [O], %r1;";
+    caught(Kind::WrongSpace, 32, depot, ("{%r1}, [%rd1]", "{%r1}, [%rd2]"));
+    caught(Kind::ReadOnly, 32, "st.global.u32 [O], t; ld.global.nc.u32 %r1, [O];", (".nc", ""));
+}
+
+#[test]
+fn freed_memory() {
+    let mut gpu = Gpu::new(Profile::by_name("l4").unwrap(), Options::default());
+    let from = gpu.alloc("in", 1024, 256).unwrap();
+    let to = gpu.alloc("out", 1024, 256).unwrap();
+    gpu.free(to).unwrap();
+    let params = [from, to].map(u64::to_le_bytes).concat();
+    let launch = Launch { grid: [1; 3], block: [32, 1, 1], dynamic_smem: SHARED, smem_opt_in: 0, params: &params };
+    let outcome = gpu.launch(&module("st.global.u32 [O], t;"), "k", &launch).unwrap();
+    assert_eq!(outcome.reports[0].kind, Kind::UseAfterFree);
+    assert_eq!(outcome.reports[0].address.as_ref().unwrap().buffer, "out");
+}
+
+#[test]
+fn racecheck() {
+    caught(Kind::ReadAfterWrite, 64, EXCHANGE, ("/*here*/", "bar.sync 0;"));
+    let refill = EXCHANGE.replacen("/*here*/", "bar.sync 0;", 1) + "/*again*/ st.shared.u32 [x], t;";
+    let own = "xor.b32 x, t, 0; shl.b32 x, x, 2; add.u32 x, x, s; ";
+    let refill = refill.replace("/*again*/", &format!("/*again*/ {own}"));
+    caught(Kind::WriteAfterRead, 64, &refill, ("/*again*/", "bar.sync 0;"));
+    caught(Kind::WriteAfterWrite, 64, "st.shared.u32 [s], t; ", ("[s]", "[x]"));
+    let within = EXCHANGE.replace("xor.b32 x, t, 32", "xor.b32 x, t, 1");
+    caught(Kind::WarpRace, 32, &within, ("/*here*/", "bar.warp.sync -1;"));
+    // 16-bit stores of two warps into one word are no race.
+    let halves = "cvt.u16.u32 h, t; shr.u32 %r1, t, 5; shl.b32 %r2, t, 2; and.b32 %r2, %r2, 127; shl.b32 %r1, %r1, 1; add.u32 %r2, %r2, %r1; \
+        add.u32 %r2, %r2, s; st.shared.u16 [%r2], h;";
+    let outcome = launch(&format!(".reg .b16 h; {halves}"), 1, 64, Options::default()).unwrap();
+    assert!(outcome.reports.is_empty(), "{}", outcome.reports[0]);
+}
+
+#[test]
+fn asynchronous_copies() {
+    let read = "ld.shared.u32 %r1, [x]; st.global.u32 [O], %r1;";
+    let whole = format!("{COPY} cp.async.commit_group; /*wait*/ {read} cp.async.wait_all;");
+    caught(Kind::PendingCopy, 32, &whole, ("/*wait*/", "cp.async.wait_group 0;"));
+    let weak = format!("{COPY} cp.async.commit_group; cp.async.wait_group 1; {read} cp.async.wait_all;");
+    caught(Kind::PendingCopy, 32, &weak, ("wait_group 1", "wait_group 0"));
+    let uncommitted = format!("{COPY} /*commit*/ cp.async.wait_group 0; {read} cp.async.wait_all;");
+    caught(Kind::PendingCopy, 32, &uncommitted, ("/*commit*/", "cp.async.commit_group;"));
+    caught(
+        Kind::UnwaitedCopies,
+        32,
+        &format!("{COPY} cp.async.commit_group; /*wait*/"),
+        ("/*wait*/", "cp.async.wait_all;"),
+    );
+    let other = "xor.b32 x, t, 32; shl.b32 x, x, 4; add.u32 x, x, s;";
+    let unshared = format!("{COPY} cp.async.wait_all; /*bar*/ {other} {read}");
+    caught(Kind::ReadAfterWrite, 64, &unshared, ("/*bar*/", "bar.sync 0;"));
+    let refilled = format!("{COPY} cp.async.wait_all; bar.sync 0; {other} {read} /*bar*/ {COPY} cp.async.wait_all;");
+    let refilled =
+        refilled.replacen(&format!("/*bar*/ {COPY}"), &format!("/*bar*/ {}", COPY.replace("add.u64 I, I, o;", "")), 1);
+    caught(Kind::WriteAfterRead, 64, &refilled, ("/*bar*/", "bar.sync 0;"));
+}
+
+#[test]
+fn initcheck() {
+    caught(
+        Kind::UninitialisedRegister,
+        32,
+        "/*set*/ add.u32 %r2, %r1, 1; st.global.u32 [O], %r2;",
+        ("/*set*/", "mov.u32 %r1, 0;"),
+    );
+    caught(
+        Kind::UninitialisedShared,
+        32,
+        "/*set*/ ld.shared.u32 %r1, [x]; st.global.u32 [O], %r1;",
+        ("/*set*/", "st.shared.u32 [x], t;"),
+    );
+    caught(Kind::UninitialisedGlobal, 32, "/*set*/ ld.global.u32 %r1, [O];", ("/*set*/", "st.global.u32 [O], t;"));
+    let depot = ".local .align 4 .b8 depot[4]; /*set*/ ld.local.u32 %r1, [depot]; st.global.u32 [O], %r1;";
+    caught(Kind::UninitialisedLocal, 32, depot, ("/*set*/", "st.local.u32 [depot], t;"));
+    // Half of the lanes have a value.
+    let half = "setp.lt.u32 %p1, t, 16; @%p1 mov.u32 %r1, 0; add.u32 %r2, %r1, 1; st.global.u32 [O], %r2;";
+    caught(Kind::UninitialisedRegister, 32, half, ("@%p1 ", ""));
+}
+
+#[test]
+fn synccheck() {
+    let divergent =
+        "setp.lt.u32 %p1, t, 16; @%p1 bra A; bar.sync 0; bra.uni B; A: bar.sync 0; B: st.global.u32 [O], t;";
+    caught(Kind::DivergentBarrier, 32, divergent, ("t, 16", "t, 32"));
+    caught(Kind::DivergentBarrier, 32, "setp.lt.u32 %p1, t, 16; @%p1 bar.sync 0;", ("@%p1 ", ""));
+    let shuffle = "setp.lt.u32 %p1, t, 16; @%p1 bra A; shfl.sync.bfly.b32 %r1, t, 1, 31, -1; A: st.global.u32 [O], t;";
+    caught(Kind::DivergentSync, 32, shuffle, ("31, -1", "31, 0xffff0000"));
+    let product = "setp.lt.u32 %p1, t, 16; @%p1 ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r1}, [s]; bar.sync 0;";
+    caught(
+        Kind::DivergentSync,
+        32,
+        &format!(
+            "shl.b32 %r3, t, 4; add.u32 %r3, %r3, s; st.shared.v4.u32 [%r3], {{t, t, t, t}}; bar.warp.sync -1; {product}"
+        ),
+        ("@%p1 ldm", "ldm"),
+    );
+    caught(Kind::MissingParticipants, 64, "setp.lt.u32 %p1, t, 32; @%p1 ret; bar.sync 0;", ("@%p1 ret;", ""));
+    caught(Kind::BarrierCount, 64, "bar.sync 1, 48;", ("48", "64"));
+    caught(Kind::BarrierCount, 64, "bar.sync 16;", ("16", "15"));
+    let counts =
+        "setp.lt.u32 %p1, t, 32; @%p1 bra A; bar.sync 1, 96; bra.uni B; A: bar.sync 1, 64; B: st.global.u32 [O], t;";
+    caught(Kind::BarrierCount, 96, &format!("setp.ge.u32 %p2, t, 64; @%p2 bra B; {counts}"), ("1, 96", "1, 64"));
+}
+
+#[test]
+fn named_barriers_order_producer_and_consumer() {
+    let pipe = "setp.lt.u32 %p1, t, 32; @%p1 bra P; bar.sync 2, 64; and.b32 %r2, t, 31; shl.b32 %r2, %r2, 2; add.u32 %r2, %r2, s; \
+        ld.shared.u32 %r1, [%r2]; st.global.u32 [O], %r1; bra.uni E; P: st.shared.u32 [x], t; bar.arrive 2, 64; E:";
+    caught(
+        Kind::ReadAfterWrite,
+        64,
+        &pipe
+            .replace("st.shared.u32 [x], t; bar.arrive 2, 64;", "bar.arrive 2, 64; /*late*/ st.shared.u32 [x], t;")
+            .replace(" E:", " E: bar.sync 3, 64; ld.shared.u32 %r5, [s];"),
+        ("bar.arrive 2, 64; /*late*/ st.shared.u32 [x], t;", "st.shared.u32 [x], t; bar.arrive 2, 64;"),
+    );
+}
+
+#[test]
+fn deadlocks_say_where_every_warp_stands() {
+    let stuck = "setp.lt.u32 %p1, t, 32; @%p1 bra P; bar.sync 1, 64; bra.uni E; P: bar.sync 2, 64; E: ret;";
+    let outcome = launch(stuck, 1, 64, Options::default()).unwrap();
+    assert_eq!(outcome.reports[0].kind, Kind::Deadlock);
+    let message = &outcome.reports[0].message;
+    assert!(
+        message.contains("warp 0: waiting at barrier 2") && message.contains("warp 1: waiting at barrier 1"),
+        "{message}"
+    );
+    let outcome = launch("L: bra L;", 1, 64, Options { budget: 100_000, ..Options::default() }).unwrap();
+    assert_eq!(outcome.reports[0].kind, Kind::Runaway);
+    assert!(outcome.reports[0].message.contains("warp 1: running"), "{}", outcome.reports[0].message);
+    let outcome = launch("trap;", 1, 32, Options::default()).unwrap();
+    assert_eq!(outcome.reports[0].kind, Kind::Trap);
+}
+
+#[test]
+fn mbarriers() {
+    let init = "setp.eq.u32 %p1, t, 0; @%p1 mbarrier.init.shared::cta.b64 [s], 32; bar.sync 0; add.u32 x, x, 64;";
+    let pipe = format!(
+        "{init} setp.lt.u32 %p2, t, 32; @%p2 bra P;
+        W: mbarrier.try_wait.parity.shared::cta.b64 %p3, [s], 0; @!%p3 bra W;
+        and.b32 %r2, t, 31; shl.b32 %r2, %r2, 2; add.u32 %r2, %r2, s; ld.shared.u32 %r1, [%r2+64]; st.global.u32 [O], %r1; bra.uni E;
+        P: st.shared.u32 [x], t; mbarrier.arrive.shared::cta.b64 _, [s]; E: ret;"
+    );
+    caught_as(
+        // The wrong parity: too early, or for ever.
+        &[Kind::ReadAfterWrite, Kind::WriteAfterRead, Kind::Deadlock],
+        64,
+        &pipe.replace("[s], 0; @!%p3 bra W;", "[s], 1; @!%p3 bra W;"),
+        ("[s], 1", "[s], 0"),
+    );
+    caught(
+        Kind::Deadlock,
+        64,
+        &pipe.replace("mbarrier.arrive.shared::cta.b64 _, [s];", "/*arrive*/"),
+        ("/*arrive*/", "mbarrier.arrive.shared::cta.b64 _, [s];"),
+    );
+    caught(
+        Kind::Mbarrier,
+        64,
+        &pipe
+            .replace("@%p1 mbarrier.init", "/*no*/ @%p4 mbarrier.init")
+            .replace("setp.eq.u32 %p1, t, 0;", "setp.eq.u32 %p1, t, 0; setp.eq.u32 %p4, t, 99;"),
+        ("t, 99", "t, 0"),
+    );
+    caught(
+        Kind::Mbarrier,
+        64,
+        &pipe.replace("ret;", "bar.sync 0; st.shared.u32 [s], t; ret;"),
+        ("bar.sync 0; st.shared.u32 [s], t;", ""),
+    );
+    // Copies that an mbarrier watches.
+    let copies = format!(
+        "{init} setp.lt.u32 %p2, t, 32; @%p2 bra P;
+        W: mbarrier.try_wait.parity.shared::cta.b64 %p3, [s], 0; @!%p3 bra W;
+        and.b32 %r2, t, 31; shl.b32 %r2, %r2, 4; add.u32 %r2, %r2, s; ld.shared.u32 %r1, [%r2+128]; st.global.u32 [O], %r1; bra.uni E;
+        P: {} cp.async.mbarrier.arrive.noinc.shared::cta.b64 [s]; E: ret;",
+        COPY.replace("add.u32 x, x, s;", "add.u32 x, x, s; add.u32 x, x, 128;")
+    );
+    caught(
+        Kind::Deadlock,
+        64,
+        &copies.replace("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [s];", "cp.async.wait_all;"),
+        ("cp.async.wait_all;", "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [s];"),
+    );
+}
+
+#[test]
+fn blocks_must_be_ordered() {
+    let grid = |body: &str| launch(body, 2, 32, Options::default()).unwrap().reports;
+    assert_eq!(grid("st.global.u32 [O], t;")[0].kind, Kind::GlobalRace);
+    let apart = "mov.u32 %r1, %ctaid.x; mul.wide.u32 %rd1, %r1, 128; add.u64 O, O, %rd1; st.global.u32 [O], t;";
+    assert!(grid(apart).is_empty());
+    let atomics = "red.global.add.u32 [I], t;";
+    assert!(grid(atomics).is_empty());
+    // The last block to come reads what all wrote: needs fences around the counter.
+    let last = |fence: &str| {
+        format!(
+            "{apart} bar.sync 0; {fence} setp.eq.u32 %p1, t, 0; mov.u32 %r2, 0; @%p1 atom.global.add.u32 %r2, [I], 1; {fence}
+            shfl.sync.idx.b32 %r2, %r2, 0, 31, -1; setp.ne.u32 %p2, %r2, 1; @%p2 ret; sub.u64 O, O, 128; ld.global.u32 %r3, [O];"
+        )
+    };
+    assert!(grid(&last("membar.gl;")).is_empty());
+    assert_eq!(grid(&last(""))[0].kind, Kind::GlobalRace);
+}
+
+#[test]
+fn launches_are_checked() {
+    let code = module("ret;");
+    let mut gpu = Gpu::new(Profile::by_name("l4").unwrap(), Options::default());
+    let good = Launch { grid: [1; 3], block: [32, 1, 1], dynamic_smem: 0, smem_opt_in: 0, params: &[0; 16] };
+    gpu.launch(&code, "k", &good).unwrap();
+    type Case = (fn(&mut Launch<'static>), fn(&LaunchError) -> bool);
+    let cases: [Case; 7] = [
+        (|launch| launch.grid = [0, 1, 1], |error| matches!(error, LaunchError::Grid { .. })),
+        (|launch| launch.grid = [1, 70000, 1], |error| matches!(error, LaunchError::Grid { .. })),
+        (|launch| launch.block = [1025, 1, 1], |error| matches!(error, LaunchError::BlockSize { .. })),
+        (
+            |launch| launch.params = &[0; 12],
+            |error| matches!(error, LaunchError::ParamSize { wanted: 16, given: 12, .. }),
+        ),
+        (
+            |launch| launch.dynamic_smem = 60_000,
+            |error| matches!(error, LaunchError::SharedMemoryOptIn { opt_in: 0, .. }),
+        ),
+        (
+            |launch| (launch.dynamic_smem, launch.smem_opt_in) = (60_000, 50_000),
+            |error| matches!(error, LaunchError::SharedMemoryOptIn { opt_in: 50_000, .. }),
+        ),
+        (
+            |launch| (launch.dynamic_smem, launch.smem_opt_in) = (110_000, 110_000),
+            |error| matches!(error, LaunchError::SharedMemory { limit: 101_376, .. }),
+        ),
+    ];
+    for (change, expected) in cases {
+        let mut launch = Launch { params: &[0; 16], ..good };
+        change(&mut launch);
+        let error = gpu.launch(&code, "k", &launch).unwrap_err();
+        assert!(expected(&error), "{launch:?}: {error}");
+    }
+    assert!(matches!(gpu.launch(&code, "none", &good), Err(LaunchError::UnknownEntry { .. })));
+    let shaped = ".version 8.0\n.target sm_90a\n.address_size 64\n.visible .entry k() .reqntid 64, 1, 1 { ret; }";
+    let shaped = Module::parse(shaped).unwrap();
+    let launch = Launch { params: &[], ..good };
+    assert!(matches!(gpu.launch(&shaped, "k", &launch), Err(LaunchError::Target { .. })));
+    let mut hopper = Gpu::new(Profile::by_name("H200").unwrap(), Options::default());
+    assert!(matches!(hopper.launch(&shaped, "k", &launch), Err(LaunchError::BlockShape { .. })));
+    assert!(Profile::by_name("gtx970").is_err());
+}
+
+#[test]
+fn unknown_instructions_are_errors_where_they_run() {
+    let body = "setp.eq.u32 %p1, t, 77;\n@%p1 bra A;\nbra B;\nA: wgmma.fence.sync.aligned;\nB: st.global.u32 [O], t;";
+    assert!(launch(body, 1, 32, Options::default()).unwrap().reports.is_empty());
+    let error = launch(&body.replace("t, 77", "t, t"), 1, 32, Options::default()).unwrap_err();
+    assert!(
+        matches!(&error, LaunchError::Unsupported { line: 12, text, .. } if text.contains("wgmma.fence")),
+        "{error}"
+    );
+}
+
+#[test]
+fn reports_name_both_sides() {
+    let outcome = launch(EXCHANGE, 1, 64, Options::default()).unwrap();
+    // Warp 0 runs first: it reads too early what warp 1 writes then.
+    let report = outcome.reports.iter().find(|report| report.kind == Kind::WriteAfterRead).unwrap();
+    assert!(report.first.as_ref().unwrap().place.instruction.contains("ld.shared.u32"), "{report}");
+    assert!(report.second.place.instruction.contains("st.shared.u32"), "{report}");
+    assert!(report.to_json().contains("\"kind\":\"write-after-read\""));
+    assert!(report.display(true).to_string().contains("\x1b["));
+    assert!(!report.to_string().contains("\x1b["));
+}

@@ -1,0 +1,23 @@
+//! Launch contracts and a stage for programs on typed tiles that must not compile. The programs are in `tests/compile_fail`.
+use contract::Kernel;
+use tile::SharedTile;
+
+/// A contract of any threads and bytes of shared memory.
+pub struct Contract<const THREADS: u32, const BYTES: usize>;
+
+impl<const THREADS: u32, const BYTES: usize> Kernel for Contract<THREADS, BYTES> {
+    type Params = ();
+    const THREADS: u32 = THREADS;
+    const SMEM_BYTES: usize = BYTES;
+    fn grid((): &()) -> [u32; 3] {
+        [1; 3]
+    }
+}
+
+/// 128 threads; shared memory for a tile of 8x4 base tiles and two stages.
+pub type K = Contract<128, { (8 * 4 + 2 * 2 * 4 * 4) * 512 }>;
+
+tile::shared_layout! {
+    /// Two tiles that travel together.
+    Stage / StageSlot<E, N, D> { k: SharedTile<E, N, D>, v: SharedTile<E, N, D> }
+}

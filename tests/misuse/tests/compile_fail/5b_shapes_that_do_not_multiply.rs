@@ -1,0 +1,9 @@
+//! Columns of the left operand are rows of the right one.
+use contract::F16;
+use tile::{AFrag, Acc, SharedTile, Warp};
+
+fn output(o: &mut Acc<2, 4>, p: &AFrag<F16, 2, 3>, v: &SharedTile<F16, 4, 4>, warp: Warp) {
+    o.mma_ab(p, v, warp, |_| {});
+}
+
+fn main() {}

@@ -1,0 +1,34 @@
+//! What FerroFlash's tests share: [`check`], one case on one entry by any driver.
+//!
+//! Reference, tolerance rule and cases are `ferroflash::reference`, which the command line uses, too.
+use ferroflash::reference::{Case, Loaded, Reference};
+use ferroflash::{Attention, Capabilities, Driver, EntryInfo, SimDriver};
+use ptx_sim::Options;
+
+pub mod mutation;
+
+/// A simulator of the smallest card that holds `entry`.
+///
+/// # Panics
+/// Where no card does.
+pub fn simulator_with(entry: &EntryInfo, options: Options) -> Attention<SimDriver> {
+    let cards = ["l4", "a100", "h200"].map(|name| (name, Capabilities::profile(name).expect("a known card")));
+    let card = cards.iter().find(|(_, card)| card.smem_per_block >= entry.smem_bytes);
+    let (name, _) = card.unwrap_or_else(|| panic!("no card holds {}", entry.symbol));
+    Attention::new(SimDriver::with_options(name, options).expect("a known card"))
+}
+
+/// Runs `case` on `entry` and judges the result by the tolerance rule.
+///
+/// # Panics
+/// Where the driver refuses, a checker of the simulator finds something, or the result is wrong.
+#[track_caller]
+pub fn check<D: Driver>(attention: &Attention<D>, entry: &EntryInfo, case: &Case) {
+    let memory = case.memory();
+    let reference = Reference::new(&memory.inputs().expect("cases are valid"));
+    let outcome = Loaded::new(attention, &memory, Some(entry.symbol)).and_then(|loaded| loaded.run());
+    let outcome = outcome.unwrap_or_else(|error| panic!("{}: {case}: {error}", entry.symbol));
+    let verdict = outcome.judge(&reference, case.problem.dtype).expect("the output has the problem's shape");
+    let failures: Vec<_> = verdict.failures().collect();
+    assert!(failures.is_empty(), "{}: {case}: {}", entry.symbol, failures.join("; "));
+}

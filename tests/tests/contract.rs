@@ -1,0 +1,112 @@
+//! Table, planner and cases agree: every entry can be reached, and every case reaches the entry that it is for.
+use ferroflash::reference::{Case, Layout, edges, grid, soak};
+use ferroflash::{
+    Alignment, Capabilities, DType, ENTRIES, EntryInfo, Forward, Grid, Mask, MaskKind, Problem, plan, supports,
+};
+use std::collections::BTreeSet;
+
+fn profiles() -> impl Iterator<Item = &'static Capabilities> {
+    Capabilities::PROFILES.iter().map(|(_, capabilities)| capabilities)
+}
+
+fn problems() -> impl Iterator<Item = Problem> {
+    let masks = [Mask::Full, Mask::Causal, Mask::Window { left: Some(100), right: Some(0) }];
+    let sizes = [(1, 1, 1), (1, 128, 8), (2, 2048, 16), (64, 512, 32)];
+    let dtypes = [DType::F16, DType::Bf16];
+    dtypes.into_iter().flat_map(move |dtype| {
+        (8..=256).step_by(8).flat_map(move |head_dim| {
+            sizes.into_iter().flat_map(move |(batch, seqlen, heads)| {
+                masks.map(|mask| Problem { mask, ..Problem::new(dtype, batch, seqlen, heads, head_dim) })
+            })
+        })
+    })
+}
+
+#[test]
+fn every_problem_has_an_entry_that_fits_on_every_card() {
+    for capabilities in profiles() {
+        for problem in problems() {
+            let entry = supports(&problem, capabilities).unwrap_or_else(|e| panic!("{problem}: {e}"));
+            assert_eq!(entry.dtype, problem.dtype, "{problem}");
+            assert!(entry.head_dim as usize >= problem.head_dim, "{problem}: {}", entry.symbol);
+            assert!(entry.smem_bytes <= capabilities.smem_per_block, "{problem}: {}", entry.symbol);
+            let smaller = ENTRIES.iter().any(|e| (problem.head_dim as u32..entry.head_dim).contains(&e.head_dim));
+            assert!(!smaller, "{problem}: {} pads more than it must", entry.symbol);
+        }
+    }
+}
+
+/// Plans `case` on an H200, which holds every entry, with `entry` asked for by name.
+#[track_caller]
+fn check_case(case: &Case, entry: &EntryInfo) {
+    let memory = case.memory();
+    let forward =
+        Forward { config: Some(entry.symbol), ..memory.forward(&[1 << 32, 2 << 32, 3 << 32], 4 << 32, 5 << 32) };
+    let h200 = Capabilities::profile("h200").expect("a known card");
+    let plan = plan(&forward, h200).unwrap_or_else(|e| panic!("{}: {case}: {e}", entry.symbol));
+    assert_eq!(plan.entry, entry);
+    assert_eq!((plan.block, plan.smem), ([entry.threads, 1, 1], entry.smem_bytes));
+    let Problem { batch, heads_q, seqlen_q, .. } = case.problem;
+    let tiles = seqlen_q.div_ceil(entry.tile_m as usize) * batch * heads_q;
+    let resident = plan.params(&forward).expect("planned").order.resident as usize;
+    let blocks = if entry.grid == Grid::Persistent { tiles.min(resident) } else { tiles };
+    assert_eq!(plan.grid.map(|n| n as usize), [blocks, 1, 1], "{}: {case}", entry.symbol);
+}
+
+#[test]
+fn every_case_is_solved_by_the_entry_that_it_is_for() {
+    for entry in ENTRIES {
+        for case in edges(entry, 1).iter().chain(&[soak(entry, 1)]) {
+            check_case(case, entry);
+        }
+    }
+    // The long ones take no part in what differs between entries.
+    for case in grid(&ENTRIES[0], 1).iter().filter(|case| case.problem.seqlen_k < 600) {
+        check_case(case, &ENTRIES[0]);
+    }
+}
+
+#[test]
+fn the_grid_holds_what_it_promises() {
+    for entry in ENTRIES {
+        let cases = grid(entry, 9);
+        let of = |f: &dyn Fn(&Case) -> usize| cases.iter().map(f).collect::<BTreeSet<_>>();
+        let lengths: BTreeSet<_> = [1, 17, 64, 113, 128, 203, 511, 512, 1025, 2048].into();
+        let equal = cases.iter().filter(|case| case.problem.seqlen_q == case.problem.seqlen_k);
+        assert_eq!(equal.map(|case| case.problem.seqlen_q).collect::<BTreeSet<_>>(), lengths, "{}", entry.symbol);
+        assert_eq!(of(&|case| case.problem.heads_q / case.problem.heads_k), [1, 4, 8].into(), "{}", entry.symbol);
+        assert_eq!(of(&|case| case.problem.batch), [1, 2].into(), "{}", entry.symbol);
+        let head_dims = of(&|case| case.problem.head_dim);
+        assert!(head_dims.len() == 2 && head_dims.last() == Some(&(entry.head_dim as usize)), "{}", entry.symbol);
+        for layout in [Layout::Bshd, Layout::Bhsd, Layout::Packed] {
+            assert!(cases.iter().any(|case| case.layout == layout), "{}", entry.symbol);
+        }
+        assert!(cases.iter().any(|case| case.problem.seqlen_q > case.problem.seqlen_k), "{}", entry.symbol);
+        let seeds: BTreeSet<_> = cases.iter().map(|case| case.seed).collect();
+        assert_eq!(seeds.len(), cases.len(), "{}", entry.symbol);
+        if entry.mask != MaskKind::Full {
+            assert!(cases.iter().any(|case| case.problem.alignment == Alignment::TopLeft), "{}", entry.symbol);
+        }
+    }
+}
+
+#[test]
+fn cases_are_distinct_and_name_themselves() {
+    let entry = &ENTRIES[0];
+    let names: BTreeSet<_> = grid(entry, 1).iter().map(Case::to_string).collect();
+    assert_eq!(names.len(), grid(entry, 1).len());
+    let case = Case {
+        problem: Problem {
+            seqlen_q: 17,
+            heads_q: 8,
+            mask: Mask::Window { left: Some(3), right: None },
+            alignment: Alignment::TopLeft,
+            softcap: Some(30.0),
+            ..Problem::new(DType::Bf16, 2, 64, 1, 40)
+        },
+        layout: Layout::Packed,
+        seed: 5,
+    };
+    let name = "bf16 batch 2, heads 8/1, seqlen 17/64, head_dim 40, window 3,-1 top-left, softcap 30 packed seed 5";
+    assert_eq!(case.to_string(), name);
+}

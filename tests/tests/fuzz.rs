@@ -1,0 +1,52 @@
+//! Random problems in the simulator, for a while: valid ones agree with the reference, invalid ones are refused by name.
+use ferroflash::reference::Random;
+use ferroflash::reference::fuzz::{Fuzz, Limits, faults, refused};
+use ferroflash::{Attention, Capabilities, SimDriver};
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+/// How long problems are solved.
+const TIME: Duration = Duration::from_secs(40);
+/// Fewer would say that a case takes too long to find anything.
+const AT_LEAST: usize = 20;
+
+#[test]
+fn random_problems_agree_with_the_reference() {
+    let attention = Attention::new(SimDriver::new("l4").expect("a known card"));
+    // Another seed each day, so that every run adds something; a failure names its case.
+    let day = std::time::UNIX_EPOCH.elapsed().expect("after 1970").as_secs() / 86_400;
+    let (start, mut random, mut solved) = (Instant::now(), Random::new(day), 0);
+    while start.elapsed() < TIME {
+        let fuzz = Fuzz::new(random.bits(), Limits::SIMULATOR, attention.capabilities());
+        let failures = fuzz.run(&attention).unwrap_or_else(|e| panic!("{fuzz}: {e}"));
+        assert!(failures.is_empty(), "{fuzz}: {failures:?}");
+        solved += 1;
+    }
+    assert!(solved >= AT_LEAST, "only {solved} problems in {TIME:?}");
+    println!("{solved} problems, seed {day}");
+}
+
+#[test]
+fn spoilt_requests_are_refused_by_name() {
+    let l4 = Capabilities::profile("l4").expect("a known card");
+    let mut random = Random::new(1);
+    let mut seen = BTreeSet::new();
+    for _ in 0..300 {
+        let fuzz = Fuzz::new(random.bits(), Limits::SIMULATOR, l4);
+        for _ in 0..20 {
+            seen.insert(refused(&fuzz, random.bits(), l4).unwrap_or_else(|wrong| panic!("{wrong}")));
+        }
+    }
+    assert_eq!(seen, faults().collect(), "every fault was tried");
+}
+
+#[test]
+fn the_same_seed_makes_the_same_problem() {
+    let l4 = Capabilities::profile("l4").expect("a known card");
+    let of = |seed| {
+        let fuzz = Fuzz::new(seed, Limits::GPU, l4);
+        (fuzz.to_string(), fuzz.memory.buffers)
+    };
+    assert_eq!(of(5), of(5));
+    assert_ne!(of(5).0, of(6).0);
+}

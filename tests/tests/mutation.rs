@@ -1,0 +1,33 @@
+//! The mutation score of a kernel of each kind: every mutant is caught, or has a reason to survive. All kernels: `ferroflash-mutants`.
+use ferroflash::ENTRIES;
+use ferroflash_tests::mutation::score;
+
+#[track_caller]
+fn check(symbol: &str) {
+    let entry = ENTRIES.iter().find(|entry| entry.symbol == symbol).expect("an entry of the table");
+    let score = score(entry, |_| (), || ());
+    let unexplained: Vec<_> = score.unexplained().collect();
+    assert!(unexplained.is_empty(), "{symbol}: {unexplained:#?}");
+    assert!(score.caught() * 2 > score.mutants && score.results > 0, "{score:#?}");
+    assert!(score.checkers.values().sum::<usize>() > 0, "{score:#?}");
+}
+
+#[test]
+fn overlapped() {
+    check("fwd_f16_d64_full_128x32");
+}
+
+#[test]
+fn sequential() {
+    check("fwd_f16_d64_full_128x32_w8");
+}
+
+#[test]
+fn keys_split_between_warps() {
+    check("fwd_f16_d64_causal_32x128_k2");
+}
+
+#[test]
+fn specialised() {
+    check("fwd_f16_d64_full_64x32_specialised");
+}

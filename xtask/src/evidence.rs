@@ -1,0 +1,173 @@
+//! `cargo xtask evidence`: one page that shows, to somebody without a GPU, that the kernels are right and how fast they are.
+
+mod page;
+mod parts;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use clap::Args;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::kernels::{self, Build};
+use crate::process::{Result, stdout};
+use crate::stats;
+
+/// Where evidence lies, relative to the root. docs/evidence/README.md says what belongs where.
+const FOLDER: &str = "docs/evidence";
+/// ptxas's figures, which this task makes itself.
+const STATS: &str = "ptx-stats.json";
+/// Who, when and how, beside the files of one machine.
+const RUN: &str = "run.json";
+/// Its own data, not to be taken for evidence.
+const DATA: &str = "evidence.json";
+
+/// What to gather
+#[derive(Args)]
+pub struct Evidence {
+    /// Take ptxas's figures as they are in docs/evidence, instead of assembling the kernels
+    #[arg(long)]
+    as_is: bool,
+}
+
+/// One file of evidence.
+#[derive(Debug, Serialize)]
+pub struct Piece {
+    /// Relative to docs/evidence.
+    pub path: String,
+    /// Where, when, from which commit and by which commands it was made, where that is known.
+    pub run: Value,
+    /// What it says; a plot's SVG as text.
+    pub data: Value,
+}
+
+/// Everything that was found.
+#[derive(Debug, Serialize)]
+pub struct Pack {
+    /// The commit that this page was made from.
+    pub commit: String,
+    /// Pieces by part; a part without any is missing.
+    pub parts: BTreeMap<&'static str, Vec<Piece>>,
+    /// Plots.
+    pub plots: Vec<Piece>,
+}
+
+/// Gathers docs/evidence/** into docs/evidence/index.html and evidence.json.
+pub fn run(root: &Path, evidence: &Evidence) -> Result {
+    let folder = root.join(FOLDER);
+    fs::create_dir_all(&folder)?;
+    if !evidence.as_is {
+        let output = kernels::ptx(root, &Build::all())?;
+        let reports = kernels::reports(root, &output.modules, &kernels::TARGETS)?;
+        fs::write(folder.join(STATS), stats::json(&reports)? + "\n")?;
+    }
+    let pack = gather(root, &folder)?;
+    fs::write(folder.join(DATA), serde_json::to_string_pretty(&pack)? + "\n")?;
+    let html = page::html(&pack);
+    fs::write(folder.join("index.html"), &html)?;
+    for part in parts::PARTS {
+        match pack.parts.get(part.name).map_or(0, Vec::len) {
+            0 => println!("{}: missing; {}", part.name, part.how),
+            files => println!("{}: {files} files", part.name),
+        }
+    }
+    println!("{FOLDER}/index.html: {} KiB", html.len() >> 10);
+    Ok(())
+}
+
+fn gather(root: &Path, folder: &Path) -> Result<Pack> {
+    let mut git = Command::new("git");
+    let commit = stdout(git.args(["rev-parse", "--short=12", "HEAD"]).current_dir(root))?.trim().to_owned();
+    let mut pack = Pack { commit, parts: BTreeMap::new(), plots: vec![] };
+    let mut files = vec![];
+    walk(folder, &mut files)?;
+    files.sort();
+    for file in files {
+        let path = file.strip_prefix(folder)?.to_string_lossy().replace('\\', "/");
+        let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let beside = file.with_file_name(RUN);
+        let run = if beside.exists() { read(&beside)? } else { Value::Null };
+        if name.ends_with(".svg") {
+            pack.plots.push(Piece { path, run, data: fs::read_to_string(&file)?.into() });
+        } else if name.ends_with(".json") && name != RUN && path != DATA {
+            let part = parts::PARTS.iter().find(|part| name.starts_with(part.name)).map_or(parts::OTHER, |p| p.name);
+            pack.parts.entry(part).or_default().push(Piece { path, run, data: read(&file)? });
+        }
+    }
+    Ok(pack)
+}
+
+/// The first document of a file: a command that fails prints its error as a second one.
+fn read(path: &Path) -> Result<Value> {
+    let text = fs::read(path)?;
+    let first = serde_json::Deserializer::from_slice(&text).into_iter().next();
+    let named = |e: &dyn std::fmt::Display| format!("{}: {e}", path.display());
+    Ok(first.ok_or_else(|| named(&"it is empty"))?.map_err(|e| named(&e))?)
+}
+
+fn walk(folder: &Path, files: &mut Vec<PathBuf>) -> Result {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() { walk(&path, files)? } else { files.push(path) }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn piece(path: &str, data: &str) -> Piece {
+        let run = serde_json::json!({"device": "NVIDIA <H200>", "commit": "abc", "commands": ["ferroflash verify"]});
+        Piece { path: path.into(), run, data: serde_json::from_str(data).expect("JSON") }
+    }
+
+    #[test]
+    fn a_page_names_what_is_there_and_what_is_missing_and_needs_no_network() {
+        let verify = r#"{"device": "NVIDIA H200", "passed": true, "seconds": 3.5, "kernels": [{"name": "a<b", "cases": 7, "worst_ratio": 0.5}],
+            "headline": [{"name": "v3/2", "mask": "full", "cases": 2, "max_error": 0.0004, "failures": []}]}"#;
+        let odd = r#"{"weather": ["fine", {"deep": null}], "n": 3}"#;
+        let parts = [("verify", piece("h200/verify.json", verify)), (parts::OTHER, piece("odd.json", odd))];
+        let pack = Pack {
+            commit: "0123".into(),
+            parts: parts.into_iter().map(|(part, piece)| (part, vec![piece])).collect(),
+            plots: vec![],
+        };
+        let html = page::html(&pack);
+        for words in ["0123", "v3/2", "4.0e-4", "NVIDIA &lt;H200&gt;", "ferroflash verify", "weather", "fine"] {
+            assert!(html.contains(words), "{words}");
+        }
+        let missing = parts::PARTS.iter().filter(|part| part.name != "verify");
+        assert_eq!(html.matches("class=\"missing\"").count(), missing.count());
+        for outside in ["http://", "https://", "src=", "<link", "@import", "<script", "a<b"] {
+            assert!(!html.contains(outside), "{outside}");
+        }
+        assert!(html.contains("prefers-color-scheme: dark") && html.contains("width=device-width"));
+    }
+
+    #[test]
+    fn files_are_told_by_name_in_any_folder() {
+        let folder = std::env::temp_dir().join(format!("ferroflash-evidence-{}", std::process::id()));
+        let write = |path: &str, text: &str| {
+            let path = folder.join(path);
+            fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+            fs::write(path, text).expect("written");
+        };
+        write("h200/soak.json", "{}");
+        write("h200/run.json", r#"{"device": "H200"}"#);
+        write("h200/plots/speed.svg", "<svg/>");
+        write("simulator/mutation-d64.json", "[]");
+        write("evidence.json", "{}");
+        let pack = gather(Path::new(env!("CARGO_MANIFEST_DIR")), &folder).expect("gathered");
+        fs::remove_dir_all(&folder).expect("removed");
+        let paths =
+            |part| pack.parts.get(part).map(|p: &Vec<Piece>| p.iter().map(|p| p.path.as_str()).collect::<Vec<_>>());
+        assert_eq!(paths("soak"), Some(vec!["h200/soak.json"]));
+        assert_eq!(paths("mutation"), Some(vec!["simulator/mutation-d64.json"]));
+        assert_eq!(pack.parts["soak"][0].run["device"], "H200");
+        assert_eq!((pack.parts.len(), pack.plots.len()), (2, 1));
+    }
+}

@@ -1,0 +1,237 @@
+//! The parts of the evidence: what each file says, in tables.
+
+use serde_json::Value;
+
+use super::page::{Table, bars, generic, number, text};
+
+/// One kind of evidence.
+pub struct Part {
+    /// How its files' names begin.
+    pub name: &'static str,
+    /// Its heading.
+    pub title: &'static str,
+    /// What it shows.
+    pub about: &'static str,
+    /// How to make it.
+    pub how: &'static str,
+    /// Its files' content as HTML.
+    pub show: fn(&Value) -> String,
+}
+
+/// Where files go that no part claims.
+pub const OTHER: &str = "other";
+
+/// Every part, in the page's order.
+pub const PARTS: &[Part] = &[
+    Part {
+        name: "verify",
+        title: "Right: every configuration against f64",
+        about: "The headline workload (f16, batch 1 and 2, 8 heads, 512 queries and keys, head dim 64) and its smallest reproducer in every \
+            configuration of the lineage: no element may be off by 0.002 or more; the predecessor's best kernel was off by 0.34. Then every \
+            kernel over its grid of problems, each within twice the error of a naive 16-bit implementation.",
+        how: "ferroflash verify --all-configs --json > docs/evidence/<device>/verify.json",
+        show: verify,
+    },
+    Part {
+        name: "compare",
+        title: "Fast: side by side",
+        about: "The same tensors, timer and process for all: CUDA cores, tensor cores, FlashAttention-2 and cuDNN. More TFLOP/s is better.",
+        how: "python3 bench/compare.py --out docs/evidence/<device>/compare.json",
+        show: compare,
+    },
+    Part {
+        name: "bench",
+        title: "Fast: by itself",
+        about: "Times of a launch on the device: median, 90th percentile, throughput.",
+        how: "ferroflash bench --json > docs/evidence/<device>/bench.json",
+        show: bench,
+    },
+    Part {
+        name: "sweep",
+        title: "Sweep: the fastest kernel for each shape",
+        about: "Every kernel that solves a shape, timed; the leaders in turns. The planner reads the result.",
+        how: "ferroflash sweep --json > docs/evidence/<device>/sweep.json",
+        show: sweep,
+    },
+    Part {
+        name: "sanitize",
+        title: "Memory, races, barriers",
+        about: "Every access of every kernel checked: bounds, alignment, initialisation, races, barriers; compute-sanitizer on a GPU, the PTX \
+            simulator without one.",
+        how: "ferroflash sanitize --json > docs/evidence/<device or simulator>/sanitize.json",
+        show: sanitize,
+    },
+    Part {
+        name: "mutation",
+        title: "Mutation score: would the checks notice?",
+        about: "One bug at a time planted in the kernels' PTX; the score is how many the simulator or the results give away.",
+        how: "the mutation run writes docs/evidence/simulator/mutation.json",
+        show: generic,
+    },
+    Part {
+        name: "soak",
+        title: "Soak: the same launch thousands of times",
+        about: "Rounds of launches with a wait after each, after every 5, 10, 20, 25 and 50, and only at the end, from one thread and from \
+            several with several streams: equal in every bit, and no memory growth.",
+        how: "ferroflash soak --json > docs/evidence/<device>/soak.json",
+        show: soak,
+    },
+    Part {
+        name: "fuzz",
+        title: "Fuzz: random problems",
+        about: "Random shapes, strides, masks and types against the reference; the same requests with one fault, refused by name.",
+        how: "ferroflash fuzz --seconds 300 --json > docs/evidence/<device>/fuzz.json",
+        show: fuzz,
+    },
+    Part {
+        name: "profile",
+        title: "Profile",
+        about: "Tensor-pipe utilisation, achieved occupancy, bank conflicts and memory throughput of each kernel.",
+        how: "Nsight Compute's metrics as docs/evidence/<device>/profile.json",
+        show: generic,
+    },
+    Part {
+        name: "ptx-stats",
+        title: "Machine code: what ptxas says",
+        about: "Registers, spills, shared memory and tensor-core instructions (HMMA) of every kernel on every target.",
+        how: "cargo xtask evidence (without --as-is)",
+        show: ptx_stats,
+    },
+];
+
+fn rows<'v>(data: &'v Value, key: &str) -> &'v [Value] {
+    data[key].as_array().map_or(&[], Vec::as_slice)
+}
+
+/// `passed` or `clean`, in words.
+fn verdict(passed: &Value) -> &'static str {
+    match passed.as_bool() {
+        Some(true) => "<b class=\"good\">passed</b>",
+        Some(false) => "<b class=\"bad\">FAILED</b>",
+        None => "no verdict",
+    }
+}
+
+fn sum(rows: &[Value], key: &str) -> u64 {
+    rows.iter().filter_map(|row| row[key].as_u64()).sum()
+}
+
+fn verify(data: &Value) -> String {
+    let (headline, kernels) = (rows(data, "headline"), rows(data, "kernels"));
+    let mut table = Table::new(&["configuration", "mask", "cases", "largest error"]);
+    for row in headline {
+        let error = row["max_error"].as_f64().map_or("not finite".into(), |error| format!("{error:.1e}"));
+        table.row([text(&row["name"]), text(&row["mask"]), text(&row["cases"]), error]);
+    }
+    let mut all = Table::new(&["kernel", "cases", "worst error / allowed", "skipped"]);
+    for row in kernels {
+        all.row([text(&row["name"]), text(&row["cases"]), number(&row["worst_ratio"], 3), text(&row["skipped"])]);
+    }
+    let cases = sum(headline, "cases") + sum(kernels, "cases");
+    let title = format!("{} kernels over their grids", kernels.len());
+    format!("<p>{}: {cases} cases</p>{}{}", verdict(&data["passed"]), table.html(), all.folded(&title))
+}
+
+fn compare(data: &Value) -> String {
+    let rows = rows(data, "rows");
+    let mut labels: Vec<(String, Vec<&Value>)> = vec![];
+    for row in rows {
+        let label = format!("{} {} ({})", text(&row["label"]), text(&row["suite"]), text(&row["timing"]));
+        match labels.iter_mut().find(|(known, _)| *known == label) {
+            Some((_, own)) => own.push(row),
+            None => labels.push((label, vec![row])),
+        }
+    }
+    let peer = |row: &&Value| {
+        let name = text(&row["peer"]);
+        (name, row["tflops"].as_f64().unwrap_or(0.0), format!("{} us", number(&row["us"], 1)))
+    };
+    let charts = labels.iter().map(|(label, own)| bars(label, "TFLOP/s", &own.iter().map(peer).collect::<Vec<_>>()));
+    format!("<div class=\"charts\">{}</div>", charts.collect::<String>())
+}
+
+fn bench(data: &Value) -> String {
+    let columns = ["shape", "timing", "p50 us", "p90 us", "TFLOP/s", "GB/s", "kernel"];
+    let mut table = Table::new(&columns);
+    for row in rows(data, "rows") {
+        let us = |key: &str| number(&row[key], 1);
+        let [shape, timing, entry] = ["shape", "timing", "entry"].map(|key| text(&row[key]));
+        table.row([shape, timing, us("p50_us"), us("p90_us"), us("tflops"), number(&row["gb_per_s"], 0), entry]);
+    }
+    table.html()
+}
+
+fn sweep(data: &Value) -> String {
+    let mut table = Table::new(&["problem", "fastest", "us", "the table's", "us", "timed"]);
+    for row in rows(data, "shapes") {
+        let [problem, best, own] = ["problem", "best", "table"].map(|key| text(&row[key]));
+        let [us, own_us] = ["microseconds", "table_microseconds"].map(|key| number(&row[key], 1));
+        table.row([problem, best, us, own, own_us, rows(row, "candidates").len().to_string()]);
+    }
+    table.html()
+}
+
+fn sanitize(data: &Value) -> String {
+    let kernels = rows(data, "kernels");
+    let findings: usize = kernels.iter().map(|row| rows(row, "findings").len()).sum();
+    let mut table = Table::new(&["kernel", "launches", "findings", "skipped"]);
+    for row in kernels {
+        let found = rows(row, "findings").iter().map(|f| format!("{}: {}", text(&f["kind"]), text(&f["message"])));
+        let found = found.collect::<Vec<_>>().join("; ");
+        let found = if found.is_empty() { "none".into() } else { found };
+        table.row([text(&row["name"]), text(&row["launches"]), found, text(&row["skipped"])]);
+    }
+    let (launches, title) = (sum(kernels, "launches"), format!("{} kernels", kernels.len()));
+    format!("<p>{}: {launches} launches, {findings} findings</p>{}", verdict(&data["clean"]), table.folded(&title))
+}
+
+fn soak(data: &Value) -> String {
+    let kernels = rows(data, "kernels");
+    let kib = |value: &Value| value.as_i64().map_or("unknown".into(), |bytes| format!("{:+}", bytes / 1024));
+    let mut table = Table::new(&["kernel", "launches", "differing", "device KiB", "process KiB"]);
+    for row in kernels {
+        let [name, launches, differing] = ["name", "launches", "differing"].map(|key| text(&row[key]));
+        table.row([name, launches, differing, kib(&row["device_growth_bytes"]), kib(&row["process_growth_bytes"])]);
+    }
+    let [launches, differing] = ["launches", "differing"].map(|key| sum(kernels, key));
+    let title = format!("{} kernels", kernels.len());
+    format!("<p>{}: {launches} launches, {differing} differ</p>{}", verdict(&data["passed"]), table.folded(&title))
+}
+
+fn fuzz(data: &Value) -> String {
+    let mut table = Table::new(&["fault", "refused by name"]);
+    for (fault, count) in data["refused"].as_object().into_iter().flatten() {
+        table.row([fault.clone(), text(count)]);
+    }
+    let [solved, seconds] = [&data["solved"], &data["seconds"]].map(|value| number(value, 0));
+    let failure = data["failure"].as_str().map(|f| format!("<p class=\"bad\">{}</p>", super::page::escape(f)));
+    let found = format!("{solved} random problems solved in {seconds} s");
+    format!("<p>{}: {found}</p>{}{}", verdict(&data["passed"]), failure.unwrap_or_default(), table.folded("Refusals"))
+}
+
+fn ptx_stats(data: &Value) -> String {
+    let all = data.as_array().map_or(&[][..], Vec::as_slice);
+    let columns = ["kernel", "target", "registers", "spills, bytes", "in loops", "shared KiB", "blocks an SM", "HMMA"];
+    let mut table = Table::new(&columns);
+    let count = |row: &Value, keys: [&str; 2]| keys.iter().filter_map(|key| row[*key].as_u64()).sum::<u64>();
+    for row in all {
+        let [entry, target, registers, blocks, hmma] =
+            ["entry", "target", "registers", "blocks_per_sm", "hmma"].map(|key| text(&row[key]));
+        let spills = count(row, ["spill_store_bytes", "spill_load_bytes"]).to_string();
+        let in_loops = count(row, ["local_loads_in_loops", "local_stores_in_loops"]).to_string();
+        let shared = count(row, ["static_smem_bytes", "dynamic_smem_bytes"]) as f64 / 1024.0;
+        table.row([entry, target, registers, spills, in_loops, format!("{shared:.1}"), blocks, hmma]);
+    }
+    let spilling = all.iter().filter(|row| count(row, ["spill_store_bytes", "spill_load_bytes"]) > 0).count();
+    let in_loops = all.iter().filter(|row| count(row, ["local_loads_in_loops", "local_stores_in_loops"]) > 0).count();
+    let scalar = |row: &&Value| row["entry"].as_str().is_some_and(|entry| entry.ends_with("_scalar"));
+    let wrong = all.iter().filter(|row| (row["hmma"].as_u64() == Some(0)) != scalar(row)).count();
+    let paths = match wrong {
+        0 => "tensor-core instructions in every tensor-core kernel and in no scalar one".to_owned(),
+        wrong => {
+            format!("<b class=\"bad\">{wrong} with tensor-core instructions where there should be none, or none</b>")
+        }
+    };
+    let spills = format!("{spilling} spill, {in_loops} of them in a loop");
+    format!("<p>{} kernels on their targets: {spills}; {paths}.</p>{}", all.len(), table.folded("All of them"))
+}

@@ -1,0 +1,211 @@
+//! The kernels: `cargo xtask build-ptx` and `build-cubin`, and what the other tasks need of them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use cuda_builder::gate;
+use cuda_builder::ptxas::Assembler;
+use cuda_builder::report::{EntryReport, Reporter};
+use cuda_builder::{Arch, Contract, CudaBuilder, Module, Output, SpillAllowance};
+
+use crate::process::{Result, bar, spinner};
+use crate::setup;
+
+/// The targets on which every kernel must assemble within the rules, unless a task is told otherwise.
+pub const TARGETS: [Arch; 3] = [Arch::Sm80, Arch::Sm89, Arch::Sm90];
+
+/// The GPUs that have machine code of their own.
+pub const CUBIN_TARGETS: [Arch; 4] = [Arch::Sm80, Arch::Sm86, Arch::Sm89, Arch::Sm90];
+
+/// What to build
+#[derive(Args)]
+pub struct Build {
+    /// The PTX's target: sm_80 runs on everything since the A100
+    #[arg(long, default_value = "sm_80")]
+    pub arch: Arch,
+    /// A folder for a copy of every module
+    #[arg(long)]
+    pub out: Option<PathBuf>,
+    /// Build only the entries whose symbol contains this; may be given several times
+    #[arg(long = "entry", value_name = "TEXT")]
+    pub entries: Vec<String>,
+    /// Another device crate than kernels-gpu, every kernel of it with 128 threads
+    #[arg(long = "crate", value_name = "FOLDER", hide = true)]
+    pub device_crate: Option<PathBuf>,
+    /// An argument for LLVM, such as -inline-threshold=1000; may be given several times
+    #[arg(long = "llvm-arg", value_name = "ARGUMENT", allow_hyphen_values = true)]
+    pub llvm_args: Vec<String>,
+    /// With prints and assertions: bounds of tiles, overflow. Slow, within no rule, and never shipped
+    #[arg(long)]
+    pub debug_kernels: bool,
+    /// Show cargo's output
+    #[arg(long, short)]
+    pub verbose: bool,
+}
+
+impl Build {
+    /// Every entry, for the oldest target: what is shipped.
+    pub fn all() -> Self {
+        Self {
+            arch: Arch::Sm80,
+            out: None,
+            entries: Vec::new(),
+            device_crate: None,
+            llvm_args: Vec::new(),
+            debug_kernels: false,
+            verbose: false,
+        }
+    }
+}
+
+/// `cargo xtask build-ptx`: builds, and holds the modules against the rules on the targets they are meant for.
+pub fn build_ptx(root: &Path, build: &Build) -> Result {
+    let output = ptx(root, build)?;
+    if build.debug_kernels {
+        let folder = build.out.as_deref().or(output.modules.first().and_then(|m| m.path.parent())).unwrap_or(root);
+        println!("{} modules with prints and assertions in {}", output.modules.len(), folder.display());
+        return Ok(());
+    }
+    let targets = targets_of(build.arch);
+    let reports = reports(root, &output.modules, &targets)?;
+    gate::check(reports.iter().map(|(m, r)| (&m.contract, r)))?;
+    let bytes: usize = output.modules.iter().map(|m| m.text.len()).sum();
+    let folder = build.out.as_deref().or(output.modules.first().and_then(|m| m.path.parent()));
+    let names: Vec<_> = targets.iter().map(|t| t.name()).collect();
+    println!(
+        "{} modules for {} ({:.1} MB), within the rules on {}, in {}",
+        output.modules.len(),
+        output.arch,
+        bytes as f64 / 1e6,
+        names.join(", "),
+        folder.unwrap_or(root).display()
+    );
+    Ok(())
+}
+
+/// `cargo xtask build-cubin`: machine code for exactly the GPUs named, from the sm_80 PTX, beside that PTX. Both as they are, and deflated as
+/// the feature `cubins` of `ferroflash` takes them.
+pub fn build_cubin(root: &Path, build: &Build, targets: &[Arch]) -> Result {
+    let output = ptx(root, build)?;
+    setup::cuda_tools(root)?;
+    let assembler = Assembler::locate(root)?;
+    let out = build.out.clone().unwrap_or_else(|| root.join("target/cubin"));
+    let ptx = out.join("ptx");
+    fs::create_dir_all(&ptx)?;
+    for &target in targets {
+        fs::create_dir_all(out.join(target.name()))?;
+    }
+    let progress = bar("assembling", output.modules.len() * targets.len());
+    let mut bytes = 0;
+    for module in &output.modules {
+        let symbol = &module.contract.symbol;
+        let packed = |target: Arch| out.join(target.name()).join(format!("{symbol}.cubin.deflate"));
+        // The PTX is written last, and machine code of older PTX goes first, that of targets not asked for too.
+        let stamp = ptx.join(format!("{symbol}.ptx.deflate"));
+        let deflated = deflate(module.text.as_bytes());
+        if fs::read(&stamp).is_ok_and(|old| old != deflated) {
+            fs::remove_file(&stamp)?;
+            for stale in CUBIN_TARGETS.map(packed).into_iter().filter(|file| file.is_file()) {
+                fs::remove_file(stale)?;
+            }
+        }
+        let bare = ptx.join(format!("{symbol}.ptx"));
+        fs::write(&bare, without_lines(&module.text))?;
+        for &target in targets {
+            let cubin = out.join(target.name()).join(format!("{symbol}.cubin"));
+            let packed = packed(target);
+            if !packed.is_file() {
+                assembler.assemble(symbol, target, &bare, &cubin)?;
+                fs::write(&packed, deflate(&fs::read(&cubin)?))?;
+            }
+            bytes += fs::metadata(&packed)?.len();
+            progress.inc(1);
+        }
+        fs::write(&stamp, deflated)?;
+    }
+    progress.finish_and_clear();
+    let count = output.modules.len() * targets.len();
+    println!("{count} cubins in {}, {:.1} MB deflated", out.display(), bytes as f64 / 1e6);
+    Ok(())
+}
+
+fn deflate(bytes: &[u8]) -> Vec<u8> {
+    miniz_oxide::deflate::compress_to_vec(bytes, 9)
+}
+
+/// PTX without its source lines, which would be five sixths of a cubin.
+fn without_lines(ptx: &str) -> String {
+    let is_line = |line: &&str| [".loc", ".file"].iter().any(|word| line.trim_start().starts_with(word));
+    ptx.lines().filter(|line| !is_line(line)).flat_map(|line| [line, "\n"]).collect()
+}
+
+/// The PTX modules of every entry in the table (or of those asked for), compiled if anything changed.
+pub fn ptx(root: &Path, build: &Build) -> Result<Output> {
+    setup::device_compiler(root)?;
+    let mut builder = CudaBuilder::new(build.device_crate.as_ref().unwrap_or(&root.join("kernels-gpu")))
+        .arch(build.arch)
+        .verbose(build.verbose);
+    if build.debug_kernels {
+        builder = builder.release(false).target_dir(root.join("target/cuda-builder-debug"));
+    }
+    if build.device_crate.is_none() {
+        builder = builder.entries(contracts());
+    }
+    for argument in &build.llvm_args {
+        builder = builder.llvm_arg(argument);
+    }
+    if !build.entries.is_empty() {
+        let symbols = spec::ENTRIES.iter().map(|e| e.symbol);
+        let asked: Vec<_> = symbols.filter(|s| build.entries.iter().any(|e| s.contains(e.as_str()))).collect();
+        if asked.is_empty() {
+            return Err(format!("no entry's symbol contains {}", build.entries.join(" or ")).into());
+        }
+        builder = builder.only(asked);
+    }
+    if let Some(out) = &build.out {
+        builder = builder.copy_to(out);
+    }
+    let progress = spinner(&format!("compiling the kernels for {}", build.arch));
+    let output = builder.build()?;
+    progress.finish_and_clear();
+    if !output.warnings.is_empty() {
+        eprintln!("{}", output.warnings);
+    }
+    Ok(output)
+}
+
+/// What every module costs on every target.
+pub fn reports<'m>(root: &Path, modules: &'m [Module], targets: &[Arch]) -> Result<Vec<(&'m Module, EntryReport)>> {
+    setup::cuda_tools(root)?;
+    let reporter = Reporter::new(root, cache(root))?;
+    let progress = bar("assembling", modules.len() * targets.len());
+    let reports = reporter.report_all(modules, targets, || progress.inc(1))?;
+    progress.finish_and_clear();
+    Ok(reports)
+}
+
+/// Where reports are kept.
+pub fn cache(root: &Path) -> PathBuf {
+    root.join("target/ptx-reports")
+}
+
+/// The targets that PTX for `arch` is assembled for.
+pub fn targets_of(arch: Arch) -> Vec<Arch> {
+    match arch {
+        Arch::Sm90a => vec![Arch::Sm90a],
+        _ => TARGETS.into_iter().filter(|&t| t >= arch).collect(),
+    }
+}
+
+/// The launch contracts in the table.
+pub fn contracts() -> impl Iterator<Item = Contract> {
+    spec::ENTRIES.iter().map(|entry| {
+        let contract = Contract::new(entry.symbol, entry.threads)
+            .min_blocks_per_sm(entry.min_blocks_per_sm)
+            .smem_bytes(entry.smem_bytes);
+        let allowance =
+            |s: spec::SpillAllowance| SpillAllowance { stores: s.stores, loads: s.loads, reason: s.reason.into() };
+        entry.spills.map(allowance).into_iter().fold(contract, Contract::spill_allowance)
+    })
+}

@@ -1,0 +1,78 @@
+//! `cargo xtask gpu-pack`: one folder that holds all that a GPU machine without Rust needs.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::kernels::{self, Build};
+use crate::process::{Result, cargo, spinner, stdout};
+
+/// The folder, relative to the root.
+const FOLDER: &str = "gpu-pack";
+
+/// What a folder may weigh that is copied to a rented machine, in bytes.
+const LIMIT: u64 = 60 << 20;
+
+/// Builds the program and the tests that want a GPU, and puts them beside the PTX and the scripts.
+pub fn run(root: &Path) -> Result {
+    let pack = root.join(FOLDER);
+    if pack.exists() {
+        fs::remove_dir_all(&pack)?;
+    }
+    fs::create_dir_all(&pack)?;
+    kernels::ptx(root, &Build { out: Some(pack.join("ptx")), ..Build::all() })?;
+
+    let progress = spinner("building the program and the GPU tests");
+    let program = artifacts(root, &["build", "--package", "ferroflash", "--bin", "ferroflash"])?;
+    let tests = artifacts(root, &["test", "--no-run", "--package", "ferroflash-tests"])?;
+    let library = artifacts(root, &["build", "--package", "ferroflash-cabi"])?;
+    progress.finish_and_clear();
+    let gpu_tests = tests.into_iter().filter(|(name, _)| name.starts_with("gpu"));
+    let library = library.into_iter().map(|(_, file)| ("libferroflash.so".to_owned(), file));
+    for (name, file) in program.into_iter().chain(gpu_tests).chain(library) {
+        fs::copy(&file, pack.join(&name))?;
+    }
+    let scripts = ["tests/gpu", "bench"].map(|folder| fs::read_dir(root.join(folder)));
+    for entry in scripts.into_iter().flatten().flatten().flatten().filter(|entry| entry.path().is_file()) {
+        fs::copy(entry.path(), pack.join(entry.file_name()))?;
+    }
+    fs::copy(root.join("host/src/cli/bench/suites.json"), pack.join("suites.json"))?;
+
+    let bytes = size(&pack)?;
+    if bytes > LIMIT {
+        return Err(format!("{FOLDER} has {} MiB; at most {} fit", bytes >> 20, LIMIT >> 20).into());
+    }
+    println!(
+        "{FOLDER}: {:.1} MiB; copy it to the GPU machine and run `./ferroflash verify` there",
+        bytes as f64 / 1048576.0
+    );
+    Ok(())
+}
+
+/// Runs cargo and returns the executables and C libraries that it made, by target name. They come without symbols: nobody debugs there.
+fn artifacts(root: &Path, arguments: &[&str]) -> Result<Vec<(String, PathBuf)>> {
+    let mut command = cargo();
+    command.args(arguments).args(["--release", "--quiet", "--message-format=json"]).current_dir(root);
+    command.env("CARGO_PROFILE_RELEASE_STRIP", "symbols");
+    let mut found = Vec::new();
+    for line in stdout(&mut command)?.lines() {
+        let message: serde_json::Value = serde_json::from_str(line)?;
+        let libraries = message["filenames"].as_array().into_iter().flatten().filter_map(|file| file.as_str());
+        let library = libraries.into_iter().find(|file| file.ends_with(std::env::consts::DLL_SUFFIX));
+        let is_cdylib = message["target"]["kind"].as_array().is_some_and(|kinds| kinds.iter().any(|k| k == "cdylib"));
+        let file = message["executable"].as_str().or(library.filter(|_| is_cdylib));
+        if let (Some(file), Some(name)) = (file, message["target"]["name"].as_str()) {
+            found.push((name.to_owned(), PathBuf::from(file)));
+        }
+    }
+    Ok(found)
+}
+
+fn size(folder: &Path) -> Result<u64> {
+    let mut bytes = 0;
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let about = entry.metadata()?;
+        bytes += if about.is_dir() { size(&entry.path())? } else { about.len() };
+    }
+    Ok(bytes)
+}

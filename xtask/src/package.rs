@@ -1,0 +1,120 @@
+//! `cargo xtask package`: what is published, packaged and built from the packages.
+//!
+//! The published `ferroflash` carries its kernels compiled, so that it needs no device compiler. They, the licences and the README are put into a
+//! copy of the sources: in the checkout they would shadow what is being worked on.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use cuda_builder::Arch;
+
+use crate::kernels::{self, Build};
+use crate::process::{Result, cargo, quiet, spinner, stdout};
+
+/// What crates.io takes, in bytes.
+const LIMIT: u64 = 10 << 20;
+
+/// A workspace member that is published, as `cargo metadata` describes it.
+#[derive(serde::Deserialize)]
+struct Package {
+    name: String,
+    version: String,
+    manifest_path: PathBuf,
+    /// Registries it may go to; an empty list is `publish = false`.
+    publish: Option<Vec<String>>,
+}
+
+#[derive(serde::Deserialize)]
+struct Metadata {
+    packages: Vec<Package>,
+}
+
+/// Packages every published crate into `target/package-stage/target/package` and builds each from its package.
+pub fn run(root: &Path) -> Result {
+    let output = kernels::ptx(root, &Build::all())?;
+    let stage = root.join("target/package-stage");
+    copy_sources(root, &stage)?;
+
+    let ptx = stage.join("host/ptx");
+    fs::create_dir_all(&ptx)?;
+    for module in &output.modules {
+        let deflated = miniz_oxide::deflate::compress_to_vec(module.text.as_bytes(), 9);
+        fs::write(ptx.join(format!("{}.ptx.deflate", module.contract.symbol)), deflated)?;
+    }
+    carry_cubins(root, &stage)?;
+    let metadata = stdout(cargo().args(["metadata", "--no-deps", "--format-version", "1"]).current_dir(&stage))?;
+    let Metadata { mut packages } = serde_json::from_str(&metadata)?;
+    packages.retain(|p| p.publish.as_ref().is_none_or(|registries| !registries.is_empty()));
+    for package in &packages {
+        let folder = package.manifest_path.parent().unwrap_or(&stage);
+        for name in ["LICENSE-MIT", "LICENSE-APACHE", "README.md"] {
+            if root.join(name).is_file() && !folder.join(name).exists() {
+                fs::copy(root.join(name), folder.join(name))?;
+            }
+        }
+    }
+
+    let progress = spinner("packaging, and building from the packages");
+    let mut command = cargo();
+    command.args(["package", "--allow-dirty", "--target-dir"]).arg(stage.join("target")).current_dir(&stage);
+    for package in &packages {
+        command.args(["--package", &package.name]);
+    }
+    quiet(&mut command)?;
+    progress.finish_and_clear();
+    for package in &packages {
+        let file = format!("{}-{}.crate", package.name, package.version);
+        let bytes = fs::metadata(stage.join("target/package").join(&file))?.len();
+        println!("{file:44} {:8.1} KiB", bytes as f64 / 1024.0);
+        if bytes > LIMIT {
+            return Err(format!("{file} has {bytes} bytes; a registry takes {LIMIT}").into());
+        }
+    }
+    Ok(())
+}
+
+/// Puts the machine code that `cargo xtask build-cubin` made into the package, where it was made from this PTX. Without it the feature
+/// `cubins` does not build from the package. sm_86's stays out: with all four the package is larger than a registry takes, and
+/// data-centre cards and the L4 start more often than the cards that then compile their PTX.
+fn carry_cubins(root: &Path, stage: &Path) -> Result {
+    let (made, ptx, carried) = (root.join("target/cubin"), stage.join("host/ptx"), stage.join("host/cubins"));
+    for entry in spec::ENTRIES {
+        let name = format!("{}.ptx.deflate", entry.symbol);
+        if fs::read(made.join("ptx").join(&name)).ok() != fs::read(ptx.join(name)).ok() {
+            println!("without machine code: run `cargo xtask build-cubin` first to carry it");
+            return Ok(());
+        }
+    }
+    for target in kernels::CUBIN_TARGETS.into_iter().filter(|target| *target != Arch::Sm86) {
+        fs::create_dir_all(carried.join(target.name()))?;
+        for entry in spec::ENTRIES {
+            let file = Path::new(target.name()).join(format!("{}.cubin.deflate", entry.symbol));
+            fs::copy(made.join(&file), carried.join(&file))?;
+        }
+    }
+    Ok(())
+}
+
+/// Makes `stage` hold the files that git knows or would take, and keeps its build folder. Untouched files keep their times.
+fn copy_sources(root: &Path, stage: &Path) -> Result {
+    let mut git = Command::new("git");
+    git.args(["ls-files", "--cached", "--others", "--exclude-standard"]).current_dir(root);
+    let files = stdout(&mut git)?;
+    for entry in fs::read_dir(stage).into_iter().flatten().flatten() {
+        let path = entry.path();
+        match entry.file_name() == "target" {
+            true => {}
+            false if path.is_dir() => fs::remove_dir_all(path)?,
+            false => fs::remove_file(path)?,
+        }
+    }
+    for name in files.lines().filter(|name| root.join(name).is_file()) {
+        let (from, to) = (root.join(name), stage.join(name));
+        fs::create_dir_all(to.parent().unwrap_or(stage))?;
+        fs::copy(&from, &to)?;
+        let modified = fs::metadata(&from)?.modified()?;
+        fs::File::options().append(true).open(&to)?.set_modified(modified)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,88 @@
+//! Running other programs, and saying so.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use std::{env, fmt};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// A task's result: any error ends it, in the error's words.
+pub type Result<T = (), E = Box<dyn std::error::Error>> = std::result::Result<T, E>;
+
+/// A program that ended badly.
+#[derive(Debug)]
+struct Failed {
+    command: String,
+    output: String,
+}
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}` failed", self.command)?;
+        if self.output.is_empty() { Ok(()) } else { write!(f, ":\n{}", self.output) }
+    }
+}
+
+impl std::error::Error for Failed {}
+
+/// Runs a program; its output is shown only if it fails.
+pub fn quiet(command: &mut Command) -> Result {
+    let output = command.stdin(Stdio::null()).output().map_err(|e| format!("{}: {e}", describe(command)))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let text = [output.stdout, output.stderr].concat();
+    let output = String::from_utf8_lossy(&text).trim().to_owned();
+    Err(Failed { command: describe(command), output }.into())
+}
+
+/// Runs a program that speaks for itself.
+pub fn loud(command: &mut Command) -> Result {
+    let status = command.status().map_err(|e| format!("{}: {e}", describe(command)))?;
+    if status.success() { Ok(()) } else { Err(Failed { command: describe(command), output: String::new() }.into()) }
+}
+
+/// Runs a program and returns what it printed.
+pub fn stdout(command: &mut Command) -> Result<String> {
+    let output = command.stdin(Stdio::null()).output().map_err(|e| format!("{}: {e}", describe(command)))?;
+    if !output.status.success() {
+        let output = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        return Err(Failed { command: describe(command), output }.into());
+    }
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+/// The cargo that runs this task.
+pub fn cargo() -> Command {
+    Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+}
+
+/// A program on PATH.
+pub fn find(program: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH")?;
+    env::split_paths(&path).map(|folder| folder.join(program)).find(|p| p.is_file())
+}
+
+/// A line that shows something is under way, on a terminal; it is silent elsewhere.
+pub fn spinner(message: &str) -> ProgressBar {
+    let bar = ProgressBar::new_spinner().with_message(message.to_owned());
+    bar.set_style(
+        ProgressStyle::with_template("{spinner} {msg} ({elapsed})")
+            .unwrap_or_else(|_| ProgressStyle::default_spinner()),
+    );
+    bar.enable_steady_tick(Duration::from_millis(120));
+    bar
+}
+
+/// A bar for work of known length, on a terminal.
+pub fn bar(message: &str, length: usize) -> ProgressBar {
+    let bar = ProgressBar::new(length as u64).with_message(message.to_owned());
+    let style = ProgressStyle::with_template("{msg} [{bar:32}] {pos}/{len} ({eta})");
+    bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}
+
+fn describe(command: &Command) -> String {
+    let words = [command.get_program()].into_iter().chain(command.get_args());
+    words.map(|w| w.to_string_lossy()).collect::<Vec<_>>().join(" ")
+}

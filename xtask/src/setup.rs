@@ -1,0 +1,219 @@
+//! `cargo xtask setup`: brings the device compiler and NVIDIA's assembler and disassembler, where the machine has none.
+//!
+//! Everything goes below `target/ferroflash-toolchain`; nothing is installed. A part is unpacked beside its place and moved there only when its
+//! tools have run, so an interrupted setup is simply run again: what was downloaded completely is kept, and checked again, by apt and pip.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use cuda_builder::toolchain::{CUDA_BIN, CudaTool, DEBIAN, DeviceCompiler, FOLDER};
+
+use crate::process::{self, Result, spinner};
+
+/// rustc 1.96 with LLVM 22, its library for the host (macros and build scripts are host programs), and the library's sources.
+const COMPILER_PACKAGES: [&str; 5] =
+    ["rustc-web=1.96.*", "libstd-rust-web-1.96", "libstd-rust-web-dev=1.96.*", "rust-web-src=1.96.*", "libllvm22"];
+
+/// What LLVM itself is linked to, by library: fetched only where the image lacks it.
+const LIBRARY_PACKAGES: [(&str, &str); 8] = [
+    ("libz3.so", "libz3-4"),
+    ("libedit.so", "libedit2"),
+    ("libxml2.so", "libxml2"),
+    ("libffi.so", "libffi8"),
+    ("libbsd.so", "libbsd0"),
+    ("libmd.so", "libmd0"),
+    ("libicu", "libicu72"),
+    ("libtinfo.so", "libtinfo6"),
+];
+
+/// NVIDIA's wheels, each with its SHA-256 for x86-64 Linux. ptxas matches the CUDA 13.0 drivers in use; the disassemblers begin at 13.2.
+const WHEELS: &str = "\
+nvidia-cuda-nvcc==13.0.88 --hash=sha256:56fe502eb77625a12f25172caa3cdddb4e4c8ba2c8c17dba44b164761b380f03
+nvidia-cuda-nvdisasm==13.2.78 --hash=sha256:b4ebcd3c5046bf8039ac52675b9dbefd843600969649ecaab0a42b0713a61dae
+nvidia-cuda-cuobjdump==13.2.78 --hash=sha256:394087411405b846bf43aa52ca2ff603bbe18b3b8a1257cda0903e23c17bdbf3
+";
+
+/// Brings what is missing and says what is used.
+pub fn run(root: &Path) -> Result {
+    let compiler = device_compiler(root)?;
+    println!("device compiler  {} ({})", compiler.rustc.display(), compiler.version);
+    for (tool, path) in CudaTool::ALL.into_iter().zip(cuda_tools(root)?) {
+        println!("{:16} {}", tool.name(), path.display());
+    }
+    Ok(())
+}
+
+/// The device compiler, fetched if need be.
+pub fn device_compiler(root: &Path) -> Result<DeviceCompiler> {
+    let Err(missing) = DeviceCompiler::locate(root) else { return Ok(DeviceCompiler::locate(root)?) };
+    if process::find("apt-get").is_none() || process::find("dpkg-deb").is_none() {
+        return Err(missing.into());
+    }
+    let folder = root.join(FOLDER);
+    let downloads = folder.join("downloads");
+    let partial = fresh_folder(&folder.join("debian.partial"))?;
+    fs::create_dir_all(&downloads)?;
+
+    fetch_packages(&downloads, &COMPILER_PACKAGES).map_err(|e| format!("{e}\n{missing}"))?;
+    unpack(&downloads, &partial, &COMPILER_PACKAGES)?;
+    let rustc = partial.join("usr/bin/rustc");
+    // Each round can uncover what the libraries of the last one need.
+    for _ in 0..4 {
+        let packages = missing_libraries(&partial)?;
+        if packages.is_empty() {
+            break;
+        }
+        fetch_packages(&downloads, &packages)?;
+        unpack(&downloads, &partial, &packages)?;
+    }
+    DeviceCompiler::inspect(&rustc).map_err(|problem| format!("the unpacked compiler {problem}"))?;
+    replace(&partial, &folder.join(DEBIAN))?;
+    fs::remove_dir_all(&downloads)?;
+    Ok(DeviceCompiler::locate(root)?)
+}
+
+/// ptxas, nvdisasm and cuobjdump, fetched if need be.
+pub fn cuda_tools(root: &Path) -> Result<Vec<PathBuf>> {
+    let locate = || CudaTool::ALL.into_iter().map(|tool| tool.locate(root)).collect::<std::result::Result<Vec<_>, _>>();
+    let Err(missing) = locate() else { return Ok(locate()?) };
+    let folder = root.join(FOLDER);
+    let wheels = folder.join("wheels");
+    let partial = fresh_folder(&folder.join("cuda.partial"))?;
+    fs::create_dir_all(&wheels)?;
+
+    let pip_cure = "python3 with pip fetches NVIDIA's wheels: apt-get install python3-pip, or install a CUDA toolkit and put it on PATH";
+    let has_pip = Command::new("python3").args(["-m", "pip", "--version"]).output().is_ok_and(|o| o.status.success());
+    if !has_pip {
+        return Err(format!("{missing}\n{pip_cure}").into());
+    }
+    let list = wheels.join("requirements.txt");
+    fs::write(&list, WHEELS)?;
+    let progress = spinner("fetching ptxas, nvdisasm and cuobjdump (45 MB)");
+    // Platform and interpreter are those of the wheels, so that any Python can fetch them.
+    let mut pip = Command::new("python3");
+    pip.args([
+        "-m",
+        "pip",
+        "download",
+        "--no-deps",
+        "--only-binary=:all:",
+        "--require-hashes",
+        "--disable-pip-version-check",
+    ]);
+    pip.args(["--platform", "manylinux_2_17_x86_64", "--requirement"]).arg(&list).arg("--dest").arg(&wheels);
+    process::quiet(&mut pip).map_err(|e| format!("{e}\n{missing}\n{pip_cure}"))?;
+    for wheel in files(&wheels, ".whl")? {
+        process::quiet(Command::new("python3").args(["-m", "zipfile", "-e"]).arg(&wheel).arg(&partial))?;
+    }
+    let bin = partial.join(Path::new(CUDA_BIN).strip_prefix("cuda")?);
+    for tool in CudaTool::ALL {
+        let path = bin.join(tool.name());
+        make_executable(&path)?;
+        process::quiet(Command::new(&path).arg("--version"))?;
+    }
+    progress.finish_and_clear();
+    replace(&partial, &folder.join("cuda"))?;
+    fs::remove_dir_all(&wheels)?;
+    Ok(locate()?)
+}
+
+/// apt checks every file against its signed lists, keeps what is complete and fetches the rest.
+fn fetch_packages(downloads: &Path, packages: &[&str]) -> Result {
+    let progress = spinner(&format!("fetching {} (140 MB in all)", packages.join(", ")));
+    let download = || {
+        // Root's apt would drop to a user who cannot write here, and warn.
+        let mut apt = Command::new("apt-get");
+        apt.args(["-o", "APT::Sandbox::User=", "-q", "download"]).args(packages).current_dir(downloads);
+        process::quiet(&mut apt)
+    };
+    let known = Command::new("apt-get").args(["-q", "--print-uris", "download"]).args(packages).output()?;
+    if !known.status.success() {
+        progress.set_message("apt-get update");
+        let cure = "apt does not know the packages; run `apt-get update` as root, on Debian 12 with security updates";
+        process::quiet(Command::new("apt-get").args(["-q", "update"])).map_err(|e| format!("{e}\n{cure}"))?;
+    }
+    download().map_err(|e| format!("{e}\nThe download can be resumed: run `cargo xtask setup` again"))?;
+    progress.finish_and_clear();
+    Ok(())
+}
+
+fn unpack(downloads: &Path, into: &Path, packages: &[&str]) -> Result {
+    let progress = spinner("unpacking");
+    for package in packages {
+        let name = package.split('=').next().unwrap_or(package);
+        let found = files(downloads, ".deb")?.into_iter().find(|p| {
+            let file = p.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            file.split('_').next() == Some(name)
+        });
+        let deb = found.ok_or_else(|| format!("apt-get download left no file of {name}"))?;
+        progress.set_message(format!("unpacking {name}"));
+        if name == "rust-web-src" {
+            // A tenth of the sources is the library; the rest is the compiler and its tests.
+            let script =
+                r#"dpkg-deb --fsys-tarfile "$0" | tar -x -C "$1" --wildcards './usr/src/*/library' './usr/lib/*'"#;
+            process::quiet(Command::new("sh").args(["-c", script]).arg(&deb).arg(into))?;
+        } else {
+            process::quiet(Command::new("dpkg-deb").arg("-x").arg(&deb).arg(into))?;
+        }
+    }
+    progress.finish_and_clear();
+    Ok(())
+}
+
+/// The packages of the libraries that the loader does not find for the unpacked compiler.
+fn missing_libraries(root: &Path) -> Result<Vec<&'static str>> {
+    let mut paths = Vec::new();
+    for lib in [root.join("usr/lib"), root.join("lib")] {
+        let folders = fs::read_dir(lib).into_iter().flatten().flatten().map(|e| e.path());
+        paths.extend(folders.filter(|p| p.to_string_lossy().ends_with("-linux-gnu")));
+    }
+    let library_path = std::env::join_paths(&paths)?;
+    let mut libraries = Vec::new();
+    for folder in &paths {
+        libraries.extend(files(folder, "")?.into_iter().filter(|p| p.to_string_lossy().contains(".so")));
+    }
+    let output = Command::new("ldd").args(&libraries).env("LD_LIBRARY_PATH", library_path).output()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let missing: Vec<&str> = text.lines().filter(|line| line.contains("not found")).map(str::trim).collect();
+    let package = |line: &&str| LIBRARY_PACKAGES.iter().find(|(library, _)| line.starts_with(library)).map(|p| p.1);
+    if let Some(line) = missing.iter().find(|line| package(line).is_none()) {
+        return Err(format!("the unpacked compiler needs a library that no known package has: {line}").into());
+    }
+    let mut packages: Vec<_> = missing.iter().filter_map(package).collect();
+    packages.sort_unstable();
+    packages.dedup();
+    Ok(packages)
+}
+
+fn files(folder: &Path, suffix: &str) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_file() && path.to_string_lossy().ends_with(suffix) {
+            found.push(path);
+        }
+    }
+    Ok(found)
+}
+
+fn fresh_folder(folder: &Path) -> Result<PathBuf> {
+    if folder.exists() {
+        fs::remove_dir_all(folder)?;
+    }
+    fs::create_dir_all(folder)?;
+    Ok(folder.to_owned())
+}
+
+fn replace(from: &Path, to: &Path) -> Result {
+    if to.exists() {
+        fs::remove_dir_all(to)?;
+    }
+    Ok(fs::rename(from, to)?)
+}
+
+#[cfg(unix)]
+fn make_executable(path: &Path) -> Result {
+    use std::os::unix::fs::PermissionsExt;
+    Ok(fs::set_permissions(path, fs::Permissions::from_mode(0o755))?)
+}

@@ -1,0 +1,214 @@
+//! `cargo xtask ptx-stats`: what every entry costs on every target; and the golden figures, which show when that changes.
+
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+
+use clap::Args;
+use cuda_builder::occupancy::{Multiprocessor, Occupancy};
+use cuda_builder::report::{EntryReport, Reporter};
+use cuda_builder::toolchain::DeviceCompiler;
+use cuda_builder::{Arch, Module, gate};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+use crate::kernels::{self, Build};
+use crate::process::Result;
+
+/// The golden figures, relative to the root.
+const GOLDEN: &str = "tests/golden/ptx-stats.txt";
+
+/// What to show
+#[derive(Args)]
+pub struct Stats {
+    #[command(flatten)]
+    build: Build,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Compare with the golden figures, and fail if any differs
+    #[arg(long)]
+    check: bool,
+}
+
+/// One entry on one target.
+#[derive(Serialize)]
+struct Row<'a> {
+    entry: &'a str,
+    target: &'a str,
+    threads: u32,
+    registers: u32,
+    stack_bytes: u32,
+    spill_store_bytes: u32,
+    spill_load_bytes: u32,
+    spill_allowance: Option<&'a str>,
+    local_depot: bool,
+    static_smem_bytes: u32,
+    dynamic_smem_bytes: u32,
+    /// The GPU that the occupancy is computed for.
+    device: &'static str,
+    blocks_per_sm: u32,
+    warps_per_sm: u32,
+    limited_by: &'static str,
+    hmma: u32,
+    ldsm: u32,
+    ldgsts: u32,
+    bar: u32,
+    local_loads_in_loops: u32,
+    local_stores_in_loops: u32,
+    kernel_instructions: u32,
+    main_loop_instructions: u32,
+    main_loop: &'a BTreeMap<String, u32>,
+}
+
+/// Reports; fails if a rule is broken, after printing.
+pub fn run(root: &Path, stats: &Stats) -> Result {
+    let output = kernels::ptx(root, &stats.build)?;
+    let reports = kernels::reports(root, &output.modules, &kernels::targets_of(stats.build.arch))?;
+    if stats.check {
+        return check(root, &reports);
+    }
+    if stats.json {
+        println!("{}", json(&reports)?);
+    } else {
+        let rows: Vec<_> = reports.iter().map(|(module, report)| row(module, report)).collect();
+        print!("{}", table(&rows));
+    }
+    Ok(gate::check(reports.iter().map(|(m, r)| (&m.contract, r)))?)
+}
+
+/// What every entry costs on every target, as JSON.
+pub fn json(reports: &[(&Module, EntryReport)]) -> Result<String> {
+    let rows: Vec<_> = reports.iter().map(|(module, report)| row(module, report)).collect();
+    Ok(serde_json::to_string_pretty(&rows)?)
+}
+
+/// `cargo xtask bless`: today's figures become the golden ones.
+pub fn bless(root: &Path) -> Result {
+    let output = kernels::ptx(root, &Build::all())?;
+    let reports = kernels::reports(root, &output.modules, &kernels::TARGETS)?;
+    let path = root.join(GOLDEN);
+    fs::create_dir_all(path.parent().unwrap_or(root))?;
+    fs::write(&path, golden(root, &reports)?)?;
+    println!("{GOLDEN}: {} lines", reports.len());
+    Ok(())
+}
+
+/// Compares with the golden figures. Those of another compiler or assembler say nothing about a change in the kernels.
+pub fn check(root: &Path, reports: &[(&Module, EntryReport)]) -> Result {
+    let path = root.join(GOLDEN);
+    let old = fs::read_to_string(&path).map_err(|e| format!("{GOLDEN}: {e}; `cargo xtask bless` writes it"))?;
+    let new = golden(root, reports)?;
+    let (old_tools, old) = header(&old);
+    let (new_tools, new) = header(&new);
+    if old_tools != new_tools {
+        eprintln!("note: golden figures not compared: they are for\n{old_tools}and this machine has\n{new_tools}");
+        return Ok(());
+    }
+    let mut changes = String::new();
+    for line in old.lines().filter(|&line| !new.lines().any(|n| n == line)) {
+        writeln!(changes, "- {line}")?;
+    }
+    for line in new.lines().filter(|&line| !old.lines().any(|o| o == line)) {
+        writeln!(changes, "+ {line}")?;
+    }
+    if changes.is_empty() {
+        return Ok(());
+    }
+    Err(format!("the kernels' figures are not the golden ones; `cargo xtask bless` takes them over\n{changes}").into())
+}
+
+fn golden(root: &Path, reports: &[(&Module, EntryReport)]) -> Result<String> {
+    let compiler = DeviceCompiler::locate(root)?;
+    let reporter = Reporter::new(root, kernels::cache(root))?;
+    let version = |line: &&str| line.contains("release");
+    let mut text = format!("# {}\n", compiler.version.split(" (built").next().unwrap_or_default());
+    for line in reporter.assembler().version().lines().filter(version) {
+        writeln!(text, "# {line}")?;
+    }
+    for (_, r) in reports {
+        write!(
+            text,
+            "{} {}: {} registers, spills {}/{}",
+            r.entry, r.target, r.registers, r.spill_stores, r.spill_loads
+        )?;
+        write!(text, ", main loop {}:", r.sass.loop_length())?;
+        for (opcode, count) in &r.sass.main_loop {
+            write!(text, " {opcode} {count}")?;
+        }
+        text.push('\n');
+    }
+    Ok(text)
+}
+
+/// The lines that name the tools, and the rest.
+fn header(text: &str) -> (&str, &str) {
+    let end = text.split_inclusive('\n').take_while(|line| line.starts_with('#')).map(str::len).sum();
+    text.split_at(end)
+}
+
+fn row<'a>(module: &'a Module, report: &'a EntryReport) -> Row<'a> {
+    let contract = &module.contract;
+    let device = match report.target.parse() {
+        Ok(Arch::Sm80) => Multiprocessor::A100,
+        Ok(Arch::Sm86 | Arch::Sm89) => Multiprocessor::L4,
+        _ => Multiprocessor::H200,
+    };
+    let smem = report.static_smem + contract.smem_bytes;
+    let occupancy = Occupancy::new(&device, contract.threads, report.registers, smem);
+    Row {
+        entry: &report.entry,
+        target: &report.target,
+        threads: contract.threads,
+        registers: report.registers,
+        stack_bytes: report.stack,
+        spill_store_bytes: report.spill_stores,
+        spill_load_bytes: report.spill_loads,
+        spill_allowance: contract.spill_allowance.as_ref().map(|a| a.reason.as_str()),
+        local_depot: report.local_depot,
+        static_smem_bytes: report.static_smem,
+        dynamic_smem_bytes: contract.smem_bytes,
+        device: device.name,
+        blocks_per_sm: occupancy.blocks,
+        warps_per_sm: occupancy.warps,
+        limited_by: occupancy.limited_by,
+        hmma: report.sass.kernel_count("HMMA"),
+        ldsm: report.sass.kernel_count("LDSM"),
+        ldgsts: report.sass.kernel_count("LDGSTS"),
+        bar: report.sass.kernel_count("BAR"),
+        local_loads_in_loops: report.sass.local_loads_in_loops,
+        local_stores_in_loops: report.sass.local_stores_in_loops,
+        kernel_instructions: report.sass.kernel_length(),
+        main_loop_instructions: report.sass.loop_length(),
+        main_loop: &report.sass.main_loop,
+    }
+}
+
+fn table(rows: &[Row<'_>]) -> String {
+    let wide = rows.iter().map(|r| r.entry.len()).max().unwrap_or(0);
+    let mut text = format!(
+        "{:wide$}  target  regs  spill st/ld  smem KiB  blocks/SM on           HMMA  LDSM  LDGSTS  main loop: all  HMMA  LDSM  MUFU\n",
+        "entry"
+    );
+    for r in rows {
+        let in_loop = |opcode: &str| r.main_loop.get(opcode).copied().unwrap_or(0);
+        let spills = format!("{}/{}", r.spill_store_bytes, r.spill_load_bytes);
+        let blocks = format!("{} {} ({})", r.blocks_per_sm, r.device, r.limited_by);
+        let smem = f64::from(r.static_smem_bytes + r.dynamic_smem_bytes) / 1024.0;
+        let line = format!(
+            "{:wide$}  {:6}  {:4}  {spills:>11}  {smem:8.1}  {blocks:22}  {:4}  {:4}  {:6}  {:14}  {:4}  {:4}  {:4}\n",
+            r.entry,
+            r.target,
+            r.registers,
+            r.hmma,
+            r.ldsm,
+            r.ldgsts,
+            r.main_loop_instructions,
+            in_loop("HMMA"),
+            in_loop("LDSM"),
+            in_loop("MUFU"),
+        );
+        text.push_str(&line);
+    }
+    text
+}
