@@ -136,7 +136,7 @@ def host_overhead(calls=100, repeats=40):
     sdpa = torch.nn.functional.scaled_dot_product_attention
     launch, _o, _lse = ferroflash.prepare(q, k, v, causal=True, bhsd=True)
     library, stream = ferroflash.LIB, torch.cuda.current_stream().cuda_stream
-    raw, arguments = library.ferroflash_launch, (launch.context, launch.plan, launch.where, None, stream)
+    raw, arguments = library.ferroflash_launch, (launch.context, launch.plan, launch.where, stream)
     plan_too, no_plan = library.ferroflash_forward, (launch.context, launch.where, stream)
     work = {
         "an empty call through ctypes": library.ferroflash_abi_version,

@@ -27,6 +27,7 @@ class Forward(ctypes.Structure):
         + [("lse_strides", ctypes.c_int64 * 2)]
         + [(name, ctypes.c_int32) for name in ("dtype", "mask", "window_left", "window_right")]
         + [("scale", ctypes.c_float), ("softcap", ctypes.c_float), ("config", ctypes.c_char_p)]
+        + [("workspace", ctypes.c_void_p), ("workspace_bytes", ctypes.c_uint64)]
     )
 
 
@@ -66,14 +67,13 @@ def _open():
     for name in ("ferroflash_forward_size", "ferroflash_plan_info_size", "ferroflash_entry_count"):
         getattr(lib, name).restype = ctypes.c_size_t
     pointer = ctypes.c_void_p
-    lib.ferroflash_workspace_size.restype = ctypes.c_size_t
-    lib.ferroflash_workspace_size.argtypes = [pointer]
+    lib.ferroflash_workspace_size.argtypes = [pointer, pointer, pointer]
     lib.ferroflash_entry_name.argtypes = [ctypes.c_size_t]
     lib.ferroflash_context_create.argtypes = [pointer]
     lib.ferroflash_plan_create.argtypes = [pointer, pointer, pointer]
     lib.ferroflash_plan_describe.argtypes = [pointer, pointer]
     lib.ferroflash_load.argtypes = [pointer, pointer]
-    lib.ferroflash_launch.argtypes = [pointer, pointer, pointer, pointer, pointer]
+    lib.ferroflash_launch.argtypes = [pointer, pointer, pointer, pointer]
     lib.ferroflash_forward.argtypes = [pointer, pointer, pointer]
     ours = (ABI_VERSION, ctypes.sizeof(Forward), ctypes.sizeof(PlanInfo))
     theirs = (lib.ferroflash_abi_version(), lib.ferroflash_forward_size(), lib.ferroflash_plan_info_size())
@@ -120,6 +120,11 @@ class Launch:
         args.config = config.encode() if config else None
         self.point(q, k, v, o, lse)
         self.where = ctypes.addressof(args)
+        needed = ctypes.c_uint64()
+        _check(LIB.ferroflash_workspace_size(self.context, self.where, ctypes.byref(needed)))
+        if needed.value:
+            self.workspace = torch.empty(needed.value, dtype=torch.uint8, device=q.device)
+            args.workspace, args.workspace_bytes = self.workspace.data_ptr(), needed.value
         plan = ctypes.c_void_p()
         _check(LIB.ferroflash_plan_create(self.context, self.where, ctypes.byref(plan)))
         self.plan = plan
@@ -132,7 +137,7 @@ class Launch:
         args.lse = None if lse is None else lse.data_ptr()
 
     def enqueue(self, stream):
-        _check(LIB.ferroflash_launch(self.context, self.plan, self.where, None, stream))
+        _check(LIB.ferroflash_launch(self.context, self.plan, self.where, stream))
 
     def describe(self):
         """What was chosen: entry, reason, grid, threads, shared memory."""

@@ -71,16 +71,17 @@ type Files = Vec<(&'static str, PathBuf)>;
 
 fn given(folder: &Path, out: &Path) -> Result<Files> {
     let mut files = Files::new();
-    for entry in spec::ENTRIES {
-        let source = folder.join(entry.symbol).with_extension("ptx");
+    for symbol in spec::kernels().map(|kernel| kernel.symbol) {
+        let source = folder.join(symbol).with_extension("ptx");
         println!("cargo::rerun-if-changed={}", source.display());
         if let Ok(text) = fs::read_to_string(&source) {
-            files.push((entry.symbol, deflate(entry.symbol, &text, out)?));
+            files.push((symbol, deflate(symbol, &text, out)?));
         }
     }
-    let missing = spec::ENTRIES.len() - files.len();
-    if missing > 0 {
-        println!("cargo::warning={missing} of {} entries have no PTX in {}", spec::ENTRIES.len(), folder.display());
+    let all = spec::kernels().count();
+    if files.len() < all {
+        let missing = all - files.len();
+        println!("cargo::warning={missing} of {all} kernels have no PTX in {}", folder.display());
     }
     Ok(files)
 }
@@ -91,19 +92,19 @@ fn carried(folder: &Path) -> Result<Files> {
         let file = folder.join(format!("{symbol}.ptx.deflate"));
         if file.is_file() { Ok((symbol, file)) } else { Err(format!("{} is missing", file.display()).into()) }
     };
-    spec::ENTRIES.iter().map(|entry| file(entry.symbol)).collect()
+    spec::kernels().map(|kernel| file(kernel.symbol)).collect()
 }
 
 fn built(kernels: &Path, out: &Path) -> Result<Files> {
-    let contract = |entry: &spec::EntryInfo| {
-        Contract::new(entry.symbol, entry.threads)
-            .min_blocks_per_sm(entry.min_blocks_per_sm)
-            .smem_bytes(entry.smem_bytes)
+    let contract = |kernel: spec::KernelInfo| {
+        Contract::new(kernel.symbol, kernel.threads)
+            .min_blocks_per_sm(kernel.min_blocks_per_sm)
+            .smem_bytes(kernel.smem_bytes)
     };
-    let output = CudaBuilder::new(kernels).entries(spec::ENTRIES.iter().map(contract)).build()?;
+    let output = CudaBuilder::new(kernels).entries(spec::kernels().map(contract)).build()?;
     output.emit_rerun_if_changed();
-    let pairs = spec::ENTRIES.iter().zip(&output.modules);
-    pairs.map(|(entry, module)| Ok((entry.symbol, deflate(entry.symbol, &module.text, out)?))).collect()
+    let pairs = spec::kernels().zip(&output.modules);
+    pairs.map(|(kernel, module)| Ok((kernel.symbol, deflate(kernel.symbol, &module.text, out)?))).collect()
 }
 
 fn deflate(symbol: &str, text: &str, out: &Path) -> Result<PathBuf> {

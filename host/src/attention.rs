@@ -1,12 +1,17 @@
 //! The way in: plan and launch on one device.
-use crate::{Capabilities, Driver, EntryInfo, Error, Forward, LaunchContract, Plan, Tuning, image, plan_with};
-use spec::ENTRIES;
+use crate::prepared::bytes_of;
+use crate::split::Split;
+use crate::{
+    Capabilities, Driver, EntryInfo, Error, Forward, LaunchContract, Plan, Tuning, image, plan_with, workspace_bytes,
+};
+use spec::{COMBINES, ENTRIES};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// Attention on one device. Kernels load when they are first launched, one module an entry, and stay loaded. Share it between threads.
 pub struct Attention<D: Driver> {
     driver: D,
-    kernels: [OnceLock<D::Kernel>; ENTRIES.len()],
+    /// Those of [`ENTRIES`], then those of [`COMBINES`].
+    kernels: [OnceLock<D::Kernel>; ENTRIES.len() + COMBINES.len()],
     loading: Mutex<()>,
     tuning: Tuning,
 }
@@ -19,7 +24,7 @@ impl<D: Driver> Attention<D> {
 
     /// The same with what was measured, which comes before the planner's own table.
     pub fn with_tuning(driver: D, tuning: Tuning) -> Self {
-        Attention { driver, kernels: [const { OnceLock::new() }; ENTRIES.len()], loading: Mutex::new(()), tuning }
+        Attention { driver, kernels: [const { OnceLock::new() }; _], loading: Mutex::new(()), tuning }
     }
 
     /// The driver.
@@ -40,23 +45,40 @@ impl<D: Driver> Attention<D> {
         plan_with(forward, self.capabilities(), &self.tuning)
     }
 
-    /// Loads the plan's kernel now rather than at its first launch. Do this before capturing a graph, and to keep compilation out of a
+    /// Bytes of [`Forward::workspace`] with which `forward` runs fastest: [`workspace_bytes`] with this device's capabilities.
+    ///
+    /// # Errors
+    /// Those of [`Attention::plan`].
+    pub fn workspace_bytes(&self, forward: &Forward<'_>) -> Result<u64, Error> {
+        workspace_bytes(forward, self.capabilities(), &self.tuning)
+    }
+
+    /// Loads the plan's kernels now rather than at its first launch. Do this before capturing a graph, and to keep compilation out of a
     /// first request.
     ///
     /// # Errors
     /// [`Error::Driver`] with the compiler's log; [`Error::Unsupported`] where this build carries no PTX for the entry.
-    pub fn load(&self, plan: &Plan) -> Result<&D::Kernel, Error> {
-        let slot = &self.kernels[plan.index];
+    pub fn load(&self, plan: &Plan) -> Result<(), Error> {
+        self.kernel(plan.index, LaunchContract::from(plan.entry))?;
+        plan.split.map_or(Ok(()), |split| self.combine(&split).map(|_| ()))
+    }
+
+    /// The kernel that merges.
+    fn combine(&self, split: &Split) -> Result<&D::Kernel, Error> {
+        self.kernel(ENTRIES.len() + split.index, LaunchContract::from(&split.combine.kernel))
+    }
+
+    fn kernel(&self, index: usize, contract: LaunchContract<'_>) -> Result<&D::Kernel, Error> {
+        let slot = &self.kernels[index];
         if let Some(kernel) = slot.get() {
             return Ok(kernel);
         }
         let _one_at_a_time = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
         if slot.get().is_none() {
-            let kernel = image::load(&self.driver, LaunchContract::from(plan.entry))?;
             // Only this function sets it, under the lock.
-            let _ = slot.set(kernel);
+            let _ = slot.set(image::load(&self.driver, contract)?);
         }
-        slot.get().ok_or_else(|| Error::unsupported(plan.entry.symbol, "it did not load"))
+        slot.get().ok_or_else(|| Error::unsupported(contract.symbol, "it did not load"))
     }
 
     /// Loads `ptx` for `entry` instead of this build's: a kernel that somebody works on, or one with a planted bug.
@@ -85,12 +107,23 @@ impl<D: Driver> Attention<D> {
     /// [`Error::Driver`] where the driver refuses.
     ///
     /// # Safety
-    /// - Each tensor's buffer is device memory of this driver's context, as large as its view says, until the launch has run.
-    /// - Until then nothing else writes `q`, `k` and `v`, or touches `o` and `lse`, but in the order of the same stream.
+    /// - Each tensor's buffer, and the workspace, is device memory of this driver's context, as large as it says, until the launch has run.
+    /// - Until then nothing else writes `q`, `k` and `v`, or touches `o`, `lse` and the workspace, but in the order of the same
+    ///   stream.
     pub unsafe fn launch(&self, plan: &Plan, forward: &Forward<'_>, stream: &D::Stream) -> Result<(), Error> {
         let params = plan.params(forward)?;
-        let kernel = self.load(plan)?;
-        // SAFETY: the bytes are those of the entry's parameters; the rest is the caller's promise.
-        unsafe { self.driver.launch(kernel, plan.grid, crate::prepared::bytes_of(&params), stream) }
+        let kernel = self.kernel(plan.index, LaunchContract::from(plan.entry))?;
+        let Some(split) = &plan.split else {
+            // SAFETY: the bytes are those of the entry's parameters; the rest is the caller's promise.
+            return unsafe { self.driver.launch(kernel, plan.grid, bytes_of(&params), stream) };
+        };
+        let combine = self.combine(split)?;
+        let (params, merge) = split.params(&params, forward.workspace.map_or(0, |workspace| workspace.address));
+        // SAFETY: as above, for both; the second comes after the first in the stream's order. Other launches of the caller's use the same
+        // workspace in the order of one stream, or not at all.
+        unsafe {
+            self.driver.launch(kernel, plan.grid, bytes_of(&params), stream)?;
+            self.driver.launch(combine, split.combine.grid(&merge), bytes_of(&merge), stream)
+        }
     }
 }

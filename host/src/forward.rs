@@ -1,5 +1,5 @@
 //! What is asked for: [`Forward`] with its tensors, [`Problem`] without them.
-use crate::{DType, LseView, TensorView};
+use crate::{DType, LseView, TensorView, Workspace};
 
 /// Which keys a query sees.
 ///
@@ -108,6 +108,8 @@ pub struct Forward<'a> {
     pub softcap: Option<f32>,
     /// Where the log-sum-exp of each row goes.
     pub lse: Option<LseView>,
+    /// Memory for kernels that share a tile's keys between blocks; without it the planner takes none of these.
+    pub workspace: Option<Workspace>,
     /// The entry to run, by its name or by one of [`crate::lineage`], instead of the planner's choice.
     pub config: Option<&'a str>,
 }
@@ -116,7 +118,7 @@ impl<'a> Forward<'a> {
     /// Full attention with a scale of `1 / sqrt(head_dim)`.
     pub const fn new(q: TensorView, k: TensorView, v: TensorView, o: TensorView) -> Self {
         let (mask, alignment) = (Mask::Full, Alignment::BottomRight);
-        Forward { q, k, v, o, mask, alignment, scale: None, softcap: None, lse: None, config: None }
+        Forward { q, k, v, o, mask, alignment, scale: None, softcap: None, lse: None, workspace: None, config: None }
     }
 
     /// Which keys a query sees.
@@ -146,6 +148,13 @@ impl<'a> Forward<'a> {
     /// Also write the log-sum-exp of each row.
     pub const fn lse(mut self, lse: LseView) -> Self {
         self.lse = Some(lse);
+        self
+    }
+
+    /// Let the launch use this memory, which overlaps no tensor: few queries on many keys then keep the whole card busy.
+    /// [`crate::workspace_bytes`] says how much helps.
+    pub const fn workspace(mut self, workspace: Workspace) -> Self {
+        self.workspace = Some(workspace);
         self
     }
 

@@ -46,6 +46,7 @@ mod prepared;
 pub mod ptx;
 #[cfg(feature = "reference")]
 pub mod reference;
+mod split;
 mod table;
 pub mod tuning;
 mod validate;
@@ -60,9 +61,9 @@ pub use driver::{Driver, LaunchContract, RawBuffer, RawDriver, RawEvent, RawGrap
 pub use driver::{SimBuffer, SimDriver, SimKernel, SimStream};
 pub use error::Error;
 pub use forward::{Alignment, Forward, Mask, Problem};
-pub use plan::{Plan, plan, plan_with, supports};
+pub use plan::{Plan, plan, plan_with, supports, workspace_bytes};
 pub use prepared::Prepared;
 pub use spec::{DType, ENTRIES, EntryInfo, FwdParams, Grid, MaskKind, Path, Schedule};
 pub use tuning::{Tuned, Tuning};
 pub use validate::{MAX_HEAD_DIM, MAX_ROW_BYTES, MAX_SEQLEN};
-pub use view::{LseView, TensorView};
+pub use view::{LseView, TensorView, Workspace};

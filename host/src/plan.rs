@@ -1,6 +1,7 @@
 //! Problem and capabilities to a launch: a pure function that touches no device.
+use crate::split::Split;
 use crate::table::{self, Choice};
-use crate::{Capabilities, Error, Forward, Problem, TensorView, Tuning, validate};
+use crate::{Capabilities, Error, Forward, Problem, TensorView, Tuning, Workspace, validate};
 use spec::{ENTRIES, EntryInfo, FwdParams, Grid, Lse, Tensor, TileOrder};
 
 /// What will be launched, and why.
@@ -16,8 +17,12 @@ pub struct Plan {
     pub smem: u32,
     /// Why this entry.
     pub reason: &'static str,
+    /// Bytes that a launch uses of [`Forward::workspace`]; 0 where it needs none.
+    pub workspace: u64,
     /// What it was made for.
     pub problem: Problem,
+    /// How blocks share the keys, where they do.
+    pub(crate) split: Option<Split>,
     /// Its index in [`ENTRIES`].
     pub(crate) index: usize,
     /// The tensors that it was made with.
@@ -26,10 +31,10 @@ pub struct Plan {
 }
 
 /// The tensors of a [`Forward`]: what may change between launches of one plan.
-type Tensors = ([TensorView; 4], Option<crate::LseView>);
+type Tensors = ([TensorView; 4], Option<crate::LseView>, Option<Workspace>);
 
 fn tensors(f: &Forward<'_>) -> Tensors {
-    ([f.q, f.k, f.v, f.o], f.lse)
+    ([f.q, f.k, f.v, f.o], f.lse, f.workspace)
 }
 
 /// Whether a problem can be solved on a device, and by which entry. Looks at no tensor.
@@ -38,9 +43,21 @@ fn tensors(f: &Forward<'_>) -> Tensors {
 /// [`Error::Invalid`] where the problem contradicts itself, [`Error::Unsupported`] where no kernel solves it on this device.
 pub fn supports(problem: &Problem, capabilities: &Capabilities) -> Result<&'static EntryInfo, Error> {
     validate::problem(problem)?;
-    let choice = table::choose(problem, validate::mask(problem).0, capabilities, None, &Tuning::new())?;
+    let choice = table::choose(problem, validate::mask(problem).0, capabilities, None, 0, &Tuning::new())?;
     order(problem, choice.entry, capabilities)?;
     Ok(choice.entry)
+}
+
+/// Bytes of workspace with which `forward` runs fastest on a device with these capabilities; 0 where none helps. Any that it has already
+/// makes no difference.
+///
+/// # Errors
+/// Those of [`plan_with`].
+pub fn workspace_bytes(forward: &Forward<'_>, capabilities: &Capabilities, tuning: &Tuning) -> Result<u64, Error> {
+    let problem = validate::forward(&Forward { workspace: None, ..*forward })?;
+    let (mask, _) = validate::mask(&problem);
+    let choice = table::choose(&problem, mask, capabilities, forward.config, u64::MAX, tuning)?;
+    Ok(Split::of(&problem, choice.entry, capabilities)?.map_or(0, |split| split.workspace()))
 }
 
 /// Checks `forward` and decides how it is launched on a device with these capabilities.
@@ -57,14 +74,26 @@ pub fn plan(forward: &Forward<'_>, capabilities: &Capabilities) -> Result<Plan, 
 /// Those of [`plan`]; [`Error::Invalid`] where the measured choice is not an entry that solves the problem.
 pub fn plan_with(forward: &Forward<'_>, capabilities: &Capabilities, tuning: &Tuning) -> Result<Plan, Error> {
     let problem = validate::forward(forward)?;
-    let Choice { entry, reason } =
-        table::choose(&problem, validate::mask(&problem).0, capabilities, forward.config, tuning)?;
+    let offered = forward.workspace.map_or(0, |workspace| workspace.bytes);
+    let (mask, _) = validate::mask(&problem);
+    let Choice { entry, reason } = table::choose(&problem, mask, capabilities, forward.config, offered, tuning)?;
+    let split = Split::of(&problem, entry, capabilities)?;
+    let workspace = split.map_or(0, |split| split.workspace());
+    workspace_suffices(offered, workspace, entry)?;
     let index = ENTRIES.iter().position(|e| e.symbol == entry.symbol).unwrap_or_default();
     let order = order(&problem, entry, capabilities)?;
     let tensors = tensors(forward);
     let params = params(&problem, &tensors, order);
-    let (grid, block) = (grid(entry, &order), [entry.threads, 1, 1]);
-    Ok(Plan { entry, grid, block, smem: entry.smem_bytes, reason, problem, index, tensors, params })
+    let (grid, block) = (grid(entry, &order, split), [entry.threads, 1, 1]);
+    Ok(Plan { entry, grid, block, smem: entry.smem_bytes, reason, workspace, problem, split, index, tensors, params })
+}
+
+fn workspace_suffices(offered: u64, needed: u64, entry: &EntryInfo) -> Result<(), Error> {
+    if offered >= needed {
+        return Ok(());
+    }
+    let expected = format_args!("{} needs {needed} for this problem on this device", entry.symbol);
+    Err(Error::invalid("workspace.bytes", offered, expected))
 }
 
 impl Plan {
@@ -82,13 +111,15 @@ impl Plan {
             let expected = format_args!("the plan was made for {:?}; make another", self.problem);
             return Err(Error::invalid("forward", format!("{problem:?}"), expected));
         }
+        workspace_suffices(forward.workspace.map_or(0, |workspace| workspace.bytes), self.workspace, self.entry)?;
         Ok(params(&problem, &tensors, self.params.order))
     }
 }
 
 /// Blocks of the launch, as the entry's type computes them from the same order.
-fn grid(entry: &EntryInfo, order: &TileOrder) -> [u32; 3] {
+fn grid(entry: &EntryInfo, order: &TileOrder, split: Option<Split>) -> [u32; 3] {
     match entry.grid {
+        Grid::Split => [order.tiles * split.map_or(1, |split| split.slices()), 1, 1],
         Grid::OneTileABlock => [order.tiles, 1, 1],
         Grid::Persistent => [order.tiles.min(order.resident), 1, 1],
     }
@@ -107,7 +138,7 @@ fn order(p: &Problem, entry: &EntryInfo, capabilities: &Capabilities) -> Result<
         Error::unsupported(feature, "a launch has less than 2^31 blocks; split the batch")
     })?;
     Ok(match entry.grid {
-        Grid::OneTileABlock => order,
+        Grid::OneTileABlock | Grid::Split => order,
         Grid::Persistent => order.resident(capabilities.sms * capabilities.blocks_per_sm(entry)),
     })
 }
@@ -122,7 +153,7 @@ fn head_group(p: &Problem, capabilities: &Capabilities) -> u32 {
     pairs.flat_map(|d| [d, all_heads / d]).filter(|group| *group <= limit).max().unwrap_or(1) as u32
 }
 
-fn params(p: &Problem, (views, lse): &Tensors, order: TileOrder) -> FwdParams {
+fn params(p: &Problem, (views, lse, _): &Tensors, order: TileOrder) -> FwdParams {
     let (_, window) = validate::mask(p);
     let (scale_log2, softcap) = validate::base_two(p);
     let [q, k, v, o] = views.map(|view| tensor(&view));

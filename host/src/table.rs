@@ -1,7 +1,8 @@
 //! Which entry solves a problem: a small table for each class of devices, with the reason beside each line.
 use crate::lineage::{self, Configuration};
+use crate::split::Split;
 use crate::{Capabilities, Error, Problem, Tuning};
-use spec::{ENTRIES, EntryInfo, MaskKind};
+use spec::{ENTRIES, EntryInfo, Grid, MaskKind};
 
 /// An entry and why it was chosen.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +41,8 @@ enum Fills {
     PerCent(u64),
     /// As many as the device holds at once.
     Device,
+    /// Several for each tile, with their slices of its keys, in the workspace that there is.
+    Slices,
 }
 
 /// One line: on these devices, for these problems, this tile.
@@ -49,6 +52,8 @@ struct Line {
     masks: &'static [MaskKind],
     /// `[tile_m, tile_n]` of the entry.
     tile: [u32; 2],
+    /// The entry's key/value stages.
+    stages: u32,
     /// Keys that a problem must have at least.
     keys: usize,
     /// How many blocks the launch must have at least.
@@ -61,7 +66,18 @@ impl Line {
     const fn new(head_dim: u32, tile: [u32; 2], reason: &'static str) -> Self {
         let (classes, masks) =
             (&[Class::Small, Class::A100, Class::Hopper] as &[_], &[MaskKind::Full, MaskKind::Causal] as &[_]);
-        Line { classes, head_dim, masks, tile, keys: 1, fills: Fills::Anyhow, reason }
+        Line { classes, head_dim, masks, tile, stages: 2, keys: 1, fills: Fills::Anyhow, reason }
+    }
+
+    /// Whether the line means this entry, of the line's head dim and mask.
+    fn means(&self, entry: &EntryInfo) -> bool {
+        let splits = self.fills == Fills::Slices;
+        ([entry.tile_m, entry.tile_n], entry.stages) == (self.tile, self.stages)
+            && (entry.grid == Grid::Split) == splits
+    }
+
+    const fn with_stages(self, stages: u32) -> Self {
+        Line { stages, ..self }
     }
 
     const fn on(self, classes: &'static [Class]) -> Self {
@@ -80,10 +96,19 @@ impl Line {
         Line { fills: Fills::Device, ..self }
     }
 
+    const fn if_slices_help(self) -> Self {
+        Line { fills: Fills::Slices, ..self }
+    }
+
     const fn if_blocks_per_100_sms(self, blocks: u64) -> Self {
         Line { fills: Fills::PerCent(blocks), ..self }
     }
 }
+
+const FULL: &[MaskKind] = &[MaskKind::Full];
+const CAUSAL: &[MaskKind] = &[MaskKind::Causal];
+/// Cards whose SMs have room for more stages.
+const BIG: &[Class] = &[Class::A100, Class::Hopper];
 
 /// Source: measurements on an H200 for its class (docs/performance-log.md), the model held against them for the others (docs/l4-model.md).
 ///
@@ -92,13 +117,21 @@ impl Line {
 #[rustfmt::skip]
 const TABLE: &[Line] = &[
     Line::new(64, [128, 32], "long: the next scores are under way during this block's exponentials").with_keys(2048).if_it_fills(),
+    Line::new(64, [64, 64], "short and causal: 64 queries end sooner than 128, two stages are under way (H200, 32x32 heads of 512: 152 us against 162)").only(CAUSAL).with_stages(3).on(BIG).if_it_fills(),
+    Line::new(64, [128, 64], "not long enough for the overlap's prologue to pay; two stages are under way (H200, 32x32 heads of 512: 232 us against 240)").only(FULL).with_stages(3).on(BIG).if_it_fills(),
     Line::new(64, [128, 64], "not long enough for the overlap's prologue to pay: one block of 64 keys after the other").if_it_fills(),
+    Line::new(64, [128, 64], SLICES).with_keys(2048).if_slices_help(),
     Line::new(64, [64, 128], "64 queries a block, 32 a warp, two warps share their keys (H200, 4x8 heads of 512: 9.8 us against 12.3 for 32)").if_blocks_per_100_sms(150),
-    Line::new(64, [64, 64], "one block of 64 queries an SM (H200, 2x8 heads of 512: 6.3 us against 6.7 for 32)").only(&[MaskKind::Full]).if_blocks_per_100_sms(95),
+    Line::new(64, [64, 64], "one block of 64 queries an SM (H200, 2x8 heads of 512: 6.3 us against 6.7 for 32)").only(FULL).if_blocks_per_100_sms(95),
     Line::new(64, [32, 256], "few queries, many keys: four warps share the keys of 32 queries").with_keys(2048),
+    Line::new(64, [32, 64], "few queries for this card: two blocks of 32 an SM, all loads under way (H200, 2x8 heads of 512: 6.4 us against 6.5)").only(CAUSAL).with_stages(4).if_blocks_per_100_sms(150),
+    Line::new(64, [32, 128], "few queries for this card: 32 a block, and two warps share their keys").if_blocks_per_100_sms(101),
+    Line::new(64, [16, 128], "very few queries: 16 a block, four warps share their keys (H200, 8 heads of 512: 5.15 us against 5.27 for 32)").only(CAUSAL).with_stages(3).on(&[Class::Hopper]),
+    Line::new(64, [32, 128], "few queries for this card: 32 a block, two warps share their keys, all loads under way (H200, 8 heads of 512: 4.7 us against 4.85)").only(FULL).with_stages(4).on(BIG),
     Line::new(64, [32, 128], "few queries for this card: 32 a block, and two warps share their keys (H200, 8 heads of 512: 4.9 us against 5.9 for 64)"),
     Line::new(128, [128, 48], "two blocks of 64 keys do not fit an SM, two of 48 do").on(&[Class::A100]).if_it_fills(),
     Line::new(128, [128, 64], "as many keys a block as fit (H200: 1.2x and 1.3x FlashAttention-2, full and causal)").if_it_fills(),
+    Line::new(128, [128, 64], SLICES).with_keys(2048).if_slices_help(),
     Line::new(128, [64, 64], "64 queries a block, 32 a warp, two warps share their keys").if_blocks_per_100_sms(150),
     Line::new(128, [32, 128], "few queries, many keys: four warps share the keys of 32 queries").with_keys(2048),
     Line::new(128, [32, 64], "few queries for this card: 32 a block, and two warps share their keys"),
@@ -109,15 +142,18 @@ const TABLE: &[Line] = &[
 ];
 /// Where the table has no line: the first entry that fits, in the order of [`ENTRIES`].
 const FIRST: &str = "first entry of this type, head dim and mask that fits the device";
+const SLICES: &str =
+    "few queries, many keys, and a workspace: several blocks for each 128 queries, each with a slice of the keys";
 const ASKED: &str = "asked for by name";
 const MEASURED: &str = "the fastest on this device for this size: `ferroflash sweep`";
 
-/// Chooses the entry for a problem whose mask is of kind `mask`.
+/// Chooses the entry for a problem whose mask is of kind `mask`, with a workspace of so many bytes.
 pub(crate) fn choose(
     p: &Problem,
     mask: MaskKind,
     capabilities: &Capabilities,
     config: Option<&str>,
+    workspace: u64,
     tuning: &Tuning,
 ) -> Result<Choice, Error> {
     if capabilities.arch() < 80 {
@@ -149,6 +185,9 @@ pub(crate) fn choose(
         let tiles = p.seqlen_q.div_ceil(e.tile_m as usize) as u64 * (p.batch * p.heads_q) as u64;
         let sms = u64::from(capabilities.sms);
         match fills {
+            Fills::Slices => matches!(
+                Split::of(p, e, capabilities), Ok(Some(split)) if split.slices() > 1 && split.workspace() <= workspace
+            ),
             Fills::Anyhow => true,
             Fills::PerCent(blocks) => tiles.saturating_mul(100) >= sms * blocks,
             Fills::Device => tiles >= sms * u64::from(capabilities.blocks_per_sm(e)),
@@ -156,7 +195,7 @@ pub(crate) fn choose(
     };
     for line in TABLE {
         let concerns = Some(line.head_dim) == head_dim && line.masks.contains(&mask) && line.classes.contains(&class);
-        let holds = |e: &EntryInfo| [e.tile_m, e.tile_n] == line.tile && fills(e, line.fills);
+        let holds = |e: &EntryInfo| line.means(e) && fills(e, line.fills);
         if concerns
             && p.seqlen_k >= line.keys
             && let Some(entry) = candidates().find(|e| holds(e))
@@ -164,7 +203,8 @@ pub(crate) fn choose(
             return Ok(Choice { entry, reason: line.reason });
         }
     }
-    candidates().next().map(|entry| Choice { entry, reason: FIRST }).ok_or_else(|| {
+    let first = candidates().find(|entry| entry.grid != Grid::Split);
+    first.map(|entry| Choice { entry, reason: FIRST }).ok_or_else(|| {
         let feature =
             format_args!("{} head_dim {} {} on {}", p.dtype.name(), p.head_dim, mask.name(), capabilities.name);
         let reason = format_args!("no entry fits its {} bytes of shared memory a block", capabilities.smem_per_block);
@@ -205,7 +245,8 @@ mod tests {
         for line in TABLE {
             for (mask, dtype) in line.masks.iter().flat_map(|mask| [(*mask, DType::F16), (*mask, DType::Bf16)]) {
                 let named = |e: &&EntryInfo| {
-                    (e.dtype, e.head_dim, e.mask, [e.tile_m, e.tile_n]) == (dtype, line.head_dim, mask, line.tile)
+                    (e.dtype, e.head_dim, e.mask) == (dtype, line.head_dim, mask)
+                        && line.means(e)
                         && lineage::names(e).next().is_none()
                 };
                 assert_eq!(

@@ -1,6 +1,6 @@
 //! The one place where a request is checked. What passes here can be launched without reading or writing out of bounds.
 use crate::footprint::Footprint;
-use crate::{Error, Forward, LseView, Mask, Problem, TensorView};
+use crate::{Error, Forward, LseView, Mask, Problem, TensorView, Workspace};
 
 /// Longest sequence. Positions, shifts and windows of a padded tile are summed in 32 bits on the device.
 pub const MAX_SEQLEN: usize = (1 << 30) - 256;
@@ -129,10 +129,26 @@ pub(crate) fn forward(f: &Forward<'_>) -> Result<Problem, Error> {
             return Err(overlap("lse", name.address, &lse, &input));
         }
     }
-    match lse.filter(|lse| lse.overlaps(&output)) {
-        Some(lse) => Err(overlap("lse", O.address, &lse, &output)),
+    if let Some(lse) = lse.filter(|lse| lse.overlaps(&output)) {
+        return Err(overlap("lse", O.address, &lse, &output));
+    }
+    let Some(workspace) = f.workspace.as_ref().map(memory).transpose()? else { return Ok(p) };
+    let [q, k, v] = inputs;
+    let tensors = [(Q.address, q), (K.address, k), (V.address, v), (O.address, Some(output)), (LSE.address, lse)];
+    match tensors.into_iter().find_map(|(name, tensor)| Some((name, tensor.filter(|t| workspace.overlaps(t))?))) {
+        Some((name, tensor)) => Err(overlap("workspace", name, &workspace, &tensor)),
         None => Ok(p),
     }
+}
+
+/// Checks a workspace by itself.
+fn memory(workspace: &Workspace) -> Result<Footprint, Error> {
+    let Workspace { address: base, bytes } = *workspace;
+    address(&WORKSPACE, base, 16)?;
+    if bytes == 0 || base.checked_add(bytes).is_none() {
+        return Err(Error::invalid("workspace.bytes", bytes, "it must be 1 or more and end within 64 bits"));
+    }
+    Ok(Footprint { base, unit: bytes, dims: [(1, 0); 4] })
 }
 
 /// How errors name a tensor's parts.
@@ -154,7 +170,7 @@ macro_rules! names {
         };)*
     };
 }
-names!(Q "q" K "k" V "v" O "o" LSE "lse");
+names!(Q "q" K "k" V "v" O "o" LSE "lse" WORKSPACE "workspace");
 
 /// Checks one tensor by itself.
 fn tensor(name: &Names, view: &TensorView) -> Result<Footprint, Error> {
@@ -240,7 +256,11 @@ fn fits(name: &Names, footprint: &Footprint, elements: u64) -> Result<(), Error>
 
 fn overlap(output: &'static str, other: &'static str, a: &Footprint, b: &Footprint) -> Error {
     let range = |f: &Footprint| format!("{:#x}..{:#x}", f.base, f.base.saturating_add(f.span().unwrap_or(u64::MAX)));
-    let what = if output == "o" { O.address } else { LSE.address };
+    let what = match output {
+        "o" => O.address,
+        "lse" => LSE.address,
+        _ => WORKSPACE.address,
+    };
     let expected = format_args!("{output} must not overlap {other}, {}", range(b));
     Error::invalid(what, range(a), expected)
 }

@@ -93,3 +93,12 @@ impl LseView {
         Self::new(address, elements, shape, [heads.wrapping_mul(seqlen), seqlen])
     }
 }
+
+/// Device memory that launches may use beside their tensors. Its contents mean nothing before and after a launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Workspace {
+    /// Device address. A multiple of 16.
+    pub address: u64,
+    /// Its size.
+    pub bytes: u64,
+}

@@ -15,10 +15,10 @@ macro_rules! emit {
             #[doc = concat!("Entry `", stringify!($symbol), "`.")]
             ///
             /// # Safety
-            /// - Launched as its [`Entry`] says, with parameters that describe memory of the device.
+            /// - Launched as its [`Kernel`] says, with parameters that describe memory of the device.
             #[kernel]
             pub unsafe fn $symbol(params: <$kernel as Kernel>::Params) {
-                // SAFETY: the launch contract, which `Entry` states and the host keeps.
+                // SAFETY: the launch contract, which `Kernel` states and the host keeps.
                 let (block, smem) = unsafe { Block::enter() };
                 <$kernel as Run>::run(params, block, smem)
             }
@@ -26,3 +26,4 @@ macro_rules! emit {
     };
 }
 spec::for_each_entry!(emit);
+spec::for_each_combine!(emit);

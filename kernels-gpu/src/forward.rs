@@ -2,7 +2,7 @@
 use crate::entries::Run;
 use crate::mainloop::{KvStage, Share, Stages, attend};
 use crate::mask::MaskFn;
-use crate::problem::Problem;
+use crate::problem::{Portion, Problem, Whole};
 use spec::{Forward, Fwd, FwdParams, Kernel, Persistent};
 use tile::{Block, Mma, Pipeline, Ready, Resident, Ring, RowSum, RowVec, SharedTile, Smem, Unfilled, Walk};
 
@@ -41,8 +41,8 @@ impl<C: Kernel, E: Mma, const N: usize, const D: usize, const KW: usize, const S
 
 /// A kernel whose blocks do one tile of queries, whichever they are told.
 pub trait Tile: Forward {
-    /// Does the tile that is `index`-th in order, under a contract `C` of as many threads and as much shared memory.
-    fn tile<C: Kernel>(p: &FwdParams, index: u32, block: &mut Block<C>, smem: Smem<C>);
+    /// Does `portion` of the tile that is `index`-th in order, under a contract `C` of as many threads and as much shared memory.
+    fn tile<C: Kernel>(p: &FwdParams, index: u32, portion: &impl Portion, block: &mut Block<C>, smem: Smem<C>);
 }
 
 impl<
@@ -58,13 +58,13 @@ impl<
 > Tile for Fwd<E, Mask, M, W, KW, N, D, HELD, STAGES>
 {
     #[inline(always)]
-    fn tile<C: Kernel>(p: &FwdParams, index: u32, block: &mut Block<C>, smem: Smem<C>) {
+    fn tile<C: Kernel>(p: &FwdParams, index: u32, portion: &impl Portion, block: &mut Block<C>, smem: Smem<C>) {
         let (warp, part) = block.warp().team((M / W) as u32, KW as u32);
         let problem = Problem::<E, D>::of(p, index, M as u32 * 16);
         let rows = problem.rows;
-        let range = Mask::blocks(&rows, (N * KW) as u32 * 16);
-        if !Mask::SEES_ALL && range.start == range.end {
-            return problem.store_nothing_seen::<C, M>(block);
+        let range = portion.of(Mask::blocks(&rows, (N * KW) as u32 * 16));
+        if portion.may_be_empty::<Mask>() && range.start == range.end {
+            return portion.store_nothing_seen::<_, C, M, D>(&problem, block);
         }
 
         // Prologue: Q, then the last STAGES - 1 key/value blocks, all in flight.
@@ -101,7 +101,7 @@ impl<
                 left.add_scaled::<KW>([other, warp.index], &mut acc_o, &mine, &scale, warp);
             }
         }
-        problem.store(acc_o, &softmax, q_tile, warp);
+        portion.store(&problem, acc_o, &softmax, q_tile, warp);
     }
 }
 
@@ -119,7 +119,7 @@ impl<
 {
     #[inline(always)]
     fn run(p: FwdParams, mut block: Block<Self>, smem: Smem<Self>) {
-        Self::tile(&p, block.index(), &mut block, smem)
+        Self::tile(&p, block.index(), &Whole, &mut block, smem)
     }
 }
 
@@ -128,6 +128,6 @@ impl<K: Tile> Run for Persistent<K> {
     #[inline(always)]
     fn run(p: FwdParams, mut block: Block<Self>, smem: Smem<Self>) {
         let tiles = (block.index()..p.order.tiles).step_by(block.count() as usize);
-        smem.rounds(&mut block, tiles, |index, block, smem| K::tile(&p, index, block, smem))
+        smem.rounds(&mut block, tiles, |index, block, smem| K::tile(&p, index, &Whole, block, smem))
     }
 }

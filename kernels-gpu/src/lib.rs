@@ -3,6 +3,7 @@
 //! - [`mainloop`]: FlashAttention-2's order of work; [`forward`] runs it in blocks that feed themselves, a tile each or persistent,
 //!   [`specialised`] in blocks with a warp that only copies.
 //! - [`overlap`]: the next scores under way during this block's softmax.
+//! - [`split`]: several blocks share a tile's keys, and the kernel that merges what they leave.
 //! - [`softmax`]: online softmax with a lazy maximum. [`mask`]: which keys a query sees.
 //! - [`problem`]: one thread block's share of the problem, and what it stores.
 //! - [`entries`]: every line of `spec`'s table becomes an entry of the PTX.
@@ -17,3 +18,4 @@ pub mod overlap;
 pub mod problem;
 pub mod softmax;
 pub mod specialised;
+pub mod split;

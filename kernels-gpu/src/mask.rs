@@ -1,7 +1,7 @@
 //! Which keys a query sees. A mask is two numbers a row, the first key seen and the one past the last, so that masking costs a compare
 //! and a select an element.
 use core::ops::Range;
-use spec::{Causal, Full, Local, MaskMarker, Window};
+use spec::{Causal, FastDiv, Full, Local, MaskMarker, Window};
 
 /// The rows of one thread block.
 #[derive(Clone, Copy)]
@@ -27,6 +27,18 @@ pub struct BlockRange {
     pub interior: (u32, u32),
     /// One past the last.
     pub end: u32,
+}
+
+impl BlockRange {
+    /// Slice `index` of `slices` as equal ones as there can be. Where there are more slices than blocks, some are empty.
+    #[inline(always)]
+    pub fn slice(self, index: u32, slices: FastDiv) -> Self {
+        let blocks = self.end - self.start;
+        let bound = |index: u32| self.start + slices.div_rem(blocks * index).0;
+        let (start, end) = (bound(index), bound(index + 1));
+        let interior = (self.interior.0.clamp(start, end), self.interior.1.clamp(start, end));
+        BlockRange { start, interior, end }
+    }
 }
 
 /// A mask.
@@ -127,6 +139,24 @@ mod tests {
         }
         assert!(range.start <= range.interior.0 && range.interior.0 <= range.interior.1, "{range:?}");
         assert!(range.interior.1 <= range.end || range.end == range.start, "{range:?}");
+    }
+
+    #[test]
+    fn slices_are_the_range_in_order() {
+        for (start, interior, end) in [(0, (0, 7), 8), (0, (0, 0), 1), (3, (5, 9), 11), (2, (2, 2), 6), (4, (4, 4), 4)]
+        {
+            let range = BlockRange { start, interior, end };
+            for slices in 1..10 {
+                let slices = FastDiv::new(slices).expect("not 0");
+                let parts: std::vec::Vec<_> = (0..slices.get()).map(|index| range.slice(index, slices)).collect();
+                let blocks: std::vec::Vec<u32> = parts.iter().flat_map(|part| part.start..part.end).collect();
+                assert_eq!(blocks, (start..end).collect::<std::vec::Vec<_>>());
+                let unmasked: std::vec::Vec<u32> = parts.iter().flat_map(|p| p.interior.0..p.interior.1).collect();
+                assert_eq!(unmasked, (interior.0..interior.1).collect::<std::vec::Vec<_>>());
+                let lengths = || parts.iter().map(|part| part.end - part.start);
+                assert!(lengths().max() <= lengths().min().map(|least| least + 1), "{parts:?}");
+            }
+        }
     }
 
     #[test]

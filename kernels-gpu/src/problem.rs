@@ -1,5 +1,5 @@
 //! One thread block's share of the problem, and what it stores.
-use crate::mask::{MaskFn, Rows};
+use crate::mask::{BlockRange, MaskFn, Rows};
 use crate::softmax::Softmax;
 use spec::{FwdParams, Kernel};
 use tile::{Acc, Block, GlobalRows, GlobalVec, Mma, SharedTile, Warp};
@@ -16,6 +16,8 @@ pub struct Problem<E, const D: usize> {
     pub o: GlobalRows<E, D>,
     /// Log-sum-exp of the head's rows.
     pub lse: GlobalVec,
+    /// Which of all batches' query heads it is.
+    pub head: u32,
     /// Which query tile of the head it is.
     pub m_block: u32,
     /// The tile's rows.
@@ -32,6 +34,7 @@ impl<E: Mma, const D: usize> Problem<E, D> {
             v: GlobalRows::of(&p.v, tile.batch, tile.kv_head).as_wide_as(&k),
             o: GlobalRows::of(&p.o, tile.batch, tile.head),
             lse: GlobalVec::of(&p.lse, tile.batch, tile.head, q.rows()),
+            head: tile.batch * p.heads().get() + tile.head,
             m_block: tile.m_block,
             rows: Rows {
                 first: tile.m_block * tile_m,
@@ -64,6 +67,62 @@ impl<E: Mma, const D: usize> Problem<E, D> {
         acc_o.scale_rows(&softmax.normalise());
         q_tile.store_through(&acc_o, &self.o, self.rows.first, warp);
         self.lse.store(&softmax.lse(), self.rows.first + warp.index * W as u32 * 16, warp);
+    }
+}
+
+/// How much of a tile is a thread block's, and where what it makes of it goes.
+pub trait Portion {
+    /// Its share of the key blocks that the tile sees.
+    fn of(&self, range: BlockRange) -> BlockRange;
+    /// Whether it may have no key block under mask `Mask`.
+    fn may_be_empty<Mask: MaskFn>(&self) -> bool;
+    /// Stores the result of no keys.
+    fn store_nothing_seen<E: Mma, K: Kernel, const M: usize, const D: usize>(
+        &self,
+        problem: &Problem<E, D>,
+        block: &Block<K>,
+    );
+    /// Normalises O and stores it with its LSE. Nobody needs Q's tile any more.
+    fn store<E: Mma, const M: usize, const W: usize, const D: usize>(
+        &self,
+        problem: &Problem<E, D>,
+        acc_o: Acc<W, D>,
+        softmax: &Softmax<W>,
+        q_tile: SharedTile<E, M, D>,
+        warp: Warp,
+    );
+}
+
+/// All of the tile: the results are the problem's.
+pub struct Whole;
+
+impl Portion for Whole {
+    #[inline(always)]
+    fn of(&self, range: BlockRange) -> BlockRange {
+        range
+    }
+    #[inline(always)]
+    fn may_be_empty<Mask: MaskFn>(&self) -> bool {
+        !Mask::SEES_ALL
+    }
+    #[inline(always)]
+    fn store_nothing_seen<E: Mma, K: Kernel, const M: usize, const D: usize>(
+        &self,
+        problem: &Problem<E, D>,
+        block: &Block<K>,
+    ) {
+        problem.store_nothing_seen::<K, M>(block);
+    }
+    #[inline(always)]
+    fn store<E: Mma, const M: usize, const W: usize, const D: usize>(
+        &self,
+        problem: &Problem<E, D>,
+        acc_o: Acc<W, D>,
+        softmax: &Softmax<W>,
+        q_tile: SharedTile<E, M, D>,
+        warp: Warp,
+    ) {
+        problem.store(acc_o, softmax, q_tile, warp);
     }
 }
 

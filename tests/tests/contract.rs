@@ -1,7 +1,8 @@
 //! Table, planner and cases agree: every entry can be reached, and every case reaches the entry that it is for.
 use ferroflash::reference::{Case, Layout, edges, grid, soak};
 use ferroflash::{
-    Alignment, Capabilities, DType, ENTRIES, EntryInfo, Forward, Grid, Mask, MaskKind, Problem, plan, supports,
+    Alignment, Capabilities, DType, ENTRIES, EntryInfo, Forward, Grid, Mask, MaskKind, Problem, Workspace, plan,
+    supports,
 };
 use std::collections::BTreeSet;
 
@@ -40,8 +41,9 @@ fn every_problem_has_an_entry_that_fits_on_every_card() {
 #[track_caller]
 fn check_case(case: &Case, entry: &EntryInfo) {
     let memory = case.memory();
-    let forward =
-        Forward { config: Some(entry.symbol), ..memory.forward(&[1 << 32, 2 << 32, 3 << 32], 4 << 32, 5 << 32) };
+    let workspace = Some(Workspace { address: 6 << 32, bytes: 1 << 32 });
+    let tensors = memory.forward(&[1 << 32, 2 << 32, 3 << 32], 4 << 32, 5 << 32);
+    let forward = Forward { config: Some(entry.symbol), workspace, ..tensors };
     let h200 = Capabilities::profile("h200").expect("a known card");
     let plan = plan(&forward, h200).unwrap_or_else(|e| panic!("{}: {case}: {e}", entry.symbol));
     assert_eq!(plan.entry, entry);
@@ -49,7 +51,12 @@ fn check_case(case: &Case, entry: &EntryInfo) {
     let Problem { batch, heads_q, seqlen_q, .. } = case.problem;
     let tiles = seqlen_q.div_ceil(entry.tile_m as usize) * batch * heads_q;
     let resident = plan.params(&forward).expect("planned").order.resident as usize;
-    let blocks = if entry.grid == Grid::Persistent { tiles.min(resident) } else { tiles };
+    let slices = plan.workspace as usize / (4 * (entry.head_dim as usize + 1) * batch * heads_q * seqlen_q);
+    let blocks = match entry.grid {
+        Grid::OneTileABlock => tiles,
+        Grid::Persistent => tiles.min(resident),
+        Grid::Split => tiles * slices,
+    };
     assert_eq!(plan.grid.map(|n| n as usize), [blocks, 1, 1], "{}: {case}", entry.symbol);
 }
 

@@ -156,7 +156,7 @@ pub fn ptx(root: &Path, build: &Build) -> Result<Output> {
         builder = builder.llvm_arg(argument);
     }
     if !build.entries.is_empty() {
-        let symbols = spec::ENTRIES.iter().map(|e| e.symbol);
+        let symbols = spec::kernels().map(|kernel| kernel.symbol);
         let asked: Vec<_> = symbols.filter(|s| build.entries.iter().any(|e| s.contains(e.as_str()))).collect();
         if asked.is_empty() {
             return Err(format!("no entry's symbol contains {}", build.entries.join(" or ")).into());
@@ -198,14 +198,14 @@ pub fn targets_of(arch: Arch) -> Vec<Arch> {
     }
 }
 
-/// The launch contracts in the table.
+/// The launch contracts of everything that is compiled.
 pub fn contracts() -> impl Iterator<Item = Contract> {
-    spec::ENTRIES.iter().map(|entry| {
-        let contract = Contract::new(entry.symbol, entry.threads)
-            .min_blocks_per_sm(entry.min_blocks_per_sm)
-            .smem_bytes(entry.smem_bytes);
+    spec::kernels().map(|kernel| {
+        let contract = Contract::new(kernel.symbol, kernel.threads)
+            .min_blocks_per_sm(kernel.min_blocks_per_sm)
+            .smem_bytes(kernel.smem_bytes);
         let allowance =
             |s: spec::SpillAllowance| SpillAllowance { stores: s.stores, loads: s.loads, reason: s.reason.into() };
-        entry.spills.map(allowance).into_iter().fold(contract, Contract::spill_allowance)
+        kernel.spills.map(allowance).into_iter().fold(contract, Contract::spill_allowance)
     })
 }

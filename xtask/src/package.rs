@@ -79,8 +79,8 @@ pub fn run(root: &Path) -> Result {
 /// data-centre cards and the L4 start more often than the cards that then compile their PTX.
 fn carry_cubins(root: &Path, stage: &Path) -> Result {
     let (made, ptx, carried) = (root.join("target/cubin"), stage.join("host/ptx"), stage.join("host/cubins"));
-    for entry in spec::ENTRIES {
-        let name = format!("{}.ptx.deflate", entry.symbol);
+    for kernel in spec::kernels() {
+        let name = format!("{}.ptx.deflate", kernel.symbol);
         if fs::read(made.join("ptx").join(&name)).ok() != fs::read(ptx.join(name)).ok() {
             println!("without machine code: run `cargo xtask build-cubin` first to carry it");
             return Ok(());
@@ -88,8 +88,8 @@ fn carry_cubins(root: &Path, stage: &Path) -> Result {
     }
     for target in kernels::CUBIN_TARGETS.into_iter().filter(|target| *target != Arch::Sm86) {
         fs::create_dir_all(carried.join(target.name()))?;
-        for entry in spec::ENTRIES {
-            let file = Path::new(target.name()).join(format!("{}.cubin.deflate", entry.symbol));
+        for kernel in spec::kernels() {
+            let file = Path::new(target.name()).join(format!("{}.cubin.deflate", kernel.symbol));
             fs::copy(made.join(&file), carried.join(&file))?;
         }
     }

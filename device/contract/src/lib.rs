@@ -1,7 +1,7 @@
 //! What a GPU kernel is to both sides of its launch. Host and device compile this crate; it knows nothing of what a kernel computes.
 //!
 //! - [`Kernel`]: threads, shared memory, parameters and grid of a kernel, from one type.
-//! - [`Tensor`], [`Vector`], [`Element`]: what kernels are told of their data.
+//! - [`Tensor`], [`Vector`], [`Partials`], [`Element`]: what kernels are told of their data.
 //! - [`FastDiv`]: division by a number that only the host knows.
 #![no_std]
 #![forbid(unsafe_code)]
@@ -14,4 +14,4 @@ mod tensor;
 pub use element::{Bf16, DType, Element, F16, Path, Scalar};
 pub use fast_div::FastDiv;
 pub use kernel::Kernel;
-pub use tensor::{Tensor, Vector};
+pub use tensor::{Partials, Tensor, Vector};

@@ -57,6 +57,35 @@ pub unsafe fn ld_shared_v4_b32(address: u32) -> [u32; 4] {
     r
 }
 
+/// `ld.global.b32`.
+///
+/// # Safety
+/// - `address` is a global one, a multiple of 4, and may be read.
+#[inline(always)]
+#[gpu_only]
+pub unsafe fn ld_global_b32(address: u64) -> u32 {
+    let r;
+    // SAFETY: the caller's promise.
+    unsafe { asm!("ld.global.b32 {}, [{}];", out(reg32) r, in(reg64) address, options(nostack, readonly)) }
+    r
+}
+
+/// `ld.global.v4.b32`.
+///
+/// # Safety
+/// - `address` is a global one, a multiple of 16, with 16 bytes that may be read.
+#[inline(always)]
+#[gpu_only]
+pub unsafe fn ld_global_v4_b32(address: u64) -> [u32; 4] {
+    let mut r = [0; 4];
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!("ld.global.v4.b32 {{{}, {}, {}, {}}}, [{}];",
+            out(reg32) r[0], out(reg32) r[1], out(reg32) r[2], out(reg32) r[3], in(reg64) address, options(nostack, readonly))
+    }
+    r
+}
+
 /// `st.global.b32`.
 ///
 /// # Safety
@@ -66,6 +95,19 @@ pub unsafe fn ld_shared_v4_b32(address: u32) -> [u32; 4] {
 pub unsafe fn st_global_b32(address: u64, x: u32) {
     // SAFETY: the caller's promise.
     unsafe { asm!("st.global.b32 [{}], {};", in(reg64) address, in(reg32) x, options(nostack)) }
+}
+
+/// `st.global.v2.b32`.
+///
+/// # Safety
+/// - `address` is a global one, a multiple of 8, with 8 bytes that may be written.
+#[inline(always)]
+#[gpu_only]
+pub unsafe fn st_global_v2_b32(address: u64, x: [u32; 2]) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!("st.global.v2.b32 [{}], {{{}, {}}};", in(reg64) address, in(reg32) x[0], in(reg32) x[1], options(nostack))
+    }
 }
 
 /// `st.global.v4.b32`.

@@ -5,6 +5,7 @@
 //! | [`Block`], [`Warp`] | the converged thread block, a converged warp | barriers and warp operations are reached by all |
 //! | [`Smem`] | all dynamic shared memory, split once | its size is the launch contract's |
 //! | [`GlobalRows`], [`GlobalVec`], [`Walk`] | rows in global memory, a walk over them tile by tile | base and stride are multiples of 16 bytes |
+//! | [`PartialRows`] | f32 rows that several blocks contribute to | the same |
 //! | [`SharedTile`], [`TileSlot`] | a tile that may be read, one that may be written | it lies in shared memory, swizzled |
 //! | [`Unfilled`] -> [`InFlight`] -> tile | a place filled once | no read before its copy has landed behind a barrier |
 //! | [`Ring`] -> [`Pipeline`] -> [`Ready`], [`Vacant`] | stages filled again and again | no read too early, no refill too early |
@@ -23,6 +24,7 @@ mod fragment;
 mod global;
 pub mod layout;
 mod mma;
+mod partial;
 mod pipeline;
 mod row;
 mod scalar;
@@ -35,6 +37,7 @@ pub use block::{Block, Crew, Smem, Warp};
 pub use element::Mma;
 pub use fragment::{AFrag, Acc, Part, Resident};
 pub use global::{GlobalRows, GlobalVec, Walk};
+pub use partial::PartialRows;
 pub use pipeline::{InFlight, Pipeline, Ready, Ring, Unfilled, Vacant};
 pub use row::{RowSum, RowVec};
 pub use scratch::{Left, Registers, Scratch};

@@ -69,6 +69,8 @@ typedef struct ferroflash_forward {
     float scale;          /* 0: 1 / sqrt(head_dim) */
     float softcap;        /* 0: none */
     const char *config;   /* name of the entry to run; NULL: the planner's choice */
+    void *workspace;      /* device memory that the launch may use, a multiple of 16; NULL: none, and no kernel that needs one */
+    uint64_t workspace_bytes; /* its size: ferroflash_workspace_size says how much helps */
 } ferroflash_forward_t;
 
 /* How a forward is launched. */
@@ -111,19 +113,20 @@ ferroflash_status_t ferroflash_plan_create(const ferroflash_context_t *context, 
                                            ferroflash_plan_t **plan);
 void ferroflash_plan_destroy(ferroflash_plan_t *plan);
 ferroflash_status_t ferroflash_plan_describe(const ferroflash_plan_t *plan, ferroflash_plan_info_t *info);
-/* Bytes of device memory that a launch of the plan needs beside its tensors. 0 today. */
-size_t ferroflash_workspace_size(const ferroflash_plan_t *plan);
+/* Bytes of workspace with which a forward runs fastest: several blocks then share the keys of few queries. 0 where none helps. What its
+ * contents are means nothing before and after a launch; launches in the order of one stream may share one. */
+ferroflash_status_t ferroflash_workspace_size(const ferroflash_context_t *context, const ferroflash_forward_t *forward,
+                                              uint64_t *bytes);
 
-/* Loads the plan's kernel now rather than at its first launch: do it before capturing a graph. */
+/* Loads the plan's kernels now rather than at its first launch: do it before capturing a graph. */
 ferroflash_status_t ferroflash_load(const ferroflash_context_t *context, const ferroflash_plan_t *plan);
 
 /* Enqueues on a CUstream of the context (NULL: the legacy default stream): no allocation, no synchronisation. `forward` is the plan's
- * problem, with the same or other tensors. `workspace` is ferroflash_workspace_size() bytes of device memory, NULL where that is 0.
- * The tensors must stay until the stream has run. */
+ * problem, with the same or other tensors and workspace, which must stay until the stream has run. */
 ferroflash_status_t ferroflash_launch(const ferroflash_context_t *context, const ferroflash_plan_t *plan,
-                                      const ferroflash_forward_t *forward, void *workspace, void *stream);
+                                      const ferroflash_forward_t *forward, void *stream);
 
-/* Plans and launches. FERROFLASH_INVALID where the plan needs a workspace. */
+/* Plans and launches. */
 ferroflash_status_t ferroflash_forward(const ferroflash_context_t *context, const ferroflash_forward_t *forward, void *stream);
 
 #ifdef __cplusplus

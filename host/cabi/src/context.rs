@@ -96,13 +96,30 @@ pub unsafe extern "C" fn ferroflash_plan_describe(plan: *const PlanHandle, info:
     })
 }
 
-/// Bytes of device memory that a launch of the plan needs beside its tensors.
+/// Bytes of workspace with which a forward runs fastest.
+///
+/// # Safety
+/// - Those of [`ferroflash_plan_create`], but for the plan.
+/// - `bytes` is null or may be written.
 #[unsafe(no_mangle)]
-pub extern "C" fn ferroflash_workspace_size(_plan: *const PlanHandle) -> usize {
-    0
+pub unsafe extern "C" fn ferroflash_workspace_size(
+    context: *const Context,
+    forward: *const ForwardArgs,
+    bytes: *mut u64,
+) -> Status {
+    call(|| {
+        // SAFETY: the caller's promises.
+        let (context, args) = unsafe { (borrow("context", context)?, read(forward)?) };
+        // SAFETY: the caller's promise; the name is used in this call alone.
+        let needed = context.0.workspace_bytes(&unsafe { args.forward()? })?;
+        // SAFETY: the caller's promise.
+        let bytes = unsafe { bytes.as_mut() }.ok_or_else(|| invalid("bytes", "NULL", "it must not be null"))?;
+        *bytes = needed;
+        Ok(())
+    })
 }
 
-/// Loads the plan's kernel.
+/// Loads the plan's kernels.
 ///
 /// # Safety
 /// `context` and `plan` are null or live, and belong together.
@@ -111,7 +128,7 @@ pub unsafe extern "C" fn ferroflash_load(context: *const Context, plan: *const P
     call(|| {
         // SAFETY: the caller's promises.
         let (context, plan) = unsafe { (borrow("context", context)?, borrow("plan", plan)?) };
-        context.0.load(&plan.plan).map(|_| ())
+        context.0.load(&plan.plan)
     })
 }
 
@@ -120,14 +137,13 @@ pub unsafe extern "C" fn ferroflash_load(context: *const Context, plan: *const P
 /// # Safety
 /// - Those of [`ferroflash_plan_create`], and `plan` is null or a live plan of this context.
 /// - `stream` is a stream of the CUDA context, or null.
-/// - Every tensor is device memory of the CUDA context as far as its strides reach, until the launch has run, and until then nothing else
+/// - Every tensor is device memory of the CUDA context as far as its strides reach, and the workspace as its size says, until the launch has run, and until then nothing else
 ///   writes what it reads or touches what it writes, but in the order of the same stream.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ferroflash_launch(
     context: *const Context,
     plan: *const PlanHandle,
     forward: *const ForwardArgs,
-    _workspace: *mut c_void,
     stream: *mut c_void,
 ) -> Status {
     call(|| {

@@ -1,6 +1,6 @@
 //! The structs of `ferroflash.h`, and `ferroflash_forward_t` as a [`Forward`].
 use crate::call::invalid;
-use ferroflash::{DType, Error, Forward, LseView, Mask, TensorView};
+use ferroflash::{DType, Error, Forward, LseView, Mask, TensorView, Workspace};
 use std::ffi::{CStr, c_char, c_void};
 
 /// `ferroflash_forward_t`.
@@ -55,6 +55,10 @@ pub struct ForwardArgs {
     pub softcap: f32,
     /// Name of an entry, or null.
     pub config: *const c_char,
+    /// Device memory that the launch may use, or null.
+    pub workspace: *mut c_void,
+    /// Its size.
+    pub workspace_bytes: u64,
 }
 
 /// Bytes of `ferroflash_forward_t` in version 1 of the interface: less is no such struct.
@@ -139,6 +143,9 @@ impl ForwardArgs {
             let (shape, [by_batch, by_head]) = ([queries[0], queries[2], queries[1]], self.lse_strides);
             let elements = reach(&shape, &[by_batch, by_head, 1]);
             forward.lse = Some(LseView::new(self.lse as u64, elements, shape, self.lse_strides));
+        }
+        if !self.workspace.is_null() {
+            forward.workspace = Some(Workspace { address: self.workspace as u64, bytes: self.workspace_bytes });
         }
         if !self.config.is_null() {
             // SAFETY: not null, and the caller's promise.
@@ -227,6 +234,9 @@ mod tests {
         assert_eq!(window.mask, Mask::Window { left: None, right: Some(0) });
         let lse = forward(|args| args.lse = 64 as *mut f32).expect("valid").lse.expect("asked for");
         assert_eq!((lse.shape, lse.elements), ([3, 4, 5], 2 * 20 + 3 * 5 + 4 + 1));
+        assert_eq!(f.workspace, None);
+        let room = forward(|args| (args.workspace, args.workspace_bytes) = (64 as *mut c_void, 4096)).expect("valid");
+        assert_eq!(room.workspace, Some(Workspace { address: 64, bytes: 4096 }));
         let named = forward(|args| args.config = c"fwd_x".as_ptr()).expect("valid");
         assert_eq!(named.config, Some("fwd_x"));
         let refused = |change| forward(change).expect_err("refused").to_string();

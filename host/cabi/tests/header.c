@@ -11,6 +11,7 @@ _Static_assert(offsetof(ferroflash_forward_t, lse_strides) == OFFSET_LSE_STRIDES
 _Static_assert(offsetof(ferroflash_forward_t, dtype) == OFFSET_DTYPE, "dtype");
 _Static_assert(offsetof(ferroflash_forward_t, scale) == OFFSET_SCALE, "scale");
 _Static_assert(offsetof(ferroflash_forward_t, config) == OFFSET_CONFIG, "config");
+_Static_assert(offsetof(ferroflash_forward_t, workspace) == OFFSET_WORKSPACE, "workspace");
 _Static_assert(sizeof(ferroflash_plan_info_t) == PLAN_INFO_SIZE, "ferroflash_plan_info_t");
 _Static_assert(offsetof(ferroflash_plan_info_t, grid) == OFFSET_GRID, "grid");
 _Static_assert(offsetof(ferroflash_plan_info_t, smem_bytes) == OFFSET_SMEM_BYTES, "smem_bytes");
@@ -70,7 +71,9 @@ int main(void) {
         forward.mask = FERROFLASH_MASK_CAUSAL;
         expect(ferroflash_plan_create(context, &forward, &plan) == FERROFLASH_OK, "plan");
         expect(ferroflash_plan_describe(plan, &info) == FERROFLASH_OK && info.grid[0] > 0, "describe");
-        expect(ferroflash_workspace_size(plan) == 0, "workspace");
+        uint64_t bytes = 1;
+        expect(ferroflash_workspace_size(context, &forward, &bytes) == FERROFLASH_OK && bytes == 0, "no workspace needed");
+        expect(ferroflash_workspace_size(context, &forward, NULL) == FERROFLASH_INVALID && said("bytes: NULL"), "no place");
         ferroflash_plan_destroy(plan);
         ferroflash_context_destroy(context);
     } else {

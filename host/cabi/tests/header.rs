@@ -32,6 +32,7 @@ fn compile(name: &str) -> PathBuf {
         ("OFFSET_DTYPE", offset_of!(ForwardArgs, dtype)),
         ("OFFSET_SCALE", offset_of!(ForwardArgs, scale)),
         ("OFFSET_CONFIG", offset_of!(ForwardArgs, config)),
+        ("OFFSET_WORKSPACE", offset_of!(ForwardArgs, workspace)),
         ("PLAN_INFO_SIZE", size_of::<PlanInfo>()),
         ("OFFSET_GRID", offset_of!(PlanInfo, grid)),
         ("OFFSET_SMEM_BYTES", offset_of!(PlanInfo, smem_bytes)),

@@ -67,6 +67,7 @@ impl From<&EntryInfo> for Row {
             grid: match e.grid {
                 Grid::OneTileABlock => "one tile a block",
                 Grid::Persistent => "persistent",
+                Grid::Split => "several blocks a tile",
             },
             lineage: lineage::names(e).collect(),
             tile_m: e.tile_m,

@@ -1,6 +1,6 @@
 //! What runs kernels: CUDA through `cust`, CUDA through raw handles, or the simulator.
 use crate::{Capabilities, Error};
-use spec::EntryInfo;
+use spec::{EntryInfo, KernelInfo};
 use std::time::Duration;
 
 mod cuda;
@@ -32,6 +32,12 @@ pub struct LaunchContract<'a> {
 impl From<&EntryInfo> for LaunchContract<'static> {
     fn from(entry: &EntryInfo) -> Self {
         LaunchContract { symbol: entry.symbol, threads: entry.threads, smem_bytes: entry.smem_bytes }
+    }
+}
+
+impl From<&KernelInfo> for LaunchContract<'static> {
+    fn from(kernel: &KernelInfo) -> Self {
+        LaunchContract { symbol: kernel.symbol, threads: kernel.threads, smem_bytes: kernel.smem_bytes }
     }
 }
 

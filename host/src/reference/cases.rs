@@ -1,6 +1,6 @@
 //! Problems that an entry must solve, as data.
 use super::memory::{Layout, Memory};
-use crate::{Alignment, EntryInfo, Mask, MaskKind, Problem};
+use crate::{Alignment, EntryInfo, Grid, Mask, MaskKind, Problem};
 
 /// A problem, how it lies in memory, and the seed of its inputs.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -142,6 +142,9 @@ pub fn edges(entry: &EntryInfo, seed: u64) -> Vec<Case> {
     ];
     // The first tile of queries sees no key where the last query sees the last key.
     let unseen = case(6, 2 * m + 3, m / 2, [2, 1], padded, Layout::Packed);
+    // Slices of different lengths for each tile; some of no key where the first query sees the first one.
+    let sliced =
+        [case(8, 3, 11 * n + 5, [2, 1], held, Layout::Bshd), case(9, m + 1, 6 * n, [1, 1], padded, Layout::Bhsd)];
     // More tiles than blocks that any of the simulated cards with so little shared memory holds at once.
     let many = case(7, 3, 5, [320, 320], held, Layout::Bshd);
     let with = |case: Case, mask, alignment, softcap| Case {
@@ -168,8 +171,11 @@ pub fn edges(entry: &EntryInfo, seed: u64) -> Vec<Case> {
             with(unseen, window(2, 1), BottomRight, None),
         ],
     };
-    if entry.grid == spec::Grid::Persistent {
-        all.push(Case { problem: Problem { mask: all[0].problem.mask, ..many.problem }, ..many });
+    let mask = all[0].problem.mask;
+    match entry.grid {
+        Grid::OneTileABlock => {}
+        Grid::Persistent => all.push(with(many, mask, BottomRight, None)),
+        Grid::Split => all.extend(sliced.map(|case| with(case, mask, TopLeft, None))),
     }
     all
 }

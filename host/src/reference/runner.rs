@@ -2,11 +2,13 @@
 use super::memory::{Memory, Place};
 use super::tensor::HostTensor;
 use super::tolerance::{Reference, Verdict};
-use crate::{Attention, Driver, Error, Forward, Plan};
+use crate::{Attention, Driver, Error, Forward, Plan, Workspace};
 use std::time::Duration;
 
 /// Elements before and after each output that belong to nobody and must stay as they are.
 const GUARD: usize = 64;
+/// An address far from all buffers.
+const FREE: u64 = 1 << 60;
 /// What outputs are filled with before a launch: not a number in f16, bf16 and f32.
 const POISON: u8 = 0xff;
 
@@ -67,6 +69,8 @@ pub struct Loaded<'a, D: Driver> {
     memory: &'a Memory,
     config: Option<&'a str>,
     inputs: Vec<D::Buffer>,
+    /// As much as helps, where any does.
+    workspace: Option<(D::Buffer, u64)>,
     stream: D::Stream,
 }
 
@@ -92,13 +96,22 @@ impl<'a, D: Driver> Loaded<'a, D> {
             driver.upload(&mut buffer, &bytes)?;
             Ok(buffer)
         });
-        Ok(Loaded {
-            attention,
-            memory,
-            config,
-            inputs: inputs.collect::<Result<_, Error>>()?,
-            stream: driver.stream()?,
-        })
+        let inputs = inputs.collect::<Result<_, Error>>()?;
+        let mut loaded = Loaded { attention, memory, config, inputs, workspace: None, stream: driver.stream()? };
+        loaded.make_room()?;
+        Ok(loaded)
+    }
+
+    /// Allocates the workspace that `config` works best with. What it holds is never read before it is written, so it stays uninitialised.
+    fn make_room(&mut self) -> Result<(), Error> {
+        self.workspace = None;
+        let driver = self.attention.driver();
+        // Addresses that no buffer has: the outputs are made later, and what is invalid is reported at the launch.
+        let bytes = self.attention.workspace_bytes(&self.forward(FREE, 2 * FREE)).unwrap_or(0);
+        if bytes > 0 {
+            self.workspace = Some((driver.allocate_named("workspace", bytes as usize)?, bytes));
+        }
+        Ok(())
     }
 
     /// Launches once and brings the outputs back.
@@ -143,6 +156,7 @@ impl<'a, D: Driver> Loaded<'a, D> {
     /// Those of planning, launching and waiting.
     pub fn time(&mut self, config: &'a str, launches: usize) -> Result<Duration, Error> {
         self.config = Some(config);
+        self.make_room()?;
         let outputs = self.outputs()?;
         let (plan, forward) = self.plan(&outputs)?;
         self.attention.load(&plan)?;
@@ -166,10 +180,17 @@ impl<'a, D: Driver> Loaded<'a, D> {
 
     fn plan(&self, outputs: &Outputs<D>) -> Result<(Plan, Forward<'a>), Error> {
         let driver = self.attention.driver();
-        let inputs: Vec<_> = self.inputs.iter().map(|buffer| driver.address(buffer)).collect();
         let (o, lse) = (driver.address(&outputs.o) + GUARD as u64 * 2, driver.address(&outputs.lse) + GUARD as u64 * 4);
-        let forward = Forward { config: self.config, ..self.memory.forward(&inputs, o, lse) };
+        let forward = self.forward(o, lse);
         Ok((self.attention.plan(&forward)?, forward))
+    }
+
+    fn forward(&self, o: u64, lse: u64) -> Forward<'a> {
+        let driver = self.attention.driver();
+        let inputs: Vec<_> = self.inputs.iter().map(|buffer| driver.address(buffer)).collect();
+        let place = |(buffer, bytes): &(D::Buffer, u64)| Workspace { address: driver.address(buffer), bytes: *bytes };
+        let workspace = self.workspace.as_ref().map(place);
+        Forward { config: self.config, workspace, ..self.memory.forward(&inputs, o, lse) }
     }
 
     fn launch(&self, outputs: &Outputs<D>) -> Result<Plan, Error> {

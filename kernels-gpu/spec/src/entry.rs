@@ -1,5 +1,5 @@
 //! A line of the table.
-use crate::{DType, Grid, Kernel, MaskKind, Path, Schedule};
+use crate::{COMBINES, DType, ENTRIES, Grid, Kernel, MaskKind, Path, Schedule};
 
 /// A kernel with a symbol in the PTX: one line of the table.
 pub trait Entry: Kernel {
@@ -49,4 +49,39 @@ pub struct EntryInfo {
     pub min_blocks_per_sm: u32,
     /// What ptxas may spill outside of loops.
     pub spills: Option<SpillAllowance>,
+}
+
+/// How a kernel is compiled, whatever it computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelInfo {
+    /// Its name in the PTX.
+    pub symbol: &'static str,
+    /// Threads in a block.
+    pub threads: u32,
+    /// Dynamic shared memory of a block.
+    pub smem_bytes: u32,
+    /// Stamped as `.minnctapersm`.
+    pub min_blocks_per_sm: u32,
+    /// What ptxas may spill outside of loops.
+    pub spills: Option<SpillAllowance>,
+}
+
+impl KernelInfo {
+    /// The kernel of configuration `K`, compiled as `symbol`.
+    pub const fn of<K: Kernel>(symbol: &'static str) -> Self {
+        let (threads, smem_bytes, min_blocks_per_sm) = (K::THREADS, K::SMEM_BYTES as u32, K::BLOCKS_PER_SM);
+        KernelInfo { symbol, threads, smem_bytes, min_blocks_per_sm, spills: None }
+    }
+}
+
+impl From<&EntryInfo> for KernelInfo {
+    fn from(entry: &EntryInfo) -> Self {
+        let EntryInfo { symbol, threads, smem_bytes, min_blocks_per_sm, spills, .. } = *entry;
+        KernelInfo { symbol, threads, smem_bytes, min_blocks_per_sm, spills }
+    }
+}
+
+/// Everything that is compiled: [`ENTRIES`], then [`COMBINES`].
+pub fn kernels() -> impl Iterator<Item = KernelInfo> {
+    ENTRIES.iter().map(KernelInfo::from).chain(COMBINES.iter().map(|combine| combine.kernel))
 }

@@ -1,5 +1,5 @@
 //! Configurations of forward attention. A configuration is a type; its numbers count 16x16 base tiles.
-use crate::{DType, Element, FwdParams, Kernel, Path};
+use crate::{DType, Element, FwdParams, Kernel, Path, SplitParams};
 use core::marker::PhantomData;
 
 /// Which keys a query sees, by value.
@@ -69,7 +69,7 @@ impl Schedule {
 }
 
 /// A forward kernel's numbers, as the host sees them.
-pub trait Forward: Kernel<Params = FwdParams> {
+pub trait Forward: Kernel {
     /// Element type.
     const DTYPE: DType;
     /// Largest head dim.
@@ -97,6 +97,8 @@ pub enum Grid {
     OneTileABlock,
     /// As many as the card holds at once.
     Persistent,
+    /// Several for each tile, each with its slice of the keys; [`crate::Combine`] merges what they leave in a workspace.
+    Split,
 }
 
 /// Forward attention, one block of keys after the other. A thread block owns `M` query tiles; `KW` warps share each `W` of them, and each takes
@@ -134,6 +136,10 @@ pub struct FwdSpecialised<
 
 /// Kernel `K` with as many blocks as the card holds at once, each of which does tile after tile.
 pub struct Persistent<K>(PhantomData<K>);
+
+/// Kernel `K` with several blocks for each tile of queries, each with its slice of the keys (FlashDecoding, Dao et al. 2023): for few
+/// queries and many keys.
+pub struct Split<K>(PhantomData<K>);
 
 /// Bytes of one base tile.
 const fn tile_bytes<E: Element>() -> usize {
@@ -187,14 +193,31 @@ impl<K: Forward> Kernel for Persistent<K> {
         [params.order.tiles.min(params.order.resident), 1, 1]
     }
 }
-impl<K: Forward> Forward for Persistent<K> {
-    const DTYPE: DType = K::DTYPE;
-    const HEAD_DIM: u32 = K::HEAD_DIM;
-    const MASK: MaskKind = K::MASK;
-    const SCHEDULE: Schedule = K::SCHEDULE;
-    const TILE_M: u32 = K::TILE_M;
-    const TILE_N: u32 = K::TILE_N;
-    const STAGES: u32 = K::STAGES;
-    const PATH: Path = K::PATH;
-    const GRID: Grid = Grid::Persistent;
+impl<K: Forward> Kernel for Split<K> {
+    type Params = SplitParams;
+    const THREADS: u32 = K::THREADS;
+    const SMEM_BYTES: usize = K::SMEM_BYTES;
+    fn grid(params: &SplitParams) -> [u32; 3] {
+        [params.forward.order.tiles * params.partials.slices.get(), 1, 1]
+    }
+}
+
+macro_rules! forward_as {
+    ($($wrapper:ident: $grid:ident;)*) => {
+        $(impl<K: Forward> Forward for $wrapper<K> {
+            const DTYPE: DType = K::DTYPE;
+            const HEAD_DIM: u32 = K::HEAD_DIM;
+            const MASK: MaskKind = K::MASK;
+            const SCHEDULE: Schedule = K::SCHEDULE;
+            const TILE_M: u32 = K::TILE_M;
+            const TILE_N: u32 = K::TILE_N;
+            const STAGES: u32 = K::STAGES;
+            const PATH: Path = K::PATH;
+            const GRID: Grid = Grid::$grid;
+        })*
+    };
+}
+forward_as! {
+    Persistent: Persistent;
+    Split: Split;
 }

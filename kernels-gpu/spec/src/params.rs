@@ -1,5 +1,5 @@
 //! Parameters of the kernels: plain data, no padding, the same bytes on both sides.
-use crate::{FastDiv, Lse, Tensor, TileOrder};
+use crate::{FastDiv, Lse, Partials, Tensor, TileOrder};
 
 /// Query `i` sees key `j` if `i + shift - left <= j <= i + shift + right`; both ends belong to the window.
 #[repr(C)]
@@ -46,4 +46,30 @@ impl FwdParams {
     pub const fn heads(&self) -> FastDiv {
         self.order.heads
     }
+}
+
+/// What a [`crate::Split`] kernel is told.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SplitParams {
+    /// The forward. Its `o` and `lse` are [`crate::Combine`]'s to write.
+    pub forward: FwdParams,
+    /// Where each slice of the keys leaves its O, normalised, and its log-sum-exp.
+    pub partials: Partials,
+}
+
+/// What a [`crate::Combine`] kernel is told.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CombineParams {
+    /// What the slices have left.
+    pub partials: Partials,
+    /// Output.
+    pub o: Tensor,
+    /// Log-sum-exp of each row.
+    pub lse: Lse,
+    /// Query heads of a batch.
+    pub heads: FastDiv,
+    /// Queries of a head.
+    pub rows: FastDiv,
 }

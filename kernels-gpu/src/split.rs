@@ -1,0 +1,109 @@
+//! Several blocks for one tile of queries, each with a slice of its keys (FlashDecoding, Dao et al. 2023), and the kernel that merges what
+//! they leave: O = sum of w(s) O(s) / sum of w(s), w(s) = exp(LSE(s) - max LSE).
+use crate::entries::Run;
+use crate::forward::Tile;
+use crate::mask::{BlockRange, MaskFn};
+use crate::problem::{Portion, Problem};
+use crate::softmax::Softmax;
+use core::f32::consts::{LN_2, LOG2_E};
+use cuda_std::math::{ex2, fma, lg2, rcp};
+use spec::{Combine, CombineParams, Kernel, Partials, Split, SplitParams};
+use tile::{Acc, Block, Crew, GlobalRows, GlobalVec, Mma, PartialRows, SharedTile, Smem, Warp};
+
+/// One slice of a tile's keys: the results are partial ones.
+struct Slice<'p> {
+    index: u32,
+    partials: &'p Partials,
+}
+
+impl Portion for Slice<'_> {
+    #[inline(always)]
+    fn of(&self, range: BlockRange) -> BlockRange {
+        range.slice(self.index, self.partials.slices)
+    }
+    #[inline(always)]
+    fn may_be_empty<Mask: MaskFn>(&self) -> bool {
+        true
+    }
+    #[inline(always)]
+    fn store_nothing_seen<E: Mma, K: Kernel, const M: usize, const D: usize>(
+        &self,
+        problem: &Problem<E, D>,
+        block: &Block<K>,
+    ) {
+        let (first, tile) = (problem.rows.first, problem.rows.tile);
+        PartialRows::<D>::of(self.partials, self.index, problem.head).clear(first, tile, block);
+        GlobalVec::of_slice(self.partials, self.index, problem.head).fill(f32::NEG_INFINITY, first, tile, block);
+    }
+    #[inline(always)]
+    fn store<E: Mma, const M: usize, const W: usize, const D: usize>(
+        &self,
+        problem: &Problem<E, D>,
+        mut acc_o: Acc<W, D>,
+        softmax: &Softmax<W>,
+        _: SharedTile<E, M, D>,
+        warp: Warp,
+    ) {
+        let row0 = problem.rows.first + warp.index * W as u32 * 16;
+        acc_o.scale_rows(&softmax.normalise());
+        PartialRows::of(self.partials, self.index, problem.head).store(&acc_o, row0, warp);
+        GlobalVec::of_slice(self.partials, self.index, problem.head).store(&softmax.lse(), row0, warp);
+    }
+}
+
+impl<K: Tile> Run for Split<K> {
+    /// The slices of a tile are neighbours, so that they end together.
+    #[inline(always)]
+    fn run(p: SplitParams, mut block: Block<Self>, smem: Smem<Self>) {
+        let (tile, index) = p.partials.slices.div_rem(block.index());
+        K::tile(&p.forward, tile, &Slice { index, partials: &p.partials }, &mut block, smem)
+    }
+}
+
+/// Slices whose loads are under way at once.
+const AT_ONCE: usize = 4;
+
+impl<E: Mma, const D: usize> Run for Combine<E, D> {
+    #[inline(always)]
+    fn run(p: CombineParams, block: Block<Self>, _: Smem<Self>) {
+        let thread = block.index() * Self::THREADS + block.member();
+        let (row, chunk) = (thread / Self::ROW_THREADS, thread % Self::ROW_THREADS);
+        let (head, row) = p.rows.div_rem(row);
+        if head >= p.partials.heads {
+            return;
+        }
+        let slices = p.partials.slices.get();
+        let (mut max, mut sum, mut o) = (-1.0e30f32, 0.0, [0.0; 8]);
+        let mut first = 0;
+        while first < slices {
+            // Past the last slice: the last one again, with no weight.
+            let mut lses = [f32::NEG_INFINITY; AT_ONCE];
+            let mut parts = [[0.0; 8]; AT_ONCE];
+            for (i, (lse, part)) in lses.iter_mut().zip(&mut parts).enumerate() {
+                let slice = (first + i as u32).min(slices - 1);
+                if first + i as u32 == slice {
+                    *lse = GlobalVec::of_slice(&p.partials, slice, head).value(row);
+                }
+                *part = PartialRows::<D>::of(&p.partials, slice, head).chunk(row, chunk);
+            }
+            let new = lses.iter().fold(max, |max, lse| max.max(*lse));
+            let rescale = ex2((max - new) * LOG2_E);
+            (max, sum, o) = (new, sum * rescale, o.map(|x| x * rescale));
+            for (lse, part) in lses.iter().zip(&parts) {
+                let weight = ex2((lse - max) * LOG2_E);
+                sum += weight;
+                for (o, part) in o.iter_mut().zip(part) {
+                    *o = fma(*part, weight, *o);
+                }
+            }
+            first += AT_ONCE as u32;
+        }
+        let scale = if sum == 0.0 { 0.0 } else { rcp(sum) };
+        let (batch, of_batch) = p.heads.div_rem(head);
+        GlobalRows::<E, D>::of(&p.o, batch, of_batch).store_columns(row, chunk, o.map(|x| x * scale));
+        if chunk == 0 {
+            let lse = GlobalVec::of(&p.lse, batch, of_batch, p.partials.rows);
+            lse.store_value(row, max + lg2(sum) * LN_2);
+        }
+    }
+}
