@@ -1,26 +1,19 @@
-//! Forward attention with a warp that only copies (FlashAttention-3, section 3.1, on `cp.async` and named barriers).
+//! Forward attention with a warp that only copies (FlashAttention-3, section 3.1, on `cp.async` and mbarriers of sm_80).
 use crate::entries::Run;
 use crate::mainloop::{KvStage, Share, Stages, attend};
 use crate::mask::MaskFn;
 use crate::problem::Problem;
 use spec::{FwdParams, FwdSpecialised};
-use tile::{Block, Consumer, Lent, Mma, Resident, Ring, Role, SharedTile, Smem, Unfilled, Walk};
+use tile::{Block, Consumer, Lent, Mma, Relay, Resident, Role, SharedLayout, SharedTile, Smem, Unfilled, Walk};
 
-/// Stages that the producer warp fills.
-struct Lending<T, const STAGES: usize> {
-    kv: Consumer<T, STAGES>,
-    /// The last block taken.
-    start: u32,
-}
-
-impl<T: tile::SharedLayout, const STAGES: usize> Stages<T> for Lending<T, STAGES> {
+impl<T: SharedLayout, const STAGES: usize> Stages<T> for Consumer<T, STAGES> {
     type Stage<'a>
         = Lent<'a, T>
     where
         Self: 'a;
     #[inline(always)]
-    fn next(&mut self, n: u32) -> Lent<'_, T> {
-        self.kv.wait(n >= self.start + STAGES as u32)
+    fn next(&mut self, _n: u32) -> Lent<'_, T> {
+        self.wait()
     }
 }
 
@@ -45,11 +38,11 @@ impl<
         }
 
         // Prologue: every warp fetches Q.
-        let (q_buf, ring): (Unfilled<SharedTile<E, M, D>>, Ring<KvStage<E, N, D, 1>, STAGES>) = smem.split();
+        let (q_buf, relay): (Unfilled<SharedTile<E, M, D>>, Relay<KvStage<E, N, D, 1>, STAGES>) = smem.split();
         let q_tile = q_buf.fill(|slot| slot.copy_edge(&mut Walk::up(problem.q, problem.m_block, &block), &block));
         let q_tile = q_tile.land_alone(&mut block);
 
-        match ring.specialise(block) {
+        match relay.specialise(block) {
             Role::Producer(mut kv) => {
                 let crew = kv.crew();
                 let mut k = Walk::up(problem.k, range.end - 1, &crew);
@@ -62,11 +55,10 @@ impl<
                 }
                 kv.finish();
             }
-            Role::Consumer(kv, warp) => {
+            Role::Consumer(mut kv, warp) => {
                 let q_frag = Resident::<E, W, D, HELD>::load(&q_tile, warp);
                 let share = Share { rows, range, row0: rows.first + warp.index * W as u32 * 16, part: 0 };
-                let mut stages = Lending { kv, start: range.start };
-                let (acc_o, softmax) = attend::<E, Mask, W, 1, N, D, HELD>(&p, share, &q_frag, &mut stages, warp);
+                let (acc_o, softmax) = attend::<E, Mask, W, 1, N, D, HELD>(&p, share, &q_frag, &mut kv, warp);
                 problem.store(acc_o, &softmax, q_tile, warp);
             }
         }

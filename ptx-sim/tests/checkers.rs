@@ -214,11 +214,14 @@ fn deadlocks_say_where_every_warp_stands() {
     assert_eq!(outcome.reports[0].kind, Kind::Trap);
 }
 
+/// An mbarrier for 32 arrivals, in front of everything else in shared memory.
+const MBARRIER: &str =
+    "setp.eq.u32 %p1, t, 0; @%p1 mbarrier.init.shared::cta.b64 [s], 32; /*init*/ bar.sync 0; add.u32 x, x, 64;";
+
 #[test]
 fn mbarriers() {
-    let init = "setp.eq.u32 %p1, t, 0; @%p1 mbarrier.init.shared::cta.b64 [s], 32; bar.sync 0; add.u32 x, x, 64;";
     let pipe = format!(
-        "{init} setp.lt.u32 %p2, t, 32; @%p2 bra P;
+        "{MBARRIER} setp.lt.u32 %p2, t, 32; @%p2 bra P;
         W: mbarrier.try_wait.parity.shared::cta.b64 %p3, [s], 0; @!%p3 bra W;
         and.b32 %r2, t, 31; shl.b32 %r2, %r2, 2; add.u32 %r2, %r2, s; ld.shared.u32 %r1, [%r2+64]; st.global.u32 [O], %r1; bra.uni E;
         P: st.shared.u32 [x], t; mbarrier.arrive.shared::cta.b64 _, [s]; E: ret;"
@@ -250,19 +253,65 @@ fn mbarriers() {
         &pipe.replace("ret;", "bar.sync 0; st.shared.u32 [s], t; ret;"),
         ("bar.sync 0; st.shared.u32 [s], t;", ""),
     );
-    // Copies that an mbarrier watches.
-    let copies = format!(
-        "{init} setp.lt.u32 %p2, t, 32; @%p2 bra P;
-        W: mbarrier.try_wait.parity.shared::cta.b64 %p3, [s], 0; @!%p3 bra W;
+    caught(Kind::Mbarrier, 64, &pipe.replace("/*init*/ bar.sync 0;", "/*init*/"), ("/*init*/", "bar.sync 0;"));
+    let arrive = "mbarrier.arrive.shared::cta.b64 _, [s]";
+    caught(Kind::Mbarrier, 64, &pipe.replace(arrive, &format!("{arrive}, 40")), ("[s], 40", "[s]"));
+    // What is written after the arrival is not handed over.
+    caught(
+        Kind::ReadAfterWrite,
+        64,
+        &pipe.replace(
+            "st.shared.u32 [x], t; mbarrier.arrive.shared::cta.b64 _, [s];",
+            "/*early*/ mbarrier.arrive.shared::cta.b64 _, [s]; st.shared.u32 [x], t;",
+        ),
+        (
+            "/*early*/ mbarrier.arrive.shared::cta.b64 _, [s]; st.shared.u32 [x], t;",
+            "st.shared.u32 [x], t; mbarrier.arrive.shared::cta.b64 _, [s];",
+        ),
+    );
+    let stuck = launch(&pipe.replace(&format!("{arrive};"), ""), 1, 64, Options::default()).unwrap();
+    let message = &stuck.reports[0].message;
+    assert!(message.contains("warp 1: polling the mbarrier at shared + 0x0"), "{message}");
+    assert!(message.contains("mbarrier at shared + 0x0: phase 0, 32 of 32 arrivals missing"), "{message}");
+}
+
+/// Copies that an mbarrier watches.
+#[test]
+fn mbarriers_watch_copies() {
+    let watched = format!(
+        "{MBARRIER} setp.lt.u32 %p2, t, 32; @%p2 bra P; W: mbarrier.test_wait.parity.shared.b64 %p3, [s], 0; @!%p3 bra W;
         and.b32 %r2, t, 31; shl.b32 %r2, %r2, 4; add.u32 %r2, %r2, s; ld.shared.u32 %r1, [%r2+128]; st.global.u32 [O], %r1; bra.uni E;
-        P: {} cp.async.mbarrier.arrive.noinc.shared::cta.b64 [s]; E: ret;",
+        P: {} /*own*/ cp.async.mbarrier.arrive.noinc.shared.b64 [s]; /*wait*/ cp.async.wait_all; E: ret;",
         COPY.replace("add.u32 x, x, s;", "add.u32 x, x, s; add.u32 x, x, 128;")
     );
-    caught(
-        Kind::Deadlock,
+    let arrive = "cp.async.mbarrier.arrive.noinc.shared.b64 [s];";
+    caught(Kind::Deadlock, 64, &watched.replace(arrive, "/*arrive*/"), ("/*arrive*/", arrive));
+    caught(Kind::UnwaitedCopies, 64, &watched.replace("cp.async.wait_all;", ""), ("/*wait*/", "cp.async.wait_all;"));
+    // Without `.noinc` the copies' arrivals count as expected anew, so that the phase lasts for ever.
+    caught(Kind::Deadlock, 64, &watched.replace("arrive.noinc", "arrive"), ("arrive.shared", "arrive.noinc.shared"));
+    // An ordinary arrival says nothing of copies under way.
+    caught_as(
+        &[Kind::PendingCopy, Kind::ReadAfterWrite],
         64,
-        &copies.replace("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [s];", "cp.async.wait_all;"),
-        ("cp.async.wait_all;", "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [s];"),
+        &watched.replace(arrive, "/*now*/ mbarrier.arrive.shared.b64 %rd1, [s];"),
+        ("/*now*/ mbarrier", "cp.async.wait_all; mbarrier"),
+    );
+    // The copies' arrival says nothing of ordinary writes.
+    caught(
+        Kind::ReadAfterWrite,
+        64,
+        &watched
+            .replace("cp.async.cg.shared.global [x], [I], 16;", "/*store*/ st.shared.u32 [x], t;")
+            .replace("/*own*/", "cp.async.cg.shared.global [x+1024], [I], 16;"),
+        ("/*store*/ st.shared.u32 [x], t;", "cp.async.cg.shared.global [x], [I], 16;"),
+    );
+    // The producer's own wait for watched copies takes nothing from those who wait for the mbarrier.
+    let both = watched.replace("/*wait*/ cp.async.wait_all;", "cp.async.wait_all; /*dup*/ ld.shared.u32 %r5, [x];");
+    caught(
+        Kind::PendingCopy,
+        64,
+        &both.replace("cp.async.wait_all; /*dup*/", "/*wait*/"),
+        ("/*wait*/", "cp.async.wait_all;"),
     );
 }
 

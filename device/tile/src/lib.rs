@@ -9,7 +9,7 @@
 //! | [`SharedTile`], [`TileSlot`] | a tile that may be read, one that may be written | it lies in shared memory, swizzled |
 //! | [`Unfilled`] -> [`InFlight`] -> tile | a place filled once | no read before its copy has landed behind a barrier |
 //! | [`Ring`] -> [`Pipeline`] -> [`Ready`], [`Vacant`] | stages filled again and again | no read too early, no refill too early |
-//! | [`Role`]: [`Producer`], [`Consumer`] -> [`Lent`] | stages that one warp fills for the others | the same, by named barriers |
+//! | [`Relay`] -> [`Role`]: [`Producer`], [`Consumer`] -> [`Lent`] | stages that one warp fills for the others | the same, by mbarriers |
 //! | [`Scratch`] -> [`Left`] | registers handed from warp to warp | no read before the barrier |
 //! | [`Acc`], [`AFrag`], [`Resident`], [`RowVec`] | register fragments of a warp | shapes and element types of a product agree |
 //!
@@ -42,4 +42,4 @@ pub use pipeline::{InFlight, Pipeline, Ready, Ring, Unfilled, Vacant};
 pub use row::{RowSum, RowVec};
 pub use scratch::{Left, Registers, Scratch};
 pub use shared::{SharedLayout, SharedTile, SharedTiles, TileSlot, TileSlots};
-pub use specialised::{Consumer, Lent, Producer, ProducerCrew, Role};
+pub use specialised::{Consumer, Lent, Producer, ProducerCrew, Relay, Role};

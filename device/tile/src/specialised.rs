@@ -1,17 +1,23 @@
-//! Stages that one warp fills and the others read, handed over by named barriers.
+//! Stages that one warp fills and the others read, handed over by mbarriers.
 //!
-//! Stage `s` has two barriers, at which the whole block meets: *full* (the producer comes when its copies have landed) and *empty* (consumers
-//! come when they have left, the producer before it refills). Both sides meet in the same order, full 0, empty 0, full 1, .., and the
-//! producer is always there first, so that nobody waits who need not. No *empty* where no refill will come.
+//! Stage `s` has two barriers. *Full* ends a phase when the copies of all lanes of the producer have landed: the copies themselves arrive, so
+//! that the producer goes on to the next stage at once. *Empty* ends one when every thread of every consumer has left the stage.
 //!
-//! Both sides use `bar.sync`: with `bar.arrive` on the side that need not wait, compute-sanitizer's racecheck does not see the order.
-use crate::{Block, Crew, Ring, SharedLayout, Vacant, Warp};
+//! Both sides take the stages in the same order and count rounds through the ring by their parity. The `r`-th round's filling is phase `r` of
+//! *full*, its leaving phase `r` of *empty*. The producer waits for the leaving of the round before, and in the first round for a phase
+//! before the first, which counts as ended.
+use crate::{Block, Crew, Ring, SharedLayout, Warp};
 use contract::Kernel;
 use core::marker::PhantomData;
 use core::ops::Deref;
-use cuda_std::{barrier, cp_async};
+use cuda_std::{cp_async, mbarrier};
 
-/// What a warp is, from [`Ring::specialise`] on.
+/// `S` stages, none filled, and behind them the barriers that hand them over.
+pub struct Relay<T, const S: usize> {
+    ring: Ring<T, S>,
+}
+
+/// What a warp is, from [`Relay::specialise`] on.
 pub enum Role<T, const S: usize> {
     /// The last warp of the block: it fills stages.
     Producer(Producer<T, S>),
@@ -35,65 +41,106 @@ impl Crew for ProducerCrew {
 
 /// The right to fill stages.
 pub struct Producer<T, const S: usize> {
-    ring: Handover<T, S>,
-    crew: ProducerCrew,
-    /// Stages filled so far.
-    filled: u32,
+    turn: Turn<T, S>,
+    warp: Warp,
 }
 
 /// The right to read stages.
 pub struct Consumer<T, const S: usize> {
-    ring: Handover<T, S>,
+    turn: Turn<T, S>,
+    warp: Warp,
 }
 
 /// A stage that its consumer may read until it is dropped.
 pub struct Lent<'c, T> {
     view: T,
-    /// The empty barrier and how many threads it counts; none where no refill will come.
-    release: Option<[u32; 2]>,
+    empty: Barrier,
     consumer: PhantomData<&'c T>,
 }
 
-/// Where both ends stand.
-struct Handover<T, const S: usize> {
+/// A barrier of a stage.
+#[derive(Clone, Copy)]
+struct Barrier {
+    address: u32,
+}
+
+impl Barrier {
+    /// Waits for the end of the phase of this parity. Every lane has seen it, and the warp leaves together.
+    #[inline(always)]
+    fn wait(self, parity: u32, warp: Warp) {
+        // SAFETY: `specialise` has initialised it, and a barrier of the block came after.
+        while warp.any(!unsafe { mbarrier::test_wait_parity(self.address, parity) }) {}
+    }
+}
+
+/// The stage that comes next, and in which round.
+struct Turn<T, const S: usize> {
     base: u32,
-    /// The stage that comes next.
     stage: u32,
-    threads: u32,
+    parity: u32,
     what: PhantomData<T>,
 }
 
-impl<T: SharedLayout, const S: usize> Handover<T, S> {
+impl<T: SharedLayout, const S: usize> Turn<T, S> {
     #[inline(always)]
-    fn full(stage: u32) -> u32 {
-        1 + stage
-    }
-    #[inline(always)]
-    fn empty(stage: u32) -> u32 {
-        1 + S as u32 + stage
+    fn first(base: u32) -> Self {
+        Turn { base, stage: 0, parity: 0, what: PhantomData }
     }
     #[inline(always)]
     fn address(&self) -> u32 {
         self.base + self.stage * T::BYTES as u32
     }
     #[inline(always)]
+    fn full(&self) -> Barrier {
+        Barrier { address: self.base + (S * T::BYTES) as u32 + self.stage * (2 * mbarrier::BYTES) as u32 }
+    }
+    #[inline(always)]
+    fn empty(&self) -> Barrier {
+        Barrier { address: self.full().address + mbarrier::BYTES as u32 }
+    }
+    #[inline(always)]
     fn advance(&mut self) {
-        self.stage = if self.stage + 1 == S as u32 { 0 } else { self.stage + 1 };
+        let last = self.stage == S as u32 - 1;
+        self.parity ^= last as u32;
+        self.stage = if last { 0 } else { self.stage + 1 };
     }
 }
 
-impl<T: SharedLayout, const S: usize> Ring<T, S> {
+impl<T: SharedLayout, const S: usize> SharedLayout for Relay<T, S> {
+    const BYTES: usize = S * (T::BYTES + 2 * mbarrier::BYTES);
+    type Slot = ();
+    #[inline(always)]
+    unsafe fn at(base: u32) -> Self {
+        const { assert!(T::BYTES.is_multiple_of(mbarrier::BYTES), "barriers are aligned") }
+        // SAFETY: the first part of what the caller promises.
+        Relay { ring: unsafe { Ring::at(base) } }
+    }
+    #[inline(always)]
+    unsafe fn slot(_: u32) {}
+}
+
+impl<T: SharedLayout, const S: usize> Relay<T, S> {
     /// Splits the block into its last warp, which fills the stages, and the others, which read them. No barrier of the whole block comes
     /// after: the block is gone.
     #[inline(always)]
-    pub fn specialise<K: Kernel>(self, block: Block<K>) -> Role<T, S> {
-        const { assert!(2 * S < 16, "two barriers a stage, and 16 in all") }
-        let ring = Handover { base: self.base(), stage: 0, threads: K::THREADS, what: PhantomData };
-        let warp = block.warp();
+    pub fn specialise<K: Kernel>(self, mut block: Block<K>) -> Role<T, S> {
+        let (mut turn, warp) = (Turn::<T, S>::first(self.ring.base()), block.warp());
+        if block.member() == 0 {
+            for _ in 0..S {
+                // SAFETY: the bytes behind the stages, which `self` stood for; one thread, and a barrier of the block follows.
+                unsafe {
+                    mbarrier::init(turn.full().address, ProducerCrew::THREADS);
+                    mbarrier::init(turn.empty().address, K::THREADS - ProducerCrew::THREADS);
+                }
+                turn.advance();
+            }
+        }
+        block.sync();
+        let turn = Turn::<T, S>::first(self.ring.base());
         if warp.index == K::THREADS / 32 - 1 {
-            Role::Producer(Producer { ring, crew: ProducerCrew { lane: warp.lane }, filled: 0 })
+            Role::Producer(Producer { turn, warp })
         } else {
-            Role::Consumer(Consumer { ring }, warp)
+            Role::Consumer(Consumer { turn, warp }, warp)
         }
     }
 }
@@ -102,51 +149,36 @@ impl<T: SharedLayout, const S: usize> Producer<T, S> {
     /// Who copies.
     #[inline(always)]
     pub fn crew(&self) -> ProducerCrew {
-        self.crew
+        ProducerCrew { lane: self.warp.lane }
     }
 
-    /// Waits until the next stage is empty, starts its copies, and hands over the one whose copies have landed meanwhile.
+    /// Waits until the next stage is empty and starts its copies. They hand it over when they have landed.
     #[inline(always)]
-    pub fn produce(&mut self, fill: impl FnOnce(&mut Vacant<'_, T>)) {
-        if self.filled >= S as u32 {
-            // SAFETY: this warp is converged; all consumers come to this barrier once a refill, with the same count.
-            unsafe { barrier::sync_named(Handover::<T, S>::empty(self.ring.stage), self.ring.threads) }
-        }
+    pub fn produce(&mut self, fill: impl FnOnce(&mut T::Slot)) {
+        self.turn.empty().wait(self.turn.parity ^ 1, self.warp);
         // SAFETY: no consumer has a view of the stage: none has had one yet, or all have said that they left it.
-        fill(&mut unsafe { Vacant::at(self.ring.address()) });
-        if self.filled > 0 {
-            cp_async::wait_group::<1>();
-            self.hand_over((self.ring.stage + S as u32 - 1) % S as u32);
-        }
-        self.filled += 1;
-        self.ring.advance();
+        fill(&mut unsafe { T::slot(self.turn.address()) });
+        // SAFETY: every lane of the producer arrives once a phase, which has not ended: this is its filling.
+        unsafe { mbarrier::cp_async_arrive_noinc(self.turn.full().address) }
+        self.turn.advance();
     }
 
-    /// Hands over the last stage.
+    /// Stays until the last copies have landed: PTX does not say what becomes of the copies of a thread that is gone.
     #[inline(always)]
     pub fn finish(self) {
-        cp_async::wait_group::<0>();
-        self.hand_over((self.ring.stage + S as u32 - 1) % S as u32);
-    }
-
-    #[inline(always)]
-    fn hand_over(&self, stage: u32) {
-        // SAFETY: this warp is converged; all consumers come to this barrier once a stage, with the same count.
-        unsafe { barrier::sync_named(Handover::<T, S>::full(stage), self.ring.threads) }
+        cp_async::wait_all();
     }
 }
 
 impl<T: SharedLayout, const S: usize> Consumer<T, S> {
-    /// Waits for the next stage. `refilled`: whether the producer will use the stage again.
+    /// Waits for the next stage.
     #[inline(always)]
-    pub fn wait(&mut self, refilled: bool) -> Lent<'_, T> {
-        let (stage, base, threads) = (self.ring.stage, self.ring.address(), self.ring.threads);
-        // SAFETY: this warp is converged; the producer comes once a stage, with the same count.
-        unsafe { barrier::sync_named(Handover::<T, S>::full(stage), threads) }
-        self.ring.advance();
-        let release = refilled.then_some([Handover::<T, S>::empty(stage), threads]);
-        // SAFETY: the producer's copies have landed and the barrier shows them; it refills the stage only after `release`.
-        Lent { view: unsafe { T::at(base) }, release, consumer: PhantomData }
+    pub fn wait(&mut self) -> Lent<'_, T> {
+        self.turn.full().wait(self.turn.parity, self.warp);
+        // SAFETY: the producer's copies have landed, which every lane has seen; it refills the stage only after all have dropped this.
+        let (view, empty) = (unsafe { T::at(self.turn.address()) }, self.turn.empty());
+        self.turn.advance();
+        Lent { view, empty, consumer: PhantomData }
     }
 }
 
@@ -161,9 +193,7 @@ impl<T> Deref for Lent<'_, T> {
 impl<T> Drop for Lent<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
-        if let Some([id, threads]) = self.release {
-            // SAFETY: whoever holds the stage is a converged warp; the producer comes to this barrier before each refill.
-            unsafe { barrier::sync_named(id, threads) }
-        }
+        // SAFETY: every consumer thread arrives once a phase, which cannot have ended without it.
+        unsafe { mbarrier::arrive(self.empty.address) }
     }
 }

@@ -146,15 +146,18 @@ const fn tile_bytes<E: Element>() -> usize {
     256 * E::BYTES
 }
 
+/// Bytes of the barriers that hand a stage from warp to warp: two of 8, *full* and *empty*.
+const HANDOVER_BYTES: usize = 16;
+
 macro_rules! forward {
-    ($config:ident<$($c:ident),*>, $schedule:ident, stages $stages:expr, warps $warps:expr, keys $keys:expr, smem tiles $tiles:expr) => {
+    ($config:ident<$($c:ident),*>, $schedule:ident, stages $stages:expr, warps $warps:expr, keys $keys:expr, smem tiles $tiles:expr $(, bytes $bytes:expr)?) => {
         impl<E: Element, Mask: MaskMarker, $(const $c: usize),*> Kernel for $config<E, Mask, $($c),*> {
             type Params = FwdParams;
             const THREADS: u32 = {
                 assert!(M % W == 0, "the warps' row tiles must make up the block's");
                 ($warps) as u32 * 32
             };
-            const SMEM_BYTES: usize = tile_bytes::<E>() * D * ($tiles);
+            const SMEM_BYTES: usize = tile_bytes::<E>() * D * ($tiles) $(+ $bytes)?;
             fn grid(params: &FwdParams) -> [u32; 3] {
                 [params.order.tiles, 1, 1]
             }
@@ -182,7 +185,7 @@ forward!(
 );
 forward!(
     FwdSpecialised<M, W, N, D, HELD, STAGES>, Specialised,
-    stages STAGES, warps M / W + 1, keys N, smem tiles M + STAGES * 2 * N
+    stages STAGES, warps M / W + 1, keys N, smem tiles M + STAGES * 2 * N, bytes STAGES * HANDOVER_BYTES
 );
 
 impl<K: Forward> Kernel for Persistent<K> {

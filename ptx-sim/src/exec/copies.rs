@@ -36,7 +36,6 @@ impl<'a> Block<'a> {
             read: read.map(|bytes| bytes as u8),
             bytes: copy.bytes,
             site: warp.site,
-            tracked: 0,
             landed: false,
         };
         let mut touched = Touched::new();
@@ -118,19 +117,30 @@ impl<'a> Block<'a> {
     /// All but the last `keep` groups of each lane have landed.
     pub(super) fn cp_wait(&mut self, warp: &mut Warp<'a>, keep: Option<u32>, mask: u32) {
         let limits = warp.commits.map(|commits| keep.map_or(u32::MAX, |keep| commits.saturating_sub(keep)));
-        let (agent, epoch) = (warp.index, warp.epoch);
+        let (engine, epoch) = (self.engine(warp), warp.epoch);
         let mut pending = std::mem::take(&mut warp.pending);
-        for entry in &mut pending {
+        // What an mbarrier watches is the engine's: those who wait for the mbarrier see it, too.
+        let watched = pending.iter().rposition(|entry| matches!(entry, Pending::Arrive { .. })).unwrap_or(0);
+        for (at, entry) in pending.iter_mut().enumerate() {
             if let Pending::Copies(copies) = entry {
                 let done = lanes(copies.mask & mask).filter(|&lane| copies.group[lane] < limits[lane]);
                 let done = done.fold(0, |mask, lane| mask | 1 << lane);
                 if done != 0 {
-                    self.complete(copies, done, agent, epoch);
+                    self.complete(copies, done, if at < watched { engine } else { warp.index }, epoch);
                 }
             }
         }
         warp.pending = pending;
+        if watched > 0 {
+            let landed = self.clocks.row(engine).to_vec();
+            self.clocks.join(warp.index, &landed);
+        }
         self.settle(warp);
+    }
+
+    /// The agent that stands for the asynchronous copies of `warp`.
+    pub(super) fn engine(&self, warp: &Warp<'_>) -> usize {
+        self.context.warps + warp.index
     }
 
     /// Drops what has landed from the front of the queue; arrivals that waited for it happen.
@@ -142,8 +152,8 @@ impl<'a> Block<'a> {
                 }
                 Pending::Copies(_) => return,
                 Pending::Arrive { .. } => {
-                    if let Some(Pending::Arrive { mask, bar, noinc, site }) = warp.pending.pop_front() {
-                        self.asynchronous_arrive(warp, mask, &bar, noinc, site);
+                    if let Some(Pending::Arrive { mask, bar, site }) = warp.pending.pop_front() {
+                        self.asynchronous_arrive(warp, mask, &bar, site);
                     }
                 }
             }
@@ -152,30 +162,25 @@ impl<'a> Block<'a> {
 
     /// The copies up to the first watching mbarrier land by themselves.
     pub(super) fn land_until_arrive(&mut self, warp: &mut Warp<'a>) {
-        let agent = self.context.warps + warp.index;
-        // What the copies' engine does is after all that its warp did before it issued them.
-        let row = self.clocks.row(warp.index).to_vec();
-        self.clocks.join(agent, &row);
-        let epoch = warp.epoch;
+        let (engine, epoch) = (self.engine(warp), warp.epoch);
         let Some(end) = warp.pending.iter().position(|pending| matches!(pending, Pending::Arrive { .. })) else {
             return;
         };
         let mut pending = std::mem::take(&mut warp.pending);
         for entry in pending.iter_mut().take(end) {
             if let Pending::Copies(copies) = entry {
-                self.complete(copies, copies.mask, agent, epoch);
+                self.complete(copies, copies.mask, engine, epoch);
             }
         }
         warp.pending = pending;
         self.settle(warp);
     }
 
-    /// Lanes exit: copies that nobody waited for are lost.
+    /// Lanes exit: copies that they have not waited for are lost. That an mbarrier watches a copy keeps others from reading too early; PTX does
+    /// not say that the copy outlives its thread.
     pub(super) fn unwaited(&mut self, warp: &mut Warp<'a>, mask: u32) {
         let left = warp.pending.iter().find_map(|pending| match pending {
-            Pending::Copies(copies) if copies.mask & !copies.tracked & mask != 0 => {
-                Some((copies.mask & mask, copies.site))
-            }
+            Pending::Copies(copies) if copies.mask & mask != 0 => Some((copies.mask & mask, copies.site)),
             _ => None,
         });
         if let Some((lanes, site)) = left {

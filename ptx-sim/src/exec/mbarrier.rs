@@ -22,6 +22,8 @@ const MAX_COUNT: u32 = (1 << 20) - 1;
 /// An mbarrier object.
 #[derive(Debug, Default)]
 pub(super) struct MBarrier {
+    /// The warp that initialised it, and when.
+    init: (usize, u32),
     /// Completed phases.
     phase: u64,
     expected: u32,
@@ -82,10 +84,7 @@ impl<'a> Block<'a> {
                 let mut states = [0; LANES];
                 for (lane, at) in self.mbar_addresses(warp, addr, mask) {
                     let clock = self.clocks.row(warp.index).to_vec();
-                    let Some(bar) = self.mbarriers.get_mut(&at) else {
-                        self.mbar_error(warp, at, lane, "is used before mbarrier.init");
-                        continue;
-                    };
+                    let Some(bar) = self.mbar_object(warp, at, lane) else { continue };
                     states[lane] = bar.phase;
                     bar.transactions += i64::from(bytes[lane]);
                     if *drop {
@@ -105,22 +104,14 @@ impl<'a> Block<'a> {
                 let mut bar = [0; LANES];
                 let mut lanes_with = 0;
                 for (lane, at) in self.mbar_addresses(warp, addr, mask) {
-                    let Some(object) = self.mbarriers.get_mut(&at) else {
-                        self.mbar_error(warp, at, lane, "is used before mbarrier.init");
-                        continue;
-                    };
+                    let Some(object) = self.mbar_object(warp, at, lane) else { continue };
                     if !noinc {
                         object.left += 1;
                     }
                     bar[lane] = at;
                     lanes_with |= 1 << lane;
                 }
-                for pending in &mut warp.pending {
-                    if let Pending::Copies(copies) = pending {
-                        copies.tracked |= lanes_with;
-                    }
-                }
-                warp.pending.push_back(Pending::Arrive { mask: lanes_with, bar, noinc: *noinc, site: warp.site });
+                warp.pending.push_back(Pending::Arrive { mask: lanes_with, bar, site: warp.site });
             }
         }
     }
@@ -142,6 +133,19 @@ impl<'a> Block<'a> {
         found
     }
 
+    /// The object that a lane uses: one that is initialised, and known to be.
+    fn mbar_object(&mut self, warp: &Warp<'a>, at: u32, lane: usize) -> Option<&mut MBarrier> {
+        let Some(bar) = self.mbarriers.get(&at) else {
+            self.mbar_error(warp, at, lane, "is used before mbarrier.init");
+            return None;
+        };
+        let (by, when) = bar.init;
+        if by != warp.index && self.clocks.known(warp.index, by) < when {
+            self.mbar_error(warp, at, lane, "is used with no barrier after mbarrier.init");
+        }
+        self.mbarriers.get_mut(&at)
+    }
+
     fn mbar_error(&mut self, warp: &Warp<'a>, at: u32, lane: usize, what: &str) {
         let address = Address { buffer: "shared".into(), offset: i64::from(at) - i64::from(SHARED_BASE) };
         self.report(warp, Kind::Mbarrier, 1 << lane, Some(address), format!("the mbarrier {what}"));
@@ -161,9 +165,10 @@ impl<'a> Block<'a> {
         }
         // The initialisation is an ordinary write: others need a barrier before they use the object.
         self.shared_access(warp, &touched, shadow::Access::Write);
+        let init = (warp.index, self.clocks.now(warp.index));
         for (lane, at) in self.mbar_addresses(warp, addr, mask) {
             let expected = counts[lane].max(1);
-            self.mbarriers.insert(at, MBarrier { expected, left: expected, ..MBarrier::default() });
+            self.mbarriers.insert(at, MBarrier { init, expected, left: expected, ..MBarrier::default() });
         }
     }
 
@@ -175,8 +180,7 @@ impl<'a> Block<'a> {
         let mut passed = 0;
         let mut waiting = None;
         for (lane, at) in self.mbar_addresses(warp, addr, mask) {
-            let Some(bar) = self.mbarriers.get(&at) else {
-                self.mbar_error(warp, at, lane, "is used before mbarrier.init");
+            let Some(bar) = self.mbar_object(warp, at, lane) else {
                 passed |= 1 << lane;
                 continue;
             };
@@ -204,16 +208,9 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// The copies before a `cp.async.mbarrier.arrive` have landed.
-    pub(super) fn asynchronous_arrive(
-        &mut self,
-        warp: &mut Warp<'a>,
-        mask: u32,
-        bars: &[u32; LANES],
-        _noinc: bool,
-        site: u32,
-    ) {
-        let agent = self.context.warps + warp.index;
+    /// The copies before a `cp.async.mbarrier.arrive` have landed: whoever waits sees what they wrote, and nothing else that the warp did.
+    pub(super) fn asynchronous_arrive(&mut self, warp: &mut Warp<'a>, mask: u32, bars: &[u32; LANES], site: u32) {
+        let agent = self.engine(warp);
         let clock = self.clocks.row(agent).to_vec();
         for lane in lanes(mask) {
             let enough = self.mbarriers.get_mut(&bars[lane]).is_none_or(|bar| bar.arrive(1, &clock));

@@ -52,8 +52,6 @@ pub(crate) struct Copies {
     pub read: [u8; LANES],
     pub bytes: u32,
     pub site: u32,
-    /// An mbarrier watches them: they land by themselves.
-    pub tracked: u32,
     /// The bytes are there already; only the checkers still see them in flight.
     pub landed: bool,
 }
@@ -66,7 +64,6 @@ pub(crate) enum Pending {
     Arrive {
         mask: u32,
         bar: [u32; LANES],
-        noinc: bool,
         site: u32,
     },
 }
