@@ -12,7 +12,7 @@ use crate::{
 pub enum Operator {
     /// A barrier, block-wide or within the warp, is gone.
     DeleteBarrier,
-    /// A wait for asynchronous copies is gone.
+    /// A wait for asynchronous copies or for an mbarrier is gone.
     DeleteWait,
     /// A commit of asynchronous copies is gone.
     DeleteCommit,
@@ -20,12 +20,16 @@ pub enum Operator {
     DeleteFence,
     /// An arrival on an mbarrier is gone.
     DeleteArrive,
+    /// The initialisation of an mbarrier is gone.
+    DeleteInit,
     /// `wait_group n` becomes `wait_group n + 1`.
     WeakenWait,
     /// A barrier gets another number.
     BarrierNumber,
     /// A barrier gets another thread count.
     BarrierCount,
+    /// The wait for an mbarrier is for the phase of the other parity.
+    WrongPhase,
     /// The guard of a load, store, copy or atomic is gone.
     DeleteGuard,
     /// The guard of a load, store, copy or atomic is negated.
@@ -125,6 +129,10 @@ fn of_instruction(text: &str, function: &Function, instruction: &Instruction, al
     if is("mbarrier.arrive") || is("cp.async.mbarrier.arrive") {
         push(Operator::DeleteArrive, String::new());
     }
+    if is("mbarrier.init") {
+        push(Operator::DeleteInit, String::new());
+    }
+    mbarrier_operands(old, opcode, instruction, &mut push);
     let bare = old.find(opcode).map_or(old, |at| &old[at..]);
     if let Some((_, negated)) = instruction.guard {
         let flipped = match negated {
@@ -174,5 +182,25 @@ fn barrier_operands(old: &str, opcode: &str, instruction: &Instruction, push: &m
             push(Operator::BarrierCount, format!("{head} {id}, {};", count + 32));
         }
         _ => {}
+    }
+}
+
+/// An mbarrier that expects one arrival more, a wait that has passed already, and one for the other phase. The operands are taken as text.
+fn mbarrier_operands(old: &str, opcode: &str, instruction: &Instruction, push: &mut impl FnMut(Operator, String)) {
+    if instruction.guard.is_some() || !opcode.starts_with("mbarrier.") {
+        return;
+    }
+    let Some((head, last)) = old.trim_end_matches(';').rsplit_once(',') else { return };
+    // A register of its own, in a scope of its own.
+    let changed = |change: &str| format!("{{ .reg .b32 mutant; {change} mutant, {last}, 1; {head}, mutant; }}");
+    if opcode.starts_with("mbarrier.init") {
+        push(Operator::BarrierCount, changed("add.u32"));
+    }
+    let waits = opcode.contains("test_wait") || opcode.contains("try_wait");
+    if waits && let Some((passed, _)) = head.split_once(',') {
+        push(Operator::DeleteWait, format!("{}, 0, 0;", passed.replacen(opcode, "setp.eq.u32", 1)));
+        if opcode.contains(".parity") {
+            push(Operator::WrongPhase, changed("xor.b32"));
+        }
     }
 }

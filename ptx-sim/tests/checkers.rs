@@ -1,67 +1,13 @@
 //! Each checker catches a planted bug, and says nothing about the kernel without it.
 
-use ptx_sim::{Completion, Gpu, Kind, Launch, LaunchError, Module, Options, Outcome, Profile};
+mod common;
 
-/// Bytes of dynamic shared memory in these tests.
-const SHARED: u32 = 4096;
-
-fn module(body: &str) -> Module {
-    let text = format!(
-        ".version 8.3\n.target sm_80\n.address_size 64\n.extern .shared .align 128 .b8 tile[];\n\
-        .visible .entry k(.param .u64 in, .param .u64 out) {{\n\
-        .reg .b64 %rd<10>; .reg .b32 %r<20>; .reg .pred %p<5>; .reg .b32 s, t, x; .reg .b64 I, O, o;\n\
-        ld.param.u64 I, [in]; ld.param.u64 O, [out]; mov.u32 t, %tid.x; mov.u32 s, tile;\n\
-        mul.wide.u32 o, t, 4; add.u64 O, O, o; shl.b32 x, t, 2; add.u32 x, x, s;\n\
-        {body}\n ret; }}"
-    );
-    Module::parse(&text).unwrap_or_else(|error| panic!("{body}: {error}"))
-}
-
-fn launch(body: &str, grid: u32, threads: u32, options: Options) -> Result<Outcome, LaunchError> {
-    let mut gpu = Gpu::new(Profile::by_name("l4").unwrap(), options);
-    let from = gpu.alloc("in", 1024, 256).unwrap();
-    gpu.fill(from, 0, 1024).unwrap();
-    let to = gpu.alloc("out", 1024, 256).unwrap();
-    let params = [from, to].map(u64::to_le_bytes).concat();
-    let launch =
-        Launch { grid: [grid, 1, 1], block: [threads, 1, 1], dynamic_smem: SHARED, smem_opt_in: 0, params: &params };
-    gpu.launch(&module(body), "k", &launch)
-}
-
-/// Every schedule must find `kind` in `body` and nothing in `body` with `fix` applied.
-fn caught(kind: Kind, threads: u32, body: &str, fix: (&str, &str)) {
-    // Which of two sides of a race is the second depends on who came first.
-    match kind {
-        Kind::ReadAfterWrite | Kind::WriteAfterRead => {
-            caught_as(&[Kind::ReadAfterWrite, Kind::WriteAfterRead], threads, body, fix)
-        }
-        kind => caught_as(&[kind], threads, body, fix),
-    }
-}
-
-fn caught_as(expected: &[Kind], threads: u32, body: &str, fix: (&str, &str)) {
-    assert!(body.contains(fix.0), "{body} does not contain {}", fix.0);
-    for seed in 0..6 {
-        for completion in [Completion::Late, Completion::Eager, Completion::Random] {
-            let options = Options { seed, completion, ..Options::default() };
-            let outcome = launch(body, 1, threads, options.clone()).unwrap_or_else(|error| panic!("{body}: {error}"));
-            let kinds: Vec<_> = outcome.reports.iter().map(|report| report.kind).collect();
-            let found = kinds.iter().any(|kind| expected.contains(kind));
-            assert!(found, "{body}, seed {seed}, {completion:?}: found {kinds:?}");
-            let good = body.replacen(fix.0, fix.1, 1);
-            let outcome = launch(&good, 1, threads, options).unwrap_or_else(|error| panic!("{good}: {error}"));
-            assert!(outcome.reports.is_empty(), "{good}, seed {seed}, {completion:?}: {}", outcome.reports[0]);
-        }
-    }
-}
+use common::{COPY, SHARED, caught, launch, module};
+use ptx_sim::{Gpu, Kind, Launch, LaunchError, Module, Options, Profile};
 
 /// Each thread writes its word; after the placeholder each reads the word of the thread 32 further.
 const EXCHANGE: &str = "st.shared.u32 [x], t; /*here*/ xor.b32 x, t, 32; shl.b32 x, x, 2; add.u32 x, x, s; ld.shared.u32 %r1, [x]; \
     st.global.u32 [O], %r1;";
-/// Each thread copies 16 bytes.
-const COPY: &str =
-    "shl.b32 x, t, 4; add.u32 x, x, s; mul.wide.u32 o, t, 16; add.u64 I, I, o; cp.async.cg.shared.global [x], [I], 16;";
-
 #[test]
 fn memcheck() {
     caught(Kind::OutOfBounds, 32, "ld.global.u32 %r1, [I+1024]; st.global.u32 [O], %r1;", ("+1024", "+1020"));
@@ -212,107 +158,6 @@ fn deadlocks_say_where_every_warp_stands() {
     assert!(outcome.reports[0].message.contains("warp 1: running"), "{}", outcome.reports[0].message);
     let outcome = launch("trap;", 1, 32, Options::default()).unwrap();
     assert_eq!(outcome.reports[0].kind, Kind::Trap);
-}
-
-/// An mbarrier for 32 arrivals, in front of everything else in shared memory.
-const MBARRIER: &str =
-    "setp.eq.u32 %p1, t, 0; @%p1 mbarrier.init.shared::cta.b64 [s], 32; /*init*/ bar.sync 0; add.u32 x, x, 64;";
-
-#[test]
-fn mbarriers() {
-    let pipe = format!(
-        "{MBARRIER} setp.lt.u32 %p2, t, 32; @%p2 bra P;
-        W: mbarrier.try_wait.parity.shared::cta.b64 %p3, [s], 0; @!%p3 bra W;
-        and.b32 %r2, t, 31; shl.b32 %r2, %r2, 2; add.u32 %r2, %r2, s; ld.shared.u32 %r1, [%r2+64]; st.global.u32 [O], %r1; bra.uni E;
-        P: st.shared.u32 [x], t; mbarrier.arrive.shared::cta.b64 _, [s]; E: ret;"
-    );
-    caught_as(
-        // The wrong parity: too early, or for ever.
-        &[Kind::ReadAfterWrite, Kind::WriteAfterRead, Kind::Deadlock],
-        64,
-        &pipe.replace("[s], 0; @!%p3 bra W;", "[s], 1; @!%p3 bra W;"),
-        ("[s], 1", "[s], 0"),
-    );
-    caught(
-        Kind::Deadlock,
-        64,
-        &pipe.replace("mbarrier.arrive.shared::cta.b64 _, [s];", "/*arrive*/"),
-        ("/*arrive*/", "mbarrier.arrive.shared::cta.b64 _, [s];"),
-    );
-    caught(
-        Kind::Mbarrier,
-        64,
-        &pipe
-            .replace("@%p1 mbarrier.init", "/*no*/ @%p4 mbarrier.init")
-            .replace("setp.eq.u32 %p1, t, 0;", "setp.eq.u32 %p1, t, 0; setp.eq.u32 %p4, t, 99;"),
-        ("t, 99", "t, 0"),
-    );
-    caught(
-        Kind::Mbarrier,
-        64,
-        &pipe.replace("ret;", "bar.sync 0; st.shared.u32 [s], t; ret;"),
-        ("bar.sync 0; st.shared.u32 [s], t;", ""),
-    );
-    caught(Kind::Mbarrier, 64, &pipe.replace("/*init*/ bar.sync 0;", "/*init*/"), ("/*init*/", "bar.sync 0;"));
-    let arrive = "mbarrier.arrive.shared::cta.b64 _, [s]";
-    caught(Kind::Mbarrier, 64, &pipe.replace(arrive, &format!("{arrive}, 40")), ("[s], 40", "[s]"));
-    // What is written after the arrival is not handed over.
-    caught(
-        Kind::ReadAfterWrite,
-        64,
-        &pipe.replace(
-            "st.shared.u32 [x], t; mbarrier.arrive.shared::cta.b64 _, [s];",
-            "/*early*/ mbarrier.arrive.shared::cta.b64 _, [s]; st.shared.u32 [x], t;",
-        ),
-        (
-            "/*early*/ mbarrier.arrive.shared::cta.b64 _, [s]; st.shared.u32 [x], t;",
-            "st.shared.u32 [x], t; mbarrier.arrive.shared::cta.b64 _, [s];",
-        ),
-    );
-    let stuck = launch(&pipe.replace(&format!("{arrive};"), ""), 1, 64, Options::default()).unwrap();
-    let message = &stuck.reports[0].message;
-    assert!(message.contains("warp 1: polling the mbarrier at shared + 0x0"), "{message}");
-    assert!(message.contains("mbarrier at shared + 0x0: phase 0, 32 of 32 arrivals missing"), "{message}");
-}
-
-/// Copies that an mbarrier watches.
-#[test]
-fn mbarriers_watch_copies() {
-    let watched = format!(
-        "{MBARRIER} setp.lt.u32 %p2, t, 32; @%p2 bra P; W: mbarrier.test_wait.parity.shared.b64 %p3, [s], 0; @!%p3 bra W;
-        and.b32 %r2, t, 31; shl.b32 %r2, %r2, 4; add.u32 %r2, %r2, s; ld.shared.u32 %r1, [%r2+128]; st.global.u32 [O], %r1; bra.uni E;
-        P: {} /*own*/ cp.async.mbarrier.arrive.noinc.shared.b64 [s]; /*wait*/ cp.async.wait_all; E: ret;",
-        COPY.replace("add.u32 x, x, s;", "add.u32 x, x, s; add.u32 x, x, 128;")
-    );
-    let arrive = "cp.async.mbarrier.arrive.noinc.shared.b64 [s];";
-    caught(Kind::Deadlock, 64, &watched.replace(arrive, "/*arrive*/"), ("/*arrive*/", arrive));
-    caught(Kind::UnwaitedCopies, 64, &watched.replace("cp.async.wait_all;", ""), ("/*wait*/", "cp.async.wait_all;"));
-    // Without `.noinc` the copies' arrivals count as expected anew, so that the phase lasts for ever.
-    caught(Kind::Deadlock, 64, &watched.replace("arrive.noinc", "arrive"), ("arrive.shared", "arrive.noinc.shared"));
-    // An ordinary arrival says nothing of copies under way.
-    caught_as(
-        &[Kind::PendingCopy, Kind::ReadAfterWrite],
-        64,
-        &watched.replace(arrive, "/*now*/ mbarrier.arrive.shared.b64 %rd1, [s];"),
-        ("/*now*/ mbarrier", "cp.async.wait_all; mbarrier"),
-    );
-    // The copies' arrival says nothing of ordinary writes.
-    caught(
-        Kind::ReadAfterWrite,
-        64,
-        &watched
-            .replace("cp.async.cg.shared.global [x], [I], 16;", "/*store*/ st.shared.u32 [x], t;")
-            .replace("/*own*/", "cp.async.cg.shared.global [x+1024], [I], 16;"),
-        ("/*store*/ st.shared.u32 [x], t;", "cp.async.cg.shared.global [x], [I], 16;"),
-    );
-    // The producer's own wait for watched copies takes nothing from those who wait for the mbarrier.
-    let both = watched.replace("/*wait*/ cp.async.wait_all;", "cp.async.wait_all; /*dup*/ ld.shared.u32 %r5, [x];");
-    caught(
-        Kind::PendingCopy,
-        64,
-        &both.replace("cp.async.wait_all; /*dup*/", "/*wait*/"),
-        ("/*wait*/", "cp.async.wait_all;"),
-    );
 }
 
 #[test]
