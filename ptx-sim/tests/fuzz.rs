@@ -69,6 +69,8 @@ const WORDS: &[&str] = &[
     "shfl.sync.bfly.b32",
     "ldmatrix.sync.aligned.m8n8.x4.shared.b16",
     "mbarrier.init.shared::cta.b64",
+    "mbarrier.test_wait.parity.shared.b64",
+    "cp.async.mbarrier.arrive.noinc.shared.b64",
     "//",
     "/*",
     "*/",
