@@ -29,7 +29,7 @@ impl<
 > Run for FwdSpecialised<E, Mask, M, W, N, D, HELD, STAGES>
 {
     #[inline(always)]
-    fn run(p: FwdParams, mut block: Block<Self>, smem: Smem<Self>) {
+    fn run(p: FwdParams, block: Block<Self>, smem: Smem<Self>) {
         let problem = Problem::<E, D>::of(&p, block.index(), M as u32 * 16);
         let rows = problem.rows;
         let range = Mask::blocks(&rows, N as u32 * 16);
@@ -40,9 +40,9 @@ impl<
         // Prologue: every warp fetches Q.
         let (q_buf, relay): (Unfilled<SharedTile<E, M, D>>, Relay<KvStage<E, N, D, 1>, STAGES>) = smem.split();
         let q_tile = q_buf.fill(|slot| slot.copy_edge(&mut Walk::up(problem.q, problem.m_block, &block), &block));
-        let q_tile = q_tile.land_alone(&mut block);
+        let (q_tile, role) = relay.specialise(q_tile, block);
 
-        match relay.specialise(block) {
+        match role {
             Role::Producer(mut kv) => {
                 let crew = kv.crew();
                 let mut k = Walk::up(problem.k, range.end - 1, &crew);

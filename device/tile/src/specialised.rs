@@ -6,7 +6,7 @@
 //! Both sides take the stages in the same order and count rounds through the ring by their parity. The `r`-th round's filling is phase `r` of
 //! *full*, its leaving phase `r` of *empty*. The producer waits for the leaving of the round before, and in the first round for a phase
 //! before the first, which counts as ended.
-use crate::{Block, Crew, Ring, SharedLayout, Warp};
+use crate::{Block, Crew, InFlight, Ring, SharedLayout, Warp};
 use contract::Kernel;
 use core::marker::PhantomData;
 use core::ops::Deref;
@@ -120,14 +120,14 @@ impl<T: SharedLayout, const S: usize> SharedLayout for Relay<T, S> {
 }
 
 impl<T: SharedLayout, const S: usize> Relay<T, S> {
-    /// Splits the block into its last warp, which fills the stages, and the others, which read them. No barrier of the whole block comes
-    /// after: the block is gone.
+    /// Lands `first`, what all warps have started copying, and splits the block into its last warp, which fills the stages, and the others,
+    /// which read them. No barrier of the whole block comes after: the block is gone.
     #[inline(always)]
-    pub fn specialise<K: Kernel>(self, mut block: Block<K>) -> Role<T, S> {
-        let (mut turn, warp) = (Turn::<T, S>::first(self.ring.base()), block.warp());
+    pub fn specialise<U: SharedLayout, K: Kernel>(self, first: InFlight<U>, mut block: Block<K>) -> (U, Role<T, S>) {
+        let mut turn = Turn::<T, S>::first(self.ring.base());
         if block.member() == 0 {
             for _ in 0..S {
-                // SAFETY: the bytes behind the stages, which `self` stood for; one thread, and a barrier of the block follows.
+                // SAFETY: the bytes behind the stages, which `self` stood for; one thread, and the barrier in `land_alone` follows.
                 unsafe {
                     mbarrier::init(turn.full().address, ProducerCrew::THREADS);
                     mbarrier::init(turn.empty().address, K::THREADS - ProducerCrew::THREADS);
@@ -135,13 +135,14 @@ impl<T: SharedLayout, const S: usize> Relay<T, S> {
                 turn.advance();
             }
         }
-        block.sync();
-        let turn = Turn::<T, S>::first(self.ring.base());
-        if warp.index == K::THREADS / 32 - 1 {
+        let (landed, warp) = (first.land_alone(&mut block), block.warp());
+        let turn = Turn::first(self.ring.base());
+        let role = if warp.index == K::THREADS / 32 - 1 {
             Role::Producer(Producer { turn, warp })
         } else {
             Role::Consumer(Consumer { turn, warp }, warp)
-        }
+        };
+        (landed, role)
     }
 }
 
