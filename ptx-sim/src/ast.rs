@@ -106,8 +106,6 @@ pub(crate) struct Instruction {
 /// An entry or a device function.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Function {
-    /// Index in [`Module::functions`].
-    pub index: usize,
     pub name: Box<str>,
     pub entry: bool,
     pub defined: bool,
@@ -120,8 +118,6 @@ pub(crate) struct Function {
     pub registers: Vec<RegRange>,
     pub n_registers: u32,
     pub instructions: Vec<Instruction>,
-    /// Label names by the instruction they stand before: what debug sections refer to.
-    pub labels: HashMap<Box<str>, u32>,
     pub reqntid: Option<[u32; 3]>,
     pub maxntid: Option<[u32; 3]>,
     pub minnctapersm: Option<u32>,
@@ -151,6 +147,8 @@ pub(crate) struct Location {
     pub file: u32,
     pub line: u32,
     pub column: u32,
+    /// Byte offset of the directive: the calls that inlining has dissolved stand behind it.
+    pub at: u32,
 }
 
 /// A parsed PTX module.
@@ -164,10 +162,6 @@ pub struct Module {
     pub(crate) globals: Vec<Variable>,
     pub(crate) functions: Vec<Function>,
     pub(crate) entries: Vec<Entry>,
-    /// Inline frames, where the module has debug sections.
-    pub(crate) scopes: Vec<crate::dwarf::Scope>,
-    /// For each function, when first asked for.
-    pub(crate) inlining: Vec<std::sync::OnceLock<crate::debug::Inlining>>,
     pub(crate) text: Box<str>,
 }
 

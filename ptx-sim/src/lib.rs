@@ -43,7 +43,6 @@ mod ast;
 mod cfg;
 mod debug;
 mod decode;
-mod dwarf;
 mod error;
 mod exec;
 mod gpu;

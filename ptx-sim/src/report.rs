@@ -106,18 +106,24 @@ pub struct SourceLine {
     pub line: u32,
     /// Column, 0 where unknown.
     pub column: u32,
-    /// Function, where the debug information names it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub function: Option<String>,
+}
+
+impl SourceLine {
+    pub(crate) fn new(file: &str, line: u32, column: u32) -> SourceLine {
+        SourceLine { file: file.into(), line, column }
+    }
+
+    /// Of the lines of an instruction, innermost first, the one that says most in short: the innermost in the folder of the kernel's entry.
+    pub fn in_kernel(lines: &[SourceLine]) -> Option<&SourceLine> {
+        let entry = lines.last()?;
+        let folder = entry.file.rsplit_once('/').map_or("", |(folder, _)| folder);
+        lines.iter().find(|line| line.file.starts_with(folder))
+    }
 }
 
 impl Display for SourceLine {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.file, self.line)?;
-        if let Some(function) = &self.function {
-            write!(f, " ({function})")?;
-        }
-        Ok(())
+        write!(f, "{}:{}", self.file, self.line)
     }
 }
 
@@ -128,7 +134,7 @@ pub struct Place {
     pub ptx_line: u32,
     /// The instruction.
     pub instruction: String,
-    /// Source lines, innermost first.
+    /// Source lines, innermost first: the instruction's own, then the calls that inlining has dissolved.
     pub source: Vec<SourceLine>,
 }
 
@@ -219,7 +225,7 @@ impl Shown<'_> {
         }
         if let Some(sync) = &side.last_sync {
             write!(f, "\n      {dim}last sync: `{}` ptx line {}{off}", sync.instruction, sync.ptx_line)?;
-            if let Some(line) = sync.source.last() {
+            if let Some(line) = SourceLine::in_kernel(&sync.source) {
                 write!(f, " at {line}")?;
             }
         }

@@ -1,4 +1,4 @@
-//! Bugs planted in kernels are reported by `ferroflash sanitize`, each with its kind and its source line.
+//! Bugs planted in kernels are reported by `ferroflash sanitize`, each with its kind, its source line, and the kernel's own line on both sides.
 use ferroflash::ptx;
 use ptx_sim::mutate::{Mutant, Operator, mutants};
 use serde_json::Value;
@@ -46,18 +46,25 @@ fn sanitize(folder: &Folder, args: &[&str]) -> (Option<i32>, Vec<Value>, String)
     (output.status.code(), findings, text)
 }
 
-/// Expects a finding of `kind` whose text names a line of `file`.
+/// Expects a finding of one of `kinds` whose text names a line of `file`, and for each of its sides a line below `own`: the kernel's. The
+/// number of sides.
 #[track_caller]
-fn check((code, findings, text): (Option<i32>, Vec<Value>, String), kinds: &[&str], file: &str) {
+fn check((code, findings, text): (Option<i32>, Vec<Value>, String), kinds: &[&str], file: &str, own: &str) -> usize {
     assert_eq!(code, Some(1), "{text}");
     let of = |finding: &&Value| kinds.iter().any(|kind| finding["kind"] == *kind);
     let finding = findings.iter().find(of).unwrap_or_else(|| panic!("no finding of {kinds:?}: {findings:#?}"));
     let sides = ["first", "second"].map(|side| finding["report"][side]["place"]["source"].as_array().cloned());
-    let lines: Vec<_> = sides.into_iter().flatten().flatten().collect();
-    let named = lines.iter().find(|line| line["file"].as_str().is_some_and(|name| name.ends_with(file)));
-    let line = named.unwrap_or_else(|| panic!("no line of {file}: {finding:#}"))["line"].as_u64().expect("a number");
-    assert!(line > 0 && text.contains(&format!("{file}:{line}")), "the text names {file}:{line}: {text}");
+    let sides: Vec<_> = sides.into_iter().flatten().collect();
+    let named = |lines: &[Value], is_meant: &dyn Fn(&str) -> bool| {
+        let found = lines.iter().find(|line| line["file"].as_str().is_some_and(is_meant));
+        let line = found.unwrap_or_else(|| panic!("no line of {file} or {own}: {finding:#}"));
+        let line = format!("{}:{}", line["file"].as_str().expect("a name"), line["line"].as_u64().expect("a number"));
+        assert!(!line.ends_with(":0") && text.contains(&line), "the text names {line}: {text}");
+    };
+    named(&sides.concat(), &|name| name.ends_with(file));
+    sides.iter().for_each(|side| named(side, &|name| name.starts_with(own)));
     assert!(text.contains(finding["kind"].as_str().expect("a name")), "{text}");
+    sides.len()
 }
 
 /// Every mutant of the entry by `operator` whose instruction begins with `opcode`.
@@ -70,11 +77,14 @@ fn planted(operator: Operator, opcode: &str) -> Vec<(Mutant, String)> {
     chosen
 }
 
+/// The kernel's own lines, into which everything else is inlined.
+const KERNELS: &str = "kernels-gpu/src/";
+
 #[track_caller]
-fn check_kernel(test: &str, ptx: &str, kinds: &[&str], file: &str) {
+fn check_kernel(test: &str, ptx: &str, kinds: &[&str], file: &str) -> usize {
     let folder = Folder::new(test);
     folder.write(&format!("{ENTRY}.ptx"), ptx);
-    check(sanitize(&folder, &["--config", ENTRY, "--seeds", "1"]), kinds, file);
+    check(sanitize(&folder, &["--config", ENTRY, "--seeds", "1"]), kinds, file, KERNELS)
 }
 
 #[test]
@@ -95,7 +105,7 @@ fn a_missing_wait() {
 fn a_missing_barrier() {
     for (_, ptx) in planted(Operator::DeleteBarrier, "bar.sync") {
         let kinds = ["read-after-write", "write-after-read", "pending-copy"];
-        check_kernel("barrier", &ptx, &kinds, "cp_async.rs");
+        assert_eq!(check_kernel("barrier", &ptx, &kinds, "cp_async.rs"), 2, "both sides");
     }
 }
 
@@ -152,7 +162,7 @@ fn own(test: &str, address: &str, run: &str) -> (Option<i32>, Vec<Value>, String
 #[test]
 fn a_register_array_handed_to_ldmatrix() {
     let run = "run mine block 32 shared 512 args out";
-    check(own("register-array", "%rd2", run), &["wrong-space"], "mine.rs");
+    check(own("register-array", "%rd2", run), &["wrong-space"], "mine.rs", "mine.rs");
     let (code, findings, text) = own("shared-array", "%rd3", run);
     assert_eq!((code, findings.len()), (Some(0), 0), "{text}");
 }

@@ -14,7 +14,7 @@ use crate::{Arch, Contract, Error, stamp};
 pub enum DebugInfo {
     /// Nothing.
     None,
-    /// `.file` and `.loc` lines. The instructions are the same as without.
+    /// `.file` and `.loc` lines, with the calls that inlining has dissolved as comments behind them. The instructions are the same as without.
     #[default]
     Lines,
 }

@@ -60,6 +60,10 @@ impl Invocation<'_> {
             command.arg("--verbose");
         }
         command.args(["--", "--emit=asm"]).args(self.llvm_flags());
+        if self.debug == DebugInfo::Lines {
+            // Directives tell nothing of inlining; the comments behind them do.
+            command.arg("-Zverbose-asm");
+        }
         if !symbols.is_empty() {
             let list = symbols.join(",");
             // Cargo does not see the variable; it does see that the last crate's arguments changed.

@@ -2,6 +2,9 @@
 //!
 //! The text of an entry's module depends on that entry alone: labels and source files are numbered anew, so that a new kernel
 //! beside it changes neither its golden figures nor the key of a cached report.
+//!
+//! Of LLVM's comments, which take more room than the code, one kind stays, shortened: behind a `.loc` stand the calls that inlining has
+//! dissolved into its place, innermost first, as `// @file:line:column@file:line:column`, with the numbers of `.file`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -29,9 +32,10 @@ impl<'a> Ptx<'a> {
                 Kind::File(number) => {
                     let name =
                         item.text.split_once('"').and_then(|(_, rest)| rest.rsplit_once('"')).map_or("", |r| r.0);
-                    ptx.files.insert(number, name);
+                    // Comments name the files of the workspace without the dot.
+                    ptx.files.insert(number, name.strip_prefix("./").unwrap_or(name));
                 }
-                // Debug sections refer to every function at once, and `.loc` needs none of them.
+                // Debug sections refer to every function at once, and `.loc` with its comment needs none of them.
                 Kind::Section => {}
                 Kind::Entry | Kind::Function | Kind::Variable => ptx.items.push(item),
             }
@@ -49,20 +53,19 @@ impl<'a> Ptx<'a> {
     pub fn module(&self, symbol: &str, directives: &str) -> Option<String> {
         let entry = self.items.iter().find(|i| i.kind == Kind::Entry && i.name == symbol)?;
         let needed = self.needed(entry);
-        let mut names = Renumber::default();
+        let mut numbers = Renumber { names: &self.files, files: vec![], labels: HashMap::new(), next: HashMap::new() };
         let mut out = self.header.join("\n");
         out.push('\n');
         for item in self.items.iter().filter(|i| i.kind != Kind::Entry && needed.contains(i.name)) {
             out.push('\n');
-            names.append(&mut out, item.text);
+            numbers.append(&mut out, item.text);
         }
         out.push('\n');
         let (signature, body) = entry.text.split_at(entry.body);
-        names.append(&mut out, signature.trim_end());
+        numbers.append(&mut out, signature.trim_end());
         out.push_str(directives);
-        names.append(&mut out, body);
-        for (new, old) in names.files.iter().enumerate() {
-            let name = self.files.get(old).copied().unwrap_or_default();
+        numbers.append(&mut out, body);
+        for (new, name) in numbers.files.iter().enumerate() {
             out.push_str(&format!("\t.file\t{} \"{name}\"\n", new + 1));
         }
         Some(out)
@@ -97,37 +100,63 @@ pub fn without_lines(ptx: &str) -> String {
 }
 
 /// New numbers for labels and source files, in the order of their first use.
-#[derive(Default)]
-struct Renumber {
-    /// Old file numbers; the new number is the position, from 1.
-    files: Vec<u32>,
+struct Renumber<'a> {
+    /// Names of files by their old numbers.
+    names: &'a HashMap<u32, &'a str>,
+    /// Names of files; the new number is the position, from 1.
+    files: Vec<&'a str>,
     /// (label's stem, old number) to new number.
     labels: HashMap<(String, u32), usize>,
     /// New numbers given so far, by stem.
     next: HashMap<String, usize>,
 }
 
-impl Renumber {
-    fn append(&mut self, out: &mut String, text: &str) {
+impl<'a> Renumber<'a> {
+    fn append(&mut self, out: &mut String, text: &'a str) {
         for line in text.lines() {
             // Marks for debug sections that are left out.
             if line.starts_with("$L__tmp") || line.starts_with("$L__func_") {
                 continue;
             }
-            match line.trim_start().strip_prefix(".loc").and_then(parse_loc) {
-                Some((file, place)) => {
-                    let number = self.files.iter().position(|&f| f == file).unwrap_or_else(|| {
-                        self.files.push(file);
-                        self.files.len() - 1
-                    });
-                    out.push_str(&format!("\t.loc\t{} {place}\n", number + 1));
-                }
-                None => {
-                    self.append_labels(out, line);
-                    out.push('\n');
-                }
+            if let Some(location) = line.strip_prefix("\t.loc\t").and_then(|l| self.location(l)) {
+                out.push_str(&format!("\t.loc\t{location}\n"));
+                continue;
+            }
+            // Comments that LLVM sets apart by blanks are about its blocks and loops; those behind a tab belong to the text.
+            let code = line.split_once("  //").map_or(line, |(code, _)| code.trim_end());
+            if line.is_empty() || !code.is_empty() && !code.starts_with("//") {
+                self.append_labels(out, code);
+                out.push('\n');
             }
         }
+    }
+
+    /// What follows `.loc`: file, line and column, and behind them the calls that inlining has dissolved. LLVM writes them as
+    /// `// src/c.rs:7:14 @[ src/b.rs:40:9 @[ src/a.rs:30:5 ] ]`.
+    fn location(&mut self, arguments: &'a str) -> Option<String> {
+        let (place, comment) = arguments.split_once("//").unwrap_or((arguments, ""));
+        let mut words = place.split_whitespace();
+        let (file, line, column) = (words.next()?, words.next()?, words.next()?);
+        let mut location = format!("{} {line} {column}", self.file(file));
+        let mut start = " // ";
+        for call in comment.split('@').skip(1) {
+            let mut parts = call.trim_matches(['[', ']', ' ']).rsplitn(3, ':');
+            if let (Some(column), Some(line), Some(file)) = (parts.next(), parts.next(), parts.next()) {
+                location.push_str(&format!("{start}@{}:{line}:{column}", self.file(file)));
+                start = "";
+            }
+        }
+        Some(location)
+    }
+
+    /// The new number of a file, given by its name or its old number.
+    fn file(&mut self, file: &'a str) -> usize {
+        let name = file.parse().map_or(file, |number| self.names.get(&number).copied().unwrap_or_default());
+        let known = self.files.iter().position(|&f| f == name);
+        1 + known.unwrap_or_else(|| {
+            self.files.push(name);
+            self.files.len() - 1
+        })
     }
 
     /// Copies a line; in `$L__BB12_3` the 12, which counts the crate's functions, becomes the new number.
@@ -153,11 +182,4 @@ impl Renumber {
             *next - 1
         })
     }
-}
-
-/// The file number of a `.loc` line, and its line and column. Later LLVMs append the inlining site, which refers to a debug section: dropped.
-fn parse_loc(arguments: &str) -> Option<(u32, String)> {
-    let mut words = arguments.split([' ', '\t', ',']).filter(|w| !w.is_empty());
-    let file = words.next()?.parse().ok()?;
-    Some((file, format!("{} {}", words.next()?, words.next()?)))
 }

@@ -18,18 +18,22 @@ const PTX: &str = r#"//
 ;
 .global .align 4 .b8 table[8] = {1, 0, 0, 0, 2, 0, 0, 0};
 .global .align 1 .b8 message[3] = {123, 125, 59};
-	// .globl	first
+	// .globl	first                         // -- Begin function first
 .visible .entry first(
 	.param .u64 .ptr .align 1 first_param_0
 )
 {
 	.reg .b32 	%r<3>;
 $L__func_begin4:
-	.loc	7 164 0
+	.loc	7 164 0                         // src/a.rs:164:0
+
+// %bb.0:
 	mov.u32 %r1, dyn_smem;
-$L__BB4_1:
+$L__BB4_1:                              // =>This Inner Loop Header: Depth=1
+                                        // implicit-def: $r2
 	{ // a scope
-	.loc	2 10 5
+	.loc	2 10 5                          // src/b {.rs:10:5 @[ rust-src/core/src/iter.rs:9:13 @[ src/a.rs:170:9 ] ]
+	// begin inline asm
 $L__tmp9:
 	@%p1 bra 	$L__BB4_1;
 	}
@@ -76,16 +80,19 @@ const FIRST: &str = r#".version 7.8
 {
 	.reg .b32 	%r<3>;
 	.loc	1 164 0
+
 	mov.u32 %r1, dyn_smem;
 $L__BB0_1:
 	{ // a scope
-	.loc	2 10 5
+	.loc	2 10 5 // @3:9:13@1:170:9
+	// begin inline asm
 	@%p1 bra 	$L__BB0_1;
 	}
 	ret;
 }
-	.file	1 "./src/a.rs"
-	.file	2 "./src/b {.rs"
+	.file	1 "src/a.rs"
+	.file	2 "src/b {.rs"
+	.file	3 "rust-src/core/src/iter.rs"
 "#;
 
 const SECOND: &str = r#".version 7.8
@@ -117,8 +124,8 @@ $L__BB0_1:
 $L__BB1_2:
 	ret;
 }
-	.file	1 "./src/c.rs"
-	.file	2 "./src/b {.rs"
+	.file	1 "src/c.rs"
+	.file	2 "src/b {.rs"
 "#;
 
 #[test]

@@ -18,7 +18,7 @@ use crate::{
     memory::POISON,
     options::Completion,
     regs::LANES,
-    report::{Kind, Report},
+    report::{Kind, Report, SourceLine},
     shadow::{Clocks, Shadow},
 };
 
@@ -238,7 +238,7 @@ impl<'a> Block<'a> {
                 Status::Polling(address, _) => format!("polling the mbarrier at shared + {:#x}", address - SHARED_BASE),
                 Status::Done => "exited".to_string(),
             };
-            let source = place.source.last().map_or(String::new(), |line| format!(" at {line}"));
+            let source = SourceLine::in_kernel(&place.source).map_or(String::new(), |line| format!(" at {line}"));
             text += &format!(
                 "\n    warp {}: {what}, ptx line {} `{}`{source}",
                 warp.index, place.ptx_line, place.instruction

@@ -2,7 +2,7 @@
 
 use super::{Block, Context, warp::Warp};
 use crate::{
-    report::{Address, Kind, Place, Report, Side, SourceLine},
+    report::{Address, Kind, Place, Report, Side},
     shadow::Hazard,
 };
 
@@ -18,12 +18,6 @@ pub(crate) fn place(context: &Context<'_>, site: u32) -> Place {
     };
     let source = crate::debug::source(context.module, function, at);
     Place { ptx_line: instruction.line, instruction: context.module.written(instruction), source }
-}
-
-impl SourceLine {
-    pub(crate) fn new(file: &str, line: u32, column: u32) -> SourceLine {
-        SourceLine { file: file.into(), line, column, function: None }
-    }
 }
 
 impl<'a> Block<'a> {

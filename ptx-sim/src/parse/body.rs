@@ -12,9 +12,8 @@ const MAX_DEPTH: usize = 64;
 
 impl Parser<'_> {
     pub(super) fn function(&mut self) -> Result<(), ParseError> {
-        let index = self.module.functions.len();
         let mut function =
-            Function { index, line: self.line(), entry: self.kind() == Kind::Word(".entry"), ..Function::default() };
+            Function { line: self.line(), entry: self.kind() == Kind::Word(".entry"), ..Function::default() };
         self.at += 1;
         let mut scopes = Scopes::new();
         let mut returns = Vec::new();

@@ -14,7 +14,6 @@ use std::{
 use crate::{
     ParseError,
     ast::{Entry, Function, Location, Module, Operand, RegClass, Space, Symbol, Variable},
-    dwarf::{Section, scopes},
     lex::{Kind, Token, lex},
 };
 
@@ -30,7 +29,6 @@ impl Module {
             tokens: lex(text)?,
             at: 0,
             location: 0,
-            sections: HashMap::new(),
             module: Module {
                 id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
                 version: (0, 0),
@@ -40,17 +38,11 @@ impl Module {
                 globals: Vec::new(),
                 functions: Vec::new(),
                 entries: Vec::new(),
-                scopes: Vec::new(),
-                inlining: Vec::new(),
                 text: text.into(),
             },
         };
         parser.module()?;
-        let empty = Section::default();
-        let section = |name| parser.sections.get(name).unwrap_or(&empty);
-        parser.module.scopes = scopes(section(".debug_info"), section(".debug_abbrev"));
         let mut module = parser.module;
-        module.inlining = vec![Default::default(); module.functions.len()];
         module.entries = module.functions.iter().filter(|f| f.entry && f.defined).map(|f| entry(&module, f)).collect();
         Ok(module)
     }
@@ -151,7 +143,6 @@ struct Parser<'t> {
     at: usize,
     location: u32,
     module: Module,
-    sections: HashMap<&'t str, Section>,
 }
 
 impl<'t> Parser<'t> {
@@ -287,13 +278,11 @@ impl<'t> Parser<'t> {
 
     /// `.loc file line column[, function_name L, inlined_at file line column]`; line 0 means "no line": the previous one stays.
     fn loc(&mut self) -> Result<(), ParseError> {
+        let at = self.tokens.get(self.at).map_or(0, |token| token.at);
         self.at += 1;
         let (file, line, column) = (self.int()? as u32, self.int()? as u32, self.int()? as u32);
         if line != 0 {
-            let location = Location { file, line, column };
-            if self.module.locations.last() != Some(&location) {
-                self.module.locations.push(location);
-            }
+            self.module.locations.push(Location { file, line, column, at });
             self.location = self.module.locations.len() as u32 - 1;
         }
         while self.accept(',') {
@@ -309,35 +298,18 @@ impl<'t> Parser<'t> {
         Ok(())
     }
 
-    /// `.section .debug_info { .b8 1, 2 .b64 $L__tmp0 }`
+    /// `.section .debug_info { .b8 1, 2 .b64 $L__tmp0 }`: nothing in it is of use here.
     fn section(&mut self) -> Result<(), ParseError> {
         self.at += 1;
-        let name = self.word("a section name")?;
+        self.word("a section name")?;
         self.expect('{')?;
-        let mut section = Section::default();
-        let mut width = 1;
         loop {
             match self.next() {
-                Kind::Punct('}') => break,
-                Kind::Word(ty @ (".b8" | ".b16" | ".b32" | ".b64")) => {
-                    width = type_bytes(&ty[1..]).unwrap_or(1) as usize
-                }
-                Kind::Int(value) => section.bytes.extend_from_slice(&value.to_le_bytes()[..width]),
-                Kind::Word(label) => {
-                    // Offsets into another section are written as its name: all of them begin there.
-                    section.labels.insert(section.bytes.len(), label.into());
-                    section.bytes.resize(section.bytes.len() + width, 0);
-                    // `label+4`, `label-other`
-                    while matches!(self.kind(), Kind::Punct('+' | '-')) {
-                        self.at += 2;
-                    }
-                }
+                Kind::Punct('}') => return Ok(()),
                 Kind::End => return self.expected("`}` at the end of the section"),
                 _ => {}
             }
         }
-        self.sections.insert(name, section);
-        Ok(())
     }
 
     /// A function or a variable, with its linkage words.

@@ -65,8 +65,6 @@ impl Scopes {
         if let Some(outer) = self.stack.last_mut() {
             outer.unresolved.extend(scope.unresolved);
         }
-        // The compiler's own labels are unique; debug sections refer to them.
-        function.labels.extend(scope.labels.into_iter().filter(|(name, _)| name.starts_with("$L__")));
     }
 
     pub fn label(&mut self, name: &str, at: u32) -> bool {
