@@ -16,6 +16,8 @@ use crate::scan::{self, Item, Kind};
 pub struct Ptx<'a> {
     header: Vec<&'a str>,
     files: HashMap<u32, &'a str>,
+    /// Files by the names that comments give them, which are relative to a crate; `None` where these mean two files.
+    relative: HashMap<&'a str, Option<&'a str>>,
     items: Vec<Item<'a>>,
 }
 
@@ -25,7 +27,7 @@ impl<'a> Ptx<'a> {
     /// # Errors
     /// [`Error::Ptx`] where the text is not what rustc writes.
     pub fn parse(text: &'a str) -> Result<Self, Error> {
-        let mut ptx = Self { header: Vec::new(), files: HashMap::new(), items: Vec::new() };
+        let mut ptx = Self { header: Vec::new(), files: HashMap::new(), relative: HashMap::new(), items: Vec::new() };
         for item in scan::items(text)? {
             match item.kind {
                 Kind::Header => ptx.header.push(item.text),
@@ -38,6 +40,16 @@ impl<'a> Ptx<'a> {
                 // Debug sections refer to every function at once, and `.loc` with its comment needs none of them.
                 Kind::Section => {}
                 Kind::Entry | Kind::Function | Kind::Variable => ptx.items.push(item),
+            }
+        }
+        // A comment begins with the place that the directive gives.
+        let directives = ptx.items.iter().flat_map(|item| item.text.lines()).filter_map(|line| line.strip_prefix(LOC));
+        for directive in directives {
+            let number = directive.split(' ').next().and_then(|number| number.parse().ok());
+            let own = directive.split_once("// ").and_then(|(_, comment)| place(comment.split(" @[").next()?));
+            if let (Some(&file), Some((relative, ..))) = (number.and_then(|n: u32| ptx.files.get(&n)), own) {
+                let known = ptx.relative.entry(relative).or_insert(Some(file));
+                *known = known.filter(|&known| known == file);
             }
         }
         Ok(ptx)
@@ -53,7 +65,7 @@ impl<'a> Ptx<'a> {
     pub fn module(&self, symbol: &str, directives: &str) -> Option<String> {
         let entry = self.items.iter().find(|i| i.kind == Kind::Entry && i.name == symbol)?;
         let needed = self.needed(entry);
-        let mut numbers = Renumber { names: &self.files, files: vec![], labels: HashMap::new(), next: HashMap::new() };
+        let mut numbers = Renumber { ptx: self, files: vec![], labels: HashMap::new(), next: HashMap::new() };
         let mut out = self.header.join("\n");
         out.push('\n');
         for item in self.items.iter().filter(|i| i.kind != Kind::Entry && needed.contains(i.name)) {
@@ -99,10 +111,19 @@ pub fn without_lines(ptx: &str) -> String {
     ptx.lines().filter(|line| !is_line_info(line)).flat_map(|line| [line, "\n"]).collect()
 }
 
+/// How a line directive begins.
+const LOC: &str = "\t.loc\t";
+
+/// File, line and column out of a comment.
+fn place(text: &str) -> Option<(&str, &str, &str)> {
+    let mut parts = text.trim_matches(['[', ']', ' ']).rsplitn(3, ':');
+    let (column, line, file) = (parts.next()?, parts.next()?, parts.next()?);
+    Some((file, line, column))
+}
+
 /// New numbers for labels and source files, in the order of their first use.
 struct Renumber<'a> {
-    /// Names of files by their old numbers.
-    names: &'a HashMap<u32, &'a str>,
+    ptx: &'a Ptx<'a>,
     /// Names of files; the new number is the position, from 1.
     files: Vec<&'a str>,
     /// (label's stem, old number) to new number.
@@ -118,13 +139,15 @@ impl<'a> Renumber<'a> {
             if line.starts_with("$L__tmp") || line.starts_with("$L__func_") {
                 continue;
             }
-            if let Some(location) = line.strip_prefix("\t.loc\t").and_then(|l| self.location(l)) {
+            if let Some(location) = line.strip_prefix(LOC).and_then(|l| self.location(l)) {
                 out.push_str(&format!("\t.loc\t{location}\n"));
                 continue;
             }
             // Comments that LLVM sets apart by blanks are about its blocks and loops; those behind a tab belong to the text.
             let code = line.split_once("  //").map_or(line, |(code, _)| code.trim_end());
-            if line.is_empty() || !code.is_empty() && !code.starts_with("//") {
+            // Without comments, a blank line stands before the end.
+            let is_blank = line.is_empty() || line.ends_with("// -- End function");
+            if is_blank || !code.is_empty() && !code.starts_with("//") {
                 self.append_labels(out, code);
                 out.push('\n');
             }
@@ -134,14 +157,13 @@ impl<'a> Renumber<'a> {
     /// What follows `.loc`: file, line and column, and behind them the calls that inlining has dissolved. LLVM writes them as
     /// `// src/c.rs:7:14 @[ src/b.rs:40:9 @[ src/a.rs:30:5 ] ]`.
     fn location(&mut self, arguments: &'a str) -> Option<String> {
-        let (place, comment) = arguments.split_once("//").unwrap_or((arguments, ""));
-        let mut words = place.split_whitespace();
+        let (own, comment) = arguments.split_once("//").unwrap_or((arguments, ""));
+        let mut words = own.split_whitespace();
         let (file, line, column) = (words.next()?, words.next()?, words.next()?);
         let mut location = format!("{} {line} {column}", self.file(file));
         let mut start = " // ";
         for call in comment.split('@').skip(1) {
-            let mut parts = call.trim_matches(['[', ']', ' ']).rsplitn(3, ':');
-            if let (Some(column), Some(line), Some(file)) = (parts.next(), parts.next(), parts.next()) {
+            if let Some((file, line, column)) = place(call) {
                 location.push_str(&format!("{start}@{}:{line}:{column}", self.file(file)));
                 start = "";
             }
@@ -149,9 +171,12 @@ impl<'a> Renumber<'a> {
         Some(location)
     }
 
-    /// The new number of a file, given by its name or its old number.
+    /// The new number of a file, given by its old number or by the name that comments give it.
     fn file(&mut self, file: &'a str) -> usize {
-        let name = file.parse().map_or(file, |number| self.names.get(&number).copied().unwrap_or_default());
+        let name = match file.parse::<u32>() {
+            Ok(number) => self.ptx.files.get(&number).copied().unwrap_or_default(),
+            Err(_) => self.ptx.relative.get(file).copied().flatten().unwrap_or(file),
+        };
         let known = self.files.iter().position(|&f| f == name);
         1 + known.unwrap_or_else(|| {
             self.files.push(name);

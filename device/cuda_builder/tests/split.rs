@@ -39,6 +39,7 @@ $L__tmp9:
 	}
 	ret;
 $L__func_end4:
+                                        // -- End function
 }
 	// .globl	second
 .visible .entry second(
@@ -62,7 +63,7 @@ $L__BB6_1:
 }
 	.file	2 "./src/b {.rs"
 	.file	3 "./src/c.rs"
-	.file	7 "./src/a.rs"
+	.file	7 "./mine/src/a.rs"
 	.section	.debug_macinfo	{	.b8 0 }
 "#;
 
@@ -89,8 +90,9 @@ $L__BB0_1:
 	@%p1 bra 	$L__BB0_1;
 	}
 	ret;
+
 }
-	.file	1 "src/a.rs"
+	.file	1 "mine/src/a.rs"
 	.file	2 "src/b {.rs"
 	.file	3 "rust-src/core/src/iter.rs"
 "#;
