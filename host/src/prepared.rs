@@ -54,6 +54,10 @@ mod tests {
     fn parameters_have_no_padding() {
         let fields = 4 * size_of::<Tensor>() + size_of::<Lse>() + size_of::<Window>() + 2 * 4 + size_of::<TileOrder>();
         assert_eq!(size_of::<FwdParams>(), fields);
+        assert_eq!(size_of::<SplitParams>(), size_of::<FwdParams>() + size_of::<Partials>());
+        let combine = size_of::<Partials>() + size_of::<Tensor>() + size_of::<Lse>() + 2 * size_of::<FastDiv>();
+        assert_eq!(size_of::<CombineParams>(), combine);
+        assert_eq!(size_of::<Partials>(), 2 * 8 + 2 * 4 + size_of::<FastDiv>() + 4);
         assert_eq!(size_of::<Tensor>(), 3 * 8 + 4 * 4);
         assert_eq!(size_of::<Lse>(), 3 * 8);
         assert_eq!(size_of::<Window>(), 3 * 4);

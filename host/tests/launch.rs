@@ -47,6 +47,50 @@ fn a_launch_is_what_was_planned() -> Result<(), Error> {
 }
 
 #[test]
+fn a_split_launch_is_two_kernels_on_one_workspace() -> Result<(), Error> {
+    with_ptx();
+    let attention = Attention::new(FakeDriver::new("h200"));
+    let few = |address: u64, room: u64| {
+        let view = |n: u64, rows: usize| TensorView::bshd(address + (n << 30), 1 << 28, DType::Bf16, [2, rows, 4, 128]);
+        let f = Forward::new(view(0, 20), view(1, 4096), view(2, 4096), view(3, 20));
+        f.workspace(Workspace { address: room, bytes: 1 << 29 })
+    };
+    let f = few(1 << 40, 1 << 45);
+    let plan = attention.plan(&f)?;
+    assert_eq!((plan.entry.symbol, plan.entry.grid), ("fwd_bf16_d128_full_128x64_split", Grid::Split));
+    attention.load(&plan)?;
+    assert_eq!(attention.driver().loaded(), ["fwd_bf16_d128_full_128x64_split", "combine_bf16_d128"]);
+    let launch = |f: &Forward<'_>| {
+        // SAFETY: nothing runs.
+        unsafe { attention.launch(&plan, f, &7) }
+    };
+    launch(&f)?;
+    launch(&few(1 << 41, 1 << 46))?;
+    let small = Workspace { address: 1 << 45, bytes: plan.workspace - 1 };
+    let message = launch(&Forward { workspace: Some(small), ..f }).expect_err("too small").to_string();
+    assert!(message.contains("workspace.bytes") && message.contains(&plan.workspace.to_string()), "{message}");
+
+    let slices = 32;
+    let rows = slices * 2 * 4 * 20;
+    assert_eq!(plan.workspace, rows * 129 * 4);
+    let launches = attention.driver().launches();
+    assert_eq!(launches.len(), 4, "nothing else was launched");
+    for (pair, [tensors, room]) in launches.chunks(2).zip([[1u64 << 40, 1 << 45], [1 << 41, 1 << 46]]) {
+        let [forward, combine] = pair else { panic!("{pair:?}") };
+        assert_eq!((forward.grid, forward.stream, combine.stream), ([8 * slices as u32, 1, 1], 7, 7));
+        assert_eq!((combine.grid, combine.threads, combine.smem_bytes), ([2 * 4 * 20 * 16 / 128, 1, 1], 128, 0));
+        let word = |bytes: &[u8], at: usize| u64::from_ne_bytes(bytes[at..][..8].try_into().expect("8 bytes"));
+        let partials = |bytes: &[u8], at| [word(bytes, at), word(bytes, at + 8)];
+        let expected = [room, room + rows * 512];
+        assert_eq!(forward.params.len(), size_of::<spec::SplitParams>());
+        assert_eq!(partials(&forward.params, std::mem::offset_of!(spec::SplitParams, partials)), expected);
+        assert_eq!(partials(&combine.params, std::mem::offset_of!(spec::CombineParams, partials)), expected);
+        assert_eq!(word(&combine.params, std::mem::offset_of!(spec::CombineParams, o)), tensors + (3 << 30));
+    }
+    Ok(())
+}
+
+#[test]
 fn a_plan_serves_other_tensors_of_its_problem_and_no_other_problem() -> Result<(), Error> {
     with_ptx();
     let attention = Attention::new(FakeDriver::new("h200"));

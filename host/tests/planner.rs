@@ -29,12 +29,16 @@ const CASES: &[Case] = &[
     // A key head that does not fit alone: only the query heads that share it run together.
     Case { card: "l4", sizes: [1, 8, 2, 131072, 131072, 128], mask: Mask::Causal, softcap: None, entry: "fwd_f16_d128_causal_128x64", tiles: 8192, group: 4 },
     // Shorter, then ever fewer queries for the card: smaller tiles.
-    Case { card: "h200", sizes: [32, 32, 32, 512, 512, 64], mask: Mask::Full, softcap: None, entry: "fwd_f16_d64_full_128x64", tiles: 4096, group: 1 },
+    Case { card: "h200", sizes: [32, 32, 32, 512, 512, 64], mask: Mask::Full, softcap: None, entry: "fwd_f16_d64_full_128x64_s3", tiles: 4096, group: 1 },
+    Case { card: "h200", sizes: [32, 32, 32, 512, 512, 64], mask: Mask::Causal, softcap: None, entry: "fwd_f16_d64_causal_64x64_s3", tiles: 8192, group: 256 },
+    Case { card: "l4", sizes: [32, 32, 32, 512, 512, 64], mask: Mask::Causal, softcap: None, entry: "fwd_f16_d64_causal_128x64", tiles: 4096, group: 128 },
     Case { card: "h200", sizes: [2, 32, 32, 512, 512, 64], mask: Mask::Full, softcap: None, entry: "fwd_f16_d64_full_64x128_k2", tiles: 512, group: 1 },
     Case { card: "h200", sizes: [2, 16, 16, 512, 512, 64], mask: Mask::Full, softcap: None, entry: "fwd_f16_d64_full_64x128_k2", tiles: 256, group: 1 },
-    Case { card: "h200", sizes: [1, 8, 8, 512, 512, 64], mask: Mask::Full, softcap: None, entry: "fwd_f16_d64_full_32x128_k2", tiles: 128, group: 1 },
+    Case { card: "h200", sizes: [1, 8, 8, 512, 512, 64], mask: Mask::Full, softcap: None, entry: "fwd_f16_d64_full_32x128_k2_s4", tiles: 128, group: 1 },
+    Case { card: "h200", sizes: [1, 8, 8, 512, 512, 64], mask: Mask::Causal, softcap: None, entry: "fwd_f16_d64_causal_16x128_k4_s3", tiles: 256, group: 8 },
+    Case { card: "h200", sizes: [1, 10, 10, 512, 512, 64], mask: Mask::Causal, softcap: None, entry: "fwd_f16_d64_causal_32x128_k2", tiles: 160, group: 10 },
     Case { card: "h200", sizes: [2, 8, 8, 512, 512, 64], mask: Mask::Full, softcap: None, entry: "fwd_f16_d64_full_64x64", tiles: 128, group: 1 },
-    Case { card: "h200", sizes: [2, 8, 8, 512, 512, 64], mask: Mask::Causal, softcap: None, entry: "fwd_f16_d64_causal_32x128_k2", tiles: 256, group: 16 },
+    Case { card: "h200", sizes: [2, 8, 8, 512, 512, 64], mask: Mask::Causal, softcap: None, entry: "fwd_f16_d64_causal_32x64_k2_s4", tiles: 256, group: 16 },
     Case { card: "l4", sizes: [2, 16, 16, 512, 512, 64], mask: Mask::Full, softcap: None, entry: "fwd_f16_d64_full_128x64", tiles: 128, group: 1 },
     Case { card: "l4", sizes: [2, 8, 8, 512, 512, 64], mask: Mask::Full, softcap: None, entry: "fwd_f16_d64_full_64x128_k2", tiles: 128, group: 1 },
     Case { card: "l4", sizes: [1, 8, 8, 512, 512, 64], mask: Mask::Full, softcap: None, entry: "fwd_f16_d64_full_64x64", tiles: 64, group: 1 },
@@ -94,6 +98,46 @@ fn the_planner_chooses() {
         assert!(!plan.reason.is_empty());
     };
     CASES.iter().for_each(check);
+}
+
+/// `card, [batch, heads_q, heads_k, seqlen_q, seqlen_k, head_dim], mask -> entry, blocks, slices` where there is a workspace.
+type Split = (&'static str, [usize; 6], Mask, &'static str, u32, u64);
+#[rustfmt::skip]
+const SPLITS: &[Split] = &[
+    ("h200", [1, 32, 8, 128, 8192, 128], Mask::Full, "fwd_f16_d128_full_128x64_split", 256, 8),
+    ("h200", [4, 32, 32, 128, 8192, 128], Mask::Causal, "fwd_f16_d128_causal_128x64_split", 256, 2),
+    ("h200", [1, 32, 8, 1, 8192, 104], Mask::Full, "fwd_f16_d128_full_128x64_split", 256, 8),
+    ("l4", [1, 8, 8, 100, 4096, 64], Mask::Full, "fwd_f16_d64_full_128x64_split", 112, 14),
+    // No more than 32, and no less than two blocks of keys each.
+    ("h200", [1, 1, 1, 100, 65536, 64], Mask::Full, "fwd_f16_d64_full_128x64_split", 32, 32),
+    ("h200", [1, 1, 1, 100, 2048, 64], Mask::Full, "fwd_f16_d64_full_128x64_split", 16, 16),
+    // Queries enough, too few keys, a mask or a head dim without such an entry.
+    ("h200", [8, 32, 32, 2048, 2048, 64], Mask::Full, "fwd_f16_d64_full_128x32", 4096, 0),
+    ("h200", [1, 8, 8, 512, 512, 64], Mask::Full, "fwd_f16_d64_full_32x128_k2_s4", 128, 0),
+    ("h200", [1, 8, 8, 128, 8192, 64], SLIDING, "fwd_f16_d64_local_128x64", 8, 0),
+    ("h200", [1, 8, 8, 128, 8192, 256], Mask::Full, "fwd_f16_d256_full_64x32", 16, 0),
+];
+
+#[test]
+fn a_workspace_lets_blocks_share_keys() {
+    let check = |(card, sizes, mask, entry, blocks, slices): &Split| {
+        let capabilities = Capabilities::profile(card).expect("a known card");
+        let name = format!("{card} {sizes:?} {mask:?}");
+        let case = Case { card, sizes: *sizes, mask: *mask, softcap: None, entry, tiles: 0, group: 0 };
+        let alone = forward(&problem(&case));
+        let bytes = workspace_bytes(&alone, capabilities, &Tuning::new()).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let [batch, heads, _, seqlen_q, ..] = sizes.map(|size| size as u64);
+        let columns = plan(&alone, capabilities).expect("valid").entry.head_dim;
+        assert_eq!(bytes, slices * batch * heads * seqlen_q * (u64::from(columns) + 1) * 4, "{name}");
+        let with = |bytes| plan(&alone.workspace(Workspace { address: 6 << 44, bytes }), capabilities).expect("valid");
+        let planned = with(bytes.max(16));
+        assert_eq!((planned.entry.symbol, planned.grid[0], planned.workspace), (*entry, *blocks, bytes), "{name}");
+        if bytes > 0 {
+            let [less, none] = [with(bytes - 1), plan(&alone, capabilities).expect("valid")];
+            assert_eq!((less.entry, less.workspace), (none.entry, 0), "{name}: what does not suffice is not used");
+        }
+    };
+    SPLITS.iter().for_each(check);
 }
 
 #[test]

@@ -98,6 +98,14 @@ const CASES: &[Case] = &[
     Case { name: "no such entry", change: |f| f.config = Some("fwd_f8"), kind: Invalid, says: &["config", "fwd_f8", "name of an entry"] },
     Case { name: "entry of another type", change: |f| f.config = Some("fwd_bf16_d64_full_128x64"), kind: Invalid, says: &["fwd_bf16", "needs f16"] },
     Case { name: "entry of another mask", change: |f| f.config = Some("fwd_f16_d64_causal_128x64"), kind: Invalid, says: &["mask full"] },
+    Case { name: "workspace misaligned", change: |f| f.workspace = Some(Workspace { address: 6 * FAR + 8, bytes: 64 }), kind: Invalid, says: &["workspace.address", "multiple of 16"] },
+    Case { name: "workspace null", change: |f| f.workspace = Some(Workspace { address: 0, bytes: 64 }), kind: Invalid, says: &["workspace.address: 0x0", "device address"] },
+    Case { name: "workspace of nothing", change: |f| f.workspace = Some(Workspace { address: 6 * FAR, bytes: 0 }), kind: Invalid, says: &["workspace.bytes: 0", "1 or more"] },
+    Case { name: "workspace beyond 64 bits", change: |f| f.workspace = Some(Workspace { address: 6 * FAR, bytes: u64::MAX }), kind: Invalid, says: &["workspace.bytes", "64 bits"] },
+    Case { name: "workspace over q", change: |f| f.workspace = Some(Workspace { address: f.q.address - 16, bytes: 17 }), kind: Invalid, says: &["workspace must not overlap q.address"] },
+    Case { name: "workspace over o", change: |f| f.workspace = Some(Workspace { address: f.o.address, bytes: 1 }), kind: Invalid, says: &["workspace must not overlap o.address"] },
+    Case { name: "workspace over lse", change: |f| { f.lse = Some(lse(5 * FAR)); f.workspace = Some(Workspace { address: 5 * FAR, bytes: 16 }) }, kind: Invalid, says: &["workspace must not overlap lse.address"] },
+    Case { name: "no workspace for an entry that needs one", change: |f| f.config = Some("fwd_f16_d64_full_128x64_split"), kind: Invalid, says: &["workspace.bytes: 0", "128x64_split needs 266240"] },
     Case { name: "entry too narrow", change: |f| f.config = Some("fwd_f16_d32_full_128x64"), kind: Invalid, says: &["head_dim 64"] },
 ];
 

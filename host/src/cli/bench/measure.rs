@@ -1,7 +1,7 @@
 //! Measuring launches on a GPU.
 use super::statistics::quantile;
 use crate::reference::Memory;
-use crate::{Attention, Driver, Error, Forward, Plan, RawBuffer, RawDriver, RawStream};
+use crate::{Attention, Driver, Error, Forward, Plan, RawBuffer, RawDriver, RawStream, Workspace};
 use serde::Serialize;
 use std::time::Instant;
 
@@ -47,7 +47,13 @@ impl<'a> Bench<'a> {
         let outputs = [driver.allocate(o)?, driver.allocate(lse)?];
         let [o, lse] = [&outputs[0], &outputs[1]].map(|buffer| driver.address(buffer));
         buffers.extend(outputs);
-        let forward = memory.forward(&inputs, o, lse);
+        let mut forward = memory.forward(&inputs, o, lse);
+        let bytes = attention.workspace_bytes(&forward)?;
+        if bytes > 0 {
+            let buffer = driver.allocate(bytes as usize)?;
+            forward = forward.workspace(Workspace { address: driver.address(&buffer), bytes });
+            buffers.push(buffer);
+        }
         let plan = attention.plan(&forward)?;
         attention.load(&plan)?;
         let flush = driver.allocate((2 * attention.capabilities().l2_bytes as usize).max(1))?;
