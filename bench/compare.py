@@ -15,6 +15,7 @@ a wrong one ends the run with exit code 1 after everything is written.
 """
 import argparse
 import json
+import math
 import os
 import random
 import shlex
@@ -172,6 +173,7 @@ def arguments():
     ap.add_argument("--growing", action="store_true", help="keys times 4, and times a ramp of 1 to 30, instead of normal keys")
     ap.add_argument("--rounds", type=int, default=3)
     ap.add_argument("--no-lse", action="store_true", help="FerroFlash writes no LSE (FlashAttention-2 always does)")
+    ap.add_argument("--seconds", type=float, default=math.inf, help="begin no further shape after so long; what is left out is listed")
     ap.add_argument("--seed", type=int, default=1)
     ap.add_argument("--no-overhead", action="store_true", help="do not measure the host's side of a launch")
     ap.add_argument("--out", help="JSON file")
@@ -192,7 +194,7 @@ def main():
     print(json.dumps(about), flush=True)
     with open(args.suites) as file:
         suites = json.load(file)
-    rows = []
+    rows, left_out, start = [], [], time.monotonic()
     for suite, shapes in suites.items():
         if args.only and suite not in args.only:
             continue
@@ -201,9 +203,13 @@ def main():
             for inputs in ["x4", "ramp"] if args.growing else ["normal"]:
                 for dtype in dtypes:
                     case = cases.Case(shape, dtype, inputs, args.layout)
-                    if not args.match or args.match in case.label():
-                        rows += run(suite, case, args, rng)
-                        torch.cuda.empty_cache()
+                    if args.match and args.match not in case.label():
+                        continue
+                    if time.monotonic() - start > args.seconds:
+                        left_out.append(case.label())
+                        continue
+                    rows += run(suite, case, args, rng)
+                    torch.cuda.empty_cache()
         about["clocks"][f"after {suite}"] = clocks()
     entries, gap = report.summary(rows), report.dtype_gap(rows)
     print("\n" + report.table(rows) + "\n\n" + report.summary_table(entries))
@@ -215,10 +221,12 @@ def main():
     wrong = [row["label"] for row in rows if row["peer"] == "ferroflash" and not row["check"]["passed"]]
     if args.out:
         with open(args.out, "w") as file:
-            json.dump({**about, "summary": entries, "bf16_gap": gap, "host_us": overhead, "wrong": wrong, "rows": rows}, file, indent=1)
+            json.dump({**about, "summary": entries, "bf16_gap": gap, "host_us": overhead, "wrong": wrong, "left_out": left_out, "rows": rows}, file, indent=1)
     if args.svg:
         with open(args.svg, "w") as file:
             file.write(report.svg(rows, f"Speed relative to FlashAttention-2, {about['device']}"))
+    if left_out:
+        print("left out: " + "; ".join(left_out), file=sys.stderr)
     if wrong:
         print("WRONG: " + "; ".join(sorted(set(wrong))), file=sys.stderr)
     return 1 if wrong else 0

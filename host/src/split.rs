@@ -32,7 +32,7 @@ impl Split {
             return Ok(None);
         };
         let heads = (p.batch * p.heads_q) as u64;
-        let threads = (heads.saturating_mul(p.seqlen_q as u64)).saturating_mul(u64::from(COMBINES[index].row_threads));
+        let threads = (heads.saturating_mul(p.seqlen_q as u64)).saturating_mul(u64::from(COMBINES[index].row_chunks));
         let (rows, slices) = (FastDiv::new(p.seqlen_q as u32), FastDiv::new(slices(p, entry, capabilities)));
         match (rows, slices) {
             (Some(rows), Some(slices)) if threads < 1 << 31 => {

@@ -41,6 +41,8 @@ enum Fills {
     PerCent(u64),
     /// As many as the device holds at once.
     Device,
+    /// No more than SMs.
+    OneWave,
     /// Several for each tile, with their slices of its keys, in the workspace that there is.
     Slices,
 }
@@ -96,6 +98,10 @@ impl Line {
         Line { fills: Fills::Device, ..self }
     }
 
+    const fn in_one_wave(self) -> Self {
+        Line { fills: Fills::OneWave, ..self }
+    }
+
     const fn if_slices_help(self) -> Self {
         Line { fills: Fills::Slices, ..self }
     }
@@ -117,17 +123,13 @@ const BIG: &[Class] = &[Class::A100, Class::Hopper];
 #[rustfmt::skip]
 const TABLE: &[Line] = &[
     Line::new(64, [128, 32], "long: the next scores are under way during this block's exponentials").with_keys(2048).if_it_fills(),
-    Line::new(64, [64, 64], "short and causal: 64 queries end sooner than 128, two stages are under way (H200, 32x32 heads of 512: 152 us against 162)").only(CAUSAL).with_stages(3).on(BIG).if_it_fills(),
-    Line::new(64, [128, 64], "not long enough for the overlap's prologue to pay; two stages are under way (H200, 32x32 heads of 512: 232 us against 240)").only(FULL).with_stages(3).on(BIG).if_it_fills(),
+    Line::new(64, [64, 64], "short and causal: 64 queries end sooner than 128, two stages are under way (H200, 32x32 heads of 512: 149 us against 158)").only(CAUSAL).with_stages(3).on(BIG).if_it_fills(),
     Line::new(64, [128, 64], "not long enough for the overlap's prologue to pay: one block of 64 keys after the other").if_it_fills(),
     Line::new(64, [128, 64], SLICES).with_keys(2048).if_slices_help(),
     Line::new(64, [64, 128], "64 queries a block, 32 a warp, two warps share their keys (H200, 4x8 heads of 512: 9.8 us against 12.3 for 32)").if_blocks_per_100_sms(150),
     Line::new(64, [64, 64], "one block of 64 queries an SM (H200, 2x8 heads of 512: 6.3 us against 6.7 for 32)").only(FULL).if_blocks_per_100_sms(95),
     Line::new(64, [32, 256], "few queries, many keys: four warps share the keys of 32 queries").with_keys(2048),
-    Line::new(64, [32, 64], "few queries for this card: two blocks of 32 an SM, all loads under way (H200, 2x8 heads of 512: 6.4 us against 6.5)").only(CAUSAL).with_stages(4).if_blocks_per_100_sms(150),
-    Line::new(64, [32, 128], "few queries for this card: 32 a block, and two warps share their keys").if_blocks_per_100_sms(101),
-    Line::new(64, [16, 128], "very few queries: 16 a block, four warps share their keys (H200, 8 heads of 512: 5.15 us against 5.27 for 32)").only(CAUSAL).with_stages(3).on(&[Class::Hopper]),
-    Line::new(64, [32, 128], "few queries for this card: 32 a block, two warps share their keys, all loads under way (H200, 8 heads of 512: 4.7 us against 4.85)").only(FULL).with_stages(4).on(BIG),
+    Line::new(64, [32, 128], "few queries for this card: 32 a block, two warps share their keys, all loads under way (H200, 8 heads of 512: 4.7 us against 4.85)").only(FULL).with_stages(4).on(BIG).in_one_wave(),
     Line::new(64, [32, 128], "few queries for this card: 32 a block, and two warps share their keys (H200, 8 heads of 512: 4.9 us against 5.9 for 64)"),
     Line::new(128, [128, 48], "two blocks of 64 keys do not fit an SM, two of 48 do").on(&[Class::A100]).if_it_fills(),
     Line::new(128, [128, 64], "as many keys a block as fit (H200: 1.2x and 1.3x FlashAttention-2, full and causal)").if_it_fills(),
@@ -165,14 +167,19 @@ pub(crate) fn choose(
         return named(name, p, mask, capabilities);
     }
     if let Some(name) = tuning.best(&capabilities.name, p) {
-        let chosen = named(name, p, mask, capabilities);
-        return chosen.map(|choice| Choice { reason: MEASURED, ..choice }).map_err(|e| {
+        let measured = named(name, p, mask, capabilities).map_err(|e| {
             Error::invalid(
                 "tuning",
                 name,
                 format_args!("it does not solve this problem ({e}); run `ferroflash sweep` again"),
             )
         });
+        let choice = Choice { reason: MEASURED, ..measured? };
+        // It was measured with a workspace; without one the table decides.
+        let needed = Split::of(p, choice.entry, capabilities)?.map_or(0, |split| split.workspace());
+        if needed <= workspace {
+            return Ok(choice);
+        }
     }
     let head_dim = ENTRIES.iter().map(|e| e.head_dim).filter(|d| *d as usize >= p.head_dim).min();
     let matches = |e: &EntryInfo| {
@@ -189,6 +196,7 @@ pub(crate) fn choose(
                 Split::of(p, e, capabilities), Ok(Some(split)) if split.slices() > 1 && split.workspace() <= workspace
             ),
             Fills::Anyhow => true,
+            Fills::OneWave => tiles <= sms,
             Fills::PerCent(blocks) => tiles.saturating_mul(100) >= sms * blocks,
             Fills::Device => tiles >= sms * u64::from(capabilities.blocks_per_sm(e)),
         }

@@ -29,16 +29,16 @@ const CASES: &[Case] = &[
     // A key head that does not fit alone: only the query heads that share it run together.
     Case { card: "l4", sizes: [1, 8, 2, 131072, 131072, 128], mask: Mask::Causal, softcap: None, entry: "fwd_f16_d128_causal_128x64", tiles: 8192, group: 4 },
     // Shorter, then ever fewer queries for the card: smaller tiles.
-    Case { card: "h200", sizes: [32, 32, 32, 512, 512, 64], mask: Mask::Full, softcap: None, entry: "fwd_f16_d64_full_128x64_s3", tiles: 4096, group: 1 },
+    Case { card: "h200", sizes: [32, 32, 32, 512, 512, 64], mask: Mask::Full, softcap: None, entry: "fwd_f16_d64_full_128x64", tiles: 4096, group: 1 },
     Case { card: "h200", sizes: [32, 32, 32, 512, 512, 64], mask: Mask::Causal, softcap: None, entry: "fwd_f16_d64_causal_64x64_s3", tiles: 8192, group: 256 },
     Case { card: "l4", sizes: [32, 32, 32, 512, 512, 64], mask: Mask::Causal, softcap: None, entry: "fwd_f16_d64_causal_128x64", tiles: 4096, group: 128 },
     Case { card: "h200", sizes: [2, 32, 32, 512, 512, 64], mask: Mask::Full, softcap: None, entry: "fwd_f16_d64_full_64x128_k2", tiles: 512, group: 1 },
     Case { card: "h200", sizes: [2, 16, 16, 512, 512, 64], mask: Mask::Full, softcap: None, entry: "fwd_f16_d64_full_64x128_k2", tiles: 256, group: 1 },
     Case { card: "h200", sizes: [1, 8, 8, 512, 512, 64], mask: Mask::Full, softcap: None, entry: "fwd_f16_d64_full_32x128_k2_s4", tiles: 128, group: 1 },
-    Case { card: "h200", sizes: [1, 8, 8, 512, 512, 64], mask: Mask::Causal, softcap: None, entry: "fwd_f16_d64_causal_16x128_k4_s3", tiles: 256, group: 8 },
-    Case { card: "h200", sizes: [1, 10, 10, 512, 512, 64], mask: Mask::Causal, softcap: None, entry: "fwd_f16_d64_causal_32x128_k2", tiles: 160, group: 10 },
+    Case { card: "h200", sizes: [1, 8, 8, 512, 512, 64], mask: Mask::Causal, softcap: None, entry: "fwd_f16_d64_causal_32x128_k2", tiles: 128, group: 8 },
+    Case { card: "h200", sizes: [1, 7, 7, 640, 512, 64], mask: Mask::Full, softcap: None, entry: "fwd_f16_d64_full_32x128_k2", tiles: 140, group: 1 },
     Case { card: "h200", sizes: [2, 8, 8, 512, 512, 64], mask: Mask::Full, softcap: None, entry: "fwd_f16_d64_full_64x64", tiles: 128, group: 1 },
-    Case { card: "h200", sizes: [2, 8, 8, 512, 512, 64], mask: Mask::Causal, softcap: None, entry: "fwd_f16_d64_causal_32x64_k2_s4", tiles: 256, group: 16 },
+    Case { card: "h200", sizes: [2, 8, 8, 512, 512, 64], mask: Mask::Causal, softcap: None, entry: "fwd_f16_d64_causal_32x128_k2", tiles: 256, group: 16 },
     Case { card: "l4", sizes: [2, 16, 16, 512, 512, 64], mask: Mask::Full, softcap: None, entry: "fwd_f16_d64_full_128x64", tiles: 128, group: 1 },
     Case { card: "l4", sizes: [2, 8, 8, 512, 512, 64], mask: Mask::Full, softcap: None, entry: "fwd_f16_d64_full_64x128_k2", tiles: 128, group: 1 },
     Case { card: "l4", sizes: [1, 8, 8, 512, 512, 64], mask: Mask::Full, softcap: None, entry: "fwd_f16_d64_full_64x64", tiles: 64, group: 1 },
@@ -98,6 +98,20 @@ fn the_planner_chooses() {
         assert!(!plan.reason.is_empty());
     };
     CASES.iter().for_each(check);
+}
+
+#[test]
+fn what_was_measured_with_a_workspace_is_taken_with_one() {
+    let h200 = Capabilities::profile("h200").expect("a known card");
+    let problem = Problem { seqlen_k: 1024, ..Problem::new(DType::F16, 1, 128, 8, 128) };
+    let entry = "fwd_f16_d128_full_128x64_split";
+    let mut tuning = Tuning::new();
+    tuning.keep(&h200.name, &problem, Tuned { entry: entry.into(), microseconds: 1.0, table_microseconds: None });
+    let f = forward(&problem);
+    let bytes = workspace_bytes(&f, h200, &tuning).expect("valid");
+    let symbol = |f: &Forward<'_>| plan_with(f, h200, &tuning).expect("valid").entry.symbol;
+    assert_eq!(symbol(&f.workspace(Workspace { address: 6 << 44, bytes })), entry);
+    assert_eq!(symbol(&f), plan(&f, h200).expect("valid").entry.symbol);
 }
 
 /// `card, [batch, heads_q, heads_k, seqlen_q, seqlen_k, head_dim], mask -> entry, blocks, slices` where there is a workspace.

@@ -36,7 +36,9 @@ impl BlockRange {
         let blocks = self.end - self.start;
         let bound = |index: u32| self.start + slices.div_rem(blocks * index).0;
         let (start, end) = (bound(index), bound(index + 1));
-        let interior = (self.interior.0.clamp(start, end), self.interior.1.clamp(start, end));
+        // `clamp` would leave a panic path in the PTX.
+        let within = |block: u32| block.max(start).min(end);
+        let interior = (within(self.interior.0), within(self.interior.1));
         BlockRange { start, interior, end }
     }
 }

@@ -8,7 +8,7 @@ use crate::softmax::Softmax;
 use core::f32::consts::{LN_2, LOG2_E};
 use cuda_std::math::{ex2, fma, lg2, rcp};
 use spec::{Combine, CombineParams, Kernel, Partials, Split, SplitParams};
-use tile::{Acc, Block, Crew, GlobalRows, GlobalVec, Mma, PartialRows, SharedTile, Smem, Warp};
+use tile::{Acc, Block, GlobalRows, GlobalVec, Mma, PartialRows, SharedTile, Smem, Warp};
 
 /// One slice of a tile's keys: the results are partial ones.
 struct Slice<'p> {
@@ -66,8 +66,8 @@ const AT_ONCE: usize = 4;
 impl<E: Mma, const D: usize> Run for Combine<E, D> {
     #[inline(always)]
     fn run(p: CombineParams, block: Block<Self>, _: Smem<Self>) {
-        let thread = block.index() * Self::THREADS + block.member();
-        let (row, chunk) = (thread / Self::ROW_THREADS, thread % Self::ROW_THREADS);
+        let thread = block.launch_thread();
+        let (row, chunk) = (thread / Self::ROW_CHUNKS, thread % Self::ROW_CHUNKS);
         let (head, row) = p.rows.div_rem(row);
         if head >= p.partials.heads {
             return;

@@ -1,6 +1,6 @@
 """One launch of every entry under Nsight Compute: is the tensor pipe busy, are there bank conflicts, how much of DRAM is used.
 
-    python3 profile.py OUT.json          # in the packed folder, on a machine with PyTorch and ncu
+    python3 profile.py OUT.json [TEXT ..]   # in the packed folder, on a machine with PyTorch and ncu; only entries with one of the texts
 
 Starts itself again under ncu. Each entry does 4 x 8 heads of 2048 queries and keys at its head dim; numbers are of that launch.
 """
@@ -25,13 +25,15 @@ def table():
     return json.loads(subprocess.run(["./ferroflash", "kernels", "--json"], capture_output=True, text=True, check=True).stdout)
 
 
-def launch():
+def launch(texts):
     """What runs under ncu: one launch an entry."""
     import torch
     import ferroflash
 
     batch, heads, length = SHAPE
     for row in entries(table()):
+        if texts and not any(text in row["name"] for text in texts):
+            continue
         dtype = torch.float16 if row["dtype"] == "f16" else torch.bfloat16
         q, k, v = (torch.randn(batch, length, heads, row["head_dim"], device="cuda", dtype=dtype) for _ in range(3))
         window = (512, 0) if row["mask"] == "local" else (-1, -1)
@@ -44,9 +46,9 @@ def entries(rows):
     return [{**row, "name": row.get("name") or row.get("symbol")} for row in rows]
 
 
-def main(out):
+def main(out, *texts):
     command = ["ncu", "--clock-control", "none", "--csv", "--page", "raw", "--kernel-name", "regex:^fwd_", "--metrics", ",".join(METRICS)]
-    done = subprocess.run([*command, sys.executable, __file__, "--launch"], capture_output=True, text=True)
+    done = subprocess.run([*command, sys.executable, __file__, "--launch", *texts], capture_output=True, text=True)
     lines = [line for line in done.stdout.splitlines() if line.startswith('"')]
     rows = list(csv.DictReader(lines))[1:]  # the first row holds units
     if not rows:
@@ -63,4 +65,4 @@ def main(out):
 
 
 if __name__ == "__main__":
-    launch() if "--launch" in sys.argv else main(sys.argv[1])
+    launch(sys.argv[2:]) if sys.argv[1] == "--launch" else main(*sys.argv[1:])

@@ -65,7 +65,7 @@ pub fn run(root: &Path, evidence: &Evidence) -> Result {
         fs::write(folder.join(STATS), stats::json(&reports)? + "\n")?;
     }
     let pack = gather(root, &folder)?;
-    fs::write(folder.join(DATA), serde_json::to_string_pretty(&pack)? + "\n")?;
+    fs::write(folder.join(DATA), serde_json::to_string(&pack)? + "\n")?;
     let html = page::html(&pack);
     fs::write(folder.join("index.html"), &html)?;
     for part in parts::PARTS {

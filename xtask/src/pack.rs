@@ -3,7 +3,6 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::kernels::{self, Build};
 use crate::process::{Result, cargo, spinner, stdout};
 
 /// The folder, relative to the root.
@@ -12,21 +11,19 @@ const FOLDER: &str = "gpu-pack";
 /// What a folder may weigh that is copied to a rented machine, in bytes.
 const LIMIT: u64 = 60 << 20;
 
-/// Builds the program and the tests that want a GPU, and puts them beside the PTX and the scripts.
+/// Builds the program, the C library (both with the kernels' PTX inside) and the tests that want a GPU, and puts them beside the scripts.
 pub fn run(root: &Path) -> Result {
     let pack = root.join(FOLDER);
     if pack.exists() {
         fs::remove_dir_all(&pack)?;
     }
     fs::create_dir_all(&pack)?;
-    kernels::ptx(root, &Build { out: Some(pack.join("ptx")), ..Build::all() })?;
-
     let progress = spinner("building the program and the GPU tests");
     let program = artifacts(root, &["build", "--package", "ferroflash", "--bin", "ferroflash"])?;
-    let tests = artifacts(root, &["test", "--no-run", "--package", "ferroflash-tests"])?;
+    let tests = artifacts(root, &["test", "--no-run", "--package", "ferroflash", "--test", "gpu"])?;
     let library = artifacts(root, &["build", "--package", "ferroflash-cabi"])?;
     progress.finish_and_clear();
-    let gpu_tests = tests.into_iter().filter(|(name, _)| name.starts_with("gpu"));
+    let gpu_tests = tests.into_iter().filter(|(name, _)| name == "gpu");
     let library = library.into_iter().map(|(_, file)| ("libferroflash.so".to_owned(), file));
     for (name, file) in program.into_iter().chain(gpu_tests).chain(library) {
         fs::copy(&file, pack.join(&name))?;

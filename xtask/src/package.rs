@@ -4,6 +4,7 @@
 //! copy of the sources: in the checkout they would shadow what is being worked on.
 
 use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -30,11 +31,13 @@ struct Metadata {
     packages: Vec<Package>,
 }
 
-/// Packages every published crate into `target/package-stage/target/package` and builds each from its package.
+/// Packages every published crate into `target/package-stage/target/<sources>/package` and builds each from its package.
 pub fn run(root: &Path) -> Result {
     let output = kernels::ptx(root, &Build::all())?;
     let stage = root.join("target/package-stage");
-    copy_sources(root, &stage)?;
+    // Cargo unpacks a version of a package once for each build folder: other sources need another folder.
+    let target = stage.join("target").join(format!("{:016x}", copy_sources(root, &stage)?));
+    remove_others(&target)?;
 
     let ptx = stage.join("host/ptx");
     fs::create_dir_all(&ptx)?;
@@ -57,7 +60,7 @@ pub fn run(root: &Path) -> Result {
 
     let progress = spinner("packaging, and building from the packages");
     let mut command = cargo();
-    command.args(["package", "--allow-dirty", "--target-dir"]).arg(stage.join("target")).current_dir(&stage);
+    command.args(["package", "--allow-dirty", "--target-dir"]).arg(&target).current_dir(&stage);
     for package in &packages {
         command.args(["--package", &package.name]);
     }
@@ -65,7 +68,7 @@ pub fn run(root: &Path) -> Result {
     progress.finish_and_clear();
     for package in &packages {
         let file = format!("{}-{}.crate", package.name, package.version);
-        let bytes = fs::metadata(stage.join("target/package").join(&file))?.len();
+        let bytes = fs::metadata(target.join("package").join(&file))?.len();
         println!("{file:44} {:8.1} KiB", bytes as f64 / 1024.0);
         if bytes > LIMIT {
             return Err(format!("{file} has {bytes} bytes; a registry takes {LIMIT}").into());
@@ -96,11 +99,23 @@ fn carry_cubins(root: &Path, stage: &Path) -> Result {
     Ok(())
 }
 
-/// Makes `stage` hold the files that git knows or would take, and keeps its build folder. Untouched files keep their times.
-fn copy_sources(root: &Path, stage: &Path) -> Result {
+/// Removes build folders of other sources than those of `target`.
+fn remove_others(target: &Path) -> Result {
+    for entry in target.parent().map(fs::read_dir).into_iter().flatten().flatten().flatten() {
+        if entry.path().is_dir() && entry.path() != target {
+            fs::remove_dir_all(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// Makes `stage` hold the files that git knows or would take, keeps its build folders, and returns what tells these sources from others.
+/// Untouched files keep their times.
+fn copy_sources(root: &Path, stage: &Path) -> Result<u64> {
     let mut git = Command::new("git");
     git.args(["ls-files", "--cached", "--others", "--exclude-standard"]).current_dir(root);
     let files = stdout(&mut git)?;
+    let mut sources = DefaultHasher::new();
     for entry in fs::read_dir(stage).into_iter().flatten().flatten() {
         let path = entry.path();
         match entry.file_name() == "target" {
@@ -115,6 +130,7 @@ fn copy_sources(root: &Path, stage: &Path) -> Result {
         fs::copy(&from, &to)?;
         let modified = fs::metadata(&from)?.modified()?;
         fs::File::options().append(true).open(&to)?.set_modified(modified)?;
+        (name, fs::read(&to)?).hash(&mut sources);
     }
-    Ok(())
+    Ok(sources.finish())
 }

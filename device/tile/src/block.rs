@@ -64,6 +64,12 @@ impl<K: Kernel> Block<K> {
         thread::grid_dim_x()
     }
 
+    /// This thread's number among all of the launch's.
+    #[inline(always)]
+    pub fn launch_thread(&self) -> u32 {
+        self.index() * K::THREADS + self.thread
+    }
+
     /// This thread's warp.
     #[inline(always)]
     pub fn warp(&self) -> Warp {

@@ -7,7 +7,7 @@ use super::device::{Device, Runner};
 use super::error::Error;
 use super::options::{DeviceKind, DeviceOptions};
 use crate::tuning::{TUNING_VARIABLE, Tuned, Tuning, size};
-use crate::{ENTRIES, EntryInfo, MaskKind, Problem, supports, validate};
+use crate::{ENTRIES, EntryInfo, MaskKind, Problem, supports, table, validate};
 use race::{Stage, race, winner};
 use serde::Serialize;
 use std::fmt;
@@ -121,7 +121,10 @@ fn sweep(
     progress: impl Fn(String),
 ) -> Result<Row, Error> {
     let entries = candidates(&problem, runner.capabilities().smem_per_block);
-    let table = supports(&problem, runner.capabilities())?.symbol;
+    supports(&problem, runner.capabilities())?;
+    // With as much workspace as it wants: every kernel is timed with the workspace that it wants.
+    let mask = validate::mask(&problem).0;
+    let table = table::choose(&problem, mask, runner.capabilities(), None, u64::MAX, &Tuning::new())?.entry.symbol;
     let mut time = runner.stopwatch(memory)?;
     let results = race(
         entries.len(),

@@ -6,8 +6,8 @@ use core::marker::PhantomData;
 pub struct Combine<E, const D: usize>(PhantomData<E>);
 
 impl<E: Element, const D: usize> Combine<E, D> {
-    /// Threads that make up a row.
-    pub const ROW_THREADS: u32 = D as u32 * 2;
+    /// Chunks of 8 columns that make up a row: a thread's each.
+    pub const ROW_CHUNKS: u32 = D as u32 * 2;
 }
 
 impl<E: Element, const D: usize> Kernel for Combine<E, D> {
@@ -16,14 +16,14 @@ impl<E: Element, const D: usize> Kernel for Combine<E, D> {
     const SMEM_BYTES: usize = 0;
     const BLOCKS_PER_SM: u32 = 4;
     fn grid(params: &CombineParams) -> [u32; 3] {
-        grid(params, Self::ROW_THREADS, Self::THREADS)
+        grid(params, Self::ROW_CHUNKS, Self::THREADS)
     }
 }
 
 /// As many threads as there are chunks in all rows of all heads.
-fn grid(params: &CombineParams, row_threads: u32, threads: u32) -> [u32; 3] {
+fn grid(params: &CombineParams, row_chunks: u32, threads: u32) -> [u32; 3] {
     let rows = params.partials.heads * params.partials.rows;
-    [(rows * row_threads).div_ceil(threads), 1, 1]
+    [(rows * row_chunks).div_ceil(threads), 1, 1]
 }
 
 /// A compiled [`Combine`] as a value.
@@ -35,14 +35,14 @@ pub struct CombineInfo {
     pub dtype: DType,
     /// Head dim of the [`Split`] kernels whose slices it merges.
     pub head_dim: u32,
-    /// Threads that make up a row: what the grid follows from.
-    pub row_threads: u32,
+    /// Chunks that make up a row: what the grid follows from.
+    pub row_chunks: u32,
 }
 
 impl CombineInfo {
     /// Blocks of the launch, as the configuration's type computes them.
     pub fn grid(&self, params: &CombineParams) -> [u32; 3] {
-        grid(params, self.row_threads, self.kernel.threads)
+        grid(params, self.row_chunks, self.kernel.threads)
     }
 }
 
@@ -63,7 +63,7 @@ macro_rules! table {
             kernel: KernelInfo::of::<Combine<$e, $d>>(stringify!($symbol)),
             dtype: <$e as Element>::DTYPE,
             head_dim: $d * 16,
-            row_threads: Combine::<$e, $d>::ROW_THREADS,
+            row_chunks: Combine::<$e, $d>::ROW_CHUNKS,
         }),*];
     };
 }

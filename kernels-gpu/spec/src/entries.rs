@@ -35,16 +35,10 @@ macro_rules! for_each_entry { ($emit:ident) => { $emit! {
     fwd_f16_d64_local_128x64: Fwd<F16, Local, 8, 2, 1, 4, 4, 4, 2>;
     fwd_bf16_d64_local_128x64: Fwd<Bf16, Local, 8, 2, 1, 4, 4, 4, 2>;
     // Head dim 64, more stages: the loads of a whole short sequence are under way at the start.
-    fwd_f16_d64_full_128x64_s3: Fwd<F16, Full, 8, 2, 1, 4, 4, 4, 3>;
-    fwd_bf16_d64_full_128x64_s3: Fwd<Bf16, Full, 8, 2, 1, 4, 4, 4, 3>;
     fwd_f16_d64_full_32x128_k2_s4: Fwd<F16, Full, 2, 1, 2, 4, 4, 4, 4>;
     fwd_bf16_d64_full_32x128_k2_s4: Fwd<Bf16, Full, 2, 1, 2, 4, 4, 4, 4>;
     fwd_f16_d64_causal_64x64_s3: Fwd<F16, Causal, 4, 2, 1, 4, 4, 4, 3>;
     fwd_bf16_d64_causal_64x64_s3: Fwd<Bf16, Causal, 4, 2, 1, 4, 4, 4, 3>;
-    fwd_f16_d64_causal_32x64_k2_s4: Fwd<F16, Causal, 2, 1, 2, 2, 4, 4, 4>;
-    fwd_bf16_d64_causal_32x64_k2_s4: Fwd<Bf16, Causal, 2, 1, 2, 2, 4, 4, 4>;
-    fwd_f16_d64_causal_16x128_k4_s3: Fwd<F16, Causal, 1, 1, 4, 2, 4, 4, 3>;
-    fwd_bf16_d64_causal_16x128_k4_s3: Fwd<Bf16, Causal, 1, 1, 4, 2, 4, 4, 3>;
     // Head dim 64, few queries: two or four warps share the keys of 32 rows.
     fwd_f16_d64_full_64x128_k2: Fwd<F16, Full, 4, 2, 2, 4, 4, 4, 2>;
     fwd_bf16_d64_full_64x128_k2: Fwd<Bf16, Full, 4, 2, 2, 4, 4, 4, 2>;

@@ -33,11 +33,41 @@ pub const PARTS: &[Part] = &[
         show: verify,
     },
     Part {
+        name: "lineage",
+        title: "Side by side: CUDA cores, tensor cores, FlashAttention-2, cuDNN",
+        about: "The headline workload in every configuration and beside the peers, in one run on the same tensors: microseconds of a launch, and \
+            how many times as fast as FlashAttention-2. Configurations with a name of the predecessor's are its own.",
+        how: "python3 lineage.py docs/evidence/<device>/lineage.json",
+        show: lineage,
+    },
+    Part {
         name: "compare",
-        title: "Fast: side by side",
-        about: "The same tensors, timer and process for all: CUDA cores, tensor cores, FlashAttention-2 and cuDNN. More TFLOP/s is better.",
+        title: "Fast: against the peers",
+        about: "The same tensors, timer and process for all. More TFLOP/s is better.",
         how: "python3 bench/compare.py --out docs/evidence/<device>/compare.json",
         show: compare,
+    },
+    Part {
+        name: "growing",
+        title: "Fast: keys that grow",
+        about: "The same with keys times 4, and times a ramp of 1 to 30: row maxima keep growing, and O is rescaled more often.",
+        how: "python3 bench/compare.py --only prefill --growing --out docs/evidence/<device>/growing.json",
+        show: compare,
+    },
+    Part {
+        name: "sustained",
+        title: "Fast: half a second back to back",
+        about: "The same at the clocks that the card's power allows for long.",
+        how: "python3 bench/compare.py --only prefill --sustained --out docs/evidence/<device>/sustained.json",
+        show: compare,
+    },
+    Part {
+        name: "first-call",
+        title: "From the program's start to the first output",
+        about: "The headline shape in milliseconds: the driver's own start, inputs, loading the kernel (from PTX, which the driver compiles, \
+            or from machine code), the launch.",
+        how: "CUDA_CACHE_DISABLE=1 ferroflash bench --first-call --json > docs/evidence/<device>/first-call.json",
+        show: generic,
     },
     Part {
         name: "bench",
@@ -67,6 +97,13 @@ pub const PARTS: &[Part] = &[
         about: "One bug at a time planted in the kernels' PTX; the score is how many the simulator or the results give away.",
         how: "the mutation run writes docs/evidence/simulator/mutation.json",
         show: generic,
+    },
+    Part {
+        name: "agree",
+        title: "The simulator against the card",
+        about: "The same inputs through both: tensor-core products bit by bit, then every kernel's outputs within the bounds of its arithmetic.",
+        how: "ferroflash agree --device gpu --json > docs/evidence/<device>/agree.json",
+        show: agree,
     },
     Part {
         name: "soak",
@@ -150,6 +187,58 @@ fn compare(data: &Value) -> String {
     format!("<div class=\"charts\">{}</div>", charts.collect::<String>())
 }
 
+/// The workloads of `lineage.json`, `[batch, mask]`.
+const WORKLOADS: [(u64, &str); 4] = [(1, "full"), (1, "causal"), (2, "full"), (2, "causal")];
+
+fn lineage(data: &Value) -> String {
+    let rows = rows(data, "rows");
+    // A configuration has an entry for each mask.
+    let name = |row: &Value| {
+        WORKLOADS.iter().fold(text(&row["kernel"]), |name, (_, mask)| name.replace(&format!("_{mask}_"), "_"))
+    };
+    let mut names: Vec<String> = vec![];
+    for row in rows {
+        if !names.contains(&name(row)) {
+            names.push(name(row));
+        }
+    }
+    let of = |named: &str, (batch, mask): (u64, &str)| {
+        rows.iter().find(|row| name(row) == named && row["batch"] == batch && row["mask"] == mask)
+    };
+    let time = |named: &String| of(named, WORKLOADS[0]).and_then(|row| row["us"].as_f64()).unwrap_or(f64::MAX);
+    names.sort_by(|a, b| time(a).total_cmp(&time(b)));
+    let mut table =
+        Table::new(&["kernel", "configuration", "1 batch, full", "1, causal", "2, full", "2, causal", "largest error"]);
+    for named in &names {
+        let cell = |workload| {
+            of(named, workload).map_or_else(String::new, |row| {
+                format!("{} us, {}x", number(&row["us"], 2), number(&row["times_fa2"], 2))
+            })
+        };
+        let [a, b, c, d] = WORKLOADS.map(cell);
+        let own = || WORKLOADS.iter().filter_map(|workload| of(named, *workload));
+        let error = own().filter_map(|row| row["error"].as_f64()).fold(0.0, f64::max);
+        let configuration = own().next().map_or_else(String::new, |row| text(&row["configuration"]));
+        table.row([named.clone(), configuration, a, b, c, d, format!("{error:.1e}")]);
+    }
+    table.html()
+}
+
+fn agree(data: &Value) -> String {
+    let mut products = Table::new(&["products", "elements", "differing"]);
+    for row in rows(data, "products") {
+        products.row(["dtype", "elements", "differing"].map(|key| text(&row[key])));
+    }
+    let columns = ["kernel", "words", "differing", "O, ulps", "LSE / allowed"];
+    let mut kernels = Table::new(&columns);
+    for row in rows(data, "kernels") {
+        let [name, words, differing] = ["name", "words", "differing"].map(|key| text(&row[key]));
+        kernels.row([name, words, differing, number(&row["o_ulps"], 1), number(&row["lse_ratio"], 3)]);
+    }
+    let title = format!("{} kernels", rows(data, "kernels").len());
+    format!("<p>{}</p>{}{}", verdict(&data["agree"]), products.html(), kernels.folded(&title))
+}
+
 fn bench(data: &Value) -> String {
     let columns = ["shape", "timing", "p50 us", "p90 us", "TFLOP/s", "GB/s", "kernel"];
     let mut table = Table::new(&columns);
@@ -224,10 +313,11 @@ fn ptx_stats(data: &Value) -> String {
     }
     let spilling = all.iter().filter(|row| count(row, ["spill_store_bytes", "spill_load_bytes"]) > 0).count();
     let in_loops = all.iter().filter(|row| count(row, ["local_loads_in_loops", "local_stores_in_loops"]) > 0).count();
-    let scalar = |row: &&Value| row["entry"].as_str().is_some_and(|entry| entry.ends_with("_scalar"));
+    let multiplies = |entry: &str| entry.starts_with("fwd_") && !entry.ends_with("_scalar");
+    let scalar = |row: &&Value| row["entry"].as_str().is_some_and(|entry| !multiplies(entry));
     let wrong = all.iter().filter(|row| (row["hmma"].as_u64() == Some(0)) != scalar(row)).count();
     let paths = match wrong {
-        0 => "tensor-core instructions in every tensor-core kernel and in no scalar one".to_owned(),
+        0 => "tensor-core instructions in every tensor-core kernel and in no other".to_owned(),
         wrong => {
             format!("<b class=\"bad\">{wrong} with tensor-core instructions where there should be none, or none</b>")
         }
