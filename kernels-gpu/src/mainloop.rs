@@ -76,13 +76,6 @@ pub fn attend<
         softmax.exp(&acc_s, &mut probs, Part::ALL); // P = exp2(S - max)
         acc_o.mma_ab(&probs, &stage.v.tile(part), warp, |part| softmax.sum(&probs, part, warp)); // O += P V
     };
-    if KW > 1 && !Mask::SEES_ALL {
-        // Short problems: the loop's code is fetched once, and masking costs a branch.
-        for n in (range.start..range.end).rev() {
-            step(n, n >= range.interior.1 || n < range.interior.0);
-        }
-        return (acc_o, softmax);
-    }
     // Blocks that need a mask, those that need none, and with a window again some that do.
     for n in (range.interior.1..range.end).rev() {
         step(n, true);
