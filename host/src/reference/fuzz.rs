@@ -5,7 +5,10 @@ use super::memory::{Memory, Place};
 use super::runner::Loaded;
 use super::tolerance::Reference;
 use crate::lineage::CONFIGURATIONS;
-use crate::{Alignment, Attention, Capabilities, DType, Driver, ENTRIES, Error, Forward, Mask, MaskKind, Problem};
+use crate::{
+    Alignment, Attention, Capabilities, DType, Driver, ENTRIES, Error, Forward, Mask, MaskKind, Problem, Tuning,
+    Workspace,
+};
 
 /// A random valid problem in memory, and maybe the kernel that it asks for. The same seed and limits make the same.
 #[derive(Clone, Debug)]
@@ -225,6 +228,12 @@ const FAULTS: &[Fault] = &[
     Fault { name: "log-sum-exp misaligned", names: "lse.address", spoil: |f, r| { let off = 1 + below(r, 3) as u64; f.lse.as_mut().is_some_and(|lse| { lse.address += off; true }) } },
     Fault { name: "log-sum-exp of another shape", names: "lse.shape", spoil: |f, _| f.lse.as_mut().is_some_and(|lse| { lse.shape[1] += 1; true }) },
     Fault { name: "log-sum-exp too small", names: "lse.elements", spoil: |f, _| f.lse.as_mut().is_some_and(|lse| { lse.elements -= 1; true }) },
+    Fault { name: "workspace misaligned", names: "workspace.address", spoil: |f, r| { let off = 1 + below(r, 15) as u64; f.workspace.as_mut().is_some_and(|w| { w.address += off; true }) } },
+    Fault { name: "workspace on the output", names: "workspace.address", spoil: |f, _| { let o = f.o.address; f.workspace.as_mut().is_some_and(|w| { w.address = o; true }) } },
+    Fault { name: "workspace too small for the kernel asked for", names: "workspace.bytes", spoil: |f, r| {
+        let asked = f.config.is_some();
+        f.workspace.as_mut().is_some_and(|w| { w.bytes = below(r, w.bytes as usize) as u64; asked })
+    } },
     Fault { name: "unknown kernel", names: "config", spoil: |f, _| { f.config = Some("fwd_f16_d64_full_80x64"); true } },
     Fault { name: "a tiling that no kernel can have", names: "fa_s512/80x64w8", spoil: |f, _| { f.config = Some("fa_s512/80x64w8"); true } },
     Fault { name: "a kernel of another type", names: "config", spoil: |f, _| {
@@ -240,7 +249,10 @@ const FAULTS: &[Fault] = &[
 pub fn refused(fuzz: &Fuzz, seed: u64, capabilities: &Capabilities) -> Result<&'static str, String> {
     let random = &mut Random::new(seed);
     let address = |n: u64| n << 40;
-    let good = Forward { config: fuzz.config, ..fuzz.memory.forward(&[1, 2, 3].map(address), address(4), address(5)) };
+    let mut good =
+        Forward { config: fuzz.config, ..fuzz.memory.forward(&[1, 2, 3].map(address), address(4), address(5)) };
+    let bytes = crate::workspace_bytes(&good, capabilities, &Tuning::new()).map_err(|e| format!("{fuzz}: {e}"))?;
+    good.workspace = (bytes > 0).then_some(Workspace { address: address(6), bytes });
     crate::plan(&good, capabilities).map_err(|e| format!("{fuzz}: refused as it was: {e}"))?;
     let (fault, bad) = loop {
         let (fault, mut bad) = (&FAULTS[below(random, FAULTS.len())], good);
