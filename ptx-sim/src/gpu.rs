@@ -2,7 +2,10 @@
 
 use std::{
     collections::HashMap,
-    sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
 };
 
 use rayon::prelude::*;
@@ -10,7 +13,8 @@ use rayon::prelude::*;
 use crate::{
     LaunchError, MemoryError, Module, Options, Profile, Report,
     ast::{Entry, Space},
-    decode,
+    coverage::Coverage,
+    decode::{self, Program},
     exec::{Block, Context, Finished, Released},
     memory::GlobalMemory,
 };
@@ -39,6 +43,8 @@ pub struct Outcome {
     pub instructions: u64,
     /// What the kernel printed.
     pub output: String,
+    /// What each instruction met, where [`Options::coverage`] is on.
+    pub coverage: Coverage,
 }
 
 /// A simulated GPU.
@@ -49,12 +55,14 @@ pub struct Gpu {
     memory: GlobalMemory,
     /// Addresses of the global variables of each module that was launched.
     modules: HashMap<u64, decode::Symbols>,
+    /// Kernels that were launched, decoded: by module and function.
+    programs: HashMap<(u64, usize), Arc<Program>>,
 }
 
 impl Gpu {
     /// A device with the limits of `profile`.
     pub fn new(profile: Profile, options: Options) -> Gpu {
-        Gpu { profile, options, memory: GlobalMemory::default(), modules: HashMap::new() }
+        Gpu { profile, options, memory: GlobalMemory::default(), modules: HashMap::new(), programs: HashMap::new() }
     }
 
     /// The device's limits.
@@ -167,7 +175,8 @@ impl Gpu {
         self.load(module);
         self.memory.begin_launch();
         let index = module.function(entry).ok_or_else(unknown)?;
-        let program = decode::program(module, index, &self.modules[&module.id]);
+        let decoded = || Arc::new(decode::program(module, index, &self.modules[&module.id]));
+        let program = Arc::clone(self.programs.entry((module.id, index)).or_insert_with(decoded));
         let threads = launch.block.iter().product::<u32>();
         let context = Context {
             module,
@@ -243,6 +252,7 @@ fn run(context: &Context<'_>) -> Result<Outcome, LaunchError> {
         }
         outcome.instructions += finished.instructions;
         outcome.output += &finished.output;
+        outcome.coverage.add(context, &finished.coverage);
         for report in finished.reports {
             let lines = (report.first.as_ref().map(|side| side.place.ptx_line), report.second.place.ptx_line);
             if outcome.reports.len() < context.options.max_reports && seen.insert((report.kind, lines)) {

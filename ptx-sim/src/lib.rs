@@ -41,6 +41,7 @@
 
 mod ast;
 mod cfg;
+mod coverage;
 mod debug;
 mod decode;
 mod error;
@@ -60,6 +61,7 @@ pub mod script;
 mod shadow;
 
 pub use ast::{Entry, Module, Space};
+pub use coverage::Coverage;
 pub use decode::Unsupported;
 pub use error::{LaunchError, MemoryError, ParseError};
 pub use gpu::{Gpu, Launch, Outcome};

@@ -1,7 +1,7 @@
 //! Planted bugs: one small change of a kernel's PTX at a time, to see whether the checkers or the results notice it.
 
 use crate::{
-    ParseError, SourceLine,
+    Coverage, ParseError, SourceLine,
     ast::{Function, Instruction, Module, Operand},
     cfg, debug,
 };
@@ -68,6 +68,37 @@ impl Mutant {
     pub fn apply(&self, text: &str) -> String {
         let (start, end) = self.span;
         format!("{}{}{}", &text[..start], self.replacement, &text[end..])
+    }
+
+    /// Whether a launch in which the unbroken kernel met `coverage` goes another way with the bug planted. Where not, every thread does
+    /// what it did: the launch need not be repeated.
+    pub fn differs(&self, coverage: &Coverage) -> bool {
+        let met = coverage.at(self.span.0);
+        match self.operator {
+            Operator::DeleteGuard | Operator::AlwaysBranch => met.skipped,
+            Operator::NeverBranch => met.executed,
+            Operator::OffByOne => met.equal,
+            Operator::ConstantSourceSize => met.short,
+            _ => met.executed || met.skipped,
+        }
+    }
+
+    /// Whether the change is one of order in time, so that what comes of it may depend on the schedule.
+    pub fn orders(&self) -> bool {
+        use Operator::*;
+        matches!(
+            self.operator,
+            DeleteBarrier
+                | DeleteWait
+                | DeleteCommit
+                | DeleteFence
+                | DeleteArrive
+                | DeleteInit
+                | WeakenWait
+                | BarrierNumber
+                | BarrierCount
+                | WrongPhase
+        )
     }
 }
 

@@ -61,6 +61,8 @@ pub struct Options {
     pub budget: u64,
     /// Run independent blocks on all cores.
     pub parallel: bool,
+    /// Note what each instruction met: [`crate::Outcome::coverage`].
+    pub coverage: bool,
 }
 
 impl Default for Options {
@@ -76,6 +78,7 @@ impl Default for Options {
             max_reports: 100,
             budget: 20_000_000_000,
             parallel: true,
+            coverage: false,
         }
     }
 }

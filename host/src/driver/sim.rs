@@ -1,6 +1,7 @@
 //! The PTX simulator as a device: every launch is checked.
 use crate::{Capabilities, Driver, Error, LaunchContract};
-use ptx_sim::{Gpu, Launch, Module, Options, Profile, Report};
+use ptx_sim::{Coverage, Gpu, Launch, Module, Options, Profile, Report};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,6 +12,7 @@ pub struct SimDriver {
     gpu: Arc<Mutex<Gpu>>,
     capabilities: Capabilities,
     reports: Mutex<Vec<Report>>,
+    coverage: Mutex<BTreeMap<String, (Coverage, u64)>>,
     /// Bytes of living buffers.
     in_use: Arc<AtomicU64>,
 }
@@ -37,12 +39,28 @@ impl SimDriver {
         let capabilities =
             Capabilities { name: format!("{} (simulated)", capabilities.name).into(), ..capabilities.clone() };
         let gpu = Arc::new(Mutex::new(Gpu::new(profile, options)));
-        Ok(SimDriver { gpu, capabilities, reports: Mutex::default(), in_use: Arc::default() })
+        Ok(SimDriver {
+            gpu,
+            capabilities,
+            reports: Mutex::default(),
+            coverage: Mutex::default(),
+            in_use: Arc::default(),
+        })
     }
 
     /// Findings of all launches since the last call; [`Driver::synchronize`] has nothing to say of them afterwards.
     pub fn take_reports(&self) -> Vec<Report> {
         std::mem::take(&mut *lock(&self.reports))
+    }
+
+    /// Other settings for the launches to come.
+    pub fn set_options(&self, options: Options) {
+        *lock(&self.gpu).options_mut() = options;
+    }
+
+    /// What the instructions of each kernel met in all launches since the last call, where [`Options::coverage`] is on, and how many ran.
+    pub fn take_coverage(&self) -> BTreeMap<String, (Coverage, u64)> {
+        std::mem::take(&mut *lock(&self.coverage))
     }
 
     /// The first finding, as an error.
@@ -139,6 +157,10 @@ impl Driver for SimDriver {
         let launch = Launch { grid, block: [*threads, 1, 1], dynamic_smem, smem_opt_in, params };
         let outcome = lock(&self.gpu).launch(module, symbol, &launch).map_err(|e| failed("simulated launch", e))?;
         lock(&self.reports).extend(outcome.reports);
+        let mut all = lock(&self.coverage);
+        let (coverage, instructions) = all.entry(symbol.clone()).or_default();
+        coverage.merge(&outcome.coverage);
+        *instructions += outcome.instructions;
         Ok(())
     }
 

@@ -23,6 +23,8 @@ pub struct Outcome {
     place: Place,
     /// LSE with its guards.
     lse: Vec<f32>,
+    /// Whether the launch was to write it.
+    wants_lse: bool,
 }
 
 impl Outcome {
@@ -45,7 +47,8 @@ impl Outcome {
         }
         let poison = u16::from_ne_bytes([POISON; 2]);
         let o = self.o.iter().zip(own).filter(|(bits, own)| !own && **bits != poison).count();
-        let lse_guards = self.lse[..GUARD].iter().chain(&self.lse[self.lse.len() - GUARD..]);
+        let guard = if self.wants_lse { GUARD } else { self.lse.len().div_ceil(2) };
+        let lse_guards = self.lse[..guard].iter().chain(&self.lse[self.lse.len() - guard..]);
         o + lse_guards.filter(|x| x.to_bits() != u32::from_ne_bytes([POISON; 4])).count()
     }
 
@@ -59,7 +62,7 @@ impl Outcome {
     pub fn judge(&self, reference: &Reference, dtype: crate::DType) -> Option<Verdict> {
         let Place { shape, strides, .. } = self.place;
         let o = HostTensor::new(self.o(), 0, dtype, shape, strides).ok()?;
-        Some(Verdict { strays: self.strays(), ..reference.judge(&o, Some(self.lse()))? })
+        Some(Verdict { strays: self.strays(), ..reference.judge(&o, self.wants_lse.then(|| self.lse()))? })
     }
 }
 
@@ -68,6 +71,7 @@ pub struct Loaded<'a, D: Driver> {
     attention: &'a Attention<D>,
     memory: &'a Memory,
     config: Option<&'a str>,
+    wants_lse: bool,
     inputs: Vec<D::Buffer>,
     /// As much as helps, where any does.
     workspace: Option<(D::Buffer, u64)>,
@@ -97,9 +101,15 @@ impl<'a, D: Driver> Loaded<'a, D> {
             Ok(buffer)
         });
         let inputs = inputs.collect::<Result<_, Error>>()?;
-        let mut loaded = Loaded { attention, memory, config, inputs, workspace: None, stream: driver.stream()? };
+        let stream = driver.stream()?;
+        let mut loaded = Loaded { attention, memory, config, wants_lse: true, inputs, workspace: None, stream };
         loaded.make_room()?;
         Ok(loaded)
+    }
+
+    /// The same for launches that are to write no log-sum-exp.
+    pub fn without_lse(self) -> Self {
+        Loaded { wants_lse: false, ..self }
     }
 
     /// Allocates the workspace that `config` works best with. What it holds is never read before it is written, so it stays uninitialised.
@@ -190,7 +200,8 @@ impl<'a, D: Driver> Loaded<'a, D> {
         let inputs: Vec<_> = self.inputs.iter().map(|buffer| driver.address(buffer)).collect();
         let place = |(buffer, bytes): &(D::Buffer, u64)| Workspace { address: driver.address(buffer), bytes: *bytes };
         let workspace = self.workspace.as_ref().map(place);
-        Forward { config: self.config, workspace, ..self.memory.forward(&inputs, o, lse) }
+        let forward = self.memory.forward(&inputs, o, lse);
+        Forward { config: self.config, workspace, lse: forward.lse.filter(|_| self.wants_lse), ..forward }
     }
 
     fn launch(&self, outputs: &Outputs<D>) -> Result<Plan, Error> {
@@ -210,6 +221,6 @@ impl<'a, D: Driver> Loaded<'a, D> {
         driver.download(&outputs.lse, &mut lse)?;
         let o = o.chunks_exact(2).map(|b| u16::from_ne_bytes([b[0], b[1]])).collect();
         let lse = lse.chunks_exact(4).map(|b| f32::from_ne_bytes([b[0], b[1], b[2], b[3]])).collect();
-        Ok(Outcome { entry: plan.entry.symbol, o, place, lse })
+        Ok(Outcome { entry: plan.entry.symbol, o, place, lse, wants_lse: self.wants_lse })
     }
 }

@@ -7,7 +7,7 @@ use crate::{
     ast::{Base, Function, Module, Operand, RegClass, Space, Symbol},
     op::{Addr, Callee, Guard, Slot},
     parse::layout,
-    regs::{Kind, R},
+    regs::{Args, Kind, R, Run},
 };
 
 /// Where generic addresses of shared, local and parameter memory begin.
@@ -74,6 +74,8 @@ pub(super) struct Builder<'a> {
     pub function: &'a Function,
     pub guard: Option<Guard>,
     pub rejoin: u32,
+    /// Set by a comparison: [`super::Program::equal`].
+    pub equal: Option<(Run, Args)>,
     shared: &'a Symbols,
     order: &'a mut Vec<usize>,
     index: Vec<(RegClass, R)>,
@@ -136,6 +138,7 @@ impl<'a> Builder<'a> {
             function,
             guard: None,
             rejoin: crate::cfg::NEVER,
+            equal: None,
             shared,
             order,
             index: registers,

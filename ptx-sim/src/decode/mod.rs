@@ -19,7 +19,7 @@ use crate::{
     cfg,
     decode::builder::Builder,
     op::{Call, Callee, Code, Guard, Op},
-    regs::{Alu, Kind},
+    regs::{Alu, Args, Kind, Run},
 };
 
 /// Everything a launch executes.
@@ -29,6 +29,8 @@ pub(crate) struct Program {
     pub code: Vec<Code>,
     pub functions: Vec<FunctionCode>,
     pub sites: Vec<Site>,
+    /// Whether the operands of a `setp`, by its site, are equal: for coverage.
+    pub equal: HashMap<u32, (Run, Args)>,
     /// Some reachable instruction is a global atomic or waits for another block.
     pub blocks_communicate: bool,
     /// Static shared memory from the start of the window, dynamic memory after it.
@@ -55,6 +57,7 @@ pub(crate) fn program(module: &Module, entry: usize, symbols: &Symbols) -> Progr
         code: Vec::new(),
         functions: Vec::new(),
         sites: Vec::new(),
+        equal: HashMap::new(),
         blocks_communicate: false,
         static_shared: 0,
         dynamic_base: SHARED_BASE,
@@ -78,6 +81,7 @@ pub(crate) fn program(module: &Module, entry: usize, symbols: &Symbols) -> Progr
             builder.rejoin = rejoin[at];
             let ops =
                 builder.decode(instruction).unwrap_or_else(|reason| vec![Op::Unsupported(reason.into_boxed_str())]);
+            program.equal.extend(builder.equal.take().map(|equal| (site, equal)));
             for op in ops {
                 program.blocks_communicate |= communicates(&op);
                 code.push(Code { op, guard: builder.guard, site });
@@ -277,6 +281,7 @@ impl Builder<'_> {
         // Sources may be among the destinations: everything goes through scratch first.
         let [yes, no] = [self.scratch(Kind::Pred), self.scratch(Kind::Pred)];
         let args = [yes, self.source(a, compare.s[0])?, self.source(b, compare.s[1])?, 0, 0];
+        self.equal = compare::setp("eq", ty, ftz).map(|equal| (equal.run, [no, args[1], args[2], 0, 0]));
         if combine.is_none() && q.is_none() {
             return Ok(vec![Op::Alu {
                 run: compare.run,

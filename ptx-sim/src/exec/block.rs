@@ -14,6 +14,7 @@ use super::{
 };
 use crate::{
     LaunchError,
+    coverage::Met,
     decode::SHARED_BASE,
     memory::POISON,
     options::Completion,
@@ -41,6 +42,8 @@ pub(crate) struct Finished {
     pub instructions: u64,
     pub output: String,
     pub error: Option<LaunchError>,
+    /// Site by site, where [`crate::Options::coverage`] is on.
+    pub coverage: Vec<Met>,
 }
 
 pub(crate) struct Block<'a> {
@@ -61,6 +64,8 @@ pub(crate) struct Block<'a> {
     pub(super) random: Random,
     pub(super) order: Order,
     pub(super) stop: Option<Stop>,
+    /// Site by site; empty where nobody asked.
+    pub(super) coverage: Vec<Met>,
     flushed: u64,
 }
 
@@ -103,6 +108,7 @@ impl<'a> Block<'a> {
             random: Random(context.options.seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ linear),
             order: Order::default(),
             stop: None,
+            coverage: vec![Met::default(); if context.options.coverage { context.program.sites.len() } else { 0 }],
             flushed: 0,
         }
     }
@@ -123,7 +129,8 @@ impl<'a> Block<'a> {
             Some(Stop::Error(error)) => Some(error),
             _ => None,
         };
-        Finished { reports: self.reports, instructions: self.instructions, output: self.output, error }
+        let Block { reports, instructions, output, coverage, .. } = self;
+        Finished { reports, instructions, output, error, coverage }
     }
 
     /// Books the instructions executed since the last time.

@@ -38,9 +38,12 @@ impl<'a> Block<'a> {
                 return self.missing_register(warp);
             }
             mask &= if guard.negated { !value } else { value };
-            if mask == 0 {
-                return;
-            }
+        }
+        if let Some(met) = self.coverage.get_mut(code.site as usize) {
+            met.note(program, code, &mut frame.regs, path.mask, mask);
+        }
+        if mask == 0 {
+            return;
         }
         match &code.op {
             Op::Alu { run, args } => run(&mut frame.regs, args, mask),

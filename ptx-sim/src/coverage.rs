@@ -1,0 +1,81 @@
+//! What the instructions of a kernel met in a launch: which ran, whose guards held, which comparisons were of equals.
+
+use std::collections::HashMap;
+
+use crate::{
+    ast::Instruction,
+    decode::Program,
+    exec::Context,
+    op::{Code, Op},
+    regs::{LANES, Regs, lanes},
+};
+
+/// What an instruction met, lanes of all warps together.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Met {
+    /// Some lane executed it.
+    pub executed: bool,
+    /// Some lane came by, but its guard was false.
+    pub skipped: bool,
+    /// A `setp` of two equal numbers.
+    pub equal: bool,
+    /// A `cp.async` that was to read less than it writes.
+    pub short: bool,
+}
+
+impl Met {
+    /// Notes an execution by the lanes of `mask`, of the lanes of `all` that came by.
+    pub fn note(&mut self, program: &Program, code: &Code, regs: &mut Regs, all: u32, mask: u32) {
+        self.skipped |= mask != all;
+        if mask == 0 {
+            return;
+        }
+        self.executed = true;
+        if let Some((run, args)) = program.equal.get(&code.site).filter(|_| !self.equal) {
+            run(regs, args, mask);
+            self.equal = regs.pred(args[0], mask) & mask != 0;
+        }
+        if let Op::CpAsync(copy) = &code.op
+            && let Some(row) = copy.src_bytes
+        {
+            let bytes: [u32; LANES] = *regs.row32(row, mask);
+            self.short |= lanes(mask).any(|lane| bytes[lane] < copy.bytes);
+        }
+    }
+
+    fn add(&mut self, other: Met) {
+        self.executed |= other.executed;
+        self.skipped |= other.skipped;
+        self.equal |= other.equal;
+        self.short |= other.short;
+    }
+}
+
+/// What every instruction of a kernel met. [`crate::mutate::Mutant::differs`] reads it.
+#[derive(Clone, Debug, Default)]
+pub struct Coverage {
+    /// By the first byte of the instruction in the text.
+    met: HashMap<u32, Met>,
+}
+
+impl Coverage {
+    /// Adds a block's, site by site.
+    pub(crate) fn add(&mut self, context: &Context<'_>, block: &[Met]) {
+        for (site, met) in context.program.sites.iter().zip(block) {
+            let function = &context.module.functions[site.function as usize];
+            if let Some(Instruction { span, .. }) = function.instructions.get(site.instruction as usize) {
+                self.met.entry(span.0).or_default().add(*met);
+            }
+        }
+    }
+
+    /// Adds another launch's, of the same text.
+    pub fn merge(&mut self, other: &Coverage) {
+        other.met.iter().for_each(|(at, met)| self.met.entry(*at).or_default().add(*met));
+    }
+
+    /// What the instruction met whose text begins at byte `at`.
+    pub(crate) fn at(&self, at: usize) -> Met {
+        u32::try_from(at).ok().and_then(|at| self.met.get(&at)).copied().unwrap_or_default()
+    }
+}
