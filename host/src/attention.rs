@@ -1,9 +1,7 @@
 //! The way in: plan and launch on one device.
 use crate::prepared::bytes_of;
 use crate::split::Split;
-use crate::{
-    Capabilities, Driver, EntryInfo, Error, Forward, LaunchContract, Plan, Tuning, image, plan_with, workspace_bytes,
-};
+use crate::{Capabilities, Driver, Error, Forward, LaunchContract, Plan, Tuning, image, plan_with, workspace_bytes};
 use spec::{COMBINES, ENTRIES};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -81,15 +79,16 @@ impl<D: Driver> Attention<D> {
         slot.get().ok_or_else(|| Error::unsupported(contract.symbol, "it did not load"))
     }
 
-    /// Loads `ptx` for `entry` instead of this build's: a kernel that somebody works on, or one with a planted bug.
+    /// Loads `ptx` for the kernel `symbol` instead of this build's: one that somebody works on, or with a planted bug.
     ///
     /// # Errors
-    /// [`Error::Invalid`] where the entry is not of the table or is loaded already; [`Error::Driver`] with the compiler's log.
-    pub fn load_from(&self, entry: &EntryInfo, ptx: &str) -> Result<(), Error> {
-        let invalid = |expected: &str| Error::invalid("entry", entry.symbol, expected);
-        let index = ENTRIES.iter().position(|other| other.symbol == entry.symbol);
-        let slot = &self.kernels[index.ok_or_else(|| invalid("it must be one of the table"))?];
-        let kernel = self.driver.load(ptx, LaunchContract::from(entry))?;
+    /// [`Error::Invalid`] where there is no such kernel or it is loaded already; [`Error::Driver`] with the compiler's log.
+    pub fn load_from(&self, symbol: &str, ptx: &str) -> Result<(), Error> {
+        let invalid = |expected: &str| Error::invalid("kernel", symbol, expected);
+        let mut kernels = spec::kernels().zip(&self.kernels);
+        let found = kernels.find(|(kernel, _)| kernel.symbol == symbol);
+        let (kernel, slot) = found.ok_or_else(|| invalid("it must be one of the table"))?;
+        let kernel = self.driver.load(ptx, LaunchContract::from(&kernel))?;
         slot.set(kernel).map_err(|_| invalid("it is loaded already; do this first"))
     }
 

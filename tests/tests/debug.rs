@@ -33,7 +33,7 @@ fn debug_kernels_assert_their_bounds_and_compute_the_same() {
 
     let attention = Attention::new(SimDriver::new("l4").expect("a known card"));
     let entry = ENTRIES.iter().find(|e| e.symbol == symbol).expect("in the table");
-    attention.load_from(entry, text).expect("PTX");
+    attention.load_from(entry.symbol, text).expect("PTX");
     let memory = reproducer(1)[0].memory();
     let outcome = Loaded::new(&attention, &memory, Some(symbol)).and_then(|loaded| loaded.run());
     let reference = Reference::new(&memory.inputs().expect("valid"));

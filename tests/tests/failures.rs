@@ -21,7 +21,7 @@ fn findings(name: &str, plant: impl Fn(&str) -> String) -> (Error, Vec<ptx_sim::
     let text = ptx::source(entry.symbol).expect("carried");
     let planted = plant(&text);
     assert_ne!(planted, text, "{name}: nothing was planted");
-    attention.load_from(entry, &planted).expect("still PTX");
+    attention.load_from(entry.symbol, &planted).expect("still PTX");
     let memory = reproducer(1)[0].memory();
     let outcome = Loaded::new(&attention, &memory, Some(entry.symbol)).expect("loads").run();
     (outcome.map(|outcome| outcome.entry).expect_err("the first wait says it"), attention.driver().take_reports())

@@ -1,11 +1,10 @@
 //! The mutation score of a kernel of each kind: every mutant is caught, or has a reason to survive. All kernels: `ferroflash-mutants`.
-use ferroflash::ENTRIES;
-use ferroflash_tests::mutation::score;
+use ferroflash_tests::mutation::{Subject, score};
 
 #[track_caller]
 fn check(symbol: &str) {
-    let entry = ENTRIES.iter().find(|entry| entry.symbol == symbol).expect("an entry of the table");
-    let score = score(entry, |_| (), || ());
+    let subject = Subject::all().find(|subject| subject.kernel.symbol == symbol).expect("a kernel of the table");
+    let score = score(&subject, |_| (), || ());
     let unexplained: Vec<_> = score.unexplained().collect();
     assert!(unexplained.is_empty(), "{symbol}: {unexplained:#?}");
     assert!(score.caught() * 2 > score.mutants && score.results > 0, "{score:#?}");
@@ -30,4 +29,9 @@ fn keys_split_between_warps() {
 #[test]
 fn specialised() {
     check("fwd_f16_d64_full_64x32_specialised");
+}
+
+#[test]
+fn merging() {
+    check("combine_f16_d64");
 }

@@ -1,7 +1,8 @@
 //! The problems that a mutant must pass: the edges of its entry, and sweeps that put the last query and the last key at every place where unrolled
 //! code compares with them.
+use super::Subject;
 use ferroflash::reference::{Case, Layout, Memory, edges};
-use ferroflash::{Alignment, DType, EntryInfo, Mask, MaskKind, Problem};
+use ferroflash::{Alignment, DType, EntryInfo, Grid, Mask, MaskKind, Problem};
 
 /// The edges of `entry`: most mutants fall over the first ones.
 pub(super) fn first(entry: &EntryInfo) -> Vec<Memory> {
@@ -29,16 +30,23 @@ fn one(entry: &EntryInfo, seqlen_q: usize, seqlen_k: usize) -> Case {
 }
 
 /// The sweeps.
-pub(super) fn sweeps(entry: &EntryInfo) -> Vec<Memory> {
+pub(super) fn sweeps(subject: &Subject) -> Vec<Memory> {
+    let entry = subject.entry;
+    if subject.merges() {
+        return merges(entry);
+    }
     let (m, n) = (entry.tile_m as usize, entry.tile_n as usize);
     let held = entry.head_dim as usize;
     let one = |seqlen_q, seqlen_k| one(entry, seqlen_q, seqlen_k);
     let steep = |case: Case, scale| Case { problem: Problem { scale: Some(scale), ..case.problem }, ..case };
     let mut all = vec![];
-    // Every remainder of unrolled loops, a diagonal in every block, and maxima that grow so much that sums are rescaled.
+    // Every remainder of unrolled loops over blocks that all rows see, a diagonal in every block, and maxima that grow so much that sums must be
+    // rescaled: by more than 2^16 where probabilities end there, by more than 2^127 where they have eight bits of exponent.
+    let partly = if entry.mask == MaskKind::Full { 0 } else { m.div_ceil(n) };
+    let scales = if entry.dtype == DType::F16 { [1.5, 4.0] } else { [1.5, 16.0] };
     for blocks in 3..=7 {
-        all.extend([1.5, 4.0].map(|scale| steep(one(m, blocks * n + 3), scale)));
-        all.extend([1.5, 4.0].map(|scale| steep(one(blocks * n, blocks * n), scale)));
+        all.extend(scales.map(|scale| steep(one(m, (partly + blocks) * n + 3), scale)));
+        all.extend(scales.map(|scale| steep(one(blocks * n, blocks * n), scale)));
     }
     // A lane holds columns 2l and 2l + 1 of every eight.
     all.extend((0..n / 8).flat_map(|group| {
@@ -59,6 +67,10 @@ pub(super) fn sweeps(entry: &EntryInfo) -> Vec<Memory> {
         let top_left = |case: Case| Case { problem: Problem { alignment: Alignment::TopLeft, ..case.problem }, ..case };
         all.extend([1, 2, 3].map(|blocks| top_left(one(m + 9, blocks * n + 9))));
         all.extend([1, n - 1, n].map(|keys| top_left(one(m + 9, keys))));
+        if entry.grid == Grid::Split {
+            // More slices than blocks that the rows see: some slices of a tile that is not whole are empty.
+            all.extend((1..=m).step_by(rows).map(|seqlen_q| top_left(one(seqlen_q, 8 * n))));
+        }
     }
     if entry.mask == MaskKind::Local {
         // A window so wide that blocks at its left edge, more than one for a tile, are others than those at its right edge; one that is narrow.
@@ -86,7 +98,59 @@ pub(super) fn sweeps(entry: &EntryInfo) -> Vec<Memory> {
             Case { problem: Problem { mask: Mask::Window { left, right }, ..case.problem }, ..case }
         }));
     }
-    all.into_iter().map(|case| case.memory()).collect()
+    // Every number of 16-byte chunks at which a comparison of columns meets equality, of tiles that see keys and of such that see none.
+    let narrow = |case: Case, head_dim| Case { problem: Problem { head_dim, ..case.problem }, ..case };
+    for head_dim in (8..held).step_by(32) {
+        all.push(narrow(one(m, n + 5), head_dim));
+    }
+    if entry.mask != MaskKind::Full {
+        all.push(one(m, 1));
+        // Packed: between rows of O lie columns that nobody may write.
+        let packed = |case: Case| Case { layout: Layout::Packed, ..case };
+        all.extend((8..held).step_by(32).chain([held]).map(|head_dim| packed(narrow(one(2 * m + 3, m / 2), head_dim))));
+    }
+    let mut repeats = vec![one(m, 2 * n)];
+    repeats.extend((2..=8).map(|blocks| one(m, (partly + blocks) * n + 3)));
+    if entry.mask == MaskKind::Local {
+        // Blocks at either edge of the window and several between.
+        let wide = Mask::Window { left: Some((m + 4 * n) as u32), right: Some(0) };
+        let case = one(m, 2 * m + 6 * n);
+        repeats.push(Case { problem: Problem { mask: wide, ..case.problem }, ..case });
+    }
+    // One key too many has a score of 0. In bf16 the tolerance may be as large as what comes of it, unless the others' are far below.
+    let mut crowded = vec![];
+    if entry.dtype == DType::Bf16 {
+        let keys = (0..n / 8).flat_map(|group| [8 * group + 4, 8 * group + 5, n + 8 * group + 4, n + 8 * group + 5]);
+        crowded.extend(keys.map(|keys| steep(one(1, keys), 4.0)));
+    }
+    let crowded = crowded.into_iter().map(opposed);
+    all.into_iter().map(|case| case.memory()).chain(repeats.into_iter().map(repeated)).chain(crowded).collect()
+}
+
+/// `case`, of one query, with keys that are its opposite.
+fn opposed(case: Case) -> Memory {
+    let mut memory = case.memory();
+    let key: Vec<u16> = memory.buffers[memory.q.buffer].iter().map(|bits| bits ^ 0x8000).collect();
+    memory.buffers[memory.k.buffer].chunks_exact_mut(key.len()).for_each(|row| row.copy_from_slice(&key));
+    memory
+}
+
+/// Every number of slices up to several rounds of the merge, and rows that fill its blocks and do not.
+fn merges(entry: &EntryInfo) -> Vec<Memory> {
+    let n = entry.tile_n as usize;
+    let slices = (1..=10).map(|slices| one(entry, 3, 2 * slices * n));
+    slices.chain((1..=17).map(|rows| one(entry, rows, 4 * n))).map(|case| case.memory()).collect()
+}
+
+/// `case` with the smallest head dim, and the same key and value in every row: each ends where its buffer does.
+fn repeated(case: Case) -> Memory {
+    let problem = Problem { head_dim: 8, ..case.problem };
+    let mut memory = Case { problem, ..case }.memory();
+    for place in [&mut memory.k, &mut memory.v] {
+        place.strides[1] = 0;
+        memory.buffers[place.buffer].truncate(problem.head_dim);
+    }
+    memory
 }
 
 /// `case` with half the head dim, and NaN in the other columns of Q, K and V: they belong to nobody.

@@ -1,5 +1,6 @@
 //! Mutants that change nothing that anybody could observe, with the reason.
-use ferroflash::{EntryInfo, MaskKind};
+use super::{Subject, flow, flow::words};
+use ferroflash::MaskKind;
 use ptx_sim::mutate::{Mutant, Operator};
 use std::path::Path;
 
@@ -8,17 +9,17 @@ struct Harmless {
     operators: &'static [Operator],
     /// A part of the instruction before and after.
     instruction: &'static str,
-    /// A file of one of the source lines, and a part of that line.
+    /// The end of a file's name of one of the source lines, and a part of that line.
     source: [&'static str; 2],
     /// Only under this mask.
     mask: Option<MaskKind>,
-    /// Whether the reason needs no sweep over problems to be believed.
-    certain: bool,
+    /// Whether the reason says that no thread ever goes another way: it is none where one did.
+    idle: bool,
     reason: &'static str,
 }
 
 const CLASS: Harmless =
-    Harmless { operators: &[], instruction: "", source: ["", ""], mask: None, certain: true, reason: "" };
+    Harmless { operators: &[], instruction: "", source: ["", ""], mask: None, idle: false, reason: "" };
 
 /// Keys that nobody sees.
 const SKIP: &str = "A warp skips keys that none of its rows sees to save time: masked, they add nothing.";
@@ -33,17 +34,13 @@ const HARMLESS: &[Harmless] = &[
         reason: "Every thread of the block passes this barrier, and nobody waits at another at that time: the number is a name only.",
         ..CLASS
     },
-    Harmless {
-        operators: &[Operator::OffByOne, Operator::NeverBranch],
-        source: ["softmax.rs", "SLACK"],
-        reason: OFTEN,
-        ..CLASS
-    },
+    Harmless { operators: &[Operator::OffByOne], source: ["softmax.rs", "SLACK"], reason: OFTEN, ..CLASS },
     Harmless {
         operators: &[Operator::NeverBranch],
         source: ["softmax.rs", "x == 0.0"],
         mask: Some(MaskKind::Full),
         reason: "Without a mask every row sees a key, so that no sum is 0. (Under the other masks this mutant is caught.)",
+        idle: true,
         ..CLASS
     },
     Harmless {
@@ -53,22 +50,11 @@ const HARMLESS: &[Harmless] = &[
         ..CLASS
     },
     Harmless {
-        operators: &[Operator::ConstantSourceSize],
-        instruction: "cp.async",
-        reason: "Columns of V beyond the head dim reach only columns of O that nobody stores; this copy is of whole tiles, which rows in bounds follow. \
-                 (The same copies of K are caught, by NaN in these columns.)",
-        ..CLASS
-    },
-    Harmless {
-        operators: &[Operator::DeleteCommit],
-        instruction: "cp.async.commit_group",
-        reason: "The last step starts no copy: the group is empty.",
-        ..CLASS
-    },
-    Harmless {
         operators: &[Operator::AlwaysBranch, Operator::OffByOne],
-        source: ["overlap.rs", "interior.1"],
-        reason: "One more block goes through the masked path, in which masking a block that needs none changes nothing.",
+        source: ["overlap.rs", "n >= range.interior.1"],
+        mask: Some(MaskKind::Full),
+        reason: "Without a mask only the last block of keys can be cut: the loop over blocks that need a mask ends after one step.",
+        idle: true,
         ..CLASS
     },
     Harmless {
@@ -93,6 +79,7 @@ const HARMLESS: &[Harmless] = &[
         operators: &[Operator::NeverBranch],
         source: ["forward.rs", "if i < range.end - range.start"],
         reason: "A tile that comes this far sees at least one block of keys.",
+        idle: true,
         ..CLASS
     },
     Harmless {
@@ -102,30 +89,49 @@ const HARMLESS: &[Harmless] = &[
         ..CLASS
     },
     Harmless {
-        operators: &[Operator::AlwaysBranch],
-        source: ["softmax.rs", "SLACK"],
-        reason: OFTEN,
-        certain: false,
-        ..CLASS
-    },
-    Harmless {
         operators: &[Operator::NeverBranch],
         source: ["specialised.rs", "for _ in range.start..range.end"],
         reason: "A tile that comes this far sees at least one block of keys.",
-        ..CLASS
-    },
-    Harmless {
-        operators: &[Operator::AlwaysBranch],
-        source: ["overlap.rs", "if edge"],
-        reason: "Masking a block that needs no mask changes nothing.",
+        idle: true,
         ..CLASS
     },
     Harmless {
         operators: &[Operator::OffByOne],
-        source: ["mask.rs", ""],
+        instruction: "`setp.lt.u32",
+        source: ["forward.rs", "range.start == range.end"],
         mask: Some(MaskKind::Local),
-        reason: "Ranges of blocks: at equality the bounds are the same, or a block goes through the other masked loop.",
-        certain: false,
+        reason: RANGES,
+        ..CLASS
+    },
+    Harmless {
+        operators: &[Operator::NeverBranch],
+        source: ["forward.rs", "range.start == range.end"],
+        mask: Some(MaskKind::Full),
+        reason: SLICES,
+        idle: true,
+        ..CLASS
+    },
+    Harmless {
+        operators: &[Operator::NegateBranch, Operator::AlwaysBranch, Operator::NeverBranch, Operator::OffByOne],
+        source: ["forward.rs", "portion.store_nothing_seen"],
+        mask: Some(MaskKind::Full),
+        reason: SLICES,
+        idle: true,
+        ..CLASS
+    },
+    Harmless {
+        operators: &[Operator::DeleteArrive],
+        source: ["device/tile/src/specialised.rs", ""],
+        mask: Some(MaskKind::Full),
+        reason: "Without a mask no warp skips a block of keys.",
+        idle: true,
+        ..CLASS
+    },
+    Harmless {
+        operators: &[Operator::NeverBranch],
+        source: ["split.rs", "GlobalVec::of_slice"],
+        reason: "The log-sum-exp of a slice is always wanted: the merge reads it.",
+        idle: true,
         ..CLASS
     },
     Harmless {
@@ -133,62 +139,79 @@ const HARMLESS: &[Harmless] = &[
         source: ["fragment.rs", "end[m]"],
         mask: Some(MaskKind::Local),
         reason: "In a block at the left edge of a wide window no row's right edge lies: the comparison with it is always true.",
-        certain: false,
-        ..CLASS
-    },
-    Harmless {
-        operators: &[Operator::OffByOne],
-        instruction: "setp.ge.s32",
-        mask: Some(MaskKind::Full),
-        reason: SKIP,
-        certain: false,
-        ..CLASS
-    },
-    Harmless {
-        operators: &[Operator::OffByOne],
-        instruction: "setp.lt.u32",
-        source: ["cp_async.rs", ""],
-        reason: CUT,
-        certain: false,
-        ..CLASS
-    },
-    Harmless {
-        operators: &[Operator::OffByOne],
-        instruction: "setp.lt.u32",
-        source: ["shared.rs", ""],
-        reason: CUT,
-        certain: false,
+        idle: true,
         ..CLASS
     },
     Harmless {
         operators: &[Operator::DeleteBarrier],
         instruction: "bar.warp.sync",
-        reason: "The rows of Q through which O is stored are one warp's, whose reads of them are warp-wide instructions and have ended.",
-        certain: false,
+        reason: "The rows of Q through which O is stored are one warp's by now. Its reads of them were warp-wide instructions and have ended.",
+        ..CLASS
+    },
+    Harmless { operators: &[Operator::OffByOne], source: ["", "copy_edge(&mut k"], reason: CUT, idle: true, ..CLASS },
+    Harmless { operators: &[Operator::OffByOne], source: ["", "copy_edge(&mut v"], reason: CUT, idle: true, ..CLASS },
+    Harmless {
+        operators: &[Operator::NeverBranch],
+        source: ["split.rs", "while first < slices"],
+        reason: "There is at least one slice.",
+        idle: true,
         ..CLASS
     },
     Harmless {
         operators: &[Operator::OffByOne],
-        source: ["store.rs", ""],
-        mask: Some(MaskKind::Causal),
-        reason: WHOLE,
-        certain: false,
+        source: ["split.rs", "while first < slices"],
+        reason: "One more round takes the last slice with no weight, as every last round does where slices are no multiple of four.",
+        ..CLASS
+    },
+    Harmless {
+        operators: &[Operator::NeverBranch],
+        source: ["split.rs", "if first + i as u32 == slice"],
+        reason: "The first slice of a round is there: that is the loop's condition.",
+        idle: true,
         ..CLASS
     },
     Harmless {
         operators: &[Operator::OffByOne],
-        source: ["global.rs", ""],
-        mask: Some(MaskKind::Causal),
-        reason: WHOLE,
-        certain: false,
+        source: ["split.rs", "store_columns(row"],
+        reason: ROW,
+        idle: true,
         ..CLASS
     },
     Harmless {
-        operators: &[Operator::AlwaysBranch, Operator::NeverBranch],
-        source: ["store.rs", ""],
+        operators: &[Operator::OffByOne],
+        source: ["split.rs", "store_value(row"],
+        reason: ROW,
+        idle: true,
+        ..CLASS
+    },
+    Harmless {
+        operators: &[Operator::NegateBranch, Operator::NeverBranch],
+        source: ["split.rs", "if chunk == 0"],
+        reason: "All threads of a row compute the same log-sum-exp: each of them may store it, and all of them.",
+        ..CLASS
+    },
+    Harmless {
+        operators: &[Operator::OffByOne, Operator::AlwaysBranch, Operator::NeverBranch],
+        source: ["problem.rs", "self.o.clear"],
         mask: Some(MaskKind::Causal),
         reason: WHOLE,
-        certain: false,
+        idle: true,
+        ..CLASS
+    },
+    Harmless {
+        operators: &[Operator::OffByOne, Operator::AlwaysBranch, Operator::NeverBranch],
+        source: ["problem.rs", "self.lse.fill"],
+        mask: Some(MaskKind::Causal),
+        reason: WHOLE,
+        idle: true,
+        ..CLASS
+    },
+    Harmless {
+        operators: &[Operator::OffByOne],
+        source: ["problem.rs", "self.lse.fill"],
+        mask: Some(MaskKind::Causal),
+        reason: "A tile whose rows see no key is not the last of its head under a causal mask: there is equality for threads beyond the tile's rows \
+                 alone, which another comparison excludes.",
         ..CLASS
     },
 ];
@@ -196,81 +219,125 @@ const HARMLESS: &[Harmless] = &[
 /// Stores of tiles that see nothing.
 const WHOLE: &str =
     "A tile whose rows see no key is not the last of its head under a causal mask: all of its rows exist.";
-/// Why code of an entry without a mask may never run.
-pub(super) const DEAD: &str = "Never reached, as a probe shows: without a mask no warp skips a block of keys.";
+/// Slices of the keys of a tile.
+const SLICES: &str = "Without a mask no slice is empty: the planner makes one for every two blocks of keys at most.";
+const ROW: &str = "The row is a remainder of the division by the number of rows: it is never equal.";
+const RANGES: &str =
+    "Ranges of blocks: at equality the bounds are the same, or a block goes through the other masked loop.";
 const COVERED: &str =
     "Shared memory is not read before the next wait and barrier, which cover this one: Q is not kept in registers.";
-const EXTRA: &str =
-    "Arrivals at a barrier at which the producer waits no more: the block ends before anybody could miss them.";
-const EQUAL: &str = "A minimum or maximum: where both are equal it does not matter which is taken.";
 const SATURATING: &str =
     "A saturating addition of at least 1: sum and summand are never equal, nor is what is added 0.";
-const CUT: &str = "The prologue checks the rows of each block that it copies; only the last block of keys can be cut, and in this one all rows exist.";
+const EMPTY: &str = "The last step starts no copy: the group is empty, and nobody waits after it.";
+const JOINED: &str = "The copies join the next group. They are not read before a wait and a barrier that cover it: Q is not kept in registers.";
+const CUT: &str = "The copy checks the rows of whatever block it is told; only the last block of keys can be cut, and in this one all rows exist.";
 const THREADS: &str = "The block has fewer threads than the number that a thread's is compared with.";
 
-/// Why `mutant` of `entry`, whose PTX is `text`, does no harm, where that is known.
-pub(super) fn reason(entry: &EntryInfo, mutant: &Mutant, text: &str) -> Option<&'static str> {
-    find(entry, mutant, text).map(|(reason, _)| reason)
-}
-
-/// Whether it is known for certain, so that the mutant need not run on every problem.
-pub(super) fn certain(entry: &EntryInfo, mutant: &Mutant, text: &str) -> bool {
-    find(entry, mutant, text).is_some_and(|(_, certain)| certain)
-}
-
-fn find(entry: &EntryInfo, mutant: &Mutant, text: &str) -> Option<(&'static str, bool)> {
-    if mutant.operator == Operator::OffByOne
-        && let Some(reason) = comparison(entry, &text[mutant.span.0..mutant.span.1], text)
-    {
-        return Some((reason, true));
+/// Why `mutant` of `subject`, whose PTX is `text`, does no harm, where that is known. `differs`: whether it went another way in any launch.
+pub(super) fn reason(subject: &Subject, mutant: &Mutant, text: &str, differs: bool) -> Option<&'static str> {
+    let (before, after) = (&text[..mutant.span.0], &text[mutant.span.1..]);
+    match mutant.operator {
+        Operator::OffByOne if !differs => {
+            let reason = comparison(subject, &text[mutant.span.0..mutant.span.1], text);
+            if reason.is_some() {
+                return reason;
+            }
+        }
+        Operator::DeleteCommit => {
+            let group = before.rfind("cp.async.wait_group").map_or(before, |wait| &before[wait..]);
+            if !group.contains("cp.async.c") && !flow::waits(text, mutant.span.1) {
+                return Some(EMPTY);
+            }
+            if let Some(wait) = after.find("cp.async.wait_group")
+                && flow::waits_before_reading(text, text.len() - after[wait..].len() + "cp.async.wait_group".len())
+            {
+                return Some(JOINED);
+            }
+        }
+        Operator::DeleteWait | Operator::WeakenWait if flow::waits_before_reading(text, mutant.span.1) => {
+            return Some(COVERED);
+        }
+        // What is not read before the barrier cannot be overwritten too early behind it.
+        Operator::DeleteBarrier
+            if !before.contains(flow::tile_load(text)) && flow::waits_before_reading(text, mutant.span.1) =>
+        {
+            return Some(COVERED);
+        }
+        _ => {}
     }
-    let after = &text[mutant.span.1..];
-    let arrives = after.split(';').take(4).any(|statement| statement.contains("bar.arrive"));
-    if mutant.operator == Operator::NeverBranch && arrives {
-        return Some((EXTRA, false));
+    // The sums are rescaled where lanes exchange their maxima; a branch around that is harmful.
+    let rescales = || flow::forced(mutant, text).is_some_and(|path| path.contains("shfl.sync"));
+    if has_source(mutant, "softmax.rs", "SLACK") && rescales() {
+        return Some(OFTEN);
     }
-    // Where the text has nothing but stores and copies to shared memory up to the next wait and the barrier behind it.
-    let at = |word: &str| after.find(word).unwrap_or(after.len());
-    let read = at("ldmatrix").min(at("ld.shared"));
-    let barrier =
-        at("cp.async.wait_group") + after[at("cp.async.wait_group")..].find("bar.sync").unwrap_or(after.len());
-    if matches!(mutant.operator, Operator::DeleteWait | Operator::WeakenWait | Operator::DeleteBarrier)
-        && barrier < read
+    // Where scores are masked they become infinities; a branch around that is harmful.
+    let masks = || flow::forced(mutant, text).is_some_and(|path| path.contains("0fFF800000"));
+    if ["overlap.rs", "mainloop.rs"].iter().any(|file| has_source(mutant, file, "if edge {")) && masks() {
+        return Some("Masking a block that needs no mask changes nothing.");
+    }
+    if !differs && mutant.operator == Operator::NeverBranch && beyond_threads(subject, mutant, text) {
+        return Some(THREADS);
+    }
+    if subject.entry.stages == 1
+        && let Some(reason) = single_stage(subject, mutant, text, differs)
     {
-        return Some((COVERED, false));
+        return Some(reason);
     }
     let applies = |class: &&Harmless| {
         let [file, code] = class.source;
         class.operators.contains(&mutant.operator)
-            && class.mask.is_none_or(|mask| mask == entry.mask)
+            && !(differs && class.idle)
+            && class.mask.is_none_or(|mask| mask == subject.entry.mask)
             && mutant.description.contains(class.instruction)
-            && (file.is_empty()
-                || mutant
-                    .source
-                    .iter()
-                    .any(|line| line.file.ends_with(file) && code_at(&line.file, line.line).contains(code)))
+            && (class.source == CLASS.source || has_source(mutant, file, code))
     };
-    HARMLESS.iter().find(applies).map(|class| (class.reason, class.certain))
+    HARMLESS.iter().find(applies).map(|class| class.reason)
 }
 
-/// Comparisons whose result at equality does not matter, by what the PTX does with it.
-fn comparison(entry: &EntryInfo, instruction: &str, text: &str) -> Option<&'static str> {
-    let words: Vec<&str> = instruction.split([' ', '\t', ',', ';']).filter(|word| !word.is_empty()).collect();
-    let [_, predicate, a, b] = words[..] else { return None };
-    let uses: Vec<&str> =
-        text.lines().filter(|line| line.split([' ', '\t', ',', ';', '!', '@']).any(|w| w == predicate)).collect();
-    // The comparison itself, and a selection between the two that were compared.
-    if let [_, selection] = uses[..]
-        && selection.contains("selp.")
-        && [a, b].iter().all(|operand| selection.split([' ', '\t', ',', ';']).any(|word| word == *operand))
-    {
-        return Some(EQUAL);
+/// The same for kernels with a single stage, whose steps copy what they read.
+fn single_stage(subject: &Subject, mutant: &Mutant, text: &str, differs: bool) -> Option<&'static str> {
+    let first = subject.entry.mask == MaskKind::Full && has_source(mutant, "mainloop.rs", "step(n, true)");
+    let of_step = has_source(mutant, "forward.rs", "kv.advance(block");
+    match mutant.operator {
+        Operator::NeverBranch if has_source(mutant, "forward.rs", "range.start == range.end") => Some(
+            "A tile that sees no key copies and computes nothing: the usual way stores O = 0 and a log-sum-exp of -inf, too.",
+        ),
+        Operator::OffByOne if of_step && !differs => Some(CUT),
+        Operator::DeleteBarrier if of_step && first && flow::waits_before_reading(text, mutant.span.1) => {
+            Some("The first step: nobody has read the stage before, and another barrier comes before anybody does.")
+        }
+        _ => None,
     }
+}
+
+/// Whether one of the source lines of `mutant` is of `file` and contains `code`.
+fn has_source(mutant: &Mutant, file: &str, code: &str) -> bool {
+    mutant.source.iter().any(|line| line.file.ends_with(file) && code_at(&line.file, line.line).contains(code))
+}
+
+/// Why there is no equality in a comparison, by what the PTX compares or does with the result.
+fn comparison(subject: &Subject, instruction: &str, text: &str) -> Option<&'static str> {
+    let [_, predicate, ..] = words(instruction)[..] else { return None };
+    let uses: Vec<&str> = text.lines().filter(|line| words(line).contains(&predicate)).collect();
     if uses.len() > 1 && uses.iter().all(|line| line.contains(instruction) || line.contains("xor.pred")) {
         return Some(SATURATING);
     }
-    let thread = text.lines().any(|line| line.contains("%tid.x") && line.split([' ', '\t', ',']).any(|word| word == a));
-    (thread && b.parse::<u32>().is_ok_and(|limit| limit >= entry.threads)).then_some(THREADS)
+    exceeds_threads(subject, instruction, text).then_some(THREADS)
+}
+
+/// Whether `instruction` compares a thread's number with one that no thread has.
+fn exceeds_threads(subject: &Subject, instruction: &str, text: &str) -> bool {
+    let [_, _, a, b] = words(instruction)[..] else { return false };
+    let thread = text.lines().any(|line| line.contains("%tid.x") && words(line).contains(&a));
+    let last = subject.kernel.threads - 1;
+    thread && b.parse::<u32>().is_ok_and(|limit| limit > last || limit == last && instruction.contains(".gt."))
+}
+
+/// Whether the guard of a branch is such a comparison.
+fn beyond_threads(subject: &Subject, mutant: &Mutant, text: &str) -> bool {
+    let Some(guard) = words(&text[mutant.span.0..mutant.span.1]).first().copied() else { return false };
+    let sets = |line: &&str| line.contains("setp.") && words(line).get(1) == Some(&guard);
+    text[..mutant.span.0].lines().rev().find(sets).is_some_and(|line| exceeds_threads(subject, line, text))
 }
 
 /// A line of this repository; nothing where it is of somebody else's.

@@ -1,13 +1,13 @@
 //! The mutation score as files.
-use super::{Score, Survivor};
-use serde::Serialize;
+use super::Score;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 use std::{fs, io};
 
 /// What `mutation.json` holds.
-#[derive(Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Evidence {
     /// All mutants.
     pub mutants: usize,
@@ -17,102 +17,206 @@ pub struct Evidence {
     pub caught_by_results: usize,
     /// Those that nobody noticed, each with a reason.
     pub survivors: usize,
-    /// Entry by entry.
-    pub entries: Vec<Score>,
+    /// Those of them with which no thread went another way in any launch.
+    pub idle: usize,
+    /// Kernel by kernel.
+    pub entries: Vec<Row>,
+}
+
+/// A [`Score`] with its survivors by reason.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Row {
+    entry: String,
+    launches: usize,
+    mutants: usize,
+    checkers: BTreeMap<String, usize>,
+    refused: usize,
+    results: usize,
+    /// By operator: all, those that survived, and those of them that were idle.
+    operators: BTreeMap<String, [usize; 3]>,
+    survivors: Vec<Survivors>,
+}
+
+/// Survivors of a kernel for one reason.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+struct Survivors {
+    /// Nothing where it is not known.
+    reason: Option<String>,
+    mutants: usize,
+    idle: usize,
+    /// Lines of the PTX, by operator.
+    lines: BTreeMap<String, String>,
+    /// One of them, with its source.
+    example: String,
+}
+
+/// What `value` is called in JSON.
+fn name(value: impl Serialize) -> String {
+    serde_json::to_value(value).unwrap_or_default().as_str().unwrap_or_default().to_owned()
+}
+
+impl From<Score> for Row {
+    fn from(score: Score) -> Self {
+        let mut groups: Vec<Survivors> = vec![];
+        for survivor in &score.survivors {
+            let same = |group: &&mut Survivors| group.reason.as_deref() == survivor.reason;
+            let group = match groups.iter_mut().find(same) {
+                Some(group) => group,
+                None => {
+                    let place = &survivor.source[..survivor.source.len().min(2)];
+                    let example = format!("{}, {}", survivor.description, place.join(" from "));
+                    let reason = survivor.reason.map(str::to_owned);
+                    groups.push(Survivors { reason, mutants: 0, idle: 0, lines: BTreeMap::new(), example });
+                    let last = groups.len() - 1;
+                    &mut groups[last]
+                }
+            };
+            group.mutants += 1;
+            group.idle += usize::from(!survivor.differs);
+            let lines = group.lines.entry(name(survivor.operator)).or_default();
+            let gap = if lines.is_empty() { "" } else { " " };
+            *lines += &format!("{gap}{}", survivor.line);
+        }
+        Row {
+            entry: score.entry.into(),
+            launches: score.launches,
+            mutants: score.mutants,
+            checkers: score.checkers.iter().map(|(kind, count)| ((*kind).into(), *count)).collect(),
+            refused: score.refused,
+            results: score.results,
+            operators: score.operators.iter().map(|(operator, counts)| (name(operator), *counts)).collect(),
+            survivors: groups,
+        }
+    }
+}
+
+impl Row {
+    fn by_checker(&self) -> usize {
+        self.checkers.values().sum::<usize>() + self.refused
+    }
+
+    fn survived(&self) -> usize {
+        self.survivors.iter().map(|group| group.mutants).sum()
+    }
+
+    fn idle(&self) -> usize {
+        self.survivors.iter().map(|group| group.idle).sum()
+    }
 }
 
 impl Evidence {
-    /// Adds the entries up.
-    pub fn new(entries: Vec<Score>) -> Self {
-        let sum = |of: fn(&Score) -> usize| entries.iter().map(of).sum();
-        Evidence {
-            mutants: sum(|score| score.mutants),
-            caught_by_checkers: sum(|score| score.checkers.values().sum::<usize>() + score.refused),
-            caught_by_results: sum(|score| score.results),
-            survivors: sum(|score| score.survivors.len()),
-            entries,
+    /// What `folder` holds, as far as it is about kernels of the table.
+    ///
+    /// # Errors
+    /// Where the file is there and cannot be read.
+    pub fn read(folder: &Path) -> io::Result<Self> {
+        match fs::read(folder.join("mutation.json")) {
+            Ok(bytes) => serde_json::from_slice(&bytes).map_err(io::Error::other),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Evidence::default()),
+            Err(error) => Err(error),
         }
+    }
+
+    /// Puts `score` in the place of an older one of its kernel, and adds everything up. Kernels are in the table's order.
+    pub fn put(&mut self, score: Score) {
+        let place = |symbol: &str| spec::kernels().position(|kernel| kernel.symbol == symbol);
+        self.entries.retain(|row| row.entry != score.entry && place(&row.entry).is_some());
+        self.entries.push(score.into());
+        self.entries.sort_by_key(|row| place(&row.entry));
+        let sum = |of: fn(&Row) -> usize| self.entries.iter().map(of).sum();
+        self.mutants = sum(|row| row.mutants);
+        self.caught_by_checkers = sum(Row::by_checker);
+        self.caught_by_results = sum(|row| row.results);
+        self.survivors = sum(Row::survived);
+        self.idle = sum(Row::idle);
+    }
+
+    /// How many survivors have no reason.
+    pub fn unexplained(&self) -> usize {
+        let groups = self.entries.iter().flat_map(|row| &row.survivors);
+        groups.filter(|group| group.reason.is_none()).map(|group| group.mutants).sum()
     }
 
     /// The same in Markdown.
     pub fn markdown(&self) -> String {
         let mut text = String::from(HEAD);
         let share = |part: usize, all: usize| 100.0 * part as f64 / all.max(1) as f64;
-        let caught = self.mutants - self.survivors;
+        let Evidence { mutants, caught_by_checkers, caught_by_results, survivors, idle, .. } = *self;
+        let caught = mutants - survivors;
+        let reasons = match self.unexplained() {
+            0 => "; each has a reason below".to_owned(),
+            unexplained => format!(", {unexplained} of them without a known reason"),
+        };
         // Writing to a string does not fail.
         let _ = writeln!(
             text,
-            "**{caught} of {} mutants of {} of the table's {} entries are caught ({:.1} %)**: {} by a checker, {} by a wrong result alone. {} survive; each has a \
-             reason below.\n",
-            self.mutants,
+            "**{caught} of {mutants} mutants of {} of the table's {} kernels are caught ({:.1} %)**: {caught_by_checkers} by a checker, \
+             {caught_by_results} by a wrong result alone. {survivors} survive{reasons}. {idle} of these are *idle*: in no launch does any \
+             thread do anything else than in the kernel itself. Of the others {:.1} % are caught.\n",
             self.entries.len(),
-            ferroflash::ENTRIES.len(),
-            share(caught, self.mutants),
-            self.caught_by_checkers,
-            self.caught_by_results,
-            self.survivors
+            spec::kernels().count(),
+            share(caught, mutants),
+            share(caught, mutants - idle),
         );
-        let _ = writeln!(text, "## By operator\n\n| operator | mutants | caught |\n|---|---:|---:|");
-        let mut operators: BTreeMap<_, [usize; 2]> = BTreeMap::new();
-        for (operator, counts) in self.entries.iter().flat_map(|score| &score.operators) {
-            let sums = operators.entry(*operator).or_default();
-            *sums = [sums[0] + counts[0], sums[1] + counts[1]];
-        }
-        for (operator, [all, survived]) in operators {
-            let name = serde_json::to_value(operator).unwrap_or_default();
-            let _ = writeln!(
-                text,
-                "| {} | {all} | {:.1} % |",
-                name.as_str().unwrap_or_default(),
-                share(all - survived, all)
-            );
-        }
-        let _ = writeln!(text, "\n## Survivors, by reason\n");
-        let mut reasons: BTreeMap<&str, Vec<(&str, &Survivor)>> = BTreeMap::new();
-        for score in &self.entries {
-            for survivor in &score.survivors {
-                let reason = survivor.reason.unwrap_or("UNEXPLAINED");
-                reasons.entry(reason).or_default().push((score.entry, survivor));
-            }
-        }
-        for (reason, survivors) in reasons {
-            let [(entry, example), ..] = survivors[..] else { continue };
-            let place = example.source.last().map_or("", String::as_str);
-            let _ = writeln!(
-                text,
-                "- **{} mutants.** {reason} For example {}, {entry}, {place}.",
-                survivors.len(),
-                example.description
-            );
-        }
         let _ = writeln!(
             text,
-            "\n## By entry\n\n| entry | mutants | checker | result | survivors |\n|---|---:|---:|---:|---:|"
+            "## By operator\n\n| operator | mutants | caught | idle | survive otherwise |\n|---|---:|---:|---:|---:|"
         );
-        for score in &self.entries {
-            let by_checker = score.checkers.values().sum::<usize>() + score.refused;
-            let _ = writeln!(
-                text,
-                "| {} | {} | {by_checker} | {} | {} |",
-                score.entry,
-                score.mutants,
-                score.results,
-                score.survivors.len()
-            );
+        let mut operators: BTreeMap<&str, [usize; 3]> = BTreeMap::new();
+        for (operator, counts) in self.entries.iter().flat_map(|row| &row.operators) {
+            let sums = operators.entry(operator).or_default();
+            *sums = std::array::from_fn(|i| sums[i] + counts[i]);
+        }
+        for (operator, [all, survived, idle]) in operators {
+            let caught = share(all - survived, all);
+            let _ = writeln!(text, "| {operator} | {all} | {caught:.1} % | {idle} | {} |", survived - idle);
+        }
+        self.reasons(&mut text);
+        let _ = writeln!(
+            text,
+            "\n## By kernel\n\n| kernel | launches | mutants | checker | result | idle | survive otherwise |\n|---|---:|---:|---:|---:|---:|---:|"
+        );
+        for row in &self.entries {
+            let Row { entry, launches, mutants, results, .. } = row;
+            let (by_checker, idle, others) = (row.by_checker(), row.idle(), row.survived() - row.idle());
+            let _ =
+                writeln!(text, "| {entry} | {launches} | {mutants} | {by_checker} | {results} | {idle} | {others} |");
         }
         text
+    }
+
+    /// Why survivors do no harm, with an example each.
+    fn reasons(&self, text: &mut String) {
+        let _ = writeln!(text, "\n## Survivors, by reason\n");
+        let mut reasons: BTreeMap<&str, (usize, usize, &str, &str)> = BTreeMap::new();
+        for row in &self.entries {
+            for group in &row.survivors {
+                let reason = group.reason.as_deref().unwrap_or("UNEXPLAINED.");
+                let (mutants, idle, ..) = reasons.entry(reason).or_insert((0, 0, &group.example, &row.entry));
+                *mutants += group.mutants;
+                *idle += group.idle;
+            }
+        }
+        for (reason, (mutants, idle, example, entry)) in reasons {
+            let _ = writeln!(text, "- **{mutants} mutants, {idle} idle.** {reason} For example {example}, in {entry}.");
+        }
     }
 }
 
 const HEAD: &str = "\
 # Mutation score of the simulator
 
-Every barrier, wait, commit, fence, arrival, copy size, guard, branch and ordered comparison in an entry's PTX is deleted or altered, one at a time, and the
-broken kernel runs on the problems that hit the entry's edges, under up to three schedules. A mutant is caught where a checker reports it or the result is wrong by the
-tolerance rule. bf16 entries are the same code as their f16 twins with other conversions; without `--entry` three of them are broken beside every f16 entry.
+Every barrier, wait, commit, fence, arrival, copy size, guard, branch and ordered comparison in a kernel's PTX is deleted or altered, one at a time, and the
+broken kernel runs on the problems that hit the entry's edges, and on sweeps of lengths. Those that change the order of things in time run the edges under three
+schedules. A mutant is caught where a checker reports it or the result is wrong by the tolerance rule.
 
-To repeat it: `cargo run --release -p ferroflash-tests --bin ferroflash-mutants`. `mutation.json` lists each survivor with its line. The reasons are data in
-`tests/src/mutation/harmless.rs`; a survivor without one fails the run.
+A launch is left out where the mutant is known to do in it what the kernel does: where, in the unbroken run, no lane came by the instruction, no lane's guard was
+false (a branch always taken) or true (one never taken), no comparison was of equals (`<` for `<=`), no copy was short (a constant size).
+
+A kernel that merges slices runs after an unbroken one that makes them.
+
+To repeat it: `cargo run --release -p ferroflash-tests --bin ferroflash-mutants`. `mutation.json` lists each survivor by the line of its PTX. The reasons are data
+in `tests/src/mutation/harmless.rs`; a survivor without one fails the run.
 
 ";
 
@@ -122,7 +226,9 @@ To repeat it: `cargo run --release -p ferroflash-tests --bin ferroflash-mutants`
 /// Where the folder or a file cannot be written.
 pub fn write(evidence: &Evidence, folder: &Path) -> io::Result<()> {
     fs::create_dir_all(folder)?;
-    let json = serde_json::to_string_pretty(evidence).map_err(io::Error::other)?;
+    let json = serde_json::to_string(evidence).map_err(io::Error::other)?;
+    // A line for each kernel.
+    let json = json.replace("{\"entry\":", "\n{\"entry\":");
     fs::write(folder.join("mutation.json"), json + "\n")?;
     fs::write(folder.join("mutation.md"), evidence.markdown())
 }

@@ -1,0 +1,99 @@
+//! Launches that every mutant must pass, and what the unbroken kernel did in each.
+use super::{Fate, Subject, cases};
+use crate::simulator_with;
+use ferroflash::reference::{Loaded, Memory, Reference};
+use ferroflash::{Attention, Error, SimDriver};
+use ptx_sim::{Completion, Coverage, Options};
+use rayon::prelude::*;
+
+/// A seed and when copies land. Races are found in any schedule: the later ones are for what the first one's order hides.
+pub(super) type Schedule = (u64, Completion);
+/// All of them, the usual one first.
+pub(super) const SCHEDULES: [Schedule; 3] = [(0, Completion::Late), (1, Completion::Eager), (2, Completion::Random)];
+
+/// So many cases, the edges, also run without a log-sum-exp.
+const EDGES: usize = 10;
+
+/// One launch of a problem.
+pub(super) struct Trial {
+    memory: Memory,
+    /// What the result must be.
+    reference: Reference,
+    /// Whether a log-sum-exp is wanted.
+    lse: bool,
+    /// One of many that differ in one length: it runs under the usual schedule alone.
+    pub sweep: bool,
+    /// What the unbroken kernel's instructions met.
+    pub coverage: Coverage,
+    /// How many ran, of all kernels of the launch.
+    instructions: u64,
+}
+
+/// All trials of `subject`, whose PTX is `text`: the edges as they come, then the sweeps, short ones first.
+///
+/// # Panics
+/// Where the kernel is not clean.
+pub(super) fn trials(subject: &Subject, text: &str) -> Vec<Trial> {
+    let first = cases::first(subject.entry);
+    let without: Vec<_> = first.iter().take(EDGES).cloned().map(|memory| (memory, false, false)).collect();
+    let first = first.into_iter().map(|memory| (memory, true, false));
+    let sweeps = cases::sweeps(subject).into_iter().map(|memory| (memory, true, true));
+    let all: Vec<_> = first.chain(without).chain(sweeps).collect();
+    let kernel = || Kernel::load(subject, text).expect("the simulator reads what the compiler writes");
+    let unbroken = |kernel: &mut Kernel<'_>, (memory, lse, sweep): (Memory, bool, bool)| {
+        let reference = Reference::new(&memory.inputs().expect("cases are valid"));
+        let mut trial = Trial { memory, reference, lse, sweep, coverage: Coverage::default(), instructions: 0 };
+        let fate = kernel.launch(&trial, Options { coverage: true, ..options(SCHEDULES[0], u64::MAX) });
+        assert_eq!(fate, None, "{}, unbroken: {}", subject.kernel.symbol, trial.memory.problem);
+        let mut met = kernel.attention.driver().take_coverage();
+        trial.instructions = met.values().map(|(_, instructions)| instructions).sum();
+        trial.coverage = met.remove(subject.kernel.symbol).unwrap_or_default().0;
+        trial
+    };
+    let mut trials: Vec<Trial> = all.into_par_iter().map_init(kernel, unbroken).collect();
+    trials.sort_by_key(|trial| if trial.sweep { trial.instructions } else { 0 });
+    trials
+}
+
+/// One block after the other: mutants are what runs in parallel.
+fn options((seed, completion): Schedule, budget: u64) -> Options {
+    Options { seed, completion, budget, max_reports: 1, parallel: false, ..Options::default() }
+}
+
+/// A kernel on a simulated card.
+pub(super) struct Kernel<'a> {
+    subject: &'a Subject,
+    attention: Attention<SimDriver>,
+}
+
+impl<'a> Kernel<'a> {
+    /// Loads `text` as `subject`.
+    pub fn load(subject: &'a Subject, text: &str) -> Result<Self, Error> {
+        let attention = simulator_with(subject.entry, Options::default());
+        attention.load_from(subject.kernel.symbol, text)?;
+        Ok(Kernel { subject, attention })
+    }
+
+    /// How the kernel is caught in `trial`, if it is. Some loops of mutants do not end: they may take four times as long as the kernel.
+    pub fn run(&self, trial: &Trial, schedule: Schedule) -> Option<Fate> {
+        self.launch(trial, options(schedule, 4 * trial.instructions + 50_000))
+    }
+
+    fn launch(&self, trial: &Trial, options: Options) -> Option<Fate> {
+        self.attention.driver().set_options(options);
+        let Trial { memory, reference, .. } = trial;
+        let loaded = Loaded::new(&self.attention, memory, Some(self.subject.entry.symbol));
+        let loaded = loaded.map(|loaded| if trial.lse { loaded } else { loaded.without_lse() });
+        match loaded.and_then(|loaded| loaded.run()) {
+            Ok(outcome) => {
+                let verdict = outcome.judge(reference, memory.problem.dtype);
+                (!verdict.is_some_and(|verdict| verdict.passed())).then_some(Fate::Result)
+            }
+            Err(error) => {
+                let reports = self.attention.driver().take_reports();
+                let kind = reports.first().map(|report| Fate::Checker(report.kind.name()));
+                Some(kind.unwrap_or_else(|| Fate::Refused(error.to_string())))
+            }
+        }
+    }
+}
