@@ -2,18 +2,25 @@
 """A model of forward attention on an L4, from the machine code of each entry: what docs/l4-model.md says is computed here.
 
     cargo xtask ptx-stats --json > stats.json
-    python3 docs/l4_model.py stats.json            # tables for the L4
-    python3 docs/l4_model.py stats.json --h200     # the same model for an H200, beside measurements
+    python3 docs/l4_model.py stats.json            # tables for the L4; for an H200, beside docs/evidence/h200
+    python3 docs/l4_model.py stats.json --write    # the same into docs/l4-model.md
 
 Every number that is not in stats.json is a constant below, with its source. One of them, BLOCK, is fitted to the H200's measurements; nothing
 is fitted to the L4. `--hmma 32` asks what would change if the L4 accumulated in f32 at half its data-sheet rate, as GeForce cards do.
 """
+import contextlib
 import heapq
+import io
 import json
 import math
 import re
 import sys
 from dataclasses import dataclass
+from pathlib import Path
+
+PAGE = Path(__file__).with_name("l4-model.md")
+EVIDENCE = PAGE.parent / "evidence/h200"
+BEST = 4  # entries that the page shows for each shape
 
 # Cycles of one sub-core (a quarter of an SM) that a warp's instruction takes on its pipe, by SASS opcode.
 # 128 bytes a cycle reach an SM's shared memory; an instruction of 512 bytes takes 4 cycles of it, and four sub-cores share it: 16.
@@ -134,70 +141,19 @@ SUITES = [  # (head dim, (batch, query heads, key heads, length, causal)): the h
     *((256, (4, 8, 8, 4096, c)) for c in (False, True)),
 ]
 
-# Microseconds on an H200, one run each (docs/performance-log.md), by entry and shape.
-MEASURED = json.loads("""[
-  ["fwd_f16_d32_full_128x64", 32, [4, 32, 32, 4096, false], 938.3],
-  ["fwd_f16_d32_causal_128x64", 32, [4, 32, 32, 4096, true], 501.2],
-  ["fwd_f16_d64_full_32x128_k2", 64, [1, 8, 8, 512, false], 4.9],
-  ["fwd_f16_d64_full_64x64", 64, [1, 8, 8, 512, false], 5.9],
-  ["fwd_f16_d64_full_128x32", 64, [1, 8, 8, 512, false], 8.9],
-  ["fwd_f16_d64_full_128x64", 64, [1, 8, 8, 512, false], 9.3],
-  ["fwd_f16_d64_causal_32x128_k2", 64, [1, 8, 8, 512, true], 5.2],
-  ["fwd_f16_d64_causal_64x64", 64, [1, 8, 8, 512, true], 6.6],
-  ["fwd_f16_d64_causal_128x32", 64, [1, 8, 8, 512, true], 9.6],
-  ["fwd_f16_d64_causal_128x64", 64, [1, 8, 8, 512, true], 9.7],
-  ["fwd_f16_d64_full_64x64", 64, [2, 8, 8, 512, false], 6.3],
-  ["fwd_f16_d64_full_32x128_k2", 64, [2, 8, 8, 512, false], 6.7],
-  ["fwd_f16_d64_full_128x32", 64, [2, 8, 8, 512, false], 9.0],
-  ["fwd_f16_d64_full_128x64", 64, [2, 8, 8, 512, false], 9.3],
-  ["fwd_f16_d64_causal_32x128_k2", 64, [2, 8, 8, 512, true], 6.5],
-  ["fwd_f16_d64_causal_64x64", 64, [2, 8, 8, 512, true], 7.0],
-  ["fwd_f16_d64_causal_128x32", 64, [2, 8, 8, 512, true], 9.7],
-  ["fwd_f16_d64_causal_128x64", 64, [2, 8, 8, 512, true], 9.8],
-  ["fwd_f16_d64_full_32x128_k2", 64, [4, 8, 8, 512, false], 12.3],
-  ["fwd_f16_d64_causal_32x128_k2", 64, [4, 8, 8, 512, true], 9.3],
-  ["fwd_f16_d64_full_128x64", 64, [32, 32, 32, 512, false], 231.3],
-  ["fwd_f16_d64_full_128x32", 64, [32, 32, 32, 512, false], 233.8],
-  ["fwd_f16_d64_full_64x64", 64, [32, 32, 32, 512, false], 270.2],
-  ["fwd_f16_d64_causal_128x64", 64, [32, 32, 32, 512, true], 161.3],
-  ["fwd_f16_d64_causal_128x32", 64, [32, 32, 32, 512, true], 170.0],
-  ["fwd_f16_d64_causal_64x64", 64, [32, 32, 32, 512, true], 189.5],
-  ["fwd_f16_d64_full_128x32", 64, [8, 32, 32, 2048, false], 718.1],
-  ["fwd_f16_d64_full_128x64", 64, [8, 32, 32, 2048, false], 757.6],
-  ["fwd_f16_d64_full_64x64", 64, [8, 32, 32, 2048, false], 869.6],
-  ["fwd_f16_d64_causal_128x64", 64, [8, 32, 32, 2048, true], 445.4],
-  ["fwd_f16_d64_causal_128x32", 64, [8, 32, 32, 2048, true], 448.5],
-  ["fwd_f16_d64_causal_64x64", 64, [8, 32, 32, 2048, true], 513.5],
-  ["fwd_f16_d64_full_128x32", 64, [2, 32, 32, 8192, false], 2850.3],
-  ["fwd_f16_d64_full_128x64", 64, [2, 32, 32, 8192, false], 3014.2],
-  ["fwd_f16_d64_full_64x64", 64, [2, 32, 32, 8192, false], 3421.6],
-  ["fwd_f16_d64_causal_128x32", 64, [2, 32, 32, 8192, true], 1425.0],
-  ["fwd_f16_d64_causal_128x64", 64, [2, 32, 32, 8192, true], 1518.8],
-  ["fwd_f16_d64_causal_64x64", 64, [2, 32, 32, 8192, true], 1723.0],
-  ["fwd_f16_d96_full_128x32", 96, [4, 16, 16, 4096, false], 1078.3],
-  ["fwd_f16_d96_causal_128x32", 96, [4, 16, 16, 4096, true], 540.7],
-  ["fwd_f16_d128_full_32x64_k2", 128, [1, 8, 8, 512, false], 7.8],
-  ["fwd_f16_d128_causal_32x64_k2", 128, [1, 8, 8, 512, true], 8.2],
-  ["fwd_f16_d128_causal_32x64_k2", 128, [2, 8, 8, 512, true], 10.0],
-  ["fwd_f16_d128_full_128x64", 128, [32, 16, 16, 512, false], 208.6],
-  ["fwd_f16_d128_full_128x48", 128, [32, 16, 16, 512, false], 219.5],
-  ["fwd_f16_d128_causal_128x64", 128, [32, 16, 16, 512, true], 143.9],
-  ["fwd_f16_d128_causal_128x48", 128, [32, 16, 16, 512, true], 149.1],
-  ["fwd_f16_d128_full_128x64", 128, [8, 16, 16, 2048, false], 673.1],
-  ["fwd_f16_d128_full_128x48", 128, [8, 16, 16, 2048, false], 677.2],
-  ["fwd_f16_d128_causal_128x64", 128, [8, 16, 16, 2048, true], 397.9],
-  ["fwd_f16_d128_causal_128x48", 128, [8, 16, 16, 2048, true], 409.9],
-  ["fwd_f16_d128_full_128x64", 128, [2, 16, 16, 8192, false], 2654.8],
-  ["fwd_f16_d128_full_128x48", 128, [2, 16, 16, 8192, false], 2674.3],
-  ["fwd_f16_d128_causal_128x48", 128, [2, 16, 16, 8192, true], 1349.2],
-  ["fwd_f16_d128_causal_128x64", 128, [2, 16, 16, 8192, true], 1355.7],
-  ["fwd_f16_d128_causal_128x64", 128, [1, 16, 16, 16384, true], 2672.6],
-  ["fwd_f16_d128_causal_128x48", 128, [1, 16, 16, 16384, true], 2719.0],
-  ["fwd_f16_d192_full_128x64", 192, [4, 16, 16, 4096, false], 2211.3],
-  ["fwd_f16_d192_causal_128x64", 192, [4, 16, 16, 4096, true], 1124.3],
-  ["fwd_f16_d256_full_128x32", 256, [4, 8, 8, 4096, false], 1615.6],
-  ["fwd_f16_d256_causal_128x32", 256, [4, 8, 8, 4096, true], 846.5]
-]""")
+PROBLEM = re.compile(r"(\w+) batch (\d+), heads (\d+)/(\d+), seqlen (\d+)/(\d+), head_dim (\d+), (full|causal)$")
+
+
+def measured(folder):
+    """Microseconds on an H200: (entry, head dim, shape, us). The headline shapes from lineage.json (CUDA graphs), the others from sweep.json."""
+    for row in json.loads((folder / "lineage.json").read_text())["rows"]:
+        if row["kernel"].startswith("fwd_"):
+            yield row["kernel"], 64, (row["batch"], 8, 8, 512, row["mask"] == "causal"), row["us"]
+    for row in json.loads((folder / "sweep.json").read_text())["shapes"]:
+        m = PROBLEM.match(row["problem"])
+        if m and row["suite"] != "headline" and m[5] == m[6]:
+            shape = (*(int(m[i]) for i in (2, 3, 4, 5)), m[8] == "causal")
+            yield from ((c["kernel"], int(m[7]), shape, c["microseconds"]) for c in row["candidates"] if c["stage"] != "hopeless")
 
 
 def shape_name(d, shape):
@@ -205,7 +161,7 @@ def shape_name(d, shape):
     return f"{b},{hq}{'' if hk == hq else f'/{hk}'},{s},{d} {'causal' if causal else 'full'}"
 
 
-def tables(rows):
+def per_warp(rows):
     every = entries(rows, L4)
     print("| entry | regs x threads | KiB | blocks/SM | warps/sub-core | HMMA | others | tensor | issue | alu | mufu | shared | useful | L2 B/cycle/SM |")
     print("|---|---|---|---|---|---|---|---|---|---|---|---|---|---|")
@@ -217,36 +173,64 @@ def tables(rows):
         print(f"| `{e.name[8:]}` | {registers[e.name]} x {e.threads} | {e.smem / 1024:.0f} | {e.blocks if fits else '-'} | {e.blocks * e.warps / 4:g} "
               f"| {e.hmma} | {e.others:.0f} | {L4.hmma * e.hmma:.0f} | {p['issue']:.0f} | {p['alu']:.0f} | {p['mufu']:.0f} | {p['shared']:.0f} "
               f"| {e.products / e.hmma:.1%} | {rate:.1f} |")
-    print("\n| B,H,S,D | entry, best first | us, least..most | TFLOP/s | DRAM us |\n|---|---|---|---|---|")
+
+
+def per_shape(rows):
+    every = entries(rows, L4)
+    print("| B,H,S,D | entry, best first | us, least..most | TFLOP/s | DRAM us |\n|---|---|---|---|---|")
     for d, shape in SUITES:
         found = [(e.time(L4, shape), e) for e in every if e.d == d and e.blocks > 0 and e.mask == ("causal" if shape[4] else "full")]
-        for ((least, most), dram), e in sorted(found, key=lambda x: sum(x[0][0])):
+        for ((least, most), dram), e in sorted(found, key=lambda x: sum(x[0][0]))[:BEST]:
             f = flops(d, shape) / 1e6
             print(f"| {shape_name(d, shape)} | `{e.name[8:]}` | {least:.1f}..{most:.1f} | {f / least:.0f}..{f / most:.0f} | {dram:.1f} |")
 
 
-def against_h200(rows):
+def against_h200(rows, folder):
+    """The pairs, and their summary."""
     print("| B,H,S,D | entry | predicted us | measured us | measured/predicted |\n|---|---|---|---|---|")
     groups = {"at most 32 heads of 512": [], "64 heads and more, or longer": []}
     by_name = {e.name: e for e in entries(rows, H200)}
-    for name, d, shape, us in MEASURED:
+    for name, d, shape, us in measured(folder):
         e = by_name.get(name)
-        if e is None:
+        if e is None or e.blocks == 0:
             continue
         (_, most), _ = e.time(H200, shape)
         small = shape[0] * shape[1] <= 32 and shape[3] == 512
         groups[list(groups)[0 if small else 1]].append(math.log(us / most))
-        print(f"| {shape_name(d, shape)} | `{name[8:]}` | {most:.1f} | {us:.1f} | {us / most:.2f} |")
-    print()
-    for name, x in groups.items():
-        mean = sum(x) / len(x)
-        spread = math.sqrt(sum((y - mean) ** 2 for y in x) / len(x))
-        print(f"{name}: geomean {math.exp(mean):.2f}, standard deviation {spread:.0%}, from {math.exp(min(x)):.2f} to {math.exp(max(x)):.2f}, {len(x)} pairs")
+        print(f"| {shape_name(d, shape)} | `{name[4:]}` | {most:.1f} | {us:.1f} | {us / most:.2f} |")
+    return "\n".join(summary(name, x) for name, x in groups.items())
+
+
+def summary(name, x):
+    mean = sum(x) / len(x)
+    spread = math.sqrt(sum((y - mean) ** 2 for y in x) / len(x))
+    return f"{name}: geomean {math.exp(mean):.2f}, standard deviation {spread:.0%}, from {math.exp(min(x)):.2f} to {math.exp(max(x)):.2f}, {len(x)} pairs"
+
+
+def printed(make):
+    """What a function prints."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        result = make()
+    return out.getvalue().rstrip("\n"), result
+
+
+def main():
+    stats = json.loads(Path(sys.argv[1]).read_text())
+    if "--hmma" in sys.argv:
+        L4.hmma = float(sys.argv[sys.argv.index("--hmma") + 1])
+    pairs, fit = printed(lambda: against_h200(stats, EVIDENCE))
+    parts = {"fit": f"```\n{fit}\n```", "pairs": pairs, "per warp": printed(lambda: per_warp(stats))[0], "per shape": printed(lambda: per_shape(stats))[0]}
+    if "--write" not in sys.argv:
+        print("\n\n".join(parts.values()))
+        return
+    text = PAGE.read_text()
+    for name, part in parts.items():
+        start, end = f"<!-- {name} -->\n", f"\n<!-- {name}: end -->"
+        before, rest = text.split(start)
+        text = before + start + part + end + rest.split(end)[1]
+    PAGE.write_text(text)
 
 
 if __name__ == "__main__":
-    with open(sys.argv[1], encoding="utf-8") as file:
-        stats = json.load(file)
-    if "--hmma" in sys.argv:
-        L4.hmma = float(sys.argv[sys.argv.index("--hmma") + 1])
-    (against_h200 if "--h200" in sys.argv else tables)(stats)
+    main()
