@@ -24,6 +24,7 @@
 //! - [`Attention`]: plans and launches on one device; [`Prepared`]: a kernel picked by type.
 //! - [`Driver`]: [`RawDriver`] (somebody else's context and streams), `CustDriver` (feature `cust`),
 //!   `SimDriver` (feature `sim`).
+//! - `cudarc` (feature `cudarc`): safe functions on cudarc's slices and streams, with candle-flash-attn's names.
 //! - [`Error`]: everything that is refused, in words. Nothing falls back silently.
 //!
 //! With `default-features = false` this builds on stable Rust without CUDA and without a device compiler: the kernels are inside. The
@@ -35,6 +36,8 @@ mod capabilities;
 #[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod cli;
+#[cfg(feature = "cudarc")]
+pub mod cudarc;
 mod driver;
 mod error;
 mod footprint;
