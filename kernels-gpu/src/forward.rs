@@ -2,7 +2,7 @@
 use crate::entries::Run;
 use crate::mainloop::{KvStage, Share, Stages, attend};
 use crate::mask::MaskFn;
-use crate::problem::{Portion, Problem, Whole};
+use crate::tensors::{Portion, TileTensors, Whole};
 use spec::{Forward, Fwd, FwdParams, Kernel, Persistent};
 use tile::{Block, Mma, Pipeline, Ready, Resident, Ring, RowSum, RowVec, SharedTile, Smem, Unfilled, Walk};
 
@@ -60,18 +60,18 @@ impl<
     #[inline(always)]
     fn tile<C: Kernel>(p: &FwdParams, index: u32, portion: &impl Portion, block: &mut Block<C>, smem: Smem<C>) {
         let (warp, part) = block.warp().team((M / W) as u32, KW as u32);
-        let problem = Problem::<E, D>::of(p, index, M as u32 * 16);
-        let rows = problem.rows;
+        let tensors = TileTensors::<E, D>::of(p, index, M as u32 * 16);
+        let rows = tensors.rows;
         let range = portion.of(Mask::blocks(&rows, (N * KW) as u32 * 16));
         if portion.may_be_empty::<Mask>() && range.start == range.end {
-            return portion.store_nothing_seen::<_, C, M, D>(&problem, block);
+            return portion.store_nothing_seen::<_, C, M, D>(&tensors, block);
         }
 
         // Prologue: Q, then the last STAGES - 1 key/value blocks, all in flight.
         let (q_buf, ring): (Unfilled<SharedTile<E, M, D>>, Ring<KvStage<E, N, D, KW>, STAGES>) = smem.split();
-        let mut k = Walk::up(problem.k, range.end * KW as u32 - 1, block);
-        let mut v = Walk::up(problem.v, range.end * KW as u32 - 1, block);
-        let q_tile = q_buf.fill(|slot| slot.copy_edge(&mut Walk::up(problem.q, problem.m_block, block), block));
+        let mut k = Walk::up(tensors.k, range.end * KW as u32 - 1, block);
+        let mut v = Walk::up(tensors.v, range.end * KW as u32 - 1, block);
+        let q_tile = q_buf.fill(|slot| slot.copy_edge(&mut Walk::up(tensors.q, tensors.m_block, block), block));
         let kv = ring.prologue(|i, slot| {
             if i < range.end - range.start {
                 slot.k.copy_edge(&mut k, block);
@@ -101,7 +101,7 @@ impl<
                 left.add_scaled::<KW>([other, warp.index], &mut acc_o, &mine, &scale, warp);
             }
         }
-        portion.store(&problem, acc_o, &softmax, q_tile, warp);
+        portion.store(&tensors, acc_o, &softmax, q_tile, warp);
     }
 }
 

@@ -5,7 +5,7 @@
 //! - [`overlap`]: the next scores under way during this block's softmax.
 //! - [`split`]: several blocks share a tile's keys, and the kernel that merges what they leave.
 //! - [`softmax`]: online softmax with a lazy maximum. [`mask`]: which keys a query sees.
-//! - [`problem`]: one thread block's share of the problem, and what it stores.
+//! - [`tensors`]: a tile's tensors, and what is stored of it.
 //! - [`entries`]: every line of `spec`'s table becomes an entry of the PTX.
 #![no_std]
 #![cfg_attr(target_arch = "nvptx64", feature(abi_ptx))]
@@ -15,7 +15,7 @@ pub mod forward;
 pub mod mainloop;
 pub mod mask;
 pub mod overlap;
-pub mod problem;
 pub mod softmax;
 pub mod specialised;
 pub mod split;
+pub mod tensors;

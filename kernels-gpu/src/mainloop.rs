@@ -2,8 +2,8 @@
 //!
 //! Key blocks are taken from the last to the first: only the first one taken can be cut by the end of the keys.
 use crate::mask::{BlockRange, MaskFn, Rows};
-use crate::problem::mask_scores;
 use crate::softmax::{Softmax, tanh};
+use crate::tensors::mask_scores;
 use core::ops::Deref;
 use spec::FwdParams;
 use tile::{AFrag, Acc, Mma, Part, Resident, SharedTiles, Warp, shared_layout};

@@ -2,8 +2,8 @@
 //! computed while P(n) is exponentiated. A stage holds V(n) and K(n - 1).
 use crate::entries::Run;
 use crate::mask::MaskFn;
-use crate::problem::{Problem, mask_scores};
 use crate::softmax::Softmax;
+use crate::tensors::{TileTensors, mask_scores};
 use spec::{FwdOverlap, FwdParams};
 use tile::{AFrag, Acc, Block, Mma, Part, Resident, Ring, SharedTile, Smem, Unfilled, Walk, shared_layout};
 
@@ -23,20 +23,20 @@ impl<E: Mma, Mask: MaskFn, const M: usize, const W: usize, const N: usize, const
     fn run(p: FwdParams, mut block: Block<Self>, smem: Smem<Self>) {
         const { assert!(!Mask::LEFT, "windows are the other kernel's: here every walk ends with key block 0") }
         let (warp, tile_n) = (block.warp(), N as u32 * 16);
-        let problem = Problem::<E, D>::of(&p, block.index(), M as u32 * 16);
-        let rows = problem.rows;
+        let tensors = TileTensors::<E, D>::of(&p, block.index(), M as u32 * 16);
+        let rows = tensors.rows;
         let row0 = rows.first + warp.index * W as u32 * 16;
         let range = Mask::blocks(&rows, tile_n);
         if !Mask::SEES_ALL && range.end == 0 {
-            return problem.store_nothing_seen::<Self, M>(&block);
+            return tensors.store_nothing_seen::<Self, M>(&block);
         }
         let mut n = range.end - 1;
 
         // Prologue: Q with the last K block; then the last V block with the K block before it.
         let (lead, ring): (Unfilled<Lead<E, M, N, D>>, Ring<VkStage<E, N, D>, 2>) = smem.split();
-        let (mut k, mut v) = (Walk::up(problem.k, n, &block), Walk::up(problem.v, n, &block));
+        let (mut k, mut v) = (Walk::up(tensors.k, n, &block), Walk::up(tensors.v, n, &block));
         let lead = lead.fill(|slot| {
-            slot.q.copy_edge(&mut Walk::up(problem.q, problem.m_block, &block), &block);
+            slot.q.copy_edge(&mut Walk::up(tensors.q, tensors.m_block, &block), &block);
             slot.k.copy_edge(&mut k, &block);
         });
         let mut kv = ring.prologue(|_, slot| {
@@ -91,6 +91,6 @@ impl<E: Mma, Mask: MaskFn, const M: usize, const W: usize, const N: usize, const
         step(0, acc_s, range.interior.1 == 0, 0);
 
         // Epilogue.
-        problem.store(acc_o, &softmax, q_tile, warp);
+        tensors.store(acc_o, &softmax, q_tile, warp);
     }
 }

@@ -3,8 +3,8 @@
 use crate::entries::Run;
 use crate::forward::Tile;
 use crate::mask::{BlockRange, MaskFn};
-use crate::problem::{Portion, Problem};
 use crate::softmax::Softmax;
+use crate::tensors::{Portion, TileTensors};
 use core::f32::consts::{LN_2, LOG2_E};
 use cuda_std::math::{ex2, fma, lg2, rcp};
 use spec::{Combine, CombineParams, Kernel, Partials, Split, SplitParams};
@@ -28,26 +28,26 @@ impl Portion for Slice<'_> {
     #[inline(always)]
     fn store_nothing_seen<E: Mma, K: Kernel, const M: usize, const D: usize>(
         &self,
-        problem: &Problem<E, D>,
+        tensors: &TileTensors<E, D>,
         block: &Block<K>,
     ) {
-        let (first, tile) = (problem.rows.first, problem.rows.tile);
-        PartialRows::<D>::of(self.partials, self.index, problem.head).clear(first, tile, block);
-        GlobalVec::of_slice(self.partials, self.index, problem.head).fill(f32::NEG_INFINITY, first, tile, block);
+        let (first, tile) = (tensors.rows.first, tensors.rows.tile);
+        PartialRows::<D>::of(self.partials, self.index, tensors.head).clear(first, tile, block);
+        GlobalVec::of_slice(self.partials, self.index, tensors.head).fill(f32::NEG_INFINITY, first, tile, block);
     }
     #[inline(always)]
     fn store<E: Mma, const M: usize, const W: usize, const D: usize>(
         &self,
-        problem: &Problem<E, D>,
+        tensors: &TileTensors<E, D>,
         mut acc_o: Acc<W, D>,
         softmax: &Softmax<W>,
         _: SharedTile<E, M, D>,
         warp: Warp,
     ) {
-        let row0 = problem.rows.first + warp.index * W as u32 * 16;
+        let row0 = tensors.rows.first + warp.index * W as u32 * 16;
         acc_o.scale_rows(&softmax.normalise());
-        PartialRows::of(self.partials, self.index, problem.head).store(&acc_o, row0, warp);
-        GlobalVec::of_slice(self.partials, self.index, problem.head).store(&softmax.lse(), row0, warp);
+        PartialRows::of(self.partials, self.index, tensors.head).store(&acc_o, row0, warp);
+        GlobalVec::of_slice(self.partials, self.index, tensors.head).store(&softmax.lse(), row0, warp);
     }
 }
 

@@ -192,7 +192,7 @@ const HARMLESS: &[Harmless] = &[
     },
     Harmless {
         operators: &[Operator::OffByOne, Operator::AlwaysBranch, Operator::NeverBranch],
-        source: ["problem.rs", "self.o.clear"],
+        source: ["tensors.rs", "self.o.clear"],
         mask: Some(MaskKind::Causal),
         reason: WHOLE,
         idle: true,
@@ -200,7 +200,7 @@ const HARMLESS: &[Harmless] = &[
     },
     Harmless {
         operators: &[Operator::OffByOne, Operator::AlwaysBranch, Operator::NeverBranch],
-        source: ["problem.rs", "self.lse.fill"],
+        source: ["tensors.rs", "self.lse.fill"],
         mask: Some(MaskKind::Causal),
         reason: WHOLE,
         idle: true,
@@ -208,7 +208,7 @@ const HARMLESS: &[Harmless] = &[
     },
     Harmless {
         operators: &[Operator::OffByOne],
-        source: ["problem.rs", "self.lse.fill"],
+        source: ["tensors.rs", "self.lse.fill"],
         mask: Some(MaskKind::Causal),
         reason: "A tile whose rows see no key is not the last of its head under a causal mask: there is equality for threads beyond the tile's rows \
                  alone, which another comparison excludes.",

@@ -1,11 +1,11 @@
-//! One thread block's share of the problem, and what it stores.
+//! A tile's tensors: one thread block's share of the problem, and what it stores.
 use crate::mask::{BlockRange, MaskFn, Rows};
 use crate::softmax::Softmax;
 use spec::{FwdParams, Kernel};
 use tile::{Acc, Block, GlobalRows, GlobalVec, Mma, SharedTile, Warp};
 
 /// One tile of queries with its head's keys and values.
-pub struct Problem<E, const D: usize> {
+pub struct TileTensors<E, const D: usize> {
     /// Queries of the head.
     pub q: GlobalRows<E, D>,
     /// Keys of the head.
@@ -24,13 +24,13 @@ pub struct Problem<E, const D: usize> {
     pub rows: Rows,
 }
 
-impl<E: Mma, const D: usize> Problem<E, D> {
+impl<E: Mma, const D: usize> TileTensors<E, D> {
     /// The tile of `tile_m` queries that is `index`-th in order.
     #[inline(always)]
     pub fn of(p: &FwdParams, index: u32, tile_m: u32) -> Self {
         let tile = p.order.tile(index);
         let (q, k) = (GlobalRows::of(&p.q, tile.batch, tile.head), GlobalRows::of(&p.k, tile.batch, tile.kv_head));
-        Problem {
+        TileTensors {
             v: GlobalRows::of(&p.v, tile.batch, tile.kv_head).as_wide_as(&k),
             o: GlobalRows::of(&p.o, tile.batch, tile.head),
             lse: GlobalVec::of(&p.lse, tile.batch, tile.head, q.rows()),
@@ -79,13 +79,13 @@ pub trait Portion {
     /// Stores the result of no keys.
     fn store_nothing_seen<E: Mma, K: Kernel, const M: usize, const D: usize>(
         &self,
-        problem: &Problem<E, D>,
+        tensors: &TileTensors<E, D>,
         block: &Block<K>,
     );
     /// Normalises O and stores it with its LSE. Nobody needs Q's tile any more.
     fn store<E: Mma, const M: usize, const W: usize, const D: usize>(
         &self,
-        problem: &Problem<E, D>,
+        tensors: &TileTensors<E, D>,
         acc_o: Acc<W, D>,
         softmax: &Softmax<W>,
         q_tile: SharedTile<E, M, D>,
@@ -108,21 +108,21 @@ impl Portion for Whole {
     #[inline(always)]
     fn store_nothing_seen<E: Mma, K: Kernel, const M: usize, const D: usize>(
         &self,
-        problem: &Problem<E, D>,
+        tensors: &TileTensors<E, D>,
         block: &Block<K>,
     ) {
-        problem.store_nothing_seen::<K, M>(block);
+        tensors.store_nothing_seen::<K, M>(block);
     }
     #[inline(always)]
     fn store<E: Mma, const M: usize, const W: usize, const D: usize>(
         &self,
-        problem: &Problem<E, D>,
+        tensors: &TileTensors<E, D>,
         acc_o: Acc<W, D>,
         softmax: &Softmax<W>,
         q_tile: SharedTile<E, M, D>,
         warp: Warp,
     ) {
-        problem.store(acc_o, softmax, q_tile, warp);
+        tensors.store(acc_o, softmax, q_tile, warp);
     }
 }
 
