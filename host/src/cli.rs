@@ -28,7 +28,7 @@ use std::process::ExitCode;
 #[derive(Parser)]
 #[command(name = "ferroflash", bin_name = "ferroflash", version, after_help = AFTER_HELP)]
 struct Cli {
-    /// Print one JSON document instead of text.
+    /// Print one JSON document instead of text; what fails is `error` and `exit_code` in it.
     #[arg(long, global = true)]
     json: bool,
     #[command(subcommand)]

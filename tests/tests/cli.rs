@@ -273,6 +273,10 @@ fn wrong_and_broken_kernels() {
     let output = with(&swapped, &verify);
     check_error(&output, 1, "off by ");
     assert!(text(&output.stdout).contains("  WRONG f16 batch 1"), "the report lists what is wrong");
+    let output = with(&swapped, &[&verify[..], &["--json"]].concat());
+    let report: Value = serde_json::from_slice(&output.stdout).expect("one JSON document, with the error in the report");
+    assert_eq!((&report["passed"], &report["exit_code"]), (&false.into(), &1.into()));
+    assert!(report["error"].as_str().is_some_and(|error| error.contains("off by ")), "{report}");
     check_error(&with(".version 7.8\nnonsense", &verify), 4, "parse PTX: ");
 }
 

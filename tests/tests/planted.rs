@@ -39,8 +39,8 @@ fn sanitize(folder: &Folder, args: &[&str]) -> (Option<i32>, Vec<Value>, String)
         command.output().expect("starts")
     };
     let output = run(&["--json"]);
-    let mut documents = serde_json::Deserializer::from_slice(&output.stdout).into_iter::<Value>();
-    let report = documents.next().expect("a report").expect("JSON");
+    let report: Value = serde_json::from_slice(&output.stdout).expect("one JSON document");
+    assert_eq!(report["exit_code"].as_i64().unwrap_or(0), output.status.code().map_or(-1, i64::from));
     let findings = report["kernels"][0]["findings"].as_array().expect("a list").clone();
     let text = String::from_utf8_lossy(&run(&[]).stdout).into_owned();
     (output.status.code(), findings, text)

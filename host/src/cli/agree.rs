@@ -141,7 +141,12 @@ fn agree<D: Driver>(
     let kernel_failures = kernels.iter().flat_map(|row| row.failures.iter().map(move |f| format!("{}: {f}", row.name)));
     let failures: Vec<String> = failures.into_iter().chain(kernel_failures).collect();
     let ran = kernels.iter().filter(|row| row.skipped.is_none()).count();
-    console.report(&Report {
+    let result = match failures.first() {
+        Some(first) => Err(Error::Wrong(format!("{} differences, the first: {first}", failures.len()))),
+        None if ran == 0 => Err(Error::Invalid("no kernel of these can run on this device".into())),
+        None => Ok(()),
+    };
+    let report = Report {
         device: attention.capabilities().name.to_string(),
         simulator: simulator.capabilities().name.to_string(),
         seed: args.seed,
@@ -149,12 +154,8 @@ fn agree<D: Driver>(
         seconds: start.elapsed().as_secs_f64(),
         products: tallies,
         kernels,
-    });
-    match failures.first() {
-        Some(first) => Err(Error::Wrong(format!("{} differences, the first: {first}", failures.len()))),
-        None if ran == 0 => Err(Error::Invalid("no kernel of these can run on this device".into())),
-        None => Ok(()),
-    }
+    };
+    console.report(&report, result)
 }
 
 fn row<D: Driver>(

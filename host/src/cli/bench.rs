@@ -126,8 +126,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         return Err(Error::Invalid(format!("{why}; use --device gpu")));
     }
     if args.first_call {
-        console.report(&first_call::run(start)?);
-        return Ok(());
+        return console.report(&first_call::run(start)?, Ok(()));
     }
     let suites = suite::read(args.file.as_deref(), &args.suites)?;
     let before = args.against.as_deref().map(against::read).transpose()?;
@@ -146,11 +145,11 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let (p50, p90) = overhead;
     let launch_overhead_us = Overhead { p50, p90 };
     let report = Report { version: env!("CARGO_PKG_VERSION"), device, clocks, launch_overhead_us, rows, against };
-    console.report(&report);
-    match report.against.as_ref().and_then(|a| a.regressions.first().map(|first| (a.regressions.len(), first))) {
+    let result = match report.against.as_ref().and_then(|a| a.regressions.first().map(|first| (a.regressions.len(), first))) {
         Some((count, first)) => Err(Error::Wrong(format!("{count} slower than before: {first}"))),
         None => Ok(()),
-    }
+    };
+    console.report(&report, result)
 }
 
 fn jobs(suites: suite::Suites, choice: TimingChoice) -> Result<Vec<Job>, Error> {

@@ -85,16 +85,17 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         }
     }
     bar.finish_and_clear();
-    console.report(&Report {
+    let result = failure.clone().map_or(Ok(()), |failure| Err(Error::Wrong(failure)));
+    let report = Report {
         device: device.to_string(),
         seed: args.seed,
         passed: failure.is_none(),
         seconds: start.elapsed().as_secs_f64(),
         solved,
         refused: refusals,
-        failure: failure.clone(),
-    });
-    failure.map_or(Ok(()), |failure| Err(Error::Wrong(failure)))
+        failure,
+    };
+    console.report(&report, result)
 }
 
 impl fmt::Display for Report {

@@ -86,7 +86,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let capabilities = device.runner().map(Runner::capabilities);
     let base = Problem::new(args.dtype, args.batch, args.seqlen, args.heads, 8);
     let would_run = capabilities.map_or(Ok(vec![]), |capabilities| choices(base, capabilities))?;
-    console.report(&Report {
+    let report = Report {
         version: env!("CARGO_PKG_VERSION"),
         embedded_kernels: ENTRIES.iter().filter(|entry| ptx::is_embedded(entry.symbol)).count(),
         kernels: ENTRIES.len(),
@@ -96,8 +96,8 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         limits: capabilities.map(Limits::from),
         problems: format!("{} batch {}, {} heads, seqlen {}", args.dtype.name(), args.batch, args.heads, args.seqlen),
         would_run,
-    });
-    Ok(())
+    };
+    console.report(&report, Ok(()))
 }
 
 /// What would run for each head dim and kind of mask. Sizes that no kernel takes are an error; a kernel that does not fit is part of the

@@ -93,8 +93,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     if kernels.is_empty() {
         return Err(Error::Invalid("no kernel is like that; `ferroflash kernels` lists all of them".into()));
     }
-    console.report(&Report { kernels });
-    Ok(())
+    console.report(&Report { kernels }, Ok(()))
 }
 
 impl fmt::Display for Report {

@@ -130,18 +130,19 @@ pub(super) fn attention(
     let verdict =
         verdict.transpose().map_err(|e: crate::reference::TensorError| Error::Invalid(e.to_string()))?.flatten();
     let output = save(&result.o, &result.lse)?;
-    console.report(&Report {
+    let verified = match verdict.and_then(|verdict| verdict.failures().next()) {
+        Some(failure) => Err(Error::Wrong(failure)),
+        None => Ok(()),
+    };
+    let report = Report {
         device: device.to_string(),
         kernel: result.kernel,
         problem: memory.problem.to_string(),
         milliseconds,
         output,
         check: verdict.map(Check::from),
-    });
-    match verdict.and_then(|verdict| verdict.failures().next()) {
-        Some(failure) => Err(Error::Wrong(failure)),
-        None => Ok(()),
-    }
+    };
+    console.report(&report, verified)
 }
 
 /// The problem that the tensors of a file are.

@@ -162,18 +162,19 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         let finding = row.findings.first()?;
         Some(format!("{}: {}: {}", row.name, finding.kind, finding.message))
     });
-    console.report(&Findings {
+    let result = match first {
+        Some(first) => Err(Error::Wrong(format!("{findings} findings, the first: {first}"))),
+        None if ran == 0 => Err(Error::Invalid(format!("no kernel of these can run on {device}"))),
+        None => Ok(()),
+    };
+    let report = Findings {
         device: device.clone(),
         schedules: args.seeds,
         clean: findings == 0 && ran > 0,
         seconds: start.elapsed().as_secs_f64(),
         kernels,
-    });
-    match first {
-        Some(first) => Err(Error::Wrong(format!("{findings} findings, the first: {first}"))),
-        None if ran == 0 => Err(Error::Invalid(format!("no kernel of these can run on {device}"))),
-        None => Ok(()),
-    }
+    };
+    console.report(&report, result)
 }
 
 /// So many different schedules.

@@ -95,7 +95,12 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let first = kernels.iter().find_map(|row| Some(format!("{}: {}", row.name, row.failures.first()?)));
     let ran = kernels.iter().any(|row| row.skipped.is_none());
     let Args { launches, threads, streams, seed, .. } = args;
-    console.report(&Report {
+    let result = match first {
+        Some(first) => Err(Error::Wrong(format!("{failures} failures, the first: {first}"))),
+        None if !ran => Err(Error::Invalid(format!("no kernel of these can run on {device}"))),
+        None => Ok(()),
+    };
+    let report = Report {
         device: device.to_string(),
         seed,
         launches_a_round: launches,
@@ -104,12 +109,8 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         passed: failures == 0 && ran,
         seconds: start.elapsed().as_secs_f64(),
         kernels,
-    });
-    match first {
-        Some(first) => Err(Error::Wrong(format!("{failures} failures, the first: {first}"))),
-        None if !ran => Err(Error::Invalid(format!("no kernel of these can run on {device}"))),
-        None => Ok(()),
-    }
+    };
+    console.report(&report, result)
 }
 
 /// Every round of one kernel.

@@ -99,8 +99,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         bar.inc(1);
     }
     bar.finish_and_clear();
-    console.report(&Report { device: device.to_string(), kept_in: path, shapes: rows });
-    Ok(())
+    console.report(&Report { device: device.to_string(), kept_in: path, shapes: rows }, Ok(()))
 }
 
 /// Every entry that solves `p` and that the device holds, without needless columns or masks.

@@ -127,7 +127,12 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let failures: usize = rows().map(|row| row.failures.len()).sum();
     let first = rows().find_map(|row| Some(format!("{}: {}", row.name, row.failures.first()?)));
     let ran = rows().filter(|row| row.skipped.is_none()).count();
-    console.report(&Report {
+    let result = match first {
+        Some(first) => Err(Error::Wrong(format!("{failures} failures, the first: {first}"))),
+        None if ran == 0 => Err(Error::Invalid(format!("no kernel of these can run on {device}"))),
+        None => Ok(()),
+    };
+    let report = Report {
         device: device.to_string(),
         seed: args.seed,
         grid: if args.quick { "quick" } else { "full" },
@@ -136,12 +141,8 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         seconds: start.elapsed().as_secs_f64(),
         kernels,
         headline,
-    });
-    match first {
-        Some(first) => Err(Error::Wrong(format!("{failures} failures, the first: {first}"))),
-        None if ran == 0 => Err(Error::Invalid(format!("no kernel of these can run on {device}"))),
-        None => Ok(()),
-    }
+    };
+    console.report(&report, result)
 }
 
 /// The lineage's configurations and every kernel of the headline workload's type and head dim, by mask.
