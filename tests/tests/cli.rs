@@ -325,6 +325,21 @@ fn kernels_are_the_table() {
 }
 
 #[test]
+fn a_reader_who_leaves_early_is_no_failure() -> std::io::Result<()> {
+    for args in [&["kernels"][..], &["kernels", "--json"], &["--help"]] {
+        let (reader, writer) = std::io::pipe()?;
+        drop(reader);
+        let output = ferroflash(args).stdout(writer).output()?;
+        assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""), "{args:?}");
+    }
+    // An error that nobody reads has its exit code all the same.
+    let (reader, writer) = std::io::pipe()?;
+    drop(reader);
+    assert_eq!(ferroflash(&["kernels", "--head-dim", "300"]).stderr(writer).status()?.code(), Some(2));
+    Ok(())
+}
+
+#[test]
 fn agree_compares_kernels_and_products() {
     let entry = ferroflash::ENTRIES[0].symbol;
     let report = report(&["agree", "--device", "sim", "--profile", "h200", "--products", "60", "--config", entry]);
