@@ -215,6 +215,7 @@ fn options_that_are_not_valid() {
     run(&["--window", "3,0", "--causal"], "cannot be used with");
     run(&["--layout", "sbhd"], "possible values: bshd, bhsd");
     run(&["--profile", "t4"], "it must be one of l4, a100");
+    run(&["--profile", "l4"], "--profile l4 is a card that the simulator stands for; use --device sim");
     run(&["--device", "gpu"], "'--device <DEVICE>' cannot be used multiple times");
     run(&["--config", "fwd_f16_d64"], "invalid config: fwd_f16_d64; it must be the name of an entry");
     run(&["--config", ferroflash::ENTRIES[0].symbol], "the CPU runs the reference and no kernel");
@@ -274,7 +275,8 @@ fn wrong_and_broken_kernels() {
     check_error(&output, 1, "off by ");
     assert!(text(&output.stdout).contains("  WRONG f16 batch 1"), "the report lists what is wrong");
     let output = with(&swapped, &[&verify[..], &["--json"]].concat());
-    let report: Value = serde_json::from_slice(&output.stdout).expect("one JSON document, with the error in the report");
+    let report: Value =
+        serde_json::from_slice(&output.stdout).expect("one JSON document, with the error in the report");
     assert_eq!((&report["passed"], &report["exit_code"]), (&false.into(), &1.into()));
     assert!(report["error"].as_str().is_some_and(|error| error.contains("off by ")), "{report}");
     check_error(&with(".version 7.8\nnonsense", &verify), 4, "parse PTX: ");

@@ -35,7 +35,7 @@ impl Drop for Folder {
 fn sanitize(folder: &Folder, args: &[&str]) -> (Option<i32>, Vec<Value>, String) {
     let run = |json: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_ferroflash-under-test"));
-        command.arg("sanitize").args(args).args(json).env(ptx::PTX_DIR_VARIABLE, &folder.0);
+        command.args(["sanitize", "--device", "sim"]).args(args).args(json).env(ptx::PTX_DIR_VARIABLE, &folder.0);
         command.output().expect("starts")
     };
     let output = run(&["--json"]);
@@ -187,7 +187,9 @@ fn files_that_are_not_valid() {
         (vec!["--ptx", missing.to_str().expect("UTF-8")], "cannot be read"),
         (vec!["--ptx", &nonsense], "nonsense.ptx:2:"),
         (vec!["--ptx", &ptx], "mine.ptx"),
-        (vec!["--ptx", &ptx, "--device", "gpu"], "--ptx runs in the simulator"),
+        (vec!["--ptx", &ptx, "--device", "gpu"], "--ptx is the simulator's"),
+        (vec!["--seeds", "3", "--device", "gpu"], "--seeds is the simulator's"),
+        (vec!["--profile", "l4", "--device", "gpu"], "--profile is the simulator's"),
         (vec!["--launch", &ptx], "--ptx"),
         (vec!["--seeds", "0"], "--seeds"),
     ];

@@ -85,14 +85,15 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         Some(name) => device::entries(name)?,
         None => ENTRIES.iter().collect(),
     };
-    match args.device.device {
+    match args.device.kind()? {
         DeviceKind::Gpu | DeviceKind::Auto => {
             let driver = device::open_cuda().map_err(|e| Error::NoDevice(e.to_string()))?;
             agree(&Attention::new(driver), &entries, &args, console)
         }
         DeviceKind::Sim => {
-            let options = Options { mma: arithmetic(&args.device.profile), ..Options::default() };
-            agree(&Attention::new(SimDriver::with_options(&args.device.profile, options)?), &entries, &args, console)
+            let profile = args.device.profile();
+            let options = Options { mma: arithmetic(profile), ..Options::default() };
+            agree(&Attention::new(SimDriver::with_options(profile, options)?), &entries, &args, console)
         }
         DeviceKind::Cpu => Err(Error::Invalid("the CPU runs the reference and no kernel; use --device gpu".into())),
     }

@@ -121,7 +121,7 @@ struct Job {
 
 pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let start = Instant::now();
-    if matches!(args.device.device, DeviceKind::Sim | DeviceKind::Cpu) {
+    if matches!(args.device.kind()?, DeviceKind::Sim | DeviceKind::Cpu) {
         let why = "bench measures time, and only a GPU's says anything: a simulator has none";
         return Err(Error::Invalid(format!("{why}; use --device gpu")));
     }
@@ -145,10 +145,11 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let (p50, p90) = overhead;
     let launch_overhead_us = Overhead { p50, p90 };
     let report = Report { version: env!("CARGO_PKG_VERSION"), device, clocks, launch_overhead_us, rows, against };
-    let result = match report.against.as_ref().and_then(|a| a.regressions.first().map(|first| (a.regressions.len(), first))) {
-        Some((count, first)) => Err(Error::Wrong(format!("{count} slower than before: {first}"))),
-        None => Ok(()),
-    };
+    let result =
+        match report.against.as_ref().and_then(|a| a.regressions.first().map(|first| (a.regressions.len(), first))) {
+            Some((count, first)) => Err(Error::Wrong(format!("{count} slower than before: {first}"))),
+            None => Ok(()),
+        };
     console.report(&report, result)
 }
 

@@ -81,16 +81,16 @@ impl<D: Driver> Runner for Attention<D> {
 impl Device {
     /// Opens what was asked for. `auto` says what it found on standard error where that is not a GPU.
     pub(super) fn open(options: &DeviceOptions, console: &Console) -> Result<Self, Error> {
-        match options.device {
+        match options.kind()? {
             DeviceKind::Gpu => Self::gpu(),
-            DeviceKind::Sim => Self::simulator(&options.profile),
+            DeviceKind::Sim => Self::simulator(options.profile()),
             DeviceKind::Cpu => Ok(Device::Cpu),
             DeviceKind::Auto => {
                 let no_gpu = match Self::gpu() {
                     Ok(device) => return Ok(device),
                     Err(error) => error,
                 };
-                let device = Self::simulator(&options.profile).unwrap_or(Device::Cpu);
+                let device = Self::simulator(options.profile()).unwrap_or(Device::Cpu);
                 console.note(format_args!("no GPU ({no_gpu}); using {device}"));
                 Ok(device)
             }

@@ -2,7 +2,7 @@
 use super::console::Console;
 use super::device::Device;
 use super::error::Error;
-use super::options::{DeviceKind, DeviceOptions};
+use super::options::DeviceOptions;
 use crate::reference::Random;
 use crate::reference::fuzz::{Fuzz, Limits, faults, refused};
 use serde::Serialize;
@@ -55,8 +55,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         return Err(Error::NoDevice("fuzz runs kernels: it needs a GPU or the simulator (--device sim)".into()));
     };
     let capabilities = runner.capabilities();
-    let simulated = args.device.device == DeviceKind::Sim || capabilities.name.contains("simulated");
-    let limits = if simulated { Limits::SIMULATOR } else { Limits::GPU };
+    let limits = if capabilities.name.contains("simulated") { Limits::SIMULATOR } else { Limits::GPU };
     let (start, time) = (Instant::now(), Duration::from_secs(args.seconds));
     let bar = console.progress("fuzz, seconds", args.seconds as usize);
     let mut random = Random::new(args.seed);

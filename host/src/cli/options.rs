@@ -1,4 +1,5 @@
 //! Options that several commands share.
+use super::error::Error;
 use crate::{Alignment, DType, Mask, Problem};
 use clap::ValueEnum;
 
@@ -39,12 +40,33 @@ impl ScoreOptions {
 /// Where attention is computed.
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct DeviceOptions {
-    /// auto: the GPU if there is one, else the simulator if it is built in, else the CPU.
+    /// auto: the GPU if there is one, else the simulator if it is built in, else the CPU; with --profile the simulator.
     #[arg(long, value_enum, default_value_t)]
-    pub device: DeviceKind,
-    /// The card that the simulator stands for: l4, a100, h100, h200 or rtx4090.
-    #[arg(long, default_value = "l4", value_parser = profile)]
-    pub profile: String,
+    device: DeviceKind,
+    /// The card that the simulator stands for: l4, a100, h100, h200 or rtx4090 [default: l4].
+    #[arg(long, value_parser = profile)]
+    profile: Option<String>,
+}
+
+impl DeviceOptions {
+    /// The card that the simulator stands for.
+    pub(super) fn profile(&self) -> &str {
+        self.profile.as_deref().unwrap_or("l4")
+    }
+
+    /// What was asked for: a profile asks for the simulator.
+    ///
+    /// # Errors
+    /// A profile of what is no simulator.
+    pub(super) fn kind(&self) -> Result<DeviceKind, Error> {
+        match (self.device, &self.profile) {
+            (DeviceKind::Auto, Some(_)) => Ok(DeviceKind::Sim),
+            (DeviceKind::Gpu | DeviceKind::Cpu, Some(profile)) => Err(Error::Invalid(format!(
+                "--profile {profile} is a card that the simulator stands for; use --device sim, or leave it out"
+            ))),
+            (kind, _) => Ok(kind),
+        }
+    }
 }
 
 /// A way to compute attention.

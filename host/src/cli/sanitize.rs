@@ -6,7 +6,7 @@ use crate::{Attention, Capabilities, ENTRIES, EntryInfo, SimDriver};
 use clap::ValueEnum;
 use ptx_sim::{Completion, Options, Report};
 use rayon::prelude::*;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -17,8 +17,9 @@ mod own;
 
 /// Check every memory access, race, initialisation and barrier of kernels.
 ///
-/// Without --ptx: every kernel of the table, in the simulator, on the problems that hit its edges (ragged tails, one row, no key, window edges, grouped
-/// heads, padded head dims, strides), results compared with the reference. With --ptx: any PTX, with launches and buffers described in text:
+/// Without --ptx: every kernel of the table on the problems that hit its edges (ragged tails, one row, no key, window edges, grouped heads,
+/// padded head dims, strides), results compared with the reference: on the GPU, once under each tool of compute-sanitizer, or in the
+/// simulator, under several schedules. With --ptx, in the simulator: any PTX, with launches and buffers described in text:
 ///
 ///   buffer x f32 64 = 0.5 1.5 ...     type and length; values (`...` repeats), zero, iota, random SEED, or nothing
 ///   run reduce grid 2,1 block 64 shared 1024 args x sum+4 u32:64 f32:0.5
@@ -45,22 +46,25 @@ pub(super) struct Args {
     /// Buffers and launches for --ptx [default: the comments of the PTX file].
     #[arg(long, value_name = "FILE", requires = "ptx")]
     launch: Option<PathBuf>,
-    /// Schedules of each problem: each shuffles warps by another seed, and copies land late, at once and at random in turn.
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
-    seeds: u64,
+    /// Schedules of each problem in the simulator: each shuffles warps by another seed, and copies land late, at once and at random in
+    /// turn [default: 3].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    seeds: Option<u64>,
     /// What runs the kernels.
     #[arg(long, value_enum, default_value_t)]
     device: Checker,
-    /// The card that the simulator stands for: l4, a100, h100, h200 or rtx4090.
-    #[arg(long, default_value = "l4", value_parser = super::options::profile)]
-    profile: String,
+    /// The card that the simulator stands for: l4, a100, h100, h200 or rtx4090 [default: l4].
+    #[arg(long, value_parser = super::options::profile)]
+    profile: Option<String>,
 }
 
 /// What checks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum Checker {
-    /// The PTX simulator.
+    /// The GPU where there is one and compute-sanitizer is on PATH, else the simulator; options of the simulator's ask for that.
     #[default]
+    Auto,
+    /// The PTX simulator.
     Sim,
     /// compute-sanitizer around the kernels on CUDA device 0: memcheck, racecheck, synccheck and initcheck.
     Gpu,
@@ -70,21 +74,35 @@ enum Checker {
 #[derive(Serialize)]
 struct Findings {
     device: String,
-    schedules: u64,
+    /// Of each problem; none on a GPU, which has its own.
+    schedules: Option<u64>,
     clean: bool,
     seconds: f64,
     kernels: Vec<Row>,
 }
 
-/// What it found in one kernel.
+/// What it found in one kernel; on a GPU what one tool found in all of them.
 #[derive(Serialize)]
 struct Row {
     name: String,
-    /// Launches that were checked.
+    /// Problems that were launched and checked.
     launches: usize,
     /// Why it cannot run here.
     skipped: Option<String>,
+    /// On a GPU: what the tool was run on.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    kernels: Vec<Checked>,
     findings: Vec<Finding>,
+}
+
+/// A kernel under a tool of compute-sanitizer.
+#[derive(Deserialize, Serialize)]
+struct Checked {
+    name: String,
+    /// Problems that it solved.
+    cases: usize,
+    /// Why it cannot run here.
+    skipped: Option<String>,
 }
 
 /// Something wrong, once for all the launches in which it happened.
@@ -127,7 +145,7 @@ impl Finding {
 
 impl Row {
     fn new(name: impl ToString) -> Self {
-        Row { name: name.to_string(), launches: 0, skipped: None, findings: vec![] }
+        Row { name: name.to_string(), launches: 0, skipped: None, kernels: vec![], findings: vec![] }
     }
 
     fn add(&mut self, finding: Finding) {
@@ -144,17 +162,13 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         Some(name) => super::device::entries(name)?,
         None => ENTRIES.iter().collect(),
     };
-    let (device, kernels) = match (&args.ptx, args.device) {
-        (Some(_), Checker::Gpu) => {
-            let reason = "--ptx runs in the simulator; for the GPU run compute-sanitizer on your own program";
-            return Err(Error::Invalid(reason.into()));
+    let simulator = simulator(&args, console)?;
+    let (device, kernels) = match (&simulator, &args.ptx) {
+        (None, _) => gpu::check(args.config.as_deref(), console)?,
+        (Some(Simulator { profile, seeds }), Some(ptx)) => {
+            own::check(ptx, args.launch.as_ref().unwrap_or(ptx), profile, schedules(*seeds))?
         }
-        (Some(ptx), Checker::Sim) => {
-            let launch = args.launch.as_ref().unwrap_or(ptx);
-            own::check(ptx, launch, &args.profile, schedules(args.seeds))?
-        }
-        (None, Checker::Sim) => table(&entries, &args, console)?,
-        (None, Checker::Gpu) => gpu::check(args.config.as_deref(), console)?,
+        (Some(simulator), None) => table(&entries, simulator, console)?,
     };
     let ran = kernels.iter().filter(|row| row.launches > 0).count();
     let findings: usize = kernels.iter().map(|row| row.findings.len()).sum();
@@ -169,12 +183,42 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     };
     let report = Findings {
         device: device.clone(),
-        schedules: args.seeds,
+        schedules: simulator.map(|simulator| simulator.seeds),
         clean: findings == 0 && ran > 0,
         seconds: start.elapsed().as_secs_f64(),
         kernels,
     };
     console.report(&report, result)
+}
+
+/// What the simulator is asked for.
+struct Simulator<'a> {
+    profile: &'a str,
+    seeds: u64,
+}
+
+/// The simulator, or none where the GPU is to check.
+fn simulator<'a>(args: &'a Args, console: &Console) -> Result<Option<Simulator<'a>>, Error> {
+    let own = [("--ptx", args.ptx.is_some()), ("--seeds", args.seeds.is_some()), ("--profile", args.profile.is_some())];
+    let asked = own.into_iter().find(|(_, given)| *given);
+    let simulator = Simulator { profile: args.profile.as_deref().unwrap_or("l4"), seeds: args.seeds.unwrap_or(3) };
+    match (args.device, asked) {
+        (Checker::Gpu, Some((option, _))) => Err(Error::Invalid(format!(
+            "{option} is the simulator's; use --device sim, or leave it out: on the GPU compute-sanitizer checks the table's kernels once"
+        ))),
+        (Checker::Gpu, None) => Ok(None),
+        (Checker::Sim, _) | (Checker::Auto, Some(_)) => Ok(Some(simulator)),
+        (Checker::Auto, None) => match gpu::available() {
+            Ok(device) => {
+                console.note(format_args!("using {device}, by compute-sanitizer"));
+                Ok(None)
+            }
+            Err(why) => {
+                console.note(format_args!("no GPU to check on ({why}); using the simulator"));
+                Ok(Some(simulator))
+            }
+        },
+    }
 }
 
 /// So many different schedules.
@@ -188,13 +232,17 @@ fn schedules(seeds: u64) -> impl Iterator<Item = Options> + Clone {
 }
 
 /// Every entry on its edges.
-fn table(entries: &[&'static EntryInfo], args: &Args, console: &Console) -> Result<(String, Vec<Row>), Error> {
-    let device = SimDriver::new(&args.profile)?;
+fn table(
+    entries: &[&'static EntryInfo],
+    simulator: &Simulator<'_>,
+    console: &Console,
+) -> Result<(String, Vec<Row>), Error> {
+    let device = SimDriver::new(simulator.profile)?;
     let capabilities = Attention::new(device).capabilities().clone();
     let bar = console.progress("sanitize", entries.len());
     let rows = entries.par_iter().map(|entry| {
         bar.set_message(entry.symbol);
-        let row = row(entry, args, &capabilities);
+        let row = row(entry, simulator, &capabilities);
         bar.inc(1);
         row
     });
@@ -203,12 +251,12 @@ fn table(entries: &[&'static EntryInfo], args: &Args, console: &Console) -> Resu
     Ok((capabilities.name.to_string(), rows))
 }
 
-fn row(entry: &'static EntryInfo, args: &Args, capabilities: &Capabilities) -> Result<Row, Error> {
+fn row(entry: &'static EntryInfo, simulator: &Simulator<'_>, capabilities: &Capabilities) -> Result<Row, Error> {
     let mut row = Row::new(entry.symbol);
     if entry.smem_bytes > capabilities.smem_per_block {
         let (needs, available) = (entry.smem_bytes, capabilities.smem_per_block);
         row.skipped =
-            Some(format!("needs {needs} bytes of shared memory a block, the {} has {available}", args.profile));
+            Some(format!("needs {needs} bytes of shared memory a block, the {} has {available}", simulator.profile));
         return Ok(row);
     }
     let cases = edges(entry, 1);
@@ -218,9 +266,9 @@ fn row(entry: &'static EntryInfo, args: &Args, capabilities: &Capabilities) -> R
         Ok((*case, memory, reference))
     });
     let expected: Vec<_> = expected.collect::<Result<_, Error>>()?;
-    for options in schedules(args.seeds) {
+    for options in schedules(simulator.seeds) {
         let how = format!("schedule {}, copies {:?}", options.seed, options.completion).to_lowercase();
-        let attention = Attention::new(SimDriver::with_options(&args.profile, options)?);
+        let attention = Attention::new(SimDriver::with_options(simulator.profile, options)?);
         for (case, memory, reference) in &expected {
             row.launches += 1;
             let place = format!("{case}, {how}");
@@ -254,6 +302,10 @@ impl fmt::Display for Findings {
                 (Some(reason), _) => writeln!(f, "{:name$}  skipped: {reason}", row.name)?,
                 (None, 0) => writeln!(f, "{:name$}  clean, {} launches", row.name, row.launches)?,
                 (None, n) => writeln!(f, "{:name$}  {n} FINDINGS, {} launches", row.name, row.launches)?,
+            }
+            if !row.kernels.is_empty() {
+                let skipped = row.kernels.iter().filter(|kernel| kernel.skipped.is_some()).count();
+                writeln!(f, "  {} kernels ran, {skipped} do not fit this device", row.kernels.len() - skipped)?;
             }
             for finding in &row.findings {
                 match &finding.report {

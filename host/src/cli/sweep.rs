@@ -71,7 +71,7 @@ struct Candidate {
 }
 
 pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
-    if matches!(args.device.device, DeviceKind::Sim | DeviceKind::Cpu) {
+    if matches!(args.device.kind()?, DeviceKind::Sim | DeviceKind::Cpu) {
         return Err(Error::Invalid("sweep measures time, and only a GPU's says anything; use --device gpu".into()));
     }
     let suites = suite::read(args.file.as_deref(), &args.suites)?;

@@ -1,46 +1,90 @@
 //! `compute-sanitizer` around `ferroflash verify --quick`.
-use super::{Console, Error, Finding, Row};
+use super::{Checked, Console, Error, Finding, Row};
 use crate::cli::device::Device;
-use std::process::Command;
+use serde::Deserialize;
+use std::process::{Command, Output};
 
+/// The program, found on PATH.
+const PROGRAM: &str = "compute-sanitizer";
 const TOOLS: [&str; 4] = ["memcheck", "racecheck", "synccheck", "initcheck"];
-/// Begins every line of compute-sanitizer's.
+/// Begins every line of compute-sanitizer's; the others are those of the program under it.
 const MARK: &str = "=========";
+
+/// What is read of the report of `verify --json`.
+#[derive(Deserialize)]
+struct Verified {
+    /// Missing where it failed before it ran anything.
+    #[serde(default)]
+    kernels: Vec<Checked>,
+    error: Option<String>,
+    exit_code: Option<u8>,
+}
+
+/// The GPU in words, where it can be checked: it is there, and so is compute-sanitizer.
+pub(super) fn available() -> Result<String, Error> {
+    let device = Device::gpu()?.to_string();
+    output(Command::new(PROGRAM).arg("--version")).map(|_| device)
+}
 
 /// Runs every tool; returns the device in words and a row for each tool.
 pub(super) fn check(config: Option<&str>, console: &Console) -> Result<(String, Vec<Row>), Error> {
-    let device = Device::gpu()?.to_string();
+    let device = available()?;
     let own = std::env::current_exe().map_err(|e| Error::Device(format!("this program's own path: {e}")))?;
-    let bar = console.progress("compute-sanitizer", TOOLS.len());
+    let bar = console.progress(PROGRAM, TOOLS.len());
     let mut rows = vec![];
     for tool in TOOLS {
         bar.set_message(tool);
-        let mut command = Command::new("compute-sanitizer");
+        let mut command = Command::new(PROGRAM);
         command.args(["--tool", tool, "--error-exitcode", "99"]).arg(&own);
-        command.args(["verify", "--quick", "--device", "gpu"]);
+        command.args(["verify", "--quick", "--json", "--device", "gpu"]);
         if let Some(name) = config {
             command.args(["--config", name]);
         }
-        let output = command.output().map_err(|e| match e.kind() {
-            std::io::ErrorKind::NotFound => {
-                Error::NoDevice("compute-sanitizer is not on PATH; it comes with the CUDA toolkit".into())
-            }
-            _ => Error::Device(format!("compute-sanitizer: {e}")),
-        })?;
-        let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-        let mut row = Row::new(tool);
-        row.launches = 1;
-        for finding in findings(tool, &text)? {
-            row.add(finding);
-        }
-        if row.findings.is_empty() && !output.status.success() {
-            row.add(Finding::new("wrong-result", tool, text.lines().last().unwrap_or("verify failed").trim()));
-        }
-        rows.push(row);
+        let Output { stdout, stderr, .. } = output(&mut command)?;
+        rows.push(row(tool, &String::from_utf8_lossy(&stdout), &String::from_utf8_lossy(&stderr))?);
         bar.inc(1);
     }
     bar.finish_and_clear();
     Ok((device, rows))
+}
+
+fn output(command: &mut Command) -> Result<Output, Error> {
+    command.output().map_err(|e| match e.kind() {
+        std::io::ErrorKind::NotFound => {
+            Error::NoDevice(format!("{PROGRAM} is not on PATH; it comes with the CUDA toolkit"))
+        }
+        _ => Error::Device(format!("{PROGRAM}: {e}")),
+    })
+}
+
+/// What `tool` found, and in which kernels, by what it and `verify --json` under it printed.
+fn row(tool: &str, stdout: &str, stderr: &str) -> Result<Row, Error> {
+    let own = |line: &&str| !line.trim_start().starts_with(MARK);
+    let document: String = stdout.lines().filter(own).flat_map(|line| [line, "\n"]).collect();
+    let mut row = Row::new(tool);
+    for finding in findings(tool, &[stdout, stderr].join("\n"))? {
+        row.add(finding);
+    }
+    let verified = match serde_json::from_str::<Verified>(&document) {
+        Ok(verified) => verified,
+        // What is wrong may have ended the program before its report.
+        Err(_) if !row.findings.is_empty() => return Ok(row),
+        Err(e) => {
+            let last = stderr.lines().rfind(own).unwrap_or("it said nothing").trim();
+            return Err(Error::Device(format!("verify printed no report under {PROGRAM} --tool {tool} ({e}): {last}")));
+        }
+    };
+    row.launches = verified.kernels.iter().map(|kernel| kernel.cases).sum();
+    row.kernels = verified.kernels;
+    if let (Some(error), true) = (verified.error, row.findings.is_empty()) {
+        match verified.exit_code {
+            Some(1) => row.add(Finding::new("wrong-result", "verify --quick", error)),
+            Some(2) => return Err(Error::Invalid(error)),
+            Some(3) => return Err(Error::NoDevice(error)),
+            _ => return Err(Error::Device(error)),
+        }
+    }
+    Ok(row)
 }
 
 /// What compute-sanitizer printed: each block that is no summary, and the summary's own count where it shows no block.
@@ -90,7 +134,19 @@ fn is_finding(line: &str) -> bool {
 mod tests {
     use super::*;
 
-    const CLEAN: &str = "========= COMPUTE-SANITIZER\nall pass: 6 cases\n========= ERROR SUMMARY: 0 errors\n";
+    const CLEAN: &str = "========= COMPUTE-SANITIZER
+{
+  \"device\": \"NVIDIA H200\",
+=========
+  \"kernels\": [
+    { \"name\": \"fwd_a\", \"mask\": \"full\", \"cases\": 6, \"skipped\": null, \"worst_ratio\": 0.4, \"failures\": [] },
+    { \"name\": \"fwd_b\", \"mask\": \"full\", \"cases\": 0, \"skipped\": \"needs more\", \"worst_ratio\": 0.0, \"failures\": [] },
+    { \"name\": \"fwd_c\", \"mask\": \"full\", \"cases\": 5, \"skipped\": null, \"worst_ratio\": 0.1, \"failures\": [] }
+  ],
+  \"headline\": []
+}
+========= ERROR SUMMARY: 0 errors
+";
     const BAD: &str = "========= COMPUTE-SANITIZER
 ========= Invalid __global__ read of size 16 bytes
 =========     at fwd_f16_d64_full_128x32+0x1f0 in store.rs:45
@@ -113,12 +169,42 @@ mod tests {
 
     #[test]
     fn every_block_is_a_finding() {
-        assert_eq!(messages(CLEAN), []);
+        assert_eq!(messages("========= COMPUTE-SANITIZER\nall pass\n========= ERROR SUMMARY: 0 errors\n"), []);
         let [(message, place)] = &messages(BAD)[..] else { panic!("one finding") };
         assert_eq!(message, "Invalid __global__ read of size 16 bytes");
         assert!(place.contains("store.rs:45; by thread (3,0,0)") && !place.contains("Host Frame"), "{place}");
         let [(message, place)] = &messages(HAZARDS)[..] else { panic!("one finding") };
         assert!(message.contains("a.rs:3") && place.contains("a.rs:5"));
+    }
+
+    #[test]
+    fn a_row_says_what_ran() {
+        let row = row("memcheck", CLEAN, "").expect("both reports");
+        assert_eq!((row.launches, row.findings.len()), (11, 0));
+        let ran: Vec<_> = row.kernels.iter().map(|k| (&k.name[..], k.cases, k.skipped.as_deref())).collect();
+        assert_eq!(ran, [("fwd_a", 6, None), ("fwd_b", 0, Some("needs more")), ("fwd_c", 5, None)]);
+    }
+
+    #[test]
+    fn what_verify_says_counts_too() {
+        let of = |document: &str, stderr: &str| {
+            let text = format!("========= COMPUTE-SANITIZER\n{document}\n========= ERROR SUMMARY: 0 errors\n");
+            row("memcheck", &text, stderr)
+        };
+        let wrong = of(r#"{"kernels": [{"name": "a", "cases": 2}], "error": "off by 1", "exit_code": 1}"#, "");
+        let wrong = wrong.expect("both reports");
+        assert_eq!(
+            (wrong.launches, &wrong.findings[0].kind[..], &wrong.findings[0].message[..]),
+            (2, "wrong-result", "off by 1")
+        );
+        for code in [2, 3, 4] {
+            let failed = of(&format!(r#"{{"error": "no launch", "exit_code": {code}}}"#), "").map(|_| ());
+            assert_eq!(failed.expect_err("nothing was checked").code(), code);
+        }
+        let none = of("", "note\nSegmentation fault").map(|_| ()).expect_err("no report").to_string();
+        assert!(none.contains("--tool memcheck") && none.ends_with("Segmentation fault"), "{none}");
+        // A finding without a report is one all the same.
+        assert_eq!(row("memcheck", BAD, "").expect("a summary").findings.len(), 1);
     }
 
     #[test]
