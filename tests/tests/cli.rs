@@ -237,6 +237,7 @@ fn options_that_are_not_valid() {
     check(&["bench", "--file", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")], 2, "it must be like {\"mine\"");
     check(&["bench", "--first-call", "--svg", "plot.svg"], 2, "cannot be used with");
     check(&["bench", "--rounds", "0"], 2, "0 is not in 1..=255");
+    check(&["fuzz", "--seconds", "0"], 2, "0 is not in 1..");
 }
 
 #[test]
@@ -339,6 +340,14 @@ fn a_reader_who_leaves_early_is_no_failure() -> std::io::Result<()> {
     drop(reader);
     assert_eq!(ferroflash(&["kernels", "--head-dim", "300"]).stderr(writer).status()?.code(), Some(2));
     Ok(())
+}
+
+#[test]
+fn fuzz_counts_what_it_judged() {
+    let report = report(&["fuzz", "--device", "sim", "--case", "3"]);
+    assert_eq!((&report["passed"], &report["solved"]), (&true.into(), &1.into()));
+    assert!(report["small"].as_u64().is_some_and(|small| small <= 1), "{report}");
+    assert!(report["small_rule"].as_str().is_some_and(|rule| rule.contains("16384")), "{report}");
 }
 
 #[test]
