@@ -17,6 +17,8 @@ mod soak;
 mod tensor;
 mod tolerance;
 
+#[cfg(feature = "cli")]
+pub(crate) use arithmetic::unit_roundoff;
 pub use attention::{Inputs, Outputs, exact, naive};
 pub use cases::{Case, edges, grid, headline, reproducer, soak};
 pub use inputs::Random;

@@ -237,6 +237,7 @@ fn options_that_are_not_valid() {
     check(&["bench", "--file", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")], 2, "it must be like {\"mine\"");
     check(&["bench", "--first-call", "--svg", "plot.svg"], 2, "cannot be used with");
     check(&["bench", "--rounds", "0"], 2, "0 is not in 1..=255");
+    check(&["agree", "--products", "0"], 2, "0 is not in 1..");
     check(&["fuzz", "--seconds", "0"], 2, "0 is not in 1..");
 }
 

@@ -98,6 +98,10 @@ fn nothing_passes_where_the_rule_has_no_bound() {
     let verdict = reference.judge(&tensor, None).expect("same shape");
     assert_eq!(verdict.out.error, 0.0);
     assert!(!verdict.passed());
+    let words = verdict.out.to_string();
+    assert!(words.ends_with(
+        "the tolerance rule has no bound for these inputs: computed in their own type, naively, they overflow"
+    ));
 }
 
 #[test]

@@ -3,7 +3,7 @@ use super::console::Console;
 use super::device;
 use super::error::Error;
 use super::options::{DeviceKind, DeviceOptions};
-use crate::reference::{HostTensor, Loaded, Memory, Outcome, edges};
+use crate::reference::{HostTensor, Loaded, Memory, Outcome, edges, unit_roundoff};
 use crate::{Attention, Capabilities, DType, Driver, ENTRIES, EntryInfo, SimDriver};
 use ptx_sim::{MmaArch, MmaMode, Options};
 use serde::Serialize;
@@ -18,8 +18,8 @@ use products::{Products, Tally};
 ///
 /// The simulator multiplies tiles as the card's tensor cores round. Exponentials and reciprocals of a card are approximations of its own, so
 /// that a probability may be rounded otherwise: O may differ by 2 units in the last place of its row's largest element, the log-sum-exp by
-/// 2e-6 of itself and 1e-6, in at most a quarter of the rows also by one rounding of a probability. Before that, random products
-/// (subnormals, infinities, cancellation) go through the tensor cores alone and must agree in every bit.
+/// 2e-6 of itself and 1e-6, in at most 2 % of a kernel's rows (or one row) also by a quarter of one rounding of a probability. Before that,
+/// random products (subnormals, infinities, cancellation) go through the tensor cores alone and must agree in every bit.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -31,7 +31,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "NAME")]
     config: Option<String>,
     /// Random 16 x 8 x 16 products of each element type.
-    #[arg(long, value_name = "N", default_value_t = 20_000)]
+    #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..))]
     products: u32,
     /// Seed of the inputs.
     #[arg(long, default_value_t = 1)]
@@ -70,7 +70,7 @@ struct Difference {
     differing: usize,
     /// Largest difference in units in the last place of the row's largest element.
     o_ulps: f64,
-    /// Rows, and those whose log-sum-exp is off by more than its own arithmetic explains.
+    /// Rows, and those whose log-sum-exp is off by more than its own arithmetic explains: a probability was rounded otherwise.
     rows: usize,
     rounded_otherwise: usize,
     /// Largest difference of a log-sum-exp over what is allowed.
@@ -79,6 +79,12 @@ struct Difference {
 
 /// Most units in the last place of the row's largest element that O may differ by.
 const O_ULPS: f64 = 2.0;
+/// How much of a rounding of a probability a log-sum-exp may be off by. A probability that is rounded otherwise moves the sum by its share of
+/// it, and is one of many: 0.1 at most between an H200 and the simulator. A kernel that sums something else is off by more.
+const OF_A_ROUNDING: f64 = 0.25;
+/// One row in so many may have such a probability: its exact value must lie where two values of the type meet, to within the error of an
+/// exponential. On an H200 at most 0.7 % of a kernel's rows do.
+const ROWS_PER_OTHERWISE: usize = 50;
 
 pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let entries = match &args.config {
@@ -186,6 +192,7 @@ fn row<D: Driver>(
         row.failures.extend(difference.failure().map(|failure| format!("{case}: {failure}")));
         row.difference = row.difference.and(difference);
     }
+    row.failures.extend(row.difference.too_many_rows());
     Ok(row)
 }
 
@@ -231,10 +238,7 @@ impl Difference {
             let ulps = if off.is_finite() { off / ulp(a.dtype(), largest) } else { off };
             sum.o_ulps = sum.o_ulps.max(ulps);
         }
-        let rounding = match a.dtype() {
-            DType::F16 => 2f64.powi(-11),
-            DType::Bf16 => 2f64.powi(-8),
-        };
+        let rounding = OF_A_ROUNDING * unit_roundoff(a.dtype());
         for (a, b) in lse_a.iter().zip(lse_b) {
             let off = distance(*a, *b);
             let own = if a.is_finite() { 2e-6 * f64::from(a.abs()) + 1e-6 } else { 1e-6 };
@@ -256,17 +260,21 @@ impl Difference {
         }
     }
 
-    /// What is further off than allowed.
+    /// What is further off in a case than allowed.
     fn failure(&self) -> Option<String> {
         if self.o_ulps > O_ULPS {
             return Some(format!("O differs by {:.2} ulp of its row's largest element, allowed {O_ULPS}", self.o_ulps));
         }
-        if self.lse_ratio > 1.0 {
-            return Some(format!("the log-sum-exp differs by {:.2} times what is allowed", self.lse_ratio));
-        }
-        // One row may be any share of a few.
-        (self.rounded_otherwise > 1 && self.rounded_otherwise * 4 > self.rows).then(|| {
-            format!("the log-sum-exp of {} of {} rows is off by a rounding", self.rounded_otherwise, self.rows)
+        let ratio = self.lse_ratio;
+        (ratio > 1.0).then(|| format!("the log-sum-exp differs by {ratio:.2} times what is allowed"))
+    }
+
+    /// Whether more of a kernel's rows are rounded otherwise than allowed. One row may be any share of a few.
+    fn too_many_rows(&self) -> Option<String> {
+        let Difference { rows, rounded_otherwise, .. } = self;
+        let allowed = (rows / ROWS_PER_OTHERWISE).max(1);
+        (*rounded_otherwise > allowed).then(|| {
+            format!("the log-sum-exp of {rounded_otherwise} of {rows} rows is off by a rounding, allowed {allowed}")
         })
     }
 }
@@ -322,9 +330,18 @@ mod tests {
         let none = f32::NEG_INFINITY;
         assert_eq!(difference([0.0, 0.0], [0.0, 0.0], [none, none]), None);
         assert!(difference([0.0, 0.0], [0.0, 0.0], [none, -80.0]).is_some());
-        assert_eq!(difference([1.0, 1.0], [1.0, 1.0], [3.0, 3.0004]), None);
-        assert!(difference([1.0, 1.0], [1.0, 1.0], [3.0, 3.001]).is_some());
+        assert_eq!(difference([1.0, 1.0], [1.0, 1.0], [3.0, 3.0001]), None);
+        assert!(difference([1.0, 1.0], [1.0, 1.0], [3.0, 3.0002]).is_some());
         assert!(difference([1.0, 1.0], [1.0, 1.0], [3.0, f32::NAN]).is_some());
+    }
+
+    #[test]
+    fn few_rows_are_rounded_otherwise() {
+        let of = |rounded_otherwise, rows| Difference { rows, rounded_otherwise, ..Difference::default() };
+        for (allowed, rows) in [(0, 0), (1, 1), (1, 99), (2, 100), (20, 1000)] {
+            assert_eq!(of(allowed, rows).too_many_rows(), None, "{rows}");
+            assert!(of(allowed.max(1) + 1, rows).too_many_rows().is_some(), "{rows}");
+        }
     }
 
     #[test]

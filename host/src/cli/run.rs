@@ -172,7 +172,10 @@ impl fmt::Display for Report {
         if let Some(check) = &self.check {
             let Check { passed, max_error, tolerance, .. } = check;
             let verdict = if *passed { "equal to the reference" } else { "WRONG" };
-            writeln!(f, "{verdict}: largest error {max_error:.2e}, allowed {tolerance:.2e}")?;
+            match tolerance.is_finite() {
+                true => writeln!(f, "{verdict}: largest error {max_error:.2e}, allowed {tolerance:.2e}")?,
+                false => writeln!(f, "NOT JUDGED: largest error {max_error:.2e}, no bound for these inputs")?,
+            }
         }
         match &self.output {
             Some(path) => writeln!(f, "wrote o and lse to {}", path.display()),

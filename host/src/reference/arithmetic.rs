@@ -3,6 +3,14 @@ use crate::DType;
 use half::{bf16, f16};
 use std::ops::{Add, AddAssign, Div, Mul, Sub};
 
+/// Largest relative error of rounding to the type.
+pub(crate) fn unit_roundoff(dtype: DType) -> f64 {
+    match dtype {
+        DType::F16 => 2f64.powi(-11),
+        DType::Bf16 => 2f64.powi(-8),
+    }
+}
+
 /// A floating-point type that the reference can compute in.
 pub(super) trait Real:
     Copy

@@ -1,5 +1,5 @@
 //! Random problems: valid ones in any shape, stride, mask and type, and the same made invalid in one respect.
-use super::arithmetic::decode;
+use super::arithmetic::{decode, unit_roundoff};
 use super::inputs::Random;
 use super::memory::{Memory, Place};
 use super::runner::Loaded;
@@ -88,12 +88,8 @@ impl Fuzz {
     /// What rounding probabilities and results to the type may add up to.
     fn rounding(&self) -> f64 {
         let Memory { problem, buffers, v, .. } = &self.memory;
-        let unit = match problem.dtype {
-            DType::F16 => 2f64.powi(-11),
-            DType::Bf16 => 2f64.powi(-8),
-        };
         let largest = buffers[v.buffer].iter().map(|bits| f64::from(decode(problem.dtype, *bits)).abs());
-        2.0 * unit * largest.fold(0.0, f64::max) + 1e-5
+        2.0 * unit_roundoff(problem.dtype) * largest.fold(0.0, f64::max) + 1e-5
     }
 }
 

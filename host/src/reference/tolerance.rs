@@ -1,7 +1,7 @@
 //! The rule that judges a result.
+use super::arithmetic::unit_roundoff;
 use super::attention::{Inputs, Outputs, exact, naive};
 use super::tensor::HostTensor;
-use crate::DType;
 
 /// The exact result of a problem, and how far from it a result may be.
 #[derive(Clone, Debug)]
@@ -80,23 +80,20 @@ impl std::fmt::Display for Worst {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Worst { tensor, batch, row, head, column, got, want, error, tolerance } = self;
         write!(f, "{tensor}[batch {batch}, row {row}, head {head}, column {column}] is {got}, should be {want}: ")?;
+        if !tolerance.is_finite() {
+            return f.write_str(UNBOUNDED);
+        }
         write!(f, "off by {error:.3e}, allowed {tolerance:.3e}")
     }
 }
 
+/// Why a result that may be right does not pass.
+const UNBOUNDED: &str =
+    "the tolerance rule has no bound for these inputs: computed in their own type, naively, they overflow";
 /// Rounding of f32 sums and of the base-2 exponential and logarithm, for scores of any size that 16-bit inputs give.
 const LSE_ABSOLUTE: f64 = 1e-4;
 /// LSE has 24 bits like every f32, its scores are sums of products in f32.
 const LSE_RELATIVE: f64 = 1e-5;
-
-/// Largest relative error of rounding to the type. Kernels sum the probabilities that they multiply with V, rounded to the inputs' type: the
-/// error of O cancels, and the logarithm of the sum is off by at most this.
-fn unit_roundoff(dtype: DType) -> f64 {
-    match dtype {
-        DType::F16 => 2f64.powi(-11),
-        DType::Bf16 => 2f64.powi(-8),
-    }
-}
 
 impl Reference {
     /// Computes exact and naive results and what follows from them.
@@ -108,6 +105,8 @@ impl Reference {
             exact,
             naive_error,
             tolerance: 2.0 * naive_error + 1e-5,
+            // Kernels sum the probabilities that they multiply with V, rounded to the inputs' type: the error of O cancels, and the logarithm
+            // of the sum is off by at most a rounding.
             lse_tolerance: LSE_ABSOLUTE + LSE_RELATIVE * largest_lse + unit_roundoff(inputs.problem().dtype),
         }
     }
