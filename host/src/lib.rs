@@ -20,7 +20,8 @@
 //! - [`Forward`]: what is asked for; [`Problem`]: the same without its tensors; [`Mask`].
 //! - [`lineage`]: configurations by the names that they had before this project.
 //! - [`plan()`], [`supports`]: pure functions of a problem and a device's [`Capabilities`].
-//! - [`Tuning`]: what `ferroflash sweep` measured; comes before the planner's own table.
+//! - [`Tuning`]: what `ferroflash sweep` measured; comes before the planner's own table where [`Attention::with_tuning`] is given it. Reading
+//!   its files is the feature `tuning`.
 //! - [`Attention`]: plans and launches on one device; [`Prepared`]: a kernel picked by type.
 //! - [`Driver`]: [`RawDriver`] (somebody else's context and streams), `CustDriver` (feature `cust`),
 //!   `SimDriver` (feature `sim`).

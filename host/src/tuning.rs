@@ -1,10 +1,10 @@
-//! Measured choices: which entry was fastest on a device, for which size of problem.
-use crate::{Error, Problem, validate};
+//! Measured choices: which entry was fastest on a device, for which size of problem. Files of them need the feature `tuning`.
+use crate::{Problem, validate};
 use std::collections::BTreeMap;
 
 /// What `ferroflash sweep` measured, by device. The planner takes it before its own table.
 #[derive(Clone, Debug, Default, PartialEq)]
-#[cfg_attr(feature = "cli", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
+#[cfg_attr(feature = "tuning", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
 pub struct Tuning {
     /// By a device's name, then by size ([`size`]).
     pub devices: BTreeMap<String, BTreeMap<String, Tuned>>,
@@ -12,7 +12,7 @@ pub struct Tuning {
 
 /// The fastest entry for one size of problem.
 #[derive(Clone, Debug, PartialEq)]
-#[cfg_attr(feature = "cli", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
+#[cfg_attr(feature = "tuning", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
 pub struct Tuned {
     /// Its name in the table.
     pub entry: String,
@@ -22,7 +22,7 @@ pub struct Tuned {
     pub table_microseconds: Option<f64>,
 }
 
-/// Names the file that [`Tuning::from_environment`] reads.
+/// Names the file that `Tuning::from_environment` reads.
 pub const TUNING_VARIABLE: &str = "FERROFLASH_TUNING";
 
 /// The size of a problem in words: type, head dim, mask, and heads (over all batches), queries and keys rounded up to powers of two.
@@ -52,9 +52,10 @@ impl Tuning {
     }
 }
 
-#[cfg(feature = "cli")]
+#[cfg(feature = "tuning")]
 mod file {
-    use super::{Error, TUNING_VARIABLE, Tuning};
+    use super::{TUNING_VARIABLE, Tuning};
+    use crate::Error;
     use std::path::{Path, PathBuf};
 
     impl Tuning {
@@ -152,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    #[cfg(feature = "cli")]
+    #[cfg(feature = "tuning")]
     fn files_keep_what_was_measured() {
         let path = std::env::temp_dir().join(format!("ferroflash-tuning-{}.json", std::process::id()));
         tuned("fwd_f16_d64_causal_128x64").write(&path).expect("written");

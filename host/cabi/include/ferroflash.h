@@ -104,7 +104,11 @@ const char *ferroflash_last_error(void);
 size_t ferroflash_entry_count(void);
 const char *ferroflash_entry_name(size_t index);
 
-/* Adopts the CUDA context that is current on this thread; where there is none, the primary context of device 0. It must outlive this one. */
+/* Adopts the CUDA context that is current on this thread; where there is none, the primary context of device 0. It must outlive this one.
+ *
+ * Also reads what `ferroflash sweep` measured, which plans then prefer to the library's own table: the file that the environment variable
+ * FERROFLASH_TUNING names, else ferroflash/tuning.json in the user's cache folder where there is one ($XDG_CACHE_HOME, else ~/.cache).
+ * FERROFLASH_INVALID where the file cannot be read or is no such file. A file may do without measurements of this device. */
 ferroflash_status_t ferroflash_context_create(ferroflash_context_t **context);
 void ferroflash_context_destroy(ferroflash_context_t *context);
 

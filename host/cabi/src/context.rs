@@ -2,7 +2,7 @@
 use crate::call::{Status, borrow, call, invalid, store};
 use crate::forward::{ForwardArgs, PlanInfo, read};
 use crate::version::entry_name;
-use ferroflash::{Attention, Error, Plan, RawDriver, RawStream};
+use ferroflash::{Attention, Error, Plan, RawDriver, RawStream, Tuning};
 use std::ffi::{CString, c_void};
 
 /// `ferroflash_context_t`.
@@ -14,7 +14,8 @@ pub struct PlanHandle {
     reason: CString,
 }
 
-/// Adopts the current CUDA context.
+/// Adopts the current CUDA context, and what `ferroflash sweep` measured: the file that `FERROFLASH_TUNING` names, else the user's own where
+/// there is one.
 ///
 /// # Safety
 /// `context` may be written. The CUDA context outlives the new one.
@@ -24,7 +25,9 @@ pub unsafe extern "C" fn ferroflash_context_create(context: *mut *mut Context) -
         if context.is_null() {
             return Err(invalid("context", "NULL", "it must not be null"));
         }
-        let attention = Attention::new(RawDriver::current()?);
+        // First, so that a file that cannot be read is an error whatever the device is.
+        let tuning = Tuning::from_environment()?;
+        let attention = Attention::with_tuning(RawDriver::current()?, tuning);
         // SAFETY: the caller's promise.
         unsafe { store("context", context, Context(attention)) }
     })

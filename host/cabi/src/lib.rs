@@ -2,6 +2,8 @@
 //!
 //! No panic leaves a function, no pointer is trusted to be non-null, and every error is a status with words for it in
 //! [`ferroflash_last_error`].
+//!
+//! A context reads what `ferroflash sweep` kept, as the program `ferroflash` does: measured choices come before the planner's own table.
 
 mod call;
 mod context;

@@ -76,6 +76,8 @@ int main(void) {
         expect(ferroflash_workspace_size(context, &forward, NULL) == FERROFLASH_INVALID && said("bytes: NULL"), "no place");
         ferroflash_plan_destroy(plan);
         ferroflash_context_destroy(context);
+    } else if (said("invalid tuning")) {
+        expect(status == FERROFLASH_INVALID && context == NULL, "a clean error for a file that is no tuning");
     } else {
         expect(status == FERROFLASH_DRIVER && context == NULL && said("CUDA"), "a clean error without a driver");
     }

@@ -59,10 +59,26 @@ fn a_c_program_gets_clean_errors() {
     for name in ["libcuda.so", "libcuda.so.1"] {
         std::fs::write(folder.join(name), "").expect("written");
     }
-    let output = run(Command::new(&program).env("LD_LIBRARY_PATH", &folder));
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{text}");
-    assert!(text.contains("context: 3\nopen the CUDA driver: no CUDA driver: "), "{text}");
+    let without_driver = |tuning: Option<&str>| {
+        let mut command = Command::new(&program);
+        // Neither the user's measurements nor those of a caller of this test.
+        command.env("LD_LIBRARY_PATH", &folder).env("XDG_CACHE_HOME", &folder).env_remove("FERROFLASH_TUNING");
+        let output = run(command.envs(tuning.map(|tuning| ("FERROFLASH_TUNING", folder.join(tuning)))));
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{text}");
+        text
+    };
+    let no_driver = "context: 3\nopen the CUDA driver: no CUDA driver: ";
+    let text = without_driver(None);
+    assert!(text.contains(no_driver), "{text}");
+    std::fs::write(folder.join("tuning.json"), r#"{"devices": {}}"#).expect("written");
+    let text = without_driver(Some("tuning.json"));
+    assert!(text.contains(no_driver), "{text}");
+    for (name, content) in [("missing.json", None), ("broken.json", Some("{\"devices\": 3}"))] {
+        content.map_or(Ok(()), |content| std::fs::write(folder.join(name), content)).expect("written");
+        let text = without_driver(Some(name));
+        assert!(text.contains("context: 1\ninvalid tuning: ") && text.contains(name), "{text}");
+    }
 }
 
 #[test]
