@@ -1,4 +1,7 @@
-//! Attention on this machine's GPU through each CUDA driver. Without a GPU there is nothing to run, and the tests say so.
+//! Attention on this machine's GPU through each CUDA driver.
+//!
+//! Without a GPU there is nothing to run: the tests pass, and say so on standard error, which `cargo test` shows with `-- --nocapture`. With
+//! `FERROFLASH_REQUIRE_GPU=1` in the environment they fail instead, also where a GPU has too little free memory for one of them.
 use ferroflash::*;
 use std::time::{Duration, Instant};
 
@@ -7,8 +10,17 @@ const SHAPE: [usize; 4] = [2, 300, 4, 64];
 const KV_SHAPE: [usize; 4] = [2, 300, 2, 64];
 
 /// What is opened, or nothing where this machine has no GPU.
+#[track_caller]
 fn gpu<D>(opened: Result<D, Error>) -> Option<D> {
-    opened.map_err(|e| eprintln!("nothing to run: {e}")).ok()
+    opened.map_err(nothing_to_run).ok()
+}
+
+/// Says why a test does nothing; a failure where a GPU is required.
+#[track_caller]
+fn nothing_to_run(why: impl std::fmt::Display) {
+    let required = std::env::var_os("FERROFLASH_REQUIRE_GPU").is_some_and(|value| value == "1");
+    assert!(!required, "FERROFLASH_REQUIRE_GPU=1, but there is nothing to run: {why}");
+    eprintln!("nothing to run: {why}");
 }
 
 fn elements(shape: [usize; 4]) -> usize {
@@ -157,4 +169,106 @@ fn a_launch_can_be_captured_in_a_graph() -> Result<(), Error> {
         ok(libcuda::cuGraphDestroy(graph));
     }
     problem.check(driver)
+}
+
+/// Where Q, K, V and O lie in one buffer: parts of one packed tensor, whose batches or rows may be far apart. In elements.
+#[derive(Clone, Copy)]
+struct Packed {
+    shape: [usize; 4],
+    part: usize,
+    batch: usize,
+    row: usize,
+}
+
+impl Packed {
+    /// Elements of a row: all heads.
+    fn width(self) -> usize {
+        self.shape[2] * self.shape[3]
+    }
+
+    /// Elements from a tensor's first to one past its last.
+    fn span(self) -> usize {
+        (self.shape[0] - 1) * self.batch + (self.shape[1] - 1) * self.row + self.width()
+    }
+
+    fn bytes(self) -> usize {
+        2 * (3 * self.part + self.span())
+    }
+
+    /// Address of each row of a tensor.
+    fn rows(self, base: u64, tensor: usize) -> impl Iterator<Item = u64> {
+        let [batches, rows, ..] = self.shape;
+        let row = move |n: usize| tensor * self.part + n / rows * self.batch + n % rows * self.row;
+        (0..batches * rows).map(move |n| base + 2 * row(n) as u64)
+    }
+
+    fn forward(self, base: u64) -> Forward<'static> {
+        let strides = [self.batch, self.row, self.shape[3], 1].map(|stride| stride as i64);
+        let [q, k, v, o] = [0, 1, 2, 3].map(|tensor| {
+            let address = base + 2 * (tensor * self.part) as u64;
+            TensorView::new(address, self.span() as u64, DType::F16, self.shape, strides)
+        });
+        Forward::new(q, k, v, o).mask(Mask::Causal)
+    }
+
+    /// O, row by row, of the same inputs wherever they lie.
+    fn attention(self, attention: &Attention<RawDriver>) -> Result<Vec<u8>, Error> {
+        let driver = attention.driver();
+        let mut buffer = driver.allocate(self.bytes())?;
+        // Not a number: what is read in a wrong place shows.
+        driver.fill(&mut buffer, 0xff)?;
+        let (base, mut row) = (driver.address(&buffer), vec![0; 2 * self.width()]);
+        let mut state = 1u64;
+        for address in (0..3).flat_map(|tensor| self.rows(base, tensor)) {
+            for element in row.chunks_exact_mut(2) {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                // From 1/8 to 1/2, of either sign.
+                element.copy_from_slice(&(0x3000 | (state >> 40) as u16 & 0x87ff).to_le_bytes());
+            }
+            // SAFETY: a row of the buffer, in the current context.
+            unsafe { ok(libcuda::cuMemcpyHtoD_v2(address, row.as_ptr().cast(), row.len())) };
+        }
+        let (f, stream) = (self.forward(base), driver.stream()?);
+        let plan = attention.plan(&f)?;
+        // SAFETY: the buffer outlives the stream's work, and nothing else uses it.
+        unsafe { attention.launch(&plan, &f, &stream)? };
+        driver.synchronize(&stream)?;
+        let mut o = vec![];
+        for address in self.rows(base, 3) {
+            // SAFETY: a row of the buffer, in the current context.
+            unsafe { ok(libcuda::cuMemcpyDtoH_v2(row.as_mut_ptr().cast(), address, row.len())) };
+            o.extend_from_slice(&row);
+        }
+        Ok(o)
+    }
+}
+
+/// Batches that lie more than 4 GiB apart, and rows whose distances add up to more: offsets that 32 bits do not hold.
+#[test]
+fn offsets_go_beyond_4_gib() -> Result<(), Error> {
+    if gpu(RawDriver::primary(0)).is_none() {
+        return Ok(());
+    }
+    own_context();
+    let attention = Attention::new(RawDriver::current()?);
+    let (batches, rows) = ([2, 70, 2, 64], [1, 70, 2, 64]);
+    let cases = [
+        Packed { shape: batches, part: 70 * 128, batch: (1 << 31) + (1 << 16), row: 128 },
+        Packed { shape: rows, part: 128, batch: 70 * (32 << 20), row: 32 << 20 },
+    ];
+    for far in cases {
+        let needed = far.bytes() as u64;
+        assert!(needed > 1 << 32, "64-bit offsets are used");
+        let driver = attention.driver();
+        let free = driver.capabilities().memory_bytes - driver.memory_in_use()?.unwrap_or(0);
+        if free < needed + (1 << 28) {
+            nothing_to_run(format_args!("{needed} bytes of device memory are needed, {free} are free"));
+            continue;
+        }
+        let near = Packed { part: far.shape[0] * 70 * 128, batch: 70 * 128, row: 128, ..far };
+        let expected = near.attention(&attention)?;
+        assert!(expected.chunks_exact(2).all(|x| x != [0xff, 0xff]), "every output is written");
+        assert!(far.attention(&attention)? == expected, "{:?}: the same, wherever it lies", far.shape);
+    }
+    Ok(())
 }
