@@ -104,7 +104,7 @@ def run(suite, case, args, rng):
             del calls[name]
     options = {"causal": case.causal, "window_size": case.window, "return_lse": True, "bhsd": True}
     launch, o, lse = ferroflash.prepare(q, k, v, **options)
-    launch.enqueue(torch.cuda.current_stream().cuda_stream)
+    launch.enqueue()
     verdicts["ferroflash"] = cases.check(case, q, k, v, o, lse)
     chosen = launch.describe()
     for timing in timings(case, args.timing):
@@ -136,7 +136,7 @@ def host_overhead(calls=100, repeats=40):
     ours = cases.contenders(case, q, k, v, {})["ferroflash"]
     sdpa = torch.nn.functional.scaled_dot_product_attention
     launch, _o, _lse = ferroflash.prepare(q, k, v, causal=True, bhsd=True)
-    library, stream = ferroflash.LIB, torch.cuda.current_stream().cuda_stream
+    library, stream = ferroflash.LIB, launch.stream
     raw, arguments = library.ferroflash_launch, (launch.context, launch.plan, launch.where, stream)
     plan_too, no_plan = library.ferroflash_forward, (launch.context, launch.where, stream)
     work = {

@@ -4,10 +4,13 @@
     o = flash_attn_func(q, k, v, causal=True)          # (batch, seqlen, heads, head_dim), f16 or bf16, on a GPU
 
 The library is FERROFLASH_LIBRARY, else libferroflash.so or libferroflash_c.so beside this file, in ../gpu-pack or in
-../target/release (`cargo build --release --package ferroflash-cabi`). Plans are kept, one for each problem.
+../target/release (`cargo build --release --package ferroflash-cabi`). Plans and workspaces are kept, one for each problem, stream and
+thread. CUDA graphs that are captured on one stream share its workspace: replay them in turn.
 """
 import ctypes
 import os
+import threading
+import weakref
 
 import torch
 
@@ -72,6 +75,7 @@ def _open():
     lib.ferroflash_context_create.argtypes = [pointer]
     lib.ferroflash_plan_create.argtypes = [pointer, pointer, pointer]
     lib.ferroflash_plan_describe.argtypes = [pointer, pointer]
+    lib.ferroflash_plan_destroy.argtypes, lib.ferroflash_plan_destroy.restype = [pointer], None
     lib.ferroflash_load.argtypes = [pointer, pointer]
     lib.ferroflash_launch.argtypes = [pointer, pointer, pointer, pointer]
     lib.ferroflash_forward.argtypes = [pointer, pointer, pointer]
@@ -90,20 +94,26 @@ def _check(status):
         raise Error(LIB.ferroflash_last_error().decode())
 
 
-class Launch:
-    """One problem on one device: its plan, and its arguments but for the addresses."""
+_contexts, _contexts_lock = {}, threading.Lock()
 
-    contexts = {}
 
-    def __init__(self, q, k, v, o, lse, mask, window, scale, softcap, config, bhsd):
-        index = q.device.index
-        if index not in Launch.contexts:
+def _context(index):
+    """The library's context on a device, shared by all threads."""
+    with _contexts_lock:
+        if index not in _contexts:
             context = ctypes.c_void_p()
             with torch.cuda.device(index):
                 torch.cuda.current_stream().synchronize()
                 _check(LIB.ferroflash_context_create(ctypes.byref(context)))
-            Launch.contexts[index] = context
-        self.context = Launch.contexts[index]
+            _contexts[index] = context
+        return _contexts[index]
+
+
+class Launch:
+    """One problem on one stream of a device: its plan, its workspace, and its arguments. Belongs to one thread, which points it at tensors."""
+
+    def __init__(self, stream, q, k, v, o, lse, mask, window, scale, softcap, config, bhsd):
+        self.stream, self.context = stream, _context(q.device.index)
 
         args = self.args = Forward(size=ctypes.sizeof(Forward))
         row, head = (2, 1) if bhsd else (1, 2)
@@ -116,7 +126,10 @@ class Launch:
             args.lse_strides = (ctypes.c_int64 * 2)(lse.stride(0), lse.stride(1))
         args.dtype, args.mask = DTYPES[q.dtype], mask
         args.window_left, args.window_right = window
-        args.scale, args.softcap = scale or 0.0, softcap
+        # 0 in the struct is the library's default: who asks for a scale of 0 must not get that.
+        args.scale, args.softcap = 0.0 if scale is None else scale, softcap
+        if scale is not None and args.scale == 0.0:
+            raise Error(f"softmax_scale {scale}: it must be above 0 as a float32; None is 1 / sqrt(head_dim)")
         args.config = config.encode() if config else None
         self.point(q, k, v, o, lse)
         self.where = ctypes.addressof(args)
@@ -128,6 +141,7 @@ class Launch:
         plan = ctypes.c_void_p()
         _check(LIB.ferroflash_plan_create(self.context, self.where, ctypes.byref(plan)))
         self.plan = plan
+        weakref.finalize(self, LIB.ferroflash_plan_destroy, plan)
         # Compiled now: a launch may be captured in a graph.
         _check(LIB.ferroflash_load(self.context, plan))
 
@@ -136,8 +150,8 @@ class Launch:
         args.q, args.k, args.v, args.o = q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr()
         args.lse = None if lse is None else lse.data_ptr()
 
-    def enqueue(self, stream):
-        _check(LIB.ferroflash_launch(self.context, self.plan, self.where, stream))
+    def enqueue(self):
+        _check(LIB.ferroflash_launch(self.context, self.plan, self.where, self.stream))
 
     def describe(self):
         """What was chosen: entry, reason, grid, threads, shared memory."""
@@ -147,12 +161,23 @@ class Launch:
                 "threads": info.block[0], "smem_bytes": info.smem_bytes}
 
 
-_launches = {}
+class _Local(threading.local):
+    """What a thread has prepared."""
+
+    def __init__(self):
+        self.launches = {}
 
 
-def prepare(q, k, v, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, return_lse=False,
+_local = _Local()
+
+
+def prepare(q, k, v, *, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, return_lse=False,
             config=None, bhsd=False):
-    """Allocates outputs and finds or makes the launch: (launch, o, lse)."""
+    """Allocates outputs and finds or makes the launch on the current stream: (launch, o, lse)."""
+    if not (q.is_cuda and k.device == q.device and v.device == q.device):
+        raise Error(f"q, k and v must be on one GPU; they are on {q.device}, {k.device}, {v.device}")
+    # Its own arguments and workspace for each stream: launches of two may run at once.
+    stream = torch._C._cuda_getCurrentRawStream(q.device.index)
     o = torch.empty_like(q)
     heads, rows = (q.shape[1], q.shape[2]) if bhsd else (q.shape[2], q.shape[1])
     lse = torch.empty((q.shape[0], heads, rows), dtype=torch.float32, device=q.device) if return_lse else None
@@ -162,30 +187,41 @@ def prepare(q, k, v, softmax_scale=None, causal=False, window_size=(-1, -1), sof
         mask = CAUSAL
     elif causal or left >= 0 or right >= 0:
         mask, right = WINDOW, (0 if causal else right)
-    key = (q.device.index, q.dtype, q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(), o.stride(), mask,
-           left, right, softmax_scale, softcap, return_lse, config, bhsd)
-    launch = _launches.get(key)
+    key = (q.device.index, stream, q.dtype, k.dtype, v.dtype, q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(),
+           o.stride(), mask, left, right, softmax_scale, softcap, return_lse, config, bhsd)
+    launch = _local.launches.get(key)
     if launch is None:
-        if not (q.is_cuda and k.device == q.device and v.device == q.device):
-            raise Error("q, k and v must be on one GPU")
         if q.dtype not in DTYPES or k.dtype != q.dtype or v.dtype != q.dtype:
             raise Error("q, k and v must be float16 or bfloat16, all three the same")
         if v.shape != k.shape or k.shape[0] != q.shape[0] or k.shape[3] != q.shape[3]:
             raise Error(f"shapes {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)} do not belong together")
         window = (max(left, -1), max(right, -1))
-        launch = _launches[key] = Launch(q, k, v, o, lse, mask, window, softmax_scale, softcap, config, bhsd)
+        launch = Launch(stream, q, k, v, o, lse, mask, window, softmax_scale, softcap, config, bhsd)
+        _local.launches[key] = launch
     launch.point(q, k, v, o, lse)
     return launch, o, lse
 
 
-def flash_attn_func(q, k, v, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, return_lse=False,
-                    config=None, bhsd=False):
+def flash_attn_func(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0,
+                    alibi_slopes=None, deterministic=False, return_attn_probs=False, *, return_lse=False, config=None,
+                    bhsd=False):
     """Attention of (batch, seqlen, heads, head_dim) tensors on the current stream; masks are aligned bottom-right.
 
-    Returns o, with return_lse (o, lse), lse being (batch, heads, seqlen) in float32. `config` names an entry. No gradients.
+    FlashAttention-2's arguments in its order. `deterministic` changes nothing: results are always the same in every bit. Dropout and
+    ALiBi slopes are refused. No gradients.
+
+    Returns o, with return_lse (o, lse), with return_attn_probs (o, lse, None) as FlashAttention-2 does without dropout; lse is
+    (batch, heads, seqlen) in float32. `config` names an entry; `bhsd` takes (batch, heads, seqlen, head_dim).
     """
-    launch, o, lse = prepare(q, k, v, softmax_scale, causal, window_size, softcap, return_lse, config, bhsd)
-    launch.enqueue(torch._C._cuda_getCurrentRawStream(q.device.index))
+    if dropout_p != 0.0:
+        raise Error(f"dropout_p {dropout_p}: there is no dropout; it must be 0.0")
+    if alibi_slopes is not None:
+        raise Error("alibi_slopes: there is no ALiBi; it must be None")
+    launch, o, lse = prepare(q, k, v, softmax_scale=softmax_scale, causal=causal, window_size=window_size, softcap=softcap,
+                             return_lse=return_lse or return_attn_probs, config=config, bhsd=bhsd)
+    launch.enqueue()
+    if return_attn_probs:
+        return o, lse, None
     return (o, lse) if return_lse else o
 
 
