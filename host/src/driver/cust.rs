@@ -30,13 +30,12 @@ impl CustDriver {
         Self::of(Context::new(device).map_err(|e| failed("cuDevicePrimaryCtxRetain", e))?)
     }
 
-    /// The caller's context, retained once more.
+    /// The caller's context, retained once more. The calling thread's current context stays what it is.
     ///
     /// # Errors
     /// [`Error::Driver`] where the context is not usable.
     pub fn with_context(context: &Context) -> Result<Self, Error> {
         initialise()?;
-        CurrentContext::set_current(context).map_err(|e| failed("cuCtxSetCurrent", e))?;
         Self::of(context.clone())
     }
 
