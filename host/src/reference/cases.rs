@@ -49,7 +49,7 @@ const LENGTHS: [[usize; 2]; 17] = [
 /// Query heads of a key head.
 const GROUPS: [usize; 3] = [1, 4, 8];
 const LAYOUTS: [Layout; 3] = [Layout::Bshd, Layout::Bhsd, Layout::Packed];
-/// From here on a problem is long: it runs with one group of heads instead of all, and one batch.
+/// From here on a problem is long: it runs with one or two groupings of heads instead of all, and one batch.
 const LONG: usize = 1000;
 
 /// Masks of a kind, with softcap where the kind has it.
@@ -84,8 +84,9 @@ fn head_dims(held: usize) -> [usize; 2] {
     [held, padded]
 }
 
-/// The grid of an entry, the same for entries of one type, head dim and mask: every length with every mask of its kind and every grouping of heads, in alternating layouts, head dims and
-/// batches.
+/// The grid of an entry, the same for entries of one type, head dim and mask: every length with every mask of its kind, in
+/// alternating layouts, head dims and batches. Short lengths run with every grouping of heads, long ones with one or two in turn: the reference
+/// takes longest for them.
 pub fn grid(entry: &EntryInfo, seed: u64) -> Vec<Case> {
     let mut cases = vec![];
     for [seqlen_q, seqlen_k] in LENGTHS {
@@ -93,7 +94,7 @@ pub fn grid(entry: &EntryInfo, seed: u64) -> Vec<Case> {
             let long = seqlen_q.max(seqlen_k) >= LONG;
             for (i, group) in GROUPS.into_iter().enumerate() {
                 let turn = cases.len();
-                // Every third of the long ones, another group each time.
+                // By the number of cases, so that the groupings take turns.
                 if long && (turn + i) % GROUPS.len() != 0 {
                     continue;
                 }
