@@ -1,46 +1,24 @@
 //! The command line: results, every exit code, and every error on one line.
+mod folder;
+
 use ferroflash::reference::{HostTensor, Layout, Memory, exact};
 use ferroflash::{Alignment, DType, Mask, MaskKind, Problem};
+use folder::Folder;
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 use serde_json::Value;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
 
-/// A folder of one test, removed at its end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(test: &str) -> Self {
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}-{}", std::process::id()));
-        std::fs::create_dir_all(&path).expect("a folder for the test");
-        Folder(path)
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.0.join(name).to_str().expect("UTF-8").to_owned()
-    }
-
-    /// Writes tensors of zeros.
-    fn zeros(&self, name: &str, tensors: &[(&str, Dtype, &[usize])]) -> String {
-        let bytes = |dtype: Dtype, shape: &[usize]| vec![0u8; shape.iter().product::<usize>() * dtype.bitsize() / 8];
-        let data: Vec<_> = tensors.iter().map(|(_, dtype, shape)| bytes(*dtype, shape)).collect();
-        let views = tensors.iter().zip(&data).map(|((name, dtype, shape), data)| {
-            (*name, TensorView::new(*dtype, shape.to_vec(), data).expect("as many bytes as the shape needs"))
-        });
-        let path = self.path(name);
-        safetensors::serialize_to_file(views, None, path.as_ref()).expect("written");
-        path
-    }
-
-    fn qkv(&self, name: &str, q: (Dtype, &[usize]), k: (Dtype, &[usize]), v: (Dtype, &[usize])) -> String {
-        self.zeros(name, &[("q", q.0, q.1), ("k", k.0, k.1), ("v", v.0, v.1)])
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+/// Writes tensors of zeros.
+fn zeros(folder: &Folder, name: &str, tensors: &[(&str, Dtype, &[usize])]) -> String {
+    let bytes = |dtype: Dtype, shape: &[usize]| vec![0u8; shape.iter().product::<usize>() * dtype.bitsize() / 8];
+    let data: Vec<_> = tensors.iter().map(|(_, dtype, shape)| bytes(*dtype, shape)).collect();
+    let views = tensors.iter().zip(&data).map(|((name, dtype, shape), data)| {
+        (*name, TensorView::new(*dtype, shape.to_vec(), data).expect("as many bytes as the shape needs"))
+    });
+    let path = folder.path(name);
+    safetensors::serialize_to_file(views, None, path.as_ref()).expect("written");
+    path
 }
 
 fn ferroflash(args: &[&str]) -> Command {
@@ -165,36 +143,38 @@ fn files_that_are_not_valid() {
     let (f16, bf16, f32) = (Dtype::F16, Dtype::BF16, Dtype::F32);
     let shape: &[usize] = &[1, 8, 4, 64];
     let run = |path: &str, message: &str| check(&["run", "--device", "cpu", "--input", path], 2, message);
+    type Tensor<'a> = (Dtype, &'a [usize]);
+    let qkv = |name: &str, q: Tensor, k: Tensor, v: Tensor| {
+        zeros(&folder, name, &[("q", q.0, q.1), ("k", k.0, k.1), ("v", v.0, v.1)])
+    };
     run(&folder.path("missing"), "cannot be read");
-    let text = folder.path("text");
-    std::fs::write(&text, "not safetensors").expect("written");
-    run(&text, "is not a safetensors file");
+    run(&folder.write("text", "not safetensors"), "is not a safetensors file");
     run(
-        &folder.zeros("no-v", &[("q", f16, shape), ("k", f16, shape), ("extra", f16, shape)]),
+        &zeros(&folder, "no-v", &[("q", f16, shape), ("k", f16, shape), ("extra", f16, shape)]),
         "has no tensor `v`, only [extra, k, q]",
     );
-    run(&folder.qkv("f32", (f16, shape), (f16, shape), (f32, shape)), "`v` is F32; convert it to F16 or BF16");
-    run(&folder.qkv("mixed", (f16, shape), (f16, shape), (bf16, shape)), "`v` is bf16, `q` is f16");
+    run(&qkv("f32", (f16, shape), (f16, shape), (f32, shape)), "`v` is F32; convert it to F16 or BF16");
+    run(&qkv("mixed", (f16, shape), (f16, shape), (bf16, shape)), "`v` is bf16, `q` is f16");
     run(
-        &folder.qkv("flat", (f16, &[8, 4, 64]), (f16, shape), (f16, shape)),
+        &qkv("flat", (f16, &[8, 4, 64]), (f16, shape), (f16, shape)),
         "`q` has shape [8, 4, 64]; four sizes are needed",
     );
-    run(&folder.qkv("batch", (f16, &[2, 8, 4, 64]), (f16, shape), (f16, shape)), "do not belong together");
-    run(&folder.qkv("v", (f16, shape), (f16, shape), (f16, &[1, 9, 4, 64])), "v must be shaped like k");
+    run(&qkv("batch", (f16, &[2, 8, 4, 64]), (f16, shape), (f16, shape)), "do not belong together");
+    run(&qkv("v", (f16, shape), (f16, shape), (f16, &[1, 9, 4, 64])), "v must be shaped like k");
     run(
-        &folder.qkv("heads", (f16, &[1, 8, 6, 64]), (f16, shape), (f16, shape)),
+        &qkv("heads", (f16, &[1, 8, 6, 64]), (f16, shape), (f16, shape)),
         "invalid heads_q: 6; it must be a multiple of heads_k = 4",
     );
     let empty: &[usize] = &[1, 0, 4, 64];
-    run(&folder.qkv("empty", (f16, empty), (f16, shape), (f16, shape)), "1 or more");
+    run(&qkv("empty", (f16, empty), (f16, shape), (f16, shape)), "1 or more");
     // Rows of 60 elements are not 16-byte aligned.
     let narrow: &[usize] = &[1, 8, 4, 60];
     run(
-        &folder.qkv("narrow", (f16, narrow), (f16, narrow), (f16, narrow)),
+        &qkv("narrow", (f16, narrow), (f16, narrow), (f16, narrow)),
         "not supported: head_dim 60: kernels take multiples of 8",
     );
     let wide: &[usize] = &[1, 8, 1, 264];
-    run(&folder.qkv("wide", (f16, wide), (f16, wide), (f16, wide)), "not supported: head_dim 264");
+    run(&qkv("wide", (f16, wide), (f16, wide), (f16, wide)), "not supported: head_dim 264");
     let output = folder.path("no/such/folder/o.safetensors");
     check(&["run", "--device", "cpu", "--input", DEMO, "--output", &output], 2, "cannot be written");
 }
@@ -267,7 +247,7 @@ fn wrong_and_broken_kernels() {
     let [full, causal] = full_and_causal();
     let folder = Folder::new("kernels");
     let with = |ptx: &str, args: &[&str]| {
-        std::fs::write(folder.path(&format!("{}.ptx", causal.symbol)), ptx).expect("written");
+        folder.write(&format!("{}.ptx", causal.symbol), ptx);
         ferroflash(args).env("FERROFLASH_PTX_DIR", &folder.0).output().expect("starts")
     };
     let verify = ["verify", "--quick", "--device", "sim", "--config", causal.symbol];
@@ -295,7 +275,7 @@ fn no_driver() {
     // Files that are no libraries, found before any driver of this machine.
     let folder = Folder::new("no-driver");
     for name in ["libcuda.so", "libcuda.so.1"] {
-        std::fs::write(folder.path(name), "").expect("written");
+        folder.write(name, "");
     }
     let without = |args: &[&str]| ferroflash(args).env("LD_LIBRARY_PATH", &folder.0).output().expect("starts");
     check_error(&without(&["run", "--device", "gpu", "--input", DEMO]), 3, "no CUDA driver");

@@ -1,35 +1,14 @@
 //! Bugs planted in kernels are reported by `ferroflash sanitize`, each with its kind, its source line, and the kernel's own line on both sides.
+mod folder;
+
 use ferroflash::ptx;
+use folder::Folder;
 use ptx_sim::mutate::{Mutant, Operator, mutants};
 use serde_json::Value;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// A small kernel of the table.
 const ENTRY: &str = "fwd_f16_d64_causal_64x64_w4";
-
-/// A folder of one test, removed at its end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(test: &str) -> Self {
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("planted-{test}-{}", std::process::id()));
-        std::fs::create_dir_all(&path).expect("a folder for the test");
-        Folder(path)
-    }
-
-    fn write(&self, name: &str, text: &str) -> String {
-        let path = self.0.join(name);
-        std::fs::write(&path, text).expect("written");
-        path.to_str().expect("UTF-8").to_owned()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
 
 /// Runs `ferroflash sanitize`; `(exit code, findings of the first kernel, text)`.
 fn sanitize(folder: &Folder, args: &[&str]) -> (Option<i32>, Vec<Value>, String) {
@@ -182,9 +161,9 @@ fn files_that_are_not_valid() {
     let folder = Folder::new("files");
     let ptx = folder.write("mine.ptx", OWN);
     let nonsense = folder.write("nonsense.ptx", ".version 7.8\nnonsense");
-    let missing = folder.0.join("missing");
+    let missing = folder.path("missing");
     let cases = [
-        (vec!["--ptx", missing.to_str().expect("UTF-8")], "cannot be read"),
+        (vec!["--ptx", &missing], "cannot be read"),
         (vec!["--ptx", &nonsense], "nonsense.ptx:2:"),
         (vec!["--ptx", &ptx], "mine.ptx"),
         (vec!["--ptx", &ptx, "--device", "gpu"], "--ptx is the simulator's"),

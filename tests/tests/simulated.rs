@@ -1,14 +1,12 @@
 //! Every kernel in the simulator, every access, barrier and copy checked, on the problems that hit its edges.
 use ferroflash::reference::{Case, Layout, Loaded, Soak, edges, soak};
-use ferroflash::{Attention, Capabilities, ENTRIES, EntryInfo, SimDriver, ptx};
-use ferroflash_tests::check;
+use ferroflash::{Attention, ENTRIES, EntryInfo, SimDriver, ptx};
+use ferroflash_tests::{check, simulator_with};
+use ptx_sim::Options;
 
 /// The smallest card that holds `entry`.
 fn simulator(entry: &EntryInfo) -> Attention<SimDriver> {
-    let cards = ["l4", "a100", "h200"].map(|name| (name, Capabilities::profile(name).expect("a known card")));
-    let card = cards.iter().find(|(_, card)| card.smem_per_block >= entry.smem_bytes);
-    let (name, _) = card.unwrap_or_else(|| panic!("no card holds {}", entry.symbol));
-    Attention::new(SimDriver::new(name).expect("a known card"))
+    simulator_with(entry, Options::default())
 }
 
 /// All edges of the entries of one head dim.
