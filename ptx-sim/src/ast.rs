@@ -121,6 +121,8 @@ pub(crate) struct Function {
     pub reqntid: Option<[u32; 3]>,
     pub maxntid: Option<[u32; 3]>,
     pub minnctapersm: Option<u32>,
+    pub maxnreg: Option<u32>,
+    pub noreturn: bool,
 }
 
 /// Registers `first..first + count`, named `name0..` or, alone, `name`.
@@ -178,8 +180,10 @@ pub struct Entry {
     pub reqntid: Option<[u32; 3]>,
     /// `.maxntid`: the largest block shape.
     pub maxntid: Option<[u32; 3]>,
-    /// `.minnctapersm`
+    /// `.minnctapersm`: blocks that a multiprocessor is to hold at once.
     pub minnctapersm: Option<u32>,
+    /// `.maxnreg`: 32-bit registers that a thread may have.
+    pub maxnreg: Option<u32>,
     /// `.target` of the module, e.g. `sm_80`.
     pub target: String,
     /// Bytes of statically declared shared memory that the entry uses.

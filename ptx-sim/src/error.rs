@@ -140,6 +140,53 @@ pub enum LaunchError {
         /// Largest number of threads.
         limit: u32,
     },
+    /// `.minnctapersm` promises more blocks than a multiprocessor has threads for.
+    #[error(
+        "{name} has .minnctapersm {blocks}, but a multiprocessor of {device} holds {limit} threads, so at most {} blocks of {threads}",
+        u64::from(*.limit) / (*.threads).max(1)
+    )]
+    BlocksPerMultiprocessor {
+        /// Entry.
+        name: String,
+        /// What the directive says.
+        blocks: u32,
+        /// Threads of a block: those of `.maxntid`, else of the launch.
+        threads: u64,
+        /// Profile name.
+        device: &'static str,
+        /// Threads of a multiprocessor.
+        limit: u32,
+    },
+    /// More registers than a thread can have.
+    #[error("{name} is said to have {registers} registers a thread; there are at most {limit}")]
+    RegistersOfThread {
+        /// Entry.
+        name: String,
+        /// What the launch says.
+        registers: u32,
+        /// What there is.
+        limit: u32,
+    },
+    /// The threads of a block need more registers than the device has.
+    #[error(
+        "{name} has {registers} registers a thread, {origin}: {threads} threads exceed the {limit} registers of {device}; {fit} would fit"
+    )]
+    Registers {
+        /// Entry.
+        name: String,
+        /// 32-bit registers of a thread.
+        registers: u32,
+        /// Where that number is from, in words.
+        origin: &'static str,
+        /// Threads of the block.
+        threads: u64,
+        /// Profile name.
+        device: &'static str,
+        /// 32-bit registers of a multiprocessor.
+        limit: u32,
+        /// The most registers a thread with which the block would fit.
+        fit: u64,
+    },
     /// The grid is empty or larger than the device allows.
     #[error("grid {grid:?} is outside 1..=[2147483647, 65535, 65535]")]
     Grid {

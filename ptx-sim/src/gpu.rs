@@ -11,28 +11,13 @@ use std::{
 use rayon::prelude::*;
 
 use crate::{
-    LaunchError, MemoryError, Module, Options, Profile, Report,
-    ast::{Entry, Space},
+    Launch, LaunchError, MemoryError, Module, Options, Profile, Report,
+    ast::Space,
     coverage::Coverage,
     decode::{self, Program},
     exec::{Block, Context, Finished, Released},
     memory::GlobalMemory,
 };
-
-/// One kernel launch.
-#[derive(Clone, Copy, Debug)]
-pub struct Launch<'p> {
-    /// Blocks in x, y, z.
-    pub grid: [u32; 3],
-    /// Threads of a block in x, y, z.
-    pub block: [u32; 3],
-    /// Bytes of dynamic shared memory.
-    pub dynamic_smem: u32,
-    /// The largest dynamic size the host has opted in to for this function; 0: it never did.
-    pub smem_opt_in: u32,
-    /// The whole parameter block, laid out as the PTX declares it.
-    pub params: &'p [u8],
-}
 
 /// What a launch left behind besides memory.
 #[derive(Clone, Debug, Default)]
@@ -171,7 +156,7 @@ impl Gpu {
         let known = || module.entries().map(|entry| entry.name.as_str()).collect::<Vec<_>>().join(", ");
         let unknown = || LaunchError::UnknownEntry { name: entry.into(), known: known() };
         let info = module.entry(entry).ok_or_else(unknown)?;
-        check(&self.profile, info, launch)?;
+        launch.check(&self.profile, info)?;
         self.load(module);
         self.memory.begin_launch();
         let index = module.function(entry).ok_or_else(unknown)?;
@@ -262,54 +247,4 @@ fn run(context: &Context<'_>) -> Result<Outcome, LaunchError> {
     }
     outcome.reports.sort_by_key(|report| report.kind.rank());
     Ok(outcome)
-}
-
-/// What the driver would refuse.
-fn check(profile: &Profile, entry: &Entry, launch: &Launch<'_>) -> Result<(), LaunchError> {
-    let name = || entry.name.clone();
-    let Launch { grid, block, .. } = *launch;
-    let target = entry.target.trim_start_matches("sm_");
-    let arch: u32 = target.trim_end_matches(|c: char| c.is_ascii_alphabetic()).parse().unwrap_or(0);
-    let exact = target.ends_with(|c: char| c.is_ascii_alphabetic());
-    if arch > profile.compute_capability || exact && arch != profile.compute_capability {
-        let compute_capability = profile.compute_capability;
-        return Err(LaunchError::Target { target: entry.target.clone(), device: profile.name, compute_capability });
-    }
-    if grid.contains(&0) || grid[0] > i32::MAX as u32 || grid[1] > 65535 || grid[2] > 65535 {
-        return Err(LaunchError::Grid { grid });
-    }
-    let threads = block.iter().map(|&n| u64::from(n)).product::<u64>();
-    if threads == 0
-        || block.iter().any(|&n| n > 1024)
-        || threads > u64::from(profile.threads_per_block)
-        || block[2] > 64
-    {
-        return Err(LaunchError::BlockSize { block, threads, device: profile.name, limit: profile.threads_per_block });
-    }
-    let shape = |directive, wanted| LaunchError::BlockShape { name: name(), directive, wanted, block };
-    if let Some(wanted) = entry.reqntid.filter(|wanted| *wanted != block) {
-        return Err(shape(".reqntid", wanted));
-    }
-    if let Some(wanted) = entry.maxntid
-        && wanted.iter().map(|&n| u64::from(n)).product::<u64>() < threads
-    {
-        return Err(shape(".maxntid", wanted));
-    }
-    if launch.params.len() != entry.param_bytes {
-        return Err(LaunchError::ParamSize { name: name(), wanted: entry.param_bytes, given: launch.params.len() });
-    }
-    let bytes = u64::from(entry.static_shared) + u64::from(launch.dynamic_smem);
-    if bytes > u64::from(profile.shared_per_block_optin) {
-        return Err(LaunchError::SharedMemory {
-            name: name(),
-            bytes,
-            device: profile.name,
-            limit: profile.shared_per_block_optin,
-        });
-    }
-    if bytes > u64::from(profile.shared_per_block) && launch.dynamic_smem > launch.smem_opt_in {
-        let (limit, opt_in) = (profile.shared_per_block, launch.smem_opt_in);
-        return Err(LaunchError::SharedMemoryOptIn { name: name(), bytes, limit, opt_in });
-    }
-    Ok(())
 }

@@ -8,7 +8,7 @@
 //! * **initialisation**: registers, shared, local and device memory;
 //! * **synchronisation**: divergent barriers and `.sync` instructions, missing participants, wrong counts, copies that nobody waited for;
 //! * **progress**: deadlocks and run-away loops, with the place where each warp stands;
-//! * **launches** against the limits of a [`Profile`], such as shared memory without opt-in.
+//! * **launches** against the limits of a [`Profile`], such as shared memory without opt-in or more registers than there are.
 //!
 //! A race is found by clocks, not by luck: one schedule usually suffices. [`Options::seed`] and [`Options::completion`] change the schedule and
 //! the moment at which asynchronous copies land.
@@ -26,7 +26,7 @@
 //! let mut gpu = Gpu::new(Profile::by_name("l4")?, Options::default());
 //! let x = gpu.alloc("x", 32 * 4, 256)?;
 //! gpu.fill(x, 1, 32 * 4)?;
-//! let mut launch = Launch { grid: [1; 3], block: [32, 1, 1], dynamic_smem: 0, smem_opt_in: 0, params: &x.to_le_bytes() };
+//! let mut launch = Launch { grid: [1; 3], block: [32, 1, 1], dynamic_smem: 0, smem_opt_in: 0, registers: None, params: &x.to_le_bytes() };
 //! let outcome = gpu.launch(&module, "twice", &launch)?;
 //! assert!(outcome.reports.is_empty());
 //! let mut word = [0; 4];
@@ -47,6 +47,7 @@ mod decode;
 mod error;
 mod exec;
 mod gpu;
+mod launch;
 mod lex;
 mod memory;
 mod mma;
@@ -64,7 +65,8 @@ pub use ast::{Entry, Module, Space};
 pub use coverage::Coverage;
 pub use decode::Unsupported;
 pub use error::{LaunchError, MemoryError, ParseError};
-pub use gpu::{Gpu, Launch, Outcome};
+pub use gpu::{Gpu, Outcome};
+pub use launch::Launch;
 pub use options::{Completion, MmaArch, MmaMode, Options};
 pub use profile::Profile;
 pub use report::{Address, Kind, Place, Report, Side, SourceLine};

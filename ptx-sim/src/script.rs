@@ -331,7 +331,8 @@ impl Script {
                 );
             }
             let Run { grid, block, shared, optin, .. } = *run;
-            let launch = Launch { grid, block, dynamic_smem: shared, smem_opt_in: optin, params: &params };
+            let launch =
+                Launch { grid, block, dynamic_smem: shared, smem_opt_in: optin, registers: None, params: &params };
             let outcome = gpu
                 .launch(module, &run.entry, &launch)
                 .map_err(|error| ScriptError::Launch { line: run.line, error })?;

@@ -147,7 +147,7 @@ fn shared_memory_without_the_opt_in_is_refused() {
     let mut gpu = Gpu::new(Profile::by_name("h200").expect("a known card"), Options::default());
     let params = [0u8; size_of::<ferroflash::FwdParams>()];
     let (block, dynamic_smem) = ([entry.threads, 1, 1], entry.smem_bytes);
-    let launch = Launch { grid: [1; 3], block, dynamic_smem, smem_opt_in: 0, params: &params };
+    let launch = Launch { grid: [1; 3], block, dynamic_smem, smem_opt_in: 0, registers: None, params: &params };
     let message = gpu.launch(&module, entry.symbol, &launch).map(|_| ()).expect_err("no opt-in").to_string();
     assert!(message.contains(&entry.smem_bytes.to_string()), "{message}");
 }

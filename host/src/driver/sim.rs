@@ -154,7 +154,7 @@ impl Driver for SimDriver {
     unsafe fn launch(&self, kernel: &SimKernel, grid: [u32; 3], params: &[u8], _: &SimStream) -> Result<(), Error> {
         let SimKernel { module, symbol, threads, smem_bytes } = kernel;
         let (dynamic_smem, smem_opt_in) = (*smem_bytes, *smem_bytes);
-        let launch = Launch { grid, block: [*threads, 1, 1], dynamic_smem, smem_opt_in, params };
+        let launch = Launch { grid, block: [*threads, 1, 1], dynamic_smem, smem_opt_in, registers: None, params };
         let outcome = lock(&self.gpu).launch(module, symbol, &launch).map_err(|e| failed("simulated launch", e))?;
         lock(&self.reports).extend(outcome.reports);
         let mut all = lock(&self.coverage);

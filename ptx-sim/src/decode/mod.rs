@@ -45,6 +45,9 @@ pub(crate) struct Site {
     pub instruction: u32,
 }
 
+/// Why a function must not come to its end.
+const RETURNS: &str = "the function is `.noreturn`: what follows its return is undefined";
+
 /// Start of shared memory in its window: the first KiB belongs to the system since sm_80.
 pub(crate) const SHARED_BASE: u32 = 1024;
 
@@ -89,7 +92,8 @@ pub(crate) fn program(module: &Module, entry: usize, symbols: &Symbols) -> Progr
         }
         starts.push(start + code.len() as u32);
         program.sites.push(Site { function: index as u32, instruction: function.instructions.len() as u32 });
-        code.push(Code { op: Op::Ret, guard: None, site: program.sites.len() as u32 - 1 });
+        let end = if function.noreturn { Op::Unsupported(RETURNS.into()) } else { Op::Ret };
+        code.push(Code { op: end, guard: None, site: program.sites.len() as u32 - 1 });
         for code in &mut code {
             relocate(&mut code.op, &starts);
         }
@@ -122,7 +126,9 @@ impl Module {
         for code in &program.code {
             if let Op::Unsupported(reason) = &code.op {
                 let site = program.sites[code.site as usize];
-                let instruction = &self.functions[site.function as usize].instructions[site.instruction as usize];
+                // The end of a `.noreturn` function stands in no line, and is not reached.
+                let function = &self.functions[site.function as usize];
+                let Some(instruction) = function.instructions.get(site.instruction as usize) else { continue };
                 found.push(Unsupported {
                     line: instruction.line,
                     instruction: self.written(instruction),
@@ -219,6 +225,7 @@ impl Builder<'_> {
             },
             ("brx", ["idx"] | ["idx", "uni"]) => self.brx(operands),
             ("call", _) => self.call(operands),
+            ("ret", _) if self.function.noreturn => Err(RETURNS.into()),
             ("ret", _) => Ok(vec![Op::Ret]),
             ("exit", _) => Ok(vec![Op::Exit]),
             ("trap", _) => Ok(vec![Op::Trap]),

@@ -56,39 +56,6 @@ impl Parser<'_> {
         Ok(all)
     }
 
-    fn performance_directives(&mut self, function: &mut Function) -> Result<(), ParseError> {
-        loop {
-            match self.kind() {
-                Kind::Word(".reqntid") => function.reqntid = Some(self.dimensions()?),
-                Kind::Word(".maxntid") => function.maxntid = Some(self.dimensions()?),
-                Kind::Word(".minnctapersm") => {
-                    self.at += 1;
-                    function.minnctapersm = Some(self.int()? as u32);
-                }
-                Kind::Word(".pragma") => self.skip_past(';'),
-                Kind::Word(word) if word.starts_with('.') => {
-                    self.at += 1;
-                    while matches!(self.kind(), Kind::Int(_) | Kind::Punct(',')) {
-                        self.at += 1;
-                    }
-                }
-                _ => return Ok(()),
-            }
-        }
-    }
-
-    fn dimensions(&mut self) -> Result<[u32; 3], ParseError> {
-        self.at += 1;
-        let mut all = [1; 3];
-        for value in &mut all {
-            *value = self.int()? as u32;
-            if !self.accept(',') {
-                break;
-            }
-        }
-        Ok(all)
-    }
-
     fn body(&mut self, function: &mut Function, scopes: &mut Scopes) -> Result<(), ParseError> {
         loop {
             match self.kind() {

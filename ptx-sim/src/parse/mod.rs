@@ -3,6 +3,7 @@
 //! It accepts any opcode; what an opcode means is decided when a launch decodes it.
 
 mod body;
+pub(crate) mod directives;
 mod scope;
 mod variable;
 
@@ -58,6 +59,7 @@ fn entry(module: &Module, function: &Function) -> Entry {
         reqntid: function.reqntid,
         maxntid: function.maxntid,
         minnctapersm: function.minnctapersm,
+        maxnreg: function.maxnreg,
         target: module.target.to_string(),
         static_shared: static_shared(module, function).min(u64::from(u32::MAX)) as u32,
     }

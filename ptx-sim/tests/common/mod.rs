@@ -25,8 +25,14 @@ pub fn launch(body: &str, grid: u32, threads: u32, options: Options) -> Result<O
     gpu.fill(from, 0, 1024).unwrap();
     let to = gpu.alloc("out", 1024, 256).unwrap();
     let params = [from, to].map(u64::to_le_bytes).concat();
-    let launch =
-        Launch { grid: [grid, 1, 1], block: [threads, 1, 1], dynamic_smem: SHARED, smem_opt_in: 0, params: &params };
+    let launch = Launch {
+        grid: [grid, 1, 1],
+        block: [threads, 1, 1],
+        dynamic_smem: SHARED,
+        smem_opt_in: 0,
+        registers: None,
+        params: &params,
+    };
     gpu.launch(&module(body), "k", &launch)
 }
 

@@ -1,0 +1,126 @@
+//! Launches, and what a driver refuses of them.
+
+use crate::{LaunchError, Profile, ast::Entry, parse::directives::MAX_REGISTERS};
+
+/// One kernel launch.
+#[derive(Clone, Copy, Debug)]
+pub struct Launch<'p> {
+    /// Blocks in x, y, z.
+    pub grid: [u32; 3],
+    /// Threads of a block in x, y, z.
+    pub block: [u32; 3],
+    /// Bytes of dynamic shared memory.
+    pub dynamic_smem: u32,
+    /// The largest dynamic size the host has opted in to for this function; 0: it never did.
+    pub smem_opt_in: u32,
+    /// 32-bit registers of a thread as ptxas reports them, where the caller knows; otherwise what the entry's `.maxnreg` allows counts.
+    pub registers: Option<u32>,
+    /// The whole parameter block, laid out as the PTX declares it.
+    pub params: &'p [u8],
+}
+
+impl Launch<'_> {
+    /// Compares the launch with the entry's directives and the device's limits.
+    ///
+    /// # Errors
+    /// The first thing that the driver would refuse, or that contradicts what the entry was compiled for.
+    pub(crate) fn check(&self, profile: &Profile, entry: &Entry) -> Result<(), LaunchError> {
+        check_target(profile, entry)?;
+        let Launch { grid, block, .. } = *self;
+        if grid.contains(&0) || grid[0] > i32::MAX as u32 || grid[1] > 65535 || grid[2] > 65535 {
+            return Err(LaunchError::Grid { grid });
+        }
+        let threads = volume(block);
+        if threads == 0
+            || block.iter().any(|&n| n > 1024)
+            || threads > u64::from(profile.threads_per_block)
+            || block[2] > 64
+        {
+            let limit = profile.threads_per_block;
+            return Err(LaunchError::BlockSize { block, threads, device: profile.name, limit });
+        }
+        let shape = |directive, wanted| {
+            let name = entry.name.clone();
+            LaunchError::BlockShape { name, directive, wanted, block }
+        };
+        if let Some(wanted) = entry.reqntid.filter(|wanted| *wanted != block) {
+            return Err(shape(".reqntid", wanted));
+        }
+        if let Some(wanted) = entry.maxntid.filter(|wanted| volume(*wanted) < threads) {
+            return Err(shape(".maxntid", wanted));
+        }
+        if self.params.len() != entry.param_bytes {
+            let (wanted, given) = (entry.param_bytes, self.params.len());
+            return Err(LaunchError::ParamSize { name: entry.name.clone(), wanted, given });
+        }
+        self.check_residency(profile, entry)?;
+        self.check_registers(profile, entry)?;
+        self.check_shared(profile, entry)
+    }
+
+    /// `.minnctapersm` blocks must find room for their threads: where they do not, ptxas drops the directive with a warning.
+    fn check_residency(&self, profile: &Profile, entry: &Entry) -> Result<(), LaunchError> {
+        let Some(blocks) = entry.minnctapersm else { return Ok(()) };
+        // ptxas counts the threads that it was promised.
+        let threads = volume(entry.maxntid.unwrap_or(self.block));
+        let limit = profile.threads_per_multiprocessor;
+        if threads.saturating_mul(u64::from(blocks)) > u64::from(limit) {
+            let name = entry.name.clone();
+            return Err(LaunchError::BlocksPerMultiprocessor { name, blocks, threads, device: profile.name, limit });
+        }
+        Ok(())
+    }
+
+    /// The registers of one block must fit the device.
+    fn check_registers(&self, profile: &Profile, entry: &Entry) -> Result<(), LaunchError> {
+        // Measured with ptxas 13.0: `.maxnreg` replaces the limit that follows from `.reqntid` or `.maxntid` alone, so that a kernel of 1024
+        // threads gets 254 registers if it asks; with `.minnctapersm` beside them the lower of both limits holds, and that one fits.
+        let shaped = entry.reqntid.or(entry.maxntid).is_some();
+        let allowed = entry.maxnreg.filter(|_| !(shaped && entry.minnctapersm.is_some()));
+        let Some(registers) = self.registers.or(allowed) else { return Ok(()) };
+        let (name, threads) = (entry.name.clone(), volume(self.block));
+        if registers > MAX_REGISTERS {
+            return Err(LaunchError::RegistersOfThread { name, registers, limit: MAX_REGISTERS });
+        }
+        // Warps are placed in fours, one for each part of a multiprocessor, and get registers by 256: 8 for each thread.
+        let placed = 32 * threads.div_ceil(32).next_multiple_of(4);
+        let limit = profile.registers_per_multiprocessor;
+        let fit = u64::from(limit) / placed / 8 * 8;
+        if u64::from(registers) > fit {
+            let origin = if self.registers.is_some() { "as the launch says" } else { "as `.maxnreg` allows" };
+            return Err(LaunchError::Registers { name, registers, origin, threads, device: profile.name, limit, fit });
+        }
+        Ok(())
+    }
+
+    fn check_shared(&self, profile: &Profile, entry: &Entry) -> Result<(), LaunchError> {
+        let name = || entry.name.clone();
+        let bytes = u64::from(entry.static_shared) + u64::from(self.dynamic_smem);
+        let limit = profile.shared_per_block_optin;
+        if bytes > u64::from(limit) {
+            return Err(LaunchError::SharedMemory { name: name(), bytes, device: profile.name, limit });
+        }
+        if bytes > u64::from(profile.shared_per_block) && self.dynamic_smem > self.smem_opt_in {
+            let (limit, opt_in) = (profile.shared_per_block, self.smem_opt_in);
+            return Err(LaunchError::SharedMemoryOptIn { name: name(), bytes, limit, opt_in });
+        }
+        Ok(())
+    }
+}
+
+/// PTX runs on its target and on later devices; with a suffix, as in `sm_90a`, on its target alone.
+fn check_target(profile: &Profile, entry: &Entry) -> Result<(), LaunchError> {
+    let target = entry.target.trim_start_matches("sm_");
+    let arch: u32 = target.trim_end_matches(|c: char| c.is_ascii_alphabetic()).parse().unwrap_or(0);
+    let exact = target.ends_with(|c: char| c.is_ascii_alphabetic());
+    if arch > profile.compute_capability || exact && arch != profile.compute_capability {
+        let compute_capability = profile.compute_capability;
+        return Err(LaunchError::Target { target: entry.target.clone(), device: profile.name, compute_capability });
+    }
+    Ok(())
+}
+
+/// Threads of a block of these extents.
+fn volume(extents: [u32; 3]) -> u64 {
+    extents.iter().fold(1, |product: u64, &n| product.saturating_mul(u64::from(n)))
+}
