@@ -90,6 +90,18 @@ pub enum LaunchError {
         /// The device's architecture.
         compute_capability: u32,
     },
+    /// An instruction that the module's `.target` or `.version` does not have, reached or not.
+    #[error("line {line}: `{text}` needs {needs}, the module says {says}")]
+    Needs {
+        /// Line of the PTX.
+        line: u32,
+        /// The instruction.
+        text: String,
+        /// The lowest `.target` or `.version` that has it.
+        needs: String,
+        /// What stands in the module.
+        says: String,
+    },
     /// More shared memory than a block may have at all.
     #[error("{name} wants {bytes} bytes of shared memory (static and dynamic), {device} has {limit} for a block")]
     SharedMemory {

@@ -156,8 +156,8 @@ impl Gpu {
         let known = || module.entries().map(|entry| entry.name.as_str()).collect::<Vec<_>>().join(", ");
         let unknown = || LaunchError::UnknownEntry { name: entry.into(), known: known() };
         let info = module.entry(entry).ok_or_else(unknown)?;
+        self.load(module)?;
         launch.check(&self.profile, info)?;
-        self.load(module);
         self.memory.begin_launch();
         let index = module.function(entry).ok_or_else(unknown)?;
         let decoded = || Arc::new(decode::program(module, index, &self.modules[&module.id]));
@@ -182,11 +182,12 @@ impl Gpu {
         run(&context)
     }
 
-    /// Places the module's global variables, once.
-    fn load(&mut self, module: &Module) {
+    /// Checks the module's instructions against its `.target` and places its global variables, once.
+    fn load(&mut self, module: &Module) -> Result<(), LaunchError> {
         if self.modules.contains_key(&module.id) {
-            return;
+            return Ok(());
         }
+        decode::needs::check(module)?;
         let mut symbols = decode::Symbols::new();
         for variable in module.globals.iter().filter(|v| matches!(v.space, Space::Global | Space::Const)) {
             let Ok(address) = self.memory.alloc(&variable.name, variable.size as usize, variable.align as usize) else {
@@ -204,6 +205,7 @@ impl Gpu {
             symbols.insert(variable.name.clone(), address);
         }
         self.modules.insert(module.id, symbols);
+        Ok(())
     }
 }
 

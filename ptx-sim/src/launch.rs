@@ -1,6 +1,6 @@
 //! Launches, and what a driver refuses of them.
 
-use crate::{LaunchError, Profile, ast::Entry, parse::directives::MAX_REGISTERS};
+use crate::{LaunchError, Profile, ast::Entry, decode::needs, parse::directives::MAX_REGISTERS};
 
 /// One kernel launch.
 #[derive(Clone, Copy, Debug)]
@@ -110,14 +110,12 @@ impl Launch<'_> {
 
 /// PTX runs on its target and on later devices; with a suffix, as in `sm_90a`, on its target alone.
 fn check_target(profile: &Profile, entry: &Entry) -> Result<(), LaunchError> {
-    let target = entry.target.trim_start_matches("sm_");
-    let arch: u32 = target.trim_end_matches(|c: char| c.is_ascii_alphabetic()).parse().unwrap_or(0);
-    let exact = target.ends_with(|c: char| c.is_ascii_alphabetic());
-    if arch > profile.compute_capability || exact && arch != profile.compute_capability {
-        let compute_capability = profile.compute_capability;
-        return Err(LaunchError::Target { target: entry.target.clone(), device: profile.name, compute_capability });
+    let compute_capability = profile.compute_capability;
+    match needs::architecture(&entry.target) {
+        Some((arch, false)) if arch <= compute_capability => Ok(()),
+        Some((arch, true)) if arch == compute_capability => Ok(()),
+        _ => Err(LaunchError::Target { target: entry.target.clone(), device: profile.name, compute_capability }),
     }
-    Ok(())
 }
 
 /// Threads of a block of these extents.

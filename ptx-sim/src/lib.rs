@@ -8,7 +8,8 @@
 //! * **initialisation**: registers, shared, local and device memory;
 //! * **synchronisation**: divergent barriers and `.sync` instructions, missing participants, wrong counts, copies that nobody waited for;
 //! * **progress**: deadlocks and run-away loops, with the place where each warp stands;
-//! * **launches** against the limits of a [`Profile`], such as shared memory without opt-in or more registers than there are.
+//! * **launches** against the limits of a [`Profile`], such as shared memory without opt-in or more registers than there are; instructions
+//!   against the module's own `.target` and `.version`.
 //!
 //! A race is found by clocks, not by luck: one schedule usually suffices. [`Options::seed`] and [`Options::completion`] change the schedule and
 //! the moment at which asynchronous copies land.

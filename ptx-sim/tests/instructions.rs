@@ -6,7 +6,7 @@ use ptx_sim::{Gpu, Launch, Module, Options, Profile};
 /// `p q` are predicates.
 fn run(body: &str, inputs: [u64; 3]) -> u64 {
     let text = format!(
-        ".version 8.3\n.target sm_80\n.address_size 64\n\
+        ".version 8.3\n.target sm_90\n.address_size 64\n\
         .visible .entry k(.param .u64 in, .param .u64 out) {{\n\
         .reg .b64 A, B, C, D, I, O; .reg .b32 a, b, c, d, e, zero; .reg .b16 h, i, j, k; .reg .pred p, q;\n\
         ld.param.u64 I, [in]; ld.param.u64 O, [out];\n\
@@ -17,7 +17,7 @@ fn run(body: &str, inputs: [u64; 3]) -> u64 {
         st.global.u32 [O], d; st.global.u64 [O+8], D; st.global.u16 [O+16], k; ret; }}"
     );
     let module = Module::parse(&text).unwrap_or_else(|error| panic!("{body}: {error}"));
-    let mut gpu = Gpu::new(Profile::by_name("a100").unwrap(), Options::default());
+    let mut gpu = Gpu::new(Profile::by_name("h200").unwrap(), Options::default());
     let input = gpu.alloc("in", 24, 256).unwrap();
     let output = gpu.alloc("out", 24, 256).unwrap();
     gpu.fill(output, 0, 24).unwrap();

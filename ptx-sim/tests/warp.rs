@@ -5,7 +5,7 @@ use ptx_sim::{Gpu, Launch, MmaArch, MmaMode, Module, Options, Profile};
 /// Runs `body` in one warp; `in` has `input`, lane l's registers `d0..d3` come back as `[lane][4]`.
 fn warp(body: &str, input: &[u32], mma: MmaMode) -> Vec<[u32; 4]> {
     let text = format!(
-        ".version 8.3\n.target sm_80\n.address_size 64\n\
+        ".version 8.3\n.target sm_90\n.address_size 64\n\
         .visible .entry k(.param .u64 in, .param .u64 out) {{\n\
         .shared .align 128 .b8 tile[2048];\n\
         .reg .b64 I, O, w; .reg .b32 t, d0, d1, d2, d3, s, x; .reg .b32 %a<8>; .reg .b32 %b<8>; .reg .pred p;\n\
@@ -15,7 +15,7 @@ fn warp(body: &str, input: &[u32], mma: MmaMode) -> Vec<[u32; 4]> {
         mul.wide.u32 w, t, 16; add.u64 O, O, w; st.global.v4.u32 [O], {{d0, d1, d2, d3}}; ret; }}"
     );
     let module = Module::parse(&text).unwrap_or_else(|error| panic!("{body}: {error}"));
-    let mut gpu = Gpu::new(Profile::by_name("a100").unwrap(), Options { mma, ..Options::default() });
+    let mut gpu = Gpu::new(Profile::by_name("h200").unwrap(), Options { mma, ..Options::default() });
     let from = gpu.alloc("in", 4 * input.len().max(1), 256).unwrap();
     let to = gpu.alloc("out", 512, 256).unwrap();
     gpu.write(from, &input.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<_>>()).unwrap();

@@ -7,6 +7,7 @@ pub(crate) mod float;
 mod integer;
 mod memory;
 mod mov;
+pub(crate) mod needs;
 mod sync;
 mod tensor;
 

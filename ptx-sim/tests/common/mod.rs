@@ -9,7 +9,7 @@ pub const SHARED: u32 = 4096;
 
 pub fn module(body: &str) -> Module {
     let text = format!(
-        ".version 8.3\n.target sm_80\n.address_size 64\n.extern .shared .align 128 .b8 tile[];\n\
+        ".version 8.3\n.target sm_90\n.address_size 64\n.extern .shared .align 128 .b8 tile[];\n\
         .visible .entry k(.param .u64 in, .param .u64 out) {{\n\
         .reg .b64 %rd<10>; .reg .b32 %r<20>; .reg .pred %p<5>; .reg .b32 s, t, x; .reg .b64 I, O, o;\n\
         ld.param.u64 I, [in]; ld.param.u64 O, [out]; mov.u32 t, %tid.x; mov.u32 s, tile;\n\
@@ -20,7 +20,7 @@ pub fn module(body: &str) -> Module {
 }
 
 pub fn launch(body: &str, grid: u32, threads: u32, options: Options) -> Result<Outcome, LaunchError> {
-    let mut gpu = Gpu::new(Profile::by_name("l4").unwrap(), options);
+    let mut gpu = Gpu::new(Profile::by_name("h200").unwrap(), options);
     let from = gpu.alloc("in", 1024, 256).unwrap();
     gpu.fill(from, 0, 1024).unwrap();
     let to = gpu.alloc("out", 1024, 256).unwrap();
