@@ -2,8 +2,13 @@
 
 use std::fmt::{self, Display, Formatter};
 
+use serde::{
+    Deserialize,
+    de::{IntoDeserializer, value::Error as ValueError},
+};
+
 /// What went wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
     /// An address outside every allocation, or beyond the end of one.
@@ -64,6 +69,14 @@ impl Kind {
             Kind::UninitialisedShared | Kind::UninitialisedRegister | Kind::Deadlock => 1,
             _ => 0,
         }
+    }
+
+    /// The kind of this name.
+    ///
+    /// # Errors
+    /// For any other name, in words that list all kinds.
+    pub(crate) fn parse(name: &str) -> Result<Kind, String> {
+        Kind::deserialize(name.into_deserializer()).map_err(|error: ValueError| error.to_string())
     }
 
     /// The kind in words, as JSON has it.

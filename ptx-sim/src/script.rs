@@ -1,89 +1,33 @@
 //! Launches described in text: what a file test runs, and what someone gives for PTX of their own.
 //!
-//! One statement a line; in a PTX file they stand in `//` comments, in a file of their own the slashes may be left out.
+//! One statement a line. A file of their own holds nothing else but `#` comments; in a PTX file they stand in `//` comments, parted from prose by an
+//! empty line or `//`.
 //!
 //! ```text
 //! buffer x f32 64 = 0.5 1.5 ...        type and length; values (`...` repeats what came before), `zero`, `iota`, `random SEED`, or nothing
 //! run reduce grid 2,1 block 64 shared 1024 args x sum+4 u32:64 f32:0.5
-//!                                      above 48 KiB of dynamic shared memory the host must also opt in: `shared 65536 optin 65536`
+//!                                      above 48 KiB of dynamic shared memory the host must also opt in: `shared 65536 optin 65536`;
+//!                                      `registers 168`: what ptxas says of a thread, to be compared with what the device has
 //! expect sum = 64 within 1e-6          values of a buffer from its start, where nothing is reported; `within` is an absolute tolerance
-//! report write-after-read              the last run must produce a report of this kind; without such a line it must produce none
+//! report write-after-read              the last run must produce a report of this kind, or of one of several, and none that no such line names;
+//!                                      without such a line it must produce none
 //! ```
 //! Types: `u8 u16 u32 u64 s8 s16 s32 s64 f16 bf16 f32 f64`. Arguments are laid out like the fields of a C struct.
 
+mod lines;
+mod run;
+mod types;
+
+use lines::Statement;
+pub use run::Ran;
+use types::Type;
+
 pub use crate::error::ScriptError;
-use crate::{Gpu, Launch, Module, Outcome};
-
-/// Element types.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Type {
-    Unsigned(usize),
-    Signed(usize),
-    F16,
-    Bf16,
-    F32,
-    F64,
-}
-
-impl Type {
-    fn parse(name: &str) -> Option<Type> {
-        let bits = |text: &str| matches!(text, "8" | "16" | "32" | "64").then(|| text.parse::<usize>().ok()).flatten();
-        Some(match name {
-            "f16" => Type::F16,
-            "bf16" => Type::Bf16,
-            "f32" => Type::F32,
-            "f64" => Type::F64,
-            _ => match name.split_at_checked(1)? {
-                ("u", rest) => Type::Unsigned(bits(rest)? / 8),
-                ("s", rest) => Type::Signed(bits(rest)? / 8),
-                _ => return None,
-            },
-        })
-    }
-
-    fn bytes(self) -> usize {
-        match self {
-            Type::Unsigned(bytes) | Type::Signed(bytes) => bytes,
-            Type::F16 | Type::Bf16 => 2,
-            Type::F32 => 4,
-            Type::F64 => 8,
-        }
-    }
-
-    fn encode(self, text: &str) -> Option<Vec<u8>> {
-        let integer = || match text.strip_prefix("0x") {
-            Some(hex) => u64::from_str_radix(hex, 16).ok(),
-            None => text.parse::<i64>().map(|value| value as u64).or_else(|_| text.parse()).ok(),
-        };
-        Some(match self {
-            Type::Unsigned(bytes) | Type::Signed(bytes) => integer()?.to_le_bytes()[..bytes].to_vec(),
-            Type::F16 => half::f16::from_f64(text.parse().ok()?).to_le_bytes().to_vec(),
-            Type::Bf16 => half::bf16::from_f64(text.parse().ok()?).to_le_bytes().to_vec(),
-            Type::F32 => text.parse::<f32>().ok()?.to_le_bytes().to_vec(),
-            Type::F64 => text.parse::<f64>().ok()?.to_le_bytes().to_vec(),
-        })
-    }
-
-    fn decode(self, bytes: &[u8]) -> f64 {
-        let mut wide = [0; 8];
-        wide[..bytes.len()].copy_from_slice(bytes);
-        let raw = u64::from_le_bytes(wide);
-        match self {
-            Type::Unsigned(_) => raw as f64,
-            Type::Signed(bytes) => {
-                let shift = 64 - 8 * bytes as u32;
-                ((raw << shift) as i64 >> shift) as f64
-            }
-            Type::F16 => half::f16::from_bits(raw as u16).to_f64(),
-            Type::Bf16 => half::bf16::from_bits(raw as u16).to_f64(),
-            Type::F32 => f64::from(f32::from_bits(raw as u32)),
-            Type::F64 => f64::from_bits(raw),
-        }
-    }
-}
+use crate::{Kind, Launch};
 
 #[derive(Clone, Debug)]
 struct Buffer {
+    line: usize,
     name: String,
     ty: Type,
     bytes: Option<Vec<u8>>,
@@ -101,13 +45,11 @@ enum Argument {
 struct Run {
     line: usize,
     entry: String,
-    grid: [u32; 3],
-    block: [u32; 3],
-    shared: u32,
-    optin: u32,
+    /// Without parameters: they need the buffers' addresses.
+    launch: Launch<'static>,
     args: Vec<Argument>,
     expects: Vec<Expect>,
-    reports: Vec<String>,
+    reports: Vec<Vec<Kind>>,
 }
 
 #[derive(Clone, Debug)]
@@ -125,40 +67,28 @@ pub struct Script {
     runs: Vec<Run>,
 }
 
-/// Words of a statement with the line they came from.
-struct Statement<'t> {
-    line: usize,
-    words: Vec<&'t str>,
-}
-
-impl Statement<'_> {
-    fn fail<T>(&self, message: impl Into<String>) -> Result<T, ScriptError> {
-        Err(ScriptError::Syntax { line: self.line, message: message.into() })
-    }
-}
-
 impl Script {
-    /// Reads the statements in `text`; lines that begin with none of the keywords are skipped.
+    /// Reads the statements in `text`, which is PTX or holds nothing else.
     ///
     /// # Errors
     /// [`ScriptError::Syntax`] names the line.
     pub fn parse(text: &str) -> Result<Script, ScriptError> {
         let mut script = Script::default();
-        for (at, line) in text.lines().enumerate() {
-            let words: Vec<&str> = line.trim().trim_start_matches('/').split_whitespace().collect();
-            let statement = Statement { line: at + 1, words };
-            match statement.words.first() {
-                Some(&"buffer") => script.buffer(&statement)?,
-                Some(&"run") => script.run_statement(&statement)?,
-                Some(&"expect") => script.expect(&statement)?,
-                Some(&"report") => match (script.runs.last_mut(), statement.words.get(1)) {
-                    (Some(run), Some(kind)) => run.reports.push(kind.to_string()),
-                    _ => return statement.fail("`report KIND` must follow a `run`"),
-                },
-                _ => {}
+        for statement in lines::statements(text)? {
+            match statement.words[0] {
+                "buffer" => script.buffer(&statement)?,
+                "run" => script.run_statement(&statement)?,
+                "expect" => script.expect(&statement)?,
+                _ => script.report(&statement)?,
             }
         }
-        Ok(script)
+        match script.runs.iter().find(|run| !(run.expects.is_empty() || run.reports.is_empty())) {
+            Some(Run { line, .. }) => {
+                let message = "what a run with a `report` leaves behind says nothing: `expect` nothing of it".into();
+                Err(ScriptError::Syntax { line: *line, message })
+            }
+            None => Ok(script),
+        }
     }
 
     fn index(&self, name: &str) -> Option<usize> {
@@ -169,6 +99,9 @@ impl Script {
         let ["buffer", name, ty, len, rest @ ..] = statement.words.as_slice() else {
             return statement.fail("expected `buffer NAME TYPE COUNT [= VALUES]`");
         };
+        if self.index(name).is_some() {
+            return statement.fail(format!("there is a buffer `{name}` already"));
+        }
         let Some(ty) = Type::parse(ty) else { return statement.fail(format!("`{ty}` is no element type")) };
         let Some(len) = len.parse::<usize>().ok().filter(|&len| len <= 1 << 28) else {
             return statement.fail(format!("`{len}` is no element count up to 2^28"));
@@ -176,7 +109,10 @@ impl Script {
         let bytes = match rest {
             [] => None,
             ["=", "zero"] => Some(vec![0; len * ty.bytes()]),
-            ["=", "iota"] => Some((0..len).flat_map(|i| ty.encode(&i.to_string()).unwrap_or_default()).collect()),
+            ["=", "iota"] => match ty.encode_all((0..len).map(|i| i.to_string())) {
+                None => return statement.fail(format!("{ty} cannot count to {len}")),
+                bytes => bytes,
+            },
             ["=", "random", seed] => {
                 let Ok(mut state) = seed.parse::<u64>() else { return statement.fail("`random` takes a seed") };
                 let mut next = || {
@@ -186,12 +122,12 @@ impl Script {
                 let integer = matches!(ty, Type::Unsigned(_) | Type::Signed(_));
                 let text =
                     |value: f64| if integer { ((value.abs() * 100.0) as i64).to_string() } else { value.to_string() };
-                Some((0..len).flat_map(|_| ty.encode(&text(next())).unwrap_or_default()).collect())
+                ty.encode_all((0..len).map(|_| text(next())))
             }
             ["=", values @ ..] => Some(self.values(statement, ty, len, values)?),
             _ => return statement.fail("expected `=` before the values"),
         };
-        self.buffers.push(Buffer { name: name.to_string(), ty, bytes, len });
+        self.buffers.push(Buffer { line: statement.line, name: name.to_string(), ty, bytes, len });
         Ok(())
     }
 
@@ -207,7 +143,7 @@ impl Script {
         for value in values.iter().cycle().take(len) {
             match ty.encode(value) {
                 Some(value) => bytes.extend(value),
-                None => return statement.fail(format!("`{value}` is no {ty:?}")),
+                None => return statement.fail(format!("`{value}` is no {ty}")),
             }
         }
         Ok(bytes)
@@ -217,7 +153,9 @@ impl Script {
         let ["run", entry, rest @ ..] = statement.words.as_slice() else {
             return statement.fail("`run` needs an entry");
         };
-        let (mut grid, mut block, mut shared, mut optin, mut args) = ([1; 3], [32, 1, 1], 0, 0, Vec::new());
+        let mut launch =
+            Launch { grid: [1; 3], block: [32, 1, 1], dynamic_smem: 0, smem_opt_in: 0, registers: None, params: &[] };
+        let (mut args, mut given) = (Vec::new(), Vec::new());
         let dimensions = |text: &str| {
             let mut all = [1u32; 3];
             for (i, part) in text.split(',').enumerate() {
@@ -231,32 +169,27 @@ impl Script {
                 args = words.map(|word| self.argument(statement, word)).collect::<Result<_, _>>()?;
                 break;
             }
+            if given.contains(&word) {
+                return statement.fail(format!("`{word}` is given twice"));
+            }
+            given.push(word);
             let value = words.next().copied().unwrap_or("");
             let ok = match word {
-                "grid" => dimensions(value).map(|value| grid = value),
-                "block" => dimensions(value).map(|value| block = value),
-                "shared" => value.parse().ok().map(|value| shared = value),
-                "optin" => value.parse().ok().map(|value| optin = value),
+                "grid" => dimensions(value).map(|value| launch.grid = value),
+                "block" => dimensions(value).map(|value| launch.block = value),
+                "shared" => value.parse().ok().map(|value| launch.dynamic_smem = value),
+                "optin" => value.parse().ok().map(|value| launch.smem_opt_in = value),
+                "registers" => value.parse().ok().map(|value| launch.registers = Some(value)),
                 _ => None,
             };
             if ok.is_none() {
                 return statement.fail(format!(
-                    "`{word} {value}`: expected `grid X,Y,Z`, `block X,Y,Z`, `shared BYTES`, `optin BYTES` or `args ..`"
+                    "`{word} {value}`: expected `grid X,Y,Z`, `block X,Y,Z`, `shared BYTES`, `optin BYTES`, `registers COUNT` or `args ..`"
                 ));
             }
         }
-        let (expects, reports) = (Vec::new(), Vec::new());
-        self.runs.push(Run {
-            line: statement.line,
-            entry: entry.to_string(),
-            grid,
-            block,
-            shared,
-            optin,
-            args,
-            expects,
-            reports,
-        });
+        let (line, entry, expects, reports) = (statement.line, entry.to_string(), Vec::new(), Vec::new());
+        self.runs.push(Run { line, entry, launch, args, expects, reports });
         Ok(())
     }
 
@@ -268,9 +201,29 @@ impl Script {
             };
         }
         let (name, offset) = word.split_once('+').unwrap_or((word, "0"));
-        match (self.index(name), offset.parse()) {
-            (Some(buffer), Ok(offset)) => Ok(Argument::Pointer(buffer, offset)),
-            _ => statement.fail(format!("`{word}` is neither BUFFER, BUFFER+BYTES nor TYPE:VALUE")),
+        let (Some(at), Ok(offset)) = (self.index(name), offset.parse::<u64>()) else {
+            return statement.fail(format!("`{word}` is neither BUFFER, BUFFER+BYTES nor TYPE:VALUE"));
+        };
+        let bytes = self.buffers[at].len * self.buffers[at].ty.bytes();
+        if offset > bytes as u64 {
+            return statement.fail(format!("`{word}` is beyond the {bytes} bytes of `{name}`"));
+        }
+        Ok(Argument::Pointer(at, offset))
+    }
+
+    fn report(&mut self, statement: &Statement<'_>) -> Result<(), ScriptError> {
+        let kinds = statement.words[1..].iter().map(|name| Kind::parse(name)).collect::<Result<Vec<_>, _>>();
+        match (self.runs.last_mut(), kinds) {
+            (_, Err(message)) => statement.fail(message),
+            (Some(run), Ok(kinds)) if !kinds.is_empty() => {
+                if let Some(twice) = kinds.iter().find(|kind| run.reports.iter().flatten().any(|known| known == *kind))
+                {
+                    return statement.fail(format!("`report {}` is given twice", twice.name()));
+                }
+                run.reports.push(kinds);
+                Ok(())
+            }
+            _ => statement.fail("`report KIND [KIND ..]` must follow a `run`"),
         }
     }
 
@@ -279,7 +232,7 @@ impl Script {
             return statement.fail("expected `expect BUFFER = VALUES [within TOLERANCE]`");
         };
         let (values, tolerance) = match rest {
-            [values @ .., "within", tolerance] => (values, tolerance.parse().ok()),
+            [values @ .., "within", tolerance] => (values, tolerance.parse().ok().filter(|&limit: &f64| limit >= 0.0)),
             values => (values, Some(0.0)),
         };
         let (Some(buffer), Some(tolerance)) = (self.index(name), tolerance) else {
@@ -295,83 +248,5 @@ impl Script {
             None => return statement.fail("`expect` must follow a `run`"),
         }
         Ok(())
-    }
-
-    /// Allocates the buffers on `gpu` and executes every run.
-    ///
-    /// # Errors
-    /// The first launch that is refused or value that is not as expected. Unexpected or missing reports are left to the caller: see
-    /// [`Ran::as_expected`].
-    pub fn run(&self, gpu: &mut Gpu, module: &Module) -> Result<Vec<Ran>, ScriptError> {
-        let memory = |line| move |error| ScriptError::Memory { line, error };
-        let mut addresses = Vec::new();
-        for buffer in &self.buffers {
-            let address = gpu.alloc(&buffer.name, buffer.len * buffer.ty.bytes(), 256).map_err(memory(0))?;
-            if let Some(bytes) = &buffer.bytes {
-                gpu.write(address, bytes).map_err(memory(0))?;
-            }
-            addresses.push(address);
-        }
-        let mut all = Vec::new();
-        for run in &self.runs {
-            let mut params = Vec::new();
-            for argument in &run.args {
-                let bytes = match argument {
-                    Argument::Pointer(buffer, offset) => (addresses[*buffer] + offset).to_le_bytes().to_vec(),
-                    Argument::Bytes(bytes) => bytes.clone(),
-                };
-                params.resize(params.len().next_multiple_of(bytes.len().max(1)), 0);
-                params.extend(bytes);
-            }
-            if let Some(entry) = module.entry(&run.entry) {
-                // Padding at the end of the last argument.
-                params.resize(
-                    params.len().next_multiple_of(entry.param_align.max(1)).min(entry.param_bytes.max(params.len())),
-                    0,
-                );
-            }
-            let Run { grid, block, shared, optin, .. } = *run;
-            let launch =
-                Launch { grid, block, dynamic_smem: shared, smem_opt_in: optin, registers: None, params: &params };
-            let outcome = gpu
-                .launch(module, &run.entry, &launch)
-                .map_err(|error| ScriptError::Launch { line: run.line, error })?;
-            // What a kernel with findings leaves behind says nothing.
-            for expect in run.expects.iter().filter(|_| outcome.reports.is_empty()) {
-                let Buffer { name, ty, .. } = &self.buffers[expect.buffer];
-                let mut bytes = vec![0; expect.values.len() * ty.bytes()];
-                gpu.read(addresses[expect.buffer], &mut bytes).map_err(memory(expect.line))?;
-                let found = bytes.chunks_exact(ty.bytes()).map(|bytes| ty.decode(bytes));
-                for (index, (found, &expected)) in found.zip(&expect.values).enumerate() {
-                    let same = found == expected || found.is_nan() && expected.is_nan();
-                    if !(same || (found - expected).abs() <= expect.tolerance) {
-                        let (line, buffer) = (expect.line, name.clone());
-                        return Err(ScriptError::Value { line, buffer, index, found, expected });
-                    }
-                }
-            }
-            all.push(Ran { entry: run.entry.clone(), expected_reports: run.reports.clone(), outcome });
-        }
-        Ok(all)
-    }
-}
-
-/// One executed run.
-#[derive(Clone, Debug)]
-pub struct Ran {
-    /// Entry.
-    pub entry: String,
-    /// Kinds of reports that the script asks for.
-    pub expected_reports: Vec<String>,
-    /// What happened.
-    pub outcome: Outcome,
-}
-
-impl Ran {
-    /// Whether there are reports of every expected kind, or none where none is expected.
-    pub fn as_expected(&self) -> bool {
-        let reports = &self.outcome.reports;
-        let has = |kind: &String| reports.iter().any(|report| report.kind.name() == kind);
-        if self.expected_reports.is_empty() { reports.is_empty() } else { self.expected_reports.iter().all(has) }
     }
 }

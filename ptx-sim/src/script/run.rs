@@ -1,0 +1,95 @@
+//! Scripts executed.
+
+use super::{Argument, Buffer, Script, ScriptError};
+use crate::{Gpu, Kind, Launch, Module, Outcome, Report};
+
+impl Script {
+    /// Allocates the buffers on `gpu` and executes every run.
+    ///
+    /// # Errors
+    /// The first launch that is refused or value that is not as expected. Unexpected and missing reports are left to the caller: see
+    /// [`Ran`].
+    pub fn run(&self, gpu: &mut Gpu, module: &Module) -> Result<Vec<Ran>, ScriptError> {
+        let memory = |line| move |error| ScriptError::Memory { line, error };
+        let mut addresses = Vec::new();
+        for buffer in &self.buffers {
+            let address = gpu.alloc(&buffer.name, buffer.len * buffer.ty.bytes(), 256).map_err(memory(buffer.line))?;
+            if let Some(bytes) = &buffer.bytes {
+                gpu.write(address, bytes).map_err(memory(buffer.line))?;
+            }
+            addresses.push(address);
+        }
+        let mut all = Vec::new();
+        for run in &self.runs {
+            let mut params = Vec::new();
+            for argument in &run.args {
+                let bytes = match argument {
+                    // No overflow: the offset is within the buffer.
+                    Argument::Pointer(buffer, offset) => (addresses[*buffer] + offset).to_le_bytes().to_vec(),
+                    Argument::Bytes(bytes) => bytes.clone(),
+                };
+                params.resize(params.len().next_multiple_of(bytes.len().max(1)), 0);
+                params.extend(bytes);
+            }
+            if let Some(entry) = module.entry(&run.entry) {
+                // Padding at the end of the last argument.
+                params.resize(
+                    params.len().next_multiple_of(entry.param_align.max(1)).min(entry.param_bytes.max(params.len())),
+                    0,
+                );
+            }
+            let launch = Launch { params: &params, ..run.launch };
+            let outcome = gpu
+                .launch(module, &run.entry, &launch)
+                .map_err(|error| ScriptError::Launch { line: run.line, error })?;
+            // What a kernel with findings leaves behind says nothing.
+            for expect in run.expects.iter().filter(|_| outcome.reports.is_empty()) {
+                let Buffer { name, ty, .. } = &self.buffers[expect.buffer];
+                let mut bytes = vec![0; expect.values.len() * ty.bytes()];
+                gpu.read(addresses[expect.buffer], &mut bytes).map_err(memory(expect.line))?;
+                let found = bytes.chunks_exact(ty.bytes()).map(|bytes| ty.decode(bytes));
+                for (index, (found, &expected)) in found.zip(&expect.values).enumerate() {
+                    let same = found == expected || found.is_nan() && expected.is_nan();
+                    if !(same || (found - expected).abs() <= expect.tolerance) {
+                        let (line, buffer) = (expect.line, name.clone());
+                        return Err(ScriptError::Value { line, buffer, index, found, expected });
+                    }
+                }
+            }
+            all.push(Ran { entry: run.entry.clone(), expected_reports: run.reports.clone(), outcome });
+        }
+        Ok(all)
+    }
+}
+
+/// One executed run.
+#[derive(Clone, Debug)]
+pub struct Ran {
+    /// Entry.
+    pub entry: String,
+    /// What the script's `report` lines ask for: one kind at least of each.
+    pub expected_reports: Vec<Vec<Kind>>,
+    /// What happened.
+    pub outcome: Outcome,
+}
+
+impl Ran {
+    /// The `report` lines of whose kinds nothing was reported.
+    pub fn missing(&self) -> impl Iterator<Item = &[Kind]> {
+        let found = |kind: &Kind| self.outcome.reports.iter().any(|report| report.kind == *kind);
+        self.expected_reports.iter().filter(move |kinds| !kinds.iter().any(found)).map(Vec::as_slice)
+    }
+
+    /// Reports of kinds that no `report` line names.
+    pub fn unexpected(&self) -> impl Iterator<Item = &Report> {
+        self.outcome
+            .reports
+            .iter()
+            .filter(|report| !self.expected_reports.iter().flatten().any(|kind| *kind == report.kind))
+    }
+
+    /// Whether there are reports as the script asks for, and no others.
+    pub fn as_expected(&self) -> bool {
+        self.missing().next().is_none() && self.unexpected().next().is_none()
+    }
+}
