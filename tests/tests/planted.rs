@@ -146,6 +146,19 @@ fn a_register_array_handed_to_ldmatrix() {
     assert_eq!((code, findings.len()), (Some(0), 0), "{text}");
 }
 
+/// Reports that the launch file asks for are no findings; missing ones are.
+#[test]
+fn reports_that_are_asked_for() {
+    let run = "run mine block 32 shared 512 args out\nreport wrong-space";
+    let (code, findings, text) = own("asked-for", "%rd2", run);
+    assert_eq!((code, findings.len()), (Some(0), 0), "{text}");
+    let (code, findings, text) = own("not-there", "%rd3", run);
+    assert_eq!((code, findings[0]["kind"].as_str()), (Some(1), Some("missing-report")), "{text}");
+    let (code, findings, text) =
+        own("another", "%rd2", &run.replace("wrong-space", "deadlock wrong-space\nreport trap"));
+    assert_eq!((code, findings.len(), findings[0]["kind"].as_str()), (Some(1), 1, Some("missing-report")), "{text}");
+}
+
 #[test]
 fn shared_memory_without_opt_in() {
     let (code, findings, text) = own("no-opt-in", "%rd3", "run mine block 32 shared 65536 args out");
@@ -162,6 +175,8 @@ fn files_that_are_not_valid() {
     let ptx = folder.write("mine.ptx", OWN);
     let nonsense = folder.write("nonsense.ptx", ".version 7.8\nnonsense");
     let missing = folder.path("missing");
+    let misspelt = folder.write("misspelt.txt", "buffer o u32 3\nrun mine args o\nexpct o = 5 5 5\n");
+    let kind = folder.write("kind.txt", "buffer o u32 3\nrun mine args o\nreport nonsense-kind\n");
     let cases = [
         (vec!["--ptx", &missing], "cannot be read"),
         (vec!["--ptx", &nonsense], "nonsense.ptx:2:"),
@@ -169,6 +184,8 @@ fn files_that_are_not_valid() {
         (vec!["--ptx", &ptx, "--device", "gpu"], "--ptx is the simulator's"),
         (vec!["--seeds", "3", "--device", "gpu"], "--seeds is the simulator's"),
         (vec!["--profile", "l4", "--device", "gpu"], "--profile is the simulator's"),
+        (vec!["--ptx", &ptx, "--launch", &misspelt], "misspelt.txt: script line 3: `expct`"),
+        (vec!["--ptx", &ptx, "--launch", &kind], "kind.txt: script line 3: unknown variant `nonsense-kind`"),
         (vec!["--launch", &ptx], "--ptx"),
         (vec!["--seeds", "0"], "--seeds"),
     ];

@@ -24,8 +24,9 @@ mod own;
 ///   buffer x f32 64 = 0.5 1.5 ...     type and length; values (`...` repeats), zero, iota, random SEED, or nothing
 ///   run reduce grid 2,1 block 64 shared 1024 args x sum+4 u32:64 f32:0.5
 ///   expect sum = 64 within 1e-6
+///   report write-after-read           instead of values: the run must be reported, for this or one of several kinds, and for no other
 ///
-/// Above 48 KiB of dynamic shared memory `run` also needs `optin BYTES`, what the host allows with cuFuncSetAttribute.
+/// Above 48 KiB of dynamic shared memory `run` also needs `optin BYTES`, what the host allows with cuFuncSetAttribute. With `registers COUNT`, from ptxas, they are checked too.
 #[derive(clap::Args)]
 #[command(
     verbatim_doc_comment,
@@ -108,7 +109,7 @@ struct Checked {
 /// Something wrong, once for all the launches in which it happened.
 #[derive(Serialize)]
 struct Finding {
-    /// As in `ptx_sim::Kind`; `wrong-result`, `refused`, or a tool of compute-sanitizer.
+    /// As in `ptx_sim::Kind`; `wrong-result`, `refused`, `missing-report`, or a tool of compute-sanitizer.
     kind: String,
     /// The first launch in which it happened, and how many more.
     case: String,

@@ -34,7 +34,12 @@ pub(super) fn check(
                 for run in runs {
                     row.launches += 1;
                     let place = format!("{}, {how}", run.entry);
-                    run.outcome.reports.into_iter().for_each(|report| row.add(Finding::of(report, &place)));
+                    for kinds in run.missing() {
+                        let names = kinds.iter().map(|kind| kind.name()).collect::<Vec<_>>().join(" or ");
+                        let message = format!("{}: nothing of the kind {names} was reported", launch.display());
+                        row.add(Finding::new("missing-report", &place, message));
+                    }
+                    run.unexpected().for_each(|report| row.add(Finding::of(report.clone(), &place)));
                 }
             }
             Err(error) => {
