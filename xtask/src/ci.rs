@@ -1,5 +1,6 @@
 //! The tasks that run others: `test`, `demo` and `ci`.
 
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
@@ -49,6 +50,7 @@ pub fn ci(root: &Path) -> Result {
         ("clippy", in_root(&["clippy", "--quiet", "--workspace", "--all-targets", "--", "-Dwarnings"])),
         ("doc", in_root(&["doc", "--quiet", "--workspace", "--no-deps"])),
         ("test", in_root(&["test", "--quiet", "--workspace"])),
+        ("cubins", Box::new(|| cubins_embed(root))),
         ("package", Box::new(|| package::run(root))),
     ];
     let mut failed = Vec::new();
@@ -79,4 +81,26 @@ fn kernels_hold(root: &Path) -> Result {
     // Newer instructions may hide behind the target: it must at least compile.
     kernels::ptx(root, &Build { arch: Arch::Sm89, ..Build::all() })?;
     Ok(())
+}
+
+/// The feature `cubins` takes machine code as `build-cubin` makes it. Two kernels of the table stand for all, whose machine code takes minutes:
+/// one that attends and one that merges slices.
+fn cubins_embed(root: &Path) -> Result {
+    let output = kernels::ptx(root, &Build::all())?;
+    let folder = root.join("target/ci-cubins");
+    let ptx = folder.join("source");
+    if ptx.is_dir() {
+        // The folder is all that the library will carry: nothing of an older table may stay.
+        fs::remove_dir_all(&ptx)?;
+    }
+    fs::create_dir_all(&ptx)?;
+    let ends = [output.modules.first(), output.modules.last()];
+    let modules: Vec<_> = ends.into_iter().flatten().collect();
+    for module in &modules {
+        fs::write(ptx.join(&module.contract.symbol).with_extension("ptx"), &module.text)?;
+    }
+    kernels::cubins(root, &modules, &kernels::CUBIN_TARGETS, &folder)?;
+    let test = ["test", "--quiet", "--package", "ferroflash", "--no-default-features", "--features", "cubins", "--lib"];
+    let folders = [("FERROFLASH_PTX_DIR", &ptx), ("FERROFLASH_CUBIN_DIR", &folder)];
+    loud(cargo().args(test).arg("image::").envs(folders).current_dir(root))
 }

@@ -84,21 +84,26 @@ pub fn build_ptx(root: &Path, build: &Build) -> Result {
     Ok(())
 }
 
-/// `cargo xtask build-cubin`: machine code for exactly the GPUs named, from the sm_80 PTX, beside that PTX. Both as they are, and deflated as
-/// the feature `cubins` of `ferroflash` takes them.
+/// `cargo xtask build-cubin`: machine code for exactly the GPUs named, from the sm_80 PTX.
 pub fn build_cubin(root: &Path, build: &Build, targets: &[Arch]) -> Result {
     let output = ptx(root, build)?;
+    let modules: Vec<_> = output.modules.iter().collect();
+    cubins(root, &modules, targets, &build.out.clone().unwrap_or_else(|| root.join("target/cubin")))
+}
+
+/// Machine code of `modules` below `out`, beside the PTX that it was made of. Both as they are, and deflated as the feature `cubins` of
+/// `ferroflash` takes them.
+pub fn cubins(root: &Path, modules: &[&Module], targets: &[Arch], out: &Path) -> Result {
     setup::cuda_tools(root)?;
     let assembler = Assembler::locate(root)?;
-    let out = build.out.clone().unwrap_or_else(|| root.join("target/cubin"));
     let ptx = out.join("ptx");
     fs::create_dir_all(&ptx)?;
     for &target in targets {
         fs::create_dir_all(out.join(target.name()))?;
     }
-    let progress = bar("assembling", output.modules.len() * targets.len());
+    let progress = bar("assembling", modules.len() * targets.len());
     let mut bytes = 0;
-    for module in &output.modules {
+    for module in modules {
         let symbol = &module.contract.symbol;
         let packed = |target: Arch| out.join(target.name()).join(format!("{symbol}.cubin.deflate"));
         // The PTX is written last, and machine code of older PTX goes first, that of targets not asked for too.
@@ -125,7 +130,7 @@ pub fn build_cubin(root: &Path, build: &Build, targets: &[Arch]) -> Result {
         fs::write(&stamp, deflated)?;
     }
     progress.finish_and_clear();
-    let count = output.modules.len() * targets.len();
+    let count = modules.len() * targets.len();
     println!("{count} cubins in {}, {:.1} MB deflated", out.display(), bytes as f64 / 1e6);
     Ok(())
 }
