@@ -4,7 +4,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use cuda_builder::gate;
 use cuda_builder::ptxas::Assembler;
 use cuda_builder::report::{EntryReport, Reporter};
 use cuda_builder::{Arch, Contract, CudaBuilder, Module, Output, SpillAllowance};
@@ -61,15 +60,16 @@ impl Build {
 
 /// `cargo xtask build-ptx`: builds, and holds the modules against the rules on the targets they are meant for.
 pub fn build_ptx(root: &Path, build: &Build) -> Result {
-    let output = ptx(root, build)?;
     if build.debug_kernels {
+        let output = ptx(root, build)?;
         let folder = build.out.as_deref().or(output.modules.first().and_then(|m| m.path.parent())).unwrap_or(root);
         println!("{} modules with prints and assertions in {}", output.modules.len(), folder.display());
         return Ok(());
     }
     let targets = targets_of(build.arch);
-    let reports = reports(root, &output.modules, &targets)?;
-    gate::check(reports.iter().map(|(m, r)| (&m.contract, r)))?;
+    setup::cuda_tools(root)?;
+    let checked = builder(root, build)?.check_on(targets.iter().copied());
+    let output = compile(&checked, &format!("compiling the kernels for {}, and checking them", build.arch))?;
     let bytes: usize = output.modules.iter().map(|m| m.text.len()).sum();
     let folder = build.out.as_deref().or(output.modules.first().and_then(|m| m.path.parent()));
     let names: Vec<_> = targets.iter().map(|t| t.name()).collect();
@@ -147,6 +147,10 @@ fn without_lines(ptx: &str) -> String {
 
 /// The PTX modules of every entry in the table (or of those asked for), compiled if anything changed.
 pub fn ptx(root: &Path, build: &Build) -> Result<Output> {
+    compile(&builder(root, build)?, &format!("compiling the kernels for {}", build.arch))
+}
+
+fn builder(root: &Path, build: &Build) -> Result<CudaBuilder> {
     setup::device_compiler(root)?;
     let mut builder = CudaBuilder::new(build.device_crate.as_ref().unwrap_or(&root.join("kernels-gpu")))
         .arch(build.arch)
@@ -171,7 +175,11 @@ pub fn ptx(root: &Path, build: &Build) -> Result<Output> {
     if let Some(out) = &build.out {
         builder = builder.copy_to(out);
     }
-    let progress = spinner(&format!("compiling the kernels for {}", build.arch));
+    Ok(builder)
+}
+
+fn compile(builder: &CudaBuilder, what: &str) -> Result<Output> {
+    let progress = spinner(what);
     let output = builder.build()?;
     progress.finish_and_clear();
     if !output.warnings.is_empty() {
@@ -190,9 +198,9 @@ pub fn reports<'m>(root: &Path, modules: &'m [Module], targets: &[Arch]) -> Resu
     Ok(reports)
 }
 
-/// Where reports are kept.
+/// Where reports are kept: where the builder keeps them, so that nothing is assembled twice.
 pub fn cache(root: &Path) -> PathBuf {
-    root.join("target/ptx-reports")
+    root.join("target/cuda-builder/reports")
 }
 
 /// The targets that PTX for `arch` is assembled for.

@@ -5,7 +5,11 @@ use std::path::{Path, PathBuf};
 use std::{env, fs, thread};
 
 use crate::cargo::{self, Invocation};
+#[cfg(feature = "ptxas")]
+use crate::gate;
 use crate::module::Ptx;
+#[cfg(feature = "ptxas")]
+use crate::report::Reporter;
 use crate::toolchain::{DeviceCompiler, workspace_root};
 use crate::{Arch, Contract, Error, stamp};
 
@@ -43,6 +47,8 @@ pub struct CudaBuilder {
     target_dir: Option<PathBuf>,
     jobs: Option<usize>,
     verbose: bool,
+    #[cfg(feature = "ptxas")]
+    check_on: Vec<Arch>,
 }
 
 /// What a build made.
@@ -85,6 +91,8 @@ impl CudaBuilder {
             target_dir: None,
             jobs: None,
             verbose: false,
+            #[cfg(feature = "ptxas")]
+            check_on: Vec::new(),
         }
     }
 
@@ -161,14 +169,22 @@ impl CudaBuilder {
         self
     }
 
-    /// Compiles the crate and writes one PTX module per entry.
+    /// GPUs on which [`build`](Self::build) assembles every module and holds it against the rules of [`gate`](crate::gate). Without any,
+    /// ptxas is not needed, and nothing is checked. Not for kernels with [`release(false)`](Self::release), which keep no rule.
+    #[cfg(feature = "ptxas")]
+    pub fn check_on(mut self, targets: impl IntoIterator<Item = Arch>) -> Self {
+        self.check_on.extend(targets);
+        self
+    }
+
+    /// Compiles the crate and writes one PTX module per entry; checks them where [`check_on`](Self::check_on) says so.
     ///
     /// LLVM works on one core, so the entries are dealt out to several compilers, each of which sees its share in `CUDA_BUILDER_ENTRIES`
     /// (symbols, comma-separated; unset means all) and leaves the other kernels out: `#[kernel]` of `cuda_std` does that. A crate that does not
     /// heed the variable is compiled whole by each of them, with the same result.
     ///
     /// # Errors
-    /// [`Error`]: no device compiler, the crate does not compile, or kernels and contracts do not match.
+    /// [`Error`]: no device compiler, the crate does not compile, kernels and contracts do not match, or a kernel breaks a rule.
     pub fn build(&self) -> Result<Output, Error> {
         let crate_root = self.crate_root.canonicalize().map_err(Error::io("open", &self.crate_root))?;
         let workspace = workspace_root(&crate_root);
@@ -178,7 +194,7 @@ impl CudaBuilder {
         fs::create_dir_all(&folder).map_err(Error::io("create", &folder))?;
         // A build script and a task may want the same modules at once.
         let lock = folder.join("lock");
-        let _held = fs::File::create(&lock).and_then(|f| f.lock().map(|()| f)).map_err(Error::io("lock", &lock))?;
+        let held = fs::File::create(&lock).and_then(|f| f.lock().map(|()| f)).map_err(Error::io("lock", &lock))?;
 
         let wanted = self.wanted()?;
         let shards = self.shards(&wanted);
@@ -230,7 +246,15 @@ impl CudaBuilder {
         }
         let inputs: BTreeSet<PathBuf> = built.iter().flat_map(|b| b.inputs.iter().cloned()).collect();
         let warnings = built.into_iter().map(|b| b.warnings).find(|w| !w.is_empty()).unwrap_or_default();
-        Ok(Output { arch: self.arch, modules, inputs: inputs.into_iter().collect(), warnings })
+        drop(held);
+        let output = Output { arch: self.arch, modules, inputs: inputs.into_iter().collect(), warnings };
+        #[cfg(feature = "ptxas")]
+        if !self.check_on.is_empty() {
+            let reporter = Reporter::new(&workspace, self.folder(&workspace).join("reports"))?;
+            let reports = reporter.report_all(&output.modules, &self.check_on, || {})?;
+            gate::check(reports.iter().map(|(module, report)| (&module.contract, report)))?;
+        }
+        Ok(output)
     }
 
     fn folder(&self, workspace: &Path) -> PathBuf {

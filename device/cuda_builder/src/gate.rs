@@ -19,6 +19,11 @@ pub struct Breach {
 /// What an entry did.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Rule {
+    /// Its disassembly was not understood, so nothing is known of its loops.
+    Unread {
+        /// Instructions that were found, none of them `EXIT`.
+        instructions: u32,
+    },
     /// An array that should be registers lies in local memory.
     LocalDepot,
     /// ptxas ran `wgmma` one after the other; its message.
@@ -45,6 +50,10 @@ impl fmt::Display for Breach {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} on {}: ", self.entry, self.target)?;
         match &self.rule {
+            Rule::Unread { instructions } => write!(
+                f,
+                "its disassembly is not what this crate reads: {instructions} instructions and no EXIT; every kernel has one (is nvdisasm of another version?)"
+            ),
             Rule::LocalDepot => write!(f, "an array lies in local memory (__local_depot): index it by constants only"),
             Rule::Serialised(message) => write!(f, "wgmma is serialised: {message}"),
             Rule::SpillInLoop { stores, loads } => {
@@ -68,6 +77,9 @@ pub fn breaches(contract: &Contract, report: &EntryReport) -> Vec<Breach> {
     }
     rules.extend(report.serialised.iter().cloned().map(Rule::Serialised));
     let sass = &report.sass;
+    if sass.kernel_count("EXIT") == 0 {
+        rules.push(Rule::Unread { instructions: sass.kernel_length() });
+    }
     if sass.local_loads_in_loops + sass.local_stores_in_loops > 0 {
         rules.push(Rule::SpillInLoop { stores: sass.local_stores_in_loops, loads: sass.local_loads_in_loops });
     }

@@ -60,6 +60,9 @@ fn a_planted_spill_and_a_local_array_fail_the_build_and_nothing_else_does() {
         assert!(broken.contains(&(format!("indexed {target}"), Rule::LocalDepot)), "{broken:?}");
     }
 
+    let checked = builder().entry(roomy()).entry(indexed()).check_on([Arch::Sm80]).build();
+    assert!(matches!(&checked, Err(Error::Rules(broken)) if !broken.is_empty()), "{checked:?}");
+
     // The same code where a thread has 64 registers.
     let output = builder().entry(cramped()).entry(indexed()).build().unwrap();
     let broken = breaches(&output);

@@ -90,7 +90,7 @@ fn clean() -> EntryReport {
         static_smem: 0,
         local_depot: false,
         serialised: Vec::new(),
-        sass: Sass::default(),
+        sass: Sass { kernel: [("EXIT".to_owned(), 1)].into(), ..Sass::default() },
     }
 }
 
@@ -101,11 +101,15 @@ fn rules() {
     let allowed = plain.clone().spill_allowance(allowance);
     let spilled = |stores, loads| EntryReport { spill_stores: stores, spill_loads: loads, ..clean() };
     let in_loop = |stores, loads| {
-        let sass = Sass { local_stores_in_loops: stores, local_loads_in_loops: loads, ..Sass::default() };
+        let sass = Sass { local_stores_in_loops: stores, local_loads_in_loops: loads, ..clean().sass };
         EntryReport { sass, ..clean() }
     };
+    let read = |text| EntryReport { sass: Sass::parse(text), ..clean() };
     let cases = [
         (&plain, clean(), vec![]),
+        (&plain, read(SASS), vec![Rule::SpillInLoop { stores: 0, loads: 1 }]),
+        (&plain, read("no disassembly"), vec![Rule::Unread { instructions: 0 }]),
+        (&plain, read("/*0000*/ NOP ;"), vec![Rule::Unread { instructions: 1 }]),
         (&plain, EntryReport { local_depot: true, ..clean() }, vec![Rule::LocalDepot]),
         (
             &plain,
