@@ -9,7 +9,7 @@ use cuda_builder::{Arch, gate};
 
 use crate::kernels::{self, Build};
 use crate::process::{Result, cargo, loud};
-use crate::{package, setup, stats, tidy};
+use crate::{evidence, package, setup, stats, tidy};
 
 /// `cargo xtask test`: brings what is missing, then runs every test.
 pub fn test(root: &Path, arguments: &[String]) -> Result {
@@ -45,6 +45,7 @@ pub fn ci(root: &Path) -> Result {
     };
     let steps: Vec<Step<'_>> = vec![
         ("tidy", Box::new(|| tidy::run(root))),
+        ("evidence", Box::new(|| evidence::check(root))),
         ("fmt", in_root(&["fmt", "--all", "--check"])),
         ("kernels", Box::new(|| kernels_hold(root))),
         ("clippy", in_root(&["clippy", "--quiet", "--workspace", "--all-targets", "--", "-Dwarnings"])),

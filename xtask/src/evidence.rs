@@ -3,7 +3,7 @@
 mod page;
 mod parts;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -78,6 +78,24 @@ pub fn run(root: &Path, evidence: &Evidence) -> Result {
     Ok(())
 }
 
+/// Fails where ptxas's figures in docs/evidence are not of the kernels in the table.
+pub fn check(root: &Path) -> Result {
+    let rows = read(&root.join(FOLDER).join(STATS))?;
+    let shown = rows.as_array().into_iter().flatten().filter_map(|row| row["entry"].as_str()).collect();
+    same_kernels(&shown, &spec::kernels().map(|kernel| kernel.symbol).collect())
+}
+
+fn same_kernels(shown: &BTreeSet<&str>, table: &BTreeSet<&str>) -> Result {
+    let list = |names: BTreeSet<&str>| names.into_iter().collect::<Vec<_>>().join(", ");
+    match (list(table - shown), list(shown - table)) {
+        (missing, gone) if missing.is_empty() && gone.is_empty() => Ok(()),
+        (missing, gone) => Err(format!(
+            "{FOLDER}/{STATS} is of other kernels than the table: run cargo xtask evidence\n  it lacks: {missing}\n  it has too many: {gone}"
+        )
+        .into()),
+    }
+}
+
 fn gather(root: &Path, folder: &Path) -> Result<Pack> {
     let mut git = Command::new("git");
     let commit = stdout(git.args(["rev-parse", "--short=12", "HEAD"]).current_dir(root))?.trim().to_owned();
@@ -146,6 +164,17 @@ mod tests {
             assert!(!html.contains(outside), "{outside}");
         }
         assert!(html.contains("prefers-color-scheme: dark") && html.contains("width=device-width"));
+    }
+
+    #[test]
+    fn evidence_of_other_kernels_is_stale() {
+        let table = BTreeSet::from(["fwd", "combine"]);
+        assert!(same_kernels(&table, &table).is_ok());
+        for (shown, named) in [(BTreeSet::from(["fwd"]), "combine"), (BTreeSet::from(["fwd", "combine", "old"]), "old")]
+        {
+            let said = same_kernels(&shown, &table).expect_err("stale").to_string();
+            assert!(said.contains(named) && said.contains("run cargo xtask evidence"), "{said}");
+        }
     }
 
     #[test]
