@@ -3,6 +3,8 @@
 //! The published `ferroflash` carries its kernels compiled, so that it needs no device compiler. They, the licences and the README are put into a
 //! copy of the sources: in the checkout they would shadow what is being worked on.
 
+mod elsewhere;
+
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
@@ -16,6 +18,10 @@ use crate::process::{Result, cargo, quiet, spinner, stdout};
 /// What crates.io takes, in bytes.
 const LIMIT: u64 = 10 << 20;
 
+/// The generations whose machine code a package carries: of the L4 and of the H100 and H200. Each is a quarter of what a registry takes, the PTX
+/// almost half: a third does not fit.
+const CARRIED: [Arch; 2] = [Arch::Sm89, Arch::Sm90];
+
 /// A workspace member that is published, as `cargo metadata` describes it.
 #[derive(serde::Deserialize)]
 struct Package {
@@ -24,6 +30,20 @@ struct Package {
     manifest_path: PathBuf,
     /// Registries it may go to; an empty list is `publish = false`.
     publish: Option<Vec<String>>,
+    dependencies: Vec<Dependency>,
+}
+
+#[derive(serde::Deserialize)]
+struct Dependency {
+    name: String,
+    optional: bool,
+}
+
+impl Package {
+    /// Its folder's and its file's name.
+    fn full_name(&self) -> String {
+        format!("{}-{}", self.name, self.version)
+    }
 }
 
 #[derive(serde::Deserialize)]
@@ -31,7 +51,8 @@ struct Metadata {
     packages: Vec<Package>,
 }
 
-/// Packages every published crate into `target/package-stage/target/<sources>/package` and builds each from its package.
+/// Packages every published crate into `target/package-stage/target/<sources>/package` and builds each from its package: here, and as somebody who embeds it
+/// does.
 pub fn run(root: &Path) -> Result {
     let output = kernels::ptx(root, &Build::all())?;
     let stage = root.join("target/package-stage");
@@ -45,7 +66,7 @@ pub fn run(root: &Path) -> Result {
         let deflated = miniz_oxide::deflate::compress_to_vec(module.text.as_bytes(), 9);
         fs::write(ptx.join(format!("{}.ptx.deflate", module.contract.symbol)), deflated)?;
     }
-    carry_cubins(root, &stage)?;
+    let carries_cubins = carry_cubins(root, &stage)?;
     let metadata = stdout(cargo().args(["metadata", "--no-deps", "--format-version", "1"]).current_dir(&stage))?;
     let Metadata { mut packages } = serde_json::from_str(&metadata)?;
     packages.retain(|p| p.publish.as_ref().is_none_or(|registries| !registries.is_empty()));
@@ -67,36 +88,35 @@ pub fn run(root: &Path) -> Result {
     quiet(&mut command)?;
     progress.finish_and_clear();
     for package in &packages {
-        let file = format!("{}-{}.crate", package.name, package.version);
+        let file = format!("{}.crate", package.full_name());
         let bytes = fs::metadata(target.join("package").join(&file))?.len();
         println!("{file:44} {:8.1} KiB", bytes as f64 / 1024.0);
         if bytes > LIMIT {
             return Err(format!("{file} has {bytes} bytes; a registry takes {LIMIT}").into());
         }
     }
-    Ok(())
+    elsewhere::check(&packages, &target.join("package"), if carries_cubins { &["cubins"] } else { &[] })
 }
 
-/// Puts the machine code that `cargo xtask build-cubin` made into the package, where it was made from this PTX. Without it the feature
-/// `cubins` does not build from the package. sm_86's stays out: with all four the package is larger than a registry takes, and
-/// data-centre cards and the L4 start more often than the cards that then compile their PTX.
-fn carry_cubins(root: &Path, stage: &Path) -> Result {
+/// Puts the machine code that `cargo xtask build-cubin` made into the package, where it was made from this PTX, and says whether. Without it the feature
+/// `cubins` does not build from the package.
+fn carry_cubins(root: &Path, stage: &Path) -> Result<bool> {
     let (made, ptx, carried) = (root.join("target/cubin"), stage.join("host/ptx"), stage.join("host/cubins"));
     for kernel in spec::kernels() {
         let name = format!("{}.ptx.deflate", kernel.symbol);
         if fs::read(made.join("ptx").join(&name)).ok() != fs::read(ptx.join(name)).ok() {
             println!("without machine code: run `cargo xtask build-cubin` first to carry it");
-            return Ok(());
+            return Ok(false);
         }
     }
-    for target in kernels::CUBIN_TARGETS.into_iter().filter(|target| *target != Arch::Sm86) {
+    for target in CARRIED {
         fs::create_dir_all(carried.join(target.name()))?;
         for kernel in spec::kernels() {
             let file = Path::new(target.name()).join(format!("{}.cubin.deflate", kernel.symbol));
             fs::copy(made.join(&file), carried.join(&file))?;
         }
     }
-    Ok(())
+    Ok(true)
 }
 
 /// Removes build folders of other sources than those of `target`.
