@@ -11,7 +11,8 @@ const FOLDER: &str = "gpu-pack";
 /// What a folder may weigh that is copied to a rented machine, in bytes.
 const LIMIT: u64 = 60 << 20;
 
-/// Builds the program, the C library (both with the kernels' PTX inside) and the tests that want a GPU, and puts them beside the scripts.
+/// Builds the program, the C library (both with the kernels' PTX inside), the embedding example and the tests that want a GPU, and puts them beside
+/// the scripts.
 pub fn run(root: &Path) -> Result {
     let pack = root.join(FOLDER);
     if pack.exists() {
@@ -21,11 +22,12 @@ pub fn run(root: &Path) -> Result {
     let progress = spinner("building the program and the GPU tests");
     let program = artifacts(root, &["build", "--package", "ferroflash", "--bin", "ferroflash"])?;
     let tests = artifacts(root, &["test", "--no-run", "--package", "ferroflash", "--test", "gpu"])?;
+    let example = artifacts(root, &["build", "--package", "ferroflash", "--example", "embed"])?;
     let library = artifacts(root, &["build", "--package", "ferroflash-cabi"])?;
     progress.finish_and_clear();
     let gpu_tests = tests.into_iter().filter(|(name, _)| name == "gpu");
     let library = library.into_iter().map(|(_, file)| ("libferroflash.so".to_owned(), file));
-    for (name, file) in program.into_iter().chain(gpu_tests).chain(library) {
+    for (name, file) in program.into_iter().chain(gpu_tests).chain(example).chain(library) {
         fs::copy(&file, pack.join(&name))?;
     }
     let scripts = ["tests/gpu", "bench"].map(|folder| fs::read_dir(root.join(folder)));
@@ -38,10 +40,7 @@ pub fn run(root: &Path) -> Result {
     if bytes > LIMIT {
         return Err(format!("{FOLDER} has {} MiB; at most {} fit", bytes >> 20, LIMIT >> 20).into());
     }
-    println!(
-        "{FOLDER}: {:.1} MiB; copy it to the GPU machine and run `./ferroflash verify` there",
-        bytes as f64 / 1048576.0
-    );
+    println!("{FOLDER}: {:.1} MiB; copy it to the GPU machine and run `./evidence.sh` there", bytes as f64 / 1048576.0);
     Ok(())
 }
 
