@@ -30,7 +30,8 @@ pub fn run(root: &Path) -> Result {
     for (name, file) in program.into_iter().chain(gpu_tests).chain(example).chain(library) {
         fs::copy(&file, pack.join(&name))?;
     }
-    let scripts = ["tests/gpu", "bench"].map(|folder| fs::read_dir(root.join(folder)));
+    // Both have a README: that of the folder is the one about such a machine.
+    let scripts = ["bench", "tests/gpu"].map(|folder| fs::read_dir(root.join(folder)));
     for entry in scripts.into_iter().flatten().flatten().flatten().filter(|entry| entry.path().is_file()) {
         fs::copy(entry.path(), pack.join(entry.file_name()))?;
     }

@@ -98,8 +98,8 @@ pub fn run(root: &Path) -> Result {
     elsewhere::check(&packages, &target.join("package"), if carries_cubins { &["cubins"] } else { &[] })
 }
 
-/// Puts the machine code that `cargo xtask build-cubin` made into the package, where it was made from this PTX, and says whether. Without it the feature
-/// `cubins` does not build from the package.
+/// Puts the machine code that `cargo xtask build-cubin` made into the package, where it was made from this PTX, and says whether. Without it
+/// the feature `cubins` does not build from the package.
 fn carry_cubins(root: &Path, stage: &Path) -> Result<bool> {
     let (made, ptx, carried) = (root.join("target/cubin"), stage.join("host/ptx"), stage.join("host/cubins"));
     for kernel in spec::kernels() {
