@@ -51,8 +51,8 @@ struct Metadata {
     packages: Vec<Package>,
 }
 
-/// Packages every published crate into `target/package-stage/target/<sources>/package` and builds each from its package: here, and as somebody who embeds it
-/// does.
+/// Packages every published crate into `target/package-stage/target/<sources>/package`, builds each from its package, and all of them as
+/// somebody does who embeds `ferroflash`.
 pub fn run(root: &Path) -> Result {
     let output = kernels::ptx(root, &Build::all())?;
     let stage = root.join("target/package-stage");

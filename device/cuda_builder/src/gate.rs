@@ -52,7 +52,7 @@ impl fmt::Display for Breach {
         match &self.rule {
             Rule::Unread { instructions } => write!(
                 f,
-                "its disassembly is not what this crate reads: {instructions} instructions and no EXIT; every kernel has one (is nvdisasm of another version?)"
+                "its disassembly is not understood: {instructions} instructions, but every kernel has an EXIT; try nvdisasm 13.2"
             ),
             Rule::LocalDepot => write!(f, "an array lies in local memory (__local_depot): index it by constants only"),
             Rule::Serialised(message) => write!(f, "wgmma is serialised: {message}"),
