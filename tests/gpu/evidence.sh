@@ -31,7 +31,7 @@ into() {
 step() {
     case $1 in
         gpu) run env FERROFLASH_REQUIRE_GPU=1 ./gpu ;;
-        embed) run ./embed ;;
+        embed) run ./embed; run ./cudarc ;;
         verify) into verify.json ./ferroflash verify --all-configs --json --device gpu ;;
         sanitize | agree) into "$1.json" ./ferroflash "$1" --json --device gpu ;;
         soak)

@@ -11,7 +11,7 @@ const FOLDER: &str = "gpu-pack";
 /// What a folder may weigh that is copied to a rented machine, in bytes.
 const LIMIT: u64 = 60 << 20;
 
-/// Builds the program, the C library (both with the kernels' PTX inside), the embedding example and the tests that want a GPU, and puts them beside
+/// Builds the program, the C library (both with the kernels' PTX inside), the embedding examples and the tests that want a GPU, and puts them beside
 /// the scripts.
 pub fn run(root: &Path) -> Result {
     let pack = root.join(FOLDER);
@@ -22,12 +22,13 @@ pub fn run(root: &Path) -> Result {
     let progress = spinner("building the program and the GPU tests");
     let program = artifacts(root, &["build", "--package", "ferroflash", "--bin", "ferroflash"])?;
     let tests = artifacts(root, &["test", "--no-run", "--package", "ferroflash", "--test", "gpu"])?;
-    let example = artifacts(root, &["build", "--package", "ferroflash", "--example", "embed"])?;
+    let embedding = ["--example", "embed", "--example", "cudarc", "--features", "cudarc"];
+    let examples = artifacts(root, &[&["build", "--package", "ferroflash"][..], &embedding].concat())?;
     let library = artifacts(root, &["build", "--package", "ferroflash-cabi"])?;
     progress.finish_and_clear();
     let gpu_tests = tests.into_iter().filter(|(name, _)| name == "gpu");
     let library = library.into_iter().map(|(_, file)| ("libferroflash.so".to_owned(), file));
-    for (name, file) in program.into_iter().chain(gpu_tests).chain(example).chain(library) {
+    for (name, file) in program.into_iter().chain(gpu_tests).chain(examples).chain(library) {
         fs::copy(&file, pack.join(&name))?;
     }
     // Both have a README: that of the folder is the one about such a machine.
