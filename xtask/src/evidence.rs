@@ -51,7 +51,8 @@ pub struct Pack {
     pub commit: String,
     /// Pieces by part; a part without any is missing.
     pub parts: BTreeMap<&'static str, Vec<Piece>>,
-    /// Plots.
+    /// Plots: pictures of data that is here.
+    #[serde(skip)]
     pub plots: Vec<Piece>,
 }
 
@@ -123,7 +124,20 @@ fn read(path: &Path) -> Result<Value> {
     let text = fs::read(path)?;
     let first = serde_json::Deserializer::from_slice(&text).into_iter().next();
     let named = |e: &dyn std::fmt::Display| format!("{}: {e}", path.display());
-    Ok(first.ok_or_else(|| named(&"it is empty"))?.map_err(|e| named(&e))?)
+    Ok(rounded(first.ok_or_else(|| named(&"it is empty"))?.map_err(|e| named(&e))?))
+}
+
+/// The same with six digits a number: more than anything was measured to, and a third of the bytes.
+fn rounded(value: Value) -> Value {
+    match value {
+        Value::Array(values) => values.into_iter().map(rounded).collect(),
+        Value::Object(fields) => fields.into_iter().map(|(name, value)| (name, rounded(value))).collect(),
+        Value::Number(number) if number.is_f64() => {
+            let six = number.as_f64().and_then(|x| format!("{x:.5e}").parse::<f64>().ok());
+            six.map_or(Value::Number(number), Value::from)
+        }
+        other => other,
+    }
 }
 
 fn walk(folder: &Path, files: &mut Vec<PathBuf>) -> Result {

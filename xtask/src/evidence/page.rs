@@ -71,8 +71,10 @@ fn piece(piece: &Piece, content: &str) -> String {
         true => String::new(),
         false => format!("<details><summary>Commands</summary><pre>{commands}</pre></details>"),
     };
+    let notes = [&piece.data["note"], &piece.run["note"]].into_iter().filter_map(Value::as_str);
+    let notes: String = notes.map(|note| format!("<p>{}</p>", escape(note))).collect();
     let (path, source) = (escape(&piece.path), source.join(", "));
-    format!("<article><h3>{path}</h3><p class=\"source\">{source}</p>{content}{commands}</article>")
+    format!("<article><h3>{path}</h3><p class=\"source\">{source}</p>{notes}{content}{commands}</article>")
 }
 
 /// A table in the making.
