@@ -5,24 +5,26 @@ use ferroflash::{Attention, Capabilities, SimDriver};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// How long problems are solved.
-const TIME: Duration = Duration::from_secs(40);
-/// Fewer would say that a case takes too long to find anything.
-const AT_LEAST: usize = 20;
+/// How long problems are solved: longer where nobody waits.
+fn time() -> Duration {
+    Duration::from_secs(if std::env::var_os("CI").is_some() { 40 } else { 12 })
+}
+/// Problems for each second; fewer would say that a case takes too long to find anything.
+const AT_LEAST: f64 = 0.5;
 
 #[test]
 fn random_problems_agree_with_the_reference() {
     let attention = Attention::new(SimDriver::new("l4").expect("a known card"));
     // Another seed each day, so that every run adds something; a failure names its case.
     let day = std::time::UNIX_EPOCH.elapsed().expect("after 1970").as_secs() / 86_400;
-    let (start, mut random, mut solved) = (Instant::now(), Random::new(day), 0);
-    while start.elapsed() < TIME {
+    let (start, time, mut random, mut solved) = (Instant::now(), time(), Random::new(day), 0);
+    while start.elapsed() < time {
         let fuzz = Fuzz::new(random.bits(), Limits::SIMULATOR, attention.capabilities());
         let failures = fuzz.run(&attention).unwrap_or_else(|e| panic!("{fuzz}: {e}"));
         assert!(failures.is_empty(), "{fuzz}: {failures:?}");
         solved += 1;
     }
-    assert!(solved >= AT_LEAST, "only {solved} problems in {TIME:?}");
+    assert!(f64::from(solved) >= AT_LEAST * time.as_secs_f64(), "only {solved} problems in {time:?}");
     println!("{solved} problems, seed {day}");
 }
 
