@@ -38,8 +38,6 @@ pub struct Evidence {
 pub struct Piece {
     /// Relative to docs/evidence.
     pub path: String,
-    /// Where, when, from which commit and by which commands it was made, where that is known.
-    pub run: Value,
     /// What it says; a plot's SVG as text.
     pub data: Value,
 }
@@ -49,11 +47,25 @@ pub struct Piece {
 pub struct Pack {
     /// The commit that this page was made from.
     pub commit: String,
+    /// Where, when, from which commit and by which commands the files of a folder were made, where that is known.
+    pub runs: BTreeMap<String, Value>,
     /// Pieces by part; a part without any is missing.
     pub parts: BTreeMap<&'static str, Vec<Piece>>,
     /// Plots: pictures of data that is here.
     #[serde(skip)]
     pub plots: Vec<Piece>,
+}
+
+impl Pack {
+    /// How a piece was made: null where that is not known.
+    pub fn run(&self, piece: &Piece) -> &Value {
+        self.runs.get(folder(&piece.path)).unwrap_or(&Value::Null)
+    }
+}
+
+/// The folder of a path relative to docs/evidence.
+fn folder(path: &str) -> &str {
+    path.rsplit_once('/').map_or("", |(folder, _)| folder)
 }
 
 /// Gathers docs/evidence/** into docs/evidence/index.html and evidence.json.
@@ -100,20 +112,20 @@ fn same_kernels(shown: &BTreeSet<&str>, table: &BTreeSet<&str>) -> Result {
 fn gather(root: &Path, folder: &Path) -> Result<Pack> {
     let mut git = Command::new("git");
     let commit = stdout(git.args(["rev-parse", "--short=12", "HEAD"]).current_dir(root))?.trim().to_owned();
-    let mut pack = Pack { commit, parts: BTreeMap::new(), plots: vec![] };
+    let mut pack = Pack { commit, runs: BTreeMap::new(), parts: BTreeMap::new(), plots: vec![] };
     let mut files = vec![];
     walk(folder, &mut files)?;
     files.sort();
     for file in files {
         let path = file.strip_prefix(folder)?.to_string_lossy().replace('\\', "/");
         let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let beside = file.with_file_name(RUN);
-        let run = if beside.exists() { read(&beside)? } else { Value::Null };
-        if name.ends_with(".svg") {
-            pack.plots.push(Piece { path, run, data: fs::read_to_string(&file)?.into() });
-        } else if name.ends_with(".json") && name != RUN && path != DATA {
+        if name == RUN {
+            pack.runs.insert(self::folder(&path).to_owned(), read(&file)?);
+        } else if name.ends_with(".svg") {
+            pack.plots.push(Piece { path, data: fs::read_to_string(&file)?.into() });
+        } else if name.ends_with(".json") && path != DATA {
             let part = parts::PARTS.iter().find(|part| name.starts_with(part.name)).map_or(parts::OTHER, |p| p.name);
-            pack.parts.entry(part).or_default().push(Piece { path, run, data: read(&file)? });
+            pack.parts.entry(part).or_default().push(Piece { path, data: read(&file)? });
         }
     }
     Ok(pack)
@@ -124,17 +136,20 @@ fn read(path: &Path) -> Result<Value> {
     let text = fs::read(path)?;
     let first = serde_json::Deserializer::from_slice(&text).into_iter().next();
     let named = |e: &dyn std::fmt::Display| format!("{}: {e}", path.display());
-    Ok(rounded(first.ok_or_else(|| named(&"it is empty"))?.map_err(|e| named(&e))?))
+    Ok(compact(first.ok_or_else(|| named(&"it is empty"))?.map_err(|e| named(&e))?))
 }
 
-/// The same with six digits a number: more than anything was measured to, and a third of the bytes.
-fn rounded(value: Value) -> Value {
+/// The same in fewer bytes: five digits a number, more than anything was measured to, and no fields that are null.
+fn compact(value: Value) -> Value {
     match value {
-        Value::Array(values) => values.into_iter().map(rounded).collect(),
-        Value::Object(fields) => fields.into_iter().map(|(name, value)| (name, rounded(value))).collect(),
+        Value::Array(values) => values.into_iter().map(compact).collect(),
+        Value::Object(fields) => {
+            let known = fields.into_iter().filter(|(_, value)| !value.is_null());
+            known.map(|(name, value)| (name, compact(value))).collect()
+        }
         Value::Number(number) if number.is_f64() => {
-            let six = number.as_f64().and_then(|x| format!("{x:.5e}").parse::<f64>().ok());
-            six.map_or(Value::Number(number), Value::from)
+            let five = number.as_f64().and_then(|x| format!("{x:.4e}").parse::<f64>().ok());
+            five.map_or(Value::Number(number), Value::from)
         }
         other => other,
     }
@@ -153,8 +168,7 @@ mod tests {
     use super::*;
 
     fn piece(path: &str, data: &str) -> Piece {
-        let run = serde_json::json!({"device": "NVIDIA <H200>", "commit": "abc", "commands": ["ferroflash verify"]});
-        Piece { path: path.into(), run, data: serde_json::from_str(data).expect("JSON") }
+        Piece { path: path.into(), data: serde_json::from_str(data).expect("JSON") }
     }
 
     #[test]
@@ -162,9 +176,11 @@ mod tests {
         let verify = r#"{"device": "NVIDIA H200", "passed": true, "seconds": 3.5, "kernels": [{"name": "a<b", "cases": 7, "worst_ratio": 0.5}],
             "headline": [{"name": "v3/2", "mask": "full", "cases": 2, "max_error": 0.0004, "failures": []}]}"#;
         let odd = r#"{"weather": ["fine", {"deep": null}], "n": 3}"#;
+        let run = serde_json::json!({"device": "NVIDIA <H200>", "commit": "abc", "commands": ["ferroflash verify"]});
         let parts = [("verify", piece("h200/verify.json", verify)), (parts::OTHER, piece("odd.json", odd))];
         let pack = Pack {
             commit: "0123".into(),
+            runs: ["h200", ""].into_iter().map(|folder| (folder.into(), run.clone())).collect(),
             parts: parts.into_iter().map(|(part, piece)| (part, vec![piece])).collect(),
             plots: vec![],
         };
@@ -210,7 +226,7 @@ mod tests {
             |part| pack.parts.get(part).map(|p: &Vec<Piece>| p.iter().map(|p| p.path.as_str()).collect::<Vec<_>>());
         assert_eq!(paths("soak"), Some(vec!["h200/soak.json"]));
         assert_eq!(paths("mutation"), Some(vec!["simulator/mutation-d64.json"]));
-        assert_eq!(pack.parts["soak"][0].run["device"], "H200");
+        assert_eq!(pack.run(&pack.parts["soak"][0])["device"], "H200");
         assert_eq!((pack.parts.len(), pack.plots.len()), (2, 1));
     }
 }

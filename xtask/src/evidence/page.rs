@@ -34,7 +34,7 @@ pub fn html(pack: &Pack) -> String {
                 let _ =
                     write!(body, "<p class=\"missing\">Missing. It is made by <code>{}</code></p>", escape(part.how));
             }
-            Some(pieces) => pieces.iter().for_each(|p| body.push_str(&piece(p, &(part.show)(&p.data)))),
+            Some(pieces) => pieces.iter().for_each(|p| body.push_str(&piece(pack, p, &(part.show)(&p.data)))),
         }
         body.push_str("</section>");
     }
@@ -44,13 +44,13 @@ pub fn html(pack: &Pack) -> String {
             let svg = plot.data.as_str().unwrap_or_default();
             // The file's own prolog has no place within a page.
             let svg = svg.find("<svg").map_or("", |at| &svg[at..]);
-            body.push_str(&piece(plot, &format!("<figure>{svg}</figure>")));
+            body.push_str(&piece(pack, plot, &format!("<figure>{svg}</figure>")));
         }
         body.push_str("</section>");
     }
     if let Some(others) = pack.parts.get(OTHER) {
         body.push_str("<section id=\"other\"><h2>More</h2>");
-        others.iter().for_each(|p| body.push_str(&piece(p, &generic(&p.data))));
+        others.iter().for_each(|p| body.push_str(&piece(pack, p, &generic(&p.data))));
         body.push_str("</section>");
     }
     format!(
@@ -60,18 +60,19 @@ pub fn html(pack: &Pack) -> String {
 }
 
 /// A file's content under its name, with where it is from.
-fn piece(piece: &Piece, content: &str) -> String {
-    let device = [&piece.data["device"], &piece.run["device"]].into_iter().find_map(Value::as_str);
-    let commit = piece.run["commit"].as_str();
-    let date = piece.run["date"].as_str();
+fn piece(pack: &Pack, piece: &Piece, content: &str) -> String {
+    let run = pack.run(piece);
+    let device = [&piece.data["device"], &run["device"]].into_iter().find_map(Value::as_str);
+    let commit = run["commit"].as_str();
+    let date = run["date"].as_str();
     let source: Vec<_> = [device, commit, date].into_iter().flatten().map(escape).collect();
-    let commands = piece.run["commands"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let commands = run["commands"].as_array().into_iter().flatten().filter_map(Value::as_str);
     let commands: String = commands.map(|command| escape(command) + "\n").collect();
     let commands = match commands.is_empty() {
         true => String::new(),
         false => format!("<details><summary>Commands</summary><pre>{commands}</pre></details>"),
     };
-    let notes = [&piece.data["note"], &piece.run["note"]].into_iter().filter_map(Value::as_str);
+    let notes = [&piece.data["note"], &run["note"]].into_iter().filter_map(Value::as_str);
     let notes: String = notes.map(|note| format!("<p>{}</p>", escape(note))).collect();
     let (path, source) = (escape(&piece.path), source.join(", "));
     format!("<article><h3>{path}</h3><p class=\"source\">{source}</p>{notes}{content}{commands}</article>")
