@@ -21,7 +21,6 @@
 use crate::{Attention, DType, Error, Forward, Mask, RawDriver, RawStream, TensorView, Workspace};
 use ::cudarc::driver::{
     CudaContext, CudaSlice, CudaStream, CudaView, CudaViewMut, DevicePtr, DevicePtrMut, DeviceRepr, DriverError,
-    SyncOnDrop,
 };
 use std::sync::Arc;
 
@@ -157,7 +156,8 @@ impl FlashAttention {
         let mut o = unsafe { stream.alloc::<T>(elements.max(1)) }.map_err(refused("alloc"))?;
 
         // The guards record, when they are dropped, that this stream has used the memory: after the launch.
-        let ([q_at, k_at, v_at], _inputs) = addresses([q.data, k.data, v.data], stream);
+        let ((q_at, _q), (k_at, _k), (v_at, _v)) =
+            (q.data.device_ptr(stream), k.data.device_ptr(stream), v.data.device_ptr(stream));
         let (o_at, output) = o.device_ptr_mut(stream);
         let view = TensorView::bshd(o_at, elements as u64, T::DTYPE, q.shape);
         let forward = Forward::new(q.view(q_at), k.view(k_at), v.view(v_at), view).mask(mask).scale(softmax_scale);
@@ -178,23 +178,6 @@ impl FlashAttention {
         drop(output);
         Ok(o)
     }
-}
-
-/// Where slices lie, and the guards of their use on `stream`.
-fn addresses<'a, T, const N: usize>(
-    slices: [&'a dyn Memory<T>; N],
-    stream: &'a CudaStream,
-) -> ([u64; N], [SyncOnDrop<'a>; N]) {
-    let mut addresses = [0; N];
-    let mut next = addresses.iter_mut();
-    let guards = slices.map(|slice| {
-        let (address, guard) = slice.device_ptr(stream);
-        if let Some(next) = next.next() {
-            *next = address;
-        }
-        guard
-    });
-    (addresses, guards)
 }
 
 /// `cudarc`'s error as one of this crate's.

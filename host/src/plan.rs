@@ -57,7 +57,7 @@ pub fn workspace_bytes(forward: &Forward<'_>, capabilities: &Capabilities, tunin
     let problem = validate::forward(&Forward { workspace: None, ..*forward })?;
     let (mask, _) = validate::mask(&problem);
     let choice = table::choose(&problem, mask, capabilities, forward.config, u64::MAX, tuning)?;
-    Ok(Split::of(&problem, choice.entry, capabilities)?.map_or(0, |split| split.workspace()))
+    Split::workspace_of(&problem, choice.entry, capabilities)
 }
 
 /// Checks `forward` and decides how it is launched on a device with these capabilities.

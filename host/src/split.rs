@@ -48,6 +48,14 @@ impl Split {
         }
     }
 
+    /// Bytes of the workspace that `entry` needs for a problem: 0 where it splits nothing.
+    ///
+    /// # Errors
+    /// Those of [`Split::of`].
+    pub fn workspace_of(p: &Problem, entry: &EntryInfo, capabilities: &Capabilities) -> Result<u64, Error> {
+        Ok(Self::of(p, entry, capabilities)?.map_or(0, |split| split.workspace()))
+    }
+
     /// Blocks for each tile.
     pub fn slices(&self) -> u32 {
         self.slices.get()

@@ -180,8 +180,7 @@ pub(crate) fn choose(
         });
         let choice = Choice { reason: MEASURED, ..measured? };
         // It was measured with a workspace; without one the table decides.
-        let needed = Split::of(p, choice.entry, capabilities)?.map_or(0, |split| split.workspace());
-        if needed <= workspace {
+        if Split::workspace_of(p, choice.entry, capabilities)? <= workspace {
             return Ok(choice);
         }
     }

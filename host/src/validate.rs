@@ -123,20 +123,20 @@ pub(crate) fn forward(f: &Forward<'_>) -> Result<Problem, Error> {
     let lse = f.lse.as_ref().map(|view| log_sum_exp(view, &p)).transpose()?;
     for (name, input) in names.into_iter().zip(inputs.into_iter().flatten()) {
         if output.overlaps(&input) {
-            return Err(overlap("o", name.address, &output, &input));
+            return Err(overlap(&O, name.address, &output, &input));
         }
         if let Some(lse) = lse.filter(|lse| lse.overlaps(&input)) {
-            return Err(overlap("lse", name.address, &lse, &input));
+            return Err(overlap(&LSE, name.address, &lse, &input));
         }
     }
     if let Some(lse) = lse.filter(|lse| lse.overlaps(&output)) {
-        return Err(overlap("lse", O.address, &lse, &output));
+        return Err(overlap(&LSE, O.address, &lse, &output));
     }
     let Some(workspace) = f.workspace.as_ref().map(memory).transpose()? else { return Ok(p) };
     let [q, k, v] = inputs;
     let tensors = [(Q.address, q), (K.address, k), (V.address, v), (O.address, Some(output)), (LSE.address, lse)];
     match tensors.into_iter().find_map(|(name, tensor)| Some((name, tensor.filter(|t| workspace.overlaps(t))?))) {
-        Some((name, tensor)) => Err(overlap("workspace", name, &workspace, &tensor)),
+        Some((name, tensor)) => Err(overlap(&WORKSPACE, name, &workspace, &tensor)),
         None => Ok(p),
     }
 }
@@ -153,6 +153,7 @@ fn memory(workspace: &Workspace) -> Result<Footprint, Error> {
 
 /// How errors name a tensor's parts.
 struct Names {
+    name: &'static str,
     address: &'static str,
     elements: &'static str,
     dtype: &'static str,
@@ -162,6 +163,7 @@ struct Names {
 macro_rules! names {
     ($($constant:ident $name:literal)*) => {
         $(const $constant: Names = Names {
+            name: $name,
             address: concat!($name, ".address"),
             elements: concat!($name, ".elements"),
             dtype: concat!($name, ".dtype"),
@@ -254,15 +256,10 @@ fn fits(name: &Names, footprint: &Footprint, elements: u64) -> Result<(), Error>
     }
 }
 
-fn overlap(output: &'static str, other: &'static str, a: &Footprint, b: &Footprint) -> Error {
+fn overlap(written: &Names, other: &'static str, a: &Footprint, b: &Footprint) -> Error {
     let range = |f: &Footprint| format!("{:#x}..{:#x}", f.base, f.base.saturating_add(f.span().unwrap_or(u64::MAX)));
-    let what = match output {
-        "o" => O.address,
-        "lse" => LSE.address,
-        _ => WORKSPACE.address,
-    };
-    let expected = format_args!("{output} must not overlap {other}, {}", range(b));
-    Error::invalid(what, range(a), expected)
+    let expected = format_args!("{} must not overlap {other}, {}", written.name, range(b));
+    Error::invalid(written.address, range(a), expected)
 }
 
 /// The mask as an entry's kind and as the kernel's window.

@@ -147,17 +147,13 @@ fn agree<D: Driver>(
     let failures: Vec<String> = tallies.iter().filter_map(Tally::failure).collect();
     let kernel_failures = kernels.iter().flat_map(|row| row.failures.iter().map(move |f| format!("{}: {f}", row.name)));
     let failures: Vec<String> = failures.into_iter().chain(kernel_failures).collect();
-    let ran = kernels.iter().filter(|row| row.skipped.is_none()).count();
-    let result = match failures.first() {
-        Some(first) => Err(Error::Wrong(format!("{} differences, the first: {first}", failures.len()))),
-        None if ran == 0 => Err(Error::Invalid("no kernel of these can run on this device".into())),
-        None => Ok(()),
-    };
+    let ran = kernels.iter().any(|row| row.skipped.is_none());
+    let result = Error::first_of("differences", failures.len(), failures.first(), ran, "this device");
     let report = Report {
         device: attention.capabilities().name.to_string(),
         simulator: simulator.capabilities().name.to_string(),
         seed: args.seed,
-        agree: failures.is_empty() && ran > 0,
+        agree: result.is_ok(),
         seconds: start.elapsed().as_secs_f64(),
         products: tallies,
         kernels,

@@ -1,4 +1,5 @@
 //! Errors of commands and their exit codes.
+use std::fmt::Display;
 use std::process::ExitCode;
 use thiserror::Error;
 
@@ -33,5 +34,20 @@ impl Error {
     /// The same for the process.
     pub(super) fn exit_code(&self) -> ExitCode {
         self.code().into()
+    }
+
+    /// What a command ends with that checks kernels: the first of what was `found`, `count` in all; else that none of them `ran`.
+    pub(super) fn first_of(
+        found: &str,
+        count: usize,
+        first: Option<impl Display>,
+        ran: bool,
+        device: impl Display,
+    ) -> Result<(), Self> {
+        match first {
+            Some(first) => Err(Error::Wrong(format!("{count} {found}, the first: {first}"))),
+            None if !ran => Err(Error::Invalid(format!("no kernel of these can run on {device}"))),
+            None => Ok(()),
+        }
     }
 }

@@ -37,6 +37,9 @@ impl ScoreOptions {
     }
 }
 
+/// The card that the simulator stands for where none is named.
+pub(super) const PROFILE: &str = "l4";
+
 /// Where attention is computed.
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct DeviceOptions {
@@ -51,7 +54,7 @@ pub(super) struct DeviceOptions {
 impl DeviceOptions {
     /// The card that the simulator stands for.
     pub(super) fn profile(&self) -> &str {
-        self.profile.as_deref().unwrap_or("l4")
+        self.profile.as_deref().unwrap_or(PROFILE)
     }
 
     /// What was asked for: a profile asks for the simulator.

@@ -1,6 +1,7 @@
 //! `ferroflash sanitize`: memory, races, initialisation and barriers of kernels, checked.
 use super::console::Console;
 use super::error::Error;
+use super::options::PROFILE;
 use crate::reference::{Case, Loaded, Reference, edges};
 use crate::{Attention, Capabilities, ENTRIES, EntryInfo, SimDriver};
 use clap::ValueEnum;
@@ -171,21 +172,17 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         }
         (Some(simulator), None) => table(&entries, simulator, console)?,
     };
-    let ran = kernels.iter().filter(|row| row.launches > 0).count();
+    let ran = kernels.iter().any(|row| row.launches > 0);
     let findings: usize = kernels.iter().map(|row| row.findings.len()).sum();
     let first = kernels.iter().find_map(|row| {
         let finding = row.findings.first()?;
         Some(format!("{}: {}: {}", row.name, finding.kind, finding.message))
     });
-    let result = match first {
-        Some(first) => Err(Error::Wrong(format!("{findings} findings, the first: {first}"))),
-        None if ran == 0 => Err(Error::Invalid(format!("no kernel of these can run on {device}"))),
-        None => Ok(()),
-    };
+    let result = Error::first_of("findings", findings, first, ran, &device);
     let report = Findings {
         device: device.clone(),
         schedules: simulator.map(|simulator| simulator.seeds),
-        clean: findings == 0 && ran > 0,
+        clean: result.is_ok(),
         seconds: start.elapsed().as_secs_f64(),
         kernels,
     };
@@ -202,7 +199,7 @@ struct Simulator<'a> {
 fn simulator<'a>(args: &'a Args, console: &Console) -> Result<Option<Simulator<'a>>, Error> {
     let own = [("--ptx", args.ptx.is_some()), ("--seeds", args.seeds.is_some()), ("--profile", args.profile.is_some())];
     let asked = own.into_iter().find(|(_, given)| *given);
-    let simulator = Simulator { profile: args.profile.as_deref().unwrap_or("l4"), seeds: args.seeds.unwrap_or(3) };
+    let simulator = Simulator { profile: args.profile.as_deref().unwrap_or(PROFILE), seeds: args.seeds.unwrap_or(3) };
     match (args.device, asked) {
         (Checker::Gpu, Some((option, _))) => Err(Error::Invalid(format!(
             "{option} is the simulator's; use --device sim, or leave it out: on the GPU compute-sanitizer checks the table's kernels once"

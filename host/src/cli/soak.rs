@@ -95,18 +95,14 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let first = kernels.iter().find_map(|row| Some(format!("{}: {}", row.name, row.failures.first()?)));
     let ran = kernels.iter().any(|row| row.skipped.is_none());
     let Args { launches, threads, streams, seed, .. } = args;
-    let result = match first {
-        Some(first) => Err(Error::Wrong(format!("{failures} failures, the first: {first}"))),
-        None if !ran => Err(Error::Invalid(format!("no kernel of these can run on {device}"))),
-        None => Ok(()),
-    };
+    let result = Error::first_of("failures", failures, first, ran, &device);
     let report = Report {
         device: device.to_string(),
         seed,
         launches_a_round: launches,
         threads,
         streams,
-        passed: failures == 0 && ran,
+        passed: result.is_ok(),
         seconds: start.elapsed().as_secs_f64(),
         kernels,
     };

@@ -126,18 +126,14 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let rows = || headline.iter().chain(&kernels);
     let failures: usize = rows().map(|row| row.failures.len()).sum();
     let first = rows().find_map(|row| Some(format!("{}: {}", row.name, row.failures.first()?)));
-    let ran = rows().filter(|row| row.skipped.is_none()).count();
-    let result = match first {
-        Some(first) => Err(Error::Wrong(format!("{failures} failures, the first: {first}"))),
-        None if ran == 0 => Err(Error::Invalid(format!("no kernel of these can run on {device}"))),
-        None => Ok(()),
-    };
+    let ran = rows().any(|row| row.skipped.is_none());
+    let result = Error::first_of("failures", failures, first, ran, &device);
     let report = Report {
         device: device.to_string(),
         seed: args.seed,
         grid: if args.quick { "quick" } else { "full" },
         soak_launches: args.soak,
-        passed: failures == 0 && ran > 0,
+        passed: result.is_ok(),
         seconds: start.elapsed().as_secs_f64(),
         kernels,
         headline,

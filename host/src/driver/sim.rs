@@ -155,12 +155,17 @@ impl Driver for SimDriver {
         let SimKernel { module, symbol, threads, smem_bytes } = kernel;
         let (dynamic_smem, smem_opt_in) = (*smem_bytes, *smem_bytes);
         let launch = Launch { grid, block: [*threads, 1, 1], dynamic_smem, smem_opt_in, registers: None, params };
-        let outcome = lock(&self.gpu).launch(module, symbol, &launch).map_err(|e| failed("simulated launch", e))?;
+        let mut gpu = lock(&self.gpu);
+        let covers = gpu.options_mut().coverage;
+        let outcome = gpu.launch(module, symbol, &launch).map_err(|e| failed("simulated launch", e))?;
+        drop(gpu);
         lock(&self.reports).extend(outcome.reports);
-        let mut all = lock(&self.coverage);
-        let (coverage, instructions) = all.entry(symbol.clone()).or_default();
-        coverage.merge(&outcome.coverage);
-        *instructions += outcome.instructions;
+        if covers {
+            let mut all = lock(&self.coverage);
+            let (coverage, instructions) = all.entry(symbol.clone()).or_default();
+            coverage.merge(&outcome.coverage);
+            *instructions += outcome.instructions;
+        }
         Ok(())
     }
 
