@@ -1,5 +1,6 @@
 """Shapes as tensors, what each contender does with them, and what is right."""
 import math
+import re
 import sys
 
 import torch
@@ -31,6 +32,7 @@ class Case:
         self.shape, self.inputs, self.layout = shape, inputs, layout
         self.dtype = shape.get("dtype", dtype)
         self.causal, self.window = shape["causal"], tuple(shape.get("window", (-1, -1)))
+        self.config = shape.get("config")
         for name in ("batch", "heads_q", "heads_k", "seqlen_q", "seqlen_k", "head_dim"):
             setattr(self, name, shape[name])
 
@@ -40,6 +42,7 @@ class Case:
         mask = "causal" if self.causal else f"window {self.window[0]},{self.window[1]}" if self.window != (-1, -1) else "full"
         rest = [self.dtype] + [word for word in (self.inputs, self.layout) if word not in ("normal", "bhsd")]
         rest += ["packed"] if self.shape.get("packed") else []
+        rest += [self.config] if self.config else []
         return f"B{self.batch} H{heads} S{rows} D{self.head_dim} {mask} {' '.join(rest)}"
 
     def bounds(self, rows):
@@ -80,12 +83,31 @@ class Case:
         return q, k, v
 
 
-def contenders(case, q, k, v, wanted, lse=True):
-    """{name: call}; each call returns O as (batch, heads, seqlen, head_dim). FlashAttention-2 writes an LSE always, so we do too."""
+def entry_shapes(base=None):
+    """One shape for each kernel of the table, or for each that the table of `base` has too."""
+    theirs = base.entries() if base else ferroflash.entries()
+    shapes = []
+    for name in ferroflash.entries():
+        found = re.match(r"fwd_(f16|bf16)_d(\d+)_(full|causal|local)_", name)
+        if found and name in theirs:
+            dtype, head_dim, mask = found.groups()
+            shape = {"batch": 4, "heads_q": 8, "heads_k": 8, "seqlen_q": 2048, "seqlen_k": 2048,
+                     "head_dim": int(head_dim), "causal": mask == "causal", "dtype": dtype, "config": name}
+            shapes.append({**shape, "window": (512, 0)} if mask == "local" else shape)
+    return shapes
 
-    def ours():
-        out = ferroflash.flash_attn_func_bhsd(q, k, v, causal=case.causal, window_size=case.window, return_lse=lse)
-        return out[0] if lse else out
+
+def contenders(case, q, k, v, wanted, lse=True, base=None):
+    """{name: call}; each call returns O as (batch, heads, seqlen, head_dim).
+
+    FlashAttention-2 writes an LSE always, so we do too. `base` is the front of another FerroFlash."""
+
+    def of(front):
+        def call():
+            out = front.flash_attn_func_bhsd(
+                q, k, v, causal=case.causal, window_size=case.window, return_lse=lse, config=case.config)
+            return out[0] if lse else out
+        return call
 
     def sdpa(backend):
         def call():
@@ -105,7 +127,7 @@ def contenders(case, q, k, v, wanted, lse=True):
 
     square = case.seqlen_q == case.seqlen_k
     plain = case.window == (-1, -1) and (square or not case.causal)
-    calls = {"ferroflash": ours, "fa2": sdpa(SDPBackend.FLASH_ATTENTION) if plain else fa2_kernel}
+    calls = {"ferroflash": of(ferroflash), "fa2": sdpa(SDPBackend.FLASH_ATTENTION) if plain else fa2_kernel}
     if plain:
         calls["cudnn"] = sdpa(SDPBackend.CUDNN_ATTENTION)
     elif square:
@@ -121,7 +143,8 @@ def contenders(case, q, k, v, wanted, lse=True):
             out = fa4(qc, kc, vc, causal=case.causal, window_size=(left, right))
             return (out[0] if isinstance(out, tuple) else out).transpose(1, 2)
         calls["fa4"] = fa4_call
-    return {name: call for name, call in calls.items() if name == "ferroflash" or name in wanted}
+    calls = {name: call for name, call in calls.items() if name == "ferroflash" or name in wanted}
+    return {**calls, "base": of(base)} if base else calls
 
 
 def _attend(case, q, k, v, b, h, rows, dtype):

@@ -5,6 +5,9 @@
 
 Needs PyTorch with Triton. Peers: SDPA's flash backend (FlashAttention-2), its cuDNN backend, FlashAttention-4 where it imports.
 
+    python3 compare.py --base ../before --peers                # ourselves of another commit, in its packed folder
+    python3 compare.py --base ../before --peers --entries      # every kernel by itself, instead of what is planned
+
   cold       triton.testing.do_bench, median: the L2 cache is flushed before each launch, CUDA events around it
   hot        CUDA graph of many launches, median per launch: launch cost hidden, caches warm
   sustained  0.5 s back to back, mean: what the card's power limit allows
@@ -14,6 +17,7 @@ own; a row's time is the median of its rounds. A ratio is the peer's time over o
 a wrong one ends the run with exit code 1 after everything is written.
 """
 import argparse
+import importlib.util
 import json
 import math
 import os
@@ -36,8 +40,22 @@ import report
 warnings.filterwarnings("ignore")
 HERE = os.path.dirname(os.path.abspath(__file__))
 # In gpu-pack they lie beside this file, in the repository where `ferroflash bench` embeds them.
-PACKED, EMBEDDED = os.path.join(HERE, "suites.json"), os.path.join(HERE, "..", "host", "src", "cli", "bench", "suites.json")
+PACKED, EMBEDDED = os.path.join(HERE, "suites.json"), os.path.join(HERE, "..", "host", "cli", "src", "bench", "suites.json")
 SUITES = PACKED if os.path.exists(PACKED) else EMBEDDED
+
+
+def front(folder):
+    """`ferroflash.py` of another packed folder, with the library beside it: a second FerroFlash in this process."""
+    spec = importlib.util.spec_from_file_location("ferroflash_base", os.path.join(folder, "ferroflash.py"))
+    module = importlib.util.module_from_spec(spec)
+    # It would name our library to the other one, too.
+    ours = os.environ.pop("FERROFLASH_LIBRARY", None)
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        if ours is not None:
+            os.environ["FERROFLASH_LIBRARY"] = ours
+    return module
 
 
 def clocks():
@@ -89,10 +107,10 @@ def timings(case, wanted):
     return {"auto": [auto], "both": ["cold", "hot"]}.get(wanted, [wanted])
 
 
-def run(suite, case, args, rng):
+def run(suite, case, args, rng, base):
     """Rows of one case."""
     q, k, v = case.tensors()
-    calls = cases.contenders(case, q, k, v, args.peers, lse=not args.no_lse)
+    calls = cases.contenders(case, q, k, v, args.peers, lse=not args.no_lse, base=base)
     verdicts, rows = {}, []
     for name, call in list(calls.items()):
         try:
@@ -102,7 +120,8 @@ def run(suite, case, args, rng):
                 raise
             print(f"{case.label()}: {name} is not available: {repr(reason)[:140]}", file=sys.stderr)
             del calls[name]
-    options = {"causal": case.causal, "window_size": case.window, "return_lse": True, "bhsd": True}
+    options = {"causal": case.causal, "window_size": case.window, "return_lse": True, "config": case.config,
+               "bhsd": True}
     launch, o, lse = ferroflash.prepare(q, k, v, **options)
     launch.enqueue()
     verdicts["ferroflash"] = cases.check(case, q, k, v, o, lse)
@@ -124,7 +143,7 @@ def run(suite, case, args, rng):
             rows.append({**row, **chosen} if name == "ferroflash" else row)
         line = "  ".join(f"{name} {statistics.median(t):.1f}" for name, t in times.items())
         bad = "" if verdicts["ferroflash"]["passed"] else "  WRONG " + json.dumps(verdicts["ferroflash"])
-        ahead = f"  x{statistics.median(times['fa2']) / ours:.2f}" if "fa2" in times else ""
+        ahead = "".join(f"  x{statistics.median(times[p]) / ours:.3f} of {p}" for p in ("fa2", "base") if p in times)
         print(f"{suite:9} {timing:9} {case.label():48} {line} us{ahead}{bad}", flush=True)
     return rows
 
@@ -168,6 +187,8 @@ def arguments():
     ap.add_argument("--dtypes", nargs="*", default=["f16"], choices=list(cases.DTYPES), help="for shapes that name none")
     ap.add_argument("--layout", default="bhsd", choices=["bhsd", "bshd"], help="how tensors lie in memory")
     ap.add_argument("--peers", nargs="*", default=["fa2", "fa2_causal", "cudnn", "fa4"])
+    ap.add_argument("--base", metavar="FOLDER", help="one more peer: the packed folder of another commit")
+    ap.add_argument("--entries", action="store_true", help="a shape for every kernel of the table, instead of suites")
     ap.add_argument("--timing", default="auto", choices=["auto", "cold", "hot", "both", "sustained"])
     ap.add_argument("--sustained", action="store_const", const="sustained", dest="timing", help="the same as --timing sustained")
     ap.add_argument("--growing", action="store_true", help="keys times 4, and times a ramp of 1 to 30, instead of normal keys")
@@ -185,15 +206,17 @@ def main():
     args = arguments()
     torch.manual_seed(args.seed)
     rng = random.Random(args.seed)
+    base = front(args.base) if args.base else None
     about = {
         "device": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": triton.__version__,
         "cudnn": torch.backends.cudnn.version(), "cuda": torch.version.cuda,
         "ferroflash": ferroflash.LIB.ferroflash_version().decode(), "fa4": cases.fa4 is not None,
+        "base": base and base.LIB.ferroflash_version().decode(),
         "command": shlex.join(sys.argv), "date": time.strftime("%Y-%m-%d %H:%M:%S %Z"), "clocks": {"before": clocks()},
     }
     print(json.dumps(about), flush=True)
     with open(args.suites) as file:
-        suites = json.load(file)
+        suites = {"entries": cases.entry_shapes(base)} if args.entries else json.load(file)
     rows, left_out, start = [], [], time.monotonic()
     for suite, shapes in suites.items():
         if args.only and suite not in args.only:
@@ -208,11 +231,14 @@ def main():
                     if time.monotonic() - start > args.seconds:
                         left_out.append(case.label())
                         continue
-                    rows += run(suite, case, args, rng)
+                    rows += run(suite, case, args, rng, base)
                     torch.cuda.empty_cache()
         about["clocks"][f"after {suite}"] = clocks()
     entries, gap = report.summary(rows), report.dtype_gap(rows)
     print("\n" + report.table(rows) + "\n\n" + report.summary_table(entries))
+    slower = report.slower(rows)
+    for label, ratio in slower.items():
+        print(f"slower than the base: {label}: x{ratio:.3f}")
     if gap:
         print(f"\nbf16 and f16 differ by at most {gap[0] * 100:.1f} % ({gap[1]})")
     overhead = None if args.no_overhead else host_overhead()
@@ -221,7 +247,8 @@ def main():
     wrong = [row["label"] for row in rows if row["peer"] == "ferroflash" and not row["check"]["passed"]]
     if args.out:
         with open(args.out, "w") as file:
-            json.dump({**about, "summary": entries, "bf16_gap": gap, "host_us": overhead, "wrong": wrong, "left_out": left_out, "rows": rows}, file, indent=1)
+            json.dump({**about, "summary": entries, "bf16_gap": gap, "host_us": overhead, "wrong": wrong,
+                       "slower": slower, "left_out": left_out, "rows": rows}, file, indent=1)
     if args.svg:
         with open(args.svg, "w") as file:
             file.write(report.svg(rows, f"Speed relative to FlashAttention-2, {about['device']}"))

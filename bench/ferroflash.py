@@ -15,7 +15,7 @@ import weakref
 import torch
 
 ABI_VERSION = 1
-FULL, CAUSAL, CAUSAL_TOP_LEFT, WINDOW = range(4)
+FULL, CAUSAL, WINDOW = 0, 1, 3
 DTYPES = {torch.float16: 0, torch.bfloat16: 1}
 
 
@@ -30,7 +30,7 @@ class Forward(ctypes.Structure):
         + [("lse_strides", ctypes.c_int64 * 2)]
         + [(name, ctypes.c_int32) for name in ("dtype", "mask", "window_left", "window_right")]
         + [("scale", ctypes.c_float), ("softcap", ctypes.c_float), ("config", ctypes.c_char_p)]
-        + [("workspace", ctypes.c_void_p), ("workspace_bytes", ctypes.c_uint64)]
+        + [("workspace", ctypes.c_void_p), ("workspace_bytes", ctypes.c_uint64), ("alignment", ctypes.c_int32)]
     )
 
 

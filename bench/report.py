@@ -2,9 +2,12 @@
 import math
 from html import escape
 
-COLOURS = {"ferroflash": "#c2410c", "fa2": "#94a3b8", "cudnn": "#4d7c0f", "fa4": "#1d4ed8", "fa2_causal": "#cbd5e1"}
+COLOURS = {"ferroflash": "#c2410c", "fa2": "#94a3b8", "cudnn": "#4d7c0f", "fa4": "#1d4ed8", "fa2_causal": "#cbd5e1",
+           "base": "#fdba74"}
 NAMES = {"ferroflash": "FerroFlash", "fa2": "FlashAttention-2", "cudnn": "cuDNN", "fa4": "FlashAttention-4",
-         "fa2_causal": "FA2, all causal"}
+         "fa2_causal": "FA2, all causal", "base": "the base"}
+# Differences below this are noise.
+NOISE = 0.02
 
 
 def groups(rows):
@@ -46,6 +49,12 @@ def summary(rows):
     names = ("suite", "inputs", "dtype", "timing", "peer")
     return [dict(zip(names, key), shapes=len(ratios), geomean=geomean([r for r, _ in ratios]), minimum=min(ratios)[0],
                  at=min(ratios)[1]) for key, ratios in found.items()]
+
+
+def slower(rows):
+    """{label: ratio} of what is slower than with the base by more than noise, the slowest first."""
+    found = {f'{row["label"]}, {row["timing"]}': row["ratio"] for row in rows if row["peer"] == "base"}
+    return {label: ratio for label, ratio in sorted(found.items(), key=lambda pair: pair[1]) if ratio < 1 - NOISE}
 
 
 def summary_table(entries):

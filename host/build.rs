@@ -1,9 +1,13 @@
 //! Gathers the kernels' PTX, compressed, into a table that the library includes. It comes from
 //!
-//! 1. the folder `FERROFLASH_PTX_DIR`, as `<symbol>.ptx`: for people who work on kernels; entries may be missing;
-//! 2. `ptx/` beside this file, as `<symbol>.ptx.deflate`: a published package, which needs no device compiler;
+//! 1. the folder `FERROFLASH_PTX_DIR`, as `<symbol>.ptx`: for people who work on kernels; entries may be
+//!    missing;
+//! 2. `ptx/` beside this file, as `<symbol>.ptx.deflate` and `<symbol>.lines.deflate`: a published package,
+//!    which needs no device compiler;
 //! 3. `../kernels-gpu`, compiled here: the workspace.
-use cuda_builder::{Contract, CudaBuilder};
+//!
+//! Source lines lie apart from code, and only who simulates (feature `sim`) carries them.
+use cuda_builder::CudaBuilder;
 use std::{env, error::Error, fmt::Write, fs, path::Path, path::PathBuf};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -21,29 +25,37 @@ fn main() -> Result<()> {
     } else if kernels.is_dir() {
         built(&kernels, &out)?
     } else {
-        return Err("no PTX: neither ptx/ nor ../kernels-gpu is here, and FERROFLASH_PTX_DIR is not set".into());
+        return Err(
+            "no PTX: neither ptx/ nor ../kernels-gpu is here, and FERROFLASH_PTX_DIR is not set".into()
+        );
     };
-    let mut table = String::from("/// `(symbol, deflated PTX)`.\nstatic TABLE: &[(&str, &[u8])] = &[\n");
-    for (symbol, file) in &files {
-        writeln!(table, "    ({symbol:?}, include_bytes!({file:?})),")?;
+    let mut table = String::from(
+        "/// `(symbol, deflated PTX, its deflated source lines)`.\n\
+         static TABLE: &[(&str, &[u8], &[u8])] = &[\n",
+    );
+    let simulates = env::var_os("CARGO_FEATURE_SIM").is_some();
+    for Kernel { symbol, ptx, lines } in &files {
+        let lines = if simulates { format!("include_bytes!({lines:?})") } else { "&[]".into() };
+        writeln!(table, "    ({symbol:?}, include_bytes!({ptx:?}), {lines}),")?;
     }
     table.push_str("];\n");
     fs::write(out.join("ptx_table.rs"), table)?;
     if env::var_os("CARGO_FEATURE_CUBINS").is_some() { cubins(&package, &files, &out) } else { Ok(()) }
 }
 
-/// Gathers machine code for the entries in `files`, from `cubins/` beside this file (a published package), or else from what
-/// `cargo xtask build-cubin` made, in `FERROFLASH_CUBIN_DIR` or `../target/cubin`.
-fn cubins(package: &Path, files: &Files, out: &Path) -> Result<()> {
+/// Gathers machine code for the entries in `files`, from `cubins/` beside this file (a published package), or
+/// else from what `cargo xtask build-cubin` made, in `FERROFLASH_CUBIN_DIR` or `../target/cubin`.
+fn cubins(package: &Path, files: &[Kernel], out: &Path) -> Result<()> {
     println!("cargo::rerun-if-env-changed=FERROFLASH_CUBIN_DIR");
     let (packaged, built) = (package.join("cubins"), package.join("../target/cubin"));
     let given = env::var_os("FERROFLASH_CUBIN_DIR").map(PathBuf::from);
     let is_package = given.is_none() && packaged.is_dir();
     let folder = given.unwrap_or(if is_package { packaged } else { built });
     println!("cargo::rerun-if-changed={}", folder.display());
-    let mut table =
-        String::from("/// `(symbol, architecture, deflated cubin)`.\nstatic CUBINS: &[(&str, u32, &[u8])] = &[\n");
-    for (symbol, ptx) in files {
+    let mut table = String::from(
+        "/// `(symbol, architecture, deflated cubin)`.\nstatic CUBINS: &[(&str, u32, &[u8])] = &[\n",
+    );
+    for Kernel { symbol, ptx, .. } in files {
         // A package was made in one go, and may leave a generation out.
         if !is_package {
             let theirs = fs::read(folder.join("ptx").join(format!("{symbol}.ptx.deflate")));
@@ -64,18 +76,41 @@ fn cubins(package: &Path, files: &Files, out: &Path) -> Result<()> {
 }
 
 fn missing(folder: &Path, symbol: &str, why: &dyn std::fmt::Display) -> Box<dyn Error> {
-    format!("feature cubins: {symbol} in {}: {why}; `cargo xtask build-cubin` makes it", folder.display()).into()
+    format!("feature cubins: {symbol} in {}: {why}; `cargo xtask build-cubin` makes it", folder.display())
+        .into()
 }
 
-type Files = Vec<(&'static str, PathBuf)>;
+/// Where a kernel's deflated parts lie.
+struct Kernel {
+    symbol: &'static str,
+    ptx: PathBuf,
+    lines: PathBuf,
+}
 
-fn given(folder: &Path, out: &Path) -> Result<Files> {
-    let mut files = Files::new();
+impl Kernel {
+    fn below(folder: &Path, symbol: &'static str) -> Self {
+        let [ptx, lines] = ["ptx", "lines"].map(|part| folder.join(format!("{symbol}.{part}.deflate")));
+        Self { symbol, ptx, lines }
+    }
+
+    /// Writes the parts of PTX text.
+    fn written(folder: &Path, symbol: &'static str, text: &str) -> Result<Self> {
+        let kernel = Self::below(folder, symbol);
+        let (code, lines) = cuda_builder::lines::split(text);
+        for (part, file) in [(code, &kernel.ptx), (lines, &kernel.lines)] {
+            fs::write(file, miniz_oxide::deflate::compress_to_vec(part.as_bytes(), 9))?;
+        }
+        Ok(kernel)
+    }
+}
+
+fn given(folder: &Path, out: &Path) -> Result<Vec<Kernel>> {
+    let mut files = Vec::new();
     for symbol in spec::kernels().map(|kernel| kernel.symbol) {
         let source = folder.join(symbol).with_extension("ptx");
         println!("cargo::rerun-if-changed={}", source.display());
         if let Ok(text) = fs::read_to_string(&source) {
-            files.push((symbol, deflate(symbol, &text, out)?));
+            files.push(Kernel::written(out, symbol, &text)?);
         }
     }
     let all = spec::kernels().count();
@@ -86,29 +121,28 @@ fn given(folder: &Path, out: &Path) -> Result<Files> {
     Ok(files)
 }
 
-fn carried(folder: &Path) -> Result<Files> {
+fn carried(folder: &Path) -> Result<Vec<Kernel>> {
     println!("cargo::rerun-if-changed={}", folder.display());
-    let file = |symbol: &'static str| {
-        let file = folder.join(format!("{symbol}.ptx.deflate"));
-        if file.is_file() { Ok((symbol, file)) } else { Err(format!("{} is missing", file.display()).into()) }
+    let kernel = |symbol: &'static str| {
+        let kernel = Kernel::below(folder, symbol);
+        if let Some(missing) = [&kernel.ptx, &kernel.lines].into_iter().find(|file| !file.is_file()) {
+            return Err(format!("{} is missing", missing.display()).into());
+        }
+        Ok(kernel)
     };
-    spec::kernels().map(|kernel| file(kernel.symbol)).collect()
+    spec::kernels().map(|entry| kernel(entry.symbol)).collect()
 }
 
-fn built(kernels: &Path, out: &Path) -> Result<Files> {
-    let contract = |kernel: spec::KernelInfo| {
-        Contract::new(kernel.symbol, kernel.threads)
-            .min_blocks_per_sm(kernel.min_blocks_per_sm)
-            .smem_bytes(kernel.smem_bytes)
-    };
-    let output = CudaBuilder::new(kernels).entries(spec::kernels().map(contract)).build()?;
+fn built(kernels: &Path, out: &Path) -> Result<Vec<Kernel>> {
+    let lineage = env::var_os("CARGO_FEATURE_LINEAGE").map(|_| "lineage");
+    let output = CudaBuilder::new(kernels).entries(spec::kernels()).features(lineage).build();
+    let output = output.map_err(|error| match error {
+        cuda_builder::Error::NoDeviceCompiler { .. } => {
+            format!("{error}\nIn FerroFlash's workspace, `cargo xtask setup` brings one")
+        }
+        _ => error.to_string(),
+    })?;
     output.emit_rerun_if_changed();
     let pairs = spec::kernels().zip(&output.modules);
-    pairs.map(|(kernel, module)| Ok((kernel.symbol, deflate(kernel.symbol, &module.text, out)?))).collect()
-}
-
-fn deflate(symbol: &str, text: &str, out: &Path) -> Result<PathBuf> {
-    let file = out.join(format!("{symbol}.ptx.deflate"));
-    fs::write(&file, miniz_oxide::deflate::compress_to_vec(text.as_bytes(), 9))?;
-    Ok(file)
+    pairs.map(|(kernel, module)| Kernel::written(out, kernel.symbol, &module.text)).collect()
 }

@@ -11,7 +11,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let stream = Stream::new(StreamFlags::NON_BLOCKING, None)?;
     let attention = Attention::new(CustDriver::with_context(&context)?);
 
-    // One batch of 1000 positions, 8 query heads on 2 key heads, head dim 64, every element 1.0: so is every output.
+    // One batch of 1000 positions, 8 query heads on 2 key heads, head dim 64, every element 1.0: so is every
+    // output.
     let (shape, kv_shape) = ([1, 1000, 8, 64], [1, 1000, 2, 64]);
     const ONE: u16 = 0x3c00;
     let q = DeviceBuffer::from_slice(&vec![ONE; 1000 * 8 * 64])?;
@@ -25,7 +26,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let forward = Forward::new(view(&q, shape), view(&k, kv_shape), view(&v, kv_shape), view(&o, shape));
     let forward = forward.mask(Mask::Causal);
     let plan = attention.plan(&forward)?;
-    println!("{} on {:?} blocks: {}", plan.entry.symbol, plan.grid, plan.reason);
+    println!("{} on {:?} blocks: {}", plan.contract().symbol, plan.grid(), plan.reason());
     // SAFETY: the buffers live until the stream has been waited for, and nothing else uses them.
     unsafe { attention.launch(&plan, &forward, &stream)? };
     stream.synchronize()?;

@@ -1,5 +1,6 @@
 //! What a device can hold: all that planning knows of it.
-use spec::EntryInfo;
+use crate::Error;
+use spec::Contract;
 use std::borrow::Cow;
 
 /// A device's limits. [`Capabilities::PROFILES`] has those of common cards, for planning without one.
@@ -24,13 +25,19 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
-    /// Common cards by name: `l4`, `a100`, `h100`, `h200`, `rtx4090`.
+    /// Common cards by name: `l4`, `a100`, `h100`, `h200`, `rtx4090`, `b200`, `rtx5090`, `l40s`, `a10`,
+    /// `orin`.
     pub const PROFILES: &[(&'static str, Capabilities)] = &[
         ("l4", card("NVIDIA L4", (8, 9), 58, [99, 100], 48 << 20, 24)),
         ("a100", card("NVIDIA A100-SXM4-80GB", (8, 0), 108, [163, 164], 40 << 20, 80)),
         ("h100", card("NVIDIA H100 80GB HBM3", (9, 0), 132, [227, 228], 50 << 20, 80)),
         ("h200", card("NVIDIA H200", (9, 0), 132, [227, 228], 60 << 20, 141)),
         ("rtx4090", card("NVIDIA GeForce RTX 4090", (8, 9), 128, [99, 100], 72 << 20, 24)),
+        ("b200", card("NVIDIA B200", (10, 0), 148, [227, 228], 126 << 20, 180)),
+        ("rtx5090", card("NVIDIA GeForce RTX 5090", (12, 0), 170, [99, 100], 96 << 20, 32)),
+        ("l40s", card("NVIDIA L40S", (8, 9), 142, [99, 100], 96 << 20, 48)),
+        ("a10", card("NVIDIA A10", (8, 6), 72, [99, 100], 6 << 20, 24)),
+        ("orin", card("Jetson AGX Orin 64GB", (8, 7), 16, [163, 164], 4 << 20, 64)),
     ];
 
     /// A common card by its name in [`Capabilities::PROFILES`].
@@ -46,27 +53,50 @@ impl Capabilities {
     /// Threads that an SM holds at once.
     pub const fn threads_per_sm(&self) -> u32 {
         match self.arch() {
-            86 | 87 | 89 | 120 | 121 => 1536,
+            86 | 87 | 89 | 110 | 120 | 121 => 1536,
             75 => 1024,
             _ => 2048,
         }
     }
 
-    /// Blocks of an entry that an SM holds at once for certain: as many as its shared memory, its threads and its registers allow, where
-    /// a thread has 255 of them or what the entry's `.minnctapersm` makes ptxas leave it.
-    pub const fn blocks_per_sm(&self, entry: &EntryInfo) -> u32 {
+    /// Blocks of a kernel that an SM holds at once for certain: as many as its shared memory, its threads and
+    /// its registers allow, where a thread has 255 of them or what the kernel's `.minnctapersm` makes
+    /// ptxas leave it.
+    pub const fn blocks_per_sm(&self, kernel: &Contract) -> u32 {
         // The driver keeps 1 KiB of every block's shared memory for itself.
-        let by_smem = self.smem_per_sm / (entry.smem_bytes + 1024);
-        let by_threads = self.threads_per_sm() / entry.threads;
-        let mut by_registers = self.registers_per_sm / (entry.threads * 256);
-        if by_registers < entry.min_blocks_per_sm {
-            by_registers = entry.min_blocks_per_sm;
+        let by_smem = self.smem_per_sm / (kernel.smem_bytes + 1024);
+        let by_threads = self.threads_per_sm() / kernel.threads;
+        let mut by_registers = self.registers_per_sm / (kernel.threads * 256);
+        if by_registers < kernel.min_blocks_per_sm {
+            by_registers = kernel.min_blocks_per_sm;
         }
         let mut blocks = if by_smem < by_registers { by_smem } else { by_registers };
         if by_threads < blocks {
             blocks = by_threads;
         }
         if blocks == 0 { 1 } else { blocks }
+    }
+
+    /// Whether the device can run a kernel: its generation, and its shared memory.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] names what the kernel needs.
+    pub fn runs(&self, kernel: &Contract) -> Result<(), Error> {
+        let feature = format_args!("{} on {}", kernel.symbol, self.name);
+        if !kernel.target.runs_on(self.arch()) {
+            let (major, minor) = self.compute_capability;
+            let target = kernel.target;
+            let reason =
+                format_args!("it is code {target}, the device has compute capability {major}.{minor}");
+            return Err(Error::unsupported(feature, reason));
+        }
+        let (needed, limit) = (kernel.smem_bytes, self.smem_per_block);
+        if needed > limit {
+            let reason =
+                format_args!("it needs {needed} bytes of shared memory a block, the device has {limit}");
+            return Err(Error::unsupported(feature, reason));
+        }
+        Ok(())
     }
 }
 
@@ -88,5 +118,32 @@ const fn card(
         registers_per_sm: 65_536,
         l2_bytes,
         memory_bytes: memory_gib << 30,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use spec::Target;
+
+    #[test]
+    fn code_for_one_generation_runs_on_that_one_alone() {
+        let planted = Contract::new("wgmma", 128).target(Target::Exactly(90)).smem_bytes(200 << 10);
+        let check = |card: &str, refusal: &str| {
+            let runs = Capabilities::profile(card).expect("a known card").runs(&planted);
+            assert_eq!(runs.is_ok(), refusal.is_empty(), "{card}");
+            assert!(runs.err().is_none_or(|e| e.to_string().contains(refusal)), "{card}");
+        };
+        check("h200", "");
+        check("b200", "exactly sm_90a, the device has compute capability 10.0");
+        check("rtx5090", "exactly sm_90a, the device has compute capability 12.0");
+        check("a100", "exactly sm_90a, the device has compute capability 8.0");
+    }
+
+    #[test]
+    fn no_kernel_is_larger_than_the_shared_memory() {
+        let large = Contract::new("large", 128).smem_bytes(100 << 10);
+        let refused = Capabilities::profile("l4").expect("a known card").runs(&large).expect_err("99 KiB");
+        assert!(refused.to_string().contains("102400 bytes"), "{refused}");
     }
 }

@@ -1,6 +1,7 @@
 //! Which bytes a view touches, and whether two views touch the same.
 
-/// The bytes of a view: `base + sum(index * stride) + 0..unit`, each index below its extent. Strides are bytes, none negative.
+/// The bytes of a view: `base + sum(index * stride) + 0..unit`, each index below its extent. Strides are
+/// bytes, none negative.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Footprint {
     pub base: u64,
@@ -13,13 +14,14 @@ pub(crate) struct Footprint {
 impl Footprint {
     /// Bytes from the first to one past the last; `None` above 2^64.
     pub fn span(&self) -> Option<u64> {
-        self.dims
-            .iter()
-            .try_fold(self.unit, |sum, &(extent, stride)| sum.checked_add(extent.checked_sub(1)?.checked_mul(stride)?))
+        self.dims.iter().try_fold(self.unit, |sum, &(extent, stride)| {
+            sum.checked_add(extent.checked_sub(1)?.checked_mul(stride)?)
+        })
     }
 
-    /// True where two indices may name one byte. Exact where every stride spans all smaller ones, which holds for every layout that
-    /// comes from a contiguous buffer by slicing and transposing; other layouts count as overlapping.
+    /// True where two indices may name one byte. Exact where every stride spans all smaller ones, which holds
+    /// for every layout that comes from a contiguous buffer by slicing and transposing; other layouts
+    /// count as overlapping.
     pub fn overlaps_itself(&self) -> bool {
         let mut dims = self.dims;
         dims.sort_unstable_by_key(|&(_, stride)| stride);
@@ -31,8 +33,9 @@ impl Footprint {
         })
     }
 
-    /// True unless it can be shown that `self` and `other` share no byte: their ranges lie apart, or they interleave with a period that
-    /// all larger strides of both are multiples of (parts of one packed buffer).
+    /// True unless it can be shown that `self` and `other` share no byte: their ranges lie apart, or they
+    /// interleave with a period that all larger strides of both are multiples of (parts of one packed
+    /// buffer).
     pub fn overlaps(&self, other: &Footprint) -> bool {
         let (Some(span), Some(other_span)) = (self.span(), other.span()) else { return true };
         let apart = |a: u64, span: u64, b: u64| a.checked_add(span).is_some_and(|end| end <= b);
@@ -43,9 +46,11 @@ impl Footprint {
         !cuts.into_iter().any(|&(_, cut)| self.interleaves(other, cut))
     }
 
-    /// With strides of `cut` bytes and more taken as one lattice of period `p`: true if what lies within a period is disjoint.
+    /// With strides of `cut` bytes and more taken as one lattice of period `p`: true if what lies within a
+    /// period is disjoint.
     fn interleaves(&self, other: &Footprint, cut: u64) -> bool {
-        let (Some((inner, period)), Some((other_inner, other_period))) = (self.split(cut), other.split(cut)) else {
+        let (Some((inner, period)), Some((other_inner, other_period))) = (self.split(cut), other.split(cut))
+        else {
             return false;
         };
         let p = gcd(period, other_period);
@@ -118,11 +123,16 @@ mod tests {
             proptest::prop_assert_eq!(a.span(), bytes_a.iter().max().map(|last| last + 1 - bases.0));
         }
 
-        /// Parts of a packed buffer `[batch][seqlen][parts][head_dim]` are known to be disjoint, and each to be free of overlap.
+        /// Parts of a packed buffer `[batch][seqlen][parts][head_dim]` are known to be disjoint, and each to
+        /// be free of overlap.
         #[test]
-        fn knows_packed_parts_to_be_disjoint(b in 1u64..4, s in 1u64..4, parts in proptest::array::uniform2(1u64..4), d in 1u64..5) {
+        fn knows_packed_parts_to_be_disjoint(
+            b in 1u64..4, s in 1u64..4, parts in proptest::array::uniform2(1u64..4), d in 1u64..5,
+        ) {
             let row = (parts[0] + parts[1]) * d * 2;
-            let part = |first: u64, heads: u64| footprint(first * d * 2, [(b, s * row), (s, row), (heads, d * 2), (d, 2)]);
+            let part = |first: u64, heads: u64| {
+                footprint(first * d * 2, [(b, s * row), (s, row), (heads, d * 2), (d, 2)])
+            };
             let (x, y) = (part(0, parts[0]), part(parts[0], parts[1]));
             proptest::prop_assert!(!x.overlaps(&y) && !x.overlaps_itself() && !y.overlaps_itself());
         }

@@ -1,10 +1,10 @@
 //! What is asked for: [`Forward`] with its tensors, [`Problem`] without them.
-use crate::{DType, LseView, TensorView, Workspace};
+use crate::{DType, LseView, MaskKind, TensorView, Workspace};
 
 /// Which keys a query sees.
 ///
-/// By default the last query is aligned with the last key (bottom-right, FlashAttention's rule): query `i` stands at key
-/// `i + seqlen_k - seqlen_q`. A row that sees no key gives 0, and `-inf` as its log-sum-exp.
+/// By default the last query is aligned with the last key (bottom-right, FlashAttention's rule): query `i`
+/// stands at key `i + seqlen_k - seqlen_q`. A row that sees no key gives 0, and `-inf` as its log-sum-exp.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Mask {
     /// All keys.
@@ -12,10 +12,8 @@ pub enum Mask {
     Full,
     /// Keys up to the query's own position.
     Causal,
-    /// The same with query 0 at key 0 (PyTorch's `is_causal`). Equal to [`Mask::Causal`] where `seqlen_q == seqlen_k`.
-    CausalTopLeft,
-    /// Keys from `left` before the query's position to `right` behind it, both inclusive; `None` is unbounded.
-    /// `Window { left: None, right: Some(0) }` is causal.
+    /// Keys from `left` before the query's position to `right` behind it, both inclusive; `None` is
+    /// unbounded. `Window { left: None, right: Some(0) }` is causal.
     Window {
         /// Keys before the query's position.
         left: Option<u32>,
@@ -34,7 +32,8 @@ pub enum Alignment {
     TopLeft,
 }
 
-/// A problem without its tensors: what planning and [`crate::supports`] look at.
+/// A problem without its tensors: what planning and [`crate::supports`] look at. Fields will be added: begin
+/// with [`Problem::new`], `Problem { mask: Mask::Causal, ..Problem::new(..) }`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Problem {
     /// Element type of Q, K, V and O.
@@ -62,7 +61,8 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// Full attention with as many key heads as query heads, and as many keys as queries; change what differs.
+    /// Full attention with as many key heads as query heads, and as many keys as queries; change what
+    /// differs.
     pub const fn new(dtype: DType, batch: usize, seqlen: usize, heads: usize, head_dim: usize) -> Self {
         Problem {
             dtype,
@@ -83,12 +83,49 @@ impl Problem {
     pub fn scale(&self) -> f32 {
         self.scale.unwrap_or_else(|| 1.0 / (self.head_dim as f32).sqrt())
     }
+
+    /// The mask that an entry must have to solve it without looking at needless columns.
+    pub fn mask_kind(&self) -> MaskKind {
+        crate::validate::mask(self).0
+    }
+}
+
+impl std::fmt::Display for Problem {
+    /// `f16 batch 1, heads 4/1, seqlen 17/64, head_dim 64, causal top-left, softcap 30`: sizes of Q / sizes
+    /// of K.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Problem { dtype, batch, seqlen_q, seqlen_k, heads_q, heads_k, head_dim, .. } = self;
+        let dtype = dtype.name();
+        write!(
+            f,
+            "{dtype} batch {batch}, heads {heads_q}/{heads_k}, seqlen {seqlen_q}/{seqlen_k}, head_dim \
+             {head_dim}, "
+        )?;
+        let side = |side: Option<u32>| side.map_or("-1".into(), |n| n.to_string());
+        match self.mask {
+            Mask::Full => write!(f, "full")?,
+            Mask::Causal => write!(f, "causal")?,
+            Mask::Window { left, right } => write!(f, "window {},{}", side(left), side(right))?,
+        }
+        if self.alignment == Alignment::TopLeft {
+            write!(f, " top-left")?;
+        }
+        if let Some(scale) = self.scale {
+            write!(f, ", scale {scale}")?;
+        }
+        match self.softcap {
+            Some(softcap) => write!(f, ", softcap {softcap}"),
+            None => Ok(()),
+        }
+    }
 }
 
 /// One forward attention: `o = softmax(mask(softcap(scale * q k^T))) v`, accumulated in f32.
 ///
-/// Shapes are `[batch, seqlen, heads, head_dim]`: `q` and `o` with `seqlen_q` and `heads_q`, `k` and `v` with `seqlen_k` and `heads_k`.
+/// Shapes are `[batch, seqlen, heads, head_dim]`: `q` and `o` with `seqlen_q` and `heads_q`, `k` and `v` with
+/// `seqlen_k` and `heads_k`.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[must_use = "a description of a launch does nothing by itself; plan and launch it"]
 pub struct Forward<'a> {
     /// Queries.
     pub q: TensorView,
@@ -108,9 +145,10 @@ pub struct Forward<'a> {
     pub softcap: Option<f32>,
     /// Where the log-sum-exp of each row goes.
     pub lse: Option<LseView>,
-    /// Memory for kernels that share a tile's keys between blocks; without it the planner takes none of these.
+    /// Memory for kernels that share a tile's keys between blocks; without it the planner takes none of
+    /// these.
     pub workspace: Option<Workspace>,
-    /// The entry to run, by its name or by one of [`crate::lineage`], instead of the planner's choice.
+    /// The entry to run, by its name or by one of the lineage's, instead of the planner's choice.
     pub config: Option<&'a str>,
 }
 
@@ -118,7 +156,19 @@ impl<'a> Forward<'a> {
     /// Full attention with a scale of `1 / sqrt(head_dim)`.
     pub const fn new(q: TensorView, k: TensorView, v: TensorView, o: TensorView) -> Self {
         let (mask, alignment) = (Mask::Full, Alignment::BottomRight);
-        Forward { q, k, v, o, mask, alignment, scale: None, softcap: None, lse: None, workspace: None, config: None }
+        Forward {
+            q,
+            k,
+            v,
+            o,
+            mask,
+            alignment,
+            scale: None,
+            softcap: None,
+            lse: None,
+            workspace: None,
+            config: None,
+        }
     }
 
     /// Which keys a query sees.
@@ -151,14 +201,15 @@ impl<'a> Forward<'a> {
         self
     }
 
-    /// Let the launch use this memory, which overlaps no tensor: few queries on many keys then keep the whole card busy.
-    /// [`crate::workspace_bytes`] says how much helps.
+    /// Let the launch use this memory, which overlaps no tensor: few queries on many keys then keep the whole
+    /// card busy. [`crate::Plan::workspace_bytes`] says how much a plan needs.
     pub const fn workspace(mut self, workspace: Workspace) -> Self {
         self.workspace = Some(workspace);
         self
     }
 
-    /// Run this entry (a name of [`crate::ENTRIES`] or of [`crate::lineage`]) instead of the planner's choice.
+    /// Run this entry (a name of [`crate::ENTRIES`] or of the lineage) instead of the planner's
+    /// choice.
     pub const fn config(mut self, entry: &'a str) -> Self {
         self.config = Some(entry);
         self

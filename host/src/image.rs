@@ -1,5 +1,6 @@
-//! What a kernel is loaded from: machine code for exactly this device, where this build carries it (feature `cubins`), else PTX.
-use crate::{Driver, Error, LaunchContract, ptx};
+//! What a kernel is loaded from: machine code for exactly this device, where this build carries it (feature
+//! `cubins`), else PTX.
+use crate::{Contract, Driver, Error, ptx};
 
 #[cfg(feature = "cubins")]
 include!(concat!(env!("OUT_DIR"), "/cubin_table.rs"));
@@ -7,19 +8,20 @@ include!(concat!(env!("OUT_DIR"), "/cubin_table.rs"));
 static CUBINS: &[(&str, u32, &[u8])] = &[];
 
 /// Loads a kernel.
-pub(crate) fn load<D: Driver>(driver: &D, contract: LaunchContract<'_>) -> Result<D::Kernel, Error> {
+pub(crate) fn load<D: Driver>(driver: &D, contract: &Contract) -> Result<D::Kernel, Error> {
     match cubin(driver, contract.symbol) {
         Some(deflated) => {
-            let damaged = |_| Error::unsupported(contract.symbol, "the machine code of this build is damaged");
+            let damaged =
+                |_| Error::unsupported(contract.symbol, "the machine code of this build is damaged");
             let cubin = miniz_oxide::inflate::decompress_to_vec(deflated).map_err(damaged)?;
-            driver.load_cubin(&cubin, contract)
+            // SAFETY: the build put it there as ptxas wrote it.
+            unsafe { driver.load_cubin(&cubin, contract) }
         }
         None => driver.load(&ptx::source(contract.symbol)?, contract),
     }
 }
 
 /// What [`load`] takes: `cubin` or `PTX`.
-#[cfg(feature = "cli")]
 pub(crate) fn kind<D: Driver>(driver: &D, symbol: &str) -> &'static str {
     if cubin(driver, symbol).is_some() { "cubin" } else { "PTX" }
 }

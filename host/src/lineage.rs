@@ -1,7 +1,8 @@
-//! The configurations of the effort that this project succeeds, by their names there: `fa_s512/128x32w8`, `v3/2`, `flashcore/64x32-cpasync`.
+//! The configurations of the effort that this project succeeds, by their names there: `fa_s512/128x32w8`,
+//! `v3/2`, `flashcore/64x32-cpasync`.
 //!
-//! Each is an entry of the one table, f16 with head dim 64, once for full and once for causal masks. The planner never chooses them by
-//! itself; [`crate::Forward::config`] and `--config` do, by name.
+//! Each is an entry of the one table, f16 with head dim 64, once for full and once for causal masks. The
+//! planner never chooses them by itself; [`crate::Forward::config`] and `--config` do, by name.
 use crate::Error;
 use spec::{DType, ENTRIES, EntryInfo, MaskKind};
 
@@ -25,7 +26,7 @@ enum Kernel {
 use Kernel::{Entry, Impossible};
 
 const UNEVEN: &str = "80 queries are 5 row tiles of 16, which neither 8 nor 4 warps can share evenly; \
-    take fa_s512/64x64w4, fa_s512/64x64w8 or fa_s512/128x32w8";
+                      fa_s512/80x64w5 has a warp for each";
 
 macro_rules! configurations {
     ($($name:literal $kernel:expr, $design:literal;)*) => {
@@ -37,9 +38,11 @@ macro_rules! configurations {
 configurations! {
     "fa_s512/64x64w4" Entry("64x64_w4"), "64 queries, 64 keys a stage, 4 warps: the baseline";
     "fa_s512/128x32w8" Entry("128x32_w8"), "128 queries, 32 keys a stage, 8 warps";
+    "fa_s512/80x64w5" Entry("80x64_w5"), "80 queries, 64 keys a stage, 5 warps";
     "fa_s512/80x64w8" Impossible(UNEVEN), "80 queries, 64 keys a stage, 8 warps";
     "fa_s512/80x64w4" Impossible(UNEVEN), "80 queries, 64 keys a stage, 4 warps";
-    "fa_s512/64x64w8" Entry("64x64_k2"), "64 queries, 64 keys a stage, 8 warps: two a row tile, each with half of the keys";
+    "fa_s512/64x64w8" Entry("64x64_k2"),
+        "64 queries, 64 keys a stage, 8 warps: two a row tile, each with half of the keys";
     "v3/0" Entry("16x64_s2"), "16 queries, 64 keys a stage, tensor cores";
     "v3/1" Entry("32x64_s1"), "32 queries, 64 keys, one stage, tensor cores";
     "v3/2" Entry("48x64_s2"), "48 queries, 64 keys a stage, tensor cores";
@@ -53,7 +56,8 @@ configurations! {
     "flashcore/32x32" Entry("32x32_s2"), "32 queries, 32 keys a stage, probabilities in f16";
     "flashcore/64x32-cpasync" Entry("64x32_s2"), "64 queries, 32 keys, double-buffered with cp.async";
     "flashcore/64x32-specialised" Entry("64x32_specialised"), "the same with a warp that only copies";
-    "flashcore/64x32-persistent" Entry("64x32_persistent"), "the same with as many blocks as the card holds at once";
+    "flashcore/64x32-persistent" Entry("64x32_persistent"),
+        "the same with as many blocks as the card holds at once";
 }
 
 impl Configuration {
@@ -74,7 +78,10 @@ impl Configuration {
     }
 
     /// Its entry for a mask.
-    pub(crate) fn entry(&self, mask: MaskKind) -> Result<&'static EntryInfo, Error> {
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] where no kernel can be like that, or the lineage has none for this mask.
+    pub fn entry(&self, mask: MaskKind) -> Result<&'static EntryInfo, Error> {
         self.entries()?.find(|entry| entry.mask == mask).ok_or_else(|| {
             let feature = format_args!("{} with mask {}", self.name, mask.name());
             Error::unsupported(feature, "the lineage's configurations are compiled for full and causal masks")
@@ -89,17 +96,8 @@ impl Configuration {
 pub fn entries(name: &str) -> Result<Vec<&'static EntryInfo>, Error> {
     match Configuration::find(name) {
         Some(configuration) => Ok(configuration.entries()?.collect()),
-        None => Ok(vec![entry(name)?]),
+        None => Ok(vec![crate::entry(name)?]),
     }
-}
-
-/// The entry of a name.
-pub(crate) fn entry(name: &str) -> Result<&'static EntryInfo, Error> {
-    ENTRIES.iter().find(|entry| entry.symbol == name).ok_or_else(|| {
-        let expected =
-            "it must be the name of an entry or of a configuration of the lineage; `ferroflash kernels` lists them";
-        Error::invalid("config", name, expected)
-    })
 }
 
 /// The names that an entry has in the lineage; none for the planner's own.
@@ -117,5 +115,5 @@ fn suffix_of(entry: &EntryInfo) -> Option<&'static str> {
     if (entry.dtype, entry.head_dim) != (DType::F16, 64) {
         return None;
     }
-    entry.symbol.strip_prefix("fwd_f16_d64_")?.strip_prefix(entry.mask.name())?.strip_prefix('_')
+    entry.contract.symbol.strip_prefix("fwd_f16_d64_")?.strip_prefix(entry.mask.name())?.strip_prefix('_')
 }

@@ -1,181 +1,188 @@
-//! Problem and capabilities to a launch: a pure function that touches no device.
-use crate::split::Split;
-use crate::table::{self, Choice};
-use crate::{Capabilities, Error, Forward, Problem, TensorView, Tuning, Workspace, validate};
-use spec::{ENTRIES, EntryInfo, FwdParams, Grid, Lse, Tensor, TileOrder};
+//! Problem and capabilities to launches: a pure function that touches no device.
+use crate::families::{Launches, forward};
+use crate::table;
+use crate::{Capabilities, Error, Forward, LseView, Problem, TensorView, Tuning, Workspace, validate};
+use spec::{Contract, FwdParams, MaskKind, Window};
 
-/// What will be launched, and why.
+/// What will be launched, and why. It can be compared and copied, not edited.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Plan {
-    /// The kernel.
-    pub entry: &'static EntryInfo,
-    /// Blocks of the launch.
-    pub grid: [u32; 3],
-    /// Threads of a block.
-    pub block: [u32; 3],
-    /// Dynamic shared memory of a block, in bytes.
-    pub smem: u32,
-    /// Why this entry.
-    pub reason: &'static str,
-    /// Bytes that a launch uses of [`Forward::workspace`]; 0 where it needs none.
-    pub workspace: u64,
-    /// What it was made for.
-    pub problem: Problem,
-    /// How blocks share the keys, where they do.
-    pub(crate) split: Option<Split>,
-    /// Its index in [`ENTRIES`].
-    pub(crate) index: usize,
-    /// The tensors that it was made with.
+    problem: Problem,
     tensors: Tensors,
-    params: FwdParams,
+    launches: Launches,
+    reason: &'static str,
 }
 
 /// The tensors of a [`Forward`]: what may change between launches of one plan.
-type Tensors = ([TensorView; 4], Option<crate::LseView>, Option<Workspace>);
-
-fn tensors(f: &Forward<'_>) -> Tensors {
-    ([f.q, f.k, f.v, f.o], f.lse, f.workspace)
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Tensors {
+    /// Q, K, V and O.
+    pub views: [TensorView; 4],
+    pub lse: Option<LseView>,
+    pub workspace: Option<Workspace>,
 }
 
-/// Whether a problem can be solved on a device, and by which entry. Looks at no tensor.
+impl Tensors {
+    const fn of(f: &Forward<'_>) -> Self {
+        Tensors { views: [f.q, f.k, f.v, f.o], lse: f.lse, workspace: f.workspace }
+    }
+}
+
+/// Whether a problem can be solved on a device, and by which kernel. Looks at no tensor.
 ///
 /// # Errors
-/// [`Error::Invalid`] where the problem contradicts itself, [`Error::Unsupported`] where no kernel solves it on this device.
-pub fn supports(problem: &Problem, capabilities: &Capabilities) -> Result<&'static EntryInfo, Error> {
+/// [`Error::Invalid`] where the problem contradicts itself, [`Error::Unsupported`] where no kernel solves it
+/// on this device.
+pub fn supports(problem: &Problem, capabilities: &Capabilities) -> Result<&'static Contract, Error> {
+    supports_with(problem, capabilities, 0)
+}
+
+/// The same where a launch is offered `workspace` bytes: with `u64::MAX` the entry is the one that runs
+/// fastest with all the room that it wants.
+///
+/// # Errors
+/// Those of [`supports`].
+pub fn supports_with(
+    problem: &Problem,
+    capabilities: &Capabilities,
+    workspace: u64,
+) -> Result<&'static Contract, Error> {
     validate::problem(problem)?;
-    let choice = table::choose(problem, validate::mask(problem).0, capabilities, None, 0, &Tuning::new())?;
-    order(problem, choice.entry, capabilities)?;
-    Ok(choice.entry)
-}
-
-/// Bytes of workspace with which `forward` runs fastest on a device with these capabilities; 0 where none helps. Any that it has already
-/// makes no difference.
-///
-/// # Errors
-/// Those of [`plan_with`].
-pub fn workspace_bytes(forward: &Forward<'_>, capabilities: &Capabilities, tuning: &Tuning) -> Result<u64, Error> {
-    let problem = validate::forward(&Forward { workspace: None, ..*forward })?;
-    let (mask, _) = validate::mask(&problem);
-    let choice = table::choose(&problem, mask, capabilities, forward.config, u64::MAX, tuning)?;
-    Split::workspace_of(&problem, choice.entry, capabilities)
+    let choice = table::choose(problem, problem.mask_kind(), capabilities, None, workspace, &Tuning::new())?;
+    forward::order(problem, choice.entry, capabilities)?;
+    Ok(&choice.entry.contract)
 }
 
 /// Checks `forward` and decides how it is launched on a device with these capabilities.
 ///
 /// # Errors
-/// [`Error::Invalid`] names the value that is wrong, [`Error::Unsupported`] the feature that this crate or this device has not.
+/// [`Error::Invalid`] names the value that is wrong, [`Error::Unsupported`] the feature that this crate or
+/// this device has not.
 pub fn plan(forward: &Forward<'_>, capabilities: &Capabilities) -> Result<Plan, Error> {
-    plan_with(forward, capabilities, &Tuning::new())
+    plan_with(forward, capabilities, &Tuning::new(), 0)
 }
 
-/// The same with what was measured on this device, which comes before the planner's own table.
+/// The same with what was measured on this device, which comes before the planner's own table; and for
+/// launches that are offered `workspace` bytes, or those of [`Forward::workspace`] where they are more. With
+/// `u64::MAX` the plan is the one that runs fastest, and [`Plan::workspace_bytes`] says what its launches
+/// need.
 ///
 /// # Errors
 /// Those of [`plan`]; [`Error::Invalid`] where the measured choice is not an entry that solves the problem.
-pub fn plan_with(forward: &Forward<'_>, capabilities: &Capabilities, tuning: &Tuning) -> Result<Plan, Error> {
+pub fn plan_with(
+    forward: &Forward<'_>,
+    capabilities: &Capabilities,
+    tuning: &Tuning,
+    workspace: u64,
+) -> Result<Plan, Error> {
     let problem = validate::forward(forward)?;
-    let offered = forward.workspace.map_or(0, |workspace| workspace.bytes);
-    let (mask, _) = validate::mask(&problem);
-    let Choice { entry, reason } = table::choose(&problem, mask, capabilities, forward.config, offered, tuning)?;
-    let split = Split::of(&problem, entry, capabilities)?;
-    let workspace = split.map_or(0, |split| split.workspace());
-    workspace_suffices(offered, workspace, entry)?;
-    let index = ENTRIES.iter().position(|e| e.symbol == entry.symbol).unwrap_or_default();
-    let order = order(&problem, entry, capabilities)?;
-    let tensors = tensors(forward);
-    let params = params(&problem, &tensors, order);
-    let (grid, block) = (grid(entry, &order, split), [entry.threads, 1, 1]);
-    Ok(Plan { entry, grid, block, smem: entry.smem_bytes, reason, workspace, problem, split, index, tensors, params })
+    let offered = forward.workspace.map_or(0, |workspace| workspace.bytes).max(workspace);
+    let kind = problem.mask_kind();
+    let choice = table::choose(&problem, kind, capabilities, forward.config, offered, tuning)?;
+    let tensors = Tensors::of(forward);
+    let launches = Launches::of(&problem, &choice, capabilities, &tensors)?;
+    suffices(offered, &launches)?;
+    Ok(Plan { problem, tensors, launches, reason: choice.reason })
 }
 
-fn workspace_suffices(offered: u64, needed: u64, entry: &EntryInfo) -> Result<(), Error> {
-    if offered >= needed {
+/// Checks that the workspace is as large as launches need.
+fn suffices(bytes: u64, launches: &Launches) -> Result<(), Error> {
+    let needed = launches.workspace_bytes();
+    if bytes >= needed {
         return Ok(());
     }
-    let expected = format_args!("{} needs {needed} for this problem on this device", entry.symbol);
-    Err(Error::invalid("workspace.bytes", offered, expected))
+    let symbol = launches.contract().symbol;
+    let expected = format_args!("{symbol} needs {needed} for this problem on this device");
+    Err(Error::invalid("workspace.bytes", bytes, expected))
 }
 
 impl Plan {
-    /// The kernel's parameters for `forward`: this plan's problem, with its own or other tensors.
+    /// What it was made for.
+    pub const fn problem(&self) -> &Problem {
+        &self.problem
+    }
+
+    /// The kernel that computes attention: its symbol, threads and shared memory.
+    pub fn contract(&self) -> &'static Contract {
+        self.launches.contract()
+    }
+
+    /// Its blocks.
+    pub const fn grid(&self) -> [u32; 3] {
+        self.launches.grid()
+    }
+
+    pub(crate) const fn launches(&self) -> &Launches {
+        &self.launches
+    }
+
+    /// Why this kernel.
+    pub const fn reason(&self) -> &'static str {
+        self.reason
+    }
+
+    /// Bytes that a launch uses of [`Forward::workspace`]; 0 where it needs none.
+    pub fn workspace_bytes(&self) -> u64 {
+        self.launches.workspace_bytes()
+    }
+
+    /// What the kernel that computes attention is told for `forward`: this plan's problem, with its own or
+    /// other tensors.
     ///
     /// # Errors
-    /// [`Error::Invalid`] where `forward` is another problem than the plan's, or its tensors are invalid.
+    /// Those of [`crate::Attention::launch`] that concern `forward`.
     pub fn params(&self, forward: &Forward<'_>) -> Result<FwdParams, Error> {
-        let tensors = tensors(forward);
-        if tensors == self.tensors && forward.problem() == self.problem {
-            return Ok(self.params);
+        Ok(*self.bind(forward)?.forward())
+    }
+
+    /// The launches for `forward`. Checks what the plan has not been made with: nothing, a workspace, or
+    /// other tensors.
+    pub(crate) fn bind(&self, forward: &Forward<'_>) -> Result<Launches, Error> {
+        if let Some(name) = forward.config.filter(|name| *name != self.contract().symbol) {
+            let expected = format_args!("the plan is for {}; make another", self.contract().symbol);
+            return match table::by_name(name, self.problem.mask_kind()) {
+                Ok(entry) if entry.contract == *self.contract() => {
+                    self.bind(&Forward { config: None, ..*forward })
+                }
+                _ => Err(Error::invalid("config", name, expected)),
+            };
         }
-        let problem = validate::forward(forward)?;
-        if problem != self.problem {
-            let expected = format_args!("the plan was made for {:?}; make another", self.problem);
-            return Err(Error::invalid("forward", format!("{problem:?}"), expected));
+        let (problem, tensors) = (forward.problem(), Tensors::of(forward));
+        let others = Tensors { workspace: self.tensors.workspace, ..tensors } != self.tensors;
+        if others || problem != self.problem {
+            validate::forward(forward)?;
+            if problem != self.problem && Meaning::of(&problem) != Meaning::of(&self.problem) {
+                let expected = format_args!("the plan was made for {:?}; make another", self.problem);
+                return Err(Error::invalid("forward", format!("{problem:?}"), expected));
+            }
+        } else if tensors.workspace != self.tensors.workspace {
+            validate::workspace(forward)?;
+        } else if self.tensors.workspace.is_some() || self.workspace_bytes() == 0 {
+            return Ok(self.launches);
         }
-        workspace_suffices(forward.workspace.map_or(0, |workspace| workspace.bytes), self.workspace, self.entry)?;
-        Ok(params(&problem, &tensors, self.params.order))
+        suffices(forward.workspace.map_or(0, |workspace| workspace.bytes), &self.launches)?;
+        Ok(self.launches.bind(&self.problem, &tensors))
     }
 }
 
-/// Blocks of the launch, as the entry's type computes them from the same order.
-fn grid(entry: &EntryInfo, order: &TileOrder, split: Option<Split>) -> [u32; 3] {
-    match entry.grid {
-        Grid::Split => [order.tiles * split.map_or(1, |split| split.slices()), 1, 1],
-        Grid::OneTileABlock => [order.tiles, 1, 1],
-        Grid::Persistent => [order.tiles.min(order.resident), 1, 1],
-    }
+/// A problem as kernels see it: however it is spelled, what is computed is the same.
+#[derive(PartialEq)]
+struct Meaning {
+    sizes: Problem,
+    kind: MaskKind,
+    window: Window,
+    scores: (f32, f32),
 }
 
-/// The order of tiles. Heads run in groups whose keys and values fit the L2 cache, so that the longest tiles of all of them come first;
-/// where every tile is equally long that gains nothing, and head by head keeps the cache warmer.
-fn order(p: &Problem, entry: &EntryInfo, capabilities: &Capabilities) -> Result<TileOrder, Error> {
-    let (_, window) = validate::mask(p);
-    let equally_long = window.right == spec::Window::UNBOUNDED || window.left != spec::Window::UNBOUNDED;
-    let group = if equally_long { 1 } else { head_group(p, capabilities) };
-    let m_blocks = p.seqlen_q.div_ceil(entry.tile_m as usize);
-    let order = TileOrder::new(m_blocks as u32, p.batch as u32, p.heads_q as u32, p.heads_k as u32, group);
-    let order = order.ok_or_else(|| {
-        let feature = format_args!("{m_blocks} query blocks for each of {} x {} heads", p.batch, p.heads_q);
-        Error::unsupported(feature, "a launch has less than 2^31 blocks; split the batch")
-    })?;
-    Ok(match entry.grid {
-        Grid::OneTileABlock | Grid::Split => order,
-        Grid::Persistent => order.resident(capabilities.sms * capabilities.blocks_per_sm(entry)),
-    })
-}
-
-/// Query heads whose keys and values fill at most 60 % of the L2 cache (36 MiB on an H200: docs/performance-log.md), dividing all heads.
-fn head_group(p: &Problem, capabilities: &Capabilities) -> u32 {
-    let kv_bytes = 2 * p.seqlen_k as u64 * p.head_dim as u64 * p.dtype.bytes() as u64;
-    let kv_heads = (capabilities.l2_bytes * 3 / 5 / kv_bytes).max(1);
-    let all_heads = (p.batch * p.heads_q) as u64;
-    let limit = kv_heads.saturating_mul((p.heads_q / p.heads_k) as u64);
-    let pairs = (1..).take_while(|d| d * d <= all_heads).filter(|d| all_heads.is_multiple_of(*d));
-    pairs.flat_map(|d| [d, all_heads / d]).filter(|group| *group <= limit).max().unwrap_or(1) as u32
-}
-
-fn params(p: &Problem, (views, lse, _): &Tensors, order: TileOrder) -> FwdParams {
-    let (_, window) = validate::mask(p);
-    let (scale_log2, softcap) = validate::base_two(p);
-    let [q, k, v, o] = views.map(|view| tensor(&view));
-    let lse = lse.map_or(Lse { base: 0, batch_bytes: 0, head_bytes: 0 }, |view| {
-        let [batch_bytes, head_bytes] = view.strides.map(|stride| (stride as u64).wrapping_mul(4));
-        Lse { base: view.address, batch_bytes, head_bytes }
-    });
-    FwdParams { q, k, v, o, lse, window, scale_log2, softcap, order }
-}
-
-/// A validated view in bytes. Strides of extents of 1 are never taken; 0 stands for whatever the caller had there.
-fn tensor(view: &TensorView) -> Tensor {
-    let bytes = |dim: usize| {
-        if view.shape[dim] == 1 { 0 } else { (view.strides[dim] as u64).wrapping_mul(view.element_bytes()) }
-    };
-    Tensor {
-        base: view.address,
-        batch_bytes: bytes(0),
-        head_bytes: bytes(2),
-        row_bytes: bytes(1) as u32,
-        rows: view.shape[1] as u32,
-        chunks: (view.shape[3] / 8) as u32,
-        reserved: 0,
+impl Meaning {
+    fn of(p: &Problem) -> Self {
+        let plain = Problem::new(p.dtype, p.batch, p.seqlen_q, p.heads_q, p.head_dim);
+        let sizes = Problem { seqlen_k: p.seqlen_k, heads_k: p.heads_k, ..plain };
+        let (kind, mut window) = validate::mask(p);
+        // Where every key is seen it does not matter from where.
+        if window.left == Window::UNBOUNDED && window.right == Window::UNBOUNDED {
+            window.shift = 0;
+        }
+        Meaning { sizes, kind, window, scores: validate::base_two(p) }
     }
 }

@@ -1,24 +1,29 @@
 //! A kernel picked by type.
-use crate::{Driver, Error, LaunchContract, image};
+use crate::{Driver, Error, image};
 use spec::Entry;
 use std::marker::PhantomData;
 
-/// The kernel of configuration `K`, loaded: limits and opt-ins are behind it, and grid, block and shared memory come from the type.
-/// [`crate::Attention`] plans instead, and checks what it is given.
+/// The kernel of configuration `K`, loaded: limits and opt-ins are behind it, and grid, block and shared
+/// memory come from the type. [`crate::Attention`] plans instead, and checks what it is given.
 pub struct Prepared<K: Entry, D: Driver> {
     kernel: D::Kernel,
     entry: PhantomData<K>,
+}
+
+impl<K: Entry, D: Driver> std::fmt::Debug for Prepared<K, D> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Prepared").field(&K::INFO.contract.symbol).finish()
+    }
 }
 
 impl<K: Entry, D: Driver> Prepared<K, D> {
     /// Loads the kernel.
     ///
     /// # Errors
-    /// [`Error::Driver`] with the compiler's log, or the limit of the device that the kernel exceeds; [`Error::Unsupported`] where this
-    /// build carries no PTX for it.
+    /// [`Error::Driver`] with the compiler's log, or the limit of the device that the kernel exceeds;
+    /// [`Error::Unsupported`] where this build carries no PTX for it.
     pub fn new(driver: &D) -> Result<Self, Error> {
-        let contract = LaunchContract { symbol: K::INFO.symbol, threads: K::THREADS, smem_bytes: K::SMEM_BYTES as u32 };
-        Ok(Prepared { kernel: image::load(driver, contract)?, entry: PhantomData })
+        Ok(Prepared { kernel: image::load(driver, &K::INFO.contract)?, entry: PhantomData })
     }
 
     /// Enqueues the kernel on `stream`.
@@ -28,9 +33,11 @@ impl<K: Entry, D: Driver> Prepared<K, D> {
     ///
     /// # Safety
     /// - `K::Params` is plain data without padding, and its values are what its documentation asks for.
-    /// - The memory that `params` points to is device memory of `driver`'s context until the launch has run, and until then nothing else
-    ///   writes what the kernel reads, or touches what it writes, but in the order of the same stream.
-    /// - `driver` is the one that this kernel was loaded with.
+    /// - The memory that `params` points to is device memory of `driver`'s context until the launch has run,
+    ///   and until then nothing else writes what the kernel reads, or touches what it writes, but in the
+    ///   order of the same stream.
+    /// - `driver` is the one that this kernel was loaded with, `stream` a stream of its context, and `self`
+    ///   stays until the launch has run.
     pub unsafe fn launch(&self, driver: &D, params: &K::Params, stream: &D::Stream) -> Result<(), Error> {
         // SAFETY: the type says what the kernel's parameters are; the rest is the caller's promise.
         unsafe { driver.launch(&self.kernel, K::grid(params), bytes_of(params), stream) }
@@ -42,7 +49,8 @@ impl<K: Entry, D: Driver> Prepared<K, D> {
 /// # Safety
 /// `P` has no padding.
 pub(crate) unsafe fn bytes_of<P: Copy>(params: &P) -> &[u8] {
-    // SAFETY: as long as the value lives its bytes can be read; the caller promises that all of them are initialised.
+    // SAFETY: as long as the value lives its bytes can be read; the caller promises that all of them are
+    // initialised.
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(params).cast(), size_of::<P>()) }
 }
 
@@ -52,10 +60,12 @@ mod tests {
 
     #[test]
     fn parameters_have_no_padding() {
-        let fields = 4 * size_of::<Tensor>() + size_of::<Lse>() + size_of::<Window>() + 2 * 4 + size_of::<TileOrder>();
+        let fields =
+            4 * size_of::<Tensor>() + size_of::<Lse>() + size_of::<Window>() + 2 * 4 + size_of::<TileOrder>();
         assert_eq!(size_of::<FwdParams>(), fields);
         assert_eq!(size_of::<SplitParams>(), size_of::<FwdParams>() + size_of::<Partials>());
-        let combine = size_of::<Partials>() + size_of::<Tensor>() + size_of::<Lse>() + 2 * size_of::<FastDiv>();
+        let combine =
+            size_of::<Partials>() + size_of::<Tensor>() + size_of::<Lse>() + 2 * size_of::<FastDiv>();
         assert_eq!(size_of::<CombineParams>(), combine);
         assert_eq!(size_of::<Partials>(), 2 * 8 + 2 * 4 + size_of::<FastDiv>() + 4);
         assert_eq!(size_of::<Tensor>(), 3 * 8 + 4 * 4);

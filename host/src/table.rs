@@ -1,8 +1,7 @@
 //! Which entry solves a problem: a small table for each class of devices, with the reason beside each line.
-use crate::lineage::{self, Configuration};
-use crate::split::Split;
+use crate::families::split::Split;
 use crate::{Capabilities, Error, Problem, Tuning};
-use spec::{ENTRIES, EntryInfo, Grid, MaskKind};
+use spec::{ENTRIES, EntryInfo, Grid, MaskKind, PLANNED};
 
 /// An entry and why it was chosen.
 #[derive(Clone, Copy, Debug)]
@@ -11,23 +10,23 @@ pub(crate) struct Choice {
     pub reason: &'static str,
 }
 
-/// Devices that want the same entries.
+/// Devices that want the same entries. Which of these a device can run at all its compute capability says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Class {
-    /// 99 KiB of shared memory a block: L4, RTX 30 and 40, and whatever is newer and just as small.
+    /// 99 KiB of shared memory a block: L4, L40S, A10, RTX 30, 40 and 50.
     Small,
-    /// 163 KiB: A100.
-    A100,
-    /// 227 KiB: H100, H200 and newer data-centre cards.
-    Hopper,
+    /// 163 KiB: A100, Orin.
+    Medium,
+    /// 227 KiB: H100, H200, B200.
+    Large,
 }
 
 impl Class {
     fn of(capabilities: &Capabilities) -> Self {
         match capabilities.smem_per_block {
             0..163_000 => Class::Small,
-            163_000..227_000 => Class::A100,
-            _ => Class::Hopper,
+            163_000..227_000 => Class::Medium,
+            _ => Class::Large,
         }
     }
 }
@@ -66,8 +65,10 @@ struct Line {
 impl Line {
     /// On every device, for full and causal masks.
     const fn new(head_dim: u32, tile: [u32; 2], reason: &'static str) -> Self {
-        let (classes, masks) =
-            (&[Class::Small, Class::A100, Class::Hopper] as &[_], &[MaskKind::Full, MaskKind::Causal] as &[_]);
+        let (classes, masks) = (
+            &[Class::Small, Class::Medium, Class::Large] as &[_],
+            &[MaskKind::Full, MaskKind::Causal] as &[_],
+        );
         Line { classes, head_dim, masks, tile, stages: 2, keys: 1, fills: Fills::Anyhow, reason }
     }
 
@@ -115,31 +116,49 @@ const FULL: &[MaskKind] = &[MaskKind::Full];
 const CAUSAL: &[MaskKind] = &[MaskKind::Causal];
 const SMALL: &[Class] = &[Class::Small];
 /// Cards whose SMs have room for more stages.
-const BIG: &[Class] = &[Class::A100, Class::Hopper];
+const BIG: &[Class] = &[Class::Medium, Class::Large];
 
-/// Source: measurements on an H200 for its class (docs/performance-log.md), the model held against them for the others (docs/l4-model.md).
+/// Source: measurements on an H200 for its class (docs/performance-log.md), the model held against them for
+/// the others (docs/l4-model.md).
 ///
-/// The first line that holds, and whose entry fits the device, decides. Larger tiles first: they read keys and values less often, and give
-/// way only where they would leave SMs idle.
+/// The first line that holds, and whose entry fits the device, decides. Larger tiles first: they read keys
+/// and values less often, and give way only where they would leave SMs idle.
 #[rustfmt::skip]
 const TABLE: &[Line] = &[
-    Line::new(64, [128, 32], "long: the next scores are under way during this block's exponentials").with_keys(2048).if_it_fills(),
-    Line::new(64, [64, 64], "short and causal: 64 queries end sooner than 128, two stages are under way (H200, 32x32 heads of 512: 149 us against 158)").only(CAUSAL).with_stages(3).on(BIG).if_it_fills(),
-    Line::new(64, [128, 64], "not long enough for the overlap's prologue to pay: one block of 64 keys after the other").if_it_fills(),
+    Line::new(64, [128, 32], "long: the next scores are under way during this block's exponentials")
+        .with_keys(2048).if_it_fills(),
+    Line::new(64, [64, 64], "short and causal: 64 queries end sooner than 128, two stages are under way \
+        (H200, 32x32 heads of 512: 149 us against 158)").only(CAUSAL).with_stages(3).on(BIG).if_it_fills(),
+    Line::new(64, [128, 64], "not long enough for the overlap's prologue to pay: one block of 64 keys after \
+        the other").if_it_fills(),
     Line::new(64, [128, 64], SLICES).with_keys(2048).if_slices_help(),
-    Line::new(64, [128, 64], "one block of 128 queries an SM keeps its tensor cores busy (model of the L4, 2x8 heads of 512: 21 to 23 us against 24 to 26 for 64)").only(FULL).on(SMALL).if_blocks_per_100_sms(95),
-    Line::new(64, [64, 64], "two blocks of 64 queries an SM (model of the L4, 2x8 heads of 512: 15.5 us against 17 with warps that share keys)").only(CAUSAL).on(SMALL).if_blocks_per_100_sms(190),
-    Line::new(64, [64, 128], "64 queries a block, 32 a warp, two warps share their keys (model of the L4, 8 heads of 512: 9.4 us against 12.5 to 13.9 without)").only(CAUSAL).on(SMALL).if_blocks_per_100_sms(95),
-    Line::new(64, [64, 128], "64 queries a block, 32 a warp, two warps share their keys (H200, 4x8 heads of 512, causal: 8.9 us against 9.3 for 32, in two runs)").on(BIG).if_blocks_per_100_sms(150),
-    Line::new(64, [64, 64], "one block of 64 queries an SM (H200, 2x8 heads of 512: 6.2 us against 6.4 for 32)").only(FULL).if_blocks_per_100_sms(95),
-    Line::new(64, [32, 256], "few queries, many keys: four warps share the keys of 32 queries").with_keys(2048),
-    Line::new(64, [32, 128], "few queries for this card: 32 a block, two warps share their keys, all loads under way (H200, 8 heads of 512: 4.7 us against 4.85)").only(FULL).with_stages(4).on(BIG).in_one_wave(),
-    Line::new(64, [32, 128], "few queries for this card: 32 a block, and two warps share their keys (H200, 8 heads of 512: 4.9 us against 5.9 for 64)"),
-    Line::new(128, [128, 48], "two blocks of 64 keys do not fit an SM, two of 48 do").on(&[Class::A100]).if_it_fills(),
-    Line::new(128, [128, 64], "as many keys a block as fit (H200: 1.2x and 1.3x FlashAttention-2, full and causal)").if_it_fills(),
+    Line::new(64, [128, 64], "one block of 128 queries an SM keeps its tensor cores busy (model of the L4, \
+        2x8 heads of 512: 21 to 23 us against 24 to 26 for 64)")
+        .only(FULL).on(SMALL).if_blocks_per_100_sms(95),
+    Line::new(64, [64, 64], "two blocks of 64 queries an SM (model of the L4, 2x8 heads of 512: 15.5 us \
+        against 17 with warps that share keys)").only(CAUSAL).on(SMALL).if_blocks_per_100_sms(190),
+    Line::new(64, [64, 128], "64 queries a block, 32 a warp, two warps share their keys (model of the L4, 8 \
+        heads of 512: 9.4 us against 12.5 to 13.9 without)").only(CAUSAL).on(SMALL).if_blocks_per_100_sms(95),
+    Line::new(64, [64, 128], "64 queries a block, 32 a warp, two warps share their keys (H200, 4x8 heads of \
+        512, causal: 8.9 us against 9.3 for 32, in two runs)").on(BIG).if_blocks_per_100_sms(150),
+    Line::new(64, [64, 64], "one block of 64 queries an SM (H200, 2x8 heads of 512: 6.2 us against 6.4 \
+        for 32)").only(FULL).if_blocks_per_100_sms(95),
+    Line::new(64, [32, 256], "few queries, many keys: four warps share the keys of 32 queries")
+        .with_keys(2048),
+    Line::new(64, [32, 128], "few queries for this card: 32 a block, two warps share their keys, all loads \
+        under way (H200, 8 heads of 512: 4.7 us against 4.85)")
+        .only(FULL).with_stages(4).on(BIG).in_one_wave(),
+    Line::new(64, [32, 128], "few queries for this card: 32 a block, and two warps share their keys (H200, 8 \
+        heads of 512: 4.9 us against 5.9 for 64)"),
+    Line::new(128, [128, 48], "two blocks of 64 keys do not fit an SM, two of 48 do").on(&[Class::Medium])
+        .if_it_fills(),
+    Line::new(128, [128, 64],
+        "as many keys a block as fit (H200: 1.2x and 1.3x FlashAttention-2, full and causal)").if_it_fills(),
     Line::new(128, [128, 64], SLICES).with_keys(2048).if_slices_help(),
-    Line::new(128, [64, 64], "64 queries a block, 32 a warp, two warps share their keys").if_blocks_per_100_sms(150),
-    Line::new(128, [32, 128], "few queries, many keys: four warps share the keys of 32 queries").with_keys(2048),
+    Line::new(128, [64, 64], "64 queries a block, 32 a warp, two warps share their keys")
+        .if_blocks_per_100_sms(150),
+    Line::new(128, [32, 128], "few queries, many keys: four warps share the keys of 32 queries")
+        .with_keys(2048),
     Line::new(128, [32, 64], "few queries for this card: 32 a block, and two warps share their keys"),
     Line::new(192, [128, 64], "128 queries a block read keys and values half as often as 64").if_it_fills(),
     Line::new(192, [64, 32], "128 queries a block do not fit, or would leave SMs idle: 64"),
@@ -148,8 +167,8 @@ const TABLE: &[Line] = &[
 ];
 /// Where the table has no line: the first entry that fits, in the order of [`ENTRIES`].
 const FIRST: &str = "first entry of this type, head dim and mask that fits the device";
-const SLICES: &str =
-    "few queries, many keys, and a workspace: several blocks for each 128 queries, each with a slice of the keys";
+const SLICES: &str = "few queries, many keys, and a workspace: several blocks for each 128 queries, each \
+                      with a slice of the keys";
 const ASKED: &str = "asked for by name";
 const MEASURED: &str = "the fastest on this device for this size: `ferroflash sweep`";
 
@@ -165,7 +184,10 @@ pub(crate) fn choose(
     if capabilities.arch() < 80 {
         let (major, minor) = capabilities.compute_capability;
         let feature = format_args!("compute capability {major}.{minor} ({})", capabilities.name);
-        return Err(Error::unsupported(feature, "kernels need 8.0 or newer: A100, RTX 30, L4, H100 and later"));
+        return Err(Error::unsupported(
+            feature,
+            "kernels need 8.0 or newer: A100, RTX 30, L4, H100 and later",
+        ));
     }
     if let Some(name) = config {
         return named(name, p, mask, capabilities);
@@ -184,28 +206,27 @@ pub(crate) fn choose(
             return Ok(choice);
         }
     }
-    let head_dim = ENTRIES.iter().map(|e| e.head_dim).filter(|d| *d as usize >= p.head_dim).min();
-    let matches = |e: &EntryInfo| {
-        (e.dtype, e.mask) == (p.dtype, mask) && Some(e.head_dim) == head_dim && lineage::names(e).next().is_none()
-    };
-    let fits = |e: &EntryInfo| e.smem_bytes <= capabilities.smem_per_block;
-    let candidates = || ENTRIES.iter().filter(|e| matches(e) && fits(e));
+    let head_dim = PLANNED.iter().map(|e| e.head_dim).filter(|d| *d as usize >= p.head_dim).min();
+    let matches = |e: &EntryInfo| (e.dtype, e.mask) == (p.dtype, mask) && Some(e.head_dim) == head_dim;
+    let candidates = || PLANNED.iter().filter(|e| matches(e) && capabilities.runs(&e.contract).is_ok());
     let class = Class::of(capabilities);
     let fills = |e: &EntryInfo, fills: Fills| {
         let tiles = p.seqlen_q.div_ceil(e.tile_m as usize) as u64 * (p.batch * p.heads_q) as u64;
         let sms = u64::from(capabilities.sms);
         match fills {
             Fills::Slices => matches!(
-                Split::of(p, e, capabilities), Ok(Some(split)) if split.slices() > 1 && split.workspace() <= workspace
+                Split::of(p, e, capabilities),
+                    Ok(Some(split)) if split.slices() > 1 && split.workspace() <= workspace
             ),
             Fills::Anyhow => true,
             Fills::OneWave => tiles <= sms,
             Fills::PerCent(blocks) => tiles.saturating_mul(100) >= sms * blocks,
-            Fills::Device => tiles >= sms * u64::from(capabilities.blocks_per_sm(e)),
+            Fills::Device => tiles >= sms * u64::from(capabilities.blocks_per_sm(&e.contract)),
         }
     };
     for line in TABLE {
-        let concerns = Some(line.head_dim) == head_dim && line.masks.contains(&mask) && line.classes.contains(&class);
+        let concerns =
+            Some(line.head_dim) == head_dim && line.masks.contains(&mask) && line.classes.contains(&class);
         let holds = |e: &EntryInfo| line.means(e) && fills(e, line.fills);
         if concerns
             && p.seqlen_k >= line.keys
@@ -216,34 +237,57 @@ pub(crate) fn choose(
     }
     let first = candidates().find(|entry| entry.grid != Grid::Split);
     first.map(|entry| Choice { entry, reason: FIRST }).ok_or_else(|| {
-        let feature =
-            format_args!("{} head_dim {} {} on {}", p.dtype.name(), p.head_dim, mask.name(), capabilities.name);
-        let reason = format_args!("no entry fits its {} bytes of shared memory a block", capabilities.smem_per_block);
+        let feature = format_args!(
+            "{} head_dim {} {} on {}",
+            p.dtype.name(),
+            p.head_dim,
+            mask.name(),
+            capabilities.name
+        );
+        let reason =
+            format_args!("no entry fits its {} bytes of shared memory a block", capabilities.smem_per_block);
         Error::unsupported(feature, reason)
     })
 }
 
-/// The entry that was asked for, by its own name or by one of the lineage's, if it solves the problem: same type, a mask at least as general, a head dim at least as large.
+/// The entry that was asked for, by its own name or by one of the lineage's, if it solves the problem: same
+/// type, a mask at least as general, a head dim at least as large.
 fn named(name: &str, p: &Problem, mask: MaskKind, capabilities: &Capabilities) -> Result<Choice, Error> {
-    let entry = match Configuration::find(name) {
-        Some(configuration) => configuration.entry(mask)?,
-        None => lineage::entry(name)?,
-    };
+    let entry = by_name(name, mask)?;
     let general = entry.mask == mask || entry.mask == MaskKind::Local;
     if entry.dtype != p.dtype || !general || (entry.head_dim as usize) < p.head_dim {
-        let expected =
-            format_args!("this problem needs {} with mask {} and head_dim {}", p.dtype.name(), mask.name(), p.head_dim);
+        let expected = format_args!(
+            "this problem needs {} with mask {} and head_dim {}",
+            p.dtype.name(),
+            mask.name(),
+            p.head_dim
+        );
         return Err(Error::invalid("config", name, expected));
     }
-    if entry.smem_bytes > capabilities.smem_per_block {
-        let feature = format_args!("{name} on {}", capabilities.name);
-        let reason = format_args!(
-            "it needs {} bytes of shared memory a block, the device has {}",
-            entry.smem_bytes, capabilities.smem_per_block
-        );
-        return Err(Error::unsupported(feature, reason));
-    }
+    capabilities.runs(&entry.contract)?;
     Ok(Choice { entry, reason: ASKED })
+}
+
+/// The entry of a symbol, or of one of the lineage's names for this mask.
+pub(crate) fn by_name(name: &str, mask: MaskKind) -> Result<&'static EntryInfo, Error> {
+    #[cfg(feature = "lineage")]
+    if let Some(configuration) = crate::lineage::Configuration::find(name) {
+        return configuration.entry(mask);
+    }
+    let _ = mask;
+    entry(name)
+}
+
+/// The entry of a symbol.
+///
+/// # Errors
+/// [`Error::Invalid`] where the table has no such entry.
+pub fn entry(symbol: &str) -> Result<&'static EntryInfo, Error> {
+    ENTRIES.iter().find(|entry| entry.contract.symbol == symbol).ok_or_else(|| {
+        let expected = "it must be the name of an entry or of a configuration of the lineage; `ferroflash \
+                        kernels` lists them";
+        Error::invalid("config", symbol, expected)
+    })
 }
 
 #[cfg(test)]
@@ -254,14 +298,14 @@ mod tests {
     #[test]
     fn every_line_names_entries_that_exist() {
         for line in TABLE {
-            for (mask, dtype) in line.masks.iter().flat_map(|mask| [(*mask, DType::F16), (*mask, DType::Bf16)]) {
+            for (mask, dtype) in
+                line.masks.iter().flat_map(|mask| [(*mask, DType::F16), (*mask, DType::Bf16)])
+            {
                 let named = |e: &&EntryInfo| {
-                    (e.dtype, e.head_dim, e.mask) == (dtype, line.head_dim, mask)
-                        && line.means(e)
-                        && lineage::names(e).next().is_none()
+                    (e.dtype, e.head_dim, e.mask) == (dtype, line.head_dim, mask) && line.means(e)
                 };
                 assert_eq!(
-                    ENTRIES.iter().filter(named).count(),
+                    PLANNED.iter().filter(named).count(),
                     1,
                     "{dtype:?} {mask:?} {} {:?}",
                     line.head_dim,

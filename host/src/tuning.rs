@@ -1,10 +1,10 @@
-//! Measured choices: which entry was fastest on a device, for which size of problem. Files of them need the feature `tuning`.
+//! Measured choices: which entry was fastest on a device, for which size of problem. Files of them need the
+//! feature `tuning`.
 use crate::{Problem, validate};
 use std::collections::BTreeMap;
 
 /// What `ferroflash sweep` measured, by device. The planner takes it before its own table.
 #[derive(Clone, Debug, Default, PartialEq)]
-#[cfg_attr(feature = "tuning", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
 pub struct Tuning {
     /// By a device's name, then by size ([`size`]).
     pub devices: BTreeMap<String, BTreeMap<String, Tuned>>,
@@ -12,7 +12,8 @@ pub struct Tuning {
 
 /// The fastest entry for one size of problem.
 #[derive(Clone, Debug, PartialEq)]
-#[cfg_attr(feature = "tuning", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
+#[cfg_attr(feature = "tuning", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
 pub struct Tuned {
     /// Its name in the table.
     pub entry: String,
@@ -22,15 +23,27 @@ pub struct Tuned {
     pub table_microseconds: Option<f64>,
 }
 
+impl Tuned {
+    /// `entry` took `microseconds`, the table's own choice `table_microseconds`.
+    pub const fn new(entry: String, microseconds: f64, table_microseconds: Option<f64>) -> Self {
+        Tuned { entry, microseconds, table_microseconds }
+    }
+
+    fn is_known(&self) -> bool {
+        spec::ENTRIES.iter().any(|entry| entry.contract.symbol == self.entry)
+    }
+}
+
 /// Names the file that `Tuning::from_environment` reads.
 pub const TUNING_VARIABLE: &str = "FERROFLASH_TUNING";
 
-/// The size of a problem in words: type, head dim, mask, and heads (over all batches), queries and keys rounded up to powers of two.
-/// What was measured for one problem holds for all of its size.
+/// The size of a problem in words: type, head dim, mask, and heads (over all batches), queries and keys
+/// rounded up to powers of two. What was measured for one problem holds for all of its size.
 pub fn size(p: &Problem) -> String {
-    let up = usize::next_power_of_two;
+    // Problems that planning refuses have a size, too.
+    let up = |n: usize| n.checked_next_power_of_two().unwrap_or(usize::MAX);
     let (dtype, mask) = (p.dtype.name(), validate::mask(p).0.name());
-    let (heads, queries, keys) = (up(p.batch * p.heads_q), up(p.seqlen_q), up(p.seqlen_k));
+    let (heads, queries, keys) = (up(p.batch.saturating_mul(p.heads_q)), up(p.seqlen_q), up(p.seqlen_k));
     format!("{dtype} d{} {mask} heads {heads} queries {queries} keys {keys}", p.head_dim)
 }
 
@@ -40,10 +53,18 @@ impl Tuning {
         Tuning { devices: BTreeMap::new() }
     }
 
-    /// The fastest entry for problems like this one.
+    /// The fastest entry for problems like this one, where this build still has it.
     pub(crate) fn best(&self, device: &str, p: &Problem) -> Option<&str> {
         // Without measurements for the device nothing is formatted.
-        Some(&self.devices.get(device)?.get(&size(p))?.entry)
+        let best = self.devices.get(device)?.get(&size(p))?;
+        best.is_known().then_some(&best.entry)
+    }
+
+    /// Measured entries that this build has not: it has other kernels than the one that measured. For their
+    /// sizes the planner's own table decides, until `ferroflash sweep` has run again.
+    pub fn outdated(&self) -> impl Iterator<Item = &str> {
+        let tuned = self.devices.values().flat_map(BTreeMap::values);
+        tuned.filter(|tuned| !tuned.is_known()).map(|tuned| tuned.entry.as_str())
     }
 
     /// Keeps `tuned` for problems like `p` on `device`.
@@ -54,13 +75,27 @@ impl Tuning {
 
 #[cfg(feature = "tuning")]
 mod file {
-    use super::{TUNING_VARIABLE, Tuning};
+    use super::{TUNING_VARIABLE, Tuned, Tuning};
     use crate::Error;
+    use std::borrow::Cow;
+    use std::collections::BTreeMap;
     use std::path::{Path, PathBuf};
 
+    /// What a file of this build says as its version. Fields may be added without another one.
+    const VERSION: u32 = 1;
+
+    /// A file.
+    #[derive(serde::Serialize, serde::Deserialize)]
+    struct File<'a> {
+        /// Files from before there were versions have none.
+        #[serde(default)]
+        version: u32,
+        devices: Cow<'a, BTreeMap<String, BTreeMap<String, Tuned>>>,
+    }
+
     impl Tuning {
-        /// The file that is read and written unless `FERROFLASH_TUNING` names another: `ferroflash/tuning.json` in the user's cache folder.
-        /// `None` where there is no such folder.
+        /// The file that is read and written unless `FERROFLASH_TUNING` names another:
+        /// `ferroflash/tuning.json` in the user's cache folder. `None` where there is no such folder.
         pub fn default_path() -> Option<PathBuf> {
             let folder = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
             let cache = folder("XDG_CACHE_HOME").or_else(|| folder("LOCALAPPDATA"));
@@ -92,7 +127,12 @@ mod file {
                 Error::invalid("tuning", path.display(), expected)
             };
             let text = std::fs::read_to_string(path).map_err(|e| wrong(&e))?;
-            serde_json::from_str(&text).map_err(|e| wrong(&e))
+            let File { version, devices } = serde_json::from_str(&text).map_err(|e| wrong(&e))?;
+            if version > VERSION {
+                let newer = format!("its version is {version}, of a newer build; this one reads {VERSION}");
+                return Err(wrong(&newer));
+            }
+            Ok(Tuning { devices: devices.into_owned() })
         }
 
         /// Writes it as JSON, whole or not at all.
@@ -103,10 +143,13 @@ mod file {
             let write = || {
                 std::fs::create_dir_all(path.parent().unwrap_or(Path::new(".")))?;
                 let part = path.with_extension("part");
-                std::fs::write(&part, serde_json::to_string_pretty(self)?)?;
+                let file = File { version: VERSION, devices: Cow::Borrowed(&self.devices) };
+                std::fs::write(&part, serde_json::to_string_pretty(&file)?)?;
                 std::fs::rename(&part, path)
             };
-            write().map_err(|e| Error::invalid("tuning", path.display(), format_args!("it cannot be written: {e}")))
+            write().map_err(|e| {
+                Error::invalid("tuning", path.display(), format_args!("it cannot be written: {e}"))
+            })
         }
     }
 }
@@ -133,22 +176,39 @@ mod tests {
     fn measured_choices_come_before_the_table() {
         let [l4, h200] = ["l4", "h200"].map(|name| Capabilities::profile(name).expect("known"));
         let tuning = tuned("fwd_f16_d64_causal_128x64");
-        let on = |seqlen, config, card| plan_with(&forward(seqlen, config), card, &tuning).expect("valid").entry.symbol;
-        let table = |seqlen, card| plan(&forward(seqlen, None), card).expect("valid").entry.symbol;
+        let on = |seqlen, config, card| {
+            plan_with(&forward(seqlen, config), card, &tuning, 0).expect("valid").contract().symbol
+        };
+        let table = |seqlen, card| plan(&forward(seqlen, None), card).expect("valid").contract().symbol;
         assert_ne!(table(512, l4), "fwd_f16_d64_causal_128x64");
         assert_eq!(on(512, None, l4), "fwd_f16_d64_causal_128x64");
         assert_eq!(on(300, None, l4), on(512, None, l4), "the same size");
         assert_eq!(on(513, None, l4), table(513, l4), "another size");
         assert_eq!(on(512, None, h200), table(512, h200), "another card");
-        assert_eq!(on(512, Some("v3/2"), l4), "fwd_f16_d64_causal_48x64_s2", "a name comes first");
+        assert_eq!(
+            on(512, Some("fwd_f16_d64_causal_64x64_s3"), l4),
+            "fwd_f16_d64_causal_64x64_s3",
+            "a name comes first"
+        );
     }
 
     #[test]
-    fn a_choice_that_is_gone_is_an_error_and_no_silent_fallback() {
+    fn a_choice_that_is_gone_leaves_the_table_and_one_that_is_wrong_is_an_error() {
         let l4 = Capabilities::profile("l4").expect("known");
-        for entry in ["fwd_gone", "fwd_bf16_d64_causal_128x64"] {
-            let error = plan_with(&forward(512, None), l4, &tuned(entry)).expect_err(entry).to_string();
-            assert!(error.contains(entry) && error.contains("`ferroflash sweep`"), "{error}");
+        let gone = tuned("fwd_gone");
+        let planned = plan_with(&forward(512, None), l4, &gone, 0).expect("the table's own");
+        assert_eq!(planned.contract(), plan(&forward(512, None), l4).expect("valid").contract());
+        assert_eq!(gone.outdated().collect::<Vec<_>>(), ["fwd_gone"]);
+        let wrong = "fwd_bf16_d64_causal_128x64";
+        assert_eq!(tuned(wrong).outdated().count(), 0);
+        let error = plan_with(&forward(512, None), l4, &tuned(wrong), 0).expect_err(wrong).to_string();
+        assert!(error.contains(wrong) && error.contains("`ferroflash sweep`"), "{error}");
+    }
+
+    #[test]
+    fn what_planning_refuses_has_a_size() {
+        for absurd in [usize::MAX, 1 << 31, (1 << 63) + 1] {
+            assert!(size(&Problem::new(DType::F16, absurd, absurd, absurd, absurd)).starts_with("f16 d"));
         }
     }
 
@@ -158,6 +218,14 @@ mod tests {
         let path = std::env::temp_dir().join(format!("ferroflash-tuning-{}.json", std::process::id()));
         tuned("fwd_f16_d64_causal_128x64").write(&path).expect("written");
         assert_eq!(Tuning::read(&path), Ok(tuned("fwd_f16_d64_causal_128x64")));
+        let fields = r#""entry": "e", "microseconds": 1.0, "table_microseconds": null, "new": 3"#;
+        let file =
+            |version: &str| format!(r#"{{{version} "new": 1, "devices": {{"d": {{"s": {{{fields}}}}}}}}}"#);
+        for (version, read) in [("", Ok(())), (r#""version": 1,"#, Ok(())), (r#""version": 9,"#, Err(()))] {
+            std::fs::write(&path, file(version)).expect("written");
+            let tuning = Tuning::read(&path);
+            assert_eq!(tuning.as_ref().map(drop).map_err(drop), read, "{tuning:?}");
+        }
         std::fs::write(&path, "{\"devices\": 3}").expect("written");
         assert!(Tuning::read(&path).expect_err("no tuning").to_string().contains("`ferroflash sweep` wrote"));
         std::fs::remove_file(&path).expect("removed");

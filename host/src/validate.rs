@@ -1,4 +1,5 @@
-//! The one place where a request is checked. What passes here can be launched without reading or writing out of bounds.
+//! The one place where a request is checked. What passes here can be launched without reading or writing out
+//! of bounds.
 use crate::footprint::Footprint;
 use crate::{Error, Forward, LseView, Mask, Problem, TensorView, Workspace};
 
@@ -6,7 +7,8 @@ use crate::{Error, Forward, LseView, Mask, Problem, TensorView, Workspace};
 pub const MAX_SEQLEN: usize = (1 << 30) - 256;
 /// Largest head dim.
 pub const MAX_HEAD_DIM: usize = 256;
-/// Rows lie less than this many bytes apart: the distance of a tile's rows is computed in 32 bits on the device.
+/// Rows lie less than this many bytes apart: the distance of a tile's rows is computed in 32 bits on the
+/// device.
 pub const MAX_ROW_BYTES: u64 = 1 << 27;
 /// Blocks of a launch.
 const MAX_TILES: u64 = 1 << 31;
@@ -52,7 +54,8 @@ pub(crate) fn problem(p: &Problem) -> Result<(), Error> {
     scores(p)
 }
 
-/// Checks what happens to scores. The kernel computes in base 2, so the converted numbers must be finite and above 0 as well.
+/// Checks what happens to scores. The kernel computes in base 2, so the converted numbers must be finite and
+/// above 0 as well.
 fn scores(p: &Problem) -> Result<(), Error> {
     let scale = p.scale();
     if !scale.is_finite() {
@@ -69,19 +72,19 @@ fn scores(p: &Problem) -> Result<(), Error> {
     {
         return Err(Error::invalid("softcap", softcap, "it must be a finite number above 0"));
     }
-    let (scale_log2, softcap) = base_two(p);
-    if !scale_log2.is_normal() || !(softcap == 0.0 && p.softcap.is_none() || softcap.is_normal()) {
-        let value = match p.softcap {
-            None => scale.to_string(),
-            Some(softcap) => format!("{scale} with softcap {softcap}"),
-        };
-        return Err(Error::invalid(
-            "scale",
-            value,
-            "scale * log2(e), softcap * log2(e) and scale / softcap must be normal f32",
-        ));
-    }
-    Ok(())
+    let (scale_log2, ratio) = base_two(p);
+    let derived = match p.softcap {
+        None => [Some(("scale", scale, "scale * log2(e)", scale_log2)), None],
+        Some(softcap) => [
+            Some(("softcap", softcap, "softcap * log2(e)", scale_log2)),
+            Some(("scale", scale, "scale / softcap", ratio)),
+        ],
+    };
+    let mut wrong = derived.into_iter().flatten().filter(|(.., number)| !number.is_normal());
+    wrong.next().map_or(Ok(()), |(what, value, formula, number)| {
+        let expected = format_args!("{formula} is {number:e}, and must be a normal f32");
+        Err(Error::invalid(what, format_args!("{value:e}"), expected))
+    })
 }
 
 /// `FwdParams::scale_log2` and `FwdParams::softcap`.
@@ -97,48 +100,46 @@ pub(crate) fn forward(f: &Forward<'_>) -> Result<Problem, Error> {
     let p = f.problem();
     problem(&p)?;
     let key = [p.batch, p.seqlen_k, p.heads_k, p.head_dim];
-    let names = [&Q, &K, &V, &O];
     for (name, view, shape) in [(&K, &f.k, key), (&V, &f.v, key), (&O, &f.o, f.q.shape)] {
         if view.dtype != p.dtype {
             let expected = format_args!("all tensors must have q's, {}", p.dtype.name());
             return Err(Error::invalid(name.dtype, view.dtype.name(), expected));
         }
         if view.shape != shape {
-            let expected = format_args!("[batch, seqlen, heads, head_dim] must be {shape:?} to go with q and k");
+            let expected =
+                format_args!("[batch, seqlen, heads, head_dim] must be {shape:?} to go with q and k");
             return Err(Error::invalid(name.shape, format!("{:?}", view.shape), expected));
         }
     }
-    let mut inputs = [None; 3];
-    for (name, view, slot) in names.into_iter().zip([&f.q, &f.k, &f.v]).zip(&mut inputs).map(|((n, v), s)| (n, v, s)) {
-        *slot = Some(tensor(name, view)?);
-    }
-    let output = tensor(&O, &f.o)?;
-    if f.o.shape.iter().zip(&f.o.strides).any(|(&extent, &stride)| extent > 1 && stride == 0) {
-        return Err(Error::invalid(
-            O.strides,
-            format!("{:?}", f.o.strides),
-            "an output must not repeat itself (stride 0)",
-        ));
-    }
+    let [q, k, v] = [input(&Q, &f.q)?, input(&K, &f.k)?, input(&V, &f.v)?];
+    let output = output(&O, &f.o)?;
     let lse = f.lse.as_ref().map(|view| log_sum_exp(view, &p)).transpose()?;
-    for (name, input) in names.into_iter().zip(inputs.into_iter().flatten()) {
-        if output.overlaps(&input) {
-            return Err(overlap(&O, name.address, &output, &input));
+    let workspace = f.workspace.as_ref().map(memory).transpose()?;
+    let [q, k, v, output] = [q, k, v, output].map(Some);
+    let all = [(&Q, q), (&K, k), (&V, v), (&O, output), (&LSE, lse), (&WORKSPACE, workspace)];
+    let pairs = (3..all.len()).flat_map(|written| (0..written).map(move |other| (written, other)));
+    for ((name, written), (other, theirs)) in pairs.map(|(written, other)| (all[written], all[other])) {
+        if let (Some(written), Some(theirs)) = (written, theirs)
+            && written.overlaps(&theirs)
+        {
+            return Err(overlap(name, other.address, &written, &theirs));
         }
-        if let Some(lse) = lse.filter(|lse| lse.overlaps(&input)) {
-            return Err(overlap(&LSE, name.address, &lse, &input));
+    }
+    Ok(p)
+}
+
+/// Checks the workspace of a request whose tensors have been checked.
+pub(crate) fn workspace(f: &Forward<'_>) -> Result<(), Error> {
+    let Some(workspace) = f.workspace.as_ref().map(memory).transpose()? else { return Ok(()) };
+    let [q, k, v] = [input(&Q, &f.q)?, input(&K, &f.k)?, input(&V, &f.v)?];
+    let lse = f.lse.as_ref().map(|view| log_sum_exp(view, &f.problem())).transpose()?;
+    let tensors = [(&Q, Some(q)), (&K, Some(k)), (&V, Some(v)), (&O, Some(output(&O, &f.o)?)), (&LSE, lse)];
+    for (name, tensor) in tensors {
+        if let Some(tensor) = tensor.filter(|tensor| workspace.overlaps(tensor)) {
+            return Err(overlap(&WORKSPACE, name.address, &workspace, &tensor));
         }
     }
-    if let Some(lse) = lse.filter(|lse| lse.overlaps(&output)) {
-        return Err(overlap(&LSE, O.address, &lse, &output));
-    }
-    let Some(workspace) = f.workspace.as_ref().map(memory).transpose()? else { return Ok(p) };
-    let [q, k, v] = inputs;
-    let tensors = [(Q.address, q), (K.address, k), (V.address, v), (O.address, Some(output)), (LSE.address, lse)];
-    match tensors.into_iter().find_map(|(name, tensor)| Some((name, tensor.filter(|t| workspace.overlaps(t))?))) {
-        Some((name, tensor)) => Err(overlap(&WORKSPACE, name, &workspace, &tensor)),
-        None => Ok(p),
-    }
+    Ok(())
 }
 
 /// Checks a workspace by itself.
@@ -174,12 +175,26 @@ macro_rules! names {
 }
 names!(Q "q" K "k" V "v" O "o" LSE "lse" WORKSPACE "workspace");
 
-/// Checks one tensor by itself.
-fn tensor(name: &Names, view: &TensorView) -> Result<Footprint, Error> {
+/// Checks an output by itself.
+fn output(name: &Names, view: &TensorView) -> Result<Footprint, Error> {
+    let footprint = input(name, view)?;
+    if footprint.overlaps_itself() {
+        let expected = "each must be at least as large as what lies within it, and none 0: an output's rows, \
+                        heads or batches must not overlap";
+        return Err(strides(name, view, expected));
+    }
+    Ok(footprint)
+}
+
+/// What is wrong with a tensor's strides.
+fn strides(name: &Names, view: &TensorView, expected: impl std::fmt::Display) -> Error {
+    Error::invalid(name.strides, format!("{:?} for shape {:?}", view.strides, view.shape), expected)
+}
+
+/// Checks what is only read by itself: it may repeat itself, and its rows, heads and batches may overlap.
+fn input(name: &Names, view: &TensorView) -> Result<Footprint, Error> {
     address(name, view.address, 16)?;
-    let wrong = |expected: &dyn std::fmt::Display| {
-        Err(Error::invalid(name.strides, format!("{:?} for shape {:?}", view.strides, view.shape), expected))
-    };
+    let wrong = |expected: &dyn std::fmt::Display| Err(strides(name, view, expected));
     if view.shape[3] > 1 && view.strides[3] != 1 {
         return wrong(&"the last (head_dim) must be 1: columns are contiguous");
     }
@@ -198,18 +213,20 @@ fn tensor(name: &Names, view: &TensorView) -> Result<Footprint, Error> {
         *dim = (extent as u64, stride);
     }
     if dims[..3].iter().any(|(_, stride)| stride % 16 != 0) {
-        return wrong(&format_args!("all but the last must be multiples of {} elements (16 bytes)", 16 / bytes));
+        return wrong(&format_args!(
+            "all but the last must be multiples of {} elements (16 bytes)",
+            16 / bytes
+        ));
     }
     if dims[1].1 >= MAX_ROW_BYTES {
         let feature = format_args!("{} with rows {} bytes apart", name.strides, dims[1].1);
-        return Err(Error::unsupported(feature, format_args!("rows lie less than {MAX_ROW_BYTES} bytes apart")));
+        return Err(Error::unsupported(
+            feature,
+            format_args!("rows lie less than {MAX_ROW_BYTES} bytes apart"),
+        ));
     }
     let footprint = Footprint { base: view.address, unit: bytes, dims };
     fits(name, &footprint, view.elements)?;
-    let moving = dims.map(|(extent, stride)| if stride == 0 { (1, 0) } else { (extent, stride) });
-    if (Footprint { dims: moving, ..footprint }).overlaps_itself() {
-        return wrong(&"each must be at least as large as what lies within it: rows, heads or batches overlap");
-    }
     Ok(footprint)
 }
 
@@ -232,7 +249,11 @@ fn log_sum_exp(view: &LseView, p: &Problem) -> Result<Footprint, Error> {
     let footprint = Footprint { base: view.address, unit: 4, dims };
     if !valid || footprint.overlaps_itself() {
         let value = format!("{:?} for shape {:?}", view.strides, view.shape);
-        return Err(Error::invalid(LSE.strides, value, "heads and batches must not overlap, rows are contiguous"));
+        return Err(Error::invalid(
+            LSE.strides,
+            value,
+            "heads and batches must not overlap, rows are contiguous",
+        ));
     }
     fits(&LSE, &footprint, view.elements)?;
     Ok(footprint)
@@ -251,13 +272,16 @@ fn fits(name: &Names, footprint: &Footprint, elements: u64) -> Result<(), Error>
     let span = footprint.span().filter(|span| footprint.base.checked_add(*span).is_some());
     match span.map(|span| span / footprint.unit) {
         Some(needed) if needed <= elements => Ok(()),
-        Some(needed) => Err(Error::invalid(name.elements, elements, format_args!("shape and strides need {needed}"))),
+        Some(needed) => {
+            Err(Error::invalid(name.elements, elements, format_args!("shape and strides need {needed}")))
+        }
         None => Err(Error::invalid(name.elements, elements, "shape and strides reach beyond 64 bits")),
     }
 }
 
 fn overlap(written: &Names, other: &'static str, a: &Footprint, b: &Footprint) -> Error {
-    let range = |f: &Footprint| format!("{:#x}..{:#x}", f.base, f.base.saturating_add(f.span().unwrap_or(u64::MAX)));
+    let range =
+        |f: &Footprint| format!("{:#x}..{:#x}", f.base, f.base.saturating_add(f.span().unwrap_or(u64::MAX)));
     let expected = format_args!("{} must not overlap {other}, {}", written.name, range(b));
     Error::invalid(written.address, range(a), expected)
 }
@@ -268,11 +292,12 @@ pub(crate) fn mask(p: &Problem) -> (spec::MaskKind, spec::Window) {
     let clamp = |side: Option<u32>| side.map_or(UNBOUNDED, |n| n.min(UNBOUNDED as u32) as i32);
     let (left, right) = match p.mask {
         Mask::Full => (UNBOUNDED, UNBOUNDED),
-        Mask::Causal | Mask::CausalTopLeft => (UNBOUNDED, 0),
+        Mask::Causal => (UNBOUNDED, 0),
         Mask::Window { left, right } => (clamp(left), clamp(right)),
     };
-    let top_left = p.mask == Mask::CausalTopLeft || p.alignment == crate::Alignment::TopLeft;
-    let shift = if top_left { 0 } else { p.seqlen_k as i32 - p.seqlen_q as i32 };
+    let top_left = p.alignment == crate::Alignment::TopLeft;
+    // Sequences that pass validation are too short to wrap.
+    let shift = if top_left { 0 } else { (p.seqlen_k as i32).wrapping_sub(p.seqlen_q as i32) };
     let kind = match (left, right) {
         _ if p.softcap.is_some() => spec::MaskKind::Local,
         (UNBOUNDED, UNBOUNDED) => spec::MaskKind::Full,

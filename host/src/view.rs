@@ -1,7 +1,8 @@
 //! Tensors in somebody else's memory: a device address, a shape, strides.
 use crate::DType;
 
-/// Q, K, V or O in device memory. Its shape is always `[batch, seqlen, heads, head_dim]`, whatever its layout: layouts are strides.
+/// Q, K, V or O in device memory. Its shape is always `[batch, seqlen, heads, head_dim]`, whatever its
+/// layout: layouts are strides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TensorView {
     /// Device address of element `[0, 0, 0, 0]`. A multiple of 16.
@@ -12,14 +13,20 @@ pub struct TensorView {
     pub dtype: DType,
     /// `[batch, seqlen, heads, head_dim]`.
     pub shape: [usize; 4],
-    /// Elements from one batch, row, head and column to the next. The last is 1, the others are multiples of 8; those of extents of 1 are
-    /// ignored. An input may repeat itself with a stride of 0.
+    /// Elements from one batch, row, head and column to the next. The last is 1, the others are multiples of
+    /// 8; those of extents of 1 are ignored. An input may repeat itself with a stride of 0.
     pub strides: [i64; 4],
 }
 
 impl TensorView {
     /// A view with any strides. Nothing is checked here: planning does, once, with the other tensors.
-    pub const fn new(address: u64, elements: u64, dtype: DType, shape: [usize; 4], strides: [i64; 4]) -> Self {
+    pub const fn new(
+        address: u64,
+        elements: u64,
+        dtype: DType,
+        shape: [usize; 4],
+        strides: [i64; 4],
+    ) -> Self {
         TensorView { address, elements, dtype, shape, strides }
     }
 
@@ -30,15 +37,17 @@ impl TensorView {
         Self::new(address, elements, dtype, shape, [s.wrapping_mul(row), row, d, 1])
     }
 
-    /// Contiguous `[batch][heads][seqlen][head_dim]`, PyTorch's layout. `shape` is `[batch, seqlen, heads, head_dim]` here too.
+    /// Contiguous `[batch][heads][seqlen][head_dim]`, PyTorch's layout. `shape` is `[batch, seqlen, heads,
+    /// head_dim]` here too.
     pub const fn bhsd(address: u64, elements: u64, dtype: DType, shape: [usize; 4]) -> Self {
         let [_, s, h, d] = extents(shape);
         let head = s.wrapping_mul(d);
         Self::new(address, elements, dtype, shape, [h.wrapping_mul(head), d, head, 1])
     }
 
-    /// Q, K and V of one contiguous buffer `[batch][seqlen][heads_q + 2 * heads_k][head_dim]`: first the query heads of a position, then
-    /// its key heads, then its value heads. With `heads_q == heads_k` this is `[batch][seqlen][3][heads][head_dim]`.
+    /// Q, K and V of one contiguous buffer `[batch][seqlen][heads_q + 2 * heads_k][head_dim]`: first the
+    /// query heads of a position, then its key heads, then its value heads. With `heads_q == heads_k`
+    /// this is `[batch][seqlen][3][heads][head_dim]`.
     pub fn packed_qkv(
         address: u64,
         elements: u64,
@@ -52,7 +61,13 @@ impl TensorView {
         let part = |first_head: usize, heads: usize| {
             let skipped = (first_head as u64).wrapping_mul(head_dim as u64);
             let address = address.wrapping_add(skipped.wrapping_mul(dtype.bytes() as u64));
-            Self::new(address, elements.saturating_sub(skipped), dtype, [batch, seqlen, heads, head_dim], strides)
+            Self::new(
+                address,
+                elements.saturating_sub(skipped),
+                dtype,
+                [batch, seqlen, heads, head_dim],
+                strides,
+            )
         };
         [part(0, heads_q), part(heads_q, heads_k), part(heads_q.wrapping_add(heads_k), heads_k)]
     }
@@ -63,12 +78,14 @@ impl TensorView {
     }
 }
 
-/// A shape as strides are computed. Wraps where a product is absurd: the strides are then refused with the shape that made them.
+/// A shape as strides are computed. Wraps where a product is absurd: the strides are then refused with the
+/// shape that made them.
 const fn extents(shape: [usize; 4]) -> [i64; 4] {
     [shape[0] as i64, shape[1] as i64, shape[2] as i64, shape[3] as i64]
 }
 
-/// Where the log-sum-exp of each row goes: f32, natural logarithm, `-inf` for a row that sees no key. Rows are contiguous.
+/// Where the log-sum-exp of each row goes: f32, natural logarithm, `-inf` for a row that sees no key. Rows
+/// are contiguous.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LseView {
     /// Device address of element `[0, 0, 0]`. A multiple of 4.
@@ -94,7 +111,8 @@ impl LseView {
     }
 }
 
-/// Device memory that launches may use beside their tensors. Its contents mean nothing before and after a launch.
+/// Device memory that launches may use beside their tensors. Its contents mean nothing before and after a
+/// launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Workspace {
     /// Device address. A multiple of 16.

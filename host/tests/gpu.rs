@@ -1,7 +1,8 @@
 //! Attention on this machine's GPU through each CUDA driver.
 //!
-//! Without a GPU there is nothing to run: the tests pass, and say so on standard error, which `cargo test` shows with `-- --nocapture`. With
-//! `FERROFLASH_REQUIRE_GPU=1` in the environment they fail instead, also where a GPU has too little free memory for one of them.
+//! Without a GPU there is nothing to run: the tests pass, and say so on standard error, which `cargo test`
+//! shows with `-- --nocapture`. With `FERROFLASH_REQUIRE_GPU=1` in the environment they fail instead, also
+//! where a GPU has too little free memory for one of them.
 use ferroflash::*;
 use std::time::{Duration, Instant};
 
@@ -23,11 +24,18 @@ fn nothing_to_run(why: impl std::fmt::Display) {
     eprintln!("nothing to run: {why}");
 }
 
+/// The calling thread's context, which these tests never destroy.
+fn current() -> Result<RawDriver, Error> {
+    // SAFETY: as said above.
+    unsafe { RawDriver::current() }
+}
+
 fn elements(shape: [usize; 4]) -> usize {
     shape.iter().product()
 }
 
-/// Q, K, V, O and LSE on a device. Keys and values are all 1, so every output is 1 and every log-sum-exp `8 + ln(keys)`.
+/// Q, K, V, O and LSE on a device. Keys and values are all 1, so every output is 1 and every log-sum-exp `8 +
+/// ln(keys)`.
 struct Problem<D: Driver> {
     buffers: [D::Buffer; 5],
 }
@@ -93,7 +101,7 @@ fn attention_on<D: Driver>(driver: D) -> Result<(), Error> {
     println!("{}: {on_device:?} on the device, {on_host:?} on the host a launch", driver.capabilities().name);
     problem.check(driver)?;
 
-    let refused = driver.load("not PTX", LaunchContract::from(plan.entry)).map(|_| ()).expect_err("no PTX");
+    let refused = driver.load("not PTX", plan.contract()).map(|_| ()).expect_err("no PTX");
     assert!(matches!(refused, Error::Driver { code: Some(_), .. }), "{refused}");
     Ok(())
 }
@@ -119,7 +127,7 @@ fn the_raw_driver_computes_attention_in_the_callers_context() -> Result<(), Erro
         return Ok(());
     }
     own_context();
-    attention_on(RawDriver::current()?)
+    attention_on(current()?)
 }
 
 #[cfg(feature = "cust")]
@@ -130,7 +138,7 @@ fn the_cust_driver_computes_attention() -> Result<(), Error> {
 
 #[test]
 fn a_thread_without_a_context_may_launch() -> Result<(), Error> {
-    let Some(driver) = gpu(RawDriver::current()) else { return Ok(()) };
+    let Some(driver) = gpu(current()) else { return Ok(()) };
     std::thread::spawn(|| attention_on(driver)).join().expect("no panic")
 }
 
@@ -147,10 +155,11 @@ fn a_launch_can_be_captured_in_a_graph() -> Result<(), Error> {
         return Ok(());
     }
     own_context();
-    let attention = Attention::new(RawDriver::current()?);
+    let attention = Attention::new(current()?);
     let driver = attention.driver();
     let (problem, own) = (Problem::new(driver)?, driver.stream()?);
-    let foreign = RawStream::from_raw(own.as_raw());
+    // SAFETY: a stream of its own, which lives longer.
+    let foreign = unsafe { RawStream::from_raw(own.as_raw()) };
     let f = problem.forward(driver);
     let plan = attention.plan(&f)?;
     attention.load(&plan)?;
@@ -171,7 +180,8 @@ fn a_launch_can_be_captured_in_a_graph() -> Result<(), Error> {
     problem.check(driver)
 }
 
-/// Where Q, K, V and O lie in one buffer: parts of one packed tensor, whose batches or rows may be far apart. In elements.
+/// Where Q, K, V and O lie in one buffer: parts of one packed tensor, whose batches or rows may be far apart.
+/// In elements.
 #[derive(Clone, Copy)]
 struct Packed {
     shape: [usize; 4],
@@ -228,6 +238,9 @@ impl Packed {
             // SAFETY: a row of the buffer, in the current context.
             unsafe { ok(libcuda::cuMemcpyHtoD_v2(address, row.as_ptr().cast(), row.len())) };
         }
+        // Copies from memory that is not page-locked may return before they have landed.
+        // SAFETY: no arguments.
+        unsafe { ok(libcuda::cuCtxSynchronize()) };
         let (f, stream) = (self.forward(base), driver.stream()?);
         let plan = attention.plan(&f)?;
         // SAFETY: the buffer outlives the stream's work, and nothing else uses it.
@@ -243,14 +256,15 @@ impl Packed {
     }
 }
 
-/// Batches that lie more than 4 GiB apart, and rows whose distances add up to more: offsets that 32 bits do not hold.
+/// Batches that lie more than 4 GiB apart, and rows whose distances add up to more: offsets that 32 bits do
+/// not hold.
 #[test]
 fn offsets_go_beyond_4_gib() -> Result<(), Error> {
     if gpu(RawDriver::primary(0)).is_none() {
         return Ok(());
     }
     own_context();
-    let attention = Attention::new(RawDriver::current()?);
+    let attention = Attention::new(current()?);
     let (batches, rows) = ([2, 70, 2, 64], [1, 70, 2, 64]);
     let cases = [
         Packed { shape: batches, part: 70 * 128, batch: (1 << 31) + (1 << 16), row: 128 },

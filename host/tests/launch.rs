@@ -1,7 +1,9 @@
 //! What reaches the driver.
 mod fake;
+mod fake_ptx;
 
-use fake::{FakeDriver, with_ptx};
+use fake::FakeDriver;
+use fake_ptx::with_ptx;
 use ferroflash::*;
 
 fn forward(address: u64) -> Forward<'static> {
@@ -34,13 +36,16 @@ fn a_launch_is_what_was_planned() -> Result<(), Error> {
 
     let launches = attention.driver().launches();
     let [launch] = &launches[..] else { panic!("{launches:?}") };
-    assert_eq!(launch.symbol, plan.entry.symbol);
-    assert_eq!((launch.grid, launch.stream), (plan.grid, 7));
-    assert_eq!((launch.threads, launch.smem_bytes), (plan.entry.threads, plan.entry.smem_bytes));
+    assert_eq!(launch.symbol, plan.contract().symbol);
+    assert_eq!((launch.grid, launch.stream), (plan.grid(), 7));
+    assert_eq!((launch.threads, launch.smem_bytes), (plan.contract().threads, plan.contract().smem_bytes));
     let sent = params(&launch.params);
     assert_eq!(sent, plan.params(&f)?);
     assert_eq!((sent.q.base, sent.q.rows, sent.q.chunks), (1 << 40, 300, 8));
-    assert_eq!((sent.k.batch_bytes, sent.k.row_bytes, sent.k.head_bytes), (300 * 2 * 64 * 2, 2 * 64 * 2, 64 * 2));
+    assert_eq!(
+        (sent.k.batch_bytes, sent.k.row_bytes, sent.k.head_bytes),
+        (300 * 2 * 64 * 2, 2 * 64 * 2, 64 * 2)
+    );
     assert_eq!((sent.lse.base, sent.lse.head_bytes), ((1 << 40) + (4 << 30), 300 * 4));
     assert_eq!(sent.order.heads_per_kv.get(), 4);
     Ok(())
@@ -51,13 +56,15 @@ fn a_split_launch_is_two_kernels_on_one_workspace() -> Result<(), Error> {
     with_ptx();
     let attention = Attention::new(FakeDriver::new("h200"));
     let few = |address: u64, room: u64| {
-        let view = |n: u64, rows: usize| TensorView::bshd(address + (n << 30), 1 << 28, DType::Bf16, [2, rows, 4, 128]);
+        let view = |n: u64, rows: usize| {
+            TensorView::bshd(address + (n << 30), 1 << 28, DType::Bf16, [2, rows, 4, 128])
+        };
         let f = Forward::new(view(0, 20), view(1, 4096), view(2, 4096), view(3, 20));
         f.workspace(Workspace { address: room, bytes: 1 << 29 })
     };
     let f = few(1 << 40, 1 << 45);
     let plan = attention.plan(&f)?;
-    assert_eq!((plan.entry.symbol, plan.entry.grid), ("fwd_bf16_d128_full_128x64_split", Grid::Split));
+    assert_eq!(plan.contract().symbol, "fwd_bf16_d128_full_128x64_split");
     attention.load(&plan)?;
     assert_eq!(attention.driver().loaded(), ["fwd_bf16_d128_full_128x64_split", "combine_bf16_d128"]);
     let launch = |f: &Forward<'_>| {
@@ -66,20 +73,27 @@ fn a_split_launch_is_two_kernels_on_one_workspace() -> Result<(), Error> {
     };
     launch(&f)?;
     launch(&few(1 << 41, 1 << 46))?;
-    let small = Workspace { address: 1 << 45, bytes: plan.workspace - 1 };
+    let small = Workspace { address: 1 << 45, bytes: plan.workspace_bytes() - 1 };
     let message = launch(&Forward { workspace: Some(small), ..f }).expect_err("too small").to_string();
-    assert!(message.contains("workspace.bytes") && message.contains(&plan.workspace.to_string()), "{message}");
+    assert!(
+        message.contains("workspace.bytes") && message.contains(&plan.workspace_bytes().to_string()),
+        "{message}"
+    );
 
     let slices = 32;
     let rows = slices * 2 * 4 * 20;
-    assert_eq!(plan.workspace, rows * 129 * 4);
+    assert_eq!(plan.workspace_bytes(), rows * 129 * 4);
     let launches = attention.driver().launches();
     assert_eq!(launches.len(), 4, "nothing else was launched");
     for (pair, [tensors, room]) in launches.chunks(2).zip([[1u64 << 40, 1 << 45], [1 << 41, 1 << 46]]) {
         let [forward, combine] = pair else { panic!("{pair:?}") };
         assert_eq!((forward.grid, forward.stream, combine.stream), ([8 * slices as u32, 1, 1], 7, 7));
-        assert_eq!((combine.grid, combine.threads, combine.smem_bytes), ([2 * 4 * 20 * 16 / 128, 1, 1], 128, 0));
-        let word = |bytes: &[u8], at: usize| u64::from_ne_bytes(bytes[at..][..8].try_into().expect("8 bytes"));
+        assert_eq!(
+            (combine.grid, combine.threads, combine.smem_bytes),
+            ([2 * 4 * 20 * 16 / 128, 1, 1], 128, 0)
+        );
+        let word =
+            |bytes: &[u8], at: usize| u64::from_ne_bytes(bytes[at..][..8].try_into().expect("8 bytes"));
         let partials = |bytes: &[u8], at| [word(bytes, at), word(bytes, at + 8)];
         let expected = [room, room + rows * 512];
         assert_eq!(forward.params.len(), size_of::<spec::SplitParams>());
@@ -144,7 +158,7 @@ fn a_kernel_loads_once_however_many_threads_launch_it() -> Result<(), Error> {
 #[test]
 fn the_drivers_failure_comes_back() -> Result<(), Error> {
     with_ptx();
-    let failure = Error::Driver { call: "cuLaunchKernel", code: Some(700), reason: "illegal address".into() };
+    let failure = Error::driver("cuLaunchKernel", Some(700), "illegal address");
     let attention = Attention::new(FakeDriver { failure: Some(failure.clone()), ..FakeDriver::new("l4") });
     let f = forward(1 << 40);
     // SAFETY: nothing runs.
@@ -163,8 +177,11 @@ fn a_kernel_picked_by_type_launches_by_its_type() -> Result<(), Error> {
     // SAFETY: nothing runs.
     unsafe { kernel.launch(&driver, &plan.params(&f)?, &3)? };
     let launch = &driver.launches()[0];
-    assert_eq!((launch.symbol.as_str(), launch.grid), (plan.entry.symbol, plan.grid));
-    assert_eq!((launch.threads, launch.smem_bytes, launch.stream), (plan.entry.threads, plan.smem, 3));
+    assert_eq!((launch.symbol.as_str(), launch.grid), (plan.contract().symbol, plan.grid()));
+    assert_eq!(
+        (launch.threads, launch.smem_bytes, launch.stream),
+        (plan.contract().threads, plan.contract().smem_bytes, 3)
+    );
     Ok(())
 }
 
@@ -184,7 +201,7 @@ fn work_is_timed_between_two_marks() -> Result<(), Error> {
 
 #[test]
 fn without_a_driver_the_error_says_so() {
-    let Err(error) = RawDriver::current() else { return };
+    let Err(error) = RawDriver::primary(0) else { return };
     let message = error.to_string();
     assert!(matches!(error, Error::Driver { .. }) && message.contains("CUDA"), "{message}");
 }

@@ -1,7 +1,9 @@
 //! What a launch costs on the host, the driver's own time apart.
 mod fake;
+mod fake_ptx;
 
-use fake::{FakeDriver, with_ptx};
+use fake::FakeDriver;
+use fake_ptx::with_ptx;
 use ferroflash::*;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -39,7 +41,9 @@ fn a_launch_allocates_nothing_and_takes_less_than_3_us() -> Result<(), Error> {
     };
     // Few queries on many keys: two kernels, with the workspace between them.
     let split = |address: u64| {
-        let view = |n: u64, rows: usize| TensorView::bshd(address + (n << 30), 1 << 28, DType::Bf16, [2, rows, 4, 128]);
+        let view = |n: u64, rows: usize| {
+            TensorView::bshd(address + (n << 30), 1 << 28, DType::Bf16, [2, rows, 4, 128])
+        };
         let f = Forward::new(view(0, 20), view(1, 4096), view(2, 4096), view(3, 20));
         f.workspace(Workspace { address: address + (1 << 45), bytes: 1 << 29 })
     };

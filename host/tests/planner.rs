@@ -20,60 +20,140 @@ const CAUSAL_WINDOW: Mask = Mask::Window { left: None, right: Some(0) };
 
 #[rustfmt::skip]
 const CASES: &[Case] = &[
-    // Grid by head and query block; heads of a causal problem in groups that fit the L2 cache, of a full one alone.
-    Case { card: "h200", sizes: [8, 32, 32, 2048, 2048, 64], mask: Mask::Full, softcap: None, entry: "fwd_f16_d64_full_128x32", tiles: 4096, group: 1 },
-    Case { card: "h200", sizes: [8, 32, 32, 2048, 2048, 64], mask: Mask::Causal, softcap: None, entry: "fwd_f16_d64_causal_128x32", tiles: 4096, group: 64 },
-    Case { card: "h200", sizes: [2, 16, 16, 8192, 8192, 128], mask: Mask::Causal, softcap: None, entry: "fwd_f16_d128_causal_128x64", tiles: 2048, group: 8 },
-    Case { card: "l4", sizes: [2, 16, 16, 8192, 8192, 128], mask: Mask::Causal, softcap: None, entry: "fwd_f16_d128_causal_128x64", tiles: 2048, group: 4 },
-    Case { card: "a100", sizes: [2, 32, 8, 8192, 8192, 128], mask: Mask::Causal, softcap: None, entry: "fwd_f16_d128_causal_128x48", tiles: 4096, group: 16 },
+    // Grid by head and query block; heads of a causal problem in groups that fit the L2 cache, of a full one
+    // alone.
+    Case { card: "h200", sizes: [8, 32, 32, 2048, 2048, 64], mask: Mask::Full, softcap: None,
+        entry: "fwd_f16_d64_full_128x32", tiles: 4096, group: 1 },
+    Case { card: "h200", sizes: [8, 32, 32, 2048, 2048, 64], mask: Mask::Causal, softcap: None,
+        entry: "fwd_f16_d64_causal_128x32", tiles: 4096, group: 64 },
+    Case { card: "h200", sizes: [2, 16, 16, 8192, 8192, 128], mask: Mask::Causal, softcap: None,
+        entry: "fwd_f16_d128_causal_128x64", tiles: 2048, group: 8 },
+    Case { card: "l4", sizes: [2, 16, 16, 8192, 8192, 128], mask: Mask::Causal, softcap: None,
+        entry: "fwd_f16_d128_causal_128x64", tiles: 2048, group: 4 },
+    Case { card: "a100", sizes: [2, 32, 8, 8192, 8192, 128], mask: Mask::Causal, softcap: None,
+        entry: "fwd_f16_d128_causal_128x48", tiles: 4096, group: 16 },
     // A key head that does not fit alone: only the query heads that share it run together.
-    Case { card: "l4", sizes: [1, 8, 2, 131072, 131072, 128], mask: Mask::Causal, softcap: None, entry: "fwd_f16_d128_causal_128x64", tiles: 8192, group: 4 },
+    Case { card: "l4", sizes: [1, 8, 2, 131072, 131072, 128], mask: Mask::Causal, softcap: None,
+        entry: "fwd_f16_d128_causal_128x64", tiles: 8192, group: 4 },
     // Shorter, then ever fewer queries for the card: smaller tiles.
-    Case { card: "h200", sizes: [32, 32, 32, 512, 512, 64], mask: Mask::Full, softcap: None, entry: "fwd_f16_d64_full_128x64", tiles: 4096, group: 1 },
-    Case { card: "h200", sizes: [32, 32, 32, 512, 512, 64], mask: Mask::Causal, softcap: None, entry: "fwd_f16_d64_causal_64x64_s3", tiles: 8192, group: 256 },
-    Case { card: "l4", sizes: [32, 32, 32, 512, 512, 64], mask: Mask::Causal, softcap: None, entry: "fwd_f16_d64_causal_128x64", tiles: 4096, group: 128 },
-    Case { card: "h200", sizes: [2, 32, 32, 512, 512, 64], mask: Mask::Full, softcap: None, entry: "fwd_f16_d64_full_64x128_k2", tiles: 512, group: 1 },
-    Case { card: "h200", sizes: [2, 16, 16, 512, 512, 64], mask: Mask::Full, softcap: None, entry: "fwd_f16_d64_full_64x128_k2", tiles: 256, group: 1 },
-    Case { card: "h200", sizes: [1, 8, 8, 512, 512, 64], mask: Mask::Full, softcap: None, entry: "fwd_f16_d64_full_32x128_k2_s4", tiles: 128, group: 1 },
-    Case { card: "h200", sizes: [1, 8, 8, 512, 512, 64], mask: Mask::Causal, softcap: None, entry: "fwd_f16_d64_causal_32x128_k2", tiles: 128, group: 8 },
-    Case { card: "h200", sizes: [1, 7, 7, 640, 512, 64], mask: Mask::Full, softcap: None, entry: "fwd_f16_d64_full_32x128_k2", tiles: 140, group: 1 },
-    Case { card: "h200", sizes: [2, 8, 8, 512, 512, 64], mask: Mask::Full, softcap: None, entry: "fwd_f16_d64_full_64x64", tiles: 128, group: 1 },
-    Case { card: "h200", sizes: [2, 8, 8, 512, 512, 64], mask: Mask::Causal, softcap: None, entry: "fwd_f16_d64_causal_32x128_k2", tiles: 256, group: 16 },
-    Case { card: "l4", sizes: [2, 16, 16, 512, 512, 64], mask: Mask::Full, softcap: None, entry: "fwd_f16_d64_full_128x64", tiles: 128, group: 1 },
+    Case { card: "h200", sizes: [32, 32, 32, 512, 512, 64], mask: Mask::Full, softcap: None,
+        entry: "fwd_f16_d64_full_128x64", tiles: 4096, group: 1 },
+    Case { card: "h200", sizes: [32, 32, 32, 512, 512, 64], mask: Mask::Causal, softcap: None,
+        entry: "fwd_f16_d64_causal_64x64_s3", tiles: 8192, group: 256 },
+    Case { card: "l4", sizes: [32, 32, 32, 512, 512, 64], mask: Mask::Causal, softcap: None,
+        entry: "fwd_f16_d64_causal_128x64", tiles: 4096, group: 128 },
+    Case { card: "h200", sizes: [2, 32, 32, 512, 512, 64], mask: Mask::Full, softcap: None,
+        entry: "fwd_f16_d64_full_64x128_k2", tiles: 512, group: 1 },
+    Case { card: "h200", sizes: [2, 16, 16, 512, 512, 64], mask: Mask::Full, softcap: None,
+        entry: "fwd_f16_d64_full_64x128_k2", tiles: 256, group: 1 },
+    Case { card: "h200", sizes: [1, 8, 8, 512, 512, 64], mask: Mask::Full, softcap: None,
+        entry: "fwd_f16_d64_full_32x128_k2_s4", tiles: 128, group: 1 },
+    Case { card: "h200", sizes: [1, 8, 8, 512, 512, 64], mask: Mask::Causal, softcap: None,
+        entry: "fwd_f16_d64_causal_32x128_k2", tiles: 128, group: 8 },
+    Case { card: "h200", sizes: [1, 7, 7, 640, 512, 64], mask: Mask::Full, softcap: None,
+        entry: "fwd_f16_d64_full_32x128_k2", tiles: 140, group: 1 },
+    Case { card: "h200", sizes: [2, 8, 8, 512, 512, 64], mask: Mask::Full, softcap: None,
+        entry: "fwd_f16_d64_full_64x64", tiles: 128, group: 1 },
+    Case { card: "h200", sizes: [2, 8, 8, 512, 512, 64], mask: Mask::Causal, softcap: None,
+        entry: "fwd_f16_d64_causal_32x128_k2", tiles: 256, group: 16 },
+    Case { card: "l4", sizes: [2, 16, 16, 512, 512, 64], mask: Mask::Full, softcap: None,
+        entry: "fwd_f16_d64_full_128x64", tiles: 128, group: 1 },
     // The headline shapes on an L4, as docs/l4-model.md has them.
-    Case { card: "l4", sizes: [2, 8, 8, 512, 512, 64], mask: Mask::Full, softcap: None, entry: "fwd_f16_d64_full_128x64", tiles: 64, group: 1 },
-    Case { card: "l4", sizes: [2, 8, 8, 512, 512, 64], mask: Mask::Causal, softcap: None, entry: "fwd_f16_d64_causal_64x64", tiles: 128, group: 16 },
-    Case { card: "l4", sizes: [1, 8, 8, 512, 512, 64], mask: Mask::Causal, softcap: None, entry: "fwd_f16_d64_causal_64x128_k2", tiles: 64, group: 8 },
-    Case { card: "l4", sizes: [1, 8, 8, 512, 512, 64], mask: Mask::Full, softcap: None, entry: "fwd_f16_d64_full_64x64", tiles: 64, group: 1 },
-    Case { card: "l4", sizes: [1, 4, 4, 512, 512, 64], mask: Mask::Full, softcap: None, entry: "fwd_f16_d64_full_32x128_k2", tiles: 64, group: 1 },
-    Case { card: "h200", sizes: [1, 32, 8, 128, 8192, 128], mask: Mask::Full, softcap: None, entry: "fwd_f16_d128_full_32x128_k4", tiles: 128, group: 1 },
-    Case { card: "h200", sizes: [4, 32, 32, 128, 8192, 64], mask: Mask::Full, softcap: None, entry: "fwd_f16_d64_full_64x128_k2", tiles: 256, group: 1 },
-    Case { card: "h200", sizes: [1, 32, 32, 128, 8192, 64], mask: Mask::Causal, softcap: None, entry: "fwd_f16_d64_causal_32x256_k4", tiles: 128, group: 16 },
+    Case { card: "l4", sizes: [2, 8, 8, 512, 512, 64], mask: Mask::Full, softcap: None,
+        entry: "fwd_f16_d64_full_128x64", tiles: 64, group: 1 },
+    Case { card: "l4", sizes: [2, 8, 8, 512, 512, 64], mask: Mask::Causal, softcap: None,
+        entry: "fwd_f16_d64_causal_64x64", tiles: 128, group: 16 },
+    Case { card: "l4", sizes: [1, 8, 8, 512, 512, 64], mask: Mask::Causal, softcap: None,
+        entry: "fwd_f16_d64_causal_64x128_k2", tiles: 64, group: 8 },
+    Case { card: "l4", sizes: [1, 8, 8, 512, 512, 64], mask: Mask::Full, softcap: None,
+        entry: "fwd_f16_d64_full_64x64", tiles: 64, group: 1 },
+    Case { card: "l4", sizes: [1, 4, 4, 512, 512, 64], mask: Mask::Full, softcap: None,
+        entry: "fwd_f16_d64_full_32x128_k2", tiles: 64, group: 1 },
+    Case { card: "h200", sizes: [1, 32, 8, 128, 8192, 128], mask: Mask::Full, softcap: None,
+        entry: "fwd_f16_d128_full_32x128_k4", tiles: 128, group: 1 },
+    Case { card: "h200", sizes: [4, 32, 32, 128, 8192, 64], mask: Mask::Full, softcap: None,
+        entry: "fwd_f16_d64_full_64x128_k2", tiles: 256, group: 1 },
+    Case { card: "h200", sizes: [1, 32, 32, 128, 8192, 64], mask: Mask::Causal, softcap: None,
+        entry: "fwd_f16_d64_causal_32x256_k4", tiles: 128, group: 16 },
     // The mask chooses the kind of entry.
-    Case { card: "l4", sizes: [4, 16, 16, 2048, 2048, 64], mask: SLIDING, softcap: None, entry: "fwd_f16_d64_local_128x64", tiles: 1024, group: 1 },
-    Case { card: "l4", sizes: [4, 16, 16, 2048, 2048, 64], mask: UNBOUNDED, softcap: None, entry: "fwd_f16_d64_full_128x32", tiles: 1024, group: 1 },
-    Case { card: "l4", sizes: [4, 16, 16, 2048, 2048, 64], mask: CAUSAL_WINDOW, softcap: None, entry: "fwd_f16_d64_causal_128x32", tiles: 1024, group: 32 },
-    Case { card: "l4", sizes: [4, 16, 16, 2048, 2048, 64], mask: Mask::CausalTopLeft, softcap: None, entry: "fwd_f16_d64_causal_128x32", tiles: 1024, group: 32 },
-    Case { card: "l4", sizes: [4, 16, 16, 2048, 2048, 64], mask: Mask::Full, softcap: Some(30.0), entry: "fwd_f16_d64_local_128x64", tiles: 1024, group: 1 },
-    Case { card: "l4", sizes: [4, 16, 16, 2048, 2048, 64], mask: Mask::Causal, softcap: Some(30.0), entry: "fwd_f16_d64_local_128x64", tiles: 1024, group: 32 },
+    Case { card: "l4", sizes: [4, 16, 16, 2048, 2048, 64], mask: SLIDING, softcap: None,
+        entry: "fwd_f16_d64_local_128x64", tiles: 1024, group: 1 },
+    Case { card: "l4", sizes: [4, 16, 16, 2048, 2048, 64], mask: UNBOUNDED, softcap: None,
+        entry: "fwd_f16_d64_full_128x32", tiles: 1024, group: 1 },
+    Case { card: "l4", sizes: [4, 16, 16, 2048, 2048, 64], mask: CAUSAL_WINDOW, softcap: None,
+        entry: "fwd_f16_d64_causal_128x32", tiles: 1024, group: 32 },
+    Case { card: "l4", sizes: [4, 16, 16, 2048, 2048, 64], mask: Mask::Causal, softcap: None,
+        entry: "fwd_f16_d64_causal_128x32", tiles: 1024, group: 32 },
+    Case { card: "l4", sizes: [4, 16, 16, 2048, 2048, 64], mask: Mask::Full, softcap: Some(30.0),
+        entry: "fwd_f16_d64_local_128x64", tiles: 1024, group: 1 },
+    Case { card: "l4", sizes: [4, 16, 16, 2048, 2048, 64], mask: Mask::Causal, softcap: Some(30.0),
+        entry: "fwd_f16_d64_local_128x64", tiles: 1024, group: 32 },
+    // Cards of other generations: portable code by their limits.
+    Case { card: "b200", sizes: [8, 32, 32, 2048, 2048, 64], mask: Mask::Causal, softcap: None,
+        entry: "fwd_f16_d64_causal_128x32", tiles: 4096, group: 128 },
+    Case { card: "b200", sizes: [2, 32, 8, 8192, 8192, 128], mask: Mask::Causal, softcap: None,
+        entry: "fwd_f16_d128_causal_128x64", tiles: 4096, group: 64 },
+    Case { card: "b200", sizes: [1, 8, 8, 512, 512, 64], mask: Mask::Full, softcap: None,
+        entry: "fwd_f16_d64_full_32x128_k2_s4", tiles: 128, group: 1 },
+    Case { card: "rtx5090", sizes: [8, 32, 32, 2048, 2048, 64], mask: Mask::Causal, softcap: None,
+        entry: "fwd_f16_d64_causal_128x32", tiles: 4096, group: 64 },
+    Case { card: "rtx5090", sizes: [2, 32, 8, 8192, 8192, 128], mask: Mask::Causal, softcap: None,
+        entry: "fwd_f16_d128_causal_128x64", tiles: 4096, group: 32 },
+    Case { card: "rtx5090", sizes: [1, 8, 8, 512, 512, 64], mask: Mask::Full, softcap: None,
+        entry: "fwd_f16_d64_full_32x128_k2", tiles: 128, group: 1 },
+    Case { card: "l40s", sizes: [8, 32, 32, 2048, 2048, 64], mask: Mask::Causal, softcap: None,
+        entry: "fwd_f16_d64_causal_128x32", tiles: 4096, group: 64 },
+    Case { card: "l40s", sizes: [2, 32, 8, 8192, 8192, 128], mask: Mask::Causal, softcap: None,
+        entry: "fwd_f16_d128_causal_128x64", tiles: 4096, group: 32 },
+    Case { card: "l40s", sizes: [1, 8, 8, 512, 512, 64], mask: Mask::Full, softcap: None,
+        entry: "fwd_f16_d64_full_32x128_k2", tiles: 128, group: 1 },
+    Case { card: "a10", sizes: [8, 32, 32, 2048, 2048, 64], mask: Mask::Causal, softcap: None,
+        entry: "fwd_f16_d64_causal_128x32", tiles: 4096, group: 4 },
+    Case { card: "a10", sizes: [2, 32, 8, 8192, 8192, 128], mask: Mask::Causal, softcap: None,
+        entry: "fwd_f16_d128_causal_128x64", tiles: 4096, group: 4 },
+    Case { card: "a10", sizes: [1, 8, 8, 512, 512, 64], mask: Mask::Full, softcap: None,
+        entry: "fwd_f16_d64_full_32x128_k2", tiles: 128, group: 1 },
+    Case { card: "orin", sizes: [8, 32, 32, 2048, 2048, 64], mask: Mask::Causal, softcap: None,
+        entry: "fwd_f16_d64_causal_128x32", tiles: 4096, group: 4 },
+    Case { card: "orin", sizes: [2, 32, 8, 8192, 8192, 128], mask: Mask::Causal, softcap: None,
+        entry: "fwd_f16_d128_causal_128x48", tiles: 4096, group: 4 },
+    Case { card: "orin", sizes: [1, 8, 8, 512, 512, 64], mask: Mask::Full, softcap: None,
+        entry: "fwd_f16_d64_full_128x64", tiles: 32, group: 1 },
     // Head dims run on the next larger entry that fits the card.
-    Case { card: "l4", sizes: [1, 1, 1, 1, 1, 8], mask: Mask::Full, softcap: None, entry: "fwd_f16_d32_full_128x64", tiles: 1, group: 1 },
-    Case { card: "l4", sizes: [1, 1, 1, 129, 1, 32], mask: Mask::Full, softcap: None, entry: "fwd_f16_d32_full_128x64", tiles: 2, group: 1 },
-    Case { card: "l4", sizes: [8, 8, 8, 2048, 2048, 40], mask: Mask::Full, softcap: None, entry: "fwd_f16_d64_full_128x32", tiles: 1024, group: 1 },
-    Case { card: "l4", sizes: [1, 1, 1, 128, 128, 72], mask: Mask::Full, softcap: None, entry: "fwd_f16_d96_full_128x32", tiles: 1, group: 1 },
-    Case { card: "l4", sizes: [1, 1, 1, 128, 128, 104], mask: Mask::Full, softcap: None, entry: "fwd_f16_d128_full_32x64_k2", tiles: 4, group: 1 },
-    Case { card: "l4", sizes: [8, 16, 16, 4096, 4096, 136], mask: Mask::Full, softcap: None, entry: "fwd_f16_d192_full_64x32", tiles: 8192, group: 1 },
-    Case { card: "a100", sizes: [8, 16, 16, 4096, 4096, 192], mask: Mask::Full, softcap: None, entry: "fwd_f16_d192_full_64x32", tiles: 8192, group: 1 },
-    Case { card: "h200", sizes: [8, 16, 16, 4096, 4096, 192], mask: Mask::Full, softcap: None, entry: "fwd_f16_d192_full_128x64", tiles: 4096, group: 1 },
-    Case { card: "h200", sizes: [8, 16, 16, 4096, 4096, 200], mask: Mask::Causal, softcap: None, entry: "fwd_f16_d256_causal_128x32", tiles: 4096, group: 8 },
-    Case { card: "h200", sizes: [1, 1, 1, 128, 128, 256], mask: Mask::Causal, softcap: None, entry: "fwd_f16_d256_causal_64x32", tiles: 2, group: 1 },
-    Case { card: "rtx4090", sizes: [1, 1, 1, 128, 128, 256], mask: Mask::Causal, softcap: None, entry: "fwd_f16_d256_causal_64x32", tiles: 2, group: 1 },
+    Case { card: "l4", sizes: [1, 1, 1, 1, 1, 8], mask: Mask::Full, softcap: None,
+        entry: "fwd_f16_d32_full_128x64", tiles: 1, group: 1 },
+    Case { card: "l4", sizes: [1, 1, 1, 129, 1, 32], mask: Mask::Full, softcap: None,
+        entry: "fwd_f16_d32_full_128x64", tiles: 2, group: 1 },
+    Case { card: "l4", sizes: [8, 8, 8, 2048, 2048, 40], mask: Mask::Full, softcap: None,
+        entry: "fwd_f16_d64_full_128x32", tiles: 1024, group: 1 },
+    Case { card: "l4", sizes: [1, 1, 1, 128, 128, 72], mask: Mask::Full, softcap: None,
+        entry: "fwd_f16_d96_full_128x32", tiles: 1, group: 1 },
+    Case { card: "l4", sizes: [1, 1, 1, 128, 128, 104], mask: Mask::Full, softcap: None,
+        entry: "fwd_f16_d128_full_32x64_k2", tiles: 4, group: 1 },
+    Case { card: "l4", sizes: [8, 16, 16, 4096, 4096, 136], mask: Mask::Full, softcap: None,
+        entry: "fwd_f16_d192_full_64x32", tiles: 8192, group: 1 },
+    Case { card: "a100", sizes: [8, 16, 16, 4096, 4096, 192], mask: Mask::Full, softcap: None,
+        entry: "fwd_f16_d192_full_64x32", tiles: 8192, group: 1 },
+    Case { card: "h200", sizes: [8, 16, 16, 4096, 4096, 192], mask: Mask::Full, softcap: None,
+        entry: "fwd_f16_d192_full_128x64", tiles: 4096, group: 1 },
+    Case { card: "h200", sizes: [8, 16, 16, 4096, 4096, 200], mask: Mask::Causal, softcap: None,
+        entry: "fwd_f16_d256_causal_128x32", tiles: 4096, group: 8 },
+    Case { card: "h200", sizes: [1, 1, 1, 128, 128, 256], mask: Mask::Causal, softcap: None,
+        entry: "fwd_f16_d256_causal_64x32", tiles: 2, group: 1 },
+    Case { card: "rtx4090", sizes: [1, 1, 1, 128, 128, 256], mask: Mask::Causal, softcap: None,
+        entry: "fwd_f16_d256_causal_64x32", tiles: 2, group: 1 },
 ];
 
 fn problem(case: &Case) -> Problem {
     let [batch, heads_q, heads_k, seqlen_q, seqlen_k, head_dim] = case.sizes;
     let (mask, softcap) = (case.mask, case.softcap);
-    Problem { seqlen_k, heads_k, mask, softcap, ..Problem::new(DType::F16, batch, seqlen_q, heads_q, head_dim) }
+    Problem {
+        seqlen_k,
+        heads_k,
+        mask,
+        softcap,
+        ..Problem::new(DType::F16, batch, seqlen_q, heads_q, head_dim)
+    }
 }
 
 fn forward(p: &Problem) -> Forward<'static> {
@@ -85,6 +165,11 @@ fn forward(p: &Problem) -> Forward<'static> {
     Forward { softcap: p.softcap, ..Forward::new(q, k, v, o).mask(p.mask) }
 }
 
+/// A forward kernel's line in the table.
+fn info(kernel: &Contract) -> &'static EntryInfo {
+    entry(kernel.symbol).expect("in the table")
+}
+
 #[test]
 fn the_planner_chooses() {
     let check = |case: &Case| {
@@ -94,11 +179,10 @@ fn the_planner_chooses() {
         let f = forward(&problem);
         let plan = plan(&f, capabilities).unwrap_or_else(|e| panic!("{name}: {e}"));
         let params = plan.params(&f).expect("planned");
-        assert_eq!(plan.entry.symbol, case.entry, "{name}");
-        assert_eq!((plan.grid, params.order.group.get()), ([case.tiles, 1, 1], case.group), "{name}");
-        assert_eq!((plan.block, plan.smem), ([plan.entry.threads, 1, 1], plan.entry.smem_bytes), "{name}");
-        assert_eq!(supports(&problem, capabilities), Ok(plan.entry), "{name}");
-        assert!(!plan.reason.is_empty());
+        assert_eq!(plan.contract().symbol, case.entry, "{name}");
+        assert_eq!((plan.grid(), params.order.group.get()), ([case.tiles, 1, 1], case.group), "{name}");
+        assert_eq!(supports(&problem, capabilities), Ok(plan.contract()), "{name}");
+        assert!(!plan.reason().is_empty());
     };
     CASES.iter().for_each(check);
 }
@@ -109,15 +193,16 @@ fn what_was_measured_with_a_workspace_is_taken_with_one() {
     let problem = Problem { seqlen_k: 1024, ..Problem::new(DType::F16, 1, 128, 8, 128) };
     let entry = "fwd_f16_d128_full_128x64_split";
     let mut tuning = Tuning::new();
-    tuning.keep(&h200.name, &problem, Tuned { entry: entry.into(), microseconds: 1.0, table_microseconds: None });
+    tuning.keep(&h200.name, &problem, Tuned::new(entry.into(), 1.0, None));
     let f = forward(&problem);
-    let bytes = workspace_bytes(&f, h200, &tuning).expect("valid");
-    let symbol = |f: &Forward<'_>| plan_with(f, h200, &tuning).expect("valid").entry.symbol;
+    let bytes = plan_with(&f, h200, &tuning, u64::MAX).expect("valid").workspace_bytes();
+    let symbol = |f: &Forward<'_>| plan_with(f, h200, &tuning, 0).expect("valid").contract().symbol;
     assert_eq!(symbol(&f.workspace(Workspace { address: 6 << 44, bytes })), entry);
-    assert_eq!(symbol(&f), plan(&f, h200).expect("valid").entry.symbol);
+    assert_eq!(symbol(&f), plan(&f, h200).expect("valid").contract().symbol);
 }
 
-/// `card, [batch, heads_q, heads_k, seqlen_q, seqlen_k, head_dim], mask -> entry, blocks, slices` where there is a workspace.
+/// `card, [batch, heads_q, heads_k, seqlen_q, seqlen_k, head_dim], mask -> entry, blocks, slices` where there
+/// is a workspace.
 type Split = (&'static str, [usize; 6], Mask, &'static str, u32, u64);
 #[rustfmt::skip]
 const SPLITS: &[Split] = &[
@@ -142,16 +227,27 @@ fn a_workspace_lets_blocks_share_keys() {
         let name = format!("{card} {sizes:?} {mask:?}");
         let case = Case { card, sizes: *sizes, mask: *mask, softcap: None, entry, tiles: 0, group: 0 };
         let alone = forward(&problem(&case));
-        let bytes = workspace_bytes(&alone, capabilities, &Tuning::new()).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let roomy = plan_with(&alone, capabilities, &Tuning::new(), u64::MAX);
+        let bytes = roomy.unwrap_or_else(|e| panic!("{name}: {e}")).workspace_bytes();
         let [batch, heads, _, seqlen_q, ..] = sizes.map(|size| size as u64);
-        let columns = plan(&alone, capabilities).expect("valid").entry.head_dim;
+        let columns = info(plan(&alone, capabilities).expect("valid").contract()).head_dim;
         assert_eq!(bytes, slices * batch * heads * seqlen_q * (u64::from(columns) + 1) * 4, "{name}");
-        let with = |bytes| plan(&alone.workspace(Workspace { address: 6 << 44, bytes }), capabilities).expect("valid");
+        let with = |bytes| {
+            plan(&alone.workspace(Workspace { address: 6 << 44, bytes }), capabilities).expect("valid")
+        };
         let planned = with(bytes.max(16));
-        assert_eq!((planned.entry.symbol, planned.grid[0], planned.workspace), (*entry, *blocks, bytes), "{name}");
+        assert_eq!(
+            (planned.contract().symbol, planned.grid()[0], planned.workspace_bytes()),
+            (*entry, *blocks, bytes),
+            "{name}"
+        );
         if bytes > 0 {
             let [less, none] = [with(bytes - 1), plan(&alone, capabilities).expect("valid")];
-            assert_eq!((less.entry, less.workspace), (none.entry, 0), "{name}: what does not suffice is not used");
+            assert_eq!(
+                (less.contract(), less.workspace_bytes()),
+                (none.contract(), 0),
+                "{name}: what does not suffice is not used"
+            );
         }
     };
     SPLITS.iter().for_each(check);
@@ -164,8 +260,12 @@ fn every_head_dim_and_mask_has_a_plan_on_every_card() {
             for head_dim in (8..=256).step_by(8) {
                 for mask in [Mask::Full, Mask::Causal, SLIDING] {
                     let problem = Problem { mask, ..Problem::new(dtype, 2, 300, 4, head_dim) };
-                    let entry = supports(&problem, capabilities).unwrap_or_else(|e| panic!("{name}: {e}"));
-                    assert!(entry.smem_bytes <= capabilities.smem_per_block && entry.head_dim as usize >= head_dim);
+                    let kernel = supports(&problem, capabilities).unwrap_or_else(|e| panic!("{name}: {e}"));
+                    let entry = info(kernel);
+                    assert!(
+                        entry.contract.smem_bytes <= capabilities.smem_per_block
+                            && entry.head_dim as usize >= head_dim
+                    );
                     assert_eq!(entry.dtype, dtype);
                 }
             }
@@ -179,10 +279,10 @@ const WINDOWS: &[(Mask, Alignment, usize, usize, [i32; 3])] = &[
     (Mask::Causal, Alignment::BottomRight, 100, 300, [200, ALL, 0]),
     (Mask::Causal, Alignment::BottomRight, 300, 100, [-200, ALL, 0]),
     (Mask::Causal, Alignment::TopLeft, 100, 300, [0, ALL, 0]),
-    (Mask::CausalTopLeft, Alignment::BottomRight, 300, 100, [0, ALL, 0]),
     (Mask::Window { left: Some(16), right: Some(4) }, Alignment::BottomRight, 100, 300, [200, 16, 4]),
     (Mask::Window { left: Some(16), right: None }, Alignment::TopLeft, 100, 300, [0, 16, ALL]),
-    (Mask::Window { left: Some(u32::MAX), right: Some(1 << 30) }, Alignment::TopLeft, 100, 300, [0, ALL, ALL]),
+    (Mask::Window { left: Some(u32::MAX), right: Some(1 << 30) }, Alignment::TopLeft, 100, 300,
+        [0, ALL, ALL]),
     (Mask::Full, Alignment::BottomRight, 100, 300, [200, ALL, ALL]),
 ];
 const ALL: i32 = 1 << 30;
@@ -190,7 +290,8 @@ const ALL: i32 = 1 << 30;
 #[test]
 fn masks_become_windows() {
     for &(mask, alignment, seqlen_q, seqlen_k, [shift, left, right]) in WINDOWS {
-        let f = forward(&Problem { seqlen_k, mask, ..Problem::new(DType::F16, 1, seqlen_q, 2, 64) }).align(alignment);
+        let f = forward(&Problem { seqlen_k, mask, ..Problem::new(DType::F16, 1, seqlen_q, 2, 64) })
+            .align(alignment);
         let plan = plan(&f, Capabilities::profile("l4").expect("known")).expect("valid");
         let window = plan.params(&f).expect("planned").window;
         assert_eq!([window.shift, window.left, window.right], [shift, left, right], "{mask:?} {alignment:?}");
@@ -209,4 +310,72 @@ fn scales_become_base_two() {
     assert_eq!(params(forward(&p)), (0.125 * log2_e, 0.0));
     assert_eq!(params(forward(&p).scale(0.3)), (0.3 * log2_e, 0.0));
     assert_eq!(params(forward(&p).scale(0.3).softcap(20.0)), (20.0 * log2_e, 0.3 / 20.0));
+}
+
+#[test]
+fn older_cards_are_refused_in_words() {
+    let l4 = Capabilities::profile("l4").expect("known").clone();
+    let t4 = Capabilities { name: "Tesla T4".into(), compute_capability: (7, 5), ..l4 };
+    let refused = supports(&Problem::new(DType::F16, 1, 512, 8, 64), &t4).expect_err("too old").to_string();
+    assert!(
+        refused.contains("compute capability 7.5 (Tesla T4)") && refused.contains("8.0 or newer"),
+        "{refused}"
+    );
+}
+
+type Change = fn(Forward<'static>) -> Forward<'static>;
+
+/// What is asked for at a launch of a plan that was made for a causal problem of 64 columns, and words of the
+/// refusal; none where it means the same.
+#[rustfmt::skip]
+const ASKED: &[(&str, Change, &str)] = &[
+    ("the same", |f| f, ""),
+    ("the default scale by name", |f| f.scale(0.125), ""),
+    ("causal as a window", |f| f.mask(CAUSAL_WINDOW), ""),
+    ("as many queries as keys have one alignment", |f| f.align(Alignment::TopLeft), ""),
+    ("no softcap", |f| f.softcap(0.0), ""),
+    ("its entry by name", |f| f.config("fwd_f16_d64_causal_128x64"), ""),
+    ("another entry", |f| f.config("fwd_f16_d64_causal_64x64"), "config"),
+    ("no entry", |f| f.config("fwd_f16_d64_diagonal"), "config"),
+    ("another scale", |f| f.scale(0.25), "forward"),
+    ("another mask", |f| f.mask(Mask::Full), "forward"),
+    ("a softcap", |f| f.softcap(20.0), "forward"),
+    ("a tensor that is none", |f| Forward { q: TensorView { address: 8, ..f.q }, ..f }, "q.address"),
+];
+
+#[test]
+fn a_plan_is_for_what_a_request_means_and_not_how_it_says_it() {
+    let l4 = Capabilities::profile("l4").expect("known");
+    let problem = Problem { mask: Mask::Causal, ..Problem::new(DType::F16, 32, 512, 32, 64) };
+    let made = plan(&forward(&problem), l4).expect("valid");
+    for (name, change, refusal) in ASKED {
+        let asked = change(forward(&problem));
+        match made.params(&asked) {
+            Ok(params) => {
+                assert_eq!(*refusal, "", "{name}");
+                assert_eq!(params, made.params(&forward(&problem)).expect("its own"), "{name}");
+            }
+            Err(error) => {
+                let error = error.to_string();
+                assert!(!refusal.is_empty() && error.contains(refusal), "{name}: {error}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_plan_for_any_workspace_is_given_one_at_each_launch() {
+    let h200 = Capabilities::profile("h200").expect("known");
+    let problem = Problem { seqlen_k: 8192, ..Problem::new(DType::F16, 1, 128, 32, 128) };
+    let f = forward(&problem);
+    let made = plan_with(&f, h200, &Tuning::new(), u64::MAX).expect("valid");
+    let bytes = made.workspace_bytes();
+    assert!(bytes > 0);
+    let refused = |f: &Forward<'_>| made.params(f).expect_err("refused").to_string();
+    let given = |address, bytes| f.workspace(Workspace { address, bytes });
+    assert!(made.params(&given(6 << 44, bytes)).is_ok());
+    assert!(refused(&f).contains("workspace.bytes"), "none");
+    assert!(refused(&given(6 << 44, bytes - 1)).contains(&bytes.to_string()), "too small");
+    assert!(refused(&given(6 << 44 | 8, bytes)).contains("workspace.address"), "misaligned");
+    assert!(refused(&given(f.o.address, bytes)).contains("workspace"), "over the output");
 }

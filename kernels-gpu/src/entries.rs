@@ -1,6 +1,6 @@
 //! Every line of the table becomes an entry.
 use cuda_std::kernel;
-use spec::*;
+use spec::Kernel;
 use tile::{Block, Smem};
 
 /// A configuration with its kernel.
@@ -10,20 +10,26 @@ pub trait Run: Kernel + Sized {
 }
 
 macro_rules! emit {
-    ($($symbol:ident: $kernel:ty $(, spills $stores:literal $loads:literal $reason:literal)?;)*) => {
+    ($($symbol:ident [$($name:ident = $type:ident),*]: $config:ty $(, spills $allowed:ident)?;)*) => {
         $(
+            #[allow(dead_code, reason = "the device compiler may be asked for other kernels")]
+            mod $symbol {
+                use spec::*;
+                $(type $name = $type;)*
+                pub type Config = $config;
+            }
+
             #[doc = concat!("Entry `", stringify!($symbol), "`.")]
             ///
             /// # Safety
             /// - Launched as its [`Kernel`] says, with parameters that describe memory of the device.
             #[kernel]
-            pub unsafe fn $symbol(params: <$kernel as Kernel>::Params) {
+            pub unsafe fn $symbol(params: <$symbol::Config as Kernel>::Params) {
                 // SAFETY: the launch contract, which `Kernel` states and the host keeps.
                 let (block, smem) = unsafe { Block::enter() };
-                <$kernel as Run>::run(params, block, smem)
+                <$symbol::Config as Run>::run(params, block, smem)
             }
         )*
     };
 }
-spec::for_each_entry!(emit);
-spec::for_each_combine!(emit);
+spec::for_each_kernel!(emit);

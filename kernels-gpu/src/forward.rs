@@ -4,13 +4,23 @@ use crate::mainloop::{KvStage, Share, Stages, attend};
 use crate::mask::MaskFn;
 use crate::tensors::{Portion, TileTensors, Whole};
 use spec::{Forward, Fwd, FwdParams, Kernel, Persistent};
-use tile::{Block, Mma, Pipeline, Ready, Resident, Ring, RowSum, RowVec, SharedTile, Smem, Unfilled, Walk};
+use tile::{Block, CpAsync, Mma, Pipeline, Resident, Ring, SharedTile, Smem, Unfilled, Walk};
+
+/// The whole block copies.
+pub type ByBlock<C> = CpAsync<Block<C>>;
+
+/// Where Q goes.
+pub type QPlace<C, E, const M: usize, const D: usize> = Unfilled<SharedTile<E, M, D>, ByBlock<C>>;
+
+/// Where keys and values go.
+type KvRing<C, E, const N: usize, const D: usize, const KW: usize, const STAGES: usize> =
+    Ring<KvStage<E, N, D, KW>, STAGES, ByBlock<C>>;
 
 /// Stages that the block refills itself, one ahead of their use for each stage but one.
-struct SelfFed<'b, C, E: Mma, const N: usize, const D: usize, const KW: usize, const STAGES: usize> {
-    kv: Pipeline<KvStage<E, N, D, KW>, STAGES>,
-    k: Walk<E, N, D>,
-    v: Walk<E, N, D>,
+struct SelfFed<'b, C: Kernel, E: Mma, const N: usize, const D: usize, const KW: usize, const STAGES: usize> {
+    kv: Pipeline<KvStage<E, N, D, KW>, STAGES, ByBlock<C>>,
+    k: Walk<E, N, D, Block<C>>,
+    v: Walk<E, N, D, Block<C>>,
     /// The last block taken.
     start: u32,
     block: &'b mut Block<C>,
@@ -19,14 +29,10 @@ struct SelfFed<'b, C, E: Mma, const N: usize, const D: usize, const KW: usize, c
 impl<C: Kernel, E: Mma, const N: usize, const D: usize, const KW: usize, const STAGES: usize>
     Stages<KvStage<E, N, D, KW>> for SelfFed<'_, C, E, N, D, KW, STAGES>
 {
-    type Stage<'a>
-        = Ready<'a, KvStage<E, N, D, KW>>
-    where
-        Self: 'a;
     #[inline(always)]
-    fn next(&mut self, n: u32) -> Self::Stage<'_> {
+    fn next(&mut self, n: u32, read: impl FnOnce(&KvStage<E, N, D, KW>)) {
         let SelfFed { kv, k, v, start, block } = self;
-        kv.advance(block, |slot, block| {
+        read(&kv.advance(block, |slot, block| {
             if STAGES == 1 {
                 // There was no prologue: the tile that may be cut is copied here.
                 slot.k.copy_edge(k, block);
@@ -35,14 +41,21 @@ impl<C: Kernel, E: Mma, const N: usize, const D: usize, const KW: usize, const S
                 slot.k.copy_whole(k, block);
                 slot.v.copy_whole(v, block);
             }
-        })
+        }))
     }
 }
 
 /// A kernel whose blocks do one tile of queries, whichever they are told.
 pub trait Tile: Forward {
-    /// Does `portion` of the tile that is `index`-th in order, under a contract `C` of as many threads and as much shared memory.
-    fn tile<C: Kernel>(p: &FwdParams, index: u32, portion: &impl Portion, block: &mut Block<C>, smem: Smem<C>);
+    /// Does `portion` of the tile that is `index`-th in order, under a contract `C` of as many threads and as
+    /// much shared memory.
+    fn tile<C: Kernel>(
+        p: &FwdParams,
+        index: u32,
+        portion: &impl Portion,
+        block: &mut Block<C>,
+        smem: Smem<C>,
+    );
 }
 
 impl<
@@ -58,8 +71,14 @@ impl<
 > Tile for Fwd<E, Mask, M, W, KW, N, D, HELD, STAGES>
 {
     #[inline(always)]
-    fn tile<C: Kernel>(p: &FwdParams, index: u32, portion: &impl Portion, block: &mut Block<C>, smem: Smem<C>) {
-        let (warp, part) = block.warp().team((M / W) as u32, KW as u32);
+    fn tile<C: Kernel>(
+        p: &FwdParams,
+        index: u32,
+        portion: &impl Portion,
+        block: &mut Block<C>,
+        smem: Smem<C>,
+    ) {
+        let (mine, team) = block.teams::<M, W, KW>();
         let tensors = TileTensors::<E, D>::of(p, index, M as u32 * 16);
         let rows = tensors.rows;
         let range = portion.of(Mask::blocks(&rows, (N * KW) as u32 * 16));
@@ -68,40 +87,37 @@ impl<
         }
 
         // Prologue: Q, then the last STAGES - 1 key/value blocks, all in flight.
-        let (q_buf, ring): (Unfilled<SharedTile<E, M, D>>, Ring<KvStage<E, N, D, KW>, STAGES>) = smem.split();
-        let mut k = Walk::up(tensors.k, range.end * KW as u32 - 1, block);
-        let mut v = Walk::up(tensors.v, range.end * KW as u32 - 1, block);
-        let q_tile = q_buf.fill(|slot| slot.copy_edge(&mut Walk::up(tensors.q, tensors.m_block, block), block));
-        let kv = ring.prologue(|i, slot| {
+        let (q, ring): (QPlace<C, E, M, D>, KvRing<C, E, N, D, KW, STAGES>) = smem.split();
+        let mut k = Walk::down(tensors.k, range.end * KW as u32 - 1, block);
+        let mut v = Walk::down(tensors.v, range.end * KW as u32 - 1, block);
+        let q = q.fill(|slot| slot.copy_edge(&mut Walk::down(tensors.q, tensors.m_block, block), block));
+        let kv = ring.prologue(q, |i, slot| {
             if i < range.end - range.start {
                 slot.k.copy_edge(&mut k, block);
                 slot.v.copy_edge(&mut v, block);
             }
         });
-        let q_tile = q_tile.land(&kv, block);
-        let q_frag = Resident::<E, W, D, HELD>::load(&q_tile, warp);
+        let (q_tile, kv) = kv.land(block);
+        let q_frag = Resident::<_, M, W, D, HELD>::load(&q_tile, mine);
 
         // Mainloop.
-        let share = Share { rows, range, row0: rows.first + warp.index * W as u32 * 16, part };
         let mut stages = SelfFed { kv, k, v, start: range.start, block };
-        let (mut acc_o, mut softmax) = attend::<E, Mask, W, KW, N, D, HELD>(p, share, &q_frag, &mut stages, warp);
+        let share = Share { rows, range, mine, team };
+        let (mut acc_o, mut softmax) =
+            attend::<E, Mask, M, W, KW, N, D, HELD>(p, share, &q_frag, &mut stages);
 
-        // Epilogue: one warp of each team gathers what the others saw.
+        // Epilogue: the first team gathers what the others saw.
         if KW > 1 {
             let SelfFed { kv, block, .. } = stages;
-            let mine = (part > 0).then_some([part, warp.index]);
-            let left = kv.reclaim(block).leave::<_, _, KW>((acc_o, softmax.state()), mine, warp, block);
-            if part > 0 {
+            let Some(left) = kv.reclaim(block).leave((acc_o, softmax.state()), mine, team, block) else {
                 return;
-            }
-            for other in 1..KW as u32 {
-                let mut theirs = (RowVec::splat(0.0), RowSum::zero());
-                left.take::<KW>([other, warp.index], &mut theirs, warp);
-                let (mine, scale) = softmax.merge(theirs);
-                left.add_scaled::<KW>([other, warp.index], &mut acc_o, &mine, &scale, warp);
+            };
+            for theirs in left.others() {
+                let (mine, scale) = softmax.merge(theirs.beside());
+                theirs.add_scaled(&mut acc_o, &mine, &scale);
             }
         }
-        portion.store(&tensors, acc_o, &softmax, q_tile, warp);
+        portion.store(&tensors, acc_o, &softmax, q_tile, mine);
     }
 }
 
@@ -128,6 +144,6 @@ impl<K: Tile> Run for Persistent<K> {
     #[inline(always)]
     fn run(p: FwdParams, mut block: Block<Self>, smem: Smem<Self>) {
         let tiles = (block.index()..p.order.tiles).step_by(block.count() as usize);
-        smem.rounds(&mut block, tiles, |index, block, smem| K::tile(&p, index, &Whole, block, smem))
+        smem.rounds(&mut block, tiles, &p, |p, index, block, smem| K::tile(p, index, &Whole, block, smem))
     }
 }

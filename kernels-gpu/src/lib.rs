@@ -1,21 +1,36 @@
-//! FerroFlash's attention kernels. They read like the papers: no `asm!`, no byte offset, no barrier phase, no thread count.
+//! FerroFlash's attention kernels. They read like the papers: no `asm!`, no byte offset, no barrier phase, no
+//! thread count.
 //!
-//! - [`mainloop`]: FlashAttention-2's order of work; [`forward`] runs it in blocks that feed themselves, a tile each or persistent,
-//!   [`specialised`] in blocks with a warp that only copies.
+//! - [`mainloop`]: FlashAttention-2's order of work; [`forward`] runs it in blocks that feed themselves, a
+//!   tile each or persistent, [`specialised`] in blocks with a warp that only copies.
 //! - [`overlap`]: the next scores under way during this block's softmax.
 //! - [`split`]: several blocks share a tile's keys, and the kernel that merges what they leave.
-//! - [`softmax`]: online softmax with a lazy maximum. [`mask`]: which keys a query sees.
+//! - [`softmax`]: online softmax with a lazy maximum. [`softcap`]: bounded scores. [`mask`]: which keys a
+//!   query sees.
 //! - [`tensors`]: a tile's tensors, and what is stored of it.
 //! - [`entries`]: every line of `spec`'s table becomes an entry of the PTX.
 #![no_std]
 #![cfg_attr(target_arch = "nvptx64", feature(abi_ptx))]
+// The entries are the one exception, which a `forbid` here would not allow; each other module has its own.
+#![deny(unsafe_code)]
 
+#[allow(unsafe_code)]
 pub mod entries;
+#[forbid(unsafe_code)]
 pub mod forward;
+#[forbid(unsafe_code)]
 pub mod mainloop;
+#[forbid(unsafe_code)]
 pub mod mask;
+#[forbid(unsafe_code)]
 pub mod overlap;
+#[forbid(unsafe_code)]
+pub mod softcap;
+#[forbid(unsafe_code)]
 pub mod softmax;
+#[forbid(unsafe_code)]
 pub mod specialised;
+#[forbid(unsafe_code)]
 pub mod split;
+#[forbid(unsafe_code)]
 pub mod tensors;

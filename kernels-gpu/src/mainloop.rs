@@ -1,12 +1,14 @@
-//! The main loop in FlashAttention-2's order (Dao 2023, algorithm 1): S(n), softmax(n), O += P(n) V(n), wherever the stages come from.
+//! The main loop in FlashAttention-2's order (Dao 2023, algorithm 1): S(n), softmax(n), O += P(n) V(n),
+//! wherever the stages come from.
 //!
-//! Key blocks are taken from the last to the first: only the first one taken can be cut by the end of the keys.
+//! Key blocks are taken from the last to the first: only the first one taken can be cut by the end of the
+//! keys.
 use crate::mask::{BlockRange, MaskFn, Rows};
-use crate::softmax::{Softmax, tanh};
+use crate::softcap::softcap;
+use crate::softmax::Softmax;
 use crate::tensors::mask_scores;
-use core::ops::Deref;
 use spec::FwdParams;
-use tile::{AFrag, Acc, Mma, Part, Resident, SharedTiles, Warp, shared_layout};
+use tile::{AFrag, Acc, Mma, Part, Resident, SharedTiles, Team, WarpRows, shared_layout};
 
 shared_layout! {
     /// A K block and a V block that travel as one stage, a tile for each warp that shares the rows.
@@ -15,25 +17,22 @@ shared_layout! {
 
 /// Where stages come from.
 pub trait Stages<T> {
-    /// A stage that may be read.
-    type Stage<'a>: Deref<Target = T>
-    where
-        Self: 'a;
-    /// The next stage, which holds block `n`. Every warp that uses the source takes every stage.
-    fn next(&mut self, n: u32) -> Self::Stage<'_>;
+    /// Lets the warp `read` the next stage, which holds block `n`. Every warp that uses the source takes
+    /// every stage.
+    fn next(&mut self, n: u32, read: impl FnOnce(&T));
 }
 
 /// What one warp attends to.
 #[derive(Clone, Copy)]
-pub struct Share {
+pub struct Share<const M: usize, const W: usize, const KW: usize> {
     /// The block's rows.
     pub rows: Rows,
     /// The key blocks that they see.
     pub range: BlockRange,
-    /// The warp's first row.
-    pub row0: u32,
-    /// Which of a stage's tiles are the warp's.
-    pub part: u32,
+    /// The warp's rows of the block's.
+    pub mine: WarpRows<M, W>,
+    /// The team whose tiles of a stage the warp takes.
+    pub team: Team<KW>,
 }
 
 /// O, not yet normalised, and the softmax of a warp's rows over its share of the keys.
@@ -41,6 +40,7 @@ pub struct Share {
 pub fn attend<
     E: Mma,
     Mask: MaskFn,
+    const M: usize,
     const W: usize,
     const KW: usize,
     const N: usize,
@@ -48,33 +48,35 @@ pub fn attend<
     const HELD: usize,
 >(
     p: &FwdParams,
-    share: Share,
-    q_frag: &Resident<E, W, D, HELD>,
+    share: Share<M, W, KW>,
+    q_frag: &Resident<E, M, W, D, HELD>,
     stages: &mut impl Stages<KvStage<E, N, D, KW>>,
-    warp: Warp,
 ) -> (Acc<W, D>, Softmax<W>) {
     let (tile_n, stage_n) = (N as u32 * 16, (N * KW) as u32 * 16);
-    let Share { rows, range, row0, part } = share;
+    let Share { rows, range, mine, team } = share;
+    let (warp, row0) = (mine.warp(), rows.first + mine.first());
     let (mut acc_o, mut softmax) = (Acc::<W, D>::zero(), Softmax::new(p.scale_log2));
     let mut step = |n: u32, edge: bool| {
-        let stage = stages.next(n);
-        let (key0, last_row) = (n * stage_n + part * tile_n, row0 + W as u32 * 16 - 1);
-        let unseen = Mask::end_key(&rows, last_row) <= key0 as i32
-            || (Mask::LEFT && Mask::first_key(&rows, row0) >= (key0 + tile_n) as i32);
-        if edge && unseen {
-            return; // this warp's rows see none of these keys
-        }
-        let (mut acc_s, mut probs) = (Acc::<W, N>::zero(), AFrag::zero());
-        acc_s.mma_abt(q_frag, &stage.k.tile(part), warp, |_| {}); // S = Q K^T
-        if Mask::LEFT && p.softcap != 0.0 {
-            acc_s.map(|x| tanh(x * p.softcap));
-        }
-        if edge {
-            mask_scores::<Mask, W, N>(&mut acc_s, &rows, row0, key0, warp);
-        }
-        softmax.observe(&acc_s, &mut acc_o, warp);
-        softmax.exp(&acc_s, &mut probs, Part::ALL); // P = exp2(S - max)
-        acc_o.mma_ab(&probs, &stage.v.tile(part), warp, |part| softmax.sum(&probs, part, warp)); // O += P V
+        stages.next(n, |stage| {
+            let (key0, last_row) = (n * stage_n + team.index() * tile_n, row0 + W as u32 * 16 - 1);
+            let unseen = Mask::end_key(&rows, last_row) <= key0 as i32
+                || (Mask::LEFT && Mask::first_key(&rows, row0) >= (key0 + tile_n) as i32);
+            if edge && unseen {
+                return; // this warp's rows see none of these keys
+            }
+            let (mut acc_s, mut probs) = (Acc::<W, N>::zero(), AFrag::zero());
+            acc_s.mma_abt(q_frag, &stage.k.tile(team), warp, |_| {}); // S = Q K^T
+            if Mask::LEFT {
+                softcap(&mut acc_s, p);
+            }
+            if edge {
+                mask_scores::<Mask, W, N>(&mut acc_s, &rows, row0, key0, warp);
+            }
+            softmax.observe(&acc_s, &mut acc_o, warp);
+            softmax.exp(&acc_s, &mut probs, Part::ALL); // P = exp2(S - max)
+            let v = stage.v.tile(team);
+            acc_o.mma_ab(&probs, &v, warp, |part| softmax.sum(&probs, part, warp)); // O += P V
+        });
     };
     // Blocks that need a mask, those that need none, and with a window again some that do.
     for n in (range.interior.1..range.end).rev() {

@@ -1,5 +1,5 @@
-//! Which keys a query sees. A mask is two numbers a row, the first key seen and the one past the last, so that masking costs a compare
-//! and a select an element.
+//! Which keys a query sees. A mask is two numbers a row, the first key seen and the one past the last, so
+//! that masking costs a compare and a select an element.
 use core::ops::Range;
 use spec::{Causal, FastDiv, Full, Local, MaskMarker, Window};
 
@@ -30,7 +30,8 @@ pub struct BlockRange {
 }
 
 impl BlockRange {
-    /// Slice `index` of `slices` as equal ones as there can be. Where there are more slices than blocks, some are empty.
+    /// Slice `index` of `slices` as equal ones as there can be. Where there are more slices than blocks, some
+    /// are empty.
     #[inline(always)]
     pub fn slice(self, index: u32, slices: FastDiv) -> Self {
         let blocks = self.end - self.start;
@@ -53,7 +54,8 @@ pub trait MaskFn: MaskMarker {
     /// First key that `row` sees; below 0 or past the end where it reaches there.
     fn first_key(rows: &Rows, row: u32) -> i32;
 
-    /// One past the last key that `row` sees; 0 or below where it sees none. Neither bound ever falls from one row to the next.
+    /// One past the last key that `row` sees; 0 or below where it sees none. Neither bound ever falls from
+    /// one row to the next.
     fn end_key(rows: &Rows, row: u32) -> i32;
 
     /// Keys that `row` sees.
@@ -76,7 +78,8 @@ pub trait MaskFn: MaskMarker {
         let interior_start = clamp(lower.start).div_ceil(tile_n).clamp(start, end);
         let interior_end = (clamp(upper.end) / tile_n).clamp(start, end);
         // Where no block is seen whole by all, all are edges; those are taken first.
-        let interior = if interior_start < interior_end { (interior_start, interior_end) } else { (start, start) };
+        let interior =
+            if interior_start < interior_end { (interior_start, interior_end) } else { (start, start) };
         BlockRange { start, interior, end }
     }
 }
@@ -145,15 +148,18 @@ mod tests {
 
     #[test]
     fn slices_are_the_range_in_order() {
-        for (start, interior, end) in [(0, (0, 7), 8), (0, (0, 0), 1), (3, (5, 9), 11), (2, (2, 2), 6), (4, (4, 4), 4)]
+        for (start, interior, end) in
+            [(0, (0, 7), 8), (0, (0, 0), 1), (3, (5, 9), 11), (2, (2, 2), 6), (4, (4, 4), 4)]
         {
             let range = BlockRange { start, interior, end };
             for slices in 1..10 {
                 let slices = FastDiv::new(slices).expect("not 0");
-                let parts: std::vec::Vec<_> = (0..slices.get()).map(|index| range.slice(index, slices)).collect();
+                let parts: std::vec::Vec<_> =
+                    (0..slices.get()).map(|index| range.slice(index, slices)).collect();
                 let blocks: std::vec::Vec<u32> = parts.iter().flat_map(|part| part.start..part.end).collect();
                 assert_eq!(blocks, (start..end).collect::<std::vec::Vec<_>>());
-                let unmasked: std::vec::Vec<u32> = parts.iter().flat_map(|p| p.interior.0..p.interior.1).collect();
+                let unmasked: std::vec::Vec<u32> =
+                    parts.iter().flat_map(|p| p.interior.0..p.interior.1).collect();
                 assert_eq!(unmasked, (interior.0..interior.1).collect::<std::vec::Vec<_>>());
                 let lengths = || parts.iter().map(|part| part.end - part.start);
                 assert!(lengths().max() <= lengths().min().map(|least| least + 1), "{parts:?}");
@@ -169,7 +175,9 @@ mod tests {
                 for first in (0..q_len).step_by(32) {
                     for tile_n in [16, 48, 64] {
                         for shift in [0, k_len as i32 - q_len as i32] {
-                            for (left, right) in [(far, 0), (0, 0), (5, 3), (far, 7), (20, far), (far, far), (70, 1)] {
+                            for (left, right) in
+                                [(far, 0), (0, 0), (5, 3), (far, 7), (20, far), (far, far), (70, 1)]
+                            {
                                 let window = Window { shift, left, right };
                                 let rows = Rows { first, tile: 32, q_len, k_len, window };
                                 check::<Full>(rows, tile_n);

@@ -1,6 +1,7 @@
-//! Forward attention in which the tensor cores never wait for the softmax (FlashAttention-3, section 3.2, within one warp): S(n - 1) is
-//! computed while P(n) is exponentiated. A stage holds V(n) and K(n - 1).
+//! Forward attention in which the tensor cores never wait for the softmax (FlashAttention-3, section 3.2,
+//! within one warp): S(n - 1) is computed while P(n) is exponentiated. A stage holds V(n) and K(n - 1).
 use crate::entries::Run;
+use crate::forward::ByBlock;
 use crate::mask::MaskFn;
 use crate::softmax::Softmax;
 use crate::tensors::{TileTensors, mask_scores};
@@ -16,16 +17,22 @@ shared_layout! {
     VkStage / VkSlot<E, N, D> { v: SharedTile<E, N, D>, k: SharedTile<E, N, D> }
 }
 
-impl<E: Mma, Mask: MaskFn, const M: usize, const W: usize, const N: usize, const D: usize, const HELD: usize> Run
-    for FwdOverlap<E, Mask, M, W, N, D, HELD>
+/// Where the lead goes.
+type LeadPlace<C, E, const M: usize, const N: usize, const D: usize> = Unfilled<Lead<E, M, N, D>, ByBlock<C>>;
+/// Where the stages go.
+type VkRing<C, E, const N: usize, const D: usize> = Ring<VkStage<E, N, D>, 2, ByBlock<C>>;
+
+impl<E: Mma, Mask: MaskFn, const M: usize, const W: usize, const N: usize, const D: usize, const HELD: usize>
+    Run for FwdOverlap<E, Mask, M, W, N, D, HELD>
 {
     #[inline(always)]
     fn run(p: FwdParams, mut block: Block<Self>, smem: Smem<Self>) {
-        const { assert!(!Mask::LEFT, "windows are the other kernel's: here every walk ends with key block 0") }
-        let (warp, tile_n) = (block.warp(), N as u32 * 16);
+        const { assert!(!Mask::LEFT, "windows are the other kernel's: every walk ends with key block 0") }
+        let (mine, _) = block.teams::<M, W, 1>();
+        let (warp, tile_n) = (mine.warp(), N as u32 * 16);
         let tensors = TileTensors::<E, D>::of(&p, block.index(), M as u32 * 16);
         let rows = tensors.rows;
-        let row0 = rows.first + warp.index * W as u32 * 16;
+        let row0 = rows.first + mine.first();
         let range = Mask::blocks(&rows, tile_n);
         if !Mask::SEES_ALL && range.end == 0 {
             return tensors.store_nothing_seen::<Self, M>(&block);
@@ -33,24 +40,25 @@ impl<E: Mma, Mask: MaskFn, const M: usize, const W: usize, const N: usize, const
         let mut n = range.end - 1;
 
         // Prologue: Q with the last K block; then the last V block with the K block before it.
-        let (lead, ring): (Unfilled<Lead<E, M, N, D>>, Ring<VkStage<E, N, D>, 2>) = smem.split();
-        let (mut k, mut v) = (Walk::up(tensors.k, n, &block), Walk::up(tensors.v, n, &block));
+        let (lead, ring): (LeadPlace<Self, E, M, N, D>, VkRing<Self, E, N, D>) = smem.split();
+        let (mut k, mut v) = (Walk::down(tensors.k, n, &block), Walk::down(tensors.v, n, &block));
         let lead = lead.fill(|slot| {
-            slot.q.copy_edge(&mut Walk::up(tensors.q, tensors.m_block, &block), &block);
+            slot.q.copy_edge(&mut Walk::down(tensors.q, tensors.m_block, &block), &block);
             slot.k.copy_edge(&mut k, &block);
         });
-        let mut kv = ring.prologue(|_, slot| {
+        let kv = ring.prologue(lead, |_, slot| {
             slot.v.copy_edge(&mut v, &block);
             if n > 0 {
                 slot.k.copy_whole(&mut k, &block)
             }
         });
-        let Lead { q: q_tile, k: k_last } = lead.land(&kv, &mut block);
-        let q_frag = Resident::<E, W, D, HELD>::load(&q_tile, warp);
+        let (Lead { q: q_tile, k: k_last }, mut kv) = kv.land(&mut block);
+        let q_frag = Resident::<_, M, W, D, HELD>::load(&q_tile, mine);
         let mut acc_s = Acc::<W, N>::zero();
         acc_s.mma_abt(&q_frag, &k_last, warp, |_| {});
 
-        // Mainloop: `step` takes S(n) and returns S(n - 1). `left`: how many blocks come after this one, as far as known (2: two or more).
+        // Mainloop: `step` takes S(n) and returns S(n - 1). `left`: how many blocks come after this one, as
+        // far as known (2: two or more).
         let (mut acc_o, mut softmax) = (Acc::<W, D>::zero(), Softmax::new(p.scale_log2));
         let mut step = |n: u32, mut acc_s: Acc<W, N>, edge: bool, left: u32| {
             let stage = kv.advance(&mut block, |slot, block| {
@@ -91,6 +99,6 @@ impl<E: Mma, Mask: MaskFn, const M: usize, const W: usize, const N: usize, const
         step(0, acc_s, range.interior.1 == 0, 0);
 
         // Epilogue.
-        tensors.store(acc_o, &softmax, q_tile, warp);
+        tensors.store(acc_o, &softmax, q_tile, mine);
     }
 }

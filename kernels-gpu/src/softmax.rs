@@ -1,16 +1,17 @@
-//! Online softmax (Milakov and Gimelshein, 2018; FlashAttention-2, algorithm 1) with a lazy maximum: O is rescaled only when a maximum
-//! has grown enough to matter.
+//! Online softmax (Milakov and Gimelshein, 2018; FlashAttention-2, algorithm 1) with a lazy maximum: O is
+//! rescaled only when a maximum has grown enough to matter.
 use cuda_std::math::{ex2, fma, lg2, rcp};
 use tile::{AFrag, Acc, Mma, Part, RowSum, RowVec, Warp};
 
-/// The running maximum may lag behind by this much (log2) before O is rescaled: probabilities stay below 256, exact in f32 sums, safe in
-/// f16. Measured on an H200 against rescaling at every block: D = 128 +10 to 15 %, D = 64 up to 10 % (docs/performance-log.md).
+/// The running maximum may lag behind by this much (log2) before O is rescaled: probabilities stay below 256,
+/// exact in f32 sums, safe in f16. Measured on an H200 against rescaling at every block: D = 128 +10 to 15 %,
+/// D = 64 up to 10 % (docs/performance-log.md).
 const SLACK: f32 = 8.0;
-/// Finite, so that a row that has seen no key yet makes no NaN.
-const NONE: f32 = -1.0e30;
+/// Below every score: finite, so that a row that has seen no key yet makes no NaN.
+pub const NONE: f32 = f32::MIN;
 
-/// State of one warp's `16 * M` rows. The maximum is kept negated and in units of the exponent, `-(score * scale * log2 e)`: what the
-/// fma adds.
+/// State of one warp's `16 * M` rows. The maximum is kept negated and in units of the exponent, `-(score *
+/// scale * log2 e)`: what the fma adds.
 pub struct Softmax<const M: usize> {
     scale_log2: f32,
     minus_max: RowVec<M>,
@@ -24,10 +25,16 @@ impl<const M: usize> Softmax<M> {
         Softmax { scale_log2, minus_max: RowVec::splat(-NONE), row_sum: RowSum::zero() }
     }
 
-    /// Takes note of a block's scores. Rare after the first block: some row grew by more than `SLACK`, and O and the sums are rescaled.
-    /// The common case is one maximum a lane and one vote: no shuffle, no multiplication.
+    /// Takes note of a block's scores. Rare after the first block: some row grew by more than `SLACK`, and O
+    /// and the sums are rescaled. The common case is one maximum a lane and one vote: no shuffle, no
+    /// multiplication.
     #[inline(always)]
-    pub fn observe<const N: usize, const D: usize>(&mut self, s: &Acc<M, N>, acc_o: &mut Acc<M, D>, warp: Warp) {
+    pub fn observe<const N: usize, const D: usize>(
+        &mut self,
+        s: &Acc<M, N>,
+        acc_o: &mut Acc<M, D>,
+        warp: Warp,
+    ) {
         let seen = s.lane_max();
         let growth = seen.zip(self.minus_max, |x, minus_max| fma(x, self.scale_log2, minus_max));
         if warp.any(growth.reduce(f32::max) > SLACK) {
@@ -42,7 +49,7 @@ impl<const M: usize> Softmax<M> {
     /// One part of P = exp2(S - max), as the left operand of P V.
     #[inline(always)]
     pub fn exp<E: Mma, const N: usize>(&self, s: &Acc<M, N>, p: &mut AFrag<E, M, N>, part: Part) {
-        s.map_to_operand(p, part, |x, [m, r]| ex2(fma(x, self.scale_log2, self.minus_max.0[m][r])))
+        s.map_to_operand(p, part, |x, row| ex2(fma(x, self.scale_log2, self.minus_max[row])))
     }
 
     /// One part of row_sum += rows of P.
@@ -57,12 +64,13 @@ impl<const M: usize> Softmax<M> {
         (self.minus_max, self.row_sum)
     }
 
-    /// Takes in what another warp saw of other keys (FlashDecoding's combine, within a block). Returns what this warp's O, and the other's,
-    /// must be multiplied by before they are added.
+    /// Takes in what another warp saw of other keys (FlashDecoding's combine, within a block). Returns what
+    /// this warp's O, and the other's, must be multiplied by before they are added.
     #[inline(always)]
     pub fn merge(&mut self, mut other: (RowVec<M>, RowSum<M>)) -> (RowVec<M>, RowVec<M>) {
         let new = self.minus_max.zip(other.0, f32::min);
-        let (mine, theirs) = (new.zip(self.minus_max, |n, o| ex2(n - o)), new.zip(other.0, |n, o| ex2(n - o)));
+        let (mine, theirs) =
+            (new.zip(self.minus_max, |n, o| ex2(n - o)), new.zip(other.0, |n, o| ex2(n - o)));
         self.row_sum.scale(&mine);
         other.1.scale(&theirs);
         self.row_sum.merge(&other.1);
@@ -79,12 +87,8 @@ impl<const M: usize> Softmax<M> {
     /// Log-sum-exp of each row's scaled scores, natural logarithm; -inf for a row that saw no key.
     #[inline(always)]
     pub fn lse(&self) -> RowVec<M> {
-        self.row_sum.total().zip(self.minus_max, |sum, minus_max| (lg2(sum) - minus_max) * core::f32::consts::LN_2)
+        self.row_sum
+            .total()
+            .zip(self.minus_max, |sum, minus_max| (lg2(sum) - minus_max) * core::f32::consts::LN_2)
     }
-}
-
-/// `tanh(x)` to f32's absolute precision. `tanh.approx` is wrong by 2^-11, which a softcap of 50 would turn into 2 % of a probability.
-#[inline(always)]
-pub fn tanh(x: f32) -> f32 {
-    1.0 - 2.0 * rcp(1.0 + ex2(x * (2.0 * core::f32::consts::LOG2_E)))
 }

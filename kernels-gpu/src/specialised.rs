@@ -1,19 +1,21 @@
-//! Forward attention with a warp that only copies (FlashAttention-3, section 3.1, on `cp.async` and mbarriers of sm_80).
+//! Forward attention with a warp that only copies (FlashAttention-3, section 3.1, on `cp.async` and mbarriers
+//! of sm_80).
 use crate::entries::Run;
+use crate::forward::QPlace;
 use crate::mainloop::{KvStage, Share, Stages, attend};
 use crate::mask::MaskFn;
 use crate::tensors::TileTensors;
 use spec::{FwdParams, FwdSpecialised};
-use tile::{Block, Consumer, Lent, Mma, Relay, Resident, Role, SharedLayout, SharedTile, Smem, Unfilled, Walk};
+use tile::{Block, Consumer, CpAsync, Mma, Relay, Resident, SharedLayout, Smem, Team, Walk, Warp};
+
+/// Where keys and values go, by a warp of their own.
+type KvRelay<E, const N: usize, const D: usize, const STAGES: usize> =
+    Relay<KvStage<E, N, D, 1>, STAGES, CpAsync<Warp>>;
 
 impl<T: SharedLayout, const STAGES: usize> Stages<T> for Consumer<T, STAGES> {
-    type Stage<'a>
-        = Lent<'a, T>
-    where
-        Self: 'a;
     #[inline(always)]
-    fn next(&mut self, _n: u32) -> Lent<'_, T> {
-        self.wait()
+    fn next(&mut self, _n: u32, read: impl FnOnce(&T)) {
+        self.consume(read)
     }
 }
 
@@ -38,29 +40,30 @@ impl<
         }
 
         // Prologue: every warp fetches Q.
-        let (q_buf, relay): (Unfilled<SharedTile<E, M, D>>, Relay<KvStage<E, N, D, 1>, STAGES>) = smem.split();
-        let q_tile = q_buf.fill(|slot| slot.copy_edge(&mut Walk::up(tensors.q, tensors.m_block, &block), &block));
-        let (q_tile, role) = relay.specialise(q_tile, block);
+        let (q, relay): (QPlace<Self, E, M, D>, KvRelay<E, N, D, STAGES>) = smem.split();
+        let q = q.fill(|slot| slot.copy_edge(&mut Walk::down(tensors.q, tensors.m_block, &block), &block));
 
-        match role {
-            Role::Producer(mut kv) => {
-                let crew = kv.crew();
-                let mut k = Walk::up(tensors.k, range.end - 1, &crew);
-                let mut v = Walk::up(tensors.v, range.end - 1, &crew);
+        relay.specialise(
+            q,
+            block,
+            |kv| {
+                let crew = kv.warp();
+                let mut k = Walk::down(tensors.k, range.end - 1, &crew);
+                let mut v = Walk::down(tensors.v, range.end - 1, &crew);
                 for _ in range.start..range.end {
                     kv.produce(|slot| {
                         slot.k.copy_edge(&mut k, &crew);
                         slot.v.copy_edge(&mut v, &crew);
                     });
                 }
-                kv.finish();
-            }
-            Role::Consumer(mut kv, warp) => {
-                let q_frag = Resident::<E, W, D, HELD>::load(&q_tile, warp);
-                let share = Share { rows, range, row0: rows.first + warp.index * W as u32 * 16, part: 0 };
-                let (acc_o, softmax) = attend::<E, Mask, W, 1, N, D, HELD>(&p, share, &q_frag, &mut kv, warp);
-                tensors.store(acc_o, &softmax, q_tile, warp);
-            }
-        }
+            },
+            |q_tile, kv, consumers| {
+                let mine = consumers.rows::<M, W>();
+                let q_frag = Resident::<_, M, W, D, HELD>::load(&q_tile, mine);
+                let share = Share { rows, range, mine, team: Team::ONLY };
+                let (acc_o, softmax) = attend::<E, Mask, M, W, 1, N, D, HELD>(&p, share, &q_frag, kv);
+                tensors.store(acc_o, &softmax, q_tile, mine);
+            },
+        );
     }
 }

@@ -1,14 +1,15 @@
-//! Several blocks for one tile of queries, each with a slice of its keys (FlashDecoding, Dao et al. 2023), and the kernel that merges what
-//! they leave: O = sum of w(s) O(s) / sum of w(s), w(s) = exp(LSE(s) - max LSE).
+//! Several blocks for one tile of queries, each with a slice of its keys (FlashDecoding, Dao et al. 2023),
+//! and the kernel that merges what they leave: O = sum of w(s) O(s) / sum of w(s), w(s) = exp(LSE(s) - max
+//! LSE).
 use crate::entries::Run;
 use crate::forward::Tile;
 use crate::mask::{BlockRange, MaskFn};
-use crate::softmax::Softmax;
+use crate::softmax::{NONE, Softmax};
 use crate::tensors::{Portion, TileTensors};
 use core::f32::consts::{LN_2, LOG2_E};
 use cuda_std::math::{ex2, fma, lg2, rcp};
 use spec::{Combine, CombineParams, Kernel, Partials, Split, SplitParams};
-use tile::{Acc, Block, GlobalRows, GlobalVec, Mma, PartialRows, SharedTile, Smem, Warp};
+use tile::{Acc, Block, GlobalRows, GlobalVec, Mma, OwnChunk, PartialRows, SharedTile, Smem, WarpRows};
 
 /// One slice of a tile's keys: the results are partial ones.
 struct Slice<'p> {
@@ -33,7 +34,12 @@ impl Portion for Slice<'_> {
     ) {
         let (first, tile) = (tensors.rows.first, tensors.rows.tile);
         PartialRows::<D>::of(self.partials, self.index, tensors.head).clear(first, tile, block);
-        GlobalVec::of_slice(self.partials, self.index, tensors.head).fill(f32::NEG_INFINITY, first, tile, block);
+        GlobalVec::of_slice(self.partials, self.index, tensors.head).fill(
+            f32::NEG_INFINITY,
+            first,
+            tile,
+            block,
+        );
     }
     #[inline(always)]
     fn store<E: Mma, const M: usize, const W: usize, const D: usize>(
@@ -42,9 +48,9 @@ impl Portion for Slice<'_> {
         mut acc_o: Acc<W, D>,
         softmax: &Softmax<W>,
         _: SharedTile<E, M, D>,
-        warp: Warp,
+        mine: WarpRows<M, W>,
     ) {
-        let row0 = tensors.rows.first + warp.index * W as u32 * 16;
+        let (row0, warp) = (tensors.rows.first + mine.first(), mine.warp());
         acc_o.scale_rows(&softmax.normalise());
         PartialRows::of(self.partials, self.index, tensors.head).store(&acc_o, row0, warp);
         GlobalVec::of_slice(self.partials, self.index, tensors.head).store(&softmax.lse(), row0, warp);
@@ -66,14 +72,12 @@ const AT_ONCE: usize = 4;
 impl<E: Mma, const D: usize> Run for Combine<E, D> {
     #[inline(always)]
     fn run(p: CombineParams, block: Block<Self>, _: Smem<Self>) {
-        let thread = block.launch_thread();
-        let (row, chunk) = (thread / Self::ROW_CHUNKS, thread % Self::ROW_CHUNKS);
-        let (head, row) = p.rows.div_rem(row);
-        if head >= p.partials.heads {
+        let own = OwnChunk::<D>::of(p.rows, &block);
+        if own.head() >= p.partials.heads {
             return;
         }
         let slices = p.partials.slices.get();
-        let (mut max, mut sum, mut o) = (-1.0e30f32, 0.0, [0.0; 8]);
+        let (mut max, mut sum, mut o) = (NONE, 0.0, [0.0; 8]);
         let mut first = 0;
         while first < slices {
             // Past the last slice: the last one again, with no weight.
@@ -82,9 +86,10 @@ impl<E: Mma, const D: usize> Run for Combine<E, D> {
             for (i, (lse, part)) in lses.iter_mut().zip(&mut parts).enumerate() {
                 let slice = (first + i as u32).min(slices - 1);
                 if first + i as u32 == slice {
-                    *lse = GlobalVec::of_slice(&p.partials, slice, head).value(row);
+                    *lse =
+                        GlobalVec::of_slice(&p.partials, slice, own.head()).load_own(&own, f32::NEG_INFINITY);
                 }
-                *part = PartialRows::<D>::of(&p.partials, slice, head).chunk(row, chunk);
+                *part = PartialRows::of(&p.partials, slice, own.head()).load_own(&own);
             }
             let new = lses.iter().fold(max, |max, lse| max.max(*lse));
             let rescale = ex2((max - new) * LOG2_E);
@@ -99,11 +104,8 @@ impl<E: Mma, const D: usize> Run for Combine<E, D> {
             first += AT_ONCE as u32;
         }
         let scale = if sum == 0.0 { 0.0 } else { rcp(sum) };
-        let (batch, of_batch) = p.heads.div_rem(head);
-        GlobalRows::<E, D>::of(&p.o, batch, of_batch).store_columns(row, chunk, o.map(|x| x * scale));
-        if chunk == 0 {
-            let lse = GlobalVec::of(&p.lse, batch, of_batch, p.partials.rows);
-            lse.store_value(row, max + lg2(sum) * LN_2);
-        }
+        let (batch, head) = p.heads.div_rem(own.head());
+        GlobalRows::<E, D>::of(&p.o, batch, head).store_own(&own, o.map(|x| x * scale));
+        GlobalVec::of(&p.lse, batch, head, p.partials.rows).store_own(&own, max + lg2(sum) * LN_2);
     }
 }

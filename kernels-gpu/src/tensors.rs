@@ -2,7 +2,7 @@
 use crate::mask::{BlockRange, MaskFn, Rows};
 use crate::softmax::Softmax;
 use spec::{FwdParams, Kernel};
-use tile::{Acc, Block, GlobalRows, GlobalVec, Mma, SharedTile, Warp};
+use tile::{Acc, Block, GlobalRows, GlobalVec, Mma, SharedTile, Warp, WarpRows};
 
 /// One tile of queries with its head's keys and values.
 pub struct TileTensors<E, const D: usize> {
@@ -29,7 +29,8 @@ impl<E: Mma, const D: usize> TileTensors<E, D> {
     #[inline(always)]
     pub fn of(p: &FwdParams, index: u32, tile_m: u32) -> Self {
         let tile = p.order.tile(index);
-        let (q, k) = (GlobalRows::of(&p.q, tile.batch, tile.head), GlobalRows::of(&p.k, tile.batch, tile.kv_head));
+        let (q, k) =
+            (GlobalRows::of(&p.q, tile.batch, tile.head), GlobalRows::of(&p.k, tile.batch, tile.kv_head));
         TileTensors {
             v: GlobalRows::of(&p.v, tile.batch, tile.kv_head).as_wide_as(&k),
             o: GlobalRows::of(&p.o, tile.batch, tile.head),
@@ -62,11 +63,11 @@ impl<E: Mma, const D: usize> TileTensors<E, D> {
         mut acc_o: Acc<W, D>,
         softmax: &Softmax<W>,
         q_tile: SharedTile<E, M, D>,
-        warp: Warp,
+        mine: WarpRows<M, W>,
     ) {
         acc_o.scale_rows(&softmax.normalise());
-        q_tile.store_through(&acc_o, &self.o, self.rows.first, warp);
-        self.lse.store(&softmax.lse(), self.rows.first + warp.index * W as u32 * 16, warp);
+        q_tile.store_through(&acc_o, &self.o, self.rows.first, mine);
+        self.lse.store(&softmax.lse(), self.rows.first + mine.first(), mine.warp());
     }
 }
 
@@ -89,7 +90,7 @@ pub trait Portion {
         acc_o: Acc<W, D>,
         softmax: &Softmax<W>,
         q_tile: SharedTile<E, M, D>,
-        warp: Warp,
+        mine: WarpRows<M, W>,
     );
 }
 
@@ -120,9 +121,9 @@ impl Portion for Whole {
         acc_o: Acc<W, D>,
         softmax: &Softmax<W>,
         q_tile: SharedTile<E, M, D>,
-        warp: Warp,
+        mine: WarpRows<M, W>,
     ) {
-        tensors.store(acc_o, softmax, q_tile, warp);
+        tensors.store(acc_o, softmax, q_tile, mine);
     }
 }
 

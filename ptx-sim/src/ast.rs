@@ -42,7 +42,25 @@ pub(crate) struct Variable {
     /// Bytes; 0 for an `extern` array without length.
     pub size: u64,
     pub init: Vec<u8>,
+    /// Addresses in `init`.
+    pub relocations: Vec<Relocation>,
     pub external: bool,
+    /// A texture, sampler or surface: it has a name, and nothing that can be loaded.
+    pub opaque: bool,
+}
+
+/// An address, or some bytes of one, in an initialiser. `generic(name)` and `name` are the same here: both
+/// state spaces that have initialisers lie in device memory.
+#[derive(Clone, Debug)]
+pub(crate) struct Relocation {
+    /// Byte of the variable.
+    pub at: usize,
+    pub bytes: usize,
+    /// Variable or function.
+    pub symbol: Box<str>,
+    pub addend: i64,
+    /// First of the address's bits.
+    pub shift: u32,
 }
 
 /// What an identifier in an operand means.
@@ -123,6 +141,18 @@ pub(crate) struct Function {
     pub minnctapersm: Option<u32>,
     pub maxnreg: Option<u32>,
     pub noreturn: bool,
+    /// Parameters and results that are registers: variable and register.
+    pub in_registers: Vec<(u32, u32)>,
+    /// What of the function PTX has and the simulator does not run.
+    pub refused: Vec<Refused>,
+}
+
+/// Legal PTX that the simulator does not run: an error of those who launch it.
+#[derive(Clone, Debug)]
+pub(crate) struct Refused {
+    pub line: u32,
+    pub text: Box<str>,
+    pub reason: Box<str>,
 }
 
 /// Registers `first..first + count`, named `name0..` or, alone, `name`.
@@ -165,6 +195,8 @@ pub struct Module {
     pub(crate) functions: Vec<Function>,
     pub(crate) entries: Vec<Entry>,
     pub(crate) text: Box<str>,
+    /// Other names of functions.
+    pub(crate) aliases: HashMap<Box<str>, Box<str>>,
 }
 
 /// An entry point and what its launch must honour.
@@ -207,6 +239,7 @@ impl Module {
     }
 
     pub(crate) fn function(&self, name: &str) -> Option<usize> {
+        let name = self.aliases.get(name).map_or(name, |name| name);
         let defined = self.functions.iter().position(|function| *function.name == *name && function.defined);
         defined.or_else(|| self.functions.iter().position(|function| *function.name == *name))
     }

@@ -16,9 +16,10 @@ fn successors(function: &Function, at: usize) -> Vec<usize> {
     let mut next = match base(&instruction.opcode) {
         "bra" => targets(&instruction.operands),
         "brx" => match instruction.operands.last() {
-            Some(Operand::Label(table)) => {
-                function.instructions.get(*table as usize).map_or(Vec::new(), |table| targets(&table.operands))
-            }
+            Some(Operand::Label(table)) => function
+                .instructions
+                .get(*table as usize)
+                .map_or(Vec::new(), |table| targets(&table.operands)),
             _ => Vec::new(),
         },
         "ret" | "exit" | "trap" => vec![function.instructions.len()],
@@ -41,7 +42,8 @@ fn ends_block(instruction: &Instruction) -> bool {
     matches!(base(&instruction.opcode), "bra" | "brx" | "ret" | "exit" | "trap")
 }
 
-/// For every instruction the start of the block that post-dominates it immediately, or [`NEVER`]. Meaningful for branches.
+/// For every instruction the start of the block that post-dominates it immediately, or [`NEVER`]. Meaningful
+/// for branches.
 pub(crate) fn reconvergence(function: &Function) -> Vec<u32> {
     let n = function.instructions.len();
     let mut leader = vec![false; n + 1];
@@ -61,7 +63,9 @@ pub(crate) fn reconvergence(function: &Function) -> Vec<u32> {
     }
     let exit = starts.len() - 1;
     let next: Vec<Vec<usize>> = (0..exit)
-        .map(|block| successors(function, starts[block + 1] - 1).into_iter().map(|to| block_of[to.min(n)]).collect())
+        .map(|block| {
+            successors(function, starts[block + 1] - 1).into_iter().map(|to| block_of[to.min(n)]).collect()
+        })
         .collect();
     let ipdom = post_dominators(&next, exit);
     (0..n)

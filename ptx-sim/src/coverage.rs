@@ -1,4 +1,5 @@
-//! What the instructions of a kernel met in a launch: which ran, whose guards held, which comparisons were of equals.
+//! What the instructions of a kernel met in a launch: which ran, whose guards held, which comparisons were of
+//! equals.
 
 use std::collections::HashMap;
 
@@ -51,16 +52,26 @@ impl Met {
     }
 }
 
-/// What every instruction of a kernel met. [`crate::mutate::Mutant::differs`] reads it.
+/// What every instruction of a kernel met, and a digest of what came of it.
+/// [`crate::mutate::Mutant::differs`] reads it.
 #[derive(Clone, Debug, Default)]
 pub struct Coverage {
     /// By the first byte of the instruction in the text.
     met: HashMap<u32, Met>,
+    effects: u64,
 }
 
 impl Coverage {
+    /// A digest of what all threads did: their accesses with what they stored, and what they waited for.
+    /// Between two synchronisations of a warp its accesses have no order; addresses count within their
+    /// allocations.
+    pub fn effects(&self) -> u64 {
+        self.effects
+    }
+
     /// Adds a block's, site by site.
-    pub(crate) fn add(&mut self, context: &Context<'_>, block: &[Met]) {
+    pub(crate) fn add(&mut self, context: &Context<'_>, block: &[Met], digest: u64) {
+        self.effects = self.effects.wrapping_add(digest);
         for (site, met) in context.program.sites.iter().zip(block) {
             let function = &context.module.functions[site.function as usize];
             if let Some(Instruction { span, .. }) = function.instructions.get(site.instruction as usize) {
@@ -71,6 +82,7 @@ impl Coverage {
 
     /// Adds another launch's, of the same text.
     pub fn merge(&mut self, other: &Coverage) {
+        self.effects = self.effects.wrapping_add(other.effects);
         other.met.iter().for_each(|(at, met)| self.met.entry(*at).or_default().add(*met));
     }
 

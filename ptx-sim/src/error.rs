@@ -49,7 +49,8 @@ pub enum MemoryError {
     },
     /// The allocation is larger than the simulator's address stride.
     #[error(
-        "{name}: {bytes} bytes with alignment {align} cannot be allocated (at most 2^35 bytes, alignment a power of two up to 2^20)"
+        "{name}: {bytes} bytes with alignment {align} cannot be allocated (at most 2^35 bytes, alignment a \
+         power of two up to 2^20)"
     )]
     BadAllocation {
         /// The allocation.
@@ -61,7 +62,8 @@ pub enum MemoryError {
     },
 }
 
-/// A launch was refused before any instruction ran, or reached an instruction that the simulator does not execute.
+/// A launch was refused before any instruction ran, or reached an instruction that the simulator does not
+/// execute.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LaunchError {
     /// No such device profile.
@@ -103,7 +105,9 @@ pub enum LaunchError {
         says: String,
     },
     /// More shared memory than a block may have at all.
-    #[error("{name} wants {bytes} bytes of shared memory (static and dynamic), {device} has {limit} for a block")]
+    #[error(
+        "{name} wants {bytes} bytes of shared memory (static and dynamic), {device} has {limit} for a block"
+    )]
     SharedMemory {
         /// Entry.
         name: String,
@@ -116,7 +120,8 @@ pub enum LaunchError {
     },
     /// More shared memory than the opt-in allows.
     #[error(
-        "{name} wants {bytes} bytes of shared memory; above {limit} the host must opt in first (the attribute is set to {opt_in})"
+        "{name} wants {bytes} bytes of shared memory; above {limit} the host must opt in first (the \
+         attribute is set to {opt_in})"
     )]
     SharedMemoryOptIn {
         /// Entry.
@@ -154,7 +159,8 @@ pub enum LaunchError {
     },
     /// `.minnctapersm` promises more blocks than a multiprocessor has threads for.
     #[error(
-        "{name} has .minnctapersm {blocks}, but a multiprocessor of {device} holds {limit} threads, so at most {} blocks of {threads}",
+        "{name} has .minnctapersm {blocks}, but a multiprocessor of {device} holds {limit} threads, so at \
+            most {} blocks of {threads}",
         u64::from(*.limit) / (*.threads).max(1)
     )]
     BlocksPerMultiprocessor {
@@ -181,7 +187,8 @@ pub enum LaunchError {
     },
     /// The threads of a block need more registers than the device has.
     #[error(
-        "{name} has {registers} registers a thread, {origin}: {threads} threads exceed the {limit} registers of {device}; {fit} would fit"
+        "{name} has {registers} registers a thread, {origin}: {threads} threads exceed the {limit} \
+         registers of {device}; {fit} would fit"
     )]
     Registers {
         /// Entry.
@@ -198,6 +205,16 @@ pub enum LaunchError {
         limit: u32,
         /// The most registers a thread with which the block would fit.
         fit: u64,
+    },
+    /// More thread memory than a thread can have.
+    #[error("{name} takes {bytes} bytes of .local and .param memory a thread, there are at most {limit}")]
+    LocalMemory {
+        /// Entry.
+        name: String,
+        /// Largest frame of the entry and the functions that it calls.
+        bytes: u32,
+        /// What there is.
+        limit: u32,
     },
     /// The grid is empty or larger than the device allows.
     #[error("grid {grid:?} is outside 1..=[2147483647, 65535, 65535]")]

@@ -1,23 +1,18 @@
 //! The simulated device: memory and launches.
 
-use std::{
-    collections::HashMap,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
-    },
-};
-
-use rayon::prelude::*;
+use std::{collections::HashMap, fmt, sync::Arc};
 
 use crate::{
     Launch, LaunchError, MemoryError, Module, Options, Profile, Report,
-    ast::Space,
+    ast::{Relocation, Space, Variable},
     coverage::Coverage,
     decode::{self, Program},
-    exec::{Block, Context, Finished, Released},
+    exec::{self, Context, Counter, Progress, Released, Watcher},
     memory::GlobalMemory,
 };
+
+/// Bytes of local memory of a thread, on every device.
+const LOCAL_LIMIT: u32 = 512 << 10;
 
 /// What a launch left behind besides memory.
 #[derive(Clone, Debug, Default)]
@@ -33,7 +28,6 @@ pub struct Outcome {
 }
 
 /// A simulated GPU.
-#[derive(Debug)]
 pub struct Gpu {
     profile: Profile,
     options: Options,
@@ -42,12 +36,27 @@ pub struct Gpu {
     modules: HashMap<u64, decode::Symbols>,
     /// Kernels that were launched, decoded: by module and function.
     programs: HashMap<(u64, usize), Arc<Program>>,
+    watcher: Option<Box<Watcher>>,
+}
+
+impl fmt::Debug for Gpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Gpu { profile, options, .. } = self;
+        f.debug_struct("Gpu").field("profile", profile).field("options", options).finish_non_exhaustive()
+    }
 }
 
 impl Gpu {
     /// A device with the limits of `profile`.
     pub fn new(profile: Profile, options: Options) -> Gpu {
-        Gpu { profile, options, memory: GlobalMemory::default(), modules: HashMap::new(), programs: HashMap::new() }
+        Gpu {
+            profile,
+            options,
+            memory: GlobalMemory::default(),
+            modules: HashMap::new(),
+            programs: HashMap::new(),
+            watcher: None,
+        }
     }
 
     /// The device's limits.
@@ -60,11 +69,17 @@ impl Gpu {
         &mut self.options
     }
 
-    /// Allocates `bytes` bytes; `name` is what reports call them. The address is a multiple of `align` and of no larger power of two, the
-    /// content counts as never written and reads as NaN.
+    /// Has `watcher` told how far a launch has come, every few seconds of it, from any thread.
+    pub fn watch(&mut self, watcher: impl Fn(Progress) + Send + Sync + 'static) {
+        self.watcher = Some(Box::new(watcher));
+    }
+
+    /// Allocates `bytes` bytes; `name` is what reports call them. The address is a multiple of `align` and of
+    /// no larger power of two, the content counts as never written and reads as NaN.
     ///
     /// # Errors
-    /// [`MemoryError::BadAllocation`] for sizes above 2^35 bytes and alignments that are no small power of two.
+    /// [`MemoryError::BadAllocation`] for sizes above 2^35 bytes and alignments that are no small power of
+    /// two.
     pub fn alloc(&mut self, name: &str, bytes: usize, align: usize) -> Result<u64, MemoryError> {
         self.memory.alloc(name, bytes, align)
     }
@@ -150,18 +165,30 @@ impl Gpu {
     /// Runs `entry` to its end.
     ///
     /// # Errors
-    /// Launches that a driver would refuse, and kernels that reach an instruction the simulator does not execute. What is wrong with the
-    /// kernel itself comes as [`Outcome::reports`].
-    pub fn launch(&mut self, module: &Module, entry: &str, launch: &Launch<'_>) -> Result<Outcome, LaunchError> {
+    /// Launches that a driver would refuse, and kernels that reach an instruction the simulator does not
+    /// execute. What is wrong with the kernel itself comes as [`Outcome::reports`].
+    pub fn launch(
+        &mut self,
+        module: &Module,
+        entry: &str,
+        launch: &Launch<'_>,
+    ) -> Result<Outcome, LaunchError> {
         let known = || module.entries().map(|entry| entry.name.as_str()).collect::<Vec<_>>().join(", ");
         let unknown = || LaunchError::UnknownEntry { name: entry.into(), known: known() };
         let info = module.entry(entry).ok_or_else(unknown)?;
-        self.load(module)?;
-        launch.check(&self.profile, info)?;
-        self.memory.begin_launch();
         let index = module.function(entry).ok_or_else(unknown)?;
+        if !self.programs.contains_key(&(module.id, index)) {
+            decode::check(module, index)?;
+        }
+        launch.check(&self.profile, info)?;
+        self.load(module);
+        self.memory.begin_launch();
         let decoded = || Arc::new(decode::program(module, index, &self.modules[&module.id]));
         let program = Arc::clone(self.programs.entry((module.id, index)).or_insert_with(decoded));
+        let frames = program.functions.iter().map(|function| function.frame_bytes);
+        if let Some(bytes) = frames.max().filter(|&bytes| bytes > LOCAL_LIMIT) {
+            return Err(LaunchError::LocalMemory { name: entry.into(), bytes, limit: LOCAL_LIMIT });
+        }
         let threads = launch.block.iter().product::<u32>();
         let context = Context {
             module,
@@ -176,21 +203,23 @@ impl Gpu {
             threads,
             warps: threads.div_ceil(32) as usize,
             dynamic_shared: launch.dynamic_smem,
-            spent: &AtomicU64::new(0),
+            progress: &Counter::new(launch.grid, self.watcher.as_deref()),
             released: &Released::default(),
         };
-        run(&context)
+        exec::run(&context)
     }
 
-    /// Checks the module's instructions against its `.target` and places its global variables, once.
-    fn load(&mut self, module: &Module) -> Result<(), LaunchError> {
+    /// Places the module's global variables, once.
+    fn load(&mut self, module: &Module) {
         if self.modules.contains_key(&module.id) {
-            return Ok(());
+            return;
         }
-        decode::needs::check(module)?;
         let mut symbols = decode::Symbols::new();
-        for variable in module.globals.iter().filter(|v| matches!(v.space, Space::Global | Space::Const)) {
-            let Ok(address) = self.memory.alloc(&variable.name, variable.size as usize, variable.align as usize) else {
+        let placed = |v: &&Variable| matches!(v.space, Space::Global | Space::Const) && !v.opaque;
+        for variable in module.globals.iter().filter(placed) {
+            let Ok(address) =
+                self.memory.alloc(&variable.name, variable.size as usize, variable.align as usize)
+            else {
                 continue;
             };
             if let Ok((allocation, _)) = self.memory.host(address, 0) {
@@ -204,49 +233,24 @@ impl Gpu {
             }
             symbols.insert(variable.name.clone(), address);
         }
-        self.modules.insert(module.id, symbols);
-        Ok(())
-    }
-}
-
-fn run(context: &Context<'_>) -> Result<Outcome, LaunchError> {
-    let [x, y, z] = context.grid.map(u64::from);
-    let blocks = x * y * z;
-    let id = |linear: u64| [(linear % x) as u32, (linear / x % y) as u32, (linear / x / y) as u32];
-    let failed = AtomicBool::new(false);
-    let run_block = |linear: u64| -> Option<Finished> {
-        if failed.load(Relaxed) {
-            return None;
-        }
-        let finished = Block::new(context, id(linear)).run();
-        let stops = |report: &Report| matches!(report.kind, crate::Kind::Runaway);
-        if finished.error.is_some() || finished.reports.iter().any(stops) {
-            failed.store(true, Relaxed);
-        }
-        Some(finished)
-    };
-    let finished: Vec<Option<Finished>> =
-        if context.options.parallel && !context.program.blocks_communicate && blocks > 1 {
-            (0..blocks).into_par_iter().map(run_block).collect()
-        } else {
-            (0..blocks).map(run_block).collect()
-        };
-    let mut outcome = Outcome::default();
-    let mut seen = std::collections::HashSet::new();
-    for finished in finished.into_iter().flatten() {
-        if let Some(error) = finished.error {
-            return Err(error);
-        }
-        outcome.instructions += finished.instructions;
-        outcome.output += &finished.output;
-        outcome.coverage.add(context, &finished.coverage);
-        for report in finished.reports {
-            let lines = (report.first.as_ref().map(|side| side.place.ptx_line), report.second.place.ptx_line);
-            if outcome.reports.len() < context.options.max_reports && seen.insert((report.kind, lines)) {
-                outcome.reports.push(report);
+        for variable in module.globals.iter().filter(placed) {
+            for relocation in &variable.relocations {
+                self.relocate(module, &symbols, &variable.name, relocation);
             }
         }
+        self.modules.insert(module.id, symbols);
     }
-    outcome.reports.sort_by_key(|report| report.kind.rank());
-    Ok(outcome)
+
+    /// Puts an address into the initialiser of `variable`.
+    fn relocate(&self, module: &Module, symbols: &decode::Symbols, variable: &str, relocation: &Relocation) {
+        let Relocation { at, bytes, symbol, addend, shift } = relocation;
+        let function = || module.function(symbol).map(decode::code_address);
+        let address = symbols.get(symbol).copied().or_else(function);
+        if let (Some(&base), Some(address)) = (symbols.get(variable), address)
+            && let Ok((allocation, offset)) = self.memory.host(base, at + bytes)
+        {
+            let value = address.wrapping_add_signed(*addend) >> shift;
+            allocation.store(offset + at, &value.to_le_bytes()[..*bytes]);
+        }
+    }
 }

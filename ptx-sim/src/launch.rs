@@ -13,7 +13,8 @@ pub struct Launch<'p> {
     pub dynamic_smem: u32,
     /// The largest dynamic size the host has opted in to for this function; 0: it never did.
     pub smem_opt_in: u32,
-    /// 32-bit registers of a thread as ptxas reports them, where the caller knows; otherwise what the entry's `.maxnreg` allows counts.
+    /// 32-bit registers of a thread as ptxas reports them, where the caller knows; otherwise what the
+    /// entry's `.maxnreg` allows counts.
     pub registers: Option<u32>,
     /// The whole parameter block, laid out as the PTX declares it.
     pub params: &'p [u8],
@@ -58,7 +59,8 @@ impl Launch<'_> {
         self.check_shared(profile, entry)
     }
 
-    /// `.minnctapersm` blocks must find room for their threads: where they do not, ptxas drops the directive with a warning.
+    /// `.minnctapersm` blocks must find room for their threads: where they do not, ptxas drops the directive
+    /// with a warning.
     fn check_residency(&self, profile: &Profile, entry: &Entry) -> Result<(), LaunchError> {
         let Some(blocks) = entry.minnctapersm else { return Ok(()) };
         // ptxas counts the threads that it was promised.
@@ -66,15 +68,22 @@ impl Launch<'_> {
         let limit = profile.threads_per_multiprocessor;
         if threads.saturating_mul(u64::from(blocks)) > u64::from(limit) {
             let name = entry.name.clone();
-            return Err(LaunchError::BlocksPerMultiprocessor { name, blocks, threads, device: profile.name, limit });
+            return Err(LaunchError::BlocksPerMultiprocessor {
+                name,
+                blocks,
+                threads,
+                device: profile.name,
+                limit,
+            });
         }
         Ok(())
     }
 
     /// The registers of one block must fit the device.
     fn check_registers(&self, profile: &Profile, entry: &Entry) -> Result<(), LaunchError> {
-        // Measured with ptxas 13.0: `.maxnreg` replaces the limit that follows from `.reqntid` or `.maxntid` alone, so that a kernel of 1024
-        // threads gets 254 registers if it asks; with `.minnctapersm` beside them the lower of both limits holds, and that one fits.
+        // Measured with ptxas 13.0: `.maxnreg` replaces the limit that follows from `.reqntid` or `.maxntid`
+        // alone, so that a kernel of 1024 threads gets 254 registers if it asks; with `.minnctapersm`
+        // beside them the lower of both limits holds, and that one fits.
         let shaped = entry.reqntid.or(entry.maxntid).is_some();
         let allowed = entry.maxnreg.filter(|_| !(shaped && entry.minnctapersm.is_some()));
         let Some(registers) = self.registers.or(allowed) else { return Ok(()) };
@@ -82,13 +91,22 @@ impl Launch<'_> {
         if registers > MAX_REGISTERS {
             return Err(LaunchError::RegistersOfThread { name, registers, limit: MAX_REGISTERS });
         }
-        // Warps are placed in fours, one for each part of a multiprocessor, and get registers by 256: 8 for each thread.
+        // Warps are placed in fours, one for each part of a multiprocessor, and get registers by 256: 8 for
+        // each thread.
         let placed = 32 * threads.div_ceil(32).next_multiple_of(4);
         let limit = profile.registers_per_multiprocessor;
         let fit = u64::from(limit) / placed / 8 * 8;
         if u64::from(registers) > fit {
             let origin = if self.registers.is_some() { "as the launch says" } else { "as `.maxnreg` allows" };
-            return Err(LaunchError::Registers { name, registers, origin, threads, device: profile.name, limit, fit });
+            return Err(LaunchError::Registers {
+                name,
+                registers,
+                origin,
+                threads,
+                device: profile.name,
+                limit,
+                fit,
+            });
         }
         Ok(())
     }
@@ -114,7 +132,11 @@ fn check_target(profile: &Profile, entry: &Entry) -> Result<(), LaunchError> {
     match needs::architecture(&entry.target) {
         Some((arch, false)) if arch <= compute_capability => Ok(()),
         Some((arch, true)) if arch == compute_capability => Ok(()),
-        _ => Err(LaunchError::Target { target: entry.target.clone(), device: profile.name, compute_capability }),
+        _ => Err(LaunchError::Target {
+            target: entry.target.clone(),
+            device: profile.name,
+            compute_capability,
+        }),
     }
 }
 

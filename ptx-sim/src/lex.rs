@@ -2,7 +2,8 @@
 
 use crate::ParseError;
 
-/// What a token is. Words keep their dots and `::`, so `mma.sync.aligned` and `shared::cta` are one word each.
+/// What a token is. Words keep their dots and `::`, so `mma.sync.aligned` and `shared::cta` are one word
+/// each.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Kind<'t> {
     /// Identifier, opcode, register, directive (with its leading dot).
@@ -180,7 +181,10 @@ impl<'t> Lexer<'t> {
                 self.at += 1;
             }
             self.text[start..self.at].parse::<f64>().ok().map(|value| Kind::F64(value.to_bits()))
-        } else if unsigned.len() > 1 && unsigned.starts_with('0') && unsigned.bytes().all(|b| b.is_ascii_digit()) {
+        } else if unsigned.len() > 1
+            && unsigned.starts_with('0')
+            && unsigned.bytes().all(|b| b.is_ascii_digit())
+        {
             radix(unsigned, 8).map(Kind::Int)
         } else {
             unsigned.parse().ok().map(Kind::Int)

@@ -1,18 +1,21 @@
 //! PTX parser and SIMT simulator: runs GPU kernels on any machine and checks them while they run.
 //!
-//! It executes what rustc and LLVM emit for `sm_80` and `sm_89`, `asm!` included, warp by warp: `mma`, `ldmatrix`, `cp.async`, barriers, named
-//! barriers, mbarriers, shuffles, votes, atomics, calls. Each of these checks is on by default ([`Options`]):
+//! It executes what rustc and LLVM emit for `sm_80` and `sm_89`, `asm!` included, warp by warp: `mma`,
+//! `ldmatrix`, `cp.async`, barriers, named barriers, mbarriers, shuffles, votes, atomics, calls. Each of
+//! these checks is on by default ([`Options`]):
 //!
 //! * **memory**: bounds, alignment, freed memory, addresses of the wrong state space;
-//! * **races**: shared memory by vector clocks (between warps and between lanes), copies in flight, device memory between blocks;
+//! * **races**: in shared and device memory, between warps and between lanes, by vector clocks that follow
+//!   barriers, mbarriers, fences, release and acquire in their scopes; copies in flight;
 //! * **initialisation**: registers, shared, local and device memory;
-//! * **synchronisation**: divergent barriers and `.sync` instructions, missing participants, wrong counts, copies that nobody waited for;
+//! * **synchronisation**: divergent barriers and `.sync` instructions, missing participants, wrong counts,
+//!   copies that nobody waited for;
 //! * **progress**: deadlocks and run-away loops, with the place where each warp stands;
-//! * **launches** against the limits of a [`Profile`], such as shared memory without opt-in or more registers than there are; instructions
-//!   against the module's own `.target` and `.version`.
+//! * **launches** against the limits of a [`Profile`], such as shared memory without opt-in or more registers
+//!   than there are; instructions against the module's own `.target` and `.version`.
 //!
-//! A race is found by clocks, not by luck: one schedule usually suffices. [`Options::seed`] and [`Options::completion`] change the schedule and
-//! the moment at which asynchronous copies land.
+//! A race is found by clocks, not by luck: one schedule usually suffices. [`Options::seed`] and
+//! [`Options::completion`] change the schedule and the moment at which asynchronous copies land.
 //!
 //! ```
 //! use ptx_sim::{Gpu, Kind, Launch, Module, Options, Profile};
@@ -27,7 +30,14 @@
 //! let mut gpu = Gpu::new(Profile::by_name("l4")?, Options::default());
 //! let x = gpu.alloc("x", 32 * 4, 256)?;
 //! gpu.fill(x, 1, 32 * 4)?;
-//! let mut launch = Launch { grid: [1; 3], block: [32, 1, 1], dynamic_smem: 0, smem_opt_in: 0, registers: None, params: &x.to_le_bytes() };
+//! let mut launch = Launch {
+//!     grid: [1; 3],
+//!     block: [32, 1, 1],
+//!     dynamic_smem: 0,
+//!     smem_opt_in: 0,
+//!     registers: None,
+//!     params: &x.to_le_bytes(),
+//! };
 //! let outcome = gpu.launch(&module, "twice", &launch)?;
 //! assert!(outcome.reports.is_empty());
 //! let mut word = [0; 4];
@@ -42,6 +52,7 @@
 
 mod ast;
 mod cfg;
+mod clocks;
 mod coverage;
 mod debug;
 mod decode;
@@ -61,11 +72,13 @@ mod regs;
 mod report;
 pub mod script;
 mod shadow;
+mod stamp;
 
 pub use ast::{Entry, Module, Space};
 pub use coverage::Coverage;
 pub use decode::Unsupported;
 pub use error::{LaunchError, MemoryError, ParseError};
+pub use exec::Progress;
 pub use gpu::{Gpu, Outcome};
 pub use launch::Launch;
 pub use options::{Completion, MmaArch, MmaMode, Options};

@@ -78,7 +78,8 @@ fn unpack(row: &Row32, element: Element) -> [[f32; LANES]; 2] {
     out
 }
 
-/// A chain of f32 fused multiply-adds in order of k. Products of 16-bit floats are exact in f32, so fusing changes nothing.
+/// A chain of f32 fused multiply-adds in order of k. Products of 16-bit floats are exact in f32, so fusing
+/// changes nothing.
 fn fast(a: &[[f32; K]; M], b: &[[f32; N]; K], c: &mut [[f32; N]; M], k: usize) {
     for (a, c) in a.iter().zip(c) {
         for (x, b) in a.iter().zip(b).take(k) {
@@ -98,7 +99,8 @@ fn wide(a: &[[f32; K]; M], b: &[[f32; N]; K], c: &mut [[f32; N]; M], k: usize) {
     }
 }
 
-/// The tensor core's own arithmetic: all terms of a step aligned to the largest exponent, cut off, added exactly, rounded toward zero.
+/// The tensor core's own arithmetic: all terms of a step aligned to the largest exponent, cut off, added
+/// exactly, rounded toward zero.
 fn exact(a: &[[f32; K]; M], b: &[[f32; N]; K], c: &mut [[f32; N]; M], k: usize, arch: MmaArch) {
     let (fraction, step) = match arch {
         MmaArch::Ampere => (24, 8),
@@ -114,7 +116,8 @@ fn exact(a: &[[f32; K]; M], b: &[[f32; N]; K], c: &mut [[f32; N]; M], k: usize, 
     }
 }
 
-/// Sign, exponent and 24-bit significand (value = significand * 2^(exponent - 23)); zeros have the smallest exponent.
+/// Sign, exponent and 24-bit significand (value = significand * 2^(exponent - 23)); zeros have the smallest
+/// exponent.
 fn split(x: f32) -> (bool, i32, u64) {
     let bits = x.to_bits();
     let (exponent, fraction) = ((bits >> 23 & 255) as i32, u64::from(bits & 0x7f_ffff));
@@ -122,10 +125,12 @@ fn split(x: f32) -> (bool, i32, u64) {
     (bits >> 31 != 0, exponent.max(1) - 127, significand)
 }
 
-/// A 16-bit float widened to f32 with its own exponent: subnormals of its format are not normalised by the hardware.
+/// A 16-bit float widened to f32 with its own exponent: subnormals of its format are not normalised by the
+/// hardware.
 fn dot_add(terms: impl Iterator<Item = (f32, f32)> + Clone, c: f32, fraction: u32) -> f32 {
     let nan = f32::from_bits(0x7fff_ffff);
-    // Only infinities and NaN among the inputs: products of finite ones are exact, however large (seen on an H200 with bf16).
+    // Only infinities and NaN among the inputs: products of finite ones are exact, however large (seen on an
+    // H200 with bf16).
     let special = terms
         .clone()
         .filter(|(a, b)| !(a.is_finite() && b.is_finite()))

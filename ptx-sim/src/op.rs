@@ -73,13 +73,24 @@ pub(crate) struct Atomic {
     pub order: Order,
 }
 
+/// Who an access or a fence speaks to: the block, which is also its cluster, or all (`gpu`, `sys`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Scope {
+    Block,
+    #[default]
+    Device,
+}
+
 /// Memory ordering of an access.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Order {
     /// Takes part in communication between threads: `volatile`, `relaxed` and stronger, atomics.
     pub strong: bool,
+    /// `volatile`: strong, but no promise between lanes of a warp.
+    pub volatile: bool,
     pub acquire: bool,
     pub release: bool,
+    pub scope: Scope,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -175,6 +186,8 @@ pub(crate) enum BarKind {
 #[derive(Clone, Debug)]
 pub(crate) struct Bar {
     pub kind: BarKind,
+    /// All threads of a warp come together: `bar`, and `barrier` with `.aligned`.
+    pub aligned: bool,
     pub id: R,
     pub threads: Option<R>,
     /// Destination and source predicate of a reduction.
@@ -230,7 +243,8 @@ pub(crate) enum Mbar {
     Inval {
         addr: Addr,
     },
-    /// `dst` takes the phase state; `drop` also lowers the expected count; `expect` adds transaction bytes first.
+    /// `dst` takes the phase state; `drop` also lowers the expected count; `expect` adds transaction bytes
+    /// first.
     Arrive {
         dst: Option<R>,
         addr: Addr,
@@ -244,6 +258,12 @@ pub(crate) enum Mbar {
         addr: Addr,
         phase: Phase,
         blocking: bool,
+    },
+    /// Bytes that are expected, or have come.
+    Transaction {
+        addr: Addr,
+        bytes: R,
+        complete: bool,
     },
     /// Arrives when the thread's copies so far have landed.
     CpAsyncArrive {
@@ -271,6 +291,10 @@ pub(crate) struct Call {
 pub(crate) enum Callee {
     /// Index into [`crate::decode::Program::functions`].
     Function(usize),
+    /// A row of addresses, see [`crate::decode::code_address`].
+    Pointer(R),
+    /// A function of Rust's core library that panics, by its symbol.
+    Panic(Box<str>),
     Vprintf,
     /// Device-side assertion: file, line, function, message.
     AssertFail,
@@ -349,10 +373,8 @@ pub(crate) enum Op {
         members: R,
     },
     Mbar(Box<Mbar>),
-    /// Orders memory; `device` also between blocks.
-    Fence {
-        device: bool,
-    },
+    /// Orders memory.
+    Fence(Scope),
     IsSpace {
         p: R,
         addr: Addr,

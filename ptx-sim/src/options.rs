@@ -43,7 +43,7 @@ pub enum MmaMode {
 pub struct Options {
     /// Bounds, alignment, freed memory, wrong state space.
     pub memcheck: bool,
-    /// Races in shared memory and between blocks in device memory.
+    /// Races between warps and between lanes, in shared and in device memory.
     pub racecheck: bool,
     /// Reads of registers and memory that nobody wrote.
     pub initcheck: bool,
@@ -55,10 +55,14 @@ pub struct Options {
     pub completion: Completion,
     /// Arithmetic of matrix products.
     pub mma: MmaMode,
-    /// Largest number of reports of one launch.
+    /// Largest number of reports of one launch: a block that has made as many ends, and where blocks run one
+    /// after the other so does the launch.
     pub max_reports: usize,
     /// Warp instructions one launch may execute.
     pub budget: u64,
+    /// Warp instructions that may pass while no memory changes, no barrier completes and no warp exits: what
+    /// waits longer waits for ever.
+    pub patience: u64,
     /// Run independent blocks on all cores.
     pub parallel: bool,
     /// Note what each instruction met: [`crate::Outcome::coverage`].
@@ -77,6 +81,7 @@ impl Default for Options {
             mma: MmaMode::default(),
             max_reports: 100,
             budget: 20_000_000_000,
+            patience: 20_000_000,
             parallel: true,
             coverage: false,
         }

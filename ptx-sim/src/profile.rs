@@ -41,16 +41,22 @@ const fn profile(name: &'static str, cc: u32, sms: u32, optin: u32, shared: u32,
     }
 }
 
-const PROFILES: [Profile; 5] = [
+const PROFILES: [Profile; 10] = [
     profile("l4", 89, 58, 99, 100, 1536),
     profile("rtx4090", 89, 128, 99, 100, 1536),
     profile("a100", 80, 108, 163, 164, 2048),
     profile("h100", 90, 132, 227, 228, 2048),
     profile("h200", 90, 132, 227, 228, 2048),
+    profile("b200", 100, 148, 227, 228, 2048),
+    profile("rtx5090", 120, 170, 99, 100, 1536),
+    profile("l40s", 89, 142, 99, 100, 1536),
+    profile("a10", 86, 72, 99, 100, 1536),
+    profile("orin", 87, 16, 163, 164, 1536),
 ];
 
 impl Profile {
-    /// The profile called `name` (any case): `l4`, `a100`, `h100`, `h200`, `rtx4090`.
+    /// The profile called `name` (any case): `l4`, `a100`, `h100`, `h200`, `rtx4090`, `b200`,
+    /// `rtx5090`, `l40s`, `a10`, `orin`.
     ///
     /// # Errors
     /// [`LaunchError::UnknownProfile`] lists the names there are.

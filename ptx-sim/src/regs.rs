@@ -62,7 +62,8 @@ impl Regs {
         *old = *old & !mask | value & mask;
     }
 
-    /// Copies a register and, with it, whether it was written: moves of undefined values are legal, uses are not.
+    /// Copies a register and, with it, whether it was written: moves of undefined values are legal, uses are
+    /// not.
     pub fn move32(&mut self, d: R, s: R, mask: u32) {
         let (row, init) = (self.r32[s as usize], self.init32[s as usize]);
         blend(&mut self.r32[d as usize], mask, &row);
@@ -130,7 +131,8 @@ pub(crate) trait Lane: Copy + Default {
 }
 
 macro_rules! lane {
-    ($($t:ty: $raw:ty, $read:ident, $write:ident, $row:ty, $kind:ident, |$x:ident| $from:expr, |$y:ident| $to:expr;)*) => { $(
+    ($($t:ty: $raw:ty, $read:ident, $write:ident, $row:ty, $kind:ident, |$x:ident| $from:expr,
+        |$y:ident| $to:expr;)*) => { $(
         impl Lane for $t {
             type Row = $row;
             const KIND: Kind = Kind::$kind;
@@ -165,8 +167,10 @@ lane! {
     i32: u32, row32, set32, Row32, B32, |x| x as i32, |y| y as u32;
     f32: u32, row32, set32, Row32, F32, |x| f32::from_bits(x), |y| y.to_bits();
     u16: u32, row32, set32, Row32, B32, |x| x as u16, |y| u32::from(y);
-    i16: u32, row32, set32, Row32, B32, |x| x as i16, |y| u32::from(y as u16);
+    // What is narrower than its register fills it as its type says: by zeros or by copies of the sign.
+    i16: u32, row32, set32, Row32, B32, |x| x as i16, |y| i32::from(y) as u32;
     u8: u32, row32, set32, Row32, B32, |x| x as u8, |y| u32::from(y);
+    i8: u32, row32, set32, Row32, B32, |x| x as i8, |y| i32::from(y) as u32;
     u64: u64, row64, set64, Row64, B64, |x| x, |y| y;
     i64: u64, row64, set64, Row64, B64, |x| x as i64, |y| y as u64;
     f64: u64, row64, set64, Row64, F64, |x| f64::from_bits(x), |y| y.to_bits();
@@ -209,7 +213,8 @@ pub(crate) struct Alu {
 /// Builds an [`Alu`] from what one lane does: `alu!(u32 => |a: u32, b: u32| a & b)`.
 macro_rules! alu {
     ($d:ty => |$($x:ident: $t:ty),*| $e:expr) => {{
-        #[allow(unused_assignments, unused_mut, unused_variables, clippy::unnecessary_cast, clippy::redundant_closure_call)]
+        #[allow(unused_assignments, unused_mut, unused_variables, clippy::unnecessary_cast,
+            clippy::redundant_closure_call)]
         fn run(regs: &mut $crate::regs::Regs, args: &$crate::regs::Args, mask: u32) {
             use $crate::regs::Lane;
             let mut at = 0;

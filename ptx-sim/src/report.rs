@@ -37,7 +37,8 @@ pub enum Kind {
     WarpRace,
     /// Access to the destination of an asynchronous copy that nobody waited for.
     PendingCopy,
-    /// Two blocks access the same device memory, at least one writes, and nothing orders them.
+    /// Two threads, of one block or of two, access the same device memory, at least one writes, and nothing
+    /// orders them.
     GlobalRace,
     /// A block-wide barrier that some lanes of a warp do not reach together.
     DivergentBarrier,
@@ -53,7 +54,7 @@ pub enum Kind {
     UnwaitedCopies,
     /// Nobody can make progress.
     Deadlock,
-    /// The instruction budget is spent.
+    /// The instruction budget is spent, or nothing has changed for longer than patience lasts.
     Runaway,
     /// `trap` or a failed assertion.
     Trap,
@@ -126,7 +127,8 @@ impl SourceLine {
         SourceLine { file: file.into(), line, column }
     }
 
-    /// Of the lines of an instruction, innermost first, the one that says most in short: the innermost in the folder of the kernel's entry.
+    /// Of the lines of an instruction, innermost first, the one that says most in short: the innermost in the
+    /// folder of the kernel's entry.
     pub fn in_kernel(lines: &[SourceLine]) -> Option<&SourceLine> {
         let entry = lines.last()?;
         let folder = entry.file.rsplit_once('/').map_or("", |(folder, _)| folder);

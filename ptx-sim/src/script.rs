@@ -1,18 +1,23 @@
 //! Launches described in text: what a file test runs, and what someone gives for PTX of their own.
 //!
-//! One statement a line. A file of their own holds nothing else but `#` comments; in a PTX file they stand in `//` comments, parted from prose by an
-//! empty line or `//`.
+//! One statement a line. A file of their own holds nothing else but `#` comments; in a PTX file they stand in
+//! `//` comments, parted from prose by an empty line or `//`.
 //!
 //! ```text
-//! buffer x f32 64 = 0.5 1.5 ...        type and length; values (`...` repeats what came before), `zero`, `iota`, `random SEED`, or nothing
+//! buffer x f32 64 = 0.5 1.5 ...
+//!     type and length; values (`...` repeats what came before), `zero`, `iota`, `random SEED`, or nothing
 //! run reduce grid 2,1 block 64 shared 1024 args x sum+4 u32:64 f32:0.5
-//!                                      above 48 KiB of dynamic shared memory the host must also opt in: `shared 65536 optin 65536`;
-//!                                      `registers 168`: what ptxas says of a thread, to be compared with what the device has
-//! expect sum = 64 within 1e-6          values of a buffer from its start, where nothing is reported; `within` is an absolute tolerance
-//! report write-after-read              the last run must produce a report of this kind, or of one of several, and none that no such line names;
-//!                                      without such a line it must produce none
+//!     above 48 KiB of dynamic shared memory the host must also opt in: `shared 65536 optin 65536`;
+//!     `registers 168`: what ptxas says of a thread, to be compared with what the device has;
+//!     `budget 1000000`, `patience 10000`: warp instructions that it may execute, and without a change
+//! expect sum = 64 within 1e-6
+//!     values of a buffer from its start, where nothing is reported; `within` is an absolute tolerance
+//! report write-after-read
+//!     the last run must produce a report of this kind, or of one of several, and none that no such line
+//!     names; without such a line it must produce none
 //! ```
-//! Types: `u8 u16 u32 u64 s8 s16 s32 s64 f16 bf16 f32 f64`. Arguments are laid out like the fields of a C struct.
+//! Types: `u8 u16 u32 u64 s8 s16 s32 s64 f16 bf16 f32 f64`. Arguments are laid out like the fields of a C
+//! struct.
 
 mod lines;
 mod run;
@@ -47,6 +52,9 @@ struct Run {
     entry: String,
     /// Without parameters: they need the buffers' addresses.
     launch: Launch<'static>,
+    /// Instead of what the options say.
+    budget: Option<u64>,
+    patience: Option<u64>,
     args: Vec<Argument>,
     expects: Vec<Expect>,
     reports: Vec<Vec<Kind>>,
@@ -84,7 +92,8 @@ impl Script {
         }
         match script.runs.iter().find(|run| !(run.expects.is_empty() || run.reports.is_empty())) {
             Some(Run { line, .. }) => {
-                let message = "what a run with a `report` leaves behind says nothing: `expect` nothing of it".into();
+                let message =
+                    "what a run with a `report` leaves behind says nothing: `expect` nothing of it".into();
                 Err(ScriptError::Syntax { line: *line, message })
             }
             None => Ok(script),
@@ -102,7 +111,9 @@ impl Script {
         if self.index(name).is_some() {
             return statement.fail(format!("there is a buffer `{name}` already"));
         }
-        let Some(ty) = Type::parse(ty) else { return statement.fail(format!("`{ty}` is no element type")) };
+        let Some(ty) = Type::parse(ty) else {
+            return statement.fail(format!("`{ty}` is no element type; there are {}", Type::NAMES));
+        };
         let Some(len) = len.parse::<usize>().ok().filter(|&len| len <= 1 << 28) else {
             return statement.fail(format!("`{len}` is no element count up to 2^28"));
         };
@@ -114,14 +125,18 @@ impl Script {
                 bytes => bytes,
             },
             ["=", "random", seed] => {
-                let Ok(mut state) = seed.parse::<u64>() else { return statement.fail("`random` takes a seed") };
+                let Ok(mut state) = seed.parse::<u64>() else {
+                    return statement.fail("`random` takes a seed");
+                };
                 let mut next = || {
-                    state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                    state =
+                        state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                     (state >> 40) as f64 / f64::from(1 << 23) - 1.0
                 };
                 let integer = matches!(ty, Type::Unsigned(_) | Type::Signed(_));
-                let text =
-                    |value: f64| if integer { ((value.abs() * 100.0) as i64).to_string() } else { value.to_string() };
+                let text = |value: f64| {
+                    if integer { ((value.abs() * 100.0) as i64).to_string() } else { value.to_string() }
+                };
                 ty.encode_all((0..len).map(|_| text(next())))
             }
             ["=", values @ ..] => Some(self.values(statement, ty, len, values)?),
@@ -131,7 +146,13 @@ impl Script {
         Ok(())
     }
 
-    fn values(&self, statement: &Statement<'_>, ty: Type, len: usize, values: &[&str]) -> Result<Vec<u8>, ScriptError> {
+    fn values(
+        &self,
+        statement: &Statement<'_>,
+        ty: Type,
+        len: usize,
+        values: &[&str],
+    ) -> Result<Vec<u8>, ScriptError> {
         let (repeat, values) = match values {
             [values @ .., "..."] => (true, values),
             values => (false, values),
@@ -153,8 +174,15 @@ impl Script {
         let ["run", entry, rest @ ..] = statement.words.as_slice() else {
             return statement.fail("`run` needs an entry");
         };
-        let mut launch =
-            Launch { grid: [1; 3], block: [32, 1, 1], dynamic_smem: 0, smem_opt_in: 0, registers: None, params: &[] };
+        let mut launch = Launch {
+            grid: [1; 3],
+            block: [32, 1, 1],
+            dynamic_smem: 0,
+            smem_opt_in: 0,
+            registers: None,
+            params: &[],
+        };
+        let (mut budget, mut patience) = (None, None);
         let (mut args, mut given) = (Vec::new(), Vec::new());
         let dimensions = |text: &str| {
             let mut all = [1u32; 3];
@@ -180,16 +208,19 @@ impl Script {
                 "shared" => value.parse().ok().map(|value| launch.dynamic_smem = value),
                 "optin" => value.parse().ok().map(|value| launch.smem_opt_in = value),
                 "registers" => value.parse().ok().map(|value| launch.registers = Some(value)),
+                "budget" => value.parse().ok().map(|value| budget = Some(value)),
+                "patience" => value.parse().ok().map(|value| patience = Some(value)),
                 _ => None,
             };
             if ok.is_none() {
                 return statement.fail(format!(
-                    "`{word} {value}`: expected `grid X,Y,Z`, `block X,Y,Z`, `shared BYTES`, `optin BYTES`, `registers COUNT` or `args ..`"
+                    "`{word} {value}`: expected `grid X,Y,Z`, `block X,Y,Z`, `shared BYTES`, `optin BYTES`, \
+                     `registers COUNT`, `budget INSTRUCTIONS`, `patience INSTRUCTIONS` or `args ..`"
                 ));
             }
         }
         let (line, entry, expects, reports) = (statement.line, entry.to_string(), Vec::new(), Vec::new());
-        self.runs.push(Run { line, entry, launch, args, expects, reports });
+        self.runs.push(Run { line, entry, launch, budget, patience, args, expects, reports });
         Ok(())
     }
 
@@ -216,7 +247,8 @@ impl Script {
         match (self.runs.last_mut(), kinds) {
             (_, Err(message)) => statement.fail(message),
             (Some(run), Ok(kinds)) if !kinds.is_empty() => {
-                if let Some(twice) = kinds.iter().find(|kind| run.reports.iter().flatten().any(|known| known == *kind))
+                if let Some(twice) =
+                    kinds.iter().find(|kind| run.reports.iter().flatten().any(|known| known == *kind))
                 {
                     return statement.fail(format!("`report {}` is given twice", twice.name()));
                 }
@@ -232,7 +264,9 @@ impl Script {
             return statement.fail("expected `expect BUFFER = VALUES [within TOLERANCE]`");
         };
         let (values, tolerance) = match rest {
-            [values @ .., "within", tolerance] => (values, tolerance.parse().ok().filter(|&limit: &f64| limit >= 0.0)),
+            [values @ .., "within", tolerance] => {
+                (values, tolerance.parse().ok().filter(|&limit: &f64| limit >= 0.0))
+            }
             values => (values, Some(0.0)),
         };
         let (Some(buffer), Some(tolerance)) = (self.index(name), tolerance) else {

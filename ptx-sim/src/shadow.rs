@@ -1,99 +1,40 @@
-//! Race detection in shared memory: who wrote and read each byte last, against vector clocks.
+//! Race detection: who wrote and read each byte last, against what the accessing warp knows.
 //!
-//! The unit is a cell of 16 bytes, what one lane of `ldmatrix` or `cp.async` touches. A cell that is accessed in parts is split into bytes.
+//! The unit is a cell of 16 bytes, what one lane of `ldmatrix` or `cp.async` touches. A cell that is accessed
+//! in parts is split into words, or into bytes.
+
+use std::collections::BTreeMap;
+
+use crate::stamp::{SEVERAL, Stamp, Strength, UNKNOWN};
 
 /// Bytes of a cell.
 pub(crate) const CELL: usize = 16;
 /// All bytes of a cell.
 const WHOLE: u16 = u16::MAX;
-const NOBODY: u16 = u16::MAX;
 
-/// Vector clocks. Agents are the warps and, behind them, each warp's asynchronous copies.
-#[derive(Debug)]
-pub(crate) struct Clocks {
-    n: usize,
-    rows: Vec<u32>,
-    /// For each agent the site of the synchronisation that began each of its clock values.
-    log: Vec<Vec<u32>>,
-}
-
-impl Clocks {
-    pub fn new(agents: usize) -> Clocks {
-        let mut rows = vec![0; agents * agents];
-        (0..agents).for_each(|agent| rows[agent * agents + agent] = 1);
-        Clocks { n: agents, rows, log: vec![vec![u32::MAX]; agents] }
-    }
-
-    pub fn now(&self, agent: usize) -> u32 {
-        self.rows[agent * self.n + agent]
-    }
-
-    /// What `agent` knows of `other`.
-    pub fn known(&self, agent: usize, other: usize) -> u32 {
-        self.rows[agent * self.n + other]
-    }
-
-    pub fn row(&self, agent: usize) -> &[u32] {
-        &self.rows[agent * self.n..(agent + 1) * self.n]
-    }
-
-    /// `agent` learns all that `from` holds.
-    pub fn join(&mut self, agent: usize, from: &[u32]) {
-        let row = &mut self.rows[agent * self.n..(agent + 1) * self.n];
-        row.iter_mut().zip(from).for_each(|(mine, &theirs)| *mine = theirs.max(*mine));
-    }
-
-    /// What `agent` does from now on is later than what it published.
-    pub fn tick(&mut self, agent: usize, site: u32) {
-        self.rows[agent * self.n + agent] += 1;
-        self.log[agent].push(site);
-    }
-
-    /// The synchronisation before `agent`'s clock value `at`.
-    pub fn last_sync(&self, agent: usize, at: u32) -> Option<u32> {
-        let site = self.log.get(agent)?.get((at as usize).checked_sub(1)?)?;
-        (*site != u32::MAX).then_some(*site)
-    }
-}
-
-/// Joins `from` into an accumulator.
-pub(crate) fn merge(into: &mut Vec<u32>, from: &[u32]) {
-    into.resize(from.len().max(into.len()), 0);
-    into.iter_mut().zip(from).for_each(|(a, &b)| *a = b.max(*a));
-}
-
-/// Which lane touches each of the four words of a cell: a lane, [`SEVERAL`] or [`UNKNOWN`].
-pub(crate) type Words = [u8; 4];
-/// More than one lane has all of the word.
-pub(crate) const SEVERAL: u8 = 0xfe;
-/// No lane, or several have parts of the word.
-pub(crate) const UNKNOWN: u8 = 0xff;
-
-/// Whether some word went through the hands of two lanes.
-fn lanes_differ(first: Words, second: Words) -> bool {
-    first.iter().zip(second).any(|(&a, b)| a != UNKNOWN && b != UNKNOWN && (a != b || a == SEVERAL))
-}
-
-/// Who accesses.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Actor {
-    pub warp: usize,
-    pub words: Words,
-    /// Counts the warp's `bar.warp.sync`s and barriers.
-    pub epoch: u32,
-    pub site: u32,
-    /// All lanes act in one instruction, as in `ldmatrix`.
-    pub collective: bool,
+/// Says of an earlier access whether it is ordered before what happens now.
+pub(crate) trait Knows {
+    fn knows(&self, stamp: &Stamp) -> bool;
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     Read,
+    /// By one instruction of the whole warp, such as `ldmatrix`, which its later writes cannot overtake.
+    Collective,
+    /// Through the read-only path: nobody may write in this launch.
+    ReadOnly,
     Write,
+    /// Read-modify-write.
+    Atomic,
     /// The destination of an asynchronous copy, from issue to completion.
     Copy,
-    /// Read-modify-write: ordered among themselves.
-    Atomic,
+}
+
+impl Access {
+    pub fn reads(self) -> bool {
+        !matches!(self, Access::Write | Access::Atomic | Access::Copy)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,205 +43,294 @@ pub(crate) enum HazardKind {
     ReadAfterWrite,
     WriteAfterRead,
     WriteAfterWrite,
-    /// Another lane of the warp wrote.
-    Warp,
-    /// Another lane of the warp read.
-    WarpReadFirst,
+    /// A read-only read of what this launch writes.
+    Written,
+    /// Two lanes of the warp: the other wrote, this one reads.
+    LaneReads,
+    /// The other read, this one writes.
+    LaneOverwrites,
+    /// Both write.
+    LanesWrite,
 }
 
 /// A conflict with an earlier access.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hazard {
     pub kind: HazardKind,
-    pub agent: usize,
-    pub clock: u32,
-    pub site: u32,
+    pub first: Stamp,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Record {
-    writer: u16,
+    write: Stamp,
     pending: bool,
-    atomic: bool,
-    clock: u32,
-    site: u32,
-    words: Words,
-    epoch: u32,
 }
 
-/// A warp's last read of a record.
-#[derive(Clone, Copy, Debug)]
-struct Read {
-    clock: u32,
-    site: u32,
-    /// Unknown for a collective read such as `ldmatrix`, which later writes of the warp cannot overtake.
-    words: Words,
-    epoch: u32,
+impl Record {
+    const NONE: Record = Record { write: Stamp::NONE, pending: false };
 }
 
-const NEVER_READ: Read = Read { clock: 0, site: 0, words: [UNKNOWN; 4], epoch: 0 };
-
-const FRESH: Record =
-    Record { writer: NOBODY, pending: false, atomic: false, clock: 0, site: 0, words: [UNKNOWN; 4], epoch: 0 };
+/// Where the reads of a record are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Readers {
+    /// One slot for each of so many warps of one block.
+    Warps(usize),
+    /// The last one, and one of another block: enough, as nothing orders the blocks.
+    Last,
+    /// All that nothing has ordered yet: blocks may wait for each other.
+    All,
+}
 
 #[derive(Debug)]
 pub(crate) struct Shadow {
-    warps: usize,
-    /// First record of each cell; split cells have 16 from there on.
-    cells: Vec<u32>,
-    split: Vec<bool>,
+    readers: Readers,
+    /// Cells in all.
+    count: usize,
+    /// First record of each cell, and how often it is split in two: 0, 2 (words) or 4 (bytes). Empty until
+    /// one is split.
+    cells: Vec<(u32, u8)>,
+    /// Empty until somebody writes.
     records: Vec<Record>,
-    /// For each record and warp the last read.
-    reads: Vec<Read>,
-    /// Written bytes of each cell.
-    init: Vec<u16>,
+    /// Slots of each record: see [`Readers`].
+    reads: Vec<Stamp>,
+    /// Further reads, by record and agent.
+    more: BTreeMap<(u32, u32, u16), Stamp>,
 }
 
 impl Shadow {
-    /// For `bytes` bytes accessed by `warps` warps.
-    pub fn new(bytes: usize, warps: usize) -> Shadow {
-        let cells = bytes.div_ceil(CELL);
-        Shadow {
-            warps,
-            cells: (0..cells as u32).collect(),
-            split: vec![false; cells],
-            records: vec![FRESH; cells],
-            reads: vec![NEVER_READ; cells * warps],
-            init: vec![0; cells],
+    pub fn new(cells: usize, readers: Readers) -> Shadow {
+        let mut shadow = Shadow {
+            readers,
+            count: cells,
+            cells: Vec::new(),
+            records: Vec::new(),
+            reads: Vec::new(),
+            more: BTreeMap::new(),
+        };
+        shadow.reads = vec![Stamp::NONE; cells * shadow.slots()];
+        shadow
+    }
+
+    /// Slots of one record.
+    fn slots(&self) -> usize {
+        match self.readers {
+            Readers::Warps(warps) => warps,
+            Readers::Last | Readers::All => 2,
         }
     }
 
-    /// Bytes of `mask` that were never written.
-    pub fn missing(&self, cell: usize, mask: u16) -> u16 {
-        mask & !self.init[cell]
-    }
-
-    pub fn initialise(&mut self, cell: usize, mask: u16) {
-        self.init[cell] |= mask;
-    }
-
-    fn split(&mut self, cell: usize) {
-        let old = self.cells[cell] as usize;
-        self.cells[cell] = self.records.len() as u32;
-        self.split[cell] = true;
-        let record = self.records[old];
-        for byte in 0..CELL {
-            self.records.push(Record { words: [record.words[byte / 4]; 4], ..record });
-            for warp in 0..self.warps {
-                let read = self.reads[old * self.warps + warp];
-                self.reads.push(Read { words: [read.words[byte / 4]; 4], ..read });
+    fn split(&mut self, cell: usize, depth: u8) {
+        let slots = self.slots();
+        self.records.resize(self.reads.len() / slots, Record::NONE);
+        let (old, from) = self.cells[cell];
+        self.cells[cell] = (self.records.len() as u32, depth);
+        for part in 0..1usize << depth {
+            let at = old as usize + (part >> (depth - from));
+            let word = part >> (depth - 2);
+            let of_part = |stamp: Stamp| Stamp { words: [stamp.words[word]; 4], ..stamp };
+            let Record { write, pending } = self.records[at];
+            let new = self.records.len() as u32;
+            self.records.push(Record { write: of_part(write), pending });
+            for slot in 0..slots {
+                self.reads.push(of_part(self.reads[at * slots + slot]));
             }
+            let more: Vec<_> = self.more.range(all_of(at)).map(|(key, read)| (*key, *read)).collect();
+            self.more.extend(
+                more.into_iter().map(|((_, block, agent), read)| ((new, block, agent), of_part(read))),
+            );
+        }
+        for part in 0..1 << from {
+            self.forget_more(old as usize + part, |_| false);
         }
     }
 
-    /// The records of the bytes `mask` of `cell`.
-    fn records(&mut self, cell: usize, mask: u16) -> (usize, u16) {
-        if mask != WHOLE && !self.split[cell] {
-            self.split(cell);
-        }
-        (self.cells[cell] as usize, if self.split[cell] { mask } else { 1 })
-    }
-
-    /// Checks and notes an access to the bytes `mask` of `cell`; the first conflict.
+    /// The records of the bytes `mask` of `cell`: the first, how deep the cell is split, and which parts.
     #[inline]
-    pub fn access(&mut self, clocks: &Clocks, cell: usize, mask: u16, actor: Actor, access: Access) -> Option<Hazard> {
-        let (base, mut bytes) = self.records(cell, mask);
+    fn records(&mut self, cell: usize, mask: u16) -> (usize, u8, u16) {
+        if self.cells.is_empty() {
+            if mask == WHOLE {
+                return (cell, 0, 1);
+            }
+            self.cells = (0..self.count as u32).map(|cell| (cell, 0)).collect();
+        }
+        if mask == WHOLE && self.cells[cell].1 == 0 {
+            return (self.cells[cell].0 as usize, 0, 1);
+        }
+        let words = (0..4).filter(|word| mask >> (4 * word) & 15 != 0);
+        let words: u16 = words.fold(0, |words, word| words | 1 << word);
+        let whole_words = words.count_ones() * 4 == mask.count_ones();
+        let needed = if mask == WHOLE {
+            0
+        } else if whole_words {
+            2
+        } else {
+            4
+        };
+        if self.cells[cell].1 < needed {
+            self.split(cell, needed);
+        }
+        let (base, depth) = self.cells[cell];
+        let parts = match depth {
+            0 => 1,
+            2 => words,
+            _ => mask,
+        };
+        (base as usize, depth, parts)
+    }
+
+    /// Checks and notes an access to the bytes `mask` of `cell`, of which `changed` get another value; the
+    /// first conflict.
+    #[inline]
+    pub fn access(
+        &mut self,
+        now: &impl Knows,
+        cell: usize,
+        (mask, changed): (u16, u16),
+        actor: Stamp,
+        access: Access,
+    ) -> Option<Hazard> {
+        let (base, depth, mut parts) = self.records(cell, mask);
         let mut found = None;
-        while bytes != 0 {
-            let byte = bytes.trailing_zeros() as usize;
-            let at = base + byte;
-            bytes &= bytes - 1;
-            let words = if self.split[cell] { [actor.words[byte / 4]; 4] } else { actor.words };
-            let actor = Actor { words, ..actor };
-            let hazard = self.check(clocks, at, actor, access);
+        while parts != 0 {
+            let part = parts.trailing_zeros() as usize;
+            parts &= parts - 1;
+            let (words, changes) = match depth {
+                0 => (actor.words, changed != 0),
+                2 => ([actor.words[part]; 4], changed >> (4 * part) & 15 != 0),
+                _ => ([actor.words[part / 4]; 4], changed >> part & 1 != 0),
+            };
+            let actor = Stamp { words, ..actor };
+            let hazard = self.check(now, base + part, &actor, access, changes);
             found = found.or(hazard);
-            self.note(clocks, at, actor, access);
+            self.note(now, base + part, actor, access);
         }
         found
     }
 
-    fn check(&self, clocks: &Clocks, at: usize, actor: Actor, access: Access) -> Option<Hazard> {
-        let record = &self.records[at];
-        let hazard =
-            |kind| Some(Hazard { kind, agent: usize::from(record.writer), clock: record.clock, site: record.site });
-        if record.writer != NOBODY {
-            let known = clocks.known(actor.warp, usize::from(record.writer));
-            if record.pending {
+    #[inline]
+    fn check(
+        &self,
+        now: &impl Knows,
+        at: usize,
+        actor: &Stamp,
+        access: Access,
+        changes: bool,
+    ) -> Option<Hazard> {
+        let Record { write, pending } = self.records.get(at).unwrap_or(&Record::NONE);
+        // Who writes what is there already disturbs no other writer.
+        let reads = access.reads();
+        let counts = reads || changes;
+        if !write.is_none() {
+            let hazard = |kind| Some(Hazard { kind, first: *write });
+            if *pending {
                 return hazard(HazardKind::Pending);
             }
-            if record.clock > known && !(record.atomic && access == Access::Atomic) {
-                return hazard(if access == Access::Read {
-                    HazardKind::ReadAfterWrite
-                } else {
-                    HazardKind::WriteAfterWrite
-                });
+            if access == Access::ReadOnly {
+                return hazard(HazardKind::Written);
             }
-            let same_warp = usize::from(record.writer) == actor.warp;
-            if access == Access::Read
-                && same_warp
-                && record.epoch == actor.epoch
-                && lanes_differ(record.words, actor.words)
-            {
-                return hazard(HazardKind::Warp);
-            }
-        }
-        if access != Access::Read {
-            let reads = &self.reads[at * self.warps..(at + 1) * self.warps];
-            for (warp, &Read { clock, site, words, epoch }) in reads.iter().enumerate() {
-                if warp == actor.warp {
-                    if epoch == actor.epoch && lanes_differ(words, actor.words) {
-                        return Some(Hazard { kind: HazardKind::WarpReadFirst, agent: warp, clock, site });
-                    }
-                } else if clock > clocks.known(actor.warp, warp) {
-                    return Some(Hazard { kind: HazardKind::WriteAfterRead, agent: warp, clock, site });
+            if write.same_agent(actor) {
+                if counts && write.lanes_race(actor) {
+                    return hazard(if reads { HazardKind::LaneReads } else { HazardKind::LanesWrite });
                 }
+            } else if counts && !write.morally_strong(actor) && !now.knows(write) {
+                return hazard(if reads { HazardKind::ReadAfterWrite } else { HazardKind::WriteAfterWrite });
             }
         }
-        None
+        if reads {
+            return None;
+        }
+        let slots = self.slots();
+        let inline = &self.reads[at * slots..(at + 1) * slots];
+        let found = inline.iter().filter(|read| !read.is_none()).chain(self.more_of(at)).find_map(|read| {
+            if read.same_agent(actor) {
+                read.lanes_race(actor).then_some((HazardKind::LaneOverwrites, *read))
+            } else {
+                let races = !read.morally_strong(actor) && !now.knows(read);
+                races.then_some((HazardKind::WriteAfterRead, *read))
+            }
+        });
+        found.map(|(kind, first)| Hazard { kind, first })
     }
 
-    fn note(&mut self, clocks: &Clocks, at: usize, actor: Actor, access: Access) {
-        let clock = clocks.now(actor.warp);
-        if access == Access::Read {
-            let Actor { site, epoch, .. } = actor;
-            let read = &mut self.reads[at * self.warps + actor.warp];
-            let mut words = if actor.collective { [UNKNOWN; 4] } else { actor.words };
-            if read.epoch == epoch {
-                for (word, earlier) in words.iter_mut().zip(read.words) {
-                    *word = match (*word, earlier) {
-                        (now, UNKNOWN) => now,
-                        (UNKNOWN, earlier) => earlier,
-                        (now, earlier) if now == earlier => now,
-                        _ => SEVERAL,
-                    };
-                }
+    #[inline]
+    fn note(&mut self, now: &impl Knows, at: usize, mut actor: Stamp, access: Access) {
+        if !access.reads() {
+            if self.records.is_empty() {
+                self.records.resize(self.reads.len() / self.slots(), Record::NONE);
             }
-            *read = Read { clock, site, words, epoch };
-        } else {
-            self.records[at] = Record {
-                writer: actor.warp as u16,
-                pending: access == Access::Copy,
-                atomic: access == Access::Atomic,
-                clock,
-                site: actor.site,
-                words: actor.words,
-                epoch: actor.epoch,
-            };
+            self.records[at] = Record { write: actor, pending: access == Access::Copy };
+            self.forget_more(at, |read| !now.knows(read));
+            return;
         }
+        if access == Access::Collective {
+            actor.words = [UNKNOWN; 4];
+        }
+        if let Readers::Warps(warps) = self.readers {
+            return merge_read(&mut self.reads[at * warps + usize::from(actor.agent)], actor);
+        }
+        let last = self.reads[2 * at];
+        if !last.is_none() && last.block != actor.block && self.readers == Readers::Last {
+            self.forget_more(at, |_| false);
+            self.reads[2 * at + 1] = last;
+        } else if !(last.is_none() || last.same_agent(&actor) || now.knows(&last)) {
+            let key = |stamp: &Stamp| (at as u32, stamp.block, stamp.agent);
+            self.more.insert(key(&last), last);
+            self.reads[2 * at] = self.more.remove(&key(&actor)).unwrap_or(Stamp::NONE);
+        }
+        merge_read(&mut self.reads[2 * at], actor);
+    }
+
+    fn more_of(&self, at: usize) -> impl Iterator<Item = &Stamp> {
+        let any = !self.more.is_empty();
+        any.then(|| self.more.range(all_of(at))).into_iter().flatten().map(|(_, read)| read)
+    }
+
+    /// Keeps of the further reads of a record those that `keep` says.
+    fn forget_more(&mut self, at: usize, keep: impl Fn(&Stamp) -> bool) {
+        if self.more.is_empty() {
+            return;
+        }
+        let gone: Vec<_> =
+            self.more.range(all_of(at)).filter(|(_, read)| !keep(read)).map(|(key, _)| *key).collect();
+        gone.iter().for_each(|key| {
+            self.more.remove(key);
+        });
     }
 
     /// An asynchronous copy has landed: from now on it counts as a write by `agent`.
-    pub fn complete(&mut self, clocks: &Clocks, cell: usize, mask: u16, agent: usize, epoch: u32) {
-        let (base, mut bytes) = self.records(cell, mask);
-        while bytes != 0 {
-            let record = &mut self.records[base + bytes.trailing_zeros() as usize];
-            bytes &= bytes - 1;
-            if record.pending {
+    pub fn complete(&mut self, cell: usize, mask: u16, agent: u16, clock: u32, epoch: u32) {
+        let (base, _, mut parts) = self.records(cell, mask);
+        while parts != 0 {
+            let record = self.records.get_mut(base + parts.trailing_zeros() as usize);
+            parts &= parts - 1;
+            if let Some(record) = record.filter(|record| record.pending) {
                 record.pending = false;
-                record.writer = agent as u16;
-                record.clock = clocks.now(agent);
-                record.epoch = epoch;
+                record.write = Stamp { agent, clock, epoch, ..record.write };
             }
         }
     }
+}
+
+/// Keys of the further reads of a record.
+fn all_of(at: usize) -> std::ops::RangeInclusive<(u32, u32, u16)> {
+    (at as u32, 0, 0)..=(at as u32, u32::MAX, u16::MAX)
+}
+
+/// A warp reads again: of one epoch, all lanes that read count.
+fn merge_read(read: &mut Stamp, mut actor: Stamp) {
+    if !read.is_none() && read.epoch == actor.epoch && read.same_agent(&actor) {
+        for (word, earlier) in actor.words.iter_mut().zip(read.words) {
+            *word = match (*word, earlier) {
+                (now, UNKNOWN) => now,
+                (UNKNOWN, earlier) => earlier,
+                (now, earlier) if now == earlier => now,
+                _ => SEVERAL,
+            };
+        }
+        // A strong read does not excuse the weak one before it.
+        if read.strength == Strength::Weak {
+            actor.strength = Strength::Weak;
+        }
+    }
+    *read = actor;
 }

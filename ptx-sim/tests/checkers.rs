@@ -6,13 +6,13 @@ use common::{COPY, SHARED, caught, launch, module};
 use ptx_sim::{Gpu, Kind, Launch, LaunchError, Module, Options, Profile};
 
 /// Each thread writes its word; after the placeholder each reads the word of the thread 32 further.
-const EXCHANGE: &str = "st.shared.u32 [x], t; /*here*/ xor.b32 x, t, 32; shl.b32 x, x, 2; add.u32 x, x, s; ld.shared.u32 %r1, [x]; \
-    st.global.u32 [O], %r1;";
+const EXCHANGE: &str = "st.shared.u32 [x], t; /*here*/ xor.b32 x, t, 32; shl.b32 x, x, 2; add.u32 x, x, s; \
+                        ld.shared.u32 %r1, [x]; st.global.u32 [O], %r1;";
 #[test]
 fn memcheck() {
     caught(Kind::OutOfBounds, 32, "ld.global.u32 %r1, [I+1024]; st.global.u32 [O], %r1;", ("+1024", "+1020"));
     caught(Kind::OutOfBounds, 32, "ld.global.u32 %r1, [I+-4]; st.global.u32 [O], %r1;", ("+-4", ""));
-    caught(Kind::OutOfBounds, 32, "st.shared.u32 [s+4096], t;", ("4096", "4092"));
+    caught(Kind::OutOfBounds, 1, "st.shared.u32 [s+4096], t;", ("4096", "4092"));
     caught(Kind::OutOfBounds, 32, "mov.u64 %rd1, 64; st.global.u32 [%rd1], t;", ("[%rd1]", "[O]"));
     caught(Kind::Misaligned, 32, "ld.global.v2.u32 {%r1, %r2}, [I+4]; st.global.u32 [O], %r1;", ("+4", "+8"));
     caught(
@@ -22,8 +22,8 @@ fn memcheck() {
         ("cvta.shared.u64 %rd1, o", "mov.b64 %rd1, O"),
     );
     let depot = ".local .align 16 .b8 depot[16]; mov.u64 %rd1, depot; cvta.local.u64 %rd1, %rd1; \
-        st.shared.u32 [x], t; bar.warp.sync -1; cvt.u64.u32 %rd2, s; cvta.shared.u64 %rd2, %rd2; \
-        ldmatrix.sync.aligned.m8n8.x1.b16 {%r1}, [%rd1]; st.global.u32 [O], %r1;";
+                 st.shared.u32 [x], t; bar.warp.sync -1; cvt.u64.u32 %rd2, s; cvta.shared.u64 %rd2, %rd2; \
+                 ldmatrix.sync.aligned.m8n8.x1.b16 {%r1}, [%rd1]; st.global.u32 [O], %r1;";
     caught(Kind::WrongSpace, 32, depot, ("{%r1}, [%rd1]", "{%r1}, [%rd2]"));
     caught(Kind::ReadOnly, 32, "st.global.u32 [O], t; ld.global.nc.u32 %r1, [O];", (".nc", ""));
 }
@@ -59,8 +59,8 @@ fn racecheck() {
     let within = EXCHANGE.replace("xor.b32 x, t, 32", "xor.b32 x, t, 1");
     caught(Kind::WarpRace, 32, &within, ("/*here*/", "bar.warp.sync -1;"));
     // 16-bit stores of two warps into one word are no race.
-    let halves = "cvt.u16.u32 h, t; shr.u32 %r1, t, 5; shl.b32 %r2, t, 2; and.b32 %r2, %r2, 127; shl.b32 %r1, %r1, 1; add.u32 %r2, %r2, %r1; \
-        add.u32 %r2, %r2, s; st.shared.u16 [%r2], h;";
+    let halves = "cvt.u16.u32 h, t; shr.u32 %r1, t, 5; shl.b32 %r2, t, 2; and.b32 %r2, %r2, 127; shl.b32 \
+                  %r1, %r1, 1; add.u32 %r2, %r2, %r1; add.u32 %r2, %r2, s; st.shared.u16 [%r2], h;";
     let outcome = launch(&format!(".reg .b16 h; {halves}"), 1, 64, Options::default()).unwrap();
     assert!(outcome.reports.is_empty(), "{}", outcome.reports[0]);
 }
@@ -83,9 +83,13 @@ fn asynchronous_copies() {
     let other = "xor.b32 x, t, 32; shl.b32 x, x, 4; add.u32 x, x, s;";
     let unshared = format!("{COPY} cp.async.wait_all; /*bar*/ {other} {read}");
     caught(Kind::ReadAfterWrite, 64, &unshared, ("/*bar*/", "bar.sync 0;"));
-    let refilled = format!("{COPY} cp.async.wait_all; bar.sync 0; {other} {read} /*bar*/ {COPY} cp.async.wait_all;");
     let refilled =
-        refilled.replacen(&format!("/*bar*/ {COPY}"), &format!("/*bar*/ {}", COPY.replace("add.u64 I, I, o;", "")), 1);
+        format!("{COPY} cp.async.wait_all; bar.sync 0; {other} {read} /*bar*/ {COPY} cp.async.wait_all;");
+    let refilled = refilled.replacen(
+        &format!("/*bar*/ {COPY}"),
+        &format!("/*bar*/ {}", COPY.replace("add.u64 I, I, o;", "")),
+        1,
+    );
     caught(Kind::WriteAfterRead, 64, &refilled, ("/*bar*/", "bar.sync 0;"));
 }
 
@@ -103,7 +107,12 @@ fn initcheck() {
         "/*set*/ ld.shared.u32 %r1, [x]; st.global.u32 [O], %r1;",
         ("/*set*/", "st.shared.u32 [x], t;"),
     );
-    caught(Kind::UninitialisedGlobal, 32, "/*set*/ ld.global.u32 %r1, [O];", ("/*set*/", "st.global.u32 [O], t;"));
+    caught(
+        Kind::UninitialisedGlobal,
+        32,
+        "/*set*/ ld.global.u32 %r1, [O];",
+        ("/*set*/", "st.global.u32 [O], t;"),
+    );
     let depot = ".local .align 4 .b8 depot[4]; /*set*/ ld.local.u32 %r1, [depot]; st.global.u32 [O], %r1;";
     caught(Kind::UninitialisedLocal, 32, depot, ("/*set*/", "st.local.u32 [depot], t;"));
     // Half of the lanes have a value.
@@ -117,34 +126,46 @@ fn synccheck() {
         "setp.lt.u32 %p1, t, 16; @%p1 bra A; bar.sync 0; bra.uni B; A: bar.sync 0; B: st.global.u32 [O], t;";
     caught(Kind::DivergentBarrier, 32, divergent, ("t, 16", "t, 32"));
     caught(Kind::DivergentBarrier, 32, "setp.lt.u32 %p1, t, 16; @%p1 bar.sync 0;", ("@%p1 ", ""));
-    let shuffle = "setp.lt.u32 %p1, t, 16; @%p1 bra A; shfl.sync.bfly.b32 %r1, t, 1, 31, -1; A: st.global.u32 [O], t;";
+    let shuffle =
+        "setp.lt.u32 %p1, t, 16; @%p1 bra A; shfl.sync.bfly.b32 %r1, t, 1, 31, -1; A: st.global.u32 [O], t;";
     caught(Kind::DivergentSync, 32, shuffle, ("31, -1", "31, 0xffff0000"));
-    let product = "setp.lt.u32 %p1, t, 16; @%p1 ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r1}, [s]; bar.sync 0;";
+    let product =
+        "setp.lt.u32 %p1, t, 16; @%p1 ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r1}, [s]; bar.sync 0;";
     caught(
         Kind::DivergentSync,
         32,
         &format!(
-            "shl.b32 %r3, t, 4; add.u32 %r3, %r3, s; st.shared.v4.u32 [%r3], {{t, t, t, t}}; bar.warp.sync -1; {product}"
+            "shl.b32 %r3, t, 4; add.u32 %r3, %r3, s; st.shared.v4.u32 [%r3], {{t, t, t, t}}; bar.warp.sync \
+             -1; {product}"
         ),
         ("@%p1 ldm", "ldm"),
     );
     caught(Kind::MissingParticipants, 64, "setp.lt.u32 %p1, t, 32; @%p1 ret; bar.sync 0;", ("@%p1 ret;", ""));
     caught(Kind::BarrierCount, 64, "bar.sync 1, 48;", ("48", "64"));
     caught(Kind::BarrierCount, 64, "bar.sync 16;", ("16", "15"));
-    let counts =
-        "setp.lt.u32 %p1, t, 32; @%p1 bra A; bar.sync 1, 96; bra.uni B; A: bar.sync 1, 64; B: st.global.u32 [O], t;";
-    caught(Kind::BarrierCount, 96, &format!("setp.ge.u32 %p2, t, 64; @%p2 bra B; {counts}"), ("1, 96", "1, 64"));
+    let counts = "setp.lt.u32 %p1, t, 32; @%p1 bra A; bar.sync 1, 96; bra.uni B; A: bar.sync 1, 64; B: \
+                  st.global.u32 [O], t;";
+    caught(
+        Kind::BarrierCount,
+        96,
+        &format!("setp.ge.u32 %p2, t, 64; @%p2 bra B; {counts}"),
+        ("1, 96", "1, 64"),
+    );
 }
 
 #[test]
 fn named_barriers_order_producer_and_consumer() {
-    let pipe = "setp.lt.u32 %p1, t, 32; @%p1 bra P; bar.sync 2, 64; and.b32 %r2, t, 31; shl.b32 %r2, %r2, 2; add.u32 %r2, %r2, s; \
-        ld.shared.u32 %r1, [%r2]; st.global.u32 [O], %r1; bra.uni E; P: st.shared.u32 [x], t; bar.arrive 2, 64; E:";
+    let pipe = "setp.lt.u32 %p1, t, 32; @%p1 bra P; bar.sync 2, 64; and.b32 %r2, t, 31; shl.b32 %r2, %r2, \
+                2; add.u32 %r2, %r2, s; ld.shared.u32 %r1, [%r2]; st.global.u32 [O], %r1; bra.uni E; P: \
+                st.shared.u32 [x], t; bar.arrive 2, 64; E:";
     caught(
         Kind::ReadAfterWrite,
         64,
         &pipe
-            .replace("st.shared.u32 [x], t; bar.arrive 2, 64;", "bar.arrive 2, 64; /*late*/ st.shared.u32 [x], t;")
+            .replace(
+                "st.shared.u32 [x], t; bar.arrive 2, 64;",
+                "bar.arrive 2, 64; /*late*/ st.shared.u32 [x], t;",
+            )
             .replace(" E:", " E: bar.sync 3, 64; ld.shared.u32 %r5, [s];"),
         ("bar.arrive 2, 64; /*late*/ st.shared.u32 [x], t;", "st.shared.u32 [x], t; bar.arrive 2, 64;"),
     );
@@ -170,30 +191,73 @@ fn deadlocks_say_where_every_warp_stands() {
 #[test]
 fn blocks_must_be_ordered() {
     let grid = |body: &str| launch(body, 2, 32, Options::default()).unwrap().reports;
-    assert_eq!(grid("st.global.u32 [O], t;")[0].kind, Kind::GlobalRace);
-    let apart = "mov.u32 %r1, %ctaid.x; mul.wide.u32 %rd1, %r1, 128; add.u64 O, O, %rd1; st.global.u32 [O], t;";
+    let different = "mov.u32 %r1, %ctaid.x; add.u32 %r1, %r1, t; st.global.u32 [O], %r1;";
+    assert_eq!(grid(different)[0].kind, Kind::GlobalRace);
+    // Who writes what is there already disturbs nobody.
+    assert!(grid("st.global.u32 [O], t;").is_empty());
+    let apart =
+        "mov.u32 %r1, %ctaid.x; mul.wide.u32 %rd1, %r1, 128; add.u64 O, O, %rd1; st.global.u32 [O], t;";
     assert!(grid(apart).is_empty());
     let atomics = "red.global.add.u32 [I], t;";
     assert!(grid(atomics).is_empty());
     // The last block to come reads what all wrote: needs fences around the counter.
     let last = |fence: &str| {
         format!(
-            "{apart} bar.sync 0; {fence} setp.eq.u32 %p1, t, 0; mov.u32 %r2, 0; @%p1 atom.global.add.u32 %r2, [I], 1; {fence}
-            shfl.sync.idx.b32 %r2, %r2, 0, 31, -1; setp.ne.u32 %p2, %r2, 1; @%p2 ret; sub.u64 O, O, 128; ld.global.u32 %r3, [O];"
+            "{apart} bar.sync 0; {fence} setp.eq.u32 %p1, t, 0; mov.u32 %r2, 0; @%p1 atom.global.add.u32 \
+             %r2, [I], 1; {fence}
+            shfl.sync.idx.b32 %r2, %r2, 0, 31, -1; setp.ne.u32 %p2, %r2, 1; @%p2 ret; sub.u64 O, O, 128; \
+             ld.global.u32 %r3, [O];"
         )
     };
     assert!(grid(&last("membar.gl;")).is_empty());
     assert_eq!(grid(&last(""))[0].kind, Kind::GlobalRace);
 }
 
+/// What holds between warps and lanes in shared memory holds in device memory.
+#[test]
+fn threads_of_a_block_must_be_ordered_in_device_memory() {
+    // Each thread its own word of one row, or all the same word.
+    let row = "/*row*/ sub.u64 O, O, o; st.global.u32 [O], t;";
+    for threads in [32, 128] {
+        caught(Kind::GlobalRace, threads, row, ("sub.u64 O, O, o;", ""));
+    }
+    // Each its word; after the placeholder each reads its neighbour's, in this warp or in the other one.
+    for (neighbour, order) in [(1, "bar.warp.sync -1;"), (32, "bar.sync 0;")] {
+        let exchange = format!(
+            "st.global.u32 [O], t; /*here*/ xor.b32 x, t, {neighbour}; mul.wide.u32 %rd1, x, 4; \
+             sub.u64 O, O, o; add.u64 O, O, %rd1; ld.global.u32 %r1, [O]; /*again*/"
+        );
+        let refill = exchange.replace("/*here*/", order) + "add.u32 %r1, %r1, 1; st.global.u32 [O], %r1;";
+        let own = format!("{order} sub.u64 O, O, %rd1; add.u64 O, O, o;");
+        caught(Kind::GlobalRace, 64, &exchange, ("/*here*/", order));
+        let other = refill.replace("/*again*/", "/*own*/ sub.u64 O, O, %rd1; add.u64 O, O, o;");
+        caught(Kind::GlobalRace, 64, &other, ("/*own*/ sub.u64 O, O, %rd1; add.u64 O, O, o;", &own));
+    }
+    // A copy reads its source.
+    let copied = "sub.u64 O, O, o; st.global.u32 [O], %r4; /*bar*/ cp.async.ca.shared.global [x], [O], 4; \
+                  cp.async.wait_all;";
+    let copied = format!("mov.u32 %r4, 7; setp.eq.u32 %p1, t, 0; {}", copied.replace("st.", "@%p1 st."));
+    caught(Kind::GlobalRace, 64, &copied, ("/*bar*/", "bar.sync 0;"));
+    let reports = launch(row, 1, 128, Options::default()).unwrap().reports;
+    let sides = |report: &ptx_sim::Report| report.first.as_ref().unwrap().place.ptx_line;
+    assert_eq!(sides(&reports[0]), reports[0].second.place.ptx_line);
+    assert_eq!(reports[0].address.as_ref().unwrap().buffer, "out");
+}
+
 #[test]
 fn launches_are_checked() {
-    let code =
-        ".version 7.8\n.target sm_80\n.address_size 64\n.visible .entry k(.param .u64 in, .param .u64 out) { ret; }";
+    let code = ".version 7.8\n.target sm_80\n.address_size 64\n.visible .entry k(.param .u64 in, .param \
+                .u64 out) { ret; }";
     let code = Module::parse(code).unwrap();
     let mut gpu = Gpu::new(Profile::by_name("l4").unwrap(), Options::default());
-    let good =
-        Launch { grid: [1; 3], block: [32, 1, 1], dynamic_smem: 0, smem_opt_in: 0, registers: None, params: &[0; 16] };
+    let good = Launch {
+        grid: [1; 3],
+        block: [32, 1, 1],
+        dynamic_smem: 0,
+        smem_opt_in: 0,
+        registers: None,
+        params: &[0; 16],
+    };
     gpu.launch(&code, "k", &good).unwrap();
     type Case = (fn(&mut Launch<'static>), fn(&LaunchError) -> bool);
     let cases: [Case; 7] = [
@@ -224,7 +288,8 @@ fn launches_are_checked() {
         assert!(expected(&error), "{launch:?}: {error}");
     }
     assert!(matches!(gpu.launch(&code, "none", &good), Err(LaunchError::UnknownEntry { .. })));
-    let shaped = ".version 8.0\n.target sm_90a\n.address_size 64\n.visible .entry k() .reqntid 64, 1, 1 { ret; }";
+    let shaped =
+        ".version 8.0\n.target sm_90a\n.address_size 64\n.visible .entry k() .reqntid 64, 1, 1 { ret; }";
     let shaped = Module::parse(shaped).unwrap();
     let launch = Launch { params: &[], ..good };
     assert!(matches!(gpu.launch(&shaped, "k", &launch), Err(LaunchError::Target { .. })));
@@ -235,10 +300,14 @@ fn launches_are_checked() {
 
 #[test]
 fn unknown_instructions_are_errors_where_they_run() {
-    let body = "setp.eq.u32 %p1, t, 77;\n@%p1 bra A;\nbra B;\nA: mapa.u64 %rd1, I, t;\nB: st.global.u32 [O], t;";
+    let body =
+        "setp.eq.u32 %p1, t, 77;\n@%p1 bra A;\nbra B;\nA: mapa.u64 %rd1, I, t;\nB: st.global.u32 [O], t;";
     assert!(launch(body, 1, 32, Options::default()).unwrap().reports.is_empty());
     let error = launch(&body.replace("t, 77", "t, t"), 1, 32, Options::default()).unwrap_err();
-    assert!(matches!(&error, LaunchError::Unsupported { line: 12, text, .. } if text.contains("mapa.u64")), "{error}");
+    assert!(
+        matches!(&error, LaunchError::Unsupported { line: 12, text, .. } if text.contains("mapa.u64")),
+        "{error}"
+    );
 }
 
 #[test]
@@ -251,4 +320,11 @@ fn reports_name_both_sides() {
     assert!(report.to_json().contains("\"kind\":\"write-after-read\""));
     assert!(report.display(true).to_string().contains("\x1b["));
     assert!(!report.to_string().contains("\x1b["));
+}
+
+#[test]
+fn a_copy_reads_no_more_than_it_writes() {
+    let copy = COPY.replace("[I], 16;", "[I], 16, %r1; cp.async.wait_all;");
+    let body = format!("mov.u32 %r1, 17; {copy}");
+    caught(Kind::OutOfBounds, 32, &body, ("%r1, 17", "%r1, 15"));
 }

@@ -1,9 +1,11 @@
-//! A mutant that, by what the unbroken kernel met, goes no other way in a launch leaves what the kernel leaves.
+//! A mutant that, by what the unbroken kernel met, goes no other way in a launch leaves what the kernel
+//! leaves.
 use ptx_sim::mutate::{Operator, mutants};
 use ptx_sim::{Coverage, Gpu, Launch, Module, Options, Profile};
 use std::collections::BTreeSet;
 
-/// Copies the first `n` words of `x`, of which `bytes` bytes exist, to `y`, and once more where there are more than eight.
+/// Copies the first `n` words of `x`, of which `bytes` bytes exist, to `y`, and once more where there are
+/// more than eight.
 const KERNEL: &str = "\
 .version 7.8
 .target sm_80
@@ -48,9 +50,16 @@ fn run(text: &str, n: u32, bytes: u32) -> (Vec<u8>, usize, Coverage) {
     let [x, y] = ["x", "y"].map(|name| gpu.alloc(name, 256, 16).unwrap());
     gpu.fill(x, 3, 256).unwrap();
     gpu.fill(y, 7, 256).unwrap();
-    let params = [x.to_le_bytes().as_slice(), &y.to_le_bytes(), &n.to_le_bytes(), &bytes.to_le_bytes()].concat();
-    let launch =
-        Launch { grid: [1; 3], block: [32, 1, 1], dynamic_smem: 0, smem_opt_in: 0, registers: None, params: &params };
+    let params =
+        [x.to_le_bytes().as_slice(), &y.to_le_bytes(), &n.to_le_bytes(), &bytes.to_le_bytes()].concat();
+    let launch = Launch {
+        grid: [1; 3],
+        block: [32, 1, 1],
+        dynamic_smem: 0,
+        smem_opt_in: 0,
+        registers: None,
+        params: &params,
+    };
     let outcome = gpu.launch(&module, "copy", &launch).unwrap();
     let mut left = vec![0; 256];
     gpu.read(y, &mut left).unwrap();
@@ -77,7 +86,10 @@ fn what_does_not_differ_leaves_the_same() {
     let every: BTreeSet<Operator> = all.iter().map(|mutant| mutant.operator).collect();
     assert_eq!(differ, every);
     let never = [Operator::DeleteGuard, Operator::AlwaysBranch, Operator::NeverBranch, Operator::OffByOne];
-    assert!(never.iter().chain([&Operator::ConstantSourceSize]).all(|operator| idle.contains(operator)), "{idle:?}");
+    assert!(
+        never.iter().chain([&Operator::ConstantSourceSize]).all(|operator| idle.contains(operator)),
+        "{idle:?}"
+    );
 }
 
 #[test]

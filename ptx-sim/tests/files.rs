@@ -17,8 +17,10 @@ fn files_do_what_they_say() {
         let script = Script::parse(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
         for seed in 0..4 {
             for completion in [Completion::Late, Completion::Eager, Completion::Random] {
-                let mut gpu =
-                    Gpu::new(Profile::by_name("l4").unwrap(), Options { seed, completion, ..Options::default() });
+                let mut gpu = Gpu::new(
+                    Profile::by_name("l4").unwrap(),
+                    Options { seed, completion, ..Options::default() },
+                );
                 let runs = script
                     .run(&mut gpu, &module)
                     .unwrap_or_else(|error| panic!("{name}, seed {seed}, {completion:?}: {error}"));
@@ -41,7 +43,7 @@ fn files_do_what_they_say() {
 fn wrong_scripts_name_their_line() {
     for (text, wrong) in [
         ("buffer x", "script line 1"),
-        ("buffer x q7 4", "no element type"),
+        ("buffer x q7 4", "`q7` is no element type; there are u8 to u64, "),
         ("\nbuffer x f32 4 = 1 2", "script line 2: 2 values for 4 elements"),
         ("run k args y", "neither BUFFER"),
         ("run k grid a", "grid a"),
@@ -57,7 +59,10 @@ fn wrong_scripts_name_their_line() {
         ("buffer x f16 1 = 1e6", "`1e6` is no f16"),
         ("buffer x u8 300 = iota", "u8 cannot count to 300"),
         ("buffer x f32 2\nrun k args x+9", "script line 2: `x+9` is beyond the 8 bytes of `x`"),
-        ("buffer x f32 2\nrun k args x+18446744073709551615", "script line 2: `x+18446744073709551615` is beyond"),
+        (
+            "buffer x f32 2\nrun k args x+18446744073709551615",
+            "script line 2: `x+18446744073709551615` is beyond",
+        ),
         ("run k args u32:4294967296", "`u32:4294967296` is no TYPE:VALUE"),
         ("run k grid 1 grid 2", "`grid` is given twice"),
         ("run k registers many", "`registers many`"),
@@ -68,7 +73,10 @@ fn wrong_scripts_name_their_line() {
             "script line 2: unknown variant `nonsense-kind`, expected one of `out-of-bounds`, ",
         ),
         ("run k\nreport trap\nreport trap", "script line 3: `report trap` is given twice"),
-        ("buffer x f32 1\nrun k\nreport trap\nexpect x = 1", "script line 2: what a run with a `report` leaves"),
+        (
+            "buffer x f32 1\nrun k\nreport trap\nexpect x = 1",
+            "script line 2: what a run with a `report` leaves",
+        ),
         ("buffer x f32 1\nrun k\nexpect x = 1 within -1", "bad tolerance"),
         // In PTX, comments that hold a statement hold nothing else.
         ("// run k\n// expct x = 5\n.version 7.8", "script line 2: `expct` is none"),
@@ -82,12 +90,14 @@ fn wrong_scripts_name_their_line() {
 #[test]
 fn prose_is_told_from_statements() {
     let gpu = || Gpu::new(Profile::by_name("l4").unwrap(), Options::default());
-    let ptx =
-        ".version 7.8\n.target sm_80\n.address_size 64\n.visible .entry k() { trap; }\n.visible .entry l() { ret; }";
+    let ptx = ".version 7.8\n.target sm_80\n.address_size 64\n.visible .entry k() { trap; }\n.visible \
+               .entry l() { ret; }";
     let runs = |text: &str| {
         let module = Module::parse(ptx).unwrap();
-        let runs =
-            Script::parse(text).unwrap_or_else(|error| panic!("{text}: {error}")).run(&mut gpu(), &module).unwrap();
+        let runs = Script::parse(text)
+            .unwrap_or_else(|error| panic!("{text}: {error}"))
+            .run(&mut gpu(), &module)
+            .unwrap();
         runs.iter().map(|run| run.as_expected()).collect::<Vec<_>>()
     };
     assert_eq!(runs("# two launches\n\nrun k\n  report trap\n# and\nrun l"), [true, true]);
@@ -95,7 +105,10 @@ fn prose_is_told_from_statements() {
         runs("run k\nreport deadlock trap\nrun l\nreport trap\nrun k\nrun k\nreport deadlock"),
         [true, false, false, false]
     );
-    assert_eq!(runs(&format!("// Traps, if told to.\n//\n// run k\n// report trap\n\n// Or not.\n{ptx}")), [true]);
+    assert_eq!(
+        runs(&format!("// Traps, if told to.\n//\n// run k\n// report trap\n\n// Or not.\n{ptx}")),
+        [true]
+    );
 }
 
 #[test]

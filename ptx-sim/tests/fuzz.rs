@@ -90,8 +90,14 @@ fn launch(text: &str) {
         let mut params = vec![0; entry.param_bytes];
         params.chunks_exact_mut(8).for_each(|chunk| chunk.copy_from_slice(&buffer.to_le_bytes()));
         let block = entry.reqntid.unwrap_or([64, 1, 1]);
-        let launch =
-            Launch { grid: [2, 1, 1], block, dynamic_smem: 1024, smem_opt_in: 0, registers: None, params: &params };
+        let launch = Launch {
+            grid: [2, 1, 1],
+            block,
+            dynamic_smem: 1024,
+            smem_opt_in: 0,
+            registers: None,
+            params: &params,
+        };
         let result = gpu.launch(&module, &entry.name, &launch);
         if let Err(LaunchError::Unsupported { line, .. }) = result {
             assert!(line > 0);
@@ -120,12 +126,17 @@ proptest! {
     #[test]
     fn any_body(words in prop::collection::vec(prop::sample::select(WORDS), 0..40)) {
         let body = words.join(" ");
-        launch(&format!(".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry k() {{ .reg .b32 %r<9>; .reg .b64 %rd<9>; .reg .pred %p<9>; {body} }}"));
+        launch(&format!(".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry k() {{ .reg .b32 \
+            %r<9>; .reg .b64 %rd<9>; .reg .pred %p<9>; {body} }}"));
     }
 
     /// A real kernel with some of its words removed, doubled or exchanged.
     #[test]
-    fn damaged_kernel(edits in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>(), 0..3), 1..6)) {
+    fn damaged_kernel(
+        edits in prop::collection::vec(
+            (any::<prop::sample::Index>(), any::<prop::sample::Index>(), 0..3), 1..6,
+        ),
+    ) {
         let mut words: Vec<&str> = KERNEL.split(' ').collect();
         for (at, other, kind) in edits {
             let (at, other) = (at.index(words.len()), other.index(words.len()));

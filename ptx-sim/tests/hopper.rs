@@ -20,22 +20,26 @@ const HOPPER: [(&str, &str, &str); 48] = [
         "8.0",
     ),
     (
-        "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [s], [w, {t, t, t}], [s];",
+        "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [s], [w, {t, t, t}], \
+         [s];",
         "sm_90",
         "8.0",
     ),
     (
-        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [s], [w, {t, t, t, t}], [s];",
+        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [s], [w, {t, t, t, \
+         t}], [s];",
         "sm_90",
         "8.0",
     ),
     (
-        "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [s], [w, {t, t, t, t, t}], [s];",
+        "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [s], [w, {t, t, t, t, \
+         t}], [s];",
         "sm_90",
         "8.0",
     ),
     (
-        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [s], [w, {t, t}], [s], h;",
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster \
+         [s], [w, {t, t}], [s], h;",
         "sm_90",
         "8.0",
     ),
@@ -51,9 +55,18 @@ const HOPPER: [(&str, &str, &str); 48] = [
     ("wgmma.fence.sync.aligned;", "sm_90a", "8.0"),
     ("wgmma.commit_group.sync.aligned;", "sm_90a", "8.0"),
     ("wgmma.wait_group.sync.aligned 0;", "sm_90a", "8.0"),
-    // A in shared memory, where both can be transposed, and in registers; the scale of D as a predicate and as a constant.
-    ("wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {f0, f1, f2, f3}, w, w, p, 1, 1, 0, 0;", "sm_90a", "8.0"),
-    ("wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {f0, f1, f2, f3}, w, w, 1, 1, -1, 0, 1;", "sm_90a", "8.0"),
+    // A in shared memory, where both can be transposed, and in registers; the scale of D as a predicate and
+    // as a constant.
+    (
+        "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {f0, f1, f2, f3}, w, w, p, 1, 1, 0, 0;",
+        "sm_90a",
+        "8.0",
+    ),
+    (
+        "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {f0, f1, f2, f3}, w, w, 1, 1, -1, 0, 1;",
+        "sm_90a",
+        "8.0",
+    ),
     (
         "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {f0, f1, f2, f3}, {t, t, t, t}, w, p, 1, 1, 0;",
         "sm_90a",
@@ -77,7 +90,8 @@ const HOPPER: [(&str, &str, &str); 48] = [
     ("cvt.f32.bf16 f0, h;", "sm_80", "7.1"),
     ("cp.async.cg.shared.global [s], [g], 16;", "sm_80", "7.0"),
     (
-        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {f0, f1, f2, f3}, {t, t, t, t}, {t, t}, {f0, f1, f2, f3};",
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {f0, f1, f2, f3}, {t, t, t, t}, {t, t}, {f0, f1, \
+         f2, f3};",
         "sm_80",
         "7.0",
     ),
@@ -88,24 +102,32 @@ fn module(instruction: &str, target: &str, version: &str) -> String {
         ".version {version}\n.target {target}\n.address_size 64\n.extern .shared .align 1024 .b8 s[];
         .visible .entry k() {{ ret; }}
         .visible .entry user()
-        {{\n.reg .b64 g, w; .reg .b32 t; .reg .f32 f<4>; .reg .b16 h; .reg .pred p;\n{instruction}\nret; }}"
+        {{ .reg .b64 g, w; .reg .b32 t; .reg .f32 f<4>;\n.reg .b16 h; .reg .pred p; ret;\n{instruction}
+        ret; }}"
     )
 }
 
-/// What comes of launching the other entry of the module: nothing that it runs is new.
-fn load(instruction: &str, target: &str, version: &str) -> Result<(), LaunchError> {
-    let module = Module::parse(&module(instruction, target, version)).unwrap_or_else(|e| panic!("{instruction}: {e}"));
+/// What comes of launching `entry`: no thread comes to the instruction in `user`, and it is not in `k`.
+fn load(entry: &str, instruction: &str, target: &str, version: &str) -> Result<(), LaunchError> {
+    let module =
+        Module::parse(&module(instruction, target, version)).unwrap_or_else(|e| panic!("{instruction}: {e}"));
     let mut gpu = Gpu::new(Profile::by_name("h200").unwrap(), Options::default());
-    let launch =
-        Launch { grid: [1; 3], block: [32, 1, 1], dynamic_smem: 0, smem_opt_in: 0, registers: None, params: &[] };
-    gpu.launch(&module, "k", &launch).map(|_| ())
+    let launch = Launch {
+        grid: [1; 3],
+        block: [32, 1, 1],
+        dynamic_smem: 0,
+        smem_opt_in: 0,
+        registers: None,
+        params: &[],
+    };
+    gpu.launch(&module, entry, &launch).map(|_| ())
 }
 
 #[test]
 fn hopper_parses_and_nothing_of_it_is_lost() {
     for (instruction, ..) in HOPPER {
-        let module =
-            Module::parse(&module(instruction, "sm_90a", "8.3")).unwrap_or_else(|e| panic!("{instruction}: {e}"));
+        let module = Module::parse(&module(instruction, "sm_90a", "8.3"))
+            .unwrap_or_else(|e| panic!("{instruction}: {e}"));
         // What is not executed is refused by its line and in full.
         for unsupported in module.unsupported("user") {
             assert_eq!((unsupported.line, &*unsupported.instruction), (9, instruction));
@@ -122,17 +144,19 @@ fn a_module_has_the_instructions_of_its_target_and_version() {
         _ => None,
     };
     for (instruction, target, version) in HOPPER {
-        assert_eq!(load(instruction, target, version), Ok(()), "{instruction}");
+        assert_eq!(load("user", instruction, target, version), Ok(()), "{instruction}");
         if let Some(older) = older(target) {
-            let error = load(instruction, older, "8.3").unwrap_err().to_string();
+            assert_eq!(load("k", instruction, older, "8.3"), Ok(()), "{instruction}: another entry's");
+            let error = load("user", instruction, older, "8.3").unwrap_err().to_string();
             let later = if target == "sm_90a" { "" } else { " or later" };
-            let words =
-                format!("line 9: `{instruction}` needs `.target {target}`{later}, the module says `.target {older}`");
+            let words = format!(
+                "line 9: `{instruction}` needs `.target {target}`{later}, the module says `.target {older}`"
+            );
             assert_eq!(error, words);
             let before = format!("{:.1}", version.parse::<f64>().unwrap() - 0.1).replace("7.9", "7.8");
-            let error = load(instruction, target, &before).unwrap_err().to_string();
+            let error = load("user", instruction, target, &before).unwrap_err().to_string();
             assert!(error.contains(&format!("needs `.version {version}` or later")), "{instruction} {error}");
         }
     }
-    assert!(matches!(load("bar.sync 0;", "sm_l4", "8.0"), Err(LaunchError::Target { .. })));
+    assert!(matches!(load("user", "bar.sync 0;", "sm_l4", "8.0"), Err(LaunchError::Target { .. })));
 }

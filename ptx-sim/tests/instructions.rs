@@ -2,19 +2,16 @@
 
 use ptx_sim::{Gpu, Launch, Module, Options, Profile};
 
-/// Registers of a case: `a b c` and `A B C` hold the inputs as 32 and 64 bits, `h i j` as 16; `d`, `D` or `k` (16 bits) takes the result,
-/// `p q` are predicates.
+/// Registers of a case: `a b c` and `A B C` hold the inputs as 32 and 64 bits, `h i j` as 16; `d`, `D` or `k`
+/// (16 bits) takes the result, `p q` are predicates.
 fn run(body: &str, inputs: [u64; 3]) -> u64 {
     let text = format!(
-        ".version 8.3\n.target sm_90\n.address_size 64\n\
-        .visible .entry k(.param .u64 in, .param .u64 out) {{\n\
-        .reg .b64 A, B, C, D, I, O; .reg .b32 a, b, c, d, e, zero; .reg .b16 h, i, j, k; .reg .pred p, q;\n\
-        ld.param.u64 I, [in]; ld.param.u64 O, [out];\n\
-        ld.global.u64 A, [I]; ld.global.u64 B, [I+8]; ld.global.u64 C, [I+16];\n\
-        cvt.u32.u64 a, A; cvt.u32.u64 b, B; cvt.u32.u64 c, C; cvt.u16.u64 h, A; cvt.u16.u64 i, B; cvt.u16.u64 j, C;\n\
-        mov.u32 d, 0; mov.u64 D, 0; mov.u16 k, 0; mov.u32 zero, 0;\n\
-        {body}\n\
-        st.global.u32 [O], d; st.global.u64 [O+8], D; st.global.u16 [O+16], k; ret; }}"
+        ".version 8.3\n.target sm_90\n.address_size 64\n.visible .entry k(.param .u64 in, .param .u64 out) \
+         {{\n.reg .b64 A, B, C, D, I, O; .reg .b32 a, b, c, d, e, zero; .reg .b16 h, i, j, k; .reg .pred p, \
+         q;\nld.param.u64 I, [in]; ld.param.u64 O, [out];\nld.global.u64 A, [I]; ld.global.u64 B, [I+8]; \
+         ld.global.u64 C, [I+16];\ncvt.u32.u64 a, A; cvt.u32.u64 b, B; cvt.u32.u64 c, C; cvt.u16.u64 h, A; \
+         cvt.u16.u64 i, B; cvt.u16.u64 j, C;\nmov.u32 d, 0; mov.u64 D, 0; mov.u16 k, 0; mov.u32 zero, \
+         0;\n{body}\nst.global.u32 [O], d; st.global.u64 [O+8], D; st.global.u16 [O+16], k; ret; }}"
     );
     let module = Module::parse(&text).unwrap_or_else(|error| panic!("{body}: {error}"));
     let mut gpu = Gpu::new(Profile::by_name("h200").unwrap(), Options::default());
@@ -23,8 +20,14 @@ fn run(body: &str, inputs: [u64; 3]) -> u64 {
     gpu.fill(output, 0, 24).unwrap();
     gpu.write(input, &inputs.map(u64::to_le_bytes).concat()).unwrap();
     let params = [input, output].map(u64::to_le_bytes).concat();
-    let launch =
-        Launch { grid: [1; 3], block: [1, 1, 1], dynamic_smem: 0, smem_opt_in: 0, registers: None, params: &params };
+    let launch = Launch {
+        grid: [1; 3],
+        block: [1, 1, 1],
+        dynamic_smem: 0,
+        smem_opt_in: 0,
+        registers: None,
+        params: &params,
+    };
     let outcome = gpu.launch(&module, "k", &launch).unwrap_or_else(|error| panic!("{body}: {error}"));
     assert!(outcome.reports.is_empty(), "{body}: {}", outcome.reports[0]);
     let mut bytes = [0; 18];
@@ -86,6 +89,18 @@ fn integer_arithmetic() {
         ("min.s32 d, a, b;", [n(-1), 4, 0], n(-1)),
         ("max.s32 d, a, b;", [n(-1), 4, 0], 4),
         ("max.u64 D, A, B;", [9, 4, 0], 9),
+        ("mul24.lo.u32 d, a, b;", [0x1000_0003, 5, 0], 15),
+        ("mul24.lo.s32 d, a, b;", [0x00ff_ffff, 5, 0], n(-5)),
+        ("mul24.hi.u32 d, a, b;", [0x00ff_ffff, 0x1_0000, 0], 0xff_ffff),
+        ("mul24.hi.s32 d, a, b;", [0x00ff_ffff, 0x1_0000, 0], n(-1)),
+        ("mad24.lo.u32 d, a, b, c;", [3, 5, 7], 22),
+        ("mad24.hi.s32 d, a, b, c;", [0x00ff_ffff, 0x1_0000, 3], 2),
+        ("add.cc.u32 d, a, b; addc.u32 d, zero, 1;", [n(-1), 1, 0], 2),
+        ("add.cc.u32 a, a, b; addc.cc.u32 d, a, c; addc.u32 d, zero, 0;", [n(-1), 1, n(-1)], 1),
+        ("add.cc.s64 D, A, B; addc.s64 D, D, 0;", [u64::MAX, 2, 0], 2),
+        ("sub.cc.u32 d, a, b; subc.u32 d, a, 0;", [5, 6, 0], 4),
+        ("sub.cc.u64 D, A, B; subc.u64 D, A, 0;", [6, 6, 0], 6),
+        ("mad.lo.cc.u32 d, a, b, c; madc.hi.u32 d, a, b, c;", [n(-1), 2, 2], 4),
         ("neg.s32 d, a;", [5, 0, 0], n(-5)),
         ("abs.s32 d, a;", [n(-5), 0, 0], 5),
         ("sad.u32 d, a, b, c;", [3, 5, 1], 3),
@@ -157,6 +172,8 @@ fn comparisons_and_selection() {
         ("setp.eq.s32 p, a, a; setp.lt.and.s32 p, a, b, p; selp.b32 d, 1, 2, p;", [1, 2, 0], 1),
         ("setp.ne.s32 q, a, a; setp.lt.or.s32 p, a, b, q; selp.b32 d, 1, 2, p;", [3, 2, 0], 2),
         ("setp.lt.s32 p, a, b; not.pred q, p; selp.b32 d, 1, 2, q;", [1, 2, 0], 2),
+        ("setp.eq.s32 q, a, b; setp.lt.and.s32 p, a, b, !q; selp.b32 d, 1, 2, p;", [1, 2, 0], 1),
+        ("setp.lt.s32 p, a, b; selp.b32 d, 1, 2, !p;", [1, 2, 0], 2),
         ("setp.lt.s32 p, a, b; @p mov.u32 d, 7;", [1, 2, 0], 7),
         ("setp.lt.s32 p, a, b; @!p mov.u32 d, 7;", [1, 2, 0], 0),
         ("set.lt.u32.s32 d, a, b;", [n(-5), 2, 0], 0xffff_ffff),
@@ -240,6 +257,22 @@ fn conversions() {
         ("cvt.s32.s16 d, h;", [0xffff, 0, 0], n(-1)),
         ("cvt.u32.u16 d, h;", [0xffff, 0, 0], 0xffff),
         ("cvt.s32.s8 d, a;", [0x1fe, 0, 0], n(-2)),
+        // A register wider than the type is filled as the type says.
+        ("cvt.s16.s8 d, a;", [0x1fe, 0, 0], n(-2)),
+        ("cvt.s16.s32 d, a;", [0x1_8001, 0, 0], n(-0x7fff)),
+        ("cvt.u16.s32 d, a;", [n(-2), 0, 0], 0xfffe),
+        ("cvt.s16.s32 D, a;", [n(-2), 0, 0], (-2i64) as u64),
+        ("cvt.u16.s32 D, a;", [n(-2), 0, 0], 0xfffe),
+        ("cvt.s8.s16 k, h;", [0x1fe, 0, 0], 0xfffe),
+        ("cvt.s32.s16 d, A;", [0x1_8001, 0, 0], n(-0x7fff)),
+        ("cvt.rni.s16.f32 d, a;", [f(-5.0), 0, 0], n(-5)),
+        ("cvt.rni.s8.f32 d, a;", [f(-500.0), 0, 0], n(-128)),
+        ("cvt.sat.u16.s64 k, A;", [u64::MAX, 0, 0], 0),
+        ("cvt.sat.s8.u32 d, a;", [300, 0, 0], 127),
+        ("cvt.rmi.f64.f64 D, A;", [g(-1.5), 0, 0], g(-2.0)),
+        ("cvt.rpi.f64.f64 D, A;", [g(-1.5), 0, 0], g(-1.0)),
+        ("cvt.rni.f64.f64 D, A;", [g(2.5), 0, 0], g(2.0)),
+        ("cvt.rzi.f16.f16 k, h;", [0x3e00, 0, 0], 0x3c00),
         ("cvt.sat.u8.s32 d, a;", [300, 0, 0], 255),
         ("cvt.rpi.f32.f32 d, a;", [f(1.2), 0, 0], f(2.0)),
         ("cvt.sat.f32.f32 d, a;", [f(-1.2), 0, 0], 0),
@@ -256,20 +289,31 @@ fn memory_and_control() {
         ("ld.global.v2.u64 {_, D}, [I];", [5, 6, 0], 6),
         ("ld.global.nc.u32 d, [I];", [5, 6, 0], 5),
         ("cvta.to.global.u64 D, I; ld.global.u32 d, [D+8]; mov.u64 D, 0;", [5, 6, 0], 6),
-        (".local .align 8 .b8 depot[16]; st.local.u32 [depot+4], a; ld.local.u32 d, [depot+4];", [5, 0, 0], 5),
         (
-            ".local .align 8 .b8 depot[16]; mov.u64 D, depot; cvta.local.u64 D, D; st.u32 [D], a; ld.u32 d, [D]; mov.u64 D, 0;",
-            [5, 0, 0],
-            5,
-        ),
-        (".shared .align 8 .b8 tile[16]; st.shared.u32 [tile+4], a; ld.shared.u32 d, [tile+4];", [5, 0, 0], 5),
-        (
-            ".shared .align 8 .b8 s[16]; mov.u64 D, s; cvta.shared.u64 D, D; st.u32 [D], a; ld.u32 d, [D]; mov.u64 D, 0;",
+            ".local .align 8 .b8 depot[16]; st.local.u32 [depot+4], a; ld.local.u32 d, [depot+4];",
             [5, 0, 0],
             5,
         ),
         (
-            ".shared .b32 s; mov.u64 D, s; cvta.shared.u64 D, D; isspacep.shared p, D; selp.b32 d, 1, 2, p; mov.u64 D, 0;",
+            ".local .align 8 .b8 depot[16]; mov.u64 D, depot; cvta.local.u64 D, D; st.u32 [D], a; ld.u32 d, \
+             [D]; mov.u64 D, 0;",
+            [5, 0, 0],
+            5,
+        ),
+        (
+            ".shared .align 8 .b8 tile[16]; st.shared.u32 [tile+4], a; ld.shared.u32 d, [tile+4];",
+            [5, 0, 0],
+            5,
+        ),
+        (
+            ".shared .align 8 .b8 s[16]; mov.u64 D, s; cvta.shared.u64 D, D; st.u32 [D], a; ld.u32 d, [D]; \
+             mov.u64 D, 0;",
+            [5, 0, 0],
+            5,
+        ),
+        (
+            ".shared .b32 s; mov.u64 D, s; cvta.shared.u64 D, D; isspacep.shared p, D; selp.b32 d, 1, 2, p; \
+             mov.u64 D, 0;",
             [0; 3],
             1,
         ),
@@ -290,7 +334,11 @@ fn memory_and_control() {
         ("bra.uni M; mov.u32 d, 1; M: add.u32 d, d, 2;", [0; 3], 2),
         ("{ .reg .b32 d2; mov.u32 d2, 4; { .reg .b32 d2; mov.u32 d2, 5; } mov.u32 d, d2; }", [0; 3], 4),
         ("{ bra X; X: add.u32 d, d, 1; } { bra X; mov.u32 d, 9; X: add.u32 d, d, 1; }", [0; 3], 2),
-        ("T: .branchtargets P0, P1; brx.idx a, T; P0: mov.u32 d, 10; bra E; P1: mov.u32 d, 11; E:", [1, 0, 0], 11),
+        (
+            "T: .branchtargets P0, P1; brx.idx a, T; P0: mov.u32 d, 10; bra E; P1: mov.u32 d, 11; E:",
+            [1, 0, 0],
+            11,
+        ),
     ]);
 }
 

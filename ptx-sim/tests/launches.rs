@@ -18,7 +18,9 @@ fn outcome(profile: &str, head: &str, threads: u32, registers: Option<u32>) -> S
 fn check(cases: &[(&str, u32, Option<u32>, &str)]) {
     for &(directives, threads, registers, wrong) in cases {
         let found = outcome("a100", &format!(".visible .entry k() {directives}"), threads, registers);
-        let case = format!("{directives}, {threads} threads, {registers:?} registers: `{found}`, expected `{wrong}`");
+        let case = format!(
+            "{directives}, {threads} threads, {registers:?} registers: `{found}`, expected `{wrong}`"
+        );
         assert!(found.contains(wrong) && found.is_empty() == wrong.is_empty(), "{case}");
     }
 }
@@ -32,7 +34,8 @@ fn the_registers_of_a_block_fit_the_device() {
             "",
             1024,
             Some(65),
-            "65 registers a thread, as the launch says: 1024 threads exceed the 65536 registers of a100; 64 would fit",
+            "65 registers a thread, as the launch says: 1024 threads exceed the 65536 registers of a100; 64 \
+             would fit",
         ),
         // Seven warps take the place of eight.
         ("", 224, Some(255), ""),

@@ -13,11 +13,13 @@ fn report(comment: &str) -> Report {
         st.global.u32 [%rd1], 1;
         .loc 1 0 0
         ret; }}
-        .file 1 \"kernel/lib.rs\"\n.file 2 \"tile/tile.rs\"\n.file 3 \"std/ptx.rs\"\n.file 4 \"rust-src/core/src/iter.rs\"
+        .file 1 \"kernel/lib.rs\"\n.file 2 \"tile/tile.rs\"\n.file 3 \"std/ptx.rs\"\n.file 4 \
+         \"rust-src/core/src/iter.rs\"
         .section .debug_macinfo {{ .b8 0 .b64 $L__tmp0+4 }}"
     );
     let mut gpu = Gpu::new(Profile::by_name("l4").unwrap(), Options::default());
-    let launch = Launch { grid: [1; 3], block: [1; 3], dynamic_smem: 0, smem_opt_in: 0, registers: None, params: &[] };
+    let launch =
+        Launch { grid: [1; 3], block: [1; 3], dynamic_smem: 0, smem_opt_in: 0, registers: None, params: &[] };
     gpu.launch(&Module::parse(&text).unwrap(), "k", &launch).unwrap().reports.remove(0)
 }
 
@@ -40,7 +42,10 @@ fn inlined_calls_are_listed_innermost_first() {
 
 #[test]
 fn the_standard_library_and_repetitions_are_left_out() {
-    check(" // @4:90:1@2:20:9@2:20:3@4:91:1@1:30:5", &["std/ptx.rs:7", "tile/tile.rs:20", "kernel/lib.rs:30"]);
+    check(
+        " // @4:90:1@2:20:9@2:20:3@4:91:1@1:30:5",
+        &["std/ptx.rs:7", "tile/tile.rs:20", "kernel/lib.rs:30"],
+    );
 }
 
 #[test]

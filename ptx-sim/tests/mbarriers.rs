@@ -10,15 +10,16 @@ use ptx_sim::{
 };
 
 /// An mbarrier for 32 arrivals, in front of everything else in shared memory.
-const MBARRIER: &str =
-    "setp.eq.u32 %p1, t, 0; @%p1 mbarrier.init.shared::cta.b64 [s], 32; /*init*/ bar.sync 0; add.u32 x, x, 64;";
+const MBARRIER: &str = "setp.eq.u32 %p1, t, 0; @%p1 mbarrier.init.shared::cta.b64 [s], 32; /*init*/ \
+                        bar.sync 0; add.u32 x, x, 64;";
 
 #[test]
 fn mbarriers() {
     let pipe = format!(
         "{MBARRIER} setp.lt.u32 %p2, t, 32; @%p2 bra P;
         W: mbarrier.try_wait.parity.shared::cta.b64 %p3, [s], 0; @!%p3 bra W;
-        and.b32 %r2, t, 31; shl.b32 %r2, %r2, 2; add.u32 %r2, %r2, s; ld.shared.u32 %r1, [%r2+64]; st.global.u32 [O], %r1; bra.uni E;
+        and.b32 %r2, t, 31; shl.b32 %r2, %r2, 2; add.u32 %r2, %r2, s; ld.shared.u32 %r1, [%r2+64]; \
+         st.global.u32 [O], %r1; bra.uni E;
         P: st.shared.u32 [x], t; mbarrier.arrive.shared::cta.b64 _, [s]; E: ret;"
     );
     caught_as(
@@ -44,7 +45,12 @@ fn mbarriers() {
         &pipe.replace("ret;", "bar.sync 0; st.shared.u32 [s], t; ret;"),
         ("bar.sync 0; st.shared.u32 [s], t;", ""),
     );
-    caught(Kind::Mbarrier, 64, &pipe.replace("/*init*/ bar.sync 0;", "/*init*/"), ("/*init*/", "bar.sync 0;"));
+    caught(
+        Kind::Mbarrier,
+        64,
+        &pipe.replace("/*init*/ bar.sync 0;", "/*init*/"),
+        ("/*init*/", "bar.sync 0;"),
+    );
     caught(Kind::Mbarrier, 64, &pipe.replace("_, [s];", "_, [s], 40;"), ("[s], 40", "[s]"));
     // What is written after the arrival is not handed over.
     let [good, early] = [format!("{store} {arrive}"), format!("{arrive} {store}")];
@@ -55,20 +61,60 @@ fn mbarriers() {
     assert!(message.contains("mbarrier at shared + 0x0: phase 0, 32 of 32 arrivals missing"), "{message}");
 }
 
+/// One lane with an mbarrier of four arrivals, which it waits for twice.
+#[test]
+fn arrivals_are_counted_and_dropped_by_their_number() {
+    let alone = "setp.ne.u32 %p1, t, 0; @%p1 bra E; mbarrier.init.shared.b64 [s], 4;
+        mbarrier.arrive_drop.shared.b64 %rd1, [s], 3; mbarrier.arrive.shared.b64 _, [s]; /*last*/
+        W: mbarrier.test_wait.parity.shared.b64 %p3, [s], 0; @!%p3 bra W;
+        mbarrier.arrive.shared.b64 _, [s]; /*next*/
+        V: mbarrier.test_wait.parity.shared.b64 %p3, [s], 1; @!%p3 bra V;
+        /*more*/ mbarrier.inval.shared.b64 [s]; E: ret;";
+    // One arrival of four dropped: the next phase expects three.
+    caught(
+        Kind::Deadlock,
+        32,
+        &alone.replace("[s], 3; ", "[s], 1; mbarrier.arrive.shared.b64 _, [s], 2; "),
+        ("[s], 1; mbarrier.arrive.shared.b64 _, [s], 2; ", "[s], 3; "),
+    );
+    let none = "mov.u32 %r1, 0; mbarrier.arrive.shared.b64 _, [s], %r1;";
+    caught(Kind::Mbarrier, 32, &alone.replace("/*more*/", none), (none, ""));
+    // What is invalidated in the middle of a phase would have been noticed at the block's end.
+    let begun = "mbarrier.init.shared.b64 [s+8], 2; mbarrier.arrive.shared.b64 _, [s+8]; ";
+    let gone = "mbarrier.inval.shared.b64 [s+8];";
+    let whole = "mbarrier.init.shared.b64 [s+8], 1; mbarrier.arrive.shared.b64 _, [s+8]; ";
+    caught(Kind::Mbarrier, 32, &alone.replace("/*more*/", &format!("{begun}{gone}")), (begun, whole));
+    // Left at the end: a dropped arrival is an arrival.
+    let dropped = "mbarrier.init.shared.b64 [s+8], 4; mbarrier.arrive_drop.shared.b64 _, [s+8];";
+    caught(Kind::Mbarrier, 32, &alone.replace("/*more*/", dropped), (dropped, ""));
+}
+
 /// Copies that an mbarrier watches.
 #[test]
 fn mbarriers_watch_copies() {
     let watched = format!(
-        "{MBARRIER} setp.lt.u32 %p2, t, 32; @%p2 bra P; W: mbarrier.test_wait.parity.shared.b64 %p3, [s], 0; @!%p3 bra W;
-        and.b32 %r2, t, 31; shl.b32 %r2, %r2, 4; add.u32 %r2, %r2, s; ld.shared.u32 %r1, [%r2+128]; st.global.u32 [O], %r1; bra.uni E;
+        "{MBARRIER} setp.lt.u32 %p2, t, 32; @%p2 bra P; W: mbarrier.test_wait.parity.shared.b64 %p3, [s], \
+         0; @!%p3 bra W;
+        and.b32 %r2, t, 31; shl.b32 %r2, %r2, 4; add.u32 %r2, %r2, s; ld.shared.u32 %r1, [%r2+128]; \
+         st.global.u32 [O], %r1; bra.uni E;
         P: {} /*own*/ cp.async.mbarrier.arrive.noinc.shared.b64 [s]; /*wait*/ cp.async.wait_all; E: ret;",
         COPY.replace("add.u32 x, x, s;", "add.u32 x, x, s; add.u32 x, x, 128;")
     );
     let arrive = "cp.async.mbarrier.arrive.noinc.shared.b64 [s];";
     caught(Kind::Deadlock, 64, &watched.replace(arrive, "/*arrive*/"), ("/*arrive*/", arrive));
-    caught(Kind::UnwaitedCopies, 64, &watched.replace("cp.async.wait_all;", ""), ("/*wait*/", "cp.async.wait_all;"));
+    caught(
+        Kind::UnwaitedCopies,
+        64,
+        &watched.replace("cp.async.wait_all;", ""),
+        ("/*wait*/", "cp.async.wait_all;"),
+    );
     // Without `.noinc` the copies' arrivals count as expected anew, so that the phase lasts for ever.
-    caught(Kind::Deadlock, 64, &watched.replace("arrive.noinc", "arrive"), ("arrive.shared", "arrive.noinc.shared"));
+    caught(
+        Kind::Deadlock,
+        64,
+        &watched.replace("arrive.noinc", "arrive"),
+        ("arrive.shared", "arrive.noinc.shared"),
+    );
     // An ordinary arrival says nothing of copies under way.
     caught_as(
         &[Kind::PendingCopy, Kind::ReadAfterWrite],
@@ -86,7 +132,8 @@ fn mbarriers_watch_copies() {
         ("/*store*/ st.shared.u32 [x], t;", "cp.async.cg.shared.global [x], [I], 16;"),
     );
     // The producer's own wait for watched copies takes nothing from those who wait for the mbarrier.
-    let both = watched.replace("/*wait*/ cp.async.wait_all;", "cp.async.wait_all; /*dup*/ ld.shared.u32 %r5, [x];");
+    let both =
+        watched.replace("/*wait*/ cp.async.wait_all;", "cp.async.wait_all; /*dup*/ ld.shared.u32 %r5, [x];");
     caught(
         Kind::PendingCopy,
         64,
@@ -103,7 +150,8 @@ fn noticed(mutant: &Mutant) -> bool {
     let text = mutant.apply(KERNEL);
     let module = Module::parse(&text).unwrap_or_else(|error| panic!("{}: {error}", mutant.description));
     let script = Script::parse(KERNEL).unwrap();
-    let schedules = (0..6).flat_map(|seed| [Completion::Late, Completion::Eager].map(|completion| (seed, completion)));
+    let schedules =
+        (0..6).flat_map(|seed| [Completion::Late, Completion::Eager].map(|completion| (seed, completion)));
     schedules.into_iter().any(|(seed, completion)| {
         let options = Options { seed, completion, budget: 100_000, ..Options::default() };
         let mut gpu = Gpu::new(Profile::by_name("l4").unwrap(), options);
@@ -115,7 +163,7 @@ fn noticed(mutant: &Mutant) -> bool {
 fn a_handover_by_mbarriers_has_no_superfluous_step() {
     let operators = [
         (Operator::DeleteInit, 4),
-        (Operator::BarrierCount, 4),
+        (Operator::BarrierCount, 8),
         (Operator::DeleteArrive, 2),
         (Operator::DeleteWait, 3),
         (Operator::WrongPhase, 2),
@@ -128,5 +176,78 @@ fn a_handover_by_mbarriers_has_no_superfluous_step() {
         let missed: Vec<_> =
             mutants.iter().filter(|mutant| !noticed(mutant)).map(|mutant| &mutant.description).collect();
         assert!(missed.is_empty(), "{missed:#?}");
+    }
+}
+
+/// Arrivals, transactions and phases that do not come out even, and what is said of them.
+#[test]
+fn mbarriers_are_balanced() {
+    let arrive = "mbarrier.arrive.shared::cta.b64 %rd1, [s];";
+    let wait = "W: mbarrier.test_wait.parity.shared::cta.b64 %p2, [s], 0; @!%p2 bra W;";
+    let too_many = "gets more arrivals than its phase expects";
+    for (count, then, wrong) in [
+        (32, format!("{arrive} {wait}"), ""),
+        // One too small, one too large.
+        (31, format!("{arrive} {wait}"), too_many),
+        (33, format!("{arrive} {wait}"), "no warp can make progress"),
+        (64, arrive.to_string(), "is left in the middle of a phase: phase 0, 32 of 64 arrivals missing"),
+        // Twice without knowing that the first phase is complete.
+        (32, format!("{arrive} {arrive}"), too_many),
+        (32, format!("{arrive} {wait} {arrive}"), ""),
+        (32, format!("{arrive} {}", wait.replace("], 0", "], 16")), "a parity that is neither 0 nor 1"),
+        // Bytes: as many as expected, one fewer, one more.
+        (32, format!("{} {wait}", transactions(64, 64)), ""),
+        (32, format!("{} {wait}", transactions(64, 63)), "no warp can make progress"),
+        (
+            32,
+            transactions(64, 63),
+            "is left in the middle of a phase: phase 0, 0 of 32 arrivals missing, 1 b",
+        ),
+        (32, transactions(64, 65), "-1 bytes outstanding"),
+    ] {
+        let init =
+            format!("setp.eq.u32 %p1, t, 0; @%p1 mbarrier.init.shared::cta.b64 [s], {count}; bar.sync 0;");
+        for seed in 0..3 {
+            let options = Options { seed, ..Options::default() };
+            let reports = launch(&format!("{init} {then}"), 1, 32, options).unwrap().reports;
+            let message = reports.first().map_or("", |report| &report.message);
+            let right = message.contains(wrong) && reports.is_empty() == wrong.is_empty();
+            assert!(right, "count {count}, {then}: `{message}`, expected `{wrong}`");
+        }
+    }
+}
+
+/// One thread expects and completes bytes, then all arrive.
+fn transactions(expected: u32, completed: u32) -> String {
+    format!(
+        "@%p1 mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [s], {expected}; @%p1 \
+         mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [s], {completed}; \
+         mbarrier.arrive.shared::cta.b64 _, [s];"
+    )
+}
+
+/// The ring that is handed over, with a count that is one too small or too large.
+#[test]
+fn the_counts_of_a_ring_are_exact() {
+    for (at, which) in [(1024, "full"), (1032, "empty")] {
+        for (count, kinds) in [(31, [Kind::Mbarrier; 2]), (33, [Kind::Deadlock, Kind::Mbarrier])] {
+            let changed = |at: u32| (format!("[%r4+{at}], 32;"), format!("[%r4+{at}], {count};"));
+            let text = [changed(at), changed(at + 16)]
+                .iter()
+                .fold(KERNEL.to_string(), |text, (old, new)| text.replacen(old, new, 1));
+            for seed in 0..4 {
+                for completion in [Completion::Late, Completion::Eager, Completion::Random] {
+                    let options = Options { seed, completion, ..Options::default() };
+                    let mut gpu = Gpu::new(Profile::by_name("l4").unwrap(), options);
+                    let script = Script::parse(KERNEL).unwrap();
+                    let runs = script.run(&mut gpu, &Module::parse(&text).unwrap()).unwrap();
+                    let found = &runs[0].outcome.reports;
+                    assert!(
+                        found.iter().any(|report| kinds.contains(&report.kind)),
+                        "{which}, {count}, {found:?}"
+                    );
+                }
+            }
+        }
     }
 }

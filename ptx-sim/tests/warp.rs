@@ -5,14 +5,12 @@ use ptx_sim::{Gpu, Launch, MmaArch, MmaMode, Module, Options, Profile};
 /// Runs `body` in one warp; `in` has `input`, lane l's registers `d0..d3` come back as `[lane][4]`.
 fn warp(body: &str, input: &[u32], mma: MmaMode) -> Vec<[u32; 4]> {
     let text = format!(
-        ".version 8.3\n.target sm_90\n.address_size 64\n\
-        .visible .entry k(.param .u64 in, .param .u64 out) {{\n\
-        .shared .align 128 .b8 tile[2048];\n\
-        .reg .b64 I, O, w; .reg .b32 t, d0, d1, d2, d3, s, x; .reg .b32 %a<8>; .reg .b32 %b<8>; .reg .pred p;\n\
-        ld.param.u64 I, [in]; ld.param.u64 O, [out]; mov.u32 t, %tid.x; mov.u32 s, tile;\n\
-        mov.u32 d0, 0; mov.u32 d1, 0; mov.u32 d2, 0; mov.u32 d3, 0;\n\
-        {body}\n\
-        mul.wide.u32 w, t, 16; add.u64 O, O, w; st.global.v4.u32 [O], {{d0, d1, d2, d3}}; ret; }}"
+        ".version 8.3\n.target sm_90\n.address_size 64\n.visible .entry k(.param .u64 in, .param .u64 out) \
+         {{\n.shared .align 128 .b8 tile[2048];\n.reg .b64 I, O, w; .reg .b32 t, d0, d1, d2, d3, s, x; .reg \
+         .b32 %a<8>; .reg .b32 %b<8>; .reg .pred p;\nld.param.u64 I, [in]; ld.param.u64 O, [out]; mov.u32 \
+         t, %tid.x; mov.u32 s, tile;\nmov.u32 d0, 0; mov.u32 d1, 0; mov.u32 d2, 0; mov.u32 d3, \
+         0;\n{body}\nmul.wide.u32 w, t, 16; add.u64 O, O, w; st.global.v4.u32 [O], {{d0, d1, d2, d3}}; ret; \
+         }}"
     );
     let module = Module::parse(&text).unwrap_or_else(|error| panic!("{body}: {error}"));
     let mut gpu = Gpu::new(Profile::by_name("h200").unwrap(), Options { mma, ..Options::default() });
@@ -20,13 +18,20 @@ fn warp(body: &str, input: &[u32], mma: MmaMode) -> Vec<[u32; 4]> {
     let to = gpu.alloc("out", 512, 256).unwrap();
     gpu.write(from, &input.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<_>>()).unwrap();
     let params = [from, to].map(u64::to_le_bytes).concat();
-    let launch =
-        Launch { grid: [1; 3], block: [32, 1, 1], dynamic_smem: 0, smem_opt_in: 0, registers: None, params: &params };
+    let launch = Launch {
+        grid: [1; 3],
+        block: [32, 1, 1],
+        dynamic_smem: 0,
+        smem_opt_in: 0,
+        registers: None,
+        params: &params,
+    };
     let outcome = gpu.launch(&module, "k", &launch).unwrap_or_else(|error| panic!("{body}: {error}"));
     assert!(outcome.reports.is_empty(), "{body}: {}", outcome.reports[0]);
     let mut bytes = [0; 512];
     gpu.read(to, &mut bytes).unwrap();
-    let words: Vec<u32> = bytes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+    let words: Vec<u32> =
+        bytes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
     words.chunks_exact(4).map(|w| [w[0], w[1], w[2], w[3]]).collect()
 }
 
@@ -41,7 +46,9 @@ fn shuffles() {
     lanes("shfl.sync.bfly.b32 d0, t, 5, 31, -1;", |lane| lane ^ 5);
     lanes("shfl.sync.idx.b32 d0, t, 7, 31, -1;", |_| 7);
     lanes("shfl.sync.up.b32 d0|p, t, 3, 0, -1;", |lane| if lane < 3 { lane } else { lane - 3 });
-    lanes("shfl.sync.up.b32 d1|p, t, 3, 0, -1; selp.b32 d0, 1, 0, p; mov.u32 d1, 0;", |lane| u32::from(lane >= 3));
+    lanes("shfl.sync.up.b32 d1|p, t, 3, 0, -1; selp.b32 d0, 1, 0, p; mov.u32 d1, 0;", |lane| {
+        u32::from(lane >= 3)
+    });
     lanes("shfl.sync.down.b32 d0, t, 3, 31, -1;", |lane| if lane > 28 { lane } else { lane + 3 });
     // Segments of eight lanes: the mask in bits 8 to 12 keeps the upper lane bits.
     lanes("shfl.sync.idx.b32 d0, t, 2, 0x181f, -1;", |lane| lane & 24 | 2);
@@ -57,7 +64,10 @@ fn votes() {
     lanes("activemask.b32 d0;", |_| u32::MAX);
     lanes("redux.sync.add.u32 d0, t, -1;", |_| 496);
     lanes("redux.sync.max.s32 d0, t, -1;", |_| 31);
-    lanes("shr.u32 x, t, 4; match.any.sync.b32 d0, x, -1;", |lane| if lane < 16 { 0xffff } else { 0xffff_0000 });
+    lanes(
+        "shr.u32 x, t, 4; match.any.sync.b32 d0, x, -1;",
+        |lane| if lane < 16 { 0xffff } else { 0xffff_0000 },
+    );
     lanes("elect.sync _|p, -1; selp.b32 d0, 1, 0, p;", |lane| u32::from(lane == 0));
     lanes("mov.u32 d0, %lanemask_lt;", |lane| (1 << lane) - 1);
 }
@@ -65,12 +75,14 @@ fn votes() {
 #[test]
 fn divergence_meets_again() {
     lanes(
-        "setp.lt.u32 p, t, 10; @p bra A; add.u32 d0, t, 100; bra B; A: add.u32 d0, t, 200; B: activemask.b32 x; popc.b32 x, x; add.u32 d0, d0, x;",
+        "setp.lt.u32 p, t, 10; @p bra A; add.u32 d0, t, 100; bra B; A: add.u32 d0, t, 200; B: \
+         activemask.b32 x; popc.b32 x, x; add.u32 d0, d0, x;",
         |lane| if lane < 10 { lane + 232 } else { lane + 132 },
     );
     // A loop whose trip count differs by lane: all lanes are together behind it.
     lanes(
-        "mov.u32 x, 0; L: add.u32 x, x, 1; setp.le.u32 p, x, t; @p bra L; activemask.b32 d0; popc.b32 d0, d0; add.u32 d0, d0, x;",
+        "mov.u32 x, 0; L: add.u32 x, x, 1; setp.le.u32 p, x, t; @p bra L; activemask.b32 d0; popc.b32 d0, \
+         d0; add.u32 d0, d0, x;",
         |lane| 33 + lane,
     );
     // Early exit of some lanes in the middle of a branch.
@@ -86,8 +98,10 @@ fn element(i: u32) -> u32 {
 fn fill_tile() -> String {
     let mut text = "mul.lo.u32 x, t, 64; add.u32 x, x, s;".to_string();
     for word in 0..16 {
-        let index =
-            format!("mul.lo.u32 d1, t, 32; add.u32 d1, d1, {}; mul.lo.u32 d2, d1, 7; and.b32 d2, d2, 65535;", 2 * word);
+        let index = format!(
+            "mul.lo.u32 d1, t, 32; add.u32 d1, d1, {}; mul.lo.u32 d2, d1, 7; and.b32 d2, d2, 65535;",
+            2 * word
+        );
         let high = "add.u32 d1, d1, 1; mul.lo.u32 d1, d1, 7; shl.b32 d1, d1, 16; or.b32 d2, d2, d1;";
         text += &format!("{index} {high} st.shared.u32 [x+{}], d2;", 4 * word);
     }
@@ -100,7 +114,8 @@ fn matrix_loads() {
     // Row r of matrix m is at 16 * (8 m + r): 8 elements each.
     let load = |name: &str| {
         format!(
-            "{fill} mul.lo.u32 x, t, 16; add.u32 x, x, s; ldmatrix.sync.aligned.m8n8.x4{name}.shared.b16 {{d0, d1, d2, d3}}, [x];"
+            "{fill} mul.lo.u32 x, t, 16; add.u32 x, x, s; ldmatrix.sync.aligned.m8n8.x4{name}.shared.b16 \
+             {{d0, d1, d2, d3}}, [x];"
         )
     };
     for (lane, found) in warp(&load(""), &[], MmaMode::Fast).iter().enumerate() {
@@ -116,7 +131,8 @@ fn matrix_loads() {
         }
     }
     let moved = format!(
-        "{fill} mul.lo.u32 x, t, 16; add.u32 x, x, s; ldmatrix.sync.aligned.m8n8.x1.shared.b16 {{d1}}, [x]; movmatrix.sync.aligned.m8n8.trans.b16 d0, d1; mov.u32 d2, 0; mov.u32 d1, 0;"
+        "{fill} mul.lo.u32 x, t, 16; add.u32 x, x, s; ldmatrix.sync.aligned.m8n8.x1.shared.b16 {{d1}}, [x]; \
+         movmatrix.sync.aligned.m8n8.trans.b16 d0, d1; mov.u32 d2, 0; mov.u32 d1, 0;"
     );
     let transposed = warp(&load(".trans"), &[], MmaMode::Fast);
     for (lane, found) in warp(&moved, &[], MmaMode::Fast).iter().enumerate() {
@@ -134,7 +150,8 @@ fn matrix_stores_undo_loads() {
         ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {{d0, d1, d2, d3}}, [x+1024];"
     );
     let plain = format!(
-        "{fill} mul.lo.u32 x, t, 16; add.u32 x, x, s; ldmatrix.sync.aligned.m8n8.x4.shared.b16 {{d0, d1, d2, d3}}, [x];"
+        "{fill} mul.lo.u32 x, t, 16; add.u32 x, x, s; ldmatrix.sync.aligned.m8n8.x4.shared.b16 {{d0, d1, \
+         d2, d3}}, [x];"
     );
     assert_eq!(warp(&round, &[], MmaMode::Fast), warp(&plain, &[], MmaMode::Fast));
 }
@@ -146,7 +163,8 @@ fn product(input: &[u32], ty: &str, mode: MmaMode) -> Vec<[f32; 4]> {
         body += &format!("ld.global.u32 {name}, [I+{}];", 4 * i);
     }
     body += &format!(
-        "mma.sync.aligned.m16n8k16.row.col.f32.{ty}.{ty}.f32 {{d0, d1, d2, d3}}, {{%a0, %a1, %a2, %a3}}, {{%b0, %b1}}, {{d0, d1, d2, d3}};"
+        "mma.sync.aligned.m16n8k16.row.col.f32.{ty}.{ty}.f32 {{d0, d1, d2, d3}}, {{%a0, %a1, %a2, %a3}}, \
+         {{%b0, %b1}}, {{d0, d1, d2, d3}};"
     );
     warp(&body, input, mode).iter().map(|words| words.map(f32::from_bits)).collect()
 }
@@ -158,9 +176,10 @@ fn matrix_products_of_integers_are_exact() {
     let a = |row: usize, k: usize| value(row * 16 + k);
     let b = |k: usize, column: usize| value(1000 + k * 8 + column);
     let c = |row: usize, column: usize| value(5000 + row * 8 + column);
-    for (ty, bits) in
-        [("f16", (|x| u32::from(half::f16::from_f32(x).to_bits())) as fn(f32) -> u32), ("bf16", |x| x.to_bits() >> 16)]
-    {
+    for (ty, bits) in [
+        ("f16", (|x| u32::from(half::f16::from_f32(x).to_bits())) as fn(f32) -> u32),
+        ("bf16", |x| x.to_bits() >> 16),
+    ] {
         let pair = |low: f32, high: f32| bits(low) | bits(high) << 16;
         let mut input = Vec::new();
         for lane in 0..32 {
@@ -171,15 +190,21 @@ fn matrix_products_of_integers_are_exact() {
             for k in [two, two + 8] {
                 input.push(pair(b(k, group), b(k + 1, group)));
             }
-            input
-                .extend([c(group, two), c(group, two + 1), c(group + 8, two), c(group + 8, two + 1)].map(f32::to_bits));
+            input.extend(
+                [c(group, two), c(group, two + 1), c(group + 8, two), c(group + 8, two + 1)]
+                    .map(f32::to_bits),
+            );
         }
-        for mode in [MmaMode::Fast, MmaMode::F64, MmaMode::Exact(MmaArch::Ampere), MmaMode::Exact(MmaArch::Hopper)] {
+        for mode in
+            [MmaMode::Fast, MmaMode::F64, MmaMode::Exact(MmaArch::Ampere), MmaMode::Exact(MmaArch::Hopper)]
+        {
             let found = product(&input, ty, mode);
             for (lane, d) in found.iter().enumerate() {
                 let (group, two) = (lane / 4, lane % 4 * 2);
                 for (i, (row, column)) in
-                    [(group, two), (group, two + 1), (group + 8, two), (group + 8, two + 1)].into_iter().enumerate()
+                    [(group, two), (group, two + 1), (group + 8, two), (group + 8, two + 1)]
+                        .into_iter()
+                        .enumerate()
                 {
                     let expected = c(row, column) + (0..16).map(|k| a(row, k) * b(k, column)).sum::<f32>();
                     assert_eq!(d[i], expected, "{ty} {mode:?} row {row} column {column}");
@@ -210,7 +235,10 @@ fn exact_products_round_toward_zero_after_alignment() {
         // 1 - 2^-26: cut off before the addition with 24 and with 25 fraction bits.
         assert_eq!(single(one, one, -(2f32.powi(-26)), MmaMode::Exact(arch)), 1.0);
     }
-    assert_eq!(single(one, one, f32::from_bits(tiny.to_bits() | 0x40_0000), MmaMode::Fast), 1.0 + 2f32.powi(-23));
+    assert_eq!(
+        single(one, one, f32::from_bits(tiny.to_bits() | 0x40_0000), MmaMode::Fast),
+        1.0 + 2f32.powi(-23)
+    );
     // Two terms of -2^-25 beside 1: Hopper keeps them and gives 1 - 2^-24, Ampere cuts both off.
     let mut input = vec![0; 320];
     (input[0], input[4], input[6]) = (one | 0x8200 << 16, one | 0x1400 << 16, (-(2f32.powi(-25))).to_bits());

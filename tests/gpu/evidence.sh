@@ -1,14 +1,23 @@
 #!/bin/sh
 # Makes a GPU machine's part of docs/evidence, in the packed folder: ./evidence.sh OUTPUT COMMIT [STEP ..]
-# Without steps, all. Every step runs, and the exit code is the number of commands that failed. Several runs may fill one OUTPUT.
+# Without steps, all. Every step runs, and the exit code is the number of commands that failed. Several runs may
+# fill one OUTPUT.
 #
-#   FUZZ_SECONDS=40 COMPARE_SECONDS=200    less than 300 and 600: for a machine that is lent for minutes
-#   SOAK="NAME .."                         these configurations, each in a file of its own, instead of every kernel in soak.json
+# For a machine that is lent for minutes:
+#   STEP_SECONDS=540       a command is ended after so long
+#   FUZZ_SECONDS=300 COMPARE_SECONDS=400 BENCH_SECONDS=240
+#                          these begin nothing after so long, and keep what they have
+#   SOAK_LAUNCHES=1000     launches of a round of soak
+#   SOAK="NAME .."         these configurations, each in a file of its own, instead of every kernel in soak.json
+#   BASE=FOLDER            another commit's packed folder: what the step `base` measures against
 set -u
-all="gpu embed verify sanitize agree soak fuzz first-call compare lineage growing sustained bench profile sweep"
-[ $# -ge 2 ] || { echo "usage: $0 OUTPUT COMMIT [STEP ..]; steps: $all" >&2; exit 2; }
+all="gpu embed shim verify sanitize agree soak fuzz first-call compare base lineage growing sustained bench profile
+    sweep"
+[ $# -ge 2 ] || { echo "usage: $0 OUTPUT COMMIT [STEP ..]; steps:" $all >&2; exit 2; }
 out=$(mkdir -p "$1" && cd "$1" && pwd) || exit 2
 commit=$2
+base=
+[ -z "${BASE:-}" ] || base=$(cd "$BASE" && pwd) || exit 2
 shift 2
 # The Python programs start ./ferroflash.
 cd "$(dirname "$0")" || exit 2
@@ -16,9 +25,11 @@ failed=0
 
 # Runs a command, and notes it as somebody would type it.
 run() {
-    shown=$(echo "$*" | sed "s|$out/||g; s|^env ||")
+    shown=$(echo "$*" | sed "s|$out/||g; s|${base:-$out}|BASE|g; s|^env ||")
     echo "== $shown" >&2
-    "$@" || { failed=$((failed + 1)) shown="$shown (FAILED)"; echo "$shown" >&2; }
+    began=$(date +%s)
+    timeout "${STEP_SECONDS:-540}" "$@" || { failed=$((failed + 1)) shown="$shown (FAILED)"; }
+    echo "== $(($(date +%s) - began)) s: $shown" >&2
     echo "$shown" >> "$out/commands.txt"
 }
 # The same, where what the command prints is the file.
@@ -28,33 +39,63 @@ into() {
     run "$@" > "$file"
     [ -s "$file" ] || rm "$file"
 }
+# Lines as the elements of a JSON array.
+quoted() {
+    tr -d '\000-\010\013-\037' | sed 's/\\/\\\\/g; s/"/\\"/g; s/	/ /g; s/.*/  "&"/' | sed '$!s/$/,/'
+}
+# Runs a program that passes or fails, and keeps what it said in program-NAME.json.
+program() {
+    name=$1 before=$failed
+    shift
+    run "$@" > "$out/said.txt"
+    passed=$([ "$failed" = "$before" ] && echo true || echo false)
+    printf '{"program": "%s", "passed": %s, "said": [\n%s\n]}\n' "$name" "$passed" "$(quoted < "$out/said.txt")" \
+        > "$out/program-$name.json"
+    cat "$out/said.txt" >&2
+    rm "$out/said.txt"
+}
 step() {
     case $1 in
-        gpu) run env FERROFLASH_REQUIRE_GPU=1 ./gpu ;;
-        embed) run ./embed; run ./cudarc ;;
+        gpu) program gpu env FERROFLASH_REQUIRE_GPU=1 ./gpu ;;
+        embed) program embed ./embed; program cudarc ./cudarc ;;
         verify) into verify.json ./ferroflash verify --all-configs --json --device gpu ;;
         sanitize | agree) into "$1.json" ./ferroflash "$1" --json --device gpu ;;
         soak)
-            [ -n "${SOAK:-}" ] || into soak.json ./ferroflash soak --json --device gpu
+            launches="--launches ${SOAK_LAUNCHES:-1000} --json --device gpu"
+            [ -n "${SOAK:-}" ] || into soak.json ./ferroflash soak $launches
             for name in ${SOAK:-}; do
-                into "soak-$(echo "$name" | tr / -).json" ./ferroflash soak --config "$name" --json --device gpu
+                into "soak-$(echo "$name" | tr / -).json" ./ferroflash soak --config "$name" $launches
             done
             ;;
         fuzz) into fuzz.json ./ferroflash fuzz --seconds "${FUZZ_SECONDS:-300}" --json --device gpu ;;
         first-call) into first-call.json env CUDA_CACHE_DISABLE=1 ./ferroflash bench --first-call --json ;;
         compare)
             run python3 compare.py --only headline prefill extra --dtypes f16 bf16 --peers fa2 cudnn \
-                --seconds "${COMPARE_SECONDS:-600}" --out "$out/compare.json" --svg "$out/compare.svg"
+                --seconds "${COMPARE_SECONDS:-400}" --out "$out/compare.json" --svg "$out/compare.svg"
             ;;
-        growing) run python3 compare.py --only prefill --growing --peers fa2 --no-overhead --out "$out/growing.json" ;;
+        base)
+            if [ -z "$base" ]; then
+                echo "base: left out; BASE names no packed folder of another commit" >&2
+                return
+            fi
+            run python3 compare.py --base "$base" --only headline prefill extra --peers --rounds 5 --no-overhead \
+                --seconds "${COMPARE_SECONDS:-400}" --out "$out/base.json"
+            run python3 compare.py --base "$base" --entries --peers --rounds 3 --no-overhead \
+                --seconds "${COMPARE_SECONDS:-400}" --out "$out/base-entries.json"
+            ;;
+        growing)
+            run python3 compare.py --only prefill --growing --peers fa2 --no-overhead --out "$out/growing.json"
+            ;;
         sustained)
-            run python3 compare.py --only prefill --sustained --peers fa2 --rounds 1 --no-overhead --out "$out/sustained.json"
+            run python3 compare.py --only prefill --sustained --peers fa2 --rounds 1 --no-overhead \
+                --out "$out/sustained.json"
             ;;
-        lineage | profile) run python3 "$1.py" "$out/$1.json" ;;
-        bench) into bench.json ./ferroflash bench --json ;;
+        lineage | shim) run python3 "$1.py" "$out/$1.json" ;;
+        profile) run python3 nsight.py "$out/profile.json" ;;
+        bench) into bench.json ./ferroflash bench --seconds "${BENCH_SECONDS:-240}" --json ;;
         sweep) into sweep.json ./ferroflash sweep --output "$out/tuning.json" --json --device gpu ;;
         *)
-            echo "no step \`$1\`; steps: $all" >&2
+            echo "no step \`$1\`; steps:" $all >&2
             failed=$((failed + 1))
             ;;
     esac
@@ -64,10 +105,9 @@ for name in ${*:-$all}; do
     step "$name"
 done
 device=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader -i 0 | sed 's/, /, driver /')
-commands=$(awk '!seen[$0]++' "$out/commands.txt" | sed 's/\\/\\\\/g; s/"/\\"/g; s/.*/  "&"/' | sed '$!s/$/,/')
 cat > "$out/run.json" << END
 {"device": "$device", "commit": "$commit", "date": "$(date -u +%Y-%m-%d)", "commands": [
-$commands
+$(awk '!seen[$0]++' "$out/commands.txt" | quoted)
 ]}
 END
 echo "$failed failed; $out/run.json says what ran" >&2

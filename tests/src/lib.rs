@@ -1,9 +1,9 @@
 //! What FerroFlash's tests share: [`check`], one case on one entry by any driver.
 //!
-//! Reference, tolerance rule and cases are `ferroflash::reference`, which the command line uses, too.
-use ferroflash::reference::{Case, Loaded, Reference};
+//! Reference, tolerance rule and cases are the crate `reference`, which the program uses, too.
 use ferroflash::{Attention, Capabilities, Driver, EntryInfo, SimDriver};
 use ptx_sim::Options;
+use reference::{Case, Loaded, Reference};
 
 pub mod mutation;
 
@@ -13,8 +13,8 @@ pub mod mutation;
 /// Where no card does.
 pub fn simulator_with(entry: &EntryInfo, options: Options) -> Attention<SimDriver> {
     let cards = ["l4", "a100", "h200"].map(|name| (name, Capabilities::profile(name).expect("a known card")));
-    let card = cards.iter().find(|(_, card)| card.smem_per_block >= entry.smem_bytes);
-    let (name, _) = card.unwrap_or_else(|| panic!("no card holds {}", entry.symbol));
+    let card = cards.iter().find(|(_, card)| card.smem_per_block >= entry.contract.smem_bytes);
+    let (name, _) = card.unwrap_or_else(|| panic!("no card holds {}", entry.contract.symbol));
     Attention::new(SimDriver::with_options(name, options).expect("a known card"))
 }
 
@@ -26,9 +26,10 @@ pub fn simulator_with(entry: &EntryInfo, options: Options) -> Attention<SimDrive
 pub fn check<D: Driver>(attention: &Attention<D>, entry: &EntryInfo, case: &Case) {
     let memory = case.memory();
     let reference = Reference::new(&memory.inputs().expect("cases are valid"));
-    let outcome = Loaded::new(attention, &memory, Some(entry.symbol)).and_then(|loaded| loaded.run());
-    let outcome = outcome.unwrap_or_else(|error| panic!("{}: {case}: {error}", entry.symbol));
+    let outcome =
+        Loaded::new(attention, &memory, Some(entry.contract.symbol)).and_then(|loaded| loaded.run());
+    let outcome = outcome.unwrap_or_else(|error| panic!("{}: {case}: {error}", entry.contract.symbol));
     let verdict = outcome.judge(&reference, case.problem.dtype).expect("the output has the problem's shape");
     let failures: Vec<_> = verdict.failures().collect();
-    assert!(failures.is_empty(), "{}: {case}: {}", entry.symbol, failures.join("; "));
+    assert!(failures.is_empty(), "{}: {case}: {}", entry.contract.symbol, failures.join("; "));
 }

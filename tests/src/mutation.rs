@@ -1,28 +1,32 @@
-//! The mutation score: every barrier, wait, commit and predicate of a kernel's PTX, broken one at a time, must be noticed.
+//! The mutation score: barriers, waits, predicates, operands, constants and the order of instructions in a
+//! kernel's PTX, broken one at a time, must be noticed.
 //!
-//! A mutant is *caught* where a checker of the simulator reports it or the result is wrong by the tolerance rule, on the problems that hit the
-//! entry's edges. One that survives must have its reason in `mutation/harmless.rs`.
+//! A mutant is *caught* where a checker of the simulator reports it or the result is wrong by the tolerance
+//! rule, on the problems that hit the entry's edges. One that survives must have its reason in
+//! `mutation/harmless.rs`.
 use ferroflash::{ENTRIES, EntryInfo, Grid, MaskKind, ptx};
 use ptx_sim::mutate::{Mutant, Operator, mutants};
 use rayon::prelude::*;
 use serde::Serialize;
-use spec::{COMBINES, KernelInfo};
+use spec::{COMBINES, Contract};
 use std::collections::BTreeMap;
 
 mod cases;
 mod flow;
 mod harmless;
 mod report;
+mod sample;
 mod trial;
 
 pub use report::{Evidence, write};
+pub use sample::Sample;
 use trial::{Kernel, SCHEDULES, Trial};
 
 /// A kernel to break.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject {
     /// It.
-    pub kernel: KernelInfo,
+    pub kernel: Contract,
     /// The entry with which it is launched: itself, or one whose slices it merges.
     pub entry: &'static EntryInfo,
 }
@@ -30,20 +34,20 @@ pub struct Subject {
 impl Subject {
     /// Every compiled kernel, in the table's order.
     pub fn all() -> impl Iterator<Item = Self> {
-        let entries = ENTRIES.iter().map(|entry| Subject { kernel: entry.into(), entry });
+        let entries = ENTRIES.iter().map(|entry| Subject { kernel: entry.contract, entry });
         // Under a causal mask some slices are empty.
         let splits = |entry: &&EntryInfo| entry.grid == Grid::Split && entry.mask == MaskKind::Causal;
         let combines = COMBINES.iter().flat_map(move |combine| {
             let of = |entry: &&EntryInfo| (entry.dtype, entry.head_dim) == (combine.dtype, combine.head_dim);
             let entries = ENTRIES.iter().filter(splits).filter(of).take(1);
-            entries.map(|entry| Subject { kernel: combine.kernel, entry })
+            entries.map(|entry| Subject { kernel: combine.contract, entry })
         });
         entries.chain(combines)
     }
 
     /// Whether it merges what another kernel has left.
     pub fn merges(&self) -> bool {
-        self.kernel.symbol != self.entry.symbol
+        self.kernel.symbol != self.entry.contract.symbol
     }
 }
 
@@ -64,7 +68,7 @@ pub enum Fate {
 /// A survivor and why that does no harm.
 #[derive(Clone, Debug, Serialize)]
 pub struct Survivor {
-    /// Whether any thread went another way than in the unbroken kernel, in any launch. Else it is *idle*.
+    /// Whether it did anything else than the unbroken kernel, in any launch. Else it is *idle*.
     pub differs: bool,
     /// What was changed.
     pub operator: Operator,
@@ -85,8 +89,10 @@ pub struct Score {
     pub entry: &'static str,
     /// Launches that each mutant had to pass.
     pub launches: usize,
-    /// All mutants.
+    /// All mutants that were run.
     pub mutants: usize,
+    /// How many there are, run or not.
+    pub population: usize,
     /// Reported by a checker, by kind.
     pub checkers: BTreeMap<&'static str, usize>,
     /// Refused at loading or launching.
@@ -99,55 +105,98 @@ pub struct Score {
     pub survivors: Vec<Survivor>,
 }
 
-/// Breaks `subject` in every way, calling `done` after each mutant.
+/// Breaks `subject` in every way that `sample` takes, calling `done` after each mutant.
 ///
 /// # Panics
 /// Where the kernel itself, unbroken, is not clean.
-pub fn score(subject: &Subject, started: impl FnOnce(usize), done: impl Fn() + Sync) -> Score {
+pub fn score(
+    subject: &Subject,
+    sample: Sample,
+    started: impl FnOnce(usize),
+    done: impl Fn() + Sync,
+) -> Score {
     let symbol = subject.kernel.symbol;
     let text = ptx::source(symbol).expect("this build carries every kernel");
     let mut all = mutants(&text, symbol).expect("the simulator reads what the compiler writes");
     flow::name_comparisons(&mut all, &text);
+    let population = all.len();
+    let all = sample.of(subject.kernel.symbol, all);
     started(all.len());
-    let trials = trial::trials(subject, &text);
+    let mut trials = trial::trials(subject, &text);
+    sharpen(subject, &all, &text, &mut trials);
     let end = |mutant: &Mutant| {
-        let fate = fate(subject, mutant, &text, &trials);
+        let (fate, _) = fate(subject, mutant, &text, &trials);
+        let differs = fate != Fate::Survived || differs(subject, mutant, &text, &trials);
         done();
-        fate
+        (fate, differs)
     };
-    let fates: Vec<Fate> = all.par_iter().map(end).collect();
-    tally(subject, &text, &trials, all.iter().zip(fates))
+    let ends: Vec<_> = all.par_iter().map(end).collect();
+    let score = tally(subject, &text, &trials, all.iter().zip(ends));
+    Score { population, ..score }
 }
 
-/// Runs `mutant` until something is noticed, in every trial in which it differs from the unbroken kernel.
-fn fate(subject: &Subject, mutant: &Mutant, text: &str, trials: &[Trial]) -> Fate {
+/// So many mutants say which trials catch the most.
+const SCOUTS: usize = 48;
+
+/// Puts trials first that catch the most mutants.
+fn sharpen(subject: &Subject, all: &[Mutant], text: &str, trials: &mut [Trial]) {
+    let scouts = all.par_iter().step_by(all.len().div_ceil(SCOUTS).max(1));
+    let caught: Vec<usize> = scouts.filter_map(|mutant| fate(subject, mutant, text, trials).1).collect();
+    for (index, trial) in trials.iter_mut().enumerate() {
+        trial.catches = caught.iter().filter(|&&by| by == index).count();
+    }
+    trials.sort_by_key(|trial| std::cmp::Reverse(trial.catches));
+}
+
+/// Runs `mutant` until something is noticed, in every trial in which it may differ from the unbroken kernel;
+/// and the trial in which that was.
+fn fate(subject: &Subject, mutant: &Mutant, text: &str, trials: &[Trial]) -> (Fate, Option<usize>) {
     let kernel = match Kernel::load(subject, &mutant.apply(text)) {
         Ok(kernel) => kernel,
-        Err(error) => return Fate::Refused(error.to_string()),
+        Err(error) => return (Fate::Refused(error.to_string()), None),
     };
     let schedules = if mutant.orders() { &SCHEDULES[..] } else { &SCHEDULES[..1] };
-    for (index, schedule) in schedules.iter().enumerate() {
-        let due = |trial: &&Trial| mutant.differs(&trial.coverage) && !(trial.sweep && index > 0);
-        if let Some(fate) = trials.iter().filter(due).find_map(|trial| kernel.run(trial, *schedule)) {
-            return fate;
+    for (round, schedule) in schedules.iter().enumerate() {
+        let due = |trial: &Trial| mutant.differs(&trial.coverage) && !(trial.sweep && round > 0);
+        let noticed = trials
+            .iter()
+            .enumerate()
+            .filter(|(_, trial)| due(trial))
+            .find_map(|(index, trial)| kernel.run(trial, *schedule).map(|fate| (fate, Some(index))));
+        if let Some(found) = noticed {
+            return found;
         }
     }
-    Fate::Survived
+    (Fate::Survived, None)
 }
 
-fn tally<'a>(subject: &Subject, text: &str, trials: &[Trial], ends: impl Iterator<Item = (&'a Mutant, Fate)>) -> Score {
+/// Whether a mutant that nobody noticed did anything else than the unbroken kernel in any trial: it did not
+/// where each warp made the same accesses with the same values between the same synchronisations.
+fn differs(subject: &Subject, mutant: &Mutant, text: &str, trials: &[Trial]) -> bool {
+    let Ok(kernel) = Kernel::load(subject, &mutant.apply(text)) else { return true };
+    let mut due = trials.iter().filter(|trial| mutant.differs(&trial.coverage));
+    due.any(|trial| kernel.effects(trial) != Some(trial.coverage.effects()))
+}
+
+fn tally<'a>(
+    subject: &Subject,
+    text: &str,
+    trials: &[Trial],
+    ends: impl Iterator<Item = (&'a Mutant, (Fate, bool))>,
+) -> Score {
     let (checkers, operators, survivors) = (BTreeMap::new(), BTreeMap::new(), vec![]);
     let mut score = Score {
         entry: subject.kernel.symbol,
         launches: trials.len(),
         mutants: 0,
+        population: 0,
         checkers,
         refused: 0,
         results: 0,
         operators,
         survivors,
     };
-    for (mutant, fate) in ends {
+    for (mutant, (fate, differs)) in ends {
         score.mutants += 1;
         let [all, survived, idle] = score.operators.entry(mutant.operator).or_default();
         *all += 1;
@@ -157,7 +206,6 @@ fn tally<'a>(subject: &Subject, text: &str, trials: &[Trial], ends: impl Iterato
             Fate::Result => score.results += 1,
             Fate::Survived => {
                 *survived += 1;
-                let differs = trials.iter().any(|trial| mutant.differs(&trial.coverage));
                 *idle += usize::from(!differs);
                 score.survivors.push(Survivor {
                     differs,
@@ -177,6 +225,11 @@ impl Score {
     /// Mutants that were caught.
     pub fn caught(&self) -> usize {
         self.mutants - self.survivors.len()
+    }
+
+    /// Survivors that did nothing else than the kernel in any launch.
+    pub fn idle(&self) -> usize {
+        self.survivors.iter().filter(|survivor| !survivor.differs).count()
     }
 
     /// Survivors without a reason.

@@ -1,9 +1,10 @@
-//! Table, planner and cases agree: every entry can be reached, and every case reaches the entry that it is for.
-use ferroflash::reference::{Case, Layout, edges, grid, soak};
+//! Table, planner and cases agree: every entry can be reached, and every case reaches the entry that it is
+//! for.
 use ferroflash::{
-    Alignment, Capabilities, DType, ENTRIES, EntryInfo, Forward, Grid, Mask, MaskKind, Problem, Workspace, plan,
-    supports,
+    Alignment, Capabilities, DType, ENTRIES, EntryInfo, Forward, Grid, Mask, MaskKind, Problem, Workspace,
+    entry, plan, supports,
 };
+use reference::{Case, Layout, Values, edges, grid, soak};
 use std::collections::BTreeSet;
 
 fn profiles() -> impl Iterator<Item = &'static Capabilities> {
@@ -27,12 +28,18 @@ fn problems() -> impl Iterator<Item = Problem> {
 fn every_problem_has_an_entry_that_fits_on_every_card() {
     for capabilities in profiles() {
         for problem in problems() {
-            let entry = supports(&problem, capabilities).unwrap_or_else(|e| panic!("{problem}: {e}"));
+            let kernel = supports(&problem, capabilities).unwrap_or_else(|e| panic!("{problem}: {e}"));
+            let entry = entry(kernel.symbol).expect("in the table");
             assert_eq!(entry.dtype, problem.dtype, "{problem}");
-            assert!(entry.head_dim as usize >= problem.head_dim, "{problem}: {}", entry.symbol);
-            assert!(entry.smem_bytes <= capabilities.smem_per_block, "{problem}: {}", entry.symbol);
-            let smaller = ENTRIES.iter().any(|e| (problem.head_dim as u32..entry.head_dim).contains(&e.head_dim));
-            assert!(!smaller, "{problem}: {} pads more than it must", entry.symbol);
+            assert!(entry.head_dim as usize >= problem.head_dim, "{problem}: {}", entry.contract.symbol);
+            assert!(
+                entry.contract.smem_bytes <= capabilities.smem_per_block,
+                "{problem}: {}",
+                entry.contract.symbol
+            );
+            let smaller =
+                ENTRIES.iter().any(|e| (problem.head_dim as u32..entry.head_dim).contains(&e.head_dim));
+            assert!(!smaller, "{problem}: {} pads more than it must", entry.contract.symbol);
         }
     }
 }
@@ -43,21 +50,21 @@ fn check_case(case: &Case, entry: &EntryInfo) {
     let memory = case.memory();
     let workspace = Some(Workspace { address: 6 << 32, bytes: 1 << 32 });
     let tensors = memory.forward(&[1 << 32, 2 << 32, 3 << 32], 4 << 32, 5 << 32);
-    let forward = Forward { config: Some(entry.symbol), workspace, ..tensors };
+    let forward = Forward { config: Some(entry.contract.symbol), workspace, ..tensors };
     let h200 = Capabilities::profile("h200").expect("a known card");
-    let plan = plan(&forward, h200).unwrap_or_else(|e| panic!("{}: {case}: {e}", entry.symbol));
-    assert_eq!(plan.entry, entry);
-    assert_eq!((plan.block, plan.smem), ([entry.threads, 1, 1], entry.smem_bytes));
+    let plan = plan(&forward, h200).unwrap_or_else(|e| panic!("{}: {case}: {e}", entry.contract.symbol));
+    assert_eq!(plan.contract(), &entry.contract);
     let Problem { batch, heads_q, seqlen_q, .. } = case.problem;
     let tiles = seqlen_q.div_ceil(entry.tile_m as usize) * batch * heads_q;
     let resident = plan.params(&forward).expect("planned").order.resident as usize;
-    let slices = plan.workspace as usize / (4 * (entry.head_dim as usize + 1) * batch * heads_q * seqlen_q);
+    let slices =
+        plan.workspace_bytes() as usize / (4 * (entry.head_dim as usize + 1) * batch * heads_q * seqlen_q);
     let blocks = match entry.grid {
         Grid::OneTileABlock => tiles,
         Grid::Persistent => tiles.min(resident),
         Grid::Split => tiles * slices,
     };
-    assert_eq!(plan.grid.map(|n| n as usize), [blocks, 1, 1], "{}: {case}", entry.symbol);
+    assert_eq!(plan.grid().map(|n| n as usize), [blocks, 1, 1], "{}: {case}", entry.contract.symbol);
 }
 
 #[test]
@@ -80,19 +87,41 @@ fn the_grid_holds_what_it_promises() {
         let of = |f: &dyn Fn(&Case) -> usize| cases.iter().map(f).collect::<BTreeSet<_>>();
         let lengths: BTreeSet<_> = [1, 17, 64, 113, 128, 203, 511, 512, 1025, 2048].into();
         let equal = cases.iter().filter(|case| case.problem.seqlen_q == case.problem.seqlen_k);
-        assert_eq!(equal.map(|case| case.problem.seqlen_q).collect::<BTreeSet<_>>(), lengths, "{}", entry.symbol);
-        assert_eq!(of(&|case| case.problem.heads_q / case.problem.heads_k), [1, 4, 8].into(), "{}", entry.symbol);
-        assert_eq!(of(&|case| case.problem.batch), [1, 2].into(), "{}", entry.symbol);
+        assert_eq!(
+            equal.map(|case| case.problem.seqlen_q).collect::<BTreeSet<_>>(),
+            lengths,
+            "{}",
+            entry.contract.symbol
+        );
+        assert_eq!(
+            of(&|case| case.problem.heads_q / case.problem.heads_k),
+            [1, 4, 8].into(),
+            "{}",
+            entry.contract.symbol
+        );
+        assert_eq!(of(&|case| case.problem.batch), [1, 2].into(), "{}", entry.contract.symbol);
         let head_dims = of(&|case| case.problem.head_dim);
-        assert!(head_dims.len() == 2 && head_dims.last() == Some(&(entry.head_dim as usize)), "{}", entry.symbol);
+        assert!(
+            head_dims.len() == 2 && head_dims.last() == Some(&(entry.head_dim as usize)),
+            "{}",
+            entry.contract.symbol
+        );
         for layout in [Layout::Bshd, Layout::Bhsd, Layout::Packed] {
-            assert!(cases.iter().any(|case| case.layout == layout), "{}", entry.symbol);
+            assert!(cases.iter().any(|case| case.layout == layout), "{}", entry.contract.symbol);
         }
-        assert!(cases.iter().any(|case| case.problem.seqlen_q > case.problem.seqlen_k), "{}", entry.symbol);
+        assert!(
+            cases.iter().any(|case| case.problem.seqlen_q > case.problem.seqlen_k),
+            "{}",
+            entry.contract.symbol
+        );
         let seeds: BTreeSet<_> = cases.iter().map(|case| case.seed).collect();
-        assert_eq!(seeds.len(), cases.len(), "{}", entry.symbol);
+        assert_eq!(seeds.len(), cases.len(), "{}", entry.contract.symbol);
         if entry.mask != MaskKind::Full {
-            assert!(cases.iter().any(|case| case.problem.alignment == Alignment::TopLeft), "{}", entry.symbol);
+            assert!(
+                cases.iter().any(|case| case.problem.alignment == Alignment::TopLeft),
+                "{}",
+                entry.contract.symbol
+            );
         }
     }
 }
@@ -111,9 +140,11 @@ fn cases_are_distinct_and_name_themselves() {
             softcap: Some(30.0),
             ..Problem::new(DType::Bf16, 2, 64, 1, 40)
         },
+        values: Values::Normal,
         layout: Layout::Packed,
         seed: 5,
     };
-    let name = "bf16 batch 2, heads 8/1, seqlen 17/64, head_dim 40, window 3,-1 top-left, softcap 30 packed seed 5";
+    let name =
+        "bf16 batch 2, heads 8/1, seqlen 17/64, head_dim 40, window 3,-1 top-left, softcap 30 packed seed 5";
     assert_eq!(case.to_string(), name);
 }

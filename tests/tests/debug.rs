@@ -1,15 +1,15 @@
 //! Prints and assertions in kernels: there when asked for, and nothing of them in what is shipped.
-use cuda_builder::{Contract, CudaBuilder};
-use ferroflash::reference::{Loaded, Reference, reproducer};
+use cuda_builder::CudaBuilder;
 use ferroflash::{Attention, ENTRIES, SimDriver, ptx};
+use reference::{Loaded, Reference, reproducer};
 use std::path::Path;
 
 #[test]
 fn release_kernels_print_and_assert_nothing() {
     for entry in ENTRIES {
-        let text = ptx::source(entry.symbol).expect("carried");
+        let text = ptx::source(entry.contract.symbol).expect("carried");
         for words in ["vprintf", "trap;", "panic"] {
-            assert!(!text.contains(words), "{}: {words}", entry.symbol);
+            assert!(!text.contains(words), "{}: {words}", entry.contract.symbol);
         }
     }
 }
@@ -17,13 +17,11 @@ fn release_kernels_print_and_assert_nothing() {
 #[test]
 fn debug_kernels_assert_their_bounds_and_compute_the_same() {
     let symbol = "fwd_f16_d64_full_32x32_s2";
-    let contracts = ENTRIES
-        .iter()
-        .map(|e| Contract::new(e.symbol, e.threads).min_blocks_per_sm(e.min_blocks_per_sm).smem_bytes(e.smem_bytes));
     let kernels = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kernels-gpu");
     let output = CudaBuilder::new(kernels)
         .release(false)
-        .entries(contracts)
+        .entries(spec::kernels())
+        .features(["lineage"])
         .only([symbol])
         .target_dir(Path::new(env!("CARGO_TARGET_TMPDIR")).join("debug-kernels"))
         .build()
@@ -32,11 +30,13 @@ fn debug_kernels_assert_their_bounds_and_compute_the_same() {
     assert!(text.contains("vprintf") && text.contains("trap;"), "assertions that say where they failed");
 
     let attention = Attention::new(SimDriver::new("l4").expect("a known card"));
-    let entry = ENTRIES.iter().find(|e| e.symbol == symbol).expect("in the table");
-    attention.load_from(entry.symbol, text).expect("PTX");
+    let entry = ENTRIES.iter().find(|e| e.contract.symbol == symbol).expect("in the table");
+    // SAFETY: the simulator checks every access.
+    unsafe { attention.load_from(entry.contract.symbol, text) }.expect("PTX");
     let memory = reproducer(1)[0].memory();
     let outcome = Loaded::new(&attention, &memory, Some(symbol)).and_then(|loaded| loaded.run());
     let reference = Reference::new(&memory.inputs().expect("valid"));
-    let verdict = outcome.expect("no assertion fails").judge(&reference, entry.dtype).expect("the same shape");
+    let verdict =
+        outcome.expect("no assertion fails").judge(&reference, entry.dtype).expect("the same shape");
     assert!(verdict.passed(), "{:?}", verdict.out);
 }

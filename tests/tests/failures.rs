@@ -1,12 +1,13 @@
-//! How the predecessor broke, bug by bug: each planted again, and refused by the host or reported by the simulator with kind and source line.
-//! What does not even compile is in `tests/misuse`. docs/failures.md lists all of it.
+//! How the predecessor broke, bug by bug: each planted again, and refused by the host or reported by the
+//! simulator with kind and source line. What does not even compile is in `tests/misuse`. docs/failures.md
+//! lists all of it.
 use ferroflash::lineage::Configuration;
-use ferroflash::reference::{Case, Layout, Loaded, Reference, reproducer};
 use ferroflash::{
-    Attention, Capabilities, DType, Driver, EntryInfo, Error, Forward, LaunchContract, Mask, MaskKind, Problem,
+    Attention, Capabilities, Contract, DType, Driver, EntryInfo, Error, Forward, Mask, MaskKind, Problem,
     SimDriver, TensorView, plan, ptx,
 };
 use ptx_sim::{Gpu, Kind, Launch, Module, Options, Profile};
+use reference::{Case, Layout, Loaded, Reference, Values, reproducer};
 use std::path::Path;
 
 /// A configuration's entry for a full mask.
@@ -18,13 +19,17 @@ fn entry(name: &str) -> &'static EntryInfo {
 /// Runs the smallest reproducer on `name` with `plant`ed PTX; what the simulator finds.
 fn findings(name: &str, plant: impl Fn(&str) -> String) -> (Error, Vec<ptx_sim::Report>) {
     let (entry, attention) = (entry(name), Attention::new(SimDriver::new("l4").expect("a known card")));
-    let text = ptx::source(entry.symbol).expect("carried");
+    let text = ptx::source(entry.contract.symbol).expect("carried");
     let planted = plant(&text);
     assert_ne!(planted, text, "{name}: nothing was planted");
-    attention.load_from(entry.symbol, &planted).expect("still PTX");
+    // SAFETY: the simulator checks every access.
+    unsafe { attention.load_from(entry.contract.symbol, &planted) }.expect("still PTX");
     let memory = reproducer(1)[0].memory();
-    let outcome = Loaded::new(&attention, &memory, Some(entry.symbol)).expect("loads").run();
-    (outcome.map(|outcome| outcome.entry).expect_err("the first wait says it"), attention.driver().take_reports())
+    let outcome = Loaded::new(&attention, &memory, Some(entry.contract.symbol)).expect("loads").run();
+    (
+        outcome.map(|outcome| outcome.entry).expect_err("the first wait says it"),
+        attention.driver().take_reports(),
+    )
 }
 
 /// One of `kinds` is found, at a line of Rust, and the error of the first wait names the kernel.
@@ -36,7 +41,10 @@ fn reported(name: &str, kinds: &[Kind], plant: impl Fn(&str) -> String) {
     let report = found.unwrap_or_else(|| panic!("{name}: found {:?}, expected {kinds:?}", all()));
     let line = report.second.place.source.first().unwrap_or_else(|| panic!("no source line in {report}"));
     assert!(line.file.ends_with(".rs") && line.line > 0, "{report}");
-    assert!(matches!(&error, Error::Driver { .. }) && error.to_string().contains(entry(name).symbol), "{error}");
+    assert!(
+        matches!(&error, Error::Driver { .. }) && error.to_string().contains(entry(name).contract.symbol),
+        "{error}"
+    );
 }
 
 /// `text` without its `n`-th (from 0) line that contains `words`.
@@ -70,11 +78,15 @@ fn a_misaligned_tensor_is_refused() {
     let l4 = Capabilities::profile("l4").expect("a known card");
     plan(&good, l4).expect("aligned");
     let rows_apart = TensorView { strides: [4096, 68, 4096, 1], ..good.v };
-    for (what, bad) in
-        [("k.address", Forward { k: view((2 << 30) + 2), ..good }), ("v.strides", Forward { v: rows_apart, ..good })]
-    {
-        let refused = plan(&bad, l4).map(|plan| plan.entry.symbol);
-        assert!(matches!(refused, Err(Error::Invalid { what: named, .. }) if named == what), "{what}: {refused:?}");
+    for (what, bad) in [
+        ("k.address", Forward { k: view((2 << 30) + 2), ..good }),
+        ("v.strides", Forward { v: rows_apart, ..good }),
+    ] {
+        let refused = plan(&bad, l4).map(|plan| plan.contract().symbol);
+        assert!(
+            matches!(refused, Err(Error::Invalid { what: named, .. }) if named == what),
+            "{what}: {refused:?}"
+        );
     }
 }
 
@@ -90,11 +102,11 @@ fn each_missing_barrier_is_reported() {
 fn another_block_than_the_kernels_is_refused() {
     let driver = SimDriver::new("l4").expect("a known card");
     let entry = entry("fa_s512/64x64w4");
-    let text = ptx::source(entry.symbol).expect("carried");
-    let contract = LaunchContract { threads: entry.threads * 2, ..LaunchContract::from(entry) };
+    let text = ptx::source(entry.contract.symbol).expect("carried");
+    let contract = Contract::new(entry.contract.symbol, entry.contract.threads * 2);
     let stream = driver.stream().expect("a stream");
     let params = [0u8; size_of::<ferroflash::FwdParams>()];
-    let refused = driver.load(&text, contract).and_then(|kernel| {
+    let refused = driver.load(&text, &contract).and_then(|kernel| {
         // SAFETY: the launch is refused before anything reads the parameters.
         unsafe { driver.launch(&kernel, [1; 3], &params, &stream) }
     });
@@ -107,8 +119,11 @@ fn another_block_than_the_kernels_is_refused() {
 #[test]
 fn a_tensor_core_load_from_local_memory_is_reported() {
     reported("v3/1", &[Kind::WrongSpace], |text| {
-        let text =
-            text.replacen("\t.reg .pred", "\t.local .align 16 .b8 own[512];\n\t.reg .b64 %own<2>;\n\t.reg .pred", 1);
+        let text = text.replacen(
+            "\t.reg .pred",
+            "\t.local .align 16 .b8 own[512];\n\t.reg .b64 %own<2>;\n\t.reg .pred",
+            1,
+        );
         let load = text.find("ldmatrix.sync.aligned.m8n8.x4.shared.b16").expect("loads");
         let line = text[..load].rfind('\n').expect("a line") + 1;
         let own = "\tmov.u64 %own0, own;\n\tcvta.local.u64 %own1, %own0;\n";
@@ -123,14 +138,15 @@ fn a_tensor_core_load_from_local_memory_is_reported() {
 fn a_fault_surfaces_at_its_own_launch_and_does_not_go_away() {
     let (error, reports) = findings("v3/4", |text| without(text, "cp.async.wait_group", 0));
     assert!(error.to_string().contains("and") && !reports.is_empty(), "{error}");
-    assert!(reports.iter().all(|report| report.kernel == entry("v3/4").symbol));
+    assert!(reports.iter().all(|report| report.kernel == entry("v3/4").contract.symbol));
 }
 
 // flashcore: wrong numbers; a launch that failed without a word.
 
 #[test]
 fn wrong_numbers_fail_the_tolerance_rule() {
-    // Scores scaled by 1 / 8.5 instead of 1 / 8: less than the predecessor's error, and 30 times the rule's bound.
+    // Scores scaled by 1 / 8.5 instead of 1 / 8: less than the predecessor's error, and 30 times the rule's
+    // bound.
     let case = reproducer(1)[0];
     let attention = Attention::new(SimDriver::new("l4").expect("a known card"));
     let reference = Reference::new(&case.memory().inputs().expect("valid"));
@@ -142,26 +158,34 @@ fn wrong_numbers_fail_the_tolerance_rule() {
 
 #[test]
 fn shared_memory_without_the_opt_in_is_refused() {
-    let entry = ferroflash::ENTRIES.iter().find(|e| e.smem_bytes > 48 << 10).expect("one needs more than 48 KiB");
-    let module = Module::parse(&ptx::source(entry.symbol).expect("carried")).expect("PTX");
+    let entry = ferroflash::ENTRIES
+        .iter()
+        .find(|e| e.contract.smem_bytes > 48 << 10)
+        .expect("one needs more than 48 KiB");
+    let module = Module::parse(&ptx::source(entry.contract.symbol).expect("carried")).expect("PTX");
     let mut gpu = Gpu::new(Profile::by_name("h200").expect("a known card"), Options::default());
     let params = [0u8; size_of::<ferroflash::FwdParams>()];
-    let (block, dynamic_smem) = ([entry.threads, 1, 1], entry.smem_bytes);
-    let launch = Launch { grid: [1; 3], block, dynamic_smem, smem_opt_in: 0, registers: None, params: &params };
-    let message = gpu.launch(&module, entry.symbol, &launch).map(|_| ()).expect_err("no opt-in").to_string();
-    assert!(message.contains(&entry.smem_bytes.to_string()), "{message}");
+    let (block, dynamic_smem) = ([entry.contract.threads, 1, 1], entry.contract.smem_bytes);
+    let launch =
+        Launch { grid: [1; 3], block, dynamic_smem, smem_opt_in: 0, registers: None, params: &params };
+    let message =
+        gpu.launch(&module, entry.contract.symbol, &launch).map(|_| ()).expect_err("no opt-in").to_string();
+    assert!(message.contains(&entry.contract.smem_bytes.to_string()), "{message}");
 }
 
 #[test]
 fn more_shared_memory_than_the_card_has_is_refused() {
     let l4 = Capabilities::profile("l4").expect("a known card");
-    let entry = ferroflash::ENTRIES.iter().find(|e| e.smem_bytes > l4.smem_per_block).expect("one is too large");
+    let entry = ferroflash::ENTRIES
+        .iter()
+        .find(|e| e.contract.smem_bytes > l4.smem_per_block)
+        .expect("one is too large");
     let driver = SimDriver::new("l4").expect("a known card");
-    let refused = driver.load(&ptx::source(entry.symbol).expect("carried"), LaunchContract::from(entry)).map(|_| ());
-    assert!(
-        matches!(&refused, Err(Error::Unsupported { feature, .. }) if feature.contains(entry.symbol)),
-        "{refused:?}"
-    );
+    let refused =
+        driver.load(&ptx::source(entry.contract.symbol).expect("carried"), &entry.contract).map(|_| ());
+    let symbol = entry.contract.symbol;
+    let names = matches!(&refused, Err(Error::Unsupported { feature, .. }) if feature.contains(symbol));
+    assert!(names, "{refused:?}");
 }
 
 #[test]
@@ -184,14 +208,22 @@ fn a_stage_that_nobody_filled_is_reported() {
 #[test]
 fn rows_with_no_key_give_zero_and_no_nan() {
     let attention = Attention::new(SimDriver::new("l4").expect("a known card"));
-    for name in ["fa_s512/128x32w8", "v3/0", "v3/2-scalar", "flashcore/64x32-specialised", "flashcore/64x32-persistent"]
-    {
+    for name in [
+        "fa_s512/128x32w8",
+        "v3/0",
+        "v3/2-scalar",
+        "flashcore/64x32-specialised",
+        "flashcore/64x32-persistent",
+    ] {
         // 100 queries, 30 keys, the last query at the last key: 70 queries see none.
         let problem = Problem { seqlen_k: 30, mask: Mask::Causal, ..Problem::new(DType::F16, 1, 100, 2, 64) };
-        let memory = Case { problem, layout: Layout::Bshd, seed: 3 }.memory();
+        let memory = Case { problem, layout: Layout::Bshd, seed: 3, values: Values::Normal }.memory();
         let outcome = Loaded::new(&attention, &memory, Some(name)).and_then(|loaded| loaded.run());
         let outcome = outcome.unwrap_or_else(|e| panic!("{name}: {e}"));
-        assert!(outcome.o()[..70 * 2 * 64].iter().all(|bits| bits & 0x7fff == 0), "{name}: rows with no key are 0");
+        assert!(
+            outcome.o()[..70 * 2 * 64].iter().all(|bits| bits & 0x7fff == 0),
+            "{name}: rows with no key are 0"
+        );
         let lse = outcome.lse();
         assert!(lse.chunks(100).all(|head| head[..70].iter().all(|x| *x == f32::NEG_INFINITY)), "{name}");
         assert!(lse.chunks(100).all(|head| head[70..].iter().all(|x| x.is_finite())), "{name}");
@@ -202,14 +234,15 @@ fn rows_with_no_key_give_zero_and_no_nan() {
 #[test]
 fn the_table_of_failures_names_what_holds() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap_or_else(|e| panic!("{path}: {e}"));
+    let read =
+        |path: &str| std::fs::read_to_string(root.join(path)).unwrap_or_else(|e| panic!("{path}: {e}"));
     let table = read("docs/failures.md");
     let tests = [
         "tests/tests/failures.rs",
         "tests/tests/lineage.rs",
         "tests/tests/fuzz.rs",
         "tests/tests/simulated.rs",
-        "tests/tests/cli.rs",
+        "host/cli/tests/program/kernels.rs",
         "host/tests/launch.rs",
         "host/tests/validation.rs",
         "host/tests/planner.rs",
@@ -220,9 +253,9 @@ fn the_table_of_failures_names_what_holds() {
     let mut named = 0;
     for quoted in table.split('`').skip(1).step_by(2) {
         if let Some((file, test)) = quoted.split_once("::") {
-            let found = tests
-                .iter()
-                .any(|(path, text)| path.ends_with(&format!("/{file}.rs")) && text.contains(&format!("fn {test}(")));
+            let found = tests.iter().any(|(path, text)| {
+                path.ends_with(&format!("/{file}.rs")) && text.contains(&format!("fn {test}("))
+            });
             assert!(found, "{quoted} is not there");
             named += 1;
         }

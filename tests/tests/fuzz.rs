@@ -1,7 +1,8 @@
-//! Random problems in the simulator, for a while: valid ones agree with the reference, invalid ones are refused by name.
-use ferroflash::reference::Random;
-use ferroflash::reference::fuzz::{Fuzz, Limits, faults, refused};
+//! Random problems in the simulator, for a while: valid ones agree with the reference, invalid ones are
+//! refused by name.
 use ferroflash::{Attention, Capabilities, SimDriver};
+use reference::Random;
+use reference::fuzz::{Fuzz, Limits, faults, refused};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
@@ -18,14 +19,17 @@ fn random_problems_agree_with_the_reference() {
     // Another seed each day, so that every run adds something; a failure names its case.
     let day = std::time::UNIX_EPOCH.elapsed().expect("after 1970").as_secs() / 86_400;
     let (start, time, mut random, mut solved) = (Instant::now(), time(), Random::new(day), 0);
+    let (mut rows, mut not_judged) = (0, 0);
     while start.elapsed() < time {
         let fuzz = Fuzz::new(random.bits(), Limits::SIMULATOR, attention.capabilities());
-        let failures = fuzz.run(&attention).unwrap_or_else(|e| panic!("{fuzz}: {e}"));
-        assert!(failures.is_empty(), "{fuzz}: {failures:?}");
+        let findings = fuzz.run(&attention).unwrap_or_else(|e| panic!("{fuzz}: {e}"));
+        assert!(findings.failures.is_empty(), "{fuzz}: {findings:?}");
+        (rows, not_judged) = (rows + findings.rows, not_judged + findings.not_judged);
         solved += 1;
     }
     assert!(f64::from(solved) >= AT_LEAST * time.as_secs_f64(), "only {solved} problems in {time:?}");
-    println!("{solved} problems, seed {day}");
+    println!("{solved} problems, seed {day}: {not_judged} of {rows} rows are not judged");
+    assert!(not_judged < rows / 2, "{not_judged} of {rows} rows are not judged");
 }
 
 #[test]

@@ -1,11 +1,11 @@
-//! The predecessor's configurations by their names: what they are here, that each computes what it should, and that nobody gets one unasked.
+//! The predecessor's configurations by their names: what they are here, that each computes what it should,
+//! and that nobody gets one unasked.
 use ferroflash::lineage::{CONFIGURATIONS, Configuration, names};
-use ferroflash::reference::{Loaded, Reference, headline, reproducer};
 use ferroflash::{
-    Attention, Capabilities, DType, ENTRIES, EntryInfo, Error, Forward, Grid, Mask, MaskKind, Path, Problem, Schedule,
-    SimDriver, TensorView, plan, supports,
+    Attention, Capabilities, Contract, DType, ENTRIES, EntryInfo, Error, Forward, Grid, Mask, MaskKind, Path,
+    Plan, Problem, Schedule, SimDriver, TensorView, entry, plan, supports,
 };
-use std::process::{Command, Output};
+use reference::{Loaded, Reference, headline, reproducer};
 use {Grid::*, Path::*, Schedule::*};
 
 /// Name, queries, keys, stages, warps and how: what the predecessor's table says.
@@ -13,6 +13,7 @@ use {Grid::*, Path::*, Schedule::*};
 const TABLE: &[(&str, [u32; 4], Path, Schedule, Grid)] = &[
     ("fa_s512/64x64w4", [64, 64, 2, 4], TensorCores, Sequential, OneTileABlock),
     ("fa_s512/128x32w8", [128, 32, 2, 8], TensorCores, Sequential, OneTileABlock),
+    ("fa_s512/80x64w5", [80, 64, 2, 5], TensorCores, Sequential, OneTileABlock),
     ("fa_s512/64x64w8", [64, 64, 2, 8], TensorCores, Sequential, OneTileABlock),
     ("v3/0", [16, 64, 2, 1], TensorCores, Sequential, OneTileABlock),
     ("v3/1", [32, 64, 1, 2], TensorCores, Sequential, OneTileABlock),
@@ -35,7 +36,8 @@ fn l4() -> &'static Capabilities {
 }
 
 fn forward(p: Problem, config: Option<&str>) -> Forward<'_> {
-    let view = |n: u64| TensorView::bhsd(n << 40, 1 << 38, p.dtype, [p.batch, p.seqlen_q, p.heads_q, p.head_dim]);
+    let view =
+        |n: u64| TensorView::bhsd(n << 40, 1 << 38, p.dtype, [p.batch, p.seqlen_q, p.heads_q, p.head_dim]);
     Forward { config, softcap: p.softcap, ..Forward::new(view(1), view(2), view(3), view(4)).mask(p.mask) }
 }
 
@@ -44,19 +46,28 @@ fn entries(name: &str) -> Vec<&'static EntryInfo> {
     configuration.entries().unwrap_or_else(|e| panic!("{name}: {e}")).collect()
 }
 
+/// The entry that a plan runs.
+fn planned(plan: &Plan) -> &'static EntryInfo {
+    entry(plan.contract().symbol).expect("in the table")
+}
+
 #[test]
 fn every_configuration_is_what_its_name_says() {
     for &(name, tile, path, schedule, grid) in TABLE {
         let entries = entries(name);
-        assert_eq!(entries.iter().map(|e| e.mask).collect::<Vec<_>>(), [MaskKind::Full, MaskKind::Causal], "{name}");
+        assert_eq!(
+            entries.iter().map(|e| e.mask).collect::<Vec<_>>(),
+            [MaskKind::Full, MaskKind::Causal],
+            "{name}"
+        );
         for e in entries {
-            assert_eq!([e.tile_m, e.tile_n, e.stages, e.threads / 32], tile, "{name}");
+            assert_eq!([e.tile_m, e.tile_n, e.stages, e.contract.threads / 32], tile, "{name}");
             assert_eq!(
                 (e.path, e.schedule, e.grid, e.dtype, e.head_dim),
                 (path, schedule, grid, DType::F16, 64),
                 "{name}"
             );
-            assert!(e.smem_bytes <= l4().smem_per_block, "{name} was meant for an L4");
+            assert!(e.contract.smem_bytes <= l4().smem_per_block, "{name} was meant for an L4");
             assert!(names(e).any(|other| other == name), "{name}");
         }
     }
@@ -69,11 +80,11 @@ fn every_configuration_is_what_its_name_says() {
 #[test]
 fn names_reach_their_entry_by_mask() {
     for &(name, ..) in TABLE {
-        for mask in [Mask::Full, Mask::Causal, Mask::CausalTopLeft] {
+        for mask in [Mask::Full, Mask::Causal] {
             let f = forward(Problem { mask, ..Problem::new(DType::F16, 2, 512, 8, 64) }, Some(name));
             let plan = plan(&f, l4()).unwrap_or_else(|e| panic!("{name}: {e}"));
-            assert!(names(plan.entry).any(|other| other == name), "{name} {mask:?}");
-            assert_eq!(plan.entry.mask == MaskKind::Full, mask == Mask::Full, "{name}");
+            assert!(names(planned(&plan)).any(|other| other == name), "{name} {mask:?}");
+            assert_eq!(planned(&plan).mask == MaskKind::Full, mask == Mask::Full, "{name}");
         }
     }
 }
@@ -86,14 +97,14 @@ fn what_has_no_kernel_is_refused_by_name() {
     let uneven = "80 queries are 5 row tiles of 16";
     let cases = [
         ("fa_s512/80x64w8", good, true, ["fa_s512/80x64w8", uneven, "neither 8 nor 4 warps"]),
-        ("fa_s512/80x64w4", good, true, ["fa_s512/80x64w4", uneven, "fa_s512/64x64w4"]),
+        ("fa_s512/80x64w4", good, true, ["fa_s512/80x64w4", uneven, "fa_s512/80x64w5"]),
         ("v3/2", window, true, ["v3/2 with mask local", "full and causal", ""]),
         ("v3/5", good, false, ["config", "v3/5", "`ferroflash kernels` lists them"]),
         ("v3/2", Problem { dtype: DType::Bf16, ..good }, false, ["v3/2", "bf16", "mask full"]),
         ("v3/2", Problem { head_dim: 128, ..good }, false, ["v3/2", "head_dim 128", ""]),
     ];
     for (name, problem, unsupported, words) in cases {
-        let error = plan(&forward(problem, Some(name)), l4()).map(|p| p.entry.symbol).expect_err(name);
+        let error = plan(&forward(problem, Some(name)), l4()).map(|p| p.contract().symbol).expect_err(name);
         assert_eq!(matches!(error, Error::Unsupported { .. }), unsupported, "{error}");
         let message = error.to_string();
         assert!(words.iter().all(|w| message.contains(w)), "{message}");
@@ -107,39 +118,53 @@ fn the_planner_chooses_none_by_itself() {
             for (batch, heads) in [(1, 1), (1, 8), (2, 8), (8, 32), (64, 32)] {
                 for seqlen in [1, 16, 32, 48, 64, 512, 2048] {
                     for head_dim in [40, 64] {
-                        let problem = Problem { mask, ..Problem::new(DType::F16, batch, seqlen, heads, head_dim) };
-                        let entry = supports(&problem, capabilities).expect("valid");
-                        assert_eq!(names(entry).next(), None, "{problem}: {}", entry.symbol);
+                        let problem =
+                            Problem { mask, ..Problem::new(DType::F16, batch, seqlen, heads, head_dim) };
+                        let kernel = supports(&problem, capabilities).expect("valid");
+                        let entry = entry(kernel.symbol).expect("in the table");
+                        assert_eq!(names(entry).next(), None, "{problem}: {}", entry.contract.symbol);
                     }
                 }
             }
         }
     }
-    assert!(ENTRIES.iter().filter(|e| names(e).next().is_some()).all(|e| (e.dtype, e.head_dim) == (DType::F16, 64)));
+    assert!(
+        ENTRIES
+            .iter()
+            .filter(|e| names(e).next().is_some())
+            .all(|e| (e.dtype, e.head_dim) == (DType::F16, 64))
+    );
 }
 
 #[test]
 fn a_persistent_grid_is_what_the_card_holds() {
     let name = "flashcore/64x32-persistent";
     for (card, capabilities) in Capabilities::PROFILES {
-        let resident = |e: &EntryInfo| capabilities.sms * capabilities.blocks_per_sm(e);
+        let resident = |kernel: &Contract| capabilities.sms * capabilities.blocks_per_sm(kernel);
         for (batch, tiles) in [(1, 8 * 8), (64, 64 * 8 * 8)] {
             let f = forward(Problem::new(DType::F16, batch, 512, 8, 64), Some(name));
             let plan = plan(&f, capabilities).expect("valid");
-            assert_eq!(plan.grid, [tiles.min(resident(plan.entry)), 1, 1], "{card}");
-            assert_eq!(plan.params(&f).expect("planned").order.resident, resident(plan.entry), "{card}");
+            assert_eq!(plan.grid(), [tiles.min(resident(plan.contract())), 1, 1], "{card}");
+            assert_eq!(plan.params(&f).expect("planned").order.resident, resident(plan.contract()), "{card}");
         }
         let e = entries(name)[0];
-        assert!(capabilities.blocks_per_sm(e) * e.threads <= capabilities.threads_per_sm(), "{card}");
-        assert!(capabilities.blocks_per_sm(e) * (e.smem_bytes + 1024) <= capabilities.smem_per_sm, "{card}");
-        assert!(capabilities.blocks_per_sm(e) >= e.min_blocks_per_sm, "{card}");
+        assert!(
+            capabilities.blocks_per_sm(&e.contract) * e.contract.threads <= capabilities.threads_per_sm(),
+            "{card}"
+        );
+        assert!(
+            capabilities.blocks_per_sm(&e.contract) * (e.contract.smem_bytes + 1024)
+                <= capabilities.smem_per_sm,
+            "{card}"
+        );
+        assert!(capabilities.blocks_per_sm(&e.contract) >= e.contract.min_blocks_per_sm, "{card}");
     }
 }
 
 /// Largest error of `config` on each case, in the simulator, where every access, barrier and copy is checked.
-fn errors(config: &str, cases: Vec<ferroflash::reference::Case>) -> Vec<f64> {
+fn errors(config: &str, cases: Vec<reference::Case>) -> Vec<f64> {
     let attention = Attention::new(SimDriver::new("l4").expect("a known card"));
-    let error = |case: ferroflash::reference::Case| {
+    let error = |case: reference::Case| {
         let memory = case.memory();
         let outcome = Loaded::new(&attention, &memory, Some(config)).and_then(|loaded| loaded.run());
         let outcome = outcome.unwrap_or_else(|e| panic!("{config}: {case}: {e}"));
@@ -169,52 +194,5 @@ fn the_headline_workload_is_right_where_the_predecessor_was_off_by_a_third() {
         for error in errors(name, cases) {
             assert!(error < 2e-3, "{name}: {error}");
         }
-    }
-}
-
-fn ferroflash(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_ferroflash-under-test")).args(args).arg("--json").output().expect("starts")
-}
-
-fn report(args: &[&str]) -> serde_json::Value {
-    let output = ferroflash(args);
-    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice(&output.stdout).expect("one JSON document")
-}
-
-#[test]
-fn the_command_line_takes_the_names() {
-    let kernels = report(&["kernels", "--config", "flashcore/64x32-persistent"]);
-    let rows = kernels["kernels"].as_array().expect("a list");
-    assert_eq!(rows.len(), 2);
-    for row in rows {
-        assert_eq!((&row["path"], &row["grid"]), (&"tensor cores".into(), &"persistent".into()));
-        assert_eq!(row["lineage"], serde_json::json!(["flashcore/64x32-persistent"]));
-    }
-    let verified = report(&["verify", "--all-configs", "--quick", "--device", "sim", "--config", "v3/3-scalar"]);
-    assert_eq!(verified["kernels"].as_array().map(Vec::len), Some(2));
-    let headline = verified["headline"].as_array().expect("a list");
-    assert_eq!(headline.iter().map(|row| &row["name"]).collect::<Vec<_>>(), ["v3/3-scalar"; 2]);
-    assert!(headline.iter().all(|row| row["max_error"].as_f64().is_some_and(|error| error > 0.0 && error < 2e-3)));
-    for (args, words) in [
-        (["run", "--input", "none", "--config", "fa_s512/80x64w8"], "none"),
-        (["verify", "--device", "sim", "--config", "fa_s512/80x64w8"], "5 row tiles of 16"),
-        (["soak", "--device", "sim", "--config", "fa_s512/80x64w4"], "5 row tiles of 16"),
-        (["soak", "--device", "sim", "--config", "v3/9"], "`ferroflash kernels` lists them"),
-    ] {
-        let output = ferroflash(&args);
-        let message = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.code() == Some(2) && message.contains(words), "{args:?}: {message}");
-    }
-}
-
-#[test]
-fn a_soak_from_threads_and_streams_agrees_in_every_bit() {
-    let args = ["soak", "--device", "sim", "--config", "v3/0", "--launches", "4", "--threads", "2", "--streams", "2"];
-    let report = report(&args);
-    assert_eq!(report["passed"], true);
-    for row in report["kernels"].as_array().expect("a list") {
-        assert_eq!((&row["rounds"], &row["launches"], &row["differing"]), (&16.into(), &64.into(), &0.into()));
-        assert_eq!(row["device_growth_bytes"], 0, "every buffer is freed");
     }
 }

@@ -1,12 +1,17 @@
-//! The mutation score of a kernel of each kind: every mutant is caught, or has a reason to survive. All kernels: `ferroflash-mutants`.
-use ferroflash_tests::mutation::{Subject, score};
+//! The mutation score of a kernel of each kind, of a sample: every mutant is caught, or has a reason to
+//! survive. All of all kernels: `ferroflash-mutants`.
+use ferroflash_tests::mutation::{Sample, Subject, score};
+
+/// Mutants of each operator that a test runs.
+const SAMPLE: Sample = Sample { each: Some(2), seed: 1 };
 
 #[track_caller]
 fn check(symbol: &str) {
-    let subject = Subject::all().find(|subject| subject.kernel.symbol == symbol).expect("a kernel of the table");
-    let score = score(&subject, |_| (), || ());
+    let subject =
+        Subject::all().find(|subject| subject.kernel.symbol == symbol).expect("a kernel of the table");
+    let score = score(&subject, SAMPLE, |_| (), || ());
     let unexplained: Vec<_> = score.unexplained().collect();
-    assert!(unexplained.is_empty(), "{symbol}: {unexplained:#?}");
+    assert!(unexplained.is_empty(), "{symbol}, {SAMPLE:?}: {unexplained:#?}");
     assert!(score.caught() * 2 > score.mutants && score.results > 0, "{score:#?}");
     assert!(score.checkers.values().sum::<usize>() > 0, "{score:#?}");
 }

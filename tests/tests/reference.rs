@@ -1,7 +1,7 @@
 //! The reference against answers that were worked out by hand, and against the definition in a few lines.
-use ferroflash::reference::{HostTensor, Inputs, Outputs, Random, exact, naive};
 use ferroflash::{Alignment, DType, Mask, Problem};
 use half::{bf16, f16};
+use reference::{HostTensor, Inputs, Outputs, Random, exact, naive};
 
 fn f16s(values: &[f32]) -> Vec<u16> {
     values.iter().map(|x| f16::from_f32(*x).to_bits()).collect()
@@ -41,7 +41,8 @@ impl Tiny<'_> {
             softcap: self.softcap,
             ..Problem::new(DType::F16, 1, k.len() / self.head_dim, 1, self.head_dim)
         };
-        let inputs = Inputs::new(problem, tensor(&q), tensor(&k), tensor(&v)).expect("shapes belong together");
+        let inputs =
+            Inputs::new(problem, tensor(&q), tensor(&k), tensor(&v)).expect("shapes belong together");
         [exact(&inputs), naive(&inputs)]
     }
 
@@ -52,7 +53,10 @@ impl Tiny<'_> {
             for (name, got, want) in [("o", &got.out, out), ("lse", &got.lse, lse)] {
                 assert_eq!(got.len(), want.len(), "{name}");
                 let near = |(a, b): (&f64, &f64)| a == b || (a - b).abs() <= tolerance;
-                assert!(got.iter().zip(want).all(near), "{name} within {tolerance}: {got:?}, should be {want:?}");
+                assert!(
+                    got.iter().zip(want).all(near),
+                    "{name} within {tolerance}: {got:?}, should be {want:?}"
+                );
             }
         }
     }
@@ -89,7 +93,8 @@ fn softcap_bounds_the_scores() {
         .check(&[p], &[(score.exp() + 1.0).ln()]);
 }
 
-/// Uniform scores over values 0, 1, 2, ..: each row's output is the mean of the first and last key that it sees.
+/// Uniform scores over values 0, 1, 2, ..: each row's output is the mean of the first and last key that it
+/// sees.
 #[track_caller]
 fn check_visible(mask: Mask, alignment: Alignment, keys: usize, seen: &[Option<(usize, usize)>]) {
     let (zeros, values): (Vec<f32>, Vec<f32>) =
@@ -111,9 +116,10 @@ fn causal_bottom_right() {
 
 #[test]
 fn causal_top_left() {
-    for (keys, seen) in
-        [(4, &[Some((0, 0)), Some((0, 1))][..]), (2, &[Some((0, 0)), Some((0, 1)), Some((0, 1)), Some((0, 1))])]
-    {
+    for (keys, seen) in [
+        (4, &[Some((0, 0)), Some((0, 1))][..]),
+        (2, &[Some((0, 0)), Some((0, 1)), Some((0, 1)), Some((0, 1))]),
+    ] {
         check_visible(Mask::Causal, Alignment::TopLeft, keys, seen);
     }
 }
@@ -139,7 +145,8 @@ fn naive_rounds_every_step() {
     let (e0, e1) = ((-third).exp(), 1.0f32);
     let p = [e0 / (e0 + e1), e1 / (e0 + e1)].map(|x| f16::from_f32(x).to_f32());
     let want = f16::from_f32(p[0] * 3.0 + p[1] * 7.0).to_f32();
-    let [_, naive] = Tiny { q: &[1.0], k: &[0.0, 1.0], v: &[3.0, 7.0], scale: 1.0 / 3.0, ..Tiny::default() }.both();
+    let [_, naive] =
+        Tiny { q: &[1.0], k: &[0.0, 1.0], v: &[3.0, 7.0], scale: 1.0 / 3.0, ..Tiny::default() }.both();
     assert_eq!(naive.out, [f64::from(want)]);
 }
 
@@ -151,7 +158,8 @@ fn definition(p: &Problem, q: &[u16], k: &[u16], v: &[u16]) -> Outputs {
         DType::Bf16 => bf16::from_bits(bits).to_f64(),
     };
     let at = |x: &[u16], s: usize, h: usize, n, i, m, d| number(x[((n * s + i) * h + m) * head_dim + d]);
-    let mut outputs = Outputs { shape: [batch, sq, hq, head_dim], out: vec![], lse: vec![0.0; batch * hq * sq] };
+    let mut outputs =
+        Outputs { shape: [batch, sq, hq, head_dim], out: vec![], lse: vec![0.0; batch * hq * sq] };
     for (n, i, m) in (0..batch).flat_map(|n| (0..sq).flat_map(move |i| (0..hq).map(move |m| (n, i, m)))) {
         let kv = m / (hq / hk);
         let sees = |j: &usize| {
@@ -165,7 +173,8 @@ fn definition(p: &Problem, q: &[u16], k: &[u16], v: &[u16]) -> Outputs {
             }
         };
         let score = |j: usize| {
-            let s = (0..head_dim).map(|d| at(q, sq, hq, n, i, m, d) * at(k, sk, hk, n, j, kv, d)).sum::<f64>();
+            let s =
+                (0..head_dim).map(|d| at(q, sq, hq, n, i, m, d) * at(k, sk, hk, n, j, kv, d)).sum::<f64>();
             let s = s * f64::from(p.scale());
             p.softcap.map_or(s, |cap| f64::from(cap) * (s / f64::from(cap)).tanh())
         };
@@ -186,7 +195,8 @@ fn check_definition(p: Problem) {
     let mut random = Random::new(7);
     let q = random.normals(dtype, batch * seqlen_q * heads_q * head_dim);
     let [k, v] = [(); 2].map(|()| random.normals(dtype, batch * seqlen_k * heads_k * head_dim));
-    let tensor = |bits, rows, heads| HostTensor::bshd(bits, dtype, [batch, rows, heads, head_dim]).expect("fits");
+    let tensor =
+        |bits, rows, heads| HostTensor::bshd(bits, dtype, [batch, rows, heads, head_dim]).expect("fits");
     let [tk, tv] = [&k, &v].map(|bits| tensor(bits, seqlen_k, heads_k));
     let got = exact(&Inputs::new(p, tensor(&q, seqlen_q, heads_q), tk, tv).expect("valid"));
     let want = definition(&p, &q, &k, &v);
@@ -205,7 +215,11 @@ fn agrees_with_the_definition() {
     };
     let window = |left, right| Mask::Window { left: Some(left), right: Some(right) };
     check_definition(shape(DType::Bf16, 33, 70, [6, 2], 40));
-    check_definition(Problem { mask: Mask::Causal, softcap: Some(5.0), ..shape(DType::F16, 33, 70, [4, 1], 64) });
+    check_definition(Problem {
+        mask: Mask::Causal,
+        softcap: Some(5.0),
+        ..shape(DType::F16, 33, 70, [4, 1], 64)
+    });
     check_definition(Problem { mask: window(12, 3), ..shape(DType::F16, 70, 33, [2, 2], 8) });
     check_definition(Problem {
         mask: window(40, 0),
@@ -253,7 +267,9 @@ fn refuses_what_it_cannot_read() {
         inputs.map(|_| ()).expect_err("does not belong together").to_string()
     };
     let p = Problem { seqlen_q: 2, heads_q: 3, ..Problem::new(DType::F16, 1, 3, 2, 8) };
-    assert!(text(p, [1, 2, 3, 8], [1, 3, 2, 8], [1, 3, 2, 8]).contains("3 query heads cannot share 2 key heads"));
+    assert!(
+        text(p, [1, 2, 3, 8], [1, 3, 2, 8], [1, 3, 2, 8]).contains("3 query heads cannot share 2 key heads")
+    );
     assert!(
         text(p, [1, 2, 2, 8], [1, 3, 2, 8], [1, 3, 2, 8])
             .contains("q is F16 [1, 2, 2, 8], the problem needs F16 [1, 2, 3, 8]")

@@ -1,8 +1,8 @@
 //! Every kernel in the simulator, every access, barrier and copy checked, on the problems that hit its edges.
-use ferroflash::reference::{Case, Layout, Loaded, Soak, edges, soak};
 use ferroflash::{Attention, ENTRIES, EntryInfo, SimDriver, ptx};
 use ferroflash_tests::{check, simulator_with};
 use ptx_sim::Options;
+use reference::{Case, Layout, Loaded, Soak, edges, soak};
 
 /// The smallest card that holds `entry`.
 fn simulator(entry: &EntryInfo) -> Attention<SimDriver> {
@@ -56,7 +56,10 @@ fn head_dim_256() {
 fn every_head_dim_of_the_table_is_tested_here() {
     let tested = [32, 64, 96, 128, 192, 256];
     assert!(ENTRIES.iter().all(|entry| tested.contains(&entry.head_dim)));
-    assert!(ENTRIES.iter().all(|entry| ptx::is_embedded(entry.symbol)), "this build carries every kernel");
+    assert!(
+        ENTRIES.iter().all(|entry| ptx::is_embedded(entry.contract.symbol)),
+        "this build carries every kernel"
+    );
 }
 
 /// The first entry of a kind; the first of the table is full.
@@ -69,7 +72,7 @@ fn launches_agree_in_every_bit() {
     for mask in ["full", "causal", "local"] {
         let (attention, case) = (simulator(entry(mask)), soak(entry(mask), 3));
         let memory = case.memory();
-        let loaded = Loaded::new(&attention, &memory, Some(entry(mask).symbol)).expect("loads");
+        let loaded = Loaded::new(&attention, &memory, Some(entry(mask).contract.symbol)).expect("loads");
         let first = loaded.run().expect("runs");
         let streams = [loaded];
         for every in [1, Soak::AT_THE_END] {
@@ -84,7 +87,8 @@ fn local_entries_solve_every_mask() {
     let attention = simulator(local);
     for mask in ["full", "causal"] {
         for case in edges(entry(mask), 5) {
-            let problem = ferroflash::Problem { head_dim: local.head_dim as usize, dtype: local.dtype, ..case.problem };
+            let problem =
+                ferroflash::Problem { head_dim: local.head_dim as usize, dtype: local.dtype, ..case.problem };
             check(&attention, local, &Case { problem, layout: Layout::Bshd, ..case });
         }
     }
@@ -100,8 +104,10 @@ fn a_wrong_result_is_noticed() {
     let ferroflash::Mask::Window { left: Some(left), right } = case.problem.mask else { panic!("a window") };
     let narrower = ferroflash::Mask::Window { left: Some(left - 1), right };
     let wrong = Case { problem: ferroflash::Problem { mask: narrower, ..case.problem }, ..case }.memory();
-    let outcome = Loaded::new(&attention, &wrong, Some(local.symbol)).and_then(|loaded| loaded.run()).expect("runs");
-    let reference = ferroflash::reference::Reference::new(&memory.inputs().expect("valid"));
+    let outcome = Loaded::new(&attention, &wrong, Some(local.contract.symbol))
+        .and_then(|loaded| loaded.run())
+        .expect("runs");
+    let reference = reference::Reference::new(&memory.inputs().expect("valid"));
     let verdict = outcome.judge(&reference, case.problem.dtype).expect("same shape");
     assert!(!verdict.passed());
 }

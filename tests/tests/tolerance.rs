@@ -1,7 +1,7 @@
 //! The rule that judges a result, on results that are wrong in one way each.
-use ferroflash::reference::{HostTensor, Inputs, Random, Reference, Verdict};
 use ferroflash::{DType, Mask, Problem};
 use half::f16;
+use reference::{HostTensor, Inputs, Random, Reference, Verdict};
 
 const SHAPE: [usize; 4] = [1, 6, 2, 8];
 
@@ -20,7 +20,8 @@ fn judge(change: impl FnOnce(&mut [u16], &mut [f32], &Reference)) -> Verdict {
         HostTensor::bshd(bits, DType::F16, [SHAPE[0], rows, SHAPE[2], SHAPE[3]]).expect("fits")
     }
     let problem = Problem { mask: Mask::Causal, seqlen_k: rows - 1, ..problem(SHAPE) };
-    let inputs = Inputs::new(problem, tensor(&q, rows), tensor(&k, rows - 1), tensor(&v, rows - 1)).expect("valid");
+    let inputs =
+        Inputs::new(problem, tensor(&q, rows), tensor(&k, rows - 1), tensor(&v, rows - 1)).expect("valid");
     let reference = Reference::new(&inputs);
     let mut out = reference.exact.out_bits(DType::F16);
     let mut lse: Vec<f32> = reference.exact.lse.iter().map(|x| *x as f32).collect();
@@ -48,7 +49,8 @@ fn the_exact_result_passes() {
 fn one_element_beyond_the_tolerance_fails_and_is_named() {
     let beyond = |factor: f64| {
         move |out: &mut [u16], _: &mut [f32], reference: &Reference| {
-            out[ELEMENT] = f16::from_f64(reference.exact.out[ELEMENT] + factor * reference.tolerance).to_bits();
+            out[ELEMENT] =
+                f16::from_f64(reference.exact.out[ELEMENT] + factor * reference.tolerance).to_bits();
         }
     };
     check(true, beyond(0.5));
@@ -100,7 +102,8 @@ fn nothing_passes_where_the_rule_has_no_bound() {
     assert!(!verdict.passed());
     let words = verdict.out.to_string();
     assert!(words.ends_with(
-        "the tolerance rule has no bound for these inputs: computed in their own type, naively, they overflow"
+        "the tolerance rule has no bound for these inputs: computed in their own type, naively, they \
+         overflow"
     ));
 }
 

@@ -1,7 +1,9 @@
-//! `cargo xtask evidence`: one page that shows, to somebody without a GPU, that the kernels are right and how fast they are.
+//! `cargo xtask evidence`: one page that shows, to somebody without a GPU, that the kernels are right and how
+//! fast they are.
 
 mod page;
 mod parts;
+mod show;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -47,7 +49,8 @@ pub struct Piece {
 pub struct Pack {
     /// The commit that this page was made from.
     pub commit: String,
-    /// Where, when, from which commit and by which commands the files of a folder were made, where that is known.
+    /// Where, when, from which commit and by which commands the files of a folder were made, where that is
+    /// known.
     pub runs: BTreeMap<String, Value>,
     /// Pieces by part; a part without any is missing.
     pub parts: BTreeMap<&'static str, Vec<Piece>>,
@@ -103,7 +106,8 @@ fn same_kernels(shown: &BTreeSet<&str>, table: &BTreeSet<&str>) -> Result {
     match (list(table - shown), list(shown - table)) {
         (missing, gone) if missing.is_empty() && gone.is_empty() => Ok(()),
         (missing, gone) => Err(format!(
-            "{FOLDER}/{STATS} is of other kernels than the table: run cargo xtask evidence\n  it lacks: {missing}\n  it has too many: {gone}"
+            "{FOLDER}/{STATS} is of other kernels than the table: run cargo xtask evidence\n  it lacks: \
+             {missing}\n  it has too many: {gone}"
         )
         .into()),
     }
@@ -124,7 +128,8 @@ fn gather(root: &Path, folder: &Path) -> Result<Pack> {
         } else if name.ends_with(".svg") {
             pack.plots.push(Piece { path, data: fs::read_to_string(&file)?.into() });
         } else if name.ends_with(".json") && path != DATA {
-            let part = parts::PARTS.iter().find(|part| name.starts_with(part.name)).map_or(parts::OTHER, |p| p.name);
+            let part =
+                parts::PARTS.iter().find(|part| name.starts_with(part.name)).map_or(parts::OTHER, |p| p.name);
             pack.parts.entry(part).or_default().push(Piece { path, data: read(&file)? });
         }
     }
@@ -139,7 +144,8 @@ fn read(path: &Path) -> Result<Value> {
     Ok(compact(first.ok_or_else(|| named(&"it is empty"))?.map_err(|e| named(&e))?))
 }
 
-/// The same in fewer bytes: five digits a number, more than anything was measured to, and no fields that are null.
+/// The same in fewer bytes: five digits a number, more than anything was measured to, and no fields that are
+/// null.
 fn compact(value: Value) -> Value {
     match value {
         Value::Array(values) => values.into_iter().map(compact).collect(),
@@ -173,11 +179,27 @@ mod tests {
 
     #[test]
     fn a_page_names_what_is_there_and_what_is_missing_and_needs_no_network() {
-        let verify = r#"{"device": "NVIDIA H200", "passed": true, "seconds": 3.5, "kernels": [{"name": "a<b", "cases": 7, "worst_ratio": 0.5}],
-            "headline": [{"name": "v3/2", "mask": "full", "cases": 2, "max_error": 0.0004, "failures": []}]}"#;
+        let verify = r#"{"device": "NVIDIA H200", "passed": true, "seconds": 3.5,
+            "kernels": [{"name": "a<b", "cases": 7, "worst_ratio": 0.5}],
+            "headline": [
+                {"name": "v3/2", "mask": "full", "cases": 2, "max_error": 0.0004, "failures": []}]}"#;
         let odd = r#"{"weather": ["fine", {"deep": null}], "n": 3}"#;
-        let run = serde_json::json!({"device": "NVIDIA <H200>", "commit": "abc", "commands": ["ferroflash verify"]});
-        let parts = [("verify", piece("h200/verify.json", verify)), (parts::OTHER, piece("odd.json", odd))];
+        let run = serde_json::json!({
+            "device": "NVIDIA <H200>", "commit": "abc", "commands": ["ferroflash verify"]
+        });
+        let program = r#"{"program": "gpu", "passed": true, "said": ["test huge ... ok <1>"]}"#;
+        let shim = r#"{"passed": true, "cases": [{"name": "threads", "passed": false}]}"#;
+        let base = r#"{"rows": [
+            {"label": "B1", "timing": "hot", "suite": "x", "peer": "ferroflash", "us": 2.0, "ratio": 1.0},
+            {"label": "B1", "timing": "hot", "suite": "x", "peer": "base", "us": 2.25, "ratio": 1.125}]}"#;
+        let parts = [
+            ("verify", piece("h200/verify.json", verify)),
+            ("program", piece("h200/program-gpu.json", program)),
+            ("shim", piece("h200/shim.json", shim)),
+            ("base", piece("h200/base.json", base)),
+            (parts::OTHER, piece("odd.json", odd)),
+        ];
+        let shown = parts.len() - 1;
         let pack = Pack {
             commit: "0123".into(),
             runs: ["h200", ""].into_iter().map(|folder| (folder.into(), run.clone())).collect(),
@@ -185,11 +207,12 @@ mod tests {
             plots: vec![],
         };
         let html = page::html(&pack);
-        for words in ["0123", "v3/2", "4.0e-4", "NVIDIA &lt;H200&gt;", "ferroflash verify", "weather", "fine"] {
+        let named = ["0123", "v3/2", "4.0e-4", "NVIDIA &lt;H200&gt;", "ferroflash verify", "weather", "fine"];
+        let said = ["test huge ... ok &lt;1&gt;", "WRONG", "2.2", "1.125"];
+        for words in named.into_iter().chain(said) {
             assert!(html.contains(words), "{words}");
         }
-        let missing = parts::PARTS.iter().filter(|part| part.name != "verify");
-        assert_eq!(html.matches("class=\"missing\"").count(), missing.count());
+        assert_eq!(html.matches("class=\"missing\"").count(), parts::PARTS.len() - shown);
         for outside in ["http://", "https://", "src=", "<link", "@import", "<script", "a<b"] {
             assert!(!html.contains(outside), "{outside}");
         }
@@ -200,7 +223,8 @@ mod tests {
     fn evidence_of_other_kernels_is_stale() {
         let table = BTreeSet::from(["fwd", "combine"]);
         assert!(same_kernels(&table, &table).is_ok());
-        for (shown, named) in [(BTreeSet::from(["fwd"]), "combine"), (BTreeSet::from(["fwd", "combine", "old"]), "old")]
+        for (shown, named) in
+            [(BTreeSet::from(["fwd"]), "combine"), (BTreeSet::from(["fwd", "combine", "old"]), "old")]
         {
             let said = same_kernels(&shown, &table).expect_err("stale").to_string();
             assert!(said.contains(named) && said.contains("run cargo xtask evidence"), "{said}");
@@ -222,8 +246,9 @@ mod tests {
         write("evidence.json", "{}");
         let pack = gather(Path::new(env!("CARGO_MANIFEST_DIR")), &folder).expect("gathered");
         fs::remove_dir_all(&folder).expect("removed");
-        let paths =
-            |part| pack.parts.get(part).map(|p: &Vec<Piece>| p.iter().map(|p| p.path.as_str()).collect::<Vec<_>>());
+        let paths = |part| {
+            pack.parts.get(part).map(|p: &Vec<Piece>| p.iter().map(|p| p.path.as_str()).collect::<Vec<_>>())
+        };
         assert_eq!(paths("soak"), Some(vec!["h200/soak.json"]));
         assert_eq!(paths("mutation"), Some(vec!["simulator/mutation-d64.json"]));
         assert_eq!(pack.run(&pack.parts["soak"][0])["device"], "H200");

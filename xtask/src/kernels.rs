@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use cuda_builder::ptxas::Assembler;
 use cuda_builder::report::{EntryReport, Reporter};
-use cuda_builder::{Arch, Contract, CudaBuilder, Module, Output, SpillAllowance};
+use cuda_builder::{Arch, CudaBuilder, Module, Output, lines};
 
 use crate::process::{Result, bar, spinner};
 use crate::setup;
 
 /// The targets on which every kernel must assemble within the rules, unless a task is told otherwise.
-pub const TARGETS: [Arch; 3] = [Arch::Sm80, Arch::Sm89, Arch::Sm90];
+pub const TARGETS: [Arch; 4] = [Arch::Sm80, Arch::Sm89, Arch::Sm90, Arch::Sm90a];
 
 /// The GPUs that have machine code of their own.
 pub const CUBIN_TARGETS: [Arch; 4] = [Arch::Sm80, Arch::Sm86, Arch::Sm89, Arch::Sm90];
@@ -58,11 +58,13 @@ impl Build {
     }
 }
 
-/// `cargo xtask build-ptx`: builds, and holds the modules against the rules on the targets they are meant for.
+/// `cargo xtask build-ptx`: builds, and holds the modules against the rules on the targets they are meant
+/// for.
 pub fn build_ptx(root: &Path, build: &Build) -> Result {
     if build.debug_kernels {
         let output = ptx(root, build)?;
-        let folder = build.out.as_deref().or(output.modules.first().and_then(|m| m.path.parent())).unwrap_or(root);
+        let folder =
+            build.out.as_deref().or(output.modules.first().and_then(|m| m.path.parent())).unwrap_or(root);
         println!("{} modules with prints and assertions in {}", output.modules.len(), folder.display());
         return Ok(());
     }
@@ -72,11 +74,12 @@ pub fn build_ptx(root: &Path, build: &Build) -> Result {
     let output = compile(&checked, &format!("compiling the kernels for {}, and checking them", build.arch))?;
     let bytes: usize = output.modules.iter().map(|m| m.text.len()).sum();
     let folder = build.out.as_deref().or(output.modules.first().and_then(|m| m.path.parent()));
-    let names: Vec<_> = targets.iter().map(|t| t.name()).collect();
+    let is_meant = |target: &&Arch| output.modules.iter().any(|m| m.arch.assembles_for(**target));
+    let names: Vec<_> = targets.iter().filter(is_meant).map(|t| t.name()).collect();
     println!(
         "{} modules for {} ({:.1} MB), within the rules on {}, in {}",
         output.modules.len(),
-        output.arch,
+        build.arch,
         bytes as f64 / 1e6,
         names.join(", "),
         folder.unwrap_or(root).display()
@@ -91,8 +94,8 @@ pub fn build_cubin(root: &Path, build: &Build, targets: &[Arch]) -> Result {
     cubins(root, &modules, targets, &build.out.clone().unwrap_or_else(|| root.join("target/cubin")))
 }
 
-/// Machine code of `modules` below `out`, beside the PTX that it was made of. Both as they are, and deflated as the feature `cubins` of
-/// `ferroflash` takes them.
+/// Machine code of `modules` below `out`, beside the PTX that it was made of. Both as they are, and deflated
+/// as the feature `cubins` of `ferroflash` takes them.
 pub fn cubins(root: &Path, modules: &[&Module], targets: &[Arch], out: &Path) -> Result {
     setup::cuda_tools(root)?;
     let assembler = Assembler::locate(root)?;
@@ -106,9 +109,12 @@ pub fn cubins(root: &Path, modules: &[&Module], targets: &[Arch], out: &Path) ->
     for module in modules {
         let symbol = &module.contract.symbol;
         let packed = |target: Arch| out.join(target.name()).join(format!("{symbol}.cubin.deflate"));
-        // The PTX is written last, and machine code of older PTX goes first, that of targets not asked for too.
+        // The PTX is written last, and machine code of older PTX goes first, that of targets not asked for
+        // too.
         let stamp = ptx.join(format!("{symbol}.ptx.deflate"));
-        let deflated = deflate(module.text.as_bytes());
+        // Source lines would be five sixths of a cubin.
+        let (code, _) = lines::split(&module.text);
+        let deflated = deflate(&code);
         if fs::read(&stamp).is_ok_and(|old| old != deflated) {
             fs::remove_file(&stamp)?;
             for stale in CUBIN_TARGETS.map(packed).into_iter().filter(|file| file.is_file()) {
@@ -116,13 +122,13 @@ pub fn cubins(root: &Path, modules: &[&Module], targets: &[Arch], out: &Path) ->
             }
         }
         let bare = ptx.join(format!("{symbol}.ptx"));
-        fs::write(&bare, without_lines(&module.text))?;
+        fs::write(&bare, code)?;
         for &target in targets {
             let cubin = out.join(target.name()).join(format!("{symbol}.cubin"));
             let packed = packed(target);
             if !packed.is_file() {
                 assembler.assemble(symbol, target, &bare, &cubin)?;
-                fs::write(&packed, deflate(&fs::read(&cubin)?))?;
+                fs::write(&packed, deflate(fs::read(&cubin)?))?;
             }
             bytes += fs::metadata(&packed)?.len();
             progress.inc(1);
@@ -135,14 +141,17 @@ pub fn cubins(root: &Path, modules: &[&Module], targets: &[Arch], out: &Path) ->
     Ok(())
 }
 
-fn deflate(bytes: &[u8]) -> Vec<u8> {
-    miniz_oxide::deflate::compress_to_vec(bytes, 9)
+/// Bytes of the kernels that every user's library embeds, deflated: all but the lineage's.
+pub fn embedded(modules: &[Module]) -> usize {
+    let lineage = &spec::ENTRIES[spec::PLANNED.len()..];
+    let is_lineage = |module: &&Module| lineage.iter().any(|e| e.contract.symbol == module.contract.symbol);
+    let users = modules.iter().filter(|module| !is_lineage(module));
+    users.map(|module| deflate(lines::split(&module.text).0).len()).sum()
 }
 
-/// PTX without its source lines, which would be five sixths of a cubin.
-fn without_lines(ptx: &str) -> String {
-    let is_line = |line: &&str| [".loc", ".file"].iter().any(|word| line.trim_start().starts_with(word));
-    ptx.lines().filter(|line| !is_line(line)).flat_map(|line| [line, "\n"]).collect()
+/// As the library embeds it.
+pub fn deflate(bytes: impl AsRef<[u8]>) -> Vec<u8> {
+    miniz_oxide::deflate::compress_to_vec(bytes.as_ref(), 9)
 }
 
 /// The PTX modules of every entry in the table (or of those asked for), compiled if anything changed.
@@ -159,14 +168,15 @@ fn builder(root: &Path, build: &Build) -> Result<CudaBuilder> {
         builder = builder.release(false).target_dir(root.join("target/cuda-builder-debug"));
     }
     if build.device_crate.is_none() {
-        builder = builder.entries(contracts());
+        builder = builder.entries(spec::kernels()).features(["lineage"]);
     }
     for argument in &build.llvm_args {
         builder = builder.llvm_arg(argument);
     }
     if !build.entries.is_empty() {
         let symbols = spec::kernels().map(|kernel| kernel.symbol);
-        let asked: Vec<_> = symbols.filter(|s| build.entries.iter().any(|e| s.contains(e.as_str()))).collect();
+        let asked: Vec<_> =
+            symbols.filter(|s| build.entries.iter().any(|e| s.contains(e.as_str()))).collect();
         if asked.is_empty() {
             return Err(format!("no entry's symbol contains {}", build.entries.join(" or ")).into());
         }
@@ -189,10 +199,15 @@ fn compile(builder: &CudaBuilder, what: &str) -> Result<Output> {
 }
 
 /// What every module costs on every target.
-pub fn reports<'m>(root: &Path, modules: &'m [Module], targets: &[Arch]) -> Result<Vec<(&'m Module, EntryReport)>> {
+pub fn reports<'m>(
+    root: &Path,
+    modules: &'m [Module],
+    targets: &[Arch],
+) -> Result<Vec<(&'m Module, EntryReport)>> {
     setup::cuda_tools(root)?;
     let reporter = Reporter::new(root, cache(root))?;
-    let progress = bar("assembling", modules.len() * targets.len());
+    let pairs = modules.iter().flat_map(|m| targets.iter().filter(|&&t| m.arch.assembles_for(t)));
+    let progress = bar("assembling", pairs.count());
     let reports = reporter.report_all(modules, targets, || progress.inc(1))?;
     progress.finish_and_clear();
     Ok(reports)
@@ -205,20 +220,5 @@ pub fn cache(root: &Path) -> PathBuf {
 
 /// The targets that PTX for `arch` is assembled for.
 pub fn targets_of(arch: Arch) -> Vec<Arch> {
-    match arch {
-        Arch::Sm90a => vec![Arch::Sm90a],
-        _ => TARGETS.into_iter().filter(|&t| t >= arch).collect(),
-    }
-}
-
-/// The launch contracts of everything that is compiled.
-pub fn contracts() -> impl Iterator<Item = Contract> {
-    spec::kernels().map(|kernel| {
-        let contract = Contract::new(kernel.symbol, kernel.threads)
-            .min_blocks_per_sm(kernel.min_blocks_per_sm)
-            .smem_bytes(kernel.smem_bytes);
-        let allowance =
-            |s: spec::SpillAllowance| SpillAllowance { stores: s.stores, loads: s.loads, reason: s.reason.into() };
-        kernel.spills.map(allowance).into_iter().fold(contract, Contract::spill_allowance)
-    })
+    TARGETS.into_iter().filter(|&t| t >= arch).collect()
 }

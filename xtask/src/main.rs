@@ -1,5 +1,6 @@
 //! FerroFlash's tasks. `cargo xtask --help` lists them.
 
+mod budgets;
 mod ci;
 mod evidence;
 mod kernels;
@@ -32,7 +33,8 @@ enum Task {
     Setup,
     /// Compile the kernels to PTX and hold them against the rules (no spill in a loop, no local depot, ...)
     BuildPtx(kernels::Build),
-    /// Show what every entry costs on sm_80, sm_89 and sm_90: registers, spills, shared memory, occupancy, instructions
+    /// Show what every entry costs on sm_80, sm_89 and sm_90: registers, spills, shared memory, occupancy,
+    /// instructions
     PtxStats(stats::Stats),
     /// Bring what is missing, then run every test
     Test {
@@ -92,9 +94,11 @@ fn run(task: Task) -> Result {
         Task::Bless => stats::bless(&root),
         Task::Evidence(evidence) => evidence::run(&root, &evidence),
         Task::Tidy => tidy::run(&root),
-        Task::BuildCubin { build, targets } => {
-            kernels::build_cubin(&root, &build, if targets.is_empty() { &kernels::CUBIN_TARGETS } else { &targets })
-        }
+        Task::BuildCubin { build, targets } => kernels::build_cubin(
+            &root,
+            &build,
+            if targets.is_empty() { &kernels::CUBIN_TARGETS } else { &targets },
+        ),
     }
 }
 

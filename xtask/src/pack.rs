@@ -11,24 +11,41 @@ const FOLDER: &str = "gpu-pack";
 /// What a folder may weigh that is copied to a rented machine, in bytes.
 const LIMIT: u64 = 60 << 20;
 
-/// Builds the program, the C library (both with the kernels' PTX inside), the embedding examples and the tests that want a GPU, and puts them beside
-/// the scripts.
+/// The program, the embedding examples, the tests that want a GPU.
+const PROGRAMS: [&str; 14] = [
+    "--package",
+    "ferroflash-cli",
+    "--package",
+    "ferroflash",
+    "--bin",
+    "ferroflash",
+    "--example",
+    "embed",
+    "--example",
+    "cudarc",
+    "--test",
+    "gpu",
+    "--features",
+    "ferroflash/cust,ferroflash/cudarc",
+];
+
+/// Builds the program, the C library (both with the kernels' PTX inside), the embedding examples and the
+/// tests that want a GPU, and puts them beside the scripts.
 pub fn run(root: &Path) -> Result {
     let pack = root.join(FOLDER);
     if pack.exists() {
         fs::remove_dir_all(&pack)?;
     }
     fs::create_dir_all(&pack)?;
-    let progress = spinner("building the program and the GPU tests");
-    let program = artifacts(root, &["build", "--package", "ferroflash", "--bin", "ferroflash"])?;
-    let tests = artifacts(root, &["test", "--no-run", "--package", "ferroflash", "--test", "gpu"])?;
-    let embedding = ["--example", "embed", "--example", "cudarc", "--features", "cudarc"];
-    let examples = artifacts(root, &[&["build", "--package", "ferroflash"][..], &embedding].concat())?;
-    let library = artifacts(root, &["build", "--package", "ferroflash-cabi"])?;
+    let progress = spinner("building the program, the examples and the GPU tests");
+    // In one go, with one set of features: the library and what it embeds are compiled once.
+    let programs = artifacts(root, &[&["build"][..], &PROGRAMS].concat())?;
     progress.finish_and_clear();
-    let gpu_tests = tests.into_iter().filter(|(name, _)| name == "gpu");
+    let progress = spinner("building the C library");
+    let library = artifacts(root, &["build", "--package", "ferroflash-cabi", "--features", "lineage"])?;
+    progress.finish_and_clear();
     let library = library.into_iter().map(|(_, file)| ("libferroflash.so".to_owned(), file));
-    for (name, file) in program.into_iter().chain(gpu_tests).chain(examples).chain(library) {
+    for (name, file) in programs.into_iter().chain(library) {
         fs::copy(&file, pack.join(&name))?;
     }
     // Both have a README: that of the folder is the one about such a machine.
@@ -36,17 +53,21 @@ pub fn run(root: &Path) -> Result {
     for entry in scripts.into_iter().flatten().flatten().flatten().filter(|entry| entry.path().is_file()) {
         fs::copy(entry.path(), pack.join(entry.file_name()))?;
     }
-    fs::copy(root.join("host/src/cli/bench/suites.json"), pack.join("suites.json"))?;
+    fs::copy(root.join("host/cli/src/bench/suites.json"), pack.join("suites.json"))?;
 
     let bytes = size(&pack)?;
     if bytes > LIMIT {
         return Err(format!("{FOLDER} has {} MiB; at most {} fit", bytes >> 20, LIMIT >> 20).into());
     }
-    println!("{FOLDER}: {:.1} MiB; copy it to the GPU machine and run `./evidence.sh` there", bytes as f64 / 1048576.0);
+    println!(
+        "{FOLDER}: {:.1} MiB; copy it to the GPU machine and run `./evidence.sh` there",
+        bytes as f64 / 1048576.0
+    );
     Ok(())
 }
 
-/// Runs cargo and returns the executables and C libraries that it made, by target name. They come without symbols: nobody debugs there.
+/// Runs cargo and returns the executables and C libraries that it made, by target name. They come without
+/// symbols: nobody debugs there.
 fn artifacts(root: &Path, arguments: &[&str]) -> Result<Vec<(String, PathBuf)>> {
     let mut command = cargo();
     command.args(arguments).args(["--release", "--quiet", "--message-format=json"]).current_dir(root);
@@ -54,9 +75,11 @@ fn artifacts(root: &Path, arguments: &[&str]) -> Result<Vec<(String, PathBuf)>> 
     let mut found = Vec::new();
     for line in stdout(&mut command)?.lines() {
         let message: serde_json::Value = serde_json::from_str(line)?;
-        let libraries = message["filenames"].as_array().into_iter().flatten().filter_map(|file| file.as_str());
+        let libraries =
+            message["filenames"].as_array().into_iter().flatten().filter_map(|file| file.as_str());
         let library = libraries.into_iter().find(|file| file.ends_with(std::env::consts::DLL_SUFFIX));
-        let is_cdylib = message["target"]["kind"].as_array().is_some_and(|kinds| kinds.iter().any(|k| k == "cdylib"));
+        let is_cdylib =
+            message["target"]["kind"].as_array().is_some_and(|kinds| kinds.iter().any(|k| k == "cdylib"));
         let file = message["executable"].as_str().or(library.filter(|_| is_cdylib));
         if let (Some(file), Some(name)) = (file, message["target"]["name"].as_str()) {
             found.push((name.to_owned(), PathBuf::from(file)));

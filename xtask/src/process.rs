@@ -40,7 +40,11 @@ pub fn quiet(command: &mut Command) -> Result {
 /// Runs a program that speaks for itself.
 pub fn loud(command: &mut Command) -> Result {
     let status = command.status().map_err(|e| format!("{}: {e}", describe(command)))?;
-    if status.success() { Ok(()) } else { Err(Failed { command: describe(command), output: String::new() }.into()) }
+    if status.success() {
+        Ok(())
+    } else {
+        Err(Failed { command: describe(command), output: String::new() }.into())
+    }
 }
 
 /// Runs a program and returns what it printed.

@@ -1,7 +1,9 @@
-//! `cargo xtask setup`: brings the device compiler and NVIDIA's assembler and disassembler, where the machine has none.
+//! `cargo xtask setup`: brings the device compiler and NVIDIA's assembler and disassembler, where the machine
+//! has none.
 //!
-//! Everything goes below `target/ferroflash-toolchain`; nothing is installed. A part is unpacked beside its place and moved there only when its
-//! tools have run, so an interrupted setup is simply run again: what was downloaded completely is kept, and checked again, by apt and pip.
+//! Everything goes below `target/ferroflash-toolchain`; nothing is installed. A part is unpacked beside its
+//! place and moved there only when its tools have run, so an interrupted setup is simply run again: what was
+//! downloaded completely is kept, and checked again, by apt and pip.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,9 +13,15 @@ use cuda_builder::toolchain::{CUDA_BIN, CudaTool, DEBIAN, DeviceCompiler, FOLDER
 
 use crate::process::{self, Result, spinner};
 
-/// rustc 1.96 with LLVM 22, its library for the host (macros and build scripts are host programs), and the library's sources.
-const COMPILER_PACKAGES: [&str; 5] =
-    ["rustc-web=1.96.*", "libstd-rust-web-1.96", "libstd-rust-web-dev=1.96.*", "rust-web-src=1.96.*", "libllvm22"];
+/// rustc 1.96 with LLVM 22, its library for the host (macros and build scripts are host programs), and the
+/// library's sources.
+const COMPILER_PACKAGES: [&str; 5] = [
+    "rustc-web=1.96.*",
+    "libstd-rust-web-1.96",
+    "libstd-rust-web-dev=1.96.*",
+    "rust-web-src=1.96.*",
+    "libllvm22",
+];
 
 /// What LLVM itself is linked to, by library: fetched only where the image lacks it.
 const LIBRARY_PACKAGES: [(&str, &str); 8] = [
@@ -27,7 +35,8 @@ const LIBRARY_PACKAGES: [(&str, &str); 8] = [
     ("libtinfo.so", "libtinfo6"),
 ];
 
-/// NVIDIA's wheels, each with its SHA-256 for x86-64 Linux. ptxas matches the CUDA 13.0 drivers in use; the disassemblers begin at 13.2.
+/// NVIDIA's wheels, each with its SHA-256 for x86-64 Linux. ptxas matches the CUDA 13.0 drivers in use; the
+/// disassemblers begin at 13.2.
 const WHEELS: &str = "\
 nvidia-cuda-nvcc==13.0.88 --hash=sha256:56fe502eb77625a12f25172caa3cdddb4e4c8ba2c8c17dba44b164761b380f03
 nvidia-cuda-nvdisasm==13.2.78 --hash=sha256:b4ebcd3c5046bf8039ac52675b9dbefd843600969649ecaab0a42b0713a61dae
@@ -75,15 +84,19 @@ pub fn device_compiler(root: &Path) -> Result<DeviceCompiler> {
 
 /// ptxas, nvdisasm and cuobjdump, fetched if need be.
 pub fn cuda_tools(root: &Path) -> Result<Vec<PathBuf>> {
-    let locate = || CudaTool::ALL.into_iter().map(|tool| tool.locate(root)).collect::<std::result::Result<Vec<_>, _>>();
+    let locate = || {
+        CudaTool::ALL.into_iter().map(|tool| tool.locate(root)).collect::<std::result::Result<Vec<_>, _>>()
+    };
     let Err(missing) = locate() else { return Ok(locate()?) };
     let folder = root.join(FOLDER);
     let wheels = folder.join("wheels");
     let partial = fresh_folder(&folder.join("cuda.partial"))?;
     fs::create_dir_all(&wheels)?;
 
-    let pip_cure = "python3 with pip fetches NVIDIA's wheels: apt-get install python3-pip, or install a CUDA toolkit and put it on PATH";
-    let has_pip = Command::new("python3").args(["-m", "pip", "--version"]).output().is_ok_and(|o| o.status.success());
+    let pip_cure = "python3 with pip fetches NVIDIA's wheels: apt-get install python3-pip, or install a \
+                    CUDA toolkit and put it on PATH";
+    let has_pip =
+        Command::new("python3").args(["-m", "pip", "--version"]).output().is_ok_and(|o| o.status.success());
     if !has_pip {
         return Err(format!("{missing}\n{pip_cure}").into());
     }
@@ -130,7 +143,8 @@ fn fetch_packages(downloads: &Path, packages: &[&str]) -> Result {
     let known = Command::new("apt-get").args(["-q", "--print-uris", "download"]).args(packages).output()?;
     if !known.status.success() {
         progress.set_message("apt-get update");
-        let cure = "apt does not know the packages; run `apt-get update` as root, on Debian 12 with security updates";
+        let cure = "apt does not know the packages; run `apt-get update` as root, on Debian 12 with \
+                    security updates";
         process::quiet(Command::new("apt-get").args(["-q", "update"])).map_err(|e| format!("{e}\n{cure}"))?;
     }
     download().map_err(|e| format!("{e}\nThe download can be resumed: run `cargo xtask setup` again"))?;
@@ -150,8 +164,8 @@ fn unpack(downloads: &Path, into: &Path, packages: &[&str]) -> Result {
         progress.set_message(format!("unpacking {name}"));
         if name == "rust-web-src" {
             // A tenth of the sources is the library; the rest is the compiler and its tests.
-            let script =
-                r#"dpkg-deb --fsys-tarfile "$0" | tar -x -C "$1" --wildcards './usr/src/*/library' './usr/lib/*'"#;
+            let script = "dpkg-deb --fsys-tarfile \"$0\" \
+                          | tar -x -C \"$1\" --wildcards './usr/src/*/library' './usr/lib/*'";
             process::quiet(Command::new("sh").args(["-c", script]).arg(&deb).arg(into))?;
         } else {
             process::quiet(Command::new("dpkg-deb").arg("-x").arg(&deb).arg(into))?;
@@ -176,7 +190,8 @@ fn missing_libraries(root: &Path) -> Result<Vec<&'static str>> {
     let output = Command::new("ldd").args(&libraries).env("LD_LIBRARY_PATH", library_path).output()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let missing: Vec<&str> = text.lines().filter(|line| line.contains("not found")).map(str::trim).collect();
-    let package = |line: &&str| LIBRARY_PACKAGES.iter().find(|(library, _)| line.starts_with(library)).map(|p| p.1);
+    let package =
+        |line: &&str| LIBRARY_PACKAGES.iter().find(|(library, _)| line.starts_with(library)).map(|p| p.1);
     if let Some(line) = missing.iter().find(|line| package(line).is_none()) {
         return Err(format!("the unpacked compiler needs a library that no known package has: {line}").into());
     }

@@ -1,4 +1,5 @@
-//! `cargo xtask ptx-stats`: what every entry costs on every target; and the golden figures, which show when that changes.
+//! `cargo xtask ptx-stats`: what every entry costs on every target; and the golden figures, which show when
+//! that changes.
 
 use std::fmt::Write;
 use std::fs;
@@ -94,11 +95,13 @@ pub fn bless(root: &Path) -> Result {
     Ok(())
 }
 
-/// Compares with the golden figures. Those of other tools say nothing about a change in the kernels, so they are not compared, which is said. In
-/// CI that fails for the assembler, which setup brings in one version; the compiler may be any toolchain's that has the sources of `core`.
+/// Compares with the golden figures. Those of other tools say nothing about a change in the kernels, so they
+/// are not compared, which is said. In CI that fails for the assembler, which setup brings in one version;
+/// the compiler may be any toolchain's that has the sources of `core`.
 pub fn check(root: &Path, reports: &[(&Module, EntryReport)]) -> Result {
     let path = root.join(GOLDEN);
-    let old = fs::read_to_string(&path).map_err(|e| format!("{GOLDEN}: {e}; `cargo xtask bless` writes it"))?;
+    let old =
+        fs::read_to_string(&path).map_err(|e| format!("{GOLDEN}: {e}; `cargo xtask bless` writes it"))?;
     let new = golden(root, reports)?;
     let (old_tools, old) = header(&old);
     let (new_tools, new) = header(&new);
@@ -116,19 +119,25 @@ pub fn check(root: &Path, reports: &[(&Module, EntryReport)]) -> Result {
     if changes.is_empty() {
         return Ok(());
     }
-    Err(format!("the kernels' figures are not the golden ones; `cargo xtask bless` takes them over\n{changes}").into())
+    Err(format!(
+        "the kernels' figures are not the golden ones; `cargo xtask bless` takes them over\n{changes}"
+    )
+    .into())
 }
 
-/// Says loudly that nothing was compared; fails in CI unless only the compiler, which the first line names, is another.
+/// Says loudly that nothing was compared; fails in CI unless only the compiler, which the first line names,
+/// is another.
 fn not_compared(old_tools: &str, new_tools: &str, in_ci: bool) -> Result {
     let assembler = |tools: &str| tools.lines().skip(1).map(str::to_owned).collect::<Vec<_>>();
     let versions = format!("they are for\n{old_tools}and this machine has\n{new_tools}");
     if in_ci && assembler(old_tools) != assembler(new_tools) {
-        let cure = "unset PTXAS and NVDISASM, and take those of other versions off PATH: `cargo xtask setup` brings the right ones";
+        let cure = "unset PTXAS and NVDISASM, and take those of other versions off PATH: `cargo xtask \
+                    setup` brings the right ones";
         return Err(format!("the golden figures cannot be compared: {versions}{cure}").into());
     }
     eprintln!(
-        "NOTE: THE GOLDEN FIGURES WERE NOT COMPARED: {versions}A change of what the kernels cost does not show here."
+        "NOTE: THE GOLDEN FIGURES WERE NOT COMPARED: {versions}A change of what the kernels cost does not \
+         show here."
     );
     Ok(())
 }
@@ -177,7 +186,7 @@ fn row<'a>(module: &'a Module, report: &'a EntryReport) -> Row<'a> {
         stack_bytes: report.stack,
         spill_store_bytes: report.spill_stores,
         spill_load_bytes: report.spill_loads,
-        spill_allowance: contract.spill_allowance.as_ref().map(|a| a.reason.as_str()),
+        spill_allowance: contract.spills.map(|allowance| allowance.reason),
         local_depot: report.local_depot,
         static_smem_bytes: report.static_smem,
         dynamic_smem_bytes: contract.smem_bytes,
@@ -200,7 +209,8 @@ fn row<'a>(module: &'a Module, report: &'a EntryReport) -> Row<'a> {
 fn table(rows: &[Row<'_>]) -> String {
     let wide = rows.iter().map(|r| r.entry.len()).max().unwrap_or(0);
     let mut text = format!(
-        "{:wide$}  target  regs  spill st/ld  smem KiB  blocks/SM on           HMMA  LDSM  LDGSTS  main loop: all  HMMA  LDSM  MUFU\n",
+        "{:wide$}  target  regs  spill st/ld  smem KiB  blocks/SM on           HMMA  LDSM  LDGSTS  main \
+         loop: all  HMMA  LDSM  MUFU\n",
         "entry"
     );
     for r in rows {
@@ -209,7 +219,8 @@ fn table(rows: &[Row<'_>]) -> String {
         let blocks = format!("{} {} ({})", r.blocks_per_sm, r.device, r.limited_by);
         let smem = f64::from(r.static_smem_bytes + r.dynamic_smem_bytes) / 1024.0;
         let line = format!(
-            "{:wide$}  {:6}  {:4}  {spills:>11}  {smem:8.1}  {blocks:22}  {:4}  {:4}  {:6}  {:14}  {:4}  {:4}  {:4}\n",
+            "{:wide$}  {:6}  {:4}  {spills:>11}  {smem:8.1}  {blocks:22}  {:4}  {:4}  {:6}  {:14}  {:4}  \
+             {:4}  {:4}\n",
             r.entry,
             r.target,
             r.registers,

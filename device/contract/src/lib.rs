@@ -1,6 +1,8 @@
-//! What a GPU kernel is to both sides of its launch. Host and device compile this crate; it knows nothing of what a kernel computes.
+//! What a GPU kernel is to both sides of its launch. Host and device compile this crate; it knows nothing of
+//! what a kernel computes.
 //!
 //! - [`Kernel`]: threads, shared memory, parameters and grid of a kernel, from one type.
+//! - [`Contract`]: the same of a compiled kernel, by value, with its symbol and [`Target`].
 //! - [`Tensor`], [`Vector`], [`Partials`], [`Element`]: what kernels are told of their data.
 //! - [`FastDiv`]: division by a number that only the host knows.
 #![no_std]
@@ -9,9 +11,13 @@
 mod element;
 mod fast_div;
 mod kernel;
+mod launch;
+mod target;
 mod tensor;
 
 pub use element::{Bf16, DType, Element, F16, Path, Scalar};
 pub use fast_div::FastDiv;
 pub use kernel::Kernel;
+pub use launch::{Contract, SpillAllowance};
+pub use target::Target;
 pub use tensor::{Partials, Tensor, Vector};

@@ -3,9 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::Error;
+use crate::{Error, Target};
 
-/// A PTX target. PTX of a plain target runs on every later GPU; PTX of a target with suffix `a` runs on that generation alone.
+/// A PTX target. PTX of a plain target runs on every later GPU; PTX of a target with suffix `a` runs on that
+/// generation alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Arch {
     /// A100, and everything after it.
@@ -35,6 +36,22 @@ impl Arch {
         }
     }
 
+    /// What a target is compiled for: the oldest GPU that it runs on. `None` where this crate does not know
+    /// it.
+    pub fn of(target: Target) -> Option<Arch> {
+        let name = match target {
+            Target::From(oldest) => format!("sm_{oldest}"),
+            Target::Exactly(only) => format!("sm_{only}a"),
+        };
+        name.parse().ok()
+    }
+
+    /// Whether ptxas assembles PTX for this target into machine code for `gpu`: that of a plain target for
+    /// any plain one that is not older, that of one with suffix `a` for itself alone.
+    pub fn assembles_for(self, gpu: Arch) -> bool {
+        self == gpu || (self < gpu && self != Arch::Sm90a && gpu != Arch::Sm90a)
+    }
+
     /// The PTX version written into the module, as rustc's target feature.
     ///
     /// As low as the target's instructions allow, because a driver refuses PTX that is newer than itself.
@@ -56,6 +73,9 @@ impl FromStr for Arch {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<Self, Error> {
-        Arch::ALL.into_iter().find(|a| a.name() == name).ok_or_else(|| Error::UnknownArch { name: name.to_owned() })
+        Arch::ALL
+            .into_iter()
+            .find(|a| a.name() == name)
+            .ok_or_else(|| Error::UnknownArch { name: name.to_owned() })
     }
 }

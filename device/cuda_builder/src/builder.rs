@@ -1,24 +1,26 @@
 //! [`CudaBuilder`]: what to build, and the steps from a device crate to one PTX module per entry.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::{env, fs, thread};
+use std::{env, fs};
 
+use crate::cache;
 use crate::cargo::{self, Invocation};
 #[cfg(feature = "ptxas")]
 use crate::gate;
-use crate::module::Ptx;
+use crate::group::Group;
 #[cfg(feature = "ptxas")]
 use crate::report::Reporter;
 use crate::toolchain::{DeviceCompiler, workspace_root};
-use crate::{Arch, Contract, Error, stamp};
+use crate::{Arch, Contract, Error, Target};
 
 /// How much of the source's lines goes into the PTX.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum DebugInfo {
     /// Nothing.
     None,
-    /// `.file` and `.loc` lines, with the calls that inlining has dissolved as comments behind them. The instructions are the same as without.
+    /// `.file` and `.loc` lines, with the calls that inlining has dissolved as comments behind them. The
+    /// instructions are the same as without.
     #[default]
     Lines,
 }
@@ -54,8 +56,6 @@ pub struct CudaBuilder {
 /// What a build made.
 #[derive(Debug)]
 pub struct Output {
-    /// The target.
-    pub arch: Arch,
     /// One module per entry, in the order of the contracts.
     pub modules: Vec<Module>,
     /// The source files and manifests that the modules were made of.
@@ -69,6 +69,8 @@ pub struct Output {
 pub struct Module {
     /// The entry's launch contract.
     pub contract: Contract,
+    /// The target that it was compiled for.
+    pub arch: Arch,
     /// The PTX text.
     pub text: String,
     /// The file that holds the same text.
@@ -76,7 +78,8 @@ pub struct Module {
 }
 
 impl CudaBuilder {
-    /// Builds the crate in `crate_root`, the folder of its `Cargo.toml`: optimised, with lines, for [`Arch::Sm80`].
+    /// Builds the crate in `crate_root`, the folder of its `Cargo.toml`: optimised, with lines, for
+    /// [`Arch::Sm80`].
     pub fn new(crate_root: impl AsRef<Path>) -> Self {
         Self {
             crate_root: crate_root.as_ref().to_owned(),
@@ -96,14 +99,15 @@ impl CudaBuilder {
         }
     }
 
-    /// The target.
+    /// The oldest GPU that portable entries are compiled for, where their contracts name an older one. Those
+    /// for exactly one generation are compiled for that.
     pub fn arch(mut self, arch: Arch) -> Self {
         self.arch = arch;
         self
     }
 
-    /// `false` switches overflow checks and debug assertions on. Optimisation stays on in either case: unoptimised device code keeps its
-    /// register arrays in local memory, and is of no use.
+    /// `false` switches overflow checks and debug assertions on. Optimisation stays on in either case:
+    /// unoptimised device code keeps its register arrays in local memory, and is of no use.
     pub fn release(mut self, release: bool) -> Self {
         self.release = release;
         self
@@ -127,7 +131,8 @@ impl CudaBuilder {
         self
     }
 
-    /// The launch contract of one entry. Where there is any, every kernel of the crate needs one; without any, modules are not stamped.
+    /// The launch contract of one entry. Where there is any, every kernel of the crate needs one; without
+    /// any, modules are not stamped.
     pub fn entry(mut self, contract: Contract) -> Self {
         self.contracts.push(contract);
         self
@@ -169,85 +174,79 @@ impl CudaBuilder {
         self
     }
 
-    /// GPUs on which [`build`](Self::build) assembles every module and holds it against the rules of [`gate`](crate::gate). Without any,
-    /// ptxas is not needed, and nothing is checked. Not for kernels with [`release(false)`](Self::release), which keep no rule.
+    /// GPUs on which [`build`](Self::build) assembles every module that may run there and holds it against
+    /// the rules of [`gate`](crate::gate). Without any, ptxas is not needed, and nothing is checked. Not for
+    /// kernels with [`release(false)`](Self::release), which keep no rule.
     #[cfg(feature = "ptxas")]
     pub fn check_on(mut self, targets: impl IntoIterator<Item = Arch>) -> Self {
         self.check_on.extend(targets);
         self
     }
 
-    /// Compiles the crate and writes one PTX module per entry; checks them where [`check_on`](Self::check_on) says so.
+    /// Compiles the crate and writes one PTX module per entry, each for the target that its contract names;
+    /// checks them where [`check_on`](Self::check_on) says so.
     ///
-    /// LLVM works on one core, so the entries are dealt out to several compilers, each of which sees its share in `CUDA_BUILDER_ENTRIES`
-    /// (symbols, comma-separated; unset means all) and leaves the other kernels out: `#[kernel]` of `cuda_std` does that. A crate that does not
-    /// heed the variable is compiled whole by each of them, with the same result.
+    /// Modules are kept by content: where sources, flags and compiler are what they were, nothing is
+    /// compiled. LLVM works on one core, so the entries are dealt out to several compilers, each of which
+    /// sees its share in `CUDA_BUILDER_ENTRIES` (symbols, comma-separated; unset means all) and leaves the
+    /// other kernels out: `#[kernel]` of `cuda_std` does that. A crate that does not heed the variable is
+    /// compiled whole by each of them, with the same result.
     ///
     /// # Errors
-    /// [`Error`]: no device compiler, the crate does not compile, kernels and contracts do not match, or a kernel breaks a rule.
+    /// [`Error`]: no device compiler, the crate does not compile, kernels and contracts do not match, or a
+    /// kernel breaks a rule.
     pub fn build(&self) -> Result<Output, Error> {
         let crate_root = self.crate_root.canonicalize().map_err(Error::io("open", &self.crate_root))?;
         let workspace = workspace_root(&crate_root);
         let compiler = DeviceCompiler::locate(&workspace)?;
         let package = cargo::package_name(&crate_root)?;
-        let folder = self.folder(&workspace).join(&package).join(self.arch.name());
+        let folder = self.folder(&workspace).join(&package);
         fs::create_dir_all(&folder).map_err(Error::io("create", &folder))?;
         // A build script and a task may want the same modules at once.
         let lock = folder.join("lock");
-        let held = fs::File::create(&lock).and_then(|f| f.lock().map(|()| f)).map_err(Error::io("lock", &lock))?;
+        let held =
+            fs::File::create(&lock).and_then(|f| f.lock().map(|()| f)).map_err(Error::io("lock", &lock))?;
 
+        let mut output = Output { modules: Vec::new(), inputs: Vec::new(), warnings: String::new() };
+        let mut inputs = BTreeSet::new();
         let wanted = self.wanted()?;
-        let shards = self.shards(&wanted);
-        let shared = Invocation {
-            compiler: &compiler,
-            workspace: &workspace,
-            crate_root: &crate_root,
-            package: &package,
-            arch: self.arch,
-            release: self.release,
-            debug: self.debug,
-            features: &self.features,
-            llvm_args: &self.llvm_args,
-            verbose: self.verbose,
-        };
-        let built = thread::scope(|scope| {
-            let handles: Vec<_> = (shards.iter().enumerate())
-                .map(|(n, symbols)| {
-                    let (shared, target_dir) = (&shared, folder.join(format!("shard-{n}")));
-                    scope.spawn(move || shared.compile(symbols, &target_dir))
-                })
-                .collect();
-            handles.into_iter().map(|h| h.join().expect("compile does not panic")).collect::<Result<Vec<_>, _>>()
-        })?;
-        let texts: Vec<_> = built.iter().map(|b| Ptx::parse(&b.ptx)).collect::<Result<_, _>>()?;
-
-        let contracts = match wanted.is_empty() {
-            true => {
-                texts.iter().flat_map(Ptx::entries).map(|symbol| (Contract::new(symbol, 0), String::new())).collect()
+        let contracted: Vec<_> = self.contracts.iter().map(|c| c.symbol).collect();
+        for (arch, contracts) in self.groups(&wanted)? {
+            let folder = folder.join(arch.name());
+            let invocation = Invocation {
+                compiler: &compiler,
+                workspace: &workspace,
+                crate_root: &crate_root,
+                package: &package,
+                arch,
+                release: self.release,
+                debug: self.debug,
+                features: &self.features,
+                llvm_args: &self.llvm_args,
+                verbose: self.verbose,
+            };
+            let group = Group { invocation, contracted: &contracted, folder: &folder, jobs: self.jobs };
+            let built = if wanted.is_empty() { group.build_all()? } else { group.build(&contracts)? };
+            let mut others = built.others.into_iter();
+            if let Some(symbol) = others.find(|symbol| !contracted.contains(&symbol.as_str())) {
+                return Err(Error::UncontractedEntry { symbol });
             }
-            false => {
-                self.check_contracts(&texts)?;
-                let stamped = wanted.iter().map(|&c| Ok((c.clone(), stamp::directives(c)?)));
-                stamped.collect::<Result<Vec<_>, Error>>()?
+            for (contract, text) in built.modules {
+                let path = write_module(&folder.join("ptx"), contract.symbol, &text)?;
+                if let Some(copies) = &self.copy_to {
+                    write_module(copies, contract.symbol, &text)?;
+                }
+                output.modules.push(Module { contract, arch, text, path });
             }
-        };
-        let ptx_folder = folder.join("ptx");
-        let mut modules = Vec::new();
-        for (contract, directives) in contracts {
-            // The shard that was asked for the entry comes first: a crate that ignores the selection has it in the others too.
-            let own = shards.iter().position(|s| s.contains(&contract.symbol.as_str())).unwrap_or(0);
-            let text = (texts[own].module(&contract.symbol, &directives))
-                .ok_or_else(|| Error::MissingEntry { symbol: contract.symbol.clone() })?;
-            let path = write_module(&ptx_folder, &contract.symbol, &text)?;
-            if let Some(copies) = &self.copy_to {
-                write_module(copies, &contract.symbol, &text)?;
+            inputs.extend(built.inputs);
+            if output.warnings.is_empty() {
+                output.warnings = built.warnings;
             }
-            modules.push(Module { contract, text, path });
         }
-        let inputs: BTreeSet<PathBuf> = built.iter().flat_map(|b| b.inputs.iter().cloned()).collect();
-        let warnings = built.into_iter().map(|b| b.warnings).find(|w| !w.is_empty()).unwrap_or_default();
         drop(held);
-        let output = Output { arch: self.arch, modules, inputs: inputs.into_iter().collect(), warnings };
+        output.inputs = inputs.into_iter().collect();
+        let place = |module: &Module| wanted.iter().position(|c| c.symbol == module.contract.symbol);
+        output.modules.sort_by_key(place);
         #[cfg(feature = "ptxas")]
         if !self.check_on.is_empty() {
             let reporter = Reporter::new(&workspace, self.folder(&workspace).join("reports"))?;
@@ -265,8 +264,8 @@ impl CudaBuilder {
     /// The contracts to build, every symbol once.
     fn wanted(&self) -> Result<Vec<&Contract>, Error> {
         let mut seen = BTreeSet::new();
-        if let Some(twice) = self.contracts.iter().find(|c| !seen.insert(&c.symbol)) {
-            return Err(Error::DuplicateContract { symbol: twice.symbol.clone() });
+        if let Some(twice) = self.contracts.iter().find(|c| !seen.insert(c.symbol)) {
+            return Err(Error::DuplicateContract { symbol: twice.symbol.to_owned() });
         }
         let Some(only) = &self.only else { return Ok(self.contracts.iter().collect()) };
         let find = |symbol: &String| {
@@ -276,26 +275,28 @@ impl CudaBuilder {
         only.iter().map(find).collect()
     }
 
-    /// Deals the symbols out to the compilers: round the table, because neighbours cost alike.
-    fn shards<'c>(&self, wanted: &[&'c Contract]) -> Vec<Vec<&'c str>> {
-        let cores = || thread::available_parallelism().map_or(1, |n| n.get().min(8));
-        let count = self.jobs.unwrap_or_else(cores).clamp(1, wanted.len().max(1));
-        let deal = |n| wanted.iter().skip(n).step_by(count).map(|c| c.symbol.as_str()).collect();
-        (0..count).map(deal).collect()
-    }
-
-    /// Every kernel has a contract. That every contract has its kernel shows when its module is made.
-    fn check_contracts(&self, texts: &[Ptx<'_>]) -> Result<(), Error> {
-        let known: BTreeSet<&str> = self.contracts.iter().map(|c| c.symbol.as_str()).collect();
-        match texts.iter().flat_map(Ptx::entries).find(|symbol| !known.contains(symbol)) {
-            Some(symbol) => Err(Error::UncontractedEntry { symbol: symbol.to_owned() }),
-            None => Ok(()),
+    /// The contracts by the target that they are compiled for. Where there are none, one group stands for the
+    /// whole crate.
+    fn groups<'c>(&self, wanted: &[&'c Contract]) -> Result<BTreeMap<Arch, Vec<&'c Contract>>, Error> {
+        if wanted.is_empty() {
+            return Ok(BTreeMap::from([(self.arch, Vec::new())]));
         }
+        let mut groups: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for &contract in wanted {
+            let own = Arch::of(contract.target).ok_or_else(|| Error::UnknownTarget {
+                symbol: contract.symbol.to_owned(),
+                target: contract.target,
+            })?;
+            let arch = if matches!(contract.target, Target::From(_)) { own.max(self.arch) } else { own };
+            groups.entry(arch).or_default().push(contract);
+        }
+        Ok(groups)
     }
 }
 
 impl Output {
-    /// Tells cargo to run the build script again when a source of the kernels or the choice of the compiler changes.
+    /// Tells cargo to run the build script again when a source of the kernels or the choice of the compiler
+    /// changes.
     pub fn emit_rerun_if_changed(&self) {
         for input in &self.inputs {
             println!("cargo:rerun-if-changed={}", input.display());
@@ -304,15 +305,9 @@ impl Output {
     }
 }
 
-/// Writes a module unless the file holds it already: an untouched file keeps its time, and what depends on it stays fresh.
 fn write_module(folder: &Path, symbol: &str, text: &str) -> Result<PathBuf, Error> {
-    let path = folder.join(format!("{symbol}.ptx"));
-    if fs::read(&path).is_ok_and(|old| old == text.as_bytes()) {
-        return Ok(path);
-    }
     fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
-    let part = folder.join(format!("{symbol}.ptx.part"));
-    fs::write(&part, text).map_err(Error::io("write", &part))?;
-    fs::rename(&part, &path).map_err(Error::io("write", &path))?;
+    let path = folder.join(format!("{symbol}.ptx"));
+    cache::write(&path, text)?;
     Ok(path)
 }

@@ -35,7 +35,8 @@ pub(crate) struct Compiled {
 }
 
 impl Invocation<'_> {
-    /// Compiles the crate with the kernels `symbols` (all, if there are none). Takes cargo's word for what is fresh.
+    /// Compiles the crate with the kernels `symbols` (all, if there are none). Takes cargo's word for what is
+    /// fresh.
     pub(crate) fn compile(&self, symbols: &[&str], target_dir: &Path) -> Result<Compiled, Error> {
         let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut command = Command::new(&cargo);
@@ -51,7 +52,15 @@ impl Invocation<'_> {
         if let Some(path) = self.compiler.joined_library_path() {
             command.env("LD_LIBRARY_PATH", path);
         }
-        command.args(["rustc", "--lib", "--release", "--target", TARGET, "-Zbuild-std=core", "--crate-type=cdylib"]);
+        command.args([
+            "rustc",
+            "--lib",
+            "--release",
+            "--target",
+            TARGET,
+            "-Zbuild-std=core",
+            "--crate-type=cdylib",
+        ]);
         command.arg("--target-dir").arg(target_dir);
         if !self.features.is_empty() {
             command.arg("--features").arg(self.features.join(","));
@@ -60,6 +69,9 @@ impl Invocation<'_> {
             command.arg("--verbose");
         }
         command.args(["--", "--emit=asm"]).args(self.llvm_flags());
+        // What kernels and `cuda_std`'s macros need, so that no crate has to say it; it may.
+        command.arg("-Zcrate-attr=feature(abi_ptx, asm_experimental_arch)");
+        command.args(["-Aduplicate-features", "-Aunused-features"]);
         if self.debug == DebugInfo::Lines {
             // Directives tell nothing of inlining; the comments behind them do.
             command.arg("-Zverbose-asm");
@@ -91,7 +103,15 @@ impl Invocation<'_> {
         Ok(Compiled { ptx, inputs, warnings: warnings(&stderr) })
     }
 
-    /// LLVM's arguments. All of the crates are optimised together when the last one is compiled, so `core` stays compiled when they change.
+    /// Everything beside the sources that says what comes out, and that may differ from build to build.
+    pub(crate) fn recipe(&self) -> impl Hash {
+        let crate_root = self.crate_root.strip_prefix(self.workspace).unwrap_or(self.crate_root);
+        let flags = (self.release, self.debug, self.features.to_vec(), self.llvm_args.to_vec());
+        (self.compiler.version.clone(), crate_root.to_owned(), self.arch, flags)
+    }
+
+    /// LLVM's arguments. All of the crates are optimised together when the last one is compiled, so `core`
+    /// stays compiled when they change.
     fn llvm_flags(&self) -> impl Iterator<Item = String> {
         const ALWAYS: [&str; 2] = [
             // Without it, loops over 64 registers stay loops, and the registers an array in local memory.
@@ -109,7 +129,8 @@ impl Invocation<'_> {
             format!("-Ctarget-feature={}", self.arch.ptx_feature()),
             // PTX is the assembly that rustc emits; what would be linked is of no interest.
             "-Clinker=true".to_owned(),
-            // This pass clones barriers into both arms of a branch that threads of one warp take differently: wrong code.
+            // This pass clones barriers into both arms of a branch that threads of one warp take
+            // differently: wrong code.
             "-Zmir-enable-passes=-JumpThreading".to_owned(),
             // The same text on every machine.
             format!("--remap-path-prefix={}=rust-src", self.compiler.library_source.display()),
@@ -138,17 +159,19 @@ impl Invocation<'_> {
         .into()
     }
 
-    /// The sources that cargo noted, the manifests above them, and the lock file.
+    /// The sources that cargo noted, the manifests above them, those of the workspace, and its lock file.
     fn inputs(&self, dep_info: &Path) -> Result<Vec<PathBuf>, Error> {
         let text = fs::read_to_string(dep_info).map_err(Error::io("read", dep_info))?;
         let mut inputs = BTreeSet::new();
         for source in dependencies(&text) {
             let source = self.crate_root.join(source);
-            let manifest = source.ancestors().skip(1).map(|folder| folder.join("Cargo.toml")).find(|m| m.is_file());
+            let manifest =
+                source.ancestors().skip(1).map(|folder| folder.join("Cargo.toml")).find(|m| m.is_file());
             inputs.extend(manifest);
             inputs.insert(source);
         }
-        inputs.extend(Some(self.workspace.join("Cargo.lock")).filter(|lock| lock.is_file()));
+        let shared = ["Cargo.toml", "Cargo.lock"].map(|name| self.workspace.join(name));
+        inputs.extend(shared.into_iter().filter(|file| file.is_file()));
         Ok(inputs.into_iter().collect())
     }
 }
@@ -178,7 +201,8 @@ fn name_in_table(manifest: &str, table: &str) -> Option<String> {
     })
 }
 
-/// What the cargo that runs this process (as a build script or a task) set for itself and must not reach the inner one.
+/// What the cargo that runs this process (as a build script or a task) set for itself and must not reach the
+/// inner one.
 fn is_of_outer_cargo(name: &str) -> bool {
     const KEPT: [&str; 4] = ["CARGO_HOME", "CARGO_NET_OFFLINE", "CARGO_HTTP_CAINFO", "CARGO_HTTP_PROXY"];
     const OUTER: [&str; 12] = [

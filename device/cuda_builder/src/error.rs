@@ -1,22 +1,30 @@
 //! Everything that can go wrong, in words that name the cure.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::process::ExitStatus;
 
 /// Why a build failed.
-#[derive(Debug, thiserror::Error)]
+///
+/// `Debug` says the same as `Display`: it is what a build script prints whose `main` returns the error.
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// No rustc with matching sources of `core` was found.
     #[error(
-        "no device compiler: {looked}\nRun `cargo xtask setup`, or `rustup component add rust-src`, or set FERROFLASH_DEVICE_RUSTC to a rustc that has rust-src"
+        "no device compiler: {looked}\nIt is a rustc with sources: run `rustup component add rust-src`, or \
+         set FERROFLASH_DEVICE_RUSTC to one that has them"
     )]
     NoDeviceCompiler {
         /// What was looked at, and what was missing there.
         looked: String,
     },
     /// A tool of the CUDA toolkit was not found.
-    #[error("no {tool}: looked at ${variable}, PATH and {folder}\nRun `cargo xtask setup`, or set {variable}")]
+    #[error(
+        "no {tool}: looked at ${variable}, PATH and {folder}\nIt comes with the CUDA toolkit, or alone from \
+         PyPI (nvidia-cuda-nvcc, nvidia-cuda-nvdisasm, nvidia-cuda-cuobjdump); put it on PATH, or set \
+         {variable} to it"
+    )]
     NoTool {
         /// Its name: `ptxas`, `nvdisasm` or `cuobjdump`.
         tool: &'static str,
@@ -30,6 +38,16 @@ pub enum Error {
     UnknownArch {
         /// The name given.
         name: String,
+    },
+    /// A contract names a generation of GPUs that this crate does not know.
+    #[error(
+        "entry `{symbol}` is for GPUs {target}; known are from sm_80, sm_86, sm_89, sm_90, and exactly sm_90a"
+    )]
+    UnknownTarget {
+        /// The entry.
+        symbol: String,
+        /// The target.
+        target: contract::Target,
     },
     /// The device crate's manifest is missing or has no package name.
     #[error("{manifest}: {problem}")]
@@ -83,6 +101,25 @@ pub enum Error {
         /// What was expected.
         problem: String,
     },
+    /// LLVM may clone an instruction that a warp must execute together.
+    #[error(
+        "`{symbol}` has `{instruction}` in a plain asm!, which LLVM may clone into both arms of a branch: \
+         write it with cuda_std's convergent_asm!"
+    )]
+    Unguarded {
+        /// The kernel or function.
+        symbol: String,
+        /// The instruction, as PTX.
+        instruction: String,
+    },
+    /// Source lines do not fit the code that they were taken out of.
+    #[error("source lines, line {line}: {problem}")]
+    Lines {
+        /// Line, from 1.
+        line: usize,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
     /// A tool ran and failed.
     #[error("{tool} failed on {subject} ({status}):\n{output}")]
     Tool {
@@ -119,6 +156,12 @@ pub enum Error {
         /// The system's answer.
         source: std::io::Error,
     },
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl Error {

@@ -52,18 +52,30 @@ impl fmt::Display for Breach {
         match &self.rule {
             Rule::Unread { instructions } => write!(
                 f,
-                "its disassembly is not understood: {instructions} instructions, but every kernel has an EXIT; try nvdisasm 13.2"
+                "its disassembly is not understood: {instructions} instructions, but every kernel has an \
+                 EXIT; try nvdisasm 13.2"
             ),
-            Rule::LocalDepot => write!(f, "an array lies in local memory (__local_depot): index it by constants only"),
+            Rule::LocalDepot => {
+                write!(f, "an array lies in local memory (__local_depot): index it by constants only")
+            }
             Rule::Serialised(message) => write!(f, "wgmma is serialised: {message}"),
             Rule::SpillInLoop { stores, loads } => {
-                write!(f, "spills inside a loop ({stores} STL, {loads} LDL): fewer registers must be alive at once")
+                write!(
+                    f,
+                    "spills inside a loop ({stores} STL, {loads} LDL): fewer registers must be alive at once"
+                )
             }
             Rule::Spill { stores, loads, allowed: None } => {
-                write!(f, "spills {stores} bytes stored, {loads} loaded, and its line in the table allows none")
+                write!(
+                    f,
+                    "spills {stores} bytes stored, {loads} loaded, and its line in the table allows none"
+                )
             }
             Rule::Spill { stores, loads, allowed: Some((s, l)) } => {
-                write!(f, "spills {stores} bytes stored, {loads} loaded; its line in the table allows {s} and {l}")
+                write!(
+                    f,
+                    "spills {stores} bytes stored, {loads} loaded; its line in the table allows {s} and {l}"
+                )
             }
         }
     }
@@ -80,11 +92,13 @@ pub fn breaches(contract: &Contract, report: &EntryReport) -> Vec<Breach> {
     if sass.kernel_count("EXIT") == 0 {
         rules.push(Rule::Unread { instructions: sass.kernel_length() });
     }
-    if sass.local_loads_in_loops + sass.local_stores_in_loops > 0 {
-        rules.push(Rule::SpillInLoop { stores: sass.local_stores_in_loops, loads: sass.local_loads_in_loops });
+    let reloads = contract.spills.map_or(0, |a| a.loads_in_loops);
+    if sass.local_loads_in_loops > reloads || sass.local_stores_in_loops > 0 {
+        rules
+            .push(Rule::SpillInLoop { stores: sass.local_stores_in_loops, loads: sass.local_loads_in_loops });
     }
     let (stores, loads) = (report.spill_stores, report.spill_loads);
-    let allowed = contract.spill_allowance.as_ref().map(|a| (a.stores, a.loads));
+    let allowed = contract.spills.map(|a| (a.stores, a.loads));
     let (most_stores, most_loads) = allowed.unwrap_or_default();
     if stores > most_stores || loads > most_loads {
         rules.push(Rule::Spill { stores, loads, allowed });
@@ -98,6 +112,7 @@ pub fn breaches(contract: &Contract, report: &EntryReport) -> Vec<Breach> {
 /// # Errors
 /// [`Error::Rules`] with every breach.
 pub fn check<'a>(reports: impl IntoIterator<Item = (&'a Contract, &'a EntryReport)>) -> Result<(), Error> {
-    let found: Vec<_> = reports.into_iter().flat_map(|(contract, report)| breaches(contract, report)).collect();
+    let found: Vec<_> =
+        reports.into_iter().flat_map(|(contract, report)| breaches(contract, report)).collect();
     if found.is_empty() { Ok(()) } else { Err(Error::Rules(found)) }
 }

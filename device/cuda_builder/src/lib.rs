@@ -1,19 +1,24 @@
 //! Builds a Rust device crate to PTX with rustc's own NVPTX backend, one module per entry.
 //!
-//! The interface is that of Rust-CUDA's `cuda_builder`; underneath is no code generator of its own, only rustc with sources of `core`
-//! (a rustup toolchain with `rust-src`, or a distribution's). [`CudaBuilder`] compiles the crate, splits the result into one
-//! self-contained module for each kernel, and stamps each with its launch [`Contract`].
+//! The interface is that of Rust-CUDA's `cuda_builder`; underneath is no code generator of its own, only
+//! rustc with sources of `core` (a rustup toolchain with `rust-src`, or a distribution's). [`CudaBuilder`]
+//! compiles the crate, splits the result into one self-contained module for each kernel, and stamps each with
+//! its launch [`Contract`].
 //!
-//! With the feature `ptxas` (on by default), [`report`] assembles the modules and counts registers, spills and instructions, and
-//! [`gate`] turns what no kernel should have (a spill in a loop, a local depot, serialised `wgmma`) into an error.
+//! With the feature `ptxas` (on by default), [`report`] assembles the modules and counts registers, spills
+//! and instructions, and [`gate`] turns what no kernel should have (a spill in a loop, a local depot,
+//! serialised `wgmma`) into an error.
 
 mod arch;
 mod builder;
+mod cache;
 mod cargo;
-mod contract;
+mod convergence;
 mod error;
 #[cfg(feature = "ptxas")]
 pub mod gate;
+mod group;
+pub mod lines;
 pub mod module;
 pub mod occupancy;
 #[cfg(feature = "ptxas")]
@@ -28,5 +33,5 @@ pub mod toolchain;
 
 pub use arch::Arch;
 pub use builder::{CudaBuilder, DebugInfo, Module, Output};
-pub use contract::{Contract, SpillAllowance};
+pub use contract::{Contract, Kernel, SpillAllowance, Target};
 pub use error::Error;

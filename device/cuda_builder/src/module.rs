@@ -1,22 +1,24 @@
 //! Splits the PTX of a whole crate into one self-contained module per entry.
 //!
-//! The text of an entry's module depends on that entry alone: labels and source files are numbered anew, so that a new kernel
-//! beside it changes neither its golden figures nor the key of a cached report.
+//! The text of an entry's module depends on that entry alone: labels and source files are numbered anew, so
+//! that a new kernel beside it changes neither its golden figures nor the key of a cached report.
 //!
-//! Of LLVM's comments, which take more room than the code, one kind stays, shortened: behind a `.loc` stand the calls that inlining has
-//! dissolved into its place, innermost first, as `// @file:line:column@file:line:column`, with the numbers of `.file`.
+//! Of LLVM's comments, which take more room than the code, one kind stays, shortened: behind a `.loc` stand
+//! the calls that inlining has dissolved into its place, innermost first, as `//
+//! @file:line:column@file:line:column`, with the numbers of `.file`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use crate::Error;
 use crate::scan::{self, Item, Kind};
+use crate::{Error, convergence};
 
 /// The PTX of a device crate, as rustc wrote it.
 #[derive(Debug)]
 pub struct Ptx<'a> {
     header: Vec<&'a str>,
     files: HashMap<u32, &'a str>,
-    /// Files by the names that comments give them, which are relative to a crate; `None` where these mean two files.
+    /// Files by the names that comments give them, which are relative to a crate; `None` where these mean
+    /// two files.
     relative: HashMap<&'a str, Option<&'a str>>,
     items: Vec<Item<'a>>,
 }
@@ -25,28 +27,43 @@ impl<'a> Ptx<'a> {
     /// Reads the top level of a PTX text.
     ///
     /// # Errors
-    /// [`Error::Ptx`] where the text is not what rustc writes.
+    /// - [`Error::Ptx`] where the text is not what rustc writes;
+    /// - [`Error::Unguarded`] where assembly of a whole warp stands in a plain `asm!`.
     pub fn parse(text: &'a str) -> Result<Self, Error> {
-        let mut ptx = Self { header: Vec::new(), files: HashMap::new(), relative: HashMap::new(), items: Vec::new() };
+        let mut ptx =
+            Self { header: Vec::new(), files: HashMap::new(), relative: HashMap::new(), items: Vec::new() };
         for item in scan::items(text)? {
             match item.kind {
                 Kind::Header => ptx.header.push(item.text),
                 Kind::File(number) => {
-                    let name =
-                        item.text.split_once('"').and_then(|(_, rest)| rest.rsplit_once('"')).map_or("", |r| r.0);
+                    let name = item
+                        .text
+                        .split_once('"')
+                        .and_then(|(_, rest)| rest.rsplit_once('"'))
+                        .map_or("", |r| r.0);
                     // Comments name the files of the workspace without the dot.
                     ptx.files.insert(number, name.strip_prefix("./").unwrap_or(name));
                 }
-                // Debug sections refer to every function at once, and `.loc` with its comment needs none of them.
+                // Debug sections refer to every function at once, and `.loc` with its comment needs none of
+                // them.
                 Kind::Section => {}
-                Kind::Entry | Kind::Function | Kind::Variable => ptx.items.push(item),
+                Kind::Entry | Kind::Function => {
+                    if let Some(instruction) = convergence::unguarded(item.text) {
+                        let (symbol, instruction) = (item.name.to_owned(), instruction.to_owned());
+                        return Err(Error::Unguarded { symbol, instruction });
+                    }
+                    ptx.items.push(item);
+                }
+                Kind::Variable => ptx.items.push(item),
             }
         }
         // A comment begins with the place that the directive gives.
-        let directives = ptx.items.iter().flat_map(|item| item.text.lines()).filter_map(|line| line.strip_prefix(LOC));
+        let directives =
+            ptx.items.iter().flat_map(|item| item.text.lines()).filter_map(|line| line.strip_prefix(LOC));
         for directive in directives {
             let number = directive.split(' ').next().and_then(|number| number.parse().ok());
-            let own = directive.split_once("// ").and_then(|(_, comment)| place(comment.split(" @[").next()?));
+            let own =
+                directive.split_once("// ").and_then(|(_, comment)| place(comment.split(" @[").next()?));
             if let (Some(&file), Some((relative, ..))) = (number.and_then(|n: u32| ptx.files.get(&n)), own) {
                 let known = ptx.relative.entry(relative).or_insert(Some(file));
                 *known = known.filter(|&known| known == file);
@@ -60,8 +77,9 @@ impl<'a> Ptx<'a> {
         self.items.iter().filter(|i| i.kind == Kind::Entry).map(|i| i.name)
     }
 
-    /// The module of one entry: header, what the entry refers to (directly or through functions), the entry, its source files.
-    /// `directives` go between its parameters and its body. `None` if there is no such entry.
+    /// The module of one entry: header, what the entry refers to (directly or through functions), the entry,
+    /// its source files. `directives` go between its parameters and its body. `None` if there is no such
+    /// entry.
     pub fn module(&self, symbol: &str, directives: &str) -> Option<String> {
         let entry = self.items.iter().find(|i| i.kind == Kind::Entry && i.name == symbol)?;
         let needed = self.needed(entry);
@@ -105,12 +123,6 @@ impl<'a> Ptx<'a> {
     }
 }
 
-/// PTX without line information: what ptxas sees of a module.
-pub fn without_lines(ptx: &str) -> String {
-    let is_line_info = |line: &&str| matches!(line.split_whitespace().next(), Some(".loc" | ".file"));
-    ptx.lines().filter(|line| !is_line_info(line)).flat_map(|line| [line, "\n"]).collect()
-}
-
 /// How a line directive begins.
 const LOC: &str = "\t.loc\t";
 
@@ -134,16 +146,21 @@ struct Renumber<'a> {
 
 impl<'a> Renumber<'a> {
     fn append(&mut self, out: &mut String, text: &'a str) {
+        let idle = convergence::idle_guards(text);
         for line in text.lines() {
-            // Marks for debug sections that are left out.
-            if line.starts_with("$L__tmp") || line.starts_with("$L__func_") {
+            // Marks for debug sections that are left out, and guards that were LLVM's alone.
+            if line.starts_with("$L__tmp")
+                || line.starts_with("$L__func_")
+                || convergence::guarded(line).is_some_and(|register| idle.contains(register))
+            {
                 continue;
             }
             if let Some(location) = line.strip_prefix(LOC).and_then(|l| self.location(l)) {
                 out.push_str(&format!("\t.loc\t{location}\n"));
                 continue;
             }
-            // Comments that LLVM sets apart by blanks are about its blocks and loops; those behind a tab belong to the text.
+            // Comments that LLVM sets apart by blanks are about its blocks and loops; those behind a tab
+            // belong to the text.
             let code = line.split_once("  //").map_or(line, |(code, _)| code.trim_end());
             // Without comments, a blank line stands before the end.
             let is_blank = line.is_empty() || line.ends_with("// -- End function");
@@ -154,8 +171,8 @@ impl<'a> Renumber<'a> {
         }
     }
 
-    /// What follows `.loc`: file, line and column, and behind them the calls that inlining has dissolved. LLVM writes them as
-    /// `// src/c.rs:7:14 @[ src/b.rs:40:9 @[ src/a.rs:30:5 ] ]`.
+    /// What follows `.loc`: file, line and column, and behind them the calls that inlining has dissolved.
+    /// LLVM writes them as `// src/c.rs:7:14 @[ src/b.rs:40:9 @[ src/a.rs:30:5 ] ]`.
     fn location(&mut self, arguments: &'a str) -> Option<String> {
         let (own, comment) = arguments.split_once("//").unwrap_or((arguments, ""));
         let mut words = own.split_whitespace();

@@ -1,4 +1,5 @@
-//! How many blocks of a kernel fit on a multiprocessor, computed from what the kernel takes and what the GPU has.
+//! How many blocks of a kernel fit on a multiprocessor, computed from what the kernel takes and what the GPU
+//! has.
 
 /// What one multiprocessor has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,11 +18,14 @@ pub struct Multiprocessor {
 
 impl Multiprocessor {
     /// A100.
-    pub const A100: Self = Self { name: "A100", warps: 64, blocks: 32, smem: 164 << 10, smem_per_block: 163 << 10 };
+    pub const A100: Self =
+        Self { name: "A100", warps: 64, blocks: 32, smem: 164 << 10, smem_per_block: 163 << 10 };
     /// L4.
-    pub const L4: Self = Self { name: "L4", warps: 48, blocks: 24, smem: 100 << 10, smem_per_block: 99 << 10 };
+    pub const L4: Self =
+        Self { name: "L4", warps: 48, blocks: 24, smem: 100 << 10, smem_per_block: 99 << 10 };
     /// H200, and H100.
-    pub const H200: Self = Self { name: "H200", warps: 64, blocks: 32, smem: 228 << 10, smem_per_block: 227 << 10 };
+    pub const H200: Self =
+        Self { name: "H200", warps: 64, blocks: 32, smem: 228 << 10, smem_per_block: 227 << 10 };
 }
 
 /// Registers of a multiprocessor.
@@ -47,13 +51,17 @@ pub struct Occupancy {
 }
 
 impl Occupancy {
-    /// Computes it for blocks of `threads` threads with `registers` each and `smem` bytes of shared memory, static and dynamic.
+    /// Computes it for blocks of `threads` threads with `registers` each and `smem` bytes of shared memory,
+    /// static and dynamic.
     pub fn new(on: &Multiprocessor, threads: u32, registers: u32, smem: u32) -> Self {
         let warps = threads.div_ceil(32).max(1);
         let per_warp = (registers * 32).next_multiple_of(REGISTER_PORTION).max(REGISTER_PORTION);
         let by_registers = (REGISTERS / SCHEDULERS / per_warp) * SCHEDULERS / warps;
-        let by_smem =
-            if smem > on.smem_per_block { 0 } else { on.smem / (smem + SMEM_RESERVED).next_multiple_of(SMEM_PORTION) };
+        let by_smem = if smem > on.smem_per_block {
+            0
+        } else {
+            on.smem / (smem + SMEM_RESERVED).next_multiple_of(SMEM_PORTION)
+        };
         let limits = [
             (by_registers, "registers"),
             (by_smem, "shared memory"),
@@ -74,7 +82,10 @@ mod tests {
         // From CUDA's occupancy calculator.
         let check = |on, threads, registers, smem, blocks, limited_by| {
             let warps = blocks * threads / 32;
-            assert_eq!(Occupancy::new(&on, threads, registers, smem), Occupancy { blocks, warps, limited_by });
+            assert_eq!(
+                Occupancy::new(&on, threads, registers, smem),
+                Occupancy { blocks, warps, limited_by }
+            );
         };
         check(Multiprocessor::A100, 128, 255, 48 << 10, 2, "registers");
         check(Multiprocessor::A100, 128, 128, 80 << 10, 2, "shared memory");

@@ -61,7 +61,11 @@ impl Assembler {
         let arch = format!("-arch={target}");
         let arguments = ["-v", &arch, &ptx.to_string_lossy(), "-o", &cubin.to_string_lossy()];
         let said = run(CudaTool::Ptxas, &self.ptxas, &arguments, &subject)?;
-        Resources::parse(entry, &said).ok_or(Error::ToolOutput { tool: "ptxas", subject, what: "register count" })
+        Resources::parse(entry, &said).ok_or(Error::ToolOutput {
+            tool: "ptxas",
+            subject,
+            what: "register count",
+        })
     }
 
     /// The disassembly of `cubin`.

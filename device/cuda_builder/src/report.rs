@@ -8,10 +8,9 @@ use std::thread;
 
 use serde::{Deserialize, Serialize};
 
-use crate::module::without_lines;
 use crate::ptxas::Assembler;
 use crate::sass::Sass;
-use crate::{Arch, Error, Module};
+use crate::{Arch, Error, Module, lines};
 
 /// What reads the tools' output: reports of another reader are not kept.
 const READERS: [&str; 3] = [include_str!("report.rs"), include_str!("ptxas.rs"), include_str!("sass.rs")];
@@ -43,8 +42,9 @@ pub struct EntryReport {
 
 /// Assembles, disassembles, and keeps the reports in a folder.
 ///
-/// A report is kept under the hash of the PTX without its lines, the target, and the versions of the tools and of what reads them. It
-/// is written beside its place and then moved, so an interrupted run leaves nothing half-written.
+/// A report is kept under the hash of the PTX without its lines, the target, and the versions of the tools
+/// and of what reads them. It is written beside its place and then moved, so an interrupted run leaves
+/// nothing half-written.
 #[derive(Debug)]
 pub struct Reporter {
     assembler: Assembler,
@@ -67,7 +67,8 @@ impl Reporter {
         &self.assembler
     }
 
-    /// Reports every module on every target, on all cores; `done` is called after each. The order is targets within modules.
+    /// Reports every module on every target that it assembles for, on all cores; `done` is called after each.
+    /// The order is targets within modules.
     ///
     /// # Errors
     /// The first [`Error`] of a tool.
@@ -77,7 +78,8 @@ impl Reporter {
         targets: &[Arch],
         done: impl Fn() + Sync,
     ) -> Result<Vec<(&'m Module, EntryReport)>, Error> {
-        let jobs: Vec<_> = modules.iter().flat_map(|m| targets.iter().map(move |&t| (m, t))).collect();
+        let pairs = modules.iter().flat_map(|m| targets.iter().map(move |&t| (m, t)));
+        let jobs: Vec<_> = pairs.filter(|(module, target)| module.arch.assembles_for(*target)).collect();
         let next = AtomicUsize::new(0);
         let work = || {
             let mut reports = Vec::new();
@@ -105,13 +107,13 @@ impl Reporter {
     /// # Errors
     /// [`Error`] if a tool fails.
     pub fn report(&self, module: &Module, target: Arch) -> Result<EntryReport, Error> {
-        let ptx = without_lines(&module.text);
+        let (ptx, _) = lines::split(&module.text);
         let kept = self.cache.join(format!("{}.json", self.key(&ptx, target)));
         // A file that does not parse is from another version of this crate: made anew.
         if let Some(report) = fs::read(&kept).ok().and_then(|text| serde_json::from_slice(&text).ok()) {
             return Ok(report);
         }
-        let report = self.assemble(&module.contract.symbol, &ptx, target)?;
+        let report = self.assemble(module.contract.symbol, &ptx, target)?;
         let text = serde_json::to_vec(&report).map_err(|e| Error::io("write", &kept)(e.into()))?;
         let part = self.scratch(&ptx, target, "json");
         fs::write(&part, text).map_err(Error::io("write", &part))?;

@@ -7,9 +7,11 @@ use serde::{Deserialize, Serialize};
 /// What the disassembly of one entry shows.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sass {
-    /// Instructions of the whole kernel by opcode without its modifiers (`HMMA`, `LDSM`, ...; `IMAD.MOV` is a `MOV`).
+    /// Instructions of the whole kernel by opcode without its modifiers (`HMMA`, `LDSM`, ...; `IMAD.MOV` is
+    /// a `MOV`).
     pub kernel: BTreeMap<String, u32>,
-    /// The same for the main loop: of the loops with the most tensor-core instructions, the shortest. Empty if no loop has any.
+    /// The same for the main loop: of the loops with the most tensor-core instructions, the shortest. Empty
+    /// if no loop has any.
     pub main_loop: BTreeMap<String, u32>,
     /// `LDL` inside any loop.
     pub local_loads_in_loops: u32,
@@ -27,8 +29,9 @@ impl Sass {
             let found = code.opcodes.iter().enumerate().filter(|&(at, &o)| o == opcode && in_loop(at));
             u32::try_from(found.count()).unwrap_or(u32::MAX)
         };
-        let tensor =
-            |&(first, last): &(usize, usize)| code.opcodes[first..=last].iter().filter(|o| TENSOR.contains(o)).count();
+        let tensor = |&(first, last): &(usize, usize)| {
+            code.opcodes[first..=last].iter().filter(|o| TENSOR.contains(o)).count()
+        };
         let main = loops.iter().copied().filter(|l| tensor(l) > 0);
         let main = main.max_by_key(|l| (tensor(l), std::cmp::Reverse(l.1 - l.0)));
         Self {
@@ -80,15 +83,19 @@ impl<'a> Code<'a> {
             if let Some(label) = line.strip_suffix(':').filter(|l| l.starts_with(".L")) {
                 code.labels.insert(label, code.opcodes.len());
             } else if let Some((address, rest)) = line.strip_prefix("/*").and_then(|l| l.split_once("*/")) {
-                // Lines that carry only the encoding have nothing behind the comment; other comments are no addresses.
+                // Lines that carry only the encoding have nothing behind the comment; other comments are no
+                // addresses.
                 if rest.trim().is_empty() || u32::from_str_radix(address, 16).is_err() {
                     continue;
                 }
                 let mut words = rest.split_whitespace().skip_while(|w| w.starts_with('@') || *w == "{");
                 let Some(opcode) = words.next().map(|w| w.trim_end_matches(';')) else { continue };
                 // A move that borrows the integer unit is a move.
-                let stem =
-                    if opcode.starts_with("IMAD.MOV") { "MOV" } else { opcode.split('.').next().unwrap_or(opcode) };
+                let stem = if opcode.starts_with("IMAD.MOV") {
+                    "MOV"
+                } else {
+                    opcode.split('.').next().unwrap_or(opcode)
+                };
                 if stem == "BRA" {
                     let label = rest.split_once("`(").and_then(|(_, l)| l.split_once(')')).map(|l| l.0);
                     code.branches.extend(label.map(|l| (code.opcodes.len(), l)));

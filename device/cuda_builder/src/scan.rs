@@ -1,4 +1,5 @@
-//! Cuts a PTX text into its top-level items. Knows PTX's brackets, strings and comments, and nothing of its instructions.
+//! Cuts a PTX text into its top-level items. Knows PTX's brackets, strings and comments, and nothing of its
+//! instructions.
 
 use crate::Error;
 
@@ -57,7 +58,8 @@ pub(crate) fn items(text: &str) -> Result<Vec<Item<'_>>, Error> {
     Ok(found)
 }
 
-/// The identifiers of a PTX text, comments and strings left out. Register and directive sigils (`%`, `.`) are not part of them.
+/// The identifiers of a PTX text, comments and strings left out. Register and directive sigils (`%`, `.`) are
+/// not part of them.
 pub(crate) fn identifiers(text: &str) -> impl Iterator<Item = &str> {
     let mut at = 0;
     std::iter::from_fn(move || {
@@ -122,7 +124,8 @@ fn block_item<'a>(rest: &'a str, directive: &str) -> Option<Item<'a>> {
         // The name stands before the last parameter list: a function's return value, if any, comes first.
         _ => {
             let signature = &text[..body.unwrap_or(end)];
-            let after = signature.find(".entry").map(|p| p + 6).or_else(|| signature.find(".func").map(|p| p + 5))?;
+            let after =
+                signature.find(".entry").map(|p| p + 6).or_else(|| signature.find(".func").map(|p| p + 5))?;
             let mut tail = signature[after..].trim_start();
             if tail.starts_with('(') {
                 tail = &tail[tail.find(')')? + 1..];
@@ -151,7 +154,10 @@ fn skip_blank(text: &str, mut at: usize) -> Option<usize> {
 fn skip_quoted(text: &str, at: usize) -> usize {
     let rest = text.as_bytes().get(at..).unwrap_or_default();
     let find = |needle: &[u8], from: usize| {
-        rest[from.min(rest.len())..].windows(needle.len()).position(|w| w == needle).map(|p| p + from + needle.len())
+        rest[from.min(rest.len())..]
+            .windows(needle.len())
+            .position(|w| w == needle)
+            .map(|p| p + from + needle.len())
     };
     match rest {
         [b'/', b'/', ..] => find(b"\n", 2).unwrap_or(rest.len()),

@@ -9,7 +9,7 @@ use crate::{Contract, Error};
 pub fn directives(contract: &Contract) -> Result<String, Error> {
     let Contract { symbol, threads, min_blocks_per_sm, .. } = contract;
     if !(1..=1024).contains(threads) {
-        return Err(Error::Threads { symbol: symbol.clone(), threads: *threads });
+        return Err(Error::Threads { symbol: (*symbol).to_owned(), threads: *threads });
     }
     let mut text = format!(".reqntid {threads}, 1, 1\n");
     if *min_blocks_per_sm > 0 {

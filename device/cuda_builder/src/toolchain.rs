@@ -1,6 +1,7 @@
-//! Finds the device compiler (a rustc with matching sources of `core`) and NVIDIA's assembler and disassembler.
+//! Finds the device compiler (a rustc with matching sources of `core`) and NVIDIA's assembler and
+//! disassembler.
 //!
-//! Nothing is fetched here. What `cargo xtask setup` unpacked lies in [`FOLDER`] below the workspace root, whatever
+//! Nothing is fetched here. What a setup unpacked for a workspace lies in [`FOLDER`] below its root, whatever
 //! `CARGO_TARGET_DIR` says, so that every build of a checkout shares it.
 
 use std::path::{Path, PathBuf};
@@ -35,7 +36,8 @@ pub struct DeviceCompiler {
 }
 
 impl DeviceCompiler {
-    /// Searches the environment override, then the toolchain that is active in `workspace`, then the unpacked Debian packages.
+    /// Searches the environment override, then the toolchain that is active in `workspace`, then the unpacked
+    /// Debian packages.
     ///
     /// # Errors
     /// [`Error::NoDeviceCompiler`] with what was looked at.
@@ -68,7 +70,8 @@ impl DeviceCompiler {
             version: String::new(),
         };
         let ask = |argument: &[&str]| -> Result<String, String> {
-            let output = found.command().args(argument).output().map_err(|e| format!("does not start: {e}"))?;
+            let output =
+                found.command().args(argument).output().map_err(|e| format!("does not start: {e}"))?;
             if !output.status.success() {
                 return Err(format!("does not run: {}", String::from_utf8_lossy(&output.stderr).trim()));
             }
@@ -100,7 +103,10 @@ impl DeviceCompiler {
         }
         let inherited = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
         env::join_paths(
-            self.library_path.iter().cloned().chain(env::split_paths(&inherited).filter(|p| p.as_os_str() != "")),
+            self.library_path
+                .iter()
+                .cloned()
+                .chain(env::split_paths(&inherited).filter(|p| p.as_os_str() != "")),
         )
         .ok()
     }
@@ -108,7 +114,8 @@ impl DeviceCompiler {
 
 /// The toolchain's own rustc: the one that cargo would use in `workspace`.
 fn active_rustc(workspace: &Path) -> PathBuf {
-    // The rustup proxy of a build script's RUSTC would cost a process for every call; the sysroot's binary does not.
+    // The rustup proxy of a build script's RUSTC would cost a process for every call; the sysroot's binary
+    // does not.
     let output = Command::new("rustc").args(["--print", "sysroot"]).current_dir(workspace).output();
     match output {
         Ok(output) if output.status.success() => {
@@ -118,12 +125,16 @@ fn active_rustc(workspace: &Path) -> PathBuf {
     }
 }
 
-/// The folders below `PREFIX/usr/lib` and `PREFIX/lib` that hold the libraries of an unpacked distribution's rustc.
+/// The folders below `PREFIX/usr/lib` and `PREFIX/lib` that hold the libraries of an unpacked distribution's
+/// rustc.
 fn library_path(rustc: &Path) -> Vec<PathBuf> {
     let Some(usr) = rustc.parent().and_then(Path::parent) else { return Vec::new() };
     let multiarch = |lib: PathBuf| -> Vec<PathBuf> {
         let entries = fs::read_dir(lib).into_iter().flatten().flatten();
-        entries.map(|e| e.path()).filter(|p| p.to_string_lossy().ends_with("-linux-gnu") && p.is_dir()).collect()
+        entries
+            .map(|e| e.path())
+            .filter(|p| p.to_string_lossy().ends_with("-linux-gnu") && p.is_dir())
+            .collect()
     };
     let own = multiarch(usr.join("lib"));
     let holds_driver = |folder: &PathBuf| {
@@ -189,7 +200,8 @@ impl CudaTool {
     }
 }
 
-/// The workspace that `crate_root` belongs to: the outermost folder above it whose manifest has a `[workspace]` table, else itself.
+/// The workspace that `crate_root` belongs to: the outermost folder above it whose manifest has a
+/// `[workspace]` table, else itself.
 pub fn workspace_root(crate_root: &Path) -> PathBuf {
     let is_workspace = |folder: &&Path| {
         fs::read_to_string(folder.join("Cargo.toml"))

@@ -1,17 +1,26 @@
-//! Builds a small device crate for real, and holds its kernels against the rules. Needs the device compiler and ptxas: `cargo xtask setup`.
+//! Builds a small device crate for real, and holds its kernels against the rules. Needs the device compiler
+//! and ptxas: `cargo xtask setup`.
 #![cfg(feature = "ptxas")]
 
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use cuda_builder::gate::{self, Rule};
-use cuda_builder::module::without_lines;
+use cuda_builder::lines;
 use cuda_builder::report::{EntryReport, Reporter};
 use cuda_builder::toolchain::workspace_root;
-use cuda_builder::{Arch, Contract, CudaBuilder, DebugInfo, Error, Output};
+use cuda_builder::{Arch, Contract, CudaBuilder, DebugInfo, Error, Output, Target};
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
+}
+
+fn scratch(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
+}
 
 fn builder() -> CudaBuilder {
-    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/device");
-    CudaBuilder::new(fixture).target_dir(Path::new(env!("CARGO_TARGET_TMPDIR")).join("device")).jobs(1)
+    CudaBuilder::new(fixture("device")).target_dir(scratch("device")).jobs(1)
 }
 
 /// `accumulate` may have 255 registers a thread under one contract, and 64 under the other.
@@ -29,7 +38,7 @@ fn indexed() -> Contract {
 
 fn reports(output: &Output) -> Vec<(&Contract, EntryReport)> {
     let workspace = workspace_root(Path::new(env!("CARGO_MANIFEST_DIR")));
-    let reporter = Reporter::new(&workspace, Path::new(env!("CARGO_TARGET_TMPDIR")).join("reports")).unwrap();
+    let reporter = Reporter::new(&workspace, scratch("reports")).unwrap();
     let reports = reporter.report_all(&output.modules, &[Arch::Sm80, Arch::Sm89], || {}).unwrap();
     reports.into_iter().map(|(module, report)| (&module.contract, report)).collect()
 }
@@ -48,7 +57,7 @@ fn breaches(output: &Output) -> Vec<(String, Rule)> {
 fn a_planted_spill_and_a_local_array_fail_the_build_and_nothing_else_does() {
     let output = builder().entry(roomy()).entry(indexed()).build().unwrap();
     assert_eq!(output.warnings, "");
-    let names: Vec<_> = output.modules.iter().map(|m| m.contract.symbol.as_str()).collect();
+    let names: Vec<_> = output.modules.iter().map(|m| m.contract.symbol).collect();
     assert_eq!(names, ["accumulate", "indexed"]);
     assert!(output.modules[0].text.contains(".reqntid 128, 1, 1\n{"), "{}", output.modules[0].text);
     assert!(output.inputs.iter().any(|p| p.ends_with("fixtures/device/src/lib.rs")), "{:?}", output.inputs);
@@ -68,7 +77,8 @@ fn a_planted_spill_and_a_local_array_fail_the_build_and_nothing_else_does() {
     let broken = breaches(&output);
     for target in ["sm_80", "sm_89"] {
         let spills = |(who, rule): &(String, Rule)| {
-            *who == format!("accumulate {target}") && matches!(rule, Rule::SpillInLoop { stores: 1.., loads: 1.. })
+            *who == format!("accumulate {target}")
+                && matches!(rule, Rule::SpillInLoop { stores: 1.., loads: 1.. })
         };
         assert!(broken.iter().any(spills), "{target}: {broken:?}");
     }
@@ -77,17 +87,23 @@ fn a_planted_spill_and_a_local_array_fail_the_build_and_nothing_else_does() {
 #[test]
 fn line_information_changes_no_instruction() {
     let build = |debug| builder().entry(roomy()).entry(indexed()).debug(debug).build().unwrap();
-    let (lines, none) = (build(DebugInfo::Lines), build(DebugInfo::None));
-    for (with, without) in lines.modules.iter().zip(&none.modules) {
+    let (located, none) = (build(DebugInfo::Lines), build(DebugInfo::None));
+    for (with, without) in located.modules.iter().zip(&none.modules) {
         assert!(with.text.contains("\t.loc\t1 "), "{}", with.text);
         let files: Vec<_> = with.text.lines().filter_map(|line| line.strip_prefix("\t.file\t")).collect();
         assert_eq!(files[0], "1 \"device/cuda_builder/tests/fixtures/device/src/lib.rs\"");
-        assert_eq!(files.iter().filter(|file| file.contains("/lib.rs")).count(), 1, "one name a file: {files:?}");
+        assert_eq!(
+            files.iter().filter(|file| file.contains("/lib.rs")).count(),
+            1,
+            "one name a file: {files:?}"
+        );
         let calls = with.text.lines().filter(|line| line.starts_with("\t.loc\t") && line.contains(" // @"));
         assert!(calls.count() > 0, "`core` is inlined: {}", with.text);
         assert!(!with.text.contains("%bb."), "{}", with.text);
         assert!(!without.text.contains(".loc\t"), "{}", without.text);
-        assert_eq!(without_lines(&with.text), without.text);
+        let (code, sources) = lines::split(&with.text);
+        assert_eq!(code, without.text);
+        assert_eq!(lines::join(&code, &sources).unwrap(), with.text);
     }
 }
 
@@ -110,4 +126,68 @@ fn entries_and_contracts_must_match() {
 fn a_crate_that_does_not_compile_says_why() {
     let error = builder().features(["no-such-feature"]).build().unwrap_err();
     assert!(matches!(&error, Error::Compile { stderr, .. } if stderr.contains("no-such-feature")), "{error}");
+}
+
+#[test]
+fn one_build_serves_portable_entries_and_those_of_one_generation() {
+    let portable = Contract::new("branch_f16", 32);
+    let hopper = Contract::new("fence", 128).target(Target::Exactly(90));
+    let builder = CudaBuilder::new(fixture("std")).target_dir(scratch("std")).jobs(1);
+    let builder = builder.features(["hopper"]);
+    let both = builder.clone().entries([hopper, portable]).check_on(Arch::ALL);
+    let output = both.build().unwrap();
+    let made = output.modules.iter().map(|m| (m.contract.symbol, m.arch)).collect::<Vec<_>>();
+    assert_eq!(made, [("fence", Arch::Sm90a), ("branch_f16", Arch::Sm80)]);
+    for module in &output.modules {
+        assert!(module.text.contains(&format!("\n.target {}\n", module.arch)), "{}", module.text);
+    }
+    let workspace = workspace_root(Path::new(env!("CARGO_MANIFEST_DIR")));
+    let reports = Reporter::new(&workspace, scratch("reports")).unwrap();
+    let reports = reports.report_all(&output.modules, &Arch::ALL, || {}).unwrap();
+    let reported = reports.iter().map(|(_, r)| (r.entry.as_str(), r.target.as_str())).collect::<Vec<_>>();
+    let plain = ["sm_80", "sm_86", "sm_89", "sm_90"].map(|target| ("branch_f16", target));
+    assert_eq!(reported, [&[("fence", "sm_90a")], &plain[..]].concat());
+
+    let newer = builder.entry(portable.target(Target::From(75))).build();
+    assert!(matches!(newer, Err(Error::UnknownTarget { target: Target::From(75), .. })), "{newer:?}");
+}
+
+#[test]
+fn what_was_built_before_is_not_compiled_again() {
+    let (source, target) = (scratch("kept-source"), scratch("kept"));
+    for folder in [&source, &target] {
+        // Of an earlier run, if any.
+        let _ = fs::remove_dir_all(folder);
+    }
+    fs::create_dir_all(source.join("src")).unwrap();
+    for file in ["Cargo.toml", "Cargo.lock", "src/lib.rs"] {
+        fs::copy(fixture("device").join(file), source.join(file)).unwrap();
+    }
+    let compilers = target.join("fixture-device/sm_80/shard-0/nvptx64-nvidia-cuda/release/deps");
+    let build = |contracts: &[Contract]| {
+        let output =
+            CudaBuilder::new(&source).target_dir(&target).jobs(1).entries(contracts.to_vec()).build();
+        let compiled = compilers.join("fixture.s").is_file();
+        let _ = fs::remove_file(compilers.join("fixture.s"));
+        (output.unwrap().modules.into_iter().map(|m| m.text).collect::<Vec<_>>(), compiled)
+    };
+    let edit = |from: &str, to: &str| {
+        let lib = source.join("src/lib.rs");
+        let text = fs::read_to_string(&lib).unwrap();
+        assert!(text.contains(from), "{text}");
+        fs::write(&lib, text.replace(from, to)).unwrap();
+    };
+    let both = [roomy(), indexed()];
+    let (first, compiled) = build(&both);
+    assert!(compiled);
+    assert_eq!(build(&both), (first.clone(), false));
+
+    edit("+ 1.0;", "+ 2.0;");
+    let (second, compiled) = build(&both);
+    assert!(compiled && second != first);
+    edit("+ 2.0;", "+ 1.0;");
+    assert_eq!(build(&both), (first.clone(), false));
+
+    let (other, compiled) = build(&[cramped(), indexed()]);
+    assert!(compiled && other[0].contains(".reqntid 1024, 1, 1") && other[1] == first[1]);
 }

@@ -8,12 +8,14 @@ use cuda_builder::sass::Sass;
 use cuda_builder::{Contract, SpillAllowance};
 
 const PTXAS: &str = "\
-ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized due to ... in function 'fwd'
+ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized due to ... \
+                     in function 'fwd'
 ptxas info    : 0 bytes gmem
 ptxas info    : Compiling entry function 'fwd' for 'sm_90a'
 ptxas info    : Function properties for fwd
     16 bytes stack frame, 12 bytes spill stores, 20 bytes spill loads
-ptxas info    : Used 168 registers, used 2 barriers, 16 bytes cumulative stack size, 1040 bytes smem, 464 bytes cmem[0]
+ptxas info    : Used 168 registers, used 2 barriers, 16 bytes cumulative stack size, 1040 bytes smem, 464 \
+                     bytes cmem[0]
 ptxas info    : Compile time = 268.089 ms
 ptxas info    : Function properties for panic
     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
@@ -33,7 +35,8 @@ fn resources_are_those_of_the_entry() {
     assert_eq!(Resources::parse("bwd", PTXAS), None);
 }
 
-/// An outer loop with a spill around an inner loop with the tensor-core work; a second, longer loop with as many; the trap behind the end.
+/// An outer loop with a spill around an inner loop with the tensor-core work; a second, longer loop with as
+/// many; the trap behind the end.
 const SASS: &str = "\
 \t.section\t.text.fwd,\"ax\",@progbits
 fwd:
@@ -74,8 +77,9 @@ fn the_main_loop_is_the_shortest_with_the_most_tensor_work() {
 
 #[test]
 fn a_kernel_without_loops_has_no_main_loop() {
-    let sass =
-        Sass::parse("        /*0000*/   HMMA.16816.F32 R28, R12, R8, RZ ;\n.L_x_0:\n  /*0010*/ BRA `(.L_x_0);\n");
+    let sass = Sass::parse(
+        "        /*0000*/   HMMA.16816.F32 R28, R12, R8, RZ ;\n.L_x_0:\n  /*0010*/ BRA `(.L_x_0);\n",
+    );
     assert_eq!((sass.loop_length(), sass.kernel_length()), (0, 2));
 }
 
@@ -96,9 +100,15 @@ fn clean() -> EntryReport {
 
 #[test]
 fn rules() {
-    let allowance = SpillAllowance { stores: 12, loads: 16, reason: "2% faster than one block per SM".to_owned() };
+    let allowance = SpillAllowance {
+        stores: 12,
+        loads: 16,
+        loads_in_loops: 0,
+        reason: "2% faster than one block per SM",
+    };
     let plain = Contract::new("fwd", 128);
-    let allowed = plain.clone().spill_allowance(allowance);
+    let allowed = plain.spills(allowance);
+    let reloads = plain.spills(SpillAllowance { loads_in_loops: 1, ..allowance });
     let spilled = |stores, loads| EntryReport { spill_stores: stores, spill_loads: loads, ..clean() };
     let in_loop = |stores, loads| {
         let sass = Sass { local_stores_in_loops: stores, local_loads_in_loops: loads, ..clean().sass };
@@ -118,6 +128,9 @@ fn rules() {
         ),
         (&plain, spilled(4, 0), vec![Rule::Spill { stores: 4, loads: 0, allowed: None }]),
         (&allowed, spilled(12, 16), vec![]),
+        (&reloads, in_loop(0, 1), vec![]),
+        (&reloads, in_loop(0, 2), vec![Rule::SpillInLoop { stores: 0, loads: 2 }]),
+        (&reloads, in_loop(1, 1), vec![Rule::SpillInLoop { stores: 1, loads: 1 }]),
         (&allowed, spilled(16, 16), vec![Rule::Spill { stores: 16, loads: 16, allowed: Some((12, 16)) }]),
         (&allowed, spilled(12, 20), vec![Rule::Spill { stores: 12, loads: 20, allowed: Some((12, 16)) }]),
         (&allowed, in_loop(0, 1), vec![Rule::SpillInLoop { stores: 0, loads: 1 }]),

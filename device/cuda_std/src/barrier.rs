@@ -11,7 +11,8 @@ unsafe extern "unadjusted" {
     fn barrier_cta_arrive_count(id: u32, threads: u32);
 }
 
-/// `bar.sync 0`: waits for every thread of the block; what they wrote to shared memory before is seen by all after.
+/// `bar.sync 0`: waits for every thread of the block; what they wrote to shared memory before is seen by all
+/// after.
 ///
 /// # Safety
 /// - Every thread of the block reaches this very call, every warp converged.

@@ -1,10 +1,11 @@
 //! `ldmatrix`: four 8x8 matrices of 16-bit elements from shared memory into the registers of a warp.
 //!
-//! Lane `l` gives the address of row `l % 8` of matrix `l / 8`. Afterwards register `i` of lane `l` holds elements `2 * (l % 4)` and
-//! `2 * (l % 4) + 1` of row `l / 4` of matrix `i`; with `.trans` those elements of column `l / 4`.
-use crate::gpu_only;
+//! Lane `l` gives the address of row `l % 8` of matrix `l / 8`. Afterwards register `i` of lane `l` holds
+//! elements `2 * (l % 4)` and `2 * (l % 4) + 1` of row `l / 4` of matrix `i`; with `.trans` those elements of
+//! column `l / 4`.
 #[cfg(target_arch = "nvptx64")]
-use core::arch::asm;
+use crate::convergent_asm;
+use crate::gpu_only;
 
 /// `ldmatrix.sync.aligned.m8n8.x4.shared.b16`.
 ///
@@ -17,8 +18,9 @@ pub unsafe fn ldmatrix_x4(row: u32) -> [u32; 4] {
     let mut r = [0; 4];
     // SAFETY: the caller's promise.
     unsafe {
-        asm!("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {{{}, {}, {}, {}}}, [{}];",
-            out(reg32) r[0], out(reg32) r[1], out(reg32) r[2], out(reg32) r[3], in(reg32) row, options(nostack, readonly))
+        convergent_asm!("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {{{}, {}, {}, {}}}, [{}];",
+            out(reg32) r[0], out(reg32) r[1], out(reg32) r[2], out(reg32) r[3],
+            in(reg32) row, options(nostack, readonly))
     }
     r
 }
@@ -33,8 +35,9 @@ pub unsafe fn ldmatrix_x4_trans(row: u32) -> [u32; 4] {
     let mut r = [0; 4];
     // SAFETY: the caller's promise.
     unsafe {
-        asm!("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {{{}, {}, {}, {}}}, [{}];",
-            out(reg32) r[0], out(reg32) r[1], out(reg32) r[2], out(reg32) r[3], in(reg32) row, options(nostack, readonly))
+        convergent_asm!("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {{{}, {}, {}, {}}}, [{}];",
+            out(reg32) r[0], out(reg32) r[1], out(reg32) r[2], out(reg32) r[3],
+            in(reg32) row, options(nostack, readonly))
     }
     r
 }

@@ -51,7 +51,8 @@ pub fn pack_f16(lo: f32, hi: f32) -> u32 {
     let y: u32;
     // SAFETY: no preconditions.
     unsafe {
-        asm!("cvt.rn.f16x2.f32 {}, {}, {};", out(reg32) y, in(reg32) hi, in(reg32) lo, options(pure, nomem, nostack))
+        asm!("cvt.rn.f16x2.f32 {}, {}, {};",
+            out(reg32) y, in(reg32) hi, in(reg32) lo, options(pure, nomem, nostack))
     }
     y
 }
@@ -63,7 +64,8 @@ pub fn pack_bf16(lo: f32, hi: f32) -> u32 {
     let y: u32;
     // SAFETY: no preconditions.
     unsafe {
-        asm!("cvt.rn.bf16x2.f32 {}, {}, {};", out(reg32) y, in(reg32) hi, in(reg32) lo, options(pure, nomem, nostack))
+        asm!("cvt.rn.bf16x2.f32 {}, {}, {};",
+            out(reg32) y, in(reg32) hi, in(reg32) lo, options(pure, nomem, nostack))
     }
     y
 }

@@ -17,6 +17,19 @@ pub fn dynamic_smem() -> u32 {
     address
 }
 
+/// `cvta.shared.u64`: an address of the shared window as one like any other.
+#[inline(always)]
+#[gpu_only]
+pub fn generic(shared: u32) -> u64 {
+    let address: u64;
+    // SAFETY: it only converts an address.
+    unsafe {
+        asm!("cvta.shared.u64 {}, {};", out(reg64) address, in(reg64) u64::from(shared),
+            options(pure, nomem, nostack))
+    }
+    address
+}
+
 /// `st.shared.b32`.
 ///
 /// # Safety
@@ -52,7 +65,8 @@ pub unsafe fn ld_shared_v4_b32(address: u32) -> [u32; 4] {
     // SAFETY: the caller's promise.
     unsafe {
         asm!("ld.shared.v4.b32 {{{}, {}, {}, {}}}, [{}];",
-            out(reg32) r[0], out(reg32) r[1], out(reg32) r[2], out(reg32) r[3], in(reg32) address, options(nostack, readonly))
+            out(reg32) r[0], out(reg32) r[1], out(reg32) r[2], out(reg32) r[3],
+            in(reg32) address, options(nostack, readonly))
     }
     r
 }
@@ -81,7 +95,8 @@ pub unsafe fn ld_global_v4_b32(address: u64) -> [u32; 4] {
     // SAFETY: the caller's promise.
     unsafe {
         asm!("ld.global.v4.b32 {{{}, {}, {}, {}}}, [{}];",
-            out(reg32) r[0], out(reg32) r[1], out(reg32) r[2], out(reg32) r[3], in(reg64) address, options(nostack, readonly))
+            out(reg32) r[0], out(reg32) r[1], out(reg32) r[2], out(reg32) r[3],
+            in(reg64) address, options(nostack, readonly))
     }
     r
 }
@@ -106,7 +121,8 @@ pub unsafe fn st_global_b32(address: u64, x: u32) {
 pub unsafe fn st_global_v2_b32(address: u64, x: [u32; 2]) {
     // SAFETY: the caller's promise.
     unsafe {
-        asm!("st.global.v2.b32 [{}], {{{}, {}}};", in(reg64) address, in(reg32) x[0], in(reg32) x[1], options(nostack))
+        asm!("st.global.v2.b32 [{}], {{{}, {}}};",
+            in(reg64) address, in(reg32) x[0], in(reg32) x[1], options(nostack))
     }
 }
 
@@ -120,6 +136,7 @@ pub unsafe fn st_global_v4_b32(address: u64, x: [u32; 4]) {
     // SAFETY: the caller's promise.
     unsafe {
         asm!("st.global.v4.b32 [{}], {{{}, {}, {}, {}}};",
-            in(reg64) address, in(reg32) x[0], in(reg32) x[1], in(reg32) x[2], in(reg32) x[3], options(nostack))
+            in(reg64) address, in(reg32) x[0], in(reg32) x[1], in(reg32) x[2], in(reg32) x[3],
+            options(nostack))
     }
 }

@@ -1,28 +1,38 @@
-//! Where a thread stands.
+//! Where a thread stands: in its block, its block in the grid, and how large both are.
 use crate::gpu_only;
 #[cfg(target_arch = "nvptx64")]
 use core::arch::nvptx;
 
-/// `%tid.x`.
-#[inline(always)]
-#[gpu_only]
-pub fn thread_idx_x() -> u32 {
-    // SAFETY: no preconditions.
-    unsafe { nvptx::_thread_idx_x() as u32 }
+macro_rules! special_registers {
+    ($($name:ident: $register:literal $intrinsic:ident;)*) => {
+        $(
+            #[doc = concat!("`", $register, "`.")]
+            #[inline(always)]
+            #[gpu_only]
+            pub fn $name() -> u32 {
+                // SAFETY: no preconditions.
+                unsafe { nvptx::$intrinsic() as u32 }
+            }
+        )*
+    };
+}
+special_registers! {
+    thread_idx_x: "%tid.x" _thread_idx_x;
+    thread_idx_y: "%tid.y" _thread_idx_y;
+    thread_idx_z: "%tid.z" _thread_idx_z;
+    block_dim_x: "%ntid.x" _block_dim_x;
+    block_dim_y: "%ntid.y" _block_dim_y;
+    block_dim_z: "%ntid.z" _block_dim_z;
+    block_idx_x: "%ctaid.x" _block_idx_x;
+    block_idx_y: "%ctaid.y" _block_idx_y;
+    block_idx_z: "%ctaid.z" _block_idx_z;
+    grid_dim_x: "%nctaid.x" _grid_dim_x;
+    grid_dim_y: "%nctaid.y" _grid_dim_y;
+    grid_dim_z: "%nctaid.z" _grid_dim_z;
 }
 
-/// `%ctaid.x`.
+/// Number of this thread among all of the grid, along x.
 #[inline(always)]
-#[gpu_only]
-pub fn block_idx_x() -> u32 {
-    // SAFETY: no preconditions.
-    unsafe { nvptx::_block_idx_x() as u32 }
-}
-
-/// `%nctaid.x`.
-#[inline(always)]
-#[gpu_only]
-pub fn grid_dim_x() -> u32 {
-    // SAFETY: no preconditions.
-    unsafe { nvptx::_grid_dim_x() as u32 }
+pub fn index_1d() -> u32 {
+    block_idx_x() * block_dim_x() + thread_idx_x()
 }

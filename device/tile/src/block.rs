@@ -1,12 +1,12 @@
 //! Capabilities: the whole converged block, a converged warp, all of the block's shared memory.
-use crate::SharedLayout;
+use crate::Place;
 use contract::Kernel;
 use core::marker::PhantomData;
 use cuda_std::{barrier, memory, thread, warp};
 
 /// A whole, converged thread block under the launch contract `K`. Not `Copy`: a barrier takes it by `&mut`.
 pub struct Block<K> {
-    thread: u32,
+    pub(crate) thread: u32,
     contract: PhantomData<K>,
 }
 
@@ -14,7 +14,7 @@ pub struct Block<K> {
 #[derive(Clone, Copy)]
 pub struct Warp {
     /// Its number in the block.
-    pub index: u32,
+    pub(crate) index: u32,
     pub(crate) lane: u32,
 }
 
@@ -24,28 +24,13 @@ pub struct Smem<K> {
     contract: PhantomData<K>,
 }
 
-/// Threads that copy a tile together: the block, or its producer warp.
-pub trait Crew {
-    /// How many.
-    const THREADS: u32;
-    /// Which of them this one is.
-    fn member(&self) -> u32;
-}
-
-impl<K: Kernel> Crew for Block<K> {
-    const THREADS: u32 = K::THREADS;
-    #[inline(always)]
-    fn member(&self) -> u32 {
-        self.thread
-    }
-}
-
 impl<K: Kernel> Block<K> {
     /// The block and its shared memory.
     ///
     /// # Safety
     /// - Called once per launch, first thing, by every thread.
-    /// - The launch has `K::THREADS` threads a block along x and `K::SMEM_BYTES` bytes of dynamic shared memory.
+    /// - The launch has `K::THREADS` threads a block along x and `K::SMEM_BYTES` bytes of dynamic shared
+    ///   memory.
     #[inline(always)]
     pub unsafe fn enter() -> (Self, Smem<K>) {
         let block = Block { thread: thread::thread_idx_x(), contract: PhantomData };
@@ -66,7 +51,7 @@ impl<K: Kernel> Block<K> {
 
     /// This thread's number among all of the launch's.
     #[inline(always)]
-    pub fn launch_thread(&self) -> u32 {
+    pub(crate) fn launch_thread(&self) -> u32 {
         self.index() * K::THREADS + self.thread
     }
 
@@ -84,12 +69,6 @@ impl<K: Kernel> Block<K> {
 }
 
 impl Warp {
-    /// Of warps that come in teams of `size`: its place in the team, and which team. A constant where there is one team.
-    #[inline(always)]
-    pub fn team(self, size: u32, teams: u32) -> (Warp, u32) {
-        if teams == 1 { (self, 0) } else { (Warp { index: self.index % size, ..self }, self.index / size) }
-    }
-
     /// True for all lanes if `p` is for one: a branch on it keeps the warp converged.
     #[inline(always)]
     pub fn any(self, p: bool) -> bool {
@@ -115,26 +94,34 @@ impl Warp {
 }
 
 impl<K: Kernel> Smem<K> {
-    /// Uses it again and again, a round each, with a barrier between: nothing of a round may be left when the next begins, so `round` takes
-    /// its right to the memory by value and can keep nothing.
+    /// Uses it again and again, a round each, with a barrier between. Nothing of a round may be left when
+    /// the next begins: `round` takes its right to the memory by value, and being a function, not a closure,
+    /// it has no place to keep anything.
     #[inline(always)]
     pub fn rounds(
         self,
         block: &mut Block<K>,
         rounds: impl Iterator<Item = u32>,
-        round: impl Fn(u32, &mut Block<K>, Smem<K>),
-    ) {
+        params: &K::Params,
+        round: fn(&K::Params, u32, &mut Block<K>, Smem<K>),
+    ) where
+        K::Params: 'static,
+    {
         for i in rounds {
-            round(i, block, Smem { base: self.base, contract: PhantomData });
+            round(params, i, block, Smem { base: self.base, contract: PhantomData });
             block.sync();
         }
     }
 
-    /// Splits it into one layout of exactly the bytes that the contract declares to the host.
+    /// Splits it into one place of exactly the bytes that the contract declares to the host.
     #[inline(always)]
-    pub fn split<L: SharedLayout>(self) -> L {
-        const { assert!(L::BYTES == K::SMEM_BYTES, "the shared layout and the launch contract disagree") }
-        // SAFETY: the launch gave `SMEM_BYTES` bytes from `base` on, and `self`, the only right to them, is consumed.
-        unsafe { L::at(self.base) }
+    pub fn split<P: Place>(self) -> P {
+        const {
+            assert!(P::BYTES == K::SMEM_BYTES, "the shared layout and the launch contract disagree");
+            assert!(P::ALIGN <= 1024, "dynamic shared memory begins at a multiple of 1024 bytes")
+        }
+        // SAFETY: the launch gave `SMEM_BYTES` bytes from `base` on, and `self`, the only right to them, is
+        // consumed.
+        unsafe { P::at(self.base) }
     }
 }

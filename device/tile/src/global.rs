@@ -1,9 +1,10 @@
 //! Rows in global memory, and walks over them.
-use crate::{Crew, Mma, layout};
+use crate::{Crew, Mma, SharedTile, layout};
 use contract::{Tensor, Vector};
 use core::marker::PhantomData;
 
-/// One head of a tensor: rows of up to `C` base tiles of `E`; base and stride are multiples of 16 bytes (the host has checked).
+/// One head of a tensor: rows of up to `C` base tiles of `E`; base and stride are multiples of 16 bytes (the
+/// host has checked).
 #[derive(Clone, Copy)]
 pub struct GlobalRows<E, const C: usize> {
     pub(crate) base: u64,
@@ -18,8 +19,9 @@ impl<E: Mma, const C: usize> GlobalRows<E, C> {
     /// Head `head` of batch `batch`.
     #[inline(always)]
     pub fn of(tensor: &Tensor, batch: u32, head: u32) -> Self {
-        let offset =
-            (batch as u64).wrapping_mul(tensor.batch_bytes).wrapping_add((head as u64).wrapping_mul(tensor.head_bytes));
+        let offset = (batch as u64)
+            .wrapping_mul(tensor.batch_bytes)
+            .wrapping_add((head as u64).wrapping_mul(tensor.head_bytes));
         GlobalRows {
             base: tensor.base.wrapping_add(offset),
             row_bytes: tensor.row_bytes,
@@ -54,17 +56,20 @@ impl GlobalVec {
     /// Head `head` of batch `batch`, of `rows` rows.
     #[inline(always)]
     pub fn of(vector: &Vector, batch: u32, head: u32, rows: u32) -> Self {
-        let offset =
-            (batch as u64).wrapping_mul(vector.batch_bytes).wrapping_add((head as u64).wrapping_mul(vector.head_bytes));
+        let offset = (batch as u64)
+            .wrapping_mul(vector.batch_bytes)
+            .wrapping_add((head as u64).wrapping_mul(vector.head_bytes));
         GlobalVec { base: if vector.base == 0 { 0 } else { vector.base.wrapping_add(offset) }, rows }
     }
 }
 
-/// A walk through the tiles of `R` base-tile rows, from a given one down to the first; each thread carries its share of the copies.
+/// A walk of crew `W` through the tiles of `R` base-tile rows, from a given one down to the first; each
+/// thread carries its share of the copies.
 ///
-/// The pointer that walks is the whole block's, so that it stays in uniform registers; a thread adds a constant 32-bit offset. A pointer
-/// per thread costs 16 more instructions a block of keys (docs/performance-log.md).
-pub struct Walk<E, const R: usize, const C: usize> {
+/// The pointer that walks is the whole crew's, so that it stays in uniform registers; a thread adds a
+/// constant 32-bit offset. A pointer per thread costs 16 more instructions a block of keys
+/// (docs/performance-log.md).
+pub struct Walk<E, const R: usize, const C: usize, W> {
     /// The group of rows that is copied next.
     at: u64,
     /// This thread's byte offset from there.
@@ -73,66 +78,77 @@ pub struct Walk<E, const R: usize, const C: usize> {
     row: u32,
     /// Which of this thread's chunks, one a panel, exist.
     source: GlobalRows<E, C>,
+    crew: PhantomData<W>,
 }
 
-impl<E: Mma, const R: usize, const C: usize> Walk<E, R, C> {
-    /// Chunks of a row.
-    pub(crate) const ROW_CHUNKS: u32 = (C * 16 * E::BYTES) as u32 / layout::CHUNK;
-    /// Chunks of a row that neighbouring threads copy together; a row is a number of such panels.
-    pub(crate) const ACROSS: u32 = layout::period(Self::ROW_CHUNKS);
+impl<E: Mma, const R: usize, const C: usize, W: Crew> Walk<E, R, C, W> {
+    /// Chunks of a row that neighbouring threads copy together: a panel's.
+    const ACROSS: u32 = layout::panel_chunks(SharedTile::<E, R, C>::ROW_CHUNKS);
     /// Panels of a row.
-    pub(crate) const PANELS: u32 = Self::ROW_CHUNKS / Self::ACROSS;
-
-    /// Rows that `threads` threads copy at once.
-    pub(crate) const fn group(threads: u32) -> u32 {
-        assert!(threads.is_multiple_of(Self::ACROSS), "the threads must make up whole rows of a panel");
-        threads / Self::ACROSS
-    }
-
-    /// How often they must, for a tile; the last time some rows may be past its end.
-    pub(crate) const fn groups(threads: u32) -> u32 {
-        (R as u32 * 16).div_ceil(Self::group(threads))
-    }
+    pub(crate) const PANELS: u32 = SharedTile::<E, R, C>::ROW_CHUNKS / Self::ACROSS;
+    /// Rows that the crew copies at once.
+    const GROUP: u32 = {
+        assert!(W::THREADS.is_multiple_of(Self::ACROSS), "the threads must make up whole rows of a panel");
+        // A row has less than 2^27 bytes: 32 of them are counted in 32 bits.
+        assert!(W::THREADS / Self::ACROSS <= 32, "more than 32 rows at a step overflow a 32-bit offset");
+        W::THREADS / Self::ACROSS
+    };
+    /// How often it must, for a tile; the last time some rows may be past its end.
+    const GROUPS: u32 = SharedTile::<E, R, C>::ROWS.div_ceil(Self::GROUP);
 
     /// Starts with tile `from`, of which rows past the end may be missing.
     #[inline(always)]
-    pub fn up<W: Crew>(source: GlobalRows<E, C>, from: u32, crew: &W) -> Self {
-        let last = from * R as u32 * 16 + const { (Self::groups(W::THREADS) - 1) * Self::group(W::THREADS) };
+    pub fn down(source: GlobalRows<E, C>, from: u32, crew: &W) -> Self {
+        let first = from * SharedTile::<E, R, C>::ROWS;
+        let last = first + const { (Self::GROUPS - 1) * Self::GROUP };
         let at = source.base.wrapping_add(last as u64 * source.row_bytes as u64);
         let (row, chunk) = Self::place(crew);
         let mine = row * source.row_bytes + chunk * layout::CHUNK;
-        Walk { at, mine, row: from * R as u32 * 16 + row, source }
+        Walk { at, mine, row: first + row, source, crew: PhantomData }
     }
 
     /// This thread's row and chunk in a group.
     #[inline(always)]
-    pub(crate) fn place<W: Crew>(crew: &W) -> (u32, u32) {
+    pub(crate) fn place(crew: &W) -> (u32, u32) {
         (crew.member() / Self::ACROSS, crew.member() % Self::ACROSS)
     }
 
-    /// `copy(first row of the group in the tile, first chunk of the panel, global address, whether it exists)` for each of this thread's
-    /// chunks of the next tile. Row groups are taken downwards: upwards, LLVM keeps an offset for each and spills
-    /// (docs/performance-log.md).
+    /// `copy(first row of the group in the tile, panel, global address, whether it exists)` for each of this
+    /// thread's chunks of the next tile. Row groups are taken downwards: upwards, LLVM keeps an offset for
+    /// each and spills (docs/performance-log.md).
     #[inline(always)]
-    pub(crate) fn step<W: Crew, const EDGE: bool>(&mut self, crew: &W, copy: impl Fn(u32, u32, u64, bool)) {
-        let (group, groups) = const { (Self::group(W::THREADS), Self::groups(W::THREADS)) };
+    pub(crate) fn step<const EDGE: bool>(&mut self, crew: &W, copy: impl Fn(u32, u32, u64, bool)) {
+        let rows = SharedTile::<E, R, C>::ROWS;
         let (row, chunk) = Self::place(crew);
         let mut at = self.at.wrapping_add(self.mine as u64);
-        for i in (0..groups).rev() {
-            let first = i * group;
+        for i in (0..Self::GROUPS).rev() {
+            let first = i * Self::GROUP;
             // Known at compile time unless the threads do not divide the tile's rows.
-            let in_tile = first + group <= R as u32 * 16 || first + row < R as u32 * 16;
+            let in_tile = first + Self::GROUP <= rows || first + row < rows;
             if in_tile {
                 for panel in 0..Self::PANELS {
                     let column = panel * Self::ACROSS;
                     let exists = !EDGE || self.row + first < self.source.rows;
                     let at = at.wrapping_add((column * layout::CHUNK) as u64);
-                    copy(first, column, at, column + chunk < self.source.chunks && exists);
+                    copy(first, panel, at, column + chunk < self.source.chunks && exists);
                 }
             }
-            at = at.wrapping_sub(group as u64 * self.source.row_bytes as u64);
+            at = at.wrapping_sub(Self::GROUP as u64 * self.source.row_bytes as u64);
         }
-        self.at = self.at.wrapping_sub(R as u64 * 16 * self.source.row_bytes as u64);
-        self.row = self.row.wrapping_sub(R as u32 * 16);
+        self.at = self.at.wrapping_sub(rows as u64 * self.source.row_bytes as u64);
+        self.row = self.row.wrapping_sub(rows);
+    }
+
+    /// `f(row, chunk)` for each of this thread's chunks of one tile's rows.
+    #[inline(always)]
+    pub(crate) fn each_chunk(crew: &W, f: impl Fn(u32, u32)) {
+        let (row, chunk) = Self::place(crew);
+        for i in 0..Self::GROUPS {
+            for panel in 0..Self::PANELS {
+                if i * Self::GROUP + row < SharedTile::<E, R, C>::ROWS {
+                    f(i * Self::GROUP + row, panel * Self::ACROSS + chunk);
+                }
+            }
+        }
     }
 }

@@ -1,15 +1,18 @@
-//! Typed tiles for GPU kernels: who may touch which memory, when, is a type. Nothing here knows what a kernel computes.
+//! Typed tiles for GPU kernels: who may touch which memory, when, is a type. Nothing here knows what a kernel
+//! computes.
 //!
 //! | noun | what it is | what it proves |
 //! |---|---|---|
 //! | [`Block`], [`Warp`] | the converged thread block, a converged warp | barriers and warp operations are reached by all |
-//! | [`Smem`] | all dynamic shared memory, split once | its size is the launch contract's |
+//! | [`Crew`], [`Transport`] | who copies, and how copies travel | a place is filled in one way, by one crew |
+//! | [`WarpRows`], [`Team`] | a warp's rows of a tile, and the tile of a stage that it takes | they exist, and are no other warp's |
+//! | [`Smem`], [`Place`] | all dynamic shared memory, split once into places | its size is the launch contract's |
 //! | [`GlobalRows`], [`GlobalVec`], [`Walk`] | rows in global memory, a walk over them tile by tile | base and stride are multiples of 16 bytes |
-//! | [`PartialRows`] | f32 rows that several blocks contribute to | the same |
+//! | [`PartialRows`], [`OwnChunk`] | f32 rows that several blocks contribute to; a thread's chunk of all rows | the same; that no two threads write it |
 //! | [`SharedTile`], [`TileSlot`] | a tile that may be read, one that may be written | it lies in shared memory, swizzled |
 //! | [`Unfilled`] -> [`InFlight`] -> tile | a place filled once | no read before its copy has landed behind a barrier |
-//! | [`Ring`] -> [`Pipeline`] -> [`Ready`], [`Vacant`] | stages filled again and again | no read too early, no refill too early |
-//! | [`Relay`] -> [`Role`]: [`Producer`], [`Consumer`] -> [`Lent`] | stages that one warp fills for the others | the same, by mbarriers |
+//! | [`Ring`] -> [`Pipeline`] -> [`Ready`] | stages filled again and again, by the block or ([`PerWarp`]) a warp | no read too early, no refill too early |
+//! | [`Relay`] -> [`Producer`], [`Consumer`] | stages that one warp fills for the others | the same, by mbarriers |
 //! | [`Scratch`] -> [`Left`] | registers handed from warp to warp | no read before the barrier |
 //! | [`Acc`], [`AFrag`], [`Resident`], [`RowVec`] | register fragments of a warp | shapes and element types of a product agree |
 //!
@@ -19,6 +22,7 @@
 #![allow(clippy::needless_range_loop)]
 
 mod block;
+mod crew;
 mod element;
 mod fragment;
 mod global;
@@ -26,20 +30,24 @@ pub mod layout;
 mod mma;
 mod partial;
 mod pipeline;
+mod place;
+mod reader;
+mod relay;
 mod row;
 mod scalar;
 mod scratch;
 mod shared;
-mod specialised;
 mod store;
 
-pub use block::{Block, Crew, Smem, Warp};
+pub use block::{Block, Smem, Warp};
+pub use crew::{CpAsync, Crew, Team, Transport, WarpRows};
 pub use element::Mma;
 pub use fragment::{AFrag, Acc, Part, Resident};
 pub use global::{GlobalRows, GlobalVec, Walk};
-pub use partial::PartialRows;
-pub use pipeline::{InFlight, Pipeline, Ready, Ring, Unfilled, Vacant};
+pub use partial::{OwnChunk, PartialRows};
+pub use pipeline::{InFlight, Pipeline, Prologue, Ready, Ring, Unfilled};
+pub use place::{PerWarp, Place};
+pub use relay::{Consumer, Consumers, Producer, Relay};
 pub use row::{RowSum, RowVec};
-pub use scratch::{Left, Registers, Scratch};
+pub use scratch::{Left, Registers, Scratch, Theirs};
 pub use shared::{SharedLayout, SharedTile, SharedTiles, TileSlot, TileSlots};
-pub use specialised::{Consumer, Lent, Producer, ProducerCrew, Relay, Role};

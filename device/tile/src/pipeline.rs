@@ -3,26 +3,21 @@
 //! | state | who may touch it | how it is left |
 //! |---|---|---|
 //! | [`Unfilled`], [`Ring`] | nobody | `fill`, `prologue` |
-//! | [`Vacant`] | every thread writes its share, by asynchronous copies | dropped: commits them as one group |
-//! | [`InFlight`], a stage of [`Pipeline`] | nobody | `land`, `advance`: waits for the group, then a barrier |
-//! | [`Ready`], what `land` returns | every thread reads | dropped, before the next `advance` |
+//! | a slot | every thread of the crew writes its share | at the closure's end: its copies are one group |
+//! | [`InFlight`], a stage of [`Pipeline`] | nobody | `land`, `advance`: waits for the group, then meets |
+//! | [`Ready`], what `land` returns | every thread of the crew reads | dropped, before the next `advance` |
 //!
-//! One barrier a stage does both: it shows each thread what the others have copied, and tells that everybody has left the stage before.
-//! So `advance` hands out the stage to read and refills the one just left. Every `advance` commits a group, an empty one where there is
-//! nothing left to copy: the number of groups in flight stays a constant, and when the last stage is handed out no copy is under way.
-use crate::{Block, Scratch, SharedLayout};
+//! One meeting of the crew a stage does both: it shows each thread what the others have copied, and tells
+//! that everybody has left the stage before. So `advance` hands out the stage to read and refills the one
+//! just left. Every `advance` commits a group, an empty one where there is nothing left to copy: the number
+//! of groups in flight stays a constant. Groups of other pipelines between only make a wait longer.
+use crate::crew::sealed::Meet;
+use crate::{Block, CpAsync, Place, Scratch, SharedLayout, Transport};
 use contract::Kernel;
 use core::marker::PhantomData;
-use core::ops::{Deref, DerefMut};
-use cuda_std::cp_async;
+use core::ops::Deref;
 
-/// A place that the block may write: every warp is done with it. Dropping it commits its copies as one group.
-pub struct Vacant<'p, T: SharedLayout> {
-    slot: T::Slot,
-    place: PhantomData<&'p mut T>,
-}
-
-/// A place that the block may read: waited for, and behind a barrier.
+/// A place that the crew may read: waited for, and behind a meeting.
 pub struct Ready<'p, T> {
     view: T,
     place: PhantomData<&'p T>,
@@ -37,34 +32,6 @@ impl<T: SharedLayout> Ready<'_, T> {
         Ready { view: unsafe { T::at(base) }, place: PhantomData }
     }
 }
-impl<T: SharedLayout> Vacant<'_, T> {
-    /// # Safety
-    /// - As [`SharedLayout::slot`].
-    #[inline(always)]
-    pub(crate) unsafe fn at(base: u32) -> Self {
-        // SAFETY: the caller's promise.
-        Vacant { slot: unsafe { T::slot(base) }, place: PhantomData }
-    }
-}
-impl<T: SharedLayout> Drop for Vacant<'_, T> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        cp_async::commit_group()
-    }
-}
-impl<T: SharedLayout> Deref for Vacant<'_, T> {
-    type Target = T::Slot;
-    #[inline(always)]
-    fn deref(&self) -> &T::Slot {
-        &self.slot
-    }
-}
-impl<T: SharedLayout> DerefMut for Vacant<'_, T> {
-    #[inline(always)]
-    fn deref_mut(&mut self) -> &mut T::Slot {
-        &mut self.slot
-    }
-}
 impl<T> Deref for Ready<'_, T> {
     type Target = T;
     #[inline(always)]
@@ -74,157 +41,180 @@ impl<T> Deref for Ready<'_, T> {
 }
 
 /// A place outside the ring, filled once, before the ring.
-pub struct Unfilled<T> {
+pub struct Unfilled<T, By> {
     base: u32,
-    what: PhantomData<T>,
+    what: PhantomData<(T, By)>,
 }
 
 /// What is on its way into such a place.
 #[must_use = "what was copied can only be used once it has landed"]
-pub struct InFlight<T> {
+pub struct InFlight<T, By> {
     base: u32,
-    what: PhantomData<T>,
+    what: PhantomData<(T, By)>,
 }
 
 /// `S` stages, none filled.
-pub struct Ring<T, const S: usize> {
+pub struct Ring<T, const S: usize, By> {
     base: u32,
-    what: PhantomData<T>,
+    what: PhantomData<(T, By)>,
+}
+
+/// What is on its way before a ring, and the ring's first stages behind it.
+#[must_use = "what was copied can only be used once it has landed"]
+pub struct Prologue<U, T, const S: usize, By> {
+    lead: InFlight<U, By>,
+    kept: Pipeline<T, S, By>,
 }
 
 /// `S` stages: `S - 1` in flight or read, one vacant.
-pub struct Pipeline<T, const S: usize> {
+pub struct Pipeline<T, const S: usize, By> {
     base: u32,
     /// The stage that is read next.
     read: u32,
-    what: PhantomData<T>,
+    /// The stage that was read last, or never: vacant behind the next meeting.
+    left: u32,
+    what: PhantomData<(T, By)>,
 }
 
-macro_rules! place {
-    ([$($generics:tt)*] $place:ty, $copies:expr) => {
-        impl<T: SharedLayout, $($generics)*> SharedLayout for $place {
-            const BYTES: usize = $copies * T::BYTES;
-            type Slot = ();
-            #[inline(always)]
-            unsafe fn at(base: u32) -> Self {
-                Self { base, what: PhantomData }
-            }
-            #[inline(always)]
-            unsafe fn slot(_: u32) {}
-        }
+// SAFETY: the bytes of one `T`, which nobody sees before it is filled.
+unsafe impl<T: SharedLayout, By: Transport> Place for Unfilled<T, By> {
+    const BYTES: usize = T::BYTES;
+    const ALIGN: usize = T::ALIGN;
+    #[inline(always)]
+    unsafe fn at(base: u32) -> Self {
+        Unfilled { base, what: PhantomData }
+    }
+}
+
+// SAFETY: the bytes of `S` of `T`, which nobody sees before they are filled.
+unsafe impl<T: SharedLayout, const S: usize, By: Transport> Place for Ring<T, S, By> {
+    const BYTES: usize = {
+        assert!(S > 0, "a ring has a stage");
+        assert!(T::BYTES.is_multiple_of(T::ALIGN), "stages follow each other");
+        S * T::BYTES
     };
+    const ALIGN: usize = T::ALIGN;
+    #[inline(always)]
+    unsafe fn at(base: u32) -> Self {
+        Ring { base, what: PhantomData }
+    }
 }
-place!([] Unfilled<T>, 1);
-place!([const S: usize] Ring<T, S>, S);
 
-impl<T: SharedLayout> Unfilled<T> {
+/// Starts the copies that fill the place at `base`, as one group.
+///
+/// # Safety
+/// - As [`SharedLayout::slot`]; nobody has a view of the place.
+#[inline(always)]
+unsafe fn fill<T: SharedLayout, By: Transport>(base: u32, copy: impl FnOnce(&T::Slot<By>)) {
+    // SAFETY: the caller's promise; one filling, one group.
+    unsafe {
+        copy(&T::slot(base));
+        By::commit()
+    }
+}
+
+impl<T: SharedLayout, By: Transport> Unfilled<T, By> {
     /// Starts the copies that fill it, as one group.
     #[inline(always)]
-    pub fn fill(self, fill: impl FnOnce(&mut Vacant<'_, T>)) -> InFlight<T> {
+    pub fn fill(self, copy: impl FnOnce(&T::Slot<By>)) -> InFlight<T, By> {
         // SAFETY: the place is this value's alone, and nobody has had a view of it yet.
-        fill(&mut unsafe { Vacant::at(self.base) });
+        unsafe { fill::<T, By>(self.base, copy) }
         InFlight { base: self.base, what: PhantomData }
     }
 }
 
-impl<T: SharedLayout> InFlight<T> {
-    /// Waits for these copies only: the `S - 1` groups of the pipeline started after them stay in flight.
+impl<T: SharedLayout, By: Transport> InFlight<T, By> {
+    /// Waits for these copies and all others of the crew.
     #[inline(always)]
-    pub fn land<U, K: Kernel, const S: usize>(self, _behind: &Pipeline<U, S>, block: &mut Block<K>) -> T {
-        wait_all_but(S - 1);
-        block.sync();
-        // SAFETY: this thread's copies have landed, and the barrier shows it those of the others; `self` is consumed.
+    pub fn land(self, crew: &mut By::Crew) -> T {
+        self.land_before(0, crew)
+    }
+
+    /// Waits for these copies: the `younger` groups that were started after them may stay in flight.
+    #[inline(always)]
+    fn land_before(self, younger: usize, crew: &mut By::Crew) -> T {
+        By::wait_all_but(younger);
+        crew.meet();
+        // SAFETY: this thread's copies have landed, and the meeting shows it those of the others; `self` is
+        // consumed.
         unsafe { T::at(self.base) }
     }
 }
 
-impl<T: SharedLayout> InFlight<T> {
-    /// Waits for these copies and all others of the block.
+impl<T: SharedLayout, const S: usize, By: Transport> Ring<T, S, By> {
+    /// Starts the first `S - 1` stages, one group each, behind `lead`.
     #[inline(always)]
-    pub fn land_alone<K: Kernel>(self, block: &mut Block<K>) -> T {
-        wait_all_but(0);
-        block.sync();
-        // SAFETY: as in `land`.
-        unsafe { T::at(self.base) }
+    pub fn prologue<U>(
+        self,
+        lead: InFlight<U, By>,
+        copy: impl FnMut(u32, &T::Slot<By>),
+    ) -> Prologue<U, T, S, By> {
+        Prologue { lead, kept: self.start(copy) }
     }
-}
 
-impl<T, const S: usize> Ring<T, S> {
-    #[inline(always)]
-    pub(crate) fn base(&self) -> u32 {
-        self.base
-    }
-}
-
-impl<T: SharedLayout, const S: usize> Ring<T, S> {
     /// Starts the first `S - 1` stages, one group each.
     #[inline(always)]
-    pub fn prologue(self, mut fill: impl FnMut(u32, &mut Vacant<'_, T>)) -> Pipeline<T, S> {
+    pub fn start(self, mut copy: impl FnMut(u32, &T::Slot<By>)) -> Pipeline<T, S, By> {
         for i in 0..S as u32 - 1 {
             // SAFETY: stage `i` is this value's alone, and nobody has had a view of it yet.
-            fill(i, &mut unsafe { Vacant::at(self.base + i * T::BYTES as u32) });
+            unsafe { fill::<T, By>(self.base + i * T::BYTES as u32, |slot| copy(i, slot)) }
         }
-        Pipeline { base: self.base, read: self.base, what: PhantomData }
+        let left = self.base + (S as u32 - 1) * T::BYTES as u32;
+        Pipeline { base: self.base, read: self.base, left, what: PhantomData }
     }
 }
 
-impl<T: SharedLayout, const S: usize> Pipeline<T, S> {
-    /// Waits for the oldest stage, then a barrier: hands it out to read, and lets `refill` start copies into the stage that every warp has
-    /// just left. With a single stage `refill` comes first and is waited for.
+impl<U: SharedLayout, T: SharedLayout, const S: usize, By: Transport> Prologue<U, T, S, By> {
+    /// Waits for what came first; the stages stay in flight.
     #[inline(always)]
-    pub fn advance<K: Kernel>(
+    pub fn land(self, crew: &mut By::Crew) -> (U, Pipeline<T, S, By>) {
+        (self.lead.land_before(S - 1, crew), self.kept)
+    }
+}
+
+impl<T: SharedLayout, const S: usize, By: Transport> Pipeline<T, S, By> {
+    /// Waits for the oldest stage and meets: hands it out to read, and lets `refill` start copies into the
+    /// stage that everybody has just left. With a single stage `refill` comes first and is waited for.
+    #[inline(always)]
+    pub fn advance(
         &mut self,
-        block: &mut Block<K>,
-        refill: impl FnOnce(&mut Vacant<'_, T>, &Block<K>),
+        crew: &mut By::Crew,
+        refill: impl FnOnce(&T::Slot<By>, &By::Crew),
     ) -> Ready<'_, T> {
-        let (first, last) = (self.base, self.base + (S as u32 - 1) * T::BYTES as u32);
         let read = self.read;
         if S == 1 {
-            block.sync();
-            // SAFETY: the barrier tells that every warp has left the stage.
-            refill(&mut unsafe { Vacant::at(read) }, block);
-            wait_all_but(0);
-            block.sync();
+            crew.meet();
+            // SAFETY: the meeting tells that everybody has left the stage.
+            unsafe { fill::<T, By>(read, |slot| refill(slot, crew)) }
+            By::wait_all_but(0);
+            crew.meet();
         } else {
-            wait_all_but(S - 2);
-            block.sync();
-            let before = match S {
-                2 => first + last - read,
-                _ if read == first => last,
-                _ => read - T::BYTES as u32,
-            };
+            By::wait_all_but(S - 2);
+            crew.meet();
+            let vacant = core::mem::replace(&mut self.left, read);
             self.read = match S {
-                2 => before,
-                _ if read == last => first,
+                2 => vacant,
+                _ if read == self.base + (S as u32 - 1) * T::BYTES as u32 => self.base,
                 _ => read + T::BYTES as u32,
             };
-            // SAFETY: the stage before `read` was handed out by the last `advance` (or never); `Ready` borrowed this pipeline, so no view of
-            // it is left, and the barrier tells that no other warp has one.
-            refill(&mut unsafe { Vacant::at(before) }, block);
+            // SAFETY: the stage before `read` was handed out by the last `advance` (or never); `Ready`
+            // borrowed this pipeline, so no view of it is left, and the meeting tells that nobody else has
+            // one.
+            unsafe { fill::<T, By>(vacant, |slot| refill(slot, crew)) }
         }
-        // SAFETY: this thread's copies have landed, and the barrier shows it those of the others; the stage is refilled only by the next
-        // `advance`, which the borrow in `Ready` puts off.
+        // SAFETY: this thread's copies have landed, and the meeting shows it those of the others; the stage
+        // is refilled only by the next `advance`, which the borrow in `Ready` puts off.
         unsafe { Ready::at(read) }
     }
 }
 
-impl<T: SharedLayout, const S: usize> Pipeline<T, S> {
-    /// Its stages as scratch memory, once the last one has been read: a barrier tells that every warp has left them.
+impl<T: SharedLayout, const S: usize, K: Kernel> Pipeline<T, S, CpAsync<Block<K>>> {
+    /// Its stages as scratch memory: waits for what is still on its way, and until every warp has left them.
     #[inline(always)]
-    pub fn reclaim<K: Kernel>(self, block: &mut Block<K>) -> Scratch<T, S> {
+    pub fn reclaim(self, block: &mut Block<K>) -> Scratch<T, S> {
+        CpAsync::<Block<K>>::wait_all();
         block.sync();
-        // SAFETY: the ring's place, which `self` alone stood for; no copy is under way, as the module says.
+        // SAFETY: the ring's place, which `self` alone stood for; no copy is under way, and no view is left.
         unsafe { Scratch::new(self.base) }
-    }
-}
-
-/// Waits until at most the `pending` youngest groups are under way. A constant after inlining.
-#[inline(always)]
-fn wait_all_but(pending: usize) {
-    match pending {
-        0 => cp_async::wait_group::<0>(),
-        1 => cp_async::wait_group::<1>(),
-        2 => cp_async::wait_group::<2>(),
-        _ => cp_async::wait_group::<3>(),
     }
 }

@@ -36,9 +36,14 @@ enum { FERROFLASH_F16 = 0, FERROFLASH_BF16 = 1 };
 /* Values of ferroflash_forward_t.mask. */
 enum {
     FERROFLASH_MASK_FULL = 0,
-    FERROFLASH_MASK_CAUSAL = 1,          /* the last query stands at the last key (FlashAttention) */
-    FERROFLASH_MASK_CAUSAL_TOP_LEFT = 2, /* the first query stands at the first key (PyTorch's is_causal) */
-    FERROFLASH_MASK_WINDOW = 3           /* window_left keys before the query's position to window_right behind it */
+    FERROFLASH_MASK_CAUSAL = 1, /* keys up to the query's own position */
+    FERROFLASH_MASK_WINDOW = 3  /* window_left keys before the query's position to window_right behind it */
+};
+
+/* Values of ferroflash_forward_t.alignment: where queries stand among keys where there are more of the one. */
+enum {
+    FERROFLASH_BOTTOM_RIGHT = 0, /* the last query at the last key (FlashAttention) */
+    FERROFLASH_TOP_LEFT = 1      /* the first query at the first key (PyTorch's is_causal) */
 };
 
 /* One forward attention: o = softmax(mask(softcap(scale * q k^T))) v. */
@@ -71,6 +76,7 @@ typedef struct ferroflash_forward {
     const char *config;   /* name of the entry to run; NULL: the planner's choice */
     void *workspace;      /* device memory that the launch may use, a multiple of 16; NULL: none, and no kernel that needs one */
     uint64_t workspace_bytes; /* its size: ferroflash_workspace_size says how much helps */
+    int32_t alignment;
 } ferroflash_forward_t;
 
 /* How a forward is launched. */
@@ -83,8 +89,11 @@ typedef struct ferroflash_plan_info {
     uint64_t smem_bytes; /* dynamic shared memory of a block */
 } ferroflash_plan_info_t;
 
-#define FERROFLASH_FORWARD_INIT { sizeof(ferroflash_forward_t) }
-#define FERROFLASH_PLAN_INFO_INIT { sizeof(ferroflash_plan_info_t) }
+/* Every field, so that no compiler of C or C++ warns of a missing one. */
+#define FERROFLASH_FORWARD_INIT { \
+    sizeof(ferroflash_forward_t), NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, \
+    {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0}, 0, 0, 0, 0, 0, 0, NULL, NULL, 0, 0 }
+#define FERROFLASH_PLAN_INFO_INIT { sizeof(ferroflash_plan_info_t), NULL, NULL, {0, 0, 0}, {0, 0, 0}, 0 }
 
 /* A device with its loaded kernels. May be shared by threads. */
 typedef struct ferroflash_context ferroflash_context_t;

@@ -58,7 +58,7 @@ fn status(error: &Error) -> Status {
 }
 
 pub(crate) fn invalid(what: &'static str, value: impl ToString, expected: impl ToString) -> Error {
-    Error::Invalid { what, value: value.to_string(), expected: expected.to_string() }
+    Error::invalid(what, value, expected)
 }
 
 /// Borrows what an argument points to.

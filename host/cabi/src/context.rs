@@ -14,8 +14,8 @@ pub struct PlanHandle {
     reason: CString,
 }
 
-/// Adopts the current CUDA context, and what `ferroflash sweep` measured: the file that `FERROFLASH_TUNING` names, else the user's own where
-/// there is one.
+/// Adopts the current CUDA context, and what `ferroflash sweep` measured: the file that `FERROFLASH_TUNING`
+/// names, else the user's own where there is one.
 ///
 /// # Safety
 /// `context` may be written. The CUDA context outlives the new one.
@@ -27,7 +27,8 @@ pub unsafe extern "C" fn ferroflash_context_create(context: *mut *mut Context) -
         }
         // First, so that a file that cannot be read is an error whatever the device is.
         let tuning = Tuning::from_environment()?;
-        let attention = Attention::with_tuning(RawDriver::current()?, tuning);
+        // SAFETY: the caller's promise.
+        let attention = Attention::with_tuning(unsafe { RawDriver::current()? }, tuning);
         // SAFETY: the caller's promise.
         unsafe { store("context", context, Context(attention)) }
     })
@@ -60,7 +61,7 @@ pub unsafe extern "C" fn ferroflash_plan_create(
         let (context, args) = unsafe { (borrow("context", context)?, read(forward)?) };
         // SAFETY: the caller's promise; the name is used in this call alone.
         let made = context.0.plan(&unsafe { args.forward()? })?;
-        let reason = CString::new(made.reason).unwrap_or_default();
+        let reason = CString::new(made.reason()).unwrap_or_default();
         // SAFETY: the caller's promise.
         unsafe { store("plan", plan, PlanHandle { plan: made, reason }) }
     })
@@ -91,8 +92,9 @@ pub unsafe extern "C" fn ferroflash_plan_describe(plan: *const PlanHandle, info:
         if size < size_of::<PlanInfo>() as u64 {
             return Err(invalid("info.size", size, "FERROFLASH_PLAN_INFO_INIT sets it"));
         }
-        let (entry, reason) = (entry_name(plan.entry.symbol), reason.as_ptr());
-        let (grid, block, smem_bytes) = (plan.grid, plan.block, plan.smem.into());
+        let (entry, reason) = (entry_name(plan.contract().symbol), reason.as_ptr());
+        let contract = plan.contract();
+        let (grid, block, smem_bytes) = (plan.grid(), [contract.threads, 1, 1], contract.smem_bytes.into());
         // SAFETY: not null, at least as large as ours, and the caller's promise.
         unsafe { info.write(PlanInfo { size, entry, reason, grid, block, smem_bytes }) };
         Ok(())
@@ -114,9 +116,10 @@ pub unsafe extern "C" fn ferroflash_workspace_size(
         // SAFETY: the caller's promises.
         let (context, args) = unsafe { (borrow("context", context)?, read(forward)?) };
         // SAFETY: the caller's promise; the name is used in this call alone.
-        let needed = context.0.workspace_bytes(&unsafe { args.forward()? })?;
+        let needed = context.0.plan_with(&unsafe { args.forward()? }, u64::MAX)?.workspace_bytes();
         // SAFETY: the caller's promise.
-        let bytes = unsafe { bytes.as_mut() }.ok_or_else(|| invalid("bytes", "NULL", "it must not be null"))?;
+        let bytes =
+            unsafe { bytes.as_mut() }.ok_or_else(|| invalid("bytes", "NULL", "it must not be null"))?;
         *bytes = needed;
         Ok(())
     })
@@ -140,8 +143,9 @@ pub unsafe extern "C" fn ferroflash_load(context: *const Context, plan: *const P
 /// # Safety
 /// - Those of [`ferroflash_plan_create`], and `plan` is null or a live plan of this context.
 /// - `stream` is a stream of the CUDA context, or null.
-/// - Every tensor is device memory of the CUDA context as far as its strides reach, and the workspace as its size says, until the launch has run, and until then nothing else
-///   writes what it reads or touches what it writes, but in the order of the same stream.
+/// - Every tensor is device memory of the CUDA context as far as its strides reach, and the workspace as its
+///   size says, until the launch has run, and until then nothing else writes what it reads or touches what it
+///   writes, but in the order of the same stream.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ferroflash_launch(
     context: *const Context,
@@ -151,7 +155,8 @@ pub unsafe extern "C" fn ferroflash_launch(
 ) -> Status {
     call(|| {
         // SAFETY: the caller's promises.
-        let (context, plan, args) = unsafe { (borrow("context", context)?, borrow("plan", plan)?, read(forward)?) };
+        let (context, plan, args) =
+            unsafe { (borrow("context", context)?, borrow("plan", plan)?, read(forward)?) };
         // SAFETY: the caller's promise; the name is used in this call alone.
         unsafe { launch(context, Some(&plan.plan), &args, stream) }
     })
@@ -177,10 +182,16 @@ pub unsafe extern "C" fn ferroflash_forward(
 
 /// # Safety
 /// That of [`ferroflash_launch`].
-unsafe fn launch(context: &Context, plan: Option<&Plan>, args: &ForwardArgs, stream: *mut c_void) -> Result<(), Error> {
+unsafe fn launch(
+    context: &Context,
+    plan: Option<&Plan>,
+    args: &ForwardArgs,
+    stream: *mut c_void,
+) -> Result<(), Error> {
     // SAFETY: the caller's promise.
     let forward = unsafe { args.forward()? };
-    let stream = RawStream::from_raw(stream);
+    // SAFETY: the caller's promise.
+    let stream = unsafe { RawStream::from_raw(stream) };
     let made;
     let plan = match plan {
         Some(plan) => plan,

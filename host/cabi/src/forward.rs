@@ -1,6 +1,6 @@
 //! The structs of `ferroflash.h`, and `ferroflash_forward_t` as a [`Forward`].
 use crate::call::invalid;
-use ferroflash::{DType, Error, Forward, LseView, Mask, TensorView, Workspace};
+use ferroflash::{Alignment, DType, Error, Forward, LseView, Mask, TensorView, Workspace};
 use std::ffi::{CStr, c_char, c_void};
 
 /// `ferroflash_forward_t`.
@@ -43,7 +43,7 @@ pub struct ForwardArgs {
     pub lse_strides: [i64; 2],
     /// 0 is f16, 1 is bf16.
     pub dtype: i32,
-    /// 0 full, 1 causal, 2 causal from the top left, 3 window.
+    /// 0 full, 1 causal, 3 window.
     pub mask: i32,
     /// Keys before the query's position; -1 is unbounded.
     pub window_left: i32,
@@ -59,6 +59,8 @@ pub struct ForwardArgs {
     pub workspace: *mut c_void,
     /// Its size.
     pub workspace_bytes: u64,
+    /// 0 bottom-right, 1 top-left.
+    pub alignment: i32,
 }
 
 /// Bytes of `ferroflash_forward_t` in version 1 of the interface: less is no such struct.
@@ -94,15 +96,18 @@ pub(crate) unsafe fn read(pointer: *const ForwardArgs) -> Result<ForwardArgs, Er
     let size = unsafe { pointer.cast::<u64>().read() };
     let ours = size_of::<ForwardArgs>();
     if size < FORWARD_SIZE_V1 as u64 || size > 1 << 16 {
-        let expected = format_args!("FERROFLASH_FORWARD_INIT sets it to sizeof(ferroflash_forward_t), {ours} here");
+        let expected =
+            format_args!("FERROFLASH_FORWARD_INIT sets it to sizeof(ferroflash_forward_t), {ours} here");
         return Err(invalid("forward.size", size, expected));
     }
     let size = size as usize;
     // SAFETY: the caller promises that many bytes.
     let known = unsafe { std::slice::from_raw_parts(pointer.cast::<u8>(), size) };
     if known.iter().skip(ours).any(|byte| *byte != 0) {
-        let reason = format!("this library is version {}, and knows {ours} bytes of it", env!("CARGO_PKG_VERSION"));
-        return Err(Error::Unsupported { feature: format!("a field of ferroflash_forward_t of {size} bytes"), reason });
+        let reason =
+            format!("this library is version {}, and knows {ours} bytes of it", env!("CARGO_PKG_VERSION"));
+        let field = format_args!("a field of ferroflash_forward_t of {size} bytes");
+        return Err(Error::unsupported(field, reason));
     }
     let mut args = std::mem::MaybeUninit::<ForwardArgs>::zeroed();
     // SAFETY: both sides are that long, and zeros are a value of every field.
@@ -123,7 +128,9 @@ impl ForwardArgs {
             1 => DType::Bf16,
             other => return Err(invalid("dtype", other, "it must be FERROFLASH_F16 or FERROFLASH_BF16")),
         };
-        let size = |what, value: i64| usize::try_from(value).map_err(|_| invalid(what, value, "it must be 1 or more"));
+        let size = |what, value: i64| {
+            usize::try_from(value).map_err(|_| invalid(what, value, "it must be 1 or more"))
+        };
         let [batch, head_dim] = [size("batch", self.batch)?, size("head_dim", self.head_dim)?];
         let queries = [batch, size("seqlen_q", self.seqlen_q)?, size("heads_q", self.heads_q)?, head_dim];
         let keys = [batch, size("seqlen_k", self.seqlen_k)?, size("heads_k", self.heads_k)?, head_dim];
@@ -137,6 +144,7 @@ impl ForwardArgs {
             view(self.o as u64, queries, self.o_strides),
         )
         .mask(self.mask()?)
+        .align(self.alignment()?)
         .softcap(self.softcap);
         forward.scale = (self.scale != 0.0).then_some(self.scale);
         if !self.lse.is_null() {
@@ -145,7 +153,8 @@ impl ForwardArgs {
             forward.lse = Some(LseView::new(self.lse as u64, elements, shape, self.lse_strides));
         }
         if !self.workspace.is_null() {
-            forward.workspace = Some(Workspace { address: self.workspace as u64, bytes: self.workspace_bytes });
+            forward.workspace =
+                Some(Workspace { address: self.workspace as u64, bytes: self.workspace_bytes });
         }
         if !self.config.is_null() {
             // SAFETY: not null, and the caller's promise.
@@ -156,15 +165,26 @@ impl ForwardArgs {
         Ok(forward)
     }
 
+    fn alignment(&self) -> Result<Alignment, Error> {
+        match self.alignment {
+            0 => Ok(Alignment::BottomRight),
+            1 => Ok(Alignment::TopLeft),
+            other => {
+                Err(invalid("alignment", other, "it must be FERROFLASH_BOTTOM_RIGHT or FERROFLASH_TOP_LEFT"))
+            }
+        }
+    }
+
     fn mask(&self) -> Result<Mask, Error> {
         let side = |what, keys: i32| match keys {
             -1 => Ok(None),
-            _ => u32::try_from(keys).map(Some).map_err(|_| invalid(what, keys, "it must be -1 (unbounded), 0 or more")),
+            _ => u32::try_from(keys)
+                .map(Some)
+                .map_err(|_| invalid(what, keys, "it must be -1 (unbounded), 0 or more")),
         };
         match self.mask {
             0 => Ok(Mask::Full),
             1 => Ok(Mask::Causal),
-            2 => Ok(Mask::CausalTopLeft),
             3 => Ok(Mask::Window {
                 left: side("window_left", self.window_left)?,
                 right: side("window_right", self.window_right)?,
@@ -174,8 +194,8 @@ impl ForwardArgs {
     }
 }
 
-/// Elements from the first to one past the last: C says no sizes of buffers, so they are taken to be as large as the strides reach. Strides
-/// and extents that are refused later may overflow here.
+/// Elements from the first to one past the last: C says no sizes of buffers, so they are taken to be as large
+/// as the strides reach. Strides and extents that are refused later may overflow here.
 fn reach(shape: &[usize], strides: &[i64]) -> u64 {
     shape.iter().zip(strides).fold(1u64, |sum, (extent, stride)| {
         sum.saturating_add((extent.saturating_sub(1) as u64).saturating_mul(stride.unsigned_abs()))
@@ -230,12 +250,14 @@ mod tests {
         let f = forward(|_| {}).expect("valid");
         assert_eq!((f.q.shape, f.k.shape, f.q.elements), ([3, 5, 4, 64], [3, 7, 2, 64], 3 * 5 * 256));
         assert_eq!((f.scale, f.softcap, f.lse, f.config, f.mask), (None, Some(5.0), None, None, Mask::Full));
-        let window = forward(|args| (args.mask, args.window_left, args.window_right) = (3, -1, 0)).expect("valid");
+        let window =
+            forward(|args| (args.mask, args.window_left, args.window_right) = (3, -1, 0)).expect("valid");
         assert_eq!(window.mask, Mask::Window { left: None, right: Some(0) });
         let lse = forward(|args| args.lse = 64 as *mut f32).expect("valid").lse.expect("asked for");
         assert_eq!((lse.shape, lse.elements), ([3, 4, 5], 2 * 20 + 3 * 5 + 4 + 1));
         assert_eq!(f.workspace, None);
-        let room = forward(|args| (args.workspace, args.workspace_bytes) = (64 as *mut c_void, 4096)).expect("valid");
+        let room = forward(|args| (args.workspace, args.workspace_bytes) = (64 as *mut c_void, 4096))
+            .expect("valid");
         assert_eq!(room.workspace, Some(Workspace { address: 64, bytes: 4096 }));
         let named = forward(|args| args.config = c"fwd_x".as_ptr()).expect("valid");
         assert_eq!(named.config, Some("fwd_x"));

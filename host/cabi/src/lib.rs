@@ -1,9 +1,10 @@
 //! FerroFlash for C and everything that can call C: `include/ferroflash.h` says what each function does.
 //!
-//! No panic leaves a function, no pointer is trusted to be non-null, and every error is a status with words for it in
-//! [`ferroflash_last_error`].
+//! No panic leaves a function, no pointer is trusted to be non-null, and every error is a status with words
+//! for it in [`ferroflash_last_error`].
 //!
-//! A context reads what `ferroflash sweep` kept, as the program `ferroflash` does: measured choices come before the planner's own table.
+//! A context reads what `ferroflash sweep` kept, as the program `ferroflash` does: measured choices come
+//! before the planner's own table.
 
 mod call;
 mod context;

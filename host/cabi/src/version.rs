@@ -45,12 +45,14 @@ pub extern "C" fn ferroflash_entry_name(index: usize) -> *const c_char {
 
 /// The name of an entry as C reads it.
 pub(crate) fn entry_name(symbol: &str) -> *const c_char {
-    let index = ENTRIES.iter().position(|entry| entry.symbol == symbol);
+    let index = ENTRIES.iter().position(|entry| entry.contract.symbol == symbol);
     ferroflash_entry_name(index.unwrap_or(usize::MAX))
 }
 
 fn entry_names() -> &'static [CString] {
     static NAMES: OnceLock<Vec<CString>> = OnceLock::new();
     // A symbol is an identifier: it has no NUL.
-    NAMES.get_or_init(|| ENTRIES.iter().map(|entry| CString::new(entry.symbol).unwrap_or_default()).collect())
+    NAMES.get_or_init(|| {
+        ENTRIES.iter().map(|entry| CString::new(entry.contract.symbol).unwrap_or_default()).collect()
+    })
 }

@@ -6,6 +6,9 @@ use std::mem::offset_of;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+/// What a careful program is compiled with.
+const WARNINGS: [&str; 4] = ["-Wall", "-Wextra", "-Werror", "-pedantic"];
+
 /// The shared library that was built beside this test.
 fn library() -> PathBuf {
     let test = std::env::current_exe().expect("this test has a path");
@@ -40,7 +43,7 @@ fn compile(name: &str) -> PathBuf {
     let mut rpath = OsString::from("-Wl,-rpath,");
     rpath.push(folder);
     let mut command = Command::new("cc");
-    command.args(["-std=c11", "-Wall", "-Wextra", "-Wno-missing-field-initializers", "-Werror", "-pedantic", "-I"]);
+    command.args(["-std=c11"]).args(WARNINGS).arg("-I");
     command.arg(package.join("include")).arg(package.join("tests/header.c")).arg("-o").arg(&program);
     command.args(numbers.map(|(name, number)| format!("-D{name}={number}")));
     command.arg(concat!("-DVERSION=\"", env!("CARGO_PKG_VERSION"), "\""));
@@ -62,7 +65,10 @@ fn a_c_program_gets_clean_errors() {
     let without_driver = |tuning: Option<&str>| {
         let mut command = Command::new(&program);
         // Neither the user's measurements nor those of a caller of this test.
-        command.env("LD_LIBRARY_PATH", &folder).env("XDG_CACHE_HOME", &folder).env_remove("FERROFLASH_TUNING");
+        command
+            .env("LD_LIBRARY_PATH", &folder)
+            .env("XDG_CACHE_HOME", &folder)
+            .env_remove("FERROFLASH_TUNING");
         let output = run(command.envs(tuning.map(|tuning| ("FERROFLASH_TUNING", folder.join(tuning)))));
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(output.status.success(), "{text}");
@@ -79,6 +85,33 @@ fn a_c_program_gets_clean_errors() {
         let text = without_driver(Some(name));
         assert!(text.contains("context: 1\ninvalid tuning: ") && text.contains(name), "{text}");
     }
+}
+
+#[test]
+fn the_header_is_clean_in_every_standard() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let standards = ["c99", "c11", "c17", "c++11", "c++17", "c++20"];
+    for standard in standards {
+        let language = if standard.starts_with("c++") { "c++" } else { "c" };
+        let mut command = Command::new("cc");
+        command.args(["-fsyntax-only", "-x", language, &format!("-std={standard}")]).args(WARNINGS);
+        command.arg("-I").arg(folder.join("include")).arg(folder.join("tests/clean.c"));
+        let output = run(&mut command);
+        assert!(output.status.success(), "{command:?}\n{}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+/// The driver's functions among others, which the crate `libcuda` defines for `cust`, would be found in
+/// place of the driver's own by whatever is loaded later.
+#[test]
+fn only_functions_of_the_header_are_exported() {
+    let output = run(Command::new("nm").args(["-D", "--defined-only", "--format=posix"]).arg(library()));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8_lossy(&output.stdout);
+    let names: Vec<_> = text.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    let header = include_str!("../include/ferroflash.h");
+    let foreign: Vec<_> = names.iter().filter(|name| !header.contains(&format!("{name}("))).collect();
+    assert!(foreign.is_empty() && names.len() >= 15, "{foreign:?} of {names:?}");
 }
 
 #[test]

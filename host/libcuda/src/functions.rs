@@ -92,7 +92,8 @@ driver_functions! {
     cuCtxSynchronize();
 
     /// Loads a module from PTX text, a cubin or a fat binary.
-    cuModuleLoadDataEx(module: *mut CUmodule, image: *const c_void, options: c_uint, names: *mut c_int, values: *mut *mut c_void);
+    cuModuleLoadDataEx(module: *mut CUmodule, image: *const c_void, options: c_uint, names: *mut c_int,
+        values: *mut *mut c_void);
     /// Unloads a module.
     cuModuleUnload(module: CUmodule);
     /// Finds a kernel.
@@ -102,7 +103,8 @@ driver_functions! {
     /// Sets a kernel's attribute.
     cuFuncSetAttribute(function: CUfunction, attribute: c_int, value: c_int);
     /// Blocks of a kernel that an SM holds.
-    cuOccupancyMaxActiveBlocksPerMultiprocessor(blocks: *mut c_int, function: CUfunction, threads: c_int, smem_bytes: usize);
+    cuOccupancyMaxActiveBlocksPerMultiprocessor(blocks: *mut c_int, function: CUfunction, threads: c_int,
+        smem_bytes: usize);
     /// Enqueues a kernel.
     cuLaunchKernel(
         function: CUfunction,
@@ -123,10 +125,10 @@ driver_functions! {
     cuMemcpyDtoH_v2(to: *mut c_void, from: CUdeviceptr, bytes: usize);
     /// Sets bytes of device memory.
     cuMemsetD8_v2(address: CUdeviceptr, byte: u8, bytes: usize);
-
-    /// Creates a stream.
     /// The same in the order of a stream.
     cuMemsetD8Async(address: CUdeviceptr, byte: u8, bytes: usize, stream: CUstream);
+
+    /// Creates a stream.
     cuStreamCreate(stream: *mut CUstream, flags: c_uint);
     /// Destroys a stream.
     cuStreamDestroy_v2(stream: CUstream);

@@ -80,7 +80,11 @@ fn error(code: CUresult) -> CudaError {
         // SAFETY: as above.
         if known { unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned() } else { otherwise.into() }
     };
-    CudaError { code, name: words(cuGetErrorName, "unknown error"), text: words(cuGetErrorString, "no explanation") }
+    CudaError {
+        code,
+        name: words(cuGetErrorName, "unknown error"),
+        text: words(cuGetErrorString, "no explanation"),
+    }
 }
 
 /// A function of the driver, looked up at its first call.
@@ -113,7 +117,8 @@ impl Symbol {
     }
 }
 
-/// Defines driver functions: each is looked up at its first call, and is a symbol for the linker with the feature `symbols`.
+/// Defines driver functions: each is looked up at its first call, and is a symbol for the linker with the
+/// feature `symbols`.
 macro_rules! driver_functions {
     ($($(#[$doc:meta])* $name:ident($($arg:ident: $type:ty),* $(,)?);)*) => {$(
         $(#[$doc])*
@@ -134,7 +139,7 @@ macro_rules! driver_functions {
                 Ok(address) => {
                     type Function = unsafe extern "system" fn($($type),*) -> $crate::CUresult;
                     // SAFETY: the driver's function of this name has this signature.
-                    let function = unsafe { ::std::mem::transmute::<*mut ::std::ffi::c_void, Function>(address) };
+                    let function = unsafe { ::std::mem::transmute::<*mut _, Function>(address) };
                     // SAFETY: the caller's promise.
                     unsafe { function($($arg),*) }
                 }

@@ -1,17 +1,18 @@
 //! What both CUDA drivers need: contexts, limits, shared-memory opt-in, errors in words.
-use crate::{Capabilities, Error, LaunchContract};
+use crate::{Capabilities, Contract, Error};
 use libcuda::{CUcontext, CUdevice, CUfunction, CUresult, check, device_attribute};
+use std::any::Any;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::Arc;
 
 /// Turns a driver function's result into one of this crate's; `call` is its name.
 pub(super) fn driver(call: &'static str, code: CUresult) -> Result<(), Error> {
-    check(code).map_err(|e| Error::Driver { call, code: Some(e.code), reason: e.to_string() })
+    check(code).map_err(|e| Error::driver(call, Some(e.code), e))
 }
 
 /// Opens and initialises the driver.
 pub(super) fn initialise() -> Result<(), Error> {
-    libcuda::open().map_err(|e| Error::Driver { call: "open the CUDA driver", code: None, reason: e.to_string() })?;
+    libcuda::open().map_err(|e| Error::driver("open the CUDA driver", None, e))?;
     // SAFETY: may be called at any time, any number of times.
     driver("cuInit", unsafe { libcuda::cuInit(0) })
 }
@@ -23,7 +24,8 @@ pub(super) fn device(ordinal: u32) -> Result<CUdevice, Error> {
     // SAFETY: writes one number.
     driver("cuDeviceGetCount", unsafe { libcuda::cuDeviceGetCount(&mut count) })?;
     let index = c_int::try_from(ordinal).ok().filter(|i| *i < count);
-    let index = index.ok_or_else(|| Error::invalid("device", ordinal, format_args!("this machine has {count}")))?;
+    let index =
+        index.ok_or_else(|| Error::invalid("device", ordinal, format_args!("this machine has {count}")))?;
     let mut device = 0;
     // SAFETY: writes one number.
     driver("cuDeviceGet", unsafe { libcuda::cuDeviceGet(&mut device, index) })?;
@@ -40,7 +42,8 @@ pub(super) fn capabilities(device: CUdevice) -> Result<Capabilities, Error> {
     };
     let mut name = [0u8; 256];
     // SAFETY: writes at most that many bytes.
-    let code = unsafe { libcuda::cuDeviceGetName(name.as_mut_ptr().cast::<c_char>(), name.len() as c_int, device) };
+    let code =
+        unsafe { libcuda::cuDeviceGetName(name.as_mut_ptr().cast::<c_char>(), name.len() as c_int, device) };
     driver("cuDeviceGetName", code)?;
     let length = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
     let mut memory = 0;
@@ -64,38 +67,44 @@ pub(super) fn capabilities(device: CUdevice) -> Result<Capabilities, Error> {
 /// `function` is a kernel of a loaded module.
 pub(super) unsafe fn opt_in(
     function: CUfunction,
-    contract: LaunchContract<'_>,
+    contract: &Contract,
     capabilities: &Capabilities,
 ) -> Result<(), Error> {
-    super::smem_fits(contract, capabilities)?;
+    capabilities.runs(contract)?;
     let bytes = contract.smem_bytes as c_int;
     // SAFETY: the caller's promise.
-    let code = unsafe { libcuda::cuFuncSetAttribute(function, libcuda::FUNCTION_MAX_DYNAMIC_SHARED_BYTES, bytes) };
+    let code =
+        unsafe { libcuda::cuFuncSetAttribute(function, libcuda::FUNCTION_MAX_DYNAMIC_SHARED_BYTES, bytes) };
     driver("cuFuncSetAttribute", code)
 }
 
 /// Compiles PTX in the current context, with the compiler's log in the error.
 pub(super) fn compile(ptx: &str) -> Result<libcuda::CUmodule, Error> {
-    let text =
-        std::ffi::CString::new(ptx).map_err(|_| Error::invalid("PTX", "text with a NUL", "it must have none"))?;
+    let text = std::ffi::CString::new(ptx)
+        .map_err(|_| Error::invalid("PTX", "text with a NUL", "it must have none"))?;
     // SAFETY: the text ends with NUL.
     unsafe { module(text.as_ptr().cast()) }
 }
 
 /// Loads machine code in the current context.
-pub(super) fn machine_code(cubin: &[u8]) -> Result<libcuda::CUmodule, Error> {
+///
+/// # Safety
+/// That of [`crate::Driver::load_cubin`].
+pub(super) unsafe fn machine_code(cubin: &[u8]) -> Result<libcuda::CUmodule, Error> {
     is_whole(cubin)?;
-    // SAFETY: an ELF file with all of its headers.
+    // SAFETY: the caller's promise, of which a part was checked.
     unsafe { module(cubin.as_ptr().cast()) }
 }
 
-/// Checks machine code: the driver is not told how long it is, and finds its end in its headers.
+/// Checks that machine code was not cut short: the driver is not told how long it is, and finds its end in
+/// its headers.
 pub(super) fn is_whole(cubin: &[u8]) -> Result<(), Error> {
     let word = |at: usize, len: usize| {
         let bytes = cubin.get(at..at + len)?;
         Some(bytes.iter().rev().fold(0u64, |value, byte| value << 8 | u64::from(*byte)))
     };
-    // In a 64-bit file the section headers come last, or are followed by the program headers: offset, size and number of each.
+    // In a 64-bit file the section headers come last, or are followed by the program headers: offset, size
+    // and number of each.
     let end = |offset: usize, size: usize, number: usize| {
         word(offset, 8)?.checked_add(word(size, 2)?.checked_mul(word(number, 2)?)?)
     };
@@ -117,17 +126,29 @@ unsafe fn module(image: *const c_void) -> Result<libcuda::CUmodule, Error> {
     let mut values = [log.as_mut_ptr().cast::<c_void>(), log.len() as *mut c_void];
     let (mut module, options) = (std::ptr::null_mut(), names.len() as c_uint);
     // SAFETY: the caller's promise; as many options as announced, and the log is as long as they say.
-    let code =
-        unsafe { libcuda::cuModuleLoadDataEx(&mut module, image, options, names.as_mut_ptr(), values.as_mut_ptr()) };
+    let code = unsafe {
+        libcuda::cuModuleLoadDataEx(&mut module, image, options, names.as_mut_ptr(), values.as_mut_ptr())
+    };
     driver("cuModuleLoadDataEx", code).map(|()| module).map_err(|error| match error {
-        Error::Driver { call, code, reason } => {
+        Error::Driver { call, code, source } => {
             let length = log.iter().position(|byte| *byte == 0).unwrap_or(log.len());
             let log = String::from_utf8_lossy(&log[..length]);
-            Error::Driver { call, code, reason: format!("{reason}\n{log}").trim_end().to_owned() }
+            Error::driver(call, code, format!("{source}\n{log}").trim_end())
         }
         other => other,
     })
 }
+
+/// Waits for the default stream of the current context. A copy from memory that is not page-locked may return
+/// before it has landed, and setting memory returns at once (CUDA Driver API, "API synchronization
+/// behavior"); the streams that this crate makes are not ordered with the default one.
+pub(super) fn wait_for_default_stream() -> Result<(), Error> {
+    // SAFETY: the default stream always lives.
+    driver("cuStreamSynchronize", unsafe { libcuda::cuStreamSynchronize(std::ptr::null_mut()) })
+}
+
+/// Something of another crate's that keeps a context alive.
+pub(crate) type Keeper = Arc<dyn Any + Send + Sync>;
 
 /// A context that others may share.
 #[derive(Debug)]
@@ -135,6 +156,7 @@ pub(super) struct Context {
     raw: CUcontext,
     /// Where it is a primary context that this crate retained.
     retained: Option<CUdevice>,
+    _keeper: Option<Keeper>,
 }
 
 // SAFETY: a context may be used by any thread.
@@ -144,9 +166,12 @@ unsafe impl Sync for Context {}
 
 impl Context {
     /// The calling thread's context, if it has one.
-    pub fn current() -> Result<Option<Arc<Self>>, Error> {
+    ///
+    /// # Safety
+    /// - It is not destroyed while `_keeper` lives; without one, not before what is returned.
+    pub unsafe fn current(_keeper: Option<Keeper>) -> Result<Option<Arc<Self>>, Error> {
         let raw = current()?;
-        Ok((!raw.is_null()).then(|| Arc::new(Context { raw, retained: None })))
+        Ok((!raw.is_null()).then(|| Arc::new(Context { raw, retained: None, _keeper })))
     }
 
     /// A device's primary context.
@@ -154,13 +179,14 @@ impl Context {
         let mut raw = std::ptr::null_mut();
         // SAFETY: writes one handle, released when this is dropped.
         driver("cuDevicePrimaryCtxRetain", unsafe { libcuda::cuDevicePrimaryCtxRetain(&mut raw, device) })?;
-        Ok(Arc::new(Context { raw, retained: Some(device) }))
+        Ok(Arc::new(Context { raw, retained: Some(device), _keeper: None }))
     }
 
-    /// A context that somebody else keeps alive.
+    /// The primary context of the device that a context of `cust`'s is of: the same one.
     #[cfg(feature = "cust")]
-    pub fn foreign(raw: CUcontext) -> Self {
-        Context { raw, retained: None }
+    pub fn of_cust(context: &cust::context::Context) -> Result<Arc<Self>, Error> {
+        let borrowed = Context { raw: context.as_raw().cast(), retained: None, _keeper: None };
+        Self::primary(borrowed.device()?)
     }
 
     /// Its device.

@@ -1,8 +1,7 @@
 //! CUDA through `cust`: its contexts, streams, memory, modules, events and launches.
 use super::cuda::{self, compile, initialise, opt_in};
-use crate::{Capabilities, Driver, Error, LaunchContract};
+use crate::{Capabilities, Contract, Driver, Error};
 use cust::context::{Context, CurrentContext};
-use cust::device::Device;
 use cust::error::CudaError;
 use cust::event::{Event, EventFlags};
 use cust::function::Function;
@@ -10,11 +9,18 @@ use cust::memory::{CopyDestination, DeviceBuffer};
 use cust::module::Module;
 use cust::stream::{Stream, StreamFlags};
 use std::ffi::c_void;
+use std::mem::ManuallyDrop;
+use std::ops::Deref;
+use std::sync::Arc;
 use std::time::Duration;
 
-/// CUDA for programs that are written with `cust`. Streams and buffers are `cust`'s own.
+/// CUDA for programs that are written with `cust`. Streams are `cust`'s own, and no call changes the calling
+/// thread's context.
+#[derive(Debug)]
 pub struct CustDriver {
     context: Context,
+    /// The same context: to enter, and to keep with what is made in it.
+    own: Arc<cuda::Context>,
     capabilities: Capabilities,
 }
 
@@ -24,24 +30,26 @@ impl CustDriver {
     /// # Errors
     /// [`Error::Driver`] where there is no driver, [`Error::Invalid`] where there is no such device.
     pub fn new(ordinal: u32) -> Result<Self, Error> {
-        cuda::device(ordinal)?;
-        cust::init(cust::CudaFlags::empty()).map_err(|e| failed("cuInit", e))?;
-        let device = Device::get_device(ordinal).map_err(|e| failed("cuDeviceGet", e))?;
-        Self::of(Context::new(device).map_err(|e| failed("cuDevicePrimaryCtxRetain", e))?)
+        Self::of(cuda::Context::primary(cuda::device(ordinal)?)?)
     }
 
-    /// The caller's context, retained once more. The calling thread's current context stays what it is.
+    /// The caller's context, retained once more.
     ///
     /// # Errors
     /// [`Error::Driver`] where the context is not usable.
     pub fn with_context(context: &Context) -> Result<Self, Error> {
         initialise()?;
-        Self::of(context.clone())
+        Self::of(cuda::Context::of_cust(context)?)
     }
 
-    fn of(context: Context) -> Result<Self, Error> {
-        let device = cuda::Context::foreign(context.as_raw().cast()).device()?;
-        Ok(CustDriver { context, capabilities: cuda::capabilities(device)? })
+    fn of(own: Arc<cuda::Context>) -> Result<Self, Error> {
+        let capabilities = cuda::capabilities(own.device()?)?;
+        // cust makes a context that it retains the current one: inside of it that changes nothing.
+        let entered = own.enter()?;
+        let device = CurrentContext::get_device().map_err(|e| failed("cuCtxGetDevice", e))?;
+        let context = Context::new(device).map_err(|e| failed("cuDevicePrimaryCtxRetain", e))?;
+        drop(entered);
+        Ok(CustDriver { context, own, capabilities })
     }
 
     /// The context.
@@ -50,36 +58,86 @@ impl CustDriver {
     }
 
     fn enter(&self) -> Result<cuda::Entered, Error> {
-        cuda::Context::foreign(self.context.as_raw().cast()).enter()
+        self.own.enter()
+    }
+
+    /// Keeps something that was made in this driver's context.
+    fn keep<T>(&self, value: T) -> Kept<T> {
+        Kept { value: ManuallyDrop::new(value), context: Arc::clone(&self.own) }
     }
 
     /// Makes the kernel of a loaded module ready, in the current context.
-    fn kernel(&self, module: Module, contract: LaunchContract<'_>) -> Result<CustKernel, Error> {
-        let module = Box::new(module);
-        let function = module.get_function(contract.symbol).map_err(|e| failed("cuModuleGetFunction", e))?;
+    fn kernel(&self, module: Module, contract: &Contract) -> Result<CustKernel, Error> {
+        let module = self.keep(Box::new(module));
+        let Contract { symbol, threads, smem_bytes, .. } = *contract;
+        has_no_nul("symbol", symbol)?;
+        let function = module.get_function(symbol).map_err(|e| failed("cuModuleGetFunction", e))?;
         // SAFETY: a kernel of the loaded module.
         unsafe { opt_in(function.to_raw().cast(), contract, &self.capabilities)? };
-        // SAFETY: the lifetime is that of the boxed module, which lives beside the function and is dropped after it.
+        // SAFETY: the lifetime is that of the boxed module, which lives beside the function and is dropped
+        // after it.
         let function = unsafe { std::mem::transmute::<Function<'_>, Function<'static>>(function) };
-        let LaunchContract { threads, smem_bytes, .. } = contract;
-        Ok(CustKernel { function, threads, smem_bytes, _module: module, _context: self.context.clone() })
+        Ok(CustKernel { function, threads, smem_bytes, _module: module })
+    }
+}
+
+/// Something of `cust`'s, with its context: cust destroys in whatever context is current.
+#[derive(Debug)]
+struct Kept<T> {
+    value: ManuallyDrop<T>,
+    context: Arc<cuda::Context>,
+}
+
+impl<T> Deref for Kept<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T> Drop for Kept<T> {
+    fn drop(&mut self) {
+        // What cannot be destroyed is lost with its context anyway.
+        let Ok(_entered) = self.context.enter() else { return };
+        // SAFETY: dropped once, and not used again.
+        unsafe { ManuallyDrop::drop(&mut self.value) };
     }
 }
 
 /// A loaded kernel.
+#[derive(Debug)]
 pub struct CustKernel {
     /// Borrows the module in the box.
     function: Function<'static>,
     threads: u32,
     smem_bytes: u32,
-    _module: Box<Module>,
-    /// After the module, which it must outlive.
-    _context: Context,
+    _module: Kept<Box<Module>>,
+}
+
+/// Device memory, freed when dropped, in the context that it was made in.
+#[derive(Debug)]
+pub struct CustBuffer(Kept<DeviceBuffer<u8>>);
+
+impl Deref for CustBuffer {
+    type Target = DeviceBuffer<u8>;
+
+    fn deref(&self) -> &DeviceBuffer<u8> {
+        &self.0
+    }
+}
+
+/// cust turns texts into C's with `expect`.
+fn has_no_nul(what: &'static str, text: &str) -> Result<(), Error> {
+    match text.find('\0') {
+        None => Ok(()),
+        Some(at) => Err(Error::invalid(what, format_args!("a NUL at byte {at}"), "it must have none")),
+    }
 }
 
 impl Driver for CustDriver {
     type Kernel = CustKernel;
-    type Buffer = DeviceBuffer<u8>;
+    type Buffer = CustBuffer;
     type Stream = Stream;
     type Event = Event;
 
@@ -87,8 +145,9 @@ impl Driver for CustDriver {
         &self.capabilities
     }
 
-    fn load(&self, ptx: &str, contract: LaunchContract<'_>) -> Result<CustKernel, Error> {
+    fn load(&self, ptx: &str, contract: &Contract) -> Result<CustKernel, Error> {
         let _entered = self.enter()?;
+        has_no_nul("PTX", ptx)?;
         // cust drops the compiler's log: a text that it refuses is compiled once more for it.
         let module = Module::from_ptx(ptx, &[])
             .map_err(|e| compile(ptx).err().unwrap_or_else(|| failed("cuModuleLoadDataEx", e)))?;
@@ -99,7 +158,7 @@ impl Driver for CustDriver {
         true
     }
 
-    fn load_cubin(&self, cubin: &[u8], contract: LaunchContract<'_>) -> Result<CustKernel, Error> {
+    unsafe fn load_cubin(&self, cubin: &[u8], contract: &Contract) -> Result<CustKernel, Error> {
         let _entered = self.enter()?;
         cuda::is_whole(cubin)?;
         let module = Module::from_cubin(cubin, &[]).map_err(|e| failed("cuModuleLoadDataEx", e))?;
@@ -117,33 +176,34 @@ impl Driver for CustDriver {
         Ok(Some((total - free) as u64))
     }
 
-    fn allocate(&self, bytes: usize) -> Result<DeviceBuffer<u8>, Error> {
+    fn allocate(&self, bytes: usize) -> Result<CustBuffer, Error> {
         let _entered = self.enter()?;
         // SAFETY: bytes have no invalid value.
-        unsafe { DeviceBuffer::uninitialized(bytes) }.map_err(|e| failed("cuMemAlloc", e))
+        let buffer = unsafe { DeviceBuffer::uninitialized(bytes) };
+        buffer.map(|buffer| CustBuffer(self.keep(buffer))).map_err(|e| failed("cuMemAlloc", e))
     }
 
-    fn address(&self, buffer: &DeviceBuffer<u8>) -> u64 {
+    fn address(&self, buffer: &CustBuffer) -> u64 {
         buffer.as_device_ptr().as_raw()
     }
 
-    fn upload(&self, buffer: &mut DeviceBuffer<u8>, data: &[u8]) -> Result<(), Error> {
+    fn upload(&self, buffer: &mut CustBuffer, data: &[u8]) -> Result<(), Error> {
         super::fits(buffer.len(), data.len())?;
-        let _entered = self.enter()?;
-        buffer.index(..data.len()).copy_from(data).map_err(|e| failed("cuMemcpyHtoD", e))
+        let _entered = buffer.0.context.enter()?;
+        buffer.index(..data.len()).copy_from(data).map_err(|e| failed("cuMemcpyHtoD", e))?;
+        cuda::wait_for_default_stream()
     }
 
-    fn download(&self, buffer: &DeviceBuffer<u8>, data: &mut [u8]) -> Result<(), Error> {
+    fn download(&self, buffer: &CustBuffer, data: &mut [u8]) -> Result<(), Error> {
         super::fits(buffer.len(), data.len())?;
-        let _entered = self.enter()?;
+        let _entered = buffer.0.context.enter()?;
         buffer.index(..data.len()).copy_to(data).map_err(|e| failed("cuMemcpyDtoH", e))
     }
 
-    fn fill(&self, buffer: &mut DeviceBuffer<u8>, byte: u8) -> Result<(), Error> {
-        let _entered = self.enter()?;
-        buffer.set_8(byte).map_err(|e| failed("cuMemsetD8", e))?;
-        // Setting device memory does not wait by itself.
-        CurrentContext::synchronize().map_err(|e| failed("cuCtxSynchronize", e))
+    fn fill(&self, buffer: &mut CustBuffer, byte: u8) -> Result<(), Error> {
+        let _entered = buffer.0.context.enter()?;
+        buffer.index(..).set_8(byte).map_err(|e| failed("cuMemsetD8", e))?;
+        cuda::wait_for_default_stream()
     }
 
     unsafe fn launch(
@@ -156,7 +216,8 @@ impl Driver for CustDriver {
         let _entered = self.enter()?;
         let params = [params.as_ptr().cast_mut().cast::<c_void>()];
         let CustKernel { function, threads, smem_bytes, .. } = kernel;
-        // SAFETY: the driver copies the one parameter, which is as long as the kernel's; the rest is the caller's promise.
+        // SAFETY: the driver copies the one parameter, which is as long as the kernel's; the rest is the
+        // caller's promise.
         let launched = unsafe { stream.launch(function, (x, y, z), *threads, *smem_bytes, &params) };
         launched.map_err(|e| failed("cuLaunchKernel", e))
     }
@@ -185,6 +246,6 @@ fn failed(call: &'static str, error: CudaError) -> Error {
     let code = error as u32;
     match cuda::driver(call, code) {
         Err(error) => error,
-        Ok(()) => Error::Driver { call, code: None, reason: "failed".into() },
+        Ok(()) => Error::driver(call, None, "failed"),
     }
 }

@@ -3,37 +3,83 @@ use super::cuda::driver;
 use super::raw::{RawDriver, RawStream};
 use crate::{Driver, Error};
 use libcuda::{CUgraph, CUgraphExec};
+use std::mem::ManuallyDrop;
 
 /// Captured work, destroyed when dropped.
+#[derive(Debug)]
 pub struct RawGraph<'d> {
     driver: &'d RawDriver,
     exec: CUgraphExec,
 }
 
+// SAFETY: a graph may be used by any thread, though by one at a time: it is not `Sync`.
+unsafe impl Send for RawGraph<'_> {}
+
+/// A stream that captures what is enqueued on it. Dropped, it ends the capture and throws it away.
+struct Capture<'s>(&'s RawStream);
+
+impl<'s> Capture<'s> {
+    fn begin(stream: &'s RawStream) -> Result<Self, Error> {
+        // SAFETY: a live stream. Another thread's calls are none of its business.
+        driver("cuStreamBeginCapture", unsafe {
+            libcuda::cuStreamBeginCapture_v2(stream.as_raw(), libcuda::CAPTURE_THREAD_LOCAL)
+        })?;
+        Ok(Capture(stream))
+    }
+
+    fn end(self) -> Result<Captured, Error> {
+        ManuallyDrop::new(self).graph()
+    }
+
+    fn graph(&self) -> Result<Captured, Error> {
+        // Made before it is known whether the driver fails: a graph that it gives all the same is destroyed.
+        let mut graph = Captured(std::ptr::null_mut());
+        // SAFETY: ends the capture that `begin` began; writes one handle.
+        let code = unsafe { libcuda::cuStreamEndCapture(self.0.as_raw(), &mut graph.0) };
+        driver("cuStreamEndCapture", code).map(|()| graph)
+    }
+}
+
+impl Drop for Capture<'_> {
+    fn drop(&mut self) {
+        // What ended the capture early is the error that comes back, or a panic.
+        let _ = self.graph();
+    }
+}
+
+/// What a capture made, destroyed when dropped.
+struct Captured(CUgraph);
+
+impl Drop for Captured {
+    fn drop(&mut self) {
+        if !self.0.is_null() {
+            // SAFETY: made once, destroyed once; what was instantiated of it stays.
+            unsafe { libcuda::cuGraphDestroy(self.0) };
+        }
+    }
+}
+
 impl RawDriver {
-    /// Captures what `work` enqueues on `stream`, and runs none of it. Kernels must be loaded before.
+    /// Captures what `work` enqueues on `stream`, and runs none of it. Kernels must be loaded before. Where
+    /// `work` fails or panics the capture is thrown away, and the stream is as it was.
     ///
     /// # Errors
     /// Those of `work`, and the driver's.
-    pub fn capture(&self, stream: &RawStream, work: impl FnOnce() -> Result<(), Error>) -> Result<RawGraph<'_>, Error> {
+    pub fn capture(
+        &self,
+        stream: &RawStream,
+        work: impl FnOnce() -> Result<(), Error>,
+    ) -> Result<RawGraph<'_>, Error> {
         let _entered = self.enter()?;
-        let raw = stream.as_raw();
-        // SAFETY: a live stream.
-        driver("cuStreamBeginCapture", unsafe {
-            libcuda::cuStreamBeginCapture_v2(raw, libcuda::CAPTURE_THREAD_LOCAL)
-        })?;
-        let worked = work();
-        let mut graph: CUgraph = std::ptr::null_mut();
-        // SAFETY: ends the capture that began above; writes one handle.
-        let ended = driver("cuStreamEndCapture", unsafe { libcuda::cuStreamEndCapture(raw, &mut graph) });
-        worked.and(ended)?;
+        let capture = Capture::begin(stream)?;
+        work()?;
+        let graph = capture.end()?;
         let mut exec = std::ptr::null_mut();
         // SAFETY: a live graph; writes one handle, destroyed when dropped.
-        let made =
-            driver("cuGraphInstantiateWithFlags", unsafe { libcuda::cuGraphInstantiateWithFlags(&mut exec, graph, 0) });
-        // SAFETY: a live graph, destroyed once; what was made of it stays.
-        unsafe { libcuda::cuGraphDestroy(graph) };
-        made.map(|()| RawGraph { driver: self, exec })
+        driver("cuGraphInstantiateWithFlags", unsafe {
+            libcuda::cuGraphInstantiateWithFlags(&mut exec, graph.0, 0)
+        })?;
+        Ok(RawGraph { driver: self, exec })
     }
 
     /// Enqueues captured work.
@@ -42,7 +88,8 @@ impl RawDriver {
     /// The driver's.
     ///
     /// # Safety
-    /// What made the captured launches safe holds until they have run.
+    /// - What made the captured launches safe holds until they have run once more.
+    /// - `stream` is a stream of this driver's context, and `graph` one of this driver's.
     pub unsafe fn replay(&self, graph: &RawGraph<'_>, stream: &RawStream) -> Result<(), Error> {
         let _entered = self.enter()?;
         // SAFETY: live handles, and the caller's promise.
@@ -55,7 +102,8 @@ impl RawDriver {
     /// The driver's.
     ///
     /// # Safety
-    /// `buffer` stays until the stream has run, and nothing else uses it meanwhile.
+    /// - `buffer` stays until the stream has run, and nothing else uses it meanwhile.
+    /// - `stream` is a stream of this driver's context.
     pub unsafe fn enqueue_fill(
         &self,
         buffer: &<Self as Driver>::Buffer,

@@ -1,6 +1,6 @@
 //! What runs kernels: CUDA through `cust`, CUDA through raw handles, or the simulator.
 use crate::{Capabilities, Error};
-use spec::{EntryInfo, KernelInfo};
+use spec::Contract;
 use std::time::Duration;
 
 mod cuda;
@@ -12,38 +12,16 @@ mod raw;
 mod sim;
 
 #[cfg(feature = "cust")]
-pub use self::cust::{CustDriver, CustKernel};
+pub use self::cust::{CustBuffer, CustDriver, CustKernel};
 pub use self::graph::RawGraph;
 pub use self::raw::{RawBuffer, RawDriver, RawEvent, RawKernel, RawStream};
 #[cfg(feature = "sim")]
 pub use self::sim::{SimBuffer, SimDriver, SimKernel, SimStream};
 
-/// What a driver must know of a kernel to make it ready: its symbol, threads and dynamic shared memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LaunchContract<'a> {
-    /// Name of the entry in the PTX.
-    pub symbol: &'a str,
-    /// Threads in a block, along x.
-    pub threads: u32,
-    /// Dynamic shared memory of a block, in bytes.
-    pub smem_bytes: u32,
-}
-
-impl From<&EntryInfo> for LaunchContract<'static> {
-    fn from(entry: &EntryInfo) -> Self {
-        LaunchContract { symbol: entry.symbol, threads: entry.threads, smem_bytes: entry.smem_bytes }
-    }
-}
-
-impl From<&KernelInfo> for LaunchContract<'static> {
-    fn from(kernel: &KernelInfo) -> Self {
-        LaunchContract { symbol: kernel.symbol, threads: kernel.threads, smem_bytes: kernel.smem_bytes }
-    }
-}
-
 /// Something that runs kernels on a device. Its kernels, buffers and streams belong to it alone.
 ///
-/// Addresses are the device's, in 64 bits. `load` does all that a launch must not: compile, opt in to shared memory, allocate.
+/// Addresses are the device's, in 64 bits. `load` does all that a launch must not: compile, opt in to shared
+/// memory, allocate.
 pub trait Driver: Send + Sync {
     /// A kernel that is ready to launch.
     type Kernel: Send + Sync;
@@ -61,7 +39,7 @@ pub trait Driver: Send + Sync {
     ///
     /// # Errors
     /// The compiler's log, or the limit that the kernel exceeds.
-    fn load(&self, ptx: &str, contract: LaunchContract<'_>) -> Result<Self::Kernel, Error>;
+    fn load(&self, ptx: &str, contract: &Contract) -> Result<Self::Kernel, Error>;
 
     /// Whether [`Driver::load_cubin`] does anything.
     fn takes_cubins(&self) -> bool {
@@ -72,8 +50,15 @@ pub trait Driver: Send + Sync {
     ///
     /// # Errors
     /// Code for another device; [`Error::Unsupported`] where a driver takes PTX alone.
-    fn load_cubin(&self, _cubin: &[u8], contract: LaunchContract<'_>) -> Result<Self::Kernel, Error> {
-        Err(Error::unsupported(format_args!("machine code of {}", contract.symbol), "this driver takes PTX alone"))
+    ///
+    /// # Safety
+    /// - `cubin` is what NVIDIA's assembler wrote, unchanged: the driver is not told its length and believes
+    ///   what stands in it.
+    unsafe fn load_cubin(&self, _cubin: &[u8], contract: &Contract) -> Result<Self::Kernel, Error> {
+        Err(Error::unsupported(
+            format_args!("machine code of {}", contract.symbol),
+            "this driver takes PTX alone",
+        ))
     }
 
     /// A new stream, ordered with no other.
@@ -82,7 +67,8 @@ pub trait Driver: Send + Sync {
     /// The driver's.
     fn stream(&self) -> Result<Self::Stream, Error>;
 
-    /// Device memory that is in use, by this program and others, in bytes. `None` where the driver cannot say.
+    /// Device memory that is in use, by this program and others, in bytes. `None` where the driver cannot
+    /// say.
     ///
     /// # Errors
     /// The driver's.
@@ -125,12 +111,16 @@ pub trait Driver: Send + Sync {
     /// The driver's.
     fn fill(&self, buffer: &mut Self::Buffer, byte: u8) -> Result<(), Error>;
 
-    /// Enqueues `grid` blocks of `kernel` on `stream`: no allocation, no synchronisation. `params` is its one parameter, passed by value.
+    /// Enqueues `grid` blocks of `kernel` on `stream`: no allocation, no synchronisation. `params` is its one
+    /// parameter, passed by value.
     ///
     /// # Errors
     /// The driver's.
     ///
     /// # Safety
+    /// - `kernel` is one that this driver loaded, from PTX that does what its entry promises, and stays
+    ///   loaded until it has run.
+    /// - `stream` is a stream of this driver's context.
     /// - `params` are bytes of the kernel's parameter type.
     /// - The memory that they point to is this device's, large enough, and stays until the kernel has run.
     /// - Nothing else writes what the kernel reads, or touches what it writes, while it runs.
@@ -182,17 +172,4 @@ fn fits(buffer: usize, data: usize) -> Result<(), Error> {
         return Ok(());
     }
     Err(Error::invalid("data", format_args!("{data} bytes"), format_args!("the buffer holds {buffer}")))
-}
-
-/// Checks that the device has the shared memory that a kernel needs.
-fn smem_fits(contract: LaunchContract<'_>, capabilities: &Capabilities) -> Result<(), Error> {
-    let (needed, limit) = (contract.smem_bytes, capabilities.smem_per_block);
-    if needed <= limit {
-        return Ok(());
-    }
-    let feature = format_args!("{} on {}", contract.symbol, capabilities.name);
-    Err(Error::unsupported(
-        feature,
-        format_args!("it needs {needed} bytes of shared memory a block, the device has {limit}"),
-    ))
 }

@@ -1,32 +1,52 @@
 //! Somebody else's context and streams, by their handles. No cust, and no CUDA needed to build.
-use super::cuda::{Context, Entered, capabilities, compile, device, driver, initialise, machine_code, opt_in};
-use crate::{Capabilities, Driver, Error, LaunchContract};
+use super::cuda::{
+    Context, Entered, Keeper, capabilities, compile, device, driver, initialise, machine_code, opt_in,
+    wait_for_default_stream,
+};
+use crate::{Capabilities, Contract, Driver, Error};
 use libcuda::{CUdeviceptr, CUevent, CUfunction, CUmodule, CUstream};
 use std::ffi::{CString, c_void};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// CUDA by raw handles: what `cudarc`, candle, a C program or Python's frameworks hold.
+#[derive(Debug)]
 pub struct RawDriver {
     context: Arc<Context>,
     capabilities: Capabilities,
 }
 
 impl RawDriver {
-    /// The context that is current on the calling thread; where there is none, the primary context of device 0.
-    /// The current context must stay alive as long as the driver and all that it makes.
+    /// The context that is current on the calling thread; where there is none, the primary context of device
+    /// 0, as [`RawDriver::primary`] takes it.
     ///
     /// # Errors
     /// [`Error::Driver`] where there is no driver or no device.
-    pub fn current() -> Result<Self, Error> {
+    ///
+    /// # Safety
+    /// - The current context is destroyed after the driver and all that it made: kernels, buffers, streams,
+    ///   events, graphs.
+    pub unsafe fn current() -> Result<Self, Error> {
+        // SAFETY: the caller's promise; what a driver makes shares its context.
+        unsafe { Self::current_of(None) }
+    }
+
+    /// The same for a context that lives as long as `keeper`, which is kept as long as the driver or
+    /// something that it made lives.
+    ///
+    /// # Safety
+    /// - The current context is destroyed after `keeper`; without one, as for [`RawDriver::current`].
+    pub(crate) unsafe fn current_of(keeper: Option<Keeper>) -> Result<Self, Error> {
         initialise()?;
-        match Context::current()? {
+        // SAFETY: the caller's promise.
+        match unsafe { Context::current(keeper)? } {
             Some(context) => Self::of(context),
             None => Self::primary(0),
         }
     }
 
-    /// The primary context of a device, which the CUDA runtime, `cudarc`, `cust` and PyTorch use too.
+    /// The primary context of a device, which the CUDA runtime, `cudarc`, `cust` and PyTorch use too. It is
+    /// retained as long as the driver or something that it made lives.
     ///
     /// # Errors
     /// [`Error::Driver`] where there is no driver, [`Error::Invalid`] where there is no such device.
@@ -45,8 +65,8 @@ impl RawDriver {
     }
 
     /// Makes the kernel of a loaded module ready, in the current context.
-    fn kernel(&self, module: CUmodule, contract: LaunchContract<'_>) -> Result<RawKernel, Error> {
-        let LaunchContract { symbol, threads, smem_bytes } = contract;
+    fn kernel(&self, module: CUmodule, contract: &Contract) -> Result<RawKernel, Error> {
+        let Contract { symbol, threads, smem_bytes, .. } = *contract;
         // From here on dropping the kernel unloads the module.
         let mut kernel = RawKernel {
             context: Arc::clone(&self.context),
@@ -55,10 +75,11 @@ impl RawDriver {
             threads,
             smem_bytes,
         };
-        let name =
-            CString::new(symbol).map_err(|_| Error::invalid("symbol", format!("{symbol:?}"), "it must have no NUL"))?;
+        let name = CString::new(symbol)
+            .map_err(|_| Error::invalid("symbol", format!("{symbol:?}"), "it must have no NUL"))?;
         // SAFETY: writes one handle of the loaded module.
-        let code = unsafe { libcuda::cuModuleGetFunction(&mut kernel.function, kernel.module, name.as_ptr()) };
+        let code =
+            unsafe { libcuda::cuModuleGetFunction(&mut kernel.function, kernel.module, name.as_ptr()) };
         driver("cuModuleGetFunction", code)?;
         // SAFETY: a kernel of the loaded module.
         unsafe { opt_in(kernel.function, contract, &self.capabilities)? };
@@ -67,6 +88,7 @@ impl RawDriver {
 }
 
 /// A loaded kernel.
+#[derive(Debug)]
 pub struct RawKernel {
     context: Arc<Context>,
     module: CUmodule,
@@ -76,6 +98,7 @@ pub struct RawKernel {
 }
 
 /// Device memory, freed when dropped.
+#[derive(Debug)]
 pub struct RawBuffer {
     context: Arc<Context>,
     address: CUdeviceptr,
@@ -90,6 +113,7 @@ impl RawBuffer {
 }
 
 /// A stream: somebody else's, or one that [`Driver::stream`] made.
+#[derive(Debug)]
 pub struct RawStream {
     raw: CUstream,
     /// Where it is ours to destroy.
@@ -97,9 +121,16 @@ pub struct RawStream {
 }
 
 impl RawStream {
-    /// Somebody else's stream; null is the legacy default stream. Nothing is called with it before a launch, whose safety includes that it
-    /// is a stream of the driver's context.
-    pub const fn from_raw(stream: *mut c_void) -> Self {
+    /// Somebody else's stream, by its `CUstream`; null is the legacy default stream.
+    ///
+    /// ```compile_fail,E0133
+    /// // A handle that dangles would reach the driver with the first `synchronize`.
+    /// let stream = ferroflash::RawStream::from_raw(0x10 as *mut _);
+    /// ```
+    ///
+    /// # Safety
+    /// - `stream` is null or a stream that is destroyed after this value.
+    pub const unsafe fn from_raw(stream: *mut c_void) -> Self {
         RawStream { raw: stream, context: None }
     }
 
@@ -110,6 +141,7 @@ impl RawStream {
 }
 
 /// A point in a stream's work.
+#[derive(Debug)]
 pub struct RawEvent {
     context: Arc<Context>,
     raw: CUevent,
@@ -138,7 +170,7 @@ impl Driver for RawDriver {
         &self.capabilities
     }
 
-    fn load(&self, ptx: &str, contract: LaunchContract<'_>) -> Result<RawKernel, Error> {
+    fn load(&self, ptx: &str, contract: &Contract) -> Result<RawKernel, Error> {
         let _entered = self.context.enter()?;
         self.kernel(compile(ptx)?, contract)
     }
@@ -147,9 +179,10 @@ impl Driver for RawDriver {
         true
     }
 
-    fn load_cubin(&self, cubin: &[u8], contract: LaunchContract<'_>) -> Result<RawKernel, Error> {
+    unsafe fn load_cubin(&self, cubin: &[u8], contract: &Contract) -> Result<RawKernel, Error> {
         let _entered = self.context.enter()?;
-        self.kernel(machine_code(cubin)?, contract)
+        // SAFETY: the caller's promise.
+        self.kernel(unsafe { machine_code(cubin)? }, contract)
     }
 
     fn stream(&self) -> Result<RawStream, Error> {
@@ -182,26 +215,26 @@ impl Driver for RawDriver {
 
     fn upload(&self, buffer: &mut RawBuffer, data: &[u8]) -> Result<(), Error> {
         super::fits(buffer.bytes, data.len())?;
-        let _entered = self.context.enter()?;
+        let _entered = buffer.context.enter()?;
+        let (from, bytes) = (data.as_ptr().cast(), data.len());
         // SAFETY: both sides are that long.
-        driver("cuMemcpyHtoD", unsafe { libcuda::cuMemcpyHtoD_v2(buffer.address, data.as_ptr().cast(), data.len()) })
+        driver("cuMemcpyHtoD", unsafe { libcuda::cuMemcpyHtoD_v2(buffer.address, from, bytes) })?;
+        wait_for_default_stream()
     }
 
     fn download(&self, buffer: &RawBuffer, data: &mut [u8]) -> Result<(), Error> {
         super::fits(buffer.bytes, data.len())?;
-        let _entered = self.context.enter()?;
+        let _entered = buffer.context.enter()?;
         let (to, bytes) = (data.as_mut_ptr().cast(), data.len());
         // SAFETY: both sides are that long.
         driver("cuMemcpyDtoH", unsafe { libcuda::cuMemcpyDtoH_v2(to, buffer.address, bytes) })
     }
 
     fn fill(&self, buffer: &mut RawBuffer, byte: u8) -> Result<(), Error> {
-        let _entered = self.context.enter()?;
+        let _entered = buffer.context.enter()?;
         // SAFETY: the buffer is that long.
         driver("cuMemsetD8", unsafe { libcuda::cuMemsetD8_v2(buffer.address, byte, buffer.bytes) })?;
-        // Setting device memory does not wait by itself.
-        // SAFETY: no arguments.
-        driver("cuCtxSynchronize", unsafe { libcuda::cuCtxSynchronize() })
+        wait_for_default_stream()
     }
 
     unsafe fn launch(
@@ -215,7 +248,8 @@ impl Driver for RawDriver {
         let mut params = [params.as_ptr().cast_mut().cast::<c_void>()];
         let RawKernel { function, threads, smem_bytes, .. } = *kernel;
         let extra = std::ptr::null_mut();
-        // SAFETY: the driver copies the one parameter, which is as long as the kernel's; the rest is the caller's promise.
+        // SAFETY: the driver copies the one parameter, which is as long as the kernel's; the rest is the
+        // caller's promise.
         let code = unsafe {
             let params = params.as_mut_ptr();
             libcuda::cuLaunchKernel(function, x, y, z, threads, 1, 1, smem_bytes, stream.raw, params, extra)

@@ -1,13 +1,13 @@
 //! The PTX simulator as a device: every launch is checked.
-use crate::{Capabilities, Driver, Error, LaunchContract};
+use crate::{Capabilities, Contract, Driver, Error};
 use ptx_sim::{Coverage, Gpu, Launch, Module, Options, Profile, Report};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A simulated card. Launches run at once, on the calling thread; what the checkers find comes back from [`Driver::synchronize`], as a
-/// GPU's faults do, and from [`SimDriver::take_reports`] in full.
+/// A simulated card. Launches run at once, on the calling thread; what the checkers find comes back from
+/// [`Driver::synchronize`], as a GPU's faults do, and from [`SimDriver::take_reports`] in full.
 pub struct SimDriver {
     gpu: Arc<Mutex<Gpu>>,
     capabilities: Capabilities,
@@ -36,8 +36,10 @@ impl SimDriver {
         let name = profile.to_ascii_lowercase();
         let capabilities = Capabilities::profile(&name).ok_or_else(unknown)?;
         let profile = Profile::by_name(&name).map_err(|_| unknown())?;
-        let capabilities =
-            Capabilities { name: format!("{} (simulated)", capabilities.name).into(), ..capabilities.clone() };
+        let capabilities = Capabilities {
+            name: format!("{} (simulated)", capabilities.name).into(),
+            ..capabilities.clone()
+        };
         let gpu = Arc::new(Mutex::new(Gpu::new(profile, options)));
         Ok(SimDriver {
             gpu,
@@ -48,7 +50,8 @@ impl SimDriver {
         })
     }
 
-    /// Findings of all launches since the last call; [`Driver::synchronize`] has nothing to say of them afterwards.
+    /// Findings of all launches since the last call; [`Driver::synchronize`] has nothing to say of them
+    /// afterwards.
     pub fn take_reports(&self) -> Vec<Report> {
         std::mem::take(&mut *lock(&self.reports))
     }
@@ -58,7 +61,8 @@ impl SimDriver {
         *lock(&self.gpu).options_mut() = options;
     }
 
-    /// What the instructions of each kernel met in all launches since the last call, where [`Options::coverage`] is on, and how many ran.
+    /// What the instructions of each kernel met in all launches since the last call, where
+    /// [`Options::coverage`] is on, and how many ran.
     pub fn take_coverage(&self) -> BTreeMap<String, (Coverage, u64)> {
         std::mem::take(&mut *lock(&self.coverage))
     }
@@ -69,7 +73,13 @@ impl SimDriver {
         let Some(first) = reports.first() else { return Ok(()) };
         let more = reports.len() - 1;
         let others = if more == 0 { String::new() } else { format!("\nand {more} more") };
-        Err(failed("simulated launch", format_args!("{}{others}", first.display(false))))
+        Err(failed("simulated launch", format!("{}{others}", first.display(false))))
+    }
+}
+
+impl std::fmt::Debug for SimDriver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("SimDriver").field(&self.capabilities.name).finish()
     }
 }
 
@@ -93,6 +103,18 @@ pub struct SimBuffer {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SimStream;
 
+impl std::fmt::Debug for SimKernel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("SimKernel").field(&self.symbol).finish()
+    }
+}
+
+impl std::fmt::Debug for SimBuffer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "SimBuffer({:#x}, {} bytes)", self.address, self.bytes)
+    }
+}
+
 impl Driver for SimDriver {
     type Kernel = SimKernel;
     type Buffer = SimBuffer;
@@ -104,12 +126,12 @@ impl Driver for SimDriver {
         &self.capabilities
     }
 
-    fn load(&self, ptx: &str, contract: LaunchContract<'_>) -> Result<SimKernel, Error> {
-        let LaunchContract { symbol, threads, smem_bytes } = contract;
-        super::smem_fits(contract, &self.capabilities)?;
-        let module = Module::parse(ptx).map_err(|e| failed("parse PTX", format_args!("{symbol}:{e}")))?;
+    fn load(&self, ptx: &str, contract: &Contract) -> Result<SimKernel, Error> {
+        let Contract { symbol, threads, smem_bytes, .. } = *contract;
+        self.capabilities.runs(contract)?;
+        let module = Module::parse(ptx).map_err(|e| failed("parse PTX", format!("{symbol}:{e}")))?;
         if module.entry(symbol).is_none() {
-            return Err(failed("find kernel", format_args!("the PTX has no entry {symbol}")));
+            return Err(failed("find kernel", format!("the PTX has no entry {symbol}")));
         }
         Ok(SimKernel { module, symbol: symbol.into(), threads, smem_bytes })
     }
@@ -151,10 +173,17 @@ impl Driver for SimDriver {
         lock(&self.gpu).fill(buffer.address, byte, buffer.bytes).map_err(|e| failed("fill", e))
     }
 
-    unsafe fn launch(&self, kernel: &SimKernel, grid: [u32; 3], params: &[u8], _: &SimStream) -> Result<(), Error> {
+    unsafe fn launch(
+        &self,
+        kernel: &SimKernel,
+        grid: [u32; 3],
+        params: &[u8],
+        _: &SimStream,
+    ) -> Result<(), Error> {
         let SimKernel { module, symbol, threads, smem_bytes } = kernel;
         let (dynamic_smem, smem_opt_in) = (*smem_bytes, *smem_bytes);
-        let launch = Launch { grid, block: [*threads, 1, 1], dynamic_smem, smem_opt_in, registers: None, params };
+        let launch =
+            Launch { grid, block: [*threads, 1, 1], dynamic_smem, smem_opt_in, registers: None, params };
         let mut gpu = lock(&self.gpu);
         let covers = gpu.options_mut().coverage;
         let outcome = gpu.launch(module, symbol, &launch).map_err(|e| failed("simulated launch", e))?;
@@ -195,8 +224,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn failed(call: &'static str, reason: impl ToString) -> Error {
-    Error::Driver { call, code: None, reason: reason.to_string() }
+fn failed(call: &'static str, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
+    Error::driver(call, None, source)
 }
 
 #[cfg(test)]

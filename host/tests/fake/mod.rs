@@ -1,23 +1,7 @@
-//! A driver in memory that runs nothing and writes down what it is told, and stand-ins for the kernels' PTX.
+//! A driver in memory that runs nothing and writes down what it is told.
 use ferroflash::*;
-use std::path::PathBuf;
-use std::sync::{Mutex, Once};
+use std::sync::Mutex;
 use std::time::Duration;
-
-/// Stand-ins for the kernels' PTX, so that these tests need no device compiler.
-pub fn with_ptx() {
-    static WRITE: Once = Once::new();
-    WRITE.call_once(|| {
-        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("fake-ptx");
-        std::fs::create_dir_all(&folder).expect("a folder");
-        for kernel in spec::kernels() {
-            let text = format!("// {}", kernel.symbol);
-            std::fs::write(folder.join(kernel.symbol).with_extension("ptx"), text).expect("a file");
-        }
-        // SAFETY: every test of a file waits here before it reads the environment.
-        unsafe { std::env::set_var(ptx::PTX_DIR_VARIABLE, folder) };
-    });
-}
 
 /// One launch, as the driver saw it.
 #[derive(Clone, Debug, PartialEq)]
@@ -51,7 +35,13 @@ pub struct FakeDriver {
 impl FakeDriver {
     pub fn new(profile: &str) -> Self {
         let capabilities = Capabilities::profile(profile).expect("a known card").clone();
-        FakeDriver { capabilities, loaded: Mutex::default(), launches: Mutex::default(), records: true, failure: None }
+        FakeDriver {
+            capabilities,
+            loaded: Mutex::default(),
+            launches: Mutex::default(),
+            records: true,
+            failure: None,
+        }
     }
 
     pub fn launches(&self) -> Vec<Launch> {
@@ -73,8 +63,8 @@ impl Driver for FakeDriver {
         &self.capabilities
     }
 
-    fn load(&self, ptx: &str, contract: LaunchContract<'_>) -> Result<Kernel, Error> {
-        let LaunchContract { symbol, threads, smem_bytes } = contract;
+    fn load(&self, ptx: &str, contract: &Contract) -> Result<Kernel, Error> {
+        let Contract { symbol, threads, smem_bytes, .. } = *contract;
         assert!(ptx.contains(symbol), "the PTX is the entry's");
         self.loaded.lock().expect("no panic").push(symbol.into());
         Ok(Kernel { symbol: symbol.into(), threads, smem_bytes })
@@ -107,7 +97,13 @@ impl Driver for FakeDriver {
         Ok(())
     }
 
-    unsafe fn launch(&self, kernel: &Kernel, grid: [u32; 3], params: &[u8], stream: &u32) -> Result<(), Error> {
+    unsafe fn launch(
+        &self,
+        kernel: &Kernel,
+        grid: [u32; 3],
+        params: &[u8],
+        stream: &u32,
+    ) -> Result<(), Error> {
         if let Some(failure) = &self.failure {
             return Err(failure.clone());
         }
@@ -116,7 +112,8 @@ impl Driver for FakeDriver {
         }
         let Kernel { symbol, threads, smem_bytes } = kernel;
         let (symbol, params) = (symbol.clone(), params.to_vec());
-        let launch = Launch { symbol, grid, threads: *threads, smem_bytes: *smem_bytes, params, stream: *stream };
+        let launch =
+            Launch { symbol, grid, threads: *threads, smem_bytes: *smem_bytes, params, stream: *stream };
         self.launches.lock().expect("no panic").push(launch);
         Ok(())
     }

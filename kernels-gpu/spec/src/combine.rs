@@ -2,12 +2,23 @@
 use crate::*;
 use core::marker::PhantomData;
 
-/// Merges the slices of a [`Split`] kernel of element type `E` and `D` head dim tiles. A thread owns 8 columns of a row.
+/// Merges the slices of a [`Split`] kernel of element type `E` and `D` head dim tiles. A thread owns 8
+/// columns of a row.
 pub struct Combine<E, const D: usize>(PhantomData<E>);
 
 impl<E: Element, const D: usize> Combine<E, D> {
     /// Chunks of 8 columns that make up a row: a thread's each.
     pub const ROW_CHUNKS: u32 = D as u32 * 2;
+
+    /// The kernel compiled as `symbol`.
+    const fn info(symbol: &'static str) -> CombineInfo {
+        CombineInfo {
+            contract: Contract::of::<Self>(symbol),
+            dtype: E::DTYPE,
+            head_dim: D as u32 * 16,
+            row_chunks: Self::ROW_CHUNKS,
+        }
+    }
 }
 
 impl<E: Element, const D: usize> Kernel for Combine<E, D> {
@@ -26,11 +37,27 @@ fn grid(params: &CombineParams, row_chunks: u32, threads: u32) -> [u32; 3] {
     [(rows * row_chunks).div_ceil(threads), 1, 1]
 }
 
+/// What a [`Combine`] kernel is told.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CombineParams {
+    /// What the slices have left.
+    pub partials: Partials,
+    /// Output.
+    pub o: Tensor,
+    /// Log-sum-exp of each row.
+    pub lse: Lse,
+    /// Query heads of a batch.
+    pub heads: FastDiv,
+    /// Queries of a head.
+    pub rows: FastDiv,
+}
+
 /// A compiled [`Combine`] as a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CombineInfo {
     /// How it is compiled.
-    pub kernel: KernelInfo,
+    pub contract: Contract,
     /// Element type of O.
     pub dtype: DType,
     /// Head dim of the [`Split`] kernels whose slices it merges.
@@ -42,29 +69,40 @@ pub struct CombineInfo {
 impl CombineInfo {
     /// Blocks of the launch, as the configuration's type computes them.
     pub fn grid(&self, params: &CombineParams) -> [u32; 3] {
-        grid(params, self.row_chunks, self.kernel.threads)
+        grid(params, self.row_chunks, self.contract.threads)
     }
 }
 
-/// Expands `$emit!` with every [`Combine`] that is compiled.
+/// Expands `$emit!` with every [`Combine`] that is compiled, for both element types.
 #[macro_export]
-#[rustfmt::skip]
-macro_rules! for_each_combine { ($emit:ident) => { $emit! {
-    combine_f16_d64: Combine<F16, 4>;
-    combine_bf16_d64: Combine<Bf16, 4>;
-    combine_f16_d128: Combine<F16, 8>;
-    combine_bf16_d128: Combine<Bf16, 8>;
-} } }
+macro_rules! for_each_combine {
+    ($emit:ident) => {
+        $crate::combine_lines! { $emit:
+            d64: Combine<E, 4>;
+            d128: Combine<E, 8>;
+        }
+    };
+}
 
-macro_rules! table {
-    ($($symbol:ident: Combine<$e:ident, $d:literal>;)*) => {
+/// Expands lines of combine kernels for both element types.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! combine_lines {
+    ($emit:ident: $($d:ident: $config:ty;)*) => {
+        $crate::pastey::paste! { $emit! { $(
+            [<combine_f16_ $d>] [E = F16]: $config;
+            [<combine_bf16_ $d>] [E = Bf16]: $config;
+        )* } }
+    };
+}
+
+macro_rules! combine_entries {
+    ($($symbol:ident [$($name:ident = $type:ident),*]: $config:ty;)*) => {
         /// Every compiled [`Combine`].
-        pub const COMBINES: &[CombineInfo] = &[$(CombineInfo {
-            kernel: KernelInfo::of::<Combine<$e, $d>>(stringify!($symbol)),
-            dtype: <$e as Element>::DTYPE,
-            head_dim: $d * 16,
-            row_chunks: Combine::<$e, $d>::ROW_CHUNKS,
+        pub const COMBINES: &[CombineInfo] = &[$({
+            $(type $name = $type;)*
+            <$config>::info(stringify!($symbol))
         }),*];
     };
 }
-for_each_combine!(table);
+for_each_combine!(combine_entries);

@@ -1,10 +1,12 @@
 //! Which thread block does which tile: the host's grid and the device's reading of it, side by side.
 use crate::FastDiv;
 
-/// The order in which tiles are taken. Within a group of heads the last query block of every head comes first: causal blocks are
-/// longest first, so that the last wave is short, and the group's keys and values stay in the L2 cache.
+/// The order in which tiles are taken. Within a group of heads the last query block of every head comes
+/// first: causal blocks are longest first, so that the last wave is short, and the group's keys and values
+/// stay in the L2 cache.
 ///
-/// Measured on an H200, causal, D = 128, S = 8192: 371 to 394..426 TFLOP/s against head by head (docs/performance-log.md).
+/// Measured on an H200, causal, D = 128, S = 8192: 371 to 394..426 TFLOP/s against head by head
+/// (docs/performance-log.md).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TileOrder {
@@ -38,12 +40,14 @@ pub struct WorkTile {
 }
 
 impl TileOrder {
-    /// `m_blocks` query blocks for each of `batch * heads_q` heads, `group` heads at a time. `None` where a number is zero, the heads do
-    /// not divide (`heads_q` by `heads_k`, all heads by `group`), or there are 2^31 tiles or more.
+    /// `m_blocks` query blocks for each of `batch * heads_q` heads, `group` heads at a time. `None` where a
+    /// number is zero, the heads do not divide (`heads_q` by `heads_k`, all heads by `group`), or there
+    /// are 2^31 tiles or more.
     pub fn new(m_blocks: u32, batch: u32, heads_q: u32, heads_k: u32, group: u32) -> Option<Self> {
         let all_heads = batch.checked_mul(heads_q)?;
         let tiles = all_heads.checked_mul(m_blocks).filter(|t| *t > 0 && *t < 1 << 31)?;
-        if heads_k == 0 || !heads_q.is_multiple_of(heads_k) || group == 0 || !all_heads.is_multiple_of(group) {
+        if heads_k == 0 || !heads_q.is_multiple_of(heads_k) || group == 0 || !all_heads.is_multiple_of(group)
+        {
             return None;
         }
         Some(TileOrder {

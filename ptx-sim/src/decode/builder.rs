@@ -2,12 +2,12 @@
 
 use std::collections::HashMap;
 
-use super::{Symbols, scoped_shared};
+use super::{Symbols, scoped_shared, special::Special, special::special};
 use crate::{
     ast::{Base, Function, Module, Operand, RegClass, Space, Symbol},
-    op::{Addr, Callee, Guard, Slot},
+    op::{Addr, Guard, Op, Slot},
     parse::layout,
-    regs::{Args, Kind, R, Run},
+    regs::{Args, Kind, R, Run, alu},
 };
 
 /// Where generic addresses of shared, local and parameter memory begin.
@@ -24,33 +24,6 @@ pub(crate) enum Constant {
     Special(Special),
     /// Byte of the frame's memory.
     Frame(u32),
-}
-
-/// Special registers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Special {
-    Tid(u8),
-    Ntid(u8),
-    Ctaid(u8),
-    Nctaid(u8),
-    LaneId,
-    WarpId,
-    NWarpId,
-    LaneMask(LaneMask),
-    DynamicSmemSize,
-    TotalSmemSize,
-    SmId,
-    Zero,
-    One,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum LaneMask {
-    Eq,
-    Lt,
-    Le,
-    Gt,
-    Ge,
 }
 
 /// What a call of a function needs.
@@ -76,8 +49,12 @@ pub(super) struct Builder<'a> {
     pub rejoin: u32,
     /// Set by a comparison: [`super::Program::equal`].
     pub equal: Option<(Run, Args)>,
+    /// What must run before the instruction that is being decoded.
+    pub prelude: Vec<Op>,
     shared: &'a Symbols,
-    order: &'a mut Vec<usize>,
+    /// Functions of the program.
+    pub order: &'a [usize],
+    carry: Option<R>,
     index: Vec<(RegClass, R)>,
     counts: [u32; 3],
     constants: HashMap<(u8, Constant), R>,
@@ -96,13 +73,7 @@ fn file(kind: Kind) -> u8 {
 }
 
 impl<'a> Builder<'a> {
-    pub fn new(
-        module: &'a Module,
-        index: usize,
-        shared: &'a Symbols,
-        order: &'a mut Vec<usize>,
-        _start: u32,
-    ) -> Builder<'a> {
+    pub fn new(module: &'a Module, index: usize, shared: &'a Symbols, order: &'a [usize]) -> Builder<'a> {
         let function = &module.functions[index];
         let mut counts = [0u32; 3];
         let mut registers = Vec::with_capacity(function.n_registers as usize);
@@ -139,14 +110,16 @@ impl<'a> Builder<'a> {
             guard: None,
             rejoin: crate::cfg::NEVER,
             equal: None,
+            prelude: Vec::new(),
             shared,
             order,
+            carry: None,
             index: registers,
             counts,
             constants: HashMap::new(),
             listed: Vec::new(),
             frame,
-            frame_bytes: end.next_multiple_of(16) as u32,
+            frame_bytes: end as u32,
             entry_params: layout(&function.variables[..function.n_params]),
         }
     }
@@ -159,7 +132,7 @@ impl<'a> Builder<'a> {
             n32: self.counts[1],
             n64: self.counts[2],
             constants: self.listed,
-            frame_bytes: self.frame_bytes,
+            frame_bytes: self.frame_bytes.next_multiple_of(16),
             params: if self.function.entry { Vec::new() } else { params.to_vec() },
             returns: rest[..self.function.n_returns].to_vec(),
         }
@@ -191,15 +164,21 @@ impl<'a> Builder<'a> {
         row
     }
 
-    pub fn callee(&mut self, name: &str) -> Callee {
-        let Some(index) = self.module.function(name).filter(|&f| self.module.functions[f].defined) else {
-            return Callee::Unknown(name.into());
-        };
-        let known = self.order.iter().position(|&f| f == index);
-        Callee::Function(known.unwrap_or_else(|| {
-            self.order.push(index);
-            self.order.len() - 1
-        }))
+    /// The flag of `add.cc` and its like: each function has its own.
+    pub fn carry_flag(&mut self) -> R {
+        let flag = self.carry.unwrap_or_else(|| self.scratch(Kind::Pred));
+        *self.carry.insert(flag)
+    }
+
+    /// Room in the frame; its offset.
+    pub fn frame_space(&mut self, bytes: u32) -> u32 {
+        let offset = self.frame_bytes.next_multiple_of(8);
+        self.frame_bytes = offset + bytes;
+        offset
+    }
+
+    pub fn class(&self, id: u32) -> Option<RegClass> {
+        self.index.get(id as usize).map(|&(class, _)| class)
     }
 
     fn register(&self, id: u32, kind: Kind) -> Result<R, String> {
@@ -234,6 +213,11 @@ impl<'a> Builder<'a> {
     pub fn source(&mut self, operand: &Operand, kind: Kind) -> Result<R, String> {
         let value = match operand {
             Operand::Reg(id) => return self.register(*id, kind),
+            Operand::Not(id) if kind == Kind::Pred => {
+                let args = [self.scratch(kind), self.register(*id, kind)?, 0, 0, 0];
+                self.prelude.push(Op::Alu { run: alu!(bool => |p: bool| !p).run, args });
+                return Ok(args[0]);
+            }
             Operand::Int(value) => Constant::Value(match kind {
                 Kind::F32 => u64::from((*value as i64 as f32).to_bits()),
                 Kind::F64 => (*value as i64 as f64).to_bits(),
@@ -247,9 +231,9 @@ impl<'a> Builder<'a> {
                 Kind::F32 | Kind::B32 => u64::from((f64::from_bits(*bits) as f32).to_bits()),
                 _ => *bits,
             }),
-            Operand::Special(name) => {
-                Constant::Special(special(name).ok_or_else(|| format!("special register {name} is not implemented"))?)
-            }
+            Operand::Special(name) => Constant::Special(
+                special(name).ok_or_else(|| format!("special register {name} is not implemented"))?,
+            ),
             Operand::Symbol(symbol, offset) => self.symbol(symbol, *offset)?,
             _ => return Err("this operand has no value".into()),
         };
@@ -260,8 +244,8 @@ impl<'a> Builder<'a> {
     fn symbol(&self, symbol: &Symbol, offset: i64) -> Result<Constant, String> {
         let value = match symbol {
             Symbol::Named(name) => {
-                let at = self.shared.get(name).ok_or_else(|| format!("unknown symbol {name}"))?;
-                Constant::Value(at.wrapping_add_signed(offset))
+                let at = self.shared.get(name).copied().or_else(|| self.function_address(name));
+                Constant::Value(at.ok_or_else(|| self.unknown(name))?.wrapping_add_signed(offset))
             }
             Symbol::Variable(index) => {
                 let variable = self.function.variables.get(*index as usize).ok_or("unknown variable")?;
@@ -284,6 +268,13 @@ impl<'a> Builder<'a> {
             }
         };
         Ok(value)
+    }
+
+    fn unknown(&self, name: &str) -> String {
+        match self.module.globals.iter().any(|variable| variable.opaque && *variable.name == *name) {
+            true => format!("`{name}` is a texture, a sampler or a surface: these are not simulated"),
+            false => format!("`{name}` is no variable or function of this module"),
+        }
     }
 
     fn is_entry_param(&self, index: u32) -> bool {
@@ -312,7 +303,9 @@ impl<'a> Builder<'a> {
             Base::Symbol(symbol) => {
                 // A parameter of a device function, or of a call being prepared, is frame memory.
                 let own = match symbol {
-                    Symbol::Variable(index) if space == Space::Param && !self.is_entry_param(*index) => Space::Local,
+                    Symbol::Variable(index) if space == Space::Param && !self.is_entry_param(*index) => {
+                        Space::Local
+                    }
                     _ => space,
                 };
                 let value = self.symbol(symbol, offset)?;
@@ -349,41 +342,4 @@ impl<'a> Builder<'a> {
             .map(|part| if write { self.destination(part, Kind::B32) } else { self.source(part, Kind::B32) })
             .collect()
     }
-}
-
-fn special(name: &str) -> Option<Special> {
-    let axis = |name: &str| match name {
-        "x" => Some(0),
-        "y" => Some(1),
-        "z" => Some(2),
-        _ => None,
-    };
-    if let Some((base, of)) = name.split_once('.') {
-        let axis = axis(of)?;
-        return Some(match base {
-            "%tid" => Special::Tid(axis),
-            "%ntid" => Special::Ntid(axis),
-            "%ctaid" => Special::Ctaid(axis),
-            "%nctaid" => Special::Nctaid(axis),
-            "%cluster_ctaid" | "%clusterid" => Special::Zero,
-            "%cluster_nctaid" => Special::One,
-            _ => return None,
-        });
-    }
-    Some(match name {
-        "%laneid" => Special::LaneId,
-        "%warpid" => Special::WarpId,
-        "%nwarpid" => Special::NWarpId,
-        "%lanemask_eq" => Special::LaneMask(LaneMask::Eq),
-        "%lanemask_lt" => Special::LaneMask(LaneMask::Lt),
-        "%lanemask_le" => Special::LaneMask(LaneMask::Le),
-        "%lanemask_gt" => Special::LaneMask(LaneMask::Gt),
-        "%lanemask_ge" => Special::LaneMask(LaneMask::Ge),
-        "%dynamic_smem_size" => Special::DynamicSmemSize,
-        "%total_smem_size" => Special::TotalSmemSize,
-        "%smid" => Special::SmId,
-        "%gridid" | "%cluster_ctarank" => Special::Zero,
-        "%cluster_nctarank" | "%nsmid" => Special::One,
-        _ => return None,
-    })
 }

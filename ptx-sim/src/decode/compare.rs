@@ -1,6 +1,11 @@
 //! `setp`, `set`, `selp`, `slct`.
 
-use crate::regs::{Alu, alu};
+use super::{Builder, Decoded, integer};
+use crate::{
+    ast::Operand,
+    op::Op,
+    regs::{Alu, Kind, alu},
+};
 
 macro_rules! compare {
     ($t:ty, $cmp:expr, $x:ident => $key:expr) => {
@@ -17,19 +22,34 @@ macro_rules! compare {
     ($t:ty, $cmp:expr) => { compare!($t, $cmp, x => x) };
 }
 
-/// Unordered forms (`ltu`, true when either is NaN), `num` and `nan`. `ne` is unordered in no form: PTX `ne` is false on NaN.
+/// Unordered forms (`ltu`, true when either is NaN), `num` and `nan`. `ne` is unordered in no form: PTX `ne`
+/// is false on NaN.
 macro_rules! compare_float {
     ($t:ty, $cmp:expr, $x:ident => $key:expr) => {
         match $cmp {
             "ne" => Some(alu!(bool => |a: $t, b: $t| { let k = |$x: $t| $key; k(a) < k(b) || k(a) > k(b) })),
-            "equ" => Some(alu!(bool => |a: $t, b: $t| { let k = |$x: $t| $key; k(a) == k(b) || k(a).is_nan() || k(b).is_nan() })),
+            "equ" => Some(alu!(bool => |a: $t, b: $t| {
+                let k = |$x: $t| $key; k(a) == k(b) || k(a).is_nan() || k(b).is_nan()
+            })),
             "neu" => Some(alu!(bool => |a: $t, b: $t| { let k = |$x: $t| $key; k(a) != k(b) })),
-            "ltu" => Some(alu!(bool => |a: $t, b: $t| { let k = |$x: $t| $key; k(a) < k(b) || k(a).is_nan() || k(b).is_nan() })),
-            "leu" => Some(alu!(bool => |a: $t, b: $t| { let k = |$x: $t| $key; k(a) <= k(b) || k(a).is_nan() || k(b).is_nan() })),
-            "gtu" => Some(alu!(bool => |a: $t, b: $t| { let k = |$x: $t| $key; k(a) > k(b) || k(a).is_nan() || k(b).is_nan() })),
-            "geu" => Some(alu!(bool => |a: $t, b: $t| { let k = |$x: $t| $key; k(a) >= k(b) || k(a).is_nan() || k(b).is_nan() })),
-            "num" => Some(alu!(bool => |a: $t, b: $t| { let k = |$x: $t| $key; !k(a).is_nan() && !k(b).is_nan() })),
-            "nan" => Some(alu!(bool => |a: $t, b: $t| { let k = |$x: $t| $key; k(a).is_nan() || k(b).is_nan() })),
+            "ltu" => Some(alu!(bool => |a: $t, b: $t| {
+                let k = |$x: $t| $key; k(a) < k(b) || k(a).is_nan() || k(b).is_nan()
+            })),
+            "leu" => Some(alu!(bool => |a: $t, b: $t| {
+                let k = |$x: $t| $key; k(a) <= k(b) || k(a).is_nan() || k(b).is_nan()
+            })),
+            "gtu" => Some(alu!(bool => |a: $t, b: $t| {
+                let k = |$x: $t| $key; k(a) > k(b) || k(a).is_nan() || k(b).is_nan()
+            })),
+            "geu" => Some(alu!(bool => |a: $t, b: $t| {
+                let k = |$x: $t| $key; k(a) >= k(b) || k(a).is_nan() || k(b).is_nan()
+            })),
+            "num" => Some(alu!(bool => |a: $t, b: $t| {
+                let k = |$x: $t| $key; !k(a).is_nan() && !k(b).is_nan()
+            })),
+            "nan" => Some(alu!(bool => |a: $t, b: $t| {
+                let k = |$x: $t| $key; k(a).is_nan() || k(b).is_nan()
+            })),
             cmp => compare!($t, cmp, $x => $key),
         }
     };
@@ -43,6 +63,49 @@ fn unsigned(cmp: &str) -> &str {
         "hi" => "gt",
         "hs" => "ge",
         cmp => cmp,
+    }
+}
+
+impl Builder<'_> {
+    pub(super) fn setp(&mut self, mods: &[&str], operands: &[Operand]) -> Decoded {
+        let (&ty, rest) = mods.split_last().ok_or("setp needs a type")?;
+        let (&cmp, flags) = rest.split_first().ok_or("setp needs a comparison")?;
+        let ftz = flags.contains(&"ftz");
+        let combine = flags.iter().find(|flag| **flag != "ftz");
+        let [d, sources @ ..] = operands else { return Err("operands are missing".into()) };
+        let (p, q) = match d {
+            Operand::Pair(p, q) => ((**p).clone(), Some((**q).clone())),
+            other => (other.clone(), None),
+        };
+        let compare = setp(cmp, ty, ftz).ok_or("this comparison is not implemented")?;
+        let third = match combine {
+            Some(_) => self.source(sources.get(2).ok_or("a predicate source is missing")?, Kind::Pred)?,
+            None => 0,
+        };
+        let [a, b, ..] = sources else { return Err("operands are missing".into()) };
+        // Sources may be among the destinations: everything goes through scratch first.
+        let [yes, no] = [self.scratch(Kind::Pred), self.scratch(Kind::Pred)];
+        let args = [yes, self.source(a, compare.s[0])?, self.source(b, compare.s[1])?, 0, 0];
+        self.equal = setp("eq", ty, ftz).map(|equal| (equal.run, [no, args[1], args[2], 0, 0]));
+        if combine.is_none() && q.is_none() {
+            return Ok(vec![Op::Alu {
+                run: compare.run,
+                args: [self.destination(&p, Kind::Pred)?, args[1], args[2], 0, 0],
+            }]);
+        }
+        let not = integer::find("not", &["pred"]).ok_or("not.pred")?;
+        let mut ops =
+            vec![Op::Alu { run: compare.run, args }, Op::Alu { run: not.run, args: [no, yes, 0, 0, 0] }];
+        if let Some(logic) = combine {
+            let logic = integer::find(logic, &["pred"]).ok_or("only and, or, xor combine predicates")?;
+            ops.extend([yes, no].map(|row| Op::Alu { run: logic.run, args: [row, row, third, 0, 0] }));
+        }
+        for (d, s) in [(Some(&p), yes), (q.as_ref(), no)] {
+            if let Some(d) = d.filter(|d| **d != Operand::Sink) {
+                ops.push(Op::MovePred { d: self.destination(d, Kind::Pred)?, s });
+            }
+        }
+        Ok(ops)
     }
 }
 
@@ -68,10 +131,16 @@ pub(super) fn setp(cmp: &str, ty: &str, ftz: bool) -> Option<Alu> {
 /// Selections.
 pub(super) fn find(op: &str, mods: &[&str]) -> Option<Alu> {
     match (op, mods) {
-        ("selp", ["b16" | "u16" | "s16" | "f16"]) => Some(alu!(u16 => |a: u16, b: u16, p: bool| if p { a } else { b })),
-        ("selp", ["b32" | "u32" | "s32"]) => Some(alu!(u32 => |a: u32, b: u32, p: bool| if p { a } else { b })),
+        ("selp", ["b16" | "u16" | "s16" | "f16"]) => {
+            Some(alu!(u16 => |a: u16, b: u16, p: bool| if p { a } else { b }))
+        }
+        ("selp", ["b32" | "u32" | "s32"]) => {
+            Some(alu!(u32 => |a: u32, b: u32, p: bool| if p { a } else { b }))
+        }
         ("selp", ["f32"]) => Some(alu!(f32 => |a: f32, b: f32, p: bool| if p { a } else { b })),
-        ("selp", ["b64" | "u64" | "s64"]) => Some(alu!(u64 => |a: u64, b: u64, p: bool| if p { a } else { b })),
+        ("selp", ["b64" | "u64" | "s64"]) => {
+            Some(alu!(u64 => |a: u64, b: u64, p: bool| if p { a } else { b }))
+        }
         ("selp", ["f64"]) => Some(alu!(f64 => |a: f64, b: f64, p: bool| if p { a } else { b })),
         ("slct", ["b32" | "u32" | "s32" | "f32", "s32"]) => {
             Some(alu!(u32 => |a: u32, b: u32, c: i32| if c >= 0 { a } else { b }))

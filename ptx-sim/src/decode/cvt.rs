@@ -1,7 +1,14 @@
 //! Conversions.
 
-use super::float::{f64_to_bf16, f64_to_f16, flush, from_bf16, from_f16, pack, to_bf16, to_f16};
-use crate::regs::{Alu, alu};
+use super::{
+    Builder, Decoded,
+    float::{f64_to_bf16, f64_to_f16, flush, from_bf16, from_f16, pack, to_bf16, to_f16},
+};
+use crate::{
+    ast::{Operand, RegClass},
+    op::Op,
+    regs::{Alu, Kind, alu},
+};
 
 /// Rounds to an integer as `mode` says, in f64.
 #[inline(always)]
@@ -31,6 +38,7 @@ macro_rules! float_to_int {
     ($d:expr, $s:ty, $mode:expr, |$x:ident| $from:expr) => {
         match $d {
             "u8" => to_int!(u8, $s, $mode, |$x| $from),
+            "s8" => to_int!(i8, $s, $mode, |$x| $from),
             "u16" => to_int!(u16, $s, $mode, |$x| $from),
             "s16" => to_int!(i16, $s, $mode, |$x| $from),
             "u32" => to_int!(u32, $s, $mode, |$x| $from),
@@ -46,7 +54,7 @@ macro_rules! int_to_int {
     ($s:ty, $name:expr) => {
         match $name {
             "u8" => Some(alu!(u8 => |x: $s| x as u8)),
-            "s8" => Some(alu!(i32 => |x: $s| i32::from(x as i8))),
+            "s8" => Some(alu!(i8 => |x: $s| x as i8)),
             "u16" => Some(alu!(u16 => |x: $s| x as u16)),
             "s16" => Some(alu!(i16 => |x: $s| x as i16)),
             "u32" => Some(alu!(u32 => |x: $s| x as u32)),
@@ -103,16 +111,26 @@ pub(super) fn find(mods: &[&str]) -> Option<Alu> {
             _ => None,
         };
     }
-    if sat && *s != "f32" {
-        return saturating(d, s);
+    let is_float = |ty: &str| ty.contains('f');
+    match (is_float(d), is_float(s)) {
+        (false, false) if sat => return saturating(d, s),
+        // To integers every conversion of a float saturates.
+        (true, _) if sat && *s != "f32" => return None,
+        _ => {}
     }
     match (*d, *s, mode) {
         // The first source goes to the high half.
         ("f16x2", "f32", "rn") => Some(alu!(u32 => |a: f32, b: f32| pack([to_f16(b), to_f16(a)]))),
         ("bf16x2", "f32", "rn") => Some(alu!(u32 => |a: f32, b: f32| pack([to_bf16(b), to_bf16(a)]))),
-        ("f16x2", "f32", "rz") => Some(alu!(u32 => |a: f32, b: f32| pack([toward_zero_f16(b), toward_zero_f16(a)]))),
-        ("bf16x2", "f32", "rz") => Some(alu!(u32 => |a: f32, b: f32| pack([toward_zero_bf16(b), toward_zero_bf16(a)]))),
-        ("f16", "f32", "rn") if sat => Some(alu!(u16 => |a: f32| to_f16(if a > 0.0 { a.min(1.0) } else { 0.0 }))),
+        ("f16x2", "f32", "rz") => {
+            Some(alu!(u32 => |a: f32, b: f32| pack([toward_zero_f16(b), toward_zero_f16(a)])))
+        }
+        ("bf16x2", "f32", "rz") => {
+            Some(alu!(u32 => |a: f32, b: f32| pack([toward_zero_bf16(b), toward_zero_bf16(a)])))
+        }
+        ("f16", "f32", "rn") if sat => {
+            Some(alu!(u16 => |a: f32| to_f16(if a > 0.0 { a.min(1.0) } else { 0.0 })))
+        }
         ("f16", "f32", "rn") => Some(alu!(u16 => |a: f32| to_f16(a))),
         ("bf16", "f32", "rn") => Some(alu!(u16 => |a: f32| to_bf16(a))),
         ("f16", "f32", "rz") => Some(alu!(u16 => |a: f32| toward_zero_f16(a))),
@@ -129,6 +147,15 @@ pub(super) fn find(mods: &[&str]) -> Option<Alu> {
         ("f32", "f32", "rzi") => Some(alu!(f32 => |a: f32| quiet(a.trunc()))),
         ("f32", "f32", "rmi") => Some(alu!(f32 => |a: f32| quiet(a.floor()))),
         ("f32", "f32", "rpi") => Some(alu!(f32 => |a: f32| quiet(a.ceil()))),
+        ("f64", "f64", "") => Some(alu!(f64 => |a: f64| a)),
+        ("f64", "f64", "rni") => Some(alu!(f64 => |a: f64| round(a, b'n'))),
+        ("f64", "f64", "rzi") => Some(alu!(f64 => |a: f64| round(a, b'z'))),
+        ("f64", "f64", "rmi") => Some(alu!(f64 => |a: f64| round(a, b'm'))),
+        ("f64", "f64", "rpi") => Some(alu!(f64 => |a: f64| round(a, b'p'))),
+        ("f16", "f16", "rni") => Some(alu!(u16 => |a: u16| f64_to_f16(round(f64::from(from_f16(a)), b'n')))),
+        ("f16", "f16", "rzi") => Some(alu!(u16 => |a: u16| f64_to_f16(round(f64::from(from_f16(a)), b'z')))),
+        ("f16", "f16", "rmi") => Some(alu!(u16 => |a: u16| f64_to_f16(round(f64::from(from_f16(a)), b'm')))),
+        ("f16", "f16", "rpi") => Some(alu!(u16 => |a: u16| f64_to_f16(round(f64::from(from_f16(a)), b'p')))),
         ("tf32", "f32", "rna") => Some(alu!(u32 => |a: u32| a.wrapping_add(0x1000) & !0x1fff)),
         (d, "f32", mode) if ftz => float_to_int!(d, f32, mode, |x| f64::from(flush(x))),
         (d, "f32", mode) => float_to_int!(d, f32, mode, |x| f64::from(x)),
@@ -136,13 +163,7 @@ pub(super) fn find(mods: &[&str]) -> Option<Alu> {
         (d, "f16", mode) => float_to_int!(d, u16, mode, |x| f64::from(from_f16(x))),
         (d, "bf16", mode) => float_to_int!(d, u16, mode, |x| f64::from(from_bf16(x))),
         (d, "u8" | "b8", mode) => from_int!(u8, d, mode),
-        (d, "s8", "") => match d {
-            "s32" | "u32" => Some(alu!(i32 => |x: u8| i32::from(x as i8))),
-            "s16" | "u16" => Some(alu!(i16 => |x: u8| i16::from(x as i8))),
-            "s64" | "u64" => Some(alu!(i64 => |x: u8| i64::from(x as i8))),
-            _ => None,
-        },
-        ("f32", "s8", "rn") => Some(alu!(f32 => |x: u8| f32::from(x as i8))),
+        (d, "s8", mode) => from_int!(i8, d, mode),
         (d, "u16" | "b16", mode) => from_int!(u16, d, mode),
         (d, "s16", mode) => from_int!(i16, d, mode),
         (d, "u32" | "b32", mode) => from_int!(u32, d, mode),
@@ -174,17 +195,65 @@ fn toward_zero_bf16(x: f32) -> u16 {
 
 /// Integer conversions that clamp to the destination's range.
 fn saturating(d: &str, s: &str) -> Option<Alu> {
-    Some(match (d, s) {
-        ("u8", "s32") => alu!(u8 => |x: i32| x.clamp(0, 255) as u8),
-        ("s8", "s32") => alu!(i32 => |x: i32| x.clamp(-128, 127)),
-        ("u8", "u32") => alu!(u8 => |x: u32| x.min(255) as u8),
-        ("u16", "s32") => alu!(u16 => |x: i32| x.clamp(0, 65535) as u16),
-        ("s16", "s32") => alu!(i16 => |x: i32| x.clamp(-32768, 32767) as i16),
-        ("u32", "s32") => alu!(u32 => |x: i32| x.max(0) as u32),
-        ("s32", "u32") => alu!(i32 => |x: u32| x.min(i32::MAX as u32) as i32),
-        ("u32", "s64") => alu!(u32 => |x: i64| x.clamp(0, i64::from(u32::MAX)) as u32),
-        ("s32", "s64") => alu!(i32 => |x: i64| x.clamp(i64::from(i32::MIN), i64::from(i32::MAX)) as i32),
-        ("u32", "u64") => alu!(u32 => |x: u64| x.min(u64::from(u32::MAX)) as u32),
-        _ => return None,
-    })
+    macro_rules! clamp {
+        ($s:ty, $($name:literal $d:ty),*) => {
+            match d {
+                $( $name => Some(alu!($d => |x: $s| {
+                    i128::from(x).clamp(i128::from(<$d>::MIN), i128::from(<$d>::MAX)) as $d
+                })), )*
+                _ => None,
+            }
+        };
+        ($s:ty) => {
+            clamp!($s, "u8" u8, "s8" i8, "u16" u16, "s16" i16, "u32" u32, "s32" i32, "u64" u64, "s64" i64)
+        };
+    }
+    match s {
+        "u8" => clamp!(u8),
+        "s8" => clamp!(i8),
+        "u16" => clamp!(u16),
+        "s16" => clamp!(i16),
+        "u32" => clamp!(u32),
+        "s32" => clamp!(i32),
+        "u64" => clamp!(u64),
+        "s64" => clamp!(i64),
+        _ => None,
+    }
+}
+
+impl Builder<'_> {
+    /// Registers may be wider than the types: of a source the low part counts, a destination is filled as its
+    /// type says.
+    pub(super) fn cvt(&mut self, mods: &[&str], operands: &[Operand]) -> Decoded {
+        let alu = find(mods).ok_or("this conversion is not implemented")?;
+        let [d, sources @ ..] = operands else { return Err("operands are missing".into()) };
+        if sources.len() != alu.s.len() {
+            return Err(format!("takes {} sources, has {}", alu.s.len(), sources.len()));
+        }
+        let mut args = [0; 5];
+        for (at, (source, kind)) in sources.iter().zip(alu.s).enumerate() {
+            args[at + 1] = match (self.wide(source), kind) {
+                (true, Kind::B32) => {
+                    let args = [self.scratch(*kind), self.source(source, Kind::B64)?, 0, 0, 0];
+                    self.prelude.push(Op::Alu { run: alu!(u32 => |a: u64| a as u32).run, args });
+                    args[0]
+                }
+                _ => self.source(source, *kind)?,
+            };
+        }
+        if !(self.wide(d) && alu.d == Kind::B32) {
+            args[0] = self.destination(d, alu.d)?;
+            return Ok(vec![Op::Alu { run: alu.run, args }]);
+        }
+        args[0] = self.scratch(alu.d);
+        let signed = mods.len() > 1 && mods[mods.len() - 2].starts_with('s');
+        let widen =
+            if signed { alu!(i64 => |a: i32| i64::from(a)) } else { alu!(u64 => |a: u32| u64::from(a)) };
+        let wide = [self.destination(d, Kind::B64)?, args[0], 0, 0, 0];
+        Ok(vec![Op::Alu { run: alu.run, args }, Op::Alu { run: widen.run, args: wide }])
+    }
+
+    fn wide(&self, operand: &Operand) -> bool {
+        matches!(operand, Operand::Reg(id) if self.class(*id) == Some(RegClass::B64))
+    }
 }

@@ -1,7 +1,8 @@
 //! Floating-point instructions.
 //!
-//! `add`, `sub`, `mul`, `fma`, `min`, `max` are exact as PTX defines them. The approximations (`ex2`, `lg2`, `rcp`, `rsqrt`, `tanh`, `sin`,
-//! `cos`) are the exact value rounded once: hardware may differ by the few units in the last place that the PTX ISA allows.
+//! `add`, `sub`, `mul`, `fma`, `min`, `max` are exact as PTX defines them. The approximations (`ex2`, `lg2`,
+//! `rcp`, `rsqrt`, `tanh`, `sin`, `cos`) are the exact value rounded once: hardware may differ by the few
+//! units in the last place that the PTX ISA allows.
 
 use crate::regs::{Alu, Args, LANES, Lane, Regs, alu};
 
@@ -27,7 +28,8 @@ fn saturate(x: f32) -> f32 {
 /// binary16 to f32.
 #[inline(always)]
 pub(crate) fn from_f16(x: u16) -> f32 {
-    // Scaling by 2^112 moves the exponent and normalises subnormals; infinity and NaN need their exponent filled.
+    // Scaling by 2^112 moves the exponent and normalises subnormals; infinity and NaN need their exponent
+    // filled.
     let magnitude = u32::from(x & 0x7fff);
     let scaled = f32::from_bits(magnitude << 13) * f32::from_bits(0x7780_0000);
     let bits = if magnitude >= 0x7c00 { magnitude << 13 | 0x7f80_0000 } else { scaled.to_bits() };
@@ -131,9 +133,13 @@ macro_rules! f32s {
     ($ftz:expr, $sat:expr, |$($x:ident),*| $e:expr) => {
         match ($ftz, $sat) {
             (false, false) => Some(alu!(f32 => |$($x: f32),*| canonical($e))),
-            (true, false) => Some(alu!(f32 => |$($x: f32),*| { $( let $x = flush($x); )* flush(canonical($e)) })),
+            (true, false) => Some(alu!(f32 => |$($x: f32),*| {
+                $( let $x = flush($x); )* flush(canonical($e))
+            })),
             (false, true) => Some(alu!(f32 => |$($x: f32),*| saturate($e))),
-            (true, true) => Some(alu!(f32 => |$($x: f32),*| { $( let $x = flush($x); )* flush(saturate($e)) })),
+            (true, true) => Some(alu!(f32 => |$($x: f32),*| {
+                $( let $x = flush($x); )* flush(saturate($e))
+            })),
         }
     };
 }
@@ -142,8 +148,12 @@ macro_rules! f32s {
 macro_rules! half_floats {
     ($ty:expr, |$($x:ident),*| $e:expr) => {
         match $ty {
-            "f16" => Some(alu!(u16 => |$($x: u16),*| { $( let $x = f64::from(from_f16($x)); )* f64_to_f16($e) })),
-            "bf16" => Some(alu!(u16 => |$($x: u16),*| { $( let $x = f64::from(from_bf16($x)); )* f64_to_bf16($e) })),
+            "f16" => Some(alu!(u16 => |$($x: u16),*| {
+                $( let $x = f64::from(from_f16($x)); )* f64_to_f16($e)
+            })),
+            "bf16" => Some(alu!(u16 => |$($x: u16),*| {
+                $( let $x = f64::from(from_bf16($x)); )* f64_to_bf16($e)
+            })),
             "f16x2" => Some(alu!(u32 => |$($x: u32),*| {
                 $( let $x = halves($x); )*
                 pack([0, 1].map(|i| { $( let $x = f64::from(from_f16($x[i])); )* f64_to_f16($e) }))
@@ -247,7 +257,8 @@ fn fma_row([a, b, c]: &[[u32; LANES]; 3]) -> [u32; LANES] {
     let mut row = [0; LANES];
     for lane in 0..LANES {
         row[lane] =
-            canonical(f32::from_bits(a[lane]).mul_add(f32::from_bits(b[lane]), f32::from_bits(c[lane]))).to_bits();
+            canonical(f32::from_bits(a[lane]).mul_add(f32::from_bits(b[lane]), f32::from_bits(c[lane])))
+                .to_bits();
     }
     row
 }

@@ -35,10 +35,18 @@ macro_rules! bits {
 macro_rules! wide {
     ($ty:expr, |$a:ident, $b:ident $(, $c:ident)?| $e:expr) => {
         match $ty {
-            "u16" => Some(alu!(u32 => |$a: u16, $b: u16 $(, $c: u32)?| { let ($a, $b) = (u32::from($a), u32::from($b)); $e })),
-            "s16" => Some(alu!(i32 => |$a: i16, $b: i16 $(, $c: i32)?| { let ($a, $b) = (i32::from($a), i32::from($b)); $e })),
-            "u32" => Some(alu!(u64 => |$a: u32, $b: u32 $(, $c: u64)?| { let ($a, $b) = (u64::from($a), u64::from($b)); $e })),
-            "s32" => Some(alu!(i64 => |$a: i32, $b: i32 $(, $c: i64)?| { let ($a, $b) = (i64::from($a), i64::from($b)); $e })),
+            "u16" => Some(alu!(u32 => |$a: u16, $b: u16 $(, $c: u32)?| {
+                let ($a, $b) = (u32::from($a), u32::from($b)); $e
+            })),
+            "s16" => Some(alu!(i32 => |$a: i16, $b: i16 $(, $c: i32)?| {
+                let ($a, $b) = (i32::from($a), i32::from($b)); $e
+            })),
+            "u32" => Some(alu!(u64 => |$a: u32, $b: u32 $(, $c: u64)?| {
+                let ($a, $b) = (u64::from($a), u64::from($b)); $e
+            })),
+            "s32" => Some(alu!(i64 => |$a: i32, $b: i32 $(, $c: i64)?| {
+                let ($a, $b) = (i64::from($a), i64::from($b)); $e
+            })),
             _ => None,
         }
     };
@@ -48,12 +56,24 @@ macro_rules! wide {
 macro_rules! high {
     ($ty:expr, |$h:ident $(, $c:ident)?| $e:expr) => {
         match $ty {
-            "u16" => Some(alu!(u16 => |a: u16, b: u16 $(, $c: u16)?| { let $h = (u32::from(a) * u32::from(b) >> 16) as u16; $e })),
-            "s16" => Some(alu!(i16 => |a: i16, b: i16 $(, $c: i16)?| { let $h = (i32::from(a) * i32::from(b) >> 16) as i16; $e })),
-            "u32" => Some(alu!(u32 => |a: u32, b: u32 $(, $c: u32)?| { let $h = (u64::from(a) * u64::from(b) >> 32) as u32; $e })),
-            "s32" => Some(alu!(i32 => |a: i32, b: i32 $(, $c: i32)?| { let $h = (i64::from(a) * i64::from(b) >> 32) as i32; $e })),
-            "u64" => Some(alu!(u64 => |a: u64, b: u64 $(, $c: u64)?| { let $h = (u128::from(a) * u128::from(b) >> 64) as u64; $e })),
-            "s64" => Some(alu!(i64 => |a: i64, b: i64 $(, $c: i64)?| { let $h = (i128::from(a) * i128::from(b) >> 64) as i64; $e })),
+            "u16" => Some(alu!(u16 => |a: u16, b: u16 $(, $c: u16)?| {
+                let $h = (u32::from(a) * u32::from(b) >> 16) as u16; $e
+            })),
+            "s16" => Some(alu!(i16 => |a: i16, b: i16 $(, $c: i16)?| {
+                let $h = (i32::from(a) * i32::from(b) >> 16) as i16; $e
+            })),
+            "u32" => Some(alu!(u32 => |a: u32, b: u32 $(, $c: u32)?| {
+                let $h = (u64::from(a) * u64::from(b) >> 32) as u32; $e
+            })),
+            "s32" => Some(alu!(i32 => |a: i32, b: i32 $(, $c: i32)?| {
+                let $h = (i64::from(a) * i64::from(b) >> 32) as i32; $e
+            })),
+            "u64" => Some(alu!(u64 => |a: u64, b: u64 $(, $c: u64)?| {
+                let $h = (u128::from(a) * u128::from(b) >> 64) as u64; $e
+            })),
+            "s64" => Some(alu!(i64 => |a: i64, b: i64 $(, $c: i64)?| {
+                let $h = (i128::from(a) * i128::from(b) >> 64) as i64; $e
+            })),
             _ => None,
         }
     };
@@ -69,7 +89,30 @@ pub(super) fn find(op: &str, mods: &[&str]) -> Option<Alu> {
         ("mul", ["lo", ty]) => int!(*ty, |a, b| a.wrapping_mul(b)),
         ("mul", ["hi", ty]) => high!(*ty, |h| h),
         ("mul", ["wide", ty]) => wide!(*ty, |a, b| a * b),
-        ("mul24", ["lo", "u32"]) => Some(alu!(u32 => |a: u32, b: u32| (a & 0xff_ffff).wrapping_mul(b & 0xff_ffff))),
+        ("mul24", [half @ ("lo" | "hi"), "u32"]) => match *half {
+            "lo" => Some(alu!(u32 => |a: u32, b: u32| product24(low24(a), low24(b), 0))),
+            _ => Some(alu!(u32 => |a: u32, b: u32| product24(low24(a), low24(b), 16))),
+        },
+        ("mul24", [half @ ("lo" | "hi"), "s32"]) => match *half {
+            "lo" => Some(alu!(u32 => |a: i32, b: i32| product24(signed24(a), signed24(b), 0))),
+            _ => Some(alu!(u32 => |a: i32, b: i32| product24(signed24(a), signed24(b), 16))),
+        },
+        ("mad24", [half @ ("lo" | "hi"), "u32"]) => match *half {
+            "lo" => Some(alu!(u32 => |a: u32, b: u32, c: u32| {
+                product24(low24(a), low24(b), 0).wrapping_add(c)
+            })),
+            _ => Some(alu!(u32 => |a: u32, b: u32, c: u32| {
+                product24(low24(a), low24(b), 16).wrapping_add(c)
+            })),
+        },
+        ("mad24", [half @ ("lo" | "hi"), "s32"]) => match *half {
+            "lo" => Some(alu!(u32 => |a: i32, b: i32, c: u32| {
+                product24(signed24(a), signed24(b), 0).wrapping_add(c)
+            })),
+            _ => Some(alu!(u32 => |a: i32, b: i32, c: u32| {
+                product24(signed24(a), signed24(b), 16).wrapping_add(c)
+            })),
+        },
         ("mad", ["lo", ty]) => int!(*ty, |a, b, c| a.wrapping_mul(b).wrapping_add(c)),
         ("mad", ["hi", ty]) => high!(*ty, |h, c| h.wrapping_add(c)),
         ("mad", ["wide", ty]) => wide!(*ty, |a, b, c| (a * b).wrapping_add(c)),
@@ -103,7 +146,9 @@ pub(super) fn find(op: &str, mods: &[&str]) -> Option<Alu> {
         ("shf", [side, mode, "b32"]) => funnel(side, mode),
         ("bfe", ["u32"]) => Some(alu!(u32 => |a: u32, at: u32, n: u32| bfe(u64::from(a), at, n) as u32)),
         ("bfe", ["u64"]) => Some(alu!(u64 => |a: u64, at: u32, n: u32| bfe(a, at, n))),
-        ("bfe", ["s32"]) => Some(alu!(i32 => |a: i32, at: u32, n: u32| bfe_signed(i64::from(a), at, n, 32) as i32)),
+        ("bfe", ["s32"]) => {
+            Some(alu!(i32 => |a: i32, at: u32, n: u32| bfe_signed(i64::from(a), at, n, 32) as i32))
+        }
         ("bfe", ["s64"]) => Some(alu!(i64 => |a: i64, at: u32, n: u32| bfe_signed(a, at, n, 64))),
         ("bfi", ["b32"]) => Some(alu!(u32 => |a: u32, b: u32, at: u32, n: u32| {
             bfi(u64::from(a), u64::from(b), at, n, 32) as u32
@@ -128,17 +173,40 @@ pub(super) fn find(op: &str, mods: &[&str]) -> Option<Alu> {
     }
 }
 
+fn low24(a: u32) -> i64 {
+    i64::from(a & 0xff_ffff)
+}
+
+fn signed24(a: i32) -> i64 {
+    i64::from(a << 8 >> 8)
+}
+
+/// 32 of the 48 bits of a product, from bit `shift` on.
+fn product24(a: i64, b: i64, shift: u32) -> u32 {
+    ((a * b) >> shift) as u32
+}
+
 fn funnel(side: &str, mode: &str) -> Option<Alu> {
     Some(match (side, mode) {
         ("l", "wrap") => {
-            alu!(u32 => |a: u32, b: u32, n: u32| ((u64::from(b) << 32 | u64::from(a)) << (n & 31) >> 32) as u32)
+            alu!(u32 => |a: u32, b: u32, n: u32| {
+                ((u64::from(b) << 32 | u64::from(a)) << (n & 31) >> 32) as u32
+            })
         }
         ("l", "clamp") => {
-            alu!(u32 => |a: u32, b: u32, n: u32| ((u64::from(b) << 32 | u64::from(a)) << n.min(32) >> 32) as u32)
+            alu!(u32 => |a: u32, b: u32, n: u32| {
+                ((u64::from(b) << 32 | u64::from(a)) << n.min(32) >> 32) as u32
+            })
         }
-        ("r", "wrap") => alu!(u32 => |a: u32, b: u32, n: u32| ((u64::from(b) << 32 | u64::from(a)) >> (n & 31)) as u32),
+        ("r", "wrap") => {
+            alu!(u32 => |a: u32, b: u32, n: u32| {
+                ((u64::from(b) << 32 | u64::from(a)) >> (n & 31)) as u32
+            })
+        }
         ("r", "clamp") => {
-            alu!(u32 => |a: u32, b: u32, n: u32| ((u64::from(b) << 32 | u64::from(a)) >> n.min(32)) as u32)
+            alu!(u32 => |a: u32, b: u32, n: u32| {
+                ((u64::from(b) << 32 | u64::from(a)) >> n.min(32)) as u32
+            })
         }
         _ => return None,
     })

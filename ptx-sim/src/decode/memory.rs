@@ -3,7 +3,7 @@
 use super::{Builder, Decoded, builder, kind};
 use crate::{
     ast::{Base, Operand, Space},
-    op::{Access, Atomic, AtomicOp, AtomicType, Extend, Op, Order, Slot},
+    op::{Access, Atomic, AtomicOp, AtomicType, Extend, Op, Order, Scope, Slot},
     parse::type_bytes,
     regs::{Kind, alu},
 };
@@ -25,14 +25,23 @@ fn named_space(word: &str) -> Option<Space> {
 }
 
 impl Builder<'_> {
-    pub(super) fn memory(&mut self, op: &str, mods: &[&str], operands: &[Operand]) -> Result<Option<Vec<Op>>, String> {
+    pub(super) fn memory(
+        &mut self,
+        op: &str,
+        mods: &[&str],
+        operands: &[Operand],
+    ) -> Result<Option<Vec<Op>>, String> {
         match op {
             "ld" | "ldu" => match operands {
-                [d, a, ..] => self.access(mods, d, a, true).map(|access| Some(vec![Op::Load(Box::new(access))])),
+                [d, a, ..] => {
+                    self.access(mods, d, a, true).map(|access| Some(vec![Op::Load(Box::new(access))]))
+                }
                 _ => Err("ld takes a register and an address".into()),
             },
             "st" => match operands {
-                [a, s, ..] => self.access(mods, s, a, false).map(|access| Some(vec![Op::Store(Box::new(access))])),
+                [a, s, ..] => {
+                    self.access(mods, s, a, false).map(|access| Some(vec![Op::Store(Box::new(access))]))
+                }
                 _ => Err("st takes an address and a register".into()),
             },
             "atom" | "red" => self.atomic(op, mods, operands).map(Some),
@@ -48,10 +57,17 @@ impl Builder<'_> {
         }
     }
 
-    fn access(&mut self, mods: &[&str], data: &Operand, address: &Operand, load: bool) -> Result<Access, String> {
+    fn access(
+        &mut self,
+        mods: &[&str],
+        data: &Operand,
+        address: &Operand,
+        load: bool,
+    ) -> Result<Access, String> {
         let ty = *mods.last().ok_or("a type is missing")?;
-        let bytes =
-            type_bytes(ty).filter(|&bytes| bytes <= 8).ok_or_else(|| format!("type .{ty} is not implemented"))? as u32;
+        let bytes = type_bytes(ty)
+            .filter(|&bytes| bytes <= 8)
+            .ok_or_else(|| format!("type .{ty} is not implemented"))? as u32;
         let (addr, space) = self.address(address, space_of(mods))?;
         let parts = match data {
             Operand::Vector(parts) => parts.as_slice(),
@@ -69,7 +85,15 @@ impl Builder<'_> {
             return Err(format!("{} registers for a vector of {}", slots.len(), width.unwrap_or(1)));
         }
         let extend = if ty.starts_with('s') { Extend::Sign } else { Extend::Zero };
-        Ok(Access { space, bytes, extend, slots, addr, order: order_of(mods), read_only: mods.contains(&"nc") })
+        Ok(Access {
+            space,
+            bytes,
+            extend,
+            slots,
+            addr,
+            order: order_of(mods),
+            read_only: mods.contains(&"nc"),
+        })
     }
 
     fn atomic(&mut self, op: &str, mods: &[&str], operands: &[Operand]) -> Decoded {
@@ -157,8 +181,8 @@ impl Builder<'_> {
         if window == 0 {
             return Ok(vec![Op::Move64 { d, s }]);
         }
-        let window =
-            self.constant(Kind::B64, builder::Constant::Value(if to { window.wrapping_neg() } else { window }));
+        let window = self
+            .constant(Kind::B64, builder::Constant::Value(if to { window.wrapping_neg() } else { window }));
         let add = alu!(u64 => |a: u64, b: u64| a.wrapping_add(b));
         Ok(vec![Op::Alu { run: add.run, args: [d, s, window, 0, 0] }])
     }
@@ -168,7 +192,14 @@ fn order_of(mods: &[&str]) -> Order {
     let has = |names: &[&str]| mods.iter().any(|word| names.contains(word));
     Order {
         strong: has(&["volatile", "relaxed", "acquire", "release", "acq_rel", "mmio"]),
+        volatile: has(&["volatile"]),
         acquire: has(&["acquire", "acq_rel"]),
         release: has(&["release", "acq_rel"]),
+        scope: scope_of(mods),
     }
+}
+
+/// The scope named by one of the modifiers; without one, the device: what atomics and `volatile` have.
+pub(super) fn scope_of(mods: &[&str]) -> Scope {
+    if mods.iter().any(|word| matches!(*word, "cta" | "cluster")) { Scope::Block } else { Scope::Device }
 }

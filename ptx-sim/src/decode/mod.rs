@@ -1,6 +1,8 @@
 //! Parsed instructions to [`Op`]s, once per launch.
 
 mod builder;
+mod call;
+mod carry;
 mod compare;
 mod cvt;
 pub(crate) mod float;
@@ -8,18 +10,21 @@ mod integer;
 mod memory;
 mod mov;
 pub(crate) mod needs;
+mod special;
 mod sync;
 mod tensor;
 
 use std::collections::HashMap;
 
-pub(crate) use builder::{Constant, FunctionCode, LaneMask, Special};
+pub(crate) use builder::{Constant, FunctionCode};
+pub(crate) use special::{LaneMask, Special};
 
 use crate::{
-    ast::{Function, Module, Operand, Symbol},
+    LaunchError,
+    ast::{Function, Module, Operand},
     cfg,
     decode::builder::Builder,
-    op::{Call, Callee, Code, Guard, Op},
+    op::{Code, Guard, Op},
     regs::{Alu, Args, Kind, Run},
 };
 
@@ -29,6 +34,8 @@ pub(crate) struct Program {
     /// All functions, one after the other.
     pub code: Vec<Code>,
     pub functions: Vec<FunctionCode>,
+    /// Index into `functions` by [`code_address`].
+    pub addresses: HashMap<u64, usize>,
     pub sites: Vec<Site>,
     /// Whether the operands of a `setp`, by its site, are equal: for coverage.
     pub equal: HashMap<u32, (Run, Args)>,
@@ -55,36 +62,78 @@ pub(crate) const SHARED_BASE: u32 = 1024;
 /// Addresses of module variables.
 pub(crate) type Symbols = HashMap<Box<str>, u64>;
 
+/// Address of a module's function: in a window of its own, where nothing can be loaded.
+pub(crate) fn code_address(function: usize) -> u64 {
+    (4 << 60) + 16 * (function as u64 + 1)
+}
+
+/// `entry` and all the functions that it can call, by name or through what it, or a variable's initialiser,
+/// takes the address of.
+fn called(module: &Module, entry: usize) -> Vec<usize> {
+    let used = crate::parse::reachable(module, &module.functions[entry]);
+    let others = module.functions.iter().enumerate().filter(|(index, function)| {
+        *index != entry
+            && function.defined
+            && used.contains(&function.name)
+            && module.function(&function.name) == Some(*index)
+    });
+    std::iter::once(entry).chain(others.map(|(index, _)| index)).collect()
+}
+
+/// Whether `entry` can be launched at all, as far as the module tells.
+///
+/// # Errors
+/// [`LaunchError::Needs`] and [`LaunchError::Unsupported`] name the first line, of the entry or of what it
+/// calls, that the module's target does not have or the simulator does not run.
+pub(crate) fn check(module: &Module, entry: usize) -> Result<(), LaunchError> {
+    let functions = || called(module, entry).into_iter().map(|index| &module.functions[index]);
+    needs::check(module, functions().flat_map(|function| &function.instructions))?;
+    match functions().flat_map(|function| &function.refused).next() {
+        Some(refused) => Err(LaunchError::Unsupported {
+            line: refused.line,
+            text: refused.text.to_string(),
+            reason: refused.reason.to_string(),
+        }),
+        None => Ok(()),
+    }
+}
+
 /// Decodes `entry` (an index into the module's functions) and all it can call.
 pub(crate) fn program(module: &Module, entry: usize, symbols: &Symbols) -> Program {
     let mut program = Program {
         code: Vec::new(),
         functions: Vec::new(),
+        addresses: HashMap::new(),
         sites: Vec::new(),
         equal: HashMap::new(),
         blocks_communicate: false,
         static_shared: 0,
         dynamic_base: SHARED_BASE,
     };
-    let mut order = vec![entry];
+    let order = called(module, entry);
+    program.addresses = order.iter().enumerate().map(|(at, &index)| (code_address(index), at)).collect();
     let mut shared = shared_layout(module, &module.functions[entry], &mut program);
     shared.extend(symbols.iter().map(|(name, &at)| (name.clone(), at)));
-    let mut done = 0;
-    while let Some(&index) = order.get(done) {
+    for &index in &order {
         let start = program.code.len() as u32;
-        let mut builder = Builder::new(module, index, &shared, &mut order, start);
+        let mut builder = Builder::new(module, index, &shared, &order);
         let function = &module.functions[index];
         let rejoin = cfg::reconvergence(function);
         let mut starts = Vec::with_capacity(function.instructions.len() + 1);
         let mut code: Vec<Code> = Vec::new();
+        let site = program.sites.len() as u32;
+        let params = executable(builder.in_registers(false)).into_iter();
+        code.extend(params.map(|op| Code { op, guard: None, site }));
         for (at, instruction) in function.instructions.iter().enumerate() {
             starts.push(start + code.len() as u32);
             let site = program.sites.len() as u32;
             program.sites.push(Site { function: index as u32, instruction: at as u32 });
-            builder.guard = instruction.guard.map(|(reg, negated)| Guard { reg: builder.index(reg), negated });
+            builder.guard =
+                instruction.guard.map(|(reg, negated)| Guard { reg: builder.index(reg), negated });
             builder.rejoin = rejoin[at];
-            let ops =
-                builder.decode(instruction).unwrap_or_else(|reason| vec![Op::Unsupported(reason.into_boxed_str())]);
+            let ops = builder.decode(instruction).map(|ops| builder.prelude.drain(..).chain(ops).collect());
+            let ops = executable(ops);
+            builder.prelude.clear();
             program.equal.extend(builder.equal.take().map(|equal| (site, equal)));
             for op in ops {
                 program.blocks_communicate |= communicates(&op);
@@ -93,16 +142,20 @@ pub(crate) fn program(module: &Module, entry: usize, symbols: &Symbols) -> Progr
         }
         starts.push(start + code.len() as u32);
         program.sites.push(Site { function: index as u32, instruction: function.instructions.len() as u32 });
-        let end = if function.noreturn { Op::Unsupported(RETURNS.into()) } else { Op::Ret };
-        code.push(Code { op: end, guard: None, site: program.sites.len() as u32 - 1 });
+        let site = program.sites.len() as u32 - 1;
+        code.extend(executable(builder.ret()).into_iter().map(|op| Code { op, guard: None, site }));
         for code in &mut code {
             relocate(&mut code.op, &starts);
         }
         program.functions.push(builder.finish(start));
         program.code.append(&mut code);
-        done += 1;
     }
     program
+}
+
+/// What does not decode is refused where a launch reaches it.
+fn executable(ops: Decoded) -> Vec<Op> {
+    ops.unwrap_or_else(|reason| vec![Op::Unsupported(reason.into_boxed_str())])
 }
 
 /// An instruction that the simulator does not execute.
@@ -117,19 +170,30 @@ pub struct Unsupported {
 }
 
 impl Module {
-    /// What `entry` and the functions it calls contain that a launch could not execute; empty for an unknown entry. Launches fail only where
-    /// they reach such an instruction.
+    /// What `entry` and the functions it calls contain that a launch could not execute; empty for an unknown
+    /// entry. Launches fail only where they reach such an instruction.
     pub fn unsupported(&self, entry: &str) -> Vec<Unsupported> {
         let Some(index) = self.function(entry) else { return Vec::new() };
-        let symbols = self.globals.iter().map(|variable| (variable.name.clone(), 0)).collect();
+        let variables = self.globals.iter().filter(|variable| !variable.opaque);
+        let symbols = variables.map(|variable| (variable.name.clone(), 0)).collect();
         let program = program(self, index, &symbols);
-        let mut found = Vec::new();
+        let refused =
+            called(self, index).into_iter().flat_map(|index| &self.functions[index].refused).map(|refused| {
+                Unsupported {
+                    line: refused.line,
+                    instruction: refused.text.to_string(),
+                    reason: refused.reason.to_string(),
+                }
+            });
+        let mut found: Vec<_> = refused.collect();
         for code in &program.code {
             if let Op::Unsupported(reason) = &code.op {
                 let site = program.sites[code.site as usize];
                 // The end of a `.noreturn` function stands in no line, and is not reached.
                 let function = &self.functions[site.function as usize];
-                let Some(instruction) = function.instructions.get(site.instruction as usize) else { continue };
+                let Some(instruction) = function.instructions.get(site.instruction as usize) else {
+                    continue;
+                };
                 found.push(Unsupported {
                     line: instruction.line,
                     instruction: self.written(instruction),
@@ -217,25 +281,28 @@ impl Builder<'_> {
         let operands = &instruction.operands;
         match (op, mods.as_slice()) {
             ("mov", [ty]) => self.mov(ty, operands),
+            ("mov", ["v2" | "v4", ty]) => self.mov_vector(ty, operands),
             ("cvta", _) => self.cvta(&mods, operands),
             ("setp", mods) => self.setp(mods, operands),
-            ("cvt", mods) => self.alu(cvt::find(mods), operands),
+            ("cvt", mods) => self.cvt(mods, operands),
             ("bra", _) => match operands.as_slice() {
                 [Operand::Label(target)] => Ok(vec![Op::Bra { target: *target, rejoin: self.rejoin }]),
                 _ => Err("bra needs a label of this function".into()),
             },
             ("brx", ["idx"] | ["idx", "uni"]) => self.brx(operands),
             ("call", _) => self.call(operands),
-            ("ret", _) if self.function.noreturn => Err(RETURNS.into()),
-            ("ret", _) => Ok(vec![Op::Ret]),
+            ("ret", _) => self.ret(),
             ("exit", _) => Ok(vec![Op::Exit]),
             ("trap", _) => Ok(vec![Op::Trap]),
-            ("", _) | ("nanosleep" | "pmevent" | "prefetch" | "prefetchu" | "discard" | "applypriority", _) => {
+            ("", _)
+            | ("nanosleep" | "pmevent" | "prefetch" | "prefetchu" | "discard" | "applypriority", _) => {
                 Ok(vec![Op::Nop])
             }
             ("brkpt", _) => Ok(vec![Op::Trap]),
             ("griddepcontrol", _) => Ok(vec![Op::Nop]),
-            ("shfl", _) if mods.first() != Some(&"sync") => Err("shfl without .sync does not exist since sm_70".into()),
+            ("shfl", _) if mods.first() != Some(&"sync") => {
+                Err("shfl without .sync does not exist since sm_70".into())
+            }
             _ => {
                 if let Some(ops) = self.memory(op, &mods, operands)? {
                     return Ok(ops);
@@ -246,10 +313,17 @@ impl Builder<'_> {
                 if let Some(ops) = self.tensor(op, &mods, operands)? {
                     return Ok(ops);
                 }
-                let found =
-                    integer::find(op, &mods).or_else(|| float::find(op, &mods)).or_else(|| compare::find(op, &mods));
+                if let Some(ops) = self.carry(op, &mods, operands)? {
+                    return Ok(ops);
+                }
+                let found = integer::find(op, &mods)
+                    .or_else(|| float::find(op, &mods))
+                    .or_else(|| compare::find(op, &mods));
                 match found {
                     Some(alu) => self.alu(Some(alu), operands),
+                    None if matches!(op, "tex" | "tld4" | "txq" | "suld" | "sust" | "sured" | "suq") => {
+                        Err("textures and surfaces are not simulated".into())
+                    }
                     None => Err("this instruction is not implemented".into()),
                 }
             }
@@ -270,80 +344,21 @@ impl Builder<'_> {
         Ok(vec![Op::Alu { run: alu.run, args }])
     }
 
-    fn setp(&mut self, mods: &[&str], operands: &[Operand]) -> Decoded {
-        let (&ty, rest) = mods.split_last().ok_or("setp needs a type")?;
-        let (&cmp, flags) = rest.split_first().ok_or("setp needs a comparison")?;
-        let ftz = flags.contains(&"ftz");
-        let combine = flags.iter().find(|flag| **flag != "ftz");
-        let [d, sources @ ..] = operands else { return Err("operands are missing".into()) };
-        let (p, q) = match d {
-            Operand::Pair(p, q) => ((**p).clone(), Some((**q).clone())),
-            other => (other.clone(), None),
-        };
-        let compare = compare::setp(cmp, ty, ftz).ok_or("this comparison is not implemented")?;
-        let third = match combine {
-            Some(_) => self.source(sources.get(2).ok_or("a predicate source is missing")?, Kind::Pred)?,
-            None => 0,
-        };
-        let [a, b, ..] = sources else { return Err("operands are missing".into()) };
-        // Sources may be among the destinations: everything goes through scratch first.
-        let [yes, no] = [self.scratch(Kind::Pred), self.scratch(Kind::Pred)];
-        let args = [yes, self.source(a, compare.s[0])?, self.source(b, compare.s[1])?, 0, 0];
-        self.equal = compare::setp("eq", ty, ftz).map(|equal| (equal.run, [no, args[1], args[2], 0, 0]));
-        if combine.is_none() && q.is_none() {
-            return Ok(vec![Op::Alu {
-                run: compare.run,
-                args: [self.destination(&p, Kind::Pred)?, args[1], args[2], 0, 0],
-            }]);
-        }
-        let not = integer::find("not", &["pred"]).ok_or("not.pred")?;
-        let mut ops = vec![Op::Alu { run: compare.run, args }, Op::Alu { run: not.run, args: [no, yes, 0, 0, 0] }];
-        if let Some(logic) = combine {
-            let logic = integer::find(logic, &["pred"]).ok_or("only and, or, xor combine predicates")?;
-            ops.extend([yes, no].map(|row| Op::Alu { run: logic.run, args: [row, row, third, 0, 0] }));
-        }
-        for (d, s) in [(Some(&p), yes), (q.as_ref(), no)] {
-            if let Some(d) = d.filter(|d| **d != Operand::Sink) {
-                ops.push(Op::MovePred { d: self.destination(d, Kind::Pred)?, s });
-            }
-        }
-        Ok(ops)
-    }
-
     fn brx(&mut self, operands: &[Operand]) -> Decoded {
-        let [index, Operand::Label(table)] = operands else { return Err("brx.idx needs an index and a table".into()) };
-        let table = self.function.instructions.get(*table as usize).ok_or("brx.idx needs a .branchtargets table")?;
-        let target =
-            |operand: &Operand| if let Operand::Label(at) = operand { Ok(*at) } else { Err("unknown label in table") };
+        let [index, Operand::Label(table)] = operands else {
+            return Err("brx.idx needs an index and a table".into());
+        };
+        let table =
+            self.function.instructions.get(*table as usize).ok_or("brx.idx needs a .branchtargets table")?;
+        let target = |operand: &Operand| {
+            if let Operand::Label(at) = operand { Ok(*at) } else { Err("unknown label in table") }
+        };
         let targets = table.operands.iter().map(target).collect::<Result<Vec<_>, _>>()?;
-        Ok(vec![Op::BrxIdx { index: self.source(index, Kind::B32)?, targets: targets.into(), rejoin: self.rejoin }])
-    }
-
-    fn call(&mut self, operands: &[Operand]) -> Decoded {
-        let (returns, rest) = match operands {
-            [Operand::Group(returns), rest @ ..] => (returns.as_slice(), rest),
-            rest => (&[][..], rest),
-        };
-        let (target, args) = match rest {
-            [target, Operand::Group(args), ..] => (target, args.as_slice()),
-            [target, ..] => (target, &[][..]),
-            [] => return Err("call needs a function".into()),
-        };
-        let Operand::Symbol(Symbol::Named(name), _) = target else {
-            return Err("indirect calls are not implemented".into());
-        };
-        let target = match &**name {
-            "vprintf" => Callee::Vprintf,
-            "__assertfail" => Callee::AssertFail,
-            name => self.callee(name),
-        };
-        let place = |operand: &Operand| match operand {
-            Operand::Symbol(Symbol::Variable(index), _) => Ok(self.frame_slot(*index)),
-            _ => Err("a call's arguments must be .param variables".to_string()),
-        };
-        let args = args.iter().map(place).collect::<Result<_, _>>()?;
-        let returns = returns.iter().map(place).collect::<Result<_, _>>()?;
-        Ok(vec![Op::Call(Box::new(Call { target, args, returns }))])
+        Ok(vec![Op::BrxIdx {
+            index: self.source(index, Kind::B32)?,
+            targets: targets.into(),
+            rejoin: self.rejoin,
+        }])
     }
 }
 
@@ -354,9 +369,8 @@ pub(crate) fn kind(ty: &str) -> Result<Kind, String> {
         "f32" => Kind::F32,
         "f64" => Kind::F64,
         "b64" | "u64" | "s64" => Kind::B64,
-        "b8" | "u8" | "s8" | "b16" | "u16" | "s16" | "f16" | "bf16" | "b32" | "u32" | "s32" | "f16x2" | "bf16x2" => {
-            Kind::B32
-        }
+        "b8" | "u8" | "s8" | "b16" | "u16" | "s16" | "f16" | "bf16" | "b32" | "u32" | "s32" | "f16x2"
+        | "bf16x2" => Kind::B32,
         ty => return Err(format!("type .{ty} is not implemented")),
     })
 }

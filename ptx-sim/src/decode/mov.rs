@@ -27,13 +27,44 @@ impl Builder<'_> {
             (Operand::Vector(parts), _) => self.unpack(ty, parts, s),
             (_, Operand::Vector(parts)) => self.pack(ty, d, parts),
             _ => Ok(vec![match kind(ty)? {
-                Kind::Pred => Op::MovePred { d: self.destination(d, Kind::Pred)?, s: self.source(s, Kind::Pred)? },
+                Kind::Pred => {
+                    Op::MovePred { d: self.destination(d, Kind::Pred)?, s: self.source(s, Kind::Pred)? }
+                }
                 kind @ (Kind::B32 | Kind::F32) => {
                     Op::Move32 { d: self.destination(d, kind)?, s: self.source(s, kind)? }
                 }
                 kind => Op::Move64 { d: self.destination(d, kind)?, s: self.source(s, kind)? },
             }]),
         }
+    }
+
+    /// `mov.v4.u32 %q, %tid;`, or between vectors.
+    pub(super) fn mov_vector(&mut self, ty: &str, operands: &[Operand]) -> Decoded {
+        let [Operand::Vector(to), from] = operands else { return Err("mov.v takes two vectors".into()) };
+        let from: Vec<Operand> = match from {
+            Operand::Special(name) => {
+                let axis = |axis| Operand::Special(format!("{name}.{axis}").into());
+                // There is no fourth axis.
+                ["x", "y", "z"].map(axis).into_iter().chain([Operand::Int(0)]).collect()
+            }
+            Operand::Vector(from) if from.len() == to.len() => from.clone(),
+            _ => return Err("the vectors have different lengths".into()),
+        };
+        let kind = kind(ty)?;
+        let moved = |d, s| match kind {
+            Kind::B64 | Kind::F64 => Op::Move64 { d, s },
+            _ => Op::Move32 { d, s },
+        };
+        // Sources may be among the destinations.
+        let held: Vec<_> = to.iter().map(|_| self.scratch(kind)).collect();
+        let mut ops = Vec::new();
+        for (&d, from) in held.iter().zip(&from) {
+            ops.push(moved(d, self.source(from, kind)?));
+        }
+        for (to, s) in to.iter().zip(held) {
+            ops.push(moved(self.destination(to, kind)?, s));
+        }
+        Ok(ops)
     }
 
     fn unpack(&mut self, ty: &str, parts: &[Operand], s: &Operand) -> Decoded {

@@ -9,17 +9,24 @@ use crate::{
 
 /// Instructions, words of their opcodes, `.target`, `.version`.
 ///
-/// A row concerns an instruction, or a special register, whose first word is among the first column's and that has every word of the second
-/// column: `a|b` is one of them, `!a` none of it, `#3` three operands. A target with a suffix is meant as it stands, others as the lowest.
+/// A row concerns an instruction, or a special register, whose first word is among the first column's and
+/// that has every word of the second column: `a|b` is one of them, `!a` none of it, `#3` three operands. A
+/// target with a suffix is meant as it stands, others as the lowest.
 type Row = (&'static str, &'static str, &'static str, (u32, u32));
 
-/// What of this the simulator executes, or knows by name, each as ptxas 13.0 accepts it; ptxas begins with `sm_75`.
+/// What of this the simulator executes, or knows by name, each as ptxas 13.0 accepts it; ptxas begins with
+/// `sm_75`.
 const ROWS: [Row; 58] = [
     // Wherever they occur.
     ("*", "cluster|shared::cluster|multicast::cluster", "sm_90", (7, 8)),
     ("*", "shared::cta", "sm_70", (7, 8)),
     ("*", "L2::64B|L2::128B|L2::256B", "sm_75", (7, 4)),
-    ("*", "L1::no_allocate|L1::evict_first|L1::evict_last|L1::evict_normal|L1::evict_unchanged", "sm_70", (7, 4)),
+    (
+        "*",
+        "L1::no_allocate|L1::evict_first|L1::evict_last|L1::evict_normal|L1::evict_unchanged",
+        "sm_70",
+        (7, 4),
+    ),
     ("*", "L2::cache_hint", "sm_80", (7, 4)),
     ("%clusterid|%nclusterid|%cluster_ctaid|%cluster_nctaid", "", "sm_90", (7, 8)),
     ("%cluster_ctarank|%cluster_nctarank|%is_explicit_cluster", "", "sm_90", (7, 8)),
@@ -81,14 +88,18 @@ const ROWS: [Row; 58] = [
     ("cvt", "tf32 !rna", "sm_90", (7, 8)),
 ];
 
-/// Compares every instruction of `module` with what the module says of itself: ptxas, which refuses the whole, reached or not.
+/// Compares `instructions` of `module` with what the module says of itself, reached or not, as ptxas does.
 ///
 /// # Errors
 /// [`LaunchError::Needs`] for the first instruction that the module's `.target` or `.version` does not have.
-pub(crate) fn check(module: &Module) -> Result<(), LaunchError> {
+pub(crate) fn check<'m>(
+    module: &'m Module,
+    instructions: impl Iterator<Item = &'m Instruction>,
+) -> Result<(), LaunchError> {
     let mut known = HashSet::new();
-    for instruction in module.functions.iter().flat_map(|function| &function.instructions) {
-        let texts = std::iter::once(&*instruction.opcode).chain(instruction.operands.iter().filter_map(special));
+    for instruction in instructions {
+        let texts =
+            std::iter::once(&*instruction.opcode).chain(instruction.operands.iter().filter_map(special));
         for text in texts {
             let count = instruction.operands.len();
             if known.insert((text, count)) {
@@ -114,10 +125,16 @@ fn concerns(&(first, words, ..): &Row, text: &str, count: usize) -> bool {
     };
     let any = |words: &str| words.split('|').any(has);
     (first == "*" || first.split('|').any(|name| name == op))
-        && words.split_whitespace().all(|word| word.strip_prefix('!').map_or_else(|| any(word), |word| !any(word)))
+        && words
+            .split_whitespace()
+            .all(|word| word.strip_prefix('!').map_or_else(|| any(word), |word| !any(word)))
 }
 
-fn met(&(_, _, target, version): &Row, module: &Module, instruction: &Instruction) -> Result<(), LaunchError> {
+fn met(
+    &(_, _, target, version): &Row,
+    module: &Module,
+    instruction: &Instruction,
+) -> Result<(), LaunchError> {
     let fail = |needs, says| {
         let text = module.written(instruction);
         Err(LaunchError::Needs { line: instruction.line, text, needs, says })

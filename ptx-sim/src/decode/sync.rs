@@ -1,6 +1,9 @@
 //! Barriers, votes, shuffles, asynchronous copies, mbarriers.
 
-use super::{Builder, memory::space_of};
+use super::{
+    Builder,
+    memory::{scope_of, space_of},
+};
 use crate::{
     ast::{Operand, Space},
     op::{Bar, BarKind, CpAsync, Mbar, Op, Phase, ReduxOp, Shfl, ShflMode, Slot, VoteMode},
@@ -21,10 +24,12 @@ impl Builder<'_> {
                 _ => Err("bar.warp.sync takes a member mask".into()),
             },
             ("bar" | "barrier", ["cluster", ..]) => Ok(None),
-            ("bar" | "barrier", _) => self.bar(mods, operands),
+            ("bar" | "barrier", _) => self.bar(op == "bar" || mods.contains(&"aligned"), mods, operands),
             ("shfl", ["sync", mode, "b32"]) => self.shfl(mode, operands),
             ("vote", ["sync", mode, _]) => self.vote(mode, operands),
-            ("activemask", ["b32"]) => one(Op::ActiveMask { d: self.destination(first(operands)?, Kind::B32)? }),
+            ("activemask", ["b32"]) => {
+                one(Op::ActiveMask { d: self.destination(first(operands)?, Kind::B32)? })
+            }
             ("match", ["any", "sync", ty]) => match operands {
                 [d, a, members] => {
                     let a = match *ty {
@@ -38,11 +43,8 @@ impl Builder<'_> {
             },
             ("redux", ["sync", operation, ty]) => self.redux(operation, ty, operands),
             ("elect", ["sync"]) => self.elect(operands),
-            ("membar", [scope]) => one(Op::Fence { device: *scope != "cta" }),
-            ("fence", ["proxy" | "mbarrier_init", ..]) => one(Op::Fence { device: false }),
-            ("fence", _) => {
-                one(Op::Fence { device: mods.iter().any(|word| matches!(*word, "gpu" | "sys" | "cluster")) })
-            }
+            ("fence", ["proxy" | "mbarrier_init", ..]) => one(Op::Nop),
+            ("membar" | "fence", _) => one(Op::Fence(scope_of(mods))),
             ("cp", ["async", "commit_group"]) => one(Op::CpCommit),
             ("cp", ["async", "wait_all"]) => one(Op::CpWait(None)),
             ("cp", ["async", "wait_group"]) => match operands {
@@ -59,8 +61,9 @@ impl Builder<'_> {
         }
     }
 
-    fn bar(&mut self, mods: &[&str], operands: &[Operand]) -> Found {
-        let mods: Vec<&str> = mods.iter().copied().filter(|word| !matches!(*word, "cta" | "aligned")).collect();
+    fn bar(&mut self, aligned: bool, mods: &[&str], operands: &[Operand]) -> Found {
+        let mods: Vec<&str> =
+            mods.iter().copied().filter(|word| !matches!(*word, "cta" | "aligned")).collect();
         let kind = match mods.as_slice() {
             ["sync"] => BarKind::Sync,
             ["arrive"] => BarKind::Arrive,
@@ -84,12 +87,7 @@ impl Builder<'_> {
         };
         let reduce = match (d, p) {
             (Some(d), Some(p)) => {
-                let (p, negated) =
-                    if let Operand::Not(id) = p { (Operand::Reg(*id), true) } else { (p.clone(), false) };
-                if negated {
-                    return Err("bar.red with a negated source is not implemented".into());
-                }
-                let p = self.source(&p, Kind::Pred)?;
+                let p = self.source(p, Kind::Pred)?;
                 match kind {
                     BarKind::RedPopc => Some((Slot::W32(self.destination(d, Kind::B32)?), 0, p)),
                     _ => Some((Slot::Sink, self.destination(d, Kind::Pred)?, p)),
@@ -99,7 +97,7 @@ impl Builder<'_> {
         };
         let id = self.source(id, Kind::B32)?;
         let threads = threads.map(|threads| self.source(threads, Kind::B32)).transpose()?;
-        one(Op::Bar(Box::new(Bar { kind, id, threads, reduce })))
+        one(Op::Bar(Box::new(Bar { kind, aligned, id, threads, reduce })))
     }
 
     fn shfl(&mut self, mode: &str, operands: &[Operand]) -> Found {
@@ -147,7 +145,9 @@ impl Builder<'_> {
     /// A predicate register, or a literal 0 or 1.
     fn predicate(&mut self, operand: &Operand) -> Result<u32, String> {
         match operand {
-            Operand::Int(value) => Ok(self.constant(Kind::Pred, super::Constant::Value(u64::from(*value != 0)))),
+            Operand::Int(value) => {
+                Ok(self.constant(Kind::Pred, super::Constant::Value(u64::from(*value != 0))))
+            }
             operand => self.source(operand, Kind::Pred),
         }
     }
@@ -170,7 +170,9 @@ impl Builder<'_> {
     }
 
     fn elect(&mut self, operands: &[Operand]) -> Found {
-        let [Operand::Pair(d, p), members] = operands else { return Err("elect.sync takes d|p and a mask".into()) };
+        let [Operand::Pair(d, p), members] = operands else {
+            return Err("elect.sync takes d|p and a mask".into());
+        };
         let d = if **d == Operand::Sink { None } else { Some(self.destination(d, Kind::B32)?) };
         one(Op::Elect { d, p: self.destination(p, Kind::Pred)?, members: self.source(members, Kind::B32)? })
     }
@@ -207,6 +209,11 @@ impl Builder<'_> {
             ("init", [a, count]) => {
                 Mbar::Init { addr: self.address(a, space)?.0, count: self.source(count, Kind::B32)? }
             }
+            ("expect_tx" | "complete_tx", [a, bytes]) => Mbar::Transaction {
+                addr: self.address(a, space)?.0,
+                bytes: self.source(bytes, Kind::B32)?,
+                complete: kind == "complete_tx",
+            },
             ("inval", [a]) => Mbar::Inval { addr: self.address(a, space)?.0 },
             ("arrive" | "arrive_drop", rest) => {
                 let (dst, rest) = match rest {
@@ -229,7 +236,12 @@ impl Builder<'_> {
                     Phase::State(self.source(phase, Kind::B64)?)
                 };
                 let addr = self.address(a, space)?.0;
-                Mbar::Test { dst: self.destination(d, Kind::Pred)?, addr, phase, blocking: kind == "try_wait" }
+                Mbar::Test {
+                    dst: self.destination(d, Kind::Pred)?,
+                    addr,
+                    phase,
+                    blocking: kind == "try_wait",
+                }
             }
             _ => return Ok(None),
         };

@@ -8,7 +8,12 @@ use crate::{
 };
 
 impl Builder<'_> {
-    pub(super) fn tensor(&mut self, op: &str, mods: &[&str], operands: &[Operand]) -> Result<Option<Vec<Op>>, String> {
+    pub(super) fn tensor(
+        &mut self,
+        op: &str,
+        mods: &[&str],
+        operands: &[Operand],
+    ) -> Result<Option<Vec<Op>>, String> {
         let found = match (op, mods) {
             ("ldmatrix", ["sync", "aligned", "m8n8", count, ..]) => match operands {
                 [d, a] => Op::LdMatrix(Box::new(self.matrix(mods, count, d, a, true)?)),
@@ -72,7 +77,8 @@ impl Builder<'_> {
 
     fn mma(&mut self, element: Element, k: usize, half: bool, operands: &[Operand]) -> Result<Op, String> {
         let [d, a, b, c] = operands else { return Err("mma takes four operands".into()) };
-        let (d, a, b, c) = (self.rows(d, true)?, self.rows(a, false)?, self.rows(b, false)?, self.rows(c, false)?);
+        let (d, a, b, c) =
+            (self.rows(d, true)?, self.rows(a, false)?, self.rows(b, false)?, self.rows(c, false)?);
         let accumulators = if half { 2 } else { 4 };
         let wanted = [accumulators, k / 4, k / 8, accumulators];
         let found = [d.len(), a.len(), b.len(), c.len()];

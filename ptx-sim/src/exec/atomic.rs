@@ -2,12 +2,13 @@
 
 use super::{
     Block,
-    memory::{LaneAccess, Touched, get_slot, set_slot},
+    memory::{LaneAccess, get_slot, set_slot},
+    order::Touches,
+    touched::Touched,
     warp::Warp,
 };
 use crate::{
     decode::float::{f64_to_bf16, f64_to_f16, from_bf16, from_f16, halves, pack},
-    memory::Mode,
     op::{Atomic, AtomicOp, AtomicType},
     regs::{LANES, lanes},
     shadow,
@@ -20,29 +21,44 @@ impl<'a> Block<'a> {
         let sources: Vec<_> = atomic.src.iter().map(|slot| get_slot(warp, *slot, mask)).collect();
         let new = atomic.new.map(|slot| get_slot(warp, slot, mask));
         let mut old = vec![[0u64; LANES]; atomic.dst.len()];
-        self.communicate_lanes(atomic.space, &addresses, atomic.order, true, mask);
         let mut touched = Touched::new();
+        let mut spoken = [None; LANES];
         for lane in lanes(mask) {
             if sources.len() > 1 && !addresses[lane].is_multiple_of((bytes * sources.len()) as u64) {
-                let _ = self.place(warp, atomic.space, addresses[lane], bytes * sources.len(), lane, "atomic");
+                let _ =
+                    self.place(warp, atomic.space, addresses[lane], bytes * sources.len(), lane, "atomic");
                 continue;
             }
             for (i, source) in sources.iter().enumerate() {
                 let at = addresses[lane].wrapping_add((i * bytes) as u64);
                 let mut data = [0u8; 8];
-                let one = LaneAccess { space: atomic.space, at, lane, mode: Mode::Atomic };
+                let one = LaneAccess { space: atomic.space, at, lane };
                 if !self.read_lane(warp, one, &mut data[..bytes], &mut touched) {
                     break;
                 }
                 let before = u64::from_le_bytes(data);
-                let after = apply(atomic.op, atomic.ty, before, source[lane], new.as_ref().map_or(0, |new| new[lane]));
+                let after = apply(
+                    atomic.op,
+                    atomic.ty,
+                    before,
+                    source[lane],
+                    new.as_ref().map_or(0, |new| new[lane]),
+                );
+                let fails = atomic.op == AtomicOp::Cas && before != source[lane];
                 self.write_lane(warp, one, &after.to_le_bytes()[..bytes], &mut touched);
+                let touches = if fails { Touches::Read } else { Touches::ReadAndWrite };
+                spoken[lane] = Some(touches);
                 if let Some(old) = old.get_mut(i) {
                     old[lane] = before;
                 }
             }
         }
-        self.shared_access(warp, &touched, shadow::Access::Atomic);
+        self.check_access(warp, &touched, shadow::Access::Atomic, atomic.order);
+        for lane in lanes(mask) {
+            if let Some(touches) = spoken[lane] {
+                self.speak(warp, (atomic.space, addresses[lane]), touches, atomic.order);
+            }
+        }
         for (slot, old) in atomic.dst.iter().zip(&old) {
             set_slot(warp, *slot, mask, old);
         }
@@ -65,7 +81,8 @@ fn apply(op: AtomicOp, ty: AtomicType, old: u64, x: u64, new: u64) -> u64 {
         (AtomicOp::Add, AtomicType::Bf16) => u64::from(add_bf16(old as u16, x as u16)),
         (AtomicOp::Add, AtomicType::F16x2 | AtomicType::Bf16x2) => {
             let (a, b) = (halves(old as u32), halves(x as u32));
-            let add = |i: usize| if ty == AtomicType::F16x2 { add_f16(a[i], b[i]) } else { add_bf16(a[i], b[i]) };
+            let add =
+                |i: usize| if ty == AtomicType::F16x2 { add_f16(a[i], b[i]) } else { add_bf16(a[i], b[i]) };
             u64::from(pack([add(0), add(1)]))
         }
         (AtomicOp::Add, _) => old.wrapping_add(x),

@@ -5,13 +5,13 @@ use std::fmt::{self, Display, Formatter};
 use super::{
     Block,
     block::{BARRIERS, Stop},
-    warp::{Status, Warp},
+    order::Handover,
+    warp::{Status, Wait, Warp},
 };
 use crate::{
     op::{Bar, BarKind, Slot},
-    regs::{LANES, lanes},
+    regs::{LANES, R, lanes},
     report::Kind,
-    shadow::merge,
 };
 
 /// One of the sixteen barriers.
@@ -20,18 +20,35 @@ pub(super) struct Barrier {
     /// Threads it waits for; `None`: the whole block.
     expected: Option<u32>,
     pub arrived: u32,
-    /// Warps that arrived in this phase, and whether they wait.
-    warps: Vec<(usize, bool)>,
-    clock: Vec<u32>,
+    arrivals: Vec<Arrival>,
+    /// What those who arrived hand over.
+    knowledge: Handover,
     /// Accumulated reduction: how many, whether all, whether any.
     reduction: (u32, bool, bool),
-    /// Where each waiting warp wants the result.
-    results: Vec<(usize, BarKind, Slot, u32)>,
+}
+
+/// Lanes of a warp that arrived together.
+#[derive(Debug)]
+struct Arrival {
+    warp: usize,
+    lanes: u32,
+    waits: bool,
+    /// Where they want the reduction's result.
+    result: Option<(BarKind, Slot, R)>,
+}
+
+impl Barrier {
+    /// Lanes of `warp` that have arrived.
+    fn lanes_of(&self, warp: usize) -> u32 {
+        let arrivals = self.arrivals.iter().filter(|arrival| arrival.warp == warp);
+        arrivals.fold(0, |lanes, arrival| lanes | arrival.lanes)
+    }
 }
 
 impl Display for Barrier {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let warps: Vec<_> = self.warps.iter().map(|(warp, _)| warp.to_string()).collect();
+        let mut warps: Vec<_> = self.arrivals.iter().map(|arrival| arrival.warp.to_string()).collect();
+        warps.dedup();
         match self.expected {
             Some(threads) => write!(f, "{} of {threads} threads arrived", self.arrived)?,
             None => write!(f, "{} threads of the block arrived", self.arrived)?,
@@ -42,7 +59,7 @@ impl Display for Barrier {
 
 impl<'a> Block<'a> {
     pub(super) fn bar(&mut self, warp: &mut Warp<'a>, bar: &Bar, mask: u32) {
-        if mask != warp.live {
+        if bar.aligned && mask != warp.live {
             let message = format!(
                 "lanes {mask:#010x} of warp {} reach this barrier, lanes {:#010x} do not come with them",
                 warp.index,
@@ -59,7 +76,11 @@ impl<'a> Block<'a> {
         let id = uniform(warp.regs().row32(bar.id, mask));
         let threads = bar.threads.map(|threads| uniform(warp.regs().row32(threads, mask)));
         let (Some(id), Some(expected)) = (id, threads.map_or(Some(None), |threads| threads.map(Some))) else {
-            return self.bad_barrier(warp, mask, "lanes disagree about the barrier's number or thread count".into());
+            return self.bad_barrier(
+                warp,
+                mask,
+                "lanes disagree about the barrier's number or thread count".into(),
+            );
         };
         if id as usize >= BARRIERS {
             return self.bad_barrier(warp, mask, format!("barrier {id}: there are barriers 0 to 15"));
@@ -68,15 +89,18 @@ impl<'a> Block<'a> {
         if let Some(n) = expected
             && (n == 0 || !n.is_multiple_of(32) || n > block_threads)
         {
-            let message =
-                format!("barrier {id} with {n} threads: must be a multiple of 32 up to the block's {block_threads}");
+            let message = format!(
+                "barrier {id} with {n} threads: must be a multiple of 32 up to the block's {block_threads}"
+            );
             return self.bad_barrier(warp, mask, message);
         }
-        let gone = self.warps.iter().flatten().find(|other| other.status == Status::Done).map(|other| other.index);
+        let gone =
+            self.warps.iter().flatten().find(|other| other.status == Status::Done).map(|other| other.index);
         if let (Some(gone), None) = (gone, expected) {
             let message = format!("barrier {id} is for the whole block, but warp {gone} has exited");
             self.report(warp, Kind::MissingParticipants, mask, None, message);
         }
+        let handover = self.handover(warp.index);
         let barrier = &mut self.barriers[id as usize];
         if barrier.arrived > 0 && barrier.expected != expected {
             let message = format!(
@@ -86,28 +110,50 @@ impl<'a> Block<'a> {
             );
             return self.bad_barrier(warp, mask, message);
         }
-        if barrier.warps.iter().any(|&(other, _)| other == warp.index) {
+        let earlier = barrier.lanes_of(warp.index);
+        if earlier & mask != 0 {
             let message = format!("warp {} arrives twice at barrier {id} before it completes", warp.index);
             return self.bad_barrier(warp, mask, message);
         }
         barrier.expected = expected;
-        barrier.arrived += LANES as u32;
+        barrier.arrived += mask.count_ones();
+        let whole = earlier | mask == warp.live;
+        if whole {
+            // Lanes that have exited, or never were, count with their warp.
+            barrier.arrived += (!warp.live).count_ones();
+        }
         let waits = bar.kind != BarKind::Arrive;
-        barrier.warps.push((warp.index, waits));
-        merge(&mut barrier.clock, self.clocks.row(warp.index));
+        barrier.knowledge.merge(&handover);
+        let mut result = None;
         if let Some((slot, p, source)) = bar.reduce {
             let votes = warp.regs().pred(source, mask) & mask;
-            let first = barrier.warps.len() == 1;
+            let first = barrier.arrivals.is_empty();
             let (count, all, any) = if first { (0, true, false) } else { barrier.reduction };
             barrier.reduction = (count + votes.count_ones(), all && votes == mask, any || votes != 0);
-            barrier.results.push((warp.index, bar.kind, slot, p));
+            result = Some((bar.kind, slot, p));
         }
+        barrier.arrivals.push(Arrival { warp: warp.index, lanes: mask, waits, result });
         self.clocks.tick(warp.index, warp.site);
-        warp.epoch += 1;
-        if waits {
+        warp.epoch += u32::from(whole);
+        if waits && let Some(path) = warp.frames.last_mut().and_then(|frame| frame.paths.last_mut()) {
+            path.waits = Some(Wait::Barrier(id as usize));
             warp.status = Status::Barrier(id as usize);
         }
         self.release(id as usize, Some(warp));
+        if warp.status != Status::Ready && warp.other_lanes(false) {
+            warp.status = Status::Ready;
+        }
+    }
+
+    /// Lanes of `warp` have exited: it may be that all others stand at a barrier.
+    pub(super) fn lanes_left(&mut self, warp: &mut Warp<'a>) {
+        for id in 0..BARRIERS {
+            let lanes = self.barriers[id].lanes_of(warp.index);
+            if lanes != 0 && lanes == warp.live {
+                self.barriers[id].arrived += (!lanes).count_ones();
+                self.release(id, Some(warp));
+            }
+        }
     }
 
     fn bad_barrier(&mut self, warp: &Warp<'a>, mask: u32, message: String) {
@@ -128,23 +174,27 @@ impl<'a> Block<'a> {
         }
         let barrier = std::mem::take(&mut self.barriers[id]);
         let mut running = running;
-        for &(index, waits) in barrier.warps.iter().filter(|(_, waits)| *waits) {
-            debug_assert!(waits);
-            self.clocks.join(index, &barrier.clock);
+        self.moved = true;
+        for &Arrival { warp: index, lanes, waits, result } in &barrier.arrivals {
+            if !waits {
+                continue;
+            }
+            self.take_over(index, &barrier.knowledge);
             let warp = match &mut running {
                 Some(running) if running.index == index => Some(&mut **running),
                 _ => self.warps[index].as_mut(),
             };
             let Some(warp) = warp else { continue };
             warp.status = Status::Ready;
-            for (_, kind, slot, p) in barrier.results.iter().filter(|result| result.0 == index) {
-                let (count, all, any) = barrier.reduction;
-                let live = warp.live;
-                match (kind, slot) {
-                    (BarKind::RedPopc, Slot::W32(d)) => warp.regs().set32(*d, live, &[count; LANES]),
-                    (BarKind::RedAnd, _) => warp.regs().set_pred(*p, live, if all { live } else { 0 }),
-                    _ => warp.regs().set_pred(*p, live, if any { live } else { 0 }),
-                }
+            warp.epoch += u32::from(lanes != warp.live);
+            let paths = warp.frames.iter_mut().flat_map(|frame| &mut frame.paths);
+            paths.filter(|path| path.waits == Some(Wait::Barrier(id))).for_each(|path| path.waits = None);
+            let (count, all, any) = barrier.reduction;
+            match result {
+                None => {}
+                Some((BarKind::RedPopc, Slot::W32(d), _)) => warp.regs().set32(d, lanes, &[count; LANES]),
+                Some((BarKind::RedAnd, _, p)) => warp.regs().set_pred(p, lanes, if all { lanes } else { 0 }),
+                Some((.., p)) => warp.regs().set_pred(p, lanes, if any { lanes } else { 0 }),
             }
         }
     }
@@ -155,12 +205,14 @@ impl<'a> Block<'a> {
         if self.barriers[id].arrived == 0 || self.barriers[id].expected.is_some() {
             return;
         }
-        let waiting = self.barriers[id].warps.iter().find(|(warp, _)| *warp != exited).map(|(warp, _)| *warp);
+        let waiting =
+            self.barriers[id].arrivals.iter().map(|arrival| arrival.warp).find(|&warp| warp != exited);
         if let Some(waiting) = waiting
             && let Some(warp) = self.warps[waiting].take()
         {
-            let message =
-                format!("warp {waiting} waits for the whole block at barrier {id}, but warp {exited} has exited");
+            let message = format!(
+                "warp {waiting} waits for the whole block at barrier {id}, but warp {exited} has exited"
+            );
             self.report(&warp, Kind::MissingParticipants, warp.live, None, message);
             self.warps[waiting] = Some(warp);
         }

@@ -3,13 +3,13 @@
 use super::{
     Block,
     block::Stop,
-    warp::{Status, Warp},
+    warp::{Path, Status, Warp},
 };
 use crate::{
     decode::SHARED_BASE,
     op::{Call, Callee},
-    regs::{FULL, lanes},
-    report::Kind,
+    regs::{FULL, R, lanes},
+    report::{Address, Kind},
 };
 
 /// Deepest nesting of calls.
@@ -20,18 +20,9 @@ const MAX_TEXT: usize = 4096;
 impl<'a> Block<'a> {
     pub(super) fn call(&mut self, warp: &mut Warp<'a>, call: &'a Call, mask: u32) {
         match &call.target {
-            Callee::Function(function) => {
-                if warp.frames.len() >= MAX_FRAMES {
-                    self.report(warp, Kind::Runaway, mask, None, format!("calls nest deeper than {MAX_FRAMES}"));
-                    self.stop = Some(Stop::Reported);
-                    return;
-                }
-                let caller = warp.frames.last().map_or(0, |frame| frame.base);
-                warp.push_frame(self.context, self.id, *function, mask, Some(call));
-                let callee = warp.frames.last().map_or(0, |frame| frame.base);
-                let params = &self.context.program.functions[*function].params;
-                copy_frame(warp, mask, call.args.iter().zip(params), caller, callee);
-            }
+            Callee::Function(function) => self.enter(warp, call, *function, mask),
+            Callee::Pointer(address) => self.call_pointer(warp, call, *address, mask),
+            Callee::Panic(function) => self.panicked(warp, call, function, mask),
             Callee::Vprintf => self.print(warp, call, mask),
             Callee::AssertFail => {
                 let message = self.text_argument(warp, call, 0, mask);
@@ -39,14 +30,84 @@ impl<'a> Block<'a> {
                 self.stop = Some(Stop::Reported);
             }
             Callee::Unknown(name) => {
-                let place = super::trace::place(self.context, warp.site);
-                self.stop = Some(Stop::Error(crate::LaunchError::Unsupported {
-                    line: place.ptx_line,
-                    text: place.instruction,
-                    reason: format!("function {name} has no body in this module"),
-                }));
+                self.refuse(warp, format!("function {name} has no body in this module"));
             }
         }
+    }
+
+    fn refuse(&mut self, warp: &Warp<'a>, reason: String) {
+        let place = super::trace::place(self.context, warp.site);
+        let (line, text) = (place.ptx_line, place.instruction);
+        self.stop = Some(Stop::Error(crate::LaunchError::Unsupported { line, text, reason }));
+    }
+
+    fn enter(&mut self, warp: &mut Warp<'a>, call: &'a Call, function: usize, mask: u32) {
+        if warp.frames.len() >= MAX_FRAMES {
+            self.report(warp, Kind::Runaway, mask, None, format!("calls nest deeper than {MAX_FRAMES}"));
+            self.stop = Some(Stop::Reported);
+            return;
+        }
+        let caller = warp.frames.last().map_or(0, |frame| frame.base);
+        warp.push_frame(self.context, self.id, function, mask, Some(call));
+        let callee = warp.frames.last().map_or(0, |frame| frame.base);
+        let params = &self.context.program.functions[function].params;
+        copy_frame(warp, mask, call.args.iter().zip(params), caller, callee);
+    }
+
+    /// Lanes may call different functions: those of the first lane's go now, the others come here again.
+    fn call_pointer(&mut self, warp: &mut Warp<'a>, call: &'a Call, address: R, mask: u32) {
+        let addresses = *warp.regs().row64(address, mask);
+        let Some(first) = lanes(mask).next() else { return };
+        let together = lanes(mask).filter(|&lane| addresses[lane] == addresses[first]);
+        let together = together.fold(0, |all, lane| all | 1 << lane);
+        let Some(&function) = self.context.program.addresses.get(&addresses[first]) else {
+            let place = Address { buffer: "code".into(), offset: addresses[first] as i64 };
+            let message = "a call through a pointer that is no function's address".into();
+            self.report(warp, Kind::WrongSpace, together, Some(place), message);
+            self.stop = Some(Stop::Reported);
+            return;
+        };
+        let callee = &self.context.program.functions[function];
+        let sizes = |places: &[(u32, u32)]| places.iter().map(|&(_, bytes)| bytes).collect::<Vec<_>>();
+        if [sizes(&call.args), sizes(&call.returns)] != [sizes(&callee.params), sizes(&callee.returns)] {
+            return self.refuse(warp, "the function that the pointer leads to has other parameters".into());
+        }
+        if together != mask
+            && let Some(path) = warp.frames.last_mut().and_then(|frame| frame.paths.last_mut())
+        {
+            let again = Path { pc: path.pc - 1, rejoin: path.pc, mask: mask & !together, waits: None };
+            warp.frames.last_mut().into_iter().for_each(|frame| frame.paths.push(again));
+        }
+        self.enter(warp, call, function, together);
+    }
+
+    /// A panic ends the launch with the place that Rust's `Location`, the last argument, names.
+    fn panicked(&mut self, warp: &mut Warp<'a>, call: &'a Call, function: &str, mask: u32) {
+        let lane = mask.trailing_zeros() as usize & 31;
+        let argument = |at: usize| call.args.get(at).map(|&(offset, _)| self.frame_u64(warp, offset, lane));
+        let place = call.args.len().checked_sub(1).and_then(argument);
+        let place = place.and_then(|at| self.location(warp, at, lane)).unwrap_or_default();
+        let name = format!("{:#}", rustc_demangle::demangle(function));
+        let why = match (argument(0), argument(1), call.args.len()) {
+            (Some(index), Some(len), 3) if name.ends_with("panic_bounds_check") => {
+                format!("index out of bounds: the len is {len} but the index is {index}")
+            }
+            _ => name,
+        };
+        self.report(warp, Kind::Trap, mask, None, format!("panicked{place}: {why}"));
+        self.stop = Some(Stop::Reported);
+    }
+
+    /// ` at file:line:column` of a `core::panic::Location`: a text and its length, two numbers.
+    fn location(&self, warp: &Warp<'a>, at: u64, lane: usize) -> Option<String> {
+        let field = |offset: u64, bytes: usize| {
+            let found = self.peek(warp, at + offset, lane, bytes)?;
+            Some(found.iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte)))
+        };
+        let (text, length, line, column) = (field(0, 8)?, field(8, 8)?, field(16, 4)?, field(20, 4)?);
+        let length = usize::try_from(length).ok().filter(|&length| length <= MAX_TEXT)?;
+        let file = String::from_utf8(self.peek(warp, text, lane, length)?).ok()?;
+        Some(format!(" at {file}:{line}:{column}"))
     }
 
     /// The running frame has no lanes left.
@@ -82,9 +143,11 @@ impl<'a> Block<'a> {
                 let at = within.checked_sub(SHARED_BASE as usize)?;
                 self.shared.get(at..at + count).map(<[u8]>::to_vec)
             }
-            2 => {
-                warp.local.get(lane * warp.local_size + within..).and_then(|rest| rest.get(..count)).map(<[u8]>::to_vec)
-            }
+            2 => warp
+                .local
+                .get(lane * warp.local_size + within..)
+                .and_then(|rest| rest.get(..count))
+                .map(<[u8]>::to_vec),
             _ => {
                 let (allocation, offset) = self.context.memory.resolve(at, count).ok()?;
                 let mut bytes = vec![0; count];
@@ -184,7 +247,8 @@ fn format_text(template: &str, mut next: impl FnMut(bool, bool) -> (u64, String)
                 'c' => out.extend(char::from_u32(next(false, false).0 as u32)),
                 'p' => out += &format!("{:#x}", next(true, false).0),
                 'f' | 'e' | 'g' => {
-                    let places = precision.as_ref().and_then(|text| text.parse().ok()).unwrap_or(6usize).min(40);
+                    let places =
+                        precision.as_ref().and_then(|text| text.parse().ok()).unwrap_or(6usize).min(40);
                     let value = f64::from_bits(next(true, false).0);
                     let text = if c == 'f' { format!("{value:.places$}") } else { format!("{value:e}") };
                     out += &text;
@@ -208,7 +272,8 @@ fn format_text(template: &str, mut next: impl FnMut(bool, bool) -> (u64, String)
 
 fn pad(text: String, digits: &str) -> String {
     let zero = digits.starts_with('0');
-    let width = digits.trim_start_matches(['-', '+', ' ', '#', '0', 'h']).parse::<usize>().unwrap_or(0).min(256);
+    let width =
+        digits.trim_start_matches(['-', '+', ' ', '#', '0', 'h']).parse::<usize>().unwrap_or(0).min(256);
     match (zero, digits.starts_with('-')) {
         (true, _) => format!("{text:0>width$}"),
         (_, true) => format!("{text:<width$}"),

@@ -1,8 +1,8 @@
 //! Instructions in which the lanes of a warp act together.
 
-use super::{Block, block::Stop, memory::Touched, warp::Warp};
+use super::{Block, block::Stop, memory::shared_cells, touched::Touched, warp::Warp};
 use crate::{
-    op::{Matrix, ReduxOp, Shfl, ShflMode, Slot, VoteMode},
+    op::{Matrix, Order, ReduxOp, Shfl, ShflMode, Slot, VoteMode},
     regs::{FULL, LANES, R, Row32, lanes},
     report::Kind,
     shadow,
@@ -111,7 +111,9 @@ impl<'a> Block<'a> {
             Slot::Sink => [0; LANES],
         };
         let same = |lane: usize| {
-            lanes(mask).filter(|&other| values[other] == values[lane]).fold(0, |bits, other| bits | 1 << other)
+            lanes(mask)
+                .filter(|&other| values[other] == values[lane])
+                .fold(0, |bits, other| bits | 1 << other)
         };
         regs.set32(d, mask, &std::array::from_fn(same));
     }
@@ -183,7 +185,7 @@ impl<'a> Block<'a> {
                 self.fault(warp, space, within, 16, lane, what);
                 return None;
             };
-            touched.add(offset, 16, lane);
+            touched.add(shared_cells(offset), 16, lane, u64::MAX);
             rows.push(offset);
         }
         Some(rows)
@@ -196,7 +198,7 @@ impl<'a> Block<'a> {
         let mut touched = Touched::new();
         touched.collective = true;
         let rows = self.matrix_rows(warp, matrix, &mut touched, "ldmatrix");
-        self.shared_access(warp, &touched, shadow::Access::Read);
+        self.check_access(warp, &touched, shadow::Access::Collective, Order::default());
         for (i, &reg) in matrix.regs.iter().enumerate() {
             let mut out: Row32 = [u32::MAX; LANES];
             if let Some(rows) = &rows {
@@ -235,7 +237,7 @@ impl<'a> Block<'a> {
                 }
             }
         }
-        self.shared_access(warp, &touched, shadow::Access::Write);
+        self.check_access(warp, &touched, shadow::Access::Write, Order::default());
     }
 }
 

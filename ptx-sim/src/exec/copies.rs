@@ -2,13 +2,13 @@
 
 use super::{
     Block,
-    memory::Touched,
+    memory::shared_cells,
+    touched::Touched,
     warp::{Copies, Pending, Warp},
 };
 use crate::{
     ast::Space,
-    memory::Mode,
-    op::CpAsync,
+    op::{CpAsync, Order},
     options::Completion,
     regs::{LANES, lanes},
     report::Kind,
@@ -22,7 +22,15 @@ impl<'a> Block<'a> {
         let from = self.addresses(warp, &copy.src, mask);
         let mut read = [copy.bytes; LANES];
         if let Some(row) = copy.src_bytes {
-            read = warp.regs().row32(row, mask).map(|bytes| bytes.min(copy.bytes));
+            read = *warp.regs().row32(row, mask);
+            let more: u32 =
+                lanes(mask).filter(|&lane| read[lane] > copy.bytes).fold(0, |all, lane| all | 1 << lane);
+            if more != 0 {
+                let asked = read[more.trailing_zeros() as usize];
+                let message = format!("cp.async of {} bytes reads {asked} of its source", copy.bytes);
+                self.report(warp, Kind::OutOfBounds, more, None, message);
+            }
+            read = read.map(|bytes| bytes.min(copy.bytes));
         }
         if let Some(p) = copy.ignore {
             let ignore = warp.regs().pred(p, mask);
@@ -38,22 +46,25 @@ impl<'a> Block<'a> {
             site: warp.site,
             landed: false,
         };
-        let mut touched = Touched::new();
+        let (mut touched, mut sources) = (Touched::new(), Touched::new());
         for lane in lanes(mask) {
-            let Some((_, at)) = self.place(warp, Space::Shared, to[lane], bytes, lane, "cp.async") else { continue };
+            let Some((_, at)) = self.place(warp, Space::Shared, to[lane], bytes, lane, "cp.async") else {
+                continue;
+            };
             let Some(offset) = self.shared_offset(at, bytes) else {
                 self.fault(warp, Space::Shared, at, bytes, lane, "cp.async");
                 continue;
             };
             let read = read[lane] as usize;
-            if read > 0 && !self.check_source(warp, from[lane], bytes, read, lane) {
+            if read > 0 && !self.check_source(warp, (from[lane], bytes, read), lane, &mut sources) {
                 continue;
             }
             copies.mask |= 1 << lane;
             copies.dst[lane] = offset as u32;
-            touched.add(offset, bytes, lane);
+            touched.add(shared_cells(offset), bytes, lane, u64::MAX);
         }
-        self.shared_access(warp, &touched, shadow::Access::Copy);
+        self.check_access(warp, &sources, shadow::Access::Read, Order::default());
+        self.check_access(warp, &touched, shadow::Access::Copy, Order::default());
         let eager = match self.context.options.completion {
             Completion::Eager => true,
             Completion::Late => false,
@@ -69,7 +80,13 @@ impl<'a> Block<'a> {
     }
 
     /// The source of one lane's copy: `read` of `bytes` bytes.
-    fn check_source(&mut self, warp: &mut Warp<'a>, at: u64, bytes: usize, read: usize, lane: usize) -> bool {
+    fn check_source(
+        &mut self,
+        warp: &mut Warp<'a>,
+        (at, bytes, read): (u64, usize, usize),
+        lane: usize,
+        sources: &mut Touched,
+    ) -> bool {
         if self.place(warp, Space::Global, at, bytes, lane, "cp.async").is_none() {
             return false;
         }
@@ -82,14 +99,15 @@ impl<'a> Block<'a> {
         if missing != 0 {
             self.uninitialised_global(warp, at + u64::from(missing.trailing_zeros()), lane);
         }
-        self.touch_global(warp, allocation, (at, offset, read), lane, Mode::Read);
+        sources.add(at, read, lane, 0);
         true
     }
 
     /// Moves the bytes.
     fn transfer(&mut self, copies: &Copies, mask: u32) {
         for lane in lanes(mask) {
-            let (at, bytes, read) = (copies.dst[lane] as usize, copies.bytes as usize, usize::from(copies.read[lane]));
+            let (at, bytes, read) =
+                (copies.dst[lane] as usize, copies.bytes as usize, usize::from(copies.read[lane]));
             let mut data = [0; 16];
             if read > 0
                 && let Ok((allocation, offset)) = self.context.memory.resolve(copies.src[lane], read)
@@ -109,7 +127,7 @@ impl<'a> Block<'a> {
             let (at, bytes) = (copies.dst[lane] as usize, copies.bytes as usize);
             let cell = at / CELL;
             let bits = ((1u32 << (at % CELL + bytes)) - (1u32 << (at % CELL))) as u16;
-            self.shadow.complete(&self.clocks, cell, bits, agent, epoch);
+            self.shadow.complete(cell, bits, agent as u16, self.clocks.now(agent), epoch);
         }
         copies.mask &= !mask;
     }
@@ -120,7 +138,7 @@ impl<'a> Block<'a> {
         let (engine, epoch) = (self.engine(warp), warp.epoch);
         let mut pending = std::mem::take(&mut warp.pending);
         // What an mbarrier watches is the engine's: those who wait for the mbarrier see it, too.
-        let watched = pending.iter().rposition(|entry| matches!(entry, Pending::Arrive { .. })).unwrap_or(0);
+        let watched = pending.iter().rposition(|entry| matches!(entry, Pending::Arrive(_))).unwrap_or(0);
         for (at, entry) in pending.iter_mut().enumerate() {
             if let Pending::Copies(copies) = entry {
                 let done = lanes(copies.mask & mask).filter(|&lane| copies.group[lane] < limits[lane]);
@@ -151,9 +169,9 @@ impl<'a> Block<'a> {
                     warp.pending.pop_front();
                 }
                 Pending::Copies(_) => return,
-                Pending::Arrive { .. } => {
-                    if let Some(Pending::Arrive { mask, bar, site }) = warp.pending.pop_front() {
-                        self.asynchronous_arrive(warp, mask, &bar, site);
+                Pending::Arrive(_) => {
+                    if let Some(Pending::Arrive(arrival)) = warp.pending.pop_front() {
+                        self.asynchronous_arrive(warp, &arrival);
                     }
                 }
             }
@@ -163,7 +181,7 @@ impl<'a> Block<'a> {
     /// The copies up to the first watching mbarrier land by themselves.
     pub(super) fn land_until_arrive(&mut self, warp: &mut Warp<'a>) {
         let (engine, epoch) = (self.engine(warp), warp.epoch);
-        let Some(end) = warp.pending.iter().position(|pending| matches!(pending, Pending::Arrive { .. })) else {
+        let Some(end) = warp.pending.iter().position(|pending| matches!(pending, Pending::Arrive(_))) else {
             return;
         };
         let mut pending = std::mem::take(&mut warp.pending);
@@ -176,8 +194,8 @@ impl<'a> Block<'a> {
         self.settle(warp);
     }
 
-    /// Lanes exit: copies that they have not waited for are lost. That an mbarrier watches a copy keeps others from reading too early; PTX does
-    /// not say that the copy outlives its thread.
+    /// Lanes exit: copies that they have not waited for are lost. That an mbarrier watches a copy keeps
+    /// others from reading too early; PTX does not say that the copy outlives its thread.
     pub(super) fn unwaited(&mut self, warp: &mut Warp<'a>, mask: u32) {
         let left = warp.pending.iter().find_map(|pending| match pending {
             Pending::Copies(copies) if copies.mask & mask != 0 => Some((copies.mask & mask, copies.site)),

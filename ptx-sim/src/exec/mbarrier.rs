@@ -4,36 +4,44 @@ use std::fmt::{self, Display, Formatter};
 
 use super::{
     Block,
-    memory::Touched,
-    warp::{Pending, Status, Warp},
+    memory::shared_cells,
+    order::Handover,
+    touched::{SHARED_CELLS, Touched},
+    warp::{AsyncArrival, Pending, Status, Warp},
 };
 use crate::{
     ast::Space,
     decode::SHARED_BASE,
-    op::{Addr, Mbar, Phase},
+    op::{Addr, Mbar, Order, Phase},
     regs::{LANES, lanes},
     report::{Address, Kind},
-    shadow::{self, CELL, merge},
+    shadow::{self, CELL},
 };
 
+const TOO_MANY: &str = "gets more arrivals than its phase expects, or one before the phase before is known \
+                        to be complete";
 /// Largest arrival count.
 const MAX_COUNT: u32 = (1 << 20) - 1;
 
 /// An mbarrier object.
 #[derive(Debug, Default)]
 pub(super) struct MBarrier {
-    /// The warp that initialised it, and when.
-    init: (usize, u32),
+    /// Mbarriers are numbered as they are initialised.
+    number: u32,
+    /// The warp that initialised it, when, and where.
+    init: (usize, u32, u32),
     /// Completed phases.
     phase: u64,
     expected: u32,
     left: u32,
+    /// Arrivals that the phases after this one no longer expect.
+    dropped: u32,
     /// Bytes that transactions still owe.
     transactions: i64,
-    /// What the arrivals of this phase knew.
-    clock: Vec<u32>,
-    /// What the arrivals of the last phase of each parity knew.
-    done: [Vec<u32>; 2],
+    /// What the arrivals of this phase hand over.
+    knowledge: Handover,
+    /// What those of the last phase of each parity handed over.
+    done: [Handover; 2],
     /// Changes when a waiter may have something new to see.
     pub version: u32,
 }
@@ -49,18 +57,26 @@ impl Display for MBarrier {
 }
 
 impl MBarrier {
-    fn arrive(&mut self, count: u32, clock: &[u32]) -> bool {
-        merge(&mut self.clock, clock);
+    /// Whether the phase has begun: something arrived, or bytes are owed.
+    fn is_under_way(&self) -> bool {
+        (self.left, self.transactions) != (self.expected, 0)
+    }
+
+    /// Counts `count` arrivals; none where the phase expects no more.
+    fn arrive(&mut self, count: u32, handover: &Handover) -> bool {
+        self.knowledge.merge(handover);
         let enough = count <= self.left;
         self.left = self.left.saturating_sub(count);
         self.settle();
         enough
     }
 
+    /// Completes the phase if nothing is missing.
     fn settle(&mut self) {
         if self.left == 0 && self.transactions == 0 {
-            self.done[(self.phase & 1) as usize] = std::mem::take(&mut self.clock);
+            self.done[(self.phase & 1) as usize] = std::mem::take(&mut self.knowledge);
             self.phase += 1;
+            self.expected = self.expected.saturating_sub(std::mem::take(&mut self.dropped));
             self.left = self.expected;
             self.version = self.version.wrapping_add(1);
         }
@@ -73,8 +89,13 @@ impl<'a> Block<'a> {
             Mbar::Init { addr, count } => self.mbar_init(warp, addr, *count, mask),
             Mbar::Inval { addr } => {
                 for (lane, at) in self.mbar_addresses(warp, addr, mask) {
-                    if self.mbarriers.remove(&at).is_none() {
-                        self.mbar_error(warp, at, lane, "is invalidated, but was never initialised");
+                    match self.mbarriers.remove(&at) {
+                        None => self.mbar_error(warp, at, lane, "is invalidated, but was never initialised"),
+                        Some(bar) if bar.is_under_way() => {
+                            let message = format!("is invalidated in the middle of a phase: {bar}");
+                            self.mbar_error(warp, at, lane, &message);
+                        }
+                        Some(_) => {}
                     }
                 }
             }
@@ -82,16 +103,22 @@ impl<'a> Block<'a> {
                 let counts = count.map_or([1; LANES], |row| *warp.regs().row32(row, mask));
                 let bytes = expect.map_or([0; LANES], |row| *warp.regs().row32(row, mask));
                 let mut states = [0; LANES];
+                let handover = self.handover(warp.index);
                 for (lane, at) in self.mbar_addresses(warp, addr, mask) {
-                    let clock = self.clocks.row(warp.index).to_vec();
+                    if !(1..=MAX_COUNT).contains(&counts[lane]) {
+                        self.mbar_error(warp, at, lane, "gets a number of arrivals outside of 1 to 2^20 - 1");
+                        continue;
+                    }
                     let Some(bar) = self.mbar_object(warp, at, lane) else { continue };
                     states[lane] = bar.phase;
                     bar.transactions += i64::from(bytes[lane]);
                     if *drop {
-                        bar.expected = bar.expected.saturating_sub(1);
+                        bar.dropped = bar.dropped.saturating_add(counts[lane]);
                     }
-                    if !bar.arrive(counts[lane], &clock) {
-                        self.mbar_error(warp, at, lane, "gets more arrivals than its phase expects");
+                    let (number, phase) = (bar.number, bar.phase);
+                    let enough = bar.arrive(counts[lane], &handover);
+                    if !enough || self.phases_known(warp.index, number) < phase {
+                        self.mbar_error(warp, at, lane, TOO_MANY);
                     }
                 }
                 self.clocks.tick(warp.index, warp.site);
@@ -99,21 +126,46 @@ impl<'a> Block<'a> {
                     warp.regs().set64(*d, mask, &states);
                 }
             }
-            Mbar::Test { dst, addr, phase, blocking } => self.mbar_test(warp, (*dst, *phase, *blocking), addr, mask),
+            Mbar::Test { dst, addr, phase, blocking } => {
+                self.mbar_test(warp, (*dst, *phase, *blocking), addr, mask)
+            }
             Mbar::CpAsyncArrive { addr, noinc } => {
-                let mut bar = [0; LANES];
-                let mut lanes_with = 0;
+                let phases = self.views[warp.index].phases.clone();
+                let (site, bar, phase) = (warp.site, [0; LANES], [0; LANES]);
+                let mut arrival = AsyncArrival { mask: 0, bar, phase, phases, site };
                 for (lane, at) in self.mbar_addresses(warp, addr, mask) {
                     let Some(object) = self.mbar_object(warp, at, lane) else { continue };
                     if !noinc {
                         object.left += 1;
                     }
-                    bar[lane] = at;
-                    lanes_with |= 1 << lane;
+                    (arrival.bar[lane], arrival.phase[lane]) = (at, object.phase);
+                    arrival.mask |= 1 << lane;
+                    let (number, phase) = (object.number, object.phase);
+                    if self.phases_known(warp.index, number) < phase {
+                        self.mbar_error(warp, at, lane, TOO_MANY);
+                    }
                 }
-                warp.pending.push_back(Pending::Arrive { mask: lanes_with, bar, site: warp.site });
+                warp.pending.push_back(Pending::Arrive(Box::new(arrival)));
+            }
+            Mbar::Transaction { addr, bytes, complete } => {
+                let bytes = *warp.regs().row32(*bytes, mask);
+                for (lane, at) in self.mbar_addresses(warp, addr, mask) {
+                    let Some(bar) = self.mbar_object(warp, at, lane) else { continue };
+                    let bytes = i64::from(bytes[lane]);
+                    bar.transactions += if *complete { -bytes } else { bytes };
+                    if *complete {
+                        bar.settle();
+                    }
+                }
             }
         }
+    }
+
+    /// How many phases of an mbarrier `warp` knows to be complete. Who arrives without knowing that the phase
+    /// before is complete may as well arrive in that one: it gets an arrival too many, its successor one
+    /// too few.
+    fn phases_known(&self, warp: usize, number: u32) -> u64 {
+        self.views[warp].phases.get(&number).copied().unwrap_or(0)
     }
 
     /// Checked addresses of the lanes.
@@ -123,7 +175,9 @@ impl<'a> Block<'a> {
         for lane in lanes(mask) {
             // A 32-bit register holds a shared address, a 64-bit one may hold a generic one.
             let space = if addresses[lane] >> 60 == 1 { Space::Generic } else { Space::Shared };
-            let Some((space, at)) = self.place(warp, space, addresses[lane], 8, lane, "mbarrier") else { continue };
+            let Some((space, at)) = self.place(warp, space, addresses[lane], 8, lane, "mbarrier") else {
+                continue;
+            };
             if self.shared_offset(at, 8).is_none() {
                 self.fault(warp, space, at, 8, lane, "mbarrier");
                 continue;
@@ -139,7 +193,7 @@ impl<'a> Block<'a> {
             self.mbar_error(warp, at, lane, "is used before mbarrier.init");
             return None;
         };
-        let (by, when) = bar.init;
+        let (by, when, _) = bar.init;
         if by != warp.index && self.clocks.known(warp.index, by) < when {
             self.mbar_error(warp, at, lane, "is used with no barrier after mbarrier.init");
         }
@@ -161,18 +215,27 @@ impl<'a> Block<'a> {
             if counts[lane] == 0 || counts[lane] > MAX_COUNT {
                 self.mbar_error(warp, at, lane, "must expect between 1 and 2^20 - 1 arrivals");
             }
-            touched.add((at - SHARED_BASE) as usize, 8, lane);
+            touched.add(shared_cells((at - SHARED_BASE) as usize), 8, lane, u64::MAX);
         }
         // The initialisation is an ordinary write: others need a barrier before they use the object.
-        self.shared_access(warp, &touched, shadow::Access::Write);
-        let init = (warp.index, self.clocks.now(warp.index));
+        self.check_access(warp, &touched, shadow::Access::Write, Order::default());
+        let init = (warp.index, self.clocks.now(warp.index), warp.site);
         for (lane, at) in self.mbar_addresses(warp, addr, mask) {
             let expected = counts[lane].max(1);
-            self.mbarriers.insert(at, MBarrier { init, expected, left: expected, ..MBarrier::default() });
+            self.initialised += 1;
+            let bar =
+                MBarrier { number: self.initialised, init, expected, left: expected, ..MBarrier::default() };
+            self.mbarriers.insert(at, bar);
         }
     }
 
-    fn mbar_test(&mut self, warp: &mut Warp<'a>, (dst, phase, _blocking): (u32, Phase, bool), addr: &Addr, mask: u32) {
+    fn mbar_test(
+        &mut self,
+        warp: &mut Warp<'a>,
+        (dst, phase, _blocking): (u32, Phase, bool),
+        addr: &Addr,
+        mask: u32,
+    ) {
         let wanted = match phase {
             Phase::Parity(row) => warp.regs().row32(row, mask).map(u64::from),
             Phase::State(row) => *warp.regs().row64(row, mask),
@@ -180,18 +243,23 @@ impl<'a> Block<'a> {
         let mut passed = 0;
         let mut waiting = None;
         for (lane, at) in self.mbar_addresses(warp, addr, mask) {
+            if matches!(phase, Phase::Parity(_)) && wanted[lane] > 1 {
+                self.mbar_error(warp, at, lane, "is asked for a parity that is neither 0 nor 1");
+            }
             let Some(bar) = self.mbar_object(warp, at, lane) else {
                 passed |= 1 << lane;
                 continue;
             };
+            let (number, phase_now) = (bar.number, bar.phase);
             let parity = (wanted[lane] & 1) as usize;
             let complete = match phase {
                 Phase::Parity(_) => (bar.phase & 1) as usize != parity,
                 Phase::State(_) => bar.phase > wanted[lane],
             };
             if complete {
-                let clock = bar.done[parity].clone();
-                self.clocks.join(warp.index, &clock);
+                let handover = bar.done[parity].clone();
+                self.take_over(warp.index, &handover);
+                self.views[warp.index].phases.insert(number, phase_now);
                 passed |= 1 << lane;
             } else {
                 waiting = Some((at, bar.version));
@@ -199,6 +267,7 @@ impl<'a> Block<'a> {
         }
         warp.regs().set_pred(dst, mask, passed);
         match waiting {
+            Some(_) if warp.other_lanes(false) => {}
             Some((at, version)) => warp.status = Status::Polling(at, version),
             None => {
                 self.clocks.tick(warp.index, warp.site);
@@ -208,36 +277,55 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// The copies before a `cp.async.mbarrier.arrive` have landed: whoever waits sees what they wrote, and nothing else that the warp did.
-    pub(super) fn asynchronous_arrive(&mut self, warp: &mut Warp<'a>, mask: u32, bars: &[u32; LANES], site: u32) {
+    /// The copies before a `cp.async.mbarrier.arrive` have landed: whoever waits sees what they wrote, and
+    /// nothing else that the warp did.
+    pub(super) fn asynchronous_arrive(&mut self, warp: &mut Warp<'a>, arrival: &AsyncArrival) {
         let agent = self.engine(warp);
-        let clock = self.clocks.row(agent).to_vec();
-        for lane in lanes(mask) {
-            let enough = self.mbarriers.get_mut(&bars[lane]).is_none_or(|bar| bar.arrive(1, &clock));
-            if !enough {
-                let here = std::mem::replace(&mut warp.site, site);
-                self.mbar_error(warp, bars[lane], lane, "gets more arrivals than its phase expects");
+        // That the phases were complete before is a fact, whoever hands it over.
+        let handover = self.handover(agent).and(&arrival.phases);
+        for lane in lanes(arrival.mask) {
+            let Some(bar) = self.mbarriers.get_mut(&arrival.bar[lane]) else { continue };
+            let late = bar.phase != arrival.phase[lane];
+            if !bar.arrive(1, &handover) || late {
+                let here = std::mem::replace(&mut warp.site, arrival.site);
+                self.mbar_error(warp, arrival.bar[lane], lane, TOO_MANY);
                 warp.site = here;
             }
         }
-        self.clocks.tick(agent, site);
+        self.clocks.tick(agent, arrival.site);
+    }
+
+    /// The block has ended: what mbarriers still wait for will never come.
+    pub(super) fn mbarriers_left(&mut self) {
+        if self.stop.is_some() {
+            return;
+        }
+        for (at, bar) in std::mem::take(&mut self.mbarriers) {
+            let (by, _, site) = bar.init;
+            if !bar.is_under_way() {
+                continue;
+            }
+            if let Some(mut warp) = self.warps[by].take() {
+                warp.site = site;
+                self.mbar_error(&warp, at, 0, &format!("is left in the middle of a phase: {bar}"));
+                self.warps[by] = Some(warp);
+            }
+        }
     }
 
     /// Ordinary accesses must keep away from live mbarriers.
-    pub(super) fn protect_mbarriers(&mut self, warp: &Warp<'a>, cell: usize, mask: u16, lanes: u32) {
+    pub(super) fn protect_mbarriers(&mut self, warp: &Warp<'a>, touched: &Touched) {
         if self.mbarriers.is_empty() {
             return;
         }
-        let start = (cell * CELL) as u32 + SHARED_BASE;
-        for half in 0..2u32 {
-            let at = start + 8 * half;
-            if mask >> (8 * half) & 0xff != 0 && self.mbarriers.contains_key(&at) {
-                self.mbar_error(
-                    warp,
-                    at,
-                    lanes.trailing_zeros() as usize & 31,
-                    "is overwritten or read as ordinary memory",
-                );
+        for touch in touched.cells() {
+            let Some(cell) = touch.cell.checked_sub(SHARED_CELLS) else { continue };
+            for half in 0..2u32 {
+                let at = cell as u32 * CELL as u32 + SHARED_BASE + 8 * half;
+                if touch.mask >> (8 * half) & 0xff != 0 && self.mbarriers.contains_key(&at) {
+                    let lane = touch.lanes.trailing_zeros() as usize % LANES;
+                    self.mbar_error(warp, at, lane, "is overwritten or read as ordinary memory");
+                }
             }
         }
     }

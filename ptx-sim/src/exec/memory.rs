@@ -1,76 +1,22 @@
 //! Loads and stores.
 
-use super::{Block, warp::Warp};
+use super::{
+    Block,
+    order::Touches,
+    touched::{SHARED_CELLS, Touched},
+    warp::Warp,
+};
 use crate::{
     ast::Space,
-    memory::Mode,
-    op::{Access, Addr, Extend, Order, Slot},
+    memory::POISON,
+    op::{Access, Addr, Extend, Slot},
     regs::{LANES, R, lanes},
-    report::{Address, Kind},
-    shadow::{self, Actor, CELL, SEVERAL, UNKNOWN, Words},
+    report::Kind,
+    shadow::{self, CELL},
 };
 
 /// Windows of the generic address space, see [`crate::decode`].
-const WINDOW_BITS: u32 = 60;
-
-/// Bytes of one cell that one instruction touches.
-#[derive(Clone, Copy)]
-struct Touch {
-    cell: u32,
-    mask: u16,
-    lanes: u32,
-    words: Words,
-}
-
-const UNTOUCHED: Touch = Touch { cell: 0, mask: 0, lanes: 0, words: [UNKNOWN; 4] };
-
-/// Cells that one instruction touches, merged over neighbouring lanes.
-pub(super) struct Touched {
-    cells: [Touch; 2 * LANES],
-    n: usize,
-    /// By one instruction of the whole warp.
-    pub collective: bool,
-}
-
-impl Touched {
-    pub fn new() -> Touched {
-        Touched { cells: [UNTOUCHED; 2 * LANES], n: 0, collective: false }
-    }
-
-    /// Adds `bytes` bytes at `offset`, at most two cells.
-    pub fn add(&mut self, offset: usize, bytes: usize, lane: usize) {
-        let mut at = offset;
-        while at < offset + bytes {
-            let cell = at / CELL;
-            let end = (offset + bytes).min((cell + 1) * CELL);
-            let (from, to) = (at - cell * CELL, end - cell * CELL);
-            at = end;
-            if self.n == 0 || self.cells[self.n - 1].cell as usize != cell {
-                if self.n == self.cells.len() {
-                    return;
-                }
-                self.cells[self.n] = Touch { cell: cell as u32, ..UNTOUCHED };
-                self.n += 1;
-            }
-            let touch = &mut self.cells[self.n - 1];
-            for (word, owner) in touch.words.iter_mut().enumerate().take(to.div_ceil(4)).skip(from / 4) {
-                let earlier = touch.mask >> (4 * word) & 15 != 0;
-                let whole = from <= 4 * word && to >= 4 * word + 4;
-                *owner = match (self.collective, earlier, whole) {
-                    (true, ..) => SEVERAL,
-                    (_, false, true) => lane as u8,
-                    (_, true, true) => SEVERAL,
-                    // Parts of words: known only while one lane has them.
-                    (_, false, false) => lane as u8,
-                    (_, true, false) if *owner == lane as u8 => *owner,
-                    (_, true, false) => UNKNOWN,
-                };
-            }
-            touch.mask |= ((1u32 << to) - (1u32 << from)) as u16;
-            touch.lanes |= 1 << lane;
-        }
-    }
-}
+pub(super) const WINDOW_BITS: u32 = 60;
 
 /// What one lane accesses.
 #[derive(Clone, Copy)]
@@ -78,12 +24,11 @@ pub(super) struct LaneAccess {
     pub space: Space,
     pub at: u64,
     pub lane: usize,
-    pub mode: Mode,
 }
 
 impl<'a> Block<'a> {
     /// Space and address within it that `address` means to an instruction of `space`.
-    fn locate(space: Space, address: u64) -> Result<(Space, u64), Space> {
+    pub(super) fn locate(space: Space, address: u64) -> Result<(Space, u64), Space> {
         let within = address & ((1 << WINDOW_BITS) - 1);
         let window = match address >> WINDOW_BITS {
             1 => Space::Shared,
@@ -101,8 +46,9 @@ impl<'a> Block<'a> {
 
     pub(super) fn is_space(&mut self, warp: &mut Warp<'a>, p: R, addr: &Addr, space: Space, mask: u32) {
         let addresses = self.addresses(warp, addr, mask);
-        let value = lanes(mask)
-            .filter(|&lane| Self::locate(Space::Generic, addresses[lane]).is_ok_and(|(found, _)| found == space));
+        let value = lanes(mask).filter(|&lane| {
+            Self::locate(Space::Generic, addresses[lane]).is_ok_and(|(found, _)| found == space)
+        });
         let value = value.fold(0, |bits, lane| bits | 1 << lane);
         warp.regs().set_pred(p, mask, value);
     }
@@ -125,9 +71,11 @@ impl<'a> Block<'a> {
                 } else {
                     other
                 };
-                let address = Self::locate(Space::Generic, at).map(|(space, at)| self.address(space, at)).ok();
-                let message =
-                    format!("{what} through the {space:?} space with an address of the {other:?} space ({at:#x})");
+                let address =
+                    Self::locate(Space::Generic, at).map(|(space, at)| self.address(space, at)).ok();
+                let message = format!(
+                    "{what} through the {space:?} space with an address of the {other:?} space ({at:#x})"
+                );
                 self.report(warp, Kind::WrongSpace, 1 << lane, address, message.to_lowercase());
                 return None;
             }
@@ -145,7 +93,7 @@ impl<'a> Block<'a> {
     pub(super) fn read_lane(
         &mut self,
         warp: &mut Warp<'a>,
-        LaneAccess { space, at, lane, mode }: LaneAccess,
+        LaneAccess { space, at, lane }: LaneAccess,
         out: &mut [u8],
         touched: &mut Touched,
     ) -> bool {
@@ -158,7 +106,7 @@ impl<'a> Block<'a> {
                     return false;
                 };
                 out.copy_from_slice(&self.shared[offset..offset + bytes]);
-                touched.add(offset, bytes, lane);
+                touched.add(shared_cells(offset), bytes, lane, 0);
             }
             Space::Local => {
                 let size = warp.local_size;
@@ -168,7 +116,10 @@ impl<'a> Block<'a> {
                 };
                 let range = lane * size + at..lane * size + at + bytes;
                 out.copy_from_slice(&warp.local[range.clone()]);
-                if warp.local_written[range].contains(&false) {
+                let written = &warp.local_written[range];
+                if written.contains(&false) {
+                    let unwritten = out.iter_mut().zip(written).filter(|(_, written)| !**written);
+                    unwritten.for_each(|(byte, _)| *byte = POISON);
                     let address = self.address(space, at as u64);
                     self.report(
                         warp,
@@ -197,7 +148,7 @@ impl<'a> Block<'a> {
                 if missing != 0 {
                     self.uninitialised_global(warp, at + u64::from(missing.trailing_zeros()), lane);
                 }
-                self.touch_global(warp, allocation, (at, offset, bytes), lane, mode);
+                touched.add(at, bytes, lane, 0);
             }
         }
         true
@@ -207,7 +158,7 @@ impl<'a> Block<'a> {
     pub(super) fn write_lane(
         &mut self,
         warp: &mut Warp<'a>,
-        LaneAccess { space, at, lane, mode }: LaneAccess,
+        LaneAccess { space, at, lane }: LaneAccess,
         data: &[u8],
         touched: &mut Touched,
     ) {
@@ -218,8 +169,10 @@ impl<'a> Block<'a> {
                 let Some(offset) = self.shared_offset(at, bytes) else {
                     return self.fault(warp, space, at, bytes, lane, "write");
                 };
+                let changed = differences(&self.shared[offset..offset + bytes], data);
                 self.shared[offset..offset + bytes].copy_from_slice(data);
-                touched.add(offset, bytes, lane);
+                touched.add(shared_cells(offset), bytes, lane, changed);
+                self.moved |= changed != 0;
             }
             Space::Local => {
                 let size = warp.local_size;
@@ -232,7 +185,13 @@ impl<'a> Block<'a> {
             }
             Space::Param => {
                 let address = self.address(space, at);
-                self.report(warp, Kind::ReadOnly, 1 << lane, Some(address), "write to the kernel's parameters".into());
+                self.report(
+                    warp,
+                    Kind::ReadOnly,
+                    1 << lane,
+                    Some(address),
+                    "write to the kernel's parameters".into(),
+                );
             }
             _ => {
                 let memory = self.context.memory;
@@ -241,11 +200,21 @@ impl<'a> Block<'a> {
                 };
                 if allocation.read_only || space == Space::Const {
                     let address = self.address(space, at);
-                    self.report(warp, Kind::ReadOnly, 1 << lane, Some(address), "write to constant memory".into());
+                    self.report(
+                        warp,
+                        Kind::ReadOnly,
+                        1 << lane,
+                        Some(address),
+                        "write to constant memory".into(),
+                    );
                     return;
                 }
+                let mut old = [0; 64];
+                let missing = allocation.load(offset, &mut old[..bytes]);
+                let changed = differences(&old[..bytes], data) | missing;
                 allocation.store(offset, data);
-                self.touch_global(warp, allocation, (at, offset, bytes), lane, mode);
+                touched.add(at, bytes, lane, changed);
+                self.moved |= changed != 0;
             }
         }
     }
@@ -256,26 +225,25 @@ impl<'a> Block<'a> {
         let mut values = [[0u64; LANES]; 8];
         let mut touched = Touched::new();
         let mut data = [0u8; 64];
-        let mode = match access {
-            Access { read_only: true, .. } => Mode::ReadOnly,
-            access if access.order.strong => Mode::StrongRead,
-            _ => Mode::Read,
-        };
         for lane in lanes(mask) {
             let data = &mut data[..bytes * n];
             data.fill(0);
-            let one = LaneAccess { space: access.space, at: addresses[lane], lane, mode };
+            let one = LaneAccess { space: access.space, at: addresses[lane], lane };
             self.read_lane(warp, one, data, &mut touched);
             for (value, raw) in values.iter_mut().zip(data.chunks_exact(bytes)) {
                 let mut wide = [0; 8];
                 wide[..bytes].copy_from_slice(raw);
                 let raw = u64::from_le_bytes(wide);
                 let shift = 64 - 8 * bytes as u32;
-                value[lane] = if access.extend == Extend::Sign { ((raw << shift) as i64 >> shift) as u64 } else { raw };
+                value[lane] =
+                    if access.extend == Extend::Sign { ((raw << shift) as i64 >> shift) as u64 } else { raw };
             }
         }
-        self.shared_access(warp, &touched, shadow::Access::Read);
-        self.communicate_lanes(access.space, &addresses, access.order, false, mask);
+        let kind = if access.read_only { shadow::Access::ReadOnly } else { shadow::Access::Read };
+        self.check_access(warp, &touched, kind, access.order);
+        for lane in lanes(mask) {
+            self.speak(warp, (access.space, addresses[lane]), Touches::Read, access.order);
+        }
         for (slot, values) in access.slots.iter().zip(&values) {
             set_slot(warp, *slot, mask, values);
         }
@@ -288,67 +256,30 @@ impl<'a> Block<'a> {
         for (slot, values) in access.slots.iter().zip(&mut values) {
             *values = get_slot(warp, *slot, mask);
         }
-        self.communicate_lanes(access.space, &addresses, access.order, true, mask);
         let mut touched = Touched::new();
-        let mode = if access.order.strong { Mode::Atomic } else { Mode::Write };
         let mut data = [0u8; 64];
         for lane in lanes(mask) {
             for (value, out) in values.iter().zip(data.chunks_exact_mut(bytes)).take(n) {
                 out.copy_from_slice(&value[lane].to_le_bytes()[..bytes]);
             }
-            let one = LaneAccess { space: access.space, at: addresses[lane], lane, mode };
+            let one = LaneAccess { space: access.space, at: addresses[lane], lane };
             self.write_lane(warp, one, &data[..bytes * n], &mut touched);
         }
-        self.shared_access(warp, &touched, shadow::Access::Write);
+        self.check_access(warp, &touched, shadow::Access::Write, access.order);
+        for lane in lanes(mask) {
+            self.speak(warp, (access.space, addresses[lane]), Touches::Write, access.order);
+        }
     }
+}
 
-    /// Race and initialisation checks for the shared memory that an instruction touched.
-    pub(super) fn shared_access(&mut self, warp: &mut Warp<'a>, touched: &Touched, access: shadow::Access) {
-        let options = &self.context.options;
-        let (race, init) = (options.racecheck, options.initcheck);
-        for &Touch { cell, mask, lanes, words } in &touched.cells[..touched.n] {
-            let cell = cell as usize;
-            let actor =
-                Actor { warp: warp.index, words, epoch: warp.epoch, site: warp.site, collective: touched.collective };
-            if race && let Some(hazard) = self.shadow.access(&self.clocks, cell, mask, actor, access) {
-                self.shared_hazard(warp, cell, mask, lanes, hazard, access);
-            } else if init && access != shadow::Access::Write && access != shadow::Access::Copy {
-                let missing = self.shadow.missing(cell, mask);
-                if missing != 0 {
-                    let offset = (cell * CELL) as i64 + i64::from(missing.trailing_zeros());
-                    let address = Address { buffer: "shared".into(), offset };
-                    self.report(
-                        warp,
-                        Kind::UninitialisedShared,
-                        lanes,
-                        Some(address),
-                        "read of shared memory that nobody has written".into(),
-                    );
-                }
-            }
-            if access != shadow::Access::Read {
-                self.shadow.initialise(cell, mask);
-            }
-            self.protect_mbarriers(warp, cell, mask, lanes);
-        }
-    }
+/// Where the byte `offset` of shared memory is among all cells.
+pub(super) fn shared_cells(offset: usize) -> u64 {
+    SHARED_CELLS * CELL as u64 + offset as u64
+}
 
-    /// Orders blocks through the device-memory accesses of the lanes of `mask`.
-    pub(super) fn communicate_lanes(
-        &mut self,
-        space: Space,
-        addresses: &[u64; LANES],
-        order: Order,
-        writes: bool,
-        mask: u32,
-    ) {
-        if !order.strong || space == Space::Shared || !self.context.program.blocks_communicate {
-            return;
-        }
-        for lane in lanes(mask).filter(|&lane| addresses[lane] >> WINDOW_BITS == 0) {
-            self.communicate(addresses[lane], writes, order.acquire, order.release);
-        }
-    }
+/// Which bytes of `old` and `new` differ.
+fn differences(old: &[u8], new: &[u8]) -> u64 {
+    old.iter().zip(new).enumerate().fold(0, |bits, (i, (a, b))| bits | u64::from(a != b) << i)
 }
 
 pub(super) fn set_slot(warp: &mut Warp<'_>, slot: Slot, mask: u32, values: &[u64; LANES]) {

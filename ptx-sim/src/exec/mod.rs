@@ -4,22 +4,33 @@ mod atomic;
 mod barrier;
 mod block;
 mod call;
+mod check;
 mod collective;
 mod copies;
+mod effects;
 mod finding;
+mod grid;
+mod lanes;
 mod mbarrier;
 mod memory;
 mod order;
+mod progress;
+mod schedule;
+mod standing;
 mod step;
+mod touched;
 mod trace;
 mod warp;
 
-use std::sync::atomic::AtomicU64;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-pub(crate) use block::{Block, Finished};
+pub(crate) use block::Block;
+pub(crate) use grid::run;
 pub(crate) use order::Released;
+pub use progress::Progress;
+pub(crate) use progress::{Counter, Watcher};
 
-use crate::{Module, Options, Profile, decode::Program, memory::GlobalMemory};
+use crate::{Module, Options, Profile, decode::Program, memory::GlobalMemory, shadow::Readers};
 
 /// What all blocks of a launch share.
 pub(crate) struct Context<'a> {
@@ -35,15 +46,23 @@ pub(crate) struct Context<'a> {
     pub threads: u32,
     pub warps: usize,
     pub dynamic_shared: u32,
-    /// Instructions of all blocks so far.
-    pub spent: &'a AtomicU64,
+    pub progress: &'a Counter<'a>,
     pub released: &'a Released,
 }
 
 impl Context<'_> {
+    /// Whose reads of device memory are remembered.
+    pub fn readers(&self) -> Readers {
+        if self.program.blocks_communicate { Readers::All } else { Readers::Last }
+    }
+
     /// Number of a block within the grid.
     pub fn linear(&self, block: [u32; 3]) -> u64 {
         let [x, y, _] = self.grid.map(u64::from);
         u64::from(block[0]) + x * (u64::from(block[1]) + y * u64::from(block[2]))
     }
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,71 +1,228 @@
-//! What orders the blocks of a grid: release and acquire through atomics in device memory.
+//! What orders warps beyond barriers: release and acquire, with fences, as in PTX's memory model.
 //!
-//! Blocks that communicate run one after the other, so that it is enough to know, for every block, whose writes it may rely on.
+//! A *release pattern* is a release, or a fence and then a strong write by the same warp; it publishes what
+//! the warp knew at the release or the fence. An *acquire pattern* is an acquire, or a strong read and then a
+//! fence. Scopes count: what is released to the block is published to the block. A barrier hands over all
+//! three: what is known, what was fenced, and what a fence may still make good.
 
 use std::{
-    collections::{BTreeSet, HashMap},
-    sync::{Arc, Mutex, PoisonError},
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, Mutex},
 };
 
-use super::Block;
+use super::{Block, warp::Warp};
+use crate::{
+    clocks::{Clocks, merge},
+    op::{Order, Scope},
+    stamp::Stamp,
+};
 
-/// Blocks, by their number in the grid.
-type Blocks = Arc<BTreeSet<u64>>;
+/// Clocks of the agents of some blocks.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Knowledge(Option<Arc<BTreeMap<u32, Vec<u32>>>>);
 
-/// What was released through each address.
-#[derive(Debug, Default)]
-pub(crate) struct Released(Mutex<HashMap<u64, Blocks>>);
+impl Knowledge {
+    fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
 
-/// One block's view.
-#[derive(Debug, Default)]
-pub(super) struct Order {
-    /// Blocks whose writes this one has acquired.
-    known: Blocks,
-    /// Read from atomics, but not yet made good by a fence.
-    pending: Vec<Blocks>,
-    /// A device-wide fence has run: atomics from now on release.
-    fenced: bool,
+    fn of(&self, block: u32, agent: u16) -> u32 {
+        let row = self.0.as_ref().and_then(|blocks| blocks.get(&block));
+        row.and_then(|row| row.get(usize::from(agent))).copied().unwrap_or(0)
+    }
+
+    fn add(&mut self, block: u32, row: &[u32]) {
+        merge(Arc::make_mut(self.0.get_or_insert_default()).entry(block).or_default(), row);
+    }
+
+    pub fn merge(&mut self, other: &Knowledge) {
+        match (&self.0, &other.0) {
+            (_, None) => {}
+            (None, Some(_)) => *self = other.clone(),
+            (Some(mine), Some(theirs)) if Arc::ptr_eq(mine, theirs) => {}
+            (Some(_), Some(theirs)) => theirs.iter().for_each(|(&block, row)| self.add(block, row)),
+        }
+    }
 }
 
-impl Order {
-    /// Whether the writes of `other` are known to be visible.
-    pub fn knows(&self, other: u64) -> bool {
-        self.known.contains(&other)
-    }
+/// What a warp knows besides its row of the block's clocks. By [`Scope`], where there are two.
+#[derive(Clone, Debug, Default)]
+pub(super) struct View {
+    /// Of other blocks.
+    others: Knowledge,
+    /// Read by strong reads, but not yet made good by a fence.
+    pending: [Knowledge; 2],
+    /// Known at the last fence: strong writes from now on publish it.
+    fenced: [Knowledge; 2],
+    /// Of each mbarrier, how many phases are known to be complete.
+    pub phases: Phases,
+}
 
-    fn learn(&mut self, blocks: &Blocks) {
-        if !blocks.is_subset(&self.known) {
-            Arc::make_mut(&mut self.known).extend(blocks.iter());
+/// Completed phases by the number of the mbarrier.
+pub(super) type Phases = BTreeMap<u32, u64>;
+
+impl View {
+    fn merge(&mut self, other: &View) {
+        self.others.merge(&other.others);
+        for scope in [0, 1] {
+            self.pending[scope].merge(&other.pending[scope]);
+            self.fenced[scope].merge(&other.fenced[scope]);
+        }
+        for (&number, &phase) in &other.phases {
+            let known = self.phases.entry(number).or_default();
+            *known = phase.max(*known);
         }
     }
+}
 
-    /// `fence.acq_rel.gpu` or `membar.gl`.
-    pub fn fence(&mut self) {
-        for blocks in std::mem::take(&mut self.pending) {
-            self.learn(&blocks);
-        }
-        self.fenced = true;
+/// What arrivals at a barrier hand over to those who wait there.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Handover {
+    row: Vec<u32>,
+    view: View,
+}
+
+impl Handover {
+    /// With these phases.
+    pub fn and(mut self, phases: &Phases) -> Handover {
+        self.view.phases.clone_from(phases);
+        self
     }
+
+    pub fn merge(&mut self, other: &Handover) {
+        merge(&mut self.row, &other.row);
+        self.view.merge(&other.view);
+    }
+}
+
+/// Judges whether an earlier access is ordered before what a warp does now.
+pub(super) struct Observer<'b> {
+    pub clocks: &'b Clocks,
+    pub view: &'b View,
+    pub block: u32,
+    pub warp: usize,
+}
+
+impl crate::shadow::Knows for Observer<'_> {
+    fn knows(&self, stamp: &Stamp) -> bool {
+        if stamp.block == self.block {
+            stamp.clock <= self.clocks.known(self.warp, usize::from(stamp.agent))
+        } else {
+            stamp.clock <= self.view.others.of(stamp.block, stamp.agent)
+        }
+    }
+}
+
+/// What was published through one address: to each block by itself, and to all.
+#[derive(Debug, Default)]
+struct Publication {
+    block: BTreeMap<u32, Knowledge>,
+    device: Knowledge,
+}
+
+/// What was published through each address.
+#[derive(Debug, Default)]
+pub(crate) struct Published(HashMap<u64, Publication>);
+
+/// Of a whole grid.
+pub(crate) type Released = Mutex<Published>;
+
+/// What a strong access does at its address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Touches {
+    Read,
+    Write,
+    /// What was published there stays.
+    ReadAndWrite,
 }
 
 impl Block<'_> {
-    /// A strong access to device memory; `acquire` and `release` are its own semantics, fences around it count as well.
-    pub(super) fn communicate(&mut self, address: u64, writes: bool, acquire: bool, release: bool) {
-        let mut released = self.context.released.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(blocks) = released.get(&address) {
-            if acquire {
-                self.order.learn(blocks);
+    /// What `agent` hands over; views are the warps'.
+    pub(super) fn handover(&self, agent: usize) -> Handover {
+        let view = self.views.get(agent).cloned().unwrap_or_default();
+        Handover { row: self.clocks.row(agent).to_vec(), view }
+    }
+
+    pub(super) fn take_over(&mut self, warp: usize, handover: &Handover) {
+        self.clocks.join(warp, &handover.row);
+        self.views[warp].merge(&handover.view);
+    }
+
+    fn learn(&mut self, warp: usize, what: &Knowledge) {
+        let Some(blocks) = &what.0 else { return };
+        for (&block, row) in blocks.iter() {
+            if block == self.number {
+                self.clocks.join(warp, row);
             } else {
-                self.order.pending.push(blocks.clone());
+                self.views[warp].others.add(block, row);
             }
         }
-        if writes && (release || self.order.fenced) {
-            let mut blocks = self.order.known.clone();
-            Arc::make_mut(&mut blocks).insert(self.linear);
-            if let Some(old) = released.get(&address) {
-                Arc::make_mut(&mut blocks).extend(old.iter());
+    }
+
+    /// All that `warp` knows now.
+    fn snapshot(&self, warp: usize) -> Knowledge {
+        let mut all = self.views[warp].others.clone();
+        all.add(self.number, self.clocks.row(warp));
+        all
+    }
+
+    pub(super) fn fence(&mut self, warp: &mut Warp<'_>, scope: Scope) {
+        let index = warp.index;
+        for reach in 0..=scope as usize {
+            let pending = std::mem::take(&mut self.views[index].pending[reach]);
+            self.learn(index, &pending);
+        }
+        let now = self.snapshot(index);
+        for reach in 0..=scope as usize {
+            self.views[index].fenced[reach] = now.clone();
+        }
+        self.clocks.tick(index, warp.site);
+        // Between lanes of the warp, too: who of them released, and who acquired, is not told apart.
+        warp.epoch += 1;
+    }
+
+    /// A strong access of one lane: what it acquires and what it publishes.
+    pub(super) fn communicate(
+        &mut self,
+        warp: &Warp<'_>,
+        published: &mut Published,
+        address: u64,
+        touches: Touches,
+        order: Order,
+    ) {
+        let (index, device) = (warp.index, order.scope == Scope::Device);
+        if touches != Touches::Write
+            && let Some(found) = published.0.get(&address)
+        {
+            let block = found.block.get(&self.number).cloned().unwrap_or_default();
+            let wide = if device { found.device.clone() } else { Knowledge::default() };
+            if order.acquire {
+                self.learn(index, &block);
+                self.learn(index, &wide);
+            } else {
+                self.views[index].pending[Scope::Block as usize].merge(&block);
+                self.views[index].pending[Scope::Device as usize].merge(&wide);
             }
-            released.insert(address, blocks);
+        }
+        if touches == Touches::Read {
+            return;
+        }
+        if touches == Touches::Write {
+            published.0.remove(&address);
+        }
+        let [block, wide] = if order.release {
+            let now = self.snapshot(index);
+            self.clocks.tick(index, warp.site);
+            [now.clone(), now]
+        } else {
+            self.views[index].fenced.clone()
+        };
+        if !block.is_empty() {
+            let entry = published.0.entry(address).or_default();
+            entry.block.entry(self.number).or_default().merge(&block);
+            if device {
+                entry.device.merge(&wide);
+            }
         }
     }
 }

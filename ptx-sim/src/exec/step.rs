@@ -3,8 +3,9 @@
 use super::{
     Block,
     block::Stop,
+    lanes::together,
     trace::place,
-    warp::{Path, Status, Warp},
+    warp::{Path, Status, Wait, Warp},
 };
 use crate::{
     LaunchError,
@@ -26,6 +27,26 @@ impl<'a> Block<'a> {
             frame.paths.pop();
             return;
         }
+        if let Some(wait) = path.waits {
+            if warp.other_lanes(false) {
+                return;
+            }
+            match wait {
+                Wait::Barrier(id) => warp.status = Status::Barrier(id),
+                // Nobody is left who could come.
+                Wait::Company => {
+                    warp.frames.iter_mut().filter_map(|frame| frame.paths.last_mut()).for_each(|path| {
+                        path.waits = path.waits.filter(|wait| *wait != Wait::Company);
+                    });
+                }
+            }
+            return;
+        }
+        if warp.strayed && together(&self.context.program.code[path.pc as usize].op) && !warp.gather() {
+            return;
+        }
+        let Some(frame) = warp.frames.last_mut() else { return };
+        let Some(path) = frame.paths.last_mut() else { return };
         let program = self.context.program;
         let code = &program.code[path.pc as usize];
         path.pc += 1;
@@ -45,6 +66,10 @@ impl<'a> Block<'a> {
         if mask == 0 {
             return;
         }
+        if !self.effects.is_empty() {
+            self.note_effects(warp, &code.op, mask);
+        }
+        let Some(frame) = warp.frames.last_mut() else { return };
         match &code.op {
             Op::Alu { run, args } => run(&mut frame.regs, args, mask),
             Op::Move32 { d, s } => frame.regs.move32(*d, *s, mask),
@@ -67,14 +92,16 @@ impl<'a> Block<'a> {
             Op::Bar(bar) => self.bar(warp, bar, mask),
             Op::WarpSync { members } => self.warp_sync(warp, *members, mask),
             Op::Shfl(shfl) => self.shfl(warp, shfl, mask),
-            Op::Vote { mode, d, p, negated, members } => self.vote(warp, (*mode, *d, *p, *negated), *members, mask),
+            Op::Vote { mode, d, p, negated, members } => {
+                self.vote(warp, (*mode, *d, *p, *negated), *members, mask)
+            }
             Op::ActiveMask { d } => frame.regs.set32(*d, mask, &[mask; LANES]),
             Op::Match { d, a, members } => self.match_any(warp, *d, *a, *members, mask),
             Op::Redux { op, d, a, members } => self.redux(warp, (*op, *d, *a), *members, mask),
             Op::Elect { d, p, members } => self.elect(warp, *d, *p, *members, mask),
             Op::Mbar(mbar) => self.mbar(warp, mbar, mask),
-            Op::Fence { device: true } => self.order.fence(),
-            Op::Fence { device: false } | Op::Nop => {}
+            Op::Fence(scope) => self.fence(warp, *scope),
+            Op::Nop => {}
             Op::IsSpace { p, addr, space } => self.is_space(warp, *p, addr, *space, mask),
             Op::Clock(clock) => self.clock(warp, *clock, mask),
             Op::Bra { target, rejoin } => branch(&mut frame.paths, mask, *target, *rejoin),
@@ -134,6 +161,7 @@ impl<'a> Block<'a> {
         self.unwaited(warp, mask);
         warp.retire(mask, true);
         warp.live &= !mask;
+        self.lanes_left(warp);
         if warp.live == 0 {
             warp.frames.clear();
             warp.status = Status::Done;
@@ -172,12 +200,12 @@ fn branch(paths: &mut Vec<Path>, taken: u32, target: u32, rejoin: u32) {
     if rejoin == NEVER {
         top.mask = stay;
         let outer = top.rejoin;
-        paths.push(Path { pc: target, rejoin: outer, mask: taken });
+        paths.push(Path { pc: target, rejoin: outer, mask: taken, waits: None });
         return;
     }
     top.pc = rejoin;
-    paths.push(Path { pc: fall, rejoin, mask: stay });
-    paths.push(Path { pc: target, rejoin, mask: taken });
+    paths.push(Path { pc: fall, rejoin, mask: stay, waits: None });
+    paths.push(Path { pc: target, rejoin, mask: taken, waits: None });
 }
 
 fn branch_table(paths: &mut Vec<Path>, mask: u32, index: &[u32; LANES], targets: &[u32], rejoin: u32) {
@@ -189,7 +217,7 @@ fn branch_table(paths: &mut Vec<Path>, mask: u32, index: &[u32; LANES], targets:
         paths.pop();
     }
     if stay != 0 {
-        paths.push(Path { pc: fall, rejoin, mask: stay });
+        paths.push(Path { pc: fall, rejoin, mask: stay, waits: None });
     }
     let mut left = mask;
     while left != 0 {
@@ -197,6 +225,6 @@ fn branch_table(paths: &mut Vec<Path>, mask: u32, index: &[u32; LANES], targets:
         let same = lanes(left).filter(|&lane| index[lane] == value).fold(0, |mask, lane| mask | 1 << lane);
         left &= !same;
         let target = targets.get(value as usize).copied().unwrap_or(fall);
-        paths.push(Path { pc: target, rejoin, mask: same });
+        paths.push(Path { pc: target, rejoin, mask: same, waits: None });
     }
 }

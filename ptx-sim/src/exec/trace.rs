@@ -1,9 +1,9 @@
 //! From instructions to source lines, and reports about them.
 
-use super::{Block, Context, warp::Warp};
+use super::{Block, Context, block::Stop, warp::Warp};
 use crate::{
     report::{Address, Kind, Place, Report, Side},
-    shadow::Hazard,
+    stamp::Stamp,
 };
 
 /// The instruction of a site in the words of PTX and Rust source.
@@ -21,13 +21,26 @@ pub(crate) fn place(context: &Context<'_>, site: u32) -> Place {
 }
 
 impl<'a> Block<'a> {
-    fn side(&self, warp: usize, site: u32, agent: usize, clock: u32) -> Side {
-        let last_sync = self.clocks.last_sync(agent, clock).map(|site| place(self.context, site));
-        Side { place: place(self.context, site), warp: warp as u32, last_sync }
+    /// Of another block only the place is known.
+    fn side(&self, block: u32, site: u32, agent: usize, clock: u32) -> Side {
+        let here = (block == self.number).then_some(&self.clocks);
+        let last_sync = here.and_then(|clocks| clocks.last_sync(agent, clock));
+        Side {
+            place: place(self.context, site),
+            warp: (agent % self.context.warps) as u32,
+            last_sync: last_sync.map(|site| place(self.context, site)),
+        }
     }
 
     /// Files a report about the instruction that `warp` executes.
-    pub fn report(&mut self, warp: &Warp<'a>, kind: Kind, lanes: u32, address: Option<Address>, message: String) {
+    pub fn report(
+        &mut self,
+        warp: &Warp<'a>,
+        kind: Kind,
+        lanes: u32,
+        address: Option<Address>,
+        message: String,
+    ) {
         self.report_pair(warp, kind, lanes, address, None, message);
     }
 
@@ -37,20 +50,23 @@ impl<'a> Block<'a> {
         kind: Kind,
         lanes: u32,
         address: Option<Address>,
-        hazard: Option<Hazard>,
+        earlier: Option<Stamp>,
         message: String,
     ) {
-        let first_site = hazard.map_or(u32::MAX, |hazard| hazard.site);
+        let first_site = earlier.map_or(u32::MAX, |earlier| earlier.site);
         if !self.context.options.enabled(kind) || !self.seen.insert((kind, warp.site, first_site)) {
             return;
         }
         if self.reports.len() >= self.context.options.max_reports {
             return;
         }
-        let first =
-            hazard.map(|hazard| self.side(hazard.agent % self.context.warps, hazard.site, hazard.agent, hazard.clock));
-        let second = self.side(warp.index, warp.site, warp.index, self.clocks.now(warp.index));
+        let first = earlier
+            .map(|earlier| self.side(earlier.block, earlier.site, earlier.agent.into(), earlier.clock));
+        let second = self.side(self.number, warp.site, warp.index, self.clocks.now(warp.index));
         let kernel = self.context.kernel.to_string();
         self.reports.push(Report { kind, kernel, block: self.id, lanes, address, first, second, message });
+        if self.reports.len() >= self.context.options.max_reports {
+            self.stop = self.stop.take().or(Some(Stop::Reported));
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use crate::{
     cfg::NEVER,
     decode::{Constant, FunctionCode, Special},
-    exec::Context,
+    exec::{Context, order::Phases},
     op::Call,
     regs::{FULL, Kind, LANES, Regs},
 };
@@ -16,6 +16,16 @@ pub(crate) struct Path {
     pub pc: u32,
     pub rejoin: u32,
     pub mask: u32,
+    pub waits: Option<Wait>,
+}
+
+/// What lanes wait for that have gone another way than others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// The barrier with this number.
+    Barrier(usize),
+    /// The warp's other lanes.
+    Company,
 }
 
 /// One function activation.
@@ -23,7 +33,7 @@ pub(crate) struct Path {
 pub(crate) struct Frame<'a> {
     pub function: usize,
     pub regs: Regs,
-    /// The last entry runs; those below wait for it.
+    /// The last entry runs. Who has split stands before its parts, and waits for them.
     pub paths: Vec<Path>,
     /// Start of the frame in the warp's local memory.
     pub base: u32,
@@ -56,16 +66,24 @@ pub(crate) struct Copies {
     pub landed: bool,
 }
 
+/// `cp.async.mbarrier.arrive` of one instruction.
+#[derive(Debug)]
+pub(crate) struct AsyncArrival {
+    pub mask: u32,
+    pub bar: [u32; LANES],
+    /// The phase in which each lane's arrival is to count.
+    pub phase: [u64; LANES],
+    /// What the warp knew of all mbarriers.
+    pub phases: Phases,
+    pub site: u32,
+}
+
 /// What is in flight, oldest first.
 #[derive(Debug)]
 pub(crate) enum Pending {
     Copies(Box<Copies>),
     /// Arrive on the mbarrier at `bar[lane]` when everything before has landed.
-    Arrive {
-        mask: u32,
-        bar: [u32; LANES],
-        site: u32,
-    },
+    Arrive(Box<AsyncArrival>),
 }
 
 #[derive(Debug)]
@@ -87,6 +105,8 @@ pub(crate) struct Warp<'a> {
     /// Instruction in progress.
     pub site: u32,
     pub polls: u32,
+    /// Some lanes did not wait for others to rejoin them: see [`super::lanes`].
+    pub strayed: bool,
 }
 
 impl<'a> Warp<'a> {
@@ -107,6 +127,7 @@ impl<'a> Warp<'a> {
             epoch: 0,
             site: 0,
             polls: 0,
+            strayed: false,
         };
         warp.push_frame(context, block, 0, live, None);
         warp
@@ -122,11 +143,13 @@ impl<'a> Warp<'a> {
         call: Option<&'a Call>,
     ) {
         let code = &context.program.functions[function];
-        let base =
-            self.frames.last().map_or(0, |frame| frame.base + context.program.functions[frame.function].frame_bytes);
+        let base = self
+            .frames
+            .last()
+            .map_or(0, |frame| frame.base + context.program.functions[frame.function].frame_bytes);
         self.grow_local((base + code.frame_bytes) as usize);
         let regs = registers(context, code, block, self.index, base);
-        let paths = vec![Path { pc: code.start, rejoin: NEVER, mask }];
+        let paths = vec![Path { pc: code.start, rejoin: NEVER, mask, waits: None }];
         self.frames.push(Frame { function, regs, paths, base, call, mask });
     }
 
@@ -134,7 +157,8 @@ impl<'a> Warp<'a> {
         if size <= self.local_size {
             return;
         }
-        let mut local = vec![crate::memory::POISON; size * LANES];
+        // Zeros: what nobody touches takes no memory. Reads of what was never written give poison.
+        let mut local = vec![0; size * LANES];
         let mut written = vec![false; size * LANES];
         for lane in 0..LANES {
             let old = lane * self.local_size..(lane + 1) * self.local_size;

@@ -3,12 +3,18 @@
 use super::{Parser, class, scope::Meaning, scope::Scopes, space};
 use crate::{
     ParseError,
-    ast::{Base, Function, Instruction, Operand, Space, Symbol},
+    ast::{Base, Function, Instruction, Operand, RegClass, Space, Symbol, Variable},
     lex::Kind,
 };
 
 /// Nesting of `{ }` scopes and of operand lists; real code stays below ten.
 const MAX_DEPTH: usize = 64;
+
+/// A parameter or a result, and the class of the register that it is.
+struct Parameter {
+    variable: Variable,
+    register: Option<RegClass>,
+}
 
 impl Parser<'_> {
     pub(super) fn function(&mut self) -> Result<(), ParseError> {
@@ -21,14 +27,19 @@ impl Parser<'_> {
             returns = self.parameters()?;
         }
         function.name = self.word("a function name")?.into();
-        if self.kind() == Kind::Punct('(') {
-            function.variables = self.parameters()?;
-        }
-        function.n_params = function.variables.len();
+        let mut all = if self.kind() == Kind::Punct('(') { self.parameters()? } else { Vec::new() };
+        function.n_params = all.len();
         function.n_returns = returns.len();
-        function.variables.append(&mut returns);
-        for (index, variable) in function.variables.iter().enumerate() {
-            scopes.variable(&variable.name, index as u32);
+        all.append(&mut returns);
+        for (index, Parameter { variable, register }) in all.into_iter().enumerate() {
+            match register {
+                Some(class) => {
+                    function.in_registers.push((index as u32, function.n_registers));
+                    scopes.registers(&variable.name, None, class, &mut function);
+                }
+                None => scopes.variable(&variable.name, index as u32),
+            }
+            function.variables.push(variable);
         }
         self.performance_directives(&mut function)?;
         if self.accept(';') {
@@ -43,14 +54,23 @@ impl Parser<'_> {
         Ok(())
     }
 
-    fn parameters(&mut self) -> Result<Vec<crate::ast::Variable>, ParseError> {
+    fn parameters(&mut self) -> Result<Vec<Parameter>, ParseError> {
         self.expect('(')?;
         let mut all = Vec::new();
         while !self.accept(')') {
-            if !self.accept_word(".param") && !self.accept_word(".reg") {
+            let in_register = self.accept_word(".reg");
+            if !in_register && !self.accept_word(".param") {
                 return self.expected("`.param`");
             }
-            all.append(&mut self.variables(Space::Param)?);
+            let class = match self.kind() {
+                Kind::Word(ty) if in_register => ty.strip_prefix('.').and_then(class),
+                _ => None,
+            };
+            if in_register && class.is_none() {
+                return self.expected("a register type");
+            }
+            let parameter = |variable| Parameter { variable, register: class };
+            all.extend(self.variables(Space::Param)?.into_iter().map(parameter));
             self.accept(',');
         }
         Ok(all)
@@ -83,7 +103,9 @@ impl Parser<'_> {
                 Kind::Word(".pragma" | ".callprototype") => self.skip_past(';'),
                 Kind::Word(".branchtargets" | ".calltargets") => self.instruction(function, scopes)?,
                 Kind::Word(word) if word.starts_with('.') => {
-                    let Some(space) = space(word) else { return self.fail(format!("unknown directive `{word}`")) };
+                    let Some(space) = space(word) else {
+                        return self.fail(format!("unknown directive `{word}`"));
+                    };
                     self.at += 1;
                     for variable in self.variables(space)? {
                         scopes.variable(&variable.name, function.variables.len() as u32);
@@ -103,9 +125,15 @@ impl Parser<'_> {
         }
     }
 
-    /// `.reg .b32 %r<9>;` or `.reg .pred p, q;`
+    /// `.reg .b32 %r<9>;`, `.reg .pred p, q;` or `.reg .v2 .f32 %v;`
     fn registers(&mut self, function: &mut Function, scopes: &mut Scopes) -> Result<(), ParseError> {
         self.at += 1;
+        let vector = match self.kind() {
+            Kind::Word(".v2") => 2,
+            Kind::Word(".v4") => 4,
+            _ => 1,
+        };
+        self.at += usize::from(vector > 1);
         let ty = self.word("a register type")?;
         let Some(class) = ty.strip_prefix('.').and_then(class) else {
             self.at -= 1;
@@ -118,7 +146,11 @@ impl Parser<'_> {
                 count = Some(u32::try_from(self.int()?).unwrap_or(u32::MAX));
                 self.expect('>')?;
             }
-            if !scopes.registers(name, count, class, function) {
+            let declared = match vector {
+                1 => scopes.registers(name, count, class, function),
+                _ => scopes.vectors(name, count, vector, class, function),
+            };
+            if !declared {
                 return self.fail("more registers than 2^24 in one function");
             }
             if !self.accept(',') {
@@ -232,12 +264,15 @@ impl Parser<'_> {
         Ok(match scopes.lookup(word) {
             Meaning::Register(id) => Operand::Reg(id),
             Meaning::Variable(id) => Operand::Symbol(Symbol::Variable(id), 0),
+            Meaning::Vector(first, count) => {
+                Operand::Vector((first..first + count).map(Operand::Reg).collect())
+            }
             Meaning::Unknown if word.starts_with('%') => Operand::Special(word.into()),
             Meaning::Unknown => Operand::Symbol(Symbol::Named(word.into()), 0),
         })
     }
 
-    fn offset(&mut self) -> Result<i64, ParseError> {
+    pub(super) fn offset(&mut self) -> Result<i64, ParseError> {
         match self.kind() {
             Kind::Punct('+') => {
                 self.at += 1;

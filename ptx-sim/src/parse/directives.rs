@@ -1,7 +1,11 @@
 //! What stands between a function's parameters and its body: block shapes, register limits, clusters.
 
 use super::Parser;
-use crate::{ParseError, ast::Function, lex::Kind};
+use crate::{
+    ParseError,
+    ast::{Function, Refused},
+    lex::Kind,
+};
 
 /// Registers that one thread can have; ptxas ignores a larger `.maxnreg` with a warning.
 pub(crate) const MAX_REGISTERS: u32 = 255;
@@ -10,7 +14,8 @@ impl Parser<'_> {
     /// Reads the directives up to the body or the semicolon.
     ///
     /// # Errors
-    /// Those that PTX does not have here, those with values that ptxas refuses or ignores, and those that the simulator could not honour.
+    /// Those that PTX does not have here, those with values that ptxas refuses or ignores, and those that the
+    /// simulator could not honour.
     pub(super) fn performance_directives(&mut self, function: &mut Function) -> Result<(), ParseError> {
         while let Kind::Word(word) = self.kind()
             && word.starts_with('.')
@@ -46,16 +51,29 @@ impl Parser<'_> {
                 self.positive(word, u32::MAX)?;
             }
             (".explicitcluster" | ".reqnctapercluster" | ".blocksareclusters", true) => {
-                return self.fail(format!("`{word}` asks for clusters of blocks, which the simulator does not run"));
+                self.at += 1;
+                let numbers = if word == ".reqnctapercluster" { 3 } else { 0 };
+                for _ in 0..numbers {
+                    self.int()?;
+                    if !self.accept(',') {
+                        break;
+                    }
+                }
+                let (line, text) = (self.line(), word.into());
+                let reason =
+                    format!("`{word}` asks for clusters of blocks, which the simulator does not run").into();
+                function.refused.push(Refused { line, text, reason });
             }
             (".maxnctapersm", true) => {
-                return self.fail("PTX has no `.maxnctapersm` since version 2.1; `.minnctapersm` took its place");
+                return self
+                    .fail("PTX has no `.maxnctapersm` since version 2.1; `.minnctapersm` took its place");
             }
             (".noreturn", false) => {
                 self.at += 1;
                 function.noreturn = true;
             }
-            // How many registers a call preserves: of no meaning here, where every frame has registers of its own.
+            // How many registers a call preserves: of no meaning here, where every frame has registers of its
+            // own.
             (".abi_preserve" | ".abi_preserve_control", false) => {
                 self.at += 1;
                 self.positive(word, u32::MAX)?;

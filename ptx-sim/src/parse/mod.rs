@@ -24,12 +24,14 @@ impl Module {
     /// Parses PTX text.
     ///
     /// # Errors
-    /// The first position where the text is not PTX. Unknown opcodes are no error here: they become one when a launch reaches them.
+    /// The first position where the text is not PTX. Unknown opcodes are no error here: they become one when
+    /// a launch reaches them.
     pub fn parse(text: &str) -> Result<Module, ParseError> {
         let mut parser = Parser {
             tokens: lex(text)?,
             at: 0,
             location: 0,
+            addressed: Vec::new(),
             module: Module {
                 id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
                 version: (0, 0),
@@ -40,11 +42,14 @@ impl Module {
                 functions: Vec::new(),
                 entries: Vec::new(),
                 text: text.into(),
+                aliases: HashMap::new(),
             },
         };
         parser.module()?;
+        parser.check_addressed()?;
         let mut module = parser.module;
-        module.entries = module.functions.iter().filter(|f| f.entry && f.defined).map(|f| entry(&module, f)).collect();
+        module.entries =
+            module.functions.iter().filter(|f| f.entry && f.defined).map(|f| entry(&module, f)).collect();
         Ok(module)
     }
 }
@@ -100,12 +105,17 @@ pub(crate) fn reachable(module: &Module, function: &Function) -> HashSet<Box<str
         for instruction in &function.instructions {
             names(&instruction.operands, &mut found);
         }
-        for name in found {
-            if seen.insert(name.into())
-                && let Some(callee) = module.function(name)
-            {
+        // Variables lead to what their initialisers name.
+        while let Some(name) = found.pop() {
+            if !seen.insert(name.into()) {
+                continue;
+            }
+            if let Some(callee) = module.function(name) {
+                seen.insert(module.functions[callee].name.clone());
                 todo.push(&module.functions[callee]);
             }
+            let variables = module.globals.iter().filter(|variable| *variable.name == *name);
+            found.extend(variables.flat_map(|variable| &variable.relocations).map(|it| &*it.symbol));
         }
     }
     seen
@@ -113,7 +123,8 @@ pub(crate) fn reachable(module: &Module, function: &Function) -> HashSet<Box<str
 
 fn static_shared(module: &Module, function: &Function) -> u64 {
     let used = reachable(module, function);
-    let shared = module.globals.iter().filter(|v| v.space == Space::Shared && !v.external && used.contains(&v.name));
+    let shared =
+        module.globals.iter().filter(|v| v.space == Space::Shared && !v.external && used.contains(&v.name));
     let own = module.functions.iter().filter(|f| used.contains(&f.name)).flat_map(|f| &f.variables);
     let all: Vec<_> = shared.chain(own.filter(|v| v.space == Space::Shared)).cloned().collect();
     layout(&all).last().map_or(0, |&(offset, size)| offset.saturating_add(size))
@@ -144,6 +155,8 @@ struct Parser<'t> {
     tokens: Vec<Token<'t>>,
     at: usize,
     location: u32,
+    /// Tokens of initialisers that name a variable or a function.
+    addressed: Vec<usize>,
     module: Module,
 }
 
@@ -248,11 +261,36 @@ impl<'t> Parser<'t> {
                 Kind::Word(".file") => self.file()?,
                 Kind::Word(".loc") => self.loc()?,
                 Kind::Word(".section") => self.section()?,
-                Kind::Word(".pragma" | ".alias") => self.skip_past(';'),
+                Kind::Word(".pragma") => self.skip_past(';'),
+                Kind::Word(".alias") => self.alias()?,
                 Kind::Word(word) if word.starts_with('.') => self.declaration()?,
                 _ => return self.expected("a directive"),
             }
         }
+    }
+
+    /// `.alias other, function;`
+    fn alias(&mut self) -> Result<(), ParseError> {
+        self.at += 1;
+        let name = self.word("a function")?;
+        self.expect(',')?;
+        let function = self.word("a function")?;
+        self.module.aliases.insert(name.into(), function.into());
+        self.expect(';')
+    }
+
+    /// Initialisers may name what stands behind them.
+    fn check_addressed(&mut self) -> Result<(), ParseError> {
+        for at in std::mem::take(&mut self.addressed) {
+            self.at = at;
+            if let Kind::Word(name) = self.kind()
+                && self.module.function(name).is_none()
+                && !self.module.globals.iter().any(|variable| *variable.name == *name)
+            {
+                return self.fail(format!("`{name}` is no variable or function of this module"));
+            }
+        }
+        Ok(())
     }
 
     fn version(&mut self) -> Result<(), ParseError> {
@@ -278,7 +316,8 @@ impl<'t> Parser<'t> {
         Ok(())
     }
 
-    /// `.loc file line column[, function_name L, inlined_at file line column]`; line 0 means "no line": the previous one stays.
+    /// `.loc file line column[, function_name L, inlined_at file line column]`; line 0 means "no line": the
+    /// previous one stays.
     fn loc(&mut self) -> Result<(), ParseError> {
         let at = self.tokens.get(self.at).map_or(0, |token| token.at);
         self.at += 1;
@@ -326,13 +365,16 @@ impl<'t> Parser<'t> {
                 }
                 Kind::Word(".entry" | ".func") => return self.function(),
                 Kind::Word(word) => {
-                    let Some(space) = space(word) else {
+                    // `.tex .u64 name;` is how PTX once wrote `.global .texref name;`.
+                    let texture = word == ".tex";
+                    let Some(space) = space(word).or(texture.then_some(Space::Global)) else {
                         return self.expected("`.entry`, `.func` or a state space");
                     };
                     self.at += 1;
                     let mut variables = self.variables(space)?;
                     for variable in &mut variables {
                         variable.external = external;
+                        variable.opaque |= texture;
                     }
                     self.module.globals.append(&mut variables);
                     return self.expect(';');

@@ -19,12 +19,18 @@ enum Named {
     /// First register and how many.
     Registers(u32, u32),
     Variable(u32),
+    /// First register and how many, one for each element.
+    Vector(u32, u32),
 }
+
+/// Elements of vectors, by position and as colours.
+const ELEMENTS: [[&str; 2]; 4] = [["x", "r"], ["y", "g"], ["z", "b"], ["w", "a"]];
 
 /// What an identifier means at this point of the text.
 pub(super) enum Meaning {
     Register(u32),
     Variable(u32),
+    Vector(u32, u32),
     Unknown,
 }
 
@@ -79,20 +85,58 @@ impl Scopes {
         self.top().names.insert(name.into(), Named::Variable(index));
     }
 
-    pub fn registers(&mut self, name: &str, count: Option<u32>, class: RegClass, function: &mut Function) -> bool {
+    pub fn registers(
+        &mut self,
+        name: &str,
+        count: Option<u32>,
+        class: RegClass,
+        function: &mut Function,
+    ) -> bool {
         let first = function.n_registers;
         let Some(end) = first.checked_add(count.unwrap_or(1)) else { return false };
         if end > 1 << 24 {
             return false;
         }
         function.n_registers = end;
-        let range = RegRange { name: name.into(), first, count: count.unwrap_or(1), numbered: count.is_some(), class };
+        let range = RegRange {
+            name: name.into(),
+            first,
+            count: count.unwrap_or(1),
+            numbered: count.is_some(),
+            class,
+        };
         if range.count > 0 {
             function.registers.push(range);
         }
         let named = count.map_or(Named::Register(first), |count| Named::Registers(first, count));
         self.top().names.insert(name.into(), named);
         true
+    }
+
+    /// Vectors of `width` registers, as [`Self::registers`].
+    pub fn vectors(
+        &mut self,
+        name: &str,
+        count: Option<u32>,
+        width: u32,
+        class: RegClass,
+        function: &mut Function,
+    ) -> bool {
+        if count.is_some_and(|count| count > 1 << 16) {
+            return false;
+        }
+        (0..count.unwrap_or(1)).all(|number| {
+            let name = count.map_or(name.to_string(), |_| format!("{name}{number}"));
+            let first = function.n_registers;
+            let mut elements = (first..).zip(&ELEMENTS[..width as usize]);
+            let fits = elements.all(|(register, [position, colour])| {
+                let alias = format!("{name}.{colour}").into();
+                self.top().names.insert(alias, Named::Register(register));
+                self.registers(&format!("{name}.{position}"), None, class, function)
+            });
+            self.top().names.insert(name.into(), Named::Vector(first, width));
+            fits
+        })
     }
 
     pub fn lookup(&self, name: &str) -> Meaning {
@@ -102,6 +146,7 @@ impl Scopes {
             match scope.names.get(name) {
                 Some(&Named::Register(id)) => return Meaning::Register(id),
                 Some(&Named::Variable(id)) => return Meaning::Variable(id),
+                Some(&Named::Vector(first, count)) => return Meaning::Vector(first, count),
                 _ => {}
             }
             // `%r1` may be register 1 of `%r<..>` or 21 of `%r2<..>`: try every split.

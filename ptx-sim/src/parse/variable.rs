@@ -3,27 +3,32 @@
 use super::{Parser, type_bytes};
 use crate::{
     ParseError,
-    ast::{Space, Variable},
+    ast::{Relocation, Space, Variable},
     lex::Kind,
 };
+
+/// What an initialiser says.
+#[derive(Default)]
+struct Initialiser {
+    bytes: Vec<u8>,
+    relocations: Vec<Relocation>,
+}
 
 impl Parser<'_> {
     /// After the state space: `.align 8 .b8 name[4] = {1, 2, 3, 4}, other`
     pub(super) fn variables(&mut self, space: Space) -> Result<Vec<Variable>, ParseError> {
-        let (mut align, mut bytes, mut vector) = (None, None, 1);
+        let (mut align, mut bytes, mut vector, mut opaque) = (None, None, 1, false);
         loop {
             match self.kind() {
-                Kind::Word(".align") => {
-                    self.at += 1;
-                    let value = self.int()?;
-                    if !value.is_power_of_two() || value > 1 << 20 {
-                        return self.fail(format!("alignment {value} is not a small power of two"));
-                    }
-                    align = Some(value);
-                }
-                Kind::Word(".ptr" | ".global" | ".const" | ".shared" | ".local") => self.at += 1,
+                Kind::Word(".align") => align = Some(self.alignment()?),
+                Kind::Word(".ptr") => self.pointee()?,
                 Kind::Word(word @ (".v2" | ".v4")) => {
                     vector = u64::from(word.as_bytes()[2] - b'0');
+                    self.at += 1;
+                }
+                Kind::Word(".texref" | ".samplerref" | ".surfref") => {
+                    opaque = true;
+                    bytes = Some(0);
                     self.at += 1;
                 }
                 Kind::Word(word) if word.starts_with('.') => {
@@ -44,13 +49,20 @@ impl Parser<'_> {
                 size = size.saturating_mul(length);
                 self.expect(']')?;
             }
-            let init = if self.accept('=') { self.initialiser(element)? } else { Vec::new() };
+            let mut initialiser = Initialiser::default();
+            if self.accept('=') {
+                match opaque {
+                    true => self.skip_braces(),
+                    false => initialiser = self.initialiser(element / vector)?,
+                }
+            }
+            let Initialiser { bytes: init, relocations } = initialiser;
             size = size.max(init.len() as u64);
             if size > 1 << 31 {
                 return self.fail(format!("variable {name} has {size} bytes, more than 2 GiB"));
             }
-            let align = align.unwrap_or(element);
-            out.push(Variable { name: name.into(), space, align, size, init, external: false });
+            let (name, align) = (name.into(), align.unwrap_or(element.max(1)));
+            out.push(Variable { name, space, align, size, init, relocations, external: false, opaque });
             // Parameters repeat the state space instead.
             if space == Space::Param
                 && self.kind() == Kind::Punct(',')
@@ -62,27 +74,94 @@ impl Parser<'_> {
         }
     }
 
-    fn initialiser(&mut self, element: u64) -> Result<Vec<u8>, ParseError> {
-        let (mut bytes, mut depth) = (Vec::new(), 0usize);
+    fn alignment(&mut self) -> Result<u64, ParseError> {
+        self.at += 1;
+        let value = self.int()?;
+        if !value.is_power_of_two() || value > 1 << 20 {
+            return self.fail(format!("alignment {value} is not a small power of two"));
+        }
+        Ok(value)
+    }
+
+    /// `.ptr .global .align 16`: what a parameter points to. The parameter's own place does not depend on it.
+    fn pointee(&mut self) -> Result<(), ParseError> {
+        self.at += 1;
+        if matches!(self.kind(), Kind::Word(".global" | ".const" | ".shared" | ".local")) {
+            self.at += 1;
+        }
+        if self.kind() == Kind::Word(".align") {
+            self.alignment()?;
+        }
+        Ok(())
+    }
+
+    fn skip_braces(&mut self) {
+        let mut depth = 0usize;
+        loop {
+            match self.next() {
+                Kind::Punct('{') => depth += 1,
+                Kind::Punct('}') => depth = depth.saturating_sub(1),
+                Kind::End => return,
+                _ => {}
+            }
+            if depth == 0 {
+                return;
+            }
+        }
+    }
+
+    fn initialiser(&mut self, element: u64) -> Result<Initialiser, ParseError> {
+        let (mut all, mut depth, width) = (Initialiser::default(), 0usize, element.min(8) as usize);
         loop {
             match self.kind() {
                 Kind::Punct('{') => depth += 1,
                 Kind::Punct('}') => depth = depth.saturating_sub(1),
-                Kind::Punct(',' | '-') if depth > 0 => {}
-                Kind::Int(value) => {
-                    let negative = self.at > 0 && self.tokens[self.at - 1].kind == Kind::Punct('-');
-                    let value = if negative { value.wrapping_neg() } else { value };
-                    bytes.extend_from_slice(&value.to_le_bytes()[..element.min(8) as usize]);
+                Kind::Punct(',') if depth > 0 => {}
+                Kind::Int(mask) if self.ahead(1) == Kind::Punct('(') => {
+                    self.at += 2;
+                    self.relocation(&mut all, width, mask.trailing_zeros() % 64)?;
+                    if self.kind() != Kind::Punct(')') {
+                        return self.expected("`)`");
+                    }
                 }
-                Kind::F32(bits) => bytes.extend_from_slice(&bits.to_le_bytes()),
-                Kind::F64(bits) => bytes.extend_from_slice(&bits.to_le_bytes()),
-                Kind::Word(_) => return self.fail("symbols in initialisers are not supported"),
+                Kind::Punct('-') | Kind::Int(_) => {
+                    let value = self.int()?;
+                    self.at -= 1;
+                    all.bytes.extend_from_slice(&value.to_le_bytes()[..width]);
+                }
+                Kind::F32(bits) if width == 4 => all.bytes.extend_from_slice(&bits.to_le_bytes()),
+                Kind::F64(bits) if width == 4 => {
+                    all.bytes.extend_from_slice(&(f64::from_bits(bits) as f32).to_le_bytes());
+                }
+                Kind::F64(bits) => all.bytes.extend_from_slice(&bits.to_le_bytes()),
+                Kind::Word(_) => {
+                    self.relocation(&mut all, width, 0)?;
+                    self.at -= 1;
+                }
                 _ => return self.expected("an initialiser"),
             }
             self.at += 1;
             if depth == 0 {
-                return Ok(bytes);
+                return Ok(all);
             }
         }
+    }
+
+    /// `name`, `name+4`, `generic(name)`, `generic(name)+4`
+    fn relocation(&mut self, all: &mut Initialiser, bytes: usize, shift: u32) -> Result<(), ParseError> {
+        let generic = self.accept_word("generic");
+        if generic {
+            self.expect('(')?;
+        }
+        self.addressed.push(self.at);
+        let symbol = self.word("a variable or a function")?.into();
+        let mut addend = self.offset()?;
+        if generic {
+            self.expect(')')?;
+            addend = addend.wrapping_add(self.offset()?);
+        }
+        all.relocations.push(Relocation { at: all.bytes.len(), bytes, symbol, addend, shift });
+        all.bytes.resize(all.bytes.len() + bytes, 0);
+        Ok(())
     }
 }

@@ -25,7 +25,8 @@ impl Statement<'_> {
         }
         let (word, keywords) = (self.words.first().unwrap_or(&""), KEYWORDS.join("`, `"));
         self.fail(format!(
-            "`{word}` is none of `{keywords}`; prose stands behind `#`, in PTX in comments with an empty line before statements"
+            "`{word}` is none of `{keywords}`; prose stands behind `#`, in PTX in comments with an empty \
+             line before statements"
         ))
     }
 }
@@ -33,7 +34,8 @@ impl Statement<'_> {
 /// The statements of `text`, each beginning with a keyword.
 ///
 /// # Errors
-/// A line among statements, or in a file without PTX, that begins with no keyword: skipping it would skip what a misspelt one asks for.
+/// A line among statements, or in a file without PTX, that begins with no keyword: skipping it would skip
+/// what a misspelt one asks for.
 pub(super) fn statements(text: &str) -> Result<Vec<Statement<'_>>, ScriptError> {
     let ptx = text.lines().any(|line| line.trim_start().starts_with(".version"));
     let (mut all, mut paragraph) = (Vec::new(), Vec::new());

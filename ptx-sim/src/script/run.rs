@@ -7,13 +7,14 @@ impl Script {
     /// Allocates the buffers on `gpu` and executes every run.
     ///
     /// # Errors
-    /// The first launch that is refused or value that is not as expected. Unexpected and missing reports are left to the caller: see
-    /// [`Ran`].
+    /// The first launch that is refused or value that is not as expected. Unexpected and missing reports are
+    /// left to the caller: see [`Ran`].
     pub fn run(&self, gpu: &mut Gpu, module: &Module) -> Result<Vec<Ran>, ScriptError> {
         let memory = |line| move |error| ScriptError::Memory { line, error };
         let mut addresses = Vec::new();
         for buffer in &self.buffers {
-            let address = gpu.alloc(&buffer.name, buffer.len * buffer.ty.bytes(), 256).map_err(memory(buffer.line))?;
+            let address =
+                gpu.alloc(&buffer.name, buffer.len * buffer.ty.bytes(), 256).map_err(memory(buffer.line))?;
             if let Some(bytes) = &buffer.bytes {
                 gpu.write(address, bytes).map_err(memory(buffer.line))?;
             }
@@ -34,14 +35,20 @@ impl Script {
             if let Some(entry) = module.entry(&run.entry) {
                 // Padding at the end of the last argument.
                 params.resize(
-                    params.len().next_multiple_of(entry.param_align.max(1)).min(entry.param_bytes.max(params.len())),
+                    params
+                        .len()
+                        .next_multiple_of(entry.param_align.max(1))
+                        .min(entry.param_bytes.max(params.len())),
                     0,
                 );
             }
             let launch = Launch { params: &params, ..run.launch };
-            let outcome = gpu
-                .launch(module, &run.entry, &launch)
-                .map_err(|error| ScriptError::Launch { line: run.line, error })?;
+            let options = gpu.options_mut().clone();
+            gpu.options_mut().budget = run.budget.unwrap_or(options.budget);
+            gpu.options_mut().patience = run.patience.unwrap_or(options.patience);
+            let outcome = gpu.launch(module, &run.entry, &launch);
+            *gpu.options_mut() = options;
+            let outcome = outcome.map_err(|error| ScriptError::Launch { line: run.line, error })?;
             // What a kernel with findings leaves behind says nothing.
             for expect in run.expects.iter().filter(|_| outcome.reports.is_empty()) {
                 let Buffer { name, ty, .. } = &self.buffers[expect.buffer];

@@ -14,8 +14,13 @@ pub(super) enum Type {
 }
 
 impl Type {
+    /// What [`Type::parse`] takes, in words.
+    pub const NAMES: &str = "u8 to u64, s8 to s64, f16, bf16, f32, f64";
+
     pub fn parse(name: &str) -> Option<Type> {
-        let bits = |text: &str| matches!(text, "8" | "16" | "32" | "64").then(|| text.parse::<usize>().ok()).flatten();
+        let bits = |text: &str| {
+            matches!(text, "8" | "16" | "32" | "64").then(|| text.parse::<usize>().ok()).flatten()
+        };
         Some(match name {
             "f16" => Type::F16,
             "bf16" => Type::Bf16,
@@ -38,7 +43,8 @@ impl Type {
         }
     }
 
-    /// Little-endian bytes of the number `text`; none where it is no number, or out of range. Hexadecimal digits are bits, of signed types too.
+    /// Little-endian bytes of the number `text`; none where it is no number, or out of range. Hexadecimal
+    /// digits are bits, of signed types too.
     pub fn encode(self, text: &str) -> Option<Vec<u8>> {
         let integer = |bytes: usize, signed: bool| {
             let bits = 8 * bytes as u32;
@@ -55,13 +61,15 @@ impl Type {
         match self {
             Type::Unsigned(bytes) => integer(bytes, false),
             Type::Signed(bytes) => integer(bytes, true),
-            Type::F16 => {
-                Some(half::f16::from_f64(number?)).filter(|x| fits(x.to_f64())).map(|x| x.to_le_bytes().to_vec())
+            Type::F16 => Some(half::f16::from_f64(number?))
+                .filter(|x| fits(x.to_f64()))
+                .map(|x| x.to_le_bytes().to_vec()),
+            Type::Bf16 => Some(half::bf16::from_f64(number?))
+                .filter(|x| fits(x.to_f64()))
+                .map(|x| x.to_le_bytes().to_vec()),
+            Type::F32 => {
+                text.parse().ok().filter(|&x: &f32| fits(x.into())).map(|x| x.to_le_bytes().to_vec())
             }
-            Type::Bf16 => {
-                Some(half::bf16::from_f64(number?)).filter(|x| fits(x.to_f64())).map(|x| x.to_le_bytes().to_vec())
-            }
-            Type::F32 => text.parse().ok().filter(|&x: &f32| fits(x.into())).map(|x| x.to_le_bytes().to_vec()),
             Type::F64 => number.map(|x| x.to_le_bytes().to_vec()),
         }
     }

@@ -9,12 +9,11 @@ pub const SHARED: u32 = 4096;
 
 pub fn module(body: &str) -> Module {
     let text = format!(
-        ".version 8.3\n.target sm_90\n.address_size 64\n.extern .shared .align 128 .b8 tile[];\n\
-        .visible .entry k(.param .u64 in, .param .u64 out) {{\n\
-        .reg .b64 %rd<10>; .reg .b32 %r<20>; .reg .pred %p<5>; .reg .b32 s, t, x; .reg .b64 I, O, o;\n\
-        ld.param.u64 I, [in]; ld.param.u64 O, [out]; mov.u32 t, %tid.x; mov.u32 s, tile;\n\
-        mul.wide.u32 o, t, 4; add.u64 O, O, o; shl.b32 x, t, 2; add.u32 x, x, s;\n\
-        {body}\n ret; }}"
+        ".version 8.3\n.target sm_90\n.address_size 64\n.extern .shared .align 128 .b8 tile[];\n.visible \
+         .entry k(.param .u64 in, .param .u64 out) {{\n.reg .b64 %rd<10>; .reg .b32 %r<20>; .reg .pred \
+         %p<5>; .reg .b32 s, t, x; .reg .b64 I, O, o;\nld.param.u64 I, [in]; ld.param.u64 O, [out]; mov.u32 \
+         t, %tid.x; mov.u32 s, tile;\nmul.wide.u32 o, t, 4; add.u64 O, O, o; shl.b32 x, t, 2; add.u32 x, x, \
+         s;\n{body}\n ret; }}"
     );
     Module::parse(&text).unwrap_or_else(|error| panic!("{body}: {error}"))
 }
@@ -52,17 +51,23 @@ pub fn caught_as(expected: &[Kind], threads: u32, body: &str, fix: (&str, &str))
     for seed in 0..6 {
         for completion in [Completion::Late, Completion::Eager, Completion::Random] {
             let options = Options { seed, completion, ..Options::default() };
-            let outcome = launch(body, 1, threads, options.clone()).unwrap_or_else(|error| panic!("{body}: {error}"));
+            let outcome =
+                launch(body, 1, threads, options.clone()).unwrap_or_else(|error| panic!("{body}: {error}"));
             let kinds: Vec<_> = outcome.reports.iter().map(|report| report.kind).collect();
             let found = kinds.iter().any(|kind| expected.contains(kind));
             assert!(found, "{body}, seed {seed}, {completion:?}: found {kinds:?}");
             let good = body.replacen(fix.0, fix.1, 1);
-            let outcome = launch(&good, 1, threads, options).unwrap_or_else(|error| panic!("{good}: {error}"));
-            assert!(outcome.reports.is_empty(), "{good}, seed {seed}, {completion:?}: {}", outcome.reports[0]);
+            let outcome =
+                launch(&good, 1, threads, options).unwrap_or_else(|error| panic!("{good}: {error}"));
+            assert!(
+                outcome.reports.is_empty(),
+                "{good}, seed {seed}, {completion:?}: {}",
+                outcome.reports[0]
+            );
         }
     }
 }
 
 /// Each thread copies 16 bytes.
-pub const COPY: &str =
-    "shl.b32 x, t, 4; add.u32 x, x, s; mul.wide.u32 o, t, 16; add.u64 I, I, o; cp.async.cg.shared.global [x], [I], 16;";
+pub const COPY: &str = "shl.b32 x, t, 4; add.u32 x, x, s; mul.wide.u32 o, t, 16; add.u64 I, I, o; \
+                        cp.async.cg.shared.global [x], [I], 16;";

@@ -1,6 +1,7 @@
-//! Launch contracts and a stage for programs on typed tiles that must not compile. The programs are in `tests/compile_fail`.
-use contract::Kernel;
-use tile::SharedTile;
+//! Launch contracts and a stage for programs on typed tiles that must not compile. The programs are in
+//! `tests/compile_fail`.
+use contract::{F16, Kernel};
+use tile::{Block, CpAsync, Pipeline, Ring, SharedTile, Unfilled};
 
 /// A contract of any threads and bytes of shared memory.
 pub struct Contract<const THREADS: u32, const BYTES: usize>;
@@ -21,3 +22,10 @@ tile::shared_layout! {
     /// Two tiles that travel together.
     Stage / StageSlot<E, N, D> { k: SharedTile<E, N, D>, v: SharedTile<E, N, D> }
 }
+
+/// Stages that the block fills.
+pub type Stages<const S: usize> = Ring<Stage<F16, 4, 4>, S, CpAsync<Block<K>>>;
+/// The same, in use.
+pub type Running = Pipeline<Stage<F16, 4, 4>, 2, CpAsync<Block<K>>>;
+/// A place for Q.
+pub type Q = Unfilled<SharedTile<F16, 8, 4>, CpAsync<Block<K>>>;

@@ -5,7 +5,8 @@
 #[test]
 fn misuse_does_not_compile() {
     let cases = trybuild::TestCases::new();
-    // A program that passes makes trybuild build instead of check, which evaluates the assertions of generic code.
+    // A program that passes makes trybuild build instead of check, which evaluates the assertions of generic
+    // code.
     cases.pass("tests/compile_fail/correct.rs");
     cases.compile_fail("tests/compile_fail/[0-9]*.rs");
 }

@@ -1,8 +1,8 @@
-//! The problems that a mutant must pass: the edges of its entry, and sweeps that put the last query and the last key at every place where unrolled
-//! code compares with them.
+//! The problems that a mutant must pass: the edges of its entry, and sweeps that put the last query and the
+//! last key at every place where unrolled code compares with them.
 use super::Subject;
-use ferroflash::reference::{Case, Layout, Memory, edges};
 use ferroflash::{Alignment, DType, EntryInfo, Grid, Mask, MaskKind, Problem};
+use reference::{Case, Layout, Memory, Values, edges};
 
 /// The edges of `entry`: most mutants fall over the first ones.
 pub(super) fn first(entry: &EntryInfo) -> Vec<Memory> {
@@ -25,8 +25,10 @@ fn one(entry: &EntryInfo, seqlen_q: usize, seqlen_k: usize) -> Case {
         MaskKind::Causal => Mask::Causal,
         MaskKind::Local => Mask::Window { left: Some(2 * entry.tile_n), right: Some(3) },
     };
-    let problem = Problem { seqlen_k, mask, ..Problem::new(entry.dtype, 1, seqlen_q, 1, entry.head_dim as usize) };
-    Case { problem, layout: Layout::Bshd, seed: (seqlen_q + 7 * seqlen_k) as u64 }
+    let problem =
+        Problem { seqlen_k, mask, ..Problem::new(entry.dtype, 1, seqlen_q, 1, entry.head_dim as usize) };
+    let seed = (seqlen_q + 7 * seqlen_k) as u64;
+    Case { problem, layout: Layout::Bshd, seed, values: Values::Normal }
 }
 
 /// The sweeps.
@@ -40,8 +42,9 @@ pub(super) fn sweeps(subject: &Subject) -> Vec<Memory> {
     let one = |seqlen_q, seqlen_k| one(entry, seqlen_q, seqlen_k);
     let steep = |case: Case, scale| Case { problem: Problem { scale: Some(scale), ..case.problem }, ..case };
     let mut all = vec![];
-    // Every remainder of unrolled loops over blocks that all rows see, a diagonal in every block, and maxima that grow so much that sums must be
-    // rescaled: by more than 2^16 where probabilities end there, by more than 2^127 where they have eight bits of exponent.
+    // Every remainder of unrolled loops over blocks that all rows see, a diagonal in every block, and maxima
+    // that grow so much that sums must be rescaled: by more than 2^16 where probabilities end there, by
+    // more than 2^127 where they have eight bits of exponent.
     let partly = if entry.mask == MaskKind::Full { 0 } else { m.div_ceil(n) };
     let scales = if entry.dtype == DType::F16 { [1.5, 4.0] } else { [1.5, 16.0] };
     for blocks in 3..=7 {
@@ -50,7 +53,12 @@ pub(super) fn sweeps(subject: &Subject) -> Vec<Memory> {
     }
     // A lane holds columns 2l and 2l + 1 of every eight.
     all.extend((0..n / 8).flat_map(|group| {
-        [one(1, 8 * group + 4), one(1, 8 * group + 5), one(1, n + 8 * group + 5), one(1, 2 * n + 8 * group + 4)]
+        [
+            one(1, 8 * group + 4),
+            one(1, 8 * group + 5),
+            one(1, n + 8 * group + 5),
+            one(1, 2 * n + 8 * group + 4),
+        ]
     }));
     // The last key at the end of a block, and the diagonal at every distance from the corner of a tile.
     all.extend([1, 2, 3].map(|blocks| one(1, blocks * n)));
@@ -59,12 +67,14 @@ pub(super) fn sweeps(subject: &Subject) -> Vec<Memory> {
         all.extend((8..m).step_by(8).map(|shift| one(m, m - shift)));
         all.extend((0..n).step_by(8).map(|group| one(group + 6, group + 6)));
     }
-    // One instruction of a warp copies or stores 512 bytes of rows. The tensor ends where its buffer does: one row more is out of bounds.
+    // One instruction of a warp copies or stores 512 bytes of rows. The tensor ends where its buffer does:
+    // one row more is out of bounds.
     let rows = (256 / held).max(1);
     all.extend((1..=m).step_by(rows).map(|seqlen_q| one(seqlen_q, 5)));
     all.extend((1..=n).step_by(rows.min(4)).map(|seqlen_k| one(1, seqlen_k)));
     if entry.mask != MaskKind::Full {
-        let top_left = |case: Case| Case { problem: Problem { alignment: Alignment::TopLeft, ..case.problem }, ..case };
+        let top_left =
+            |case: Case| Case { problem: Problem { alignment: Alignment::TopLeft, ..case.problem }, ..case };
         all.extend([1, 2, 3].map(|blocks| top_left(one(m + 9, blocks * n + 9))));
         all.extend([1, n - 1, n].map(|keys| top_left(one(m + 9, keys))));
         if entry.grid == Grid::Split {
@@ -73,7 +83,8 @@ pub(super) fn sweeps(subject: &Subject) -> Vec<Memory> {
         }
     }
     if entry.mask == MaskKind::Local {
-        // A window so wide that blocks at its left edge, more than one for a tile, are others than those at its right edge; one that is narrow.
+        // A window so wide that blocks at its left edge, more than one for a tile, are others than those at
+        // its right edge; one that is narrow.
         let wide = Mask::Window { left: Some((m + 2 * n) as u32), right: Some(0) };
         let narrow = Mask::Window { left: Some(0), right: Some(0) };
         all.extend((0..n).step_by(8).flat_map(|shift| {
@@ -98,7 +109,8 @@ pub(super) fn sweeps(subject: &Subject) -> Vec<Memory> {
             Case { problem: Problem { mask: Mask::Window { left, right }, ..case.problem }, ..case }
         }));
     }
-    // Every number of 16-byte chunks at which a comparison of columns meets equality, of tiles that see keys and of such that see none.
+    // Every number of 16-byte chunks at which a comparison of columns meets equality, of tiles that see keys
+    // and of such that see none.
     let narrow = |case: Case, head_dim| Case { problem: Problem { head_dim, ..case.problem }, ..case };
     for head_dim in (8..held).step_by(32) {
         all.push(narrow(one(m, n + 5), head_dim));
@@ -107,7 +119,12 @@ pub(super) fn sweeps(subject: &Subject) -> Vec<Memory> {
         all.push(one(m, 1));
         // Packed: between rows of O lie columns that nobody may write.
         let packed = |case: Case| Case { layout: Layout::Packed, ..case };
-        all.extend((8..held).step_by(32).chain([held]).map(|head_dim| packed(narrow(one(2 * m + 3, m / 2), head_dim))));
+        all.extend(
+            (8..held)
+                .step_by(32)
+                .chain([held])
+                .map(|head_dim| packed(narrow(one(2 * m + 3, m / 2), head_dim))),
+        );
     }
     let mut repeats = vec![one(m, 2 * n)];
     repeats.extend((2..=8).map(|blocks| one(m, (partly + blocks) * n + 3)));
@@ -117,14 +134,20 @@ pub(super) fn sweeps(subject: &Subject) -> Vec<Memory> {
         let case = one(m, 2 * m + 6 * n);
         repeats.push(Case { problem: Problem { mask: wide, ..case.problem }, ..case });
     }
-    // One key too many has a score of 0. In bf16 the tolerance may be as large as what comes of it, unless the others' are far below.
+    // One key too many has a score of 0. In bf16 the tolerance may be as large as what comes of it, unless
+    // the others' are far below.
     let mut crowded = vec![];
     if entry.dtype == DType::Bf16 {
-        let keys = (0..n / 8).flat_map(|group| [8 * group + 4, 8 * group + 5, n + 8 * group + 4, n + 8 * group + 5]);
+        let keys =
+            (0..n / 8).flat_map(|group| [8 * group + 4, 8 * group + 5, n + 8 * group + 4, n + 8 * group + 5]);
         crowded.extend(keys.map(|keys| steep(one(1, keys), 4.0)));
     }
     let crowded = crowded.into_iter().map(opposed);
-    all.into_iter().map(|case| case.memory()).chain(repeats.into_iter().map(repeated)).chain(crowded).collect()
+    all.into_iter()
+        .map(|case| case.memory())
+        .chain(repeats.into_iter().map(repeated))
+        .chain(crowded)
+        .collect()
 }
 
 /// `case`, of one query, with keys that are its opposite.
@@ -142,7 +165,8 @@ fn merges(entry: &EntryInfo) -> Vec<Memory> {
     slices.chain((1..=17).map(|rows| one(entry, rows, 4 * n))).map(|case| case.memory()).collect()
 }
 
-/// `case` with the smallest head dim, and the same key and value in every row: each ends where its buffer does.
+/// `case` with the smallest head dim, and the same key and value in every row: each ends where its buffer
+/// does.
 fn repeated(case: Case) -> Memory {
     let problem = Problem { head_dim: 8, ..case.problem };
     let mut memory = Case { problem, ..case }.memory();
@@ -164,9 +188,9 @@ fn gaps(case: Case) -> Memory {
         let rows = place.shape[1];
         place.strides = [rows as i64 * row, row, row, 1];
         let bits = &mut memory.buffers[place.buffer];
-        let wide = bits
-            .chunks(problem.head_dim)
-            .flat_map(|row| row.iter().copied().chain(std::iter::repeat_n(not_a_number, held - problem.head_dim)));
+        let wide = bits.chunks(problem.head_dim).flat_map(|row| {
+            row.iter().copied().chain(std::iter::repeat_n(not_a_number, held - problem.head_dim))
+        });
         *bits = wide.collect();
     }
     memory

@@ -33,7 +33,8 @@ pub(super) fn waits(text: &str, start: usize) -> bool {
     found
 }
 
-/// Whether ways from byte `start` of `text` wait for copies, and then pass a barrier, and none reads a tile before it does.
+/// Whether ways from byte `start` of `text` wait for copies, and then pass a barrier, and none reads a tile
+/// before it does.
 pub(super) fn waits_before_reading(text: &str, start: usize) -> bool {
     let (mut covered, mut read, load) = (false, false, tile_load(text));
     walk(text, start, (false, false), |line, (waited, stored)| {
@@ -48,9 +49,15 @@ pub(super) fn waits_before_reading(text: &str, start: usize) -> bool {
     covered && !read
 }
 
-/// Takes all ways from byte `start` of `text`, line by line. `visit` makes what a way knows after a line of what it knew before; `None` ends the
-/// way. It ends as well with the kernel, and where another that knew the same has been.
-fn walk<T: Copy + Eq + Hash>(text: &str, start: usize, known: T, mut visit: impl FnMut(&str, T) -> Option<T>) {
+/// Takes all ways from byte `start` of `text`, line by line. `visit` makes what a way knows after a line of
+/// what it knew before; `None` ends the way. It ends as well with the kernel, and where another that knew the
+/// same has been.
+fn walk<T: Copy + Eq + Hash>(
+    text: &str,
+    start: usize,
+    known: T,
+    mut visit: impl FnMut(&str, T) -> Option<T>,
+) {
     let (mut ways, mut seen) = (vec![(start, known)], HashSet::new());
     while let Some((mut at, mut known)) = ways.pop() {
         while seen.insert((at, known)) && at < text.len() {
@@ -71,14 +78,16 @@ fn walk<T: Copy + Eq + Hash>(text: &str, start: usize, known: T, mut visit: impl
     }
 }
 
-/// Gives comparisons the source lines of the branch that they decide, after their own: where LLVM moves or merges some, they have no line.
+/// Gives comparisons the source lines of the branch that they decide, after their own: where LLVM moves or
+/// merges some, they have no line.
 pub(super) fn name_comparisons(all: &mut [Mutant], text: &str) {
     let branches: HashMap<usize, _> = all
         .iter()
         .filter(|mutant| mutant.operator == Operator::NegateBranch)
         .map(|branch| (branch.span.0, branch.source.clone()))
         .collect();
-    for mutant in all.iter_mut().filter(|mutant| mutant.operator == Operator::OffByOne) {
+    let compares = |mutant: &&mut Mutant| matches!(mutant.operator, Operator::OffByOne | Operator::Bound);
+    for mutant in all.iter_mut().filter(compares) {
         let branch = decided(text, mutant.span).and_then(|at| branches.get(&at));
         mutant.source.extend(branch.into_iter().flatten().cloned());
     }
@@ -120,7 +129,8 @@ mod tests {
     /// A kernel around `body`.
     fn kernel(body: &str) -> String {
         format!(
-            ".version 7.8\n.target sm_80\n.address_size 64\n.visible .entry k()\n{{\n.reg .pred %p<2>;\n{body}\nret;\n}}\n"
+            ".version 7.8\n.target sm_80\n.address_size 64\n.visible .entry k()\n{{\n.reg .pred \
+             %p<2>;\n{body}\nret;\n}}\n"
         )
     }
 
@@ -130,12 +140,17 @@ mod tests {
             let text = kernel(body);
             waits_before_reading(&text, text.find("START").expect("marked"))
         };
-        let loops = "// START\nbra $A;\n$B:\nldmatrix;\n$A:\ncp.async.wait_group 0;\nbar.sync 0;\n@%p1 bra $B;";
+        let loops =
+            "// START\nbra $A;\n$B:\nldmatrix;\n$A:\ncp.async.wait_group 0;\nbar.sync 0;\n@%p1 bra $B;";
         assert!(check(loops));
         assert!(check(
-            "// START\n@%p1 bra $A;\ncp.async.wait_group 0;\n$A:\ncp.async.wait_group 0;\nbar.sync 0;\nldmatrix;"
+            "// START\n@%p1 bra $A;\ncp.async.wait_group 0;\n$A:\ncp.async.wait_group 0;\nbar.sync \
+             0;\nldmatrix;"
         ));
-        assert!(!check("// START\n@%p1 bra $A;\ncp.async.wait_group 0;\nbar.sync 0;\n$A:\nldmatrix;"), "a way without");
+        assert!(
+            !check("// START\n@%p1 bra $A;\ncp.async.wait_group 0;\nbar.sync 0;\n$A:\nldmatrix;"),
+            "a way without"
+        );
         assert!(!check("// START\nbar.sync 0;\nldmatrix;"), "a barrier without a wait");
         assert!(!check("// START\nst.shared;"), "nothing to cover");
         assert!(!check("// START\nld.shared.b32;\ncp.async.wait_group 0;\nbar.sync 0;"), "a read before");

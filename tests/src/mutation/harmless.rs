@@ -24,14 +24,21 @@ const CLASS: Harmless =
 /// Keys that nobody sees.
 const SKIP: &str = "A warp skips keys that none of its rows sees to save time: masked, they add nothing.";
 
-const OFTEN: &str =
-    "Sums may be rescaled to the new maximum more often than needed: the slack only says when it is worth it.";
+const OFTEN: &str = "Sums may be rescaled to the new maximum more often than needed: the slack only says \
+                     when it is worth it.";
 
 const HARMLESS: &[Harmless] = &[
     Harmless {
+        operators: &[Operator::DeleteWait],
+        source: ["pipeline.rs", "wait_all();"],
+        reason: "A pipeline is given up after its last stage, whose copies have landed: none is on its way.",
+        ..CLASS
+    },
+    Harmless {
         operators: &[Operator::BarrierNumber],
         instruction: "bar.sync 0;",
-        reason: "Every thread of the block passes this barrier, and nobody waits at another at that time: the number is a name only.",
+        reason: "Every thread of the block passes this barrier, and nobody waits at another at that time: \
+                 the number is a name only.",
         ..CLASS
     },
     Harmless { operators: &[Operator::OffByOne], source: ["softmax.rs", "SLACK"], reason: OFTEN, ..CLASS },
@@ -39,12 +46,13 @@ const HARMLESS: &[Harmless] = &[
         operators: &[Operator::NeverBranch],
         source: ["softmax.rs", "x == 0.0"],
         mask: Some(MaskKind::Full),
-        reason: "Without a mask every row sees a key, so that no sum is 0. (Under the other masks this mutant is caught.)",
+        reason: "Without a mask every row sees a key, so that no sum is 0. (Under the other masks this \
+                 mutant is caught.)",
         idle: true,
         ..CLASS
     },
     Harmless {
-        operators: &[Operator::NegateBranch, Operator::NeverBranch],
+        operators: &[Operator::NegateBranch, Operator::NeverBranch, Operator::Bound],
         source: ["store.rs", "if column == 0"],
         reason: "The four lanes of a row hold the same number: each of them may store it, and all of them.",
         ..CLASS
@@ -53,7 +61,8 @@ const HARMLESS: &[Harmless] = &[
         operators: &[Operator::AlwaysBranch, Operator::OffByOne],
         source: ["overlap.rs", "n >= range.interior.1"],
         mask: Some(MaskKind::Full),
-        reason: "Without a mask only the last block of keys can be cut: the loop over blocks that need a mask ends after one step.",
+        reason: "Without a mask only the last block of keys can be cut: the loop over blocks that need a \
+                 mask ends after one step.",
         idle: true,
         ..CLASS
     },
@@ -83,7 +92,7 @@ const HARMLESS: &[Harmless] = &[
         ..CLASS
     },
     Harmless {
-        operators: &[Operator::NeverBranch],
+        operators: &[Operator::NeverBranch, Operator::Bound],
         source: ["global.rs", "vector.base == 0"],
         reason: "Where no log-sum-exp is wanted, its strides are 0, too: base plus offset is 0 in any case.",
         ..CLASS
@@ -112,7 +121,12 @@ const HARMLESS: &[Harmless] = &[
         ..CLASS
     },
     Harmless {
-        operators: &[Operator::NegateBranch, Operator::AlwaysBranch, Operator::NeverBranch, Operator::OffByOne],
+        operators: &[
+            Operator::NegateBranch,
+            Operator::AlwaysBranch,
+            Operator::NeverBranch,
+            Operator::OffByOne,
+        ],
         source: ["forward.rs", "portion.store_nothing_seen"],
         mask: Some(MaskKind::Full),
         reason: SLICES,
@@ -121,7 +135,7 @@ const HARMLESS: &[Harmless] = &[
     },
     Harmless {
         operators: &[Operator::DeleteArrive],
-        source: ["device/tile/src/specialised.rs", ""],
+        source: ["device/tile/src/relay.rs", ""],
         mask: Some(MaskKind::Full),
         reason: "Without a mask no warp skips a block of keys.",
         idle: true,
@@ -138,18 +152,32 @@ const HARMLESS: &[Harmless] = &[
         operators: &[Operator::OffByOne],
         source: ["fragment.rs", "end[m]"],
         mask: Some(MaskKind::Local),
-        reason: "In a block at the left edge of a wide window no row's right edge lies: the comparison with it is always true.",
+        reason: "In a block at the left edge of a wide window no row's right edge lies: the comparison with \
+                 it is always true.",
         idle: true,
         ..CLASS
     },
     Harmless {
         operators: &[Operator::DeleteBarrier],
         instruction: "bar.warp.sync",
-        reason: "The rows of Q through which O is stored are one warp's by now. Its reads of them were warp-wide instructions and have ended.",
+        reason: "The rows of Q through which O is stored are one warp's by now. Its reads of them were \
+                 warp-wide instructions and have ended.",
         ..CLASS
     },
-    Harmless { operators: &[Operator::OffByOne], source: ["", "copy_edge(&mut k"], reason: CUT, idle: true, ..CLASS },
-    Harmless { operators: &[Operator::OffByOne], source: ["", "copy_edge(&mut v"], reason: CUT, idle: true, ..CLASS },
+    Harmless {
+        operators: &[Operator::OffByOne],
+        source: ["", "copy_edge(&mut k"],
+        reason: CUT,
+        idle: true,
+        ..CLASS
+    },
+    Harmless {
+        operators: &[Operator::OffByOne],
+        source: ["", "copy_edge(&mut v"],
+        reason: CUT,
+        idle: true,
+        ..CLASS
+    },
     Harmless {
         operators: &[Operator::NeverBranch],
         source: ["split.rs", "while first < slices"],
@@ -160,7 +188,8 @@ const HARMLESS: &[Harmless] = &[
     Harmless {
         operators: &[Operator::OffByOne],
         source: ["split.rs", "while first < slices"],
-        reason: "One more round takes the last slice with no weight, as every last round does where slices are no multiple of four.",
+        reason: "One more round takes the last slice with no weight, as every last round does where slices \
+                 are no multiple of four.",
         ..CLASS
     },
     Harmless {
@@ -172,22 +201,23 @@ const HARMLESS: &[Harmless] = &[
     },
     Harmless {
         operators: &[Operator::OffByOne],
-        source: ["split.rs", "store_columns(row"],
+        source: ["split.rs", ".store_own(&own, o"],
         reason: ROW,
         idle: true,
         ..CLASS
     },
     Harmless {
         operators: &[Operator::OffByOne],
-        source: ["split.rs", "store_value(row"],
+        source: ["split.rs", ".store_own(&own, max"],
         reason: ROW,
         idle: true,
         ..CLASS
     },
     Harmless {
-        operators: &[Operator::NegateBranch, Operator::NeverBranch],
-        source: ["split.rs", "if chunk == 0"],
-        reason: "All threads of a row compute the same log-sum-exp: each of them may store it, and all of them.",
+        operators: &[Operator::NegateBranch, Operator::NeverBranch, Operator::Bound],
+        source: ["store.rs", "own.chunk() == 0"],
+        reason: "All threads of a row compute the same log-sum-exp: each of them may store it, and all of \
+                 them.",
         ..CLASS
     },
     Harmless {
@@ -210,8 +240,8 @@ const HARMLESS: &[Harmless] = &[
         operators: &[Operator::OffByOne],
         source: ["tensors.rs", "self.lse.fill"],
         mask: Some(MaskKind::Causal),
-        reason: "A tile whose rows see no key is not the last of its head under a causal mask: there is equality for threads beyond the tile's rows \
-                 alone, which another comparison excludes.",
+        reason: "A tile whose rows see no key is not the last of its head under a causal mask: there is \
+                 equality for threads beyond the tile's rows alone, which another comparison excludes.",
         ..CLASS
     },
 ];
@@ -220,20 +250,26 @@ const HARMLESS: &[Harmless] = &[
 const WHOLE: &str =
     "A tile whose rows see no key is not the last of its head under a causal mask: all of its rows exist.";
 /// Slices of the keys of a tile.
-const SLICES: &str = "Without a mask no slice is empty: the planner makes one for every two blocks of keys at most.";
+const SLICES: &str =
+    "Without a mask no slice is empty: the planner makes one for every two blocks of keys at most.";
 const ROW: &str = "The row is a remainder of the division by the number of rows: it is never equal.";
 const RANGES: &str =
     "Ranges of blocks: at equality the bounds are the same, or a block goes through the other masked loop.";
-const COVERED: &str =
-    "Shared memory is not read before the next wait and barrier, which cover this one: Q is not kept in registers.";
+const COVERED: &str = "Shared memory is not read before the next wait and barrier, which cover this one: Q \
+                       is not kept in registers.";
 const SATURATING: &str =
     "A saturating addition of at least 1: sum and summand are never equal, nor is what is added 0.";
 const EMPTY: &str = "The last step starts no copy: the group is empty, and nobody waits after it.";
-const JOINED: &str = "The copies join the next group. They are not read before a wait and a barrier that cover it: Q is not kept in registers.";
-const CUT: &str = "The copy checks the rows of whatever block it is told; only the last block of keys can be cut, and in this one all rows exist.";
+const JOINED: &str = "The copies join the next group. They are not read before a wait and a barrier that \
+                      cover it: Q is not kept in registers.";
+const CUT: &str = "The copy checks the rows of whatever block it is told; only the last block of keys can \
+                   be cut, and in this one all rows exist.";
+const IDLE: &str = "In every launch each warp makes the same accesses, with the same values, between the \
+                    same synchronisations as in the kernel itself.";
 const THREADS: &str = "The block has fewer threads than the number that a thread's is compared with.";
 
-/// Why `mutant` of `subject`, whose PTX is `text`, does no harm, where that is known. `differs`: whether it went another way in any launch.
+/// Why `mutant` of `subject`, whose PTX is `text`, does no harm, where that is known. `differs`: whether it
+/// went another way in any launch.
 pub(super) fn reason(subject: &Subject, mutant: &Mutant, text: &str, differs: bool) -> Option<&'static str> {
     let (before, after) = (&text[..mutant.span.0], &text[mutant.span.1..]);
     match mutant.operator {
@@ -249,7 +285,10 @@ pub(super) fn reason(subject: &Subject, mutant: &Mutant, text: &str, differs: bo
                 return Some(EMPTY);
             }
             if let Some(wait) = after.find("cp.async.wait_group")
-                && flow::waits_before_reading(text, text.len() - after[wait..].len() + "cp.async.wait_group".len())
+                && flow::waits_before_reading(
+                    text,
+                    text.len() - after[wait..].len() + "cp.async.wait_group".len(),
+                )
             {
                 return Some(JOINED);
             }
@@ -291,7 +330,8 @@ pub(super) fn reason(subject: &Subject, mutant: &Mutant, text: &str, differs: bo
             && mutant.description.contains(class.instruction)
             && (class.source == CLASS.source || has_source(mutant, file, code))
     };
-    HARMLESS.iter().find(applies).map(|class| class.reason)
+    let idle = (!differs).then_some(IDLE);
+    HARMLESS.iter().find(applies).map(|class| class.reason).or(idle)
 }
 
 /// The same for kernels with a single stage, whose steps copy what they read.
@@ -300,11 +340,15 @@ fn single_stage(subject: &Subject, mutant: &Mutant, text: &str, differs: bool) -
     let of_step = has_source(mutant, "forward.rs", "kv.advance(block");
     match mutant.operator {
         Operator::NeverBranch if has_source(mutant, "forward.rs", "range.start == range.end") => Some(
-            "A tile that sees no key copies and computes nothing: the usual way stores O = 0 and a log-sum-exp of -inf, too.",
+            "A tile that sees no key copies and computes nothing: the usual way stores O = 0 and a \
+             log-sum-exp of -inf, too.",
         ),
         Operator::OffByOne if of_step && !differs => Some(CUT),
         Operator::DeleteBarrier if of_step && first && flow::waits_before_reading(text, mutant.span.1) => {
-            Some("The first step: nobody has read the stage before, and another barrier comes before anybody does.")
+            Some(
+                "The first step: nobody has read the stage before, and another barrier comes before anybody \
+                 does.",
+            )
         }
         _ => None,
     }
@@ -312,7 +356,10 @@ fn single_stage(subject: &Subject, mutant: &Mutant, text: &str, differs: bool) -
 
 /// Whether one of the source lines of `mutant` is of `file` and contains `code`.
 fn has_source(mutant: &Mutant, file: &str, code: &str) -> bool {
-    mutant.source.iter().any(|line| line.file.ends_with(file) && code_at(&line.file, line.line).contains(code))
+    mutant
+        .source
+        .iter()
+        .any(|line| line.file.ends_with(file) && code_at(&line.file, line.line).contains(code))
 }
 
 /// Why there is no equality in a comparison, by what the PTX compares or does with the result.
@@ -330,7 +377,8 @@ fn exceeds_threads(subject: &Subject, instruction: &str, text: &str) -> bool {
     let [_, _, a, b] = words(instruction)[..] else { return false };
     let thread = text.lines().any(|line| line.contains("%tid.x") && words(line).contains(&a));
     let last = subject.kernel.threads - 1;
-    thread && b.parse::<u32>().is_ok_and(|limit| limit > last || limit == last && instruction.contains(".gt."))
+    thread
+        && b.parse::<u32>().is_ok_and(|limit| limit > last || limit == last && instruction.contains(".gt."))
 }
 
 /// Whether the guard of a branch is such a comparison.

@@ -9,8 +9,11 @@ use std::{fs, io};
 /// What `mutation.json` holds.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Evidence {
-    /// All mutants.
+    /// All mutants that were run.
     pub mutants: usize,
+    /// How many these kernels have.
+    #[serde(default)]
+    pub population: usize,
     /// Those that a checker reported, or that did not launch.
     pub caught_by_checkers: usize,
     /// Those whose result was wrong, without a report.
@@ -29,6 +32,9 @@ pub struct Row {
     entry: String,
     launches: usize,
     mutants: usize,
+    /// How many there are, run or not.
+    #[serde(default)]
+    population: usize,
     checkers: BTreeMap<String, usize>,
     refused: usize,
     results: usize,
@@ -81,6 +87,7 @@ impl From<Score> for Row {
             entry: score.entry.into(),
             launches: score.launches,
             mutants: score.mutants,
+            population: score.population,
             checkers: score.checkers.iter().map(|(kind, count)| ((*kind).into(), *count)).collect(),
             refused: score.refused,
             results: score.results,
@@ -117,7 +124,8 @@ impl Evidence {
         }
     }
 
-    /// Puts `score` in the place of an older one of its kernel, and adds everything up. Kernels are in the table's order.
+    /// Puts `score` in the place of an older one of its kernel, and adds everything up. Kernels are in the
+    /// table's order.
     pub fn put(&mut self, score: Score) {
         let place = |symbol: &str| spec::kernels().position(|kernel| kernel.symbol == symbol);
         self.entries.retain(|row| row.entry != score.entry && place(&row.entry).is_some());
@@ -125,6 +133,7 @@ impl Evidence {
         self.entries.sort_by_key(|row| place(&row.entry));
         let sum = |of: fn(&Row) -> usize| self.entries.iter().map(of).sum();
         self.mutants = sum(|row| row.mutants);
+        self.population = sum(|row| row.population);
         self.caught_by_checkers = sum(Row::by_checker);
         self.caught_by_results = sum(|row| row.results);
         self.survivors = sum(Row::survived);
@@ -135,6 +144,12 @@ impl Evidence {
     pub fn unexplained(&self) -> usize {
         let groups = self.entries.iter().flat_map(|row| &row.survivors);
         groups.filter(|group| group.reason.is_none()).map(|group| group.mutants).sum()
+    }
+
+    /// Whether so many of those that change anything are caught as must be.
+    pub fn is_sharp(&self) -> bool {
+        let Evidence { mutants, survivors, idle, .. } = *self;
+        mutants > 0 && (mutants - survivors) * 100 >= (mutants - idle) * 97
     }
 
     /// The same in Markdown.
@@ -150,17 +165,22 @@ impl Evidence {
         // Writing to a string does not fail.
         let _ = writeln!(
             text,
-            "**{caught} of {mutants} mutants of {} of the table's {} kernels are caught ({:.1} %)**: {caught_by_checkers} by a checker, \
-             {caught_by_results} by a wrong result alone. {survivors} survive{reasons}. {idle} of these are *idle*: in no launch does any \
-             thread do anything else than in the kernel itself. Of the others {:.1} % are caught.\n",
+            "**{caught} of {mutants} mutants of {} of the table's {} kernels are caught ({:.1} %)**: \
+             {caught_by_checkers} by a checker, {caught_by_results} by a wrong result alone. {survivors} \
+             survive{reasons}. {idle} of these are *idle*: they change nothing in any launch. **Of those \
+             that change anything {:.1} % are caught.**\n",
             self.entries.len(),
             spec::kernels().count(),
             share(caught, mutants),
             share(caught, mutants - idle),
         );
+        if self.population > mutants {
+            let _ = writeln!(text, "They are a sample of {} mutants.\n", self.population);
+        }
         let _ = writeln!(
             text,
-            "## By operator\n\n| operator | mutants | caught | idle | survive otherwise |\n|---|---:|---:|---:|---:|"
+            "## By operator\n\n| operator | mutants | caught | idle | survive otherwise \
+             |\n|---|---:|---:|---:|---:|"
         );
         let mut operators: BTreeMap<&str, [usize; 3]> = BTreeMap::new();
         for (operator, counts) in self.entries.iter().flat_map(|row| &row.operators) {
@@ -174,13 +194,16 @@ impl Evidence {
         self.reasons(&mut text);
         let _ = writeln!(
             text,
-            "\n## By kernel\n\n| kernel | launches | mutants | checker | result | idle | survive otherwise |\n|---|---:|---:|---:|---:|---:|---:|"
+            "\n## By kernel\n\n| kernel | launches | mutants | checker | result | idle | survive otherwise \
+             |\n|---|---:|---:|---:|---:|---:|---:|"
         );
         for row in &self.entries {
             let Row { entry, launches, mutants, results, .. } = row;
             let (by_checker, idle, others) = (row.by_checker(), row.idle(), row.survived() - row.idle());
-            let _ =
-                writeln!(text, "| {entry} | {launches} | {mutants} | {by_checker} | {results} | {idle} | {others} |");
+            let _ = writeln!(
+                text,
+                "| {entry} | {launches} | {mutants} | {by_checker} | {results} | {idle} | {others} |"
+            );
         }
         text
     }
@@ -198,7 +221,10 @@ impl Evidence {
             }
         }
         for (reason, (mutants, idle, example, entry)) in reasons {
-            let _ = writeln!(text, "- **{mutants} mutants, {idle} idle.** {reason} For example {example}, in {entry}.");
+            let _ = writeln!(
+                text,
+                "- **{mutants} mutants, {idle} idle.** {reason} For example {example}, in {entry}."
+            );
         }
     }
 }
@@ -206,17 +232,27 @@ impl Evidence {
 const HEAD: &str = "\
 # Mutation score of the simulator
 
-Every barrier, wait, commit, fence, arrival, copy size, guard, branch and ordered comparison in a kernel's PTX is deleted or altered, one at a time, and the
-broken kernel runs on the problems that hit the entry's edges, and on sweeps of lengths. Those that change the order of things in time run the edges under three
-schedules. A mutant is caught where a checker reports it or the result is wrong by the tolerance rule.
+One instruction of a kernel's PTX at a time is deleted or altered, or changes places with the next: barriers,
+waits, commits, fences, arrivals and their counts, copy sizes, guards, branches, comparisons and what they
+compare with, constants, addresses, predicates, lanes of shuffles and votes, operands. The broken kernel runs
+on the problems that hit the entry's edges, on rows that meet one huge key, on 8192 keys, and on sweeps of
+lengths. Mutants that change the order of things in time run the edges under three schedules. A mutant is
+caught where a checker reports it or the result is wrong by the tolerance rule.
 
-A launch is left out where the mutant is known to do in it what the kernel does: where, in the unbroken run, no lane came by the instruction, no lane's guard was
-false (a branch always taken) or true (one never taken), no comparison was of equals (`<` for `<=`), no copy was short (a constant size).
+A launch is left out where the mutant is known to do in it what the kernel does: where, in the unbroken run,
+no lane came by the instruction, no lane's guard was false (a branch always taken) or true (one never taken),
+no comparison was of equals (`<` for `<=`), no copy was short (a constant size).
+
+A mutant that nobody notices is *idle* where in every launch each warp makes the same accesses, with the same
+values, between the same synchronisations as in the kernel itself: a digest of them is compared. (Two accesses
+between the same synchronisations have no order; a barrier's number is a name.)
 
 A kernel that merges slices runs after an unbroken one that makes them.
 
-To repeat it: `cargo run --release -p ferroflash-tests --bin ferroflash-mutants`. `mutation.json` lists each survivor by the line of its PTX. The reasons are data
-in `tests/src/mutation/harmless.rs`; a survivor without one fails the run.
+To repeat it: `cargo run --release -p ferroflash-tests --bin ferroflash-mutants`, with `--sample N --seed S`
+for N mutants of each operator and kernel. `mutation.json` lists each survivor by the line of its PTX. The
+reasons are data in `tests/src/mutation/harmless.rs`; a survivor without one fails the run, and so do more
+than 3 % of those that change anything.
 
 ";
 

@@ -1,15 +1,17 @@
 //! Launches that every mutant must pass, and what the unbroken kernel did in each.
 use super::{Fate, Subject, cases};
 use crate::simulator_with;
-use ferroflash::reference::{Loaded, Memory, Reference};
 use ferroflash::{Attention, Error, SimDriver};
 use ptx_sim::{Completion, Coverage, Options};
 use rayon::prelude::*;
+use reference::{Loaded, Memory, Reference};
 
-/// A seed and when copies land. Races are found in any schedule: the later ones are for what the first one's order hides.
+/// A seed and when copies land. Races are found in any schedule: the later ones are for what the first one's
+/// order hides.
 pub(super) type Schedule = (u64, Completion);
 /// All of them, the usual one first.
-pub(super) const SCHEDULES: [Schedule; 3] = [(0, Completion::Late), (1, Completion::Eager), (2, Completion::Random)];
+pub(super) const SCHEDULES: [Schedule; 3] =
+    [(0, Completion::Late), (1, Completion::Eager), (2, Completion::Random)];
 
 /// So many cases, the edges, also run without a log-sum-exp.
 const EDGES: usize = 10;
@@ -27,6 +29,8 @@ pub(super) struct Trial {
     pub coverage: Coverage,
     /// How many ran, of all kernels of the launch.
     instructions: u64,
+    /// Mutants that fell in it first, of those that were sent ahead.
+    pub catches: usize,
 }
 
 /// All trials of `subject`, whose PTX is `text`: the edges as they come, then the sweeps, short ones first.
@@ -42,7 +46,15 @@ pub(super) fn trials(subject: &Subject, text: &str) -> Vec<Trial> {
     let kernel = || Kernel::load(subject, text).expect("the simulator reads what the compiler writes");
     let unbroken = |kernel: &mut Kernel<'_>, (memory, lse, sweep): (Memory, bool, bool)| {
         let reference = Reference::new(&memory.inputs().expect("cases are valid"));
-        let mut trial = Trial { memory, reference, lse, sweep, coverage: Coverage::default(), instructions: 0 };
+        let mut trial = Trial {
+            memory,
+            reference,
+            lse,
+            sweep,
+            coverage: Coverage::default(),
+            instructions: 0,
+            catches: 0,
+        };
         let fate = kernel.launch(&trial, Options { coverage: true, ..options(SCHEDULES[0], u64::MAX) });
         assert_eq!(fate, None, "{}, unbroken: {}", subject.kernel.symbol, trial.memory.problem);
         let mut met = kernel.attention.driver().take_coverage();
@@ -70,19 +82,29 @@ impl<'a> Kernel<'a> {
     /// Loads `text` as `subject`.
     pub fn load(subject: &'a Subject, text: &str) -> Result<Self, Error> {
         let attention = simulator_with(subject.entry, Options::default());
-        attention.load_from(subject.kernel.symbol, text)?;
+        // SAFETY: the simulator checks every access.
+        unsafe { attention.load_from(subject.kernel.symbol, text)? };
         Ok(Kernel { subject, attention })
     }
 
-    /// How the kernel is caught in `trial`, if it is. Some loops of mutants do not end: they may take four times as long as the kernel.
+    /// How the kernel is caught in `trial`, if it is. Some loops of mutants do not end: they may take four
+    /// times as long as the kernel.
     pub fn run(&self, trial: &Trial, schedule: Schedule) -> Option<Fate> {
         self.launch(trial, options(schedule, 4 * trial.instructions + 50_000))
+    }
+
+    /// A digest of what the kernel does in `trial`; nothing where it is noticed.
+    pub fn effects(&self, trial: &Trial) -> Option<u64> {
+        let options = Options { coverage: true, ..options(SCHEDULES[0], u64::MAX) };
+        let noticed = self.launch(trial, options);
+        let met = self.attention.driver().take_coverage().remove(self.subject.kernel.symbol);
+        noticed.is_none().then_some(met)?.map(|(coverage, _)| coverage.effects())
     }
 
     fn launch(&self, trial: &Trial, options: Options) -> Option<Fate> {
         self.attention.driver().set_options(options);
         let Trial { memory, reference, .. } = trial;
-        let loaded = Loaded::new(&self.attention, memory, Some(self.subject.entry.symbol));
+        let loaded = Loaded::new(&self.attention, memory, Some(self.subject.entry.contract.symbol));
         let loaded = loaded.map(|loaded| if trial.lse { loaded } else { loaded.without_lse() });
         match loaded.and_then(|loaded| loaded.run()) {
             Ok(outcome) => {

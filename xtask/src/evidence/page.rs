@@ -20,19 +20,27 @@ pub fn html(pack: &Pack) -> String {
     let contents: String = contents.collect();
     let _ = write!(
         body,
-        "<header><h1>FerroFlash: evidence</h1><p>Fused attention for NVIDIA GPUs, every kernel written in Rust. Made from commit \
-         <code>{}</code>; {found} of {} parts are here. The data is beside this page in <code>evidence.json</code>.</p>\
-         <nav><ul>{contents}</ul></nav></header><main>",
+        "<header><h1>FerroFlash: evidence</h1><p>Fused attention for NVIDIA GPUs, every kernel written in \
+         Rust. Made from commit <code>{}</code>; {found} of {} parts are here. The data is beside this page \
+         in <code>evidence.json</code>.</p><nav><ul>{contents}</ul></nav></header><main>",
         escape(&pack.commit),
         PARTS.len()
     );
     for part in PARTS {
-        let _ =
-            write!(body, "<section id=\"{}\"><h2>{}</h2><p>{}</p>", part.name, escape(part.title), escape(part.about));
+        let _ = write!(
+            body,
+            "<section id=\"{}\"><h2>{}</h2><p>{}</p>",
+            part.name,
+            escape(part.title),
+            escape(part.about)
+        );
         match pack.parts.get(part.name) {
             None => {
-                let _ =
-                    write!(body, "<p class=\"missing\">Missing. It is made by <code>{}</code></p>", escape(part.how));
+                let _ = write!(
+                    body,
+                    "<p class=\"missing\">Missing. It is made by <code>{}</code></p>",
+                    escape(part.how)
+                );
             }
             Some(pieces) => pieces.iter().for_each(|p| body.push_str(&piece(pack, p, &(part.show)(&p.data)))),
         }
@@ -54,8 +62,10 @@ pub fn html(pack: &Pack) -> String {
         body.push_str("</section>");
     }
     format!(
-        "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
-         <meta name=\"color-scheme\" content=\"light dark\"><title>FerroFlash: evidence</title><style>{STYLE}</style></head><body>{body}</main></body></html>\n"
+        "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" \
+         content=\"width=device-width, initial-scale=1\"><meta name=\"color-scheme\" content=\"light \
+         dark\"><title>FerroFlash: \
+         evidence</title><style>{STYLE}</style></head><body>{body}</main></body></html>\n"
     )
 }
 
@@ -130,7 +140,8 @@ pub fn bars(heading: &str, unit: &str, values: &[(String, f64, String)]) -> Stri
     let bar = |(name, value, more): &(String, f64, String)| {
         let own = if name == "ferroflash" { " class=\"own\"" } else { "" };
         format!(
-            "<tr{own}><th>{}</th><td class=\"bar\"><i style=\"width:{:.1}%\"></i></td><td class=\"number\">{value:.1} {unit}</td><td class=\"number\">{}</td></tr>",
+            "<tr{own}><th>{}</th><td class=\"bar\"><i style=\"width:{:.1}%\"></i></td><td \
+             class=\"number\">{value:.1} {unit}</td><td class=\"number\">{}</td></tr>",
             escape(name),
             value / most * 100.0,
             escape(more)
@@ -158,7 +169,8 @@ pub fn generic(value: &Value) -> String {
         }
         Value::Object(object) => {
             let item = |(key, value): (&String, &Value)| {
-                let nested = value.is_object() || value.as_array().is_some_and(|a| a.iter().any(Value::is_object));
+                let nested =
+                    value.is_object() || value.as_array().is_some_and(|a| a.iter().any(Value::is_object));
                 let value = if nested { generic(value) } else { escape(&text(value)) };
                 format!("<dt>{}</dt><dd>{value}</dd>", escape(key))
             };

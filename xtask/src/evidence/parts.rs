@@ -1,8 +1,11 @@
-//! The parts of the evidence: what each file says, in tables.
+//! The parts of the evidence: what each kind of file shows, and how it is made.
 
 use serde_json::Value;
 
-use super::page::{Table, bars, generic, number, text};
+use super::page::generic;
+use super::show::{
+    agree, base, bench, compare, fuzz, lineage, program, ptx_stats, sanitize, shim, soak, sweep, verify,
+};
 
 /// One kind of evidence.
 pub struct Part {
@@ -26,17 +29,19 @@ pub const PARTS: &[Part] = &[
     Part {
         name: "verify",
         title: "Right: every configuration against f64",
-        about: "The headline workload (f16, batch 1 and 2, 8 heads, 512 queries and keys, head dim 64) and its smallest reproducer in every \
-            configuration of the lineage: no element may be off by 0.002 or more; the predecessor's best kernel was off by 0.34. Then every \
-            kernel over its grid of problems, each within twice the error of a naive 16-bit implementation.",
+        about: "The headline workload (f16, batch 1 and 2, 8 heads, 512 queries and keys, head dim 64) and \
+                its smallest reproducer in every configuration of the lineage: no element may be off by \
+                0.002 or more; the predecessor's best kernel was off by 0.34. Then every kernel over its \
+                grid of problems, each within twice the error of a naive 16-bit implementation.",
         how: "ferroflash verify --all-configs --json > docs/evidence/<device>/verify.json",
         show: verify,
     },
     Part {
         name: "lineage",
         title: "Side by side: CUDA cores, tensor cores, FlashAttention-2, cuDNN",
-        about: "The headline workload in every configuration and beside the peers, in one run on the same tensors: microseconds of a launch, and \
-            how many times as fast as FlashAttention-2. Configurations with a name of the predecessor's are its own.",
+        about: "The headline workload in every configuration and beside the peers, in one run on the same \
+                tensors: microseconds of a launch, and how many times as fast as FlashAttention-2. \
+                Configurations with a name of the predecessor's are its own.",
         how: "python3 lineage.py docs/evidence/<device>/lineage.json",
         show: lineage,
     },
@@ -48,9 +53,18 @@ pub const PARTS: &[Part] = &[
         show: compare,
     },
     Part {
+        name: "base",
+        title: "Fast: against ourselves, before",
+        about: "Two commits of this repository in one process, on the same tensors, in shuffled order: what \
+                the planner takes, and every kernel by itself.",
+        how: "python3 compare.py --base FOLDER --peers --out docs/evidence/<device>/base.json",
+        show: base,
+    },
+    Part {
         name: "growing",
         title: "Fast: keys that grow",
-        about: "The same with keys times 4, and times a ramp of 1 to 30: row maxima keep growing, and O is rescaled more often.",
+        about: "The same with keys times 4, and times a ramp of 1 to 30: row maxima keep growing, and O is \
+                rescaled more often.",
         how: "python3 bench/compare.py --only prefill --growing --out docs/evidence/<device>/growing.json",
         show: compare,
     },
@@ -58,15 +72,17 @@ pub const PARTS: &[Part] = &[
         name: "sustained",
         title: "Fast: half a second back to back",
         about: "The same at the clocks that the card's power allows for long.",
-        how: "python3 bench/compare.py --only prefill --sustained --out docs/evidence/<device>/sustained.json",
+        how: "python3 bench/compare.py --only prefill --sustained --out \
+              docs/evidence/<device>/sustained.json",
         show: compare,
     },
     Part {
         name: "first-call",
         title: "From the program's start to the first output",
-        about: "The headline shape in milliseconds: the driver's own start, inputs, loading the kernel (from PTX, which the driver compiles, \
-            or from machine code), the launch.",
-        how: "CUDA_CACHE_DISABLE=1 ferroflash bench --first-call --json > docs/evidence/<device>/first-call.json",
+        about: "The headline shape in milliseconds: the driver's own start, inputs, loading the kernel \
+                (from PTX, which the driver compiles, or from machine code), the launch.",
+        how: "CUDA_CACHE_DISABLE=1 ferroflash bench --first-call --json > \
+              docs/evidence/<device>/first-call.json",
         show: generic,
     },
     Part {
@@ -86,242 +102,74 @@ pub const PARTS: &[Part] = &[
     Part {
         name: "sanitize",
         title: "Memory, races, barriers",
-        about: "Every access of every kernel checked: bounds, alignment, initialisation, races, barriers; compute-sanitizer on a GPU, the PTX \
-            simulator without one.",
+        about: "Every access of every kernel checked: bounds, alignment, initialisation, races, barriers; \
+                compute-sanitizer on a GPU, the PTX simulator without one.",
         how: "ferroflash sanitize --json > docs/evidence/<device or simulator>/sanitize.json",
         show: sanitize,
     },
     Part {
         name: "mutation",
         title: "Mutation score: would the checks notice?",
-        about: "One bug at a time planted in the kernels' PTX; the score is how many the simulator or the results give away.",
+        about: "One bug at a time planted in the kernels' PTX; the score is how many the simulator or the \
+                results give away.",
         how: "the mutation run writes docs/evidence/simulator/mutation.json",
         show: generic,
     },
     Part {
+        name: "program",
+        title: "Tests and examples on the card",
+        about: "The tests that want a GPU (both drivers, graphs, threads, tensors beyond 4 GiB), and the \
+                programs that show how to embed.",
+        how: "./evidence.sh OUTPUT COMMIT gpu embed",
+        show: program,
+    },
+    Part {
+        name: "shim",
+        title: "The Python front",
+        about: "ferroflash.py on torch's tensors against f64, beside SDPA; streams, graphs, threads, \
+                refusals.",
+        how: "python3 shim.py docs/evidence/<device>/shim.json",
+        show: shim,
+    },
+    Part {
         name: "agree",
         title: "The simulator against the card",
-        about: "The same inputs through both: tensor-core products bit by bit, then every kernel's outputs within the bounds of its arithmetic.",
+        about: "The same inputs through both: tensor-core products bit by bit, then every kernel's outputs \
+                within the bounds of its arithmetic.",
         how: "ferroflash agree --device gpu --json > docs/evidence/<device>/agree.json",
         show: agree,
     },
     Part {
         name: "soak",
         title: "Soak: the same launch thousands of times",
-        about: "Rounds of launches with a wait after each, after every 5, 10, 20, 25 and 50, and only at the end, from one thread and from \
-            several with several streams: equal in every bit, and no memory growth.",
+        about: "Rounds of launches with a wait after each, after every 5, 10, 20, 25 and 50, and only at \
+                the end, from one thread and from several with several streams: equal in every bit, and no \
+                memory growth.",
         how: "ferroflash soak --json > docs/evidence/<device>/soak.json",
         show: soak,
     },
     Part {
         name: "fuzz",
         title: "Fuzz: random problems",
-        about: "Random shapes, strides, masks and types against the reference; the same requests with one fault, refused by name.",
+        about: "Random shapes, strides, masks and types against the reference; the same requests with one \
+                fault, refused by name.",
         how: "ferroflash fuzz --seconds 300 --json > docs/evidence/<device>/fuzz.json",
         show: fuzz,
     },
     Part {
         name: "profile",
         title: "Profile",
-        about: "Tensor-pipe utilisation, achieved occupancy, bank conflicts and memory throughput of each kernel.",
-        how: "Nsight Compute's metrics as docs/evidence/<device>/profile.json",
+        about: "Tensor-pipe utilisation, achieved occupancy, bank conflicts and memory throughput of each \
+                kernel.",
+        how: "python3 nsight.py docs/evidence/<device>/profile.json",
         show: generic,
     },
     Part {
         name: "ptx-stats",
         title: "Machine code: what ptxas says",
-        about: "Registers, spills, shared memory and tensor-core instructions (HMMA) of every kernel on every target.",
+        about: "Registers, spills, shared memory and tensor-core instructions (HMMA) of every kernel on \
+                every target.",
         how: "cargo xtask evidence (without --as-is)",
         show: ptx_stats,
     },
 ];
-
-fn rows<'v>(data: &'v Value, key: &str) -> &'v [Value] {
-    data[key].as_array().map_or(&[], Vec::as_slice)
-}
-
-/// `passed` or `clean`, in words.
-fn verdict(passed: &Value) -> &'static str {
-    match passed.as_bool() {
-        Some(true) => "<b class=\"good\">passed</b>",
-        Some(false) => "<b class=\"bad\">FAILED</b>",
-        None => "no verdict",
-    }
-}
-
-fn sum(rows: &[Value], key: &str) -> u64 {
-    rows.iter().filter_map(|row| row[key].as_u64()).sum()
-}
-
-fn verify(data: &Value) -> String {
-    let (headline, kernels) = (rows(data, "headline"), rows(data, "kernels"));
-    let mut table = Table::new(&["configuration", "mask", "cases", "largest error"]);
-    for row in headline {
-        let error = row["max_error"].as_f64().map_or("not finite".into(), |error| format!("{error:.1e}"));
-        table.row([text(&row["name"]), text(&row["mask"]), text(&row["cases"]), error]);
-    }
-    let mut all = Table::new(&["kernel", "cases", "worst error / allowed", "skipped"]);
-    for row in kernels {
-        all.row([text(&row["name"]), text(&row["cases"]), number(&row["worst_ratio"], 3), text(&row["skipped"])]);
-    }
-    let cases = sum(headline, "cases") + sum(kernels, "cases");
-    let title = format!("{} kernels over their grids", kernels.len());
-    format!("<p>{}: {cases} cases</p>{}{}", verdict(&data["passed"]), table.html(), all.folded(&title))
-}
-
-fn compare(data: &Value) -> String {
-    let rows = rows(data, "rows");
-    let mut labels: Vec<(String, Vec<&Value>)> = vec![];
-    for row in rows {
-        let label = format!("{} {} ({})", text(&row["label"]), text(&row["suite"]), text(&row["timing"]));
-        match labels.iter_mut().find(|(known, _)| *known == label) {
-            Some((_, own)) => own.push(row),
-            None => labels.push((label, vec![row])),
-        }
-    }
-    let peer = |row: &&Value| {
-        let name = text(&row["peer"]);
-        (name, row["tflops"].as_f64().unwrap_or(0.0), format!("{} us", number(&row["us"], 1)))
-    };
-    let charts = labels.iter().map(|(label, own)| bars(label, "TFLOP/s", &own.iter().map(peer).collect::<Vec<_>>()));
-    format!("<div class=\"charts\">{}</div>", charts.collect::<String>())
-}
-
-/// The workloads of `lineage.json`, `[batch, mask]`.
-const WORKLOADS: [(u64, &str); 4] = [(1, "full"), (1, "causal"), (2, "full"), (2, "causal")];
-
-fn lineage(data: &Value) -> String {
-    let rows = rows(data, "rows");
-    // A configuration has an entry for each mask.
-    let name = |row: &Value| {
-        WORKLOADS.iter().fold(text(&row["kernel"]), |name, (_, mask)| name.replace(&format!("_{mask}_"), "_"))
-    };
-    let mut names: Vec<String> = vec![];
-    for row in rows {
-        if !names.contains(&name(row)) {
-            names.push(name(row));
-        }
-    }
-    let of = |named: &str, (batch, mask): (u64, &str)| {
-        rows.iter().find(|row| name(row) == named && row["batch"] == batch && row["mask"] == mask)
-    };
-    let time = |named: &String| of(named, WORKLOADS[0]).and_then(|row| row["us"].as_f64()).unwrap_or(f64::MAX);
-    names.sort_by(|a, b| time(a).total_cmp(&time(b)));
-    let mut table =
-        Table::new(&["kernel", "configuration", "1 batch, full", "1, causal", "2, full", "2, causal", "largest error"]);
-    for named in &names {
-        let cell = |workload| {
-            of(named, workload).map_or_else(String::new, |row| {
-                format!("{} us, {}x", number(&row["us"], 2), number(&row["times_fa2"], 2))
-            })
-        };
-        let [a, b, c, d] = WORKLOADS.map(cell);
-        let own = || WORKLOADS.iter().filter_map(|workload| of(named, *workload));
-        let error = own().filter_map(|row| row["error"].as_f64()).fold(0.0, f64::max);
-        let configuration = own().next().map_or_else(String::new, |row| text(&row["configuration"]));
-        table.row([named.clone(), configuration, a, b, c, d, format!("{error:.1e}")]);
-    }
-    table.html()
-}
-
-fn agree(data: &Value) -> String {
-    let mut products = Table::new(&["products", "elements", "differing"]);
-    for row in rows(data, "products") {
-        products.row(["dtype", "elements", "differing"].map(|key| text(&row[key])));
-    }
-    let columns = ["kernel", "words", "differing", "O, ulps", "LSE / allowed"];
-    let mut kernels = Table::new(&columns);
-    for row in rows(data, "kernels") {
-        let [name, words, differing] = ["name", "words", "differing"].map(|key| text(&row[key]));
-        kernels.row([name, words, differing, number(&row["o_ulps"], 1), number(&row["lse_ratio"], 3)]);
-    }
-    let title = format!("{} kernels", rows(data, "kernels").len());
-    format!("<p>{}</p>{}{}", verdict(&data["agree"]), products.html(), kernels.folded(&title))
-}
-
-fn bench(data: &Value) -> String {
-    let columns = ["shape", "timing", "p50 us", "p90 us", "TFLOP/s", "GB/s", "kernel"];
-    let mut table = Table::new(&columns);
-    for row in rows(data, "rows") {
-        let us = |key: &str| number(&row[key], 1);
-        let [shape, timing, entry] = ["shape", "timing", "entry"].map(|key| text(&row[key]));
-        table.row([shape, timing, us("p50_us"), us("p90_us"), us("tflops"), number(&row["gb_per_s"], 0), entry]);
-    }
-    table.html()
-}
-
-fn sweep(data: &Value) -> String {
-    let mut table = Table::new(&["problem", "fastest", "us", "the table's", "us", "timed"]);
-    for row in rows(data, "shapes") {
-        let [problem, best, own] = ["problem", "best", "table"].map(|key| text(&row[key]));
-        let [us, own_us] = ["microseconds", "table_microseconds"].map(|key| number(&row[key], 1));
-        table.row([problem, best, us, own, own_us, rows(row, "candidates").len().to_string()]);
-    }
-    table.html()
-}
-
-fn sanitize(data: &Value) -> String {
-    let kernels = rows(data, "kernels");
-    let findings: usize = kernels.iter().map(|row| rows(row, "findings").len()).sum();
-    let mut table = Table::new(&["kernel", "launches", "findings", "skipped"]);
-    for row in kernels {
-        let found = rows(row, "findings").iter().map(|f| format!("{}: {}", text(&f["kind"]), text(&f["message"])));
-        let found = found.collect::<Vec<_>>().join("; ");
-        let found = if found.is_empty() { "none".into() } else { found };
-        table.row([text(&row["name"]), text(&row["launches"]), found, text(&row["skipped"])]);
-    }
-    let (launches, title) = (sum(kernels, "launches"), format!("{} kernels", kernels.len()));
-    format!("<p>{}: {launches} launches, {findings} findings</p>{}", verdict(&data["clean"]), table.folded(&title))
-}
-
-fn soak(data: &Value) -> String {
-    let kernels = rows(data, "kernels");
-    let kib = |value: &Value| value.as_i64().map_or("unknown".into(), |bytes| format!("{:+}", bytes / 1024));
-    let mut table = Table::new(&["kernel", "launches", "differing", "device KiB", "process KiB"]);
-    for row in kernels {
-        let [name, launches, differing] = ["name", "launches", "differing"].map(|key| text(&row[key]));
-        table.row([name, launches, differing, kib(&row["device_growth_bytes"]), kib(&row["process_growth_bytes"])]);
-    }
-    let [launches, differing] = ["launches", "differing"].map(|key| sum(kernels, key));
-    let title = format!("{} kernels", kernels.len());
-    format!("<p>{}: {launches} launches, {differing} differ</p>{}", verdict(&data["passed"]), table.folded(&title))
-}
-
-fn fuzz(data: &Value) -> String {
-    let mut table = Table::new(&["fault", "refused by name"]);
-    for (fault, count) in data["refused"].as_object().into_iter().flatten() {
-        table.row([fault.clone(), text(count)]);
-    }
-    let [solved, seconds] = [&data["solved"], &data["seconds"]].map(|value| number(value, 0));
-    let failure = data["failure"].as_str().map(|f| format!("<p class=\"bad\">{}</p>", super::page::escape(f)));
-    let found = format!("{solved} random problems solved in {seconds} s");
-    format!("<p>{}: {found}</p>{}{}", verdict(&data["passed"]), failure.unwrap_or_default(), table.folded("Refusals"))
-}
-
-fn ptx_stats(data: &Value) -> String {
-    let all = data.as_array().map_or(&[][..], Vec::as_slice);
-    let columns = ["kernel", "target", "registers", "spills, bytes", "in loops", "shared KiB", "blocks an SM", "HMMA"];
-    let mut table = Table::new(&columns);
-    let count = |row: &Value, keys: [&str; 2]| keys.iter().filter_map(|key| row[*key].as_u64()).sum::<u64>();
-    for row in all {
-        let [entry, target, registers, blocks, hmma] =
-            ["entry", "target", "registers", "blocks_per_sm", "hmma"].map(|key| text(&row[key]));
-        let spills = count(row, ["spill_store_bytes", "spill_load_bytes"]).to_string();
-        let in_loops = count(row, ["local_loads_in_loops", "local_stores_in_loops"]).to_string();
-        let shared = count(row, ["static_smem_bytes", "dynamic_smem_bytes"]) as f64 / 1024.0;
-        table.row([entry, target, registers, spills, in_loops, format!("{shared:.1}"), blocks, hmma]);
-    }
-    let spilling = all.iter().filter(|row| count(row, ["spill_store_bytes", "spill_load_bytes"]) > 0).count();
-    let in_loops = all.iter().filter(|row| count(row, ["local_loads_in_loops", "local_stores_in_loops"]) > 0).count();
-    let multiplies = |entry: &str| entry.starts_with("fwd_") && !entry.ends_with("_scalar");
-    let scalar = |row: &&Value| row["entry"].as_str().is_some_and(|entry| !multiplies(entry));
-    let wrong = all.iter().filter(|row| (row["hmma"].as_u64() == Some(0)) != scalar(row)).count();
-    let paths = match wrong {
-        0 => "tensor-core instructions in every tensor-core kernel and in no other".to_owned(),
-        wrong => {
-            format!("<b class=\"bad\">{wrong} with tensor-core instructions where there should be none, or none</b>")
-        }
-    };
-    let spills = format!("{spilling} spill, {in_loops} of them in a loop");
-    format!("<p>{} kernels on their targets: {spills}; {paths}.</p>{}", all.len(), table.folded("All of them"))
-}

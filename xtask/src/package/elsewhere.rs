@@ -1,5 +1,5 @@
-//! The promise to who embeds FerroFlash: the packages build outside this repository, on stable Rust with no device compiler and no CUDA, the
-//! kernels inside, and without a dependency that only the program needs.
+//! The promise to who embeds FerroFlash: the packages build outside this repository, on stable Rust with no
+//! device compiler and no CUDA, the kernels inside, and without a dependency that only the program needs.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -20,7 +20,8 @@ const PROMISED: f64 = 60.0;
 /// Seconds beyond which a busy machine is no excuse.
 const MOST: f64 = 120.0;
 
-/// What a build elsewhere inherits: where tools and registries are. Nothing of CUDA, of this repository or of the cargo that runs this task.
+/// What a build elsewhere inherits: where tools and registries are. Nothing of CUDA, of this repository or of
+/// the cargo that runs this task.
 const KEPT: [&str; 12] = [
     "PATH",
     "HOME",
@@ -36,33 +37,78 @@ const KEPT: [&str; 12] = [
     "SSL_CERT_FILE",
 ];
 
-/// A program that finds the PTX of every kernel in the table inside itself.
+/// A program as a newcomer writes it: it plans for a card, names a kernel by type, and finds the PTX of every
+/// kernel in the table inside itself.
 const PROGRAM: &str = r#"
+use ferroflash::{Attention, Capabilities, DType, Error, Forward, Mask, Prepared, RawDriver, TensorView};
+
+/// By the planner, and by type: nobody has to name a crate but this one.
+pub fn open() -> Result<Attention<RawDriver>, Error> {
+    Ok(Attention::new(RawDriver::primary(0)?))
+}
+pub fn typed<K: ferroflash::spec::Entry>(driver: &RawDriver) -> Result<Prepared<K, RawDriver>, Error> {
+    Prepared::new(driver)
+}
+
 fn main() {
+    let (shape, elements) = ([2, 1024, 16, 128], 2 * 1024 * 16 * 128);
+    let view = |n: u64| TensorView::bshd(n << 32, elements, DType::F16, shape);
+    let forward = Forward::new(view(1), view(2), view(3), view(4)).mask(Mask::Causal);
+    for (name, card) in Capabilities::PROFILES {
+        ferroflash::plan(&forward, card).unwrap_or_else(|e| panic!("{name}: {e}"));
+    }
+    if let Err(error) = open() {
+        assert!(matches!(error, Error::Driver { .. }), "without a GPU a refusal in words: {error}");
+    }
     for entry in ferroflash::ENTRIES {
-        let text = ferroflash::ptx::source(entry.symbol).expect(entry.symbol);
-        assert!(text.contains(&format!(".entry {}(", entry.symbol)), "{}", entry.symbol);
+        let text = ferroflash::ptx::source(entry.contract.symbol).expect(entry.contract.symbol);
+        assert!(text.contains(&format!(".entry {}(", entry.contract.symbol)), "{}", entry.contract.symbol);
     }
     println!("{} kernels inside", ferroflash::ENTRIES.len());
 }
 "#;
 
-/// Unpacks what `cargo package` left in `crates` into a folder of its own outside the repository, and builds and runs a program there that
-/// depends on it, with `features` and without the default ones.
-pub fn check(packages: &[Package], crates: &Path, features: &[&str]) -> Result {
+/// Unpacks what `cargo package` left in `crates` into a folder of its own outside the repository, checks
+/// every package there, with dependencies that the repository has compiled already, and builds and runs a
+/// program that depends on it, with `features` beside the default ones.
+pub fn check(root: &Path, packages: &[Package], crates: &Path, features: &[&str]) -> Result {
     let folder = std::env::temp_dir().join(format!("ferroflash-elsewhere-{}", std::process::id()));
-    let checked = embed(packages, crates, features, &folder);
+    let unpacked = unpack(packages, crates, &folder);
+    let checked = unpacked
+        .and_then(|()| check_all(root, packages, &folder))
+        .and_then(|()| embed(packages, features, &folder));
     fs::remove_dir_all(&folder)?;
     checked
 }
 
-fn embed(packages: &[Package], crates: &Path, features: &[&str], folder: &Path) -> Result {
-    let dependent = folder.join("dependent");
-    fs::create_dir_all(dependent.join("src"))?;
+fn unpack(packages: &[Package], crates: &Path, folder: &Path) -> Result {
+    fs::create_dir_all(folder)?;
     for package in packages {
         let file = crates.join(format!("{}.crate", package.full_name()));
         quiet(Command::new("tar").arg("-xzf").arg(&file).arg("-C").arg(folder))?;
     }
+    Ok(())
+}
+
+/// Every package compiles as it was unpacked: no file is missing, no path leads out of it.
+fn check_all(root: &Path, packages: &[Package], folder: &Path) -> Result {
+    let members: Vec<_> = packages.iter().map(Package::full_name).collect();
+    let mut manifest = format!(
+        "[workspace]\nresolver = \"3\"\nmembers = {members:?}\n[profile.dev]\ndebug = \"line-tables-only\"\n"
+    );
+    patches(&mut manifest, packages, "")?;
+    fs::write(folder.join("Cargo.toml"), manifest)?;
+    fs::copy(root.join("Cargo.lock"), folder.join("Cargo.lock"))?;
+    let progress = spinner("checking the unpacked packages");
+    let mut check = elsewhere(folder);
+    quiet(check.args(["check", "--quiet", "--workspace", "--target-dir"]).arg(root.join("target")))?;
+    progress.finish_and_clear();
+    Ok(())
+}
+
+fn embed(packages: &[Package], features: &[&str], folder: &Path) -> Result {
+    let dependent = folder.join("dependent");
+    fs::create_dir_all(dependent.join("src"))?;
     fs::write(dependent.join("Cargo.toml"), manifest(packages, features)?)?;
     fs::write(dependent.join("src/main.rs"), PROGRAM)?;
 
@@ -76,9 +122,12 @@ fn embed(packages: &[Package], crates: &Path, features: &[&str], folder: &Path) 
     let named = dependencies.iter().cloned().collect::<Vec<_>>().join(", ");
     println!("embedded elsewhere: {}, built in {seconds:.0} s on 2 cores, with {named}", said.trim());
     let embedded = packages.iter().filter(|package| package.name == EMBEDDED);
-    let optional = embedded.flat_map(|package| &package.dependencies).filter(|dependency| dependency.optional);
-    if let Some(pulled) = optional.map(|dependency| &dependency.name).find(|name| dependencies.contains(*name)) {
-        return Err(format!("{EMBEDDED} without default features depends on {pulled}; only a feature may").into());
+    let optional =
+        embedded.flat_map(|package| &package.dependencies).filter(|dependency| dependency.optional);
+    if let Some(pulled) =
+        optional.map(|dependency| &dependency.name).find(|name| dependencies.contains(*name))
+    {
+        return Err(format!("{EMBEDDED} by default depends on {pulled}; only a feature may").into());
     }
     if seconds > MOST {
         return Err(format!("{EMBEDDED} builds in {seconds:.0} s elsewhere; {PROMISED} are promised").into());
@@ -91,13 +140,20 @@ fn embed(packages: &[Package], crates: &Path, features: &[&str], folder: &Path) 
 
 /// The manifest of a workspace of its own, in which the unpacked packages stand for those of the registry.
 fn manifest(packages: &[Package], features: &[&str]) -> Result<String> {
-    let mut text = String::from("[workspace]\n[package]\nname = \"dependent\"\nedition = \"2024\"\n[dependencies]\n");
-    writeln!(text, "{EMBEDDED} = {{ version = \"*\", default-features = false, features = {features:?} }}")?;
-    text.push_str("[patch.crates-io]\n");
-    for package in packages {
-        writeln!(text, "{} = {{ path = \"../{}\" }}", package.name, package.full_name())?;
-    }
+    let mut text =
+        String::from("[workspace]\n[package]\nname = \"dependent\"\nedition = \"2024\"\n[dependencies]\n");
+    writeln!(text, "{EMBEDDED} = {{ version = \"*\", features = {features:?} }}")?;
+    patches(&mut text, packages, "../")?;
     Ok(text)
+}
+
+/// Lets the unpacked packages, which lie at `from`, stand for those of the registry.
+fn patches(manifest: &mut String, packages: &[Package], from: &str) -> Result {
+    manifest.push_str("[patch.crates-io]\n");
+    for package in packages {
+        writeln!(manifest, "{} = {{ path = \"{from}{}\" }}", package.name, package.full_name())?;
+    }
+    Ok(())
 }
 
 /// The names of all packages that become part of the program.

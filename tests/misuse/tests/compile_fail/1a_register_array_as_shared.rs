@@ -2,9 +2,9 @@
 use contract::F16;
 use tile::{AFrag, Acc, Warp};
 
-fn scores(s: &mut Acc<2, 4>, q: &AFrag<F16, 2, 4>, warp: Warp) {
-    let k = [0u32; 64];
-    s.mma_abt(q, &k, warp, |_| {});
+fn output(o: &mut Acc<2, 4>, p: &AFrag<F16, 2, 4>, warp: Warp) {
+    let v = [0u32; 64];
+    o.mma_ab(p, &v, warp, |_| {});
 }
 
 fn main() {}

@@ -2,8 +2,8 @@
 use contract::F16;
 use tile::{AFrag, Acc, Warp};
 
-fn scores(s: &mut Acc<2, 4>, q: &AFrag<F16, 2, 4>, warp: Warp) {
-    s.mma_abt(q, q, warp, |_| {});
+fn output(o: &mut Acc<2, 4>, p: &AFrag<F16, 2, 4>, warp: Warp) {
+    o.mma_ab(p, p, warp, |_| {});
 }
 
 fn main() {}

@@ -5,8 +5,8 @@ use tile::{Block, GlobalRows, Walk};
 
 type Odd = Contract<36, 0>;
 
-fn walk(rows: GlobalRows<F16, 4>, block: &Block<Odd>) -> Walk<F16, 2, 4> {
-    Walk::up(rows, 0, block)
+fn walk(rows: GlobalRows<F16, 4>, block: &Block<Odd>) -> Walk<F16, 2, 4, Block<Odd>> {
+    Walk::down(rows, 0, block)
 }
 
 fn main() {

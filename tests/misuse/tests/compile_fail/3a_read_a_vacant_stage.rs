@@ -1,11 +1,11 @@
 //! A stage that is being refilled cannot be read.
 use contract::F16;
-use misuse::{K, Stage};
-use tile::{AFrag, Acc, Block, Pipeline};
+use misuse::{K, Running};
+use tile::{AFrag, Acc, Block};
 
-fn step(mut kv: Pipeline<Stage<F16, 4, 4>, 2>, mut block: Block<K>, s: &mut Acc<2, 4>, q: &AFrag<F16, 2, 4>) {
+fn step(mut kv: Running, mut block: Block<K>, s: &mut Acc<2, 4>, p: &AFrag<F16, 2, 4>) {
     let warp = block.warp();
-    kv.advance(&mut block, |vacant, _| s.mma_abt(q, &vacant.k, warp, |_| {}));
+    kv.advance(&mut block, |slot, _| s.mma_ab(p, &slot.v, warp, |_| {}));
 }
 
 fn main() {}

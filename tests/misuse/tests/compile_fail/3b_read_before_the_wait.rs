@@ -1,10 +1,10 @@
 //! A pipeline shows no stage: only `advance`, which waits, hands one out.
 use contract::F16;
-use misuse::Stage;
-use tile::{AFrag, Acc, Pipeline, Warp};
+use misuse::Running;
+use tile::{AFrag, Acc, Warp};
 
-fn step(kv: Pipeline<Stage<F16, 4, 4>, 2>, warp: Warp, s: &mut Acc<2, 4>, q: &AFrag<F16, 2, 4>) {
-    s.mma_abt(q, &kv.k, warp, |_| {});
+fn step(kv: Running, warp: Warp, s: &mut Acc<2, 4>, p: &AFrag<F16, 2, 4>) {
+    s.mma_ab(p, &kv.v, warp, |_| {});
 }
 
 fn main() {}

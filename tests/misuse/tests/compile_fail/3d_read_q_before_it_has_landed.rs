@@ -1,9 +1,12 @@
 //! What is in flight cannot be read: `land` waits for it.
 use contract::F16;
-use tile::{InFlight, Resident, SharedTile, Warp};
+use misuse::K;
+use tile::{AFrag, Acc, Block, CpAsync, InFlight, SharedTile, Warp};
 
-fn fragment(q: InFlight<SharedTile<F16, 8, 4>>, warp: Warp) -> Resident<F16, 2, 4, 4> {
-    Resident::load(&q, warp)
+type Flying = InFlight<SharedTile<F16, 4, 4>, CpAsync<Block<K>>>;
+
+fn output(o: &mut Acc<2, 4>, p: &AFrag<F16, 2, 4>, v: Flying, warp: Warp) {
+    o.mma_ab(p, &v, warp, |_| {});
 }
 
 fn main() {}

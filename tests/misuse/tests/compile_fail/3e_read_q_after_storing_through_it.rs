@@ -1,10 +1,12 @@
 //! Storing through a tile consumes it: its contents are gone.
 use contract::F16;
-use tile::{Acc, GlobalRows, Resident, SharedTile, Warp};
+use tile::{Acc, GlobalRows, Resident, SharedTile, WarpRows};
 
-fn epilogue(q: SharedTile<F16, 8, 4>, o: &Acc<2, 4>, out: &GlobalRows<F16, 4>, warp: Warp) -> Resident<F16, 2, 4, 4> {
-    q.store_through(o, out, 0, warp);
-    Resident::load(&q, warp)
+type Tile = SharedTile<F16, 8, 4>;
+
+fn epilogue(q: Tile, o: &Acc<2, 4>, out: &GlobalRows<F16, 4>, mine: WarpRows<8, 2>) {
+    q.store_through(o, out, 0, mine);
+    let _again = Resident::<_, 8, 2, 4, 4>::load(&q, mine);
 }
 
 fn main() {}

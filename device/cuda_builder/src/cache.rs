@@ -1,0 +1,155 @@
+//! Modules that were made before, kept by content: of the sources, of what compiles them, of what cuts them
+//! up.
+
+use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+use std::{fs, io};
+
+use crate::Error;
+
+/// What makes modules out of sources: those of other makers are not kept.
+const MAKERS: [&str; 5] = [
+    include_str!("cargo.rs"),
+    include_str!("convergence.rs"),
+    include_str!("module.rs"),
+    include_str!("scan.rs"),
+    include_str!("stamp.rs"),
+];
+
+/// How many states of the sources, and how many recipes, are kept: those of today and of yesterday.
+const STATES: usize = 2;
+const RECIPES: usize = 4;
+
+/// The modules of one recipe: one crate, target, compiler, set of flags.
+pub(crate) struct Cache<'a> {
+    folder: PathBuf,
+    /// Paths below it are noted relative to it, so that a copy of the folder goes by its own sources.
+    workspace: &'a Path,
+}
+
+/// The modules that one state of the sources gave.
+pub(crate) struct State {
+    folder: PathBuf,
+    pub inputs: BTreeSet<PathBuf>,
+}
+
+/// What a compiler made for a state.
+pub(crate) struct Made<'m> {
+    /// Symbol, directives, text.
+    pub modules: &'m [(&'m str, &'m str, String)],
+    /// Kernels that nobody asked for.
+    pub others: &'m BTreeSet<String>,
+    pub warnings: &'m str,
+}
+
+impl<'a> Cache<'a> {
+    pub(crate) fn open(folder: &Path, workspace: &'a Path, recipe: impl Hash) -> Self {
+        Cache { folder: folder.join(hex((MAKERS, recipe))), workspace }
+    }
+
+    /// The state that the sources are in, as far as they were noted; `None` before the first build, and where
+    /// a source is gone.
+    pub(crate) fn current(&self) -> Option<State> {
+        let inputs = fs::read_to_string(self.folder.join("inputs")).ok()?;
+        self.state(inputs.lines().map(|line| self.workspace.join(line)).collect()).ok()
+    }
+
+    /// Keeps what was compiled since `started` out of `inputs`: nothing, where one of them has changed since.
+    pub(crate) fn keep(
+        &self,
+        inputs: &BTreeSet<PathBuf>,
+        started: SystemTime,
+        made: &Made<'_>,
+    ) -> Result<(), Error> {
+        let is_older = |path: &PathBuf| fs::metadata(path)?.modified().map(|time| time < started);
+        for input in inputs {
+            if !is_older(input).map_err(Error::io("read", input))? {
+                return Ok(());
+            }
+        }
+        let state = self.state(inputs.clone()).map_err(Error::io("read", &self.folder))?;
+        fs::create_dir_all(&state.folder).map_err(Error::io("create", &state.folder))?;
+        for (symbol, directives, text) in made.modules {
+            write(&state.file(symbol, directives), text)?;
+        }
+        let lines =
+            |items: &mut dyn Iterator<Item = String>| items.map(|item| item + "\n").collect::<String>();
+        write(&state.folder.join("others"), &lines(&mut made.others.iter().cloned()))?;
+        write(&state.folder.join("warnings"), made.warnings)?;
+        let relative =
+            |path: &PathBuf| path.strip_prefix(self.workspace).unwrap_or(path).display().to_string();
+        write(&self.folder.join("inputs"), &lines(&mut inputs.iter().map(relative)))?;
+        prune(&self.folder, STATES)?;
+        prune(self.folder.parent().unwrap_or(&self.folder), RECIPES)
+    }
+
+    fn state(&self, inputs: BTreeSet<PathBuf>) -> io::Result<State> {
+        let mut hasher = DefaultHasher::new();
+        for input in &inputs {
+            (input.strip_prefix(self.workspace).unwrap_or(input), fs::read(input)?).hash(&mut hasher);
+        }
+        Ok(State { folder: self.folder.join(format!("{:016x}", hasher.finish())), inputs })
+    }
+}
+
+impl State {
+    /// The module of `symbol` with `directives`, if it was made.
+    pub(crate) fn module(&self, symbol: &str, directives: &str) -> Option<String> {
+        fs::read_to_string(self.file(symbol, directives)).ok()
+    }
+
+    /// Kernels that nobody asked for.
+    pub(crate) fn others(&self) -> BTreeSet<String> {
+        let text = fs::read_to_string(self.folder.join("others")).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    /// What rustc warned of.
+    pub(crate) fn warnings(&self) -> String {
+        fs::read_to_string(self.folder.join("warnings")).unwrap_or_default()
+    }
+
+    fn file(&self, symbol: &str, directives: &str) -> PathBuf {
+        self.folder.join(format!("{symbol}-{}.ptx", hex(directives)))
+    }
+}
+
+/// Writes a file unless it holds the text already: an untouched file keeps its time, and what depends on it
+/// stays fresh. Whoever reads it meanwhile sees the old text or the new one.
+pub(crate) fn write(path: &Path, text: &str) -> Result<(), Error> {
+    if fs::read(path).is_ok_and(|old| old == text.as_bytes()) {
+        return Ok(());
+    }
+    let part = path.with_extension("part");
+    fs::write(&part, text).map_err(Error::io("write", &part))?;
+    fs::rename(&part, path).map_err(Error::io("write", path))
+}
+
+/// Removes all folders in `folder` but the newest.
+fn prune(folder: &Path, keep: usize) -> Result<(), Error> {
+    let listed = || -> io::Result<Vec<(SystemTime, PathBuf)>> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(folder)? {
+            let entry = entry?;
+            if entry.file_type()?.is_dir() {
+                found.push((entry.metadata()?.modified()?, entry.path()));
+            }
+        }
+        Ok(found)
+    };
+    let mut folders = listed().map_err(Error::io("list", folder))?;
+    folders.sort();
+    let old = folders.len().saturating_sub(keep);
+    folders
+        .iter()
+        .take(old)
+        .try_for_each(|(_, old)| fs::remove_dir_all(old).map_err(Error::io("remove", old)))
+}
+
+fn hex(key: impl Hash) -> String {
+    let mut hasher = DefaultHasher::new();
+    key.hash(&mut hasher);
+    format!("{:016x}", hasher.finish())
+}

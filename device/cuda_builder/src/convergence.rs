@@ -1,0 +1,85 @@
+//! The guards that keep LLVM from cloning what a warp executes together: that each is there, and their way
+//! out of the text.
+//!
+//! Assembly is never `convergent` to LLVM, and neither are its intrinsics of matrix instructions. It clones
+//! both into the arms of a branch that lanes take differently, or sinks them there. `cuda_std` therefore
+//! sets an `activemask` beside each, which is convergent: the block of code that holds both stays whole.
+
+use std::collections::{HashMap, HashSet};
+
+/// The guard's instruction.
+const GUARD: &str = "activemask.b32";
+
+/// Instructions that LLVM has intrinsics for, without taking them for convergent.
+const MATRIX: [&str; 5] = ["mma", "wmma", "ldmatrix", "stmatrix", "movmatrix"];
+
+/// The first instruction of `text`, the PTX of one function as rustc wrote it, that needs a guard and has
+/// none: one of a whole warp that stands in assembly, or a matrix instruction.
+///
+/// In a basic block every guard covers one piece of assembly behind it. LLVM keeps their order, but may put
+/// other instructions between.
+pub(crate) fn unguarded(text: &str) -> Option<&str> {
+    let (mut guards, mut in_assembly, mut covered) = (0u32, false, false);
+    for line in text.lines().map(str::trim) {
+        if line.starts_with("// begin inline asm") || line.starts_with("// end inline asm") {
+            (in_assembly, covered) = (line.starts_with("// begin"), false);
+            continue;
+        }
+        for instruction in statements(line) {
+            let name = opcode(instruction);
+            // Labels of debug information stand in the middle of a block.
+            let is_label = instruction.ends_with(':') && !instruction.starts_with("$L__tmp");
+            if is_label || ["bra", "brx", "ret", "exit", "trap"].contains(&stem(name)) {
+                guards = 0;
+            } else if name == GUARD {
+                guards += 1;
+            } else if collective(name) && (in_assembly || MATRIX.contains(&stem(name))) && !covered {
+                guards = match guards.checked_sub(1) {
+                    Some(left) => left,
+                    None => return Some(instruction),
+                };
+                covered = in_assembly;
+            }
+        }
+    }
+    None
+}
+
+/// The registers of `text` that only a guard writes and nobody reads: their guards have done their work.
+pub(crate) fn idle_guards(text: &str) -> HashSet<&str> {
+    let mut uses: HashMap<&str, u32> =
+        text.lines().filter_map(guarded).map(|register| (register, 0)).collect();
+    if !uses.is_empty() {
+        let is_name = |c: char| c.is_ascii_alphanumeric() || "%_$".contains(c);
+        for word in text.split(|c| !is_name(c)).filter(|word| word.starts_with('%')) {
+            uses.entry(word).and_modify(|count| *count += 1);
+        }
+    }
+    uses.into_iter().filter(|&(_, count)| count == 1).map(|(register, _)| register).collect()
+}
+
+/// The register that `line` writes, if it is a guard.
+pub(crate) fn guarded(line: &str) -> Option<&str> {
+    let (name, register) = line.trim().strip_suffix(';')?.split_once(char::is_whitespace)?;
+    (name == GUARD).then(|| register.trim())
+}
+
+/// The instructions of a line, comments left out.
+fn statements(line: &str) -> impl Iterator<Item = &str> {
+    let code = line.split("//").next().unwrap_or(line);
+    code.split([';', '{', '}']).map(str::trim).filter(|statement| !statement.is_empty())
+}
+
+/// The opcode with its suffixes, behind a predicate.
+fn opcode(instruction: &str) -> &str {
+    instruction.split_whitespace().find(|word| !word.starts_with('@')).unwrap_or_default()
+}
+
+fn stem(opcode: &str) -> &str {
+    opcode.split('.').next().unwrap_or(opcode)
+}
+
+/// Whether all lanes of a warp execute it together.
+fn collective(opcode: &str) -> bool {
+    opcode.split('.').skip(1).any(|suffix| ["sync", "aligned"].contains(&suffix))
+}

@@ -1,0 +1,66 @@
+//! Takes the source lines out of a module and puts them back.
+//!
+//! `.loc` and `.file` are half of a module's text, and of use to debuggers and the simulator alone. What runs
+//! kernels carries the PTX; what explains them carries the lines beside it.
+
+use std::fmt::Write;
+
+use crate::Error;
+
+const LOC: &str = "\t.loc\t";
+const FILE: &str = "\t.file\t";
+
+/// `ptx` without its `.loc` and `.file` lines, and these: one line for each, first how many lines of code
+/// stand before it since the last one (nothing for none), then its arguments. Those of `.file` come with an
+/// `f`.
+///
+/// Both compress well apart, and [`join`] makes the module of them again, byte for byte.
+pub fn split(ptx: &str) -> (String, String) {
+    let (mut code, mut lines) = (String::with_capacity(ptx.len()), String::new());
+    let mut before = 0u32;
+    for line in ptx.split_inclusive('\n') {
+        let (mark, arguments) = match (line.strip_prefix(LOC), line.strip_prefix(FILE)) {
+            (Some(arguments), _) => (" ", arguments),
+            (_, Some(arguments)) => (" f", arguments),
+            _ => {
+                code.push_str(line);
+                before += 1;
+                continue;
+            }
+        };
+        if before > 0 {
+            // Writing to a String does not fail.
+            let _ = write!(lines, "{before}");
+        }
+        lines.push_str(mark);
+        lines.push_str(arguments);
+        before = 0;
+    }
+    (code, lines)
+}
+
+/// The module that [`split`] took apart.
+///
+/// # Errors
+/// [`Error::Lines`] where `lines` were not made by `split`, or of longer code.
+pub fn join(code: &str, lines: &str) -> Result<String, Error> {
+    let mut ptx = String::with_capacity(code.len() + 2 * lines.len());
+    let mut code = code.split_inclusive('\n');
+    for (n, line) in lines.split_inclusive('\n').enumerate() {
+        let error = |problem| Error::Lines { line: n + 1, problem };
+        let (before, arguments) = line.split_once(' ').ok_or_else(|| error("no blank behind the count"))?;
+        let before = if before.is_empty() { Ok(0) } else { before.parse() };
+        let before: u32 = before.map_err(|_| error("begins with no count"))?;
+        for _ in 0..before {
+            ptx.push_str(code.next().ok_or_else(|| error("lies behind the end of the code"))?);
+        }
+        let (mark, arguments) = match arguments.strip_prefix('f') {
+            Some(arguments) => (FILE, arguments),
+            None => (LOC, arguments),
+        };
+        ptx.push_str(mark);
+        ptx.push_str(arguments);
+    }
+    ptx.extend(code);
+    Ok(ptx)
+}

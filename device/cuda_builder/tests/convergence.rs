@@ -1,0 +1,101 @@
+//! What a warp executes together stays together: programs that LLVM breaks without a guard. Needs the device
+//! compiler.
+
+mod common;
+
+use cuda_builder::module::Ptx;
+use cuda_builder::{Error, Module};
+
+const KERNELS: [&str; 8] = [
+    "branch_f16",
+    "branch_bf16",
+    "branch_matrix",
+    "branch_matrix_trans",
+    "search_f16",
+    "search_bf16",
+    "search_matrix",
+    "search_matrix_trans",
+];
+
+#[test]
+fn nothing_is_cloned_into_the_arms_of_a_lanes_branch() {
+    let output = common::std().build().unwrap();
+    let own: Vec<_> = output.modules.iter().filter(|m| KERNELS.contains(&m.contract.symbol)).collect();
+    assert_eq!(own.len(), KERNELS.len());
+    for module in own {
+        let (symbol, text) = (module.contract.symbol, &module.text);
+        let count = |opcode: &str| text.lines().filter(|line| line.trim_start().starts_with(opcode)).count();
+        assert_eq!(count("mma.") + count("ldmatrix."), 1, "{symbol}: {text}");
+        assert_eq!(count("activemask"), 0, "{symbol}: the guard is for LLVM alone: {text}");
+        check(module);
+    }
+}
+
+/// Lanes that see a value above one half write 16, in the simulator and without a report.
+#[track_caller]
+fn check(module: &Module) {
+    let symbol = module.contract.symbol;
+    let inputs: [f32; 32] = std::array::from_fn(|i| if i % 3 == 2 { 1.0 } else { 0.0 });
+    let buffers = [inputs.map(f32::to_le_bytes).concat(), vec![0; 32 * 4]];
+    let left = common::run(module, [1; 3], [32, 1, 1], &buffers);
+    let values = left[1].chunks(4).map(|b| f32::from_le_bytes(b.try_into().unwrap()));
+    for (lane, value) in values.enumerate() {
+        let seen = if symbol.starts_with("branch") { lane < 20 && inputs[lane] > 0.5 } else { lane % 7 > 2 };
+        assert_eq!(value, if seen { 16.0 } else { 0.0 }, "{symbol}, lane {lane}");
+    }
+}
+
+#[test]
+fn a_plain_asm_of_a_whole_warp_is_refused() {
+    let error = common::std().features(["plain"]).build().unwrap_err();
+    assert!(
+        matches!(&error, Error::Unguarded { symbol, instruction }
+            if symbol == "plain" && instruction.starts_with("shfl.sync.bfly.b32")),
+        "{error}"
+    );
+}
+
+/// One function's text around `body`, as rustc writes it.
+fn function(body: &str) -> String {
+    format!(".version 7.8\n.visible .entry k()\n{{\n{body}\tret;\n}}\n")
+}
+
+const ASM: &str = "\t// begin inline asm\n\tmma.sync.aligned.m16n8k16 {%r1};\n\t// end inline asm\n";
+const GUARD: &str = "\tactivemask.b32 \t%r9;\n";
+
+#[test]
+fn a_guard_covers_one_piece_of_assembly_of_its_block() {
+    let wgmma = "\t// begin inline asm\n\twgmma.fence.sync.aligned;\n\twgmma.mma_async.sync.aligned x;\n";
+    let alone = "\t// begin inline asm\n\tcp.async.commit_group;\n\t// end inline asm\n";
+    let cases = [
+        (format!("{GUARD}{ASM}"), true),
+        (format!("{GUARD}\tmov.b32 %r1, 0;\n$L__tmp1:\n{ASM}"), true),
+        (format!("{GUARD}{GUARD}{ASM}{ASM}"), true),
+        (format!("{GUARD}{wgmma}\t// end inline asm\n"), true),
+        (alone.to_owned(), true),
+        ("\tbar.sync \t0;\n".to_owned(), true),
+        (ASM.to_owned(), false),
+        (format!("{GUARD}{ASM}{ASM}"), false),
+        (format!("{GUARD}$L__BB0_1:\n{ASM}"), false),
+        (format!("{GUARD}\t@%p1 bra \t$L__BB0_1;\n{ASM}"), false),
+        (format!("{wgmma}\t// end inline asm\n"), false),
+        // LLVM's own intrinsic, which it does not take for convergent.
+        ("\tldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r1}, [%r2];\n".to_owned(), false),
+    ];
+    for (body, fine) in cases {
+        let parsed = function(&body);
+        match Ptx::parse(&parsed) {
+            Ok(_) => assert!(fine, "{body}"),
+            Err(Error::Unguarded { symbol, .. }) => assert!(!fine && symbol == "k", "{body}"),
+            Err(other) => panic!("{other}"),
+        }
+    }
+}
+
+#[test]
+fn a_guard_goes_and_a_mask_that_is_read_stays() {
+    let used = "\tactivemask.b32 \t%r10;\n\tst.global.b32 [%rd1], %r10;\n";
+    let text = function(&format!("{GUARD}{ASM}{used}"));
+    let module = Ptx::parse(&text).unwrap().module("k", "").unwrap();
+    assert!(!module.contains("%r9;") && module.contains(used), "{module}");
+}

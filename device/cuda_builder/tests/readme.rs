@@ -1,0 +1,84 @@
+//! The README's program, exactly, built and run in the simulator in a folder outside of the repository. Needs
+//! the device compiler.
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs};
+
+use cuda_builder::toolchain::{DeviceCompiler, RUSTC_VARIABLE, workspace_root};
+
+const README: &str = include_str!("../README.md");
+
+/// The crates that it names, which are not published yet, and where they are.
+const CRATES: [(&str, &str); 5] = [
+    ("ferroflash-contract", "device/contract"),
+    ("ferroflash-cuda-builder", "device/cuda_builder"),
+    ("ferroflash-cuda-std", "device/cuda_std"),
+    ("ferroflash-cuda-std-macros", "device/cuda_std_macros"),
+    ("ferroflash-ptx-sim", "ptx-sim"),
+];
+
+/// The blocks of code by the file that the line above them names.
+fn files(markdown: &str) -> BTreeMap<&str, String> {
+    let mut files = BTreeMap::new();
+    let mut lines = markdown.lines().peekable();
+    while let Some(line) = lines.next() {
+        let name = line.strip_prefix('`').and_then(|line| line.strip_suffix("`:"));
+        let (Some(name), Some(fence)) = (name, lines.peek()) else { continue };
+        assert!(fence.starts_with("```"), "{name} has a block of code");
+        lines.next();
+        let text: String = lines.by_ref().take_while(|line| *line != "```").flat_map(|l| [l, "\n"]).collect();
+        assert!(files.insert(name, text).is_none(), "{name} is there once");
+    }
+    files
+}
+
+/// A folder outside of the repository, this checkout's own, that holds what the reader has by then.
+fn written(repository: &Path) -> PathBuf {
+    let mut hasher = DefaultHasher::new();
+    repository.hash(&mut hasher);
+    let folder = env::temp_dir().join(format!("ferroflash-readme-{:016x}", hasher.finish()));
+    let mut files = files(README);
+    let names = ["Cargo.toml", "build.rs", "examples/launch.rs", "kernels/Cargo.toml", "kernels/src/lib.rs"];
+    let names = names.into_iter().chain(["src/lib.rs", "tests/simulator.rs"]);
+    assert_eq!(files.keys().copied().collect::<Vec<_>>(), names.collect::<Vec<_>>());
+    let patch: String = CRATES
+        .iter()
+        .map(|(name, path)| format!("{name} = {{ path = {:?} }}\n", repository.join(path)))
+        .collect();
+    files.entry("Cargo.toml").and_modify(|text| text.push_str(&format!("\n[patch.crates-io]\n{patch}")));
+    // The versions that this machine has: nothing is fetched.
+    files.insert("Cargo.lock", fs::read_to_string(repository.join("Cargo.lock")).unwrap());
+    for (name, text) in files {
+        let path = folder.join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        // A file that is as it should be keeps its time, so that a second run builds nothing.
+        if name == "Cargo.lock" || !fs::read_to_string(&path).is_ok_and(|old| old == text) {
+            fs::write(&path, text).unwrap();
+        }
+    }
+    folder
+}
+
+#[test]
+fn the_readmes_program_builds_and_runs() {
+    let repository = workspace_root(Path::new(env!("CARGO_MANIFEST_DIR")));
+    let compiler = DeviceCompiler::locate(&repository).unwrap();
+    let folder = written(&repository);
+    for task in [&["test", "--test", "simulator"][..], &["check", "--example", "launch"]] {
+        let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        cargo.args(task).args(["--quiet", "--offline"]).current_dir(&folder).envs([
+            (RUSTC_VARIABLE, compiler.rustc.clone()),
+            ("CARGO_TARGET_DIR", Path::new(env!("CARGO_TARGET_TMPDIR")).join("readme")),
+            // In place of a driver's libcuda, which is not linked here.
+            ("CUDA_LIBRARY_PATH", repository.join("host/libcuda")),
+        ]);
+        let output = cargo.output().unwrap();
+        let said = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+        assert!(output.status.success(), "cargo {}: {}", task.join(" "), said.concat());
+        assert!(!said.concat().contains("warning"), "{}", said.concat());
+        assert!(task[0] == "check" || said[0].contains("3 passed"), "{}", said.concat());
+    }
+}

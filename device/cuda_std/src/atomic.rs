@@ -1,0 +1,188 @@
+//! `atom`: read, change and write one value of device or shared memory as one step.
+//!
+//! Addresses are generic: whatever a pointer points to. [`Scope`] says among whom it is one step, [`Order`]
+//! what of the thread's other memory accesses the others see with it (PTX ISA, "Memory Consistency Model").
+use crate::gpu_only;
+#[cfg(target_arch = "nvptx64")]
+use core::arch::asm;
+
+/// What else is ordered with an atomic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Nothing: a counter.
+    Relaxed,
+    /// What comes after stays after: taking a lock.
+    Acquire,
+    /// What came before is seen before: giving it back.
+    Release,
+    /// Both.
+    AcqRel,
+}
+
+/// Among whom an atomic is one step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// The threads of this block: `.cta`.
+    Block,
+    /// All threads of this GPU: `.gpu`.
+    Device,
+    /// Host and other GPUs too: `.sys`.
+    System,
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// What `atom` adds and exchanges: `u32`, `i32`, `u64`, `f32`.
+pub trait Atomic: sealed::Sealed + Copy {
+    #[doc(hidden)]
+    unsafe fn add(address: *mut Self, x: Self, order: Order, scope: Scope) -> Self;
+    #[doc(hidden)]
+    unsafe fn exch(address: *mut Self, x: Self, order: Order, scope: Scope) -> Self;
+    #[doc(hidden)]
+    unsafe fn cas(address: *mut Self, old: Self, new: Self, order: Order, scope: Scope) -> Self;
+}
+
+/// What `atom` compares by size: `u32`, `i32`, `u64`.
+pub trait AtomicOrd: Atomic {
+    #[doc(hidden)]
+    unsafe fn min(address: *mut Self, x: Self, order: Order, scope: Scope) -> Self;
+    #[doc(hidden)]
+    unsafe fn max(address: *mut Self, x: Self, order: Order, scope: Scope) -> Self;
+}
+
+/// `atom.add`: adds `x`, and returns what was there before. `f32` is rounded to nearest.
+///
+/// # Safety
+/// - `address` is valid for reads and writes of a `T`, and a multiple of its size.
+/// - While others may touch it, they do so by atomics of a scope that has all of them in it.
+#[inline(always)]
+pub unsafe fn atom_add<T: Atomic>(address: *mut T, x: T, order: Order, scope: Scope) -> T {
+    // SAFETY: the caller's promise.
+    unsafe { T::add(address, x, order, scope) }
+}
+
+/// `atom.exch`: writes `x`, and returns what was there before.
+///
+/// # Safety
+/// As [`atom_add`].
+#[inline(always)]
+pub unsafe fn atom_exch<T: Atomic>(address: *mut T, x: T, order: Order, scope: Scope) -> T {
+    // SAFETY: the caller's promise.
+    unsafe { T::exch(address, x, order, scope) }
+}
+
+/// `atom.cas`: writes `new` if `old` is there, compared bit by bit, and returns what was there before.
+///
+/// # Safety
+/// As [`atom_add`].
+#[inline(always)]
+pub unsafe fn atom_cas<T: Atomic>(address: *mut T, old: T, new: T, order: Order, scope: Scope) -> T {
+    // SAFETY: the caller's promise.
+    unsafe { T::cas(address, old, new, order, scope) }
+}
+
+/// `atom.min`: writes the smaller of `x` and what is there, and returns what was there before.
+///
+/// # Safety
+/// As [`atom_add`].
+#[inline(always)]
+pub unsafe fn atom_min<T: AtomicOrd>(address: *mut T, x: T, order: Order, scope: Scope) -> T {
+    // SAFETY: the caller's promise.
+    unsafe { T::min(address, x, order, scope) }
+}
+
+/// `atom.max`: writes the larger of `x` and what is there, and returns what was there before.
+///
+/// # Safety
+/// As [`atom_add`].
+#[inline(always)]
+pub unsafe fn atom_max<T: AtomicOrd>(address: *mut T, x: T, order: Order, scope: Scope) -> T {
+    // SAFETY: the caller's promise.
+    unsafe { T::max(address, x, order, scope) }
+}
+
+/// The instruction with every order and scope; all but one arm go when it is inlined.
+#[cfg(target_arch = "nvptx64")]
+macro_rules! atom {
+    ($operation:literal, $number:literal, $order:expr, $scope:expr,
+     $class:ident: $address:expr $(, $x:expr)*) => {{
+        macro_rules! form {
+            ($form:literal) => {{
+                let old;
+                // SAFETY: the caller's promise.
+                unsafe {
+                    asm!(atom!(@text $form, $operation, $number $(, $x)*),
+                        out($class) old, in(reg64) $address $(, in($class) $x)*, options(nostack))
+                };
+                old
+            }};
+        }
+        match ($order, $scope) {
+            (Order::Relaxed, Scope::Block) => form!("relaxed.cta"),
+            (Order::Relaxed, Scope::Device) => form!("relaxed.gpu"),
+            (Order::Relaxed, Scope::System) => form!("relaxed.sys"),
+            (Order::Acquire, Scope::Block) => form!("acquire.cta"),
+            (Order::Acquire, Scope::Device) => form!("acquire.gpu"),
+            (Order::Acquire, Scope::System) => form!("acquire.sys"),
+            (Order::Release, Scope::Block) => form!("release.cta"),
+            (Order::Release, Scope::Device) => form!("release.gpu"),
+            (Order::Release, Scope::System) => form!("release.sys"),
+            (Order::AcqRel, Scope::Block) => form!("acq_rel.cta"),
+            (Order::AcqRel, Scope::Device) => form!("acq_rel.gpu"),
+            (Order::AcqRel, Scope::System) => form!("acq_rel.sys"),
+        }
+    }};
+    (@text $form:literal, $operation:literal, $number:literal, $x:expr) => {
+        concat!("atom.", $form, ".", $operation, $number, " {}, [{}], {};")
+    };
+    (@text $form:literal, $operation:literal, $number:literal, $x:expr, $y:expr) => {
+        concat!("atom.", $form, ".", $operation, $number, " {}, [{}], {}, {};")
+    };
+}
+
+macro_rules! atomic {
+    ($($type:ty: $class:ident, $number:literal, $bits:literal $(, $ordered:ident)?;)*) => {
+        $(
+            impl sealed::Sealed for $type {}
+            impl Atomic for $type {
+                #[inline(always)]
+                #[gpu_only]
+                unsafe fn add(address: *mut Self, x: Self, order: Order, scope: Scope) -> Self {
+                    atom!("add.", $number, order, scope, $class: address, x)
+                }
+                #[inline(always)]
+                #[gpu_only]
+                unsafe fn exch(address: *mut Self, x: Self, order: Order, scope: Scope) -> Self {
+                    atom!("exch.", $bits, order, scope, $class: address, x)
+                }
+                #[inline(always)]
+                #[gpu_only]
+                unsafe fn cas(address: *mut Self, old: Self, new: Self, order: Order, scope: Scope) -> Self {
+                    atom!("cas.", $bits, order, scope, $class: address, old, new)
+                }
+            }
+            $(
+                impl $ordered for $type {
+                    #[inline(always)]
+                    #[gpu_only]
+                    unsafe fn min(address: *mut Self, x: Self, order: Order, scope: Scope) -> Self {
+                        atom!("min.", $number, order, scope, $class: address, x)
+                    }
+                    #[inline(always)]
+                    #[gpu_only]
+                    unsafe fn max(address: *mut Self, x: Self, order: Order, scope: Scope) -> Self {
+                        atom!("max.", $number, order, scope, $class: address, x)
+                    }
+                }
+            )?
+        )*
+    };
+}
+atomic! {
+    u32: reg32, "u32", "b32", AtomicOrd;
+    i32: reg32, "s32", "b32", AtomicOrd;
+    u64: reg64, "u64", "b64", AtomicOrd;
+    f32: reg32, "f32", "b32";
+}

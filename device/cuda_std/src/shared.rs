@@ -1,0 +1,74 @@
+//! Static shared memory: [`shared!`](crate::shared!) declares an array or a value that each block has one of.
+
+/// Declares static shared memory, each block's own, uninitialised when the block starts.
+///
+/// `shared!(static NAME: T);` makes a constant `NAME` with two functions that take its place, both safe:
+/// `NAME.as_mut_ptr()`, a `*mut T` like any other, and `NAME.address()`, the same in the shared window, for
+/// functions of this crate that take a `u32`. Reading and writing through either is `unsafe`: only barriers
+/// order what threads do there. `T` is `Copy`, since nothing is ever dropped. Up to 48 KiB in a kernel; the
+/// name becomes a symbol of the PTX, so that it must be one of a kind.
+///
+/// The crate that calls it needs `#![feature(asm_experimental_arch)]` on the GPU, which `CudaBuilder` sets.
+///
+/// ```
+/// # mod kernels {
+/// cuda_std::shared!(static PARTIAL: [f32; 8]);
+///
+/// # #[cfg(target_arch = "nvptx64")]
+/// # unsafe fn kernel(warp: usize, sum: f32) {
+/// let partial = PARTIAL.as_mut_ptr().cast::<f32>();
+/// // SAFETY: each warp writes its own element; the barrier comes before anybody reads.
+/// unsafe {
+///     *partial.add(warp) = sum;
+///     cuda_std::barrier::sync_threads();
+/// }
+/// # }
+/// # }
+/// ```
+#[macro_export]
+macro_rules! shared {
+    ($(#[$attribute:meta])* $visibility:vis static $name:ident: $type:ty $(;)?) => {
+        #[allow(non_camel_case_types)]
+        $(#[$attribute])*
+        #[derive(Clone, Copy)]
+        $visibility struct $name;
+
+        #[cfg(target_arch = "nvptx64")]
+        ::core::arch::global_asm!(
+            concat!(".shared .align {} .b8 shared_", stringify!($name), "[{}];"),
+            const ::core::mem::align_of::<$type>(),
+            const ::core::mem::size_of::<$type>(),
+        );
+
+        #[allow(dead_code)]
+        impl $name {
+            /// Its address in the shared window.
+            #[inline(always)]
+            $visibility fn address(self) -> u32 {
+                const fn is_copy<T: Copy>() {}
+                const { is_copy::<$type>() }
+                #[cfg(target_arch = "nvptx64")]
+                {
+                    let address: u32;
+                    // SAFETY: it only takes an address.
+                    unsafe {
+                        ::core::arch::asm!(
+                            concat!("mov.u32 {}, shared_", stringify!($name), ";"),
+                            out(reg32) address,
+                            options(pure, nomem, nostack)
+                        )
+                    }
+                    address
+                }
+                #[cfg(not(target_arch = "nvptx64"))]
+                panic!("shared memory exists on the GPU only")
+            }
+
+            /// Its address like that of any other memory.
+            #[inline(always)]
+            $visibility fn as_mut_ptr(self) -> *mut $type {
+                $crate::memory::generic(self.address()) as *mut $type
+            }
+        }
+    };
+}

@@ -1,0 +1,193 @@
+//! Stages that one warp fills and the others read, handed over by mbarriers.
+//!
+//! Stage `s` has two barriers. *Full* ends a phase when what fills the stage has landed: the copies
+//! themselves arrive, so that the producer goes on to the next stage at once. *Empty* ends one when every
+//! thread of every consumer has left the stage.
+//!
+//! Both sides take the stages in the same order and count rounds through the ring by their parity. The `r`-th
+//! round's filling is phase `r` of *full*, its leaving phase `r` of *empty*. The producer waits for the
+//! leaving of the round before, and in the first round for a phase before the first, which counts as ended.
+//!
+//! Each side gets its right to the stages in a closure: what must happen when it is done with a stage, or
+//! with all of them, happens behind the closure, and cannot be forgotten.
+use crate::{Block, CpAsync, Crew, InFlight, Place, SharedLayout, Transport, Warp, WarpRows};
+use contract::Kernel;
+use core::marker::PhantomData;
+use cuda_std::mbarrier;
+
+/// `S` stages, none filled, and behind them the barriers that hand them over. They are filled `By` one warp.
+pub struct Relay<T, const S: usize, By> {
+    base: u32,
+    what: PhantomData<(T, By)>,
+}
+
+/// The right to fill stages.
+pub struct Producer<T, const S: usize, By> {
+    turn: Turn<T, S>,
+    warp: Warp,
+    by: PhantomData<By>,
+}
+
+/// The right to read stages.
+pub struct Consumer<T, const S: usize> {
+    turn: Turn<T, S>,
+    warp: Warp,
+}
+
+/// The warps of the block that read stages: all but the last.
+pub struct Consumers<K> {
+    warp: Warp,
+    contract: PhantomData<K>,
+}
+
+impl<K: Kernel> Consumers<K> {
+    /// How many threads they are.
+    const THREADS: u32 = K::THREADS - <Warp as Crew>::THREADS;
+
+    /// They share a tile's `R` row tiles, `M` a warp: this warp's rows.
+    #[inline(always)]
+    pub fn rows<const R: usize, const M: usize>(&self) -> WarpRows<R, M> {
+        const {
+            assert!(
+                R.is_multiple_of(M) && Self::THREADS as usize == R / M * 32,
+                "the consumers' warps must share the rows"
+            )
+        }
+        // SAFETY: there are as many consumers as warps that share the rows, and they are numbered from 0.
+        unsafe { WarpRows::new(self.warp, self.warp.index) }
+    }
+}
+
+/// A barrier of a stage.
+#[derive(Clone, Copy)]
+struct Barrier {
+    address: u32,
+}
+
+impl Barrier {
+    /// Waits for the end of the phase of this parity. Every lane has seen it, and the warp leaves together.
+    #[inline(always)]
+    fn wait(self, parity: u32, warp: Warp) {
+        // SAFETY: `specialise` has initialised it, and a barrier of the block came after.
+        while warp.any(!unsafe { mbarrier::test_wait_parity(self.address, parity) }) {}
+    }
+}
+
+/// The stage that comes next, and in which round.
+struct Turn<T, const S: usize> {
+    base: u32,
+    stage: u32,
+    parity: u32,
+    what: PhantomData<T>,
+}
+
+impl<T: SharedLayout, const S: usize> Turn<T, S> {
+    #[inline(always)]
+    fn first(base: u32) -> Self {
+        Turn { base, stage: 0, parity: 0, what: PhantomData }
+    }
+    #[inline(always)]
+    fn address(&self) -> u32 {
+        self.base + self.stage * T::BYTES as u32
+    }
+    #[inline(always)]
+    fn full(&self) -> Barrier {
+        Barrier { address: self.base + (S * T::BYTES) as u32 + self.stage * (2 * mbarrier::BYTES) as u32 }
+    }
+    #[inline(always)]
+    fn empty(&self) -> Barrier {
+        Barrier { address: self.full().address + mbarrier::BYTES as u32 }
+    }
+    #[inline(always)]
+    fn advance(&mut self) {
+        let last = self.stage == S as u32 - 1;
+        self.parity ^= last as u32;
+        self.stage = if last { 0 } else { self.stage + 1 };
+    }
+}
+
+// SAFETY: the stages and their barriers, which nobody touches before `specialise`.
+unsafe impl<T: SharedLayout, const S: usize, By: Transport> Place for Relay<T, S, By> {
+    const BYTES: usize = {
+        assert!(S > 0, "a ring has a stage");
+        assert!(T::BYTES.is_multiple_of(T::ALIGN), "stages follow each other");
+        S * (T::BYTES + 2 * mbarrier::BYTES)
+    };
+    const ALIGN: usize = if T::ALIGN > mbarrier::BYTES { T::ALIGN } else { mbarrier::BYTES };
+    #[inline(always)]
+    unsafe fn at(base: u32) -> Self {
+        Relay { base, what: PhantomData }
+    }
+}
+
+impl<T: SharedLayout, const S: usize, By: Transport<Crew = Warp>> Relay<T, S, By> {
+    /// Lands `first`, what all warps have started copying, and splits the block into its last warp, which
+    /// `produce`s the stages, and the others, which `consume` them. The producer stays until its last copies
+    /// have landed: PTX does not say what becomes of the copies of a thread that is gone. No barrier of the
+    /// whole block comes after: the block is gone.
+    #[inline(always)]
+    pub fn specialise<U: SharedLayout, K: Kernel>(
+        self,
+        first: InFlight<U, CpAsync<Block<K>>>,
+        mut block: Block<K>,
+        produce: impl FnOnce(&mut Producer<T, S, By>),
+        consume: impl FnOnce(U, &mut Consumer<T, S>, Consumers<K>),
+    ) {
+        let mut turn = Turn::<T, S>::first(self.base);
+        for _ in 0..S {
+            let (full, empty) = (turn.full(), turn.empty());
+            // Nothing in the branch can fail: with assertions, too, all lanes come to the barrier together.
+            if block.member() == 0 {
+                // SAFETY: the bytes behind the stages, which `self` stood for; one thread, and the barrier in
+                // `land` follows.
+                unsafe {
+                    mbarrier::init(full.address, By::ARRIVALS);
+                    mbarrier::init(empty.address, Consumers::<K>::THREADS);
+                }
+            }
+            turn.advance();
+        }
+        let (landed, warp) = (first.land(&mut block), block.warp());
+        let turn = Turn::first(self.base);
+        if warp.index == K::THREADS / 32 - 1 {
+            produce(&mut Producer { turn, warp, by: PhantomData });
+            By::wait_all();
+        } else {
+            consume(landed, &mut Consumer { turn, warp }, Consumers { warp, contract: PhantomData })
+        }
+    }
+}
+
+impl<T: SharedLayout, const S: usize, By: Transport> Producer<T, S, By> {
+    /// The warp that copies.
+    #[inline(always)]
+    pub fn warp(&self) -> Warp {
+        self.warp
+    }
+
+    /// Waits until the next stage is empty and starts its copies. They hand it over when they have landed.
+    #[inline(always)]
+    pub fn produce(&mut self, copy: impl FnOnce(&T::Slot<By>)) {
+        self.turn.empty().wait(self.turn.parity ^ 1, self.warp);
+        // SAFETY: no consumer has a view of the stage: none has had one yet, or all have said that they left
+        // it.
+        copy(&unsafe { T::slot(self.turn.address()) });
+        // SAFETY: the phase has not ended: this is its filling.
+        unsafe { By::arrive(self.turn.full().address) }
+        self.turn.advance();
+    }
+}
+
+impl<T: SharedLayout, const S: usize> Consumer<T, S> {
+    /// Waits for the next stage, and leaves it when it has been `read`.
+    #[inline(always)]
+    pub fn consume(&mut self, read: impl FnOnce(&T)) {
+        self.turn.full().wait(self.turn.parity, self.warp);
+        // SAFETY: the producer's copies have landed, which every lane has seen; it refills the stage only
+        // after all have arrived at *empty*, and the view ends with the call.
+        read(&unsafe { T::at(self.turn.address()) });
+        // SAFETY: every consumer thread arrives once a phase, which cannot have ended without it.
+        unsafe { mbarrier::arrive(self.turn.empty().address) }
+        self.turn.advance();
+    }
+}

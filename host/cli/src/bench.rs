@@ -1,0 +1,299 @@
+//! `ferroflash bench`: how fast kernels are on this GPU.
+mod against;
+mod first_call;
+mod measure;
+mod plot;
+mod statistics;
+pub(super) mod suite;
+
+use super::console::Console;
+use super::error::Error;
+use super::files;
+use super::options::DeviceOptions;
+use against::Comparison;
+use clap::ValueEnum;
+use ferroflash::{Attention, RawDriver, Tuning};
+use measure::{Bench, Timing};
+use reference::Random;
+use serde::{Deserialize, Serialize};
+use statistics::Times;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Measure kernels on the GPU: p50, p90 and fastest time, TFLOP/s, GB/s, and what a launch costs the host.
+///
+/// Cold: a buffer of twice the L2 cache is written before each launch, outside of the time. Hot: many
+/// launches in one CUDA graph, per launch. Shapes under 0.2 TFLOP are measured hot, the others cold, unless
+/// --timing says otherwise. Noise is how far the rounds' medians lie apart.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  ferroflash bench
+  ferroflash bench --suite headline --timing both --svg bench.svg
+  ferroflash bench --file shapes.json --json > before.json
+  ferroflash bench --file shapes.json --against before.json     # exit code 1 where something became slower
+  CUDA_CACHE_DISABLE=1 ferroflash bench --first-call
+
+A file of shapes:
+  {\"mine\": [{\"batch\": 2, \"heads_q\": 32, \"heads_k\": 8, \"seqlen_q\": 4096, \"seqlen_k\": 4096, \
+                        \"head_dim\": 128,
+             \"causal\": true, \"dtype\": \"bf16\"}]}
+  and, where wanted, \"window\": [1023, 0] instead of causal, and \"packed\": true")]
+pub(super) struct Args {
+    /// Suites to measure: headline, prefill, extra, or those of --file [default: all]; may be given several
+    /// times.
+    #[arg(long = "suite", value_name = "NAME")]
+    suites: Vec<String>,
+    /// A file of shapes, instead of the built-in suites.
+    #[arg(long)]
+    file: Option<PathBuf>,
+    /// What the caches hold when a launch begins.
+    #[arg(long, value_enum, default_value_t)]
+    timing: TimingChoice,
+    /// Rounds over all shapes, each in an order of its own.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..))]
+    rounds: u8,
+    /// Begin no further measurement after so many seconds; what was never measured is named.
+    #[arg(long, value_name = "N")]
+    seconds: Option<u64>,
+    /// Write a plot of the throughput.
+    #[arg(long)]
+    svg: Option<PathBuf>,
+    /// An older report (--json): fail where something is slower by more than the noise of both.
+    #[arg(long, value_name = "FILE")]
+    against: Option<PathBuf>,
+    /// Measure instead what a process pays before its first output, step by step.
+    #[arg(long, conflicts_with_all = ["suites", "file", "svg", "against"])]
+    first_call: bool,
+    #[command(flatten)]
+    device: DeviceOptions,
+}
+
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+enum TimingChoice {
+    /// Hot under 0.2 TFLOP, else cold
+    #[default]
+    Auto,
+    /// L2 cache flushed
+    Cold,
+    /// Caches as the launch before left them
+    Hot,
+    /// Cold and hot
+    Both,
+}
+
+/// What was measured.
+#[derive(Serialize)]
+struct Report {
+    version: &'static str,
+    device: String,
+    /// SM clock, memory clock, power and temperature before and after; or why not.
+    clocks: [String; 2],
+    /// Host time of one launch on the first shape.
+    launch_overhead_us: Option<Overhead>,
+    rows: Vec<Row>,
+    /// What --seconds left no time for.
+    left_out: Vec<String>,
+    /// What could not be measured, and why.
+    failed: Vec<String>,
+    against: Option<Comparison>,
+}
+
+#[derive(Clone, Copy, Serialize)]
+struct Overhead {
+    p50: f64,
+    p90: f64,
+}
+
+/// One shape with one timing.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Row {
+    suite: String,
+    shape: String,
+    entry: String,
+    timing: String,
+    #[serde(flatten)]
+    times: Times,
+    tflops: f64,
+    gb_per_s: f64,
+}
+
+/// One thing to measure.
+struct Job {
+    suite: String,
+    shape: suite::Shape,
+    problem: ferroflash::Problem,
+    timing: Timing,
+    entry: &'static str,
+    rounds: Vec<Vec<f64>>,
+    failure: Option<Error>,
+}
+
+pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
+    let start = Instant::now();
+    let ordinal = args.device.gpu("bench measures time")?;
+    if args.first_call {
+        return console.report(&first_call::run(start, ordinal)?, Ok(()));
+    }
+    let suites = suite::read(args.file.as_deref(), &args.suites)?;
+    let before = args.against.as_deref().map(against::read).transpose()?;
+    let mut jobs = jobs(suites, args.timing)?;
+    let driver = RawDriver::primary(ordinal).map_err(|e| Error::NoDevice(e.to_string()))?;
+    let attention = Attention::with_tuning(driver, Tuning::from_environment()?);
+    let device = attention.capabilities().name.to_string();
+    let clocks_before = measure::clocks(ordinal);
+    let budget = args.seconds.map(Duration::from_secs);
+    let in_time = || budget.is_none_or(|budget| start.elapsed() < budget);
+    let overhead = rounds(&attention, &mut jobs, args.rounds, &in_time, console);
+    let unmeasured = jobs.iter().filter(|job| job.rounds.is_empty() && job.failure.is_none());
+    let left_out = unmeasured.map(Job::label).collect();
+    let failed = jobs.iter().filter_map(|job| Some(format!("{}: {}", job.label(), job.failure.as_ref()?)));
+    let failed: Vec<_> = failed.collect();
+    let rows: Vec<Row> = jobs.iter().filter_map(Job::row).collect();
+    let against = before.map(|before| against::compare(&before, &device, &rows)).transpose()?;
+    if let Some(path) = &args.svg {
+        write_plot(path, &device, &rows)?;
+    }
+    let clocks = [clocks_before, measure::clocks(ordinal)]
+        .map(|c| c.unwrap_or_else(|why| format!("not known: {why}")));
+    let launch_overhead_us = overhead.map(|(p50, p90)| Overhead { p50, p90 });
+    let report = Report {
+        version: env!("CARGO_PKG_VERSION"),
+        device,
+        clocks,
+        launch_overhead_us,
+        rows,
+        left_out,
+        failed,
+        against,
+    };
+    let slower = match report
+        .against
+        .as_ref()
+        .and_then(|a| a.regressions.first().map(|first| (a.regressions.len(), first)))
+    {
+        Some((count, first)) => Err(Error::Wrong(format!("{count} slower than before: {first}"))),
+        None => Ok(()),
+    };
+    // What was measured is reported although something else could not be.
+    let text = format!("{} not measured: {}", report.failed.len(), report.failed.first().map_or("", |f| f));
+    let result = slower.and(match jobs.iter().find_map(|job| job.failure.as_ref()) {
+        Some(Error::Device(_)) => Err(Error::Device(text)),
+        Some(_) => Err(Error::Invalid(text)),
+        None => Ok(()),
+    });
+    console.report(&report, result)
+}
+
+fn jobs(suites: suite::Suites, choice: TimingChoice) -> Result<Vec<Job>, Error> {
+    let mut jobs = Vec::new();
+    for (suite, shapes) in suites {
+        for shape in shapes {
+            let problem = shape.problem()?;
+            let timings: &[Timing] = match choice {
+                TimingChoice::Auto if suite::flops(&problem) < 2e11 => &[Timing::Hot],
+                TimingChoice::Auto | TimingChoice::Cold => &[Timing::Cold],
+                TimingChoice::Hot => &[Timing::Hot],
+                TimingChoice::Both => &[Timing::Cold, Timing::Hot],
+            };
+            let job = |timing: &Timing| {
+                let (suite, shape, timing) = (suite.clone(), shape.clone(), *timing);
+                Job { suite, shape, problem, timing, entry: "", rounds: vec![], failure: None }
+            };
+            jobs.extend(timings.iter().map(job));
+        }
+    }
+    Ok(jobs)
+}
+
+/// Measures every job once a round, while there is time; returns the host time of a launch of the first that
+/// can be launched, p50 and p90.
+fn rounds(
+    attention: &Attention<RawDriver>,
+    jobs: &mut [Job],
+    rounds: u8,
+    in_time: &dyn Fn() -> bool,
+    console: &Console,
+) -> Option<(f64, f64)> {
+    let mut random = Random::new(1);
+    let bar = console.progress("bench", jobs.len() * usize::from(rounds));
+    let overhead = jobs.iter().find_map(|job| job.open(attention).and_then(|bench| bench.overhead()).ok());
+    for _ in 0..rounds {
+        let mut order: Vec<usize> = (0..jobs.len()).collect();
+        order.sort_by_cached_key(|_| random.bits());
+        for job in order.into_iter().take_while(|_| in_time()) {
+            let job = &mut jobs[job];
+            if job.failure.is_none() {
+                job.failure = job.round(attention).err().map(Error::from);
+            }
+            bar.inc(1);
+        }
+    }
+    bar.finish_and_clear();
+    overhead
+}
+
+impl Job {
+    /// In words.
+    fn label(&self) -> String {
+        format!("{}: {}, {}", self.suite, self.problem, self.timing.name())
+    }
+
+    fn open<'a>(&self, attention: &'a Attention<RawDriver>) -> Result<Bench<'a>, ferroflash::Error> {
+        Bench::new(attention, &self.shape.memory(self.problem))
+    }
+
+    /// Measures it once more.
+    fn round(&mut self, attention: &Attention<RawDriver>) -> Result<(), ferroflash::Error> {
+        let bench = self.open(attention)?;
+        self.entry = bench.entry();
+        self.rounds.push(bench.round(self.timing)?);
+        Ok(())
+    }
+
+    fn row(&self) -> Option<Row> {
+        let times = Times::of(&self.rounds)?;
+        Some(Row {
+            suite: self.suite.clone(),
+            shape: self.problem.to_string(),
+            entry: self.entry.into(),
+            timing: self.timing.name().into(),
+            times,
+            tflops: suite::flops(&self.problem) / times.p50_us / 1e6,
+            gb_per_s: suite::least_bytes(&self.problem) / times.p50_us / 1e3,
+        })
+    }
+}
+
+fn write_plot(path: &Path, device: &str, rows: &[Row]) -> Result<(), Error> {
+    let failed =
+        |e: &dyn fmt::Display| Error::Invalid(format!("`{}` cannot be written: {e}", path.display()));
+    let text = plot::svg(device, rows).map_err(|e| failed(&e))?;
+    files::write_whole(path, text.as_bytes())
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}; clocks {}, then {}", self.device, self.clocks[0], self.clocks[1])?;
+        if let Some(Overhead { p50, p90 }) = self.launch_overhead_us {
+            writeln!(f, "a launch costs the host {p50:.2} us (p90 {p90:.2})\n")?;
+        }
+        let width = self.rows.iter().map(|row| row.shape.len()).max().unwrap_or(0);
+        writeln!(f, "{:width$}  timing   p50 us   p90 us   min us  noise  TFLOP/s   GB/s  kernel", "shape")?;
+        for row in &self.rows {
+            let Times { p50_us, p90_us, min_us, noise, .. } = row.times;
+            write!(f, "{:width$}  {:>6} {p50_us:>8.1} {p90_us:>8.1} {min_us:>8.1}", row.shape, row.timing)?;
+            writeln!(f, " {:>5.1}% {:>8.1} {:>6.0}  {}", noise * 100.0, row.tflops, row.gb_per_s, row.entry)?;
+        }
+        for label in &self.left_out {
+            writeln!(f, "no time for {label}")?;
+        }
+        for failure in &self.failed {
+            writeln!(f, "NOT MEASURED {failure}")?;
+        }
+        let Some(against) = &self.against else { return Ok(()) };
+        writeln!(f, "\n{} compared, {} slower", against.compared, against.regressions.len())?;
+        against.regressions.iter().try_for_each(|regression| writeln!(f, "  {regression}"))
+    }
+}

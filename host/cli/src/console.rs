@@ -1,0 +1,112 @@
+//! What a command prints, and where.
+use super::error::Error;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+use std::cell::Cell;
+use std::fmt::Display;
+use std::io::{self, ErrorKind, Write};
+use std::time::Duration;
+
+/// The terminal of one command: reports on standard output, progress and errors on standard error.
+pub(super) struct Console {
+    json: bool,
+    /// A report has been printed: the one document that standard output gets.
+    reported: Cell<bool>,
+}
+
+/// A report with what the command failed of, in one object.
+#[derive(Serialize)]
+struct Document<'r, R> {
+    #[serde(flatten)]
+    report: Option<&'r R>,
+    #[serde(flatten)]
+    failure: Option<Failure>,
+}
+
+#[derive(Serialize)]
+struct Failure {
+    error: String,
+    exit_code: u8,
+}
+
+impl From<&Error> for Failure {
+    fn from(error: &Error) -> Self {
+        Failure { error: error.to_string(), exit_code: error.code() }
+    }
+}
+
+impl Console {
+    /// `json`: reports are JSON documents.
+    pub(super) fn new(json: bool) -> Self {
+        Console { json, reported: Cell::new(false) }
+    }
+
+    /// Prints a command's report and hands on `result`, which the command ends with: JSON has an error beside
+    /// what it is about.
+    ///
+    /// # Errors
+    /// That of `result`; else why standard output cannot be written.
+    pub(super) fn report<R>(&self, report: &R, result: Result<(), Error>) -> Result<(), Error>
+    where
+        R: Serialize + Display,
+    {
+        let failure = result.as_ref().err().map(Failure::from);
+        let text = if self.json { json(Some(report), failure) } else { report.to_string() };
+        self.reported.set(true);
+        result.and(write(&text))
+    }
+
+    /// Prints an error on one line; with `--json` as a document on standard output, too, unless that has the
+    /// report's.
+    pub(super) fn error(&self, error: &Error) {
+        if self.json && !self.reported.get() {
+            // The exit code says it, too.
+            let _ = write(&json::<()>(None, Some(error.into())));
+        }
+        self.note(format_args!("error: {error}"));
+    }
+
+    /// Says something that is not part of the report.
+    pub(super) fn note(&self, text: impl Display) {
+        // Where that cannot be printed there is nobody to tell.
+        let _ = writeln!(io::stderr(), "{text}");
+    }
+
+    /// Says, on a terminal only, what takes so long of which nobody knows how long it takes.
+    pub(super) fn waiting(&self, what: impl Display) -> ProgressBar {
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(10));
+        bar.set_style(ProgressStyle::with_template("{spinner} {msg}, {elapsed}").expect("a valid template"));
+        bar.set_message(what.to_string());
+        bar.enable_steady_tick(Duration::from_millis(200));
+        bar
+    }
+
+    /// A bar for `steps` steps of `what`, on a terminal only.
+    pub(super) fn progress(&self, what: &'static str, steps: usize) -> ProgressBar {
+        let bar = ProgressBar::with_draw_target(Some(steps as u64), ProgressDrawTarget::stderr_with_hz(10));
+        let style = ProgressStyle::with_template(
+            "{prefix} [{bar:32}] {pos}/{len}  {elapsed} of about {duration}  {msg}",
+        );
+        bar.set_style(style.expect("a valid template").progress_chars("=> "));
+        bar.set_prefix(what);
+        bar.enable_steady_tick(Duration::from_millis(200));
+        bar
+    }
+}
+
+fn json<R: Serialize>(report: Option<&R>, failure: Option<Failure>) -> String {
+    let text = serde_json::to_string_pretty(&Document { report, failure });
+    format!("{}\n", text.expect("reports have string keys"))
+}
+
+/// Writes to standard output. A reader who closes the pipe has read enough: `ferroflash kernels | head -1` is
+/// no failure.
+fn write(text: &str) -> Result<(), Error> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(Error::Invalid(format!("standard output cannot be written: {error}")))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,46 @@
+//! `ferroflash demo`: the first thing to try.
+use super::console::Console;
+use super::device::Device;
+use super::error::Error;
+use super::files::{self, Stored};
+use super::options::DeviceOptions;
+use super::run;
+use ferroflash::{DType, Mask, Problem};
+use reference::{Layout, Memory};
+use std::path::PathBuf;
+
+/// Seed of the demo's input.
+const SEED: u64 = 2026;
+
+/// Causal attention on a small input, verified against the reference.
+///
+/// Runs on the GPU if there is one, else in the simulator if it is built in, else on the CPU, and says which.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  ferroflash demo
+  ferroflash demo --device sim --profile a100
+  ferroflash demo --save-input qkv.safetensors    and then: ferroflash run --input qkv.safetensors --causal \
+                        --check")]
+pub(super) struct Args {
+    #[command(flatten)]
+    device: DeviceOptions,
+    /// Also write the input (q, k, v) to this file.
+    #[arg(long, value_name = "FILE")]
+    save_input: Option<PathBuf>,
+}
+
+pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
+    let problem = Problem { mask: Mask::Causal, ..Problem::new(DType::F16, 1, 128, 2, 64) };
+    let memory = Memory::random(problem, Layout::Bshd, SEED);
+    if let Some(path) = &args.save_input {
+        let tensor = |place: reference::Place| Stored {
+            dtype: problem.dtype,
+            shape: place.shape,
+            bits: memory.buffers[place.buffer].clone(),
+        };
+        files::write_qkv(path, &[memory.q, memory.k, memory.v].map(tensor))?;
+    }
+    let device = Device::open(&args.device, console)?;
+    run::attention(&device, &memory, None, true, console, |_, _| Ok(None))
+}

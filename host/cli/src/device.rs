@@ -1,0 +1,275 @@
+//! What attention is computed on: a GPU, the simulator, or the CPU.
+use super::console::Console;
+use super::error::Error;
+use super::options::{DeviceKind, DeviceOptions};
+use ferroflash::{Attention, Capabilities, Driver, EntryInfo, Tuning};
+use reference::fuzz::{Findings, Fuzz};
+use reference::{Loaded, Memory, Outcome, Soak, exact};
+use serde::Serialize;
+use std::fmt;
+use std::time::{Duration, Instant};
+
+/// A device of the command line.
+pub(super) enum Device {
+    /// Kernels run.
+    Kernels {
+        /// On this.
+        runner: Box<dyn Runner>,
+        /// In words: `NVIDIA L4 (simulated)`.
+        name: String,
+        /// Whether it is the simulator.
+        is_simulated: bool,
+    },
+    /// The reference runs.
+    Cpu,
+}
+
+/// Results of one attention.
+pub(super) struct Results {
+    /// The kernel that ran.
+    pub kernel: Option<&'static str>,
+    /// O as `Memory::o` places it.
+    pub o: Vec<u16>,
+    /// LSE, `[batch, heads, seqlen]`.
+    pub lse: Vec<f32>,
+    /// What it took.
+    pub took: Took,
+}
+
+/// What the simulator takes for a launch of a soak: `verify --soak 1000`, which launches 124 kernels 2000
+/// times, would take 28 hours.
+const SECONDS_A_LAUNCH: f64 = 0.4;
+
+/// Milliseconds of the steps of one attention.
+#[derive(Clone, Copy, Serialize)]
+pub(super) struct Took {
+    /// Copying the inputs to the device; none on the CPU.
+    pub upload: Option<f64>,
+    /// Loading the kernel, which the driver may compile; none on the CPU.
+    pub load: Option<f64>,
+    /// The kernel by the device's clock; what the simulator or the reference took.
+    pub kernel: f64,
+}
+
+fn milliseconds(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e3
+}
+
+/// Takes a kernel's name and a number of launches.
+pub(super) type Stopwatch<'a> = dyn FnMut(&'static str, usize) -> Result<Duration, ferroflash::Error> + 'a;
+
+/// [`Attention`] on any driver.
+pub(super) trait Runner {
+    /// The device's limits.
+    fn capabilities(&self) -> &Capabilities;
+    /// Runs one problem.
+    fn run(&self, memory: &Memory, config: Option<&str>) -> Result<Outcome, ferroflash::Error>;
+    /// The same, and what it took.
+    fn run_timed(&self, memory: &Memory, config: Option<&str>) -> Result<(Outcome, Took), ferroflash::Error>;
+    /// As [`Soak::run`], against a first run.
+    fn soak(&self, memory: &Memory, config: &str, soak: Soak) -> Result<usize, ferroflash::Error>;
+    /// As [`Fuzz::run`].
+    fn fuzz(&self, fuzz: &Fuzz) -> Result<Findings, ferroflash::Error>;
+    /// Device memory in use, in bytes, where the driver knows.
+    fn memory_in_use(&self) -> Result<Option<u64>, ferroflash::Error>;
+    /// What measures the device time of so many launches of a kernel on one problem, one after the other.
+    fn stopwatch<'a>(&'a self, memory: &'a Memory) -> Result<Box<Stopwatch<'a>>, ferroflash::Error>;
+}
+
+impl<D: Driver> Runner for Attention<D> {
+    fn capabilities(&self) -> &Capabilities {
+        self.capabilities()
+    }
+
+    fn run(&self, memory: &Memory, config: Option<&str>) -> Result<Outcome, ferroflash::Error> {
+        Loaded::new(self, memory, config)?.run()
+    }
+
+    fn run_timed(&self, memory: &Memory, config: Option<&str>) -> Result<(Outcome, Took), ferroflash::Error> {
+        let start = Instant::now();
+        let loaded = Loaded::new(self, memory, config)?;
+        let upload = Some(milliseconds(start.elapsed()));
+        let (outcome, [load, kernel]) = loaded.run_timed()?;
+        Ok((outcome, Took { upload, load: Some(milliseconds(load)), kernel: milliseconds(kernel) }))
+    }
+
+    fn soak(&self, memory: &Memory, config: &str, soak: Soak) -> Result<usize, ferroflash::Error> {
+        let expected = self.run(memory, Some(config))?;
+        soak.run(self, memory, config, &expected)
+    }
+
+    fn fuzz(&self, fuzz: &Fuzz) -> Result<Findings, ferroflash::Error> {
+        fuzz.run(self)
+    }
+
+    fn memory_in_use(&self) -> Result<Option<u64>, ferroflash::Error> {
+        self.driver().memory_in_use()
+    }
+
+    fn stopwatch<'a>(&'a self, memory: &'a Memory) -> Result<Box<Stopwatch<'a>>, ferroflash::Error> {
+        let mut loaded = Loaded::new(self, memory, None)?;
+        Ok(Box::new(move |config, launches| loaded.time(config, launches)))
+    }
+}
+
+impl Device {
+    /// Opens what was asked for. `auto` says what it found on standard error where that is not a GPU.
+    pub(super) fn open(options: &DeviceOptions, console: &Console) -> Result<Self, Error> {
+        match options.kind()? {
+            DeviceKind::Gpu(ordinal) => Self::gpu(ordinal, console),
+            DeviceKind::Sim => Self::simulator(options.profile()),
+            DeviceKind::Cpu => Ok(Device::Cpu),
+            DeviceKind::Auto => match Self::gpu(0, console) {
+                Err(Error::NoDevice(why)) => {
+                    let device = Self::simulator(options.profile())?;
+                    console.note(format_args!("no GPU ({why}); using {device}"));
+                    Ok(device)
+                }
+                opened => opened,
+            },
+        }
+    }
+
+    /// A GPU of this machine, with what was measured on it.
+    ///
+    /// # Errors
+    /// [`Error::NoDevice`] where there is none; the tuning file's own, with a GPU and without.
+    pub(super) fn gpu(ordinal: u32, console: &Console) -> Result<Self, Error> {
+        let tuning = Tuning::from_environment()?;
+        if let Some(entry) = tuning.outdated().next() {
+            console.note(format_args!(
+                "the tuning file names {entry}, which is gone: run `ferroflash sweep` again"
+            ));
+        }
+        let driver = open_cuda(ordinal)?;
+        let name = driver.capabilities().name.to_string();
+        let runner = Box::new(Attention::with_tuning(driver, tuning));
+        Ok(Device::Kernels { runner, name, is_simulated: false })
+    }
+
+    /// The same as the planner's own table sees it.
+    pub(super) fn untuned_gpu(ordinal: u32) -> Result<Self, Error> {
+        let driver = open_cuda(ordinal)?;
+        let name = driver.capabilities().name.to_string();
+        Ok(Device::Kernels { runner: Box::new(Attention::new(driver)), name, is_simulated: false })
+    }
+
+    /// The simulator as a card of `Capabilities::PROFILES`.
+    fn simulator(profile: &str) -> Result<Self, Error> {
+        let driver = ferroflash::SimDriver::new(profile)?;
+        let name = driver.capabilities().name.to_string();
+        Ok(Device::Kernels { runner: Box::new(Attention::new(driver)), name, is_simulated: true })
+    }
+
+    /// What runs kernels, if this does.
+    pub(super) fn runner(&self) -> Option<&dyn Runner> {
+        match self {
+            Device::Kernels { runner, .. } => Some(runner.as_ref()),
+            Device::Cpu => None,
+        }
+    }
+
+    /// What runs the kernels of a command that needs some.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`]: this is the CPU.
+    pub(super) fn kernels(&self, command: &str) -> Result<&dyn Runner, Error> {
+        self.runner().ok_or_else(|| {
+            Error::Invalid(format!(
+                "{command} runs kernels, and the CPU runs the reference and no kernel; use --device gpu or \
+                 --device sim"
+            ))
+        })
+    }
+
+    /// Whether so many launches can be meant. On the simulator a soak takes hours: who named it is told, who
+    /// did not is refused.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] on a simulator that nobody asked for.
+    pub(super) fn affords(
+        &self,
+        launches: usize,
+        options: &DeviceOptions,
+        console: &Console,
+    ) -> Result<(), Error> {
+        let minutes = launches as f64 * SECONDS_A_LAUNCH / 60.0;
+        if minutes < 10.0 || !matches!(self, Device::Kernels { is_simulated: true, .. }) {
+            return Ok(());
+        }
+        let text = format!("{launches} launches on {self} take about {:.1} hours", minutes / 60.0);
+        if options.kind()? == DeviceKind::Auto {
+            let more = "there is no GPU; ask for fewer, or say --device sim to have them all the same";
+            return Err(Error::Invalid(format!("{text}: {more}")));
+        }
+        console.note(text);
+        Ok(())
+    }
+
+    /// Computes attention. `config` names a kernel.
+    pub(super) fn run(&self, memory: &Memory, config: Option<&str>) -> Result<Results, Error> {
+        match self {
+            Device::Kernels { runner, .. } => {
+                let (outcome, took) = runner.run_timed(memory, config)?;
+                Ok(Results {
+                    kernel: Some(outcome.entry),
+                    o: outcome.o().to_vec(),
+                    lse: outcome.lse().to_vec(),
+                    took,
+                })
+            }
+            Device::Cpu => {
+                // Validation is planning's, and planning needs no device.
+                ferroflash::supports(&memory.problem, &Capabilities::PROFILES[0].1)?;
+                if let Some(name) = config {
+                    entries(name)?;
+                    return Err(Error::Invalid(format!(
+                        "--config {name}: the CPU runs the reference and no kernel; use another --device"
+                    )));
+                }
+                let inputs = memory.inputs().map_err(|e| Error::Invalid(e.to_string()))?;
+                let start = Instant::now();
+                let outputs = exact(&inputs);
+                let took = Took { upload: None, load: None, kernel: milliseconds(start.elapsed()) };
+                let lse = outputs.lse.iter().map(|x| *x as f32).collect();
+                Ok(Results { kernel: None, o: memory.place(&outputs), lse, took })
+            }
+        }
+    }
+}
+
+/// A CUDA device.
+///
+/// # Errors
+/// [`Error::NoDevice`], in the driver's words.
+pub(super) fn open_cuda(ordinal: u32) -> Result<impl Driver, Error> {
+    #[cfg(feature = "cust")]
+    let driver = ferroflash::CustDriver::new(ordinal);
+    #[cfg(not(feature = "cust"))]
+    let driver = ferroflash::RawDriver::primary(ordinal);
+    driver.map_err(|e| Error::NoDevice(e.to_string()))
+}
+
+/// The entries that a name stands for: one of the table, or a configuration of the lineage.
+pub(super) fn entries(name: &str) -> Result<Vec<&'static EntryInfo>, Error> {
+    Ok(ferroflash::lineage::entries(name)?)
+}
+
+impl From<ferroflash::Error> for Error {
+    fn from(error: ferroflash::Error) -> Self {
+        let text = error.to_string();
+        match error {
+            ferroflash::Error::Driver { .. } => Error::Device(text),
+            _ => Error::Invalid(text),
+        }
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Device::Kernels { name, .. } => f.write_str(name),
+            Device::Cpu => f.write_str("the CPU (f64 reference)"),
+        }
+    }
+}

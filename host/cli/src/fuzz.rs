@@ -1,0 +1,166 @@
+//! `ferroflash fuzz`: random problems for as long as you like.
+use super::console::Console;
+use super::device::Device;
+use super::error::Error;
+use super::options::DeviceOptions;
+use reference::fuzz::{ENOUGH_ELEMENTS, Fuzz, Limits, faults, refused};
+use reference::{Random, SCORE_LIMIT};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::{Duration, Instant};
+
+/// Solve random problems and compare with the f64 reference; spoil them, and compare the refusals.
+///
+/// Random are shapes, strides, gaps, masks, scale, softcap, inputs, element type and kernel. A valid problem
+/// must agree with the reference and write nothing else; the same problem with one fault must be refused by
+/// an error that names it. Stops at the first failure, and says how to repeat it.
+///
+/// Inputs, scale and softcap of one problem in three are of any magnitude. Naive 16-bit arithmetic cannot
+/// judge these: what f32 sums and roundings to the type may be off by does. Rows with a score from 2^27 on
+/// (scaled, capped, times log2 e), or whose sums overflow f32, are not judged: the report counts them.
+///
+/// In the others an element of O may be off by 2 * max|naive - reference| + 1e-5, as in `verify`. In problems
+/// of fewer than 16,384 elements this maximum may be small by luck: there an element may also be off by two
+/// roundings of the largest value (and 1e-5). The report says how many were small.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  ferroflash fuzz --seconds 300                    five minutes on the GPU
+  ferroflash fuzz --seconds 30 --device sim        the same kernels in the simulator, every access checked
+  ferroflash fuzz --case 1234567890                one case again
+  ferroflash fuzz --seconds 60 --seed 7 --json")]
+pub(super) struct Args {
+    /// For how long.
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
+    seconds: u64,
+    /// Seed of the cases.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Only the case of this number.
+    #[arg(long)]
+    case: Option<u64>,
+    /// Scales, softcaps and inputs of one problem in three are of any magnitude from 10^-N to 10^N, as far as
+    /// they are accepted; 0 for none such.
+    #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u8).range(0..=30))]
+    decades: u8,
+    #[command(flatten)]
+    device: DeviceOptions,
+}
+
+#[derive(Serialize)]
+struct Report {
+    device: String,
+    seed: u64,
+    passed: bool,
+    seconds: f64,
+    /// Valid problems, each compared with the reference.
+    solved: u64,
+    /// Those of them with few elements, which `small_rule` judged.
+    small: u64,
+    small_rule: String,
+    /// Problems of any magnitude, which `wide_rule` judged.
+    wide: u64,
+    /// Rows of these problems' outputs.
+    wide_rows: usize,
+    /// Those of them that `wide_rule` does not judge.
+    rows_not_judged: usize,
+    wide_rule: String,
+    /// Refusals by what was wrong.
+    refused: BTreeMap<&'static str, u64>,
+    failure: Option<String>,
+}
+
+pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
+    let device = Device::open(&args.device, console)?;
+    let runner = device.kernels("fuzz")?;
+    let capabilities = runner.capabilities();
+    let limits = if capabilities.name.contains("simulated") { Limits::SIMULATOR } else { Limits::GPU };
+    let limits = Limits { decades: args.decades, ..limits };
+    let (start, time) = (Instant::now(), Duration::from_secs(args.seconds));
+    let bar = console.progress("fuzz, seconds", args.seconds as usize);
+    let mut random = Random::new(args.seed);
+    let mut refusals: BTreeMap<_, _> = faults().map(|name| (name, 0)).collect();
+    let (mut solved, mut small, mut failure) = (0, 0, None);
+    let (mut wide, mut wide_rows, mut rows_not_judged) = (0, 0, 0);
+    while failure.is_none() && start.elapsed() < time {
+        let seed = args.case.unwrap_or_else(|| random.bits());
+        let fuzz = Fuzz::new(seed, limits, capabilities);
+        bar.set_position(start.elapsed().as_secs());
+        bar.set_message(format!("{solved} problems"));
+        let wrong = match runner.fuzz(&fuzz) {
+            Ok(findings) => {
+                wide += u64::from(fuzz.wide.is_some());
+                wide_rows += if fuzz.wide.is_some() { findings.rows } else { 0 };
+                rows_not_judged += findings.not_judged;
+                findings.failures.into_iter().next()
+            }
+            Err(error) => Some(error.to_string()),
+        };
+        failure = wrong.map(|wrong| format!("{fuzz}: {wrong}"));
+        solved += u64::from(failure.is_none());
+        small += u64::from(failure.is_none() && fuzz.wide.is_none() && fuzz.is_small());
+        // Refusals take no device: many for each problem that is solved.
+        for fault in 0..16 {
+            match refused(&fuzz, seed.wrapping_add(fault), capabilities) {
+                Ok(name) => *refusals.entry(name).or_default() += 1,
+                Err(wrong) => failure = failure.or(Some(wrong)),
+            }
+        }
+        if args.case.is_some() {
+            break;
+        }
+    }
+    bar.finish_and_clear();
+    let result = match &failure {
+        Some(failure) => Err(Error::Wrong(failure.clone())),
+        None if solved == 0 => {
+            Err(Error::Invalid("no problem was solved in this time: give it more --seconds".into()))
+        }
+        None => Ok(()),
+    };
+    let report = Report {
+        device: device.to_string(),
+        seed: args.seed,
+        passed: result.is_ok(),
+        seconds: start.elapsed().as_secs_f64(),
+        solved,
+        small,
+        small_rule: format!(
+            "below {ENOUGH_ELEMENTS} elements of O, where the largest error of a naive result may be small \
+             by luck, an element may also be off by two roundings of the largest value, and 1e-5"
+        ),
+        wide,
+        wide_rows,
+        rows_not_judged,
+        wide_rule: format!(
+            "an element may be off by what f32 sums and roundings to the type add up to; rows with a score \
+             from 2^{} on (scaled, capped, times log2 e), or whose sums overflow f32, are not judged",
+            SCORE_LIMIT.log2()
+        ),
+        refused: refusals,
+        failure,
+    };
+    console.report(&report, result)
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Report { device, seed, seconds, solved, small, small_rule, refused, failure, .. } = self;
+        let Report { wide, wide_rows, rows_not_judged, wide_rule, .. } = self;
+        let refusals: u64 = refused.values().sum();
+        let kinds = refused.values().filter(|count| **count > 0).count();
+        writeln!(
+            f,
+            "{solved} random problems agree with the reference on {device}, seed {seed}, {seconds:.1} s"
+        )?;
+        writeln!(f, "{small} of them are small: {small_rule}")?;
+        writeln!(f, "{wide} are of any magnitude: {wide_rule}")?;
+        writeln!(f, "{rows_not_judged} of their {wide_rows} rows were not judged")?;
+        writeln!(f, "{refusals} requests with one of {kinds} faults were refused by name")?;
+        match failure {
+            Some(failure) => writeln!(f, "WRONG {failure}\nrepeat it with --case"),
+            None => Ok(()),
+        }
+    }
+}

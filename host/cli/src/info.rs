@@ -1,0 +1,163 @@
+//! `ferroflash info`: what there is and what would run.
+use super::console::Console;
+use super::device::{Device, Runner};
+use super::error::Error;
+use super::options::{DeviceOptions, dtype};
+use ferroflash::{Capabilities, DType, ENTRIES, Mask, Problem, ptx, supports};
+use serde::Serialize;
+use std::fmt;
+
+/// Show the device, its driver and limits, and which kernel would run for common problems.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  ferroflash info
+  ferroflash info --device sim --profile a100
+  ferroflash info --seqlen 4096 --heads 32 --batch 2 --dtype bf16 --json")]
+pub(super) struct Args {
+    #[command(flatten)]
+    device: DeviceOptions,
+    /// Sequences of the problems shown.
+    #[arg(long, default_value_t = 1)]
+    batch: usize,
+    /// Length of queries and keys.
+    #[arg(long, default_value_t = 2048)]
+    seqlen: usize,
+    /// Query and key heads.
+    #[arg(long, default_value_t = 16)]
+    heads: usize,
+    /// Element type: f16 or bf16.
+    #[arg(long, default_value = "f16", value_parser = dtype)]
+    dtype: DType,
+}
+
+#[derive(Serialize)]
+struct Report {
+    version: &'static str,
+    /// Entries whose PTX this build carries.
+    embedded_kernels: usize,
+    kernels: usize,
+    gpu: Option<String>,
+    no_gpu: Option<String>,
+    /// What `--device` stands for.
+    device: String,
+    limits: Option<Limits>,
+    problems: String,
+    would_run: Vec<Choice>,
+}
+
+#[derive(Serialize)]
+struct Limits {
+    compute_capability: String,
+    sms: u32,
+    shared_memory_per_block_bytes: u32,
+    shared_memory_per_sm_bytes: u32,
+    registers_per_sm: u32,
+    l2_bytes: u64,
+    memory_bytes: u64,
+}
+
+#[derive(Serialize)]
+struct Choice {
+    head_dim: usize,
+    mask: &'static str,
+    kernel: Option<&'static str>,
+    refused: Option<String>,
+}
+
+impl From<&Capabilities> for Limits {
+    fn from(c: &Capabilities) -> Self {
+        let (major, minor) = c.compute_capability;
+        Limits {
+            compute_capability: format!("{major}.{minor}"),
+            sms: c.sms,
+            shared_memory_per_block_bytes: c.smem_per_block,
+            shared_memory_per_sm_bytes: c.smem_per_sm,
+            registers_per_sm: c.registers_per_sm,
+            l2_bytes: c.l2_bytes,
+            memory_bytes: c.memory_bytes,
+        }
+    }
+}
+
+pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
+    let gpu = Device::gpu(args.device.ordinal(), console);
+    let device = Device::open(&args.device, console)?;
+    let capabilities = device.runner().map(Runner::capabilities);
+    let base = Problem::new(args.dtype, args.batch, args.seqlen, args.heads, 8);
+    let would_run = capabilities.map_or(Ok(vec![]), |capabilities| choices(base, capabilities))?;
+    let report = Report {
+        version: env!("CARGO_PKG_VERSION"),
+        embedded_kernels: ENTRIES.iter().filter(|entry| ptx::is_embedded(entry.contract.symbol)).count(),
+        kernels: ENTRIES.len(),
+        gpu: gpu.as_ref().ok().map(Device::to_string),
+        no_gpu: gpu.as_ref().err().map(Error::to_string),
+        device: device.to_string(),
+        limits: capabilities.map(Limits::from),
+        problems: format!(
+            "{} batch {}, {} heads, seqlen {}",
+            args.dtype.name(),
+            args.batch,
+            args.heads,
+            args.seqlen
+        ),
+        would_run,
+    };
+    console.report(&report, Ok(()))
+}
+
+/// What would run for each head dim and kind of mask. Sizes that no kernel takes are an error; a kernel that
+/// does not fit is part of the answer.
+fn choices(base: Problem, capabilities: &Capabilities) -> Result<Vec<Choice>, Error> {
+    let window = Mask::Window { left: Some(255), right: Some(0) };
+    let masks = [("full", Mask::Full), ("causal", Mask::Causal), ("window 255,0", window)];
+    let mut choices = vec![];
+    for head_dim in [32, 64, 96, 128, 192, 256] {
+        for (name, mask) in masks {
+            let (kernel, refused) = match supports(&Problem { head_dim, mask, ..base }, capabilities) {
+                Ok(kernel) => (Some(kernel.symbol), None),
+                Err(error @ ferroflash::Error::Invalid { .. }) => return Err(error.into()),
+                Err(error) => (None, Some(error.to_string())),
+            };
+            choices.push(Choice { head_dim, mask: name, kernel, refused });
+        }
+    }
+    Ok(choices)
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let none = || "none".to_owned();
+        writeln!(
+            f,
+            "ferroflash {}, {} of {} kernels in this build",
+            self.version, self.embedded_kernels, self.kernels
+        )?;
+        match (&self.gpu, &self.no_gpu) {
+            (Some(gpu), _) => writeln!(f, "GPU        {gpu}")?,
+            (None, reason) => writeln!(f, "GPU        none ({})", reason.clone().unwrap_or_else(none))?,
+        }
+        writeln!(f, "runs on    {}", self.device)?;
+        let Some(limits) = &self.limits else { return Ok(()) };
+        let kib = |bytes: u32| f64::from(bytes) / 1024.0;
+        let mib = |bytes: u64| bytes >> 20;
+        writeln!(f, "limits     compute capability {}, {} SMs", limits.compute_capability, limits.sms)?;
+        writeln!(
+            f,
+            "           shared memory {} KiB a block, {} KiB an SM; {} registers an SM; L2 {} MiB; memory \
+             {} MiB",
+            kib(limits.shared_memory_per_block_bytes),
+            kib(limits.shared_memory_per_sm_bytes),
+            limits.registers_per_sm,
+            mib(limits.l2_bytes),
+            mib(limits.memory_bytes)
+        )?;
+        writeln!(f, "would run, for {}:", self.problems)?;
+        for choice in &self.would_run {
+            let kernel =
+                choice.kernel.map(str::to_owned).or_else(|| choice.refused.clone()).unwrap_or_else(none);
+            writeln!(f, "  head_dim {:>3}  {:<12}  {kernel}", choice.head_dim, choice.mask)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,111 @@
+//! The command line: one file per command.
+//!
+//! A command takes its arguments, does its work and returns a report that prints itself, as text or with
+//! `--json` as JSON. Everything that can go wrong is one error type, which knows its exit code.
+mod agree;
+mod bench;
+mod console;
+mod demo;
+mod device;
+mod error;
+mod files;
+mod fuzz;
+mod info;
+mod kernels;
+mod options;
+mod run;
+mod sanitize;
+mod soak;
+mod sweep;
+mod verify;
+
+use clap::{Parser, Subcommand};
+use console::Console;
+use error::Error;
+use std::process::ExitCode;
+
+/// Fused attention for NVIDIA GPUs, every kernel written in Rust.
+#[derive(Parser)]
+#[command(name = "ferroflash", bin_name = "ferroflash", version, after_help = AFTER_HELP)]
+struct Cli {
+    /// Print one JSON document instead of text; what fails is `error` and `exit_code` in it.
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+const AFTER_HELP: &str = "\
+Start here:
+  ferroflash demo                 attention on a small input, verified against the reference
+  ferroflash info                 which GPU and driver there are, and what would run
+  ferroflash run --help           attention on a safetensors file
+
+Exit codes:
+  0  success
+  1  a result is wrong: outside of the tolerance, or not the same twice, or slower than --against; the \
+                          sanitizer found something
+  2  usage, a file or an input that is not valid, or a feature that is not supported
+  3  no device or no driver
+  4  the device or its driver failed";
+
+#[derive(Subcommand)]
+enum Command {
+    Run(run::Args),
+    Verify(verify::Args),
+    Sanitize(sanitize::Args),
+    Agree(agree::Args),
+    Soak(soak::Args),
+    Fuzz(fuzz::Args),
+    Kernels(kernels::Args),
+    Info(info::Args),
+    Bench(bench::Args),
+    Sweep(sweep::Args),
+    Demo(demo::Args),
+}
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error),
+    };
+    let console = Console::new(cli.json);
+    let result = match cli.command {
+        Command::Run(args) => run::run(args, &console),
+        Command::Verify(args) => verify::run(args, &console),
+        Command::Sanitize(args) => sanitize::run(args, &console),
+        Command::Agree(args) => agree::run(args, &console),
+        Command::Soak(args) => soak::run(args, &console),
+        Command::Fuzz(args) => fuzz::run(args, &console),
+        Command::Kernels(args) => kernels::run(args, &console),
+        Command::Info(args) => info::run(args, &console),
+        Command::Sweep(args) => sweep::run(args, &console),
+        Command::Bench(args) => bench::run(args, &console),
+        Command::Demo(args) => demo::run(args, &console),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            console.error(&error);
+            error.exit_code()
+        }
+    }
+}
+
+/// Prints help as it is and an error of usage on one line.
+fn usage(error: &clap::Error) -> ExitCode {
+    let help = error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
+    if help || !error.use_stderr() {
+        // Where even that cannot be printed there is nobody to tell.
+        let _ = error.print();
+        return if help { Error::Invalid(String::new()).exit_code() } else { ExitCode::SUCCESS };
+    }
+    let text = error.to_string();
+    let lines: Vec<_> = text.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:")).collect();
+    let message = lines.iter().filter(|line| !line.is_empty()).copied().collect::<Vec<_>>().join(" ");
+    let message =
+        message.trim_start_matches("error: ").trim_end_matches(" For more information, try '--help'.");
+    let error = Error::Invalid(format!("{message} (examples: --help)"));
+    Console::new(std::env::args().any(|arg| arg == "--json")).error(&error);
+    error.exit_code()
+}

@@ -1,0 +1,169 @@
+//! Options that several commands share.
+use super::error::Error;
+use clap::builder::PossibleValuesParser;
+use ferroflash::{Alignment, DType, Mask, Problem};
+
+/// Which keys a query sees, and what happens to scores.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub(super) struct ScoreOptions {
+    /// Each query sees the keys up to its own position.
+    #[arg(long, conflicts_with = "window")]
+    causal: bool,
+    /// Sliding window: keys from L before the query's position to R behind it, both inclusive; -1 is
+    /// unbounded. `--window 255,0` is causal with 256 keys.
+    #[arg(long, value_name = "L,R", value_parser = window, allow_hyphen_values = true)]
+    window: Option<Mask>,
+    /// Query 0 stands at key 0 (PyTorch's is_causal). Without it the last query stands at the last key
+    /// (FlashAttention).
+    #[arg(long)]
+    top_left: bool,
+    /// Factor of the scores, above 0 [default: 1 / sqrt(head_dim)].
+    #[arg(long, allow_hyphen_values = true)]
+    scale: Option<f32>,
+    /// Scores become CAP * tanh(score / CAP); 0 is off.
+    #[arg(long, value_name = "CAP", allow_hyphen_values = true)]
+    softcap: Option<f32>,
+}
+
+impl ScoreOptions {
+    /// `problem` with these options.
+    pub(super) fn of(&self, problem: Problem) -> Problem {
+        Problem {
+            mask: self.window.unwrap_or(if self.causal { Mask::Causal } else { Mask::Full }),
+            alignment: if self.top_left { Alignment::TopLeft } else { Alignment::BottomRight },
+            scale: self.scale,
+            softcap: self.softcap.filter(|cap| *cap != 0.0),
+            ..problem
+        }
+    }
+}
+
+/// The card that the simulator stands for where none is named.
+pub(super) const PROFILE: &str = "l4";
+
+/// Where attention is computed.
+#[derive(clap::Args, Clone, Debug)]
+pub(super) struct DeviceOptions {
+    /// auto: the GPU if there is one, else the simulator; with --profile the simulator. gpu: CUDA device 0;
+    /// gpu:1: the second, and so on. sim: the real kernels, simulated on the CPU, every access checked. cpu:
+    /// the f64 reference, no kernel.
+    #[arg(long, value_name = "DEVICE", value_parser = device, default_value = "auto")]
+    device: DeviceKind,
+    /// The card that the simulator stands for [default: l4].
+    #[arg(long, value_parser = profile())]
+    profile: Option<String>,
+}
+
+impl DeviceOptions {
+    /// The card that the simulator stands for.
+    pub(super) fn profile(&self) -> &str {
+        self.profile.as_deref().unwrap_or(PROFILE)
+    }
+
+    /// What was asked for: a profile asks for the simulator.
+    ///
+    /// # Errors
+    /// A profile of what is no simulator.
+    pub(super) fn kind(&self) -> Result<DeviceKind, Error> {
+        match (self.device, &self.profile) {
+            (DeviceKind::Auto, Some(_)) => Ok(DeviceKind::Sim),
+            (DeviceKind::Gpu(_) | DeviceKind::Cpu, Some(profile)) => Err(Error::Invalid(format!(
+                "--profile {profile} is a card that the simulator stands for; use --device sim, or leave it \
+                 out"
+            ))),
+            (kind, _) => Ok(kind),
+        }
+    }
+
+    /// The GPU that is meant where one is: the first, unless another was named.
+    pub(super) fn ordinal(&self) -> u32 {
+        if let DeviceKind::Gpu(ordinal) = self.device { ordinal } else { 0 }
+    }
+
+    /// The GPU that was asked for: `what` can only be had of one.
+    ///
+    /// # Errors
+    /// Another device.
+    pub(super) fn gpu(&self, what: &str) -> Result<u32, Error> {
+        match self.kind()? {
+            DeviceKind::Auto | DeviceKind::Gpu(_) => Ok(self.ordinal()),
+            DeviceKind::Sim | DeviceKind::Cpu => Err(Error::Invalid(format!(
+                "{what}, and only a GPU's says anything: a simulator has none; use --device gpu"
+            ))),
+        }
+    }
+}
+
+/// A way to compute attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DeviceKind {
+    /// The GPU if there is one, else the simulator.
+    Auto,
+    /// The CUDA device of this number.
+    Gpu(u32),
+    /// The PTX simulator: the real kernels, checked, on the CPU.
+    Sim,
+    /// The f64 reference; no kernel runs.
+    Cpu,
+}
+
+/// Parses a device.
+fn device(text: &str) -> Result<DeviceKind, String> {
+    match text {
+        "auto" => Ok(DeviceKind::Auto),
+        "gpu" => Ok(DeviceKind::Gpu(0)),
+        "sim" => Ok(DeviceKind::Sim),
+        "cpu" => Ok(DeviceKind::Cpu),
+        _ => text
+            .strip_prefix("gpu:")
+            .and_then(|number| number.parse().ok())
+            .map(DeviceKind::Gpu)
+            .ok_or_else(|| "it must be auto, gpu, gpu:1 (the second GPU, and so on), sim or cpu".into()),
+    }
+}
+
+/// Parses an element type.
+pub(super) fn dtype(text: &str) -> Result<DType, String> {
+    let all = [DType::F16, DType::Bf16];
+    all.into_iter().find(|dtype| dtype.name() == text).ok_or_else(|| "it must be f16 or bf16".into())
+}
+
+/// Parses the name of a card that can be simulated.
+pub(super) fn profile() -> PossibleValuesParser {
+    PossibleValuesParser::new(ferroflash::Capabilities::PROFILES.iter().map(|(name, _)| *name))
+}
+
+fn window(text: &str) -> Result<Mask, String> {
+    let side = |text: &str| match text.trim() {
+        "-1" => Some(None),
+        number => number.parse::<u32>().ok().map(Some),
+    };
+    let sides = text.split_once(',').and_then(|(left, right)| Some((side(left)?, side(right)?)));
+    let (left, right) =
+        sides.ok_or("it must be two numbers like 255,0, each 0 or more, or -1 for unbounded")?;
+    Ok(Mask::Window { left, right })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices() {
+        assert_eq!(device("gpu"), Ok(DeviceKind::Gpu(0)));
+        assert_eq!(device("gpu:3"), Ok(DeviceKind::Gpu(3)));
+        for text in ["", "gpu:", "gpu:-1", "gpu:x", "tpu", "GPU"] {
+            assert!(device(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn windows() {
+        let sides = |left, right| Ok(Mask::Window { left, right });
+        assert_eq!(window("255,0"), sides(Some(255), Some(0)));
+        assert_eq!(window("-1, 7"), sides(None, Some(7)));
+        for text in ["", "3", "3,", "-2,0", "a,b", "1,2,3", "4294967296,0"] {
+            assert!(window(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! `ferroflash run`: attention on a safetensors file.
+use super::console::Console;
+use super::device::{Device, Took};
+use super::error::Error;
+use super::files::{self, Stored};
+use super::options::{DeviceOptions, ScoreOptions};
+use clap::ValueEnum;
+use ferroflash::Problem;
+use reference::{HostTensor, Layout, Memory, Reference, Verdict};
+use serde::Serialize;
+use std::fmt;
+use std::path::PathBuf;
+
+/// Compute attention on the tensors `q`, `k`, `v` of a safetensors file.
+///
+/// Element type and sizes come from the file; `k` and `v` may have fewer heads than `q` (grouped-query
+/// attention) and another length. The output file has `o`, shaped like `q`, and `lse`, the natural
+/// log-sum-exp of each row: f32 [batch, heads, seqlen].
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  ferroflash run --input demo/qkv.safetensors --output o.safetensors
+  ferroflash run --input qkv.safetensors --output o.safetensors --layout bhsd --causal --check
+  ferroflash run --input qkv.safetensors --output o.safetensors --window 1023,0 --softcap 50 --device gpu
+  ferroflash run --input qkv.safetensors --check --device sim --profile a100 --json
+
+Make an input in Python:
+  safetensors.torch.save_file({\"q\": q, \"k\": k, \"v\": v}, \"qkv.safetensors\")   # float16 or bfloat16")]
+pub(super) struct Args {
+    /// File with q, k and v: f16 or bf16.
+    #[arg(long, short)]
+    input: PathBuf,
+    /// File for o and lse; without it only the report is printed.
+    #[arg(long, short)]
+    output: Option<PathBuf>,
+    /// Order of the four sizes in the file.
+    #[arg(long, value_enum, default_value_t)]
+    layout: FileLayout,
+    #[command(flatten)]
+    scores: ScoreOptions,
+    #[command(flatten)]
+    device: DeviceOptions,
+    /// The kernel to run, by a name in `ferroflash kernels`, instead of the planner's choice.
+    #[arg(long, value_name = "NAME")]
+    config: Option<String>,
+    /// Compare with the f64 reference; exit code 1 if it is outside of the tolerance.
+    #[arg(long)]
+    check: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+enum FileLayout {
+    /// [batch, seqlen, heads, head_dim], FlashAttention's
+    #[default]
+    Bshd,
+    /// [batch, heads, seqlen, head_dim], PyTorch's
+    Bhsd,
+}
+
+/// What a launch of attention was and how it came out.
+#[derive(Serialize)]
+pub(super) struct Report {
+    device: String,
+    kernel: Option<&'static str>,
+    problem: String,
+    milliseconds: Took,
+    output: Option<PathBuf>,
+    check: Option<Check>,
+}
+
+/// A verdict for a report.
+#[derive(Serialize)]
+pub(super) struct Check {
+    pub passed: bool,
+    pub max_error: f64,
+    pub tolerance: f64,
+    pub lse_max_error: Option<f64>,
+    pub lse_tolerance: Option<f64>,
+}
+
+impl From<Verdict> for Check {
+    fn from(verdict: Verdict) -> Self {
+        Check {
+            passed: verdict.passed(),
+            max_error: verdict.out.error,
+            tolerance: verdict.out.tolerance,
+            lse_max_error: verdict.lse.map(|lse| lse.error),
+            lse_tolerance: verdict.lse.map(|lse| lse.tolerance),
+        }
+    }
+}
+
+pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
+    let layout = match args.layout {
+        FileLayout::Bshd => Layout::Bshd,
+        FileLayout::Bhsd => Layout::Bhsd,
+    };
+    if let Some(output) = &args.output {
+        files::differ(&args.input, output)?;
+    }
+    let [q, k, v] = files::read_qkv(&args.input)?;
+    let problem = args.scores.of(problem(layout, [&q, &k, &v])?);
+    let stored = q.shape;
+    let memory = Memory::contiguous(problem, layout, [q.bits, k.bits, v.bits])
+        .map_err(|e| Error::Invalid(e.to_string()))?;
+    let device = Device::open(&args.device, console)?;
+    attention(&device, &memory, args.config.as_deref(), args.check, console, |o, lse| {
+        let Some(path) = &args.output else { return Ok(None) };
+        let o = Stored { dtype: problem.dtype, shape: stored, bits: o.to_vec() };
+        files::write_results(path, &o, lse, [problem.batch, problem.heads_q, problem.seqlen_q])?;
+        Ok(args.output.clone())
+    })
+}
+
+/// Runs `memory` on `device`, hands O and LSE to `save`, and reports; with `check`, compares with the
+/// reference first.
+pub(super) fn attention(
+    device: &Device,
+    memory: &Memory,
+    config: Option<&str>,
+    check: bool,
+    console: &Console,
+    save: impl FnOnce(&[u16], &[f32]) -> Result<Option<PathBuf>, Error>,
+) -> Result<(), Error> {
+    let waiting = console.waiting(format_args!("computing on {device}"));
+    let result = device.run(memory, config)?;
+    waiting.finish_and_clear();
+    let verdict = check.then(|| {
+        let reference = Reference::new(&memory.inputs()?);
+        let place = memory.o;
+        let o = HostTensor::new(&result.o, place.offset, memory.problem.dtype, place.shape, place.strides)?;
+        Ok(reference.judge(&o, Some(&result.lse)))
+    });
+    let verdict =
+        verdict.transpose().map_err(|e: reference::TensorError| Error::Invalid(e.to_string()))?.flatten();
+    let output = save(&result.o, &result.lse)?;
+    let failure = verdict.and_then(|verdict| Some((verdict.failures().next()?, verdict.is_bounded())));
+    let verified = match failure {
+        Some((failure, true)) => Err(Error::Wrong(failure)),
+        Some((why, false)) => Err(Error::Invalid(format!("--check: {why}"))),
+        None => Ok(()),
+    };
+    let report = Report {
+        device: device.to_string(),
+        kernel: result.kernel,
+        problem: memory.problem.to_string(),
+        milliseconds: result.took,
+        output,
+        check: verdict.map(Check::from),
+    };
+    console.report(&report, verified)
+}
+
+/// The problem that the tensors of a file are.
+fn problem(layout: Layout, [q, k, v]: [&Stored; 3]) -> Result<Problem, Error> {
+    let sizes = |[a, b, c, d]: [usize; 4]| if layout == Layout::Bhsd { [a, c, b, d] } else { [a, b, c, d] };
+    let ([batch, seqlen_q, heads_q, head_dim], [key_batch, seqlen_k, heads_k, key_dim]) =
+        (sizes(q.shape), sizes(k.shape));
+    for (name, tensor) in [("k", k), ("v", v)] {
+        if tensor.dtype != q.dtype {
+            let (got, want) = (tensor.dtype.name(), q.dtype.name());
+            return Err(Error::Invalid(format!(
+                "`{name}` is {got}, `q` is {want}: all three must have one type"
+            )));
+        }
+    }
+    if (key_batch, key_dim) != (batch, head_dim) || v.shape != k.shape {
+        return Err(Error::Invalid(format!(
+            "shapes q {:?}, k {:?}, v {:?} do not belong together: batch and head_dim must be equal, and v \
+             must be shaped like k",
+            q.shape, k.shape, v.shape
+        )));
+    }
+    Ok(Problem { seqlen_k, heads_k, ..Problem::new(q.dtype, batch, seqlen_q, heads_q, head_dim) })
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.problem)?;
+        let Took { upload, load, kernel } = self.milliseconds;
+        write!(f, "on {} with {}: {kernel:.3} ms", self.device, self.kernel.unwrap_or("no kernel"))?;
+        match (upload, load) {
+            (Some(upload), Some(load)) => writeln!(
+                f,
+                "; before it inputs to the device {upload:.1} ms, loading the kernel {load:.1} ms"
+            )?,
+            _ => writeln!(f)?,
+        }
+        if let Some(check) = &self.check {
+            let Check { passed, max_error, tolerance, .. } = check;
+            let verdict = if *passed { "equal to the reference" } else { "WRONG" };
+            match tolerance.is_finite() {
+                true => writeln!(f, "{verdict}: largest error {max_error:.2e}, allowed {tolerance:.2e}")?,
+                false => writeln!(f, "NOT JUDGED: largest error {max_error:.2e}, no bound for these inputs")?,
+            }
+        }
+        match &self.output {
+            Some(path) => writeln!(f, "wrote o and lse to {}", path.display()),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,363 @@
+//! `ferroflash sanitize`: memory, races, initialisation and barriers of kernels, checked.
+use super::console::Console;
+use super::error::Error;
+use super::options::PROFILE;
+use clap::ValueEnum;
+use ferroflash::{Attention, Capabilities, ENTRIES, EntryInfo, SimDriver};
+use ptx_sim::{Completion, Options, Report};
+use rayon::prelude::*;
+use reference::{Case, Loaded, Reference, edges};
+use serde::{Deserialize, Serialize};
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::time::Instant;
+use std::{fmt, iter};
+
+mod gpu;
+mod own;
+
+/// Check every memory access, race, initialisation and barrier of kernels.
+///
+/// Without --ptx: every kernel of the table on the problems that hit its edges (ragged tails, one row, no
+/// key, window edges, grouped heads, padded head dims, strides), results compared with the reference: on the
+/// GPU, once under each tool of compute-sanitizer, or in the simulator, under several schedules. With --ptx,
+/// in the simulator: any PTX, with launches and buffers described in text:
+///
+///   buffer x f32 64 = 0.5 1.5 ...     type, length, and values (`...` repeats them);
+///                                     or `zero`, `iota`, `random SEED`, or no values
+///   run reduce grid 2,1 block 64 shared 1024 args x sum+4 u32:64 f32:0.5
+///   expect sum = 64 within 1e-6
+///   report write-after-read           instead of `expect`: the run must be reported, for
+///                                     this or one of several kinds, and for no other
+///
+/// Above 48 KiB of dynamic shared memory `run` also needs `optin BYTES`, what the host allows with
+/// cuFuncSetAttribute. With `registers COUNT`, from ptxas, they are checked too.
+#[derive(clap::Args)]
+#[command(
+    verbatim_doc_comment,
+    after_help = "\
+Examples:
+  ferroflash sanitize --profile l4                                every kernel that an L4 holds
+  ferroflash sanitize --config fwd_f16_d64_causal_128x64 --seeds 20
+  ferroflash sanitize --ptx mine.ptx --launch launch.txt          your own kernel; the launch may also stand \
+                  in mine.ptx, in // comments
+  ferroflash sanitize --device gpu --config fwd_f16_d64_full_128x32   on the GPU, by compute-sanitizer"
+)]
+pub(super) struct Args {
+    /// Only the kernel of this name.
+    #[arg(long, value_name = "NAME", conflicts_with = "ptx")]
+    config: Option<String>,
+    /// Check this PTX instead of the table's kernels.
+    #[arg(long, value_name = "FILE")]
+    ptx: Option<PathBuf>,
+    /// Buffers and launches for --ptx [default: the comments of the PTX file].
+    #[arg(long, value_name = "FILE", requires = "ptx")]
+    launch: Option<PathBuf>,
+    /// Schedules of each problem in the simulator: each shuffles warps by another seed, and copies land
+    /// late, at once and at random in turn [default: 3].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    seeds: Option<u64>,
+    /// Warp instructions that one launch of --ptx may execute [default: 20 billion].
+    #[arg(long, value_name = "N", requires = "ptx")]
+    budget: Option<u64>,
+    /// Warp instructions that may pass in it while nothing changes: no memory, no barrier, no warp that exits
+    /// [default: 20 million].
+    #[arg(long, value_name = "N", requires = "ptx")]
+    patience: Option<u64>,
+    /// What runs the kernels.
+    #[arg(long, value_enum, default_value_t)]
+    device: Checker,
+    /// The card that the simulator stands for [default: l4].
+    #[arg(long, value_parser = super::options::profile())]
+    profile: Option<String>,
+}
+
+/// What checks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum Checker {
+    /// The GPU where there is one and compute-sanitizer is on PATH, else the simulator; options of the
+    /// simulator's ask for that.
+    #[default]
+    Auto,
+    /// The PTX simulator.
+    Sim,
+    /// compute-sanitizer around the kernels on CUDA device 0: memcheck, racecheck, synccheck and initcheck.
+    Gpu,
+}
+
+/// What a run of the sanitizer found.
+#[derive(Serialize)]
+struct Findings {
+    device: String,
+    /// Of each problem; none on a GPU, which has its own.
+    schedules: Option<u64>,
+    clean: bool,
+    seconds: f64,
+    kernels: Vec<Row>,
+}
+
+/// What it found in one kernel; on a GPU what one tool found in all of them.
+#[derive(Serialize)]
+struct Row {
+    name: String,
+    /// Problems that were launched and checked.
+    launches: usize,
+    /// Why it cannot run here.
+    skipped: Option<String>,
+    /// What kernels printed in the first schedule.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    printed: String,
+    /// On a GPU: what the tool was run on.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    kernels: Vec<Checked>,
+    findings: Vec<Finding>,
+}
+
+/// A kernel under a tool of compute-sanitizer.
+#[derive(Deserialize, Serialize)]
+struct Checked {
+    name: String,
+    /// Problems that it solved.
+    cases: usize,
+    /// Why it cannot run here.
+    skipped: Option<String>,
+}
+
+/// Something wrong, once for all the launches in which it happened.
+#[derive(Serialize)]
+struct Finding {
+    /// As in `ptx_sim::Kind`; `wrong-result`, `refused`, `missing-report`, or a tool of compute-sanitizer.
+    kind: String,
+    /// The first launch in which it happened, and how many more.
+    case: String,
+    more: usize,
+    message: String,
+    /// Both sides with their source lines.
+    report: Option<Report>,
+}
+
+impl Finding {
+    fn new(kind: &str, case: impl ToString, message: impl ToString) -> Self {
+        let (case, message) = (case.to_string(), message.to_string());
+        Finding { kind: kind.into(), case, more: 0, message, report: None }
+    }
+
+    fn of(report: Report, case: impl ToString) -> Self {
+        let message = report.message.clone();
+        Finding { report: Some(report.clone()), ..Finding::new(report.kind.name(), case, message) }
+    }
+
+    /// Whether both are about the same instructions, or one message.
+    fn same(&self, other: &Finding) -> bool {
+        let lines = |finding: &Finding| {
+            let report = finding.report.as_ref()?;
+            Some((report.first.as_ref().map(|side| side.place.ptx_line), report.second.place.ptx_line))
+        };
+        self.kind == other.kind
+            && match (lines(self), lines(other)) {
+                (None, None) => self.kind == "wrong-result" || self.message == other.message,
+                (a, b) => a == b,
+            }
+    }
+}
+
+impl Row {
+    fn new(name: impl ToString) -> Self {
+        let (name, printed) = (name.to_string(), String::new());
+        Row { name, launches: 0, skipped: None, printed, kernels: vec![], findings: vec![] }
+    }
+
+    fn add(&mut self, finding: Finding) {
+        match self.findings.iter_mut().find(|known| known.same(&finding)) {
+            Some(known) => known.more += 1,
+            None => self.findings.push(finding),
+        }
+    }
+}
+
+pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
+    let start = Instant::now();
+    let entries: Vec<_> = match &args.config {
+        Some(name) => super::device::entries(name)?,
+        None => ENTRIES.iter().collect(),
+    };
+    let simulator = simulator(&args, console)?;
+    let (device, kernels) = match (&simulator, &args.ptx) {
+        (None, _) => gpu::check(args.config.as_deref(), console)?,
+        (Some(Simulator { profile, seeds }), Some(ptx)) => {
+            let schedules = schedules(*seeds).map(|options| Options {
+                budget: args.budget.unwrap_or(options.budget),
+                patience: args.patience.unwrap_or(options.patience),
+                ..options
+            });
+            own::check(ptx, args.launch.as_ref().unwrap_or(ptx), profile, schedules, console)?
+        }
+        (Some(simulator), None) => table(&entries, simulator, console)?,
+    };
+    let ran = kernels.iter().any(|row| row.launches > 0);
+    let findings: usize = kernels.iter().map(|row| row.findings.len()).sum();
+    let first = kernels.iter().find_map(|row| {
+        let finding = row.findings.first()?;
+        Some(format!("{}: {}: {}", row.name, finding.kind, finding.message))
+    });
+    let result = Error::first_of("findings", findings, first, ran, &device);
+    let report = Findings {
+        device: device.clone(),
+        schedules: simulator.map(|simulator| simulator.seeds),
+        clean: result.is_ok(),
+        seconds: start.elapsed().as_secs_f64(),
+        kernels,
+    };
+    console.report(&report, result)
+}
+
+/// What the simulator is asked for.
+struct Simulator<'a> {
+    profile: &'a str,
+    seeds: u64,
+}
+
+/// The simulator, or none where the GPU is to check.
+fn simulator<'a>(args: &'a Args, console: &Console) -> Result<Option<Simulator<'a>>, Error> {
+    let own = [
+        ("--ptx", args.ptx.is_some()),
+        ("--seeds", args.seeds.is_some()),
+        ("--profile", args.profile.is_some()),
+    ];
+    let asked = own.into_iter().find(|(_, given)| *given);
+    let simulator =
+        Simulator { profile: args.profile.as_deref().unwrap_or(PROFILE), seeds: args.seeds.unwrap_or(3) };
+    match (args.device, asked) {
+        (Checker::Gpu, Some((option, _))) => Err(Error::Invalid(format!(
+            "{option} is the simulator's; use --device sim, or leave it out: on the GPU compute-sanitizer \
+             checks the table's kernels once"
+        ))),
+        (Checker::Gpu, None) => Ok(None),
+        (Checker::Sim, _) | (Checker::Auto, Some(_)) => Ok(Some(simulator)),
+        (Checker::Auto, None) => match gpu::available() {
+            Ok(device) => {
+                console.note(format_args!("using {device}, by compute-sanitizer"));
+                Ok(None)
+            }
+            Err(why) => {
+                console.note(format_args!("no GPU to check on ({why}); using the simulator"));
+                Ok(Some(simulator))
+            }
+        },
+    }
+}
+
+/// So many different schedules.
+fn schedules(seeds: u64) -> impl Iterator<Item = Options> + Clone {
+    let completions = [Completion::Late, Completion::Eager, Completion::Random];
+    (0..seeds).zip(completions.into_iter().cycle()).map(|(seed, completion)| Options {
+        seed,
+        completion,
+        ..Options::default()
+    })
+}
+
+/// Every entry on its edges.
+fn table(
+    entries: &[&'static EntryInfo],
+    simulator: &Simulator<'_>,
+    console: &Console,
+) -> Result<(String, Vec<Row>), Error> {
+    let device = SimDriver::new(simulator.profile)?;
+    let capabilities = Attention::new(device).capabilities().clone();
+    let bar = console.progress("sanitize", entries.len());
+    let rows = entries.par_iter().map(|entry| {
+        bar.set_message(entry.contract.symbol);
+        let row = row(entry, simulator, &capabilities);
+        bar.inc(1);
+        row
+    });
+    let rows = rows.collect::<Result<_, Error>>()?;
+    bar.finish_and_clear();
+    Ok((capabilities.name.to_string(), rows))
+}
+
+fn row(
+    entry: &'static EntryInfo,
+    simulator: &Simulator<'_>,
+    capabilities: &Capabilities,
+) -> Result<Row, Error> {
+    let mut row = Row::new(entry.contract.symbol);
+    if entry.contract.smem_bytes > capabilities.smem_per_block {
+        let (needs, available) = (entry.contract.smem_bytes, capabilities.smem_per_block);
+        row.skipped = Some(format!(
+            "needs {needs} bytes of shared memory a block, the {} has {available}",
+            simulator.profile
+        ));
+        return Ok(row);
+    }
+    let cases = edges(entry, 1);
+    let expected = cases.iter().map(|case| {
+        let memory = case.memory();
+        let reference = Reference::new(&memory.inputs().map_err(|e| Error::Invalid(e.to_string()))?);
+        Ok((*case, memory, reference))
+    });
+    let expected: Vec<_> = expected.collect::<Result<_, Error>>()?;
+    for options in schedules(simulator.seeds) {
+        let how = format!("schedule {}, copies {:?}", options.seed, options.completion).to_lowercase();
+        let attention = Attention::new(SimDriver::with_options(simulator.profile, options)?);
+        for (case, memory, reference) in &expected {
+            row.launches += 1;
+            let place = format!("{case}, {how}");
+            let outcome =
+                Loaded::new(&attention, memory, Some(entry.contract.symbol)).and_then(|loaded| loaded.run());
+            let reports = attention.driver().take_reports();
+            match outcome {
+                Ok(outcome) => judge(&mut row, &outcome, reference, case, &place),
+                Err(error) if reports.is_empty() => row.add(Finding::new("refused", &place, error)),
+                Err(_) => reports.into_iter().for_each(|report| row.add(Finding::of(report, &place))),
+            }
+        }
+    }
+    Ok(row)
+}
+
+fn judge(row: &mut Row, outcome: &reference::Outcome, reference: &Reference, case: &Case, place: &str) {
+    match outcome.judge(reference, case.problem.dtype) {
+        None => row.add(Finding::new("wrong-result", place, "the output has another shape")),
+        Some(verdict) => {
+            verdict.failures().for_each(|failure| row.add(Finding::new("wrong-result", place, failure)));
+        }
+    }
+}
+
+impl fmt::Display for Findings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let colour = std::io::stdout().is_terminal();
+        let name = self.kernels.iter().map(|row| row.name.len()).max().unwrap_or(0);
+        for row in &self.kernels {
+            match (&row.skipped, row.findings.len()) {
+                (Some(reason), _) => writeln!(f, "{:name$}  skipped: {reason}", row.name)?,
+                (None, 0) => writeln!(f, "{:name$}  clean, {} launches", row.name, row.launches)?,
+                (None, n) => writeln!(f, "{:name$}  {n} FINDINGS, {} launches", row.name, row.launches)?,
+            }
+            if !row.kernels.is_empty() {
+                let skipped = row.kernels.iter().filter(|kernel| kernel.skipped.is_some()).count();
+                writeln!(
+                    f,
+                    "  {} kernels ran, {skipped} do not fit this device",
+                    row.kernels.len() - skipped
+                )?;
+            }
+            row.printed.lines().try_for_each(|line| writeln!(f, "    printed: {line}"))?;
+            for finding in &row.findings {
+                match &finding.report {
+                    Some(report) => writeln!(f, "{}", report.display(colour))?,
+                    None => writeln!(f, "{}: {}", finding.kind, finding.message)?,
+                }
+                let more = iter::once(finding.more)
+                    .filter(|more| *more > 0)
+                    .map(|more| format!(", and in {more} more"));
+                writeln!(f, "  at {}{}", finding.case, more.collect::<String>())?;
+            }
+        }
+        let launches: usize = self.kernels.iter().map(|row| row.launches).sum();
+        let verdict = if self.clean { "clean" } else { "NOT CLEAN" };
+        writeln!(f, "{verdict}: {launches} launches on {}, {:.1} s", self.device, self.seconds)
+    }
+}

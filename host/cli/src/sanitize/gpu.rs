@@ -1,0 +1,230 @@
+//! `compute-sanitizer` around `ferroflash verify --quick`.
+use super::{Checked, Console, Error, Finding, Row};
+use crate::device::Device;
+use serde::Deserialize;
+use std::process::{Command, Output};
+
+/// The program, found on PATH.
+const PROGRAM: &str = "compute-sanitizer";
+const TOOLS: [&str; 4] = ["memcheck", "racecheck", "synccheck", "initcheck"];
+/// Begins every line of compute-sanitizer's; the others are those of the program under it.
+const MARK: &str = "=========";
+
+/// What is read of the report of `verify --json`.
+#[derive(Deserialize)]
+struct Verified {
+    /// Missing where it failed before it ran anything.
+    #[serde(default)]
+    kernels: Vec<Checked>,
+    error: Option<String>,
+    exit_code: Option<u8>,
+}
+
+/// The GPU in words, where it can be checked: it is there, and so is compute-sanitizer.
+pub(super) fn available() -> Result<String, Error> {
+    let device = Device::untuned_gpu(0)?.to_string();
+    output(Command::new(PROGRAM).arg("--version")).map(|_| device)
+}
+
+/// Runs every tool; returns the device in words and a row for each tool.
+pub(super) fn check(config: Option<&str>, console: &Console) -> Result<(String, Vec<Row>), Error> {
+    let device = available()?;
+    let own = std::env::current_exe().map_err(|e| Error::Device(format!("this program's own path: {e}")))?;
+    let bar = console.progress(PROGRAM, TOOLS.len());
+    let mut rows = vec![];
+    for tool in TOOLS {
+        bar.set_message(tool);
+        let mut command = Command::new(PROGRAM);
+        command.args(["--tool", tool, "--error-exitcode", "99"]).arg(&own);
+        command.args(["verify", "--quick", "--json", "--device", "gpu"]);
+        if let Some(name) = config {
+            command.args(["--config", name]);
+        }
+        let Output { stdout, stderr, .. } = output(&mut command)?;
+        rows.push(row(tool, &String::from_utf8_lossy(&stdout), &String::from_utf8_lossy(&stderr))?);
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    Ok((device, rows))
+}
+
+fn output(command: &mut Command) -> Result<Output, Error> {
+    command.output().map_err(|e| match e.kind() {
+        std::io::ErrorKind::NotFound => {
+            Error::NoDevice(format!("{PROGRAM} is not on PATH; it comes with the CUDA toolkit"))
+        }
+        _ => Error::Device(format!("{PROGRAM}: {e}")),
+    })
+}
+
+/// What `tool` found, and in which kernels, by what it and `verify --json` under it printed.
+fn row(tool: &str, stdout: &str, stderr: &str) -> Result<Row, Error> {
+    let own = |line: &&str| !line.trim_start().starts_with(MARK);
+    let document: String = stdout.lines().filter(own).flat_map(|line| [line, "\n"]).collect();
+    let mut row = Row::new(tool);
+    for finding in findings(tool, &[stdout, stderr].join("\n"))? {
+        row.add(finding);
+    }
+    let verified = match serde_json::from_str::<Verified>(&document) {
+        Ok(verified) => verified,
+        // What is wrong may have ended the program before its report.
+        Err(_) if !row.findings.is_empty() => return Ok(row),
+        Err(e) => {
+            let last = stderr.lines().rfind(own).unwrap_or("it said nothing").trim();
+            return Err(Error::Device(format!(
+                "verify printed no report under {PROGRAM} --tool {tool} ({e}): {last}"
+            )));
+        }
+    };
+    row.launches = verified.kernels.iter().map(|kernel| kernel.cases).sum();
+    row.kernels = verified.kernels;
+    if let (Some(error), true) = (verified.error, row.findings.is_empty()) {
+        match verified.exit_code {
+            Some(1) => row.add(Finding::new("wrong-result", "verify --quick", error)),
+            Some(2) => return Err(Error::Invalid(error)),
+            Some(3) => return Err(Error::NoDevice(error)),
+            _ => return Err(Error::Device(error)),
+        }
+    }
+    Ok(row)
+}
+
+/// What compute-sanitizer printed: each block that is no summary, and the summary's own count where it shows
+/// no block.
+fn findings(tool: &str, output: &str) -> Result<Vec<Finding>, Error> {
+    let lines = output.lines().filter_map(|line| line.trim_start().strip_prefix(MARK));
+    let (mut found, mut block, mut summary) = (vec![], Vec::<&str>::new(), None);
+    let close = |block: &mut Vec<&str>, found: &mut Vec<Finding>| {
+        if let [first, rest @ ..] = &block[..] {
+            // Who and where; the rest is the host's call stack.
+            let place: Vec<_> =
+                rest.iter().take_while(|line| !line.contains("Host Frame")).copied().collect();
+            found.push(Finding::new(tool, place.join("; "), first));
+        }
+        block.clear();
+    };
+    for line in lines {
+        let text = line.trim();
+        if let Some((_, count)) = text.split_once("SUMMARY: ") {
+            let number = count.split_whitespace().next().and_then(|word| word.parse::<usize>().ok());
+            summary = summary.max(number);
+            close(&mut block, &mut found);
+        } else if text.is_empty() {
+            close(&mut block, &mut found);
+        } else if !block.is_empty() || is_finding(text) {
+            block.push(text);
+        }
+    }
+    close(&mut block, &mut found);
+    match summary {
+        None => {
+            let last = output.lines().last().unwrap_or("it printed nothing").trim();
+            Err(Error::Device(format!(
+                "compute-sanitizer --tool {tool} printed no summary; its last line: {last}"
+            )))
+        }
+        Some(count) if count > 0 && found.is_empty() => {
+            Ok(vec![Finding::new(tool, tool, format_args!("{count} errors"))])
+        }
+        Some(_) => Ok(found),
+    }
+}
+
+/// Whether a line begins a finding, rather than being one of the tool's own.
+fn is_finding(line: &str) -> bool {
+    let own = ["COMPUTE-SANITIZER", "Target application", "Internal", "This tool"];
+    !own.iter().any(|start| line.starts_with(start))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CLEAN: &str = "========= COMPUTE-SANITIZER
+{
+  \"device\": \"NVIDIA H200\",
+=========
+  \"kernels\": [
+    { \"name\": \"fwd_a\", \"mask\": \"full\", \"cases\": 6, \"skipped\": null, \"worst_ratio\": 0.4, \
+                         \"failures\": [] },
+    { \"name\": \"fwd_b\", \"mask\": \"full\", \"cases\": 0, \"skipped\": \"needs more\", \"worst_ratio\": \
+                         0.0, \"failures\": [] },
+    { \"name\": \"fwd_c\", \"mask\": \"full\", \"cases\": 5, \"skipped\": null, \"worst_ratio\": 0.1, \
+                         \"failures\": [] }
+  ],
+  \"headline\": []
+}
+========= ERROR SUMMARY: 0 errors
+";
+    const BAD: &str = "========= COMPUTE-SANITIZER
+========= Invalid __global__ read of size 16 bytes
+=========     at fwd_f16_d64_full_128x32+0x1f0 in store.rs:45
+=========     by thread (3,0,0) in block (1,0,0)
+=========     Address 0x7f00 is out of bounds
+=========     Saved host backtrace up to driver entry point at kernel launch time
+=========         Host Frame: cuLaunchKernel
+=========
+========= ERROR SUMMARY: 1 error
+";
+    const HAZARDS: &str = "========= COMPUTE-SANITIZER\n========= Error: Race reported between Write access \
+                           at k+0x70 in a.rs:3\n=========     and Read access at k+0x90 in a.rs:5 [32 \
+                           hazards]\n=========\n========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 \
+                           warnings)\n";
+
+    fn messages(text: &str) -> Vec<(String, String)> {
+        let findings = findings("tool", text).map_err(|e| e.to_string());
+        findings.expect("a summary").into_iter().map(|finding| (finding.message, finding.case)).collect()
+    }
+
+    #[test]
+    fn every_block_is_a_finding() {
+        assert_eq!(
+            messages("========= COMPUTE-SANITIZER\nall pass\n========= ERROR SUMMARY: 0 errors\n"),
+            []
+        );
+        let [(message, place)] = &messages(BAD)[..] else { panic!("one finding") };
+        assert_eq!(message, "Invalid __global__ read of size 16 bytes");
+        assert!(place.contains("store.rs:45; by thread (3,0,0)") && !place.contains("Host Frame"), "{place}");
+        let [(message, place)] = &messages(HAZARDS)[..] else { panic!("one finding") };
+        assert!(message.contains("a.rs:3") && place.contains("a.rs:5"));
+    }
+
+    #[test]
+    fn a_row_says_what_ran() {
+        let row = row("memcheck", CLEAN, "").expect("both reports");
+        assert_eq!((row.launches, row.findings.len()), (11, 0));
+        let ran: Vec<_> = row.kernels.iter().map(|k| (&k.name[..], k.cases, k.skipped.as_deref())).collect();
+        assert_eq!(ran, [("fwd_a", 6, None), ("fwd_b", 0, Some("needs more")), ("fwd_c", 5, None)]);
+    }
+
+    #[test]
+    fn what_verify_says_counts_too() {
+        let of = |document: &str, stderr: &str| {
+            let text =
+                format!("========= COMPUTE-SANITIZER\n{document}\n========= ERROR SUMMARY: 0 errors\n");
+            row("memcheck", &text, stderr)
+        };
+        let wrong =
+            of(r#"{"kernels": [{"name": "a", "cases": 2}], "error": "off by 1", "exit_code": 1}"#, "");
+        let wrong = wrong.expect("both reports");
+        assert_eq!(
+            (wrong.launches, &wrong.findings[0].kind[..], &wrong.findings[0].message[..]),
+            (2, "wrong-result", "off by 1")
+        );
+        for code in [2, 3, 4] {
+            let failed = of(&format!(r#"{{"error": "no launch", "exit_code": {code}}}"#), "").map(|_| ());
+            assert_eq!(failed.expect_err("nothing was checked").code(), code);
+        }
+        let none = of("", "note\nSegmentation fault").map(|_| ()).expect_err("no report").to_string();
+        assert!(none.contains("--tool memcheck") && none.ends_with("Segmentation fault"), "{none}");
+        // A finding without a report is one all the same.
+        assert_eq!(row("memcheck", BAD, "").expect("a summary").findings.len(), 1);
+    }
+
+    #[test]
+    fn a_count_without_blocks_and_no_summary_at_all() {
+        assert_eq!(messages("========= ERROR SUMMARY: 7 errors\n")[0].0, "7 errors");
+        let error = findings("memcheck", "========= COMPUTE-SANITIZER\nSegmentation fault\n").map(|_| ());
+        assert!(error.expect_err("no summary").to_string().contains("Segmentation fault"));
+    }
+}

@@ -1,0 +1,235 @@
+//! `ferroflash soak`: the same launch thousands of times.
+use super::console::Console;
+use super::device::{self, Device, Runner};
+use super::error::Error;
+use super::options::DeviceOptions;
+use ferroflash::EntryInfo;
+use reference::{Soak, soak};
+use serde::Serialize;
+use std::fmt;
+use std::time::Instant;
+
+/// Launch every kernel again and again: results must agree in every bit, and memory must not grow.
+///
+/// Each kernel runs its launches once for each rhythm (waiting after each launch, after every 5, 10, 20, 25
+/// and 50, and only at the end), first from one thread on one stream, then from several threads with several
+/// streams each.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  ferroflash soak                                       every kernel, 1000 launches a round
+  ferroflash soak --config flashcore/64x32-persistent   one configuration, full and causal
+  ferroflash soak --config v3/2 --launches 10 --device sim
+  ferroflash soak --threads 8 --streams 4 --json")]
+pub(super) struct Args {
+    /// Only the kernels of this name: a kernel's own, or a configuration of the lineage.
+    #[arg(long, value_name = "NAME")]
+    config: Option<String>,
+    /// Launches of a round.
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
+    launches: u32,
+    /// Threads of the second kind of round.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=256))]
+    threads: u32,
+    /// Streams of each of them.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
+    streams: u32,
+    /// Seed of the inputs.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    #[command(flatten)]
+    device: DeviceOptions,
+}
+
+/// After how many launches to wait.
+const RHYTHMS: [usize; 7] = [1, 5, 10, 20, 25, 50, Soak::AT_THE_END];
+/// Of each kernel: each rhythm and waiting only at the end, from one thread and from several.
+const ROUNDS: usize = 2 * (1 + RHYTHMS.len());
+/// How much more device memory may be in use after the rounds than after the first of them: what a driver
+/// takes at a time.
+const DEVICE_GROWTH: i64 = 2 << 20;
+/// The same for this process: allocators keep what they once had. A leak of 4 KiB a launch is more.
+const PROCESS_GROWTH: i64 = 32 << 20;
+
+#[derive(Serialize)]
+struct Report {
+    device: String,
+    seed: u64,
+    launches_a_round: u32,
+    threads: u32,
+    streams: u32,
+    passed: bool,
+    seconds: f64,
+    kernels: Vec<Row>,
+}
+
+#[derive(Serialize)]
+struct Row {
+    name: &'static str,
+    /// Why it cannot run here.
+    skipped: Option<String>,
+    rounds: usize,
+    launches: u64,
+    differing: u64,
+    /// From after the first round to after the last; none where it cannot be told.
+    device_growth_bytes: Option<i64>,
+    process_growth_bytes: Option<i64>,
+    failures: Vec<String>,
+}
+
+pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
+    let entries = match &args.config {
+        Some(name) => device::entries(name)?,
+        None => ferroflash::ENTRIES.iter().collect(),
+    };
+    let device = Device::open(&args.device, console)?;
+    let runner = device.kernels("soak")?;
+    device.affords(ROUNDS * args.launches as usize * entries.len(), &args.device, console)?;
+    let start = Instant::now();
+    let bar = console.progress("soak", entries.len());
+    let mut kernels = vec![];
+    for entry in entries {
+        bar.set_message(entry.contract.symbol);
+        kernels.push(endure(runner, entry, &args)?);
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    let failures: usize = kernels.iter().map(|row| row.failures.len()).sum();
+    let first = kernels.iter().find_map(|row| Some(format!("{}: {}", row.name, row.failures.first()?)));
+    let ran = kernels.iter().any(|row| row.skipped.is_none());
+    let Args { launches, threads, streams, seed, .. } = args;
+    let result = Error::first_of("failures", failures, first, ran, &device);
+    let report = Report {
+        device: device.to_string(),
+        seed,
+        launches_a_round: launches,
+        threads,
+        streams,
+        passed: result.is_ok(),
+        seconds: start.elapsed().as_secs_f64(),
+        kernels,
+    };
+    console.report(&report, result)
+}
+
+/// Every round of one kernel.
+fn endure(runner: &dyn Runner, entry: &'static EntryInfo, args: &Args) -> Result<Row, Error> {
+    let name = entry.contract.symbol;
+    let available = runner.capabilities().smem_per_block;
+    let skipped = (entry.contract.smem_bytes > available).then(|| {
+        format!(
+            "needs {} bytes of shared memory a block, the device has {available}",
+            entry.contract.smem_bytes
+        )
+    });
+    let mut row = Row {
+        name,
+        skipped,
+        rounds: 0,
+        launches: 0,
+        differing: 0,
+        device_growth_bytes: None,
+        process_growth_bytes: None,
+        failures: vec![],
+    };
+    if row.skipped.is_some() {
+        return Ok(row);
+    }
+    let case = soak(entry, args.seed);
+    let memory = case.memory();
+    let launches = args.launches as usize;
+    let round = |threads, streams, every| Soak { launches, every, threads, streams };
+    let several = |every| round(args.threads as usize, args.streams as usize, every);
+    // The widest round first: what it takes stays with allocators, and is no growth.
+    let rounds = [several(Soak::AT_THE_END), round(1, 1, Soak::AT_THE_END)].into_iter();
+    let rounds = rounds.chain(RHYTHMS.map(|every| round(1, 1, every))).chain(RHYTHMS.map(several));
+    let (mut device, mut process) = (vec![], vec![]);
+    for (index, soak) in rounds.enumerate() {
+        let differing = runner.soak(&memory, name, soak)?;
+        row.rounds += 1;
+        row.launches += launches as u64;
+        row.differing += differing as u64;
+        if differing > 0 {
+            row.failures.push(format!("{case}: {differing} launches differ from the first; {soak}"));
+        }
+        if index > 0 {
+            device.extend(runner.memory_in_use()?);
+            process.extend(resident_bytes());
+        }
+    }
+    row.device_growth_bytes = growth(&device);
+    row.process_growth_bytes = growth(&process);
+    let limits = [
+        ("device memory", row.device_growth_bytes, DEVICE_GROWTH),
+        ("this process's memory", row.process_growth_bytes, PROCESS_GROWTH),
+    ];
+    for (what, growth, limit) in limits {
+        if let Some(growth) = growth.filter(|growth| *growth > limit) {
+            row.failures.push(format!(
+                "{what} grew by {growth} bytes over {} launches, allowed {limit}",
+                row.launches
+            ));
+        }
+    }
+    Ok(row)
+}
+
+/// From the first to the last.
+fn growth(bytes: &[u64]) -> Option<i64> {
+    Some(*bytes.last()? as i64 - *bytes.first()? as i64)
+}
+
+/// Resident memory of this process, where the system tells.
+fn resident_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?.trim().strip_suffix("kB")?;
+    Some(kib.trim().parse::<u64>().ok()? * 1024)
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self.kernels.iter().map(|row| row.name.len()).max().unwrap_or(0);
+        let kib = |bytes: Option<i64>| bytes.map_or("?".into(), |bytes| format!("{:+}", bytes / 1024));
+        writeln!(f, "{:name$}  rounds  launches  differing  device KiB  process KiB", "kernel")?;
+        for row in &self.kernels {
+            if let Some(reason) = &row.skipped {
+                writeln!(f, "{:name$}  skipped: {reason}", row.name)?;
+                continue;
+            }
+            let (device, process) = (kib(row.device_growth_bytes), kib(row.process_growth_bytes));
+            let Row { rounds, launches, differing, .. } = row;
+            writeln!(
+                f,
+                "{:name$}  {rounds:>6}  {launches:>8}  {differing:>9}  {device:>10}  {process:>11}",
+                row.name
+            )?;
+            for failure in &row.failures {
+                writeln!(f, "  WRONG {failure}")?;
+            }
+        }
+        let launches: u64 = self.kernels.iter().map(|row| row.launches).sum();
+        let verdict = if self.passed { "all agree in every bit" } else { "FAILED" };
+        let Report { threads, streams, device, seconds, .. } = self;
+        writeln!(
+            f,
+            "{verdict}: {launches} launches from up to {threads} threads with {streams} streams each on \
+             {device}, {seconds:.1} s"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn growth_is_from_first_to_last() {
+        assert_eq!((growth(&[]), growth(&[5]), growth(&[5, 9, 3])), (None, Some(0), Some(-2)));
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn this_process_has_memory() {
+        assert!(resident_bytes().is_some_and(|bytes| bytes > 1 << 16));
+    }
+}

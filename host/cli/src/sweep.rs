@@ -1,0 +1,197 @@
+//! `ferroflash sweep`: the fastest kernel for each shape on this GPU, kept for the planner.
+mod race;
+
+use super::bench::suite;
+use super::console::Console;
+use super::device::{Device, Runner};
+use super::error::Error;
+use super::options::DeviceOptions;
+use ferroflash::tuning::{TUNING_VARIABLE, Tuned, Tuning, size};
+use ferroflash::{ENTRIES, EntryInfo, Problem, supports_with};
+use race::{Stage, race, winner};
+use serde::Serialize;
+use std::fmt;
+use std::path::PathBuf;
+
+/// Time every kernel that solves a shape, and keep the fastest for this device.
+///
+/// A kernel that takes twice the best's time in a first, short timing is given up; those within 10 % of the
+/// best are timed again in turns. The planner reads the file from then on, for problems of the same size:
+/// type, head dim and mask, and heads, queries and keys rounded up to powers of two.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  ferroflash sweep                                  every built-in suite
+  ferroflash sweep --suite headline
+  ferroflash sweep --file shapes.json --output tuning.json
+  FERROFLASH_TUNING=tuning.json ferroflash run --input qkv.safetensors
+
+The file: --output, else what FERROFLASH_TUNING names, else ferroflash/tuning.json in the user's cache \
+                        folder. Shapes are written as for
+`ferroflash bench`.")]
+pub(super) struct Args {
+    /// Suites to sweep: headline, prefill, extra, or those of --file [default: all]; may be given several
+    /// times.
+    #[arg(long = "suite", value_name = "NAME")]
+    suites: Vec<String>,
+    /// A file of shapes, instead of the built-in suites.
+    #[arg(long)]
+    file: Option<PathBuf>,
+    /// Where the best are kept; what the file has for other sizes and devices stays.
+    #[arg(long, short)]
+    output: Option<PathBuf>,
+    #[command(flatten)]
+    device: DeviceOptions,
+}
+
+#[derive(Serialize)]
+struct Report {
+    device: String,
+    /// The file that the planner reads.
+    kept_in: PathBuf,
+    shapes: Vec<Row>,
+}
+
+#[derive(Serialize)]
+struct Row {
+    suite: String,
+    problem: String,
+    size: String,
+    best: &'static str,
+    microseconds: f64,
+    /// What the planner's own table takes, and its time.
+    table: &'static str,
+    table_microseconds: f64,
+    candidates: Vec<Candidate>,
+}
+
+#[derive(Serialize)]
+struct Candidate {
+    kernel: &'static str,
+    microseconds: f64,
+    stage: Stage,
+}
+
+pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
+    let ordinal = args.device.gpu("sweep measures time")?;
+    let suites = suite::read(args.file.as_deref(), &args.suites)?;
+    let path = args
+        .output
+        .or_else(|| std::env::var_os(TUNING_VARIABLE).map(PathBuf::from))
+        .or_else(Tuning::default_path);
+    let none =
+        || Error::Invalid(format!("there is no cache folder: name a file, by --output or {TUNING_VARIABLE}"));
+    let path = path.ok_or_else(none)?;
+    let mut tuning = if path.exists() { Tuning::read(&path)? } else { Tuning::new() };
+    let device = Device::untuned_gpu(ordinal)?;
+    let runner = device.kernels("sweep")?;
+    let shapes: Vec<_> = suites
+        .into_iter()
+        .flat_map(|(suite, shapes)| shapes.into_iter().map(move |s| (suite.clone(), s)))
+        .collect();
+    let bar = console.progress("sweep", shapes.len());
+    let mut rows = vec![];
+    for (suite, shape) in shapes {
+        let problem = shape.problem()?;
+        let memory = shape.memory(problem);
+        let row = sweep(runner, suite, problem, &memory, |text| bar.set_message(text))?;
+        let (entry, microseconds) = (row.best.to_owned(), row.microseconds);
+        let tuned = Tuned::new(entry, microseconds, Some(row.table_microseconds));
+        tuning.keep(&runner.capabilities().name, &problem, tuned);
+        // After each shape: what was measured is kept although a later one fails.
+        tuning.write(&path)?;
+        rows.push(row);
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    console.report(&Report { device: device.to_string(), kept_in: path, shapes: rows }, Ok(()))
+}
+
+/// Every entry that solves `p` and that the device holds, without needless columns or masks.
+fn candidates(p: &Problem, smem_per_block: u32) -> Vec<&'static EntryInfo> {
+    let mask = p.mask_kind();
+    let solves = |e: &&EntryInfo| {
+        (e.dtype, e.mask) == (p.dtype, mask)
+            && e.head_dim as usize >= p.head_dim
+            && e.contract.smem_bytes <= smem_per_block
+    };
+    let head_dim = ENTRIES.iter().filter(solves).map(|e| e.head_dim).min();
+    ENTRIES.iter().filter(solves).filter(|e| Some(e.head_dim) == head_dim).collect()
+}
+
+fn sweep(
+    runner: &dyn Runner,
+    suite: String,
+    problem: Problem,
+    memory: &reference::Memory,
+    progress: impl Fn(String),
+) -> Result<Row, Error> {
+    let entries = candidates(&problem, runner.capabilities().smem_per_block);
+    // With as much workspace as it wants: every kernel is timed with the workspace that it wants.
+    let table = supports_with(&problem, runner.capabilities(), u64::MAX)?.symbol;
+    let mut time = runner.stopwatch(memory)?;
+    let results = race(
+        entries.len(),
+        |candidate, launches| time(entries[candidate].contract.symbol, launches),
+        |candidate, stage| progress(format!("{problem}: {} ({stage:?})", entries[candidate].contract.symbol)),
+    )?;
+    let best = winner(&results).ok_or_else(|| Error::Invalid(format!("no kernel solves {problem}")))?;
+    let candidates = entries.iter().zip(&results).map(|(entry, result)| Candidate {
+        kernel: entry.contract.symbol,
+        microseconds: result.seconds * 1e6,
+        stage: result.stage,
+    });
+    let mut candidates: Vec<_> = candidates.collect();
+    let of = |name: &str| candidates.iter().find(|c| c.kernel == name).map_or(f64::NAN, |c| c.microseconds);
+    let (best, table_microseconds) = (entries[best].contract.symbol, of(table));
+    let microseconds = of(best);
+    candidates.sort_by(|a, b| b.stage.cmp(&a.stage).then(a.microseconds.total_cmp(&b.microseconds)));
+    let (size, problem) = (size(&problem), problem.to_string());
+    Ok(Row { suite, problem, size, best, microseconds, table, table_microseconds, candidates })
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for row in &self.shapes {
+            let gain = (row.table_microseconds / row.microseconds - 1.0) * 100.0;
+            writeln!(f, "{}", row.problem)?;
+            writeln!(
+                f,
+                "  fastest {} {:.1} us; the table's {} is {gain:.1} % slower",
+                row.best, row.microseconds, row.table
+            )?;
+            for Candidate { kernel, microseconds, stage } in &row.candidates {
+                writeln!(
+                    f,
+                    "    {microseconds:>9.1} us  {kernel}{}",
+                    match stage {
+                        Stage::Hopeless => "  (given up)",
+                        Stage::Timed => "",
+                        Stage::Leader => "  (leader)",
+                    }
+                )?;
+            }
+        }
+        writeln!(f, "{} shapes on {}, kept in {}", self.shapes.len(), self.device, self.kept_in.display())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ferroflash::DType;
+
+    #[test]
+    fn candidates_solve_the_problem_and_fit() {
+        let l4 = ferroflash::Capabilities::profile("l4").expect("known").smem_per_block;
+        let of = |head_dim| candidates(&Problem::new(DType::F16, 1, 512, 8, head_dim), l4);
+        assert!(of(64).len() >= 20, "the table's own and the lineage's");
+        assert_eq!(of(40), of(64));
+        assert!(of(72).iter().all(|e| e.head_dim == 96));
+        for e in of(192) {
+            assert!(
+                e.contract.smem_bytes <= l4 && e.mask == ferroflash::MaskKind::Full && e.dtype == DType::F16
+            );
+        }
+    }
+}

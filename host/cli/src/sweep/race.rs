@@ -1,0 +1,169 @@
+//! Which of many is fastest, in as few launches as that takes.
+use std::time::Duration;
+
+/// Launches of a candidate's first, short timing.
+const FIRST_LAUNCHES: usize = 3;
+/// Who takes this many times the best's time in it is given up.
+const HOPELESS: f64 = 2.0;
+/// Who is within this much of the best after the second timing is timed again.
+const LEADING: f64 = 1.1;
+/// At most so many leaders.
+const LEADERS: usize = 4;
+/// Timings of each leader, in turns: a card that slows down slows all of them down.
+const LAPS: usize = 9;
+/// What a lap should last at least: short ones measure the clock.
+const LAP: Duration = Duration::from_millis(4);
+const MOST_LAUNCHES: usize = 400;
+
+/// How a candidate did.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Result {
+    /// Seconds of a launch: the median of its last kind of timing.
+    pub seconds: f64,
+    /// How far it came.
+    pub stage: Stage,
+}
+
+/// How far a candidate came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Stage {
+    /// Twice as slow as the best in a first, short timing.
+    Hopeless,
+    /// Timed once more, and not among the leaders.
+    Timed,
+    /// Timed in turns with the other leaders.
+    Leader,
+}
+
+/// Times `candidates` with `time(candidate, launches)`; the results are in their order. `done` hears of each
+/// step.
+pub(super) fn race<E>(
+    candidates: usize,
+    mut time: impl FnMut(usize, usize) -> std::result::Result<Duration, E>,
+    mut done: impl FnMut(usize, Stage),
+) -> std::result::Result<Vec<Result>, E> {
+    let mut results = Vec::with_capacity(candidates);
+    for candidate in 0..candidates {
+        // The first launch also loads the kernel.
+        time(candidate, 1)?;
+        let seconds = time(candidate, FIRST_LAUNCHES)?.as_secs_f64() / FIRST_LAUNCHES as f64;
+        results.push(Result { seconds, stage: Stage::Hopeless });
+        done(candidate, Stage::Hopeless);
+    }
+    let best = fastest(&results, Stage::Hopeless);
+    for (candidate, result) in results.iter_mut().enumerate().filter(|(_, r)| r.seconds <= HOPELESS * best) {
+        let laps = (0..3)
+            .map(|_| lap(&mut time, candidate, result.seconds))
+            .collect::<std::result::Result<_, _>>()?;
+        *result = Result { seconds: median(laps), stage: Stage::Timed };
+        done(candidate, Stage::Timed);
+    }
+    let best = fastest(&results, Stage::Timed);
+    let mut leaders: Vec<usize> = (0..candidates).filter(|i| results[*i].stage == Stage::Timed).collect();
+    leaders.retain(|i| results[*i].seconds <= LEADING * best);
+    leaders.sort_by(|a, b| results[*a].seconds.total_cmp(&results[*b].seconds));
+    leaders.truncate(LEADERS);
+    let mut laps = vec![vec![]; leaders.len()];
+    for _ in 0..LAPS {
+        for (own, &candidate) in laps.iter_mut().zip(&leaders) {
+            own.push(lap(&mut time, candidate, results[candidate].seconds)?);
+        }
+    }
+    for (own, candidate) in laps.into_iter().zip(leaders) {
+        results[candidate] = Result { seconds: median(own), stage: Stage::Leader };
+        done(candidate, Stage::Leader);
+    }
+    Ok(results)
+}
+
+/// The fastest leader.
+pub(super) fn winner(results: &[Result]) -> Option<usize> {
+    let leaders = (0..results.len()).filter(|i| results[*i].stage == Stage::Leader);
+    leaders.min_by(|a, b| results[*a].seconds.total_cmp(&results[*b].seconds))
+}
+
+/// Seconds of a launch, over as many as a lap needs.
+fn lap<E>(
+    time: &mut impl FnMut(usize, usize) -> std::result::Result<Duration, E>,
+    candidate: usize,
+    expected: f64,
+) -> std::result::Result<f64, E> {
+    let launches = ((LAP.as_secs_f64() / expected.max(1e-9)).ceil() as usize).clamp(1, MOST_LAUNCHES);
+    Ok(time(candidate, launches)?.as_secs_f64() / launches as f64)
+}
+
+/// Least seconds among those that came at least so far.
+fn fastest(results: &[Result], stage: Stage) -> f64 {
+    results.iter().filter(|r| r.stage >= stage).map(|r| r.seconds).fold(f64::INFINITY, f64::min)
+}
+
+fn median(mut seconds: Vec<f64>) -> f64 {
+    seconds.sort_by(f64::total_cmp);
+    seconds.get(seconds.len() / 2).copied().unwrap_or(f64::INFINITY)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+
+    /// A card on which candidate `i` takes `micros[i]`, plus what `noise(i, launches so far)` says; and every
+    /// timing it was asked for.
+    fn run(micros: &[f64], noise: impl Fn(usize, usize) -> f64) -> (Vec<Result>, Vec<(usize, usize)>) {
+        let asked = RefCell::new(vec![]);
+        let time = |candidate: usize, launches: usize| {
+            let turn = asked.borrow().len();
+            asked.borrow_mut().push((candidate, launches));
+            let seconds = (micros[candidate] + noise(candidate, turn)) * 1e-6 * launches as f64;
+            Ok::<_, ()>(Duration::from_secs_f64(seconds))
+        };
+        let results = race(micros.len(), time, |_, _| {}).expect("nothing fails");
+        (results, asked.into_inner())
+    }
+
+    #[test]
+    fn the_fastest_wins_and_the_hopeless_are_not_timed_again() {
+        let (results, asked) = run(&[50.0, 10.0, 12.0, 10.5, 21.0], |_, _| 0.0);
+        assert_eq!(winner(&results), Some(1));
+        let stages: Vec<_> = results.iter().map(|r| r.stage).collect();
+        assert_eq!(stages, [Stage::Hopeless, Stage::Leader, Stage::Timed, Stage::Leader, Stage::Hopeless]);
+        let launches =
+            |candidate| asked.iter().filter(|(c, _)| *c == candidate).map(|(_, n)| n).sum::<usize>();
+        assert_eq!((launches(0), launches(4)), (1 + FIRST_LAUNCHES, 1 + FIRST_LAUNCHES));
+        assert!(launches(1) > 12 * 300, "a lap of 4 ms has 400 launches of 10 us");
+    }
+
+    #[test]
+    fn leaders_take_turns() {
+        let (results, asked) = run(&[10.0, 10.2], |_, _| 0.0);
+        let turns: Vec<_> = asked[asked.len() - 2 * LAPS..].iter().map(|(candidate, _)| *candidate).collect();
+        assert_eq!(turns, [0, 1].repeat(LAPS));
+        assert_eq!(winner(&results), Some(0));
+    }
+
+    #[test]
+    fn a_card_that_slows_down_does_not_choose_who_came_first() {
+        // Every timing is slower than the one before: in turns both suffer alike.
+        let (results, _) = run(&[10.0, 9.9], |_, turn| turn as f64 * 0.02);
+        assert_eq!(winner(&results), Some(1));
+    }
+
+    #[test]
+    fn one_disturbance_decides_nothing() {
+        let (results, _) =
+            run(&[10.0, 9.0], |candidate, turn| if candidate == 1 && turn == 13 { 500.0 } else { 0.0 });
+        assert_eq!(winner(&results), Some(1));
+    }
+
+    #[test]
+    fn slow_launches_are_timed_one_by_one_and_failures_come_back() {
+        let (_, asked) = run(&[50_000.0], |_, _| 0.0);
+        assert!(asked.iter().skip(2).all(|(_, launches)| *launches == 1));
+        assert_eq!(
+            race(2, |i, _| if i == 1 { Err("gone") } else { Ok(Duration::from_secs(1)) }, |_, _| {}),
+            Err("gone")
+        );
+        assert_eq!(winner(&[]), None);
+    }
+}

@@ -1,0 +1,300 @@
+//! `ferroflash verify`: every kernel against the f64 reference.
+use super::console::Console;
+use super::device::{self, Device, Runner};
+use super::error::Error;
+use super::options::DeviceOptions;
+use ferroflash::lineage::CONFIGURATIONS;
+use ferroflash::{DType, EntryInfo};
+use reference::{Case, Reference, Soak, edges, grid, headline, reproducer, soak};
+use serde::Serialize;
+use std::fmt;
+use std::time::Instant;
+
+/// Compare every kernel with the f64 reference over a grid of problems.
+///
+/// Lengths from 1 to 2048, equal and not, every mask, grouped heads, padded head dims, every layout; outputs
+/// are filled with NaN before and guarded on both sides. A result passes if max|out - reference| <= 2 *
+/// max|naive - reference| + 1e-5, where naive rounds every step to the element type.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  ferroflash verify                                     every kernel, the whole grid, on the GPU
+  ferroflash verify --quick --device sim                the edges of every kernel, in the simulator
+  ferroflash verify --config fwd_f16_d64_causal_128x48  one kernel
+  ferroflash verify --all-configs                       and every configuration of the lineage on its \
+                        headline workload
+  ferroflash verify --quick --soak 1000 --json          and 1000 launches in a row that must agree in every \
+                        bit")]
+pub(super) struct Args {
+    /// Only the kernels of this name: a kernel's own, or a configuration of the lineage (`ferroflash
+    /// kernels` lists both).
+    #[arg(long, value_name = "NAME")]
+    config: Option<String>,
+    /// Also every configuration of the lineage by its name there, and every kernel that can, on the headline
+    /// workload (f16, batch 1 and 2, 8 heads, 512 queries and keys, head dim 64) and on its smallest
+    /// reproducer: no element may be off by 2e-3 or more.
+    #[arg(long)]
+    all_configs: bool,
+    /// Only the edges of each kernel: a small grid that the simulator gets through.
+    #[arg(long)]
+    quick: bool,
+    /// Also launch each kernel N times, with and without waiting after each launch; all must agree in every
+    /// bit.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    soak: usize,
+    /// Seed of the inputs.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    #[command(flatten)]
+    device: DeviceOptions,
+}
+
+#[derive(Serialize)]
+struct Report {
+    device: String,
+    seed: u64,
+    grid: &'static str,
+    soak_launches: usize,
+    passed: bool,
+    seconds: f64,
+    kernels: Vec<Row>,
+    /// The lineage's configurations, and every other kernel that solves its headline workload.
+    headline: Vec<Row>,
+}
+
+/// What no element may be off by on the headline workload.
+const HEADLINE_BOUND: f64 = 2e-3;
+
+#[derive(Serialize)]
+struct Row {
+    name: &'static str,
+    mask: &'static str,
+    cases: usize,
+    /// Why it cannot run here.
+    skipped: Option<String>,
+    /// Largest `error / tolerance`; null in JSON where it is not finite.
+    worst_ratio: f64,
+    worst_case: Option<String>,
+    /// Largest error of an element of O.
+    max_error: f64,
+    failures: Vec<String>,
+}
+
+pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
+    let entries = match &args.config {
+        Some(name) => device::entries(name)?,
+        None => ferroflash::ENTRIES.iter().collect(),
+    };
+    let device = Device::open(&args.device, console)?;
+    let runner = device.kernels("verify")?;
+    device.affords(2 * args.soak * entries.len(), &args.device, console)?;
+    let start = Instant::now();
+    let mut work: Vec<Work> = vec![];
+    for entry in entries {
+        let cases = if args.quick { edges(entry, args.seed) } else { grid(entry, args.seed) };
+        let row = Row::new(entry.contract.symbol, entry, runner);
+        match work.iter_mut().find(|work| work.cases == cases) {
+            Some(work) => work.rows.push(row),
+            None => work.push(Work { cases, rows: vec![row] }),
+        }
+    }
+    let mut headline = if args.all_configs { headline_work(&args, runner) } else { vec![] };
+    let bar = console.progress("verify", work.iter().chain(&headline).map(|work| work.cases.len()).sum());
+    for Work { cases, rows } in &mut headline {
+        for case in cases {
+            bar.set_message(case.to_string());
+            verify(runner, case, rows)?;
+            bar.inc(1);
+        }
+        for row in rows.iter_mut().filter(|row| row.max_error >= HEADLINE_BOUND) {
+            row.failures
+                .push(format!("headline workload: off by {:.3e}, allowed {HEADLINE_BOUND:e}", row.max_error));
+        }
+    }
+    for Work { cases, rows } in &mut work {
+        for case in cases {
+            bar.set_message(case.to_string());
+            verify(runner, case, rows)?;
+            bar.inc(1);
+        }
+        for row in rows.iter_mut().filter(|row| row.skipped.is_none() && args.soak > 0) {
+            bar.set_message(format!("{}, {} launches", row.name, args.soak));
+            agree(runner, row, args.soak, args.seed)?;
+        }
+    }
+    let mut kernels: Vec<Row> = work.into_iter().flat_map(|work| work.rows).collect();
+    kernels.sort_by_key(|row| ferroflash::ENTRIES.iter().position(|entry| entry.contract.symbol == row.name));
+    let headline: Vec<Row> = headline.into_iter().flat_map(|work| work.rows).collect();
+    bar.finish_and_clear();
+    let rows = || headline.iter().chain(&kernels);
+    let failures: usize = rows().map(|row| row.failures.len()).sum();
+    let first = rows().find_map(|row| Some(format!("{}: {}", row.name, row.failures.first()?)));
+    let ran = rows().any(|row| row.skipped.is_none());
+    let result = Error::first_of("failures", failures, first, ran, &device);
+    let report = Report {
+        device: device.to_string(),
+        seed: args.seed,
+        grid: if args.quick { "quick" } else { "full" },
+        soak_launches: args.soak,
+        passed: result.is_ok(),
+        seconds: start.elapsed().as_secs_f64(),
+        kernels,
+        headline,
+    };
+    console.report(&report, result)
+}
+
+/// The lineage's configurations and every kernel of the headline workload's type and head dim, by mask.
+fn headline_work(args: &Args, runner: &dyn Runner) -> Vec<Work> {
+    let named = CONFIGURATIONS.iter().flat_map(|configuration| {
+        let entries = configuration.entries().into_iter().flatten();
+        entries.map(|entry| (configuration.name, entry))
+    });
+    let own = ferroflash::ENTRIES.iter().filter(|e| (e.dtype, e.head_dim) == (DType::F16, 64));
+    let own = own.filter(|e| ferroflash::PLANNED.contains(e)).map(|e| (e.contract.symbol, e));
+    let asked = |name: &str, e: &EntryInfo| {
+        args.config.as_ref().is_none_or(|only| only == name || only == e.contract.symbol)
+    };
+    let runs: Vec<_> = named.chain(own).filter(|(name, e)| asked(name, e)).collect();
+    let mut cases = reproducer(args.seed);
+    if !args.quick {
+        cases.extend(headline(args.seed));
+    }
+    let kinds = [ferroflash::MaskKind::Full, ferroflash::MaskKind::Causal];
+    let work = kinds.map(|kind| Work {
+        cases: cases.iter().filter(|case| case.problem.mask_kind() == kind).copied().collect(),
+        rows: runs
+            .iter()
+            .filter(|(_, e)| e.mask == kind)
+            .map(|(name, e)| Row::new(name, e, runner))
+            .collect(),
+    });
+    work.into()
+}
+
+/// Cases with the kernels that run all of them: a case's reference is computed once.
+struct Work {
+    cases: Vec<Case>,
+    rows: Vec<Row>,
+}
+
+impl Row {
+    /// No case has run yet; or none will, where the device cannot hold the kernel.
+    fn new(name: &'static str, entry: &'static EntryInfo, runner: &dyn Runner) -> Self {
+        let available = runner.capabilities().smem_per_block;
+        let skipped = (entry.contract.smem_bytes > available).then(|| {
+            format!(
+                "needs {} bytes of shared memory a block, the device has {available}",
+                entry.contract.smem_bytes
+            )
+        });
+        let mask = entry.mask.name();
+        Row {
+            name,
+            mask,
+            cases: 0,
+            skipped,
+            worst_ratio: 0.0,
+            worst_case: None,
+            max_error: 0.0,
+            failures: vec![],
+        }
+    }
+}
+
+/// Runs `case` on each of the kernels that the device can hold.
+fn verify(runner: &dyn Runner, case: &Case, rows: &mut [Row]) -> Result<(), Error> {
+    let memory = case.memory();
+    let mut reference = None;
+    for row in rows.iter_mut().filter(|row| row.skipped.is_none()) {
+        let outcome = runner.run(&memory, Some(row.name)).map_err(|error| match Error::from(error) {
+            Error::Device(text) => Error::Device(format!("{}: {case}: {text}", row.name)),
+            other => Error::Invalid(format!("{}: {case}: {other}", row.name)),
+        })?;
+        let reference = match &mut reference {
+            Some(reference) => reference,
+            none => none.insert(Reference::new(&memory.inputs().map_err(|e| Error::Invalid(e.to_string()))?)),
+        };
+        row.cases += 1;
+        let Some(verdict) = outcome.judge(reference, case.problem.dtype) else {
+            row.failures.push(format!("{case}: the output has another shape"));
+            continue;
+        };
+        // An infinite error stands for what is not a number.
+        row.max_error = row.max_error.max(verdict.out.error);
+        for worst in verdict.worst() {
+            let ratio = worst.error / worst.tolerance;
+            if ratio > row.worst_ratio || ratio.is_nan() {
+                (row.worst_ratio, row.worst_case) = (ratio, Some(case.to_string()));
+            }
+        }
+        row.failures.extend(verdict.failures().map(|failure| format!("{case}: {failure}")));
+    }
+    Ok(())
+}
+
+/// Launches a kernel again and again; every outcome must be the first one, bit by bit.
+fn agree(runner: &dyn Runner, row: &mut Row, launches: usize, seed: u64) -> Result<(), Error> {
+    let entry = ferroflash::entry(row.name)?;
+    let case = soak(entry, seed);
+    let memory = case.memory();
+    for every in [1, Soak::AT_THE_END] {
+        let soak = Soak { launches, every, threads: 1, streams: 1 };
+        let differing = runner.soak(&memory, row.name, soak)?;
+        if differing > 0 {
+            row.failures.push(format!("{case}: {differing} launches differ from the first; {soak}"));
+        }
+    }
+    Ok(())
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self.kernels.iter().map(|row| row.name.len()).max().unwrap_or(0);
+        writeln!(f, "{:name$}  cases  worst error / allowed", "kernel")?;
+        for row in &self.kernels {
+            match &row.skipped {
+                Some(reason) => writeln!(f, "{:name$}  skipped: {reason}", row.name)?,
+                None => writeln!(f, "{:name$}  {:>5}  {:>6.3}", row.name, row.cases, row.worst_ratio)?,
+            }
+            for failure in &row.failures {
+                writeln!(f, "  WRONG {failure}")?;
+            }
+        }
+        if self.soak_launches > 0 {
+            writeln!(
+                f,
+                "{} launches of each, with and without waiting after each, compared bit by bit",
+                self.soak_launches
+            )?;
+        }
+        let name = self.headline.iter().map(|row| row.name.len()).max().unwrap_or(0);
+        for (index, row) in self.headline.iter().enumerate() {
+            if index == 0 {
+                writeln!(
+                    f,
+                    "{:name$}  mask    cases  largest error on the headline workload",
+                    "configuration"
+                )?;
+            }
+            match &row.skipped {
+                Some(reason) => writeln!(f, "{:name$}  {:<6}  skipped: {reason}", row.name, row.mask)?,
+                None => writeln!(
+                    f,
+                    "{:name$}  {:<6}  {:>5}  {:.2e}",
+                    row.name, row.mask, row.cases, row.max_error
+                )?,
+            }
+            for failure in &row.failures {
+                writeln!(f, "  WRONG {failure}")?;
+            }
+        }
+        let cases: usize = self.kernels.iter().chain(&self.headline).map(|row| row.cases).sum();
+        let verdict = if self.passed { "all pass" } else { "FAILED" };
+        writeln!(
+            f,
+            "{verdict}: {cases} cases on {}, {} grid, seed {}, {:.1} s",
+            self.device, self.grid, self.seed, self.seconds
+        )
+    }
+}

@@ -1,0 +1,79 @@
+//! What the tests of the program share: running it, and a folder for the files of one test.
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// A folder of one test, removed at its end.
+pub struct Folder(pub PathBuf);
+
+impl Folder {
+    pub fn new(test: &str) -> Self {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("a folder for the test");
+        Folder(path)
+    }
+
+    /// Path of a file in it, which need not be there.
+    pub fn path(&self, name: &str) -> String {
+        self.0.join(name).to_str().expect("UTF-8").to_owned()
+    }
+
+    /// Writes a file and returns its path.
+    pub fn write(&self, name: &str, text: &str) -> String {
+        let path = self.path(name);
+        std::fs::write(&path, text).expect("written");
+        path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The input that the repository carries.
+pub const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../demo/qkv.safetensors");
+
+/// The program with these arguments.
+pub fn ferroflash(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ferroflash"));
+    command.args(args);
+    command
+}
+
+/// What was printed.
+pub fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).expect("UTF-8")
+}
+
+/// Runs and expects success; returns the JSON report.
+#[track_caller]
+pub fn report(args: &[&str]) -> Value {
+    let output = ferroflash(args).arg("--json").output().expect("starts");
+    assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("one JSON document")
+}
+
+/// Expects `output` to be an error of exit code `code` on one line that holds `message`.
+#[track_caller]
+pub fn check_error(output: &Output, code: i32, message: &str) {
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{stderr}");
+    let line = stderr.lines().find(|line| line.starts_with("error: ")).unwrap_or_default();
+    assert!(line.contains(message), "`{message}` should be in: {stderr}");
+    assert_eq!(stderr.lines().filter(|line| !line.starts_with("no GPU (")).count(), 1, "one line: {stderr}");
+}
+
+/// Expects that error of `args`, as text and as JSON.
+#[track_caller]
+pub fn check(args: &[&str], code: i32, message: &str) {
+    let output = ferroflash(args).output().expect("starts");
+    check_error(&output, code, message);
+    assert_eq!(text(&output.stdout), "", "nothing is reported");
+    let output = ferroflash(args).arg("--json").output().expect("starts");
+    check_error(&output, code, message);
+    let report: Value = serde_json::from_slice(&output.stdout).expect("one JSON document");
+    assert_eq!(report["exit_code"], code);
+    assert!(report["error"].as_str().is_some_and(|error| error.contains(message)), "{report}");
+}

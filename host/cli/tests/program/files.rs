@@ -1,0 +1,171 @@
+//! Tensors from files and to files.
+use crate::common::{DEMO, Folder, check, check_error, ferroflash, report, text};
+use ferroflash::{Alignment, DType, Mask, Problem};
+use reference::{HostTensor, Layout, Memory, exact};
+use safetensors::{Dtype, SafeTensors, tensor::TensorView};
+use std::path::Path;
+
+/// Writes tensors of zeros.
+fn zeros(folder: &Folder, name: &str, tensors: &[(&str, Dtype, &[usize])]) -> String {
+    let bytes =
+        |dtype: Dtype, shape: &[usize]| vec![0u8; shape.iter().product::<usize>() * dtype.bitsize() / 8];
+    let data: Vec<_> = tensors.iter().map(|(_, dtype, shape)| bytes(*dtype, shape)).collect();
+    let views = tensors.iter().zip(&data).map(|((name, dtype, shape), data)| {
+        (*name, TensorView::new(*dtype, shape.to_vec(), data).expect("as many bytes as the shape needs"))
+    });
+    let path = folder.path(name);
+    safetensors::serialize_to_file(views, None, path.as_ref()).expect("written");
+    path
+}
+
+#[test]
+fn the_demo_file_is_the_demo_input() {
+    let folder = Folder::new("demo-file");
+    let path = folder.path("qkv.safetensors");
+    report(&["demo", "--device", "cpu", "--save-input", &path]);
+    let [written, committed] =
+        [path.as_ref(), Path::new(DEMO)].map(|path| std::fs::read(path).expect("readable"));
+    assert!(written == committed, "`ferroflash demo --save-input demo/qkv.safetensors` makes the file");
+    assert!(committed.len() < 200_000);
+}
+
+/// Writes a file, runs it on the CPU, and expects the reference, bit by bit.
+#[track_caller]
+fn check_round_trip(name: &str, problem: Problem, layout: Layout, options: &[&str]) {
+    let folder = Folder::new(name);
+    let memory = Memory::random(problem, layout, 5);
+    let order = |[b, s, h, d]: [usize; 4]| if layout == Layout::Bhsd { [b, h, s, d] } else { [b, s, h, d] };
+    let dtype = if problem.dtype == DType::F16 { Dtype::F16 } else { Dtype::BF16 };
+    let bytes: Vec<Vec<u8>> =
+        memory.buffers.iter().map(|bits| bits.iter().flat_map(|x| x.to_le_bytes()).collect()).collect();
+    let views = [("q", memory.q), ("k", memory.k), ("v", memory.v)].map(|(name, place)| {
+        (name, TensorView::new(dtype, order(place.shape).to_vec(), &bytes[place.buffer]).expect("fits"))
+    });
+    let [input, output] = ["qkv.safetensors", "o.safetensors"].map(|name| folder.path(name));
+    safetensors::serialize_to_file(views, None, input.as_ref()).expect("written");
+
+    let run = ["run", "--device", "cpu", "--check", "--input", &input, "--output", &output];
+    let report = report(&[&run[..], options].concat());
+    assert_eq!(report["check"]["passed"], true, "{report}");
+
+    let want = exact(&memory.inputs().expect("valid"));
+    let file = std::fs::read(&output).expect("written");
+    let file = SafeTensors::deserialize(&file).expect("safetensors");
+    let (o, lse) = (file.tensor("o").expect("there"), file.tensor("lse").expect("there"));
+    assert_eq!((o.dtype(), o.shape()), (dtype, &order(memory.o.shape)[..]));
+    let o: Vec<_> = o.data().chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]])).collect();
+    let o = HostTensor::new(&o, 0, problem.dtype, memory.o.shape, memory.o.strides).expect("fits");
+    let want_bits = want.out_bits(problem.dtype);
+    let want_o = HostTensor::bshd(&want_bits, problem.dtype, memory.o.shape).expect("fits");
+    let [batches, rows, heads, _] = memory.o.shape;
+    for (b, s, h) in
+        (0..batches).flat_map(|b| (0..rows).flat_map(move |s| (0..heads).map(move |h| (b, s, h))))
+    {
+        assert_eq!(o.row(b, s, h), want_o.row(b, s, h), "batch {b}, row {s}, head {h}");
+    }
+    assert_eq!((lse.dtype(), lse.shape()), (Dtype::F32, &[batches, heads, rows][..]));
+    let lse: Vec<_> =
+        lse.data().chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+    let want_lse: Vec<_> = want.lse.iter().map(|x| *x as f32).collect();
+    assert_eq!(lse, want_lse);
+}
+
+#[test]
+fn files_go_round() {
+    let grouped = Problem { heads_q: 6, seqlen_q: 9, ..Problem::new(DType::F16, 2, 14, 2, 24) };
+    check_round_trip("bshd", grouped, Layout::Bshd, &[]);
+    let causal = Problem { mask: Mask::Causal, ..grouped };
+    check_round_trip("bhsd", causal, Layout::Bhsd, &["--layout", "bhsd", "--causal"]);
+    let top_left = Problem { alignment: Alignment::TopLeft, dtype: DType::Bf16, ..causal };
+    check_round_trip("top-left", top_left, Layout::Bshd, &["--causal", "--top-left"]);
+    let window = Problem {
+        mask: Mask::Window { left: Some(3), right: None },
+        scale: Some(0.7),
+        softcap: Some(2.5),
+        ..grouped
+    };
+    check_round_trip(
+        "window",
+        window,
+        Layout::Bshd,
+        &["--window", "3,-1", "--scale", "0.7", "--softcap", "2.5"],
+    );
+    let unseen = Problem { seqlen_q: 20, ..causal };
+    check_round_trip("unseen", unseen, Layout::Bshd, &["--causal", "--softcap", "0"]);
+}
+
+#[test]
+fn an_output_is_written_whole_and_never_over_the_input() {
+    let folder = Folder::new("output");
+    let input = folder.path("qkv.safetensors");
+    std::fs::copy(DEMO, &input).expect("copied");
+    let run = ["run", "--device", "cpu", "--input", &input, "--output"];
+    for name in ["qkv.safetensors", "./qkv.safetensors"] {
+        check(&[&run[..], &[&folder.path(name)]].concat(), 2, "name another file");
+    }
+    let bytes = |path: &str| std::fs::read(path).expect("there");
+    assert!(bytes(&input) == bytes(DEMO), "the input is as it was");
+    let output = folder.write("o.safetensors", "something older");
+    let done = report(&[&run[..], &[&output]].concat());
+    assert!(SafeTensors::deserialize(&bytes(&output)).is_ok());
+    assert!(done["milliseconds"]["kernel"].as_f64().is_some_and(|ms| ms > 0.0), "{done}");
+    let left = std::fs::read_dir(&folder.0).expect("there").flatten().map(|entry| entry.file_name());
+    assert_eq!(left.count(), 2, "no part of a file stays");
+}
+
+#[test]
+fn inputs_that_no_rule_can_judge() {
+    // Squares of 2^15 are beyond f16: computed naively every score is infinite.
+    let folder = Folder::new("unbounded");
+    let path = folder.path("qkv.safetensors");
+    let bytes = 0x7800u16.to_le_bytes().repeat(8 * 64);
+    let views = ["q", "k", "v"]
+        .map(|name| (name, TensorView::new(Dtype::F16, vec![1, 8, 1, 64], &bytes).expect("as many bytes")));
+    safetensors::serialize_to_file(views, None, path.as_ref()).expect("written");
+    let output = ferroflash(&["run", "--device", "cpu", "--check", "--input", &path]).output();
+    let output = output.expect("starts");
+    check_error(&output, 2, "--check: o cannot be judged: the tolerance rule has no bound for these inputs");
+    assert!(text(&output.stdout).contains("NOT JUDGED"), "the report comes all the same");
+}
+
+#[test]
+fn files_that_are_not_valid() {
+    let folder = Folder::new("files");
+    let (f16, bf16, f32) = (Dtype::F16, Dtype::BF16, Dtype::F32);
+    let shape: &[usize] = &[1, 8, 4, 64];
+    let run = |path: &str, message: &str| check(&["run", "--device", "cpu", "--input", path], 2, message);
+    type Tensor<'a> = (Dtype, &'a [usize]);
+    let qkv = |name: &str, q: Tensor, k: Tensor, v: Tensor| {
+        zeros(&folder, name, &[("q", q.0, q.1), ("k", k.0, k.1), ("v", v.0, v.1)])
+    };
+    run(&folder.path("missing"), "cannot be read");
+    run(&folder.write("text", "not safetensors"), "is not a safetensors file");
+    run(
+        &zeros(&folder, "no-v", &[("q", f16, shape), ("k", f16, shape), ("extra", f16, shape)]),
+        "has no tensor `v`, only [extra, k, q]",
+    );
+    run(&qkv("f32", (f16, shape), (f16, shape), (f32, shape)), "`v` is F32; convert it to F16 or BF16");
+    run(&qkv("mixed", (f16, shape), (f16, shape), (bf16, shape)), "`v` is bf16, `q` is f16");
+    run(
+        &qkv("flat", (f16, &[8, 4, 64]), (f16, shape), (f16, shape)),
+        "`q` has shape [8, 4, 64]; four sizes are needed",
+    );
+    run(&qkv("batch", (f16, &[2, 8, 4, 64]), (f16, shape), (f16, shape)), "do not belong together");
+    run(&qkv("v", (f16, shape), (f16, shape), (f16, &[1, 9, 4, 64])), "v must be shaped like k");
+    run(
+        &qkv("heads", (f16, &[1, 8, 6, 64]), (f16, shape), (f16, shape)),
+        "invalid heads_q: 6; it must be a multiple of heads_k = 4",
+    );
+    let empty: &[usize] = &[1, 0, 4, 64];
+    run(&qkv("empty", (f16, empty), (f16, shape), (f16, shape)), "1 or more");
+    // Rows of 60 elements are not 16-byte aligned.
+    let narrow: &[usize] = &[1, 8, 4, 60];
+    run(
+        &qkv("narrow", (f16, narrow), (f16, narrow), (f16, narrow)),
+        "not supported: head_dim 60: kernels take multiples of 8",
+    );
+    let wide: &[usize] = &[1, 8, 1, 264];
+    run(&qkv("wide", (f16, wide), (f16, wide), (f16, wide)), "not supported: head_dim 264");
+    let output = folder.path("no/such/folder/o.safetensors");
+    check(&["run", "--device", "cpu", "--input", DEMO, "--output", &output], 2, "cannot be written");
+}

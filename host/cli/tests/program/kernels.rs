@@ -1,0 +1,164 @@
+//! Commands that list, verify, fuzz and compare kernels.
+use crate::common::{Folder, check, check_error, ferroflash, report, text};
+use ferroflash::MaskKind;
+use serde_json::Value;
+
+#[test]
+fn verify_reports_every_case() {
+    let entry = &ferroflash::ENTRIES[0];
+    let report = report(&[
+        "verify",
+        "--quick",
+        "--device",
+        "sim",
+        "--config",
+        entry.contract.symbol,
+        "--soak",
+        "2",
+        "--seed",
+        "7",
+    ]);
+    assert_eq!(
+        (&report["passed"], &report["seed"], &report["grid"]),
+        (&true.into(), &7.into(), &"quick".into())
+    );
+    let rows = report["kernels"].as_array().expect("a list");
+    assert_eq!(rows.len(), 1);
+    assert_eq!(rows[0]["cases"], reference::edges(entry, 7).len());
+    let ratio = rows[0]["worst_ratio"].as_f64().expect("a number");
+    assert!(ratio > 0.0 && ratio <= 1.0, "{report}");
+}
+
+/// Two entries that differ in the mask alone.
+fn full_and_causal() -> [&'static ferroflash::EntryInfo; 2] {
+    let of = |kind| ferroflash::ENTRIES.iter().filter(move |e| e.mask == kind);
+    let shape = |e: &ferroflash::EntryInfo| {
+        (e.dtype, e.head_dim, e.tile_m, e.tile_n, e.contract.threads, e.contract.smem_bytes)
+    };
+    let pairs = of(MaskKind::Full).flat_map(|a| of(MaskKind::Causal).map(move |b| [a, b]));
+    pairs.into_iter().find(|[a, b]| shape(a) == shape(b)).expect("the table has such a pair")
+}
+
+#[test]
+fn wrong_and_broken_kernels() {
+    let [full, causal] = full_and_causal();
+    let folder = Folder::new("kernels");
+    let with = |ptx: &str, args: &[&str]| {
+        folder.write(&format!("{}.ptx", causal.contract.symbol), ptx);
+        ferroflash(args).env("FERROFLASH_PTX_DIR", &folder.0).output().expect("starts")
+    };
+    let verify = ["verify", "--quick", "--device", "sim", "--config", causal.contract.symbol];
+    // The full kernel under the causal one's name: nothing that a checker could find, only wrong numbers.
+    let swapped = ferroflash::ptx::source(full.contract.symbol)
+        .expect("carried")
+        .replace(full.contract.symbol, causal.contract.symbol);
+    let output = with(&swapped, &verify);
+    check_error(&output, 1, "off by ");
+    assert!(text(&output.stdout).contains("  WRONG f16 batch 1"), "the report lists what is wrong");
+    let output = with(&swapped, &[&verify[..], &["--json"]].concat());
+    let report: Value =
+        serde_json::from_slice(&output.stdout).expect("one JSON document, with the error in the report");
+    assert_eq!((&report["passed"], &report["exit_code"]), (&false.into(), &1.into()));
+    assert!(report["error"].as_str().is_some_and(|error| error.contains("off by ")), "{report}");
+    check_error(&with(".version 7.8\nnonsense", &verify), 4, "parse PTX: ");
+}
+
+#[test]
+fn kernels_are_the_table() {
+    let report = report(&["kernels"]);
+    let rows = report["kernels"].as_array().expect("a list");
+    assert_eq!(rows.len(), ferroflash::ENTRIES.len());
+    for (row, entry) in rows.iter().zip(ferroflash::ENTRIES) {
+        assert_eq!(row["name"], entry.contract.symbol);
+        assert_eq!(row["dtype"], entry.dtype.name());
+        assert_eq!(row["threads"], entry.contract.threads);
+        assert_eq!(row["shared_memory_bytes"], entry.contract.smem_bytes);
+    }
+    let output = ferroflash(&["kernels", "--mask", "causal", "--head-dim", "80"]).output().expect("starts");
+    let lines: Vec<_> = text(&output.stdout).lines().collect();
+    let expected =
+        ferroflash::ENTRIES.iter().filter(|e| e.head_dim == 96 && e.mask.name() == "causal").count();
+    assert_eq!(
+        lines.iter().filter(|line| line.starts_with("fwd_") && line.contains("d96_causal")).count(),
+        expected
+    );
+    assert_eq!(lines.len(), expected + 2, "a head line, the kernels, a sum: {lines:?}");
+}
+
+#[test]
+fn fuzz_counts_what_it_judged() {
+    let report = report(&["fuzz", "--device", "sim", "--case", "3"]);
+    assert_eq!((&report["passed"], &report["solved"]), (&true.into(), &1.into()));
+    assert!(report["small"].as_u64().is_some_and(|small| small <= 1), "{report}");
+    assert!(report["small_rule"].as_str().is_some_and(|rule| rule.contains("16384")), "{report}");
+    let count = |key: &str| report[key].as_u64().unwrap_or_else(|| panic!("{key}: {report}"));
+    assert!(count("wide") <= 1 && count("rows_not_judged") <= count("wide_rows"), "{report}");
+    assert!(report["wide_rule"].as_str().is_some_and(|rule| rule.contains("2^27")), "{report}");
+}
+
+#[test]
+fn agree_compares_kernels_and_products() {
+    let entry = ferroflash::ENTRIES[0].contract.symbol;
+    let report =
+        report(&["agree", "--device", "sim", "--profile", "h200", "--products", "60", "--config", entry]);
+    assert_eq!(report["agree"], true);
+    assert_eq!(report["kernels"][0]["differing"], 0, "the simulator is the same twice");
+    assert!(report["kernels"][0]["words"].as_u64().is_some_and(|words| words > 0));
+    assert_eq!(report["products"].as_array().map(Vec::len), Some(2), "f16 and bf16");
+    check(&["agree", "--device", "cpu"], 2, "use --device gpu");
+}
+
+#[test]
+fn the_command_line_takes_the_names() {
+    let kernels = report(&["kernels", "--config", "flashcore/64x32-persistent"]);
+    let rows = kernels["kernels"].as_array().expect("a list");
+    assert_eq!(rows.len(), 2);
+    for row in rows {
+        assert_eq!((&row["path"], &row["grid"]), (&"tensor cores".into(), &"persistent".into()));
+        assert_eq!(row["lineage"], serde_json::json!(["flashcore/64x32-persistent"]));
+    }
+    let verified =
+        report(&["verify", "--all-configs", "--quick", "--device", "sim", "--config", "v3/3-scalar"]);
+    assert_eq!(verified["kernels"].as_array().map(Vec::len), Some(2));
+    let headline = verified["headline"].as_array().expect("a list");
+    assert_eq!(headline.iter().map(|row| &row["name"]).collect::<Vec<_>>(), ["v3/3-scalar"; 2]);
+    assert!(
+        headline.iter().all(|row| row["max_error"].as_f64().is_some_and(|error| error > 0.0 && error < 2e-3))
+    );
+    for (args, words) in [
+        (["run", "--input", "none", "--config", "fa_s512/80x64w8"], "none"),
+        (["verify", "--device", "sim", "--config", "fa_s512/80x64w8"], "5 row tiles of 16"),
+        (["soak", "--device", "sim", "--config", "fa_s512/80x64w4"], "5 row tiles of 16"),
+        (["soak", "--device", "sim", "--config", "v3/9"], "`ferroflash kernels` lists them"),
+    ] {
+        let output = ferroflash(&args).arg("--json").output().expect("starts");
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && message.contains(words), "{args:?}: {message}");
+    }
+}
+
+#[test]
+fn a_soak_from_threads_and_streams_agrees_in_every_bit() {
+    let args = [
+        "soak",
+        "--device",
+        "sim",
+        "--config",
+        "v3/0",
+        "--launches",
+        "4",
+        "--threads",
+        "2",
+        "--streams",
+        "2",
+    ];
+    let report = report(&args);
+    assert_eq!(report["passed"], true);
+    for row in report["kernels"].as_array().expect("a list") {
+        assert_eq!(
+            (&row["rounds"], &row["launches"], &row["differing"]),
+            (&16.into(), &64.into(), &0.into())
+        );
+        assert_eq!(row["device_growth_bytes"], 0, "every buffer is freed");
+    }
+}

@@ -1,0 +1,6 @@
+//! The program: results, every exit code, and every error on one line.
+mod common;
+mod files;
+mod kernels;
+mod options;
+mod planted;

@@ -1,0 +1,174 @@
+//! Options, devices, exit codes and help.
+use crate::common::{DEMO, Folder, check, check_error, ferroflash, report, text};
+use serde_json::Value;
+
+#[test]
+fn demo_verifies_its_result_and_says_where_it_ran() {
+    let report = report(&["demo"]);
+    assert_eq!(report["check"]["passed"], true);
+    assert!(report["check"]["max_error"].as_f64().expect("a number") > 0.0, "{report}");
+    assert!(!report["device"].as_str().expect("in words").is_empty());
+    let output = ferroflash(&["demo", "--device", "cpu"]).output().expect("starts");
+    assert!(text(&output.stdout).contains("on the CPU (f64 reference)"));
+    assert!(text(&output.stdout).contains("equal to the reference"));
+}
+
+#[test]
+fn options_that_are_not_valid() {
+    let run = |options: &[&str], message: &str| {
+        check(&[&["run", "--device", "cpu", "--input", DEMO], options].concat(), 2, message);
+    };
+    run(&["--scale", "inf"], "invalid scale: inf; it must be a finite number above 0");
+    run(&["--scale", "NaN"], "invalid scale: NaN");
+    run(&["--scale", "-1"], "not supported: scale -1: ");
+    run(&["--scale", "1e-45"], "normal f32");
+    run(&["--scale", "x"], "invalid value 'x' for '--scale");
+    run(&["--softcap", "NaN"], "invalid softcap: NaN");
+    run(&["--softcap", "-2"], "invalid softcap: -2; it must be a finite number above 0");
+    run(&["--window", "3"], "two numbers like 255,0");
+    run(&["--window", "3,0", "--causal"], "cannot be used with");
+    run(&["--layout", "sbhd"], "possible values: bshd, bhsd");
+    run(&["--profile", "t4"], "possible values: l4, a100");
+    run(&["--profile", "l4"], "--profile l4 is a card that the simulator stands for; use --device sim");
+    run(&["--device", "gpu"], "'--device <DEVICE>' cannot be used multiple times");
+    run(&["--config", "fwd_f16_d64"], "invalid config: fwd_f16_d64; it must be the name of an entry");
+    run(&["--config", ferroflash::ENTRIES[0].contract.symbol], "the CPU runs the reference and no kernel");
+    check(&["run"], 2, "--input <INPUT>");
+    check(
+        &["run", "--input", DEMO, "--device", "tpu"],
+        2,
+        "it must be auto, gpu, gpu:1 (the second GPU, and so on), sim or cpu",
+    );
+    check(&["walk"], 2, "unrecognized subcommand 'walk'");
+    check(
+        &["verify", "--config", "none"],
+        2,
+        "invalid config: none; it must be the name of an entry or of a configuration of the lineage",
+    );
+    check(&["verify", "--soak", "-1"], 2, "unexpected argument '-1'");
+    check(&["kernels", "--head-dim", "300"], 2, "no kernel is like that");
+    check(&["kernels", "--head-dim", "0"], 2, "0 is not in 1..");
+    check(&["kernels", "--dtype", "f32"], 2, "it must be f16 or bf16");
+    check(&["bench", "--device", "sim"], 2, "a simulator has none; use --device gpu");
+    check(&["bench", "--first-call", "--device", "cpu"], 2, "bench measures time");
+    check(&["bench", "--suite", "decode"], 2, "no suite is called `decode`, only extra, headline, prefill");
+    check(&["bench", "--against", DEMO], 2, "cannot be read");
+    check(
+        &["bench", "--file", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")],
+        2,
+        "it must be like {\"mine\"",
+    );
+    check(&["bench", "--first-call", "--svg", "plot.svg"], 2, "cannot be used with");
+    check(&["bench", "--rounds", "0"], 2, "0 is not in 1..=255");
+    check(&["agree", "--products", "0"], 2, "0 is not in 1..");
+    check(&["fuzz", "--seconds", "0"], 2, "0 is not in 1..");
+}
+
+#[test]
+fn the_cpu_runs_no_kernel() {
+    for command in ["verify", "soak", "fuzz", "agree"] {
+        check(&[command, "--device", "cpu"], 2, &format!("{command} runs kernels, and the CPU runs"));
+    }
+    for command in ["bench", "sweep"] {
+        for device in ["cpu", "sim"] {
+            check(&[command, "--device", device], 2, &format!("{command} measures time, and only a GPU's"));
+        }
+    }
+}
+
+#[test]
+fn a_broken_tuning_file_is_an_error_on_any_machine() {
+    let folder = Folder::new("tuning");
+    let file = folder.write("tuning.json", "{\"devices\": 3}");
+    for device in [&[][..], &["--device", "gpu"]] {
+        let args = [&["run", "--input", DEMO], device].concat();
+        let output = ferroflash(&args).env("FERROFLASH_TUNING", &file).output().expect("starts");
+        check_error(&output, 2, "it must be a file that `ferroflash sweep` wrote");
+    }
+}
+
+#[test]
+fn suites_without_a_shape() {
+    let folder = Folder::new("suites");
+    for text in ["{}", "{\"mine\": []}"] {
+        let file = folder.write("suites.json", text);
+        for command in ["bench", "sweep"] {
+            check(&[command, "--file", &file], 2, "there is no shape to measure");
+        }
+    }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn no_driver() {
+    // Files that are no libraries, found before any driver of this machine.
+    let folder = Folder::new("no-driver");
+    for name in ["libcuda.so", "libcuda.so.1"] {
+        folder.write(name, "");
+    }
+    let without =
+        |args: &[&str]| ferroflash(args).env("LD_LIBRARY_PATH", &folder.0).output().expect("starts");
+    check_error(&without(&["run", "--device", "gpu", "--input", DEMO]), 3, "no CUDA driver");
+    check_error(&without(&["run", "--device", "gpu:1", "--input", DEMO]), 3, "no CUDA driver");
+    check_error(
+        &without(&["verify", "--quick", "--soak", "1000"]),
+        2,
+        "hours: there is no GPU; ask for fewer",
+    );
+    check_error(&without(&["soak"]), 2, "hours: there is no GPU");
+    check_error(&without(&["bench", "--suite", "headline"]), 3, "no CUDA driver");
+    check_error(&without(&["bench", "--first-call"]), 3, "no CUDA driver");
+    let output = without(&["run", "--device", "auto", "--input", DEMO, "--check", "--json"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).starts_with("no GPU ("), "it says that it uses something else");
+    let info = without(&["info", "--json"]);
+    let info: Value = serde_json::from_slice(&info.stdout).expect("one JSON document");
+    assert_eq!(info["gpu"], Value::Null);
+    assert!(info["no_gpu"].as_str().is_some_and(|reason| reason.contains("no CUDA driver")), "{info}");
+}
+
+#[test]
+fn a_reader_who_leaves_early_is_no_failure() -> std::io::Result<()> {
+    for args in [&["kernels"][..], &["kernels", "--json"], &["--help"]] {
+        let (reader, writer) = std::io::pipe()?;
+        drop(reader);
+        let output = ferroflash(args).stdout(writer).output()?;
+        assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""), "{args:?}");
+    }
+    // An error that nobody reads has its exit code all the same.
+    let (reader, writer) = std::io::pipe()?;
+    drop(reader);
+    assert_eq!(ferroflash(&["kernels", "--head-dim", "300"]).stderr(writer).status()?.code(), Some(2));
+    Ok(())
+}
+
+#[test]
+fn help_teaches() {
+    for command in [
+        &["--help"][..],
+        &["run", "--help"],
+        &["verify", "--help"],
+        &["sanitize", "--help"],
+        &["agree", "--help"],
+        &["soak", "--help"],
+        &["fuzz", "--help"],
+        &["sweep", "--help"],
+        &["kernels", "--help"],
+        &["info", "--help"],
+        &["demo", "--help"],
+        &["bench", "--help"],
+    ] {
+        let output = ferroflash(command).output().expect("starts");
+        let help = text(&output.stdout);
+        assert!(output.status.success() && output.stderr.is_empty());
+        assert!(help.contains("  ferroflash "), "{command:?} shows examples");
+        assert!(help.contains("--json"), "{command:?}");
+    }
+    let output = ferroflash(&[]).output().expect("starts");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("Start here:"));
+    let help = ferroflash(&["--help"]).output().expect("starts");
+    for code in 0..=4 {
+        assert!(text(&help.stdout).contains(&format!("\n  {code}  ")), "exit code {code} is documented");
+    }
+}

@@ -1,0 +1,225 @@
+//! Bugs planted in kernels are reported by `ferroflash sanitize`, each with its kind, its source line, and
+//! the kernel's own line on both sides.
+use crate::common::Folder;
+use ferroflash::ptx;
+use ptx_sim::mutate::{Mutant, Operator, mutants};
+use serde_json::Value;
+use std::process::Command;
+
+/// A small kernel of the table.
+const ENTRY: &str = "fwd_f16_d64_causal_64x64_w4";
+
+/// Runs `ferroflash sanitize`; `(exit code, findings of the first kernel, text)`.
+fn sanitize(folder: &Folder, args: &[&str]) -> (Option<i32>, Vec<Value>, String) {
+    let run = |json: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ferroflash"));
+        command
+            .args(["sanitize", "--device", "sim"])
+            .args(args)
+            .args(json)
+            .env(ptx::PTX_DIR_VARIABLE, &folder.0);
+        command.output().expect("starts")
+    };
+    let output = run(&["--json"]);
+    let report: Value = serde_json::from_slice(&output.stdout).expect("one JSON document");
+    assert_eq!(report["exit_code"].as_i64().unwrap_or(0), output.status.code().map_or(-1, i64::from));
+    let findings = report["kernels"][0]["findings"].as_array().expect("a list").clone();
+    let text = String::from_utf8_lossy(&run(&[]).stdout).into_owned();
+    (output.status.code(), findings, text)
+}
+
+/// Expects a finding of one of `kinds` whose text names a line of `file`, and for each of its sides a line
+/// below `own`: the kernel's. The number of sides.
+#[track_caller]
+fn check(
+    (code, findings, text): (Option<i32>, Vec<Value>, String),
+    kinds: &[&str],
+    file: &str,
+    own: &str,
+) -> usize {
+    assert_eq!(code, Some(1), "{text}");
+    let of = |finding: &&Value| kinds.iter().any(|kind| finding["kind"] == *kind);
+    let finding =
+        findings.iter().find(of).unwrap_or_else(|| panic!("no finding of {kinds:?}: {findings:#?}"));
+    let sides =
+        ["first", "second"].map(|side| finding["report"][side]["place"]["source"].as_array().cloned());
+    let sides: Vec<_> = sides.into_iter().flatten().collect();
+    let named = |lines: &[Value], is_meant: &dyn Fn(&str) -> bool| {
+        let found = lines.iter().find(|line| line["file"].as_str().is_some_and(is_meant));
+        let line = found.unwrap_or_else(|| panic!("no line of {file} or {own}: {finding:#}"));
+        let line = format!(
+            "{}:{}",
+            line["file"].as_str().expect("a name"),
+            line["line"].as_u64().expect("a number")
+        );
+        assert!(!line.ends_with(":0") && text.contains(&line), "the text names {line}: {text}");
+    };
+    named(&sides.concat(), &|name| name.ends_with(file));
+    sides.iter().for_each(|side| named(side, &|name| name.starts_with(own)));
+    assert!(text.contains(finding["kind"].as_str().expect("a name")), "{text}");
+    sides.len()
+}
+
+/// Every mutant of the entry by `operator` whose instruction begins with `opcode`.
+fn planted(operator: Operator, opcode: &str) -> Vec<(Mutant, String)> {
+    let text = ptx::source(ENTRY).expect("carried");
+    let all = mutants(&text, ENTRY).expect("the simulator reads what the compiler writes");
+    let chosen = all.into_iter().filter(|m| m.operator == operator && m.description.contains(opcode));
+    let chosen: Vec<_> = chosen.map(|mutant| (mutant.clone(), mutant.apply(&text))).collect();
+    assert!(!chosen.is_empty(), "{ENTRY} has no {opcode}");
+    chosen
+}
+
+/// The kernel's own lines, into which everything else is inlined.
+const KERNELS: &str = "kernels-gpu/src/";
+
+#[track_caller]
+fn check_kernel(test: &str, ptx: &str, kinds: &[&str], file: &str) -> usize {
+    let folder = Folder::new(test);
+    folder.write(&format!("{ENTRY}.ptx"), ptx);
+    check(sanitize(&folder, &["--config", ENTRY, "--seeds", "1"]), kinds, file, KERNELS)
+}
+
+#[test]
+fn the_kernel_itself_is_clean() {
+    let (code, findings, text) = sanitize(&Folder::new("clean"), &["--config", ENTRY]);
+    assert_eq!((code, findings.len()), (Some(0), 0), "{text}");
+    assert!(text.contains("clean"), "{text}");
+}
+
+#[test]
+fn a_missing_wait() {
+    for (_, ptx) in planted(Operator::DeleteWait, "wait_group") {
+        check_kernel("wait", &ptx, &["pending-copy"], "cp_async.rs");
+    }
+}
+
+#[test]
+fn a_missing_barrier() {
+    for (_, ptx) in planted(Operator::DeleteBarrier, "bar.sync") {
+        let kinds = ["read-after-write", "write-after-read", "pending-copy"];
+        assert_eq!(check_kernel("barrier", &ptx, &kinds, "cp_async.rs"), 2, "both sides");
+    }
+}
+
+#[test]
+fn a_misaligned_pointer() {
+    let text = ptx::source(ENTRY).expect("carried");
+    let at = text.find("cp.async.cg.shared.global [").expect("the kernel copies");
+    let end = at + text[at..].find("], 16").expect("16 bytes at once");
+    check_kernel("pointer", &format!("{}+8{}", &text[..end], &text[end..]), &["misaligned"], "cp_async.rs");
+}
+
+/// A kernel of somebody else, with the lines that its compiler wrote.
+const OWN: &str = "\
+.version 7.8
+.target sm_80
+.address_size 64
+.file 1 \"mine.rs\"
+.extern .shared .align 16 .b8 tile[];
+.visible .entry mine(.param .u64 out)
+{
+    .local .align 16 .b8 depot[16];
+    .reg .b32 %r<8>;
+    .reg .b64 %rd<8>;
+    .loc 1 10 5
+    ld.param.u64 %rd1, [out];
+    mov.u32 %r1, %tid.x;
+    shl.b32 %r2, %r1, 4;
+    mov.u32 %r3, tile;
+    add.u32 %r2, %r2, %r3;
+    .loc 1 12 5
+    st.shared.v4.b32 [%r2], {%r1, %r1, %r1, %r1};
+    bar.warp.sync -1;
+    mov.u64 %rd2, depot;
+    cvta.local.u64 %rd2, %rd2;
+    cvt.u64.u32 %rd3, %r2;
+    cvta.shared.u64 %rd3, %rd3;
+    .loc 1 17 9
+    ldmatrix.sync.aligned.m8n8.x1.b16 {%r4}, [ADDRESS];
+    .loc 1 18 5
+    mul.wide.u32 %rd4, %r1, 4;
+    add.u64 %rd4, %rd1, %rd4;
+    st.global.u32 [%rd4], %r4;
+    ret;
+}
+";
+
+fn own(test: &str, address: &str, run: &str) -> (Option<i32>, Vec<Value>, String) {
+    let folder = Folder::new(test);
+    let ptx = folder.write("mine.ptx", &OWN.replace("ADDRESS", address));
+    let launch = folder.write("launch.txt", &format!("# 32 words\nbuffer out u32 32\n{run}\n"));
+    sanitize(&folder, &["--ptx", &ptx, "--launch", &launch])
+}
+
+#[test]
+fn a_register_array_handed_to_ldmatrix() {
+    let run = "run mine block 32 shared 512 args out";
+    check(own("register-array", "%rd2", run), &["wrong-space"], "mine.rs", "mine.rs");
+    let (code, findings, text) = own("shared-array", "%rd3", run);
+    assert_eq!((code, findings.len()), (Some(0), 0), "{text}");
+}
+
+/// Reports that the launch file asks for are no findings; missing ones are.
+#[test]
+fn reports_that_are_asked_for() {
+    let run = "run mine block 32 shared 512 args out\nreport wrong-space";
+    let (code, findings, text) = own("asked-for", "%rd2", run);
+    assert_eq!((code, findings.len()), (Some(0), 0), "{text}");
+    let (code, findings, text) = own("not-there", "%rd3", run);
+    assert_eq!((code, findings[0]["kind"].as_str()), (Some(1), Some("missing-report")), "{text}");
+    let (code, findings, text) =
+        own("another", "%rd2", &run.replace("wrong-space", "deadlock wrong-space\nreport trap"));
+    assert_eq!(
+        (code, findings.len(), findings[0]["kind"].as_str()),
+        (Some(1), 1, Some("missing-report")),
+        "{text}"
+    );
+}
+
+#[test]
+fn what_kernels_print_is_shown() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../ptx-sim/filetests/print.ptx");
+    let (code, findings, text) = sanitize(&Folder::new("print"), &["--ptx", file]);
+    assert_eq!((code, findings.len()), (Some(0), 0), "{text}");
+    assert!(text.contains("printed: thread 0\n") && text.contains("printed: thread 3\n"), "{text}");
+}
+
+#[test]
+fn shared_memory_without_opt_in() {
+    let (code, findings, text) = own("no-opt-in", "%rd3", "run mine block 32 shared 65536 args out");
+    assert_eq!((code, findings[0]["kind"].as_str()), (Some(1), Some("refused")), "{text}");
+    let message = findings[0]["message"].as_str().expect("in words");
+    assert!(message.contains("launch.txt: script line 3") && message.contains("opt in"), "{message}");
+    let (code, findings, text) = own("opt-in", "%rd3", "run mine block 32 shared 65536 optin 65536 args out");
+    assert_eq!((code, findings.len()), (Some(0), 0), "{text}");
+}
+
+#[test]
+fn files_that_are_not_valid() {
+    let folder = Folder::new("files");
+    let ptx = folder.write("mine.ptx", OWN);
+    let nonsense = folder.write("nonsense.ptx", ".version 7.8\nnonsense");
+    let missing = folder.path("missing");
+    let misspelt = folder.write("misspelt.txt", "buffer o u32 3\nrun mine args o\nexpct o = 5 5 5\n");
+    let kind = folder.write("kind.txt", "buffer o u32 3\nrun mine args o\nreport nonsense-kind\n");
+    let cases = [
+        (vec!["--ptx", &missing], "cannot be read"),
+        (vec!["--ptx", &nonsense], "nonsense.ptx:2:"),
+        (vec!["--ptx", &ptx], "mine.ptx"),
+        (vec!["--ptx", &ptx, "--device", "gpu"], "--ptx is the simulator's"),
+        (vec!["--seeds", "3", "--device", "gpu"], "--seeds is the simulator's"),
+        (vec!["--profile", "l4", "--device", "gpu"], "--profile is the simulator's"),
+        (vec!["--ptx", &ptx, "--launch", &misspelt], "misspelt.txt: script line 3: `expct`"),
+        (vec!["--ptx", &ptx, "--launch", &kind], "kind.txt: script line 3: unknown variant `nonsense-kind`"),
+        (vec!["--launch", &ptx], "--ptx"),
+        (vec!["--seeds", "0"], "--seeds"),
+    ];
+    for (args, message) in cases {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ferroflash"));
+        let output = command.arg("sanitize").args(&args).output().expect("starts");
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {stderr}");
+        assert!(stderr.contains(message), "{args:?}: {stderr}");
+    }
+}

@@ -1,0 +1,91 @@
+//! Device memory: the host's own, so that copies can be compared.
+use crate::api::{Out, driver_functions};
+use crate::state::{INVALID_VALUE, Kind, OUT_OF_MEMORY, Refusal, State, refuse};
+
+/// Most bytes of an allocation.
+const LARGEST: usize = 1 << 30;
+
+impl State {
+    /// Memory of the current context.
+    fn allocate(&mut self, bytes: usize) -> Result<u64, Refusal> {
+        if bytes == 0 {
+            return refuse(INVALID_VALUE, "0 bytes");
+        }
+        if bytes > LARGEST {
+            return refuse(OUT_OF_MEMORY, format!("{bytes} bytes"));
+        }
+        let block = vec![0u128; bytes.div_ceil(16)];
+        let (context, address) = (self.current()?, block.as_ptr().addr());
+        self.objects.insert(address, crate::state::Object { kind: Kind::Memory(block, bytes), context });
+        Ok(address as u64)
+    }
+
+    fn free(&mut self, address: u64) -> Result<(), Refusal> {
+        self.own(address as usize, "memory")?;
+        self.objects.remove(&(address as usize));
+        Ok(())
+    }
+
+    /// Where `bytes` at `address` begin, which lie in one allocation of the current context.
+    fn bytes(&mut self, address: u64, bytes: usize) -> Result<*mut u8, Refusal> {
+        let address = address as usize;
+        let below = self.objects.range(..=address).next_back().map_or(0, |(start, _)| *start);
+        let Kind::Memory(block, len) = &mut self.own(below, "memory")?.kind else {
+            return refuse(INVALID_VALUE, "no memory");
+        };
+        if address - below > *len || bytes > *len - (address - below) {
+            return refuse(
+                INVALID_VALUE,
+                format!("{bytes} bytes at {address:#x} reach beyond {len} at {below:#x}"),
+            );
+        }
+        Ok(block.as_mut_ptr().cast::<u8>().wrapping_add(address - below))
+    }
+
+    fn set(&mut self, address: u64, byte: u8, bytes: usize) -> Result<(), Refusal> {
+        let to = self.bytes(address, bytes)?;
+        // SAFETY: as many bytes of one allocation.
+        unsafe { to.write_bytes(byte, bytes) };
+        Ok(())
+    }
+
+    fn write(&mut self, to: u64, from: *const u8, bytes: usize) -> Result<(), Refusal> {
+        let to = self.bytes(to, bytes)?;
+        // SAFETY: as many bytes of one allocation; whoever calls the driver promises those of the source.
+        unsafe { to.copy_from(from, bytes) };
+        Ok(())
+    }
+
+    fn read(&mut self, to: *mut u8, from: u64, bytes: usize) -> Result<(), Refusal> {
+        let from = self.bytes(from, bytes)?;
+        // SAFETY: as many bytes of one allocation; whoever calls the driver promises those of the target.
+        unsafe { to.copy_from(from, bytes) };
+        Ok(())
+    }
+}
+
+driver_functions! {
+    cuMemGetInfo_v2 |state, free: Out<usize>, total: Out<usize>| {
+        state.current()?;
+        free.set(60 << 30)?;
+        total.set(64 << 30)
+    };
+    cuMemAlloc_v2 |state, address: Out<u64>, bytes: usize| address.set(state.allocate(bytes)?);
+    cuMemAllocAsync |state, address: Out<u64>, bytes: usize, _stream: usize| {
+        address.set(state.allocate(bytes)?)
+    };
+    cuMemFree_v2 |state, address: u64| state.free(address);
+    cuMemFreeAsync |state, address: u64, _stream: usize| state.free(address);
+    cuMemcpyHtoD_v2 |state, to: u64, from: *const u8, bytes: usize| state.write(to, from, bytes);
+    cuMemcpyHtoDAsync_v2 |state, to: u64, from: *const u8, bytes: usize, _stream: usize| {
+        state.write(to, from, bytes)
+    };
+    cuMemcpyDtoH_v2 |state, to: *mut u8, from: u64, bytes: usize| state.read(to, from, bytes);
+    cuMemcpyDtoHAsync_v2 |state, to: *mut u8, from: u64, bytes: usize, _stream: usize| {
+        state.read(to, from, bytes)
+    };
+    cuMemsetD8_v2 |state, address: u64, byte: u8, bytes: usize| state.set(address, byte, bytes);
+    cuMemsetD8Async |state, address: u64, byte: u8, bytes: usize, _stream: usize| {
+        state.set(address, byte, bytes)
+    };
+}

@@ -1,0 +1,77 @@
+//! Modules, their functions, and launches.
+use crate::api::{Out, Text, driver_functions};
+use crate::state::{
+    INVALID_CONTEXT, INVALID_HANDLE, INVALID_IMAGE, INVALID_VALUE, Kind, NOT_FOUND, Refusal, refuse,
+};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+
+/// PTX text, as far as its NUL. A text with the word "broken" does not compile.
+fn image(image: *const c_void) -> Result<Vec<u8>, Refusal> {
+    // SAFETY: whoever calls the driver promises text that ends with NUL, or an ELF file, which has one.
+    let text = unsafe { CStr::from_ptr(image.cast::<c_char>()) }.to_bytes().to_vec();
+    if text.windows(6).any(|word| word == b"broken") {
+        return refuse(INVALID_IMAGE, "a broken image");
+    }
+    Ok(text)
+}
+
+driver_functions! {
+    cuModuleLoadData |state, module: Out<usize>, data: *const c_void| {
+        let kind = Kind::Module(image(data)?);
+        module.set(state.make(kind)?)
+    };
+    cuModuleLoadDataEx |
+        state, module: Out<usize>, data: *const c_void, _options: c_uint, _names: usize, _values: usize
+    | {
+        let kind = Kind::Module(image(data)?);
+        module.set(state.make(kind)?)
+    };
+    cuModuleUnload |state, module: usize| {
+        state.own(module, "module")?;
+        state.objects.retain(|handle, object| {
+            *handle != module && !matches!(object.kind, Kind::Function { module: of, .. } if of == module)
+        });
+        Ok(())
+    };
+    cuModuleGetFunction |state, function: Out<usize>, module: usize, name: Text| {
+        let name = name.get();
+        let Kind::Module(image) = &state.own(module, "module")?.kind else {
+            return refuse(INVALID_HANDLE, "no module");
+        };
+        if name.is_empty() || !image.windows(name.len()).any(|part| part == name.as_bytes()) {
+            return refuse(NOT_FOUND, format!("no function {name}"));
+        }
+        function.set(state.make(Kind::Function { module, name })?)
+    };
+    cuFuncGetAttribute |state, value: Out<c_int>, _attribute: c_int, function: usize| {
+        state.own(function, "function")?;
+        value.set(0)
+    };
+    cuFuncSetAttribute |state, function: usize, _attribute: c_int, _value: c_int| {
+        state.own(function, "function").map(|_| ())
+    };
+    cuOccupancyMaxActiveBlocksPerMultiprocessor |
+        state, blocks: Out<c_int>, function: usize, _threads: c_int, _smem: usize
+    | {
+        state.own(function, "function")?;
+        blocks.set(1)
+    };
+    cuLaunchKernel |
+        state, function: usize, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint,
+        block_y: c_uint, block_z: c_uint, _smem: c_uint, stream: usize, params: usize, _extra: usize
+    | {
+        let Kind::Function { name, .. } = &state.own(function, "function")?.kind else {
+            return refuse(INVALID_HANDLE, "no function");
+        };
+        let name = name.clone();
+        if [grid_x, grid_y, grid_z, block_x, block_y, block_z].contains(&0) || params == 0 {
+            return refuse(INVALID_VALUE, "a launch of nothing");
+        }
+        let context = state.current()?;
+        if stream > 2 && state.object(stream, "stream")?.context != context {
+            return refuse(INVALID_CONTEXT, "a stream of another context");
+        }
+        state.calls.push(format!("launch {name} {grid_x} {grid_y} {grid_z} on {stream:#x}"));
+        Ok(())
+    };
+}

@@ -1,0 +1,39 @@
+//! What tests ask, in lines of text. Strings are never freed: tests are short.
+use crate::api::Text;
+use crate::state::{DEVICES, Kind, with};
+use std::ffi::{CString, c_char};
+
+fn text(lines: Vec<String>) -> *const c_char {
+    CString::new(lines.join("\n")).unwrap_or_default().into_raw()
+}
+
+/// The functions that were called since the last time.
+#[unsafe(no_mangle)]
+pub extern "C" fn fake_cuda_calls() -> *const c_char {
+    text(with(|state| std::mem::take(&mut state.calls)))
+}
+
+/// What was objected to since the last time.
+#[unsafe(no_mangle)]
+pub extern "C" fn fake_cuda_faults() -> *const c_char {
+    text(with(|state| std::mem::take(&mut state.faults)))
+}
+
+/// Objects that nobody has destroyed, and contexts that somebody holds.
+#[unsafe(no_mangle)]
+pub extern "C" fn fake_cuda_left() -> *const c_char {
+    let left = with(|state| {
+        let own = state.objects.values().filter(|object| !matches!(object.kind, Kind::Function { .. }));
+        let objects = own.map(|object| format!("{} of context {:#x}", object.kind.name(), object.context));
+        let held = (0..DEVICES).filter(|device| state.retained[*device as usize] > 0);
+        let held = held.map(|device| format!("context of device {device}"));
+        objects.chain(held).collect()
+    });
+    text(left)
+}
+
+/// Makes the next call of a function fail for lack of memory.
+#[unsafe(no_mangle)]
+pub extern "C" fn fake_cuda_fail(function: Text) {
+    with(|state| state.failing.insert(function.get()));
+}

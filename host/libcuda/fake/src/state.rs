@@ -1,0 +1,180 @@
+//! What the driver knows: devices, contexts, objects, what was called, and what was wrong.
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{LazyLock, Mutex, PoisonError};
+
+/// A `CUresult`.
+pub type Code = u32;
+
+/// Devices of this machine.
+pub const DEVICES: i32 = 2;
+
+/// Why a call fails.
+pub struct Refusal {
+    pub code: Code,
+    pub words: String,
+}
+
+/// Refuses a call with `CUDA_ERROR_INVALID_VALUE`, `.._CONTEXT`, `.._HANDLE`, ..
+pub fn refuse<T>(code: Code, words: impl Into<String>) -> Result<T, Refusal> {
+    Err(Refusal { code, words: words.into() })
+}
+
+/// `CUDA_ERROR_INVALID_VALUE`.
+pub const INVALID_VALUE: Code = 1;
+/// `CUDA_ERROR_OUT_OF_MEMORY`.
+pub const OUT_OF_MEMORY: Code = 2;
+/// `CUDA_ERROR_INVALID_DEVICE`.
+pub const INVALID_DEVICE: Code = 101;
+/// `CUDA_ERROR_INVALID_IMAGE`.
+pub const INVALID_IMAGE: Code = 200;
+/// `CUDA_ERROR_INVALID_CONTEXT`.
+pub const INVALID_CONTEXT: Code = 201;
+/// `CUDA_ERROR_INVALID_HANDLE`.
+pub const INVALID_HANDLE: Code = 400;
+/// `CUDA_ERROR_NOT_FOUND`.
+pub const NOT_FOUND: Code = 500;
+/// `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED`.
+pub const CAPTURING: Code = 900;
+
+/// What a handle stands for.
+#[derive(Debug, PartialEq)]
+pub enum Kind {
+    /// With its image.
+    Module(Vec<u8>),
+    /// Of a module.
+    Function {
+        module: usize,
+        name: String,
+    },
+    /// With whether it captures.
+    Stream {
+        capturing: bool,
+    },
+    Event,
+    Graph,
+    Exec,
+    /// With its bytes.
+    Memory(Vec<u128>, usize),
+}
+
+impl Kind {
+    pub fn name(&self) -> &'static str {
+        match self {
+            Kind::Module(_) => "module",
+            Kind::Function { .. } => "function",
+            Kind::Stream { .. } => "stream",
+            Kind::Event => "event",
+            Kind::Graph => "graph",
+            Kind::Exec => "launchable graph",
+            Kind::Memory(..) => "memory",
+        }
+    }
+}
+
+/// An object and the context that it was made in.
+pub struct Object {
+    pub kind: Kind,
+    pub context: usize,
+}
+
+/// All of the driver but the threads' contexts.
+#[derive(Default)]
+pub struct State {
+    /// By handle.
+    pub objects: BTreeMap<usize, Object>,
+    /// How often each primary context is retained.
+    pub retained: [u32; DEVICES as usize],
+    pub calls: Vec<String>,
+    pub faults: Vec<String>,
+    /// Functions whose next call fails.
+    pub failing: BTreeSet<String>,
+    handles: usize,
+}
+
+static STATE: LazyLock<Mutex<State>> = LazyLock::new(Mutex::default);
+
+thread_local! {
+    /// The thread's contexts, the current one last.
+    static CONTEXTS: RefCell<Vec<usize>> = const { RefCell::new(vec![]) };
+}
+
+/// With the state, which no call leaves half changed.
+pub fn with<T>(body: impl FnOnce(&mut State) -> T) -> T {
+    body(&mut STATE.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// With the thread's stack of contexts.
+pub fn contexts<T>(body: impl FnOnce(&mut Vec<usize>) -> T) -> T {
+    CONTEXTS.with_borrow_mut(body)
+}
+
+/// The primary context of a device.
+pub fn primary(device: i32) -> usize {
+    0xc00 + device as usize
+}
+
+/// The body of a driver's function: writes down that it was called, and what was wrong with it.
+pub fn call(name: &str, body: impl FnOnce(&mut State) -> Result<(), Refusal>) -> Code {
+    with(|state| {
+        state.calls.push(name.into());
+        if state.failing.remove(name) {
+            return OUT_OF_MEMORY;
+        }
+        match body(state) {
+            Ok(()) => 0,
+            Err(Refusal { code, words }) => {
+                state.faults.push(format!("{name}: {words}"));
+                code
+            }
+        }
+    })
+}
+
+impl State {
+    /// The thread's context, which must be one that somebody holds.
+    pub fn current(&self) -> Result<usize, Refusal> {
+        let Some(context) = contexts(|all| all.last().copied()) else {
+            return refuse(INVALID_CONTEXT, "no context is current");
+        };
+        if (0..DEVICES).any(|device| primary(device) == context && self.retained[device as usize] > 0) {
+            return Ok(context);
+        }
+        refuse(INVALID_CONTEXT, format!("nobody holds the current context {context:#x}"))
+    }
+
+    /// A new object of the current context.
+    pub fn make(&mut self, kind: Kind) -> Result<usize, Refusal> {
+        let context = self.current()?;
+        self.handles += 1;
+        let handle = 0x1000 + self.handles * 0x10;
+        self.objects.insert(handle, Object { kind, context });
+        Ok(handle)
+    }
+
+    /// An object that is of this kind.
+    pub fn object(&mut self, handle: usize, name: &str) -> Result<&mut Object, Refusal> {
+        match self.objects.get_mut(&handle) {
+            Some(object) if object.kind.name() == name => Ok(object),
+            _ => refuse(INVALID_HANDLE, format!("{handle:#x} is no {name}")),
+        }
+    }
+
+    /// The same, where the current context must be its own.
+    pub fn own(&mut self, handle: usize, name: &str) -> Result<&mut Object, Refusal> {
+        let current = self.current()?;
+        let object = self.object(handle, name)?;
+        if object.context != current {
+            let words = format!("{name} of context {:#x} in context {current:#x}", object.context);
+            return refuse(INVALID_CONTEXT, words);
+        }
+        Ok(object)
+    }
+
+    /// Takes an object away.
+    pub fn destroy(&mut self, handle: usize, name: &str) -> Result<(), Refusal> {
+        self.object(handle, name)?;
+        self.objects.remove(&handle);
+        Ok(())
+    }
+}

@@ -1,0 +1,108 @@
+//! The two arithmetics of the reference.
+use ferroflash::DType;
+use half::{bf16, f16};
+use std::ops::{Add, AddAssign, Div, Mul, Sub};
+
+/// Largest relative error of rounding to the type.
+pub fn unit_roundoff(dtype: DType) -> f64 {
+    match dtype {
+        DType::F16 => 2f64.powi(-11),
+        DType::Bf16 => 2f64.powi(-8),
+    }
+}
+
+/// A floating-point type that the reference can compute in.
+pub(super) trait Real:
+    Copy
+    + PartialOrd
+    + AddAssign
+    + Add<Output = Self>
+    + Sub<Output = Self>
+    + Mul<Output = Self>
+    + Div<Output = Self>
+    + Send
+    + Sync
+{
+    const ZERO: Self;
+    const LOWEST: Self;
+    fn from_f32(x: f32) -> Self;
+    fn to_f64(self) -> f64;
+    fn exp(self) -> Self;
+    fn tanh(self) -> Self;
+}
+
+macro_rules! real {
+    ($type:ident) => {
+        impl Real for $type {
+            const ZERO: Self = 0.0;
+            const LOWEST: Self = $type::NEG_INFINITY;
+            fn from_f32(x: f32) -> Self {
+                x.into()
+            }
+            fn to_f64(self) -> f64 {
+                self.into()
+            }
+            fn exp(self) -> Self {
+                self.exp()
+            }
+            fn tanh(self) -> Self {
+                self.tanh()
+            }
+        }
+    };
+}
+real!(f32);
+real!(f64);
+
+/// How a step's result is kept.
+pub(super) trait Arithmetic: Copy + Sync {
+    type Real: Real;
+    /// Rounds the result of a step to what this arithmetic stores.
+    fn round(self, x: Self::Real) -> Self::Real;
+}
+
+/// f64, nothing rounded.
+#[derive(Clone, Copy)]
+pub(super) struct Exact;
+impl Arithmetic for Exact {
+    type Real = f64;
+    fn round(self, x: f64) -> f64 {
+        x
+    }
+}
+
+/// f32 within a step, f16 between steps.
+#[derive(Clone, Copy)]
+pub(super) struct NaiveF16;
+impl Arithmetic for NaiveF16 {
+    type Real = f32;
+    fn round(self, x: f32) -> f32 {
+        f16::from_f32(x).to_f32()
+    }
+}
+
+/// f32 within a step, bf16 between steps.
+#[derive(Clone, Copy)]
+pub(super) struct NaiveBf16;
+impl Arithmetic for NaiveBf16 {
+    type Real = f32;
+    fn round(self, x: f32) -> f32 {
+        bf16::from_f32(x).to_f32()
+    }
+}
+
+/// The number that `bits` are in `dtype`.
+pub(super) fn decode(dtype: DType, bits: u16) -> f32 {
+    match dtype {
+        DType::F16 => f16::from_bits(bits).to_f32(),
+        DType::Bf16 => bf16::from_bits(bits).to_f32(),
+    }
+}
+
+/// The bits of `x`, rounded to `dtype`.
+pub(super) fn encode(dtype: DType, x: f64) -> u16 {
+    match dtype {
+        DType::F16 => f16::from_f64(x).to_bits(),
+        DType::Bf16 => bf16::from_f64(x).to_bits(),
+    }
+}

@@ -1,0 +1,261 @@
+//! Attention, once, in any arithmetic.
+use super::arithmetic::{Arithmetic, Exact, NaiveBf16, NaiveF16, Real, encode};
+use super::tensor::{HostTensor, TensorError};
+use ferroflash::{Alignment, DType, Mask, Problem};
+use rayon::prelude::*;
+use std::ops::Range;
+
+/// Queries that are computed together, so that keys and values are read once for all of them.
+const ROWS: usize = 8;
+/// Columns of a product that stay in registers and the first-level cache.
+const COLUMNS: usize = 32;
+
+/// A problem with its tensors in host memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Inputs<'a> {
+    problem: Problem,
+    q: HostTensor<'a>,
+    k: HostTensor<'a>,
+    v: HostTensor<'a>,
+}
+
+/// Results of the reference.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outputs {
+    /// `[batch, rows, heads, head_dim]`.
+    pub shape: [usize; 4],
+    /// O, contiguous in the order of `shape`; 0 for a row that sees no key.
+    pub out: Vec<f64>,
+    /// Natural logarithm of the sum of the exponentials of each row's scores, `[batch, heads, rows]`; -inf
+    /// for a row that sees no key.
+    pub lse: Vec<f64>,
+}
+
+impl Outputs {
+    /// O rounded to `dtype`, contiguous BSHD.
+    pub fn out_bits(&self, dtype: DType) -> Vec<u16> {
+        self.out.iter().map(|x| encode(dtype, *x)).collect()
+    }
+}
+
+impl<'a> Inputs<'a> {
+    /// `problem` on these tensors.
+    ///
+    /// # Errors
+    /// [`TensorError`] where a tensor is not the problem's, or its heads cannot be grouped.
+    pub fn new(
+        problem: Problem,
+        q: HostTensor<'a>,
+        k: HostTensor<'a>,
+        v: HostTensor<'a>,
+    ) -> Result<Self, TensorError> {
+        let Problem { dtype, batch, seqlen_q, seqlen_k, heads_q, heads_k, head_dim, .. } = problem;
+        let shapes = [(seqlen_q, heads_q), (seqlen_k, heads_k), (seqlen_k, heads_k)];
+        for ((name, tensor), (rows, heads)) in [("q", q), ("k", k), ("v", v)].into_iter().zip(shapes) {
+            let (got, got_dtype, want) = (tensor.shape(), tensor.dtype(), [batch, rows, heads, head_dim]);
+            if got != want || got_dtype != dtype {
+                return Err(TensorError::Mismatch { name, got, got_dtype, want, want_dtype: dtype });
+            }
+        }
+        if heads_q % heads_k != 0 {
+            return Err(TensorError::Heads { heads_q, heads_k });
+        }
+        Ok(Inputs { problem, q, k, v })
+    }
+
+    /// The problem.
+    pub fn problem(&self) -> &Problem {
+        &self.problem
+    }
+
+    pub(super) fn q(&self) -> HostTensor<'a> {
+        self.q
+    }
+
+    pub(super) fn k(&self) -> HostTensor<'a> {
+        self.k
+    }
+
+    pub(super) fn v(&self) -> HostTensor<'a> {
+        self.v
+    }
+
+    /// Keys that query `row` sees. The definition, not the planner's arithmetic: that is one of the things to
+    /// be tested.
+    pub(super) fn visible(&self, row: usize) -> Range<usize> {
+        let Problem { seqlen_q, seqlen_k, mask, alignment, .. } = self.problem;
+        let (rows, keys, row) = (seqlen_q as i64, seqlen_k as i64, row as i64);
+        let position = match alignment {
+            Alignment::TopLeft => row,
+            Alignment::BottomRight => keys - (rows - row),
+        };
+        let (first, last) = match mask {
+            Mask::Full => (0, keys - 1),
+            Mask::Causal => (0, position),
+            Mask::Window { left, right } => (
+                left.map_or(0, |left| position - i64::from(left)),
+                right.map_or(keys - 1, |right| position + i64::from(right)),
+            ),
+        };
+        let (first, end) = (first.clamp(0, keys), (last + 1).clamp(0, keys));
+        first as usize..end.max(first) as usize
+    }
+}
+
+/// Attention in f64.
+pub fn exact(inputs: &Inputs) -> Outputs {
+    attention(inputs, Exact)
+}
+
+/// Attention with every intermediate result rounded to the inputs' type: scaled keys, scores, probabilities,
+/// output.
+pub fn naive(inputs: &Inputs) -> Outputs {
+    match inputs.problem.dtype {
+        DType::F16 => attention(inputs, NaiveF16),
+        DType::Bf16 => attention(inputs, NaiveBf16),
+    }
+}
+
+fn attention<A: Arithmetic>(inputs: &Inputs, arithmetic: A) -> Outputs {
+    let [batches, rows, heads, head_dim] = inputs.q.shape();
+    let [_, keys, kv_heads, _] = inputs.k.shape();
+    let scale = A::Real::from_f32(inputs.problem.scale());
+    let kv: Vec<_> = (0..batches * kv_heads)
+        .into_par_iter()
+        .map(|i| {
+            let (batch, head) = (i / kv_heads, i % kv_heads);
+            let mut k_transposed = vec![A::Real::ZERO; head_dim * keys];
+            let mut v = Vec::with_capacity(head_dim * keys);
+            for key in 0..keys {
+                for (d, x) in inputs.k.values(batch, key, head).enumerate() {
+                    k_transposed[d * keys + key] = arithmetic.round(A::Real::from_f32(x) * scale);
+                }
+                v.extend(inputs.v.values(batch, key, head).map(A::Real::from_f32));
+            }
+            (k_transposed, v)
+        })
+        .collect();
+
+    let blocks = rows.div_ceil(ROWS);
+    let results: Vec<_> = (0..batches * heads * blocks)
+        .into_par_iter()
+        .map(|i| {
+            let (batch, head, first) = (i / blocks / heads, i / blocks % heads, i % blocks * ROWS);
+            let (k_transposed, v) = &kv[batch * kv_heads + head / (heads / kv_heads)];
+            (batch, head, first, row_block(inputs, arithmetic, [batch, head, first], k_transposed, v))
+        })
+        .collect();
+
+    let mut outputs = Outputs {
+        shape: inputs.q.shape(),
+        out: vec![0.0; batches * rows * heads * head_dim],
+        lse: vec![0.0; batches * heads * rows],
+    };
+    for (batch, head, first, (out, lse)) in results {
+        for (i, (o, lse)) in out.chunks(head_dim).zip(lse).enumerate() {
+            let row = first + i;
+            let start = ((batch * rows + row) * heads + head) * head_dim;
+            outputs.out[start..start + head_dim].copy_from_slice(o);
+            outputs.lse[(batch * heads + head) * rows + row] = lse;
+        }
+    }
+    outputs
+}
+
+/// O and LSE of up to [`ROWS`] rows from `first` on.
+fn row_block<A: Arithmetic>(
+    inputs: &Inputs,
+    arithmetic: A,
+    [batch, head, first]: [usize; 3],
+    k_transposed: &[A::Real],
+    v: &[A::Real],
+) -> (Vec<f64>, Vec<f64>) {
+    let [_, rows, _, head_dim] = inputs.q.shape();
+    let keys = inputs.k.shape()[1];
+    let rows = first..rows.min(first + ROWS);
+    let visible: Vec<_> = rows.clone().map(|row| inputs.visible(row)).collect();
+    let start = visible.iter().map(|r| r.start).min().unwrap_or(0);
+    let count = visible.iter().map(|r| r.end).max().unwrap_or(0).saturating_sub(start);
+
+    let q: Vec<_> =
+        rows.clone().flat_map(|row| inputs.q.values(batch, row, head)).map(A::Real::from_f32).collect();
+    let mut scores = vec![A::Real::ZERO; rows.len() * count];
+    matmul(&q, head_dim, &k_transposed[start.min(keys)..], keys, &mut scores, count);
+
+    let mut lse = Vec::with_capacity(rows.len());
+    for (row, visible) in visible.iter().enumerate() {
+        let row = &mut scores[row * count..][..count];
+        lse.push(softmax(inputs, arithmetic, row, visible.start - start..visible.end - start));
+    }
+
+    let mut out = vec![A::Real::ZERO; rows.len() * head_dim];
+    matmul(&scores, count, &v[start * head_dim..], head_dim, &mut out, head_dim);
+    (out.into_iter().map(|x| arithmetic.round(x).to_f64()).collect(), lse)
+}
+
+/// Turns raw scores into probabilities, zero outside of `visible`, and returns LSE.
+fn softmax<A: Arithmetic>(inputs: &Inputs, arithmetic: A, row: &mut [A::Real], visible: Range<usize>) -> f64 {
+    let mut max = A::Real::LOWEST;
+    for score in &mut row[visible.clone()] {
+        *score = arithmetic.round(*score);
+        if let Some(cap) = inputs.problem.softcap.map(A::Real::from_f32) {
+            *score = arithmetic.round(arithmetic.round((arithmetic.round(*score / cap)).tanh()) * cap);
+        }
+        // A NaN is not lost here: it comes back in the sum.
+        if *score > max {
+            max = *score;
+        }
+    }
+    let mut sum = A::Real::ZERO;
+    for (j, score) in row.iter_mut().enumerate() {
+        *score = if visible.contains(&j) { (*score - max).exp() } else { A::Real::ZERO };
+        sum += *score;
+    }
+    for p in &mut row[visible.clone()] {
+        *p = arithmetic.round(*p / sum);
+    }
+    if visible.is_empty() { f64::NEG_INFINITY } else { max.to_f64() + sum.to_f64().ln() }
+}
+
+/// [`multiply`] with the widest vectors that need no other build.
+fn matmul<T: Real>(a: &[T], inner: usize, b: &[T], b_stride: usize, c: &mut [T], columns: usize) {
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx2") {
+        // SAFETY: the processor has AVX2.
+        return unsafe { multiply_avx2(a, inner, b, b_stride, c, columns) };
+    }
+    multiply(a, inner, b, b_stride, c, columns)
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn multiply_avx2<T: Real>(a: &[T], inner: usize, b: &[T], b_stride: usize, c: &mut [T], columns: usize) {
+    multiply(a, inner, b, b_stride, c, columns)
+}
+
+/// `c = a b`: `a` is `[rows, inner]`, `b` is `[inner, ..]` with rows `b_stride` apart, `c` is `[rows,
+/// columns]`.
+#[inline(always)]
+fn multiply<T: Real>(a: &[T], inner: usize, b: &[T], b_stride: usize, c: &mut [T], columns: usize) {
+    if inner == 0 || columns == 0 {
+        return;
+    }
+    for (a, c) in a.chunks(4 * inner).zip(c.chunks_mut(4 * columns)) {
+        for first in (0..columns).step_by(COLUMNS) {
+            let width = COLUMNS.min(columns - first);
+            let mut acc = [[T::ZERO; COLUMNS]; 4];
+            for i in 0..inner {
+                let b = &b[i * b_stride + first..][..width];
+                for (a, acc) in a.chunks(inner).zip(&mut acc) {
+                    match <&[T; COLUMNS]>::try_from(b) {
+                        Ok(b) => (0..COLUMNS).for_each(|j| acc[j] += a[i] * b[j]),
+                        Err(_) => acc.iter_mut().zip(b).for_each(|(acc, b)| *acc += a[i] * *b),
+                    }
+                }
+            }
+            for (c, acc) in c.chunks_mut(columns).zip(&acc) {
+                c[first..first + width].copy_from_slice(&acc[..width]);
+            }
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! The rule for magnitudes that naive 16-bit arithmetic cannot judge, as it overflows or vanishes: how far
+//! each element may be from exact in a kernel that sums in f32 and rounds probabilities and O to the inputs'
+//! type.
+use super::arithmetic::unit_roundoff;
+use super::attention::{Inputs, Outputs, exact};
+use super::tensor::HostTensor;
+use super::tolerance::{Verdict, Worst, worst};
+use ferroflash::{DType, Problem};
+use rayon::prelude::*;
+use std::f64::consts::LOG2_E;
+
+/// Kernels keep maxima in f32, in powers of two. From here on one is rounded to more than an exponent of f16
+/// holds: rows with a score (scaled, capped, times log2 e) of this magnitude are not judged.
+pub const SCORE_LIMIT: f64 = (1u64 << 27) as f64;
+/// Relative error of an f32 operation, of tensor cores too, which truncate.
+const ULP: f64 = 1.0 / (1u64 << 23) as f64;
+/// f32 operations may take smaller numbers for 0.
+const VANISHES: f64 = f32::MIN_POSITIVE as f64;
+/// A key whose score is this much below another's has no weight: e^-30.
+const NO_WEIGHT: f64 = 30.0;
+/// Most that a lazy maximum lets a probability grow to before O is normalised.
+const LAZY: f64 = 256.0;
+/// Up to this softcap kernels compute tangents to f32's absolute precision, beyond it to its relative one.
+const MODEST_CAP: f64 = 1024.0;
+
+/// The exact result, and how far each element of O and LSE may be from it. Infinite, for nothing to be
+/// judged, is a row with scores from [`SCORE_LIMIT`] on, or whose products or unnormalised sums overflow f32.
+pub struct Bounds {
+    exact: Outputs,
+    out: Vec<f64>,
+    lse: Vec<f64>,
+}
+
+/// Q, K or V of a head in f64, row after row.
+struct Head(Vec<f64>);
+
+/// A key's score, how far off it may be in f32, and its values.
+struct Score<'a> {
+    value: f64,
+    error: f64,
+    values: &'a [f64],
+}
+
+impl Bounds {
+    /// Computes them in f64.
+    pub fn new(inputs: &Inputs) -> Self {
+        let (exact, p) = (exact(inputs), inputs.problem());
+        let [batches, rows, heads, head_dim] = exact.shape;
+        let heads_of = |tensor: HostTensor| -> Vec<Head> {
+            let [batches, _, heads, _] = tensor.shape();
+            (0..batches * heads).map(|i| Head::new(&tensor, i / heads, i % heads)).collect()
+        };
+        let [q, k, v] = [inputs.q(), inputs.k(), inputs.v()].map(heads_of);
+        let at = |index: usize| (index / heads / rows * heads + index % heads) * rows + index / heads % rows;
+        let of_row = |index: usize| {
+            let (batch, row, head) = (index / (rows * heads), index / heads % rows, index % heads);
+            let kv = batch * p.heads_k + head / (p.heads_q / p.heads_k);
+            let q = q[batch * heads + head].row(row, head_dim);
+            let visible = inputs.visible(row).map(|key| (k[kv].row(key, head_dim), v[kv].row(key, head_dim)));
+            let scores: Vec<_> = visible.map(|(k, v)| Score::new(p, q, k, v)).collect();
+            bound(p.dtype, &scores, &exact.out[index * head_dim..][..head_dim], exact.lse[at(index)])
+        };
+        let all: Vec<_> = (0..batches * rows * heads).into_par_iter().map(of_row).collect();
+        let mut lse = vec![0.0; exact.lse.len()];
+        all.iter().enumerate().for_each(|(index, (_, bound))| lse[at(index)] = *bound);
+        let out = all.into_iter().flat_map(|(out, _)| out).collect();
+        Bounds { exact, out, lse }
+    }
+
+    /// Rows of O of all heads.
+    pub fn rows(&self) -> usize {
+        self.lse.len()
+    }
+
+    /// Rows of O with an element that is not judged.
+    pub fn not_judged(&self) -> usize {
+        let rows = self.out.chunks(self.exact.shape[3]);
+        rows.filter(|row| row.iter().any(|bound| bound.is_infinite())).count()
+    }
+
+    /// The elements of O and LSE that are furthest off, in units of what they may be. `None` where a shape is
+    /// not the reference's.
+    pub fn judge(&self, out: &HostTensor, lse: Option<&[f32]>) -> Option<Verdict> {
+        let [batches, rows, heads, _] = self.exact.shape;
+        if out.shape() != self.exact.shape || lse.is_some_and(|lse| lse.len() != self.lse.len()) {
+            return None;
+        }
+        let index = (0..batches * rows * heads).map(|i| (i / (rows * heads), i / heads % rows, i % heads));
+        let elements = index.flat_map(|(batch, row, head)| {
+            let values = out.values(batch, row, head).enumerate();
+            values.map(move |(column, got)| ([batch, row, head, column], f64::from(got)))
+        });
+        let out = furthest("o", elements, &self.exact.out, &self.out)?;
+        let lse = lse.and_then(|lse| {
+            let got = lse.iter().enumerate();
+            let elements =
+                got.map(|(i, got)| ([i / (heads * rows), i % rows, i / rows % heads, 0], f64::from(*got)));
+            furthest("lse", elements, &self.exact.lse, &self.lse)
+        });
+        Some(Verdict { out, lse, strays: 0 })
+    }
+}
+
+/// The element that is furthest off against its own tolerance. What is not judged counts as right.
+fn furthest(
+    tensor: &'static str,
+    got: impl Iterator<Item = ([usize; 4], f64)>,
+    want: &[f64],
+    tolerance: &[f64],
+) -> Option<Worst> {
+    let all = got.zip(want.iter().zip(tolerance)).filter_map(|((at, got), (want, tolerance))| {
+        let judged = if tolerance.is_finite() { (got, *tolerance) } else { (*want, f64::MAX) };
+        worst(tensor, judged.1, std::iter::once((at, judged.0, *want)))
+    });
+    all.reduce(|a, b| if b.error / b.tolerance > a.error / a.tolerance { b } else { a })
+}
+
+impl Head {
+    fn new(tensor: &HostTensor, batch: usize, head: usize) -> Self {
+        let rows = 0..tensor.shape()[1];
+        Head(rows.flat_map(|row| tensor.values(batch, row, head)).map(f64::from).collect())
+    }
+
+    fn row(&self, row: usize, head_dim: usize) -> &[f64] {
+        &self.0[row * head_dim..][..head_dim]
+    }
+}
+
+impl<'a> Score<'a> {
+    fn new(p: &Problem, q: &[f64], k: &[f64], values: &'a [f64]) -> Self {
+        let (scale, terms) = (f64::from(p.scale()), q.len() as f64);
+        let products = q.iter().zip(k).map(|(q, k)| q * k);
+        let (sum, size) = products.fold((0.0, 0.0), |(sum, size), x| (sum + x, size + x.abs()));
+        // Each of its sums may be off by an ulp.
+        let mut error = ((terms + 8.0) * ULP * size + terms * VANISHES) * scale;
+        let mut value = sum * scale;
+        if let Some(cap) = p.softcap.map(f64::from) {
+            value = cap * (value / cap).tanh();
+            let absolute = if cap <= MODEST_CAP { 4.0 * ULP } else { VANISHES };
+            error = error.min(2.0 * cap) + 16.0 * ULP * value.abs() + absolute * cap;
+        }
+        if size >= f64::from(f32::MAX) / 2.0 || value.abs() * LOG2_E >= SCORE_LIMIT {
+            error = f64::INFINITY;
+        }
+        Score { value, error: error + 4.0 * ULP * value.abs(), values }
+    }
+}
+
+/// Bounds of a row: those of O, and that of LSE.
+fn bound(dtype: DType, scores: &[Score], out: &[f64], lse: f64) -> (Vec<f64>, f64) {
+    // What rounding the maximum may multiply all probabilities with.
+    let largest = scores.iter().map(|s| s.value.abs()).fold(0.0, f64::max) * LOG2_E;
+    let shift = (largest * ULP).exp2();
+    let (roundoff, vanishes) = match dtype {
+        DType::F16 => (unit_roundoff(dtype), 2f64.powi(-24)),
+        other => (unit_roundoff(other), VANISHES),
+    };
+    let keys = scores.len() as f64;
+    let lowest = scores.iter().map(|s| s.value - s.error).fold(f64::NEG_INFINITY, f64::max);
+    let contends = |s: &Score| s.value + s.error >= lowest - NO_WEIGHT;
+    // O is a mean of the values of those keys alone, with weights that may be off by this factor.
+    let error = scores.iter().filter(|s| contends(s)).map(|s| s.error).fold(0.0, f64::max);
+    let off = (2.0 * error).exp_m1().min(1.0);
+    // By column: the largest of all values, of contending ones, and of those ones' distances from O.
+    let mut columns = vec![[0.0f64; 3]; out.len()];
+    for score in scores {
+        let contends = contends(score);
+        for ((column, value), want) in columns.iter_mut().zip(score.values).zip(out) {
+            column[0] = column[0].max(value.abs());
+            if contends {
+                column[1] = column[1].max(value.abs());
+                column[2] = column[2].max((value - want).abs());
+            }
+        }
+    }
+    let column = |([any, near, apart], want): (&[f64; 3], &f64)| {
+        if any * keys * LAZY * shift >= f64::from(f32::MAX) || error.is_infinite() {
+            return f64::INFINITY;
+        }
+        let sums = (2.0 * roundoff + (keys + 16.0) * ULP) * near;
+        let weightless = keys * (vanishes * shift + (-NO_WEIGHT).exp()) * any;
+        let least = vanishes + keys * shift * VANISHES;
+        off * apart + 2.0 * (sums + roundoff * want.abs() + weightless) + least
+    };
+    let out = columns.iter().zip(out).map(column).collect();
+    let relative = if lse.is_finite() { 16.0 * ULP * lse.abs() } else { 0.0 };
+    (out, error + relative + 2.0 * roundoff + keys * vanishes * shift + 1e-4)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Layout, Memory};
+    use ferroflash::Problem;
+
+    fn judge(scale: f32, change: impl Fn(&mut Vec<u16>)) -> Verdict {
+        let problem = Problem { scale: Some(scale), ..Problem::new(DType::F16, 1, 40, 2, 16) };
+        let memory = Memory::random(problem, Layout::Bshd, 1);
+        let inputs = memory.inputs().expect("valid");
+        let bounds = Bounds::new(&inputs);
+        let mut bits = bounds.exact.out_bits(DType::F16);
+        change(&mut bits);
+        let out = HostTensor::bshd(&bits, DType::F16, [1, 40, 2, 16]).expect("of that shape");
+        bounds.judge(&out, None).expect("of that shape")
+    }
+
+    #[test]
+    fn what_is_right_passes_and_what_is_wrong_does_not() {
+        for scale in [1e-30, 0.25, 1e4, 1e6] {
+            assert!(judge(scale, |_| {}).passed(), "{scale}: the exact result");
+            assert!(!judge(scale, |bits| bits[99] = 0x7e00).passed(), "{scale}: not a number");
+            assert!(!judge(scale, |bits| bits[99] = 0x4700).passed(), "{scale}: 7, which no value is");
+        }
+        for scale in [1e-30, 0.25, 1e4, 1e6] {
+            let off = |bits: &mut Vec<u16>| bits.swap(32, 48);
+            assert!(!judge(scale, off).passed(), "{scale}: two heads' values are swapped");
+        }
+    }
+
+    #[test]
+    fn rows_beyond_the_limit_of_scores_are_counted() {
+        let not_judged = |scale: f32, softcap: Option<f32>| {
+            let problem = Problem { scale: Some(scale), softcap, ..Problem::new(DType::F16, 1, 40, 2, 16) };
+            let memory = Memory::random(problem, Layout::Bshd, 1);
+            let bounds = Bounds::new(&memory.inputs().expect("valid"));
+            (bounds.not_judged(), bounds.rows())
+        };
+        assert_eq!(not_judged(1e6, None), (0, 80));
+        assert_eq!(not_judged(1e30, None), (80, 80));
+        assert_eq!(not_judged(1e30, Some(9e7)), (0, 80), "2^27 / log2 e is 9.3e7");
+        assert_eq!(not_judged(1e30, Some(1e8)), (80, 80));
+    }
+}

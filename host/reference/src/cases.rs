@@ -1,0 +1,285 @@
+//! Problems that an entry must solve, as data.
+use super::memory::{Layout, Memory};
+use ferroflash::{Alignment, EntryInfo, Grid, Mask, MaskKind, Problem};
+
+/// A problem, how it lies in memory, and the seed of its inputs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Case {
+    /// The problem.
+    pub problem: Problem,
+    /// How its tensors lie in memory.
+    pub layout: Layout,
+    /// Seed of the inputs.
+    pub seed: u64,
+    /// What they are.
+    pub values: Values,
+}
+
+/// Inputs of a case.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Values {
+    /// Standard normal.
+    #[default]
+    Normal,
+    /// The same, but that some rows meet one huge key: see [`Memory::with_peaks`].
+    Peaks {
+        /// Keys of a block.
+        block: u32,
+    },
+}
+
+impl Case {
+    /// Its tensors.
+    pub fn memory(&self) -> Memory {
+        let memory = Memory::random(self.problem, self.layout, self.seed);
+        match self.values {
+            Values::Normal => memory,
+            Values::Peaks { block } => memory.with_peaks(block as usize),
+        }
+    }
+}
+
+impl std::fmt::Display for Case {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {} seed {}", self.problem, self.layout.name(), self.seed)?;
+        if self.values == Values::Normal { Ok(()) } else { write!(f, " with peaks") }
+    }
+}
+
+/// `[seqlen_q, seqlen_k]` of the grid: one row, ragged tails, exact tiles, and every combination of more
+/// queries, more keys, none.
+const LENGTHS: [[usize; 2]; 18] = [
+    [1, 1],
+    [17, 17],
+    [64, 64],
+    [113, 113],
+    [128, 128],
+    [203, 203],
+    [511, 511],
+    [512, 512],
+    [1025, 1025],
+    [2048, 2048],
+    [1, 512],
+    [17, 1],
+    [113, 203],
+    [203, 113],
+    [64, 1025],
+    [511, 64],
+    [128, 2048],
+    [17, 8192],
+];
+/// Query heads of a key head.
+const GROUPS: [usize; 3] = [1, 4, 8];
+const LAYOUTS: [Layout; 3] = [Layout::Bshd, Layout::Bhsd, Layout::Packed];
+/// From here on a problem is long: it runs with one or two groupings of heads instead of all, and one batch.
+const LONG: usize = 1000;
+
+/// Masks of a kind, with softcap where the kind has it.
+fn masks(kind: MaskKind) -> Vec<(Mask, Alignment, Option<f32>)> {
+    use Alignment::{BottomRight, TopLeft};
+    let window = |left, right| Mask::Window { left, right };
+    match kind {
+        MaskKind::Full => vec![(Mask::Full, BottomRight, None)],
+        MaskKind::Causal => vec![(Mask::Causal, BottomRight, None), (Mask::Causal, TopLeft, None)],
+        MaskKind::Local => vec![
+            (window(Some(64), Some(31)), BottomRight, None),
+            (window(Some(100), Some(0)), BottomRight, None),
+            (window(None, Some(50)), TopLeft, None),
+            (window(Some(0), None), BottomRight, None),
+            (Mask::Causal, BottomRight, Some(15.0)),
+            (Mask::Full, BottomRight, Some(50.0)),
+        ],
+    }
+}
+
+/// Head dims that run on entries of `held`: its own, and one that is padded.
+fn head_dims(held: usize) -> [usize; 2] {
+    let padded = match held {
+        32 => 24,
+        64 => 40,
+        96 => 80,
+        128 => 112,
+        192 => 160,
+        256 => 224,
+        other => other - 8,
+    };
+    [held, padded]
+}
+
+/// The grid of an entry, the same for entries of one type, head dim and mask: every length with every mask of
+/// its kind, in alternating layouts, head dims and batches. Short lengths run with every grouping of heads,
+/// long ones with one or two in turn: the reference takes longest for them.
+pub fn grid(entry: &EntryInfo, seed: u64) -> Vec<Case> {
+    let mut cases = vec![];
+    for [seqlen_q, seqlen_k] in LENGTHS {
+        for (mask, alignment, softcap) in masks(entry.mask) {
+            let long = seqlen_q.max(seqlen_k) >= LONG;
+            for (i, group) in GROUPS.into_iter().enumerate() {
+                let turn = cases.len();
+                // By the number of cases, so that the groupings take turns.
+                if long && (turn + i) % GROUPS.len() != 0 {
+                    continue;
+                }
+                let heads_k = if long || group == 8 { 1 } else { 2 };
+                let problem = Problem {
+                    seqlen_q,
+                    seqlen_k,
+                    heads_q: heads_k * group,
+                    heads_k,
+                    mask,
+                    alignment,
+                    softcap,
+                    ..Problem::new(
+                        entry.dtype,
+                        if long { 1 } else { 1 + turn % 2 },
+                        0,
+                        0,
+                        head_dims(entry.head_dim as usize)[turn / 2 % 2],
+                    )
+                };
+                let (layout, seed) = (LAYOUTS[turn % 3], seed.wrapping_add(turn as u64));
+                cases.push(Case { problem, layout, seed, values: Values::Normal });
+            }
+        }
+    }
+    cases.push(peaks(entry, seed.wrapping_add(cases.len() as u64)));
+    cases
+}
+
+/// Every row of a tile meets one huge key in every block of keys, alone among its neighbours: sums are
+/// rescaled for it and not for them.
+fn peaks(entry: &EntryInfo, seed: u64) -> Case {
+    let (m, n) = (entry.tile_m as usize, entry.tile_n as usize);
+    let seqlen_k = m.max(3 * n) + n / 2 + 1;
+    let heads = 16 * seqlen_k.div_ceil(n);
+    let mask = match entry.mask {
+        MaskKind::Full => Mask::Full,
+        MaskKind::Causal => Mask::Causal,
+        MaskKind::Local => Mask::Window { left: Some(2 * entry.tile_n), right: Some(entry.tile_n) },
+    };
+    let problem =
+        Problem { seqlen_k, mask, ..Problem::new(entry.dtype, 1, m, heads, entry.head_dim as usize) };
+    Case { problem, layout: Layout::Bhsd, seed, values: Values::Peaks { block: entry.tile_n } }
+}
+
+/// One tile of queries and many blocks of keys: what goes wrong by a little in each becomes visible.
+fn long(entry: &EntryInfo, seed: u64) -> Case {
+    let mask = match entry.mask {
+        MaskKind::Full => Mask::Full,
+        MaskKind::Causal => Mask::Causal,
+        MaskKind::Local => Mask::Window { left: None, right: Some(0) },
+    };
+    let problem =
+        Problem { seqlen_k: 8192, mask, ..Problem::new(entry.dtype, 1, 3, 1, entry.head_dim as usize) };
+    Case { problem, layout: Layout::Bshd, seed, values: Values::Normal }
+}
+
+/// The edges of an entry, in problems that are small enough for the simulator: one row, tails of one row and
+/// one key more than a tile, exact tiles, rows and whole tiles with no key, window edges inside and at the
+/// end of a tile, grouped heads, two batches, a padded head dim, every layout, rows that meet a huge key,
+/// 8192 keys.
+pub fn edges(entry: &EntryInfo, seed: u64) -> Vec<Case> {
+    use Alignment::{BottomRight, TopLeft};
+    let (m, n) = (entry.tile_m as usize, entry.tile_n as usize);
+    let [held, padded] = head_dims(entry.head_dim as usize);
+    let case = |index: u64, seqlen_q, seqlen_k, [heads_q, heads_k]: [usize; 2], head_dim, layout| Case {
+        problem: Problem {
+            seqlen_q,
+            seqlen_k,
+            heads_q,
+            heads_k,
+            ..Problem::new(entry.dtype, 1, 0, 0, head_dim)
+        },
+        layout,
+        seed: seed.wrapping_add(index),
+        values: Values::Normal,
+    };
+    let two_batches = |case: Case| Case { problem: Problem { batch: 2, ..case.problem }, ..case };
+    let shapes = [
+        case(0, 1, 1, [1, 1], held, Layout::Bshd),
+        two_batches(case(1, 1, n + 1, [4, 2], padded, Layout::Bhsd)),
+        case(2, m, 3 * n, [1, 1], held, Layout::Bshd),
+        case(3, m + 1, 2 * n + 1, [2, 1], held, Layout::Bhsd),
+        case(4, m + 17, m + 17, [2, 2], padded, Layout::Packed),
+        case(5, m + 3, n - 1, [1, 1], held, Layout::Packed),
+    ];
+    // The first tile of queries sees no key where the last query sees the last key.
+    let unseen = case(6, 2 * m + 3, m / 2, [2, 1], padded, Layout::Packed);
+    // Slices of different lengths for each tile; some of no key where the first query sees the first one.
+    let sliced = [
+        two_batches(case(8, 3, 11 * n + 5, [2, 1], held, Layout::Bshd)),
+        case(9, m + 1, 6 * n, [1, 1], padded, Layout::Bhsd),
+    ];
+    // More tiles than blocks that any of the simulated cards with so little shared memory holds at once.
+    let many = case(7, 3, 5, [320, 320], held, Layout::Bshd);
+    let with = |case: Case, mask, alignment, softcap| Case {
+        problem: Problem { mask, alignment, softcap, ..case.problem },
+        ..case
+    };
+    let window =
+        |left: usize, right: usize| Mask::Window { left: Some(left as u32), right: Some(right as u32) };
+    let mut all = match entry.mask {
+        MaskKind::Full => shapes.to_vec(),
+        MaskKind::Causal => {
+            let top_left = [shapes[3], shapes[5]].map(|case| with(case, Mask::Causal, TopLeft, None));
+            let bottom_right = shapes.into_iter().chain([unseen]);
+            bottom_right.map(|case| with(case, Mask::Causal, BottomRight, None)).chain(top_left).collect()
+        }
+        MaskKind::Local => vec![
+            with(shapes[0], window(0, 0), BottomRight, None),
+            with(shapes[1], window(n, 0), BottomRight, Some(30.0)),
+            with(shapes[2], window(n - 1, n), BottomRight, None),
+            with(shapes[3], window(5, 3), BottomRight, None),
+            with(shapes[3], Mask::Window { left: Some(n as u32), right: None }, TopLeft, None),
+            with(shapes[4], Mask::Causal, BottomRight, Some(5.0)),
+            with(shapes[4], Mask::Full, BottomRight, Some(2.0)),
+            with(shapes[5], window(2, 1), BottomRight, None),
+            with(unseen, window(2, 1), BottomRight, None),
+        ],
+    };
+    let mask = all[0].problem.mask;
+    match entry.grid {
+        Grid::OneTileABlock => {}
+        Grid::Persistent => all.push(with(many, mask, BottomRight, None)),
+        Grid::Split => all.extend(sliced.map(|case| with(case, mask, TopLeft, None))),
+    }
+    all.extend([peaks(entry, seed.wrapping_add(10)), long(entry, seed.wrapping_add(11))]);
+    all
+}
+
+/// The smallest problem that the predecessor's kernels failed on: one head of 64 queries and keys, full and
+/// causal.
+pub fn reproducer(seed: u64) -> Vec<Case> {
+    headline_of(1, 64, 1, seed)
+}
+
+/// The predecessor's headline workload: f16, batch 1 and 2, 8 heads, 512 queries and keys, head dim 64, full
+/// and causal.
+pub fn headline(seed: u64) -> Vec<Case> {
+    [1, 2].into_iter().flat_map(|batch| headline_of(batch, 512, 8, seed)).collect()
+}
+
+fn headline_of(batch: usize, seqlen: usize, heads: usize, seed: u64) -> Vec<Case> {
+    let problem = Problem::new(ferroflash::DType::F16, batch, seqlen, heads, 64);
+    let case = |mask| Case {
+        problem: Problem { mask, ..problem },
+        layout: Layout::Bhsd,
+        seed,
+        values: Values::Normal,
+    };
+    [Mask::Full, Mask::Causal].map(case).into()
+}
+
+/// A problem of some blocks, heads and batches for running again and again.
+pub fn soak(entry: &EntryInfo, seed: u64) -> Case {
+    let (mask, alignment, softcap) = masks(entry.mask)[0];
+    let problem = Problem {
+        mask,
+        alignment,
+        softcap,
+        seqlen_k: 300,
+        heads_k: 2,
+        ..Problem::new(entry.dtype, 2, 203, 4, entry.head_dim as usize)
+    };
+    Case { problem, layout: Layout::Bshd, seed, values: Values::Normal }
+}

@@ -1,0 +1,389 @@
+//! Random problems: valid ones in any shape, stride, mask and type, and the same made invalid in one respect.
+use super::arithmetic::{decode, encode, unit_roundoff};
+use super::bounds::{Bounds, SCORE_LIMIT};
+use super::inputs::Random;
+use super::memory::{Memory, Place};
+use super::runner::Loaded;
+use super::tolerance::Reference;
+use ferroflash::lineage::CONFIGURATIONS;
+use ferroflash::{
+    Alignment, Attention, Capabilities, DType, Driver, ENTRIES, Error, Forward, Mask, MaskKind, Problem,
+    Tuning, Workspace,
+};
+use std::f32::consts::LOG2_E;
+
+/// A random valid problem in memory, and maybe the kernel that it asks for. The same seed and limits make the
+/// same.
+#[derive(Clone, Debug)]
+pub struct Fuzz {
+    /// What it was made from.
+    pub seed: u64,
+    /// The problem, its inputs and their places.
+    pub memory: Memory,
+    /// The kernel, by its own name or one of the lineage's; `None` leaves it to the planner.
+    pub config: Option<&'static str>,
+    /// Standard deviations of Q, K and V where these, scale and softcap are of any magnitude: [`Bounds`] then
+    /// judge in place of the tolerance rule.
+    pub wide: Option<[f64; 3]>,
+}
+
+/// What became of a random problem.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Findings {
+    /// What is wrong with the result.
+    pub failures: Vec<String>,
+    /// Rows of O of all heads.
+    pub rows: usize,
+    /// Those of them that no rule judges: [`Bounds::not_judged`].
+    pub not_judged: usize,
+}
+
+/// How large random problems get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Most queries and most keys of a sequence.
+    pub seqlen: usize,
+    /// Most query heads, and most batches.
+    pub heads: usize,
+    /// Decades above and below 1 that scales, softcaps and inputs of one problem in three come from, as far
+    /// as they are accepted and the type holds them; 0 for none such.
+    pub decades: u8,
+}
+
+impl Limits {
+    /// For a GPU.
+    pub const GPU: Self = Limits { seqlen: 800, heads: 12, decades: 30 };
+    /// For the simulator: a case takes fractions of a second.
+    pub const SIMULATOR: Self = Limits { seqlen: 150, heads: 3, decades: 30 };
+}
+
+/// Elements of O from which on the tolerance rule alone judges: see [`Fuzz::is_small`].
+pub const ENOUGH_ELEMENTS: usize = 1 << 14;
+
+fn below(random: &mut Random, limit: usize) -> usize {
+    (random.bits() % limit as u64) as usize
+}
+
+fn one_in(random: &mut Random, n: usize) -> bool {
+    below(random, n) == 0
+}
+
+fn pick<T: Copy>(random: &mut Random, from: &[T]) -> T {
+    from[below(random, from.len())]
+}
+
+impl Fuzz {
+    /// The random problem of `seed`, which a device with these capabilities can solve.
+    pub fn new(seed: u64, limits: Limits, capabilities: &Capabilities) -> Self {
+        let random = &mut Random::new(seed);
+        let mut problem = problem(random, limits);
+        let wide = limits.decades > 0 && one_in(random, 3);
+        let wide = wide.then(|| magnitudes(random, limits.decades.into(), &mut problem));
+        let config = if one_in(random, 2) { config(random, &problem, capabilities) } else { None };
+        Fuzz { seed, memory: memory(random, problem, wide.unwrap_or([1.0; 3])), config, wide }
+    }
+
+    /// Whether O has fewer than [`ENOUGH_ELEMENTS`] elements. `max|naive - exact|` of so few may be small by
+    /// luck, too small for a result that is rounded once: an element may then also be off by two
+    /// roundings of the largest value, and 1e-5.
+    pub fn is_small(&self) -> bool {
+        let Problem { batch, seqlen_q, heads_q, head_dim, .. } = self.memory.problem;
+        batch * seqlen_q * heads_q * head_dim < ENOUGH_ELEMENTS
+    }
+
+    /// Runs it, and returns what is wrong with the result: by the tolerance rule, wider where it [is
+    /// small](Self::is_small), or by [`Bounds`].
+    ///
+    /// # Errors
+    /// Those of planning, launching and waiting: for a valid problem each is a failure, too.
+    pub fn run<D: Driver>(&self, attention: &Attention<D>) -> Result<Findings, Error> {
+        let outcome = Loaded::new(attention, &self.memory, self.config)?.run()?;
+        let wrong = |e: super::TensorError| Error::invalid("fuzz", self, e);
+        let (inputs, Problem { dtype, .. }) = (self.memory.inputs().map_err(wrong)?, self.memory.problem);
+        let (mut verdict, mut not_judged) = (None, 0);
+        if self.wide.is_some() {
+            let bounds = Bounds::new(&inputs);
+            verdict = outcome.judge_within(&bounds, dtype);
+            not_judged = bounds.not_judged();
+        } else if let Some(mut judged) = outcome.judge(&Reference::new(&inputs), dtype) {
+            if self.is_small() {
+                judged.out.tolerance = judged.out.tolerance.max(self.rounding());
+            }
+            verdict = Some(judged);
+        }
+        let failures = match verdict {
+            Some(verdict) => verdict.failures().collect(),
+            None => vec!["the output has another shape".into()],
+        };
+        Ok(Findings { failures, rows: self.memory.lse_shape().iter().product(), not_judged })
+    }
+
+    /// What rounding probabilities and results to the type may add up to.
+    fn rounding(&self) -> f64 {
+        let Memory { problem, buffers, v, .. } = &self.memory;
+        let largest = buffers[v.buffer].iter().map(|bits| f64::from(decode(problem.dtype, *bits)).abs());
+        2.0 * unit_roundoff(problem.dtype) * largest.fold(0.0, f64::max) + 1e-5
+    }
+}
+
+impl std::fmt::Display for Fuzz {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Memory { problem, q, k, v, o, .. } = &self.memory;
+        write!(f, "case {}: {problem}, kernel {}", self.seed, self.config.unwrap_or("the planner's"))?;
+        for (name, place) in [("q", q), ("k", k), ("v", v), ("o", o)] {
+            write!(f, ", {name} at {} strides {:?}", place.offset, place.strides)?;
+        }
+        if let Some([q, k, v]) = self.wide {
+            write!(f, ", standard deviations {q:.3e}, {k:.3e}, {v:.3e}")?;
+        }
+        Ok(())
+    }
+}
+
+fn problem(random: &mut Random, limits: Limits) -> Problem {
+    let length = |random: &mut Random| match below(random, 4) {
+        0 => pick(random, &[1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129]).min(limits.seqlen),
+        _ => 1 + below(random, limits.seqlen),
+    };
+    let side = |random: &mut Random| {
+        if one_in(random, 4) { None } else { Some(below(random, limits.seqlen) as u32) }
+    };
+    let group = 1 + below(random, limits.heads);
+    let heads_k = 1 + below(random, limits.heads / group);
+    let batch = 1 + below(random, limits.heads.min(3));
+    let (seqlen_q, seqlen_k) = (length(random), length(random));
+    let seqlen_k = if one_in(random, 3) { seqlen_q } else { seqlen_k };
+    let mask = match below(random, 5) {
+        0 | 1 => Mask::Full,
+        2 | 3 => Mask::Causal,
+        _ => Mask::Window { left: side(random), right: side(random) },
+    };
+    let wide = if one_in(random, 2) { 64 } else { 256 };
+    Problem {
+        seqlen_k,
+        heads_k,
+        mask,
+        alignment: pick(random, &[Alignment::BottomRight, Alignment::TopLeft]),
+        scale: one_in(random, 3).then(|| 0.02 + below(random, 64) as f32 / 128.0),
+        softcap: one_in(random, 6).then(|| 1.0 + below(random, 50) as f32),
+        ..Problem::new(
+            pick(random, &[DType::F16, DType::F16, DType::Bf16]),
+            batch,
+            seqlen_q,
+            heads_k * group,
+            8 * (1 + below(random, wide / 8)),
+        )
+    }
+}
+
+/// Any scale and softcap that are accepted, and standard deviations of Q, K and V that the type holds: seldom
+/// such that rows are [not judged](Bounds::not_judged).
+fn magnitudes(random: &mut Random, decades: f64, p: &mut Problem) -> [f64; 3] {
+    let between = |random: &mut Random, least: f64, most: f64| {
+        let [least, most] = [least.log10().max(-decades), most.log10().min(decades)];
+        10f64.powf(least + (most - least) * below(random, 1 << 20) as f64 / f64::from(1 << 20))
+    };
+    // Normal numbers, and none beyond 8 standard deviations of the largest.
+    let (least, most) = if p.dtype == DType::F16 { (1e-4, 65504.0 / 8.0) } else { (1e-37, 4e37) };
+    loop {
+        let sigmas: [f64; 3] = std::array::from_fn(|_| between(random, least, most));
+        let products = sigmas[0] * sigmas[1] * (p.head_dim as f64).sqrt();
+        // Half of them such that scores are neither all alike nor all apart.
+        let even = one_in(random, 2).then(|| 10f64.powi(below(random, 3) as i32) / products);
+        let scale = even.unwrap_or_else(|| between(random, 1e-30, 1e30)) as f32;
+        let softcap = one_in(random, 3).then(|| between(random, 1e-30, 1e30) as f32);
+        let accepted = match softcap {
+            None => (scale * LOG2_E).is_normal(),
+            Some(cap) => (cap * LOG2_E).is_normal() && (scale / cap).is_normal(),
+        };
+        let scores = softcap.map_or(f64::INFINITY, f64::from).min(products * f64::from(scale));
+        let judged = scores * 8.0 < SCORE_LIMIT && products * 64.0 < f64::from(f32::MAX);
+        if accepted && scale.is_normal() && (judged || one_in(random, 16)) {
+            (p.scale, p.softcap) = (Some(scale), softcap);
+            return sigmas;
+        }
+    }
+}
+
+/// A kernel that solves `p` and that the device can hold.
+fn config(random: &mut Random, p: &Problem, capabilities: &Capabilities) -> Option<&'static str> {
+    let mask = p.mask_kind();
+    let solves = |e: &ferroflash::EntryInfo| {
+        e.dtype == p.dtype
+            && (e.mask == mask || e.mask == MaskKind::Local)
+            && e.head_dim as usize >= p.head_dim
+            && e.contract.smem_bytes <= capabilities.smem_per_block
+    };
+    let own = ENTRIES.iter().filter(|e| solves(e)).map(|e| e.contract.symbol);
+    let named = CONFIGURATIONS.iter().filter(|c| c.entry(mask).is_ok_and(solves)).map(|c| c.name);
+    let all: Vec<_> = own.chain(named).collect();
+    (!all.is_empty()).then(|| pick(random, &all))
+}
+
+/// Tensors in random places: any order of batch, rows and heads, gaps between them, keys and values in one
+/// buffer or in two, inputs repeated by a stride of 0.
+fn memory(random: &mut Random, problem: Problem, sigmas: [f64; 3]) -> Memory {
+    let Problem { batch, seqlen_q, seqlen_k, heads_q, heads_k, head_dim, dtype, .. } = problem;
+    let (queries, keys) = ([batch, seqlen_q, heads_q, head_dim], [batch, seqlen_k, heads_k, head_dim]);
+    let q = place(random, 0, 0, queries, true);
+    let k = place(random, 1, 0, keys, true);
+    let v = match one_in(random, 2) {
+        true => place(random, 1, (k.offset + k.span()).next_multiple_of(8), keys, true),
+        false => place(random, 2, 0, keys, true),
+    };
+    let o = Place { offset: 0, ..place(random, 0, 0, queries, false) };
+    let len = |buffer| {
+        let own = [q, k, v].into_iter().filter(|place| place.buffer == buffer);
+        own.map(|place| place.offset + place.span()).max().unwrap_or(0)
+    };
+    let mut numbers = |sigma: f64, count: usize| -> Vec<u16> {
+        (0..count).map(|_| encode(dtype, sigma * random.normal())).collect()
+    };
+    let buffers = (0..=v.buffer).map(|buffer| numbers(sigmas[buffer], len(buffer))).collect();
+    Memory { problem, buffers, q, k, v, o }
+}
+
+fn place(random: &mut Random, buffer: usize, start: usize, shape: [usize; 4], input: bool) -> Place {
+    let mut strides = [0, 0, 0, 1];
+    let mut dims = [0, 1, 2];
+    for last in [2, 1] {
+        dims.swap(last, below(random, last + 1));
+    }
+    let mut step = shape[3];
+    for dim in dims {
+        if input && dim != 1 && one_in(random, 10) {
+            continue;
+        }
+        step += if one_in(random, 3) { 8 * below(random, 5) } else { 0 };
+        strides[dim] = step as i64;
+        step *= shape[dim];
+    }
+    let offset = start + if one_in(random, 3) { 8 * below(random, 9) } else { 0 };
+    Place { buffer, offset, shape, strides }
+}
+
+/// One thing that can be wrong with a request, and how it is refused.
+struct Fault {
+    /// What is wrong.
+    name: &'static str,
+    /// Makes it so; `false` where the request has nothing to spoil.
+    spoil: fn(&mut Forward<'_>, &mut Random) -> bool,
+    /// How [`Error::Invalid::what`] or [`Error::Unsupported::feature`] begins.
+    names: &'static str,
+}
+
+fn all(f: &mut Forward<'_>, change: impl Fn(&mut ferroflash::TensorView)) -> bool {
+    [&mut f.q, &mut f.k, &mut f.v, &mut f.o].into_iter().for_each(change);
+    true
+}
+
+#[rustfmt::skip]
+const FAULTS: &[Fault] = &[
+    Fault { name: "misaligned address", names: "q.address",
+        spoil: |f, r| { f.q.address += 2 * (1 + below(r, 7) as u64); true } },
+    Fault { name: "no address", names: "k.address", spoil: |f, _| { f.k.address = 0; true } },
+    Fault { name: "another type", names: "v.dtype",
+        spoil: |f, _| { f.v.dtype = if f.v.dtype == DType::F16 { DType::Bf16 } else { DType::F16 }; true } },
+    Fault { name: "more values than keys", names: "v.shape",
+        spoil: |f, r| { f.v.shape[1] += 1 + below(r, 99); true } },
+    Fault { name: "output of another length", names: "o.shape",
+        spoil: |f, r| { f.o.shape[1] += 1 + below(r, 99); true } },
+    Fault { name: "odd head dim", names: "head_dim",
+        spoil: |f, r| { let odd = 1 + below(r, 7); all(f, |t| t.shape[3] += odd) } },
+    Fault { name: "large head dim", names: "head_dim",
+        spoil: |f, r| { let large = 264 + 8 * below(r, 99); all(f, |t| t.shape[3] = large) } },
+    Fault { name: "nothing to do", names: "batch", spoil: |f, _| all(f, |t| t.shape[0] = 0) },
+    Fault { name: "heads that do not divide", names: "heads_q",
+        spoil: |f, r| {
+            let more = f.q.shape[2] + 1 + below(r, 9);
+            (f.k.shape[2], f.v.shape[2]) = (more, more);
+            true
+        } },
+    Fault { name: "scale not finite", names: "scale",
+        spoil: |f, r| { f.scale = Some(pick(r, &[f32::NAN, f32::INFINITY, f32::NEG_INFINITY])); true } },
+    Fault { name: "scale not above 0", names: "scale",
+        spoil: |f, r| { f.scale = Some(-(below(r, 9) as f32)); true } },
+    Fault { name: "softcap not above 0", names: "softcap",
+        spoil: |f, r| { f.softcap = Some(pick(r, &[f32::NAN, -1.0, f32::INFINITY])); true } },
+    Fault { name: "columns apart", names: "k.strides",
+        spoil: |f, r| { f.k.strides[3] = 2 + below(r, 9) as i64; true } },
+    Fault { name: "misaligned rows", names: "k.strides",
+        spoil: |f, r| { f.k.strides[1] += 1 + below(r, 7) as i64; f.k.shape[1] > 1 } },
+    Fault { name: "backward rows", names: "v.strides",
+        spoil: |f, _| { f.v.strides[1] = -f.v.strides[1]; f.v.shape[1] > 1 } },
+    Fault { name: "buffer too small", names: "q.elements",
+        spoil: |f, r| { f.q.elements = below(r, f.q.shape[3]) as u64; true } },
+    Fault { name: "output on an input", names: "o.address",
+        spoil: |f, _| { f.o.address = f.v.address; true } },
+    Fault { name: "output repeats itself", names: "o.strides",
+        spoil: |f, _| { f.o.strides[1] = 0; f.o.shape[1] > 1 } },
+    Fault { name: "log-sum-exp misaligned", names: "lse.address",
+        spoil: |f, r| {
+            let off = 1 + below(r, 3) as u64;
+            f.lse.as_mut().is_some_and(|lse| { lse.address += off; true })
+        } },
+    Fault { name: "log-sum-exp of another shape", names: "lse.shape",
+        spoil: |f, _| f.lse.as_mut().is_some_and(|lse| { lse.shape[1] += 1; true }) },
+    Fault { name: "log-sum-exp too small", names: "lse.elements",
+        spoil: |f, _| f.lse.as_mut().is_some_and(|lse| { lse.elements -= 1; true }) },
+    Fault { name: "workspace misaligned", names: "workspace.address",
+        spoil: |f, r| {
+            let off = 1 + below(r, 15) as u64;
+            f.workspace.as_mut().is_some_and(|w| { w.address += off; true })
+        } },
+    Fault { name: "workspace on the output", names: "workspace.address",
+        spoil: |f, _| {
+            let o = f.o.address;
+            f.workspace.as_mut().is_some_and(|w| { w.address = o; true })
+        } },
+    Fault { name: "workspace too small for the kernel asked for", names: "workspace.bytes", spoil: |f, r| {
+        let asked = f.config.is_some();
+        f.workspace.as_mut().is_some_and(|w| { w.bytes = below(r, w.bytes as usize) as u64; asked })
+    } },
+    Fault { name: "unknown kernel", names: "config",
+        spoil: |f, _| { f.config = Some("fwd_f16_d64_full_80x64"); true } },
+    Fault { name: "a tiling that no kernel can have", names: "fa_s512/80x64w8",
+        spoil: |f, _| { f.config = Some("fa_s512/80x64w8"); true } },
+    Fault { name: "a kernel of another type", names: "config", spoil: |f, _| {
+        f.config = ENTRIES.iter().find(|e| e.dtype != f.q.dtype).map(|e| e.contract.symbol);
+        f.config.is_some()
+    } },
+];
+
+/// Makes the request of `fuzz` invalid in one respect that `seed` picks, and plans it.
+///
+/// # Errors
+/// What is wrong with the answer, in words: it was accepted, or refused for something else.
+pub fn refused(fuzz: &Fuzz, seed: u64, capabilities: &Capabilities) -> Result<&'static str, String> {
+    let random = &mut Random::new(seed);
+    let address = |n: u64| n << 40;
+    let mut good = Forward {
+        config: fuzz.config,
+        ..fuzz.memory.forward(&[1, 2, 3].map(address), address(4), address(5))
+    };
+    let planned = ferroflash::plan_with(&good, capabilities, &Tuning::new(), u64::MAX);
+    let bytes = planned.map_err(|e| format!("{fuzz}: {e}"))?.workspace_bytes();
+    good.workspace = (bytes > 0).then_some(Workspace { address: address(6), bytes });
+    ferroflash::plan(&good, capabilities).map_err(|e| format!("{fuzz}: refused as it was: {e}"))?;
+    let (fault, bad) = loop {
+        let (fault, mut bad) = (&FAULTS[below(random, FAULTS.len())], good);
+        if (fault.spoil)(&mut bad, random) {
+            break (fault, bad);
+        }
+    };
+    let named = match ferroflash::plan(&bad, capabilities) {
+        Ok(_) => return Err(format!("{fuzz}: accepted although {}", fault.name)),
+        Err(Error::Invalid { what, .. }) => what.to_owned(),
+        Err(Error::Unsupported { feature, .. }) => feature,
+        Err(other) => return Err(format!("{fuzz}: {}: {other}", fault.name)),
+    };
+    match named.starts_with(fault.names) {
+        true => Ok(fault.name),
+        false => Err(format!("{fuzz}: {}: should name {}, names {named}", fault.name, fault.names)),
+    }
+}
+
+/// Every fault that [`refused`] can pick.
+pub fn faults() -> impl Iterator<Item = &'static str> {
+    FAULTS.iter().map(|fault| fault.name)
+}

@@ -1,0 +1,32 @@
+//! Attention on the CPU: what the kernels are held to.
+//!
+//! One algorithm in two arithmetics. [`exact`] computes in f64 on the inputs as they are, rounded to f16 or
+//! bf16. [`naive`] does the same with every intermediate result rounded to the inputs' type, as an
+//! implementation in separate 16-bit steps does. The difference of the two measures what the type can be
+//! asked for, and [`Reference::judge`] asks for it: FlashAttention's rule.
+//!
+//! The whole problem space of the kernels is here: f16 and bf16, grouped heads, unequal lengths, windows,
+//! softcap, rows with no key, any strides. [`Memory`] lays a problem out as a device would have it, and
+//! [`Loaded`] runs it there.
+mod arithmetic;
+mod attention;
+mod bounds;
+mod cases;
+pub mod fuzz;
+mod inputs;
+mod memory;
+mod runner;
+mod soak;
+mod tensor;
+mod tolerance;
+
+pub use arithmetic::unit_roundoff;
+pub use attention::{Inputs, Outputs, exact, naive};
+pub use bounds::{Bounds, SCORE_LIMIT};
+pub use cases::{Case, Values, edges, grid, headline, reproducer, soak};
+pub use inputs::Random;
+pub use memory::{Layout, Memory, PEAK, Place};
+pub use runner::{Loaded, Outcome};
+pub use soak::Soak;
+pub use tensor::{HostTensor, TensorError};
+pub use tolerance::{Reference, Verdict, Worst};

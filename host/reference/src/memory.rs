@@ -1,0 +1,238 @@
+//! Problems in host memory, laid out as a device would have them.
+use super::arithmetic::encode;
+use super::attention::{Inputs, Outputs};
+use super::inputs::Random;
+use super::tensor::{HostTensor, TensorError};
+use ferroflash::{Forward, LseView, Problem, TensorView};
+
+/// What a huge key adds to a scaled score: sums before it vanish beside it in every type.
+pub const PEAK: f64 = 40.0;
+
+/// How the tensors of a problem lie in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// `[batch][seqlen][heads][head_dim]`, each tensor by itself.
+    Bshd,
+    /// `[batch][heads][seqlen][head_dim]`, each tensor by itself.
+    Bhsd,
+    /// Heads of Q, K and V side by side in one buffer where there are as many queries as keys, else those of
+    /// K and V. O has 8 elements between rows that belong to nobody.
+    Packed,
+}
+
+impl Layout {
+    /// Its name on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Layout::Bshd => "bshd",
+            Layout::Bhsd => "bhsd",
+            Layout::Packed => "packed",
+        }
+    }
+}
+
+/// A tensor's place in a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Index of the buffer.
+    pub buffer: usize,
+    /// Element of the buffer where the tensor starts.
+    pub offset: usize,
+    /// `[batch, seqlen, heads, head_dim]`.
+    pub shape: [usize; 4],
+    /// Elements from one batch, row, head and column to the next.
+    pub strides: [i64; 4],
+}
+
+impl Place {
+    /// Elements from the first to one past the last.
+    pub fn span(&self) -> usize {
+        1 + self
+            .shape
+            .iter()
+            .zip(self.strides)
+            .map(|(size, stride)| (size - 1) * stride as usize)
+            .sum::<usize>()
+    }
+
+    /// Where row `index` starts, rows counted as `[batch][seqlen][heads]`.
+    pub fn row(&self, index: usize) -> usize {
+        let [_, rows, heads, _] = self.shape;
+        let position = [index / (rows * heads), index / heads % rows, index % heads];
+        self.offset + position.iter().zip(self.strides).map(|(i, stride)| i * stride as usize).sum::<usize>()
+    }
+
+    /// A tensor of its own buffer. `Packed` gives rows that are 8 elements apart.
+    fn alone(buffer: usize, layout: Layout, shape: [usize; 4]) -> Self {
+        let [_, rows, heads, head_dim] = shape.map(|size| size as i64);
+        let gap = if layout == Layout::Packed { 8 } else { 0 };
+        let strides = match layout {
+            Layout::Bhsd => [heads * rows * head_dim, head_dim, rows * head_dim, 1],
+            _ => [rows * (heads * head_dim + gap), heads * head_dim + gap, head_dim, 1],
+        };
+        Place { buffer, offset: 0, shape, strides }
+    }
+
+    /// Tensors of one buffer whose rows hold the heads of all of them.
+    fn side_by_side<const N: usize>(buffer: usize, shapes: [[usize; 4]; N]) -> [Self; N] {
+        let heads: usize = shapes.iter().map(|shape| shape[2]).sum();
+        let mut first = 0;
+        shapes.map(|shape| {
+            let [batch, rows, own, head_dim] = shape;
+            let row = Place::alone(buffer, Layout::Bshd, [batch, rows, heads, head_dim]);
+            let place = Place { offset: first * head_dim, shape, ..row };
+            first += own;
+            place
+        })
+    }
+}
+
+/// A problem with its inputs, buffer by buffer.
+#[derive(Clone, Debug)]
+pub struct Memory {
+    /// The problem.
+    pub problem: Problem,
+    /// Buffers of the inputs.
+    pub buffers: Vec<Vec<u16>>,
+    /// Queries.
+    pub q: Place,
+    /// Keys.
+    pub k: Place,
+    /// Values.
+    pub v: Place,
+    /// The output, in a buffer of its own that is not among `buffers`.
+    pub o: Place,
+}
+
+impl Memory {
+    /// Standard normal inputs from `seed`.
+    pub fn random(problem: Problem, layout: Layout, seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        Self::filled(problem, layout, |len| random.normals(problem.dtype, len))
+    }
+
+    /// The same, but that in each head one row of every sixteen scores [`PEAK`] more with one key, which
+    /// scores nothing more with the other rows. Rows, and blocks of `block` keys, take turns with the heads:
+    /// sixteen for each block of keys bring all together.
+    #[must_use]
+    pub fn with_peaks(mut self, block: usize) -> Self {
+        let Problem { dtype, batch, seqlen_q, seqlen_k, heads_q, heads_k, head_dim, .. } = self.problem;
+        let scale = self.problem.scale.map_or((head_dim as f64).sqrt().recip(), f64::from);
+        let (high, zero) = (encode(dtype, (PEAK / scale).sqrt()), encode(dtype, 0.0));
+        let columns = seqlen_q.div_ceil(16).min(head_dim);
+        let (q, k) = (self.q, self.k);
+        let mut set = |place: &Place, index: usize, column: usize, bits: u16| {
+            self.buffers[place.buffer][place.row(index) + column] = bits;
+        };
+        let rows = |len: usize, heads: usize| batch * len * heads;
+        for (place, count) in [(&q, rows(seqlen_q, heads_q)), (&k, rows(seqlen_k, heads_k))] {
+            (0..count).for_each(|index| (0..columns).for_each(|column| set(place, index, column, zero)));
+        }
+        for head in 0..heads_q {
+            for (column, row) in (head % 16..seqlen_q).step_by(16).enumerate().take(columns) {
+                let first = (column + head / 16) % seqlen_k.div_ceil(block) * block;
+                let key = first + (7 * row + 3 * head) % block.min(seqlen_k - first);
+                for n in 0..batch {
+                    set(&q, (n * seqlen_q + row) * heads_q + head, column, high);
+                    set(&k, (n * seqlen_k + key) * heads_k + head * heads_k / heads_q, column, high);
+                }
+            }
+        }
+        self
+    }
+
+    /// Inputs by buffer: `fill` makes as many elements as it is asked for.
+    pub fn filled(problem: Problem, layout: Layout, mut fill: impl FnMut(usize) -> Vec<u16>) -> Self {
+        let mut memory = Self::places(problem, layout);
+        let places = [memory.q, memory.k, memory.v];
+        let buffers = 1 + places.iter().map(|place| place.buffer).max().unwrap_or(0);
+        let len = |buffer| {
+            let ends =
+                places.iter().filter(|place| place.buffer == buffer).map(|place| place.offset + place.span());
+            ends.max().unwrap_or(0)
+        };
+        memory.buffers = (0..buffers).map(|buffer| fill(len(buffer))).collect();
+        memory
+    }
+
+    /// Given inputs, each contiguous in `layout`, which is not [`Layout::Packed`].
+    ///
+    /// # Errors
+    /// [`TensorError`] where a tensor is shorter than the problem needs.
+    pub fn contiguous(problem: Problem, layout: Layout, qkv: [Vec<u16>; 3]) -> Result<Self, TensorError> {
+        let memory = Memory { buffers: qkv.into(), ..Self::places(problem, layout) };
+        for place in [memory.q, memory.k, memory.v] {
+            memory.tensor(place)?;
+        }
+        Ok(memory)
+    }
+
+    /// `[batch, heads, seqlen]` of LSE.
+    pub fn lse_shape(&self) -> [usize; 3] {
+        let [batches, rows, heads, _] = self.o.shape;
+        [batches, heads, rows]
+    }
+
+    /// The same in device memory: copies of `buffers` at `inputs`, O and a contiguous LSE at addresses of
+    /// their own.
+    pub fn forward(&self, inputs: &[u64], o: u64, lse: u64) -> Forward<'static> {
+        let Problem { dtype, mask, alignment, scale, softcap, .. } = self.problem;
+        let view = |base: u64, place: Place, elements: usize| {
+            let address = base + (place.offset * dtype.bytes()) as u64;
+            TensorView::new(address, elements as u64, dtype, place.shape, place.strides)
+        };
+        let input = |place: Place| {
+            view(inputs[place.buffer], place, self.buffers[place.buffer].len().saturating_sub(place.offset))
+        };
+        let lse_shape = self.lse_shape();
+        let lse = LseView::contiguous(lse, lse_shape.iter().product::<usize>() as u64, lse_shape);
+        let forward =
+            Forward::new(input(self.q), input(self.k), input(self.v), view(o, self.o, self.o.span()));
+        Forward { mask, alignment, scale, softcap, lse: Some(lse), ..forward }
+    }
+
+    /// O of `outputs`, rounded, as [`Memory::o`] places it.
+    pub fn place(&self, outputs: &Outputs) -> Vec<u16> {
+        let mut bits = vec![0; self.o.span()];
+        let [batches, rows, heads, head_dim] = self.o.shape;
+        let rounded = outputs.out_bits(self.problem.dtype);
+        for (index, row) in rounded.chunks(head_dim).enumerate().take(batches * rows * heads) {
+            bits[self.o.row(index)..][..head_dim].copy_from_slice(row);
+        }
+        bits
+    }
+
+    fn places(problem: Problem, layout: Layout) -> Self {
+        let Problem { batch, seqlen_q, seqlen_k, heads_q, heads_k, head_dim, .. } = problem;
+        let (queries, keys) = ([batch, seqlen_q, heads_q, head_dim], [batch, seqlen_k, heads_k, head_dim]);
+        let [q, k, v] = match layout {
+            Layout::Packed if seqlen_q == seqlen_k => Place::side_by_side(0, [queries, keys, keys]),
+            Layout::Packed => {
+                let [k, v] = Place::side_by_side(1, [keys, keys]);
+                [Place::alone(0, Layout::Bshd, queries), k, v]
+            }
+            alone => {
+                [(0, queries), (1, keys), (2, keys)].map(|(buffer, shape)| Place::alone(buffer, alone, shape))
+            }
+        };
+        Memory { problem, buffers: vec![], q, k, v, o: Place::alone(0, layout, queries) }
+    }
+
+    /// The same for the reference.
+    ///
+    /// # Errors
+    /// [`TensorError`] where a buffer is too short, or the problem's heads cannot be grouped.
+    pub fn inputs(&self) -> Result<Inputs<'_>, TensorError> {
+        Inputs::new(self.problem, self.tensor(self.q)?, self.tensor(self.k)?, self.tensor(self.v)?)
+    }
+
+    fn tensor(&self, place: Place) -> Result<HostTensor<'_>, TensorError> {
+        HostTensor::new(
+            &self.buffers[place.buffer],
+            place.offset,
+            self.problem.dtype,
+            place.shape,
+            place.strides,
+        )
+    }
+}

@@ -1,0 +1,60 @@
+//! Launches again and again: how often, from how many threads and streams, and when to wait.
+use super::memory::Memory;
+use super::runner::{Loaded, Outcome};
+use ferroflash::{Attention, Driver, Error};
+
+/// One round of launches of one kernel on one problem.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Soak {
+    /// Launches, over all threads.
+    pub launches: usize,
+    /// Each thread waits for its streams after so many of its launches; [`Soak::AT_THE_END`] is only after
+    /// the last.
+    pub every: usize,
+    /// Threads that launch at the same time.
+    pub threads: usize,
+    /// Streams of each thread.
+    pub streams: usize,
+}
+
+impl Soak {
+    /// [`Soak::every`]: wait once, after the last launch.
+    pub const AT_THE_END: usize = usize::MAX;
+
+    /// Runs the round, and returns how many launches differ from `expected` in any bit. Inputs, outputs and
+    /// streams are each thread's own.
+    ///
+    /// # Errors
+    /// Those of planning, launching and waiting, and out of memory.
+    pub fn run<D: Driver>(
+        self,
+        attention: &Attention<D>,
+        memory: &Memory,
+        config: &str,
+        expected: &Outcome,
+    ) -> Result<usize, Error> {
+        let share =
+            |thread: usize| self.launches / self.threads + usize::from(thread < self.launches % self.threads);
+        let launch = |thread: usize| {
+            let loaded = (0..self.streams).map(|_| Loaded::new(attention, memory, Some(config)));
+            Loaded::soak(&loaded.collect::<Result<Vec<_>, _>>()?, expected, share(thread), self.every)
+        };
+        std::thread::scope(|scope| {
+            let threads: Vec<_> =
+                (0..self.threads).map(|thread| scope.spawn(move || launch(thread))).collect();
+            threads.into_iter().map(|thread| thread.join().expect("a soak does not panic")).sum()
+        })
+    }
+}
+
+impl std::fmt::Display for Soak {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Soak { launches, every, threads, streams } = self;
+        write!(f, "{launches} launches from {threads} threads with {streams} streams each, waiting ")?;
+        match *every {
+            Self::AT_THE_END => write!(f, "at the end"),
+            1 => write!(f, "after each"),
+            every => write!(f, "after every {every}"),
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Tensors in host memory.
+use super::arithmetic::decode;
+use ferroflash::DType;
+use thiserror::Error;
+
+/// Why a tensor cannot be read.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum TensorError {
+    /// An element lies outside of the slice.
+    #[error(
+        "elements {first}..={last} are addressed, the slice has {len}: give a longer slice or smaller \
+         strides"
+    )]
+    OutOfBounds {
+        /// Lowest index that the shape and strides reach.
+        first: i128,
+        /// Highest index that the shape and strides reach.
+        last: i128,
+        /// Elements of the slice.
+        len: usize,
+    },
+    /// A size is zero.
+    #[error("shape {0:?} has a zero: every size must be 1 or more")]
+    Empty([usize; 4]),
+    /// Columns that are not contiguous.
+    #[error("columns are {0} elements apart: they must be 1 apart")]
+    Columns(i64),
+    /// A tensor that is not the problem's.
+    #[error("{name} is {got_dtype:?} {got:?}, the problem needs {want_dtype:?} {want:?}")]
+    Mismatch {
+        /// Which tensor.
+        name: &'static str,
+        /// Its shape.
+        got: [usize; 4],
+        /// Its type.
+        got_dtype: DType,
+        /// The problem's shape.
+        want: [usize; 4],
+        /// The problem's type.
+        want_dtype: DType,
+    },
+    /// Heads that cannot be grouped.
+    #[error(
+        "{heads_q} query heads cannot share {heads_k} key heads: the one must be a multiple of the other"
+    )]
+    Heads {
+        /// Query heads.
+        heads_q: usize,
+        /// Key heads.
+        heads_k: usize,
+    },
+}
+
+/// A 16-bit tensor in host memory: shape `[batch, rows, heads, head_dim]`, any strides but the columns'.
+#[derive(Clone, Copy, Debug)]
+pub struct HostTensor<'a> {
+    bits: &'a [u16],
+    offset: i64,
+    dtype: DType,
+    shape: [usize; 4],
+    strides: [i64; 4],
+}
+
+impl<'a> HostTensor<'a> {
+    /// A view of `bits`, whose element `offset` is the tensor's first, with strides in elements as in
+    /// [`ferroflash::TensorView`].
+    ///
+    /// # Errors
+    /// [`TensorError`] where a size is zero, columns are not one element apart, or an element lies outside of
+    /// `bits`.
+    pub fn new(
+        bits: &'a [u16],
+        offset: usize,
+        dtype: DType,
+        shape: [usize; 4],
+        strides: [i64; 4],
+    ) -> Result<Self, TensorError> {
+        if shape.contains(&0) {
+            return Err(TensorError::Empty(shape));
+        }
+        if strides[3] != 1 {
+            return Err(TensorError::Columns(strides[3]));
+        }
+        let (mut first, mut last) = (offset as i128, offset as i128);
+        for (size, stride) in shape.into_iter().zip(strides) {
+            let reach = (size as i128 - 1) * i128::from(stride);
+            if reach < 0 { first += reach } else { last += reach }
+        }
+        if first < 0 || last >= bits.len() as i128 {
+            return Err(TensorError::OutOfBounds { first, last, len: bits.len() });
+        }
+        Ok(HostTensor { bits, offset: offset as i64, dtype, shape, strides })
+    }
+
+    /// A contiguous BSHD tensor.
+    ///
+    /// # Errors
+    /// As [`HostTensor::new`].
+    pub fn bshd(bits: &'a [u16], dtype: DType, shape: [usize; 4]) -> Result<Self, TensorError> {
+        let [_, rows, heads, head_dim] = shape.map(|size| size as i64);
+        Self::new(bits, 0, dtype, shape, [rows * heads * head_dim, heads * head_dim, head_dim, 1])
+    }
+
+    /// `[batch, rows, heads, head_dim]`.
+    pub fn shape(&self) -> [usize; 4] {
+        self.shape
+    }
+
+    /// Element type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The bits of one row of one head.
+    pub fn row(&self, batch: usize, row: usize, head: usize) -> &'a [u16] {
+        let position = [batch as i64, row as i64, head as i64];
+        let start = self.offset
+            + position.iter().zip(self.strides).map(|(index, stride)| index * stride).sum::<i64>();
+        &self.bits[start as usize..][..self.shape[3]]
+    }
+
+    /// The numbers of one row of one head.
+    pub fn values(&self, batch: usize, row: usize, head: usize) -> impl Iterator<Item = f32> + use<'a> {
+        let dtype = self.dtype;
+        self.row(batch, row, head).iter().map(move |bits| decode(dtype, *bits))
+    }
+}

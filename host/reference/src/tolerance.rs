@@ -1,0 +1,177 @@
+//! The rule that judges a result.
+use super::arithmetic::unit_roundoff;
+use super::attention::{Inputs, Outputs, exact, naive};
+use super::tensor::HostTensor;
+
+/// The exact result of a problem, and how far from it a result may be.
+#[derive(Clone, Debug)]
+pub struct Reference {
+    /// The exact result.
+    pub exact: Outputs,
+    /// `max|naive - exact|` over O.
+    pub naive_error: f64,
+    /// How far an element of O may be from exact: `2 * naive_error + 1e-5`.
+    pub tolerance: f64,
+    /// How far an LSE may be from exact.
+    pub lse_tolerance: f64,
+}
+
+/// The element that is furthest from exact.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Worst {
+    /// Which tensor: `o` or `lse`.
+    pub tensor: &'static str,
+    /// Batch.
+    pub batch: usize,
+    /// Row (position in the sequence).
+    pub row: usize,
+    /// Head.
+    pub head: usize,
+    /// Column; 0 for LSE.
+    pub column: usize,
+    /// What was computed.
+    pub got: f64,
+    /// What is right.
+    pub want: f64,
+    /// `|got - want|`; infinite where either is not a number.
+    pub error: f64,
+    /// What it may be.
+    pub tolerance: f64,
+}
+
+/// A judged result.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Verdict {
+    /// The worst element of O.
+    pub out: Worst,
+    /// The worst element of LSE, where there is an LSE.
+    pub lse: Option<Worst>,
+    /// Elements that were written although they belong to neither.
+    pub strays: usize,
+}
+
+impl Verdict {
+    /// Whether every element is within its tolerance, and nothing else was written.
+    pub fn passed(&self) -> bool {
+        self.failures().next().is_none()
+    }
+
+    /// Whether the rule has a bound for these inputs. Where it has none nothing passes, and nothing is shown
+    /// to be wrong.
+    pub fn is_bounded(&self) -> bool {
+        self.worst().iter().all(|worst| worst.tolerance.is_finite())
+    }
+
+    /// What is wrong, in words.
+    pub fn failures(&self) -> impl Iterator<Item = String> {
+        let strays =
+            (self.strays > 0).then(|| format!("{} elements outside of the output were written", self.strays));
+        let worst = self.worst().into_iter().filter(|worst| !worst.passed());
+        worst.map(|worst| worst.to_string()).chain(strays)
+    }
+
+    /// The worst elements of O and, where there is one, of LSE.
+    pub fn worst(&self) -> Vec<Worst> {
+        [Some(self.out), self.lse].into_iter().flatten().collect()
+    }
+}
+
+impl Worst {
+    /// Whether it is within its tolerance. Nothing is within a tolerance that is not finite.
+    pub fn passed(&self) -> bool {
+        self.tolerance.is_finite() && self.error <= self.tolerance
+    }
+}
+
+impl std::fmt::Display for Worst {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Worst { tensor, batch, row, head, column, got, want, error, tolerance } = self;
+        if !tolerance.is_finite() {
+            return write!(f, "{tensor} cannot be judged: {UNBOUNDED}");
+        }
+        write!(
+            f,
+            "{tensor}[batch {batch}, row {row}, head {head}, column {column}] is {got}, should be {want}: "
+        )?;
+        write!(f, "off by {error:.3e}, allowed {tolerance:.3e}")
+    }
+}
+
+/// Why a result that may be right does not pass.
+const UNBOUNDED: &str =
+    "the tolerance rule has no bound for these inputs: computed in their own type, naively, they overflow";
+/// Rounding of f32 sums and of the base-2 exponential and logarithm, for scores of any size that 16-bit
+/// inputs give.
+const LSE_ABSOLUTE: f64 = 1e-4;
+/// LSE has 24 bits like every f32, its scores are sums of products in f32.
+const LSE_RELATIVE: f64 = 1e-5;
+
+impl Reference {
+    /// Computes exact and naive results and what follows from them.
+    pub fn new(inputs: &Inputs) -> Self {
+        let (exact, naive) = (exact(inputs), naive(inputs));
+        let naive_error = max_difference(&naive.out, &exact.out);
+        let largest_lse = exact.lse.iter().filter(|x| x.is_finite()).fold(0.0, |a: f64, x| a.max(x.abs()));
+        Reference {
+            exact,
+            naive_error,
+            tolerance: 2.0 * naive_error + 1e-5,
+            // Kernels sum the probabilities that they multiply with V, rounded to the inputs' type: the error
+            // of O cancels, and the logarithm of the sum is off by at most a rounding.
+            lse_tolerance: LSE_ABSOLUTE + LSE_RELATIVE * largest_lse + unit_roundoff(inputs.problem().dtype),
+        }
+    }
+
+    /// Judges O and, where there is one, LSE (`[batch, heads, rows]`, contiguous). `None` where a shape is
+    /// not the reference's.
+    ///
+    /// O: `max|out - exact| <= 2 * max|naive - exact| + 1e-5`, FlashAttention's rule. LSE:
+    /// [`Reference::lse_tolerance`]; -inf only equals -inf.
+    pub fn judge(&self, out: &HostTensor, lse: Option<&[f32]>) -> Option<Verdict> {
+        let [batches, rows, heads, head_dim] = self.exact.shape;
+        if out.shape() != self.exact.shape || lse.is_some_and(|lse| lse.len() != self.exact.lse.len()) {
+            return None;
+        }
+        let position = move |i: usize| (i / (rows * heads), i / heads % rows, i % heads);
+        let elements = (0..batches * rows * heads).flat_map(|i| {
+            let (batch, row, head) = position(i);
+            let want = &self.exact.out[i * head_dim..][..head_dim];
+            out.values(batch, row, head)
+                .zip(want)
+                .enumerate()
+                .map(move |(column, (got, want))| ([batch, row, head, column], f64::from(got), *want))
+        });
+        let out = worst("o", self.tolerance, elements)?;
+        let lse = lse.and_then(|lse| {
+            let elements = lse.iter().zip(&self.exact.lse).enumerate().map(|(i, (got, want))| {
+                ([i / (heads * rows), i % rows, i / rows % heads, 0], f64::from(*got), *want)
+            });
+            worst("lse", self.lse_tolerance, elements)
+        });
+        Some(Verdict { out, lse, strays: 0 })
+    }
+}
+
+/// `|a - b|`, 0 for equal infinities, infinite where it is not a number.
+fn difference(a: f64, b: f64) -> f64 {
+    let difference = if a == b { 0.0 } else { (a - b).abs() };
+    if difference.is_nan() { f64::INFINITY } else { difference }
+}
+
+fn max_difference(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| difference(*a, *b)).fold(0.0, f64::max)
+}
+
+/// The element furthest from what it should be: `(position, got, want)`.
+pub(super) fn worst(
+    tensor: &'static str,
+    tolerance: f64,
+    elements: impl Iterator<Item = ([usize; 4], f64, f64)>,
+) -> Option<Worst> {
+    elements
+        .map(|([batch, row, head, column], got, want)| {
+            let error = difference(got, want);
+            Worst { tensor, batch, row, head, column, got, want, error, tolerance }
+        })
+        .reduce(|a, b| if b.error > a.error { b } else { a })
+}

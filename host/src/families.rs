@@ -1,0 +1,107 @@
+//! What a plan launches: an arm for each family of kernels, with the family's own parameters.
+use crate::plan::Tensors;
+use crate::table::Choice;
+use crate::{Capabilities, Error, Problem};
+use spec::{Contract, FwdParams, Grid, KERNELS};
+
+pub(crate) mod forward;
+pub(crate) mod split;
+
+/// The launches of a plan.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Launches {
+    /// One kernel: a block for each tile of queries, or as many as the device holds.
+    Forward(forward::Launch),
+    /// Two: blocks share a tile's keys, and a second kernel merges what they leave.
+    Split(split::Launch),
+}
+use Launches::{Forward, Split};
+
+impl Launches {
+    /// Those of the kernel that was chosen.
+    pub fn of(
+        problem: &Problem,
+        choice: &Choice,
+        capabilities: &Capabilities,
+        tensors: &Tensors,
+    ) -> Result<Self, Error> {
+        let order = forward::order(problem, choice.entry, capabilities)?;
+        let forward = forward::Launch::new(choice.entry, problem, tensors, order);
+        match choice.entry.grid {
+            Grid::OneTileABlock | Grid::Persistent => Ok(Forward(forward)),
+            Grid::Split => {
+                split::Launch::new(choice.entry, problem, capabilities, &forward, tensors).map(Split)
+            }
+        }
+    }
+
+    /// The same for other tensors of the same problem.
+    pub fn bind(&self, problem: &Problem, tensors: &Tensors) -> Self {
+        match self {
+            Forward(launch) => Forward(launch.bind(problem, tensors)),
+            Split(launch) => Split(launch.bind(problem, tensors)),
+        }
+    }
+
+    /// The kernels, in the order of their launches, by their place in [`KERNELS`].
+    pub fn kernels(&self) -> impl Iterator<Item = usize> {
+        let (first, second) = match self {
+            Forward(launch) => (launch.kernel, None),
+            Split(launch) => (launch.kernel, Some(launch.combine)),
+        };
+        [Some(first), second].into_iter().flatten()
+    }
+
+    /// The first kernel's contract.
+    pub fn contract(&self) -> &'static Contract {
+        &KERNELS[self.kernels().next().unwrap_or_default()]
+    }
+
+    /// Blocks of the first kernel.
+    pub const fn grid(&self) -> [u32; 3] {
+        match self {
+            Forward(launch) => launch.grid,
+            Split(launch) => launch.grid,
+        }
+    }
+
+    /// Bytes of workspace that they use.
+    pub fn workspace_bytes(&self) -> u64 {
+        match self {
+            Forward(_) => 0,
+            Split(launch) => launch.workspace_bytes(),
+        }
+    }
+
+    /// What the kernel that computes attention is told.
+    pub const fn forward(&self) -> &FwdParams {
+        match self {
+            Forward(launch) => &launch.params,
+            Split(launch) => &launch.params.forward,
+        }
+    }
+
+    /// Hands each kernel, its blocks and the bytes of its parameters to `launch`, in order.
+    pub fn each(
+        &self,
+        mut launch: impl FnMut(usize, [u32; 3], &[u8]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        // SAFETY: no family's parameters have padding (`prepared.rs` tests it).
+        unsafe {
+            use crate::prepared::bytes_of;
+            match self {
+                Forward(one) => launch(one.kernel, one.grid, bytes_of(&one.params)),
+                Split(two) => {
+                    launch(two.kernel, two.grid, bytes_of(&two.params))?;
+                    let (merge, grid) = two.merge();
+                    launch(two.combine, grid, bytes_of(&merge))
+                }
+            }
+        }
+    }
+}
+
+/// The place in [`KERNELS`] of a kernel of the table.
+fn place(contract: &Contract) -> usize {
+    KERNELS.iter().position(|kernel| kernel.symbol == contract.symbol).unwrap_or_default()
+}

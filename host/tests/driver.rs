@@ -1,0 +1,268 @@
+//! What CUDA drivers do with contexts, modules, graphs and memory, and what they leave: against a driver
+//! library that runs nothing, has two devices, and objects to misuse.
+#![cfg(target_os = "linux")]
+mod fake_cuda;
+mod fake_ptx;
+
+use fake_cuda::{FakeCuda, in_fake_cuda};
+use ferroflash::*;
+
+const CONTRACT: Contract = ENTRIES[0].contract;
+
+fn ptx() -> String {
+    format!("// {}", CONTRACT.symbol)
+}
+
+fn forward(address: u64) -> Forward<'static> {
+    let view = |n: u64| TensorView::bshd(address + (n << 30), 2 * 300 * 8 * 64, DType::F16, [2, 300, 8, 64]);
+    Forward::new(view(0), view(1), view(2), view(3)).mask(Mask::Causal)
+}
+
+/// All that a driver does, with another device's context current, and each thing dropped by a thread that
+/// has no context.
+fn everything<D: Driver>(cuda: &FakeCuda, driver: D) -> Result<(), Error>
+where
+    D::Buffer: Send,
+    D::Stream: Send,
+    D::Event: Send,
+{
+    let foreign = cuda.enter_device(1);
+    let elsewhere = |what: Box<dyn FnOnce() + Send + '_>| {
+        std::thread::scope(|scope| scope.spawn(what).join().expect("no panic"));
+        assert_eq!(cuda.current(), foreign, "the caller's context stays what it is");
+    };
+    let kernel = driver.load(&ptx(), &CONTRACT)?;
+    let (stream, mut buffer) = (driver.stream()?, driver.allocate(1000)?);
+    assert!(driver.memory_in_use()?.is_some());
+    driver.fill(&mut buffer, 7)?;
+    driver.upload(&mut buffer, &[1, 2, 3])?;
+    let mut bytes = [0; 5];
+    driver.download(&buffer, &mut bytes)?;
+    assert_eq!(bytes, [1, 2, 3, 7, 7]);
+    let start = driver.record(&stream)?;
+    // SAFETY: nothing runs.
+    unsafe { driver.launch(&kernel, [1, 2, 3], &[0; 16], &stream)? };
+    let end = driver.record(&stream)?;
+    driver.synchronize(&stream)?;
+    driver.elapsed(&start, &end)?;
+    assert_eq!(cuda.current(), foreign, "the caller's context stays what it is");
+    elsewhere(Box::new(move || drop(kernel)));
+    elsewhere(Box::new(move || drop((start, end))));
+    elsewhere(Box::new(move || drop(stream)));
+    elsewhere(Box::new(move || drop(buffer)));
+
+    // What does not load leaves nothing.
+    for refused in ["broken", "another kernel", &format!("{}\0", ptx())] {
+        assert!(driver.load(refused, &CONTRACT).is_err(), "{refused:?}");
+    }
+    let expected = |fault: &String| fault.ends_with("a broken image") || fault.contains("no function");
+    let faults = cuda.faults();
+    assert!(faults.len() >= 2 && faults.iter().all(expected), "{faults:?}");
+    cuda.fail("cuFuncSetAttribute");
+    assert!(driver.load(&ptx(), &CONTRACT).is_err(), "no opt-in");
+    assert_eq!(cuda.current(), foreign, "the caller's context stays what it is");
+    elsewhere(Box::new(move || drop(driver)));
+    cuda.leave();
+    assert_eq!((cuda.faults(), cuda.left()), (vec![], vec![]));
+    Ok(())
+}
+
+#[test]
+fn the_raw_driver_keeps_to_its_context() {
+    in_fake_cuda("the_raw_driver_keeps_to_its_context", |cuda| {
+        everything(cuda, RawDriver::primary(0).expect("a device")).expect("no error");
+    });
+}
+
+#[cfg(feature = "cust")]
+#[test]
+fn the_cust_driver_keeps_to_its_context() {
+    in_fake_cuda("the_cust_driver_keeps_to_its_context", |cuda| {
+        everything(cuda, CustDriver::new(0).expect("a device")).expect("no error");
+    });
+}
+
+#[cfg(feature = "cust")]
+#[test]
+fn a_context_of_custs_is_shared_and_changes_nothing() {
+    in_fake_cuda("a_context_of_custs_is_shared_and_changes_nothing", |cuda| {
+        cust::init(cust::CudaFlags::empty()).expect("a driver");
+        let theirs = cust::device::Device::get_device(0).and_then(cust::context::Context::new);
+        let theirs = theirs.expect("a device");
+        let foreign = cuda.enter_device(1);
+        let driver = CustDriver::with_context(&theirs).expect("usable");
+        assert_eq!(cuda.current(), foreign, "the caller's context stays what it is");
+        drop(theirs);
+        let buffer = driver.allocate(64).expect("room");
+        drop(driver);
+        assert_eq!(cuda.left(), ["memory of context 0xc00", "context of device 0", "context of device 1"]);
+        drop(buffer);
+        cuda.leave();
+        assert_eq!((cuda.faults(), cuda.left()), (vec![], vec![]));
+    });
+}
+
+/// A copy from memory that is not page-locked may return before it has landed, and streams of ours do not
+/// wait for it.
+fn uploads_wait<D: Driver>(cuda: &FakeCuda, driver: &D) -> Result<(), Error> {
+    let mut buffer = driver.allocate(64)?;
+    for (name, uploads) in [("cuMemcpyHtoD_v2", true), ("cuMemsetD8_v2", false)] {
+        cuda.calls();
+        if uploads {
+            driver.upload(&mut buffer, &[1; 64])?
+        } else {
+            driver.fill(&mut buffer, 1)?
+        }
+        let calls = cuda.calls();
+        let copied = calls.iter().position(|call| call == name).expect(name);
+        assert!(calls[copied..].iter().any(|call| call == "cuStreamSynchronize"), "{calls:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn an_upload_has_landed_when_it_returns() {
+    in_fake_cuda("an_upload_has_landed_when_it_returns", |cuda| {
+        uploads_wait(cuda, &RawDriver::primary(0).expect("a device")).expect("no error");
+        #[cfg(feature = "cust")]
+        uploads_wait(cuda, &CustDriver::new(0).expect("a device")).expect("no error");
+    });
+}
+
+#[test]
+fn a_capture_ends_however_its_work_ends() {
+    in_fake_cuda("a_capture_ends_however_its_work_ends", |cuda| {
+        let attention = Attention::new(RawDriver::primary(0).expect("a device"));
+        let driver = attention.driver();
+        let stream = driver.stream().expect("a stream");
+        let f = forward(1 << 40);
+        let plan = attention.plan(&f).expect("valid");
+        attention.load(&plan).expect("PTX");
+        // SAFETY: nothing runs.
+        let launch = || unsafe { attention.launch(&plan, &f, &stream) };
+        let loaded = cuda.left();
+        let nothing_more =
+            |what: &str| assert_eq!((cuda.left(), cuda.faults()), (loaded.clone(), vec![]), "{what}");
+
+        let failure = Error::driver("work", None, "failed");
+        let failing = driver.capture(&stream, || launch().and(Err(failure.clone())));
+        assert_eq!(failing.map(|_| ()), Err(failure));
+        nothing_more("work that fails");
+
+        let panicking =
+            std::panic::AssertUnwindSafe(|| driver.capture(&stream, || panic!("at work")).map(|_| ()));
+        assert!(std::panic::catch_unwind(panicking).is_err());
+        nothing_more("work that panics");
+
+        for function in ["cuStreamBeginCapture_v2", "cuGraphInstantiateWithFlags"] {
+            cuda.fail(function);
+            let error = driver.capture(&stream, launch).map(|_| ()).expect_err("out of memory").to_string();
+            assert!(error.starts_with(function.trim_end_matches("_v2")), "{error}");
+            nothing_more(function);
+        }
+
+        let graph = driver.capture(&stream, launch).expect("captured");
+        // A graph may be replayed, and dropped, by another thread.
+        std::thread::scope(|scope| {
+            let replay = move || {
+                // SAFETY: nothing runs.
+                unsafe { driver.replay(&graph, &stream) }
+            };
+            scope.spawn(replay).join().expect("no panic").expect("replayed");
+        });
+        drop(attention);
+        assert_eq!((cuda.faults(), cuda.left()), (vec![], vec![]));
+    });
+}
+
+#[cfg(feature = "cudarc")]
+mod cudarc_front {
+    use super::*;
+    use ::cudarc::driver::{CudaContext, CudaSlice};
+    use ferroflash::cudarc::{FlashAttention, Request, Tensor, TensorMut};
+    use half::f16;
+
+    fn of(call: &str, calls: &[String]) -> usize {
+        calls.iter().filter(|line| line.starts_with(call)).count()
+    }
+
+    #[test]
+    fn outputs_log_sum_exps_and_refusals() {
+        in_fake_cuda("cudarc_front::outputs_log_sum_exps_and_refusals", |cuda| {
+            let context = CudaContext::new(0).expect("a device");
+            let (stream, other) =
+                (context.new_stream().expect("a stream"), CudaContext::new(1).expect("a device"));
+            let attention = FlashAttention::new(&context).expect("a driver");
+            let (shape, kv_shape) = ([1, 100, 8, 64], [1, 100, 2, 64]);
+            let zeros = |len: usize| stream.alloc_zeros::<f16>(len).expect("room");
+            let (q, kv) = (zeros(100 * 8 * 64), zeros(100 * 2 * 64));
+            let (q, kv) = (Tensor::new(&q, shape), Tensor::new(&kv, kv_shape));
+            let request = Request::new(q, kv, kv).mask(Mask::Window { left: Some(9), right: Some(0) });
+            cuda.calls();
+
+            let o = attention.flash_attn(&stream, q, kv, kv, 0.125, true).expect("valid");
+            assert_eq!(o.len(), 100 * 8 * 64);
+            let (_, lse) = attention.forward_with_lse(&stream, &request.softcap(30.0)).expect("valid");
+            assert_eq!(lse.len(), 8 * 100);
+            let (mut own, mut lse): (CudaSlice<f16>, CudaSlice<f32>) =
+                (zeros(2 * 100 * 8 * 64), stream.alloc_zeros(800).expect("room"));
+            let mut half = own.slice_mut(100 * 8 * 64..);
+            let into = TensorMut::new(&mut half, shape);
+            attention.forward_into(&stream, &request, into, Some(&mut lse)).expect("valid");
+            assert_eq!(of("launch fwd_", &cuda.calls()), 3);
+
+            // Refused by name, and nothing was allocated.
+            let elsewhere = other.new_stream().expect("a stream");
+            let theirs = elsewhere.alloc_zeros::<f16>(100 * 2 * 64).expect("room");
+            let theirs = Tensor::new(&theirs, kv_shape);
+            cuda.calls();
+            let cases = [
+                ("stream", attention.flash_attn(&elsewhere, q, kv, kv, 0.125, false)),
+                ("k", attention.flash_attn(&stream, q, theirs, kv, 0.125, false)),
+                ("scale", attention.flash_attn(&stream, q, kv, kv, f32::NAN, false)),
+                ("softcap", attention.forward(&stream, &request.softcap(-1.0))),
+                ("v.shape", attention.forward(&stream, &Request::new(q, kv, q))),
+                (
+                    "q.elements",
+                    attention.flash_attn(&stream, Tensor::new(&o, [1, 101, 8, 64]), kv, kv, 1.0, false),
+                ),
+            ];
+            for (name, outcome) in cases {
+                let error = outcome.map(|_| ()).expect_err(name).to_string();
+                assert!(error.contains(&format!("{name}:")), "{name}: {error}");
+            }
+            let short =
+                attention.forward_into(&stream, &request, TensorMut::new(&mut half, [1, 101, 8, 64]), None);
+            assert!(short.expect_err("too long").to_string().contains("o.shape"));
+            let calls = cuda.calls();
+            assert_eq!((of("cuMemAlloc", &calls), of("launch", &calls)), (0, 0), "{calls:?}");
+            cuda.faults();
+        });
+    }
+
+    #[test]
+    fn everything_is_given_back() {
+        in_fake_cuda("cudarc_front::everything_is_given_back", |cuda| {
+            let context = CudaContext::new(0).expect("a device");
+            let stream = context.new_stream().expect("a stream");
+            let attention = FlashAttention::new(&context).expect("a driver");
+            // Few queries on many keys: with a workspace.
+            let (q, kv) =
+                (stream.alloc_zeros::<f16>(20 * 4 * 128), stream.alloc_zeros::<f16>(4096 * 4 * 128));
+            let (q, kv) = (q.expect("room"), kv.expect("room"));
+            let tensors = (Tensor::new(&q, [1, 20, 4, 128]), Tensor::new(&kv, [1, 4096, 4, 128]));
+            let o =
+                attention.forward(&stream, &Request::new(tensors.0, tensors.1, tensors.1)).expect("valid");
+            let buffer = attention.attention().driver().allocate(64).expect("room");
+            cuda.calls();
+            drop(attention);
+            let calls = cuda.calls();
+            let waited = calls.iter().position(|call| call == "cuCtxSynchronize").expect("it waits");
+            assert!(calls.iter().position(|call| call == "cuModuleUnload") > Some(waited), "{calls:?}");
+            drop((o, q, kv, stream, context));
+            assert_eq!(cuda.left(), ["memory of context 0xc00", "context of device 0"]);
+            drop(buffer);
+            assert_eq!((cuda.faults(), cuda.left()), (vec![], vec![]));
+        });
+    }
+}

@@ -1,0 +1,116 @@
+//! A process whose CUDA driver is `host/libcuda/fake`.
+use libloading::{Library, Symbol};
+use std::ffi::{CStr, CString, c_char, c_void};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// Says to a test that it runs in such a process.
+const VARIABLE: &str = "FERROFLASH_TEST_IN_FAKE_CUDA";
+
+/// The names by which programs ask for the driver.
+const NAMES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
+
+/// A folder that has nothing but the fake library, which is built here: as a dependency its functions would
+/// be linked, beside those of the crate `libcuda`.
+fn folder() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| {
+        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("fake-cuda");
+        let mut build = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+        build.args(["build", "--quiet", "--offline", "--package", "ferroflash-libcuda-fake", "--target-dir"]);
+        let built =
+            build.arg(&folder).current_dir(env!("CARGO_MANIFEST_DIR")).status().expect("cargo starts");
+        assert!(built.success(), "{build:?}");
+        let names = folder.join("names");
+        std::fs::create_dir_all(&names).expect("a folder");
+        for name in NAMES {
+            // Another process of these tests may have made the same link.
+            let _ = symlink(folder.join("debug/libfake_cuda.so"), names.join(name));
+            assert!(names.join(name).is_file(), "{name} is linked");
+        }
+        names
+    })
+}
+
+/// Runs `test`, of this file, once more in a process of its own, where `body` has the fake driver.
+pub fn in_fake_cuda(test: &str, body: impl FnOnce(&FakeCuda)) {
+    if std::env::var_os(VARIABLE).is_some() {
+        super::fake_ptx::with_ptx();
+        return body(&FakeCuda::open());
+    }
+    let mut command = Command::new(std::env::current_exe().expect("this test has a path"));
+    command.args([test, "--exact", "--nocapture"]).env(VARIABLE, "1").env("LD_LIBRARY_PATH", folder());
+    let output = command.output().expect("it starts");
+    let text = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+    assert!(output.status.success() && text[0].contains("1 passed"), "{}{}", text[0], text[1]);
+}
+
+/// What the fake driver tells, and what tests do behind the back of what they test.
+pub struct FakeCuda {
+    library: Library,
+}
+
+impl FakeCuda {
+    fn open() -> Self {
+        // SAFETY: it has no initialisers; the process has found it before.
+        let library = unsafe { Library::new(NAMES[0]) }.expect("the fake driver");
+        FakeCuda { library }
+    }
+
+    fn function<F>(&self, name: &str) -> Symbol<'_, F> {
+        // SAFETY: each caller below names a function with its own signature.
+        unsafe { self.library.get(name.as_bytes()) }.unwrap_or_else(|e| panic!("{name}: {e}"))
+    }
+
+    fn lines(&self, name: &str) -> Vec<String> {
+        let ask = self.function::<extern "C" fn() -> *const c_char>(name);
+        // SAFETY: a string that is never freed.
+        let text = unsafe { CStr::from_ptr(ask()) }.to_string_lossy();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    /// Functions that were called since the last time, and launches.
+    pub fn calls(&self) -> Vec<String> {
+        self.lines("fake_cuda_calls")
+    }
+
+    /// What was objected to since the last time.
+    pub fn faults(&self) -> Vec<String> {
+        self.lines("fake_cuda_faults")
+    }
+
+    /// Objects that nobody has destroyed, and contexts that somebody holds.
+    pub fn left(&self) -> Vec<String> {
+        self.lines("fake_cuda_left")
+    }
+
+    /// Makes the next call of a function fail.
+    pub fn fail(&self, function: &str) {
+        let name = CString::new(function).expect("no NUL");
+        self.function::<extern "C" fn(*const c_char)>("fake_cuda_fail")(name.as_ptr());
+    }
+
+    /// The thread's context.
+    pub fn current(&self) -> *mut c_void {
+        let mut context = std::ptr::null_mut();
+        self.function::<extern "C" fn(*mut *mut c_void) -> u32>("cuCtxGetCurrent")(&mut context);
+        context
+    }
+
+    /// Makes a device's primary context the thread's, until [`FakeCuda::leave`].
+    pub fn enter_device(&self, device: i32) -> *mut c_void {
+        let mut context = std::ptr::null_mut();
+        let retain = "cuDevicePrimaryCtxRetain";
+        self.function::<extern "C" fn(*mut *mut c_void, i32) -> u32>(retain)(&mut context, device);
+        self.function::<extern "C" fn(*mut c_void) -> u32>("cuCtxSetCurrent")(context);
+        context
+    }
+
+    /// Gives the context of [`FakeCuda::enter_device`] (device 1) back.
+    pub fn leave(&self) {
+        self.function::<extern "C" fn(*mut c_void) -> u32>("cuCtxSetCurrent")(std::ptr::null_mut());
+        self.function::<extern "C" fn(i32) -> u32>("cuDevicePrimaryCtxRelease_v2")(1);
+    }
+}

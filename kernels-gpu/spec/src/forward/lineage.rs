@@ -1,0 +1,38 @@
+//! The lineage: every configuration that the predecessor wanted, f16 with head dim 64. `host/src/lineage.rs`
+//! has its names. The planner never chooses them.
+#[cfg(feature = "lineage")]
+use {super::entries::forward_entries, crate::*};
+
+/// [`for_each_forward!`](crate::for_each_forward) for the lineage's lines, of f16 alone.
+#[cfg(feature = "lineage")]
+#[macro_export]
+#[rustfmt::skip]
+macro_rules! for_each_lineage { ($emit:ident) => { $crate::forward_lines! { $emit, F16:
+    d64 [Full, Causal] 64x64_w4: Fwd<E, Mask, 4, 1, 1, 4, 4, 4, 2>;
+    d64 [Full, Causal] 128x32_w8: Fwd<E, Mask, 8, 1, 1, 2, 4, 4, 2>;
+    d64 [Full, Causal] 80x64_w5: Fwd<E, Mask, 5, 1, 1, 4, 4, 4, 2>;
+    d64 [Full, Causal] 64x64_k2: Fwd<E, Mask, 4, 1, 2, 2, 4, 4, 2>;
+    d64 [Full, Causal] 16x64_s2: Fwd<E, Mask, 1, 1, 1, 4, 4, 4, 2>;
+    d64 [Full, Causal] 32x64_s1: Fwd<E, Mask, 2, 1, 1, 4, 4, 4, 1>;
+    d64 [Full, Causal] 48x64_s2: Fwd<E, Mask, 3, 1, 1, 4, 4, 4, 2>;
+    d64 [Full, Causal] 32x32_s2: Fwd<E, Mask, 2, 1, 1, 2, 4, 4, 2>;
+    d64 [Full, Causal] 32x64_s2: Fwd<E, Mask, 2, 1, 1, 4, 4, 4, 2>;
+    d64 [Full, Causal] 16x64_s2_scalar: Fwd<Scalar<E>, Mask, 1, 1, 1, 4, 4, 0, 2>;
+    d64 [Full, Causal] 32x64_s1_scalar: Fwd<Scalar<E>, Mask, 2, 1, 1, 4, 4, 0, 1>;
+    d64 [Full, Causal] 48x64_s2_scalar: Fwd<Scalar<E>, Mask, 3, 1, 1, 4, 4, 0, 2>;
+    d64 [Full, Causal] 32x32_s2_scalar: Fwd<Scalar<E>, Mask, 2, 1, 1, 2, 4, 0, 2>;
+    d64 [Full, Causal] 32x64_s2_scalar: Fwd<Scalar<E>, Mask, 2, 1, 1, 4, 4, 0, 2>;
+    d64 [Full, Causal] 64x32_s2: Fwd<E, Mask, 4, 1, 1, 2, 4, 4, 2>;
+    d64 [Full, Causal] 64x32_specialised: FwdSpecialised<E, Mask, 4, 1, 2, 4, 4, 2>;
+    d64 [Full, Causal] 64x32_persistent: Persistent<Fwd<E, Mask, 4, 1, 1, 2, 4, 4, 2>>;
+} } }
+
+/// The same in a build without them.
+#[cfg(not(feature = "lineage"))]
+#[macro_export]
+macro_rules! for_each_lineage {
+    ($emit:ident) => {};
+}
+
+#[cfg(feature = "lineage")]
+for_each_lineage!(forward_entries);

@@ -1,0 +1,29 @@
+//! Forward kernels whose blocks share a tile's keys. Their lines stand in the forward family's table.
+use crate::forward::forward_as;
+use crate::*;
+use core::marker::PhantomData;
+
+/// Kernel `K` with several blocks for each tile of queries, each with its slice of the keys (FlashDecoding,
+/// Dao et al. 2023): for few queries and many keys.
+pub struct Split<K>(PhantomData<K>);
+
+/// What a [`Split`] kernel is told.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SplitParams {
+    /// The forward. Its `o` and `lse` are [`Combine`]'s to write.
+    pub forward: FwdParams,
+    /// Where each slice of the keys leaves its O, normalised, and its log-sum-exp.
+    pub partials: Partials,
+}
+
+impl<K: Forward> Kernel for Split<K> {
+    type Params = SplitParams;
+    const THREADS: u32 = K::THREADS;
+    const SMEM_BYTES: usize = K::SMEM_BYTES;
+    fn grid(params: &SplitParams) -> [u32; 3] {
+        [params.forward.order.tiles * params.partials.slices.get(), 1, 1]
+    }
+}
+
+forward_as! { Split: Split; }

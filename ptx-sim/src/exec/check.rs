@@ -1,0 +1,184 @@
+//! Race and initialisation checks of what an instruction touched.
+
+use super::{
+    Block,
+    order::{Observer, Touches},
+    touched::{SHARED_CELLS, Touch, Touched},
+    warp::Warp,
+};
+use crate::{
+    ast::Space,
+    memory::{PAGE_CELLS, page_shadow},
+    op::Order,
+    report::{Address, Kind},
+    shadow::{Access, CELL, Hazard, HazardKind},
+    stamp::Stamp,
+};
+
+impl<'a> Block<'a> {
+    /// Checks and notes what one instruction touched.
+    pub(super) fn check_access(
+        &mut self,
+        warp: &mut Warp<'a>,
+        touched: &Touched,
+        access: Access,
+        order: Order,
+    ) {
+        let (race, init) = (self.context.options.racecheck, self.context.options.initcheck);
+        let stamp = Stamp {
+            block: self.number,
+            agent: warp.index as u16,
+            strength: order.into(),
+            words: [0; 4],
+            clock: self.clocks.now(warp.index),
+            site: warp.site,
+            epoch: warp.epoch,
+        };
+        let observer = Observer {
+            clocks: &self.clocks,
+            view: &self.views[warp.index],
+            block: self.number,
+            warp: warp.index,
+        };
+        let mut hazards = Vec::new();
+        let mut page = None;
+        for touch in touched.cells() {
+            let actor = Stamp { words: touch.words, ..stamp };
+            // An atomic leaves what its neighbours left, too.
+            let bytes = (touch.mask, if access == Access::Atomic { touch.mask } else { touch.changed });
+            let mut hazard = None;
+            if let Some(cell) = touch.cell.checked_sub(SHARED_CELLS) {
+                let cell = cell as usize;
+                if race {
+                    hazard = self.shadow.access(&observer, cell, bytes, actor, access);
+                }
+                let reads = access.reads() || access == Access::Atomic;
+                if init && hazard.is_none() && reads && touch.mask & !self.written[cell] != 0 {
+                    hazards.push((*touch, None));
+                }
+                if !access.reads() {
+                    self.written[cell] |= touch.mask;
+                }
+            } else if race {
+                let number = touch.cell / PAGE_CELLS;
+                if page.as_ref().is_none_or(|(last, _)| *last != number) {
+                    // Never two locks at a time.
+                    drop(page.take());
+                    page = self.context.memory.shadow(touch.cell).map(|shadow| (number, shadow));
+                }
+                if let Some((_, shadow)) = &mut page {
+                    let shadow = shadow.get_or_insert_with(|| page_shadow(self.context.readers()));
+                    let cell = (touch.cell % PAGE_CELLS) as usize;
+                    hazard = shadow.access(&observer, cell, bytes, actor, access);
+                }
+            }
+            if race && touch.clash && access == Access::Write {
+                hazard = hazard.or(Some(Hazard { kind: HazardKind::LanesWrite, first: actor }));
+            }
+            if hazard.is_some() {
+                hazards.push((*touch, hazard));
+            }
+        }
+        drop(page);
+        for (touch, hazard) in hazards {
+            match hazard {
+                Some(hazard) => self.report_hazard(warp, touch, hazard, access),
+                None => self.report_uninitialised(warp, touch),
+            }
+        }
+        self.protect_mbarriers(warp, touched);
+    }
+
+    fn report_uninitialised(&mut self, warp: &Warp<'a>, touch: Touch) {
+        let missing = touch.mask & !self.written[(touch.cell - SHARED_CELLS) as usize];
+        let address = self.cell_address(touch.cell, missing);
+        let message = "read of shared memory that nobody has written".into();
+        self.report(warp, Kind::UninitialisedShared, touch.lanes, Some(address), message);
+    }
+
+    /// The first byte of `mask` in `cell`, in words.
+    fn cell_address(&self, cell: u64, mask: u16) -> Address {
+        let at = cell * CELL as u64 + u64::from(mask.trailing_zeros());
+        match at.checked_sub(SHARED_CELLS * CELL as u64) {
+            Some(offset) => Address { buffer: "shared".into(), offset: offset as i64 },
+            None => self.address(Space::Global, at),
+        }
+    }
+
+    fn report_hazard(&mut self, warp: &Warp<'a>, touch: Touch, hazard: Hazard, access: Access) {
+        let Hazard { kind, first } = hazard;
+        let shared = touch.cell >= SHARED_CELLS;
+        let address = self.cell_address(touch.cell, touch.mask);
+        let number = |agent: u16| usize::from(agent) % self.context.warps;
+        let (one, other) = match (shared, first.block == self.number) {
+            (true, _) => (format!("warp {}", warp.index), format!("warp {}", number(first.agent))),
+            (_, true) => (
+                format!("warp {} of block {}", warp.index, self.number),
+                format!("warp {} of this block", number(first.agent)),
+            ),
+            _ => (
+                format!("warp {} of block {}", warp.index, self.number),
+                format!("warp {} of block {}", number(first.agent), first.block),
+            ),
+        };
+        let order = if shared { "with no barrier between" } else { "and nothing orders the two" };
+        let message = match kind {
+            HazardKind::Pending => {
+                let what = if access.reads() { "reads" } else { "overwrites" };
+                format!("{one} {what} bytes that an asynchronous copy of {other} is still writing")
+            }
+            HazardKind::ReadAfterWrite => format!("{one} reads what {other} wrote, {order}"),
+            HazardKind::WriteAfterRead => format!("{one} overwrites what {other} reads, {order}"),
+            HazardKind::WriteAfterWrite => {
+                format!("{one} and {other} write different values to the same bytes, {order}")
+            }
+            HazardKind::Written => {
+                format!("{one} reads through the read-only path (.nc) what this launch writes")
+            }
+            HazardKind::LaneReads => format!(
+                "a lane of {one} reads what another of its lanes wrote, with no bar.warp.sync between"
+            ),
+            HazardKind::LaneOverwrites => format!(
+                "a lane of {one} overwrites what another of its lanes reads, with no bar.warp.sync between"
+            ),
+            HazardKind::LanesWrite => format!(
+                "two lanes of {one} write different values to the same bytes, with no bar.warp.sync between"
+            ),
+        };
+        let kind = match kind {
+            HazardKind::Written => Kind::ReadOnly,
+            _ if !shared => Kind::GlobalRace,
+            HazardKind::Pending => Kind::PendingCopy,
+            HazardKind::ReadAfterWrite => Kind::ReadAfterWrite,
+            HazardKind::WriteAfterRead => Kind::WriteAfterRead,
+            HazardKind::WriteAfterWrite => Kind::WriteAfterWrite,
+            HazardKind::LaneReads | HazardKind::LaneOverwrites | HazardKind::LanesWrite => Kind::WarpRace,
+        };
+        self.report_pair(warp, kind, touch.lanes, Some(address), Some(first), message);
+    }
+
+    /// A strong access of one lane orders warps: see [`super::order`].
+    pub(super) fn speak(
+        &mut self,
+        warp: &Warp<'a>,
+        (space, at): (Space, u64),
+        touches: Touches,
+        order: Order,
+    ) {
+        if !order.strong {
+            return;
+        }
+        match Self::locate(space, at) {
+            Ok((Space::Shared, at)) => {
+                let mut published = std::mem::take(&mut self.published);
+                self.communicate(warp, &mut published, at, touches, order);
+                self.published = published;
+            }
+            Ok((Space::Global | Space::Generic, at)) => {
+                let mut released = crate::exec::lock(self.context.released);
+                self.communicate(warp, &mut released, at, touches, order);
+            }
+            _ => {}
+        }
+    }
+}

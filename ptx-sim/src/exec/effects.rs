@@ -1,0 +1,129 @@
+//! What a block does that others can see: a digest of its accesses and of what it waits for.
+//!
+//! Between two synchronisations the accesses of a warp have no order in it: whoever exchanges two of them
+//! changes nothing, unless one decides the other's value, which then shows in what is stored.
+
+use super::{Block, warp::Warp};
+use crate::{
+    op::{Addr, Mbar, Op, Slot},
+    regs::{R, lanes},
+};
+
+/// Bits of an address within its allocation: where allocations lie differs between launches.
+const WITHIN: u64 = (1 << 36) - 1;
+
+/// The effects of one warp so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Effects {
+    /// All up to the last synchronisation, in order.
+    past: u64,
+    /// Those since, in any order.
+    present: u64,
+}
+
+/// A number in which every bit depends on all of `a` and `b` (SplitMix64's finaliser).
+fn mix(a: u64, b: u64) -> u64 {
+    let z = a.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(b);
+    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+impl<'a> Block<'a> {
+    /// Notes what `op` is going to do.
+    pub(super) fn note_effects(&mut self, warp: &mut Warp<'a>, op: &Op, mask: u32) {
+        match op {
+            Op::Load(access) => self.accesses(warp, 1, Some(&access.addr), &[], mask),
+            Op::Store(access) => self.accesses(warp, 2, Some(&access.addr), &access.slots, mask),
+            Op::Atomic(atomic) => self.accesses(warp, 3, Some(&atomic.addr), &atomic.src, mask),
+            Op::LdMatrix(matrix) => self.accesses(warp, 4, Some(&matrix.addr), &[], mask),
+            Op::StMatrix(matrix) => {
+                self.accesses(warp, 5, Some(&matrix.addr), &words(matrix.regs.iter().copied()), mask);
+            }
+            Op::CpAsync(copy) => {
+                let to = self.addresses(warp, &copy.dst, mask);
+                let from = self.addresses(warp, &copy.src, mask);
+                let short = copy.src_bytes.map(|row| *warp.regs().row32(row, mask));
+                let ignored = copy.ignore.map_or(0, |row| warp.regs().pred(row, mask));
+                for lane in lanes(mask) {
+                    let bytes = match (ignored >> lane & 1, short) {
+                        (0, Some(short)) => short[lane],
+                        (0, None) => copy.bytes,
+                        _ => 0,
+                    };
+                    let digest = mix(mix(6, to[lane]), mix(from[lane] & WITHIN, u64::from(bytes)));
+                    self.add(warp, mix(digest, lane as u64));
+                }
+            }
+            Op::CpCommit => self.synchronises(warp, 7, None, &[], mask),
+            Op::CpWait(keep) => {
+                self.synchronises(warp, 8 + (u64::from(keep.unwrap_or(u32::MAX)) << 8), None, &[], mask)
+            }
+            Op::Bar(bar) => {
+                // Its number is a name: who meets whom shows in what they read of each other.
+                let operands = words(bar.threads);
+                self.synchronises(warp, 9, None, &operands, mask);
+            }
+            Op::WarpSync { members } => self.synchronises(warp, 10, None, &words([*members]), mask),
+            Op::Fence { .. } => self.synchronises(warp, 11, None, &[], mask),
+            Op::Mbar(mbar) => match &**mbar {
+                Mbar::Init { addr, count } => self.synchronises(warp, 12, Some(addr), &words([*count]), mask),
+                Mbar::Inval { addr } => self.synchronises(warp, 13, Some(addr), &[], mask),
+                Mbar::Arrive { addr, .. } => self.synchronises(warp, 14, Some(addr), &[], mask),
+                Mbar::CpAsyncArrive { addr, .. } => self.synchronises(warp, 15, Some(addr), &[], mask),
+                Mbar::Transaction { addr, .. } => self.synchronises(warp, 16, Some(addr), &[], mask),
+                // How often one asks depends on when.
+                Mbar::Test { .. } => {}
+            },
+            _ => {}
+        }
+    }
+
+    fn accesses(&mut self, warp: &mut Warp<'a>, kind: u64, addr: Option<&Addr>, values: &[Slot], mask: u32) {
+        let at = addr.map(|addr| self.addresses(warp, addr, mask));
+        let mut rows: Vec<[u64; 32]> = Vec::with_capacity(values.len());
+        for slot in values {
+            rows.push(match slot {
+                Slot::W32(row) => warp.regs().row32(*row, mask).map(u64::from),
+                Slot::W64(row) => *warp.regs().row64(*row, mask),
+                Slot::Sink => continue,
+            });
+        }
+        for lane in lanes(mask) {
+            let place = at.map_or(0, |at| at[lane] & WITHIN);
+            let digest = rows.iter().fold(mix(kind, place), |digest, row| mix(digest, row[lane]));
+            self.add(warp, mix(digest, lane as u64));
+        }
+    }
+
+    fn synchronises(
+        &mut self,
+        warp: &mut Warp<'a>,
+        kind: u64,
+        addr: Option<&Addr>,
+        values: &[Slot],
+        mask: u32,
+    ) {
+        let before = self.effects[warp.index];
+        self.effects[warp.index].present = 0;
+        self.accesses(warp, kind, addr, values, mask);
+        let own = self.effects[warp.index].present;
+        self.effects[warp.index] = Effects { past: mix(mix(before.past, before.present), own), present: 0 };
+    }
+
+    fn add(&mut self, warp: &Warp<'a>, digest: u64) {
+        let effects = &mut self.effects[warp.index];
+        effects.present = effects.present.wrapping_add(digest);
+    }
+
+    /// One number for all that the block has done.
+    pub(super) fn digest(&self) -> u64 {
+        let warps = self.effects.iter().zip(0u64..);
+        let all = warps.map(|(effects, warp)| mix(mix(effects.past, effects.present), warp));
+        mix(u64::from(self.number), all.fold(0, u64::wrapping_add))
+    }
+}
+
+fn words(rows: impl IntoIterator<Item = R>) -> Vec<Slot> {
+    rows.into_iter().map(Slot::W32).collect()
+}

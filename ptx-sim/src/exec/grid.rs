@@ -1,0 +1,123 @@
+//! The blocks of a launch: side by side where none waits for another, else in turns among those that a device
+//! holds at a time.
+
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    sync::Mutex,
+};
+
+use rayon::prelude::*;
+
+use super::{Block, Context, block::Finished, lock};
+use crate::{Kind, LaunchError, Outcome, Report};
+
+/// Runs all blocks of the launch.
+pub(crate) fn run(context: &Context<'_>) -> Result<Outcome, LaunchError> {
+    let [x, y, z] = context.grid.map(u64::from);
+    let blocks = x * y * z;
+    let block = |linear: u64| {
+        Block::new(context, [(linear % x) as u32, (linear / x % y) as u32, (linear / x / y) as u32])
+    };
+    let all = Mutex::new(Collected::default());
+    if context.program.blocks_communicate {
+        in_turns(context, &all, blocks, block);
+    } else {
+        let whole = |linear| {
+            let mut block = block(linear);
+            while !block.run() {}
+            lock(&all).add(context, linear, block.finish())
+        };
+        // The first that ends the launch ends the loop.
+        let _ = if context.options.parallel && blocks > 1 {
+            (0..blocks).into_par_iter().try_for_each(whole)
+        } else {
+            (0..blocks).try_for_each(whole)
+        };
+    }
+    all.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner).outcome(context)
+}
+
+/// Each block that has begun runs until it ends or waits; then it is another one's turn, first of all that of
+/// a block that has not begun, while there is room on the device.
+fn in_turns<'a>(
+    context: &Context<'a>,
+    all: &Mutex<Collected>,
+    blocks: u64,
+    block: impl Fn(u64) -> Block<'a>,
+) {
+    let shared = context.program.static_shared + context.dynamic_shared;
+    let profile = context.profile;
+    let room = profile.blocks_per_multiprocessor(context.threads, shared) * profile.multiprocessors;
+    let mut begun: VecDeque<(u64, Block<'a>)> = VecDeque::new();
+    let mut next = 0;
+    loop {
+        let fresh = next < blocks && begun.len() < room.max(1) as usize;
+        let turn = if fresh {
+            next += 1;
+            Some((next - 1, block(next - 1)))
+        } else {
+            begun.pop_front()
+        };
+        let Some((linear, mut block)) = turn else { return };
+        if !block.run() {
+            begun.push_back((linear, block));
+        } else if lock(all).add(context, linear, block.finish()).is_err() {
+            return;
+        }
+    }
+}
+
+type Numbered = (u64, usize, Report);
+
+/// What ended blocks have left behind: no more than there is to say, however many they are.
+#[derive(Default)]
+struct Collected {
+    outcome: Outcome,
+    output: BTreeMap<u64, String>,
+    /// Of each kind and pair of PTX lines the first block's, with its place among that block's.
+    reports: HashMap<(Kind, Option<u32>, u32), Numbered>,
+    error: Option<(u64, LaunchError)>,
+}
+
+impl Collected {
+    /// Adds what a block leaves; an error where no other block need run.
+    fn add(&mut self, context: &Context<'_>, linear: u64, finished: Finished) -> Result<(), ()> {
+        context.progress.ended();
+        self.outcome.instructions += finished.instructions;
+        self.outcome.coverage.add(context, &finished.coverage, finished.digest);
+        if !finished.output.is_empty() {
+            self.output.insert(linear, finished.output);
+        }
+        // In parallel it would be chance which blocks are the first.
+        let mut ends = !context.options.parallel && finished.reports.len() >= context.options.max_reports;
+        for (at, report) in finished.reports.into_iter().enumerate() {
+            ends |= report.kind == Kind::Runaway;
+            let first = report.first.as_ref().map(|side| side.place.ptx_line);
+            let key = (report.kind, first, report.second.place.ptx_line);
+            let known = self.reports.entry(key).or_insert_with(|| (linear, at, report.clone()));
+            if linear < known.0 {
+                *known = (linear, at, report);
+            }
+        }
+        if let Some(error) = finished.error {
+            ends = true;
+            if self.error.as_ref().is_none_or(|(first, _)| linear < *first) {
+                self.error = Some((linear, error));
+            }
+        }
+        if ends { Err(()) } else { Ok(()) }
+    }
+
+    fn outcome(self, context: &Context<'_>) -> Result<Outcome, LaunchError> {
+        if let Some((_, error)) = self.error {
+            return Err(error);
+        }
+        let mut reports: Vec<_> = self.reports.into_values().collect();
+        reports.sort_by_key(|(linear, at, _)| (*linear, *at));
+        reports.truncate(context.options.max_reports);
+        let mut reports: Vec<_> = reports.into_iter().map(|(.., report)| report).collect();
+        reports.sort_by_key(|report| report.kind.rank());
+        let output = self.output.into_values().collect();
+        Ok(Outcome { reports, output, ..self.outcome })
+    }
+}

@@ -1,0 +1,178 @@
+//! Fair turns: of the warps of a block, of lanes that went different ways, of blocks that wait for others.
+
+use super::{
+    Block,
+    block::{BARRIERS, Finished, Stop},
+    warp::{Pending, Status, Warp},
+};
+use crate::{
+    options::{Completion, Options},
+    report::Kind,
+};
+
+/// Instructions that a warp runs at a time, where nothing is shuffled.
+const SHARE: u32 = 1 << 12;
+/// The same while its lanes have gone different ways, and may wait for each other.
+const SPLIT_SHARE: u32 = 1 << 8;
+/// A warp that only polls this often, while nothing else moves, waits for ever.
+const MAX_POLLS: u32 = 64;
+/// This part of the launch's patience is over when lanes stray: see [`super::lanes`].
+const STRAY: u64 = 1000;
+/// Instructions of a block for which nobody can have waited, after which others have their turn.
+const IDLE: u64 = 1 << 12;
+/// Instructions after which others have their turn anyway.
+const TURN: u64 = 1 << 20;
+
+impl<'a> Block<'a> {
+    /// Runs the block until it has ended (true), or until other blocks should have their turn, where blocks
+    /// wait for each other.
+    pub fn run(&mut self) -> bool {
+        let (begin, mut moved) = (self.instructions, self.instructions);
+        let shuffled = if self.context.options.seed == 0 { IDLE } else { 1 + self.random.next() % IDLE };
+        while self.stop.is_none() {
+            let Some((index, quantum)) = self.pick() else {
+                self.mbarriers_left();
+                return true;
+            };
+            let Some(mut warp) = self.warps[index].take() else { return true };
+            self.last = index;
+            self.run_warp(&mut warp, quantum);
+            if warp.status == Status::Done {
+                self.moved = true;
+                self.warp_exited(&warp);
+            }
+            self.warps[index] = Some(warp);
+            if self.moved {
+                moved = self.instructions;
+            }
+            self.spend();
+            let idle = self.instructions - moved > shuffled || self.instructions - begin > TURN;
+            if idle && self.context.program.blocks_communicate && self.stop.is_none() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// What the block leaves behind.
+    pub fn finish(self) -> Finished {
+        let digest = self.digest();
+        let error = match self.stop {
+            Some(Stop::Error(error)) => Some(error),
+            _ => None,
+        };
+        let Block { reports, instructions, output, coverage, .. } = self;
+        Finished { reports, instructions, output, error, coverage, digest }
+    }
+
+    /// Books the instructions executed since the last time, and sees whether there are enough.
+    fn spend(&mut self) {
+        let new = self.instructions - self.flushed;
+        self.flushed = self.instructions;
+        let moved = std::mem::take(&mut self.moved);
+        if let Some(message) = self.context.progress.spend(new, moved, self.context.options)
+            && self.stop.is_none()
+        {
+            self.report_standing(Kind::Runaway, message);
+        }
+    }
+
+    pub(super) fn status(&self, warp: usize) -> Status {
+        self.warps[warp].as_ref().map_or(Status::Done, |warp| warp.status)
+    }
+
+    /// The next warp to run and for how many instructions.
+    fn pick(&mut self) -> Option<(usize, u32)> {
+        let seed = self.context.options.seed;
+        let completion = self.context.options.completion;
+        if completion == Completion::Eager || completion == Completion::Random && self.random.next() & 3 == 0
+        {
+            while self.land_one() && completion == Completion::Eager {}
+        }
+        let warps = self.warps.len();
+        loop {
+            if seed == 0 {
+                let turns = (1..=warps).map(|after| (self.last + after) % warps);
+                if let Some(warp) = turns.into_iter().find(|&warp| self.can_run(warp)) {
+                    return Some((warp, SHARE));
+                }
+            } else {
+                let ready: Vec<usize> = (0..warps).filter(|&warp| self.can_run(warp)).collect();
+                if !ready.is_empty() {
+                    let warp = ready[self.random.below(ready.len())];
+                    return Some((warp, 1 + self.random.below(64) as u32));
+                }
+            }
+            if self.land_one() {
+                continue;
+            }
+            let polling: Vec<usize> = (0..self.warps.len())
+                .filter(|&warp| matches!(self.status(warp), Status::Polling(..)))
+                .collect();
+            if let Some(&warp) =
+                polling.iter().min_by_key(|&&warp| self.warps[warp].as_ref().map_or(0, |warp| warp.polls))
+                && self.warps[warp].as_ref().is_some_and(|warp| warp.polls < MAX_POLLS)
+            {
+                if let Some(warp) = &mut self.warps[warp] {
+                    warp.polls += 1;
+                }
+                return Some((warp, SHARE));
+            }
+            if (0..self.warps.len()).any(|warp| self.status(warp) != Status::Done) {
+                self.report_standing(Kind::Deadlock, "no warp can make progress".into());
+            }
+            return None;
+        }
+    }
+
+    fn can_run(&self, warp: usize) -> bool {
+        match self.status(warp) {
+            Status::Ready => true,
+            Status::Polling(address, version) => {
+                self.mbarriers.get(&address).is_none_or(|bar| bar.version != version)
+            }
+            _ => false,
+        }
+    }
+
+    /// Lets one watched group of copies land.
+    fn land_one(&mut self) -> bool {
+        for index in 0..self.warps.len() {
+            let waiting =
+                |warp: &Warp<'_>| warp.pending.iter().any(|pending| matches!(pending, Pending::Arrive(_)));
+            if self.warps[index].as_ref().is_some_and(waiting)
+                && let Some(mut warp) = self.warps[index].take()
+            {
+                self.land_until_arrive(&mut warp);
+                self.warps[index] = Some(warp);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Runs `warp` until it blocks, ends, or has used its share.
+    fn run_warp(&mut self, warp: &mut Warp<'a>, quantum: u32) {
+        warp.status = Status::Ready;
+        let split = warp.frames.last().is_some_and(|frame| frame.paths.len() > 1);
+        let end = self.instructions + u64::from(if split { quantum.min(SPLIT_SHARE) } else { quantum });
+        while self.instructions < end {
+            self.step(warp);
+            if warp.status != Status::Ready || self.stop.is_some() {
+                return;
+            }
+        }
+        let Options { patience, .. } = self.context.options;
+        warp.other_lanes(split && self.context.progress.idle() > patience / STRAY);
+    }
+
+    fn warp_exited(&mut self, warp: &Warp<'a>) {
+        let index = warp.index;
+        for id in 0..BARRIERS {
+            self.check_participants(id, Some(index));
+            if let Some(Stop::Reported) = self.stop {
+                return;
+            }
+        }
+    }
+}

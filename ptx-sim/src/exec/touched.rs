@@ -1,0 +1,92 @@
+//! What one instruction touches of shared and device memory, cell by cell.
+
+use crate::{
+    regs::LANES,
+    shadow::CELL,
+    stamp::{SEVERAL, UNKNOWN, Words},
+};
+
+/// Cells of shared memory are numbered from here, as in its window of the generic addresses.
+pub(super) const SHARED_CELLS: u64 = (1 << super::memory::WINDOW_BITS) / CELL as u64;
+
+/// Bytes of one cell that one instruction touches.
+#[derive(Clone, Copy)]
+pub(super) struct Touch {
+    /// Address over [`CELL`].
+    pub cell: u64,
+    pub mask: u16,
+    /// Bytes that a write changes.
+    pub changed: u16,
+    pub lanes: u32,
+    pub words: Words,
+    /// Two lanes write different values to one byte.
+    pub clash: bool,
+}
+
+const UNTOUCHED: Touch = Touch { cell: 0, mask: 0, changed: 0, lanes: 0, words: [UNKNOWN; 4], clash: false };
+
+/// Cells that one instruction touches, merged over neighbouring lanes.
+pub(super) struct Touched {
+    cells: [Touch; 2 * LANES],
+    n: usize,
+    /// By one instruction of the whole warp.
+    pub collective: bool,
+}
+
+impl Touched {
+    pub fn new() -> Touched {
+        Touched { cells: [UNTOUCHED; 2 * LANES], n: 0, collective: false }
+    }
+
+    pub fn cells(&self) -> &[Touch] {
+        &self.cells[..self.n]
+    }
+
+    /// Adds `bytes` bytes at `address`, at most two cells, of which those in `changed` get another value.
+    pub fn add(&mut self, address: u64, bytes: usize, lane: usize, changed: u64) {
+        let cell = address / CELL as u64;
+        let fresh = self.n == 0 || self.cells[self.n - 1].cell != cell;
+        // Most of what fast kernels do.
+        if bytes == CELL && address.is_multiple_of(CELL as u64) && fresh && self.n < self.cells.len() {
+            let words = [if self.collective { SEVERAL } else { lane as u8 }; 4];
+            let (mask, changed, lanes) = (u16::MAX, changed as u16, 1 << lane);
+            self.cells[self.n] = Touch { cell, mask, changed, lanes, words, clash: false };
+            self.n += 1;
+            return;
+        }
+        let (mut at, last) = (address, address + bytes as u64);
+        while at < last {
+            let cell = at / CELL as u64;
+            let end = last.min((cell + 1) * CELL as u64);
+            let (from, to) = ((at % CELL as u64) as usize, (end - cell * CELL as u64) as usize);
+            let mask = ((1u32 << to) - (1u32 << from)) as u16;
+            let changed = ((changed >> (at - address)) << from) as u16 & mask;
+            at = end;
+            if self.n == 0 || self.cells[self.n - 1].cell != cell {
+                if self.n == self.cells.len() {
+                    return;
+                }
+                self.cells[self.n] = Touch { cell, ..UNTOUCHED };
+                self.n += 1;
+            }
+            let touch = &mut self.cells[self.n - 1];
+            for (word, owner) in touch.words.iter_mut().enumerate().take(to.div_ceil(4)).skip(from / 4) {
+                let earlier = touch.mask >> (4 * word) & 15 != 0;
+                let whole = from <= 4 * word && to >= 4 * word + 4;
+                *owner = match (self.collective, earlier, whole) {
+                    (true, ..) => SEVERAL,
+                    (_, true, _) if *owner == lane as u8 => *owner,
+                    (_, false, true) => lane as u8,
+                    (_, true, true) => SEVERAL,
+                    // Parts of words: known only while one lane has them.
+                    (_, false, false) => lane as u8,
+                    (_, true, false) => UNKNOWN,
+                };
+            }
+            touch.clash |= touch.mask & changed != 0 && touch.lanes & !(1 << lane) != 0;
+            touch.mask |= mask;
+            touch.changed |= changed;
+            touch.lanes |= 1 << lane;
+        }
+    }
+}

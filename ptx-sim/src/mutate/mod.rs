@@ -1,0 +1,298 @@
+//! Planted bugs: one small change of a kernel's PTX at a time, to see whether the checkers or the results
+//! notice it.
+
+mod values;
+
+use crate::{
+    Coverage, ParseError, SourceLine,
+    ast::{Function, Instruction, Module, Operand},
+    cfg, debug,
+};
+
+/// What a mutant changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Operator {
+    /// A barrier, block-wide or within the warp, is gone.
+    DeleteBarrier,
+    /// A wait for asynchronous copies or for an mbarrier is gone.
+    DeleteWait,
+    /// A commit of asynchronous copies is gone.
+    DeleteCommit,
+    /// A fence is gone.
+    DeleteFence,
+    /// An arrival on an mbarrier is gone.
+    DeleteArrive,
+    /// The initialisation of an mbarrier is gone.
+    DeleteInit,
+    /// `wait_group n` becomes `wait_group n + 1`.
+    WeakenWait,
+    /// A barrier gets another number.
+    BarrierNumber,
+    /// A barrier waits for a warp, an mbarrier for an arrival, more or less.
+    BarrierCount,
+    /// The wait for an mbarrier is for the phase of the other parity.
+    WrongPhase,
+    /// The guard of a load, store, copy or atomic is gone.
+    DeleteGuard,
+    /// The guard of a load, store, copy or atomic is negated.
+    NegateGuard,
+    /// The source size of a `cp.async` is the full size always.
+    ConstantSourceSize,
+    /// A conditional branch goes the other way.
+    NegateBranch,
+    /// A conditional branch is always taken.
+    AlwaysBranch,
+    /// A conditional branch is never taken.
+    NeverBranch,
+    /// A comparison gains or loses equality: `lt` becomes `le`.
+    OffByOne,
+    /// An instruction and the next one, whose order matters, change places.
+    SwapNeighbours,
+    /// A constant is one more, an address one element further.
+    ShiftImmediate,
+    /// A guard is another predicate, or a selection takes the other value.
+    ChangePredicate,
+    /// A constant that is compared with, or a minimum or maximum of one, is one more.
+    Bound,
+    /// A shuffle takes another lane's value, a vote another verdict, a matrix comes transposed, one lane is
+    /// missing, a thread takes another number for its own.
+    Lanes,
+    /// A source is another register of its kind: the one that was written last.
+    Operand,
+}
+
+/// Takes a mutant: its operator and what stands in the place of the instruction.
+type Push<'p> = dyn FnMut(Operator, String) + 'p;
+
+/// One planted bug.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Mutant {
+    /// What kind of change.
+    pub operator: Operator,
+    /// Line of the instruction, from one.
+    pub line: u32,
+    /// Source lines of the instruction, innermost first, as in reports.
+    pub source: Vec<SourceLine>,
+    /// The change in words: the instruction before and after.
+    pub description: String,
+    /// Bytes of the text that are replaced.
+    pub span: (usize, usize),
+    /// What stands there instead.
+    pub replacement: String,
+}
+
+impl Mutant {
+    /// `text` with the bug planted; line numbers stay as they are.
+    pub fn apply(&self, text: &str) -> String {
+        let (start, end) = self.span;
+        format!("{}{}{}", &text[..start], self.replacement, &text[end..])
+    }
+
+    /// Whether a launch in which the unbroken kernel met `coverage` goes another way with the bug planted.
+    /// Where not, every thread does what it did: the launch need not be repeated.
+    pub fn differs(&self, coverage: &Coverage) -> bool {
+        let met = coverage.at(self.span.0);
+        match self.operator {
+            Operator::DeleteGuard | Operator::AlwaysBranch => met.skipped,
+            Operator::NeverBranch => met.executed,
+            Operator::OffByOne => met.equal,
+            Operator::ConstantSourceSize => met.short,
+            _ => met.executed || met.skipped,
+        }
+    }
+
+    /// Whether the change is one of order in time, so that what comes of it may depend on the schedule.
+    pub fn orders(&self) -> bool {
+        use Operator::*;
+        matches!(
+            self.operator,
+            DeleteBarrier
+                | DeleteWait
+                | DeleteCommit
+                | DeleteFence
+                | DeleteArrive
+                | DeleteInit
+                | WeakenWait
+                | BarrierNumber
+                | BarrierCount
+                | WrongPhase
+                | SwapNeighbours
+        )
+    }
+}
+
+/// Every mutant of `entry` and of the functions it calls, in the order of the text. Apply them to the same
+/// `text`.
+///
+/// # Errors
+/// Where `text` is not PTX. An unknown entry has no mutants.
+pub fn mutants(text: &str, entry: &str) -> Result<Vec<Mutant>, ParseError> {
+    let module = Module::parse(text)?;
+    let Some(index) = module.function(entry) else { return Ok(Vec::new()) };
+    let used = crate::parse::reachable(&module, &module.functions[index]);
+    let mut all = Vec::new();
+    for function in module.functions.iter().filter(|function| used.contains(&function.name)) {
+        for (at, instruction) in function.instructions.iter().enumerate() {
+            let first = all.len();
+            of_instruction(text, function, at, instruction, &mut all);
+            for mutant in &mut all[first..] {
+                mutant.source = debug::source(&module, function, at);
+            }
+        }
+        for at in values::swaps(text, function) {
+            all.extend(swapped(text, &module, function, at));
+        }
+    }
+    all.sort_by_key(|mutant| mutant.span.0);
+    Ok(all)
+}
+
+/// Instruction `at` and the next one in each other's place.
+fn swapped(text: &str, module: &Module, function: &Function, at: usize) -> Option<Mutant> {
+    let [first, second] = [at, at + 1].map(|at| &function.instructions[at]);
+    let [a, b] = [first, second].map(|it| (it.span.0 as usize, it.span.1 as usize));
+    let [one, between, two] = [text.get(a.0..a.1)?, text.get(a.1..b.0)?, text.get(b.0..b.1)?];
+    Some(Mutant {
+        operator: Operator::SwapNeighbours,
+        line: first.line,
+        source: debug::source(module, function, at),
+        description: format!("`{}` and `{}` change places", module.written(first), module.written(second)),
+        span: (a.0, b.1),
+        replacement: format!("{two}{between}{one}"),
+    })
+}
+
+fn of_instruction(
+    text: &str,
+    function: &Function,
+    at: usize,
+    instruction: &Instruction,
+    all: &mut Vec<Mutant>,
+) {
+    let span = (instruction.span.0 as usize, instruction.span.1 as usize);
+    let Some(old) = text.get(span.0..span.1) else { return };
+    let mut push = |operator, new: String| {
+        let line = instruction.line;
+        let short = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let description = match new.is_empty() {
+            true => format!("`{}` deleted", short(old)),
+            false => format!("`{}` becomes `{}`", short(old), short(&new)),
+        };
+        // As many line ends as before, so that every other line keeps its number.
+        let lost = old.matches('\n').count().saturating_sub(new.matches('\n').count());
+        let (source, replacement) = (Vec::new(), new + &"\n".repeat(lost));
+        all.push(Mutant { operator, line, source, description, span, replacement });
+    };
+    let opcode = &*instruction.opcode;
+    let base = cfg::base(opcode);
+    let is = |prefix: &str| opcode.starts_with(prefix);
+    if matches!(base, "bar" | "barrier") && !opcode.contains(".red") {
+        push(Operator::DeleteBarrier, String::new());
+        barrier_operands(old, opcode, instruction, &mut push);
+    }
+    if is("cp.async.wait") || is("cp.async.bulk.wait") || is("wgmma.wait_group") {
+        push(Operator::DeleteWait, String::new());
+        if let Some(Operand::Int(n)) = instruction.operands.first() {
+            push(Operator::WeakenWait, format!("{opcode} {};", n + 1));
+        }
+    }
+    if opcode.ends_with("commit_group") || is("wgmma.commit_group") {
+        push(Operator::DeleteCommit, String::new());
+    }
+    if matches!(base, "fence" | "membar") {
+        push(Operator::DeleteFence, String::new());
+    }
+    if is("mbarrier.arrive") || is("cp.async.mbarrier.arrive") {
+        push(Operator::DeleteArrive, String::new());
+    }
+    if is("mbarrier.init") {
+        push(Operator::DeleteInit, String::new());
+    }
+    mbarrier_operands(old, opcode, instruction, &mut push);
+    let bare = old.find(opcode).map_or(old, |at| &old[at..]);
+    if let Some((_, negated)) = instruction.guard {
+        let flipped = match negated {
+            true => old.replacen('!', "", 1),
+            false => old.replacen('@', "@!", 1),
+        };
+        match base {
+            "ld" | "st" | "cp" | "atom" | "red" => {
+                push(Operator::DeleteGuard, bare.to_string());
+                push(Operator::NegateGuard, flipped);
+            }
+            "bra" => {
+                push(Operator::NegateBranch, flipped);
+                push(Operator::AlwaysBranch, bare.to_string());
+                push(Operator::NeverBranch, String::new());
+            }
+            _ => {}
+        }
+    }
+    if is("cp.async.c")
+        && let [_, _, Operand::Int(bytes), Operand::Reg(register)] = instruction.operands.as_slice()
+        && function.range(*register).is_some_and(|range| range.class != crate::ast::RegClass::Pred)
+        && let Some(comma) = old.rfind(',')
+    {
+        push(Operator::ConstantSourceSize, format!("{}, {bytes};", &old[..comma]));
+    }
+    if base == "setp" {
+        for (from, to) in [(".lt.", ".le."), (".le.", ".lt."), (".gt.", ".ge."), (".ge.", ".gt.")] {
+            if opcode.contains(from) {
+                push(Operator::OffByOne, old.replacen(from, to, 1));
+            }
+        }
+    }
+    values::of_instruction(function, at, old, &mut push);
+}
+
+/// Barriers with another number and another count.
+fn barrier_operands(
+    old: &str,
+    opcode: &str,
+    instruction: &Instruction,
+    push: &mut impl FnMut(Operator, String),
+) {
+    if opcode.contains(".warp.") {
+        return;
+    }
+    let Some(at) = old.find(opcode) else { return };
+    let head = &old[..at + opcode.len()];
+    match instruction.operands.as_slice() {
+        [Operand::Int(id)] => push(Operator::BarrierNumber, format!("{head} {};", (id + 1) % 16)),
+        [Operand::Int(id), Operand::Int(count)] => {
+            push(Operator::BarrierNumber, format!("{head} {}, {count};", (id + 1) % 16));
+            push(Operator::BarrierCount, format!("{head} {id}, {};", count + 32));
+            push(Operator::BarrierCount, format!("{head} {id}, {};", count.saturating_sub(32)));
+        }
+        _ => {}
+    }
+}
+
+/// An mbarrier that expects one arrival more or less, a wait that has passed already, and one for the other
+/// phase. The operands are taken as text.
+fn mbarrier_operands(
+    old: &str,
+    opcode: &str,
+    instruction: &Instruction,
+    push: &mut impl FnMut(Operator, String),
+) {
+    if instruction.guard.is_some() || !opcode.starts_with("mbarrier.") {
+        return;
+    }
+    let Some((head, last)) = old.trim_end_matches(';').rsplit_once(',') else { return };
+    // A register of its own, in a scope of its own.
+    let changed =
+        |change: &str| format!("{{ .reg .b32 mutant; {change} mutant, {last}, 1; {head}, mutant; }}");
+    if opcode.starts_with("mbarrier.init") {
+        push(Operator::BarrierCount, changed("add.u32"));
+        push(Operator::BarrierCount, changed("sub.u32"));
+    }
+    let waits = opcode.contains("test_wait") || opcode.contains("try_wait");
+    if waits && let Some((passed, _)) = head.split_once(',') {
+        push(Operator::DeleteWait, format!("{}, 0, 0;", passed.replacen(opcode, "setp.eq.u32", 1)));
+        if opcode.contains(".parity") {
+            push(Operator::WrongPhase, changed("xor.b32"));
+        }
+    }
+}

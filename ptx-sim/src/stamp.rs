@@ -1,0 +1,86 @@
+//! One access of one warp: who, when, how strong, by which lanes; and which two of them may not meet.
+
+use crate::op::{Order, Scope};
+
+const NOBODY: u16 = u16::MAX;
+
+/// Which lane touches each of the four words of a cell: a lane, [`SEVERAL`] or [`UNKNOWN`].
+pub(crate) type Words = [u8; 4];
+/// More than one lane has all of the word.
+pub(crate) const SEVERAL: u8 = 0xfe;
+/// No lane, or several have parts of the word.
+pub(crate) const UNKNOWN: u8 = 0xff;
+
+/// Whether some word went through the hands of two lanes.
+fn lanes_differ(first: Words, second: Words) -> bool {
+    first.iter().zip(second).any(|(&a, b)| a != UNKNOWN && b != UNKNOWN && (a != b || a == SEVERAL))
+}
+
+/// What an access promises to those at the same address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Strength {
+    Weak,
+    /// `volatile`: strong between warps, but no order between the lanes of one.
+    Volatile,
+    Strong(Scope),
+}
+
+impl From<Order> for Strength {
+    fn from(order: Order) -> Strength {
+        match order {
+            Order { strong: false, .. } => Strength::Weak,
+            Order { volatile: true, .. } => Strength::Volatile,
+            Order { scope, .. } => Strength::Strong(scope),
+        }
+    }
+}
+
+/// One access of one warp, or of its asynchronous copies.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stamp {
+    pub block: u32,
+    pub agent: u16,
+    pub strength: Strength,
+    pub words: Words,
+    pub clock: u32,
+    pub site: u32,
+    /// Counts the warp's `bar.warp.sync`s and barriers.
+    pub epoch: u32,
+}
+
+impl Stamp {
+    pub const NONE: Stamp = Stamp {
+        block: 0,
+        agent: NOBODY,
+        strength: Strength::Weak,
+        words: [UNKNOWN; 4],
+        clock: 0,
+        site: u32::MAX,
+        epoch: 0,
+    };
+
+    pub fn is_none(&self) -> bool {
+        self.agent == NOBODY
+    }
+    pub fn same_agent(&self, other: &Stamp) -> bool {
+        self.block == other.block && self.agent == other.agent
+    }
+
+    /// Whether the two may meet without order: both are strong, in scopes that include each other.
+    pub fn morally_strong(&self, other: &Stamp) -> bool {
+        let reaches = |strength| match strength {
+            Strength::Weak => false,
+            Strength::Strong(Scope::Block) => self.block == other.block,
+            Strength::Volatile | Strength::Strong(Scope::Device) => true,
+        };
+        reaches(self.strength) && reaches(other.strength)
+    }
+
+    /// Whether two lanes of one warp meet in some word with no order between them.
+    pub fn lanes_race(&self, other: &Stamp) -> bool {
+        let volatile = [self, other].iter().all(|stamp| stamp.strength == Strength::Volatile);
+        self.epoch == other.epoch
+            && lanes_differ(self.words, other.words)
+            && (volatile || !self.morally_strong(other))
+    }
+}

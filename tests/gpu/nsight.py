@@ -1,0 +1,69 @@
+"""One launch of every entry under Nsight Compute: is the tensor pipe busy, are there bank conflicts, how much of
+DRAM is used.
+
+    python3 nsight.py OUT.json [TEXT ..]   # in the packed folder, with PyTorch and ncu; only entries with a TEXT
+
+Starts itself again under ncu. Each entry does 4 x 8 heads of 2048 queries and keys at its head dim; numbers are of that launch.
+"""
+import csv
+import json
+import subprocess
+import sys
+
+METRICS = {
+    "gpu__time_duration.sum": "us",
+    "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed": "tensor_pipe_percent",
+    "sm__warps_active.avg.pct_of_peak_sustained_active": "achieved_occupancy_percent",
+    "sm__inst_executed.avg.per_cycle_active": "instructions_per_cycle",
+    "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum": "shared_bank_conflicts",
+    "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum": "shared_wavefronts",
+    "dram__throughput.avg.pct_of_peak_sustained_elapsed": "dram_percent",
+}
+SHAPE = (4, 8, 2048)
+
+
+def table():
+    return json.loads(subprocess.run(["./ferroflash", "kernels", "--json"], capture_output=True, text=True, check=True).stdout)
+
+
+def launch(texts):
+    """What runs under ncu: one launch an entry."""
+    import torch
+    import ferroflash
+
+    batch, heads, length = SHAPE
+    for row in entries(table()):
+        if texts and not any(text in row["name"] for text in texts):
+            continue
+        dtype = torch.float16 if row["dtype"] == "f16" else torch.bfloat16
+        q, k, v = (torch.randn(batch, length, heads, row["head_dim"], device="cuda", dtype=dtype) for _ in range(3))
+        window = (512, 0) if row["mask"] == "local" else (-1, -1)
+        ferroflash.flash_attn_func(q, k, v, causal=row["mask"] == "causal", window_size=window, config=row["name"])
+        torch.cuda.synchronize()
+
+
+def entries(rows):
+    rows = rows if isinstance(rows, list) else rows["kernels"]
+    return [{**row, "name": row.get("name") or row.get("symbol")} for row in rows]
+
+
+def main(out, *texts):
+    command = ["ncu", "--clock-control", "none", "--csv", "--page", "raw", "--kernel-name", "regex:^fwd_", "--metrics", ",".join(METRICS)]
+    done = subprocess.run([*command, sys.executable, __file__, "--launch", *texts], capture_output=True, text=True)
+    lines = [line for line in done.stdout.splitlines() if line.startswith('"')]
+    rows = list(csv.DictReader(lines))[1:]  # the first row holds units
+    if not rows:
+        sys.exit("ncu gave nothing:\n" + done.stdout[-2000:] + done.stderr[-2000:])
+    number = lambda text: float(text.replace(",", "") or "nan")
+    report = [{"entry": row["Kernel Name"].split("(")[0], **{name: number(row[metric]) / (1000 if name == "us" else 1) for metric, name in METRICS.items()}} for row in rows]
+    wrong = [r["entry"] for r in report if (r["tensor_pipe_percent"] >= 0.1) == r["entry"].endswith("_scalar")]
+    json.dump({"command": "python3 nsight.py", "shape": dict(zip(("batch", "heads", "length"), SHAPE)), "entries": report}, open(out, "w"), indent=1)
+    for r in report:
+        print(f'{r["entry"]:36} {r["us"]:9.1f} us  tensor {r["tensor_pipe_percent"]:5.1f} %  occupancy {r["achieved_occupancy_percent"]:5.1f} %  '
+              f'conflicts {r["shared_bank_conflicts"]:10.0f} of {r["shared_wavefronts"]:12.0f} wavefronts  DRAM {r["dram_percent"]:4.1f} %')
+    if wrong:
+        sys.exit(f"tensor cores where there should be none, or none where there should be: {wrong}")
+
+
+if __name__ == "__main__":
+    launch(sys.argv[2:]) if sys.argv[1] == "--launch" else main(*sys.argv[1:])

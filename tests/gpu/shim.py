@@ -1,0 +1,177 @@
+"""Is `ferroflash.py`, the Python front that compare.py measures through, right on a card?
+
+    python3 shim.py OUT.json          # in the packed folder, on a machine with PyTorch
+
+Every case is compared with float64 within the tolerance rule, largest error at most twice that of the naive
+computation in the inputs' own precision, and with SDPA where SDPA has the mask. Then: equal bits twice, another
+stream, a captured graph, threads, what must be refused.
+"""
+import json
+import sys
+import threading
+
+import torch
+import torch.nn.functional as F
+
+import ferroflash
+
+F16, BF16 = torch.float16, torch.bfloat16
+# name, dtype, [batch, seqlen_q, seqlen_k, heads_q, heads_k, head_dim], options of flash_attn_func
+CASES = [
+    ("full", F16, [2, 128, 128, 4, 4, 64], {}),
+    ("causal", F16, [2, 200, 200, 4, 4, 64], {"causal": True}),
+    ("bf16", BF16, [2, 200, 200, 4, 4, 128], {"causal": True}),
+    ("causal, fewer queries than keys", F16, [1, 77, 300, 4, 4, 64], {"causal": True}),
+    ("causal, rows without a key", F16, [1, 300, 77, 4, 4, 64], {"causal": True}),
+    ("grouped heads", F16, [2, 130, 130, 8, 2, 128], {"causal": True}),
+    ("one head of keys", BF16, [1, 64, 512, 8, 1, 64], {}),
+    ("window", F16, [1, 300, 300, 2, 2, 64], {"window_size": (37, 5)}),
+    ("window, causal", F16, [1, 300, 300, 2, 2, 128], {"window_size": (50, -1), "causal": True}),
+    ("softcap", F16, [1, 200, 200, 2, 2, 64], {"softcap": 5.0}),
+    ("scale", F16, [1, 200, 200, 2, 2, 64], {"softmax_scale": 0.3}),
+    ("head dim 40", F16, [1, 100, 100, 2, 2, 40], {}),
+    ("head dim 96", BF16, [1, 100, 100, 2, 2, 96], {"causal": True}),
+    ("head dim 192", F16, [1, 150, 150, 2, 2, 192], {"causal": True}),
+    ("head dim 256", BF16, [1, 150, 150, 2, 2, 256], {}),
+    ("a workspace", F16, [1, 128, 8192, 4, 4, 64], {}),
+    ("one query", F16, [3, 1, 777, 4, 4, 128], {"causal": True}),
+    ("a kernel by its name", F16, [1, 128, 128, 2, 2, 64], {"config": "fwd_f16_d64_full_128x64"}),
+]
+REFUSED = [
+    ("dropout", {"dropout_p": 0.1}),
+    ("alibi_slopes", {"alibi_slopes": torch.ones(4)}),
+    ("softmax_scale", {"softmax_scale": 0.0}),
+    ("softcap", {"softcap": -1.0}),
+    ("config", {"config": "no such kernel"}),
+]
+
+
+def tensors(dtype, sizes):
+    """q, k and v as (batch, seqlen, heads, head_dim)."""
+    batch, rows, keys, heads_q, heads_k, head_dim = sizes
+    make = lambda length, heads: torch.randn(batch, length, heads, head_dim, device="cuda", dtype=dtype)
+    return make(rows, heads_q), make(keys, heads_k), make(keys, heads_k)
+
+
+def attend(q, k, v, dtype, causal=False, window_size=(-1, -1), softmax_scale=None, softcap=0.0, config=None):
+    """Attention with every step in `dtype`: O as (batch, seqlen, heads, head_dim), LSE as (batch, heads, seqlen)."""
+    q, k, v = (t.to(dtype).transpose(1, 2) for t in (q, k, v))
+    k, v = (t.repeat_interleave(q.shape[1] // k.shape[1], 1) for t in (k, v))
+    scores = q @ k.transpose(2, 3) * (q.shape[3] ** -0.5 if softmax_scale is None else softmax_scale)
+    if softcap:
+        scores = softcap * torch.tanh(scores / softcap)
+    rows, keys = q.shape[2], k.shape[2]
+    position = torch.arange(rows, device=q.device)[:, None] + keys - rows
+    key = torch.arange(keys, device=q.device)[None, :]
+    left, right = window_size
+    right = 0 if causal else right
+    hidden = torch.zeros(rows, keys, dtype=torch.bool, device=q.device)
+    hidden |= (key < position - left) if left >= 0 else False
+    hidden |= (key > position + right) if right >= 0 else False
+    scores = scores.masked_fill(hidden, float("-inf"))
+    weights = torch.softmax(scores, dim=-1).masked_fill(hidden.all(1)[:, None], 0.0)
+    return (weights @ v).transpose(1, 2), torch.logsumexp(scores.double(), dim=-1)
+
+
+def largest(difference):
+    return difference.abs().max().item()
+
+
+def check(name, dtype, sizes, options):
+    """The verdict on one case."""
+    q, k, v = tensors(dtype, sizes)
+    o, lse = ferroflash.flash_attn_func(q, k, v, return_lse=True, **options)
+    again = ferroflash.flash_attn_func(q, k, v, **options)
+    turned = [t.transpose(1, 2).contiguous() for t in (q, k, v)]
+    bhsd = ferroflash.flash_attn_func_bhsd(*turned, **options).transpose(1, 2)
+    exact, exact_lse = attend(q, k, v, torch.float64, **options)
+    naive, _ = attend(q, k, v, dtype, **options)
+    error, tolerance = largest(o.double() - exact), 2 * largest(naive.double() - exact) + 1e-5
+    seen = torch.isfinite(exact_lse)
+    lse_error = largest((lse.double() - exact_lse)[seen])
+    lse_tolerance = 1e-4 + 1e-5 * largest(exact_lse[seen]) + torch.finfo(dtype).eps / 2
+    empty = torch.equal(lse.isneginf(), ~seen)
+    row = {"name": name, "error": error, "tolerance": tolerance, "lse_error": lse_error,
+           "lse_tolerance": lse_tolerance, "equal_twice": torch.equal(o, again) and torch.equal(o, bhsd)}
+    if not set(options) - {"causal", "config"} and (q.shape[1] == k.shape[1] or not options.get("causal")):
+        sdpa = F.scaled_dot_product_attention(
+            *(t.transpose(1, 2) for t in (q, k, v)), is_causal=options.get("causal", False),
+            enable_gqa=q.shape[2] != k.shape[2]).transpose(1, 2)
+        row["sdpa_error"] = largest(sdpa.double() - exact)
+    # Written so that an error that is not a number fails.
+    row["passed"] = row["equal_twice"] and empty and error <= tolerance and lse_error <= lse_tolerance
+    return row
+
+
+def refused(word, options):
+    """A request that must be refused by a message that names what is wrong."""
+    q, k, v = tensors(F16, [1, 64, 64, 4, 4, 64])
+    try:
+        ferroflash.flash_attn_func(q, k, v, **options)
+        said = "nothing"
+    except ferroflash.Error as error:
+        said = str(error)
+    return {"name": f"refused: {word}", "said": said, "passed": word.split("_")[-1] in said}
+
+
+def on_another_stream():
+    q, k, v = tensors(F16, [1, 256, 256, 4, 4, 64])
+    expected = ferroflash.flash_attn_func(q, k, v)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        o = ferroflash.flash_attn_func(q, k, v)
+    stream.synchronize()
+    return torch.equal(o, expected)
+
+
+def in_a_graph():
+    q, k, v = tensors(F16, [1, 128, 8192, 4, 4, 64])
+    ferroflash.flash_attn_func(q, k, v)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        o = ferroflash.flash_attn_func(q, k, v)
+    q.copy_(torch.randn_like(q))
+    graph.replay()
+    torch.cuda.synchronize()
+    return torch.equal(o, ferroflash.flash_attn_func(q, k, v))
+
+
+def in_threads(count=4, calls=50):
+    q, k, v = tensors(F16, [1, 256, 256, 4, 4, 64])
+    expected = ferroflash.flash_attn_func(q, k, v)
+    torch.cuda.synchronize()
+    equal = []
+
+    def work():
+        with torch.cuda.stream(torch.cuda.Stream()):
+            outputs = [ferroflash.flash_attn_func(q, k, v) for _ in range(calls)]
+            torch.cuda.current_stream().synchronize()
+        equal.append(all(torch.equal(o, expected) for o in outputs))
+
+    threads = [threading.Thread(target=work) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return len(equal) == count and all(equal)
+
+
+def main(out):
+    torch.manual_seed(1)
+    rows = [check(*case) for case in CASES] + [refused(*request) for request in REFUSED]
+    for name, work in (("another stream", on_another_stream), ("a graph", in_a_graph), ("threads", in_threads)):
+        rows.append({"name": name, "passed": work()})
+    wrong = [row["name"] for row in rows if not row["passed"]]
+    report = {"device": torch.cuda.get_device_name(), "command": "python3 shim.py", "passed": not wrong, "cases": rows}
+    with open(out, "w") as file:
+        json.dump(report, file, indent=1)
+    for row in rows:
+        errors = f' error {row["error"]:.1e} of {row["tolerance"]:.1e}' if "error" in row else ""
+        print(f'{row["name"]:34} {"passed" if row["passed"] else "WRONG"}{errors}')
+    if wrong:
+        sys.exit("wrong: " + "; ".join(wrong))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

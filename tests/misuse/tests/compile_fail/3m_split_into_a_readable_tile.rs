@@ -1,0 +1,10 @@
+//! Memory is split into places that are yet to be filled, not into tiles to read.
+use contract::F16;
+use misuse::Contract;
+use tile::{SharedTile, Smem};
+
+fn split(smem: Smem<Contract<128, 16384>>) -> SharedTile<F16, 8, 4> {
+    smem.split()
+}
+
+fn main() {}

@@ -1,0 +1,9 @@
+//! A slot stays where it is: what is copied for K cannot land in the place of V.
+use misuse::{K, Running};
+use tile::Block;
+
+fn step(mut kv: Running, mut block: Block<K>) {
+    kv.advance(&mut block, |slot, _| core::mem::swap(&mut slot.k, &mut slot.v));
+}
+
+fn main() {}

@@ -1,0 +1,12 @@
+//! A warp's own ring is filled by that warp: the block's threads would each fill a share of their own.
+use contract::F16;
+use misuse::{K, Stage};
+use tile::{Block, CpAsync, Ring, Walk, Warp};
+
+type Own = Ring<Stage<F16, 4, 4>, 2, CpAsync<Warp>>;
+
+fn start(ring: Own, walk: &mut Walk<F16, 4, 4, Block<K>>, block: &Block<K>) {
+    let _ = ring.start(|_, slot| slot.k.copy_edge(walk, block));
+}
+
+fn main() {}

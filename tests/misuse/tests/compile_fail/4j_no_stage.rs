@@ -1,0 +1,14 @@
+//! A ring has a stage.
+use contract::F16;
+use misuse::{Contract, Stage};
+use tile::{Block, CpAsync, Ring, Smem};
+
+type Empty = Contract<128, 0>;
+
+fn split(smem: Smem<Empty>) -> Ring<Stage<F16, 4, 4>, 0, CpAsync<Block<Empty>>> {
+    smem.split()
+}
+
+fn main() {
+    let _ = split as fn(_) -> _;
+}

@@ -1,0 +1,16 @@
+//! A tile begins on 1024 bytes, which the barriers behind a relay's stages are no multiple of.
+use contract::F16;
+use misuse::{Contract, Stage};
+use tile::{Block, CpAsync, Relay, SharedTile, Smem, Unfilled, Warp};
+
+type K = Contract<160, { (8 * 4 + 2 * 2 * 4 * 4) * 512 + 32 }>;
+type Stages = Relay<Stage<F16, 4, 4>, 2, CpAsync<Warp>>;
+type Q = Unfilled<SharedTile<F16, 8, 4>, CpAsync<Block<K>>>;
+
+fn split(smem: Smem<K>) -> (Stages, Q) {
+    smem.split()
+}
+
+fn main() {
+    let _ = split as fn(_) -> _;
+}

@@ -1,0 +1,37 @@
+//! Which mutants are run where not all are.
+use ptx_sim::mutate::{Mutant, Operator};
+use reference::Random;
+use std::collections::BTreeMap;
+
+/// Some mutants of each operator of a kernel, by a seed: the same ones on every machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sample {
+    /// The most mutants of an operator; `None` takes all.
+    pub each: Option<usize>,
+    /// Seed of the choice.
+    pub seed: u64,
+}
+
+impl Sample {
+    /// Every mutant.
+    pub const ALL: Sample = Sample { each: None, seed: 0 };
+
+    /// Those of `all`, the mutants of `kernel`, that are run, in the order of the text.
+    pub(super) fn of(self, kernel: &str, all: Vec<Mutant>) -> Vec<Mutant> {
+        let Some(each) = self.each else { return all };
+        let seed = kernel.bytes().fold(self.seed, |seed, byte| Random::new(seed ^ u64::from(byte)).bits());
+        let mut random = Random::new(seed);
+        let mut operators: BTreeMap<Operator, Vec<(u64, Mutant)>> = BTreeMap::new();
+        for mutant in all {
+            operators.entry(mutant.operator).or_default().push((random.bits(), mutant));
+        }
+        let drawn = operators.into_values().flat_map(|mut mutants| {
+            mutants.sort_by_key(|(number, _)| *number);
+            mutants.truncate(each);
+            mutants
+        });
+        let mut drawn: Vec<Mutant> = drawn.map(|(_, mutant)| mutant).collect();
+        drawn.sort_by_key(|mutant| (mutant.span.0, mutant.operator));
+        drawn
+    }
+}

@@ -1,0 +1,61 @@
+//! What may not grow: the kernels that a library embeds, what a registry gets, the time that `ci` takes.
+
+use std::fs;
+use std::time::Duration;
+
+use crate::process::Result;
+
+/// Deflated code of the kernels that every user's library embeds: without the lineage's, and without source
+/// lines, which only a simulator carries. Every program that embeds us carries it.
+pub const EMBEDDED_MB: f64 = 3.0;
+
+/// The largest package: a registry takes 10 MiB.
+pub const PACKAGE_MB: f64 = 9.0;
+
+/// Minutes of processor time of a whole `cargo xtask ci` from a fresh clone: half an hour of two cores. The
+/// wall clock also counts what else a machine does.
+pub const CI_MINUTES: f64 = 60.0;
+
+/// Prints what is used of a budget.
+///
+/// # Errors
+/// More than there is.
+pub fn hold(what: &str, used: f64, most: f64, unit: &str) -> Result {
+    let line = format!("budget: {what}: {used:.2} of {most:.0} {unit}");
+    println!("{line}");
+    if used <= most { Ok(()) } else { Err(format!("{line}: too much").into()) }
+}
+
+/// Processor time of this process and of its children that have ended; `None` where the system does not say.
+pub fn processor_time() -> Option<Duration> {
+    of_stat(&fs::read_to_string("/proc/self/stat").ok()?)
+}
+
+/// The four times of proc(5)'s `stat`, whose second field, in parentheses, may hold anything.
+fn of_stat(stat: &str) -> Option<Duration> {
+    const TICKS: u64 = 100;
+    let (_, fields) = stat.rsplit_once(") ")?;
+    let mut times = fields.split(' ').skip(11);
+    let ticks: u64 = [(); 4].map(|()| times.next()?.parse::<u64>().ok()).into_iter().sum::<Option<u64>>()?;
+    Some(Duration::from_millis(ticks * 1000 / TICKS))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_budget_is_held_and_what_is_no_number_is_no_excuse() {
+        for (used, holds) in [(0.0, true), (3.0, true), (3.01, false), (f64::NAN, false)] {
+            assert_eq!(hold("x", used, 3.0, "MB").is_ok(), holds, "{used}");
+        }
+    }
+
+    #[test]
+    fn processor_time_is_that_of_children_too() {
+        let stat = "7 (a ) b) S 1 7 7 0 -1 4194304 5 6 0 0 110 20 300 70 20 0 1 0 9";
+        assert_eq!(of_stat(stat), Some(Duration::from_secs(5)));
+        assert_eq!(of_stat("7 (a) S 1"), None);
+        assert_eq!(of_stat("7 (a) S 1 7 7 0 -1 4194304 5 6 0 0 x 20 300 70"), None);
+    }
+}

@@ -1,0 +1,293 @@
+//! What each file of evidence says, as tables.
+
+use serde_json::Value;
+
+use super::page::{Table, bars, escape, number, text};
+
+fn rows<'v>(data: &'v Value, key: &str) -> &'v [Value] {
+    data[key].as_array().map_or(&[], Vec::as_slice)
+}
+
+/// `passed` or `clean`, in words.
+fn verdict(passed: &Value) -> &'static str {
+    match passed.as_bool() {
+        Some(true) => "<b class=\"good\">passed</b>",
+        Some(false) => "<b class=\"bad\">FAILED</b>",
+        None => "no verdict",
+    }
+}
+
+fn sum(rows: &[Value], key: &str) -> u64 {
+    rows.iter().filter_map(|row| row[key].as_u64()).sum()
+}
+
+/// The headline workload in every configuration, then every kernel.
+pub fn verify(data: &Value) -> String {
+    let (headline, kernels) = (rows(data, "headline"), rows(data, "kernels"));
+    let mut table = Table::new(&["configuration", "mask", "cases", "largest error"]);
+    for row in headline {
+        let error = row["max_error"].as_f64().map_or("not finite".into(), |error| format!("{error:.1e}"));
+        table.row([text(&row["name"]), text(&row["mask"]), text(&row["cases"]), error]);
+    }
+    let mut all = Table::new(&["kernel", "cases", "worst error / allowed", "skipped"]);
+    for row in kernels {
+        all.row([
+            text(&row["name"]),
+            text(&row["cases"]),
+            number(&row["worst_ratio"], 3),
+            text(&row["skipped"]),
+        ]);
+    }
+    let cases = sum(headline, "cases") + sum(kernels, "cases");
+    let title = format!("{} kernels over their grids", kernels.len());
+    format!("<p>{}: {cases} cases</p>{}{}", verdict(&data["passed"]), table.html(), all.folded(&title))
+}
+
+/// Bars of throughput, a chart a shape.
+pub fn compare(data: &Value) -> String {
+    let rows = rows(data, "rows");
+    let mut labels: Vec<(String, Vec<&Value>)> = vec![];
+    for row in rows {
+        let label = format!("{} {} ({})", text(&row["label"]), text(&row["suite"]), text(&row["timing"]));
+        match labels.iter_mut().find(|(known, _)| *known == label) {
+            Some((_, own)) => own.push(row),
+            None => labels.push((label, vec![row])),
+        }
+    }
+    let peer = |row: &&Value| {
+        let name = text(&row["peer"]);
+        (name, row["tflops"].as_f64().unwrap_or(0.0), format!("{} us", number(&row["us"], 1)))
+    };
+    let charts =
+        labels.iter().map(|(label, own)| bars(label, "TFLOP/s", &own.iter().map(peer).collect::<Vec<_>>()));
+    format!("<div class=\"charts\">{}</div>", charts.collect::<String>())
+}
+
+/// Two commits of ours: the other one's time over this one's.
+pub fn base(data: &Value) -> String {
+    let mut table = Table::new(&["shape", "timing", "us", "before", "times as fast"]);
+    let all = rows(data, "rows");
+    let key = |row: &Value| ["label", "timing", "suite"].map(|key| text(&row[key]));
+    for row in all.iter().filter(|row| row["peer"] == "base") {
+        let own = all.iter().find(|own| own["peer"] == "ferroflash" && key(own) == key(row));
+        let [shape, timing, _] = key(row);
+        let us = own.map_or_else(String::new, |own| number(&own["us"], 1));
+        table.row([shape, timing, us, number(&row["us"], 1), number(&row["ratio"], 3)]);
+    }
+    table.html()
+}
+
+/// What a program said.
+pub fn program(data: &Value) -> String {
+    let said = rows(data, "said").iter().map(|line| escape(&text(line)));
+    let said = said.collect::<Vec<_>>().join("\n");
+    format!("<p>{}: {}</p><pre>{said}</pre>", verdict(&data["passed"]), text(&data["program"]))
+}
+
+/// A row a case.
+pub fn shim(data: &Value) -> String {
+    let mut table = Table::new(&["case", "error", "allowed", "SDPA's error", "verdict"]);
+    for row in rows(data, "cases") {
+        let small = |key: &str| row[key].as_f64().map_or_else(String::new, |x| format!("{x:.1e}"));
+        let verdict = if row["passed"] == true { "passed" } else { "WRONG" };
+        let [error, allowed, sdpa] = ["error", "tolerance", "sdpa_error"].map(small);
+        table.row([text(&row["name"]), error, allowed, sdpa, verdict.into()]);
+    }
+    format!("<p>{}</p>{}", verdict(&data["passed"]), table.html())
+}
+
+/// The workloads of `lineage.json`, `[batch, mask]`.
+const WORKLOADS: [(u64, &str); 4] = [(1, "full"), (1, "causal"), (2, "full"), (2, "causal")];
+
+/// A row a configuration, a column a workload.
+pub fn lineage(data: &Value) -> String {
+    let rows = rows(data, "rows");
+    // A configuration has an entry for each mask.
+    let name = |row: &Value| {
+        WORKLOADS.iter().fold(text(&row["kernel"]), |name, (_, mask)| name.replace(&format!("_{mask}_"), "_"))
+    };
+    let mut names: Vec<String> = vec![];
+    for row in rows {
+        if !names.contains(&name(row)) {
+            names.push(name(row));
+        }
+    }
+    let of = |named: &str, (batch, mask): (u64, &str)| {
+        rows.iter().find(|row| name(row) == named && row["batch"] == batch && row["mask"] == mask)
+    };
+    let time =
+        |named: &String| of(named, WORKLOADS[0]).and_then(|row| row["us"].as_f64()).unwrap_or(f64::MAX);
+    names.sort_by(|a, b| time(a).total_cmp(&time(b)));
+    let mut table = Table::new(&[
+        "kernel",
+        "configuration",
+        "1 batch, full",
+        "1, causal",
+        "2, full",
+        "2, causal",
+        "largest error",
+    ]);
+    for named in &names {
+        let cell = |workload| {
+            of(named, workload).map_or_else(String::new, |row| {
+                format!("{} us, {}x", number(&row["us"], 2), number(&row["times_fa2"], 2))
+            })
+        };
+        let [a, b, c, d] = WORKLOADS.map(cell);
+        let own = || WORKLOADS.iter().filter_map(|workload| of(named, *workload));
+        let error = own().filter_map(|row| row["error"].as_f64()).fold(0.0, f64::max);
+        let configuration = own().next().map_or_else(String::new, |row| text(&row["configuration"]));
+        table.row([named.clone(), configuration, a, b, c, d, format!("{error:.1e}")]);
+    }
+    table.html()
+}
+
+/// Products, then kernels.
+pub fn agree(data: &Value) -> String {
+    let mut products = Table::new(&["products", "elements", "differing"]);
+    for row in rows(data, "products") {
+        products.row(["dtype", "elements", "differing"].map(|key| text(&row[key])));
+    }
+    let columns = ["kernel", "words", "differing", "O, ulps", "LSE / allowed"];
+    let mut kernels = Table::new(&columns);
+    for row in rows(data, "kernels") {
+        let [name, words, differing] = ["name", "words", "differing"].map(|key| text(&row[key]));
+        kernels.row([name, words, differing, number(&row["o_ulps"], 1), number(&row["lse_ratio"], 3)]);
+    }
+    let title = format!("{} kernels", rows(data, "kernels").len());
+    format!("<p>{}</p>{}{}", verdict(&data["agree"]), products.html(), kernels.folded(&title))
+}
+
+/// A row a shape.
+pub fn bench(data: &Value) -> String {
+    let columns = ["shape", "timing", "p50 us", "p90 us", "TFLOP/s", "GB/s", "kernel"];
+    let mut table = Table::new(&columns);
+    for row in rows(data, "rows") {
+        let us = |key: &str| number(&row[key], 1);
+        let [shape, timing, entry] = ["shape", "timing", "entry"].map(|key| text(&row[key]));
+        table.row([
+            shape,
+            timing,
+            us("p50_us"),
+            us("p90_us"),
+            us("tflops"),
+            number(&row["gb_per_s"], 0),
+            entry,
+        ]);
+    }
+    table.html()
+}
+
+/// A row a problem.
+pub fn sweep(data: &Value) -> String {
+    let mut table = Table::new(&["problem", "fastest", "us", "the table's", "us", "timed"]);
+    for row in rows(data, "shapes") {
+        let [problem, best, own] = ["problem", "best", "table"].map(|key| text(&row[key]));
+        let [us, own_us] = ["microseconds", "table_microseconds"].map(|key| number(&row[key], 1));
+        table.row([problem, best, us, own, own_us, rows(row, "candidates").len().to_string()]);
+    }
+    table.html()
+}
+
+/// Findings, then every kernel.
+pub fn sanitize(data: &Value) -> String {
+    let kernels = rows(data, "kernels");
+    let findings: usize = kernels.iter().map(|row| rows(row, "findings").len()).sum();
+    let mut table = Table::new(&["kernel", "launches", "findings", "skipped"]);
+    for row in kernels {
+        let found =
+            rows(row, "findings").iter().map(|f| format!("{}: {}", text(&f["kind"]), text(&f["message"])));
+        let found = found.collect::<Vec<_>>().join("; ");
+        let found = if found.is_empty() { "none".into() } else { found };
+        table.row([text(&row["name"]), text(&row["launches"]), found, text(&row["skipped"])]);
+    }
+    let (launches, title) = (sum(kernels, "launches"), format!("{} kernels", kernels.len()));
+    format!(
+        "<p>{}: {launches} launches, {findings} findings</p>{}",
+        verdict(&data["clean"]),
+        table.folded(&title)
+    )
+}
+
+/// Every kernel.
+pub fn soak(data: &Value) -> String {
+    let kernels = rows(data, "kernels");
+    let kib = |value: &Value| value.as_i64().map_or("unknown".into(), |bytes| format!("{:+}", bytes / 1024));
+    let mut table = Table::new(&["kernel", "launches", "differing", "device KiB", "process KiB"]);
+    for row in kernels {
+        let [name, launches, differing] = ["name", "launches", "differing"].map(|key| text(&row[key]));
+        table.row([
+            name,
+            launches,
+            differing,
+            kib(&row["device_growth_bytes"]),
+            kib(&row["process_growth_bytes"]),
+        ]);
+    }
+    let [launches, differing] = ["launches", "differing"].map(|key| sum(kernels, key));
+    let title = format!("{} kernels", kernels.len());
+    format!(
+        "<p>{}: {launches} launches, {differing} differ</p>{}",
+        verdict(&data["passed"]),
+        table.folded(&title)
+    )
+}
+
+/// What was solved, and what refused.
+pub fn fuzz(data: &Value) -> String {
+    let mut table = Table::new(&["fault", "refused by name"]);
+    for (fault, count) in data["refused"].as_object().into_iter().flatten() {
+        table.row([fault.clone(), text(count)]);
+    }
+    let [solved, seconds] = [&data["solved"], &data["seconds"]].map(|value| number(value, 0));
+    let failure = data["failure"].as_str().map(|f| format!("<p class=\"bad\">{}</p>", escape(f)));
+    let found = format!("{solved} random problems solved in {seconds} s");
+    let wide = data["wide_rows"].as_u64().map_or_else(String::new, |rows| {
+        let not_judged = number(&data["rows_not_judged"], 0);
+        format!("; of those of any magnitude, {not_judged} of {rows} rows are not judged")
+    });
+    format!(
+        "<p>{}: {found}{wide}</p>{}{}",
+        verdict(&data["passed"]),
+        failure.unwrap_or_default(),
+        table.folded("Refusals")
+    )
+}
+
+/// Every kernel on every target.
+pub fn ptx_stats(data: &Value) -> String {
+    let all = data.as_array().map_or(&[][..], Vec::as_slice);
+    let columns =
+        ["kernel", "target", "registers", "spills, bytes", "in loops", "shared KiB", "blocks an SM", "HMMA"];
+    let mut table = Table::new(&columns);
+    let count = |row: &Value, keys: [&str; 2]| keys.iter().filter_map(|key| row[*key].as_u64()).sum::<u64>();
+    for row in all {
+        let [entry, target, registers, blocks, hmma] =
+            ["entry", "target", "registers", "blocks_per_sm", "hmma"].map(|key| text(&row[key]));
+        let spills = count(row, ["spill_store_bytes", "spill_load_bytes"]).to_string();
+        let in_loops = count(row, ["local_loads_in_loops", "local_stores_in_loops"]).to_string();
+        let shared = count(row, ["static_smem_bytes", "dynamic_smem_bytes"]) as f64 / 1024.0;
+        table.row([entry, target, registers, spills, in_loops, format!("{shared:.1}"), blocks, hmma]);
+    }
+    let spilling = all.iter().filter(|row| count(row, ["spill_store_bytes", "spill_load_bytes"]) > 0).count();
+    let in_loops =
+        all.iter().filter(|row| count(row, ["local_loads_in_loops", "local_stores_in_loops"]) > 0).count();
+    let multiplies = |entry: &str| entry.starts_with("fwd_") && !entry.ends_with("_scalar");
+    let scalar = |row: &&Value| row["entry"].as_str().is_some_and(|entry| !multiplies(entry));
+    let wrong = all.iter().filter(|row| (row["hmma"].as_u64() == Some(0)) != scalar(row)).count();
+    let paths = match wrong {
+        0 => "tensor-core instructions in every tensor-core kernel and in no other".to_owned(),
+        wrong => {
+            format!(
+                "<b class=\"bad\">{wrong} with tensor-core instructions where there should be none, or \
+                 none</b>"
+            )
+        }
+    };
+    let spills = format!("{spilling} spill, {in_loops} of them in a loop");
+    format!(
+        "<p>{} kernels on their targets: {spills}; {paths}.</p>{}",
+        all.len(),
+        table.folded("All of them")
+    )
+}
