@@ -3,11 +3,12 @@
 //!
 //! - [`Kernel`]: threads, shared memory, parameters and grid of a kernel, from one type.
 //! - [`Contract`]: the same of a compiled kernel, by value, with its symbol and [`Target`].
-//! - [`Tensor`], [`Vector`], [`Partials`], [`Element`]: what kernels are told of their data.
+//! - [`Tensor`], [`Vector`], [`Cache`], [`Partials`], [`Element`]: what kernels are told of their data.
 //! - [`FastDiv`]: division by a number that only the host knows.
 #![no_std]
 #![forbid(unsafe_code)]
 
+mod cache;
 mod element;
 mod fast_div;
 mod kernel;
@@ -15,6 +16,7 @@ mod launch;
 mod target;
 mod tensor;
 
+pub use cache::Cache;
 pub use element::{Bf16, DType, Element, F16, Path, Scalar};
 pub use fast_div::FastDiv;
 pub use kernel::Kernel;
