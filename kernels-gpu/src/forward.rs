@@ -2,7 +2,7 @@
 use crate::entries::Run;
 use crate::mainloop::{KvStage, Share, Stages, attend};
 use crate::mask::MaskFn;
-use crate::tensors::{Portion, TileTensors, Whole};
+use crate::tensors::{Portion, Whole};
 use spec::{Forward, Fwd, FwdParams, Kernel, Persistent};
 use tile::{Block, CpAsync, Mma, Pipeline, Resident, Ring, SharedTile, Smem, Unfilled, Walk};
 
@@ -47,15 +47,8 @@ impl<C: Kernel, E: Mma, const N: usize, const D: usize, const KW: usize, const S
 
 /// A kernel whose blocks do one tile of queries, whichever they are told.
 pub trait Tile: Forward {
-    /// Does `portion` of the tile that is `index`-th in order, under a contract `C` of as many threads and as
-    /// much shared memory.
-    fn tile<C: Kernel>(
-        p: &FwdParams,
-        index: u32,
-        portion: &impl Portion,
-        block: &mut Block<C>,
-        smem: Smem<C>,
-    );
+    /// Does `portion`, under a contract `C` of as many threads and as much shared memory.
+    fn tile<C: Kernel, P: Portion>(p: &FwdParams, portion: &P, block: &mut Block<C>, smem: Smem<C>);
 }
 
 impl<
@@ -71,15 +64,9 @@ impl<
 > Tile for Fwd<E, Mask, M, W, KW, N, D, HELD, STAGES>
 {
     #[inline(always)]
-    fn tile<C: Kernel>(
-        p: &FwdParams,
-        index: u32,
-        portion: &impl Portion,
-        block: &mut Block<C>,
-        smem: Smem<C>,
-    ) {
+    fn tile<C: Kernel, P: Portion>(p: &FwdParams, portion: &P, block: &mut Block<C>, smem: Smem<C>) {
         let (mine, team) = block.teams::<M, W, KW>();
-        let tensors = TileTensors::<E, D>::of(p, index, M as u32 * 16);
+        let tensors = portion.tensors::<E, D>(p, M as u32 * 16);
         let rows = tensors.rows;
         let range = portion.of(Mask::blocks(&rows, (N * KW) as u32 * 16));
         if portion.may_be_empty::<Mask>() && range.start == range.end {
@@ -135,7 +122,7 @@ impl<
 {
     #[inline(always)]
     fn run(p: FwdParams, mut block: Block<Self>, smem: Smem<Self>) {
-        Self::tile(&p, block.index(), &Whole, &mut block, smem)
+        Self::tile(&p, &Whole(block.index()), &mut block, smem)
     }
 }
 
@@ -144,6 +131,6 @@ impl<K: Tile> Run for Persistent<K> {
     #[inline(always)]
     fn run(p: FwdParams, mut block: Block<Self>, smem: Smem<Self>) {
         let tiles = (block.index()..p.order.tiles).step_by(block.count() as usize);
-        smem.rounds(&mut block, tiles, &p, |p, index, block, smem| K::tile(p, index, &Whole, block, smem))
+        smem.rounds(&mut block, tiles, &p, |p, index, block, smem| K::tile(p, &Whole(index), block, smem))
     }
 }

@@ -1,11 +1,11 @@
 //! Forward attention in which the tensor cores never wait for the softmax (FlashAttention-3, section 3.2,
 //! within one warp): S(n - 1) is computed while P(n) is exponentiated. A stage holds V(n) and K(n - 1).
 use crate::entries::Run;
-use crate::forward::ByBlock;
+use crate::forward::{ByBlock, Tile};
 use crate::mask::MaskFn;
 use crate::softmax::Softmax;
-use crate::tensors::{TileTensors, mask_scores};
-use spec::{FwdOverlap, FwdParams};
+use crate::tensors::{Portion, Whole, mask_scores};
+use spec::{FwdOverlap, FwdParams, Kernel};
 use tile::{AFrag, Acc, Block, Mma, Part, Resident, Ring, SharedTile, Smem, Unfilled, Walk, shared_layout};
 
 shared_layout! {
@@ -23,36 +23,37 @@ type LeadPlace<C, E, const M: usize, const N: usize, const D: usize> = Unfilled<
 type VkRing<C, E, const N: usize, const D: usize> = Ring<VkStage<E, N, D>, 2, ByBlock<C>>;
 
 impl<E: Mma, Mask: MaskFn, const M: usize, const W: usize, const N: usize, const D: usize, const HELD: usize>
-    Run for FwdOverlap<E, Mask, M, W, N, D, HELD>
+    Tile for FwdOverlap<E, Mask, M, W, N, D, HELD>
 {
     #[inline(always)]
-    fn run(p: FwdParams, mut block: Block<Self>, smem: Smem<Self>) {
+    fn tile<C: Kernel, P: Portion>(p: &FwdParams, portion: &P, block: &mut Block<C>, smem: Smem<C>) {
         const { assert!(!Mask::LEFT, "windows are the other kernel's: every walk ends with key block 0") }
+        const { assert!(P::ALL_KEYS, "slices are the other kernel's, for the same reason") }
         let (mine, _) = block.teams::<M, W, 1>();
         let (warp, tile_n) = (mine.warp(), N as u32 * 16);
-        let tensors = TileTensors::<E, D>::of(&p, block.index(), M as u32 * 16);
+        let tensors = portion.tensors::<E, D>(p, M as u32 * 16);
         let rows = tensors.rows;
         let row0 = rows.first + mine.first();
         let range = Mask::blocks(&rows, tile_n);
-        if !Mask::SEES_ALL && range.end == 0 {
-            return tensors.store_nothing_seen::<Self, M>(&block);
+        if portion.may_be_empty::<Mask>() && range.end == 0 {
+            return portion.store_nothing_seen::<_, C, M, D>(&tensors, block);
         }
         let mut n = range.end - 1;
 
         // Prologue: Q with the last K block; then the last V block with the K block before it.
-        let (lead, ring): (LeadPlace<Self, E, M, N, D>, VkRing<Self, E, N, D>) = smem.split();
-        let (mut k, mut v) = (Walk::down(tensors.k, n, &block), Walk::down(tensors.v, n, &block));
+        let (lead, ring): (LeadPlace<C, E, M, N, D>, VkRing<C, E, N, D>) = smem.split();
+        let (mut k, mut v) = (Walk::down(tensors.k, n, block), Walk::down(tensors.v, n, block));
         let lead = lead.fill(|slot| {
-            slot.q.copy_edge(&mut Walk::down(tensors.q, tensors.m_block, &block), &block);
-            slot.k.copy_edge(&mut k, &block);
+            slot.q.copy_edge(&mut Walk::down(tensors.q, tensors.m_block, block), block);
+            slot.k.copy_edge(&mut k, block);
         });
         let kv = ring.prologue(lead, |_, slot| {
-            slot.v.copy_edge(&mut v, &block);
+            slot.v.copy_edge(&mut v, block);
             if n > 0 {
-                slot.k.copy_whole(&mut k, &block)
+                slot.k.copy_whole(&mut k, block)
             }
         });
-        let (Lead { q: q_tile, k: k_last }, mut kv) = kv.land(&mut block);
+        let (Lead { q: q_tile, k: k_last }, mut kv) = kv.land(block);
         let q_frag = Resident::<_, M, W, D, HELD>::load(&q_tile, mine);
         let mut acc_s = Acc::<W, N>::zero();
         acc_s.mma_abt(&q_frag, &k_last, warp, |_| {});
@@ -61,7 +62,7 @@ impl<E: Mma, Mask: MaskFn, const M: usize, const W: usize, const N: usize, const
         // far as known (2: two or more).
         let (mut acc_o, mut softmax) = (Acc::<W, D>::zero(), Softmax::new(p.scale_log2));
         let mut step = |n: u32, mut acc_s: Acc<W, N>, edge: bool, left: u32| {
-            let stage = kv.advance(&mut block, |slot, block| {
+            let stage = kv.advance(block, |slot, block| {
                 if left > 0 {
                     slot.v.copy_whole(&mut v, block)
                 }
@@ -99,6 +100,15 @@ impl<E: Mma, Mask: MaskFn, const M: usize, const W: usize, const N: usize, const
         step(0, acc_s, range.interior.1 == 0, 0);
 
         // Epilogue.
-        tensors.store(acc_o, &softmax, q_tile, mine);
+        portion.store(&tensors, acc_o, &softmax, q_tile, mine);
+    }
+}
+
+impl<E: Mma, Mask: MaskFn, const M: usize, const W: usize, const N: usize, const D: usize, const HELD: usize>
+    Run for FwdOverlap<E, Mask, M, W, N, D, HELD>
+{
+    #[inline(always)]
+    fn run(p: FwdParams, mut block: Block<Self>, smem: Smem<Self>) {
+        Self::tile(&p, &Whole(block.index()), &mut block, smem)
     }
 }

@@ -8,16 +8,24 @@ use crate::softmax::{NONE, Softmax};
 use crate::tensors::{Portion, TileTensors};
 use core::f32::consts::{LN_2, LOG2_E};
 use cuda_std::math::{ex2, fma, lg2, rcp};
-use spec::{Combine, CombineParams, Kernel, Partials, Split, SplitParams};
+use spec::{Combine, CombineParams, FwdParams, Kernel, Partials, Split, SplitParams};
 use tile::{Acc, Block, GlobalRows, GlobalVec, Mma, OwnChunk, PartialRows, SharedTile, Smem, WarpRows};
 
 /// One slice of a tile's keys: the results are partial ones.
 struct Slice<'p> {
+    /// Of the tile that is so many-th in order.
+    tile: u32,
     index: u32,
     partials: &'p Partials,
 }
 
 impl Portion for Slice<'_> {
+    const ALL_KEYS: bool = false;
+
+    #[inline(always)]
+    fn tensors<E: Mma, const D: usize>(&self, p: &FwdParams, tile_m: u32) -> TileTensors<E, D> {
+        TileTensors::of(p, p.order.tile(self.tile), tile_m)
+    }
     #[inline(always)]
     fn of(&self, range: BlockRange) -> BlockRange {
         range.slice(self.index, self.partials.slices)
@@ -62,7 +70,7 @@ impl<K: Tile> Run for Split<K> {
     #[inline(always)]
     fn run(p: SplitParams, mut block: Block<Self>, smem: Smem<Self>) {
         let (tile, index) = p.partials.slices.div_rem(block.index());
-        K::tile(&p.forward, tile, &Slice { index, partials: &p.partials }, &mut block, smem)
+        K::tile(&p.forward, &Slice { tile, index, partials: &p.partials }, &mut block, smem)
     }
 }
 

@@ -1,7 +1,7 @@
 //! A tile's tensors: one thread block's share of the problem, and what it stores.
 use crate::mask::{BlockRange, MaskFn, Rows};
 use crate::softmax::Softmax;
-use spec::{FwdParams, Kernel};
+use spec::{FwdParams, Kernel, WorkTile};
 use tile::{Acc, Block, GlobalRows, GlobalVec, Mma, SharedTile, Warp, WarpRows};
 
 /// One tile of queries with its head's keys and values.
@@ -25,10 +25,9 @@ pub struct TileTensors<E, const D: usize> {
 }
 
 impl<E: Mma, const D: usize> TileTensors<E, D> {
-    /// The tile of `tile_m` queries that is `index`-th in order.
+    /// `tile_m` queries.
     #[inline(always)]
-    pub fn of(p: &FwdParams, index: u32, tile_m: u32) -> Self {
-        let tile = p.order.tile(index);
+    pub fn of(p: &FwdParams, tile: WorkTile, tile_m: u32) -> Self {
         let (q, k) =
             (GlobalRows::of(&p.q, tile.batch, tile.head), GlobalRows::of(&p.k, tile.batch, tile.kv_head));
         TileTensors {
@@ -71,41 +70,26 @@ impl<E: Mma, const D: usize> TileTensors<E, D> {
     }
 }
 
-/// How much of a tile is a thread block's, and where what it makes of it goes.
+/// What of a problem is a thread block's: a tile, of which it may have all keys, and where what it makes of
+/// it goes.
 pub trait Portion {
+    /// Whether it has all keys that the tile sees.
+    const ALL_KEYS: bool = true;
+
+    /// The tile of `tile_m` queries.
+    fn tensors<E: Mma, const D: usize>(&self, p: &FwdParams, tile_m: u32) -> TileTensors<E, D>;
+
     /// Its share of the key blocks that the tile sees.
-    fn of(&self, range: BlockRange) -> BlockRange;
-    /// Whether it may have no key block under mask `Mask`.
-    fn may_be_empty<Mask: MaskFn>(&self) -> bool;
-    /// Stores the result of no keys.
-    fn store_nothing_seen<E: Mma, K: Kernel, const M: usize, const D: usize>(
-        &self,
-        tensors: &TileTensors<E, D>,
-        block: &Block<K>,
-    );
-    /// Normalises O and stores it with its LSE. Nobody needs Q's tile any more.
-    fn store<E: Mma, const M: usize, const W: usize, const D: usize>(
-        &self,
-        tensors: &TileTensors<E, D>,
-        acc_o: Acc<W, D>,
-        softmax: &Softmax<W>,
-        q_tile: SharedTile<E, M, D>,
-        mine: WarpRows<M, W>,
-    );
-}
-
-/// All of the tile: the results are the problem's.
-pub struct Whole;
-
-impl Portion for Whole {
     #[inline(always)]
     fn of(&self, range: BlockRange) -> BlockRange {
         range
     }
+    /// Whether it may have no key block under mask `Mask`.
     #[inline(always)]
     fn may_be_empty<Mask: MaskFn>(&self) -> bool {
         !Mask::SEES_ALL
     }
+    /// Stores the result of no keys.
     #[inline(always)]
     fn store_nothing_seen<E: Mma, K: Kernel, const M: usize, const D: usize>(
         &self,
@@ -114,6 +98,7 @@ impl Portion for Whole {
     ) {
         tensors.store_nothing_seen::<K, M>(block);
     }
+    /// Normalises O and stores it with its LSE. Nobody needs Q's tile any more.
     #[inline(always)]
     fn store<E: Mma, const M: usize, const W: usize, const D: usize>(
         &self,
@@ -124,6 +109,16 @@ impl Portion for Whole {
         mine: WarpRows<M, W>,
     ) {
         tensors.store(acc_o, softmax, q_tile, mine);
+    }
+}
+
+/// All of the tile that is so many-th in order.
+pub struct Whole(pub u32);
+
+impl Portion for Whole {
+    #[inline(always)]
+    fn tensors<E: Mma, const D: usize>(&self, p: &FwdParams, tile_m: u32) -> TileTensors<E, D> {
+        TileTensors::of(p, p.order.tile(self.0), tile_m)
     }
 }
 
