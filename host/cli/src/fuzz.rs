@@ -3,8 +3,9 @@ use super::console::Console;
 use super::device::Device;
 use super::error::Error;
 use super::options::DeviceOptions;
+use ferroflash::DType;
 use reference::fuzz::{ENOUGH_ELEMENTS, Fuzz, Limits, faults, refused};
-use reference::{Random, SCORE_LIMIT};
+use reference::{Random, score_limit};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,8 +18,9 @@ use std::time::{Duration, Instant};
 /// an error that names it. Stops at the first failure, and says how to repeat it.
 ///
 /// Inputs, scale and softcap of one problem in three are of any magnitude. Naive 16-bit arithmetic cannot
-/// judge these: what f32 sums and roundings to the type may be off by does. Rows with a score from 2^27 on
-/// (scaled, capped, times log2 e), or whose sums overflow f32, are not judged: the report counts them.
+/// judge these: what f32 sums and roundings to the type may be off by does. Rows with a score from 2^28 on in
+/// f16, from 2^31 on in bf16 (scaled, capped, times log2 e), or whose sums overflow f32, are not judged: the
+/// report counts them.
 ///
 /// In the others an element of O may be off by 2 * max|naive - reference| + 1e-5, as in `verify`. In problems
 /// of fewer than 16,384 elements this maximum may be small by luck: there an element may also be off by two
@@ -135,8 +137,10 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         rows_not_judged,
         wide_rule: format!(
             "an element may be off by what f32 sums and roundings to the type add up to; rows with a score \
-             from 2^{} on (scaled, capped, times log2 e), or whose sums overflow f32, are not judged",
-            SCORE_LIMIT.log2()
+             from 2^{} on in f16, from 2^{} on in bf16 (scaled, capped, times log2 e), or whose sums \
+             overflow f32, are not judged",
+            score_limit(DType::F16).log2(),
+            score_limit(DType::Bf16).log2()
         ),
         refused: refusals,
         failure,

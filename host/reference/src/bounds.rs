@@ -9,9 +9,15 @@ use ferroflash::{DType, Problem};
 use rayon::prelude::*;
 use std::f64::consts::LOG2_E;
 
-/// Kernels keep maxima in f32, in powers of two. From here on one is rounded to more than an exponent of f16
-/// holds: rows with a score (scaled, capped, times log2 e) of this magnitude are not judged.
-pub const SCORE_LIMIT: f64 = (1u64 << 27) as f64;
+/// Rows with a score (scaled, capped, times log2 e) of this magnitude are not judged. Kernels keep maxima in
+/// f32, in powers of two: half of an ulp of such a one is more than the exponent of a probability, which has
+/// the inputs' type, holds: 16 in f16, 128 in bf16.
+pub const fn score_limit(dtype: DType) -> f64 {
+    match dtype {
+        DType::F16 => (1u64 << 28) as f64,
+        DType::Bf16 => (1u64 << 31) as f64,
+    }
+}
 /// Relative error of an f32 operation, of tensor cores too, which truncate.
 const ULP: f64 = 1.0 / (1u64 << 23) as f64;
 /// f32 operations may take smaller numbers for 0.
@@ -24,7 +30,7 @@ const LAZY: f64 = 256.0;
 const MODEST_CAP: f64 = 1024.0;
 
 /// The exact result, and how far each element of O and LSE may be from it. Infinite, for nothing to be
-/// judged, is a row with scores from [`SCORE_LIMIT`] on, or whose products or unnormalised sums overflow f32.
+/// judged, is a row with scores from [`score_limit`] on, or whose products or unnormalised sums overflow f32.
 pub struct Bounds {
     exact: Outputs,
     out: Vec<f64>,
@@ -139,7 +145,7 @@ impl<'a> Score<'a> {
             let absolute = if cap <= MODEST_CAP { 4.0 * ULP } else { VANISHES };
             error = error.min(2.0 * cap) + 16.0 * ULP * value.abs() + absolute * cap;
         }
-        if size >= f64::from(f32::MAX) / 2.0 || value.abs() * LOG2_E >= SCORE_LIMIT {
+        if size >= f64::from(f32::MAX) / 2.0 || value.abs() * LOG2_E >= score_limit(p.dtype) {
             error = f64::INFINITY;
         }
         Score { value, error: error + 4.0 * ULP * value.abs(), values }
@@ -148,9 +154,9 @@ impl<'a> Score<'a> {
 
 /// Bounds of a row: those of O, and that of LSE.
 fn bound(dtype: DType, scores: &[Score], out: &[f64], lse: f64) -> (Vec<f64>, f64) {
-    // What rounding the maximum may multiply all probabilities with.
+    // What rounding the maximum to nearest may multiply all probabilities with.
     let largest = scores.iter().map(|s| s.value.abs()).fold(0.0, f64::max) * LOG2_E;
-    let shift = (largest * ULP).exp2();
+    let shift = (largest * ULP / 2.0).exp2();
     let (roundoff, vanishes) = match dtype {
         DType::F16 => (unit_roundoff(dtype), 2f64.powi(-24)),
         other => (unit_roundoff(other), VANISHES),
@@ -219,15 +225,18 @@ mod tests {
 
     #[test]
     fn rows_beyond_the_limit_of_scores_are_counted() {
-        let not_judged = |scale: f32, softcap: Option<f32>| {
-            let problem = Problem { scale: Some(scale), softcap, ..Problem::new(DType::F16, 1, 40, 2, 16) };
+        let not_judged = |dtype: DType, scale: f32, softcap: Option<f32>| {
+            let problem = Problem { scale: Some(scale), softcap, ..Problem::new(dtype, 1, 40, 2, 16) };
             let memory = Memory::random(problem, Layout::Bshd, 1);
             let bounds = Bounds::new(&memory.inputs().expect("valid"));
             (bounds.not_judged(), bounds.rows())
         };
-        assert_eq!(not_judged(1e6, None), (0, 80));
-        assert_eq!(not_judged(1e30, None), (80, 80));
-        assert_eq!(not_judged(1e30, Some(9e7)), (0, 80), "2^27 / log2 e is 9.3e7");
-        assert_eq!(not_judged(1e30, Some(1e8)), (80, 80));
+        // The limit over log2 e, from which bf16's sums keep some distance.
+        for (dtype, below, beyond) in [(DType::F16, 1.8e8, 1.9e8), (DType::Bf16, 1.2e9, 1.5e9)] {
+            assert_eq!(not_judged(dtype, 1e6, None), (0, 80), "{dtype:?}");
+            assert_eq!(not_judged(dtype, 1e30, None), (80, 80), "{dtype:?}");
+            assert_eq!(not_judged(dtype, 1e30, Some(below)), (0, 80), "{dtype:?}");
+            assert_eq!(not_judged(dtype, 1e30, Some(beyond)), (80, 80), "{dtype:?}");
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Random problems: valid ones in any shape, stride, mask and type, and the same made invalid in one respect.
 use super::arithmetic::{decode, encode, unit_roundoff};
-use super::bounds::{Bounds, SCORE_LIMIT};
+use super::bounds::{Bounds, score_limit};
 use super::inputs::Random;
 use super::memory::{Memory, Place};
 use super::runner::Loaded;
@@ -188,16 +188,19 @@ fn magnitudes(random: &mut Random, decades: f64, p: &mut Problem) -> [f64; 3] {
     loop {
         let sigmas: [f64; 3] = std::array::from_fn(|_| between(random, least, most));
         let products = sigmas[0] * sigmas[1] * (p.head_dim as f64).sqrt();
-        // Half of them such that scores are neither all alike nor all apart.
-        let even = one_in(random, 2).then(|| 10f64.powi(below(random, 3) as i32) / products);
-        let scale = even.unwrap_or_else(|| between(random, 1e-30, 1e30)) as f32;
+        // Half of them such that scores are neither all alike nor all apart, others close below the limit.
+        let scale = match below(random, 4) {
+            0 | 1 => 10f64.powi(below(random, 3) as i32) / products,
+            2 => score_limit(p.dtype) / f64::from(16 << below(random, 4)) / products,
+            _ => between(random, 1e-30, 1e30),
+        } as f32;
         let softcap = one_in(random, 3).then(|| between(random, 1e-30, 1e30) as f32);
         let accepted = match softcap {
             None => (scale * LOG2_E).is_normal(),
             Some(cap) => (cap * LOG2_E).is_normal() && (scale / cap).is_normal(),
         };
         let scores = softcap.map_or(f64::INFINITY, f64::from).min(products * f64::from(scale));
-        let judged = scores * 8.0 < SCORE_LIMIT && products * 64.0 < f64::from(f32::MAX);
+        let judged = scores * 8.0 < score_limit(p.dtype) && products * 64.0 < f64::from(f32::MAX);
         if accepted && scale.is_normal() && (judged || one_in(random, 16)) {
             (p.scale, p.softcap) = (Some(scale), softcap);
             return sigmas;

@@ -22,7 +22,7 @@ mod tolerance;
 
 pub use arithmetic::unit_roundoff;
 pub use attention::{Inputs, Outputs, exact, naive};
-pub use bounds::{Bounds, SCORE_LIMIT};
+pub use bounds::{Bounds, score_limit};
 pub use cases::{Case, Values, edges, grid, headline, reproducer, soak};
 pub use inputs::Random;
 pub use memory::{Layout, Memory, PEAK, Place};
