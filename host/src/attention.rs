@@ -1,5 +1,6 @@
 //! The way in: plan and launch on one device.
-use crate::{Capabilities, Driver, Error, Forward, Plan, Tuning, image, plan_with};
+use crate::families::Kernels;
+use crate::{Capabilities, Driver, Error, Plan, Planned, Request, Tuning, image};
 use spec::KERNELS;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -44,23 +45,22 @@ impl<D: Driver> Attention<D> {
         self.driver.capabilities()
     }
 
-    /// Checks `forward` and decides how to launch it. Touches no device: the same as [`plan_with`] with this
-    /// device's capabilities.
+    /// Checks a request and decides how to launch it. Touches no device: the same as [`crate::plan_with`], or
+    /// the request's own plan function, with this device's capabilities.
     ///
     /// # Errors
     /// [`Error::Invalid`] or [`Error::Unsupported`], naming the value.
-    pub fn plan(&self, forward: &Forward<'_>) -> Result<Plan, Error> {
-        self.plan_with(forward, 0)
+    pub fn plan<R: Request>(&self, request: &R) -> Result<R::Plan, Error> {
+        self.plan_with(request, 0)
     }
 
-    /// The same for launches that are offered `workspace` bytes: [`plan_with`] with this device's
-    /// capabilities. With `u64::MAX` the plan is the one that runs fastest; launches name the memory of
-    /// [`Plan::workspace_bytes`] as [`Forward::workspace`].
+    /// The same for launches that are offered `workspace` bytes. With `u64::MAX` the plan is the one that
+    /// runs fastest; launches name the memory of its `workspace_bytes` as the request's workspace.
     ///
     /// # Errors
     /// Those of [`Attention::plan`].
-    pub fn plan_with(&self, forward: &Forward<'_>, workspace: u64) -> Result<Plan, Error> {
-        plan_with(forward, self.capabilities(), &self.tuning, workspace)
+    pub fn plan_with<R: Request>(&self, request: &R, workspace: u64) -> Result<R::Plan, Error> {
+        request.plan(self.capabilities(), &self.tuning, workspace)
     }
 
     /// Loads the plan's kernels now rather than at its first launch. Do this before capturing a graph, and to
@@ -69,8 +69,13 @@ impl<D: Driver> Attention<D> {
     /// # Errors
     /// [`Error::Driver`] with the compiler's log; [`Error::Unsupported`] where this build carries no PTX for
     /// the entry.
-    pub fn load(&self, plan: &Plan) -> Result<(), Error> {
-        plan.launches().kernels().try_for_each(|kernel| self.kernel(kernel).map(|_| ()))
+    pub fn load(&self, plan: &impl Planned) -> Result<(), Error> {
+        self.load_all(plan.launches())
+    }
+
+    /// Loads what will be launched.
+    fn load_all(&self, launches: &impl Kernels) -> Result<(), Error> {
+        launches.each(|kernel, _, _| self.kernel(kernel).map(|_| ()))
     }
 
     /// The kernel at a place in [`KERNELS`], loaded.
@@ -110,23 +115,28 @@ impl<D: Driver> Attention<D> {
         image::kind(&self.driver, plan.contract().symbol)
     }
 
-    /// Enqueues `forward` on the caller's stream: no allocation, no synchronisation. The tensors may be
+    /// Enqueues a request on the caller's stream: no allocation, no synchronisation. The tensors may be
     /// others than the plan was made with, as long as it is the same problem; they are then checked
     /// again.
     ///
     /// # Errors
-    /// [`Error::Invalid`] where `forward` is not the plan's problem; those of [`Attention::load`] at the
+    /// [`Error::Invalid`] where `request` is not the plan's problem; those of [`Attention::load`] at the
     /// first launch of an entry; [`Error::Driver`] where the driver refuses.
     ///
     /// # Safety
     /// - `stream` is a stream of this driver's context, and `self` stays until the launch has run.
-    /// - Each tensor's buffer, and the workspace, is device memory of this driver's context, as large as it
-    ///   says, until the launch has run.
-    /// - Until then nothing else writes `q`, `k` and `v`, or touches `o`, `lse` and the workspace, but in the
-    ///   order of the same stream.
-    pub unsafe fn launch(&self, plan: &Plan, forward: &Forward<'_>, stream: &D::Stream) -> Result<(), Error> {
-        let launches = plan.bind(forward)?;
-        launches.kernels().try_for_each(|kernel| self.kernel(kernel).map(|_| ()))?;
+    /// - Each buffer that the request names, its workspace and counters too, is device memory of this
+    ///   driver's context, as large as it says, until the launch has run.
+    /// - Until then nothing else writes what the request reads, or touches what it writes, its workspace and
+    ///   its counters, but in the order of the same stream.
+    pub unsafe fn launch<R: Request>(
+        &self,
+        plan: &R::Plan,
+        request: &R,
+        stream: &D::Stream,
+    ) -> Result<(), Error> {
+        let launches = request.bind(plan)?;
+        self.load_all(&launches)?;
         launches.each(|kernel, grid, params| {
             // SAFETY: the bytes are those of the kernel's parameters; the rest is the caller's promise. A
             // second kernel comes after the first in the stream's order; other launches of the caller's use

@@ -1,4 +1,5 @@
-//! What a plan launches: an arm for each family of kernels, with the family's own parameters.
+//! What plans launch: kernels of a family, with the family's own parameters. A [`Forward`](crate::Forward)
+//! has an arm of [`Launches`] for each family that may solve it; what other requests launch is their own.
 use crate::plan::Tensors;
 use crate::table::Choice;
 use crate::{Capabilities, Error, Problem};
@@ -7,7 +8,14 @@ use spec::{Contract, FwdParams, Grid, KERNELS};
 pub(crate) mod forward;
 pub(crate) mod split;
 
-/// The launches of a plan.
+/// What a plan launches.
+pub trait Kernels {
+    /// Hands each kernel's place in [`KERNELS`], its blocks and the bytes of its parameters to `launch`, in
+    /// the order of their launches.
+    fn each(&self, launch: impl FnMut(usize, [u32; 3], &[u8]) -> Result<(), Error>) -> Result<(), Error>;
+}
+
+/// The launches of a forward's plan.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Launches {
     /// One kernel: a block for each tile of queries, or as many as the device holds.
@@ -43,18 +51,12 @@ impl Launches {
         }
     }
 
-    /// The kernels, in the order of their launches, by their place in [`KERNELS`].
-    pub fn kernels(&self) -> impl Iterator<Item = usize> {
-        let (first, second) = match self {
-            Forward(launch) => (launch.kernel, None),
-            Split(launch) => (launch.kernel, Some(launch.combine)),
-        };
-        [Some(first), second].into_iter().flatten()
-    }
-
     /// The first kernel's contract.
-    pub fn contract(&self) -> &'static Contract {
-        &KERNELS[self.kernels().next().unwrap_or_default()]
+    pub const fn contract(&self) -> &'static Contract {
+        &KERNELS[match self {
+            Forward(launch) => launch.kernel,
+            Split(launch) => launch.kernel,
+        }]
     }
 
     /// Blocks of the first kernel.
@@ -80,12 +82,10 @@ impl Launches {
             Split(launch) => &launch.params.forward,
         }
     }
+}
 
-    /// Hands each kernel, its blocks and the bytes of its parameters to `launch`, in order.
-    pub fn each(
-        &self,
-        mut launch: impl FnMut(usize, [u32; 3], &[u8]) -> Result<(), Error>,
-    ) -> Result<(), Error> {
+impl Kernels for Launches {
+    fn each(&self, mut launch: impl FnMut(usize, [u32; 3], &[u8]) -> Result<(), Error>) -> Result<(), Error> {
         // SAFETY: no family's parameters have padding (`prepared.rs` tests it).
         unsafe {
             use crate::prepared::bytes_of;

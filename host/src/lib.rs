@@ -51,6 +51,7 @@ pub mod lineage;
 mod plan;
 mod prepared;
 pub mod ptx;
+mod request;
 mod table;
 pub mod tuning;
 mod validate;
@@ -67,6 +68,7 @@ pub use error::{Cause, Error};
 pub use forward::{Alignment, Forward, Mask, Problem};
 pub use plan::{Plan, plan, plan_with, supports, supports_with};
 pub use prepared::Prepared;
+pub use request::{Planned, Request};
 /// The kernels' configurations as types, for [`Prepared`].
 pub use spec;
 pub use spec::{Contract, DType, ENTRIES, EntryInfo, FwdParams, Grid, MaskKind, PLANNED, Path, Schedule};

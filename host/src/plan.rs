@@ -1,5 +1,6 @@
 //! Problem and capabilities to launches: a pure function that touches no device.
-use crate::families::{Launches, forward};
+use crate::families::{Kernels, Launches, forward};
+use crate::request::{Request, sealed};
 use crate::table;
 use crate::{Capabilities, Error, Forward, LseView, Problem, TensorView, Tuning, Workspace, validate};
 use spec::{Contract, FwdParams, MaskKind, Window};
@@ -112,10 +113,6 @@ impl Plan {
         self.launches.grid()
     }
 
-    pub(crate) const fn launches(&self) -> &Launches {
-        &self.launches
-    }
-
     /// Why this kernel.
     pub const fn reason(&self) -> &'static str {
         self.reason
@@ -135,9 +132,9 @@ impl Plan {
         Ok(*self.bind(forward)?.forward())
     }
 
-    /// The launches for `forward`. Checks what the plan has not been made with: nothing, a workspace, or
+    /// The launches for `forward`: the plan's, or the same with other tensors. Checks what the plan has not been made with: nothing, a workspace, or
     /// other tensors.
-    pub(crate) fn bind(&self, forward: &Forward<'_>) -> Result<Launches, Error> {
+    fn bind(&self, forward: &Forward<'_>) -> Result<Launches, Error> {
         if let Some(name) = forward.config.filter(|name| *name != self.contract().symbol) {
             let expected = format_args!("the plan is for {}; make another", self.contract().symbol);
             return match table::by_name(name, self.problem.mask_kind()) {
@@ -162,6 +159,26 @@ impl Plan {
         }
         suffices(forward.workspace.map_or(0, |workspace| workspace.bytes), &self.launches)?;
         Ok(self.launches.bind(&self.problem, &tensors))
+    }
+}
+
+impl Request for Forward<'_> {
+    type Plan = Plan;
+}
+
+impl sealed::Request<Plan> for Forward<'_> {
+    fn plan(&self, on: &Capabilities, tuning: &Tuning, workspace: u64) -> Result<Plan, Error> {
+        plan_with(self, on, tuning, workspace)
+    }
+
+    fn bind(&self, plan: &Plan) -> Result<impl Kernels, Error> {
+        plan.bind(self)
+    }
+}
+
+impl sealed::Planned for Plan {
+    fn launches(&self) -> &impl Kernels {
+        &self.launches
     }
 }
 
