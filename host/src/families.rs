@@ -5,6 +5,7 @@ use crate::table::Choice;
 use crate::{Capabilities, Error, Problem};
 use spec::{Contract, FwdParams, Grid, KERNELS};
 
+pub(crate) mod cache;
 pub(crate) mod forward;
 pub(crate) mod split;
 

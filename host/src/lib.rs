@@ -19,6 +19,8 @@
 //! ```
 //!
 //! - [`TensorView`], [`LseView`]: tensors in the caller's memory. Layouts are strides.
+//! - [`KvCache`], [`KvPages`]: keys and values in pages; [`Index`], [`Slots`]: integers that only the device
+//!   knows.
 //! - [`Forward`]: what is asked for; [`Problem`]: the same without its tensors; [`Mask`].
 //! - `lineage` (feature `lineage`): configurations by the names that they had before this project.
 //! - [`plan()`], [`supports`]: pure functions of a problem and a device's [`Capabilities`].
@@ -37,6 +39,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod attention;
+mod cache;
 mod capabilities;
 #[cfg(feature = "cudarc")]
 pub mod cudarc;
@@ -58,6 +61,7 @@ mod validate;
 mod view;
 
 pub use attention::Attention;
+pub use cache::{Counters, Index, KvCache, KvPages, KvScale, PageView, Paged, Slots};
 pub use capabilities::Capabilities;
 #[cfg(feature = "cust")]
 pub use driver::{CustBuffer, CustDriver, CustKernel};

@@ -132,8 +132,8 @@ impl Plan {
         Ok(*self.bind(forward)?.forward())
     }
 
-    /// The launches for `forward`: the plan's, or the same with other tensors. Checks what the plan has not been made with: nothing, a workspace, or
-    /// other tensors.
+    /// The launches for `forward`: the plan's, or the same with other tensors. Checks what the plan has not
+    /// been made with: nothing, a workspace, or other tensors.
     fn bind(&self, forward: &Forward<'_>) -> Result<Launches, Error> {
         if let Some(name) = forward.config.filter(|name| *name != self.contract().symbol) {
             let expected = format_args!("the plan is for {}; make another", self.contract().symbol);

@@ -1,7 +1,9 @@
 //! The one place where a request is checked. What passes here can be launched without reading or writing out
 //! of bounds.
 use crate::footprint::Footprint;
-use crate::{Error, Forward, LseView, Mask, Problem, TensorView, Workspace};
+use crate::{DType, Error, Forward, LseView, Mask, Problem, TensorView, Workspace};
+
+pub(crate) mod cache;
 
 /// Longest sequence. Positions, shifts and windows of a padded tile are summed in 32 bits on the device.
 pub const MAX_SEQLEN: usize = (1 << 30) - 256;
@@ -25,6 +27,12 @@ pub(crate) fn problem(p: &Problem) -> Result<(), Error> {
     ];
     if let Some((what, _)) = sizes.into_iter().find(|(_, size)| *size == 0) {
         return Err(Error::invalid(what, 0, "every size must be 1 or more"));
+    }
+    if p.dtype == DType::E4m3 {
+        return Err(Error::unsupported(
+            "dtype e4m3",
+            "q, k, v and o are f16 or bf16; e4m3 is a cache's alone",
+        ));
     }
     if !p.heads_q.is_multiple_of(p.heads_k) {
         return Err(Error::invalid(
@@ -116,8 +124,16 @@ pub(crate) fn forward(f: &Forward<'_>) -> Result<Problem, Error> {
     let lse = f.lse.as_ref().map(|view| log_sum_exp(view, &p)).transpose()?;
     let workspace = f.workspace.as_ref().map(memory).transpose()?;
     let [q, k, v, output] = [q, k, v, output].map(Some);
-    let all = [(&Q, q), (&K, k), (&V, v), (&O, output), (&LSE, lse), (&WORKSPACE, workspace)];
-    let pairs = (3..all.len()).flat_map(|written| (0..written).map(move |other| (written, other)));
+    disjoint(&[(&Q, q), (&K, k), (&V, v), (&O, output), (&LSE, lse), (&WORKSPACE, workspace)], 3)?;
+    Ok(p)
+}
+
+/// A part of a request: its name, and its bytes where it has some.
+pub(crate) type Part = (&'static Names, Option<Footprint>);
+
+/// Checks that what is written, all but the first `read` parts, shares no byte with any other part.
+pub(crate) fn disjoint(all: &[Part], read: usize) -> Result<(), Error> {
+    let pairs = (read..all.len()).flat_map(|written| (0..written).map(move |other| (written, other)));
     for ((name, written), (other, theirs)) in pairs.map(|(written, other)| (all[written], all[other])) {
         if let (Some(written), Some(theirs)) = (written, theirs)
             && written.overlaps(&theirs)
@@ -125,7 +141,7 @@ pub(crate) fn forward(f: &Forward<'_>) -> Result<Problem, Error> {
             return Err(overlap(name, other.address, &written, &theirs));
         }
     }
-    Ok(p)
+    Ok(())
 }
 
 /// Checks the workspace of a request whose tensors have been checked.
@@ -144,35 +160,42 @@ pub(crate) fn workspace(f: &Forward<'_>) -> Result<(), Error> {
 
 /// Checks a workspace by itself.
 fn memory(workspace: &Workspace) -> Result<Footprint, Error> {
-    let Workspace { address: base, bytes } = *workspace;
-    address(&WORKSPACE, base, 16)?;
+    address(&WORKSPACE, workspace.address, 16)?;
+    bytes_from(&WORKSPACE, workspace.address, workspace.bytes)
+}
+
+/// Checks that there are bytes from an address on.
+fn bytes_from(name: &Names, base: u64, bytes: u64) -> Result<Footprint, Error> {
     if bytes == 0 || base.checked_add(bytes).is_none() {
-        return Err(Error::invalid("workspace.bytes", bytes, "it must be 1 or more and end within 64 bits"));
+        return Err(Error::invalid(name.bytes, bytes, "it must be 1 or more and end within 64 bits"));
     }
     Ok(Footprint { base, unit: bytes, dims: [(1, 0); 4] })
 }
 
 /// How errors name a tensor's parts.
-struct Names {
+pub(crate) struct Names {
     name: &'static str,
     address: &'static str,
     elements: &'static str,
     dtype: &'static str,
     shape: &'static str,
     strides: &'static str,
+    bytes: &'static str,
 }
 macro_rules! names {
     ($($constant:ident $name:literal)*) => {
-        $(const $constant: Names = Names {
+        $(const $constant: $crate::validate::Names = $crate::validate::Names {
             name: $name,
             address: concat!($name, ".address"),
             elements: concat!($name, ".elements"),
             dtype: concat!($name, ".dtype"),
             shape: concat!($name, ".shape"),
             strides: concat!($name, ".strides"),
+            bytes: concat!($name, ".bytes"),
         };)*
     };
 }
+use names;
 names!(Q "q" K "k" V "v" O "o" LSE "lse" WORKSPACE "workspace");
 
 /// Checks an output by itself.

@@ -8,6 +8,8 @@ pub enum DType {
     F16,
     /// bfloat16.
     Bf16,
+    /// Eight bits, OCP's E4M3 (`e4m3fn`: no infinity, largest 448): a cache's alone.
+    E4m3,
 }
 
 impl DType {
@@ -16,12 +18,16 @@ impl DType {
         match self {
             DType::F16 => "f16",
             DType::Bf16 => "bf16",
+            DType::E4m3 => "e4m3",
         }
     }
 
     /// Size of one element.
     pub const fn bytes(self) -> usize {
-        2
+        match self {
+            DType::F16 | DType::Bf16 => 2,
+            DType::E4m3 => 1,
+        }
     }
 }
 
@@ -60,6 +66,9 @@ pub struct F16;
 /// bfloat16.
 #[derive(Clone, Copy, Debug)]
 pub struct Bf16;
+/// Eight bits, OCP's E4M3.
+#[derive(Clone, Copy, Debug)]
+pub struct E4m3;
 
 /// The same element, but tiles of it are multiplied on CUDA cores.
 #[derive(Clone, Copy, Debug)]
@@ -74,4 +83,7 @@ impl Element for F16 {
 }
 impl Element for Bf16 {
     const DTYPE: DType = DType::Bf16;
+}
+impl Element for E4m3 {
+    const DTYPE: DType = DType::E4m3;
 }

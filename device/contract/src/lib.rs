@@ -16,8 +16,8 @@ mod launch;
 mod target;
 mod tensor;
 
-pub use cache::Cache;
-pub use element::{Bf16, DType, Element, F16, Path, Scalar};
+pub use cache::{Cache, Scale};
+pub use element::{Bf16, DType, E4m3, Element, F16, Path, Scalar};
 pub use fast_div::FastDiv;
 pub use kernel::Kernel;
 pub use launch::{Contract, SpillAllowance};

@@ -211,6 +211,7 @@ fn ulp(dtype: DType, x: f64) -> f64 {
     let (digits, lowest) = match dtype {
         DType::F16 => (10, -14),
         DType::Bf16 => (7, -126),
+        DType::E4m3 => (3, -6),
     };
     let exponent = if x > 0.0 { (x.log2().floor() as i32).max(lowest) } else { lowest };
     2f64.powi(exponent - digits)

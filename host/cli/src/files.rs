@@ -69,6 +69,7 @@ impl From<&Stored> for Bytes {
         let dtype = match tensor.dtype {
             DType::F16 => Dtype::F16,
             DType::Bf16 => Dtype::BF16,
+            DType::E4m3 => Dtype::F8_E4M3,
         };
         (dtype, tensor.shape.to_vec(), tensor.bits.iter().flat_map(|x| x.to_le_bytes()).collect())
     }

@@ -1,4 +1,5 @@
 //! The two arithmetics of the reference.
+use crate::e4m3;
 use ferroflash::DType;
 use half::{bf16, f16};
 use std::ops::{Add, AddAssign, Div, Mul, Sub};
@@ -8,6 +9,7 @@ pub fn unit_roundoff(dtype: DType) -> f64 {
     match dtype {
         DType::F16 => 2f64.powi(-11),
         DType::Bf16 => 2f64.powi(-8),
+        DType::E4m3 => 2f64.powi(-4),
     }
 }
 
@@ -96,6 +98,7 @@ pub(super) fn decode(dtype: DType, bits: u16) -> f32 {
     match dtype {
         DType::F16 => f16::from_bits(bits).to_f32(),
         DType::Bf16 => bf16::from_bits(bits).to_f32(),
+        DType::E4m3 => e4m3::decode(bits as u8),
     }
 }
 
@@ -104,5 +107,6 @@ pub(super) fn encode(dtype: DType, x: f64) -> u16 {
     match dtype {
         DType::F16 => f16::from_f64(x).to_bits(),
         DType::Bf16 => bf16::from_f64(x).to_bits(),
+        DType::E4m3 => u16::from(e4m3::encode(x)),
     }
 }

@@ -12,6 +12,7 @@ mod arithmetic;
 mod attention;
 mod bounds;
 mod cases;
+pub mod e4m3;
 pub mod fuzz;
 mod inputs;
 mod memory;

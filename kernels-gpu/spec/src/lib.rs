@@ -19,8 +19,8 @@ mod table;
 
 pub use combine::{COMBINES, Combine, CombineInfo, CombineParams};
 pub use contract::{
-    Bf16, Cache, Contract, DType, Element, F16, FastDiv, Kernel, Partials, Path, Scalar, SpillAllowance,
-    Target, Tensor, Vector as Lse,
+    Bf16, Cache, Contract, DType, E4m3, Element, F16, FastDiv, Kernel, Partials, Path, Scalar, Scale,
+    SpillAllowance, Target, Tensor, Vector as Lse,
 };
 pub use forward::entries::{ENTRIES, PLANNED};
 pub use forward::entry::{Entry, EntryInfo};

@@ -129,7 +129,7 @@ fn element(dtype: DType, kind: usize, random: &mut Random) -> u16 {
     // Mantissa bits, and the exponent of infinities.
     let (mantissa, top) = match dtype {
         DType::F16 => (10, 31u16),
-        DType::Bf16 => (7, 255),
+        _ => (7, 255),
     };
     let bits = random.bits();
     let of = |exponent: u16| {

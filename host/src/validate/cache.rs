@@ -1,0 +1,159 @@
+//! Checks of caches, of their scales, and of integers in device memory. What stands there the host cannot
+//! check: kernels keep it in bounds.
+use super::{MAX_SEQLEN, Names, Part, address, input, names};
+use crate::footprint::Footprint;
+use crate::{DType, Error, Index, KvCache, KvPages, KvScale, Paged};
+
+names!(
+    KEYS "cache.keys" VALUES "cache.values" K_SCALE "cache.k_scale" V_SCALE "cache.v_scale"
+    ROWS "cache.rows" TABLE "cache.table" LENGTHS "cache.lengths"
+);
+
+/// Chunks of 16 bytes that keys, and values, may span: their numbers have 32 bits.
+const MAX_CHUNKS: u64 = 1 << 32;
+/// Keys of all pages.
+const MAX_SLOTS: u64 = 1 << 31;
+
+/// Checks pages by themselves; scales are those of so many sequences.
+pub(crate) fn pages(pages: &KvPages, sequences: usize) -> Result<[Part; 4], Error> {
+    let KvPages { keys, values, scales: [k_scale, v_scale] } = pages;
+    let [count, page, heads, head_dim] = keys.shape;
+    if keys.shape.contains(&0) {
+        let expected = "[pages, page, heads, head_dim] must each be 1 or more";
+        return Err(Error::invalid(KEYS.shape, format!("{:?}", keys.shape), expected));
+    }
+    if values.dtype != keys.dtype {
+        let expected = format_args!("it must be that of keys, {}", keys.dtype.name());
+        return Err(Error::invalid(VALUES.dtype, values.dtype.name(), expected));
+    }
+    if values.shape != keys.shape {
+        let expected = format_args!("it must be that of keys, {:?}", keys.shape);
+        return Err(Error::invalid(VALUES.shape, format!("{:?}", values.shape), expected));
+    }
+    let differ = |dim: usize| keys.shape[dim] > 1 && keys.strides[dim] != values.strides[dim];
+    if (0..3).any(differ) {
+        let feature =
+            format_args!("{} {:?} beside {:?} of keys", VALUES.strides, values.strides, keys.strides);
+        return Err(Error::unsupported(feature, "one index finds both: keys and values have equal strides"));
+    }
+    let columns = 16 / keys.dtype.bytes();
+    if !head_dim.is_multiple_of(columns) {
+        let feature = format_args!("head_dim {head_dim} of an {} cache", keys.dtype.name());
+        return Err(Error::unsupported(feature, format_args!("kernels take multiples of {columns}")));
+    }
+    let footprints = [input(&KEYS, &keys.tensor())?, input(&VALUES, &values.tensor())?];
+    if footprints.iter().any(|f| f.span().is_none_or(|bytes| bytes.div_ceil(16) > MAX_CHUNKS)) {
+        let feature = format_args!("{} {:?} for shape {:?}", KEYS.strides, keys.strides, keys.shape);
+        return Err(Error::unsupported(feature, "keys, and values, span at most 64 GiB; use several caches"));
+    }
+    if (count as u64).checked_mul(page as u64).is_none_or(|slots| slots >= MAX_SLOTS) {
+        let feature = format_args!("{count} pages of {page} keys");
+        return Err(Error::unsupported(feature, "keys of all pages are counted in 31 bits"));
+    }
+    let scale = |name: &Names, scale| self::scale(name, scale, keys.dtype, [sequences, heads]);
+    Ok([
+        (&KEYS, Some(footprints[0])),
+        (&VALUES, Some(footprints[1])),
+        (&K_SCALE, scale(&K_SCALE, k_scale)?),
+        (&V_SCALE, scale(&V_SCALE, v_scale)?),
+    ])
+}
+
+/// Checks a scale of so many sequences and heads.
+fn scale(
+    name: &Names,
+    scale: &KvScale,
+    dtype: DType,
+    extents: [usize; 2],
+) -> Result<Option<Footprint>, Error> {
+    if *scale == KvScale::One {
+        return Ok(None);
+    }
+    if dtype != DType::E4m3 {
+        let expected = format_args!("a cache of {} has none", dtype.name());
+        return Err(Error::invalid(name.name, format!("{scale:?}"), expected));
+    }
+    match *scale {
+        KvScale::One => Ok(None),
+        KvScale::Value(value) if value.is_normal() && value > 0.0 => Ok(None),
+        KvScale::Value(value) => {
+            Err(Error::invalid(name.name, format_args!("{value:e}"), "it must be a normal f32 above 0"))
+        }
+        KvScale::Device { address: base, elements, strides } => {
+            address(name, base, 4)?;
+            let mut dims = [(1, 0); 4];
+            for ((dim, extent), stride) in dims.iter_mut().zip(extents).zip(strides) {
+                let bytes = u64::try_from(stride).ok().and_then(|stride| stride.checked_mul(4));
+                match bytes {
+                    _ if extent == 1 => {}
+                    Some(bytes) => *dim = (extent as u64, bytes),
+                    None => {
+                        let expected = "from sequence to sequence and head to head, 0 or more";
+                        return Err(Error::invalid(name.strides, format!("{strides:?}"), expected));
+                    }
+                }
+            }
+            let footprint = Footprint { base, unit: 4, dims };
+            super::fits(name, &footprint, elements)?;
+            Ok(Some(footprint))
+        }
+    }
+}
+
+/// Checks a cache of so many sequences that is read.
+pub(crate) fn cache(cache: &KvCache, sequences: usize) -> Result<[Part; 6], Error> {
+    if sequences == 0 {
+        return Err(Error::invalid("sequences", 0, "every size must be 1 or more"));
+    }
+    let [keys, values, k_scale, v_scale] = pages(&cache.pages, sequences)?;
+    let [count, page, ..] = cache.pages.keys.shape;
+    let lengths = index(&LENGTHS, &cache.lengths, sequences as u64, "one a sequence")?;
+    let (table, capacity, of) = match &cache.paged {
+        Paged::Dense { rows: None } if count < sequences => {
+            let expected = format_args!("[pages, ..] must be {sequences}, one a sequence, or more");
+            return Err(Error::invalid(KEYS.shape, format!("{:?}", cache.pages.keys.shape), expected));
+        }
+        Paged::Dense { rows: None } => ((&TABLE, None), page, "a page"),
+        Paged::Dense { rows: Some(rows) } => {
+            ((&ROWS, Some(index(&ROWS, rows, sequences as u64, "one a sequence")?)), page, "a page")
+        }
+        Paged::Table { entries, columns, stride } => {
+            let numbers = u32::try_from(*columns).ok().zip(u32::try_from(*stride).ok());
+            let Some((1.., _)) = numbers else {
+                let value = format_args!("{columns} columns {stride} apart");
+                return Err(Error::invalid("cache.table", value, "1 column or more, each below 2^32"));
+            };
+            let needed = (sequences as u64 - 1).checked_mul(*stride as u64);
+            let needed = needed.and_then(|last| last.checked_add(*columns as u64)).unwrap_or(u64::MAX);
+            let table = index(&TABLE, entries, needed, "a row of numbers for each sequence")?;
+            ((&TABLE, Some(table)), columns.saturating_mul(page), "a row of the table")
+        }
+    };
+    if cache.max_k == 0 || cache.max_k > capacity {
+        let expected = format_args!("it must be 1 or more and at most {capacity}, the keys of {of}");
+        return Err(Error::invalid("cache.max_k", cache.max_k, expected));
+    }
+    if cache.max_k > MAX_SEQLEN {
+        let feature = format_args!("cache.max_k {}", cache.max_k);
+        return Err(Error::unsupported(
+            feature,
+            format_args!("sequences have at most {MAX_SEQLEN} positions"),
+        ));
+    }
+    if cache.total_k == Some(0) {
+        return Err(Error::invalid("cache.total_k", 0, "it must be 1 or more"));
+    }
+    Ok([keys, values, k_scale, v_scale, table, (&LENGTHS, Some(lengths))])
+}
+
+/// Checks that there are as many integers as are needed.
+pub(crate) fn index(name: &Names, index: &Index, needed: u64, what: &str) -> Result<Footprint, Error> {
+    let Index { address: base, elements } = *index;
+    address(name, base, 4)?;
+    let footprint = Footprint { base, unit: 4, dims: [(needed, 4), (1, 0), (1, 0), (1, 0)] };
+    if elements < needed || footprint.span().is_none_or(|span| base.checked_add(span).is_none()) {
+        let expected = format_args!("it must be {needed} or more, {what}, and end within 64 bits");
+        return Err(Error::invalid(name.elements, elements, expected));
+    }
+    Ok(footprint)
+}
