@@ -15,7 +15,7 @@ use std::f64::consts::LOG2_E;
 pub const fn score_limit(dtype: DType) -> f64 {
     match dtype {
         DType::F16 => (1u64 << 28) as f64,
-        DType::Bf16 => (1u64 << 31) as f64,
+        DType::Bf16 | DType::E4m3 => (1u64 << 31) as f64,
     }
 }
 /// Relative error of an f32 operation, of tensor cores too, which truncate.
