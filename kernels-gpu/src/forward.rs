@@ -3,6 +3,7 @@ use crate::entries::Run;
 use crate::mainloop::{KvStage, Share, Stages, attend};
 use crate::mask::MaskFn;
 use crate::tensors::{Portion, Whole};
+use core::ops::ControlFlow;
 use spec::{Forward, Fwd, FwdParams, Kernel, Persistent};
 use tile::{Block, CpAsync, Mma, Pipeline, Resident, Ring, SharedTile, Smem, Unfilled, Walk};
 
@@ -131,6 +132,9 @@ impl<K: Tile> Run for Persistent<K> {
     #[inline(always)]
     fn run(p: FwdParams, mut block: Block<Self>, smem: Smem<Self>) {
         let tiles = (block.index()..p.order.tiles).step_by(block.count() as usize);
-        smem.rounds(&mut block, tiles, &p, |p, index, block, smem| K::tile(p, &Whole(index), block, smem))
+        smem.rounds(&mut block, tiles, &p, |p, index, block, smem| {
+            K::tile(p, &Whole(index), block, smem);
+            ControlFlow::Continue(())
+        })
     }
 }

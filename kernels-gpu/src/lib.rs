@@ -5,6 +5,8 @@
 //!   tile each or persistent, [`specialised`] in blocks with a warp that only copies.
 //! - [`overlap`]: the next scores under way during this block's softmax.
 //! - [`split`]: several blocks share a tile's keys, and the kernel that merges what they leave.
+//! - [`decode`]: few queries on a long cache in pages. [`lengths`]: what is made of integers on the device.
+//! - [`partial`]: results of different keys, merged.
 //! - [`softmax`]: online softmax with a lazy maximum. [`softcap`]: bounded scores. [`mask`]: which keys a
 //!   query sees.
 //! - [`tensors`]: a tile's tensors, and what is stored of it.
@@ -14,16 +16,22 @@
 // The entries are the one exception, which a `forbid` here would not allow; each other module has its own.
 #![deny(unsafe_code)]
 
+#[forbid(unsafe_code)]
+pub mod decode;
 #[allow(unsafe_code)]
 pub mod entries;
 #[forbid(unsafe_code)]
 pub mod forward;
+#[forbid(unsafe_code)]
+pub mod lengths;
 #[forbid(unsafe_code)]
 pub mod mainloop;
 #[forbid(unsafe_code)]
 pub mod mask;
 #[forbid(unsafe_code)]
 pub mod overlap;
+#[forbid(unsafe_code)]
+pub mod partial;
 #[forbid(unsafe_code)]
 pub mod softcap;
 #[forbid(unsafe_code)]

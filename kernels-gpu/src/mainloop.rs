@@ -67,7 +67,7 @@ pub fn attend<
             let (mut acc_s, mut probs) = (Acc::<W, N>::zero(), AFrag::zero());
             acc_s.mma_abt(q_frag, &stage.k.tile(team), warp, |_| {}); // S = Q K^T
             if Mask::LEFT {
-                softcap(&mut acc_s, p);
+                softcap(&mut acc_s, p.softcap, p.scale_log2);
             }
             if edge {
                 mask_scores::<Mask, W, N>(&mut acc_s, &rows, row0, key0, warp);

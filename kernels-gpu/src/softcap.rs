@@ -1,22 +1,40 @@
 //! Softcap (Gemma Team, 2024): scores become `cap * tanh(score * scale / cap)`.
 use core::f32::consts::LOG2_E;
 use cuda_std::math::{ex2, fma, rcp};
-use spec::FwdParams;
-use tile::Acc;
+use tile::{Acc, ColAcc};
 
 /// Up to this cap, absolute precision of `tanh` is enough: an exponent is wrong by less than 2e-4.
 const MODEST: f32 = 1024.0;
 
-/// The scores' hyperbolic tangents, if a cap is asked for; `cap * log2 e` is their scale then.
+/// A warp's scores, which way round they may be.
+pub trait Scores {
+    /// `f` of each.
+    fn map(&mut self, f: impl Fn(f32) -> f32);
+}
+impl<const M: usize, const N: usize> Scores for Acc<M, N> {
+    #[inline(always)]
+    fn map(&mut self, f: impl Fn(f32) -> f32) {
+        self.map(f)
+    }
+}
+impl<const R: usize, const G: usize> Scores for ColAcc<R, G> {
+    #[inline(always)]
+    fn map(&mut self, f: impl Fn(f32) -> f32) {
+        self.map(f)
+    }
+}
+
+/// The scores' hyperbolic tangents, if a cap is asked for; `cap * log2 e` is their scale then. `softcap` and
+/// `scale_log2` are a kernel's parameters.
 #[inline(always)]
-pub fn softcap<const M: usize, const N: usize>(acc_s: &mut Acc<M, N>, p: &FwdParams) {
-    if p.softcap == 0.0 {
+pub fn softcap(scores: &mut impl Scores, softcap: f32, scale_log2: f32) {
+    if softcap == 0.0 {
         return;
     }
-    if p.scale_log2 <= MODEST * LOG2_E {
-        acc_s.map(|x| tanh(x * p.softcap));
+    if scale_log2 <= MODEST * LOG2_E {
+        scores.map(|x| tanh(x * softcap));
     } else {
-        acc_s.map(|x| tanh_relative(x * p.softcap));
+        scores.map(|x| tanh_relative(x * softcap));
     }
 }
 

@@ -3,7 +3,8 @@
 //!
 //! - [`Kernel`]: threads, shared memory, parameters and grid of a kernel, from one type.
 //! - [`Contract`]: the same of a compiled kernel, by value, with its symbol and [`Target`].
-//! - [`Tensor`], [`Vector`], [`Cache`], [`Partials`], [`Element`]: what kernels are told of their data.
+//! - [`Tensor`], [`Vector`], [`Cache`], [`Partials`], [`Integers`], [`Counters`], [`Element`]: what kernels
+//!   are told of their data.
 //! - [`FastDiv`]: division by a number that only the host knows.
 #![no_std]
 #![forbid(unsafe_code)]
@@ -22,4 +23,4 @@ pub use fast_div::FastDiv;
 pub use kernel::Kernel;
 pub use launch::{Contract, SpillAllowance};
 pub use target::Target;
-pub use tensor::{Partials, Tensor, Vector};
+pub use tensor::{Counters, Integers, Partials, Tensor, Vector};

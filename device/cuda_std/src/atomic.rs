@@ -186,3 +186,13 @@ atomic! {
     u64: reg64, "u64", "b64", AtomicOrd;
     f32: reg32, "f32", "b32";
 }
+
+/// `atom.inc`: counts up to `last`, and from there to 0; returns what was there before.
+///
+/// # Safety
+/// As [`atom_add`].
+#[inline(always)]
+#[gpu_only]
+pub unsafe fn atom_inc(address: *mut u32, last: u32, order: Order, scope: Scope) -> u32 {
+    atom!("inc.", "u32", order, scope, reg32: address, last)
+}

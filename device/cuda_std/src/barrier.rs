@@ -5,6 +5,8 @@ use crate::gpu_only;
 unsafe extern "unadjusted" {
     #[link_name = "llvm.nvvm.barrier.cta.sync.aligned.all"]
     fn barrier_cta_sync_all(id: u32);
+    #[link_name = "llvm.nvvm.barrier.cta.red.or.aligned.all"]
+    fn barrier_cta_red_or_all(id: u32, p: bool) -> bool;
     #[link_name = "llvm.nvvm.barrier.cta.sync.aligned.count"]
     fn barrier_cta_sync_count(id: u32, threads: u32);
     #[link_name = "llvm.nvvm.barrier.cta.arrive.aligned.count"]
@@ -21,6 +23,17 @@ unsafe extern "unadjusted" {
 pub unsafe fn sync_threads() {
     // SAFETY: the caller's promise.
     unsafe { barrier_cta_sync_all(0) }
+}
+
+/// `bar.red.or.pred 0`: [`sync_threads`], and true for every thread if `p` is for one.
+///
+/// # Safety
+/// As [`sync_threads`].
+#[inline(always)]
+#[gpu_only]
+pub unsafe fn any_thread(p: bool) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe { barrier_cta_red_or_all(0, p) }
 }
 
 /// `bar.sync id, threads`: waits until `threads` threads of the block have arrived at barrier `id`.

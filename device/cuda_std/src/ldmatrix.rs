@@ -1,4 +1,5 @@
 //! `ldmatrix`: four 8x8 matrices of 16-bit elements from shared memory into the registers of a warp.
+//! `movmatrix`: one of them transposed where it is.
 //!
 //! Lane `l` gives the address of row `l % 8` of matrix `l / 8`. Afterwards register `i` of lane `l` holds
 //! elements `2 * (l % 4)` and `2 * (l % 4) + 1` of row `l / 4` of matrix `i`; with `.trans` those elements of
@@ -40,4 +41,21 @@ pub unsafe fn ldmatrix_x4_trans(row: u32) -> [u32; 4] {
             in(reg32) row, options(nostack, readonly))
     }
     r
+}
+
+/// `movmatrix.sync.aligned.m8n8.trans.b16`: transposes an 8x8 matrix of 16-bit elements that the warp's
+/// registers hold, lane `l` elements `2 * (l % 4)` and the next of row `l / 4`.
+///
+/// # Safety
+/// - All 32 lanes, converged.
+#[inline(always)]
+#[gpu_only]
+pub unsafe fn movmatrix_trans(x: u32) -> u32 {
+    let y;
+    // SAFETY: the caller's promise.
+    unsafe {
+        convergent_asm!("movmatrix.sync.aligned.m8n8.trans.b16 {}, {};",
+            out(reg32) y, in(reg32) x, options(nomem, nostack))
+    }
+    y
 }

@@ -88,3 +88,14 @@ pub fn unpack_f16(x: u32) -> [f32; 2] {
 pub fn unpack_bf16(x: u32) -> [f32; 2] {
     [f32::from_bits(x << 16), f32::from_bits(x & 0xffff_0000)]
 }
+
+/// `mov.b32`: the same number, of which the compiler knows nothing. What follows from it is computed behind
+/// this call, and a loop of as many rounds stays one.
+#[inline(always)]
+#[gpu_only]
+pub fn opaque(x: u32) -> u32 {
+    let y;
+    // SAFETY: no preconditions.
+    unsafe { asm!("mov.b32 {}, {};", out(reg32) y, in(reg32) x, options(nomem, nostack)) }
+    y
+}

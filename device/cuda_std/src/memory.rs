@@ -71,6 +71,22 @@ pub unsafe fn ld_shared_v4_b32(address: u32) -> [u32; 4] {
     r
 }
 
+/// `ld.shared.v2.b32`.
+///
+/// # Safety
+/// - `address` is of the shared window, a multiple of 8, with 8 bytes that may be read by this thread now.
+#[inline(always)]
+#[gpu_only]
+pub unsafe fn ld_shared_v2_b32(address: u32) -> [u32; 2] {
+    let mut r = [0; 2];
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!("ld.shared.v2.b32 {{{}, {}}}, [{}];",
+            out(reg32) r[0], out(reg32) r[1], in(reg32) address, options(nostack, readonly))
+    }
+    r
+}
+
 /// `ld.global.b32`.
 ///
 /// # Safety
@@ -81,6 +97,38 @@ pub unsafe fn ld_global_b32(address: u64) -> u32 {
     let r;
     // SAFETY: the caller's promise.
     unsafe { asm!("ld.global.b32 {}, [{}];", out(reg32) r, in(reg64) address, options(nostack, readonly)) }
+    r
+}
+
+/// `ld.global.nc.b32`: of what nobody writes while the kernel runs.
+///
+/// # Safety
+/// - `address` is a global one, a multiple of 4, and may be read.
+/// - Nobody writes there before the launch has ended.
+#[inline(always)]
+#[gpu_only]
+pub unsafe fn ld_global_nc_b32(address: u64) -> u32 {
+    let r;
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!("ld.global.nc.b32 {}, [{}];", out(reg32) r, in(reg64) address, options(pure, nomem, nostack))
+    }
+    r
+}
+
+/// `ld.global.v2.b32`.
+///
+/// # Safety
+/// - `address` is a global one, a multiple of 8, with 8 bytes that may be read.
+#[inline(always)]
+#[gpu_only]
+pub unsafe fn ld_global_v2_b32(address: u64) -> [u32; 2] {
+    let mut r = [0; 2];
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!("ld.global.v2.b32 {{{}, {}}}, [{}];",
+            out(reg32) r[0], out(reg32) r[1], in(reg64) address, options(nostack, readonly))
+    }
     r
 }
 

@@ -9,8 +9,14 @@ unsafe extern "unadjusted" {
     fn shfl_sync_bfly(mask: u32, x: u32, lanes: u32, clamp: u32) -> u32;
     #[link_name = "llvm.nvvm.shfl.sync.idx.i32"]
     fn shfl_sync_idx(mask: u32, x: u32, lane: u32, clamp: u32) -> u32;
+    #[link_name = "llvm.nvvm.shfl.sync.up.i32"]
+    fn shfl_sync_up(mask: u32, x: u32, lanes: u32, clamp: u32) -> u32;
+    #[link_name = "llvm.nvvm.redux.sync.add"]
+    fn redux_sync_add(x: u32, mask: u32) -> u32;
     #[link_name = "llvm.nvvm.vote.any.sync"]
     fn vote_any_sync(mask: u32, p: bool) -> bool;
+    #[link_name = "llvm.nvvm.vote.ballot.sync"]
+    fn vote_ballot_sync(mask: u32, p: bool) -> u32;
 }
 
 /// `bar.warp.sync`: what the lanes wrote to memory before is seen by all of them after.
@@ -46,6 +52,28 @@ pub unsafe fn shuffle(x: u32, lane: u32) -> u32 {
     unsafe { shfl_sync_idx(!0, x, lane, 31) }
 }
 
+/// `shfl.sync.up.b32`: the value of the lane `lanes` below; its own where there is none.
+///
+/// # Safety
+/// - All 32 lanes, converged.
+#[inline(always)]
+#[gpu_only]
+pub unsafe fn shuffle_up(x: u32, lanes: u32) -> u32 {
+    // SAFETY: the caller's promise.
+    unsafe { shfl_sync_up(!0, x, lanes, 0) }
+}
+
+/// `redux.sync.add.u32`: the sum of all lanes' values.
+///
+/// # Safety
+/// - All 32 lanes, converged.
+#[inline(always)]
+#[gpu_only]
+pub unsafe fn sum(x: u32) -> u32 {
+    // SAFETY: the caller's promise.
+    unsafe { redux_sync_add(x, !0) }
+}
+
 /// `vote.sync.any.pred`: true for all lanes if `p` is true for one.
 ///
 /// # Safety
@@ -55,4 +83,15 @@ pub unsafe fn shuffle(x: u32, lane: u32) -> u32 {
 pub unsafe fn any(p: bool) -> bool {
     // SAFETY: the caller's promise.
     unsafe { vote_any_sync(!0, p) }
+}
+
+/// `vote.sync.ballot.b32`: bit `l` is lane `l`'s `p`.
+///
+/// # Safety
+/// - All 32 lanes, converged.
+#[inline(always)]
+#[gpu_only]
+pub unsafe fn ballot(p: bool) -> u32 {
+    // SAFETY: the caller's promise.
+    unsafe { vote_ballot_sync(!0, p) }
 }

@@ -1,8 +1,9 @@
 //! Capabilities: the whole converged block, a converged warp, all of the block's shared memory.
-use crate::Place;
+use crate::{Place, Steps, Tally};
 use contract::Kernel;
 use core::marker::PhantomData;
-use cuda_std::{barrier, memory, thread, warp};
+use core::ops::ControlFlow;
+use cuda_std::{barrier, math, memory, thread, warp};
 
 /// A whole, converged thread block under the launch contract `K`. Not `Copy`: a barrier takes it by `&mut`.
 pub struct Block<K> {
@@ -61,14 +62,96 @@ impl<K: Kernel> Block<K> {
         Warp { index: self.thread / 32, lane: self.thread % 32 }
     }
 
+    /// How many warps it has.
+    #[inline(always)]
+    pub fn warps(&self) -> u32 {
+        K::THREADS / 32
+    }
+
+    /// `f(row, pair)` for each of this thread's pairs of columns, of `rows` rows of `C` base tiles, dealt out
+    /// in turn.
+    #[inline(always)]
+    pub fn deal_pairs<const C: usize>(&self, rows: u32, f: impl Fn(u32, u32)) {
+        let pairs = C as u32 * 8;
+        // Known at compile time: no division where a row's pairs divide the threads.
+        if K::THREADS.is_multiple_of(pairs) {
+            for row in (Steps { at: self.thread / pairs, step: K::THREADS / pairs, end: rows }) {
+                f(row, self.thread % pairs)
+            }
+        } else {
+            for at in (Steps { at: self.thread, step: K::THREADS, end: rows * pairs }) {
+                f(at / pairs, at % pairs)
+            }
+        }
+    }
+
+    /// Lets the compiler forget what it knows of this thread's number. What follows from it is computed
+    /// behind this call, where it is needed; of a loop's body LLVM would compute all of it before the loop,
+    /// ahead of the first load.
+    #[inline(always)]
+    pub fn forget_thread(&mut self) {
+        self.thread = math::opaque(self.thread)
+    }
+
     #[inline(always)]
     pub(crate) fn sync(&mut self) {
         // SAFETY: `Block` stands for all threads of the block, converged.
         unsafe { barrier::sync_threads() }
     }
+
+    /// A barrier at which everybody learns whether `p` is true for one.
+    #[inline(always)]
+    pub(crate) fn any(&mut self, p: bool) -> bool {
+        // SAFETY: `Block` stands for all threads of the block, converged.
+        unsafe { barrier::any_thread(p) }
+    }
 }
 
 impl Warp {
+    /// Its number in the block.
+    #[inline(always)]
+    pub fn index(self) -> u32 {
+        self.index
+    }
+
+    /// This thread's number in the warp.
+    #[inline(always)]
+    pub fn lane(self) -> u32 {
+        self.lane
+    }
+
+    /// The value of lane `lane`.
+    #[inline(always)]
+    pub fn shuffle(self, x: u32, lane: u32) -> u32 {
+        // SAFETY: `Warp` stands for 32 converged lanes.
+        unsafe { warp::shuffle(x, lane) }
+    }
+
+    /// The sum over all lanes.
+    #[inline(always)]
+    pub fn sum(self, x: u32) -> u32 {
+        // SAFETY: `Warp` stands for 32 converged lanes.
+        unsafe { warp::sum(x) }
+    }
+
+    /// The sum over this lane and those below.
+    #[inline(always)]
+    pub fn prefix_sum(self, mut x: u32) -> u32 {
+        for i in 0..5 {
+            // SAFETY: `Warp` stands for 32 converged lanes.
+            let below = unsafe { warp::shuffle_up(x, 1 << i) };
+            x += if self.lane >= 1 << i { below } else { 0 };
+        }
+        x
+    }
+
+    /// How many lanes have `p`.
+    #[inline(always)]
+    pub fn count(self, p: bool) -> u32 {
+        // SAFETY: `Warp` stands for 32 converged lanes.
+        unsafe { warp::ballot(p) }.count_ones()
+    }
+
     /// True for all lanes if `p` is for one: a branch on it keeps the warp converged.
     #[inline(always)]
     pub fn any(self, p: bool) -> bool {
@@ -82,6 +165,17 @@ impl Warp {
         unsafe { warp::sync() }
     }
 
+    /// Combines the values of the eight lanes that share accumulator columns.
+    #[inline(always)]
+    pub(crate) fn octet(self, x: f32, f: impl Fn(f32, f32) -> f32) -> f32 {
+        // SAFETY: `Warp` stands for 32 converged lanes.
+        unsafe {
+            let x = f(x, warp::shuffle_xor(x, 4));
+            let x = f(x, warp::shuffle_xor(x, 8));
+            f(x, warp::shuffle_xor(x, 16))
+        }
+    }
+
     /// Combines the values of the four lanes that share accumulator rows.
     #[inline(always)]
     pub(crate) fn quad(self, x: f32, f: impl Fn(f32, f32) -> f32) -> f32 {
@@ -93,24 +187,43 @@ impl Warp {
     }
 }
 
+/// One round of [`Smem::rounds`]: whether to go on.
+type Round<K> = fn(&<K as Kernel>::Params, u32, &mut Block<K>, Smem<K>) -> ControlFlow<()>;
+
 impl<K: Kernel> Smem<K> {
-    /// Uses it again and again, a round each, with a barrier between. Nothing of a round may be left when
-    /// the next begins: `round` takes its right to the memory by value, and being a function, not a closure,
-    /// it has no place to keep anything.
+    /// Uses it again and again, a round each, with a barrier between, until `round` breaks off. Nothing of a
+    /// round may be left when the next begins: `round` takes its right to the memory by value, and being a
+    /// function, not a closure, it has no place to keep anything.
     #[inline(always)]
     pub fn rounds(
         self,
         block: &mut Block<K>,
         rounds: impl Iterator<Item = u32>,
         params: &K::Params,
-        round: fn(&K::Params, u32, &mut Block<K>, Smem<K>),
+        round: Round<K>,
     ) where
         K::Params: 'static,
     {
         for i in rounds {
-            round(params, i, block, Smem { base: self.base, contract: PhantomData });
+            if round(params, i, block, Smem { base: self.base, contract: PhantomData }).is_break() {
+                return;
+            }
             block.sync();
         }
+    }
+
+    /// Lends it as `N` words; behind a barrier it is whole again.
+    #[inline(always)]
+    pub fn lend<R, const N: usize>(
+        &mut self,
+        block: &mut Block<K>,
+        f: impl FnOnce(&mut Tally<N>, &mut Block<K>) -> R,
+    ) -> R {
+        const { assert!(N * 4 <= K::SMEM_BYTES, "the launch has no room for as many words") }
+        // SAFETY: at most the bytes of the launch, and `self`, the only right to them, is borrowed.
+        let result = f(&mut unsafe { Tally::at(self.base) }, block);
+        block.sync();
+        result
     }
 
     /// Splits it into one place of exactly the bytes that the contract declares to the host.

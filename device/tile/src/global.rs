@@ -1,7 +1,8 @@
 //! Rows in global memory, and walks over them.
-use crate::{Crew, Mma, SharedTile, layout};
-use contract::{Tensor, Vector};
+use crate::{Crew, SharedTile, layout};
+use contract::{Element, Integers, Tensor, Vector};
 use core::marker::PhantomData;
+use cuda_std::memory::ld_global_nc_b32;
 
 /// One head of a tensor: rows of up to `C` base tiles of `E`; base and stride are multiples of 16 bytes (the
 /// host has checked).
@@ -15,7 +16,7 @@ pub struct GlobalRows<E, const C: usize> {
     element: PhantomData<E>,
 }
 
-impl<E: Mma, const C: usize> GlobalRows<E, C> {
+impl<E: Element, const C: usize> GlobalRows<E, C> {
     /// Head `head` of batch `batch`.
     #[inline(always)]
     pub fn of(tensor: &Tensor, batch: u32, head: u32) -> Self {
@@ -63,6 +64,29 @@ impl GlobalVec {
     }
 }
 
+/// Integers that stand on the device, which nobody writes while the kernel runs.
+#[derive(Clone, Copy)]
+pub struct GlobalInts<'p>(&'p Integers);
+
+impl<'p> GlobalInts<'p> {
+    /// Those that a kernel is told of.
+    #[inline(always)]
+    pub fn of(integers: &'p Integers) -> Self {
+        GlobalInts(integers)
+    }
+
+    /// Integer `i`; 0 where there is none.
+    #[inline(always)]
+    pub fn get(self, i: u32) -> i32 {
+        if i >= self.0.count {
+            return 0;
+        }
+        // SAFETY: it exists, and the base is a multiple of 4, as `Integers` promises; kernels that read them
+        // do not write them.
+        unsafe { ld_global_nc_b32(self.0.base.wrapping_add(i as u64 * 4)) as i32 }
+    }
+}
+
 /// A walk of crew `W` through the tiles of `R` base-tile rows, from a given one down to the first; each
 /// thread carries its share of the copies.
 ///
@@ -81,20 +105,20 @@ pub struct Walk<E, const R: usize, const C: usize, W> {
     crew: PhantomData<W>,
 }
 
-impl<E: Mma, const R: usize, const C: usize, W: Crew> Walk<E, R, C, W> {
+impl<E: Element, const R: usize, const C: usize, W: Crew> Walk<E, R, C, W> {
     /// Chunks of a row that neighbouring threads copy together: a panel's.
-    const ACROSS: u32 = layout::panel_chunks(SharedTile::<E, R, C>::ROW_CHUNKS);
+    pub(crate) const ACROSS: u32 = layout::panel_chunks(SharedTile::<E, R, C>::ROW_CHUNKS);
     /// Panels of a row.
     pub(crate) const PANELS: u32 = SharedTile::<E, R, C>::ROW_CHUNKS / Self::ACROSS;
     /// Rows that the crew copies at once.
-    const GROUP: u32 = {
+    pub(crate) const GROUP: u32 = {
         assert!(W::THREADS.is_multiple_of(Self::ACROSS), "the threads must make up whole rows of a panel");
         // A row has less than 2^27 bytes: 32 of them are counted in 32 bits.
         assert!(W::THREADS / Self::ACROSS <= 32, "more than 32 rows at a step overflow a 32-bit offset");
         W::THREADS / Self::ACROSS
     };
     /// How often it must, for a tile; the last time some rows may be past its end.
-    const GROUPS: u32 = SharedTile::<E, R, C>::ROWS.div_ceil(Self::GROUP);
+    pub(crate) const GROUPS: u32 = SharedTile::<E, R, C>::ROWS.div_ceil(Self::GROUP);
 
     /// Starts with tile `from`, of which rows past the end may be missing.
     #[inline(always)]

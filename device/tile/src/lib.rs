@@ -12,9 +12,13 @@
 //! | [`SharedTile`], [`TileSlot`] | a tile that may be read, one that may be written | it lies in shared memory, swizzled |
 //! | [`Unfilled`] -> [`InFlight`] -> tile | a place filled once | no read before its copy has landed behind a barrier |
 //! | [`Ring`] -> [`Pipeline`] -> [`Ready`] | stages filled again and again, by the block or ([`PerWarp`]) a warp | no read too early, no refill too early |
+//! | [`PerWarp`] -> [`Stream`] -> [`Scratch`] | stages that a warp refills at once, given back in the end | the same |
+//! | [`CacheWalk`], [`Source`] | a warp's share of rows in pages, tile by tile | pages exist, whatever their numbers are |
 //! | [`Relay`] -> [`Producer`], [`Consumer`] | stages that one warp fills for the others | the same, by mbarriers |
-//! | [`Scratch`] -> [`Left`] | registers handed from warp to warp | no read before the barrier |
+//! | [`Scratch`] -> [`Left`], [`LeftColumns`] | registers handed from warp to warp | no read before the barrier |
+//! | [`Tally`] | numbers that warps leave for each other | the same |
 //! | [`Acc`], [`AFrag`], [`Resident`], [`RowVec`] | register fragments of a warp | shapes and element types of a product agree |
+//! | [`ColAcc`], [`ColFrag`], [`ColVec`], [`PackedRows`] | the same for few columns; the rows that these are | likewise |
 //!
 //! Every shape counts 16x16 base tiles, so that plain const generics suffice.
 #![no_std]
@@ -22,12 +26,16 @@
 #![allow(clippy::needless_range_loop)]
 
 mod block;
+mod cache;
+mod columns;
 mod crew;
 mod element;
+mod exchange;
 mod fragment;
 mod global;
 pub mod layout;
 mod mma;
+mod packed_rows;
 mod partial;
 mod pipeline;
 mod place;
@@ -38,16 +46,29 @@ mod scalar;
 mod scratch;
 mod shared;
 mod store;
+mod stored;
+mod stream;
+mod tally;
 
 pub use block::{Block, Smem, Warp};
+pub use cache::{CacheWalk, PagedRows, PagedTiles, Source, Steps, Strided};
+pub use columns::{ColAcc, ColFrag, ColSum, ColVec};
+#[doc(hidden)]
+pub use contract::Element;
 pub use crew::{CpAsync, Crew, Team, Transport, WarpRows};
 pub use element::Mma;
+pub use exchange::LeftColumns;
 pub use fragment::{AFrag, Acc, Part, Resident};
-pub use global::{GlobalRows, GlobalVec, Walk};
+pub use global::{GlobalInts, GlobalRows, GlobalVec, Walk};
+pub use mma::TensorCore;
+pub use packed_rows::PackedRows;
 pub use partial::{OwnChunk, PartialRows};
 pub use pipeline::{InFlight, Pipeline, Prologue, Ready, Ring, Unfilled};
-pub use place::{PerWarp, Place};
+pub use place::{Lent, PerWarp, Place};
 pub use relay::{Consumer, Consumers, Producer, Relay};
 pub use row::{RowSum, RowVec};
 pub use scratch::{Left, Registers, Scratch, Theirs};
 pub use shared::{SharedLayout, SharedTile, SharedTiles, TileSlot, TileSlots};
+pub use stored::Stored;
+pub use stream::Stream;
+pub use tally::Tally;

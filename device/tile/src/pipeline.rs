@@ -55,7 +55,7 @@ pub struct InFlight<T, By> {
 
 /// `S` stages, none filled.
 pub struct Ring<T, const S: usize, By> {
-    base: u32,
+    pub(crate) base: u32,
     what: PhantomData<(T, By)>,
 }
 
@@ -105,7 +105,7 @@ unsafe impl<T: SharedLayout, const S: usize, By: Transport> Place for Ring<T, S,
 /// # Safety
 /// - As [`SharedLayout::slot`]; nobody has a view of the place.
 #[inline(always)]
-unsafe fn fill<T: SharedLayout, By: Transport>(base: u32, copy: impl FnOnce(&T::Slot<By>)) {
+pub(crate) unsafe fn fill<T: SharedLayout, By: Transport>(base: u32, copy: impl FnOnce(&T::Slot<By>)) {
     // SAFETY: the caller's promise; one filling, one group.
     unsafe {
         copy(&T::slot(base));
@@ -211,7 +211,7 @@ impl<T: SharedLayout, const S: usize, By: Transport> Pipeline<T, S, By> {
 impl<T: SharedLayout, const S: usize, K: Kernel> Pipeline<T, S, CpAsync<Block<K>>> {
     /// Its stages as scratch memory: waits for what is still on its way, and until every warp has left them.
     #[inline(always)]
-    pub fn reclaim(self, block: &mut Block<K>) -> Scratch<T, S> {
+    pub fn reclaim(self, block: &mut Block<K>) -> Scratch<Ring<T, S, CpAsync<Block<K>>>> {
         CpAsync::<Block<K>>::wait_all();
         block.sync();
         // SAFETY: the ring's place, which `self` alone stood for; no copy is under way, and no view is left.

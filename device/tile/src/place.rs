@@ -51,13 +51,28 @@ unsafe impl<T: SharedLayout, const S: usize, const WARPS: usize> Place for PerWa
     }
 }
 
+/// What a [`PerWarp`] has lent to its warps, to be given back.
+pub struct Lent<T, const S: usize, const WARPS: usize> {
+    pub(crate) base: u32,
+    what: PhantomData<T>,
+}
+
 impl<T: SharedLayout, const S: usize, const WARPS: usize> PerWarp<T, S, WARPS> {
-    /// This warp's own.
+    /// This warp's own, and the right to give it back.
     #[inline(always)]
-    pub fn mine<K: Kernel>(self, block: &Block<K>) -> Ring<T, S, CpAsync<Warp>> {
+    pub fn lend<K: Kernel>(self, block: &Block<K>) -> (Ring<T, S, CpAsync<Warp>>, Lent<T, S, WARPS>) {
         const { assert!(K::THREADS as usize == WARPS * 32, "a ring for each of the block's warps") }
-        let bytes = <Ring<T, S, CpAsync<Warp>>>::BYTES as u32;
-        // SAFETY: this warp's part of what `self` alone stood for.
-        unsafe { Ring::at(self.base + block.warp().index * bytes) }
+        let lent = Lent { base: self.base, what: PhantomData };
+        // SAFETY: this warp's part of what `self` alone stood for; `Lent` touches nothing before it has the
+        // ring back.
+        (unsafe { Ring::at(lent.mine(block)) }, lent)
+    }
+}
+
+impl<T: SharedLayout, const S: usize, const WARPS: usize> Lent<T, S, WARPS> {
+    /// Where this warp's ring begins.
+    #[inline(always)]
+    pub(crate) fn mine<K: Kernel>(&self, block: &Block<K>) -> u32 {
+        self.base + block.warp().index * <Ring<T, S, CpAsync<Warp>>>::BYTES as u32
     }
 }

@@ -1,5 +1,6 @@
 //! How a warp's `ldmatrix` finds its way in a shared tile.
-use crate::{Mma, SharedTile, Warp, layout};
+use crate::{SharedTile, Warp, layout};
+use contract::Element;
 use core::marker::PhantomData;
 
 /// This lane's `ldmatrix` addresses in a tile of `R x C` base tiles: one register for each pattern of the
@@ -10,7 +11,7 @@ pub(crate) struct Reader<E, const R: usize, const C: usize> {
     element: PhantomData<E>,
 }
 
-impl<E: Mma, const R: usize, const C: usize> Reader<E, R, C> {
+impl<E: Element, const R: usize, const C: usize> Reader<E, R, C> {
     /// Bytes from row to row of a panel.
     const ROW_BYTES: u32 = layout::row_bytes(SharedTile::<E, R, C>::ROW_CHUNKS);
     /// Base tiles across a panel.
@@ -53,7 +54,7 @@ impl<E: Mma, const R: usize, const C: usize> Reader<E, R, C> {
     }
 }
 
-impl<E: Mma, const R: usize, const C: usize> SharedTile<E, R, C> {
+impl<E: Element, const R: usize, const C: usize> SharedTile<E, R, C> {
     #[inline(always)]
     pub(crate) fn rows_first(&self, warp: Warp) -> Reader<E, R, C> {
         Reader::rows_first(self.base, warp.lane)

@@ -1,5 +1,6 @@
 //! Tiles in shared memory. Only this file, `reader.rs` and `store.rs` compute shared addresses.
-use crate::{CpAsync, Crew, Mma, Ready, Team, Walk, layout};
+use crate::{CpAsync, Crew, Ready, Team, Walk, layout};
+use contract::Element;
 use core::marker::PhantomData;
 use cuda_std::cp_async;
 
@@ -42,7 +43,7 @@ pub struct TileSlot<E, const R: usize, const C: usize, By> {
 }
 
 // SAFETY: what both address lies in the tile.
-unsafe impl<E: Mma, const R: usize, const C: usize> SharedLayout for SharedTile<E, R, C> {
+unsafe impl<E: Element, const R: usize, const C: usize> SharedLayout for SharedTile<E, R, C> {
     const BYTES: usize = R * C * 256 * E::BYTES;
     const ALIGN: usize = layout::PANEL_ALIGN;
     type Slot<By> = TileSlot<E, R, C, By>;
@@ -56,7 +57,7 @@ unsafe impl<E: Mma, const R: usize, const C: usize> SharedLayout for SharedTile<
     }
 }
 
-impl<E: Mma, const R: usize, const C: usize> SharedTile<E, R, C> {
+impl<E: Element, const R: usize, const C: usize> SharedTile<E, R, C> {
     /// Rows.
     pub(crate) const ROWS: u32 = R as u32 * 16;
     /// Chunks of a row.
@@ -82,7 +83,7 @@ pub struct TileSlots<E, const R: usize, const C: usize, const COUNT: usize, By> 
 }
 
 // SAFETY: tiles, one behind the other.
-unsafe impl<E: Mma, const R: usize, const C: usize, const COUNT: usize> SharedLayout
+unsafe impl<E: Element, const R: usize, const C: usize, const COUNT: usize> SharedLayout
     for SharedTiles<E, R, C, COUNT>
 {
     const BYTES: usize = COUNT * SharedTile::<E, R, C>::BYTES;
@@ -98,7 +99,7 @@ unsafe impl<E: Mma, const R: usize, const C: usize, const COUNT: usize> SharedLa
     }
 }
 
-impl<E: Mma, const R: usize, const C: usize, const COUNT: usize> SharedTiles<E, R, C, COUNT> {
+impl<E: Element, const R: usize, const C: usize, const COUNT: usize> SharedTiles<E, R, C, COUNT> {
     /// The team's tile.
     #[inline(always)]
     pub fn tile(&self, team: Team<COUNT>) -> Ready<'_, SharedTile<E, R, C>> {
@@ -120,17 +121,17 @@ impl<E: Mma, const R: usize, const C: usize, const COUNT: usize> SharedTiles<E, 
 macro_rules! shared_layout {
     ($(#[$doc:meta])* $name:ident / $slot:ident <$e:ident, $($c:ident),*> { $($field:ident: $t:ty),* }) => {
         $(#[$doc])*
-        pub struct $name<$e: $crate::Mma, $(const $c: usize),*> { $(
+        pub struct $name<$e: $crate::Element, $(const $c: usize),*> { $(
             #[allow(missing_docs)]
             pub $field: $t
         ),* }
         #[doc = concat!("The place of a [`", stringify!($name), "`], to be written.")]
-        pub struct $slot<$e: $crate::Mma, $(const $c: usize,)* By> { $(
+        pub struct $slot<$e: $crate::Element, $(const $c: usize,)* By> { $(
             #[allow(missing_docs)]
             pub $field: <$t as $crate::SharedLayout>::Slot<By>
         ),* }
         // SAFETY: its parts, one behind the other.
-        unsafe impl<$e: $crate::Mma, $(const $c: usize),*> $crate::SharedLayout for $name<$e, $($c),*> {
+        unsafe impl<$e: $crate::Element, $(const $c: usize),*> $crate::SharedLayout for $name<$e, $($c),*> {
             const BYTES: usize = {
                 let mut bytes = 0;
                 $(
@@ -174,7 +175,7 @@ macro_rules! shared_layout {
     };
 }
 
-impl<E: Mma, const R: usize, const C: usize, W: Crew> TileSlot<E, R, C, CpAsync<W>> {
+impl<E: Element, const R: usize, const C: usize, W: Crew> TileSlot<E, R, C, CpAsync<W>> {
     /// Starts copying the walk's next tile; rows that do not exist become zero.
     #[inline(always)]
     pub fn copy_edge(&self, walk: &mut Walk<E, R, C, W>, crew: &W) {
@@ -190,20 +191,32 @@ impl<E: Mma, const R: usize, const C: usize, W: Crew> TileSlot<E, R, C, CpAsync<
 
     #[inline(always)]
     fn copy<const EDGE: bool>(&self, walk: &mut Walk<E, R, C, W>, crew: &W) {
-        let (row, chunk) = Walk::<E, R, C, W>::place(crew);
         walk.step::<EDGE>(crew, |first, panel, from, present| {
-            let to = self.base
-                + SharedTile::<E, R, C>::offset(first + row, chunk)
-                + panel * (SharedTile::<E, R, C>::BYTES as u32 / Walk::<E, R, C, W>::PANELS);
-            // SAFETY: `to` is a chunk of this slot, which nobody reads before the copy has landed; `from` is
-            // one of a row and column that exist where `present`, 16-byte aligned as `GlobalRows`
-            // promises.
-            unsafe { cp_async::cp_async_or_zero(to, from, present) }
+            // SAFETY: `from` is a chunk of a row and column that exist where `present`, 16-byte aligned as
+            // `GlobalRows` promises.
+            unsafe { self.copy_chunk(crew, first, panel, from, present) }
         });
+    }
+
+    /// Starts copying this thread's chunk of panel `panel` in the group of rows from `first` on; it becomes
+    /// zero where not `present`.
+    ///
+    /// # Safety
+    /// - 16 bytes may be read at `from`, a multiple of 16, where `present`.
+    /// - The thread has a row in the group.
+    #[inline(always)]
+    pub(crate) unsafe fn copy_chunk(&self, crew: &W, first: u32, panel: u32, from: u64, present: bool) {
+        let (row, chunk) = Walk::<E, R, C, W>::place(crew);
+        let to = self.base
+            + SharedTile::<E, R, C>::offset(first + row, chunk)
+            + panel * (SharedTile::<E, R, C>::BYTES as u32 / Walk::<E, R, C, W>::PANELS);
+        // SAFETY: `to` is a chunk of this slot, which nobody reads before the copy has landed; of `from` the
+        // caller's promise.
+        unsafe { cp_async::cp_async_or_zero(to, from, present) }
     }
 }
 
-impl<E: Mma, const R: usize, const C: usize, const COUNT: usize, W: Crew>
+impl<E: Element, const R: usize, const C: usize, const COUNT: usize, W: Crew>
     TileSlots<E, R, C, COUNT, CpAsync<W>>
 {
     /// Starts copying the walk's next `COUNT` tiles, the last one first; rows that do not exist become zero.

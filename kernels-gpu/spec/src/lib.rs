@@ -4,6 +4,7 @@
 //! - [`Kernel`]: threads, shared memory, parameters and grid of a kernel, from one type.
 //! - [`FwdParams`]: what a forward kernel is told, with [`Tensor`], [`Window`] and [`TileOrder`].
 //! - [`Fwd`], [`FwdOverlap`]: configurations. A configuration *is* a type.
+//! - [`Decode`], [`DecodeParams`]: few queries on a long cache in pages, with [`DecodeOrder`].
 //! - [`for_each_kernel!`] and [`KERNELS`]: the one table, family by family. Forward kernels are [`ENTRIES`];
 //!   [`COMBINES`] finish what [`Split`] ones leave.
 //!
@@ -12,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod combine;
+mod decode;
 mod forward;
 mod order;
 mod split;
@@ -19,9 +21,12 @@ mod table;
 
 pub use combine::{COMBINES, Combine, CombineInfo, CombineParams};
 pub use contract::{
-    Bf16, Cache, Contract, DType, E4m3, Element, F16, FastDiv, Kernel, Partials, Path, Scalar, Scale,
-    SpillAllowance, Target, Tensor, Vector as Lse,
+    Bf16, Cache, Contract, Counters, DType, E4m3, Element, F16, FastDiv, Integers, Kernel, Partials, Path,
+    Scalar, Scale, SpillAllowance, Target, Tensor, Vector as Lse,
 };
+pub use decode::entries::{DECODE_COMBINES, DECODES, DecodeCombineInfo, DecodeInfo};
+pub use decode::params::{DecodeOrder, DecodeParams, LEAST_KEYS, MAX_SEQUENCES, TALLY};
+pub use decode::{Decode, DecodeCombine, PageKind, PageMarker, Rows, Tiles};
 pub use forward::entries::{ENTRIES, PLANNED};
 pub use forward::entry::{Entry, EntryInfo};
 pub use forward::params::{FwdParams, Window};

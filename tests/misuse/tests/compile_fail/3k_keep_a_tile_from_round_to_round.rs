@@ -8,6 +8,7 @@ fn rounds(mut block: Block<K>, smem: Smem<K>) {
     smem.rounds(&mut block, 0..2, &(), |(), _, _, smem| {
         let (q, _): (Q, Stages<2>) = smem.split();
         kept.set(Some(q));
+        std::ops::ControlFlow::Continue(())
     });
 }
 

@@ -1,0 +1,224 @@
+//! Tiles of 16 rows of one sequence's cache, wherever its pages lie: what one warp copies.
+use crate::{CpAsync, TileSlot, Walk, Warp, layout};
+use contract::{Cache, Element};
+use core::marker::PhantomData;
+use cuda_std::math;
+use cuda_std::memory::ld_global_nc_b32;
+
+/// First chunk of row `row` of a sequence, head 0. Two clamps: a wrong number in the table may show foreign
+/// rows, never foreign memory.
+#[inline(always)]
+fn chunk(cache: &Cache, sequence: u32, row: u32) -> u32 {
+    let (column, within) = cache.page.div_rem(row);
+    let page = if cache.table == 0 {
+        sequence
+    } else {
+        let entry = sequence as u64 * cache.table_stride as u64 + column.min(cache.columns - 1) as u64;
+        // SAFETY: the table has `columns` numbers for each sequence, as `Cache` promises; kernels that read
+        // it do not write it.
+        unsafe { ld_global_nc_b32(cache.table + entry * 4) }
+    };
+    page.min(cache.pages - 1) * cache.page_chunks + within * cache.row_chunks
+}
+
+/// Every `stride`-th tile of 16 rows of a sequence's first `rows` rows, from tile `first` on: one warp's
+/// share.
+#[derive(Clone, Copy)]
+pub struct Strided {
+    /// The sequence.
+    pub sequence: u32,
+    /// First tile.
+    pub first: u32,
+    /// From one tile to the next.
+    pub stride: u32,
+    /// Rows of the sequence.
+    pub rows: u32,
+}
+
+impl Strided {
+    /// First row of the share's tile `i`; at or past the end where there is none.
+    #[inline(always)]
+    fn row(&self, i: u32) -> u32 {
+        (self.first + i * self.stride) * 16
+    }
+
+    /// First rows of the share's tiles.
+    #[inline(always)]
+    pub fn tiles(&self) -> Steps {
+        Steps { at: self.first * 16, step: self.stride * 16, end: self.rows }
+    }
+}
+
+/// Numbers `step` apart, from `at` to below `end`; `end + step` stays below 2^32. `Iterator::step_by` divides
+/// to know how many there are: 100 cycles before the first.
+#[derive(Clone, Copy)]
+pub struct Steps {
+    /// The next.
+    pub at: u32,
+    /// From one to the next.
+    pub step: u32,
+    /// One past the last that may be.
+    pub end: u32,
+}
+
+impl Iterator for Steps {
+    type Item = u32;
+    #[inline(always)]
+    fn next(&mut self) -> Option<u32> {
+        let at = self.at;
+        self.at = at.wrapping_add(self.step);
+        (at < self.end).then_some(at)
+    }
+}
+
+/// How a tile's rows are found.
+pub trait Source: Sized {
+    /// Before the first tile.
+    fn of(cache: &Cache, share: &Strided, warp: Warp) -> Self;
+    /// Goes to tile `i`; tiles come in order.
+    fn seek(&mut self, cache: &Cache, share: &Strided, i: u32, warp: Warp);
+    /// Chunk of row `row + mine` of that tile; `mine` is the lane's, `row` a constant.
+    fn chunk(&self, cache: &Cache, row: u32, mine: u32, warp: Warp) -> u32;
+}
+
+/// Pages of whole tiles: a lane holds where one of the next 32 tiles begins.
+#[derive(Clone, Copy)]
+pub struct PagedTiles {
+    these: u32,
+    next: u32,
+    tile: u32,
+}
+
+impl PagedTiles {
+    #[inline(always)]
+    fn look(cache: &Cache, share: &Strided, i: u32) -> u32 {
+        let row = share.row(i);
+        if row < share.rows { chunk(cache, share.sequence, row) } else { 0 }
+    }
+}
+
+impl Source for PagedTiles {
+    #[inline(always)]
+    fn of(cache: &Cache, share: &Strided, warp: Warp) -> Self {
+        PagedTiles { these: Self::look(cache, share, warp.lane), next: 0, tile: 0 }
+    }
+    #[inline(always)]
+    fn seek(&mut self, cache: &Cache, share: &Strided, i: u32, warp: Warp) {
+        // Long before they are needed, and not before the first copies.
+        if i % 32 == 16 {
+            self.next = Self::look(cache, share, i + 16 + warp.lane);
+        }
+        if i.is_multiple_of(32) && i != 0 {
+            self.these = self.next;
+        }
+        self.tile = warp.shuffle(self.these, i % 32);
+    }
+    #[inline(always)]
+    fn chunk(&self, cache: &Cache, row: u32, mine: u32, _: Warp) -> u32 {
+        self.tile + mine * cache.row_chunks + row * cache.row_chunks
+    }
+}
+
+/// Pages of any size: a lane holds where one row of this tile or the next begins.
+#[derive(Clone, Copy)]
+pub struct PagedRows {
+    these: u32,
+    next: u32,
+    half: u32,
+}
+
+impl PagedRows {
+    #[inline(always)]
+    fn look(cache: &Cache, share: &Strided, i: u32, warp: Warp) -> u32 {
+        let row = share.row(i + warp.lane / 16) + warp.lane % 16;
+        if row < share.rows { chunk(cache, share.sequence, row) } else { 0 }
+    }
+}
+
+impl Source for PagedRows {
+    #[inline(always)]
+    fn of(cache: &Cache, share: &Strided, warp: Warp) -> Self {
+        let [these, next] = [0, 2].map(|i| Self::look(cache, share, i, warp));
+        PagedRows { these, next, half: 0 }
+    }
+    #[inline(always)]
+    fn seek(&mut self, cache: &Cache, share: &Strided, i: u32, warp: Warp) {
+        if i.is_multiple_of(2) && i != 0 {
+            self.these = self.next;
+            self.next = Self::look(cache, share, i + 2, warp);
+        }
+        self.half = i % 2 * 16;
+    }
+    #[inline(always)]
+    fn chunk(&self, _: &Cache, row: u32, mine: u32, warp: Warp) -> u32 {
+        warp.shuffle(self.these, self.half + row + mine)
+    }
+}
+
+/// Most panels of a row.
+const PANELS: usize = 8;
+
+/// A warp's walk through its share of one head's keys and values, `C` base tiles of `E` a row.
+pub struct CacheWalk<'p, E, S, const C: usize> {
+    cache: &'p Cache,
+    share: Strided,
+    source: S,
+    /// This lane's chunk of the head's first key, and of its first value.
+    bases: [u64; 2],
+    /// One past the last row of which this lane's chunk of each panel exists: one compare for both.
+    ends: [u32; PANELS],
+    /// The next tile.
+    i: u32,
+    warp: Warp,
+    element: PhantomData<E>,
+}
+
+impl<'p, E: Element, S: Source, const C: usize> CacheWalk<'p, E, S, C> {
+    /// Before the first tile of head `head`.
+    #[inline(always)]
+    pub fn of(cache: &'p Cache, share: Strided, head: u32, warp: Warp) -> Self {
+        const { assert!(Walk::<E, 1, C, Warp>::PANELS as usize <= PANELS, "rows are too wide") }
+        let (_, chunk) = Walk::<E, 1, C, Warp>::place(&warp);
+        let column = (head * cache.head_chunks + chunk) as u64 * layout::CHUNK as u64;
+        CacheWalk {
+            source: S::of(cache, &share, warp),
+            bases: [cache.keys + column, cache.values + column],
+            ends: core::array::from_fn(|panel| {
+                let column = panel as u32 * Walk::<E, 1, C, Warp>::ACROSS + chunk;
+                // LLVM would compare both at each copy.
+                math::opaque(if column < cache.chunks { share.rows } else { 0 })
+            }),
+            i: 0,
+            element: PhantomData,
+            cache,
+            share,
+            warp,
+        }
+    }
+
+    /// Starts copying the next tile, if there is one, its keys and its values; rows past the end and columns
+    /// that do not exist become zero.
+    #[inline(always)]
+    pub fn copy(&mut self, slots: [&TileSlot<E, 1, C, CpAsync<Warp>>; 2]) {
+        let first = self.share.row(self.i);
+        if first < self.share.rows {
+            self.source.seek(self.cache, &self.share, self.i, self.warp);
+            let (row, _) = Walk::<E, 1, C, Warp>::place(&self.warp);
+            for i in 0..Walk::<E, 1, C, Warp>::GROUPS {
+                let group = i * Walk::<E, 1, C, Warp>::GROUP;
+                let at = self.source.chunk(self.cache, group, row, self.warp) as u64 * layout::CHUNK as u64;
+                for which in 0..2 {
+                    let from = self.bases[which] + at;
+                    for panel in 0..Walk::<E, 1, C, Warp>::PANELS {
+                        let from = from + (panel * Walk::<E, 1, C, Warp>::ACROSS * layout::CHUNK) as u64;
+                        let present = first + group + row < self.ends[panel as usize];
+                        // SAFETY: a chunk that exists where `present`, of a page that `chunk` has clamped,
+                        // 16-byte aligned as `Cache` promises; a warp's groups divide 16 rows.
+                        unsafe { slots[which].copy_chunk(&self.warp, group, panel, from, present) }
+                    }
+                }
+            }
+        }
+        self.i += 1;
+    }
+}

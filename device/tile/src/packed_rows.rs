@@ -1,0 +1,95 @@
+//! Rows of several heads as one tile's.
+use contract::{FastDiv, Tensor, Vector};
+use cuda_std::memory::{ld_global_nc_b32, st_global_b32};
+
+/// The rows of neighbouring heads of one batch: row `i` is head `i % group` of the tensor's row `i / group`,
+/// counted from the first of them.
+#[derive(Clone, Copy)]
+pub struct PackedRows<'p> {
+    base: u64,
+    row_bytes: u32,
+    head_bytes: u64,
+    /// 32-bit words of a row that exist.
+    words: u32,
+    rows: u32,
+    group: &'p FastDiv,
+}
+
+impl<'p> PackedRows<'p> {
+    /// Those of the `group`-th group of as many heads, in batch `batch`.
+    #[inline(always)]
+    pub fn of(tensor: &Tensor, size: &'p FastDiv, batch: u32, group: u32) -> Self {
+        let head = group as u64 * size.get() as u64;
+        let offset = (batch as u64)
+            .wrapping_mul(tensor.batch_bytes)
+            .wrapping_add(head.wrapping_mul(tensor.head_bytes));
+        PackedRows {
+            base: tensor.base.wrapping_add(offset),
+            row_bytes: tensor.row_bytes,
+            head_bytes: tensor.head_bytes,
+            words: tensor.chunks * 4,
+            rows: tensor.rows * size.get(),
+            group: size,
+        }
+    }
+
+    /// How many there are.
+    #[inline(always)]
+    pub fn count(&self) -> u32 {
+        self.rows
+    }
+
+    /// The tensor's row that a row is, and its head in the group.
+    #[inline(always)]
+    pub fn unpack(&self, row: u32) -> [u32; 2] {
+        let (row, head) = self.group.div_rem(row);
+        [row, head]
+    }
+
+    /// Where a row begins.
+    #[inline(always)]
+    fn at(&self, row: u32) -> u64 {
+        let [row, head] = self.unpack(row);
+        let offset =
+            (row as u64 * self.row_bytes as u64).wrapping_add((head as u64).wrapping_mul(self.head_bytes));
+        self.base.wrapping_add(offset)
+    }
+
+    /// A word of a row of a tensor that nobody writes while the kernel runs; 0 where there is none.
+    #[inline(always)]
+    pub(crate) fn word(&self, row: u32, word: u32) -> u32 {
+        if row >= self.rows || word >= self.words {
+            return 0;
+        }
+        // SAFETY: row and word exist, and base and strides are multiples of 16, as `Tensor` promises; what
+        // kernels read through it they do not write.
+        unsafe { ld_global_nc_b32(self.at(row).wrapping_add(word as u64 * 4)) }
+    }
+
+    /// Stores a word of a row, if it exists.
+    #[inline(always)]
+    pub fn store_word(&self, row: u32, word: u32, x: u32) {
+        if row < self.rows && word < self.words {
+            // SAFETY: row and word exist, and base and strides are multiples of 16, as `Tensor` promises.
+            unsafe { st_global_b32(self.at(row).wrapping_add(word as u64 * 4), x) }
+        }
+    }
+
+    /// Stores a row's value to `vector`, which has one for each of these rows, if the row exists and the
+    /// vector is wanted. `batch` and `group` are what these rows are of.
+    #[inline(always)]
+    pub fn store_value(&self, vector: &Vector, [batch, group]: [u32; 2], row: u32, x: f32) {
+        if vector.base == 0 || row >= self.rows {
+            return;
+        }
+        let [row, head] = self.unpack(row);
+        let head = group as u64 * self.group.get() as u64 + head as u64;
+        let offset = (batch as u64)
+            .wrapping_mul(vector.batch_bytes)
+            .wrapping_add(head.wrapping_mul(vector.head_bytes))
+            .wrapping_add(row as u64 * 4);
+        // SAFETY: the vector has a value for each row of each head, and is a multiple of 4, as `Vector`
+        // promises.
+        unsafe { st_global_b32(vector.base.wrapping_add(offset), x.to_bits()) }
+    }
+}

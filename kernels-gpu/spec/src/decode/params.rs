@@ -1,0 +1,73 @@
+//! Parameters of decode kernels: plain data, no padding, the same bytes on both sides.
+use crate::{Cache, Counters, FastDiv, Integers, Lse, Partials, Tensor, Window};
+
+/// Most sequences of a launch: 32 for each word that the schedule has room for.
+pub const MAX_SEQUENCES: u32 = 32 * 128;
+/// Words that a block's warps leave each other while they look for their item.
+pub const TALLY: usize = 32 + MAX_SEQUENCES as usize / 32;
+/// Fewest keys of a split, unless a chunk or a number of splits is asked for.
+pub const LEAST_KEYS: u32 = 128;
+
+/// How sequences are cut into items, each a split of one sequence's keys for one key head, and which block
+/// does which. Every block works that out from the lengths on the device; the host knows bounds only.
+///
+/// A sequence of `n` keys that some query sees is cut into
+/// - `splits` parts, where that is not 0;
+/// - one for each `chunk` keys, where that is above 1: then what a sequence's results are depends on nothing
+///   but the sequence;
+/// - its share of what the device holds at once, `share * n / keys of all sequences`, rounded down so that no
+///   wave begins that is all but empty; one where the share is below `threshold`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DecodeOrder {
+    /// Keys of each sequence.
+    pub lengths: Integers,
+    /// No sequence has more.
+    pub max_keys: u32,
+    /// Splits of every sequence; 0 where `chunk` or `share` decides.
+    pub splits: u32,
+    /// Keys of a split; 1 where `share` decides.
+    pub chunk: FastDiv,
+    /// Key heads.
+    pub kv_heads: FastDiv,
+    /// Splits that the device holds at once: resident blocks / key heads.
+    pub share: f32,
+    /// Shares below which a sequence is not split.
+    pub threshold: f32,
+    /// Blocks of the launch. Block `j` does items `j`, `j + blocks`, ..
+    pub blocks: u32,
+    /// Half of the blocks of a wave: neighbours, which share the port of a pair of SMs, take items that far
+    /// apart. Twice of it is at most `blocks`.
+    pub spread: u32,
+}
+
+/// What a decode kernel, and the kernel that merges its splits, is told.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DecodeParams {
+    /// Queries `[sequence][head][query][column]`: as many for each sequence.
+    pub q: Tensor,
+    /// Output, of the same shape.
+    pub o: Tensor,
+    /// Log-sum-exp of each row, natural logarithm.
+    pub lse: Lse,
+    /// One logit a query head, not scaled, whose weight belongs to no key; base 0 where there are none.
+    pub sinks: Lse,
+    /// Keys and values.
+    pub cache: Cache,
+    /// Which block does which split.
+    pub order: DecodeOrder,
+    /// Where splits leave their O, normalised, and its log-sum-exp (base 2): slices are the slots of all
+    /// sequences that are split, heads are key heads, rows a key head's.
+    pub partials: Partials,
+    /// One for each key head of each sequence; none where a second kernel merges.
+    pub counters: Counters,
+    /// Query heads of a key head.
+    pub group: FastDiv,
+    /// Query `i` of `n`, on `k` keys, is at `i + k - n + shift`.
+    pub window: Window,
+    /// `scale * log2(e)`, above 0; with softcap `softcap * log2(e)`.
+    pub scale_log2: f32,
+    /// `scale / softcap`, or 0: as [`crate::FwdParams::softcap`].
+    pub softcap: f32,
+}

@@ -1,0 +1,150 @@
+//! One item: FlashDecoding (Dao et al. 2023), transposed: S^T = K Q^T, O^T = V^T P^T.
+use super::mask::DecodeMask;
+use super::merge::{leave, merge_splits, store, store_empty};
+use super::schedule::Item;
+use super::softmax::Softmax;
+use crate::entries::Run;
+use crate::partial::Partial;
+use crate::softcap::softcap;
+use core::ops::ControlFlow;
+use spec::{Decode, DecodeCombine, DecodeParams, Local, PageMarker, Rows, Tiles};
+use tile::{
+    Block, CacheWalk, ColAcc, ColFrag, ColVec, PackedRows, PagedRows, PagedTiles, PerWarp, SharedTile, Smem,
+    Source, Steps, Stored, Strided, TensorCore, shared_layout,
+};
+
+shared_layout! {
+    /// 16 keys and their values.
+    KvTile / KvTileSlot<E, D> { k: SharedTile<E, 1, D>, v: SharedTile<E, 1, D> }
+}
+
+/// How a page's keys are found.
+pub trait Find: PageMarker {
+    /// The source of rows.
+    type Source: Source;
+}
+impl Find for Tiles {
+    type Source = PagedTiles;
+}
+impl Find for Rows {
+    type Source = PagedRows;
+}
+
+impl<
+    E: Stored,
+    Mask: DecodeMask,
+    Page: Find,
+    const G: usize,
+    const D: usize,
+    const WARPS: usize,
+    const SLOTS: usize,
+> Run for Decode<E, Mask, Page, G, D, WARPS, SLOTS>
+{
+    /// Item after item, as many blocks apart as there are.
+    #[inline(always)]
+    fn run(p: DecodeParams, mut block: Block<Self>, smem: Smem<Self>) {
+        let items = Steps { at: block.index(), step: block.count(), end: u32::MAX >> 1 };
+        smem.rounds(&mut block, items, &p, |p, index, block, mut smem| {
+            block.forget_thread();
+            let Some(item) = Item::of::<Mask, _>(p, index, block, &mut smem) else {
+                return ControlFlow::Break(());
+            };
+            attend::<E, Mask, Page, G, D, WARPS, SLOTS>(p, &item, block, smem);
+            if index + block.count() < item.items {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
+            }
+        });
+        store_empty::<E::As, _, D>(&p, &block);
+    }
+}
+
+/// Does one item.
+#[inline(always)]
+fn attend<
+    E: Stored,
+    Mask: DecodeMask,
+    Page: Find,
+    const G: usize,
+    const D: usize,
+    const WARPS: usize,
+    const SLOTS: usize,
+>(
+    p: &DecodeParams,
+    item: &Item,
+    block: &mut Block<Decode<E, Mask, Page, G, D, WARPS, SLOTS>>,
+    smem: Smem<Decode<E, Mask, Page, G, D, WARPS, SLOTS>>,
+) {
+    let (mut warp, (_, team)) = (block.warp(), block.teams::<1, 1, WARPS>());
+    let queries = PackedRows::of(&p.q, &p.group, item.sequence, item.kv_head);
+    let share = Strided {
+        sequence: item.sequence,
+        first: Mask::first_tile(p, item.keys) + item.split * WARPS as u32 + team.index(),
+        stride: item.splits * WARPS as u32,
+        rows: item.keys,
+    };
+    let (mut acc_o, mut softmax) = (ColAcc::<D, G>::zero(), Softmax::new(p.scale_log2));
+
+    // Each warp takes its own tiles through its own ring: no barrier of the block.
+    let places: PerWarp<KvTile<E, D>, SLOTS, WARPS> = smem.split();
+    let (ring, lent) = places.lend(block);
+    let mut walk = CacheWalk::<E, Page::Source, D>::of(&p.cache, share, item.kv_head, warp);
+    let mut kv = ring.stream(|slot: &KvTileSlot<_, D, _>| walk.copy([&slot.k, &slot.v]));
+    let q = ColFrag::<E::As, D, G>::load::<E>(&queries, warp);
+    let seen = |row| Mask::keys(&p.window, queries.unpack(row)[0], p.q.rows, item.keys);
+    let end = ColVec::<i32, G>::from_fn(warp, |row| seen(row).end);
+    let start = ColVec::<i32, G>::from_fn(warp, |row| seen(row).start);
+    for key in share.tiles() {
+        let step = |tile: &KvTile<E, D>, warp: &mut _| {
+            let mut s = ColAcc::<1, G>::product(&tile.k, &q, *warp); // S^T = K Q^T
+            if Mask::LOCAL {
+                softcap(&mut s, p.softcap, p.scale_log2);
+                s.keep_from(&start, key, *warp);
+            }
+            s.keep_before(&end, key, *warp);
+            softmax.observe(&s, &mut acc_o, *warp);
+            let probs = softmax.exp::<E::As, 1>(&s, *warp); // P = exp2(S - max)
+            acc_o.add_transposed(&tile.v, &probs, *warp); // O^T += V^T P^T
+        };
+        kv.turn(&mut warp, step, |slot| walk.copy([&slot.k, &slot.v]));
+    }
+
+    // Warps merge through shared memory, splits through global memory.
+    let mine = (&acc_o, softmax.state());
+    let left = lent.reclaim(kv, block).leave_columns::<E, _, D, G, WARPS>(mine, queries.count(), team, block);
+    block.deal_pairs::<D>(queries.count(), |row, pair| {
+        let warps = left.pairs(row, pair, |o, [max, sum]| Partial { max, sum, o });
+        let all = Partial::NONE.merge(warps);
+        if item.splits == 1 {
+            store::<E::As>(p, item, row, pair, all)
+        } else {
+            leave::<D>(p, item, row, pair, all)
+        }
+    });
+    let counter = item.sequence * p.order.kv_heads.get() + item.kv_head;
+    if item.splits > 1 && p.counters.count != 0 && block.is_last_of(item.splits, &p.counters, counter) {
+        merge_splits::<E::As, _, D>(p, item, block)
+    }
+}
+
+impl<E: TensorCore, const D: usize> Run for DecodeCombine<E, D> {
+    /// The block of a sequence's first split merges them. Where no window is, [`Local`] sees every key too.
+    #[inline(always)]
+    fn run(p: DecodeParams, mut block: Block<Self>, smem: Smem<Self>) {
+        let items = Steps { at: block.index(), step: block.count(), end: u32::MAX >> 1 };
+        smem.rounds(&mut block, items, &p, |p, index, block, mut smem| {
+            let Some(item) = Item::of::<Local, _>(p, index, block, &mut smem) else {
+                return ControlFlow::Break(());
+            };
+            if item.split == 0 && item.splits > 1 {
+                merge_splits::<E, _, D>(p, &item, block)
+            }
+            if index + block.count() < item.items {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
+            }
+        });
+    }
+}

@@ -1,0 +1,194 @@
+//! Which block does what. Every block derives it from the lengths on the device: no kernel before, no state
+//! between launches.
+use super::mask::DecodeMask;
+use crate::lengths::length;
+use cuda_std::math::rcp;
+use spec::{DecodeParams, Kernel, LEAST_KEYS, TALLY};
+use tile::{Block, Smem, Steps, Tally, Warp};
+
+/// One part of one sequence's keys, for one key head.
+#[derive(Clone, Copy)]
+pub struct Item {
+    /// The sequence.
+    pub sequence: u32,
+    /// Its keys.
+    pub keys: u32,
+    /// The key head.
+    pub kv_head: u32,
+    /// Which split of the sequence, of how many.
+    pub split: u32,
+    /// Splits of the sequence.
+    pub splits: u32,
+    /// Where the first split leaves its result.
+    pub slot: u32,
+    /// Items of all sequences, times key heads.
+    pub items: u32,
+}
+
+/// What is known of one sequence, a lane's own.
+#[derive(Clone, Copy)]
+struct Sequence {
+    keys: u32,
+    /// Keys in tiles that some query sees.
+    seen: u32,
+}
+
+/// How sequences are cut. Every lane has the same.
+#[derive(Clone, Copy)]
+struct Cut<'p> {
+    p: &'p DecodeParams,
+    /// Splits that a key is worth.
+    per_key: f32,
+}
+
+impl Sequence {
+    #[inline(always)]
+    fn of<Mask: DecodeMask>(p: &DecodeParams, i: u32) -> Self {
+        let keys = length(&p.order.lengths, i, p.order.max_keys);
+        Sequence { keys, seen: keys - (Mask::first_tile(p, keys) * 16).min(keys) }
+    }
+
+    /// In tiles, so that a sum of all sequences fits 32 bits.
+    #[inline(always)]
+    fn tiles(self) -> u32 {
+        self.seen.div_ceil(16)
+    }
+}
+
+impl<'p> Cut<'p> {
+    /// Where all sequences have so many tiles.
+    #[inline(always)]
+    fn of(p: &'p DecodeParams, tiles: u32) -> Self {
+        Cut { p, per_key: p.order.share * rcp(tiles as f32 * 16.0) }
+    }
+
+    /// Splits of a sequence: [`spec::DecodeOrder`]'s rule.
+    #[inline(always)]
+    fn splits(self, sequence: Sequence) -> u32 {
+        let order = &self.p.order;
+        if sequence.keys == 0 {
+            return 0;
+        }
+        if order.splits != 0 {
+            return order.splits.min(sequence.tiles()).max(1);
+        }
+        if order.chunk.get() > 1 {
+            return order.chunk.div_rem(sequence.seen + order.chunk.get() - 1).0.max(1);
+        }
+        let share = sequence.seen as f32 * self.per_key;
+        if share >= order.threshold {
+            ((share * (1.0 + 1.0 / 1024.0)) as u32).min(sequence.seen.div_ceil(LEAST_KEYS)).max(1)
+        } else {
+            1
+        }
+    }
+
+    /// A sequence's weight in the search: splits in the lower half, slots in the upper. Sums stay below 2^16
+    /// (the host has checked).
+    #[inline(always)]
+    fn weight(self, sequence: Sequence) -> u32 {
+        let splits = self.splits(sequence);
+        splits | if splits > 1 { splits << 16 } else { 0 }
+    }
+
+    /// Item `index`, if it is one of sequences `of * 32..`, a lane's each; `before` is the weight of those
+    /// before.
+    #[inline(always)]
+    fn pick(self, of: u32, sequence: Sequence, before: u32, index: u32, warp: Warp) -> Option<Item> {
+        let mine = self.weight(sequence);
+        let upto = before + warp.prefix_sum(mine);
+        let lane = warp.count(upto & 0xffff <= index);
+        if lane == 32 {
+            return None;
+        }
+        let [keys, splits, from] = [sequence.keys, mine & 0xffff, upto - mine].map(|x| warp.shuffle(x, lane));
+        Some(Item {
+            sequence: of * 32 + lane,
+            keys,
+            kv_head: 0,
+            split: index - (from & 0xffff),
+            splits,
+            slot: from >> 16,
+            items: warp.shuffle(upto, 31) & 0xffff,
+        })
+    }
+}
+
+/// At most 32 sequences: every warp finds the item for itself, without a barrier.
+#[inline(always)]
+fn item_of_few<Mask: DecodeMask>(p: &DecodeParams, index: u32, warp: Warp) -> Option<Item> {
+    let sequence = Sequence::of::<Mask>(p, warp.lane());
+    Cut::of(p, warp.sum(sequence.tiles())).pick(0, sequence, 0, index, warp)
+}
+
+/// The warps of the block take 32 sequences at a time, each its own, and leave each other their sums.
+#[inline(always)]
+fn item_of_many<Mask: DecodeMask, K: Kernel>(
+    p: &DecodeParams,
+    index: u32,
+    block: &mut Block<K>,
+    tally: &mut Tally<TALLY>,
+) -> Option<Item> {
+    let (warp, number, warps) = (block.warp(), block.warp().index(), block.warps());
+    let groups = p.order.lengths.count.div_ceil(32);
+    let mine = Steps { at: number, step: warps, end: groups };
+    let mut tiles = 0;
+    for of in mine {
+        tiles += Sequence::of::<Mask>(p, of * 32 + warp.lane()).tiles();
+    }
+    tally.leave([(number, warp.sum(tiles))].into_iter(), block);
+    let all = warp.sum(if warp.lane() < warps { tally.get(warp.lane()) } else { 0 });
+    let cut = Cut::of(p, all);
+    let weights = mine.map(|of| {
+        let sequence = Sequence::of::<Mask>(p, of * 32 + warp.lane());
+        (32 + of, warp.sum(cut.weight(sequence)))
+    });
+    tally.leave(weights, block);
+    let (mut before, mut from) = (0, 0);
+    while from < groups {
+        let of = from + warp.lane();
+        let all = if of < groups { tally.get(32 + of) } else { 0 };
+        let upto = before + warp.prefix_sum(all);
+        let lane = warp.count(upto & 0xffff <= index);
+        let items = if groups <= 32 { warp.shuffle(upto, 31) & 0xffff } else { u32::MAX >> 16 };
+        if lane < 32 {
+            (before, from) = (warp.shuffle(upto - all, lane), from + lane);
+            let sequence = Sequence::of::<Mask>(p, from * 32 + warp.lane());
+            let found = cut.pick(from, sequence, before, index, warp)?;
+            return Some(Item { items, ..found });
+        }
+        (before, from) = (warp.shuffle(upto, 31), from + 32);
+    }
+    None
+}
+
+impl Item {
+    /// What block `index` does, if there is anything. Neighbours have the same keys of different heads.
+    #[inline(always)]
+    pub fn of<Mask: DecodeMask, K: Kernel>(
+        p: &DecodeParams,
+        index: u32,
+        block: &mut Block<K>,
+        smem: &mut Smem<K>,
+    ) -> Option<Self> {
+        let spread = p.order.spread;
+        let index = if index < 2 * spread { index % 2 * spread + index / 2 } else { index };
+        let (index, kv_head) = p.order.kv_heads.div_rem(index);
+        let item = if p.order.lengths.count <= 32 {
+            item_of_few::<Mask>(p, index, block.warp())
+        } else {
+            smem.lend(block, |tally, block| item_of_many::<Mask, K>(p, index, block, tally))
+        }?;
+        // Lengths above what the host was told need more slots than there are: the first split takes it all.
+        let fits = item.slot + item.splits <= p.partials.slices.get() || item.splits == 1;
+        let splits = if fits { item.splits } else { 1 };
+        let items = item.items * p.order.kv_heads.get();
+        (fits || item.split == 0).then_some(Item { kv_head, splits, items, ..item })
+    }
+
+    /// All of a sequence that has no key.
+    #[inline(always)]
+    pub fn whole(sequence: u32, kv_head: u32) -> Self {
+        Item { sequence, kv_head, keys: 0, split: 0, splits: 1, slot: 0, items: 0 }
+    }
+}

@@ -1,0 +1,54 @@
+//! Online softmax of columns, with a lazy maximum: [`crate::softmax`], whose rows are columns here.
+use crate::softmax::{NONE, SLACK};
+use cuda_std::math::{ex2, fma};
+use tile::{ColAcc, ColFrag, ColSum, ColVec, TensorCore, Warp};
+
+/// State of one warp's `8 * G` columns. The maximum is kept negated and in units of the exponent: what the
+/// fma adds.
+pub struct Softmax<const G: usize> {
+    scale_log2: f32,
+    minus_max: ColVec<f32, G>,
+    sum: ColSum<G>,
+}
+
+impl<const G: usize> Softmax<G> {
+    /// No key seen yet.
+    #[inline(always)]
+    pub fn new(scale_log2: f32) -> Self {
+        Softmax { scale_log2, minus_max: ColVec::splat(-NONE), sum: ColSum::zero() }
+    }
+
+    /// Takes note of a tile's scores; O and the sums are rescaled where some column grew by more than
+    /// `SLACK`.
+    #[inline(always)]
+    pub fn observe<const R: usize, const D: usize>(
+        &mut self,
+        s: &ColAcc<R, G>,
+        acc_o: &mut ColAcc<D, G>,
+        warp: Warp,
+    ) {
+        let seen = s.lane_max();
+        let growth = seen.zip(self.minus_max, |x, minus_max| fma(x, self.scale_log2, minus_max));
+        if warp.any(growth.reduce(f32::max) > SLACK) {
+            let new = seen.across(warp, f32::max).zip(self.minus_max, |x, old| old.min(-x * self.scale_log2));
+            let rescale = new.zip(self.minus_max, |new, old| ex2(new - old));
+            self.minus_max = new;
+            self.sum.scale(&rescale);
+            acc_o.scale_columns(&rescale);
+        }
+    }
+
+    /// P = exp2(S - max), as the right operand of V^T P^T, and its sums.
+    #[inline(always)]
+    pub fn exp<E: TensorCore, const R: usize>(&mut self, s: &ColAcc<R, G>, warp: Warp) -> ColFrag<E, R, G> {
+        let p = s.to_operand(warp, |x, column| ex2(fma(x, self.scale_log2, self.minus_max[column])));
+        self.sum.add(&p, warp);
+        p
+    }
+
+    /// Each column's maximum (base 2) and sum.
+    #[inline(always)]
+    pub fn state(&self) -> [ColVec<f32, G>; 2] {
+        [self.minus_max.zip(self.minus_max, |x, _| -x), self.sum.total()]
+    }
+}
