@@ -3,8 +3,10 @@ use crate::Error;
 use spec::Contract;
 use std::borrow::Cow;
 
-/// A device's limits. [`Capabilities::PROFILES`] has those of common cards, for planning without one.
+/// A device's limits. [`Capabilities::PROFILES`] has those of common cards, for planning without one: begin
+/// with the most similar for a card that is not among them, and change its fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Capabilities {
     /// Its name, as the driver says it.
     pub name: Cow<'static, str>,

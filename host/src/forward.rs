@@ -6,6 +6,7 @@ use crate::{DType, LseView, MaskKind, TensorView, Workspace};
 /// By default the last query is aligned with the last key (bottom-right, FlashAttention's rule): query `i`
 /// stands at key `i + seqlen_k - seqlen_q`. A row that sees no key gives 0, and `-inf` as its log-sum-exp.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Mask {
     /// All keys.
     #[default]
@@ -22,6 +23,17 @@ pub enum Mask {
     },
 }
 
+impl Mask {
+    /// Keys that are seen before a query's position and behind it; `None` is unbounded.
+    pub const fn sides(self) -> (Option<u32>, Option<u32>) {
+        match self {
+            Mask::Full => (None, None),
+            Mask::Causal => (None, Some(0)),
+            Mask::Window { left, right } => (left, right),
+        }
+    }
+}
+
 /// Where queries stand among keys where there are more of the one than of the other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Alignment {
@@ -32,9 +44,10 @@ pub enum Alignment {
     TopLeft,
 }
 
-/// A problem without its tensors: what planning and [`crate::supports`] look at. Fields will be added: begin
-/// with [`Problem::new`], `Problem { mask: Mask::Causal, ..Problem::new(..) }`.
+/// A problem without its tensors: what planning and [`crate::supports`] look at. Begins with
+/// [`Problem::new`]; what differs is changed by the function of its name.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Problem {
     /// Element type of Q, K, V and O.
     pub dtype: DType,
@@ -60,9 +73,50 @@ pub struct Problem {
     pub softcap: Option<f32>,
 }
 
+/// A setter for each field, of the field's name.
+macro_rules! setters {
+    ($($field:ident: $type:ty),* $(,)?) => {
+        $(
+            #[doc = concat!("Changes [`", stringify!($field), "`](#structfield.", stringify!($field), ").")]
+            pub const fn $field(mut self, $field: $type) -> Self {
+                self.$field = $field;
+                self
+            }
+        )*
+    };
+}
+
+/// Setters of what happens to scores, the same for every request.
+macro_rules! score_setters {
+    () => {
+        /// Which keys a query sees.
+        pub const fn mask(mut self, mask: Mask) -> Self {
+            self.mask = mask;
+            self
+        }
+
+        /// Where queries stand among keys where their numbers differ.
+        pub const fn align(mut self, alignment: Alignment) -> Self {
+            self.alignment = alignment;
+            self
+        }
+
+        /// Factor of the scores, above 0.
+        pub const fn scale(mut self, scale: f32) -> Self {
+            self.scale = Some(scale);
+            self
+        }
+
+        /// Scores become `softcap * tanh(score / softcap)`. 0 turns it off, as in FlashAttention.
+        pub const fn softcap(mut self, softcap: f32) -> Self {
+            self.softcap = if softcap == 0.0 { None } else { Some(softcap) };
+            self
+        }
+    };
+}
+
 impl Problem {
-    /// Full attention with as many key heads as query heads, and as many keys as queries; change what
-    /// differs.
+    /// Full attention with as many key heads as query heads, and as many keys as queries.
     pub const fn new(dtype: DType, batch: usize, seqlen: usize, heads: usize, head_dim: usize) -> Self {
         Problem {
             dtype,
@@ -79,8 +133,14 @@ impl Problem {
         }
     }
 
+    setters! {
+        dtype: DType, batch: usize, seqlen_q: usize, seqlen_k: usize, heads_q: usize, heads_k: usize,
+        head_dim: usize,
+    }
+    score_setters!();
+
     /// The factor of the scores: what was asked for, else `1 / sqrt(head_dim)`.
-    pub fn scale(&self) -> f32 {
+    pub fn softmax_scale(&self) -> f32 {
         self.scale.unwrap_or_else(|| 1.0 / (self.head_dim as f32).sqrt())
     }
 
@@ -125,6 +185,7 @@ impl std::fmt::Display for Problem {
 /// Shapes are `[batch, seqlen, heads, head_dim]`: `q` and `o` with `seqlen_q` and `heads_q`, `k` and `v` with
 /// `seqlen_k` and `heads_k`.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 #[must_use = "a description of a launch does nothing by itself; plan and launch it"]
 pub struct Forward<'a> {
     /// Queries.
@@ -171,29 +232,7 @@ impl<'a> Forward<'a> {
         }
     }
 
-    /// Which keys a query sees.
-    pub const fn mask(mut self, mask: Mask) -> Self {
-        self.mask = mask;
-        self
-    }
-
-    /// Where queries stand among keys where their numbers differ.
-    pub const fn align(mut self, alignment: Alignment) -> Self {
-        self.alignment = alignment;
-        self
-    }
-
-    /// Factor of the scores, above 0.
-    pub const fn scale(mut self, scale: f32) -> Self {
-        self.scale = Some(scale);
-        self
-    }
-
-    /// Scores become `softcap * tanh(score / softcap)`. 0 turns it off, as in FlashAttention.
-    pub const fn softcap(mut self, softcap: f32) -> Self {
-        self.softcap = if softcap == 0.0 { None } else { Some(softcap) };
-        self
-    }
+    score_setters!();
 
     /// Also write the log-sum-exp of each row.
     pub const fn lse(mut self, lse: LseView) -> Self {

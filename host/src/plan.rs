@@ -123,8 +123,8 @@ impl Plan {
         self.launches.workspace_bytes()
     }
 
-    /// What the kernel that computes attention is told for `forward`: this plan's problem, with its own or
-    /// other tensors.
+    /// What the kernel that computes attention is told for `forward`, this plan's problem with its own or
+    /// other tensors: what [`crate::Prepared::launch`] takes. Launches of a plan need none of it.
     ///
     /// # Errors
     /// Those of [`crate::Attention::launch`] that concern `forward`.

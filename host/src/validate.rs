@@ -1,7 +1,7 @@
 //! The one place where a request is checked. What passes here can be launched without reading or writing out
 //! of bounds.
 use crate::footprint::Footprint;
-use crate::{DType, Error, Forward, LseView, Mask, Problem, TensorView, Workspace};
+use crate::{DType, Error, Forward, LseView, Problem, TensorView, Workspace};
 
 pub(crate) mod cache;
 
@@ -65,7 +65,7 @@ pub(crate) fn problem(p: &Problem) -> Result<(), Error> {
 /// Checks what happens to scores. The kernel computes in base 2, so the converted numbers must be finite and
 /// above 0 as well.
 fn scores(p: &Problem) -> Result<(), Error> {
-    let scale = p.scale();
+    let scale = p.softmax_scale();
     if !scale.is_finite() {
         return Err(Error::invalid("scale", scale, "it must be a finite number above 0"));
     }
@@ -98,8 +98,8 @@ fn scores(p: &Problem) -> Result<(), Error> {
 /// `FwdParams::scale_log2` and `FwdParams::softcap`.
 pub(crate) fn base_two(p: &Problem) -> (f32, f32) {
     match p.softcap {
-        None => (p.scale() * std::f32::consts::LOG2_E, 0.0),
-        Some(softcap) => (softcap * std::f32::consts::LOG2_E, p.scale() / softcap),
+        None => (p.softmax_scale() * std::f32::consts::LOG2_E, 0.0),
+        Some(softcap) => (softcap * std::f32::consts::LOG2_E, p.softmax_scale() / softcap),
     }
 }
 
@@ -313,11 +313,8 @@ fn overlap(written: &Names, other: &'static str, a: &Footprint, b: &Footprint) -
 pub(crate) fn mask(p: &Problem) -> (spec::MaskKind, spec::Window) {
     const UNBOUNDED: i32 = spec::Window::UNBOUNDED;
     let clamp = |side: Option<u32>| side.map_or(UNBOUNDED, |n| n.min(UNBOUNDED as u32) as i32);
-    let (left, right) = match p.mask {
-        Mask::Full => (UNBOUNDED, UNBOUNDED),
-        Mask::Causal => (UNBOUNDED, 0),
-        Mask::Window { left, right } => (clamp(left), clamp(right)),
-    };
+    let (left, right) = p.mask.sides();
+    let (left, right) = (clamp(left), clamp(right));
     let top_left = p.alignment == crate::Alignment::TopLeft;
     // Sequences that pass validation are too short to wrap.
     let shift = if top_left { 0 } else { (p.seqlen_k as i32).wrapping_sub(p.seqlen_q as i32) };

@@ -74,7 +74,7 @@ fn a_split_launch_is_two_kernels_on_one_workspace() -> Result<(), Error> {
     launch(&f)?;
     launch(&few(1 << 41, 1 << 46))?;
     let small = Workspace { address: 1 << 45, bytes: plan.workspace_bytes() - 1 };
-    let message = launch(&Forward { workspace: Some(small), ..f }).expect_err("too small").to_string();
+    let message = launch(&f.workspace(small)).expect_err("too small").to_string();
     assert!(
         message.contains("workspace.bytes") && message.contains(&plan.workspace_bytes().to_string()),
         "{message}"
@@ -116,14 +116,18 @@ fn a_plan_serves_other_tensors_of_its_problem_and_no_other_problem() -> Result<(
     };
     launch(&forward(1 << 50))?;
     assert_eq!(params(&attention.driver().launches()[0].params).o.base, (1 << 50) + (3 << 30));
-    launch(&Forward { lse: None, ..f })?;
+    let mut without = f;
+    without.lse = None;
+    launch(&without)?;
     assert_eq!(params(&attention.driver().launches()[1].params).lse.base, 0);
 
+    let mut overlapping = f;
+    overlapping.o.address = f.q.address;
     let refused = [
         ("another mask", f.mask(Mask::Full), "the plan was made for"),
         ("another scale", f.scale(2.0), "the plan was made for"),
         ("misaligned", forward((1 << 50) + 8), "multiple of 16"),
-        ("overlapping", Forward { o: TensorView { address: f.q.address, ..f.o }, ..f }, "must not overlap"),
+        ("overlapping", overlapping, "must not overlap"),
     ];
     for (name, f, words) in refused {
         let message = launch(&f).expect_err(name).to_string();

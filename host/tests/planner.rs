@@ -147,13 +147,11 @@ const CASES: &[Case] = &[
 fn problem(case: &Case) -> Problem {
     let [batch, heads_q, heads_k, seqlen_q, seqlen_k, head_dim] = case.sizes;
     let (mask, softcap) = (case.mask, case.softcap);
-    Problem {
-        seqlen_k,
-        heads_k,
-        mask,
-        softcap,
-        ..Problem::new(DType::F16, batch, seqlen_q, heads_q, head_dim)
-    }
+    Problem::new(DType::F16, batch, seqlen_q, heads_q, head_dim)
+        .seqlen_k(seqlen_k)
+        .heads_k(heads_k)
+        .mask(mask)
+        .softcap(softcap.unwrap_or_default())
 }
 
 fn forward(p: &Problem) -> Forward<'static> {
@@ -162,7 +160,7 @@ fn forward(p: &Problem) -> Forward<'static> {
     };
     let [q, o] = [1, 4].map(|n| view(n, p.seqlen_q, p.heads_q));
     let [k, v] = [2, 3].map(|n| view(n, p.seqlen_k, p.heads_k));
-    Forward { softcap: p.softcap, ..Forward::new(q, k, v, o).mask(p.mask) }
+    Forward::new(q, k, v, o).mask(p.mask).softcap(p.softcap.unwrap_or_default())
 }
 
 /// A forward kernel's line in the table.
@@ -190,7 +188,7 @@ fn the_planner_chooses() {
 #[test]
 fn what_was_measured_with_a_workspace_is_taken_with_one() {
     let h200 = Capabilities::profile("h200").expect("a known card");
-    let problem = Problem { seqlen_k: 1024, ..Problem::new(DType::F16, 1, 128, 8, 128) };
+    let problem = Problem::new(DType::F16, 1, 128, 8, 128).seqlen_k(1024);
     let entry = "fwd_f16_d128_full_128x64_split";
     let mut tuning = Tuning::new();
     tuning.keep(&h200.name, &problem, Tuned::new(entry.into(), 1.0, None));
@@ -259,7 +257,7 @@ fn every_head_dim_and_mask_has_a_plan_on_every_card() {
         for dtype in [DType::F16, DType::Bf16] {
             for head_dim in (8..=256).step_by(8) {
                 for mask in [Mask::Full, Mask::Causal, SLIDING] {
-                    let problem = Problem { mask, ..Problem::new(dtype, 2, 300, 4, head_dim) };
+                    let problem = Problem::new(dtype, 2, 300, 4, head_dim).mask(mask);
                     let kernel = supports(&problem, capabilities).unwrap_or_else(|e| panic!("{name}: {e}"));
                     let entry = info(kernel);
                     assert!(
@@ -290,7 +288,7 @@ const ALL: i32 = 1 << 30;
 #[test]
 fn masks_become_windows() {
     for &(mask, alignment, seqlen_q, seqlen_k, [shift, left, right]) in WINDOWS {
-        let f = forward(&Problem { seqlen_k, mask, ..Problem::new(DType::F16, 1, seqlen_q, 2, 64) })
+        let f = forward(&Problem::new(DType::F16, 1, seqlen_q, 2, 64).seqlen_k(seqlen_k).mask(mask))
             .align(alignment);
         let plan = plan(&f, Capabilities::profile("l4").expect("known")).expect("valid");
         let window = plan.params(&f).expect("planned").window;
@@ -314,8 +312,8 @@ fn scales_become_base_two() {
 
 #[test]
 fn older_cards_are_refused_in_words() {
-    let l4 = Capabilities::profile("l4").expect("known").clone();
-    let t4 = Capabilities { name: "Tesla T4".into(), compute_capability: (7, 5), ..l4 };
+    let mut t4 = Capabilities::profile("l4").expect("known").clone();
+    (t4.name, t4.compute_capability) = ("Tesla T4".into(), (7, 5));
     let refused = supports(&Problem::new(DType::F16, 1, 512, 8, 64), &t4).expect_err("too old").to_string();
     assert!(
         refused.contains("compute capability 7.5 (Tesla T4)") && refused.contains("8.0 or newer"),
@@ -340,13 +338,13 @@ const ASKED: &[(&str, Change, &str)] = &[
     ("another scale", |f| f.scale(0.25), "forward"),
     ("another mask", |f| f.mask(Mask::Full), "forward"),
     ("a softcap", |f| f.softcap(20.0), "forward"),
-    ("a tensor that is none", |f| Forward { q: TensorView { address: 8, ..f.q }, ..f }, "q.address"),
+    ("a tensor that is none", |f| Forward::new(TensorView { address: 8, ..f.q }, f.k, f.v, f.o), "q.address"),
 ];
 
 #[test]
 fn a_plan_is_for_what_a_request_means_and_not_how_it_says_it() {
     let l4 = Capabilities::profile("l4").expect("known");
-    let problem = Problem { mask: Mask::Causal, ..Problem::new(DType::F16, 32, 512, 32, 64) };
+    let problem = Problem::new(DType::F16, 32, 512, 32, 64).mask(Mask::Causal);
     let made = plan(&forward(&problem), l4).expect("valid");
     for (name, change, refusal) in ASKED {
         let asked = change(forward(&problem));
@@ -366,7 +364,7 @@ fn a_plan_is_for_what_a_request_means_and_not_how_it_says_it() {
 #[test]
 fn a_plan_for_any_workspace_is_given_one_at_each_launch() {
     let h200 = Capabilities::profile("h200").expect("known");
-    let problem = Problem { seqlen_k: 8192, ..Problem::new(DType::F16, 1, 128, 32, 128) };
+    let problem = Problem::new(DType::F16, 1, 128, 32, 128).seqlen_k(8192);
     let f = forward(&problem);
     let made = plan_with(&f, h200, &Tuning::new(), u64::MAX).expect("valid");
     let bytes = made.workspace_bytes();

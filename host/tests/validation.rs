@@ -169,14 +169,16 @@ fn refusals_name_the_value_and_what_would_be_right() {
 
 #[test]
 fn devices_below_sm_80_are_refused_by_name() {
-    let turing = Capabilities { name: "NVIDIA T4".into(), compute_capability: (7, 5), ..l4().clone() };
+    let mut turing = l4().clone();
+    (turing.name, turing.compute_capability) = ("NVIDIA T4".into(), (7, 5));
     let message = plan(&forward(), &turing).expect_err("too old").to_string();
     assert!(message.contains("7.5 (NVIDIA T4)") && message.contains("8.0 or newer"), "{message}");
 }
 
 #[test]
 fn devices_with_too_little_shared_memory_are_refused() {
-    let tiny = Capabilities { smem_per_block: 8 << 10, ..l4().clone() };
+    let mut tiny = l4().clone();
+    tiny.smem_per_block = 8 << 10;
     let message = plan(&forward(), &tiny).expect_err("too small").to_string();
     assert!(message.contains("8192 bytes of shared memory"), "{message}");
     let message =
@@ -260,7 +262,8 @@ fn tensors_above_4_gib_keep_their_offsets() {
     let params = plan(&f, l4()).and_then(|p| p.params(&f)).expect("valid");
     assert_eq!((params.o.batch_bytes, params.o.row_bytes, params.o.head_bytes), (1 << 32, 65_536, 256));
     assert_eq!((params.lse.batch_bytes, params.lse.head_bytes), (1 << 26, 1 << 18));
-    let smaller = Forward { o: TensorView { elements: (3 << 31) - 1, ..f.o }, ..f };
+    let mut smaller = f;
+    smaller.o.elements = (3 << 31) - 1;
     plan(&smaller, l4()).expect_err("one element short");
 }
 
@@ -314,11 +317,10 @@ mod random {
     fn wild() -> BoxedStrategy<Forward<'static>> {
         let scores = (prop::option::of(any::<f32>()), prop::option::of(any::<f32>()));
         (prop::array::uniform4(view()), mask(), scores, prop::option::of(lse()))
-            .prop_map(|([q, k, v, o], mask, (scale, softcap), lse)| Forward {
-                scale,
-                softcap,
-                lse,
-                ..Forward::new(q, k, v, o).mask(mask)
+            .prop_map(|([q, k, v, o], mask, scores, lse)| {
+                let mut f = Forward::new(q, k, v, o).mask(mask);
+                ((f.scale, f.softcap), f.lse) = (scores, lse);
+                f
             })
             .boxed()
     }

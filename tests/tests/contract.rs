@@ -1,8 +1,8 @@
 //! Table, planner and cases agree: every entry can be reached, and every case reaches the entry that it is
 //! for.
 use ferroflash::{
-    Alignment, Capabilities, DType, ENTRIES, EntryInfo, Forward, Grid, Mask, MaskKind, Problem, Workspace,
-    entry, plan, supports,
+    Alignment, Capabilities, DType, ENTRIES, EntryInfo, Grid, Mask, MaskKind, Problem, Workspace, entry,
+    plan, supports,
 };
 use reference::{Case, Layout, Values, edges, grid, soak};
 use std::collections::BTreeSet;
@@ -18,7 +18,7 @@ fn problems() -> impl Iterator<Item = Problem> {
     dtypes.into_iter().flat_map(move |dtype| {
         (8..=256).step_by(8).flat_map(move |head_dim| {
             sizes.into_iter().flat_map(move |(batch, seqlen, heads)| {
-                masks.map(|mask| Problem { mask, ..Problem::new(dtype, batch, seqlen, heads, head_dim) })
+                masks.map(|mask| Problem::new(dtype, batch, seqlen, heads, head_dim).mask(mask))
             })
         })
     })
@@ -50,7 +50,8 @@ fn check_case(case: &Case, entry: &EntryInfo) {
     let memory = case.memory();
     let workspace = Some(Workspace { address: 6 << 32, bytes: 1 << 32 });
     let tensors = memory.forward(&[1 << 32, 2 << 32, 3 << 32], 4 << 32, 5 << 32);
-    let forward = Forward { config: Some(entry.contract.symbol), workspace, ..tensors };
+    let mut forward = tensors.config(entry.contract.symbol);
+    forward.workspace = workspace;
     let h200 = Capabilities::profile("h200").expect("a known card");
     let plan = plan(&forward, h200).unwrap_or_else(|e| panic!("{}: {case}: {e}", entry.contract.symbol));
     assert_eq!(plan.contract(), &entry.contract);
@@ -132,14 +133,12 @@ fn cases_are_distinct_and_name_themselves() {
     let names: BTreeSet<_> = grid(entry, 1).iter().map(Case::to_string).collect();
     assert_eq!(names.len(), grid(entry, 1).len());
     let case = Case {
-        problem: Problem {
-            seqlen_q: 17,
-            heads_q: 8,
-            mask: Mask::Window { left: Some(3), right: None },
-            alignment: Alignment::TopLeft,
-            softcap: Some(30.0),
-            ..Problem::new(DType::Bf16, 2, 64, 1, 40)
-        },
+        problem: Problem::new(DType::Bf16, 2, 64, 1, 40)
+            .seqlen_q(17)
+            .heads_q(8)
+            .mask(Mask::Window { left: Some(3), right: None })
+            .align(Alignment::TopLeft)
+            .softcap(30.0),
         values: Values::Normal,
         layout: Layout::Packed,
         seed: 5,

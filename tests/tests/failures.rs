@@ -79,8 +79,8 @@ fn a_misaligned_tensor_is_refused() {
     plan(&good, l4).expect("aligned");
     let rows_apart = TensorView { strides: [4096, 68, 4096, 1], ..good.v };
     for (what, bad) in [
-        ("k.address", Forward { k: view((2 << 30) + 2), ..good }),
-        ("v.strides", Forward { v: rows_apart, ..good }),
+        ("k.address", Forward::new(good.q, view((2 << 30) + 2), good.v, good.o)),
+        ("v.strides", Forward::new(good.q, good.k, rows_apart, good.o)),
     ] {
         let refused = plan(&bad, l4).map(|plan| plan.contract().symbol);
         assert!(
@@ -150,7 +150,7 @@ fn wrong_numbers_fail_the_tolerance_rule() {
     let case = reproducer(1)[0];
     let attention = Attention::new(SimDriver::new("l4").expect("a known card"));
     let reference = Reference::new(&case.memory().inputs().expect("valid"));
-    let scaled = Case { problem: Problem { scale: Some(1.0 / 8.5), ..case.problem }, ..case }.memory();
+    let scaled = Case { problem: case.problem.scale(1.0 / 8.5), ..case }.memory();
     let outcome = Loaded::new(&attention, &scaled, Some("flashcore/32x32")).and_then(|loaded| loaded.run());
     let verdict = outcome.expect("runs").judge(&reference, DType::F16).expect("the same shape");
     assert!(!verdict.passed() && verdict.out.error < 0.34, "{:?}", verdict.out);
@@ -216,7 +216,7 @@ fn rows_with_no_key_give_zero_and_no_nan() {
         "flashcore/64x32-persistent",
     ] {
         // 100 queries, 30 keys, the last query at the last key: 70 queries see none.
-        let problem = Problem { seqlen_k: 30, mask: Mask::Causal, ..Problem::new(DType::F16, 1, 100, 2, 64) };
+        let problem = Problem::new(DType::F16, 1, 100, 2, 64).seqlen_k(30).mask(Mask::Causal);
         let memory = Case { problem, layout: Layout::Bshd, seed: 3, values: Values::Normal }.memory();
         let outcome = Loaded::new(&attention, &memory, Some(name)).and_then(|loaded| loaded.run());
         let outcome = outcome.unwrap_or_else(|e| panic!("{name}: {e}"));

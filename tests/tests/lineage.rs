@@ -38,7 +38,10 @@ fn l4() -> &'static Capabilities {
 fn forward(p: Problem, config: Option<&str>) -> Forward<'_> {
     let view =
         |n: u64| TensorView::bhsd(n << 40, 1 << 38, p.dtype, [p.batch, p.seqlen_q, p.heads_q, p.head_dim]);
-    Forward { config, softcap: p.softcap, ..Forward::new(view(1), view(2), view(3), view(4)).mask(p.mask) }
+    let f = Forward::new(view(1), view(2), view(3), view(4)).mask(p.mask);
+    let mut f = f.softcap(p.softcap.unwrap_or_default());
+    f.config = config;
+    f
 }
 
 fn entries(name: &str) -> Vec<&'static EntryInfo> {
@@ -81,7 +84,7 @@ fn every_configuration_is_what_its_name_says() {
 fn names_reach_their_entry_by_mask() {
     for &(name, ..) in TABLE {
         for mask in [Mask::Full, Mask::Causal] {
-            let f = forward(Problem { mask, ..Problem::new(DType::F16, 2, 512, 8, 64) }, Some(name));
+            let f = forward(Problem::new(DType::F16, 2, 512, 8, 64).mask(mask), Some(name));
             let plan = plan(&f, l4()).unwrap_or_else(|e| panic!("{name}: {e}"));
             assert!(names(planned(&plan)).any(|other| other == name), "{name} {mask:?}");
             assert_eq!(planned(&plan).mask == MaskKind::Full, mask == Mask::Full, "{name}");
@@ -93,15 +96,15 @@ fn names_reach_their_entry_by_mask() {
 #[test]
 fn what_has_no_kernel_is_refused_by_name() {
     let good = Problem::new(DType::F16, 2, 512, 8, 64);
-    let window = Problem { mask: Mask::Window { left: Some(9), right: Some(0) }, ..good };
+    let window = good.mask(Mask::Window { left: Some(9), right: Some(0) });
     let uneven = "80 queries are 5 row tiles of 16";
     let cases = [
         ("fa_s512/80x64w8", good, true, ["fa_s512/80x64w8", uneven, "neither 8 nor 4 warps"]),
         ("fa_s512/80x64w4", good, true, ["fa_s512/80x64w4", uneven, "fa_s512/80x64w5"]),
         ("v3/2", window, true, ["v3/2 with mask local", "full and causal", ""]),
         ("v3/5", good, false, ["config", "v3/5", "`ferroflash kernels` lists them"]),
-        ("v3/2", Problem { dtype: DType::Bf16, ..good }, false, ["v3/2", "bf16", "mask full"]),
-        ("v3/2", Problem { head_dim: 128, ..good }, false, ["v3/2", "head_dim 128", ""]),
+        ("v3/2", good.dtype(DType::Bf16), false, ["v3/2", "bf16", "mask full"]),
+        ("v3/2", good.head_dim(128), false, ["v3/2", "head_dim 128", ""]),
     ];
     for (name, problem, unsupported, words) in cases {
         let error = plan(&forward(problem, Some(name)), l4()).map(|p| p.contract().symbol).expect_err(name);
@@ -118,8 +121,7 @@ fn the_planner_chooses_none_by_itself() {
             for (batch, heads) in [(1, 1), (1, 8), (2, 8), (8, 32), (64, 32)] {
                 for seqlen in [1, 16, 32, 48, 64, 512, 2048] {
                     for head_dim in [40, 64] {
-                        let problem =
-                            Problem { mask, ..Problem::new(DType::F16, batch, seqlen, heads, head_dim) };
+                        let problem = Problem::new(DType::F16, batch, seqlen, heads, head_dim).mask(mask);
                         let kernel = supports(&problem, capabilities).expect("valid");
                         let entry = entry(kernel.symbol).expect("in the table");
                         assert_eq!(names(entry).next(), None, "{problem}: {}", entry.contract.symbol);

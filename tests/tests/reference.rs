@@ -33,14 +33,12 @@ impl Tiny<'_> {
             let rows = <[u16]>::len(bits) / self.head_dim;
             HostTensor::bshd(bits, DType::F16, [1, rows, 1, self.head_dim]).expect("fits")
         };
-        let problem = Problem {
-            seqlen_q: q.len() / self.head_dim,
-            mask: self.mask,
-            alignment: self.alignment,
-            scale: Some(self.scale),
-            softcap: self.softcap,
-            ..Problem::new(DType::F16, 1, k.len() / self.head_dim, 1, self.head_dim)
-        };
+        let problem = Problem::new(DType::F16, 1, k.len() / self.head_dim, 1, self.head_dim)
+            .seqlen_q(q.len() / self.head_dim)
+            .mask(self.mask)
+            .align(self.alignment)
+            .scale(self.scale)
+            .softcap(self.softcap.unwrap_or_default());
         let inputs =
             Inputs::new(problem, tensor(&q), tensor(&k), tensor(&v)).expect("shapes belong together");
         [exact(&inputs), naive(&inputs)]
@@ -156,7 +154,7 @@ fn definition(p: &Problem, q: &[u16], k: &[u16], v: &[u16]) -> Outputs {
     let number = |bits| match p.dtype {
         DType::F16 => f16::from_bits(bits).to_f64(),
         DType::Bf16 => bf16::from_bits(bits).to_f64(),
-        DType::E4m3 => panic!("e4m3 is a cache's alone"),
+        other => panic!("no case is in {other:?}"),
     };
     let at = |x: &[u16], s: usize, h: usize, n, i, m, d| number(x[((n * s + i) * h + m) * head_dim + d]);
     let mut outputs =
@@ -165,18 +163,14 @@ fn definition(p: &Problem, q: &[u16], k: &[u16], v: &[u16]) -> Outputs {
         let kv = m / (hq / hk);
         let sees = |j: &usize| {
             let offset = *j as i64 - i as i64 - (sk as i64 - sq as i64);
-            match p.mask {
-                Mask::Window { left: Some(left), right: Some(right) } => {
-                    -i64::from(left) <= offset && offset <= i64::from(right)
-                }
-                Mask::Causal => offset <= 0,
-                _ => true,
-            }
+            let (left, right) = p.mask.sides();
+            left.is_none_or(|left| -i64::from(left) <= offset)
+                && right.is_none_or(|right| offset <= i64::from(right))
         };
         let score = |j: usize| {
             let s =
                 (0..head_dim).map(|d| at(q, sq, hq, n, i, m, d) * at(k, sk, hk, n, j, kv, d)).sum::<f64>();
-            let s = s * f64::from(p.scale());
+            let s = s * f64::from(p.softmax_scale());
             p.softcap.map_or(s, |cap| f64::from(cap) * (s / f64::from(cap)).tanh())
         };
         let weights: Vec<_> = (0..sk).filter(sees).map(|j| (j, score(j).exp())).collect();
@@ -209,25 +203,14 @@ fn check_definition(p: Problem) {
 
 #[test]
 fn agrees_with_the_definition() {
-    let shape = |dtype, seqlen_q, seqlen_k, heads: [usize; 2], head_dim| Problem {
-        seqlen_q,
-        heads_q: heads[0],
-        ..Problem::new(dtype, 2, seqlen_k, heads[1], head_dim)
+    let shape = |dtype, seqlen_q, seqlen_k, heads: [usize; 2], head_dim| {
+        Problem::new(dtype, 2, seqlen_k, heads[1], head_dim).seqlen_q(seqlen_q).heads_q(heads[0])
     };
     let window = |left, right| Mask::Window { left: Some(left), right: Some(right) };
     check_definition(shape(DType::Bf16, 33, 70, [6, 2], 40));
-    check_definition(Problem {
-        mask: Mask::Causal,
-        softcap: Some(5.0),
-        ..shape(DType::F16, 33, 70, [4, 1], 64)
-    });
-    check_definition(Problem { mask: window(12, 3), ..shape(DType::F16, 70, 33, [2, 2], 8) });
-    check_definition(Problem {
-        mask: window(40, 0),
-        softcap: Some(1.0),
-        scale: Some(0.7),
-        ..shape(DType::Bf16, 1, 129, [3, 3], 16)
-    });
+    check_definition(shape(DType::F16, 33, 70, [4, 1], 64).mask(Mask::Causal).softcap(5.0));
+    check_definition(shape(DType::F16, 70, 33, [2, 2], 8).mask(window(12, 3)));
+    check_definition(shape(DType::Bf16, 1, 129, [3, 3], 16).mask(window(40, 0)).softcap(1.0).scale(0.7));
 }
 
 #[test]
@@ -267,7 +250,7 @@ fn refuses_what_it_cannot_read() {
         let inputs = Inputs::new(problem, valid(q), valid(k), valid(v));
         inputs.map(|_| ()).expect_err("does not belong together").to_string()
     };
-    let p = Problem { seqlen_q: 2, heads_q: 3, ..Problem::new(DType::F16, 1, 3, 2, 8) };
+    let p = Problem::new(DType::F16, 1, 3, 2, 8).seqlen_q(2).heads_q(3);
     assert!(
         text(p, [1, 2, 3, 8], [1, 3, 2, 8], [1, 3, 2, 8]).contains("3 query heads cannot share 2 key heads")
     );

@@ -87,8 +87,7 @@ fn local_entries_solve_every_mask() {
     let attention = simulator(local);
     for mask in ["full", "causal"] {
         for case in edges(entry(mask), 5) {
-            let problem =
-                ferroflash::Problem { head_dim: local.head_dim as usize, dtype: local.dtype, ..case.problem };
+            let problem = case.problem.head_dim(local.head_dim as usize).dtype(local.dtype);
             check(&attention, local, &Case { problem, layout: Layout::Bshd, ..case });
         }
     }
@@ -103,7 +102,7 @@ fn a_wrong_result_is_noticed() {
     let memory = case.memory();
     let ferroflash::Mask::Window { left: Some(left), right } = case.problem.mask else { panic!("a window") };
     let narrower = ferroflash::Mask::Window { left: Some(left - 1), right };
-    let wrong = Case { problem: ferroflash::Problem { mask: narrower, ..case.problem }, ..case }.memory();
+    let wrong = Case { problem: case.problem.mask(narrower), ..case }.memory();
     let outcome = Loaded::new(&attention, &wrong, Some(local.contract.symbol))
         .and_then(|loaded| loaded.run())
         .expect("runs");

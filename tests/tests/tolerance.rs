@@ -19,7 +19,7 @@ fn judge(change: impl FnOnce(&mut [u16], &mut [f32], &Reference)) -> Verdict {
     fn tensor(bits: &[u16], rows: usize) -> HostTensor<'_> {
         HostTensor::bshd(bits, DType::F16, [SHAPE[0], rows, SHAPE[2], SHAPE[3]]).expect("fits")
     }
-    let problem = Problem { mask: Mask::Causal, seqlen_k: rows - 1, ..problem(SHAPE) };
+    let problem = problem(SHAPE).mask(Mask::Causal).seqlen_k(rows - 1);
     let inputs =
         Inputs::new(problem, tensor(&q, rows), tensor(&k, rows - 1), tensor(&v, rows - 1)).expect("valid");
     let reference = Reference::new(&inputs);
@@ -95,7 +95,7 @@ fn nothing_passes_where_the_rule_has_no_bound() {
     // Inputs that overflow f16 in the naive steps: no tolerance follows from them.
     let bits = vec![f16::MAX.to_bits(); 8];
     let tensor = HostTensor::bshd(&bits, DType::F16, [1, 1, 1, 8]).expect("fits");
-    let problem = Problem { scale: Some(1.0), ..problem([1, 1, 1, 8]) };
+    let problem = problem([1, 1, 1, 8]).scale(1.0);
     let reference = Reference::new(&Inputs::new(problem, tensor, tensor, tensor).expect("valid"));
     let verdict = reference.judge(&tensor, None).expect("same shape");
     assert_eq!(verdict.out.error, 0.0);

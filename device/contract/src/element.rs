@@ -3,6 +3,7 @@ use core::marker::PhantomData;
 
 /// An element type by value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum DType {
     /// IEEE binary16.
     F16,
@@ -27,6 +28,24 @@ impl DType {
         match self {
             DType::F16 | DType::Bf16 => 2,
             DType::E4m3 => 1,
+        }
+    }
+
+    /// Bits of a mantissa as it is stored.
+    pub const fn mantissa_bits(self) -> i32 {
+        match self {
+            DType::F16 => 10,
+            DType::Bf16 => 7,
+            DType::E4m3 => 3,
+        }
+    }
+
+    /// Exponent of the smallest normal number.
+    pub const fn min_exponent(self) -> i32 {
+        match self {
+            DType::F16 => -14,
+            DType::Bf16 => -126,
+            DType::E4m3 => -6,
         }
     }
 }

@@ -208,13 +208,9 @@ fn row<D: Driver>(
 
 /// Distance of two neighbouring numbers of `dtype` around `x`.
 fn ulp(dtype: DType, x: f64) -> f64 {
-    let (digits, lowest) = match dtype {
-        DType::F16 => (10, -14),
-        DType::Bf16 => (7, -126),
-        DType::E4m3 => (3, -6),
-    };
+    let lowest = dtype.min_exponent();
     let exponent = if x > 0.0 { (x.log2().floor() as i32).max(lowest) } else { lowest };
-    2f64.powi(exponent - digits)
+    2f64.powi(exponent - dtype.mantissa_bits())
 }
 
 /// `|a - b|`, 0 for equal infinities, infinite where it is not a number: never NaN.

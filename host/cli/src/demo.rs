@@ -31,7 +31,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
-    let problem = Problem { mask: Mask::Causal, ..Problem::new(DType::F16, 1, 128, 2, 64) };
+    let problem = Problem::new(DType::F16, 1, 128, 2, 64).mask(Mask::Causal);
     let memory = Memory::random(problem, Layout::Bshd, SEED);
     if let Some(path) = &args.save_input {
         let tensor = |place: reference::Place| Stored {

@@ -15,6 +15,9 @@ pub(super) struct Stored {
     pub bits: Vec<u16>,
 }
 
+/// Element types, and what files call them.
+const TYPES: [(DType, Dtype); 2] = [(DType::F16, Dtype::F16), (DType::Bf16, Dtype::BF16)];
+
 /// Reads the tensors `q`, `k`, `v` of a file.
 pub(super) fn read_qkv(path: &Path) -> Result<[Stored; 3], Error> {
     let invalid = |what: String| Error::Invalid(format!("{}: {what}", path.display()));
@@ -27,11 +30,9 @@ pub(super) fn read_qkv(path: &Path) -> Result<[Stored; 3], Error> {
             names.sort_unstable();
             invalid(format!("has no tensor `{name}`, only [{}]; q, k and v are needed", names.join(", ")))
         })?;
-        let dtype = match tensor.dtype() {
-            Dtype::F16 => DType::F16,
-            Dtype::BF16 => DType::Bf16,
-            other => return Err(invalid(format!("`{name}` is {other:?}; convert it to F16 or BF16"))),
-        };
+        let known = TYPES.into_iter().find(|(_, stored)| *stored == tensor.dtype());
+        let (dtype, _) = known
+            .ok_or_else(|| invalid(format!("`{name}` is {:?}; convert it to F16 or BF16", tensor.dtype())))?;
         let shape = <[usize; 4]>::try_from(tensor.shape()).map_err(|_| {
             invalid(format!(
                 "`{name}` has shape {:?}; four sizes are needed: [batch, seqlen, heads, head_dim], or with \
@@ -40,7 +41,7 @@ pub(super) fn read_qkv(path: &Path) -> Result<[Stored; 3], Error> {
             ))
         })?;
         let bits = tensor.data().chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]])).collect();
-        Ok(Stored { dtype, shape, bits })
+        Ok::<_, Error>(Stored { dtype, shape, bits })
     };
     Ok([read("q")?, read("k")?, read("v")?])
 }
@@ -53,25 +54,23 @@ pub(super) fn write_results(
     lse_shape: [usize; 3],
 ) -> Result<(), Error> {
     let lse: Vec<u8> = lse.iter().flat_map(|x| x.to_le_bytes()).collect();
-    write(path, &[("o", o.into()), ("lse", (Dtype::F32, lse_shape.to_vec(), lse))])
+    write(path, &[("o", o.bytes()?), ("lse", (Dtype::F32, lse_shape.to_vec(), lse))])
 }
 
 /// Writes `q`, `k` and `v`.
 pub(super) fn write_qkv(path: &Path, [q, k, v]: &[Stored; 3]) -> Result<(), Error> {
-    write(path, &[("q", q.into()), ("k", k.into()), ("v", v.into())])
+    write(path, &[("q", q.bytes()?), ("k", k.bytes()?), ("v", v.bytes()?)])
 }
 
 /// Type, shape and little-endian bytes.
 type Bytes = (Dtype, Vec<usize>, Vec<u8>);
 
-impl From<&Stored> for Bytes {
-    fn from(tensor: &Stored) -> Self {
-        let dtype = match tensor.dtype {
-            DType::F16 => Dtype::F16,
-            DType::Bf16 => Dtype::BF16,
-            DType::E4m3 => Dtype::F8_E4M3,
-        };
-        (dtype, tensor.shape.to_vec(), tensor.bits.iter().flat_map(|x| x.to_le_bytes()).collect())
+impl Stored {
+    fn bytes(&self) -> Result<Bytes, Error> {
+        let known = TYPES.into_iter().find(|(dtype, _)| *dtype == self.dtype);
+        let unknown = || Error::Invalid(format!("{} cannot be written to files", self.dtype.name()));
+        let (_, dtype) = known.ok_or_else(unknown)?;
+        Ok((dtype, self.shape.to_vec(), self.bits.iter().flat_map(|x| x.to_le_bytes()).collect()))
     }
 }
 

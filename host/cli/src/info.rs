@@ -114,7 +114,7 @@ fn choices(base: Problem, capabilities: &Capabilities) -> Result<Vec<Choice>, Er
     let mut choices = vec![];
     for head_dim in [32, 64, 96, 128, 192, 256] {
         for (name, mask) in masks {
-            let (kernel, refused) = match supports(&Problem { head_dim, mask, ..base }, capabilities) {
+            let (kernel, refused) = match supports(&base.head_dim(head_dim).mask(mask), capabilities) {
                 Ok(kernel) => (Some(kernel.symbol), None),
                 Err(error @ ferroflash::Error::Invalid { .. }) => return Err(error.into()),
                 Err(error) => (None, Some(error.to_string())),

@@ -27,14 +27,12 @@ pub(super) struct ScoreOptions {
 
 impl ScoreOptions {
     /// `problem` with these options.
-    pub(super) fn of(&self, problem: Problem) -> Problem {
-        Problem {
-            mask: self.window.unwrap_or(if self.causal { Mask::Causal } else { Mask::Full }),
-            alignment: if self.top_left { Alignment::TopLeft } else { Alignment::BottomRight },
-            scale: self.scale,
-            softcap: self.softcap.filter(|cap| *cap != 0.0),
-            ..problem
-        }
+    pub(super) fn of(&self, mut problem: Problem) -> Problem {
+        problem.scale = self.scale;
+        problem
+            .mask(self.window.unwrap_or(if self.causal { Mask::Causal } else { Mask::Full }))
+            .align(if self.top_left { Alignment::TopLeft } else { Alignment::BottomRight })
+            .softcap(self.softcap.unwrap_or_default())
     }
 }
 

@@ -171,7 +171,7 @@ fn problem(layout: Layout, [q, k, v]: [&Stored; 3]) -> Result<Problem, Error> {
             q.shape, k.shape, v.shape
         )));
     }
-    Ok(Problem { seqlen_k, heads_k, ..Problem::new(q.dtype, batch, seqlen_q, heads_q, head_dim) })
+    Ok(Problem::new(q.dtype, batch, seqlen_q, heads_q, head_dim).seqlen_k(seqlen_k).heads_k(heads_k))
 }
 
 impl fmt::Display for Report {

@@ -1,7 +1,7 @@
 //! Attention, once, in any arithmetic.
 use super::arithmetic::{Arithmetic, Exact, NaiveBf16, NaiveF16, Real, encode};
 use super::tensor::{HostTensor, TensorError};
-use ferroflash::{Alignment, DType, Mask, Problem};
+use ferroflash::{Alignment, DType, Problem};
 use rayon::prelude::*;
 use std::ops::Range;
 
@@ -89,14 +89,9 @@ impl<'a> Inputs<'a> {
             Alignment::TopLeft => row,
             Alignment::BottomRight => keys - (rows - row),
         };
-        let (first, last) = match mask {
-            Mask::Full => (0, keys - 1),
-            Mask::Causal => (0, position),
-            Mask::Window { left, right } => (
-                left.map_or(0, |left| position - i64::from(left)),
-                right.map_or(keys - 1, |right| position + i64::from(right)),
-            ),
-        };
+        let (left, right) = mask.sides();
+        let first = left.map_or(0, |left| position - i64::from(left));
+        let last = right.map_or(keys - 1, |right| position + i64::from(right));
         let (first, end) = (first.clamp(0, keys), (last + 1).clamp(0, keys));
         first as usize..end.max(first) as usize
     }
@@ -113,14 +108,14 @@ pub fn naive(inputs: &Inputs) -> Outputs {
     match inputs.problem.dtype {
         DType::F16 => attention(inputs, NaiveF16),
         // Nothing is computed in eight bits: those are a cache's alone.
-        DType::Bf16 | DType::E4m3 => attention(inputs, NaiveBf16),
+        _ => attention(inputs, NaiveBf16),
     }
 }
 
 fn attention<A: Arithmetic>(inputs: &Inputs, arithmetic: A) -> Outputs {
     let [batches, rows, heads, head_dim] = inputs.q.shape();
     let [_, keys, kv_heads, _] = inputs.k.shape();
-    let scale = A::Real::from_f32(inputs.problem.scale());
+    let scale = A::Real::from_f32(inputs.problem.softmax_scale());
     let kv: Vec<_> = (0..batches * kv_heads)
         .into_par_iter()
         .map(|i| {

@@ -13,10 +13,7 @@ use std::f64::consts::LOG2_E;
 /// f32, in powers of two: half of an ulp of such a one is more than the exponent of a probability, which has
 /// the inputs' type, holds: 16 in f16, 128 in bf16.
 pub const fn score_limit(dtype: DType) -> f64 {
-    match dtype {
-        DType::F16 => (1u64 << 28) as f64,
-        DType::Bf16 | DType::E4m3 => (1u64 << 31) as f64,
-    }
+    ((1u64 << 24) * (2 - dtype.min_exponent()) as u64) as f64
 }
 /// Relative error of an f32 operation, of tensor cores too, which truncate.
 const ULP: f64 = 1.0 / (1u64 << 23) as f64;
@@ -134,7 +131,7 @@ impl Head {
 
 impl<'a> Score<'a> {
     fn new(p: &Problem, q: &[f64], k: &[f64], values: &'a [f64]) -> Self {
-        let (scale, terms) = (f64::from(p.scale()), q.len() as f64);
+        let (scale, terms) = (f64::from(p.softmax_scale()), q.len() as f64);
         let products = q.iter().zip(k).map(|(q, k)| q * k);
         let (sum, size) = products.fold((0.0, 0.0), |(sum, size), x| (sum + x, size + x.abs()));
         // Each of its sums may be off by an ulp.
@@ -157,10 +154,9 @@ fn bound(dtype: DType, scores: &[Score], out: &[f64], lse: f64) -> (Vec<f64>, f6
     // What rounding the maximum to nearest may multiply all probabilities with.
     let largest = scores.iter().map(|s| s.value.abs()).fold(0.0, f64::max) * LOG2_E;
     let shift = (largest * ULP / 2.0).exp2();
-    let (roundoff, vanishes) = match dtype {
-        DType::F16 => (unit_roundoff(dtype), 2f64.powi(-24)),
-        other => (unit_roundoff(other), VANISHES),
-    };
+    // The type's smallest number, but none that f32 operations take for 0.
+    let vanishes = VANISHES.max(2f64.powi(dtype.min_exponent() - dtype.mantissa_bits()));
+    let roundoff = unit_roundoff(dtype);
     let keys = scores.len() as f64;
     let lowest = scores.iter().map(|s| s.value - s.error).fold(f64::NEG_INFINITY, f64::max);
     let contends = |s: &Score| s.value + s.error >= lowest - NO_WEIGHT;
@@ -200,7 +196,7 @@ mod tests {
     use ferroflash::Problem;
 
     fn judge(scale: f32, change: impl Fn(&mut Vec<u16>)) -> Verdict {
-        let problem = Problem { scale: Some(scale), ..Problem::new(DType::F16, 1, 40, 2, 16) };
+        let problem = Problem::new(DType::F16, 1, 40, 2, 16).scale(scale);
         let memory = Memory::random(problem, Layout::Bshd, 1);
         let inputs = memory.inputs().expect("valid");
         let bounds = Bounds::new(&inputs);
@@ -226,7 +222,7 @@ mod tests {
     #[test]
     fn rows_beyond_the_limit_of_scores_are_counted() {
         let not_judged = |dtype: DType, scale: f32, softcap: Option<f32>| {
-            let problem = Problem { scale: Some(scale), softcap, ..Problem::new(dtype, 1, 40, 2, 16) };
+            let problem = Problem::new(dtype, 1, 40, 2, 16).scale(scale).softcap(softcap.unwrap_or_default());
             let memory = Memory::random(problem, Layout::Bshd, 1);
             let bounds = Bounds::new(&memory.inputs().expect("valid"));
             (bounds.not_judged(), bounds.rows())

@@ -121,22 +121,20 @@ pub fn grid(entry: &EntryInfo, seed: u64) -> Vec<Case> {
                     continue;
                 }
                 let heads_k = if long || group == 8 { 1 } else { 2 };
-                let problem = Problem {
-                    seqlen_q,
-                    seqlen_k,
-                    heads_q: heads_k * group,
-                    heads_k,
-                    mask,
-                    alignment,
-                    softcap,
-                    ..Problem::new(
-                        entry.dtype,
-                        if long { 1 } else { 1 + turn % 2 },
-                        0,
-                        0,
-                        head_dims(entry.head_dim as usize)[turn / 2 % 2],
-                    )
-                };
+                let problem = Problem::new(
+                    entry.dtype,
+                    if long { 1 } else { 1 + turn % 2 },
+                    0,
+                    0,
+                    head_dims(entry.head_dim as usize)[turn / 2 % 2],
+                )
+                .seqlen_q(seqlen_q)
+                .seqlen_k(seqlen_k)
+                .heads_q(heads_k * group)
+                .heads_k(heads_k)
+                .mask(mask)
+                .align(alignment)
+                .softcap(softcap.unwrap_or_default());
                 let (layout, seed) = (LAYOUTS[turn % 3], seed.wrapping_add(turn as u64));
                 cases.push(Case { problem, layout, seed, values: Values::Normal });
             }
@@ -158,7 +156,7 @@ fn peaks(entry: &EntryInfo, seed: u64) -> Case {
         MaskKind::Local => Mask::Window { left: Some(2 * entry.tile_n), right: Some(entry.tile_n) },
     };
     let problem =
-        Problem { seqlen_k, mask, ..Problem::new(entry.dtype, 1, m, heads, entry.head_dim as usize) };
+        Problem::new(entry.dtype, 1, m, heads, entry.head_dim as usize).seqlen_k(seqlen_k).mask(mask);
     Case { problem, layout: Layout::Bhsd, seed, values: Values::Peaks { block: entry.tile_n } }
 }
 
@@ -169,8 +167,7 @@ fn long(entry: &EntryInfo, seed: u64) -> Case {
         MaskKind::Causal => Mask::Causal,
         MaskKind::Local => Mask::Window { left: None, right: Some(0) },
     };
-    let problem =
-        Problem { seqlen_k: 8192, mask, ..Problem::new(entry.dtype, 1, 3, 1, entry.head_dim as usize) };
+    let problem = Problem::new(entry.dtype, 1, 3, 1, entry.head_dim as usize).seqlen_k(8192).mask(mask);
     Case { problem, layout: Layout::Bshd, seed, values: Values::Normal }
 }
 
@@ -183,18 +180,16 @@ pub fn edges(entry: &EntryInfo, seed: u64) -> Vec<Case> {
     let (m, n) = (entry.tile_m as usize, entry.tile_n as usize);
     let [held, padded] = head_dims(entry.head_dim as usize);
     let case = |index: u64, seqlen_q, seqlen_k, [heads_q, heads_k]: [usize; 2], head_dim, layout| Case {
-        problem: Problem {
-            seqlen_q,
-            seqlen_k,
-            heads_q,
-            heads_k,
-            ..Problem::new(entry.dtype, 1, 0, 0, head_dim)
-        },
+        problem: Problem::new(entry.dtype, 1, 0, 0, head_dim)
+            .seqlen_q(seqlen_q)
+            .seqlen_k(seqlen_k)
+            .heads_q(heads_q)
+            .heads_k(heads_k),
         layout,
         seed: seed.wrapping_add(index),
         values: Values::Normal,
     };
-    let two_batches = |case: Case| Case { problem: Problem { batch: 2, ..case.problem }, ..case };
+    let two_batches = |case: Case| Case { problem: case.problem.batch(2), ..case };
     let shapes = [
         case(0, 1, 1, [1, 1], held, Layout::Bshd),
         two_batches(case(1, 1, n + 1, [4, 2], padded, Layout::Bhsd)),
@@ -212,8 +207,8 @@ pub fn edges(entry: &EntryInfo, seed: u64) -> Vec<Case> {
     ];
     // More tiles than blocks that any of the simulated cards with so little shared memory holds at once.
     let many = case(7, 3, 5, [320, 320], held, Layout::Bshd);
-    let with = |case: Case, mask, alignment, softcap| Case {
-        problem: Problem { mask, alignment, softcap, ..case.problem },
+    let with = |case: Case, mask, alignment, softcap: Option<f32>| Case {
+        problem: case.problem.mask(mask).align(alignment).softcap(softcap.unwrap_or_default()),
         ..case
     };
     let window =
@@ -261,25 +256,19 @@ pub fn headline(seed: u64) -> Vec<Case> {
 
 fn headline_of(batch: usize, seqlen: usize, heads: usize, seed: u64) -> Vec<Case> {
     let problem = Problem::new(ferroflash::DType::F16, batch, seqlen, heads, 64);
-    let case = |mask| Case {
-        problem: Problem { mask, ..problem },
-        layout: Layout::Bhsd,
-        seed,
-        values: Values::Normal,
-    };
+    let case =
+        |mask| Case { problem: problem.mask(mask), layout: Layout::Bhsd, seed, values: Values::Normal };
     [Mask::Full, Mask::Causal].map(case).into()
 }
 
 /// A problem of some blocks, heads and batches for running again and again.
 pub fn soak(entry: &EntryInfo, seed: u64) -> Case {
     let (mask, alignment, softcap) = masks(entry.mask)[0];
-    let problem = Problem {
-        mask,
-        alignment,
-        softcap,
-        seqlen_k: 300,
-        heads_k: 2,
-        ..Problem::new(entry.dtype, 2, 203, 4, entry.head_dim as usize)
-    };
+    let problem = Problem::new(entry.dtype, 2, 203, 4, entry.head_dim as usize)
+        .mask(mask)
+        .align(alignment)
+        .softcap(softcap.unwrap_or_default())
+        .seqlen_k(300)
+        .heads_k(2);
     Case { problem, layout: Layout::Bshd, seed, values: Values::Normal }
 }

@@ -159,21 +159,20 @@ fn problem(random: &mut Random, limits: Limits) -> Problem {
         _ => Mask::Window { left: side(random), right: side(random) },
     };
     let wide = if one_in(random, 2) { 64 } else { 256 };
-    Problem {
-        seqlen_k,
-        heads_k,
-        mask,
-        alignment: pick(random, &[Alignment::BottomRight, Alignment::TopLeft]),
-        scale: one_in(random, 3).then(|| 0.02 + below(random, 64) as f32 / 128.0),
-        softcap: one_in(random, 6).then(|| 1.0 + below(random, 50) as f32),
-        ..Problem::new(
-            pick(random, &[DType::F16, DType::F16, DType::Bf16]),
-            batch,
-            seqlen_q,
-            heads_k * group,
-            8 * (1 + below(random, wide / 8)),
-        )
-    }
+    let mut problem = Problem::new(
+        pick(random, &[DType::F16, DType::F16, DType::Bf16]),
+        batch,
+        seqlen_q,
+        heads_k * group,
+        8 * (1 + below(random, wide / 8)),
+    )
+    .seqlen_k(seqlen_k)
+    .heads_k(heads_k)
+    .mask(mask)
+    .align(pick(random, &[Alignment::BottomRight, Alignment::TopLeft]));
+    problem.scale = one_in(random, 3).then(|| 0.02 + below(random, 64) as f32 / 128.0);
+    problem.softcap = one_in(random, 6).then(|| 1.0 + below(random, 50) as f32);
+    problem
 }
 
 /// Any scale and softcap that are accepted, and standard deviations of Q, K and V that the type holds: seldom
@@ -360,10 +359,8 @@ const FAULTS: &[Fault] = &[
 pub fn refused(fuzz: &Fuzz, seed: u64, capabilities: &Capabilities) -> Result<&'static str, String> {
     let random = &mut Random::new(seed);
     let address = |n: u64| n << 40;
-    let mut good = Forward {
-        config: fuzz.config,
-        ..fuzz.memory.forward(&[1, 2, 3].map(address), address(4), address(5))
-    };
+    let mut good = fuzz.memory.forward(&[1, 2, 3].map(address), address(4), address(5));
+    good.config = fuzz.config;
     let planned = ferroflash::plan_with(&good, capabilities, &Tuning::new(), u64::MAX);
     let bytes = planned.map_err(|e| format!("{fuzz}: {e}"))?.workspace_bytes();
     good.workspace = (bytes > 0).then_some(Workspace { address: address(6), bytes });

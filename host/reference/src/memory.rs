@@ -188,7 +188,9 @@ impl Memory {
         let lse = LseView::contiguous(lse, lse_shape.iter().product::<usize>() as u64, lse_shape);
         let forward =
             Forward::new(input(self.q), input(self.k), input(self.v), view(o, self.o, self.o.span()));
-        Forward { mask, alignment, scale, softcap, lse: Some(lse), ..forward }
+        let mut forward = forward.mask(mask).align(alignment).softcap(softcap.unwrap_or_default()).lse(lse);
+        forward.scale = scale;
+        forward
     }
 
     /// O of `outputs`, rounded, as [`Memory::o`] places it.

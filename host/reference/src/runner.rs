@@ -248,8 +248,10 @@ impl<'a, D: Driver> Loaded<'a, D> {
         let place =
             |(buffer, bytes): &(D::Buffer, u64)| Workspace { address: driver.address(buffer), bytes: *bytes };
         let workspace = self.workspace.as_ref().map(place);
-        let forward = self.memory.forward(&inputs, o, lse);
-        Forward { config: self.config, workspace, lse: forward.lse.filter(|_| self.wants_lse), ..forward }
+        let mut forward = self.memory.forward(&inputs, o, lse);
+        (forward.config, forward.workspace) = (self.config, workspace);
+        forward.lse = forward.lse.filter(|_| self.wants_lse);
+        forward
     }
 
     fn launch(&self, outputs: &Outputs<D>) -> Result<Plan, Error> {

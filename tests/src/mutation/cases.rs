@@ -26,7 +26,7 @@ fn one(entry: &EntryInfo, seqlen_q: usize, seqlen_k: usize) -> Case {
         MaskKind::Local => Mask::Window { left: Some(2 * entry.tile_n), right: Some(3) },
     };
     let problem =
-        Problem { seqlen_k, mask, ..Problem::new(entry.dtype, 1, seqlen_q, 1, entry.head_dim as usize) };
+        Problem::new(entry.dtype, 1, seqlen_q, 1, entry.head_dim as usize).seqlen_k(seqlen_k).mask(mask);
     let seed = (seqlen_q + 7 * seqlen_k) as u64;
     Case { problem, layout: Layout::Bshd, seed, values: Values::Normal }
 }
@@ -40,7 +40,7 @@ pub(super) fn sweeps(subject: &Subject) -> Vec<Memory> {
     let (m, n) = (entry.tile_m as usize, entry.tile_n as usize);
     let held = entry.head_dim as usize;
     let one = |seqlen_q, seqlen_k| one(entry, seqlen_q, seqlen_k);
-    let steep = |case: Case, scale| Case { problem: Problem { scale: Some(scale), ..case.problem }, ..case };
+    let steep = |case: Case, scale| Case { problem: case.problem.scale(scale), ..case };
     let mut all = vec![];
     // Every remainder of unrolled loops over blocks that all rows see, a diagonal in every block, and maxima
     // that grow so much that sums must be rescaled: by more than 2^16 where probabilities end there, by
@@ -73,8 +73,7 @@ pub(super) fn sweeps(subject: &Subject) -> Vec<Memory> {
     all.extend((1..=m).step_by(rows).map(|seqlen_q| one(seqlen_q, 5)));
     all.extend((1..=n).step_by(rows.min(4)).map(|seqlen_k| one(1, seqlen_k)));
     if entry.mask != MaskKind::Full {
-        let top_left =
-            |case: Case| Case { problem: Problem { alignment: Alignment::TopLeft, ..case.problem }, ..case };
+        let top_left = |case: Case| Case { problem: case.problem.align(Alignment::TopLeft), ..case };
         all.extend([1, 2, 3].map(|blocks| top_left(one(m + 9, blocks * n + 9))));
         all.extend([1, n - 1, n].map(|keys| top_left(one(m + 9, keys))));
         if entry.grid == Grid::Split {
@@ -90,28 +89,25 @@ pub(super) fn sweeps(subject: &Subject) -> Vec<Memory> {
         all.extend((0..n).step_by(8).flat_map(|shift| {
             [(narrow, 0, None), (wide, m, None), (wide, m, Some(4.0))].map(|(mask, more, softcap)| {
                 let case = one(m, m + 2 * n + more + shift);
-                Case { problem: Problem { mask, softcap, ..case.problem }, ..case }
+                Case { problem: case.problem.mask(mask).softcap(softcap.unwrap_or_default()), ..case }
             })
         }));
         // Tiles whose rows see nothing, the last of them not whole.
-        let past = Problem {
-            mask: Mask::Window { left: Some(3), right: Some(1) },
-            alignment: Alignment::TopLeft,
-            ..one(1, 5).problem
-        };
+        let past =
+            one(1, 5).problem.mask(Mask::Window { left: Some(3), right: Some(1) }).align(Alignment::TopLeft);
         all.extend((1..=m).step_by(rows).map(|tail| {
             let case = one(m + tail, 5);
-            Case { problem: Problem { seqlen_q: m + tail, ..past }, ..case }
+            Case { problem: past.seqlen_q(m + tail), ..case }
         }));
         let windows = [(Some(0), Some(0)), (Some(3), Some(1)), (None, Some(2)), (Some(1), None)];
         all.extend(windows.map(|(left, right)| {
             let case = one(m + 5, m + 3 * n + 2);
-            Case { problem: Problem { mask: Mask::Window { left, right }, ..case.problem }, ..case }
+            Case { problem: case.problem.mask(Mask::Window { left, right }), ..case }
         }));
     }
     // Every number of 16-byte chunks at which a comparison of columns meets equality, of tiles that see keys
     // and of such that see none.
-    let narrow = |case: Case, head_dim| Case { problem: Problem { head_dim, ..case.problem }, ..case };
+    let narrow = |case: Case, head_dim| Case { problem: case.problem.head_dim(head_dim), ..case };
     for head_dim in (8..held).step_by(32) {
         all.push(narrow(one(m, n + 5), head_dim));
     }
@@ -132,7 +128,7 @@ pub(super) fn sweeps(subject: &Subject) -> Vec<Memory> {
         // Blocks at either edge of the window and several between.
         let wide = Mask::Window { left: Some((m + 4 * n) as u32), right: Some(0) };
         let case = one(m, 2 * m + 6 * n);
-        repeats.push(Case { problem: Problem { mask: wide, ..case.problem }, ..case });
+        repeats.push(Case { problem: case.problem.mask(wide), ..case });
     }
     // One key too many has a score of 0. In bf16 the tolerance may be as large as what comes of it, unless
     // the others' are far below.
@@ -168,7 +164,7 @@ fn merges(entry: &EntryInfo) -> Vec<Memory> {
 /// `case` with the smallest head dim, and the same key and value in every row: each ends where its buffer
 /// does.
 fn repeated(case: Case) -> Memory {
-    let problem = Problem { head_dim: 8, ..case.problem };
+    let problem = case.problem.head_dim(8);
     let mut memory = Case { problem, ..case }.memory();
     for place in [&mut memory.k, &mut memory.v] {
         place.strides[1] = 0;
@@ -180,7 +176,7 @@ fn repeated(case: Case) -> Memory {
 /// `case` with half the head dim, and NaN in the other columns of Q, K and V: they belong to nobody.
 fn gaps(case: Case) -> Memory {
     let held = case.problem.head_dim;
-    let problem = Problem { head_dim: held / 2 + 8, ..case.problem };
+    let problem = case.problem.head_dim(held / 2 + 8);
     let mut memory = Case { problem, ..case }.memory();
     let not_a_number: u16 = if problem.dtype == DType::F16 { 0x7e00 } else { 0x7fc0 };
     for place in [&mut memory.q, &mut memory.k, &mut memory.v] {

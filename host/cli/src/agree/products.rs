@@ -126,11 +126,8 @@ impl Products {
 
 /// A number of A or B.
 fn element(dtype: DType, kind: usize, random: &mut Random) -> u16 {
-    // Mantissa bits, and the exponent of infinities.
-    let (mantissa, top) = match dtype {
-        DType::F16 => (10, 31u16),
-        _ => (7, 255),
-    };
+    // The exponent of infinities, as it is stored.
+    let (mantissa, top) = (dtype.mantissa_bits(), (3 - 2 * dtype.min_exponent()) as u16);
     let bits = random.bits();
     let of = |exponent: u16| {
         (bits as u16 & 0x8000) | exponent << mantissa | ((bits >> 16) as u16 & ((1 << mantissa) - 1))

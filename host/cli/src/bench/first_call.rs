@@ -30,7 +30,7 @@ pub(super) struct FirstCall {
 
 /// The headline shape, once.
 pub(super) fn run(start: Instant, ordinal: u32) -> Result<FirstCall, Error> {
-    let problem = Problem { mask: Mask::Causal, ..Problem::new(DType::F16, 1, 512, 8, 64) };
+    let problem = Problem::new(DType::F16, 1, 512, 8, 64).mask(Mask::Causal);
     let mut at = start;
     let mut step = || {
         let before = std::mem::replace(&mut at, Instant::now());

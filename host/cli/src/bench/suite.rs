@@ -92,7 +92,10 @@ impl Shape {
             (false, None) => Mask::Full,
         };
         let Self { batch, heads_q, heads_k, seqlen_q, seqlen_k, head_dim, .. } = *self;
-        Ok(Problem { seqlen_k, heads_k, mask, ..Problem::new(dtype, batch, seqlen_q, heads_q, head_dim) })
+        Ok(Problem::new(dtype, batch, seqlen_q, heads_q, head_dim)
+            .seqlen_k(seqlen_k)
+            .heads_k(heads_k)
+            .mask(mask))
     }
 
     /// Inputs: normal numbers of a long period, since making as many as the largest shapes have takes longer
@@ -118,11 +121,10 @@ pub(super) fn flops(p: &Problem) -> f64 {
         };
         (0..rows).map(seen).sum()
     };
-    let pairs = match p.mask {
-        Mask::Full => (rows * keys) as f64,
-        Mask::Causal if rows == keys => (rows * keys) as f64 / 2.0,
-        Mask::Causal => window(None, Some(0)) as f64,
-        Mask::Window { left, right } => window(left, right) as f64,
+    let pairs = match p.mask.sides() {
+        (None, None) => (rows * keys) as f64,
+        (None, Some(0)) if rows == keys => (rows * keys) as f64 / 2.0,
+        (left, right) => window(left, right) as f64,
     };
     4.0 * (p.batch * p.heads_q * p.head_dim) as f64 * pairs
 }
@@ -152,12 +154,12 @@ mod tests {
     fn work_is_counted_by_visible_keys() {
         let full = Problem::new(DType::F16, 2, 8, 3, 16);
         let base = (4 * 2 * 3 * 16) as f64;
-        let with = |mask| flops(&Problem { mask, ..full }) / base;
+        let with = |mask| flops(&full.mask(mask)) / base;
         assert_eq!(with(Mask::Full), 64.0);
         assert_eq!(with(Mask::Causal), 32.0);
         // Rows see 1, 2, 3, 3, 3, 3, 3 and 3 keys.
         assert_eq!(with(Mask::Window { left: Some(2), right: Some(0) }), 21.0);
-        let short = Problem { seqlen_q: 2, mask: Mask::Causal, ..full };
+        let short = full.seqlen_q(2).mask(Mask::Causal);
         assert_eq!(flops(&short) / base, 7.0 + 8.0);
         assert_eq!(least_bytes(&full), (4 * 2 * 2 * 3 * 8 * 16) as f64);
     }

@@ -72,25 +72,20 @@ fn check_round_trip(name: &str, problem: Problem, layout: Layout, options: &[&st
 
 #[test]
 fn files_go_round() {
-    let grouped = Problem { heads_q: 6, seqlen_q: 9, ..Problem::new(DType::F16, 2, 14, 2, 24) };
+    let grouped = Problem::new(DType::F16, 2, 14, 2, 24).heads_q(6).seqlen_q(9);
     check_round_trip("bshd", grouped, Layout::Bshd, &[]);
-    let causal = Problem { mask: Mask::Causal, ..grouped };
+    let causal = grouped.mask(Mask::Causal);
     check_round_trip("bhsd", causal, Layout::Bhsd, &["--layout", "bhsd", "--causal"]);
-    let top_left = Problem { alignment: Alignment::TopLeft, dtype: DType::Bf16, ..causal };
+    let top_left = causal.align(Alignment::TopLeft).dtype(DType::Bf16);
     check_round_trip("top-left", top_left, Layout::Bshd, &["--causal", "--top-left"]);
-    let window = Problem {
-        mask: Mask::Window { left: Some(3), right: None },
-        scale: Some(0.7),
-        softcap: Some(2.5),
-        ..grouped
-    };
+    let window = grouped.mask(Mask::Window { left: Some(3), right: None }).scale(0.7).softcap(2.5);
     check_round_trip(
         "window",
         window,
         Layout::Bshd,
         &["--window", "3,-1", "--scale", "0.7", "--softcap", "2.5"],
     );
-    let unseen = Problem { seqlen_q: 20, ..causal };
+    let unseen = causal.seqlen_q(20);
     check_round_trip("unseen", unseen, Layout::Bshd, &["--causal", "--softcap", "0"]);
 }
 
