@@ -8,6 +8,7 @@
 //!
 //! Source lines lie apart from code, and only who simulates (feature `sim`) carries them.
 use cuda_builder::CudaBuilder;
+use spec::Contract;
 use std::{env, error::Error, fmt::Write, fs, path::Path, path::PathBuf};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -34,7 +35,8 @@ fn main() -> Result<()> {
          static TABLE: &[(&str, &[u8], &[u8])] = &[\n",
     );
     let simulates = env::var_os("CARGO_FEATURE_SIM").is_some();
-    for Kernel { symbol, ptx, lines } in &files {
+    for Kernel { kernel, ptx, lines } in &files {
+        let symbol = kernel.symbol;
         let lines = if simulates { format!("include_bytes!({lines:?})") } else { "&[]".into() };
         writeln!(table, "    ({symbol:?}, include_bytes!({ptx:?}), {lines}),")?;
     }
@@ -55,7 +57,8 @@ fn cubins(package: &Path, files: &[Kernel], out: &Path) -> Result<()> {
     let mut table = String::from(
         "/// `(symbol, architecture, deflated cubin)`.\nstatic CUBINS: &[(&str, u32, &[u8])] = &[\n",
     );
-    for Kernel { symbol, ptx, .. } in files {
+    for Kernel { kernel, ptx, .. } in files {
+        let symbol = kernel.symbol;
         // A package was made in one go, and may leave a generation out.
         if !is_package {
             let theirs = fs::read(folder.join("ptx").join(format!("{symbol}.ptx.deflate")));
@@ -63,7 +66,9 @@ fn cubins(package: &Path, files: &[Kernel], out: &Path) -> Result<()> {
                 return Err(missing(&folder, symbol, &"it was made from other PTX than this build carries"));
             }
         }
-        let carried = |arch: &u32| !is_package || folder.join(format!("sm_{arch}")).is_dir();
+        let carried = |arch: &u32| {
+            kernel.target.runs_on(*arch) && (!is_package || folder.join(format!("sm_{arch}")).is_dir())
+        };
         for arch in [80, 86, 89, 90].into_iter().filter(carried) {
             let file = folder.join(format!("sm_{arch}")).join(format!("{symbol}.cubin.deflate"));
             let kept = out.join(format!("{symbol}.sm_{arch}.cubin.deflate"));
@@ -82,20 +87,20 @@ fn missing(folder: &Path, symbol: &str, why: &dyn std::fmt::Display) -> Box<dyn 
 
 /// Where a kernel's deflated parts lie.
 struct Kernel {
-    symbol: &'static str,
+    kernel: Contract,
     ptx: PathBuf,
     lines: PathBuf,
 }
 
 impl Kernel {
-    fn below(folder: &Path, symbol: &'static str) -> Self {
-        let [ptx, lines] = ["ptx", "lines"].map(|part| folder.join(format!("{symbol}.{part}.deflate")));
-        Self { symbol, ptx, lines }
+    fn below(folder: &Path, kernel: Contract) -> Self {
+        let file = |part| folder.join(format!("{}.{part}.deflate", kernel.symbol));
+        Self { kernel, ptx: file("ptx"), lines: file("lines") }
     }
 
     /// Writes the parts of PTX text.
-    fn written(folder: &Path, symbol: &'static str, text: &str) -> Result<Self> {
-        let kernel = Self::below(folder, symbol);
+    fn written(folder: &Path, kernel: Contract, text: &str) -> Result<Self> {
+        let kernel = Self::below(folder, kernel);
         let (code, lines) = cuda_builder::lines::split(text);
         for (part, file) in [(code, &kernel.ptx), (lines, &kernel.lines)] {
             fs::write(file, miniz_oxide::deflate::compress_to_vec(part.as_bytes(), 9))?;
@@ -106,11 +111,11 @@ impl Kernel {
 
 fn given(folder: &Path, out: &Path) -> Result<Vec<Kernel>> {
     let mut files = Vec::new();
-    for symbol in spec::kernels().map(|kernel| kernel.symbol) {
-        let source = folder.join(symbol).with_extension("ptx");
+    for kernel in spec::kernels() {
+        let source = folder.join(kernel.symbol).with_extension("ptx");
         println!("cargo::rerun-if-changed={}", source.display());
         if let Ok(text) = fs::read_to_string(&source) {
-            files.push(Kernel::written(out, symbol, &text)?);
+            files.push(Kernel::written(out, kernel, &text)?);
         }
     }
     let all = spec::kernels().count();
@@ -123,14 +128,14 @@ fn given(folder: &Path, out: &Path) -> Result<Vec<Kernel>> {
 
 fn carried(folder: &Path) -> Result<Vec<Kernel>> {
     println!("cargo::rerun-if-changed={}", folder.display());
-    let kernel = |symbol: &'static str| {
-        let kernel = Kernel::below(folder, symbol);
+    let kernel = |kernel: Contract| {
+        let kernel = Kernel::below(folder, kernel);
         if let Some(missing) = [&kernel.ptx, &kernel.lines].into_iter().find(|file| !file.is_file()) {
             return Err(format!("{} is missing", missing.display()).into());
         }
         Ok(kernel)
     };
-    spec::kernels().map(|entry| kernel(entry.symbol)).collect()
+    spec::kernels().map(kernel).collect()
 }
 
 fn built(kernels: &Path, out: &Path) -> Result<Vec<Kernel>> {
@@ -144,5 +149,5 @@ fn built(kernels: &Path, out: &Path) -> Result<Vec<Kernel>> {
     })?;
     output.emit_rerun_if_changed();
     let pairs = spec::kernels().zip(&output.modules);
-    pairs.map(|(kernel, module)| Kernel::written(out, kernel.symbol, &module.text)).collect()
+    pairs.map(|(kernel, module)| Kernel::written(out, kernel, &module.text)).collect()
 }

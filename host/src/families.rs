@@ -1,10 +1,12 @@
 //! What plans launch: kernels of a family, with the family's own parameters. A [`Forward`](crate::Forward)
 //! has an arm of [`Launches`] for each family that may solve it; what other requests launch is their own.
 use crate::plan::Tensors;
+use crate::prepared::bytes_of;
 use crate::table::Choice;
 use crate::{Capabilities, Error, Problem};
 use spec::{Contract, FwdParams, Grid, KERNELS};
 
+pub(crate) mod append;
 pub(crate) mod cache;
 pub(crate) mod forward;
 pub(crate) mod split;
@@ -14,6 +16,27 @@ pub trait Kernels {
     /// Hands each kernel's place in [`KERNELS`], its blocks and the bytes of its parameters to `launch`, in
     /// the order of their launches.
     fn each(&self, launch: impl FnMut(usize, [u32; 3], &[u8]) -> Result<(), Error>) -> Result<(), Error>;
+}
+
+/// One kernel: its place in [`KERNELS`], its blocks, and what it is told.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct One<P> {
+    pub kernel: usize,
+    pub grid: [u32; 3],
+    pub params: P,
+}
+
+impl<P> One<P> {
+    pub fn contract(&self) -> &'static Contract {
+        &KERNELS[self.kernel]
+    }
+}
+
+impl<P: Copy> Kernels for One<P> {
+    fn each(&self, mut launch: impl FnMut(usize, [u32; 3], &[u8]) -> Result<(), Error>) -> Result<(), Error> {
+        // SAFETY: no family's parameters have padding (`prepared.rs` tests it).
+        launch(self.kernel, self.grid, unsafe { bytes_of(&self.params) })
+    }
 }
 
 /// The launches of a forward's plan.
@@ -89,7 +112,6 @@ impl Kernels for Launches {
     fn each(&self, mut launch: impl FnMut(usize, [u32; 3], &[u8]) -> Result<(), Error>) -> Result<(), Error> {
         // SAFETY: no family's parameters have padding (`prepared.rs` tests it).
         unsafe {
-            use crate::prepared::bytes_of;
             match self {
                 Forward(one) => launch(one.kernel, one.grid, bytes_of(&one.params)),
                 Split(two) => {

@@ -23,6 +23,7 @@
 //!   knows.
 //! - [`Forward`]: what is asked for; [`Problem`]: the same without its tensors; [`Mask`].
 //! - `lineage` (feature `lineage`): configurations by the names that they had before this project.
+//! - [`Append`]: new keys and values on their way into a cache.
 //! - [`plan()`], [`supports`]: pure functions of a problem and a device's [`Capabilities`].
 //! - [`Tuning`]: what `ferroflash sweep` measured; comes before the planner's own table where
 //!   [`Attention::with_tuning`] is given it. Reading its files is the feature `tuning`.
@@ -38,6 +39,7 @@
 //! whose `lib64` holds any `libcuda`; the program then runs on machines without CUDA all the same.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod append;
 mod attention;
 mod cache;
 mod capabilities;
@@ -60,6 +62,7 @@ pub mod tuning;
 mod validate;
 mod view;
 
+pub use append::{Append, AppendPlan, plan_append};
 pub use attention::Attention;
 pub use cache::{Counters, Index, KvCache, KvPages, KvScale, PageView, Paged, Slots};
 pub use capabilities::Capabilities;

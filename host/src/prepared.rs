@@ -67,6 +67,18 @@ mod tests {
         let combine =
             size_of::<Partials>() + size_of::<Tensor>() + size_of::<Lse>() + 2 * size_of::<FastDiv>();
         assert_eq!(size_of::<CombineParams>(), combine);
+        let append = 2 * size_of::<Tensor>()
+            + size_of::<Cache>()
+            + size_of::<Slots>()
+            + 2 * size_of::<Scale>()
+            + size_of::<RowParts>()
+            + size_of::<FastDiv>()
+            + 4;
+        assert_eq!(size_of::<AppendParams>(), append);
+        assert_eq!(size_of::<Cache>(), 3 * 8 + 7 * 4 + size_of::<FastDiv>());
+        assert_eq!(size_of::<Slots>(), 8 + 2 * 4);
+        assert_eq!(size_of::<Scale>(), 3 * 8 + 2 * 4);
+        assert_eq!(size_of::<RowParts>(), 3 * 4 + size_of::<FastDiv>());
         assert_eq!(size_of::<Partials>(), 2 * 8 + 2 * 4 + size_of::<FastDiv>() + 4);
         assert_eq!(size_of::<Tensor>(), 3 * 8 + 4 * 4);
         assert_eq!(size_of::<Lse>(), 3 * 8);

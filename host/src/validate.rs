@@ -3,6 +3,7 @@
 use crate::footprint::Footprint;
 use crate::{DType, Error, Forward, LseView, Problem, TensorView, Workspace};
 
+pub(crate) mod append;
 pub(crate) mod cache;
 
 /// Longest sequence. Positions, shifts and windows of a padded tile are summed in 32 bits on the device.
@@ -184,7 +185,7 @@ pub(crate) struct Names {
 }
 macro_rules! names {
     ($($constant:ident $name:literal)*) => {
-        $(const $constant: $crate::validate::Names = $crate::validate::Names {
+        $(pub(crate) const $constant: $crate::validate::Names = $crate::validate::Names {
             name: $name,
             address: concat!($name, ".address"),
             elements: concat!($name, ".elements"),

@@ -7,6 +7,7 @@
 //! - [`split`]: several blocks share a tile's keys, and the kernel that merges what they leave.
 //! - [`decode`]: few queries on a long cache in pages. [`lengths`]: what is made of integers on the device.
 //! - [`partial`]: results of different keys, merged.
+//! - [`append`]: rows of new tokens go to their places in a cache.
 //! - [`softmax`]: online softmax with a lazy maximum. [`softcap`]: bounded scores. [`mask`]: which keys a
 //!   query sees.
 //! - [`tensors`]: a tile's tensors, and what is stored of it.
@@ -16,6 +17,8 @@
 // The entries are the one exception, which a `forbid` here would not allow; each other module has its own.
 #![deny(unsafe_code)]
 
+#[forbid(unsafe_code)]
+pub mod append;
 #[forbid(unsafe_code)]
 pub mod decode;
 #[allow(unsafe_code)]

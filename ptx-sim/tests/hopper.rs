@@ -3,7 +3,7 @@
 use ptx_sim::{Gpu, Launch, LaunchError, Module, Options, Profile};
 
 /// Instructions for `sm_90` and `sm_90a`, beside what they need: `.target`, `.version`.
-const HOPPER: [(&str, &str, &str); 48] = [
+const HOPPER: [(&str, &str, &str); 50] = [
     ("mbarrier.init.shared::cta.b64 [s], 1;", "sm_80", "7.8"),
     ("mbarrier.inval.shared::cta.b64 [s];", "sm_80", "7.8"),
     ("mbarrier.arrive.shared::cta.b64 _, [s];", "sm_80", "7.8"),
@@ -88,6 +88,8 @@ const HOPPER: [(&str, &str, &str); 48] = [
     ("add.rn.bf16x2 t, t, t;", "sm_90", "7.8"),
     ("cvt.rn.bf16.u32 h, t;", "sm_90", "7.8"),
     ("cvt.f32.bf16 f0, h;", "sm_80", "7.1"),
+    ("cvt.rn.satfinite.e4m3x2.f32 h, f0, f1;", "sm_89", "8.1"),
+    ("cvt.rn.f16x2.e4m3x2 t, h;", "sm_89", "8.1"),
     ("cp.async.cg.shared.global [s], [g], 16;", "sm_80", "7.0"),
     (
         "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {f0, f1, f2, f3}, {t, t, t, t}, {t, t}, {f0, f1, \

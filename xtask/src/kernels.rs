@@ -104,8 +104,8 @@ pub fn cubins(root: &Path, modules: &[&Module], targets: &[Arch], out: &Path) ->
     for &target in targets {
         fs::create_dir_all(out.join(target.name()))?;
     }
-    let progress = bar("assembling", modules.len() * targets.len());
-    let mut bytes = 0;
+    let progress = bar("assembling", modules.len());
+    let (mut bytes, mut count) = (0, 0);
     for module in modules {
         let symbol = &module.contract.symbol;
         let packed = |target: Arch| out.join(target.name()).join(format!("{symbol}.cubin.deflate"));
@@ -123,7 +123,7 @@ pub fn cubins(root: &Path, modules: &[&Module], targets: &[Arch], out: &Path) ->
         }
         let bare = ptx.join(format!("{symbol}.ptx"));
         fs::write(&bare, code)?;
-        for &target in targets {
+        for &target in targets.iter().filter(|target| module.arch.assembles_for(**target)) {
             let cubin = out.join(target.name()).join(format!("{symbol}.cubin"));
             let packed = packed(target);
             if !packed.is_file() {
@@ -131,12 +131,12 @@ pub fn cubins(root: &Path, modules: &[&Module], targets: &[Arch], out: &Path) ->
                 fs::write(&packed, deflate(fs::read(&cubin)?))?;
             }
             bytes += fs::metadata(&packed)?.len();
-            progress.inc(1);
+            count += 1;
         }
+        progress.inc(1);
         fs::write(&stamp, deflated)?;
     }
     progress.finish_and_clear();
-    let count = modules.len() * targets.len();
     println!("{count} cubins in {}, {:.1} MB deflated", out.display(), bytes as f64 / 1e6);
     Ok(())
 }

@@ -35,6 +35,19 @@ pub struct Cache {
     pub chunks: u32,
 }
 
+/// Rows of a cache, in device memory: row `slot % page` of page `slot / page`. Nobody has checked them: who
+/// reads one takes it for none where it is negative, or beyond all pages.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slots {
+    /// Device address of the first, a multiple of their size.
+    pub base: u64,
+    /// How many there are.
+    pub count: u32,
+    /// Whether they are i64 (1), and not i32 (0).
+    pub wide: u32,
+}
+
 /// What one number of a tensor stands for: one f32, or one for each head of each sequence.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,4 +1,5 @@
 //! Element types, as types for kernels and as values for hosts.
+use crate::Target;
 use core::marker::PhantomData;
 
 /// An element type by value.
@@ -77,6 +78,8 @@ pub trait Element: Copy {
     const PATH: Path = Path::TensorCores;
     /// Size of one element.
     const BYTES: usize = Self::DTYPE.bytes();
+    /// GPUs that convert it.
+    const TARGET: Target = Target::From(80);
 }
 
 /// IEEE binary16.
@@ -85,9 +88,13 @@ pub struct F16;
 /// bfloat16.
 #[derive(Clone, Copy, Debug)]
 pub struct Bf16;
-/// Eight bits, OCP's E4M3.
+/// Eight bits, OCP's E4M3, converted by integer arithmetic.
 #[derive(Clone, Copy, Debug)]
 pub struct E4m3;
+
+/// The same element, converted by an instruction of its own.
+#[derive(Clone, Copy, Debug)]
+pub struct Native<E>(PhantomData<E>);
 
 /// The same element, but tiles of it are multiplied on CUDA cores.
 #[derive(Clone, Copy, Debug)]
@@ -105,4 +112,8 @@ impl Element for Bf16 {
 }
 impl Element for E4m3 {
     const DTYPE: DType = DType::E4m3;
+}
+impl Element for Native<E4m3> {
+    const DTYPE: DType = DType::E4m3;
+    const TARGET: Target = Target::From(89);
 }

@@ -57,7 +57,9 @@ impl Arch {
     /// As low as the target's instructions allow, because a driver refuses PTX that is newer than itself.
     pub(crate) const fn ptx_feature(self) -> &'static str {
         match self {
-            Arch::Sm80 | Arch::Sm86 | Arch::Sm89 | Arch::Sm90 => "+ptx78",
+            Arch::Sm80 | Arch::Sm86 | Arch::Sm90 => "+ptx78",
+            // Its conversions of eight bits.
+            Arch::Sm89 => "+ptx81",
             Arch::Sm90a => "+ptx83",
         }
     }

@@ -70,6 +70,20 @@ pub fn pack_bf16(lo: f32, hi: f32) -> u32 {
     y
 }
 
+/// `cvt.rn.satfinite.e4m3x2.f32`: two f32 as two e4m3, `lo` in the low byte. Beyond 448 it is 448 of its
+/// sign; NaN stays NaN. From sm_89 on.
+#[inline(always)]
+#[gpu_only]
+pub fn pack_e4m3(lo: f32, hi: f32) -> u16 {
+    let y: u16;
+    // SAFETY: no preconditions.
+    unsafe {
+        asm!("cvt.rn.satfinite.e4m3x2.f32 {}, {}, {};",
+            out(reg16) y, in(reg32) hi, in(reg32) lo, options(pure, nomem, nostack))
+    }
+    y
+}
+
 /// `cvt.f32.f16`, twice: two f16 as f32, the low half first. Exact.
 #[inline(always)]
 #[gpu_only]

@@ -132,6 +132,19 @@ pub unsafe fn ld_global_v2_b32(address: u64) -> [u32; 2] {
     r
 }
 
+/// `ld.global.b64`.
+///
+/// # Safety
+/// - `address` is a global one, a multiple of 8, and may be read.
+#[inline(always)]
+#[gpu_only]
+pub unsafe fn ld_global_b64(address: u64) -> u64 {
+    let r;
+    // SAFETY: the caller's promise.
+    unsafe { asm!("ld.global.b64 {}, [{}];", out(reg64) r, in(reg64) address, options(nostack, readonly)) }
+    r
+}
+
 /// `ld.global.v4.b32`.
 ///
 /// # Safety

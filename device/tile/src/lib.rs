@@ -9,6 +9,7 @@
 //! | [`Smem`], [`Place`] | all dynamic shared memory, split once into places | its size is the launch contract's |
 //! | [`GlobalRows`], [`GlobalVec`], [`Walk`] | rows in global memory, a walk over them tile by tile | base and stride are multiples of 16 bytes |
 //! | [`PartialRows`], [`OwnChunk`] | f32 rows that several blocks contribute to; a thread's chunk of all rows | the same; that no two threads write it |
+//! | [`OwnPart`], [`CacheRow`] | a thread's eight columns of all rows; a row of a cache, wherever it lies | no two threads have the same; the row exists |
 //! | [`SharedTile`], [`TileSlot`] | a tile that may be read, one that may be written | it lies in shared memory, swizzled |
 //! | [`Unfilled`] -> [`InFlight`] -> tile | a place filled once | no read before its copy has landed behind a barrier |
 //! | [`Ring`] -> [`Pipeline`] -> [`Ready`] | stages filled again and again, by the block or ([`PerWarp`]) a warp | no read too early, no refill too early |
@@ -29,6 +30,7 @@ mod block;
 mod cache;
 mod columns;
 mod crew;
+mod eight;
 mod element;
 mod exchange;
 mod fragment;
@@ -45,6 +47,7 @@ mod row;
 mod scalar;
 mod scratch;
 mod shared;
+mod slot;
 mod store;
 mod stored;
 mod stream;
@@ -56,6 +59,7 @@ pub use columns::{ColAcc, ColFrag, ColSum, ColVec};
 #[doc(hidden)]
 pub use contract::Element;
 pub use crew::{CpAsync, Crew, Team, Transport, WarpRows};
+pub use eight::{LoadEight, StoreEight};
 pub use element::Mma;
 pub use exchange::LeftColumns;
 pub use fragment::{AFrag, Acc, Part, Resident};
@@ -69,6 +73,7 @@ pub use relay::{Consumer, Consumers, Producer, Relay};
 pub use row::{RowSum, RowVec};
 pub use scratch::{Left, Registers, Scratch, Theirs};
 pub use shared::{SharedLayout, SharedTile, SharedTiles, TileSlot, TileSlots};
+pub use slot::{CacheRow, OwnPart, load_scale};
 pub use stored::Stored;
 pub use stream::Stream;
 pub use tally::Tally;

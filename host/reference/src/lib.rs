@@ -8,6 +8,7 @@
 //! The whole problem space of the kernels is here: f16 and bf16, grouped heads, unequal lengths, windows,
 //! softcap, rows with no key, any strides. [`Memory`] lays a problem out as a device would have it, and
 //! [`Loaded`] runs it there.
+mod append;
 mod arithmetic;
 mod attention;
 mod bounds;
@@ -21,6 +22,7 @@ mod soak;
 mod tensor;
 mod tolerance;
 
+pub use append::append;
 pub use arithmetic::unit_roundoff;
 pub use attention::{Inputs, Outputs, exact, naive};
 pub use bounds::{Bounds, score_limit};

@@ -73,7 +73,7 @@ pub(super) fn params(p: &Problem, tensors: &Tensors, order: TileOrder) -> FwdPar
 
 /// A validated view in bytes. Strides of extents of 1 are never taken; 0 stands for whatever the caller had
 /// there.
-fn tensor(view: &TensorView) -> Tensor {
+pub(super) fn tensor(view: &TensorView) -> Tensor {
     let bytes = |dim: usize| {
         if view.shape[dim] == 1 { 0 } else { (view.strides[dim] as u64).wrapping_mul(view.element_bytes()) }
     };

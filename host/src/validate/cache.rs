@@ -1,12 +1,12 @@
 //! Checks of caches, of their scales, and of integers in device memory. What stands there the host cannot
 //! check: kernels keep it in bounds.
-use super::{MAX_SEQLEN, Names, Part, address, input, names};
+use super::{MAX_SEQLEN, Names, Part, address, input, names, output};
 use crate::footprint::Footprint;
 use crate::{DType, Error, Index, KvCache, KvPages, KvScale, Paged};
 
 names!(
     KEYS "cache.keys" VALUES "cache.values" K_SCALE "cache.k_scale" V_SCALE "cache.v_scale"
-    ROWS "cache.rows" TABLE "cache.table" LENGTHS "cache.lengths"
+    ROWS "cache.rows" TABLE "cache.table" LENGTHS "cache.lengths" SLOTS "slots"
 );
 
 /// Chunks of 16 bytes that keys, and values, may span: their numbers have 32 bits.
@@ -14,8 +14,15 @@ const MAX_CHUNKS: u64 = 1 << 32;
 /// Keys of all pages.
 const MAX_SLOTS: u64 = 1 << 31;
 
+/// What a request does with pages.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Use {
+    Read,
+    Written,
+}
+
 /// Checks pages by themselves; scales are those of so many sequences.
-pub(crate) fn pages(pages: &KvPages, sequences: usize) -> Result<[Part; 4], Error> {
+pub(crate) fn pages(pages: &KvPages, sequences: usize, used: Use) -> Result<[Part; 4], Error> {
     let KvPages { keys, values, scales: [k_scale, v_scale] } = pages;
     let [count, page, heads, head_dim] = keys.shape;
     if keys.shape.contains(&0) {
@@ -41,7 +48,8 @@ pub(crate) fn pages(pages: &KvPages, sequences: usize) -> Result<[Part; 4], Erro
         let feature = format_args!("head_dim {head_dim} of an {} cache", keys.dtype.name());
         return Err(Error::unsupported(feature, format_args!("kernels take multiples of {columns}")));
     }
-    let footprints = [input(&KEYS, &keys.tensor())?, input(&VALUES, &values.tensor())?];
+    let check = if used == Use::Written { output } else { input };
+    let footprints = [check(&KEYS, &keys.tensor())?, check(&VALUES, &values.tensor())?];
     if footprints.iter().any(|f| f.span().is_none_or(|bytes| bytes.div_ceil(16) > MAX_CHUNKS)) {
         let feature = format_args!("{} {:?} for shape {:?}", KEYS.strides, keys.strides, keys.shape);
         return Err(Error::unsupported(feature, "keys, and values, span at most 64 GiB; use several caches"));
@@ -105,7 +113,7 @@ pub(crate) fn cache(cache: &KvCache, sequences: usize) -> Result<[Part; 6], Erro
     if sequences == 0 {
         return Err(Error::invalid("sequences", 0, "every size must be 1 or more"));
     }
-    let [keys, values, k_scale, v_scale] = pages(&cache.pages, sequences)?;
+    let [keys, values, k_scale, v_scale] = pages(&cache.pages, sequences, Use::Read)?;
     let [count, page, ..] = cache.pages.keys.shape;
     let lengths = index(&LENGTHS, &cache.lengths, sequences as u64, "one a sequence")?;
     let (table, capacity, of) = match &cache.paged {

@@ -12,6 +12,7 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+mod append;
 mod combine;
 mod decode;
 mod forward;
@@ -19,10 +20,11 @@ mod order;
 mod split;
 mod table;
 
+pub use append::{APPEND_COLUMNS, APPENDS, Append, AppendCopy, AppendInfo, AppendParams};
 pub use combine::{COMBINES, Combine, CombineInfo, CombineParams};
 pub use contract::{
-    Bf16, Cache, Contract, Counters, DType, E4m3, Element, F16, FastDiv, Integers, Kernel, Partials, Path,
-    Scalar, Scale, SpillAllowance, Target, Tensor, Vector as Lse,
+    Bf16, Cache, Contract, Counters, DType, E4m3, Element, F16, FastDiv, Integers, Kernel, Native, Partials,
+    Path, RowParts, Scalar, Scale, Slots, SpillAllowance, Target, Tensor, Vector as Lse,
 };
 pub use decode::entries::{DECODE_COMBINES, DECODES, DecodeCombineInfo, DecodeInfo};
 pub use decode::params::{DecodeOrder, DecodeParams, LEAST_KEYS, MAX_SEQUENCES, TALLY};

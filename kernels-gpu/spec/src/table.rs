@@ -9,6 +9,7 @@ macro_rules! for_each_kernel {
         $crate::for_each_forward!($emit);
         $crate::for_each_lineage!($emit);
         $crate::for_each_combine!($emit);
+        $crate::for_each_append!($emit);
     };
 }
 
@@ -29,7 +30,7 @@ macro_rules! kernels {
         };
     };
 }
-kernels!(ENTRIES, COMBINES);
+kernels!(ENTRIES, COMBINES, APPENDS);
 
 /// [`KERNELS`], one by one.
 pub fn kernels() -> impl Iterator<Item = Contract> {

@@ -2,7 +2,7 @@
 
 use super::{
     Builder, Decoded,
-    float::{f64_to_bf16, f64_to_f16, flush, from_bf16, from_f16, pack, to_bf16, to_f16},
+    float::{f64_to_bf16, f64_to_f16, flush, from_bf16, from_e4m3, from_f16, pack, to_bf16, to_e4m3, to_f16},
 };
 use crate::{
     ast::{Operand, RegClass},
@@ -97,6 +97,8 @@ pub(super) fn find(mods: &[&str]) -> Option<Alu> {
             "ftz" => ftz = true,
             "sat" => sat = true,
             "relu" => relu = true,
+            // Of the conversions here those to eight bits alone have it, and always.
+            "satfinite" if *d == "e4m3x2" => {}
             flag => mode = flag,
         }
     }
@@ -122,6 +124,12 @@ pub(super) fn find(mods: &[&str]) -> Option<Alu> {
         // The first source goes to the high half.
         ("f16x2", "f32", "rn") => Some(alu!(u32 => |a: f32, b: f32| pack([to_f16(b), to_f16(a)]))),
         ("bf16x2", "f32", "rn") => Some(alu!(u32 => |a: f32, b: f32| pack([to_bf16(b), to_bf16(a)]))),
+        ("e4m3x2", "f32", "rn") if flags.contains(&"satfinite") => {
+            Some(alu!(u16 => |a: f32, b: f32| u16::from_le_bytes([to_e4m3(b), to_e4m3(a)])))
+        }
+        ("f16x2", "e4m3x2", "rn") => {
+            Some(alu!(u32 => |a: u16| pack(a.to_le_bytes().map(|byte| to_f16(from_e4m3(byte))))))
+        }
         ("f16x2", "f32", "rz") => {
             Some(alu!(u32 => |a: f32, b: f32| pack([toward_zero_f16(b), toward_zero_f16(a)])))
         }

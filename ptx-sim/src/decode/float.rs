@@ -64,6 +64,30 @@ pub(crate) fn to_bf16(x: f32) -> u16 {
     if x.is_nan() { 0x7fff } else { rounded as u16 }
 }
 
+/// OCP's E4M3 to f32, by its definition.
+pub(crate) fn from_e4m3(x: u8) -> f32 {
+    let (exponent, mantissa) = (i32::from(x >> 3 & 15), f32::from(x & 7));
+    let magnitude = match x & 0x7f {
+        0x7f => NAN,
+        0..8 => mantissa * 2f32.powi(-9),
+        _ => (8.0 + mantissa) * 2f32.powi(exponent - 10),
+    };
+    if x < 0x80 { magnitude } else { -magnitude }
+}
+
+/// f32 to OCP's E4M3, nearest even; beyond its largest number that one, NaN is 0x7f.
+pub(crate) fn to_e4m3(x: f32) -> u8 {
+    if x.is_nan() {
+        return 0x7f;
+    }
+    let magnitude = x.abs().min(448.0);
+    // Exponents below -6 are subnormal: the same distance from number to number.
+    let exponent = ((magnitude.to_bits() >> 23) as i32 - 127).max(-6);
+    let eighths = (magnitude / 2f32.powi(exponent - 3)).round_ties_even();
+    let sign = if x.is_sign_negative() { 0x80 } else { 0 };
+    ((exponent + 6) as u8 * 8 + eighths as u8) | sign
+}
+
 /// f64 to binary16, rounded once.
 pub(crate) fn f64_to_f16(x: f64) -> u16 {
     if x.is_nan() { 0x7fff } else { half::f16::from_f64(x).to_bits() }

@@ -16,7 +16,7 @@ type Row = (&'static str, &'static str, &'static str, (u32, u32));
 
 /// What of this the simulator executes, or knows by name, each as ptxas 13.0 accepts it; ptxas begins with
 /// `sm_75`.
-const ROWS: [Row; 58] = [
+const ROWS: [Row; 59] = [
     // Wherever they occur.
     ("*", "cluster|shared::cluster|multicast::cluster", "sm_90", (7, 8)),
     ("*", "shared::cta", "sm_70", (7, 8)),
@@ -85,6 +85,8 @@ const ROWS: [Row; 58] = [
     ("cvt", "bf16 f32", "sm_80", (7, 0)),
     ("cvt", "bf16 f32 !rn !rz", "sm_80", (7, 1)),
     ("cvt", "bf16 !f32", "sm_90", (7, 8)),
+    // sm_90 has them since 7.8, which a row cannot say.
+    ("cvt", "e4m3x2", "sm_89", (8, 1)),
     ("cvt", "tf32 !rna", "sm_90", (7, 8)),
 ];
 

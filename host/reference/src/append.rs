@@ -1,0 +1,31 @@
+//! What an append leaves in a cache, by its definition.
+use crate::arithmetic::{decode, encode};
+use ferroflash::{DType, PageView};
+
+/// Puts `rows`, contiguous `[tokens, heads, head_dim]` of `dtype`, to their slots in the bytes of a cache's
+/// keys or of its values, whose first is at the view's address. In an e4m3 cache a number is divided by the
+/// scale of its head, in f32, and rounded.
+pub fn append(
+    cache: &mut [u8],
+    view: &PageView,
+    rows: &[u16],
+    dtype: DType,
+    slots: &[i64],
+    scale: impl Fn(usize) -> f32,
+) {
+    let [pages, page, heads, head_dim] = view.shape;
+    let bytes = view.dtype.bytes();
+    for (token, &slot) in slots.iter().enumerate() {
+        let Some(slot) = usize::try_from(slot).ok().filter(|slot| *slot < pages * page) else { continue };
+        for (head, column) in (0..heads).flat_map(|head| (0..head_dim).map(move |column| (head, column))) {
+            let position = [slot / page, slot % page, head, column];
+            let place: usize = position.iter().zip(view.strides).map(|(i, stride)| i * stride as usize).sum();
+            let bits = rows[(token * heads + head) * head_dim + column];
+            let stored = match view.dtype {
+                own if own == dtype => bits,
+                other => encode(other, f64::from(decode(dtype, bits) / scale(head))),
+            };
+            cache[place * bytes..][..bytes].copy_from_slice(&stored.to_le_bytes()[..bytes]);
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! Checks of an append.
+use super::cache::{self, SLOTS};
+use super::{K, Part, V, address, disjoint, input};
+use crate::footprint::Footprint;
+use crate::{Append, DType, Error, KvScale, Slots};
+
+/// Checks everything but what a launch may be too large for.
+pub(crate) fn append(a: &Append) -> Result<(), Error> {
+    let [batch, rows, heads, head_dim] = a.k.shape;
+    if a.k.shape.contains(&0) || batch != 1 {
+        let expected = "[1, tokens, heads, head_dim], each 1 or more; what has batches is one of more tokens";
+        return Err(Error::invalid(K.shape, format!("{:?}", a.k.shape), expected));
+    }
+    let [values_batch, values_rows, ..] = a.v.shape;
+    if values_batch != 1 || a.v.shape[2..] != a.k.shape[2..] {
+        let expected = format_args!("[1, tokens, {heads}, {head_dim}], as k has them");
+        return Err(Error::invalid(V.shape, format!("{:?}", a.v.shape), expected));
+    }
+    if a.v.dtype != a.k.dtype {
+        let expected = format_args!("it must be k's, {}", a.k.dtype.name());
+        return Err(Error::invalid(V.dtype, a.v.dtype.name(), expected));
+    }
+    let keys = &a.pages.keys;
+    if ![a.k.dtype, DType::E4m3].contains(&keys.dtype) || a.k.dtype == DType::E4m3 {
+        let feature = format_args!("{} tokens and an {} cache", a.k.dtype.name(), keys.dtype.name());
+        let reason = "tokens are f16 or bf16, and the cache has their type or is e4m3";
+        return Err(Error::unsupported(feature, reason));
+    }
+    if keys.shape[2..] != a.k.shape[2..] {
+        let expected = format_args!("[pages, page, {heads}, {head_dim}], as k has them");
+        return Err(Error::invalid(cache::KEYS.shape, format!("{:?}", keys.shape), expected));
+    }
+    for (name, scale) in [&cache::K_SCALE, &cache::V_SCALE].into_iter().zip(&a.pages.scales) {
+        if let KvScale::Device { strides: [sequence, _], .. } = scale
+            && *sequence != 0
+        {
+            let feature = format_args!("{} with {sequence} elements from sequence to sequence", name.strides);
+            return Err(Error::unsupported(feature, "slots do not say whose they are; scales are a head's"));
+        }
+    }
+    let slots = slots(&a.slots)?;
+    let least = rows.min(values_rows);
+    if a.slots.elements > least as u64 {
+        let expected = format_args!("it must be at most {least}, the rows that k and v both have");
+        return Err(Error::invalid(SLOTS.elements, a.slots.elements, expected));
+    }
+    let [keys, values, k_scale, v_scale] = cache::pages(&a.pages, 1, cache::Use::Written)?;
+    let [k, v] = [(&K, Some(input(&K, &a.k)?)), (&V, Some(input(&V, &a.v)?))];
+    disjoint(&[k, v, slots, k_scale, v_scale, keys, values], 5)
+}
+
+/// Checks slots by themselves.
+fn slots(slots: &Slots) -> Result<Part, Error> {
+    let (base, unit) = (slots.address, if slots.wide { 8 } else { 4 });
+    address(&SLOTS, base, unit)?;
+    let footprint = Footprint { base, unit, dims: [(slots.elements, unit), (1, 0), (1, 0), (1, 0)] };
+    if slots.elements == 0 || footprint.span().is_none_or(|span| base.checked_add(span).is_none()) {
+        let expected = "it must be 1 or more, and they must end within 64 bits";
+        return Err(Error::invalid(SLOTS.elements, slots.elements, expected));
+    }
+    Ok((&SLOTS, Some(footprint)))
+}
