@@ -10,7 +10,7 @@ pub trait Run: Kernel + Sized {
 }
 
 macro_rules! emit {
-    ($($symbol:ident [$($name:ident = $type:ident),*]: $config:ty $(, spills $allowed:ident)?;)*) => {
+    ($($symbol:ident [$($name:ident = $type:ident),*]: $config:ty;)*) => {
         $(
             #[allow(dead_code, reason = "the device compiler may be asked for other kernels")]
             mod $symbol {

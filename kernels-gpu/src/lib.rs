@@ -13,7 +13,6 @@
 //! - [`tensors`]: a tile's tensors, and what is stored of it.
 //! - [`entries`]: every line of `spec`'s table becomes an entry of the PTX.
 #![no_std]
-#![cfg_attr(target_arch = "nvptx64", feature(abi_ptx))]
 // The entries are the one exception, which a `forbid` here would not allow; each other module has its own.
 #![deny(unsafe_code)]
 

@@ -3,10 +3,9 @@
 //!
 //! Key blocks are taken from the last to the first: only the first one taken can be cut by the end of the
 //! keys.
-use crate::mask::{BlockRange, MaskFn, Rows};
+use crate::mask::{BlockRange, MaskFn, Rows, Seen};
 use crate::softcap::softcap;
 use crate::softmax::Softmax;
-use crate::tensors::mask_scores;
 use spec::FwdParams;
 use tile::{AFrag, Acc, Mma, Part, Resident, SharedTiles, Team, WarpRows, shared_layout};
 
@@ -58,10 +57,8 @@ pub fn attend<
     let (mut acc_o, mut softmax) = (Acc::<W, D>::zero(), Softmax::new(p.scale_log2));
     let mut step = |n: u32, edge: bool| {
         stages.next(n, |stage| {
-            let (key0, last_row) = (n * stage_n + team.index() * tile_n, row0 + W as u32 * 16 - 1);
-            let unseen = Mask::end_key(&rows, last_row) <= key0 as i32
-                || (Mask::LEFT && Mask::first_key(&rows, row0) >= (key0 + tile_n) as i32);
-            if edge && unseen {
+            let seen = Seen::<Mask, W>::of(&rows, row0, n * stage_n + team.index() * tile_n, warp);
+            if edge && !seen.any(tile_n, warp) {
                 return; // this warp's rows see none of these keys
             }
             let (mut acc_s, mut probs) = (Acc::<W, N>::zero(), AFrag::zero());
@@ -70,7 +67,7 @@ pub fn attend<
                 softcap(&mut acc_s, p.softcap, p.scale_log2);
             }
             if edge {
-                mask_scores::<Mask, W, N>(&mut acc_s, &rows, row0, key0, warp);
+                seen.mask(&mut acc_s);
             }
             softmax.observe(&acc_s, &mut acc_o, warp);
             softmax.exp(&acc_s, &mut probs, Part::ALL); // P = exp2(S - max)

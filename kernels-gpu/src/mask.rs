@@ -1,7 +1,9 @@
 //! Which keys a query sees. A mask is two numbers a row, the first key seen and the one past the last, so
 //! that masking costs a compare and a select an element.
+use core::marker::PhantomData;
 use core::ops::Range;
 use spec::{Causal, FastDiv, Full, Local, MaskMarker, Window};
+use tile::{Acc, RowBounds, Warp};
 
 /// The rows of one thread block.
 #[derive(Clone, Copy)]
@@ -81,6 +83,40 @@ pub trait MaskFn: MaskMarker {
         let interior =
             if interior_start < interior_end { (interior_start, interior_end) } else { (start, start) };
         BlockRange { start, interior, end }
+    }
+}
+
+/// What a warp's rows see of some keys.
+pub struct Seen<Mask, const W: usize> {
+    start: RowBounds<W>,
+    end: RowBounds<W>,
+    mask: PhantomData<Mask>,
+}
+
+impl<Mask: MaskFn, const W: usize> Seen<Mask, W> {
+    /// The rows from `row0` on, and the keys from `key0` on.
+    #[inline(always)]
+    pub fn of(rows: &Rows, row0: u32, key0: u32, warp: Warp) -> Self {
+        Seen {
+            start: RowBounds::new(|row| Mask::first_key(rows, row0 + row) - key0 as i32, warp),
+            end: RowBounds::new(|row| Mask::end_key(rows, row0 + row) - key0 as i32, warp),
+            mask: PhantomData,
+        }
+    }
+
+    /// Whether some row sees one of the first `keys`.
+    #[inline(always)]
+    pub fn any(&self, keys: u32, warp: Warp) -> bool {
+        warp.any(self.end.last() > 0 && (!Mask::LEFT || self.start.first() < keys as i32))
+    }
+
+    /// Leaves of scores those that are seen.
+    #[inline(always)]
+    pub fn mask<const N: usize>(&self, acc_s: &mut Acc<W, N>) {
+        acc_s.keep_before(&self.end);
+        if Mask::LEFT {
+            acc_s.keep_from(&self.start);
+        }
     }
 }
 

@@ -2,9 +2,9 @@
 //! within one warp): S(n - 1) is computed while P(n) is exponentiated. A stage holds V(n) and K(n - 1).
 use crate::entries::Run;
 use crate::forward::{ByBlock, Tile};
-use crate::mask::MaskFn;
+use crate::mask::{MaskFn, Seen};
 use crate::softmax::Softmax;
-use crate::tensors::{Portion, Whole, mask_scores};
+use crate::tensors::{Portion, Whole};
 use spec::{FwdOverlap, FwdParams, Kernel};
 use tile::{AFrag, Acc, Block, Mma, Part, Resident, Ring, SharedTile, Smem, Unfilled, Walk, shared_layout};
 
@@ -58,24 +58,23 @@ impl<E: Mma, Mask: MaskFn, const M: usize, const W: usize, const N: usize, const
         let mut acc_s = Acc::<W, N>::zero();
         acc_s.mma_abt(&q_frag, &k_last, warp, |_| {});
 
-        // Mainloop: `step` takes S(n) and returns S(n - 1). `left`: how many blocks come after this one, as
-        // far as known (2: two or more).
+        // Mainloop: `step` takes S(n) and returns S(n - 1).
         let (mut acc_o, mut softmax) = (Acc::<W, D>::zero(), Softmax::new(p.scale_log2));
-        let mut step = |n: u32, mut acc_s: Acc<W, N>, edge: bool, left: u32| {
+        let mut step = |n: u32, mut acc_s: Acc<W, N>, edge: bool| {
             let stage = kv.advance(block, |slot, block| {
-                if left > 0 {
+                if n > 0 {
                     slot.v.copy_whole(&mut v, block)
                 }
-                if left > 1 {
+                if n > 1 {
                     slot.k.copy_whole(&mut k, block)
                 }
             });
             if edge {
-                mask_scores::<Mask, W, N>(&mut acc_s, &rows, row0, n * tile_n, warp);
+                Seen::<Mask, W>::of(&rows, row0, n * tile_n, warp).mask(&mut acc_s);
             }
             softmax.observe(&acc_s, &mut acc_o, warp);
             let (mut next, mut probs) = (Acc::<W, N>::zero(), AFrag::zero());
-            if left > 0 {
+            if n > 0 {
                 // S(n - 1) = Q K^T and, meanwhile, P(n) = exp2(S(n) - max)
                 next.mma_abt(&q_frag, &stage.k, warp, |part| softmax.exp(&acc_s, &mut probs, part));
             } else {
@@ -85,19 +84,19 @@ impl<E: Mma, Mask: MaskFn, const M: usize, const W: usize, const N: usize, const
             next
         };
         while n > 0 && n >= range.interior.1 {
-            acc_s = step(n, acc_s, true, if n > 1 { 2 } else { 1 });
+            acc_s = step(n, acc_s, true);
             n -= 1;
         }
         while n > 2 {
-            acc_s = step(n, acc_s, false, 2); // by twos: S changes registers without a copy
-            acc_s = step(n - 1, acc_s, false, 2);
+            acc_s = step(n, acc_s, false); // by twos: S changes registers without a copy
+            acc_s = step(n - 1, acc_s, false);
             n -= 2;
         }
         while n > 0 {
-            acc_s = step(n, acc_s, false, if n > 1 { 2 } else { 1 });
+            acc_s = step(n, acc_s, false);
             n -= 1;
         }
-        step(0, acc_s, range.interior.1 == 0, 0);
+        step(0, acc_s, range.interior.1 == 0);
 
         // Epilogue.
         portion.store(&tensors, acc_o, &softmax, q_tile, mine);

@@ -1,13 +1,12 @@
 //! Several blocks for one tile of queries, each with a slice of its keys (FlashDecoding, Dao et al. 2023),
-//! and the kernel that merges what they leave: O = sum of w(s) O(s) / sum of w(s), w(s) = exp(LSE(s) - max
-//! LSE).
+//! and the kernel that merges what they leave.
 use crate::entries::Run;
 use crate::forward::Tile;
 use crate::mask::{BlockRange, MaskFn};
-use crate::softmax::{NONE, Softmax};
+use crate::partial::Partial;
+use crate::softmax::Softmax;
 use crate::tensors::{Portion, TileTensors};
 use core::f32::consts::{LN_2, LOG2_E};
-use cuda_std::math::{ex2, fma, lg2, rcp};
 use spec::{Combine, CombineParams, FwdParams, Kernel, Partials, Split, SplitParams};
 use tile::{Acc, Block, GlobalRows, GlobalVec, Mma, OwnChunk, PartialRows, SharedTile, Smem, WarpRows};
 
@@ -85,35 +84,25 @@ impl<E: Mma, const D: usize> Run for Combine<E, D> {
             return;
         }
         let slices = p.partials.slices.get();
-        let (mut max, mut sum, mut o) = (NONE, 0.0, [0.0; 8]);
-        let mut first = 0;
+        let (mut all, mut first) = (Partial::NONE, 0);
         while first < slices {
-            // Past the last slice: the last one again, with no weight.
-            let mut lses = [f32::NEG_INFINITY; AT_ONCE];
-            let mut parts = [[0.0; 8]; AT_ONCE];
-            for (i, (lse, part)) in lses.iter_mut().zip(&mut parts).enumerate() {
+            let batch: [_; AT_ONCE] = core::array::from_fn(|i| {
+                // Past the last slice: the last one again, with no weight.
                 let slice = (first + i as u32).min(slices - 1);
-                if first + i as u32 == slice {
-                    *lse =
-                        GlobalVec::of_slice(&p.partials, slice, own.head()).load_own(&own, f32::NEG_INFINITY);
-                }
-                *part = PartialRows::of(&p.partials, slice, own.head()).load_own(&own);
-            }
-            let new = lses.iter().fold(max, |max, lse| max.max(*lse));
-            let rescale = ex2((max - new) * LOG2_E);
-            (max, sum, o) = (new, sum * rescale, o.map(|x| x * rescale));
-            for (lse, part) in lses.iter().zip(&parts) {
-                let weight = ex2((lse - max) * LOG2_E);
-                sum += weight;
-                for (o, part) in o.iter_mut().zip(part) {
-                    *o = fma(*part, weight, *o);
-                }
-            }
+                let lse = match first + i as u32 == slice {
+                    true => {
+                        GlobalVec::of_slice(&p.partials, slice, own.head()).load_own(&own, f32::NEG_INFINITY)
+                    }
+                    false => f32::NEG_INFINITY,
+                };
+                let o = PartialRows::of(&p.partials, slice, own.head()).load_own(&own);
+                Partial::normal(o, lse * LOG2_E)
+            });
+            all = all.merge(batch);
             first += AT_ONCE as u32;
         }
-        let scale = if sum == 0.0 { 0.0 } else { rcp(sum) };
-        let (batch, head) = p.heads.div_rem(own.head());
-        GlobalRows::<E, D>::of(&p.o, batch, head).store_own(&own, o.map(|x| x * scale));
-        GlobalVec::of(&p.lse, batch, head, p.partials.rows).store_own(&own, max + lg2(sum) * LN_2);
+        let ((o, lse), (batch, head)) = (all.normalised(), p.heads.div_rem(own.head()));
+        GlobalRows::<E, D>::of(&p.o, batch, head).store_own(&own, o);
+        GlobalVec::of(&p.lse, batch, head, p.partials.rows).store_own(&own, lse * LN_2);
     }
 }

@@ -2,7 +2,7 @@
 use crate::mask::{BlockRange, MaskFn, Rows};
 use crate::softmax::Softmax;
 use spec::{FwdParams, Kernel, WorkTile};
-use tile::{Acc, Block, GlobalRows, GlobalVec, Mma, SharedTile, Warp, WarpRows};
+use tile::{Acc, Block, GlobalRows, GlobalVec, Mma, SharedTile, WarpRows};
 
 /// One tile of queries with its head's keys and values.
 pub struct TileTensors<E, const D: usize> {
@@ -119,20 +119,5 @@ impl Portion for Whole {
     #[inline(always)]
     fn tensors<E: Mma, const D: usize>(&self, p: &FwdParams, tile_m: u32) -> TileTensors<E, D> {
         TileTensors::of(p, p.order.tile(self.0), tile_m)
-    }
-}
-
-/// Masks a warp's scores, whose first row is `row0` and first column key `key0`.
-#[inline(always)]
-pub fn mask_scores<Mask: MaskFn, const W: usize, const N: usize>(
-    acc_s: &mut Acc<W, N>,
-    rows: &Rows,
-    row0: u32,
-    key0: u32,
-    warp: Warp,
-) {
-    acc_s.keep_before(|row| Mask::end_key(rows, row0 + row) - key0 as i32, warp);
-    if Mask::LEFT {
-        acc_s.keep_from(|row| Mask::first_key(rows, row0 + row) - key0 as i32, warp);
     }
 }

@@ -21,16 +21,13 @@ pub struct Contract {
     pub spills: Option<SpillAllowance>,
 }
 
-/// How much a kernel may spill, on any target, and why that is the better choice. A store inside a loop is
-/// never allowed.
+/// How much a kernel may spill outside of loops, on any target, and why that is the better choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SpillAllowance {
     /// Most bytes of spill stores, as ptxas reports them.
     pub stores: u32,
     /// Most bytes of spill loads, as ptxas reports them.
     pub loads: u32,
-    /// Most `LDL` instructions inside loops: a value that the loop does not change and reads again.
-    pub loads_in_loops: u32,
     /// The measurement that earned it.
     pub reason: &'static str,
 }

@@ -92,8 +92,7 @@ pub fn breaches(contract: &Contract, report: &EntryReport) -> Vec<Breach> {
     if sass.kernel_count("EXIT") == 0 {
         rules.push(Rule::Unread { instructions: sass.kernel_length() });
     }
-    let reloads = contract.spills.map_or(0, |a| a.loads_in_loops);
-    if sass.local_loads_in_loops > reloads || sass.local_stores_in_loops > 0 {
+    if sass.local_loads_in_loops > 0 || sass.local_stores_in_loops > 0 {
         rules
             .push(Rule::SpillInLoop { stores: sass.local_stores_in_loops, loads: sass.local_loads_in_loops });
     }

@@ -62,7 +62,7 @@ pub use crew::{CpAsync, Crew, Team, Transport, WarpRows};
 pub use eight::{LoadEight, StoreEight};
 pub use element::Mma;
 pub use exchange::LeftColumns;
-pub use fragment::{AFrag, Acc, Part, Resident};
+pub use fragment::{AFrag, Acc, Part, Resident, RowBounds};
 pub use global::{GlobalInts, GlobalRows, GlobalVec, Walk};
 pub use mma::TensorCore;
 pub use packed_rows::PackedRows;

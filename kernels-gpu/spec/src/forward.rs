@@ -1,6 +1,6 @@
 //! The forward family: its configurations, [`params`] and table ([`entries`], [`lineage`]). A configuration
 //! is a type; its numbers count 16x16 base tiles.
-use crate::{DType, Element, FwdParams, Kernel, Path};
+use crate::{DType, Element, FwdParams, Kernel, Path, Target};
 use core::marker::PhantomData;
 
 pub mod entries;
@@ -156,6 +156,11 @@ const fn tile_bytes<E: Element>() -> usize {
     256 * E::BYTES
 }
 
+/// GPUs from the oldest on that has so much shared memory for a block: up to 163 KiB the A100 has.
+const fn oldest_with(smem_bytes: usize) -> Target {
+    Target::From(if smem_bytes <= 163 << 10 { 80 } else { 90 })
+}
+
 /// Bytes of the barriers that hand a stage from warp to warp: two of 8, *full* and *empty*.
 const HANDOVER_BYTES: usize = 16;
 
@@ -164,6 +169,7 @@ macro_rules! forward {
         smem tiles $tiles:expr $(, bytes $bytes:expr)?) => {
         impl<E: Element, Mask: MaskMarker, $(const $c: usize),*> Kernel for $config<E, Mask, $($c),*> {
             type Params = FwdParams;
+            const TARGET: Target = oldest_with(Self::SMEM_BYTES);
             const THREADS: u32 = {
                 assert!(M % W == 0, "the warps' row tiles must make up the block's");
                 ($warps) as u32 * 32
@@ -201,6 +207,7 @@ forward!(
 
 impl<K: Forward> Kernel for Persistent<K> {
     type Params = FwdParams;
+    const TARGET: Target = K::TARGET;
     const THREADS: u32 = K::THREADS;
     const SMEM_BYTES: usize = K::SMEM_BYTES;
     fn grid(params: &FwdParams) -> [u32; 3] {

@@ -24,7 +24,7 @@ pub use append::{APPEND_COLUMNS, APPENDS, Append, AppendCopy, AppendInfo, Append
 pub use combine::{COMBINES, Combine, CombineInfo, CombineParams};
 pub use contract::{
     Bf16, Cache, Contract, Counters, DType, E4m3, Element, F16, FastDiv, Integers, Kernel, Native, Partials,
-    Path, RowParts, Scalar, Scale, Slots, SpillAllowance, Target, Tensor, Vector as Lse,
+    Path, RowParts, Scalar, Scale, Slots, Target, Tensor, Vector as Lse,
 };
 pub use decode::entries::{DECODE_COMBINES, DECODES, DecodeCombineInfo, DecodeInfo};
 pub use decode::params::{DecodeOrder, DecodeParams, LEAST_KEYS, MAX_SEQUENCES, TALLY};

@@ -19,6 +19,7 @@ pub struct SplitParams {
 
 impl<K: Forward> Kernel for Split<K> {
     type Params = SplitParams;
+    const TARGET: Target = K::TARGET;
     const THREADS: u32 = K::THREADS;
     const SMEM_BYTES: usize = K::SMEM_BYTES;
     fn grid(params: &SplitParams) -> [u32; 3] {

@@ -1,25 +1,8 @@
 //! The forward family's table: every kernel that the planner chooses among.
 use crate::*;
 
-/// 128 queries and 64 keys at head dim 128, causal.
-const RELOADED: SpillAllowance = SpillAllowance {
-    stores: 8,
-    loads: 8,
-    loads_in_loops: 1,
-    reason: "8 bytes stored once and 4 read again at each block of keys, sm_80 only, where the planner takes \
-             128x48 for large launches; elsewhere 1 to 3 % faster than 128x48 (H200 sweep)",
-};
-/// 128 queries and 64 keys at head dim 192, causal.
-const NO_SUCH_CARD: SpillAllowance = SpillAllowance {
-    stores: 4,
-    loads: 4,
-    loads_in_loops: 0,
-    reason: "on sm_89 alone, none of whose cards has the shared memory for it",
-};
-
 /// Expands `$emit!` with every line of the table, for both element types and each of its masks:
-/// `symbol [E = F16, Mask = Full]: Configuration;`, where the configuration speaks of `E` and `Mask`, and
-/// `symbol [..]: Configuration, spills ALLOWANCE;` where ptxas may spill a few bytes outside of loops.
+/// `symbol [E = F16, Mask = Full]: Configuration;`, where the configuration speaks of `E` and `Mask`.
 ///
 /// Symbols are `fwd_{dtype}_d{head dim}_{mask}_{queries of a block}x{keys of a stage}`, and what tells them
 /// apart.
@@ -45,7 +28,7 @@ macro_rules! for_each_forward { ($emit:ident) => { $crate::forward_lines! { $emi
     d96 [Causal] 128x32: FwdOverlap<E, Mask, 8, 2, 2, 6, 2>;
     d96 [Local] 128x64: Fwd<E, Mask, 8, 2, 1, 4, 6, 0, 2>;
     // Head dim 128: most cards; an SM with room for one block of 64 keys; few queries for the card.
-    d128 [Full, Causal spills RELOADED] 128x64: Fwd<E, Mask, 8, 2, 1, 4, 8, 0, 2>;
+    d128 [Full, Causal] 128x64: Fwd<E, Mask, 8, 2, 1, 4, 8, 0, 2>;
     d128 [Full, Causal] 128x48: Fwd<E, Mask, 8, 2, 1, 3, 8, 0, 2>;
     d128 [Full, Causal] 32x64_k2: Fwd<E, Mask, 2, 1, 2, 2, 8, 8, 2>;
     d128 [Local] 128x32: Fwd<E, Mask, 8, 2, 1, 2, 8, 0, 2>;
@@ -57,7 +40,7 @@ macro_rules! for_each_forward { ($emit:ident) => { $crate::forward_lines! { $emi
     d128 [Full, Causal] 128x64_split: Split<Fwd<E, Mask, 8, 2, 1, 4, 8, 0, 2>>;
     // Head dim 192: where shared memory allows; everywhere.
     d192 [Full] 128x64: FwdOverlap<E, Mask, 8, 1, 4, 12, 8>;
-    d192 [Causal spills NO_SUCH_CARD] 128x64: FwdOverlap<E, Mask, 8, 1, 4, 12, 12>;
+    d192 [Causal] 128x64: FwdOverlap<E, Mask, 8, 1, 4, 12, 12>;
     d192 [Full, Causal] 64x32: Fwd<E, Mask, 4, 1, 1, 2, 12, 12, 2>;
     d192 [Local] 64x32: Fwd<E, Mask, 4, 1, 1, 2, 12, 4, 2>;
     // Head dim 256: where shared memory allows; everywhere.
@@ -70,28 +53,28 @@ macro_rules! for_each_forward { ($emit:ident) => { $crate::forward_lines! { $emi
 #[doc(hidden)]
 #[macro_export]
 macro_rules! forward_lines {
-    ($emit:ident, F16: $($d:ident [$($mask:ident $(spills $allowed:ident)?),*] $tile:tt: $config:ty;)*) => {
+    ($emit:ident, F16: $($d:ident [$($mask:ident),*] $tile:tt: $config:ty;)*) => {
         $crate::pastey::paste! { $emit! { $($(
-            [<fwd_f16_ $d _ $mask:lower _ $tile>] [E = F16, Mask = $mask]: $config $(, spills $allowed)?;
+            [<fwd_f16_ $d _ $mask:lower _ $tile>] [E = F16, Mask = $mask]: $config;
         )*)* } }
     };
     ($emit:ident, F16 and Bf16:
-        $($d:ident [$($mask:ident $(spills $allowed:ident)?),*] $tile:tt: $config:ty;)*) => {
+        $($d:ident [$($mask:ident),*] $tile:tt: $config:ty;)*) => {
         $crate::pastey::paste! { $emit! { $($(
-            [<fwd_f16_ $d _ $mask:lower _ $tile>] [E = F16, Mask = $mask]: $config $(, spills $allowed)?;
-            [<fwd_bf16_ $d _ $mask:lower _ $tile>] [E = Bf16, Mask = $mask]: $config $(, spills $allowed)?;
+            [<fwd_f16_ $d _ $mask:lower _ $tile>] [E = F16, Mask = $mask]: $config;
+            [<fwd_bf16_ $d _ $mask:lower _ $tile>] [E = Bf16, Mask = $mask]: $config;
         )*)* } }
     };
 }
 
 /// Entries of flat lines, and the list of them.
 macro_rules! forward_entries {
-    ($($symbol:ident [$($name:ident = $type:ident),*]: $config:ty $(, spills $allowed:ident)?;)*) => {
+    ($($symbol:ident [$($name:ident = $type:ident),*]: $config:ty;)*) => {
         $(const _: () = {
             $(type $name = $type;)*
             impl Entry for $config {
                 const INFO: EntryInfo = EntryInfo::of::<$config>(
-                    Contract::of::<$config>(stringify!($symbol))$(.spills($allowed))?,
+                    Contract::of::<$config>(stringify!($symbol)),
                 );
             }
         };)*

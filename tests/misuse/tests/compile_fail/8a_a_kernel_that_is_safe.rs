@@ -1,0 +1,9 @@
+//! A kernel is unsafe: its launch alone can promise threads, shared memory and parameters.
+use cuda_std::kernel;
+
+#[kernel]
+pub fn entry(to: *mut f32) {
+    let _ = to;
+}
+
+fn main() {}
