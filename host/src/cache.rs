@@ -240,6 +240,14 @@ impl KvCache {
         self
     }
 
+    /// Whether 16 neighbouring keys, from a multiple of 16 on, are always of one page.
+    pub(crate) const fn tiled(&self) -> bool {
+        match self.paged {
+            Paged::Dense { .. } => true,
+            Paged::Table { .. } => self.pages.keys.shape[1].is_multiple_of(16),
+        }
+    }
+
     /// What kernels are told of it, and of its scales, for so many sequences.
     ///
     /// # Errors

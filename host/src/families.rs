@@ -8,6 +8,7 @@ use spec::{Contract, FwdParams, Grid, KERNELS};
 
 pub(crate) mod append;
 pub(crate) mod cache;
+pub(crate) mod decode;
 pub(crate) mod forward;
 pub(crate) mod split;
 

@@ -21,6 +21,7 @@
 //! - [`TensorView`], [`LseView`]: tensors in the caller's memory. Layouts are strides.
 //! - [`KvCache`], [`KvPages`]: keys and values in pages; [`Index`], [`Slots`]: integers that only the device
 //!   knows.
+//! - [`Decode`]: few queries a sequence on a cache; [`plan_decode`].
 //! - [`Forward`]: what is asked for; [`Problem`]: the same without its tensors; [`Mask`].
 //! - `lineage` (feature `lineage`): configurations by the names that they had before this project.
 //! - [`Append`]: new keys and values on their way into a cache.
@@ -45,6 +46,7 @@ mod cache;
 mod capabilities;
 #[cfg(feature = "cudarc")]
 pub mod cudarc;
+mod decode;
 mod driver;
 mod error;
 mod families;
@@ -66,6 +68,7 @@ pub use append::{Append, AppendPlan, plan_append};
 pub use attention::Attention;
 pub use cache::{Counters, Index, KvCache, KvPages, KvScale, PageView, Paged, Slots};
 pub use capabilities::Capabilities;
+pub use decode::{Decode, DecodePlan, Sinks, Splits, plan_decode, plan_decode_with};
 #[cfg(feature = "cust")]
 pub use driver::{CustBuffer, CustDriver, CustKernel};
 pub use driver::{Driver, RawBuffer, RawDriver, RawEvent, RawGraph, RawKernel, RawStream};

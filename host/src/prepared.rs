@@ -79,6 +79,12 @@ mod tests {
         assert_eq!(size_of::<Slots>(), 8 + 2 * 4);
         assert_eq!(size_of::<Scale>(), 3 * 8 + 2 * 4);
         assert_eq!(size_of::<RowParts>(), 3 * 4 + size_of::<FastDiv>());
+        let order = size_of::<Integers>() + 2 * 4 + 2 * size_of::<FastDiv>() + 4 * 4;
+        assert_eq!(size_of::<DecodeOrder>(), order);
+        let decode = 2 * size_of::<Tensor>() + 2 * size_of::<Lse>() + size_of::<Cache>() + order;
+        let decode = decode + size_of::<Partials>() + size_of::<Counters>();
+        assert_eq!(size_of::<DecodeParams>(), decode + size_of::<FastDiv>() + size_of::<Window>() + 2 * 4);
+        assert_eq!([size_of::<Integers>(), size_of::<Counters>()], [8 + 2 * 4; 2]);
         assert_eq!(size_of::<Partials>(), 2 * 8 + 2 * 4 + size_of::<FastDiv>() + 4);
         assert_eq!(size_of::<Tensor>(), 3 * 8 + 4 * 4);
         assert_eq!(size_of::<Lse>(), 3 * 8);

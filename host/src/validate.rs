@@ -5,6 +5,7 @@ use crate::{DType, Error, Forward, LseView, Problem, TensorView, Workspace};
 
 pub(crate) mod append;
 pub(crate) mod cache;
+pub(crate) mod decode;
 
 /// Longest sequence. Positions, shifts and windows of a padded tile are summed in 32 bits on the device.
 pub const MAX_SEQLEN: usize = (1 << 30) - 256;

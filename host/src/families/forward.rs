@@ -1,7 +1,7 @@
 //! The forward family: one kernel does all of a tile of queries.
 use super::place;
 use crate::plan::Tensors;
-use crate::{Capabilities, Error, Problem, TensorView, validate};
+use crate::{Capabilities, Error, LseView, Problem, TensorView, validate};
 use spec::{EntryInfo, FwdParams, Grid, Lse, Tensor, TileOrder};
 
 /// The launch of a forward kernel.
@@ -64,11 +64,16 @@ pub(super) fn params(p: &Problem, tensors: &Tensors, order: TileOrder) -> FwdPar
     let (_, window) = validate::mask(p);
     let (scale_log2, softcap) = validate::base_two(p);
     let [q, k, v, o] = tensors.views.map(|view| tensor(&view));
-    let lse = tensors.lse.map_or(Lse { base: 0, batch_bytes: 0, head_bytes: 0 }, |view| {
+    let lse = lse(tensors.lse.as_ref());
+    FwdParams { q, k, v, o, lse, window, scale_log2, softcap, order }
+}
+
+/// A validated view of the log-sum-exp in bytes, if it is wanted.
+pub(super) fn lse(view: Option<&LseView>) -> Lse {
+    view.map_or(Lse { base: 0, batch_bytes: 0, head_bytes: 0 }, |view| {
         let [batch_bytes, head_bytes] = view.strides.map(|stride| (stride as u64).wrapping_mul(4));
         Lse { base: view.address, batch_bytes, head_bytes }
-    });
-    FwdParams { q, k, v, o, lse, window, scale_log2, softcap, order }
+    })
 }
 
 /// A validated view in bytes. Strides of extents of 1 are never taken; 0 stands for whatever the caller had

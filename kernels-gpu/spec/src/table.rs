@@ -10,6 +10,8 @@ macro_rules! for_each_kernel {
         $crate::for_each_lineage!($emit);
         $crate::for_each_combine!($emit);
         $crate::for_each_append!($emit);
+        $crate::for_each_decode!($emit);
+        $crate::for_each_decode_combine!($emit);
     };
 }
 
@@ -30,7 +32,7 @@ macro_rules! kernels {
         };
     };
 }
-kernels!(ENTRIES, COMBINES, APPENDS);
+kernels!(ENTRIES, COMBINES, APPENDS, DECODES, DECODE_COMBINES);
 
 /// [`KERNELS`], one by one.
 pub fn kernels() -> impl Iterator<Item = Contract> {

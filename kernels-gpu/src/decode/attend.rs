@@ -49,7 +49,9 @@ impl<
             let Some(item) = Item::of::<Mask, _>(p, index, block, &mut smem) else {
                 return ControlFlow::Break(());
             };
-            attend::<E, Mask, Page, G, D, WARPS, SLOTS>(p, &item, block, smem);
+            if item.counts {
+                attend::<E, Mask, Page, G, D, WARPS, SLOTS>(p, &item, block, smem);
+            }
             if index + block.count() < item.items {
                 ControlFlow::Continue(())
             } else {
@@ -137,7 +139,7 @@ impl<E: TensorCore, const D: usize> Run for DecodeCombine<E, D> {
             let Some(item) = Item::of::<Local, _>(p, index, block, &mut smem) else {
                 return ControlFlow::Break(());
             };
-            if item.split == 0 && item.splits > 1 {
+            if item.counts && item.split == 0 && item.splits > 1 {
                 merge_splits::<E, _, D>(p, &item, block)
             }
             if index + block.count() < item.items {

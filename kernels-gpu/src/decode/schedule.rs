@@ -23,6 +23,8 @@ pub struct Item {
     pub slot: u32,
     /// Items of all sequences, times key heads.
     pub items: u32,
+    /// Whether there is something to do: of a sequence whose splits have no slots, the first does all.
+    pub counts: bool,
 }
 
 /// What is known of one sequence, a lane's own.
@@ -110,6 +112,7 @@ impl<'p> Cut<'p> {
             splits,
             slot: from >> 16,
             items: warp.shuffle(upto, 31) & 0xffff,
+            counts: true,
         })
     }
 }
@@ -179,16 +182,16 @@ impl Item {
         } else {
             smem.lend(block, |tally, block| item_of_many::<Mask, K>(p, index, block, tally))
         }?;
-        // Lengths above what the host was told need more slots than there are: the first split takes it all.
+        // Lengths above what the host was told need more slots than there are.
         let fits = item.slot + item.splits <= p.partials.slices.get() || item.splits == 1;
         let splits = if fits { item.splits } else { 1 };
         let items = item.items * p.order.kv_heads.get();
-        (fits || item.split == 0).then_some(Item { kv_head, splits, items, ..item })
+        Some(Item { kv_head, splits, items, counts: fits || item.split == 0, ..item })
     }
 
     /// All of a sequence that has no key.
     #[inline(always)]
     pub fn whole(sequence: u32, kv_head: u32) -> Self {
-        Item { sequence, kv_head, keys: 0, split: 0, splits: 1, slot: 0, items: 0 }
+        Item { sequence, kv_head, keys: 0, split: 0, splits: 1, slot: 0, items: 0, counts: true }
     }
 }

@@ -62,14 +62,27 @@ impl<E: Element, const D: usize> DecodeCombine<E, D> {
 #[macro_export]
 #[rustfmt::skip]
 macro_rules! for_each_decode { ($emit:ident) => { $crate::decode_lines! { $emit:
+    // Head dim 64.
     d64 [Causal] 8_tiles: Decode<E, Mask, Tiles, 1, 4, 8, 3>;
     d64 [Causal] 16_tiles: Decode<E, Mask, Tiles, 2, 4, 8, 3>;
     d64 [Causal] 8_rows: Decode<E, Mask, Rows, 1, 4, 8, 3>;
     d64 [Causal, Local] 16_rows: Decode<E, Mask, Rows, 2, 4, 8, 3>;
+    // Head dim 96.
+    d96 [Causal] 16_tiles: Decode<E, Mask, Tiles, 2, 6, 8, 2>;
+    d96 [Causal, Local] 16_rows: Decode<E, Mask, Rows, 2, 6, 8, 2>;
+    // Head dim 128: where shared memory allows; everywhere.
     d128 [Causal] 8_tiles: Decode<E, Mask, Tiles, 1, 8, 8, 2>;
     d128 [Causal] 16_tiles: Decode<E, Mask, Tiles, 2, 8, 8, 2>;
     d128 [Causal] 8_rows: Decode<E, Mask, Rows, 1, 8, 8, 2>;
-    d128 [Causal, Local] 16_rows: Decode<E, Mask, Rows, 2, 8, 8, 2>;
+    d128 [Causal] 8_tiles_w4: Decode<E, Mask, Tiles, 1, 8, 4, 3>;
+    d128 [Causal] 16_tiles_w4: Decode<E, Mask, Tiles, 2, 8, 4, 3>;
+    d128 [Causal, Local] 16_rows_w4: Decode<E, Mask, Rows, 2, 8, 4, 3>;
+    // Head dim 192.
+    d192 [Causal] 16_tiles: Decode<E, Mask, Tiles, 2, 12, 4, 2>;
+    d192 [Causal, Local] 16_rows: Decode<E, Mask, Rows, 2, 12, 4, 2>;
+    // Head dim 256: 16 rows have not enough registers.
+    d256 [Causal] 8_tiles: Decode<E, Mask, Tiles, 1, 16, 3, 2>;
+    d256 [Causal, Local] 8_rows: Decode<E, Mask, Rows, 1, 16, 3, 2>;
 } } }
 
 /// Expands lines of decode kernels for both element types and each of their masks.
@@ -101,7 +114,10 @@ macro_rules! for_each_decode_combine {
     ($emit:ident) => {
         $crate::decode_combine_lines! { $emit:
             d64: DecodeCombine<E, 4>;
+            d96: DecodeCombine<E, 6>;
             d128: DecodeCombine<E, 8>;
+            d192: DecodeCombine<E, 12>;
+            d256: DecodeCombine<E, 16>;
         }
     };
 }

@@ -1,0 +1,296 @@
+//! Decode attention on caches in pages: cases, how they lie in memory, and what is right.
+use super::arithmetic::unit_roundoff;
+use super::attention::Inputs;
+use super::inputs::Random;
+use super::tensor::{HostTensor, TensorError};
+use super::tolerance::Reference;
+use ferroflash::{DType, Mask, PageView, Problem, Splits};
+
+mod loaded;
+
+pub use loaded::{DecodeOutcome, LoadedDecode};
+
+/// Not a number in f16, bf16 and f32.
+const POISON: u8 = 0xff;
+/// Pages that belong to nobody.
+const FOREIGN: usize = 3;
+
+/// How keys and values lie in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pages {
+    /// `[batch][max_k][heads][head_dim]`.
+    Dense,
+    /// The same, sequences in another order than their pages.
+    Rows,
+    /// Pages `[page][heads][head_dim]` of so many keys.
+    Nhd(usize),
+    /// Pages `[heads][page][head_dim]` of so many keys.
+    Hnd(usize),
+    /// Pages of both, `[2][page][heads][head_dim]`.
+    Interleaved(usize),
+}
+
+/// A decode problem and the seed of its inputs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DecodeCase {
+    /// Element type.
+    pub dtype: DType,
+    /// Keys of each sequence that the cache really has; behind them it holds no numbers.
+    pub filled: Vec<usize>,
+    /// Seed of each sequence's queries, keys and values.
+    pub seeds: Vec<u64>,
+    /// Most keys of a sequence.
+    pub max_k: usize,
+    /// Queries of a sequence.
+    pub queries: usize,
+    /// Query and key heads.
+    pub heads: [usize; 2],
+    /// Columns of a head.
+    pub head_dim: usize,
+    /// How keys and values lie in memory.
+    pub pages: Pages,
+    /// Which keys a query sees.
+    pub mask: Mask,
+    /// Bound of the scores.
+    pub softcap: Option<f32>,
+    /// Whether there are logits that belong to no key.
+    pub sinks: bool,
+    /// In how many parts sequences are cut.
+    pub splits: Splits,
+    /// Whether the last part of a sequence merges, rather than a second kernel.
+    pub counters: bool,
+    /// Seed of the pages' order, and of the logits.
+    pub seed: u64,
+}
+
+impl DecodeCase {
+    /// f16, one query of 4 heads on 2, head dim 64, dense, every key seen, counters.
+    pub fn new(filled: impl Into<Vec<usize>>) -> Self {
+        let filled = filled.into();
+        DecodeCase {
+            dtype: DType::F16,
+            max_k: filled.iter().copied().max().unwrap_or(1).max(1),
+            seeds: (1..=filled.len() as u64).collect(),
+            filled,
+            queries: 1,
+            heads: [4, 2],
+            head_dim: 64,
+            pages: Pages::Dense,
+            mask: Mask::Full,
+            softcap: None,
+            sinks: false,
+            splits: Splits::Auto,
+            counters: true,
+            seed: 1,
+        }
+    }
+
+    /// The problem of one sequence on so many keys.
+    fn problem(&self, keys: usize) -> Problem {
+        let plain = Problem::new(self.dtype, 1, self.queries, self.heads[0], self.head_dim);
+        let problem = plain.seqlen_k(keys).heads_k(self.heads[1]).mask(self.mask);
+        self.softcap.map_or(problem, |softcap| problem.softcap(softcap))
+    }
+
+    /// Elements of a row of all key heads.
+    fn row(&self) -> usize {
+        self.heads[1] * self.head_dim
+    }
+
+    /// Keys of a page, and how many pages sequence `b` has.
+    fn paging(&self) -> (usize, impl Fn(usize) -> usize) {
+        let page = match self.pages {
+            Pages::Dense | Pages::Rows => self.max_k,
+            Pages::Nhd(page) | Pages::Hnd(page) | Pages::Interleaved(page) => page,
+        };
+        let whole = matches!(self.pages, Pages::Dense | Pages::Rows);
+        (page, move |filled| if whole { 1 } else { filled.div_ceil(page) })
+    }
+}
+
+/// A case in host memory.
+#[derive(Clone, Debug)]
+pub struct DecodeMemory {
+    case: DecodeCase,
+    q: Vec<u16>,
+    /// Keys and values of each sequence, `[key][head][column]`.
+    rows: [Vec<Vec<u16>>; 2],
+    sinks: Vec<f32>,
+    /// Keys and values of all pages, one buffer or two.
+    pool: Vec<Vec<u16>>,
+    /// Pages of all sequences: `columns` numbers each; those that no sequence has are garbage.
+    table: Vec<u32>,
+    columns: usize,
+    /// How many pages there are.
+    count: usize,
+}
+
+impl DecodeMemory {
+    /// Standard normal inputs. Pages are shuffled; every other sequence shares its first page with the one
+    /// before, where both fill it. What no sequence has is not a number.
+    pub fn new(case: &DecodeCase) -> Self {
+        let mut random = Random::new(case.seed);
+        let (batch, [heads, _]) = (case.filled.len(), case.heads);
+        let (mut q, mut rows) = (vec![], [vec![], vec![]]);
+        for (seed, keys) in case.seeds.iter().zip(&case.filled) {
+            let mut random = Random::new(*seed);
+            q.extend(random.normals(case.dtype, case.queries * heads * case.head_dim));
+            rows.iter_mut().for_each(|rows| rows.push(random.normals(case.dtype, keys * case.row())));
+        }
+        let sinks = (0..heads).map(|_| random.normal() as f32).collect();
+        let (page, pages_of) = case.paging();
+        let shares = |b: usize| {
+            let full = |b: usize| case.filled[b] >= page && pages_of(case.filled[b]) > 1;
+            !matches!(case.pages, Pages::Dense | Pages::Rows) && b % 2 == 1 && full(b) && full(b - 1)
+        };
+        for b in (0..batch).filter(|b| shares(*b)) {
+            rows.iter_mut().for_each(|rows: &mut Vec<Vec<u16>>| {
+                let shared = rows[b - 1][..page * case.row()].to_vec();
+                rows[b][..shared.len()].copy_from_slice(&shared);
+            });
+        }
+        let count = case.filled.iter().map(|n| pages_of(*n)).sum::<usize>() + FOREIGN;
+        let mut numbers: Vec<u32> = (0..count as u32).collect();
+        if case.pages != Pages::Dense {
+            (1..count).rev().for_each(|i| numbers.swap(i, (random.bits() % (i as u64 + 1)) as usize));
+        }
+        let columns = case.max_k.div_ceil(page);
+        let garbage = [u32::MAX, i32::MIN as u32, count as u32, i32::MAX as u32];
+        let mut table: Vec<u32> = (0..batch * columns).map(|i| garbage[i % 4]).collect();
+        let mut free = numbers.into_iter();
+        for b in 0..batch {
+            for i in 0..pages_of(case.filled[b]) {
+                let own = free.next().unwrap_or(0);
+                table[b * columns + i] = if i == 0 && shares(b) { table[(b - 1) * columns] } else { own };
+            }
+        }
+        let mut memory =
+            DecodeMemory { case: case.clone(), q, rows, sinks, pool: vec![], table, columns, count };
+        memory.fill(page);
+        memory
+    }
+
+    /// Lays keys and values into their pages.
+    fn fill(&mut self, page: usize) {
+        let case = &self.case;
+        let poison = u16::from_ne_bytes([POISON; 2]);
+        let [keys, values] = self.views(&[0; 2]);
+        let buffers = if matches!(case.pages, Pages::Interleaved(_)) { 1 } else { 2 };
+        let mut pool = vec![vec![poison; self.count * page * case.row() * 2 / buffers]; buffers];
+        for (which, view) in [keys, values].into_iter().enumerate() {
+            let base = if buffers == 1 { view.address as usize / case.dtype.bytes() } else { 0 };
+            for (b, rows) in self.rows[which].iter().enumerate() {
+                for (i, row) in rows.chunks(case.head_dim).enumerate() {
+                    let (key, head) = (i / case.heads[1], i % case.heads[1]);
+                    let number = self.table[b * self.columns + key / page] as usize;
+                    let at = [number, key % page, head].into_iter().zip(view.strides);
+                    let at = base + at.map(|(i, stride)| i * stride as usize).sum::<usize>();
+                    pool[which % buffers][at..][..case.head_dim].copy_from_slice(row);
+                }
+            }
+        }
+        self.pool = pool;
+    }
+
+    /// Keys and values, whose buffers lie at these addresses.
+    fn views(&self, at: &[u64]) -> [PageView; 2] {
+        let case = &self.case;
+        let (page, _) = case.paging();
+        let (shape, dtype) = ([self.count, page, case.heads[1], case.head_dim], case.dtype);
+        let elements = shape.iter().product::<usize>() as u64;
+        let both = |view: fn(u64, u64, DType, [usize; 4]) -> PageView| {
+            [0, 1].map(|i| view(at[i % at.len()], elements, dtype, shape))
+        };
+        match case.pages {
+            Pages::Dense | Pages::Rows | Pages::Nhd(_) => both(PageView::nhd),
+            Pages::Hnd(_) => both(PageView::hnd),
+            Pages::Interleaved(_) => PageView::interleaved(at[0], 2 * elements, dtype, shape, false),
+        }
+    }
+
+    /// What sequence `b` should give on its first `keys` keys; `None` where it has none.
+    ///
+    /// # Errors
+    /// [`TensorError`] where the case contradicts itself.
+    pub fn reference(&self, b: usize, keys: usize) -> Result<Option<Reference>, TensorError> {
+        let case = &self.case;
+        if keys == 0 {
+            return Ok(None);
+        }
+        let tensor = |bits, rows: usize, heads: usize| {
+            let (row, dim) = ((heads * case.head_dim) as i64, case.head_dim as i64);
+            let shape = [1, rows, heads, case.head_dim];
+            HostTensor::new(bits, 0, case.dtype, shape, [rows as i64 * row, row, dim, 1])
+        };
+        let q = self.query_rows(b);
+        let [k, v] = [0, 1].map(|i| tensor(&self.rows[i][b], keys, case.heads[1]));
+        let inputs = Inputs::new(case.problem(keys), tensor(q, case.queries, case.heads[0])?, k?, v?)?;
+        let mut reference = Reference::new(&inputs);
+        if case.sinks {
+            // Naive attention has no logits of its own: its error says nothing of what they make of one key.
+            let largest = reference.exact.out.iter().fold(0.0, |a: f64, x| a.max(x.abs()));
+            reference.tolerance += unit_roundoff(case.dtype) * largest;
+            let exact = &mut reference.exact;
+            for (head, sink) in self.sinks.iter().enumerate() {
+                for query in 0..case.queries {
+                    let lse = &mut exact.lse[head * case.queries + query];
+                    let (own, sink) = (*lse, f64::from(*sink));
+                    let max = own.max(sink);
+                    *lse = max + ((own - max).exp() + (sink - max).exp()).ln();
+                    let weight = (own - *lse).exp();
+                    let row = (query * case.heads[0] + head) * case.head_dim;
+                    exact.out[row..][..case.head_dim].iter_mut().for_each(|x| *x *= weight);
+                }
+            }
+        }
+        Ok(Some(reference))
+    }
+
+    /// Q's rows of sequence `b`.
+    fn query_rows(&self, b: usize) -> &[u16] {
+        let rows = self.case.queries * self.case.heads[0] * self.case.head_dim;
+        &self.q[b * rows..][..rows]
+    }
+
+    /// What is wrong with an outcome of launches on these lengths, in words. Lengths count as at most what
+    /// the host was told; what they show of a cache that has not so many is not judged.
+    ///
+    /// # Errors
+    /// [`TensorError`] where the case contradicts itself.
+    pub fn judge(&self, outcome: &DecodeOutcome, lengths: &[i32]) -> Result<Vec<String>, TensorError> {
+        let case = &self.case;
+        let mut wrong = vec![];
+        for (b, length) in lengths.iter().enumerate() {
+            let keys = (*length).max(0) as usize;
+            let keys = keys.min(case.max_k);
+            if keys > case.filled[b] {
+                continue;
+            }
+            let (o, lse) = (outcome.o(b), outcome.lse(b));
+            match self.reference(b, keys)? {
+                Some(reference) => {
+                    let [rows, heads, dim] = [case.queries, case.heads[0], case.head_dim];
+                    let strides = [(rows * heads * dim) as i64, (heads * dim) as i64, dim as i64, 1];
+                    let o = HostTensor::new(o, 0, case.dtype, [1, rows, heads, dim], strides)?;
+                    let verdict = reference.judge(&o, Some(lse));
+                    let failures: Vec<_> = verdict.iter().flat_map(|verdict| verdict.failures()).collect();
+                    wrong.extend(failures.iter().map(|failure| format!("sequence {b}: {failure}")));
+                }
+                None => {
+                    let sink = |head: usize| if case.sinks { self.sinks[head] } else { f32::NEG_INFINITY };
+                    let is = |(i, x): (usize, &f32)| {
+                        let want = sink(i / case.queries);
+                        *x == want || (x - want).abs() <= 1e-5
+                    };
+                    if o.iter().any(|x| *x != 0) || !lse.iter().enumerate().all(is) {
+                        wrong.push(format!("sequence {b} has no key: {o:?} {lse:?}"));
+                    }
+                }
+            }
+        }
+        if outcome.counters().iter().any(|count| *count != 0) {
+            wrong.push(format!("counters are left at {:?}", outcome.counters()));
+        }
+        Ok(wrong)
+    }
+}

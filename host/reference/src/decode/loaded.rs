@@ -1,0 +1,184 @@
+//! Decode cases on a device.
+use super::{DecodeMemory, POISON, Pages};
+use ferroflash::{
+    Attention, Counters, Decode, DecodePlan, Driver, Error, Index, KvCache, KvPages, LseView, Sinks,
+    TensorView, Workspace,
+};
+
+/// What came back from a launch.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DecodeOutcome {
+    o: Vec<u16>,
+    lse: Vec<u32>,
+    lses: Vec<f32>,
+    counters: Vec<u32>,
+    sequences: usize,
+}
+
+impl DecodeOutcome {
+    /// O of sequence `b`, `[queries][heads][head_dim]`.
+    pub fn o(&self, b: usize) -> &[u16] {
+        let each = self.o.len() / self.sequences;
+        &self.o[b * each..][..each]
+    }
+
+    /// LSE of sequence `b`, `[heads][queries]`.
+    pub fn lse(&self, b: usize) -> &[f32] {
+        let each = self.lses.len() / self.sequences;
+        &self.lses[b * each..][..each]
+    }
+
+    /// Counters, which should be 0 again.
+    pub fn counters(&self) -> &[u32] {
+        &self.counters
+    }
+
+    /// Both of sequence `b`, bit by bit.
+    pub fn bits(&self, b: usize) -> (&[u16], &[u32]) {
+        let each = self.lse.len() / self.sequences;
+        (self.o(b), &self.lse[b * each..][..each])
+    }
+}
+
+/// A case in device memory.
+pub struct LoadedDecode<'a, D: Driver> {
+    attention: &'a Attention<D>,
+    memory: &'a DecodeMemory,
+    config: Option<&'a str>,
+    q: D::Buffer,
+    sinks: D::Buffer,
+    pool: Vec<D::Buffer>,
+    table: D::Buffer,
+    lengths: D::Buffer,
+    workspace: Option<(D::Buffer, u64)>,
+    counters: Option<(D::Buffer, u64)>,
+    stream: D::Stream,
+}
+
+/// The bytes of numbers.
+macro_rules! bytes {
+    ($numbers:expr) => {
+        $numbers.iter().flat_map(|x| x.to_ne_bytes()).collect::<Vec<u8>>()
+    };
+}
+
+impl<'a, D: Driver> LoadedDecode<'a, D> {
+    /// Copies the inputs to the device. `config` names the entry to run, or leaves it to the planner.
+    ///
+    /// # Errors
+    /// Those of planning, and the driver's.
+    pub fn new(
+        attention: &'a Attention<D>,
+        memory: &'a DecodeMemory,
+        config: Option<&'a str>,
+    ) -> Result<Self, Error> {
+        let driver = attention.driver();
+        let upload = |name: &str, bytes: Vec<u8>| {
+            let mut buffer = driver.allocate_named(name, bytes.len())?;
+            driver.upload(&mut buffer, &bytes)?;
+            Ok::<_, Error>(buffer)
+        };
+        let batch = memory.case.filled.len();
+        let mut loaded = LoadedDecode {
+            config,
+            q: upload("q", bytes!(memory.q))?,
+            sinks: upload("sinks", bytes!(memory.sinks))?,
+            pool: memory.pool.iter().map(|bits| upload("cache", bytes!(bits))).collect::<Result<_, _>>()?,
+            table: upload("table", bytes!(memory.table))?,
+            lengths: upload("lengths", vec![0; batch * 4])?,
+            workspace: None,
+            counters: None,
+            stream: driver.stream()?,
+            attention,
+            memory,
+        };
+        // Addresses that no buffer has.
+        let plan = attention.plan_with(&loaded.decode(1 << 60, 1 << 61), u64::MAX)?;
+        if plan.workspace_bytes() > 0 {
+            let bytes = plan.workspace_bytes();
+            loaded.workspace = Some((driver.allocate_named("workspace", bytes as usize)?, bytes));
+        }
+        if memory.case.counters && plan.counters_bytes() > 0 {
+            let bytes = plan.counters_bytes();
+            loaded.counters = Some((upload("counters", vec![0; bytes as usize])?, bytes));
+        }
+        Ok(loaded)
+    }
+
+    fn decode(&self, o: u64, lse: u64) -> Decode<'a> {
+        let (driver, case) = (self.attention.driver(), &self.memory.case);
+        let batch = case.filled.len();
+        let address = |buffer: &D::Buffer| driver.address(buffer);
+        let pool: Vec<u64> = self.pool.iter().map(address).collect();
+        let [keys, values] = self.memory.views(&pool);
+        let (pages, lengths) = (KvPages::new(keys, values), Index::new(address(&self.lengths), batch as u64));
+        let table = Index::new(address(&self.table), self.memory.table.len() as u64);
+        let cache = match case.pages {
+            Pages::Dense => KvCache::dense(pages, lengths),
+            Pages::Rows => KvCache::dense(pages, lengths).rows(table),
+            _ => KvCache::paged(pages, table, self.memory.columns, lengths),
+        };
+        let shape = [batch, case.queries, case.heads[0], case.head_dim];
+        let elements = shape.iter().product::<usize>() as u64;
+        let [q, o] = [address(&self.q), o].map(|at| TensorView::bshd(at, elements, case.dtype, shape));
+        let rows = [batch, case.heads[0], case.queries];
+        let lse = LseView::contiguous(lse, rows.iter().product::<usize>() as u64, rows);
+        let mut decode =
+            Decode::new(q, cache.max_k(case.max_k), o).mask(case.mask).splits(case.splits).lse(lse);
+        (decode.softcap, decode.config) = (case.softcap, self.config);
+        if case.sinks {
+            let elements = self.memory.sinks.len() as u64;
+            decode.sinks = Some(Sinks { address: address(&self.sinks), elements });
+        }
+        let workspace = self.workspace.as_ref();
+        decode.workspace = workspace.map(|(b, bytes)| Workspace { address: address(b), bytes: *bytes });
+        let counters = self.counters.as_ref();
+        decode.counters = counters.map(|(b, bytes)| Counters { address: address(b), bytes: *bytes });
+        decode
+    }
+
+    /// Launches a plan, one of its own where there is none yet, on sequences of these lengths.
+    ///
+    /// # Errors
+    /// Those of planning, launching and waiting.
+    pub fn run(
+        &mut self,
+        plan: Option<&DecodePlan>,
+        lengths: &[i32],
+    ) -> Result<(DecodePlan, DecodeOutcome), Error> {
+        let (driver, case) = (self.attention.driver(), &self.memory.case);
+        driver.upload(&mut self.lengths, &bytes!(lengths))?;
+        let rows = case.filled.len() * case.queries * case.heads[0];
+        let sizes = [("o", rows * case.head_dim * 2), ("lse", rows * 4)];
+        let [mut o, mut lse] = sizes.map(|(name, bytes)| driver.allocate_named(name, bytes));
+        for buffer in [&mut o, &mut lse] {
+            buffer.as_mut().map_or(Ok(()), |buffer| driver.fill(buffer, POISON))?;
+        }
+        let (o, lse) = (o?, lse?);
+        let decode = self.decode(driver.address(&o), driver.address(&lse));
+        let plan = plan.map_or_else(|| self.attention.plan(&decode), |plan| Ok(*plan))?;
+        // SAFETY: every view is of a buffer of this driver that is as large as the view says and is freed
+        // only after a wait; outputs are this launch's own, and nobody writes the inputs.
+        unsafe { self.attention.launch(&plan, &decode, &self.stream)? };
+        driver.synchronize(&self.stream)?;
+        let download = |buffer: &D::Buffer, bytes: usize| {
+            let mut to = vec![0; bytes];
+            driver.download(buffer, &mut to).map(|()| to)
+        };
+        let words = |bytes: Vec<u8>| {
+            let words = bytes.chunks_exact(4).map(|b| u32::from_ne_bytes([b[0], b[1], b[2], b[3]]));
+            words.collect::<Vec<_>>()
+        };
+        let bits = download(&o, sizes[0].1)?;
+        let lse = words(download(&lse, sizes[1].1)?);
+        let counters = self.counters.as_ref().map(|(b, bytes)| download(b, *bytes as usize)).transpose()?;
+        let outcome = DecodeOutcome {
+            o: bits.chunks_exact(2).map(|b| u16::from_ne_bytes([b[0], b[1]])).collect(),
+            lses: lse.iter().map(|x| f32::from_bits(*x)).collect(),
+            lse,
+            counters: words(counters.unwrap_or_default()),
+            sequences: case.filled.len(),
+        };
+        Ok((plan, outcome))
+    }
+}

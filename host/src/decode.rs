@@ -1,0 +1,291 @@
+//! Decode attention: few queries a sequence, on a cache whose lengths only the device knows.
+use crate::families::{Kernels, decode::Launch};
+use crate::request::{Request, sealed};
+use crate::{
+    Alignment, Capabilities, Counters, Error, KvCache, LseView, Mask, Problem, TensorView, Tuning, Workspace,
+    validate,
+};
+use spec::{Contract, DecodeInfo};
+
+/// In how many parts a sequence's keys are cut, each a thread block's for each key head.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Splits {
+    /// As many as its share of all sequences' keys is worth on this device. Decided on the device, by the
+    /// lengths that it finds there.
+    #[default]
+    Auto,
+    /// So many, but no more than it has tiles of 16 keys.
+    Exactly(u32),
+    /// One for each so many keys: what a sequence's results are, to the last bit, then depends on nothing but
+    /// the sequence itself, whatever is beside it in the batch, wherever its pages lie, on whichever device.
+    Chunk(u32),
+}
+
+impl Splits {
+    /// A chunk that suits most caches: 1024 keys.
+    pub const CHUNK: Splits = Splits::Chunk(1024);
+}
+
+/// One logit a query head, f32 in device memory: `exp(logit)` is added to the sum of each row's exponentials
+/// and belongs to no key (attention sinks). Not scaled, not capped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sinks {
+    /// Device address. A multiple of 4.
+    pub address: u64,
+    /// How many there are: at least as many as query heads.
+    pub elements: u64,
+}
+
+/// One decode attention: `o = softmax(mask(softcap(scale * q k^T))) v` over each sequence's keys.
+///
+/// `q` and `o` are `[batch, queries, heads, head_dim]`, as many queries for each sequence, the last of which
+/// stands at the sequence's last key. A sequence without a key gives 0, and `-inf` as its log-sum-exp.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[must_use = "a description of a launch does nothing by itself; plan and launch it"]
+#[non_exhaustive]
+pub struct Decode<'a> {
+    /// Queries.
+    pub q: TensorView,
+    /// Keys and values, those of the queries' own positions included.
+    pub cache: KvCache,
+    /// Output. Written whole; overlaps nothing else.
+    pub o: TensorView,
+    /// Which keys a query sees.
+    pub mask: Mask,
+    /// Factor of the scores; `None` is `1 / sqrt(head_dim)`.
+    pub scale: Option<f32>,
+    /// Scores become `softcap * tanh(score / softcap)`.
+    pub softcap: Option<f32>,
+    /// Logits that belong to no key.
+    pub sinks: Option<Sinks>,
+    /// Where the log-sum-exp of each row goes.
+    pub lse: Option<LseView>,
+    /// Memory for what parts of a sequence leave; without it no sequence is cut.
+    pub workspace: Option<Workspace>,
+    /// Zeros by which the last part of a sequence knows that it is; without them a second kernel merges.
+    pub counters: Option<Counters>,
+    /// In how many parts sequences are cut.
+    pub splits: Splits,
+    /// The entry to run instead of the planner's choice.
+    pub config: Option<&'a str>,
+}
+
+impl<'a> Decode<'a> {
+    /// Every query sees every key, with a scale of `1 / sqrt(head_dim)`.
+    pub const fn new(q: TensorView, cache: KvCache, o: TensorView) -> Self {
+        Decode {
+            q,
+            cache,
+            o,
+            mask: Mask::Full,
+            scale: None,
+            softcap: None,
+            sinks: None,
+            lse: None,
+            workspace: None,
+            counters: None,
+            splits: Splits::Auto,
+            config: None,
+        }
+    }
+
+    /// Which keys a query sees. With one query, [`Mask::Causal`] is every key.
+    pub const fn mask(mut self, mask: Mask) -> Self {
+        self.mask = mask;
+        self
+    }
+
+    /// Factor of the scores, above 0.
+    pub const fn scale(mut self, scale: f32) -> Self {
+        self.scale = Some(scale);
+        self
+    }
+
+    /// Scores become `softcap * tanh(score / softcap)`. 0 turns it off, as in FlashAttention.
+    pub const fn softcap(mut self, softcap: f32) -> Self {
+        self.softcap = if softcap == 0.0 { None } else { Some(softcap) };
+        self
+    }
+
+    /// Logits that belong to no key.
+    pub const fn sinks(mut self, sinks: Sinks) -> Self {
+        self.sinks = Some(sinks);
+        self
+    }
+
+    /// Also write the log-sum-exp of each row, sinks included.
+    pub const fn lse(mut self, lse: LseView) -> Self {
+        self.lse = Some(lse);
+        self
+    }
+
+    /// Let blocks share a sequence's keys. [`DecodePlan::workspace_bytes`] says how much a plan needs.
+    pub const fn workspace(mut self, workspace: Workspace) -> Self {
+        self.workspace = Some(workspace);
+        self
+    }
+
+    /// Let the last block of a sequence merge what the others have left, instead of a second kernel.
+    /// [`DecodePlan::counters_bytes`] says how many a plan needs.
+    pub const fn counters(mut self, counters: Counters) -> Self {
+        self.counters = Some(counters);
+        self
+    }
+
+    /// In how many parts sequences are cut.
+    pub const fn splits(mut self, splits: Splits) -> Self {
+        self.splits = splits;
+        self
+    }
+
+    /// Run this entry instead of the planner's choice.
+    pub const fn config(mut self, entry: &'a str) -> Self {
+        self.config = Some(entry);
+        self
+    }
+
+    /// The same as a forward's problem, whose sequences all have as many keys as one may have.
+    pub(crate) const fn problem(&self) -> Problem {
+        let [batch, seqlen_q, heads_q, head_dim] = self.q.shape;
+        Problem {
+            dtype: self.q.dtype,
+            batch,
+            seqlen_q,
+            seqlen_k: self.cache.max_k,
+            heads_q,
+            heads_k: self.cache.pages.keys.shape[2],
+            head_dim,
+            mask: self.mask,
+            alignment: Alignment::BottomRight,
+            scale: self.scale,
+            softcap: self.softcap,
+        }
+    }
+
+    /// The same with the planner's choice.
+    const fn unconfigured(&self) -> Decode<'static> {
+        let Decode { q, cache, o, mask, scale, softcap, sinks, lse, workspace, counters, splits, .. } = *self;
+        Decode {
+            scale,
+            softcap,
+            sinks,
+            lse,
+            workspace,
+            counters,
+            splits,
+            ..Decode::new(q, cache, o).mask(mask)
+        }
+    }
+
+    /// The same without what may change between launches of one plan.
+    fn shape(&self) -> (Problem, [usize; 3], Option<usize>, Splits) {
+        let [_, page, heads, head_dim] = self.cache.pages.keys.shape;
+        (self.problem(), [page, heads, head_dim], self.cache.total_k, self.splits)
+    }
+}
+
+/// What a [`Decode`] launches, and why. It can be compared and copied, not edited.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DecodePlan {
+    request: Decode<'static>,
+    entry: &'static DecodeInfo,
+    launch: Launch,
+}
+
+/// Checks `decode` and decides how it is launched on a device with these capabilities.
+///
+/// # Errors
+/// [`Error::Invalid`] names the value that is wrong, [`Error::Unsupported`] the feature that this crate or
+/// this device has not.
+pub fn plan_decode(decode: &Decode<'_>, on: &Capabilities) -> Result<DecodePlan, Error> {
+    plan_decode_with(decode, on, 0)
+}
+
+/// The same for launches that are offered `workspace` bytes, or those of [`Decode::workspace`] where they are
+/// more. With `u64::MAX` the plan is the one that runs fastest, and [`DecodePlan::workspace_bytes`] says what
+/// its launches need.
+///
+/// # Errors
+/// Those of [`plan_decode`].
+pub fn plan_decode_with(decode: &Decode<'_>, on: &Capabilities, workspace: u64) -> Result<DecodePlan, Error> {
+    validate::decode::decode(decode)?;
+    let offered = decode.workspace.map_or(0, |workspace| workspace.bytes).max(workspace);
+    let (entry, launch) = Launch::plan(decode, on, offered)?;
+    let plan = DecodePlan { request: decode.unconfigured(), entry, launch };
+    plan.suffices(offered, decode.counters)?;
+    Ok(plan)
+}
+
+impl DecodePlan {
+    /// The kernel that computes attention: its symbol, threads and shared memory.
+    pub fn contract(&self) -> &'static Contract {
+        &self.entry.contract
+    }
+
+    /// Its blocks.
+    pub const fn grid(&self) -> [u32; 3] {
+        self.launch.grid()
+    }
+
+    /// Bytes that a launch uses of [`Decode::workspace`]; 0 where it needs none.
+    pub const fn workspace_bytes(&self) -> u64 {
+        self.launch.workspace
+    }
+
+    /// Bytes that a launch uses of [`Decode::counters`] where it is given some; 0 where it needs none.
+    pub const fn counters_bytes(&self) -> u64 {
+        self.launch.counters
+    }
+
+    /// Checks that workspace and counters are as large as launches need.
+    fn suffices(&self, workspace: u64, counters: Option<Counters>) -> Result<(), Error> {
+        let symbol = self.contract().symbol;
+        let check = |what, bytes: u64, needed: u64| {
+            let expected = format_args!("{symbol} needs {needed} for this problem on this device");
+            if bytes >= needed { Ok(()) } else { Err(Error::invalid(what, bytes, expected)) }
+        };
+        check("workspace.bytes", workspace, self.launch.workspace)?;
+        counters.map_or(Ok(()), |counters| check("counters.bytes", counters.bytes, self.launch.counters))
+    }
+
+    /// The launches for `decode`: the plan's, or the same with other tensors.
+    fn bind(&self, decode: &Decode<'_>) -> Result<Launch, Error> {
+        if let Some(name) = decode.config.filter(|name| *name != self.contract().symbol) {
+            let expected = format_args!("the plan is for {}; make another", self.contract().symbol);
+            return Err(Error::invalid("config", name, expected));
+        }
+        let decode = decode.unconfigured();
+        let settled = self.request.workspace.is_some() || self.launch.workspace == 0;
+        if decode == self.request && settled {
+            return Ok(self.launch);
+        }
+        validate::decode::decode(&decode)?;
+        if decode.shape() != self.request.shape() || decode.cache.tiled() != self.request.cache.tiled() {
+            let expected = format_args!("the plan was made for {:?}; make another", self.request.shape());
+            return Err(Error::invalid("decode", format!("{:?}", decode.shape()), expected));
+        }
+        self.suffices(decode.workspace.map_or(0, |workspace| workspace.bytes), decode.counters)?;
+        Ok(self.launch.bind(&decode))
+    }
+}
+
+impl Request for Decode<'_> {
+    type Plan = DecodePlan;
+}
+
+impl sealed::Request<DecodePlan> for Decode<'_> {
+    fn plan(&self, on: &Capabilities, _: &Tuning, workspace: u64) -> Result<DecodePlan, Error> {
+        plan_decode_with(self, on, workspace)
+    }
+
+    fn bind(&self, plan: &DecodePlan) -> Result<impl Kernels, Error> {
+        plan.bind(self)
+    }
+}
+
+impl sealed::Planned for DecodePlan {
+    fn launches(&self) -> &impl Kernels {
+        &self.launch
+    }
+}

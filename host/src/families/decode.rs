@@ -1,0 +1,211 @@
+//! The decode family: which entry, how many blocks, and where splits leave what they make.
+use super::{Kernels, cache, place};
+use crate::{Capabilities, Decode, Error, Splits, validate};
+use spec::{
+    Contract, Counters, DECODE_COMBINES, DECODES, DecodeInfo, DecodeOrder, DecodeParams, FastDiv, Integers,
+    Lse, MaskKind, PageKind, Partials, Window,
+};
+
+/// Shares of the device below which a sequence is not split: two halves of a wave that end together cost more
+/// than one block each (H200, docs/performance-log.md).
+const THRESHOLD: f32 = 2.25;
+
+/// The launches of a decode kernel, and of the one that merges splits where no counters tell who is last.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Launch {
+    /// Its place in [`spec::KERNELS`].
+    kernel: usize,
+    /// The place of the kernel that merges.
+    combine: usize,
+    params: DecodeParams,
+    /// Columns of a split's row.
+    columns: u64,
+    /// Bytes of workspace; 0 where nothing is split.
+    pub workspace: u64,
+    /// Bytes of counters, where there are some.
+    pub counters: u64,
+}
+
+/// The entry for a request: the smallest that holds it.
+fn choose(d: &Decode<'_>, on: &Capabilities) -> Result<&'static DecodeInfo, Error> {
+    let p = d.problem();
+    let rows = (p.heads_q / p.heads_k * p.seqlen_q) as u32;
+    let local = p.mask_kind() == MaskKind::Local;
+    let solves = |e: &DecodeInfo| {
+        e.dtype == d.cache.pages.keys.dtype
+            && e.head_dim as usize >= p.head_dim
+            && e.rows >= rows
+            && (e.mask == MaskKind::Local) >= local
+            && (e.pages == PageKind::Rows || d.cache.tiled())
+    };
+    if let Some(name) = d.config {
+        let Some(entry) = DECODES.iter().find(|e| e.contract.symbol == name) else {
+            return Err(Error::invalid("config", name, "it must be a decode kernel of the table"));
+        };
+        if !solves(entry) {
+            let expected =
+                format_args!("it must hold {rows} rows of head_dim {}, mask and pages", p.head_dim);
+            return Err(Error::invalid("config", name, expected));
+        }
+        on.runs(&entry.contract)?;
+        return Ok(entry);
+    }
+    let size = |e: &&DecodeInfo| (e.head_dim, e.rows, e.mask == MaskKind::Local, e.pages == PageKind::Rows);
+    let fitting = DECODES.iter().filter(|e| solves(e));
+    if let Some(entry) = fitting.clone().filter(|e| on.runs(&e.contract).is_ok()).min_by_key(size) {
+        return Ok(entry);
+    }
+    match fitting.min_by_key(size) {
+        Some(entry) => on.runs(&entry.contract).and(Ok(entry)),
+        None => {
+            let feature = format_args!("decoding {p}");
+            Err(Error::unsupported(feature, "no decode kernel has such a head_dim, mask and number of rows"))
+        }
+    }
+}
+
+impl Launch {
+    /// That of a checked request, with so many bytes of workspace.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] where no entry solves it on this device.
+    pub fn plan(
+        d: &Decode<'_>,
+        on: &Capabilities,
+        offered: u64,
+    ) -> Result<(&'static DecodeInfo, Self), Error> {
+        let entry = choose(d, on)?;
+        let (p, [dtype, head_dim]) = (d.problem(), [entry.dtype as u32, entry.head_dim]);
+        let merges = |c: &&spec::DecodeCombineInfo| [c.dtype as u32, c.head_dim] == [dtype, head_dim];
+        let combine = DECODE_COMBINES.iter().find(merges);
+        let combine = combine
+            .ok_or_else(|| Error::unsupported(entry.contract.symbol, "no kernel merges its splits"))?;
+        let (order, slots) = order(d, on, &entry.contract);
+        let rows = (p.heads_q / p.heads_k * p.seqlen_q) as u64;
+        let columns = u64::from(entry.head_dim);
+        let workspace = u64::from(slots) * p.heads_k as u64 * rows * (columns + 1) * 4;
+        let (workspace, counters) = (workspace, (p.batch * p.heads_k) as u64 * 4);
+        // Where sequences may stay whole they do without a workspace.
+        let whole = slots == 0 || d.splits == Splits::Auto && offered < workspace;
+        let order = if whole { DecodeOrder { splits: 1, ..order } } else { order };
+        let launch = Launch {
+            kernel: place(&entry.contract),
+            combine: place(&combine.contract),
+            params: params(d, order, slots.max(1)),
+            columns,
+            workspace: if whole { 0 } else { workspace },
+            counters: if whole { 0 } else { counters },
+        };
+        Ok((entry, launch.bind(d)))
+    }
+
+    /// The same for other tensors of the same shape.
+    pub fn bind(&self, d: &Decode<'_>) -> Self {
+        let lengths = Integers { base: d.cache.lengths.address, ..self.params.order.lengths };
+        let order = DecodeOrder { lengths, ..self.params.order };
+        let mut params = params(d, order, self.params.partials.slices.get());
+        if self.workspace > 0 {
+            let Partials { rows, heads, slices, .. } = params.partials;
+            let rows = u64::from(rows) * u64::from(heads) * u64::from(slices.get());
+            params.partials.rows_base = d.workspace.map_or(0, |workspace| workspace.address);
+            params.partials.values_base = params.partials.rows_base + rows * self.columns * 4;
+            params.counters = d.counters.map_or(params.counters, |counters| Counters {
+                base: counters.address,
+                count: (self.counters / 4) as u32,
+                reserved: 0,
+            });
+        }
+        Launch { params, ..*self }
+    }
+
+    /// Blocks of the launch.
+    pub const fn grid(&self) -> [u32; 3] {
+        [self.params.order.blocks, 1, 1]
+    }
+}
+
+impl Kernels for Launch {
+    fn each(&self, mut launch: impl FnMut(usize, [u32; 3], &[u8]) -> Result<(), Error>) -> Result<(), Error> {
+        // SAFETY: the parameters have no padding (`prepared.rs` tests it).
+        let params = unsafe { crate::prepared::bytes_of(&self.params) };
+        launch(self.kernel, self.grid(), params)?;
+        let second = self.workspace > 0 && self.params.counters.count == 0;
+        if second { launch(self.combine, self.grid(), params) } else { Ok(()) }
+    }
+}
+
+/// How sequences are cut, and slots for the parts of those that are: 0 where none is. Every number follows
+/// from bounds; lengths are the device's.
+fn order(d: &Decode<'_>, on: &Capabilities, kernel: &Contract) -> (DecodeOrder, u32) {
+    let (p, blocks_per_sm) = (d.problem(), on.blocks_per_sm(kernel));
+    let (sequences, heads) = (p.batch as u32, p.heads_k as u32);
+    let resident = on.sms * blocks_per_sm;
+    let share = resident as f32 / heads as f32;
+    let all = |each: u32| if each > 1 { sequences * each } else { 0 };
+    // Items of one key head, at most, and slots.
+    let (items, slots) = match d.splits {
+        Splits::Auto if share < THRESHOLD => (sequences, 0),
+        // The shares of all sequences make up the device, and no sequence has less than one item.
+        Splits::Auto => (sequences - 1 + share as u32, share as u32),
+        Splits::Exactly(count) => (sequences * count, all(count)),
+        Splits::Chunk(keys) => {
+            let most = all(p.seqlen_k.div_ceil(keys as usize) as u32);
+            let total = d.cache.total_k.map_or(u64::MAX, |total| total as u64 / u64::from(keys));
+            let slots = u64::from(most).min(total.saturating_add(u64::from(sequences))) as u32;
+            (slots.max(sequences), slots)
+        }
+    };
+    // Where there are more items than two waves, the hardware deals them out better than a stride does.
+    let items = u64::from(items.max(sequences)) * u64::from(heads);
+    let blocks = if items <= 2 * u64::from(resident) { resident } else { items.min(1 << 30) as u32 };
+    let one = FastDiv::ONE;
+    let (splits, chunk) = match d.splits {
+        Splits::Auto => (0, one),
+        Splits::Exactly(count) => (count, one),
+        Splits::Chunk(keys) => (0, FastDiv::new(keys).unwrap_or(one)),
+    };
+    let order = DecodeOrder {
+        lengths: Integers { base: d.cache.lengths.address, count: sequences, reserved: 0 },
+        max_keys: p.seqlen_k as u32,
+        splits,
+        chunk,
+        kv_heads: FastDiv::new(heads).unwrap_or(one),
+        share,
+        threshold: THRESHOLD,
+        blocks,
+        spread: if blocks_per_sm == 1 { resident / 2 } else { 0 },
+    };
+    (order, slots)
+}
+
+/// What kernels are told, without workspace and counters.
+fn params(d: &Decode<'_>, order: DecodeOrder, slots: u32) -> DecodeParams {
+    let p = d.problem();
+    let (_, Window { left, right, .. }) = validate::mask(&p);
+    let (scale_log2, softcap) = validate::base_two(&p);
+    let (group, none) = (p.heads_q / p.heads_k, Lse { base: 0, batch_bytes: 0, head_bytes: 0 });
+    let slices = FastDiv::new(slots).unwrap_or(FastDiv::ONE);
+    let rows = (group * p.seqlen_q) as u32;
+    DecodeParams {
+        q: super::forward::tensor(&d.q),
+        o: super::forward::tensor(&d.o),
+        lse: super::forward::lse(d.lse.as_ref()),
+        sinks: d.sinks.map_or(none, |sinks| Lse { base: sinks.address, batch_bytes: 0, head_bytes: 4 }),
+        cache: cache::cache(&d.cache),
+        order,
+        partials: Partials {
+            rows_base: 0,
+            values_base: 0,
+            rows,
+            heads: p.heads_k as u32,
+            slices,
+            reserved: 0,
+        },
+        counters: Counters { base: 0, count: 0, reserved: 0 },
+        group: FastDiv::new(group as u32).unwrap_or(FastDiv::ONE),
+        // The last query stands at the last key, wherever that is.
+        window: Window { shift: 0, left, right },
+        scale_log2,
+        softcap,
+    }
+}

@@ -1,0 +1,86 @@
+//! Checks of decode requests.
+use super::{LSE, O, Q, WORKSPACE, address, cache, disjoint, input, log_sum_exp, memory, names, output};
+use crate::{Decode, Error, Splits};
+use spec::MAX_SEQUENCES;
+
+names!(SINKS "sinks" COUNTERS "counters");
+
+/// Most rows that a thread block takes: queries times the heads that share a key head.
+const MAX_ROWS: usize = 16;
+/// Splits of all sequences are counted in 16 bits on the device.
+const MAX_SPLITS: u64 = 1 << 16;
+/// Chunks are multiples of this many keys.
+const CHUNK: u32 = 128;
+
+/// Checks the request and every tensor.
+pub(crate) fn decode(d: &Decode<'_>) -> Result<(), Error> {
+    let p = d.problem();
+    super::problem(&p)?;
+    let keys = &d.cache.pages.keys;
+    if keys.dtype != p.dtype {
+        let feature = format_args!("queries of {} on a cache of {}", p.dtype.name(), keys.dtype.name());
+        return Err(Error::unsupported(feature, "decode kernels take both of one type, f16 or bf16"));
+    }
+    if keys.shape[3] != p.head_dim {
+        let expected = format_args!("[pages, page, heads, head_dim] must end in q's head_dim {}", p.head_dim);
+        return Err(Error::invalid("cache.keys.shape", format!("{:?}", keys.shape), expected));
+    }
+    if d.o.dtype != p.dtype {
+        let expected = format_args!("all tensors must have q's, {}", p.dtype.name());
+        return Err(Error::invalid(O.dtype, d.o.dtype.name(), expected));
+    }
+    if d.o.shape != d.q.shape {
+        let expected = format_args!("it must be q's, {:?}", d.q.shape);
+        return Err(Error::invalid(O.shape, format!("{:?}", d.o.shape), expected));
+    }
+    let group = p.heads_q / p.heads_k;
+    if group.saturating_mul(p.seqlen_q) > MAX_ROWS {
+        let feature = format_args!("{} queries of {group} heads that share a key head", p.seqlen_q);
+        return Err(Error::unsupported(feature, format_args!("decode kernels take {MAX_ROWS} rows at most")));
+    }
+    if p.batch > MAX_SEQUENCES as usize {
+        let feature = format_args!("batch {}", p.batch);
+        let reason = format_args!("a launch decodes at most {MAX_SEQUENCES} sequences; split the batch");
+        return Err(Error::unsupported(feature, reason));
+    }
+    splits(d)?;
+    let [keys, values, k_scale, v_scale, table, lengths] = cache::cache(&d.cache, p.batch)?;
+    let sinks = d.sinks.map(|sinks| {
+        let floats = crate::Index { address: sinks.address, elements: sinks.elements };
+        cache::index(&SINKS, &floats, p.heads_q as u64, "one a query head")
+    });
+    let lse = d.lse.as_ref().map(|view| log_sum_exp(view, &p)).transpose()?;
+    let counters = d.counters.map(|counters| {
+        address(&COUNTERS, counters.address, 4)?;
+        super::bytes_from(&COUNTERS, counters.address, counters.bytes)
+    });
+    let [q, o] = [input(&Q, &d.q)?, output(&O, &d.o)?].map(Some);
+    let workspace = d.workspace.as_ref().map(memory).transpose()?;
+    let read = [(&Q, q), keys, values, k_scale, v_scale, table, lengths, (&SINKS, sinks.transpose()?)];
+    let written = [(&O, o), (&LSE, lse), (&WORKSPACE, workspace), (&COUNTERS, counters.transpose()?)];
+    let mut all = [(&Q, None); 12];
+    all[..8].copy_from_slice(&read);
+    all[8..].copy_from_slice(&written);
+    disjoint(&all, read.len())
+}
+
+/// Checks in how many parts sequences are cut.
+fn splits(d: &Decode<'_>) -> Result<(), Error> {
+    let (what, most) = match d.splits {
+        Splits::Auto => return Ok(()),
+        Splits::Exactly(0) => return Err(Error::invalid("splits", 0, "it must be 1 or more")),
+        Splits::Exactly(count) => (format!("{count} splits"), u64::from(count)),
+        Splits::Chunk(keys) if keys == 0 || !keys.is_multiple_of(CHUNK) => {
+            let feature = format_args!("splits of {keys} keys");
+            return Err(Error::unsupported(feature, format_args!("chunks are multiples of {CHUNK} keys")));
+        }
+        Splits::Chunk(keys) => {
+            (format!("splits of {keys} keys"), d.cache.max_k.div_ceil(keys as usize) as u64)
+        }
+    };
+    if (d.q.shape[0] as u64).saturating_mul(most) < MAX_SPLITS {
+        return Ok(());
+    }
+    let feature = format_args!("{what} of {} sequences of up to {} keys", d.q.shape[0], d.cache.max_k);
+    Err(Error::unsupported(feature, "the splits of all sequences are counted in 16 bits; take longer ones"))
+}

@@ -1,0 +1,152 @@
+//! Decode requests: what the planner makes of bounds, as a table, and every one that must be refused.
+use ferroflash::*;
+
+/// Buffers lie this far apart: nothing overlaps by accident.
+const FAR: u64 = 1 << 40;
+
+#[derive(Clone, Copy)]
+struct Shape {
+    batch: usize,
+    queries: usize,
+    /// Query and key heads.
+    heads: [usize; 2],
+    head_dim: usize,
+    /// Keys of a page; none for a dense cache.
+    page: Option<usize>,
+    max_k: usize,
+}
+
+/// Llama 3's 8 billion: 32 query heads on 8.
+const LLAMA: Shape =
+    Shape { batch: 16, queries: 1, heads: [32, 8], head_dim: 128, page: Some(16), max_k: 8192 };
+
+fn decode(shape: Shape) -> Decode<'static> {
+    let Shape { batch, queries, heads: [heads_q, heads_k], head_dim, page, max_k } = shape;
+    let q = [batch, queries, heads_q, head_dim];
+    let view = |n: u64| TensorView::bshd(n * FAR, q.iter().product::<usize>() as u64, DType::F16, q);
+    let lengths = Index::new(3 * FAR, batch as u64);
+    let pool = |pages: usize, page: usize| {
+        let shape = [pages, page, heads_k, head_dim];
+        let view = |n: u64| PageView::nhd(n * FAR, shape.iter().product::<usize>() as u64, DType::F16, shape);
+        KvPages::new(view(4), view(5))
+    };
+    let cache = match page {
+        None => KvCache::dense(pool(batch, max_k), lengths),
+        Some(page) => {
+            let columns = max_k.div_ceil(page);
+            let table = Index::new(6 * FAR, (batch * columns) as u64);
+            KvCache::paged(pool(1000, page), table, columns, lengths).max_k(max_k)
+        }
+    };
+    Decode::new(view(1), cache, view(2))
+}
+
+fn card(name: &str) -> &'static Capabilities {
+    Capabilities::profile(name).expect("known")
+}
+
+/// A card, a shape, what is asked, and the plan with all the workspace that it wants: its entry, its blocks,
+/// bytes of workspace and of counters.
+type Planned = (&'static str, Shape, fn(Decode<'static>) -> Decode<'static>, &'static str, u32, [u64; 2]);
+
+#[rustfmt::skip]
+const PLANS: &[Planned] = &[
+    // No more items than two waves: one block a place. 16 slots of 8 key heads of 4 rows, 129 floats each.
+    ("h200", LLAMA, |d| d, "decode_f16_d128_causal_8_tiles", 132, [16 * 8 * 4 * 129 * 4, 16 * 8 * 4]),
+    ("h200", Shape { batch: 1, ..LLAMA }, |d| d, "decode_f16_d128_causal_8_tiles", 132,
+        [16 * 8 * 4 * 129 * 4, 32]),
+    // More items: a block each.
+    ("h200", Shape { batch: 64, ..LLAMA }, |d| d, "decode_f16_d128_causal_8_tiles", 632,
+        [16 * 8 * 4 * 129 * 4, 64 * 8 * 4]),
+    // As many key heads as the card has SMs: nothing is split.
+    ("orin", Shape { heads: [32, 8], ..LLAMA }, |d| d, "decode_f16_d128_causal_8_tiles", 128, [0, 0]),
+    // 99 KiB of shared memory.
+    ("l4", LLAMA, |d| d, "decode_f16_d128_causal_8_tiles_w4", 176, [7 * 8 * 4 * 129 * 4, 16 * 8 * 4]),
+    // Pages that no tile divides; a dense cache of any capacity; a page table's pages of whole tiles.
+    ("h200", Shape { page: Some(1), ..LLAMA }, |d| d, "decode_f16_d128_causal_8_rows", 132,
+        [16 * 8 * 4 * 129 * 4, 16 * 8 * 4]),
+    ("h200", Shape { page: None, max_k: 1000, ..LLAMA }, |d| d, "decode_f16_d128_causal_8_tiles", 132,
+        [16 * 8 * 4 * 129 * 4, 16 * 8 * 4]),
+    // Speculative decoding: more rows; windows; head dims between entries.
+    ("h200", Shape { queries: 4, ..LLAMA }, |d| d.mask(Mask::Causal), "decode_f16_d128_causal_16_tiles", 132,
+        [16 * 8 * 16 * 129 * 4, 16 * 8 * 4]),
+    ("h200", LLAMA, |d| d.mask(Mask::Window { left: Some(127), right: Some(0) }),
+        "decode_f16_d128_local_16_rows_w4", 264, [33 * 8 * 4 * 129 * 4, 16 * 8 * 4]),
+    ("h200", Shape { head_dim: 80, ..LLAMA }, |d| d, "decode_f16_d96_causal_16_tiles", 132,
+        [16 * 8 * 4 * 97 * 4, 16 * 8 * 4]),
+    // As many parts as are asked for.
+    ("h200", LLAMA, |d| d.splits(Splits::Exactly(1)), "decode_f16_d128_causal_8_tiles", 132, [0, 0]),
+    ("h200", LLAMA, |d| d.splits(Splits::Exactly(3)), "decode_f16_d128_causal_8_tiles", 384,
+        [48 * 8 * 4 * 129 * 4, 16 * 8 * 4]),
+    ("h200", LLAMA, |d| d.splits(Splits::CHUNK), "decode_f16_d128_causal_8_tiles", 1024,
+        [16 * 8 * 8 * 4 * 129 * 4, 16 * 8 * 4]),
+    ("h200", LLAMA, |mut d| { d.cache = d.cache.total_k(20 * 1024); d.splits(Splits::CHUNK) },
+        "decode_f16_d128_causal_8_tiles", 288, [36 * 8 * 4 * 129 * 4, 16 * 8 * 4]),
+];
+
+#[test]
+fn plans() {
+    for (name, shape, change, entry, blocks, [workspace, counters]) in PLANS {
+        let request = change(decode(*shape));
+        let plan = plan_decode_with(&request, card(name), u64::MAX).expect("a plan");
+        let got = (plan.contract().symbol, plan.grid(), [plan.workspace_bytes(), plan.counters_bytes()]);
+        assert_eq!(got, (*entry, [*blocks, 1, 1], [*workspace, *counters]), "{name} {request:?}");
+    }
+}
+
+/// Without a workspace nothing is cut, unless it must be.
+#[test]
+fn no_workspace() {
+    let plan = plan_decode(&decode(LLAMA), card("h200")).expect("a plan");
+    assert_eq!([plan.workspace_bytes(), plan.counters_bytes()], [0, 0]);
+    let error = plan_decode(&decode(LLAMA).splits(Splits::Exactly(2)), card("h200")).expect_err("no room");
+    assert!(error.to_string().contains("workspace.bytes: 0"), "{error}");
+}
+
+/// What makes a request wrong, and the words that it is refused with.
+type Refused = (fn(&mut Decode<'static>), bool, &'static [&'static str]);
+
+#[rustfmt::skip]
+const REFUSED: &[Refused] = &[
+    (|d| d.q.dtype = DType::Bf16, false, &["queries of bf16 on a cache of f16"]),
+    (|d| d.cache.pages.keys.dtype = DType::E4m3, false, &["queries of f16 on a cache of e4m3"]),
+    (|d| d.o.dtype = DType::Bf16, true, &["o.dtype", "bf16", "f16"]),
+    (|d| d.o.shape[0] = 3, true, &["o.shape", "[3, 1, 32, 128]", "[16, 1, 32, 128]"]),
+    (|d| d.q.shape[0] = 0, true, &["batch", "0", "1 or more"]),
+    (|d| d.q.shape[3] = 64, true, &["cache.keys.shape", "head_dim 64"]),
+    (|d| { d.q.shape[1] = 5; d.o.shape[1] = 5 }, false, &["5 queries of 4 heads", "16 rows at most"]),
+    (|d| { d.q.shape[2] = 30; d.o.shape[2] = 30 }, true, &["heads_q: 30", "multiple of heads_k = 8"]),
+    (|d| { d.q.shape[0] = 5000; d.o.shape[0] = 5000 }, false, &["batch 5000", "4096 sequences"]),
+    (|d| d.cache.lengths.elements = 15, true, &["cache.lengths.elements", "15", "16 or more"]),
+    (|d| d.cache.max_k = 8193, true, &["cache.max_k", "8193", "8192"]),
+    (|d| d.scale = Some(-1.0), false, &["scale -1", "above 0"]),
+    (|d| d.softcap = Some(f32::NAN), true, &["softcap", "NaN"]),
+    (|d| d.sinks = Some(Sinks { address: 7 * FAR + 2, elements: 32 }),
+        true, &["sinks.address", "multiple of 4"]),
+    (|d| d.sinks = Some(Sinks { address: 7 * FAR, elements: 31 }),
+        true, &["sinks.elements", "31", "32 or more"]),
+    (|d| d.splits = Splits::Exactly(0), true, &["splits", "0", "1 or more"]),
+    (|d| d.splits = Splits::Exactly(5000), false, &["5000 splits of 16 sequences", "16 bits"]),
+    (|d| d.splits = Splits::Chunk(100), false, &["splits of 100 keys", "multiples of 128"]),
+    (|d| d.o.address = d.cache.pages.values.address, true, &["o.address", "must not overlap"]),
+    (|d| d.o.address = d.cache.lengths.address, true, &["o.address", "cache.lengths.address"]),
+    (|d| d.workspace = Some(Workspace { address: 2 * FAR, bytes: 1 << 30 }),
+        true, &["workspace", "must not overlap o"]),
+    (|d| d.counters = Some(Counters { address: FAR, bytes: 512 }), true, &["counters", "must not overlap q"]),
+    (|d| d.counters = Some(Counters { address: 9 * FAR, bytes: 508 }),
+        true, &["counters.bytes", "508", "512"]),
+    (|d| d.config = Some("fwd_f16_d64_full_128x64"), true, &["config", "decode kernel"]),
+    (|d| d.config = Some("decode_f16_d64_causal_8_tiles"), true, &["config", "4 rows of head_dim 128"]),
+];
+
+#[test]
+fn refusals() {
+    for (i, (change, invalid, words)) in REFUSED.iter().enumerate() {
+        let mut request = decode(LLAMA).workspace(Workspace { address: 8 * FAR, bytes: 1 << 30 });
+        change(&mut request);
+        let error = plan_decode(&request, card("h200")).expect_err(&format!("{i}: {words:?}"));
+        assert_eq!(matches!(error, Error::Invalid { .. }), *invalid, "{i}: {error}");
+        let text = error.to_string();
+        assert!(words.iter().all(|word| text.contains(word)), "{i}: {text}, not {words:?}");
+    }
+}

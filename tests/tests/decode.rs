@@ -1,0 +1,185 @@
+//! Decode kernels in the simulator, every access, barrier and copy checked: each entry on its edges, and what
+//! stands on the device whatever it is.
+use ferroflash::spec::{DECODES, DecodeInfo, MaskKind, PageKind};
+use ferroflash::{Attention, Mask, SimDriver, Splits};
+use reference::{DecodeCase, DecodeMemory, LoadedDecode, Pages, Random};
+
+/// A card of 16 SMs, which holds every entry: splits and several rounds with few blocks.
+const CARD: &str = "orin";
+
+fn attention() -> Attention<SimDriver> {
+    Attention::new(SimDriver::new(CARD).expect("a known card"))
+}
+
+/// Launches one plan on each of these lengths, and judges what comes back.
+#[track_caller]
+fn check_lengths(case: &DecodeCase, config: Option<&str>, lengths: &[Vec<i32>]) {
+    let (attention, memory) = (attention(), DecodeMemory::new(case));
+    let mut loaded = LoadedDecode::new(&attention, &memory, config).expect("a plan");
+    let mut plan = None;
+    for lengths in lengths {
+        let (used, outcome) = loaded.run(plan.as_ref(), lengths).unwrap_or_else(|error| {
+            let reports: Vec<_> = attention.driver().take_reports();
+            panic!(
+                "{case:?}: {lengths:?}: {error}\n{}",
+                reports.iter().map(|r| r.to_string()).collect::<String>()
+            )
+        });
+        plan = Some(used);
+        let wrong = memory.judge(&outcome, lengths).expect("a case");
+        assert!(wrong.is_empty(), "{case:?}: {lengths:?}: {}", wrong.join("\n"));
+    }
+}
+
+#[track_caller]
+fn check(case: &DecodeCase, config: Option<&str>) {
+    let lengths = case.filled.iter().map(|n| *n as i32).collect();
+    check_lengths(case, config, &[lengths]);
+}
+
+/// An entry's edges.
+fn edges(entry: &DecodeInfo) -> Vec<DecodeCase> {
+    let plain = |filled: &[usize]| DecodeCase {
+        dtype: entry.dtype,
+        head_dim: entry.head_dim as usize,
+        heads: [entry.rows as usize, 2],
+        ..DecodeCase::new(filled)
+    };
+    let rows = entry.rows as usize;
+    let full = DecodeCase { heads: [2 * rows, 2], ..plain(&[0, 1, 15, 16, 17, 700, 33]) };
+    let tiled = [Pages::Dense, Pages::Nhd(16), Pages::Hnd(48), Pages::Interleaved(64), Pages::Rows];
+    let any = [Pages::Nhd(1), Pages::Hnd(3), Pages::Interleaved(16), Pages::Dense, Pages::Nhd(7)];
+    let mut cases = vec![];
+    for (i, pages) in (if entry.pages == PageKind::Tiles { tiled } else { any }).into_iter().enumerate() {
+        let splits = [Splits::Auto, Splits::Exactly(3), Splits::Chunk(128)][i % 3];
+        cases.push(DecodeCase { pages, splits, counters: i % 2 == 0, sinks: i == 1, ..full.clone() });
+    }
+    // One long sequence over all SMs; several queries; a head dim that is no entry's; rows that are missing.
+    cases.push(plain(&[1500]));
+    let causal = DecodeCase { queries: rows / 2, heads: [4, 2], mask: Mask::Causal, ..plain(&[2, 40, 300]) };
+    cases.push(causal);
+    cases.push(DecodeCase { head_dim: entry.head_dim as usize - 24, heads: [6, 2], ..plain(&[130, 77]) });
+    if entry.mask == MaskKind::Local {
+        let window = |left, right| Mask::Window { left, right };
+        for (mask, softcap) in [
+            (window(Some(20), Some(0)), None),
+            (window(Some(100), Some(1)), Some(30.0)),
+            (window(None, Some(0)), Some(5.0)),
+            (window(Some(0), None), None),
+        ] {
+            cases.push(DecodeCase { queries: 4, heads: [4, 2], mask, softcap, ..plain(&[3, 18, 400]) });
+        }
+    }
+    cases
+}
+
+#[track_caller]
+fn check_head_dim(head_dim: u32) {
+    let entries: Vec<_> = DECODES.iter().filter(|entry| entry.head_dim == head_dim).collect();
+    assert!(!entries.is_empty(), "the table has head dim {head_dim}");
+    for entry in entries {
+        for case in edges(entry) {
+            check(&case, Some(entry.contract.symbol));
+        }
+    }
+}
+
+#[test]
+fn head_dim_64() {
+    check_head_dim(64);
+}
+
+#[test]
+fn head_dim_96() {
+    check_head_dim(96);
+}
+
+#[test]
+fn head_dim_128() {
+    check_head_dim(128);
+}
+
+#[test]
+fn head_dim_192() {
+    check_head_dim(192);
+}
+
+#[test]
+fn head_dim_256() {
+    check_head_dim(256);
+}
+
+#[test]
+fn every_head_dim_of_the_table_is_tested_here() {
+    assert!(DECODES.iter().all(|entry| [64, 96, 128, 192, 256].contains(&entry.head_dim)));
+}
+
+/// More sequences than a warp has lanes, more items than blocks, and one sequence that is much longer.
+#[test]
+fn many_sequences() {
+    let mut random = Random::new(7);
+    for (batch, splits) in [(33, Splits::Auto), (70, Splits::Auto), (40, Splits::Chunk(128))] {
+        let mut filled: Vec<usize> = (0..batch).map(|_| (random.bits() % 60) as usize).collect();
+        filled[batch / 2] = 900;
+        for counters in [true, false] {
+            let case = DecodeCase { splits, counters, heads: [2, 1], ..DecodeCase::new(filled.clone()) };
+            check(&case, None);
+        }
+    }
+}
+
+/// A plan knows bounds only: what a graph replays are other lengths.
+#[test]
+fn other_lengths_under_one_plan() {
+    let filled = vec![500, 40, 300, 1, 64];
+    for (pages, splits) in [(Pages::Nhd(16), Splits::Auto), (Pages::Hnd(3), Splits::Chunk(128))] {
+        let case = DecodeCase { pages, splits, max_k: 600, ..DecodeCase::new(filled.clone()) };
+        let lengths: [[i32; 5]; 4] = [[500, 40, 300, 1, 64], [0; 5], [1, 0, 299, 0, 16], [17, 40, 0, 1, 63]];
+        check_lengths(&case, None, &lengths.map(Vec::from));
+    }
+}
+
+/// Whatever stands on the device, nothing outside of the tensors is touched: what is judged are sequences
+/// whose lengths, clamped, the cache has.
+#[test]
+fn garbage_lengths_and_pages() {
+    let most = 120;
+    for pages in [Pages::Dense, Pages::Nhd(16), Pages::Hnd(5)] {
+        for batch in [6, 40] {
+            let filled: Vec<usize> = (0..batch).map(|b| if b % 3 == 0 { most } else { 50 }).collect();
+            let case = DecodeCase { pages, heads: [2, 1], max_k: most, ..DecodeCase::new(filled) };
+            let garbage = [i32::MAX, -1, 51, i32::MIN, 0, 50, most as i32 + 1, 1, i32::MIN + 1];
+            let lengths = (0..batch).map(|b| garbage[b % garbage.len()]).collect();
+            check_lengths(&case, None, &[lengths]);
+        }
+    }
+}
+
+/// With chunks, the bits of a sequence are its own: whatever is beside it, in whichever place, whatever its
+/// pages are.
+#[test]
+fn chunks_make_sequences_independent() {
+    let mut random = Random::new(11);
+    let one = |case: &DecodeCase, b: usize| {
+        let (attention, memory) = (attention(), DecodeMemory::new(case));
+        let lengths: Vec<i32> = case.filled.iter().map(|n| *n as i32).collect();
+        let mut loaded = LoadedDecode::new(&attention, &memory, None).expect("a plan");
+        let (_, outcome) = loaded.run(None, &lengths).expect("a launch");
+        let (o, lse) = outcome.bits(b);
+        (o.to_vec(), lse.to_vec())
+    };
+    let keys = 300;
+    let alone = DecodeCase { splits: Splits::Chunk(128), seeds: vec![99], ..DecodeCase::new([keys]) };
+    let expected = one(&alone, 0);
+    for round in 0..20 {
+        let batch = 1 + (random.bits() % 40) as usize;
+        // At an even place, where it shares no page with the one before.
+        let place = (random.bits() % batch as u64) as usize & !1;
+        let filled = (0..batch).map(|b| if b == place { keys } else { (random.bits() % 200) as usize });
+        let pages = [Pages::Dense, Pages::Nhd(16), Pages::Hnd(32), Pages::Rows][round % 4];
+        let mut case =
+            DecodeCase { pages, splits: alone.splits, ..DecodeCase::new(filled.collect::<Vec<_>>()) };
+        (case.seeds[place], case.seed) = (99, round as u64);
+        assert_eq!(one(&case, place), expected, "{case:?}, sequence {place}");
+    }
+}
