@@ -8,8 +8,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         Ok(context) => context,
         Err(_) => return Err(CustDriver::new(0).err().map_or("no device".into(), Into::into)),
     };
-    let stream = Stream::new(StreamFlags::NON_BLOCKING, None)?;
     let attention = Attention::new(CustDriver::with_context(&context)?);
+    let stream = attention.driver().adopt(Stream::new(StreamFlags::NON_BLOCKING, None)?);
 
     // One batch of 1000 positions, 8 query heads on 2 key heads, head dim 64, every element 1.0: so is every
     // output.

@@ -70,7 +70,7 @@ pub use cache::{Counters, Index, KvCache, KvPages, KvScale, PageView, Paged, Slo
 pub use capabilities::Capabilities;
 pub use decode::{Decode, DecodePlan, Sinks, Splits, plan_decode, plan_decode_with};
 #[cfg(feature = "cust")]
-pub use driver::{CustBuffer, CustDriver, CustKernel};
+pub use driver::{CustBuffer, CustDriver, CustEvent, CustKernel, CustStream};
 pub use driver::{Driver, RawBuffer, RawDriver, RawEvent, RawGraph, RawKernel, RawStream};
 #[cfg(feature = "sim")]
 pub use driver::{SimBuffer, SimDriver, SimKernel, SimStream};

@@ -93,7 +93,7 @@ pub enum LaunchError {
         compute_capability: u32,
     },
     /// An instruction that the module's `.target` or `.version` does not have, reached or not.
-    #[error("line {line}: `{text}` needs {needs}, the module says {says}")]
+    #[error("ptx line {line}: `{text}` needs {needs}, the module says {says}")]
     Needs {
         /// Line of the PTX.
         line: u32,
@@ -233,7 +233,7 @@ pub enum LaunchError {
         given: usize,
     },
     /// The kernel reached an instruction that the simulator does not execute.
-    #[error("line {line}: `{text}`: {reason}")]
+    #[error("ptx line {line}: `{text}`: {reason}")]
     Unsupported {
         /// Line of the PTX.
         line: u32,

@@ -269,8 +269,12 @@ impl Script {
             }
             values => (values, Some(0.0)),
         };
-        let (Some(buffer), Some(tolerance)) = (self.index(name), tolerance) else {
-            return statement.fail(format!("unknown buffer `{name}` or bad tolerance"));
+        let Some(buffer) = self.index(name) else {
+            let known: Vec<_> = self.buffers.iter().map(|buffer| buffer.name.as_str()).collect();
+            return statement.fail(format!("no buffer `{name}`; there are [{}]", known.join(", ")));
+        };
+        let Some(tolerance) = tolerance else {
+            return statement.fail("`within` takes a number of 0 or more");
         };
         let Buffer { ty, len, .. } = self.buffers[buffer];
         let count = if values.last() == Some(&"...") { len } else { values.len().min(len) };

@@ -77,7 +77,8 @@ fn wrong_scripts_name_their_line() {
             "buffer x f32 1\nrun k\nreport trap\nexpect x = 1",
             "script line 2: what a run with a `report` leaves",
         ),
-        ("buffer x f32 1\nrun k\nexpect x = 1 within -1", "bad tolerance"),
+        ("buffer x f32 1\nrun k\nexpect x = 1 within -1", "`within` takes"),
+        ("buffer x f32 1\nrun k\nexpect y = 1", "no buffer `y`; there are [x]"),
         // In PTX, comments that hold a statement hold nothing else.
         ("// run k\n// expct x = 5\n.version 7.8", "script line 2: `expct` is none"),
         ("// bufer x f32 1\n// run k\n.version 7.8", "script line 1: `bufer` is none"),

@@ -17,6 +17,20 @@ pub const PACKAGE_MB: f64 = 9.0;
 /// wall clock also counts what else a machine does.
 pub const CI_MINUTES: f64 = 60.0;
 
+/// The same of `cargo xtask demo` on a machine that has nothing yet: three minutes of two cores.
+pub const DEMO_MINUTES: f64 = 6.0;
+
+/// The same of `cargo xtask test` alone: six minutes.
+pub const TEST_MINUTES: f64 = 12.0;
+
+/// Prints what a task has used of its processor time, where the system says: somebody's machine may be slow.
+pub fn show(what: &str, most: f64) {
+    if let Some(used) = processor_time() {
+        let used = used.as_secs_f64() / 60.0;
+        println!("budget: {what}: {used:.2} of {most:.0} minutes of processors");
+    }
+}
+
 /// Prints what is used of a budget.
 ///
 /// # Errors

@@ -17,7 +17,9 @@ const FEATURES: &str = "ferroflash/cust,ferroflash/cudarc";
 pub fn test(root: &Path, arguments: &[String]) -> Result {
     setup::device_compiler(root)?;
     setup::cuda_tools(root)?;
-    loud(cargo().args(["test", "--workspace", "--features", FEATURES]).args(arguments).current_dir(root))
+    loud(cargo().args(["test", "--workspace", "--features", FEATURES]).args(arguments).current_dir(root))?;
+    budgets::show("test", budgets::TEST_MINUTES);
+    Ok(())
 }
 
 /// `cargo xtask demo`: brings what is missing, builds, and computes attention on a small real input.
@@ -26,7 +28,9 @@ pub fn demo(root: &Path, arguments: &[String]) -> Result {
     println!("building the kernels and the program");
     // In the tests' profile: what counts is optimised there too, and the rest compiles in half the time.
     let run = ["run", "--quiet", "--package", "ferroflash-cli", "--", "demo"];
-    loud(cargo().args(run).args(arguments).current_dir(root))
+    loud(cargo().args(run).args(arguments).current_dir(root))?;
+    budgets::show("demo", budgets::DEMO_MINUTES);
+    Ok(())
 }
 
 /// `cargo xtask ci`: everything that must hold before a change goes in. Every step runs, and the last lines

@@ -9,7 +9,7 @@ use crate::process::{self, Result};
 /// Lines a source file may have: one concept, one file.
 const MAX_LINES: usize = 400;
 
-/// Columns a line of Rust or prose may have: two stand side by side on a screen.
+/// Columns a line of Rust, C or prose may have: two stand side by side on a screen.
 const MAX_COLUMNS: usize = 110;
 
 /// One invariant: files below `applies` (but not below `except`) contain none of `words` in their code.
@@ -112,10 +112,11 @@ fn check(name: &str, text: &str, broken: &mut Vec<String>) {
     }
 }
 
-/// The lines of Rust and prose that want wrapping. A table's row cannot be wrapped, nor a line of one word,
-/// such as a link; what a program wrote (docs/evidence) is nobody's to wrap.
+/// The lines of Rust, C and prose that want wrapping. A table's row cannot be wrapped, nor a line of one
+/// word, such as a link; what a program wrote (docs/evidence) is nobody's to wrap.
 fn wide_lines(name: &str, text: &str) -> Vec<String> {
-    if !(name.ends_with(".rs") || name.ends_with(".md")) || below(name, &["docs/evidence"]) {
+    let held = [".rs", ".md", ".h", ".c"].iter().any(|end| name.ends_with(end));
+    if !held || below(name, &["docs/evidence"]) {
         return Vec::new();
     }
     let wraps = |line: &str| {
@@ -185,6 +186,7 @@ mod tests {
         let cases = [
             ("a.md", words.clone(), 1),
             ("a.rs", format!("//! {words}"), 1),
+            ("a.h", format!("/* {words} */"), 1),
             ("a.md", "ä".repeat(MAX_COLUMNS - 1) + " b", 1),
             ("a.md", "ä".repeat(MAX_COLUMNS - 2) + " b", 0),
             ("a.rs", format!("/// | {words}"), 0),

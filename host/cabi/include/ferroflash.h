@@ -6,8 +6,9 @@
  *   f.q = q; ...                                     // device pointers, sizes, strides
  *   ferroflash_forward(context, &f, stream);         // enqueues; waits for nothing
  *
- * Every function that can fail returns a ferroflash_status_t, and ferroflash_last_error() then says in words what was wrong, per thread.
- * No CUDA header is needed: streams are `CUstream` (or `cudaStream_t`) as `void *`, tensors are device pointers.
+ * Every function that can fail returns a ferroflash_status_t, and ferroflash_last_error() then says in words
+ * what was wrong, per thread. No CUDA header is needed: streams are `CUstream` (or `cudaStream_t`) as
+ * `void *`, tensors are device pointers.
  */
 #ifndef FERROFLASH_H
 #define FERROFLASH_H
@@ -19,7 +20,8 @@
 extern "C" {
 #endif
 
-/* Version of this interface. Structs only ever grow at their end; their first field says how much of them the caller knows. */
+/* Version of this interface. Structs only ever grow at their end; their first field says how much of them the
+ * caller knows. */
 #define FERROFLASH_ABI_VERSION 1
 
 typedef enum ferroflash_status {
@@ -33,14 +35,14 @@ typedef enum ferroflash_status {
 /* Values of ferroflash_forward_t.dtype. */
 enum { FERROFLASH_F16 = 0, FERROFLASH_BF16 = 1 };
 
-/* Values of ferroflash_forward_t.mask. */
+/* Values of ferroflash_forward_t.mask. 2 is none: the other alignment of causal is FERROFLASH_TOP_LEFT. */
 enum {
     FERROFLASH_MASK_FULL = 0,
     FERROFLASH_MASK_CAUSAL = 1, /* keys up to the query's own position */
     FERROFLASH_MASK_WINDOW = 3  /* window_left keys before the query's position to window_right behind it */
 };
 
-/* Values of ferroflash_forward_t.alignment: where queries stand among keys where there are more of the one. */
+/* Values of ferroflash_forward_t.alignment: where queries stand among keys where their numbers differ. */
 enum {
     FERROFLASH_BOTTOM_RIGHT = 0, /* the last query at the last key (FlashAttention) */
     FERROFLASH_TOP_LEFT = 1      /* the first query at the first key (PyTorch's is_causal) */
@@ -49,7 +51,8 @@ enum {
 /* One forward attention: o = softmax(mask(softcap(scale * q k^T))) v. */
 typedef struct ferroflash_forward {
     uint64_t size; /* sizeof(ferroflash_forward_t): FERROFLASH_FORWARD_INIT sets it */
-    /* Device addresses, multiples of 16. q and o are [batch, seqlen_q, heads_q, head_dim], k and v [batch, seqlen_k, heads_k, head_dim]. */
+    /* Device addresses, multiples of 16. q and o are [batch, seqlen_q, heads_q, head_dim], k and v
+     * [batch, seqlen_k, heads_k, head_dim]. */
     const void *q;
     const void *k;
     const void *v;
@@ -61,7 +64,12 @@ typedef struct ferroflash_forward {
     int64_t heads_q; /* a multiple of heads_k */
     int64_t heads_k;
     int64_t head_dim; /* a multiple of 8, at most 256 */
-    /* Elements from one batch, row, head and column to the next: any layout. The last is 1, the others are multiples of 8. */
+    /* Elements from one batch, row, head and column to the next. Element [b, s, h, d] of q:
+     *   q[b * q_strides[0] + s * q_strides[1] + h * q_strides[2] + d]
+     * Any layout: {seqlen * heads * head_dim, heads * head_dim, head_dim, 1} is contiguous [batch, seqlen,
+     * heads, head_dim], {heads * seqlen * head_dim, head_dim, seqlen * head_dim, 1} is [batch, heads, seqlen,
+     * head_dim]. The last is 1, the others are multiples of 8; those of sizes of 1 are ignored. 0 repeats an
+     * input; an output must not overlap itself. */
     int64_t q_strides[4];
     int64_t k_strides[4];
     int64_t v_strides[4];
@@ -74,7 +82,8 @@ typedef struct ferroflash_forward {
     float scale;          /* 0: 1 / sqrt(head_dim) */
     float softcap;        /* 0: none */
     const char *config;   /* name of the entry to run; NULL: the planner's choice */
-    void *workspace;      /* device memory that the launch may use, a multiple of 16; NULL: none, and no kernel that needs one */
+    /* Device memory that the launch may use, a multiple of 16; NULL: none, and no kernel that needs one. */
+    void *workspace;
     uint64_t workspace_bytes; /* its size: ferroflash_workspace_size says how much helps */
     int32_t alignment;
 } ferroflash_forward_t;
@@ -106,41 +115,47 @@ const char *ferroflash_version(void);
 size_t ferroflash_forward_size(void);
 size_t ferroflash_plan_info_size(void);
 
-/* What went wrong in this thread's last failing call; "" if none failed. Valid until the thread's next failing call. */
+/* What went wrong in this thread's last failing call; "" if none failed. Valid until the thread's next
+ * failing call. */
 const char *ferroflash_last_error(void);
 
 /* Names of the compiled kernels. NULL from ferroflash_entry_count() on. */
 size_t ferroflash_entry_count(void);
 const char *ferroflash_entry_name(size_t index);
 
-/* Adopts the CUDA context that is current on this thread; where there is none, the primary context of device 0. It must outlive this one.
+/* Adopts the CUDA context that is current on this thread; where there is none, the primary context of
+ * device 0. It must outlive this one.
  *
- * Also reads what `ferroflash sweep` measured, which plans then prefer to the library's own table: the file that the environment variable
- * FERROFLASH_TUNING names, else ferroflash/tuning.json in the user's cache folder where there is one ($XDG_CACHE_HOME, else ~/.cache).
- * FERROFLASH_INVALID where the file cannot be read or is no such file. A file may do without measurements of this device. */
+ * Also reads what `ferroflash sweep` measured, which plans then prefer to the library's own table: the
+ * file that the environment variable FERROFLASH_TUNING names, else ferroflash/tuning.json in the user's
+ * cache folder where there is one ($XDG_CACHE_HOME, else ~/.cache). FERROFLASH_INVALID where the file
+ * cannot be read or is no such file. A file may do without measurements of this device. */
 ferroflash_status_t ferroflash_context_create(ferroflash_context_t **context);
 void ferroflash_context_destroy(ferroflash_context_t *context);
 
 /* Checks a forward and decides how it is launched. Touches no device. */
-ferroflash_status_t ferroflash_plan_create(const ferroflash_context_t *context, const ferroflash_forward_t *forward,
-                                           ferroflash_plan_t **plan);
+ferroflash_status_t ferroflash_plan_create(const ferroflash_context_t *context,
+                                           const ferroflash_forward_t *forward, ferroflash_plan_t **plan);
 void ferroflash_plan_destroy(ferroflash_plan_t *plan);
 ferroflash_status_t ferroflash_plan_describe(const ferroflash_plan_t *plan, ferroflash_plan_info_t *info);
-/* Bytes of workspace with which a forward runs fastest: several blocks then share the keys of few queries. 0 where none helps. What its
- * contents are means nothing before and after a launch; launches in the order of one stream may share one. */
-ferroflash_status_t ferroflash_workspace_size(const ferroflash_context_t *context, const ferroflash_forward_t *forward,
-                                              uint64_t *bytes);
+/* Bytes of workspace with which a forward runs fastest: several blocks then share the keys of few
+ * queries. 0 where none helps. What its contents are means nothing before and after a launch; launches in
+ * the order of one stream may share one. */
+ferroflash_status_t ferroflash_workspace_size(const ferroflash_context_t *context,
+                                              const ferroflash_forward_t *forward, uint64_t *bytes);
 
 /* Loads the plan's kernels now rather than at its first launch: do it before capturing a graph. */
 ferroflash_status_t ferroflash_load(const ferroflash_context_t *context, const ferroflash_plan_t *plan);
 
-/* Enqueues on a CUstream of the context (NULL: the legacy default stream): no allocation, no synchronisation. `forward` is the plan's
- * problem, with the same or other tensors and workspace, which must stay until the stream has run. */
+/* Enqueues on a CUstream of the context (NULL: the legacy default stream): no allocation, no synchronisation.
+ * `forward` is the plan's problem, with the same or other tensors and workspace, which must stay until the
+ * stream has run. */
 ferroflash_status_t ferroflash_launch(const ferroflash_context_t *context, const ferroflash_plan_t *plan,
                                       const ferroflash_forward_t *forward, void *stream);
 
 /* Plans and launches. */
-ferroflash_status_t ferroflash_forward(const ferroflash_context_t *context, const ferroflash_forward_t *forward, void *stream);
+ferroflash_status_t ferroflash_forward(const ferroflash_context_t *context,
+                                       const ferroflash_forward_t *forward, void *stream);
 
 #ifdef __cplusplus
 }

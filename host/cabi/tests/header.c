@@ -36,13 +36,16 @@ int main(void) {
 
     expect(ferroflash_abi_version() == FERROFLASH_ABI_VERSION, "version of the interface");
     expect(strcmp(ferroflash_version(), VERSION) == 0, "version of the library");
-    expect(ferroflash_forward_size() == sizeof forward && ferroflash_plan_info_size() == sizeof info, "sizes");
+    expect(ferroflash_forward_size() == sizeof forward && ferroflash_plan_info_size() == sizeof info,
+           "sizes");
     expect(strcmp(ferroflash_last_error(), "") == 0, "no error yet");
     expect(ferroflash_entry_count() > 0 && strncmp(ferroflash_entry_name(0), "fwd_", 4) == 0, "entries");
     expect(ferroflash_entry_name(ferroflash_entry_count()) == NULL, "no entry behind the last");
 
-    expect(ferroflash_context_create(NULL) == FERROFLASH_INVALID && said("context: NULL"), "no place for a context");
-    expect(ferroflash_plan_create(NULL, &forward, &plan) == FERROFLASH_INVALID && said("context: NULL"), "no context");
+    expect(ferroflash_context_create(NULL) == FERROFLASH_INVALID && said("context: NULL"),
+           "no place for a context");
+    expect(ferroflash_plan_create(NULL, &forward, &plan) == FERROFLASH_INVALID && said("context: NULL"),
+           "no context");
     expect(ferroflash_forward(NULL, NULL, NULL) == FERROFLASH_INVALID && said("NULL"), "nothing at all");
     expect(ferroflash_plan_describe(NULL, &info) == FERROFLASH_INVALID && said("plan: NULL"), "no plan");
     ferroflash_context_destroy(NULL);
@@ -52,9 +55,11 @@ int main(void) {
     printf("context: %d\n%s\n", status, ferroflash_last_error());
     if (status == FERROFLASH_OK) {
         forward.size = 8;
-        expect(ferroflash_plan_create(context, &forward, &plan) == FERROFLASH_INVALID && said("forward.size: 8"), "size");
+        expect(ferroflash_plan_create(context, &forward, &plan) == FERROFLASH_INVALID
+               && said("forward.size: 8"), "size");
         forward.size = sizeof forward;
-        expect(ferroflash_plan_create(context, &forward, &plan) == FERROFLASH_INVALID && plan == NULL, "no sizes");
+        expect(ferroflash_plan_create(context, &forward, &plan) == FERROFLASH_INVALID && plan == NULL,
+               "no sizes");
         forward.q = (void *)0x1000000;
         forward.k = (void *)0x2000000;
         forward.v = (void *)0x3000000;
@@ -72,14 +77,17 @@ int main(void) {
         expect(ferroflash_plan_create(context, &forward, &plan) == FERROFLASH_OK, "plan");
         expect(ferroflash_plan_describe(plan, &info) == FERROFLASH_OK && info.grid[0] > 0, "describe");
         uint64_t bytes = 1;
-        expect(ferroflash_workspace_size(context, &forward, &bytes) == FERROFLASH_OK && bytes == 0, "no workspace needed");
-        expect(ferroflash_workspace_size(context, &forward, NULL) == FERROFLASH_INVALID && said("bytes: NULL"), "no place");
+        expect(ferroflash_workspace_size(context, &forward, &bytes) == FERROFLASH_OK && bytes == 0,
+               "no workspace needed");
+        expect(ferroflash_workspace_size(context, &forward, NULL) == FERROFLASH_INVALID
+               && said("bytes: NULL"), "no place");
         ferroflash_plan_destroy(plan);
         ferroflash_context_destroy(context);
     } else if (said("invalid tuning")) {
         expect(status == FERROFLASH_INVALID && context == NULL, "a clean error for a file that is no tuning");
     } else {
-        expect(status == FERROFLASH_DRIVER && context == NULL && said("CUDA"), "a clean error without a driver");
+        expect(status == FERROFLASH_DRIVER && context == NULL && said("CUDA"),
+               "a clean error without a driver");
     }
     return failures;
 }

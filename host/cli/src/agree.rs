@@ -2,8 +2,8 @@
 use super::console::Console;
 use super::device::{self, Device};
 use super::error::Error;
-use super::options::{DeviceKind, DeviceOptions};
-use ferroflash::{Attention, Capabilities, DType, Driver, ENTRIES, EntryInfo, SimDriver};
+use super::options::{DeviceKind, KernelOptions};
+use ferroflash::{Attention, Capabilities, DType, Driver, EntryInfo, SimDriver};
 use ptx_sim::{MmaArch, MmaMode, Options};
 use reference::{HostTensor, Loaded, Memory, Outcome, edges, unit_roundoff};
 use serde::Serialize;
@@ -29,18 +29,12 @@ Examples:
   ferroflash agree --device gpu --products 100000 --json
   ferroflash agree --device gpu --config fwd_bf16_d128_causal_128x64")]
 pub(super) struct Args {
-    /// Only the kernels of this name.
-    #[arg(long, value_name = "NAME")]
-    config: Option<String>,
     /// Random 16 x 8 x 16 products of each element type.
     #[arg(long, value_name = "N", default_value_t = 20_000,
         value_parser = clap::value_parser!(u32).range(1..))]
     products: u32,
-    /// Seed of the inputs.
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
     #[command(flatten)]
-    device: DeviceOptions,
+    kernels: KernelOptions,
 }
 
 #[derive(Serialize)]
@@ -92,17 +86,14 @@ const OF_A_ROUNDING: f64 = 0.25;
 const ROWS_PER_OTHERWISE: usize = 50;
 
 pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
-    let entries = match &args.config {
-        Some(name) => device::entries(name)?,
-        None => ENTRIES.iter().collect(),
-    };
-    match args.device.kind()? {
+    let entries = args.kernels.entries()?;
+    match args.kernels.device.kind()? {
         DeviceKind::Auto => agree(&Attention::new(device::open_cuda(0)?), &entries, &args, console),
         DeviceKind::Gpu(ordinal) => {
             agree(&Attention::new(device::open_cuda(ordinal)?), &entries, &args, console)
         }
         DeviceKind::Sim => {
-            let profile = args.device.profile();
+            let profile = args.kernels.device.profile();
             let options = Options { mma: arithmetic(profile), ..Options::default() };
             agree(&Attention::new(SimDriver::with_options(profile, options)?), &entries, &args, console)
         }
@@ -138,7 +129,7 @@ fn agree<D: Driver>(
     let mut tallies = vec![];
     for dtype in [DType::F16, DType::Bf16] {
         bar.set_message(format!("{} products", dtype.name()));
-        let products = Products::random(dtype, args.products, args.seed);
+        let products = Products::random(dtype, args.products, args.kernels.seed);
         tallies
             .push(products.compare(&products.run(attention.driver())?, &products.run(simulator.driver())?));
         bar.inc(1);
@@ -146,7 +137,7 @@ fn agree<D: Driver>(
     let mut kernels = vec![];
     for entry in entries {
         bar.set_message(entry.contract.symbol);
-        kernels.push(row(attention, &simulator, entry, args.seed)?);
+        kernels.push(row(attention, &simulator, entry, args.kernels.seed)?);
         bar.inc(1);
     }
     bar.finish_and_clear();
@@ -159,7 +150,7 @@ fn agree<D: Driver>(
     let report = Report {
         device: attention.capabilities().name.to_string(),
         simulator: simulator.capabilities().name.to_string(),
-        seed: args.seed,
+        seed: args.kernels.seed,
         agree: result.is_ok(),
         seconds: start.elapsed().as_secs_f64(),
         products: tallies,
@@ -174,17 +165,16 @@ fn row<D: Driver>(
     entry: &'static EntryInfo,
     seed: u64,
 ) -> Result<Row, Error> {
+    let devices = [attention.capabilities(), simulator.capabilities()];
+    let skipped = devices.into_iter().find_map(|device| device::unfit(entry, device));
     let mut row = Row {
         name: entry.contract.symbol,
         cases: 0,
-        skipped: None,
+        skipped,
         difference: Difference::default(),
         failures: vec![],
     };
-    let available = attention.capabilities().smem_per_block.min(simulator.capabilities().smem_per_block);
-    if entry.contract.smem_bytes > available {
-        let needs = entry.contract.smem_bytes;
-        row.skipped = Some(format!("needs {needs} bytes of shared memory a block, there are {available}"));
+    if row.skipped.is_some() {
         return Ok(row);
     }
     for case in edges(entry, seed) {
@@ -365,7 +355,7 @@ mod tests {
 
     #[test]
     fn other_roundings_stay_within_the_bounds_and_other_inputs_do_not() {
-        let entry = ENTRIES
+        let entry = ferroflash::ENTRIES
             .iter()
             .find(|e| e.mask == ferroflash::MaskKind::Causal)
             .expect("the table has causal entries");

@@ -146,11 +146,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let budget = args.seconds.map(Duration::from_secs);
     let in_time = || budget.is_none_or(|budget| start.elapsed() < budget);
     let overhead = rounds(&attention, &mut jobs, args.rounds, &in_time, console);
-    let unmeasured = jobs.iter().filter(|job| job.rounds.is_empty() && job.failure.is_none());
-    let left_out = unmeasured.map(Job::label).collect();
-    let failed = jobs.iter().filter_map(|job| Some(format!("{}: {}", job.label(), job.failure.as_ref()?)));
-    let failed: Vec<_> = failed.collect();
-    let rows: Vec<Row> = jobs.iter().filter_map(Job::row).collect();
+    let Measured { rows, left_out, failed, result } = Measured::of(&jobs);
     let against = before.map(|before| against::compare(&before, &device, &rows)).transpose()?;
     if let Some(path) = &args.svg {
         write_plot(path, &device, &rows)?;
@@ -176,14 +172,33 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         Some((count, first)) => Err(Error::Wrong(format!("{count} slower than before: {first}"))),
         None => Ok(()),
     };
-    // What was measured is reported although something else could not be.
-    let text = format!("{} not measured: {}", report.failed.len(), report.failed.first().map_or("", |f| f));
-    let result = slower.and(match jobs.iter().find_map(|job| job.failure.as_ref()) {
-        Some(Error::Device(_)) => Err(Error::Device(text)),
-        Some(_) => Err(Error::Invalid(text)),
-        None => Ok(()),
-    });
-    console.report(&report, result)
+    console.report(&report, slower.and(result))
+}
+
+/// What came of the jobs: what was measured is reported although something else could not be.
+struct Measured {
+    rows: Vec<Row>,
+    /// There was no time for these.
+    left_out: Vec<String>,
+    failed: Vec<String>,
+    result: Result<(), Error>,
+}
+
+impl Measured {
+    fn of(jobs: &[Job]) -> Self {
+        let unmeasured = jobs.iter().filter(|job| job.rounds.is_empty() && job.failure.is_none());
+        let failed =
+            jobs.iter().filter_map(|job| Some(format!("{}: {}", job.label(), job.failure.as_ref()?)));
+        let failed: Vec<_> = failed.collect();
+        let text = format!("{} not measured: {}", failed.len(), failed.first().map_or("", |f| f));
+        let result = match jobs.iter().find_map(|job| job.failure.as_ref()) {
+            Some(Error::Device(_)) => Err(Error::Device(text)),
+            Some(_) => Err(Error::Invalid(text)),
+            None => Ok(()),
+        };
+        let rows = jobs.iter().filter_map(Job::row).collect();
+        Measured { rows, left_out: unmeasured.map(Job::label).collect(), failed, result }
+    }
 }
 
 fn jobs(suites: suite::Suites, choice: TimingChoice) -> Result<Vec<Job>, Error> {
@@ -295,5 +310,34 @@ impl fmt::Display for Report {
         let Some(against) = &self.against else { return Ok(()) };
         writeln!(f, "\n{} compared, {} slower", against.compared, against.regressions.len())?;
         against.regressions.iter().try_for_each(|regression| writeln!(f, "  {regression}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_measured_is_kept_although_something_else_failed() {
+        let suites = suite::read(None, &["headline".to_owned()]).expect("built in");
+        let mut jobs = jobs(suites, TimingChoice::Cold).expect("valid");
+        jobs.truncate(4);
+        for job in &mut jobs[..3] {
+            job.rounds.push(vec![20.0, 21.0]);
+        }
+        // One fails before its first round, one after it; the last gets no time.
+        jobs[0].rounds.clear();
+        jobs[0].failure = Some(Error::Invalid("out of memory".into()));
+        jobs[1].failure = Some(Error::Device("lost".into()));
+        let Measured { rows, left_out, failed, result } = Measured::of(&jobs);
+        let shapes: Vec<_> = rows.into_iter().map(|row| row.shape).collect();
+        assert_eq!(shapes, [1, 2].map(|at| jobs[at].problem.to_string()));
+        assert_eq!(left_out, [jobs[3].label()]);
+        assert_eq!(
+            failed,
+            [0, 1].map(|at| format!("{}: {}", jobs[at].label(), jobs[at].failure.as_ref().expect("failed")))
+        );
+        let message = result.expect_err("not all was measured").to_string();
+        assert!(message.starts_with("2 not measured: ") && message.ends_with("out of memory"), "{message}");
     }
 }

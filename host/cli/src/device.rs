@@ -222,7 +222,7 @@ impl Device {
                 // Validation is planning's, and planning needs no device.
                 ferroflash::supports(&memory.problem, &Capabilities::PROFILES[0].1)?;
                 if let Some(name) = config {
-                    entries(name)?;
+                    super::options::entries(Some(name))?;
                     return Err(Error::Invalid(format!(
                         "--config {name}: the CPU runs the reference and no kernel; use another --device"
                     )));
@@ -250,9 +250,12 @@ pub(super) fn open_cuda(ordinal: u32) -> Result<impl Driver, Error> {
     driver.map_err(|e| Error::NoDevice(e.to_string()))
 }
 
-/// The entries that a name stands for: one of the table, or a configuration of the lineage.
-pub(super) fn entries(name: &str) -> Result<Vec<&'static EntryInfo>, Error> {
-    Ok(ferroflash::lineage::entries(name)?)
+/// Why a device cannot run a kernel of the table; none where it can.
+pub(super) fn unfit(entry: &EntryInfo, capabilities: &Capabilities) -> Option<String> {
+    match capabilities.runs(&entry.contract).err()? {
+        ferroflash::Error::Unsupported { reason, .. } => Some(reason),
+        other => Some(other.to_string()),
+    }
 }
 
 impl From<ferroflash::Error> for Error {

@@ -82,12 +82,12 @@ impl From<&EntryInfo> for Row {
 }
 
 pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
-    let named = args.config.as_deref().map(super::device::entries).transpose()?;
+    let named = super::options::entries(args.config.as_deref())?;
     let holds = |e: &&EntryInfo| {
         let next = |d: u32| ENTRIES.iter().map(|e| e.head_dim).filter(|held| *held >= d).min();
         args.dtype.is_none_or(|dtype| e.dtype == dtype)
             && args.head_dim.is_none_or(|d| next(d) == Some(e.head_dim))
-            && named.as_ref().is_none_or(|named| named.contains(e))
+            && named.contains(e)
             && args.mask.as_ref().is_none_or(|mask| e.mask.name() == mask)
     };
     let kernels: Vec<Row> = ENTRIES.iter().filter(holds).map(Row::from).collect();

@@ -1,7 +1,7 @@
 //! Options that several commands share.
 use super::error::Error;
 use clap::builder::PossibleValuesParser;
-use ferroflash::{Alignment, DType, Mask, Problem};
+use ferroflash::{Alignment, DType, ENTRIES, EntryInfo, Mask, Problem};
 
 /// Which keys a query sees, and what happens to scores.
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -89,6 +89,41 @@ impl DeviceOptions {
                 "{what}, and only a GPU's says anything: a simulator has none; use --device gpu"
             ))),
         }
+    }
+}
+
+/// What commands share that run kernels of the table, one after the other.
+#[derive(clap::Args, Clone, Debug)]
+pub(super) struct KernelOptions {
+    /// Only the kernels of this name: a kernel's own, or a configuration of the lineage (`ferroflash
+    /// kernels` lists both).
+    #[arg(long, value_name = "NAME")]
+    pub config: Option<String>,
+    /// Seed of the inputs.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    #[command(flatten)]
+    pub device: DeviceOptions,
+}
+
+impl KernelOptions {
+    /// The kernels that are asked for.
+    ///
+    /// # Errors
+    /// A name that none of them has.
+    pub(super) fn entries(&self) -> Result<Vec<&'static EntryInfo>, Error> {
+        entries(self.config.as_deref())
+    }
+}
+
+/// The entries that a name stands for, one of the table's or a configuration of the lineage; without one all.
+///
+/// # Errors
+/// A name that none of them has.
+pub(super) fn entries(name: Option<&str>) -> Result<Vec<&'static EntryInfo>, Error> {
+    match name {
+        Some(name) => Ok(ferroflash::lineage::entries(name)?),
+        None => Ok(ENTRIES.iter().collect()),
     }
 }
 

@@ -3,7 +3,7 @@ use super::console::Console;
 use super::error::Error;
 use super::options::PROFILE;
 use clap::ValueEnum;
-use ferroflash::{Attention, Capabilities, ENTRIES, EntryInfo, SimDriver};
+use ferroflash::{Attention, Capabilities, EntryInfo, SimDriver};
 use ptx_sim::{Completion, Options, Report};
 use rayon::prelude::*;
 use reference::{Case, Loaded, Reference, edges};
@@ -136,6 +136,9 @@ struct Finding {
     report: Option<Report>,
 }
 
+/// The kind of finding of a launch that did not happen.
+const REFUSED: &str = "refused";
+
 impl Finding {
     fn new(kind: &str, case: impl ToString, message: impl ToString) -> Self {
         let (case, message) = (case.to_string(), message.to_string());
@@ -177,10 +180,7 @@ impl Row {
 
 pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let start = Instant::now();
-    let entries: Vec<_> = match &args.config {
-        Some(name) => super::device::entries(name)?,
-        None => ENTRIES.iter().collect(),
-    };
+    let entries = super::options::entries(args.config.as_deref())?;
     let simulator = simulator(&args, console)?;
     let (device, kernels) = match (&simulator, &args.ptx) {
         (None, _) => gpu::check(args.config.as_deref(), console)?,
@@ -194,13 +194,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         }
         (Some(simulator), None) => table(&entries, simulator, console)?,
     };
-    let ran = kernels.iter().any(|row| row.launches > 0);
-    let findings: usize = kernels.iter().map(|row| row.findings.len()).sum();
-    let first = kernels.iter().find_map(|row| {
-        let finding = row.findings.first()?;
-        Some(format!("{}: {}: {}", row.name, finding.kind, finding.message))
-    });
-    let result = Error::first_of("findings", findings, first, ran, &device);
+    let result = verdict(&kernels, &device);
     let report = Findings {
         device: device.clone(),
         schedules: simulator.map(|simulator| simulator.seeds),
@@ -209,6 +203,22 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         kernels,
     };
     console.report(&report, result)
+}
+
+/// What the command ends with. A launch that was refused says nothing of its kernel: it is an input that is
+/// not valid, where nothing else was found.
+fn verdict(kernels: &[Row], device: &str) -> Result<(), Error> {
+    let all = kernels.iter().flat_map(|row| row.findings.iter().map(move |finding| (row, finding)));
+    let (refused, found): (Vec<_>, Vec<_>) = all.partition(|(_, finding)| finding.kind == REFUSED);
+    let words =
+        |(row, finding): &(&Row, &Finding)| format!("{}: {}: {}", row.name, finding.kind, finding.message);
+    match (found.first(), refused.first()) {
+        (None, Some(first)) => Err(Error::Invalid(format!("not all could be launched: {}", words(first)))),
+        (first, _) => {
+            let ran = kernels.iter().any(|row| row.launches > 0);
+            Error::first_of("findings", found.len(), first.map(words), ran, device)
+        }
+    }
 }
 
 /// What the simulator is asked for.
@@ -283,12 +293,8 @@ fn row(
     capabilities: &Capabilities,
 ) -> Result<Row, Error> {
     let mut row = Row::new(entry.contract.symbol);
-    if entry.contract.smem_bytes > capabilities.smem_per_block {
-        let (needs, available) = (entry.contract.smem_bytes, capabilities.smem_per_block);
-        row.skipped = Some(format!(
-            "needs {needs} bytes of shared memory a block, the {} has {available}",
-            simulator.profile
-        ));
+    row.skipped = super::device::unfit(entry, capabilities);
+    if row.skipped.is_some() {
         return Ok(row);
     }
     let cases = edges(entry, 1);
@@ -309,7 +315,7 @@ fn row(
             let reports = attention.driver().take_reports();
             match outcome {
                 Ok(outcome) => judge(&mut row, &outcome, reference, case, &place),
-                Err(error) if reports.is_empty() => row.add(Finding::new("refused", &place, error)),
+                Err(error) if reports.is_empty() => row.add(Finding::new(REFUSED, &place, error)),
                 Err(_) => reports.into_iter().for_each(|report| row.add(Finding::of(report, &place))),
             }
         }
@@ -334,7 +340,10 @@ impl fmt::Display for Findings {
             match (&row.skipped, row.findings.len()) {
                 (Some(reason), _) => writeln!(f, "{:name$}  skipped: {reason}", row.name)?,
                 (None, 0) => writeln!(f, "{:name$}  clean, {} launches", row.name, row.launches)?,
-                (None, n) => writeln!(f, "{:name$}  {n} FINDINGS, {} launches", row.name, row.launches)?,
+                (None, n) => {
+                    let findings = if n == 1 { "FINDING" } else { "FINDINGS" };
+                    writeln!(f, "{:name$}  {n} {findings}, {} launches", row.name, row.launches)?;
+                }
             }
             if !row.kernels.is_empty() {
                 let skipped = row.kernels.iter().filter(|kernel| kernel.skipped.is_some()).count();

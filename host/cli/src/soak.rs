@@ -2,7 +2,7 @@
 use super::console::Console;
 use super::device::{self, Device, Runner};
 use super::error::Error;
-use super::options::DeviceOptions;
+use super::options::KernelOptions;
 use ferroflash::EntryInfo;
 use reference::{Soak, soak};
 use serde::Serialize;
@@ -22,9 +22,6 @@ Examples:
   ferroflash soak --config v3/2 --launches 10 --device sim
   ferroflash soak --threads 8 --streams 4 --json")]
 pub(super) struct Args {
-    /// Only the kernels of this name: a kernel's own, or a configuration of the lineage.
-    #[arg(long, value_name = "NAME")]
-    config: Option<String>,
     /// Launches of a round.
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     launches: u32,
@@ -34,11 +31,8 @@ pub(super) struct Args {
     /// Streams of each of them.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
     streams: u32,
-    /// Seed of the inputs.
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
     #[command(flatten)]
-    device: DeviceOptions,
+    kernels: KernelOptions,
 }
 
 /// After how many launches to wait.
@@ -78,13 +72,10 @@ struct Row {
 }
 
 pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
-    let entries = match &args.config {
-        Some(name) => device::entries(name)?,
-        None => ferroflash::ENTRIES.iter().collect(),
-    };
-    let device = Device::open(&args.device, console)?;
+    let entries = args.kernels.entries()?;
+    let device = Device::open(&args.kernels.device, console)?;
     let runner = device.kernels("soak")?;
-    device.affords(ROUNDS * args.launches as usize * entries.len(), &args.device, console)?;
+    device.affords(ROUNDS * args.launches as usize * entries.len(), &args.kernels.device, console)?;
     let start = Instant::now();
     let bar = console.progress("soak", entries.len());
     let mut kernels = vec![];
@@ -97,11 +88,11 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let failures: usize = kernels.iter().map(|row| row.failures.len()).sum();
     let first = kernels.iter().find_map(|row| Some(format!("{}: {}", row.name, row.failures.first()?)));
     let ran = kernels.iter().any(|row| row.skipped.is_none());
-    let Args { launches, threads, streams, seed, .. } = args;
+    let Args { launches, threads, streams, .. } = args;
     let result = Error::first_of("failures", failures, first, ran, &device);
     let report = Report {
         device: device.to_string(),
-        seed,
+        seed: args.kernels.seed,
         launches_a_round: launches,
         threads,
         streams,
@@ -115,16 +106,9 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
 /// Every round of one kernel.
 fn endure(runner: &dyn Runner, entry: &'static EntryInfo, args: &Args) -> Result<Row, Error> {
     let name = entry.contract.symbol;
-    let available = runner.capabilities().smem_per_block;
-    let skipped = (entry.contract.smem_bytes > available).then(|| {
-        format!(
-            "needs {} bytes of shared memory a block, the device has {available}",
-            entry.contract.smem_bytes
-        )
-    });
     let mut row = Row {
         name,
-        skipped,
+        skipped: device::unfit(entry, runner.capabilities()),
         rounds: 0,
         launches: 0,
         differing: 0,
@@ -135,7 +119,7 @@ fn endure(runner: &dyn Runner, entry: &'static EntryInfo, args: &Args) -> Result
     if row.skipped.is_some() {
         return Ok(row);
     }
-    let case = soak(entry, args.seed);
+    let case = soak(entry, args.kernels.seed);
     let memory = case.memory();
     let launches = args.launches as usize;
     let round = |threads, streams, every| Soak { launches, every, threads, streams };

@@ -2,10 +2,11 @@
 use super::console::Console;
 use super::device::{self, Device, Runner};
 use super::error::Error;
-use super::options::DeviceOptions;
+use super::options::KernelOptions;
 use ferroflash::lineage::CONFIGURATIONS;
 use ferroflash::{DType, EntryInfo};
-use reference::{Case, Reference, Soak, edges, grid, headline, reproducer, soak};
+use indicatif::ProgressBar;
+use reference::{Case, Memory, Reference, Soak, edges, grid, headline, reproducer, soak};
 use serde::Serialize;
 use std::fmt;
 use std::time::Instant;
@@ -26,10 +27,6 @@ Examples:
   ferroflash verify --quick --soak 1000 --json          and 1000 launches in a row that must agree in every \
                         bit")]
 pub(super) struct Args {
-    /// Only the kernels of this name: a kernel's own, or a configuration of the lineage (`ferroflash
-    /// kernels` lists both).
-    #[arg(long, value_name = "NAME")]
-    config: Option<String>,
     /// Also every configuration of the lineage by its name there, and every kernel that can, on the headline
     /// workload (f16, batch 1 and 2, 8 heads, 512 queries and keys, head dim 64) and on its smallest
     /// reproducer: no element may be off by 2e-3 or more.
@@ -42,11 +39,8 @@ pub(super) struct Args {
     /// bit.
     #[arg(long, value_name = "N", default_value_t = 0)]
     soak: usize,
-    /// Seed of the inputs.
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
     #[command(flatten)]
-    device: DeviceOptions,
+    kernels: KernelOptions,
 }
 
 #[derive(Serialize)]
@@ -81,51 +75,30 @@ struct Row {
 }
 
 pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
-    let entries = match &args.config {
-        Some(name) => device::entries(name)?,
-        None => ferroflash::ENTRIES.iter().collect(),
-    };
-    let device = Device::open(&args.device, console)?;
+    let (entries, seed) = (args.kernels.entries()?, args.kernels.seed);
+    let device = Device::open(&args.kernels.device, console)?;
     let runner = device.kernels("verify")?;
-    device.affords(2 * args.soak * entries.len(), &args.device, console)?;
+    device.affords(2 * args.soak * entries.len(), &args.kernels.device, console)?;
     let start = Instant::now();
-    let mut work: Vec<Work> = vec![];
+    let mut work = Work::default();
     for entry in entries {
-        let cases = if args.quick { edges(entry, args.seed) } else { grid(entry, args.seed) };
-        let row = Row::new(entry.contract.symbol, entry, runner);
-        match work.iter_mut().find(|work| work.cases == cases) {
-            Some(work) => work.rows.push(row),
-            None => work.push(Work { cases, rows: vec![row] }),
-        }
+        let cases = if args.quick { edges(entry, seed) } else { grid(entry, seed) };
+        work.add(Row::new(entry.contract.symbol, entry, runner), cases);
     }
-    let mut headline = if args.all_configs { headline_work(&args, runner) } else { vec![] };
-    let bar = console.progress("verify", work.iter().chain(&headline).map(|work| work.cases.len()).sum());
-    for Work { cases, rows } in &mut headline {
-        for case in cases {
-            bar.set_message(case.to_string());
-            verify(runner, case, rows)?;
-            bar.inc(1);
-        }
-        for row in rows.iter_mut().filter(|row| row.max_error >= HEADLINE_BOUND) {
-            row.failures
-                .push(format!("headline workload: off by {:.3e}, allowed {HEADLINE_BOUND:e}", row.max_error));
-        }
+    let mut headline = if args.all_configs { headline_work(&args, runner) } else { Work::default() };
+    let bar = console.progress("verify", headline.cases.len() + work.cases.len());
+    headline.verify(runner, &bar)?;
+    for row in headline.rows.iter_mut().filter(|row| row.max_error >= HEADLINE_BOUND) {
+        row.failures
+            .push(format!("headline workload: off by {:.3e}, allowed {HEADLINE_BOUND:e}", row.max_error));
     }
-    for Work { cases, rows } in &mut work {
-        for case in cases {
-            bar.set_message(case.to_string());
-            verify(runner, case, rows)?;
-            bar.inc(1);
-        }
-        for row in rows.iter_mut().filter(|row| row.skipped.is_none() && args.soak > 0) {
-            bar.set_message(format!("{}, {} launches", row.name, args.soak));
-            agree(runner, row, args.soak, args.seed)?;
-        }
+    work.verify(runner, &bar)?;
+    for row in work.rows.iter_mut().filter(|row| row.skipped.is_none() && args.soak > 0) {
+        bar.set_message(format!("{}, {} launches", row.name, args.soak));
+        agree(runner, row, args.soak, seed)?;
     }
-    let mut kernels: Vec<Row> = work.into_iter().flat_map(|work| work.rows).collect();
-    kernels.sort_by_key(|row| ferroflash::ENTRIES.iter().position(|entry| entry.contract.symbol == row.name));
-    let headline: Vec<Row> = headline.into_iter().flat_map(|work| work.rows).collect();
     bar.finish_and_clear();
+    let (kernels, headline) = (work.rows, headline.rows);
     let rows = || headline.iter().chain(&kernels);
     let failures: usize = rows().map(|row| row.failures.len()).sum();
     let first = rows().find_map(|row| Some(format!("{}: {}", row.name, row.failures.first()?)));
@@ -133,7 +106,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let result = Error::first_of("failures", failures, first, ran, &device);
     let report = Report {
         device: device.to_string(),
-        seed: args.seed,
+        seed,
         grid: if args.quick { "quick" } else { "full" },
         soak_launches: args.soak,
         passed: result.is_ok(),
@@ -145,7 +118,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
 }
 
 /// The lineage's configurations and every kernel of the headline workload's type and head dim, by mask.
-fn headline_work(args: &Args, runner: &dyn Runner) -> Vec<Work> {
+fn headline_work(args: &Args, runner: &dyn Runner) -> Work {
     let named = CONFIGURATIONS.iter().flat_map(|configuration| {
         let entries = configuration.entries().into_iter().flatten();
         entries.map(|entry| (configuration.name, entry))
@@ -153,41 +126,63 @@ fn headline_work(args: &Args, runner: &dyn Runner) -> Vec<Work> {
     let own = ferroflash::ENTRIES.iter().filter(|e| (e.dtype, e.head_dim) == (DType::F16, 64));
     let own = own.filter(|e| ferroflash::PLANNED.contains(e)).map(|e| (e.contract.symbol, e));
     let asked = |name: &str, e: &EntryInfo| {
-        args.config.as_ref().is_none_or(|only| only == name || only == e.contract.symbol)
+        args.kernels.config.as_ref().is_none_or(|only| only == name || only == e.contract.symbol)
     };
     let runs: Vec<_> = named.chain(own).filter(|(name, e)| asked(name, e)).collect();
-    let mut cases = reproducer(args.seed);
+    let mut cases = reproducer(args.kernels.seed);
     if !args.quick {
-        cases.extend(headline(args.seed));
+        cases.extend(headline(args.kernels.seed));
     }
     let kinds = [ferroflash::MaskKind::Full, ferroflash::MaskKind::Causal];
-    let work = kinds.map(|kind| Work {
-        cases: cases.iter().filter(|case| case.problem.mask_kind() == kind).copied().collect(),
-        rows: runs
-            .iter()
-            .filter(|(_, e)| e.mask == kind)
-            .map(|(name, e)| Row::new(name, e, runner))
-            .collect(),
-    });
-    work.into()
+    let mut work = Work::default();
+    for (kind, (name, entry)) in kinds.into_iter().flat_map(|kind| runs.iter().map(move |run| (kind, run))) {
+        if entry.mask == kind {
+            let cases = cases.iter().filter(|case| case.problem.mask_kind() == kind);
+            work.add(Row::new(name, entry, runner), cases.copied());
+        }
+    }
+    work
 }
 
-/// Cases with the kernels that run all of them: a case's reference is computed once.
+/// Cases, each with the kernels that run it, so that its reference is computed once.
+#[derive(Default)]
 struct Work {
-    cases: Vec<Case>,
     rows: Vec<Row>,
+    /// The kernels by their places in `rows`.
+    cases: Vec<(Case, Vec<usize>)>,
+}
+
+impl Work {
+    /// Adds a kernel with the cases that it runs.
+    fn add(&mut self, row: Row, cases: impl IntoIterator<Item = Case>) {
+        let place = self.rows.len();
+        self.rows.push(row);
+        for case in cases {
+            match self.cases.iter_mut().find(|(known, _)| *known == case) {
+                Some((_, places)) => places.push(place),
+                None => self.cases.push((case, vec![place])),
+            }
+        }
+    }
+
+    /// Runs all of it.
+    fn verify(&mut self, runner: &dyn Runner, bar: &ProgressBar) -> Result<(), Error> {
+        for (case, places) in &self.cases {
+            bar.set_message(case.to_string());
+            let (memory, mut reference) = (case.memory(), None);
+            for place in places {
+                self.rows[*place].verify(runner, case, &memory, &mut reference)?;
+            }
+            bar.inc(1);
+        }
+        Ok(())
+    }
 }
 
 impl Row {
     /// No case has run yet; or none will, where the device cannot hold the kernel.
     fn new(name: &'static str, entry: &'static EntryInfo, runner: &dyn Runner) -> Self {
-        let available = runner.capabilities().smem_per_block;
-        let skipped = (entry.contract.smem_bytes > available).then(|| {
-            format!(
-                "needs {} bytes of shared memory a block, the device has {available}",
-                entry.contract.smem_bytes
-            )
-        });
+        let skipped = device::unfit(entry, runner.capabilities());
         let mask = entry.mask.name();
         Row {
             name,
@@ -200,37 +195,42 @@ impl Row {
             failures: vec![],
         }
     }
-}
 
-/// Runs `case` on each of the kernels that the device can hold.
-fn verify(runner: &dyn Runner, case: &Case, rows: &mut [Row]) -> Result<(), Error> {
-    let memory = case.memory();
-    let mut reference = None;
-    for row in rows.iter_mut().filter(|row| row.skipped.is_none()) {
-        let outcome = runner.run(&memory, Some(row.name)).map_err(|error| match Error::from(error) {
-            Error::Device(text) => Error::Device(format!("{}: {case}: {text}", row.name)),
-            other => Error::Invalid(format!("{}: {case}: {other}", row.name)),
+    /// Runs `case`, whose reference is computed for the first that needs it.
+    fn verify(
+        &mut self,
+        runner: &dyn Runner,
+        case: &Case,
+        memory: &Memory,
+        reference: &mut Option<Reference>,
+    ) -> Result<(), Error> {
+        if self.skipped.is_some() {
+            return Ok(());
+        }
+        let outcome = runner.run(memory, Some(self.name)).map_err(|error| match Error::from(error) {
+            Error::Device(text) => Error::Device(format!("{}: {case}: {text}", self.name)),
+            other => Error::Invalid(format!("{}: {case}: {other}", self.name)),
         })?;
-        let reference = match &mut reference {
+        let reference = match reference {
             Some(reference) => reference,
             none => none.insert(Reference::new(&memory.inputs().map_err(|e| Error::Invalid(e.to_string()))?)),
         };
-        row.cases += 1;
+        self.cases += 1;
         let Some(verdict) = outcome.judge(reference, case.problem.dtype) else {
-            row.failures.push(format!("{case}: the output has another shape"));
-            continue;
+            self.failures.push(format!("{case}: the output has another shape"));
+            return Ok(());
         };
         // An infinite error stands for what is not a number.
-        row.max_error = row.max_error.max(verdict.out.error);
+        self.max_error = self.max_error.max(verdict.out.error);
         for worst in verdict.worst() {
             let ratio = worst.error / worst.tolerance;
-            if ratio > row.worst_ratio || ratio.is_nan() {
-                (row.worst_ratio, row.worst_case) = (ratio, Some(case.to_string()));
+            if ratio > self.worst_ratio || ratio.is_nan() {
+                (self.worst_ratio, self.worst_case) = (ratio, Some(case.to_string()));
             }
         }
-        row.failures.extend(verdict.failures().map(|failure| format!("{case}: {failure}")));
+        self.failures.extend(verdict.failures().map(|failure| format!("{case}: {failure}")));
+        Ok(())
     }
-    Ok(())
 }
 
 /// Launches a kernel again and again; every outcome must be the first one, bit by bit.

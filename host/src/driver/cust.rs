@@ -14,8 +14,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// CUDA for programs that are written with `cust`. Streams are `cust`'s own, and no call changes the calling
-/// thread's context.
+/// CUDA for programs that are written with `cust`. Streams are `cust`'s own, [adopted](CustDriver::adopt),
+/// and no call changes the calling thread's context.
 #[derive(Debug)]
 pub struct CustDriver {
     context: Context,
@@ -55,6 +55,11 @@ impl CustDriver {
     /// The context.
     pub const fn context(&self) -> &Context {
         &self.context
+    }
+
+    /// The caller's stream for launches: it keeps this driver's context, which a stream of `cust`'s does not.
+    pub fn adopt(&self, stream: Stream) -> CustStream {
+        CustStream(self.keep(stream))
     }
 
     fn enter(&self) -> Result<cuda::Entered, Error> {
@@ -119,13 +124,27 @@ pub struct CustKernel {
 #[derive(Debug)]
 pub struct CustBuffer(Kept<DeviceBuffer<u8>>);
 
-impl Deref for CustBuffer {
-    type Target = DeviceBuffer<u8>;
+/// A stream, destroyed when dropped, in the context that it was made in.
+#[derive(Debug)]
+pub struct CustStream(Kept<Stream>);
 
-    fn deref(&self) -> &DeviceBuffer<u8> {
-        &self.0
-    }
+/// An event, destroyed when dropped, in the context that it was made in.
+#[derive(Debug)]
+pub struct CustEvent(Kept<Event>);
+
+/// What `cust` has for it.
+macro_rules! is_custs {
+    ($($own:ident $custs:ty)*) => {
+        $(impl Deref for $own {
+            type Target = $custs;
+
+            fn deref(&self) -> &$custs {
+                &self.0
+            }
+        })*
+    };
 }
+is_custs!(CustBuffer DeviceBuffer<u8> CustStream Stream CustEvent Event);
 
 /// cust turns texts into C's with `expect`.
 fn has_no_nul(what: &'static str, text: &str) -> Result<(), Error> {
@@ -138,8 +157,8 @@ fn has_no_nul(what: &'static str, text: &str) -> Result<(), Error> {
 impl Driver for CustDriver {
     type Kernel = CustKernel;
     type Buffer = CustBuffer;
-    type Stream = Stream;
-    type Event = Event;
+    type Stream = CustStream;
+    type Event = CustEvent;
 
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
@@ -165,9 +184,10 @@ impl Driver for CustDriver {
         self.kernel(module, contract)
     }
 
-    fn stream(&self) -> Result<Stream, Error> {
+    fn stream(&self) -> Result<CustStream, Error> {
         let _entered = self.enter()?;
-        Stream::new(StreamFlags::NON_BLOCKING, None).map_err(|e| failed("cuStreamCreateWithPriority", e))
+        let stream = Stream::new(StreamFlags::NON_BLOCKING, None);
+        stream.map(|stream| self.adopt(stream)).map_err(|e| failed("cuStreamCreateWithPriority", e))
     }
 
     fn memory_in_use(&self) -> Result<Option<u64>, Error> {
@@ -211,7 +231,7 @@ impl Driver for CustDriver {
         kernel: &CustKernel,
         [x, y, z]: [u32; 3],
         params: &[u8],
-        stream: &Stream,
+        stream: &CustStream,
     ) -> Result<(), Error> {
         let _entered = self.enter()?;
         let params = [params.as_ptr().cast_mut().cast::<c_void>()];
@@ -222,19 +242,20 @@ impl Driver for CustDriver {
         launched.map_err(|e| failed("cuLaunchKernel", e))
     }
 
-    fn synchronize(&self, stream: &Stream) -> Result<(), Error> {
+    fn synchronize(&self, stream: &CustStream) -> Result<(), Error> {
         let _entered = self.enter()?;
         stream.synchronize().map_err(|e| failed("cuStreamSynchronize", e))
     }
 
-    fn record(&self, stream: &Stream) -> Result<Event, Error> {
+    fn record(&self, stream: &CustStream) -> Result<CustEvent, Error> {
         let _entered = self.enter()?;
         let event = Event::new(EventFlags::DEFAULT).map_err(|e| failed("cuEventCreate", e))?;
+        let event = CustEvent(self.keep(event));
         event.record(stream).map_err(|e| failed("cuEventRecord", e))?;
         Ok(event)
     }
 
-    fn elapsed(&self, start: &Event, end: &Event) -> Result<Duration, Error> {
+    fn elapsed(&self, start: &CustEvent, end: &CustEvent) -> Result<Duration, Error> {
         let _entered = self.enter()?;
         end.synchronize().map_err(|e| failed("cuEventSynchronize", e))?;
         end.elapsed(start).map_err(|e| failed("cuEventElapsedTime", e))

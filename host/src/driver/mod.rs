@@ -12,7 +12,7 @@ mod raw;
 mod sim;
 
 #[cfg(feature = "cust")]
-pub use self::cust::{CustBuffer, CustDriver, CustKernel};
+pub use self::cust::{CustBuffer, CustDriver, CustEvent, CustKernel, CustStream};
 pub use self::graph::RawGraph;
 pub use self::raw::{RawBuffer, RawDriver, RawEvent, RawKernel, RawStream};
 #[cfg(feature = "sim")]

@@ -1,5 +1,5 @@
 //! Somebody's own PTX, with its launches in text.
-use super::{Console, Error, Finding, Options, Row};
+use super::{Console, Error, Finding, Options, REFUSED, Row};
 use ptx_sim::script::{Script, ScriptError};
 use ptx_sim::{Gpu, Module, Profile};
 use std::fs;
@@ -57,7 +57,7 @@ pub(super) fn check(
                 row.launches += 1;
                 let kind = match &error {
                     ScriptError::Value { .. } | ScriptError::Memory { .. } => "wrong-result",
-                    _ => "refused",
+                    _ => REFUSED,
                 };
                 row.add(Finding::new(kind, how, format_args!("{}: {error}", launch.display())));
             }

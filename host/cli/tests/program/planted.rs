@@ -188,7 +188,8 @@ fn what_kernels_print_is_shown() {
 #[test]
 fn shared_memory_without_opt_in() {
     let (code, findings, text) = own("no-opt-in", "%rd3", "run mine block 32 shared 65536 args out");
-    assert_eq!((code, findings[0]["kind"].as_str()), (Some(1), Some("refused")), "{text}");
+    assert_eq!((code, findings[0]["kind"].as_str()), (Some(2), Some("refused")), "{text}");
+    assert!(text.contains(" 1 FINDING, "), "{text}");
     let message = findings[0]["message"].as_str().expect("in words");
     assert!(message.contains("launch.txt: script line 3") && message.contains("opt in"), "{message}");
     let (code, findings, text) = own("opt-in", "%rd3", "run mine block 32 shared 65536 optin 65536 args out");

@@ -1,0 +1,73 @@
+//! The planner where sizes and cards end: a launch that a driver takes, or a refusal; never a panic.
+use ferroflash::*;
+
+/// A view of element `[0, 0, 0, 0]` at a place of its own, with room for everything.
+fn view(n: u64, shape: [usize; 4], strides: [i64; 4]) -> TensorView {
+    TensorView::new(n << 50, 1 << 48, DType::F16, shape, strides)
+}
+
+/// Plans with as much workspace as is wanted; the grid must be one that CUDA takes.
+#[track_caller]
+fn check(name: &str, f: &Forward<'_>, card: &Capabilities) {
+    let plan = plan_with(f, card, &Tuning::new(), u64::MAX).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let [x, y, z] = plan.grid();
+    let taken = (1..1 << 31).contains(&x) && (1..1 << 16).contains(&y) && (1..1 << 16).contains(&z);
+    assert!(taken, "{name}: {:?} of {}", plan.grid(), plan.contract().symbol);
+}
+
+fn h200() -> &'static Capabilities {
+    Capabilities::profile("h200").expect("known")
+}
+
+/// Every key is the same row of memory.
+#[test]
+fn the_longest_sequence() {
+    let (q, k) = ([1, MAX_SEQLEN, 1, 8], [0, 0, 0, 1]);
+    let [q, o] = [1, 4].map(|n| view(n, q, [0, 8, 0, 1]));
+    let [k, v] = [2, 3].map(|n| view(n, [1, MAX_SEQLEN, 1, 8], k));
+    for mask in [Mask::Full, Mask::Causal, Mask::Window { left: Some(u32::MAX), right: Some(0) }] {
+        check(&format!("{mask:?}"), &Forward::new(q, k, v, o).mask(mask), h200());
+    }
+}
+
+#[test]
+fn the_largest_batch() {
+    let forward = |batch: usize| {
+        let [q, o] = [1, 4].map(|n| view(n, [batch, 1, 1, 8], [8, 8, 8, 1]));
+        let [k, v] = [2, 3].map(|n| view(n, [batch, 1, 1, 8], [0, 8, 8, 1]));
+        Forward::new(q, k, v, o)
+    };
+    let most = (1usize << 31) - 1;
+    for mask in [Mask::Full, Mask::Causal] {
+        check(&format!("{mask:?}"), &forward(most).mask(mask), h200());
+        let refused = plan(&forward(most + 1).mask(mask), h200()).expect_err("too many").to_string();
+        assert!(refused.contains("less than 2^31 blocks"), "{refused}");
+    }
+}
+
+/// What a driver may say of a card that nobody has seen.
+#[test]
+fn cards_that_say_they_have_nothing() {
+    let tensors = |seqlen_q: usize, seqlen_k: usize| {
+        let [q, o] = [1, 4].map(|n| view(n, [1, seqlen_q, 1, 64], [0, 64, 64, 1]));
+        let [k, v] = [2, 3].map(|n| view(n, [1, seqlen_k, 1, 64], [0, 64, 64, 1]));
+        Forward::new(q, k, v, o)
+    };
+    type Take = fn(&mut Capabilities);
+    let without: [(&str, Take); 5] = [
+        ("processors", |card| card.sms = 0),
+        ("shared memory", |card| card.smem_per_sm = 0),
+        ("registers", |card| card.registers_per_sm = 0),
+        ("a cache", |card| card.l2_bytes = 0),
+        ("memory", |card| card.memory_bytes = 0),
+    ];
+    for (what, take) in without {
+        for (seqlen_q, seqlen_k) in [(64, 8192), (4096, 4096), (1, 1)] {
+            for mask in [Mask::Full, Mask::Causal] {
+                let mut card = h200().clone();
+                take(&mut card);
+                check(&format!("without {what}"), &tensors(seqlen_q, seqlen_k).mask(mask), &card);
+            }
+        }
+    }
+}
