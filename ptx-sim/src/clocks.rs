@@ -22,6 +22,7 @@ impl Clocks {
     }
 
     /// What `agent` knows of `other`.
+    #[inline]
     pub fn known(&self, agent: usize, other: usize) -> u32 {
         self.rows[agent * self.n + other]
     }

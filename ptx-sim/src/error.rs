@@ -281,8 +281,8 @@ pub enum ScriptError {
         /// Element.
         index: usize,
         /// What is there.
-        found: f64,
+        found: String,
         /// What should be there.
-        expected: f64,
+        expected: String,
     },
 }

@@ -81,7 +81,22 @@ impl Gpu {
     /// [`MemoryError::BadAllocation`] for sizes above 2^35 bytes and alignments that are no small power of
     /// two.
     pub fn alloc(&mut self, name: &str, bytes: usize, align: usize) -> Result<u64, MemoryError> {
-        self.memory.alloc(name, bytes, align)
+        self.memory.alloc(name, bytes, align, None)
+    }
+
+    /// As [`Self::alloc`], with bytes that are made when they are touched: `content` says them from an offset
+    /// on.
+    ///
+    /// # Errors
+    /// As [`Self::alloc`].
+    pub fn alloc_with(
+        &mut self,
+        name: &str,
+        bytes: usize,
+        align: usize,
+        content: impl Fn(usize, &mut [u8]) + Send + Sync + 'static,
+    ) -> Result<u64, MemoryError> {
+        self.memory.alloc(name, bytes, align, Some(Box::new(content)))
     }
 
     /// Frees the allocation that begins at `address`; it is never reused, so that later accesses are caught.
@@ -218,7 +233,7 @@ impl Gpu {
         let placed = |v: &&Variable| matches!(v.space, Space::Global | Space::Const) && !v.opaque;
         for variable in module.globals.iter().filter(placed) {
             let Ok(address) =
-                self.memory.alloc(&variable.name, variable.size as usize, variable.align as usize)
+                self.memory.alloc(&variable.name, variable.size as usize, variable.align as usize, None)
             else {
                 continue;
             };

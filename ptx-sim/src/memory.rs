@@ -42,36 +42,36 @@ struct Page {
     shadow: Mutex<Option<Box<Shadow>>>,
 }
 
-impl Page {
-    fn new() -> Box<Page> {
-        Box::new(Page {
-            words: [const { AtomicU32::new(u32::from_ne_bytes([POISON; 4])) }; WORDS],
-            written: [const { AtomicU8::new(0) }; WORDS],
-            shadow: Mutex::new(None),
-        })
-    }
-}
+/// What an allocation holds from the start: says the bytes from an offset on.
+pub(crate) type Content = dyn Fn(usize, &mut [u8]) + Send + Sync;
 
 /// One allocation.
-#[derive(Debug)]
 pub(crate) struct Allocation {
     pub name: String,
     pub base: u64,
     pub len: usize,
     /// From the page on that `base` is in.
     pages: Box<[OnceLock<Box<Page>>]>,
+    /// Nobody has written anything without it.
+    content: Option<Box<Content>>,
     pub freed: AtomicBool,
     pub read_only: bool,
 }
 
 /// All allocations ever made.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct GlobalMemory {
     pub allocations: Vec<Allocation>,
 }
 
 impl GlobalMemory {
-    pub fn alloc(&mut self, name: &str, bytes: usize, align: usize) -> Result<u64, MemoryError> {
+    pub fn alloc(
+        &mut self,
+        name: &str,
+        bytes: usize,
+        align: usize,
+        content: Option<Box<Content>>,
+    ) -> Result<u64, MemoryError> {
         if bytes > 1 << (STRIDE_BITS - 1)
             || !align.is_power_of_two()
             || align > 1 << 20
@@ -87,6 +87,7 @@ impl GlobalMemory {
             base,
             len: bytes,
             pages: (0..pages).map(|_| OnceLock::new()).collect(),
+            content,
             freed: AtomicBool::new(false),
             read_only: false,
         });
@@ -98,7 +99,7 @@ impl GlobalMemory {
         let index = self.owner(address).map(|(index, _)| index);
         let Some(allocation) = index.and_then(|index| self.allocations.get_mut(index)) else { return };
         allocation.freed.store(true, Relaxed);
-        allocation.pages = Box::default();
+        (allocation.pages, allocation.content) = (Box::default(), None);
     }
 
     /// Index and allocation that `address` points into or past.
@@ -166,7 +167,33 @@ impl Allocation {
     }
 
     fn page(&self, at: usize) -> &Page {
-        self.pages[at / PAGE].get_or_init(Page::new)
+        self.pages[at / PAGE].get_or_init(|| self.new_page(at / PAGE * PAGE))
+    }
+
+    /// The page that begins at byte `at` of the first one.
+    #[cold]
+    fn new_page(&self, at: usize) -> Box<Page> {
+        let page = Box::new(Page {
+            words: [const { AtomicU32::new(u32::from_ne_bytes([POISON; 4])) }; WORDS],
+            written: [const { AtomicU8::new(0) }; WORDS],
+            shadow: Mutex::new(None),
+        });
+        if let Some(content) = &self.content {
+            let base = self.place(self.base);
+            let (from, to) = (at.max(base), (at + PAGE).min(base + self.len));
+            let mut bytes = vec![0; to - from];
+            content(from - base, &mut bytes);
+            page.store(from - at, &bytes);
+        }
+        page
+    }
+
+    /// The page as it is read; nothing where nobody has written in it.
+    fn known_page(&self, at: usize) -> Option<&Page> {
+        match self.pages[at / PAGE].get() {
+            None if self.content.is_some() => Some(self.page(at)),
+            page => page.map(|page| &**page),
+        }
     }
 
     /// Copies bytes out; the mask says which of the first 64 were never written.
@@ -177,7 +204,7 @@ impl Allocation {
             let at = start + done;
             let n = (out.len() - done).min(PAGE - at % PAGE);
             let part = &mut out[done..done + n];
-            let unwritten = match self.pages[at / PAGE].get() {
+            let unwritten = match self.known_page(at) {
                 Some(page) => page.load(at % PAGE, part),
                 None => {
                     part.fill(POISON);
@@ -205,16 +232,14 @@ impl Allocation {
     /// Whether byte `offset` was ever written.
     pub fn is_written(&self, offset: usize) -> bool {
         let at = self.place(self.base) + offset;
-        self.pages[at / PAGE]
-            .get()
-            .is_some_and(|page| page.written[at % PAGE / 4].load(Relaxed) >> (at % 4) & 1 != 0)
+        self.known_page(at).is_some_and(|page| page.written[at % PAGE / 4].load(Relaxed) >> (at % 4) & 1 != 0)
     }
 
     /// Forgets that the bytes were written.
     pub fn unmark(&self, offset: usize, bytes: usize) {
         let start = self.place(self.base) + offset;
         for at in start..start + bytes {
-            if let Some(page) = self.pages[at / PAGE].get() {
+            if let Some(page) = self.known_page(at) {
                 page.written[at % PAGE / 4].fetch_and(!(1 << (at % 4)), Relaxed);
             }
         }

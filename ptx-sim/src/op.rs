@@ -251,13 +251,13 @@ pub(crate) enum Mbar {
         count: Option<R>,
         expect: Option<R>,
         drop: bool,
+        no_complete: bool,
     },
     /// `parity`: wait for the phase with this parity, else for the phase of state `phase`.
     Test {
         dst: R,
         addr: Addr,
         phase: Phase,
-        blocking: bool,
     },
     /// Bytes that are expected, or have come.
     Transaction {

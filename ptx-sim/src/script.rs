@@ -19,13 +19,15 @@
 //! Types: `u8 u16 u32 u64 s8 s16 s32 s64 f16 bf16 f32 f64`. Arguments are laid out like the fields of a C
 //! struct.
 
+mod fill;
 mod lines;
 mod run;
 mod types;
 
+use fill::Fill;
 use lines::Statement;
 pub use run::Ran;
-use types::Type;
+use types::{Number, Type};
 
 pub use crate::error::ScriptError;
 use crate::{Kind, Launch};
@@ -35,7 +37,7 @@ struct Buffer {
     line: usize,
     name: String,
     ty: Type,
-    bytes: Option<Vec<u8>>,
+    fill: Fill,
     len: usize,
 }
 
@@ -64,7 +66,9 @@ struct Run {
 struct Expect {
     line: usize,
     buffer: usize,
-    values: Vec<f64>,
+    /// Again and again, for so many elements.
+    values: Vec<Number>,
+    count: usize,
     tolerance: f64,
 }
 
@@ -117,35 +121,25 @@ impl Script {
         let Some(len) = len.parse::<usize>().ok().filter(|&len| len <= 1 << 28) else {
             return statement.fail(format!("`{len}` is no element count up to 2^28"));
         };
-        let bytes = match rest {
-            [] => None,
-            ["=", "zero"] => Some(vec![0; len * ty.bytes()]),
-            ["=", "iota"] => match ty.encode_all((0..len).map(|i| i.to_string())) {
+        let fill = match rest {
+            [] => Fill::Nothing,
+            ["=", "zero"] => Fill::Zero,
+            ["=", "iota"] => match ty.encode(&len.saturating_sub(1).to_string()) {
                 None => return statement.fail(format!("{ty} cannot count to {len}")),
-                bytes => bytes,
+                Some(_) => Fill::Iota,
             },
-            ["=", "random", seed] => {
-                let Ok(mut state) = seed.parse::<u64>() else {
-                    return statement.fail("`random` takes a seed");
-                };
-                let mut next = || {
-                    state =
-                        state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                    (state >> 40) as f64 / f64::from(1 << 23) - 1.0
-                };
-                let integer = matches!(ty, Type::Unsigned(_) | Type::Signed(_));
-                let text = |value: f64| {
-                    if integer { ((value.abs() * 100.0) as i64).to_string() } else { value.to_string() }
-                };
-                ty.encode_all((0..len).map(|_| text(next())))
-            }
-            ["=", values @ ..] => Some(self.values(statement, ty, len, values)?),
+            ["=", "random", seed] => match seed.parse() {
+                Ok(seed) => Fill::Random(seed),
+                Err(_) => return statement.fail("`random` takes a seed"),
+            },
+            ["=", values @ ..] => Fill::Values(self.values(statement, ty, len, values)?),
             _ => return statement.fail("expected `=` before the values"),
         };
-        self.buffers.push(Buffer { line: statement.line, name: name.to_string(), ty, bytes, len });
+        self.buffers.push(Buffer { line: statement.line, name: name.to_string(), ty, fill, len });
         Ok(())
     }
 
+    /// The values as bytes, without their repetitions.
     fn values(
         &self,
         statement: &Statement<'_>,
@@ -160,8 +154,8 @@ impl Script {
         if values.is_empty() || !repeat && values.len() != len {
             return statement.fail(format!("{} values for {len} elements", values.len()));
         }
-        let mut bytes = Vec::with_capacity(len * ty.bytes());
-        for value in values.iter().cycle().take(len) {
+        let mut bytes = Vec::with_capacity(values.len() * ty.bytes());
+        for value in values.iter().take(len) {
             match ty.encode(value) {
                 Some(value) => bytes.extend(value),
                 None => return statement.fail(format!("`{value}` is no {ty}")),
@@ -265,7 +259,7 @@ impl Script {
         };
         let (values, tolerance) = match rest {
             [values @ .., "within", tolerance] => {
-                (values, tolerance.parse().ok().filter(|&limit: &f64| limit >= 0.0))
+                (values, tolerance.parse().ok().filter(|limit: &f64| (0.0..f64::INFINITY).contains(limit)))
             }
             values => (values, Some(0.0)),
         };
@@ -274,15 +268,18 @@ impl Script {
             return statement.fail(format!("no buffer `{name}`; there are [{}]", known.join(", ")));
         };
         let Some(tolerance) = tolerance else {
-            return statement.fail("`within` takes a number of 0 or more");
+            return statement.fail("`within` takes a finite number of 0 or more");
         };
         let Buffer { ty, len, .. } = self.buffers[buffer];
+        if len == 0 {
+            return statement.fail(format!("`{name}` is empty: nothing can be expected of it"));
+        }
         let count = if values.last() == Some(&"...") { len } else { values.len().min(len) };
         let bytes = self.values(statement, ty, count, values)?;
         let values = bytes.chunks_exact(ty.bytes()).map(|bytes| ty.decode(bytes)).collect();
         let line = statement.line;
         match self.runs.last_mut() {
-            Some(run) => run.expects.push(Expect { line, buffer, values, tolerance }),
+            Some(run) => run.expects.push(Expect { line, buffer, values, count, tolerance }),
             None => return statement.fail("`expect` must follow a `run`"),
         }
         Ok(())

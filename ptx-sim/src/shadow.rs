@@ -3,77 +3,43 @@
 //! The unit is a cell of 16 bytes, what one lane of `ldmatrix` or `cp.async` touches. A cell that is accessed
 //! in parts is split into words, or into bytes.
 
-use std::collections::BTreeMap;
+mod hazard;
+mod rest;
 
-use crate::stamp::{SEVERAL, Stamp, Strength, UNKNOWN};
+use crate::stamp::{Reach, SEVERAL, Stamp, Strength, UNKNOWN, Words};
+pub(crate) use hazard::{Access, Hazard, HazardKind, Knows};
+use hazard::{Actor, after_read, after_write};
+use rest::{Rest, Role};
 
 /// Bytes of a cell.
 pub(crate) const CELL: usize = 16;
 /// All bytes of a cell.
 const WHOLE: u16 = u16::MAX;
 
-/// Says of an earlier access whether it is ordered before what happens now.
-pub(crate) trait Knows {
-    fn knows(&self, stamp: &Stamp) -> bool;
-}
+/// A stamp of each record, for as many as have one.
+#[derive(Debug, Default)]
+struct Column(Vec<Stamp>);
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Access {
-    Read,
-    /// By one instruction of the whole warp, such as `ldmatrix`, which its later writes cannot overtake.
-    Collective,
-    /// Through the read-only path: nobody may write in this launch.
-    ReadOnly,
-    Write,
-    /// Read-modify-write.
-    Atomic,
-    /// The destination of an asynchronous copy, from issue to completion.
-    Copy,
-}
+impl Column {
+    #[inline]
+    fn get(&self, at: usize) -> &Stamp {
+        self.0.get(at).unwrap_or(&Stamp::NONE)
+    }
 
-impl Access {
-    pub fn reads(self) -> bool {
-        !matches!(self, Access::Write | Access::Atomic | Access::Copy)
+    /// The stamp of record `at`, of `all`.
+    #[inline]
+    fn slot(&mut self, at: usize, all: usize) -> &mut Stamp {
+        if at >= self.0.len() {
+            self.0.resize(all, Stamp::NONE);
+        }
+        &mut self.0[at]
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum HazardKind {
-    Pending,
-    ReadAfterWrite,
-    WriteAfterRead,
-    WriteAfterWrite,
-    /// A read-only read of what this launch writes.
-    Written,
-    /// Two lanes of the warp: the other wrote, this one reads.
-    LaneReads,
-    /// The other read, this one writes.
-    LaneOverwrites,
-    /// Both write.
-    LanesWrite,
-}
-
-/// A conflict with an earlier access.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Hazard {
-    pub kind: HazardKind,
-    pub first: Stamp,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Record {
-    write: Stamp,
-    pending: bool,
-}
-
-impl Record {
-    const NONE: Record = Record { write: Stamp::NONE, pending: false };
-}
-
-/// Where the reads of a record are.
+/// Which reads of a record are remembered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Readers {
-    /// One slot for each of so many warps of one block.
+    /// The last one of each of so many warps of one block.
     Warps(usize),
     /// The last one, and one of another block: enough, as nothing orders the blocks.
     Last,
@@ -81,66 +47,63 @@ pub(crate) enum Readers {
     All,
 }
 
+/// Columns come into being when they are needed: most memory is only read, or only written.
 #[derive(Debug)]
 pub(crate) struct Shadow {
     readers: Readers,
-    /// Cells in all.
+    /// Cells in all, and records: a cell has one, or as many more as it is split into.
     count: usize,
+    records: usize,
     /// First record of each cell, and how often it is split in two: 0, 2 (words) or 4 (bytes). Empty until
     /// one is split.
     cells: Vec<(u32, u8)>,
-    /// Empty until somebody writes.
-    records: Vec<Record>,
-    /// Slots of each record: see [`Readers`].
-    reads: Vec<Stamp>,
-    /// Further reads, by record and agent.
-    more: BTreeMap<(u32, u32, u16), Stamp>,
+    /// Last writes.
+    writes: Column,
+    /// Last reads: see [`Readers`].
+    reads: Vec<Column>,
+    /// First reads through the read-only path.
+    constant: Column,
+    rest: Rest,
 }
 
 impl Shadow {
     pub fn new(cells: usize, readers: Readers) -> Shadow {
-        let mut shadow = Shadow {
+        let columns = match readers {
+            Readers::Warps(warps) => warps,
+            Readers::Last => 2,
+            Readers::All => 1,
+        };
+        Shadow {
             readers,
             count: cells,
+            records: cells,
             cells: Vec::new(),
-            records: Vec::new(),
-            reads: Vec::new(),
-            more: BTreeMap::new(),
-        };
-        shadow.reads = vec![Stamp::NONE; cells * shadow.slots()];
-        shadow
-    }
-
-    /// Slots of one record.
-    fn slots(&self) -> usize {
-        match self.readers {
-            Readers::Warps(warps) => warps,
-            Readers::Last | Readers::All => 2,
+            writes: Column::default(),
+            reads: (0..columns).map(|_| Column::default()).collect(),
+            constant: Column::default(),
+            rest: Rest::default(),
         }
     }
 
     fn split(&mut self, cell: usize, depth: u8) {
-        let slots = self.slots();
-        self.records.resize(self.reads.len() / slots, Record::NONE);
         let (old, from) = self.cells[cell];
-        self.cells[cell] = (self.records.len() as u32, depth);
+        let first = self.records;
+        self.records += 1 << depth;
+        self.cells[cell] = (first as u32, depth);
         for part in 0..1usize << depth {
-            let at = old as usize + (part >> (depth - from));
+            let (at, new) = (old as usize + (part >> (depth - from)), first + part);
             let word = part >> (depth - 2);
-            let of_part = |stamp: Stamp| Stamp { words: [stamp.words[word]; 4], ..stamp };
-            let Record { write, pending } = self.records[at];
-            let new = self.records.len() as u32;
-            self.records.push(Record { write: of_part(write), pending });
-            for slot in 0..slots {
-                self.reads.push(of_part(self.reads[at * slots + slot]));
+            let of_part = |stamp: &Stamp| Stamp { words: [stamp.words[word]; 4], ..*stamp };
+            for column in [&mut self.writes, &mut self.constant].into_iter().chain(&mut self.reads) {
+                let stamp = of_part(column.get(at));
+                if !stamp.is_none() {
+                    *column.slot(new, self.records) = stamp;
+                }
             }
-            let more: Vec<_> = self.more.range(all_of(at)).map(|(key, read)| (*key, *read)).collect();
-            self.more.extend(
-                more.into_iter().map(|((_, block, agent), read)| ((new, block, agent), of_part(read))),
-            );
+            self.rest.copy(at, new, of_part);
         }
         for part in 0..1 << from {
-            self.forget_more(old as usize + part, |_| false);
+            self.rest.forget(old as usize + part, |_, _| true);
         }
     }
 
@@ -178,29 +141,30 @@ impl Shadow {
         (base as usize, depth, parts)
     }
 
-    /// Checks and notes an access to the bytes `mask` of `cell`, of which `changed` get another value; the
-    /// first conflict.
+    /// Checks and notes an access by `lanes` to the bytes `mask` of `cell`, of which `changed` get another
+    /// value; the first conflict. The words of `actor` say nothing.
     #[inline]
     pub fn access(
         &mut self,
         now: &impl Knows,
         cell: usize,
         (mask, changed): (u16, u16),
-        actor: Stamp,
+        actor: &Stamp,
+        lanes: Words,
         access: Access,
-    ) -> Option<Hazard> {
+    ) -> Option<Box<Hazard>> {
         let (base, depth, mut parts) = self.records(cell, mask);
         let mut found = None;
         while parts != 0 {
             let part = parts.trailing_zeros() as usize;
             parts &= parts - 1;
-            let (words, changes) = match depth {
-                0 => (actor.words, changed != 0),
-                2 => ([actor.words[part]; 4], changed >> (4 * part) & 15 != 0),
-                _ => ([actor.words[part / 4]; 4], changed >> part & 1 != 0),
+            let (lanes, changes) = match depth {
+                0 => (lanes, changed != 0),
+                2 => ([lanes[part]; 4], changed >> (4 * part) & 15 != 0),
+                _ => ([lanes[part / 4]; 4], changed >> part & 1 != 0),
             };
-            let actor = Stamp { words, ..actor };
-            let hazard = self.check(now, base + part, &actor, access, changes);
+            let actor = Actor { stamp: actor, lanes };
+            let hazard = self.check(now, base + part, actor, access, changes);
             found = found.or(hazard);
             self.note(now, base + part, actor, access);
         }
@@ -212,114 +176,140 @@ impl Shadow {
         &self,
         now: &impl Knows,
         at: usize,
-        actor: &Stamp,
+        actor: Actor<'_>,
         access: Access,
         changes: bool,
-    ) -> Option<Hazard> {
-        let Record { write, pending } = self.records.get(at).unwrap_or(&Record::NONE);
-        // Who writes what is there already disturbs no other writer.
+    ) -> Option<Box<Hazard>> {
         let reads = access.reads();
-        let counts = reads || changes;
-        if !write.is_none() {
-            let hazard = |kind| Some(Hazard { kind, first: *write });
-            if *pending {
-                return hazard(HazardKind::Pending);
+        let write = self.writes.get(at);
+        // Who writes what is there already disturbs no other writer.
+        if !write.is_none()
+            && let Some(kind) = after_write(now, write, actor, access, reads || changes)
+        {
+            return Hazard::of(kind, write);
+        }
+        if !reads {
+            let constant = self.constant.get(at);
+            if !constant.is_none() {
+                return Hazard::of(HazardKind::Written, constant);
             }
-            if access == Access::ReadOnly {
-                return hazard(HazardKind::Written);
-            }
-            if write.same_agent(actor) {
-                if counts && write.lanes_race(actor) {
-                    return hazard(if reads { HazardKind::LaneReads } else { HazardKind::LanesWrite });
+            let columns = self.reads.iter().map(|column| column.get(at)).filter(|read| !read.is_none());
+            for read in columns {
+                if let Some(kind) = after_read(now, read, actor) {
+                    return Hazard::of(kind, read);
                 }
-            } else if counts && !write.morally_strong(actor) && !now.knows(write) {
-                return hazard(if reads { HazardKind::ReadAfterWrite } else { HazardKind::WriteAfterWrite });
             }
         }
-        if reads {
-            return None;
-        }
-        let slots = self.slots();
-        let inline = &self.reads[at * slots..(at + 1) * slots];
-        let found = inline.iter().filter(|read| !read.is_none()).chain(self.more_of(at)).find_map(|read| {
-            if read.same_agent(actor) {
-                read.lanes_race(actor).then_some((HazardKind::LaneOverwrites, *read))
-            } else {
-                let races = !read.morally_strong(actor) && !now.knows(read);
-                races.then_some((HazardKind::WriteAfterRead, *read))
-            }
-        });
-        found.map(|(kind, first)| Hazard { kind, first })
+        if self.rest.is_empty() { None } else { self.check_rest(now, at, actor, access, changes) }
+    }
+
+    #[cold]
+    fn check_rest(
+        &self,
+        now: &impl Knows,
+        at: usize,
+        actor: Actor<'_>,
+        access: Access,
+        changes: bool,
+    ) -> Option<Box<Hazard>> {
+        let reads = access.reads();
+        self.rest.of(at, actor.stamp).find_map(|(role, earlier)| {
+            let kind = match role {
+                Role::Writes => after_write(now, earlier, actor, access, reads || changes),
+                Role::Reads if reads => None,
+                Role::Reads => after_read(now, earlier, actor),
+            };
+            kind.and_then(|kind| Hazard::of(kind, earlier))
+        })
     }
 
     #[inline]
-    fn note(&mut self, now: &impl Knows, at: usize, mut actor: Stamp, access: Access) {
-        if !access.reads() {
-            if self.records.is_empty() {
-                self.records.resize(self.reads.len() / self.slots(), Record::NONE);
+    fn note(&mut self, now: &impl Knows, at: usize, mut actor: Actor<'_>, access: Access) {
+        match access {
+            Access::Write | Access::Atomic | Access::Copy => return self.note_write(now, at, actor, access),
+            // Whoever writes here is reported.
+            Access::ReadOnly => {
+                let first = self.constant.slot(at, self.records);
+                if first.is_none() {
+                    *first = actor.stamp();
+                }
+                return;
             }
-            self.records[at] = Record { write: actor, pending: access == Access::Copy };
-            self.forget_more(at, |read| !now.knows(read));
+            Access::Collective => actor.lanes = [UNKNOWN; 4],
+            Access::Read => {}
+        }
+        let slot = match self.readers {
+            Readers::Warps(_) => usize::from(actor.stamp.agent),
+            Readers::All | Readers::Last => 0,
+        };
+        if self.readers == Readers::Last && !self.reads[1].get(at).is_none() {
+            // Two blocks read: whoever writes races with one of them.
             return;
         }
-        if access == Access::Collective {
-            actor.words = [UNKNOWN; 4];
+        let last = self.reads[slot].slot(at, self.records);
+        if last.is_none() || last.same_agent(actor.stamp) {
+            if !(last.is_none() || last.epoch == actor.stamp.epoch || last.reaches_as_far(actor.stamp)) {
+                self.rest.add(at, Role::Reads, *last);
+            }
+            return merge_read(last, actor);
         }
-        if let Readers::Warps(warps) = self.readers {
-            return merge_read(&mut self.reads[at * warps + usize::from(actor.agent)], actor);
+        let earlier = *last;
+        if self.readers == Readers::Last && earlier.block != actor.stamp.block {
+            *last = actor.stamp();
+            *self.reads[1].slot(at, self.records) = earlier;
+        } else if now.knows(&earlier) && earlier.reaches_as_far(actor.stamp) {
+            *last = actor.stamp();
+        } else {
+            *last = self.rest.take(at, Role::Reads, actor.stamp).unwrap_or(Stamp::NONE);
+            merge_read(last, actor);
+            self.rest.add(at, Role::Reads, earlier);
         }
-        let last = self.reads[2 * at];
-        if !last.is_none() && last.block != actor.block && self.readers == Readers::Last {
-            self.forget_more(at, |_| false);
-            self.reads[2 * at + 1] = last;
-        } else if !(last.is_none() || last.same_agent(&actor) || now.knows(&last)) {
-            let key = |stamp: &Stamp| (at as u32, stamp.block, stamp.agent);
-            self.more.insert(key(&last), last);
-            self.reads[2 * at] = self.more.remove(&key(&actor)).unwrap_or(Stamp::NONE);
-        }
-        merge_read(&mut self.reads[2 * at], actor);
     }
 
-    fn more_of(&self, at: usize) -> impl Iterator<Item = &Stamp> {
-        let any = !self.more.is_empty();
-        any.then(|| self.more.range(all_of(at))).into_iter().flatten().map(|(_, read)| read)
-    }
-
-    /// Keeps of the further reads of a record those that `keep` says.
-    fn forget_more(&mut self, at: usize, keep: impl Fn(&Stamp) -> bool) {
-        if self.more.is_empty() {
-            return;
+    #[inline]
+    fn note_write(&mut self, now: &impl Knows, at: usize, actor: Actor<'_>, access: Access) {
+        let last = self.writes.slot(at, self.records);
+        let new = actor.stamp;
+        if !(last.is_none() || last.pending) {
+            // Who does not know it, or may not meet it but this one, must still hear of it.
+            let ordered = last.same_agent(new) || now.knows(last);
+            if !(ordered && last.reaches_as_far(new)) {
+                if self.readers == Readers::Last && last.block != new.block {
+                    // As with reads: nothing orders the blocks.
+                    self.rest.forget(at, |role, _| role == Role::Writes);
+                }
+                self.rest.add(at, Role::Writes, *last);
+            }
         }
-        let gone: Vec<_> =
-            self.more.range(all_of(at)).filter(|(_, read)| !keep(read)).map(|(key, _)| *key).collect();
-        gone.iter().for_each(|key| {
-            self.more.remove(key);
-        });
+        *last = Stamp { pending: access == Access::Copy, ..actor.stamp() };
+        // What it stands for itself. The many that all may meet each other are left alone.
+        if !self.rest.is_empty() && new.reach() != Reach::All {
+            self.rest.forget(at, |_, other| other.reaches_as_far(new) && now.knows(other));
+        }
     }
 
     /// An asynchronous copy has landed: from now on it counts as a write by `agent`.
     pub fn complete(&mut self, cell: usize, mask: u16, agent: u16, clock: u32, epoch: u32) {
         let (base, _, mut parts) = self.records(cell, mask);
         while parts != 0 {
-            let record = self.records.get_mut(base + parts.trailing_zeros() as usize);
+            let write = self.writes.slot(base + parts.trailing_zeros() as usize, self.records);
             parts &= parts - 1;
-            if let Some(record) = record.filter(|record| record.pending) {
-                record.pending = false;
-                record.write = Stamp { agent, clock, epoch, ..record.write };
+            if write.pending {
+                *write = Stamp { agent, clock, epoch, pending: false, ..*write };
             }
         }
     }
 }
 
-/// Keys of the further reads of a record.
-fn all_of(at: usize) -> std::ops::RangeInclusive<(u32, u32, u16)> {
-    (at as u32, 0, 0)..=(at as u32, u32::MAX, u16::MAX)
-}
-
 /// A warp reads again: of one epoch, all lanes that read count.
-fn merge_read(read: &mut Stamp, mut actor: Stamp) {
-    if !read.is_none() && read.epoch == actor.epoch && read.same_agent(&actor) {
-        for (word, earlier) in actor.words.iter_mut().zip(read.words) {
+fn merge_read(read: &mut Stamp, actor: Actor<'_>) {
+    if read.is_none() || read.epoch != actor.stamp.epoch || !read.same_agent(actor.stamp) {
+        *read = actor.stamp();
+        return;
+    }
+    let (mut words, earlier) = (actor.lanes, *read);
+    if words != earlier.words {
+        for (word, earlier) in words.iter_mut().zip(earlier.words) {
             *word = match (*word, earlier) {
                 (now, UNKNOWN) => now,
                 (UNKNOWN, earlier) => earlier,
@@ -327,10 +317,10 @@ fn merge_read(read: &mut Stamp, mut actor: Stamp) {
                 _ => SEVERAL,
             };
         }
-        // A strong read does not excuse the weak one before it.
-        if read.strength == Strength::Weak {
-            actor.strength = Strength::Weak;
-        }
     }
-    *read = actor;
+    *read = Stamp { words, ..*actor.stamp };
+    // A strong read does not excuse the weak one before it.
+    if earlier.strength == Strength::Weak {
+        read.strength = Strength::Weak;
+    }
 }

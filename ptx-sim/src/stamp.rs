@@ -25,6 +25,14 @@ pub(crate) enum Strength {
     Strong(Scope),
 }
 
+/// Whom a strong access may meet without order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Reach {
+    Nobody,
+    Block,
+    All,
+}
+
 impl From<Order> for Strength {
     fn from(order: Order) -> Strength {
         match order {
@@ -46,6 +54,8 @@ pub(crate) struct Stamp {
     pub site: u32,
     /// Counts the warp's `bar.warp.sync`s and barriers.
     pub epoch: u32,
+    /// An asynchronous copy that is under way.
+    pub pending: bool,
 }
 
 impl Stamp {
@@ -57,6 +67,7 @@ impl Stamp {
         clock: 0,
         site: u32::MAX,
         epoch: 0,
+        pending: false,
     };
 
     pub fn is_none(&self) -> bool {
@@ -66,21 +77,36 @@ impl Stamp {
         self.block == other.block && self.agent == other.agent
     }
 
-    /// Whether the two may meet without order: both are strong, in scopes that include each other.
-    pub fn morally_strong(&self, other: &Stamp) -> bool {
-        let reaches = |strength| match strength {
-            Strength::Weak => false,
-            Strength::Strong(Scope::Block) => self.block == other.block,
-            Strength::Volatile | Strength::Strong(Scope::Device) => true,
-        };
-        reaches(self.strength) && reaches(other.strength)
+    /// Whom it may meet without order.
+    pub fn reach(&self) -> Reach {
+        match self.strength {
+            Strength::Weak => Reach::Nobody,
+            Strength::Strong(Scope::Block) => Reach::Block,
+            Strength::Volatile | Strength::Strong(Scope::Device) => Reach::All,
+        }
     }
 
-    /// Whether two lanes of one warp meet in some word with no order between them.
-    pub fn lanes_race(&self, other: &Stamp) -> bool {
+    /// Whether the two may meet without order: both are strong, in scopes that include each other.
+    pub fn morally_strong(&self, other: &Stamp) -> bool {
+        match self.reach().min(other.reach()) {
+            Reach::Nobody => false,
+            Reach::Block => self.block == other.block,
+            Reach::All => true,
+        }
+    }
+
+    /// Whether all that may meet the later access `other` without order may meet this one, too.
+    pub fn reaches_as_far(&self, other: &Stamp) -> bool {
+        let same = other.reach() != Reach::Block || self.reach() == Reach::All || self.block == other.block;
+        self.reach() >= other.reach() && same
+    }
+
+    /// Whether two lanes of one warp meet in some word with no order between them; `words` are the later
+    /// access's.
+    pub fn lanes_race(&self, other: &Stamp, words: Words) -> bool {
         let volatile = [self, other].iter().all(|stamp| stamp.strength == Strength::Volatile);
         self.epoch == other.epoch
-            && lanes_differ(self.words, other.words)
+            && lanes_differ(self.words, words)
             && (volatile || !self.morally_strong(other))
     }
 }

@@ -79,6 +79,9 @@ fn wrong_scripts_name_their_line() {
         ),
         ("buffer x f32 1\nrun k\nexpect x = 1 within -1", "`within` takes"),
         ("buffer x f32 1\nrun k\nexpect y = 1", "no buffer `y`; there are [x]"),
+        ("buffer x f32 1\nrun k\nexpect x = 1 within inf", "`within` takes"),
+        ("buffer x f32 1\nrun k\nexpect x = 1 within nan", "`within` takes"),
+        ("buffer x f32 0\nrun k\nexpect x = 1 ...", "script line 3: `x` is empty"),
         // In PTX, comments that hold a statement hold nothing else.
         ("// run k\n// expct x = 5\n.version 7.8", "script line 2: `expct` is none"),
         ("// bufer x f32 1\n// run k\n.version 7.8", "script line 1: `bufer` is none"),
@@ -118,4 +121,74 @@ fn prints_are_collected() {
     let mut gpu = Gpu::new(Profile::by_name("a100").unwrap(), Options::default());
     let runs = Script::parse(text).unwrap().run(&mut gpu, &Module::parse(text).unwrap()).unwrap();
     assert_eq!(runs[0].outcome.output, "thread 0\nthread 1\nthread 2\nthread 3\n");
+}
+
+/// What `expect` says of a buffer that no kernel touches.
+#[test]
+fn values_are_compared_exactly() {
+    let ptx = ".version 7.8\n.target sm_80\n.address_size 64\n.visible .entry k() { ret; }";
+    let module = Module::parse(ptx).unwrap();
+    for (buffer, expect, wrong) in [
+        ("u64 1 = 9007199254740992", "9007199254740992", ""),
+        (
+            "u64 1 = 9007199254740993",
+            "9007199254740992",
+            "x[0] is 9007199254740993, expected 9007199254740992",
+        ),
+        ("u64 1 = 18446744073709551615", "18446744073709551614", "x[0] is 18446744073709551615"),
+        ("u64 1 = 18446744073709551615", "18446744073709551614 within 1", ""),
+        ("s64 1 = -9223372036854775808", "-9223372036854775807", "x[0] is -9223372036854775808"),
+        ("s64 1 = -9223372036854775808", "9223372036854775807 within 1e18", "x[0] is -9223372036854775808"),
+        ("f32 2 = 1 nan", "1 nan", ""),
+        ("f32 1 = inf", "inf within 1", ""),
+        ("f32 1 = inf", "1 within 1e30", "x[0] is inf, expected 1"),
+        // Far more than anybody touches, from its start.
+        ("f64 268435456 = iota", "0 1 2 3", ""),
+        ("f64 268435456 = random 7", "2 ...", "x[0] is "),
+        ("f32 268435456 = 3 4 ...", "3 4 3 5", "x[3] is 4, expected 5"),
+    ] {
+        let text = format!("buffer x {buffer}\nrun k\nexpect x = {expect}");
+        let mut gpu = Gpu::new(Profile::by_name("l4").unwrap(), Options::default());
+        let found = match Script::parse(&text).and_then(|script| script.run(&mut gpu, &module)) {
+            Ok(_) => String::new(),
+            Err(error) => error.to_string(),
+        };
+        assert!(found.contains(wrong) && found.is_empty() == wrong.is_empty(), "{text}: `{found}`");
+    }
+}
+
+/// Buffers hold the same whether they are touched from their start or in the middle.
+#[test]
+fn buffers_are_made_where_they_are_touched() {
+    let ptx = ".version 7.8\n.target sm_80\n.address_size 64\n.visible .entry k(.param .u64 x, .param \
+               .u64 y) {\n.reg .b64 %rd<3>; .reg .b32 %r1;\nld.param.u64 %rd1, [x]; ld.param.u64 %rd2, [y];\n\
+               ld.global.u32 %r1, [%rd1]; st.global.u32 [%rd2], %r1; ret; }";
+    let module = Module::parse(ptx).unwrap();
+    for fill in ["random 3", "iota", "1 2 3 ..."] {
+        let values = |at: usize| {
+            let text = format!(
+                "buffer x u32 5000 = {fill}\nbuffer y u32 1\nrun k args x+{} y\nexpect y = 4294967295",
+                4 * at
+            );
+            let mut gpu = Gpu::new(Profile::by_name("l4").unwrap(), Options::default());
+            Script::parse(&text).unwrap().run(&mut gpu, &module).unwrap_err().to_string()
+        };
+        // Pages end between some of them.
+        let numbers: Vec<_> = [0, 1, 959, 960, 1023, 1024, 4999].map(values).to_vec();
+        let state = |steps: usize| {
+            let next = |state: u64| {
+                state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407)
+            };
+            let state = (0..=steps).fold(3, |state, _| next(state));
+            (((state >> 40) as f64 / f64::from(1 << 23) - 1.0).abs() * 100.0) as usize
+        };
+        for (at, found) in [0, 1, 959, 960, 1023, 1024, 4999].into_iter().zip(numbers) {
+            let expected = match fill {
+                "iota" => at,
+                "random 3" => state(at),
+                _ => at % 3 + 1,
+            };
+            assert!(found.contains(&format!("y[0] is {expected},")), "{fill}, {at}: {found}");
+        }
+    }
 }

@@ -204,6 +204,27 @@ fn mbarriers_are_balanced() {
             "is left in the middle of a phase: phase 0, 0 of 32 arrivals missing, 1 b",
         ),
         (32, transactions(64, 65), "-1 bytes outstanding"),
+        // More than an mbarrier counts.
+        (32, format!("{} {wait}", transactions(1_048_575, 1_048_575)), ""),
+        (
+            32,
+            format!("{} {wait}", transactions(1_048_576, 1_048_576)),
+            "is owed more than the 2^20 - 1 bytes",
+        ),
+        // An arrival that must not be the last.
+        (
+            64,
+            format!(
+                "{} {arrive} {wait}",
+                arrive.replace("arrive", "arrive.noComplete").replace("];", "], 1;")
+            ),
+            "",
+        ),
+        (
+            32,
+            format!("{} {wait}", arrive.replace("arrive", "arrive.noComplete").replace("];", "], 1;")),
+            "completes its phase by an arrival with .noComplete",
+        ),
     ] {
         let init =
             format!("setp.eq.u32 %p1, t, 0; @%p1 mbarrier.init.shared::cta.b64 [s], {count}; bar.sync 0;");
@@ -213,6 +234,45 @@ fn mbarriers_are_balanced() {
             let message = reports.first().map_or("", |report| &report.message);
             let right = message.contains(wrong) && reports.is_empty() == wrong.is_empty();
             assert!(right, "count {count}, {then}: `{message}`, expected `{wrong}`");
+        }
+    }
+}
+
+/// The first warp takes the phases one by one, the second waits for the first phase when it has gone by.
+#[test]
+fn who_waits_is_not_two_phases_behind() {
+    let phase = |parity: u32| {
+        format!(
+            "mbarrier.arrive.shared::cta.b64 %rd1, [s]; W{parity}: \
+             mbarrier.test_wait.parity.shared::cta.b64 %p2, [s], {parity}; @!%p2 bra W{parity};"
+        )
+    };
+    for (phases, waits, wrong) in [
+        (1, "parity.shared::cta.b64 %p2, [s], 0", ""),
+        (2, "parity.shared::cta.b64 %p2, [s], 0", "two phases behind"),
+        (2, "shared::cta.b64 %p2, [s], %rd3", "two phases behind"),
+        (1, "shared::cta.b64 %p2, [s], %rd3", ""),
+        // Before the first phase: as it were, the one before is complete.
+        (0, "parity.shared::cta.b64 %p2, [s], 1", ""),
+        (1, "parity.shared::cta.b64 %p2, [s], 1", "no warp can make progress"),
+    ] {
+        let taken: String = (0..phases).map(phase).collect();
+        // A flag, since a barrier would tell the second warp of the phases.
+        let body = format!(
+            "setp.eq.u32 %p1, t, 0; mov.u64 %rd3, 0; @%p1 mbarrier.init.shared::cta.b64 [s], 32; bar.sync 0; \
+             setp.ge.u32 %p3, t, 32; @%p3 bra B; {taken} @%p1 st.relaxed.cta.shared.u32 [s+16], 1; bra E; \
+             B: ld.relaxed.cta.shared.u32 %r1, [s+16]; setp.eq.u32 %p4, %r1, 1; @!%p4 bra B; \
+             V: mbarrier.test_wait.{waits}; @!%p2 bra V; E:"
+        );
+        let init = "setp.eq.u32 %p5, t, 0; @%p5 st.shared.u32 [s+16], 0; ".replace("%p5", "%p1");
+        let body = body.replacen("mov.u64 %rd3, 0;", &format!("mov.u64 %rd3, 0; {init}"), 1);
+        for seed in 0..3 {
+            let reports = launch(&body, 1, 64, Options { seed, ..Options::default() }).unwrap().reports;
+            let found = reports.iter().any(|report| report.message.contains(wrong));
+            assert!(
+                found != wrong.is_empty() && reports.is_empty() == wrong.is_empty(),
+                "{phases}, {waits}: {reports:#?}"
+            );
         }
     }
 }

@@ -38,6 +38,27 @@ fn who_waits_lets_others_run() {
     }
 }
 
+/// A warp looks at an mbarrier and at a flag in turns: what nobody of its block does another block may do.
+#[test]
+fn who_polls_an_mbarrier_may_wait_for_another_block() {
+    let body = |sets: &str| {
+        format!(
+            "mov.u32 %r1, %ctaid.x; mov.u32 %r3, 1; setp.ne.u32 %p1, t, 0; @%p1 bra E;
+            setp.ne.u32 %p2, %r1, 0; @%p2 bra S; mbarrier.init.shared.b64 [s], 1;
+            W: mbarrier.test_wait.parity.shared.b64 %p3, [s], 0; @%p3 bra D;
+            ld.acquire.gpu.u32 %r2, [I]; setp.eq.u32 %p4, %r2, 0; @%p4 bra W;
+            D: mbarrier.inval.shared.b64 [s]; bra E;
+            S: mov.u32 %r4, 0; L: add.u32 %r4, %r4, 1; setp.lt.u32 %p3, %r4, 20000; @%p3 bra L; {sets} E:"
+        )
+    };
+    for seed in 0..4 {
+        let found = reports(&body("st.release.gpu.u32 [I], %r3;"), 2, 32, seed);
+        assert!(found.is_empty(), "seed {seed}: {}", found[0]);
+        let found = reports(&body(""), 2, 32, seed);
+        assert_eq!(found[0].kind, Kind::Deadlock, "seed {seed}: {}", found[0]);
+    }
+}
+
 #[test]
 fn waiting_for_ever_is_reported_where_each_warp_stands() {
     let spin = "L: ld.volatile.global.u32 %r1, [I]; setp.eq.u32 %p1, %r1, 0; @%p1 bra L;";

@@ -227,7 +227,8 @@ impl Builder<'_> {
                 let value = rest.first().map(|operand| self.source(operand, Kind::B32)).transpose()?;
                 let expecting = mods.contains(&"expect_tx");
                 let (count, expect) = if expecting { (None, value) } else { (value, None) };
-                Mbar::Arrive { dst, addr, count, expect, drop: kind == "arrive_drop" }
+                let (drop, no_complete) = (kind == "arrive_drop", mods.contains(&"noComplete"));
+                Mbar::Arrive { dst, addr, count, expect, drop, no_complete }
             }
             ("test_wait" | "try_wait", [d, a, phase, ..]) => {
                 let phase = if mods.contains(&"parity") {
@@ -236,12 +237,7 @@ impl Builder<'_> {
                     Phase::State(self.source(phase, Kind::B64)?)
                 };
                 let addr = self.address(a, space)?.0;
-                Mbar::Test {
-                    dst: self.destination(d, Kind::Pred)?,
-                    addr,
-                    phase,
-                    blocking: kind == "try_wait",
-                }
+                Mbar::Test { dst: self.destination(d, Kind::Pred)?, addr, phase }
             }
             _ => return Ok(None),
         };

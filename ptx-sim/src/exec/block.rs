@@ -69,6 +69,8 @@ pub(crate) struct Block<'a> {
     pub(super) views: Vec<View>,
     /// Through shared memory.
     pub(super) published: Published,
+    /// Addresses at which it has published something to itself.
+    pub(super) published_at: Vec<u64>,
     pub(super) stop: Option<Stop>,
     /// Site by site; empty where nobody asked.
     pub(super) coverage: Vec<Met>,
@@ -123,6 +125,7 @@ impl<'a> Block<'a> {
             random: Random(context.options.seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ linear),
             views: vec![View::default(); context.warps],
             published: Published::default(),
+            published_at: Vec::new(),
             stop: None,
             effects: vec![Effects::default(); if context.options.coverage { context.warps } else { 0 }],
             coverage: vec![

@@ -12,7 +12,7 @@ use crate::{
     op::Order,
     report::{Address, Kind},
     shadow::{Access, CELL, Hazard, HazardKind},
-    stamp::Stamp,
+    stamp::{Stamp, UNKNOWN},
 };
 
 impl<'a> Block<'a> {
@@ -29,10 +29,11 @@ impl<'a> Block<'a> {
             block: self.number,
             agent: warp.index as u16,
             strength: order.into(),
-            words: [0; 4],
+            words: [UNKNOWN; 4],
             clock: self.clocks.now(warp.index),
             site: warp.site,
             epoch: warp.epoch,
+            pending: false,
         };
         let observer = Observer {
             clocks: &self.clocks,
@@ -43,14 +44,13 @@ impl<'a> Block<'a> {
         let mut hazards = Vec::new();
         let mut page = None;
         for touch in touched.cells() {
-            let actor = Stamp { words: touch.words, ..stamp };
             // An atomic leaves what its neighbours left, too.
             let bytes = (touch.mask, if access == Access::Atomic { touch.mask } else { touch.changed });
             let mut hazard = None;
             if let Some(cell) = touch.cell.checked_sub(SHARED_CELLS) {
                 let cell = cell as usize;
                 if race {
-                    hazard = self.shadow.access(&observer, cell, bytes, actor, access);
+                    hazard = self.shadow.access(&observer, cell, bytes, &stamp, touch.words, access);
                 }
                 let reads = access.reads() || access == Access::Atomic;
                 if init && hazard.is_none() && reads && touch.mask & !self.written[cell] != 0 {
@@ -69,11 +69,11 @@ impl<'a> Block<'a> {
                 if let Some((_, shadow)) = &mut page {
                     let shadow = shadow.get_or_insert_with(|| page_shadow(self.context.readers()));
                     let cell = (touch.cell % PAGE_CELLS) as usize;
-                    hazard = shadow.access(&observer, cell, bytes, actor, access);
+                    hazard = shadow.access(&observer, cell, bytes, &stamp, touch.words, access);
                 }
             }
             if race && touch.clash && access == Access::Write {
-                hazard = hazard.or(Some(Hazard { kind: HazardKind::LanesWrite, first: actor }));
+                hazard = hazard.or_else(|| Hazard::of(HazardKind::LanesWrite, &stamp));
             }
             if hazard.is_some() {
                 hazards.push((*touch, hazard));
@@ -82,7 +82,7 @@ impl<'a> Block<'a> {
         drop(page);
         for (touch, hazard) in hazards {
             match hazard {
-                Some(hazard) => self.report_hazard(warp, touch, hazard, access),
+                Some(hazard) => self.report_hazard(warp, touch, *hazard, access),
                 None => self.report_uninitialised(warp, touch),
             }
         }
@@ -132,8 +132,11 @@ impl<'a> Block<'a> {
             HazardKind::WriteAfterWrite => {
                 format!("{one} and {other} write different values to the same bytes, {order}")
             }
-            HazardKind::Written => {
+            HazardKind::Written if access.reads() => {
                 format!("{one} reads through the read-only path (.nc) what this launch writes")
+            }
+            HazardKind::Written => {
+                format!("{one} writes what {other} reads through the read-only path (.nc) in this launch")
             }
             HazardKind::LaneReads => format!(
                 "a lane of {one} reads what another of its lanes wrote, with no bar.warp.sync between"

@@ -8,7 +8,7 @@ use std::{
 
 use rayon::prelude::*;
 
-use super::{Block, Context, block::Finished, lock};
+use super::{Block, Context, block::Finished, lock, schedule::Turn};
 use crate::{Kind, LaunchError, Outcome, Report};
 
 /// Runs all blocks of the launch.
@@ -24,7 +24,7 @@ pub(crate) fn run(context: &Context<'_>) -> Result<Outcome, LaunchError> {
     } else {
         let whole = |linear| {
             let mut block = block(linear);
-            while !block.run() {}
+            while block.run() != Turn::Ended {}
             lock(&all).add(context, linear, block.finish())
         };
         // The first that ends the launch ends the loop.
@@ -48,20 +48,28 @@ fn in_turns<'a>(
     let shared = context.program.static_shared + context.dynamic_shared;
     let profile = context.profile;
     let room = profile.blocks_per_multiprocessor(context.threads, shared) * profile.multiprocessors;
+    let room = room.max(1) as usize;
     let mut begun: VecDeque<(u64, Block<'a>)> = VecDeque::new();
-    let mut next = 0;
+    // So many turns, one after the other, changed nothing and could not.
+    let (mut next, mut stuck) = (0, 0);
     loop {
-        let fresh = next < blocks && begun.len() < room.max(1) as usize;
-        let turn = if fresh {
+        let turn = if next < blocks && begun.len() < room {
             next += 1;
             Some((next - 1, block(next - 1)))
         } else {
             begun.pop_front()
         };
         let Some((linear, mut block)) = turn else { return };
-        if !block.run() {
+        let turn = block.run();
+        stuck = if turn == Turn::Stuck { stuck + 1 } else { 0 };
+        let newcomers = next < blocks && begun.len() + 1 < room;
+        if turn == Turn::Stuck && stuck > begun.len() && !newcomers {
+            block.deadlock();
+        } else if turn != Turn::Ended {
             begun.push_back((linear, block));
-        } else if lock(all).add(context, linear, block.finish()).is_err() {
+            continue;
+        }
+        if lock(all).add(context, linear, block.finish()).is_err() {
             return;
         }
     }

@@ -13,15 +13,19 @@ use crate::{
     ast::Space,
     decode::SHARED_BASE,
     op::{Addr, Mbar, Order, Phase},
-    regs::{LANES, lanes},
+    regs::{LANES, R, lanes},
     report::{Address, Kind},
     shadow::{self, CELL},
 };
 
 const TOO_MANY: &str = "gets more arrivals than its phase expects, or one before the phase before is known \
                         to be complete";
-/// Largest arrival count.
+/// Largest arrival count, and the most bytes that a phase may be owed.
 const MAX_COUNT: u32 = (1 << 20) - 1;
+
+const TOO_MUCH: &str = "is owed more than the 2^20 - 1 bytes that it can count";
+const LATE: &str = "is waited for by a warp that is two phases behind: parities and states tell only the \
+                    last phase from the one under way";
 
 /// An mbarrier object.
 #[derive(Debug, Default)]
@@ -62,6 +66,12 @@ impl MBarrier {
         (self.left, self.transactions) != (self.expected, 0)
     }
 
+    /// Owes `bytes` more, or fewer; whether an mbarrier can count as many.
+    fn owe(&mut self, bytes: i64) -> bool {
+        self.transactions += bytes;
+        self.transactions.unsigned_abs() <= u64::from(MAX_COUNT)
+    }
+
     /// Counts `count` arrivals; none where the phase expects no more.
     fn arrive(&mut self, count: u32, handover: &Handover) -> bool {
         self.knowledge.merge(handover);
@@ -99,7 +109,7 @@ impl<'a> Block<'a> {
                     }
                 }
             }
-            Mbar::Arrive { dst, addr, count, expect, drop } => {
+            Mbar::Arrive { dst, addr, count, expect, drop, no_complete } => {
                 let counts = count.map_or([1; LANES], |row| *warp.regs().row32(row, mask));
                 let bytes = expect.map_or([0; LANES], |row| *warp.regs().row32(row, mask));
                 let mut states = [0; LANES];
@@ -111,14 +121,21 @@ impl<'a> Block<'a> {
                     }
                     let Some(bar) = self.mbar_object(warp, at, lane) else { continue };
                     states[lane] = bar.phase;
-                    bar.transactions += i64::from(bytes[lane]);
+                    let countable = bar.owe(i64::from(bytes[lane]));
                     if *drop {
                         bar.dropped = bar.dropped.saturating_add(counts[lane]);
                     }
                     let (number, phase) = (bar.number, bar.phase);
                     let enough = bar.arrive(counts[lane], &handover);
+                    let completed = self.mbarriers.get(&at).is_some_and(|bar| bar.phase != phase);
                     if !enough || self.phases_known(warp.index, number) < phase {
                         self.mbar_error(warp, at, lane, TOO_MANY);
+                    }
+                    if !countable {
+                        self.mbar_error(warp, at, lane, TOO_MUCH);
+                    }
+                    if *no_complete && completed {
+                        self.mbar_error(warp, at, lane, "completes its phase by an arrival with .noComplete");
                     }
                 }
                 self.clocks.tick(warp.index, warp.site);
@@ -126,9 +143,7 @@ impl<'a> Block<'a> {
                     warp.regs().set64(*d, mask, &states);
                 }
             }
-            Mbar::Test { dst, addr, phase, blocking } => {
-                self.mbar_test(warp, (*dst, *phase, *blocking), addr, mask)
-            }
+            Mbar::Test { dst, addr, phase } => self.mbar_test(warp, *dst, *phase, addr, mask),
             Mbar::CpAsyncArrive { addr, noinc } => {
                 let phases = self.views[warp.index].phases.clone();
                 let (site, bar, phase) = (warp.site, [0; LANES], [0; LANES]);
@@ -152,9 +167,12 @@ impl<'a> Block<'a> {
                 for (lane, at) in self.mbar_addresses(warp, addr, mask) {
                     let Some(bar) = self.mbar_object(warp, at, lane) else { continue };
                     let bytes = i64::from(bytes[lane]);
-                    bar.transactions += if *complete { -bytes } else { bytes };
+                    let countable = bar.owe(if *complete { -bytes } else { bytes });
                     if *complete {
                         bar.settle();
+                    }
+                    if !countable {
+                        self.mbar_error(warp, at, lane, TOO_MUCH);
                     }
                 }
             }
@@ -229,13 +247,7 @@ impl<'a> Block<'a> {
         }
     }
 
-    fn mbar_test(
-        &mut self,
-        warp: &mut Warp<'a>,
-        (dst, phase, _blocking): (u32, Phase, bool),
-        addr: &Addr,
-        mask: u32,
-    ) {
+    fn mbar_test(&mut self, warp: &mut Warp<'a>, dst: R, phase: Phase, addr: &Addr, mask: u32) {
         let wanted = match phase {
             Phase::Parity(row) => warp.regs().row32(row, mask).map(u64::from),
             Phase::State(row) => *warp.regs().row64(row, mask),
@@ -251,6 +263,16 @@ impl<'a> Block<'a> {
                 continue;
             };
             let (number, phase_now) = (bar.number, bar.phase);
+            let known = self.phases_known(warp.index, number);
+            let behind = match phase {
+                // The next phase that it does not know to be complete, or else one that it does.
+                Phase::Parity(_) => known & 1 == wanted[lane] & 1 && known + 2 <= phase_now,
+                Phase::State(_) => wanted[lane] + 2 <= phase_now,
+            };
+            if behind {
+                self.mbar_error(warp, at, lane, LATE);
+            }
+            let Some(bar) = self.mbarriers.get(&at) else { continue };
             let parity = (wanted[lane] & 1) as usize;
             let complete = match phase {
                 Phase::Parity(_) => (bar.phase & 1) as usize != parity,

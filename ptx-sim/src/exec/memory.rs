@@ -28,6 +28,7 @@ pub(super) struct LaneAccess {
 
 impl<'a> Block<'a> {
     /// Space and address within it that `address` means to an instruction of `space`.
+    #[inline]
     pub(super) fn locate(space: Space, address: u64) -> Result<(Space, u64), Space> {
         let within = address & ((1 << WINDOW_BITS) - 1);
         let window = match address >> WINDOW_BITS {
@@ -54,6 +55,7 @@ impl<'a> Block<'a> {
     }
 
     /// Checks one lane's address: the space it is in and the offset there.
+    #[inline]
     pub(super) fn place(
         &mut self,
         warp: &Warp<'a>,
@@ -63,30 +65,41 @@ impl<'a> Block<'a> {
         lane: usize,
         what: &str,
     ) -> Option<(Space, u64)> {
-        let (found, within) = match Self::locate(space, at) {
-            Ok(found) => found,
+        match Self::locate(space, at) {
+            Ok((found, within)) if within & (bytes as u64 - 1) == 0 => Some((found, within)),
+            found => {
+                self.misplaced(warp, (space, at), found, bytes, lane, what);
+                None
+            }
+        }
+    }
+
+    /// Reports an address that is in another space, or no multiple of the power of two `bytes`.
+    #[cold]
+    fn misplaced(
+        &mut self,
+        warp: &Warp<'a>,
+        (space, at): (Space, u64),
+        found: Result<(Space, u64), Space>,
+        bytes: usize,
+        lane: usize,
+        what: &str,
+    ) {
+        let (kind, address, message) = match found {
+            Ok((found, within)) => (
+                Kind::Misaligned,
+                Some(self.address(found, within)),
+                format!("{what} of {bytes} bytes at an address that is not a multiple of {bytes}"),
+            ),
             Err(other) => {
-                let other = if other == Space::Global && matches!(space, Space::Shared | Space::Local) {
-                    Space::Global
-                } else {
-                    other
-                };
-                let address =
-                    Self::locate(Space::Generic, at).map(|(space, at)| self.address(space, at)).ok();
+                let address = Self::locate(Space::Generic, at).map(|(space, at)| self.address(space, at));
                 let message = format!(
                     "{what} through the {space:?} space with an address of the {other:?} space ({at:#x})"
                 );
-                self.report(warp, Kind::WrongSpace, 1 << lane, address, message.to_lowercase());
-                return None;
+                (Kind::WrongSpace, address.ok(), message.to_lowercase())
             }
         };
-        if !within.is_multiple_of(bytes as u64) {
-            let address = self.address(found, within);
-            let message = format!("{what} of {bytes} bytes at an address that is not a multiple of {bytes}");
-            self.report(warp, Kind::Misaligned, 1 << lane, Some(address), message);
-            return None;
-        }
-        Some((found, within))
+        self.report(warp, kind, 1 << lane, address, message);
     }
 
     /// Reads `out.len()` bytes for one lane; false where nothing could be read.

@@ -10,6 +10,7 @@ mod copies;
 mod effects;
 mod finding;
 mod grid;
+mod knowledge;
 mod lanes;
 mod mbarrier;
 mod memory;

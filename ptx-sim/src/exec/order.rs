@@ -7,43 +7,15 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex},
+    sync::Mutex,
 };
 
-use super::{Block, warp::Warp};
+use super::{Block, knowledge::Knowledge, warp::Warp};
 use crate::{
     clocks::{Clocks, merge},
     op::{Order, Scope},
     stamp::Stamp,
 };
-
-/// Clocks of the agents of some blocks.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Knowledge(Option<Arc<BTreeMap<u32, Vec<u32>>>>);
-
-impl Knowledge {
-    fn is_empty(&self) -> bool {
-        self.0.is_none()
-    }
-
-    fn of(&self, block: u32, agent: u16) -> u32 {
-        let row = self.0.as_ref().and_then(|blocks| blocks.get(&block));
-        row.and_then(|row| row.get(usize::from(agent))).copied().unwrap_or(0)
-    }
-
-    fn add(&mut self, block: u32, row: &[u32]) {
-        merge(Arc::make_mut(self.0.get_or_insert_default()).entry(block).or_default(), row);
-    }
-
-    pub fn merge(&mut self, other: &Knowledge) {
-        match (&self.0, &other.0) {
-            (_, None) => {}
-            (None, Some(_)) => *self = other.clone(),
-            (Some(mine), Some(theirs)) if Arc::ptr_eq(mine, theirs) => {}
-            (Some(_), Some(theirs)) => theirs.iter().for_each(|(&block, row)| self.add(block, row)),
-        }
-    }
-}
 
 /// What a warp knows besides its row of the block's clocks. By [`Scope`], where there are two.
 #[derive(Clone, Debug, Default)]
@@ -104,6 +76,7 @@ pub(super) struct Observer<'b> {
 }
 
 impl crate::shadow::Knows for Observer<'_> {
+    #[inline]
     fn knows(&self, stamp: &Stamp) -> bool {
         if stamp.block == self.block {
             stamp.clock <= self.clocks.known(self.warp, usize::from(stamp.agent))
@@ -123,6 +96,17 @@ struct Publication {
 /// What was published through each address.
 #[derive(Debug, Default)]
 pub(crate) struct Published(HashMap<u64, Publication>);
+
+impl Published {
+    /// Block `number` has ended: what it said to itself at `addresses` nobody will hear.
+    pub fn forget(&mut self, number: u32, addresses: &[u64]) {
+        for address in addresses {
+            if let Some(publication) = self.0.get_mut(address) {
+                publication.block.remove(&number);
+            }
+        }
+    }
+}
 
 /// Of a whole grid.
 pub(crate) type Released = Mutex<Published>;
@@ -149,14 +133,8 @@ impl Block<'_> {
     }
 
     fn learn(&mut self, warp: usize, what: &Knowledge) {
-        let Some(blocks) = &what.0 else { return };
-        for (&block, row) in blocks.iter() {
-            if block == self.number {
-                self.clocks.join(warp, row);
-            } else {
-                self.views[warp].others.add(block, row);
-            }
-        }
+        self.clocks.join(warp, what.row(self.number));
+        self.views[warp].others.merge(what);
     }
 
     /// All that `warp` knows now.
@@ -219,7 +197,11 @@ impl Block<'_> {
         };
         if !block.is_empty() {
             let entry = published.0.entry(address).or_default();
-            entry.block.entry(self.number).or_default().merge(&block);
+            let own = entry.block.entry(self.number).or_insert_with(|| {
+                self.published_at.push(address);
+                Knowledge::default()
+            });
+            own.merge(&block);
             if device {
                 entry.device.merge(&wide);
             }

@@ -14,7 +14,8 @@ use crate::{
 const SHARE: u32 = 1 << 12;
 /// The same while its lanes have gone different ways, and may wait for each other.
 const SPLIT_SHARE: u32 = 1 << 8;
-/// A warp that only polls this often, while nothing else moves, waits for ever.
+/// A warp that only polls an mbarrier this often, while nothing else of its block moves, waits for other
+/// blocks, or for ever.
 const MAX_POLLS: u32 = 64;
 /// This part of the launch's patience is over when lanes stray: see [`super::lanes`].
 const STRAY: u64 = 1000;
@@ -23,18 +24,37 @@ const IDLE: u64 = 1 << 12;
 /// Instructions after which others have their turn anyway.
 const TURN: u64 = 1 << 20;
 
+/// How a block's turn ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// With the block.
+    Ended,
+    /// Other blocks should have theirs.
+    Over,
+    /// The same, since no warp of this block can make progress; nothing has changed in this turn.
+    Stuck,
+}
+
 impl<'a> Block<'a> {
-    /// Runs the block until it has ended (true), or until other blocks should have their turn, where blocks
-    /// wait for each other.
-    pub fn run(&mut self) -> bool {
-        let (begin, mut moved) = (self.instructions, self.instructions);
+    /// Runs the block until it has ended, or until other blocks should have their turn, where blocks wait for
+    /// each other.
+    pub fn run(&mut self) -> Turn {
+        let (begin, mut moved, mut changed) = (self.instructions, self.instructions, false);
         let shuffled = if self.context.options.seed == 0 { IDLE } else { 1 + self.random.next() % IDLE };
         while self.stop.is_none() {
             let Some((index, quantum)) = self.pick() else {
-                self.mbarriers_left();
-                return true;
+                if (0..self.warps.len()).all(|warp| self.status(warp) == Status::Done) {
+                    self.mbarriers_left();
+                    return Turn::Ended;
+                }
+                if self.context.program.blocks_communicate && self.polling().next().is_some() {
+                    self.warps.iter_mut().flatten().for_each(|warp| warp.polls = 0);
+                    return if changed { Turn::Over } else { Turn::Stuck };
+                }
+                self.deadlock();
+                return Turn::Ended;
             };
-            let Some(mut warp) = self.warps[index].take() else { return true };
+            let Some(mut warp) = self.warps[index].take() else { return Turn::Ended };
             self.last = index;
             self.run_warp(&mut warp, quantum);
             if warp.status == Status::Done {
@@ -43,20 +63,30 @@ impl<'a> Block<'a> {
             }
             self.warps[index] = Some(warp);
             if self.moved {
-                moved = self.instructions;
+                (moved, changed) = (self.instructions, true);
             }
             self.spend();
             let idle = self.instructions - moved > shuffled || self.instructions - begin > TURN;
             if idle && self.context.program.blocks_communicate && self.stop.is_none() {
-                return false;
+                return Turn::Over;
             }
         }
-        true
+        Turn::Ended
+    }
+
+    /// Reports that nobody can make progress.
+    pub fn deadlock(&mut self) {
+        self.report_standing(Kind::Deadlock, "no warp can make progress".into());
+    }
+
+    fn polling(&self) -> impl Iterator<Item = usize> {
+        (0..self.warps.len()).filter(|&warp| matches!(self.status(warp), Status::Polling(..)))
     }
 
     /// What the block leaves behind.
     pub fn finish(self) -> Finished {
         let digest = self.digest();
+        super::lock(self.context.released).forget(self.number, &self.published_at);
         let error = match self.stop {
             Some(Stop::Error(error)) => Some(error),
             _ => None,
@@ -106,22 +136,12 @@ impl<'a> Block<'a> {
             if self.land_one() {
                 continue;
             }
-            let polling: Vec<usize> = (0..self.warps.len())
-                .filter(|&warp| matches!(self.status(warp), Status::Polling(..)))
-                .collect();
-            if let Some(&warp) =
-                polling.iter().min_by_key(|&&warp| self.warps[warp].as_ref().map_or(0, |warp| warp.polls))
-                && self.warps[warp].as_ref().is_some_and(|warp| warp.polls < MAX_POLLS)
-            {
-                if let Some(warp) = &mut self.warps[warp] {
-                    warp.polls += 1;
-                }
-                return Some((warp, SHARE));
+            let polls = |&warp: &usize| self.warps[warp].as_ref().map_or(0, |warp| warp.polls);
+            let next = self.polling().min_by_key(polls).filter(|warp| polls(warp) < MAX_POLLS)?;
+            if let Some(warp) = &mut self.warps[next] {
+                warp.polls += 1;
             }
-            if (0..self.warps.len()).any(|warp| self.status(warp) != Status::Done) {
-                self.report_standing(Kind::Deadlock, "no warp can make progress".into());
-            }
-            return None;
+            return Some((next, SHARE));
         }
     }
 

@@ -1,7 +1,10 @@
 //! Scripts executed.
 
-use super::{Argument, Buffer, Script, ScriptError};
+use super::{Argument, Buffer, Expect, Fill, Script, ScriptError};
 use crate::{Gpu, Kind, Launch, Module, Outcome, Report};
+
+/// Elements that are compared at a time.
+const CHUNK: usize = 1 << 14;
 
 impl Script {
     /// Allocates the buffers on `gpu` and executes every run.
@@ -13,12 +16,12 @@ impl Script {
         let memory = |line| move |error| ScriptError::Memory { line, error };
         let mut addresses = Vec::new();
         for buffer in &self.buffers {
-            let address =
-                gpu.alloc(&buffer.name, buffer.len * buffer.ty.bytes(), 256).map_err(memory(buffer.line))?;
-            if let Some(bytes) = &buffer.bytes {
-                gpu.write(address, bytes).map_err(memory(buffer.line))?;
-            }
-            addresses.push(address);
+            let (ty, bytes, fill) = (buffer.ty, buffer.len * buffer.ty.bytes(), buffer.fill.clone());
+            let address = match fill {
+                Fill::Nothing => gpu.alloc(&buffer.name, bytes, 256),
+                fill => gpu.alloc_with(&buffer.name, bytes, 256, move |at, out| fill.write(ty, at, out)),
+            };
+            addresses.push(address.map_err(memory(buffer.line))?);
         }
         let mut all = Vec::new();
         for run in &self.runs {
@@ -51,21 +54,32 @@ impl Script {
             let outcome = outcome.map_err(|error| ScriptError::Launch { line: run.line, error })?;
             // What a kernel with findings leaves behind says nothing.
             for expect in run.expects.iter().filter(|_| outcome.reports.is_empty()) {
-                let Buffer { name, ty, .. } = &self.buffers[expect.buffer];
-                let mut bytes = vec![0; expect.values.len() * ty.bytes()];
-                gpu.read(addresses[expect.buffer], &mut bytes).map_err(memory(expect.line))?;
-                let found = bytes.chunks_exact(ty.bytes()).map(|bytes| ty.decode(bytes));
-                for (index, (found, &expected)) in found.zip(&expect.values).enumerate() {
-                    let same = found == expected || found.is_nan() && expected.is_nan();
-                    if !(same || (found - expected).abs() <= expect.tolerance) {
-                        let (line, buffer) = (expect.line, name.clone());
-                        return Err(ScriptError::Value { line, buffer, index, found, expected });
-                    }
-                }
+                self.compare(gpu, addresses[expect.buffer], expect)?;
             }
             all.push(Ran { entry: run.entry.clone(), expected_reports: run.reports.clone(), outcome });
         }
         Ok(all)
+    }
+
+    /// Whether the buffer at `address` is as expected.
+    fn compare(&self, gpu: &Gpu, address: u64, expect: &Expect) -> Result<(), ScriptError> {
+        let Expect { line, buffer, values, count, tolerance } = expect;
+        let Buffer { name, ty, .. } = &self.buffers[*buffer];
+        for start in (0..*count).step_by(CHUNK) {
+            let mut bytes = vec![0; CHUNK.min(count - start) * ty.bytes()];
+            let at = address + (start * ty.bytes()) as u64;
+            gpu.read(at, &mut bytes).map_err(|error| ScriptError::Memory { line: *line, error })?;
+            let found = bytes.chunks_exact(ty.bytes()).map(|bytes| ty.decode(bytes));
+            for (index, found) in (start..).zip(found) {
+                let expected = values[index % values.len()];
+                if !found.is_within(expected, *tolerance) {
+                    let (line, buffer) = (*line, name.clone());
+                    let [found, expected] = [found, expected].map(|value| value.to_string());
+                    return Err(ScriptError::Value { line, buffer, index, found, expected });
+                }
+            }
+        }
+        Ok(())
     }
 }
 

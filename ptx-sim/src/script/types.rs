@@ -2,6 +2,35 @@
 
 use std::fmt;
 
+/// A value, exactly.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Number {
+    Integer(i128),
+    Float(f64),
+}
+
+impl Number {
+    /// Whether the two differ by `tolerance` at most.
+    pub fn is_within(self, other: Number, tolerance: f64) -> bool {
+        match (self, other) {
+            (Number::Integer(a), Number::Integer(b)) => a.abs_diff(b) as f64 <= tolerance,
+            (Number::Float(a), Number::Float(b)) => {
+                a == b || a.is_nan() && b.is_nan() || (a - b).abs() <= tolerance
+            }
+            _ => false,
+        }
+    }
+}
+
+impl fmt::Display for Number {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Number::Integer(value) => value.fmt(f),
+            Number::Float(value) => value.fmt(f),
+        }
+    }
+}
+
 /// Element types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Type {
@@ -74,30 +103,37 @@ impl Type {
         }
     }
 
-    /// The bytes of all `numbers`, where each is in range.
-    pub fn encode_all(self, numbers: impl Iterator<Item = String>) -> Option<Vec<u8>> {
-        let mut bytes = Vec::with_capacity(numbers.size_hint().0 * self.bytes());
-        for number in numbers {
-            bytes.extend(self.encode(&number)?);
-        }
-        Some(bytes)
+    pub fn is_integer(self) -> bool {
+        matches!(self, Type::Unsigned(_) | Type::Signed(_))
     }
 
-    pub fn decode(self, bytes: &[u8]) -> f64 {
+    /// Little-endian bytes of `number`, which is in range and of integers whole; the rest is zero.
+    pub fn number(self, number: f64) -> [u8; 8] {
+        match self {
+            Type::Unsigned(_) | Type::Signed(_) => number as u64,
+            Type::F16 => half::f16::from_f64(number).to_bits().into(),
+            Type::Bf16 => half::bf16::from_f64(number).to_bits().into(),
+            Type::F32 => (number as f32).to_bits().into(),
+            Type::F64 => number.to_bits(),
+        }
+        .to_le_bytes()
+    }
+
+    pub fn decode(self, bytes: &[u8]) -> Number {
         let mut wide = [0; 8];
         wide[..bytes.len()].copy_from_slice(bytes);
         let raw = u64::from_le_bytes(wide);
-        match self {
-            Type::Unsigned(_) => raw as f64,
+        Number::Float(match self {
+            Type::Unsigned(_) => return Number::Integer(raw.into()),
             Type::Signed(bytes) => {
                 let shift = 64 - 8 * bytes as u32;
-                ((raw << shift) as i64 >> shift) as f64
+                return Number::Integer(((raw << shift) as i64 >> shift).into());
             }
             Type::F16 => half::f16::from_bits(raw as u16).to_f64(),
             Type::Bf16 => half::bf16::from_bits(raw as u16).to_f64(),
             Type::F32 => f64::from(f32::from_bits(raw as u32)),
             Type::F64 => f64::from_bits(raw),
-        }
+        })
     }
 }
 

@@ -1,0 +1,106 @@
+//! Two accesses that nothing orders: what they are, and which of them may not meet.
+
+use crate::stamp::{Stamp, Words};
+
+/// Says of an earlier access whether it is ordered before what happens now.
+pub(crate) trait Knows {
+    fn knows(&self, stamp: &Stamp) -> bool;
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    Read,
+    /// By one instruction of the whole warp, such as `ldmatrix`, which its later writes cannot overtake.
+    Collective,
+    /// Through the read-only path: nobody may write in this launch.
+    ReadOnly,
+    Write,
+    /// Read-modify-write.
+    Atomic,
+    /// The destination of an asynchronous copy, from issue to completion.
+    Copy,
+}
+
+impl Access {
+    pub fn reads(self) -> bool {
+        !matches!(self, Access::Write | Access::Atomic | Access::Copy)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HazardKind {
+    Pending,
+    ReadAfterWrite,
+    WriteAfterRead,
+    WriteAfterWrite,
+    /// A read-only read of what this launch writes, before or after.
+    Written,
+    /// Two lanes of the warp: the other wrote, this one reads.
+    LaneReads,
+    /// The other read, this one writes.
+    LaneOverwrites,
+    /// Both write.
+    LanesWrite,
+}
+
+/// Who accesses: copied as rarely as can be, since copies just made are slow to read as a whole.
+#[derive(Clone, Copy)]
+pub(super) struct Actor<'s> {
+    pub stamp: &'s Stamp,
+    /// Instead of the stamp's.
+    pub lanes: Words,
+}
+
+impl Actor<'_> {
+    pub fn stamp(self) -> Stamp {
+        Stamp { words: self.lanes, ..*self.stamp }
+    }
+}
+
+/// A conflict with an earlier access.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hazard {
+    pub kind: HazardKind,
+    pub first: Stamp,
+}
+
+impl Hazard {
+    /// In a box: there is none nearly always, and nothing is said faster by one word than by six.
+    #[cold]
+    pub fn of(kind: HazardKind, first: &Stamp) -> Option<Box<Hazard>> {
+        Some(Box::new(Hazard { kind, first: *first }))
+    }
+}
+
+/// What is wrong with an access after `write`; `counts`: it reads, or changes what is there.
+#[inline]
+pub(super) fn after_write(
+    now: &impl Knows,
+    write: &Stamp,
+    actor: Actor<'_>,
+    access: Access,
+    counts: bool,
+) -> Option<HazardKind> {
+    let reads = access.reads();
+    if write.pending {
+        return Some(HazardKind::Pending);
+    }
+    if access == Access::ReadOnly {
+        return Some(HazardKind::Written);
+    }
+    if write.same_agent(actor.stamp) {
+        let kind = if reads { HazardKind::LaneReads } else { HazardKind::LanesWrite };
+        return (counts && write.lanes_race(actor.stamp, actor.lanes)).then_some(kind);
+    }
+    let kind = if reads { HazardKind::ReadAfterWrite } else { HazardKind::WriteAfterWrite };
+    (counts && !write.morally_strong(actor.stamp) && !now.knows(write)).then_some(kind)
+}
+
+/// What is wrong with a write after `read`.
+#[inline]
+pub(super) fn after_read(now: &impl Knows, read: &Stamp, actor: Actor<'_>) -> Option<HazardKind> {
+    if read.same_agent(actor.stamp) {
+        return read.lanes_race(actor.stamp, actor.lanes).then_some(HazardKind::LaneOverwrites);
+    }
+    (!read.morally_strong(actor.stamp) && !now.knows(read)).then_some(HazardKind::WriteAfterRead)
+}

@@ -1,0 +1,67 @@
+//! Accesses of a record for which its last ones do not stand: nothing orders them, or they may meet fewer.
+
+use std::{collections::BTreeMap, ops::RangeInclusive};
+
+use crate::stamp::{Reach, Stamp};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Role {
+    Reads,
+    Writes,
+}
+
+/// Record, whom the access may meet, what it did, block and agent.
+type Key = (u32, Reach, Role, u32, u16);
+
+/// Of each agent the last access of each kind.
+#[derive(Debug, Default)]
+pub(super) struct Rest(BTreeMap<Key, Stamp>);
+
+impl Rest {
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    #[cold]
+    pub fn add(&mut self, at: usize, role: Role, stamp: Stamp) {
+        self.0.insert(key(at, role, &stamp), stamp);
+    }
+
+    /// Takes the access of the agent of `like` out, of its kind.
+    #[cold]
+    pub fn take(&mut self, at: usize, role: Role, like: &Stamp) -> Option<Stamp> {
+        self.0.remove(&key(at, role, like))
+    }
+
+    /// Those of record `at` that `actor` may not meet without order.
+    pub fn of(&self, at: usize, actor: &Stamp) -> impl Iterator<Item = (Role, &Stamp)> {
+        // However many blocks count with atomics of one place, they need not look at each other.
+        let most = if actor.reach() == Reach::All { Reach::Block } else { Reach::All };
+        self.0.range(all_of(at, most)).map(|(key, stamp)| (key.2, stamp))
+    }
+
+    /// Copies what is kept of record `from` to record `to`.
+    pub fn copy(&mut self, from: usize, to: usize, change: impl Fn(&Stamp) -> Stamp) {
+        let all: Vec<_> = self.0.range(all_of(from, Reach::All)).map(|(k, s)| (k.2, change(s))).collect();
+        all.into_iter().for_each(|(role, stamp)| self.add(to, role, stamp));
+    }
+
+    /// Forgets those of record `at` that `gone` says.
+    pub fn forget(&mut self, at: usize, gone: impl Fn(Role, &Stamp) -> bool) {
+        let all = self.0.range(all_of(at, Reach::All)).filter(|(key, stamp)| gone(key.2, stamp));
+        let keys: Vec<_> = all.map(|(key, _)| *key).collect();
+        keys.iter().for_each(|key| {
+            self.0.remove(key);
+        });
+    }
+}
+
+fn key(at: usize, role: Role, stamp: &Stamp) -> Key {
+    (at as u32, stamp.reach(), role, stamp.block, stamp.agent)
+}
+
+/// Keys of record `at`, of accesses that may meet `most` at most.
+fn all_of(at: usize, most: Reach) -> RangeInclusive<Key> {
+    (at as u32, Reach::Nobody, Role::Reads, 0, 0)..=(at as u32, most, Role::Writes, u32::MAX, u16::MAX)
+}

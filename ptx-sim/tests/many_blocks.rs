@@ -1,0 +1,74 @@
+//! Many blocks that synchronise: what a launch costs grows with its blocks, not with their square.
+
+mod common;
+
+use common::{SHARED, module};
+use ptx_sim::{Gpu, Kind, Launch, Options, Profile};
+use std::time::Instant;
+
+const BLOCKS: u32 = 100_000;
+
+/// Launches `BLOCKS` blocks of one warp; what the counter is then, and what was reported.
+fn run(body: &str) -> (u32, Vec<Kind>) {
+    let mut gpu = Gpu::new(Profile::by_name("h200").unwrap(), Options::default());
+    let flags = 4 * BLOCKS as usize + 256;
+    let (counter, to) = (gpu.alloc("in", 4, 256).unwrap(), gpu.alloc("out", flags, 256).unwrap());
+    gpu.fill(counter, 0, 4).unwrap();
+    gpu.fill(to, 0, flags).unwrap();
+    let params = [counter, to].map(u64::to_le_bytes).concat();
+    let launch = Launch {
+        grid: [BLOCKS, 1, 1],
+        block: [32, 1, 1],
+        dynamic_smem: SHARED,
+        smem_opt_in: 0,
+        registers: None,
+        params: &params,
+    };
+    let outcome = gpu.launch(&module(body), "k", &launch).unwrap();
+    let mut count = [0; 4];
+    gpu.read(counter, &mut count).unwrap();
+    (u32::from_le_bytes(count), outcome.reports.iter().map(|report| report.kind).collect())
+}
+
+/// Kernels whose blocks count themselves, handing over to each other.
+const HANDOVERS: [(&str, &str); 3] = [
+    (
+        "each counts, with release and acquire",
+        "setp.ne.u32 %p1, t, 0; @%p1 bra E; atom.acq_rel.gpu.global.add.u32 %r1, [I], 1; E:",
+    ),
+    (
+        "each counts, with fences",
+        "setp.ne.u32 %p1, t, 0; @%p1 bra E; fence.acq_rel.gpu; atom.relaxed.gpu.global.add.u32 %r1, [I], 1; \
+         fence.acq_rel.gpu; E:",
+    ),
+    (
+        "each waits for the block before, reads what it left, and leaves more",
+        "setp.ne.u32 %p1, t, 0; @%p1 bra E; mov.u32 %r1, %ctaid.x; mul.wide.u32 %rd1, %r1, 4; add.u64 %rd1, \
+         O, %rd1; mov.u32 %r3, 0; setp.eq.u32 %p2, %r1, 0; @%p2 bra S; W: ld.acquire.gpu.u32 %r2, \
+         [%rd1]; setp.eq.u32 %p3, %r2, 0; @%p3 bra W; ld.global.u32 %r3, [I]; S: add.u32 %r3, %r3, 1; \
+         st.global.u32 [I], %r3; mov.u32 %r4, 1; st.release.gpu.u32 [%rd1+4], %r4; E:",
+    ),
+];
+
+#[test]
+fn handing_over_costs_no_more_among_many() {
+    for (what, body) in HANDOVERS {
+        let start = Instant::now();
+        assert_eq!(run(body), (BLOCKS, vec![]), "{what}");
+        let seconds = start.elapsed().as_secs();
+        // 2 s on one core; it was 154 s for an eighth of the blocks.
+        assert!(seconds < 120, "{what}: {seconds} s");
+    }
+}
+
+/// Whom nothing has told of a block is told apart from those who know.
+#[test]
+fn among_many_one_that_was_not_told_is_found() {
+    let (_, chain) = HANDOVERS[2];
+    // The last but a thousand looks without waiting.
+    let hasty = chain.replace("W: ld.acquire", "setp.eq.u32 %p4, %r1, 99000; @%p4 bra H; W: ld.acquire");
+    let hasty = hasty.replace("ld.global.u32 %r3, [I];", "H: ld.global.u32 %r3, [I];");
+    assert!(hasty.contains("@%p4 bra H;") && hasty.contains("H: ld.global"));
+    let (_, kinds) = run(&hasty);
+    assert!(kinds.contains(&Kind::GlobalRace), "{kinds:?}");
+}
