@@ -61,7 +61,7 @@ fn main() -> ExitCode {
         bar.finish_and_clear();
         let seconds = start.elapsed().as_secs();
         let (entry, caught, mutants) = (score.entry, score.caught(), score.mutants);
-        println!("{entry}: {caught} of {mutants} caught, {} idle ({seconds} s)", score.idle());
+        println!("{entry}: {caught} of {mutants} caught, {} change nothing ({seconds} s)", score.unchanged());
         for survivor in score.unexplained() {
             println!(
                 "  unexplained: line {} {:?} {} at {}",

@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 mod cases;
 mod flow;
 mod harmless;
+mod redundant;
 mod report;
 mod sample;
 mod trial;
@@ -65,11 +66,23 @@ pub enum Fate {
     Survived,
 }
 
+/// What a survivor changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Change {
+    /// Nothing: it did what the unbroken kernel does, in every launch.
+    Idle,
+    /// Nothing: what it orders no longer, others order on every way through the kernel.
+    Redundant,
+    /// Something, with a reason why that does no harm, or without.
+    Some,
+}
+
 /// A survivor and why that does no harm.
 #[derive(Clone, Debug, Serialize)]
 pub struct Survivor {
-    /// Whether it did anything else than the unbroken kernel, in any launch. Else it is *idle*.
-    pub differs: bool,
+    /// Whether it changes anything.
+    pub change: Change,
     /// What was changed.
     pub operator: Operator,
     /// Line of the PTX.
@@ -99,8 +112,8 @@ pub struct Score {
     pub refused: usize,
     /// Not reported, but wrong.
     pub results: usize,
-    /// All, survivors and those of them that were idle, by operator.
-    pub operators: BTreeMap<Operator, [usize; 3]>,
+    /// All, survivors, those of them that were idle, and those that are redundant, by operator.
+    pub operators: BTreeMap<Operator, [usize; 4]>,
     /// Those that nobody noticed.
     pub survivors: Vec<Survivor>,
 }
@@ -198,18 +211,25 @@ fn tally<'a>(
     };
     for (mutant, (fate, differs)) in ends {
         score.mutants += 1;
-        let [all, survived, idle] = score.operators.entry(mutant.operator).or_default();
+        let [all, survived, idle, redundant] = score.operators.entry(mutant.operator).or_default();
         *all += 1;
         match fate {
             Fate::Checker(kind) => *score.checkers.entry(kind).or_default() += 1,
             Fate::Refused(_) => score.refused += 1,
             Fate::Result => score.results += 1,
             Fate::Survived => {
+                let order = redundant::reason(mutant, text).filter(|_| differs);
+                let change = match (differs, order) {
+                    (false, _) => Change::Idle,
+                    (true, Some(_)) => Change::Redundant,
+                    (true, None) => Change::Some,
+                };
                 *survived += 1;
-                *idle += usize::from(!differs);
+                *idle += usize::from(change == Change::Idle);
+                *redundant += usize::from(change == Change::Redundant);
                 score.survivors.push(Survivor {
-                    differs,
-                    reason: harmless::reason(subject, mutant, text, differs),
+                    change,
+                    reason: order.or_else(|| harmless::reason(subject, mutant, text, differs)),
                     operator: mutant.operator,
                     line: mutant.line,
                     source: mutant.source.iter().map(ToString::to_string).collect(),
@@ -227,9 +247,9 @@ impl Score {
         self.mutants - self.survivors.len()
     }
 
-    /// Survivors that did nothing else than the kernel in any launch.
-    pub fn idle(&self) -> usize {
-        self.survivors.iter().filter(|survivor| !survivor.differs).count()
+    /// Survivors that change nothing.
+    pub fn unchanged(&self) -> usize {
+        self.survivors.iter().filter(|survivor| survivor.change != Change::Some).count()
     }
 
     /// Survivors without a reason.

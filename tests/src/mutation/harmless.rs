@@ -255,13 +255,8 @@ const SLICES: &str =
 const ROW: &str = "The row is a remainder of the division by the number of rows: it is never equal.";
 const RANGES: &str =
     "Ranges of blocks: at equality the bounds are the same, or a block goes through the other masked loop.";
-const COVERED: &str = "Shared memory is not read before the next wait and barrier, which cover this one: Q \
-                       is not kept in registers.";
 const SATURATING: &str =
     "A saturating addition of at least 1: sum and summand are never equal, nor is what is added 0.";
-const EMPTY: &str = "The last step starts no copy: the group is empty, and nobody waits after it.";
-const JOINED: &str = "The copies join the next group. They are not read before a wait and a barrier that \
-                      cover it: Q is not kept in registers.";
 const CUT: &str = "The copy checks the rows of whatever block it is told; only the last block of keys can \
                    be cut, and in this one all rows exist.";
 const IDLE: &str = "In every launch each warp makes the same accesses, with the same values, between the \
@@ -271,38 +266,11 @@ const THREADS: &str = "The block has fewer threads than the number that a thread
 /// Why `mutant` of `subject`, whose PTX is `text`, does no harm, where that is known. `differs`: whether it
 /// went another way in any launch.
 pub(super) fn reason(subject: &Subject, mutant: &Mutant, text: &str, differs: bool) -> Option<&'static str> {
-    let (before, after) = (&text[..mutant.span.0], &text[mutant.span.1..]);
-    match mutant.operator {
-        Operator::OffByOne if !differs => {
-            let reason = comparison(subject, &text[mutant.span.0..mutant.span.1], text);
-            if reason.is_some() {
-                return reason;
-            }
-        }
-        Operator::DeleteCommit => {
-            let group = before.rfind("cp.async.wait_group").map_or(before, |wait| &before[wait..]);
-            if !group.contains("cp.async.c") && !flow::waits(text, mutant.span.1) {
-                return Some(EMPTY);
-            }
-            if let Some(wait) = after.find("cp.async.wait_group")
-                && flow::waits_before_reading(
-                    text,
-                    text.len() - after[wait..].len() + "cp.async.wait_group".len(),
-                )
-            {
-                return Some(JOINED);
-            }
-        }
-        Operator::DeleteWait | Operator::WeakenWait if flow::waits_before_reading(text, mutant.span.1) => {
-            return Some(COVERED);
-        }
-        // What is not read before the barrier cannot be overwritten too early behind it.
-        Operator::DeleteBarrier
-            if !before.contains(flow::tile_load(text)) && flow::waits_before_reading(text, mutant.span.1) =>
-        {
-            return Some(COVERED);
-        }
-        _ => {}
+    if mutant.operator == Operator::OffByOne
+        && !differs
+        && let Some(reason) = comparison(subject, &text[mutant.span.0..mutant.span.1], text)
+    {
+        return Some(reason);
     }
     // The sums are rescaled where lanes exchange their maxima; a branch around that is harmful.
     let rescales = || flow::forced(mutant, text).is_some_and(|path| path.contains("shfl.sync"));
@@ -344,7 +312,9 @@ fn single_stage(subject: &Subject, mutant: &Mutant, text: &str, differs: bool) -
              log-sum-exp of -inf, too.",
         ),
         Operator::OffByOne if of_step && !differs => Some(CUT),
-        Operator::DeleteBarrier if of_step && first && flow::waits_before_reading(text, mutant.span.1) => {
+        Operator::DeleteBarrier
+            if of_step && first && flow::waits_before_reading(text, mutant.span.1, i64::MAX) =>
+        {
             Some(
                 "The first step: nobody has read the stage before, and another barrier comes before anybody \
                  does.",

@@ -1,5 +1,5 @@
 //! The mutation score as files.
-use super::Score;
+use super::{Change, Score};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -22,6 +22,9 @@ pub struct Evidence {
     pub survivors: usize,
     /// Those of them with which no thread went another way in any launch.
     pub idle: usize,
+    /// Those of them whose order others keep.
+    #[serde(default)]
+    pub redundant: usize,
     /// Kernel by kernel.
     pub entries: Vec<Row>,
 }
@@ -38,8 +41,8 @@ pub struct Row {
     checkers: BTreeMap<String, usize>,
     refused: usize,
     results: usize,
-    /// By operator: all, those that survived, and those of them that were idle.
-    operators: BTreeMap<String, [usize; 3]>,
+    /// By operator: all, those that survived, those of them that were idle, and those that are redundant.
+    operators: BTreeMap<String, [usize; 4]>,
     survivors: Vec<Survivors>,
 }
 
@@ -50,6 +53,7 @@ struct Survivors {
     reason: Option<String>,
     mutants: usize,
     idle: usize,
+    redundant: usize,
     /// Lines of the PTX, by operator.
     lines: BTreeMap<String, String>,
     /// One of them, with its source.
@@ -72,13 +76,15 @@ impl From<Score> for Row {
                     let place = &survivor.source[..survivor.source.len().min(2)];
                     let example = format!("{}, {}", survivor.description, place.join(" from "));
                     let reason = survivor.reason.map(str::to_owned);
-                    groups.push(Survivors { reason, mutants: 0, idle: 0, lines: BTreeMap::new(), example });
+                    let (mutants, idle, redundant, lines) = (0, 0, 0, BTreeMap::new());
+                    groups.push(Survivors { reason, mutants, idle, redundant, lines, example });
                     let last = groups.len() - 1;
                     &mut groups[last]
                 }
             };
             group.mutants += 1;
-            group.idle += usize::from(!survivor.differs);
+            group.idle += usize::from(survivor.change == Change::Idle);
+            group.redundant += usize::from(survivor.change == Change::Redundant);
             let lines = group.lines.entry(name(survivor.operator)).or_default();
             let gap = if lines.is_empty() { "" } else { " " };
             *lines += &format!("{gap}{}", survivor.line);
@@ -109,6 +115,10 @@ impl Row {
     fn idle(&self) -> usize {
         self.survivors.iter().map(|group| group.idle).sum()
     }
+
+    fn redundant(&self) -> usize {
+        self.survivors.iter().map(|group| group.redundant).sum()
+    }
 }
 
 impl Evidence {
@@ -138,6 +148,7 @@ impl Evidence {
         self.caught_by_results = sum(|row| row.results);
         self.survivors = sum(Row::survived);
         self.idle = sum(Row::idle);
+        self.redundant = sum(Row::redundant);
     }
 
     /// How many survivors have no reason.
@@ -148,15 +159,16 @@ impl Evidence {
 
     /// Whether so many of those that change anything are caught as must be.
     pub fn is_sharp(&self) -> bool {
-        let Evidence { mutants, survivors, idle, .. } = *self;
-        mutants > 0 && (mutants - survivors) * 100 >= (mutants - idle) * 97
+        let Evidence { mutants, survivors, idle, redundant, .. } = *self;
+        mutants > 0 && (mutants - survivors) * 100 >= (mutants - idle - redundant) * 97
     }
 
     /// The same in Markdown.
     pub fn markdown(&self) -> String {
         let mut text = String::from(HEAD);
         let share = |part: usize, all: usize| 100.0 * part as f64 / all.max(1) as f64;
-        let Evidence { mutants, caught_by_checkers, caught_by_results, survivors, idle, .. } = *self;
+        let Evidence { mutants, caught_by_checkers, caught_by_results, survivors, idle, redundant, .. } =
+            *self;
         let caught = mutants - survivors;
         let reasons = match self.unexplained() {
             0 => "; each has a reason below".to_owned(),
@@ -167,42 +179,45 @@ impl Evidence {
             text,
             "**{caught} of {mutants} mutants of {} of the table's {} kernels are caught ({:.1} %)**: \
              {caught_by_checkers} by a checker, {caught_by_results} by a wrong result alone. {survivors} \
-             survive{reasons}. {idle} of these are *idle*: they change nothing in any launch. **Of those \
-             that change anything {:.1} % are caught.**\n",
+             survive{reasons}. {idle} of these are *idle* and {redundant} *redundant*: they change nothing. \
+             **Of those that change anything {:.1} % are caught.**\n",
             self.entries.len(),
             spec::kernels().count(),
             share(caught, mutants),
-            share(caught, mutants - idle),
+            share(caught, mutants - idle - redundant),
         );
         if self.population > mutants {
             let _ = writeln!(text, "They are a sample of {} mutants.\n", self.population);
         }
         let _ = writeln!(
             text,
-            "## By operator\n\n| operator | mutants | caught | idle | survive otherwise \
-             |\n|---|---:|---:|---:|---:|"
+            "## By operator\n\n| operator | mutants | caught | idle | redundant | survive otherwise \
+             |\n|---|---:|---:|---:|---:|---:|"
         );
-        let mut operators: BTreeMap<&str, [usize; 3]> = BTreeMap::new();
+        let mut operators: BTreeMap<&str, [usize; 4]> = BTreeMap::new();
         for (operator, counts) in self.entries.iter().flat_map(|row| &row.operators) {
             let sums = operators.entry(operator).or_default();
             *sums = std::array::from_fn(|i| sums[i] + counts[i]);
         }
-        for (operator, [all, survived, idle]) in operators {
-            let caught = share(all - survived, all);
-            let _ = writeln!(text, "| {operator} | {all} | {caught:.1} % | {idle} | {} |", survived - idle);
+        for (operator, [all, survived, idle, redundant]) in operators {
+            let (caught, others) = (share(all - survived, all), survived - idle - redundant);
+            let _ =
+                writeln!(text, "| {operator} | {all} | {caught:.1} % | {idle} | {redundant} | {others} |");
         }
         self.reasons(&mut text);
         let _ = writeln!(
             text,
-            "\n## By kernel\n\n| kernel | launches | mutants | checker | result | idle | survive otherwise \
-             |\n|---|---:|---:|---:|---:|---:|---:|"
+            "\n## By kernel\n\n| kernel | launches | mutants | checker | result | idle | redundant | survive \
+             otherwise |\n|---|---:|---:|---:|---:|---:|---:|---:|"
         );
         for row in &self.entries {
             let Row { entry, launches, mutants, results, .. } = row;
-            let (by_checker, idle, others) = (row.by_checker(), row.idle(), row.survived() - row.idle());
+            let (by_checker, idle, redundant) = (row.by_checker(), row.idle(), row.redundant());
+            let others = row.survived() - idle - redundant;
             let _ = writeln!(
                 text,
-                "| {entry} | {launches} | {mutants} | {by_checker} | {results} | {idle} | {others} |"
+                "| {entry} | {launches} | {mutants} | {by_checker} | {results} | {idle} | {redundant} | \
+                 {others} |"
             );
         }
         text
@@ -246,6 +261,11 @@ no comparison was of equals (`<` for `<=`), no copy was short (a constant size).
 A mutant that nobody notices is *idle* where in every launch each warp makes the same accesses, with the same
 values, between the same synchronisations as in the kernel itself: a digest of them is compared. (Two accesses
 between the same synchronisations have no order; a barrier's number is a name.)
+
+It is *redundant* where it takes away an order that other instructions keep on every way through the kernel's
+text: a wait or a barrier before the next wait and barrier, with no read between; a commit that nobody waits
+for; a barrier of a warp that has done nothing lane by lane. `tests/src/mutation/redundant.rs` shows it from
+the text, without the simulator: what the simulator does not notice is no argument.
 
 A kernel that merges slices runs after an unbroken one that makes them.
 
