@@ -1,6 +1,6 @@
 //! Caches of keys and values in somebody else's memory, and integers beside them that only the device knows.
 use crate::{DType, Error, TensorView, families, validate};
-use spec::{Cache, Scale};
+use spec::{Cache, PerHead};
 
 /// Integers of 32 bits in device memory: lengths, or numbers of pages; signed or not, which is the same for
 /// every number that is right. Launches read what stands there when they run. What is wrong there gives wrong
@@ -253,7 +253,7 @@ impl KvCache {
     /// # Errors
     /// [`Error::Invalid`] names the value that is wrong, [`Error::Unsupported`] the feature that kernels have
     /// not.
-    pub fn params(&self, sequences: usize) -> Result<(Cache, [Scale; 2]), Error> {
+    pub fn params(&self, sequences: usize) -> Result<(Cache, [PerHead; 2]), Error> {
         validate::cache::cache(self, sequences)?;
         let scales = &self.pages.scales;
         Ok((families::cache::cache(self), [0, 1].map(|i| families::cache::scale(&scales[i]))))

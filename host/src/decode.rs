@@ -2,8 +2,8 @@
 use crate::families::{Kernels, decode::Launch};
 use crate::request::{Request, sealed};
 use crate::{
-    Alignment, Capabilities, Counters, Error, KvCache, LseView, Mask, Problem, TensorView, Tuning, Workspace,
-    validate,
+    Alignment, Capabilities, Counters, Error, KvCache, LseView, Mask, Problem, Sinks, TensorView, Tuning,
+    Workspace, validate,
 };
 use spec::{Contract, DecodeInfo};
 
@@ -25,16 +25,6 @@ pub enum Splits {
 impl Splits {
     /// A chunk that suits most caches: 1024 keys.
     pub const CHUNK: Splits = Splits::Chunk(1024);
-}
-
-/// One logit a query head, f32 in device memory: `exp(logit)` is added to the sum of each row's exponentials
-/// and belongs to no key (attention sinks). Not scaled, not capped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sinks {
-    /// Device address. A multiple of 4.
-    pub address: u64,
-    /// How many there are: at least as many as query heads.
-    pub elements: u64,
 }
 
 /// One decode attention: `o = softmax(mask(softcap(scale * q k^T))) v` over each sequence's keys.

@@ -10,6 +10,7 @@ pub(crate) mod append;
 pub(crate) mod cache;
 pub(crate) mod decode;
 pub(crate) mod forward;
+pub(crate) mod merge;
 pub(crate) mod split;
 
 /// What a plan launches.

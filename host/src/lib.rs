@@ -24,7 +24,8 @@
 //! - [`Decode`]: few queries a sequence on a cache; [`plan_decode`].
 //! - [`Forward`]: what is asked for; [`Problem`]: the same without its tensors; [`Mask`].
 //! - `lineage` (feature `lineage`): configurations by the names that they had before this project.
-//! - [`Append`]: new keys and values on their way into a cache.
+//! - [`Append`]: new keys and values on their way into a cache. [`Merge`]: attention over some keys and over
+//!   others becomes attention over all.
 //! - [`plan()`], [`supports`]: pure functions of a problem and a device's [`Capabilities`].
 //! - [`Tuning`]: what `ferroflash sweep` measured; comes before the planner's own table where
 //!   [`Attention::with_tuning`] is given it. Reading its files is the feature `tuning`.
@@ -55,6 +56,7 @@ mod forward;
 mod image;
 #[cfg(feature = "lineage")]
 pub mod lineage;
+mod merge;
 mod plan;
 mod prepared;
 pub mod ptx;
@@ -68,7 +70,7 @@ pub use append::{Append, AppendPlan, plan_append};
 pub use attention::Attention;
 pub use cache::{Counters, Index, KvCache, KvPages, KvScale, PageView, Paged, Slots};
 pub use capabilities::Capabilities;
-pub use decode::{Decode, DecodePlan, Sinks, Splits, plan_decode, plan_decode_with};
+pub use decode::{Decode, DecodePlan, Splits, plan_decode, plan_decode_with};
 #[cfg(feature = "cust")]
 pub use driver::{CustBuffer, CustDriver, CustEvent, CustKernel, CustStream};
 pub use driver::{Driver, RawBuffer, RawDriver, RawEvent, RawGraph, RawKernel, RawStream};
@@ -76,6 +78,7 @@ pub use driver::{Driver, RawBuffer, RawDriver, RawEvent, RawGraph, RawKernel, Ra
 pub use driver::{SimBuffer, SimDriver, SimKernel, SimStream};
 pub use error::{Cause, Error};
 pub use forward::{Alignment, Forward, Mask, Problem};
+pub use merge::{Merge, MergePlan, State, plan_merge};
 pub use plan::{Plan, plan, plan_with, supports, supports_with};
 pub use prepared::Prepared;
 pub use request::{Planned, Request};
@@ -85,4 +88,4 @@ pub use spec::{Contract, DType, ENTRIES, EntryInfo, FwdParams, Grid, MaskKind, P
 pub use table::entry;
 pub use tuning::{Tuned, Tuning};
 pub use validate::{MAX_HEAD_DIM, MAX_ROW_BYTES, MAX_SEQLEN};
-pub use view::{LseView, TensorView, Workspace};
+pub use view::{LseUnit, LseView, Sinks, TensorView, Workspace};

@@ -70,14 +70,24 @@ mod tests {
         let append = 2 * size_of::<Tensor>()
             + size_of::<Cache>()
             + size_of::<Slots>()
-            + 2 * size_of::<Scale>()
+            + 2 * size_of::<PerHead>()
             + size_of::<RowParts>()
             + size_of::<FastDiv>()
             + 4;
         assert_eq!(size_of::<AppendParams>(), append);
+        let state = size_of::<Tensor>() + size_of::<RowValues>();
+        assert_eq!(size_of::<MergeState>(), state);
+        let merge = 3 * state
+            + 2 * 8
+            + size_of::<PerHead>()
+            + size_of::<RowParts>()
+            + 2 * size_of::<FastDiv>()
+            + 4 * 4;
+        assert_eq!(size_of::<MergeParams>(), merge);
+        assert_eq!(size_of::<RowValues>(), 4 * 8);
         assert_eq!(size_of::<Cache>(), 3 * 8 + 7 * 4 + size_of::<FastDiv>());
         assert_eq!(size_of::<Slots>(), 8 + 2 * 4);
-        assert_eq!(size_of::<Scale>(), 3 * 8 + 2 * 4);
+        assert_eq!(size_of::<PerHead>(), 3 * 8 + 2 * 4);
         assert_eq!(size_of::<RowParts>(), 3 * 4 + size_of::<FastDiv>());
         let order = size_of::<Integers>() + 2 * 4 + 2 * size_of::<FastDiv>() + 4 * 4;
         assert_eq!(size_of::<DecodeOrder>(), order);

@@ -1,11 +1,14 @@
 //! The one place where a request is checked. What passes here can be launched without reading or writing out
 //! of bounds.
+use self::lse::{log_sum_exp, sinks};
 use crate::footprint::Footprint;
-use crate::{DType, Error, Forward, LseView, Problem, TensorView, Workspace};
+use crate::{DType, Error, Forward, Problem, TensorView, Workspace};
 
 pub(crate) mod append;
 pub(crate) mod cache;
 pub(crate) mod decode;
+mod lse;
+pub(crate) mod merge;
 
 /// Longest sequence. Positions, shifts and windows of a padded tile are summed in 32 bits on the device.
 pub const MAX_SEQLEN: usize = (1 << 30) - 256;
@@ -30,11 +33,10 @@ pub(crate) fn problem(p: &Problem) -> Result<(), Error> {
     if let Some((what, _)) = sizes.into_iter().find(|(_, size)| *size == 0) {
         return Err(Error::invalid(what, 0, "every size must be 1 or more"));
     }
-    if p.dtype == DType::E4m3 {
-        return Err(Error::unsupported(
-            "dtype e4m3",
-            "q, k, v and o are f16 or bf16; e4m3 is a cache's alone",
-        ));
+    if let DType::E4m3 | DType::F32 = p.dtype {
+        let feature = format_args!("dtype {}", p.dtype.name());
+        let reason = "q, k, v and o are f16 or bf16; e4m3 is a cache's alone, f32 a partial state's";
+        return Err(Error::unsupported(feature, reason));
     }
     if !p.heads_q.is_multiple_of(p.heads_k) {
         return Err(Error::invalid(
@@ -198,7 +200,7 @@ macro_rules! names {
     };
 }
 use names;
-names!(Q "q" K "k" V "v" O "o" LSE "lse" WORKSPACE "workspace");
+names!(Q "q" K "k" V "v" O "o" LSE "lse" SINKS "sinks" WORKSPACE "workspace");
 
 /// Checks an output by itself.
 fn output(name: &Names, view: &TensorView) -> Result<Footprint, Error> {
@@ -255,41 +257,19 @@ fn input(name: &Names, view: &TensorView) -> Result<Footprint, Error> {
     Ok(footprint)
 }
 
-fn log_sum_exp(view: &LseView, p: &Problem) -> Result<Footprint, Error> {
-    address(&LSE, view.address, 4)?;
-    let shape = [p.batch, p.heads_q, p.seqlen_q];
-    if view.shape != shape {
-        let expected = format_args!("[batch, heads, seqlen] must be {shape:?} to go with q");
-        return Err(Error::invalid(LSE.shape, format!("{:?}", view.shape), expected));
-    }
-    let mut dims = [(1, 0), (1, 0), (shape[2] as u64, 4), (1, 0)];
-    let mut valid = true;
-    for ((dim, extent), stride) in dims.iter_mut().zip(&shape[..2]).zip(view.strides) {
-        if *extent > 1 {
-            let bytes = u64::try_from(stride).ok().and_then(|stride| stride.checked_mul(4));
-            valid &= bytes.is_some();
-            *dim = (*extent as u64, bytes.unwrap_or(0));
-        }
-    }
-    let footprint = Footprint { base: view.address, unit: 4, dims };
-    if !valid || footprint.overlaps_itself() {
-        let value = format!("{:?} for shape {:?}", view.strides, view.shape);
-        return Err(Error::invalid(
-            LSE.strides,
-            value,
-            "heads and batches must not overlap, rows are contiguous",
-        ));
-    }
-    fits(&LSE, &footprint, view.elements)?;
-    Ok(footprint)
-}
-
 fn address(name: &Names, address: u64, alignment: u64) -> Result<(), Error> {
     if address != 0 && address.is_multiple_of(alignment) {
         return Ok(());
     }
     let expected = format_args!("it must be a device address that is a multiple of {alignment}");
     Err(Error::invalid(name.address, format!("{address:#x}"), expected))
+}
+
+/// What a request does with a tensor.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Use {
+    Read,
+    Written,
 }
 
 /// Checks that a view stays in its buffer, and the buffer in 64 bits.

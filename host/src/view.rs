@@ -84,8 +84,18 @@ const fn extents(shape: [usize; 4]) -> [i64; 4] {
     [shape[0] as i64, shape[1] as i64, shape[2] as i64, shape[3] as i64]
 }
 
-/// Where the log-sum-exp of each row goes: f32, natural logarithm, `-inf` for a row that sees no key. Rows
-/// are contiguous.
+/// Which logarithm a log-sum-exp is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum LseUnit {
+    /// The natural one (FlashAttention).
+    #[default]
+    Natural,
+    /// Base 2 (FlashInfer).
+    Two,
+}
+
+/// Where the log-sum-exp of each row is: f32, `-inf` for a row that sees no key. Begin with
+/// [`LseView::new`] or [`LseView::contiguous`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LseView {
     /// Device address of element `[0, 0, 0]`. A multiple of 4.
@@ -96,12 +106,31 @@ pub struct LseView {
     pub shape: [usize; 3],
     /// Elements from one batch and from one head to the next.
     pub strides: [i64; 2],
+    /// Elements from one row to the next: 1, but in a [`crate::Merge`] any.
+    pub row_stride: i64,
+    /// Which logarithm: the natural one, but in a [`crate::Merge`] any.
+    pub unit: LseUnit,
 }
 
 impl LseView {
-    /// A view with any strides.
+    /// Natural logarithms, rows contiguous, batches and heads with any strides.
     pub const fn new(address: u64, elements: u64, shape: [usize; 3], strides: [i64; 2]) -> Self {
-        LseView { address, elements, shape, strides }
+        LseView { address, elements, shape, strides, row_stride: 1, unit: LseUnit::Natural }
+    }
+
+    /// The same with rows so many elements apart: `[rows][heads]` is `strides` of `[_, 1]` with rows `heads`
+    /// apart.
+    #[must_use]
+    pub const fn rows_apart(mut self, elements: i64) -> Self {
+        self.row_stride = elements;
+        self
+    }
+
+    /// The same of another logarithm.
+    #[must_use]
+    pub const fn unit(mut self, unit: LseUnit) -> Self {
+        self.unit = unit;
+        self
     }
 
     /// Contiguous `[batch][heads][seqlen]`.
@@ -119,4 +148,14 @@ pub struct Workspace {
     pub address: u64,
     /// Its size.
     pub bytes: u64,
+}
+
+/// One logit a query head, f32 in device memory: `exp(logit)` is added to the sum of each row's exponentials
+/// and belongs to no key (attention sinks). Not scaled, not capped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sinks {
+    /// Device address. A multiple of 4.
+    pub address: u64,
+    /// How many there are: at least as many as query heads.
+    pub elements: u64,
 }

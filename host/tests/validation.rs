@@ -310,7 +310,7 @@ mod random {
     }
     fn lse() -> BoxedStrategy<LseView> {
         (any::<u64>(), any::<u64>(), prop::array::uniform3(number()), prop::array::uniform2(stride()))
-            .prop_map(|(address, elements, shape, strides)| LseView { address, elements, shape, strides })
+            .prop_map(|(address, elements, shape, strides)| LseView::new(address, elements, shape, strides))
             .boxed()
     }
 

@@ -7,7 +7,8 @@
 //! - [`split`]: several blocks share a tile's keys, and the kernel that merges what they leave.
 //! - [`decode`]: few queries on a long cache in pages. [`lengths`]: what is made of integers on the device.
 //! - [`partial`]: results of different keys, merged.
-//! - [`append`]: rows of new tokens go to their places in a cache.
+//! - [`append`]: rows of new tokens go to their places in a cache. [`merge`]: states of the same rows and
+//!   other keys become one.
 //! - [`softmax`]: online softmax with a lazy maximum. [`softcap`]: bounded scores. [`mask`]: which keys a
 //!   query sees.
 //! - [`tensors`]: a tile's tensors, and what is stored of it.
@@ -30,6 +31,8 @@ pub mod lengths;
 pub mod mainloop;
 #[forbid(unsafe_code)]
 pub mod mask;
+#[forbid(unsafe_code)]
+pub mod merge;
 #[forbid(unsafe_code)]
 pub mod overlap;
 #[forbid(unsafe_code)]

@@ -48,17 +48,17 @@ pub struct Slots {
     pub wide: u32,
 }
 
-/// What one number of a tensor stands for: one f32, or one for each head of each sequence.
+/// A number of each head: one f32 for all, or one for each head of each sequence.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Scale {
+pub struct PerHead {
     /// Device address of the first, a multiple of 4; 0 where it is `value`.
     pub base: u64,
     /// Bytes from one sequence to the next.
     pub sequence_bytes: u64,
     /// Bytes from one head to the next.
     pub head_bytes: u64,
-    /// The scale of all of them, where the host knows it.
+    /// That of all heads, where the host knows it.
     pub value: f32,
     /// Zero.
     pub reserved: u32,

@@ -12,6 +12,8 @@ pub enum DType {
     Bf16,
     /// Eight bits, OCP's E4M3 (`e4m3fn`: no infinity, largest 448): a cache's alone.
     E4m3,
+    /// IEEE binary32: what partial results may have.
+    F32,
 }
 
 impl DType {
@@ -21,6 +23,7 @@ impl DType {
             DType::F16 => "f16",
             DType::Bf16 => "bf16",
             DType::E4m3 => "e4m3",
+            DType::F32 => "f32",
         }
     }
 
@@ -29,6 +32,7 @@ impl DType {
         match self {
             DType::F16 | DType::Bf16 => 2,
             DType::E4m3 => 1,
+            DType::F32 => 4,
         }
     }
 
@@ -38,6 +42,7 @@ impl DType {
             DType::F16 => 10,
             DType::Bf16 => 7,
             DType::E4m3 => 3,
+            DType::F32 => 23,
         }
     }
 
@@ -47,6 +52,7 @@ impl DType {
             DType::F16 => -14,
             DType::Bf16 => -126,
             DType::E4m3 => -6,
+            DType::F32 => -126,
         }
     }
 }
@@ -92,6 +98,10 @@ pub struct Bf16;
 #[derive(Clone, Copy, Debug)]
 pub struct E4m3;
 
+/// IEEE binary32.
+#[derive(Clone, Copy, Debug)]
+pub struct F32;
+
 /// The same element, converted by an instruction of its own.
 #[derive(Clone, Copy, Debug)]
 pub struct Native<E>(PhantomData<E>);
@@ -112,6 +122,9 @@ impl Element for Bf16 {
 }
 impl Element for E4m3 {
     const DTYPE: DType = DType::E4m3;
+}
+impl Element for F32 {
+    const DTYPE: DType = DType::F32;
 }
 impl Element for Native<E4m3> {
     const DTYPE: DType = DType::E4m3;

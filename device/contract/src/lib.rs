@@ -18,11 +18,11 @@ mod parts;
 mod target;
 mod tensor;
 
-pub use cache::{Cache, Scale, Slots};
-pub use element::{Bf16, DType, E4m3, Element, F16, Native, Path, Scalar};
+pub use cache::{Cache, PerHead, Slots};
+pub use element::{Bf16, DType, E4m3, Element, F16, F32, Native, Path, Scalar};
 pub use fast_div::FastDiv;
 pub use kernel::Kernel;
 pub use launch::{Contract, SpillAllowance};
 pub use parts::RowParts;
 pub use target::Target;
-pub use tensor::{Counters, Integers, Partials, Tensor, Vector};
+pub use tensor::{Counters, Integers, Partials, RowValues, Tensor, Vector};

@@ -1,7 +1,7 @@
 //! Eight columns of a row in global memory: what one thread moves where rows are dealt out to threads.
-use contract::{Bf16, E4m3, Element, F16, Native};
+use contract::{Bf16, E4m3, Element, F16, F32, Native};
 use cuda_std::math;
-use cuda_std::memory::{ld_global_v4_b32, st_global_v2_b32};
+use cuda_std::memory::{ld_global_v4_b32, st_global_v2_b32, st_global_v4_b32};
 
 /// An element type whose columns are loaded as f32.
 pub trait LoadEight: Element {
@@ -22,7 +22,7 @@ pub trait StoreEight: Element {
 }
 
 macro_rules! sixteen_bits {
-    ($element:ident, $unpack:path) => {
+    ($element:ident, $unpack:path, $pack:path) => {
         impl LoadEight for $element {
             #[inline(always)]
             unsafe fn load_eight(at: u64) -> [f32; 8] {
@@ -31,10 +31,39 @@ macro_rules! sixteen_bits {
                 [a[0], a[1], b[0], b[1], c[0], c[1], d[0], d[1]]
             }
         }
+        impl StoreEight for $element {
+            #[inline(always)]
+            unsafe fn store_eight(at: u64, [a, b, c, d, e, f, g, h]: [f32; 8]) {
+                // SAFETY: the caller's promise.
+                unsafe { st_global_v4_b32(at, [$pack(a, b), $pack(c, d), $pack(e, f), $pack(g, h)]) }
+            }
+        }
     };
 }
-sixteen_bits!(F16, math::unpack_f16);
-sixteen_bits!(Bf16, math::unpack_bf16);
+sixteen_bits!(F16, math::unpack_f16, math::pack_f16);
+sixteen_bits!(Bf16, math::unpack_bf16, math::pack_bf16);
+
+impl LoadEight for F32 {
+    #[inline(always)]
+    unsafe fn load_eight(at: u64) -> [f32; 8] {
+        // SAFETY: the caller's promise.
+        let ([a, b, c, d], [e, f, g, h]) =
+            unsafe { (ld_global_v4_b32(at), ld_global_v4_b32(at.wrapping_add(16))) };
+        [a, b, c, d, e, f, g, h].map(f32::from_bits)
+    }
+}
+
+impl StoreEight for F32 {
+    #[inline(always)]
+    unsafe fn store_eight(at: u64, x: [f32; 8]) {
+        let [a, b, c, d, e, f, g, h] = x.map(f32::to_bits);
+        // SAFETY: the caller's promise.
+        unsafe {
+            st_global_v4_b32(at, [a, b, c, d]);
+            st_global_v4_b32(at.wrapping_add(16), [e, f, g, h]);
+        }
+    }
+}
 
 /// Stores eight bytes, two from each call of `pack`.
 ///

@@ -73,7 +73,7 @@ pub use relay::{Consumer, Consumers, Producer, Relay};
 pub use row::{RowSum, RowVec};
 pub use scratch::{Left, Registers, Scratch, Theirs};
 pub use shared::{SharedLayout, SharedTile, SharedTiles, TileSlot, TileSlots};
-pub use slot::{CacheRow, OwnPart, load_scale};
+pub use slot::{CacheRow, OwnPart, load_per_head, load_value};
 pub use stored::Stored;
 pub use stream::Stream;
 pub use tally::Tally;

@@ -1,7 +1,7 @@
 //! Rows dealt out to threads, and the rows of a cache that they fill.
 use crate::{Block, LoadEight, StoreEight};
-use contract::{Cache, Kernel, RowParts, Scale, Slots, Tensor};
-use cuda_std::memory::{ld_global_b32, ld_global_b64, ld_global_v4_b32, st_global_v4_b32};
+use contract::{Cache, Kernel, PerHead, RowParts, RowValues, Slots, Tensor};
+use cuda_std::memory::{ld_global_b32, ld_global_b64, ld_global_v4_b32, st_global_b32, st_global_v4_b32};
 
 /// Eight columns of one row of all: a thread's own, so that no two threads of a launch have the same.
 pub struct OwnPart {
@@ -24,29 +24,66 @@ impl OwnPart {
         self.row
     }
 
-    /// Where the part is in a row of a tensor's first batch, if there it is.
+    /// Makes something of each thread's part, and stores it when all threads of the block have loaded what
+    /// they need: so it may take the place of what it was made of, within a row too.
     #[inline(always)]
-    fn place(&self, tensor: &Tensor, row: u32, head: u32) -> Option<u64> {
+    pub fn in_place<K: Kernel, R>(
+        dealt: &RowParts,
+        block: &mut Block<K>,
+        make: impl FnOnce(&OwnPart) -> R,
+        store: impl FnOnce(&OwnPart, R),
+    ) {
+        let made = Self::of(dealt, block).map(|own| (make(&own), own));
+        block.sync();
+        if let Some((made, own)) = made {
+            store(&own, made)
+        }
+    }
+
+    /// Where the part, of so many bytes, is in a head's row `[batch, row, head]` of a tensor, if there it is.
+    #[inline(always)]
+    fn place(&self, tensor: &Tensor, [batch, row, head]: [u32; 3], bytes: u32) -> Option<u64> {
         let at = tensor
             .base
+            .wrapping_add((batch as u64).wrapping_mul(tensor.batch_bytes))
             .wrapping_add((head as u64).wrapping_mul(tensor.head_bytes))
             .wrapping_add(row as u64 * tensor.row_bytes as u64)
-            .wrapping_add(self.part as u64 * 16);
-        (row < tensor.rows && self.part < tensor.chunks).then_some(at)
+            .wrapping_add((self.part * bytes) as u64);
+        (row < tensor.rows && self.part * bytes < tensor.chunks * 16).then_some(at)
     }
 
-    /// The part of a row of 16-bit elements, as it is; zeros where there is none.
+    /// The part of a head's row `[batch, row, head]` of 16-bit elements, as it is; zeros where there is none.
     #[inline(always)]
-    pub fn bits(&self, tensor: &Tensor, row: u32, head: u32) -> [u32; 4] {
+    pub fn bits(&self, tensor: &Tensor, of: [u32; 3]) -> [u32; 4] {
         // SAFETY: it exists, and the base and all strides are multiples of 16, as `Tensor` promises.
-        self.place(tensor, row, head).map_or([0; 4], |at| unsafe { ld_global_v4_b32(at) })
+        self.place(tensor, of, 16).map_or([0; 4], |at| unsafe { ld_global_v4_b32(at) })
     }
 
-    /// The part of a row of `E`; zeros where there is none.
+    /// The part of a head's row of `E`; zeros where there is none.
     #[inline(always)]
-    pub fn load<E: LoadEight>(&self, tensor: &Tensor, row: u32, head: u32) -> [f32; 8] {
+    pub fn load<E: LoadEight>(&self, tensor: &Tensor, of: [u32; 3]) -> [f32; 8] {
         // SAFETY: as above.
-        self.place(tensor, row, head).map_or([0.0; 8], |at| unsafe { E::load_eight(at) })
+        self.place(tensor, of, const { 8 * E::BYTES as u32 })
+            .map_or([0.0; 8], |at| unsafe { E::load_eight(at) })
+    }
+
+    /// Rounds and stores the part of a head's row of `E`, as far as it exists.
+    #[inline(always)]
+    pub fn store<E: StoreEight>(&self, tensor: &Tensor, of: [u32; 3], x: [f32; 8]) {
+        if let Some(at) = self.place(tensor, of, const { 8 * E::BYTES as u32 }) {
+            // SAFETY: as above.
+            unsafe { E::store_eight(at, x) }
+        }
+    }
+
+    /// Stores a value of the row, once, where it is wanted.
+    #[inline(always)]
+    pub fn store_value(&self, values: &RowValues, of: [u32; 3], x: f32) {
+        if self.part == 0 && values.base != 0 {
+            // SAFETY: there is one for each row of each head, and base and strides are multiples of 4, as
+            // `RowValues` promises.
+            unsafe { st_global_b32(value_at(values, of), x.to_bits()) }
+        }
     }
 }
 
@@ -117,9 +154,26 @@ impl CacheRow {
     }
 }
 
-/// The scale of a head of a sequence.
 #[inline(always)]
-pub fn load_scale(scale: &Scale, sequence: u32, head: u32) -> f32 {
+fn value_at(values: &RowValues, [batch, row, head]: [u32; 3]) -> u64 {
+    values
+        .base
+        .wrapping_add((batch as u64).wrapping_mul(values.batch_bytes))
+        .wrapping_add((head as u64).wrapping_mul(values.head_bytes))
+        .wrapping_add((row as u64).wrapping_mul(values.row_bytes))
+}
+
+/// The value of a head's row `[batch, row, head]`.
+#[inline(always)]
+pub fn load_value(values: &RowValues, of: [u32; 3]) -> f32 {
+    // SAFETY: there is one for each row of each head, and base and strides are multiples of 4, as `RowValues`
+    // promises.
+    f32::from_bits(unsafe { ld_global_b32(value_at(values, of)) })
+}
+
+/// The number of a head of a sequence.
+#[inline(always)]
+pub fn load_per_head(scale: &PerHead, sequence: u32, head: u32) -> f32 {
     if scale.base == 0 {
         return scale.value;
     }
@@ -127,6 +181,7 @@ pub fn load_scale(scale: &Scale, sequence: u32, head: u32) -> f32 {
         .base
         .wrapping_add((sequence as u64).wrapping_mul(scale.sequence_bytes))
         .wrapping_add((head as u64).wrapping_mul(scale.head_bytes));
-    // SAFETY: there is one for each head of each sequence, and the base is a multiple of 4, as `Scale` says.
+    // SAFETY: there is one for each head of each sequence, and the base is a multiple of 4, as `PerHead`
+    // promises.
     f32::from_bits(unsafe { ld_global_b32(at) })
 }

@@ -1,6 +1,6 @@
 //! What kernels are told of a cache, whichever family they are of.
 use crate::{KvCache, KvPages, KvScale, Paged};
-use spec::{Cache, FastDiv, Scale};
+use spec::{Cache, FastDiv, PerHead};
 
 /// Pages that have been checked, without a table.
 pub(crate) fn pages(pages: &KvPages) -> Cache {
@@ -40,15 +40,15 @@ pub(crate) fn cache(cache: &KvCache) -> Cache {
 }
 
 /// A scale that has been checked.
-pub(crate) fn scale(scale: &KvScale) -> Scale {
-    let known = |value| Scale { base: 0, sequence_bytes: 0, head_bytes: 0, value, reserved: 0 };
+pub(crate) fn scale(scale: &KvScale) -> PerHead {
+    let known = |value| PerHead { base: 0, sequence_bytes: 0, head_bytes: 0, value, reserved: 0 };
     match *scale {
         KvScale::One => known(1.0),
         KvScale::Value(value) => known(value),
         KvScale::Device { address, strides, .. } => {
             // Strides of extents of 1 may be anything, and are never taken.
             let [sequence_bytes, head_bytes] = strides.map(|stride| (stride as u64).wrapping_mul(4));
-            Scale { base: address, sequence_bytes, head_bytes, ..known(1.0) }
+            PerHead { base: address, sequence_bytes, head_bytes, ..known(1.0) }
         }
     }
 }

@@ -88,7 +88,7 @@ pub(super) fn tensor(view: &TensorView) -> Tensor {
         head_bytes: bytes(2),
         row_bytes: bytes(1) as u32,
         rows: view.shape[1] as u32,
-        chunks: (view.shape[3] / 8) as u32,
+        chunks: (view.shape[3] * view.dtype.bytes() / 16) as u32,
         reserved: 0,
     }
 }

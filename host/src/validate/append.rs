@@ -1,6 +1,6 @@
 //! Checks of an append.
 use super::cache::{self, SLOTS};
-use super::{K, Part, V, address, disjoint, input};
+use super::{K, Part, Use, V, address, disjoint, input};
 use crate::footprint::Footprint;
 use crate::{Append, DType, Error, KvScale, Slots};
 
@@ -44,7 +44,7 @@ pub(crate) fn append(a: &Append) -> Result<(), Error> {
         let expected = format_args!("it must be at most {least}, the rows that k and v both have");
         return Err(Error::invalid(SLOTS.elements, a.slots.elements, expected));
     }
-    let [keys, values, k_scale, v_scale] = cache::pages(&a.pages, 1, cache::Use::Written)?;
+    let [keys, values, k_scale, v_scale] = cache::pages(&a.pages, 1, Use::Written)?;
     let [k, v] = [(&K, Some(input(&K, &a.k)?)), (&V, Some(input(&V, &a.v)?))];
     disjoint(&[k, v, slots, k_scale, v_scale, keys, values], 5)
 }

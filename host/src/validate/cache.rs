@@ -1,6 +1,6 @@
 //! Checks of caches, of their scales, and of integers in device memory. What stands there the host cannot
 //! check: kernels keep it in bounds.
-use super::{MAX_SEQLEN, Names, Part, address, input, names, output};
+use super::{MAX_SEQLEN, Names, Part, Use, address, input, names, output};
 use crate::footprint::Footprint;
 use crate::{DType, Error, Index, KvCache, KvPages, KvScale, Paged};
 
@@ -13,13 +13,6 @@ names!(
 const MAX_CHUNKS: u64 = 1 << 32;
 /// Keys of all pages.
 const MAX_SLOTS: u64 = 1 << 31;
-
-/// What a request does with pages.
-#[derive(Clone, Copy, PartialEq)]
-pub(crate) enum Use {
-    Read,
-    Written,
-}
 
 /// Checks pages by themselves; scales are those of so many sequences.
 pub(crate) fn pages(pages: &KvPages, sequences: usize, used: Use) -> Result<[Part; 4], Error> {
@@ -42,6 +35,9 @@ pub(crate) fn pages(pages: &KvPages, sequences: usize, used: Use) -> Result<[Par
         let feature =
             format_args!("{} {:?} beside {:?} of keys", VALUES.strides, values.strides, keys.strides);
         return Err(Error::unsupported(feature, "one index finds both: keys and values have equal strides"));
+    }
+    if keys.dtype == DType::F32 {
+        return Err(Error::unsupported("cache of f32", "caches are f16, bf16 or e4m3"));
     }
     let columns = 16 / keys.dtype.bytes();
     if !head_dim.is_multiple_of(columns) {

@@ -1,9 +1,11 @@
 //! Checks of decode requests.
-use super::{LSE, O, Q, WORKSPACE, address, cache, disjoint, input, log_sum_exp, memory, names, output};
+use super::{
+    LSE, O, Q, SINKS, WORKSPACE, address, cache, disjoint, input, log_sum_exp, memory, names, output, sinks,
+};
 use crate::{Decode, Error, Splits};
 use spec::MAX_SEQUENCES;
 
-names!(SINKS "sinks" COUNTERS "counters");
+names!(COUNTERS "counters");
 
 /// Most rows that a thread block takes: queries times the heads that share a key head.
 const MAX_ROWS: usize = 16;
@@ -45,10 +47,7 @@ pub(crate) fn decode(d: &Decode<'_>) -> Result<(), Error> {
     }
     splits(d)?;
     let [keys, values, k_scale, v_scale, table, lengths] = cache::cache(&d.cache, p.batch)?;
-    let sinks = d.sinks.map(|sinks| {
-        let floats = crate::Index { address: sinks.address, elements: sinks.elements };
-        cache::index(&SINKS, &floats, p.heads_q as u64, "one a query head")
-    });
+    let sinks = d.sinks.as_ref().map(|view| sinks(view, p.heads_q)).transpose()?;
     let lse = d.lse.as_ref().map(|view| log_sum_exp(view, &p)).transpose()?;
     let counters = d.counters.map(|counters| {
         address(&COUNTERS, counters.address, 4)?;
@@ -56,7 +55,7 @@ pub(crate) fn decode(d: &Decode<'_>) -> Result<(), Error> {
     });
     let [q, o] = [input(&Q, &d.q)?, output(&O, &d.o)?].map(Some);
     let workspace = d.workspace.as_ref().map(memory).transpose()?;
-    let read = [(&Q, q), keys, values, k_scale, v_scale, table, lengths, (&SINKS, sinks.transpose()?)];
+    let read = [(&Q, q), keys, values, k_scale, v_scale, table, lengths, (&SINKS, sinks)];
     let written = [(&O, o), (&LSE, lse), (&WORKSPACE, workspace), (&COUNTERS, counters.transpose()?)];
     let mut all = [(&Q, None); 12];
     all[..8].copy_from_slice(&read);

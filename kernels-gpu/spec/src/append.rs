@@ -57,7 +57,7 @@ pub struct AppendParams {
     /// The place of each token.
     pub slots: Slots,
     /// What the cache's numbers of keys and of values are multiplied by to be the tokens'.
-    pub scales: [Scale; 2],
+    pub scales: [PerHead; 2],
     /// Heads of all tokens, head by head of a token, dealt out to threads.
     pub parts: RowParts,
     /// Heads of a token.

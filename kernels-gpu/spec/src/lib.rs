@@ -16,6 +16,7 @@ mod append;
 mod combine;
 mod decode;
 mod forward;
+mod merge;
 mod order;
 mod split;
 mod table;
@@ -23,8 +24,8 @@ mod table;
 pub use append::{APPEND_COLUMNS, APPENDS, Append, AppendCopy, AppendInfo, AppendParams};
 pub use combine::{COMBINES, Combine, CombineInfo, CombineParams};
 pub use contract::{
-    Bf16, Cache, Contract, Counters, DType, E4m3, Element, F16, FastDiv, Integers, Kernel, Native, Partials,
-    Path, RowParts, Scalar, Scale, Slots, Target, Tensor, Vector as Lse,
+    Bf16, Cache, Contract, Counters, DType, E4m3, Element, F16, F32, FastDiv, Integers, Kernel, Native,
+    Partials, Path, PerHead, RowParts, RowValues, Scalar, Slots, Target, Tensor, Vector as Lse,
 };
 pub use decode::entries::{DECODE_COMBINES, DECODES, DecodeCombineInfo, DecodeInfo};
 pub use decode::params::{DecodeOrder, DecodeParams, LEAST_KEYS, MAX_SEQUENCES, TALLY};
@@ -36,6 +37,7 @@ pub use forward::{
     Causal, Forward, Full, Fwd, FwdOverlap, FwdSpecialised, Grid, Local, MaskKind, MaskMarker, Persistent,
     Schedule,
 };
+pub use merge::{MERGE_COLUMNS, MERGES, Merge, MergeInfo, MergeParams, MergeState};
 pub use order::{TileOrder, WorkTile};
 #[doc(hidden)]
 pub use pastey;

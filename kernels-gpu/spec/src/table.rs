@@ -12,6 +12,7 @@ macro_rules! for_each_kernel {
         $crate::for_each_append!($emit);
         $crate::for_each_decode!($emit);
         $crate::for_each_decode_combine!($emit);
+        $crate::for_each_merge!($emit);
     };
 }
 
@@ -32,7 +33,7 @@ macro_rules! kernels {
         };
     };
 }
-kernels!(ENTRIES, COMBINES, APPENDS, DECODES, DECODE_COMBINES);
+kernels!(ENTRIES, COMBINES, APPENDS, DECODES, DECODE_COMBINES, MERGES);
 
 /// [`KERNELS`], one by one.
 pub fn kernels() -> impl Iterator<Item = Contract> {

@@ -1,0 +1,55 @@
+//! Checks of log-sum-exps, and of logits that are added to them.
+use super::{LSE, Names, SINKS, Use, address, cache, fits};
+use crate::footprint::Footprint;
+use crate::{Error, Index, LseUnit, LseView, Problem, Sinks};
+
+/// Checks where attention writes them.
+pub(super) fn log_sum_exp(view: &LseView, p: &Problem) -> Result<Footprint, Error> {
+    if view.unit != LseUnit::Natural {
+        let reason = "attention writes natural logarithms; a merge reads and writes both";
+        return Err(Error::unsupported("lse.unit base 2", reason));
+    }
+    if view.row_stride != 1 && p.seqlen_q > 1 {
+        let feature = format_args!("lse.row_stride {}", view.row_stride);
+        return Err(Error::unsupported(feature, "attention writes rows side by side; a merge takes any"));
+    }
+    row_values(&LSE, view, [p.batch, p.heads_q, p.seqlen_q], Use::Written)
+}
+
+/// Checks values of rows `[batch, heads, seqlen]` by themselves.
+pub(super) fn row_values(
+    name: &Names,
+    view: &LseView,
+    shape: [usize; 3],
+    used: Use,
+) -> Result<Footprint, Error> {
+    address(name, view.address, 4)?;
+    if view.shape != shape {
+        let expected = format_args!("[batch, heads, seqlen] must be {shape:?} to go with q");
+        return Err(Error::invalid(name.shape, format!("{:?}", view.shape), expected));
+    }
+    let [batch, head] = view.strides;
+    let (mut dims, mut valid) = ([(1, 0); 4], true);
+    for ((dim, extent), stride) in dims.iter_mut().zip(shape).zip([batch, head, view.row_stride]) {
+        if extent > 1 {
+            let bytes = u64::try_from(stride).ok().and_then(|stride| stride.checked_mul(4));
+            valid &= bytes.is_some();
+            *dim = (extent as u64, bytes.unwrap_or(0));
+        }
+    }
+    let footprint = Footprint { base: view.address, unit: 4, dims };
+    if !valid || used == Use::Written && footprint.overlaps_itself() {
+        let strides = [batch, head, view.row_stride];
+        let value = format!("{strides:?} of batch, head and row for shape {:?}", view.shape);
+        let expected = "none may be negative; what is written must not overlap: no two rows of all";
+        return Err(Error::invalid(name.strides, value, expected));
+    }
+    fits(name, &footprint, view.elements)?;
+    Ok(footprint)
+}
+
+/// Checks the sinks of so many heads: f32, of as many bytes as integers have.
+pub(super) fn sinks(view: &Sinks, heads: usize) -> Result<Footprint, Error> {
+    let Sinks { address, elements } = *view;
+    cache::index(&SINKS, &Index { address, elements }, heads as u64, "one a query head")
+}

@@ -1,0 +1,63 @@
+//! Checks of a merge.
+use super::lse::row_values;
+use super::{LSE, O, Part, SINKS, Use, disjoint, input, names, output, sinks};
+use crate::{Error, LseView, Merge, TensorView};
+
+names!(STATE_O "states.o" STATE_LSE "states.lse");
+
+/// Checks everything but what no kernel does, or a launch may be too large for.
+pub(crate) fn merge(m: &Merge<'_>) -> Result<(), Error> {
+    let [batch, rows, heads, head_dim] = m.o.shape;
+    if m.o.shape.contains(&0) {
+        let expected = "[batch, seqlen, heads, head_dim] must each be 1 or more";
+        return Err(Error::invalid(O.shape, format!("{:?}", m.o.shape), expected));
+    }
+    if !head_dim.is_multiple_of(8) {
+        return Err(Error::unsupported(format_args!("head_dim {head_dim}"), "kernels take multiples of 8"));
+    }
+    let values = [batch, heads, rows];
+    let o = (&O, Some(output(&O, &m.o)?));
+    let lse = m.lse.as_ref().map(|view| row_values(&LSE, view, values, Use::Written)).transpose()?;
+    let sinks = m.sinks.as_ref().map(|view| sinks(view, heads)).transpose()?;
+    disjoint(&[(&SINKS, sinks), o, (&LSE, lse)], 1)?;
+    for (i, state) in m.states.iter().enumerate() {
+        let differs = |name: &'static str, value: String, expected: String| {
+            Err(Error::invalid(name, format_args!("{value} of states[{i}]"), expected))
+        };
+        if state.o.shape != m.o.shape {
+            let expected = format!("it must be that of o, {:?}", m.o.shape);
+            return differs(STATE_O.shape, format!("{:?}", state.o.shape), expected);
+        }
+        let first = &m.states[0];
+        if state.o.dtype != first.o.dtype {
+            let expected = format!("it must be that of states[0], {}", first.o.dtype.name());
+            return differs(STATE_O.dtype, state.o.dtype.name().into(), expected);
+        }
+        if state.lse.unit != first.lse.unit {
+            let expected = format!("it must be that of states[0], {:?}", first.lse.unit);
+            return differs("states.lse.unit", format!("{:?}", state.lse.unit), expected);
+        }
+        let own_o: Part = (&STATE_O, Some(input(&STATE_O, &state.o)?));
+        let own_lse: Part = (&STATE_LSE, Some(row_values(&STATE_LSE, &state.lse, values, Use::Read)?));
+        // A thread writes its part of a row when it, and who else reads the row's values, has read its own.
+        let o = if is_place_of(&m.o, &state.o) { (&O, None) } else { o };
+        let in_place = m.lse.is_some_and(|view| is_values_of(&view, &state.lse));
+        disjoint(&[own_o, own_lse, o], 2)?;
+        disjoint(&[own_o, (&LSE, lse)], 1)?;
+        disjoint(&[own_lse, (&LSE, lse.filter(|_| !in_place))], 1)?;
+    }
+    Ok(())
+}
+
+/// Whether every element has the same place in both, of which the shapes are equal.
+fn is_place_of(a: &TensorView, b: &TensorView) -> bool {
+    let same = |dim: usize| a.shape[dim] == 1 || a.strides[dim] == b.strides[dim];
+    (a.address, a.dtype) == (b.address, b.dtype) && (0..4).all(same)
+}
+
+/// The same of values of rows.
+fn is_values_of(a: &LseView, b: &LseView) -> bool {
+    let strides = |view: &LseView| [view.strides[0], view.strides[1], view.row_stride];
+    let same = |dim: usize| a.shape[dim] == 1 || strides(a)[dim] == strides(b)[dim];
+    a.address == b.address && (0..3).all(same)
+}

@@ -1,0 +1,63 @@
+//! States of the same rows, each of other keys, merged.
+use crate::entries::Run;
+use crate::partial::Partial;
+use core::f32::consts::LOG2_E;
+use spec::{Merge, MergeParams, MergeState};
+use tile::{Block, LoadEight, OwnPart, Smem, StoreEight, load_per_head, load_value};
+
+/// States whose loads are under way at once.
+const AT_ONCE: usize = 4;
+
+/// No keys' part of a row.
+const EMPTY: Partial<8> = Partial { max: f32::NEG_INFINITY, sum: 1.0, o: [0.0; 8] };
+
+/// This thread's part of a state. One that has seen no key has -inf, or, of FlashAttention-2, +inf, as its
+/// log-sum-exp, and anything as its O.
+#[inline(always)]
+fn load<E: LoadEight>(state: &MergeState, own: &OwnPart, row: [u32; 3], to_two: f32) -> Partial<8> {
+    let (lse, o) = (load_value(&state.lse, row) * to_two, own.load::<E>(&state.o, row));
+    if lse.is_infinite() { EMPTY } else { Partial::normal(o, lse) }
+}
+
+/// State `i` of those behind the first.
+#[inline(always)]
+fn state(p: &MergeParams, i: u32) -> MergeState {
+    let MergeState { mut o, mut lse } = p.second;
+    o.base = o.base.wrapping_add((i as u64).wrapping_mul(p.o_bytes));
+    lse.base = lse.base.wrapping_add((i as u64).wrapping_mul(p.lse_bytes));
+    MergeState { o, lse }
+}
+
+/// The head's row of this thread's part.
+#[inline(always)]
+fn row(p: &MergeParams, own: &OwnPart) -> [u32; 3] {
+    let (row, head) = p.heads.div_rem(own.row());
+    let (batch, row) = p.rows.div_rem(row);
+    [batch, row, head]
+}
+
+impl<E: LoadEight, O: StoreEight> Run for Merge<E, O> {
+    #[inline(always)]
+    fn run(p: MergeParams, mut block: Block<Self>, _: Smem<Self>) {
+        let make = |own: &OwnPart| {
+            let row = row(&p, own);
+            let first = load::<E>(&p.first, own, row, p.to_two);
+            let sink = Partial::sink(load_per_head(&p.sinks, row[0], row[2]) * LOG2_E);
+            let mut all = Partial::NONE.merge([first, sink]);
+            let (mut next, others) = (0, p.count - 1);
+            while next < others {
+                all = all.merge(core::array::from_fn::<_, AT_ONCE, _>(|i| {
+                    let i = next + i as u32;
+                    if i < others { load::<E>(&state(&p, i), own, row, p.to_two) } else { EMPTY }
+                }));
+                next += AT_ONCE as u32;
+            }
+            all.normalised()
+        };
+        OwnPart::in_place(&p.parts, &mut block, make, |own, (o, lse)| {
+            let row = row(&p, own);
+            own.store::<O>(&p.result.o, row, o);
+            own.store_value(&p.result.lse, row, lse * p.from_two);
+        })
+    }
+}
