@@ -48,22 +48,35 @@ fn a_launch_allocates_nothing_and_takes_less_than_3_us() -> Result<(), Error> {
         f.workspace(Workspace { address: address + (1 << 45), bytes: 1 << 29 })
     };
     measure(&attention, "one kernel", forward, 1)?;
-    measure(&attention, "two kernels", split, 3)
+    measure(&attention, "two kernels", split, 3)?;
+    let append = |address: u64| {
+        let view = |n: u64| TensorView::bshd(address + (n << 30), 1 << 20, DType::F16, [1, 64, 8, 128]);
+        let pages = |n: u64| PageView::nhd(address + (n << 30), 1 << 25, DType::F16, [100, 16, 8, 128]);
+        Append::new(view(0), view(1), KvPages::new(pages(2), pages(3)), Slots::i64(address + (4 << 30), 64))
+    };
+    measure(&attention, "append", append, 4)?;
+    let state = |n: u64| {
+        let o = TensorView::bshd((1 << 45) + (n << 30), 1 << 20, DType::F16, [2, 64, 8, 64]);
+        State::new(o, LseView::contiguous((1 << 46) + (n << 30), 1 << 10, [2, 8, 64]))
+    };
+    let states = [0, 1, 2].map(state);
+    let merge = |address: u64| Merge::new(&states, TensorView { address, ..states[0].o });
+    measure(&attention, "merge", merge, 5)
 }
 
-/// Launches a problem with tensors at two addresses; `loaded` kernels are loaded then.
-fn measure(
+/// Launches a request with tensors at two addresses; `loaded` kernels are loaded then.
+fn measure<R: Request>(
     attention: &Attention<FakeDriver>,
     kernels: &str,
-    forward: impl Fn(u64) -> Forward<'static>,
+    request: impl Fn(u64) -> R,
     loaded: usize,
 ) -> Result<(), Error> {
-    let planned = forward(1 << 40);
+    let planned = request(1 << 40);
     let plan = attention.plan(&planned)?;
     attention.load(&plan)?;
     assert_eq!(attention.driver().loaded().len(), loaded, "{kernels}");
     // The tensors that the plan was made with, and others, which are checked again.
-    for (tensors, f) in [("the plan's tensors", planned), ("other tensors", forward(1 << 50))] {
+    for (tensors, f) in [("the plan's tensors", planned), ("other tensors", request(1 << 50))] {
         let name = format!("{kernels}, {tensors}");
         let mut best = Duration::MAX;
         for _ in 0..50 {

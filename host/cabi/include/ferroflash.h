@@ -32,8 +32,16 @@ typedef enum ferroflash_status {
     FERROFLASH_INTERNAL = 4     /* a fault of this library */
 } ferroflash_status_t;
 
-/* Values of ferroflash_forward_t.dtype. */
-enum { FERROFLASH_F16 = 0, FERROFLASH_BF16 = 1 };
+/* Element types. Attention is FERROFLASH_F16 or FERROFLASH_BF16. */
+enum {
+    FERROFLASH_F16 = 0,
+    FERROFLASH_BF16 = 1,
+    FERROFLASH_E4M3 = 2, /* a cache's alone */
+    FERROFLASH_F32 = 3   /* a partial state's alone */
+};
+
+/* Logarithms of log-sum-exps in ferroflash_merge_t. */
+enum { FERROFLASH_LSE_NATURAL = 0, FERROFLASH_LSE_BASE_TWO = 1 };
 
 /* Values of ferroflash_forward_t.mask. 2 is none: the other alignment of causal is FERROFLASH_TOP_LEFT. */
 enum {
@@ -103,6 +111,71 @@ typedef struct ferroflash_plan_info {
     sizeof(ferroflash_forward_t), NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, \
     {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0}, 0, 0, 0, 0, 0, 0, NULL, NULL, 0, 0 }
 #define FERROFLASH_PLAN_INFO_INIT { sizeof(ferroflash_plan_info_t), NULL, NULL, {0, 0, 0}, {0, 0, 0}, 0 }
+#define FERROFLASH_APPEND_INIT { \
+    sizeof(ferroflash_append_t), NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, \
+    {0, 0}, {0, 0}, {0, 0, 0}, 0, 0, 0, 0, 0, NULL, NULL }
+#define FERROFLASH_MERGE_INIT { \
+    sizeof(ferroflash_merge_t), NULL, 0, NULL, NULL, NULL, 0, 0, 0, 0, \
+    {0, 0, 0, 0}, {0, 0, 0}, 0, 0, 0, 0 }
+
+/* Keys and values of new tokens go to their places in a cache (reshape_and_cache): token t to row
+ * slots[t] % page of page slots[t] / page. A slot that is negative, or that the cache has not, is skipped. */
+typedef struct ferroflash_append {
+    uint64_t size; /* sizeof(ferroflash_append_t): FERROFLASH_APPEND_INIT sets it */
+    /* Device addresses, multiples of 16: [tokens, heads, head_dim]. */
+    const void *k;
+    const void *v;
+    /* The cache: [pages, page, heads, head_dim]; without pages, a page for each sequence. */
+    void *k_cache;
+    void *v_cache;
+    const void *slots; /* one a token, int32_t, or int64_t where wide_slots is 1 */
+    int64_t tokens;
+    int64_t heads;
+    int64_t head_dim; /* a multiple of 8, of 16 in an e4m3 cache */
+    int64_t pages;
+    int64_t page; /* keys of a page */
+    int64_t k_strides[2]; /* elements from one token and from one head to the next */
+    int64_t v_strides[2];
+    /* Elements from one page, key and head to the next, of k_cache and of v_cache: {page * heads * head_dim,
+     * heads * head_dim, head_dim} is contiguous [pages, page, heads, head_dim]. */
+    int64_t cache_strides[3];
+    int32_t dtype;       /* of k and v */
+    int32_t cache_dtype; /* the same, or FERROFLASH_E4M3: then x / scale is stored, to nearest even */
+    int32_t wide_slots;
+    float k_scale;         /* of an e4m3 cache; 0: 1 */
+    float v_scale;         /* the same */
+    const float *k_scales; /* one scale a head in device memory, instead of k_scale; or NULL */
+    const float *v_scales; /* the same */
+} ferroflash_append_t;
+
+/* What attention has made of some keys: o [batch, seqlen, heads, head_dim], normalised, and the log-sum-exp
+ * of each row; infinite, with any o, for a row that has seen no key. */
+typedef struct ferroflash_state {
+    const void *o;
+    const float *lse;
+    int64_t o_strides[4];
+    int64_t lse_strides[3]; /* elements from one batch, head and row to the next */
+} ferroflash_state_t;
+
+/* Merges states of the same queries and different keys: o = sum of exp(lse[i]) o[i] / sum of exp(lse[i]). */
+typedef struct ferroflash_merge {
+    uint64_t size; /* sizeof(ferroflash_merge_t): FERROFLASH_MERGE_INIT sets it */
+    const ferroflash_state_t *states; /* in host memory; from the second on equally far apart */
+    uint64_t count;                   /* 1 or more */
+    void *o;            /* a state's own, or elsewhere */
+    float *lse;         /* the same; NULL: not wanted */
+    const float *sinks; /* a natural logit for each head that belongs to no key; or NULL */
+    int64_t batch;
+    int64_t seqlen;
+    int64_t heads;
+    int64_t head_dim; /* a multiple of 8 */
+    int64_t o_strides[4];
+    int64_t lse_strides[3]; /* elements from one batch, head and row to the next */
+    int32_t states_dtype;
+    int32_t dtype; /* of o: the states', or FERROFLASH_F16 or FERROFLASH_BF16 where that is FERROFLASH_F32 */
+    int32_t states_lse_unit;
+    int32_t lse_unit;
+} ferroflash_merge_t;
 
 /* A device with its loaded kernels. May be shared by threads. */
 typedef struct ferroflash_context ferroflash_context_t;
@@ -114,6 +187,8 @@ uint32_t ferroflash_abi_version(void);
 const char *ferroflash_version(void);
 size_t ferroflash_forward_size(void);
 size_t ferroflash_plan_info_size(void);
+size_t ferroflash_append_size(void);
+size_t ferroflash_merge_size(void);
 
 /* What went wrong in this thread's last failing call; "" if none failed. Valid until the thread's next
  * failing call. */
@@ -156,6 +231,13 @@ ferroflash_status_t ferroflash_launch(const ferroflash_context_t *context, const
 /* Plans and launches. */
 ferroflash_status_t ferroflash_forward(const ferroflash_context_t *context,
                                        const ferroflash_forward_t *forward, void *stream);
+
+/* Checks and enqueues an append, and a merge, likewise. The first call of each loads a kernel: do one before
+ * capturing a graph. */
+ferroflash_status_t ferroflash_append(const ferroflash_context_t *context, const ferroflash_append_t *append,
+                                      void *stream);
+ferroflash_status_t ferroflash_merge(const ferroflash_context_t *context, const ferroflash_merge_t *merge,
+                                     void *stream);
 
 #ifdef __cplusplus
 }

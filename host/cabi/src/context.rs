@@ -1,8 +1,9 @@
 //! Contexts, plans and launches behind handles.
+use crate::args::read;
 use crate::call::{Status, borrow, call, invalid, store};
-use crate::forward::{ForwardArgs, PlanInfo, read};
+use crate::forward::{ForwardArgs, PlanInfo};
 use crate::version::entry_name;
-use ferroflash::{Attention, Error, Plan, RawDriver, RawStream, Tuning};
+use ferroflash::{Attention, Error, Plan, RawDriver, RawStream, Request, Tuning};
 use std::ffi::{CString, c_void};
 
 /// `ferroflash_context_t`.
@@ -158,7 +159,7 @@ pub unsafe extern "C" fn ferroflash_launch(
         let (context, plan, args) =
             unsafe { (borrow("context", context)?, borrow("plan", plan)?, read(forward)?) };
         // SAFETY: the caller's promise; the name is used in this call alone.
-        unsafe { launch(context, Some(&plan.plan), &args, stream) }
+        unsafe { context.0.launch(&plan.plan, &args.forward()?, &RawStream::from_raw(stream)) }
     })
 }
 
@@ -176,32 +177,25 @@ pub unsafe extern "C" fn ferroflash_forward(
         // SAFETY: the caller's promises.
         let (context, args) = unsafe { (borrow("context", context)?, read(forward)?) };
         // SAFETY: the caller's promise; the name is used in this call alone.
-        unsafe { launch(context, None, &args, stream) }
+        unsafe { enqueue(context, &args.forward()?, stream) }
     })
 }
 
+/// Plans and enqueues a request.
+///
 /// # Safety
-/// That of [`ferroflash_launch`].
-unsafe fn launch(
+/// - `stream` is a stream of the CUDA context, or null.
+/// - The memory that the request names is device memory of the CUDA context until the launch has run, and
+///   until then nothing else writes what it reads or touches what it writes, but in the order of the same
+///   stream.
+pub(crate) unsafe fn enqueue<R: Request>(
     context: &Context,
-    plan: Option<&Plan>,
-    args: &ForwardArgs,
+    request: &R,
     stream: *mut c_void,
 ) -> Result<(), Error> {
-    // SAFETY: the caller's promise.
-    let forward = unsafe { args.forward()? };
-    // SAFETY: the caller's promise.
-    let stream = unsafe { RawStream::from_raw(stream) };
-    let made;
-    let plan = match plan {
-        Some(plan) => plan,
-        None => {
-            made = context.0.plan(&forward)?;
-            &made
-        }
-    };
-    // SAFETY: the caller's promise.
-    unsafe { context.0.launch(plan, &forward, &stream) }
+    let plan = context.0.plan(request)?;
+    // SAFETY: the caller's promises.
+    unsafe { context.0.launch(&plan, request, &RawStream::from_raw(stream)) }
 }
 
 /// Drops a handle.

@@ -1,6 +1,7 @@
 //! The structs of `ferroflash.h`, and `ferroflash_forward_t` as a [`Forward`].
+use crate::args::{Args, dtype, extent, reach};
 use crate::call::invalid;
-use ferroflash::{Alignment, DType, Error, Forward, LseView, Mask, TensorView, Workspace};
+use ferroflash::{Alignment, Error, Forward, LseView, Mask, TensorView, Workspace};
 use std::ffi::{CStr, c_char, c_void};
 
 /// `ferroflash_forward_t`.
@@ -84,37 +85,12 @@ pub struct PlanInfo {
     pub smem_bytes: u64,
 }
 
-/// Copies as much of a struct as the caller knows; what it does not know is 0.
-///
-/// # Safety
-/// `pointer` is null, or points to as many bytes as the first eight say.
-pub(crate) unsafe fn read(pointer: *const ForwardArgs) -> Result<ForwardArgs, Error> {
-    if pointer.is_null() {
-        return Err(invalid("forward", "NULL", "it must not be null"));
-    }
-    // SAFETY: not null; the size is its first field.
-    let size = unsafe { pointer.cast::<u64>().read() };
-    let ours = size_of::<ForwardArgs>();
-    if size < FORWARD_SIZE_V1 as u64 || size > 1 << 16 {
-        let expected =
-            format_args!("FERROFLASH_FORWARD_INIT sets it to sizeof(ferroflash_forward_t), {ours} here");
-        return Err(invalid("forward.size", size, expected));
-    }
-    let size = size as usize;
-    // SAFETY: the caller promises that many bytes.
-    let known = unsafe { std::slice::from_raw_parts(pointer.cast::<u8>(), size) };
-    if known.iter().skip(ours).any(|byte| *byte != 0) {
-        let reason =
-            format!("this library is version {}, and knows {ours} bytes of it", env!("CARGO_PKG_VERSION"));
-        let field = format_args!("a field of ferroflash_forward_t of {size} bytes");
-        return Err(Error::unsupported(field, reason));
-    }
-    let mut args = std::mem::MaybeUninit::<ForwardArgs>::zeroed();
-    // SAFETY: both sides are that long, and zeros are a value of every field.
-    unsafe {
-        args.as_mut_ptr().cast::<u8>().copy_from_nonoverlapping(known.as_ptr(), size.min(ours));
-        Ok(args.assume_init())
-    }
+// SAFETY: all fields are plain, the first is the size.
+unsafe impl Args for ForwardArgs {
+    const NAME: &str = "forward";
+    const SIZE: &str = "forward.size";
+    const INIT: &str = "FERROFLASH_FORWARD_INIT";
+    const LEAST: usize = FORWARD_SIZE_V1;
 }
 
 impl ForwardArgs {
@@ -123,17 +99,10 @@ impl ForwardArgs {
     /// # Safety
     /// `config` is null or a string that lives for `'a`.
     pub(crate) unsafe fn forward<'a>(&self) -> Result<Forward<'a>, Error> {
-        let dtype = match self.dtype {
-            0 => DType::F16,
-            1 => DType::Bf16,
-            other => return Err(invalid("dtype", other, "it must be FERROFLASH_F16 or FERROFLASH_BF16")),
-        };
-        let size = |what, value: i64| {
-            usize::try_from(value).map_err(|_| invalid(what, value, "it must be 1 or more"))
-        };
-        let [batch, head_dim] = [size("batch", self.batch)?, size("head_dim", self.head_dim)?];
-        let queries = [batch, size("seqlen_q", self.seqlen_q)?, size("heads_q", self.heads_q)?, head_dim];
-        let keys = [batch, size("seqlen_k", self.seqlen_k)?, size("heads_k", self.heads_k)?, head_dim];
+        let dtype = dtype("dtype", self.dtype)?;
+        let [batch, head_dim] = [extent("batch", self.batch)?, extent("head_dim", self.head_dim)?];
+        let queries = [batch, extent("seqlen_q", self.seqlen_q)?, extent("heads_q", self.heads_q)?, head_dim];
+        let keys = [batch, extent("seqlen_k", self.seqlen_k)?, extent("heads_k", self.heads_k)?, head_dim];
         let view = |address: u64, shape: [usize; 4], strides: [i64; 4]| {
             TensorView::new(address, reach(&shape, &strides), dtype, shape, strides)
         };
@@ -194,17 +163,10 @@ impl ForwardArgs {
     }
 }
 
-/// Elements from the first to one past the last: C says no sizes of buffers, so they are taken to be as large
-/// as the strides reach. Strides and extents that are refused later may overflow here.
-fn reach(shape: &[usize], strides: &[i64]) -> u64 {
-    shape.iter().zip(strides).fold(1u64, |sum, (extent, stride)| {
-        sum.saturating_add((extent.saturating_sub(1) as u64).saturating_mul(stride.unsigned_abs()))
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::args::read;
 
     /// A struct of a later version: ours, and eight bytes more.
     #[repr(C)]
@@ -224,7 +186,7 @@ mod tests {
         let ours = size_of::<ForwardArgs>();
         let read = |later: &Later| {
             // SAFETY: as long as its size says, at most.
-            unsafe { read(std::ptr::from_ref(later).cast()) }
+            unsafe { read::<ForwardArgs>(std::ptr::from_ref(later).cast()) }
         };
         let later = |size, more| Later { args: args(size), more };
         assert_eq!(read(&later(ours, 9)).expect("ours").batch, 3);
@@ -262,7 +224,7 @@ mod tests {
         let named = forward(|args| args.config = c"fwd_x".as_ptr()).expect("valid");
         assert_eq!(named.config, Some("fwd_x"));
         let refused = |change| forward(change).expect_err("refused").to_string();
-        assert!(refused(|args| args.dtype = 2).contains("dtype: 2"));
+        assert!(refused(|args| args.dtype = 9).contains("dtype: 9"));
         assert!(refused(|args| args.mask = -1).contains("mask: -1"));
         assert!(refused(|args| args.batch = -1).contains("batch: -1"));
         assert!(refused(|args| (args.mask, args.window_left) = (3, -2)).contains("window_left: -2"));

@@ -6,12 +6,17 @@
 //! A context reads what `ferroflash sweep` kept, as the program `ferroflash` does: measured choices come
 //! before the planner's own table.
 
+mod append;
+mod args;
 mod call;
 mod context;
 mod forward;
+mod merge;
 mod version;
 
+pub use append::{AppendArgs, ferroflash_append};
 pub use call::{Status, ferroflash_last_error};
 pub use context::*;
 pub use forward::{FORWARD_SIZE_V1, ForwardArgs, PlanInfo};
+pub use merge::{MergeArgs, StateArgs, ferroflash_merge};
 pub use version::*;

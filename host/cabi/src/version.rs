@@ -1,5 +1,7 @@
 //! What the library was built with.
+use crate::append::AppendArgs;
 use crate::forward::{ForwardArgs, PlanInfo};
+use crate::merge::MergeArgs;
 use ferroflash::ENTRIES;
 use std::ffi::{CString, c_char};
 use std::sync::OnceLock;
@@ -29,6 +31,18 @@ pub extern "C" fn ferroflash_forward_size() -> usize {
 #[unsafe(no_mangle)]
 pub extern "C" fn ferroflash_plan_info_size() -> usize {
     size_of::<PlanInfo>()
+}
+
+/// Bytes of `ferroflash_append_t`.
+#[unsafe(no_mangle)]
+pub extern "C" fn ferroflash_append_size() -> usize {
+    size_of::<AppendArgs>()
+}
+
+/// Bytes of `ferroflash_merge_t`.
+#[unsafe(no_mangle)]
+pub extern "C" fn ferroflash_merge_size() -> usize {
+    size_of::<MergeArgs>()
 }
 
 /// Number of compiled kernels.

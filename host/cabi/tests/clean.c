@@ -4,5 +4,9 @@
 int main(void) {
     ferroflash_forward_t forward = FERROFLASH_FORWARD_INIT;
     ferroflash_plan_info_t info = FERROFLASH_PLAN_INFO_INIT;
-    return forward.size == sizeof forward && forward.workspace_bytes == 0 && info.size == sizeof info ? 0 : 1;
+    ferroflash_append_t append = FERROFLASH_APPEND_INIT;
+    ferroflash_merge_t merge = FERROFLASH_MERGE_INIT;
+    int attention = forward.size == sizeof forward && forward.alignment == 0 && info.size == sizeof info;
+    int serving = append.size == sizeof append && append.v_scales == NULL && merge.lse_unit == 0;
+    return attention && serving ? 0 : 1;
 }

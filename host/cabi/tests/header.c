@@ -16,6 +16,13 @@ _Static_assert(sizeof(ferroflash_plan_info_t) == PLAN_INFO_SIZE, "ferroflash_pla
 _Static_assert(offsetof(ferroflash_plan_info_t, grid) == OFFSET_GRID, "grid");
 _Static_assert(offsetof(ferroflash_plan_info_t, smem_bytes) == OFFSET_SMEM_BYTES, "smem_bytes");
 _Static_assert(sizeof(ferroflash_status_t) == 4, "ferroflash_status_t");
+_Static_assert(sizeof(ferroflash_append_t) == APPEND_SIZE, "ferroflash_append_t");
+_Static_assert(offsetof(ferroflash_append_t, cache_strides) == OFFSET_CACHE_STRIDES, "cache_strides");
+_Static_assert(offsetof(ferroflash_append_t, v_scales) == OFFSET_V_SCALES, "v_scales");
+_Static_assert(sizeof(ferroflash_merge_t) == MERGE_SIZE, "ferroflash_merge_t");
+_Static_assert(offsetof(ferroflash_merge_t, sinks) == OFFSET_SINKS, "sinks");
+_Static_assert(offsetof(ferroflash_merge_t, lse_unit) == OFFSET_LSE_UNIT, "lse_unit");
+_Static_assert(sizeof(ferroflash_state_t) == STATE_SIZE, "ferroflash_state_t");
 
 static int failures = 0;
 
@@ -48,6 +55,11 @@ int main(void) {
            "no context");
     expect(ferroflash_forward(NULL, NULL, NULL) == FERROFLASH_INVALID && said("NULL"), "nothing at all");
     expect(ferroflash_plan_describe(NULL, &info) == FERROFLASH_INVALID && said("plan: NULL"), "no plan");
+    ferroflash_append_t append = FERROFLASH_APPEND_INIT;
+    ferroflash_merge_t merge = FERROFLASH_MERGE_INIT;
+    expect(ferroflash_append_size() == sizeof append && ferroflash_merge_size() == sizeof merge, "sizes");
+    expect(ferroflash_append(NULL, &append, NULL) == FERROFLASH_INVALID && said("context: NULL"), "append");
+    expect(ferroflash_merge(NULL, &merge, NULL) == FERROFLASH_INVALID && said("context: NULL"), "merge");
     ferroflash_context_destroy(NULL);
     ferroflash_plan_destroy(NULL);
 

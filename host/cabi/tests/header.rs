@@ -1,6 +1,6 @@
 //! A C program is compiled against the header, linked to the library, and run where there is no driver.
 #![cfg(target_os = "linux")]
-use ferroflash_c::{ForwardArgs, PlanInfo};
+use ferroflash_c::{AppendArgs, ForwardArgs, MergeArgs, PlanInfo, StateArgs};
 use std::ffi::OsString;
 use std::mem::offset_of;
 use std::path::{Path, PathBuf};
@@ -39,6 +39,13 @@ fn compile(name: &str) -> PathBuf {
         ("PLAN_INFO_SIZE", size_of::<PlanInfo>()),
         ("OFFSET_GRID", offset_of!(PlanInfo, grid)),
         ("OFFSET_SMEM_BYTES", offset_of!(PlanInfo, smem_bytes)),
+        ("APPEND_SIZE", size_of::<AppendArgs>()),
+        ("OFFSET_CACHE_STRIDES", offset_of!(AppendArgs, cache_strides)),
+        ("OFFSET_V_SCALES", offset_of!(AppendArgs, v_scales)),
+        ("MERGE_SIZE", size_of::<MergeArgs>()),
+        ("OFFSET_SINKS", offset_of!(MergeArgs, sinks)),
+        ("OFFSET_LSE_UNIT", offset_of!(MergeArgs, lse_unit)),
+        ("STATE_SIZE", size_of::<StateArgs>()),
     ];
     let mut rpath = OsString::from("-Wl,-rpath,");
     rpath.push(folder);

@@ -1,0 +1,170 @@
+//! `ferroflash_append`: new keys and values on their way into a cache.
+use crate::args::{Args, dtype, extent, reach, read};
+use crate::call::{Status, borrow, call};
+use crate::context::{Context, enqueue};
+use ferroflash::{Append, Error, KvPages, KvScale, PageView, Slots, TensorView};
+use std::ffi::c_void;
+
+/// `ferroflash_append_t`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct AppendArgs {
+    /// Bytes of this struct that the caller knows.
+    pub size: u64,
+    /// Keys of the tokens.
+    pub k: *const c_void,
+    /// Their values.
+    pub v: *const c_void,
+    /// Keys of the cache.
+    pub k_cache: *mut c_void,
+    /// Its values.
+    pub v_cache: *mut c_void,
+    /// A place for each token.
+    pub slots: *const c_void,
+    /// Tokens.
+    pub tokens: i64,
+    /// Heads of a token.
+    pub heads: i64,
+    /// Columns of a head.
+    pub head_dim: i64,
+    /// Pages of the cache.
+    pub pages: i64,
+    /// Keys of a page.
+    pub page: i64,
+    /// Elements from one token and head to the next.
+    pub k_strides: [i64; 2],
+    /// The same.
+    pub v_strides: [i64; 2],
+    /// Elements from one page, key and head to the next, of keys and of values.
+    pub cache_strides: [i64; 3],
+    /// Type of the tokens.
+    pub dtype: i32,
+    /// Type of the cache.
+    pub cache_dtype: i32,
+    /// 0: slots are i32; 1: i64.
+    pub wide_slots: i32,
+    /// 0 is 1.
+    pub k_scale: f32,
+    /// 0 is 1.
+    pub v_scale: f32,
+    /// One scale a head in device memory, instead of `k_scale`, or null.
+    pub k_scales: *const f32,
+    /// The same for values.
+    pub v_scales: *const f32,
+}
+
+// SAFETY: all fields are plain, the first is the size.
+unsafe impl Args for AppendArgs {
+    const NAME: &str = "append";
+    const SIZE: &str = "append.size";
+    const INIT: &str = "FERROFLASH_APPEND_INIT";
+    const LEAST: usize = size_of::<AppendArgs>();
+}
+
+impl AppendArgs {
+    /// The same as a request of the Rust library, unchecked but for what its types cannot say.
+    fn append(&self) -> Result<Append, Error> {
+        let [tokens, heads] = [extent("tokens", self.tokens)?, extent("heads", self.heads)?];
+        let head_dim = extent("head_dim", self.head_dim)?;
+        let dtype = [dtype("dtype", self.dtype)?, dtype("cache_dtype", self.cache_dtype)?];
+        let shape = [1, tokens, heads, head_dim];
+        let tensor = |address: *const c_void, [token, head]: [i64; 2]| {
+            let strides = [0, token, head, 1];
+            TensorView::new(address as u64, reach(&shape, &strides), dtype[0], shape, strides)
+        };
+        let shape = [extent("pages", self.pages)?, extent("page", self.page)?, heads, head_dim];
+        let pages = |address: *mut c_void| {
+            let [page, key, head] = self.cache_strides;
+            let strides = [page, key, head, 1];
+            PageView::new(address as u64, reach(&shape, &strides), dtype[1], shape, strides)
+        };
+        let scale = |value: f32, of_heads: *const f32| match (of_heads.is_null(), value) {
+            (false, _) => {
+                KvScale::Device { address: of_heads as u64, elements: heads as u64, strides: [0, 1] }
+            }
+            (true, 0.0) => KvScale::One,
+            (true, value) => KvScale::Value(value),
+        };
+        let cache = KvPages::new(pages(self.k_cache), pages(self.v_cache))
+            .scales(scale(self.k_scale, self.k_scales), scale(self.v_scale, self.v_scales));
+        let slots = if self.wide_slots == 0 { Slots::i32 } else { Slots::i64 };
+        let slots = slots(self.slots as u64, tokens as u64);
+        Ok(Append::new(tensor(self.k, self.k_strides), tensor(self.v, self.v_strides), cache, slots))
+    }
+}
+
+/// Puts keys and values of new tokens to their places in a cache.
+///
+/// # Safety
+/// - `context` is null or a live context; `append` is null or a struct of as many bytes as its size says.
+/// - `stream` is a stream of the CUDA context, or null.
+/// - Every tensor is device memory of the CUDA context as far as its strides reach, until the launch has run,
+///   and until then nothing else writes what it reads or touches the rows that it writes, but in the order of
+///   the same stream.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ferroflash_append(
+    context: *const Context,
+    append: *const AppendArgs,
+    stream: *mut c_void,
+) -> Status {
+    call(|| {
+        // SAFETY: the caller's promises.
+        let (context, args) = unsafe { (borrow("context", context)?, read(append)?) };
+        // SAFETY: the caller's promises.
+        unsafe { enqueue(context, &args.append()?, stream) }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ferroflash::{Capabilities, DType, plan_append};
+
+    fn args() -> AppendArgs {
+        // SAFETY: zeros are a value of every field.
+        let args: AppendArgs = unsafe { std::mem::zeroed() };
+        let place = |n: usize| (n << 30) as *mut c_void;
+        AppendArgs {
+            size: size_of::<AppendArgs>() as u64,
+            k: place(1),
+            v: place(2),
+            k_cache: place(3),
+            v_cache: place(4),
+            slots: place(5),
+            tokens: 10,
+            heads: 2,
+            head_dim: 64,
+            pages: 7,
+            page: 16,
+            k_strides: [128, 64],
+            v_strides: [128, 64],
+            cache_strides: [16 * 128, 128, 64],
+            ..args
+        }
+    }
+
+    #[test]
+    fn what_c_writes_is_what_is_asked_for() {
+        let card = Capabilities::profile("l4").expect("known");
+        let plain = args().append().expect("valid");
+        assert_eq!(plan_append(&plain, card).expect("valid").contract().symbol, "append_copy");
+        assert_eq!((plain.k.shape, plain.k.elements), ([1, 10, 2, 64], 1280));
+        assert_eq!((plain.pages.keys.shape, plain.pages.values.elements), ([7, 16, 2, 64], 7 * 16 * 128));
+        assert_eq!((plain.slots.elements, plain.slots.wide), (10, false));
+        let eight = AppendArgs {
+            cache_dtype: 2,
+            wide_slots: 1,
+            k_scale: 0.5,
+            v_scales: (6usize << 30) as *const f32,
+            ..args()
+        };
+        let eight = eight.append().expect("valid");
+        assert_eq!(plan_append(&eight, card).expect("valid").contract().symbol, "append_f16_e4m3_native");
+        assert_eq!(eight.pages.keys.dtype, DType::E4m3);
+        let heads = KvScale::Device { address: 6 << 30, elements: 2, strides: [0, 1] };
+        assert_eq!((eight.pages.scales, eight.slots.wide), ([KvScale::Value(0.5), heads], true));
+        let refused = |args: AppendArgs| args.append().expect_err("refused").to_string();
+        assert!(refused(AppendArgs { cache_dtype: 9, ..args() }).contains("cache_dtype: 9"));
+        assert!(refused(AppendArgs { page: -1, ..args() }).contains("page: -1"));
+    }
+}

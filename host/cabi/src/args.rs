@@ -1,0 +1,78 @@
+//! Structs that callers of any version fill, and what stands in them.
+use crate::call::invalid;
+use ferroflash::{DType, Error};
+use std::mem::MaybeUninit;
+
+/// A struct of `ferroflash.h`: it only ever grows at its end.
+///
+/// # Safety
+/// - It is `repr(C)`, begins with its size as a u64, and zeros are a value of every field.
+pub(crate) unsafe trait Args: Copy {
+    /// Its name as an argument.
+    const NAME: &str;
+    /// The name of its size.
+    const SIZE: &str;
+    /// The macro that sets the size.
+    const INIT: &str;
+    /// Bytes that it had in version 1 of the interface: less is no such struct.
+    const LEAST: usize;
+}
+
+/// Copies as much of a struct as the caller knows; what it does not know is 0.
+///
+/// # Safety
+/// - `pointer` is null, or points to as many bytes as the first eight say.
+pub(crate) unsafe fn read<A: Args>(pointer: *const A) -> Result<A, Error> {
+    if pointer.is_null() {
+        return Err(invalid(A::NAME, "NULL", "it must not be null"));
+    }
+    // SAFETY: not null; the size is its first field.
+    let size = unsafe { pointer.cast::<u64>().read() };
+    let ours = size_of::<A>();
+    if size < A::LEAST as u64 || size > 1 << 16 {
+        let expected = format_args!("{} sets it to sizeof(ferroflash_{}_t), {ours} here", A::INIT, A::NAME);
+        return Err(invalid(A::SIZE, size, expected));
+    }
+    let size = size as usize;
+    // SAFETY: the caller promises that many bytes.
+    let known = unsafe { std::slice::from_raw_parts(pointer.cast::<u8>(), size) };
+    if known.iter().skip(ours).any(|byte| *byte != 0) {
+        let reason =
+            format!("this library is version {}, and knows {ours} bytes of it", env!("CARGO_PKG_VERSION"));
+        let field = format_args!("a field of ferroflash_{}_t of {size} bytes", A::NAME);
+        return Err(Error::unsupported(field, reason));
+    }
+    let mut args = MaybeUninit::<A>::zeroed();
+    // SAFETY: both sides are that long, and zeros are a value of every field.
+    unsafe {
+        args.as_mut_ptr().cast::<u8>().copy_from_nonoverlapping(known.as_ptr(), size.min(ours));
+        Ok(args.assume_init())
+    }
+}
+
+/// A `FERROFLASH_` element type.
+pub(crate) fn dtype(what: &'static str, value: i32) -> Result<DType, Error> {
+    match value {
+        0 => Ok(DType::F16),
+        1 => Ok(DType::Bf16),
+        2 => Ok(DType::E4m3),
+        3 => Ok(DType::F32),
+        other => {
+            let expected = "it must be FERROFLASH_F16, _BF16, _E4M3 (caches) or _F32 (partial states)";
+            Err(invalid(what, other, expected))
+        }
+    }
+}
+
+/// A size of a tensor.
+pub(crate) fn extent(what: &'static str, value: i64) -> Result<usize, Error> {
+    usize::try_from(value).map_err(|_| invalid(what, value, "it must be 1 or more"))
+}
+
+/// Elements from the first to one past the last: C says no sizes of buffers, so they are taken to be as large
+/// as the strides reach. Strides and extents that are refused later may overflow here.
+pub(crate) fn reach(shape: &[usize], strides: &[i64]) -> u64 {
+    shape.iter().zip(strides).fold(1u64, |sum, (extent, stride)| {
+        sum.saturating_add((extent.saturating_sub(1) as u64).saturating_mul(stride.unsigned_abs()))
+    })
+}

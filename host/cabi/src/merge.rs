@@ -1,0 +1,211 @@
+//! `ferroflash_merge`: attention over some keys and over others becomes attention over all.
+use crate::args::{Args, dtype, extent, reach, read};
+use crate::call::{Status, borrow, call, invalid};
+use crate::context::{Context, enqueue};
+use ferroflash::{Error, LseUnit, LseView, Merge, Sinks, State, TensorView};
+use std::ffi::c_void;
+
+/// `ferroflash_state_t`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct StateArgs {
+    /// Its O, normalised.
+    pub o: *const c_void,
+    /// Its log-sum-exp.
+    pub lse: *const f32,
+    /// Elements from one batch, row, head, column to the next.
+    pub o_strides: [i64; 4],
+    /// Elements from one batch, head and row to the next.
+    pub lse_strides: [i64; 3],
+}
+
+/// `ferroflash_merge_t`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct MergeArgs {
+    /// Bytes of this struct that the caller knows.
+    pub size: u64,
+    /// The states.
+    pub states: *const StateArgs,
+    /// How many there are.
+    pub count: u64,
+    /// Output.
+    pub o: *mut c_void,
+    /// Log-sum-exp over all keys, or null.
+    pub lse: *mut f32,
+    /// A logit of each head that belongs to no key, or null.
+    pub sinks: *const f32,
+    /// Sequences.
+    pub batch: i64,
+    /// Queries of a sequence.
+    pub seqlen: i64,
+    /// Query heads.
+    pub heads: i64,
+    /// Columns of a head.
+    pub head_dim: i64,
+    /// Elements from one batch, row, head, column to the next.
+    pub o_strides: [i64; 4],
+    /// Elements from one batch, head and row to the next.
+    pub lse_strides: [i64; 3],
+    /// Type of the states.
+    pub states_dtype: i32,
+    /// Type of the output.
+    pub dtype: i32,
+    /// 0: the states' logarithms are natural; 1: base 2.
+    pub states_lse_unit: i32,
+    /// The same of the result.
+    pub lse_unit: i32,
+}
+
+// SAFETY: all fields are plain, the first is the size.
+unsafe impl Args for MergeArgs {
+    const NAME: &str = "merge";
+    const SIZE: &str = "merge.size";
+    const INIT: &str = "FERROFLASH_MERGE_INIT";
+    const LEAST: usize = size_of::<MergeArgs>();
+}
+
+/// Most states of one call: more are no list.
+const MOST: u64 = 1 << 16;
+
+impl MergeArgs {
+    /// The same as a request of the Rust library, unchecked but for what its types cannot say, handed to `f`.
+    ///
+    /// # Safety
+    /// - `states` is null or points to `count` states.
+    unsafe fn merge<R>(&self, f: impl FnOnce(&Merge<'_>) -> Result<R, Error>) -> Result<R, Error> {
+        let [batch, rows] = [extent("batch", self.batch)?, extent("seqlen", self.seqlen)?];
+        let [heads, head_dim] = [extent("heads", self.heads)?, extent("head_dim", self.head_dim)?];
+        let dtypes = [dtype("states_dtype", self.states_dtype)?, dtype("dtype", self.dtype)?];
+        let shape = [batch, rows, heads, head_dim];
+        let tensor = |address: u64, strides: [i64; 4], dtype| {
+            TensorView::new(address, reach(&shape, &strides), dtype, shape, strides)
+        };
+        let values = |address: u64, [by_batch, by_head, by_row]: [i64; 3], unit| {
+            let shape = [batch, heads, rows];
+            let elements = reach(&shape, &[by_batch, by_head, by_row]);
+            LseView::new(address, elements, shape, [by_batch, by_head]).rows_apart(by_row).unit(unit)
+        };
+        let units = [unit("states_lse_unit", self.states_lse_unit)?, unit("lse_unit", self.lse_unit)?];
+        if self.states.is_null() || self.count > MOST {
+            let value = format_args!("{} at {:?}", self.count, self.states);
+            return Err(invalid("states", value, format_args!("an array of 1 to {MOST} states")));
+        }
+        // SAFETY: not null, and the caller's promise.
+        let states = unsafe { std::slice::from_raw_parts(self.states, self.count as usize) };
+        let states: Vec<_> = states
+            .iter()
+            .map(|state| {
+                let o = tensor(state.o as u64, state.o_strides, dtypes[0]);
+                State::new(o, values(state.lse as u64, state.lse_strides, units[0]))
+            })
+            .collect();
+        let mut merge = Merge::new(&states, tensor(self.o as u64, self.o_strides, dtypes[1]));
+        merge.lse = (!self.lse.is_null()).then(|| values(self.lse as u64, self.lse_strides, units[1]));
+        let sinks = Sinks { address: self.sinks as u64, elements: heads as u64 };
+        merge.sinks = (!self.sinks.is_null()).then_some(sinks);
+        f(&merge)
+    }
+}
+
+/// A `FERROFLASH_LSE_` unit.
+fn unit(what: &'static str, value: i32) -> Result<LseUnit, Error> {
+    match value {
+        0 => Ok(LseUnit::Natural),
+        1 => Ok(LseUnit::Two),
+        other => Err(invalid(what, other, "it must be FERROFLASH_LSE_NATURAL or FERROFLASH_LSE_BASE_TWO")),
+    }
+}
+
+/// Merges partial states.
+///
+/// # Safety
+/// - `context` is null or a live context; `merge` is null or a struct of as many bytes as its size says, and
+///   its `states` null or `count` structs.
+/// - `stream` is a stream of the CUDA context, or null.
+/// - Every tensor is device memory of the CUDA context as far as its strides reach, until the launch has run,
+///   and until then nothing else writes what it reads or touches what it writes, but in the order of the same
+///   stream.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ferroflash_merge(
+    context: *const Context,
+    merge: *const MergeArgs,
+    stream: *mut c_void,
+) -> Status {
+    call(|| {
+        // SAFETY: the caller's promises.
+        let (context, args) = unsafe { (borrow("context", context)?, read(merge)?) };
+        // SAFETY: the caller's promises.
+        unsafe { args.merge(|merge| enqueue(context, merge, stream)) }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ferroflash::{Capabilities, plan_merge};
+
+    #[test]
+    fn what_c_writes_is_what_is_asked_for() {
+        let state = |n: usize| StateArgs {
+            o: (n << 30) as *const c_void,
+            lse: ((n << 30) + (1 << 20)) as *const f32,
+            o_strides: [5 * 128, 128, 64, 1],
+            lse_strides: [10, 1, 2],
+        };
+        let states = [state(1), state(2)];
+        // SAFETY: zeros are a value of every field.
+        let none: MergeArgs = unsafe { std::mem::zeroed() };
+        let args = MergeArgs {
+            size: size_of::<MergeArgs>() as u64,
+            states: states.as_ptr(),
+            count: 2,
+            o: (9usize << 30) as *mut c_void,
+            batch: 3,
+            seqlen: 5,
+            heads: 2,
+            head_dim: 64,
+            o_strides: states[0].o_strides,
+            ..none
+        };
+        let card = Capabilities::profile("l4").expect("known");
+        let with = |args: MergeArgs, check: fn(&Merge<'_>)| {
+            // SAFETY: as many states as it says.
+            unsafe {
+                args.merge(|merge| {
+                    check(merge);
+                    plan_merge(merge, card).map(|plan| plan.contract().symbol)
+                })
+            }
+        };
+        let plain = with(args, |merge| {
+            assert_eq!((merge.o.shape, merge.o.elements), ([3, 5, 2, 64], 3 * 5 * 128));
+            assert_eq!((merge.states[1].lse.row_stride, merge.states[1].lse.elements), (2, 30));
+            assert_eq!((merge.lse, merge.sinks), (None, None));
+        });
+        assert_eq!(plain, Ok("merge_f16"));
+        let floats = MergeArgs {
+            states_dtype: 3,
+            dtype: 1,
+            lse: (10usize << 30) as *mut f32,
+            lse_strides: [10, 5, 1],
+            lse_unit: 1,
+            sinks: (11usize << 30) as *const f32,
+            ..args
+        };
+        let floats = with(floats, |merge| {
+            assert_eq!(merge.lse.map(|lse| (lse.unit, lse.elements)), Some((LseUnit::Two, 30)));
+            assert_eq!(merge.sinks, Some(Sinks { address: 11 << 30, elements: 2 }));
+        });
+        assert_eq!(floats, Ok("merge_f32_bf16"));
+        for (wrong, says) in [
+            (MergeArgs { states: std::ptr::null(), ..args }, "states: 2 at 0x0"),
+            (MergeArgs { count: u64::MAX, ..args }, "states: 18446744073709551615"),
+            (MergeArgs { count: 0, ..args }, "states: 0"),
+            (MergeArgs { lse_unit: 2, ..args }, "lse_unit: 2"),
+        ] {
+            let message = with(wrong, |_| {}).expect_err(says).to_string();
+            assert!(message.contains(says), "{message}");
+        }
+    }
+}
