@@ -9,7 +9,7 @@ use spec::Contract;
 /// row. Two tokens of one launch with the same slot leave either's bytes, or some of both.
 ///
 /// The cache has the tokens' type, or is e4m3: then it gets `x / scale`, rounded to nearest even, 448 where
-/// that is more.
+/// that is more; NaN stays NaN.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[must_use = "a description of a launch does nothing by itself; plan and launch it"]
 #[non_exhaustive]

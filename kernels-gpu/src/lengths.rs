@@ -1,6 +1,6 @@
 //! Integers that stand on the device and that nobody has checked. What is made of them here is right whatever
 //! they are: every access stays in the tensors that the host was shown. (What stands in a cache's table is
-//! clamped where it is read, in `tile`.)
+//! clamped where it is read, and a slot that a cache has not is none, in `tile`.)
 use spec::Integers;
 use tile::GlobalInts;
 
