@@ -2,6 +2,7 @@
 use super::console::Console;
 use super::error::Error;
 use super::options::{DeviceKind, DeviceOptions};
+use super::run::cache::Input as Cached;
 use ferroflash::{Attention, Capabilities, Driver, EntryInfo, Tuning};
 use reference::fuzz::{Findings, Fuzz};
 use reference::{Loaded, Memory, Outcome, Soak, exact};
@@ -51,7 +52,8 @@ pub(super) struct Took {
     pub kernel: f64,
 }
 
-fn milliseconds(duration: Duration) -> f64 {
+/// A duration for a report.
+pub(super) fn milliseconds(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e3
 }
 
@@ -66,6 +68,8 @@ pub(super) trait Runner {
     fn run(&self, memory: &Memory, config: Option<&str>) -> Result<Outcome, ferroflash::Error>;
     /// The same, and what it took.
     fn run_timed(&self, memory: &Memory, config: Option<&str>) -> Result<(Outcome, Took), ferroflash::Error>;
+    /// Decodes on a cache.
+    fn decode(&self, input: &Cached, config: Option<&str>) -> Result<Results, ferroflash::Error>;
     /// As [`Soak::run`], against a first run.
     fn soak(&self, memory: &Memory, config: &str, soak: Soak) -> Result<usize, ferroflash::Error>;
     /// As [`Fuzz::run`].
@@ -91,6 +95,10 @@ impl<D: Driver> Runner for Attention<D> {
         let upload = Some(milliseconds(start.elapsed()));
         let (outcome, [load, kernel]) = loaded.run_timed()?;
         Ok((outcome, Took { upload, load: Some(milliseconds(load)), kernel: milliseconds(kernel) }))
+    }
+
+    fn decode(&self, input: &Cached, config: Option<&str>) -> Result<Results, ferroflash::Error> {
+        input.launch(self, config)
     }
 
     fn soak(&self, memory: &Memory, config: &str, soak: Soak) -> Result<usize, ferroflash::Error> {

@@ -18,18 +18,69 @@ pub(super) struct Stored {
 /// Element types, and what files call them.
 const TYPES: [(DType, Dtype); 2] = [(DType::F16, Dtype::F16), (DType::Bf16, Dtype::BF16)];
 
-/// Reads the tensors `q`, `k`, `v` of a file.
-pub(super) fn read_qkv(path: &Path) -> Result<[Stored; 3], Error> {
-    let invalid = |what: String| Error::Invalid(format!("{}: {what}", path.display()));
-    let bytes = std::fs::read(path).map_err(|e| invalid(format!("cannot be read: {e}")))?;
-    let file = SafeTensors::deserialize(&bytes)
-        .map_err(|e| invalid(format!("is not a safetensors file ({e}); write one with tensors q, k, v")))?;
-    let read = |name: &str| {
-        let tensor = file.tensor(name).map_err(|_| {
-            let mut names = file.names();
+/// A safetensors file, read.
+pub(super) struct File<'a> {
+    path: &'a Path,
+    bytes: Vec<u8>,
+}
+
+impl<'a> File<'a> {
+    /// Reads a file.
+    pub(super) fn read(path: &'a Path) -> Result<Self, Error> {
+        let file = std::fs::read(path).map(|bytes| File { path, bytes });
+        let file = file.map_err(|e| Error::Invalid(format!("{}: cannot be read: {e}", path.display())))?;
+        file.tensors().map(drop)?;
+        Ok(file)
+    }
+
+    /// What is wrong with it.
+    pub(super) fn invalid(&self, what: impl std::fmt::Display) -> Error {
+        Error::Invalid(format!("{}: {what}", self.path.display()))
+    }
+
+    fn tensors(&self) -> Result<SafeTensors<'_>, Error> {
+        SafeTensors::deserialize(&self.bytes).map_err(|e| {
+            self.invalid(format_args!("is not a safetensors file ({e}); write one with tensors q, k, v"))
+        })
+    }
+
+    /// Whether it has a tensor of this name.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.tensors().is_ok_and(|tensors| tensors.tensor(name).is_ok())
+    }
+
+    /// A tensor.
+    pub(super) fn tensor(&self, name: &str) -> Result<TensorView<'_>, Error> {
+        let tensors = self.tensors()?;
+        tensors.tensor(name).map_err(|_| {
+            let mut names = tensors.names();
             names.sort_unstable();
-            invalid(format!("has no tensor `{name}`, only [{}]; q, k and v are needed", names.join(", ")))
-        })?;
+            let names = names.join(", ");
+            self.invalid(format_args!(
+                "has no tensor `{name}`, only [{names}]; q, k and v are needed, or q, k_cache, v_cache and \
+                 seqused_k"
+            ))
+        })
+    }
+
+    /// Numbers of 32 bits of the type `wanted`, and their shape. i32 are as good as u32.
+    pub(super) fn words(&self, name: &str, wanted: Dtype) -> Result<(Vec<u32>, Vec<usize>), Error> {
+        let tensor = self.tensor(name)?;
+        let integers = [Dtype::I32, Dtype::U32];
+        let got = tensor.dtype();
+        if got != wanted && !(integers.contains(&got) && integers.contains(&wanted)) {
+            return Err(self.invalid(format_args!("`{name}` is {got:?}; convert it to {wanted:?}")));
+        }
+        let words = tensor.data().chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]));
+        Ok((words.collect(), tensor.shape().to_vec()))
+    }
+}
+
+/// Reads the tensors `q`, `k`, `v` of a file.
+pub(super) fn read_qkv(file: &File<'_>) -> Result<[Stored; 3], Error> {
+    let invalid = |what: String| file.invalid(what);
+    let read = |name: &str| {
+        let tensor = file.tensor(name)?;
         let known = TYPES.into_iter().find(|(_, stored)| *stored == tensor.dtype());
         let (dtype, _) = known
             .ok_or_else(|| invalid(format!("`{name}` is {:?}; convert it to F16 or BF16", tensor.dtype())))?;
@@ -46,32 +97,32 @@ pub(super) fn read_qkv(path: &Path) -> Result<[Stored; 3], Error> {
     Ok([read("q")?, read("k")?, read("v")?])
 }
 
-/// Writes `o`, shaped like the queries, and `lse`: f32, `[batch, heads, seqlen]`.
+/// Writes `o`, shaped like the queries, and `lse`: f32, of a shape of its own.
 pub(super) fn write_results(
     path: &Path,
-    o: &Stored,
+    (dtype, shape): (DType, &[usize]),
+    o: &[u16],
     lse: &[f32],
-    lse_shape: [usize; 3],
+    lse_shape: &[usize],
 ) -> Result<(), Error> {
     let lse: Vec<u8> = lse.iter().flat_map(|x| x.to_le_bytes()).collect();
-    write(path, &[("o", o.bytes()?), ("lse", (Dtype::F32, lse_shape.to_vec(), lse))])
+    write(path, &[("o", bytes(dtype, shape, o)?), ("lse", (Dtype::F32, lse_shape.to_vec(), lse))])
 }
 
 /// Writes `q`, `k` and `v`.
 pub(super) fn write_qkv(path: &Path, [q, k, v]: &[Stored; 3]) -> Result<(), Error> {
-    write(path, &[("q", q.bytes()?), ("k", k.bytes()?), ("v", v.bytes()?)])
+    let bytes = |tensor: &Stored| bytes(tensor.dtype, &tensor.shape, &tensor.bits);
+    write(path, &[("q", bytes(q)?), ("k", bytes(k)?), ("v", bytes(v)?)])
 }
 
 /// Type, shape and little-endian bytes.
 type Bytes = (Dtype, Vec<usize>, Vec<u8>);
 
-impl Stored {
-    fn bytes(&self) -> Result<Bytes, Error> {
-        let known = TYPES.into_iter().find(|(dtype, _)| *dtype == self.dtype);
-        let unknown = || Error::Invalid(format!("{} cannot be written to files", self.dtype.name()));
-        let (_, dtype) = known.ok_or_else(unknown)?;
-        Ok((dtype, self.shape.to_vec(), self.bits.iter().flat_map(|x| x.to_le_bytes()).collect()))
-    }
+fn bytes(dtype: DType, shape: &[usize], bits: &[u16]) -> Result<Bytes, Error> {
+    let known = TYPES.into_iter().find(|(known, _)| *known == dtype);
+    let unknown = || Error::Invalid(format!("{} cannot be written to files", dtype.name()));
+    let (_, dtype) = known.ok_or_else(unknown)?;
+    Ok((dtype, shape.to_vec(), bits.iter().flat_map(|x| x.to_le_bytes()).collect()))
 }
 
 fn write(path: &Path, tensors: &[(&str, Bytes)]) -> Result<(), Error> {

@@ -1,8 +1,8 @@
 //! `ferroflash run`: attention on a safetensors file.
 use super::console::Console;
-use super::device::{Device, Took};
+use super::device::{Device, Results, Took};
 use super::error::Error;
-use super::files::{self, Stored};
+use super::files::{self, File, Stored};
 use super::options::{DeviceOptions, ScoreOptions};
 use clap::ValueEnum;
 use ferroflash::Problem;
@@ -11,11 +11,19 @@ use serde::Serialize;
 use std::fmt;
 use std::path::PathBuf;
 
-/// Compute attention on the tensors `q`, `k`, `v` of a safetensors file.
+pub(super) mod cache;
+
+/// Compute attention on the tensors `q`, `k`, `v` of a safetensors file, or on `q` and a cache.
 ///
 /// Element type and sizes come from the file; `k` and `v` may have fewer heads than `q` (grouped-query
 /// attention) and another length. The output file has `o`, shaped like `q`, and `lse`, the natural
 /// log-sum-exp of each row: f32 [batch, heads, seqlen].
+///
+/// A cache is `k_cache` and `v_cache`, [pages, page, heads, head_dim] (with --layout bhsd [pages, heads,
+/// page, head_dim]), and `seqused_k`, i32, the keys of each sequence. `block_table`, i32 [sequences, columns],
+/// has the numbers of each one's pages; without it page b is sequence b's. `q` is then [T, heads, head_dim],
+/// as many rows for each sequence, the last of which stands at its last key, and `lse` is [heads, T]. `sinks`,
+/// f32 [heads], are logits that belong to no key.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -23,6 +31,7 @@ Examples:
   ferroflash run --input qkv.safetensors --output o.safetensors --layout bhsd --causal --check
   ferroflash run --input qkv.safetensors --output o.safetensors --window 1023,0 --softcap 50 --device gpu
   ferroflash run --input qkv.safetensors --check --device sim --profile a100 --json
+  ferroflash run --input cache.safetensors --check     on q, k_cache, v_cache, seqused_k
 
 Make an input in Python:
   safetensors.torch.save_file({\"q\": q, \"k\": k, \"v\": v}, \"qkv.safetensors\")   # float16 or bfloat16")]
@@ -98,7 +107,11 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     if let Some(output) = &args.output {
         files::differ(&args.input, output)?;
     }
-    let [q, k, v] = files::read_qkv(&args.input)?;
+    let file = File::read(&args.input)?;
+    if file.has("k_cache") {
+        return decode(&args, &file, console);
+    }
+    let [q, k, v] = files::read_qkv(&file)?;
     let problem = args.scores.of(problem(layout, [&q, &k, &v])?);
     let stored = q.shape;
     let memory = Memory::contiguous(problem, layout, [q.bits, k.bits, v.bits])
@@ -106,10 +119,27 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let device = Device::open(&args.device, console)?;
     attention(&device, &memory, args.config.as_deref(), args.check, console, |o, lse| {
         let Some(path) = &args.output else { return Ok(None) };
-        let o = Stored { dtype: problem.dtype, shape: stored, bits: o.to_vec() };
-        files::write_results(path, &o, lse, [problem.batch, problem.heads_q, problem.seqlen_q])?;
+        let rows = [problem.batch, problem.heads_q, problem.seqlen_q];
+        files::write_results(path, (problem.dtype, &stored), o, lse, &rows)?;
         Ok(args.output.clone())
     })
+}
+
+/// The same on a cache.
+fn decode(args: &Args, file: &File<'_>, console: &Console) -> Result<(), Error> {
+    let input = cache::Input::read(file, args.layout, &args.scores)?;
+    let device = Device::open(&args.device, console)?;
+    let waiting = console.waiting(format_args!("decoding on {device}"));
+    let result = input.run(&device, args.config.as_deref())?;
+    waiting.finish_and_clear();
+    let verdict = args.check.then(|| input.judge(&result.o, &result.lse)).transpose();
+    let verdict = verdict.map_err(|e| Error::Invalid(e.to_string()))?.flatten();
+    if let Some(path) = &args.output {
+        let shape = (input.problem.dtype, &input.shape[..]);
+        files::write_results(path, shape, &result.o, &result.lse, &input.lse().0)?;
+    }
+    let problem = format!("decoding {}", input.problem);
+    conclude(&device, problem, &result, verdict, args.output.clone(), console)
 }
 
 /// Runs `memory` on `device`, hands O and LSE to `save`, and reports; with `check`, compares with the
@@ -134,6 +164,18 @@ pub(super) fn attention(
     let verdict =
         verdict.transpose().map_err(|e: reference::TensorError| Error::Invalid(e.to_string()))?.flatten();
     let output = save(&result.o, &result.lse)?;
+    conclude(device, memory.problem.to_string(), &result, verdict, output, console)
+}
+
+/// Reports what was computed, and ends as the verdict says.
+fn conclude(
+    device: &Device,
+    problem: String,
+    result: &Results,
+    verdict: Option<Verdict>,
+    output: Option<PathBuf>,
+    console: &Console,
+) -> Result<(), Error> {
     let failure = verdict.and_then(|verdict| Some((verdict.failures().next()?, verdict.is_bounded())));
     let verified = match failure {
         Some((failure, true)) => Err(Error::Wrong(failure)),
@@ -143,7 +185,7 @@ pub(super) fn attention(
     let report = Report {
         device: device.to_string(),
         kernel: result.kernel,
-        problem: memory.problem.to_string(),
+        problem,
         milliseconds: result.took,
         output,
         check: verdict.map(Check::from),

@@ -1,5 +1,4 @@
 //! Decode attention on caches in pages: cases, how they lie in memory, and what is right.
-use super::arithmetic::unit_roundoff;
 use super::attention::Inputs;
 use super::inputs::Random;
 use super::tensor::{HostTensor, TensorError};
@@ -227,21 +226,7 @@ impl DecodeMemory {
         let inputs = Inputs::new(case.problem(keys), tensor(q, case.queries, case.heads[0])?, k?, v?)?;
         let mut reference = Reference::new(&inputs);
         if case.sinks {
-            // Naive attention has no logits of its own: its error says nothing of what they make of one key.
-            let largest = reference.exact.out.iter().fold(0.0, |a: f64, x| a.max(x.abs()));
-            reference.tolerance += unit_roundoff(case.dtype) * largest;
-            let exact = &mut reference.exact;
-            for (head, sink) in self.sinks.iter().enumerate() {
-                for query in 0..case.queries {
-                    let lse = &mut exact.lse[head * case.queries + query];
-                    let (own, sink) = (*lse, f64::from(*sink));
-                    let max = own.max(sink);
-                    *lse = max + ((own - max).exp() + (sink - max).exp()).ln();
-                    let weight = (own - *lse).exp();
-                    let row = (query * case.heads[0] + head) * case.head_dim;
-                    exact.out[row..][..case.head_dim].iter_mut().for_each(|x| *x *= weight);
-                }
-            }
+            reference.add_sinks(case.dtype, &self.sinks);
         }
         Ok(Some(reference))
     }

@@ -20,6 +20,7 @@ mod inputs;
 mod memory;
 mod merge;
 mod runner;
+mod sinks;
 mod soak;
 mod tensor;
 mod tolerance;

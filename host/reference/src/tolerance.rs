@@ -70,6 +70,17 @@ impl Verdict {
         worst.map(|worst| worst.to_string()).chain(strays)
     }
 
+    /// Of two the worst elements, in parts of what they may be off by; all strays.
+    #[must_use]
+    pub fn or_worse(&self, other: &Verdict) -> Verdict {
+        let worse = |a: &Worst, b: &Worst| if b.parts() > a.parts() { *b } else { *a };
+        Verdict {
+            out: worse(&self.out, &other.out),
+            lse: self.lse.zip(other.lse).map(|(a, b)| worse(&a, &b)).or(self.lse).or(other.lse),
+            strays: self.strays + other.strays,
+        }
+    }
+
     /// The worst elements of O and, where there is one, of LSE.
     pub fn worst(&self) -> Vec<Worst> {
         [Some(self.out), self.lse].into_iter().flatten().collect()
@@ -77,6 +88,15 @@ impl Verdict {
 }
 
 impl Worst {
+    /// The error in parts of what it may be; infinite where there is no bound.
+    fn parts(&self) -> f64 {
+        match (self.error, self.tolerance.is_finite()) {
+            (_, false) => f64::INFINITY,
+            (0.0, true) => 0.0,
+            (error, true) => error / self.tolerance,
+        }
+    }
+
     /// Whether it is within its tolerance. Nothing is within a tolerance that is not finite.
     pub fn passed(&self) -> bool {
         self.tolerance.is_finite() && self.error <= self.tolerance

@@ -1,4 +1,5 @@
 //! The program: results, every exit code, and every error on one line.
+mod cache;
 mod common;
 mod files;
 mod kernels;
