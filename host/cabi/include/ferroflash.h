@@ -114,6 +114,10 @@ typedef struct ferroflash_plan_info {
 #define FERROFLASH_APPEND_INIT { \
     sizeof(ferroflash_append_t), NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, \
     {0, 0}, {0, 0}, {0, 0, 0}, 0, 0, 0, 0, 0, NULL, NULL }
+#define FERROFLASH_DECODE_INIT { \
+    sizeof(ferroflash_decode_t), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, \
+    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0}, {0, 0}, \
+    0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, 0, NULL, 0 }
 #define FERROFLASH_MERGE_INIT { \
     sizeof(ferroflash_merge_t), NULL, 0, NULL, NULL, NULL, 0, 0, 0, 0, \
     {0, 0, 0, 0}, {0, 0, 0}, 0, 0, 0, 0 }
@@ -177,6 +181,53 @@ typedef struct ferroflash_merge {
     int32_t lse_unit;
 } ferroflash_merge_t;
 
+/* Decode attention: few queries a sequence on the keys and values of a cache, whose lengths and page numbers
+ * are the device's: a captured graph stays right when they change. seqlen_q * heads_q / heads_k is at most
+ * 16. */
+typedef struct ferroflash_decode {
+    uint64_t size; /* sizeof(ferroflash_decode_t): FERROFLASH_DECODE_INIT sets it */
+    /* Device addresses, multiples of 16. q and o are [batch, seqlen_q, heads_q, head_dim], the last query at
+     * its sequence's last key; the cache is [pages, page, heads_k, head_dim], without pages a page a
+     * sequence. */
+    const void *q;
+    const void *k_cache;
+    const void *v_cache;
+    void *o;
+    float *lse;         /* log-sum-exp of each row, [batch, heads_q, seqlen_q]; NULL: not wanted */
+    const float *sinks; /* a natural logit for each query head that belongs to no key; or NULL */
+    const int32_t *block_table;     /* [batch, columns]: the pages of each sequence; NULL: a page each */
+    const int32_t *cache_batch_idx; /* without a table: the page of each; NULL: that of its own number */
+    const int32_t *seqused_k;       /* [batch]: keys of each sequence, those of this step included */
+    int64_t batch;
+    int64_t seqlen_q;
+    int64_t heads_q;
+    int64_t heads_k;
+    int64_t head_dim;
+    int64_t pages;
+    int64_t page; /* keys of a page: 1 or more */
+    int64_t columns;
+    int64_t table_stride; /* numbers from one row of block_table to the next */
+    int64_t max_k;        /* most keys of a sequence; 0: as many as its pages hold */
+    int64_t q_strides[4];
+    int64_t o_strides[4];
+    int64_t cache_strides[3]; /* elements from one page, key and head to the next, of keys and of values */
+    int64_t lse_strides[2];
+    int32_t dtype;
+    int32_t cache_dtype;
+    int32_t mask;
+    int32_t window_left;
+    int32_t window_right;
+    int32_t splits; /* in so many parts are sequences cut; 0: the library's choice */
+    int32_t chunk;  /* instead: in parts of so many keys: results do not depend on the batch; or 0 */
+    float scale;    /* 0: 1 / sqrt(head_dim) */
+    float softcap;  /* 0: none */
+    const char *config; /* name of the entry to run; NULL: the planner's choice */
+    void *workspace;    /* memory that the launch may use; NULL: sequences stay whole */
+    uint64_t workspace_bytes;
+    void *counters; /* zeros, which the launch leaves as zeros; NULL: a second kernel merges */
+    uint64_t counters_bytes;
+} ferroflash_decode_t;
+
 /* A device with its loaded kernels. May be shared by threads. */
 typedef struct ferroflash_context ferroflash_context_t;
 /* A checked problem and its launch. May be shared by threads. */
@@ -188,6 +239,7 @@ const char *ferroflash_version(void);
 size_t ferroflash_forward_size(void);
 size_t ferroflash_plan_info_size(void);
 size_t ferroflash_append_size(void);
+size_t ferroflash_decode_size(void);
 size_t ferroflash_merge_size(void);
 
 /* What went wrong in this thread's last failing call; "" if none failed. Valid until the thread's next
@@ -238,6 +290,14 @@ ferroflash_status_t ferroflash_append(const ferroflash_context_t *context, const
                                       void *stream);
 ferroflash_status_t ferroflash_merge(const ferroflash_context_t *context, const ferroflash_merge_t *merge,
                                      void *stream);
+
+/* Bytes of workspace and of counters with which a decode runs fastest; 0 where none help. */
+ferroflash_status_t ferroflash_decode_room(const ferroflash_context_t *context,
+                                           const ferroflash_decode_t *decode, uint64_t *workspace_bytes,
+                                           uint64_t *counters_bytes);
+/* Checks and enqueues a decode: no allocation, no synchronisation, once its kernels are loaded. */
+ferroflash_status_t ferroflash_decode(const ferroflash_context_t *context, const ferroflash_decode_t *decode,
+                                      void *stream);
 
 #ifdef __cplusplus
 }

@@ -1,6 +1,7 @@
 //! Structs that callers of any version fill, and what stands in them.
 use crate::call::invalid;
-use ferroflash::{DType, Error};
+use ferroflash::{DType, Error, Mask};
+use std::ffi::{CStr, c_char};
 use std::mem::MaybeUninit;
 
 /// A struct of `ferroflash.h`: it only ever grows at its end.
@@ -62,6 +63,35 @@ pub(crate) fn dtype(what: &'static str, value: i32) -> Result<DType, Error> {
             Err(invalid(what, other, expected))
         }
     }
+}
+
+/// A mask, and for a window its sides.
+pub(crate) fn mask(value: i32, [left, right]: [i32; 2]) -> Result<Mask, Error> {
+    let side = |what, keys: i32| match keys {
+        -1 => Ok(None),
+        _ => u32::try_from(keys)
+            .map(Some)
+            .map_err(|_| invalid(what, keys, "it must be -1 (unbounded), 0 or more")),
+    };
+    match value {
+        0 => Ok(Mask::Full),
+        1 => Ok(Mask::Causal),
+        3 => Ok(Mask::Window { left: side("window_left", left)?, right: side("window_right", right)? }),
+        other => Err(invalid("mask", other, "it must be a FERROFLASH_MASK_ value")),
+    }
+}
+
+/// A name; none where there is no text.
+///
+/// # Safety
+/// - `text` is null or a string that lives for `'a`.
+pub(crate) unsafe fn name<'a>(what: &'static str, text: *const c_char) -> Result<Option<&'a str>, Error> {
+    if text.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: not null, and the caller's promise.
+    let text = unsafe { CStr::from_ptr(text) };
+    text.to_str().map(Some).map_err(|_| invalid(what, format!("{text:?}"), "it must be UTF-8"))
 }
 
 /// A size of a tensor.

@@ -9,6 +9,13 @@ use std::ffi::{CString, c_void};
 /// `ferroflash_context_t`.
 pub struct Context(Attention<RawDriver>);
 
+impl Context {
+    /// What plans and launches.
+    pub(crate) fn attention(&self) -> &Attention<RawDriver> {
+        &self.0
+    }
+}
+
 /// `ferroflash_plan_t`.
 pub struct PlanHandle {
     plan: Plan,

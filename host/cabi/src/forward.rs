@@ -1,8 +1,8 @@
 //! The structs of `ferroflash.h`, and `ferroflash_forward_t` as a [`Forward`].
-use crate::args::{Args, dtype, extent, reach};
+use crate::args::{Args, dtype, extent, mask, name, reach};
 use crate::call::invalid;
-use ferroflash::{Alignment, Error, Forward, LseView, Mask, TensorView, Workspace};
-use std::ffi::{CStr, c_char, c_void};
+use ferroflash::{Alignment, Error, Forward, LseView, TensorView, Workspace};
+use std::ffi::{c_char, c_void};
 
 /// `ferroflash_forward_t`.
 #[repr(C)]
@@ -112,7 +112,7 @@ impl ForwardArgs {
             view(self.v as u64, keys, self.v_strides),
             view(self.o as u64, queries, self.o_strides),
         )
-        .mask(self.mask()?)
+        .mask(mask(self.mask, [self.window_left, self.window_right])?)
         .align(self.alignment()?)
         .softcap(self.softcap);
         forward.scale = (self.scale != 0.0).then_some(self.scale);
@@ -125,12 +125,8 @@ impl ForwardArgs {
             forward.workspace =
                 Some(Workspace { address: self.workspace as u64, bytes: self.workspace_bytes });
         }
-        if !self.config.is_null() {
-            // SAFETY: not null, and the caller's promise.
-            let name = unsafe { CStr::from_ptr(self.config) };
-            forward.config =
-                Some(name.to_str().map_err(|_| invalid("config", format!("{name:?}"), "it must be UTF-8"))?);
-        }
+        // SAFETY: the caller's promise.
+        forward.config = unsafe { name("config", self.config)? };
         Ok(forward)
     }
 
@@ -143,30 +139,13 @@ impl ForwardArgs {
             }
         }
     }
-
-    fn mask(&self) -> Result<Mask, Error> {
-        let side = |what, keys: i32| match keys {
-            -1 => Ok(None),
-            _ => u32::try_from(keys)
-                .map(Some)
-                .map_err(|_| invalid(what, keys, "it must be -1 (unbounded), 0 or more")),
-        };
-        match self.mask {
-            0 => Ok(Mask::Full),
-            1 => Ok(Mask::Causal),
-            3 => Ok(Mask::Window {
-                left: side("window_left", self.window_left)?,
-                right: side("window_right", self.window_right)?,
-            }),
-            other => Err(invalid("mask", other, "it must be a FERROFLASH_MASK_ value")),
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::args::read;
+    use ferroflash::Mask;
 
     /// A struct of a later version: ours, and eight bytes more.
     #[repr(C)]

@@ -1,5 +1,6 @@
 //! What the library was built with.
 use crate::append::AppendArgs;
+use crate::decode::DecodeArgs;
 use crate::forward::{ForwardArgs, PlanInfo};
 use crate::merge::MergeArgs;
 use ferroflash::ENTRIES;
@@ -37,6 +38,12 @@ pub extern "C" fn ferroflash_plan_info_size() -> usize {
 #[unsafe(no_mangle)]
 pub extern "C" fn ferroflash_append_size() -> usize {
     size_of::<AppendArgs>()
+}
+
+/// Bytes of `ferroflash_decode_t`.
+#[unsafe(no_mangle)]
+pub extern "C" fn ferroflash_decode_size() -> usize {
+    size_of::<DecodeArgs>()
 }
 
 /// Bytes of `ferroflash_merge_t`.

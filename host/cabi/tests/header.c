@@ -22,6 +22,11 @@ _Static_assert(offsetof(ferroflash_append_t, v_scales) == OFFSET_V_SCALES, "v_sc
 _Static_assert(sizeof(ferroflash_merge_t) == MERGE_SIZE, "ferroflash_merge_t");
 _Static_assert(offsetof(ferroflash_merge_t, sinks) == OFFSET_SINKS, "sinks");
 _Static_assert(offsetof(ferroflash_merge_t, lse_unit) == OFFSET_LSE_UNIT, "lse_unit");
+_Static_assert(sizeof(ferroflash_decode_t) == DECODE_SIZE, "ferroflash_decode_t");
+_Static_assert(offsetof(ferroflash_decode_t, seqused_k) == OFFSET_SEQUSED_K, "seqused_k");
+_Static_assert(offsetof(ferroflash_decode_t, lse_strides) == OFFSET_DECODE_LSE_STRIDES, "lse_strides");
+_Static_assert(offsetof(ferroflash_decode_t, softcap) == OFFSET_DECODE_SOFTCAP, "softcap");
+_Static_assert(offsetof(ferroflash_decode_t, counters) == OFFSET_COUNTERS, "counters");
 _Static_assert(sizeof(ferroflash_state_t) == STATE_SIZE, "ferroflash_state_t");
 
 static int failures = 0;
@@ -60,6 +65,9 @@ int main(void) {
     expect(ferroflash_append_size() == sizeof append && ferroflash_merge_size() == sizeof merge, "sizes");
     expect(ferroflash_append(NULL, &append, NULL) == FERROFLASH_INVALID && said("context: NULL"), "append");
     expect(ferroflash_merge(NULL, &merge, NULL) == FERROFLASH_INVALID && said("context: NULL"), "merge");
+    ferroflash_decode_t decode = FERROFLASH_DECODE_INIT;
+    expect(ferroflash_decode(NULL, &decode, NULL) == FERROFLASH_INVALID && said("context: NULL"), "decode");
+    expect(ferroflash_decode_size() == sizeof decode, "size of a decode");
     ferroflash_context_destroy(NULL);
     ferroflash_plan_destroy(NULL);
 

@@ -1,6 +1,6 @@
 //! A C program is compiled against the header, linked to the library, and run where there is no driver.
 #![cfg(target_os = "linux")]
-use ferroflash_c::{AppendArgs, ForwardArgs, MergeArgs, PlanInfo, StateArgs};
+use ferroflash_c::{AppendArgs, DecodeArgs, ForwardArgs, MergeArgs, PlanInfo, StateArgs};
 use std::ffi::OsString;
 use std::mem::offset_of;
 use std::path::{Path, PathBuf};
@@ -45,6 +45,11 @@ fn compile(name: &str) -> PathBuf {
         ("MERGE_SIZE", size_of::<MergeArgs>()),
         ("OFFSET_SINKS", offset_of!(MergeArgs, sinks)),
         ("OFFSET_LSE_UNIT", offset_of!(MergeArgs, lse_unit)),
+        ("DECODE_SIZE", size_of::<DecodeArgs>()),
+        ("OFFSET_SEQUSED_K", offset_of!(DecodeArgs, seqused_k)),
+        ("OFFSET_DECODE_LSE_STRIDES", offset_of!(DecodeArgs, lse_strides)),
+        ("OFFSET_DECODE_SOFTCAP", offset_of!(DecodeArgs, softcap)),
+        ("OFFSET_COUNTERS", offset_of!(DecodeArgs, counters)),
         ("STATE_SIZE", size_of::<StateArgs>()),
     ];
     let mut rpath = OsString::from("-Wl,-rpath,");

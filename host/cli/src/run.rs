@@ -20,10 +20,10 @@ pub(super) mod cache;
 /// log-sum-exp of each row: f32 [batch, heads, seqlen].
 ///
 /// A cache is `k_cache` and `v_cache`, [pages, page, heads, head_dim] (with --layout bhsd [pages, heads,
-/// page, head_dim]), and `seqused_k`, i32, the keys of each sequence. `block_table`, i32 [sequences, columns],
-/// has the numbers of each one's pages; without it page b is sequence b's. `q` is then [T, heads, head_dim],
-/// as many rows for each sequence, the last of which stands at its last key, and `lse` is [heads, T]. `sinks`,
-/// f32 [heads], are logits that belong to no key.
+/// page, head_dim]), and `seqused_k`, i32, the keys of each sequence. `block_table`, i32 [sequences,
+/// columns], has the numbers of each one's pages; without it page b is sequence b's. `q` is then [T, heads,
+/// head_dim], as many rows for each sequence, the last of which stands at its last key, and `lse` is [heads,
+/// T]. `sinks`, f32 [heads], are logits that belong to no key.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
