@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 
 import ferroflash
+import kvcache
 
 F16, BF16 = torch.float16, torch.bfloat16
 # name, dtype, [batch, seqlen_q, seqlen_k, heads_q, heads_k, head_dim], options of flash_attn_func
@@ -114,6 +115,46 @@ def refused(word, options):
     return {"name": f"refused: {word}", "said": said, "passed": word.split("_")[-1] in said}
 
 
+# name, [batch, seqlen_q, heads_q, heads_k, head_dim], keys of a page (None: no pages), options
+CACHES = [
+    ("cache", [3, 1, 8, 2, 128], None, {}),
+    ("cache, pages of 16", [5, 1, 8, 2, 64], 16, {}),
+    ("cache, pages of 1, causal", [3, 4, 4, 2, 128], 1, {"causal": True}),
+    ("cache, pages of 48, window, softcap", [3, 2, 4, 1, 128], 48, {"window_size": (60, 0), "softcap": 20.0}),
+    ("cache, chunks", [3, 1, 8, 2, 128], 16, {"chunk": 128}),
+    ("cache, two parts", [3, 1, 8, 2, 128], 16, {"num_splits": 2}),
+]
+
+
+def cached(name, sizes, page, options):
+    """Two new keys put into a cache of ragged lengths, and decoded; each sequence against float64."""
+    batch, rows, heads, heads_k, dim = sizes
+    new, most = max(rows, 2), 640
+    lengths = torch.tensor([(97 * (b + 3)) % 600 for b in range(batch)], dtype=torch.int32, device="cuda")
+    make = lambda *shape: torch.randn(*shape, device="cuda", dtype=F16)
+    q, k, v = make(batch, rows, heads, dim), make(batch, new, heads_k, dim), make(batch, new, heads_k, dim)
+    size = page or most
+    columns = -(-most // size)
+    pool = [make(batch * columns, size, heads_k, dim) for _ in range(2)]
+    table = torch.randperm(batch * columns, device="cuda").reshape(batch, columns).int() if page else None
+    o, lse = kvcache.flash_attn_with_kvcache(q, *pool, k, v, cache_seqlens=lengths, block_table=table,
+                                             return_softmax_lse=True, **options)
+    meant = {key: options[key] for key in options if key not in ("chunk", "num_splits")}
+    row = {"name": name, "error": 0.0, "tolerance": 0.0, "passed": True}
+    for b, length in enumerate(lengths.tolist()):
+        numbers = table[b].long() if page else torch.tensor([b], device="cuda")
+        own = [t[numbers].reshape(-1, heads_k, dim)[None, :length + new] for t in pool]
+        # The new keys stand where they belong.
+        placed = torch.equal(own[0][0, length:], k[b]) and torch.equal(own[1][0, length:], v[b])
+        exact, exact_lse = attend(q[b:b + 1], *own, torch.float64, **meant)
+        naive, _ = attend(q[b:b + 1], *own, F16, **meant)
+        error, tolerance = largest(o[b:b + 1].double() - exact), 2 * largest(naive.double() - exact) + 1e-5
+        off = largest(lse[b:b + 1].double() - exact_lse)
+        row["passed"] &= placed and error <= tolerance and off <= 1e-3
+        row["error"], row["tolerance"] = max((row["error"], row["tolerance"]), (error, tolerance))
+    return row
+
+
 def on_another_stream():
     q, k, v = tensors(F16, [1, 256, 256, 4, 4, 64])
     expected = ferroflash.flash_attn_func(q, k, v)
@@ -160,6 +201,7 @@ def in_threads(count=4, calls=50):
 def main(out):
     torch.manual_seed(1)
     rows = [check(*case) for case in CASES] + [refused(*request) for request in REFUSED]
+    rows += [cached(*case) for case in CACHES]
     for name, work in (("another stream", on_another_stream), ("a graph", in_a_graph), ("threads", in_threads)):
         rows.append({"name": name, "passed": work()})
     wrong = [row["name"] for row in rows if not row["passed"]]

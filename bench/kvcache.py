@@ -1,0 +1,168 @@
+"""FlashAttention's function for caches on torch tensors, through FerroFlash's C ABI.
+
+    from kvcache import flash_attn_with_kvcache
+    o = flash_attn_with_kvcache(q, k_cache, v_cache, k, v, cache_seqlens=lengths, block_table=table, causal=True)
+
+Lengths and page numbers stay on the device: nothing waits, and a captured graph stays right when they change.
+"""
+import ctypes
+import threading
+
+import torch
+
+from ferroflash import CAUSAL, DTYPES, FULL, LIB, WINDOW, Error, _check, _context
+
+POINTERS = ("q", "k_cache", "v_cache", "o", "lse", "sinks", "block_table", "cache_batch_idx", "seqused_k")
+SIZES = ("batch", "seqlen_q", "heads_q", "heads_k", "head_dim", "pages", "page", "columns", "table_stride", "max_k")
+
+
+class Decode(ctypes.Structure):
+    """ferroflash_decode_t"""
+
+    _fields_ = (
+        [("size", ctypes.c_uint64)]
+        + [(name, ctypes.c_void_p) for name in POINTERS]
+        + [(name, ctypes.c_int64) for name in SIZES]
+        + [(name, ctypes.c_int64 * 4) for name in ("q_strides", "o_strides")]
+        + [("cache_strides", ctypes.c_int64 * 3), ("lse_strides", ctypes.c_int64 * 2)]
+        + [(name, ctypes.c_int32) for name in ("dtype", "cache_dtype", "mask", "window_left", "window_right")]
+        + [("splits", ctypes.c_int32), ("chunk", ctypes.c_int32)]
+        + [("scale", ctypes.c_float), ("softcap", ctypes.c_float), ("config", ctypes.c_char_p)]
+        + [("workspace", ctypes.c_void_p), ("workspace_bytes", ctypes.c_uint64)]
+        + [("counters", ctypes.c_void_p), ("counters_bytes", ctypes.c_uint64)]
+    )
+
+
+class Append(ctypes.Structure):
+    """ferroflash_append_t"""
+
+    _fields_ = (
+        [("size", ctypes.c_uint64)]
+        + [(name, ctypes.c_void_p) for name in ("k", "v", "k_cache", "v_cache", "slots")]
+        + [(name, ctypes.c_int64) for name in ("tokens", "heads", "head_dim", "pages", "page")]
+        + [("k_strides", ctypes.c_int64 * 2), ("v_strides", ctypes.c_int64 * 2), ("cache_strides", ctypes.c_int64 * 3)]
+        + [(name, ctypes.c_int32) for name in ("dtype", "cache_dtype", "wide_slots")]
+        + [(name, ctypes.c_float) for name in ("k_scale", "v_scale")]
+        + [(name, ctypes.c_void_p) for name in ("k_scales", "v_scales")]
+    )
+
+
+def _declare():
+    pointer = ctypes.c_void_p
+    for name, ours in (("decode", Decode), ("append", Append)):
+        size = getattr(LIB, f"ferroflash_{name}_size")
+        size.restype = ctypes.c_size_t
+        if size() != ctypes.sizeof(ours):
+            raise Error(f"ferroflash_{name}_t has {size()} bytes in the library, {ctypes.sizeof(ours)} here")
+        getattr(LIB, f"ferroflash_{name}").argtypes = [pointer, pointer, pointer]
+    LIB.ferroflash_decode_room.argtypes = [pointer, pointer, pointer, pointer]
+
+
+_declare()
+_counters, _counters_lock = {}, threading.Lock()
+
+
+def _zeros(device, stream, count):
+    """Counters of a stream: every launch leaves them as zeros."""
+    with _counters_lock:
+        kept = _counters.get((device.index, stream))
+        if kept is None or kept.numel() < count:
+            kept = _counters[device.index, stream] = torch.zeros(count, dtype=torch.uint8, device=device)
+        return kept
+
+
+def _append(context, stream, k, v, k_cache, v_cache, starts, block_table, rows):
+    """Puts k and v (batch, new, heads, head_dim) behind the first `starts` keys of each sequence."""
+    batch, new, heads, head_dim = k.shape
+    page = k_cache.shape[1]
+    at = starts[:, None].long() + torch.arange(new, device=k.device)[None, :]
+    if block_table is None:
+        slots = torch.where(at < page, rows[:, None].long() * page + at, -1)
+    else:
+        columns = block_table.shape[1]
+        number = block_table.long().gather(1, (at // page).clamp(max=columns - 1))
+        slots = torch.where(at < columns * page, number * page + at % page, -1)
+    slots, k, v = slots.reshape(-1).contiguous(), k.reshape(-1, heads, head_dim), v.reshape(-1, heads, head_dim)
+    args = Append(size=ctypes.sizeof(Append))
+    args.k, args.v, args.slots = k.data_ptr(), v.data_ptr(), slots.data_ptr()
+    args.k_cache, args.v_cache = k_cache.data_ptr(), v_cache.data_ptr()
+    args.tokens, args.heads, args.head_dim = k.shape
+    args.pages, args.page = k_cache.shape[:2]
+    args.k_strides, args.v_strides = ((ctypes.c_int64 * 2)(*t.stride()[:2]) for t in (k, v))
+    args.cache_strides = (ctypes.c_int64 * 3)(*k_cache.stride()[:3])
+    args.dtype, args.cache_dtype, args.wide_slots = DTYPES[k.dtype], DTYPES[k_cache.dtype], 1
+    _check(LIB.ferroflash_append(context, ctypes.addressof(args), stream))
+
+
+def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None, rotary_sin=None, cache_seqlens=None,
+                            cache_batch_idx=None, cache_leftpad=None, block_table=None, softmax_scale=None, causal=False,
+                            window_size=(-1, -1), softcap=0.0, rotary_interleaved=True, alibi_slopes=None, num_splits=0,
+                            return_softmax_lse=False, *, sinks=None, chunk=0, config=None):
+    """Attention of q (batch, seqlen_q, heads, head_dim) on a cache; masks are aligned bottom-right.
+
+    FlashAttention-2's arguments in its order. The cache is (batch_cache, seqlen_cache, heads_k, head_dim), or with
+    `block_table` (pages, page, heads_k, head_dim). `k` and `v` (batch, new, heads_k, head_dim) are first put behind the
+    `cache_seqlens` keys of each sequence. seqlen_q * heads / heads_k is at most 16. Rotary embeddings, padding on the left
+    and ALiBi slopes are refused. `sinks` are logits a head that belong to no key; `chunk` makes results independent of
+    the batch.
+
+    Returns o, with return_softmax_lse (o, lse); lse is (batch, heads, seqlen_q) in float32, -inf for a row without a key.
+    """
+    for name, given in (("rotary_cos", rotary_cos), ("rotary_sin", rotary_sin), ("cache_leftpad", cache_leftpad),
+                        ("alibi_slopes", alibi_slopes)):
+        if given is not None:
+            raise Error(f"{name}: there is no such thing here; it must be None")
+    if k_cache.stride() != v_cache.stride() or k_cache.shape != v_cache.shape:
+        raise Error(f"k_cache and v_cache must have the same shape and strides, not {tuple(v_cache.stride())}")
+    if k_cache.stride(-1) != 1 or q.dtype not in DTYPES or k_cache.dtype not in DTYPES:
+        raise Error("tensors must be float16 or bfloat16, columns contiguous")
+    if softmax_scale is not None and ctypes.c_float(softmax_scale).value == 0.0:
+        raise Error(f"softmax_scale {softmax_scale}: it must be above 0 as a float32; None is 1 / sqrt(head_dim)")
+    device, batch = q.device, q.shape[0]
+    context, stream = _context(device.index), torch._C._cuda_getCurrentRawStream(device.index)
+    integers = lambda t: None if t is None else t.to(device=device, dtype=torch.int32)
+    rows, table = integers(cache_batch_idx), integers(block_table)
+    lengths = k_cache.shape[1] if cache_seqlens is None and k is None else (0 if cache_seqlens is None else cache_seqlens)
+    if isinstance(lengths, int):
+        lengths = torch.full((batch,), lengths, dtype=torch.int32, device=device)
+    lengths = integers(lengths).contiguous()
+    if table is not None and table.stride(1) != 1:
+        table = table.contiguous()
+    if k is not None:
+        own = torch.arange(batch, device=device) if rows is None else rows
+        _append(context, stream, k, v, k_cache, v_cache, lengths, table, own)
+        lengths = lengths + k.shape[1]
+
+    o = torch.empty(q.shape, dtype=q.dtype, device=device)
+    lse = torch.empty(batch, q.shape[2], q.shape[1], dtype=torch.float32, device=device) if return_softmax_lse else None
+    args = Decode(size=ctypes.sizeof(Decode))
+    named = {"q": q, "k_cache": k_cache, "v_cache": v_cache, "o": o, "lse": lse, "block_table": table,
+             "cache_batch_idx": rows, "seqused_k": lengths, "sinks": sinks}
+    for name, tensor in named.items():
+        setattr(args, name, None if tensor is None else tensor.data_ptr())
+    args.batch, args.seqlen_q, args.heads_q, args.head_dim = q.shape
+    args.pages, args.page, args.heads_k = k_cache.shape[:3]
+    if table is not None:
+        args.columns, args.table_stride = table.shape[1], table.stride(0)
+    args.q_strides, args.o_strides = ((ctypes.c_int64 * 4)(*t.stride()) for t in (q, o))
+    args.cache_strides = (ctypes.c_int64 * 3)(*k_cache.stride()[:3])
+    if lse is not None:
+        args.lse_strides = (ctypes.c_int64 * 2)(*lse.stride()[:2])
+    left, right = window_size
+    right = 0 if causal else right
+    args.mask = CAUSAL if causal and left < 0 else WINDOW if left >= 0 or right >= 0 else FULL
+    args.window_left, args.window_right = max(left, -1), max(right, -1)
+    args.dtype, args.cache_dtype = DTYPES[q.dtype], DTYPES[k_cache.dtype]
+    args.splits, args.chunk, args.softcap = num_splits, chunk, softcap
+    args.scale = 0.0 if softmax_scale is None else softmax_scale
+    args.config = config.encode() if config else None
+    where, room, counted = ctypes.addressof(args), ctypes.c_uint64(), ctypes.c_uint64()
+    _check(LIB.ferroflash_decode_room(context, where, ctypes.byref(room), ctypes.byref(counted)))
+    if room.value:
+        workspace = torch.empty(room.value, dtype=torch.uint8, device=device)
+        args.workspace, args.workspace_bytes = workspace.data_ptr(), room.value
+    if counted.value:
+        counters = _zeros(device, stream, counted.value)
+        args.counters, args.counters_bytes = counters.data_ptr(), counted.value
+    _check(LIB.ferroflash_decode(context, where, stream))
+    return (o, lse) if return_softmax_lse else o
