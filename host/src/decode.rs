@@ -150,6 +150,7 @@ impl<'a> Decode<'a> {
             alignment: Alignment::BottomRight,
             scale: self.scale,
             softcap: self.softcap,
+            packed: None,
         }
     }
 

@@ -105,7 +105,7 @@ impl<
                 theirs.add_scaled(&mut acc_o, &mine, &scale);
             }
         }
-        portion.store(&tensors, acc_o, &softmax, q_tile, mine);
+        portion.store(p, &tensors, acc_o, &softmax, q_tile, mine);
     }
 }
 

@@ -6,7 +6,7 @@
 //! - [`overlap`]: the next scores under way during this block's softmax.
 //! - [`split`]: several blocks share a tile's keys, and the kernel that merges what they leave.
 //! - [`decode`]: few queries on a long cache in pages. [`lengths`]: what is made of integers on the device.
-//! - [`partial`]: results of different keys, merged.
+//! - [`packed`]: sequences one behind the other. [`partial`]: results of different keys, merged.
 //! - [`append`]: rows of new tokens go to their places in a cache. [`merge`]: states of the same rows and
 //!   other keys become one.
 //! - [`softmax`]: online softmax with a lazy maximum. [`softcap`]: bounded scores. [`mask`]: which keys a
@@ -35,6 +35,8 @@ pub mod mask;
 pub mod merge;
 #[forbid(unsafe_code)]
 pub mod overlap;
+#[forbid(unsafe_code)]
+pub mod packed;
 #[forbid(unsafe_code)]
 pub mod partial;
 #[forbid(unsafe_code)]

@@ -51,6 +51,7 @@ impl Portion for Slice<'_> {
     #[inline(always)]
     fn store<E: Mma, const M: usize, const W: usize, const D: usize>(
         &self,
+        _: &FwdParams,
         tensors: &TileTensors<E, D>,
         mut acc_o: Acc<W, D>,
         softmax: &Softmax<W>,

@@ -1,7 +1,8 @@
 //! A tile's tensors: one thread block's share of the problem, and what it stores.
+use crate::lengths::Span;
 use crate::mask::{BlockRange, MaskFn, Rows};
 use crate::softmax::Softmax;
-use spec::{FwdParams, Kernel, WorkTile};
+use spec::{FwdParams, Kernel, Window, WorkTile};
 use tile::{Acc, Block, GlobalRows, GlobalVec, Mma, SharedTile, WarpRows};
 
 /// One tile of queries with its head's keys and values.
@@ -46,6 +47,17 @@ impl<E: Mma, const D: usize> TileTensors<E, D> {
             q,
             k,
         }
+    }
+
+    /// The same tile of one sequence, whose rows these are of all sequences'.
+    #[inline(always)]
+    pub fn of_sequence(self, queries: Span, keys: Span, window: Window) -> Self {
+        let TileTensors { q, k, v, o, lse, rows, .. } = self;
+        let [q, o] = [q, o].map(|x| x.part(queries.first(), queries.rows()));
+        let [k, v] = [k, v].map(|x| x.part(keys.first(), keys.rows()));
+        let lse = lse.part(queries.first(), queries.rows());
+        let rows = Rows { q_len: queries.rows(), k_len: keys.rows(), window, ..rows };
+        TileTensors { q, k, v, o, lse, rows, ..self }
     }
 
     /// What a tile stores whose rows see no key: O = 0, LSE = -inf.
@@ -102,6 +114,7 @@ pub trait Portion {
     #[inline(always)]
     fn store<E: Mma, const M: usize, const W: usize, const D: usize>(
         &self,
+        _: &FwdParams,
         tensors: &TileTensors<E, D>,
         acc_o: Acc<W, D>,
         softmax: &Softmax<W>,

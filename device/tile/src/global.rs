@@ -38,6 +38,13 @@ impl<E: Element, const C: usize> GlobalRows<E, C> {
         GlobalRows { chunks: other.chunks, ..self }
     }
 
+    /// Rows `first..first + rows` of these, which they must be. Both are known before any row is touched: to
+    /// whoever cuts them they are the last word.
+    #[inline(always)]
+    pub fn part(self, first: u32, rows: u32) -> Self {
+        GlobalRows { base: self.base.wrapping_add(first as u64 * self.row_bytes as u64), rows, ..self }
+    }
+
     /// How many there are.
     #[inline(always)]
     pub fn rows(&self) -> u32 {
@@ -62,6 +69,12 @@ impl GlobalVec {
             .wrapping_add((head as u64).wrapping_mul(vector.head_bytes));
         GlobalVec { base: if vector.base == 0 { 0 } else { vector.base.wrapping_add(offset) }, rows }
     }
+
+    /// Rows `first..first + rows` of these, which they must be.
+    #[inline(always)]
+    pub fn part(self, first: u32, rows: u32) -> Self {
+        GlobalVec { base: if self.base == 0 { 0 } else { self.base.wrapping_add(first as u64 * 4) }, rows }
+    }
 }
 
 /// Integers that stand on the device, which nobody writes while the kernel runs.
@@ -73,6 +86,12 @@ impl<'p> GlobalInts<'p> {
     #[inline(always)]
     pub fn of(integers: &'p Integers) -> Self {
         GlobalInts(integers)
+    }
+
+    /// Whether there are any.
+    #[inline(always)]
+    pub fn is_empty(self) -> bool {
+        self.0.count == 0
     }
 
     /// Integer `i`; 0 where there is none.

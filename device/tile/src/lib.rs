@@ -8,6 +8,7 @@
 //! | [`WarpRows`], [`Team`] | a warp's rows of a tile, and the tile of a stage that it takes | they exist, and are no other warp's |
 //! | [`Smem`], [`Place`] | all dynamic shared memory, split once into places | its size is the launch contract's |
 //! | [`GlobalRows`], [`GlobalVec`], [`Walk`] | rows in global memory, a walk over them tile by tile | base and stride are multiples of 16 bytes |
+//! | [`GlobalInts`] | integers in global memory | those that are read exist |
 //! | [`PartialRows`], [`OwnChunk`] | f32 rows that several blocks contribute to; a thread's chunk of all rows | the same; that no two threads write it |
 //! | [`OwnPart`], [`CacheRow`] | a thread's eight columns of all rows; a row of a cache, wherever it lies | no two threads have the same; the row exists |
 //! | [`SharedTile`], [`TileSlot`] | a tile that may be read, one that may be written | it lies in shared memory, swizzled |

@@ -6,7 +6,7 @@
 //! - [`Fwd`], [`FwdOverlap`]: configurations. A configuration *is* a type.
 //! - [`Decode`], [`DecodeParams`]: few queries on a long cache in pages, with [`DecodeOrder`].
 //! - [`for_each_kernel!`] and [`KERNELS`]: the one table, family by family. Forward kernels are [`ENTRIES`];
-//!   [`COMBINES`] finish what [`Split`] ones leave.
+//!   [`COMBINES`] finish what [`Split`] ones leave. [`PACKED`] are forward kernels for packed sequences.
 //!
 //! Sizes of tiles count 16x16 base tiles, sizes of tensors count elements, strides are bytes.
 #![no_std]
@@ -18,6 +18,7 @@ mod decode;
 mod forward;
 mod merge;
 mod order;
+mod packed;
 mod split;
 mod table;
 
@@ -39,6 +40,7 @@ pub use forward::{
 };
 pub use merge::{MERGE_COLUMNS, MERGES, Merge, MergeInfo, MergeParams, MergeState};
 pub use order::{TileOrder, WorkTile};
+pub use packed::{PACKED, Packed, PackedParams, Sequences};
 #[doc(hidden)]
 pub use pastey;
 pub use split::{Split, SplitParams};

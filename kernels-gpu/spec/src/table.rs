@@ -13,6 +13,7 @@ macro_rules! for_each_kernel {
         $crate::for_each_decode!($emit);
         $crate::for_each_decode_combine!($emit);
         $crate::for_each_merge!($emit);
+        $crate::for_each_packed!($emit);
     };
 }
 
@@ -33,7 +34,7 @@ macro_rules! kernels {
         };
     };
 }
-kernels!(ENTRIES, COMBINES, APPENDS, DECODES, DECODE_COMBINES, MERGES);
+kernels!(ENTRIES, PACKED, COMBINES, APPENDS, DECODES, DECODE_COMBINES, MERGES);
 
 /// [`KERNELS`], one by one.
 pub fn kernels() -> impl Iterator<Item = Contract> {
