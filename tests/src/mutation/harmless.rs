@@ -121,6 +121,13 @@ const HARMLESS: &[Harmless] = &[
         ..CLASS
     },
     Harmless {
+        operators: &[Operator::NeverBranch],
+        source: ["forward.rs", "range.start == range.end"],
+        reason: "A tile that sees no key copies and computes nothing: the usual way stores O = 0 and a \
+                 log-sum-exp of -inf, too.",
+        ..CLASS
+    },
+    Harmless {
         operators: &[
             Operator::NegateBranch,
             Operator::AlwaysBranch,
@@ -307,10 +314,6 @@ fn single_stage(subject: &Subject, mutant: &Mutant, text: &str, differs: bool) -
     let first = subject.entry.mask == MaskKind::Full && has_source(mutant, "mainloop.rs", "step(n, true)");
     let of_step = has_source(mutant, "forward.rs", "kv.advance(block");
     match mutant.operator {
-        Operator::NeverBranch if has_source(mutant, "forward.rs", "range.start == range.end") => Some(
-            "A tile that sees no key copies and computes nothing: the usual way stores O = 0 and a \
-             log-sum-exp of -inf, too.",
-        ),
         Operator::OffByOne if of_step && !differs => Some(CUT),
         Operator::DeleteBarrier
             if of_step && first && flow::waits_before_reading(text, mutant.span.1, i64::MAX) =>
