@@ -54,7 +54,15 @@ const HARMLESS: &[Harmless] = &[
     Harmless {
         operators: &[Operator::NegateBranch, Operator::NeverBranch, Operator::Bound],
         source: ["store.rs", "if column == 0"],
-        reason: "The four lanes of a row hold the same number: each of them may store it, and all of them.",
+        reason: QUAD,
+        ..CLASS
+    },
+    // Where LLVM asks both at once, under the other's line.
+    Harmless {
+        operators: &[Operator::Bound],
+        instruction: "`setp.eq.b32",
+        source: ["store.rs", "if self.base == 0"],
+        reason: QUAD,
         ..CLASS
     },
     Harmless {
@@ -253,6 +261,8 @@ const HARMLESS: &[Harmless] = &[
     },
 ];
 
+const QUAD: &str =
+    "The four lanes of a row hold the same number: each of them may store it, and all of them.";
 /// Stores of tiles that see nothing.
 const WHOLE: &str =
     "A tile whose rows see no key is not the last of its head under a causal mask: all of its rows exist.";
