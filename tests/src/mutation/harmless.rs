@@ -82,6 +82,12 @@ const HARMLESS: &[Harmless] = &[
     },
     Harmless {
         operators: &[Operator::NeverBranch, Operator::OffByOne],
+        source: ["mask.rs", "warp.any(self.end.last() > 0"],
+        reason: SKIP,
+        ..CLASS
+    },
+    Harmless {
+        operators: &[Operator::NeverBranch, Operator::OffByOne],
         source: ["mainloop.rs", "Mask::LEFT && Mask::first_key"],
         reason: SKIP,
         ..CLASS
