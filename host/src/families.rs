@@ -8,10 +8,12 @@ use spec::{Contract, FwdParams, Grid, KERNELS};
 
 pub(crate) mod append;
 pub(crate) mod cache;
-pub(crate) mod decode;
+mod decode;
 pub(crate) mod forward;
 pub(crate) mod merge;
+pub(crate) mod on_cache;
 pub(crate) mod packed;
+mod paged;
 pub(crate) mod split;
 
 /// What a plan launches.

@@ -21,7 +21,7 @@
 //! - [`TensorView`], [`LseView`]: tensors in the caller's memory. Layouts are strides.
 //! - [`KvCache`], [`KvPages`]: keys and values in pages; [`Index`], [`Slots`]: integers that only the device
 //!   knows.
-//! - [`Decode`]: few queries a sequence on a cache; [`plan_decode`].
+//! - [`Decode`]: queries on a cache, few a sequence or many; [`plan_decode`].
 //! - [`Forward`]: what is asked for; [`Problem`]: the same without its tensors; [`Mask`].
 //! - [`Packed`]: sequences of any lengths, one behind the other.
 //! - `lineage` (feature `lineage`): configurations by the names that they had before this project.
@@ -81,7 +81,7 @@ pub use driver::{SimBuffer, SimDriver, SimKernel, SimStream};
 pub use error::{Cause, Error};
 pub use forward::{Alignment, Forward, Mask, Problem};
 pub use merge::{Merge, MergePlan, State, plan_merge};
-pub use packed::Packed;
+pub use packed::{Packed, PackedQueries};
 pub use plan::{Plan, plan, plan_with, supports, supports_with};
 pub use prepared::Prepared;
 pub use request::{Planned, Request};

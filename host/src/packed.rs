@@ -48,3 +48,25 @@ impl Packed {
         self
     }
 }
+
+/// Queries of sequences of any lengths, one behind the other, whose keys and values lie in a cache: sequence
+/// `b` has rows `cu_seqlens_q[b]` to before `cu_seqlens_q[b + 1]`. As with [`Packed`], launches read this on
+/// the device when they run, and rows that are no sequence's are not written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PackedQueries {
+    /// Sequences.
+    pub batch: usize,
+    /// `batch + 1` integers, 0 first: where each sequence begins, and where the last one ends.
+    pub cu_seqlens_q: Index,
+    /// Most queries of a sequence: what a launch has blocks for. Of a longer sequence some rows are not
+    /// written.
+    pub max_seqlen_q: usize,
+}
+
+impl PackedQueries {
+    /// `batch` sequences.
+    pub const fn new(batch: usize, cu_seqlens_q: Index, max_seqlen_q: usize) -> Self {
+        PackedQueries { batch, cu_seqlens_q, max_seqlen_q }
+    }
+}

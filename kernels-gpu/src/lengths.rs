@@ -31,6 +31,12 @@ impl Span {
         Self::within(starts.get(index), starts.get(index + 1), rows)
     }
 
+    /// The first `rows`, all of which exist.
+    #[inline(always)]
+    pub fn upto(rows: u32) -> Self {
+        Span { first: 0, rows }
+    }
+
     /// From `first` to before `end`, as far as there are `rows`. What is negative lies behind all of them,
     /// and behind them are none.
     #[inline(always)]

@@ -6,7 +6,8 @@
 //! - [`overlap`]: the next scores under way during this block's softmax.
 //! - [`split`]: several blocks share a tile's keys, and the kernel that merges what they leave.
 //! - [`decode`]: few queries on a long cache in pages. [`lengths`]: what is made of integers on the device.
-//! - [`packed`]: sequences one behind the other. [`partial`]: results of different keys, merged.
+//! - [`packed`]: sequences one behind the other. [`paged`]: many queries on a cache in pages.
+//! - [`partial`]: results of different keys, merged.
 //! - [`append`]: rows of new tokens go to their places in a cache. [`merge`]: states of the same rows and
 //!   other keys become one.
 //! - [`softmax`]: online softmax with a lazy maximum. [`softcap`]: bounded scores. [`mask`]: which keys a
@@ -37,6 +38,8 @@ pub mod merge;
 pub mod overlap;
 #[forbid(unsafe_code)]
 pub mod packed;
+#[forbid(unsafe_code)]
+pub mod paged;
 #[forbid(unsafe_code)]
 pub mod partial;
 #[forbid(unsafe_code)]

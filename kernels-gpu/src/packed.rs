@@ -7,15 +7,19 @@ use crate::mask::MaskFn;
 use crate::softmax::Softmax;
 use crate::tensors::{Portion, TileTensors};
 use spec::{FwdParams, Packed, PackedParams, Window, WorkTile};
-use tile::{Acc, Block, Mma, SharedTile, Smem, Warp, WarpRows};
+use tile::{Acc, Block, GlobalRows, Mma, SharedTile, Smem, Warp, WarpRows};
 
 /// A tile of one sequence, all of it: as if the sequence began with it, and its window stood so much further
 /// on. That is a number less to keep in the main loop.
-struct OfSequence {
-    tile: WorkTile,
-    queries: Span,
-    keys: Span,
-    window: Window,
+pub struct OfSequence {
+    /// The tile: the first.
+    pub tile: WorkTile,
+    /// Queries of the sequence from the tile on.
+    pub queries: Span,
+    /// Keys of the sequence.
+    pub keys: Span,
+    /// Which of them the sequence's queries see, from the tile on.
+    pub window: Window,
 }
 
 impl OfSequence {
@@ -51,6 +55,8 @@ impl OfSequence {
 }
 
 impl Portion for OfSequence {
+    type Keys<E: Mma, const D: usize> = GlobalRows<E, D>;
+
     #[inline(always)]
     fn tensors<E: Mma, const D: usize>(&self, p: &FwdParams, tile_m: u32) -> TileTensors<E, D> {
         TileTensors::of(p, self.tile, tile_m).of_sequence(self.queries, self.keys, self.window)

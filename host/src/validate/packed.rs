@@ -1,6 +1,6 @@
 //! Checks of packed sequences. Where they begin the host cannot check: kernels keep it in bounds.
 use super::{Names, Part, cache::index, names};
-use crate::{Error, Forward};
+use crate::{Decode, Error, Forward};
 
 names!(
     CU_SEQLENS_Q "packed.cu_seqlens_q" CU_SEQLENS_K "packed.cu_seqlens_k" SEQUSED_K "packed.seqused_k"
@@ -18,4 +18,11 @@ pub(crate) fn packed(f: &Forward<'_>) -> Result<[Part; 3], Error> {
         part(&CU_SEQLENS_K, f.packed.map(|packed| packed.cu_seqlens_k), batch + 1)?,
         part(&SEQUSED_K, f.packed.and_then(|packed| packed.seqused_k), batch)?,
     ])
+}
+
+/// The same for queries on a cache.
+pub(crate) fn queries(d: &Decode<'_>) -> Result<Part, Error> {
+    let Some(packed) = d.packed else { return Ok((&CU_SEQLENS_Q, None)) };
+    let footprint = index(&CU_SEQLENS_Q, &packed.cu_seqlens_q, packed.batch as u64 + 1, "by packed.batch")?;
+    Ok((&CU_SEQLENS_Q, Some(footprint)))
 }
