@@ -1,11 +1,8 @@
 //! Problem and capabilities to launches: a pure function that touches no device.
-use crate::families::{Kernels, Launches};
+use crate::families::{Kernels, Launches, forward};
 use crate::request::{Request, sealed};
 use crate::table;
-use crate::{
-    Alignment, Capabilities, Error, Forward, LseView, Packed, Problem, TensorView, Tuning, Workspace,
-    validate,
-};
+use crate::{Capabilities, Error, Forward, LseView, Problem, TensorView, Tuning, Workspace, validate};
 use spec::{Contract, FwdParams, MaskKind, Window};
 
 /// What will be launched, and why. It can be compared and copied, not edited.
@@ -23,13 +20,12 @@ pub(crate) struct Tensors {
     /// Q, K, V and O.
     pub views: [TensorView; 4],
     pub lse: Option<LseView>,
-    pub packed: Option<Packed>,
     pub workspace: Option<Workspace>,
 }
 
 impl Tensors {
     const fn of(f: &Forward<'_>) -> Self {
-        Tensors { views: [f.q, f.k, f.v, f.o], lse: f.lse, packed: f.packed, workspace: f.workspace }
+        Tensors { views: [f.q, f.k, f.v, f.o], lse: f.lse, workspace: f.workspace }
     }
 }
 
@@ -54,7 +50,7 @@ pub fn supports_with(
 ) -> Result<&'static Contract, Error> {
     validate::problem(problem)?;
     let choice = table::choose(problem, problem.mask_kind(), capabilities, None, workspace, &Tuning::new())?;
-    Launches::fits(problem, &choice, capabilities)?;
+    forward::order(problem, choice.entry, capabilities)?;
     Ok(&choice.entry.contract)
 }
 
@@ -193,8 +189,6 @@ struct Meaning {
     kind: MaskKind,
     window: Window,
     scores: (f32, f32),
-    /// Rows of packed sequences, each aligned for itself.
-    packed: Option<([usize; 2], Alignment)>,
 }
 
 impl Meaning {
@@ -206,7 +200,6 @@ impl Meaning {
         if window.left == Window::UNBOUNDED && window.right == Window::UNBOUNDED {
             window.shift = 0;
         }
-        let packed = p.packed.map(|rows| (rows, p.alignment));
-        Meaning { sizes, kind, window, scores: validate::base_two(p), packed }
+        Meaning { sizes, kind, window, scores: validate::base_two(p) }
     }
 }

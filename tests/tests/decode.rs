@@ -1,9 +1,41 @@
 //! Decode kernels in the simulator, every access, barrier and copy checked: each entry on its edges, and what
 //! stands on the device whatever it is.
 use ferroflash::spec::{DECODES, DecodeInfo, MaskKind, PageKind};
-use ferroflash::{Mask, Splits};
-use ferroflash_tests::on_cache::{attention, check, check_lengths};
+use ferroflash::{Attention, Mask, SimDriver, Splits};
 use reference::{DecodeCase, DecodeMemory, LoadedDecode, Pages, Random};
+
+/// A card of 16 SMs, which holds every entry: splits and several rounds with few blocks.
+const CARD: &str = "orin";
+
+fn attention() -> Attention<SimDriver> {
+    Attention::new(SimDriver::new(CARD).expect("a known card"))
+}
+
+/// Launches one plan on each of these lengths, and judges what comes back.
+#[track_caller]
+fn check_lengths(case: &DecodeCase, config: Option<&str>, lengths: &[Vec<i32>]) {
+    let (attention, memory) = (attention(), DecodeMemory::new(case));
+    let mut loaded = LoadedDecode::new(&attention, &memory, config).expect("a plan");
+    let mut plan = None;
+    for lengths in lengths {
+        let (used, outcome) = loaded.run(plan.as_ref(), lengths).unwrap_or_else(|error| {
+            let reports: Vec<_> = attention.driver().take_reports();
+            panic!(
+                "{case:?}: {lengths:?}: {error}\n{}",
+                reports.iter().map(|r| r.to_string()).collect::<String>()
+            )
+        });
+        plan = Some(used);
+        let wrong = memory.judge(&outcome, lengths).expect("a case");
+        assert!(wrong.is_empty(), "{case:?}: {lengths:?}: {}", wrong.join("\n"));
+    }
+}
+
+#[track_caller]
+fn check(case: &DecodeCase, config: Option<&str>) {
+    let lengths = case.filled.iter().map(|n| *n as i32).collect();
+    check_lengths(case, config, &[lengths]);
+}
 
 /// An entry's edges.
 fn edges(entry: &DecodeInfo) -> Vec<DecodeCase> {

@@ -13,8 +13,6 @@ macro_rules! for_each_kernel {
         $crate::for_each_decode!($emit);
         $crate::for_each_decode_combine!($emit);
         $crate::for_each_merge!($emit);
-        $crate::for_each_packed!($emit);
-        $crate::for_each_paged!($emit);
     };
 }
 
@@ -35,7 +33,7 @@ macro_rules! kernels {
         };
     };
 }
-kernels!(ENTRIES, PACKED, COMBINES, APPENDS, DECODES, DECODE_COMBINES, MERGES, PAGED);
+kernels!(ENTRIES, COMBINES, APPENDS, DECODES, DECODE_COMBINES, MERGES);
 
 /// [`KERNELS`], one by one.
 pub fn kernels() -> impl Iterator<Item = Contract> {

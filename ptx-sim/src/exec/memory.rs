@@ -222,7 +222,10 @@ impl<'a> Block<'a> {
                     );
                     return;
                 }
-                let changed = allocation.store(offset, data);
+                let mut old = [0; 64];
+                let missing = allocation.load(offset, &mut old[..bytes]);
+                let changed = differences(&old[..bytes], data) | missing;
+                allocation.store(offset, data);
                 touched.add(at, bytes, lane, changed);
                 self.moved |= changed != 0;
             }

@@ -4,5 +4,4 @@ mod common;
 mod files;
 mod kernels;
 mod options;
-mod packed;
 mod planted;
