@@ -92,7 +92,7 @@ mod tests {
         let order = size_of::<Integers>() + 2 * 4 + 2 * size_of::<FastDiv>() + 4 * 4;
         assert_eq!(size_of::<DecodeOrder>(), order);
         let decode = 2 * size_of::<Tensor>() + 2 * size_of::<Lse>() + size_of::<Cache>() + order;
-        let decode = decode + size_of::<Partials>() + size_of::<Counters>();
+        let decode = decode + 2 * size_of::<PerHead>() + size_of::<Partials>() + size_of::<Counters>();
         assert_eq!(size_of::<DecodeParams>(), decode + size_of::<FastDiv>() + size_of::<Window>() + 2 * 4);
         assert_eq!([size_of::<Integers>(), size_of::<Counters>()], [8 + 2 * 4; 2]);
         assert_eq!(size_of::<Partials>(), 2 * 8 + 2 * 4 + size_of::<FastDiv>() + 4);

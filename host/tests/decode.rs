@@ -109,7 +109,7 @@ type Refused = (fn(&mut Decode<'static>), bool, &'static [&'static str]);
 #[rustfmt::skip]
 const REFUSED: &[Refused] = &[
     (|d| d.q.dtype = DType::Bf16, false, &["queries of bf16 on a cache of f16"]),
-    (|d| d.cache.pages.keys.dtype = DType::E4m3, false, &["queries of f16 on a cache of e4m3"]),
+    (|d| d.cache.pages.keys.dtype = DType::E4m3, true, &["cache.values.dtype", "e4m3"]),
     (|d| d.o.dtype = DType::Bf16, true, &["o.dtype", "bf16", "f16"]),
     (|d| d.o.shape[0] = 3, true, &["o.shape", "[3, 1, 32, 128]", "[16, 1, 32, 128]"]),
     (|d| d.q.shape[0] = 0, true, &["batch", "0", "1 or more"]),

@@ -1,11 +1,14 @@
 //! Decode kernels in the simulator, every access, barrier and copy checked: each entry on its edges, and what
 //! stands on the device whatever it is.
-use ferroflash::spec::{DECODES, DecodeInfo, MaskKind, PageKind};
-use ferroflash::{Attention, Mask, SimDriver, Splits};
-use reference::{DecodeCase, DecodeMemory, LoadedDecode, Pages, Random};
+use ferroflash::spec::{DECODES, DecodeInfo, Target};
+use ferroflash::{Attention, DType, SimDriver, Splits};
+use ptx_sim::{Completion, Options};
+use reference::{DecodeCase, DecodeMemory, LoadedDecode, Pages, Random, decode_edges};
 
-/// A card of 16 SMs, which holds every entry: splits and several rounds with few blocks.
+/// A card of 16 SMs, which holds every entry from sm_80 on: splits and several rounds with few blocks.
 const CARD: &str = "orin";
+/// One for entries of later generations.
+const LATER: &str = "l4";
 
 fn attention() -> Attention<SimDriver> {
     Attention::new(SimDriver::new(CARD).expect("a known card"))
@@ -14,8 +17,13 @@ fn attention() -> Attention<SimDriver> {
 /// Launches one plan on each of these lengths, and judges what comes back.
 #[track_caller]
 fn check_lengths(case: &DecodeCase, config: Option<&str>, lengths: &[Vec<i32>]) {
-    let (attention, memory) = (attention(), DecodeMemory::new(case));
-    let mut loaded = LoadedDecode::new(&attention, &memory, config).expect("a plan");
+    check_on(&attention(), case, config, lengths)
+}
+
+#[track_caller]
+fn check_on(attention: &Attention<SimDriver>, case: &DecodeCase, config: Option<&str>, lengths: &[Vec<i32>]) {
+    let memory = DecodeMemory::new(case);
+    let mut loaded = LoadedDecode::new(attention, &memory, config).expect("a plan");
     let mut plan = None;
     for lengths in lengths {
         let (used, outcome) = loaded.run(plan.as_ref(), lengths).unwrap_or_else(|error| {
@@ -37,51 +45,31 @@ fn check(case: &DecodeCase, config: Option<&str>) {
     check_lengths(case, config, &[lengths]);
 }
 
-/// An entry's edges.
-fn edges(entry: &DecodeInfo) -> Vec<DecodeCase> {
-    let plain = |filled: &[usize]| DecodeCase {
-        dtype: entry.dtype,
-        head_dim: entry.head_dim as usize,
-        heads: [entry.rows as usize, 2],
-        ..DecodeCase::new(filled)
-    };
-    let rows = entry.rows as usize;
-    let full = DecodeCase { heads: [2 * rows, 2], ..plain(&[0, 1, 15, 16, 17, 700, 33]) };
-    let tiled = [Pages::Dense, Pages::Nhd(16), Pages::Hnd(48), Pages::Interleaved(64), Pages::Rows];
-    let any = [Pages::Nhd(1), Pages::Hnd(3), Pages::Interleaved(16), Pages::Dense, Pages::Nhd(7)];
-    let mut cases = vec![];
-    for (i, pages) in (if entry.pages == PageKind::Tiles { tiled } else { any }).into_iter().enumerate() {
-        let splits = [Splits::Auto, Splits::Exactly(3), Splits::Chunk(128)][i % 3];
-        cases.push(DecodeCase { pages, splits, counters: i % 2 == 0, sinks: i == 1, ..full.clone() });
+/// An entry's edges, with copies that land late, at once and at random in turn.
+#[track_caller]
+fn check_entry(entry: &DecodeInfo) {
+    let card = if entry.contract.target == Target::From(80) { CARD } else { LATER };
+    let completions = [Completion::Late, Completion::Eager, Completion::Random];
+    for ((seed, completion), case) in (1..).zip(completions.into_iter().cycle()).zip(decode_edges(entry)) {
+        let options = Options { seed, completion, ..Options::default() };
+        let driver = SimDriver::with_options(card, options).expect("a known card");
+        let lengths = case.filled.iter().map(|n| *n as i32).collect();
+        check_on(&Attention::new(driver), &case, Some(entry.contract.symbol), &[lengths]);
     }
-    // One long sequence over all SMs; several queries; a head dim that is no entry's; rows that are missing.
-    cases.push(plain(&[1500]));
-    let causal = DecodeCase { queries: rows / 2, heads: [4, 2], mask: Mask::Causal, ..plain(&[2, 40, 300]) };
-    cases.push(causal);
-    cases.push(DecodeCase { head_dim: entry.head_dim as usize - 24, heads: [6, 2], ..plain(&[130, 77]) });
-    if entry.mask == MaskKind::Local {
-        let window = |left, right| Mask::Window { left, right };
-        for (mask, softcap) in [
-            (window(Some(20), Some(0)), None),
-            (window(Some(100), Some(1)), Some(30.0)),
-            (window(None, Some(0)), Some(5.0)),
-            (window(Some(0), None), None),
-        ] {
-            cases.push(DecodeCase { queries: 4, heads: [4, 2], mask, softcap, ..plain(&[3, 18, 400]) });
-        }
-    }
-    cases
 }
 
 #[track_caller]
 fn check_head_dim(head_dim: u32) {
-    let entries: Vec<_> = DECODES.iter().filter(|entry| entry.head_dim == head_dim).collect();
+    let entries: Vec<_> = DECODES.iter().filter(|e| e.head_dim == head_dim && e.cache == e.dtype).collect();
     assert!(!entries.is_empty(), "the table has head dim {head_dim}");
-    for entry in entries {
-        for case in edges(entry) {
-            check(&case, Some(entry.contract.symbol));
-        }
-    }
+    entries.into_iter().for_each(check_entry);
+}
+
+#[test]
+fn eight_bits() {
+    let entries: Vec<_> = DECODES.iter().filter(|entry| entry.cache == DType::E4m3).collect();
+    assert!(entries.len() >= 2, "those that an instruction converts, and the others");
+    entries.into_iter().for_each(check_entry);
 }
 
 #[test]

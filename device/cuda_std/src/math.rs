@@ -113,3 +113,30 @@ pub fn opaque(x: u32) -> u32 {
     unsafe { asm!("mov.b32 {}, {};", out(reg32) y, in(reg32) x, options(nomem, nostack)) }
     y
 }
+
+/// `cvt.rn.f16x2.e4m3x2`, twice: four e4m3 as four f16, the low pair first. Exact. From sm_89 on.
+#[inline(always)]
+#[gpu_only]
+pub fn unpack_e4m3(x: u32) -> [u32; 2] {
+    let (lo, hi): (u32, u32);
+    // SAFETY: no preconditions.
+    unsafe {
+        asm!("{{ .reg .b16 lo, hi; mov.b32 {{lo, hi}}, {2}; \
+              cvt.rn.f16x2.e4m3x2 {0}, lo; cvt.rn.f16x2.e4m3x2 {1}, hi; }}",
+            out(reg32) lo, out(reg32) hi, in(reg32) x, options(pure, nomem, nostack))
+    }
+    [lo, hi]
+}
+
+/// `prmt.b32`, within one word: byte `i` of the result is byte `order >> 4 * i & 7` of `x`.
+#[inline(always)]
+#[gpu_only]
+pub fn permute_bytes(x: u32, order: u32) -> u32 {
+    let y;
+    // SAFETY: no preconditions.
+    unsafe {
+        asm!("prmt.b32 {}, {}, 0, {};",
+            out(reg32) y, in(reg32) x, in(reg32) order, options(pure, nomem, nostack))
+    }
+    y
+}

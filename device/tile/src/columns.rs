@@ -5,9 +5,11 @@
 //! `lane % 4 * 2` and the next of each group.
 use crate::mma::TensorCore;
 use crate::{PackedRows, SharedTile, Stored, Warp};
+use contract::{Bf16, F16};
 use core::marker::PhantomData;
 use core::ops::Index;
 use cuda_std::ldmatrix::movmatrix_trans;
+use cuda_std::math::{pack_f16, unpack_bf16};
 
 /// f32 accumulator: `[row tile][column group][register]`, registers as in [`crate::layout::acc_element`].
 #[derive(Clone, Copy)]
@@ -37,6 +39,12 @@ impl<T: Copy, const G: usize> ColVec<T, G> {
     pub fn from_fn(warp: Warp, f: impl Fn(u32) -> T) -> Self {
         let first = warp.lane % 4 * 2;
         ColVec(core::array::from_fn(|g| core::array::from_fn(|i| f(g as u32 * 8 + first + i as u32))))
+    }
+
+    /// `f` of each value.
+    #[inline(always)]
+    pub fn map<V: Copy>(self, f: impl Fn(T) -> V) -> ColVec<V, G> {
+        ColVec(self.0.map(|t| t.map(&f)))
     }
 
     /// `f` of each pair of values.
@@ -73,22 +81,70 @@ impl<T, const G: usize> Index<[usize; 2]> for ColVec<T, G> {
     }
 }
 
-impl<E: TensorCore, const K: usize, const G: usize> ColFrag<E, K, G> {
-    /// The transpose of `rows`, its k-steps in the order in which tiles of `S` count columns; rows and
-    /// columns that do not exist are zero. Straight from global memory: a lane's two neighbours are one word.
+/// An element type whose rows become right operands of `A`.
+pub trait LoadAs<A: TensorCore>: TensorCore {
+    /// Whether products must be multiplied by anything but 1.
+    const SCALED: bool;
+    /// The words of a column, a lane's of each of its k-steps, as operands; and what products with them must
+    /// be multiplied by. Four lanes share a column.
+    fn convert<const K: usize>(words: [[u32; 2]; K], warp: Warp) -> ([[u32; 2]; K], f32);
+}
+
+impl<E: TensorCore> LoadAs<E> for E {
+    const SCALED: bool = false;
     #[inline(always)]
-    pub fn load<S: Stored<As = E>>(rows: &PackedRows, warp: Warp) -> Self {
-        let mut to = [[[0; 2]; G]; K];
+    fn convert<const K: usize>(words: [[u32; 2]; K], _: Warp) -> ([[u32; 2]; K], f32) {
+        (words, 1.0)
+    }
+}
+
+/// As f16 that a power of two brings close to the largest: of bf16's bits none is lost but those of elements
+/// below 2^-28 of their row's largest.
+impl LoadAs<F16> for Bf16 {
+    const SCALED: bool = true;
+    #[inline(always)]
+    fn convert<const K: usize>(words: [[u32; 2]; K], warp: Warp) -> ([[u32; 2]; K], f32) {
+        let pairs = words.map(|step| step.map(unpack_bf16));
+        let largest = pairs.as_flattened().as_flattened().iter().fold(0.0, |a: f32, x| a.max(x.abs()));
+        // The exponent of the largest becomes 14, f16's last but one.
+        let exponent = (warp.quad(largest, f32::max).to_bits() >> 23).max(15);
+        let [scale, inverse] = [268 - exponent, exponent - 14].map(|bits| f32::from_bits(bits << 23));
+        (pairs.map(|step| step.map(|[lo, hi]| pack_f16(lo * scale, hi * scale))), inverse)
+    }
+}
+
+impl<E: TensorCore, const K: usize, const G: usize> ColFrag<E, K, G> {
+    /// The transpose of `rows` of `Q`, its k-steps in the order in which tiles of `S` count columns, and what
+    /// products with each column must be multiplied by; rows and columns that do not exist are zero. Straight
+    /// from global memory: a lane's two neighbours are one word.
+    #[inline(always)]
+    pub fn load<Q: LoadAs<E>, S: Stored<As = E>>(rows: &PackedRows, warp: Warp) -> (Self, ColVec<f32, G>) {
+        let (mut to, mut factors) = ([[[0; 2]; G]; K], [1.0; G]);
         for g in 0..G {
             let row = g as u32 * 8 + warp.lane / 4;
-            for k in 0..K {
-                for i in 0..2 {
+            let words = core::array::from_fn(|k| {
+                [0, 1].map(|i| {
                     let [first, lane] = S::right_word(k, i);
-                    to[k][g][i] = rows.word(row, first + warp.lane % 4 * lane);
-                }
+                    rows.word(row, first + warp.lane % 4 * lane)
+                })
+            });
+            let (words, factor) = Q::convert::<K>(words, warp);
+            factors[g] = factor;
+            for k in 0..K {
+                to[k][g] = words[k];
             }
         }
-        ColFrag(to, PhantomData)
+        if !Q::SCALED {
+            return (ColFrag(to, PhantomData), ColVec::splat(1.0));
+        }
+        // A lane loads row `lane / 4`, and holds products of columns `lane % 4 * 2` and the next.
+        let factors = core::array::from_fn(|g| {
+            [0, 1].map(|i| {
+                let lane = (warp.lane % 4 * 2 + i) * 4;
+                f32::from_bits(warp.shuffle(factors[g].to_bits(), lane))
+            })
+        });
+        (ColFrag(to, PhantomData), ColVec(factors))
     }
 }
 

@@ -55,7 +55,7 @@ mod tally;
 
 pub use block::{Block, Smem, Warp};
 pub use cache::{CacheWalk, PagedRows, PagedTiles, Source, Steps, Strided};
-pub use columns::{ColAcc, ColFrag, ColSum, ColVec};
+pub use columns::{ColAcc, ColFrag, ColSum, ColVec, LoadAs};
 #[doc(hidden)]
 pub use contract::Element;
 pub use crew::{CpAsync, Crew, Team, Transport, WarpRows};

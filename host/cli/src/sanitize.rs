@@ -3,6 +3,7 @@ use super::console::Console;
 use super::error::Error;
 use super::options::PROFILE;
 use clap::ValueEnum;
+use ferroflash::spec::DecodeInfo;
 use ferroflash::{Attention, Capabilities, EntryInfo, SimDriver};
 use ptx_sim::{Completion, Options, Report};
 use rayon::prelude::*;
@@ -13,6 +14,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 use std::{fmt, iter};
 
+mod decode;
 mod gpu;
 mod own;
 
@@ -180,7 +182,11 @@ impl Row {
 
 pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let start = Instant::now();
-    let entries = super::options::entries(args.config.as_deref())?;
+    let decodes = decode::asked(args.config.as_deref());
+    let entries = match &args.config {
+        Some(_) if !decodes.is_empty() => vec![],
+        name => super::options::entries(name.as_deref())?,
+    };
     let simulator = simulator(&args, console)?;
     let (device, kernels) = match (&simulator, &args.ptx) {
         (None, _) => gpu::check(args.config.as_deref(), console)?,
@@ -192,7 +198,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
             });
             own::check(ptx, args.launch.as_ref().unwrap_or(ptx), profile, schedules, console)?
         }
-        (Some(simulator), None) => table(&entries, simulator, console)?,
+        (Some(simulator), None) => table(&entries, &decodes, simulator, console)?,
     };
     let result = verdict(&kernels, &device);
     let report = Findings {
@@ -270,19 +276,26 @@ fn schedules(seeds: u64) -> impl Iterator<Item = Options> + Clone {
 /// Every entry on its edges.
 fn table(
     entries: &[&'static EntryInfo],
+    decodes: &[&'static DecodeInfo],
     simulator: &Simulator<'_>,
     console: &Console,
 ) -> Result<(String, Vec<Row>), Error> {
     let device = SimDriver::new(simulator.profile)?;
     let capabilities = Attention::new(device).capabilities().clone();
-    let bar = console.progress("sanitize", entries.len());
+    let bar = console.progress("sanitize", entries.len() + decodes.len());
     let rows = entries.par_iter().map(|entry| {
         bar.set_message(entry.contract.symbol);
         let row = row(entry, simulator, &capabilities);
         bar.inc(1);
         row
     });
-    let rows = rows.collect::<Result<_, Error>>()?;
+    let decodes = decodes.par_iter().map(|entry| {
+        bar.set_message(entry.contract.symbol);
+        let row = decode::row(entry, simulator, &capabilities);
+        bar.inc(1);
+        row
+    });
+    let rows = rows.chain(decodes).collect::<Result<_, Error>>()?;
     bar.finish_and_clear();
     Ok((capabilities.name.to_string(), rows))
 }

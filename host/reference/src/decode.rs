@@ -1,16 +1,22 @@
 //! Decode attention on caches in pages: cases, how they lie in memory, and what is right.
+use super::arithmetic::{decode, encode};
 use super::attention::Inputs;
+use super::e4m3;
 use super::inputs::Random;
 use super::tensor::{HostTensor, TensorError};
 use super::tolerance::Reference;
 use ferroflash::{DType, Mask, PageView, Problem, Splits};
 
+mod edges;
 mod loaded;
 
+pub use edges::decode_edges;
 pub use loaded::{DecodeOutcome, LoadedDecode};
 
 /// Not a number in f16, bf16 and f32.
 const POISON: u8 = 0xff;
+/// What numbers of e4m3 keys and values are multiplied by.
+const SCALES: [f32; 2] = [2.0, 0.5];
 /// Pages that belong to nobody.
 const FOREIGN: usize = 3;
 
@@ -32,8 +38,11 @@ pub enum Pages {
 /// A decode problem and the seed of its inputs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DecodeCase {
-    /// Element type.
+    /// Element type of queries and output.
     pub dtype: DType,
+    /// Element type of the cache. Numbers of e4m3 keys stand for twice, those of values for half of what they
+    /// are.
+    pub cache: DType,
     /// Keys of each sequence that the cache really has; behind them it holds no numbers.
     pub filled: Vec<usize>,
     /// Seed of each sequence's queries, keys and values.
@@ -68,6 +77,7 @@ impl DecodeCase {
         let filled = filled.into();
         DecodeCase {
             dtype: DType::F16,
+            cache: DType::F16,
             max_k: filled.iter().copied().max().unwrap_or(1).max(1),
             seeds: (1..=filled.len() as u64).collect(),
             filled,
@@ -91,6 +101,23 @@ impl DecodeCase {
         self.softcap.map_or(problem, |softcap| problem.softcap(softcap))
     }
 
+    /// `x` rounded to what the cache holds, as a number of the queries' type: exact, where scales are powers
+    /// of two.
+    fn number(&self, x: f64, scale: f32) -> u16 {
+        match self.cache {
+            DType::E4m3 => encode(self.dtype, f64::from(e4m3::decode(e4m3::encode(x)) * scale)),
+            _ => encode(self.dtype, x),
+        }
+    }
+
+    /// The bytes of such a number in the cache.
+    fn stored(&self, bits: u16, scale: f32) -> impl Iterator<Item = u8> + use<> {
+        let bytes = bits.to_ne_bytes();
+        let eight = e4m3::encode(f64::from(decode(self.dtype, bits) / scale));
+        let (bytes, count) = if self.cache == DType::E4m3 { ([eight, 0], 1) } else { (bytes, 2) };
+        bytes.into_iter().take(count)
+    }
+
     /// Elements of a row of all key heads.
     fn row(&self) -> usize {
         self.heads[1] * self.head_dim
@@ -107,16 +134,29 @@ impl DecodeCase {
     }
 }
 
+impl std::fmt::Display for DecodeCase {
+    /// `f16 on e4m3, 7 sequences of up to 700 keys, Nhd(16), queries 1, heads 16/2, head_dim 64, ..`.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let [heads_q, heads_k] = self.heads;
+        write!(f, "{} on {}, {} sequences", self.dtype.name(), self.cache.name(), self.filled.len())?;
+        write!(f, " of up to {} keys, {:?}, queries {}", self.max_k, self.pages, self.queries)?;
+        write!(f, ", heads {heads_q}/{heads_k}, head_dim {}, {:?}", self.head_dim, self.mask)?;
+        write!(f, ", softcap {:?}, {:?}", self.softcap, self.splits)?;
+        write!(f, "{}", if self.sinks { ", sinks" } else { "" })?;
+        write!(f, "{}", if self.counters { ", counters" } else { "" })
+    }
+}
+
 /// A case in host memory.
 #[derive(Clone, Debug)]
 pub struct DecodeMemory {
     case: DecodeCase,
     q: Vec<u16>,
-    /// Keys and values of each sequence, `[key][head][column]`.
+    /// Keys and values of each sequence as numbers of the queries' type, `[key][head][column]`.
     rows: [Vec<Vec<u16>>; 2],
     sinks: Vec<f32>,
     /// Keys and values of all pages, one buffer or two.
-    pool: Vec<Vec<u16>>,
+    pool: Vec<Vec<u8>>,
     /// Pages of all sequences: `columns` numbers each; those that no sequence has are garbage.
     table: Vec<u32>,
     columns: usize,
@@ -134,7 +174,9 @@ impl DecodeMemory {
         for (seed, keys) in case.seeds.iter().zip(&case.filled) {
             let mut random = Random::new(*seed);
             q.extend(random.normals(case.dtype, case.queries * heads * case.head_dim));
-            rows.iter_mut().for_each(|rows| rows.push(random.normals(case.dtype, keys * case.row())));
+            for (rows, scale) in rows.iter_mut().zip(SCALES) {
+                rows.push((0..keys * case.row()).map(|_| case.number(random.normal(), scale)).collect());
+            }
         }
         let sinks = (0..heads).map(|_| random.normal() as f32).collect();
         let (page, pages_of) = case.paging();
@@ -172,19 +214,20 @@ impl DecodeMemory {
     /// Lays keys and values into their pages.
     fn fill(&mut self, page: usize) {
         let case = &self.case;
-        let poison = u16::from_ne_bytes([POISON; 2]);
         let [keys, values] = self.views(&[0; 2]);
         let buffers = if matches!(case.pages, Pages::Interleaved(_)) { 1 } else { 2 };
-        let mut pool = vec![vec![poison; self.count * page * case.row() * 2 / buffers]; buffers];
+        let bytes = case.cache.bytes();
+        let mut pool = vec![vec![POISON; self.count * page * case.row() * bytes * 2 / buffers]; buffers];
         for (which, view) in [keys, values].into_iter().enumerate() {
-            let base = if buffers == 1 { view.address as usize / case.dtype.bytes() } else { 0 };
+            let base = if buffers == 1 { view.address as usize } else { 0 };
             for (b, rows) in self.rows[which].iter().enumerate() {
                 for (i, row) in rows.chunks(case.head_dim).enumerate() {
                     let (key, head) = (i / case.heads[1], i % case.heads[1]);
                     let number = self.table[b * self.columns + key / page] as usize;
                     let at = [number, key % page, head].into_iter().zip(view.strides);
-                    let at = base + at.map(|(i, stride)| i * stride as usize).sum::<usize>();
-                    pool[which % buffers][at..][..case.head_dim].copy_from_slice(row);
+                    let at = base + at.map(|(i, stride)| i * stride as usize).sum::<usize>() * bytes;
+                    let row: Vec<u8> = row.iter().flat_map(|x| case.stored(*x, SCALES[which])).collect();
+                    pool[which % buffers][at..][..row.len()].copy_from_slice(&row);
                 }
             }
         }
@@ -195,7 +238,7 @@ impl DecodeMemory {
     fn views(&self, at: &[u64]) -> [PageView; 2] {
         let case = &self.case;
         let (page, _) = case.paging();
-        let (shape, dtype) = ([self.count, page, case.heads[1], case.head_dim], case.dtype);
+        let (shape, dtype) = ([self.count, page, case.heads[1], case.head_dim], case.cache);
         let elements = shape.iter().product::<usize>() as u64;
         let both = |view: fn(u64, u64, DType, [usize; 4]) -> PageView| {
             [0, 1].map(|i| view(at[i % at.len()], elements, dtype, shape))

@@ -30,7 +30,7 @@ pub use arithmetic::unit_roundoff;
 pub use attention::{Inputs, Outputs, exact, naive};
 pub use bounds::{Bounds, score_limit};
 pub use cases::{Case, Values, edges, grid, headline, reproducer, soak};
-pub use decode::{DecodeCase, DecodeMemory, DecodeOutcome, LoadedDecode, Pages};
+pub use decode::{DecodeCase, DecodeMemory, DecodeOutcome, LoadedDecode, Pages, decode_edges};
 pub use inputs::Random;
 pub use memory::{Layout, Memory, PEAK, Place};
 pub use merge::merge;

@@ -32,7 +32,7 @@ fn choose(d: &Decode<'_>, on: &Capabilities) -> Result<&'static DecodeInfo, Erro
     let rows = (p.heads_q / p.heads_k * p.seqlen_q) as u32;
     let local = p.mask_kind() == MaskKind::Local;
     let solves = |e: &DecodeInfo| {
-        e.dtype == d.cache.pages.keys.dtype
+        [e.dtype, e.cache] == [p.dtype, d.cache.pages.keys.dtype]
             && e.head_dim as usize >= p.head_dim
             && e.rows >= rows
             && (e.mask == MaskKind::Local) >= local
@@ -192,6 +192,7 @@ fn params(d: &Decode<'_>, order: DecodeOrder, slots: u32) -> DecodeParams {
         lse: super::forward::lse(d.lse.as_ref()),
         sinks: d.sinks.map_or(none, |sinks| Lse { base: sinks.address, batch_bytes: 0, head_bytes: 4 }),
         cache: cache::cache(&d.cache),
+        scales: [0, 1].map(|i| cache::scale(&d.cache.pages.scales[i])),
         order,
         partials: Partials {
             rows_base: 0,

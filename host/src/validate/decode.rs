@@ -2,7 +2,7 @@
 use super::{
     LSE, O, Q, SINKS, WORKSPACE, address, cache, disjoint, input, log_sum_exp, memory, names, output, sinks,
 };
-use crate::{Decode, Error, Splits};
+use crate::{DType, Decode, Error, Splits};
 use spec::MAX_SEQUENCES;
 
 names!(COUNTERS "counters");
@@ -19,9 +19,9 @@ pub(crate) fn decode(d: &Decode<'_>) -> Result<(), Error> {
     let p = d.problem();
     super::problem(&p)?;
     let keys = &d.cache.pages.keys;
-    if keys.dtype != p.dtype {
+    if keys.dtype != p.dtype && keys.dtype != DType::E4m3 {
         let feature = format_args!("queries of {} on a cache of {}", p.dtype.name(), keys.dtype.name());
-        return Err(Error::unsupported(feature, "decode kernels take both of one type, f16 or bf16"));
+        return Err(Error::unsupported(feature, "the cache is of the queries' type, or of e4m3"));
     }
     if keys.shape[3] != p.head_dim {
         let expected = format_args!("[pages, page, heads, head_dim] must end in q's head_dim {}", p.head_dim);

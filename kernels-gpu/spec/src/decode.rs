@@ -1,6 +1,6 @@
 //! The decode family: few queries a sequence on a long cache in pages, lengths on the device. Its
 //! configurations, [`params`] and table ([`entries`]).
-use crate::{DType, DecodeParams, Element, Kernel, MaskKind, MaskMarker};
+use crate::{DType, DecodeParams, Element, Kernel, MaskKind, MaskMarker, Target};
 use core::marker::PhantomData;
 
 pub mod entries;
@@ -43,19 +43,20 @@ impl PageMarker for Rows {
 }
 
 /// Decode attention for up to `8 * G` rows (queries times the heads that share a key head), head dim of `D`
-/// base tiles. Each of `WARPS` warps has a stream of `SLOTS` tiles of 16 keys of its own. `Mask` is
-/// [`crate::Causal`], which does without one too, or [`crate::Local`].
-pub struct Decode<E, Mask, Page, const G: usize, const D: usize, const WARPS: usize, const SLOTS: usize>(
-    PhantomData<(E, Mask, Page)>,
+/// base tiles. Queries and output are of `Q`, the cache of `E`. Each of `WARPS` warps has a stream of `SLOTS`
+/// tiles of 16 keys of its own. `Mask` is [`crate::Causal`], which does without one too, or [`crate::Local`].
+pub struct Decode<Q, E, Mask, Page, const G: usize, const D: usize, const WARPS: usize, const SLOTS: usize>(
+    PhantomData<(Q, E, Mask, Page)>,
 );
 
 /// Merges the splits of [`Decode`], where no counters tell a block that it is the last one.
 pub struct DecodeCombine<E, const D: usize>(PhantomData<E>);
 
-impl<E: Element, Mask, Page, const G: usize, const D: usize, const WARPS: usize, const SLOTS: usize> Kernel
-    for Decode<E, Mask, Page, G, D, WARPS, SLOTS>
+impl<Q, E: Element, Mask, Page, const G: usize, const D: usize, const WARPS: usize, const SLOTS: usize> Kernel
+    for Decode<Q, E, Mask, Page, G, D, WARPS, SLOTS>
 {
     type Params = DecodeParams;
+    const TARGET: Target = E::TARGET;
     const THREADS: u32 = WARPS as u32 * 32;
     const SMEM_BYTES: usize = WARPS * SLOTS * 2 * D * 256 * E::BYTES;
     fn grid(params: &DecodeParams) -> [u32; 3] {
@@ -76,8 +77,10 @@ impl<E: Element, const D: usize> Kernel for DecodeCombine<E, D> {
 
 /// A decode kernel's numbers, as the host sees them.
 pub trait Decoding: Kernel<Params = DecodeParams> {
-    /// Element type of the cache.
+    /// Element type of queries and output.
     const DTYPE: DType;
+    /// Element type of the cache.
+    const CACHE: DType;
     /// Largest head dim.
     const HEAD_DIM: u32;
     /// Most rows: queries times the heads that share a key head.
@@ -91,6 +94,7 @@ pub trait Decoding: Kernel<Params = DecodeParams> {
 }
 
 impl<
+    Q: Element,
     E: Element,
     Mask: MaskMarker,
     Page: PageMarker,
@@ -98,9 +102,10 @@ impl<
     const D: usize,
     const WARPS: usize,
     const SLOTS: usize,
-> Decoding for Decode<E, Mask, Page, G, D, WARPS, SLOTS>
+> Decoding for Decode<Q, E, Mask, Page, G, D, WARPS, SLOTS>
 {
-    const DTYPE: DType = E::DTYPE;
+    const DTYPE: DType = Q::DTYPE;
+    const CACHE: DType = E::DTYPE;
     const HEAD_DIM: u32 = D as u32 * 16;
     const ROWS: u32 = G as u32 * 8;
     const MASK: MaskKind = Mask::KIND;

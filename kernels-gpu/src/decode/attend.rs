@@ -7,10 +7,10 @@ use crate::entries::Run;
 use crate::partial::Partial;
 use crate::softcap::softcap;
 use core::ops::ControlFlow;
-use spec::{Decode, DecodeCombine, DecodeParams, Local, PageMarker, Rows, Tiles};
+use spec::{DType, Decode, DecodeCombine, DecodeParams, Local, PageMarker, Rows, Tiles};
 use tile::{
-    Block, CacheWalk, ColAcc, ColFrag, ColVec, PackedRows, PagedRows, PagedTiles, PerWarp, SharedTile, Smem,
-    Source, Steps, Stored, Strided, TensorCore, shared_layout,
+    Block, CacheWalk, ColAcc, ColFrag, ColVec, LoadAs, PackedRows, PagedRows, PagedTiles, PerWarp,
+    SharedTile, Smem, Source, Steps, Stored, Strided, TensorCore, load_per_head, shared_layout,
 };
 
 shared_layout! {
@@ -31,6 +31,7 @@ impl Find for Rows {
 }
 
 impl<
+    Q: LoadAs<E::As>,
     E: Stored,
     Mask: DecodeMask,
     Page: Find,
@@ -38,7 +39,7 @@ impl<
     const D: usize,
     const WARPS: usize,
     const SLOTS: usize,
-> Run for Decode<E, Mask, Page, G, D, WARPS, SLOTS>
+> Run for Decode<Q, E, Mask, Page, G, D, WARPS, SLOTS>
 {
     /// Item after item, as many blocks apart as there are.
     #[inline(always)]
@@ -50,7 +51,7 @@ impl<
                 return ControlFlow::Break(());
             };
             if item.counts {
-                attend::<E, Mask, Page, G, D, WARPS, SLOTS>(p, &item, block, smem);
+                attend::<Q, E, Mask, Page, G, D, WARPS, SLOTS>(p, &item, block, smem);
             }
             if index + block.count() < item.items {
                 ControlFlow::Continue(())
@@ -58,13 +59,14 @@ impl<
                 ControlFlow::Break(())
             }
         });
-        store_empty::<E::As, _, D>(&p, &block);
+        store_empty::<Q, _, D>(&p, &block);
     }
 }
 
 /// Does one item.
 #[inline(always)]
 fn attend<
+    Q: LoadAs<E::As>,
     E: Stored,
     Mask: DecodeMask,
     Page: Find,
@@ -75,8 +77,8 @@ fn attend<
 >(
     p: &DecodeParams,
     item: &Item,
-    block: &mut Block<Decode<E, Mask, Page, G, D, WARPS, SLOTS>>,
-    smem: Smem<Decode<E, Mask, Page, G, D, WARPS, SLOTS>>,
+    block: &mut Block<Decode<Q, E, Mask, Page, G, D, WARPS, SLOTS>>,
+    smem: Smem<Decode<Q, E, Mask, Page, G, D, WARPS, SLOTS>>,
 ) {
     let (mut warp, (_, team)) = (block.warp(), block.teams::<1, 1, WARPS>());
     let queries = PackedRows::of(&p.q, &p.group, item.sequence, item.kv_head);
@@ -93,13 +95,19 @@ fn attend<
     let (ring, lent) = places.lend(block);
     let mut walk = CacheWalk::<E, Page::Source, D>::of(&p.cache, share, item.kv_head, warp);
     let mut kv = ring.stream(|slot: &KvTileSlot<_, D, _>| walk.copy([&slot.k, &slot.v]));
-    let q = ColFrag::<E::As, D, G>::load::<E>(&queries, warp);
+    let (q, factor) = ColFrag::<E::As, D, G>::load::<Q, E>(&queries, warp);
+    let [k_factor, v_factor] =
+        [0, 1].map(|i| E::FACTOR * load_per_head(&p.scales[i], item.sequence, item.kv_head));
+    let k_factor = factor.map(|x| x * k_factor);
     let seen = |row| Mask::keys(&p.window, queries.unpack(row)[0], p.q.rows, item.keys);
     let end = ColVec::<i32, G>::from_fn(warp, |row| seen(row).end);
     let start = ColVec::<i32, G>::from_fn(warp, |row| seen(row).start);
     for key in share.tiles() {
         let step = |tile: &KvTile<E, D>, warp: &mut _| {
             let mut s = ColAcc::<1, G>::product(&tile.k, &q, *warp); // S^T = K Q^T
+            if E::DTYPE == DType::E4m3 {
+                s.scale_columns(&k_factor);
+            }
             if Mask::LOCAL {
                 softcap(&mut s, p.softcap, p.scale_log2);
                 s.keep_from(&start, key, *warp);
@@ -112,6 +120,10 @@ fn attend<
         kv.turn(&mut warp, step, |slot| walk.copy([&slot.k, &slot.v]));
     }
 
+    if E::DTYPE == DType::E4m3 {
+        acc_o.map(|x| x * v_factor);
+    }
+
     // Warps merge through shared memory, splits through global memory.
     let mine = (&acc_o, softmax.state());
     let left = lent.reclaim(kv, block).leave_columns::<E, _, D, G, WARPS>(mine, queries.count(), team, block);
@@ -119,14 +131,14 @@ fn attend<
         let warps = left.pairs(row, pair, |o, [max, sum]| Partial { max, sum, o });
         let all = Partial::NONE.merge(warps);
         if item.splits == 1 {
-            store::<E::As>(p, item, row, pair, all)
+            store::<Q>(p, item, row, pair, all)
         } else {
             leave::<D>(p, item, row, pair, all)
         }
     });
     let counter = item.sequence * p.order.kv_heads.get() + item.kv_head;
     if item.splits > 1 && p.counters.count != 0 && block.is_last_of(item.splits, &p.counters, counter) {
-        merge_splits::<E::As, _, D>(p, item, block)
+        merge_splits::<Q, _, D>(p, item, block)
     }
 }
 

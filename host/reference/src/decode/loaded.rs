@@ -1,8 +1,8 @@
 //! Decode cases on a device.
-use super::{DecodeMemory, POISON, Pages};
+use super::{DecodeMemory, POISON, Pages, SCALES};
 use ferroflash::{
-    Attention, Counters, Decode, DecodePlan, Driver, Error, Index, KvCache, KvPages, LseView, Sinks,
-    TensorView, Workspace,
+    Attention, Counters, DType, Decode, DecodePlan, Driver, Error, Index, KvCache, KvPages, KvScale, LseView,
+    Sinks, TensorView, Workspace,
 };
 
 /// What came back from a launch.
@@ -47,6 +47,7 @@ pub struct LoadedDecode<'a, D: Driver> {
     config: Option<&'a str>,
     q: D::Buffer,
     sinks: D::Buffer,
+    scales: D::Buffer,
     pool: Vec<D::Buffer>,
     table: D::Buffer,
     lengths: D::Buffer,
@@ -83,7 +84,8 @@ impl<'a, D: Driver> LoadedDecode<'a, D> {
             config,
             q: upload("q", bytes!(memory.q))?,
             sinks: upload("sinks", bytes!(memory.sinks))?,
-            pool: memory.pool.iter().map(|bits| upload("cache", bytes!(bits))).collect::<Result<_, _>>()?,
+            scales: upload("k_scale", bytes!(vec![SCALES[0]; memory.case.heads[1]]))?,
+            pool: memory.pool.iter().map(|bytes| upload("cache", bytes.clone())).collect::<Result<_, _>>()?,
             table: upload("table", bytes!(memory.table))?,
             lengths: upload("lengths", vec![0; batch * 4])?,
             workspace: None,
@@ -111,7 +113,14 @@ impl<'a, D: Driver> LoadedDecode<'a, D> {
         let address = |buffer: &D::Buffer| driver.address(buffer);
         let pool: Vec<u64> = self.pool.iter().map(address).collect();
         let [keys, values] = self.memory.views(&pool);
-        let (pages, lengths) = (KvPages::new(keys, values), Index::new(address(&self.lengths), batch as u64));
+        let mut pages = KvPages::new(keys, values);
+        if case.cache == DType::E4m3 {
+            // Those of keys are in device memory, one a head, the values' is a number.
+            let elements = case.heads[1] as u64;
+            let k = KvScale::Device { address: address(&self.scales), elements, strides: [0, 1] };
+            pages = pages.scales(k, KvScale::Value(SCALES[1]));
+        }
+        let lengths = Index::new(address(&self.lengths), batch as u64);
         let table = Index::new(address(&self.table), self.memory.table.len() as u64);
         let cache = match case.pages {
             Pages::Dense => KvCache::dense(pages, lengths),

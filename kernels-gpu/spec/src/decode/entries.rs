@@ -7,8 +7,10 @@ use crate::*;
 pub struct DecodeInfo {
     /// How it is compiled.
     pub contract: Contract,
-    /// Element type of the cache.
+    /// Element type of queries and output.
     pub dtype: DType,
+    /// Element type of the cache.
+    pub cache: DType,
     /// Largest head dim, in elements. Smaller ones (multiples of 8) run with their missing columns zero.
     pub head_dim: u32,
     /// Most rows: queries times the heads that share a key head.
@@ -27,6 +29,7 @@ impl DecodeInfo {
         DecodeInfo {
             contract,
             dtype: K::DTYPE,
+            cache: K::CACHE,
             head_dim: K::HEAD_DIM,
             rows: K::ROWS,
             mask: K::MASK,
@@ -58,31 +61,42 @@ impl<E: Element, const D: usize> DecodeCombine<E, D> {
 /// Expands `$emit!` with every decode kernel, for both element types and each of its masks:
 /// `symbol [E = F16, Mask = Causal]: Configuration;`.
 ///
-/// Symbols are `decode_{dtype}_d{head dim}_{mask}_{rows}_{how keys lie in pages}`, and what tells them apart.
+/// Symbols are `decode_{dtype}_d{head dim}_{mask}_{rows}_{how keys lie in pages}`, and what tells them apart;
+/// `decode_{dtype}_{dtype of the cache}_d..` where the cache is of another type.
 #[macro_export]
 #[rustfmt::skip]
 macro_rules! for_each_decode { ($emit:ident) => { $crate::decode_lines! { $emit:
     // Head dim 64.
-    d64 [Causal] 8_tiles: Decode<E, Mask, Tiles, 1, 4, 8, 3>;
-    d64 [Causal] 16_tiles: Decode<E, Mask, Tiles, 2, 4, 8, 3>;
-    d64 [Causal] 8_rows: Decode<E, Mask, Rows, 1, 4, 8, 3>;
-    d64 [Causal, Local] 16_rows: Decode<E, Mask, Rows, 2, 4, 8, 3>;
+    d64 [Causal] 8_tiles: Decode<E, E, Mask, Tiles, 1, 4, 8, 3>;
+    d64 [Causal] 16_tiles: Decode<E, E, Mask, Tiles, 2, 4, 8, 3>;
+    d64 [Causal] 8_rows: Decode<E, E, Mask, Rows, 1, 4, 8, 3>;
+    d64 [Causal, Local] 16_rows: Decode<E, E, Mask, Rows, 2, 4, 8, 3>;
     // Head dim 96.
-    d96 [Causal] 16_tiles: Decode<E, Mask, Tiles, 2, 6, 8, 2>;
-    d96 [Causal, Local] 16_rows: Decode<E, Mask, Rows, 2, 6, 8, 2>;
+    d96 [Causal] 16_tiles: Decode<E, E, Mask, Tiles, 2, 6, 8, 2>;
+    d96 [Causal, Local] 16_rows: Decode<E, E, Mask, Rows, 2, 6, 8, 2>;
     // Head dim 128: where shared memory allows; everywhere.
-    d128 [Causal] 8_tiles: Decode<E, Mask, Tiles, 1, 8, 8, 2>;
-    d128 [Causal] 16_tiles: Decode<E, Mask, Tiles, 2, 8, 8, 2>;
-    d128 [Causal] 8_rows: Decode<E, Mask, Rows, 1, 8, 8, 2>;
-    d128 [Causal] 8_tiles_w4: Decode<E, Mask, Tiles, 1, 8, 4, 3>;
-    d128 [Causal] 16_tiles_w4: Decode<E, Mask, Tiles, 2, 8, 4, 3>;
-    d128 [Causal, Local] 16_rows_w4: Decode<E, Mask, Rows, 2, 8, 4, 3>;
+    d128 [Causal] 8_tiles: Decode<E, E, Mask, Tiles, 1, 8, 8, 2>;
+    d128 [Causal] 16_tiles: Decode<E, E, Mask, Tiles, 2, 8, 8, 2>;
+    d128 [Causal] 8_rows: Decode<E, E, Mask, Rows, 1, 8, 8, 2>;
+    d128 [Causal] 8_tiles_w4: Decode<E, E, Mask, Tiles, 1, 8, 4, 3>;
+    d128 [Causal] 16_tiles_w4: Decode<E, E, Mask, Tiles, 2, 8, 4, 3>;
+    d128 [Causal, Local] 16_rows_w4: Decode<E, E, Mask, Rows, 2, 8, 4, 3>;
     // Head dim 192.
-    d192 [Causal] 16_tiles: Decode<E, Mask, Tiles, 2, 12, 4, 2>;
-    d192 [Causal, Local] 16_rows: Decode<E, Mask, Rows, 2, 12, 4, 2>;
+    d192 [Causal] 16_tiles: Decode<E, E, Mask, Tiles, 2, 12, 4, 2>;
+    d192 [Causal, Local] 16_rows: Decode<E, E, Mask, Rows, 2, 12, 4, 2>;
     // Head dim 256: 16 rows have not enough registers.
-    d256 [Causal] 8_tiles: Decode<E, Mask, Tiles, 1, 16, 3, 2>;
-    d256 [Causal, Local] 8_rows: Decode<E, Mask, Rows, 1, 16, 3, 2>;
+    d256 [Causal] 8_tiles: Decode<E, E, Mask, Tiles, 1, 16, 3, 2>;
+    d256 [Causal, Local] 8_rows: Decode<E, E, Mask, Rows, 1, 16, 3, 2>;
+    // Caches of eight bits: with an instruction that converts; everywhere.
+    e4m3_d64 [Causal] 8_tiles_native: Decode<E, Native<E4m3>, Mask, Tiles, 1, 4, 8, 4>;
+    e4m3_d64 [Causal, Local] 16_rows_native: Decode<E, Native<E4m3>, Mask, Rows, 2, 4, 8, 4>;
+    e4m3_d64 [Causal, Local] 16_rows: Decode<E, E4m3, Mask, Rows, 2, 4, 8, 4>;
+    e4m3_d128 [Causal] 8_tiles_native: Decode<E, Native<E4m3>, Mask, Tiles, 1, 8, 8, 3>;
+    e4m3_d128 [Causal, Local] 16_rows_native: Decode<E, Native<E4m3>, Mask, Rows, 2, 8, 8, 3>;
+    e4m3_d128 [Causal, Local] 16_rows: Decode<E, E4m3, Mask, Rows, 2, 8, 8, 3>;
+    e4m3_d256 [Causal] 8_tiles_native: Decode<E, Native<E4m3>, Mask, Tiles, 1, 16, 4, 3>;
+    e4m3_d256 [Causal, Local] 8_rows_native: Decode<E, Native<E4m3>, Mask, Rows, 1, 16, 4, 3>;
+    e4m3_d256 [Causal, Local] 8_rows: Decode<E, E4m3, Mask, Rows, 1, 16, 4, 3>;
 } } }
 
 /// Expands lines of decode kernels for both element types and each of their masks.

@@ -1,5 +1,5 @@
 //! Parameters of decode kernels: plain data, no padding, the same bytes on both sides.
-use crate::{Cache, Counters, FastDiv, Integers, Lse, Partials, Tensor, Window};
+use crate::{Cache, Counters, FastDiv, Integers, Lse, Partials, PerHead, Tensor, Window};
 
 /// Most sequences of a launch: 32 for each word that the schedule has room for.
 pub const MAX_SEQUENCES: u32 = 32 * 128;
@@ -55,6 +55,8 @@ pub struct DecodeParams {
     pub sinks: Lse,
     /// Keys and values.
     pub cache: Cache,
+    /// What the numbers of keys, and of values, stand for, times this.
+    pub scales: [PerHead; 2],
     /// Which block does which split.
     pub order: DecodeOrder,
     /// Where splits leave their O, normalised, and its log-sum-exp (base 2): slices are the slots of all
