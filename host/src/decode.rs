@@ -1,11 +1,11 @@
-//! Decode attention: few queries a sequence, on a cache whose lengths only the device knows.
-use crate::families::{Kernels, decode::Launch};
+//! Attention on a cache whose lengths only the device knows: decoding, and prefill in chunks.
+use crate::families::{Kernels, on_cache::Launch};
 use crate::request::{Request, sealed};
 use crate::{
-    Alignment, Capabilities, Counters, Error, KvCache, LseView, Mask, Problem, Sinks, TensorView, Tuning,
-    Workspace, validate,
+    Alignment, Capabilities, Counters, Error, KvCache, LseView, Mask, PackedQueries, Problem, Sinks,
+    TensorView, Tuning, Workspace, validate,
 };
-use spec::{Contract, DecodeInfo};
+use spec::Contract;
 
 /// In how many parts a sequence's keys are cut, each a thread block's for each key head.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -27,10 +27,13 @@ impl Splits {
     pub const CHUNK: Splits = Splits::Chunk(1024);
 }
 
-/// One decode attention: `o = softmax(mask(softcap(scale * q k^T))) v` over each sequence's keys.
+/// One attention on a cache: `o = softmax(mask(softcap(scale * q k^T))) v` over each sequence's keys.
+/// Decoding, and just as well chunks of prompts, whole prompts whose keys are in the cache already, and
+/// batches of all of these.
 ///
-/// `q` and `o` are `[batch, queries, heads, head_dim]`, as many queries for each sequence, the last of which
-/// stands at the sequence's last key. A sequence without a key gives 0, and `-inf` as its log-sum-exp.
+/// `q` and `o` are `[batch, queries, heads, head_dim]`, as many queries for each sequence, or
+/// [packed](Decode::packed). A sequence's last query stands at its last key. A sequence without a key gives
+/// 0, and `-inf` as its log-sum-exp.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[must_use = "a description of a launch does nothing by itself; plan and launch it"]
 #[non_exhaustive]
@@ -47,7 +50,10 @@ pub struct Decode<'a> {
     pub scale: Option<f32>,
     /// Scores become `softcap * tanh(score / softcap)`.
     pub softcap: Option<f32>,
-    /// Logits that belong to no key.
+    /// Sequences of any numbers of queries, one behind the other; `None` where each has as many.
+    pub packed: Option<PackedQueries>,
+    /// Logits that belong to no key. Only where there are at most 16 rows: queries times the query heads of a
+    /// key head.
     pub sinks: Option<Sinks>,
     /// Where the log-sum-exp of each row goes.
     pub lse: Option<LseView>,
@@ -71,6 +77,7 @@ impl<'a> Decode<'a> {
             mask: Mask::Full,
             scale: None,
             softcap: None,
+            packed: None,
             sinks: None,
             lse: None,
             workspace: None,
@@ -95,6 +102,13 @@ impl<'a> Decode<'a> {
     /// Scores become `softcap * tanh(score / softcap)`. 0 turns it off, as in FlashAttention.
     pub const fn softcap(mut self, softcap: f32) -> Self {
         self.softcap = if softcap == 0.0 { None } else { Some(softcap) };
+        self
+    }
+
+    /// Sequences of any numbers of queries, one behind the other: `q` and `o` are `[1, rows of all sequences,
+    /// heads, head_dim]`, and the log-sum-exp is `[1, heads, rows of all sequences]`.
+    pub const fn packed(mut self, packed: PackedQueries) -> Self {
+        self.packed = Some(packed);
         self
     }
 
@@ -137,7 +151,12 @@ impl<'a> Decode<'a> {
 
     /// The same as a forward's problem, whose sequences all have as many keys as one may have.
     pub(crate) const fn problem(&self) -> Problem {
-        let [batch, seqlen_q, heads_q, head_dim] = self.q.shape;
+        let [mut batch, mut seqlen_q, heads_q, head_dim] = self.q.shape;
+        let mut rows = None;
+        if let Some(packed) = self.packed {
+            rows = Some([seqlen_q, self.cache.max_k]);
+            (batch, seqlen_q) = (packed.batch, packed.max_seqlen_q);
+        }
         Problem {
             dtype: self.q.dtype,
             batch,
@@ -150,15 +169,18 @@ impl<'a> Decode<'a> {
             alignment: Alignment::BottomRight,
             scale: self.scale,
             softcap: self.softcap,
+            packed: rows,
         }
     }
 
     /// The same with the planner's choice.
     const fn unconfigured(&self) -> Decode<'static> {
-        let Decode { q, cache, o, mask, scale, softcap, sinks, lse, workspace, counters, splits, .. } = *self;
+        let Decode { q, cache, o, mask, scale, softcap, packed, sinks, .. } = *self;
+        let Decode { lse, workspace, counters, splits, .. } = *self;
         Decode {
             scale,
             softcap,
+            packed,
             sinks,
             lse,
             workspace,
@@ -179,7 +201,6 @@ impl<'a> Decode<'a> {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DecodePlan {
     request: Decode<'static>,
-    entry: &'static DecodeInfo,
     launch: Launch,
 }
 
@@ -201,16 +222,16 @@ pub fn plan_decode(decode: &Decode<'_>, on: &Capabilities) -> Result<DecodePlan,
 pub fn plan_decode_with(decode: &Decode<'_>, on: &Capabilities, workspace: u64) -> Result<DecodePlan, Error> {
     validate::decode::decode(decode)?;
     let offered = decode.workspace.map_or(0, |workspace| workspace.bytes).max(workspace);
-    let (entry, launch) = Launch::plan(decode, on, offered)?;
-    let plan = DecodePlan { request: decode.unconfigured(), entry, launch };
+    let launch = Launch::plan(decode, on, offered)?;
+    let plan = DecodePlan { request: decode.unconfigured(), launch };
     plan.suffices(offered, decode.counters)?;
     Ok(plan)
 }
 
 impl DecodePlan {
     /// The kernel that computes attention: its symbol, threads and shared memory.
-    pub fn contract(&self) -> &'static Contract {
-        &self.entry.contract
+    pub const fn contract(&self) -> &'static Contract {
+        self.launch.contract()
     }
 
     /// Its blocks.
@@ -220,12 +241,12 @@ impl DecodePlan {
 
     /// Bytes that a launch uses of [`Decode::workspace`]; 0 where it needs none.
     pub const fn workspace_bytes(&self) -> u64 {
-        self.launch.workspace
+        self.launch.workspace()
     }
 
     /// Bytes that a launch uses of [`Decode::counters`] where it is given some; 0 where it needs none.
     pub const fn counters_bytes(&self) -> u64 {
-        self.launch.counters
+        self.launch.counters()
     }
 
     /// Checks that workspace and counters are as large as launches need.
@@ -235,8 +256,8 @@ impl DecodePlan {
             let expected = format_args!("{symbol} needs {needed} for this problem on this device");
             if bytes >= needed { Ok(()) } else { Err(Error::invalid(what, bytes, expected)) }
         };
-        check("workspace.bytes", workspace, self.launch.workspace)?;
-        counters.map_or(Ok(()), |counters| check("counters.bytes", counters.bytes, self.launch.counters))
+        check("workspace.bytes", workspace, self.launch.workspace())?;
+        counters.map_or(Ok(()), |counters| check("counters.bytes", counters.bytes, self.launch.counters()))
     }
 
     /// The launches for `decode`: the plan's, or the same with other tensors.
@@ -246,7 +267,7 @@ impl DecodePlan {
             return Err(Error::invalid("config", name, expected));
         }
         let decode = decode.unconfigured();
-        let settled = self.request.workspace.is_some() || self.launch.workspace == 0;
+        let settled = self.request.workspace.is_some() || self.launch.workspace() == 0;
         if decode == self.request && settled {
             return Ok(self.launch);
         }
@@ -256,7 +277,7 @@ impl DecodePlan {
             return Err(Error::invalid("decode", format!("{:?}", decode.shape()), expected));
         }
         self.suffices(decode.workspace.map_or(0, |workspace| workspace.bytes), decode.counters)?;
-        Ok(self.launch.bind(&decode))
+        self.launch.bind(&decode)
     }
 }
 

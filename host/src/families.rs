@@ -8,9 +8,12 @@ use spec::{Contract, FwdParams, Grid, KERNELS};
 
 pub(crate) mod append;
 pub(crate) mod cache;
-pub(crate) mod decode;
+mod decode;
 pub(crate) mod forward;
 pub(crate) mod merge;
+pub(crate) mod on_cache;
+pub(crate) mod packed;
+mod paged;
 pub(crate) mod split;
 
 /// What a plan launches.
@@ -48,8 +51,10 @@ pub(crate) enum Launches {
     Forward(forward::Launch),
     /// Two: blocks share a tile's keys, and a second kernel merges what they leave.
     Split(split::Launch),
+    /// One kernel, whose blocks find their sequences by integers on the device.
+    Packed(packed::Launch),
 }
-use Launches::{Forward, Split};
+use Launches::{Forward, Packed, Split};
 
 impl Launches {
     /// Those of the kernel that was chosen.
@@ -59,13 +64,23 @@ impl Launches {
         capabilities: &Capabilities,
         tensors: &Tensors,
     ) -> Result<Self, Error> {
-        let order = forward::order(problem, choice.entry, capabilities)?;
-        let forward = forward::Launch::new(choice.entry, problem, tensors, order);
+        let entry = choice.entry;
+        let forward = || {
+            let order = forward::order(problem, entry, capabilities)?;
+            Ok(forward::Launch::new(entry, problem, tensors, order))
+        };
+        match entry.grid {
+            Grid::OneTileABlock | Grid::Persistent => forward().map(Forward),
+            Grid::Split => split::Launch::new(entry, problem, capabilities, &forward()?, tensors).map(Split),
+            Grid::Packed => packed::Launch::new(entry, problem, capabilities, tensors).map(Packed),
+        }
+    }
+
+    /// Checks that a launch of the kernel that was chosen is not too large.
+    pub fn fits(problem: &Problem, choice: &Choice, capabilities: &Capabilities) -> Result<(), Error> {
         match choice.entry.grid {
-            Grid::OneTileABlock | Grid::Persistent => Ok(Forward(forward)),
-            Grid::Split => {
-                split::Launch::new(choice.entry, problem, capabilities, &forward, tensors).map(Split)
-            }
+            Grid::Packed => packed::order(problem, choice.entry, capabilities).map(|_| ()),
+            _ => forward::order(problem, choice.entry, capabilities).map(|_| ()),
         }
     }
 
@@ -74,6 +89,7 @@ impl Launches {
         match self {
             Forward(launch) => Forward(launch.bind(problem, tensors)),
             Split(launch) => Split(launch.bind(problem, tensors)),
+            Packed(launch) => Packed(launch.bind(problem, tensors)),
         }
     }
 
@@ -82,6 +98,7 @@ impl Launches {
         &KERNELS[match self {
             Forward(launch) => launch.kernel,
             Split(launch) => launch.kernel,
+            Packed(launch) => launch.kernel,
         }]
     }
 
@@ -90,13 +107,14 @@ impl Launches {
         match self {
             Forward(launch) => launch.grid,
             Split(launch) => launch.grid,
+            Packed(launch) => launch.grid,
         }
     }
 
     /// Bytes of workspace that they use.
     pub fn workspace_bytes(&self) -> u64 {
         match self {
-            Forward(_) => 0,
+            Forward(_) | Packed(_) => 0,
             Split(launch) => launch.workspace_bytes(),
         }
     }
@@ -106,6 +124,7 @@ impl Launches {
         match self {
             Forward(launch) => &launch.params,
             Split(launch) => &launch.params.forward,
+            Packed(launch) => &launch.params.forward,
         }
     }
 }
@@ -116,6 +135,7 @@ impl Kernels for Launches {
         unsafe {
             match self {
                 Forward(one) => launch(one.kernel, one.grid, bytes_of(&one.params)),
+                Packed(one) => launch(one.kernel, one.grid, bytes_of(&one.params)),
                 Split(two) => {
                     launch(two.kernel, two.grid, bytes_of(&two.params))?;
                     let (merge, grid) = two.merge();

@@ -1,5 +1,5 @@
 //! What is asked for: [`Forward`] with its tensors, [`Problem`] without them.
-use crate::{DType, LseView, MaskKind, TensorView, Workspace};
+use crate::{DType, LseView, MaskKind, Packed, TensorView, Workspace};
 
 /// Which keys a query sees.
 ///
@@ -71,6 +71,9 @@ pub struct Problem {
     pub scale: Option<f32>,
     /// Scores become `softcap * tanh(score / softcap)` before the mask; `None` leaves them alone.
     pub softcap: Option<f32>,
+    /// Rows of Q and of K of all sequences, where these are packed: `seqlen_q` and `seqlen_k` are then the
+    /// most of one.
+    pub packed: Option<[usize; 2]>,
 }
 
 /// A setter for each field, of the field's name.
@@ -130,14 +133,25 @@ impl Problem {
             alignment: Alignment::BottomRight,
             scale: None,
             softcap: None,
+            packed: None,
         }
     }
 
     setters! {
         dtype: DType, batch: usize, seqlen_q: usize, seqlen_k: usize, heads_q: usize, heads_k: usize,
-        head_dim: usize,
+        head_dim: usize, packed: Option<[usize; 2]>,
     }
     score_setters!();
+
+    /// Shapes of Q and O, and of K and V.
+    pub fn shapes(&self) -> [[usize; 4]; 2] {
+        let Problem { batch, heads_q, heads_k, head_dim, .. } = *self;
+        let (batches, [rows_q, rows_k]) = match self.packed {
+            None => (batch, [self.seqlen_q, self.seqlen_k]),
+            Some(rows) => (1, rows),
+        };
+        [[batches, rows_q, heads_q, head_dim], [batches, rows_k, heads_k, head_dim]]
+    }
 
     /// The factor of the scores: what was asked for, else `1 / sqrt(head_dim)`.
     pub fn softmax_scale(&self) -> f32 {
@@ -173,8 +187,11 @@ impl std::fmt::Display for Problem {
         if let Some(scale) = self.scale {
             write!(f, ", scale {scale}")?;
         }
-        match self.softcap {
-            Some(softcap) => write!(f, ", softcap {softcap}"),
+        if let Some(softcap) = self.softcap {
+            write!(f, ", softcap {softcap}")?;
+        }
+        match self.packed {
+            Some([rows_q, rows_k]) => write!(f, ", packed rows {rows_q}/{rows_k}"),
             None => Ok(()),
         }
     }
@@ -206,6 +223,8 @@ pub struct Forward<'a> {
     pub softcap: Option<f32>,
     /// Where the log-sum-exp of each row goes.
     pub lse: Option<LseView>,
+    /// Where each sequence begins, if they are packed.
+    pub packed: Option<Packed>,
     /// Memory for kernels that share a tile's keys between blocks; without it the planner takes none of
     /// these.
     pub workspace: Option<Workspace>,
@@ -227,6 +246,7 @@ impl<'a> Forward<'a> {
             scale: None,
             softcap: None,
             lse: None,
+            packed: None,
             workspace: None,
             config: None,
         }
@@ -237,6 +257,12 @@ impl<'a> Forward<'a> {
     /// Also write the log-sum-exp of each row.
     pub const fn lse(mut self, lse: LseView) -> Self {
         self.lse = Some(lse);
+        self
+    }
+
+    /// Sequences of any lengths, one behind the other in tensors of one batch.
+    pub const fn packed(mut self, packed: Packed) -> Self {
+        self.packed = Some(packed);
         self
     }
 
@@ -256,8 +282,12 @@ impl<'a> Forward<'a> {
 
     /// The problem that these tensors describe, unchecked. Sizes are those of Q and K.
     pub const fn problem(&self) -> Problem {
-        let [batch, seqlen_q, heads_q, head_dim] = self.q.shape;
-        let [_, seqlen_k, heads_k, _] = self.k.shape;
+        let [batches, rows_q, heads_q, head_dim] = self.q.shape;
+        let [_, rows_k, heads_k, _] = self.k.shape;
+        let (batch, [seqlen_q, seqlen_k], packed) = match self.packed {
+            None => (batches, [rows_q, rows_k], None),
+            Some(p) => (p.batch, [p.max_seqlen_q, p.max_seqlen_k], Some([rows_q, rows_k])),
+        };
         Problem {
             dtype: self.q.dtype,
             batch,
@@ -270,6 +300,7 @@ impl<'a> Forward<'a> {
             alignment: self.alignment,
             scale: self.scale,
             softcap: self.softcap,
+            packed,
         }
     }
 }

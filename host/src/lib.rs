@@ -21,8 +21,9 @@
 //! - [`TensorView`], [`LseView`]: tensors in the caller's memory. Layouts are strides.
 //! - [`KvCache`], [`KvPages`]: keys and values in pages; [`Index`], [`Slots`]: integers that only the device
 //!   knows.
-//! - [`Decode`]: few queries a sequence on a cache; [`plan_decode`].
+//! - [`Decode`]: queries on a cache, few a sequence or many; [`plan_decode`].
 //! - [`Forward`]: what is asked for; [`Problem`]: the same without its tensors; [`Mask`].
+//! - [`Packed`]: sequences of any lengths, one behind the other.
 //! - `lineage` (feature `lineage`): configurations by the names that they had before this project.
 //! - [`Append`]: new keys and values on their way into a cache. [`Merge`]: attention over some keys and over
 //!   others becomes attention over all.
@@ -57,6 +58,7 @@ mod image;
 #[cfg(feature = "lineage")]
 pub mod lineage;
 mod merge;
+mod packed;
 mod plan;
 mod prepared;
 pub mod ptx;
@@ -79,13 +81,16 @@ pub use driver::{SimBuffer, SimDriver, SimKernel, SimStream};
 pub use error::{Cause, Error};
 pub use forward::{Alignment, Forward, Mask, Problem};
 pub use merge::{Merge, MergePlan, State, plan_merge};
+pub use packed::{Packed, PackedQueries};
 pub use plan::{Plan, plan, plan_with, supports, supports_with};
 pub use prepared::Prepared;
 pub use request::{Planned, Request};
 /// The kernels' configurations as types, for [`Prepared`].
 pub use spec;
-pub use spec::{Contract, DType, ENTRIES, EntryInfo, FwdParams, Grid, MaskKind, PLANNED, Path, Schedule};
-pub use table::entry;
+pub use spec::{
+    Contract, DType, ENTRIES, EntryInfo, FwdParams, Grid, MaskKind, PACKED, PLANNED, Path, Schedule,
+};
+pub use table::{entries, entry};
 pub use tuning::{Tuned, Tuning};
 pub use validate::{MAX_HEAD_DIM, MAX_ROW_BYTES, MAX_SEQLEN};
 pub use view::{LseUnit, LseView, Sinks, TensorView, Workspace};

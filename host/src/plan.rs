@@ -1,8 +1,11 @@
 //! Problem and capabilities to launches: a pure function that touches no device.
-use crate::families::{Kernels, Launches, forward};
+use crate::families::{Kernels, Launches};
 use crate::request::{Request, sealed};
 use crate::table;
-use crate::{Capabilities, Error, Forward, LseView, Problem, TensorView, Tuning, Workspace, validate};
+use crate::{
+    Alignment, Capabilities, Error, Forward, LseView, Packed, Problem, TensorView, Tuning, Workspace,
+    validate,
+};
 use spec::{Contract, FwdParams, MaskKind, Window};
 
 /// What will be launched, and why. It can be compared and copied, not edited.
@@ -20,12 +23,13 @@ pub(crate) struct Tensors {
     /// Q, K, V and O.
     pub views: [TensorView; 4],
     pub lse: Option<LseView>,
+    pub packed: Option<Packed>,
     pub workspace: Option<Workspace>,
 }
 
 impl Tensors {
     const fn of(f: &Forward<'_>) -> Self {
-        Tensors { views: [f.q, f.k, f.v, f.o], lse: f.lse, workspace: f.workspace }
+        Tensors { views: [f.q, f.k, f.v, f.o], lse: f.lse, packed: f.packed, workspace: f.workspace }
     }
 }
 
@@ -50,7 +54,7 @@ pub fn supports_with(
 ) -> Result<&'static Contract, Error> {
     validate::problem(problem)?;
     let choice = table::choose(problem, problem.mask_kind(), capabilities, None, workspace, &Tuning::new())?;
-    forward::order(problem, choice.entry, capabilities)?;
+    Launches::fits(problem, &choice, capabilities)?;
     Ok(&choice.entry.contract)
 }
 
@@ -189,6 +193,8 @@ struct Meaning {
     kind: MaskKind,
     window: Window,
     scores: (f32, f32),
+    /// Rows of packed sequences, each aligned for itself.
+    packed: Option<([usize; 2], Alignment)>,
 }
 
 impl Meaning {
@@ -200,6 +206,7 @@ impl Meaning {
         if window.left == Window::UNBOUNDED && window.right == Window::UNBOUNDED {
             window.shift = 0;
         }
-        Meaning { sizes, kind, window, scores: validate::base_two(p) }
+        let packed = p.packed.map(|rows| (rows, p.alignment));
+        Meaning { sizes, kind, window, scores: validate::base_two(p), packed }
     }
 }

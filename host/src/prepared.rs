@@ -95,6 +95,11 @@ mod tests {
         let decode = decode + 2 * size_of::<PerHead>() + size_of::<Partials>() + size_of::<Counters>();
         assert_eq!(size_of::<DecodeParams>(), decode + size_of::<FastDiv>() + size_of::<Window>() + 2 * 4);
         assert_eq!([size_of::<Integers>(), size_of::<Counters>()], [8 + 2 * 4; 2]);
+        let packed = size_of::<FwdParams>() + 3 * size_of::<Integers>() + size_of::<Sequences>() + 4;
+        assert_eq!(size_of::<PackedParams>(), packed);
+        let paged = size_of::<FwdParams>() + size_of::<Cache>() + 2 * size_of::<Integers>();
+        assert_eq!(size_of::<PagedParams>(), paged + size_of::<Sequences>() + 4);
+        assert_eq!(size_of::<Sequences>(), 2 * 4 + size_of::<FastDiv>());
         assert_eq!(size_of::<Partials>(), 2 * 8 + 2 * 4 + size_of::<FastDiv>() + 4);
         assert_eq!(size_of::<Tensor>(), 3 * 8 + 4 * 4);
         assert_eq!(size_of::<Lse>(), 3 * 8);

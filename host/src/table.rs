@@ -1,7 +1,8 @@
 //! Which entry solves a problem: a small table for each class of devices, with the reason beside each line.
+use crate::families::packed;
 use crate::families::split::Split;
 use crate::{Capabilities, Error, Problem, Tuning};
-use spec::{ENTRIES, EntryInfo, Grid, MaskKind, PLANNED};
+use spec::{ENTRIES, EntryInfo, Grid, MaskKind, PACKED, PLANNED};
 
 /// An entry and why it was chosen.
 #[derive(Clone, Copy, Debug)]
@@ -192,6 +193,9 @@ pub(crate) fn choose(
     if let Some(name) = config {
         return named(name, p, mask, capabilities);
     }
+    if p.packed.is_some() {
+        return packed::choose(p, mask, capabilities);
+    }
     if let Some(name) = tuning.best(&capabilities.name, p) {
         let measured = named(name, p, mask, capabilities).map_err(|e| {
             Error::invalid(
@@ -255,12 +259,14 @@ pub(crate) fn choose(
 fn named(name: &str, p: &Problem, mask: MaskKind, capabilities: &Capabilities) -> Result<Choice, Error> {
     let entry = by_name(name, mask)?;
     let general = entry.mask == mask || entry.mask == MaskKind::Local;
-    if entry.dtype != p.dtype || !general || (entry.head_dim as usize) < p.head_dim {
+    let packed = (entry.grid == Grid::Packed) == p.packed.is_some();
+    if entry.dtype != p.dtype || !general || (entry.head_dim as usize) < p.head_dim || !packed {
         let expected = format_args!(
-            "this problem needs {} with mask {} and head_dim {}",
+            "this problem needs {} with mask {} and head_dim {}, for {} sequences",
             p.dtype.name(),
             mask.name(),
-            p.head_dim
+            p.head_dim,
+            if p.packed.is_some() { "packed" } else { "equally long" }
         );
         return Err(Error::invalid("config", name, expected));
     }
@@ -278,12 +284,17 @@ pub(crate) fn by_name(name: &str, mask: MaskKind) -> Result<&'static EntryInfo, 
     entry(name)
 }
 
+/// Every kernel that may solve a [`crate::Forward`]: [`ENTRIES`], then those for packed sequences.
+pub fn entries() -> impl Iterator<Item = &'static EntryInfo> {
+    ENTRIES.iter().chain(PACKED)
+}
+
 /// The entry of a symbol.
 ///
 /// # Errors
 /// [`Error::Invalid`] where the table has no such entry.
 pub fn entry(symbol: &str) -> Result<&'static EntryInfo, Error> {
-    ENTRIES.iter().find(|entry| entry.contract.symbol == symbol).ok_or_else(|| {
+    entries().find(|entry| entry.contract.symbol == symbol).ok_or_else(|| {
         let expected = "it must be the name of an entry or of a configuration of the lineage; `ferroflash \
                         kernels` lists them";
         Error::invalid("config", symbol, expected)

@@ -9,6 +9,7 @@ pub(crate) mod cache;
 pub(crate) mod decode;
 mod lse;
 pub(crate) mod merge;
+mod packed;
 
 /// Longest sequence. Positions, shifts and windows of a padded tile are summed in 32 bits on the device.
 pub const MAX_SEQLEN: usize = (1 << 30) - 256;
@@ -22,10 +23,13 @@ const MAX_TILES: u64 = 1 << 31;
 
 /// Checks what does not depend on tensors: sizes, scale, softcap.
 pub(crate) fn problem(p: &Problem) -> Result<(), Error> {
+    let lengths = lengths(p);
     let sizes = [
         ("batch", p.batch),
-        ("seqlen_q", p.seqlen_q),
-        ("seqlen_k", p.seqlen_k),
+        lengths[0],
+        lengths[1],
+        lengths[2],
+        lengths[3],
         ("heads_q", p.heads_q),
         ("heads_k", p.heads_k),
         ("head_dim", p.head_dim),
@@ -49,9 +53,9 @@ pub(crate) fn problem(p: &Problem) -> Result<(), Error> {
         let reason = format_args!("kernels take multiples of 8 up to {MAX_HEAD_DIM}");
         return Err(Error::unsupported(format_args!("head_dim {}", p.head_dim), reason));
     }
-    for (what, length) in [("seqlen_q", p.seqlen_q), ("seqlen_k", p.seqlen_k)] {
+    for (what, length) in lengths {
         if length > MAX_SEQLEN {
-            let reason = format_args!("sequences have at most {MAX_SEQLEN} positions");
+            let reason = format_args!("sequences, packed ones together, have at most {MAX_SEQLEN} positions");
             return Err(Error::unsupported(format_args!("{what} {length}"), reason));
         }
     }
@@ -64,6 +68,16 @@ pub(crate) fn problem(p: &Problem) -> Result<(), Error> {
         ));
     }
     scores(p)
+}
+
+/// Lengths of sequences, and of all packed ones together, as the caller has named them.
+fn lengths(p: &Problem) -> [(&'static str, usize); 4] {
+    let [[_, rows_q, ..], [_, rows_k, ..]] = p.shapes();
+    let [longest_q, longest_k] = match p.packed {
+        None => ["seqlen_q", "seqlen_k"],
+        Some(_) => ["packed.max_seqlen_q", "packed.max_seqlen_k"],
+    };
+    [(longest_q, p.seqlen_q), (longest_k, p.seqlen_k), ("rows of q", rows_q), ("rows of k", rows_k)]
 }
 
 /// Checks what happens to scores. The kernel computes in base 2, so the converted numbers must be finite and
@@ -111,8 +125,8 @@ pub(crate) fn base_two(p: &Problem) -> (f32, f32) {
 pub(crate) fn forward(f: &Forward<'_>) -> Result<Problem, Error> {
     let p = f.problem();
     problem(&p)?;
-    let key = [p.batch, p.seqlen_k, p.heads_k, p.head_dim];
-    for (name, view, shape) in [(&K, &f.k, key), (&V, &f.v, key), (&O, &f.o, f.q.shape)] {
+    let [query, key] = p.shapes();
+    for (name, view, shape) in [(&Q, &f.q, query), (&K, &f.k, key), (&V, &f.v, key), (&O, &f.o, query)] {
         if view.dtype != p.dtype {
             let expected = format_args!("all tensors must have q's, {}", p.dtype.name());
             return Err(Error::invalid(name.dtype, view.dtype.name(), expected));
@@ -128,7 +142,10 @@ pub(crate) fn forward(f: &Forward<'_>) -> Result<Problem, Error> {
     let lse = f.lse.as_ref().map(|view| log_sum_exp(view, &p)).transpose()?;
     let workspace = f.workspace.as_ref().map(memory).transpose()?;
     let [q, k, v, output] = [q, k, v, output].map(Some);
-    disjoint(&[(&Q, q), (&K, k), (&V, v), (&O, output), (&LSE, lse), (&WORKSPACE, workspace)], 3)?;
+    let [starts_q, starts_k, used] = packed::packed(f)?;
+    let [read_q, read_k, read_v] = [(&Q, q), (&K, k), (&V, v)];
+    let [written, lse, workspace] = [(&O, output), (&LSE, lse), (&WORKSPACE, workspace)];
+    disjoint(&[read_q, read_k, read_v, starts_q, starts_k, used, written, lse, workspace], 6)?;
     Ok(p)
 }
 
@@ -154,7 +171,7 @@ pub(crate) fn workspace(f: &Forward<'_>) -> Result<(), Error> {
     let [q, k, v] = [input(&Q, &f.q)?, input(&K, &f.k)?, input(&V, &f.v)?];
     let lse = f.lse.as_ref().map(|view| log_sum_exp(view, &f.problem())).transpose()?;
     let tensors = [(&Q, Some(q)), (&K, Some(k)), (&V, Some(v)), (&O, Some(output(&O, &f.o)?)), (&LSE, lse)];
-    for (name, tensor) in tensors {
+    for (name, tensor) in tensors.into_iter().chain(packed::packed(f)?) {
         if let Some(tensor) = tensor.filter(|tensor| workspace.overlaps(tensor)) {
             return Err(overlap(&WORKSPACE, name.address, &workspace, &tensor));
         }

@@ -114,7 +114,6 @@ const REFUSED: &[Refused] = &[
     (|d| d.o.shape[0] = 3, true, &["o.shape", "[3, 1, 32, 128]", "[16, 1, 32, 128]"]),
     (|d| d.q.shape[0] = 0, true, &["batch", "0", "1 or more"]),
     (|d| d.q.shape[3] = 64, true, &["cache.keys.shape", "head_dim 64"]),
-    (|d| { d.q.shape[1] = 5; d.o.shape[1] = 5 }, false, &["5 queries of 4 heads", "16 rows at most"]),
     (|d| { d.q.shape[2] = 30; d.o.shape[2] = 30 }, true, &["heads_q: 30", "multiple of heads_k = 8"]),
     (|d| { d.q.shape[0] = 5000; d.o.shape[0] = 5000 }, false, &["batch 5000", "4096 sequences"]),
     (|d| d.cache.lengths.elements = 15, true, &["cache.lengths.elements", "15", "16 or more"]),

@@ -5,7 +5,9 @@ use crate::mask::MaskFn;
 use crate::tensors::{Portion, Whole};
 use core::ops::ControlFlow;
 use spec::{Forward, Fwd, FwdParams, Kernel, Persistent};
-use tile::{Block, CpAsync, Mma, Pipeline, Resident, Ring, SharedTile, Smem, Unfilled, Walk};
+use tile::{
+    Block, CpAsync, Mma, Pipeline, Resident, Ring, SharedTile, Smem, TileSource, TileWalk, Unfilled, Walk,
+};
 
 /// The whole block copies.
 pub type ByBlock<C> = CpAsync<Block<C>>;
@@ -18,17 +20,33 @@ type KvRing<C, E, const N: usize, const D: usize, const KW: usize, const STAGES:
     Ring<KvStage<E, N, D, KW>, STAGES, ByBlock<C>>;
 
 /// Stages that the block refills itself, one ahead of their use for each stage but one.
-struct SelfFed<'b, C: Kernel, E: Mma, const N: usize, const D: usize, const KW: usize, const STAGES: usize> {
+struct SelfFed<
+    'b,
+    C: Kernel,
+    E: Mma,
+    Tiles: TileWalk<E, N, D, Block<C>>,
+    const N: usize,
+    const D: usize,
+    const KW: usize,
+    const STAGES: usize,
+> {
     kv: Pipeline<KvStage<E, N, D, KW>, STAGES, ByBlock<C>>,
-    k: Walk<E, N, D, Block<C>>,
-    v: Walk<E, N, D, Block<C>>,
+    k: Tiles,
+    v: Tiles,
     /// The last block taken.
     start: u32,
     block: &'b mut Block<C>,
 }
 
-impl<C: Kernel, E: Mma, const N: usize, const D: usize, const KW: usize, const STAGES: usize>
-    Stages<KvStage<E, N, D, KW>> for SelfFed<'_, C, E, N, D, KW, STAGES>
+impl<
+    C: Kernel,
+    E: Mma,
+    Tiles: TileWalk<E, N, D, Block<C>>,
+    const N: usize,
+    const D: usize,
+    const KW: usize,
+    const STAGES: usize,
+> Stages<KvStage<E, N, D, KW>> for SelfFed<'_, C, E, Tiles, N, D, KW, STAGES>
 {
     #[inline(always)]
     fn next(&mut self, n: u32, read: impl FnOnce(&KvStage<E, N, D, KW>)) {
@@ -76,8 +94,8 @@ impl<
 
         // Prologue: Q, then the last STAGES - 1 key/value blocks, all in flight.
         let (q, ring): (QPlace<C, E, M, D>, KvRing<C, E, N, D, KW, STAGES>) = smem.split();
-        let mut k = Walk::down(tensors.k, range.end * KW as u32 - 1, block);
-        let mut v = Walk::down(tensors.v, range.end * KW as u32 - 1, block);
+        let mut k = tensors.k.walk(range.end * KW as u32 - 1, block);
+        let mut v = tensors.v.walk(range.end * KW as u32 - 1, block);
         let q = q.fill(|slot| slot.copy_edge(&mut Walk::down(tensors.q, tensors.m_block, block), block));
         let kv = ring.prologue(q, |i, slot| {
             if i < range.end - range.start {
@@ -105,7 +123,7 @@ impl<
                 theirs.add_scaled(&mut acc_o, &mine, &scale);
             }
         }
-        portion.store(&tensors, acc_o, &softmax, q_tile, mine);
+        portion.store(p, &tensors, acc_o, &softmax, q_tile, mine);
     }
 }
 

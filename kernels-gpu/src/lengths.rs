@@ -2,10 +2,106 @@
 //! they are: every access stays in the tensors that the host was shown. (What stands in a cache's table is
 //! clamped where it is read, and a slot that a cache has not is none, in `tile`.)
 use spec::Integers;
-use tile::GlobalInts;
+use tile::{GlobalInts, Warp};
 
 /// Length `i`: at most `most`, and 0 where the number is negative or there is none.
 #[inline(always)]
 pub fn length(lengths: &Integers, i: u32, most: u32) -> u32 {
     (GlobalInts::of(lengths).get(i).max(0) as u32).min(most)
+}
+
+/// Where sequence `index` begins, as it stands there: to be compared, not to be taken for a row.
+#[inline(always)]
+pub fn start(cu_seqlens: &Integers, index: u32) -> u32 {
+    GlobalInts::of(cu_seqlens).get(index) as u32
+}
+
+/// Rows of one sequence among those of all: if there are any, they exist.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    first: u32,
+    rows: u32,
+}
+
+impl Span {
+    /// Rows of sequence `index` by the starts of all sequences, among `rows` of all.
+    #[inline(always)]
+    pub fn load(cu_seqlens: &Integers, index: u32, rows: u32) -> Self {
+        let starts = GlobalInts::of(cu_seqlens);
+        Self::within(starts.get(index), starts.get(index + 1), rows)
+    }
+
+    /// The first `rows`, all of which exist.
+    #[inline(always)]
+    pub fn upto(rows: u32) -> Self {
+        Span { first: 0, rows }
+    }
+
+    /// From `first` to before `end`, as far as there are `rows`. What is negative lies behind all of them,
+    /// and behind them are none.
+    #[inline(always)]
+    fn within(first: i32, end: i32, rows: u32) -> Self {
+        let (first, end) = (first as u32, (end as u32).min(rows));
+        Span { first, rows: end.max(first) - first }
+    }
+
+    /// The same, which the assembler may keep in uniform registers: of a loaded value it does not know that
+    /// all lanes have it (128x32 at head dim 96: 8 bytes spilled in the main loop, and none so).
+    #[inline(always)]
+    pub fn uniform(self, warp: Warp) -> Self {
+        Span { first: warp.uniform(self.first), rows: warp.uniform(self.rows) }
+    }
+
+    /// At most as many as sequence `index` has used, if that is told.
+    #[inline(always)]
+    pub fn used(self, seqused: &Integers, index: u32) -> Self {
+        let used = GlobalInts::of(seqused);
+        if used.is_empty() { self } else { self.cut(used.get(index)) }
+    }
+
+    /// At most the first `used` of them.
+    #[inline(always)]
+    fn cut(self, used: i32) -> Self {
+        Span { rows: self.rows.min(used.max(0) as u32), ..self }
+    }
+
+    /// Those from the `count`-th on, of which there must be as many.
+    #[inline(always)]
+    pub fn skip(self, count: u32) -> Self {
+        Span { first: self.first + count, rows: self.rows - count }
+    }
+
+    /// The first.
+    #[inline(always)]
+    pub fn first(self) -> u32 {
+        self.first
+    }
+
+    /// How many.
+    #[inline(always)]
+    pub fn rows(self) -> u32 {
+        self.rows
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_stands_there_the_rows_exist() {
+        const GARBAGE: [i32; 9] = [0, 1, 7, 99, 100, 101, -1, i32::MIN, i32::MAX];
+        for (first, end) in GARBAGE.iter().flat_map(|first| GARBAGE.map(|end| (*first, end))) {
+            let span = Span::within(first, end, 100);
+            assert!(span.rows == 0 || span.first + span.rows <= 100, "{first}..{end}: {span:?}");
+            if (0..=100).contains(&first) && (first..=100).contains(&end) {
+                assert_eq!(span, Span { first: first as u32, rows: (end - first) as u32 });
+            }
+            for used in GARBAGE {
+                let cut = span.cut(used);
+                assert_eq!(cut.first, span.first);
+                assert_eq!(cut.rows, span.rows.min(used.max(0) as u32), "{used} of {span:?}");
+            }
+        }
+    }
 }

@@ -6,6 +6,7 @@
 //! - [`overlap`]: the next scores under way during this block's softmax.
 //! - [`split`]: several blocks share a tile's keys, and the kernel that merges what they leave.
 //! - [`decode`]: few queries on a long cache in pages. [`lengths`]: what is made of integers on the device.
+//! - [`packed`]: sequences one behind the other. [`paged`]: many queries on a cache in pages.
 //! - [`partial`]: results of different keys, merged.
 //! - [`append`]: rows of new tokens go to their places in a cache. [`merge`]: states of the same rows and
 //!   other keys become one.
@@ -35,6 +36,10 @@ pub mod mask;
 pub mod merge;
 #[forbid(unsafe_code)]
 pub mod overlap;
+#[forbid(unsafe_code)]
+pub mod packed;
+#[forbid(unsafe_code)]
+pub mod paged;
 #[forbid(unsafe_code)]
 pub mod partial;
 #[forbid(unsafe_code)]

@@ -6,7 +6,9 @@ use crate::mask::{MaskFn, Seen};
 use crate::softmax::Softmax;
 use crate::tensors::{Portion, Whole};
 use spec::{FwdOverlap, FwdParams, Kernel};
-use tile::{AFrag, Acc, Block, Mma, Part, Resident, Ring, SharedTile, Smem, Unfilled, Walk, shared_layout};
+use tile::{
+    AFrag, Acc, Block, Mma, Part, Resident, Ring, SharedTile, Smem, TileSource, Unfilled, Walk, shared_layout,
+};
 
 shared_layout! {
     /// What must be there before the first stage.
@@ -42,7 +44,7 @@ impl<E: Mma, Mask: MaskFn, const M: usize, const W: usize, const N: usize, const
 
         // Prologue: Q with the last K block; then the last V block with the K block before it.
         let (lead, ring): (LeadPlace<C, E, M, N, D>, VkRing<C, E, N, D>) = smem.split();
-        let (mut k, mut v) = (Walk::down(tensors.k, n, block), Walk::down(tensors.v, n, block));
+        let (mut k, mut v) = (tensors.k.walk(n, block), tensors.v.walk(n, block));
         let lead = lead.fill(|slot| {
             slot.q.copy_edge(&mut Walk::down(tensors.q, tensors.m_block, block), block);
             slot.k.copy_edge(&mut k, block);
@@ -99,7 +101,7 @@ impl<E: Mma, Mask: MaskFn, const M: usize, const W: usize, const N: usize, const
         step(0, acc_s, range.interior.1 == 0);
 
         // Epilogue.
-        portion.store(&tensors, acc_o, &softmax, q_tile, mine);
+        portion.store(p, &tensors, acc_o, &softmax, q_tile, mine);
     }
 }
 

@@ -20,6 +20,7 @@ struct Slice<'p> {
 
 impl Portion for Slice<'_> {
     const ALL_KEYS: bool = false;
+    type Keys<E: Mma, const D: usize> = GlobalRows<E, D>;
 
     #[inline(always)]
     fn tensors<E: Mma, const D: usize>(&self, p: &FwdParams, tile_m: u32) -> TileTensors<E, D> {
@@ -51,6 +52,7 @@ impl Portion for Slice<'_> {
     #[inline(always)]
     fn store<E: Mma, const M: usize, const W: usize, const D: usize>(
         &self,
+        _: &FwdParams,
         tensors: &TileTensors<E, D>,
         mut acc_o: Acc<W, D>,
         softmax: &Softmax<W>,

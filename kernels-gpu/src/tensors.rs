@@ -1,17 +1,18 @@
 //! A tile's tensors: one thread block's share of the problem, and what it stores.
+use crate::lengths::Span;
 use crate::mask::{BlockRange, MaskFn, Rows};
 use crate::softmax::Softmax;
-use spec::{FwdParams, Kernel, WorkTile};
-use tile::{Acc, Block, GlobalRows, GlobalVec, Mma, SharedTile, WarpRows};
+use spec::{FwdParams, Kernel, Window, WorkTile};
+use tile::{Acc, Block, GlobalRows, GlobalVec, Mma, SharedTile, TileSource, WarpRows};
 
-/// One tile of queries with its head's keys and values.
-pub struct TileTensors<E, const D: usize> {
+/// One tile of queries with its head's keys and values, which lie in `Keys`.
+pub struct TileTensors<E, const D: usize, Keys = GlobalRows<E, D>> {
     /// Queries of the head.
     pub q: GlobalRows<E, D>,
     /// Keys of the head.
-    pub k: GlobalRows<E, D>,
+    pub k: Keys,
     /// Values of the head.
-    pub v: GlobalRows<E, D>,
+    pub v: Keys,
     /// Output of the head.
     pub o: GlobalRows<E, D>,
     /// Log-sum-exp of the head's rows.
@@ -48,6 +49,26 @@ impl<E: Mma, const D: usize> TileTensors<E, D> {
         }
     }
 
+    /// The same tile of one sequence, whose rows these are of all sequences'.
+    #[inline(always)]
+    pub fn of_sequence(self, queries: Span, keys: Span, window: Window) -> Self {
+        let TileTensors { q, k, v, o, lse, rows, .. } = self;
+        let [q, o] = [q, o].map(|x| x.part(queries.first(), queries.rows()));
+        let [k, v] = [k, v].map(|x| x.part(keys.first(), keys.rows()));
+        let lse = lse.part(queries.first(), queries.rows());
+        let rows = Rows { q_len: queries.rows(), k_len: keys.rows(), window, ..rows };
+        TileTensors { q, k, v, o, lse, rows, ..self }
+    }
+
+    /// The same tile with other keys and values, of as many rows.
+    #[inline(always)]
+    pub fn with<Keys>(self, [k, v]: [Keys; 2]) -> TileTensors<E, D, Keys> {
+        let TileTensors { q, o, lse, head, m_block, rows, .. } = self;
+        TileTensors { q, k, v, o, lse, head, m_block, rows }
+    }
+}
+
+impl<E: Mma, const D: usize, Keys> TileTensors<E, D, Keys> {
     /// What a tile stores whose rows see no key: O = 0, LSE = -inf.
     #[inline(always)]
     pub fn store_nothing_seen<K: Kernel, const M: usize>(&self, block: &Block<K>) {
@@ -76,8 +97,15 @@ pub trait Portion {
     /// Whether it has all keys that the tile sees.
     const ALL_KEYS: bool = true;
 
+    /// Where keys and values lie.
+    type Keys<E: Mma, const D: usize>: TileSource<E, D>;
+
     /// The tile of `tile_m` queries.
-    fn tensors<E: Mma, const D: usize>(&self, p: &FwdParams, tile_m: u32) -> TileTensors<E, D>;
+    fn tensors<E: Mma, const D: usize>(
+        &self,
+        p: &FwdParams,
+        tile_m: u32,
+    ) -> TileTensors<E, D, Self::Keys<E, D>>;
 
     /// Its share of the key blocks that the tile sees.
     #[inline(always)]
@@ -93,7 +121,7 @@ pub trait Portion {
     #[inline(always)]
     fn store_nothing_seen<E: Mma, K: Kernel, const M: usize, const D: usize>(
         &self,
-        tensors: &TileTensors<E, D>,
+        tensors: &TileTensors<E, D, Self::Keys<E, D>>,
         block: &Block<K>,
     ) {
         tensors.store_nothing_seen::<K, M>(block);
@@ -102,7 +130,8 @@ pub trait Portion {
     #[inline(always)]
     fn store<E: Mma, const M: usize, const W: usize, const D: usize>(
         &self,
-        tensors: &TileTensors<E, D>,
+        _: &FwdParams,
+        tensors: &TileTensors<E, D, Self::Keys<E, D>>,
         acc_o: Acc<W, D>,
         softmax: &Softmax<W>,
         q_tile: SharedTile<E, M, D>,
@@ -116,6 +145,8 @@ pub trait Portion {
 pub struct Whole(pub u32);
 
 impl Portion for Whole {
+    type Keys<E: Mma, const D: usize> = GlobalRows<E, D>;
+
     #[inline(always)]
     fn tensors<E: Mma, const D: usize>(&self, p: &FwdParams, tile_m: u32) -> TileTensors<E, D> {
         TileTensors::of(p, p.order.tile(self.0), tile_m)

@@ -217,16 +217,18 @@ impl Allocation {
         missing
     }
 
-    /// Copies bytes in and marks them written.
+    /// Copies bytes in and marks them written; the mask says which of the first 64 have changed. Where blocks
+    /// write the same at once, they do so for one of them alone.
     #[inline]
-    pub fn store(&self, offset: usize, bytes: &[u8]) {
-        let (start, mut done) = (self.place(self.base) + offset, 0);
+    pub fn store(&self, offset: usize, bytes: &[u8]) -> u64 {
+        let (start, mut changed, mut done) = (self.place(self.base) + offset, 0, 0);
         while done < bytes.len() {
             let at = start + done;
             let n = (bytes.len() - done).min(PAGE - at % PAGE);
-            self.page(at).store(at % PAGE, &bytes[done..done + n]);
+            changed |= self.page(at).store(at % PAGE, &bytes[done..done + n]) << done.min(63);
             done += n;
         }
+        changed
     }
 
     /// Whether byte `offset` was ever written.
@@ -266,26 +268,55 @@ impl Page {
     }
 
     #[inline]
-    fn store(&self, at: usize, bytes: &[u8]) {
+    fn store(&self, at: usize, bytes: &[u8]) -> u64 {
+        let mut changed = 0;
         if at.is_multiple_of(4) && bytes.len().is_multiple_of(4) {
             for (i, chunk) in bytes.chunks_exact(4).enumerate() {
                 let word = u32::from_le_bytes([chunk[0], chunk[1], chunk[2], chunk[3]]);
-                self.words[at / 4 + i].store(word, Relaxed);
+                let differs = self.words[at / 4 + i].swap(word, Relaxed) ^ word;
+                if differs != 0 {
+                    let bytes = (0..4).filter(|byte| differs >> (8 * byte) & 0xff != 0);
+                    changed |= bytes.fold(0, |mask, byte| mask | 1 << byte) << (4 * i % 64);
+                }
                 self.mark(at / 4 + i, 15);
             }
         } else {
             for (i, &byte) in bytes.iter().enumerate() {
                 let (word, shift) = ((at + i) / 4, (at + i) % 4 * 8);
                 let merge = |old: u32| Some(old & !(0xff << shift) | u32::from(byte) << shift);
-                let _ = self.words[word].fetch_update(Relaxed, Relaxed, merge);
+                let old = self.words[word].fetch_update(Relaxed, Relaxed, merge).unwrap_or_default();
+                changed |= u64::from((old >> shift) as u8 != byte) << (i % 64);
                 self.mark(word, 1 << ((at + i) % 4));
             }
         }
+        changed
     }
 
     fn mark(&self, word: usize, bits: u8) {
         if self.written[word].load(Relaxed) & bits != bits {
             self.written[word].fetch_or(bits, Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of those who write the same at once one has changed it, whoever looked before.
+    #[test]
+    fn what_is_written_changes_once() {
+        let mut memory = GlobalMemory::default();
+        let address = memory.alloc("x", 8192, 4, None).unwrap();
+        let (allocation, _) = memory.resolve(address, 8192).unwrap();
+        // In words, in bytes, and across the end of a page.
+        for (offset, bytes) in [(0, &[1, 2, 3, 4, 5, 6, 7, 8][..]), (33, &[9; 3]), (4088, &[7; 12])] {
+            let all = u64::MAX >> (64 - bytes.len());
+            assert_eq!(allocation.store(offset, bytes), all, "{offset}");
+            assert_eq!(allocation.store(offset, bytes), 0, "{offset}");
+            let mut other = bytes.to_vec();
+            other[2] += 1;
+            assert_eq!(allocation.store(offset, &other), 4, "{offset}");
         }
     }
 }

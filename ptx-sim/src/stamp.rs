@@ -58,6 +58,9 @@ pub(crate) struct Stamp {
     pub pending: bool,
 }
 
+/// A byte and a half for each byte of memory that is only read by one block, or only written.
+const _: () = assert!(size_of::<Stamp>() == 24);
+
 impl Stamp {
     pub const NONE: Stamp = Stamp {
         block: 0,

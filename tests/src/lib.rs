@@ -6,6 +6,7 @@ use ptx_sim::Options;
 use reference::{Case, Loaded, Reference};
 
 pub mod mutation;
+pub mod on_cache;
 
 /// A simulator of the smallest card that holds `entry`.
 ///

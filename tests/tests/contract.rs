@@ -1,8 +1,8 @@
 //! Table, planner and cases agree: every entry can be reached, and every case reaches the entry that it is
 //! for.
 use ferroflash::{
-    Alignment, Capabilities, DType, ENTRIES, EntryInfo, Grid, Mask, MaskKind, Problem, Workspace, entry,
-    plan, supports,
+    Alignment, Capabilities, DType, ENTRIES, EntryInfo, Grid, Mask, MaskKind, Problem, Workspace, entries,
+    entry, plan, supports,
 };
 use reference::{Case, Layout, Values, edges, grid, soak};
 use std::collections::BTreeSet;
@@ -49,7 +49,7 @@ fn every_problem_has_an_entry_that_fits_on_every_card() {
 fn check_case(case: &Case, entry: &EntryInfo) {
     let memory = case.memory();
     let workspace = Some(Workspace { address: 6 << 32, bytes: 1 << 32 });
-    let tensors = memory.forward(&[1 << 32, 2 << 32, 3 << 32], 4 << 32, 5 << 32);
+    let tensors = memory.forward(&[1 << 32, 2 << 32, 3 << 32, 7 << 32, 8 << 32, 9 << 32], 4 << 32, 5 << 32);
     let mut forward = tensors.config(entry.contract.symbol);
     forward.workspace = workspace;
     let h200 = Capabilities::profile("h200").expect("a known card");
@@ -64,13 +64,18 @@ fn check_case(case: &Case, entry: &EntryInfo) {
         Grid::OneTileABlock => tiles,
         Grid::Persistent => tiles.min(resident),
         Grid::Split => tiles * slices,
+        // As many as the longest has for each sequence, or one for each that the rows do not fill.
+        Grid::Packed => {
+            let rows = case.problem.packed.expect("the case is packed")[0];
+            tiles.min((rows / entry.tile_m as usize + batch) * heads_q)
+        }
     };
     assert_eq!(plan.grid().map(|n| n as usize), [blocks, 1, 1], "{}: {case}", entry.contract.symbol);
 }
 
 #[test]
 fn every_case_is_solved_by_the_entry_that_it_is_for() {
-    for entry in ENTRIES {
+    for entry in entries() {
         for case in edges(entry, 1).iter().chain(&[soak(entry, 1)]) {
             check_case(case, entry);
         }

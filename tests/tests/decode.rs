@@ -2,6 +2,7 @@
 //! stands on the device whatever it is.
 use ferroflash::spec::{DECODES, DecodeInfo, Target};
 use ferroflash::{Attention, DType, SimDriver, Splits};
+use ferroflash_tests::on_cache::{attention, check, check_lengths, check_on};
 use ptx_sim::{Completion, Options};
 use reference::{DecodeCase, DecodeMemory, LoadedDecode, Pages, Random, decode_edges};
 
@@ -9,41 +10,6 @@ use reference::{DecodeCase, DecodeMemory, LoadedDecode, Pages, Random, decode_ed
 const CARD: &str = "orin";
 /// One for entries of later generations.
 const LATER: &str = "l4";
-
-fn attention() -> Attention<SimDriver> {
-    Attention::new(SimDriver::new(CARD).expect("a known card"))
-}
-
-/// Launches one plan on each of these lengths, and judges what comes back.
-#[track_caller]
-fn check_lengths(case: &DecodeCase, config: Option<&str>, lengths: &[Vec<i32>]) {
-    check_on(&attention(), case, config, lengths)
-}
-
-#[track_caller]
-fn check_on(attention: &Attention<SimDriver>, case: &DecodeCase, config: Option<&str>, lengths: &[Vec<i32>]) {
-    let memory = DecodeMemory::new(case);
-    let mut loaded = LoadedDecode::new(attention, &memory, config).expect("a plan");
-    let mut plan = None;
-    for lengths in lengths {
-        let (used, outcome) = loaded.run(plan.as_ref(), lengths).unwrap_or_else(|error| {
-            let reports: Vec<_> = attention.driver().take_reports();
-            panic!(
-                "{case:?}: {lengths:?}: {error}\n{}",
-                reports.iter().map(|r| r.to_string()).collect::<String>()
-            )
-        });
-        plan = Some(used);
-        let wrong = memory.judge(&outcome, lengths).expect("a case");
-        assert!(wrong.is_empty(), "{case:?}: {lengths:?}: {}", wrong.join("\n"));
-    }
-}
-
-#[track_caller]
-fn check(case: &DecodeCase, config: Option<&str>) {
-    let lengths = case.filled.iter().map(|n| *n as i32).collect();
-    check_lengths(case, config, &[lengths]);
-}
 
 /// An entry's edges, with copies that land late, at once and at random in turn.
 #[track_caller]

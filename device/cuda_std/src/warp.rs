@@ -13,6 +13,8 @@ unsafe extern "unadjusted" {
     fn shfl_sync_up(mask: u32, x: u32, lanes: u32, clamp: u32) -> u32;
     #[link_name = "llvm.nvvm.redux.sync.add"]
     fn redux_sync_add(x: u32, mask: u32) -> u32;
+    #[link_name = "llvm.nvvm.redux.sync.or"]
+    fn redux_sync_or(x: u32, mask: u32) -> u32;
     #[link_name = "llvm.nvvm.vote.any.sync"]
     fn vote_any_sync(mask: u32, p: bool) -> bool;
     #[link_name = "llvm.nvvm.vote.ballot.sync"]
@@ -94,4 +96,15 @@ pub unsafe fn any(p: bool) -> bool {
 pub unsafe fn ballot(p: bool) -> u32 {
     // SAFETY: the caller's promise.
     unsafe { vote_ballot_sync(!0, p) }
+}
+
+/// `redux.sync.or.b32`: the bits that any lane has. The assembler writes it to a uniform register.
+///
+/// # Safety
+/// - All 32 lanes, converged.
+#[inline(always)]
+#[gpu_only]
+pub unsafe fn or(x: u32) -> u32 {
+    // SAFETY: the caller's promise.
+    unsafe { redux_sync_or(x, !0) }
 }

@@ -145,6 +145,14 @@ impl Warp {
         x
     }
 
+    /// A value that is the same for all lanes, as the assembler can know: it may then keep it in a uniform
+    /// register.
+    #[inline(always)]
+    pub fn uniform(self, x: u32) -> u32 {
+        // SAFETY: `Warp` stands for 32 converged lanes.
+        unsafe { warp::or(x) }
+    }
+
     /// How many lanes have `p`.
     #[inline(always)]
     pub fn count(self, p: bool) -> u32 {

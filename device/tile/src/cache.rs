@@ -5,20 +5,32 @@ use core::marker::PhantomData;
 use cuda_std::math;
 use cuda_std::memory::ld_global_nc_b32;
 
-/// First chunk of row `row` of a sequence, head 0. Two clamps: a wrong number in the table may show foreign
+/// The page that row `row` of a sequence is in, as the table has it. A wrong column shows a number of another
+/// place of the table, never memory that is not the table's.
+#[inline(always)]
+pub(crate) fn page(cache: &Cache, sequence: u32, row: u32) -> u32 {
+    if cache.table == 0 {
+        return sequence;
+    }
+    let (column, _) = cache.page.div_rem(row);
+    let entry = sequence as u64 * cache.table_stride as u64 + column.min(cache.columns - 1) as u64;
+    // SAFETY: the table has `columns` numbers for each sequence, as `Cache` promises; kernels that read it do
+    // not write it.
+    unsafe { ld_global_nc_b32(cache.table + entry * 4) }
+}
+
+/// First chunk of row `row` of a sequence, head 0, in page number `page`: a wrong number may show foreign
 /// rows, never foreign memory.
 #[inline(always)]
-fn chunk(cache: &Cache, sequence: u32, row: u32) -> u32 {
-    let (column, within) = cache.page.div_rem(row);
-    let page = if cache.table == 0 {
-        sequence
-    } else {
-        let entry = sequence as u64 * cache.table_stride as u64 + column.min(cache.columns - 1) as u64;
-        // SAFETY: the table has `columns` numbers for each sequence, as `Cache` promises; kernels that read
-        // it do not write it.
-        unsafe { ld_global_nc_b32(cache.table + entry * 4) }
-    };
+pub(crate) fn chunk_in(cache: &Cache, page: u32, row: u32) -> u32 {
+    let (_, within) = cache.page.div_rem(row);
     page.min(cache.pages - 1) * cache.page_chunks + within * cache.row_chunks
+}
+
+/// The same in the page where the table has it.
+#[inline(always)]
+fn chunk(cache: &Cache, sequence: u32, row: u32) -> u32 {
+    chunk_in(cache, page(cache, sequence, row), row)
 }
 
 /// Every `stride`-th tile of 16 rows of a sequence's first `rows` rows, from tile `first` on: one warp's

@@ -22,6 +22,8 @@ pub trait Crew: sealed::Sealed + sealed::Meet {
     const THREADS: u32;
     /// Which of them this one is.
     fn member(&self) -> u32;
+    /// Its warp, all of which belongs to the crew.
+    fn warp(&self) -> Warp;
 }
 
 impl<K> sealed::Sealed for Block<K> {}
@@ -37,6 +39,10 @@ impl<K: Kernel> Crew for Block<K> {
     fn member(&self) -> u32 {
         self.thread
     }
+    #[inline(always)]
+    fn warp(&self) -> Warp {
+        self.warp()
+    }
 }
 
 impl sealed::Sealed for Warp {}
@@ -51,6 +57,10 @@ impl Crew for Warp {
     #[inline(always)]
     fn member(&self) -> u32 {
         self.lane
+    }
+    #[inline(always)]
+    fn warp(&self) -> Warp {
+        *self
     }
 }
 

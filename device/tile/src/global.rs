@@ -1,4 +1,5 @@
 //! Rows in global memory, and walks over them.
+use crate::crew::sealed::Sealed;
 use crate::{Crew, SharedTile, layout};
 use contract::{Element, Integers, Tensor, Vector};
 use core::marker::PhantomData;
@@ -38,6 +39,13 @@ impl<E: Element, const C: usize> GlobalRows<E, C> {
         GlobalRows { chunks: other.chunks, ..self }
     }
 
+    /// Rows `first..first + rows` of these, which they must be. Both are known before any row is touched: to
+    /// whoever cuts them they are the last word.
+    #[inline(always)]
+    pub fn part(self, first: u32, rows: u32) -> Self {
+        GlobalRows { base: self.base.wrapping_add(first as u64 * self.row_bytes as u64), rows, ..self }
+    }
+
     /// How many there are.
     #[inline(always)]
     pub fn rows(&self) -> u32 {
@@ -62,6 +70,12 @@ impl GlobalVec {
             .wrapping_add((head as u64).wrapping_mul(vector.head_bytes));
         GlobalVec { base: if vector.base == 0 { 0 } else { vector.base.wrapping_add(offset) }, rows }
     }
+
+    /// Rows `first..first + rows` of these, which they must be.
+    #[inline(always)]
+    pub fn part(self, first: u32, rows: u32) -> Self {
+        GlobalVec { base: if self.base == 0 { 0 } else { self.base.wrapping_add(first as u64 * 4) }, rows }
+    }
 }
 
 /// Integers that stand on the device, which nobody writes while the kernel runs.
@@ -73,6 +87,12 @@ impl<'p> GlobalInts<'p> {
     #[inline(always)]
     pub fn of(integers: &'p Integers) -> Self {
         GlobalInts(integers)
+    }
+
+    /// Whether there are any.
+    #[inline(always)]
+    pub fn is_empty(self) -> bool {
+        self.0.count == 0
     }
 
     /// Integer `i`; 0 where there is none.
@@ -87,8 +107,37 @@ impl<'p> GlobalInts<'p> {
     }
 }
 
-/// A walk of crew `W` through the tiles of `R` base-tile rows, from a given one down to the first; each
-/// thread carries its share of the copies.
+/// Rows that are copied tile by tile: those of a tensor, or a sequence's in a cache.
+pub trait TileSource<E, const C: usize>: Copy + Sealed {
+    /// A walk of crew `W` through the tiles of `R` base-tile rows, from a given one down to the first.
+    type Walk<const R: usize, W: Crew>: TileWalk<E, R, C, W>;
+
+    /// Starts with tile `from`, of which rows past the end may be missing.
+    fn walk<const R: usize, W: Crew>(self, from: u32, crew: &W) -> Self::Walk<R, W>;
+}
+
+/// A walk through tiles; each thread carries its share of the copies.
+///
+/// # Safety
+/// - `step` hands out chunks of 16 bytes that may be read where they exist, at multiples of 16.
+pub unsafe trait TileWalk<E, const R: usize, const C: usize, W>: Sealed {
+    /// `copy(first row of the group in the tile, panel, global address, whether it exists)` for each of this
+    /// thread's chunks of the next tile, of which with `EDGE` some rows may not exist.
+    fn step<const EDGE: bool>(&mut self, crew: &W, copy: impl Fn(u32, u32, u64, bool));
+}
+
+impl<E, const C: usize> Sealed for GlobalRows<E, C> {}
+impl<E: Element, const C: usize> TileSource<E, C> for GlobalRows<E, C> {
+    type Walk<const R: usize, W: Crew> = Walk<E, R, C, W>;
+
+    #[inline(always)]
+    fn walk<const R: usize, W: Crew>(self, from: u32, crew: &W) -> Walk<E, R, C, W> {
+        Walk::down(self, from, crew)
+    }
+}
+
+/// A walk of crew `W` through the tiles of `R` base-tile rows of a tensor, from a given one down to the
+/// first.
 ///
 /// The pointer that walks is the whole crew's, so that it stays in uniform registers; a thread adds a
 /// constant 32-bit offset. A pointer per thread costs 16 more instructions a block of keys
@@ -137,11 +186,27 @@ impl<E: Element, const R: usize, const C: usize, W: Crew> Walk<E, R, C, W> {
         (crew.member() / Self::ACROSS, crew.member() % Self::ACROSS)
     }
 
-    /// `copy(first row of the group in the tile, panel, global address, whether it exists)` for each of this
-    /// thread's chunks of the next tile. Row groups are taken downwards: upwards, LLVM keeps an offset for
-    /// each and spills (docs/performance-log.md).
+    /// `f(row, chunk)` for each of this thread's chunks of one tile's rows.
     #[inline(always)]
-    pub(crate) fn step<const EDGE: bool>(&mut self, crew: &W, copy: impl Fn(u32, u32, u64, bool)) {
+    pub(crate) fn each_chunk(crew: &W, f: impl Fn(u32, u32)) {
+        let (row, chunk) = Self::place(crew);
+        for i in 0..Self::GROUPS {
+            for panel in 0..Self::PANELS {
+                if i * Self::GROUP + row < SharedTile::<E, R, C>::ROWS {
+                    f(i * Self::GROUP + row, panel * Self::ACROSS + chunk);
+                }
+            }
+        }
+    }
+}
+
+impl<E, const R: usize, const C: usize, W> Sealed for Walk<E, R, C, W> {}
+// SAFETY: chunks of rows and columns that exist, 16-byte aligned as `GlobalRows` promises.
+unsafe impl<E: Element, const R: usize, const C: usize, W: Crew> TileWalk<E, R, C, W> for Walk<E, R, C, W> {
+    /// Row groups are taken downwards: upwards, LLVM keeps an offset for each and spills
+    /// (docs/performance-log.md).
+    #[inline(always)]
+    fn step<const EDGE: bool>(&mut self, crew: &W, copy: impl Fn(u32, u32, u64, bool)) {
         let rows = SharedTile::<E, R, C>::ROWS;
         let (row, chunk) = Self::place(crew);
         let mut at = self.at.wrapping_add(self.mine as u64);
@@ -161,18 +226,5 @@ impl<E: Element, const R: usize, const C: usize, W: Crew> Walk<E, R, C, W> {
         }
         self.at = self.at.wrapping_sub(rows as u64 * self.source.row_bytes as u64);
         self.row = self.row.wrapping_sub(rows);
-    }
-
-    /// `f(row, chunk)` for each of this thread's chunks of one tile's rows.
-    #[inline(always)]
-    pub(crate) fn each_chunk(crew: &W, f: impl Fn(u32, u32)) {
-        let (row, chunk) = Self::place(crew);
-        for i in 0..Self::GROUPS {
-            for panel in 0..Self::PANELS {
-                if i * Self::GROUP + row < SharedTile::<E, R, C>::ROWS {
-                    f(i * Self::GROUP + row, panel * Self::ACROSS + chunk);
-                }
-            }
-        }
     }
 }

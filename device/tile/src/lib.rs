@@ -8,6 +8,7 @@
 //! | [`WarpRows`], [`Team`] | a warp's rows of a tile, and the tile of a stage that it takes | they exist, and are no other warp's |
 //! | [`Smem`], [`Place`] | all dynamic shared memory, split once into places | its size is the launch contract's |
 //! | [`GlobalRows`], [`GlobalVec`], [`Walk`] | rows in global memory, a walk over them tile by tile | base and stride are multiples of 16 bytes |
+//! | [`GlobalInts`] | integers in global memory | those that are read exist |
 //! | [`PartialRows`], [`OwnChunk`] | f32 rows that several blocks contribute to; a thread's chunk of all rows | the same; that no two threads write it |
 //! | [`OwnPart`], [`CacheRow`] | a thread's eight columns of all rows; a row of a cache, wherever it lies | no two threads have the same; the row exists |
 //! | [`SharedTile`], [`TileSlot`] | a tile that may be read, one that may be written | it lies in shared memory, swizzled |
@@ -38,6 +39,7 @@ mod global;
 pub mod layout;
 mod mma;
 mod packed_rows;
+mod pages;
 mod partial;
 mod pipeline;
 mod place;
@@ -63,9 +65,10 @@ pub use eight::{LoadEight, StoreEight};
 pub use element::Mma;
 pub use exchange::LeftColumns;
 pub use fragment::{AFrag, Acc, Part, Resident, RowBounds};
-pub use global::{GlobalInts, GlobalRows, GlobalVec, Walk};
+pub use global::{GlobalInts, GlobalRows, GlobalVec, TileSource, TileWalk, Walk};
 pub use mma::TensorCore;
 pub use packed_rows::PackedRows;
+pub use pages::{CacheRows, PageWalk};
 pub use partial::{OwnChunk, PartialRows};
 pub use pipeline::{InFlight, Pipeline, Prologue, Ready, Ring, Unfilled};
 pub use place::{Lent, PerWarp, Place};

@@ -1,5 +1,5 @@
 //! Tiles in shared memory. Only this file, `reader.rs` and `store.rs` compute shared addresses.
-use crate::{CpAsync, Crew, Ready, Team, Walk, layout};
+use crate::{CpAsync, Crew, Ready, Team, TileWalk, Walk, layout};
 use contract::Element;
 use core::marker::PhantomData;
 use cuda_std::cp_async;
@@ -178,22 +178,22 @@ macro_rules! shared_layout {
 impl<E: Element, const R: usize, const C: usize, W: Crew> TileSlot<E, R, C, CpAsync<W>> {
     /// Starts copying the walk's next tile; rows that do not exist become zero.
     #[inline(always)]
-    pub fn copy_edge(&self, walk: &mut Walk<E, R, C, W>, crew: &W) {
+    pub fn copy_edge(&self, walk: &mut impl TileWalk<E, R, C, W>, crew: &W) {
         self.copy::<true>(walk, crew)
     }
 
     /// Starts copying the walk's next tile, all of whose rows exist: true of every tile but the first of a
     /// walk.
     #[inline(always)]
-    pub fn copy_whole(&self, walk: &mut Walk<E, R, C, W>, crew: &W) {
+    pub fn copy_whole(&self, walk: &mut impl TileWalk<E, R, C, W>, crew: &W) {
         self.copy::<false>(walk, crew)
     }
 
     #[inline(always)]
-    fn copy<const EDGE: bool>(&self, walk: &mut Walk<E, R, C, W>, crew: &W) {
+    fn copy<const EDGE: bool>(&self, walk: &mut impl TileWalk<E, R, C, W>, crew: &W) {
         walk.step::<EDGE>(crew, |first, panel, from, present| {
-            // SAFETY: `from` is a chunk of a row and column that exist where `present`, 16-byte aligned as
-            // `GlobalRows` promises.
+            // SAFETY: 16 bytes that may be read where `present`, at a multiple of 16, as `TileWalk` promises;
+            // the thread has a row in each of its groups.
             unsafe { self.copy_chunk(crew, first, panel, from, present) }
         });
     }
@@ -221,13 +221,13 @@ impl<E: Element, const R: usize, const C: usize, const COUNT: usize, W: Crew>
 {
     /// Starts copying the walk's next `COUNT` tiles, the last one first; rows that do not exist become zero.
     #[inline(always)]
-    pub fn copy_edge(&self, walk: &mut Walk<E, R, C, W>, crew: &W) {
+    pub fn copy_edge(&self, walk: &mut impl TileWalk<E, R, C, W>, crew: &W) {
         self.each(|slot| slot.copy_edge(walk, crew))
     }
 
     /// Starts copying the walk's next `COUNT` tiles, all of whose rows exist.
     #[inline(always)]
-    pub fn copy_whole(&self, walk: &mut Walk<E, R, C, W>, crew: &W) {
+    pub fn copy_whole(&self, walk: &mut impl TileWalk<E, R, C, W>, crew: &W) {
         self.each(|slot| slot.copy_whole(walk, crew))
     }
 

@@ -211,14 +211,15 @@ fn distance(a: f32, b: f32) -> f64 {
 
 impl Difference {
     fn of(memory: &Memory, left: &Outcome, right: &Outcome) -> Result<Self, Error> {
-        let (place, dtype) = (memory.o, memory.problem.dtype);
+        let (place, dtype) = (memory.written(), memory.problem.dtype);
         let tensor = |outcome: &Outcome| outcome.o().to_vec();
         let (a, b) = (tensor(left), tensor(right));
         let view = |bits| {
             HostTensor::new(bits, 0, dtype, place.shape, place.strides)
                 .map_err(|e| Error::Invalid(e.to_string()))
         };
-        Ok(Self::between([view(&a)?, view(&b)?], [left.lse(), right.lse()]))
+        let [lse_a, lse_b] = [left, right].map(|outcome| memory.written_lse(outcome.lse()));
+        Ok(Self::between([view(&a)?, view(&b)?], [&lse_a, &lse_b]))
     }
 
     fn between([a, b]: [HostTensor<'_>; 2], [lse_a, lse_b]: [&[f32]; 2]) -> Self {

@@ -1,6 +1,7 @@
 //! Tensors in safetensors files.
 use super::error::Error;
 use ferroflash::DType;
+use reference::Sequences;
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 use std::path::Path;
 
@@ -58,7 +59,7 @@ impl<'a> File<'a> {
             let names = names.join(", ");
             self.invalid(format_args!(
                 "has no tensor `{name}`, only [{names}]; q, k and v are needed, or q, k_cache, v_cache and \
-                 seqused_k"
+                 seqused_k; beside packed q, k, v also cu_seqlens_q and cu_seqlens_k"
             ))
         })
     }
@@ -76,21 +77,46 @@ impl<'a> File<'a> {
     }
 }
 
-/// Reads the tensors `q`, `k`, `v` of a file.
+/// Where the packed sequences of a file begin, in so many rows of Q and of K.
+pub(super) fn read_sequences(file: &File<'_>, rows: [usize; 2]) -> Result<Sequences, Error> {
+    let read = |name: &str| {
+        let (words, shape) = file.words(name, Dtype::I32)?;
+        if shape.len() != 1 {
+            return Err(file.invalid(format_args!("`{name}` has shape {shape:?}; one size is needed")));
+        }
+        Ok::<_, Error>(words.into_iter().map(|word| word as i32).collect::<Vec<_>>())
+    };
+    let starts = [read("cu_seqlens_q")?, read("cu_seqlens_k")?];
+    let used = file.has("seqused_k").then(|| read("seqused_k")).transpose()?;
+    Sequences::new(starts, used, rows).map_err(|e| file.invalid(e))
+}
+
+/// Whether the sequences of a file are packed.
+pub(super) fn are_packed(file: &File<'_>) -> bool {
+    file.has("cu_seqlens_q") || file.has("cu_seqlens_k")
+}
+
+/// Reads the tensors `q`, `k`, `v` of a file. Packed ones are one batch.
 pub(super) fn read_qkv(file: &File<'_>) -> Result<[Stored; 3], Error> {
-    let invalid = |what: String| file.invalid(what);
+    let (invalid, is_packed) = (|what: String| file.invalid(what), are_packed(file));
     let read = |name: &str| {
         let tensor = file.tensor(name)?;
         let known = TYPES.into_iter().find(|(_, stored)| *stored == tensor.dtype());
         let (dtype, _) = known
             .ok_or_else(|| invalid(format!("`{name}` is {:?}; convert it to F16 or BF16", tensor.dtype())))?;
-        let shape = <[usize; 4]>::try_from(tensor.shape()).map_err(|_| {
-            invalid(format!(
-                "`{name}` has shape {:?}; four sizes are needed: [batch, seqlen, heads, head_dim], or with \
-                 --layout bhsd [batch, heads, seqlen, head_dim]",
-                tensor.shape()
-            ))
-        })?;
+        let shape = match *tensor.shape() {
+            [rows, heads, head_dim] if is_packed => [1, rows, heads, head_dim],
+            [a, b, c, d] if !is_packed => [a, b, c, d],
+            ref other => {
+                let needed = if is_packed {
+                    "three sizes are needed beside cu_seqlens_q: [rows of all sequences, heads, head_dim]"
+                } else {
+                    "four sizes are needed: [batch, seqlen, heads, head_dim], or with --layout bhsd [batch, \
+                     heads, seqlen, head_dim]"
+                };
+                return Err(invalid(format!("`{name}` has shape {other:?}; {needed}")));
+            }
+        };
         let bits = tensor.data().chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]])).collect();
         Ok::<_, Error>(Stored { dtype, shape, bits })
     };

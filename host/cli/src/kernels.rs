@@ -1,6 +1,6 @@
 //! `ferroflash kernels`: the table of compiled kernels.
 use super::{console::Console, error::Error};
-use ferroflash::{DType, ENTRIES, EntryInfo, Grid, lineage};
+use ferroflash::{DType, ENTRIES, EntryInfo, Grid, entries, lineage};
 use serde::Serialize;
 use std::fmt;
 
@@ -69,6 +69,7 @@ impl From<&EntryInfo> for Row {
                 Grid::OneTileABlock => "one tile a block",
                 Grid::Persistent => "persistent",
                 Grid::Split => "several blocks a tile",
+                Grid::Packed => "packed sequences",
             },
             lineage: lineage::names(e).collect(),
             tile_m: e.tile_m,
@@ -90,7 +91,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
             && named.contains(e)
             && args.mask.as_ref().is_none_or(|mask| e.mask.name() == mask)
     };
-    let kernels: Vec<Row> = ENTRIES.iter().filter(holds).map(Row::from).collect();
+    let kernels: Vec<Row> = entries().filter(holds).map(Row::from).collect();
     if kernels.is_empty() {
         return Err(Error::Invalid("no kernel is like that; `ferroflash kernels` lists all of them".into()));
     }

@@ -1,7 +1,7 @@
 //! Options that several commands share.
 use super::error::Error;
 use clap::builder::PossibleValuesParser;
-use ferroflash::{Alignment, DType, ENTRIES, EntryInfo, Mask, Problem};
+use ferroflash::{Alignment, DType, EntryInfo, Mask, Problem};
 
 /// Which keys a query sees, and what happens to scores.
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -123,7 +123,7 @@ impl KernelOptions {
 pub(super) fn entries(name: Option<&str>) -> Result<Vec<&'static EntryInfo>, Error> {
     match name {
         Some(name) => Ok(ferroflash::lineage::entries(name)?),
-        None => Ok(ENTRIES.iter().collect()),
+        None => Ok(ferroflash::entries().collect()),
     }
 }
 

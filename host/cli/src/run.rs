@@ -19,6 +19,10 @@ pub(super) mod cache;
 /// attention) and another length. The output file has `o`, shaped like `q`, and `lse`, the natural
 /// log-sum-exp of each row: f32 [batch, heads, seqlen].
 ///
+/// Packed sequences: `q`, `k`, `v` [rows of all sequences, heads, head_dim], with `cu_seqlens_q` and
+/// `cu_seqlens_k` (i32, where each sequence begins, and where the last one ends), and maybe `seqused_k` (i32,
+/// keys of each that exist); `lse` is then [heads, rows]. Rows that are no sequence's give 0 and -inf.
+///
 /// A cache is `k_cache` and `v_cache`, [pages, page, heads, head_dim] (with --layout bhsd [pages, heads,
 /// page, head_dim]), and `seqused_k`, i32, the keys of each sequence. `block_table`, i32 [sequences,
 /// columns], has the numbers of each one's pages; without it page b is sequence b's. `q` is then [T, heads,
@@ -112,15 +116,29 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         return decode(&args, &file, console);
     }
     let [q, k, v] = files::read_qkv(&file)?;
-    let problem = args.scores.of(problem(layout, [&q, &k, &v])?);
-    let stored = q.shape;
+    let (mut problem, is_packed) = (problem(layout, [&q, &k, &v])?, files::are_packed(&file));
+    let rows = [q.shape[1], k.shape[1]];
+    let sequences = is_packed.then(|| files::read_sequences(&file, rows)).transpose()?;
+    if let Some(sequences) = &sequences {
+        if layout == Layout::Bhsd {
+            let needed = "packed sequences are [rows of all sequences, heads, head_dim]; leave it out";
+            return Err(Error::Invalid(format!("--layout bhsd: {needed}")));
+        }
+        problem = sequences.problem(problem, rows);
+    }
+    let (problem, stored) = (args.scores.of(problem), q.shape);
     let memory = Memory::contiguous(problem, layout, [q.bits, k.bits, v.bits])
         .map_err(|e| Error::Invalid(e.to_string()))?;
+    let memory = match sequences {
+        Some(sequences) => memory.with_sequences(sequences),
+        None => memory,
+    };
     let device = Device::open(&args.device, console)?;
     attention(&device, &memory, args.config.as_deref(), args.check, console, |o, lse| {
         let Some(path) = &args.output else { return Ok(None) };
-        let rows = [problem.batch, problem.heads_q, problem.seqlen_q];
-        files::write_results(path, (problem.dtype, &stored), o, lse, &rows)?;
+        // Packed tensors have no batch.
+        let (first, lse_shape) = (usize::from(is_packed), memory.lse_shape());
+        files::write_results(path, (problem.dtype, &stored[first..]), o, lse, &lse_shape[first..])?;
         Ok(args.output.clone())
     })
 }
@@ -153,13 +171,14 @@ pub(super) fn attention(
     save: impl FnOnce(&[u16], &[f32]) -> Result<Option<PathBuf>, Error>,
 ) -> Result<(), Error> {
     let waiting = console.waiting(format_args!("computing on {device}"));
-    let result = device.run(memory, config)?;
+    let mut result = device.run(memory, config)?;
+    memory.clear_unwritten(&mut result.o, &mut result.lse);
     waiting.finish_and_clear();
     let verdict = check.then(|| {
         let reference = Reference::new(&memory.inputs()?);
-        let place = memory.o;
+        let place = memory.written();
         let o = HostTensor::new(&result.o, place.offset, memory.problem.dtype, place.shape, place.strides)?;
-        Ok(reference.judge(&o, Some(&result.lse)))
+        Ok(reference.judge(&o, Some(&memory.written_lse(&result.lse))))
     });
     let verdict =
         verdict.transpose().map_err(|e: reference::TensorError| Error::Invalid(e.to_string()))?.flatten();

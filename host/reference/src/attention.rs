@@ -1,5 +1,6 @@
 //! Attention, once, in any arithmetic.
 use super::arithmetic::{Arithmetic, Exact, NaiveBf16, NaiveF16, Real, encode};
+use super::packed::{self, Sequences};
 use super::tensor::{HostTensor, TensorError};
 use ferroflash::{Alignment, DType, Problem};
 use rayon::prelude::*;
@@ -17,12 +18,13 @@ pub struct Inputs<'a> {
     q: HostTensor<'a>,
     k: HostTensor<'a>,
     v: HostTensor<'a>,
+    sequences: Option<&'a Sequences>,
 }
 
 /// Results of the reference.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outputs {
-    /// `[batch, rows, heads, head_dim]`.
+    /// `[batch, rows, heads, head_dim]`; of packed sequences the rows that are theirs.
     pub shape: [usize; 4],
     /// O, contiguous in the order of `shape`; 0 for a row that sees no key.
     pub out: Vec<f64>,
@@ -49,10 +51,10 @@ impl<'a> Inputs<'a> {
         k: HostTensor<'a>,
         v: HostTensor<'a>,
     ) -> Result<Self, TensorError> {
-        let Problem { dtype, batch, seqlen_q, seqlen_k, heads_q, heads_k, head_dim, .. } = problem;
-        let shapes = [(seqlen_q, heads_q), (seqlen_k, heads_k), (seqlen_k, heads_k)];
-        for ((name, tensor), (rows, heads)) in [("q", q), ("k", k), ("v", v)].into_iter().zip(shapes) {
-            let (got, got_dtype, want) = (tensor.shape(), tensor.dtype(), [batch, rows, heads, head_dim]);
+        let Problem { dtype, heads_q, heads_k, .. } = problem;
+        let [queries, keys] = problem.shapes();
+        for (name, tensor, want) in [("q", q, queries), ("k", k, keys), ("v", v, keys)] {
+            let (got, got_dtype) = (tensor.shape(), tensor.dtype());
             if got != want || got_dtype != dtype {
                 return Err(TensorError::Mismatch { name, got, got_dtype, want, want_dtype: dtype });
             }
@@ -60,7 +62,20 @@ impl<'a> Inputs<'a> {
         if heads_q % heads_k != 0 {
             return Err(TensorError::Heads { heads_q, heads_k });
         }
-        Ok(Inputs { problem, q, k, v })
+        Ok(Inputs { problem, q, k, v, sequences: None })
+    }
+
+    /// The same in packed sequences, if they are some.
+    pub(super) fn packed(self, sequences: Option<&'a Sequences>) -> Self {
+        Inputs { sequences, ..self }
+    }
+
+    /// One packed sequence by itself.
+    pub(super) fn sequence(&self, queries: Range<usize>, keys: Range<usize>) -> Self {
+        let (seqlen_q, seqlen_k) = (queries.len(), keys.len());
+        let problem = self.problem.batch(1).seqlen_q(seqlen_q).seqlen_k(seqlen_k).packed(None);
+        let [k, v] = [self.k, self.v].map(|tensor| tensor.rows(keys.clone()));
+        Inputs { problem, q: self.q.rows(queries), k, v, sequences: None }
     }
 
     /// The problem.
@@ -113,6 +128,9 @@ pub fn naive(inputs: &Inputs) -> Outputs {
 }
 
 fn attention<A: Arithmetic>(inputs: &Inputs, arithmetic: A) -> Outputs {
+    if let Some(sequences) = inputs.sequences {
+        return packed::each(inputs, sequences, |one| attention(one, arithmetic));
+    }
     let [batches, rows, heads, head_dim] = inputs.q.shape();
     let [_, keys, kv_heads, _] = inputs.k.shape();
     let scale = A::Real::from_f32(inputs.problem.softmax_scale());

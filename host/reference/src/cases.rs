@@ -1,5 +1,6 @@
 //! Problems that an entry must solve, as data.
 use super::memory::{Layout, Memory};
+use super::packed::{self, Lengths, Sequences};
 use ferroflash::{Alignment, EntryInfo, Grid, Mask, MaskKind, Problem};
 
 /// A problem, how it lies in memory, and the seed of its inputs.
@@ -26,6 +27,13 @@ pub enum Values {
         /// Keys of a block.
         block: u32,
     },
+    /// Standard normal, in packed sequences; what no sequence uses is not a number.
+    Packed {
+        /// The sequences.
+        lengths: &'static [Lengths],
+        /// Queries of a tile, and keys of a block.
+        tile: [u32; 2],
+    },
 }
 
 impl Case {
@@ -35,6 +43,9 @@ impl Case {
         match self.values {
             Values::Normal => memory,
             Values::Peaks { block } => memory.with_peaks(block as usize),
+            Values::Packed { lengths, tile } => {
+                memory.with_sequences(Sequences::of(lengths, tile)).with_poison()
+            }
         }
     }
 }
@@ -42,7 +53,10 @@ impl Case {
 impl std::fmt::Display for Case {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} {} seed {}", self.problem, self.layout.name(), self.seed)?;
-        if self.values == Values::Normal { Ok(()) } else { write!(f, " with peaks") }
+        match self.values {
+            Values::Peaks { .. } => write!(f, " with peaks"),
+            Values::Normal | Values::Packed { .. } => Ok(()),
+        }
     }
 }
 
@@ -75,7 +89,7 @@ const LAYOUTS: [Layout; 3] = [Layout::Bshd, Layout::Bhsd, Layout::Packed];
 const LONG: usize = 1000;
 
 /// Masks of a kind, with softcap where the kind has it.
-fn masks(kind: MaskKind) -> Vec<(Mask, Alignment, Option<f32>)> {
+pub(super) fn masks(kind: MaskKind) -> Vec<(Mask, Alignment, Option<f32>)> {
     use Alignment::{BottomRight, TopLeft};
     let window = |left, right| Mask::Window { left, right };
     match kind {
@@ -93,7 +107,7 @@ fn masks(kind: MaskKind) -> Vec<(Mask, Alignment, Option<f32>)> {
 }
 
 /// Head dims that run on entries of `held`: its own, and one that is padded.
-fn head_dims(held: usize) -> [usize; 2] {
+pub(super) fn head_dims(held: usize) -> [usize; 2] {
     let padded = match held {
         32 => 24,
         64 => 40,
@@ -110,6 +124,9 @@ fn head_dims(held: usize) -> [usize; 2] {
 /// its kind, in alternating layouts, head dims and batches. Short lengths run with every grouping of heads,
 /// long ones with one or two in turn: the reference takes longest for them.
 pub fn grid(entry: &EntryInfo, seed: u64) -> Vec<Case> {
+    if entry.grid == Grid::Packed {
+        return packed::grid(entry, seed);
+    }
     let mut cases = vec![];
     for [seqlen_q, seqlen_k] in LENGTHS {
         for (mask, alignment, softcap) in masks(entry.mask) {
@@ -176,6 +193,9 @@ fn long(entry: &EntryInfo, seed: u64) -> Case {
 /// end of a tile, grouped heads, two batches, a padded head dim, every layout, rows that meet a huge key,
 /// 8192 keys.
 pub fn edges(entry: &EntryInfo, seed: u64) -> Vec<Case> {
+    if entry.grid == Grid::Packed {
+        return packed::edges(entry, seed);
+    }
     use Alignment::{BottomRight, TopLeft};
     let (m, n) = (entry.tile_m as usize, entry.tile_n as usize);
     let [held, padded] = head_dims(entry.head_dim as usize);
@@ -234,7 +254,7 @@ pub fn edges(entry: &EntryInfo, seed: u64) -> Vec<Case> {
     };
     let mask = all[0].problem.mask;
     match entry.grid {
-        Grid::OneTileABlock => {}
+        Grid::OneTileABlock | Grid::Packed => {}
         Grid::Persistent => all.push(with(many, mask, BottomRight, None)),
         Grid::Split => all.extend(sliced.map(|case| with(case, mask, TopLeft, None))),
     }
@@ -263,6 +283,9 @@ fn headline_of(batch: usize, seqlen: usize, heads: usize, seed: u64) -> Vec<Case
 
 /// A problem of some blocks, heads and batches for running again and again.
 pub fn soak(entry: &EntryInfo, seed: u64) -> Case {
+    if entry.grid == Grid::Packed {
+        return packed::soak(entry, seed);
+    }
     let (mask, alignment, softcap) = masks(entry.mask)[0];
     let problem = Problem::new(entry.dtype, 2, 203, 4, entry.head_dim as usize)
         .mask(mask)

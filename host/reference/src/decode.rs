@@ -1,4 +1,4 @@
-//! Decode attention on caches in pages: cases, how they lie in memory, and what is right.
+//! Attention on caches in pages: cases, how they lie in memory, and what is right.
 use super::arithmetic::{decode, encode};
 use super::attention::Inputs;
 use super::e4m3;
@@ -19,6 +19,8 @@ const POISON: u8 = 0xff;
 const SCALES: [f32; 2] = [2.0, 0.5];
 /// Pages that belong to nobody.
 const FOREIGN: usize = 3;
+/// Rows of Q and O behind those of packed sequences.
+const NOBODYS: usize = 3;
 
 /// How keys and values lie in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +53,8 @@ pub struct DecodeCase {
     pub max_k: usize,
     /// Queries of a sequence.
     pub queries: usize,
+    /// Queries of each sequence instead, one sequence behind the other.
+    pub packed: Option<Vec<usize>>,
     /// Query and key heads.
     pub heads: [usize; 2],
     /// Columns of a head.
@@ -82,6 +86,7 @@ impl DecodeCase {
             seeds: (1..=filled.len() as u64).collect(),
             filled,
             queries: 1,
+            packed: None,
             heads: [4, 2],
             head_dim: 64,
             pages: Pages::Dense,
@@ -94,9 +99,34 @@ impl DecodeCase {
         }
     }
 
-    /// The problem of one sequence on so many keys.
-    fn problem(&self, keys: usize) -> Problem {
-        let plain = Problem::new(self.dtype, 1, self.queries, self.heads[0], self.head_dim);
+    /// The same with packed sequences of so many queries.
+    #[must_use]
+    pub fn packed(self, queries: impl Into<Vec<usize>>) -> Self {
+        DecodeCase { packed: Some(queries.into()), ..self }
+    }
+
+    /// Queries of sequence `b`.
+    fn queries_of(&self, b: usize) -> usize {
+        self.packed.as_ref().map_or(self.queries, |queries| queries[b])
+    }
+
+    /// First row of Q of each sequence, and how many rows sequences have: the numbers of `cu_seqlens_q`.
+    fn starts(&self) -> Vec<usize> {
+        let ends = (0..self.filled.len()).scan(0, |end, b| {
+            *end += self.queries_of(b);
+            Some(*end)
+        });
+        std::iter::once(0).chain(ends).collect()
+    }
+
+    /// Rows of Q: of packed sequences some are nobody's.
+    fn q_rows(&self) -> usize {
+        self.starts()[self.filled.len()] + if self.packed.is_some() { NOBODYS } else { 0 }
+    }
+
+    /// The problem of sequence `b` on so many keys.
+    fn problem(&self, b: usize, keys: usize) -> Problem {
+        let plain = Problem::new(self.dtype, 1, self.queries_of(b), self.heads[0], self.head_dim);
         let problem = plain.seqlen_k(keys).heads_k(self.heads[1]).mask(self.mask);
         self.softcap.map_or(problem, |softcap| problem.softcap(softcap))
     }
@@ -171,13 +201,14 @@ impl DecodeMemory {
         let mut random = Random::new(case.seed);
         let (batch, [heads, _]) = (case.filled.len(), case.heads);
         let (mut q, mut rows) = (vec![], [vec![], vec![]]);
-        for (seed, keys) in case.seeds.iter().zip(&case.filled) {
+        for (b, (seed, keys)) in case.seeds.iter().zip(&case.filled).enumerate() {
             let mut random = Random::new(*seed);
-            q.extend(random.normals(case.dtype, case.queries * heads * case.head_dim));
+            q.extend(random.normals(case.dtype, case.queries_of(b) * heads * case.head_dim));
             for (rows, scale) in rows.iter_mut().zip(SCALES) {
                 rows.push((0..keys * case.row()).map(|_| case.number(random.normal(), scale)).collect());
             }
         }
+        q.resize(case.q_rows() * heads * case.head_dim, u16::from_ne_bytes([POISON; 2]));
         let sinks = (0..heads).map(|_| random.normal() as f32).collect();
         let (page, pages_of) = case.paging();
         let shares = |b: usize| {
@@ -256,7 +287,8 @@ impl DecodeMemory {
     /// [`TensorError`] where the case contradicts itself.
     pub fn reference(&self, b: usize, keys: usize) -> Result<Option<Reference>, TensorError> {
         let case = &self.case;
-        if keys == 0 {
+        let queries = case.queries_of(b);
+        if keys == 0 || queries == 0 {
             return Ok(None);
         }
         let tensor = |bits, rows: usize, heads: usize| {
@@ -266,7 +298,7 @@ impl DecodeMemory {
         };
         let q = self.query_rows(b);
         let [k, v] = [0, 1].map(|i| tensor(&self.rows[i][b], keys, case.heads[1]));
-        let inputs = Inputs::new(case.problem(keys), tensor(q, case.queries, case.heads[0])?, k?, v?)?;
+        let inputs = Inputs::new(case.problem(b, keys), tensor(q, queries, case.heads[0])?, k?, v?)?;
         let mut reference = Reference::new(&inputs);
         if case.sinks {
             reference.add_sinks(case.dtype, &self.sinks);
@@ -276,8 +308,8 @@ impl DecodeMemory {
 
     /// Q's rows of sequence `b`.
     fn query_rows(&self, b: usize) -> &[u16] {
-        let rows = self.case.queries * self.case.heads[0] * self.case.head_dim;
-        &self.q[b * rows..][..rows]
+        let (row, starts) = (self.case.heads[0] * self.case.head_dim, self.case.starts());
+        &self.q[starts[b] * row..starts[b + 1] * row]
     }
 
     /// What is wrong with an outcome of launches on these lengths, in words. Lengths count as at most what
@@ -297,7 +329,7 @@ impl DecodeMemory {
             let (o, lse) = (outcome.o(b), outcome.lse(b));
             match self.reference(b, keys)? {
                 Some(reference) => {
-                    let [rows, heads, dim] = [case.queries, case.heads[0], case.head_dim];
+                    let [rows, heads, dim] = [case.queries_of(b), case.heads[0], case.head_dim];
                     let strides = [(rows * heads * dim) as i64, (heads * dim) as i64, dim as i64, 1];
                     let o = HostTensor::new(o, 0, case.dtype, [1, rows, heads, dim], strides)?;
                     let verdict = reference.judge(&o, Some(lse));
@@ -307,7 +339,7 @@ impl DecodeMemory {
                 None => {
                     let sink = |head: usize| if case.sinks { self.sinks[head] } else { f32::NEG_INFINITY };
                     let is = |(i, x): (usize, &f32)| {
-                        let want = sink(i / case.queries);
+                        let want = sink(i / case.queries_of(b));
                         *x == want || (x - want).abs() <= 1e-5
                     };
                     if o.iter().any(|x| *x != 0) || !lse.iter().enumerate().all(is) {
@@ -315,6 +347,9 @@ impl DecodeMemory {
                     }
                 }
             }
+        }
+        if outcome.strays() > 0 {
+            wrong.push(format!("{} elements are written that are nobody's", outcome.strays()));
         }
         if outcome.counters().iter().any(|count| *count != 0) {
             wrong.push(format!("counters are left at {:?}", outcome.counters()));

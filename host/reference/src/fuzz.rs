@@ -242,7 +242,7 @@ fn memory(random: &mut Random, problem: Problem, sigmas: [f64; 3]) -> Memory {
         (0..count).map(|_| encode(dtype, sigma * random.normal())).collect()
     };
     let buffers = (0..=v.buffer).map(|buffer| numbers(sigmas[buffer], len(buffer))).collect();
-    Memory { problem, buffers, q, k, v, o }
+    Memory { problem, buffers, q, k, v, o, sequences: None }
 }
 
 fn place(random: &mut Random, buffer: usize, start: usize, shape: [usize; 4], input: bool) -> Place {

@@ -19,6 +19,7 @@ pub mod fuzz;
 mod inputs;
 mod memory;
 mod merge;
+mod packed;
 mod runner;
 mod sinks;
 mod soak;
@@ -34,6 +35,7 @@ pub use decode::{DecodeCase, DecodeMemory, DecodeOutcome, LoadedDecode, Pages, d
 pub use inputs::Random;
 pub use memory::{Layout, Memory, PEAK, Place};
 pub use merge::merge;
+pub use packed::{Lengths, Sequences};
 pub use runner::{Loaded, Outcome};
 pub use soak::Soak;
 pub use tensor::{HostTensor, TensorError};

@@ -2,6 +2,7 @@
 use super::arithmetic::encode;
 use super::attention::{Inputs, Outputs};
 use super::inputs::Random;
+use super::packed::Sequences;
 use super::tensor::{HostTensor, TensorError};
 use ferroflash::{Forward, LseView, Problem, TensorView};
 
@@ -102,6 +103,8 @@ pub struct Memory {
     pub v: Place,
     /// The output, in a buffer of its own that is not among `buffers`.
     pub o: Place,
+    /// Where packed sequences begin; the last buffers hold it.
+    pub sequences: Option<Sequences>,
 }
 
 impl Memory {
@@ -141,11 +144,41 @@ impl Memory {
         self
     }
 
+    /// The same in packed sequences, with their integers in buffers of their own.
+    #[must_use]
+    pub fn with_sequences(mut self, sequences: Sequences) -> Self {
+        let halves = |x: &i32| x.to_ne_bytes().as_chunks().0.iter().map(|b| u16::from_ne_bytes(*b)).collect();
+        let bits = |array: &Vec<i32>| array.iter().flat_map::<Vec<_>, _>(halves).collect();
+        self.buffers.extend(sequences.arrays().map(|(_, array)| bits(array)));
+        self.sequences = Some(sequences);
+        self
+    }
+
+    /// The same with what no sequence uses not a number.
+    #[must_use]
+    pub fn with_poison(mut self) -> Self {
+        let Some(sequences) = &self.sequences else { return self };
+        let mut unused: [Vec<bool>; 2] = self.problem.shapes().map(|[_, rows, ..]| vec![true; rows]);
+        for sequence in 0..sequences.count() {
+            unused[0][sequences.queries(sequence)].fill(false);
+            unused[1][sequences.keys(sequence)].fill(false);
+        }
+        let nobody = encode(self.problem.dtype, f64::NAN);
+        for (place, unused) in [(self.q, &unused[0]), (self.k, &unused[1]), (self.v, &unused[1])] {
+            let [_, _, heads, head_dim] = place.shape;
+            for row in unused.iter().enumerate().filter(|(_, unused)| **unused).map(|(row, _)| row) {
+                for head in 0..heads {
+                    self.buffers[place.buffer][place.row(row * heads + head)..][..head_dim].fill(nobody);
+                }
+            }
+        }
+        self
+    }
+
     /// Inputs by buffer: `fill` makes as many elements as it is asked for.
     pub fn filled(problem: Problem, layout: Layout, mut fill: impl FnMut(usize) -> Vec<u16>) -> Self {
         let mut memory = Self::places(problem, layout);
-        let places = [memory.q, memory.k, memory.v];
-        let buffers = 1 + places.iter().map(|place| place.buffer).max().unwrap_or(0);
+        let (places, buffers) = ([memory.q, memory.k, memory.v], memory.tensor_buffers());
         let len = |buffer| {
             let ends =
                 places.iter().filter(|place| place.buffer == buffer).map(|place| place.offset + place.span());
@@ -165,6 +198,52 @@ impl Memory {
             memory.tensor(place)?;
         }
         Ok(memory)
+    }
+
+    /// Buffers of Q, K and V: the first ones.
+    fn tensor_buffers(&self) -> usize {
+        1 + [self.q, self.k, self.v].iter().map(|place| place.buffer).max().unwrap_or(0)
+    }
+
+    /// What lies in each buffer.
+    pub fn names(&self) -> Vec<String> {
+        let places = [("q", self.q), ("k", self.k), ("v", self.v)];
+        let tensors = (0..self.tensor_buffers()).map(|buffer| {
+            places.iter().filter(|(_, place)| place.buffer == buffer).map(|(name, _)| *name).collect()
+        });
+        let arrays = self.sequences.iter().flat_map(Sequences::arrays).map(|(name, _)| name.to_owned());
+        tensors.chain(arrays).collect()
+    }
+
+    /// LSE of `outputs`, for all rows: -inf for those that are no sequence's.
+    pub fn place_lse(&self, outputs: &Outputs) -> Vec<f32> {
+        let ([_, all, ..], [_, rows, ..]) = (self.o.shape, self.written().shape);
+        let mut lse = vec![f32::NEG_INFINITY; self.lse_shape().iter().product()];
+        let heads = lse.chunks_mut(all).zip(outputs.lse.chunks(rows.max(1)));
+        heads.for_each(|(to, from)| to.iter_mut().zip(from).for_each(|(to, from)| *to = *from as f32));
+        lse
+    }
+
+    /// The part of O that is written: of packed sequences the rows that are theirs, the first.
+    pub fn written(&self) -> Place {
+        let [batches, rows, heads, head_dim] = self.o.shape;
+        let rows = self.sequences.as_ref().map_or(rows, Sequences::rows);
+        Place { shape: [batches, rows, heads, head_dim], ..self.o }
+    }
+
+    /// The same of an LSE for all rows.
+    pub fn written_lse(&self, lse: &[f32]) -> Vec<f32> {
+        let ([_, all, ..], [_, rows, ..]) = (self.o.shape, self.written().shape);
+        lse.chunks(all).flat_map(|head| &head[..rows]).copied().collect()
+    }
+
+    /// Makes rows that are no sequence's what those are that see no key: 0 and -inf.
+    pub fn clear_unwritten(&self, o: &mut [u16], lse: &mut [f32]) {
+        let ([batches, all, heads, head_dim], [_, rows, ..]) = (self.o.shape, self.written().shape);
+        for row in (0..batches * all).filter(|row| row % all >= rows) {
+            (0..heads).for_each(|head| o[self.o.row(row * heads + head)..][..head_dim].fill(0));
+        }
+        lse.chunks_mut(all).for_each(|head| head[rows..].fill(f32::NEG_INFINITY));
     }
 
     /// `[batch, heads, seqlen]` of LSE.
@@ -190,6 +269,8 @@ impl Memory {
             Forward::new(input(self.q), input(self.k), input(self.v), view(o, self.o, self.o.span()));
         let mut forward = forward.mask(mask).align(alignment).softcap(softcap.unwrap_or_default()).lse(lse);
         forward.scale = scale;
+        let integers = &inputs[self.tensor_buffers()..];
+        forward.packed = self.sequences.as_ref().map(|sequences| sequences.packed(&self.problem, integers));
         forward
     }
 
@@ -205,10 +286,9 @@ impl Memory {
     }
 
     fn places(problem: Problem, layout: Layout) -> Self {
-        let Problem { batch, seqlen_q, seqlen_k, heads_q, heads_k, head_dim, .. } = problem;
-        let (queries, keys) = ([batch, seqlen_q, heads_q, head_dim], [batch, seqlen_k, heads_k, head_dim]);
+        let [queries, keys] = problem.shapes();
         let [q, k, v] = match layout {
-            Layout::Packed if seqlen_q == seqlen_k => Place::side_by_side(0, [queries, keys, keys]),
+            Layout::Packed if queries[1] == keys[1] => Place::side_by_side(0, [queries, keys, keys]),
             Layout::Packed => {
                 let [k, v] = Place::side_by_side(1, [keys, keys]);
                 [Place::alone(0, Layout::Bshd, queries), k, v]
@@ -217,7 +297,7 @@ impl Memory {
                 [(0, queries), (1, keys), (2, keys)].map(|(buffer, shape)| Place::alone(buffer, alone, shape))
             }
         };
-        Memory { problem, buffers: vec![], q, k, v, o: Place::alone(0, layout, queries) }
+        Memory { problem, buffers: vec![], q, k, v, o: Place::alone(0, layout, queries), sequences: None }
     }
 
     /// The same for the reference.
@@ -225,7 +305,9 @@ impl Memory {
     /// # Errors
     /// [`TensorError`] where a buffer is too short, or the problem's heads cannot be grouped.
     pub fn inputs(&self) -> Result<Inputs<'_>, TensorError> {
-        Inputs::new(self.problem, self.tensor(self.q)?, self.tensor(self.k)?, self.tensor(self.v)?)
+        let inputs =
+            Inputs::new(self.problem, self.tensor(self.q)?, self.tensor(self.k)?, self.tensor(self.v)?)?;
+        Ok(inputs.packed(self.sequences.as_ref()))
     }
 
     fn tensor(&self, place: Place) -> Result<HostTensor<'_>, TensorError> {

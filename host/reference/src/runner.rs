@@ -23,6 +23,8 @@ pub struct Outcome {
     o: Vec<u16>,
     /// O's place between the guards.
     place: Place,
+    /// Rows of O that are to be written: the first of them.
+    rows: usize,
     /// LSE with its guards.
     lse: Vec<f32>,
     /// Whether the launch was to write it.
@@ -43,15 +45,19 @@ impl Outcome {
     /// Elements that were written although they are not part of O or LSE: guards, and gaps between rows.
     fn strays(&self) -> usize {
         let mut own = vec![false; self.o.len()];
-        let [batches, rows, heads, head_dim] = self.place.shape;
+        let [batches, _, heads, head_dim] = self.place.shape;
+        let rows = self.rows;
         for index in 0..batches * rows * heads {
             own[GUARD + self.place.row(index)..][..head_dim].fill(true);
         }
         let poison = u16::from_ne_bytes([POISON; 2]);
         let o = self.o.iter().zip(own).filter(|(bits, own)| !own && **bits != poison).count();
-        let guard = if self.wants_lse { GUARD } else { self.lse.len().div_ceil(2) };
-        let lse_guards = self.lse[..guard].iter().chain(&self.lse[self.lse.len() - guard..]);
-        o + lse_guards.filter(|x| x.to_bits() != u32::from_ne_bytes([POISON; 4])).count()
+        let is_own = |at: usize| {
+            let inside = (GUARD..self.lse.len() - GUARD).contains(&at);
+            self.wants_lse && inside && (at - GUARD) % self.place.shape[1] < self.rows
+        };
+        let poison = u32::from_ne_bytes([POISON; 4]);
+        o + self.lse.iter().enumerate().filter(|(at, x)| !is_own(*at) && x.to_bits() != poison).count()
     }
 
     /// Whether both are the same, bit by bit, guards included.
@@ -76,9 +82,10 @@ impl Outcome {
         dtype: ferroflash::DType,
         judge: impl FnOnce(&HostTensor, Option<&[f32]>) -> Option<Verdict>,
     ) -> Option<Verdict> {
-        let Place { shape, strides, .. } = self.place;
-        let o = HostTensor::new(self.o(), 0, dtype, shape, strides).ok()?;
-        Some(Verdict { strays: self.strays(), ..judge(&o, self.wants_lse.then(|| self.lse()))? })
+        let Place { shape: [batches, rows, heads, head_dim], strides, .. } = self.place;
+        let o = HostTensor::new(self.o(), 0, dtype, [batches, self.rows, heads, head_dim], strides).ok()?;
+        let lse: Vec<f32> = self.lse().chunks(rows).flat_map(|head| &head[..self.rows]).copied().collect();
+        Some(Verdict { strays: self.strays(), ..judge(&o, self.wants_lse.then_some(&lse))? })
     }
 }
 
@@ -112,11 +119,8 @@ impl<'a, D: Driver> Loaded<'a, D> {
         config: Option<&'a str>,
     ) -> Result<Self, Error> {
         let driver = attention.driver();
-        let places = [("q", memory.q), ("k", memory.k), ("v", memory.v)];
-        let inputs = memory.buffers.iter().enumerate().map(|(index, bits)| {
+        let inputs = memory.buffers.iter().zip(memory.names()).map(|(bits, name)| {
             let bytes: Vec<u8> = bits.iter().flat_map(|x| x.to_ne_bytes()).collect();
-            let name: String =
-                places.iter().filter(|(_, place)| place.buffer == index).map(|(name, _)| *name).collect();
             let mut buffer = driver.allocate_named(&name, bytes.len())?;
             driver.upload(&mut buffer, &bytes)?;
             Ok(buffer)
@@ -271,6 +275,7 @@ impl<'a, D: Driver> Loaded<'a, D> {
         driver.download(&outputs.lse, &mut lse)?;
         let o = o.chunks_exact(2).map(|b| u16::from_ne_bytes([b[0], b[1]])).collect();
         let lse = lse.chunks_exact(4).map(|b| f32::from_ne_bytes([b[0], b[1], b[2], b[3]])).collect();
-        Ok(Outcome { entry: plan.contract().symbol, o, place, lse, wants_lse: self.wants_lse })
+        let rows = self.memory.written().shape[1];
+        Ok(Outcome { entry: plan.contract().symbol, o, place, rows, lse, wants_lse: self.wants_lse })
     }
 }

@@ -39,6 +39,16 @@ pub enum TensorError {
         /// The problem's type.
         want_dtype: DType,
     },
+    /// Packed sequences that are none.
+    #[error("{name} is {got:?}: {want}")]
+    Sequences {
+        /// Which of their arrays.
+        name: &'static str,
+        /// What it holds.
+        got: Vec<i32>,
+        /// What would be right.
+        want: String,
+    },
     /// Heads that cannot be grouped.
     #[error(
         "{heads_q} query heads cannot share {heads_k} key heads: the one must be a multiple of the other"
@@ -99,6 +109,13 @@ impl<'a> HostTensor<'a> {
     pub fn bshd(bits: &'a [u16], dtype: DType, shape: [usize; 4]) -> Result<Self, TensorError> {
         let [_, rows, heads, head_dim] = shape.map(|size| size as i64);
         Self::new(bits, 0, dtype, shape, [rows * heads * head_dim, heads * head_dim, head_dim, 1])
+    }
+
+    /// Some of its rows, maybe none.
+    pub(super) fn rows(self, rows: std::ops::Range<usize>) -> Self {
+        let [batches, _, heads, head_dim] = self.shape;
+        let offset = self.offset + rows.start as i64 * self.strides[1];
+        HostTensor { offset, shape: [batches, rows.len(), heads, head_dim], ..self }
     }
 
     /// `[batch, rows, heads, head_dim]`.

@@ -1,9 +1,9 @@
 //! The decode family: which entry, how many blocks, and where splits leave what they make.
 use super::{Kernels, cache, place};
-use crate::{Capabilities, Decode, Error, Splits, validate};
+use crate::{Capabilities, Decode, Error, Problem, Splits, validate};
 use spec::{
     Contract, Counters, DECODE_COMBINES, DECODES, DecodeInfo, DecodeOrder, DecodeParams, FastDiv, Integers,
-    Lse, MaskKind, PageKind, Partials, Window,
+    KERNELS, Lse, MaskKind, PageKind, Partials, Window,
 };
 
 /// Shares of the device below which a sequence is not split: two halves of a wave that end together cost more
@@ -26,23 +26,37 @@ pub(crate) struct Launch {
     pub counters: u64,
 }
 
+/// Whether there are decode kernels for the request: few rows, as many for each sequence.
+pub(super) fn takes(d: &Decode<'_>) -> bool {
+    DECODES.iter().any(|entry| solves(entry, d))
+}
+
+/// Rows of one sequence and key head.
+fn rows(p: &Problem) -> usize {
+    p.heads_q / p.heads_k * p.seqlen_q
+}
+
+/// Whether the entry solves the request.
+fn solves(e: &DecodeInfo, d: &Decode<'_>) -> bool {
+    let p = d.problem();
+    let local = p.mask_kind() == MaskKind::Local;
+    d.packed.is_none()
+        && [e.dtype, e.cache] == [p.dtype, d.cache.pages.keys.dtype]
+        && e.head_dim as usize >= p.head_dim
+        && e.rows as usize >= rows(&p)
+        && (e.mask == MaskKind::Local) >= local
+        && (e.pages == PageKind::Rows || d.cache.tiled())
+}
+
 /// The entry for a request: the smallest that holds it.
 fn choose(d: &Decode<'_>, on: &Capabilities) -> Result<&'static DecodeInfo, Error> {
     let p = d.problem();
-    let rows = (p.heads_q / p.heads_k * p.seqlen_q) as u32;
-    let local = p.mask_kind() == MaskKind::Local;
-    let solves = |e: &DecodeInfo| {
-        [e.dtype, e.cache] == [p.dtype, d.cache.pages.keys.dtype]
-            && e.head_dim as usize >= p.head_dim
-            && e.rows >= rows
-            && (e.mask == MaskKind::Local) >= local
-            && (e.pages == PageKind::Rows || d.cache.tiled())
-    };
     if let Some(name) = d.config {
         let Some(entry) = DECODES.iter().find(|e| e.contract.symbol == name) else {
             return Err(Error::invalid("config", name, "it must be a decode kernel of the table"));
         };
-        if !solves(entry) {
+        if !solves(entry, d) {
+            let rows = rows(&p);
             let expected =
                 format_args!("it must hold {rows} rows of head_dim {}, mask and pages", p.head_dim);
             return Err(Error::invalid("config", name, expected));
@@ -51,7 +65,7 @@ fn choose(d: &Decode<'_>, on: &Capabilities) -> Result<&'static DecodeInfo, Erro
         return Ok(entry);
     }
     let size = |e: &&DecodeInfo| (e.head_dim, e.rows, e.mask == MaskKind::Local, e.pages == PageKind::Rows);
-    let fitting = DECODES.iter().filter(|e| solves(e));
+    let fitting = DECODES.iter().filter(|e| solves(e, d));
     if let Some(entry) = fitting.clone().filter(|e| on.runs(&e.contract).is_ok()).min_by_key(size) {
         return Ok(entry);
     }
@@ -69,11 +83,7 @@ impl Launch {
     ///
     /// # Errors
     /// [`Error::Unsupported`] where no entry solves it on this device.
-    pub fn plan(
-        d: &Decode<'_>,
-        on: &Capabilities,
-        offered: u64,
-    ) -> Result<(&'static DecodeInfo, Self), Error> {
+    pub fn plan(d: &Decode<'_>, on: &Capabilities, offered: u64) -> Result<Self, Error> {
         let entry = choose(d, on)?;
         let (p, [dtype, head_dim]) = (d.problem(), [entry.dtype as u32, entry.head_dim]);
         let merges = |c: &&spec::DecodeCombineInfo| [c.dtype as u32, c.head_dim] == [dtype, head_dim];
@@ -81,7 +91,7 @@ impl Launch {
         let combine = combine
             .ok_or_else(|| Error::unsupported(entry.contract.symbol, "no kernel merges its splits"))?;
         let (order, slots) = order(d, on, &entry.contract);
-        let rows = (p.heads_q / p.heads_k * p.seqlen_q) as u64;
+        let rows = rows(&p) as u64;
         let columns = u64::from(entry.head_dim);
         let workspace = u64::from(slots) * p.heads_k as u64 * rows * (columns + 1) * 4;
         let (workspace, counters) = (workspace, (p.batch * p.heads_k) as u64 * 4);
@@ -96,7 +106,7 @@ impl Launch {
             workspace: if whole { 0 } else { workspace },
             counters: if whole { 0 } else { counters },
         };
-        Ok((entry, launch.bind(d)))
+        Ok(launch.bind(d))
     }
 
     /// The same for other tensors of the same shape.
@@ -116,6 +126,11 @@ impl Launch {
             });
         }
         Launch { params, ..*self }
+    }
+
+    /// The contract of the kernel that computes attention.
+    pub const fn contract(&self) -> &'static Contract {
+        &KERNELS[self.kernel]
     }
 
     /// Blocks of the launch.

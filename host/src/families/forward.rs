@@ -17,8 +17,8 @@ impl Launch {
     /// Blocks as the entry's type computes them from the same order.
     pub fn new(entry: &EntryInfo, p: &Problem, tensors: &Tensors, order: TileOrder) -> Self {
         let blocks = match entry.grid {
-            Grid::OneTileABlock | Grid::Split => order.tiles,
             Grid::Persistent => order.tiles.min(order.resident),
+            _ => order.tiles,
         };
         let params = params(p, tensors, order);
         Launch { kernel: place(&entry.contract), grid: [blocks, 1, 1], params }
@@ -30,13 +30,9 @@ impl Launch {
     }
 }
 
-/// The order of tiles. Heads run in groups whose keys and values fit the L2 cache, so that the longest tiles
-/// of all of them come first; where every tile is equally long that gains nothing, and head by head keeps the
-/// cache warmer.
+/// The order of tiles.
 pub(crate) fn order(p: &Problem, entry: &EntryInfo, capabilities: &Capabilities) -> Result<TileOrder, Error> {
-    let (_, window) = validate::mask(p);
-    let equally_long = window.right == spec::Window::UNBOUNDED || window.left != spec::Window::UNBOUNDED;
-    let group = if equally_long { 1 } else { head_group(p, capabilities) };
+    let group = group(p, capabilities);
     let m_blocks = p.seqlen_q.div_ceil(entry.tile_m as usize);
     let order = TileOrder::new(m_blocks as u32, p.batch as u32, p.heads_q as u32, p.heads_k as u32, group);
     let order = order.ok_or_else(|| {
@@ -44,9 +40,18 @@ pub(crate) fn order(p: &Problem, entry: &EntryInfo, capabilities: &Capabilities)
         Error::unsupported(feature, "a launch has less than 2^31 blocks; split the batch")
     })?;
     Ok(match entry.grid {
-        Grid::OneTileABlock | Grid::Split => order,
         Grid::Persistent => order.resident(capabilities.sms * capabilities.blocks_per_sm(&entry.contract)),
+        _ => order,
     })
+}
+
+/// Heads that run together: as many as have keys and values that fit the L2 cache, so that the longest tiles
+/// of all of them come first; where every tile is equally long that gains nothing, and head by head keeps the
+/// cache warmer.
+pub(super) fn group(p: &Problem, capabilities: &Capabilities) -> u32 {
+    let (_, window) = validate::mask(p);
+    let equally_long = window.right == spec::Window::UNBOUNDED || window.left != spec::Window::UNBOUNDED;
+    if equally_long { 1 } else { head_group(p, capabilities) }
 }
 
 /// Query heads whose keys and values fill at most 60 % of the L2 cache (36 MiB on an H200:

@@ -1,13 +1,14 @@
 //! Checks of decode requests.
 use super::{
-    LSE, O, Q, SINKS, WORKSPACE, address, cache, disjoint, input, log_sum_exp, memory, names, output, sinks,
+    LSE, O, Q, SINKS, WORKSPACE, address, cache, disjoint, input, log_sum_exp, memory, names, output, packed,
+    sinks,
 };
 use crate::{DType, Decode, Error, Splits};
 use spec::MAX_SEQUENCES;
 
 names!(COUNTERS "counters");
 
-/// Most rows that a thread block takes: queries times the heads that share a key head.
+/// Most rows that a block of a decode kernel takes: queries times the heads that share a key head.
 const MAX_ROWS: usize = 16;
 /// Splits of all sequences are counted in 16 bits on the device.
 const MAX_SPLITS: u64 = 1 << 16;
@@ -31,16 +32,17 @@ pub(crate) fn decode(d: &Decode<'_>) -> Result<(), Error> {
         let expected = format_args!("all tensors must have q's, {}", p.dtype.name());
         return Err(Error::invalid(O.dtype, d.o.dtype.name(), expected));
     }
+    let [shape, _] = p.shapes();
+    if d.q.shape != shape {
+        let expected = format_args!("packed queries are of one batch, {shape:?}");
+        return Err(Error::invalid(Q.shape, format!("{:?}", d.q.shape), expected));
+    }
     if d.o.shape != d.q.shape {
         let expected = format_args!("it must be q's, {:?}", d.q.shape);
         return Err(Error::invalid(O.shape, format!("{:?}", d.o.shape), expected));
     }
-    let group = p.heads_q / p.heads_k;
-    if group.saturating_mul(p.seqlen_q) > MAX_ROWS {
-        let feature = format_args!("{} queries of {group} heads that share a key head", p.seqlen_q);
-        return Err(Error::unsupported(feature, format_args!("decode kernels take {MAX_ROWS} rows at most")));
-    }
-    if p.batch > MAX_SEQUENCES as usize {
+    let many = p.packed.is_some() || (p.heads_q / p.heads_k).saturating_mul(p.seqlen_q) > MAX_ROWS;
+    if !many && p.batch > MAX_SEQUENCES as usize {
         let feature = format_args!("batch {}", p.batch);
         let reason = format_args!("a launch decodes at most {MAX_SEQUENCES} sequences; split the batch");
         return Err(Error::unsupported(feature, reason));
@@ -55,11 +57,12 @@ pub(crate) fn decode(d: &Decode<'_>) -> Result<(), Error> {
     });
     let [q, o] = [input(&Q, &d.q)?, output(&O, &d.o)?].map(Some);
     let workspace = d.workspace.as_ref().map(memory).transpose()?;
-    let read = [(&Q, q), keys, values, k_scale, v_scale, table, lengths, (&SINKS, sinks)];
+    let sinks = (&SINKS, sinks);
+    let read = [(&Q, q), keys, values, k_scale, v_scale, table, lengths, sinks, packed::queries(d)?];
     let written = [(&O, o), (&LSE, lse), (&WORKSPACE, workspace), (&COUNTERS, counters.transpose()?)];
-    let mut all = [(&Q, None); 12];
-    all[..8].copy_from_slice(&read);
-    all[8..].copy_from_slice(&written);
+    let mut all = [(&Q, None); 13];
+    all[..9].copy_from_slice(&read);
+    all[9..].copy_from_slice(&written);
     disjoint(&all, read.len())
 }
 
@@ -77,9 +80,9 @@ fn splits(d: &Decode<'_>) -> Result<(), Error> {
             (format!("splits of {keys} keys"), d.cache.max_k.div_ceil(keys as usize) as u64)
         }
     };
-    if (d.q.shape[0] as u64).saturating_mul(most) < MAX_SPLITS {
+    if (d.problem().batch as u64).saturating_mul(most) < MAX_SPLITS {
         return Ok(());
     }
-    let feature = format_args!("{what} of {} sequences of up to {} keys", d.q.shape[0], d.cache.max_k);
+    let feature = format_args!("{what} of {} sequences of up to {} keys", d.problem().batch, d.cache.max_k);
     Err(Error::unsupported(feature, "the splits of all sequences are counted in 16 bits; take longer ones"))
 }

@@ -9,11 +9,12 @@ pub(super) fn log_sum_exp(view: &LseView, p: &Problem) -> Result<Footprint, Erro
         let reason = "attention writes natural logarithms; a merge reads and writes both";
         return Err(Error::unsupported("lse.unit base 2", reason));
     }
-    if view.row_stride != 1 && p.seqlen_q > 1 {
+    let [[batches, rows, heads, _], _] = p.shapes();
+    if view.row_stride != 1 && rows > 1 {
         let feature = format_args!("lse.row_stride {}", view.row_stride);
         return Err(Error::unsupported(feature, "attention writes rows side by side; a merge takes any"));
     }
-    row_values(&LSE, view, [p.batch, p.heads_q, p.seqlen_q], Use::Written)
+    row_values(&LSE, view, [batches, heads, rows], Use::Written)
 }
 
 /// Checks values of rows `[batch, heads, seqlen]` by themselves.

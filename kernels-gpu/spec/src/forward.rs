@@ -106,6 +106,8 @@ pub enum Grid {
     /// Several for each tile, each with its slice of the keys; [`crate::Combine`] merges what they leave in a
     /// workspace.
     Split,
+    /// One for each tile that some packed sequence may have.
+    Packed,
 }
 
 /// Forward attention, one block of keys after the other. A thread block owns `M` query tiles; `KW` warps

@@ -6,7 +6,8 @@
 //! - [`Fwd`], [`FwdOverlap`]: configurations. A configuration *is* a type.
 //! - [`Decode`], [`DecodeParams`]: few queries on a long cache in pages, with [`DecodeOrder`].
 //! - [`for_each_kernel!`] and [`KERNELS`]: the one table, family by family. Forward kernels are [`ENTRIES`];
-//!   [`COMBINES`] finish what [`Split`] ones leave.
+//!   [`COMBINES`] finish what [`Split`] ones leave. [`PACKED`] are forward kernels for packed sequences,
+//!   [`PAGED`] those over a cache.
 //!
 //! Sizes of tiles count 16x16 base tiles, sizes of tensors count elements, strides are bytes.
 #![no_std]
@@ -18,6 +19,8 @@ mod decode;
 mod forward;
 mod merge;
 mod order;
+mod packed;
+mod paged;
 mod split;
 mod table;
 
@@ -39,6 +42,8 @@ pub use forward::{
 };
 pub use merge::{MERGE_COLUMNS, MERGES, Merge, MergeInfo, MergeParams, MergeState};
 pub use order::{TileOrder, WorkTile};
+pub use packed::{PACKED, Packed, PackedParams, Sequences};
+pub use paged::{PAGED, Paged, PagedInfo, PagedParams};
 #[doc(hidden)]
 pub use pastey;
 pub use split::{Split, SplitParams};

@@ -13,6 +13,8 @@ macro_rules! for_each_kernel {
         $crate::for_each_decode!($emit);
         $crate::for_each_decode_combine!($emit);
         $crate::for_each_merge!($emit);
+        $crate::for_each_packed!($emit);
+        $crate::for_each_paged!($emit);
     };
 }
 
@@ -33,7 +35,7 @@ macro_rules! kernels {
         };
     };
 }
-kernels!(ENTRIES, COMBINES, APPENDS, DECODES, DECODE_COMBINES, MERGES);
+kernels!(ENTRIES, PACKED, COMBINES, APPENDS, DECODES, DECODE_COMBINES, MERGES, PAGED);
 
 /// [`KERNELS`], one by one.
 pub fn kernels() -> impl Iterator<Item = Contract> {

@@ -222,10 +222,7 @@ impl<'a> Block<'a> {
                     );
                     return;
                 }
-                let mut old = [0; 64];
-                let missing = allocation.load(offset, &mut old[..bytes]);
-                let changed = differences(&old[..bytes], data) | missing;
-                allocation.store(offset, data);
+                let changed = allocation.store(offset, data);
                 touched.add(at, bytes, lane, changed);
                 self.moved |= changed != 0;
             }

@@ -54,7 +54,15 @@ const HARMLESS: &[Harmless] = &[
     Harmless {
         operators: &[Operator::NegateBranch, Operator::NeverBranch, Operator::Bound],
         source: ["store.rs", "if column == 0"],
-        reason: "The four lanes of a row hold the same number: each of them may store it, and all of them.",
+        reason: QUAD,
+        ..CLASS
+    },
+    // Where LLVM asks both at once, under the other's line.
+    Harmless {
+        operators: &[Operator::Bound],
+        instruction: "`setp.eq.b32",
+        source: ["store.rs", "if self.base == 0"],
+        reason: QUAD,
         ..CLASS
     },
     Harmless {
@@ -69,6 +77,12 @@ const HARMLESS: &[Harmless] = &[
     Harmless {
         operators: &[Operator::NeverBranch, Operator::OffByOne],
         source: ["mainloop.rs", "unseen"],
+        reason: SKIP,
+        ..CLASS
+    },
+    Harmless {
+        operators: &[Operator::NeverBranch, Operator::OffByOne],
+        source: ["mask.rs", "warp.any(self.end.last() > 0"],
         reason: SKIP,
         ..CLASS
     },
@@ -118,6 +132,13 @@ const HARMLESS: &[Harmless] = &[
         mask: Some(MaskKind::Full),
         reason: SLICES,
         idle: true,
+        ..CLASS
+    },
+    Harmless {
+        operators: &[Operator::NeverBranch],
+        source: ["forward.rs", "range.start == range.end"],
+        reason: "A tile that sees no key copies and computes nothing: the usual way stores O = 0 and a \
+                 log-sum-exp of -inf, too.",
         ..CLASS
     },
     Harmless {
@@ -246,6 +267,8 @@ const HARMLESS: &[Harmless] = &[
     },
 ];
 
+const QUAD: &str =
+    "The four lanes of a row hold the same number: each of them may store it, and all of them.";
 /// Stores of tiles that see nothing.
 const WHOLE: &str =
     "A tile whose rows see no key is not the last of its head under a causal mask: all of its rows exist.";
@@ -307,10 +330,6 @@ fn single_stage(subject: &Subject, mutant: &Mutant, text: &str, differs: bool) -
     let first = subject.entry.mask == MaskKind::Full && has_source(mutant, "mainloop.rs", "step(n, true)");
     let of_step = has_source(mutant, "forward.rs", "kv.advance(block");
     match mutant.operator {
-        Operator::NeverBranch if has_source(mutant, "forward.rs", "range.start == range.end") => Some(
-            "A tile that sees no key copies and computes nothing: the usual way stores O = 0 and a \
-             log-sum-exp of -inf, too.",
-        ),
         Operator::OffByOne if of_step && !differs => Some(CUT),
         Operator::DeleteBarrier
             if of_step && first && flow::waits_before_reading(text, mutant.span.1, i64::MAX) =>

@@ -4,4 +4,5 @@ mod common;
 mod files;
 mod kernels;
 mod options;
+mod packed;
 mod planted;

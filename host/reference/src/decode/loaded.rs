@@ -2,7 +2,7 @@
 use super::{DecodeMemory, POISON, Pages, SCALES};
 use ferroflash::{
     Attention, Counters, DType, Decode, DecodePlan, Driver, Error, Index, KvCache, KvPages, KvScale, LseView,
-    Sinks, TensorView, Workspace,
+    PackedQueries, Sinks, TensorView, Workspace,
 };
 
 /// What came back from a launch.
@@ -12,20 +12,21 @@ pub struct DecodeOutcome {
     lse: Vec<u32>,
     lses: Vec<f32>,
     counters: Vec<u32>,
-    sequences: usize,
+    /// First row of each sequence.
+    starts: Vec<usize>,
+    /// Elements that are nobody's and were written.
+    strays: usize,
 }
 
 impl DecodeOutcome {
     /// O of sequence `b`, `[queries][heads][head_dim]`.
     pub fn o(&self, b: usize) -> &[u16] {
-        let each = self.o.len() / self.sequences;
-        &self.o[b * each..][..each]
+        part(&self.o, &self.starts, b)
     }
 
     /// LSE of sequence `b`, `[heads][queries]`.
     pub fn lse(&self, b: usize) -> &[f32] {
-        let each = self.lses.len() / self.sequences;
-        &self.lses[b * each..][..each]
+        part(&self.lses, &self.starts, b)
     }
 
     /// Counters, which should be 0 again.
@@ -35,9 +36,19 @@ impl DecodeOutcome {
 
     /// Both of sequence `b`, bit by bit.
     pub fn bits(&self, b: usize) -> (&[u16], &[u32]) {
-        let each = self.lse.len() / self.sequences;
-        (self.o(b), &self.lse[b * each..][..each])
+        (self.o(b), part(&self.lse, &self.starts, b))
     }
+
+    /// Elements that are nobody's and were written.
+    pub fn strays(&self) -> usize {
+        self.strays
+    }
+}
+
+/// What of all rows is sequence `b`'s.
+fn part<'o, T>(all: &'o [T], starts: &[usize], b: usize) -> &'o [T] {
+    let each = all.len() / starts.last().copied().unwrap_or(1).max(1);
+    &all[starts[b] * each..starts[b + 1] * each]
 }
 
 /// A case in device memory.
@@ -51,6 +62,7 @@ pub struct LoadedDecode<'a, D: Driver> {
     pool: Vec<D::Buffer>,
     table: D::Buffer,
     lengths: D::Buffer,
+    starts: D::Buffer,
     workspace: Option<(D::Buffer, u64)>,
     counters: Option<(D::Buffer, u64)>,
     stream: D::Stream,
@@ -80,6 +92,7 @@ impl<'a, D: Driver> LoadedDecode<'a, D> {
             Ok::<_, Error>(buffer)
         };
         let batch = memory.case.filled.len();
+        let starts: Vec<i32> = memory.case.starts().iter().map(|start| *start as i32).collect();
         let mut loaded = LoadedDecode {
             config,
             q: upload("q", bytes!(memory.q))?,
@@ -88,6 +101,7 @@ impl<'a, D: Driver> LoadedDecode<'a, D> {
             pool: memory.pool.iter().map(|bytes| upload("cache", bytes.clone())).collect::<Result<_, _>>()?,
             table: upload("table", bytes!(memory.table))?,
             lengths: upload("lengths", vec![0; batch * 4])?,
+            starts: upload("cu_seqlens_q", bytes!(starts))?,
             workspace: None,
             counters: None,
             stream: driver.stream()?,
@@ -127,14 +141,19 @@ impl<'a, D: Driver> LoadedDecode<'a, D> {
             Pages::Rows => KvCache::dense(pages, lengths).rows(table),
             _ => KvCache::paged(pages, table, self.memory.columns, lengths),
         };
-        let shape = [batch, case.queries, case.heads[0], case.head_dim];
+        let [batches, queries] = case.packed.as_ref().map_or([batch, case.queries], |_| [1, case.q_rows()]);
+        let shape = [batches, queries, case.heads[0], case.head_dim];
         let elements = shape.iter().product::<usize>() as u64;
         let [q, o] = [address(&self.q), o].map(|at| TensorView::bshd(at, elements, case.dtype, shape));
-        let rows = [batch, case.heads[0], case.queries];
+        let rows = [batches, case.heads[0], queries];
         let lse = LseView::contiguous(lse, rows.iter().product::<usize>() as u64, rows);
         let mut decode =
             Decode::new(q, cache.max_k(case.max_k), o).mask(case.mask).splits(case.splits).lse(lse);
         (decode.softcap, decode.config) = (case.softcap, self.config);
+        decode.packed = case.packed.as_ref().map(|queries| {
+            let most = queries.iter().max().copied().unwrap_or(1).max(1);
+            PackedQueries::new(batch, Index::new(address(&self.starts), batch as u64 + 1), most)
+        });
         if case.sinks {
             let elements = self.memory.sinks.len() as u64;
             decode.sinks = Some(Sinks { address: address(&self.sinks), elements });
@@ -144,6 +163,14 @@ impl<'a, D: Driver> LoadedDecode<'a, D> {
         let counters = self.counters.as_ref();
         decode.counters = counters.map(|(b, bytes)| Counters { address: address(b), bytes: *bytes });
         decode
+    }
+
+    /// Tells the device of other sequences than the case's, in the same rows.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn start(&mut self, cu_seqlens_q: &[i32]) -> Result<(), Error> {
+        self.attention.driver().upload(&mut self.starts, &bytes!(cu_seqlens_q))
     }
 
     /// Launches a plan, one of its own where there is none yet, on sequences of these lengths.
@@ -157,7 +184,7 @@ impl<'a, D: Driver> LoadedDecode<'a, D> {
     ) -> Result<(DecodePlan, DecodeOutcome), Error> {
         let (driver, case) = (self.attention.driver(), &self.memory.case);
         driver.upload(&mut self.lengths, &bytes!(lengths))?;
-        let rows = case.filled.len() * case.queries * case.heads[0];
+        let rows = case.q_rows() * case.heads[0];
         let sizes = [("o", rows * case.head_dim * 2), ("lse", rows * 4)];
         let [mut o, mut lse] = sizes.map(|(name, bytes)| driver.allocate_named(name, bytes));
         for buffer in [&mut o, &mut lse] {
@@ -181,12 +208,28 @@ impl<'a, D: Driver> LoadedDecode<'a, D> {
         let bits = download(&o, sizes[0].1)?;
         let lse = words(download(&lse, sizes[1].1)?);
         let counters = self.counters.as_ref().map(|(b, bytes)| download(b, *bytes as usize)).transpose()?;
+        let mut o: Vec<u16> = bits.chunks_exact(2).map(|b| u16::from_ne_bytes([b[0], b[1]])).collect();
+        let (starts, [heads, _]) = (case.starts(), case.heads);
+        let (own, all) = (starts[case.filled.len()], case.q_rows());
+        let mut strays = o.split_off(own * heads * case.head_dim);
+        strays.retain(|x| *x != u16::from_ne_bytes([POISON; 2]));
+        let mut strays = strays.len();
+        let lse = if case.packed.is_some() {
+            let tails = lse.chunks(all).flat_map(|head| &head[own..]);
+            strays += tails.filter(|x| **x != u32::from_ne_bytes([POISON; 4])).count();
+            let sequences =
+                starts.windows(2).flat_map(|rows| lse.chunks(all).map(|head| &head[rows[0]..rows[1]]));
+            sequences.flatten().copied().collect()
+        } else {
+            lse
+        };
         let outcome = DecodeOutcome {
-            o: bits.chunks_exact(2).map(|b| u16::from_ne_bytes([b[0], b[1]])).collect(),
+            o,
+            strays,
+            starts,
             lses: lse.iter().map(|x| f32::from_bits(*x)).collect(),
             lse,
             counters: words(counters.unwrap_or_default()),
-            sequences: case.filled.len(),
         };
         Ok((plan, outcome))
     }

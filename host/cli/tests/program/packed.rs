@@ -1,0 +1,89 @@
+//! `ferroflash run` on packed sequences.
+use crate::common::{Folder, check, report};
+use ferroflash::{DType, Problem};
+use reference::{Layout, Memory, Sequences};
+use safetensors::{Dtype, SafeTensors, tensor::TensorView};
+
+/// Writes `q` of 30 rows, `k` and `v` of 40, and these integers.
+fn write(folder: &Folder, name: &str, arrays: &[(&str, Vec<i32>)]) -> (String, Memory) {
+    let problem = Problem::new(DType::F16, 1, 30, 4, 40).heads_k(2).seqlen_k(40);
+    let memory = Memory::random(problem, Layout::Bshd, 3);
+    let bytes: Vec<Vec<u8>> =
+        memory.buffers.iter().map(|bits| bits.iter().flat_map(|x| x.to_le_bytes()).collect()).collect();
+    let tensors = [("q", memory.q), ("k", memory.k), ("v", memory.v)].map(|(name, place)| {
+        let shape = place.shape[1..].to_vec();
+        (name, TensorView::new(Dtype::F16, shape, &bytes[place.buffer]).expect("fits"))
+    });
+    let integers: Vec<(_, Vec<u8>)> =
+        arrays.iter().map(|(name, x)| (*name, x.iter().flat_map(|x| x.to_le_bytes()).collect())).collect();
+    let integers = integers.iter().map(|(name, bytes)| {
+        (*name, TensorView::new(Dtype::I32, vec![bytes.len() / 4], bytes).expect("fits"))
+    });
+    let path = folder.path(name);
+    safetensors::serialize_to_file(tensors.into_iter().chain(integers), None, path.as_ref())
+        .expect("written");
+    (path, memory)
+}
+
+fn floats(file: &SafeTensors<'_>, name: &str) -> Vec<f32> {
+    file.tensor(name).expect("there").data().as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
+}
+
+#[test]
+fn sequences_are_what_they_are_alone() {
+    let folder = Folder::new("packed");
+    let starts = [vec![0, 11, 11, 12, 29], vec![0, 20, 23, 23, 39]];
+    let used = vec![17, 3, 0, 16];
+    let arrays = [
+        ("cu_seqlens_q", starts[0].clone()),
+        ("cu_seqlens_k", starts[1].clone()),
+        ("seqused_k", used.clone()),
+    ];
+    let (input, memory) = write(&folder, "packed.safetensors", &arrays);
+    for (device, options) in
+        [("cpu", &["--causal"][..]), ("sim", &["--causal"]), ("sim", &["--window", "5,2"])]
+    {
+        let output = folder.path("o.safetensors");
+        let run = ["run", "--device", device, "--check", "--input", &input, "--output", &output];
+        let report = report(&[&run[..], options].concat());
+        assert_eq!(report["check"]["passed"], true, "{report}");
+        let file = std::fs::read(&output).expect("written");
+        let file = SafeTensors::deserialize(&file).expect("safetensors");
+        let (o, lse) = (file.tensor("o").expect("there"), file.tensor("lse").expect("there"));
+        assert_eq!((o.dtype(), o.shape()), (Dtype::F16, &[30, 4, 40][..]));
+        assert_eq!((lse.dtype(), lse.shape()), (Dtype::F32, &[4, 30][..]));
+        let row = 4 * 40 * 2;
+        let lse = floats(&file, "lse");
+        // A sequence without keys, and a row that is no sequence's.
+        for none in [11, 29] {
+            assert!(o.data()[none * row..][..row].iter().all(|byte| *byte == 0), "row {none}");
+            assert!(lse.chunks(30).all(|head| head[none] == f32::NEG_INFINITY), "row {none}");
+        }
+        assert!(lse.chunks(30).all(|head| head[13].is_finite()));
+    }
+    let sequences = Sequences::new(starts, Some(used), [30, 40]).expect("valid");
+    assert_eq!((sequences.count(), sequences.rows()), (4, 29));
+    assert_eq!(memory.problem.shapes()[0], [1, 30, 4, 40]);
+}
+
+#[test]
+fn files_of_no_sequences() {
+    let folder = Folder::new("not-packed");
+    let right = [("cu_seqlens_q", vec![0, 11, 30]), ("cu_seqlens_k", vec![0, 20, 40])];
+    let refused = |name: &str, arrays: &[(&str, Vec<i32>)], options: &[&str], message: &str| {
+        let (input, _) = write(&folder, name, arrays);
+        check(&[&["run", "--device", "cpu", "--input", &input][..], options].concat(), 2, message);
+    };
+    refused("one", &right[..1], &[], "has no tensor `cu_seqlens_k`");
+    let q = |x: &[i32]| [("cu_seqlens_q", x.to_vec()), right[1].clone()];
+    refused("late", &q(&[1, 11, 30]), &[], "cu_seqlens_q is [1, 11, 30]: it must have 3 integers, 0 first");
+    refused("falls", &q(&[0, 12, 11]), &[], "none below the one before");
+    refused("long", &q(&[0, 11, 31]), &[], "or above the 30 rows");
+    refused("negative", &q(&[0, -1, 30]), &[], "none below the one before");
+    refused("more", &q(&[0, 11, 20, 30]), &[], "cu_seqlens_k is [0, 20, 40]: it must have 4 integers");
+    refused("nothing", &q(&[0]), &[], "it must have 2 integers");
+    let used = |x: &[i32]| [right[0].clone(), right[1].clone(), ("seqused_k", x.to_vec())];
+    refused("used", &used(&[20, 21]), &[], "seqused_k is [20, 21]: it must have 2 integers, from 0 to");
+    refused("unused", &used(&[20]), &[], "seqused_k is [20]");
+    refused("layout", &right, &["--layout", "bhsd"], "--layout bhsd: packed sequences are");
+}

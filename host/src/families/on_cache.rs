@@ -1,0 +1,94 @@
+//! What a request on a cache launches: a decode kernel where thread blocks take all rows of a sequence's key
+//! head at once, else a paged one, in tiles of queries.
+use super::{Kernels, One, decode, paged};
+use crate::{Capabilities, Decode, Error, Splits};
+use spec::{Contract, KERNELS, PAGED, PagedParams};
+
+/// The launches of a decode's plan.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Launch {
+    /// Sequences are cut by their keys.
+    Few(decode::Launch),
+    /// They are cut by their queries.
+    Many(One<PagedParams>),
+}
+use Launch::{Few, Many};
+
+impl Launch {
+    /// That of a checked request, with so many bytes of workspace.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] where no entry solves it on this device.
+    pub fn plan(d: &Decode<'_>, on: &Capabilities, offered: u64) -> Result<Self, Error> {
+        let paged = d.config.is_some_and(|name| PAGED.iter().any(|e| e.contract.symbol == name));
+        if !paged && decode::takes(d) {
+            return decode::Launch::plan(d, on, offered).map(Few);
+        }
+        has_no_part_of_decode(d)?;
+        paged::plan(d, on).map(Many)
+    }
+
+    /// The same for other tensors of the same shape.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] where they come with what these kernels have not.
+    pub fn bind(&self, d: &Decode<'_>) -> Result<Self, Error> {
+        match self {
+            Few(launch) => Ok(Few(launch.bind(d))),
+            Many(launch) => has_no_part_of_decode(d).map(|()| Many(paged::bind(launch, d))),
+        }
+    }
+
+    /// The contract of the kernel that computes attention.
+    pub const fn contract(&self) -> &'static Contract {
+        match self {
+            Few(launch) => launch.contract(),
+            Many(launch) => &KERNELS[launch.kernel],
+        }
+    }
+
+    /// Its blocks.
+    pub const fn grid(&self) -> [u32; 3] {
+        match self {
+            Few(launch) => launch.grid(),
+            Many(launch) => launch.grid,
+        }
+    }
+
+    /// Bytes of workspace.
+    pub const fn workspace(&self) -> u64 {
+        match self {
+            Few(launch) => launch.workspace,
+            Many(_) => 0,
+        }
+    }
+
+    /// Bytes of counters, where there are some.
+    pub const fn counters(&self) -> u64 {
+        match self {
+            Few(launch) => launch.counters,
+            Many(_) => 0,
+        }
+    }
+}
+
+/// Checks that nothing is asked for that decode kernels alone have. Chunks they all keep: of sequences that
+/// nobody cuts by their keys the bits are their own.
+fn has_no_part_of_decode(d: &Decode<'_>) -> Result<(), Error> {
+    const REASON: &str = "only decode kernels have them, for at most 16 rows (queries times the query heads \
+                          of a key head), as many for each sequence";
+    match d.splits {
+        Splits::Exactly(2..) => Err(Error::unsupported(format_args!("{:?}", d.splits), REASON)),
+        _ if d.sinks.is_some() => Err(Error::unsupported("sinks of many queries", REASON)),
+        _ => Ok(()),
+    }
+}
+
+impl Kernels for Launch {
+    fn each(&self, launch: impl FnMut(usize, [u32; 3], &[u8]) -> Result<(), Error>) -> Result<(), Error> {
+        match self {
+            Few(few) => few.each(launch),
+            Many(many) => many.each(launch),
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! The packed family: forward kernels that find their sequence by integers on the device. Which of them
+//! solves a problem, and how many blocks there may be work for.
+use super::{forward, place};
+use crate::plan::Tensors;
+use crate::table::Choice;
+use crate::{Alignment, Capabilities, Error, Index, Problem};
+use spec::{EntryInfo, Integers, MaskKind, PACKED, PackedParams, Sequences, TileOrder};
+
+/// The launch of a packed kernel.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Launch {
+    /// Its place in [`spec::KERNELS`].
+    pub kernel: usize,
+    pub grid: [u32; 3],
+    pub params: PackedParams,
+}
+
+impl Launch {
+    /// `entry` must be a packed one.
+    ///
+    /// # Errors
+    /// Those of [`order`].
+    pub fn new(
+        entry: &EntryInfo,
+        p: &Problem,
+        capabilities: &Capabilities,
+        tensors: &Tensors,
+    ) -> Result<Self, Error> {
+        let (sequences, order) = order(p, entry, capabilities)?;
+        let params = params(p, tensors, sequences, order);
+        Ok(Launch { kernel: place(&entry.contract), grid: [order.tiles, 1, 1], params })
+    }
+
+    /// The same for other tensors of the same problem.
+    pub fn bind(&self, p: &Problem, tensors: &Tensors) -> Self {
+        let params = params(p, tensors, self.params.sequences, self.params.forward.order);
+        Launch { params, ..*self }
+    }
+}
+
+/// Which query block of a head is whose, and the order of the tiles of all heads.
+///
+/// # Errors
+/// [`Error::Unsupported`] where there are too many blocks.
+pub(crate) fn order(
+    p: &Problem,
+    entry: &EntryInfo,
+    capabilities: &Capabilities,
+) -> Result<(Sequences, TileOrder), Error> {
+    let [[_, rows, ..], _] = p.shapes();
+    let sequences = Sequences::new(p.batch as u32, p.seqlen_q as u32, rows as u32, entry.tile_m);
+    let one = Problem { batch: 1, ..*p };
+    let group = forward::group(&one, capabilities);
+    let order = sequences.and_then(|(sequences, m_blocks)| {
+        let order = TileOrder::new(m_blocks, 1, p.heads_q as u32, p.heads_k as u32, group)?;
+        Some((sequences, order))
+    });
+    order.ok_or_else(|| {
+        let feature = format_args!("{rows} rows of {} sequences and {} heads", p.batch, p.heads_q);
+        Error::unsupported(feature, "a launch has less than 2^31 blocks, and 2^30 sequences; split the batch")
+    })
+}
+
+fn params(p: &Problem, tensors: &Tensors, sequences: Sequences, order: TileOrder) -> PackedParams {
+    let integers = |index: Option<Index>, count: usize| match index {
+        Some(index) => Integers { base: index.address, count: count as u32, reserved: 0 },
+        None => Integers { base: 0, count: 0, reserved: 0 },
+    };
+    let packed = tensors.packed;
+    PackedParams {
+        forward: forward::params(p, tensors, order),
+        cu_seqlens_q: integers(packed.map(|packed| packed.cu_seqlens_q), p.batch + 1),
+        cu_seqlens_k: integers(packed.map(|packed| packed.cu_seqlens_k), p.batch + 1),
+        seqused_k: integers(packed.and_then(|packed| packed.seqused_k), p.batch),
+        sequences,
+        bottom_right: (p.alignment == Alignment::BottomRight).into(),
+    }
+}
+
+const LARGE: &str = "sequences of several tiles that fill the device: larger tiles read keys and values less \
+                     often";
+const SMALL: &str = "short sequences, or few rows for this device: smaller tiles leave less of it idle";
+const ONLY: &str = "the one packed kernel of this type, head dim and mask that fits the device";
+
+/// The kernel that solves a packed problem: the largest tile that the sequences fill on the average, and the
+/// device with it; else the smallest.
+///
+/// # Errors
+/// [`Error::Unsupported`] where none fits the device.
+pub(crate) fn choose(p: &Problem, mask: MaskKind, capabilities: &Capabilities) -> Result<Choice, Error> {
+    let head_dim = PACKED.iter().map(|e| e.head_dim).filter(|d| *d as usize >= p.head_dim).min();
+    let solves = |e: &&EntryInfo| (e.dtype, e.mask, Some(e.head_dim)) == (p.dtype, mask, head_dim);
+    let mut candidates = PACKED.iter().filter(solves).filter(|e| capabilities.runs(&e.contract).is_ok());
+    let Some(first) = candidates.next() else {
+        let (dtype, mask) = (p.dtype.name(), mask.name());
+        let feature = format_args!("packed {dtype} head_dim {} {mask} on {}", p.head_dim, capabilities.name);
+        let reason = format_args!(
+            "no packed kernel fits its {} bytes of shared memory a block",
+            capabilities.smem_per_block
+        );
+        return Err(Error::unsupported(feature, reason));
+    };
+    let Some(second) = candidates.next() else { return Ok(Choice { entry: first, reason: ONLY }) };
+    let [[_, rows, ..], _] = p.shapes();
+    let tiles = rows.div_ceil(first.tile_m as usize) as u64 * p.heads_q as u64;
+    let resident = u64::from(capabilities.sms) * u64::from(capabilities.blocks_per_sm(&first.contract));
+    // Of a sequence's last tile half is empty, on the average.
+    if rows / p.batch >= 2 * first.tile_m as usize && tiles >= resident {
+        Ok(Choice { entry: first, reason: LARGE })
+    } else {
+        Ok(Choice { entry: second, reason: SMALL })
+    }
+}

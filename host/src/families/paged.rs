@@ -1,0 +1,98 @@
+//! The paged family: forward kernels over a cache. Which of them, and how many blocks there may be work for.
+use super::{One, cache, forward, place};
+use crate::{Capabilities, Decode, Error, Problem, validate};
+use spec::{
+    FwdParams, Integers, MaskKind, PAGED, PagedInfo, PagedParams, Sequences, Tensor, TileOrder, Window,
+};
+
+/// The launch of a checked request.
+///
+/// # Errors
+/// [`Error::Unsupported`] where no entry solves it on this device, or there are too many blocks.
+pub(crate) fn plan(d: &Decode<'_>, on: &Capabilities) -> Result<One<PagedParams>, Error> {
+    let entry = choose(d, on)?;
+    let (sequences, order) = order(&d.problem(), entry, on)?;
+    let (kernel, grid) = (place(&entry.contract), [order.tiles, 1, 1]);
+    Ok(One { kernel, grid, params: params(d, sequences, order) })
+}
+
+/// The same for other tensors of the same shape.
+pub(crate) fn bind(launch: &One<PagedParams>, d: &Decode<'_>) -> One<PagedParams> {
+    let PagedParams { forward, sequences, .. } = launch.params;
+    One { params: params(d, sequences, forward.order), ..*launch }
+}
+
+/// The entry for a request: there is one for each head dim and mask.
+fn choose(d: &Decode<'_>, on: &Capabilities) -> Result<&'static PagedInfo, Error> {
+    let p = d.problem();
+    let (local, cache_dtype) = (p.mask_kind() == MaskKind::Local, d.cache.pages.keys.dtype);
+    let solves = |e: &&PagedInfo| {
+        [e.dtype; 2] == [p.dtype, cache_dtype]
+            && e.head_dim as usize >= p.head_dim
+            && (e.mask == MaskKind::Local) >= local
+    };
+    let fitting = || PAGED.iter().filter(solves);
+    let entry = match d.config {
+        None => fitting().min_by_key(|e| (e.head_dim, e.mask == MaskKind::Local)).ok_or_else(|| {
+            let feature = format_args!("{p} on a cache of {}", cache_dtype.name());
+            Error::unsupported(feature, "no paged kernel has such a head_dim, mask and cache")
+        }),
+        Some(name) => fitting().find(|e| e.contract.symbol == name).ok_or_else(|| {
+            let expected = format_args!(
+                "it must be a paged kernel of the table for {}, head_dim {} and this mask",
+                p.dtype.name(),
+                p.head_dim
+            );
+            Error::invalid("config", name, expected)
+        }),
+    }?;
+    on.runs(&entry.contract).and(Ok(entry))
+}
+
+/// Which query block of a head is whose, and the order of the tiles of all heads.
+fn order(p: &Problem, entry: &PagedInfo, on: &Capabilities) -> Result<(Sequences, TileOrder), Error> {
+    let [[batches, rows, ..], _] = p.shapes();
+    let counts = [p.batch, p.seqlen_q, rows].map(|n| n as u32);
+    let order = Sequences::new(counts[0], counts[1], counts[2], entry.tile_m).and_then(|(sequences, all)| {
+        let m_blocks = if p.packed.is_some() { all } else { counts[1].div_ceil(entry.tile_m) };
+        let (batches, heads) = (batches as u32, [p.heads_q, p.heads_k].map(|n| n as u32));
+        let group = forward::group(&Problem { batch: batches as usize, ..*p }, on);
+        Some((sequences, TileOrder::new(m_blocks, batches, heads[0], heads[1], group)?))
+    });
+    order.ok_or_else(|| {
+        let feature =
+            format_args!("{} sequences of up to {} queries of {} heads", p.batch, p.seqlen_q, p.heads_q);
+        Error::unsupported(feature, "a launch has less than 2^31 blocks, and 2^30 sequences; split the batch")
+    })
+}
+
+fn params(d: &Decode<'_>, sequences: Sequences, order: TileOrder) -> PagedParams {
+    let p = d.problem();
+    let (scale_log2, softcap) = validate::base_two(&p);
+    let (kind, Window { left, right, .. }) = validate::mask(&p);
+    // Where there is no mask, the first query is behind all keys.
+    let shift = if kind == MaskKind::Full { Window::UNBOUNDED } else { 0 };
+    let nothing =
+        Tensor { base: 0, batch_bytes: 0, head_bytes: 0, row_bytes: 0, rows: 0, chunks: 0, reserved: 0 };
+    let integers = |base, count: usize| Integers { base, count: count as u32, reserved: 0 };
+    PagedParams {
+        forward: FwdParams {
+            q: forward::tensor(&d.q),
+            k: nothing,
+            v: nothing,
+            o: forward::tensor(&d.o),
+            lse: forward::lse(d.lse.as_ref()),
+            window: Window { shift, left, right },
+            scale_log2,
+            softcap,
+            order,
+        },
+        cache: cache::cache(&d.cache),
+        cu_seqlens_q: d
+            .packed
+            .map_or(integers(0, 0), |packed| integers(packed.cu_seqlens_q.address, p.batch + 1)),
+        lengths: integers(d.cache.lengths.address, p.batch),
+        sequences,
+        max_keys: d.cache.max_k as u32,
+    }
+}

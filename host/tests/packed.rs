@@ -1,0 +1,174 @@
+//! Packed sequences: what the planner chooses, how many blocks it launches, and what is refused.
+use ferroflash::*;
+
+/// Buffers lie this far apart.
+const FAR: u64 = 1 << 44;
+
+struct Case {
+    card: &'static str,
+    /// `[sequences, rows of all, longest]` of the queries.
+    queries: [usize; 3],
+    /// `[heads_q, heads_k, head_dim]`.
+    heads: [usize; 3],
+    mask: Mask,
+    entry: &'static str,
+    /// Query blocks of a head.
+    m_blocks: u32,
+}
+
+const WINDOW: Mask = Mask::Window { left: Some(1023), right: Some(0) };
+
+#[rustfmt::skip]
+const CASES: &[Case] = &[
+    // Equal lengths leave no block without a tile, ragged ones at most one for each sequence.
+    Case { card: "h200", queries: [8, 8 * 2048, 2048], heads: [32, 8, 128], mask: Mask::Causal,
+        entry: "fwd_f16_d128_causal_128x48_packed", m_blocks: 128 },
+    Case { card: "h200", queries: [32, 31 * 1024 + 32768, 32768], heads: [32, 8, 128], mask: Mask::Causal,
+        entry: "fwd_f16_d128_causal_128x48_packed", m_blocks: 504 + 32 },
+    // Sequences that would leave half of a large tile empty.
+    Case { card: "h200", queries: [256, 256 * 100, 512], heads: [12, 12, 64], mask: Mask::Full,
+        entry: "fwd_f16_d64_full_64x64_packed", m_blocks: 400 + 256 },
+    Case { card: "l4", queries: [64, 64 * 128, 128], heads: [12, 12, 64], mask: Mask::Full,
+        entry: "fwd_f16_d64_full_64x64_packed", m_blocks: 128 },
+    Case { card: "l4", queries: [4, 4 * 2048, 2048], heads: [16, 16, 64], mask: Mask::Causal,
+        entry: "fwd_f16_d64_causal_128x32_packed", m_blocks: 64 },
+    // Too few rows for the device.
+    Case { card: "h200", queries: [1, 300, 300], heads: [8, 8, 128], mask: Mask::Full,
+        entry: "fwd_f16_d128_full_64x64_k2_packed", m_blocks: 5 },
+    // Windows and softcap have one tile; head dims between entries' own run on the next.
+    Case { card: "a100", queries: [4, 4000, 2000], heads: [16, 4, 40], mask: WINDOW,
+        entry: "fwd_f16_d64_local_128x64_packed", m_blocks: 35 },
+    Case { card: "a100", queries: [4, 4000, 2000], heads: [16, 4, 72], mask: Mask::Full,
+        entry: "fwd_f16_d96_full_128x32_packed", m_blocks: 35 },
+    Case { card: "rtx4090", queries: [4, 4000, 2000], heads: [16, 4, 192], mask: Mask::Causal,
+        entry: "fwd_f16_d192_causal_64x32_packed", m_blocks: 66 },
+    // What does not fit is left out.
+    Case { card: "h200", queries: [4, 40000, 20000], heads: [16, 4, 256], mask: Mask::Causal,
+        entry: "fwd_f16_d256_causal_128x32_packed", m_blocks: 316 },
+    Case { card: "rtx4090", queries: [4, 40000, 20000], heads: [16, 4, 256], mask: Mask::Causal,
+        entry: "fwd_f16_d256_causal_64x32_packed", m_blocks: 629 },
+];
+
+/// As many keys as queries.
+fn request(case: &Case) -> Forward<'static> {
+    let ([batch, rows, longest], [heads_q, heads_k, head_dim]) = (case.queries, case.heads);
+    let view = |n: u64, heads| TensorView::bshd(n * FAR, 1 << 42, DType::F16, [1, rows, heads, head_dim]);
+    let starts = |n: u64| Index::new(n * FAR, batch as u64 + 1);
+    Forward::new(view(1, heads_q), view(2, heads_k), view(3, heads_k), view(4, heads_q))
+        .mask(case.mask)
+        .packed(Packed::new(batch, starts(5), starts(6), longest, longest))
+}
+
+fn card(name: &str) -> &'static Capabilities {
+    Capabilities::profile(name).expect("a known card")
+}
+
+#[test]
+fn the_planner_chooses() {
+    let check = |case: &Case| {
+        let name = format!("{} {:?} {:?} {:?}", case.card, case.queries, case.heads, case.mask);
+        let (forward, card) = (request(case), card(case.card));
+        let plan = plan(&forward, card).unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert_eq!(plan.contract().symbol, case.entry, "{name}");
+        assert_eq!(plan.grid(), [case.m_blocks * case.heads[0] as u32, 1, 1], "{name}");
+        assert_eq!(supports(&forward.problem(), card), Ok(plan.contract()), "{name}");
+        assert_eq!(plan.workspace_bytes(), 0, "{name}");
+    };
+    CASES.iter().for_each(check);
+}
+
+#[test]
+fn every_type_head_dim_and_mask_has_a_packed_kernel_on_every_card() {
+    for (_, card) in Capabilities::PROFILES {
+        for dtype in [DType::F16, DType::Bf16] {
+            for head_dim in (8..=MAX_HEAD_DIM).step_by(8) {
+                for mask in [Mask::Full, Mask::Causal, WINDOW] {
+                    let problem = Problem::new(dtype, 3, 100, 4, head_dim).mask(mask).packed(Some([250; 2]));
+                    let kernel = supports(&problem, card).unwrap_or_else(|e| panic!("{problem}: {e}"));
+                    let entry = entry(kernel.symbol).expect("in the table");
+                    assert_eq!((entry.grid, entry.dtype), (Grid::Packed, dtype), "{problem}");
+                    assert!(
+                        entry.head_dim as usize >= head_dim && entry.head_dim <= 2 * head_dim.max(16) as u32
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// What makes the first case wrong, and words of the refusal.
+struct Refusal(fn(&mut Forward<'static>), &'static [&'static str]);
+
+fn packed(f: &mut Forward<'static>, change: impl FnOnce(&mut Packed)) {
+    change(f.packed.as_mut().expect("packed"));
+}
+
+#[rustfmt::skip]
+const REFUSED: &[Refusal] = &[
+    Refusal(|f| packed(f, |p| p.batch = 0), &["batch", "1 or more"]),
+    Refusal(|f| packed(f, |p| p.batch = 9),
+        &["packed.cu_seqlens_q.elements", "9", "10 or more", "packed.batch"]),
+    Refusal(|f| packed(f, |p| p.batch = usize::MAX), &["batch"]),
+    Refusal(|f| packed(f, |p| p.cu_seqlens_k.elements = 8),
+        &["packed.cu_seqlens_k.elements", "8", "9 or more"]),
+    Refusal(|f| packed(f, |p| p.seqused_k = Some(Index::new(7 * FAR, 7))),
+        &["packed.seqused_k.elements", "7", "8 or more"]),
+    Refusal(|f| packed(f, |p| p.cu_seqlens_q.address += 2),
+        &["packed.cu_seqlens_q.address", "multiple of 4"]),
+    Refusal(|f| packed(f, |p| p.cu_seqlens_k.address = 0),
+        &["packed.cu_seqlens_k.address", "device address"]),
+    Refusal(|f| packed(f, |p| p.cu_seqlens_k.address = u64::MAX - 3), &["packed.cu_seqlens_k", "64 bits"]),
+    Refusal(|f| packed(f, |p| p.max_seqlen_q = 0), &["packed.max_seqlen_q", "1 or more"]),
+    Refusal(|f| packed(f, |p| p.max_seqlen_k = MAX_SEQLEN + 1), &["packed.max_seqlen_k", "at most"]),
+    Refusal(|f| { f.q.shape[0] = 2; f.o.shape[0] = 2 },
+        &["q.shape", "[2, 16384, 32, 128]", "[1, 16384, 32, 128]"]),
+    Refusal(|f| f.k.shape[0] = 2, &["k.shape", "[2, 16384", "[1, 16384"]),
+    Refusal(|f| f.v.shape[1] = 5, &["v.shape", "[1, 5,"]),
+    Refusal(|f| { f.k.shape[1] = 0; f.v.shape[1] = 0 }, &["rows of k", "1 or more"]),
+    Refusal(|f| f.o.address = 5 * FAR, &["o.address", "must not overlap packed.cu_seqlens_q"]),
+    Refusal(|f| f.lse = Some(LseView::contiguous(6 * FAR, 1 << 40, [1, 32, 16384])),
+        &["lse.address", "must not overlap packed.cu_seqlens_k"]),
+    Refusal(|f| f.lse = Some(LseView::contiguous(8 * FAR, 1 << 40, [8, 32, 2048])),
+        &["lse.shape", "[1, 32, 16384]"]),
+    Refusal(|f| f.workspace = Some(Workspace { address: 5 * FAR, bytes: 64 }),
+        &["workspace.address", "must not overlap packed.cu_seqlens_q"]),
+    Refusal(|f| f.config = Some("fwd_f16_d128_causal_128x48"), &["config", "packed sequences"]),
+    Refusal(|f| { f.packed = None; f.config = Some("fwd_f16_d128_causal_128x48_packed") },
+        &["config", "equally long sequences"]),
+    Refusal(|f| packed(f, |p| p.max_seqlen_q = 1 << 29), &[]),
+];
+
+#[test]
+fn what_makes_no_sense_is_refused_by_name() {
+    let h200 = card("h200");
+    for (number, Refusal(change, words)) in REFUSED.iter().enumerate() {
+        let mut forward = request(&CASES[0]);
+        assert!(plan(&forward, h200).is_ok());
+        change(&mut forward);
+        let outcome = plan(&forward, h200);
+        if words.is_empty() {
+            // A bound that is far too large costs nothing: the rows bound the blocks as well.
+            assert_eq!(outcome.expect("valid").grid(), [(128 + 8) * 32, 1, 1]);
+            continue;
+        }
+        let error = outcome.expect_err("wrong").to_string();
+        assert!(words.iter().all(|word| error.contains(word)), "{number}: {error}, should have {words:?}");
+    }
+}
+
+#[test]
+fn a_plan_serves_other_integers_and_no_other_sizes() {
+    let (case, h200) = (&CASES[0], card("h200"));
+    let forward = request(case);
+    let made = plan(&forward, h200).expect("valid");
+    let same = |change: fn(&mut Forward<'static>)| {
+        let mut other = forward;
+        change(&mut other);
+        made.params(&other)
+    };
+    assert_eq!(same(|f| packed(f, |p| p.cu_seqlens_q.address = 9 * FAR)), made.params(&forward));
+    assert!(same(|f| packed(f, |p| p.cu_seqlens_q.address = 1)).is_err(), "checked again");
+    assert!(same(|f| packed(f, |p| p.max_seqlen_q = 99)).is_err(), "another bound is another plan");
+    assert!(same(|f| f.alignment = Alignment::TopLeft).is_err(), "each sequence is aligned for itself");
+    assert!(same(|f| f.packed = None).is_err());
+}

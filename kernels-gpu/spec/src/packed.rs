@@ -1,0 +1,200 @@
+//! Forward kernels for packed sequences: the rows of all sequences one behind the other, where each begins on
+//! the device. And which query block is whose: the host's grid and the device's reading of it, side by side.
+use crate::forward::forward_as;
+use crate::*;
+use core::marker::PhantomData;
+
+/// Kernel `K` for packed sequences (FlashAttention's `varlen`).
+pub struct Packed<K>(PhantomData<K>);
+
+/// What a [`Packed`] kernel is told.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PackedParams {
+    /// The forward, of one batch whose rows are those of all sequences. `sequences` deals out the query
+    /// blocks of its heads; `window.shift` says nothing.
+    pub forward: FwdParams,
+    /// Sequence `b` has the rows of Q from number `b` of these to number `b + 1`.
+    pub cu_seqlens_q: Integers,
+    /// The same of K and V.
+    pub cu_seqlens_k: Integers,
+    /// Keys of a sequence that exist, where these may be fewer than its rows; none where all do.
+    pub seqused_k: Integers,
+    /// Which query block is whose.
+    pub sequences: Sequences,
+    /// 1 where a sequence's last query stands at its last key, 0 where its first stands at its first.
+    pub bottom_right: u32,
+}
+
+/// Which sequence a query block of a packed head belongs to. The blocks of sequence `b`, which starts at row
+/// `s`, begin with number `s / tile_m + b`; or with `b * each`, where every sequence may have as many as the
+/// longest and that takes fewer. Neither needs a sum over the sequences before, both rise with `b`, and some
+/// numbers are nobody's.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sequences {
+    /// How many.
+    pub count: u32,
+    /// A power of 32: how far apart the sequences are that a search looks at first. 0 where nothing is
+    /// searched, for every sequence has `each`.
+    pub step: u32,
+    /// Query blocks of the longest sequence.
+    pub each: FastDiv,
+}
+
+impl Sequences {
+    /// `count` sequences of at most `longest` queries, of `rows` all together, in tiles of `tile_m`; and how
+    /// many query blocks a head has. `None` where a number is 0, or there are 2^30 sequences or 2^31 blocks.
+    pub fn new(count: u32, longest: u32, rows: u32, tile_m: u32) -> Option<(Self, u32)> {
+        let each = longest.div_ceil(tile_m);
+        let [even, uneven] =
+            [u64::from(count) * u64::from(each), u64::from(rows / tile_m) + u64::from(count)];
+        let m_blocks = u32::try_from(even.min(uneven)).ok().filter(|n| *n > 0 && *n < 1 << 31)?;
+        let levels = (count - 1).max(1).ilog(32);
+        let step = if even <= uneven { 0 } else { 32u32.pow(levels) };
+        (count < 1 << 30).then_some((Sequences { count, step, each: FastDiv::new(each)? }, m_blocks))
+    }
+
+    /// Number of the first query block of `sequence`, which starts at row `start`.
+    #[inline(always)]
+    pub const fn begin(&self, sequence: u32, start: u32, tile_m: u32) -> u32 {
+        if self.step == 0 { sequence * self.each.get() } else { start / tile_m + sequence }
+    }
+
+    /// The sequence that query block `m_block` belongs to, if it is anybody's. `begun(first, step)` counts
+    /// those of the 32 sequences `first`, `first + step`, .. that exist and begin at `m_block` or before.
+    #[inline(always)]
+    pub fn find(&self, m_block: u32, mut begun: impl FnMut(u32, u32) -> u32) -> Option<u32> {
+        if self.step == 0 {
+            return Some(self.each.div_rem(m_block).0);
+        }
+        let (mut first, mut step) = (0, self.step);
+        while step > 0 {
+            first += begun(first, step).checked_sub(1)? * step;
+            step /= 32;
+        }
+        Some(first)
+    }
+}
+
+impl<K: Forward> Kernel for Packed<K> {
+    type Params = PackedParams;
+    const TARGET: Target = K::TARGET;
+    const THREADS: u32 = K::THREADS;
+    const SMEM_BYTES: usize = K::SMEM_BYTES;
+    fn grid(params: &PackedParams) -> [u32; 3] {
+        [params.forward.order.tiles, 1, 1]
+    }
+}
+
+forward_as! { Packed: Packed; }
+
+/// Expands `$emit!` with every [`Packed`] kernel that is compiled. Two tilings at the head dims that most
+/// models have, one elsewhere: long sequences want tiles of many queries, short ones would leave them half
+/// empty. At head dim 128 as many keys as fit an A100 twice: 64 are 1 to 3 %
+/// faster where they fit as well, and cost all registers.
+#[macro_export]
+#[rustfmt::skip]
+macro_rules! for_each_packed { ($emit:ident) => { $crate::forward_lines! { $emit, F16 and Bf16:
+    d32 [Full, Causal] 128x64_packed: Packed<FwdOverlap<E, Mask, 8, 2, 4, 2, 2>>;
+    d32 [Local] 128x64_packed: Packed<Fwd<E, Mask, 8, 2, 1, 4, 2, 2, 2>>;
+    d64 [Full, Causal] 128x32_packed: Packed<FwdOverlap<E, Mask, 8, 2, 2, 4, 4>>;
+    d64 [Full, Causal] 64x64_packed: Packed<FwdOverlap<E, Mask, 4, 1, 4, 4, 4>>;
+    d64 [Local] 128x64_packed: Packed<Fwd<E, Mask, 8, 2, 1, 4, 4, 4, 2>>;
+    d96 [Full] 128x32_packed: Packed<FwdOverlap<E, Mask, 8, 2, 2, 6, 0>>;
+    d96 [Causal] 128x32_packed: Packed<FwdOverlap<E, Mask, 8, 2, 2, 6, 2>>;
+    d96 [Local] 128x32_packed: Packed<Fwd<E, Mask, 8, 2, 1, 2, 6, 0, 2>>;
+    d128 [Full, Causal] 128x48_packed: Packed<Fwd<E, Mask, 8, 2, 1, 3, 8, 0, 2>>;
+    d128 [Full, Causal] 64x64_k2_packed: Packed<Fwd<E, Mask, 4, 2, 2, 2, 8, 0, 2>>;
+    d128 [Local] 128x32_packed: Packed<Fwd<E, Mask, 8, 2, 1, 2, 8, 0, 2>>;
+    d192 [Full, Causal] 64x32_packed: Packed<Fwd<E, Mask, 4, 1, 1, 2, 12, 12, 2>>;
+    d192 [Local] 64x32_packed: Packed<Fwd<E, Mask, 4, 1, 1, 2, 12, 4, 2>>;
+    d256 [Full, Causal] 128x32_packed: Packed<Fwd<E, Mask, 8, 1, 1, 2, 16, 16, 2>>;
+    d256 [Full, Causal] 64x32_packed: Packed<Fwd<E, Mask, 4, 1, 1, 2, 16, 12, 2>>;
+    d256 [Local] 64x32_packed: Packed<Fwd<E, Mask, 4, 1, 1, 2, 16, 4, 2>>;
+} } }
+
+macro_rules! packed_entries {
+    ($($symbol:ident [$($name:ident = $type:ident),*]: $config:ty;)*) => {
+        /// Every compiled [`Packed`] kernel.
+        pub const PACKED: &[EntryInfo] = &[$({
+            $(type $name = $type;)*
+            EntryInfo::of::<$config>(Contract::of::<$config>(stringify!($symbol)))
+        }),*];
+    };
+}
+for_each_packed!(packed_entries);
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+    use std::{vec, vec::Vec};
+
+    /// Deals out a head's query blocks as the device does, and looks whose they are.
+    fn check(lengths: &[u32], longest: u32, rows: u32, tile_m: u32) {
+        let starts: Vec<u32> =
+            lengths.iter().scan(0, |sum, n| Some(core::mem::replace(sum, *sum + n))).collect();
+        let (sequences, m_blocks) =
+            Sequences::new(lengths.len() as u32, longest, rows, tile_m).expect("valid");
+        let mut taken: Vec<_> = lengths.iter().map(|n| vec![0; n.div_ceil(tile_m) as usize]).collect();
+        for m_block in 0..m_blocks {
+            let begin = |b: u32| sequences.begin(b, starts[b as usize], tile_m);
+            let found = sequences.find(m_block, |first, step| {
+                let looked_at = (0..32).map(|lane| first + lane * step).filter(|b| *b < sequences.count);
+                looked_at.filter(|b| begin(*b) <= m_block).count() as u32
+            });
+            let sequence = found.expect("the first sequence begins with block 0");
+            if let Some(taken) = taken[sequence as usize].get_mut((m_block - begin(sequence)) as usize) {
+                *taken += 1;
+            }
+        }
+        assert!(
+            taken.iter().flatten().all(|n| *n == 1),
+            "{lengths:?} of {rows}, tiles of {tile_m}: {taken:?}"
+        );
+        let most = lengths.len() as u32 * longest.div_ceil(tile_m);
+        assert!(m_blocks <= most.min(rows / tile_m + lengths.len() as u32));
+    }
+
+    #[test]
+    fn every_tile_of_every_sequence_once() {
+        for tile_m in [32, 64, 128] {
+            for count in [1, 2, 31, 32, 33, 64, 65, 1024, 1025] {
+                let cycle =
+                    |lengths: &[u32]| -> Vec<u32> { lengths.iter().copied().cycle().take(count).collect() };
+                let one_long = (0..count).map(|b| if b == count / 2 { 1000 } else { 3 }).collect();
+                let sets = [
+                    cycle(&[128]),
+                    cycle(&[0]),
+                    cycle(&[1, 0, 0, 65, 127, 200, 64]),
+                    cycle(&[500, 1]),
+                    one_long,
+                ];
+                for lengths in sets {
+                    let (sum, longest) =
+                        (lengths.iter().sum::<u32>(), lengths.iter().max().copied().unwrap_or(0));
+                    // The bounds may be larger than what there is: a graph is made for the most there may be.
+                    for (longest, rows) in [(longest.max(1), sum), (longest + 77, sum + 1000)] {
+                        check(&lengths, longest, rows, tile_m);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn equal_lengths_leave_nobody_idle() {
+        let blocks =
+            |count, longest, rows| Sequences::new(count, longest, rows, 128).map(|(_, m_blocks)| m_blocks);
+        assert_eq!(blocks(64, 128, 64 * 128), Some(64));
+        assert_eq!(blocks(8, 2048, 8 * 2048), Some(128));
+        assert_eq!(
+            blocks(32, 32768, 31 * 1024 + 32768),
+            Some(31 * 8 + 256 + 32),
+            "one block a sequence too many"
+        );
+        assert_eq!(blocks(0, 1, 1), None);
+        assert_eq!(blocks(1 << 30, 1, 1), None);
+    }
+}

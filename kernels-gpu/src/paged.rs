@@ -1,0 +1,101 @@
+//! Forward attention over a cache in pages: many queries of each sequence, on all the keys that it has so
+//! far.
+use crate::entries::Run;
+use crate::forward::Tile;
+use crate::lengths::{self, Span};
+use crate::mask::MaskFn;
+use crate::packed::OfSequence;
+use crate::softmax::Softmax;
+use crate::tensors::{Portion, TileTensors};
+use spec::{Cache, FwdParams, Paged, PagedParams, Window, WorkTile};
+use tile::{Acc, Block, CacheRows, Mma, SharedTile, Smem, Warp, WarpRows};
+
+/// A tile of one sequence, whose keys and values lie in a cache.
+struct OnCache<'p> {
+    of: OfSequence,
+    cache: &'p Cache,
+    sequence: u32,
+}
+
+impl<'p> Portion for OnCache<'p> {
+    type Keys<E: Mma, const D: usize> = CacheRows<'p, E, D>;
+
+    #[inline(always)]
+    fn tensors<E: Mma, const D: usize>(
+        &self,
+        p: &FwdParams,
+        tile_m: u32,
+    ) -> TileTensors<E, D, CacheRows<'p, E, D>> {
+        let OnCache { of, cache, sequence } = self;
+        let cached = CacheRows::of(cache, *sequence, of.tile.kv_head, of.keys.rows());
+        of.tensors(p, tile_m).with(cached)
+    }
+
+    #[inline(always)]
+    fn may_be_empty<Mask: MaskFn>(&self) -> bool {
+        true
+    }
+
+    /// As [`OfSequence`] does.
+    #[inline(always)]
+    fn store<E: Mma, const M: usize, const W: usize, const D: usize>(
+        &self,
+        p: &FwdParams,
+        _: &TileTensors<E, D, CacheRows<'p, E, D>>,
+        acc_o: Acc<W, D>,
+        softmax: &Softmax<W>,
+        q_tile: SharedTile<E, M, D>,
+        mine: WarpRows<M, W>,
+    ) {
+        self.of.tensors::<E, D>(p, M as u32 * 16).store(acc_o, softmax, q_tile, mine);
+    }
+}
+
+impl<'p> OnCache<'p> {
+    /// Tile `tile` of `tile_m` of a sequence's queries.
+    #[inline(always)]
+    fn of(p: &'p PagedParams, tile: WorkTile, tile_m: u32, sequence: u32, queries: Span, warp: Warp) -> Self {
+        let keys = Span::upto(lengths::length(&p.lengths, sequence, p.max_keys)).uniform(warp);
+        let before = tile.m_block * tile_m;
+        let last_at_last = keys.rows() as i32 - queries.rows() as i32;
+        let shift = last_at_last + p.forward.window.shift + before as i32;
+        let of = OfSequence {
+            tile: WorkTile { m_block: 0, ..tile },
+            queries: queries.skip(before).uniform(warp),
+            keys,
+            window: Window { shift: warp.uniform(shift as u32) as i32, ..p.forward.window },
+        };
+        OnCache { of, cache: &p.cache, sequence }
+    }
+}
+
+/// The tile that is `index`-th in order, with its sequence and that one's queries, if there is one for
+/// today's lengths. Every warp of a block finds the same.
+#[inline(always)]
+fn find(p: &PagedParams, index: u32, tile_m: u32, warp: Warp) -> Option<(WorkTile, u32, Span)> {
+    let PagedParams { forward, sequences, cu_seqlens_q, .. } = p;
+    let tile = forward.order.tile(index);
+    if cu_seqlens_q.count == 0 {
+        return Some((tile, tile.batch, Span::upto(forward.q.rows)));
+    }
+    let sequence = sequences.find(tile.m_block, |first, step| {
+        let sequence = first + warp.lane() * step;
+        let begin = sequences.begin(sequence, lengths::start(cu_seqlens_q, sequence), tile_m);
+        warp.count(sequence < sequences.count && begin <= tile.m_block)
+    })?;
+    let queries = Span::load(cu_seqlens_q, sequence, forward.q.rows);
+    let m_block = tile.m_block.wrapping_sub(sequences.begin(sequence, queries.first(), tile_m));
+    let exists = m_block < queries.rows().div_ceil(tile_m);
+    exists.then_some((WorkTile { m_block, ..tile }, sequence, queries))
+}
+
+impl<K: Tile> Run for Paged<K> {
+    #[inline(always)]
+    fn run(p: PagedParams, mut block: Block<Self>, smem: Smem<Self>) {
+        let warp = block.warp();
+        if let Some((tile, sequence, queries)) = find(&p, block.index(), K::TILE_M, warp) {
+            let portion = OnCache::of(&p, tile, K::TILE_M, warp.uniform(sequence), queries, warp);
+            K::tile(&p.forward, &portion, &mut block, smem)
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! Packed sequences in the simulator: other lengths by one plan, integers that make no sense, and what the
+//! clamps are good for. `simulated.rs` runs every packed kernel on its edges.
+use ferroflash::{
+    Attention, DType, Driver, EntryInfo, Forward, Index, LseView, Mask, PACKED, Packed, Plan, SimDriver,
+    TensorView, ptx,
+};
+use ferroflash_tests::simulator_with;
+use ptx_sim::{Kind, Options};
+
+/// Three sequences of up to 70 queries and 90 keys in 100 and 120 rows.
+const BATCH: usize = 3;
+const ROWS: [usize; 2] = [100, 120];
+const HEADS: [usize; 2] = [2, 1];
+const HEAD_DIM: usize = 64;
+
+/// A launch whose tensors end where their buffers do.
+struct Launch<'a> {
+    attention: &'a Attention<SimDriver>,
+    plan: Plan,
+    forward: Forward<'static>,
+    o: <SimDriver as Driver>::Buffer,
+    /// `cu_seqlens_q`, `cu_seqlens_k`, `seqused_k`.
+    integers: [<SimDriver as Driver>::Buffer; 3],
+    /// What must live as long.
+    _others: Vec<<SimDriver as Driver>::Buffer>,
+}
+
+impl<'a> Launch<'a> {
+    fn new(attention: &'a Attention<SimDriver>, entry: &EntryInfo) -> Self {
+        let driver = attention.driver();
+        let tensor = |name, rows: usize, heads: usize| {
+            let elements = rows * heads * HEAD_DIM;
+            let mut buffer = driver.allocate_named(name, elements * 2).expect("room");
+            let bytes: Vec<u8> =
+                (0..elements).flat_map(|i| (0x3000 + i as u16 % 0x800).to_ne_bytes()).collect();
+            driver.upload(&mut buffer, &bytes).expect("as long");
+            let shape = [1, rows, heads, HEAD_DIM];
+            let view = TensorView::bshd(driver.address(&buffer), elements as u64, DType::F16, shape);
+            (buffer, view)
+        };
+        let [(q, q_view), (o, o_view)] = ["q", "o"].map(|name| tensor(name, ROWS[0], HEADS[0]));
+        let [(k, k_view), (v, v_view)] = ["k", "v"].map(|name| tensor(name, ROWS[1], HEADS[1]));
+        let lse = driver.allocate_named("lse", ROWS[0] * HEADS[0] * 4).expect("room");
+        let lse_shape = [1, HEADS[0], ROWS[0]];
+        let lse_view = LseView::contiguous(driver.address(&lse), (ROWS[0] * HEADS[0]) as u64, lse_shape);
+        let arrays = [("cu_seqlens_q", BATCH + 1), ("cu_seqlens_k", BATCH + 1), ("seqused_k", BATCH)];
+        let integers = arrays.map(|(name, count)| driver.allocate_named(name, count * 4).expect("room"));
+        let [starts_q, starts_k, used] =
+            [0, 1, 2].map(|i| Index::new(driver.address(&integers[i]), arrays[i].1 as u64));
+        let mask = match entry.mask {
+            ferroflash::MaskKind::Full => Mask::Full,
+            ferroflash::MaskKind::Causal => Mask::Causal,
+            ferroflash::MaskKind::Local => Mask::Window { left: Some(20), right: Some(3) },
+        };
+        let forward = Forward::new(q_view, k_view, v_view, o_view)
+            .mask(mask)
+            .lse(lse_view)
+            .packed(Packed::new(BATCH, starts_q, starts_k, 70, 90).used(used))
+            .config(entry.contract.symbol);
+        let plan = attention.plan(&forward).expect("valid");
+        Launch { attention, plan, forward, o, integers, _others: vec![q, k, v, lse] }
+    }
+
+    /// O for these integers, and what the simulator has to say.
+    fn run(&mut self, integers: [&[i32]; 3]) -> (Vec<u16>, Vec<Kind>) {
+        let driver = self.attention.driver();
+        for (buffer, values) in self.integers.iter_mut().zip(integers) {
+            let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_ne_bytes()).collect();
+            driver.upload(buffer, &bytes).expect("as long");
+        }
+        driver.fill(&mut self.o, 0xff).expect("is filled");
+        let stream = driver.stream().expect("a stream");
+        // SAFETY: buffers are as large as the views say, and the simulator checks each access.
+        let launched = unsafe { self.attention.launch(&self.plan, &self.forward, &stream) };
+        let reports: Vec<Kind> = driver.take_reports().into_iter().map(|report| report.kind).collect();
+        assert!(launched.is_ok() || !reports.is_empty(), "{launched:?}");
+        let mut bytes = vec![0; ROWS[0] * HEADS[0] * HEAD_DIM * 2];
+        driver.download(&self.o, &mut bytes).expect("as long");
+        (bytes.chunks_exact(2).map(|b| u16::from_ne_bytes([b[0], b[1]])).collect(), reports)
+    }
+}
+
+/// One kernel of each order of work and mask.
+fn kernels() -> Vec<&'static EntryInfo> {
+    let of = |e: &&EntryInfo| (e.dtype, e.head_dim as usize) == (DType::F16, HEAD_DIM);
+    PACKED.iter().filter(of).collect()
+}
+
+#[test]
+fn one_plan_serves_any_lengths() {
+    for entry in kernels() {
+        let attention = simulator_with(entry, Options::default());
+        let mut launch = Launch::new(&attention, entry);
+        let row = HEADS[0] * HEAD_DIM;
+        for ends in [[30, 60, 100], [0, 0, 0], [70, 70, 71], [1, 2, 3], [33, 100, 100], [64, 65, 99]] {
+            let starts = [0, ends[0], ends[1], ends[2]];
+            let (o, reports) = launch.run([&starts, &[0, 40, 90, 120], &[40, 3, 0]]);
+            assert_eq!(reports, [], "{}: {ends:?}", entry.contract.symbol);
+            let written = o.chunks(row).map(|row| row.iter().all(|bits| *bits != 0xffff)).collect::<Vec<_>>();
+            let expected: Vec<_> = (0..ROWS[0]).map(|row| row < ends[2] as usize).collect();
+            assert_eq!(written, expected, "{}: {ends:?}", entry.contract.symbol);
+            let last = &o[ends[1] as usize * row..ends[2] as usize * row];
+            assert!(last.iter().all(|bits| *bits == 0), "a sequence without keys gives 0");
+        }
+    }
+}
+
+/// Numbers that no length is, and some that are off by one.
+const GARBAGE: [i32; 6] = [0, -1, i32::MIN, i32::MAX, 101, 121];
+
+/// Every integer in turn is garbage, and all together.
+fn garbage() -> impl Iterator<Item = [Vec<i32>; 3]> {
+    let right = [vec![0, 30, 60, 100], vec![0, 40, 90, 120], vec![40, 3, 30]];
+    let one = (0..11).flat_map({
+        let right = right.clone();
+        move |at| {
+            let right = right.clone();
+            GARBAGE.into_iter().map(move |x| {
+                let mut all = right.clone();
+                *all.iter_mut().flatten().nth(at).expect("one of eleven") = x;
+                all
+            })
+        }
+    });
+    let all = GARBAGE.into_iter().map(move |x| right.clone().map(|array| vec![x; array.len()]));
+    let falling = [[vec![100, 60, 30, 0], vec![120, 90, 40, 0], vec![-3, -2, -1]]];
+    one.chain(all).chain(falling)
+}
+
+#[test]
+fn integers_that_make_no_sense_stay_in_bounds() {
+    for entry in kernels() {
+        let attention = simulator_with(entry, Options::default());
+        let mut launch = Launch::new(&attention, entry);
+        for integers in garbage() {
+            let (_, reports) = launch.run([0, 1, 2].map(|i| integers[i].as_slice()));
+            // Rows of two sequences are written twice; nothing else may be wrong.
+            let others: Vec<_> = reports.iter().filter(|kind| **kind != Kind::GlobalRace).collect();
+            assert!(others.is_empty(), "{}: {integers:?}: {others:?}", entry.contract.symbol);
+        }
+    }
+}
+
+/// Each clamp of a module, and the module without it: in place of a minimum or maximum that comes from
+/// `lengths.rs`, by the source lines that the module names, stands the one operand, or the other.
+fn without_a_clamp(text: &str) -> Vec<(&str, String)> {
+    let file = text.lines().find(|line| line.contains(".file") && line.ends_with("/lengths.rs\""));
+    let file = file.and_then(|line| line.split_whitespace().nth(1)).expect("the module has source lines");
+    let (mut is_clamp, mut all) = (false, vec![]);
+    for (at, line) in text.lines().enumerate() {
+        if let Some(place) = line.trim().strip_prefix(".loc") {
+            let own = place.split_whitespace().next() == Some(file);
+            is_clamp = own || place.contains(&format!("@{file}:"));
+        }
+        let operands = ["min.u32", "max.u32", "max.s32"].iter().find_map(|op| line.trim().strip_prefix(op));
+        let Some(operands) = operands.filter(|_| is_clamp) else { continue };
+        let operands: Vec<_> = operands.trim_end_matches(';').split(',').collect();
+        for operand in &operands[1..] {
+            let instead = format!("mov.b32 {}, {operand};", operands[0]);
+            let lines = text.lines().enumerate().map(|(i, line)| if i == at { &instead } else { line });
+            all.push((line.trim(), lines.collect::<Vec<_>>().join("\n")));
+        }
+    }
+    all
+}
+
+/// Right integers, and those that each clamp is for.
+const CLAMPED: [[&[i32]; 3]; 7] = {
+    let [q, k, used]: [&[i32]; 3] = [&[0, 30, 60, 100], &[0, 40, 90, 120], &[40, 3, 30]];
+    [
+        [q, k, used],
+        [&[0, 30, 60, 101], k, used],
+        [&[0, 30, 20, 100], k, used],
+        [q, &[0, 40, 90, 121], &[40, 3, 31]],
+        [q, &[0, 40, 30, 120], used],
+        [q, k, &[-1, 3, 30]],
+        [q, k, &[40, 3, 121]],
+    ]
+};
+
+#[test]
+fn a_clamp_that_is_missing_is_noticed() {
+    let entry = kernels()[0];
+    let symbol = entry.contract.symbol;
+    let run = |text: &str| {
+        let attention = simulator_with(entry, Options::default());
+        // SAFETY: the simulator checks each access.
+        unsafe { attention.load_from(symbol, text).expect("loads") };
+        let mut launch = Launch::new(&attention, entry);
+        CLAMPED.map(|integers| launch.run(integers))
+    };
+    let text = ptx::source(symbol).expect("embedded");
+    let right = run(&text);
+    let mutants = without_a_clamp(&text);
+    assert_eq!(mutants.len(), 2 * 6, "two of queries, two of keys, two of those used");
+    for (clamp, mutant) in mutants {
+        assert!(run(&mutant) != right, "{symbol} without {clamp}");
+    }
+}

@@ -1,0 +1,129 @@
+//! Many queries on caches in pages, in the simulator, every access, barrier and copy checked: each paged
+//! kernel on its edges, and what stands on the device whatever it is.
+use ferroflash::spec::{MaskKind, PAGED, PagedInfo};
+use ferroflash::{DType, Mask, Splits};
+use ferroflash_tests::on_cache::{attention, check, check_lengths};
+use ptx_sim::Kind;
+use reference::{DecodeCase, DecodeMemory, LoadedDecode, Pages};
+
+/// An entry's edges: sequences that decode beside whole prompts and chunks of them, ones without queries or
+/// keys, and fewer keys than queries.
+fn edges(entry: &PagedInfo) -> Vec<DecodeCase> {
+    let [m, n] = [entry.tile_m, entry.tile_n].map(|tile| tile as usize);
+    let case = |filled: &[usize], heads| DecodeCase {
+        dtype: entry.dtype,
+        head_dim: entry.head_dim as usize,
+        heads,
+        ..DecodeCase::new(filled)
+    };
+    let mixed = |heads| case(&[2 * n + 1, m + 3, 0, 5, n, 0, 3 * n], heads).packed([1, m + 3, 2, 0, 9, 0, 5]);
+    let masks: [_; 4] = match entry.mask {
+        MaskKind::Local => [
+            (Mask::Window { left: Some(20), right: Some(0) }, None),
+            (Mask::Causal, Some(30.0)),
+            (Mask::Full, Some(5.0)),
+            (Mask::Window { left: None, right: Some(7) }, None),
+        ],
+        _ => [Mask::Causal, Mask::Full, Mask::Causal, Mask::Causal].map(|mask| (mask, None)),
+    };
+    let cases = [
+        DecodeCase { pages: Pages::Nhd(16), ..mixed([2, 1]) },
+        DecodeCase { pages: Pages::Hnd(3), head_dim: entry.head_dim as usize - 24, ..mixed([1, 1]) },
+        DecodeCase { pages: Pages::Interleaved(1), ..case(&[n + 1, 7], [2, 2]).packed([2, 7]) },
+        // As many queries for each sequence, no table.
+        DecodeCase { pages: Pages::Rows, queries: 17, ..case(&[n + 17, 0, 4], [2, 1]) },
+    ];
+    let cases = cases.into_iter().zip(masks);
+    cases.map(|(case, (mask, softcap))| DecodeCase { mask, softcap, ..case }).collect()
+}
+
+#[track_caller]
+fn check_head_dim(head_dim: u32) {
+    let entries: Vec<_> = PAGED.iter().filter(|entry| entry.head_dim == head_dim).collect();
+    assert!(!entries.is_empty(), "the table has head dim {head_dim}");
+    for entry in entries {
+        for case in edges(entry) {
+            check(&case, Some(entry.contract.symbol));
+        }
+    }
+}
+
+#[test]
+fn head_dim_64() {
+    check_head_dim(64);
+}
+
+#[test]
+fn head_dim_128() {
+    check_head_dim(128);
+}
+
+#[test]
+fn head_dim_256() {
+    check_head_dim(256);
+}
+
+#[test]
+fn every_head_dim_of_the_table_is_tested_here() {
+    assert!(PAGED.iter().all(|entry| [64, 128, 256].contains(&entry.head_dim)));
+}
+
+/// Whatever a page holds, and in whichever order: whole tiles, parts of one, several tiles; first pages that
+/// two sequences share. More rows than decode kernels take, without packing: the planner's own choice.
+#[test]
+fn pages_of_every_size() {
+    for pages in [Pages::Nhd(1), Pages::Hnd(3), Pages::Nhd(16), Pages::Interleaved(64), Pages::Dense] {
+        let case =
+            DecodeCase { pages, queries: 33, mask: Mask::Causal, ..DecodeCase::new([130, 70, 33, 64]) };
+        check(&case, None);
+    }
+}
+
+/// A prompt in chunks that begin where tiles do gives the bits of the prompt at once: one memory, one plan,
+/// other numbers on the device.
+#[test]
+fn chunks_give_the_bits_of_the_whole() {
+    for (dtype, pages) in [(DType::F16, Pages::Nhd(16)), (DType::Bf16, Pages::Hnd(5))] {
+        let case =
+            DecodeCase { dtype, pages, mask: Mask::Causal, splits: Splits::CHUNK, ..DecodeCase::new([300]) };
+        let (attention, memory) = (attention(), DecodeMemory::new(&case.packed([300])));
+        let mut loaded = LoadedDecode::new(&attention, &memory, None).expect("a plan");
+        let (plan, whole) = loaded.run(None, &[300]).expect("a launch");
+        assert!(plan.contract().symbol.starts_with("paged_"), "{}", plan.contract().symbol);
+        let wrong = memory.judge(&whole, &[300]).expect("a case");
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+        for (first, end) in [(0, 128), (128, 256), (256, 300)] {
+            loaded.start(&[first, end]).expect("as long");
+            let (_, chunk) = loaded.run(Some(&plan), &[end]).expect("a launch");
+            let (row, of) = (whole.o(0).len() / 300, first as usize..end as usize);
+            assert_eq!(chunk.o(0)[of.start * row..of.end * row], whole.o(0)[of.start * row..of.end * row]);
+            let lses = chunk.bits(0).1.chunks(300).zip(whole.bits(0).1.chunks(300));
+            lses.for_each(|(chunk, whole)| assert_eq!(chunk[of.clone()], whole[of.clone()]));
+        }
+    }
+}
+
+/// A plan knows bounds only: lengths, starts and pages that make no sense touch nothing outside of the
+/// tensors. What is judged are sequences whose lengths, clamped, the cache has.
+#[test]
+fn garbage_lengths_and_starts() {
+    let most = 120;
+    let garbage = [i32::MAX, -1, 51, i32::MIN, 0, 50, most as i32 + 1, 1, i32::MIN + 1];
+    for pages in [Pages::Dense, Pages::Nhd(16), Pages::Hnd(5)] {
+        let filled: Vec<usize> = (0..6).map(|b| if b % 3 == 0 { most } else { 50 }).collect();
+        let case = DecodeCase { pages, max_k: most, ..DecodeCase::new(filled) }.packed([1, 20, 0, 33, 2, 17]);
+        let lengths = |turn: usize| (0..6).map(|b| garbage[(b + turn) % garbage.len()]).collect::<Vec<_>>();
+        check_lengths(&case, None, &[lengths(0), lengths(4)]);
+        let (attention, memory) = (attention(), DecodeMemory::new(&case));
+        let mut loaded = LoadedDecode::new(&attention, &memory, None).expect("a plan");
+        for turn in 0..garbage.len() {
+            let starts: Vec<i32> = (0..7).map(|b| garbage[(2 * b + turn) % garbage.len()]).collect();
+            loaded.start(&starts).expect("as long");
+            let launched = loaded.run(None, &lengths(turn));
+            // Sequences that overlap write the same rows.
+            let mut reports = attention.driver().take_reports();
+            reports.retain(|report| report.kind != Kind::GlobalRace);
+            assert!(reports.is_empty(), "{starts:?}: {:?} {reports:?}", launched.err());
+        }
+    }
+}
