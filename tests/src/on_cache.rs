@@ -27,7 +27,12 @@ pub fn check_lengths(case: &DecodeCase, config: Option<&str>, lengths: &[Vec<i32
 /// # Panics
 /// As [`check_lengths`].
 #[track_caller]
-pub fn check_on(attention: &Attention<SimDriver>, case: &DecodeCase, config: Option<&str>, lengths: &[Vec<i32>]) {
+pub fn check_on(
+    attention: &Attention<SimDriver>,
+    case: &DecodeCase,
+    config: Option<&str>,
+    lengths: &[Vec<i32>],
+) {
     let memory = DecodeMemory::new(case);
     let mut loaded = LoadedDecode::new(attention, &memory, config).expect("a plan");
     let mut plan = None;

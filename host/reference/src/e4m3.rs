@@ -1,6 +1,8 @@
 //! OCP's E4M3 (`e4m3fn`) by its definition: a sign, four bits of exponent (bias 7), three of mantissa; no
 //! infinity, and of all exponents' mantissas 0x7f and 0xff alone are NaN.
 
+use std::sync::OnceLock;
+
 /// The largest number.
 pub const MAX: f32 = 448.0;
 
@@ -15,6 +17,12 @@ pub fn decode(bits: u8) -> f32 {
     }
 }
 
+/// Every number that is not negative, in the order of their bits, which is their own.
+fn numbers() -> &'static [f64; 0x7f] {
+    static NUMBERS: OnceLock<[f64; 0x7f]> = OnceLock::new();
+    NUMBERS.get_or_init(|| std::array::from_fn(|bits| f64::from(decode(bits as u8))))
+}
+
 /// The bits of the number nearest to `x`, of two the one with an even mantissa; the largest number of `x`'s
 /// sign where it is beyond, NaN (0x7f) where it is none.
 pub fn encode(x: f64) -> u8 {
@@ -23,11 +31,13 @@ pub fn encode(x: f64) -> u8 {
     }
     let sign = if x.is_sign_negative() { 0x80 } else { 0 };
     let magnitude = x.abs().min(f64::from(MAX));
-    let distance = |bits: u8| (magnitude - f64::from(decode(bits))).abs();
-    let nearest = (0..0x7f).min_by(|&a: &u8, &b| {
-        // Of two that are equally near, which are neighbours, the even one.
-        distance(a).total_cmp(&distance(b)).then((a & 1).cmp(&(b & 1)))
-    });
+    let numbers = numbers();
+    let above = numbers.partition_point(|number| *number < magnitude) as u8;
+    let distance = |bits: u8| (magnitude - numbers[usize::from(bits)]).abs();
+    // Of two that are equally near, the even one.
+    let nearest = [above.saturating_sub(1), above]
+        .into_iter()
+        .min_by(|a, b| distance(*a).total_cmp(&distance(*b)).then((a & 1).cmp(&(b & 1))));
     sign | nearest.unwrap_or(0)
 }
 
