@@ -12,6 +12,8 @@ import torch
 
 from ferroflash import CAUSAL, DTYPES, FULL, LIB, WINDOW, Error, _check, _context
 
+# A cache may be of eight bits.
+CACHE_DTYPES = {**DTYPES, torch.float8_e4m3fn: 2}
 POINTERS = ("q", "k_cache", "v_cache", "o", "lse", "sinks", "block_table", "cache_batch_idx", "seqused_k")
 SIZES = ("batch", "seqlen_q", "heads_q", "heads_k", "head_dim", "pages", "page", "columns", "table_stride", "max_k")
 
@@ -63,17 +65,85 @@ _counters, _counters_lock = {}, threading.Lock()
 
 
 def _zeros(device, stream, count):
-    """Counters of a stream: every launch leaves them as zeros."""
+    """Counters of a stream: every launch leaves them as zeros. Smaller ones stay for the graphs that know them."""
     with _counters_lock:
-        kept = _counters.get((device.index, stream))
-        if kept is None or kept.numel() < count:
-            kept = _counters[device.index, stream] = torch.zeros(count, dtype=torch.uint8, device=device)
-        return kept
+        kept = _counters.setdefault((device.index, stream), [])
+        if not kept or kept[-1].numel() < count:
+            kept.append(torch.zeros(count, dtype=torch.uint8, device=device))
+        return kept[-1]
 
 
-def _append(context, stream, k, v, k_cache, v_cache, starts, block_table, rows):
+class Launch:
+    """One decode of tensors that stay where they are, on the stream that is current here.
+
+    q and o are (batch, seqlen_q, heads, head_dim), the cache is (pages, page, heads_k, head_dim), pages those of
+    sequences where there is no `table`; lengths, table and rows are int32 on the device, columns contiguous. `share` is
+    another launch of the same stream, whose workspace is used where that is large enough.
+    """
+
+    def __init__(self, q, k_cache, v_cache, o, lengths, *, lse=None, table=None, rows=None, sinks=None, mask=FULL,
+                 window=(-1, -1), scale=None, softcap=0.0, splits=0, chunk=0, config=None, share=None):
+        if scale is not None and ctypes.c_float(scale).value == 0.0:
+            raise Error(f"softmax_scale {scale}: it must be above 0 as a float32; None is 1 / sqrt(head_dim)")
+        self.o, self.lse, self.context = o, lse, _context(q.device.index)
+        self.stream = torch._C._cuda_getCurrentRawStream(q.device.index)
+        args = self.args = Decode(size=ctypes.sizeof(Decode))
+        named = {"q": q, "k_cache": k_cache, "v_cache": v_cache, "o": o, "lse": lse, "block_table": table,
+                 "cache_batch_idx": rows, "seqused_k": lengths, "sinks": sinks}
+        self.kept = named
+        for name, tensor in named.items():
+            setattr(args, name, None if tensor is None else tensor.data_ptr())
+        args.batch, args.seqlen_q, args.heads_q, args.head_dim = q.shape
+        args.pages, args.page, args.heads_k = k_cache.shape[:3]
+        if table is not None:
+            args.columns, args.table_stride = table.shape[1], table.stride(0)
+        args.q_strides, args.o_strides = ((ctypes.c_int64 * 4)(*t.stride()) for t in (q, o))
+        args.cache_strides = (ctypes.c_int64 * 3)(*k_cache.stride()[:3])
+        if lse is not None:
+            args.lse_strides = (ctypes.c_int64 * 2)(*lse.stride()[:2])
+        args.dtype, args.cache_dtype = DTYPES[q.dtype], CACHE_DTYPES[k_cache.dtype]
+        args.mask, (args.window_left, args.window_right) = mask, window
+        args.splits, args.chunk, args.softcap = splits, chunk, softcap
+        args.scale = 0.0 if scale is None else scale
+        args.config = config.encode() if config else None
+        self.where = ctypes.addressof(args)
+        room, counted = ctypes.c_uint64(), ctypes.c_uint64()
+        _check(LIB.ferroflash_decode_room(self.context, self.where, ctypes.byref(room), ctypes.byref(counted)))
+        self.workspace = share.workspace if share else None
+        if self.workspace is None or self.workspace.numel() < room.value:
+            self.workspace = torch.empty(room.value, dtype=torch.uint8, device=q.device)
+        if room.value:
+            args.workspace, args.workspace_bytes = self.workspace.data_ptr(), room.value
+        if counted.value:
+            counters = self.counters = _zeros(q.device, self.stream, counted.value)
+            args.counters, args.counters_bytes = counters.data_ptr(), counted.value
+
+    def enqueue(self):
+        _check(LIB.ferroflash_decode(self.context, self.where, self.stream))
+
+
+def append(k, v, k_cache, v_cache, slots):
+    """Puts k and v (tokens, heads, head_dim) to rows `slots` of a cache (pages, page, heads, head_dim): a call that does so.
+
+    `slots` are int32 or int64: page * keys of a page + row; those that the cache has not are skipped.
+    """
+    context, stream = _context(k.device.index), torch._C._cuda_getCurrentRawStream(k.device.index)
+    args = Append(size=ctypes.sizeof(Append))
+    args.k, args.v, args.slots = k.data_ptr(), v.data_ptr(), slots.data_ptr()
+    args.k_cache, args.v_cache = k_cache.data_ptr(), v_cache.data_ptr()
+    args.tokens, args.heads, args.head_dim = k.shape
+    args.pages, args.page = k_cache.shape[:2]
+    args.k_strides, args.v_strides = ((ctypes.c_int64 * 2)(*t.stride()[:2]) for t in (k, v))
+    args.cache_strides = (ctypes.c_int64 * 3)(*k_cache.stride()[:3])
+    args.dtype, args.cache_dtype = DTYPES[k.dtype], CACHE_DTYPES[k_cache.dtype]
+    args.wide_slots = int(slots.dtype == torch.int64)
+    kept = (k, v, k_cache, v_cache, slots)
+    return lambda: kept and _check(LIB.ferroflash_append(context, ctypes.addressof(args), stream))
+
+
+def _append(k, v, k_cache, v_cache, starts, block_table, rows):
     """Puts k and v (batch, new, heads, head_dim) behind the first `starts` keys of each sequence."""
-    batch, new, heads, head_dim = k.shape
+    _, new, heads, head_dim = k.shape
     page = k_cache.shape[1]
     at = starts[:, None].long() + torch.arange(new, device=k.device)[None, :]
     if block_table is None:
@@ -82,16 +152,8 @@ def _append(context, stream, k, v, k_cache, v_cache, starts, block_table, rows):
         columns = block_table.shape[1]
         number = block_table.long().gather(1, (at // page).clamp(max=columns - 1))
         slots = torch.where(at < columns * page, number * page + at % page, -1)
-    slots, k, v = slots.reshape(-1).contiguous(), k.reshape(-1, heads, head_dim), v.reshape(-1, heads, head_dim)
-    args = Append(size=ctypes.sizeof(Append))
-    args.k, args.v, args.slots = k.data_ptr(), v.data_ptr(), slots.data_ptr()
-    args.k_cache, args.v_cache = k_cache.data_ptr(), v_cache.data_ptr()
-    args.tokens, args.heads, args.head_dim = k.shape
-    args.pages, args.page = k_cache.shape[:2]
-    args.k_strides, args.v_strides = ((ctypes.c_int64 * 2)(*t.stride()[:2]) for t in (k, v))
-    args.cache_strides = (ctypes.c_int64 * 3)(*k_cache.stride()[:3])
-    args.dtype, args.cache_dtype, args.wide_slots = DTYPES[k.dtype], DTYPES[k_cache.dtype], 1
-    _check(LIB.ferroflash_append(context, ctypes.addressof(args), stream))
+    k, v = k.reshape(-1, heads, head_dim), v.reshape(-1, heads, head_dim)
+    append(k, v, k_cache, v_cache, slots.reshape(-1).contiguous())()
 
 
 def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None, rotary_sin=None, cache_seqlens=None,
@@ -114,12 +176,9 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None
             raise Error(f"{name}: there is no such thing here; it must be None")
     if k_cache.stride() != v_cache.stride() or k_cache.shape != v_cache.shape:
         raise Error(f"k_cache and v_cache must have the same shape and strides, not {tuple(v_cache.stride())}")
-    if k_cache.stride(-1) != 1 or q.dtype not in DTYPES or k_cache.dtype not in DTYPES:
-        raise Error("tensors must be float16 or bfloat16, columns contiguous")
-    if softmax_scale is not None and ctypes.c_float(softmax_scale).value == 0.0:
-        raise Error(f"softmax_scale {softmax_scale}: it must be above 0 as a float32; None is 1 / sqrt(head_dim)")
+    if k_cache.stride(-1) != 1 or q.dtype not in DTYPES or k_cache.dtype not in CACHE_DTYPES:
+        raise Error("tensors must be float16 or bfloat16 (the cache float8_e4m3fn, too), columns contiguous")
     device, batch = q.device, q.shape[0]
-    context, stream = _context(device.index), torch._C._cuda_getCurrentRawStream(device.index)
     integers = lambda t: None if t is None else t.to(device=device, dtype=torch.int32)
     rows, table = integers(cache_batch_idx), integers(block_table)
     lengths = k_cache.shape[1] if cache_seqlens is None and k is None else (0 if cache_seqlens is None else cache_seqlens)
@@ -130,39 +189,15 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None
         table = table.contiguous()
     if k is not None:
         own = torch.arange(batch, device=device) if rows is None else rows
-        _append(context, stream, k, v, k_cache, v_cache, lengths, table, own)
+        _append(k, v, k_cache, v_cache, lengths, table, own)
         lengths = lengths + k.shape[1]
 
     o = torch.empty(q.shape, dtype=q.dtype, device=device)
     lse = torch.empty(batch, q.shape[2], q.shape[1], dtype=torch.float32, device=device) if return_softmax_lse else None
-    args = Decode(size=ctypes.sizeof(Decode))
-    named = {"q": q, "k_cache": k_cache, "v_cache": v_cache, "o": o, "lse": lse, "block_table": table,
-             "cache_batch_idx": rows, "seqused_k": lengths, "sinks": sinks}
-    for name, tensor in named.items():
-        setattr(args, name, None if tensor is None else tensor.data_ptr())
-    args.batch, args.seqlen_q, args.heads_q, args.head_dim = q.shape
-    args.pages, args.page, args.heads_k = k_cache.shape[:3]
-    if table is not None:
-        args.columns, args.table_stride = table.shape[1], table.stride(0)
-    args.q_strides, args.o_strides = ((ctypes.c_int64 * 4)(*t.stride()) for t in (q, o))
-    args.cache_strides = (ctypes.c_int64 * 3)(*k_cache.stride()[:3])
-    if lse is not None:
-        args.lse_strides = (ctypes.c_int64 * 2)(*lse.stride()[:2])
     left, right = window_size
     right = 0 if causal else right
-    args.mask = CAUSAL if causal and left < 0 else WINDOW if left >= 0 or right >= 0 else FULL
-    args.window_left, args.window_right = max(left, -1), max(right, -1)
-    args.dtype, args.cache_dtype = DTYPES[q.dtype], DTYPES[k_cache.dtype]
-    args.splits, args.chunk, args.softcap = num_splits, chunk, softcap
-    args.scale = 0.0 if softmax_scale is None else softmax_scale
-    args.config = config.encode() if config else None
-    where, room, counted = ctypes.addressof(args), ctypes.c_uint64(), ctypes.c_uint64()
-    _check(LIB.ferroflash_decode_room(context, where, ctypes.byref(room), ctypes.byref(counted)))
-    if room.value:
-        workspace = torch.empty(room.value, dtype=torch.uint8, device=device)
-        args.workspace, args.workspace_bytes = workspace.data_ptr(), room.value
-    if counted.value:
-        counters = _zeros(device, stream, counted.value)
-        args.counters, args.counters_bytes = counters.data_ptr(), counted.value
-    _check(LIB.ferroflash_decode(context, where, stream))
+    mask = CAUSAL if causal and left < 0 else WINDOW if left >= 0 or right >= 0 else FULL
+    Launch(q, k_cache, v_cache, o, lengths, lse=lse, table=table, rows=rows, sinks=sinks, mask=mask,
+           window=(max(left, -1), max(right, -1)), scale=softmax_scale, softcap=softcap, splits=num_splits, chunk=chunk,
+           config=config).enqueue()
     return (o, lse) if return_softmax_lse else o

@@ -108,3 +108,20 @@ def svg(rows, title):
             y += bar
         y += gap
     return "\n".join(out + ["</svg>", ""])
+
+
+def ratios_svg(rows, title):
+    """A bar for the ratio of each row of serving.py; the line is 1."""
+    bar, left, width = 12, 430, 420
+    longest = max([1.5] + [row["ratio"] for row in rows])
+    height, scale = 40 + bar * len(rows), width / longest
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + width + 40}" height="{height}" font-family="sans-serif" font-size="9">',
+           '<rect width="100%" height="100%" fill="white"/>',
+           f'<text x="10" y="18" font-size="13">{escape(title)}</text>']
+    for i, row in enumerate(rows):
+        y, label = 30 + bar * i, f"{row['suite']}: {row['label']} x {row['peer']}, {row['timing']}"
+        out.append(f'<text x="{left - 6}" y="{y + 8}" text-anchor="end">{escape(label)}</text>')
+        out.append(f'<rect x="{left}" y="{y}" width="{row["ratio"] * scale:.1f}" height="{bar - 2}" fill="{COLOURS["ferroflash"]}"/>')
+        out.append(f'<text x="{left + row["ratio"] * scale + 3:.1f}" y="{y + 8}">{row["ratio"]:.2f}</text>')
+    out.append(f'<line x1="{left + scale:.1f}" y1="24" x2="{left + scale:.1f}" y2="{height - 8}" stroke="#475569"/>')
+    return "\n".join(out + ["</svg>", ""])

@@ -1,0 +1,67 @@
+"""vLLM's function for partial states of attention on torch tensors, through FerroFlash's C ABI.
+
+    from merge import merge_attn_states
+    merge_attn_states(o, prefix_o, prefix_lse, suffix_o, suffix_lse)
+"""
+import ctypes
+
+import torch
+
+from ferroflash import DTYPES, LIB, Error, _check, _context
+
+STATE_DTYPES = {**DTYPES, torch.float32: 3}
+
+
+class State(ctypes.Structure):
+    """ferroflash_state_t"""
+
+    _fields_ = [("o", ctypes.c_void_p), ("lse", ctypes.c_void_p), ("o_strides", ctypes.c_int64 * 4),
+                ("lse_strides", ctypes.c_int64 * 3)]
+
+
+class Merge(ctypes.Structure):
+    """ferroflash_merge_t"""
+
+    _fields_ = (
+        [("size", ctypes.c_uint64), ("states", ctypes.POINTER(State)), ("count", ctypes.c_uint64)]
+        + [(name, ctypes.c_void_p) for name in ("o", "lse", "sinks")]
+        + [(name, ctypes.c_int64) for name in ("batch", "seqlen", "heads", "head_dim")]
+        + [("o_strides", ctypes.c_int64 * 4), ("lse_strides", ctypes.c_int64 * 3)]
+        + [(name, ctypes.c_int32) for name in ("states_dtype", "dtype", "states_lse_unit", "lse_unit")]
+    )
+
+
+LIB.ferroflash_merge_size.restype = ctypes.c_size_t
+LIB.ferroflash_merge.argtypes = [ctypes.c_void_p] * 3
+if LIB.ferroflash_merge_size() != ctypes.sizeof(Merge):
+    raise Error(f"ferroflash_merge_t has {LIB.ferroflash_merge_size()} bytes in the library, {ctypes.sizeof(Merge)} here")
+
+
+def prepare(output, states, output_lse=None, sinks=None):
+    """The merge of `states` [(o, lse), ..] into output: a call that enqueues it on the stream that is current here.
+
+    o and output are (tokens, heads, head_dim), lse is (heads, tokens) in float32, natural.
+    """
+    context, stream = _context(output.device.index), torch._C._cuda_getCurrentRawStream(output.device.index)
+    o_strides = lambda t: (ctypes.c_int64 * 4)(0, *t.stride())
+    lse_strides = lambda t: (ctypes.c_int64 * 3)(0, *t.stride())
+    array = (State * len(states))(*(State(o.data_ptr(), lse.data_ptr(), o_strides(o), lse_strides(lse))
+                                    for o, lse in states))
+    args = Merge(size=ctypes.sizeof(Merge), states=array, count=len(states), batch=1)
+    args.seqlen, args.heads, args.head_dim = output.shape
+    args.o, args.o_strides = output.data_ptr(), o_strides(output)
+    if output_lse is not None:
+        args.lse, args.lse_strides = output_lse.data_ptr(), lse_strides(output_lse)
+    args.sinks = None if sinks is None else sinks.data_ptr()
+    args.states_dtype, args.dtype = STATE_DTYPES[states[0][0].dtype], STATE_DTYPES[output.dtype]
+    kept = (output, states, output_lse, sinks, array)
+    return lambda: kept and _check(LIB.ferroflash_merge(context, ctypes.addressof(args), stream))
+
+
+def merge_attn_states(output, prefix_output, prefix_lse, suffix_output, suffix_lse, output_lse=None):
+    """Merges what attention has made of a prefix's keys with what it has made of the rest.
+
+    vLLM's arguments in its order: outputs (tokens, heads, head_dim), log-sum-exps (heads, tokens) in float32; infinite
+    for a row that has seen no key.
+    """
+    prepare(output, [(prefix_output, prefix_lse), (suffix_output, suffix_lse)], output_lse)()

@@ -1,0 +1,228 @@
+"""Times what serving asks for, beside what a user would pick instead, in one process.
+
+    python3 serving.py --only decode paged --rounds 5 --out h200.json --svg h200.svg
+
+Needs PyTorch. Suites, and what a ratio is (the peer's time over ours: above 1 we are ahead):
+
+  decode, decode-fa2          one query a sequence on a dense cache, beside cuDNN and FlashAttention-2 through SDPA
+  decode-paged                the same in pages of 16 and 64, beside cuDNN's dense cache
+  paged, page1                pages of 16 and 64, and of 1, beside our dense cache
+  e4m3                        a cache of eight bits beside ours of sixteen
+  ragged, ragged-paged        any lengths, beside the time of their bytes at --bandwidth
+  shapes                      sinks, windows, other heads, in pages of 16, beside the same
+  speculative                 several queries a sequence beside one
+  graph                       a graph captured for many sequences that finds few, beside a plan for these few
+  append, merge               beside index_put, and the time of their bytes
+
+Every call stands in a CUDA graph of many, so that launches cost all the same. Cold: they take tensors in turn that are more
+than the L2 cache holds. Hot: they take the same again. Each round visits contenders in an order of its own; a row's time is
+the median of its rounds. What a graph leaves is compared with float64 first; a wrong result ends the run with exit code 1
+after everything is written.
+"""
+import argparse
+import json
+import math
+import os
+import random
+import shlex
+import statistics
+import sys
+import time
+import warnings
+
+import torch
+
+import ferroflash
+import kvcache
+import report
+import serving_cases as cases
+
+warnings.filterwarnings("ignore")
+SHAPES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "serving.json")
+# Of one graph, in microseconds, about.
+GRAPH_US = 1200
+
+
+class Timed:
+    """A contender in a graph of so many calls."""
+
+    def __init__(self, calls, size, bandwidth):
+        # The first call may load kernels and choose algorithms.
+        for call in calls:
+            call()
+        torch.cuda.synchronize()
+        turns = math.ceil(max(4, GRAPH_US / max(4.0, size / bandwidth / 1e6)) / len(calls))
+        self.count, self.graph = turns * len(calls), torch.cuda.CUDAGraph()
+        # torch.cuda.graph would collect garbage and empty the cache each time: seconds for all.
+        self.graph.capture_begin()
+        try:
+            for _ in range(turns):
+                for call in calls:
+                    self.output = call()
+        finally:
+            self.graph.capture_end()
+
+    def right(self, judge):
+        """What `judge` says of the output of a replay."""
+        if self.output.is_floating_point():
+            self.output.fill_(math.nan)
+        self.graph.replay()
+        torch.cuda.synchronize()
+        return judge(self.output)
+
+    def us(self, replays=3):
+        """Of one call, the median of replays."""
+        times, events = [], [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+        self.graph.replay()
+        for _ in range(replays):
+            events[0].record()
+            self.graph.replay()
+            events[1].record()
+            events[1].synchronize()
+            times.append(events[0].elapsed_time(events[1]) * 1e3 / self.count)
+        return statistics.median(times)
+
+
+def run(group, args, rng):
+    """Rows of a group."""
+    timed = {}
+    for name, (calls, _) in list(group.contenders.items()):
+        size = group.bytes[name]
+        try:
+            timed[name, "cold"] = Timed(calls, size, args.bandwidth)
+            if size < cases.HOT and len(calls) > 1:
+                timed[name, "hot"] = Timed(calls[:1], size, args.bandwidth)
+        except Exception as reason:
+            group.lost(name, reason)
+    group.prepare()
+    verdicts = {name: timed[name, "cold"].right(judge) for name, (_, judge) in group.contenders.items()}
+    times = {key: [] for key in timed}
+    for _ in range(args.rounds):
+        for key in rng.sample(list(timed), len(timed)):
+            times[key].append(timed[key].us())
+    rows = []
+    for suite, name, peer in group.pairs:
+        for timing in ("cold", "hot"):
+            floor = group.bytes[name] / args.bandwidth / 1e6
+            if (name, timing) not in times or (peer is None and timing == "hot") or (peer and (peer, timing) not in times):
+                continue
+            us, theirs = (statistics.median(times[key]) if key else floor
+                          for key in ((name, timing), peer and (peer, timing)))
+            rows.append({"suite": suite, "label": f"{group.label}, {name}", "timing": timing, "us": us, "peer": peer or "bytes",
+                         "peer_us": theirs, "ratio": theirs / us, "tb_per_s": group.bytes[name] / us / 1e6,
+                         "rounds_us": times[name, timing], "check": verdicts[name],
+                         "peer_check": verdicts.get(peer)})
+            bad = "" if verdicts[name]["passed"] else "  WRONG " + json.dumps(verdicts[name])
+            print(f"{suite:13} {timing:4} {group.label + ', ' + name:44} {us:8.2f} {peer or 'bytes':10} {theirs:8.2f} us  "
+                  f"x{theirs / us:.3f}  {group.bytes[name] / us / 1e6:.2f} TB/s{bad}", flush=True)
+    return rows
+
+
+def host_us(calls=200, repeats=20):
+    """Host microseconds of one call, the GPU's own time not waited for: {what: median}."""
+    keys, batch = 1024, 8
+    cache, lengths = cases.filled([keys] * batch, 8, 128, 16, torch.float16), cases.integers([keys] * batch)
+    q = cases.normal(batch, 1, 32, 128)
+    launch = kvcache.Launch(q, cache.k, cache.v, torch.empty_like(q), lengths, table=cache.table)
+    (sdpa,), _ = cases.sdpa(cases.PEERS["cudnn"], q, [cases.Cache(cases.normal(batch, keys, 8, 128),
+                                                                 cases.normal(batch, keys, 8, 128))], lengths)
+    raw, arguments = ferroflash.LIB.ferroflash_decode, (launch.context, launch.where, launch.stream)
+    work = {
+        "ferroflash_decode (plan and launch) through ctypes": lambda: raw(*arguments),
+        "flash_attn_with_kvcache of kvcache.py, outputs allocated": lambda: kvcache.flash_attn_with_kvcache(
+            q, cache.k, cache.v, cache_seqlens=lengths, block_table=cache.table),
+        "SDPA, cuDNN's backend, a dense cache": sdpa,
+    }
+    found = {}
+    for what, call in work.items():
+        times = []
+        for _ in range(repeats):
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            for _ in range(calls):
+                call()
+            times.append((time.perf_counter() - start) / calls * 1e6)
+        found[what] = statistics.median(times)
+    torch.cuda.synchronize()
+    return found
+
+
+def summary(rows, targets):
+    """[{suite, timing, peer, shapes, geomean, minimum, at, target}], each suite by itself."""
+    found = {}
+    for row in rows:
+        found.setdefault((row["suite"], row["timing"], row["peer"]), []).append((row["ratio"], row["label"]))
+    return [{"suite": suite, "timing": timing, "peer": peer, "shapes": len(ratios),
+             "geomean": report.geomean([ratio for ratio, _ in ratios]), "minimum": min(ratios)[0], "at": min(ratios)[1],
+             "target": targets.get(suite) if timing == "cold" else None}
+            for (suite, timing, peer), ratios in found.items()]
+
+
+def arguments():
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument("--shapes", default=SHAPES, help="JSON: see serving.json")
+    ap.add_argument("--only", nargs="*", help="suites to run, instead of all")
+    ap.add_argument("--match", help="run only groups whose label contains this")
+    ap.add_argument("--rounds", type=int, default=5)
+    ap.add_argument("--seconds", type=float, default=math.inf, help="begin no further group after so long; what is left out is listed")
+    ap.add_argument("--bandwidth", type=float, default=4.2, help="what the bytes' own time is reckoned by, TB/s")
+    ap.add_argument("--seed", type=int, default=1)
+    ap.add_argument("--no-overhead", action="store_true", help="do not measure the host's side of a launch")
+    ap.add_argument("--out", help="JSON file")
+    ap.add_argument("--svg", help="plot")
+    return ap.parse_args()
+
+
+def main():
+    args = arguments()
+    torch.manual_seed(args.seed)
+    rng = random.Random(args.seed)
+    with open(args.shapes) as file:
+        shapes = json.load(file)
+    about = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "cudnn": torch.backends.cudnn.version(),
+             "ferroflash": ferroflash.LIB.ferroflash_version().decode(), "command": shlex.join(sys.argv),
+             "date": time.strftime("%Y-%m-%d %H:%M:%S %Z"), "bandwidth": args.bandwidth}
+    print(json.dumps(about), flush=True)
+    rows, failed, left_out, start = [], [], [], time.monotonic()
+    for part, groups in cases.GROUPS.items():
+        for group in groups(shapes[part], args.only):
+            if args.match and args.match not in group.label:
+                continue
+            if time.monotonic() - start > args.seconds:
+                left_out.append(group.label)
+                continue
+            try:
+                group.fill()
+                rows += run(group, args, rng)
+            except Exception as reason:
+                group.lost("all", reason)
+            failed += group.failed
+            del group
+            torch.cuda.empty_cache()
+    entries = summary(rows, shapes["targets"])
+    print()
+    for e in entries:
+        met = "" if e["target"] is None else f"  target {e['target']}: {'met' if e['minimum'] >= e['target'] else 'MISSED'}"
+        print(f"{e['suite']:13} {e['timing']:4} x {e['peer']:10} {e['shapes']:3} shapes  geomean {e['geomean']:.3f}  lowest "
+              f"{e['minimum']:.3f} ({e['at']}){met}")
+    overhead = None if args.no_overhead else host_us()
+    for what, us in (overhead or {}).items():
+        print(f"host: {what}: {us:.2f} us")
+    wrong = [row["label"] for row in rows if not row["check"]["passed"]]
+    if args.out:
+        with open(args.out, "w") as file:
+            json.dump({**about, "summary": entries, "host_us": overhead, "wrong": wrong, "failed": failed,
+                       "left_out": left_out, "rows": rows}, file, indent=1)
+    if args.svg:
+        with open(args.svg, "w") as file:
+            file.write(report.ratios_svg(rows, f"Serving: the peer's time over ours, {about['device']}"))
+    if left_out:
+        print("left out: " + "; ".join(left_out), file=sys.stderr)
+    if wrong or failed:
+        print("WRONG: " + "; ".join(sorted(set(wrong)) + failed), file=sys.stderr)
+    return 1 if wrong or failed else 0
+
+
+if __name__ == "__main__":
+    torch.cuda.set_stream(torch.cuda.Stream())
+    sys.exit(main())
