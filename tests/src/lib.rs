@@ -7,6 +7,7 @@ use reference::{Case, Loaded, Reference};
 
 pub mod mutation;
 pub mod on_cache;
+pub mod subjects;
 
 /// A simulator of the smallest card that holds `entry`.
 ///

@@ -1,48 +1,17 @@
 //! Many queries on caches in pages, in the simulator, every access, barrier and copy checked: each paged
 //! kernel on its edges, and what stands on the device whatever it is.
-use ferroflash::spec::{MaskKind, PAGED, PagedInfo};
+use ferroflash::spec::PAGED;
 use ferroflash::{DType, Mask, Splits};
 use ferroflash_tests::on_cache::{attention, check, check_lengths};
 use ptx_sim::Kind;
-use reference::{DecodeCase, DecodeMemory, LoadedDecode, Pages};
-
-/// An entry's edges: sequences that decode beside whole prompts and chunks of them, ones without queries or
-/// keys, and fewer keys than queries.
-fn edges(entry: &PagedInfo) -> Vec<DecodeCase> {
-    let [m, n] = [entry.tile_m, entry.tile_n].map(|tile| tile as usize);
-    let case = |filled: &[usize], heads| DecodeCase {
-        dtype: entry.dtype,
-        head_dim: entry.head_dim as usize,
-        heads,
-        ..DecodeCase::new(filled)
-    };
-    let mixed = |heads| case(&[2 * n + 1, m + 3, 0, 5, n, 0, 3 * n], heads).packed([1, m + 3, 2, 0, 9, 0, 5]);
-    let masks: [_; 4] = match entry.mask {
-        MaskKind::Local => [
-            (Mask::Window { left: Some(20), right: Some(0) }, None),
-            (Mask::Causal, Some(30.0)),
-            (Mask::Full, Some(5.0)),
-            (Mask::Window { left: None, right: Some(7) }, None),
-        ],
-        _ => [Mask::Causal, Mask::Full, Mask::Causal, Mask::Causal].map(|mask| (mask, None)),
-    };
-    let cases = [
-        DecodeCase { pages: Pages::Nhd(16), ..mixed([2, 1]) },
-        DecodeCase { pages: Pages::Hnd(3), head_dim: entry.head_dim as usize - 24, ..mixed([1, 1]) },
-        DecodeCase { pages: Pages::Interleaved(1), ..case(&[n + 1, 7], [2, 2]).packed([2, 7]) },
-        // As many queries for each sequence, no table.
-        DecodeCase { pages: Pages::Rows, queries: 17, ..case(&[n + 17, 0, 4], [2, 1]) },
-    ];
-    let cases = cases.into_iter().zip(masks);
-    cases.map(|(case, (mask, softcap))| DecodeCase { mask, softcap, ..case }).collect()
-}
+use reference::{DecodeCase, DecodeMemory, LoadedDecode, Pages, paged_edges};
 
 #[track_caller]
 fn check_head_dim(head_dim: u32) {
     let entries: Vec<_> = PAGED.iter().filter(|entry| entry.head_dim == head_dim).collect();
     assert!(!entries.is_empty(), "the table has head dim {head_dim}");
     for entry in entries {
-        for case in edges(entry) {
+        for case in paged_edges(entry) {
             check(&case, Some(entry.contract.symbol));
         }
     }
@@ -84,8 +53,8 @@ fn pages_of_every_size() {
 #[test]
 fn chunks_give_the_bits_of_the_whole() {
     for (dtype, pages) in [(DType::F16, Pages::Nhd(16)), (DType::Bf16, Pages::Hnd(5))] {
-        let case =
-            DecodeCase { dtype, pages, mask: Mask::Causal, splits: Splits::CHUNK, ..DecodeCase::new([300]) };
+        let case = DecodeCase { pages, mask: Mask::Causal, splits: Splits::CHUNK, ..DecodeCase::new([300]) };
+        let case = DecodeCase { dtype, cache: dtype, ..case };
         let (attention, memory) = (attention(), DecodeMemory::new(&case.packed([300])));
         let mut loaded = LoadedDecode::new(&attention, &memory, None).expect("a plan");
         let (plan, whole) = loaded.run(None, &[300]).expect("a launch");

@@ -2,7 +2,7 @@
 use ferroflash::{Attention, ENTRIES, EntryInfo, SimDriver, entries, ptx};
 use ferroflash_tests::{check, simulator_with};
 use ptx_sim::Options;
-use reference::{Case, Layout, Loaded, Soak, edges, soak};
+use reference::{Case, Layout, Loaded, OnDevice, Soak, edges, soak};
 
 /// The smallest card that holds `entry`.
 fn simulator(entry: &EntryInfo) -> Attention<SimDriver> {
@@ -72,11 +72,11 @@ fn launches_agree_in_every_bit() {
     for mask in ["full", "causal", "local"] {
         let (attention, case) = (simulator(entry(mask)), soak(entry(mask), 3));
         let memory = case.memory();
-        let loaded = Loaded::new(&attention, &memory, Some(entry(mask).contract.symbol)).expect("loads");
-        let first = loaded.run().expect("runs");
-        let streams = [loaded];
+        let device = OnDevice::new(&attention, &memory, Some(entry(mask).contract.symbol)).expect("loads");
+        let first = device.run().expect("runs");
+        let streams = [device];
         for every in [1, Soak::AT_THE_END] {
-            assert_eq!(Loaded::soak(&streams, &first, 2, every).expect("runs"), 0, "{mask}");
+            assert_eq!(OnDevice::soak(&streams, &first, 2, every).expect("runs"), 0, "{mask}");
         }
     }
 }

@@ -166,7 +166,7 @@ fn row<D: Driver>(
     seed: u64,
 ) -> Result<Row, Error> {
     let devices = [attention.capabilities(), simulator.capabilities()];
-    let skipped = devices.into_iter().find_map(|device| device::unfit(entry, device));
+    let skipped = devices.into_iter().find_map(|device| reference::unfit(entry, device));
     let mut row = Row {
         name: entry.contract.symbol,
         cases: 0,

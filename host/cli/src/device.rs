@@ -3,9 +3,9 @@ use super::console::Console;
 use super::error::Error;
 use super::options::{DeviceKind, DeviceOptions};
 use super::run::cache::Input as Cached;
-use ferroflash::{Attention, Capabilities, Driver, EntryInfo, Tuning};
+use ferroflash::{Attention, Capabilities, Driver, Tuning};
 use reference::fuzz::{Findings, Fuzz};
-use reference::{Loaded, Memory, Outcome, Soak, exact};
+use reference::{Loaded, Memory, OnDevice, Outcome, Soak, Work, Written, exact};
 use serde::Serialize;
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -64,14 +64,14 @@ pub(super) type Stopwatch<'a> = dyn FnMut(&'static str, usize) -> Result<Duratio
 pub(super) trait Runner {
     /// The device's limits.
     fn capabilities(&self) -> &Capabilities;
-    /// Runs one problem.
-    fn run(&self, memory: &Memory, config: Option<&str>) -> Result<Outcome, ferroflash::Error>;
-    /// The same, and what it took.
+    /// Runs every round of a problem of any family.
+    fn run(&self, work: &dyn Work, config: Option<&str>) -> Result<Vec<Written>, ferroflash::Error>;
+    /// Runs one attention, and says what it took.
     fn run_timed(&self, memory: &Memory, config: Option<&str>) -> Result<(Outcome, Took), ferroflash::Error>;
     /// Decodes on a cache.
     fn decode(&self, input: &Cached, config: Option<&str>) -> Result<Results, ferroflash::Error>;
     /// As [`Soak::run`], against a first run.
-    fn soak(&self, memory: &Memory, config: &str, soak: Soak) -> Result<usize, ferroflash::Error>;
+    fn soak(&self, work: &dyn Work, config: &str, soak: Soak) -> Result<usize, ferroflash::Error>;
     /// As [`Fuzz::run`].
     fn fuzz(&self, fuzz: &Fuzz) -> Result<Findings, ferroflash::Error>;
     /// Device memory in use, in bytes, where the driver knows.
@@ -85,8 +85,8 @@ impl<D: Driver> Runner for Attention<D> {
         self.capabilities()
     }
 
-    fn run(&self, memory: &Memory, config: Option<&str>) -> Result<Outcome, ferroflash::Error> {
-        Loaded::new(self, memory, config)?.run()
+    fn run(&self, work: &dyn Work, config: Option<&str>) -> Result<Vec<Written>, ferroflash::Error> {
+        OnDevice::new(self, work, config)?.run_all()
     }
 
     fn run_timed(&self, memory: &Memory, config: Option<&str>) -> Result<(Outcome, Took), ferroflash::Error> {
@@ -101,9 +101,9 @@ impl<D: Driver> Runner for Attention<D> {
         input.launch(self, config)
     }
 
-    fn soak(&self, memory: &Memory, config: &str, soak: Soak) -> Result<usize, ferroflash::Error> {
-        let expected = self.run(memory, Some(config))?;
-        soak.run(self, memory, config, &expected)
+    fn soak(&self, work: &dyn Work, config: &str, soak: Soak) -> Result<usize, ferroflash::Error> {
+        let expected = OnDevice::new(self, work, Some(config))?.run()?;
+        soak.run(self, work, config, &expected)
     }
 
     fn fuzz(&self, fuzz: &Fuzz) -> Result<Findings, ferroflash::Error> {
@@ -169,6 +169,11 @@ impl Device {
         Ok(Device::Kernels { runner: Box::new(Attention::new(driver)), name, is_simulated: true })
     }
 
+    /// Whether it is the simulator.
+    pub(super) fn is_simulated(&self) -> bool {
+        matches!(self, Device::Kernels { is_simulated: true, .. })
+    }
+
     /// What runs kernels, if this does.
     pub(super) fn runner(&self) -> Option<&dyn Runner> {
         match self {
@@ -202,7 +207,7 @@ impl Device {
         console: &Console,
     ) -> Result<(), Error> {
         let minutes = launches as f64 * SECONDS_A_LAUNCH / 60.0;
-        if minutes < 10.0 || !matches!(self, Device::Kernels { is_simulated: true, .. }) {
+        if minutes < 10.0 || !self.is_simulated() {
             return Ok(());
         }
         let text = format!("{launches} launches on {self} take about {:.1} hours", minutes / 60.0);
@@ -255,14 +260,6 @@ pub(super) fn open_cuda(ordinal: u32) -> Result<impl Driver, Error> {
     #[cfg(not(feature = "cust"))]
     let driver = ferroflash::RawDriver::primary(ordinal);
     driver.map_err(|e| Error::NoDevice(e.to_string()))
-}
-
-/// Why a device cannot run a kernel of the table; none where it can.
-pub(super) fn unfit(entry: &EntryInfo, capabilities: &Capabilities) -> Option<String> {
-    match capabilities.runs(&entry.contract).err()? {
-        ferroflash::Error::Unsupported { reason, .. } => Some(reason),
-        other => Some(other.to_string()),
-    }
 }
 
 impl From<ferroflash::Error> for Error {

@@ -2,6 +2,7 @@
 use super::error::Error;
 use clap::builder::PossibleValuesParser;
 use ferroflash::{Alignment, DType, EntryInfo, Mask, Problem};
+use reference::Subject;
 
 /// Which keys a query sees, and what happens to scores.
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -95,8 +96,8 @@ impl DeviceOptions {
 /// What commands share that run kernels of the table, one after the other.
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct KernelOptions {
-    /// Only the kernels of this name: a kernel's own, or a configuration of the lineage (`ferroflash
-    /// kernels` lists both).
+    /// Only the kernels of this name: a kernel's own of any family, or a configuration of the lineage
+    /// (`ferroflash kernels` lists the names for attention).
     #[arg(long, value_name = "NAME")]
     pub config: Option<String>,
     /// Seed of the inputs.
@@ -114,6 +115,28 @@ impl KernelOptions {
     pub(super) fn entries(&self) -> Result<Vec<&'static EntryInfo>, Error> {
         entries(self.config.as_deref())
     }
+
+    /// The same of all families.
+    ///
+    /// # Errors
+    /// A name that none of them has.
+    pub(super) fn subjects(&self) -> Result<Vec<&'static dyn Subject>, Error> {
+        subjects(self.config.as_deref())
+    }
+}
+
+/// The kernels of all families that a name stands for, a kernel's own or a configuration of the lineage;
+/// without one all.
+///
+/// # Errors
+/// A name that none of them has.
+pub(super) fn subjects(name: Option<&str>) -> Result<Vec<&'static dyn Subject>, Error> {
+    let asked = |subject: &&'static dyn Subject| name.is_none_or(|name| subject.contract().symbol == name);
+    let own: Vec<_> = reference::subjects().filter(asked).collect();
+    if !own.is_empty() {
+        return Ok(own);
+    }
+    Ok(entries(name)?.into_iter().map(|entry| entry as &dyn Subject).collect())
 }
 
 /// The entries that a name stands for, one of the table's or a configuration of the lineage; without one all.

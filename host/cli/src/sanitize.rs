@@ -3,27 +3,26 @@ use super::console::Console;
 use super::error::Error;
 use super::options::PROFILE;
 use clap::ValueEnum;
-use ferroflash::spec::DecodeInfo;
-use ferroflash::{Attention, Capabilities, EntryInfo, SimDriver};
+use ferroflash::{Attention, Capabilities, SimDriver};
 use ptx_sim::{Completion, Options, Report};
 use rayon::prelude::*;
-use reference::{Case, Loaded, Reference, edges};
+use reference::{OnDevice, Subject, TensorError};
 use serde::{Deserialize, Serialize};
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::Instant;
 use std::{fmt, iter};
 
-mod decode;
 mod gpu;
 mod own;
 
 /// Check every memory access, race, initialisation and barrier of kernels.
 ///
-/// Without --ptx: every kernel of the table on the problems that hit its edges (ragged tails, one row, no
-/// key, window edges, grouped heads, padded head dims, strides), results compared with the reference: on the
-/// GPU, once under each tool of compute-sanitizer, or in the simulator, under several schedules. With --ptx,
-/// in the simulator: any PTX, with launches and buffers described in text:
+/// Without --ptx: every kernel of every family on the problems that hit its edges (ragged tails, one row, no
+/// key, window edges, grouped heads, padded head dims, strides, integers that make no sense), results
+/// compared with the reference: on the GPU, once under each tool of compute-sanitizer, or in the simulator,
+/// under several schedules. With --ptx, in the simulator: any PTX, with launches and buffers described in
+/// text:
 ///
 ///   buffer x f32 64 = 0.5 1.5 ...     type, length, and values (`...` repeats them);
 ///                                     or `zero`, `iota`, `random SEED`, or no values
@@ -182,11 +181,7 @@ impl Row {
 
 pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let start = Instant::now();
-    let decodes = decode::asked(args.config.as_deref());
-    let entries = match &args.config {
-        Some(_) if !decodes.is_empty() => vec![],
-        name => super::options::entries(name.as_deref())?,
-    };
+    let subjects = super::options::subjects(args.config.as_deref())?;
     let simulator = simulator(&args, console)?;
     let (device, kernels) = match (&simulator, &args.ptx) {
         (None, _) => gpu::check(args.config.as_deref(), console)?,
@@ -198,7 +193,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
             });
             own::check(ptx, args.launch.as_ref().unwrap_or(ptx), profile, schedules, console)?
         }
-        (Some(simulator), None) => table(&entries, &decodes, simulator, console)?,
+        (Some(simulator), None) => table(&subjects, simulator, console)?,
     };
     let result = verdict(&kernels, &device);
     let report = Findings {
@@ -273,76 +268,58 @@ fn schedules(seeds: u64) -> impl Iterator<Item = Options> + Clone {
     })
 }
 
-/// Every entry on its edges.
+/// Every kernel on its edges.
 fn table(
-    entries: &[&'static EntryInfo],
-    decodes: &[&'static DecodeInfo],
+    subjects: &[&'static dyn Subject],
     simulator: &Simulator<'_>,
     console: &Console,
 ) -> Result<(String, Vec<Row>), Error> {
     let device = SimDriver::new(simulator.profile)?;
     let capabilities = Attention::new(device).capabilities().clone();
-    let bar = console.progress("sanitize", entries.len() + decodes.len());
-    let rows = entries.par_iter().map(|entry| {
-        bar.set_message(entry.contract.symbol);
-        let row = row(entry, simulator, &capabilities);
+    let bar = console.progress("sanitize", subjects.len());
+    let rows = subjects.par_iter().map(|subject| {
+        bar.set_message(subject.contract().symbol);
+        let row = row(*subject, simulator, &capabilities);
         bar.inc(1);
         row
     });
-    let decodes = decodes.par_iter().map(|entry| {
-        bar.set_message(entry.contract.symbol);
-        let row = decode::row(entry, simulator, &capabilities);
-        bar.inc(1);
-        row
-    });
-    let rows = rows.chain(decodes).collect::<Result<_, Error>>()?;
+    let rows = rows.collect::<Result<_, Error>>()?;
     bar.finish_and_clear();
     Ok((capabilities.name.to_string(), rows))
 }
 
-fn row(
-    entry: &'static EntryInfo,
-    simulator: &Simulator<'_>,
-    capabilities: &Capabilities,
-) -> Result<Row, Error> {
-    let mut row = Row::new(entry.contract.symbol);
-    row.skipped = super::device::unfit(entry, capabilities);
+fn row(subject: &dyn Subject, simulator: &Simulator<'_>, capabilities: &Capabilities) -> Result<Row, Error> {
+    let symbol = subject.contract().symbol;
+    let mut row = Row::new(symbol);
+    row.skipped = reference::unfit(subject, capabilities);
     if row.skipped.is_some() {
         return Ok(row);
     }
-    let cases = edges(entry, 1);
-    let expected = cases.iter().map(|case| {
-        let memory = case.memory();
-        let reference = Reference::new(&memory.inputs().map_err(|e| Error::Invalid(e.to_string()))?);
-        Ok((*case, memory, reference))
-    });
-    let expected: Vec<_> = expected.collect::<Result<_, Error>>()?;
+    let works: Vec<_> = subject.edges(1).into_iter().map(|task| (task.work(), task)).collect();
+    let judged = works.iter().map(|(work, task)| Ok((work, task, work.judge()?)));
+    let judged: Vec<_> =
+        judged.collect::<Result<_, _>>().map_err(|e: TensorError| Error::Invalid(e.to_string()))?;
     for options in schedules(simulator.seeds) {
         let how = format!("schedule {}, copies {:?}", options.seed, options.completion).to_lowercase();
         let attention = Attention::new(SimDriver::with_options(simulator.profile, options)?);
-        for (case, memory, reference) in &expected {
-            row.launches += 1;
-            let place = format!("{case}, {how}");
-            let outcome =
-                Loaded::new(&attention, memory, Some(entry.contract.symbol)).and_then(|loaded| loaded.run());
+        for (work, task, judge) in &judged {
+            let rounds =
+                OnDevice::new(&attention, &***work, Some(symbol)).and_then(|mut device| device.run_all());
+            row.launches += work.rounds().len();
+            let place = format!("{task}, {how}");
             let reports = attention.driver().take_reports();
-            match outcome {
-                Ok(outcome) => judge(&mut row, &outcome, reference, case, &place),
+            match rounds {
+                Ok(rounds) => {
+                    let judgements = rounds.iter().enumerate().map(|(round, written)| judge(round, written));
+                    let wrong = judgements.flat_map(|judgement| judgement.failures);
+                    wrong.for_each(|words| row.add(Finding::new("wrong-result", &place, words)));
+                }
                 Err(error) if reports.is_empty() => row.add(Finding::new(REFUSED, &place, error)),
                 Err(_) => reports.into_iter().for_each(|report| row.add(Finding::of(report, &place))),
             }
         }
     }
     Ok(row)
-}
-
-fn judge(row: &mut Row, outcome: &reference::Outcome, reference: &Reference, case: &Case, place: &str) {
-    match outcome.judge(reference, case.problem.dtype) {
-        None => row.add(Finding::new("wrong-result", place, "the output has another shape")),
-        Some(verdict) => {
-            verdict.failures().for_each(|failure| row.add(Finding::new("wrong-result", place, failure)));
-        }
-    }
 }
 
 impl fmt::Display for Findings {

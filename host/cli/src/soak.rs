@@ -1,10 +1,9 @@
 //! `ferroflash soak`: the same launch thousands of times.
 use super::console::Console;
-use super::device::{self, Device, Runner};
+use super::device::{Device, Runner};
 use super::error::Error;
 use super::options::KernelOptions;
-use ferroflash::EntryInfo;
-use reference::{Soak, soak};
+use reference::{Soak, Subject};
 use serde::Serialize;
 use std::fmt;
 use std::time::Instant;
@@ -72,16 +71,16 @@ struct Row {
 }
 
 pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
-    let entries = args.kernels.entries()?;
+    let subjects = args.kernels.subjects()?;
     let device = Device::open(&args.kernels.device, console)?;
     let runner = device.kernels("soak")?;
-    device.affords(ROUNDS * args.launches as usize * entries.len(), &args.kernels.device, console)?;
+    device.affords(ROUNDS * args.launches as usize * subjects.len(), &args.kernels.device, console)?;
     let start = Instant::now();
-    let bar = console.progress("soak", entries.len());
+    let bar = console.progress("soak", subjects.len());
     let mut kernels = vec![];
-    for entry in entries {
-        bar.set_message(entry.contract.symbol);
-        kernels.push(endure(runner, entry, &args)?);
+    for subject in subjects {
+        bar.set_message(subject.contract().symbol);
+        kernels.push(endure(runner, subject, &args)?);
         bar.inc(1);
     }
     bar.finish_and_clear();
@@ -104,11 +103,11 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
 }
 
 /// Every round of one kernel.
-fn endure(runner: &dyn Runner, entry: &'static EntryInfo, args: &Args) -> Result<Row, Error> {
-    let name = entry.contract.symbol;
+fn endure(runner: &dyn Runner, subject: &dyn Subject, args: &Args) -> Result<Row, Error> {
+    let name = subject.contract().symbol;
     let mut row = Row {
         name,
-        skipped: device::unfit(entry, runner.capabilities()),
+        skipped: reference::unfit(subject, runner.capabilities()),
         rounds: 0,
         launches: 0,
         differing: 0,
@@ -119,8 +118,8 @@ fn endure(runner: &dyn Runner, entry: &'static EntryInfo, args: &Args) -> Result
     if row.skipped.is_some() {
         return Ok(row);
     }
-    let case = soak(entry, args.kernels.seed);
-    let memory = case.memory();
+    let task = subject.soak(args.kernels.seed);
+    let work = task.work();
     let launches = args.launches as usize;
     let round = |threads, streams, every| Soak { launches, every, threads, streams };
     let several = |every| round(args.threads as usize, args.streams as usize, every);
@@ -129,12 +128,12 @@ fn endure(runner: &dyn Runner, entry: &'static EntryInfo, args: &Args) -> Result
     let rounds = rounds.chain(RHYTHMS.map(|every| round(1, 1, every))).chain(RHYTHMS.map(several));
     let (mut device, mut process) = (vec![], vec![]);
     for (index, soak) in rounds.enumerate() {
-        let differing = runner.soak(&memory, name, soak)?;
+        let differing = runner.soak(&*work, name, soak)?;
         row.rounds += 1;
         row.launches += launches as u64;
         row.differing += differing as u64;
         if differing > 0 {
-            row.failures.push(format!("{case}: {differing} launches differ from the first; {soak}"));
+            row.failures.push(format!("{task}: {differing} launches differ from the first; {soak}"));
         }
         if index > 0 {
             device.extend(runner.memory_in_use()?);

@@ -1,20 +1,22 @@
 //! `ferroflash verify`: every kernel against the f64 reference.
 use super::console::Console;
-use super::device::{self, Device, Runner};
+use super::device::{Device, Runner};
 use super::error::Error;
 use super::options::KernelOptions;
 use ferroflash::lineage::CONFIGURATIONS;
 use ferroflash::{DType, EntryInfo};
 use indicatif::ProgressBar;
-use reference::{Case, Memory, Reference, Soak, edges, grid, headline, reproducer, soak};
+use reference::{Judge, Soak, Subject, Task, Work, headline, reproducer};
 use serde::Serialize;
 use std::fmt;
 use std::time::Instant;
 
 /// Compare every kernel with the f64 reference over a grid of problems.
 ///
-/// Lengths from 1 to 2048, equal and not, every mask, grouped heads, padded head dims, every layout; outputs
-/// are filled with NaN before and guarded on both sides. A result passes if max|out - reference| <= 2 *
+/// Every family: attention, on packed sequences and on caches in pages, appends and merges. Lengths from 1 to
+/// 2048, equal and not, every mask, grouped heads, padded head dims, every layout; on packed sequences and
+/// caches also other lengths under one plan, and integers that make no sense. Outputs are filled with NaN
+/// before and guarded on both sides. A result passes if max|out - reference| <= 2 *
 /// max|naive - reference| + 1e-5, where naive rounds every step to the element type.
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -62,7 +64,10 @@ const HEADLINE_BOUND: f64 = 2e-3;
 #[derive(Serialize)]
 struct Row {
     name: &'static str,
-    mask: &'static str,
+    family: &'static str,
+    /// Which keys a query sees, where there are queries.
+    mask: Option<&'static str>,
+    /// Each may be several launches of one plan.
     cases: usize,
     /// Why it cannot run here.
     skipped: Option<String>,
@@ -75,18 +80,21 @@ struct Row {
 }
 
 pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
-    let (entries, seed) = (args.kernels.entries()?, args.kernels.seed);
+    let (subjects, seed) = (args.kernels.subjects()?, args.kernels.seed);
     let device = Device::open(&args.kernels.device, console)?;
     let runner = device.kernels("verify")?;
-    device.affords(2 * args.soak * entries.len(), &args.kernels.device, console)?;
+    device.affords(2 * args.soak * subjects.len(), &args.kernels.device, console)?;
     let start = Instant::now();
-    let mut work = Work::default();
-    for entry in entries {
-        let cases = if args.quick { edges(entry, seed) } else { grid(entry, seed) };
-        work.add(Row::new(entry.contract.symbol, entry, runner), cases);
+    let mut work = Trials::default();
+    for subject in subjects {
+        let mut tasks = if args.quick { subject.edges(seed) } else { subject.grid(seed) };
+        if !device.is_simulated() {
+            tasks.extend(subject.astray(seed));
+        }
+        work.add(Row::new(subject.contract().symbol, subject, runner), tasks);
     }
-    let mut headline = if args.all_configs { headline_work(&args, runner) } else { Work::default() };
-    let bar = console.progress("verify", headline.cases.len() + work.cases.len());
+    let mut headline = if args.all_configs { headline_work(&args, runner) } else { Trials::default() };
+    let bar = console.progress("verify", headline.tasks.len() + work.tasks.len());
     headline.verify(runner, &bar)?;
     for row in headline.rows.iter_mut().filter(|row| row.max_error >= HEADLINE_BOUND) {
         row.failures
@@ -118,7 +126,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
 }
 
 /// The lineage's configurations and every kernel of the headline workload's type and head dim, by mask.
-fn headline_work(args: &Args, runner: &dyn Runner) -> Work {
+fn headline_work(args: &Args, runner: &dyn Runner) -> Trials {
     let named = CONFIGURATIONS.iter().flat_map(|configuration| {
         let entries = configuration.entries().into_iter().flatten();
         entries.map(|entry| (configuration.name, entry))
@@ -134,44 +142,45 @@ fn headline_work(args: &Args, runner: &dyn Runner) -> Work {
         cases.extend(headline(args.kernels.seed));
     }
     let kinds = [ferroflash::MaskKind::Full, ferroflash::MaskKind::Causal];
-    let mut work = Work::default();
+    let mut work = Trials::default();
     for (kind, (name, entry)) in kinds.into_iter().flat_map(|kind| runs.iter().map(move |run| (kind, run))) {
         if entry.mask == kind {
             let cases = cases.iter().filter(|case| case.problem.mask_kind() == kind);
-            work.add(Row::new(name, entry, runner), cases.copied());
+            work.add(Row::new(name, *entry, runner), cases.copied().map(Task::Forward));
         }
     }
     work
 }
 
-/// Cases, each with the kernels that run it, so that its reference is computed once.
+/// Problems, each with the kernels that solve it, so that what is right is computed once.
 #[derive(Default)]
-struct Work {
+struct Trials {
     rows: Vec<Row>,
     /// The kernels by their places in `rows`.
-    cases: Vec<(Case, Vec<usize>)>,
+    tasks: Vec<(Task, Vec<usize>)>,
 }
 
-impl Work {
-    /// Adds a kernel with the cases that it runs.
-    fn add(&mut self, row: Row, cases: impl IntoIterator<Item = Case>) {
+impl Trials {
+    /// Adds a kernel with the problems that it solves.
+    fn add(&mut self, row: Row, tasks: impl IntoIterator<Item = Task>) {
         let place = self.rows.len();
         self.rows.push(row);
-        for case in cases {
-            match self.cases.iter_mut().find(|(known, _)| *known == case) {
+        for task in tasks {
+            match self.tasks.iter_mut().find(|(known, _)| *known == task) {
                 Some((_, places)) => places.push(place),
-                None => self.cases.push((case, vec![place])),
+                None => self.tasks.push((task, vec![place])),
             }
         }
     }
 
     /// Runs all of it.
     fn verify(&mut self, runner: &dyn Runner, bar: &ProgressBar) -> Result<(), Error> {
-        for (case, places) in &self.cases {
-            bar.set_message(case.to_string());
-            let (memory, mut reference) = (case.memory(), None);
+        for (task, places) in &self.tasks {
+            bar.set_message(task.to_string());
+            let work = task.work();
+            let mut judge = None;
             for place in places {
-                self.rows[*place].verify(runner, case, &memory, &mut reference)?;
+                self.rows[*place].verify(runner, task, &*work, &mut judge)?;
             }
             bar.inc(1);
         }
@@ -181,11 +190,12 @@ impl Work {
 
 impl Row {
     /// No case has run yet; or none will, where the device cannot hold the kernel.
-    fn new(name: &'static str, entry: &'static EntryInfo, runner: &dyn Runner) -> Self {
-        let skipped = device::unfit(entry, runner.capabilities());
-        let mask = entry.mask.name();
+    fn new(name: &'static str, subject: &dyn Subject, runner: &dyn Runner) -> Self {
+        let skipped = reference::unfit(subject, runner.capabilities());
+        let mask = subject.mask().map(|mask| mask.name());
         Row {
             name,
+            family: subject.family(),
             mask,
             cases: 0,
             skipped,
@@ -196,53 +206,53 @@ impl Row {
         }
     }
 
-    /// Runs `case`, whose reference is computed for the first that needs it.
-    fn verify(
+    /// Runs every round of a problem; what is right is computed for the first that needs it.
+    fn verify<'w>(
         &mut self,
         runner: &dyn Runner,
-        case: &Case,
-        memory: &Memory,
-        reference: &mut Option<Reference>,
+        task: &Task,
+        work: &'w dyn Work,
+        judge: &mut Option<Judge<'w>>,
     ) -> Result<(), Error> {
         if self.skipped.is_some() {
             return Ok(());
         }
-        let outcome = runner.run(memory, Some(self.name)).map_err(|error| match Error::from(error) {
-            Error::Device(text) => Error::Device(format!("{}: {case}: {text}", self.name)),
-            other => Error::Invalid(format!("{}: {case}: {other}", self.name)),
+        let rounds = runner.run(work, Some(self.name)).map_err(|error| match Error::from(error) {
+            Error::Device(text) => Error::Device(format!("{}: {task}: {text}", self.name)),
+            other => Error::Invalid(format!("{}: {task}: {other}", self.name)),
         })?;
-        let reference = match reference {
-            Some(reference) => reference,
-            none => none.insert(Reference::new(&memory.inputs().map_err(|e| Error::Invalid(e.to_string()))?)),
+        let judge = match judge {
+            Some(judge) => judge,
+            none => none.insert(work.judge().map_err(|e| Error::Invalid(e.to_string()))?),
         };
         self.cases += 1;
-        let Some(verdict) = outcome.judge(reference, case.problem.dtype) else {
-            self.failures.push(format!("{case}: the output has another shape"));
-            return Ok(());
-        };
-        // An infinite error stands for what is not a number.
-        self.max_error = self.max_error.max(verdict.out.error);
-        for worst in verdict.worst() {
-            let ratio = worst.error / worst.tolerance;
+        for (round, written) in rounds.iter().enumerate() {
+            let judgement = judge(round, written);
+            let place =
+                || if round == 0 { task.to_string() } else { format!("{task}, launch {}", round + 1) };
+            // An infinite error stands for what is not a number.
+            self.max_error = self.max_error.max(judgement.max_error);
+            let ratio = judgement.worst_ratio;
             if ratio > self.worst_ratio || ratio.is_nan() {
-                (self.worst_ratio, self.worst_case) = (ratio, Some(case.to_string()));
+                (self.worst_ratio, self.worst_case) = (ratio, Some(place()));
             }
+            self.failures.extend(judgement.failures.iter().map(|failure| format!("{}: {failure}", place())));
         }
-        self.failures.extend(verdict.failures().map(|failure| format!("{case}: {failure}")));
         Ok(())
     }
 }
 
 /// Launches a kernel again and again; every outcome must be the first one, bit by bit.
 fn agree(runner: &dyn Runner, row: &mut Row, launches: usize, seed: u64) -> Result<(), Error> {
-    let entry = ferroflash::entry(row.name)?;
-    let case = soak(entry, seed);
-    let memory = case.memory();
-    for every in [1, Soak::AT_THE_END] {
-        let soak = Soak { launches, every, threads: 1, streams: 1 };
-        let differing = runner.soak(&memory, row.name, soak)?;
-        if differing > 0 {
-            row.failures.push(format!("{case}: {differing} launches differ from the first; {soak}"));
+    for subject in super::options::subjects(Some(row.name))? {
+        let task = subject.soak(seed);
+        let work = task.work();
+        for every in [1, Soak::AT_THE_END] {
+            let soak = Soak { launches, every, threads: 1, streams: 1 };
+            let differing = runner.soak(&*work, row.name, soak)?;
+            if differing > 0 {
+                row.failures.push(format!("{task}: {differing} launches differ from the first; {soak}"));
+            }
         }
     }
     Ok(())
@@ -277,13 +287,12 @@ impl fmt::Display for Report {
                     "configuration"
                 )?;
             }
+            let mask = row.mask.unwrap_or_default();
             match &row.skipped {
-                Some(reason) => writeln!(f, "{:name$}  {:<6}  skipped: {reason}", row.name, row.mask)?,
-                None => writeln!(
-                    f,
-                    "{:name$}  {:<6}  {:>5}  {:.2e}",
-                    row.name, row.mask, row.cases, row.max_error
-                )?,
+                Some(reason) => writeln!(f, "{:name$}  {mask:<6}  skipped: {reason}", row.name)?,
+                None => {
+                    writeln!(f, "{:name$}  {mask:<6}  {:>5}  {:.2e}", row.name, row.cases, row.max_error)?;
+                }
             }
             for failure in &row.failures {
                 writeln!(f, "  WRONG {failure}")?;

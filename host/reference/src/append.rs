@@ -1,6 +1,12 @@
-//! What an append leaves in a cache, by its definition.
+//! What an append leaves in a cache, by its definition; the problems that append kernels must solve.
 use crate::arithmetic::{decode, encode};
 use ferroflash::{DType, PageView};
+
+mod edges;
+mod work;
+
+pub use edges::{AppendCase, Lies, Scales, append_edges};
+pub use work::AppendMemory;
 
 /// Puts `rows`, contiguous `[tokens, heads, head_dim]` of `dtype`, to their slots in the bytes of a cache's
 /// keys or of its values, whose first is at the view's address. In an e4m3 cache a number is divided by the

@@ -5,16 +5,18 @@ use super::e4m3;
 use super::inputs::Random;
 use super::tensor::{HostTensor, TensorError};
 use super::tolerance::Reference;
+use super::work::{Judgement, POISON};
 use ferroflash::{DType, Mask, PageView, Problem, Splits};
+use rayon::prelude::*;
 
 mod edges;
 mod loaded;
+mod told;
 
-pub use edges::decode_edges;
+pub use edges::{decode_edges, decode_long, paged_astray, paged_edges, paged_long};
 pub use loaded::{DecodeOutcome, LoadedDecode};
+pub use told::Told;
 
-/// Not a number in f16, bf16 and f32.
-const POISON: u8 = 0xff;
 /// What numbers of e4m3 keys and values are multiplied by.
 const SCALES: [f32; 2] = [2.0, 0.5];
 /// Pages that belong to nobody.
@@ -73,6 +75,8 @@ pub struct DecodeCase {
     pub counters: bool,
     /// Seed of the pages' order, and of the logits.
     pub seed: u64,
+    /// What the device is told of the sequences, launch by launch of one plan: first [`Told::Filled`].
+    pub told: Vec<Told>,
 }
 
 impl DecodeCase {
@@ -96,6 +100,7 @@ impl DecodeCase {
             splits: Splits::Auto,
             counters: true,
             seed: 1,
+            told: vec![Told::Filled],
         }
     }
 
@@ -103,6 +108,13 @@ impl DecodeCase {
     #[must_use]
     pub fn packed(self, queries: impl Into<Vec<usize>>) -> Self {
         DecodeCase { packed: Some(queries.into()), ..self }
+    }
+
+    /// The same with other inputs.
+    #[must_use]
+    pub fn seeded(mut self, seed: u64) -> Self {
+        self.seeds.iter_mut().for_each(|own| *own = own.wrapping_add(seed).wrapping_sub(1));
+        DecodeCase { seed: self.seed.wrapping_add(seed).wrapping_sub(1), ..self }
     }
 
     /// Queries of sequence `b`.
@@ -318,42 +330,62 @@ impl DecodeMemory {
     /// # Errors
     /// [`TensorError`] where the case contradicts itself.
     pub fn judge(&self, outcome: &DecodeOutcome, lengths: &[i32]) -> Result<Vec<String>, TensorError> {
+        Ok(self.compare(outcome, lengths, &self.references(lengths)?)?.failures)
+    }
+
+    /// Keys of sequence `b` where the device is told `length`; `None` where the cache has not so many.
+    fn keys(&self, b: usize, length: i32) -> Option<usize> {
+        let keys = (length.max(0) as usize).min(self.case.max_k);
+        (keys <= self.case.filled[b]).then_some(keys)
+    }
+
+    /// What is right for each sequence of these lengths: `None` where it has no key, or is not judged.
+    fn references(&self, lengths: &[i32]) -> Result<Vec<Option<Reference>>, TensorError> {
+        let one =
+            |(b, length): (usize, &i32)| self.keys(b, *length).map_or(Ok(None), |n| self.reference(b, n));
+        lengths.par_iter().enumerate().map(one).collect()
+    }
+
+    /// How an outcome compares with these.
+    fn compare(
+        &self,
+        outcome: &DecodeOutcome,
+        lengths: &[i32],
+        right: &[Option<Reference>],
+    ) -> Result<Judgement, TensorError> {
         let case = &self.case;
-        let mut wrong = vec![];
-        for (b, length) in lengths.iter().enumerate() {
-            let keys = (*length).max(0) as usize;
-            let keys = keys.min(case.max_k);
-            if keys > case.filled[b] {
+        let mut all = Judgement { failures: outcome.counters_left(), ..Judgement::default() };
+        for (b, (length, reference)) in lengths.iter().zip(right).enumerate() {
+            if self.keys(b, *length).is_none() {
                 continue;
             }
             let (o, lse) = (outcome.o(b), outcome.lse(b));
-            match self.reference(b, keys)? {
-                Some(reference) => {
-                    let [rows, heads, dim] = [case.queries_of(b), case.heads[0], case.head_dim];
-                    let strides = [(rows * heads * dim) as i64, (heads * dim) as i64, dim as i64, 1];
-                    let o = HostTensor::new(o, 0, case.dtype, [1, rows, heads, dim], strides)?;
-                    let verdict = reference.judge(&o, Some(lse));
-                    let failures: Vec<_> = verdict.iter().flat_map(|verdict| verdict.failures()).collect();
-                    wrong.extend(failures.iter().map(|failure| format!("sequence {b}: {failure}")));
-                }
-                None => {
-                    let sink = |head: usize| if case.sinks { self.sinks[head] } else { f32::NEG_INFINITY };
-                    let is = |(i, x): (usize, &f32)| {
-                        let want = sink(i / case.queries_of(b));
-                        *x == want || (x - want).abs() <= 1e-5
-                    };
-                    if o.iter().any(|x| *x != 0) || !lse.iter().enumerate().all(is) {
-                        wrong.push(format!("sequence {b} has no key: {o:?} {lse:?}"));
-                    }
-                }
+            if let Some(reference) = reference {
+                let [rows, heads, dim] = [case.queries_of(b), case.heads[0], case.head_dim];
+                let strides = [(rows * heads * dim) as i64, (heads * dim) as i64, dim as i64, 1];
+                let o = HostTensor::new(o, 0, case.dtype, [1, rows, heads, dim], strides)?;
+                let verdict = reference.judge(&o, Some(lse));
+                let mut judgement =
+                    verdict.map_or_else(|| Judgement::failed("another shape"), Judgement::from);
+                judgement
+                    .failures
+                    .iter_mut()
+                    .for_each(|failure| *failure = format!("sequence {b}: {failure}"));
+                all = all.and(judgement);
+                continue;
+            }
+            let sink = |head: usize| if case.sinks { self.sinks[head] } else { f32::NEG_INFINITY };
+            let is = |(i, x): (usize, &f32)| {
+                let want = sink(i / case.queries_of(b));
+                *x == want || (x - want).abs() <= 1e-5
+            };
+            if o.iter().any(|x| *x != 0) || !lse.iter().enumerate().all(is) {
+                all.failures.push(format!("sequence {b} has no key: {o:?} {lse:?}"));
             }
         }
         if outcome.strays() > 0 {
-            wrong.push(format!("{} elements are written that are nobody's", outcome.strays()));
+            all.failures.push(format!("{} elements are written that are nobody's", outcome.strays()));
         }
-        if outcome.counters().iter().any(|count| *count != 0) {
-            wrong.push(format!("counters are left at {:?}", outcome.counters()));
-        }
-        Ok(wrong)
+        Ok(all)
     }
 }

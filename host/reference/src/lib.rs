@@ -23,20 +23,26 @@ mod packed;
 mod runner;
 mod sinks;
 mod soak;
+mod subject;
 mod tensor;
 mod tolerance;
+mod work;
 
-pub use append::append;
+pub use append::{AppendCase, AppendMemory, Lies, Scales, append, append_edges};
 pub use arithmetic::unit_roundoff;
 pub use attention::{Inputs, Outputs, exact, naive};
 pub use bounds::{Bounds, score_limit};
 pub use cases::{Case, Values, edges, grid, headline, reproducer, soak};
-pub use decode::{DecodeCase, DecodeMemory, DecodeOutcome, LoadedDecode, Pages, decode_edges};
+pub use decode::{
+    DecodeCase, DecodeMemory, DecodeOutcome, LoadedDecode, Pages, Told, decode_edges, paged_edges,
+};
 pub use inputs::Random;
 pub use memory::{Layout, Memory, PEAK, Place};
-pub use merge::merge;
+pub use merge::{Lie, MergeCase, MergeMemory, merge, merge_edges};
 pub use packed::{Lengths, Sequences};
 pub use runner::{Loaded, Outcome};
 pub use soak::Soak;
+pub use subject::{Subject, Task, subjects, unfit};
 pub use tensor::{HostTensor, TensorError};
 pub use tolerance::{Reference, Verdict, Worst};
+pub use work::{Asked, Judge, Judgement, OnDevice, Plans, Room, Work, Written};

@@ -1,4 +1,9 @@
-//! Merging in f64, by its definition.
+//! Merging in f64, by its definition; the problems that merge kernels must solve.
+mod edges;
+mod work;
+
+pub use edges::{Lie, MergeCase, merge_edges};
+pub use work::MergeMemory;
 
 /// O and log-sum-exp of a row, natural, of states of it and a logit that belongs to no key. A state of no key
 /// has an infinite log-sum-exp.

@@ -1,18 +1,14 @@
-//! Runs problems on a device and brings the results back: the one path of tests and command line to every
-//! driver.
+//! Forward problems on a device, and what comes back.
 use super::bounds::Bounds;
 use super::memory::{Memory, Place};
-use super::tensor::HostTensor;
+use super::tensor::{HostTensor, TensorError};
 use super::tolerance::{Reference, Verdict};
-use ferroflash::{Attention, Driver, Error, Forward, Plan, Workspace};
-use std::time::{Duration, Instant};
+use super::work::{Asked, Buffer, GUARD, Judge, Judgement, OnDevice, POISON, Room, Work, Written, guarded};
+use ferroflash::{Attention, Driver, Error};
+use std::time::Duration;
 
-/// Elements before and after each output that belong to nobody and must stay as they are.
-const GUARD: usize = 64;
-/// An address far from all buffers.
-const FREE: u64 = 1 << 60;
-/// What outputs are filled with before a launch: not a number in f16, bf16 and f32.
-const POISON: u8 = 0xff;
+/// Elements of O before and behind it that belong to nobody, and the same of LSE.
+const GUARDS: [usize; 2] = [GUARD / 2, GUARD / 4];
 
 /// What came back from a device.
 #[derive(Clone, Debug)]
@@ -32,14 +28,27 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// What a launch of `memory` has left.
+    fn new(memory: &Memory, written: &Written, wants_lse: bool) -> Self {
+        let [o, lse] = [0, 1].map(|i| written.outputs[i].as_slice());
+        Outcome {
+            entry: written.entry,
+            o: o.as_chunks().0.iter().map(|b| u16::from_ne_bytes(*b)).collect(),
+            place: memory.o,
+            rows: memory.written().shape[1],
+            lse: lse.as_chunks().0.iter().map(|b| f32::from_ne_bytes(*b)).collect(),
+            wants_lse,
+        }
+    }
+
     /// O as it lies in memory.
     pub fn o(&self) -> &[u16] {
-        &self.o[GUARD..self.o.len() - GUARD]
+        &self.o[GUARDS[0]..self.o.len() - GUARDS[0]]
     }
 
     /// LSE, `[batch, heads, seqlen]`.
     pub fn lse(&self) -> &[f32] {
-        &self.lse[GUARD..self.lse.len() - GUARD]
+        &self.lse[GUARDS[1]..self.lse.len() - GUARDS[1]]
     }
 
     /// Elements that were written although they are not part of O or LSE: guards, and gaps between rows.
@@ -48,22 +57,16 @@ impl Outcome {
         let [batches, _, heads, head_dim] = self.place.shape;
         let rows = self.rows;
         for index in 0..batches * rows * heads {
-            own[GUARD + self.place.row(index)..][..head_dim].fill(true);
+            own[GUARDS[0] + self.place.row(index)..][..head_dim].fill(true);
         }
         let poison = u16::from_ne_bytes([POISON; 2]);
         let o = self.o.iter().zip(own).filter(|(bits, own)| !own && **bits != poison).count();
         let is_own = |at: usize| {
-            let inside = (GUARD..self.lse.len() - GUARD).contains(&at);
-            self.wants_lse && inside && (at - GUARD) % self.place.shape[1] < self.rows
+            let inside = (GUARDS[1]..self.lse.len() - GUARDS[1]).contains(&at);
+            self.wants_lse && inside && (at - GUARDS[1]) % self.place.shape[1] < self.rows
         };
         let poison = u32::from_ne_bytes([POISON; 4]);
         o + self.lse.iter().enumerate().filter(|(at, x)| !is_own(*at) && x.to_bits() != poison).count()
-    }
-
-    /// Whether both are the same, bit by bit, guards included.
-    pub fn same_bits(&self, other: &Outcome) -> bool {
-        let bits = |lse: &[f32]| lse.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
-        self.o == other.o && bits(&self.lse) == bits(&other.lse)
     }
 
     /// Judges it by [`Reference::judge`], and counts what was written outside of O and LSE. `None` where the
@@ -89,22 +92,38 @@ impl Outcome {
     }
 }
 
-/// A problem whose inputs are in device memory.
-pub struct Loaded<'a, D: Driver> {
-    attention: &'a Attention<D>,
-    memory: &'a Memory,
-    config: Option<&'a str>,
-    wants_lse: bool,
-    inputs: Vec<D::Buffer>,
-    /// As much as helps, where any does.
-    workspace: Option<(D::Buffer, u64)>,
-    stream: D::Stream,
+impl Work for Memory {
+    fn inputs(&self) -> Vec<Buffer> {
+        let bytes = |bits: &Vec<u16>| bits.iter().flat_map(|x| x.to_ne_bytes()).collect();
+        self.names().into_iter().zip(self.buffers.iter().map(bytes)).collect()
+    }
+
+    fn outputs(&self) -> Vec<Buffer> {
+        let rows = self.lse_shape().iter().product::<usize>();
+        vec![guarded("o", self.o.span() * 2), guarded("lse", rows * 4)]
+    }
+
+    fn request<'a>(&'a self, inputs: &[u64], outputs: &[u64], room: Room<'a>) -> Asked<'a> {
+        let mut forward = self.forward(inputs, outputs[0] + GUARD as u64, outputs[1] + GUARD as u64);
+        (forward.config, forward.workspace) = (room.config, room.workspace);
+        forward.lse = forward.lse.filter(|_| room.wants_lse);
+        Asked::Forward(forward)
+    }
+
+    fn judge(&self) -> Result<Judge<'_>, TensorError> {
+        let (reference, dtype) = (Reference::new(&self.inputs()?), self.problem.dtype);
+        Ok(Box::new(move |_, written| {
+            let verdict = Outcome::new(self, written, true).judge(&reference, dtype);
+            verdict.map_or_else(|| Judgement::failed("the output has another shape"), Judgement::from)
+        }))
+    }
 }
 
-/// Outputs in device memory.
-struct Outputs<D: Driver> {
-    o: D::Buffer,
-    lse: D::Buffer,
+/// A problem whose inputs are in device memory.
+pub struct Loaded<'a, D: Driver> {
+    device: OnDevice<'a, D>,
+    memory: &'a Memory,
+    wants_lse: bool,
 }
 
 impl<'a, D: Driver> Loaded<'a, D> {
@@ -118,39 +137,12 @@ impl<'a, D: Driver> Loaded<'a, D> {
         memory: &'a Memory,
         config: Option<&'a str>,
     ) -> Result<Self, Error> {
-        let driver = attention.driver();
-        let inputs = memory.buffers.iter().zip(memory.names()).map(|(bits, name)| {
-            let bytes: Vec<u8> = bits.iter().flat_map(|x| x.to_ne_bytes()).collect();
-            let mut buffer = driver.allocate_named(&name, bytes.len())?;
-            driver.upload(&mut buffer, &bytes)?;
-            Ok(buffer)
-        });
-        let inputs = inputs.collect::<Result<_, Error>>()?;
-        let stream = driver.stream()?;
-        let mut loaded =
-            Loaded { attention, memory, config, wants_lse: true, inputs, workspace: None, stream };
-        loaded.make_room()?;
-        Ok(loaded)
+        Ok(Loaded { device: OnDevice::new(attention, memory, config)?, memory, wants_lse: true })
     }
 
     /// The same for launches that are to write no log-sum-exp.
     pub fn without_lse(self) -> Self {
-        Loaded { wants_lse: false, ..self }
-    }
-
-    /// Allocates the workspace that `config` works best with. What it holds is never read before it is
-    /// written, so it stays uninitialised.
-    fn make_room(&mut self) -> Result<(), Error> {
-        self.workspace = None;
-        let driver = self.attention.driver();
-        // Addresses that no buffer has: the outputs are made later, and what is invalid is reported at the
-        // launch.
-        let planned = self.attention.plan_with(&self.forward(FREE, 2 * FREE), u64::MAX);
-        let bytes = planned.map_or(0, |plan| plan.workspace_bytes());
-        if bytes > 0 {
-            self.workspace = Some((driver.allocate_named("workspace", bytes as usize)?, bytes));
-        }
-        Ok(())
+        Loaded { device: self.device.without_lse(), wants_lse: false, ..self }
     }
 
     /// Launches once and brings the outputs back.
@@ -158,10 +150,7 @@ impl<'a, D: Driver> Loaded<'a, D> {
     /// # Errors
     /// Those of planning, launching and waiting.
     pub fn run(&self) -> Result<Outcome, Error> {
-        let outputs = self.outputs()?;
-        let plan = self.launch(&outputs)?;
-        self.attention.driver().synchronize(&self.stream)?;
-        self.outcome(&plan, &outputs)
+        Ok(Outcome::new(self.memory, &self.device.run()?, self.wants_lse))
     }
 
     /// The same with what it took to load the kernel, and what the launch took on the device.
@@ -169,44 +158,8 @@ impl<'a, D: Driver> Loaded<'a, D> {
     /// # Errors
     /// Those of planning, launching and waiting.
     pub fn run_timed(&self) -> Result<(Outcome, [Duration; 2]), Error> {
-        let outputs = self.outputs()?;
-        let (plan, forward) = self.plan(&outputs)?;
-        let start = Instant::now();
-        self.attention.load(&plan)?;
-        let load = start.elapsed();
-        let kernel = self.attention.driver().time(&self.stream, &mut |stream| {
-            // SAFETY: as in `launch`.
-            unsafe { self.attention.launch(&plan, &forward, stream) }
-        })?;
-        self.attention.driver().synchronize(&self.stream)?;
-        Ok((self.outcome(&plan, &outputs)?, [load, kernel]))
-    }
-
-    /// Launches `launches` times in turn on each of `streams`, each into outputs of its own, and returns how
-    /// many outcomes differ from `expected` in any bit. Waits for all streams after every `every`
-    /// launches, and after the last; compares only then.
-    ///
-    /// # Errors
-    /// Those of planning, launching and waiting, and out of memory.
-    pub fn soak(streams: &[Self], expected: &Outcome, launches: usize, every: usize) -> Result<usize, Error> {
-        let turns = || streams.iter().cycle().take(launches);
-        let outputs = turns().map(Self::outputs).collect::<Result<Vec<_>, _>>()?;
-        let wait =
-            || streams.iter().try_for_each(|loaded| loaded.attention.driver().synchronize(&loaded.stream));
-        let mut plan = None;
-        for (done, (loaded, outputs)) in turns().zip(&outputs).enumerate() {
-            plan = Some(loaded.launch(outputs)?);
-            if (done + 1).is_multiple_of(every) {
-                wait()?;
-            }
-        }
-        wait()?;
-        let Some(plan) = plan else { return Ok(0) };
-        let mut differing = 0;
-        for (loaded, outputs) in turns().zip(&outputs) {
-            differing += usize::from(!loaded.outcome(&plan, outputs)?.same_bits(expected));
-        }
-        Ok(differing)
+        let (written, took) = self.device.run_timed()?;
+        Ok((Outcome::new(self.memory, &written, self.wants_lse), took))
     }
 
     /// Device time of `launches` launches of `config`, one after the other, into the same outputs. The kernel
@@ -215,67 +168,7 @@ impl<'a, D: Driver> Loaded<'a, D> {
     /// # Errors
     /// Those of planning, launching and waiting.
     pub fn time(&mut self, config: &'a str, launches: usize) -> Result<Duration, Error> {
-        self.config = Some(config);
-        self.make_room()?;
-        let outputs = self.outputs()?;
-        let (plan, forward) = self.plan(&outputs)?;
-        self.attention.load(&plan)?;
-        self.attention.driver().time(&self.stream, &mut |stream| {
-            // SAFETY: as in `launch`; the launches are in the order of one stream.
-            (0..launches).try_for_each(|_| unsafe { self.attention.launch(&plan, &forward, stream) })
-        })
-    }
-
-    /// Poisoned outputs.
-    fn outputs(&self) -> Result<Outputs<D>, Error> {
-        let driver = self.attention.driver();
-        let poisoned = |name, bytes| {
-            let mut buffer = driver.allocate_named(name, bytes)?;
-            driver.fill(&mut buffer, POISON)?;
-            Ok(buffer)
-        };
-        let (o, lse) = (self.memory.o.span(), self.memory.lse_shape().iter().product::<usize>());
-        Ok(Outputs { o: poisoned("o", (o + 2 * GUARD) * 2)?, lse: poisoned("lse", (lse + 2 * GUARD) * 4)? })
-    }
-
-    fn plan(&self, outputs: &Outputs<D>) -> Result<(Plan, Forward<'a>), Error> {
-        let driver = self.attention.driver();
-        let (o, lse) =
-            (driver.address(&outputs.o) + GUARD as u64 * 2, driver.address(&outputs.lse) + GUARD as u64 * 4);
-        let forward = self.forward(o, lse);
-        Ok((self.attention.plan(&forward)?, forward))
-    }
-
-    fn forward(&self, o: u64, lse: u64) -> Forward<'a> {
-        let driver = self.attention.driver();
-        let inputs: Vec<_> = self.inputs.iter().map(|buffer| driver.address(buffer)).collect();
-        let place =
-            |(buffer, bytes): &(D::Buffer, u64)| Workspace { address: driver.address(buffer), bytes: *bytes };
-        let workspace = self.workspace.as_ref().map(place);
-        let mut forward = self.memory.forward(&inputs, o, lse);
-        (forward.config, forward.workspace) = (self.config, workspace);
-        forward.lse = forward.lse.filter(|_| self.wants_lse);
-        forward
-    }
-
-    fn launch(&self, outputs: &Outputs<D>) -> Result<Plan, Error> {
-        let (plan, forward) = self.plan(outputs)?;
-        // SAFETY: every view is of a buffer of this driver that is as large as the view says and is freed
-        // only after a wait; outputs are this launch's own, and nobody writes the inputs.
-        unsafe { self.attention.launch(&plan, &forward, &self.stream)? };
-        Ok(plan)
-    }
-
-    fn outcome(&self, plan: &Plan, outputs: &Outputs<D>) -> Result<Outcome, Error> {
-        let driver = self.attention.driver();
-        let place = self.memory.o;
-        let mut o = vec![0; (place.span() + 2 * GUARD) * 2];
-        let mut lse = vec![0; (self.memory.lse_shape().iter().product::<usize>() + 2 * GUARD) * 4];
-        driver.download(&outputs.o, &mut o)?;
-        driver.download(&outputs.lse, &mut lse)?;
-        let o = o.chunks_exact(2).map(|b| u16::from_ne_bytes([b[0], b[1]])).collect();
-        let lse = lse.chunks_exact(4).map(|b| f32::from_ne_bytes([b[0], b[1], b[2], b[3]])).collect();
-        let rows = self.memory.written().shape[1];
-        Ok(Outcome { entry: plan.contract().symbol, o, place, rows, lse, wants_lse: self.wants_lse })
+        self.device.configure(Some(config))?;
+        self.device.time(&self.device.outputs()?, launches)
     }
 }

@@ -1,6 +1,5 @@
 //! Launches again and again: how often, from how many threads and streams, and when to wait.
-use super::memory::Memory;
-use super::runner::{Loaded, Outcome};
+use super::work::{OnDevice, Work, Written};
 use ferroflash::{Attention, Driver, Error};
 
 /// One round of launches of one kernel on one problem.
@@ -29,15 +28,15 @@ impl Soak {
     pub fn run<D: Driver>(
         self,
         attention: &Attention<D>,
-        memory: &Memory,
+        work: &dyn Work,
         config: &str,
-        expected: &Outcome,
+        expected: &Written,
     ) -> Result<usize, Error> {
         let share =
             |thread: usize| self.launches / self.threads + usize::from(thread < self.launches % self.threads);
         let launch = |thread: usize| {
-            let loaded = (0..self.streams).map(|_| Loaded::new(attention, memory, Some(config)));
-            Loaded::soak(&loaded.collect::<Result<Vec<_>, _>>()?, expected, share(thread), self.every)
+            let streams = (0..self.streams).map(|_| OnDevice::new(attention, work, Some(config)));
+            OnDevice::soak(&streams.collect::<Result<Vec<_>, _>>()?, expected, share(thread), self.every)
         };
         std::thread::scope(|scope| {
             let threads: Vec<_> =

@@ -1,6 +1,6 @@
-//! The problems that each decode entry must solve.
-use super::{DecodeCase, Pages};
-use ferroflash::spec::{DecodeInfo, MaskKind, PageKind};
+//! The problems that each entry on caches must solve.
+use super::{DecodeCase, Pages, Told};
+use ferroflash::spec::{DecodeInfo, MaskKind, PageKind, PagedInfo};
 use ferroflash::{DType, Mask, Splits};
 
 /// Problems that hit an entry's edges: no key, ragged tails, one long sequence, every layout, every way of
@@ -32,6 +32,10 @@ pub fn decode_edges(entry: &DecodeInfo) -> Vec<DecodeCase> {
         heads: [6, 2],
         ..plain(&[130, 77])
     });
+    // Other lengths by the same plan, and ones that make no sense.
+    let told = vec![Told::Filled, Told::Fewer(1), Told::Garbage(2), Told::Filled];
+    let pages = if entry.pages == PageKind::Tiles { Pages::Nhd(16) } else { Pages::Hnd(5) };
+    cases.push(DecodeCase { pages, told, heads: [2, 1], ..plain(&[120, 50, 50, 120, 0, 33]) });
     if entry.mask == MaskKind::Local {
         let window = |left, right| Mask::Window { left, right };
         for (mask, softcap) in [
@@ -44,4 +48,99 @@ pub fn decode_edges(entry: &DecodeInfo) -> Vec<DecodeCase> {
         }
     }
     cases
+}
+
+/// Those of a paged entry: sequences that decode beside whole prompts and chunks of them, ones without
+/// queries or keys, and fewer keys than queries.
+pub fn paged_edges(entry: &PagedInfo) -> Vec<DecodeCase> {
+    let [m, n] = [entry.tile_m, entry.tile_n].map(|tile| tile as usize);
+    let case = |filled: &[usize], heads| DecodeCase {
+        dtype: entry.dtype,
+        cache: entry.dtype,
+        head_dim: entry.head_dim as usize,
+        heads,
+        ..DecodeCase::new(filled)
+    };
+    let told = vec![Told::Filled, Told::Fewer(1), Told::Garbage(2), Told::Garbage(3), Told::Filled];
+    let mixed = |heads| case(&[2 * n + 1, m + 3, 0, 5, n, 0, 3 * n], heads).packed([1, m + 3, 2, 0, 9, 0, 5]);
+    let masks: [_; 4] = match entry.mask {
+        MaskKind::Local => [
+            (Mask::Window { left: Some(20), right: Some(0) }, None),
+            (Mask::Causal, Some(30.0)),
+            (Mask::Full, Some(5.0)),
+            (Mask::Window { left: None, right: Some(7) }, None),
+        ],
+        _ => [Mask::Causal, Mask::Full, Mask::Causal, Mask::Causal].map(|mask| (mask, None)),
+    };
+    let cases = [
+        DecodeCase { pages: Pages::Nhd(16), ..mixed([2, 1]) },
+        DecodeCase { pages: Pages::Hnd(3), head_dim: entry.head_dim as usize - 24, ..mixed([1, 1]) },
+        DecodeCase { pages: Pages::Interleaved(1), told, ..case(&[n + 1, 7], [2, 2]).packed([2, 7]) },
+        // As many queries for each sequence, no table.
+        DecodeCase { pages: Pages::Rows, queries: 17, ..case(&[n + 17, 0, 4], [2, 1]) },
+    ];
+    let cases = cases.into_iter().zip(masks);
+    cases.map(|(case, (mask, softcap))| DecodeCase { mask, softcap, ..case }).collect()
+}
+
+/// Starts of a paged entry's sequences that make no sense.
+pub fn paged_astray(entry: &PagedInfo) -> DecodeCase {
+    let told = vec![Told::Filled, Told::Lost(1), Told::Lost(2), Told::Lost(3), Told::Filled];
+    DecodeCase { told, ..paged_edges(entry).swap_remove(0) }
+}
+
+/// So many sequences of up to `most` keys, some of them without any.
+fn ragged(count: usize, most: usize) -> Vec<usize> {
+    (0..count).map(|b| if b % 11 == 5 { 0 } else { (b * 2_654_435_761) % most + b % 2 }).collect()
+}
+
+/// Larger problems of a decode entry, for a GPU: 64 sequences in shuffled pages, other lengths and ones that
+/// make no sense under one plan, and a sequence that all of the card shares with a few short ones.
+pub fn decode_long(entry: &DecodeInfo) -> Vec<DecodeCase> {
+    let plain = |filled: Vec<usize>| DecodeCase {
+        dtype: entry.dtype,
+        cache: entry.cache,
+        head_dim: entry.head_dim as usize,
+        heads: [8, 1],
+        mask: match entry.mask {
+            MaskKind::Local => Mask::Window { left: Some(500), right: Some(0) },
+            _ => Mask::Full,
+        },
+        told: vec![Told::Filled, Told::Fewer(1), Told::Garbage(2), Told::Fewer(3)],
+        ..DecodeCase::new(filled)
+    };
+    let batch = DecodeCase { pages: Pages::Nhd(16), sinks: true, ..plain(ragged(64, 1500)) };
+    let one = DecodeCase { pages: Pages::Interleaved(64), ..plain(vec![33_333, 5, 1000, 0, 64]) };
+    let chunks = DecodeCase { splits: Splits::Chunk(256), counters: false, sinks: false, ..batch.clone() };
+    vec![batch, one, chunks]
+}
+
+/// The same of a paged entry: 64 sequences, some of which decode, while others are whole prompts or chunks.
+pub fn paged_long(entry: &PagedInfo) -> Vec<DecodeCase> {
+    let filled = ragged(64, 700);
+    let queries = filled.iter().enumerate().map(|(b, keys)| match b % 4 {
+        0 => 1,
+        1 => *keys,
+        2 => keys / 3,
+        _ => b % 7,
+    });
+    let queries: Vec<_> = queries.collect();
+    let mask = match entry.mask {
+        MaskKind::Local => Mask::Window { left: Some(100), right: Some(0) },
+        _ => Mask::Causal,
+    };
+    let plain = DecodeCase {
+        dtype: entry.dtype,
+        cache: entry.dtype,
+        head_dim: entry.head_dim as usize,
+        heads: [2, 1],
+        mask,
+        pages: Pages::Nhd(16),
+        told: vec![Told::Filled, Told::Fewer(1), Told::Garbage(2), Told::Filled],
+        ..DecodeCase::new(filled)
+    };
+    let long = DecodeCase { queries: 600, pages: Pages::Hnd(32), ..plain.clone() };
+    let told = vec![Told::Filled, Told::Fewer(1), Told::Garbage(2)];
+    let long = DecodeCase { filled: vec![4000, 700, 0], seeds: vec![1, 2, 3], max_k: 4000, told, ..long };
+    vec![plain.packed(queries), long]
 }

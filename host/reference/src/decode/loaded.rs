@@ -1,9 +1,20 @@
-//! Decode cases on a device.
-use super::{DecodeMemory, POISON, Pages, SCALES};
-use ferroflash::{
-    Attention, Counters, DType, Decode, DecodePlan, Driver, Error, Index, KvCache, KvPages, KvScale, LseView,
-    PackedQueries, Sinks, TensorView, Workspace,
+//! Cases on a cache on a device, and what comes back.
+use super::{DecodeMemory, Pages, SCALES, Told};
+use crate::tensor::TensorError;
+use crate::work::{
+    Asked, Buffer, GUARD, Judge, Judgement, OnDevice, POISON, Plans, Room, Work, Written, guarded, guards,
+    inside,
 };
+use ferroflash::{
+    Attention, DType, Decode, DecodePlan, Driver, Error, Index, KvCache, KvPages, KvScale, LseView,
+    PackedQueries, Sinks, TensorView,
+};
+
+/// Places of the integers among inputs, and of the first of the cache.
+const TABLE: usize = 3;
+const LENGTHS: usize = 4;
+const STARTS: usize = 5;
+const POOL: usize = 6;
 
 /// What came back from a launch.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,7 +29,44 @@ pub struct DecodeOutcome {
     strays: usize,
 }
 
+/// Numbers of bytes.
+macro_rules! numbers {
+    ($type:ty, $bytes:expr) => {
+        $bytes.as_chunks().0.iter().map(|b| <$type>::from_ne_bytes(*b)).collect::<Vec<_>>()
+    };
+}
+
+/// The bytes of numbers.
+macro_rules! bytes {
+    ($numbers:expr) => {
+        $numbers.iter().flat_map(|x| x.to_ne_bytes()).collect::<Vec<u8>>()
+    };
+}
+
 impl DecodeOutcome {
+    /// What a launch of `memory` has left.
+    fn new(memory: &DecodeMemory, written: &Written) -> Self {
+        let case = &memory.case;
+        let [o, lse] = [0, 1].map(|i| inside(&written.outputs[i]));
+        let (mut o, lse) = (numbers!(u16, o), numbers!(u32, lse));
+        let (starts, [heads, _]) = (case.starts(), case.heads);
+        let (own, all) = (starts[case.filled.len()], case.q_rows());
+        let mut strays = o.split_off(own * heads * case.head_dim);
+        strays.retain(|x| *x != u16::from_ne_bytes([POISON; 2]));
+        let mut strays = strays.len();
+        let lse = if case.packed.is_some() {
+            let tails = lse.chunks(all).flat_map(|head| &head[own..]);
+            strays += tails.filter(|x| **x != u32::from_ne_bytes([POISON; 4])).count();
+            let sequences =
+                starts.windows(2).flat_map(|rows| lse.chunks(all).map(|head| &head[rows[0]..rows[1]]));
+            sequences.flatten().copied().collect()
+        } else {
+            lse
+        };
+        let lses = lse.iter().map(|x| f32::from_bits(*x)).collect();
+        DecodeOutcome { o, lse, lses, counters: numbers!(u32, written.counters), starts, strays }
+    }
+
     /// O of sequence `b`, `[queries][heads][head_dim]`.
     pub fn o(&self, b: usize) -> &[u16] {
         part(&self.o, &self.starts, b)
@@ -43,6 +91,12 @@ impl DecodeOutcome {
     pub fn strays(&self) -> usize {
         self.strays
     }
+
+    /// What is wrong with counters, in words.
+    pub(super) fn counters_left(&self) -> Vec<String> {
+        let left = self.counters.iter().any(|count| *count != 0);
+        left.then(|| format!("counters are left at {:?}", self.counters)).into_iter().collect()
+    }
 }
 
 /// What of all rows is sequence `b`'s.
@@ -51,118 +105,117 @@ fn part<'o, T>(all: &'o [T], starts: &[usize], b: usize) -> &'o [T] {
     &all[starts[b] * each..starts[b + 1] * each]
 }
 
-/// A case in device memory.
-pub struct LoadedDecode<'a, D: Driver> {
-    attention: &'a Attention<D>,
-    memory: &'a DecodeMemory,
-    config: Option<&'a str>,
-    q: D::Buffer,
-    sinks: D::Buffer,
-    scales: D::Buffer,
-    pool: Vec<D::Buffer>,
-    table: D::Buffer,
-    lengths: D::Buffer,
-    starts: D::Buffer,
-    workspace: Option<(D::Buffer, u64)>,
-    counters: Option<(D::Buffer, u64)>,
-    stream: D::Stream,
+impl Work for DecodeMemory {
+    fn inputs(&self) -> Vec<Buffer> {
+        let case = &self.case;
+        let starts: Vec<i32> = case.starts().iter().map(|start| *start as i32).collect();
+        let named = |(name, bytes): (&str, Vec<u8>)| (name.to_owned(), bytes);
+        let own = [
+            ("q", bytes!(self.q)),
+            ("sinks", bytes!(self.sinks)),
+            ("k_scale", bytes!(vec![SCALES[0]; case.heads[1]])),
+            ("table", bytes!(self.table)),
+            ("lengths", bytes!(case.lengths(Told::Filled))),
+            ("cu_seqlens_q", bytes!(starts)),
+        ];
+        own.into_iter()
+            .map(named)
+            .chain(self.pool.iter().map(|pool| ("cache".into(), pool.clone())))
+            .collect()
+    }
+
+    fn outputs(&self) -> Vec<Buffer> {
+        let rows = self.case.q_rows() * self.case.heads[0];
+        vec![guarded("o", rows * self.case.head_dim * 2), guarded("lse", rows * 4)]
+    }
+
+    fn wants_counters(&self) -> bool {
+        self.case.counters
+    }
+
+    fn request<'a>(&'a self, inputs: &[u64], outputs: &[u64], room: Room<'a>) -> Asked<'a> {
+        let case = &self.case;
+        let batch = case.filled.len();
+        let [keys, values] = self.views(&inputs[POOL..]);
+        let mut pages = KvPages::new(keys, values);
+        if case.cache == DType::E4m3 {
+            // Those of keys are in device memory, one a head, the values' is a number.
+            let k = KvScale::Device { address: inputs[2], elements: case.heads[1] as u64, strides: [0, 1] };
+            pages = pages.scales(k, KvScale::Value(SCALES[1]));
+        }
+        let lengths = Index::new(inputs[LENGTHS], batch as u64);
+        let table = Index::new(inputs[TABLE], self.table.len() as u64);
+        let cache = match case.pages {
+            Pages::Dense => KvCache::dense(pages, lengths),
+            Pages::Rows => KvCache::dense(pages, lengths).rows(table),
+            _ => KvCache::paged(pages, table, self.columns, lengths),
+        };
+        let [batches, queries] = case.packed.as_ref().map_or([batch, case.queries], |_| [1, case.q_rows()]);
+        let shape = [batches, queries, case.heads[0], case.head_dim];
+        let elements = shape.iter().product::<usize>() as u64;
+        let tensor = |at| TensorView::bshd(at, elements, case.dtype, shape);
+        let (q, o) = (tensor(inputs[0]), tensor(outputs[0] + GUARD as u64));
+        let mut decode = Decode::new(q, cache.max_k(case.max_k), o).mask(case.mask).splits(case.splits);
+        if room.wants_lse {
+            let rows = [batches, case.heads[0], queries];
+            let elements = rows.iter().product::<usize>() as u64;
+            decode = decode.lse(LseView::contiguous(outputs[1] + GUARD as u64, elements, rows));
+        }
+        (decode.softcap, decode.config) = (case.softcap, room.config);
+        (decode.workspace, decode.counters) = (room.workspace, room.counters);
+        decode.packed = case.packed.as_ref().map(|queries| {
+            let most = queries.iter().max().copied().unwrap_or(1).max(1);
+            PackedQueries::new(batch, Index::new(inputs[STARTS], batch as u64 + 1), most)
+        });
+        let sinks = Sinks { address: inputs[1], elements: self.sinks.len() as u64 };
+        decode.sinks = case.sinks.then_some(sinks);
+        Asked::Decode(decode)
+    }
+
+    fn rounds(&self) -> Vec<Vec<(usize, Vec<u8>)>> {
+        let case = &self.case;
+        let round = |told: &Told| {
+            vec![(LENGTHS, bytes!(case.lengths(*told))), (STARTS, bytes!(case.told_starts(*told)))]
+        };
+        case.told.iter().map(round).collect()
+    }
+
+    fn judge(&self) -> Result<Judge<'_>, TensorError> {
+        let rounds: Vec<_> = self.case.told.iter().map(|told| self.case.lengths(*told)).collect();
+        let right = rounds.iter().map(|lengths| self.references(lengths)).collect::<Result<Vec<_>, _>>()?;
+        Ok(Box::new(move |round, written| {
+            let names = ["o", "lse"].into_iter().zip(&written.outputs);
+            let outside = names.map(|(name, buffer)| guards(name, buffer));
+            let outside = outside.fold(Judgement::default(), Judgement::and);
+            let outcome = DecodeOutcome::new(self, written);
+            if matches!(self.case.told[round], Told::Lost(_)) {
+                return outside.and(Judgement { failures: outcome.counters_left(), ..Judgement::default() });
+            }
+            match self.compare(&outcome, &rounds[round], &right[round]) {
+                Ok(judgement) => outside.and(judgement),
+                Err(error) => Judgement::failed(error),
+            }
+        }))
+    }
 }
 
-/// The bytes of numbers.
-macro_rules! bytes {
-    ($numbers:expr) => {
-        $numbers.iter().flat_map(|x| x.to_ne_bytes()).collect::<Vec<u8>>()
-    };
+/// A case in device memory.
+pub struct LoadedDecode<'a, D: Driver> {
+    device: OnDevice<'a, D>,
+    memory: &'a DecodeMemory,
 }
 
 impl<'a, D: Driver> LoadedDecode<'a, D> {
     /// Copies the inputs to the device. `config` names the entry to run, or leaves it to the planner.
     ///
     /// # Errors
-    /// Those of planning, and the driver's.
+    /// The driver's.
     pub fn new(
         attention: &'a Attention<D>,
         memory: &'a DecodeMemory,
         config: Option<&'a str>,
     ) -> Result<Self, Error> {
-        let driver = attention.driver();
-        let upload = |name: &str, bytes: Vec<u8>| {
-            let mut buffer = driver.allocate_named(name, bytes.len())?;
-            driver.upload(&mut buffer, &bytes)?;
-            Ok::<_, Error>(buffer)
-        };
-        let batch = memory.case.filled.len();
-        let starts: Vec<i32> = memory.case.starts().iter().map(|start| *start as i32).collect();
-        let mut loaded = LoadedDecode {
-            config,
-            q: upload("q", bytes!(memory.q))?,
-            sinks: upload("sinks", bytes!(memory.sinks))?,
-            scales: upload("k_scale", bytes!(vec![SCALES[0]; memory.case.heads[1]]))?,
-            pool: memory.pool.iter().map(|bytes| upload("cache", bytes.clone())).collect::<Result<_, _>>()?,
-            table: upload("table", bytes!(memory.table))?,
-            lengths: upload("lengths", vec![0; batch * 4])?,
-            starts: upload("cu_seqlens_q", bytes!(starts))?,
-            workspace: None,
-            counters: None,
-            stream: driver.stream()?,
-            attention,
-            memory,
-        };
-        // Addresses that no buffer has.
-        let plan = attention.plan_with(&loaded.decode(1 << 60, 1 << 61), u64::MAX)?;
-        if plan.workspace_bytes() > 0 {
-            let bytes = plan.workspace_bytes();
-            loaded.workspace = Some((driver.allocate_named("workspace", bytes as usize)?, bytes));
-        }
-        if memory.case.counters && plan.counters_bytes() > 0 {
-            let bytes = plan.counters_bytes();
-            loaded.counters = Some((upload("counters", vec![0; bytes as usize])?, bytes));
-        }
-        Ok(loaded)
-    }
-
-    fn decode(&self, o: u64, lse: u64) -> Decode<'a> {
-        let (driver, case) = (self.attention.driver(), &self.memory.case);
-        let batch = case.filled.len();
-        let address = |buffer: &D::Buffer| driver.address(buffer);
-        let pool: Vec<u64> = self.pool.iter().map(address).collect();
-        let [keys, values] = self.memory.views(&pool);
-        let mut pages = KvPages::new(keys, values);
-        if case.cache == DType::E4m3 {
-            // Those of keys are in device memory, one a head, the values' is a number.
-            let elements = case.heads[1] as u64;
-            let k = KvScale::Device { address: address(&self.scales), elements, strides: [0, 1] };
-            pages = pages.scales(k, KvScale::Value(SCALES[1]));
-        }
-        let lengths = Index::new(address(&self.lengths), batch as u64);
-        let table = Index::new(address(&self.table), self.memory.table.len() as u64);
-        let cache = match case.pages {
-            Pages::Dense => KvCache::dense(pages, lengths),
-            Pages::Rows => KvCache::dense(pages, lengths).rows(table),
-            _ => KvCache::paged(pages, table, self.memory.columns, lengths),
-        };
-        let [batches, queries] = case.packed.as_ref().map_or([batch, case.queries], |_| [1, case.q_rows()]);
-        let shape = [batches, queries, case.heads[0], case.head_dim];
-        let elements = shape.iter().product::<usize>() as u64;
-        let [q, o] = [address(&self.q), o].map(|at| TensorView::bshd(at, elements, case.dtype, shape));
-        let rows = [batches, case.heads[0], queries];
-        let lse = LseView::contiguous(lse, rows.iter().product::<usize>() as u64, rows);
-        let mut decode =
-            Decode::new(q, cache.max_k(case.max_k), o).mask(case.mask).splits(case.splits).lse(lse);
-        (decode.softcap, decode.config) = (case.softcap, self.config);
-        decode.packed = case.packed.as_ref().map(|queries| {
-            let most = queries.iter().max().copied().unwrap_or(1).max(1);
-            PackedQueries::new(batch, Index::new(address(&self.starts), batch as u64 + 1), most)
-        });
-        if case.sinks {
-            let elements = self.memory.sinks.len() as u64;
-            decode.sinks = Some(Sinks { address: address(&self.sinks), elements });
-        }
-        let workspace = self.workspace.as_ref();
-        decode.workspace = workspace.map(|(b, bytes)| Workspace { address: address(b), bytes: *bytes });
-        let counters = self.counters.as_ref();
-        decode.counters = counters.map(|(b, bytes)| Counters { address: address(b), bytes: *bytes });
-        decode
+        Ok(LoadedDecode { device: OnDevice::new(attention, memory, config)?, memory })
     }
 
     /// Tells the device of other sequences than the case's, in the same rows.
@@ -170,7 +223,7 @@ impl<'a, D: Driver> LoadedDecode<'a, D> {
     /// # Errors
     /// The driver's.
     pub fn start(&mut self, cu_seqlens_q: &[i32]) -> Result<(), Error> {
-        self.attention.driver().upload(&mut self.starts, &bytes!(cu_seqlens_q))
+        self.device.change(&[(STARTS, bytes!(cu_seqlens_q))])
     }
 
     /// Launches a plan, one of its own where there is none yet, on sequences of these lengths.
@@ -182,55 +235,12 @@ impl<'a, D: Driver> LoadedDecode<'a, D> {
         plan: Option<&DecodePlan>,
         lengths: &[i32],
     ) -> Result<(DecodePlan, DecodeOutcome), Error> {
-        let (driver, case) = (self.attention.driver(), &self.memory.case);
-        driver.upload(&mut self.lengths, &bytes!(lengths))?;
-        let rows = case.q_rows() * case.heads[0];
-        let sizes = [("o", rows * case.head_dim * 2), ("lse", rows * 4)];
-        let [mut o, mut lse] = sizes.map(|(name, bytes)| driver.allocate_named(name, bytes));
-        for buffer in [&mut o, &mut lse] {
-            buffer.as_mut().map_or(Ok(()), |buffer| driver.fill(buffer, POISON))?;
-        }
-        let (o, lse) = (o?, lse?);
-        let decode = self.decode(driver.address(&o), driver.address(&lse));
-        let plan = plan.map_or_else(|| self.attention.plan(&decode), |plan| Ok(*plan))?;
-        // SAFETY: every view is of a buffer of this driver that is as large as the view says and is freed
-        // only after a wait; outputs are this launch's own, and nobody writes the inputs.
-        unsafe { self.attention.launch(&plan, &decode, &self.stream)? };
-        driver.synchronize(&self.stream)?;
-        let download = |buffer: &D::Buffer, bytes: usize| {
-            let mut to = vec![0; bytes];
-            driver.download(buffer, &mut to).map(|()| to)
+        self.device.change(&[(LENGTHS, bytes!(lengths))])?;
+        self.device.use_plan(plan.copied().map(Plans::Decode));
+        let written = self.device.run()?;
+        let Some(Plans::Decode(plan)) = self.device.plan() else {
+            return Err(Error::invalid("plan", "none", "a launch has one"));
         };
-        let words = |bytes: Vec<u8>| {
-            let words = bytes.chunks_exact(4).map(|b| u32::from_ne_bytes([b[0], b[1], b[2], b[3]]));
-            words.collect::<Vec<_>>()
-        };
-        let bits = download(&o, sizes[0].1)?;
-        let lse = words(download(&lse, sizes[1].1)?);
-        let counters = self.counters.as_ref().map(|(b, bytes)| download(b, *bytes as usize)).transpose()?;
-        let mut o: Vec<u16> = bits.chunks_exact(2).map(|b| u16::from_ne_bytes([b[0], b[1]])).collect();
-        let (starts, [heads, _]) = (case.starts(), case.heads);
-        let (own, all) = (starts[case.filled.len()], case.q_rows());
-        let mut strays = o.split_off(own * heads * case.head_dim);
-        strays.retain(|x| *x != u16::from_ne_bytes([POISON; 2]));
-        let mut strays = strays.len();
-        let lse = if case.packed.is_some() {
-            let tails = lse.chunks(all).flat_map(|head| &head[own..]);
-            strays += tails.filter(|x| **x != u32::from_ne_bytes([POISON; 4])).count();
-            let sequences =
-                starts.windows(2).flat_map(|rows| lse.chunks(all).map(|head| &head[rows[0]..rows[1]]));
-            sequences.flatten().copied().collect()
-        } else {
-            lse
-        };
-        let outcome = DecodeOutcome {
-            o,
-            strays,
-            starts,
-            lses: lse.iter().map(|x| f32::from_bits(*x)).collect(),
-            lse,
-            counters: words(counters.unwrap_or_default()),
-        };
-        Ok((plan, outcome))
+        Ok((plan, DecodeOutcome::new(self.memory, &written)))
     }
 }

@@ -1,0 +1,92 @@
+//! The problems that each merge kernel must solve.
+use ferroflash::spec::MergeInfo;
+use ferroflash::{DType, LseUnit};
+
+/// How states lie in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lie {
+    /// Each by itself: O `[batch, seqlen, heads, head_dim]`, log-sum-exps `[batch, heads, seqlen]`.
+    Apart,
+    /// Side by side in a row, as FlashInfer has them: `[rows, states, heads, head_dim]` and `[rows, states,
+    /// heads]`.
+    SideBySide,
+}
+use Lie::{Apart, SideBySide};
+
+/// States to merge, and the seed of their numbers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MergeCase {
+    /// Of the states, and of the result.
+    pub dtypes: [DType; 2],
+    /// `[batch, seqlen, heads, head_dim]`.
+    pub shape: [usize; 4],
+    /// How many.
+    pub states: usize,
+    /// How they lie in memory.
+    pub lie: Lie,
+    /// Logarithms of the states, and of the result.
+    pub units: [LseUnit; 2],
+    /// Whether there are logits that belong to no key.
+    pub sinks: bool,
+    /// Which state's place is the result's.
+    pub place_of: Option<usize>,
+    /// Seed of the numbers.
+    pub seed: u64,
+}
+
+impl std::fmt::Display for MergeCase {
+    /// `3 states f16 to f16 of [1, 33, 4, 96], Apart, units [Natural, Two], sinks, in place of 0, seed 1`.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let MergeCase { states, shape, lie, units, seed, .. } = self;
+        let [from, to] = self.dtypes.map(DType::name);
+        write!(f, "{states} states {from} to {to} of {shape:?}, {lie:?}, units {units:?}")?;
+        write!(f, "{}", if self.sinks { ", sinks" } else { "" })?;
+        self.place_of.map_or(Ok(()), |state| write!(f, ", in place of {state}"))?;
+        write!(f, ", seed {seed}")
+    }
+}
+
+/// Two states of 2 x 17 rows of 3 heads of 64 columns.
+const PLAIN: MergeCase = MergeCase {
+    dtypes: [DType::F16; 2],
+    shape: [2, 17, 3, 64],
+    states: 2,
+    lie: Apart,
+    units: [LseUnit::Natural; 2],
+    sinks: false,
+    place_of: None,
+    seed: 1,
+};
+const TWO: LseUnit = LseUnit::Two;
+const WIDE: MergeCase = MergeCase { shape: [1, 7, 3, 512], ..PLAIN };
+
+/// For any types.
+#[rustfmt::skip]
+const ANY: &[MergeCase] = &[
+    PLAIN,
+    MergeCase { states: 1, sinks: true, ..PLAIN },
+    MergeCase { states: 3, shape: [1, 33, 4, 96], sinks: true, ..PLAIN },
+    MergeCase { states: 9, lie: SideBySide, shape: [1, 21, 2, 128], units: [TWO; 2], ..PLAIN },
+    MergeCase { states: 6, units: [TWO, LseUnit::Natural], sinks: true, shape: [3, 5, 2, 256], ..PLAIN },
+    MergeCase { states: 8, units: [LseUnit::Natural, TWO], sinks: true, ..PLAIN },
+    MergeCase { shape: [1, 1, 1, 8], ..PLAIN },
+    MergeCase { shape: [1, 9, 2, 128], ..PLAIN },
+];
+/// Where the result has the states' type, and may take the place of one.
+#[rustfmt::skip]
+const IN_PLACE: &[MergeCase] = &[
+    MergeCase { place_of: Some(0), shape: [1, 40, 5, 24], ..PLAIN },
+    MergeCase { place_of: Some(1), lie: SideBySide, states: 4, units: [TWO; 2], ..WIDE },
+    MergeCase { place_of: Some(0), sinks: true, shape: [1, 19, 1, 72], ..PLAIN },
+    MergeCase { place_of: Some(2), states: 3, units: [LseUnit::Natural, TWO], ..PLAIN },
+    MergeCase { states: 5, lie: SideBySide, shape: [1, 30, 2, 40], place_of: Some(3), ..PLAIN },
+];
+
+/// Problems that hit a kernel's edges: rows that no state or only some have seen, every layout, logarithm and
+/// number of states, sinks, results in a state's place.
+pub fn merge_edges(kernel: &MergeInfo, seed: u64) -> Vec<MergeCase> {
+    let in_place = if kernel.states == kernel.output { IN_PLACE } else { &[] };
+    let dtypes = [kernel.states, kernel.output];
+    let cases = ANY.iter().chain(in_place).zip(seed..);
+    cases.map(|(case, seed)| MergeCase { dtypes, seed, ..*case }).collect()
+}

@@ -1,0 +1,271 @@
+//! Merge cases in host memory.
+use super::{Lie, MergeCase, merge};
+use crate::arithmetic::{decode, encode, unit_roundoff};
+use crate::inputs::Random;
+use crate::tensor::TensorError;
+use crate::work::{Asked, Buffer, GUARD, Judge, Judgement, Room, Work, Written, guarded, guards};
+use ferroflash::{DType, LseUnit, LseView, Sinks, State, TensorView};
+
+/// Bytes of states that belong to nobody.
+const GAP: u8 = 0xa5;
+
+/// A row of a state: O, and its natural log-sum-exp.
+type Row = (Vec<f64>, f64);
+
+/// A case in host memory.
+#[derive(Clone, Debug)]
+pub struct MergeMemory {
+    case: MergeCase,
+    /// States, each row by row, head by head.
+    states: Vec<Vec<Row>>,
+    /// A logit for each head.
+    sinks: Vec<f32>,
+    /// All O and all log-sum-exps, state by state or side by side.
+    bytes: [Vec<u8>; 2],
+}
+
+/// Strides of a state's O and of its log-sum-exps, as `[batch, seqlen, heads, head_dim or 1]`.
+type Strides = [[i64; 4]; 2];
+
+impl MergeMemory {
+    /// Standard normal O; a tenth of a state's rows has seen no key, each in its way, and every 13th row of
+    /// none of the states.
+    pub fn new(case: &MergeCase) -> Self {
+        let mut random = Random::new(case.seed);
+        let states = (0..case.states).map(|_| state(case, &mut random)).collect();
+        let [batch, rows, heads, head_dim] = case.shape;
+        let sinks = (0..heads).map(|head| random.normal() as f32 * 4.0 + head as f32).collect();
+        let values = batch * rows * heads * case.states;
+        let bytes = [vec![GAP; values * head_dim * case.dtypes[0].bytes()], vec![GAP; values * 4]];
+        let mut memory = MergeMemory { case: *case, states, sinks, bytes };
+        memory.fill();
+        memory
+    }
+
+    fn fill(&mut self) {
+        let (shape, [o_strides, lse_strides]) = (self.case.shape, self.strides());
+        let factor = factor(self.case.units[0]);
+        for (i, state) in self.states.iter().enumerate() {
+            let [o, lse] = self.first(i);
+            let numbers = state.iter().flat_map(|(o, _)| o);
+            for (place, x) in places(o_strides, shape).zip(numbers) {
+                put(&mut self.bytes[0], self.case.dtypes[0], o + place, *x);
+            }
+            for (place, (_, x)) in places(lse_strides, rows_of(shape)).zip(state) {
+                put(&mut self.bytes[1], DType::F32, lse + place, x * factor);
+            }
+        }
+    }
+
+    fn strides(&self) -> Strides {
+        let [_, rows, heads, head_dim] = self.case.shape.map(|n| n as i64);
+        let side = if self.case.lie == Lie::SideBySide { self.case.states as i64 } else { 1 };
+        let lse = match self.case.lie {
+            Lie::Apart => [heads * rows, 1, rows, 1],
+            Lie::SideBySide => [side * rows * heads, side * heads, 1, 1],
+        };
+        [[side * rows * heads * head_dim, side * heads * head_dim, head_dim, 1], lse]
+    }
+
+    /// Where a state begins among all O and among all log-sum-exps.
+    fn first(&self, state: usize) -> [usize; 2] {
+        let [batch, rows, heads, head_dim] = self.case.shape;
+        let values = if self.case.lie == Lie::Apart { state * batch * rows * heads } else { state * heads };
+        [values * head_dim, values]
+    }
+
+    /// O and log-sum-exp of the result: strides, and where they begin in the outputs, in elements.
+    fn result(&self) -> (Strides, [usize; 2]) {
+        let ([o, lse], output) = (self.strides(), self.case.dtypes[1]);
+        let [_, rows, heads, head_dim] = self.case.shape.map(|n| n as i64);
+        match self.case.place_of {
+            Some(state) => ([o, lse], self.first(state)),
+            None => {
+                let o = [rows * heads * head_dim, heads * head_dim, head_dim, 1];
+                ([o, [heads * rows, 1, rows, 1]], [GUARD / output.bytes(), GUARD / 4])
+            }
+        }
+    }
+
+    /// How a launch's result compares.
+    fn compare(&self, right: &[Row], written: &Written) -> Judgement {
+        let (case, mut all) = (&self.case, Judgement::default());
+        let ([o_strides, lse_strides], [o_first, lse_first]) = self.result();
+        // Half of an ulp of the result, and a few of f32.
+        let roundoff = unit_roundoff(case.dtypes[1]).max(2f64.powi(-24)) + 16.0 * 2f64.powi(-24);
+        let factor = factor(case.units[1]);
+        let columns: Vec<usize> = places(o_strides, case.shape).collect();
+        for (row, place) in places(lse_strides, rows_of(case.shape)).enumerate() {
+            let (want, want_lse) = &right[row];
+            let numbers = self.states.iter().flat_map(|state| &state[row].0);
+            let largest = numbers.filter(|x| x.is_finite()).fold(0.0, |a: f64, x| a.max(x.abs()));
+            for (column, (want, place)) in want.iter().zip(&columns[row * want.len()..]).enumerate() {
+                let got = number(&written.outputs[0], case.dtypes[1], o_first + place);
+                let place = format_args!("o, row {row}, column {column}");
+                all = all.and(compared(got, *want, roundoff * largest, place));
+            }
+            let (got, want) = (number(&written.outputs[1], DType::F32, lse_first + place), want_lse * factor);
+            let lse = compared(got, want, 1e-5 * want.abs().max(1.0), format_args!("lse, row {row}"));
+            all = all.and(Judgement { max_error: 0.0, ..lse });
+        }
+        all.and(self.outside(written))
+    }
+
+    /// What was written outside of the result.
+    fn outside(&self, written: &Written) -> Judgement {
+        let ([o_strides, lse_strides], firsts) = self.result();
+        if self.case.place_of.is_none() {
+            let [o, lse] = [0, 1].map(|i| guards(["o", "lse"][i], &written.outputs[i]));
+            return o.and(lse);
+        }
+        let shapes = [(o_strides, self.case.shape), (lse_strides, rows_of(self.case.shape))];
+        let sizes = [self.case.dtypes[1].bytes(), 4];
+        let mut all = Judgement::default();
+        for (i, (strides, shape)) in shapes.into_iter().enumerate() {
+            let mut own = vec![false; self.bytes[i].len() / sizes[i]];
+            places(strides, shape).for_each(|place| own[firsts[i] + place] = true);
+            let pairs = written.outputs[i].chunks(sizes[i]).zip(self.bytes[i].chunks(sizes[i])).zip(own);
+            let others = pairs.filter(|((got, was), own)| !own && got != was).count();
+            if others > 0 {
+                all = all.and(Judgement::failed(format_args!("{others} numbers of other states changed")));
+            }
+        }
+        all
+    }
+}
+
+/// A log-sum-exp in this unit over a natural one.
+fn factor(unit: LseUnit) -> f64 {
+    if unit == LseUnit::Two { std::f64::consts::LOG2_E } else { 1.0 }
+}
+
+fn rows_of([batch, rows, heads, _]: [usize; 4]) -> [usize; 4] {
+    [batch, rows, heads, 1]
+}
+
+fn compared(got: f64, want: f64, tolerance: f64, place: std::fmt::Arguments<'_>) -> Judgement {
+    let error = if got == want { 0.0 } else { (got - want).abs() };
+    let error = if error.is_nan() { f64::INFINITY } else { error };
+    let worst_ratio = if error == 0.0 { 0.0 } else { error / tolerance };
+    let wrong = || format!("{place} is {got}, should be {want}: off by {error:.3e}, allowed {tolerance:.3e}");
+    let failures = if worst_ratio <= 1.0 { vec![] } else { vec![wrong()] };
+    Judgement { max_error: error, worst_ratio, failures }
+}
+
+/// Puts a number to an element's place.
+fn put(bytes: &mut [u8], dtype: DType, place: usize, x: f64) {
+    match dtype {
+        DType::F32 => bytes[place * 4..][..4].copy_from_slice(&(x as f32).to_ne_bytes()),
+        sixteen => bytes[place * 2..][..2].copy_from_slice(&encode(sixteen, x).to_ne_bytes()),
+    }
+}
+
+/// The number in an element's place.
+fn number(bytes: &[u8], dtype: DType, place: usize) -> f64 {
+    match bytes[place * dtype.bytes()..][..dtype.bytes()] {
+        [a, b, c, d] => f64::from(f32::from_ne_bytes([a, b, c, d])),
+        [a, b] => f64::from(decode(dtype, u16::from_ne_bytes([a, b]))),
+        _ => f64::NAN,
+    }
+}
+
+/// Elements from the first, index by index.
+fn places(strides: [i64; 4], shape: [usize; 4]) -> impl Iterator<Item = usize> {
+    (0..shape.iter().product()).map(move |index: usize| {
+        let (mut left, mut at) = (index, 0);
+        for (extent, stride) in shape.into_iter().zip(strides).rev() {
+            at += left % extent * stride as usize;
+            left /= extent;
+        }
+        at
+    })
+}
+
+fn state(case: &MergeCase, random: &mut Random) -> Vec<Row> {
+    let [batch, rows, heads, head_dim] = case.shape;
+    let row = |i: usize| {
+        let bits = random.bits();
+        let empty = bits.is_multiple_of(10) || i % 13 == 5;
+        let lse = match (empty, bits / 10 % 2) {
+            (true, 0) => f64::NEG_INFINITY,
+            (true, _) => f64::INFINITY,
+            (false, _) => f64::from((random.normal() * 6.0) as f32),
+        };
+        let mut bytes = [0; 4];
+        let mut number = |_| {
+            put(&mut bytes, case.dtypes[0], 0, random.normal());
+            if empty { f64::NAN } else { number(&bytes, case.dtypes[0], 0) }
+        };
+        ((0..head_dim).map(&mut number).collect(), lse)
+    };
+    (0..batch * rows * heads).map(row).collect()
+}
+
+impl Work for MergeMemory {
+    fn inputs(&self) -> Vec<Buffer> {
+        let sinks = ("sinks".into(), self.sinks.iter().flat_map(|x| x.to_ne_bytes()).collect());
+        let [states, lses] = self.bytes.clone();
+        let apart = [("states".into(), states), ("lses".into(), lses)];
+        let apart = apart.into_iter().filter(|_| self.case.place_of.is_none());
+        [sinks].into_iter().chain(apart).collect()
+    }
+
+    fn outputs(&self) -> Vec<Buffer> {
+        let [batch, rows, heads, head_dim] = self.case.shape;
+        let values = batch * rows * heads;
+        match self.case.place_of {
+            Some(_) => {
+                let [states, lses] = self.bytes.clone();
+                vec![("states".into(), states), ("lses".into(), lses)]
+            }
+            None => {
+                vec![
+                    guarded("o", values * head_dim * self.case.dtypes[1].bytes()),
+                    guarded("lse", values * 4),
+                ]
+            }
+        }
+    }
+
+    fn request<'a>(&'a self, inputs: &[u64], outputs: &[u64], _: Room<'a>) -> Asked<'a> {
+        let case = &self.case;
+        let [batch, rows, heads, _] = case.shape;
+        let elements = [self.bytes[0].len() / case.dtypes[0].bytes(), self.bytes[1].len() / 4];
+        let state_view = |at: u64, first: usize, strides| {
+            let at = at + (first * case.dtypes[0].bytes()) as u64;
+            TensorView::new(at, (elements[0] - first) as u64, case.dtypes[0], case.shape, strides)
+        };
+        let lse_view = |at: u64, elements: usize, strides: [i64; 4], unit| {
+            let view = LseView::new(at, elements as u64, [batch, heads, rows], [strides[0], strides[2]]);
+            view.rows_apart(strides[1]).unit(unit)
+        };
+        let (at, strides) = (if case.place_of.is_some() { outputs } else { &inputs[1..] }, self.strides());
+        let states = (0..case.states).map(|i| {
+            let [o, lse] = self.first(i);
+            let lses = lse_view(at[1] + lse as u64 * 4, elements[1] - lse, strides[1], case.units[0]);
+            State::new(state_view(at[0], o, strides[0]), lses)
+        });
+        let states: Vec<_> = states.collect();
+        let (o, lse) = match case.place_of {
+            Some(i) => (states[i].o, states[i].lse.unit(case.units[1])),
+            None => {
+                let ([_, strides], values) = (self.result().0, batch * rows * heads);
+                let count = case.shape.iter().product::<usize>() as u64;
+                let o = TensorView::bshd(outputs[0] + GUARD as u64, count, case.dtypes[1], case.shape);
+                (o, lse_view(outputs[1] + GUARD as u64, values, strides, case.units[1]))
+            }
+        };
+        let sinks = Sinks { address: inputs[0], elements: heads as u64 };
+        Asked::Merge(states, o, lse, case.sinks.then_some(sinks))
+    }
+
+    fn judge(&self) -> Result<Judge<'_>, TensorError> {
+        let heads = self.case.shape[2];
+        let row = |row: usize| {
+            let own: Vec<_> = self.states.iter().map(|state| state[row].clone()).collect();
+            merge(&own, self.case.sinks.then(|| f64::from(self.sinks[row % heads])))
+        };
+        let right: Vec<Row> = (0..rows_of(self.case.shape).iter().product()).map(row).collect();
+        Ok(Box::new(move |_, written| self.compare(&right, written)))
+    }
+}

@@ -1,0 +1,253 @@
+//! Every kernel of the table with the problems that it is tried on: what the program's commands and the tests
+//! know of families.
+use super::append::{AppendCase, AppendMemory, append_edges};
+use super::cases::{self, Case};
+use super::decode::{
+    DecodeCase, DecodeMemory, decode_edges, decode_long, paged_astray, paged_edges, paged_long,
+};
+use super::merge::{MergeCase, MergeMemory, merge_edges};
+use super::work::Work;
+use ferroflash::spec::{APPENDS, AppendInfo, DECODES, DecodeInfo, MERGES, MergeInfo, PAGED, PagedInfo};
+use ferroflash::{Capabilities, Contract, EntryInfo, Error, Grid, MaskKind};
+
+/// A kernel of the table. A family has one for each of its lines; kernels that finish what others leave run
+/// with those.
+pub trait Subject: Sync {
+    /// How it is compiled.
+    fn contract(&self) -> &Contract;
+
+    /// Its family's name.
+    fn family(&self) -> &'static str;
+
+    /// Which keys a query sees, where it has queries.
+    fn mask(&self) -> Option<MaskKind> {
+        None
+    }
+
+    /// Why a device that could hold it runs another; none where it does not.
+    fn passed_over(&self, _: &Capabilities) -> Option<String> {
+        None
+    }
+
+    /// Problems that hit its edges, small enough for a simulator.
+    fn edges(&self, seed: u64) -> Vec<Task>;
+
+    /// The same and larger ones, for a GPU.
+    fn grid(&self, seed: u64) -> Vec<Task> {
+        self.edges(seed)
+    }
+
+    /// Problems that some launches get wrong integers for by which blocks write the same rows: a race to a
+    /// simulator, on a GPU nothing but wrong numbers.
+    fn astray(&self, _: u64) -> Vec<Task> {
+        vec![]
+    }
+
+    /// A problem of some blocks for running again and again.
+    fn soak(&self, seed: u64) -> Task;
+}
+
+/// Every subject of the table, family by family.
+pub fn subjects() -> impl Iterator<Item = &'static dyn Subject> {
+    fn of<S: Subject>(subjects: &'static [S]) -> impl Iterator<Item = &'static dyn Subject> {
+        subjects.iter().map(|subject| subject as &dyn Subject)
+    }
+    let forward = ferroflash::entries().map(|entry| entry as &dyn Subject);
+    forward.chain(of(DECODES)).chain(of(PAGED)).chain(of(APPENDS)).chain(of(MERGES))
+}
+
+/// Why a device does not run a subject; none where it does.
+pub fn unfit(subject: &dyn Subject, on: &Capabilities) -> Option<String> {
+    match on.runs(subject.contract()) {
+        Ok(()) => subject.passed_over(on),
+        Err(Error::Unsupported { reason, .. }) => Some(reason),
+        Err(other) => Some(other.to_string()),
+    }
+}
+
+/// A problem of any family, as data.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Task {
+    /// Attention.
+    Forward(Case),
+    /// Attention on a cache.
+    Cache(DecodeCase),
+    /// New keys and values.
+    Append(AppendCase),
+    /// A merge of states.
+    Merge(MergeCase),
+}
+
+impl Task {
+    /// It in host memory.
+    pub fn work(&self) -> Box<dyn Work + Send> {
+        match self {
+            Task::Forward(case) => Box::new(case.memory()),
+            Task::Cache(case) => Box::new(DecodeMemory::new(case)),
+            Task::Append(case) => Box::new(AppendMemory::new(case)),
+            Task::Merge(case) => Box::new(MergeMemory::new(case)),
+        }
+    }
+}
+
+impl std::fmt::Display for Task {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Task::Forward(case) => case.fmt(f),
+            Task::Cache(case) => case.fmt(f),
+            Task::Append(case) => case.fmt(f),
+            Task::Merge(case) => case.fmt(f),
+        }
+    }
+}
+
+impl Subject for EntryInfo {
+    fn contract(&self) -> &Contract {
+        &self.contract
+    }
+
+    fn family(&self) -> &'static str {
+        match self.grid {
+            Grid::Packed => "packed",
+            Grid::Split => "split",
+            Grid::OneTileABlock | Grid::Persistent => "forward",
+        }
+    }
+
+    fn mask(&self) -> Option<MaskKind> {
+        Some(self.mask)
+    }
+
+    fn edges(&self, seed: u64) -> Vec<Task> {
+        cases::edges(self, seed).into_iter().map(Task::Forward).collect()
+    }
+
+    fn grid(&self, seed: u64) -> Vec<Task> {
+        cases::grid(self, seed).into_iter().map(Task::Forward).collect()
+    }
+
+    fn soak(&self, seed: u64) -> Task {
+        Task::Forward(cases::soak(self, seed))
+    }
+}
+
+fn on_cache(cases: Vec<DecodeCase>, seed: u64) -> Vec<Task> {
+    cases.into_iter().map(|case| Task::Cache(case.seeded(seed))).collect()
+}
+
+impl Subject for DecodeInfo {
+    fn contract(&self) -> &Contract {
+        &self.contract
+    }
+
+    fn family(&self) -> &'static str {
+        "decode"
+    }
+
+    fn mask(&self) -> Option<MaskKind> {
+        Some(self.mask)
+    }
+
+    fn edges(&self, seed: u64) -> Vec<Task> {
+        on_cache(decode_edges(self), seed)
+    }
+
+    fn grid(&self, seed: u64) -> Vec<Task> {
+        on_cache(decode_edges(self).into_iter().chain(decode_long(self)).collect(), seed)
+    }
+
+    fn soak(&self, seed: u64) -> Task {
+        // One after the other, with parts that several blocks share.
+        Task::Cache(decode_edges(self).swap_remove(0).seeded(seed))
+    }
+}
+
+impl Subject for PagedInfo {
+    fn contract(&self) -> &Contract {
+        &self.contract
+    }
+
+    fn family(&self) -> &'static str {
+        "paged"
+    }
+
+    fn mask(&self) -> Option<MaskKind> {
+        Some(self.mask)
+    }
+
+    fn edges(&self, seed: u64) -> Vec<Task> {
+        on_cache(paged_edges(self), seed)
+    }
+
+    fn grid(&self, seed: u64) -> Vec<Task> {
+        on_cache(paged_edges(self).into_iter().chain(paged_long(self)).collect(), seed)
+    }
+
+    fn astray(&self, seed: u64) -> Vec<Task> {
+        on_cache(vec![paged_astray(self)], seed)
+    }
+
+    fn soak(&self, seed: u64) -> Task {
+        Task::Cache(paged_edges(self).swap_remove(0).seeded(seed))
+    }
+}
+
+impl Subject for AppendInfo {
+    fn contract(&self) -> &Contract {
+        &self.contract
+    }
+
+    fn family(&self) -> &'static str {
+        "append"
+    }
+
+    fn passed_over(&self, on: &Capabilities) -> Option<String> {
+        let first =
+            APPENDS.iter().find(|kernel| kernel.rounds == self.rounds && on.runs(&kernel.contract).is_ok());
+        let first = first.filter(|kernel| *kernel != self)?;
+        Some(format!("{} runs on {}", first.contract.symbol, on.name))
+    }
+
+    fn edges(&self, seed: u64) -> Vec<Task> {
+        append_edges(self, seed).into_iter().map(Task::Append).collect()
+    }
+
+    fn soak(&self, seed: u64) -> Task {
+        self.edges(seed).swap_remove(0)
+    }
+}
+
+impl Subject for MergeInfo {
+    fn contract(&self) -> &Contract {
+        &self.contract
+    }
+
+    fn family(&self) -> &'static str {
+        "merge"
+    }
+
+    fn edges(&self, seed: u64) -> Vec<Task> {
+        merge_edges(self, seed).into_iter().map(Task::Merge).collect()
+    }
+
+    fn soak(&self, seed: u64) -> Task {
+        self.edges(seed).swap_remove(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ferroflash::spec::{COMBINES, DECODE_COMBINES, KERNELS};
+
+    #[test]
+    fn every_kernel_is_a_subject_or_finishes_what_one_leaves() {
+        let finish = COMBINES.len() + DECODE_COMBINES.len();
+        assert_eq!(subjects().count() + finish, KERNELS.len());
+        for subject in subjects() {
+            let symbol = subject.contract().symbol;
+            assert!(KERNELS.iter().any(|kernel| kernel.symbol == symbol), "{symbol}");
+            assert!(!subject.edges(1).is_empty() && !subject.grid(1).is_empty(), "{symbol}");
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! What every family's problems have in common: buffers that a device is given, a request on them, and what
+//! is right.
+use super::tensor::TensorError;
+use super::tolerance::Verdict;
+use ferroflash::{
+    Append, AppendPlan, Attention, Contract, Counters, Decode, DecodePlan, Driver, Error, Forward, LseView,
+    Merge, MergePlan, Plan, Sinks, State, TensorView, Workspace,
+};
+
+mod device;
+
+pub use device::OnDevice;
+
+/// What a buffer that a launch writes is filled with before: not a number in f16, bf16 and f32.
+pub(crate) const POISON: u8 = 0xff;
+/// Bytes before and behind an output that belong to nobody and must stay as they are.
+pub(crate) const GUARD: usize = 256;
+
+/// A buffer's name and its bytes.
+pub type Buffer = (String, Vec<u8>);
+
+/// A problem in host memory that any device can be given.
+pub trait Work: Sync {
+    /// Buffers that launches read.
+    fn inputs(&self) -> Vec<Buffer>;
+
+    /// Buffers that launches write, as they are before.
+    fn outputs(&self) -> Vec<Buffer>;
+
+    /// Whether launches are given counters, where these help.
+    fn wants_counters(&self) -> bool {
+        true
+    }
+
+    /// The request on buffers at these addresses.
+    fn request<'a>(&'a self, inputs: &[u64], outputs: &[u64], room: Room<'a>) -> Asked<'a>;
+
+    /// Launches of one plan, one after the other: what inputs become before each, by their places. The first
+    /// is the problem as it is.
+    fn rounds(&self) -> Vec<Vec<(usize, Vec<u8>)>> {
+        vec![vec![]]
+    }
+
+    /// Computes what is right: what judges the outcome of each round.
+    ///
+    /// # Errors
+    /// [`TensorError`] where the problem contradicts itself.
+    fn judge(&self) -> Result<Judge<'_>, TensorError>;
+}
+
+/// Judges what a round has written.
+pub type Judge<'a> = Box<dyn Fn(usize, &Written) -> Judgement + Send + Sync + 'a>;
+
+/// What a launch is given beside its tensors.
+#[derive(Clone, Copy, Debug)]
+pub struct Room<'a> {
+    /// Whether it is to write the log-sum-exp.
+    pub wants_lse: bool,
+    /// The kernel to run, where requests can name one.
+    pub config: Option<&'a str>,
+    /// As much as helps, where any does.
+    pub workspace: Option<Workspace>,
+    /// The same of counters.
+    pub counters: Option<Counters>,
+}
+
+/// What a launch has left.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// The kernel that ran; the first where there were two.
+    pub entry: &'static str,
+    /// The outputs.
+    pub outputs: Vec<Vec<u8>>,
+    /// Counters, which should be 0 again.
+    pub counters: Vec<u8>,
+}
+
+/// How an outcome compares with what is right.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Judgement {
+    /// Largest error of an element of O, or of a cache.
+    pub max_error: f64,
+    /// Largest `error / allowed`.
+    pub worst_ratio: f64,
+    /// What is wrong, in words.
+    pub failures: Vec<String>,
+}
+
+impl From<Verdict> for Judgement {
+    fn from(verdict: Verdict) -> Self {
+        let ratios = verdict.worst().into_iter().map(|worst| worst.error / worst.tolerance);
+        Judgement {
+            max_error: verdict.out.error,
+            worst_ratio: ratios.fold(0.0, worse),
+            failures: verdict.failures().collect(),
+        }
+    }
+}
+
+/// The larger of both; what is not a number is larger than all.
+fn worse(a: f64, b: f64) -> f64 {
+    if b > a || b.is_nan() { b } else { a }
+}
+
+impl Judgement {
+    /// That something is wrong.
+    pub fn failed(why: impl ToString) -> Self {
+        Judgement { failures: vec![why.to_string()], ..Judgement::default() }
+    }
+
+    /// Both.
+    #[must_use]
+    pub fn and(mut self, other: Judgement) -> Self {
+        self.max_error = worse(self.max_error, other.max_error);
+        self.worst_ratio = worse(self.worst_ratio, other.worst_ratio);
+        self.failures.extend(other.failures);
+        self
+    }
+}
+
+/// An output of so many bytes, poisoned, with its guards.
+pub(crate) fn guarded(name: &str, bytes: usize) -> Buffer {
+    (name.into(), vec![POISON; bytes + 2 * GUARD])
+}
+
+/// What of it is the output's own.
+pub(crate) fn inside(buffer: &[u8]) -> &[u8] {
+    &buffer[GUARD..buffer.len() - GUARD]
+}
+
+/// Its guards, where they were written.
+pub(crate) fn guards(name: &str, buffer: &[u8]) -> Judgement {
+    let outside = buffer[..GUARD].iter().chain(&buffer[buffer.len() - GUARD..]);
+    match outside.filter(|byte| **byte != POISON).count() {
+        0 => Judgement::default(),
+        count => Judgement::failed(format_args!("{count} bytes outside of {name} were written")),
+    }
+}
+
+/// A request of any family.
+#[derive(Clone, Debug)]
+pub enum Asked<'a> {
+    /// Attention.
+    Forward(Forward<'a>),
+    /// Attention on a cache.
+    Decode(Decode<'a>),
+    /// New keys and values.
+    Append(Append),
+    /// A merge, with its list.
+    Merge(Vec<State>, TensorView, LseView, Option<Sinks>),
+}
+
+/// A plan of any family.
+#[derive(Clone, Copy, Debug)]
+pub enum Plans {
+    /// Of [`Asked::Forward`].
+    Forward(Plan),
+    /// Of [`Asked::Decode`].
+    Decode(DecodePlan),
+    /// Of [`Asked::Append`].
+    Append(AppendPlan),
+    /// Of [`Asked::Merge`].
+    Merge(MergePlan),
+}
+
+impl Plans {
+    /// The kernel; the first where there are two.
+    pub fn contract(&self) -> &'static Contract {
+        match self {
+            Plans::Forward(plan) => plan.contract(),
+            Plans::Decode(plan) => plan.contract(),
+            Plans::Append(plan) => plan.contract(),
+            Plans::Merge(plan) => plan.contract(),
+        }
+    }
+
+    /// Bytes of workspace and of counters.
+    fn room(&self) -> [u64; 2] {
+        match self {
+            Plans::Forward(plan) => [plan.workspace_bytes(), 0],
+            Plans::Decode(plan) => [plan.workspace_bytes(), plan.counters_bytes()],
+            Plans::Append(_) | Plans::Merge(_) => [0; 2],
+        }
+    }
+
+    /// Loads what it launches.
+    fn load<D: Driver>(&self, attention: &Attention<D>) -> Result<(), Error> {
+        match self {
+            Plans::Forward(plan) => attention.load(plan),
+            Plans::Decode(plan) => attention.load(plan),
+            Plans::Append(plan) => attention.load(plan),
+            Plans::Merge(plan) => attention.load(plan),
+        }
+    }
+}
+
+fn merge<'a>((states, o, lse, sinks): (&'a [State], TensorView, LseView, Option<Sinks>)) -> Merge<'a> {
+    let merge = Merge::new(states, o).lse(lse);
+    sinks.map_or(merge, |sinks| merge.sinks(sinks))
+}
+
+impl Asked<'_> {
+    /// Plans it, for launches that are offered so many bytes of workspace beside its own.
+    fn plan<D: Driver>(&self, attention: &Attention<D>, workspace: u64) -> Result<Plans, Error> {
+        match self {
+            Asked::Forward(forward) => attention.plan_with(forward, workspace).map(Plans::Forward),
+            Asked::Decode(decode) => attention.plan_with(decode, workspace).map(Plans::Decode),
+            Asked::Append(append) => attention.plan_with(append, workspace).map(Plans::Append),
+            Asked::Merge(states, o, lse, sinks) => {
+                attention.plan_with(&merge((states, *o, *lse, *sinks)), workspace).map(Plans::Merge)
+            }
+        }
+    }
+
+    /// Enqueues it.
+    ///
+    /// # Safety
+    /// As [`Attention::launch`].
+    unsafe fn launch<D: Driver>(
+        &self,
+        attention: &Attention<D>,
+        plan: &Plans,
+        stream: &D::Stream,
+    ) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match (self, plan) {
+                (Asked::Forward(forward), Plans::Forward(plan)) => attention.launch(plan, forward, stream),
+                (Asked::Decode(decode), Plans::Decode(plan)) => attention.launch(plan, decode, stream),
+                (Asked::Append(append), Plans::Append(plan)) => attention.launch(plan, append, stream),
+                (Asked::Merge(states, o, lse, sinks), Plans::Merge(plan)) => {
+                    attention.launch(plan, &merge((states, *o, *lse, *sinks)), stream)
+                }
+                (_, plan) => {
+                    let expected = "a plan of the same family";
+                    Err(Error::invalid("plan", plan.contract().symbol, expected))
+                }
+            }
+        }
+    }
+}

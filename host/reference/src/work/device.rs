@@ -1,0 +1,265 @@
+//! A problem on a device: the one path of tests and program to every driver.
+use super::{Asked, Plans, Room, Work, Written};
+use ferroflash::{Attention, Counters, Driver, Error, Workspace};
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+/// An address far from all buffers.
+const FREE: u64 = 1 << 58;
+
+/// A problem whose inputs are in device memory.
+pub struct OnDevice<'a, D: Driver> {
+    attention: &'a Attention<D>,
+    work: &'a dyn Work,
+    config: Option<&'a str>,
+    wants_lse: bool,
+    inputs: Vec<D::Buffer>,
+    workspace: Option<(D::Buffer, u64)>,
+    counters: Option<(D::Buffer, u64)>,
+    /// That of the first launch, which later ones are bound to.
+    plan: Cell<Option<Plans>>,
+    stream: D::Stream,
+}
+
+/// Outputs of one launch in device memory.
+pub struct Outputs<D: Driver>(Vec<(D::Buffer, usize)>);
+
+impl<'a, D: Driver> OnDevice<'a, D> {
+    /// Copies the inputs to the device, and allocates as much workspace and counters as help. `config` names
+    /// the kernel to run, or leaves it to the planner.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn new(
+        attention: &'a Attention<D>,
+        work: &'a dyn Work,
+        config: Option<&'a str>,
+    ) -> Result<Self, Error> {
+        let driver = attention.driver();
+        let inputs = work.inputs().into_iter().map(|(name, bytes)| {
+            let mut buffer = driver.allocate_named(&name, bytes.len())?;
+            driver.upload(&mut buffer, &bytes)?;
+            Ok(buffer)
+        });
+        let mut device = OnDevice {
+            inputs: inputs.collect::<Result<_, Error>>()?,
+            attention,
+            work,
+            config,
+            wants_lse: true,
+            workspace: None,
+            counters: None,
+            plan: Cell::new(None),
+            stream: driver.stream()?,
+        };
+        device.make_room()?;
+        Ok(device)
+    }
+
+    /// The same for launches that are to write no log-sum-exp.
+    pub(crate) fn without_lse(self) -> Self {
+        OnDevice { wants_lse: false, ..self }
+    }
+
+    /// The same for another kernel.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub(crate) fn configure(&mut self, config: Option<&'a str>) -> Result<(), Error> {
+        (self.config, self.workspace, self.counters) = (config, None, None);
+        self.make_room()
+    }
+
+    /// Allocates what `config` works best with. What a workspace holds is never read before it is written, so
+    /// it stays uninitialised.
+    fn make_room(&mut self) -> Result<(), Error> {
+        self.plan.set(None);
+        let driver = self.attention.driver();
+        // Addresses that no buffer has: outputs are made later, and what is invalid is reported at the
+        // launch.
+        let addresses: Vec<u64> = (0..self.work.outputs().len() as u64).map(|i| (i + 1) * FREE).collect();
+        let planned = self.asked(&addresses).plan(self.attention, u64::MAX);
+        let [workspace, counters] = planned.map_or([0; 2], |plan| plan.room());
+        if workspace > 0 {
+            self.workspace = Some((driver.allocate_named("workspace", workspace as usize)?, workspace));
+        }
+        if counters > 0 && self.work.wants_counters() {
+            let mut buffer = driver.allocate_named("counters", counters as usize)?;
+            driver.fill(&mut buffer, 0)?;
+            self.counters = Some((buffer, counters));
+        }
+        Ok(())
+    }
+
+    fn asked(&self, outputs: &[u64]) -> Asked<'a> {
+        let driver = self.attention.driver();
+        let place = |(buffer, bytes): &(D::Buffer, u64)| (driver.address(buffer), *bytes);
+        let workspace = self.workspace.as_ref().map(place);
+        let counters = self.counters.as_ref().map(place);
+        let room = Room {
+            wants_lse: self.wants_lse,
+            config: self.config,
+            workspace: workspace.map(|(address, bytes)| Workspace { address, bytes }),
+            counters: counters.map(|(address, bytes)| Counters { address, bytes }),
+        };
+        let inputs: Vec<_> = self.inputs.iter().map(|buffer| driver.address(buffer)).collect();
+        self.work.request(&inputs, outputs, room)
+    }
+
+    /// Changes what stands in inputs, by their places.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn change(&mut self, inputs: &[(usize, Vec<u8>)]) -> Result<(), Error> {
+        let driver = self.attention.driver();
+        inputs.iter().try_for_each(|(at, bytes)| driver.upload(&mut self.inputs[*at], bytes))
+    }
+
+    /// The plan of the launches; none before the first.
+    pub fn plan(&self) -> Option<Plans> {
+        self.plan.get()
+    }
+
+    /// Launches by this plan from now on, or by one of its own.
+    pub(crate) fn use_plan(&self, plan: Option<Plans>) {
+        self.plan.set(plan);
+    }
+
+    /// Outputs as they are before a launch.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn outputs(&self) -> Result<Outputs<D>, Error> {
+        let driver = self.attention.driver();
+        let outputs = self.work.outputs().into_iter().map(|(name, bytes)| {
+            let mut buffer = driver.allocate_named(&name, bytes.len())?;
+            driver.upload(&mut buffer, &bytes)?;
+            Ok((buffer, bytes.len()))
+        });
+        Ok(Outputs(outputs.collect::<Result<_, Error>>()?))
+    }
+
+    /// The request, and the plan that it is launched by.
+    fn planned(&self, outputs: &Outputs<D>) -> Result<(Asked<'a>, Plans), Error> {
+        let driver = self.attention.driver();
+        let addresses: Vec<_> = outputs.0.iter().map(|(buffer, _)| driver.address(buffer)).collect();
+        let asked = self.asked(&addresses);
+        let plan = match self.plan.get() {
+            Some(plan) => plan,
+            None => asked.plan(self.attention, 0)?,
+        };
+        self.plan.set(Some(plan));
+        Ok((asked, plan))
+    }
+
+    /// Enqueues a launch.
+    ///
+    /// # Errors
+    /// Those of planning and launching.
+    pub fn launch(&self, outputs: &Outputs<D>) -> Result<(), Error> {
+        let (asked, plan) = self.planned(outputs)?;
+        // SAFETY: every view is of a buffer of this driver that is as large as the view says and is freed
+        // only after a wait; outputs are this launch's own, and nobody writes the inputs.
+        unsafe { asked.launch(self.attention, &plan, &self.stream) }
+    }
+
+    /// Waits for all launches.
+    ///
+    /// # Errors
+    /// The driver's, and those of the launches.
+    pub fn wait(&self) -> Result<(), Error> {
+        self.attention.driver().synchronize(&self.stream)
+    }
+
+    /// What a launch has left that was waited for.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn written(&self, outputs: &Outputs<D>) -> Result<Written, Error> {
+        let read = |buffer: &D::Buffer, bytes: usize| {
+            let mut all = vec![0; bytes];
+            self.attention.driver().download(buffer, &mut all).map(|()| all)
+        };
+        let counters = self.counters.as_ref().map(|(buffer, bytes)| read(buffer, *bytes as usize));
+        Ok(Written {
+            entry: self.plan.get().map_or("none", |plan| plan.contract().symbol),
+            outputs: outputs
+                .0
+                .iter()
+                .map(|(buffer, bytes)| read(buffer, *bytes))
+                .collect::<Result<_, _>>()?,
+            counters: counters.transpose()?.unwrap_or_default(),
+        })
+    }
+
+    /// Launches once and brings the outputs back.
+    ///
+    /// # Errors
+    /// Those of planning, launching and waiting.
+    pub fn run(&self) -> Result<Written, Error> {
+        let outputs = self.outputs()?;
+        self.launch(&outputs)?;
+        self.wait()?;
+        self.written(&outputs)
+    }
+
+    /// Runs every round of the work, in turn, by one plan.
+    ///
+    /// # Errors
+    /// Those of planning, launching and waiting.
+    pub fn run_all(&mut self) -> Result<Vec<Written>, Error> {
+        let rounds = self.work.rounds().into_iter().map(|inputs| {
+            self.change(&inputs)?;
+            self.run()
+        });
+        rounds.collect()
+    }
+
+    /// The same as [`OnDevice::run`], with what it took to load the kernel, and what the launch took on the
+    /// device.
+    pub(crate) fn run_timed(&self) -> Result<(Written, [Duration; 2]), Error> {
+        let outputs = self.outputs()?;
+        let (_, plan) = self.planned(&outputs)?;
+        let start = Instant::now();
+        plan.load(self.attention)?;
+        let load = start.elapsed();
+        let kernel = self.time(&outputs, 1)?;
+        self.wait()?;
+        Ok((self.written(&outputs)?, [load, kernel]))
+    }
+
+    /// Device time of so many launches, one after the other, into the same outputs. The kernel is loaded
+    /// before.
+    pub(crate) fn time(&self, outputs: &Outputs<D>, launches: usize) -> Result<Duration, Error> {
+        let (asked, plan) = self.planned(outputs)?;
+        plan.load(self.attention)?;
+        self.attention.driver().time(&self.stream, &mut |stream| {
+            // SAFETY: as in `launch`; the launches are in the order of one stream.
+            (0..launches).try_for_each(|_| unsafe { asked.launch(self.attention, &plan, stream) })
+        })
+    }
+
+    /// Launches `launches` times in turn on each of `streams`, each into outputs of its own, and returns how
+    /// many outcomes differ from `expected` in any bit. Waits for all streams after every `every`
+    /// launches, and after the last; compares only then.
+    ///
+    /// # Errors
+    /// Those of planning, launching and waiting, and out of memory.
+    pub fn soak(streams: &[Self], expected: &Written, launches: usize, every: usize) -> Result<usize, Error> {
+        let turns = || streams.iter().cycle().take(launches);
+        let outputs = turns().map(Self::outputs).collect::<Result<Vec<_>, _>>()?;
+        let wait = || streams.iter().try_for_each(Self::wait);
+        for (done, (device, outputs)) in turns().zip(&outputs).enumerate() {
+            device.launch(outputs)?;
+            if (done + 1).is_multiple_of(every) {
+                wait()?;
+            }
+        }
+        wait()?;
+        let mut differing = 0;
+        for (device, outputs) in turns().zip(&outputs) {
+            differing += usize::from(device.written(outputs)? != *expected);
+        }
+        Ok(differing)
+    }
+}
