@@ -94,6 +94,17 @@ typedef struct ferroflash_forward {
     void *workspace;
     uint64_t workspace_bytes; /* its size: ferroflash_workspace_size says how much helps */
     int32_t alignment;
+    /* Packed sequences, one behind the other in q, k, v and o of one batch: sequence b has rows
+     * cu_seqlens_q[b] to before cu_seqlens_q[b + 1] of q and o, and those of k and v likewise. These are
+     * device addresses of batch + 1 integers, read when the launch runs: a captured graph stays right when
+     * they change. batch is then the number of sequences, seqlen_q and seqlen_k the most that one has; q and
+     * o are [total_q, heads_q, head_dim], k and v [total_k, heads_k, head_dim], lse is [heads_q, total_q], and
+     * the strides of batches are ignored. NULL: sequences of equal lengths. */
+    const int32_t *cu_seqlens_q;
+    const int32_t *cu_seqlens_k;
+    const int32_t *seqused_k; /* [batch]: keys of each sequence that exist; NULL: all of its rows */
+    int64_t total_q;
+    int64_t total_k;
 } ferroflash_forward_t;
 
 /* How a forward is launched. */
@@ -109,7 +120,8 @@ typedef struct ferroflash_plan_info {
 /* Every field, so that no compiler of C or C++ warns of a missing one. */
 #define FERROFLASH_FORWARD_INIT { \
     sizeof(ferroflash_forward_t), NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, \
-    {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0}, 0, 0, 0, 0, 0, 0, NULL, NULL, 0, 0 }
+    {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0}, 0, 0, 0, 0, 0, 0, NULL, NULL, 0, 0, \
+    NULL, NULL, NULL, 0, 0 }
 #define FERROFLASH_PLAN_INFO_INIT { sizeof(ferroflash_plan_info_t), NULL, NULL, {0, 0, 0}, {0, 0, 0}, 0 }
 #define FERROFLASH_APPEND_INIT { \
     sizeof(ferroflash_append_t), NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, \
@@ -117,7 +129,7 @@ typedef struct ferroflash_plan_info {
 #define FERROFLASH_DECODE_INIT { \
     sizeof(ferroflash_decode_t), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, \
     0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0}, {0, 0}, \
-    0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, 0, NULL, 0 }
+    0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, 0, NULL, 0, NULL, 0, 0, 0, NULL, NULL, {0, 0} }
 #define FERROFLASH_MERGE_INIT { \
     sizeof(ferroflash_merge_t), NULL, 0, NULL, NULL, NULL, 0, 0, 0, 0, \
     {0, 0, 0, 0}, {0, 0, 0}, 0, 0, 0, 0 }
@@ -226,6 +238,16 @@ typedef struct ferroflash_decode {
     uint64_t workspace_bytes;
     void *counters; /* zeros, which the launch leaves as zeros; NULL: a second kernel merges */
     uint64_t counters_bytes;
+    /* Packed sequences: as in ferroflash_forward_t. seqlen_q is then the most queries of one, and of any
+     * number; q and o are [total_q, heads_q, head_dim], lse is [heads_q, total_q]. NULL: seqlen_q queries of
+     * each. */
+    const int32_t *cu_seqlens_q;
+    int64_t total_q;
+    float k_scale;         /* of an e4m3 cache: a number of it stands for itself times the scale; 0: 1 */
+    float v_scale;         /* the same */
+    const float *k_scales; /* scales in device memory, [batch, heads_k], instead of k_scale; or NULL */
+    const float *v_scales; /* the same */
+    int64_t scales_strides[2]; /* elements from one sequence and head to the next; 0: they share a scale */
 } ferroflash_decode_t;
 
 /* A device with its loaded kernels. May be shared by threads. */

@@ -3,7 +3,8 @@ use crate::args::{Args, dtype, extent, mask, name, reach, read};
 use crate::call::{Status, borrow, call, invalid};
 use crate::context::{Context, enqueue};
 use ferroflash::{
-    Counters, Decode, Error, Index, KvCache, KvPages, LseView, PageView, Sinks, Splits, TensorView, Workspace,
+    Counters, Decode, Error, Index, KvCache, KvPages, KvScale, LseView, PackedQueries, PageView, Sinks,
+    Splits, TensorView, Workspace,
 };
 use std::ffi::{c_char, c_void};
 
@@ -87,14 +88,31 @@ pub struct DecodeArgs {
     pub counters: *mut c_void,
     /// Their size.
     pub counters_bytes: u64,
+    /// Where packed sequences begin among the rows of Q and O, and the last one ends; or null.
+    pub cu_seqlens_q: *const i32,
+    /// Rows of Q and O of all packed sequences.
+    pub total_q: i64,
+    /// Of an e4m3 cache; 0 is 1.
+    pub k_scale: f32,
+    /// The same.
+    pub v_scale: f32,
+    /// Scales in device memory, instead of `k_scale`, or null.
+    pub k_scales: *const f32,
+    /// The same for values.
+    pub v_scales: *const f32,
+    /// Elements from one sequence and key head to the next, of both.
+    pub scales_strides: [i64; 2],
 }
+
+/// Bytes of `ferroflash_decode_t` in version 1 of the interface: less is no such struct.
+const DECODE_SIZE_V1: usize = std::mem::offset_of!(DecodeArgs, cu_seqlens_q);
 
 // SAFETY: all fields are plain, the first is the size.
 unsafe impl Args for DecodeArgs {
     const NAME: &str = "decode";
     const SIZE: &str = "decode.size";
     const INIT: &str = "FERROFLASH_DECODE_INIT";
-    const LEAST: usize = size_of::<DecodeArgs>();
+    const LEAST: usize = DECODE_SIZE_V1;
 }
 
 impl DecodeArgs {
@@ -106,7 +124,15 @@ impl DecodeArgs {
         let [batch, heads] = [extent("batch", self.batch)?, extent("heads_q", self.heads_q)?];
         let [rows, head_dim] = [extent("seqlen_q", self.seqlen_q)?, extent("head_dim", self.head_dim)?];
         let dtypes = [dtype("dtype", self.dtype)?, dtype("cache_dtype", self.cache_dtype)?];
-        let shape = [batch, rows, heads, head_dim];
+        let (batches, rows, packed) = match self.cu_seqlens_q.is_null() {
+            true => (batch, rows, None),
+            false => {
+                let starts = Index::new(self.cu_seqlens_q as u64, (batch as u64).saturating_add(1));
+                let packed = PackedQueries::new(batch, starts, rows);
+                (1, extent("total_q", self.total_q)?, Some(packed))
+            }
+        };
+        let shape = [batches, rows, heads, head_dim];
         let view = |address: u64, strides: [i64; 4]| {
             TensorView::new(address, reach(&shape, &strides), dtypes[0], shape, strides)
         };
@@ -118,9 +144,10 @@ impl DecodeArgs {
         .mask(mask(self.mask, [self.window_left, self.window_right])?)
         .softcap(self.softcap)
         .splits(self.parts()?);
+        decode.packed = packed;
         decode.scale = (self.scale != 0.0).then_some(self.scale);
         if !self.lse.is_null() {
-            let (shape, [by_batch, by_head]) = ([batch, heads, rows], self.lse_strides);
+            let (shape, [by_batch, by_head]) = ([batches, heads, rows], self.lse_strides);
             let elements = reach(&shape, &[by_batch, by_head, 1]);
             decode.lse = Some(LseView::new(self.lse as u64, elements, shape, self.lse_strides));
         }
@@ -144,7 +171,16 @@ impl DecodeArgs {
             let strides = [page, key, head, 1];
             PageView::new(address as u64, reach(&shape, &strides), dtype, shape, strides)
         };
-        let pages = KvPages::new(view(self.k_cache), view(self.v_cache));
+        let scale = |value: f32, in_memory: *const f32| match (in_memory.is_null(), value) {
+            (false, _) => {
+                let (address, strides) = (in_memory as u64, self.scales_strides);
+                KvScale::Device { address, elements: reach(&[batch, shape[2]], &strides), strides }
+            }
+            (true, 0.0) => KvScale::One,
+            (true, value) => KvScale::Value(value),
+        };
+        let pages = KvPages::new(view(self.k_cache), view(self.v_cache))
+            .scales(scale(self.k_scale, self.k_scales), scale(self.v_scale, self.v_scales));
         let of_each = |address: *const i32| Index::new(address as u64, batch as u64);
         let lengths = of_each(self.seqused_k);
         let cache = if !self.block_table.is_null() {
@@ -285,11 +321,30 @@ mod tests {
         let d = decode(dense).expect("valid");
         assert_eq!(d.cache.paged, Paged::Dense { rows: Some(Index::new(7 << 40, 16)) });
         assert_eq!((d.cache.max_k, d.splits), (10, Splits::CHUNK));
+        let packed = DecodeArgs {
+            cu_seqlens_q: rows,
+            total_q: 99,
+            seqlen_q: 70,
+            lse: 64 as *mut f32,
+            lse_strides: [0, 99],
+            ..args()
+        };
+        let d = decode(packed).expect("valid");
+        assert_eq!(d.packed, Some(PackedQueries::new(16, Index::new(7 << 40, 17), 70)));
+        assert_eq!((d.q.shape, d.lse.expect("asked for").shape), ([1, 99, 32, 128], [1, 32, 99]));
+        let plan = plan_decode_with(&d, card, u64::MAX).expect("valid");
+        assert_eq!(plan.contract().symbol, "paged_f16_d128_causal_128x48");
+        let scales = (8usize << 40) as *const f32;
+        let eight =
+            DecodeArgs { cache_dtype: 2, v_scale: 0.5, k_scales: scales, scales_strides: [8, 1], ..args() };
+        let scales = KvScale::Device { address: 8 << 40, elements: 15 * 8 + 8, strides: [8, 1] };
+        assert_eq!(decode(eight).expect("valid").cache.pages.scales, [scales, KvScale::Value(0.5)]);
         for (args, words) in [
             (DecodeArgs { splits: -1, ..args() }, "splits: -1"),
             (DecodeArgs { splits: 2, chunk: 128, ..args() }, "chunk: 128"),
             (DecodeArgs { mask: 2, ..args() }, "mask: 2"),
             (DecodeArgs { columns: -1, ..args() }, "columns: -1"),
+            (DecodeArgs { cu_seqlens_q: rows, total_q: -1, ..args() }, "total_q: -1"),
         ] {
             let error = decode(args).expect_err("refused").to_string();
             assert!(error.contains(words), "{error}");

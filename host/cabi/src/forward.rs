@@ -1,7 +1,7 @@
 //! The structs of `ferroflash.h`, and `ferroflash_forward_t` as a [`Forward`].
 use crate::args::{Args, dtype, extent, mask, name, reach};
 use crate::call::invalid;
-use ferroflash::{Alignment, Error, Forward, LseView, TensorView, Workspace};
+use ferroflash::{Alignment, Error, Forward, Index, LseView, Packed, TensorView, Workspace};
 use std::ffi::{c_char, c_void};
 
 /// `ferroflash_forward_t`.
@@ -62,6 +62,16 @@ pub struct ForwardArgs {
     pub workspace_bytes: u64,
     /// 0 bottom-right, 1 top-left.
     pub alignment: i32,
+    /// Where packed sequences begin among the rows of Q and O, and the last one ends; or null.
+    pub cu_seqlens_q: *const i32,
+    /// The same for K and V.
+    pub cu_seqlens_k: *const i32,
+    /// Keys of each packed sequence that exist, or null.
+    pub seqused_k: *const i32,
+    /// Rows of Q and O of all packed sequences.
+    pub total_q: i64,
+    /// The same of K and V.
+    pub total_k: i64,
 }
 
 /// Bytes of `ferroflash_forward_t` in version 1 of the interface: less is no such struct.
@@ -101,8 +111,13 @@ impl ForwardArgs {
     pub(crate) unsafe fn forward<'a>(&self) -> Result<Forward<'a>, Error> {
         let dtype = dtype("dtype", self.dtype)?;
         let [batch, head_dim] = [extent("batch", self.batch)?, extent("head_dim", self.head_dim)?];
-        let queries = [batch, extent("seqlen_q", self.seqlen_q)?, extent("heads_q", self.heads_q)?, head_dim];
-        let keys = [batch, extent("seqlen_k", self.seqlen_k)?, extent("heads_k", self.heads_k)?, head_dim];
+        let packed = self.packed(batch)?;
+        let (batch, [rows_q, rows_k]) = match packed {
+            None => (batch, [extent("seqlen_q", self.seqlen_q)?, extent("seqlen_k", self.seqlen_k)?]),
+            Some(_) => (1, [extent("total_q", self.total_q)?, extent("total_k", self.total_k)?]),
+        };
+        let queries = [batch, rows_q, extent("heads_q", self.heads_q)?, head_dim];
+        let keys = [batch, rows_k, extent("heads_k", self.heads_k)?, head_dim];
         let view = |address: u64, shape: [usize; 4], strides: [i64; 4]| {
             TensorView::new(address, reach(&shape, &strides), dtype, shape, strides)
         };
@@ -115,6 +130,7 @@ impl ForwardArgs {
         .mask(mask(self.mask, [self.window_left, self.window_right])?)
         .align(self.alignment()?)
         .softcap(self.softcap);
+        forward.packed = packed;
         forward.scale = (self.scale != 0.0).then_some(self.scale);
         if !self.lse.is_null() {
             let (shape, [by_batch, by_head]) = ([queries[0], queries[2], queries[1]], self.lse_strides);
@@ -128,6 +144,27 @@ impl ForwardArgs {
         // SAFETY: the caller's promise.
         forward.config = unsafe { name("config", self.config)? };
         Ok(forward)
+    }
+
+    /// Where each of so many sequences begins, if they are packed.
+    fn packed(&self, batch: usize) -> Result<Option<Packed>, Error> {
+        let integers = [self.cu_seqlens_q, self.cu_seqlens_k, self.seqused_k];
+        let [cu_seqlens_q, cu_seqlens_k, seqused_k] = integers.map(|address| address as u64);
+        if integers.iter().all(|address| address.is_null()) {
+            return Ok(None);
+        }
+        for (what, address) in [("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k)] {
+            if address == 0 {
+                return Err(invalid(what, "NULL", "packed sequences have cu_seqlens_q and cu_seqlens_k"));
+            }
+        }
+        let [longest_q, longest_k] = [extent("seqlen_q", self.seqlen_q)?, extent("seqlen_k", self.seqlen_k)?];
+        let starts = |address: u64| Index::new(address, (batch as u64).saturating_add(1));
+        let packed = Packed::new(batch, starts(cu_seqlens_q), starts(cu_seqlens_k), longest_q, longest_k);
+        Ok(Some(match seqused_k {
+            0 => packed,
+            address => packed.used(Index::new(address, batch as u64)),
+        }))
     }
 
     fn alignment(&self) -> Result<Alignment, Error> {
@@ -202,11 +239,27 @@ mod tests {
         assert_eq!(room.workspace, Some(Workspace { address: 64, bytes: 4096 }));
         let named = forward(|args| args.config = c"fwd_x".as_ptr()).expect("valid");
         assert_eq!(named.config, Some("fwd_x"));
+        let packed = |args: &mut ForwardArgs| {
+            (args.cu_seqlens_q, args.cu_seqlens_k) = (256 as *const i32, 512 as *const i32);
+            (args.total_q, args.total_k, args.lse) = (11, 13, 64 as *mut f32);
+        };
+        let p = forward(packed).expect("valid");
+        assert_eq!((p.q.shape, p.v.shape), ([1, 11, 4, 64], [1, 13, 2, 64]));
+        assert_eq!(p.lse.expect("asked for").shape, [1, 4, 11]);
+        let meant = Packed::new(3, Index::new(256, 4), Index::new(512, 4), 5, 7);
+        assert_eq!((f.packed, p.packed), (None, Some(meant)));
+        let used = forward(|args| {
+            (args.cu_seqlens_q, args.cu_seqlens_k) = (256 as *const i32, 512 as *const i32);
+            (args.total_q, args.total_k, args.seqused_k) = (11, 13, 1024 as *const i32);
+        });
+        assert_eq!(used.expect("valid").packed, Some(meant.used(Index::new(1024, 3))));
         let refused = |change| forward(change).expect_err("refused").to_string();
         assert!(refused(|args| args.dtype = 9).contains("dtype: 9"));
         assert!(refused(|args| args.mask = -1).contains("mask: -1"));
         assert!(refused(|args| args.batch = -1).contains("batch: -1"));
         assert!(refused(|args| (args.mask, args.window_left) = (3, -2)).contains("window_left: -2"));
         assert!(refused(|args| args.config = c"\xff".as_ptr()).contains("UTF-8"));
+        assert!(refused(|args| args.cu_seqlens_q = 256 as *const i32).contains("cu_seqlens_k: NULL"));
+        assert!(refused(|args| args.seqused_k = 256 as *const i32).contains("cu_seqlens_q: NULL"));
     }
 }

@@ -12,6 +12,8 @@ _Static_assert(offsetof(ferroflash_forward_t, dtype) == OFFSET_DTYPE, "dtype");
 _Static_assert(offsetof(ferroflash_forward_t, scale) == OFFSET_SCALE, "scale");
 _Static_assert(offsetof(ferroflash_forward_t, config) == OFFSET_CONFIG, "config");
 _Static_assert(offsetof(ferroflash_forward_t, workspace) == OFFSET_WORKSPACE, "workspace");
+_Static_assert(offsetof(ferroflash_forward_t, cu_seqlens_q) == OFFSET_CU_SEQLENS_Q, "cu_seqlens_q");
+_Static_assert(offsetof(ferroflash_forward_t, total_k) == OFFSET_TOTAL_K, "total_k");
 _Static_assert(sizeof(ferroflash_plan_info_t) == PLAN_INFO_SIZE, "ferroflash_plan_info_t");
 _Static_assert(offsetof(ferroflash_plan_info_t, grid) == OFFSET_GRID, "grid");
 _Static_assert(offsetof(ferroflash_plan_info_t, smem_bytes) == OFFSET_SMEM_BYTES, "smem_bytes");
@@ -27,6 +29,8 @@ _Static_assert(offsetof(ferroflash_decode_t, seqused_k) == OFFSET_SEQUSED_K, "se
 _Static_assert(offsetof(ferroflash_decode_t, lse_strides) == OFFSET_DECODE_LSE_STRIDES, "lse_strides");
 _Static_assert(offsetof(ferroflash_decode_t, softcap) == OFFSET_DECODE_SOFTCAP, "softcap");
 _Static_assert(offsetof(ferroflash_decode_t, counters) == OFFSET_COUNTERS, "counters");
+_Static_assert(offsetof(ferroflash_decode_t, total_q) == OFFSET_DECODE_TOTAL_Q, "total_q");
+_Static_assert(offsetof(ferroflash_decode_t, scales_strides) == OFFSET_SCALES_STRIDES, "scales_strides");
 _Static_assert(sizeof(ferroflash_state_t) == STATE_SIZE, "ferroflash_state_t");
 
 static int failures = 0;
@@ -96,6 +100,14 @@ int main(void) {
         forward.mask = FERROFLASH_MASK_CAUSAL;
         expect(ferroflash_plan_create(context, &forward, &plan) == FERROFLASH_OK, "plan");
         expect(ferroflash_plan_describe(plan, &info) == FERROFLASH_OK && info.grid[0] > 0, "describe");
+        ferroflash_plan_destroy(plan);
+        forward.cu_seqlens_q = (const int32_t *)0x5000000;
+        expect(ferroflash_plan_create(context, &forward, &plan) == FERROFLASH_INVALID
+               && said("cu_seqlens_k: NULL"), "packed by half");
+        forward.cu_seqlens_k = (const int32_t *)0x6000000;
+        forward.total_q = forward.total_k = 128;
+        expect(ferroflash_plan_create(context, &forward, &plan) == FERROFLASH_OK, "packed");
+        forward.cu_seqlens_q = forward.cu_seqlens_k = NULL;
         uint64_t bytes = 1;
         expect(ferroflash_workspace_size(context, &forward, &bytes) == FERROFLASH_OK && bytes == 0,
                "no workspace needed");

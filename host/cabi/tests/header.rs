@@ -36,6 +36,8 @@ fn compile(name: &str) -> PathBuf {
         ("OFFSET_SCALE", offset_of!(ForwardArgs, scale)),
         ("OFFSET_CONFIG", offset_of!(ForwardArgs, config)),
         ("OFFSET_WORKSPACE", offset_of!(ForwardArgs, workspace)),
+        ("OFFSET_CU_SEQLENS_Q", offset_of!(ForwardArgs, cu_seqlens_q)),
+        ("OFFSET_TOTAL_K", offset_of!(ForwardArgs, total_k)),
         ("PLAN_INFO_SIZE", size_of::<PlanInfo>()),
         ("OFFSET_GRID", offset_of!(PlanInfo, grid)),
         ("OFFSET_SMEM_BYTES", offset_of!(PlanInfo, smem_bytes)),
@@ -50,6 +52,8 @@ fn compile(name: &str) -> PathBuf {
         ("OFFSET_DECODE_LSE_STRIDES", offset_of!(DecodeArgs, lse_strides)),
         ("OFFSET_DECODE_SOFTCAP", offset_of!(DecodeArgs, softcap)),
         ("OFFSET_COUNTERS", offset_of!(DecodeArgs, counters)),
+        ("OFFSET_DECODE_TOTAL_Q", offset_of!(DecodeArgs, total_q)),
+        ("OFFSET_SCALES_STRIDES", offset_of!(DecodeArgs, scales_strides)),
         ("STATE_SIZE", size_of::<StateArgs>()),
     ];
     let mut rpath = OsString::from("-Wl,-rpath,");
