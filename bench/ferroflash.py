@@ -8,6 +8,7 @@ The library is FERROFLASH_LIBRARY, else libferroflash.so or libferroflash_c.so b
 thread. CUDA graphs that are captured on one stream share its workspace: replay them in turn.
 """
 import ctypes
+import math
 import os
 import threading
 import weakref
@@ -15,6 +16,7 @@ import weakref
 import torch
 
 ABI_VERSION = 1
+UNSUPPORTED = 2
 FULL, CAUSAL, WINDOW = 0, 1, 3
 DTYPES = {torch.float16: 0, torch.bfloat16: 1}
 
@@ -31,6 +33,8 @@ class Forward(ctypes.Structure):
         + [(name, ctypes.c_int32) for name in ("dtype", "mask", "window_left", "window_right")]
         + [("scale", ctypes.c_float), ("softcap", ctypes.c_float), ("config", ctypes.c_char_p)]
         + [("workspace", ctypes.c_void_p), ("workspace_bytes", ctypes.c_uint64), ("alignment", ctypes.c_int32)]
+        + [(name, ctypes.c_void_p) for name in ("cu_seqlens_q", "cu_seqlens_k", "seqused_k")]
+        + [(name, ctypes.c_int64) for name in ("total_q", "total_k")]
     )
 
 
@@ -49,6 +53,10 @@ class PlanInfo(ctypes.Structure):
 
 class Error(RuntimeError):
     """What the library said."""
+
+
+class Unsupported(Error):
+    """What is asked for makes sense, but is not there."""
 
 
 def _find():
@@ -91,7 +99,7 @@ LIB = _open()
 
 def _check(status):
     if status != 0:
-        raise Error(LIB.ferroflash_last_error().decode())
+        raise (Unsupported if status == UNSUPPORTED else Error)(LIB.ferroflash_last_error().decode())
 
 
 _contexts, _contexts_lock = {}, threading.Lock()
@@ -126,10 +134,7 @@ class Launch:
             args.lse_strides = (ctypes.c_int64 * 2)(lse.stride(0), lse.stride(1))
         args.dtype, args.mask = DTYPES[q.dtype], mask
         args.window_left, args.window_right = window
-        # 0 in the struct is the library's default: who asks for a scale of 0 must not get that.
-        args.scale, args.softcap = 0.0 if scale is None else scale, softcap
-        if scale is not None and args.scale == 0.0:
-            raise Error(f"softmax_scale {scale}: it must be above 0 as a float32; None is 1 / sqrt(head_dim)")
+        args.scale, args.softcap = scaled(scale), softcap
         args.config = config.encode() if config else None
         self.point(q, k, v, o, lse)
         self.where = ctypes.addressof(args)
@@ -161,6 +166,20 @@ class Launch:
                 "threads": info.block[0], "smem_bytes": info.smem_bytes}
 
 
+def masked(causal, window_size):
+    """The mask and the window of FlashAttention's arguments; sides below 0 are unbounded."""
+    left, right = (max(int(side), -1) for side in window_size)
+    right = 0 if causal else right
+    return CAUSAL if causal and left < 0 else WINDOW if left >= 0 or right >= 0 else FULL, (left, right)
+
+
+def scaled(softmax_scale):
+    """A scale as the structs have it. 0 there is the library's default: who asks for a scale of 0 must not get that."""
+    if softmax_scale is not None and ctypes.c_float(softmax_scale).value == 0.0:
+        raise Error(f"softmax_scale {softmax_scale}: it must be above 0 as a float32; None is 1 / sqrt(head_dim)")
+    return 0.0 if softmax_scale is None else softmax_scale
+
+
 class _Local(threading.local):
     """What a thread has prepared."""
 
@@ -181,12 +200,7 @@ def prepare(q, k, v, *, softmax_scale=None, causal=False, window_size=(-1, -1), 
     o = torch.empty_like(q)
     heads, rows = (q.shape[1], q.shape[2]) if bhsd else (q.shape[2], q.shape[1])
     lse = torch.empty((q.shape[0], heads, rows), dtype=torch.float32, device=q.device) if return_lse else None
-    left, right = window_size
-    mask = FULL
-    if causal and left < 0:
-        mask = CAUSAL
-    elif causal or left >= 0 or right >= 0:
-        mask, right = WINDOW, (0 if causal else right)
+    mask, (left, right) = masked(causal, window_size)
     key = (q.device.index, stream, q.dtype, k.dtype, v.dtype, q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(),
            o.stride(), mask, left, right, softmax_scale, softcap, return_lse, config, bhsd)
     launch = _local.launches.get(key)
@@ -195,8 +209,7 @@ def prepare(q, k, v, *, softmax_scale=None, causal=False, window_size=(-1, -1), 
             raise Error("q, k and v must be float16 or bfloat16, all three the same")
         if v.shape != k.shape or k.shape[0] != q.shape[0] or k.shape[3] != q.shape[3]:
             raise Error(f"shapes {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)} do not belong together")
-        window = (max(left, -1), max(right, -1))
-        launch = Launch(stream, q, k, v, o, lse, mask, window, softmax_scale, softcap, config, bhsd)
+        launch = Launch(stream, q, k, v, o, lse, mask, (left, right), softmax_scale, softcap, config, bhsd)
         _local.launches[key] = launch
     launch.point(q, k, v, o, lse)
     return launch, o, lse
@@ -214,15 +227,20 @@ def flash_attn_func(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, wi
     (batch, heads, seqlen) in float32. `config` names an entry; `bhsd` takes (batch, heads, seqlen, head_dim).
     """
     if dropout_p != 0.0:
-        raise Error(f"dropout_p {dropout_p}: there is no dropout; it must be 0.0")
+        raise Unsupported(f"dropout_p {dropout_p}: there is no dropout; it must be 0.0")
     if alibi_slopes is not None:
-        raise Error("alibi_slopes: there is no ALiBi; it must be None")
+        raise Unsupported("alibi_slopes: there is no ALiBi; it must be None")
     launch, o, lse = prepare(q, k, v, softmax_scale=softmax_scale, causal=causal, window_size=window_size, softcap=softcap,
                              return_lse=return_lse or return_attn_probs, config=config, bhsd=bhsd)
     launch.enqueue()
     if return_attn_probs:
-        return o, lse, None
+        return o, like_flash_attn(lse), None
     return (o, lse) if return_lse else o
+
+
+def like_flash_attn(lse):
+    """FlashAttention-2 says +inf of a row without a key, where -inf is the logarithm of its sum."""
+    return lse.masked_fill_(lse == -math.inf, math.inf)
 
 
 def flash_attn_func_bhsd(q, k, v, **options):

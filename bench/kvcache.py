@@ -10,7 +10,7 @@ import threading
 
 import torch
 
-from ferroflash import CAUSAL, DTYPES, FULL, LIB, WINDOW, Error, _check, _context
+from ferroflash import DTYPES, FULL, LIB, Error, Unsupported, _check, _context, like_flash_attn, masked, scaled
 
 # A cache may be of eight bits.
 CACHE_DTYPES = {**DTYPES, torch.float8_e4m3fn: 2}
@@ -32,6 +32,9 @@ class Decode(ctypes.Structure):
         + [("scale", ctypes.c_float), ("softcap", ctypes.c_float), ("config", ctypes.c_char_p)]
         + [("workspace", ctypes.c_void_p), ("workspace_bytes", ctypes.c_uint64)]
         + [("counters", ctypes.c_void_p), ("counters_bytes", ctypes.c_uint64)]
+        + [("cu_seqlens_q", ctypes.c_void_p), ("total_q", ctypes.c_int64)]
+        + [("k_scale", ctypes.c_float), ("v_scale", ctypes.c_float)]
+        + [("k_scales", ctypes.c_void_p), ("v_scales", ctypes.c_void_p), ("scales_strides", ctypes.c_int64 * 2)]
     )
 
 
@@ -77,34 +80,47 @@ class Launch:
     """One decode of tensors that stay where they are, on the stream that is current here.
 
     q and o are (batch, seqlen_q, heads, head_dim), the cache is (pages, page, heads_k, head_dim), pages those of
-    sequences where there is no `table`; lengths, table and rows are int32 on the device, columns contiguous. `share` is
-    another launch of the same stream, whose workspace is used where that is large enough.
+    sequences where there is no `table`; lengths, table and rows are int32 on the device, columns contiguous. With
+    `cu_seqlens_q` q and o are (rows of all sequences, heads, head_dim), lse is (heads, rows), and `seqlen_q` is the most of
+    one. `scales` are what the numbers of a float8_e4m3fn cache of keys, and of values, stand for: a float, or float32
+    (batch, heads_k) on the device. `share` is another launch of the same stream, whose workspace is used where that is large
+    enough.
     """
 
     def __init__(self, q, k_cache, v_cache, o, lengths, *, lse=None, table=None, rows=None, sinks=None, mask=FULL,
-                 window=(-1, -1), scale=None, softcap=0.0, splits=0, chunk=0, config=None, share=None):
-        if scale is not None and ctypes.c_float(scale).value == 0.0:
-            raise Error(f"softmax_scale {scale}: it must be above 0 as a float32; None is 1 / sqrt(head_dim)")
+                 window=(-1, -1), scale=None, softcap=0.0, splits=0, chunk=0, config=None, share=None, cu_seqlens_q=None,
+                 seqlen_q=None, scales=(None, None)):
         self.o, self.lse, self.context = o, lse, _context(q.device.index)
         self.stream = torch._C._cuda_getCurrentRawStream(q.device.index)
         args = self.args = Decode(size=ctypes.sizeof(Decode))
         named = {"q": q, "k_cache": k_cache, "v_cache": v_cache, "o": o, "lse": lse, "block_table": table,
-                 "cache_batch_idx": rows, "seqused_k": lengths, "sinks": sinks}
-        self.kept = named
+                 "cache_batch_idx": rows, "seqused_k": lengths, "sinks": sinks, "cu_seqlens_q": cu_seqlens_q}
+        self.kept = named, scales
         for name, tensor in named.items():
             setattr(args, name, None if tensor is None else tensor.data_ptr())
-        args.batch, args.seqlen_q, args.heads_q, args.head_dim = q.shape
+        args.batch, (args.heads_q, args.head_dim) = lengths.shape[0], q.shape[-2:]
+        strides = lambda t: (ctypes.c_int64 * 4)(*([0] * (4 - t.dim()) + list(t.stride())))
+        if cu_seqlens_q is None:
+            args.seqlen_q = q.shape[1]
+        else:
+            args.seqlen_q, args.total_q = seqlen_q, q.shape[0]
         args.pages, args.page, args.heads_k = k_cache.shape[:3]
         if table is not None:
             args.columns, args.table_stride = table.shape[1], table.stride(0)
-        args.q_strides, args.o_strides = ((ctypes.c_int64 * 4)(*t.stride()) for t in (q, o))
+        args.q_strides, args.o_strides = strides(q), strides(o)
         args.cache_strides = (ctypes.c_int64 * 3)(*k_cache.stride()[:3])
         if lse is not None:
-            args.lse_strides = (ctypes.c_int64 * 2)(*lse.stride()[:2])
+            args.lse_strides = (ctypes.c_int64 * 2)(*([0] * (3 - lse.dim()) + list(lse.stride()[:-1])))
+        for name, of in zip("kv", scales):
+            if isinstance(of, torch.Tensor):
+                setattr(args, f"{name}_scales", of.data_ptr())
+                args.scales_strides = (ctypes.c_int64 * 2)(*of.stride())
+            elif of is not None:
+                setattr(args, f"{name}_scale", of)
         args.dtype, args.cache_dtype = DTYPES[q.dtype], CACHE_DTYPES[k_cache.dtype]
         args.mask, (args.window_left, args.window_right) = mask, window
         args.splits, args.chunk, args.softcap = splits, chunk, softcap
-        args.scale = 0.0 if scale is None else scale
+        args.scale = scaled(scale)
         args.config = config.encode() if config else None
         self.where = ctypes.addressof(args)
         room, counted = ctypes.c_uint64(), ctypes.c_uint64()
@@ -159,32 +175,40 @@ def _append(k, v, k_cache, v_cache, starts, block_table, rows):
 def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None, rotary_sin=None, cache_seqlens=None,
                             cache_batch_idx=None, cache_leftpad=None, block_table=None, softmax_scale=None, causal=False,
                             window_size=(-1, -1), softcap=0.0, rotary_interleaved=True, alibi_slopes=None, num_splits=0,
-                            return_softmax_lse=False, *, sinks=None, chunk=0, config=None):
+                            return_softmax_lse=False, *, cu_seqlens_q=None, max_seqlen_q=None, k_descale=None,
+                            v_descale=None, sinks=None, chunk=0, config=None):
     """Attention of q (batch, seqlen_q, heads, head_dim) on a cache; masks are aligned bottom-right.
 
     FlashAttention-2's arguments in its order. The cache is (batch_cache, seqlen_cache, heads_k, head_dim), or with
     `block_table` (pages, page, heads_k, head_dim). `k` and `v` (batch, new, heads_k, head_dim) are first put behind the
-    `cache_seqlens` keys of each sequence. seqlen_q * heads / heads_k is at most 16. Rotary embeddings, padding on the left
-    and ALiBi slopes are refused. `sinks` are logits a head that belong to no key; `chunk` makes results independent of
-    the batch.
+    `cache_seqlens` keys of each sequence. Rotary embeddings, padding on the left and ALiBi slopes are refused.
 
-    Returns o, with return_softmax_lse (o, lse); lse is (batch, heads, seqlen_q) in float32, -inf for a row without a key.
+    As in FlashAttention-3, with `cu_seqlens_q` q is (rows of all sequences, heads, head_dim), at most `max_seqlen_q` of
+    one, and `k_descale` and `v_descale` (batch, heads_k), or floats, are what numbers of a float8_e4m3fn cache stand for.
+    `sinks` are logits a head that belong to no key; `chunk` makes results independent of the batch.
+
+    Returns o, with return_softmax_lse (o, lse); lse is (batch, heads, seqlen_q), packed (heads, rows), in float32; +inf, as
+    FlashAttention-2 has it, for a row without a key.
     """
     for name, given in (("rotary_cos", rotary_cos), ("rotary_sin", rotary_sin), ("cache_leftpad", cache_leftpad),
                         ("alibi_slopes", alibi_slopes)):
         if given is not None:
-            raise Error(f"{name}: there is no such thing here; it must be None")
+            raise Unsupported(f"{name}: there is no such thing here; it must be None")
     if k_cache.stride() != v_cache.stride() or k_cache.shape != v_cache.shape:
         raise Error(f"k_cache and v_cache must have the same shape and strides, not {tuple(v_cache.stride())}")
     if k_cache.stride(-1) != 1 or q.dtype not in DTYPES or k_cache.dtype not in CACHE_DTYPES:
         raise Error("tensors must be float16 or bfloat16 (the cache float8_e4m3fn, too), columns contiguous")
-    device, batch = q.device, q.shape[0]
+    if (cu_seqlens_q is None) != (max_seqlen_q is None) or q.dim() != (4 if cu_seqlens_q is None else 3):
+        raise Error(f"q {tuple(q.shape)}: packed queries are (rows, heads, head_dim), with cu_seqlens_q and max_seqlen_q")
+    if cu_seqlens_q is not None and k is not None:
+        raise Unsupported("k, v beside cu_seqlens_q: append new keys and values first")
+    device, batch = q.device, q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
     integers = lambda t: None if t is None else t.to(device=device, dtype=torch.int32)
     rows, table = integers(cache_batch_idx), integers(block_table)
     lengths = k_cache.shape[1] if cache_seqlens is None and k is None else (0 if cache_seqlens is None else cache_seqlens)
     if isinstance(lengths, int):
         lengths = torch.full((batch,), lengths, dtype=torch.int32, device=device)
-    lengths = integers(lengths).contiguous()
+    lengths, starts = integers(lengths).contiguous(), integers(cu_seqlens_q)
     if table is not None and table.stride(1) != 1:
         table = table.contiguous()
     if k is not None:
@@ -192,12 +216,12 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None
         _append(k, v, k_cache, v_cache, lengths, table, own)
         lengths = lengths + k.shape[1]
 
-    o = torch.empty(q.shape, dtype=q.dtype, device=device)
-    lse = torch.empty(batch, q.shape[2], q.shape[1], dtype=torch.float32, device=device) if return_softmax_lse else None
-    left, right = window_size
-    right = 0 if causal else right
-    mask = CAUSAL if causal and left < 0 else WINDOW if left >= 0 or right >= 0 else FULL
-    Launch(q, k_cache, v_cache, o, lengths, lse=lse, table=table, rows=rows, sinks=sinks, mask=mask,
-           window=(max(left, -1), max(right, -1)), scale=softmax_scale, softcap=softcap, splits=num_splits, chunk=chunk,
-           config=config).enqueue()
-    return (o, lse) if return_softmax_lse else o
+    o, lse = torch.empty(q.shape, dtype=q.dtype, device=device), None
+    if return_softmax_lse:
+        shape = (batch, q.shape[2], q.shape[1]) if starts is None else (q.shape[1], q.shape[0])
+        lse = torch.empty(shape, dtype=torch.float32, device=device)
+    mask, window = masked(causal, window_size)
+    Launch(q, k_cache, v_cache, o, lengths, lse=lse, table=table, rows=rows, sinks=sinks, mask=mask, window=window,
+           scale=softmax_scale, softcap=softcap, splits=num_splits, chunk=chunk, config=config, cu_seqlens_q=starts,
+           seqlen_q=max_seqlen_q, scales=(k_descale, v_descale)).enqueue()
+    return (o, like_flash_attn(lse)) if return_softmax_lse else o

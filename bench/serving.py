@@ -11,6 +11,8 @@ Needs PyTorch. Suites, and what a ratio is (the peer's time over ours: above 1 w
   ragged, ragged-paged        any lengths, beside the time of their bytes at --bandwidth
   shapes                      sinks, windows, other heads, in pages of 16, beside the same
   speculative                 several queries a sequence beside one
+  packed, packed-paged        prompts of any lengths beside PyTorch's FlashAttention-2; in pages of 16 beside ours packed
+  packed-equal                packed ones of one length beside ours that are not packed
   graph                       a graph captured for many sequences that finds few, beside a plan for these few
   append, merge               beside index_put, and the time of their bytes
 
@@ -36,6 +38,7 @@ import ferroflash
 import kvcache
 import report
 import serving_cases as cases
+import serving_suites as suites
 
 warnings.filterwarnings("ignore")
 SHAPES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "serving.json")
@@ -46,12 +49,12 @@ GRAPH_US = 1200
 class Timed:
     """A contender in a graph of so many calls."""
 
-    def __init__(self, calls, size, bandwidth):
+    def __init__(self, calls, expected_us):
         # The first call may load kernels and choose algorithms.
         for call in calls:
             call()
         torch.cuda.synchronize()
-        turns = math.ceil(max(4, GRAPH_US / max(4.0, size / bandwidth / 1e6)) / len(calls))
+        turns = math.ceil(max(4, GRAPH_US / max(4.0, expected_us)) / len(calls))
         self.count, self.graph = turns * len(calls), torch.cuda.CUDAGraph()
         # torch.cuda.graph would collect garbage and empty the cache each time: seconds for all.
         self.graph.capture_begin()
@@ -88,10 +91,12 @@ def run(group, args, rng):
     timed = {}
     for name, (calls, _) in list(group.contenders.items()):
         size = group.bytes[name]
+        # At most half of what an H200 computes.
+        expected_us = max(size / args.bandwidth / 1e6, group.flops / 400e6)
         try:
-            timed[name, "cold"] = Timed(calls, size, args.bandwidth)
+            timed[name, "cold"] = Timed(calls, expected_us)
             if size < cases.HOT and len(calls) > 1:
-                timed[name, "hot"] = Timed(calls[:1], size, args.bandwidth)
+                timed[name, "hot"] = Timed(calls[:1], expected_us)
         except Exception as reason:
             group.lost(name, reason)
     group.prepare()
@@ -112,9 +117,11 @@ def run(group, args, rng):
                          "peer_us": theirs, "ratio": theirs / us, "tb_per_s": group.bytes[name] / us / 1e6,
                          "rounds_us": times[name, timing], "check": verdicts[name],
                          "peer_check": verdicts.get(peer)})
+            rows[-1]["tflops"] = group.flops / us / 1e6
+            speed = f"{rows[-1]['tflops']:.0f} TFLOP/s" if group.flops else f"{rows[-1]['tb_per_s']:.2f} TB/s"
             bad = "" if verdicts[name]["passed"] else "  WRONG " + json.dumps(verdicts[name])
             print(f"{suite:13} {timing:4} {group.label + ', ' + name:44} {us:8.2f} {peer or 'bytes':10} {theirs:8.2f} us  "
-                  f"x{theirs / us:.3f}  {group.bytes[name] / us / 1e6:.2f} TB/s{bad}", flush=True)
+                  f"x{theirs / us:.3f}  {speed}{bad}", flush=True)
     return rows
 
 
@@ -124,7 +131,7 @@ def host_us(calls=200, repeats=20):
     cache, lengths = cases.filled([keys] * batch, 8, 128, 16, torch.float16), cases.integers([keys] * batch)
     q = cases.normal(batch, 1, 32, 128)
     launch = kvcache.Launch(q, cache.k, cache.v, torch.empty_like(q), lengths, table=cache.table)
-    (sdpa,), _ = cases.sdpa(cases.PEERS["cudnn"], q, [cases.Cache(cases.normal(batch, keys, 8, 128),
+    (sdpa,), _ = cases.sdpa(cases.BACKENDS["cudnn"], q, [cases.Cache(cases.normal(batch, keys, 8, 128),
                                                                  cases.normal(batch, keys, 8, 128))], lengths)
     raw, arguments = ferroflash.LIB.ferroflash_decode, (launch.context, launch.where, launch.stream)
     work = {
@@ -184,7 +191,7 @@ def main():
              "date": time.strftime("%Y-%m-%d %H:%M:%S %Z"), "bandwidth": args.bandwidth}
     print(json.dumps(about), flush=True)
     rows, failed, left_out, start = [], [], [], time.monotonic()
-    for part, groups in cases.GROUPS.items():
+    for part, groups in suites.GROUPS.items():
         for group in groups(shapes[part], args.only):
             if args.match and args.match not in group.label:
                 continue

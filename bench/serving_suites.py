@@ -1,0 +1,280 @@
+"""The suites of serving.py: which shapes, tensors of each, and who takes them."""
+import math
+import random
+
+import torch
+
+import ferroflash
+import kvcache
+import merge
+import varlen
+from ferroflash import CAUSAL, FULL
+from serving_cases import (BACKENDS, DEVICE, DTYPES, Cache, Group, compare, filled, integers, judge, normal, ours, sdpa, sets_of,
+                           verdict)
+
+
+def keep(pairs, wanted):
+    return [pair for pair in pairs if wanted is None or pair[0] in wanted]
+
+
+def lengths_of(shape):
+    """Keys of each sequence."""
+    draw = random.Random(9)
+    if "uniform" in shape:
+        return [draw.randint(*shape["uniform"]) for _ in range(shape["batch"])]
+    if "log_uniform" in shape:
+        low, high = shape["log_uniform"]
+        return [round(low * (high / low) ** draw.random()) for _ in range(shape["batch"])]
+    return [keys for count, keys in shape["sequences"] for _ in range(count)]
+
+
+def decode(spec, wanted):
+    """Sequences of one length: dense and paged caches, of eight bits, beside cuDNN's and FlashAttention-2's dense ones."""
+    hq, hk, dim = spec["heads_q"], spec["heads_k"], spec["head_dim"]
+    for dtype in ("f16", "bf16"):
+        for batch in spec["batch"]:
+            for keys in spec["seqlen_k"]:
+                pages = [f"page {page}" for page in spec["pages"]]
+                pairs = [("decode", "dense", "cudnn"), ("decode-fa2", "dense", "fa2")]
+                pairs += [("decode-paged", name, "cudnn") for name in pages if name != "page 1"]
+                pairs += [("page1" if name == "page 1" else "paged", name, "dense") for name in pages]
+                if batch >= 16 and dtype == "f16":
+                    pairs += [("e4m3", "e4m3", "dense"), ("e4m3", "e4m3, page 16", "page 16")]
+                pairs = keep(pairs, wanted)
+                if not pairs:
+                    continue
+                size = 4 * batch * hk * keys * dim
+                sizes = {name: size for name in ["dense", "cudnn", "fa2"] + pages}
+                sizes.update({"e4m3": size // 2, "e4m3, page 16": size // 2})
+                yield Group(f"B{batch} K{keys} {dtype}", pairs, sizes,
+                            lambda group: fill_decode(group, spec, batch, keys, DTYPES[dtype]))
+
+
+def fill_decode(group, spec, batch, keys, dtype):
+    hq, hk, dim = spec["heads_q"], spec["heads_k"], spec["head_dim"]
+    lengths, q = integers([keys] * batch), normal(batch, 1, hq, dim, dtype=dtype)
+    make = lambda: normal(batch, hk, keys, dim, dtype=dtype).transpose(1, 2)
+    dense = [Cache(make(), make()) for _ in range(sets_of(group.bytes["dense"]))]
+    group.add("dense", lambda: ours(q, dense, lengths))
+    for name, backend in BACKENDS.items():
+        group.add(name, lambda: sdpa(backend, q, dense, lengths))
+    paged = {f"page {page}": page for page in spec["pages"]}
+    for name, page in paged.items():
+        group.add(name, lambda: ours(q, [cache.paged(page) for cache in dense], lengths))
+    group.add("e4m3", lambda: ours(q, [cache.eight_bit() for cache in dense], lengths))
+    group.add("e4m3, page 16", lambda: ours(q, [cache.paged(16).eight_bit() for cache in dense], lengths))
+
+
+def ragged(shapes, wanted):
+    """Sequences of different lengths, dense and in pages of 16, beside the time of their bytes."""
+    pairs = keep([("ragged", "dense", None), ("ragged-paged", "page 16", None)], wanted)
+    for shape in shapes if pairs else []:
+        yield any_lengths({"heads_q": 32, "heads_k": 8, "head_dim": 128, **shape}, pairs)
+
+
+def shapes(shapes, wanted):
+    """Other heads, sinks, windows, softcaps, on pages of 16."""
+    pairs = keep([("shapes", "page 16", None)], wanted)
+    for shape in shapes if pairs else []:
+        yield any_lengths(shape, pairs)
+
+
+def any_lengths(shape, pairs):
+    hq, hk, dim = shape["heads_q"], shape["heads_k"], shape["head_dim"]
+    lengths, window = lengths_of(shape), tuple(shape.get("window", (-1, -1)))
+    seen = [n if window[0] < 0 else min(n, window[0] + 1) for n in lengths]
+    size = 4 * sum(seen) * hk * dim + 4 * len(lengths) * hq * dim
+
+    def fill(group):
+        options = {"window": window, "softcap": shape.get("softcap", 0.0)}
+        if shape.get("sinks"):
+            options["sinks"] = torch.randn(hq, device=DEVICE)
+        on_device, q = integers(lengths), normal(len(lengths), 1, hq, dim)
+        for name, page in (("dense", 0), ("page 16", 16)):
+            group.add(name, lambda: ours(
+                q, [filled(lengths, hk, dim, page, q.dtype) for _ in range(sets_of(size))], on_device, **options))
+    name = f"{shape['name']}: B{len(lengths)} H{hq}/{hk} D{dim}"
+    return Group(name, pairs, dict.fromkeys(["dense", "page 16"], size), fill)
+
+
+def speculative(spec, wanted):
+    """Several queries a sequence beside one, on pages."""
+    name = "{} queries".format
+    pairs = keep([("speculative", name(n), name(1)) for n in spec["queries"] if n > 1], wanted)
+    for shape in spec["sequences"] if pairs else []:
+        lengths = [keys for count, keys in shape for _ in range(count)]
+        size = 4 * sum(lengths) * spec["heads_k"] * spec["head_dim"]
+        yield Group("+".join(f"{count}x{keys}" for count, keys in shape), pairs, {name(n): size for n in spec["queries"]},
+                    lambda group: fill_speculative(group, spec, lengths, name))
+
+
+def fill_speculative(group, spec, lengths, name):
+    hq, hk, dim = spec["heads_q"], spec["heads_k"], spec["head_dim"]
+    caches = [filled(lengths, hk, dim, spec["page"], torch.float16) for _ in range(sets_of(group.bytes[name(1)]))]
+    for n in spec["queries"]:
+        group.add(name(n), lambda: ours(normal(len(lengths), n, hq, dim), caches, integers(lengths), causal=True))
+
+
+def graph(spec, wanted):
+    """A graph captured for many sequences that is replayed with few, beside a plan for these few."""
+    pairs = keep([("graph", "replayed", "planned")], wanted)
+    for live in spec["live"] if pairs else []:
+        size = 4 * live * spec["seqlen_k"] * spec["heads_k"] * spec["head_dim"]
+        yield Group(f"{live} of {spec['batch']} x {spec['seqlen_k']}", pairs, {"replayed": size, "planned": size},
+                    lambda group: fill_graph(group, spec, live))
+
+
+def fill_graph(group, spec, live):
+    hq, hk, dim = spec["heads_q"], spec["heads_k"], spec["head_dim"]
+    batch, keys = spec["batch"], spec["seqlen_k"]
+    cache = filled([keys] * batch, hk, dim, 16, torch.float16)
+    q, lengths = normal(batch, 1, hq, dim), integers([keys] * batch)
+    step = batch // live
+    few = Cache(cache.k, cache.v, cache.table[::step].contiguous())
+    then = integers([keys if b % step == 0 else 0 for b in range(batch)])
+    group.add("replayed", lambda: ours(q, [cache], lengths, judge(q, cache, then)))
+    group.add("planned", lambda: ours(q[::step].contiguous(), [few], integers([keys] * live)))
+    group.prepare = lambda: lengths.copy_(then)
+
+
+def packed(shapes, wanted):
+    """Prompts and chunks of any lengths, packed: beside ours of equal lengths, and PyTorch's FlashAttention-2."""
+    for shape in shapes:
+        hq, hk, dim = shape["heads_q"], shape["heads_k"], shape["head_dim"]
+        lengths = [(q, k) for count, q, k in shape["sequences"] for _ in range(count)]
+        pairs = [("packed", "packed", "fa2 varlen"), ("packed-paged", "page 16", "packed")]
+        pairs += [("packed-equal", "packed", "equal")] if len(set(lengths)) == 1 else []
+        pairs = keep(pairs, wanted)
+        if pairs:
+            # Of a causal triangle the half; queries stand at the last keys.
+            seen = [q * k - (q * (q - 1) // 2 if shape["causal"] else 0) for q, k in lengths]
+            size = sum(4 * q * hq * dim + 4 * k * hk * dim for q, k in lengths)
+            mask = "causal" if shape["causal"] else "full"
+            yield Group(f"{shape['name']} H{hq}/{hk} D{dim} {mask}", pairs,
+                        dict.fromkeys(["packed", "page 16", "equal", "fa2 varlen"], size),
+                        lambda group: fill_packed(group, shape, lengths, size), 4 * dim * hq * sum(seen))
+
+
+def fill_packed(group, shape, lengths, size):
+    hq, hk, dim, causal = shape["heads_q"], shape["heads_k"], shape["head_dim"], shape["causal"]
+    starts_q, starts_k = ([sum(pair[i] for pair in lengths[:b]) for b in range(len(lengths) + 1)] for i in range(2))
+    longest = [max(pair[i] for pair in lengths) for i in range(2)]
+    ends = [integers(starts) for starts in (starts_q, starts_k)]
+    sets = [(normal(starts_q[-1], hq, dim), normal(starts_k[-1], hk, dim), normal(starts_k[-1], hk, dim))
+            for _ in range(sets_of(size))]
+    o = torch.empty_like(sets[0][0])
+    mask = CAUSAL if causal else FULL
+
+    def right(o):
+        o, (q, k, v) = o.reshape(-1, hq, dim), sets[-1]
+        errors = [(0.0 if bool(torch.isfinite(o).all()) else math.nan, 1.0)]
+        for b in {0, len(lengths) - 1, lengths.index(max(lengths)), lengths.index(min(lengths))}:
+            (rows, keys), i, j = lengths[b], starts_q[b], starts_k[b]
+            # The first and the last rows, of the first and the last head.
+            for first, last in {(0, min(128, rows)), (max(0, rows - 128), rows)} if rows else ():
+                end = keys - rows + last if causal else keys
+                for h in {0, hq - 1}:
+                    own = [t[j:j + end, h * hk // hq][:, None] for t in (k, v)]
+                    errors.append(compare(o[i + first:i + last, h][:, None], q[i + first:i + last, h][:, None], *own, causal=causal))
+        return verdict(errors)
+
+    def run(launch, out):
+        return lambda: (launch(), out)[1]
+
+    def flash(q, k, v):
+        return lambda: torch.ops.aten._flash_attention_forward(q, k, v, *ends, *longest, 0.0, causal, False)[0]
+
+    def equal(q, k, v):
+        shaped = [t.view(len(lengths), -1, *t.shape[1:]) for t in (q, k, v)]
+        return lambda: ferroflash.flash_attn_func(*shaped, causal=causal)
+
+    def paged(q, k, v, page=16):
+        columns = [-(-n // page) for _, n in lengths]
+        numbers, at = torch.randperm(sum(columns), device=DEVICE).int(), 0
+        pools = [torch.full((sum(columns), page, hk, dim), math.nan, dtype=q.dtype, device=DEVICE) for _ in range(2)]
+        table = torch.full((len(lengths), max(columns)), 2**31 - 1, dtype=torch.int32, device=DEVICE)
+        for b, count in enumerate(columns):
+            table[b, :count] = numbers[at:at + count]
+            at += count
+            for pool, t in zip(pools, (k, v)):
+                rows = torch.full((count * page, hk, dim), math.nan, dtype=q.dtype, device=DEVICE)
+                rows[:lengths[b][1]] = t[starts_k[b]:starts_k[b + 1]]
+                pool[table[b, :count].long()] = rows.view(-1, page, hk, dim)
+        launch = kvcache.Launch(q, *pools, o, integers([n for _, n in lengths]), table=table, mask=mask,
+                                cu_seqlens_q=ends[0], seqlen_q=longest[0])
+        return run(launch.enqueue, o)
+    group.add("packed", lambda: ([run(varlen.Launch(*own, o, *ends, *longest, mask=mask).enqueue, o) for own in sets], right))
+    group.add("page 16", lambda: ([paged(*own) for own in sets], right))
+    group.add("equal", lambda: ([equal(*own) for own in sets], right))
+    group.add("fa2 varlen", lambda: ([flash(*own) for own in sets], right))
+
+
+def append(shapes, wanted):
+    """New tokens into a cache beside PyTorch's index_put."""
+    pairs = keep([("append", "append", "index_put")], wanted)
+    for shape in shapes if pairs else []:
+        size = 8 * shape["tokens"] * shape["heads_k"] * shape["head_dim"]
+        yield Group(f"{shape['name']} tokens", pairs, {"append": size, "index_put": size},
+                    lambda group: fill_append(group, shape))
+
+
+def fill_append(group, shape, rows=1 << 18, page=16):
+    heads, dim, tokens = shape["heads_k"], shape["head_dim"], shape["tokens"]
+    count = min(sets_of(group.bytes["append"]), rows // tokens)
+    slots = torch.randperm(rows, device=DEVICE)[:count * tokens].view(count, tokens)
+    new = [(normal(tokens, heads, dim), normal(tokens, heads, dim)) for _ in range(count)]
+    caches = {name: [torch.empty(rows // page, page, heads, dim, dtype=torch.float16, device=DEVICE) for _ in range(2)]
+              for name in group.names()}
+
+    def enqueue(i):
+        launch = kvcache.append(*new[i], *caches["append"], slots[i])
+        return lambda: (launch(), slots[i])[1]
+
+    def put(i):
+        def run():
+            for t, own in zip(caches["index_put"], new[i]):
+                t.view(rows, heads, dim).index_put_((slots[i],), own)
+            return slots[i]
+        return run
+
+    def right(name):
+        def judge(_):
+            flat = [t.view(rows, heads, dim) for t in caches[name]]
+            placed = all(torch.equal(t[slots[i]], own) for i in range(count) for t, own in zip(flat, new[i]))
+            others = all(int(torch.isnan(t[:, 0, 0]).sum()) == rows - count * tokens for t in flat)
+            return {"passed": placed and others, "error": 0.0, "tolerance": 0.0}
+        return judge
+    group.add("append", lambda: ([enqueue(i) for i in range(count)], right("append")))
+    group.add("index_put", lambda: ([put(i) for i in range(count)], right("index_put")))
+    group.prepare = lambda: [t.fill_(math.nan) for pair in caches.values() for t in pair]
+
+
+def merges(shapes, wanted):
+    """Two partial states become one, beside the time of their bytes."""
+    pairs = keep([("merge", "merge", None)], wanted)
+    for shape in shapes if pairs else []:
+        size = (6 * shape["head_dim"] + 8) * shape["tokens"] * shape["heads_q"]
+        yield Group(f"{shape['name']} tokens H{shape['heads_q']} D{shape['head_dim']}", pairs, {"merge": size},
+                    lambda group: fill_merge(group, shape))
+
+
+def fill_merge(group, shape):
+    tokens, heads, dim = shape["tokens"], shape["heads_q"], shape["head_dim"]
+    states = [[(normal(tokens, heads, dim), torch.randn(heads, tokens, device=DEVICE)) for _ in range(2)]
+              for _ in range(sets_of(group.bytes["merge"]))]
+    o = normal(tokens, heads, dim)
+
+    def call(pair):
+        launch = merge.prepare(o, pair)
+        return lambda: (launch(), o)[1]
+
+    def right(o):
+        weights = torch.softmax(torch.stack([lse.T.double() for _, lse in states[-1]]), 0)
+        exact = sum(w[..., None] * state.double() for w, (state, _) in zip(weights, states[-1]))
+        return verdict([((o.double() - exact).abs().max().item(), 2.0**-10 * exact.abs().max().item())])
+    group.add("merge", lambda: ([call(pair) for pair in states], right))
+
+
+# Each takes its part of serving.json and the suites that are wanted, and yields groups.
+GROUPS = {"decode": decode, "ragged": ragged, "shapes": shapes, "speculative": speculative, "graph": graph,
+          "packed": packed, "append": append, "merge": merges}

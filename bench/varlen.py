@@ -1,0 +1,93 @@
+"""FlashAttention's function for packed sequences on torch tensors, through FerroFlash's C ABI.
+
+    from varlen import flash_attn_varlen_func
+    o = flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, causal=True)
+
+Where sequences begin stays on the device: nothing waits, and a captured graph stays right when it changes.
+"""
+import ctypes
+
+import torch
+
+from ferroflash import DTYPES, FULL, LIB, Error, Forward, Unsupported, _check, _context, like_flash_attn, masked, scaled
+from kvcache import flash_attn_with_kvcache
+
+
+class Launch:
+    """One attention on packed sequences of tensors that stay where they are, on the stream that is current here.
+
+    q and o are (rows of all sequences, heads, head_dim), k and v likewise, lse is (heads, rows); `cu_seqlens_q`,
+    `cu_seqlens_k` and `seqused_k` are int32 on the device.
+    """
+
+    def __init__(self, q, k, v, o, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, *, lse=None, seqused_k=None,
+                 mask=FULL, window=(-1, -1), scale=None, softcap=0.0, config=None):
+        self.o, self.lse, self.context = o, lse, _context(q.device.index)
+        self.stream = torch._C._cuda_getCurrentRawStream(q.device.index)
+        args = self.args = Forward(size=ctypes.sizeof(Forward))
+        named = {"q": q, "k": k, "v": v, "o": o, "lse": lse, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k,
+                 "seqused_k": seqused_k}
+        self.kept = named
+        for name, tensor in named.items():
+            setattr(args, name, None if tensor is None else tensor.data_ptr())
+        args.batch, args.seqlen_q, args.seqlen_k = cu_seqlens_q.shape[0] - 1, max_seqlen_q, max_seqlen_k
+        args.total_q, args.heads_q, args.head_dim = q.shape
+        args.total_k, args.heads_k = k.shape[:2]
+        args.q_strides, args.k_strides, args.v_strides, args.o_strides = (
+            (ctypes.c_int64 * 4)(0, *t.stride()) for t in (q, k, v, o))
+        if lse is not None:
+            args.lse_strides = (ctypes.c_int64 * 2)(0, lse.stride(0))
+        args.dtype, args.mask, (args.window_left, args.window_right) = DTYPES[q.dtype], mask, window
+        args.scale, args.softcap = scaled(scale), softcap
+        args.config = config.encode() if config else None
+        self.where = ctypes.addressof(args)
+
+    def enqueue(self):
+        _check(LIB.ferroflash_forward(self.context, self.where, self.stream))
+
+
+def flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p=0.0,
+                           softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None,
+                           deterministic=False, return_attn_probs=False, block_table=None, *, seqused_k=None,
+                           return_lse=False, config=None):
+    """Attention of packed sequences: q (rows of all, heads, head_dim), k and v likewise; masks are aligned bottom-right.
+
+    FlashAttention-2's arguments in its order. With `block_table` k and v are a cache (pages, page, heads_k, head_dim), of
+    whose keys a sequence has cu_seqlens_k[b + 1] - cu_seqlens_k[b]. `seqused_k` says how many keys of each exist.
+    `deterministic` changes nothing: results are always the same in every bit. Dropout and ALiBi slopes are refused. No
+    gradients. Rows of o that are no sequence's are not written.
+
+    Returns o, with return_lse (o, lse), with return_attn_probs (o, lse, None) as FlashAttention-2 does without dropout; lse
+    is (heads, rows) in float32. For a row without a key it is -inf, and +inf where FlashAttention-2 says so: with
+    return_attn_probs.
+    """
+    if dropout_p != 0.0:
+        raise Unsupported(f"dropout_p {dropout_p}: there is no dropout; it must be 0.0")
+    if alibi_slopes is not None:
+        raise Unsupported("alibi_slopes: there is no ALiBi; it must be None")
+    if q.dtype not in DTYPES or any(t.stride(-1) != 1 for t in (q, k, v)):
+        raise Error("tensors must be float16 or bfloat16, columns contiguous")
+    starts, ends, used = (None if t is None else t.to(device=q.device, dtype=torch.int32).contiguous()
+                          for t in (cu_seqlens_q, cu_seqlens_k, seqused_k))
+    wants_lse = return_lse or return_attn_probs
+    if block_table is None:
+        if k.dtype != q.dtype or v.dtype != q.dtype or v.shape != k.shape:
+            raise Error(f"k {tuple(k.shape)} and v {tuple(v.shape)} must have one shape, and q's type")
+        mask, window = masked(causal, window_size)
+        o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+        lse = torch.empty(q.shape[1], q.shape[0], dtype=torch.float32, device=q.device) if wants_lse else None
+        Launch(q, k, v, o, starts, ends, max_seqlen_q, max_seqlen_k, lse=lse, seqused_k=used, mask=mask, window=window,
+               scale=softmax_scale, softcap=softcap, config=config).enqueue()
+        lse = like_flash_attn(lse) if return_attn_probs else lse
+    else:
+        used = ends[1:] - ends[:-1] if used is None else used
+        out = flash_attn_with_kvcache(
+            q, k, v, cache_seqlens=used, block_table=block_table, softmax_scale=softmax_scale, causal=causal,
+            window_size=window_size, softcap=softcap, return_softmax_lse=wants_lse, cu_seqlens_q=starts,
+            max_seqlen_q=max_seqlen_q, config=config)
+        o, lse = out if wants_lse else (out, None)
+        if return_lse and not return_attn_probs:
+            lse = lse.masked_fill_(lse == float("inf"), float("-inf"))
+    if return_attn_probs:
+        return o, lse, None
+    return (o, lse) if return_lse else o
