@@ -5,17 +5,20 @@
 #
 # For a machine that is lent for minutes:
 #   STEP_SECONDS=540       a command is ended after so long
-#   FUZZ_SECONDS=300 COMPARE_SECONDS=400 BENCH_SECONDS=240
+#   FUZZ_SECONDS=300 COMPARE_SECONDS=400 BENCH_SECONDS=240 SERVING_SECONDS=400 PEERS_SECONDS=400
 #                          these begin nothing after so long, and keep what they have
 #   SOAK_LAUNCHES=1000     launches of a round of soak
 #   SOAK="NAME .."         these configurations, each in a file of its own, instead of every kernel in soak.json
+#   PEER_TESTS=FILE        FlashAttention's tests/test_flash_attn.py: what the step `peers` runs
 #   BASE=FOLDER            another commit's packed folder: what the step `base` measures against
 set -u
-all="gpu embed shim verify sanitize agree soak fuzz first-call compare base lineage growing sustained bench profile
-    sweep"
+all="gpu embed shim peers verify sanitize agree soak fuzz first-call compare serving base lineage growing sustained
+    bench profile sweep"
 [ $# -ge 2 ] || { echo "usage: $0 OUTPUT COMMIT [STEP ..]; steps:" $all >&2; exit 2; }
 out=$(mkdir -p "$1" && cd "$1" && pwd) || exit 2
 commit=$2
+tests=
+[ -z "${PEER_TESTS:-}" ] || tests=$(realpath "$PEER_TESTS") || exit 2
 base=
 [ -z "${BASE:-}" ] || base=$(cd "$BASE" && pwd) || exit 2
 shift 2
@@ -25,7 +28,7 @@ failed=0
 
 # Runs a command, and notes it as somebody would type it.
 run() {
-    shown=$(echo "$*" | sed "s|$out/||g; s|${base:-$out}|BASE|g; s|^env ||")
+    shown=$(echo "$*" | sed "s|$out/||g; s|${base:-$out}|BASE|g; s|${tests:-$out}|TESTS|g; s|^env ||")
     echo "== $shown" >&2
     began=$(date +%s)
     timeout "${STEP_SECONDS:-540}" "$@" || { failed=$((failed + 1)) shown="$shown (FAILED)"; }
@@ -72,6 +75,16 @@ step() {
         compare)
             run python3 compare.py --only headline prefill extra --dtypes f16 bf16 --peers fa2 cudnn \
                 --seconds "${COMPARE_SECONDS:-400}" --out "$out/compare.json" --svg "$out/compare.svg"
+            ;;
+        serving)
+            run python3 serving.py --seconds "${SERVING_SECONDS:-400}" --out "$out/serving.json" --svg "$out/serving.svg"
+            ;;
+        peers)
+            if [ -z "$tests" ]; then
+                echo "peers: left out; PEER_TESTS names no test file of FlashAttention's" >&2
+                return
+            fi
+            run python3 peers.py "$tests" "$out/peers.json" --seconds "${PEERS_SECONDS:-400}"
             ;;
         base)
             if [ -z "$base" ]; then

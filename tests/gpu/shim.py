@@ -1,4 +1,4 @@
-"""Is `ferroflash.py`, the Python front that compare.py measures through, right on a card?
+"""Are `ferroflash.py`, `kvcache.py` and `varlen.py`, the Python front that is measured through, right on a card?
 
     python3 shim.py OUT.json          # in the packed folder, on a machine with PyTorch
 
@@ -15,6 +15,7 @@ import torch.nn.functional as F
 
 import ferroflash
 import kvcache
+import varlen
 
 F16, BF16 = torch.float16, torch.bfloat16
 # name, dtype, [batch, seqlen_q, seqlen_k, heads_q, heads_k, head_dim], options of flash_attn_func
@@ -155,6 +156,58 @@ def cached(name, sizes, page, options):
     return row
 
 
+# name, [heads_q, heads_k, head_dim], [(queries, keys), ..], keys of a page (None: packed keys), options
+PACKED = [
+    ("packed", [4, 2, 64], [(100, 100), (1, 1), (333, 333)], None, {"causal": True}),
+    ("packed, fewer queries, empty ones, no key", [4, 4, 128], [(5, 90), (0, 17), (130, 0), (64, 40)], None,
+     {"causal": True}),
+    ("packed, window, softcap", [2, 1, 96], [(200, 200), (30, 70)], None, {"window_size": (40, 7), "softcap": 20.0}),
+    ("packed on pages", [8, 2, 128], [(1, 900), (150, 150), (70, 300), (0, 0)], 16, {"causal": True}),
+    ("packed on pages of 1", [4, 4, 64], [(40, 77), (200, 200)], 1, {}),
+]
+
+
+def packed(name, heads, lengths, page, options):
+    """Sequences of any lengths, their keys packed or in pages; each against float64."""
+    heads_q, heads_k, dim = heads
+    starts = [[sum(pair[i] for pair in lengths[:b]) for b in range(len(lengths) + 1)] for i in range(2)]
+    make = lambda rows, heads: torch.randn(max(rows, 1), heads, dim, device="cuda", dtype=F16)
+    q, k, v = make(starts[0][-1], heads_q), make(starts[1][-1], heads_k), make(starts[1][-1], heads_k)
+    own, table = (k, v), None
+    if page:
+        columns = -(-max(keys for _, keys in lengths) // page)
+        own = [torch.full((len(lengths) * columns, page, heads_k, dim), float("nan"), device="cuda", dtype=F16)
+               for _ in range(2)]
+        table = torch.randperm(len(lengths) * columns, device="cuda").reshape(len(lengths), columns).int()
+        for pool, t in zip(own, (k, v)):
+            for b, (_, keys) in enumerate(lengths):
+                rows = torch.full((columns * page, heads_k, dim), float("nan"), device="cuda", dtype=F16)
+                rows[:keys] = t[starts[1][b]:starts[1][b + 1]]
+                pool[table[b].long()] = rows.view(columns, page, heads_k, dim)
+    ends = [torch.tensor(values, dtype=torch.int32, device="cuda") for values in starts]
+    longest = [max(pair[i] for pair in lengths) for i in range(2)]
+    o, lse = varlen.flash_attn_varlen_func(q, *own, *ends, *longest, block_table=table, return_lse=True, **options)
+    _, theirs, _ = varlen.flash_attn_varlen_func(q, *own, *ends, *longest, block_table=table, return_attn_probs=True,
+                                                 **options)
+    row = {"name": name, "error": 0.0, "tolerance": 0.0}
+    row["passed"] = torch.equal(theirs, lse.masked_fill(lse.isneginf(), float("inf")))
+    for b, (queries, keys) in enumerate(lengths):
+        mine, those = slice(*starts[0][b:b + 2]), slice(*starts[1][b:b + 2])
+        if not queries:
+            continue
+        if not keys:
+            row["passed"] &= bool((o[mine] == 0).all()) and bool(lse[:, mine].isneginf().all())
+            continue
+        exact, exact_lse = attend(q[None, mine], k[None, those], v[None, those], torch.float64, **options)
+        naive, _ = attend(q[None, mine], k[None, those], v[None, those], F16, **options)
+        error, tolerance = largest(o[None, mine].double() - exact), 2 * largest(naive.double() - exact) + 1e-5
+        seen = torch.isfinite(exact_lse[0])
+        off = largest((lse[:, mine].double() - exact_lse[0])[seen])
+        row["passed"] &= error <= tolerance and off <= 1e-3 and torch.equal(lse[:, mine].isneginf(), ~seen)
+        row["error"], row["tolerance"] = max((row["error"], row["tolerance"]), (error, tolerance))
+    return row
+
+
 def on_another_stream():
     q, k, v = tensors(F16, [1, 256, 256, 4, 4, 64])
     expected = ferroflash.flash_attn_func(q, k, v)
@@ -201,7 +254,7 @@ def in_threads(count=4, calls=50):
 def main(out):
     torch.manual_seed(1)
     rows = [check(*case) for case in CASES] + [refused(*request) for request in REFUSED]
-    rows += [cached(*case) for case in CACHES]
+    rows += [cached(*case) for case in CACHES] + [packed(*case) for case in PACKED]
     for name, work in (("another stream", on_another_stream), ("a graph", in_a_graph), ("threads", in_threads)):
         rows.append({"name": name, "passed": work()})
     wrong = [row["name"] for row in rows if not row["passed"]]
@@ -210,7 +263,7 @@ def main(out):
         json.dump(report, file, indent=1)
     for row in rows:
         errors = f' error {row["error"]:.1e} of {row["tolerance"]:.1e}' if "error" in row else ""
-        print(f'{row["name"]:34} {"passed" if row["passed"] else "WRONG"}{errors}')
+        print(f'{row["name"]:42} {"passed" if row["passed"] else "WRONG"}{errors}')
     if wrong:
         sys.exit("wrong: " + "; ".join(wrong))
 

@@ -53,6 +53,14 @@ pub const PARTS: &[Part] = &[
         show: compare,
     },
     Part {
+        name: "serving",
+        title: "Fast: serving",
+        about: "Decode on dense and paged caches, ragged and packed batches, graphs, append and merge, in \
+                CUDA graphs, with caches cold and hot: the peer's time over ours, each suite by itself.",
+        how: "python3 serving.py --out docs/evidence/<device>/serving.json",
+        show: generic,
+    },
+    Part {
         name: "base",
         title: "Fast: against ourselves, before",
         about: "Two commits of this repository in one process, on the same tensors, in shuffled order: what \
@@ -130,6 +138,14 @@ pub const PARTS: &[Part] = &[
                 refusals.",
         how: "python3 shim.py docs/evidence/<device>/shim.json",
         show: shim,
+    },
+    Part {
+        name: "peers",
+        title: "FlashAttention's own tests",
+        about: "Its test file, unmodified, with us in its module's place: what passed, what was skipped and \
+                why, what was not drawn because there is no such thing here.",
+        how: "python3 peers.py test_flash_attn.py docs/evidence/<device>/peers.json",
+        show: generic,
     },
     Part {
         name: "agree",
