@@ -98,8 +98,8 @@ typedef struct ferroflash_forward {
      * cu_seqlens_q[b] to before cu_seqlens_q[b + 1] of q and o, and those of k and v likewise. These are
      * device addresses of batch + 1 integers, read when the launch runs: a captured graph stays right when
      * they change. batch is then the number of sequences, seqlen_q and seqlen_k the most that one has; q and
-     * o are [total_q, heads_q, head_dim], k and v [total_k, heads_k, head_dim], lse is [heads_q, total_q], and
-     * the strides of batches are ignored. NULL: sequences of equal lengths. */
+     * o are [total_q, heads_q, head_dim], k and v [total_k, heads_k, head_dim], lse is [heads_q, total_q],
+     * and the strides of batches are ignored. NULL: sequences of equal lengths. */
     const int32_t *cu_seqlens_q;
     const int32_t *cu_seqlens_k;
     const int32_t *seqused_k; /* [batch]: keys of each sequence that exist; NULL: all of its rows */
