@@ -76,6 +76,15 @@ def _zeros(device, stream, count):
         return kept[-1]
 
 
+def _scale(args, scales):
+    """What numbers of keys, and of values, stand for."""
+    for name, scale in zip("kv", scales):
+        if isinstance(scale, torch.Tensor):
+            setattr(args, f"{name}_scales", scale.data_ptr())
+        elif scale is not None:
+            setattr(args, f"{name}_scale", scale)
+
+
 class Launch:
     """One decode of tensors that stay where they are, on the stream that is current here.
 
@@ -111,12 +120,10 @@ class Launch:
         args.cache_strides = (ctypes.c_int64 * 3)(*k_cache.stride()[:3])
         if lse is not None:
             args.lse_strides = (ctypes.c_int64 * 2)(*([0] * (3 - lse.dim()) + list(lse.stride()[:-1])))
-        for name, of in zip("kv", scales):
+        _scale(args, scales)
+        for of in scales:
             if isinstance(of, torch.Tensor):
-                setattr(args, f"{name}_scales", of.data_ptr())
                 args.scales_strides = (ctypes.c_int64 * 2)(*of.stride())
-            elif of is not None:
-                setattr(args, f"{name}_scale", of)
         args.dtype, args.cache_dtype = DTYPES[q.dtype], CACHE_DTYPES[k_cache.dtype]
         args.mask, (args.window_left, args.window_right) = mask, window
         args.splits, args.chunk, args.softcap = splits, chunk, softcap
@@ -138,10 +145,11 @@ class Launch:
         _check(LIB.ferroflash_decode(self.context, self.where, self.stream))
 
 
-def append(k, v, k_cache, v_cache, slots):
+def append(k, v, k_cache, v_cache, slots, scales=(None, None)):
     """Puts k and v (tokens, heads, head_dim) to rows `slots` of a cache (pages, page, heads, head_dim): a call that does so.
 
-    `slots` are int32 or int64: page * keys of a page + row; those that the cache has not are skipped.
+    `slots` are int32 or int64: page * keys of a page + row; those that the cache has not are skipped. A float8_e4m3fn cache
+    gets k and v over their `scales`: floats, or float32 (heads) on the device.
     """
     context, stream = _context(k.device.index), torch._C._cuda_getCurrentRawStream(k.device.index)
     args = Append(size=ctypes.sizeof(Append))
@@ -153,11 +161,12 @@ def append(k, v, k_cache, v_cache, slots):
     args.cache_strides = (ctypes.c_int64 * 3)(*k_cache.stride()[:3])
     args.dtype, args.cache_dtype = DTYPES[k.dtype], CACHE_DTYPES[k_cache.dtype]
     args.wide_slots = int(slots.dtype == torch.int64)
-    kept = (k, v, k_cache, v_cache, slots)
+    _scale(args, scales)
+    kept = (k, v, k_cache, v_cache, slots, scales)
     return lambda: kept and _check(LIB.ferroflash_append(context, ctypes.addressof(args), stream))
 
 
-def _append(k, v, k_cache, v_cache, starts, block_table, rows):
+def _append(k, v, k_cache, v_cache, starts, block_table, rows, scales):
     """Puts k and v (batch, new, heads, head_dim) behind the first `starts` keys of each sequence."""
     _, new, heads, head_dim = k.shape
     page = k_cache.shape[1]
@@ -169,7 +178,7 @@ def _append(k, v, k_cache, v_cache, starts, block_table, rows):
         number = block_table.long().gather(1, (at // page).clamp(max=columns - 1))
         slots = torch.where(at < columns * page, number * page + at % page, -1)
     k, v = k.reshape(-1, heads, head_dim), v.reshape(-1, heads, head_dim)
-    append(k, v, k_cache, v_cache, slots.reshape(-1).contiguous())()
+    append(k, v, k_cache, v_cache, slots.reshape(-1).contiguous(), scales)()
 
 
 def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None, rotary_sin=None, cache_seqlens=None,
@@ -200,6 +209,12 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None
         raise Error("tensors must be float16 or bfloat16 (the cache float8_e4m3fn, too), columns contiguous")
     if (cu_seqlens_q is None) != (max_seqlen_q is None) or q.dim() != (4 if cu_seqlens_q is None else 3):
         raise Error(f"q {tuple(q.shape)}: packed queries are (rows, heads, head_dim), with cu_seqlens_q and max_seqlen_q")
+    scales = tuple(scale.float() if isinstance(scale, torch.Tensor) else scale for scale in (k_descale, v_descale))
+    tensors = [scale for scale in scales if isinstance(scale, torch.Tensor)]
+    if len(tensors) == 2 and scales[0].stride() != scales[1].stride():
+        raise Error(f"k_descale and v_descale must have the same strides, not {scales[0].stride()} and {scales[1].stride()}")
+    if tensors and k is not None:
+        raise Unsupported("k, v beside scales of each sequence: append new keys and values first")
     if cu_seqlens_q is not None and k is not None:
         raise Unsupported("k, v beside cu_seqlens_q: append new keys and values first")
     device, batch = q.device, q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
@@ -213,7 +228,7 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None
         table = table.contiguous()
     if k is not None:
         own = torch.arange(batch, device=device) if rows is None else rows
-        _append(k, v, k_cache, v_cache, lengths, table, own)
+        _append(k, v, k_cache, v_cache, lengths, table, own, scales)
         lengths = lengths + k.shape[1]
 
     o, lse = torch.empty(q.shape, dtype=q.dtype, device=device), None
@@ -223,5 +238,5 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None
     mask, window = masked(causal, window_size)
     Launch(q, k_cache, v_cache, o, lengths, lse=lse, table=table, rows=rows, sinks=sinks, mask=mask, window=window,
            scale=softmax_scale, softcap=softcap, splits=num_splits, chunk=chunk, config=config, cu_seqlens_q=starts,
-           seqlen_q=max_seqlen_q, scales=(k_descale, v_descale)).enqueue()
+           seqlen_q=max_seqlen_q, scales=scales).enqueue()
     return (o, like_flash_attn(lse)) if return_softmax_lse else o
