@@ -254,6 +254,7 @@ typedef struct ferroflash_decode {
 typedef struct ferroflash_context ferroflash_context_t;
 /* A checked problem and its launch. May be shared by threads. */
 typedef struct ferroflash_plan ferroflash_plan_t;
+typedef struct ferroflash_decode_plan ferroflash_decode_plan_t;
 
 /* What the library was built with: FERROFLASH_ABI_VERSION, its version in words, sizes of its structs. */
 uint32_t ferroflash_abi_version(void);
@@ -320,6 +321,21 @@ ferroflash_status_t ferroflash_decode_room(const ferroflash_context_t *context,
 /* Checks and enqueues a decode: no allocation, no synchronisation, once its kernels are loaded. */
 ferroflash_status_t ferroflash_decode(const ferroflash_context_t *context, const ferroflash_decode_t *decode,
                                       void *stream);
+
+/* The same in two steps: what is checked and chosen once may be launched for every layer and step. `decode`
+ * is then the plan's problem, with the same or other tensors, workspace and counters. Load before capturing a
+ * graph. A description is of the kernel that computes attention; its reason is "". */
+ferroflash_status_t ferroflash_decode_plan_create(const ferroflash_context_t *context,
+                                                  const ferroflash_decode_t *decode,
+                                                  ferroflash_decode_plan_t **plan);
+void ferroflash_decode_plan_destroy(ferroflash_decode_plan_t *plan);
+ferroflash_status_t ferroflash_decode_plan_describe(const ferroflash_decode_plan_t *plan,
+                                                    ferroflash_plan_info_t *info);
+ferroflash_status_t ferroflash_decode_load(const ferroflash_context_t *context,
+                                           const ferroflash_decode_plan_t *plan);
+ferroflash_status_t ferroflash_decode_launch(const ferroflash_context_t *context,
+                                             const ferroflash_decode_plan_t *plan,
+                                             const ferroflash_decode_t *decode, void *stream);
 
 #ifdef __cplusplus
 }

@@ -3,8 +3,8 @@ use crate::args::read;
 use crate::call::{Status, borrow, call, invalid, store};
 use crate::forward::{ForwardArgs, PlanInfo};
 use crate::version::entry_name;
-use ferroflash::{Attention, Error, Plan, RawDriver, RawStream, Request, Tuning};
-use std::ffi::{CString, c_void};
+use ferroflash::{Attention, Contract, Error, Plan, RawDriver, RawStream, Request, Tuning};
+use std::ffi::{CStr, CString, c_void};
 
 /// `ferroflash_context_t`.
 pub struct Context(Attention<RawDriver>);
@@ -95,18 +95,31 @@ pub unsafe extern "C" fn ferroflash_plan_describe(plan: *const PlanHandle, info:
     call(|| {
         // SAFETY: the caller's promise.
         let PlanHandle { plan, reason } = unsafe { borrow("plan", plan)? };
-        // SAFETY: the caller's promise; the size is the first field.
-        let size = *unsafe { borrow("info", info.cast_const().cast::<u64>())? };
-        if size < size_of::<PlanInfo>() as u64 {
-            return Err(invalid("info.size", size, "FERROFLASH_PLAN_INFO_INIT sets it"));
-        }
-        let (entry, reason) = (entry_name(plan.contract().symbol), reason.as_ptr());
-        let contract = plan.contract();
-        let (grid, block, smem_bytes) = (plan.grid(), [contract.threads, 1, 1], contract.smem_bytes.into());
-        // SAFETY: not null, at least as large as ours, and the caller's promise.
-        unsafe { info.write(PlanInfo { size, entry, reason, grid, block, smem_bytes }) };
-        Ok(())
+        // SAFETY: the caller's promise.
+        unsafe { self::info(info, plan.contract(), plan.grid(), reason) }
     })
+}
+
+/// Writes what a plan launches.
+///
+/// # Safety
+/// `info` is null or a struct of as many bytes as its size says, which may be written.
+pub(crate) unsafe fn info(
+    info: *mut PlanInfo,
+    contract: &Contract,
+    grid: [u32; 3],
+    reason: &CStr,
+) -> Result<(), Error> {
+    // SAFETY: the caller's promise; the size is the first field.
+    let size = *unsafe { borrow("info", info.cast_const().cast::<u64>())? };
+    if size < size_of::<PlanInfo>() as u64 {
+        return Err(invalid("info.size", size, "FERROFLASH_PLAN_INFO_INIT sets it"));
+    }
+    let (entry, reason) = (entry_name(contract.symbol), reason.as_ptr());
+    let (block, smem_bytes) = ([contract.threads, 1, 1], contract.smem_bytes.into());
+    // SAFETY: not null, at least as large as ours, and the caller's promise.
+    unsafe { info.write(PlanInfo { size, entry, reason, grid, block, smem_bytes }) };
+    Ok(())
 }
 
 /// Bytes of workspace with which a forward runs fastest.
@@ -209,7 +222,7 @@ pub(crate) unsafe fn enqueue<R: Request>(
 ///
 /// # Safety
 /// It is null, or came from [`store`] and is not used again.
-unsafe fn destroy<T>(handle: *mut T) {
+pub(crate) unsafe fn destroy<T>(handle: *mut T) {
     if !handle.is_null() {
         // There are no words for a failing destruction, but a panic must not pass.
         call(|| {

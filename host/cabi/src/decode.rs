@@ -120,7 +120,7 @@ impl DecodeArgs {
     ///
     /// # Safety
     /// `config` is null or a string that lives for `'a`.
-    unsafe fn decode<'a>(&self) -> Result<Decode<'a>, Error> {
+    pub(crate) unsafe fn decode<'a>(&self) -> Result<Decode<'a>, Error> {
         let [batch, heads] = [extent("batch", self.batch)?, extent("heads_q", self.heads_q)?];
         let [rows, head_dim] = [extent("seqlen_q", self.seqlen_q)?, extent("head_dim", self.head_dim)?];
         let dtypes = [dtype("dtype", self.dtype)?, dtype("cache_dtype", self.cache_dtype)?];

@@ -3,7 +3,7 @@ use crate::append::AppendArgs;
 use crate::decode::DecodeArgs;
 use crate::forward::{ForwardArgs, PlanInfo};
 use crate::merge::MergeArgs;
-use ferroflash::ENTRIES;
+use ferroflash::spec::KERNELS;
 use std::ffi::{CString, c_char};
 use std::sync::OnceLock;
 
@@ -55,7 +55,7 @@ pub extern "C" fn ferroflash_merge_size() -> usize {
 /// Number of compiled kernels.
 #[unsafe(no_mangle)]
 pub extern "C" fn ferroflash_entry_count() -> usize {
-    ENTRIES.len()
+    KERNELS.len()
 }
 
 /// Name of a compiled kernel; null behind the last.
@@ -66,7 +66,7 @@ pub extern "C" fn ferroflash_entry_name(index: usize) -> *const c_char {
 
 /// The name of an entry as C reads it.
 pub(crate) fn entry_name(symbol: &str) -> *const c_char {
-    let index = ENTRIES.iter().position(|entry| entry.contract.symbol == symbol);
+    let index = KERNELS.iter().position(|kernel| kernel.symbol == symbol);
     ferroflash_entry_name(index.unwrap_or(usize::MAX))
 }
 
@@ -74,6 +74,6 @@ fn entry_names() -> &'static [CString] {
     static NAMES: OnceLock<Vec<CString>> = OnceLock::new();
     // A symbol is an identifier: it has no NUL.
     NAMES.get_or_init(|| {
-        ENTRIES.iter().map(|entry| CString::new(entry.contract.symbol).unwrap_or_default()).collect()
+        KERNELS.iter().map(|kernel| CString::new(kernel.symbol).unwrap_or_default()).collect()
     })
 }

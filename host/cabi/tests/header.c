@@ -72,6 +72,14 @@ int main(void) {
     ferroflash_decode_t decode = FERROFLASH_DECODE_INIT;
     expect(ferroflash_decode(NULL, &decode, NULL) == FERROFLASH_INVALID && said("context: NULL"), "decode");
     expect(ferroflash_decode_size() == sizeof decode, "size of a decode");
+    ferroflash_decode_plan_t *decode_plan = NULL;
+    expect(ferroflash_decode_plan_create(NULL, &decode, &decode_plan) == FERROFLASH_INVALID
+           && said("context: NULL"), "plan of a decode");
+    expect(ferroflash_decode_plan_describe(NULL, &info) == FERROFLASH_INVALID && said("plan: NULL"),
+           "no plan of a decode");
+    expect(ferroflash_decode_launch(NULL, NULL, &decode, NULL) == FERROFLASH_INVALID
+           && ferroflash_decode_load(NULL, NULL) == FERROFLASH_INVALID, "nothing to launch");
+    ferroflash_decode_plan_destroy(NULL);
     ferroflash_context_destroy(NULL);
     ferroflash_plan_destroy(NULL);
 
@@ -113,6 +121,26 @@ int main(void) {
                "no workspace needed");
         expect(ferroflash_workspace_size(context, &forward, NULL) == FERROFLASH_INVALID
                && said("bytes: NULL"), "no place");
+        decode.q = forward.q;
+        decode.k_cache = forward.k;
+        decode.v_cache = forward.v;
+        decode.o = forward.o;
+        decode.seqused_k = (const int32_t *)0x5000000;
+        decode.batch = decode.pages = 3;
+        decode.seqlen_q = 1;
+        decode.page = 512;
+        decode.heads_q = decode.heads_k = 2;
+        decode.head_dim = 64;
+        const int64_t rows[4] = {2 * 64, 2 * 64, 64, 1};
+        memcpy(decode.q_strides, rows, sizeof rows);
+        memcpy(decode.o_strides, rows, sizeof rows);
+        decode.cache_strides[0] = 512 * 2 * 64;
+        decode.cache_strides[1] = 2 * 64;
+        decode.cache_strides[2] = 64;
+        expect(ferroflash_decode_plan_create(context, &decode, &decode_plan) == FERROFLASH_OK, "decode");
+        expect(ferroflash_decode_plan_describe(decode_plan, &info) == FERROFLASH_OK
+               && strncmp(info.entry, "decode_f16_d64_", 15) == 0 && strcmp(info.reason, "") == 0, "which");
+        ferroflash_decode_plan_destroy(decode_plan);
         ferroflash_plan_destroy(plan);
         ferroflash_context_destroy(context);
     } else if (said("invalid tuning")) {
