@@ -117,6 +117,14 @@ def _context(index):
         return _contexts[index]
 
 
+def described(function, plan):
+    """A plan as `function` describes it."""
+    info = PlanInfo(size=ctypes.sizeof(PlanInfo))
+    _check(function(plan, ctypes.byref(info)))
+    return {"entry": info.entry.decode(), "reason": info.reason.decode(), "grid": list(info.grid),
+            "threads": info.block[0], "smem_bytes": info.smem_bytes}
+
+
 class Launch:
     """One problem on one stream of a device: its plan, its workspace, and its arguments. Belongs to one thread, which points it at tensors."""
 
@@ -160,10 +168,7 @@ class Launch:
 
     def describe(self):
         """What was chosen: entry, reason, grid, threads, shared memory."""
-        info = PlanInfo(size=ctypes.sizeof(PlanInfo))
-        _check(LIB.ferroflash_plan_describe(self.plan, ctypes.byref(info)))
-        return {"entry": info.entry.decode(), "reason": info.reason.decode(), "grid": list(info.grid),
-                "threads": info.block[0], "smem_bytes": info.smem_bytes}
+        return described(LIB.ferroflash_plan_describe, self.plan)
 
 
 def masked(causal, window_size):

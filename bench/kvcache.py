@@ -7,10 +7,11 @@ Lengths and page numbers stay on the device: nothing waits, and a captured graph
 """
 import ctypes
 import threading
+import weakref
 
 import torch
 
-from ferroflash import DTYPES, FULL, LIB, Error, Unsupported, _check, _context, like_flash_attn, masked, scaled
+from ferroflash import DTYPES, FULL, LIB, Error, Unsupported, _check, _context, described, like_flash_attn, masked, scaled
 
 # A cache may be of eight bits.
 CACHE_DTYPES = {**DTYPES, torch.float8_e4m3fn: 2}
@@ -61,6 +62,11 @@ def _declare():
             raise Error(f"ferroflash_{name}_t has {size()} bytes in the library, {ctypes.sizeof(ours)} here")
         getattr(LIB, f"ferroflash_{name}").argtypes = [pointer, pointer, pointer]
     LIB.ferroflash_decode_room.argtypes = [pointer, pointer, pointer, pointer]
+    LIB.ferroflash_decode_plan_create.argtypes = [pointer, pointer, pointer]
+    LIB.ferroflash_decode_plan_describe.argtypes = [pointer, pointer]
+    LIB.ferroflash_decode_plan_destroy.argtypes, LIB.ferroflash_decode_plan_destroy.restype = [pointer], None
+    LIB.ferroflash_decode_load.argtypes = [pointer, pointer]
+    LIB.ferroflash_decode_launch.argtypes = [pointer, pointer, pointer, pointer]
 
 
 _declare()
@@ -141,8 +147,19 @@ class Launch:
             counters = self.counters = _zeros(q.device, self.stream, counted.value)
             args.counters, args.counters_bytes = counters.data_ptr(), counted.value
 
+        plan = ctypes.c_void_p()
+        _check(LIB.ferroflash_decode_plan_create(self.context, self.where, ctypes.byref(plan)))
+        self.plan = plan
+        weakref.finalize(self, LIB.ferroflash_decode_plan_destroy, plan)
+        # Compiled now: a launch may be captured in a graph.
+        _check(LIB.ferroflash_decode_load(self.context, plan))
+
     def enqueue(self):
-        _check(LIB.ferroflash_decode(self.context, self.where, self.stream))
+        _check(LIB.ferroflash_decode_launch(self.context, self.plan, self.where, self.stream))
+
+    def describe(self):
+        """What was chosen: entry, grid, threads, shared memory."""
+        return described(LIB.ferroflash_decode_plan_describe, self.plan)
 
 
 def append(k, v, k_cache, v_cache, slots, scales=(None, None)):

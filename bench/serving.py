@@ -116,7 +116,7 @@ def run(group, args, rng):
             rows.append({"suite": suite, "label": f"{group.label}, {name}", "timing": timing, "us": us, "peer": peer or "bytes",
                          "peer_us": theirs, "ratio": theirs / us, "tb_per_s": group.bytes[name] / us / 1e6,
                          "rounds_us": times[name, timing], "check": verdicts[name],
-                         "peer_check": verdicts.get(peer)})
+                         "peer_check": verdicts.get(peer), "entry": group.entries.get(name)})
             rows[-1]["tflops"] = group.flops / us / 1e6
             speed = f"{rows[-1]['tflops']:.0f} TFLOP/s" if group.flops else f"{rows[-1]['tb_per_s']:.2f} TB/s"
             bad = "" if verdicts[name]["passed"] else "  WRONG " + json.dumps(verdicts[name])
@@ -133,9 +133,12 @@ def host_us(calls=200, repeats=20):
     launch = kvcache.Launch(q, cache.k, cache.v, torch.empty_like(q), lengths, table=cache.table)
     (sdpa,), _ = cases.sdpa(cases.BACKENDS["cudnn"], q, [cases.Cache(cases.normal(batch, keys, 8, 128),
                                                                  cases.normal(batch, keys, 8, 128))], lengths)
-    raw, arguments = ferroflash.LIB.ferroflash_decode, (launch.context, launch.where, launch.stream)
+    plan_too, no_plan = ferroflash.LIB.ferroflash_decode, (launch.context, launch.where, launch.stream)
+    planned, arguments = ferroflash.LIB.ferroflash_decode_launch, (launch.context, launch.plan, launch.where, launch.stream)
     work = {
-        "ferroflash_decode (plan and launch) through ctypes": lambda: raw(*arguments),
+        "an empty call through ctypes": ferroflash.LIB.ferroflash_abi_version,
+        "ferroflash_decode_launch through ctypes": lambda: planned(*arguments),
+        "ferroflash_decode (plan and launch) through ctypes": lambda: plan_too(*no_plan),
         "flash_attn_with_kvcache of kvcache.py, outputs allocated": lambda: kvcache.flash_attn_with_kvcache(
             q, cache.k, cache.v, cache_seqlens=lengths, block_table=cache.table),
         "SDPA, cuDNN's backend, a dense cache": sdpa,

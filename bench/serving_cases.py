@@ -23,12 +23,12 @@ class Group:
 
     `contenders` is {name: (calls, judge)}: a call for each set of tensors, and what says of the last one's output whether
     it is right. `pairs` is [(suite, ours, peer)], peer None for the least bytes' own time; `bytes` is {name: least bytes
-    of a call}. `fill` makes tensors and contenders; `prepare` runs between capture and replay.
+    of a call}, `entries` the names of our kernels. `fill` makes tensors and contenders; `prepare` runs between capture and replay.
     """
 
     def __init__(self, label, pairs, sizes, fill, flops=0):
         self.label, self.pairs, self.bytes, self.flops = label, pairs, sizes, flops
-        self.contenders, self.failed, self.prepare = {}, [], lambda: None
+        self.contenders, self.entries, self.failed, self.prepare = {}, {}, [], lambda: None
         self.fill = lambda: fill(self)
 
     def names(self):
@@ -38,7 +38,8 @@ class Group:
         """Adds what `make` returns where it is wanted. Peers may be missing."""
         if name in self.names():
             try:
-                self.contenders[name] = make()
+                self.contenders[name] = made = make()
+                self.entries[name] = getattr(made[0][0], "entry", None)
             except Exception as reason:
                 self.lost(name, reason)
 
@@ -160,6 +161,15 @@ def judge(q, cache, lengths, **options):
     return of
 
 
+def enqueued(launch, o):
+    """A call that enqueues a launch and gives its output."""
+    def run():
+        launch.enqueue()
+        return o
+    run.entry = launch.describe()["entry"]
+    return run
+
+
 def ours(q, caches, lengths, judged=None, causal=False, window=(-1, -1), softcap=0.0, sinks=None, **options):
     """Our decode of q on each of the caches, and what says whether the last one's is right."""
     o, launches = torch.empty_like(q), []
@@ -169,13 +179,8 @@ def ours(q, caches, lengths, judged=None, causal=False, window=(-1, -1), softcap
             q, cache.k, cache.v, o, lengths, table=cache.table, mask=mask, window=window, softcap=softcap, sinks=sinks,
             share=launches[0] if launches else None, **options))
 
-    def call(launch):
-        def run():
-            launch.enqueue()
-            return o
-        return run
     meant = {"causal": causal, "window": window, "softcap": softcap, "sinks": sinks}
-    return [call(launch) for launch in launches], judged or judge(q, caches[-1], lengths, **meant)
+    return [enqueued(launch, o) for launch in launches], judged or judge(q, caches[-1], lengths, **meant)
 
 
 def sdpa(backend, q, caches, lengths):

@@ -9,7 +9,7 @@ import kvcache
 import merge
 import varlen
 from ferroflash import CAUSAL, FULL
-from serving_cases import (BACKENDS, DEVICE, DTYPES, Cache, Group, compare, filled, integers, judge, normal, ours, sdpa, sets_of,
+from serving_cases import (BACKENDS, DEVICE, DTYPES, Cache, Group, compare, enqueued, filled, integers, judge, normal, ours, sdpa, sets_of,
                            verdict)
 
 
@@ -178,9 +178,6 @@ def fill_packed(group, shape, lengths, size):
                     errors.append(compare(o[i + first:i + last, h][:, None], q[i + first:i + last, h][:, None], *own, causal=causal))
         return verdict(errors)
 
-    def run(launch, out):
-        return lambda: (launch(), out)[1]
-
     def flash(q, k, v):
         return lambda: torch.ops.aten._flash_attention_forward(q, k, v, *ends, *longest, 0.0, causal, False)[0]
 
@@ -202,8 +199,8 @@ def fill_packed(group, shape, lengths, size):
                 pool[table[b, :count].long()] = rows.view(-1, page, hk, dim)
         launch = kvcache.Launch(q, *pools, o, integers([n for _, n in lengths]), table=table, mask=mask,
                                 cu_seqlens_q=ends[0], seqlen_q=longest[0])
-        return run(launch.enqueue, o)
-    group.add("packed", lambda: ([run(varlen.Launch(*own, o, *ends, *longest, mask=mask).enqueue, o) for own in sets], right))
+        return enqueued(launch, o)
+    group.add("packed", lambda: ([enqueued(varlen.Launch(*own, o, *ends, *longest, mask=mask), o) for own in sets], right))
     group.add("page 16", lambda: ([paged(*own) for own in sets], right))
     group.add("equal", lambda: ([equal(*own) for own in sets], right))
     group.add("fa2 varlen", lambda: ([flash(*own) for own in sets], right))

@@ -6,10 +6,12 @@
 Where sequences begin stays on the device: nothing waits, and a captured graph stays right when it changes.
 """
 import ctypes
+import weakref
 
 import torch
 
-from ferroflash import DTYPES, FULL, LIB, Error, Forward, Unsupported, _check, _context, like_flash_attn, masked, scaled
+from ferroflash import (DTYPES, FULL, LIB, Error, Forward, Unsupported, _check, _context, described, like_flash_attn, masked,
+                        scaled)
 from kvcache import flash_attn_with_kvcache
 
 
@@ -42,8 +44,19 @@ class Launch:
         args.config = config.encode() if config else None
         self.where = ctypes.addressof(args)
 
+        plan = ctypes.c_void_p()
+        _check(LIB.ferroflash_plan_create(self.context, self.where, ctypes.byref(plan)))
+        self.plan = plan
+        weakref.finalize(self, LIB.ferroflash_plan_destroy, plan)
+        # Compiled now: a launch may be captured in a graph.
+        _check(LIB.ferroflash_load(self.context, plan))
+
     def enqueue(self):
-        _check(LIB.ferroflash_forward(self.context, self.where, self.stream))
+        _check(LIB.ferroflash_launch(self.context, self.plan, self.where, self.stream))
+
+    def describe(self):
+        """What was chosen: entry, reason, grid, threads, shared memory."""
+        return described(LIB.ferroflash_plan_describe, self.plan)
 
 
 def flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p=0.0,
