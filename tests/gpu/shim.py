@@ -15,6 +15,7 @@ import torch.nn.functional as F
 
 import ferroflash
 import kvcache
+import merge
 import varlen
 
 F16, BF16 = torch.float16, torch.bfloat16
@@ -239,6 +240,35 @@ def in_a_graph():
     return torch.equal(o, ferroflash.flash_attn_func(q, k, v))
 
 
+def packed_in_a_graph():
+    """Captured for some lengths, replayed with others: the same as a call for these."""
+    q, k, v = (t[0] for t in tensors(F16, [1, 600, 600, 4, 2, 64]))
+    lengths = lambda *values: torch.tensor(values, dtype=torch.int32, device="cuda")
+    starts, other = lengths(0, 200, 400, 600), lengths(0, 37, 37, 600)
+    call = lambda ends: varlen.flash_attn_varlen_func(q, k, v, ends, ends, 600, 600, causal=True)
+    call(starts)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        o = call(starts)
+    starts.copy_(other)
+    graph.replay()
+    torch.cuda.synchronize()
+    return torch.equal(o, call(other))
+
+
+def merged():
+    """What attention makes of two halves of the keys becomes what it makes of all."""
+    q, k, v = tensors(F16, [1, 70, 300, 4, 4, 64])
+    halves = [ferroflash.flash_attn_func(q, *(t[:, part] for t in (k, v)), return_lse=True)
+              for part in (slice(0, 111), slice(111, 300))]
+    o = torch.full_like(q[0], float("nan"))
+    merge.merge_attn_states(o, *(t[0] for half in halves for t in half))
+    exact, _ = attend(q, k, v, torch.float64)
+    naive, _ = attend(q, k, v, F16)
+    # Each half has been rounded once more.
+    return largest(o.double() - exact[0]) <= 3 * largest(naive.double() - exact) + 1e-5
+
+
 def in_threads(count=4, calls=50):
     q, k, v = tensors(F16, [1, 256, 256, 4, 4, 64])
     expected = ferroflash.flash_attn_func(q, k, v)
@@ -263,7 +293,8 @@ def main(out):
     torch.manual_seed(1)
     rows = [check(*case) for case in CASES] + [refused(*request) for request in REFUSED]
     rows += [cached(*case) for case in CACHES] + [packed(*case) for case in PACKED]
-    for name, work in (("another stream", on_another_stream), ("a graph", in_a_graph), ("threads", in_threads)):
+    for name, work in (("another stream", on_another_stream), ("a graph", in_a_graph), ("threads", in_threads),
+                       ("packed, in a graph, other lengths", packed_in_a_graph), ("merged", merged)):
         rows.append({"name": name, "passed": work()})
     wrong = [row["name"] for row in rows if not row["passed"]]
     report = {"device": torch.cuda.get_device_name(), "command": "python3 shim.py", "passed": not wrong, "cases": rows}
