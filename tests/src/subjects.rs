@@ -1,7 +1,7 @@
 //! Problems of any family, in the simulator.
 use ferroflash::{Attention, Capabilities, Error, SimDriver};
 use ptx_sim::Options;
-use reference::{OnDevice, Subject, Task};
+use reference::{OnDevice, Rule, Subject, Task};
 
 /// A simulator of the smallest card that runs a subject.
 ///
@@ -26,7 +26,7 @@ pub fn simulator(subject: &dyn Subject, options: Options) -> Attention<SimDriver
 /// Where another kernel runs, or a result is wrong.
 pub fn run(attention: &Attention<SimDriver>, subject: &dyn Subject, task: &Task) -> Result<(), Error> {
     let (work, symbol) = (task.work(), subject.contract().symbol);
-    let judge = work.judge().expect("problems are valid");
+    let judge = work.judge(Rule::Tolerance).expect("problems are valid");
     for (round, written) in OnDevice::new(attention, &*work, Some(symbol))?.run_all()?.iter().enumerate() {
         assert_eq!(written.entry, symbol, "{task}");
         let failures = judge(round, written).failures;

@@ -113,6 +113,7 @@ fn garbage_lengths_and_pages() {
 /// pages are.
 #[test]
 fn chunks_make_sequences_independent() {
+    const ROUNDS: usize = 120;
     let mut random = Random::new(11);
     let one = |case: &DecodeCase, b: usize| {
         let (attention, memory) = (attention(), DecodeMemory::new(case));
@@ -125,7 +126,7 @@ fn chunks_make_sequences_independent() {
     let keys = 300;
     let alone = DecodeCase { splits: Splits::Chunk(128), seeds: vec![99], ..DecodeCase::new([keys]) };
     let expected = one(&alone, 0);
-    for round in 0..20 {
+    for round in 0..ROUNDS {
         let batch = 1 + (random.bits() % 40) as usize;
         // At an even place, where it shares no page with the one before.
         let place = (random.bits() % batch as u64) as usize & !1;

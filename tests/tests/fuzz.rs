@@ -2,8 +2,8 @@
 //! refused by name.
 use ferroflash::{Attention, Capabilities, SimDriver};
 use reference::Random;
-use reference::fuzz::{Fuzz, Limits, faults, refused};
-use std::collections::BTreeSet;
+use reference::fuzz::{FAMILIES, Fuzz, Limits, Other, faults, refused};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 /// How long problems are solved: longer where nobody waits.
@@ -30,6 +30,20 @@ fn random_problems_agree_with_the_reference() {
     assert!(f64::from(solved) >= AT_LEAST * time.as_secs_f64(), "only {solved} problems in {time:?}");
     println!("{solved} problems, seed {day}: {not_judged} of {rows} rows are not judged");
     assert!(not_judged < rows / 2, "{not_judged} of {rows} rows are not judged");
+}
+
+#[test]
+fn random_problems_of_other_families_are_right() {
+    let attention = Attention::new(SimDriver::new("l4").expect("a known card"));
+    let day = std::time::UNIX_EPOCH.elapsed().expect("after 1970").as_secs() / 86_400;
+    let (start, mut random, mut solved) = (Instant::now(), Random::new(!day), BTreeMap::new());
+    while start.elapsed() < time() / 2 || solved.len() < FAMILIES.len() {
+        let other = Other::new(random.bits(), Limits::SIMULATOR);
+        let findings = other.run(&attention).unwrap_or_else(|e| panic!("{other}: {e}"));
+        assert!(findings.failures.is_empty(), "{other}: {findings:?}");
+        *solved.entry(other.family).or_insert(0) += 1;
+    }
+    println!("{solved:?} problems, seed {day}");
 }
 
 #[test]

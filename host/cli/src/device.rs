@@ -4,7 +4,7 @@ use super::error::Error;
 use super::options::{DeviceKind, DeviceOptions};
 use super::run::cache::Input as Cached;
 use ferroflash::{Attention, Capabilities, Driver, Tuning};
-use reference::fuzz::{Findings, Fuzz};
+use reference::fuzz::{Findings, Fuzz, Other};
 use reference::{Loaded, Memory, OnDevice, Outcome, Soak, Work, Written, exact};
 use serde::Serialize;
 use std::fmt;
@@ -74,6 +74,8 @@ pub(super) trait Runner {
     fn soak(&self, work: &dyn Work, config: &str, soak: Soak) -> Result<usize, ferroflash::Error>;
     /// As [`Fuzz::run`].
     fn fuzz(&self, fuzz: &Fuzz) -> Result<Findings, ferroflash::Error>;
+    /// As [`Other::run`].
+    fn fuzz_other(&self, other: &Other) -> Result<Findings, ferroflash::Error>;
     /// Device memory in use, in bytes, where the driver knows.
     fn memory_in_use(&self) -> Result<Option<u64>, ferroflash::Error>;
     /// What measures the device time of so many launches of a kernel on one problem, one after the other.
@@ -108,6 +110,10 @@ impl<D: Driver> Runner for Attention<D> {
 
     fn fuzz(&self, fuzz: &Fuzz) -> Result<Findings, ferroflash::Error> {
         fuzz.run(self)
+    }
+
+    fn fuzz_other(&self, other: &Other) -> Result<Findings, ferroflash::Error> {
+        other.run(self)
     }
 
     fn memory_in_use(&self) -> Result<Option<u64>, ferroflash::Error> {

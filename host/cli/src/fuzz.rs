@@ -4,7 +4,7 @@ use super::device::Device;
 use super::error::Error;
 use super::options::DeviceOptions;
 use ferroflash::DType;
-use reference::fuzz::{ENOUGH_ELEMENTS, Fuzz, Limits, faults, refused};
+use reference::fuzz::{ENOUGH_ELEMENTS, FAMILIES, Fuzz, Limits, Other, faults, refused};
 use reference::{Random, score_limit};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -12,6 +12,10 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 /// Solve random problems and compare with the f64 reference; spoil them, and compare the refusals.
+///
+/// Each case is an attention, and a problem of another family (packed sequences, caches of 16 and 8 bits in
+/// pages with few queries and with many, appends, merges): several launches of one plan, between which the
+/// integers on the device change, to ones that make no sense, too.
 ///
 /// Random are shapes, strides, gaps, masks, scale, softcap, inputs, element type and kernel. A valid problem
 /// must agree with the reference and write nothing else; the same problem with one fault must be refused by
@@ -56,8 +60,10 @@ struct Report {
     seed: u64,
     passed: bool,
     seconds: f64,
-    /// Valid problems, each compared with the reference.
+    /// Valid problems of attention, each compared with the reference.
     solved: u64,
+    /// The same of other families, each several launches of one plan.
+    others: BTreeMap<&'static str, u64>,
     /// Those of them with few elements, which `small_rule` judged.
     small: u64,
     small_rule: String,
@@ -83,6 +89,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let bar = console.progress("fuzz, seconds", args.seconds as usize);
     let mut random = Random::new(args.seed);
     let mut refusals: BTreeMap<_, _> = faults().map(|name| (name, 0)).collect();
+    let mut others: BTreeMap<_, _> = FAMILIES.into_iter().map(|name| (name, 0)).collect();
     let (mut solved, mut small, mut failure) = (0, 0, None);
     let (mut wide, mut wide_rows, mut rows_not_judged) = (0, 0, 0);
     while failure.is_none() && start.elapsed() < time {
@@ -102,6 +109,15 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         failure = wrong.map(|wrong| format!("{fuzz}: {wrong}"));
         solved += u64::from(failure.is_none());
         small += u64::from(failure.is_none() && fuzz.wide.is_none() && fuzz.is_small());
+        if failure.is_none() {
+            let other = Other::new(seed, limits);
+            let wrong = match runner.fuzz_other(&other) {
+                Ok(findings) => findings.failures.into_iter().next(),
+                Err(error) => Some(error.to_string()),
+            };
+            *others.entry(other.family).or_default() += u64::from(wrong.is_none());
+            failure = wrong.map(|wrong| format!("{other}: {wrong}"));
+        }
         // Refusals take no device: many for each problem that is solved.
         for fault in 0..16 {
             match refused(&fuzz, seed.wrapping_add(fault), capabilities) {
@@ -127,6 +143,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         passed: result.is_ok(),
         seconds: start.elapsed().as_secs_f64(),
         solved,
+        others,
         small,
         small_rule: format!(
             "below {ENOUGH_ELEMENTS} elements of O, where the largest error of a naive result may be small \
@@ -150,14 +167,16 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Report { device, seed, seconds, solved, small, small_rule, refused, failure, .. } = self;
-        let Report { wide, wide_rows, rows_not_judged, wide_rule, .. } = self;
+        let Report { device, seed, seconds, solved, others, small, refused, failure, .. } = self;
+        let Report { small_rule, wide, wide_rows, rows_not_judged, wide_rule, .. } = self;
         let refusals: u64 = refused.values().sum();
         let kinds = refused.values().filter(|count| **count > 0).count();
         writeln!(
             f,
             "{solved} random problems agree with the reference on {device}, seed {seed}, {seconds:.1} s"
         )?;
+        let others = others.iter().map(|(name, count)| format!("{count} {name}")).collect::<Vec<_>>();
+        writeln!(f, "and {} of other families", others.join(", "))?;
         writeln!(f, "{small} of them are small: {small_rule}")?;
         writeln!(f, "{wide} are of any magnitude: {wide_rule}")?;
         writeln!(f, "{rows_not_judged} of their {wide_rows} rows were not judged")?;

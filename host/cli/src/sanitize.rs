@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use ferroflash::{Attention, Capabilities, SimDriver};
 use ptx_sim::{Completion, Options, Report};
 use rayon::prelude::*;
-use reference::{OnDevice, Subject, TensorError};
+use reference::{OnDevice, Rule, Subject, TensorError};
 use serde::{Deserialize, Serialize};
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -296,7 +296,7 @@ fn row(subject: &dyn Subject, simulator: &Simulator<'_>, capabilities: &Capabili
         return Ok(row);
     }
     let works: Vec<_> = subject.edges(1).into_iter().map(|task| (task.work(), task)).collect();
-    let judged = works.iter().map(|(work, task)| Ok((work, task, work.judge()?)));
+    let judged = works.iter().map(|(work, task)| Ok((work, task, work.judge(Rule::Tolerance)?)));
     let judged: Vec<_> =
         judged.collect::<Result<_, _>>().map_err(|e: TensorError| Error::Invalid(e.to_string()))?;
     for options in schedules(simulator.seeds) {

@@ -6,7 +6,7 @@ use super::options::KernelOptions;
 use ferroflash::lineage::CONFIGURATIONS;
 use ferroflash::{DType, EntryInfo};
 use indicatif::ProgressBar;
-use reference::{Judge, Soak, Subject, Task, Work, headline, reproducer};
+use reference::{Judge, Rule, Soak, Subject, Task, Work, headline, reproducer};
 use serde::Serialize;
 use std::fmt;
 use std::time::Instant;
@@ -223,7 +223,7 @@ impl Row {
         })?;
         let judge = match judge {
             Some(judge) => judge,
-            none => none.insert(work.judge().map_err(|e| Error::Invalid(e.to_string()))?),
+            none => none.insert(work.judge(Rule::Tolerance).map_err(|e| Error::Invalid(e.to_string()))?),
         };
         self.cases += 1;
         for (round, written) in rounds.iter().enumerate() {

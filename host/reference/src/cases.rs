@@ -1,6 +1,7 @@
 //! Problems that an entry must solve, as data.
 use super::memory::{Layout, Memory};
 use super::packed::{self, Lengths, Sequences};
+use super::told::Told;
 use ferroflash::{Alignment, EntryInfo, Grid, Mask, MaskKind, Problem};
 
 /// A problem, how it lies in memory, and the seed of its inputs.
@@ -33,6 +34,8 @@ pub enum Values {
         lengths: &'static [Lengths],
         /// Queries of a tile, and keys of a block.
         tile: [u32; 2],
+        /// What the device is told of them, launch by launch of one plan.
+        told: &'static [Told],
     },
 }
 
@@ -43,8 +46,9 @@ impl Case {
         match self.values {
             Values::Normal => memory,
             Values::Peaks { block } => memory.with_peaks(block as usize),
-            Values::Packed { lengths, tile } => {
-                memory.with_sequences(Sequences::of(lengths, tile)).with_poison()
+            Values::Packed { lengths, tile, told } => {
+                let memory = memory.with_sequences(Sequences::of(lengths, tile)).with_poison();
+                Memory { told: told.into(), ..memory }
             }
         }
     }

@@ -4,8 +4,9 @@ use super::attention::Inputs;
 use super::e4m3;
 use super::inputs::Random;
 use super::tensor::{HostTensor, TensorError};
+use super::told::Told;
 use super::tolerance::Reference;
-use super::work::{Judgement, POISON};
+use super::work::{Judgement, POISON, Rule};
 use ferroflash::{DType, Mask, PageView, Problem, Splits};
 use rayon::prelude::*;
 
@@ -15,7 +16,6 @@ mod told;
 
 pub use edges::{decode_edges, decode_long, paged_astray, paged_edges, paged_long};
 pub use loaded::{DecodeOutcome, LoadedDecode};
-pub use told::Told;
 
 /// What numbers of e4m3 keys and values are multiplied by.
 const SCALES: [f32; 2] = [2.0, 0.5];
@@ -330,7 +330,7 @@ impl DecodeMemory {
     /// # Errors
     /// [`TensorError`] where the case contradicts itself.
     pub fn judge(&self, outcome: &DecodeOutcome, lengths: &[i32]) -> Result<Vec<String>, TensorError> {
-        Ok(self.compare(outcome, lengths, &self.references(lengths)?)?.failures)
+        Ok(self.compare(outcome, lengths, &self.references(lengths, Rule::Tolerance)?)?.failures)
     }
 
     /// Keys of sequence `b` where the device is told `length`; `None` where the cache has not so many.
@@ -340,9 +340,13 @@ impl DecodeMemory {
     }
 
     /// What is right for each sequence of these lengths: `None` where it has no key, or is not judged.
-    fn references(&self, lengths: &[i32]) -> Result<Vec<Option<Reference>>, TensorError> {
-        let one =
-            |(b, length): (usize, &i32)| self.keys(b, *length).map_or(Ok(None), |n| self.reference(b, n));
+    fn references(&self, lengths: &[i32], rule: Rule) -> Result<Vec<Option<Reference>>, TensorError> {
+        let dtype = self.case.dtype;
+        let one = |(b, length): (usize, &i32)| {
+            let reference = self.keys(b, *length).map_or(Ok(None), |keys| self.reference(b, keys))?;
+            let values = self.rows[1][b].iter().map(|bits| f64::from(decode(dtype, *bits)));
+            Ok(reference.map(|reference| reference.by(rule, dtype, values)))
+        };
         lengths.par_iter().enumerate().map(one).collect()
     }
 

@@ -1,16 +1,21 @@
 //! Random problems: valid ones in any shape, stride, mask and type, and the same made invalid in one respect.
-use super::arithmetic::{decode, encode, unit_roundoff};
+use super::arithmetic::{decode, encode};
 use super::bounds::{Bounds, score_limit};
 use super::inputs::Random;
 use super::memory::{Memory, Place};
 use super::runner::Loaded;
-use super::tolerance::Reference;
+use super::told::Told;
+use super::tolerance::{Reference, two_roundings};
 use ferroflash::lineage::CONFIGURATIONS;
 use ferroflash::{
     Alignment, Attention, Capabilities, DType, Driver, ENTRIES, Error, Forward, Mask, MaskKind, Problem,
     Tuning, Workspace,
 };
 use std::f32::consts::LOG2_E;
+
+mod others;
+
+pub use others::{FAMILIES, Other};
 
 /// A random valid problem in memory, and maybe the kernel that it asks for. The same seed and limits make the
 /// same.
@@ -45,6 +50,10 @@ pub struct Limits {
     pub seqlen: usize,
     /// Most query heads, and most batches.
     pub heads: usize,
+    /// Most sequences, packed or on a cache.
+    pub sequences: usize,
+    /// Whether packed sequences may be told to overlap: to a simulator that is a race.
+    pub overlaps: bool,
     /// Decades above and below 1 that scales, softcaps and inputs of one problem in three come from, as far
     /// as they are accepted and the type holds them; 0 for none such.
     pub decades: u8,
@@ -52,9 +61,9 @@ pub struct Limits {
 
 impl Limits {
     /// For a GPU.
-    pub const GPU: Self = Limits { seqlen: 800, heads: 12, decades: 30 };
+    pub const GPU: Self = Limits { seqlen: 800, heads: 12, sequences: 40, overlaps: true, decades: 30 };
     /// For the simulator: a case takes fractions of a second.
-    pub const SIMULATOR: Self = Limits { seqlen: 150, heads: 3, decades: 30 };
+    pub const SIMULATOR: Self = Limits { seqlen: 150, heads: 3, sequences: 6, overlaps: false, decades: 30 };
 }
 
 /// Elements of O from which on the tolerance rule alone judges: see [`Fuzz::is_small`].
@@ -107,7 +116,9 @@ impl Fuzz {
             not_judged = bounds.not_judged();
         } else if let Some(mut judged) = outcome.judge(&Reference::new(&inputs), dtype) {
             if self.is_small() {
-                judged.out.tolerance = judged.out.tolerance.max(self.rounding());
+                let values = &self.memory.buffers[self.memory.v.buffer];
+                let values = values.iter().map(|bits| f64::from(decode(dtype, *bits)));
+                judged.out.tolerance = judged.out.tolerance.max(two_roundings(dtype, values));
             }
             verdict = Some(judged);
         }
@@ -116,13 +127,6 @@ impl Fuzz {
             None => vec!["the output has another shape".into()],
         };
         Ok(Findings { failures, rows: self.memory.lse_shape().iter().product(), not_judged })
-    }
-
-    /// What rounding probabilities and results to the type may add up to.
-    fn rounding(&self) -> f64 {
-        let Memory { problem, buffers, v, .. } = &self.memory;
-        let largest = buffers[v.buffer].iter().map(|bits| f64::from(decode(problem.dtype, *bits)).abs());
-        2.0 * unit_roundoff(problem.dtype) * largest.fold(0.0, f64::max) + 1e-5
     }
 }
 
@@ -242,7 +246,7 @@ fn memory(random: &mut Random, problem: Problem, sigmas: [f64; 3]) -> Memory {
         (0..count).map(|_| encode(dtype, sigma * random.normal())).collect()
     };
     let buffers = (0..=v.buffer).map(|buffer| numbers(sigmas[buffer], len(buffer))).collect();
-    Memory { problem, buffers, q, k, v, o, sequences: None }
+    Memory { problem, buffers, q, k, v, o, sequences: None, told: vec![Told::Filled] }
 }
 
 fn place(random: &mut Random, buffer: usize, start: usize, shape: [usize; 4], input: bool) -> Place {

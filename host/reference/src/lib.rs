@@ -25,6 +25,7 @@ mod sinks;
 mod soak;
 mod subject;
 mod tensor;
+mod told;
 mod tolerance;
 mod work;
 
@@ -33,9 +34,7 @@ pub use arithmetic::unit_roundoff;
 pub use attention::{Inputs, Outputs, exact, naive};
 pub use bounds::{Bounds, score_limit};
 pub use cases::{Case, Values, edges, grid, headline, reproducer, soak};
-pub use decode::{
-    DecodeCase, DecodeMemory, DecodeOutcome, LoadedDecode, Pages, Told, decode_edges, paged_edges,
-};
+pub use decode::{DecodeCase, DecodeMemory, DecodeOutcome, LoadedDecode, Pages, decode_edges, paged_edges};
 pub use inputs::Random;
 pub use memory::{Layout, Memory, PEAK, Place};
 pub use merge::{Lie, MergeCase, MergeMemory, merge, merge_edges};
@@ -44,5 +43,6 @@ pub use runner::{Loaded, Outcome};
 pub use soak::Soak;
 pub use subject::{Subject, Task, subjects, unfit};
 pub use tensor::{HostTensor, TensorError};
+pub use told::Told;
 pub use tolerance::{Reference, Verdict, Worst};
-pub use work::{Asked, Judge, Judgement, OnDevice, Plans, Room, Work, Written};
+pub use work::{Asked, Judge, Judgement, OnDevice, Plans, Room, Rule, Work, Written};

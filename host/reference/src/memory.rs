@@ -4,6 +4,7 @@ use super::attention::{Inputs, Outputs};
 use super::inputs::Random;
 use super::packed::Sequences;
 use super::tensor::{HostTensor, TensorError};
+use super::told::Told;
 use ferroflash::{Forward, LseView, Problem, TensorView};
 
 /// What a huge key adds to a scaled score: sums before it vanish beside it in every type.
@@ -105,6 +106,8 @@ pub struct Memory {
     pub o: Place,
     /// Where packed sequences begin; the last buffers hold it.
     pub sequences: Option<Sequences>,
+    /// What the device is told of them, launch by launch of one plan: first [`Told::Filled`].
+    pub told: Vec<Told>,
 }
 
 impl Memory {
@@ -175,6 +178,12 @@ impl Memory {
         self
     }
 
+    /// The same as the device is told of it at a launch.
+    pub(super) fn told(&self, told: Told) -> Self {
+        let sequences = self.sequences.as_ref().map(|sequences| sequences.told(told));
+        Memory { sequences, ..self.clone() }
+    }
+
     /// Inputs by buffer: `fill` makes as many elements as it is asked for.
     pub fn filled(problem: Problem, layout: Layout, mut fill: impl FnMut(usize) -> Vec<u16>) -> Self {
         let mut memory = Self::places(problem, layout);
@@ -201,7 +210,7 @@ impl Memory {
     }
 
     /// Buffers of Q, K and V: the first ones.
-    fn tensor_buffers(&self) -> usize {
+    pub(super) fn tensor_buffers(&self) -> usize {
         1 + [self.q, self.k, self.v].iter().map(|place| place.buffer).max().unwrap_or(0)
     }
 
@@ -297,7 +306,8 @@ impl Memory {
                 [(0, queries), (1, keys), (2, keys)].map(|(buffer, shape)| Place::alone(buffer, alone, shape))
             }
         };
-        Memory { problem, buffers: vec![], q, k, v, o: Place::alone(0, layout, queries), sequences: None }
+        let (o, told) = (Place::alone(0, layout, queries), vec![Told::Filled]);
+        Memory { problem, buffers: vec![], q, k, v, o, sequences: None, told }
     }
 
     /// The same for the reference.

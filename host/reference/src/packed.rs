@@ -2,8 +2,10 @@
 //! must solve.
 use super::attention::{Inputs, Outputs};
 use super::cases::{Case, Values, head_dims, masks};
+use super::inputs::Random;
 use super::memory::Layout;
 use super::tensor::TensorError;
+use super::told::Told;
 use ferroflash::{Alignment, EntryInfo, Index, Mask, MaskKind, Packed, Problem};
 use std::ops::Range;
 
@@ -113,6 +115,37 @@ impl Sequences {
             .packed(Some(rows))
     }
 
+    /// What the device is told: these, or others in the same rows.
+    pub(super) fn told(&self, told: Told) -> Self {
+        let mut all = self.clone();
+        let fewer = |starts: &mut Vec<i32>, random: &mut Random| {
+            let lengths: Vec<i32> = starts.windows(2).map(|w| w[1] - w[0]).collect();
+            for (b, length) in lengths.into_iter().enumerate() {
+                starts[b + 1] = starts[b] + (random.bits() % (length as u64 + 1)) as i32;
+            }
+        };
+        match told {
+            Told::Filled => {}
+            Told::Fewer(seed) => {
+                let random = &mut Random::new(seed);
+                fewer(&mut all.cu_seqlens_q, random);
+                match &mut all.seqused_k {
+                    Some(used) => {
+                        used.iter_mut().for_each(|keys| *keys = (random.bits() % (*keys as u64 + 1)) as i32);
+                    }
+                    None => fewer(&mut all.cu_seqlens_k, random),
+                }
+            }
+            // Starts that overlap make blocks write the same rows, which keys that are used do not.
+            Told::Garbage(seed) => scatter(all.seqused_k.iter_mut(), self, seed),
+            Told::Lost(seed) => {
+                let starts = [&mut all.cu_seqlens_q, &mut all.cu_seqlens_k].into_iter();
+                scatter(starts.chain(&mut all.seqused_k), self, seed);
+            }
+        }
+        all
+    }
+
     /// Their arrays of integers, by name.
     pub(super) fn arrays(&self) -> impl Iterator<Item = (&'static str, &Vec<i32>)> {
         let starts = [("cu_seqlens_q", &self.cu_seqlens_q), ("cu_seqlens_k", &self.cu_seqlens_k)];
@@ -127,6 +160,15 @@ impl Sequences {
         let [starts_q, starts_k] = [(); 2].map(|()| next().unwrap_or(nothing));
         let packed = Packed::new(self.count(), starts_q, starts_k, p.seqlen_q, p.seqlen_k);
         next().map_or(packed, |used| packed.used(used))
+    }
+}
+
+/// Puts integers that make no sense among right ones.
+fn scatter<'a>(arrays: impl Iterator<Item = &'a mut Vec<i32>>, of: &Sequences, seed: u64) {
+    let (mut random, rows, keys) = (Random::new(seed), of.rows() as i32, of.key_rows() as i32);
+    for x in arrays.flatten() {
+        let garbage = [*x, i32::MAX, -1, *x, i32::MIN, 0, rows + 9, keys + 9, *x + 1];
+        *x = garbage[(random.bits() % 9) as usize];
     }
 }
 
@@ -178,7 +220,25 @@ fn case(entry: &EntryInfo, lengths: &'static [Lengths], one: Problem, layout: La
     let tile = [entry.tile_m, entry.tile_n];
     let sequences = Sequences::of(lengths, tile);
     let problem = sequences.problem(one, [sequences.rows() + 3, sequences.key_rows() + 3]);
-    Case { problem, layout, seed, values: Values::Packed { lengths, tile } }
+    Case { problem, layout, seed, values: Values::Packed { lengths, tile, told: &[Told::Filled] } }
+}
+
+/// The same with several launches of one plan.
+fn told(case: Case, told: &'static [Told]) -> Case {
+    match case.values {
+        Values::Packed { lengths, tile, .. } => {
+            Case { values: Values::Packed { lengths, tile, told }, ..case }
+        }
+        Values::Normal | Values::Peaks { .. } => case,
+    }
+}
+
+/// Other lengths, and keys in use that make no sense.
+const OTHERS: &[Told] = &[Told::Filled, Told::Fewer(1), Told::Garbage(2), Told::Filled];
+
+/// Starts that make no sense.
+pub(super) fn astray(entry: &EntryInfo, seed: u64) -> Case {
+    told(soak(entry, seed), &[Told::Filled, Told::Lost(1), Told::Lost(2), Told::Lost(3), Told::Filled])
 }
 
 /// [`super::edges`] of a packed kernel.
@@ -211,7 +271,8 @@ pub(super) fn edges(entry: &EntryInfo, seed: u64) -> Vec<Case> {
         shapes.into_iter().zip(masks).enumerate().map(|(turn, ((lengths, one, layout), (mask, softcap)))| {
             let alignment = if turn == 3 { Alignment::TopLeft } else { Alignment::BottomRight };
             let one = one.mask(mask).align(alignment).softcap(softcap.unwrap_or_default());
-            case(entry, lengths, one, layout, seed.wrapping_add(turn as u64))
+            let case = case(entry, lengths, one, layout, seed.wrapping_add(turn as u64));
+            if turn == 1 { told(case, OTHERS) } else { case }
         });
     cases.collect()
 }
@@ -238,7 +299,8 @@ pub(super) fn grid(entry: &EntryInfo, seed: u64) -> Vec<Case> {
             let one = Problem::new(entry.dtype, 1, 0, 0, head_dim).heads_q(heads_k * group).heads_k(heads_k);
             let one = one.mask(mask).align(alignment).softcap(softcap.unwrap_or_default());
             let layout = [Layout::Bshd, Layout::Bhsd][turn % 2];
-            cases.push(case(entry, LONG, one, layout, seed.wrapping_add(turn as u64)));
+            let case = case(entry, LONG, one, layout, seed.wrapping_add(turn as u64));
+            cases.push(if group == 4 { told(case, OTHERS) } else { case });
         }
     }
     cases

@@ -1,9 +1,14 @@
 //! Forward problems on a device, and what comes back.
+use super::arithmetic::decode;
 use super::bounds::Bounds;
 use super::memory::{Memory, Place};
+use super::packed::Sequences;
 use super::tensor::{HostTensor, TensorError};
+use super::told::Told;
 use super::tolerance::{Reference, Verdict};
-use super::work::{Asked, Buffer, GUARD, Judge, Judgement, OnDevice, POISON, Room, Work, Written, guarded};
+use super::work::{
+    Asked, Buffer, GUARD, Judge, Judgement, OnDevice, POISON, Room, Rule, Work, Written, guarded,
+};
 use ferroflash::{Attention, Driver, Error};
 use std::time::Duration;
 
@@ -110,10 +115,34 @@ impl Work for Memory {
         Asked::Forward(forward)
     }
 
-    fn judge(&self) -> Result<Judge<'_>, TensorError> {
-        let (reference, dtype) = (Reference::new(&self.inputs()?), self.problem.dtype);
-        Ok(Box::new(move |_, written| {
-            let verdict = Outcome::new(self, written, true).judge(&reference, dtype);
+    fn rounds(&self) -> Vec<Vec<(usize, Vec<u8>)>> {
+        let bytes = |array: &Vec<i32>| array.iter().flat_map(|x| x.to_ne_bytes()).collect();
+        let round = |told: &Told| {
+            let told = self.told(*told).sequences;
+            let arrays = told.iter().flat_map(Sequences::arrays).map(|(_, array)| bytes(array));
+            (self.tensor_buffers()..).zip(arrays).collect()
+        };
+        self.told.iter().map(round).collect()
+    }
+
+    fn judge(&self, rule: Rule) -> Result<Judge<'_>, TensorError> {
+        let dtype = self.problem.dtype;
+        let values = self.buffers[self.v.buffer].iter().map(|bits| f64::from(decode(dtype, *bits)));
+        let right = |told: &Told| match told {
+            Told::Filled | Told::Fewer(_) => {
+                let memory = self.told(*told);
+                let reference = Reference::new(&memory.inputs()?).by(rule, dtype, values.clone());
+                Ok(Some((memory, reference)))
+            }
+            Told::Garbage(_) | Told::Lost(_) => Ok(None),
+        };
+        let rounds = self.told.iter().map(right).collect::<Result<Vec<_>, TensorError>>()?;
+        Ok(Box::new(move |round, written| {
+            let Some((memory, reference)) = &rounds[round] else {
+                let all = Outcome { rows: self.o.shape[1], ..Outcome::new(self, written, true) };
+                return Judgement::outside(all.strays());
+            };
+            let verdict = Outcome::new(memory, written, true).judge(reference, dtype);
             verdict.map_or_else(|| Judgement::failed("the output has another shape"), Judgement::from)
         }))
     }

@@ -6,6 +6,7 @@ use super::decode::{
     DecodeCase, DecodeMemory, decode_edges, decode_long, paged_astray, paged_edges, paged_long,
 };
 use super::merge::{MergeCase, MergeMemory, merge_edges};
+use super::packed;
 use super::work::Work;
 use ferroflash::spec::{APPENDS, AppendInfo, DECODES, DecodeInfo, MERGES, MergeInfo, PAGED, PagedInfo};
 use ferroflash::{Capabilities, Contract, EntryInfo, Error, Grid, MaskKind};
@@ -124,6 +125,13 @@ impl Subject for EntryInfo {
 
     fn grid(&self, seed: u64) -> Vec<Task> {
         cases::grid(self, seed).into_iter().map(Task::Forward).collect()
+    }
+
+    fn astray(&self, seed: u64) -> Vec<Task> {
+        if self.grid != Grid::Packed {
+            return vec![];
+        }
+        vec![Task::Forward(packed::astray(self, seed))]
     }
 
     fn soak(&self, seed: u64) -> Task {

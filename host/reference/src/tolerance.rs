@@ -2,6 +2,8 @@
 use super::arithmetic::unit_roundoff;
 use super::attention::{Inputs, Outputs, exact, naive};
 use super::tensor::HostTensor;
+use super::work::Rule;
+use ferroflash::DType;
 
 /// The exact result of a problem, and how far from it a result may be.
 #[derive(Clone, Debug)]
@@ -142,6 +144,16 @@ impl Reference {
         }
     }
 
+    /// The same by another rule, for these values.
+    #[must_use]
+    pub(super) fn by(self, rule: Rule, dtype: DType, values: impl Iterator<Item = f64>) -> Self {
+        let roundings = match rule {
+            Rule::Tolerance => 0.0,
+            Rule::Few => two_roundings(dtype, values),
+        };
+        Reference { tolerance: self.tolerance.max(roundings), ..self }
+    }
+
     /// Judges O and, where there is one, LSE (`[batch, heads, rows]`, contiguous). `None` where a shape is
     /// not the reference's.
     ///
@@ -170,6 +182,11 @@ impl Reference {
         });
         Some(Verdict { out, lse, strays: 0 })
     }
+}
+
+/// What rounding probabilities and results to the type may add up to. What is not a number does not count.
+pub(super) fn two_roundings(dtype: DType, values: impl Iterator<Item = f64>) -> f64 {
+    2.0 * unit_roundoff(dtype) * values.fold(0.0, |largest: f64, x| largest.max(x.abs())) + 1e-5
 }
 
 /// `|a - b|`, 0 for equal infinities, infinite where it is not a number.

@@ -45,7 +45,17 @@ pub trait Work: Sync {
     ///
     /// # Errors
     /// [`TensorError`] where the problem contradicts itself.
-    fn judge(&self) -> Result<Judge<'_>, TensorError>;
+    fn judge(&self, rule: Rule) -> Result<Judge<'_>, TensorError>;
+}
+
+/// What attention may be off by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// FlashAttention's tolerance.
+    Tolerance,
+    /// The same for so few elements that the largest error of a naive result may be small by luck: two
+    /// roundings of the largest value, and 1e-5, are allowed, too.
+    Few,
 }
 
 /// Judges what a round has written.
@@ -106,6 +116,14 @@ impl Judgement {
     /// That something is wrong.
     pub fn failed(why: impl ToString) -> Self {
         Judgement { failures: vec![why.to_string()], ..Judgement::default() }
+    }
+
+    /// That so many elements outside of the outputs were written, if any.
+    pub fn outside(strays: usize) -> Self {
+        match strays {
+            0 => Self::default(),
+            count => Self::failed(format_args!("{count} elements outside of the output were written")),
+        }
     }
 
     /// Both.

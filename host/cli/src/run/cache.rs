@@ -8,7 +8,7 @@ use ferroflash::{
     Alignment, Attention, Capabilities, Counters, DType, Decode, Driver, Index, KvCache, KvPages, LseView,
     PageView, Problem, Sinks, TensorView, Workspace, plan_decode,
 };
-use reference::{HostTensor, Inputs, Outputs, Reference, TensorError, Verdict};
+use reference::{HostTensor, Inputs, Outputs, Reference, TensorError, Verdict, e4m3};
 use safetensors::Dtype;
 use std::time::Instant;
 
@@ -47,7 +47,8 @@ impl Input {
     pub(super) fn read(file: &File<'_>, layout: FileLayout, scores: &ScoreOptions) -> Result<Self, Error> {
         for scale in ["k_scale", "v_scale"] {
             if file.has(scale) {
-                let what = "scales are an e4m3 cache's, and no decode kernel takes such a cache yet";
+                let what =
+                    "scales are not read from files; give --scale times k_scale, and multiply o by v_scale";
                 return Err(file.invalid(format_args!("`{scale}`: {what}")));
             }
         }
@@ -222,12 +223,17 @@ impl Input {
             let exact = Outputs { shape: [1, seqlen_q, heads_q, head_dim], out, lse };
             Reference { exact, naive_error: 0.0, tolerance: 0.0, lse_tolerance: 1e-5 }
         } else {
+            let number = |bytes: &[u8]| match *bytes {
+                [low, high] => u16::from_le_bytes([low, high]),
+                _ => e4m3::widen(bytes[0], dtype),
+            };
             let rows = |pool: &[u8]| -> Vec<u16> {
                 let row = |i: usize| {
                     let (key, head) = (i / heads_k, i % heads_k);
                     let at = [self.page(b, key / page), key % page, head].into_iter().zip(self.pages.strides);
                     let at = at.map(|(i, stride)| i * stride as usize).sum::<usize>();
-                    pool[2 * at..][..2 * head_dim].chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]]))
+                    let bytes = self.pages.dtype.bytes();
+                    pool[bytes * at..][..bytes * head_dim].chunks_exact(bytes).map(number)
                 };
                 (0..keys * heads_k).flat_map(row).collect()
             };

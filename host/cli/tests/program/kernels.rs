@@ -29,6 +29,26 @@ fn verify_reports_every_case() {
     assert!(ratio > 0.0 && ratio <= 1.0, "{report}");
 }
 
+/// A kernel of each other family by its name.
+#[test]
+fn every_family_is_verified() {
+    for (name, family) in [
+        ("fwd_f16_d64_full_64x64_packed", "packed"),
+        ("decode_bf16_d64_causal_16_rows", "decode"),
+        ("paged_f16_d64_causal_128x64", "paged"),
+        ("append_f16_e4m3_native", "append"),
+        ("merge_f32_bf16", "merge"),
+    ] {
+        let report = report(&["verify", "--quick", "--device", "sim", "--config", name]);
+        let rows = report["kernels"].as_array().expect("a list");
+        assert_eq!(rows.len(), 1);
+        assert_eq!((&rows[0]["family"], &rows[0]["name"]), (&family.into(), &name.into()));
+        assert!(rows[0]["cases"].as_u64().is_some_and(|cases| cases > 0), "{report}");
+    }
+    let soaked = report(&["soak", "--device", "sim", "--config", "merge_f16", "--launches", "3"]);
+    assert_eq!((&soaked["passed"], &soaked["kernels"][0]["differing"]), (&true.into(), &0.into()));
+}
+
 /// Two entries that differ in the mask alone.
 fn full_and_causal() -> [&'static ferroflash::EntryInfo; 2] {
     let of = |kind| ferroflash::ENTRIES.iter().filter(move |e| e.mask == kind);
@@ -88,6 +108,8 @@ fn kernels_are_the_table() {
 fn fuzz_counts_what_it_judged() {
     let report = report(&["fuzz", "--device", "sim", "--case", "3"]);
     assert_eq!((&report["passed"], &report["solved"]), (&true.into(), &1.into()));
+    let others = report["others"].as_object().expect("families");
+    assert_eq!((others.len(), others.values().filter_map(Value::as_u64).sum::<u64>()), (5, 1), "{report}");
     assert!(report["small"].as_u64().is_some_and(|small| small <= 1), "{report}");
     assert!(report["small_rule"].as_str().is_some_and(|rule| rule.contains("16384")), "{report}");
     let count = |key: &str| report[key].as_u64().unwrap_or_else(|| panic!("{key}: {report}"));

@@ -2,7 +2,7 @@
 use super::{AppendCase, Lies, Scales, append};
 use crate::inputs::Random;
 use crate::tensor::TensorError;
-use crate::work::{Asked, Buffer, GUARD, Judge, Judgement, Room, Work};
+use crate::work::{Asked, Buffer, GUARD, Judge, Judgement, Room, Rule, Work};
 use ferroflash::{Append, KvPages, KvScale, PageView, Slots, TensorView};
 
 /// What stands in a cache before: what no slot names must stay so.
@@ -148,7 +148,7 @@ impl Work for AppendMemory {
         [0, 1].map(|round| vec![(2, self.slot_bytes(round))]).into()
     }
 
-    fn judge(&self) -> Result<Judge<'_>, TensorError> {
+    fn judge(&self, _: Rule) -> Result<Judge<'_>, TensorError> {
         let expected = [0, 1].map(|round| self.expected(round));
         Ok(Box::new(move |round, written| {
             let pairs = written.outputs.iter().zip(&expected[round]);

@@ -1,5 +1,6 @@
 //! The problems that each entry on caches must solve.
-use super::{DecodeCase, Pages, Told};
+use super::{DecodeCase, Pages};
+use crate::told::Told;
 use ferroflash::spec::{DecodeInfo, MaskKind, PageKind, PagedInfo};
 use ferroflash::{DType, Mask, Splits};
 

@@ -1,9 +1,10 @@
 //! Cases on a cache on a device, and what comes back.
-use super::{DecodeMemory, Pages, SCALES, Told};
+use super::{DecodeMemory, Pages, SCALES};
 use crate::tensor::TensorError;
+use crate::told::Told;
 use crate::work::{
-    Asked, Buffer, GUARD, Judge, Judgement, OnDevice, POISON, Plans, Room, Work, Written, guarded, guards,
-    inside,
+    Asked, Buffer, GUARD, Judge, Judgement, OnDevice, POISON, Plans, Room, Rule, Work, Written, guarded,
+    guards, inside,
 };
 use ferroflash::{
     Attention, DType, Decode, DecodePlan, Driver, Error, Index, KvCache, KvPages, KvScale, LseView,
@@ -180,9 +181,10 @@ impl Work for DecodeMemory {
         case.told.iter().map(round).collect()
     }
 
-    fn judge(&self) -> Result<Judge<'_>, TensorError> {
+    fn judge(&self, rule: Rule) -> Result<Judge<'_>, TensorError> {
         let rounds: Vec<_> = self.case.told.iter().map(|told| self.case.lengths(*told)).collect();
-        let right = rounds.iter().map(|lengths| self.references(lengths)).collect::<Result<Vec<_>, _>>()?;
+        let right =
+            rounds.iter().map(|lengths| self.references(lengths, rule)).collect::<Result<Vec<_>, _>>()?;
         Ok(Box::new(move |round, written| {
             let names = ["o", "lse"].into_iter().zip(&written.outputs);
             let outside = names.map(|(name, buffer)| guards(name, buffer));

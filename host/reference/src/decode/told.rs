@@ -1,19 +1,7 @@
 //! What the device is told of a case's sequences when a launch runs.
 use super::DecodeCase;
 use crate::inputs::Random;
-
-/// Integers of one launch. A plan knows bounds only, so that others may stand there at the next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
-    /// What the case says.
-    Filled,
-    /// Of each sequence fewer keys, or none, or all.
-    Fewer(u64),
-    /// Lengths that make no sense among right ones. Those are judged that, clamped, the cache has.
-    Garbage(u64),
-    /// No length and no start makes sense: nothing is judged but that nothing else is touched.
-    Lost(u64),
-}
+use crate::told::Told;
 
 impl DecodeCase {
     /// Keys of each sequence, as the device is told.

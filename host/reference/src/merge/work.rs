@@ -3,7 +3,7 @@ use super::{Lie, MergeCase, merge};
 use crate::arithmetic::{decode, encode, unit_roundoff};
 use crate::inputs::Random;
 use crate::tensor::TensorError;
-use crate::work::{Asked, Buffer, GUARD, Judge, Judgement, Room, Work, Written, guarded, guards};
+use crate::work::{Asked, Buffer, GUARD, Judge, Judgement, Room, Rule, Work, Written, guarded, guards};
 use ferroflash::{DType, LseUnit, LseView, Sinks, State, TensorView};
 
 /// Bytes of states that belong to nobody.
@@ -259,7 +259,7 @@ impl Work for MergeMemory {
         Asked::Merge(states, o, lse, case.sinks.then_some(sinks))
     }
 
-    fn judge(&self) -> Result<Judge<'_>, TensorError> {
+    fn judge(&self, _: Rule) -> Result<Judge<'_>, TensorError> {
         let heads = self.case.shape[2];
         let row = |row: usize| {
             let own: Vec<_> = self.states.iter().map(|state| state[row].clone()).collect();

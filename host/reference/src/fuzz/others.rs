@@ -1,0 +1,227 @@
+//! Random problems of the other families.
+use super::{ENOUGH_ELEMENTS, Findings, Limits, below, one_in, pick};
+use crate::append::{AppendCase, AppendMemory, Lies, Scales};
+use crate::decode::{DecodeCase, DecodeMemory, Pages};
+use crate::inputs::Random;
+use crate::memory::{Layout, Memory};
+use crate::merge::{Lie, MergeCase, MergeMemory};
+use crate::packed::Sequences;
+use crate::told::Told;
+use crate::work::{OnDevice, Rule, Work};
+use ferroflash::{Alignment, Attention, DType, Driver, Error, LseUnit, Mask, Problem, Splits};
+
+/// What draws a family's problems, and how it displays one.
+type Draw = fn(&mut Random, Limits) -> (Box<dyn Work + Send>, String);
+
+/// Families beside the one of [`super::Fuzz`], by name.
+pub const FAMILIES: [&str; 5] = ["packed", "decode", "paged", "append", "merge"];
+const DRAWS: [Draw; FAMILIES.len()] = [
+    packed,
+    |random, limits| on_cache(random, limits, false),
+    |random, limits| on_cache(random, limits, true),
+    append,
+    merge,
+];
+
+/// A random valid problem of some family, which the planner solves: several launches of one plan, with other
+/// integers on the device each time, some of which make no sense.
+pub struct Other {
+    /// What it was made from.
+    pub seed: u64,
+    /// Which of [`FAMILIES`].
+    pub family: &'static str,
+    work: Box<dyn Work + Send>,
+    text: String,
+}
+
+impl Other {
+    /// The random problem of `seed`.
+    pub fn new(seed: u64, limits: Limits) -> Self {
+        let random = &mut Random::new(seed);
+        let family = below(random, FAMILIES.len());
+        let (work, text) = DRAWS[family](random, limits);
+        Other { seed, family: FAMILIES[family], work, text }
+    }
+
+    /// Runs it, and returns what is wrong with the results.
+    ///
+    /// # Errors
+    /// Those of planning, launching and waiting: for a valid problem each is a failure, too.
+    pub fn run<D: Driver>(&self, attention: &Attention<D>) -> Result<Findings, Error> {
+        let few = self.work.outputs().iter().all(|(_, bytes)| bytes.len() < 2 * ENOUGH_ELEMENTS);
+        let judge = self.work.judge(if few { Rule::Few } else { Rule::Tolerance });
+        let judge = judge.map_err(|e| Error::invalid("fuzz", self, e))?;
+        let rounds = OnDevice::new(attention, &*self.work, None)?.run_all()?;
+        let judged = rounds.iter().enumerate().map(|(round, written)| (round, judge(round, written)));
+        let failures = judged.flat_map(|(round, judgement)| {
+            judgement.failures.into_iter().map(move |failure| format!("launch {}: {failure}", round + 1))
+        });
+        Ok(Findings { failures: failures.collect(), rows: 0, not_judged: 0 })
+    }
+}
+
+impl std::fmt::Display for Other {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "case {}: {}: {}", self.seed, self.family, self.text)
+    }
+}
+
+fn dtype(random: &mut Random) -> DType {
+    pick(random, &[DType::F16, DType::Bf16])
+}
+
+/// Multiples of 8, small ones as often as large ones.
+fn head_dim(random: &mut Random) -> usize {
+    let most = pick(random, &[8, 16, 32]);
+    8 * (1 + below(random, most))
+}
+
+fn mask(random: &mut Random, limits: Limits) -> Mask {
+    let side = |random: &mut Random| (!one_in(random, 4)).then(|| below(random, limits.seqlen) as u32);
+    match below(random, 4) {
+        0 => Mask::Full,
+        1 | 2 => Mask::Causal,
+        _ => Mask::Window { left: side(random), right: side(random) },
+    }
+}
+
+/// Short and long ones, some 0.
+fn lengths(random: &mut Random, count: usize, most: usize) -> Vec<usize> {
+    let length = |random: &mut Random| match below(random, 4) {
+        0 => pick(random, &[0, 1, 15, 16, 17, 63, 64, 65, 127, 128]).min(most),
+        1 => below(random, 10),
+        _ => below(random, most + 1),
+    };
+    (0..count).map(|_| length(random)).collect()
+}
+
+/// The launches of one plan; what overlaps is a race to a simulator.
+fn told(random: &mut Random, limits: Limits, packed: bool) -> Vec<Told> {
+    let mut told = vec![Told::Filled, Told::Fewer(random.bits()), Told::Garbage(random.bits())];
+    if packed && limits.overlaps {
+        told.push(Told::Lost(random.bits()));
+    }
+    told.push(Told::Filled);
+    told
+}
+
+fn packed(random: &mut Random, limits: Limits) -> (Box<dyn Work + Send>, String) {
+    let group = 1 + below(random, limits.heads);
+    let heads_k = 1 + below(random, limits.heads / group);
+    let count = 1 + below(random, limits.sequences);
+    let most = limits.seqlen;
+    let [queries, keys] = [(); 2].map(|()| lengths(random, count, most));
+    let spare = if one_in(random, 2) { 0 } else { below(random, 20) };
+    let starts = |lengths: &[usize], more: usize| -> Vec<i32> {
+        let ends = lengths.iter().scan(0, |end, length| {
+            *end += (length + more) as i32;
+            Some(*end)
+        });
+        std::iter::once(0).chain(ends).collect()
+    };
+    let sequences = Sequences {
+        cu_seqlens_q: starts(&queries, 0),
+        cu_seqlens_k: starts(&keys, spare),
+        seqused_k: (spare > 0).then(|| keys.iter().map(|n| *n as i32).collect()),
+    };
+    // At least a row of each, and some that are nobody's.
+    let rows = [&sequences.cu_seqlens_q, &sequences.cu_seqlens_k].map(|starts| starts[count] as usize);
+    let rows = rows.map(|rows| rows + 1 + below(random, 9));
+    let one = Problem::new(dtype(random), 1, 0, heads_k * group, head_dim(random)).heads_k(heads_k);
+    let one =
+        one.mask(mask(random, limits)).align(pick(random, &[Alignment::BottomRight, Alignment::TopLeft]));
+    let softcap = if one_in(random, 6) { 1.0 + below(random, 50) as f32 } else { 0.0 };
+    let problem = sequences.problem(one.softcap(softcap), rows);
+    let layout = pick(random, &[Layout::Bshd, Layout::Bhsd]);
+    let text = format!("{problem} {}, {sequences:?}", layout.name());
+    let memory = Memory::random(problem, layout, random.bits()).with_sequences(sequences).with_poison();
+    let told = told(random, limits, true);
+    (Box::new(Memory { told, ..memory }), text)
+}
+
+fn on_cache(random: &mut Random, limits: Limits, many: bool) -> (Box<dyn Work + Send>, String) {
+    let (own, batch) = (dtype(random), 1 + below(random, limits.sequences));
+    let mut filled = lengths(random, batch, if many { limits.seqlen } else { 4 * limits.seqlen });
+    if one_in(random, 20) {
+        filled.fill(0);
+    }
+    let max_k = filled.iter().max().copied().unwrap_or(0).max(1) + below(random, 40);
+    let (heads_k, head_dim) = (1 + below(random, 3), head_dim(random));
+    let group = 1 + below(random, 8);
+    // Eight rows fit every decode kernel.
+    let queries = if many { 1 + below(random, limits.seqlen) } else { 1 + below(random, 8 / group) };
+    let eight = !many && one_in(random, 3);
+    let pages = match below(random, 5) {
+        0 => Pages::Dense,
+        1 => Pages::Rows,
+        2 => Pages::Nhd(pick(random, &[1, 5, 16, 32, 64, 100])),
+        3 => Pages::Hnd(pick(random, &[1, 3, 7, 16, 48])),
+        _ => Pages::Interleaved(pick(random, &[2, 16, 64])),
+    };
+    let chunk = Splits::Chunk(128 * (1 + below(random, 3) as u32));
+    let exactly = Splits::Exactly(1 + below(random, 9) as u32);
+    let splits = if many { [Splits::Auto, chunk] } else { [pick(random, &[Splits::Auto, exactly]), chunk] };
+    let mut case = DecodeCase {
+        dtype: own,
+        cache: if eight { DType::E4m3 } else { own },
+        max_k,
+        queries,
+        heads: [heads_k * group, heads_k],
+        head_dim: if eight { head_dim.next_multiple_of(16) } else { head_dim },
+        pages,
+        mask: mask(random, limits),
+        softcap: one_in(random, 6).then(|| 1.0 + below(random, 50) as f32),
+        sinks: !many && one_in(random, 3),
+        splits: pick(random, &splits),
+        counters: one_in(random, 2),
+        ..DecodeCase::new(filled)
+    }
+    .seeded(random.bits());
+    if many && one_in(random, 2) {
+        case = case.packed(lengths(random, batch, limits.seqlen));
+    }
+    case.told = told(random, limits, case.packed.is_some());
+    let text = format!("{case}, keys {:?}, queries {:?}", case.filled, case.packed);
+    (Box::new(DecodeMemory::new(&case)), text)
+}
+
+fn append(random: &mut Random, limits: Limits) -> (Box<dyn Work + Send>, String) {
+    let own = dtype(random);
+    let eight = one_in(random, 2);
+    let scales = [Scales::One, Scales::Values(random.normal().abs() as f32 + 1e-3, 2.0), Scales::Heads];
+    let case = AppendCase {
+        dtypes: [own, if eight { DType::E4m3 } else { own }],
+        lies: pick(
+            random,
+            &[Lies::Nhd, Lies::Hnd, Lies::Interleaved { hnd: false }, Lies::Interleaved { hnd: true }],
+        ),
+        heads: 1 + below(random, limits.heads),
+        head_dim: head_dim(random) * if eight { 2 } else { 1 },
+        pages: [1 + below(random, 40), 1 + below(random, 64)],
+        tokens: [1 + below(random, limits.seqlen), below(random, 9)],
+        wide: one_in(random, 2),
+        scales: if eight { pick(random, &scales) } else { Scales::One },
+        seed: random.bits(),
+    };
+    (Box::new(AppendMemory::new(&case)), case.to_string())
+}
+
+fn merge(random: &mut Random, limits: Limits) -> (Box<dyn Work + Send>, String) {
+    let types = [DType::F16, DType::Bf16, DType::F32].map(|own| [own; 2]);
+    let narrowed = [[DType::F32, DType::F16], [DType::F32, DType::Bf16]];
+    let all = [&types[..], &narrowed].concat();
+    let (dtypes, states) = (pick(random, &all), 1 + below(random, 9));
+    let units = [(); 2].map(|()| pick(random, &[LseUnit::Natural, LseUnit::Two]));
+    let rows = (limits.seqlen / states).clamp(1, 200);
+    let case = MergeCase {
+        dtypes,
+        shape: [1 + below(random, 3), 1 + below(random, rows), 1 + below(random, 6), head_dim(random)],
+        states,
+        lie: pick(random, &[Lie::Apart, Lie::SideBySide]),
+        units,
+        sinks: states == 1 || one_in(random, 2),
+        place_of: (dtypes[0] == dtypes[1] && one_in(random, 2)).then(|| below(random, states)),
+        seed: random.bits(),
+    };
+    (Box::new(MergeMemory::new(&case)), case.to_string())
+}
