@@ -70,7 +70,8 @@ impl<D: Driver> Attention<D> {
     /// [`Error::Driver`] with the compiler's log; [`Error::Unsupported`] where this build carries no PTX for
     /// the entry.
     pub fn load(&self, plan: &impl Planned) -> Result<(), Error> {
-        self.load_all(plan.launches())
+        self.load_all(plan.launches())?;
+        plan.launches().other().map_or(Ok(()), |kernel| self.kernel(kernel).map(|_| ()))
     }
 
     /// Loads what will be launched.

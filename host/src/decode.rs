@@ -2,8 +2,8 @@
 use crate::families::{Kernels, on_cache::Launch};
 use crate::request::{Request, sealed};
 use crate::{
-    Alignment, Capabilities, Counters, Error, KvCache, LseView, Mask, PackedQueries, Problem, Sinks,
-    TensorView, Tuning, Workspace, validate,
+    Alignment, Capabilities, Counters, DType, Error, KvCache, LseView, Mask, PackedQueries, PageView,
+    Problem, Sinks, TensorView, Tuning, Workspace, validate,
 };
 use spec::Contract;
 
@@ -191,9 +191,9 @@ impl<'a> Decode<'a> {
     }
 
     /// The same without what may change between launches of one plan.
-    fn shape(&self) -> (Problem, [usize; 3], Option<usize>, Splits) {
-        let [_, page, heads, head_dim] = self.cache.pages.keys.shape;
-        (self.problem(), [page, heads, head_dim], self.cache.total_k, self.splits)
+    fn shape(&self) -> (Problem, DType, [usize; 3], Option<usize>, Splits) {
+        let PageView { dtype, shape: [_, page, heads, head_dim], .. } = self.cache.pages.keys;
+        (self.problem(), dtype, [page, heads, head_dim], self.cache.total_k, self.splits)
     }
 }
 
@@ -267,8 +267,9 @@ impl DecodePlan {
             return Err(Error::invalid("config", name, expected));
         }
         let decode = decode.unconfigured();
-        let settled = self.request.workspace.is_some() || self.launch.workspace() == 0;
-        if decode == self.request && settled {
+        // A plan may have been offered more than its request has.
+        let room = decode.workspace.map_or(0, |workspace| workspace.bytes);
+        if decode == self.request && room >= self.launch.workspace() {
             return Ok(self.launch);
         }
         validate::decode::decode(&decode)?;
@@ -276,7 +277,7 @@ impl DecodePlan {
             let expected = format_args!("the plan was made for {:?}; make another", self.request.shape());
             return Err(Error::invalid("decode", format!("{:?}", decode.shape()), expected));
         }
-        self.suffices(decode.workspace.map_or(0, |workspace| workspace.bytes), decode.counters)?;
+        self.suffices(room, decode.counters)?;
         self.launch.bind(&decode)
     }
 }

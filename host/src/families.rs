@@ -21,6 +21,11 @@ pub trait Kernels {
     /// Hands each kernel's place in [`KERNELS`], its blocks and the bytes of its parameters to `launch`, in
     /// the order of their launches.
     fn each(&self, launch: impl FnMut(usize, [u32; 3], &[u8]) -> Result<(), Error>) -> Result<(), Error>;
+
+    /// The place of a kernel that only launches with other tensors take, if there is one.
+    fn other(&self) -> Option<usize> {
+        None
+    }
 }
 
 /// One kernel: its place in [`KERNELS`], its blocks, and what it is told.

@@ -137,7 +137,7 @@ impl Plan {
     }
 
     /// The launches for `forward`: the plan's, or the same with other tensors. Checks what the plan has not
-    /// been made with: nothing, a workspace, or other tensors.
+    /// been made with: nothing, a workspace (more may have been offered than there is), or other tensors.
     fn bind(&self, forward: &Forward<'_>) -> Result<Launches, Error> {
         if let Some(name) = forward.config.filter(|name| *name != self.contract().symbol) {
             let expected = format_args!("the plan is for {}; make another", self.contract().symbol);
@@ -149,6 +149,7 @@ impl Plan {
             };
         }
         let (problem, tensors) = (forward.problem(), Tensors::of(forward));
+        let room = tensors.workspace.map_or(0, |workspace| workspace.bytes);
         let others = Tensors { workspace: self.tensors.workspace, ..tensors } != self.tensors;
         if others || problem != self.problem {
             validate::forward(forward)?;
@@ -158,10 +159,10 @@ impl Plan {
             }
         } else if tensors.workspace != self.tensors.workspace {
             validate::workspace(forward)?;
-        } else if self.tensors.workspace.is_some() || self.workspace_bytes() == 0 {
+        } else if room >= self.workspace_bytes() {
             return Ok(self.launches);
         }
-        suffices(forward.workspace.map_or(0, |workspace| workspace.bytes), &self.launches)?;
+        suffices(room, &self.launches)?;
         Ok(self.launches.bind(&self.problem, &tensors))
     }
 }

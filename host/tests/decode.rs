@@ -118,6 +118,12 @@ const REFUSED: &[Refused] = &[
     (|d| { d.q.shape[0] = 5000; d.o.shape[0] = 5000 }, false, &["batch 5000", "4096 sequences"]),
     (|d| d.cache.lengths.elements = 15, true, &["cache.lengths.elements", "15", "16 or more"]),
     (|d| d.cache.max_k = 8193, true, &["cache.max_k", "8193", "8192"]),
+    (|d| d.cache.max_k = 0, true, &["cache.max_k: 0", "1 or more"]),
+    (|d| {
+        d.q = TensorView { shape: [128, 1, 32, 128], strides: [0, 0, 128, 1], ..d.q };
+        d.o.shape[0] = 128;
+        d.cache.max_k = 1 << 29;
+    }, false, &["128 sequences of up to 536870912 keys", "32 bits"]),
     (|d| d.scale = Some(-1.0), false, &["scale -1", "above 0"]),
     (|d| d.softcap = Some(f32::NAN), true, &["softcap", "NaN"]),
     (|d| d.sinks = Some(Sinks { address: 7 * FAR + 2, elements: 32 }),
@@ -125,7 +131,7 @@ const REFUSED: &[Refused] = &[
     (|d| d.sinks = Some(Sinks { address: 7 * FAR, elements: 31 }),
         true, &["sinks.elements", "31", "32 or more"]),
     (|d| d.splits = Splits::Exactly(0), true, &["splits", "0", "1 or more"]),
-    (|d| d.splits = Splits::Exactly(5000), false, &["5000 splits of 16 sequences", "16 bits"]),
+    (|d| d.splits = Splits::Exactly(5000), false, &["Exactly(5000) of 16 sequences", "16 bits"]),
     (|d| d.splits = Splits::Chunk(100), false, &["splits of 100 keys", "multiples of 128"]),
     (|d| d.o.address = d.cache.pages.values.address, true, &["o.address", "must not overlap"]),
     (|d| d.o.address = d.cache.lengths.address, true, &["o.address", "cache.lengths.address"]),

@@ -61,7 +61,20 @@ fn a_launch_allocates_nothing_and_takes_less_than_3_us() -> Result<(), Error> {
     };
     let states = [0, 1, 2].map(state);
     let merge = |address: u64| Merge::new(&states, TensorView { address, ..states[0].o });
-    measure(&attention, "merge", merge, 5)
+    measure(&attention, "merge", merge, 5)?;
+    let decode = |address: u64, splits| {
+        let view = |n: u64| TensorView::bshd(address + (n << 32), 1 << 20, DType::F16, [4, 1, 8, 128]);
+        let pages = |n: u64| PageView::nhd(address + (n << 32), 1 << 25, DType::F16, [100, 16, 8, 128]);
+        let (pages, table) = (KvPages::new(pages(2), pages(3)), Index::new(address + (4 << 32), 400));
+        let cache = KvCache::paged(pages, table, 100, Index::new(address + (5 << 32), 4));
+        Decode::new(view(0), cache, view(1))
+            .workspace(Workspace { address: address + (6 << 32), bytes: 1 << 30 })
+            .counters(Counters { address: address + (7 << 32), bytes: 1 << 20 })
+            .splits(splits)
+    };
+    measure(&attention, "decode", |address| decode(address, Splits::Auto), 7)?;
+    measure(&attention, "decode, cut in three", |address| decode(address, Splits::Exactly(3)), 7)?;
+    measure(&attention, "decode, in chunks", |address| decode(address, Splits::CHUNK), 7)
 }
 
 /// Launches a request with tensors at two addresses; `loaded` kernels are loaded then.

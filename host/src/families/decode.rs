@@ -147,6 +147,10 @@ impl Kernels for Launch {
         let second = self.workspace > 0 && self.params.counters.count == 0;
         if second { launch(self.combine, self.grid(), params) } else { Ok(()) }
     }
+
+    fn other(&self) -> Option<usize> {
+        (self.workspace > 0).then_some(self.combine)
+    }
 }
 
 /// How sequences are cut, and slots for the parts of those that are: 0 where none is. Every number follows

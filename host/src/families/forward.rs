@@ -92,7 +92,7 @@ pub(super) fn tensor(view: &TensorView) -> Tensor {
         batch_bytes: bytes(0),
         head_bytes: bytes(2),
         row_bytes: bytes(1) as u32,
-        rows: view.shape[1] as u32,
+        rows: view.shape[1].min(u32::MAX as usize) as u32,
         chunks: (view.shape[3] * view.dtype.bytes() / 16) as u32,
         reserved: 0,
     }

@@ -38,13 +38,16 @@ impl Tensors {
             [b[0].wrapping_sub(a[0]), b[1].wrapping_sub(a[1])]
         };
         let apart = others.get(1).map_or([0; 2], |third| between(second, third));
-        let shape = |state: &State| (state.o.strides, state.lse.strides, state.lse.row_stride);
+        let like = |State { o, lse }: &State| {
+            (o.dtype, o.shape, o.strides, lse.unit, lse.shape, lse.strides, lse.row_stride)
+        };
         let mut elements = [u64::MAX; 2];
         for (i, pair) in others.windows(2).enumerate() {
-            if between(&pair[0], &pair[1]) != apart || shape(&pair[1]) != shape(second) {
-                let feature = format_args!("states[{}] at {:#x?}", i + 2, addresses(&pair[1]));
-                let reason = "from the second on they have the same strides and lie equally far apart; merge \
-                              in several launches";
+            if between(&pair[0], &pair[1]) != apart || like(&pair[1]) != like(second) {
+                let [o, lse] = addresses(&pair[1]);
+                let feature = format_args!("states[{}] at {o:#x}, {lse:#x}", i + 2);
+                let reason = "from the second on they have the same strides, shape, type and logarithm, and \
+                              lie equally far apart; merge in several launches";
                 return Err(Error::unsupported(feature, reason));
             }
             let own = [pair[1].o.elements, pair[1].lse.elements];

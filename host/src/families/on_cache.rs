@@ -91,4 +91,11 @@ impl Kernels for Launch {
             Many(many) => many.each(launch),
         }
     }
+
+    fn other(&self) -> Option<usize> {
+        match self {
+            Few(few) => few.other(),
+            Many(many) => many.other(),
+        }
+    }
 }

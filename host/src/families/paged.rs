@@ -13,13 +13,16 @@ pub(crate) fn plan(d: &Decode<'_>, on: &Capabilities) -> Result<One<PagedParams>
     let entry = choose(d, on)?;
     let (sequences, order) = order(&d.problem(), entry, on)?;
     let (kernel, grid) = (place(&entry.contract), [order.tiles, 1, 1]);
-    Ok(One { kernel, grid, params: params(d, sequences, order) })
+    // Without a bound, which kernels of windows take as one: the first query is behind all keys.
+    let unmasked = d.problem().mask_kind() == MaskKind::Full && entry.mask != MaskKind::Local;
+    let shift = if unmasked { Window::UNBOUNDED } else { 0 };
+    Ok(One { kernel, grid, params: params(d, sequences, order, shift) })
 }
 
 /// The same for other tensors of the same shape.
 pub(crate) fn bind(launch: &One<PagedParams>, d: &Decode<'_>) -> One<PagedParams> {
     let PagedParams { forward, sequences, .. } = launch.params;
-    One { params: params(d, sequences, forward.order), ..*launch }
+    One { params: params(d, sequences, forward.order, forward.window.shift), ..*launch }
 }
 
 /// The entry for a request: there is one for each head dim and mask.
@@ -66,12 +69,10 @@ fn order(p: &Problem, entry: &PagedInfo, on: &Capabilities) -> Result<(Sequences
     })
 }
 
-fn params(d: &Decode<'_>, sequences: Sequences, order: TileOrder) -> PagedParams {
+fn params(d: &Decode<'_>, sequences: Sequences, order: TileOrder, shift: i32) -> PagedParams {
     let p = d.problem();
     let (scale_log2, softcap) = validate::base_two(&p);
-    let (kind, Window { left, right, .. }) = validate::mask(&p);
-    // Where there is no mask, the first query is behind all keys.
-    let shift = if kind == MaskKind::Full { Window::UNBOUNDED } else { 0 };
+    let (_, Window { left, right, .. }) = validate::mask(&p);
     let nothing =
         Tensor { base: 0, batch_bytes: 0, head_bytes: 0, row_bytes: 0, rows: 0, chunks: 0, reserved: 0 };
     let integers = |base, count: usize| Integers { base, count: count as u32, reserved: 0 };

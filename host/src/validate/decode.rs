@@ -12,12 +12,18 @@ names!(COUNTERS "counters");
 const MAX_ROWS: usize = 16;
 /// Splits of all sequences are counted in 16 bits on the device.
 const MAX_SPLITS: u64 = 1 << 16;
+/// Keys of a tile, and what the tiles of all sequences are fewer than.
+const TILE: u64 = 16;
+const MAX_TILES: u64 = 1 << 32;
 /// Chunks are multiples of this many keys.
 const CHUNK: u32 = 128;
 
 /// Checks the request and every tensor.
 pub(crate) fn decode(d: &Decode<'_>) -> Result<(), Error> {
     let p = d.problem();
+    if d.cache.max_k == 0 {
+        return Err(Error::invalid("cache.max_k", 0, "it must be 1 or more"));
+    }
     super::problem(&p)?;
     let keys = &d.cache.pages.keys;
     if keys.dtype != p.dtype && keys.dtype != DType::E4m3 {
@@ -68,21 +74,26 @@ pub(crate) fn decode(d: &Decode<'_>) -> Result<(), Error> {
 
 /// Checks in how many parts sequences are cut.
 fn splits(d: &Decode<'_>) -> Result<(), Error> {
-    let (what, most) = match d.splits {
-        Splits::Auto => return Ok(()),
+    let (batch, max_k) = (d.problem().batch as u64, d.cache.max_k as u64);
+    let most = match d.splits {
+        Splits::Auto if batch.saturating_mul(max_k.div_ceil(TILE)) < MAX_TILES => return Ok(()),
+        Splits::Auto => {
+            let feature = format_args!("{batch} sequences of up to {max_k} keys");
+            let reason =
+                format_args!("shares of all keys are counted in 32 bits, {TILE} at a time; split the batch");
+            return Err(Error::unsupported(feature, reason));
+        }
         Splits::Exactly(0) => return Err(Error::invalid("splits", 0, "it must be 1 or more")),
-        Splits::Exactly(count) => (format!("{count} splits"), u64::from(count)),
+        Splits::Exactly(count) => count.into(),
         Splits::Chunk(keys) if keys == 0 || !keys.is_multiple_of(CHUNK) => {
             let feature = format_args!("splits of {keys} keys");
             return Err(Error::unsupported(feature, format_args!("chunks are multiples of {CHUNK} keys")));
         }
-        Splits::Chunk(keys) => {
-            (format!("splits of {keys} keys"), d.cache.max_k.div_ceil(keys as usize) as u64)
-        }
+        Splits::Chunk(keys) => max_k.div_ceil(keys.into()),
     };
-    if (d.problem().batch as u64).saturating_mul(most) < MAX_SPLITS {
+    if batch.saturating_mul(most) < MAX_SPLITS {
         return Ok(());
     }
-    let feature = format_args!("{what} of {} sequences of up to {} keys", d.problem().batch, d.cache.max_k);
+    let feature = format_args!("{:?} of {batch} sequences of up to {max_k} keys", d.splits);
     Err(Error::unsupported(feature, "the splits of all sequences are counted in 16 bits; take longer ones"))
 }

@@ -40,9 +40,10 @@ pub(crate) fn merge(m: &Merge<'_>) -> Result<(), Error> {
         let own_o: Part = (&STATE_O, Some(input(&STATE_O, &state.o)?));
         let own_lse: Part = (&STATE_LSE, Some(row_values(&STATE_LSE, &state.lse, values, Use::Read)?));
         // A thread writes its part of a row when it, and who else reads the row's values, has read its own.
-        let o = if is_place_of(&m.o, &state.o) { (&O, None) } else { o };
+        let not_its_own = if is_place_of(&m.o, &state.o) { (&O, None) } else { o };
         let in_place = m.lse.is_some_and(|view| is_values_of(&view, &state.lse));
-        disjoint(&[own_o, own_lse, o], 2)?;
+        disjoint(&[own_o, not_its_own], 1)?;
+        disjoint(&[own_lse, o], 1)?;
         disjoint(&[own_o, (&LSE, lse)], 1)?;
         disjoint(&[own_lse, (&LSE, lse.filter(|_| !in_place))], 1)?;
     }
