@@ -75,7 +75,10 @@ fn what_is_not_a_number_fails_wherever_it_is() {
 #[test]
 fn rows_with_no_key_are_zero_and_minus_infinity() {
     check(true, |out, lse, _| assert!(out[..16].iter().all(|x| *x == 0) && lse[0] == f32::NEG_INFINITY));
-    check(false, |out, _, _| out[3] = f16::from_f32(0.01).to_bits());
+    check(true, |out, _, _| out[3] = f16::NEG_ZERO.to_bits());
+    // Far below the tolerance of others: nothing is rounded here.
+    let worst = check(false, |out, _, _| out[3] = f16::from_bits(1).to_bits()).out;
+    assert_eq!((worst.row, worst.column, worst.tolerance), (0, 3, 0.0));
     check(false, |_, lse, _| lse[0] = -1e30);
     check(false, |_, lse, _| lse[6] = 0.0);
     check(false, |_, lse, _| lse[1] = f32::NEG_INFINITY);

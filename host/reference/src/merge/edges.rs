@@ -28,7 +28,7 @@ pub struct MergeCase {
     pub units: [LseUnit; 2],
     /// Whether there are logits that belong to no key.
     pub sinks: bool,
-    /// Which state's place is the result's.
+    /// Which state's place is the result's; of another type only its log-sum-exps'.
     pub place_of: Option<usize>,
     /// Seed of the numbers.
     pub seed: u64,
@@ -72,7 +72,7 @@ const ANY: &[MergeCase] = &[
     MergeCase { shape: [1, 1, 1, 8], ..PLAIN },
     MergeCase { shape: [1, 9, 2, 128], ..PLAIN },
 ];
-/// Where the result has the states' type, and may take the place of one.
+/// Where the result takes the place of a state.
 #[rustfmt::skip]
 const IN_PLACE: &[MergeCase] = &[
     MergeCase { place_of: Some(0), shape: [1, 40, 5, 24], ..PLAIN },
@@ -85,8 +85,7 @@ const IN_PLACE: &[MergeCase] = &[
 /// Problems that hit a kernel's edges: rows that no state or only some have seen, every layout, logarithm and
 /// number of states, sinks, results in a state's place.
 pub fn merge_edges(kernel: &MergeInfo, seed: u64) -> Vec<MergeCase> {
-    let in_place = if kernel.states == kernel.output { IN_PLACE } else { &[] };
     let dtypes = [kernel.states, kernel.output];
-    let cases = ANY.iter().chain(in_place).zip(seed..);
+    let cases = ANY.iter().chain(IN_PLACE).zip(seed..);
     cases.map(|(case, seed)| MergeCase { dtypes, seed, ..*case }).collect()
 }

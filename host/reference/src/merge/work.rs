@@ -74,17 +74,23 @@ impl MergeMemory {
         [values * head_dim, values]
     }
 
+    /// Which state's place O takes, and which one's the log-sum-exps.
+    fn place_of(&self) -> [Option<usize>; 2] {
+        let [states, output] = self.case.dtypes;
+        [self.case.place_of.filter(|_| states == output), self.case.place_of]
+    }
+
     /// O and log-sum-exp of the result: strides, and where they begin in the outputs, in elements.
     fn result(&self) -> (Strides, [usize; 2]) {
-        let ([o, lse], output) = (self.strides(), self.case.dtypes[1]);
         let [_, rows, heads, head_dim] = self.case.shape.map(|n| n as i64);
-        match self.case.place_of {
-            Some(state) => ([o, lse], self.first(state)),
-            None => {
-                let o = [rows * heads * head_dim, heads * head_dim, head_dim, 1];
-                ([o, [heads * rows, 1, rows, 1]], [GUARD / output.bytes(), GUARD / 4])
-            }
-        }
+        let own = [[rows * heads * head_dim, heads * head_dim, head_dim, 1], [heads * rows, 1, rows, 1]];
+        let bytes = [self.case.dtypes[1].bytes(), 4];
+        let of = |i: usize| match self.place_of()[i] {
+            Some(state) => (self.strides()[i], self.first(state)[i]),
+            None => (own[i], GUARD / bytes[i]),
+        };
+        let [(o, o_first), (lse, lse_first)] = [0, 1].map(of);
+        ([o, lse], [o_first, lse_first])
     }
 
     /// How a launch's result compares.
@@ -114,14 +120,14 @@ impl MergeMemory {
     /// What was written outside of the result.
     fn outside(&self, written: &Written) -> Judgement {
         let ([o_strides, lse_strides], firsts) = self.result();
-        if self.case.place_of.is_none() {
-            let [o, lse] = [0, 1].map(|i| guards(["o", "lse"][i], &written.outputs[i]));
-            return o.and(lse);
-        }
         let shapes = [(o_strides, self.case.shape), (lse_strides, rows_of(self.case.shape))];
         let sizes = [self.case.dtypes[1].bytes(), 4];
         let mut all = Judgement::default();
         for (i, (strides, shape)) in shapes.into_iter().enumerate() {
+            if self.place_of()[i].is_none() {
+                all = all.and(guards(["o", "lse"][i], &written.outputs[i]));
+                continue;
+            }
             let mut own = vec![false; self.bytes[i].len() / sizes[i]];
             places(strides, shape).for_each(|place| own[firsts[i] + place] = true);
             let pairs = written.outputs[i].chunks(sizes[i]).zip(self.bytes[i].chunks(sizes[i])).zip(own);
@@ -205,26 +211,20 @@ impl Work for MergeMemory {
     fn inputs(&self) -> Vec<Buffer> {
         let sinks = ("sinks".into(), self.sinks.iter().flat_map(|x| x.to_ne_bytes()).collect());
         let [states, lses] = self.bytes.clone();
-        let apart = [("states".into(), states), ("lses".into(), lses)];
-        let apart = apart.into_iter().filter(|_| self.case.place_of.is_none());
+        let all = [("states".into(), states), ("lses".into(), lses)].into_iter().zip(self.place_of());
+        let apart = all.filter(|(_, place)| place.is_none()).map(|(buffer, _)| buffer);
         [sinks].into_iter().chain(apart).collect()
     }
 
     fn outputs(&self) -> Vec<Buffer> {
         let [batch, rows, heads, head_dim] = self.case.shape;
         let values = batch * rows * heads;
-        match self.case.place_of {
-            Some(_) => {
-                let [states, lses] = self.bytes.clone();
-                vec![("states".into(), states), ("lses".into(), lses)]
-            }
-            None => {
-                vec![
-                    guarded("o", values * head_dim * self.case.dtypes[1].bytes()),
-                    guarded("lse", values * 4),
-                ]
-            }
-        }
+        let own = [("o", values * head_dim * self.case.dtypes[1].bytes()), ("lse", values * 4)];
+        let of = |i: usize| match self.place_of()[i] {
+            Some(_) => (["states", "lses"][i].into(), self.bytes[i].clone()),
+            None => guarded(own[i].0, own[i].1),
+        };
+        [0, 1].map(of).into()
     }
 
     fn request<'a>(&'a self, inputs: &[u64], outputs: &[u64], _: Room<'a>) -> Asked<'a> {
@@ -239,22 +239,19 @@ impl Work for MergeMemory {
             let view = LseView::new(at, elements as u64, [batch, heads, rows], [strides[0], strides[2]]);
             view.rows_apart(strides[1]).unit(unit)
         };
-        let (at, strides) = (if case.place_of.is_some() { outputs } else { &inputs[1..] }, self.strides());
+        let (mut apart, place_of, strides) = (inputs[1..].iter(), self.place_of(), self.strides());
+        let at = [0, 1].map(|i| if place_of[i].is_some() { outputs[i] } else { *apart.next().unwrap_or(&0) });
         let states = (0..case.states).map(|i| {
             let [o, lse] = self.first(i);
             let lses = lse_view(at[1] + lse as u64 * 4, elements[1] - lse, strides[1], case.units[0]);
             State::new(state_view(at[0], o, strides[0]), lses)
         });
         let states: Vec<_> = states.collect();
-        let (o, lse) = match case.place_of {
-            Some(i) => (states[i].o, states[i].lse.unit(case.units[1])),
-            None => {
-                let ([_, strides], values) = (self.result().0, batch * rows * heads);
-                let count = case.shape.iter().product::<usize>() as u64;
-                let o = TensorView::bshd(outputs[0] + GUARD as u64, count, case.dtypes[1], case.shape);
-                (o, lse_view(outputs[1] + GUARD as u64, values, strides, case.units[1]))
-            }
-        };
+        let (values, count) = (batch * rows * heads, case.shape.iter().product::<usize>() as u64);
+        let own = TensorView::bshd(outputs[0] + GUARD as u64, count, case.dtypes[1], case.shape);
+        let o = place_of[0].map_or(own, |i| states[i].o);
+        let own = lse_view(outputs[1] + GUARD as u64, values, self.result().0[1], case.units[1]);
+        let lse = place_of[1].map_or(own, |i| states[i].lse.unit(case.units[1]));
         let sinks = Sinks { address: inputs[0], elements: heads as u64 };
         Asked::Merge(states, o, lse, case.sinks.then_some(sinks))
     }
