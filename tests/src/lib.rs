@@ -5,6 +5,7 @@ use ferroflash::{Attention, Capabilities, Driver, EntryInfo, SimDriver};
 use ptx_sim::Options;
 use reference::{Case, Loaded, Reference};
 
+pub mod clamps;
 pub mod mutation;
 pub mod on_cache;
 pub mod subjects;

@@ -4,53 +4,27 @@
 //! A mutant is *caught* where a checker of the simulator reports it or the result is wrong by the tolerance
 //! rule, on the problems that hit the entry's edges. One that survives must have its reason in
 //! `mutation/harmless.rs`.
-use ferroflash::{ENTRIES, EntryInfo, Grid, MaskKind, ptx};
+use ferroflash::ptx;
 use ptx_sim::mutate::{Mutant, Operator, mutants};
 use rayon::prelude::*;
 use serde::Serialize;
-use spec::{COMBINES, Contract};
 use std::collections::BTreeMap;
 
 mod cases;
 mod flow;
+mod forward;
 mod harmless;
+mod on_cache;
 mod redundant;
 mod report;
 mod sample;
+mod subject;
 mod trial;
 
 pub use report::{Evidence, write};
 pub use sample::Sample;
+pub use subject::Subject;
 use trial::{Kernel, SCHEDULES, Trial};
-
-/// A kernel to break.
-#[derive(Clone, Copy, Debug)]
-pub struct Subject {
-    /// It.
-    pub kernel: Contract,
-    /// The entry with which it is launched: itself, or one whose slices it merges.
-    pub entry: &'static EntryInfo,
-}
-
-impl Subject {
-    /// Every compiled kernel, in the table's order.
-    pub fn all() -> impl Iterator<Item = Self> {
-        let entries = ENTRIES.iter().map(|entry| Subject { kernel: entry.contract, entry });
-        // Under a causal mask some slices are empty.
-        let splits = |entry: &&EntryInfo| entry.grid == Grid::Split && entry.mask == MaskKind::Causal;
-        let combines = COMBINES.iter().flat_map(move |combine| {
-            let of = |entry: &&EntryInfo| (entry.dtype, entry.head_dim) == (combine.dtype, combine.head_dim);
-            let entries = ENTRIES.iter().filter(splits).filter(of).take(1);
-            entries.map(|entry| Subject { kernel: combine.contract, entry })
-        });
-        entries.chain(combines)
-    }
-
-    /// Whether it merges what another kernel has left.
-    pub fn merges(&self) -> bool {
-        self.kernel.symbol != self.entry.contract.symbol
-    }
-}
 
 /// How a mutant ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -170,7 +144,7 @@ fn fate(subject: &Subject, mutant: &Mutant, text: &str, trials: &[Trial]) -> (Fa
     };
     let schedules = if mutant.orders() { &SCHEDULES[..] } else { &SCHEDULES[..1] };
     for (round, schedule) in schedules.iter().enumerate() {
-        let due = |trial: &Trial| mutant.differs(&trial.coverage) && !(trial.sweep && round > 0);
+        let due = |trial: &Trial| mutant.differs(&trial.coverage) && !(trial.is_of_a_sweep() && round > 0);
         let noticed = trials
             .iter()
             .enumerate()

@@ -2,6 +2,8 @@
 //! stands on the device whatever it is.
 use ferroflash::spec::{DECODES, DecodeInfo, Target};
 use ferroflash::{Attention, DType, SimDriver, Splits};
+use ferroflash_tests::clamps::{Garbage, unnoticed};
+use ferroflash_tests::mutation::Subject;
 use ferroflash_tests::on_cache::{attention, check, check_lengths, check_on};
 use ptx_sim::{Completion, Options};
 use reference::{DecodeCase, DecodeMemory, LoadedDecode, Pages, Random, decode_edges};
@@ -106,6 +108,43 @@ fn garbage_lengths_and_pages() {
             let lengths = (0..batch).map(|b| garbage[b % garbage.len()]).collect();
             check_lengths(&case, None, &[lengths]);
         }
+    }
+}
+
+/// Launches that every clamp of decode kernels is for: few sequences and many, lengths that are off by one,
+/// or none at all, pages that nobody has.
+fn garbage(counters: bool) -> Vec<Garbage> {
+    const MOST: usize = 300;
+    let plain =
+        |filled: Vec<usize>| DecodeCase { counters, heads: [2, 1], max_k: MOST, ..DecodeCase::new(filled) };
+    let mut all = vec![];
+    for batch in [6, 40] {
+        let filled: Vec<usize> = (0..batch).map(|b| if b % 12 == 0 { MOST } else { 50 }).collect();
+        let by_one = ([MOST as i32 + 1, -1, 50, 0], Splits::Auto);
+        let by_far = ([i32::MAX, 50, i32::MIN, 50], Splits::Chunk(128));
+        all.extend([by_one, by_far].map(|(lengths, splits)| Garbage {
+            case: DecodeCase { splits, ..plain(filled.clone()) },
+            lengths: lengths.iter().copied().cycle().take(batch).collect(),
+            starts: None,
+        }));
+    }
+    let case = DecodeCase { pages: Pages::Nhd(16), splits: Splits::Chunk(128), ..plain(vec![20]) };
+    all.push(Garbage { case, lengths: vec![MOST as i32], starts: None });
+    all
+}
+
+/// Clamps that others make superfluous: a column of the table follows from a length that has been clamped,
+/// to no more keys than the table has pages for (the host has checked); and a length that is 0 is that
+/// whatever the largest is. LLVM names no line of some columns.
+const SUPERFLUOUS: &[&str] = &["column.min(cache.columns - 1)", "cache.rs:0:", "max_keys) == 0 {"];
+
+#[test]
+fn a_clamp_that_is_missing_is_noticed() {
+    for symbol in ["decode_f16_d64_causal_8_tiles", "decode_f16_d64_local_16_rows", "decode_combine_f16_d64"]
+    {
+        let subject = Subject::all().find(|subject| subject.kernel.symbol == symbol).expect("in the table");
+        let unnoticed = unnoticed(&subject, &garbage(!subject.merges()), SUPERFLUOUS);
+        assert!(unnoticed.is_empty(), "{symbol}:\n{}", unnoticed.join("\n"));
     }
 }
 

@@ -40,3 +40,28 @@ fn specialised() {
 fn merging() {
     check("combine_f16_d64");
 }
+
+#[test]
+fn decoding() {
+    check("decode_f16_d64_causal_8_tiles");
+}
+
+#[test]
+fn merging_splits() {
+    check("decode_combine_f16_d64");
+}
+
+#[test]
+fn on_pages() {
+    check("paged_f16_d64_causal_128x64");
+}
+
+#[test]
+fn appending() {
+    check("append_f16_e4m3");
+}
+
+#[test]
+fn merging_states() {
+    check("merge_f16");
+}

@@ -4,6 +4,7 @@ use ferroflash::{
     Attention, DType, Driver, EntryInfo, Forward, Index, LseView, Mask, PACKED, Packed, Plan, SimDriver,
     TensorView, ptx,
 };
+use ferroflash_tests::clamps::{FILES, WithoutClamp, without_each_clamp};
 use ferroflash_tests::simulator_with;
 use ptx_sim::{Kind, Options};
 
@@ -141,29 +142,6 @@ fn integers_that_make_no_sense_stay_in_bounds() {
     }
 }
 
-/// Each clamp of a module, and the module without it: in place of a minimum or maximum that comes from
-/// `lengths.rs`, by the source lines that the module names, stands the one operand, or the other.
-fn without_a_clamp(text: &str) -> Vec<(&str, String)> {
-    let file = text.lines().find(|line| line.contains(".file") && line.ends_with("/lengths.rs\""));
-    let file = file.and_then(|line| line.split_whitespace().nth(1)).expect("the module has source lines");
-    let (mut is_clamp, mut all) = (false, vec![]);
-    for (at, line) in text.lines().enumerate() {
-        if let Some(place) = line.trim().strip_prefix(".loc") {
-            let own = place.split_whitespace().next() == Some(file);
-            is_clamp = own || place.contains(&format!("@{file}:"));
-        }
-        let operands = ["min.u32", "max.u32", "max.s32"].iter().find_map(|op| line.trim().strip_prefix(op));
-        let Some(operands) = operands.filter(|_| is_clamp) else { continue };
-        let operands: Vec<_> = operands.trim_end_matches(';').split(',').collect();
-        for operand in &operands[1..] {
-            let instead = format!("mov.b32 {}, {operand};", operands[0]);
-            let lines = text.lines().enumerate().map(|(i, line)| if i == at { &instead } else { line });
-            all.push((line.trim(), lines.collect::<Vec<_>>().join("\n")));
-        }
-    }
-    all
-}
-
 /// Right integers, and those that each clamp is for.
 const CLAMPED: [[&[i32]; 3]; 7] = {
     let [q, k, used]: [&[i32]; 3] = [&[0, 30, 60, 100], &[0, 40, 90, 120], &[40, 3, 30]];
@@ -191,9 +169,9 @@ fn a_clamp_that_is_missing_is_noticed() {
     };
     let text = ptx::source(symbol).expect("embedded");
     let right = run(&text);
-    let mutants = without_a_clamp(&text);
-    assert_eq!(mutants.len(), 2 * 6, "two of queries, two of keys, two of those used");
-    for (clamp, mutant) in mutants {
-        assert!(run(&mutant) != right, "{symbol} without {clamp}");
+    let mutants = without_each_clamp(&text, &FILES);
+    assert_eq!(mutants.len(), 2 * 4, "two of starts, two of what is used");
+    for WithoutClamp { clamp, operand, text } in mutants {
+        assert!(run(&text) != right, "{symbol} with operand {operand} for {clamp}");
     }
 }

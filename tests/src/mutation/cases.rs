@@ -1,193 +1,49 @@
-//! The problems that a mutant must pass: the edges of its entry, and sweeps that put the last query and the
-//! last key at every place where unrolled code compares with them.
-use super::Subject;
-use ferroflash::{Alignment, DType, EntryInfo, Grid, Mask, MaskKind, Problem};
-use reference::{Case, Layout, Memory, Values, edges};
+//! The launches that a mutant must pass.
+use super::{Subject, forward, on_cache};
+use ferroflash::{Attention, Error, SimDriver};
+use reference::{OnDevice, Rule, Task};
+use spec::{DECODES, PAGED};
 
-/// The edges of `entry`: most mutants fall over the first ones.
-pub(super) fn first(entry: &EntryInfo) -> Vec<Memory> {
-    let (m, n) = (entry.tile_m as usize, entry.tile_n as usize);
-    let mut all = edges(entry, 1);
-    all.sort_by_key(|case| {
-        let Problem { seqlen_q, seqlen_k, heads_q, .. } = case.problem;
-        let tails = seqlen_q % m != 0 && seqlen_k > 2 * n;
-        (!tails, seqlen_q * seqlen_k * heads_q)
-    });
-    let mut all: Vec<_> = all.into_iter().map(|case| case.memory()).collect();
-    all.extend([gaps(one(entry, m, 5 * n)), gaps(one(entry, m + 3, 2 * n))]);
-    all
+/// Launches once, and says what is wrong with the result.
+type Launch = Box<dyn Fn(&Attention<SimDriver>) -> Result<Vec<String>, Error> + Send + Sync>;
+
+/// A launch with what it should give.
+pub(super) struct Case {
+    /// What it is, for people.
+    pub name: String,
+    /// One of many that differ in one number.
+    pub sweep: bool,
+    pub launch: Launch,
 }
 
-/// One head, whose tensors end where their buffers do.
-fn one(entry: &EntryInfo, seqlen_q: usize, seqlen_k: usize) -> Case {
-    let mask = match entry.mask {
-        MaskKind::Full => Mask::Full,
-        MaskKind::Causal => Mask::Causal,
-        MaskKind::Local => Mask::Window { left: Some(2 * entry.tile_n), right: Some(3) },
-    };
-    let problem =
-        Problem::new(entry.dtype, 1, seqlen_q, 1, entry.head_dim as usize).seqlen_k(seqlen_k).mask(mask);
-    let seed = (seqlen_q + 7 * seqlen_k) as u64;
-    Case { problem, layout: Layout::Bshd, seed, values: Values::Normal }
-}
-
-/// The sweeps.
-pub(super) fn sweeps(subject: &Subject) -> Vec<Memory> {
-    let entry = subject.entry;
-    if subject.merges() {
-        return merges(entry);
+/// All launches of `subject`: its edges, and sweeps.
+pub(super) fn cases(subject: &Subject) -> Vec<Case> {
+    if let Some(entry) = subject.forward() {
+        return forward::cases(subject, entry);
     }
-    let (m, n) = (entry.tile_m as usize, entry.tile_n as usize);
-    let held = entry.head_dim as usize;
-    let one = |seqlen_q, seqlen_k| one(entry, seqlen_q, seqlen_k);
-    let steep = |case: Case, scale| Case { problem: case.problem.scale(scale), ..case };
-    let mut all = vec![];
-    // Every remainder of unrolled loops over blocks that all rows see, a diagonal in every block, and maxima
-    // that grow so much that sums must be rescaled: by more than 2^16 where probabilities end there, by
-    // more than 2^127 where they have eight bits of exponent.
-    let partly = if entry.mask == MaskKind::Full { 0 } else { m.div_ceil(n) };
-    let scales = if entry.dtype == DType::F16 { [1.5, 4.0] } else { [1.5, 16.0] };
-    for blocks in 3..=7 {
-        all.extend(scales.map(|scale| steep(one(m, (partly + blocks) * n + 3), scale)));
-        all.extend(scales.map(|scale| steep(one(blocks * n, blocks * n), scale)));
-    }
-    // A lane holds columns 2l and 2l + 1 of every eight.
-    all.extend((0..n / 8).flat_map(|group| {
-        [
-            one(1, 8 * group + 4),
-            one(1, 8 * group + 5),
-            one(1, n + 8 * group + 5),
-            one(1, 2 * n + 8 * group + 4),
-        ]
-    }));
-    // The last key at the end of a block, and the diagonal at every distance from the corner of a tile.
-    all.extend([1, 2, 3].map(|blocks| one(1, blocks * n)));
-    if entry.mask != MaskKind::Full {
-        all.extend((0..n).step_by(8).map(|shift| one(m, m + shift)));
-        all.extend((8..m).step_by(8).map(|shift| one(m, m - shift)));
-        all.extend((0..n).step_by(8).map(|group| one(group + 6, group + 6)));
-    }
-    // One instruction of a warp copies or stores 512 bytes of rows. The tensor ends where its buffer does:
-    // one row more is out of bounds.
-    let rows = (256 / held).max(1);
-    all.extend((1..=m).step_by(rows).map(|seqlen_q| one(seqlen_q, 5)));
-    all.extend((1..=n).step_by(rows.min(4)).map(|seqlen_k| one(1, seqlen_k)));
-    if entry.mask != MaskKind::Full {
-        let top_left = |case: Case| Case { problem: case.problem.align(Alignment::TopLeft), ..case };
-        all.extend([1, 2, 3].map(|blocks| top_left(one(m + 9, blocks * n + 9))));
-        all.extend([1, n - 1, n].map(|keys| top_left(one(m + 9, keys))));
-        if entry.grid == Grid::Split {
-            // More slices than blocks that the rows see: some slices of a tile that is not whole are empty.
-            all.extend((1..=m).step_by(rows).map(|seqlen_q| top_left(one(seqlen_q, 8 * n))));
+    let (mut edges, symbol) = (subject.of.edges(1), subject.of.contract().symbol);
+    let decode = DECODES.iter().find(|entry| entry.contract.symbol == symbol).map(on_cache::decode);
+    let paged = PAGED.iter().find(|entry| entry.contract.symbol == symbol).map(on_cache::paged);
+    let mut sweeps = decode.or(paged).unwrap_or_default();
+    for case in edges.iter_mut().chain(&mut sweeps) {
+        if let Task::Cache(case) = case {
+            // One that merges does so where no counters tell a block that it is the last.
+            case.counters &= !subject.merges();
         }
     }
-    if entry.mask == MaskKind::Local {
-        // A window so wide that blocks at its left edge, more than one for a tile, are others than those at
-        // its right edge; one that is narrow.
-        let wide = Mask::Window { left: Some((m + 2 * n) as u32), right: Some(0) };
-        let narrow = Mask::Window { left: Some(0), right: Some(0) };
-        all.extend((0..n).step_by(8).flat_map(|shift| {
-            [(narrow, 0, None), (wide, m, None), (wide, m, Some(4.0))].map(|(mask, more, softcap)| {
-                let case = one(m, m + 2 * n + more + shift);
-                Case { problem: case.problem.mask(mask).softcap(softcap.unwrap_or_default()), ..case }
-            })
-        }));
-        // Tiles whose rows see nothing, the last of them not whole.
-        let past =
-            one(1, 5).problem.mask(Mask::Window { left: Some(3), right: Some(1) }).align(Alignment::TopLeft);
-        all.extend((1..=m).step_by(rows).map(|tail| {
-            let case = one(m + tail, 5);
-            Case { problem: past.seqlen_q(m + tail), ..case }
-        }));
-        let windows = [(Some(0), Some(0)), (Some(3), Some(1)), (None, Some(2)), (Some(1), None)];
-        all.extend(windows.map(|(left, right)| {
-            let case = one(m + 5, m + 3 * n + 2);
-            Case { problem: case.problem.mask(Mask::Window { left, right }), ..case }
-        }));
-    }
-    // Every number of 16-byte chunks at which a comparison of columns meets equality, of tiles that see keys
-    // and of such that see none.
-    let narrow = |case: Case, head_dim| Case { problem: case.problem.head_dim(head_dim), ..case };
-    for head_dim in (8..held).step_by(32) {
-        all.push(narrow(one(m, n + 5), head_dim));
-    }
-    if entry.mask != MaskKind::Full {
-        all.push(one(m, 1));
-        // Packed: between rows of O lie columns that nobody may write.
-        let packed = |case: Case| Case { layout: Layout::Packed, ..case };
-        all.extend(
-            (8..held)
-                .step_by(32)
-                .chain([held])
-                .map(|head_dim| packed(narrow(one(2 * m + 3, m / 2), head_dim))),
-        );
-    }
-    let mut repeats = vec![one(m, 2 * n)];
-    repeats.extend((2..=8).map(|blocks| one(m, (partly + blocks) * n + 3)));
-    if entry.mask == MaskKind::Local {
-        // Blocks at either edge of the window and several between.
-        let wide = Mask::Window { left: Some((m + 4 * n) as u32), right: Some(0) };
-        let case = one(m, 2 * m + 6 * n);
-        repeats.push(Case { problem: case.problem.mask(wide), ..case });
-    }
-    // One key too many has a score of 0. In bf16 the tolerance may be as large as what comes of it, unless
-    // the others' are far below.
-    let mut crowded = vec![];
-    if entry.dtype == DType::Bf16 {
-        let keys =
-            (0..n / 8).flat_map(|group| [8 * group + 4, 8 * group + 5, n + 8 * group + 4, n + 8 * group + 5]);
-        crowded.extend(keys.map(|keys| steep(one(1, keys), 4.0)));
-    }
-    let crowded = crowded.into_iter().map(opposed);
-    all.into_iter()
-        .map(|case| case.memory())
-        .chain(repeats.into_iter().map(repeated))
-        .chain(crowded)
-        .collect()
+    let edges = edges.iter().map(|task| launch(symbol, task, false));
+    edges.chain(sweeps.iter().map(|task| launch(symbol, task, true))).collect()
 }
 
-/// `case`, of one query, with keys that are its opposite.
-fn opposed(case: Case) -> Memory {
-    let mut memory = case.memory();
-    let key: Vec<u16> = memory.buffers[memory.q.buffer].iter().map(|bits| bits ^ 0x8000).collect();
-    memory.buffers[memory.k.buffer].chunks_exact_mut(key.len()).for_each(|row| row.copy_from_slice(&key));
-    memory
-}
-
-/// Every number of slices up to several rounds of the merge, and rows that fill its blocks and do not.
-fn merges(entry: &EntryInfo) -> Vec<Memory> {
-    let n = entry.tile_n as usize;
-    let slices = (1..=10).map(|slices| one(entry, 3, 2 * slices * n));
-    slices.chain((1..=17).map(|rows| one(entry, rows, 4 * n))).map(|case| case.memory()).collect()
-}
-
-/// `case` with the smallest head dim, and the same key and value in every row: each ends where its buffer
-/// does.
-fn repeated(case: Case) -> Memory {
-    let problem = case.problem.head_dim(8);
-    let mut memory = Case { problem, ..case }.memory();
-    for place in [&mut memory.k, &mut memory.v] {
-        place.strides[1] = 0;
-        memory.buffers[place.buffer].truncate(problem.head_dim);
-    }
-    memory
-}
-
-/// `case` with half the head dim, and NaN in the other columns of Q, K and V: they belong to nobody.
-fn gaps(case: Case) -> Memory {
-    let held = case.problem.head_dim;
-    let problem = case.problem.head_dim(held / 2 + 8);
-    let mut memory = Case { problem, ..case }.memory();
-    let not_a_number: u16 = if problem.dtype == DType::F16 { 0x7e00 } else { 0x7fc0 };
-    for place in [&mut memory.q, &mut memory.k, &mut memory.v] {
-        let row = held as i64;
-        let rows = place.shape[1];
-        place.strides = [rows as i64 * row, row, row, 1];
-        let bits = &mut memory.buffers[place.buffer];
-        let wide = bits.chunks(problem.head_dim).flat_map(|row| {
-            row.iter().copied().chain(std::iter::repeat_n(not_a_number, held - problem.head_dim))
-        });
-        *bits = wide.collect();
-    }
-    memory
+/// A launch of `symbol`.
+fn launch(symbol: &'static str, task: &Task, sweep: bool) -> Case {
+    // What judges borrows the problem: both stay until the program ends.
+    let work: &'static _ = Box::leak(task.work());
+    let judge = work.judge(Rule::Tolerance).expect("cases are valid");
+    let launch = move |attention: &Attention<SimDriver>| {
+        let rounds = OnDevice::new(attention, work, Some(symbol))?.run_all()?;
+        let failures = rounds.iter().enumerate().map(|(round, written)| judge(round, written).failures);
+        Ok(failures.flatten().collect())
+    };
+    Case { name: task.to_string(), sweep, launch: Box::new(launch) }
 }

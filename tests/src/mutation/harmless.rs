@@ -4,6 +4,8 @@ use ferroflash::MaskKind;
 use ptx_sim::mutate::{Mutant, Operator};
 use std::path::Path;
 
+mod on_cache;
+
 /// A class of mutants that do no harm.
 struct Harmless {
     operators: &'static [Operator],
@@ -308,7 +310,10 @@ pub(super) fn reason(subject: &Subject, mutant: &Mutant, text: &str, differs: bo
     if !differs && mutant.operator == Operator::NeverBranch && beyond_threads(subject, mutant, text) {
         return Some(THREADS);
     }
-    if subject.entry.stages == 1
+    if let Some(reason) = on_cache::reason(subject, mutant) {
+        return Some(reason);
+    }
+    if subject.forward().is_some_and(|entry| entry.stages == 1)
         && let Some(reason) = single_stage(subject, mutant, text, differs)
     {
         return Some(reason);
@@ -317,17 +322,18 @@ pub(super) fn reason(subject: &Subject, mutant: &Mutant, text: &str, differs: bo
         let [file, code] = class.source;
         class.operators.contains(&mutant.operator)
             && !(differs && class.idle)
-            && class.mask.is_none_or(|mask| mask == subject.entry.mask)
+            && class.mask.is_none_or(|mask| subject.of.mask() == Some(mask))
             && mutant.description.contains(class.instruction)
             && (class.source == CLASS.source || has_source(mutant, file, code))
     };
     let idle = (!differs).then_some(IDLE);
-    HARMLESS.iter().find(applies).map(|class| class.reason).or(idle)
+    HARMLESS.iter().chain(on_cache::HARMLESS).find(applies).map(|class| class.reason).or(idle)
 }
 
 /// The same for kernels with a single stage, whose steps copy what they read.
 fn single_stage(subject: &Subject, mutant: &Mutant, text: &str, differs: bool) -> Option<&'static str> {
-    let first = subject.entry.mask == MaskKind::Full && has_source(mutant, "mainloop.rs", "step(n, true)");
+    let first =
+        subject.of.mask() == Some(MaskKind::Full) && has_source(mutant, "mainloop.rs", "step(n, true)");
     let of_step = has_source(mutant, "forward.rs", "kv.advance(block");
     match mutant.operator {
         Operator::OffByOne if of_step && !differs => Some(CUT),

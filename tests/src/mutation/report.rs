@@ -251,7 +251,8 @@ One instruction of a kernel's PTX at a time is deleted or altered, or changes pl
 waits, commits, fences, arrivals and their counts, copy sizes, guards, branches, comparisons and what they
 compare with, constants, addresses, predicates, lanes of shuffles and votes, operands. The broken kernel runs
 on the problems that hit the entry's edges, on rows that meet one huge key, on 8192 keys, and on sweeps of
-lengths. Mutants that change the order of things in time run the edges under three schedules. A mutant is
+lengths; one that reads a cache on sweeps of splits, pages, rows and columns, too, and on lengths that make no
+sense. Mutants that change the order of things in time run the edges under three schedules. A mutant is
 caught where a checker reports it or the result is wrong by the tolerance rule.
 
 A launch is left out where the mutant is known to do in it what the kernel does: where, in the unbroken run,
@@ -267,7 +268,7 @@ text: a wait or a barrier before the next wait and barrier, with no read between
 for; a barrier of a warp that has done nothing lane by lane. `tests/src/mutation/redundant.rs` shows it from
 the text, without the simulator: what the simulator does not notice is no argument.
 
-A kernel that merges slices runs after an unbroken one that makes them.
+A kernel that merges slices or splits runs after an unbroken one that makes them.
 
 To repeat it: `cargo run --release -p ferroflash-tests --bin ferroflash-mutants`, with `--sample N --seed S`
 for N mutants of each operator and kernel. `mutation.json` lists each survivor by the line of its PTX. The

@@ -1,10 +1,9 @@
 //! Launches that every mutant must pass, and what the unbroken kernel did in each.
-use super::{Fate, Subject, cases};
-use crate::simulator_with;
+use super::cases::{Case, cases};
+use super::{Fate, Subject};
 use ferroflash::{Attention, Error, SimDriver};
 use ptx_sim::{Completion, Coverage, Options};
 use rayon::prelude::*;
-use reference::{Loaded, Memory, Reference};
 
 /// A seed and when copies land. Races are found in any schedule: the later ones are for what the first one's
 /// order hides.
@@ -13,18 +12,9 @@ pub(super) type Schedule = (u64, Completion);
 pub(super) const SCHEDULES: [Schedule; 3] =
     [(0, Completion::Late), (1, Completion::Eager), (2, Completion::Random)];
 
-/// So many cases, the edges, also run without a log-sum-exp.
-const EDGES: usize = 10;
-
-/// One launch of a problem.
+/// One launch, and what the unbroken kernel did in it.
 pub(super) struct Trial {
-    memory: Memory,
-    /// What the result must be.
-    reference: Reference,
-    /// Whether a log-sum-exp is wanted.
-    lse: bool,
-    /// One of many that differ in one length: it runs under the usual schedule alone.
-    pub sweep: bool,
+    case: Case,
     /// What the unbroken kernel's instructions met.
     pub coverage: Coverage,
     /// How many ran, of all kernels of the launch.
@@ -33,37 +23,30 @@ pub(super) struct Trial {
     pub catches: usize,
 }
 
+impl Trial {
+    /// Whether it is one of many that differ in one number: it runs under the usual schedule alone.
+    pub fn is_of_a_sweep(&self) -> bool {
+        self.case.sweep
+    }
+}
+
 /// All trials of `subject`, whose PTX is `text`: the edges as they come, then the sweeps, short ones first.
 ///
 /// # Panics
 /// Where the kernel is not clean.
 pub(super) fn trials(subject: &Subject, text: &str) -> Vec<Trial> {
-    let first = cases::first(subject.entry);
-    let without: Vec<_> = first.iter().take(EDGES).cloned().map(|memory| (memory, false, false)).collect();
-    let first = first.into_iter().map(|memory| (memory, true, false));
-    let sweeps = cases::sweeps(subject).into_iter().map(|memory| (memory, true, true));
-    let all: Vec<_> = first.chain(without).chain(sweeps).collect();
     let kernel = || Kernel::load(subject, text).expect("the simulator reads what the compiler writes");
-    let unbroken = |kernel: &mut Kernel<'_>, (memory, lse, sweep): (Memory, bool, bool)| {
-        let reference = Reference::new(&memory.inputs().expect("cases are valid"));
-        let mut trial = Trial {
-            memory,
-            reference,
-            lse,
-            sweep,
-            coverage: Coverage::default(),
-            instructions: 0,
-            catches: 0,
-        };
+    let unbroken = |kernel: &mut Kernel<'_>, case: Case| {
+        let mut trial = Trial { case, coverage: Coverage::default(), instructions: 0, catches: 0 };
         let fate = kernel.launch(&trial, Options { coverage: true, ..options(SCHEDULES[0], u64::MAX) });
-        assert_eq!(fate, None, "{}, unbroken: {}", subject.kernel.symbol, trial.memory.problem);
+        assert_eq!(fate, None, "{}, unbroken: {}", subject.kernel.symbol, trial.case.name);
         let mut met = kernel.attention.driver().take_coverage();
         trial.instructions = met.values().map(|(_, instructions)| instructions).sum();
         trial.coverage = met.remove(subject.kernel.symbol).unwrap_or_default().0;
         trial
     };
-    let mut trials: Vec<Trial> = all.into_par_iter().map_init(kernel, unbroken).collect();
-    trials.sort_by_key(|trial| if trial.sweep { trial.instructions } else { 0 });
+    let mut trials: Vec<Trial> = cases(subject).into_par_iter().map_init(kernel, unbroken).collect();
+    trials.sort_by_key(|trial| if trial.case.sweep { trial.instructions } else { 0 });
     trials
 }
 
@@ -81,7 +64,7 @@ pub(super) struct Kernel<'a> {
 impl<'a> Kernel<'a> {
     /// Loads `text` as `subject`.
     pub fn load(subject: &'a Subject, text: &str) -> Result<Self, Error> {
-        let attention = simulator_with(subject.entry, Options::default());
+        let attention = subject.simulator(Options::default());
         // SAFETY: the simulator checks every access.
         unsafe { attention.load_from(subject.kernel.symbol, text)? };
         Ok(Kernel { subject, attention })
@@ -103,14 +86,8 @@ impl<'a> Kernel<'a> {
 
     fn launch(&self, trial: &Trial, options: Options) -> Option<Fate> {
         self.attention.driver().set_options(options);
-        let Trial { memory, reference, .. } = trial;
-        let loaded = Loaded::new(&self.attention, memory, Some(self.subject.entry.contract.symbol));
-        let loaded = loaded.map(|loaded| if trial.lse { loaded } else { loaded.without_lse() });
-        match loaded.and_then(|loaded| loaded.run()) {
-            Ok(outcome) => {
-                let verdict = outcome.judge(reference, memory.problem.dtype);
-                (!verdict.is_some_and(|verdict| verdict.passed())).then_some(Fate::Result)
-            }
+        match (trial.case.launch)(&self.attention) {
+            Ok(wrong) => (!wrong.is_empty()).then_some(Fate::Result),
             Err(error) => {
                 let reports = self.attention.driver().take_reports();
                 let kind = reports.first().map(|report| Fate::Checker(report.kind.name()));

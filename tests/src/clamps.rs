@@ -1,0 +1,140 @@
+//! Kernels clamp integers that stand on the device, since nobody has checked them. Here each clamp of a
+//! module is taken out: what stands on the device must then be noticed.
+use crate::mutation::Subject;
+use ferroflash::{Attention, Error, SimDriver, ptx};
+use ptx_sim::Options;
+use reference::{DecodeCase, DecodeMemory, LoadedDecode};
+use std::collections::{BTreeMap, HashMap};
+
+/// Where the clamps are.
+pub const FILES: [&str; 2] = ["/lengths.rs", "/cache.rs"];
+
+/// A launch on a cache, with whatever stands on the device.
+#[derive(Clone, Debug)]
+pub struct Garbage {
+    /// What the host is told, and what the cache holds.
+    pub case: DecodeCase,
+    /// Lengths.
+    pub lengths: Vec<i32>,
+    /// Where packed sequences begin, if not where they should.
+    pub starts: Option<Vec<i32>>,
+}
+
+impl Garbage {
+    /// Bits of all results.
+    fn run(&self, attention: &Attention<SimDriver>, config: &str) -> Result<Vec<u32>, Error> {
+        let memory = DecodeMemory::new(&self.case);
+        let mut loaded = LoadedDecode::new(attention, &memory, Some(config))?;
+        if let Some(starts) = &self.starts {
+            loaded.start(starts)?;
+        }
+        let (_, outcome) = loaded.run(None, &self.lengths)?;
+        let sequences = (0..self.lengths.len()).map(|b| outcome.bits(b));
+        let bits = sequences.flat_map(|(o, lse)| o.iter().map(|x| u32::from(*x)).chain(lse.iter().copied()));
+        Ok(bits.chain([outcome.strays() as u32]).collect())
+    }
+}
+
+/// So many instructions are enough for a launch; those that take a length for billions end.
+const BUDGET: u64 = 20_000_000;
+
+/// The clamps of `subject` whose removal changes nothing in any of `launches`, neither a bit nor what the
+/// simulator says. Those with one of `superfluous` in their lines are left out.
+///
+/// # Panics
+/// Where the kernel itself is not clean.
+pub fn unnoticed(subject: &Subject, launches: &[Garbage], superfluous: &[&str]) -> Vec<String> {
+    let (kernel, config) = (subject.kernel, subject.of.contract().symbol);
+    let run = |text: &str, launch: &Garbage| {
+        let options = Options { budget: BUDGET, max_reports: 1, ..Options::default() };
+        let attention = subject.simulator(options);
+        // SAFETY: the simulator checks every access.
+        unsafe { attention.load_from(kernel.symbol, text).expect("loads") };
+        launch.run(&attention, config)
+    };
+    let text = ptx::source(kernel.symbol).expect("this build carries every kernel");
+    let right =
+        |launch| run(&text, launch).unwrap_or_else(|error| panic!("{}: {launch:?}: {error}", kernel.symbol));
+    let right: Vec<_> = launches.iter().map(right).collect();
+    let mut clamps = without_each_clamp(&text, &FILES);
+    clamps.retain(|clamp| !superfluous.iter().any(|code| clamp.clamp.contains(code)));
+    assert!(!clamps.is_empty(), "{} has clamps", kernel.symbol);
+    let changes = |clamp: &WithoutClamp| {
+        let mut results = launches.iter().zip(&right);
+        results.any(|(launch, right)| run(&clamp.text, launch).ok().as_ref() != Some(right))
+    };
+    let unnoticed = clamps.iter().filter(|clamp| !changes(clamp));
+    unnoticed.map(|clamp| format!("{} becomes operand {}", clamp.clamp, clamp.operand)).collect()
+}
+
+/// A module without one of its clamps.
+#[derive(Clone, Debug)]
+pub struct WithoutClamp {
+    /// The instruction that is gone, and the lines of Rust that it comes from.
+    pub clamp: String,
+    /// Which operand stands in its place, 1 or 2.
+    pub operand: usize,
+    /// The module.
+    pub text: String,
+}
+
+/// All of a module: in place of each minimum and maximum that comes from one of `files`, by the source lines
+/// that the module names, stands the one operand, or the other. Those of one line that is called from one
+/// line are one clamp, and go together.
+///
+/// # Panics
+/// Where the module has no source lines.
+pub fn without_each_clamp(text: &str, files: &[&str]) -> Vec<WithoutClamp> {
+    assert!(text.contains(".loc"), "the module has no source lines");
+    let paths: HashMap<&str, &str> = text.lines().filter_map(file).collect();
+    let is_theirs =
+        |number: &str| paths.get(number).is_some_and(|path| files.iter().any(|file| path.ends_with(file)));
+    let (mut source, mut all) = (String::new(), BTreeMap::<String, Vec<(usize, Vec<&str>)>>::new());
+    for (at, line) in text.lines().enumerate() {
+        let instruction = line.trim();
+        if let Some(place) = instruction.strip_prefix(".loc") {
+            let frames = frames(place).skip_while(|(number, _)| !is_theirs(number)).take(2);
+            let codes = frames.filter_map(|(number, line)| Some(code(paths.get(number)?, line)));
+            source = codes.collect::<Vec<_>>().join(" from ");
+        }
+        let Some((op, operands)) = instruction.split_once(char::is_whitespace) else { continue };
+        if !source.is_empty() && ["min.u32", "min.s32", "max.u32", "max.s32"].contains(&op) {
+            let operands = operands.trim_end_matches(';').split(',').map(str::trim).collect();
+            all.entry(format!("{op} of {source}")).or_default().push((at, operands));
+        }
+    }
+    let without = |(clamp, places): (&String, &Vec<(usize, Vec<&str>)>), operand: usize| {
+        let mut lines: Vec<_> = text.lines().map(str::to_owned).collect();
+        for (at, operands) in places {
+            lines[*at] = format!("mov.b32 {}, {};", operands[0], operands[operand]);
+        }
+        WithoutClamp { clamp: clamp.clone(), operand, text: lines.join("\n") }
+    };
+    all.iter().flat_map(|clamp| [without(clamp, 1), without(clamp, 2)]).collect()
+}
+
+/// Number and path of a `.file`.
+fn file(line: &str) -> Option<(&str, &str)> {
+    let (number, path) = line.trim().strip_prefix(".file")?.trim().split_once(char::is_whitespace)?;
+    Some((number, path.trim().trim_matches('"')))
+}
+
+/// File and line of a `.loc`, and of the calls around it that LLVM dissolved, innermost first.
+fn frames(place: &str) -> impl Iterator<Item = (&str, &str)> {
+    let (own, calls) = place.split_once("//").unwrap_or((place, ""));
+    let mut own = own.split_whitespace();
+    let own = own.next().zip(own.next());
+    let calls = calls.trim().split('@').filter_map(|call| {
+        let mut numbers = call.split(':');
+        numbers.next().zip(numbers.next())
+    });
+    own.into_iter().chain(calls)
+}
+
+/// A line of this repository, `file.rs:line: code`.
+fn code(path: &str, line: &str) -> String {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../");
+    let text = std::fs::read_to_string(format!("{root}{path}")).unwrap_or_default();
+    let code = line.parse::<usize>().ok().and_then(|line| text.lines().nth(line.checked_sub(1)?));
+    format!("{path}:{line}: {}", code.unwrap_or_default().trim())
+}

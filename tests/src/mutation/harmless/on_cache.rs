@@ -1,0 +1,66 @@
+//! The same of kernels that take the device's integers: packed ones, and those on caches.
+use super::{CLASS, Harmless, has_source};
+use crate::mutation::Subject;
+use ptx_sim::mutate::{Mutant, Operator};
+
+pub(super) const HARMLESS: &[Harmless] = &[
+    Harmless {
+        operators: &[Operator::OffByOne, Operator::NeverBranch],
+        source: ["append.rs", "OwnPart::of(&p.parts, block)?"],
+        reason: "A thread without a part does what one of the next block does, bit by bit; behind the last \
+                 row there is no slot.",
+        ..CLASS
+    },
+    Harmless {
+        operators: &[Operator::NeverBranch, Operator::OffByOne],
+        source: ["exchange.rs", "if column < columns"],
+        reason: "Columns behind the last have a place, too, which nobody reads.",
+        ..CLASS
+    },
+    Harmless {
+        operators: &[Operator::ShiftImmediate],
+        instruction: "selp.b32",
+        source: ["decode/merge.rs", "let slot = item.slot + if exists"],
+        reason: "In the place of a split that does not exist the second one is taken without a weight, not \
+                 the first: where splits are merged there are two.",
+        ..CLASS
+    },
+    Harmless {
+        operators: &[Operator::Bound],
+        source: ["mask.rs", "(rows.first + rows.tile).min(rows.q_len)"],
+        reason: "One block of keys more, of which no row sees any: masked, they add nothing.",
+        ..CLASS
+    },
+    Harmless {
+        operators: &[Operator::ConstantSourceSize],
+        source: ["forward.rs", "slot.v.copy_whole(v"],
+        reason: "All rows of these blocks exist; a column of V that does not makes a column of O that nobody \
+                 stores. (Where it lies behind all memory, the mutant is caught.)",
+        ..CLASS
+    },
+    Harmless {
+        operators: &[Operator::NegateBranch, Operator::NeverBranch, Operator::Bound],
+        source: ["decode/merge.rs", "if pair == 0 {"],
+        reason: "All threads of a row compute the same log-sum-exp: each of them may store it, and all of \
+                 them.",
+        ..CLASS
+    },
+    Harmless {
+        operators: &[Operator::DeleteWait],
+        source: ["stream.rs", "::wait_all();"],
+        reason: "A ring is given up after its last tile, whose copies have landed: groups behind are empty.",
+        ..CLASS
+    },
+];
+
+/// Why `mutant` of `subject` does no harm, where more must hold than a class says.
+pub(super) fn reason(subject: &Subject, mutant: &Mutant) -> Option<&'static str> {
+    let lent = subject.merges()
+        && subject.of.family() == "decode"
+        && mutant.operator == Operator::DeleteBarrier
+        && has_source(mutant, "block.rs", "block.sync();");
+    lent.then_some(
+        "Shared memory is used between two barriers by `lend` alone, which ends with a barrier of its own, \
+         and then comes the next round's: one of the two is enough.",
+    )
+}

@@ -1,0 +1,124 @@
+//! Sweeps of launches on caches: of lengths, splits, rows, columns and windows, and integers that make no
+//! sense.
+use ferroflash::{Mask, Splits};
+use reference::{DecodeCase, Pages, Task, Told};
+use spec::{DecodeInfo, MaskKind, PageKind, PagedInfo};
+
+/// Those of a decode entry.
+pub(super) fn decode(entry: &'static DecodeInfo) -> Vec<Task> {
+    let rows = entry.rows as usize;
+    let plain = |filled: Vec<usize>| DecodeCase {
+        dtype: entry.dtype,
+        cache: entry.cache,
+        head_dim: entry.head_dim as usize,
+        heads: [2, 1],
+        ..DecodeCase::new(filled)
+    };
+    // Every length up to a few tiles, found by each warp for itself and by all together.
+    let mut sweeps: Vec<_> = [(0..=31), (20..=60)].map(|lengths| plain(lengths.collect())).into();
+    // Sequences of two groups of lanes, the longer ones behind.
+    sweeps.push(plain((0..70).map(|b| if b > 60 { 10 * b } else { b % 3 }).collect()));
+    // Every number of splits up to a second round of the merge, each with keys for every warp.
+    let round = 16 * entry.warps as usize;
+    let split = |n: usize| DecodeCase { splits: Splits::Exactly(n as u32), ..plain(vec![round * n + n, 40]) };
+    sweeps.extend([2, 3, 5, 8, 16, 17].map(split));
+    // The same of some among many sequences.
+    let some = (0..70).map(|b| if b % 9 == 0 { round + b } else { b % 3 });
+    sweeps.push(DecodeCase { splits: Splits::Exactly(3), ..plain(some.collect()) });
+    // Each turn of a warp's ring ends with a tile that is not whole.
+    let turns = |one: usize| (0..6).map(|turn| round * turn + one).collect::<Vec<_>>();
+    let whole = |case: DecodeCase| DecodeCase { splits: Splits::Exactly(1), ..case };
+    sweeps.extend([5, round - 1].map(|one| whole(plain(turns(one)))));
+    sweeps.extend(
+        [127, 128, 129, 255, 256, 257]
+            .map(|keys| DecodeCase { splits: Splits::Chunk(128), ..plain(vec![keys, 300]) }),
+    );
+    sweeps.extend((1..=rows).map(|heads| DecodeCase { heads: [heads, 1], ..plain(vec![33]) }));
+    for queries in 2..=rows / 2 {
+        let case = DecodeCase { queries, mask: Mask::Causal, ..plain(vec![1, queries, 40]) };
+        sweeps.push(DecodeCase { counters: queries % 2 == 0, ..case });
+    }
+    // Columns come in chunks of 16 bytes; behind the last is another row, or no number.
+    let chunk = 16 / entry.cache.bytes();
+    let narrow = (chunk..entry.head_dim as usize).step_by(entry.head_dim as usize / 4);
+    sweeps.extend(narrow.map(|head_dim| whole(DecodeCase { head_dim, ..plain(turns(7)) })));
+    // The rows before those, and rows at the end of the cache.
+    sweeps.push(whole(DecodeCase { head_dim: chunk, ..plain(turns(2)) }));
+    let pages = if entry.pages == PageKind::Tiles { Pages::Nhd(16) } else { Pages::Nhd(1) };
+    let last = |seed| whole(DecodeCase { head_dim: chunk, pages, seed, ..plain(turns(9)) });
+    sweeps.extend((1..=3).map(last));
+    if entry.mask == MaskKind::Local {
+        sweeps.extend((0..=34).step_by(3).map(|left| DecodeCase {
+            queries: 2,
+            mask: Mask::Window { left: Some(left), right: Some(left % 2) },
+            ..plain(vec![50, 17])
+        }));
+    }
+    for batch in [6, 40] {
+        let case = DecodeCase { max_k: 120, pages: Pages::Hnd(16), ..plain(mixed(batch)) };
+        sweeps.push(DecodeCase { told: vec![Told::Garbage(batch as u64)], ..case });
+    }
+    sweeps.into_iter().map(Task::Cache).collect()
+}
+
+/// Those of a paged entry.
+pub(super) fn paged(entry: &'static PagedInfo) -> Vec<Task> {
+    let [m, n] = [entry.tile_m, entry.tile_n].map(|tile| tile as usize);
+    let plain = |filled: Vec<usize>| DecodeCase {
+        dtype: entry.dtype,
+        head_dim: entry.head_dim as usize,
+        heads: [1, 1],
+        mask: Mask::Causal,
+        pages: Pages::Nhd(16),
+        ..DecodeCase::new(filled)
+    };
+    let mut sweeps = vec![];
+    // The last key and the last query at every place, with pages of all sizes.
+    let pages = [Pages::Nhd(16), Pages::Hnd(5), Pages::Interleaved(1), Pages::Dense, Pages::Rows];
+    for (turn, shift) in (0..n).step_by(3).enumerate() {
+        let case = plain(vec![n + shift + 1, 3]).packed([shift + 1, 2]);
+        sweeps.push(DecodeCase { pages: pages[turn % pages.len()], ..case });
+    }
+    sweeps.extend((1..=m).step_by(9).map(|rows| plain(vec![m + 5, 8]).packed([rows, 3])));
+    // The last row of Q ends its memory.
+    sweeps.extend((5..=m).step_by(16).map(|queries| DecodeCase { queries, ..plain(vec![m + 5]) }));
+    for blocks in 2..=6 {
+        sweeps.push(plain(vec![blocks * n + 3]).packed([m]));
+        sweeps.push(DecodeCase { mask: Mask::Full, ..plain(vec![blocks * n]).packed([m + 1]) });
+    }
+    // Behind the last column is another row, or no number.
+    let narrow = (8..entry.head_dim as usize).step_by(24);
+    sweeps.extend(narrow.map(|head_dim| DecodeCase {
+        head_dim,
+        pages: Pages::Dense,
+        ..plain((0..4).map(|block| block * n + 5).collect()).packed([3; 4])
+    }));
+    sweeps.extend((1..=5).map(|seed| DecodeCase {
+        head_dim: 8,
+        pages: Pages::Nhd(1),
+        seed,
+        ..plain(vec![3 * n + 5]).packed([9])
+    }));
+    // More sequences than a warp looks at at once, and none that is packed.
+    sweeps.push(plain(vec![7; 41]).packed((0..41).map(|b| b % 5).collect::<Vec<_>>()));
+    sweeps.push(DecodeCase { queries: m + 1, ..plain(vec![m + 1, m, 9]) });
+    if entry.mask == MaskKind::Local {
+        for (left, right) in [(0, 0), (3, 1), (n, 5), (m + 2 * n, 0), (2 * n, n)] {
+            let [left, right] = [left, right].map(|keys| Some(keys as u32));
+            let mask = Mask::Window { left, right };
+            sweeps.push(DecodeCase {
+                mask,
+                ..plain(vec![m + 4 * n + left.unwrap_or(0) as usize % n]).packed([m + 7])
+            });
+        }
+        sweeps.push(DecodeCase { softcap: Some(3.0), ..plain(vec![2 * n]).packed([m]) });
+    }
+    let case = DecodeCase { max_k: 120, ..plain(mixed(6)).packed([1, 20, 0, 33, 2, 17]) };
+    sweeps.push(DecodeCase { told: vec![Told::Garbage(1), Told::Garbage(2)], ..case });
+    sweeps.into_iter().map(Task::Cache).collect()
+}
+
+/// Lengths of sequences in a cache for 120 keys each.
+fn mixed(batch: usize) -> Vec<usize> {
+    (0..batch).map(|b| if b % 3 == 0 { 120 } else { 50 }).collect()
+}

@@ -1,0 +1,53 @@
+//! The kernels that are broken, and with what each is launched.
+use ferroflash::{Attention, EntryInfo, Grid, MaskKind, SimDriver, entries};
+use ptx_sim::Options;
+use reference::subjects;
+use spec::{COMBINES, Contract, DECODE_COMBINES, DECODES, DecodeInfo};
+
+/// A kernel to break.
+#[derive(Clone, Copy)]
+pub struct Subject {
+    /// It.
+    pub kernel: Contract,
+    /// That with which it is launched: itself, or one whose slices or splits it merges.
+    pub of: &'static dyn reference::Subject,
+}
+
+impl Subject {
+    /// Every compiled kernel, family after family.
+    pub fn all() -> impl Iterator<Item = Self> {
+        let own = subjects().map(|of| Subject { kernel: *of.contract(), of });
+        // Under a causal mask some slices are empty.
+        let splits = |entry: &&EntryInfo| entry.grid == Grid::Split && entry.mask == MaskKind::Causal;
+        let combines = COMBINES.iter().flat_map(move |combine| {
+            let fits =
+                |entry: &&EntryInfo| (entry.dtype, entry.head_dim) == (combine.dtype, combine.head_dim);
+            let of = entries().filter(splits).find(fits);
+            of.map(|of| Subject { kernel: combine.contract, of })
+        });
+        let decode_combines = DECODE_COMBINES.iter().flat_map(|combine| {
+            let (dtype, head_dim) = (combine.dtype, combine.head_dim);
+            let fits = |e: &&DecodeInfo| (e.dtype, e.cache, e.head_dim) == (dtype, dtype, head_dim);
+            DECODES.iter().find(fits).map(|of| Subject { kernel: combine.contract, of })
+        });
+        own.chain(combines).chain(decode_combines)
+    }
+
+    /// Whether it merges what another kernel has left.
+    pub fn merges(&self) -> bool {
+        self.kernel.symbol != self.of.contract().symbol
+    }
+
+    /// The forward entry with which it is launched, if it is one.
+    pub(super) fn forward(&self) -> Option<&'static EntryInfo> {
+        entries().find(|entry| entry.contract == *self.of.contract())
+    }
+
+    /// A simulator of the smallest card that holds it.
+    pub(crate) fn simulator(&self, options: Options) -> Attention<SimDriver> {
+        match self.forward() {
+            Some(entry) => crate::simulator_with(entry, options),
+            None => crate::subjects::simulator(self.of, options),
+        }
+    }
+}
