@@ -66,6 +66,7 @@ pub(super) fn paged(entry: &'static PagedInfo) -> Vec<Task> {
     let [m, n] = [entry.tile_m, entry.tile_n].map(|tile| tile as usize);
     let plain = |filled: Vec<usize>| DecodeCase {
         dtype: entry.dtype,
+        cache: entry.dtype,
         head_dim: entry.head_dim as usize,
         heads: [1, 1],
         mask: Mask::Causal,
