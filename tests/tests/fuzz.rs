@@ -1,8 +1,8 @@
 //! Random problems in the simulator, for a while: valid ones agree with the reference, invalid ones are
 //! refused by name.
 use ferroflash::{Attention, Capabilities, SimDriver};
-use reference::Random;
 use reference::fuzz::{FAMILIES, Fuzz, Limits, Other, faults, refused};
+use reference::{OnDevice, Random, subjects, unfit};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
@@ -44,6 +44,28 @@ fn random_problems_of_other_families_are_right() {
         *solved.entry(other.family).or_insert(0) += 1;
     }
     println!("{solved:?} problems, seed {day}");
+}
+
+/// What only a GPU gets through: that it can be planned is seen here.
+#[test]
+fn problems_for_a_gpu_are_valid() {
+    let attention = Attention::new(SimDriver::new("h200").expect("a known card"));
+    let mut random = Random::new(5);
+    for _ in 0..25 {
+        let other = Other::new(random.bits(), Limits::GPU);
+        other.kernel(&attention).unwrap_or_else(|e| panic!("{other}: {e}"));
+    }
+    // Of each family some.
+    let others = subjects().filter(|subject| !["forward", "split"].contains(&subject.family()));
+    for subject in others.step_by(31) {
+        for task in subject.grid(1).into_iter().chain(subject.astray(1)) {
+            let (work, symbol) = (task.work(), subject.contract().symbol);
+            let kernel = OnDevice::new(&attention, &*work, Some(symbol)).and_then(|device| device.kernel());
+            let kernel = kernel.unwrap_or_else(|e| panic!("{symbol}: {task}: {e}"));
+            let expected = unfit(subject, attention.capabilities()).is_none().then_some(symbol);
+            assert!(expected.is_none_or(|symbol| kernel.symbol == symbol), "{symbol}: {task}");
+        }
+    }
 }
 
 #[test]

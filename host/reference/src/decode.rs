@@ -1,19 +1,19 @@
 //! Attention on caches in pages: cases, how they lie in memory, and what is right.
-use super::arithmetic::{decode, encode};
+use super::arithmetic::decode;
 use super::attention::Inputs;
-use super::e4m3;
 use super::inputs::Random;
 use super::tensor::{HostTensor, TensorError};
-use super::told::Told;
 use super::tolerance::Reference;
 use super::work::{Judgement, POISON, Rule};
-use ferroflash::{DType, Mask, PageView, Problem, Splits};
+use ferroflash::{DType, PageView};
 use rayon::prelude::*;
 
+mod case;
 mod edges;
 mod loaded;
 mod told;
 
+pub use case::{DecodeCase, Pages};
 pub use edges::{decode_edges, decode_long, paged_astray, paged_edges, paged_long};
 pub use loaded::{DecodeOutcome, LoadedDecode};
 
@@ -21,173 +21,6 @@ pub use loaded::{DecodeOutcome, LoadedDecode};
 const SCALES: [f32; 2] = [2.0, 0.5];
 /// Pages that belong to nobody.
 const FOREIGN: usize = 3;
-/// Rows of Q and O behind those of packed sequences.
-const NOBODYS: usize = 3;
-
-/// How keys and values lie in memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pages {
-    /// `[batch][max_k][heads][head_dim]`.
-    Dense,
-    /// The same, sequences in another order than their pages.
-    Rows,
-    /// Pages `[page][heads][head_dim]` of so many keys.
-    Nhd(usize),
-    /// Pages `[heads][page][head_dim]` of so many keys.
-    Hnd(usize),
-    /// Pages of both, `[2][page][heads][head_dim]`.
-    Interleaved(usize),
-}
-
-/// A decode problem and the seed of its inputs.
-#[derive(Clone, Debug, PartialEq)]
-pub struct DecodeCase {
-    /// Element type of queries and output.
-    pub dtype: DType,
-    /// Element type of the cache. Numbers of e4m3 keys stand for twice, those of values for half of what they
-    /// are.
-    pub cache: DType,
-    /// Keys of each sequence that the cache really has; behind them it holds no numbers.
-    pub filled: Vec<usize>,
-    /// Seed of each sequence's queries, keys and values.
-    pub seeds: Vec<u64>,
-    /// Most keys of a sequence.
-    pub max_k: usize,
-    /// Queries of a sequence.
-    pub queries: usize,
-    /// Queries of each sequence instead, one sequence behind the other.
-    pub packed: Option<Vec<usize>>,
-    /// Query and key heads.
-    pub heads: [usize; 2],
-    /// Columns of a head.
-    pub head_dim: usize,
-    /// How keys and values lie in memory.
-    pub pages: Pages,
-    /// Which keys a query sees.
-    pub mask: Mask,
-    /// Bound of the scores.
-    pub softcap: Option<f32>,
-    /// Whether there are logits that belong to no key.
-    pub sinks: bool,
-    /// In how many parts sequences are cut.
-    pub splits: Splits,
-    /// Whether the last part of a sequence merges, rather than a second kernel.
-    pub counters: bool,
-    /// Seed of the pages' order, and of the logits.
-    pub seed: u64,
-    /// What the device is told of the sequences, launch by launch of one plan: first [`Told::Filled`].
-    pub told: Vec<Told>,
-}
-
-impl DecodeCase {
-    /// f16, one query of 4 heads on 2, head dim 64, dense, every key seen, counters.
-    pub fn new(filled: impl Into<Vec<usize>>) -> Self {
-        let filled = filled.into();
-        DecodeCase {
-            dtype: DType::F16,
-            cache: DType::F16,
-            max_k: filled.iter().copied().max().unwrap_or(1).max(1),
-            seeds: (1..=filled.len() as u64).collect(),
-            filled,
-            queries: 1,
-            packed: None,
-            heads: [4, 2],
-            head_dim: 64,
-            pages: Pages::Dense,
-            mask: Mask::Full,
-            softcap: None,
-            sinks: false,
-            splits: Splits::Auto,
-            counters: true,
-            seed: 1,
-            told: vec![Told::Filled],
-        }
-    }
-
-    /// The same with packed sequences of so many queries.
-    #[must_use]
-    pub fn packed(self, queries: impl Into<Vec<usize>>) -> Self {
-        DecodeCase { packed: Some(queries.into()), ..self }
-    }
-
-    /// The same with other inputs.
-    #[must_use]
-    pub fn seeded(mut self, seed: u64) -> Self {
-        self.seeds.iter_mut().for_each(|own| *own = own.wrapping_add(seed).wrapping_sub(1));
-        DecodeCase { seed: self.seed.wrapping_add(seed).wrapping_sub(1), ..self }
-    }
-
-    /// Queries of sequence `b`.
-    fn queries_of(&self, b: usize) -> usize {
-        self.packed.as_ref().map_or(self.queries, |queries| queries[b])
-    }
-
-    /// First row of Q of each sequence, and how many rows sequences have: the numbers of `cu_seqlens_q`.
-    fn starts(&self) -> Vec<usize> {
-        let ends = (0..self.filled.len()).scan(0, |end, b| {
-            *end += self.queries_of(b);
-            Some(*end)
-        });
-        std::iter::once(0).chain(ends).collect()
-    }
-
-    /// Rows of Q: of packed sequences some are nobody's.
-    fn q_rows(&self) -> usize {
-        self.starts()[self.filled.len()] + if self.packed.is_some() { NOBODYS } else { 0 }
-    }
-
-    /// The problem of sequence `b` on so many keys.
-    fn problem(&self, b: usize, keys: usize) -> Problem {
-        let plain = Problem::new(self.dtype, 1, self.queries_of(b), self.heads[0], self.head_dim);
-        let problem = plain.seqlen_k(keys).heads_k(self.heads[1]).mask(self.mask);
-        self.softcap.map_or(problem, |softcap| problem.softcap(softcap))
-    }
-
-    /// `x` rounded to what the cache holds, as a number of the queries' type: exact, where scales are powers
-    /// of two.
-    fn number(&self, x: f64, scale: f32) -> u16 {
-        match self.cache {
-            DType::E4m3 => encode(self.dtype, f64::from(e4m3::decode(e4m3::encode(x)) * scale)),
-            _ => encode(self.dtype, x),
-        }
-    }
-
-    /// The bytes of such a number in the cache.
-    fn stored(&self, bits: u16, scale: f32) -> impl Iterator<Item = u8> + use<> {
-        let bytes = bits.to_ne_bytes();
-        let eight = e4m3::encode(f64::from(decode(self.dtype, bits) / scale));
-        let (bytes, count) = if self.cache == DType::E4m3 { ([eight, 0], 1) } else { (bytes, 2) };
-        bytes.into_iter().take(count)
-    }
-
-    /// Elements of a row of all key heads.
-    fn row(&self) -> usize {
-        self.heads[1] * self.head_dim
-    }
-
-    /// Keys of a page, and how many pages sequence `b` has.
-    fn paging(&self) -> (usize, impl Fn(usize) -> usize) {
-        let page = match self.pages {
-            Pages::Dense | Pages::Rows => self.max_k,
-            Pages::Nhd(page) | Pages::Hnd(page) | Pages::Interleaved(page) => page,
-        };
-        let whole = matches!(self.pages, Pages::Dense | Pages::Rows);
-        (page, move |filled| if whole { 1 } else { filled.div_ceil(page) })
-    }
-}
-
-impl std::fmt::Display for DecodeCase {
-    /// `f16 on e4m3, 7 sequences of up to 700 keys, Nhd(16), queries 1, heads 16/2, head_dim 64, ..`.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let [heads_q, heads_k] = self.heads;
-        write!(f, "{} on {}, {} sequences", self.dtype.name(), self.cache.name(), self.filled.len())?;
-        write!(f, " of up to {} keys, {:?}, queries {}", self.max_k, self.pages, self.queries)?;
-        write!(f, ", heads {heads_q}/{heads_k}, head_dim {}, {:?}", self.head_dim, self.mask)?;
-        write!(f, ", softcap {:?}, {:?}", self.softcap, self.splits)?;
-        write!(f, "{}", if self.sinks { ", sinks" } else { "" })?;
-        write!(f, "{}", if self.counters { ", counters" } else { "" })
-    }
-}
 
 /// A case in host memory.
 #[derive(Clone, Debug)]
@@ -212,13 +45,20 @@ impl DecodeMemory {
     pub fn new(case: &DecodeCase) -> Self {
         let mut random = Random::new(case.seed);
         let (batch, [heads, _]) = (case.filled.len(), case.heads);
-        let (mut q, mut rows) = (vec![], [vec![], vec![]]);
-        for (b, (seed, keys)) in case.seeds.iter().zip(&case.filled).enumerate() {
+        let sequence = |(b, (seed, keys)): (usize, (&u64, &usize))| {
             let mut random = Random::new(*seed);
-            q.extend(random.normals(case.dtype, case.queries_of(b) * heads * case.head_dim));
-            for (rows, scale) in rows.iter_mut().zip(SCALES) {
-                rows.push((0..keys * case.row()).map(|_| case.number(random.normal(), scale)).collect());
-            }
+            let q = random.normals(case.dtype, case.queries_of(b) * heads * case.head_dim);
+            let rows = SCALES.map(|scale| {
+                (0..keys * case.row()).map(|_| case.number(random.normal(), scale)).collect::<Vec<_>>()
+            });
+            (q, rows)
+        };
+        let own: Vec<_> = case.seeds.par_iter().zip(&case.filled).enumerate().map(sequence).collect();
+        let (mut q, mut rows) = (vec![], [vec![], vec![]]);
+        for (own, [k, v]) in own {
+            q.extend(own);
+            rows[0].push(k);
+            rows[1].push(v);
         }
         q.resize(case.q_rows() * heads * case.head_dim, u16::from_ne_bytes([POISON; 2]));
         let sinks = (0..heads).map(|_| random.normal() as f32).collect();

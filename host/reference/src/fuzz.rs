@@ -52,6 +52,8 @@ pub struct Limits {
     pub heads: usize,
     /// Most sequences, packed or on a cache.
     pub sequences: usize,
+    /// Most products of an element of a query and one of a key, of all of them: what the reference takes.
+    pub products: usize,
     /// Whether packed sequences may be told to overlap: to a simulator that is a race.
     pub overlaps: bool,
     /// Decades above and below 1 that scales, softcaps and inputs of one problem in three come from, as far
@@ -61,9 +63,11 @@ pub struct Limits {
 
 impl Limits {
     /// For a GPU.
-    pub const GPU: Self = Limits { seqlen: 800, heads: 12, sequences: 40, overlaps: true, decades: 30 };
+    pub const GPU: Self =
+        Limits { seqlen: 800, heads: 12, sequences: 16, products: 300 << 20, overlaps: true, decades: 30 };
     /// For the simulator: a case takes fractions of a second.
-    pub const SIMULATOR: Self = Limits { seqlen: 150, heads: 3, sequences: 6, overlaps: false, decades: 30 };
+    pub const SIMULATOR: Self =
+        Limits { seqlen: 150, heads: 3, sequences: 6, products: 30 << 20, overlaps: false, decades: 30 };
 }
 
 /// Elements of O from which on the tolerance rule alone judges: see [`Fuzz::is_small`].

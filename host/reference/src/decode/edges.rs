@@ -111,7 +111,7 @@ pub fn decode_long(entry: &DecodeInfo) -> Vec<DecodeCase> {
         ..DecodeCase::new(filled)
     };
     let batch = DecodeCase { pages: Pages::Nhd(16), sinks: true, ..plain(ragged(64, 1500)) };
-    let one = DecodeCase { pages: Pages::Interleaved(64), ..plain(vec![33_333, 5, 1000, 0, 64]) };
+    let one = DecodeCase { pages: Pages::Interleaved(64), ..plain(vec![12_345, 5, 1000, 0, 64]) };
     let chunks = DecodeCase { splits: Splits::Chunk(256), counters: false, sinks: false, ..batch.clone() };
     vec![batch, one, chunks]
 }

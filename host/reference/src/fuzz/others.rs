@@ -8,7 +8,7 @@ use crate::merge::{Lie, MergeCase, MergeMemory};
 use crate::packed::Sequences;
 use crate::told::Told;
 use crate::work::{OnDevice, Rule, Work};
-use ferroflash::{Alignment, Attention, DType, Driver, Error, LseUnit, Mask, Problem, Splits};
+use ferroflash::{Alignment, Attention, Contract, DType, Driver, Error, LseUnit, Mask, Problem, Splits};
 
 /// What draws a family's problems, and how it displays one.
 type Draw = fn(&mut Random, Limits) -> (Box<dyn Work + Send>, String);
@@ -41,6 +41,14 @@ impl Other {
         let family = below(random, FAMILIES.len());
         let (work, text) = DRAWS[family](random, limits);
         Other { seed, family: FAMILIES[family], work, text }
+    }
+
+    /// The kernel that the planner takes.
+    ///
+    /// # Errors
+    /// Those of planning, and the driver's: for a valid problem each is a failure, too.
+    pub fn kernel<D: Driver>(&self, attention: &Attention<D>) -> Result<&'static Contract, Error> {
+        OnDevice::new(attention, &*self.work, None)?.kernel()
     }
 
     /// Runs it, and returns what is wrong with the results.
@@ -95,6 +103,11 @@ fn lengths(random: &mut Random, count: usize, most: usize) -> Vec<usize> {
     (0..count).map(|_| length(random)).collect()
 }
 
+/// Most queries of a sequence on these keys, of so many elements each.
+fn most_queries(limits: Limits, keys: &[usize], elements: usize) -> usize {
+    (limits.products / elements / (1 + keys.iter().sum::<usize>())).clamp(1, limits.seqlen)
+}
+
 /// The launches of one plan; what overlaps is a race to a simulator.
 fn told(random: &mut Random, limits: Limits, packed: bool) -> Vec<Told> {
     let mut told = vec![Told::Filled, Told::Fewer(random.bits()), Told::Garbage(random.bits())];
@@ -109,8 +122,8 @@ fn packed(random: &mut Random, limits: Limits) -> (Box<dyn Work + Send>, String)
     let group = 1 + below(random, limits.heads);
     let heads_k = 1 + below(random, limits.heads / group);
     let count = 1 + below(random, limits.sequences);
-    let most = limits.seqlen;
-    let [queries, keys] = [(); 2].map(|()| lengths(random, count, most));
+    let (keys, head_dim) = (lengths(random, count, limits.seqlen), head_dim(random));
+    let queries = lengths(random, count, most_queries(limits, &keys, heads_k * group * head_dim));
     let spare = if one_in(random, 2) { 0 } else { below(random, 20) };
     let starts = |lengths: &[usize], more: usize| -> Vec<i32> {
         let ends = lengths.iter().scan(0, |end, length| {
@@ -127,7 +140,7 @@ fn packed(random: &mut Random, limits: Limits) -> (Box<dyn Work + Send>, String)
     // At least a row of each, and some that are nobody's.
     let rows = [&sequences.cu_seqlens_q, &sequences.cu_seqlens_k].map(|starts| starts[count] as usize);
     let rows = rows.map(|rows| rows + 1 + below(random, 9));
-    let one = Problem::new(dtype(random), 1, 0, heads_k * group, head_dim(random)).heads_k(heads_k);
+    let one = Problem::new(dtype(random), 1, 0, heads_k * group, head_dim).heads_k(heads_k);
     let one =
         one.mask(mask(random, limits)).align(pick(random, &[Alignment::BottomRight, Alignment::TopLeft]));
     let softcap = if one_in(random, 6) { 1.0 + below(random, 50) as f32 } else { 0.0 };
@@ -141,7 +154,7 @@ fn packed(random: &mut Random, limits: Limits) -> (Box<dyn Work + Send>, String)
 
 fn on_cache(random: &mut Random, limits: Limits, many: bool) -> (Box<dyn Work + Send>, String) {
     let (own, batch) = (dtype(random), 1 + below(random, limits.sequences));
-    let mut filled = lengths(random, batch, if many { limits.seqlen } else { 4 * limits.seqlen });
+    let mut filled = lengths(random, batch, if many { limits.seqlen } else { 2 * limits.seqlen });
     if one_in(random, 20) {
         filled.fill(0);
     }
@@ -149,7 +162,8 @@ fn on_cache(random: &mut Random, limits: Limits, many: bool) -> (Box<dyn Work + 
     let (heads_k, head_dim) = (1 + below(random, 3), head_dim(random));
     let group = 1 + below(random, 8);
     // Eight rows fit every decode kernel.
-    let queries = if many { 1 + below(random, limits.seqlen) } else { 1 + below(random, 8 / group) };
+    let most = most_queries(limits, &filled, heads_k * group * head_dim);
+    let queries = if many { 1 + below(random, most) } else { 1 + below(random, 8 / group) };
     let eight = !many && one_in(random, 3);
     let pages = match below(random, 5) {
         0 => Pages::Dense,
@@ -178,7 +192,7 @@ fn on_cache(random: &mut Random, limits: Limits, many: bool) -> (Box<dyn Work + 
     }
     .seeded(random.bits());
     if many && one_in(random, 2) {
-        case = case.packed(lengths(random, batch, limits.seqlen));
+        case = case.packed(lengths(random, batch, most));
     }
     case.told = told(random, limits, case.packed.is_some());
     let text = format!("{case}, keys {:?}, queries {:?}", case.filled, case.packed);

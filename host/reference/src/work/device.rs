@@ -1,6 +1,6 @@
 //! A problem on a device: the one path of tests and program to every driver.
 use super::{Asked, Plans, Room, Work, Written};
-use ferroflash::{Attention, Counters, Driver, Error, Workspace};
+use ferroflash::{Attention, Contract, Counters, Driver, Error, Workspace};
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
@@ -75,10 +75,8 @@ impl<'a, D: Driver> OnDevice<'a, D> {
     fn make_room(&mut self) -> Result<(), Error> {
         self.plan.set(None);
         let driver = self.attention.driver();
-        // Addresses that no buffer has: outputs are made later, and what is invalid is reported at the
-        // launch.
-        let addresses: Vec<u64> = (0..self.work.outputs().len() as u64).map(|i| (i + 1) * FREE).collect();
-        let planned = self.asked(&addresses).plan(self.attention, u64::MAX);
+        // Outputs are made later, and what is invalid is reported at the launch.
+        let planned = self.asked(&self.free()).plan(self.attention, u64::MAX);
         let [workspace, counters] = planned.map_or([0; 2], |plan| plan.room());
         if workspace > 0 {
             self.workspace = Some((driver.allocate_named("workspace", workspace as usize)?, workspace));
@@ -89,6 +87,19 @@ impl<'a, D: Driver> OnDevice<'a, D> {
             self.counters = Some((buffer, counters));
         }
         Ok(())
+    }
+
+    /// Addresses that no buffer has, one for each output.
+    fn free(&self) -> Vec<u64> {
+        (0..self.work.outputs().len() as u64).map(|i| (i + 1) * FREE).collect()
+    }
+
+    /// The kernel that launches will run.
+    ///
+    /// # Errors
+    /// Those of planning.
+    pub fn kernel(&self) -> Result<&'static Contract, Error> {
+        Ok(self.asked(&self.free()).plan(self.attention, 0)?.contract())
     }
 
     fn asked(&self, outputs: &[u64]) -> Asked<'a> {
