@@ -1,10 +1,15 @@
 //! `ferroflash kernels`: the table of compiled kernels.
 use super::{console::Console, error::Error};
-use ferroflash::{DType, ENTRIES, EntryInfo, Grid, entries, lineage};
+use ferroflash::spec::{
+    APPENDS, AppendInfo, COMBINES, CombineInfo, DECODE_COMBINES, DECODES, DecodeCombineInfo, DecodeInfo,
+    KERNELS, MERGES, MergeInfo, PAGED, PageKind, PagedInfo,
+};
+use ferroflash::{Contract, DType, EntryInfo, Grid, lineage};
+use reference::Subject;
 use serde::Serialize;
 use std::fmt;
 
-/// List every compiled kernel: tile, threads, shared memory, schedule.
+/// List every compiled kernel: tile, threads, shared memory, how it works.
 ///
 /// Tile is queries of a thread block x keys of a stage. A head dim that is not in the table runs on the next
 /// larger one.
@@ -13,13 +18,18 @@ use std::fmt;
 Examples:
   ferroflash kernels
   ferroflash kernels --dtype bf16 --head-dim 128
+  ferroflash kernels --family decode --mask local
   ferroflash kernels --config flashcore/64x32-persistent
   ferroflash kernels --json")]
 pub(super) struct Args {
+    /// Only kernels of this family: forward, split (several blocks a tile), packed (packed sequences), decode
+    /// (few queries on a cache), paged (many), append, merge.
+    #[arg(long, value_parser = FAMILIES, hide_possible_values = true)]
+    family: Option<String>,
     /// Only kernels of this element type: f16 or bf16.
     #[arg(long, value_parser = super::options::dtype)]
     dtype: Option<DType>,
-    /// Only kernels that a head dim of this size runs on.
+    /// Only kernels that a head dim of this size runs on, of those that have one of their own.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     head_dim: Option<u32>,
     /// Only kernels of this mask: full, causal or local.
@@ -30,68 +40,190 @@ pub(super) struct Args {
     config: Option<String>,
 }
 
+const FAMILIES: [&str; 7] = ["forward", "split", "packed", "decode", "paged", "append", "merge"];
+
 #[derive(Serialize)]
 struct Report {
     kernels: Vec<Row>,
 }
 
-#[derive(Serialize)]
+/// A kernel. What its family has not is none.
+#[derive(Default, Serialize)]
 struct Row {
     name: &'static str,
-    dtype: &'static str,
-    head_dim: u32,
-    mask: &'static str,
-    schedule: &'static str,
+    family: &'static str,
+    /// Element type of what it reads; of queries where keys are of another.
+    dtype: Option<&'static str>,
+    /// Element type of the cache, where that may be another.
+    cache: Option<&'static str>,
+    head_dim: Option<u32>,
+    mask: Option<&'static str>,
+    schedule: Option<&'static str>,
     /// What multiplies tiles.
-    path: &'static str,
+    path: Option<&'static str>,
     /// Which blocks a launch has.
-    grid: &'static str,
+    grid: Option<&'static str>,
+    /// What else it does.
+    what: Option<String>,
     /// Its names in the lineage: only by these or its own is it ever chosen.
     lineage: Vec<&'static str>,
-    tile_m: u32,
-    tile_n: u32,
-    stages: u32,
+    /// Queries of a block; of decode kernels queries times the heads that share a key head.
+    tile_m: Option<u32>,
+    tile_n: Option<u32>,
+    stages: Option<u32>,
     threads: u32,
     shared_memory_bytes: u32,
     min_blocks_per_sm: u32,
 }
 
-impl From<&EntryInfo> for Row {
-    fn from(e: &EntryInfo) -> Self {
+impl Row {
+    fn new(family: &'static str, contract: &Contract) -> Self {
         Row {
-            name: e.contract.symbol,
-            dtype: e.dtype.name(),
-            head_dim: e.head_dim,
-            mask: e.mask.name(),
-            schedule: e.schedule.name(),
-            path: e.path.name(),
-            grid: match e.grid {
-                Grid::OneTileABlock => "one tile a block",
-                Grid::Persistent => "persistent",
-                Grid::Split => "several blocks a tile",
-                Grid::Packed => "packed sequences",
-            },
-            lineage: lineage::names(e).collect(),
-            tile_m: e.tile_m,
-            tile_n: e.tile_n,
-            stages: e.stages,
-            threads: e.contract.threads,
-            shared_memory_bytes: e.contract.smem_bytes,
-            min_blocks_per_sm: e.contract.min_blocks_per_sm,
+            name: contract.symbol,
+            family,
+            threads: contract.threads,
+            shared_memory_bytes: contract.smem_bytes,
+            min_blocks_per_sm: contract.min_blocks_per_sm,
+            ..Row::default()
         }
     }
 }
 
+impl From<&EntryInfo> for Row {
+    fn from(e: &EntryInfo) -> Self {
+        Row {
+            dtype: Some(e.dtype.name()),
+            head_dim: Some(e.head_dim),
+            mask: Some(e.mask.name()),
+            schedule: Some(e.schedule.name()),
+            path: Some(e.path.name()),
+            grid: Some(match e.grid {
+                Grid::OneTileABlock => "one tile a block",
+                Grid::Persistent => "persistent",
+                Grid::Split => "several blocks a tile",
+                Grid::Packed => "packed sequences",
+            }),
+            lineage: lineage::names(e).collect(),
+            tile_m: Some(e.tile_m),
+            tile_n: Some(e.tile_n),
+            stages: Some(e.stages),
+            ..Row::new(e.family(), &e.contract)
+        }
+    }
+}
+
+impl From<&DecodeInfo> for Row {
+    fn from(e: &DecodeInfo) -> Self {
+        Row {
+            dtype: Some(e.dtype.name()),
+            cache: Some(e.cache.name()),
+            head_dim: Some(e.head_dim),
+            mask: Some(e.mask.name()),
+            tile_m: Some(e.rows),
+            what: Some(format!(
+                "{} warps share keys, {}",
+                e.warps,
+                match e.pages {
+                    PageKind::Tiles => "pages of a multiple of 16 keys",
+                    PageKind::Rows => "pages of any size",
+                }
+            )),
+            ..Row::new(e.family(), &e.contract)
+        }
+    }
+}
+
+impl From<&PagedInfo> for Row {
+    fn from(e: &PagedInfo) -> Self {
+        Row {
+            dtype: Some(e.dtype.name()),
+            cache: Some(e.dtype.name()),
+            head_dim: Some(e.head_dim),
+            mask: Some(e.mask.name()),
+            tile_m: Some(e.tile_m),
+            tile_n: Some(e.tile_n),
+            what: Some("one tile a block, on a cache".into()),
+            ..Row::new(e.family(), &e.contract)
+        }
+    }
+}
+
+impl From<&AppendInfo> for Row {
+    fn from(e: &AppendInfo) -> Self {
+        let what = match e.rounds {
+            Some([from, to]) => format!("new keys and values, from {} to {}", from.name(), to.name()),
+            None => "new keys and values of 16 bits, as they are".into(),
+        };
+        let [dtype, cache] = [0, 1].map(|i| e.rounds.map(|types| types[i].name()));
+        Row { dtype, cache, what: Some(what), ..Row::new(e.family(), &e.contract) }
+    }
+}
+
+impl From<&MergeInfo> for Row {
+    fn from(e: &MergeInfo) -> Self {
+        let what = format!("states of {} become one of {}", e.states.name(), e.output.name());
+        let dtype = Some(e.states.name());
+        Row { dtype, what: Some(what), ..Row::new(e.family(), &e.contract) }
+    }
+}
+
+impl From<&CombineInfo> for Row {
+    fn from(e: &CombineInfo) -> Self {
+        let (dtype, head_dim) = (Some(e.dtype.name()), Some(e.head_dim));
+        Row { dtype, head_dim, what: Some("finishes split kernels".into()), ..Row::new("split", &e.contract) }
+    }
+}
+
+impl From<&DecodeCombineInfo> for Row {
+    fn from(e: &DecodeCombineInfo) -> Self {
+        let (dtype, head_dim) = (Some(e.dtype.name()), Some(e.head_dim));
+        Row {
+            dtype,
+            head_dim,
+            what: Some("finishes decode kernels".into()),
+            ..Row::new("decode", &e.contract)
+        }
+    }
+}
+
+/// Every kernel, family by family.
+fn rows() -> Vec<Row> {
+    fn of<'a, I: 'a>(kernels: &'a [I]) -> impl Iterator<Item = Row> + use<'a, I>
+    where
+        Row: From<&'a I>,
+    {
+        kernels.iter().map(Row::from)
+    }
+    let forward = ferroflash::entries().map(Row::from);
+    let others = of(DECODES).chain(of(PAGED)).chain(of(APPENDS)).chain(of(MERGES));
+    forward.chain(others).chain(of(COMBINES)).chain(of(DECODE_COMBINES)).collect()
+}
+
 pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
-    let named = super::options::entries(args.config.as_deref())?;
-    let holds = |e: &&EntryInfo| {
-        let next = |d: u32| ENTRIES.iter().map(|e| e.head_dim).filter(|held| *held >= d).min();
-        args.dtype.is_none_or(|dtype| e.dtype == dtype)
-            && args.head_dim.is_none_or(|d| next(d) == Some(e.head_dim))
-            && named.contains(e)
-            && args.mask.as_ref().is_none_or(|mask| e.mask.name() == mask)
-    };
-    let kernels: Vec<Row> = entries().filter(holds).map(Row::from).collect();
+    let mut kernels = rows();
+    if let Some(wanted) = args.head_dim {
+        // The smallest that holds it of those that take the same problems.
+        let takes = |row: &Row| (if row.family == "split" { "forward" } else { row.family }, row.cache);
+        let held: Vec<_> = kernels.iter().map(|row| (takes(row), row.head_dim)).collect();
+        kernels.retain(|row| {
+            let like = held.iter().filter(|held| held.0 == takes(row));
+            let next = like.filter_map(|held| held.1).filter(|held| *held >= wanted).min();
+            row.head_dim.is_some() && row.head_dim == next
+        });
+    }
+    if let Some(name) = &args.config {
+        let named = match KERNELS.iter().any(|kernel| kernel.symbol == name) {
+            true => vec![name.as_str()],
+            false => super::options::entries(Some(name))?.iter().map(|e| e.contract.symbol).collect(),
+        };
+        kernels.retain(|row| named.contains(&row.name));
+    }
+    let is = |wanted: Option<&str>, own: Option<&str>| wanted.is_none() || wanted == own;
+    kernels.retain(|row| {
+        is(args.family.as_deref(), Some(row.family))
+            && is(args.dtype.map(DType::name), row.dtype)
+            && is(args.mask.as_deref(), row.mask)
+    });
     if kernels.is_empty() {
         return Err(Error::Invalid("no kernel is like that; `ferroflash kernels` lists all of them".into()));
     }
@@ -103,10 +235,16 @@ impl fmt::Display for Report {
         let name = self.kernels.iter().map(|row| row.name.len()).max().unwrap_or(0);
         writeln!(f, "{:name$}  {:>9}  stages  threads  shared memory  how", "kernel", "tile")?;
         for row in &self.kernels {
-            let tile = format!("{} x {}", row.tile_m, row.tile_n);
+            let number = |number: Option<u32>| number.map_or("-".into(), |number| number.to_string());
+            let tile = match (row.tile_m, row.tile_n) {
+                (None, None) => "-".into(),
+                (m, n) => format!("{} x {}", number(m), number(n)),
+            };
             let shared = f64::from(row.shared_memory_bytes) / 1024.0;
-            write!(f, "{:name$}  {tile:>9}  {:>6}  {:>7}", row.name, row.stages, row.threads)?;
-            let how = [row.schedule, row.path, row.grid].join(", ");
+            let stages = number(row.stages);
+            write!(f, "{:name$}  {tile:>9}  {stages:>6}  {:>7}", row.name, row.threads)?;
+            let how = [row.schedule, row.path, row.grid, row.what.as_deref()];
+            let how = how.into_iter().flatten().collect::<Vec<_>>().join(", ");
             let lineage = row.lineage.iter().map(|name| format!("; {name}")).collect::<String>();
             writeln!(f, "  {shared:>9.1} KiB  {how}{lineage}")?;
         }

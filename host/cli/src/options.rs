@@ -97,7 +97,7 @@ impl DeviceOptions {
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct KernelOptions {
     /// Only the kernels of this name: a kernel's own of any family, or a configuration of the lineage
-    /// (`ferroflash kernels` lists the names for attention).
+    /// (`ferroflash kernels` lists them).
     #[arg(long, value_name = "NAME")]
     pub config: Option<String>,
     /// Seed of the inputs.

@@ -1,6 +1,6 @@
 //! Commands that list, verify, fuzz and compare kernels.
 use crate::common::{Folder, check, check_error, ferroflash, report, text};
-use ferroflash::MaskKind;
+use ferroflash::{MaskKind, spec::KERNELS};
 use serde_json::Value;
 
 #[test]
@@ -87,21 +87,45 @@ fn wrong_and_broken_kernels() {
 fn kernels_are_the_table() {
     let report = report(&["kernels"]);
     let rows = report["kernels"].as_array().expect("a list");
-    assert_eq!(rows.len(), ferroflash::entries().count());
-    for (row, entry) in rows.iter().zip(ferroflash::entries()) {
-        assert_eq!(row["name"], entry.contract.symbol);
-        assert_eq!(row["dtype"], entry.dtype.name());
-        assert_eq!(row["threads"], entry.contract.threads);
-        assert_eq!(row["shared_memory_bytes"], entry.contract.smem_bytes);
+    assert_eq!(rows.len(), KERNELS.len());
+    for kernel in KERNELS {
+        let row = rows.iter().find(|row| row["name"] == kernel.symbol).expect("every kernel is listed");
+        assert_eq!(row["threads"], kernel.threads);
+        assert_eq!(row["shared_memory_bytes"], kernel.smem_bytes);
     }
-    let output = ferroflash(&["kernels", "--mask", "causal", "--head-dim", "80"]).output().expect("starts");
-    let lines: Vec<_> = text(&output.stdout).lines().collect();
-    let expected = ferroflash::entries().filter(|e| e.head_dim == 96 && e.mask.name() == "causal").count();
-    assert_eq!(
-        lines.iter().filter(|line| line.starts_with("fwd_") && line.contains("d96_causal")).count(),
-        expected
-    );
-    assert_eq!(lines.len(), expected + 2, "a head line, the kernels, a sum: {lines:?}");
+    for (row, subject) in rows.iter().zip(reference::subjects()) {
+        assert_eq!(row["name"], subject.contract().symbol);
+        assert_eq!(row["family"], subject.family());
+        assert_eq!(row["mask"].as_str(), subject.mask().map(MaskKind::name));
+    }
+    for (row, entry) in rows.iter().zip(ferroflash::entries()) {
+        assert_eq!((&row["dtype"], &row["head_dim"]), (&entry.dtype.name().into(), &entry.head_dim.into()));
+    }
+}
+
+#[test]
+fn kernels_by_what_they_are() {
+    for (options, symbol, holds) in [
+        (&["--mask", "causal", "--head-dim", "80"][..], "fwd_f16_d96_causal_", true),
+        (&["--mask", "causal", "--head-dim", "80"], "fwd_f16_d128_", false),
+        (&["--head-dim", "80"], "decode_f16_d96_", true),
+        (&["--head-dim", "80"], "decode_f16_e4m3_d128_", true),
+        (&["--head-dim", "80"], "decode_combine_bf16_d96", true),
+        (&["--head-dim", "80"], "merge_f32_bf16", false),
+        (&["--family", "decode"], "fwd_", false),
+        (&["--family", "append"], "append_copy", true),
+        (&["--family", "paged", "--dtype", "bf16"], "_f16_", false),
+        (&["--config", "merge_f16"], "merge_f16", true),
+        (&["--config", "merge_f16"], "merge_f32", false),
+    ] {
+        let output = ferroflash(&[&["kernels"], options].concat()).output().expect("starts");
+        let lines: Vec<_> = text(&output.stdout).lines().collect();
+        assert_eq!(lines[1..].iter().any(|line| line.contains(symbol)), holds, "{options:?}: {lines:?}");
+        let count = lines[1..].iter().filter(|line| line.contains("KiB")).count();
+        assert_eq!(lines.last(), Some(&&*format!("{count} kernels")), "a head line, the kernels, a sum");
+    }
+    check(&["kernels", "--family", "append", "--mask", "local"], 2, "no kernel is like that");
+    check(&["kernels", "--config", "nothing"], 2, "`ferroflash kernels` lists them");
 }
 
 #[test]
