@@ -225,6 +225,12 @@ impl Device {
         Ok(())
     }
 
+    /// That the CPU was asked for a kernel.
+    pub(super) fn has_no_kernel(name: &str) -> Error {
+        let what = "the CPU runs the reference and no kernel; use another --device";
+        Error::Invalid(format!("--config {name}: {what}"))
+    }
+
     /// Computes attention. `config` names a kernel.
     pub(super) fn run(&self, memory: &Memory, config: Option<&str>) -> Result<Results, Error> {
         match self {
@@ -242,9 +248,7 @@ impl Device {
                 ferroflash::supports(&memory.problem, &Capabilities::PROFILES[0].1)?;
                 if let Some(name) = config {
                     super::options::entries(Some(name))?;
-                    return Err(Error::Invalid(format!(
-                        "--config {name}: the CPU runs the reference and no kernel; use another --device"
-                    )));
+                    return Err(Self::has_no_kernel(name));
                 }
                 let inputs = memory.inputs().map_err(|e| Error::Invalid(e.to_string()))?;
                 let start = Instant::now();

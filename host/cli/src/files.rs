@@ -16,8 +16,30 @@ pub(super) struct Stored {
     pub bits: Vec<u16>,
 }
 
-/// Element types, and what files call them.
-const TYPES: [(DType, Dtype); 2] = [(DType::F16, Dtype::F16), (DType::Bf16, Dtype::BF16)];
+/// A tensor of any sizes, none of them 0.
+pub(super) struct Elements {
+    /// Element type.
+    pub dtype: DType,
+    /// Sizes in the order of the file.
+    pub shape: Vec<usize>,
+    /// Elements, contiguous, little-endian.
+    pub bytes: Vec<u8>,
+}
+
+impl Elements {
+    /// Those of 16 bits.
+    pub(super) fn halves(&self) -> Vec<u16> {
+        self.bytes.as_chunks().0.iter().map(|b| u16::from_le_bytes(*b)).collect()
+    }
+}
+
+/// Element types, and what files call them: of 16 bits, and that of caches.
+const TYPES: [(DType, Dtype); 3] =
+    [(DType::F16, Dtype::F16), (DType::Bf16, Dtype::BF16), (DType::E4m3, Dtype::F8_E4M3)];
+/// Types of queries.
+pub(super) const HALVES: &[DType] = &[DType::F16, DType::Bf16];
+/// Types of caches.
+pub(super) const CACHES: &[DType] = &[DType::F16, DType::Bf16, DType::E4m3];
 
 /// A safetensors file, read.
 pub(super) struct File<'a> {
@@ -64,30 +86,73 @@ impl<'a> File<'a> {
         })
     }
 
-    /// Numbers of 32 bits of the type `wanted`, and their shape. i32 are as good as u32.
-    pub(super) fn words(&self, name: &str, wanted: Dtype) -> Result<(Vec<u32>, Vec<usize>), Error> {
+    /// A tensor of one of these types.
+    pub(super) fn elements(&self, name: &str, types: &[DType]) -> Result<Elements, Error> {
         let tensor = self.tensor(name)?;
-        let integers = [Dtype::I32, Dtype::U32];
-        let got = tensor.dtype();
-        if got != wanted && !(integers.contains(&got) && integers.contains(&wanted)) {
-            return Err(self.invalid(format_args!("`{name}` is {got:?}; convert it to {wanted:?}")));
+        let known =
+            TYPES.into_iter().find(|(ours, theirs)| *theirs == tensor.dtype() && types.contains(ours));
+        let Some((dtype, _)) = known else {
+            let other = tensor.dtype();
+            return Err(self.invalid(format_args!("`{name}` is {other:?}; convert it to F16 or BF16")));
+        };
+        let shape = tensor.shape().to_vec();
+        if shape.contains(&0) {
+            return Err(
+                self.invalid(format_args!("`{name}` has shape {shape:?}; every size must be 1 or more"))
+            );
         }
-        let words = tensor.data().chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]));
-        Ok((words.collect(), tensor.shape().to_vec()))
+        Ok(Elements { dtype, shape, bytes: tensor.data().to_vec() })
+    }
+
+    /// Integers, and their shape. u32 are as good as i32.
+    pub(super) fn integers(&self, name: &str) -> Result<(Vec<i32>, Vec<usize>), Error> {
+        let (words, shape) = self.words(name, &[Dtype::I32, Dtype::U32])?;
+        Ok((words.map(i32::from_le_bytes).collect(), shape))
+    }
+
+    /// Integers in a row.
+    pub(super) fn list(&self, name: &str) -> Result<Vec<i32>, Error> {
+        match self.integers(name)? {
+            (integers, shape) if shape.len() == 1 => Ok(integers),
+            (_, shape) => Err(self.invalid(format_args!("`{name}` has shape {shape:?}; one size is needed"))),
+        }
+    }
+
+    /// One f32 for each of so many heads; with `shared` also one for all of them. None where there is no such
+    /// tensor.
+    pub(super) fn per_head(&self, name: &str, heads: usize, shared: bool) -> Result<Option<Vec<f32>>, Error> {
+        if !self.has(name) {
+            return Ok(None);
+        }
+        let (words, shape) = self.words(name, &[Dtype::F32])?;
+        let one = shared && (shape.is_empty() || shape[..] == [1]);
+        if shape[..] != [heads] && !one {
+            let needed = if shared { "one number or " } else { "" };
+            let what = format_args!("`{name}` has shape {shape:?}; {needed}[{heads}], the heads, is needed");
+            return Err(self.invalid(what));
+        }
+        Ok(Some(words.map(f32::from_le_bytes).collect()))
+    }
+
+    /// Words of one of these types, the first of which is the one to convert others to, and their shape.
+    fn words(
+        &self,
+        name: &str,
+        types: &[Dtype],
+    ) -> Result<(impl Iterator<Item = [u8; 4]> + use<>, Vec<usize>), Error> {
+        let tensor = self.tensor(name)?;
+        let got = tensor.dtype();
+        if !types.contains(&got) {
+            return Err(self.invalid(format_args!("`{name}` is {got:?}; convert it to {:?}", types[0])));
+        }
+        Ok((tensor.data().as_chunks().0.to_vec().into_iter(), tensor.shape().to_vec()))
     }
 }
 
 /// Where the packed sequences of a file begin, in so many rows of Q and of K.
 pub(super) fn read_sequences(file: &File<'_>, rows: [usize; 2]) -> Result<Sequences, Error> {
-    let read = |name: &str| {
-        let (words, shape) = file.words(name, Dtype::I32)?;
-        if shape.len() != 1 {
-            return Err(file.invalid(format_args!("`{name}` has shape {shape:?}; one size is needed")));
-        }
-        Ok::<_, Error>(words.into_iter().map(|word| word as i32).collect::<Vec<_>>())
-    };
-    let starts = [read("cu_seqlens_q")?, read("cu_seqlens_k")?];
-    let used = file.has("seqused_k").then(|| read("seqused_k")).transpose()?;
+    let starts = [file.list("cu_seqlens_q")?, file.list("cu_seqlens_k")?];
+    let used = file.has("seqused_k").then(|| file.list("seqused_k")).transpose()?;
     Sequences::new(starts, used, rows).map_err(|e| file.invalid(e))
 }
 
@@ -98,13 +163,10 @@ pub(super) fn are_packed(file: &File<'_>) -> bool {
 
 /// Reads the tensors `q`, `k`, `v` of a file. Packed ones are one batch.
 pub(super) fn read_qkv(file: &File<'_>) -> Result<[Stored; 3], Error> {
-    let (invalid, is_packed) = (|what: String| file.invalid(what), are_packed(file));
+    let is_packed = are_packed(file);
     let read = |name: &str| {
-        let tensor = file.tensor(name)?;
-        let known = TYPES.into_iter().find(|(_, stored)| *stored == tensor.dtype());
-        let (dtype, _) = known
-            .ok_or_else(|| invalid(format!("`{name}` is {:?}; convert it to F16 or BF16", tensor.dtype())))?;
-        let shape = match *tensor.shape() {
+        let elements = file.elements(name, HALVES)?;
+        let shape = match elements.shape[..] {
             [rows, heads, head_dim] if is_packed => [1, rows, heads, head_dim],
             [a, b, c, d] if !is_packed => [a, b, c, d],
             ref other => {
@@ -114,11 +176,10 @@ pub(super) fn read_qkv(file: &File<'_>) -> Result<[Stored; 3], Error> {
                     "four sizes are needed: [batch, seqlen, heads, head_dim], or with --layout bhsd [batch, \
                      heads, seqlen, head_dim]"
                 };
-                return Err(invalid(format!("`{name}` has shape {other:?}; {needed}")));
+                return Err(file.invalid(format_args!("`{name}` has shape {other:?}; {needed}")));
             }
         };
-        let bits = tensor.data().chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]])).collect();
-        Ok::<_, Error>(Stored { dtype, shape, bits })
+        Ok::<_, Error>(Stored { dtype: elements.dtype, shape, bits: elements.halves() })
     };
     Ok([read("q")?, read("k")?, read("v")?])
 }

@@ -27,7 +27,8 @@ pub(super) mod cache;
 /// page, head_dim]), and `seqused_k`, i32, the keys of each sequence. `block_table`, i32 [sequences,
 /// columns], has the numbers of each one's pages; without it page b is sequence b's. `q` is then [T, heads,
 /// head_dim], as many rows for each sequence, the last of which stands at its last key, and `lse` is [heads,
-/// T]. `sinks`, f32 [heads], are logits that belong to no key.
+/// T]. `sinks`, f32 [heads], are logits that belong to no key. A cache of e4m3 (F8_E4M3) may have `k_scale`
+/// and `v_scale`, f32, one number or one for each key head: what its numbers are multiplied by.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -40,7 +41,7 @@ Examples:
 Make an input in Python:
   safetensors.torch.save_file({\"q\": q, \"k\": k, \"v\": v}, \"qkv.safetensors\")   # float16 or bfloat16")]
 pub(super) struct Args {
-    /// File with q, k and v: f16 or bf16.
+    /// File with q, k and v: f16 or bf16; a cache may be e4m3.
     #[arg(long, short)]
     input: PathBuf,
     /// File for o and lse; without it only the report is printed.
@@ -176,9 +177,9 @@ pub(super) fn attention(
     waiting.finish_and_clear();
     let verdict = check.then(|| {
         let reference = Reference::new(&memory.inputs()?);
-        let place = memory.written();
-        let o = HostTensor::new(&result.o, place.offset, memory.problem.dtype, place.shape, place.strides)?;
-        Ok(reference.judge(&o, Some(&memory.written_lse(&result.lse))))
+        let (all, [_, rows, ..]) = (memory.o, memory.written().shape);
+        let o = HostTensor::new(&result.o, all.offset, memory.problem.dtype, all.shape, all.strides)?;
+        Ok(reference.judge(&o.rows(0..rows), Some(&memory.written_lse(&result.lse))))
     });
     let verdict =
         verdict.transpose().map_err(|e: reference::TensorError| Error::Invalid(e.to_string()))?.flatten();

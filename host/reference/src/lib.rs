@@ -21,6 +21,7 @@ mod memory;
 mod merge;
 mod packed;
 mod runner;
+mod scales;
 mod sinks;
 mod soak;
 mod subject;

@@ -5,7 +5,7 @@ use ferroflash::DType;
 
 impl Reference {
     /// Adds the exponential of its head's logit to the sum of each row, of elements of this type. A row
-    /// without a key has the logit as its log-sum-exp.
+    /// without a key has the logit as its log-sum-exp. A logit of -inf adds nothing.
     pub fn add_sinks(&mut self, dtype: DType, sinks: &[f32]) {
         let [_, rows, heads, head_dim] = self.exact.shape;
         // Naive attention has no logits of its own: its error says nothing of what they make of one key.
@@ -15,6 +15,9 @@ impl Reference {
             let (batch, head, row) = (i / (heads * rows), i / rows % heads, i % rows);
             let (own, sink) = (*lse, f64::from(sinks[head]));
             let max = own.max(sink);
+            if max == f64::NEG_INFINITY {
+                continue;
+            }
             *lse = max + ((own - max).exp() + (sink - max).exp()).ln();
             let weight = (own - *lse).exp();
             let at = ((batch * rows + row) * heads + head) * head_dim;

@@ -112,7 +112,8 @@ impl<'a> HostTensor<'a> {
     }
 
     /// Some of its rows, maybe none.
-    pub(super) fn rows(self, rows: std::ops::Range<usize>) -> Self {
+    #[must_use]
+    pub fn rows(self, rows: std::ops::Range<usize>) -> Self {
         let [batches, _, heads, head_dim] = self.shape;
         let offset = self.offset + rows.start as i64 * self.strides[1];
         HostTensor { offset, shape: [batches, rows.len(), heads, head_dim], ..self }

@@ -90,6 +90,12 @@ impl Verdict {
 }
 
 impl Worst {
+    /// That of a tensor without an element, as packed sequences without a query make.
+    fn nothing(tensor: &'static str, tolerance: f64) -> Self {
+        let [batch, row, head, column] = [0; 4];
+        Worst { tensor, batch, row, head, column, got: 0.0, want: 0.0, error: 0.0, tolerance }
+    }
+
     /// The error in parts of what it may be; infinite where there is no bound.
     fn parts(&self) -> f64 {
         match (self.error, self.tolerance.is_finite()) {
@@ -137,7 +143,7 @@ impl Reference {
         Reference {
             exact,
             naive_error,
-            tolerance: 2.0 * naive_error + 1e-5,
+            tolerance: Self::allowed(naive_error),
             // Kernels sum the probabilities that they multiply with V, rounded to the inputs' type: the error
             // of O cancels, and the logarithm of the sum is off by at most a rounding.
             lse_tolerance: LSE_ABSOLUTE + LSE_RELATIVE * largest_lse + unit_roundoff(inputs.problem().dtype),
@@ -152,6 +158,11 @@ impl Reference {
             Rule::Few => two_roundings(dtype, values),
         };
         Reference { tolerance: self.tolerance.max(roundings), ..self }
+    }
+
+    /// What naive attention's error allows.
+    pub(super) fn allowed(naive_error: f64) -> f64 {
+        2.0 * naive_error + 1e-5
     }
 
     /// Judges O and, where there is one, LSE (`[batch, heads, rows]`, contiguous). `None` where a shape is
@@ -180,12 +191,14 @@ impl Reference {
             })
         };
         let unseen = worst("o", 0.0, elements(true)).filter(|worst| !worst.passed());
-        let out = unseen.or_else(|| worst("o", self.tolerance, elements(false)))?;
-        let lse = lse.and_then(|lse| {
+        let out = unseen.or_else(|| worst("o", self.tolerance, elements(false)));
+        let out = out.unwrap_or(Worst::nothing("o", self.tolerance));
+        let lse = lse.map(|lse| {
             let elements = lse.iter().zip(&self.exact.lse).enumerate().map(|(i, (got, want))| {
                 ([i / (heads * rows), i % rows, i / rows % heads, 0], f64::from(*got), *want)
             });
-            worst("lse", self.lse_tolerance, elements)
+            let worst = worst("lse", self.lse_tolerance, elements);
+            worst.unwrap_or(Worst::nothing("lse", self.lse_tolerance))
         });
         Some(Verdict { out, lse, strays: 0 })
     }

@@ -1,7 +1,7 @@
 //! `ferroflash run` on caches in files: the simulator against the reference, and files that are not right.
-use crate::common::{Folder, check_error, ferroflash, report};
+use crate::common::{Folder, check as refused, check_error, ferroflash, report};
 use ferroflash::DType;
-use reference::Random;
+use reference::{Random, e4m3};
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 
 /// Keys of a page, and how many there are.
@@ -12,14 +12,15 @@ const HEADS: [usize; 2] = [4, 2];
 const DIM: usize = 64;
 
 /// Tensors of a file by name.
-type Tensors = Vec<(&'static str, Dtype, Vec<usize>, Vec<u8>)>;
+type Tensors = Vec<Tensor>;
+type Tensor = (&'static str, Dtype, Vec<usize>, Vec<u8>);
 
-fn integers(
-    name: &'static str,
-    shape: &[usize],
-    numbers: &[i32],
-) -> (&'static str, Dtype, Vec<usize>, Vec<u8>) {
+fn integers(name: &'static str, shape: &[usize], numbers: &[i32]) -> Tensor {
     (name, Dtype::I32, shape.into(), numbers.iter().flat_map(|x| x.to_le_bytes()).collect())
+}
+
+fn floats(name: &'static str, shape: &[usize], numbers: &[f32]) -> Tensor {
+    (name, Dtype::F32, shape.into(), numbers.iter().flat_map(|x| x.to_le_bytes()).collect())
 }
 
 /// Three sequences of `queries` queries each, of 40, 0 and 17 keys in shuffled pages.
@@ -58,6 +59,26 @@ fn results(path: &str) -> [(Vec<usize>, Vec<u8>); 2] {
     })
 }
 
+/// Without the table: as many pages as sequences, of 48 keys, by heads.
+fn dense(mut tensors: Tensors) -> Tensors {
+    tensors.retain(|(name, ..)| *name != "block_table");
+    for (_, dtype, shape, bytes) in tensors.iter_mut().filter(|(name, ..)| name.ends_with("_cache")) {
+        *shape = vec![3, HEADS[1], 48, DIM];
+        bytes.truncate(3 * HEADS[1] * 48 * DIM * if *dtype == Dtype::F8_E4M3 { 1 } else { 2 });
+    }
+    tensors
+}
+
+/// With keys and values of eight bits.
+fn eight(mut tensors: Tensors) -> Tensors {
+    let mut random = Random::new(4);
+    for (_, dtype, shape, bytes) in tensors.iter_mut().filter(|(name, ..)| name.ends_with("_cache")) {
+        *dtype = Dtype::F8_E4M3;
+        *bytes = (0..shape.iter().product()).map(|_| e4m3::encode(random.normal())).collect();
+    }
+    tensors
+}
+
 /// Runs a file on the CPU and in the simulator, both judged; the CPU's results.
 #[track_caller]
 fn check(test: &str, tensors: &Tensors, options: &[&str]) -> [(Vec<usize>, Vec<u8>); 2] {
@@ -79,12 +100,12 @@ fn check(test: &str, tensors: &Tensors, options: &[&str]) -> [(Vec<usize>, Vec<u
 
 #[test]
 fn pages_by_a_table() {
-    let [(o, bits), (lse, logs)] = check("cache-pages", &tensors(1), &[]);
+    let [(o, bits), (lse, lse_bytes)] = check("cache-pages", &tensors(1), &[]);
     assert_eq!((o, lse), (vec![3, 4, 64], vec![4, 3]));
     // The second sequence has no key.
     let row = HEADS[0] * DIM * 2;
     assert!(bits[row..2 * row].iter().all(|byte| *byte == 0));
-    let lse: Vec<_> = logs.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+    let lse = logs(&lse_bytes);
     assert!((0..12).all(|i| (lse[i] == f32::NEG_INFINITY) == (i % 3 == 1)), "{lse:?}");
 }
 
@@ -96,63 +117,107 @@ fn several_queries_windows_and_softcap() {
     check("cache-window", &several, &["--window", "9,0", "--softcap", "20", "--scale", "0.2"]);
 }
 
-#[test]
-fn eight_bits() {
-    let mut eight = tensors(1);
-    let mut random = Random::new(4);
-    for (_, dtype, shape, bytes) in &mut eight[1..3] {
-        *dtype = Dtype::F8_E4M3;
-        *bytes = (0..shape.iter().product()).map(|_| reference::e4m3::encode(random.normal())).collect();
-    }
-    check("cache-eight", &eight, &[]);
+/// LSE of a file, `[heads, sequences]`.
+fn logs(bytes: &[u8]) -> Vec<f32> {
+    bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
 }
 
 #[test]
 fn a_dense_cache_by_heads_with_sinks() {
-    let mut dense = tensors(1);
-    dense.retain(|(name, ..)| *name != "block_table");
-    for (_, _, shape, bytes) in dense.iter_mut().filter(|(name, ..)| name.ends_with("_cache")) {
-        *shape = vec![3, HEADS[1], 48, DIM];
-        bytes.truncate(3 * HEADS[1] * 48 * DIM * 2);
-    }
-    let sinks = [0.5f32, -1.0, 2.0, 0.0];
-    let bytes = sinks.iter().flat_map(|x| x.to_le_bytes()).collect();
-    dense.push(("sinks", Dtype::F32, vec![4], bytes));
-    let [_, (_, logs)] = check("cache-dense", &dense, &["--layout", "bhsd"]);
-    let lse: Vec<_> = logs.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+    let mut dense = dense(tensors(1));
+    // The last head has none.
+    let sinks = [0.5, -1.0, 2.0, f32::NEG_INFINITY];
+    dense.push(floats("sinks", &[4], &sinks));
+    let [_, (_, lse)] = check("cache-dense", &dense, &["--layout", "bhsd"]);
+    let lse = logs(&lse);
     assert!((0..4).all(|head| lse[head * 3 + 1] == sinks[head]), "{lse:?}");
+}
+
+#[test]
+fn eight_bits() {
+    let plain = check("eight-plain", &eight(tensors(1)), &[]);
+    let with = |test: &str, scales: [Tensor; 2]| {
+        let mut tensors = eight(tensors(1));
+        tensors.extend(scales);
+        check(test, &tensors, &[])
+    };
+    // Powers of two: the keys' is the scale's, the values' is O's.
+    let shared = with("eight-shared", [floats("k_scale", &[], &[2.0]), floats("v_scale", &[1], &[0.5])]);
+    let twice = check("eight-twice", &eight(tensors(1)), &["--scale", "0.25"]);
+    assert_eq!(shared[1], twice[1]);
+    let values = |bytes: &[u8]| -> Vec<f64> {
+        let bits = bytes.as_chunks().0.iter().map(|b| half::f16::from_le_bytes(*b));
+        bits.map(f64::from).collect()
+    };
+    let ratios = values(&shared[0].1).into_iter().zip(values(&twice[0].1));
+    assert!(ratios.into_iter().all(|(half, whole)| (2.0 * half - whole).abs() <= whole.abs() / 512.0 + 1e-6));
+    // A scale for each key head: the first one's are 1.
+    let each = [floats("k_scale", &[2], &[1.0, 0.3]), floats("v_scale", &[2], &[1.0, 1.7])];
+    let each = with("eight-each", each);
+    let (old, new) = (logs(&plain[1].1), logs(&each[1].1));
+    assert!((0..12).filter(|i| i % 3 != 1).all(|i| (old[i] == new[i]) == (i < 6)), "{old:?} {new:?}");
+    let mut by_heads = dense(eight(tensors(1)));
+    by_heads.extend([floats("v_scale", &[2], &[0.1, 3.0]), floats("sinks", &[4], &[0.0; 4])]);
+    check("eight-dense", &by_heads, &["--layout", "bhsd", "--softcap", "20"]);
+    // Values beyond f16.
+    let (folder, mut large) = (Folder::new("eight-large"), eight(tensors(1)));
+    large.push(floats("v_scale", &[], &[1e6]));
+    let input = write(&folder, "cache.safetensors", &large);
+    let output = ferroflash(&["run", "--check", "--device", "cpu", "--input", &input]).output();
+    check_error(&output.expect("starts"), 2, "--check: o cannot be judged");
+}
+
+/// Pages of this shape, all 0.
+fn pages(tensors: &mut Tensors, shape: [usize; 4]) {
+    for (_, _, own, bytes) in &mut tensors[1..3] {
+        (*own, *bytes) = (shape.into(), vec![0; shape.iter().product::<usize>() * 2]);
+    }
 }
 
 #[test]
 fn caches_that_are_not_right() {
     let folder = Folder::new("cache-refused");
     type Spoil = fn(&mut Tensors);
-    let cases: [(&str, Spoil, &str); 8] = [
+    let cases: [(Spoil, &str); 20] = [
+        (|t| t[4] = integers("seqused_k", &[3], &[40, 0, 65]), "`seqused_k[2]` is 65; there is room"),
+        (|t| t[4] = integers("seqused_k", &[3], &[-1, 0, 1]), "`seqused_k[0]` is -1"),
+        (|t| t[4] = integers("seqused_k", &[3, 1], &[1, 0, 1]), "`seqused_k` has shape [3, 1]; one size"),
+        (|t| t[4] = integers("seqused_k", &[2], &[1, 1]), "as many queries as the others"),
+        (|t| drop(t.remove(4)), "has no tensor `seqused_k`"),
+        (|t| t[3] = integers("block_table", &[3, 1], &[9, 0, 1]), "room for 16 keys"),
+        (|t| t[3].3[4] = 9, "`block_table` has page 9 for sequence 0; `k_cache` has 9"),
+        (|t| t[3].3[4..8].fill(0xff), "`block_table` has page -1 for sequence 0"),
+        (|t| t[2].1 = Dtype::BF16, "`v_cache` is bf16"),
+        (|t| t.push(integers("cu_seqlens_q", &[4], &[0, 1, 1, 3])), "`cu_seqlens_q` is [0, 1, 1, 3]"),
+        (|t| t.push(integers("cu_seqlens_q", &[2], &[0, -1])), "`cu_seqlens_q` is [0, -1]"),
+        (|t| (t[0].2[0], t[0].3) = (0, vec![]), "`q` has shape [0, 4, 64]; every size must be 1 or more"),
+        (|t| pages(t, [1, 0, 2, 64]), "`k_cache` has shape [1, 0, 2, 64]; every size must be 1 or more"),
         (
-            "too long",
-            |t| t[4] = integers("seqused_k", &[3], &[40, 0, 65]),
-            "`seqused_k[2]` is 65; there is room",
+            |t| pages(t, [0, 1 << 63, 2, 64]),
+            "`k_cache` has shape [0, 9223372036854775808, 2, 64]; every size",
         ),
-        ("negative", |t| t[4] = integers("seqused_k", &[3], &[-1, 0, 1]), "`seqused_k[0]` is -1"),
-        ("no lengths", |t| drop(t.remove(4)), "has no tensor `seqused_k`"),
-        ("no page", |t| t[3] = integers("block_table", &[3, 1], &[9, 0, 1]), "room for 16 keys"),
-        ("a page too far", |t| t[3].3[4] = 9, "`block_table` has page 9 for sequence 0; `k_cache` has 9"),
-        ("another type", |t| t[2].1 = Dtype::BF16, "`v_cache` is bf16"),
-        ("sequences", |t| t[4] = integers("seqused_k", &[2], &[1, 1]), "as many queries as the others"),
         (
-            "ragged",
-            |t| t.push(integers("cu_seqlens_q", &[4], &[0, 1, 1, 3])),
-            "`cu_seqlens_q` is [0, 1, 1, 3]",
+            |t| (pages(t, [2, 16, 2, 64]), t.remove(3)).0,
+            "`k_cache` has 2 pages, `seqused_k` 3 sequences: without `block_table`",
+        ),
+        (|t| t.push(floats("sinks", &[4], &[0.0, f32::INFINITY, 0.0, 0.0])), "`sinks` has inf; a logit"),
+        (|t| t.push(floats("sinks", &[3], &[0.0; 3])), "`sinks` has shape [3]; [4], the heads, is needed"),
+        (
+            |t| t.push(floats("k_scale", &[1], &[2.0])),
+            "`k_scale`: `k_cache` is f16, and only a cache of e4m3",
+        ),
+        (|t| t.push(floats("v_scale", &[4], &[2.0; 4])), "`v_scale` has shape [4]; one number or [2]"),
+        (
+            |t| *t = [eight(t.clone()), vec![floats("v_scale", &[], &[0.0])]].concat(),
+            "`v_scale` has 0e0; it must be a normal f32 above 0",
         ),
     ];
-    for (_, spoil, words) in cases {
+    for (spoil, words) in cases {
         let mut tensors = tensors(1);
         spoil(&mut tensors);
         let path = write(&folder, "cache.safetensors", &tensors);
-        let output = ferroflash(&["run", "--device", "cpu", "--input", &path]).output().expect("starts");
-        check_error(&output, 2, words);
+        refused(&["run", "--device", "cpu", "--input", &path], 2, words);
     }
     let path = write(&folder, "cache.safetensors", &tensors(1));
-    let run = ["run", "--device", "cpu", "--input", &path, "--causal", "--top-left"];
-    check_error(&ferroflash(&run).output().expect("starts"), 2, "--top-left");
+    refused(&["run", "--device", "cpu", "--input", &path, "--causal", "--top-left"], 2, "--top-left");
 }

@@ -153,6 +153,8 @@ fn files_that_are_not_valid() {
     );
     let empty: &[usize] = &[1, 0, 4, 64];
     run(&qkv("empty", (f16, empty), (f16, shape), (f16, shape)), "1 or more");
+    let huge: &[usize] = &[0, 1 << 62, 4, 64];
+    run(&qkv("huge", (f16, huge), (f16, huge), (f16, huge)), "every size must be 1 or more");
     // Rows of 60 elements are not 16-byte aligned.
     let narrow: &[usize] = &[1, 8, 4, 60];
     run(

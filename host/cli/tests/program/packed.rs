@@ -67,6 +67,22 @@ fn sequences_are_what_they_are_alone() {
 }
 
 #[test]
+fn sequences_without_a_query() {
+    let folder = Folder::new("packed-empty");
+    for (name, keys) in [("keys", vec![0, 20, 40]), ("nothing", vec![0, 0, 0])] {
+        let arrays = [("cu_seqlens_q", vec![0, 0, 0]), ("cu_seqlens_k", keys)];
+        let (input, _) = write(&folder, name, &arrays);
+        for device in ["cpu", "sim"] {
+            let report = report(&["run", "--check", "--device", device, "--input", &input]);
+            assert_eq!(
+                (&report["check"]["passed"], &report["check"]["max_error"]),
+                (&true.into(), &0.0.into())
+            );
+        }
+    }
+}
+
+#[test]
 fn files_of_no_sequences() {
     let folder = Folder::new("not-packed");
     let right = [("cu_seqlens_q", vec![0, 11, 30]), ("cu_seqlens_k", vec![0, 20, 40])];

@@ -1,0 +1,150 @@
+//! Decoding of a file's cache on a device.
+use super::Input;
+use crate::device::{Results, Took, milliseconds};
+use ferroflash::{
+    Attention, Capabilities, Counters, Decode, Driver, Error, Index, KvCache, KvPages, KvScale, LseView,
+    PageView, Problem, Sinks, TensorView, Workspace, plan_decode,
+};
+use std::time::Instant;
+
+/// Device addresses of its tensors.
+struct Places {
+    q: u64,
+    pool: [u64; 2],
+    scales: [Option<u64>; 2],
+    table: Option<u64>,
+    lengths: u64,
+    sinks: Option<u64>,
+    o: u64,
+    lse: u64,
+}
+
+/// Not a number in f16, bf16 and f32.
+const POISON: u8 = 0xff;
+
+impl Input {
+    /// The request.
+    fn decode<'a>(&self, at: &Places, config: Option<&'a str>) -> Decode<'a> {
+        let Problem { dtype, batch, seqlen_q, heads_q, head_dim, .. } = self.problem;
+        let shape = [batch, seqlen_q, heads_q, head_dim];
+        let view = |address| TensorView::bshd(address, self.q.len() as u64, dtype, shape);
+        let pages = at.pool.map(|address| PageView { address, ..self.pages });
+        let [k_scale, v_scale] = [0, 1].map(|i| self.scale(i, at.scales[i]));
+        let pages = KvPages::new(pages[0], pages[1]).scales(k_scale, v_scale);
+        let lengths = Index::new(at.lengths, batch as u64);
+        let cache = match (&self.table, at.table) {
+            (Some((table, columns)), Some(address)) => {
+                KvCache::paged(pages, Index::new(address, table.len() as u64), *columns, lengths)
+            }
+            _ => KvCache::dense(pages, lengths),
+        };
+        let mut decode = Decode::new(view(at.q), cache, view(at.o)).mask(self.problem.mask);
+        (decode.scale, decode.softcap, decode.config) = (self.problem.scale, self.problem.softcap, config);
+        let (lse, strides) = self.lse();
+        let (elements, strides) = (lse.iter().product::<usize>() as u64, strides.map(|n| n as i64));
+        decode.lse = Some(LseView::new(at.lse, elements, [batch, heads_q, seqlen_q], strides));
+        let sinks = self.sinks.as_ref().zip(at.sinks);
+        decode.sinks = sinks.map(|(sinks, address)| Sinks { address, elements: sinks.len() as u64 });
+        decode
+    }
+
+    /// The scale of keys, or of values, at this address.
+    fn scale(&self, which: usize, at: Option<u64>) -> KvScale {
+        let scale = self.scales[which].as_ref().zip(at);
+        scale.map_or(KvScale::One, |(numbers, address)| {
+            let each = i64::from(numbers.len() > 1);
+            KvScale::Device { address, elements: numbers.len() as u64, strides: [0, each] }
+        })
+    }
+
+    /// Checks what planning checks, which needs no device.
+    ///
+    /// # Errors
+    /// Those of [`plan_decode`].
+    pub(super) fn validate(&self) -> Result<(), Error> {
+        let far = |n: u64| n << 44;
+        let at = Places {
+            q: far(1),
+            pool: [far(2), far(3)],
+            scales: [Some(far(4)), Some(far(5))],
+            table: Some(far(6)),
+            lengths: far(7),
+            sinks: Some(far(8)),
+            o: far(9),
+            lse: far(10),
+        };
+        plan_decode(&self.decode(&at, None), &Capabilities::PROFILES[0].1).map(drop)
+    }
+
+    /// Decodes on kernels. `config` names one.
+    pub(crate) fn launch<D: Driver>(
+        &self,
+        attention: &Attention<D>,
+        config: Option<&str>,
+    ) -> Result<Results, Error> {
+        let (driver, start) = (attention.driver(), Instant::now());
+        let upload = |name: &str, bytes: &[u8]| {
+            let mut buffer = driver.allocate_named(name, bytes.len())?;
+            driver.upload(&mut buffer, bytes)?;
+            Ok::<_, Error>(buffer)
+        };
+        let filled = |name: &str, bytes: usize, byte: u8| {
+            let mut buffer = driver.allocate_named(name, bytes)?;
+            driver.fill(&mut buffer, byte)?;
+            Ok::<_, Error>(buffer)
+        };
+        let integers = |all: &[i32]| all.iter().flat_map(|x| x.to_ne_bytes()).collect::<Vec<_>>();
+        let floats = |all: &[f32]| all.iter().flat_map(|x| x.to_ne_bytes()).collect::<Vec<_>>();
+        let given =
+            |name, all: &Option<Vec<f32>>| all.as_ref().map(|all| upload(name, &floats(all))).transpose();
+        let q = upload("q", &self.q.iter().flat_map(|x| x.to_ne_bytes()).collect::<Vec<_>>())?;
+        let (keys, values) = (upload("k_cache", &self.pool[0])?, upload("v_cache", &self.pool[1])?);
+        let table =
+            self.table.as_ref().map(|(table, _)| upload("block_table", &integers(table))).transpose()?;
+        let scales = [given("k_scale", &self.scales[0])?, given("v_scale", &self.scales[1])?];
+        let sinks = given("sinks", &self.sinks)?;
+        let lengths = upload("seqused_k", &integers(&self.lengths))?;
+        let (o_bytes, lse_bytes) = (self.q.len() * 2, self.lse().0.iter().product::<usize>() * 4);
+        let (o, lse) = (filled("o", o_bytes, POISON)?, filled("lse", lse_bytes, POISON)?);
+        let at = |buffer: &D::Buffer| driver.address(buffer);
+        let places = Places {
+            q: at(&q),
+            pool: [at(&keys), at(&values)],
+            scales: scales.each_ref().map(|scale| scale.as_ref().map(at)),
+            table: table.as_ref().map(at),
+            lengths: at(&lengths),
+            sinks: sinks.as_ref().map(at),
+            o: at(&o),
+            lse: at(&lse),
+        };
+        let mut decode = self.decode(&places, config);
+        let wanted = attention.plan_with(&decode, u64::MAX)?;
+        let [bytes, counted] = [wanted.workspace_bytes(), wanted.counters_bytes()];
+        let room = (bytes > 0).then(|| driver.allocate_named("workspace", bytes as usize)).transpose()?;
+        let counters = (counted > 0).then(|| filled("counters", counted as usize, 0)).transpose()?;
+        decode.workspace = room.as_ref().map(|room| Workspace { address: at(room), bytes });
+        decode.counters = counters.as_ref().map(|zeros| Counters { address: at(zeros), bytes: counted });
+        let (plan, stream) = (attention.plan(&decode)?, driver.stream()?);
+        let (upload, start) = (start.elapsed(), Instant::now());
+        attention.load(&plan)?;
+        let load = start.elapsed();
+        let kernel = driver.time(&stream, &mut |stream| {
+            // SAFETY: every view is of a buffer of this driver that is as large as the view says and is freed
+            // only after a wait; nobody else uses them.
+            unsafe { attention.launch(&plan, &decode, stream) }
+        })?;
+        driver.synchronize(&stream)?;
+        let download = |buffer: &D::Buffer, bytes: usize| {
+            let mut to = vec![0; bytes];
+            driver.download(buffer, &mut to).map(|()| to)
+        };
+        let (o, lse) = (download(&o, o_bytes)?, download(&lse, lse_bytes)?);
+        let took = [upload, load, kernel].map(milliseconds);
+        Ok(Results {
+            kernel: Some(plan.contract().symbol),
+            o: o.chunks_exact(2).map(|b| u16::from_ne_bytes([b[0], b[1]])).collect(),
+            lse: lse.chunks_exact(4).map(|b| f32::from_ne_bytes([b[0], b[1], b[2], b[3]])).collect(),
+            took: Took { upload: Some(took[0]), load: Some(took[1]), kernel: took[2] },
+        })
+    }
+}

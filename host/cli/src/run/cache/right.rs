@@ -1,0 +1,113 @@
+//! What a file's cache should give, and how results compare with it.
+use super::Input;
+use crate::device::{Results, Took, milliseconds};
+use crate::error::Error;
+use ferroflash::Problem;
+use rayon::prelude::*;
+use reference::{HostTensor, Inputs, Outputs, Reference, TensorError, Verdict, e4m3};
+use std::time::Instant;
+
+impl Input {
+    /// Decodes on the CPU.
+    ///
+    /// # Errors
+    /// Those of planning, which needs no device.
+    pub(super) fn compute(&self) -> Result<Results, Error> {
+        self.validate()?;
+        let start = Instant::now();
+        let (shape, [sequence, head]) = self.lse();
+        let (mut o, mut lse) = (vec![], vec![0.0; shape.iter().product()]);
+        for b in 0..self.problem.batch {
+            let Reference { exact, .. } = self.reference(b).map_err(|e| Error::Invalid(e.to_string()))?;
+            o.extend(exact.out_bits(self.problem.dtype));
+            for (i, x) in exact.lse.iter().enumerate() {
+                let (m, row) = (i / self.problem.seqlen_q, i % self.problem.seqlen_q);
+                lse[b * sequence + m * head + row] = *x as f32;
+            }
+        }
+        let took = Took { upload: None, load: None, kernel: milliseconds(start.elapsed()) };
+        Ok(Results { kernel: None, o, lse, took })
+    }
+
+    /// What sequence `b` should give.
+    fn reference(&self, b: usize) -> Result<Reference, TensorError> {
+        let Problem { dtype, seqlen_q, heads_q, heads_k, head_dim, .. } = self.problem;
+        let (rows, group) = (seqlen_q * heads_q, heads_q / heads_k * head_dim);
+        let exact =
+            Outputs { shape: [1, seqlen_q, heads_q, head_dim], out: vec![0.0; rows * head_dim], lse: vec![] };
+        let mut all = Reference { exact, naive_error: 0.0, tolerance: 0.0, lse_tolerance: 1e-5 };
+        if self.lengths[b] == 0 {
+            all.exact.lse = vec![f64::NEG_INFINITY; rows];
+        } else {
+            let heads: Result<Vec<_>, _> =
+                (0..heads_k).into_par_iter().map(|head| self.of_head(b, head)).collect();
+            for (head, one) in heads?.into_iter().enumerate() {
+                for (row, o) in one.exact.out.chunks(group).enumerate() {
+                    all.exact.out[(row * heads_k + head) * group..][..group].copy_from_slice(o);
+                }
+                all.exact.lse.extend(one.exact.lse);
+                all.naive_error = all.naive_error.max(one.naive_error);
+                all.tolerance = all.tolerance.max(one.tolerance);
+                all.lse_tolerance = all.lse_tolerance.max(one.lse_tolerance);
+            }
+        }
+        if let Some(sinks) = &self.sinks {
+            all.add_sinks(dtype, sinks);
+        }
+        Ok(all)
+    }
+
+    /// What the query heads of a key head should give: each may have a scale of its own.
+    fn of_head(&self, b: usize, head: usize) -> Result<Reference, TensorError> {
+        let Problem { dtype, seqlen_q, heads_q, heads_k, head_dim, .. } = self.problem;
+        let (keys, group) = (self.lengths[b] as usize, heads_q / heads_k);
+        let [k, v] = self.pool.each_ref().map(|pool| self.rows(pool, b, head));
+        let [k_scale, v_scale] = self.scales.each_ref().map(|scale| match scale.as_deref() {
+            None => 1.0,
+            Some([shared]) => *shared,
+            Some(each) => each[head],
+        });
+        let mut problem = self.problem.batch(1).seqlen_k(keys).heads_q(group).heads_k(1);
+        problem.scale = Some(problem.softmax_scale() * k_scale);
+        let (row, each) = (heads_q * head_dim, seqlen_q * heads_q * head_dim);
+        let strides = [each, row, head_dim, 1].map(|elements| elements as i64);
+        let first = b * each + head * group * head_dim;
+        let q = HostTensor::new(&self.q, first, dtype, [1, seqlen_q, group, head_dim], strides)?;
+        let [k, v] = [&k, &v].map(|rows| HostTensor::bshd(rows, dtype, [1, keys, 1, head_dim]));
+        Ok(Reference::new(&Inputs::new(problem, q, k?, v?)?).scale_values(dtype, v_scale))
+    }
+
+    /// Keys or values of a head of sequence `b`, without their scale, as numbers of the queries' type.
+    fn rows(&self, pool: &[u8], b: usize, head: usize) -> Vec<u16> {
+        let (dtype, [_, page, _, head_dim]) = (self.problem.dtype, self.pages.shape);
+        let rows = (0..self.lengths[b] as usize).flat_map(|key| {
+            let at = [self.page(b, key / page) as usize, key % page, head];
+            let at =
+                at.into_iter().zip(self.pages.strides).map(|(i, stride)| i * stride as usize).sum::<usize>();
+            let bytes = self.pages.dtype.bytes();
+            pool[at * bytes..][..head_dim * bytes].chunks_exact(bytes)
+        });
+        let number = |bytes: &[u8]| match *bytes {
+            [low, high] => u16::from_le_bytes([low, high]),
+            _ => e4m3::widen(bytes[0], dtype),
+        };
+        rows.map(number).collect()
+    }
+
+    /// The worst of all sequences.
+    pub(in crate::run) fn judge(&self, o: &[u16], lse: &[f32]) -> Result<Option<Verdict>, TensorError> {
+        let Problem { dtype, batch, seqlen_q, heads_q, head_dim, .. } = self.problem;
+        let (each, (_, [sequence, head])) = (seqlen_q * heads_q * head_dim, self.lse());
+        let mut all: Option<Verdict> = None;
+        for b in 0..batch {
+            let rows = (0..heads_q * seqlen_q).map(|i| (i / seqlen_q) * head + i % seqlen_q);
+            let lse: Vec<_> = rows.map(|at| lse[b * sequence + at]).collect();
+            let o = HostTensor::bshd(&o[b * each..][..each], dtype, [1, seqlen_q, heads_q, head_dim])?;
+            let Some(mut verdict) = self.reference(b)?.judge(&o, Some(&lse)) else { return Ok(None) };
+            verdict.out.batch = b;
+            verdict.lse.iter_mut().for_each(|worst| worst.batch = b);
+            all = Some(all.map_or(verdict, |all| all.or_worse(&verdict)));
+        }
+        Ok(all)
+    }
+}
