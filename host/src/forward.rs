@@ -61,7 +61,7 @@ pub struct Problem {
     pub heads_q: usize,
     /// Key and value heads; divides `heads_q` (grouped-query and multi-query attention).
     pub heads_k: usize,
-    /// Columns of a head: a multiple of 8, at most 256.
+    /// Columns of a head: a multiple of 8, at most 512.
     pub head_dim: usize,
     /// Which keys a query sees.
     pub mask: Mask,

@@ -14,7 +14,7 @@ mod packed;
 /// Longest sequence. Positions, shifts and windows of a padded tile are summed in 32 bits on the device.
 pub const MAX_SEQLEN: usize = (1 << 30) - 256;
 /// Largest head dim.
-pub const MAX_HEAD_DIM: usize = 256;
+pub const MAX_HEAD_DIM: usize = 512;
 /// Rows lie less than this many bytes apart: the distance of a tile's rows is computed in 32 bits on the
 /// device.
 pub const MAX_ROW_BYTES: u64 = 1 << 27;

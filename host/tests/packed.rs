@@ -47,6 +47,8 @@ const CASES: &[Case] = &[
         entry: "fwd_f16_d256_causal_128x32_packed", m_blocks: 316 },
     Case { card: "rtx4090", queries: [4, 40000, 20000], heads: [16, 4, 256], mask: Mask::Causal,
         entry: "fwd_f16_d256_causal_64x32_packed", m_blocks: 629 },
+    Case { card: "rtx4090", queries: [4, 40000, 20000], heads: [8, 4, 512], mask: Mask::Causal,
+        entry: "fwd_f16_d512_causal_64x32_packed", m_blocks: 629 },
 ];
 
 /// As many keys as queries.

@@ -142,6 +142,10 @@ const CASES: &[Case] = &[
         entry: "fwd_f16_d256_causal_64x32", tiles: 2, group: 1 },
     Case { card: "rtx4090", sizes: [1, 1, 1, 128, 128, 256], mask: Mask::Causal, softcap: None,
         entry: "fwd_f16_d256_causal_64x32", tiles: 2, group: 1 },
+    Case { card: "h200", sizes: [1, 8, 4, 4096, 4096, 512], mask: Mask::Causal, softcap: None,
+        entry: "fwd_f16_d512_causal_64x32", tiles: 512, group: 8 },
+    Case { card: "l4", sizes: [1, 8, 4, 4096, 4096, 264], mask: Mask::Full, softcap: None,
+        entry: "fwd_f16_d512_full_64x32", tiles: 512, group: 1 },
 ];
 
 fn problem(case: &Case) -> Problem {
@@ -255,7 +259,7 @@ fn a_workspace_lets_blocks_share_keys() {
 fn every_head_dim_and_mask_has_a_plan_on_every_card() {
     for (name, capabilities) in Capabilities::PROFILES {
         for dtype in [DType::F16, DType::Bf16] {
-            for head_dim in (8..=256).step_by(8) {
+            for head_dim in (8..=512).step_by(8) {
                 for mask in [Mask::Full, Mask::Causal, SLIDING] {
                     let problem = Problem::new(dtype, 2, 300, 4, head_dim).mask(mask);
                     let kernel = supports(&problem, capabilities).unwrap_or_else(|e| panic!("{name}: {e}"));

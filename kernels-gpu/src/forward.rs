@@ -123,7 +123,7 @@ impl<
                 theirs.add_scaled(&mut acc_o, &mine, &scale);
             }
         }
-        portion.store(p, &tensors, acc_o, &softmax, q_tile, mine);
+        portion.store(p, &tensors, acc_o, &softmax, q_tile.spent(), mine);
     }
 }
 

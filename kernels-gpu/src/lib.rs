@@ -3,7 +3,8 @@
 //!
 //! - [`mainloop`]: FlashAttention-2's order of work; [`forward`] runs it in blocks that feed themselves, a
 //!   tile each or persistent, [`specialised`] in blocks with a warp that only copies.
-//! - [`overlap`]: the next scores under way during this block's softmax.
+//! - [`overlap`]: the next scores under way during this block's softmax. [`wide`]: two warps share the
+//!   columns of a head dim that is too much for one.
 //! - [`split`]: several blocks share a tile's keys, and the kernel that merges what they leave.
 //! - [`decode`]: few queries on a long cache in pages. [`lengths`]: what is made of integers on the device.
 //! - [`packed`]: sequences one behind the other. [`paged`]: many queries on a cache in pages.
@@ -52,3 +53,5 @@ pub mod specialised;
 pub mod split;
 #[forbid(unsafe_code)]
 pub mod tensors;
+#[forbid(unsafe_code)]
+pub mod wide;

@@ -101,7 +101,7 @@ impl<E: Mma, Mask: MaskFn, const M: usize, const W: usize, const N: usize, const
         step(0, acc_s, range.interior.1 == 0);
 
         // Epilogue.
-        portion.store(p, &tensors, acc_o, &softmax, q_tile, mine);
+        portion.store(p, &tensors, acc_o, &softmax, q_tile.spent(), mine);
     }
 }
 

@@ -7,7 +7,7 @@ use crate::mask::MaskFn;
 use crate::softmax::Softmax;
 use crate::tensors::{Portion, TileTensors};
 use spec::{FwdParams, Packed, PackedParams, Window, WorkTile};
-use tile::{Acc, Block, GlobalRows, Mma, SharedTile, Smem, Warp, WarpRows};
+use tile::{Acc, Block, GlobalRows, Mma, Smem, Spent, Warp, WarpRows};
 
 /// A tile of one sequence, all of it: as if the sequence began with it, and its window stood so much further
 /// on. That is a number less to keep in the main loop.
@@ -77,10 +77,10 @@ impl Portion for OfSequence {
         _: &TileTensors<E, D>,
         acc_o: Acc<W, D>,
         softmax: &Softmax<W>,
-        q_tile: SharedTile<E, M, D>,
+        place: Spent<E, M, D>,
         mine: WarpRows<M, W>,
     ) {
-        self.tensors::<E, D>(p, M as u32 * 16).store(acc_o, softmax, q_tile, mine);
+        self.tensors::<E, D>(p, M as u32 * 16).store(acc_o, softmax, place, mine);
     }
 }
 

@@ -8,7 +8,7 @@ use crate::packed::OfSequence;
 use crate::softmax::Softmax;
 use crate::tensors::{Portion, TileTensors};
 use spec::{Cache, FwdParams, Paged, PagedParams, Window, WorkTile};
-use tile::{Acc, Block, CacheRows, Mma, SharedTile, Smem, Warp, WarpRows};
+use tile::{Acc, Block, CacheRows, Mma, Smem, Spent, Warp, WarpRows};
 
 /// A tile of one sequence, whose keys and values lie in a cache.
 struct OnCache<'p> {
@@ -44,10 +44,10 @@ impl<'p> Portion for OnCache<'p> {
         _: &TileTensors<E, D, CacheRows<'p, E, D>>,
         acc_o: Acc<W, D>,
         softmax: &Softmax<W>,
-        q_tile: SharedTile<E, M, D>,
+        place: Spent<E, M, D>,
         mine: WarpRows<M, W>,
     ) {
-        self.of.tensors::<E, D>(p, M as u32 * 16).store(acc_o, softmax, q_tile, mine);
+        self.of.tensors::<E, D>(p, M as u32 * 16).store(acc_o, softmax, place, mine);
     }
 }
 

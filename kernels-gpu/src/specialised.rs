@@ -62,7 +62,7 @@ impl<
                 let q_frag = Resident::<_, M, W, D, HELD>::load(&q_tile, mine);
                 let share = Share { rows, range, mine, team: Team::ONLY };
                 let (acc_o, softmax) = attend::<E, Mask, M, W, 1, N, D, HELD>(&p, share, &q_frag, kv);
-                tensors.store(acc_o, &softmax, q_tile, mine);
+                tensors.store(acc_o, &softmax, q_tile.spent(), mine);
             },
         );
     }

@@ -8,7 +8,7 @@ use crate::softmax::Softmax;
 use crate::tensors::{Portion, TileTensors};
 use core::f32::consts::{LN_2, LOG2_E};
 use spec::{Combine, CombineParams, FwdParams, Kernel, Partials, Split, SplitParams};
-use tile::{Acc, Block, GlobalRows, GlobalVec, Mma, OwnChunk, PartialRows, SharedTile, Smem, WarpRows};
+use tile::{Acc, Block, GlobalRows, GlobalVec, Mma, OwnChunk, PartialRows, Smem, Spent, WarpRows};
 
 /// One slice of a tile's keys: the results are partial ones.
 struct Slice<'p> {
@@ -56,7 +56,7 @@ impl Portion for Slice<'_> {
         tensors: &TileTensors<E, D>,
         mut acc_o: Acc<W, D>,
         softmax: &Softmax<W>,
-        _: SharedTile<E, M, D>,
+        _: Spent<E, M, D>,
         mine: WarpRows<M, W>,
     ) {
         let (row0, warp) = (tensors.rows.first + mine.first(), mine.warp());

@@ -3,7 +3,7 @@ use crate::lengths::Span;
 use crate::mask::{BlockRange, MaskFn, Rows};
 use crate::softmax::Softmax;
 use spec::{FwdParams, Kernel, Window, WorkTile};
-use tile::{Acc, Block, GlobalRows, GlobalVec, Mma, SharedTile, TileSource, WarpRows};
+use tile::{Acc, Block, GlobalRows, GlobalVec, Mma, Spent, TileSource, WarpRows};
 
 /// One tile of queries with its head's keys and values, which lie in `Keys`.
 pub struct TileTensors<E, const D: usize, Keys = GlobalRows<E, D>> {
@@ -76,17 +76,17 @@ impl<E: Mma, const D: usize, Keys> TileTensors<E, D, Keys> {
         self.lse.fill(f32::NEG_INFINITY, self.rows.first, self.rows.tile, block);
     }
 
-    /// Normalises and stores O through Q's tile, which nobody needs any more, and stores LSE.
+    /// Normalises and stores O through `place`, and stores LSE.
     #[inline(always)]
     pub fn store<const M: usize, const W: usize>(
         &self,
         mut acc_o: Acc<W, D>,
         softmax: &Softmax<W>,
-        q_tile: SharedTile<E, M, D>,
+        place: Spent<E, M, D>,
         mine: WarpRows<M, W>,
     ) {
         acc_o.scale_rows(&softmax.normalise());
-        q_tile.store_through(&acc_o, &self.o, self.rows.first, mine);
+        place.store_through(&acc_o, &self.o, self.rows.first, mine);
         self.lse.store(&softmax.lse(), self.rows.first + mine.first(), mine.warp());
     }
 }
@@ -126,7 +126,7 @@ pub trait Portion {
     ) {
         tensors.store_nothing_seen::<K, M>(block);
     }
-    /// Normalises O and stores it with its LSE. Nobody needs Q's tile any more.
+    /// Normalises O and stores it through `place`, with its LSE.
     #[inline(always)]
     fn store<E: Mma, const M: usize, const W: usize, const D: usize>(
         &self,
@@ -134,10 +134,10 @@ pub trait Portion {
         tensors: &TileTensors<E, D, Self::Keys<E, D>>,
         acc_o: Acc<W, D>,
         softmax: &Softmax<W>,
-        q_tile: SharedTile<E, M, D>,
+        place: Spent<E, M, D>,
         mine: WarpRows<M, W>,
     ) {
-        tensors.store(acc_o, softmax, q_tile, mine);
+        tensors.store(acc_o, softmax, place, mine);
     }
 }
 

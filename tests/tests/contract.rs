@@ -16,7 +16,7 @@ fn problems() -> impl Iterator<Item = Problem> {
     let sizes = [(1, 1, 1), (1, 128, 8), (2, 2048, 16), (64, 512, 32)];
     let dtypes = [DType::F16, DType::Bf16];
     dtypes.into_iter().flat_map(move |dtype| {
-        (8..=256).step_by(8).flat_map(move |head_dim| {
+        (8..=512).step_by(8).flat_map(move |head_dim| {
             sizes.into_iter().flat_map(move |(batch, seqlen, heads)| {
                 masks.map(|mask| Problem::new(dtype, batch, seqlen, heads, head_dim).mask(mask))
             })

@@ -66,8 +66,13 @@ fn head_dim_256() {
 }
 
 #[test]
+fn head_dim_512() {
+    check_head_dim(512);
+}
+
+#[test]
 fn every_head_dim_of_the_table_is_tested_here() {
-    assert!(DECODES.iter().all(|entry| [64, 96, 128, 192, 256].contains(&entry.head_dim)));
+    assert!(DECODES.iter().all(|entry| [64, 96, 128, 192, 256, 512].contains(&entry.head_dim)));
 }
 
 /// More sequences than a warp has lanes, more items than blocks, and one sequence that is much longer.

@@ -35,8 +35,13 @@ fn head_dim_256() {
 }
 
 #[test]
+fn head_dim_512() {
+    check_head_dim(512);
+}
+
+#[test]
 fn every_head_dim_of_the_table_is_tested_here() {
-    assert!(PAGED.iter().all(|entry| [64, 128, 256].contains(&entry.head_dim)));
+    assert!(PAGED.iter().all(|entry| [64, 128, 256, 512].contains(&entry.head_dim)));
 }
 
 /// Whatever a page holds, and in whichever order: whole tiles, parts of one, several tiles; first pages that

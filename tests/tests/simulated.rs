@@ -53,8 +53,13 @@ fn head_dim_256() {
 }
 
 #[test]
+fn head_dim_512() {
+    check_head_dim(512);
+}
+
+#[test]
 fn every_head_dim_of_the_table_is_tested_here() {
-    let tested = [32, 64, 96, 128, 192, 256];
+    let tested = [32, 64, 96, 128, 192, 256, 512];
     assert!(entries().all(|entry| tested.contains(&entry.head_dim)));
     assert!(
         entries().all(|entry| ptx::is_embedded(entry.contract.symbol)),

@@ -41,6 +41,36 @@ pub unsafe fn st_shared_b32(address: u32, x: u32) {
     unsafe { asm!("st.shared.b32 [{}], {};", in(reg32) address, in(reg32) x, options(nostack)) }
 }
 
+/// `st.shared.v2.b32`.
+///
+/// # Safety
+/// - `address` is of the shared window, a multiple of 8, with 8 bytes that may be written by this thread now.
+#[inline(always)]
+#[gpu_only]
+pub unsafe fn st_shared_v2_b32(address: u32, x: [u32; 2]) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!("st.shared.v2.b32 [{}], {{{}, {}}};",
+            in(reg32) address, in(reg32) x[0], in(reg32) x[1], options(nostack))
+    }
+}
+
+/// `st.shared.v4.b32`.
+///
+/// # Safety
+/// - `address` is of the shared window, a multiple of 16, with 16 bytes that may be written by this thread
+///   now.
+#[inline(always)]
+#[gpu_only]
+pub unsafe fn st_shared_v4_b32(address: u32, x: [u32; 4]) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!("st.shared.v4.b32 [{}], {{{}, {}, {}, {}}};",
+            in(reg32) address, in(reg32) x[0], in(reg32) x[1], in(reg32) x[2], in(reg32) x[3],
+            options(nostack))
+    }
+}
+
 /// `ld.shared.b32`.
 ///
 /// # Safety

@@ -4,7 +4,7 @@
 //! Names count as everywhere: `R` base tiles of rows, `G` groups of 8 columns. A lane holds columns
 //! `lane % 4 * 2` and the next of each group.
 use crate::mma::TensorCore;
-use crate::{PackedRows, SharedTile, Stored, Warp};
+use crate::{PackedRows, Right, SharedTile, Stored, Warp};
 use contract::{Bf16, F16};
 use core::marker::PhantomData;
 use core::ops::Index;
@@ -17,7 +17,7 @@ pub struct ColAcc<const R: usize, const G: usize>(pub(crate) [[[f32; 4]; G]; R])
 
 /// Right operand: `[k-step][column group][register]`.
 #[derive(Clone, Copy)]
-pub struct ColFrag<E, const K: usize, const G: usize>([[[u32; 2]; G]; K], PhantomData<E>);
+pub struct ColFrag<E, const K: usize, const G: usize>(pub(crate) [[[u32; 2]; G]; K], PhantomData<E>);
 
 /// One value for each column; eight lanes hold the same ones.
 #[derive(Clone, Copy)]
@@ -154,14 +154,15 @@ impl<const G: usize> ColAcc<1, G> {
     #[inline(always)]
     pub fn product<S: Stored, const K: usize>(
         a: &SharedTile<S, 1, K>,
-        b: &ColFrag<S::As, K, G>,
+        b: &Right<S::As, K, G>,
         warp: Warp,
     ) -> Self {
         let mut chains = [Self::zero(); 2];
         S::rows(a, warp, |k, a| {
+            let b = b.k_step(k);
             for g in 0..G {
                 // SAFETY: `Warp` stands for 32 converged lanes.
-                unsafe { S::As::mma(&mut chains[k % 2].0[0][g], a, b.0[k][g]) }
+                unsafe { S::As::mma(&mut chains[k % 2].0[0][g], a, b[g]) }
             }
         });
         let [mut sum, other] = chains;

@@ -51,6 +51,20 @@ impl<E: Element, const C: usize> GlobalRows<E, C> {
     pub fn rows(&self) -> u32 {
         self.rows
     }
+
+    /// A word of a chunk of a row, of a tensor that nobody writes while the kernel runs; 0 where there is
+    /// none.
+    #[inline(always)]
+    pub(crate) fn word(&self, row: u32, chunk: u32, word: u32) -> u32 {
+        if row >= self.rows || chunk >= self.chunks {
+            return 0;
+        }
+        let within = (chunk * layout::CHUNK + word * 4) as u64;
+        let at = self.base.wrapping_add(row as u64 * self.row_bytes as u64).wrapping_add(within);
+        // SAFETY: row and chunk exist, and base and stride are multiples of 16, as `GlobalRows` promises;
+        // what kernels read through it they do not write.
+        unsafe { ld_global_nc_b32(at) }
+    }
 }
 
 /// One f32 for each row of a head.

@@ -18,9 +18,11 @@
 //! | [`CacheWalk`], [`Source`] | a warp's share of rows in pages, tile by tile | pages exist, whatever their numbers are |
 //! | [`Relay`] -> [`Producer`], [`Consumer`] | stages that one warp fills for the others | the same, by mbarriers |
 //! | [`Scratch`] -> [`Left`], [`LeftColumns`] | registers handed from warp to warp | no read before the barrier |
-//! | [`Tally`] | numbers that warps leave for each other | the same |
+//! | [`LeftPlace`], [`RightPlace`] | operands for which registers have no room | a lane reads its own, or behind a barrier |
+//! | [`Tally`], [`Sums`] | numbers that warps leave for each other, parts of a sum | the same |
+//! | [`Spent`] | a tile's place whose contents nobody needs any more | nobody reads them |
 //! | [`Acc`], [`AFrag`], [`Resident`], [`RowVec`] | register fragments of a warp | shapes and element types of a product agree |
-//! | [`ColAcc`], [`ColFrag`], [`ColVec`], [`PackedRows`] | the same for few columns; the rows that these are | likewise |
+//! | [`ColAcc`], [`ColFrag`], [`Right`], [`ColVec`], [`PackedRows`] | the same for few columns; the rows that these are | likewise |
 //!
 //! Every shape counts 16x16 base tiles, so that plain const generics suffice.
 #![no_std]
@@ -37,6 +39,7 @@ mod exchange;
 mod fragment;
 mod global;
 pub mod layout;
+mod left;
 mod mma;
 mod packed_rows;
 mod pages;
@@ -45,6 +48,7 @@ mod pipeline;
 mod place;
 mod reader;
 mod relay;
+mod right;
 mod row;
 mod scalar;
 mod scratch;
@@ -53,6 +57,7 @@ mod slot;
 mod store;
 mod stored;
 mod stream;
+mod sums;
 mod tally;
 
 pub use block::{Block, Smem, Warp};
@@ -66,6 +71,7 @@ pub use element::Mma;
 pub use exchange::LeftColumns;
 pub use fragment::{AFrag, Acc, Part, Resident, RowBounds};
 pub use global::{GlobalInts, GlobalRows, GlobalVec, TileSource, TileWalk, Walk};
+pub use left::{LeftOperand, LeftPlace};
 pub use mma::TensorCore;
 pub use packed_rows::PackedRows;
 pub use pages::{CacheRows, PageWalk};
@@ -73,10 +79,13 @@ pub use partial::{OwnChunk, PartialRows};
 pub use pipeline::{InFlight, Pipeline, Prologue, Ready, Ring, Unfilled};
 pub use place::{Lent, PerWarp, Place};
 pub use relay::{Consumer, Consumers, Producer, Relay};
+pub use right::{Right, RightPlace};
 pub use row::{RowSum, RowVec};
 pub use scratch::{Left, Registers, Scratch, Theirs};
 pub use shared::{SharedLayout, SharedTile, SharedTiles, TileSlot, TileSlots};
 pub use slot::{CacheRow, OwnPart, load_per_head, load_value};
+pub use store::Spent;
 pub use stored::Stored;
 pub use stream::Stream;
+pub use sums::Sums;
 pub use tally::Tally;

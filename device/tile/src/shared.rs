@@ -70,6 +70,23 @@ impl<E: Element, const R: usize, const C: usize> SharedTile<E, R, C> {
     }
 }
 
+impl<E: Element, const R: usize, const C: usize> SharedTile<E, R, C> {
+    /// The team's share of the columns, as a tile: whole panels, which lie one behind the other.
+    #[inline(always)]
+    pub fn columns<const P: usize, const OF: usize>(&self, team: Team<OF>) -> Ready<'_, SharedTile<E, R, P>> {
+        const { assert!(P * OF == C, "the shares must make up the columns") }
+        const {
+            assert!(
+                layout::panel_chunks(SharedTile::<E, R, P>::ROW_CHUNKS)
+                    == layout::panel_chunks(Self::ROW_CHUNKS),
+                "a share must be of the same panels"
+            )
+        }
+        // SAFETY: part of a place that may be read for as long as `self` lives, which the borrow keeps.
+        unsafe { Ready::at(self.base + team.index() * SharedTile::<E, R, P>::BYTES as u32) }
+    }
+}
+
 /// `COUNT` tiles one behind the other, that different teams read: rows of `COUNT * R` base tiles.
 pub struct SharedTiles<E, const R: usize, const C: usize, const COUNT: usize> {
     base: u32,

@@ -71,7 +71,7 @@ typedef struct ferroflash_forward {
     int64_t seqlen_k;
     int64_t heads_q; /* a multiple of heads_k */
     int64_t heads_k;
-    int64_t head_dim; /* a multiple of 8, at most 256 */
+    int64_t head_dim; /* a multiple of 8, at most 512 */
     /* Elements from one batch, row, head and column to the next. Element [b, s, h, d] of q:
      *   q[b * q_strides[0] + s * q_strides[1] + h * q_strides[2] + d]
      * Any layout: {seqlen * heads * head_dim, heads * head_dim, head_dim, 1} is contiguous [batch, seqlen,

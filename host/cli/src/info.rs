@@ -112,7 +112,7 @@ fn choices(base: Problem, capabilities: &Capabilities) -> Result<Vec<Choice>, Er
     let window = Mask::Window { left: Some(255), right: Some(0) };
     let masks = [("full", Mask::Full), ("causal", Mask::Causal), ("window 255,0", window)];
     let mut choices = vec![];
-    for head_dim in [32, 64, 96, 128, 192, 256] {
+    for head_dim in [32, 64, 96, 128, 192, 256, 512] {
         for (name, mask) in masks {
             let (kernel, refused) = match supports(&base.head_dim(head_dim).mask(mask), capabilities) {
                 Ok(kernel) => (Some(kernel.symbol), None),

@@ -119,6 +119,8 @@ pub(super) fn head_dims(held: usize) -> [usize; 2] {
         128 => 112,
         192 => 160,
         256 => 224,
+        // A half of one chunk, where two warps share the columns.
+        512 => 264,
         other => other - 8,
     };
     [held, padded]

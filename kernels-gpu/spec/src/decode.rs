@@ -58,7 +58,7 @@ impl<Q, E: Element, Mask, Page, const G: usize, const D: usize, const WARPS: usi
     type Params = DecodeParams;
     const TARGET: Target = E::TARGET;
     const THREADS: u32 = WARPS as u32 * 32;
-    const SMEM_BYTES: usize = WARPS * SLOTS * 2 * D * 256 * E::BYTES;
+    const SMEM_BYTES: usize = WARPS * SLOTS * 2 * D * 256 * E::BYTES + q_bytes(D * G);
     fn grid(params: &DecodeParams) -> [u32; 3] {
         [params.order.blocks, 1, 1]
     }
@@ -73,6 +73,11 @@ impl<E: Element, const D: usize> Kernel for DecodeCombine<E, D> {
     fn grid(params: &DecodeParams) -> [u32; 3] {
         [params.order.blocks, 1, 1]
     }
+}
+
+/// Bytes of shared memory for Q, of so many k-steps of 8 rows: none up to 24, which registers have room for.
+const fn q_bytes(steps: usize) -> usize {
+    if steps > 24 { steps * 256 } else { 0 }
 }
 
 /// A decode kernel's numbers, as the host sees them.

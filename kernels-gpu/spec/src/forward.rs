@@ -150,6 +150,20 @@ pub struct FwdSpecialised<
     const STAGES: usize,
 >(PhantomData<(E, Mask)>);
 
+/// Forward attention for head dims whose O is more than a warp's registers hold: two warps share each `W` of
+/// `M` query tiles, each with `HALF` of the `D` head dim tiles, and the first `HELD` k-steps of its half of Q
+/// in registers. A block's `N` tiles of keys and those of its values take turns.
+pub struct FwdWide<
+    E,
+    Mask,
+    const M: usize,
+    const W: usize,
+    const N: usize,
+    const D: usize,
+    const HALF: usize,
+    const HELD: usize,
+>(PhantomData<(E, Mask)>);
+
 /// Kernel `K` with as many blocks as the card holds at once, each of which does tile after tile.
 pub struct Persistent<K>(PhantomData<K>);
 
@@ -165,6 +179,9 @@ const fn oldest_with(smem_bytes: usize) -> Target {
 
 /// Bytes of the barriers that hand a stage from warp to warp: two of 8, *full* and *empty*.
 const HANDOVER_BYTES: usize = 16;
+
+/// Bytes of the scores of one base tile, as warps leave them for each other.
+const SCORES_BYTES: usize = 1024;
 
 macro_rules! forward {
     ($config:ident<$($c:ident),*>, $schedule:ident, stages $stages:expr, warps $warps:expr, keys $keys:expr,
@@ -205,6 +222,11 @@ forward!(
 forward!(
     FwdSpecialised<M, W, N, D, HELD, STAGES>, Specialised,
     stages STAGES, warps M / W + 1, keys N, smem tiles M + STAGES * 2 * N, bytes STAGES * HANDOVER_BYTES
+);
+forward!(
+    FwdWide<M, W, N, D, HALF, HELD>, Sequential,
+    stages 1, warps 2 * M / W, keys N, smem tiles 2 * N,
+    bytes 2 * M * (N * SCORES_BYTES + (HALF - HELD) * tile_bytes::<E>())
 );
 
 impl<K: Forward> Kernel for Persistent<K> {

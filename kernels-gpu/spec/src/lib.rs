@@ -37,8 +37,8 @@ pub use forward::entries::{ENTRIES, PLANNED};
 pub use forward::entry::{Entry, EntryInfo};
 pub use forward::params::{FwdParams, Window};
 pub use forward::{
-    Causal, Forward, Full, Fwd, FwdOverlap, FwdSpecialised, Grid, Local, MaskKind, MaskMarker, Persistent,
-    Schedule,
+    Causal, Forward, Full, Fwd, FwdOverlap, FwdSpecialised, FwdWide, Grid, Local, MaskKind, MaskMarker,
+    Persistent, Schedule,
 };
 pub use merge::{MERGE_COLUMNS, MERGES, Merge, MergeInfo, MergeParams, MergeState};
 pub use order::{TileOrder, WorkTile};

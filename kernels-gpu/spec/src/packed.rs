@@ -112,6 +112,8 @@ macro_rules! for_each_packed { ($emit:ident) => { $crate::forward_lines! { $emit
     d256 [Full, Causal] 128x32_packed: Packed<Fwd<E, Mask, 8, 1, 1, 2, 16, 16, 2>>;
     d256 [Full, Causal] 64x32_packed: Packed<Fwd<E, Mask, 4, 1, 1, 2, 16, 12, 2>>;
     d256 [Local] 64x32_packed: Packed<Fwd<E, Mask, 4, 1, 1, 2, 16, 4, 2>>;
+    d512 [Full, Causal] 64x32_packed: Packed<FwdWide<E, Mask, 4, 1, 2, 32, 16, 12>>;
+    d512 [Local] 32x32_packed: Packed<FwdWide<E, Mask, 2, 1, 2, 32, 16, 4>>;
 } } }
 
 macro_rules! packed_entries {

@@ -76,6 +76,8 @@ macro_rules! for_each_paged { ($emit:ident) => { $crate::paged_lines! { $emit:
     d128 [Causal] 128x48: Paged<Fwd<E, Mask, 8, 2, 1, 3, 8, 0, 2>>;
     d128 [Local] 128x32: Paged<Fwd<E, Mask, 8, 2, 1, 2, 8, 0, 2>>;
     d256 [Causal, Local] 64x32: Paged<Fwd<E, Mask, 4, 1, 1, 2, 16, 4, 2>>;
+    d512 [Causal] 64x32: Paged<FwdWide<E, Mask, 4, 1, 2, 32, 16, 12>>;
+    d512 [Local] 32x32: Paged<FwdWide<E, Mask, 2, 1, 2, 32, 16, 4>>;
 } } }
 
 /// Expands lines of paged kernels for both element types and each of their masks.

@@ -10,7 +10,7 @@ use core::ops::ControlFlow;
 use spec::{DType, Decode, DecodeCombine, DecodeParams, Local, PageMarker, Rows, Tiles};
 use tile::{
     Block, CacheWalk, ColAcc, ColFrag, ColVec, LoadAs, PackedRows, PagedRows, PagedTiles, PerWarp,
-    SharedTile, Smem, Source, Steps, Stored, Strided, TensorCore, load_per_head, shared_layout,
+    RightPlace, SharedTile, Smem, Source, Steps, Stored, Strided, TensorCore, load_per_head, shared_layout,
 };
 
 shared_layout! {
@@ -91,11 +91,12 @@ fn attend<
     let (mut acc_o, mut softmax) = (ColAcc::<D, G>::zero(), Softmax::new(p.scale_log2));
 
     // Each warp takes its own tiles through its own ring: no barrier of the block.
-    let places: PerWarp<KvTile<E, D>, SLOTS, WARPS> = smem.split();
+    let (places, right): (PerWarp<KvTile<E, D>, SLOTS, WARPS>, RightPlace<E::As, D, G>) = smem.split();
     let (ring, lent) = places.lend(block);
     let mut walk = CacheWalk::<E, Page::Source, D>::of(&p.cache, share, item.kv_head, warp);
     let mut kv = ring.stream(|slot: &KvTileSlot<_, D, _>| walk.copy([&slot.k, &slot.v]));
     let (q, factor) = ColFrag::<E::As, D, G>::load::<Q, E>(&queries, warp);
+    let q = right.keep(q, block);
     let [k_factor, v_factor] =
         [0, 1].map(|i| E::FACTOR * load_per_head(&p.scales[i], item.sequence, item.kv_head));
     let k_factor = factor.map(|x| x * k_factor);

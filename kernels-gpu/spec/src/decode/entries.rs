@@ -84,9 +84,13 @@ macro_rules! for_each_decode { ($emit:ident) => { $crate::decode_lines! { $emit:
     // Head dim 192.
     d192 [Causal] 16_tiles: Decode<E, E, Mask, Tiles, 2, 12, 4, 2>;
     d192 [Causal, Local] 16_rows: Decode<E, E, Mask, Rows, 2, 12, 4, 2>;
-    // Head dim 256: 16 rows have not enough registers.
+    // Head dim 256.
     d256 [Causal] 8_tiles: Decode<E, E, Mask, Tiles, 1, 16, 3, 2>;
     d256 [Causal, Local] 8_rows: Decode<E, E, Mask, Rows, 1, 16, 3, 2>;
+    // 16 rows there, and head dim 512, with Q in shared memory: one kernel for every mask, as memory hides
+    // what a window costs.
+    d256 [Local] 16_rows: Decode<E, E, Mask, Rows, 2, 16, 2, 2>;
+    d512 [Local] 8_rows: Decode<E, E, Mask, Rows, 1, 32, 2, 1>;
     // Caches of eight bits: with an instruction that converts; everywhere.
     e4m3_d64 [Causal] 8_tiles_native: Decode<E, Native<E4m3>, Mask, Tiles, 1, 4, 8, 4>;
     e4m3_d64 [Causal, Local] 16_rows_native: Decode<E, Native<E4m3>, Mask, Rows, 2, 4, 8, 4>;
@@ -97,6 +101,7 @@ macro_rules! for_each_decode { ($emit:ident) => { $crate::decode_lines! { $emit:
     e4m3_d256 [Causal] 8_tiles_native: Decode<E, Native<E4m3>, Mask, Tiles, 1, 16, 4, 3>;
     e4m3_d256 [Causal, Local] 8_rows_native: Decode<E, Native<E4m3>, Mask, Rows, 1, 16, 4, 3>;
     e4m3_d256 [Causal, Local] 8_rows: Decode<E, E4m3, Mask, Rows, 1, 16, 4, 3>;
+    e4m3_d512 [Local] 8_rows: Decode<E, E4m3, Mask, Rows, 1, 32, 2, 2>;
 } } }
 
 /// Expands lines of decode kernels for both element types and each of their masks.
@@ -132,6 +137,7 @@ macro_rules! for_each_decode_combine {
             d128: DecodeCombine<E, 8>;
             d192: DecodeCombine<E, 12>;
             d256: DecodeCombine<E, 16>;
+            d512: DecodeCombine<E, 32>;
         }
     };
 }

@@ -47,6 +47,9 @@ macro_rules! for_each_forward { ($emit:ident) => { $crate::forward_lines! { $emi
     d256 [Full, Causal] 128x32: Fwd<E, Mask, 8, 1, 1, 2, 16, 16, 2>;
     d256 [Full, Causal] 64x32: Fwd<E, Mask, 4, 1, 1, 2, 16, 12, 2>;
     d256 [Local] 64x32: Fwd<E, Mask, 4, 1, 1, 2, 16, 4, 2>;
+    // Head dim 512.
+    d512 [Full, Causal] 64x32: FwdWide<E, Mask, 4, 1, 2, 32, 16, 12>;
+    d512 [Local] 32x32: FwdWide<E, Mask, 2, 1, 2, 32, 16, 4>;
 } } }
 
 /// Expands lines of forward kernels for one element type or two, and for each of their masks.

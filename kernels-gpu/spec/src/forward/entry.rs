@@ -70,7 +70,7 @@ mod tests {
     #[test]
     fn every_head_dim_mask_and_type_has_an_entry_that_an_l4_can_hold() {
         for dtype in [DType::F16, DType::Bf16] {
-            for head_dim in [32, 64, 96, 128, 192, 256] {
+            for head_dim in [32, 64, 96, 128, 192, 256, 512] {
                 for mask in [MaskKind::Full, MaskKind::Causal, MaskKind::Local] {
                     let fits = ENTRIES.iter().any(|e| {
                         (e.dtype, e.head_dim, e.mask) == (dtype, head_dim, mask)

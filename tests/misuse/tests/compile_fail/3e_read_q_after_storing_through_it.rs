@@ -1,11 +1,11 @@
-//! Storing through a tile consumes it: its contents are gone.
+//! Giving up a tile to store through its place consumes it: its contents are gone.
 use contract::F16;
 use tile::{Acc, GlobalRows, Resident, SharedTile, WarpRows};
 
 type Tile = SharedTile<F16, 8, 4>;
 
 fn epilogue(q: Tile, o: &Acc<2, 4>, out: &GlobalRows<F16, 4>, mine: WarpRows<8, 2>) {
-    q.store_through(o, out, 0, mine);
+    q.spent().store_through(o, out, 0, mine);
     let _again = Resident::<_, 8, 2, 4, 4>::load(&q, mine);
 }
 

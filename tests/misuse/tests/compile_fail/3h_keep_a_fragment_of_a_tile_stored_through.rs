@@ -6,7 +6,7 @@ type Tile<const R: usize> = SharedTile<F16, R, 4>;
 
 fn epilogue(q: Tile<8>, k: &Tile<4>, s: &mut Acc<2, 4>, out: &GlobalRows<F16, 4>, mine: WarpRows<8, 2>) {
     let q_frag = Resident::<_, 8, 2, 4, 0>::load(&q, mine);
-    q.store_through(s, out, 0, mine);
+    q.spent().store_through(s, out, 0, mine);
     s.mma_abt(&q_frag, k, mine.warp(), |_| {});
 }
 

@@ -17,7 +17,7 @@ fn all(rows: Rows, mut block: Block<K>, smem: Smem<K>, s: &mut Acc<2, 4>, p: &AF
     let stage = kv.advance(&mut block, |slot, block| slot.v.copy_whole(&mut v, block));
     s.mma_abt(&q_frag, &stage.k, warp, |_| {});
     s.mma_ab(p, &stage.v, warp, |_| {});
-    q.store_through(s, &rows, 0, mine);
+    q.spent().store_through(s, &rows, 0, mine);
 }
 
 fn main() {

@@ -1,0 +1,169 @@
+//! Forward attention for head dims whose O is more than one warp's registers hold: two warps have the same
+//! rows. Each multiplies its half of the columns of Q and K, they add what they have, both take the same
+//! softmax, and each has its half of the columns of V and O.
+//!
+//! A stage is a block of keys or of values, in turn: values are copied while scores are computed, the next
+//! keys while values are multiplied. So every block of keys has two meetings, and the second is where the
+//! warps add.
+use crate::entries::Run;
+use crate::forward::{ByBlock, Tile};
+use crate::mask::{BlockRange, MaskFn, Seen};
+use crate::softcap::softcap;
+use crate::softmax::Softmax;
+use crate::tensors::{Portion, Whole};
+use cuda_std::math::opaque;
+use spec::{FwdParams, FwdWide, Kernel, Lse, Tensor};
+use tile::{
+    AFrag, Acc, Block, LeftPlace, Mma, Part, Ring, SharedTile, Smem, Sums, Team, TensorCore, TileSource, Warp,
+};
+
+/// Where keys and values go, in turn.
+type Stages<C, E, const N: usize, const D: usize> = Ring<SharedTile<E, N, D>, 2, ByBlock<C>>;
+
+/// The problem of a team: its half of the columns of Q and O, of `HALF` base tiles. LSE is the first one's.
+#[inline(always)]
+fn half<const HALF: usize>(p: &FwdParams, team: Team<2>) -> FwdParams {
+    let part = |tensor: &Tensor| tensor.columns(team.index() * HALF as u32 * 2, HALF as u32 * 2);
+    let lse = Lse { base: if team.index() == 0 { p.lse.base } else { 0 }, ..p.lse };
+    FwdParams { q: part(&p.q), o: part(&p.o), lse, ..*p }
+}
+
+/// The same tensor. What follows from it is computed behind this call.
+#[inline(always)]
+fn late(tensor: Tensor) -> Tensor {
+    let late = |x: u64| (opaque((x >> 32) as u32) as u64) << 32 | opaque(x as u32) as u64;
+    Tensor { batch_bytes: late(tensor.batch_bytes), head_bytes: late(tensor.head_bytes), ..tensor }
+}
+
+/// `step(block, whether some row may not see all of it)` for each block of a range, the last one first: the
+/// order of `mainloop`.
+#[inline(always)]
+fn each_block<Mask: MaskFn>(range: BlockRange, mut step: impl FnMut(u32, bool)) {
+    // Blocks that need a mask, those that need none, and with a window again some that do.
+    for n in (range.interior.1..range.end).rev() {
+        step(n, true);
+        if Mask::SEES_ALL {
+            break; // only the last block can be cut
+        }
+    }
+    for n in (range.interior.0..range.interior.1).rev() {
+        step(n, false);
+    }
+    if Mask::LEFT {
+        for n in (range.start..range.interior.0).rev() {
+            step(n, true);
+        }
+    }
+}
+
+/// Takes in a block's scores and its values: softmax, O += P V. `seen`: where the scores need a mask.
+#[inline(always)]
+fn weigh<E: Mma, Mask: MaskFn, const W: usize, const N: usize, const D: usize>(
+    p: &FwdParams,
+    (acc_o, softmax): (&mut Acc<W, D>, &mut Softmax<W>),
+    mut acc_s: Acc<W, N>,
+    seen: Option<Seen<Mask, W>>,
+    v: &SharedTile<E, N, D>,
+    warp: Warp,
+) {
+    let mut probs = AFrag::zero();
+    if Mask::LEFT {
+        softcap(&mut acc_s, p.softcap, p.scale_log2);
+    }
+    if let Some(seen) = seen {
+        seen.mask(&mut acc_s);
+    }
+    softmax.observe(&acc_s, acc_o, warp);
+    softmax.exp(&acc_s, &mut probs, Part::ALL); // P = exp2(S - max)
+    acc_o.mma_ab(&probs, v, warp, |part| softmax.sum(&probs, part, warp)); // O += P V
+}
+
+impl<
+    E: TensorCore,
+    Mask: MaskFn,
+    const M: usize,
+    const W: usize,
+    const N: usize,
+    const D: usize,
+    const HALF: usize,
+    const HELD: usize,
+> Tile for FwdWide<E, Mask, M, W, N, D, HALF, HELD>
+{
+    #[inline(always)]
+    fn tile<C: Kernel, P: Portion>(p: &FwdParams, portion: &P, block: &mut Block<C>, smem: Smem<C>) {
+        let ((mine, team), tile_n) = (block.teams::<M, W, 2>(), N as u32 * 16);
+        let tensors = portion.tensors::<E, D>(p, M as u32 * 16);
+        let (rows, warp) = (tensors.rows, mine.warp());
+        let row0 = rows.first + mine.first();
+        let range = portion.of(Mask::blocks(&rows, tile_n));
+        if portion.may_be_empty::<Mask>() && range.start == range.end {
+            return portion.store_nothing_seen::<_, C, M, D>(&tensors, block);
+        }
+
+        // Prologue: the last keys are under way while Q comes, straight to registers.
+        let (stages, (mut sums, left)): (
+            Stages<C, E, N, D>,
+            (Sums<M, W, N>, LeftPlace<E, M, W, HALF, HELD>),
+        ) = smem.split();
+        let mut k = tensors.k.walk(range.end - 1, block);
+        let mut v = tensors.v.walk(range.end - 1, block);
+        let mut kv = stages.start(|_, slot| slot.copy_edge(&mut k, block));
+        let q = portion.tensors::<E, HALF>(&half::<HALF>(p, team), M as u32 * 16).q;
+        let q = left.load(&q, rows.first, (mine, team), block);
+
+        // Mainloop.
+        let (mut acc_o, mut softmax) = (Acc::<W, HALF>::zero(), Softmax::new(p.scale_log2));
+        each_block::<Mask>(range, |n, edge| {
+            let (acc_s, values) = kv.advance_and_add(
+                block,
+                (&mut sums, mine, team),
+                (
+                    |slot, block| match edge {
+                        true => slot.copy_edge(&mut v, block),
+                        false => slot.copy_whole(&mut v, block),
+                    },
+                    |slot, block| {
+                        if n > range.start {
+                            slot.copy_whole(&mut k, block)
+                        }
+                    },
+                ),
+                |keys| {
+                    let mut acc_s = Acc::<W, N>::zero();
+                    acc_s.add_abt(&q, &keys.columns(team), warp); // S = Q K^T, half of the sum
+                    acc_s
+                },
+            );
+            let seen = Seen::<Mask, W>::of(&rows, row0, n * tile_n, warp);
+            let state = (&mut acc_o, &mut softmax);
+            weigh(p, state, acc_s, edge.then_some(seen), &values.columns(team), warp);
+        });
+
+        // Epilogue: where results go follows from the warp's number, once more, so that it costs no register
+        // before.
+        let left = kv.reclaim(block);
+        block.forget_thread();
+        let (mine, team) = block.teams::<M, W, 2>();
+        let p = half::<HALF>(p, team);
+        let p = FwdParams { o: late(p.o), ..p };
+        let tensors = portion.tensors::<E, HALF>(&p, M as u32 * 16);
+        portion.store::<E, M, W, HALF>(&p, &tensors, acc_o, &softmax, left.spent(team), mine);
+    }
+}
+
+impl<
+    E: TensorCore,
+    Mask: MaskFn,
+    const M: usize,
+    const W: usize,
+    const N: usize,
+    const D: usize,
+    const HALF: usize,
+    const HELD: usize,
+> Run for FwdWide<E, Mask, M, W, N, D, HALF, HELD>
+{
+    #[inline(always)]
+    fn run(p: FwdParams, mut block: Block<Self>, smem: Smem<Self>) {
+        Self::tile(&p, &Whole(block.index()), &mut block, smem)
+    }
+}
