@@ -35,6 +35,7 @@ class Forward(ctypes.Structure):
         + [("workspace", ctypes.c_void_p), ("workspace_bytes", ctypes.c_uint64), ("alignment", ctypes.c_int32)]
         + [(name, ctypes.c_void_p) for name in ("cu_seqlens_q", "cu_seqlens_k", "seqused_k")]
         + [(name, ctypes.c_int64) for name in ("total_q", "total_k")]
+        + [("alibi_slopes", ctypes.c_void_p), ("alibi_strides", ctypes.c_int64 * 2)]
     )
 
 
@@ -128,7 +129,7 @@ def described(function, plan):
 class Launch:
     """One problem on one stream of a device: its plan, its workspace, and its arguments. Belongs to one thread, which points it at tensors."""
 
-    def __init__(self, stream, q, k, v, o, lse, mask, window, scale, softcap, config, bhsd):
+    def __init__(self, stream, q, k, v, o, lse, mask, window, scale, softcap, config, bhsd, slopes=None):
         self.stream, self.context = stream, _context(q.device.index)
 
         args = self.args = Forward(size=ctypes.sizeof(Forward))
@@ -144,7 +145,9 @@ class Launch:
         args.window_left, args.window_right = window
         args.scale, args.softcap = scaled(scale), softcap
         args.config = config.encode() if config else None
-        self.point(q, k, v, o, lse)
+        if slopes is not None:
+            args.alibi_strides = slope_strides(slopes)
+        self.point(q, k, v, o, lse, slopes)
         self.where = ctypes.addressof(args)
         needed = ctypes.c_uint64()
         _check(LIB.ferroflash_workspace_size(self.context, self.where, ctypes.byref(needed)))
@@ -158,8 +161,9 @@ class Launch:
         # Compiled now: a launch may be captured in a graph.
         _check(LIB.ferroflash_load(self.context, plan))
 
-    def point(self, q, k, v, o, lse):
+    def point(self, q, k, v, o, lse, slopes=None):
         args = self.args
+        args.alibi_slopes = None if slopes is None else slopes.data_ptr()
         args.q, args.k, args.v, args.o = q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr()
         args.lse = None if lse is None else lse.data_ptr()
 
@@ -185,6 +189,19 @@ def scaled(softmax_scale):
     return 0.0 if softmax_scale is None else softmax_scale
 
 
+def sloped(alibi_slopes, q, batch, heads):
+    """FlashAttention's ALiBi slopes, (heads) or (batch, heads) in float32 on q's device, or None."""
+    if alibi_slopes is not None and (alibi_slopes.dtype != torch.float32 or alibi_slopes.device != q.device
+                                     or tuple(alibi_slopes.shape) not in ((heads,), (batch, heads))):
+        raise Error(f"alibi_slopes {tuple(alibi_slopes.shape)}: it must be ({heads},) or ({batch}, {heads}) in float32 beside q")
+    return alibi_slopes
+
+
+def slope_strides(slopes):
+    """Elements from one sequence and head to the next."""
+    return (ctypes.c_int64 * 2)(slopes.stride(0) if slopes.dim() == 2 else 0, slopes.stride(-1))
+
+
 class _Local(threading.local):
     """What a thread has prepared."""
 
@@ -195,8 +212,8 @@ class _Local(threading.local):
 _local = _Local()
 
 
-def prepare(q, k, v, *, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, return_lse=False,
-            config=None, bhsd=False):
+def prepare(q, k, v, *, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None,
+            return_lse=False, config=None, bhsd=False):
     """Allocates outputs and finds or makes the launch on the current stream: (launch, o, lse)."""
     if not (q.is_cuda and k.device == q.device and v.device == q.device):
         raise Error(f"q, k and v must be on one GPU; they are on {q.device}, {k.device}, {v.device}")
@@ -206,17 +223,19 @@ def prepare(q, k, v, *, softmax_scale=None, causal=False, window_size=(-1, -1), 
     heads, rows = (q.shape[1], q.shape[2]) if bhsd else (q.shape[2], q.shape[1])
     lse = torch.empty((q.shape[0], heads, rows), dtype=torch.float32, device=q.device) if return_lse else None
     mask, (left, right) = masked(causal, window_size)
+    slopes = sloped(alibi_slopes, q, q.shape[0], heads)
     key = (q.device.index, stream, q.dtype, k.dtype, v.dtype, q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(),
-           o.stride(), mask, left, right, softmax_scale, softcap, return_lse, config, bhsd)
+           o.stride(), mask, left, right, softmax_scale, softcap, return_lse, config, bhsd,
+           None if slopes is None else (slopes.shape, slopes.stride()))
     launch = _local.launches.get(key)
     if launch is None:
         if q.dtype not in DTYPES or k.dtype != q.dtype or v.dtype != q.dtype:
             raise Error("q, k and v must be float16 or bfloat16, all three the same")
         if v.shape != k.shape or k.shape[0] != q.shape[0] or k.shape[3] != q.shape[3]:
             raise Error(f"shapes {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)} do not belong together")
-        launch = Launch(stream, q, k, v, o, lse, mask, (left, right), softmax_scale, softcap, config, bhsd)
+        launch = Launch(stream, q, k, v, o, lse, mask, (left, right), softmax_scale, softcap, config, bhsd, slopes)
         _local.launches[key] = launch
-    launch.point(q, k, v, o, lse)
+    launch.point(q, k, v, o, lse, slopes)
     return launch, o, lse
 
 
@@ -225,18 +244,17 @@ def flash_attn_func(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, wi
                     bhsd=False):
     """Attention of (batch, seqlen, heads, head_dim) tensors on the current stream; masks are aligned bottom-right.
 
-    FlashAttention-2's arguments in its order. `deterministic` changes nothing: results are always the same in every bit. Dropout and
-    ALiBi slopes are refused. No gradients.
+    FlashAttention-2's arguments in its order. `alibi_slopes` are (heads) or (batch, heads) in float32: scores fall by slope *
+    |i + seqlen_k - seqlen_q - j|, in the log-sum-exp too. `deterministic` changes nothing: results are always the same in every
+    bit. Dropout is refused. No gradients.
 
     Returns o, with return_lse (o, lse), with return_attn_probs (o, lse, None) as FlashAttention-2 does without dropout; lse is
     (batch, heads, seqlen) in float32. `config` names an entry; `bhsd` takes (batch, heads, seqlen, head_dim).
     """
     if dropout_p != 0.0:
         raise Unsupported(f"dropout_p {dropout_p}: there is no dropout; it must be 0.0")
-    if alibi_slopes is not None:
-        raise Unsupported("alibi_slopes: there is no ALiBi; it must be None")
     launch, o, lse = prepare(q, k, v, softmax_scale=softmax_scale, causal=causal, window_size=window_size, softcap=softcap,
-                             return_lse=return_lse or return_attn_probs, config=config, bhsd=bhsd)
+                             alibi_slopes=alibi_slopes, return_lse=return_lse or return_attn_probs, config=config, bhsd=bhsd)
     launch.enqueue()
     if return_attn_probs:
         return o, like_flash_attn(lse), None

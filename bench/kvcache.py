@@ -11,7 +11,8 @@ import weakref
 
 import torch
 
-from ferroflash import DTYPES, FULL, LIB, Error, Unsupported, _check, _context, described, like_flash_attn, masked, scaled
+from ferroflash import (DTYPES, FULL, LIB, Error, Unsupported, _check, _context, described, like_flash_attn, masked, scaled,
+                        slope_strides, sloped)
 
 # A cache may be of eight bits.
 CACHE_DTYPES = {**DTYPES, torch.float8_e4m3fn: 2}
@@ -36,6 +37,7 @@ class Decode(ctypes.Structure):
         + [("cu_seqlens_q", ctypes.c_void_p), ("total_q", ctypes.c_int64)]
         + [("k_scale", ctypes.c_float), ("v_scale", ctypes.c_float)]
         + [("k_scales", ctypes.c_void_p), ("v_scales", ctypes.c_void_p), ("scales_strides", ctypes.c_int64 * 2)]
+        + [("alibi_slopes", ctypes.c_void_p), ("alibi_strides", ctypes.c_int64 * 2)]
     )
 
 
@@ -104,12 +106,13 @@ class Launch:
 
     def __init__(self, q, k_cache, v_cache, o, lengths, *, lse=None, table=None, rows=None, sinks=None, mask=FULL,
                  window=(-1, -1), scale=None, softcap=0.0, splits=0, chunk=0, config=None, share=None, cu_seqlens_q=None,
-                 seqlen_q=None, scales=(None, None)):
+                 seqlen_q=None, scales=(None, None), alibi_slopes=None):
         self.o, self.lse, self.context = o, lse, _context(q.device.index)
         self.stream = torch._C._cuda_getCurrentRawStream(q.device.index)
         args = self.args = Decode(size=ctypes.sizeof(Decode))
         named = {"q": q, "k_cache": k_cache, "v_cache": v_cache, "o": o, "lse": lse, "block_table": table,
-                 "cache_batch_idx": rows, "seqused_k": lengths, "sinks": sinks, "cu_seqlens_q": cu_seqlens_q}
+                 "cache_batch_idx": rows, "seqused_k": lengths, "sinks": sinks, "cu_seqlens_q": cu_seqlens_q,
+                 "alibi_slopes": alibi_slopes}
         self.kept = named, scales
         for name, tensor in named.items():
             setattr(args, name, None if tensor is None else tensor.data_ptr())
@@ -126,6 +129,8 @@ class Launch:
         args.cache_strides = (ctypes.c_int64 * 3)(*k_cache.stride()[:3])
         if lse is not None:
             args.lse_strides = (ctypes.c_int64 * 2)(*([0] * (3 - lse.dim()) + list(lse.stride()[:-1])))
+        if alibi_slopes is not None:
+            args.alibi_strides = slope_strides(alibi_slopes)
         _scale(args, scales)
         for of in scales:
             if isinstance(of, torch.Tensor):
@@ -207,7 +212,8 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None
 
     FlashAttention-2's arguments in its order. The cache is (batch_cache, seqlen_cache, heads_k, head_dim), or with
     `block_table` (pages, page, heads_k, head_dim). `k` and `v` (batch, new, heads_k, head_dim) are first put behind the
-    `cache_seqlens` keys of each sequence. Rotary embeddings, padding on the left and ALiBi slopes are refused.
+    `cache_seqlens` keys of each sequence. `alibi_slopes` are (heads) or (batch, heads) in float32. Rotary embeddings and
+    padding on the left are refused.
 
     As in FlashAttention-3, with `cu_seqlens_q` q is (rows of all sequences, heads, head_dim), at most `max_seqlen_q` of
     one, and `k_descale` and `v_descale` (batch, heads_k), or floats, are what numbers of a float8_e4m3fn cache stand for.
@@ -216,8 +222,7 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None
     Returns o, with return_softmax_lse (o, lse); lse is (batch, heads, seqlen_q), packed (heads, rows), in float32; +inf, as
     FlashAttention-2 has it, for a row without a key.
     """
-    for name, given in (("rotary_cos", rotary_cos), ("rotary_sin", rotary_sin), ("cache_leftpad", cache_leftpad),
-                        ("alibi_slopes", alibi_slopes)):
+    for name, given in (("rotary_cos", rotary_cos), ("rotary_sin", rotary_sin), ("cache_leftpad", cache_leftpad)):
         if given is not None:
             raise Unsupported(f"{name}: there is no such thing here; it must be None")
     if k_cache.stride() != v_cache.stride() or k_cache.shape != v_cache.shape:
@@ -240,6 +245,7 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None
     lengths = k_cache.shape[1] if cache_seqlens is None and k is None else (0 if cache_seqlens is None else cache_seqlens)
     if isinstance(lengths, int):
         lengths = torch.full((batch,), lengths, dtype=torch.int32, device=device)
+    slopes = sloped(alibi_slopes, q, batch, q.shape[-2])
     lengths, starts = integers(lengths).contiguous(), integers(cu_seqlens_q)
     if table is not None and table.stride(1) != 1:
         table = table.contiguous()
@@ -255,5 +261,5 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None
     mask, window = masked(causal, window_size)
     Launch(q, k_cache, v_cache, o, lengths, lse=lse, table=table, rows=rows, sinks=sinks, mask=mask, window=window,
            scale=softmax_scale, softcap=softcap, splits=num_splits, chunk=chunk, config=config, cu_seqlens_q=starts,
-           seqlen_q=max_seqlen_q, scales=scales).enqueue()
+           seqlen_q=max_seqlen_q, scales=scales, alibi_slopes=slopes).enqueue()
     return (o, like_flash_attn(lse)) if return_softmax_lse else o

@@ -11,7 +11,7 @@ import weakref
 import torch
 
 from ferroflash import (DTYPES, FULL, LIB, Error, Forward, Unsupported, _check, _context, described, like_flash_attn, masked,
-                        scaled)
+                        scaled, slope_strides, sloped)
 from kvcache import flash_attn_with_kvcache
 
 
@@ -23,12 +23,12 @@ class Launch:
     """
 
     def __init__(self, q, k, v, o, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, *, lse=None, seqused_k=None,
-                 mask=FULL, window=(-1, -1), scale=None, softcap=0.0, config=None):
+                 mask=FULL, window=(-1, -1), scale=None, softcap=0.0, config=None, alibi_slopes=None):
         self.o, self.lse, self.context = o, lse, _context(q.device.index)
         self.stream = torch._C._cuda_getCurrentRawStream(q.device.index)
         args = self.args = Forward(size=ctypes.sizeof(Forward))
         named = {"q": q, "k": k, "v": v, "o": o, "lse": lse, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k,
-                 "seqused_k": seqused_k}
+                 "seqused_k": seqused_k, "alibi_slopes": alibi_slopes}
         self.kept = named
         for name, tensor in named.items():
             setattr(args, name, None if tensor is None else tensor.data_ptr())
@@ -39,6 +39,8 @@ class Launch:
             (ctypes.c_int64 * 4)(0, *t.stride()) for t in (q, k, v, o))
         if lse is not None:
             args.lse_strides = (ctypes.c_int64 * 2)(0, lse.stride(0))
+        if alibi_slopes is not None:
+            args.alibi_strides = slope_strides(alibi_slopes)
         args.dtype, args.mask, (args.window_left, args.window_right) = DTYPES[q.dtype], mask, window
         args.scale, args.softcap = scaled(scale), softcap
         args.config = config.encode() if config else None
@@ -67,8 +69,8 @@ def flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, ma
 
     FlashAttention-2's arguments in its order. With `block_table` k and v are a cache (pages, page, heads_k, head_dim), of
     whose keys a sequence has cu_seqlens_k[b + 1] - cu_seqlens_k[b]. `seqused_k` says how many keys of each exist.
-    `deterministic` changes nothing: results are always the same in every bit. Dropout and ALiBi slopes are refused. No
-    gradients. Rows of o that are no sequence's are not written.
+    `alibi_slopes` are (heads) or (batch, heads) in float32. `deterministic` changes nothing: results are always the same in
+    every bit. Dropout is refused. No gradients. Rows of o that are no sequence's are not written.
 
     Returns o, with return_lse (o, lse), with return_attn_probs (o, lse, None) as FlashAttention-2 does without dropout; lse
     is (heads, rows) in float32. For a row without a key it is -inf, and +inf where FlashAttention-2 says so: with
@@ -76,8 +78,7 @@ def flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, ma
     """
     if dropout_p != 0.0:
         raise Unsupported(f"dropout_p {dropout_p}: there is no dropout; it must be 0.0")
-    if alibi_slopes is not None:
-        raise Unsupported("alibi_slopes: there is no ALiBi; it must be None")
+    slopes = sloped(alibi_slopes, q, cu_seqlens_q.shape[0] - 1, q.shape[1])
     if q.dtype not in DTYPES or any(t.stride(-1) != 1 for t in (q, k, v)):
         raise Error("tensors must be float16 or bfloat16, columns contiguous")
     starts, ends, used = (None if t is None else t.to(device=q.device, dtype=torch.int32).contiguous()
@@ -90,14 +91,14 @@ def flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, ma
         o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         lse = torch.empty(q.shape[1], q.shape[0], dtype=torch.float32, device=q.device) if wants_lse else None
         Launch(q, k, v, o, starts, ends, max_seqlen_q, max_seqlen_k, lse=lse, seqused_k=used, mask=mask, window=window,
-               scale=softmax_scale, softcap=softcap, config=config).enqueue()
+               scale=softmax_scale, softcap=softcap, config=config, alibi_slopes=slopes).enqueue()
         lse = like_flash_attn(lse) if return_attn_probs else lse
     else:
         used = ends[1:] - ends[:-1] if used is None else used
         out = flash_attn_with_kvcache(
             q, k, v, cache_seqlens=used, block_table=block_table, softmax_scale=softmax_scale, causal=causal,
             window_size=window_size, softcap=softcap, return_softmax_lse=wants_lse, cu_seqlens_q=starts,
-            max_seqlen_q=max_seqlen_q, config=config)
+            max_seqlen_q=max_seqlen_q, config=config, alibi_slopes=slopes)
         o, lse = out if wants_lse else (out, None)
         if return_lse and not return_attn_probs:
             lse = lse.masked_fill_(lse == float("inf"), float("-inf"))

@@ -2,8 +2,8 @@
 use crate::families::{Kernels, on_cache::Launch};
 use crate::request::{Request, sealed};
 use crate::{
-    Alignment, Capabilities, Counters, DType, Error, KvCache, LseView, Mask, PackedQueries, PageView,
-    Problem, Sinks, TensorView, Tuning, Workspace, validate,
+    AlibiSlopes, Alignment, Capabilities, Counters, DType, Error, KvCache, LseView, Mask, PackedQueries,
+    PageView, Problem, Sinks, TensorView, Tuning, Workspace, validate,
 };
 use spec::Contract;
 
@@ -27,7 +27,7 @@ impl Splits {
     pub const CHUNK: Splits = Splits::Chunk(1024);
 }
 
-/// One attention on a cache: `o = softmax(mask(softcap(scale * q k^T))) v` over each sequence's keys.
+/// One attention on a cache: `o = softmax(mask(softcap(scale * q k^T) - alibi)) v` over each sequence's keys.
 /// Decoding, and just as well chunks of prompts, whole prompts whose keys are in the cache already, and
 /// batches of all of these.
 ///
@@ -50,6 +50,8 @@ pub struct Decode<'a> {
     pub scale: Option<f32>,
     /// Scores become `softcap * tanh(score / softcap)`.
     pub softcap: Option<f32>,
+    /// Scores fall with the distance of key and query. Kernels for many queries do it, for few ones too.
+    pub alibi: Option<AlibiSlopes>,
     /// Sequences of any numbers of queries, one behind the other; `None` where each has as many.
     pub packed: Option<PackedQueries>,
     /// Logits that belong to no key. Only where there are at most 16 rows: queries times the query heads of a
@@ -77,6 +79,7 @@ impl<'a> Decode<'a> {
             mask: Mask::Full,
             scale: None,
             softcap: None,
+            alibi: None,
             packed: None,
             sinks: None,
             lse: None,
@@ -102,6 +105,12 @@ impl<'a> Decode<'a> {
     /// Scores become `softcap * tanh(score / softcap)`. 0 turns it off, as in FlashAttention.
     pub const fn softcap(mut self, softcap: f32) -> Self {
         self.softcap = if softcap == 0.0 { None } else { Some(softcap) };
+        self
+    }
+
+    /// Let scores fall with the distance of key and query, before the mask.
+    pub const fn alibi(mut self, slopes: AlibiSlopes) -> Self {
+        self.alibi = Some(slopes);
         self
     }
 
@@ -169,17 +178,19 @@ impl<'a> Decode<'a> {
             alignment: Alignment::BottomRight,
             scale: self.scale,
             softcap: self.softcap,
+            alibi: self.alibi.is_some(),
             packed: rows,
         }
     }
 
     /// The same with the planner's choice.
     const fn unconfigured(&self) -> Decode<'static> {
-        let Decode { q, cache, o, mask, scale, softcap, packed, sinks, .. } = *self;
+        let Decode { q, cache, o, mask, scale, softcap, alibi, packed, sinks, .. } = *self;
         let Decode { lse, workspace, counters, splits, .. } = *self;
         Decode {
             scale,
             softcap,
+            alibi,
             packed,
             sinks,
             lse,

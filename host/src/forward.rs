@@ -1,5 +1,5 @@
 //! What is asked for: [`Forward`] with its tensors, [`Problem`] without them.
-use crate::{DType, LseView, MaskKind, Packed, TensorView, Workspace};
+use crate::{AlibiSlopes, DType, LseView, MaskKind, Packed, TensorView, Workspace};
 
 /// Which keys a query sees.
 ///
@@ -71,6 +71,8 @@ pub struct Problem {
     pub scale: Option<f32>,
     /// Scores become `softcap * tanh(score / softcap)` before the mask; `None` leaves them alone.
     pub softcap: Option<f32>,
+    /// Whether there are [`AlibiSlopes`].
+    pub alibi: bool,
     /// Rows of Q and of K of all sequences, where these are packed: `seqlen_q` and `seqlen_k` are then the
     /// most of one.
     pub packed: Option<[usize; 2]>,
@@ -133,13 +135,14 @@ impl Problem {
             alignment: Alignment::BottomRight,
             scale: None,
             softcap: None,
+            alibi: false,
             packed: None,
         }
     }
 
     setters! {
         dtype: DType, batch: usize, seqlen_q: usize, seqlen_k: usize, heads_q: usize, heads_k: usize,
-        head_dim: usize, packed: Option<[usize; 2]>,
+        head_dim: usize, alibi: bool, packed: Option<[usize; 2]>,
     }
     score_setters!();
 
@@ -190,6 +193,9 @@ impl std::fmt::Display for Problem {
         if let Some(softcap) = self.softcap {
             write!(f, ", softcap {softcap}")?;
         }
+        if self.alibi {
+            write!(f, ", alibi")?;
+        }
         match self.packed {
             Some([rows_q, rows_k]) => write!(f, ", packed rows {rows_q}/{rows_k}"),
             None => Ok(()),
@@ -197,7 +203,7 @@ impl std::fmt::Display for Problem {
     }
 }
 
-/// One forward attention: `o = softmax(mask(softcap(scale * q k^T))) v`, accumulated in f32.
+/// One forward attention: `o = softmax(mask(softcap(scale * q k^T) - alibi)) v`, accumulated in f32.
 ///
 /// Shapes are `[batch, seqlen, heads, head_dim]`: `q` and `o` with `seqlen_q` and `heads_q`, `k` and `v` with
 /// `seqlen_k` and `heads_k`.
@@ -221,6 +227,8 @@ pub struct Forward<'a> {
     pub scale: Option<f32>,
     /// Scores become `softcap * tanh(score / softcap)`.
     pub softcap: Option<f32>,
+    /// Scores fall with the distance of key and query.
+    pub alibi: Option<AlibiSlopes>,
     /// Where the log-sum-exp of each row goes.
     pub lse: Option<LseView>,
     /// Where each sequence begins, if they are packed.
@@ -245,6 +253,7 @@ impl<'a> Forward<'a> {
             alignment,
             scale: None,
             softcap: None,
+            alibi: None,
             lse: None,
             packed: None,
             workspace: None,
@@ -253,6 +262,12 @@ impl<'a> Forward<'a> {
     }
 
     score_setters!();
+
+    /// Let scores fall with the distance of key and query, before the mask.
+    pub const fn alibi(mut self, slopes: AlibiSlopes) -> Self {
+        self.alibi = Some(slopes);
+        self
+    }
 
     /// Also write the log-sum-exp of each row.
     pub const fn lse(mut self, lse: LseView) -> Self {
@@ -300,6 +315,7 @@ impl<'a> Forward<'a> {
             alignment: self.alignment,
             scale: self.scale,
             softcap: self.softcap,
+            alibi: self.alibi.is_some(),
             packed,
         }
     }

@@ -93,4 +93,4 @@ pub use spec::{
 pub use table::{entries, entry};
 pub use tuning::{Tuned, Tuning};
 pub use validate::{MAX_HEAD_DIM, MAX_ROW_BYTES, MAX_SEQLEN};
-pub use view::{LseUnit, LseView, Sinks, TensorView, Workspace};
+pub use view::{AlibiSlopes, LseUnit, LseView, Sinks, TensorView, Workspace};

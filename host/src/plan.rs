@@ -3,8 +3,8 @@ use crate::families::{Kernels, Launches};
 use crate::request::{Request, sealed};
 use crate::table;
 use crate::{
-    Alignment, Capabilities, Error, Forward, LseView, Packed, Problem, TensorView, Tuning, Workspace,
-    validate,
+    AlibiSlopes, Alignment, Capabilities, Error, Forward, LseView, Packed, Problem, TensorView, Tuning,
+    Workspace, validate,
 };
 use spec::{Contract, FwdParams, MaskKind, Window};
 
@@ -22,6 +22,7 @@ pub struct Plan {
 pub(crate) struct Tensors {
     /// Q, K, V and O.
     pub views: [TensorView; 4],
+    pub alibi: Option<AlibiSlopes>,
     pub lse: Option<LseView>,
     pub packed: Option<Packed>,
     pub workspace: Option<Workspace>,
@@ -29,7 +30,8 @@ pub(crate) struct Tensors {
 
 impl Tensors {
     const fn of(f: &Forward<'_>) -> Self {
-        Tensors { views: [f.q, f.k, f.v, f.o], lse: f.lse, packed: f.packed, workspace: f.workspace }
+        let Forward { alibi, lse, packed, workspace, .. } = *f;
+        Tensors { views: [f.q, f.k, f.v, f.o], alibi, lse, packed, workspace }
     }
 }
 
@@ -194,6 +196,7 @@ struct Meaning {
     kind: MaskKind,
     window: Window,
     scores: (f32, f32),
+    alibi: bool,
     /// Rows of packed sequences, each aligned for itself.
     packed: Option<([usize; 2], Alignment)>,
 }
@@ -203,11 +206,11 @@ impl Meaning {
         let plain = Problem::new(p.dtype, p.batch, p.seqlen_q, p.heads_q, p.head_dim);
         let sizes = Problem { seqlen_k: p.seqlen_k, heads_k: p.heads_k, ..plain };
         let (kind, mut window) = validate::mask(p);
-        // Where every key is seen it does not matter from where.
-        if window.left == Window::UNBOUNDED && window.right == Window::UNBOUNDED {
+        // Where every key is seen, and none is nearer than another, it does not matter from where.
+        if !p.alibi && window.left == Window::UNBOUNDED && window.right == Window::UNBOUNDED {
             window.shift = 0;
         }
         let packed = p.packed.map(|rows| (rows, p.alignment));
-        Meaning { sizes, kind, window, scores: validate::base_two(p), packed }
+        Meaning { sizes, kind, window, scores: validate::base_two(p), alibi: p.alibi, packed }
     }
 }

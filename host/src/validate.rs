@@ -1,6 +1,6 @@
 //! The one place where a request is checked. What passes here can be launched without reading or writing out
 //! of bounds.
-use self::lse::{log_sum_exp, sinks};
+use self::lse::{log_sum_exp, sinks, slopes};
 use crate::footprint::Footprint;
 use crate::{DType, Error, Forward, Problem, TensorView, Workspace};
 
@@ -18,6 +18,8 @@ pub const MAX_HEAD_DIM: usize = 512;
 /// Rows lie less than this many bytes apart: the distance of a tile's rows is computed in 32 bits on the
 /// device.
 pub const MAX_ROW_BYTES: u64 = 1 << 27;
+/// Factors of scores, times log2 e, that slopes may be divided by.
+const BESIDE_ALIBI: std::ops::RangeInclusive<f32> = 1.4e-20..=1.5e20;
 /// Blocks of a launch.
 const MAX_TILES: u64 = 1 << 31;
 
@@ -106,6 +108,11 @@ fn scores(p: &Problem) -> Result<(), Error> {
             Some(("scale", scale, "scale / softcap", ratio)),
         ],
     };
+    if p.alibi && !BESIDE_ALIBI.contains(&scale_log2) {
+        let (what, value) = p.softcap.map_or(("scale", scale), |softcap| ("softcap", softcap));
+        let reason = "slopes are divided by it, so that it must be between 1e-20 and 1e20";
+        return Err(Error::unsupported(format_args!("{what} {value:e} with ALiBi slopes"), reason));
+    }
     let mut wrong = derived.into_iter().flatten().filter(|(.., number)| !number.is_normal());
     wrong.next().map_or(Ok(()), |(what, value, formula, number)| {
         let expected = format_args!("{formula} is {number:e}, and must be a normal f32");
@@ -143,9 +150,10 @@ pub(crate) fn forward(f: &Forward<'_>) -> Result<Problem, Error> {
     let workspace = f.workspace.as_ref().map(memory).transpose()?;
     let [q, k, v, output] = [q, k, v, output].map(Some);
     let [starts_q, starts_k, used] = packed::packed(f)?;
+    let alibi = (&ALIBI, f.alibi.as_ref().map(|view| slopes(view, &p)).transpose()?);
     let [read_q, read_k, read_v] = [(&Q, q), (&K, k), (&V, v)];
     let [written, lse, workspace] = [(&O, output), (&LSE, lse), (&WORKSPACE, workspace)];
-    disjoint(&[read_q, read_k, read_v, starts_q, starts_k, used, written, lse, workspace], 6)?;
+    disjoint(&[read_q, read_k, read_v, starts_q, starts_k, used, alibi, written, lse, workspace], 7)?;
     Ok(p)
 }
 
@@ -170,8 +178,10 @@ pub(crate) fn workspace(f: &Forward<'_>) -> Result<(), Error> {
     let Some(workspace) = f.workspace.as_ref().map(memory).transpose()? else { return Ok(()) };
     let [q, k, v] = [input(&Q, &f.q)?, input(&K, &f.k)?, input(&V, &f.v)?];
     let lse = f.lse.as_ref().map(|view| log_sum_exp(view, &f.problem())).transpose()?;
-    let tensors = [(&Q, Some(q)), (&K, Some(k)), (&V, Some(v)), (&O, Some(output(&O, &f.o)?)), (&LSE, lse)];
-    for (name, tensor) in tensors.into_iter().chain(packed::packed(f)?) {
+    let alibi = f.alibi.as_ref().map(|view| slopes(view, &f.problem())).transpose()?;
+    let inputs = [(&Q, Some(q)), (&K, Some(k)), (&V, Some(v)), (&ALIBI, alibi)];
+    let tensors = inputs.into_iter().chain([(&O, Some(output(&O, &f.o)?)), (&LSE, lse)]);
+    for (name, tensor) in tensors.chain(packed::packed(f)?) {
         if let Some(tensor) = tensor.filter(|tensor| workspace.overlaps(tensor)) {
             return Err(overlap(&WORKSPACE, name.address, &workspace, &tensor));
         }
@@ -217,7 +227,7 @@ macro_rules! names {
     };
 }
 use names;
-names!(Q "q" K "k" V "v" O "o" LSE "lse" SINKS "sinks" WORKSPACE "workspace");
+names!(Q "q" K "k" V "v" O "o" LSE "lse" SINKS "sinks" ALIBI "alibi" WORKSPACE "workspace");
 
 /// Checks an output by itself.
 fn output(name: &Names, view: &TensorView) -> Result<Footprint, Error> {
@@ -318,7 +328,7 @@ pub(crate) fn mask(p: &Problem) -> (spec::MaskKind, spec::Window) {
     // Sequences that pass validation are too short to wrap.
     let shift = if top_left { 0 } else { (p.seqlen_k as i32).wrapping_sub(p.seqlen_q as i32) };
     let kind = match (left, right) {
-        _ if p.softcap.is_some() => spec::MaskKind::Local,
+        _ if p.softcap.is_some() || p.alibi => spec::MaskKind::Local,
         (UNBOUNDED, UNBOUNDED) => spec::MaskKind::Full,
         (UNBOUNDED, 0) => spec::MaskKind::Causal,
         _ => spec::MaskKind::Local,

@@ -159,3 +159,30 @@ pub struct Sinks {
     /// How many there are: at least as many as query heads.
     pub elements: u64,
 }
+
+/// ALiBi slopes (Press, Smith and Lewis, 2022), f32 in device memory, of any sign: a scaled and capped score
+/// of query `i` and key `j` becomes less by `slope * |i + seqlen_k - seqlen_q - j|`, the distance of `j` from
+/// where the query [stands](crate::Alignment). That a slope is finite nobody checks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AlibiSlopes {
+    /// Device address. A multiple of 4.
+    pub address: u64,
+    /// Elements of the buffer from `address` on: strides may reach no further.
+    pub elements: u64,
+    /// Elements from one sequence, and from one query head, to the next; 0 where they share a slope.
+    pub strides: [i64; 2],
+}
+
+impl AlibiSlopes {
+    /// `[heads]`, contiguous, the same for every sequence.
+    pub const fn new(address: u64, elements: u64) -> Self {
+        AlibiSlopes { address, elements, strides: [0, 1] }
+    }
+
+    /// The same with other strides: `[heads, 1]` is `[sequences][heads]`, contiguous.
+    #[must_use]
+    pub const fn strides(mut self, strides: [i64; 2]) -> Self {
+        self.strides = strides;
+        self
+    }
+}

@@ -11,14 +11,16 @@
 //! - [`partial`]: results of different keys, merged.
 //! - [`append`]: rows of new tokens go to their places in a cache. [`merge`]: states of the same rows and
 //!   other keys become one.
-//! - [`softmax`]: online softmax with a lazy maximum. [`softcap`]: bounded scores. [`mask`]: which keys a
-//!   query sees.
+//! - [`softmax`]: online softmax with a lazy maximum. [`softcap`]: bounded scores. [`alibi`]: scores that
+//!   fall with the distance. [`mask`]: which keys a query sees.
 //! - [`tensors`]: a tile's tensors, and what is stored of it.
 //! - [`entries`]: every line of `spec`'s table becomes an entry of the PTX.
 #![no_std]
 // The entries are the one exception, which a `forbid` here would not allow; each other module has its own.
 #![deny(unsafe_code)]
 
+#[forbid(unsafe_code)]
+pub mod alibi;
 #[forbid(unsafe_code)]
 pub mod append;
 #[forbid(unsafe_code)]

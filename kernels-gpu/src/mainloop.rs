@@ -3,6 +3,7 @@
 //!
 //! Key blocks are taken from the last to the first: only the first one taken can be cut by the end of the
 //! keys.
+use crate::alibi::Alibi;
 use crate::mask::{BlockRange, MaskFn, Rows, Seen};
 use crate::softcap::softcap;
 use crate::softmax::Softmax;
@@ -55,9 +56,11 @@ pub fn attend<
     let Share { rows, range, mine, team } = share;
     let (warp, row0) = (mine.warp(), rows.first + mine.first());
     let (mut acc_o, mut softmax) = (Acc::<W, D>::zero(), Softmax::new(p.scale_log2));
+    let alibi = Alibi::of::<Mask>(p, &rows);
     let mut step = |n: u32, edge: bool| {
         stages.next(n, |stage| {
-            let seen = Seen::<Mask, W>::of(&rows, row0, n * stage_n + team.index() * tile_n, warp);
+            let key0 = n * stage_n + team.index() * tile_n;
+            let seen = Seen::<Mask, W>::of(&rows, row0, key0, warp);
             if edge && !seen.any(tile_n, warp) {
                 return; // this warp's rows see none of these keys
             }
@@ -65,6 +68,7 @@ pub fn attend<
             acc_s.mma_abt(q_frag, &stage.k.tile(team), warp, |_| {}); // S = Q K^T
             if Mask::LEFT {
                 softcap(&mut acc_s, p.softcap, p.scale_log2);
+                alibi.subtract(&mut acc_s, &rows, row0, key0, warp);
             }
             if edge {
                 seen.mask(&mut acc_s);

@@ -18,6 +18,8 @@ pub struct Rows {
     pub k_len: u32,
     /// The mask's parameters.
     pub window: Window,
+    /// Sequence and query head that they are of.
+    pub of: [u32; 2],
 }
 
 /// The key blocks that some row of a thread block sees.
@@ -215,7 +217,7 @@ mod tests {
                                 [(far, 0), (0, 0), (5, 3), (far, 7), (20, far), (far, far), (70, 1)]
                             {
                                 let window = Window { shift, left, right };
-                                let rows = Rows { first, tile: 32, q_len, k_len, window };
+                                let rows = Rows { first, tile: 32, q_len, k_len, window, of: [0; 2] };
                                 check::<Full>(rows, tile_n);
                                 check::<Causal>(rows, tile_n);
                                 check::<Local>(rows, tile_n);

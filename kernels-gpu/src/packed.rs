@@ -14,6 +14,8 @@ use tile::{Acc, Block, GlobalRows, Mma, Smem, Spent, Warp, WarpRows};
 pub struct OfSequence {
     /// The tile: the first.
     pub tile: WorkTile,
+    /// Which sequence it is.
+    pub sequence: u32,
     /// Queries of the sequence from the tile on.
     pub queries: Span,
     /// Keys of the sequence.
@@ -47,6 +49,7 @@ impl OfSequence {
         let window = Window { shift, ..forward.window };
         Some(OfSequence {
             tile: WorkTile { m_block: 0, ..tile },
+            sequence,
             queries: queries.skip(before).uniform(warp),
             keys,
             window,
@@ -59,7 +62,7 @@ impl Portion for OfSequence {
 
     #[inline(always)]
     fn tensors<E: Mma, const D: usize>(&self, p: &FwdParams, tile_m: u32) -> TileTensors<E, D> {
-        TileTensors::of(p, self.tile, tile_m).of_sequence(self.queries, self.keys, self.window)
+        TileTensors::of(p, self.tile, tile_m).of_sequence(self.sequence, self.queries, self.keys, self.window)
     }
 
     #[inline(always)]

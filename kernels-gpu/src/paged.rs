@@ -14,10 +14,10 @@ use tile::{Acc, Block, CacheRows, Mma, Smem, Spent, Warp, WarpRows};
 struct OnCache<'p> {
     of: OfSequence,
     cache: &'p Cache,
-    sequence: u32,
 }
 
 impl<'p> Portion for OnCache<'p> {
+    const PAGES: bool = true;
     type Keys<E: Mma, const D: usize> = CacheRows<'p, E, D>;
 
     #[inline(always)]
@@ -26,8 +26,8 @@ impl<'p> Portion for OnCache<'p> {
         p: &FwdParams,
         tile_m: u32,
     ) -> TileTensors<E, D, CacheRows<'p, E, D>> {
-        let OnCache { of, cache, sequence } = self;
-        let cached = CacheRows::of(cache, *sequence, of.tile.kv_head, of.keys.rows());
+        let OnCache { of, cache } = self;
+        let cached = CacheRows::of(cache, of.sequence, of.tile.kv_head, of.keys.rows());
         of.tensors(p, tile_m).with(cached)
     }
 
@@ -61,11 +61,12 @@ impl<'p> OnCache<'p> {
         let shift = last_at_last + p.forward.window.shift + before as i32;
         let of = OfSequence {
             tile: WorkTile { m_block: 0, ..tile },
+            sequence,
             queries: queries.skip(before).uniform(warp),
             keys,
             window: Window { shift: warp.uniform(shift as u32) as i32, ..p.forward.window },
         };
-        OnCache { of, cache: &p.cache, sequence }
+        OnCache { of, cache: &p.cache }
     }
 }
 

@@ -43,6 +43,7 @@ impl<E: Mma, const D: usize> TileTensors<E, D> {
                 q_len: q.rows(),
                 k_len: k.rows(),
                 window: p.window,
+                of: [tile.batch, tile.head],
             },
             q,
             k,
@@ -51,12 +52,13 @@ impl<E: Mma, const D: usize> TileTensors<E, D> {
 
     /// The same tile of one sequence, whose rows these are of all sequences'.
     #[inline(always)]
-    pub fn of_sequence(self, queries: Span, keys: Span, window: Window) -> Self {
+    pub fn of_sequence(self, sequence: u32, queries: Span, keys: Span, window: Window) -> Self {
         let TileTensors { q, k, v, o, lse, rows, .. } = self;
         let [q, o] = [q, o].map(|x| x.part(queries.first(), queries.rows()));
         let [k, v] = [k, v].map(|x| x.part(keys.first(), keys.rows()));
         let lse = lse.part(queries.first(), queries.rows());
-        let rows = Rows { q_len: queries.rows(), k_len: keys.rows(), window, ..rows };
+        let of = [sequence, rows.of[1]];
+        let rows = Rows { q_len: queries.rows(), k_len: keys.rows(), window, of, ..rows };
         TileTensors { q, k, v, o, lse, rows, ..self }
     }
 
@@ -96,6 +98,8 @@ impl<E: Mma, const D: usize, Keys> TileTensors<E, D, Keys> {
 pub trait Portion {
     /// Whether it has all keys that the tile sees.
     const ALL_KEYS: bool = true;
+    /// Whether keys lie in pages, whose lookups leave the largest head dim no register for slopes.
+    const PAGES: bool = false;
 
     /// Where keys and values lie.
     type Keys<E: Mma, const D: usize>: TileSource<E, D>;

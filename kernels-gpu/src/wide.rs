@@ -5,6 +5,7 @@
 //! A stage is a block of keys or of values, in turn: values are copied while scores are computed, the next
 //! keys while values are multiplied. So every block of keys has two meetings, and the second is where the
 //! warps add.
+use crate::alibi::Alibi;
 use crate::entries::Run;
 use crate::forward::{ByBlock, Tile};
 use crate::mask::{BlockRange, MaskFn, Seen};
@@ -56,12 +57,14 @@ fn each_block<Mask: MaskFn>(range: BlockRange, mut step: impl FnMut(u32, bool)) 
     }
 }
 
-/// Takes in a block's scores and its values: softmax, O += P V. `seen`: where the scores need a mask.
+/// Takes in a block's scores and its values: softmax, O += P V. `fall`: ALiBi's; `seen`: where the scores
+/// need a mask.
 #[inline(always)]
 fn weigh<E: Mma, Mask: MaskFn, const W: usize, const N: usize, const D: usize>(
     p: &FwdParams,
     (acc_o, softmax): (&mut Acc<W, D>, &mut Softmax<W>),
     mut acc_s: Acc<W, N>,
+    fall: impl FnOnce(&mut Acc<W, N>),
     seen: Option<Seen<Mask, W>>,
     v: &SharedTile<E, N, D>,
     warp: Warp,
@@ -69,6 +72,7 @@ fn weigh<E: Mma, Mask: MaskFn, const W: usize, const N: usize, const D: usize>(
     let mut probs = AFrag::zero();
     if Mask::LEFT {
         softcap(&mut acc_s, p.softcap, p.scale_log2);
+        fall(&mut acc_s);
     }
     if let Some(seen) = seen {
         seen.mask(&mut acc_s);
@@ -112,6 +116,7 @@ impl<
         let q = left.load(&q, rows.first, (mine, team), block);
 
         // Mainloop.
+        let alibi = if P::PAGES { Alibi::NONE } else { Alibi::of::<Mask>(p, &rows) };
         let (mut acc_o, mut softmax) = (Acc::<W, HALF>::zero(), Softmax::new(p.scale_log2));
         each_block::<Mask>(range, |n, edge| {
             let (acc_s, values) = kv.advance_and_add(
@@ -135,8 +140,9 @@ impl<
                 },
             );
             let seen = Seen::<Mask, W>::of(&rows, row0, n * tile_n, warp);
+            let fall = |acc_s: &mut _| alibi.subtract(acc_s, &rows, row0, n * tile_n, warp);
             let state = (&mut acc_o, &mut softmax);
-            weigh(p, state, acc_s, edge.then_some(seen), &values.columns(team), warp);
+            weigh(p, state, acc_s, fall, edge.then_some(seen), &values.columns(team), warp);
         });
 
         // Epilogue: where results go follows from the warp's number, once more, so that it costs no register

@@ -35,7 +35,6 @@ TESTS = ["test_flash_attn_varlen_output", "test_flash_attn_varlen_causal", "test
 # Parameter, its values that are not drawn, why.
 LEFT_OUT = [
     ("dropout_p", lambda value: value > 0, "there is no dropout"),
-    ("alibi", bool, "there is no ALiBi"),
     ("rotary_fraction", lambda value: value > 0, "there are no rotary embeddings"),
     ("has_leftpad", bool, "caches have no padding on the left"),
 ]

@@ -32,6 +32,8 @@ CASES = [
     ("window, causal", F16, [1, 300, 300, 2, 2, 128], {"window_size": (50, -1), "causal": True}),
     ("softcap", F16, [1, 200, 200, 2, 2, 64], {"softcap": 5.0}),
     ("scale", F16, [1, 200, 200, 2, 2, 64], {"softmax_scale": 0.3}),
+    ("alibi", F16, [2, 150, 200, 4, 2, 64], {"alibi_slopes": 2.0 ** -torch.arange(1.0, 5.0)}),
+    ("alibi, causal", BF16, [2, 150, 200, 4, 2, 128], {"alibi_slopes": torch.rand(2, 4) - 0.2, "causal": True}),
     ("head dim 40", F16, [1, 100, 100, 2, 2, 40], {}),
     ("head dim 96", BF16, [1, 100, 100, 2, 2, 96], {"causal": True}),
     ("head dim 192", F16, [1, 150, 150, 2, 2, 192], {"causal": True}),
@@ -56,7 +58,8 @@ def tensors(dtype, sizes):
     return make(rows, heads_q), make(keys, heads_k), make(keys, heads_k)
 
 
-def attend(q, k, v, dtype, causal=False, window_size=(-1, -1), softmax_scale=None, softcap=0.0, config=None):
+def attend(q, k, v, dtype, causal=False, window_size=(-1, -1), softmax_scale=None, softcap=0.0, alibi_slopes=None,
+           config=None):
     """Attention with every step in `dtype`: O as (batch, seqlen, heads, head_dim), LSE as (batch, heads, seqlen)."""
     q, k, v = (t.to(dtype).transpose(1, 2) for t in (q, k, v))
     k, v = (t.repeat_interleave(q.shape[1] // k.shape[1], 1) for t in (k, v))
@@ -66,6 +69,11 @@ def attend(q, k, v, dtype, causal=False, window_size=(-1, -1), softmax_scale=Non
     rows, keys = q.shape[2], k.shape[2]
     position = torch.arange(rows, device=q.device)[:, None] + keys - rows
     key = torch.arange(keys, device=q.device)[None, :]
+    if alibi_slopes is not None:
+        # Never rounded to `dtype`, as in FlashAttention's own reference.
+        wide = torch.promote_types(dtype, torch.float32)
+        slopes = alibi_slopes.to(wide).reshape(-1, q.shape[1], 1, 1)
+        scores = scores.to(wide) - slopes * (position - key).abs()
     left, right = window_size
     right = 0 if causal else right
     hidden = torch.zeros(rows, keys, dtype=torch.bool, device=q.device)
@@ -73,7 +81,7 @@ def attend(q, k, v, dtype, causal=False, window_size=(-1, -1), softmax_scale=Non
     hidden |= (key > position + right) if right >= 0 else False
     scores = scores.masked_fill(hidden, float("-inf"))
     weights = torch.softmax(scores, dim=-1).masked_fill(hidden.all(1)[:, None], 0.0)
-    return (weights @ v).transpose(1, 2), torch.logsumexp(scores.double(), dim=-1)
+    return (weights.to(dtype) @ v).transpose(1, 2), torch.logsumexp(scores.double(), dim=-1)
 
 
 def largest(difference):
@@ -83,6 +91,7 @@ def largest(difference):
 def check(name, dtype, sizes, options):
     """The verdict on one case."""
     q, k, v = tensors(dtype, sizes)
+    options = {name: x.cuda() if isinstance(x, torch.Tensor) else x for name, x in options.items()}
     o, lse = ferroflash.flash_attn_func(q, k, v, return_lse=True, **options)
     again = ferroflash.flash_attn_func(q, k, v, **options)
     turned = [t.transpose(1, 2).contiguous() for t in (q, k, v)]

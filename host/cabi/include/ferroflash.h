@@ -105,6 +105,10 @@ typedef struct ferroflash_forward {
     const int32_t *seqused_k; /* [batch]: keys of each sequence that exist; NULL: all of its rows */
     int64_t total_q;
     int64_t total_k;
+    /* ALiBi slopes of query heads, in device memory: a score becomes less by slope * |i + seqlen_k - seqlen_q
+     * - j|, before the mask; with top-left alignment |i - j|. NULL: none. */
+    const float *alibi_slopes;
+    int64_t alibi_strides[2]; /* elements from one sequence and head to the next; 0: they share a slope */
 } ferroflash_forward_t;
 
 /* How a forward is launched. */
@@ -121,7 +125,7 @@ typedef struct ferroflash_plan_info {
 #define FERROFLASH_FORWARD_INIT { \
     sizeof(ferroflash_forward_t), NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, \
     {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0}, 0, 0, 0, 0, 0, 0, NULL, NULL, 0, 0, \
-    NULL, NULL, NULL, 0, 0 }
+    NULL, NULL, NULL, 0, 0, NULL, {0, 0} }
 #define FERROFLASH_PLAN_INFO_INIT { sizeof(ferroflash_plan_info_t), NULL, NULL, {0, 0, 0}, {0, 0, 0}, 0 }
 #define FERROFLASH_APPEND_INIT { \
     sizeof(ferroflash_append_t), NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, \
@@ -129,7 +133,7 @@ typedef struct ferroflash_plan_info {
 #define FERROFLASH_DECODE_INIT { \
     sizeof(ferroflash_decode_t), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, \
     0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0}, {0, 0}, \
-    0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, 0, NULL, 0, NULL, 0, 0, 0, NULL, NULL, {0, 0} }
+    0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, 0, NULL, 0, NULL, 0, 0, 0, NULL, NULL, {0, 0}, NULL, {0, 0} }
 #define FERROFLASH_MERGE_INIT { \
     sizeof(ferroflash_merge_t), NULL, 0, NULL, NULL, NULL, 0, 0, 0, 0, \
     {0, 0, 0, 0}, {0, 0, 0}, 0, 0, 0, 0 }
@@ -248,6 +252,8 @@ typedef struct ferroflash_decode {
     const float *k_scales; /* scales in device memory, [batch, heads_k], instead of k_scale; or NULL */
     const float *v_scales; /* the same */
     int64_t scales_strides[2]; /* elements from one sequence and head to the next; 0: they share a scale */
+    const float *alibi_slopes; /* as in ferroflash_forward_t; with them seqlen_q is of any number */
+    int64_t alibi_strides[2];
 } ferroflash_decode_t;
 
 /* A device with its loaded kernels. May be shared by threads. */

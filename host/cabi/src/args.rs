@@ -1,6 +1,6 @@
 //! Structs that callers of any version fill, and what stands in them.
 use crate::call::invalid;
-use ferroflash::{DType, Error, Mask};
+use ferroflash::{AlibiSlopes, DType, Error, Mask};
 use std::ffi::{CStr, c_char};
 use std::mem::MaybeUninit;
 
@@ -92,6 +92,12 @@ pub(crate) unsafe fn name<'a>(what: &'static str, text: *const c_char) -> Result
     // SAFETY: not null, and the caller's promise.
     let text = unsafe { CStr::from_ptr(text) };
     text.to_str().map(Some).map_err(|_| invalid(what, format!("{text:?}"), "it must be UTF-8"))
+}
+
+/// ALiBi slopes of so many sequences and query heads; none where there is no address.
+pub(crate) fn slopes(address: *const f32, strides: [i64; 2], extents: [usize; 2]) -> Option<AlibiSlopes> {
+    let elements = reach(&extents, &strides);
+    (!address.is_null()).then(|| AlibiSlopes::new(address as u64, elements).strides(strides))
 }
 
 /// A size of a tensor.

@@ -1,5 +1,5 @@
 //! `ferroflash_decode`: few queries a sequence, on a cache whose lengths only the device knows.
-use crate::args::{Args, dtype, extent, mask, name, reach, read};
+use crate::args::{Args, dtype, extent, mask, name, reach, read, slopes};
 use crate::call::{Status, borrow, call, invalid};
 use crate::context::{Context, enqueue};
 use ferroflash::{
@@ -102,6 +102,10 @@ pub struct DecodeArgs {
     pub v_scales: *const f32,
     /// Elements from one sequence and key head to the next, of both.
     pub scales_strides: [i64; 2],
+    /// ALiBi slopes in device memory, or null.
+    pub alibi_slopes: *const f32,
+    /// Elements from one sequence and query head to the next.
+    pub alibi_strides: [i64; 2],
 }
 
 /// Bytes of `ferroflash_decode_t` in version 1 of the interface: less is no such struct.
@@ -145,6 +149,7 @@ impl DecodeArgs {
         .softcap(self.softcap)
         .splits(self.parts()?);
         decode.packed = packed;
+        decode.alibi = slopes(self.alibi_slopes, self.alibi_strides, [batch, heads]);
         decode.scale = (self.scale != 0.0).then_some(self.scale);
         if !self.lse.is_null() {
             let (shape, [by_batch, by_head]) = ([batches, heads, rows], self.lse_strides);

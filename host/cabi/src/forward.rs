@@ -1,5 +1,5 @@
 //! The structs of `ferroflash.h`, and `ferroflash_forward_t` as a [`Forward`].
-use crate::args::{Args, dtype, extent, mask, name, reach};
+use crate::args::{Args, dtype, extent, mask, name, reach, slopes};
 use crate::call::invalid;
 use ferroflash::{Alignment, Error, Forward, Index, LseView, Packed, TensorView, Workspace};
 use std::ffi::{c_char, c_void};
@@ -72,6 +72,10 @@ pub struct ForwardArgs {
     pub total_q: i64,
     /// The same of K and V.
     pub total_k: i64,
+    /// ALiBi slopes in device memory, or null.
+    pub alibi_slopes: *const f32,
+    /// Elements from one sequence and query head to the next.
+    pub alibi_strides: [i64; 2],
 }
 
 /// Bytes of `ferroflash_forward_t` in version 1 of the interface: less is no such struct.
@@ -131,6 +135,8 @@ impl ForwardArgs {
         .align(self.alignment()?)
         .softcap(self.softcap);
         forward.packed = packed;
+        let sequences = extent("batch", self.batch)?;
+        forward.alibi = slopes(self.alibi_slopes, self.alibi_strides, [sequences, queries[2]]);
         forward.scale = (self.scale != 0.0).then_some(self.scale);
         if !self.lse.is_null() {
             let (shape, [by_batch, by_head]) = ([queries[0], queries[2], queries[1]], self.lse_strides);

@@ -8,9 +8,9 @@ int main(void) {
     ferroflash_merge_t merge = FERROFLASH_MERGE_INIT;
     ferroflash_decode_t decode = FERROFLASH_DECODE_INIT;
     int attention = forward.size == sizeof forward && forward.alignment == 0
-                    && forward.total_k == 0 && info.size == sizeof info;
+                    && forward.alibi_strides[1] == 0 && info.size == sizeof info;
     int serving = append.size == sizeof append && append.v_scales == NULL && merge.lse_unit == 0
                   && decode.size == sizeof decode && decode.counters_bytes == 0
-                  && decode.scales_strides[1] == 0;
+                  && decode.alibi_strides[1] == 0;
     return attention && serving ? 0 : 1;
 }

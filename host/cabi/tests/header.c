@@ -14,6 +14,7 @@ _Static_assert(offsetof(ferroflash_forward_t, config) == OFFSET_CONFIG, "config"
 _Static_assert(offsetof(ferroflash_forward_t, workspace) == OFFSET_WORKSPACE, "workspace");
 _Static_assert(offsetof(ferroflash_forward_t, cu_seqlens_q) == OFFSET_CU_SEQLENS_Q, "cu_seqlens_q");
 _Static_assert(offsetof(ferroflash_forward_t, total_k) == OFFSET_TOTAL_K, "total_k");
+_Static_assert(offsetof(ferroflash_forward_t, alibi_strides) == OFFSET_ALIBI_STRIDES, "alibi_strides");
 _Static_assert(sizeof(ferroflash_plan_info_t) == PLAN_INFO_SIZE, "ferroflash_plan_info_t");
 _Static_assert(offsetof(ferroflash_plan_info_t, grid) == OFFSET_GRID, "grid");
 _Static_assert(offsetof(ferroflash_plan_info_t, smem_bytes) == OFFSET_SMEM_BYTES, "smem_bytes");
@@ -31,6 +32,7 @@ _Static_assert(offsetof(ferroflash_decode_t, softcap) == OFFSET_DECODE_SOFTCAP, 
 _Static_assert(offsetof(ferroflash_decode_t, counters) == OFFSET_COUNTERS, "counters");
 _Static_assert(offsetof(ferroflash_decode_t, total_q) == OFFSET_DECODE_TOTAL_Q, "total_q");
 _Static_assert(offsetof(ferroflash_decode_t, scales_strides) == OFFSET_SCALES_STRIDES, "scales_strides");
+_Static_assert(offsetof(ferroflash_decode_t, alibi_slopes) == OFFSET_DECODE_ALIBI_SLOPES, "alibi_slopes");
 _Static_assert(sizeof(ferroflash_state_t) == STATE_SIZE, "ferroflash_state_t");
 
 static int failures = 0;

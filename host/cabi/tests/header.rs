@@ -38,6 +38,7 @@ fn compile(name: &str) -> PathBuf {
         ("OFFSET_WORKSPACE", offset_of!(ForwardArgs, workspace)),
         ("OFFSET_CU_SEQLENS_Q", offset_of!(ForwardArgs, cu_seqlens_q)),
         ("OFFSET_TOTAL_K", offset_of!(ForwardArgs, total_k)),
+        ("OFFSET_ALIBI_STRIDES", offset_of!(ForwardArgs, alibi_strides)),
         ("PLAN_INFO_SIZE", size_of::<PlanInfo>()),
         ("OFFSET_GRID", offset_of!(PlanInfo, grid)),
         ("OFFSET_SMEM_BYTES", offset_of!(PlanInfo, smem_bytes)),
@@ -54,6 +55,7 @@ fn compile(name: &str) -> PathBuf {
         ("OFFSET_COUNTERS", offset_of!(DecodeArgs, counters)),
         ("OFFSET_DECODE_TOTAL_Q", offset_of!(DecodeArgs, total_q)),
         ("OFFSET_SCALES_STRIDES", offset_of!(DecodeArgs, scales_strides)),
+        ("OFFSET_DECODE_ALIBI_SLOPES", offset_of!(DecodeArgs, alibi_slopes)),
         ("STATE_SIZE", size_of::<StateArgs>()),
     ];
     let mut rpath = OsString::from("-Wl,-rpath,");

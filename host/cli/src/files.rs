@@ -1,7 +1,7 @@
 //! Tensors in safetensors files.
 use super::error::Error;
-use ferroflash::DType;
-use reference::Sequences;
+use ferroflash::{DType, Problem};
+use reference::{Sequences, Slopes};
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 use std::path::Path;
 
@@ -154,6 +154,21 @@ pub(super) fn read_sequences(file: &File<'_>, rows: [usize; 2]) -> Result<Sequen
     let starts = [file.list("cu_seqlens_q")?, file.list("cu_seqlens_k")?];
     let used = file.has("seqused_k").then(|| file.list("seqused_k")).transpose()?;
     Sequences::new(starts, used, rows).map_err(|e| file.invalid(e))
+}
+
+/// The ALiBi slopes of a file, if it has some, for the sequences and heads of a problem.
+pub(super) fn read_slopes(file: &File<'_>, problem: &Problem) -> Result<Option<Slopes>, Error> {
+    if !file.has("alibi_slopes") {
+        return Ok(None);
+    }
+    let (words, shape) = file.words("alibi_slopes", &[Dtype::F32])?;
+    let Problem { batch, heads_q, .. } = *problem;
+    if shape != [heads_q] && shape != [batch, heads_q] {
+        let wanted = format_args!("[{heads_q}] or [{batch}, {heads_q}] is needed");
+        return Err(file.invalid(format_args!("`alibi_slopes` has shape {shape:?}; {wanted}")));
+    }
+    let values = words.map(f32::from_le_bytes).collect();
+    Slopes::new(values, shape.len() == 2, problem).map(Some).map_err(|e| file.invalid(e))
 }
 
 /// Whether the sequences of a file are packed.

@@ -23,6 +23,8 @@ pub(super) mod cache;
 /// `cu_seqlens_k` (i32, where each sequence begins, and where the last one ends), and maybe `seqused_k` (i32,
 /// keys of each that exist); `lse` is then [heads, rows]. Rows that are no sequence's give 0 and -inf.
 ///
+/// `alibi_slopes`, f32 [heads] or [batch, heads], let scores fall with the distance of key and query.
+///
 /// A cache is `k_cache` and `v_cache`, [pages, page, heads, head_dim] (with --layout bhsd [pages, heads,
 /// page, head_dim]), and `seqused_k`, i32, the keys of each sequence. `block_table`, i32 [sequences,
 /// columns], has the numbers of each one's pages; without it page b is sequence b's. `q` is then [T, heads,
@@ -128,8 +130,13 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         problem = sequences.problem(problem, rows);
     }
     let (problem, stored) = (args.scores.of(problem), q.shape);
+    let slopes = files::read_slopes(&file, &problem)?;
     let memory = Memory::contiguous(problem, layout, [q.bits, k.bits, v.bits])
         .map_err(|e| Error::Invalid(e.to_string()))?;
+    let memory = match slopes {
+        Some(slopes) => memory.with_slopes(slopes),
+        None => memory,
+    };
     let memory = match sequences {
         Some(sequences) => memory.with_sequences(sequences),
         None => memory,

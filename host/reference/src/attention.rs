@@ -1,4 +1,5 @@
 //! Attention, once, in any arithmetic.
+use super::alibi::Slopes;
 use super::arithmetic::{Arithmetic, Exact, NaiveBf16, NaiveF16, Real, encode};
 use super::packed::{self, Sequences};
 use super::tensor::{HostTensor, TensorError};
@@ -19,6 +20,8 @@ pub struct Inputs<'a> {
     k: HostTensor<'a>,
     v: HostTensor<'a>,
     sequences: Option<&'a Sequences>,
+    /// ALiBi slopes, and the first sequence that they are looked up for.
+    slopes: Option<(&'a Slopes, usize)>,
 }
 
 /// Results of the reference.
@@ -62,7 +65,7 @@ impl<'a> Inputs<'a> {
         if heads_q % heads_k != 0 {
             return Err(TensorError::Heads { heads_q, heads_k });
         }
-        Ok(Inputs { problem, q, k, v, sequences: None })
+        Ok(Inputs { problem, q, k, v, sequences: None, slopes: None })
     }
 
     /// The same in packed sequences, if they are some.
@@ -70,12 +73,18 @@ impl<'a> Inputs<'a> {
         Inputs { sequences, ..self }
     }
 
+    /// The same with ALiBi slopes, if there are some, of sequence `first` and those behind it.
+    pub(super) fn alibi(self, slopes: Option<&'a Slopes>, first: usize) -> Self {
+        Inputs { slopes: slopes.map(|slopes| (slopes, first)), ..self }
+    }
+
     /// One packed sequence by itself.
-    pub(super) fn sequence(&self, queries: Range<usize>, keys: Range<usize>) -> Self {
+    pub(super) fn sequence(&self, index: usize, queries: Range<usize>, keys: Range<usize>) -> Self {
         let (seqlen_q, seqlen_k) = (queries.len(), keys.len());
         let problem = self.problem.batch(1).seqlen_q(seqlen_q).seqlen_k(seqlen_k).packed(None);
         let [k, v] = [self.k, self.v].map(|tensor| tensor.rows(keys.clone()));
-        Inputs { problem, q: self.q.rows(queries), k, v, sequences: None }
+        let slopes = self.slopes.map(|(slopes, first)| (slopes, first + index));
+        Inputs { problem, q: self.q.rows(queries), k, v, sequences: None, slopes }
     }
 
     /// The problem.
@@ -98,17 +107,26 @@ impl<'a> Inputs<'a> {
     /// Keys that query `row` sees. The definition, not the planner's arithmetic: that is one of the things to
     /// be tested.
     pub(super) fn visible(&self, row: usize) -> Range<usize> {
-        let Problem { seqlen_q, seqlen_k, mask, alignment, .. } = self.problem;
-        let (rows, keys, row) = (seqlen_q as i64, seqlen_k as i64, row as i64);
-        let position = match alignment {
-            Alignment::TopLeft => row,
-            Alignment::BottomRight => keys - (rows - row),
-        };
-        let (left, right) = mask.sides();
+        let (keys, position) = (self.problem.seqlen_k as i64, self.position(row));
+        let (left, right) = self.problem.mask.sides();
         let first = left.map_or(0, |left| position - i64::from(left));
         let last = right.map_or(keys - 1, |right| position + i64::from(right));
         let (first, end) = (first.clamp(0, keys), (last + 1).clamp(0, keys));
         first as usize..end.max(first) as usize
+    }
+
+    /// The key that query `row` stands at.
+    pub(super) fn position(&self, row: usize) -> i64 {
+        let Problem { seqlen_q, seqlen_k, alignment, .. } = self.problem;
+        match alignment {
+            Alignment::TopLeft => row as i64,
+            Alignment::BottomRight => seqlen_k as i64 - (seqlen_q as i64 - row as i64),
+        }
+    }
+
+    /// The slope of a head; 0 where there are none.
+    pub(super) fn slope(&self, batch: usize, head: usize) -> f32 {
+        self.slopes.map_or(0.0, |(slopes, first)| slopes.of(first + batch, head))
     }
 }
 
@@ -197,9 +215,14 @@ fn row_block<A: Arithmetic>(
     matmul(&q, head_dim, &k_transposed[start.min(keys)..], keys, &mut scores, count);
 
     let mut lse = Vec::with_capacity(rows.len());
-    for (row, visible) in visible.iter().enumerate() {
-        let row = &mut scores[row * count..][..count];
-        lse.push(softmax(inputs, arithmetic, row, visible.start - start..visible.end - start));
+    let slope = A::Real::from_f32(inputs.slope(batch, head));
+    for (i, visible) in visible.iter().enumerate() {
+        let (row, position) = (&mut scores[i * count..][..count], inputs.position(first + i));
+        let fall = |j: usize| {
+            let distance = position.abs_diff((start + j) as i64);
+            slope * A::Real::from_f32(distance as f32)
+        };
+        lse.push(softmax(inputs, arithmetic, row, visible.start - start..visible.end - start, fall));
     }
 
     let mut out = vec![A::Real::ZERO; rows.len() * head_dim];
@@ -207,14 +230,22 @@ fn row_block<A: Arithmetic>(
     (out.into_iter().map(|x| arithmetic.round(x).to_f64()).collect(), lse)
 }
 
-/// Turns raw scores into probabilities, zero outside of `visible`, and returns LSE.
-fn softmax<A: Arithmetic>(inputs: &Inputs, arithmetic: A, row: &mut [A::Real], visible: Range<usize>) -> f64 {
+/// Turns raw scores into probabilities, zero outside of `visible`, and returns LSE. `fall`: what ALiBi takes
+/// off a score; as FlashAttention's own reference does, it is never rounded to the inputs' type.
+fn softmax<A: Arithmetic>(
+    inputs: &Inputs,
+    arithmetic: A,
+    row: &mut [A::Real],
+    visible: Range<usize>,
+    fall: impl Fn(usize) -> A::Real,
+) -> f64 {
     let mut max = A::Real::LOWEST;
-    for score in &mut row[visible.clone()] {
+    for (score, j) in row[visible.clone()].iter_mut().zip(visible.clone()) {
         *score = arithmetic.round(*score);
         if let Some(cap) = inputs.problem.softcap.map(A::Real::from_f32) {
             *score = arithmetic.round(arithmetic.round((arithmetic.round(*score / cap)).tanh()) * cap);
         }
+        *score = *score - fall(j);
         // A NaN is not lost here: it comes back in the sum.
         if *score > max {
             max = *score;

@@ -59,8 +59,12 @@ impl Bounds {
             let (batch, row, head) = (index / (rows * heads), index / heads % rows, index % heads);
             let kv = batch * p.heads_k + head / (p.heads_q / p.heads_k);
             let q = q[batch * heads + head].row(row, head_dim);
-            let visible = inputs.visible(row).map(|key| (k[kv].row(key, head_dim), v[kv].row(key, head_dim)));
-            let scores: Vec<_> = visible.map(|(k, v)| Score::new(p, q, k, v)).collect();
+            let (slope, position) = (f64::from(inputs.slope(batch, head)), inputs.position(row));
+            let score = |key: usize| {
+                let fall = slope * position.abs_diff(key as i64) as f64;
+                Score::new(p, q, k[kv].row(key, head_dim), v[kv].row(key, head_dim), fall)
+            };
+            let scores: Vec<_> = inputs.visible(row).map(score).collect();
             bound(p.dtype, &scores, &exact.out[index * head_dim..][..head_dim], exact.lse[at(index)])
         };
         let all: Vec<_> = (0..batches * rows * heads).into_par_iter().map(of_row).collect();
@@ -130,7 +134,8 @@ impl Head {
 }
 
 impl<'a> Score<'a> {
-    fn new(p: &Problem, q: &[f64], k: &[f64], values: &'a [f64]) -> Self {
+    /// `fall`: what ALiBi takes off the score.
+    fn new(p: &Problem, q: &[f64], k: &[f64], values: &'a [f64], fall: f64) -> Self {
         let (scale, terms) = (f64::from(p.softmax_scale()), q.len() as f64);
         let products = q.iter().zip(k).map(|(q, k)| q * k);
         let (sum, size) = products.fold((0.0, 0.0), |(sum, size), x| (sum + x, size + x.abs()));
@@ -142,6 +147,8 @@ impl<'a> Score<'a> {
             let absolute = if cap <= MODEST_CAP { 4.0 * ULP } else { VANISHES };
             error = error.min(2.0 * cap) + 16.0 * ULP * value.abs() + absolute * cap;
         }
+        value -= fall;
+        error += 8.0 * ULP * fall.abs();
         if size >= f64::from(f32::MAX) / 2.0 || value.abs() * LOG2_E >= score_limit(p.dtype) {
             error = f64::INFINITY;
         }

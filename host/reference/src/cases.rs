@@ -92,20 +92,25 @@ const LAYOUTS: [Layout; 3] = [Layout::Bshd, Layout::Bhsd, Layout::Packed];
 /// From here on a problem is long: it runs with one or two groupings of heads instead of all, and one batch.
 const LONG: usize = 1000;
 
-/// Masks of a kind, with softcap where the kind has it.
-pub(super) fn masks(kind: MaskKind) -> Vec<(Mask, Alignment, Option<f32>)> {
+/// Masks of a kind, with softcap and ALiBi slopes where the kind has them.
+pub(super) fn masks(kind: MaskKind) -> Vec<(Mask, Alignment, Option<f32>, bool)> {
     use Alignment::{BottomRight, TopLeft};
     let window = |left, right| Mask::Window { left, right };
     match kind {
-        MaskKind::Full => vec![(Mask::Full, BottomRight, None)],
-        MaskKind::Causal => vec![(Mask::Causal, BottomRight, None), (Mask::Causal, TopLeft, None)],
+        MaskKind::Full => vec![(Mask::Full, BottomRight, None, false)],
+        MaskKind::Causal => {
+            vec![(Mask::Causal, BottomRight, None, false), (Mask::Causal, TopLeft, None, false)]
+        }
         MaskKind::Local => vec![
-            (window(Some(64), Some(31)), BottomRight, None),
-            (window(Some(100), Some(0)), BottomRight, None),
-            (window(None, Some(50)), TopLeft, None),
-            (window(Some(0), None), BottomRight, None),
-            (Mask::Causal, BottomRight, Some(15.0)),
-            (Mask::Full, BottomRight, Some(50.0)),
+            (window(Some(64), Some(31)), BottomRight, None, false),
+            (window(Some(100), Some(0)), BottomRight, None, false),
+            (window(None, Some(50)), TopLeft, None, false),
+            (window(Some(0), None), BottomRight, None, false),
+            (Mask::Causal, BottomRight, Some(15.0), false),
+            (Mask::Full, BottomRight, Some(50.0), false),
+            (Mask::Causal, BottomRight, None, true),
+            (Mask::Full, BottomRight, None, true),
+            (window(Some(200), Some(9)), TopLeft, Some(20.0), true),
         ],
     }
 }
@@ -135,7 +140,7 @@ pub fn grid(entry: &EntryInfo, seed: u64) -> Vec<Case> {
     }
     let mut cases = vec![];
     for [seqlen_q, seqlen_k] in LENGTHS {
-        for (mask, alignment, softcap) in masks(entry.mask) {
+        for (mask, alignment, softcap, alibi) in masks(entry.mask) {
             let long = seqlen_q.max(seqlen_k) >= LONG;
             for (i, group) in GROUPS.into_iter().enumerate() {
                 let turn = cases.len();
@@ -157,7 +162,8 @@ pub fn grid(entry: &EntryInfo, seed: u64) -> Vec<Case> {
                 .heads_k(heads_k)
                 .mask(mask)
                 .align(alignment)
-                .softcap(softcap.unwrap_or_default());
+                .softcap(softcap.unwrap_or_default())
+                .alibi(alibi);
                 let (layout, seed) = (LAYOUTS[turn % 3], seed.wrapping_add(turn as u64));
                 cases.push(Case { problem, layout, seed, values: Values::Normal });
             }
@@ -237,6 +243,7 @@ pub fn edges(entry: &EntryInfo, seed: u64) -> Vec<Case> {
         problem: case.problem.mask(mask).align(alignment).softcap(softcap.unwrap_or_default()),
         ..case
     };
+    let alibi = |case: Case| Case { problem: case.problem.alibi(true), ..case };
     let window =
         |left: usize, right: usize| Mask::Window { left: Some(left as u32), right: Some(right as u32) };
     let mut all = match entry.mask {
@@ -256,6 +263,10 @@ pub fn edges(entry: &EntryInfo, seed: u64) -> Vec<Case> {
             with(shapes[4], Mask::Full, BottomRight, Some(2.0)),
             with(shapes[5], window(2, 1), BottomRight, None),
             with(unseen, window(2, 1), BottomRight, None),
+            alibi(with(shapes[1], Mask::Full, BottomRight, None)),
+            alibi(with(shapes[3], Mask::Causal, BottomRight, None)),
+            alibi(with(shapes[4], window(n, 5), TopLeft, Some(5.0))),
+            alibi(with(unseen, Mask::Full, BottomRight, None)),
         ],
     };
     let mask = all[0].problem.mask;
@@ -292,7 +303,7 @@ pub fn soak(entry: &EntryInfo, seed: u64) -> Case {
     if entry.grid == Grid::Packed {
         return packed::soak(entry, seed);
     }
-    let (mask, alignment, softcap) = masks(entry.mask)[0];
+    let (mask, alignment, softcap, _) = masks(entry.mask)[0];
     let problem = Problem::new(entry.dtype, 2, 203, 4, entry.head_dim as usize)
         .mask(mask)
         .align(alignment)

@@ -1,4 +1,5 @@
 //! Attention on caches in pages: cases, how they lie in memory, and what is right.
+use super::alibi::Slopes;
 use super::arithmetic::decode;
 use super::attention::Inputs;
 use super::inputs::Random;
@@ -30,6 +31,7 @@ pub struct DecodeMemory {
     /// Keys and values of each sequence as numbers of the queries' type, `[key][head][column]`.
     rows: [Vec<Vec<u16>>; 2],
     sinks: Vec<f32>,
+    slopes: Slopes,
     /// Keys and values of all pages, one buffer or two.
     pool: Vec<Vec<u8>>,
     /// Pages of all sequences: `columns` numbers each; those that no sequence has are garbage.
@@ -54,6 +56,7 @@ impl DecodeMemory {
             (q, rows)
         };
         let own: Vec<_> = case.seeds.par_iter().zip(&case.filled).enumerate().map(sequence).collect();
+        let slopes = Slopes::random(case.seed, batch, heads, -1);
         let (mut q, mut rows) = (vec![], [vec![], vec![]]);
         for (own, [k, v]) in own {
             q.extend(own);
@@ -89,7 +92,7 @@ impl DecodeMemory {
             }
         }
         let mut memory =
-            DecodeMemory { case: case.clone(), q, rows, sinks, pool: vec![], table, columns, count };
+            DecodeMemory { case: case.clone(), q, rows, sinks, slopes, pool: vec![], table, columns, count };
         memory.fill(page);
         memory
     }
@@ -151,7 +154,7 @@ impl DecodeMemory {
         let q = self.query_rows(b);
         let [k, v] = [0, 1].map(|i| tensor(&self.rows[i][b], keys, case.heads[1]));
         let inputs = Inputs::new(case.problem(b, keys), tensor(q, queries, case.heads[0])?, k?, v?)?;
-        let mut reference = Reference::new(&inputs);
+        let mut reference = Reference::new(&inputs.alibi(case.alibi.then_some(&self.slopes), b));
         if case.sinks {
             reference.add_sinks(case.dtype, &self.sinks);
         }

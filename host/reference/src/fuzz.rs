@@ -1,10 +1,9 @@
 //! Random problems: valid ones in any shape, stride, mask and type, and the same made invalid in one respect.
-use super::arithmetic::{decode, encode};
+use super::arithmetic::decode;
 use super::bounds::{Bounds, score_limit};
 use super::inputs::Random;
-use super::memory::{Memory, Place};
+use super::memory::Memory;
 use super::runner::Loaded;
-use super::told::Told;
 use super::tolerance::{Reference, two_roundings};
 use ferroflash::lineage::CONFIGURATIONS;
 use ferroflash::{
@@ -14,6 +13,7 @@ use ferroflash::{
 use std::f32::consts::LOG2_E;
 
 mod others;
+mod places;
 
 pub use others::{FAMILIES, Other};
 
@@ -93,7 +93,7 @@ impl Fuzz {
         let wide = limits.decades > 0 && one_in(random, 3);
         let wide = wide.then(|| magnitudes(random, limits.decades.into(), &mut problem));
         let config = if one_in(random, 2) { config(random, &problem, capabilities) } else { None };
-        Fuzz { seed, memory: memory(random, problem, wide.unwrap_or([1.0; 3])), config, wide }
+        Fuzz { seed, memory: places::memory(random, problem, wide.unwrap_or([1.0; 3])), config, wide }
     }
 
     /// Whether O has fewer than [`ENOUGH_ELEMENTS`] elements. `max|naive - exact|` of so few may be small by
@@ -114,7 +114,7 @@ impl Fuzz {
         let wrong = |e: super::TensorError| Error::invalid("fuzz", self, e);
         let (inputs, Problem { dtype, .. }) = (self.memory.inputs().map_err(wrong)?, self.memory.problem);
         let (mut verdict, mut not_judged) = (None, 0);
-        if self.wide.is_some() {
+        if self.wide.is_some() || self.memory.slopes.is_some() {
             let bounds = Bounds::new(&inputs);
             verdict = outcome.judge_within(&bounds, dtype);
             not_judged = bounds.not_judged();
@@ -180,7 +180,7 @@ fn problem(random: &mut Random, limits: Limits) -> Problem {
     .align(pick(random, &[Alignment::BottomRight, Alignment::TopLeft]));
     problem.scale = one_in(random, 3).then(|| 0.02 + below(random, 64) as f32 / 128.0);
     problem.softcap = one_in(random, 6).then(|| 1.0 + below(random, 50) as f32);
-    problem
+    problem.alibi(one_in(random, 6))
 }
 
 /// Any scale and softcap that are accepted, and standard deviations of Q, K and V that the type holds: seldom
@@ -206,6 +206,8 @@ fn magnitudes(random: &mut Random, decades: f64, p: &mut Problem) -> [f64; 3] {
             None => (scale * LOG2_E).is_normal(),
             Some(cap) => (cap * LOG2_E).is_normal() && (scale / cap).is_normal(),
         };
+        let beside_slopes = (1e-20..1e20).contains(&softcap.unwrap_or(scale));
+        let accepted = accepted && (beside_slopes || !p.alibi);
         let scores = softcap.map_or(f64::INFINITY, f64::from).min(products * f64::from(scale));
         let judged = scores * 8.0 < score_limit(p.dtype) && products * 64.0 < f64::from(f32::MAX);
         if accepted && scale.is_normal() && (judged || one_in(random, 16)) {
@@ -228,48 +230,6 @@ fn config(random: &mut Random, p: &Problem, capabilities: &Capabilities) -> Opti
     let named = CONFIGURATIONS.iter().filter(|c| c.entry(mask).is_ok_and(solves)).map(|c| c.name);
     let all: Vec<_> = own.chain(named).collect();
     (!all.is_empty()).then(|| pick(random, &all))
-}
-
-/// Tensors in random places: any order of batch, rows and heads, gaps between them, keys and values in one
-/// buffer or in two, inputs repeated by a stride of 0.
-fn memory(random: &mut Random, problem: Problem, sigmas: [f64; 3]) -> Memory {
-    let Problem { batch, seqlen_q, seqlen_k, heads_q, heads_k, head_dim, dtype, .. } = problem;
-    let (queries, keys) = ([batch, seqlen_q, heads_q, head_dim], [batch, seqlen_k, heads_k, head_dim]);
-    let q = place(random, 0, 0, queries, true);
-    let k = place(random, 1, 0, keys, true);
-    let v = match one_in(random, 2) {
-        true => place(random, 1, (k.offset + k.span()).next_multiple_of(8), keys, true),
-        false => place(random, 2, 0, keys, true),
-    };
-    let o = Place { offset: 0, ..place(random, 0, 0, queries, false) };
-    let len = |buffer| {
-        let own = [q, k, v].into_iter().filter(|place| place.buffer == buffer);
-        own.map(|place| place.offset + place.span()).max().unwrap_or(0)
-    };
-    let mut numbers = |sigma: f64, count: usize| -> Vec<u16> {
-        (0..count).map(|_| encode(dtype, sigma * random.normal())).collect()
-    };
-    let buffers = (0..=v.buffer).map(|buffer| numbers(sigmas[buffer], len(buffer))).collect();
-    Memory { problem, buffers, q, k, v, o, sequences: None, told: vec![Told::Filled] }
-}
-
-fn place(random: &mut Random, buffer: usize, start: usize, shape: [usize; 4], input: bool) -> Place {
-    let mut strides = [0, 0, 0, 1];
-    let mut dims = [0, 1, 2];
-    for last in [2, 1] {
-        dims.swap(last, below(random, last + 1));
-    }
-    let mut step = shape[3];
-    for dim in dims {
-        if input && dim != 1 && one_in(random, 10) {
-            continue;
-        }
-        step += if one_in(random, 3) { 8 * below(random, 5) } else { 0 };
-        strides[dim] = step as i64;
-        step *= shape[dim];
-    }
-    let offset = start + if one_in(random, 3) { 8 * below(random, 9) } else { 0 };
-    Place { buffer, offset, shape, strides }
 }
 
 /// One thing that can be wrong with a request, and how it is refused.
@@ -336,6 +296,13 @@ const FAULTS: &[Fault] = &[
         spoil: |f, _| f.lse.as_mut().is_some_and(|lse| { lse.shape[1] += 1; true }) },
     Fault { name: "log-sum-exp too small", names: "lse.elements",
         spoil: |f, _| f.lse.as_mut().is_some_and(|lse| { lse.elements -= 1; true }) },
+    Fault { name: "slopes misaligned", names: "alibi.address",
+        spoil: |f, r| {
+            let off = 1 + below(r, 3) as u64;
+            f.alibi.as_mut().is_some_and(|slopes| { slopes.address += off; true })
+        } },
+    Fault { name: "slopes too few", names: "alibi.elements",
+        spoil: |f, _| f.alibi.as_mut().is_some_and(|slopes| { slopes.elements = 0; true }) },
     Fault { name: "workspace misaligned", names: "workspace.address",
         spoil: |f, r| {
             let off = 1 + below(r, 15) as u64;
@@ -367,7 +334,8 @@ const FAULTS: &[Fault] = &[
 pub fn refused(fuzz: &Fuzz, seed: u64, capabilities: &Capabilities) -> Result<&'static str, String> {
     let random = &mut Random::new(seed);
     let address = |n: u64| n << 40;
-    let mut good = fuzz.memory.forward(&[1, 2, 3].map(address), address(4), address(5));
+    let inputs = [1, 2, 3, 7].map(address);
+    let mut good = fuzz.memory.forward(&inputs, address(4), address(5));
     good.config = fuzz.config;
     let planned = ferroflash::plan_with(&good, capabilities, &Tuning::new(), u64::MAX);
     let bytes = planned.map_err(|e| format!("{fuzz}: {e}"))?.workspace_bytes();

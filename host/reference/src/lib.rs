@@ -8,6 +8,7 @@
 //! The whole problem space of the kernels is here: f16 and bf16, grouped heads, unequal lengths, windows,
 //! softcap, rows with no key, any strides. [`Memory`] lays a problem out as a device would have it, and
 //! [`Loaded`] runs it there.
+mod alibi;
 mod append;
 mod arithmetic;
 mod attention;
@@ -30,6 +31,7 @@ mod told;
 mod tolerance;
 mod work;
 
+pub use alibi::Slopes;
 pub use append::{AppendCase, AppendMemory, Lies, Scales, append, append_edges};
 pub use arithmetic::unit_roundoff;
 pub use attention::{Inputs, Outputs, exact, naive};

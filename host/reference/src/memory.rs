@@ -1,4 +1,5 @@
 //! Problems in host memory, laid out as a device would have them.
+use super::alibi::Slopes;
 use super::arithmetic::encode;
 use super::attention::{Inputs, Outputs};
 use super::inputs::Random;
@@ -104,17 +105,38 @@ pub struct Memory {
     pub v: Place,
     /// The output, in a buffer of its own that is not among `buffers`.
     pub o: Place,
+    /// ALiBi slopes; the first buffer behind those of Q, K and V holds them.
+    pub slopes: Option<Slopes>,
     /// Where packed sequences begin; the last buffers hold it.
     pub sequences: Option<Sequences>,
     /// What the device is told of them, launch by launch of one plan: first [`Told::Filled`].
     pub told: Vec<Told>,
 }
 
+/// Words of 32 bits as a buffer holds them.
+fn halves(words: impl Iterator<Item = u32>) -> Vec<u16> {
+    let halves = |x: u32| x.to_ne_bytes().as_chunks().0.iter().map(|b| u16::from_ne_bytes(*b)).collect();
+    words.flat_map::<Vec<_>, _>(halves).collect()
+}
+
 impl Memory {
-    /// Standard normal inputs from `seed`.
+    /// Standard normal inputs from `seed`, and slopes of at most 1/2 where the problem has some.
     pub fn random(problem: Problem, layout: Layout, seed: u64) -> Self {
         let mut random = Random::new(seed);
-        Self::filled(problem, layout, |len| random.normals(problem.dtype, len))
+        let memory = Self::filled(problem, layout, |len| random.normals(problem.dtype, len));
+        match problem.alibi {
+            true => memory.with_slopes(Slopes::random(seed, problem.batch, problem.heads_q, -1)),
+            false => memory,
+        }
+    }
+
+    /// The same with these ALiBi slopes.
+    #[must_use]
+    pub fn with_slopes(mut self, slopes: Slopes) -> Self {
+        let bits = halves(slopes.values().iter().map(|x| x.to_bits()));
+        self.buffers.insert(self.tensor_buffers(), bits);
+        (self.problem.alibi, self.slopes) = (true, Some(slopes));
+        self
     }
 
     /// The same, but that in each head one row of every sixteen scores [`PEAK`] more with one key, which
@@ -150,9 +172,8 @@ impl Memory {
     /// The same in packed sequences, with their integers in buffers of their own.
     #[must_use]
     pub fn with_sequences(mut self, sequences: Sequences) -> Self {
-        let halves = |x: &i32| x.to_ne_bytes().as_chunks().0.iter().map(|b| u16::from_ne_bytes(*b)).collect();
-        let bits = |array: &Vec<i32>| array.iter().flat_map::<Vec<_>, _>(halves).collect();
-        self.buffers.extend(sequences.arrays().map(|(_, array)| bits(array)));
+        let bits = |(_, array): (_, &Vec<i32>)| halves(array.iter().map(|x| *x as u32));
+        self.buffers.extend(sequences.arrays().map(bits));
         self.sequences = Some(sequences);
         self
     }
@@ -221,7 +242,7 @@ impl Memory {
             places.iter().filter(|(_, place)| place.buffer == buffer).map(|(name, _)| *name).collect()
         });
         let arrays = self.sequences.iter().flat_map(Sequences::arrays).map(|(name, _)| name.to_owned());
-        tensors.chain(arrays).collect()
+        tensors.chain(self.slopes.iter().map(|_| "alibi_slopes".into())).chain(arrays).collect()
     }
 
     /// LSE of `outputs`, for all rows: -inf for those that are no sequence's.
@@ -278,7 +299,10 @@ impl Memory {
             Forward::new(input(self.q), input(self.k), input(self.v), view(o, self.o, self.o.span()));
         let mut forward = forward.mask(mask).align(alignment).softcap(softcap.unwrap_or_default()).lse(lse);
         forward.scale = scale;
-        let integers = &inputs[self.tensor_buffers()..];
+        let mut integers = &inputs[self.tensor_buffers()..];
+        if let (Some(slopes), [address, others @ ..]) = (&self.slopes, integers) {
+            (forward.alibi, integers) = (Some(slopes.view(*address)), others);
+        }
         forward.packed = self.sequences.as_ref().map(|sequences| sequences.packed(&self.problem, integers));
         forward
     }
@@ -307,7 +331,7 @@ impl Memory {
             }
         };
         let (o, told) = (Place::alone(0, layout, queries), vec![Told::Filled]);
-        Memory { problem, buffers: vec![], q, k, v, o, sequences: None, told }
+        Memory { problem, buffers: vec![], q, k, v, o, slopes: None, sequences: None, told }
     }
 
     /// The same for the reference.
@@ -317,7 +341,7 @@ impl Memory {
     pub fn inputs(&self) -> Result<Inputs<'_>, TensorError> {
         let inputs =
             Inputs::new(self.problem, self.tensor(self.q)?, self.tensor(self.k)?, self.tensor(self.v)?)?;
-        Ok(inputs.packed(self.sequences.as_ref()))
+        Ok(inputs.packed(self.sequences.as_ref()).alibi(self.slopes.as_ref(), 0))
     }
 
     fn tensor(&self, place: Place) -> Result<HostTensor<'_>, TensorError> {

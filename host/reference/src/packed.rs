@@ -187,7 +187,7 @@ pub(super) fn each(
     };
     for sequence in 0..sequences.count() {
         let (queries, keys) = (sequences.queries(sequence), sequences.keys(sequence));
-        let one = attention(&inputs.sequence(queries.clone(), keys));
+        let one = attention(&inputs.sequence(sequence, queries.clone(), keys));
         let row = heads * head_dim;
         all.out[queries.start * row..queries.end * row].copy_from_slice(&one.out);
         for head in 0..heads {
@@ -274,7 +274,16 @@ pub(super) fn edges(entry: &EntryInfo, seed: u64) -> Vec<Case> {
             let case = case(entry, lengths, one, layout, seed.wrapping_add(turn as u64));
             if turn == 1 { told(case, OTHERS) } else { case }
         });
-    cases.collect()
+    let mut cases: Vec<_> = cases.collect();
+    if entry.mask == MaskKind::Local {
+        let slopes =
+            [(RAGGED, Mask::Causal, Alignment::BottomRight), (SHORT, Mask::Full, Alignment::TopLeft)];
+        cases.extend(slopes.map(|(lengths, mask, alignment)| {
+            let one = one(2, 1, held).mask(mask).align(alignment).alibi(true);
+            case(entry, lengths, one, Layout::Bshd, seed.wrapping_add(lengths.len() as u64))
+        }));
+    }
+    cases
 }
 
 /// Sequences of several tiles and blocks for a GPU.
@@ -292,12 +301,12 @@ const LONG: &[Lengths] = &[
 /// [`super::grid`] of a packed kernel: its edges, and longer sequences with every mask, grouping and layout.
 pub(super) fn grid(entry: &EntryInfo, seed: u64) -> Vec<Case> {
     let mut cases = edges(entry, seed);
-    for (mask, alignment, softcap) in masks(entry.mask) {
+    for (mask, alignment, softcap, alibi) in masks(entry.mask) {
         for group in [1, 4, 8] {
             let (turn, heads_k) = (cases.len(), if group == 8 { 1 } else { 2 });
             let head_dim = head_dims(entry.head_dim as usize)[turn / 2 % 2];
             let one = Problem::new(entry.dtype, 1, 0, 0, head_dim).heads_q(heads_k * group).heads_k(heads_k);
-            let one = one.mask(mask).align(alignment).softcap(softcap.unwrap_or_default());
+            let one = one.mask(mask).align(alignment).softcap(softcap.unwrap_or_default()).alibi(alibi);
             let layout = [Layout::Bshd, Layout::Bhsd][turn % 2];
             let case = case(entry, LONG, one, layout, seed.wrapping_add(turn as u64));
             cases.push(if group == 4 { told(case, OTHERS) } else { case });
@@ -308,7 +317,7 @@ pub(super) fn grid(entry: &EntryInfo, seed: u64) -> Vec<Case> {
 
 /// [`super::soak`] of a packed kernel.
 pub(super) fn soak(entry: &EntryInfo, seed: u64) -> Case {
-    let (mask, alignment, softcap) = masks(entry.mask)[0];
+    let (mask, alignment, softcap, _) = masks(entry.mask)[0];
     let one = Problem::new(entry.dtype, 1, 0, 2, entry.head_dim as usize);
     let one = one.mask(mask).align(alignment).softcap(softcap.unwrap_or_default());
     case(entry, RAGGED, one, Layout::Bshd, seed)

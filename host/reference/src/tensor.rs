@@ -49,6 +49,14 @@ pub enum TensorError {
         /// What would be right.
         want: String,
     },
+    /// ALiBi slopes of other sequences or heads.
+    #[error("{got} slopes, {want} are needed: one for each query head, or one for each of each sequence")]
+    Slopes {
+        /// How many there are.
+        got: usize,
+        /// How many there should be.
+        want: usize,
+    },
     /// Heads that cannot be grouped.
     #[error(
         "{heads_q} query heads cannot share {heads_k} key heads: the one must be a multiple of the other"

@@ -45,10 +45,13 @@ pub(crate) fn scale(scale: &KvScale) -> PerHead {
     match *scale {
         KvScale::One => known(1.0),
         KvScale::Value(value) => known(value),
-        KvScale::Device { address, strides, .. } => {
-            // Strides of extents of 1 may be anything, and are never taken.
-            let [sequence_bytes, head_bytes] = strides.map(|stride| (stride as u64).wrapping_mul(4));
-            PerHead { base: address, sequence_bytes, head_bytes, ..known(1.0) }
-        }
+        KvScale::Device { address, strides, .. } => per_head(address, strides),
     }
+}
+
+/// Numbers of heads on the device, of which the host knows none; address 0 for none at all.
+pub(super) fn per_head(base: u64, strides: [i64; 2]) -> PerHead {
+    // Strides of extents of 1 may be anything, and are never taken.
+    let [sequence_bytes, head_bytes] = strides.map(|stride| (stride as u64).wrapping_mul(4));
+    PerHead { base, sequence_bytes, head_bytes, value: 0.0, reserved: 0 }
 }

@@ -26,7 +26,7 @@ pub(crate) struct Launch {
     pub counters: u64,
 }
 
-/// Whether there are decode kernels for the request: few rows, as many for each sequence.
+/// Whether there are decode kernels for the request: few rows, as many for each sequence, without slopes.
 pub(super) fn takes(d: &Decode<'_>) -> bool {
     DECODES.iter().any(|entry| solves(entry, d))
 }
@@ -41,6 +41,7 @@ fn solves(e: &DecodeInfo, d: &Decode<'_>) -> bool {
     let p = d.problem();
     let local = p.mask_kind() == MaskKind::Local;
     d.packed.is_none()
+        && d.alibi.is_none()
         && [e.dtype, e.cache] == [p.dtype, d.cache.pages.keys.dtype]
         && e.head_dim as usize >= p.head_dim
         && e.rows as usize >= rows(&p)

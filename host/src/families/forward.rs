@@ -1,8 +1,8 @@
 //! The forward family: one kernel does all of a tile of queries.
-use super::place;
+use super::{cache, place};
 use crate::plan::Tensors;
-use crate::{Capabilities, Error, LseView, Problem, TensorView, validate};
-use spec::{EntryInfo, FwdParams, Grid, Lse, Tensor, TileOrder};
+use crate::{AlibiSlopes, Capabilities, Error, LseView, Problem, TensorView, validate};
+use spec::{EntryInfo, FwdParams, Grid, Lse, PerHead, Tensor, TileOrder};
 
 /// The launch of a forward kernel.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -70,7 +70,8 @@ pub(super) fn params(p: &Problem, tensors: &Tensors, order: TileOrder) -> FwdPar
     let (scale_log2, softcap) = validate::base_two(p);
     let [q, k, v, o] = tensors.views.map(|view| tensor(&view));
     let lse = lse(tensors.lse.as_ref());
-    FwdParams { q, k, v, o, lse, window, scale_log2, softcap, order }
+    let alibi = slopes(tensors.alibi.as_ref());
+    FwdParams { q, k, v, o, lse, window, scale_log2, softcap, order, alibi }
 }
 
 /// A validated view of the log-sum-exp in bytes, if it is wanted.
@@ -79,6 +80,11 @@ pub(super) fn lse(view: Option<&LseView>) -> Lse {
         let [batch_bytes, head_bytes] = view.strides.map(|stride| (stride as u64).wrapping_mul(4));
         Lse { base: view.address, batch_bytes, head_bytes }
     })
+}
+
+/// Validated slopes in bytes, if there are some.
+pub(super) fn slopes(view: Option<&AlibiSlopes>) -> PerHead {
+    view.map_or(cache::per_head(0, [0; 2]), |view| cache::per_head(view.address, view.strides))
 }
 
 /// A validated view in bytes. Strides of extents of 1 are never taken; 0 stands for whatever the caller had

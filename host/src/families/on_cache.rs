@@ -76,10 +76,11 @@ impl Launch {
 /// nobody cuts by their keys the bits are their own.
 fn has_no_part_of_decode(d: &Decode<'_>) -> Result<(), Error> {
     const REASON: &str = "only decode kernels have them, for at most 16 rows (queries times the query heads \
-                          of a key head; 8 above head dim 256), as many for each sequence";
+                          of a key head; 8 above head dim 256), as many for each sequence, \
+                          without ALiBi slopes";
     match d.splits {
         Splits::Exactly(2..) => Err(Error::unsupported(format_args!("{:?}", d.splits), REASON)),
-        _ if d.sinks.is_some() => Err(Error::unsupported("sinks of many queries", REASON)),
+        _ if d.sinks.is_some() => Err(Error::unsupported("sinks of many queries, or beside slopes", REASON)),
         _ => Ok(()),
     }
 }

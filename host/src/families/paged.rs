@@ -30,7 +30,9 @@ fn choose(d: &Decode<'_>, on: &Capabilities) -> Result<&'static PagedInfo, Error
     let p = d.problem();
     let (local, cache_dtype) = (p.mask_kind() == MaskKind::Local, d.cache.pages.keys.dtype);
     let solves = |e: &&PagedInfo| {
+        // Above head dim 256 lookups leave no register for slopes.
         [e.dtype; 2] == [p.dtype, cache_dtype]
+            && (e.head_dim <= 256 || !p.alibi)
             && e.head_dim as usize >= p.head_dim
             && (e.mask == MaskKind::Local) >= local
     };
@@ -87,6 +89,7 @@ fn params(d: &Decode<'_>, sequences: Sequences, order: TileOrder, shift: i32) ->
             scale_log2,
             softcap,
             order,
+            alibi: forward::slopes(d.alibi.as_ref()),
         },
         cache: cache::cache(&d.cache),
         cu_seqlens_q: d

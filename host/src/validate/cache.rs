@@ -83,25 +83,36 @@ fn scale(
         KvScale::Value(value) => {
             Err(Error::invalid(name.name, format_args!("{value:e}"), "it must be a normal f32 above 0"))
         }
-        KvScale::Device { address: base, elements, strides } => {
-            address(name, base, 4)?;
-            let mut dims = [(1, 0); 4];
-            for ((dim, extent), stride) in dims.iter_mut().zip(extents).zip(strides) {
-                let bytes = u64::try_from(stride).ok().and_then(|stride| stride.checked_mul(4));
-                match bytes {
-                    _ if extent == 1 => {}
-                    Some(bytes) => *dim = (extent as u64, bytes),
-                    None => {
-                        let expected = "from sequence to sequence and head to head, 0 or more";
-                        return Err(Error::invalid(name.strides, format!("{strides:?}"), expected));
-                    }
-                }
-            }
-            let footprint = Footprint { base, unit: 4, dims };
-            super::fits(name, &footprint, elements)?;
-            Ok(Some(footprint))
+        KvScale::Device { address, elements, strides } => {
+            per_head(name, address, elements, strides, extents).map(Some)
         }
     }
+}
+
+/// Checks f32 of so many sequences and heads.
+pub(super) fn per_head(
+    name: &Names,
+    base: u64,
+    elements: u64,
+    strides: [i64; 2],
+    extents: [usize; 2],
+) -> Result<Footprint, Error> {
+    address(name, base, 4)?;
+    let mut dims = [(1, 0); 4];
+    for ((dim, extent), stride) in dims.iter_mut().zip(extents).zip(strides) {
+        let bytes = u64::try_from(stride).ok().and_then(|stride| stride.checked_mul(4));
+        match bytes {
+            _ if extent == 1 => {}
+            Some(bytes) => *dim = (extent as u64, bytes),
+            None => {
+                let expected = "from sequence to sequence and head to head, 0 or more";
+                return Err(Error::invalid(name.strides, format!("{strides:?}"), expected));
+            }
+        }
+    }
+    let footprint = Footprint { base, unit: 4, dims };
+    super::fits(name, &footprint, elements)?;
+    Ok(footprint)
 }
 
 /// Checks a cache of so many sequences that is read.

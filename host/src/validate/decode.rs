@@ -1,7 +1,7 @@
 //! Checks of decode requests.
 use super::{
-    LSE, O, Q, SINKS, WORKSPACE, address, cache, disjoint, input, log_sum_exp, memory, names, output, packed,
-    sinks,
+    ALIBI, LSE, O, Q, SINKS, WORKSPACE, address, cache, disjoint, input, log_sum_exp, memory, names, output,
+    packed, sinks, slopes,
 };
 use crate::{DType, Decode, Error, Splits};
 use spec::MAX_SEQUENCES;
@@ -63,12 +63,13 @@ pub(crate) fn decode(d: &Decode<'_>) -> Result<(), Error> {
     });
     let [q, o] = [input(&Q, &d.q)?, output(&O, &d.o)?].map(Some);
     let workspace = d.workspace.as_ref().map(memory).transpose()?;
-    let sinks = (&SINKS, sinks);
-    let read = [(&Q, q), keys, values, k_scale, v_scale, table, lengths, sinks, packed::queries(d)?];
+    let alibi = (&ALIBI, d.alibi.as_ref().map(|view| slopes(view, &p)).transpose()?);
+    let (sinks, starts) = ((&SINKS, sinks), packed::queries(d)?);
+    let read = [(&Q, q), keys, values, k_scale, v_scale, table, lengths, sinks, alibi, starts];
     let written = [(&O, o), (&LSE, lse), (&WORKSPACE, workspace), (&COUNTERS, counters.transpose()?)];
-    let mut all = [(&Q, None); 13];
-    all[..9].copy_from_slice(&read);
-    all[9..].copy_from_slice(&written);
+    let mut all = [(&Q, None); 14];
+    all[..10].copy_from_slice(&read);
+    all[10..].copy_from_slice(&written);
     disjoint(&all, read.len())
 }
 

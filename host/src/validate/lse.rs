@@ -1,7 +1,7 @@
-//! Checks of log-sum-exps, and of logits that are added to them.
-use super::{LSE, Names, SINKS, Use, address, cache, fits};
+//! Checks of what there is one of for each row or head: log-sum-exps, logits that are added to them, slopes.
+use super::{ALIBI, LSE, Names, SINKS, Use, address, cache, fits};
 use crate::footprint::Footprint;
-use crate::{Error, Index, LseUnit, LseView, Problem, Sinks};
+use crate::{AlibiSlopes, Error, Index, LseUnit, LseView, Problem, Sinks};
 
 /// Checks where attention writes them.
 pub(super) fn log_sum_exp(view: &LseView, p: &Problem) -> Result<Footprint, Error> {
@@ -53,4 +53,10 @@ pub(super) fn row_values(
 pub(super) fn sinks(view: &Sinks, heads: usize) -> Result<Footprint, Error> {
     let Sinks { address, elements } = *view;
     cache::index(&SINKS, &Index { address, elements }, heads as u64, "one a query head")
+}
+
+/// Checks the slopes of a problem's sequences and heads.
+pub(super) fn slopes(view: &AlibiSlopes, p: &Problem) -> Result<Footprint, Error> {
+    let AlibiSlopes { address, elements, strides } = *view;
+    cache::per_head(&ALIBI, address, elements, strides, [p.batch, p.heads_q])
 }

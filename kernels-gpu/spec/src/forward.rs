@@ -15,7 +15,7 @@ pub enum MaskKind {
     Full,
     /// Those at or before it.
     Causal,
-    /// A window on either side, each side also unbounded, and softcap.
+    /// A window on either side, each side also unbounded, softcap, and ALiBi slopes.
     Local,
 }
 impl MaskKind {
@@ -40,7 +40,7 @@ pub struct Full;
 /// Query `i` sees keys `0..=i + shift`.
 #[derive(Clone, Copy, Debug)]
 pub struct Causal;
-/// The general entry: [`crate::Window`] on both sides, and softcap.
+/// The general entry: [`crate::Window`] on both sides, softcap, and ALiBi slopes.
 #[derive(Clone, Copy, Debug)]
 pub struct Local;
 impl MaskMarker for Full {

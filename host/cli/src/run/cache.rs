@@ -31,6 +31,9 @@ impl Input {
     /// Reads `q`, `k_cache`, `v_cache`, `seqused_k`, and where present `block_table`, `k_scale`, `v_scale`
     /// and `sinks`.
     pub(super) fn read(file: &File<'_>, layout: FileLayout, scores: &ScoreOptions) -> Result<Self, Error> {
+        if file.has("alibi_slopes") {
+            return Err(file.invalid("`alibi_slopes`: this program takes them beside q, k and v alone"));
+        }
         let lengths = file.list("seqused_k")?;
         let q = file.elements("q", HALVES)?;
         let (batch, shape) = (lengths.len(), q.shape.clone());

@@ -83,6 +83,32 @@ fn sequences_without_a_query() {
 }
 
 #[test]
+fn slopes_of_heads_and_of_sequences() {
+    let folder = Folder::new("slopes");
+    let starts = [("cu_seqlens_q", vec![0, 11, 30]), ("cu_seqlens_k", vec![0, 20, 40])];
+    let (input, _) = write(&folder, "packed.safetensors", &starts);
+    let file = std::fs::read(&input).expect("written");
+    let file = SafeTensors::deserialize(&file).expect("safetensors");
+    let with = |name: &str, shape: &[usize]| {
+        let count = shape.iter().product::<usize>();
+        let slopes: Vec<u8> = (0..count).flat_map(|i| (0.5 / (1 + i) as f32).to_le_bytes()).collect();
+        let slopes = TensorView::new(Dtype::F32, shape.to_vec(), &slopes).expect("fits");
+        let tensors = file.tensors().into_iter().chain([("alibi_slopes".to_owned(), slopes)]);
+        let path = folder.path(name);
+        safetensors::serialize_to_file(tensors, None, path.as_ref()).expect("written");
+        path
+    };
+    for (name, shape) in [("heads", &[4][..]), ("both", &[2, 4])] {
+        let report = report(&["run", "--device", "sim", "--check", "--input", &with(name, shape)]);
+        assert_eq!(report["check"]["passed"], true, "{report}");
+        assert!(report["problem"].as_str().expect("words").contains("alibi"), "{report}");
+    }
+    let wrong = with("wrong", &[3]);
+    let message = "`alibi_slopes` has shape [3]; [4] or [2, 4] is needed";
+    check(&["run", "--device", "cpu", "--input", &wrong], 2, message);
+}
+
+#[test]
 fn files_of_no_sequences() {
     let folder = Folder::new("not-packed");
     let right = [("cu_seqlens_q", vec![0, 11, 30]), ("cu_seqlens_k", vec![0, 20, 40])];

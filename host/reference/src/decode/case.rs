@@ -50,6 +50,8 @@ pub struct DecodeCase {
     pub mask: Mask,
     /// Bound of the scores.
     pub softcap: Option<f32>,
+    /// Whether there are ALiBi slopes.
+    pub alibi: bool,
     /// Whether there are logits that belong to no key.
     pub sinks: bool,
     /// In how many parts sequences are cut.
@@ -79,6 +81,7 @@ impl DecodeCase {
             pages: Pages::Dense,
             mask: Mask::Full,
             softcap: None,
+            alibi: false,
             sinks: false,
             splits: Splits::Auto,
             counters: true,
@@ -122,7 +125,7 @@ impl DecodeCase {
     /// The problem of sequence `b` on so many keys.
     pub(super) fn problem(&self, b: usize, keys: usize) -> Problem {
         let plain = Problem::new(self.dtype, 1, self.queries_of(b), self.heads[0], self.head_dim);
-        let problem = plain.seqlen_k(keys).heads_k(self.heads[1]).mask(self.mask);
+        let problem = plain.seqlen_k(keys).heads_k(self.heads[1]).mask(self.mask).alibi(self.alibi);
         self.softcap.map_or(problem, |softcap| problem.softcap(softcap))
     }
 
@@ -167,6 +170,7 @@ impl std::fmt::Display for DecodeCase {
         write!(f, " of up to {} keys, {:?}, queries {}", self.max_k, self.pages, self.queries)?;
         write!(f, ", heads {heads_q}/{heads_k}, head_dim {}, {:?}", self.head_dim, self.mask)?;
         write!(f, ", softcap {:?}, {:?}", self.softcap, self.splits)?;
+        write!(f, "{}", if self.alibi { ", alibi" } else { "" })?;
         write!(f, "{}", if self.sinks { ", sinks" } else { "" })?;
         write!(f, "{}", if self.counters { ", counters" } else { "" })
     }

@@ -81,7 +81,13 @@ pub fn paged_edges(entry: &PagedInfo) -> Vec<DecodeCase> {
         DecodeCase { pages: Pages::Rows, queries: 17, ..case(&[n + 17, 0, 4], [2, 1]) },
     ];
     let cases = cases.into_iter().zip(masks);
-    cases.map(|(case, (mask, softcap))| DecodeCase { mask, softcap, ..case }).collect()
+    let cases = cases.map(|(case, (mask, softcap))| DecodeCase { mask, softcap, ..case });
+    let slopes = [
+        DecodeCase { mask: Mask::Causal, pages: Pages::Nhd(7), alibi: true, ..mixed([2, 1]) },
+        DecodeCase { pages: Pages::Rows, alibi: true, ..case(&[n + 1, 0, 4], [2, 2]) },
+    ];
+    let sloped = entry.mask == MaskKind::Local && entry.head_dim <= 256;
+    cases.chain(slopes.into_iter().filter(|_| sloped)).collect()
 }
 
 /// Starts of a paged entry's sequences that make no sense.

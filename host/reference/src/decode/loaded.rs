@@ -15,7 +15,8 @@ use ferroflash::{
 const TABLE: usize = 3;
 const LENGTHS: usize = 4;
 const STARTS: usize = 5;
-const POOL: usize = 6;
+const SLOPES: usize = 6;
+const POOL: usize = 7;
 
 /// What came back from a launch.
 #[derive(Clone, Debug, PartialEq)]
@@ -118,6 +119,7 @@ impl Work for DecodeMemory {
             ("table", bytes!(self.table)),
             ("lengths", bytes!(case.lengths(Told::Filled))),
             ("cu_seqlens_q", bytes!(starts)),
+            ("alibi_slopes", bytes!(self.slopes.values())),
         ];
         own.into_iter()
             .map(named)
@@ -168,6 +170,7 @@ impl Work for DecodeMemory {
             let most = queries.iter().max().copied().unwrap_or(1).max(1);
             PackedQueries::new(batch, Index::new(inputs[STARTS], batch as u64 + 1), most)
         });
+        decode.alibi = case.alibi.then(|| self.slopes.view(inputs[SLOPES]));
         let sinks = Sinks { address: inputs[1], elements: self.sinks.len() as u64 };
         decode.sinks = case.sinks.then_some(sinks);
         Asked::Decode(decode)

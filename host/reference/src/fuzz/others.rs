@@ -144,7 +144,7 @@ fn packed(random: &mut Random, limits: Limits) -> (Box<dyn Work + Send>, String)
     let one =
         one.mask(mask(random, limits)).align(pick(random, &[Alignment::BottomRight, Alignment::TopLeft]));
     let softcap = if one_in(random, 6) { 1.0 + below(random, 50) as f32 } else { 0.0 };
-    let problem = sequences.problem(one.softcap(softcap), rows);
+    let problem = sequences.problem(one.softcap(softcap).alibi(one_in(random, 6)), rows);
     let layout = pick(random, &[Layout::Bshd, Layout::Bhsd]);
     let text = format!("{problem} {}, {sequences:?}", layout.name());
     let memory = Memory::random(problem, layout, random.bits()).with_sequences(sequences).with_poison();
@@ -185,6 +185,7 @@ fn on_cache(random: &mut Random, limits: Limits, many: bool) -> (Box<dyn Work + 
         pages,
         mask: mask(random, limits),
         softcap: one_in(random, 6).then(|| 1.0 + below(random, 50) as f32),
+        alibi: many && head_dim <= 256 && one_in(random, 6),
         sinks: !many && one_in(random, 3),
         splits: pick(random, &splits),
         counters: one_in(random, 2),

@@ -1,5 +1,5 @@
 //! Parameters of a forward kernel: plain data, no padding, the same bytes on both sides.
-use crate::{FastDiv, Lse, Tensor, TileOrder};
+use crate::{FastDiv, Lse, PerHead, Tensor, TileOrder};
 
 /// Query `i` sees key `j` if `i + shift - left <= j <= i + shift + right`; both ends belong to the window.
 #[repr(C)]
@@ -41,6 +41,10 @@ pub struct FwdParams {
     pub softcap: f32,
     /// Which block does which tile.
     pub order: TileOrder,
+    /// ALiBi slopes of query heads: a scaled score loses so much for each key between it and its query's
+    /// position, `slope * |i + shift - j|`, before the mask. Where `base` is 0 there are none; only
+    /// [`crate::Local`] entries read it.
+    pub alibi: PerHead,
 }
 
 impl FwdParams {

@@ -1,0 +1,70 @@
+//! ALiBi slopes: what they are, and how they lie in memory.
+use super::inputs::Random;
+use super::tensor::TensorError;
+use ferroflash::{AlibiSlopes, Problem};
+
+/// Slopes of so many sequences and query heads.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Slopes {
+    values: Vec<f32>,
+    strides: [i64; 2],
+}
+
+impl Slopes {
+    /// Powers of two from 2^-8 to 2^`largest`, a quarter of them negative, some 0: of the heads alone, of
+    /// each sequence's heads, or the same with gaps that are not a number.
+    pub fn random(seed: u64, sequences: usize, heads: usize, largest: i32) -> Self {
+        let mut random = Random::new(seed);
+        let of_each = heads as i64;
+        let strides = [[0, 1], [of_each, 1], [2 * of_each + 1, 2]][(random.bits() % 3) as usize];
+        let span = |extent: usize, stride: i64| (extent as i64 - 1) * stride;
+        let count = 1 + span(sequences, strides[0]) + span(heads, strides[1]);
+        let mut slope = || match random.bits() % 8 {
+            0 => 0.0,
+            sign => {
+                let size = 2f32.powi(largest - (random.bits() % (largest + 9) as u64) as i32);
+                if sign < 3 { -size } else { size }
+            }
+        };
+        let mut slopes = Slopes { values: vec![f32::NAN; count as usize], strides };
+        for sequence in 0..sequences {
+            for head in 0..heads {
+                let at = slopes.at(sequence, head);
+                slopes.values[at] = slope();
+            }
+        }
+        slopes
+    }
+
+    /// Those of a file or a caller: `[heads]`, or with `by_sequence` `[sequences, heads]`.
+    ///
+    /// # Errors
+    /// [`TensorError::Slopes`] where there are not as many as the problem needs.
+    pub fn new(values: Vec<f32>, by_sequence: bool, problem: &Problem) -> Result<Self, TensorError> {
+        let Problem { batch, heads_q, .. } = *problem;
+        let (want, stride) = if by_sequence { (batch * heads_q, heads_q) } else { (heads_q, 0) };
+        if values.len() != want {
+            return Err(TensorError::Slopes { got: values.len(), want });
+        }
+        Ok(Slopes { values, strides: [stride as i64, 1] })
+    }
+
+    fn at(&self, sequence: usize, head: usize) -> usize {
+        sequence * self.strides[0] as usize + head * self.strides[1] as usize
+    }
+
+    /// That of a sequence's head.
+    pub fn of(&self, sequence: usize, head: usize) -> f32 {
+        self.values[self.at(sequence, head)]
+    }
+
+    /// All of them as they lie in memory.
+    pub fn values(&self) -> &[f32] {
+        &self.values
+    }
+
+    /// How a launch is told of them, where they lie at this address.
+    pub fn view(&self, address: u64) -> AlibiSlopes {
+        AlibiSlopes::new(address, self.values.len() as u64).strides(self.strides)
+    }
+}
