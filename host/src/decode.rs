@@ -18,7 +18,8 @@ pub enum Splits {
     /// So many, but no more than it has tiles of 16 keys.
     Exactly(u32),
     /// One for each so many keys: what a sequence's results are, to the last bit, then depends on nothing but
-    /// the sequence itself, whatever is beside it in the batch, wherever its pages lie, on whichever device.
+    /// the sequence itself and the kind of device, whatever is beside it in the batch, wherever its pages lie
+    /// and however large they are.
     Chunk(u32),
 }
 
@@ -54,7 +55,7 @@ pub struct Decode<'a> {
     pub alibi: Option<AlibiSlopes>,
     /// Sequences of any numbers of queries, one behind the other; `None` where each has as many.
     pub packed: Option<PackedQueries>,
-    /// Logits that belong to no key. Only where there are at most 16 rows: queries times the query heads of a
+    /// Logits that belong to no key. Only where there are at most 64 rows: queries times the query heads of a
     /// key head.
     pub sinks: Option<Sinks>,
     /// Where the log-sum-exp of each row goes.

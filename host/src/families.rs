@@ -8,7 +8,7 @@ use spec::{Contract, FwdParams, Grid, KERNELS};
 
 pub(crate) mod append;
 pub(crate) mod cache;
-mod decode;
+pub(crate) mod decode;
 pub(crate) mod forward;
 pub(crate) mod merge;
 pub(crate) mod on_cache;

@@ -70,15 +70,21 @@ const PLANS: &[Planned] = &[
     // Speculative decoding: more rows; windows; head dims between entries.
     ("h200", Shape { queries: 4, ..LLAMA }, |d| d.mask(Mask::Causal), "decode_f16_d128_causal_16_tiles", 132,
         [16 * 8 * 16 * 129 * 4, 16 * 8 * 4]),
+    ("h200", Shape { queries: 8, ..LLAMA }, |d| d.mask(Mask::Causal), "decode_f16_d128_causal_32_tiles_w4", 264,
+        [33 * 8 * 32 * 129 * 4, 16 * 8 * 4]),
+    // Two blocks of the same keys: half of the splits.
+    ("h200", Shape { queries: 12, ..LLAMA }, |d| d.mask(Mask::Causal), "decode_f16_d128_causal_32_tiles_w4", 264,
+        [16 * 8 * 48 * 129 * 4, 2 * 16 * 8 * 4]),
+    ("h200", Shape { queries: 17, ..LLAMA }, |d| d, "paged_f16_d128_causal_128x48", 512, [0, 0]),
     ("h200", LLAMA, |d| d.mask(Mask::Window { left: Some(127), right: Some(0) }),
         "decode_f16_d128_local_16_rows_w4", 264, [33 * 8 * 4 * 129 * 4, 16 * 8 * 4]),
     ("h200", Shape { head_dim: 80, ..LLAMA }, |d| d, "decode_f16_d96_causal_16_tiles", 132,
         [16 * 8 * 4 * 97 * 4, 16 * 8 * 4]),
-    // Head dims above 256 have 8 rows; more are taken in tiles of queries. 16 rows at 256.
+    // Head dims above 256 have 8 rows a block. 16 rows at 256.
     ("h200", Shape { batch: 1, heads: [8, 4], head_dim: 512, ..LLAMA }, |d| d, "decode_f16_d512_local_8_rows",
         396, [99 * 4 * 2 * 513 * 4, 16]),
-    ("h200", Shape { heads: [64, 4], head_dim: 512, ..LLAMA }, |d| d, "paged_f16_d512_causal_64x32", 1024,
-        [0, 0]),
+    ("h200", Shape { heads: [64, 4], head_dim: 512, ..LLAMA }, |d| d, "decode_f16_d512_local_8_rows", 396,
+        [49 * 4 * 16 * 513 * 4, 2 * 16 * 4 * 4]),
     ("l4", Shape { heads: [32, 2], head_dim: 256, ..LLAMA }, |d| d, "decode_f16_d256_local_16_rows", 58,
         [29 * 2 * 16 * 257 * 4, 16 * 2 * 4]),
     // As many parts as are asked for.

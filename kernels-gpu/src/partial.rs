@@ -24,10 +24,11 @@ impl<const N: usize> Partial<N> {
         Partial { max: lse, sum: 1.0, o }
     }
 
-    /// A weight that belongs to no key: its logit, base 2.
+    /// A weight that belongs to no key: its logit, base 2. Beyond all numbers it counts as the largest, which
+    /// takes all weight; infinity minus itself would be none.
     #[inline(always)]
     pub fn sink(logit: f32) -> Self {
-        Self::normal([0.0; N], logit)
+        Self::normal([0.0; N], if logit > f32::MAX { f32::MAX } else { logit })
     }
 
     /// This one and `others`.

@@ -1,7 +1,7 @@
 //! Decode kernels in the simulator, every access, barrier and copy checked: each entry on its edges, and what
 //! stands on the device whatever it is.
 use ferroflash::spec::{DECODES, DecodeInfo, Target};
-use ferroflash::{Attention, DType, SimDriver, Splits};
+use ferroflash::{Attention, DType, Mask, SimDriver, Splits};
 use ferroflash_tests::clamps::{Garbage, unnoticed};
 use ferroflash_tests::mutation::Subject;
 use ferroflash_tests::on_cache::{attention, check, check_lengths, check_on};
@@ -75,6 +75,44 @@ fn every_head_dim_of_the_table_is_tested_here() {
     assert!(DECODES.iter().all(|entry| [64, 96, 128, 192, 256, 512].contains(&entry.head_dim)));
 }
 
+/// More rows than a block takes: those of a key head are dealt out to several blocks of the same keys. Query
+/// heads of a key head, queries, and what they see.
+#[test]
+fn blocks_of_rows() {
+    let window = |left, right| Mask::Window { left: Some(left), right: Some(right) };
+    let cases = [
+        ([17, 1], Mask::Full),
+        ([4, 6], Mask::Causal),
+        ([4, 8], Mask::Causal),
+        ([3, 11], window(9, 0)),
+        ([1, 64], Mask::Causal),
+        ([8, 8], window(40, 2)),
+        ([64, 1], Mask::Full),
+    ];
+    let splits = [Splits::Auto, Splits::Exactly(3), Splits::Chunk(128)];
+    let pages = [Pages::Dense, Pages::Nhd(16), Pages::Hnd(3), Pages::Interleaved(64)];
+    for (i, ([group, queries], mask)) in cases.into_iter().enumerate() {
+        let plain =
+            DecodeCase { queries, mask, heads: [2 * group, 2], ..DecodeCase::new([0, 1, 300, 40, 17]) };
+        for (turn, splits) in splits.into_iter().enumerate() {
+            let (counters, sinks) = ((i + turn) % 2 == 0, turn == 1);
+            check(
+                &DecodeCase { splits, counters, sinks, pages: pages[(i + turn) % 4], ..plain.clone() },
+                None,
+            );
+        }
+    }
+    // An entry of 8 rows.
+    let wide = DecodeCase {
+        head_dim: 256,
+        heads: [20, 2],
+        queries: 2,
+        mask: Mask::Causal,
+        ..DecodeCase::new([70, 200])
+    };
+    check(&wide, None);
+}
+
 /// More sequences than a warp has lanes, more items than blocks, and one sequence that is much longer.
 #[test]
 fn many_sequences() {
@@ -106,9 +144,9 @@ fn other_lengths_under_one_plan() {
 fn garbage_lengths_and_pages() {
     let most = 120;
     for pages in [Pages::Dense, Pages::Nhd(16), Pages::Hnd(5)] {
-        for batch in [6, 40] {
+        for (batch, queries) in [(6, 20), (40, 1)] {
             let filled: Vec<usize> = (0..batch).map(|b| if b % 3 == 0 { most } else { 50 }).collect();
-            let case = DecodeCase { pages, heads: [2, 1], max_k: most, ..DecodeCase::new(filled) };
+            let case = DecodeCase { pages, queries, heads: [2, 1], max_k: most, ..DecodeCase::new(filled) };
             let garbage = [i32::MAX, -1, 51, i32::MIN, 0, 50, most as i32 + 1, 1, i32::MIN + 1];
             let lengths = (0..batch).map(|b| garbage[b % garbage.len()]).collect();
             check_lengths(&case, None, &[lengths]);

@@ -68,20 +68,14 @@ impl<K: Kernel> Block<K> {
         K::THREADS / 32
     }
 
-    /// `f(row, pair)` for each of this thread's pairs of columns, of `rows` rows of `C` base tiles, dealt out
-    /// in turn.
+    /// `f(row, quad)` for each of this thread's four columns at a time, of `rows` rows of `C` base tiles. A
+    /// warp takes a row, or 128 columns of it, together: its lanes have the same row, and some no columns of
+    /// it where there are fewer.
     #[inline(always)]
-    pub fn deal_pairs<const C: usize>(&self, rows: u32, f: impl Fn(u32, u32)) {
-        let pairs = C as u32 * 8;
-        // Known at compile time: no division where a row's pairs divide the threads.
-        if K::THREADS.is_multiple_of(pairs) {
-            for row in (Steps { at: self.thread / pairs, step: K::THREADS / pairs, end: rows }) {
-                f(row, self.thread % pairs)
-            }
-        } else {
-            for at in (Steps { at: self.thread, step: K::THREADS, end: rows * pairs }) {
-                f(at / pairs, at % pairs)
-            }
+    pub fn deal_quads<const C: usize>(&self, rows: u32, f: impl Fn(u32, u32)) {
+        let (warp, parts) = (self.warp(), (C as u32).div_ceil(8));
+        for at in (Steps { at: warp.index, step: self.warps(), end: rows * parts }) {
+            f(at / parts, at % parts * 32 + warp.lane)
         }
     }
 

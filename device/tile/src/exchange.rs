@@ -1,7 +1,7 @@
 //! What the warps of a block have made of the same columns, on its way to be merged.
 use crate::{Block, ColAcc, ColVec, Place, Scratch, Stored, Team, Warp};
 use contract::Kernel;
-use cuda_std::memory::{ld_shared_v2_b32, st_shared_b32};
+use cuda_std::memory::{ld_shared_v2_b32, ld_shared_v4_b32, st_shared_b32};
 
 /// An accumulator of `R x G` tiles, and two values a column, of each of `WARPS` warps.
 pub struct LeftColumns<const R: usize, const G: usize, const WARPS: usize> {
@@ -25,19 +25,19 @@ impl<const R: usize, const G: usize, const WARPS: usize> LeftColumns<R, G, WARPS
         self.base + Self::ACCS_BYTES + (warp * Self::COLUMNS + column) * 8
     }
 
-    /// Rows `2 * pair..` of a column, of each warp; none of a column or rows that do not exist.
+    /// Rows `4 * quad..` of a column, of each warp; others of a column or rows that do not exist.
     #[inline(always)]
-    pub fn pairs<T>(&self, column: u32, pair: u32, f: impl Fn([f32; 2], [f32; 2]) -> T) -> [T; WARPS] {
+    pub fn quads<T>(&self, column: u32, quad: u32, f: impl Fn([f32; 4], [f32; 2]) -> T) -> [T; WARPS] {
         // What others have left is read where it lies; nothing is written behind the barrier.
-        let (column, pair) = (column.min(Self::COLUMNS - 1), pair.min(R as u32 * 8 - 1));
+        let (column, quad) = (column.min(Self::COLUMNS - 1), quad.min(R as u32 * 4 - 1));
         core::array::from_fn(|warp| {
-            // SAFETY: every warp has left its columns below the count, and a barrier has passed; the word is
-            // one of the place's.
-            let [x, values] = unsafe {
-                [
-                    ld_shared_v2_b32(self.column(warp as u32, column) + pair * 8),
+            // SAFETY: every warp has left its columns below the count, and a barrier has passed; the words are
+            // the place's, and columns and values begin at multiples of 16 and 8 bytes.
+            let (x, values) = unsafe {
+                (
+                    ld_shared_v4_b32(self.column(warp as u32, column) + quad * 16),
                     ld_shared_v2_b32(self.value(warp as u32, column)),
-                ]
+                )
             };
             f(x.map(f32::from_bits), values.map(f32::from_bits))
         })

@@ -9,7 +9,7 @@
 //! | [`Smem`], [`Place`] | all dynamic shared memory, split once into places | its size is the launch contract's |
 //! | [`GlobalRows`], [`GlobalVec`], [`Walk`] | rows in global memory, a walk over them tile by tile | base and stride are multiples of 16 bytes |
 //! | [`GlobalInts`] | integers in global memory | those that are read exist |
-//! | [`PartialRows`], [`OwnChunk`] | f32 rows that several blocks contribute to; a thread's chunk of all rows | the same; that no two threads write it |
+//! | [`PartialRows`], [`RowSlices`], [`OwnChunk`] | f32 rows that several blocks contribute to; one row of each; a thread's chunk of all rows | the same; that no two threads write it |
 //! | [`OwnPart`], [`CacheRow`] | a thread's eight columns of all rows; a row of a cache, wherever it lies | no two threads have the same; the row exists |
 //! | [`SharedTile`], [`TileSlot`] | a tile that may be read, one that may be written | it lies in shared memory, swizzled |
 //! | [`Unfilled`] -> [`InFlight`] -> tile | a place filled once | no read before its copy has landed behind a barrier |
@@ -75,7 +75,7 @@ pub use left::{LeftOperand, LeftPlace};
 pub use mma::TensorCore;
 pub use packed_rows::PackedRows;
 pub use pages::{CacheRows, PageWalk};
-pub use partial::{OwnChunk, PartialRows};
+pub use partial::{OwnChunk, PartialRows, RowSlices};
 pub use pipeline::{InFlight, Pipeline, Prologue, Ready, Ring, Unfilled};
 pub use place::{Lent, PerWarp, Place};
 pub use relay::{Consumer, Consumers, Producer, Relay};

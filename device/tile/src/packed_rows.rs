@@ -1,6 +1,6 @@
 //! Rows of several heads as one tile's.
 use contract::{FastDiv, Tensor, Vector};
-use cuda_std::memory::{ld_global_nc_b32, st_global_b32};
+use cuda_std::memory::{ld_global_nc_b32, st_global_b32, st_global_v2_b32};
 
 /// The rows of neighbouring heads of one batch: row `i` is head `i % group` of the tensor's row `i / group`,
 /// counted from the first of them.
@@ -11,6 +11,8 @@ pub struct PackedRows<'p> {
     head_bytes: u64,
     /// 32-bit words of a row that exist.
     words: u32,
+    /// The first of these rows.
+    first: u32,
     rows: u32,
     group: &'p FastDiv,
 }
@@ -28,9 +30,17 @@ impl<'p> PackedRows<'p> {
             row_bytes: tensor.row_bytes,
             head_bytes: tensor.head_bytes,
             words: tensor.chunks * 4,
+            first: 0,
             rows: tensor.rows * size.get(),
             group: size,
         }
+    }
+
+    /// `rows` of these from row `first` on, as far as they exist.
+    #[inline(always)]
+    pub fn part(self, first: u32, rows: u32) -> Self {
+        let left = self.rows.saturating_sub(first);
+        PackedRows { first: self.first + first, rows: rows.min(left), ..self }
     }
 
     /// How many there are.
@@ -42,7 +52,7 @@ impl<'p> PackedRows<'p> {
     /// The tensor's row that a row is, and its head in the group.
     #[inline(always)]
     pub fn unpack(&self, row: u32) -> [u32; 2] {
-        let (row, head) = self.group.div_rem(row);
+        let (row, head) = self.group.div_rem(self.first + row);
         [row, head]
     }
 
@@ -66,12 +76,12 @@ impl<'p> PackedRows<'p> {
         unsafe { ld_global_nc_b32(self.at(row).wrapping_add(word as u64 * 4)) }
     }
 
-    /// Stores a word of a row, if it exists.
+    /// Stores four columns of a row from column `4 * quad` on, two words, if they exist.
     #[inline(always)]
-    pub fn store_word(&self, row: u32, word: u32, x: u32) {
-        if row < self.rows && word < self.words {
-            // SAFETY: row and word exist, and base and strides are multiples of 16, as `Tensor` promises.
-            unsafe { st_global_b32(self.at(row).wrapping_add(word as u64 * 4), x) }
+    pub fn store_quad(&self, row: u32, quad: u32, x: [u32; 2]) {
+        if row < self.rows && quad < self.words / 2 {
+            // SAFETY: row and words exist, and base and strides are multiples of 16, as `Tensor` promises.
+            unsafe { st_global_v2_b32(self.at(row).wrapping_add(quad as u64 * 8), x) }
         }
     }
 

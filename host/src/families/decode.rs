@@ -26,14 +26,24 @@ pub(crate) struct Launch {
     pub counters: u64,
 }
 
+/// Most rows of a sequence and key head. A block takes those that its entry has, and several blocks of the
+/// same keys find these in the L2 cache, which gives them 16 rows at a time. A prefill kernel reads them for
+/// each query head, and cuts no sequence: with more rows than these it has enough to do for each key.
+pub(crate) const MAX_ROWS: usize = 64;
+
 /// Whether there are decode kernels for the request: few rows, as many for each sequence, without slopes.
 pub(super) fn takes(d: &Decode<'_>) -> bool {
     DECODES.iter().any(|entry| solves(entry, d))
 }
 
 /// Rows of one sequence and key head.
-fn rows(p: &Problem) -> usize {
-    p.heads_q / p.heads_k * p.seqlen_q
+pub(crate) fn rows(p: &Problem) -> usize {
+    (p.heads_q / p.heads_k).saturating_mul(p.seqlen_q)
+}
+
+/// Blocks that an entry takes for them.
+fn row_blocks(e: &DecodeInfo, p: &Problem) -> u32 {
+    (rows(p) as u32).div_ceil(e.rows)
 }
 
 /// Whether the entry solves the request.
@@ -44,12 +54,21 @@ fn solves(e: &DecodeInfo, d: &Decode<'_>) -> bool {
         && d.alibi.is_none()
         && [e.dtype, e.cache] == [p.dtype, d.cache.pages.keys.dtype]
         && e.head_dim as usize >= p.head_dim
-        && e.rows as usize >= rows(&p)
+        && rows(&p) <= MAX_ROWS
         && (e.mask == MaskKind::Local) >= local
         && (e.pages == PageKind::Rows || d.cache.tiled())
 }
 
-/// The entry for a request: the smallest that holds it.
+/// Whether the entry may run where results are to be a sequence's own: its warps share keys as those of one
+/// that takes any pages, so that these do not matter.
+fn keeps_bits(e: &DecodeInfo, d: &Decode<'_>, on: &Capabilities) -> bool {
+    let kind = |e: &DecodeInfo| ([e.dtype, e.cache], e.head_dim, e.rows, e.warps);
+    let takes_any = |other: &DecodeInfo| other.pages == PageKind::Rows && kind(other) == kind(e);
+    !matches!(d.splits, Splits::Chunk(_))
+        || DECODES.iter().any(|other| takes_any(other) && on.runs(&other.contract).is_ok())
+}
+
+/// The entry for a request: the smallest of those that take the fewest blocks.
 fn choose(d: &Decode<'_>, on: &Capabilities) -> Result<&'static DecodeInfo, Error> {
     let p = d.problem();
     if let Some(name) = d.config {
@@ -65,8 +84,11 @@ fn choose(d: &Decode<'_>, on: &Capabilities) -> Result<&'static DecodeInfo, Erro
         on.runs(&entry.contract)?;
         return Ok(entry);
     }
-    let size = |e: &&DecodeInfo| (e.head_dim, e.rows, e.mask == MaskKind::Local, e.pages == PageKind::Rows);
-    let fitting = DECODES.iter().filter(|e| solves(e, d));
+    let size = |e: &&DecodeInfo| {
+        let plain = [e.mask == MaskKind::Local, e.pages == PageKind::Rows];
+        (e.head_dim, row_blocks(e, &p), e.rows, plain)
+    };
+    let fitting = DECODES.iter().filter(|e| solves(e, d) && keeps_bits(e, d, on));
     if let Some(entry) = fitting.clone().filter(|e| on.runs(&e.contract).is_ok()).min_by_key(size) {
         return Ok(entry);
     }
@@ -91,11 +113,12 @@ impl Launch {
         let combine = DECODE_COMBINES.iter().find(merges);
         let combine = combine
             .ok_or_else(|| Error::unsupported(entry.contract.symbol, "no kernel merges its splits"))?;
-        let (order, slots) = order(d, on, &entry.contract);
+        let (order, slots) = order(d, on, entry);
         let rows = rows(&p) as u64;
         let columns = u64::from(entry.head_dim);
         let workspace = u64::from(slots) * p.heads_k as u64 * rows * (columns + 1) * 4;
-        let (workspace, counters) = (workspace, (p.batch * p.heads_k) as u64 * 4);
+        let (workspace, counters) =
+            (workspace, (p.batch * p.heads_k) as u64 * u64::from(order.row_blocks.get()) * 4);
         // Where sequences may stay whole they do without a workspace.
         let whole = slots == 0 || d.splits == Splits::Auto && offered < workspace;
         let order = if whole { DecodeOrder { splits: 1, ..order } } else { order };
@@ -156,13 +179,13 @@ impl Kernels for Launch {
 
 /// How sequences are cut, and slots for the parts of those that are: 0 where none is. Every number follows
 /// from bounds; lengths are the device's.
-fn order(d: &Decode<'_>, on: &Capabilities, kernel: &Contract) -> (DecodeOrder, u32) {
-    let (p, blocks_per_sm) = (d.problem(), on.blocks_per_sm(kernel));
-    let (sequences, heads) = (p.batch as u32, p.heads_k as u32);
+fn order(d: &Decode<'_>, on: &Capabilities, entry: &DecodeInfo) -> (DecodeOrder, u32) {
+    let (p, blocks_per_sm) = (d.problem(), on.blocks_per_sm(&entry.contract));
+    let (sequences, heads, row_blocks) = (p.batch as u32, p.heads_k as u32, row_blocks(entry, &p));
     let resident = on.sms * blocks_per_sm;
-    let share = resident as f32 / heads as f32;
+    let share = resident as f32 / (heads * row_blocks) as f32;
     let all = |each: u32| if each > 1 { sequences * each } else { 0 };
-    // Items of one key head, at most, and slots.
+    // Items of one block of rows of one key head, at most, and slots.
     let (items, slots) = match d.splits {
         Splits::Auto if share < THRESHOLD => (sequences, 0),
         // The shares of all sequences make up the device, and no sequence has less than one item.
@@ -176,7 +199,7 @@ fn order(d: &Decode<'_>, on: &Capabilities, kernel: &Contract) -> (DecodeOrder, 
         }
     };
     // Where there are more items than two waves, the hardware deals them out better than a stride does.
-    let items = u64::from(items.max(sequences)) * u64::from(heads);
+    let items = u64::from(items.max(sequences)) * u64::from(heads) * u64::from(row_blocks);
     let blocks = if items <= 2 * u64::from(resident) { resident } else { items.min(1 << 30) as u32 };
     let one = FastDiv::ONE;
     let (splits, chunk) = match d.splits {
@@ -190,6 +213,8 @@ fn order(d: &Decode<'_>, on: &Capabilities, kernel: &Contract) -> (DecodeOrder, 
         splits,
         chunk,
         kv_heads: FastDiv::new(heads).unwrap_or(one),
+        row_blocks: FastDiv::new(row_blocks).unwrap_or(one),
+        rows: entry.rows,
         share,
         threshold: THRESHOLD,
         blocks,

@@ -1,5 +1,5 @@
-//! What a request on a cache launches: a decode kernel where thread blocks take all rows of a sequence's key
-//! head at once, else a paged one, in tiles of queries.
+//! What a request on a cache launches: a decode kernel where a sequence has few rows for each key head, which
+//! all read the same keys, else a paged one, in tiles of queries.
 use super::{Kernels, One, decode, paged};
 use crate::{Capabilities, Decode, Error, Splits};
 use spec::{Contract, KERNELS, PAGED, PagedParams};
@@ -75,9 +75,8 @@ impl Launch {
 /// Checks that nothing is asked for that decode kernels alone have. Chunks they all keep: of sequences that
 /// nobody cuts by their keys the bits are their own.
 fn has_no_part_of_decode(d: &Decode<'_>) -> Result<(), Error> {
-    const REASON: &str = "only decode kernels have them, for at most 16 rows (queries times the query heads \
-                          of a key head; 8 above head dim 256), as many for each sequence, \
-                          without ALiBi slopes";
+    const REASON: &str = "only decode kernels have them, for at most 64 rows (queries times the query heads \
+                          of a key head), as many for each sequence, without ALiBi slopes";
     match d.splits {
         Splits::Exactly(2..) => Err(Error::unsupported(format_args!("{:?}", d.splits), REASON)),
         _ if d.sinks.is_some() => Err(Error::unsupported("sinks of many queries, or beside slopes", REASON)),

@@ -3,13 +3,12 @@ use super::{
     ALIBI, LSE, O, Q, SINKS, WORKSPACE, address, cache, disjoint, input, log_sum_exp, memory, names, output,
     packed, sinks, slopes,
 };
+use crate::families::decode::{MAX_ROWS, rows};
 use crate::{DType, Decode, Error, Splits};
 use spec::MAX_SEQUENCES;
 
 names!(COUNTERS "counters");
 
-/// Most rows that a block of a decode kernel takes: queries times the heads that share a key head.
-const MAX_ROWS: usize = 16;
 /// Splits of all sequences are counted in 16 bits on the device.
 const MAX_SPLITS: u64 = 1 << 16;
 /// Keys of a tile, and what the tiles of all sequences are fewer than.
@@ -47,7 +46,7 @@ pub(crate) fn decode(d: &Decode<'_>) -> Result<(), Error> {
         let expected = format_args!("it must be q's, {:?}", d.q.shape);
         return Err(Error::invalid(O.shape, format!("{:?}", d.o.shape), expected));
     }
-    let many = p.packed.is_some() || (p.heads_q / p.heads_k).saturating_mul(p.seqlen_q) > MAX_ROWS;
+    let many = p.packed.is_some() || rows(&p) > MAX_ROWS;
     if !many && p.batch > MAX_SEQUENCES as usize {
         let feature = format_args!("batch {}", p.batch);
         let reason = format_args!("a launch decodes at most {MAX_SEQUENCES} sequences; split the batch");

@@ -42,9 +42,10 @@ impl PageMarker for Rows {
     const KIND: PageKind = PageKind::Rows;
 }
 
-/// Decode attention for up to `8 * G` rows (queries times the heads that share a key head), head dim of `D`
-/// base tiles. Queries and output are of `Q`, the cache of `E`. Each of `WARPS` warps has a stream of `SLOTS`
-/// tiles of 16 keys of its own. `Mask` is [`crate::Causal`], which does without one too, or [`crate::Local`].
+/// Decode attention, each block for up to `8 * G` rows (queries times the heads that share a key head), head
+/// dim of `D` base tiles. Queries and output are of `Q`, the cache of `E`. Each of `WARPS` warps has a stream
+/// of `SLOTS` tiles of 16 keys of its own. `Mask` is [`crate::Causal`], which does without one too, or
+/// [`crate::Local`].
 pub struct Decode<Q, E, Mask, Page, const G: usize, const D: usize, const WARPS: usize, const SLOTS: usize>(
     PhantomData<(Q, E, Mask, Page)>,
 );
@@ -88,7 +89,7 @@ pub trait Decoding: Kernel<Params = DecodeParams> {
     const CACHE: DType;
     /// Largest head dim.
     const HEAD_DIM: u32;
-    /// Most rows: queries times the heads that share a key head.
+    /// Most rows of a block: queries times the heads that share a key head.
     const ROWS: u32;
     /// Mask.
     const MASK: MaskKind;

@@ -9,8 +9,8 @@ use crate::softcap::softcap;
 use core::ops::ControlFlow;
 use spec::{DType, Decode, DecodeCombine, DecodeParams, Local, PageMarker, Rows, Tiles};
 use tile::{
-    Block, CacheWalk, ColAcc, ColFrag, ColVec, LoadAs, PackedRows, PagedRows, PagedTiles, PerWarp,
-    RightPlace, SharedTile, Smem, Source, Steps, Stored, Strided, TensorCore, load_per_head, shared_layout,
+    Block, CacheWalk, ColAcc, ColFrag, ColVec, LoadAs, PagedRows, PagedTiles, PerWarp, RightPlace,
+    SharedTile, Smem, Source, Steps, Stored, Strided, TensorCore, load_per_head, shared_layout,
 };
 
 shared_layout! {
@@ -81,7 +81,7 @@ fn attend<
     smem: Smem<Decode<Q, E, Mask, Page, G, D, WARPS, SLOTS>>,
 ) {
     let (mut warp, (_, team)) = (block.warp(), block.teams::<1, 1, WARPS>());
-    let queries = PackedRows::of(&p.q, &p.group, item.sequence, item.kv_head);
+    let queries = item.rows_of(p, &p.q);
     let share = Strided {
         sequence: item.sequence,
         first: Mask::first_tile(p, item.keys) + item.split * WARPS as u32 + team.index(),
@@ -128,17 +128,17 @@ fn attend<
     // Warps merge through shared memory, splits through global memory.
     let mine = (&acc_o, softmax.state());
     let left = lent.reclaim(kv, block).leave_columns::<E, _, D, G, WARPS>(mine, queries.count(), team, block);
-    block.deal_pairs::<D>(queries.count(), |row, pair| {
-        let warps = left.pairs(row, pair, |o, [max, sum]| Partial { max, sum, o });
+    block.deal_quads::<D>(queries.count(), |row, quad| {
+        let warps = left.quads(row, quad, |o, [max, sum]| Partial { max, sum, o });
         let all = Partial::NONE.merge(warps);
         if item.splits == 1 {
-            store::<Q>(p, item, row, pair, all)
+            store::<Q>(p, item, row, quad, all)
         } else {
-            leave::<D>(p, item, row, pair, all)
+            leave::<D>(p, item, row, quad, all)
         }
     });
-    let counter = item.sequence * p.order.kv_heads.get() + item.kv_head;
-    if item.splits > 1 && p.counters.count != 0 && block.is_last_of(item.splits, &p.counters, counter) {
+    if item.splits > 1 && p.counters.count != 0 && block.is_last_of(item.splits, &p.counters, item.counter(p))
+    {
         merge_splits::<Q, _, D>(p, item, block)
     }
 }

@@ -3,10 +3,10 @@
 use super::mask::DecodeMask;
 use crate::lengths::length;
 use cuda_std::math::rcp;
-use spec::{DecodeParams, Kernel, LEAST_KEYS, TALLY};
-use tile::{Block, Smem, Steps, Tally, Warp};
+use spec::{DecodeParams, Kernel, LEAST_KEYS, TALLY, Tensor};
+use tile::{Block, PackedRows, Smem, Steps, Tally, Warp};
 
-/// One part of one sequence's keys, for one key head.
+/// One part of one sequence's keys, for one block of the rows of one key head.
 #[derive(Clone, Copy)]
 pub struct Item {
     /// The sequence.
@@ -15,13 +15,15 @@ pub struct Item {
     pub keys: u32,
     /// The key head.
     pub kv_head: u32,
+    /// Which block of its rows.
+    pub row_block: u32,
     /// Which split of the sequence, of how many.
     pub split: u32,
     /// Splits of the sequence.
     pub splits: u32,
     /// Where the first split leaves its result.
     pub slot: u32,
-    /// Items of all sequences, times key heads.
+    /// Items of all sequences, times key heads and their blocks of rows.
     pub items: u32,
     /// Whether there is something to do: of a sequence whose splits have no slots, the first does all.
     pub counts: bool,
@@ -108,6 +110,7 @@ impl<'p> Cut<'p> {
             sequence: of * 32 + lane,
             keys,
             kv_head: 0,
+            row_block: 0,
             split: index - (from & 0xffff),
             splits,
             slot: from >> 16,
@@ -166,7 +169,8 @@ fn item_of_many<Mask: DecodeMask, K: Kernel>(
 }
 
 impl Item {
-    /// What block `index` does, if there is anything. Neighbours have the same keys of different heads.
+    /// What block `index` does, if there is anything. Neighbours have the same keys: of one head, for its
+    /// blocks of rows, which then find them in the L2 cache; and of different heads.
     #[inline(always)]
     pub fn of<Mask: DecodeMask, K: Kernel>(
         p: &DecodeParams,
@@ -176,6 +180,7 @@ impl Item {
     ) -> Option<Self> {
         let spread = p.order.spread;
         let index = if index < 2 * spread { index % 2 * spread + index / 2 } else { index };
+        let (index, row_block) = p.order.row_blocks.div_rem(index);
         let (index, kv_head) = p.order.kv_heads.div_rem(index);
         let item = if p.order.lengths.count <= 32 {
             item_of_few::<Mask>(p, index, block.warp())
@@ -185,13 +190,33 @@ impl Item {
         // Lengths above what the host was told need more slots than there are.
         let fits = item.slot + item.splits <= p.partials.slices.get() || item.splits == 1;
         let splits = if fits { item.splits } else { 1 };
-        let items = item.items * p.order.kv_heads.get();
-        Some(Item { kv_head, splits, items, counts: fits || item.split == 0, ..item })
+        let items = item.items * p.order.kv_heads.get() * p.order.row_blocks.get();
+        Some(Item { kv_head, row_block, splits, items, counts: fits || item.split == 0, ..item })
     }
 
-    /// All of a sequence that has no key.
+    /// Number `of` of the blocks of rows of a sequence that has no key, counted through its key heads.
     #[inline(always)]
-    pub fn whole(sequence: u32, kv_head: u32) -> Self {
-        Item { sequence, kv_head, keys: 0, split: 0, splits: 1, slot: 0, items: 0, counts: true }
+    pub fn whole(p: &DecodeParams, sequence: u32, of: u32) -> Self {
+        let (kv_head, row_block) = p.order.row_blocks.div_rem(of);
+        Item { sequence, kv_head, row_block, keys: 0, split: 0, splits: 1, slot: 0, items: 0, counts: true }
+    }
+
+    /// The first of its rows among those of its key head.
+    #[inline(always)]
+    pub fn first_row(&self, p: &DecodeParams) -> u32 {
+        self.row_block * p.order.rows
+    }
+
+    /// Its rows of `tensor`, queries or what becomes of them.
+    #[inline(always)]
+    pub fn rows_of<'p>(&self, p: &'p DecodeParams, tensor: &Tensor) -> PackedRows<'p> {
+        PackedRows::of(tensor, &p.group, self.sequence, self.kv_head).part(self.first_row(p), p.order.rows)
+    }
+
+    /// Which counter tells that all splits of its rows are there.
+    #[inline(always)]
+    pub fn counter(&self, p: &DecodeParams) -> u32 {
+        let head = self.sequence * p.order.kv_heads.get() + self.kv_head;
+        head * p.order.row_blocks.get() + self.row_block
     }
 }

@@ -22,8 +22,8 @@ pub(super) fn decode(entry: &'static DecodeInfo) -> Vec<Task> {
     let round = 16 * entry.warps as usize;
     let split = |n: usize| DecodeCase { splits: Splits::Exactly(n as u32), ..plain(vec![round * n + n, 40]) };
     sweeps.extend([2, 3, 5, 8, 16, 17].map(split));
-    // The same of some among many sequences.
-    let some = (0..70).map(|b| if b % 9 == 0 { round + b } else { b % 3 });
+    // The same of some among many sequences, the first of each group of lanes among them.
+    let some = (0..70).map(|b| if b % 8 == 0 { round + b } else { b % 3 });
     sweeps.push(DecodeCase { splits: Splits::Exactly(3), ..plain(some.collect()) });
     // Each turn of a warp's ring ends with a tile that is not whole.
     let turns = |one: usize| (0..6).map(|turn| round * turn + one).collect::<Vec<_>>();

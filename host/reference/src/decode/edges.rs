@@ -27,6 +27,13 @@ pub fn decode_edges(entry: &DecodeInfo) -> Vec<DecodeCase> {
     cases.push(plain(&[1500]));
     let causal = DecodeCase { queries: rows / 2, heads: [4, 2], mask: Mask::Causal, ..plain(&[2, 40, 300]) };
     cases.push(causal);
+    // More rows than a block takes: blocks of rows.
+    cases.push(DecodeCase {
+        queries: (rows + 1).min(21),
+        heads: [6, 2],
+        mask: Mask::Causal,
+        ..plain(&[0, 5, 300])
+    });
     let missing = if entry.cache == DType::E4m3 { 16 } else { 24 };
     cases.push(DecodeCase {
         head_dim: entry.head_dim as usize - missing,

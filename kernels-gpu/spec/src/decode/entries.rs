@@ -13,7 +13,7 @@ pub struct DecodeInfo {
     pub cache: DType,
     /// Largest head dim, in elements. Smaller ones (multiples of 8) run with their missing columns zero.
     pub head_dim: u32,
-    /// Most rows: queries times the heads that share a key head.
+    /// Most rows of a block: queries times the heads that share a key head.
     pub rows: u32,
     /// [`MaskKind::Causal`], which does without a mask too, or [`MaskKind::Local`].
     pub mask: MaskKind,
@@ -78,6 +78,7 @@ macro_rules! for_each_decode { ($emit:ident) => { $crate::decode_lines! { $emit:
     d128 [Causal] 8_tiles: Decode<E, E, Mask, Tiles, 1, 8, 8, 2>;
     d128 [Causal] 16_tiles: Decode<E, E, Mask, Tiles, 2, 8, 8, 2>;
     d128 [Causal] 8_rows: Decode<E, E, Mask, Rows, 1, 8, 8, 2>;
+    d128 [Causal] 32_tiles_w4: Decode<E, E, Mask, Tiles, 4, 8, 4, 3>;
     d128 [Causal] 8_tiles_w4: Decode<E, E, Mask, Tiles, 1, 8, 4, 3>;
     d128 [Causal] 16_tiles_w4: Decode<E, E, Mask, Tiles, 2, 8, 4, 3>;
     d128 [Causal, Local] 16_rows_w4: Decode<E, E, Mask, Rows, 2, 8, 4, 3>;

@@ -8,8 +8,9 @@ pub const TALLY: usize = 32 + MAX_SEQUENCES as usize / 32;
 /// Fewest keys of a split, unless a chunk or a number of splits is asked for.
 pub const LEAST_KEYS: u32 = 128;
 
-/// How sequences are cut into items, each a split of one sequence's keys for one key head, and which block
-/// does which. Every block works that out from the lengths on the device; the host knows bounds only.
+/// How sequences are cut into items, each a split of one sequence's keys for one block of one key head's
+/// rows, and which block does which. Every block works that out from the lengths on the device; the host knows
+/// bounds only.
 ///
 /// A sequence of `n` keys that some query sees is cut into
 /// - `splits` parts, where that is not 0;
@@ -30,7 +31,11 @@ pub struct DecodeOrder {
     pub chunk: FastDiv,
     /// Key heads.
     pub kv_heads: FastDiv,
-    /// Splits that the device holds at once: resident blocks / key heads.
+    /// Blocks of a key head's rows (queries times the heads that share it).
+    pub row_blocks: FastDiv,
+    /// Rows of such a block; the last has what is left.
+    pub rows: u32,
+    /// Splits that the device holds at once: resident blocks / key heads and their blocks of rows.
     pub share: f32,
     /// Shares below which a sequence is not split.
     pub threshold: f32,
@@ -62,7 +67,7 @@ pub struct DecodeParams {
     /// Where splits leave their O, normalised, and its log-sum-exp (base 2): slices are the slots of all
     /// sequences that are split, heads are key heads, rows a key head's.
     pub partials: Partials,
-    /// One for each key head of each sequence; none where a second kernel merges.
+    /// One for each block of rows of each key head of each sequence; none where a second kernel merges.
     pub counters: Counters,
     /// Query heads of a key head.
     pub group: FastDiv,

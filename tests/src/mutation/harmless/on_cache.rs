@@ -18,11 +18,10 @@ pub(super) const HARMLESS: &[Harmless] = &[
         ..CLASS
     },
     Harmless {
-        operators: &[Operator::ShiftImmediate],
-        instruction: "selp.b32",
-        source: ["decode/merge.rs", "let slot = item.slot + if exists"],
-        reason: "In the place of a split that does not exist the second one is taken without a weight, not \
-                 the first: where splits are merged there are two.",
+        operators: &[Operator::ChangePredicate],
+        source: ["decode/schedule.rs", "tiles += Sequence::of"],
+        reason: "Every block counts a tile more of the same sequences, or one less: where keys are cut is a \
+                 matter of speed.",
         ..CLASS
     },
     Harmless {
@@ -40,7 +39,7 @@ pub(super) const HARMLESS: &[Harmless] = &[
     },
     Harmless {
         operators: &[Operator::NegateBranch, Operator::NeverBranch, Operator::Bound],
-        source: ["decode/merge.rs", "if pair == 0 {"],
+        source: ["decode/merge.rs", "if quad == 0 {"],
         reason: "All threads of a row compute the same log-sum-exp: each of them may store it, and all of \
                  them.",
         ..CLASS
