@@ -70,11 +70,11 @@ const PLANS: &[Planned] = &[
     // Speculative decoding: more rows; windows; head dims between entries.
     ("h200", Shape { queries: 4, ..LLAMA }, |d| d.mask(Mask::Causal), "decode_f16_d128_causal_16_tiles", 132,
         [16 * 8 * 16 * 129 * 4, 16 * 8 * 4]),
-    ("h200", Shape { queries: 8, ..LLAMA }, |d| d.mask(Mask::Causal), "decode_f16_d128_causal_32_tiles_w4", 264,
-        [33 * 8 * 32 * 129 * 4, 16 * 8 * 4]),
+    ("h200", Shape { queries: 8, ..LLAMA }, |d| d.mask(Mask::Causal), "decode_f16_d128_causal_32_tiles_w4",
+        264, [33 * 8 * 32 * 129 * 4, 16 * 8 * 4]),
     // Two blocks of the same keys: half of the splits.
-    ("h200", Shape { queries: 12, ..LLAMA }, |d| d.mask(Mask::Causal), "decode_f16_d128_causal_32_tiles_w4", 264,
-        [16 * 8 * 48 * 129 * 4, 2 * 16 * 8 * 4]),
+    ("h200", Shape { queries: 12, ..LLAMA }, |d| d.mask(Mask::Causal), "decode_f16_d128_causal_32_tiles_w4",
+        264, [16 * 8 * 48 * 129 * 4, 2 * 16 * 8 * 4]),
     ("h200", Shape { queries: 17, ..LLAMA }, |d| d, "paged_f16_d128_causal_128x48", 512, [0, 0]),
     ("h200", LLAMA, |d| d.mask(Mask::Window { left: Some(127), right: Some(0) }),
         "decode_f16_d128_local_16_rows_w4", 264, [33 * 8 * 4 * 129 * 4, 16 * 8 * 4]),

@@ -31,8 +31,8 @@ impl<const R: usize, const G: usize, const WARPS: usize> LeftColumns<R, G, WARPS
         // What others have left is read where it lies; nothing is written behind the barrier.
         let (column, quad) = (column.min(Self::COLUMNS - 1), quad.min(R as u32 * 4 - 1));
         core::array::from_fn(|warp| {
-            // SAFETY: every warp has left its columns below the count, and a barrier has passed; the words are
-            // the place's, and columns and values begin at multiples of 16 and 8 bytes.
+            // SAFETY: every warp has left its columns below the count, and a barrier has passed; the words
+            // are the place's, and columns and values begin at multiples of 16 and 8 bytes.
             let (x, values) = unsafe {
                 (
                     ld_shared_v4_b32(self.column(warp as u32, column) + quad * 16),

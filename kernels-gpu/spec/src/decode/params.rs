@@ -9,8 +9,8 @@ pub const TALLY: usize = 32 + MAX_SEQUENCES as usize / 32;
 pub const LEAST_KEYS: u32 = 128;
 
 /// How sequences are cut into items, each a split of one sequence's keys for one block of one key head's
-/// rows, and which block does which. Every block works that out from the lengths on the device; the host knows
-/// bounds only.
+/// rows, and which block does which. Every block works that out from the lengths on the device; the host
+/// knows bounds only.
 ///
 /// A sequence of `n` keys that some query sees is cut into
 /// - `splits` parts, where that is not 0;
