@@ -242,13 +242,22 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None
     device, batch = q.device, q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
     integers = lambda t: None if t is None else t.to(device=device, dtype=torch.int32)
     rows, table = integers(cache_batch_idx), integers(block_table)
-    lengths = k_cache.shape[1] if cache_seqlens is None and k is None else (0 if cache_seqlens is None else cache_seqlens)
+    rows = None if rows is None else rows.contiguous()
+    # FlashAttention's: without lengths, all that the cache may hold.
+    full = k_cache.shape[1] * (1 if table is None else table.shape[1])
+    lengths = full if cache_seqlens is None and k is None else (0 if cache_seqlens is None else cache_seqlens)
     if isinstance(lengths, int):
         lengths = torch.full((batch,), lengths, dtype=torch.int32, device=device)
     slopes = sloped(alibi_slopes, q, batch, q.shape[-2])
     lengths, starts = integers(lengths).contiguous(), integers(cu_seqlens_q)
     if table is not None and table.stride(1) != 1:
         table = table.contiguous()
+    for name, tensor in (("cache_seqlens", lengths), ("cache_batch_idx", rows), ("block_table", table)):
+        if tensor is not None and tensor.shape[0] < batch:
+            raise Error(f"{name} {tuple(tensor.shape)}: there must be one for each of {batch} sequences")
+    if sinks is not None and (sinks.dtype, sinks.shape, sinks.device) != (torch.float32, q.shape[-2:-1], device):
+        raise Error(f"sinks {sinks.dtype} {tuple(sinks.shape)} on {sinks.device}: they are float32 ({q.shape[-2]},), beside q")
+    sinks = None if sinks is None else sinks.contiguous()
     if k is not None:
         own = torch.arange(batch, device=device) if rows is None else rows
         _append(k, v, k_cache, v_cache, lengths, table, own, scales)

@@ -168,3 +168,22 @@ fn refusals() {
         assert!(words.iter().all(|word| text.contains(word)), "{i}: {text}, not {words:?}");
     }
 }
+
+/// Where bits are to be a sequence's own, its pages' size decides nothing but how keys are found.
+#[test]
+fn chunks_are_cut_alike_for_any_pages() {
+    let cards = ["orin", "l4", "a100", "h200"].map(|name| (name, card(name)));
+    for (head_dim, rows) in
+        [64, 96, 128, 192, 256, 512].into_iter().flat_map(|d| [1, 8, 9, 16, 32].map(|n| (d, n)))
+    {
+        for (name, on) in cards {
+            let entry = |page: usize| {
+                let shape = Shape { heads: [rows, 1], head_dim, page: Some(page), ..LLAMA };
+                let plan = plan_decode_with(&decode(shape).splits(Splits::CHUNK), on, u64::MAX).ok()?;
+                let found = spec::DECODES.iter().find(|e| e.contract == *plan.contract());
+                found.map(|e| (e.head_dim, e.rows, e.warps))
+            };
+            assert_eq!(entry(16), entry(5), "{name}, head dim {head_dim}, {rows} rows");
+        }
+    }
+}

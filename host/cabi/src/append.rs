@@ -1,6 +1,6 @@
 //! `ferroflash_append`: new keys and values on their way into a cache.
 use crate::args::{Args, dtype, extent, reach, read};
-use crate::call::{Status, borrow, call};
+use crate::call::{Status, borrow, call, invalid};
 use crate::context::{Context, enqueue};
 use ferroflash::{Append, Error, KvPages, KvScale, PageView, Slots, TensorView};
 use std::ffi::c_void;
@@ -58,7 +58,7 @@ unsafe impl Args for AppendArgs {
     const NAME: &str = "append";
     const SIZE: &str = "append.size";
     const INIT: &str = "FERROFLASH_APPEND_INIT";
-    const LEAST: usize = size_of::<AppendArgs>();
+    const LEAST: usize = std::mem::offset_of!(AppendArgs, v_scales) + size_of::<*const f32>();
 }
 
 impl AppendArgs {
@@ -87,7 +87,11 @@ impl AppendArgs {
         };
         let cache = KvPages::new(pages(self.k_cache), pages(self.v_cache))
             .scales(scale(self.k_scale, self.k_scales), scale(self.v_scale, self.v_scales));
-        let slots = if self.wide_slots == 0 { Slots::i32 } else { Slots::i64 };
+        let slots = match self.wide_slots {
+            0 => Slots::i32,
+            1 => Slots::i64,
+            other => return Err(invalid("wide_slots", other, "it must be 0 for i32, or 1 for i64")),
+        };
         let slots = slots(self.slots as u64, tokens as u64);
         Ok(Append::new(tensor(self.k, self.k_strides), tensor(self.v, self.v_strides), cache, slots))
     }

@@ -62,7 +62,7 @@ unsafe impl Args for MergeArgs {
     const NAME: &str = "merge";
     const SIZE: &str = "merge.size";
     const INIT: &str = "FERROFLASH_MERGE_INIT";
-    const LEAST: usize = size_of::<MergeArgs>();
+    const LEAST: usize = std::mem::offset_of!(MergeArgs, lse_unit) + size_of::<i32>();
 }
 
 /// Most states of one call: more are no list.
