@@ -2,12 +2,12 @@
 //!
 //! 1. the folder `FERROFLASH_PTX_DIR`, as `<symbol>.ptx`: for people who work on kernels; entries may be
 //!    missing;
-//! 2. `ptx/` beside this file, as `<symbol>.ptx.deflate` and `<symbol>.lines.deflate`: a published package,
-//!    which needs no device compiler;
+//! 2. `ptx/` beside this file, as `<symbol>.ptx.lzma` and `<symbol>.lines.lzma`: a published package, which
+//!    needs no device compiler and compresses nothing;
 //! 3. `../kernels-gpu`, compiled here: the workspace.
 //!
 //! Source lines lie apart from code, and only who simulates (feature `sim`) carries them.
-use cuda_builder::CudaBuilder;
+use cuda_builder::{CudaBuilder, lzma};
 use spec::Contract;
 use std::{env, error::Error, fmt::Write, fs, path::Path, path::PathBuf};
 
@@ -20,7 +20,7 @@ fn main() -> Result<()> {
     let package = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?);
     let (packaged, kernels) = (package.join("ptx"), package.join("../kernels-gpu"));
     let files = if let Some(folder) = env::var_os("FERROFLASH_PTX_DIR") {
-        given(Path::new(&folder), &out)?
+        given(Path::new(&folder), &kernels, &out)?
     } else if packaged.is_dir() {
         carried(&packaged)?
     } else if kernels.is_dir() {
@@ -31,7 +31,7 @@ fn main() -> Result<()> {
         );
     };
     let mut table = String::from(
-        "/// `(symbol, deflated PTX, its deflated source lines)`.\n\
+        "/// `(symbol, compressed PTX, its compressed source lines)`.\n\
          static TABLE: &[(&str, &[u8], &[u8])] = &[\n",
     );
     let simulates = env::var_os("CARGO_FEATURE_SIM").is_some();
@@ -55,13 +55,13 @@ fn cubins(package: &Path, files: &[Kernel], out: &Path) -> Result<()> {
     let folder = given.unwrap_or(if is_package { packaged } else { built });
     println!("cargo::rerun-if-changed={}", folder.display());
     let mut table = String::from(
-        "/// `(symbol, architecture, deflated cubin)`.\nstatic CUBINS: &[(&str, u32, &[u8])] = &[\n",
+        "/// `(symbol, architecture, compressed cubin)`.\nstatic CUBINS: &[(&str, u32, &[u8])] = &[\n",
     );
     for Kernel { kernel, ptx, .. } in files {
         let symbol = kernel.symbol;
         // A package was made in one go, and may leave a generation out.
         if !is_package {
-            let theirs = fs::read(folder.join("ptx").join(format!("{symbol}.ptx.deflate")));
+            let theirs = fs::read(folder.join("ptx").join(format!("{symbol}.ptx.lzma")));
             if theirs.map_err(|e| missing(&folder, symbol, &e))? != fs::read(ptx)? {
                 return Err(missing(&folder, symbol, &"it was made from other PTX than this build carries"));
             }
@@ -70,8 +70,8 @@ fn cubins(package: &Path, files: &[Kernel], out: &Path) -> Result<()> {
             kernel.target.runs_on(*arch) && (!is_package || folder.join(format!("sm_{arch}")).is_dir())
         };
         for arch in [80, 86, 89, 90].into_iter().filter(carried) {
-            let file = folder.join(format!("sm_{arch}")).join(format!("{symbol}.cubin.deflate"));
-            let kept = out.join(format!("{symbol}.sm_{arch}.cubin.deflate"));
+            let file = folder.join(format!("sm_{arch}")).join(format!("{symbol}.cubin.lzma"));
+            let kept = out.join(format!("{symbol}.sm_{arch}.cubin.lzma"));
             fs::copy(&file, &kept).map_err(|e| missing(&folder, symbol, &e))?;
             writeln!(table, "    ({symbol:?}, {arch}, include_bytes!({kept:?})),")?;
         }
@@ -85,7 +85,7 @@ fn missing(folder: &Path, symbol: &str, why: &dyn std::fmt::Display) -> Box<dyn 
         .into()
 }
 
-/// Where a kernel's deflated parts lie.
+/// Where a kernel's compressed parts lie.
 struct Kernel {
     kernel: Contract,
     ptx: PathBuf,
@@ -94,36 +94,37 @@ struct Kernel {
 
 impl Kernel {
     fn below(folder: &Path, kernel: Contract) -> Self {
-        let file = |part| folder.join(format!("{}.{part}.deflate", kernel.symbol));
+        let file = |part| folder.join(format!("{}.{part}.lzma", kernel.symbol));
         Self { kernel, ptx: file("ptx"), lines: file("lines") }
-    }
-
-    /// Writes the parts of PTX text.
-    fn written(folder: &Path, kernel: Contract, text: &str) -> Result<Self> {
-        let kernel = Self::below(folder, kernel);
-        let (code, lines) = cuda_builder::lines::split(text);
-        for (part, file) in [(code, &kernel.ptx), (lines, &kernel.lines)] {
-            fs::write(file, miniz_oxide::deflate::compress_to_vec(part.as_bytes(), 9))?;
-        }
-        Ok(kernel)
     }
 }
 
-fn given(folder: &Path, out: &Path) -> Result<Vec<Kernel>> {
-    let mut files = Vec::new();
+/// Writes the parts of PTX texts. Compressed ones are kept where the modules of `kernels` are, for builds
+/// with other features.
+fn written(texts: &[(Contract, String)], kernels: &Path, out: &Path) -> Result<Vec<Kernel>> {
+    let kept = if kernels.is_dir() { &CudaBuilder::new(kernels).folder() } else { out };
+    let parts: Vec<_> = texts.iter().flat_map(|(kernel, text)| lzma::parts(kernel.symbol, text)).collect();
+    for ((name, _), packed) in parts.iter().zip(lzma::compress_all(&kept.join("lzma"), &parts)?) {
+        fs::write(out.join(format!("{name}.lzma")), packed)?;
+    }
+    Ok(texts.iter().map(|(kernel, _)| Kernel::below(out, *kernel)).collect())
+}
+
+fn given(folder: &Path, kernels: &Path, out: &Path) -> Result<Vec<Kernel>> {
+    let mut texts = Vec::new();
     for kernel in spec::kernels() {
         let source = folder.join(kernel.symbol).with_extension("ptx");
         println!("cargo::rerun-if-changed={}", source.display());
         if let Ok(text) = fs::read_to_string(&source) {
-            files.push(Kernel::written(out, kernel, &text)?);
+            texts.push((kernel, text));
         }
     }
     let all = spec::kernels().count();
-    if files.len() < all {
-        let missing = all - files.len();
+    if texts.len() < all {
+        let missing = all - texts.len();
         println!("cargo::warning={missing} of {all} kernels have no PTX in {}", folder.display());
     }
-    Ok(files)
+    written(&texts, kernels, out)
 }
 
 fn carried(folder: &Path) -> Result<Vec<Kernel>> {
@@ -148,6 +149,6 @@ fn built(kernels: &Path, out: &Path) -> Result<Vec<Kernel>> {
         _ => error.to_string(),
     })?;
     output.emit_rerun_if_changed();
-    let pairs = spec::kernels().zip(&output.modules);
-    pairs.map(|(kernel, module)| Kernel::written(out, kernel, &module.text)).collect()
+    let texts: Vec<_> = spec::kernels().zip(output.modules.into_iter().map(|module| module.text)).collect();
+    written(&texts, kernels, out)
 }

@@ -1,6 +1,6 @@
 //! What a kernel is loaded from: machine code for exactly this device, where this build carries it (feature
 //! `cubins`), else PTX.
-use crate::{Contract, Driver, Error, ptx};
+use crate::{Contract, Driver, Error, lzma, ptx};
 
 #[cfg(feature = "cubins")]
 include!(concat!(env!("OUT_DIR"), "/cubin_table.rs"));
@@ -10,10 +10,12 @@ static CUBINS: &[(&str, u32, &[u8])] = &[];
 /// Loads a kernel.
 pub(crate) fn load<D: Driver>(driver: &D, contract: &Contract) -> Result<D::Kernel, Error> {
     match cubin(driver, contract.symbol) {
-        Some(deflated) => {
-            let damaged =
-                |_| Error::unsupported(contract.symbol, "the machine code of this build is damaged");
-            let cubin = miniz_oxide::inflate::decompress_to_vec(deflated).map_err(damaged)?;
+        Some(packed) => {
+            let damaged = |e| {
+                let reason = format_args!("the machine code of this build is damaged: {e}");
+                Error::unsupported(contract.symbol, reason)
+            };
+            let cubin = lzma::decompress(packed).map_err(damaged)?;
             // SAFETY: the build put it there as ptxas wrote it.
             unsafe { driver.load_cubin(&cubin, contract) }
         }
@@ -32,7 +34,7 @@ fn cubin<D: Driver>(driver: &D, symbol: &str) -> Option<&'static [u8]> {
         return None;
     }
     let arch = driver.capabilities().arch();
-    CUBINS.iter().find(|(name, of, _)| (*name, *of) == (symbol, arch)).map(|(_, _, deflated)| *deflated)
+    CUBINS.iter().find(|(name, of, _)| (*name, *of) == (symbol, arch)).map(|(_, _, packed)| *packed)
 }
 
 #[cfg(all(test, feature = "cubins"))]
@@ -41,8 +43,8 @@ mod tests {
 
     #[test]
     fn every_kernel_has_machine_code_for_every_generation() {
-        for (symbol, arch, deflated) in CUBINS {
-            let cubin = miniz_oxide::inflate::decompress_to_vec(deflated).expect("whole");
+        for (symbol, arch, packed) in CUBINS {
+            let cubin = lzma::decompress(packed).expect("whole");
             assert!(cubin.starts_with(b"\x7fELF"), "{symbol} sm_{arch}");
         }
         // The kernels that merge slices are loaded like any other. A package has two generations.

@@ -57,6 +57,7 @@ mod forward;
 mod image;
 #[cfg(feature = "lineage")]
 pub mod lineage;
+mod lzma;
 mod merge;
 mod packed;
 mod plan;

@@ -117,8 +117,8 @@ fn kernels_hold(root: &Path) -> Result {
             format!("{gone}: no entry has this name any more; choose another for a newer target").into()
         );
     }
-    let megabytes = kernels::embedded(&output.modules) as f64 / 1e6;
-    budgets::hold("embedded kernels, deflated", megabytes, budgets::EMBEDDED_MB, "MB")
+    let megabytes = kernels::embedded(root, &output.modules)? as f64 / 1e6;
+    budgets::hold("embedded kernels, compressed", megabytes, budgets::EMBEDDED_MB, "MB")
 }
 
 /// The feature `cubins` takes machine code as `build-cubin` makes it. Two kernels of the table stand for all,

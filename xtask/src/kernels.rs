@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use cuda_builder::ptxas::Assembler;
 use cuda_builder::report::{EntryReport, Reporter};
-use cuda_builder::{Arch, CudaBuilder, Module, Output, lines};
+use cuda_builder::{Arch, CudaBuilder, Module, Output, lzma};
 
 use crate::process::{Result, bar, spinner};
 use crate::setup;
@@ -94,8 +94,8 @@ pub fn build_cubin(root: &Path, build: &Build, targets: &[Arch]) -> Result {
     cubins(root, &modules, targets, &build.out.clone().unwrap_or_else(|| root.join("target/cubin")))
 }
 
-/// Machine code of `modules` below `out`, beside the PTX that it was made of. Both as they are, and deflated
-/// as the feature `cubins` of `ferroflash` takes them.
+/// Machine code of `modules` below `out`, beside the PTX that it was made of. Both as they are, and
+/// compressed as the feature `cubins` of `ferroflash` takes them.
 pub fn cubins(root: &Path, modules: &[&Module], targets: &[Arch], out: &Path) -> Result {
     setup::cuda_tools(root)?;
     let assembler = Assembler::locate(root)?;
@@ -106,16 +106,15 @@ pub fn cubins(root: &Path, modules: &[&Module], targets: &[Arch], out: &Path) ->
     }
     let progress = bar("assembling", modules.len());
     let (mut bytes, mut count) = (0, 0);
-    for module in modules {
+    // Source lines would be five sixths of a cubin.
+    let codes: Vec<_> = modules.iter().map(|module| code(module)).collect();
+    for ((module, (_, code)), stamped) in modules.iter().zip(&codes).zip(compressed(root, &codes)?) {
         let symbol = &module.contract.symbol;
-        let packed = |target: Arch| out.join(target.name()).join(format!("{symbol}.cubin.deflate"));
+        let packed = |target: Arch| out.join(target.name()).join(format!("{symbol}.cubin.lzma"));
         // The PTX is written last, and machine code of older PTX goes first, that of targets not asked for
         // too.
-        let stamp = ptx.join(format!("{symbol}.ptx.deflate"));
-        // Source lines would be five sixths of a cubin.
-        let (code, _) = lines::split(&module.text);
-        let deflated = deflate(&code);
-        if fs::read(&stamp).is_ok_and(|old| old != deflated) {
+        let stamp = ptx.join(format!("{symbol}.ptx.lzma"));
+        if fs::read(&stamp).is_ok_and(|old| old != stamped) {
             fs::remove_file(&stamp)?;
             for stale in CUBIN_TARGETS.map(packed).into_iter().filter(|file| file.is_file()) {
                 fs::remove_file(stale)?;
@@ -128,30 +127,36 @@ pub fn cubins(root: &Path, modules: &[&Module], targets: &[Arch], out: &Path) ->
             let packed = packed(target);
             if !packed.is_file() {
                 assembler.assemble(symbol, target, &bare, &cubin)?;
-                fs::write(&packed, deflate(fs::read(&cubin)?))?;
+                fs::write(&packed, lzma::compress(&fs::read(&cubin)?)?)?;
             }
             bytes += fs::metadata(&packed)?.len();
             count += 1;
         }
         progress.inc(1);
-        fs::write(&stamp, deflated)?;
+        fs::write(&stamp, stamped)?;
     }
     progress.finish_and_clear();
-    println!("{count} cubins in {}, {:.1} MB deflated", out.display(), bytes as f64 / 1e6);
+    println!("{count} cubins in {}, {:.1} MB compressed", out.display(), bytes as f64 / 1e6);
     Ok(())
 }
 
-/// Bytes of the kernels that every user's library embeds, deflated: all but the lineage's.
-pub fn embedded(modules: &[Module]) -> usize {
+/// Bytes of the kernels that every user's library embeds, compressed: all but the lineage's.
+pub fn embedded(root: &Path, modules: &[Module]) -> Result<usize> {
     let lineage = &spec::ENTRIES[spec::PLANNED.len()..];
     let is_lineage = |module: &&Module| lineage.iter().any(|e| e.contract.symbol == module.contract.symbol);
     let users = modules.iter().filter(|module| !is_lineage(module));
-    users.map(|module| deflate(lines::split(&module.text).0).len()).sum()
+    Ok(compressed(root, &users.map(code).collect::<Vec<_>>())?.iter().map(Vec::len).sum())
 }
 
-/// As the library embeds it.
-pub fn deflate(bytes: impl AsRef<[u8]>) -> Vec<u8> {
-    miniz_oxide::deflate::compress_to_vec(bytes.as_ref(), 9)
+/// A module's code, by the name that it is embedded under.
+fn code(module: &Module) -> (String, String) {
+    let [code, _] = lzma::parts(module.contract.symbol, &module.text);
+    code
+}
+
+/// As the library embeds them.
+pub fn compressed(root: &Path, parts: &[(String, String)]) -> Result<Vec<Vec<u8>>> {
+    Ok(lzma::compress_all(&root.join("target/cuda-builder/lzma"), parts)?)
 }
 
 /// The PTX modules of every entry in the table (or of those asked for), compiled if anything changed.

@@ -11,7 +11,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use cuda_builder::{Arch, lines};
+use cuda_builder::{Arch, lzma};
 
 use crate::budgets;
 use crate::kernels::{self, Build};
@@ -61,14 +61,9 @@ pub fn run(root: &Path) -> Result {
 
     let ptx = stage.join("host/ptx");
     fs::create_dir_all(&ptx)?;
-    for module in &output.modules {
-        let (code, lines) = lines::split(&module.text);
-        for (part, text) in [("ptx", code), ("lines", lines)] {
-            fs::write(
-                ptx.join(format!("{}.{part}.deflate", module.contract.symbol)),
-                kernels::deflate(text),
-            )?;
-        }
+    let parts: Vec<_> = output.modules.iter().flat_map(|m| lzma::parts(m.contract.symbol, &m.text)).collect();
+    for ((name, _), packed) in parts.iter().zip(kernels::compressed(root, &parts)?) {
+        fs::write(ptx.join(format!("{name}.lzma")), packed)?;
     }
     let carries_cubins = carry_cubins(root, &stage)?;
     let metadata =
@@ -112,7 +107,7 @@ pub fn run(root: &Path) -> Result {
 fn carry_cubins(root: &Path, stage: &Path) -> Result<bool> {
     let (made, ptx, carried) = (root.join("target/cubin"), stage.join("host/ptx"), stage.join("host/cubins"));
     for kernel in spec::kernels() {
-        let name = format!("{}.ptx.deflate", kernel.symbol);
+        let name = format!("{}.ptx.lzma", kernel.symbol);
         if fs::read(made.join("ptx").join(&name)).ok() != fs::read(ptx.join(name)).ok() {
             println!("without machine code: run `cargo xtask build-cubin` first to carry it");
             return Ok(false);
@@ -121,7 +116,7 @@ fn carry_cubins(root: &Path, stage: &Path) -> Result<bool> {
     for target in CARRIED {
         fs::create_dir_all(carried.join(target.name()))?;
         for kernel in spec::kernels() {
-            let file = Path::new(target.name()).join(format!("{}.cubin.deflate", kernel.symbol));
+            let file = Path::new(target.name()).join(format!("{}.cubin.lzma", kernel.symbol));
             fs::copy(made.join(&file), carried.join(&file))?;
         }
     }

@@ -200,7 +200,7 @@ impl CudaBuilder {
         let workspace = workspace_root(&crate_root);
         let compiler = DeviceCompiler::locate(&workspace)?;
         let package = cargo::package_name(&crate_root)?;
-        let folder = self.folder(&workspace).join(&package);
+        let folder = self.folder_in(&workspace).join(&package);
         fs::create_dir_all(&folder).map_err(Error::io("create", &folder))?;
         // A build script and a task may want the same modules at once.
         let lock = folder.join("lock");
@@ -249,14 +249,19 @@ impl CudaBuilder {
         output.modules.sort_by_key(place);
         #[cfg(feature = "ptxas")]
         if !self.check_on.is_empty() {
-            let reporter = Reporter::new(&workspace, self.folder(&workspace).join("reports"))?;
+            let reporter = Reporter::new(&workspace, self.folder_in(&workspace).join("reports"))?;
             let reports = reporter.report_all(&output.modules, &self.check_on, || {})?;
             gate::check(reports.iter().map(|(module, report)| (&module.contract, report)))?;
         }
         Ok(output)
     }
 
-    fn folder(&self, workspace: &Path) -> PathBuf {
+    /// The folder that it builds in, for what else is worth keeping beside the modules.
+    pub fn folder(&self) -> PathBuf {
+        self.folder_in(&workspace_root(&self.crate_root))
+    }
+
+    fn folder_in(&self, workspace: &Path) -> PathBuf {
         let default = || env::var_os("CARGO_TARGET_DIR").map_or(workspace.join("target"), PathBuf::from);
         self.target_dir.clone().unwrap_or_else(|| default().join("cuda-builder"))
     }

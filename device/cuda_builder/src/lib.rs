@@ -19,6 +19,8 @@ mod error;
 pub mod gate;
 mod group;
 pub mod lines;
+#[cfg(feature = "lzma")]
+pub mod lzma;
 pub mod module;
 pub mod occupancy;
 #[cfg(feature = "ptxas")]

@@ -1,0 +1,30 @@
+//! Decompresses what the build has compressed.
+use lzma_rust2::LzmaReader;
+use std::io::{self, Read};
+
+/// What a size that is declared may be, in bytes: a damaged one shall not ask for all memory. The largest
+/// module has 1 MB without its lines.
+const MOST: u64 = 64 << 20;
+
+/// KiB of a decoder beside its dictionary.
+const DECODER: u32 = 64;
+
+/// The whole content of a stream in the form that xz calls `alone`. It takes twice the declared size in
+/// memory.
+///
+/// # Errors
+/// A stream that is not whole, or declares more than 64 MiB.
+pub(crate) fn decompress(packed: &[u8]) -> io::Result<Vec<u8>> {
+    let wrong = |what| io::Error::new(io::ErrorKind::InvalidData, what);
+    let size = packed.get(5..).and_then(<[u8]>::first_chunk).map(|size| u64::from_le_bytes(*size));
+    let size = size.ok_or_else(|| wrong("its header is cut off"))?;
+    if size > MOST {
+        return Err(wrong("it declares more than 64 MiB"));
+    }
+    let mut reader = LzmaReader::new_mem_limit(packed, (size / 1024) as u32 + DECODER, None)?;
+    // There is no checksum: what stands for it is that the coder must end as a whole stream ends.
+    reader.set_relaxed_end_condition(false);
+    let mut whole = vec![0; size as usize];
+    reader.read_exact(&mut whole)?;
+    Ok(whole)
+}
