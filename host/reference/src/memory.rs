@@ -235,6 +235,11 @@ impl Memory {
         1 + [self.q, self.k, self.v].iter().map(|place| place.buffer).max().unwrap_or(0)
     }
 
+    /// The first buffer of integers, behind those of tensors and slopes.
+    pub(super) fn first_array(&self) -> usize {
+        self.tensor_buffers() + usize::from(self.slopes.is_some())
+    }
+
     /// What lies in each buffer.
     pub fn names(&self) -> Vec<String> {
         let places = [("q", self.q), ("k", self.k), ("v", self.v)];
