@@ -25,11 +25,13 @@ const CASES: &[Case] = &[
         entry: "fwd_f16_d128_causal_128x48_packed", m_blocks: 128 },
     Case { card: "h200", queries: [32, 31 * 1024 + 32768, 32768], heads: [32, 8, 128], mask: Mask::Causal,
         entry: "fwd_f16_d128_causal_128x48_packed", m_blocks: 504 + 32 },
-    // Sequences that would leave half of a large tile empty.
     Case { card: "h200", queries: [256, 256 * 100, 512], heads: [12, 12, 64], mask: Mask::Full,
-        entry: "fwd_f16_d64_full_64x64_packed", m_blocks: 400 + 256 },
+        entry: "fwd_f16_d64_full_128x32_packed", m_blocks: 200 + 256 },
     Case { card: "l4", queries: [64, 64 * 128, 128], heads: [12, 12, 64], mask: Mask::Full,
-        entry: "fwd_f16_d64_full_64x64_packed", m_blocks: 128 },
+        entry: "fwd_f16_d64_full_128x32_packed", m_blocks: 64 },
+    // Sequences that a small tile holds.
+    Case { card: "h200", queries: [256, 256 * 60, 64], heads: [12, 12, 64], mask: Mask::Full,
+        entry: "fwd_f16_d64_full_64x64_packed", m_blocks: 256 },
     Case { card: "l4", queries: [4, 4 * 2048, 2048], heads: [16, 16, 64], mask: Mask::Causal,
         entry: "fwd_f16_d64_causal_128x32_packed", m_blocks: 64 },
     // Too few rows for the device.

@@ -261,7 +261,7 @@ const FAULTS: &[Fault] = &[
     Fault { name: "odd head dim", names: "head_dim",
         spoil: |f, r| { let odd = 1 + below(r, 7); all(f, |t| t.shape[3] += odd) } },
     Fault { name: "large head dim", names: "head_dim",
-        spoil: |f, r| { let large = 264 + 8 * below(r, 99); all(f, |t| t.shape[3] = large) } },
+        spoil: |f, r| { let large = 520 + 8 * below(r, 99); all(f, |t| t.shape[3] = large) } },
     Fault { name: "nothing to do", names: "batch", spoil: |f, _| all(f, |t| t.shape[0] = 0) },
     Fault { name: "heads that do not divide", names: "heads_q",
         spoil: |f, r| {

@@ -46,7 +46,7 @@ fn options_that_are_not_valid() {
         "invalid config: none; it must be the name of an entry or of a configuration of the lineage",
     );
     check(&["verify", "--soak", "-1"], 2, "unexpected argument '-1'");
-    check(&["kernels", "--head-dim", "300"], 2, "no kernel is like that");
+    check(&["kernels", "--head-dim", "600"], 2, "no kernel is like that");
     check(&["kernels", "--head-dim", "0"], 2, "0 is not in 1..");
     check(&["kernels", "--dtype", "f32"], 2, "it must be f16 or bf16");
     check(&["bench", "--device", "sim"], 2, "a simulator has none; use --device gpu");
@@ -138,7 +138,7 @@ fn a_reader_who_leaves_early_is_no_failure() -> std::io::Result<()> {
     // An error that nobody reads has its exit code all the same.
     let (reader, writer) = std::io::pipe()?;
     drop(reader);
-    assert_eq!(ferroflash(&["kernels", "--head-dim", "300"]).stderr(writer).status()?.code(), Some(2));
+    assert_eq!(ferroflash(&["kernels", "--head-dim", "600"]).stderr(writer).status()?.code(), Some(2));
     Ok(())
 }
 
