@@ -35,7 +35,7 @@ def main(out):
                 calls[name] = ("peer", sdpa)
             mask = "causal" if causal else "full"
             for row in table:
-                if (row["dtype"], row["head_dim"], row["mask"]) == ("f16", 64, mask):
+                if row["family"] == "forward" and (row["dtype"], row["head_dim"], row["mask"]) == ("f16", 64, mask) and "_packed" not in row["name"]:
                     names = " ".join(row["lineage"]) or "-"
                     calls[row["name"]] = (f'{names} ({row["path"]})', lambda c=row["name"]: ferroflash.flash_attn_func_bhsd(q, k, v, causal=causal, config=c))
             calls["planned"] = ("what the planner takes", lambda: ferroflash.flash_attn_func_bhsd(q, k, v, causal=causal))

@@ -142,7 +142,12 @@ impl Work for Memory {
                 let all = Outcome { rows: self.o.shape[1], ..Outcome::new(self, written, true) };
                 return Judgement::outside(all.strays());
             };
-            let verdict = Outcome::new(memory, written, true).judge(reference, dtype);
+            let outcome = Outcome::new(memory, written, true);
+            if outcome.rows == 0 {
+                // No sequence has a row: nothing is to be written.
+                return Judgement::outside(outcome.strays());
+            }
+            let verdict = outcome.judge(reference, dtype);
             verdict.map_or_else(|| Judgement::failed("the output has another shape"), Judgement::from)
         }))
     }
