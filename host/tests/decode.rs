@@ -72,6 +72,9 @@ const PLANS: &[Planned] = &[
         [16 * 8 * 16 * 129 * 4, 16 * 8 * 4]),
     ("h200", Shape { queries: 8, ..LLAMA }, |d| d.mask(Mask::Causal), "decode_f16_d128_causal_32_tiles_w4",
         264, [33 * 8 * 32 * 129 * 4, 16 * 8 * 4]),
+    // Of few sequences two blocks share the rows, on SMs that would do nothing.
+    ("h200", Shape { batch: 1, queries: 8, ..LLAMA }, |d| d.mask(Mask::Causal),
+        "decode_f16_d128_causal_16_tiles", 132, [8 * 8 * 32 * 129 * 4, 2 * 8 * 4]),
     // Two blocks of the same keys: half of the splits.
     ("h200", Shape { queries: 12, ..LLAMA }, |d| d.mask(Mask::Causal), "decode_f16_d128_causal_32_tiles_w4",
         264, [16 * 8 * 48 * 129 * 4, 2 * 16 * 8 * 4]),
