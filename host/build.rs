@@ -9,11 +9,18 @@
 //! Source lines lie apart from code, and only who simulates (feature `sim`) carries them.
 use cuda_builder::{CudaBuilder, lzma};
 use spec::Contract;
-use std::{env, error::Error, fmt::Write, fs, path::Path, path::PathBuf};
+use std::{env, error::Error, fmt::Write, fs, path::Path, path::PathBuf, process::ExitCode};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-fn main() -> Result<()> {
+fn main() -> ExitCode {
+    // An `Err` from main is printed for programmers, with its lines escaped.
+    let Err(error) = gather() else { return ExitCode::SUCCESS };
+    eprintln!("{error}");
+    ExitCode::FAILURE
+}
+
+fn gather() -> Result<()> {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-env-changed=FERROFLASH_PTX_DIR");
     let out = PathBuf::from(env::var("OUT_DIR")?);

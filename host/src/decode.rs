@@ -15,11 +15,13 @@ pub enum Splits {
     /// lengths that it finds there.
     #[default]
     Auto,
-    /// So many, but no more than it has tiles of 16 keys.
+    /// So many, but no more than it has tiles of 16 keys. From 2 on it wants a workspace, and at most 64
+    /// rows: queries times the query heads of a key head.
     Exactly(u32),
     /// One for each so many keys: what a sequence's results are, to the last bit, then depends on nothing but
     /// the sequence itself and the kind of device, whatever is beside it in the batch, wherever its pages lie
-    /// and however large they are.
+    /// and however large they are. A multiple of 128. Where a sequence may have more keys than that it wants
+    /// a workspace.
     Chunk(u32),
 }
 
@@ -35,6 +37,29 @@ impl Splits {
 /// `q` and `o` are `[batch, queries, heads, head_dim]`, as many queries for each sequence, or
 /// [packed](Decode::packed). A sequence's last query stands at its last key. A sequence without a key gives
 /// 0, and `-inf` as its log-sum-exp.
+///
+/// ```
+/// # fn main() -> Result<(), ferroflash::Error> {
+/// use ferroflash::{Capabilities, DType, Decode, Index, KvCache, KvPages, PageView, TensorView};
+/// # let [q, o, keys, values, table, lengths] = [1, 2, 3, 4, 5, 6].map(|n| n << 40);
+///
+/// let (batch, columns) = (4, 512); // sequences of up to 512 pages of 16 keys
+/// let shape = [batch, 1, 32, 128]; // one query each of 32 heads
+/// let view = |address| TensorView::bshd(address, 4 * 32 * 128, DType::F16, shape);
+/// let pages = [1000, 16, 8, 128]; // pages, keys of a page, key heads, head_dim
+/// let pool = |address| PageView::nhd(address, 1000 * 16 * 8 * 128, DType::F16, pages);
+/// let (table, lengths) = (Index::new(table, 4 * 512), Index::new(lengths, 4));
+/// let cache = KvCache::paged(KvPages::new(pool(keys), pool(values)), table, columns, lengths);
+/// let decode = Decode::new(view(q), cache, view(o));
+///
+/// let h200 = Capabilities::profile("h200").expect("a known card"); // yours: `Attention::capabilities`
+/// let plan = ferroflash::plan_decode_with(&decode, h200, u64::MAX)?;
+/// // What to allocate, once, and give to `Decode::workspace` and, filled with 0, to `Decode::counters`.
+/// assert_eq!(plan.workspace_bytes(), 16 * 8 * 4 * 129 * 4);
+/// assert_eq!(plan.counters_bytes(), 4 * 8 * 4);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[must_use = "a description of a launch does nothing by itself; plan and launch it"]
 #[non_exhaustive]
@@ -53,14 +78,16 @@ pub struct Decode<'a> {
     pub softcap: Option<f32>,
     /// Scores fall with the distance of key and query. Kernels for many queries do it, for few ones too.
     pub alibi: Option<AlibiSlopes>,
-    /// Sequences of any numbers of queries, one behind the other; `None` where each has as many.
+    /// Sequences of any numbers of queries, one behind the other; `None` where each has as many, which alone
+    /// is decoded.
     pub packed: Option<PackedQueries>,
-    /// Logits that belong to no key. Only where there are at most 64 rows: queries times the query heads of a
-    /// key head.
+    /// Logits that belong to no key. Only where there are at most 64 rows (queries times the query heads of a
+    /// key head), not packed, and without slopes.
     pub sinks: Option<Sinks>,
     /// Where the log-sum-exp of each row goes.
     pub lse: Option<LseView>,
-    /// Memory for what parts of a sequence leave; without it no sequence is cut.
+    /// Memory for what parts of a sequence leave; without it no sequence is cut. How much:
+    /// [`plan_decode_with`].
     pub workspace: Option<Workspace>,
     /// Zeros by which the last part of a sequence knows that it is; without them a second kernel merges.
     pub counters: Option<Counters>,
@@ -117,12 +144,17 @@ impl<'a> Decode<'a> {
 
     /// Sequences of any numbers of queries, one behind the other: `q` and `o` are `[1, rows of all sequences,
     /// heads, head_dim]`, and the log-sum-exp is `[1, heads, rows of all sequences]`.
+    ///
+    /// These are prefilled, in tiles of queries, however few they are: no sequence is cut by its keys, and
+    /// there are no sinks and no e4m3 caches. Where each sequence has as many queries leave this out and give
+    /// `q` as `[batch, queries, heads, head_dim]`, the same memory, which decodes.
     pub const fn packed(mut self, packed: PackedQueries) -> Self {
         self.packed = Some(packed);
         self
     }
 
-    /// Logits that belong to no key.
+    /// Logits that belong to no key: for at most 64 rows (queries times the query heads of a key head), not
+    /// packed, and without slopes.
     pub const fn sinks(mut self, sinks: Sinks) -> Self {
         self.sinks = Some(sinks);
         self
@@ -134,14 +166,17 @@ impl<'a> Decode<'a> {
         self
     }
 
-    /// Let blocks share a sequence's keys. [`DecodePlan::workspace_bytes`] says how much a plan needs.
+    /// Let blocks share a sequence's keys. [`DecodePlan::workspace_bytes`] says how much a plan needs. Ask a
+    /// plan made with [`plan_decode_with`]`(.., u64::MAX)`: one made without a workspace needs none, and cuts
+    /// no sequence.
     pub const fn workspace(mut self, workspace: Workspace) -> Self {
         self.workspace = Some(workspace);
         self
     }
 
     /// Let the last block of a sequence merge what the others have left, instead of a second kernel.
-    /// [`DecodePlan::counters_bytes`] says how many a plan needs.
+    /// [`DecodePlan::counters_bytes`] says how many bytes a plan needs, if it was made as for
+    /// [`Decode::workspace`].
     pub const fn counters(mut self, counters: Counters) -> Self {
         self.counters = Some(counters);
         self

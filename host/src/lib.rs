@@ -18,7 +18,8 @@
 //! # }
 //! ```
 //!
-//! - [`TensorView`], [`LseView`]: tensors in the caller's memory. Layouts are strides.
+//! - [`TensorView`], [`LseView`]: tensors in the caller's memory. Layouts are strides. [`AlibiSlopes`],
+//!   [`Sinks`]: a number for each head. [`Workspace`], [`Counters`]: what launches use beside them.
 //! - [`KvCache`], [`KvPages`]: keys and values in pages; [`Index`], [`Slots`]: integers that only the device
 //!   knows.
 //! - [`Decode`]: queries on a cache, few a sequence or many; [`plan_decode`].

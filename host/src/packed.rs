@@ -52,6 +52,8 @@ impl Packed {
 /// Queries of sequences of any lengths, one behind the other, whose keys and values lie in a cache: sequence
 /// `b` has rows `cu_seqlens_q[b]` to before `cu_seqlens_q[b + 1]`. As with [`Packed`], launches read this on
 /// the device when they run, and rows that are no sequence's are not written.
+///
+/// Not for decoding: see [`Decode::packed`](crate::Decode::packed).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PackedQueries {

@@ -119,6 +119,13 @@ fn no_workspace() {
     assert!(error.to_string().contains("workspace.bytes: 0"), "{error}");
 }
 
+const SLOPES: AlibiSlopes = AlibiSlopes::new(7 * FAR, 32);
+
+fn e4m3(d: &mut Decode<'static>) {
+    d.cache.pages.keys.dtype = DType::E4m3;
+    d.cache.pages.values.dtype = DType::E4m3;
+}
+
 /// What makes a request wrong, and the words that it is refused with.
 type Refused = (fn(&mut Decode<'static>), bool, &'static [&'static str]);
 
@@ -156,7 +163,14 @@ const REFUSED: &[Refused] = &[
     (|d| d.counters = Some(Counters { address: FAR, bytes: 512 }), true, &["counters", "must not overlap q"]),
     (|d| d.counters = Some(Counters { address: 9 * FAR, bytes: 508 }),
         true, &["counters.bytes", "508", "512"]),
-    (|d| d.config = Some("fwd_f16_d64_full_128x64"), true, &["config", "decode kernel"]),
+    (|d| d.config = Some("fwd_f16_d64_full_128x64"), true, &["config", "for caches", "decode`, or `paged`"]),
+    (|d| { *d = decode(Shape { queries: 17, ..LLAMA }); e4m3(d) },
+        false, &["cache of e4m3", "at most 64 rows"]),
+    (|d| { e4m3(d); d.alibi = Some(SLOPES) }, false, &["cache of e4m3", "without ALiBi slopes"]),
+    (|d| {
+        *d = decode(Shape { head_dim: 512, ..LLAMA });
+        d.alibi = Some(SLOPES);
+    }, false, &["ALiBi slopes on a cache go up to head_dim 256"]),
     (|d| d.config = Some("decode_f16_d64_causal_8_tiles"), true, &["config", "4 rows of head_dim 128"]),
 ];
 

@@ -197,9 +197,17 @@ typedef struct ferroflash_merge {
     int32_t lse_unit;
 } ferroflash_merge_t;
 
-/* Decode attention: few queries a sequence on the keys and values of a cache, whose lengths and page numbers
- * are the device's: a captured graph stays right when they change. seqlen_q * heads_q / heads_k is at most
- * 16. */
+/* Attention on the keys and values of a cache, whose lengths and page numbers are the device's: a captured
+ * graph stays right when they change. Up to 64 rows (seqlen_q * heads_q / heads_k) are decoded; more, packed
+ * ones, and those with slopes are prefilled, without sinks, splits or e4m3.
+ *
+ *   ferroflash_decode_t d = FERROFLASH_DECODE_INIT;
+ *   d.q = q; ...                                                        // device pointers, sizes, strides
+ *   ferroflash_decode_room(context, &d, &d.workspace_bytes, &d.counters_bytes);
+ *   d.workspace = ...; d.counters = ...;                                // that large; NULL where 0
+ *   cuMemsetD8Async((CUdeviceptr)d.counters, 0, d.counters_bytes, stream);        // once
+ *   ferroflash_decode(context, &d, stream);                             // each step
+ */
 typedef struct ferroflash_decode {
     uint64_t size; /* sizeof(ferroflash_decode_t): FERROFLASH_DECODE_INIT sets it */
     /* Device addresses, multiples of 16. q and o are [batch, seqlen_q, heads_q, head_dim], the last query at
@@ -218,7 +226,7 @@ typedef struct ferroflash_decode {
     int64_t seqlen_q;
     int64_t heads_q;
     int64_t heads_k;
-    int64_t head_dim;
+    int64_t head_dim; /* a multiple of 8, of 16 with an e4m3 cache, at most 512 */
     int64_t pages;
     int64_t page; /* keys of a page: 1 or more */
     int64_t columns;
@@ -227,24 +235,30 @@ typedef struct ferroflash_decode {
     int64_t q_strides[4];
     int64_t o_strides[4];
     int64_t cache_strides[3]; /* elements from one page, key and head to the next, of keys and of values */
-    int64_t lse_strides[2];
+    int64_t lse_strides[2]; /* as in ferroflash_forward_t, like mask and windows */
     int32_t dtype;
-    int32_t cache_dtype;
+    int32_t cache_dtype; /* the same, or FERROFLASH_E4M3 */
     int32_t mask;
     int32_t window_left;
     int32_t window_right;
-    int32_t splits; /* in so many parts are sequences cut; 0: the library's choice */
-    int32_t chunk;  /* instead: in parts of so many keys: results do not depend on the batch; or 0 */
+    /* In so many parts are sequences cut, 2 or more with a workspace. 0: the library's choice. */
+    int32_t splits;
+    /* Instead: in parts of so many keys, a multiple of 128: results do not depend on the batch. Wants a
+     * workspace. Or 0. */
+    int32_t chunk;
     float scale;    /* 0: 1 / sqrt(head_dim) */
     float softcap;  /* 0: none */
     const char *config; /* name of the entry to run; NULL: the planner's choice */
-    void *workspace;    /* memory that the launch may use; NULL: sequences stay whole */
+    void *workspace;    /* memory that the launch may use, a multiple of 16; NULL: sequences stay whole */
     uint64_t workspace_bytes;
-    void *counters; /* zeros, which the launch leaves as zeros; NULL: a second kernel merges */
+    /* Zeros, a multiple of 4, which the launch leaves as zeros: set them before the first launch and after
+     * any error, and use them from one stream at a time. NULL: a second kernel merges. */
+    void *counters;
     uint64_t counters_bytes;
     /* Packed sequences: as in ferroflash_forward_t. seqlen_q is then the most queries of one, and of any
-     * number; q and o are [total_q, heads_q, head_dim], lse is [heads_q, total_q]. NULL: seqlen_q queries of
-     * each. */
+     * number; q and o are [total_q, heads_q, head_dim], lse is [heads_q, total_q]. As many queries for each:
+     * leave it out (NULL) and give q as [batch, seqlen_q, heads_q, head_dim], the same memory, which
+     * decodes. */
     const int32_t *cu_seqlens_q;
     int64_t total_q;
     float k_scale;         /* of an e4m3 cache: a number of it stands for itself times the scale; 0: 1 */
@@ -252,7 +266,7 @@ typedef struct ferroflash_decode {
     const float *k_scales; /* scales in device memory, [batch, heads_k], instead of k_scale; or NULL */
     const float *v_scales; /* the same */
     int64_t scales_strides[2]; /* elements from one sequence and head to the next; 0: they share a scale */
-    const float *alibi_slopes; /* as in ferroflash_forward_t; with them seqlen_q is of any number */
+    const float *alibi_slopes; /* as in ferroflash_forward_t; with them head_dim is at most 256 */
     int64_t alibi_strides[2];
 } ferroflash_decode_t;
 

@@ -81,7 +81,9 @@ fn choose(d: &Decode<'_>, on: &Capabilities) -> Result<&'static DecodeInfo, Erro
     let p = d.problem();
     if let Some(name) = d.config {
         let Some(entry) = DECODES.iter().find(|e| e.contract.symbol == name) else {
-            return Err(Error::invalid("config", name, "it must be a decode kernel of the table"));
+            let expected =
+                "it must be for caches: `ferroflash kernels --family decode`, or `paged`, lists them";
+            return Err(Error::invalid("config", name, expected));
         };
         if !solves(entry, d) {
             let rows = rows(&p);

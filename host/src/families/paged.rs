@@ -1,6 +1,6 @@
 //! The paged family: forward kernels over a cache. Which of them, and how many blocks there may be work for.
 use super::{One, cache, forward, place};
-use crate::{Capabilities, Decode, Error, Problem, validate};
+use crate::{Capabilities, DType, Decode, Error, Problem, validate};
 use spec::{
     FwdParams, Integers, MaskKind, PAGED, PagedInfo, PagedParams, Sequences, Tensor, TileOrder, Window,
 };
@@ -40,11 +40,17 @@ fn choose(d: &Decode<'_>, on: &Capabilities) -> Result<&'static PagedInfo, Error
     let entry = match d.config {
         None => fitting().min_by_key(|e| (e.head_dim, e.mask == MaskKind::Local)).ok_or_else(|| {
             let feature = format_args!("{p} on a cache of {}", cache_dtype.name());
-            Error::unsupported(feature, "no paged kernel has such a head_dim, mask and cache")
+            let reason = if cache_dtype == DType::E4m3 {
+                "e4m3 caches are for at most 64 rows (queries times query heads of a key head), as many for \
+                 each sequence, without ALiBi slopes"
+            } else {
+                "ALiBi slopes on a cache go up to head_dim 256"
+            };
+            Error::unsupported(feature, reason)
         }),
         Some(name) => fitting().find(|e| e.contract.symbol == name).ok_or_else(|| {
             let expected = format_args!(
-                "it must be a paged kernel of the table for {}, head_dim {} and this mask",
+                "it must be a kernel for {}, head_dim {} and this mask: `ferroflash kernels --family paged`",
                 p.dtype.name(),
                 p.head_dim
             );
