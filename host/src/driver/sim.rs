@@ -8,6 +8,29 @@ use std::time::{Duration, Instant};
 
 /// A simulated card. Launches run at once, on the calling thread; what the checkers find comes back from
 /// [`Driver::synchronize`], as a GPU's faults do, and from [`SimDriver::take_reports`] in full.
+///
+/// ```
+/// # fn main() -> Result<(), ferroflash::Error> {
+/// use ferroflash::{Attention, DType, Driver, Forward, SimDriver, TensorView};
+///
+/// let attention = Attention::new(SimDriver::new("h200")?);
+/// let (card, shape) = (attention.driver(), [1, 2, 1, 64]); // batch, seqlen, heads, head_dim
+/// let [mut q, mut k, mut v, o] = [(); 4].map(|()| card.allocate(2 * 64 * 2).expect("memory"));
+/// for tensor in [&mut q, &mut k, &mut v] {
+///     card.upload(tensor, &[0x00, 0x3c].repeat(2 * 64))?; // 1.0
+/// }
+/// let view = |buffer| TensorView::bshd(card.address(buffer), 2 * 64, DType::F16, shape);
+/// let forward = Forward::new(view(&q), view(&k), view(&v), view(&o));
+/// let (plan, stream) = (attention.plan(&forward)?, card.stream()?);
+/// // SAFETY: the buffers are as large as their views say, and nothing else uses them.
+/// unsafe { attention.launch(&plan, &forward, &stream)? };
+/// card.synchronize(&stream)?; // what the checkers found
+/// let mut ones = [0; 2 * 64 * 2];
+/// card.download(&o, &mut ones)?;
+/// assert!(ones.chunks(2).all(|number| number == [0x00, 0x3c]));
+/// # Ok(())
+/// # }
+/// ```
 pub struct SimDriver {
     gpu: Arc<Mutex<Gpu>>,
     capabilities: Capabilities,
