@@ -72,6 +72,22 @@ impl<'a> File<'a> {
         self.tensors().is_ok_and(|tensors| tensors.tensor(name).is_ok())
     }
 
+    /// Refuses a tensor that is none of these, of what `kind` of file: it would be ignored. Results may be
+    /// there.
+    pub(super) fn only(&self, kind: &str, names: &[&str]) -> Result<(), Error> {
+        let tensors = self.tensors()?;
+        let is_known = |name: &&str| names.contains(name) || ["o", "lse"].contains(name);
+        let Some(name) = tensors.names().into_iter().filter(|name| !is_known(name)).min() else {
+            return Ok(());
+        };
+        let right = match name {
+            "cache_seqlens" if names.contains(&"seqused_k") => "name it `seqused_k`".to_owned(),
+            _ => format!("what is for them is [{}]", names.join(", ")),
+        };
+        let what = format_args!("has `{name}`, which is not for {kind}; it would be ignored: {right}");
+        Err(self.invalid(what))
+    }
+
     /// A tensor.
     pub(super) fn tensor(&self, name: &str) -> Result<TensorView<'_>, Error> {
         let tensors = self.tensors()?;

@@ -3,7 +3,7 @@ use super::console::Console;
 use super::device::{Device, Runner};
 use super::error::Error;
 use super::options::{DeviceOptions, dtype};
-use ferroflash::{Capabilities, DType, Mask, Problem, entries, ptx, supports};
+use ferroflash::{Capabilities, DType, Mask, Problem, ptx, spec::KERNELS, supports};
 use serde::Serialize;
 use std::fmt;
 
@@ -34,7 +34,7 @@ pub(super) struct Args {
 #[derive(Serialize)]
 struct Report {
     version: &'static str,
-    /// Entries whose PTX this build carries.
+    /// Kernels whose PTX this build carries.
     embedded_kernels: usize,
     kernels: usize,
     gpu: Option<String>,
@@ -88,8 +88,8 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let would_run = capabilities.map_or(Ok(vec![]), |capabilities| choices(base, capabilities))?;
     let report = Report {
         version: env!("CARGO_PKG_VERSION"),
-        embedded_kernels: entries().filter(|entry| ptx::is_embedded(entry.contract.symbol)).count(),
-        kernels: entries().count(),
+        embedded_kernels: KERNELS.iter().filter(|kernel| ptx::is_embedded(kernel.symbol)).count(),
+        kernels: KERNELS.len(),
         gpu: gpu.as_ref().ok().map(Device::to_string),
         no_gpu: gpu.as_ref().err().map(Error::to_string),
         device: device.to_string(),

@@ -26,13 +26,13 @@ pub(super) struct Args {
     /// (few queries on a cache), paged (many), append, merge.
     #[arg(long, value_parser = FAMILIES, hide_possible_values = true)]
     family: Option<String>,
-    /// Only kernels of this element type: f16 or bf16.
+    /// Only kernels of this element type: f16 or bf16. On a cache it is that of queries.
     #[arg(long, value_parser = super::options::dtype)]
     dtype: Option<DType>,
     /// Only kernels that a head dim of this size runs on, of those that have one of their own.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     head_dim: Option<u32>,
-    /// Only kernels of this mask: full, causal or local.
+    /// Only kernels whose own mask is full, causal or local. Decode and paged kernels of causal do full too.
     #[arg(long, value_parser = ["full", "causal", "local"])]
     mask: Option<String>,
     /// Only the kernels of this name: a kernel's own, or one of the lineage's configurations.

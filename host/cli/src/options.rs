@@ -181,7 +181,10 @@ fn device(text: &str) -> Result<DeviceKind, String> {
 /// Parses an element type.
 pub(super) fn dtype(text: &str) -> Result<DType, String> {
     let all = [DType::F16, DType::Bf16];
-    all.into_iter().find(|dtype| dtype.name() == text).ok_or_else(|| "it must be f16 or bf16".into())
+    let caches =
+        if text == DType::E4m3.name() { ": queries are never e4m3, only a cache may be" } else { "" };
+    let wrong = || format!("it must be f16 or bf16{caches}");
+    all.into_iter().find(|dtype| dtype.name() == text).ok_or_else(wrong)
 }
 
 /// Parses the name of a card that can be simulated.

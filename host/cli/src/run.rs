@@ -31,6 +31,8 @@ pub(super) mod cache;
 /// head_dim], as many rows for each sequence, the last of which stands at its last key, and `lse` is [heads,
 /// T]. `sinks`, f32 [heads], are logits that belong to no key. A cache of e4m3 (F8_E4M3) may have `k_scale`
 /// and `v_scale`, f32, one number or one for each key head: what its numbers are multiplied by.
+///
+/// Tensors that are not for a file of its kind are refused; only `o` and `lse` may lie there unread.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -106,6 +108,9 @@ impl From<Verdict> for Check {
     }
 }
 
+/// Tensors of packed sequences.
+const PACKED: [&str; 7] = ["q", "k", "v", "cu_seqlens_q", "cu_seqlens_k", "seqused_k", "alibi_slopes"];
+
 pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let layout = match args.layout {
         FileLayout::Bshd => Layout::Bshd,
@@ -120,6 +125,10 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     }
     let [q, k, v] = files::read_qkv(&file)?;
     let (mut problem, is_packed) = (problem(layout, [&q, &k, &v])?, files::are_packed(&file));
+    match is_packed {
+        true => file.only("packed q, k, v", &PACKED)?,
+        false => file.only("q, k, v of four sizes", &["q", "k", "v", "alibi_slopes"])?,
+    }
     let rows = [q.shape[1], k.shape[1]];
     let sequences = is_packed.then(|| files::read_sequences(&file, rows)).transpose()?;
     if let Some(sequences) = &sequences {

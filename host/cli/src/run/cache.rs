@@ -9,6 +9,14 @@ use ferroflash::{Alignment, DType, PageView, Problem};
 mod launch;
 mod right;
 
+/// Tensors of a file with a cache.
+const TENSORS: [&str; 9] =
+    ["q", "k_cache", "v_cache", "seqused_k", "block_table", "cu_seqlens_q", "k_scale", "v_scale", "sinks"];
+
+/// What is not read yet.
+const EVEN: &str = "in this program each sequence of a cache must have as many queries as the others so far; \
+                    the library takes any (`Decode::packed`)";
+
 /// A file's queries and cache.
 pub(crate) struct Input {
     /// One sequence's with as many keys as one may have, `batch` of them.
@@ -32,8 +40,10 @@ impl Input {
     /// and `sinks`.
     pub(super) fn read(file: &File<'_>, layout: FileLayout, scores: &ScoreOptions) -> Result<Self, Error> {
         if file.has("alibi_slopes") {
-            return Err(file.invalid("`alibi_slopes`: this program takes them beside q, k and v alone"));
+            let what = "`alibi_slopes`: this program takes them beside q, k and v alone so far";
+            return Err(file.invalid(format_args!("{what}; on a cache the library does (`Decode::alibi`)")));
         }
+        file.only("q and a cache", &TENSORS)?;
         let lengths = file.list("seqused_k")?;
         let q = file.elements("q", HALVES)?;
         let (batch, shape) = (lengths.len(), q.shape.clone());
@@ -45,7 +55,7 @@ impl Input {
         };
         if batch == 0 || !rows.is_multiple_of(batch) || shape.len() == 4 && shape[0] != batch {
             let what = format_args!("`q` has shape {shape:?}, `seqused_k` {batch} sequences");
-            return Err(file.invalid(format_args!("{what}: each must have as many queries as the others")));
+            return Err(file.invalid(format_args!("{what}: {EVEN}")));
         }
         let (keys, values) = (file.elements("k_cache", CACHES)?, file.elements("v_cache", CACHES)?);
         let pages = pages(file, layout, &keys)?;
@@ -91,8 +101,7 @@ impl Input {
             let (starts, _) = file.integers("cu_seqlens_q")?;
             let even = (0..=self.problem.batch).map(|b| (b * self.problem.seqlen_q) as i32);
             if !starts.iter().copied().eq(even) {
-                let what = "on a cache each sequence has as many queries as the others";
-                return Err(file.invalid(format_args!("`cu_seqlens_q` is {starts:?}: {what}")));
+                return Err(file.invalid(format_args!("`cu_seqlens_q` is {starts:?}: {EVEN}")));
             }
         }
         let [pages, page, ..] = self.pages.shape;

@@ -178,11 +178,23 @@ fn pages(tensors: &mut Tensors, shape: [usize; 4]) {
 fn caches_that_are_not_right() {
     let folder = Folder::new("cache-refused");
     type Spoil = fn(&mut Tensors);
-    let cases: [(Spoil, &str); 20] = [
+    let cases: [(Spoil, &str); 26] = [
         (|t| t[4] = integers("seqused_k", &[3], &[40, 0, 65]), "`seqused_k[2]` is 65; there is room"),
         (|t| t[4] = integers("seqused_k", &[3], &[-1, 0, 1]), "`seqused_k[0]` is -1"),
         (|t| t[4] = integers("seqused_k", &[3, 1], &[1, 0, 1]), "`seqused_k` has shape [3, 1]; one size"),
-        (|t| t[4] = integers("seqused_k", &[2], &[1, 1]), "as many queries as the others"),
+        (
+            |t| t[4] = integers("seqused_k", &[2], &[1, 1]),
+            "as many queries as the others so far; the library",
+        ),
+        (|t| t[4].0 = "cache_seqlens", "has `cache_seqlens`, which is not for q and a cache; it would be"),
+        (|t| t[4].0 = "cache_seqlens", "be ignored: name it `seqused_k`"),
+        (|t| t[3].0 = "page_table", "has `page_table`, which is not for q and a cache"),
+        (|t| t.push(floats("k", &[1], &[0.0])), "has `k`, which is not for q and a cache"),
+        (|t| t.push(integers("cu_seqlens_k", &[2], &[0, 1])), "has `cu_seqlens_k`, which is not for q and a"),
+        (
+            |t| t.push(floats("alibi_slopes", &[4], &[0.0; 4])),
+            "on a cache the library does (`Decode::alibi`)",
+        ),
         (|t| drop(t.remove(4)), "has no tensor `seqused_k`"),
         (|t| t[3] = integers("block_table", &[3, 1], &[9, 0, 1]), "room for 16 keys"),
         (|t| t[3].3[4] = 9, "`block_table` has page 9 for sequence 0; `k_cache` has 9"),

@@ -151,6 +151,26 @@ fn files_that_are_not_valid() {
         &qkv("heads", (f16, &[1, 8, 6, 64]), (f16, shape), (f16, shape)),
         "invalid heads_q: 6; it must be a multiple of heads_k = 4",
     );
+    for (name, dtype) in [
+        ("sinks", Dtype::F32),
+        ("seqused_k", Dtype::I32),
+        ("k_scale", Dtype::F32),
+        ("alibi_slope", Dtype::F32),
+        ("cache_seqlens", Dtype::I32),
+    ] {
+        let four = [("q", f16, shape), ("k", f16, shape), ("v", f16, shape), (name, dtype, &[4][..])];
+        let words = format!("has `{name}`, which is not for q, k, v of four sizes; it would be ignored");
+        run(&zeros(&folder, name, &four), &words);
+    }
+    let (rows, starts) = (&shape[1..], (Dtype::I32, &[2][..]));
+    let packed = [("q", f16, rows), ("k", f16, rows), ("v", f16, rows), ("cu_seqlens_q", starts.0, starts.1)];
+    let sinks = [("cu_seqlens_k", starts.0, starts.1), ("sinks", Dtype::F32, &[4][..])];
+    let words = "has `sinks`, which is not for packed q, k, v; it would be ignored";
+    run(&zeros(&folder, "sinks", &[&packed[..], &sinks].concat()), words);
+    // What a run writes may lie beside what it reads.
+    let results = [("o", f16, shape), ("lse", Dtype::F32, &[1, 4, 8][..])];
+    let inputs = ["q", "k", "v"].map(|name| (name, f16, shape));
+    report(&["run", "--device", "cpu", "--input", &zeros(&folder, "o", &[&inputs[..], &results].concat())]);
     let empty: &[usize] = &[1, 0, 4, 64];
     run(&qkv("empty", (f16, empty), (f16, shape), (f16, shape)), "1 or more");
     let huge: &[usize] = &[0, 1 << 62, 4, 64];

@@ -88,6 +88,8 @@ fn kernels_are_the_table() {
     let report = report(&["kernels"]);
     let rows = report["kernels"].as_array().expect("a list");
     assert_eq!(rows.len(), KERNELS.len());
+    let info = crate::common::report(&["info", "--device", "cpu"]);
+    assert_eq!([&info["embedded_kernels"], &info["kernels"]], [KERNELS.len(); 2]);
     for kernel in KERNELS {
         let row = rows.iter().find(|row| row["name"] == kernel.symbol).expect("every kernel is listed");
         assert_eq!(row["threads"], kernel.threads);

@@ -49,6 +49,7 @@ fn options_that_are_not_valid() {
     check(&["kernels", "--head-dim", "600"], 2, "no kernel is like that");
     check(&["kernels", "--head-dim", "0"], 2, "0 is not in 1..");
     check(&["kernels", "--dtype", "f32"], 2, "it must be f16 or bf16");
+    check(&["kernels", "--dtype", "e4m3"], 2, "it must be f16 or bf16: queries are never e4m3, only a cache");
     check(&["bench", "--device", "sim"], 2, "a simulator has none; use --device gpu");
     check(&["bench", "--first-call", "--device", "cpu"], 2, "bench measures time");
     check(&["bench", "--suite", "decode"], 2, "no suite is called `decode`, only extra, headline, prefill");
