@@ -1,6 +1,6 @@
 //! `ferroflash-mutants`: the mutation score of every kernel, written to docs/evidence.
 use clap::Parser;
-use ferroflash_tests::mutation::{Evidence, Sample, Subject, score, write};
+use ferroflash_tests::mutation::{Evidence, STACK, Sample, Subject, score, write};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -34,8 +34,9 @@ struct Arguments {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    let workers = rayon::ThreadPoolBuilder::new().num_threads(arguments.jobs).stack_size(STACK);
     let (start, sample) = (Instant::now(), Sample { each: arguments.sample, seed: arguments.seed });
-    if let Err(error) = rayon::ThreadPoolBuilder::new().num_threads(arguments.jobs).build_global() {
+    if let Err(error) = workers.build_global() {
         eprintln!("error: {error}");
         return ExitCode::FAILURE;
     }

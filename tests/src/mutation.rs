@@ -122,6 +122,9 @@ pub fn score(
     Score { population, ..score }
 }
 
+/// Bytes of a worker's stack: while it waits for a part of one trial it takes up another.
+pub const STACK: usize = 64 << 20;
+
 /// So many mutants say which trials catch the most.
 const SCOUTS: usize = 48;
 

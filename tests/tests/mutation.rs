@@ -1,12 +1,14 @@
 //! The mutation score of a kernel of each kind, of a sample: every mutant is caught, or has a reason to
 //! survive. All of all kernels: `ferroflash-mutants`.
-use ferroflash_tests::mutation::{Sample, Subject, score};
+use ferroflash_tests::mutation::{STACK, Sample, Subject, score};
 
 /// Mutants of each operator that a test runs.
 const SAMPLE: Sample = Sample { each: Some(2), seed: 1 };
 
 #[track_caller]
 fn check(symbol: &str) {
+    // The first test makes the workers of all.
+    let _ = rayon::ThreadPoolBuilder::new().stack_size(STACK).build_global();
     let subject =
         Subject::all().find(|subject| subject.kernel.symbol == symbol).expect("a kernel of the table");
     let score = score(&subject, SAMPLE, |_| (), || ());

@@ -25,6 +25,12 @@ pub(super) const HARMLESS: &[Harmless] = &[
         ..CLASS
     },
     Harmless {
+        operators: &[Operator::NegateBranch],
+        source: ["decode/schedule.rs", "for of in mine {"],
+        reason: "Every block counts other tiles, all the same: where keys are cut is a matter of speed.",
+        ..CLASS
+    },
+    Harmless {
         operators: &[Operator::Bound],
         source: ["mask.rs", "(rows.first + rows.tile).min(rows.q_len)"],
         reason: "One block of keys more, of which no row sees any: masked, they add nothing.",
