@@ -136,16 +136,15 @@ impl Launches {
 
 impl Kernels for Launches {
     fn each(&self, mut launch: impl FnMut(usize, [u32; 3], &[u8]) -> Result<(), Error>) -> Result<(), Error> {
-        // SAFETY: no family's parameters have padding (`prepared.rs` tests it).
-        unsafe {
-            match self {
-                Forward(one) => launch(one.kernel, one.grid, bytes_of(&one.params)),
-                Packed(one) => launch(one.kernel, one.grid, bytes_of(&one.params)),
-                Split(two) => {
-                    launch(two.kernel, two.grid, bytes_of(&two.params))?;
-                    let (merge, grid) = two.merge();
-                    launch(two.combine, grid, bytes_of(&merge))
-                }
+        match self {
+            Forward(one) => one.each(launch),
+            Packed(one) => one.each(launch),
+            Split(two) => {
+                let (merge, grid) = two.merge();
+                // SAFETY: no family's parameters have padding (`prepared.rs` tests it).
+                let (first, second) = unsafe { (bytes_of(&two.params), bytes_of(&merge)) };
+                launch(two.kernel, two.grid, first)?;
+                launch(two.combine, grid, second)
             }
         }
     }

@@ -1,17 +1,11 @@
 //! The forward family: one kernel does all of a tile of queries.
-use super::{cache, place};
+use super::{One, cache, place};
 use crate::plan::Tensors;
 use crate::{AlibiSlopes, Capabilities, Error, LseView, Problem, TensorView, validate};
 use spec::{EntryInfo, FwdParams, Grid, Lse, PerHead, Tensor, TileOrder};
 
 /// The launch of a forward kernel.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Launch {
-    /// Its place in [`spec::KERNELS`].
-    pub kernel: usize,
-    pub grid: [u32; 3],
-    pub params: FwdParams,
-}
+pub(crate) type Launch = One<FwdParams>;
 
 impl Launch {
     /// Blocks as the entry's type computes them from the same order.

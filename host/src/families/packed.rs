@@ -1,19 +1,13 @@
 //! The packed family: forward kernels that find their sequence by integers on the device. Which of them
 //! solves a problem, and how many blocks there may be work for.
-use super::{forward, place};
+use super::{One, forward, place};
 use crate::plan::Tensors;
 use crate::table::Choice;
 use crate::{Alignment, Capabilities, Error, Index, Problem};
 use spec::{EntryInfo, Integers, MaskKind, PACKED, PackedParams, Sequences, TileOrder};
 
 /// The launch of a packed kernel.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Launch {
-    /// Its place in [`spec::KERNELS`].
-    pub kernel: usize,
-    pub grid: [u32; 3],
-    pub params: PackedParams,
-}
+pub(crate) type Launch = One<PackedParams>;
 
 impl Launch {
     /// `entry` must be a packed one.
@@ -82,8 +76,8 @@ const LARGE: &str = "sequences of several tiles that fill the device: larger til
 const SMALL: &str = "short sequences, or few rows for this device: smaller tiles leave less of it idle";
 const ONLY: &str = "the one packed kernel of this type, head dim and mask that fits the device";
 
-/// The kernel that solves a packed problem: the largest tile that the sequences fill on the average, and the
-/// device with it; else the smallest.
+/// The kernel that solves a packed problem: the larger tile, but where a smaller one holds the sequences on
+/// the average, or larger ones are too few for the device.
 ///
 /// # Errors
 /// [`Error::Unsupported`] where none fits the device.
