@@ -1,26 +1,113 @@
-//! Attention inside a `cudarc` program: its context, its stream, its slices; safe Rust.
-use cudarc::driver::CudaContext;
-use ferroflash::cudarc::{FlashAttention, Tensor};
+//! Attention inside a `cudarc` program: its context, its stream, its slices; safe Rust. Every output is
+//! known: keys are all alike, and the values of a sequence are its number.
+use cudarc::driver::{CudaContext, CudaStream};
+use ferroflash::Mask;
+use ferroflash::cudarc::{Cache, Decode, FlashAttention, Number, Pages, PagesMut, Room, Scale, State};
+use ferroflash::cudarc::{Tensor, TensorMut};
 use half::f16;
-use std::error::Error;
+use std::{error::Error, sync::Arc};
 
-fn main() -> Result<(), Box<dyn Error>> {
+type Outcome = Result<(), Box<dyn Error>>;
+
+/// 8 query heads on 2 key heads, head dim 64.
+const HEADS: usize = 8;
+const KEY_HEADS: usize = 2;
+const DIM: usize = 64;
+
+fn main() -> Outcome {
     let context = CudaContext::new(0)?;
     let stream = context.new_stream()?;
     let attention = FlashAttention::new(&context)?;
+    one_sequence(&attention, &stream)?;
+    packed(&attention, &stream)?;
+    // Numbers that stand for themselves, and of eight bits that stand for half of themselves. What no token
+    // has written is no number.
+    served(&attention, &stream, f16::NAN, Scale::One)?;
+    served(&attention, &stream, 0x7f_u8, Scale::Value(0.5))
+}
 
-    // One batch, 8 query heads on 2 key heads, head dim 64, every element 1: so is every output.
+fn one_sequence(attention: &FlashAttention, stream: &Arc<CudaStream>) -> Outcome {
     for (queries, keys) in [(1000, 1000), (100, 8192)] {
-        let q = stream.clone_htod(&vec![f16::ONE; queries * 8 * 64])?;
-        let kv = stream.clone_htod(&vec![f16::ONE; keys * 2 * 64])?;
-        let (q, kv) = (Tensor::new(&q, [1, queries, 8, 64]), Tensor::new(&kv, [1, keys, 2, 64]));
-        let o = attention.flash_attn(&stream, q, kv, kv, 0.125, true)?;
-        let windowed = attention.flash_attn_windowed(&stream, q, kv, kv, 0.125, Some(127), Some(0))?;
+        let q = stream.clone_htod(&vec![f16::ONE; queries * HEADS * DIM])?;
+        let kv = stream.clone_htod(&vec![f16::ONE; keys * KEY_HEADS * DIM])?;
+        let q = Tensor::new(&q, [1, queries, HEADS, DIM]);
+        let kv = Tensor::new(&kv, [1, keys, KEY_HEADS, DIM]);
+        let o = attention.flash_attn(stream, q, kv, kv, 0.125, true)?;
+        let windowed = attention.flash_attn_windowed(stream, q, kv, kv, 0.125, Some(127), Some(0))?;
         for o in [o, windowed] {
             let o = stream.clone_dtoh(&o)?;
-            assert!(o.len() == queries * 8 * 64 && o.iter().all(|x| *x == f16::ONE));
+            assert!(o.len() == queries * HEADS * DIM && o.iter().all(|x| *x == f16::ONE));
         }
         println!("{queries} queries on {keys} keys: every output is 1");
     }
+    Ok(())
+}
+
+/// What the sequence of each row has for values: its number, from 1 on.
+fn numbers(lengths: &[usize], columns: usize) -> Vec<f16> {
+    let rows = lengths.iter().zip(1..).flat_map(|(&rows, number)| vec![number; rows * columns]);
+    rows.map(|number: u8| f16::from_f32(number.into())).collect()
+}
+
+fn packed(attention: &FlashAttention, stream: &Arc<CudaStream>) -> Outcome {
+    let lengths = [3, 0, 200, 64];
+    let starts: Vec<u32> = (0..=4).map(|b| lengths[..b].iter().sum::<usize>() as u32).collect();
+    let (starts, rows) = (stream.clone_htod(&starts)?, 267);
+    let q = stream.clone_htod(&vec![f16::ONE; rows * HEADS * DIM])?;
+    let k = stream.clone_htod(&vec![f16::ONE; rows * KEY_HEADS * DIM])?;
+    let v = stream.clone_htod(&numbers(&lengths, KEY_HEADS * DIM))?;
+    let q = Tensor::new(&q, [1, rows, HEADS, DIM]);
+    let [k, v] = [&k, &v].map(|data| Tensor::new(data, [1, rows, KEY_HEADS, DIM]));
+    let o = attention.flash_attn_varlen(stream, q, k, v, &starts, &starts, 200, 200, 0.125, true)?;
+    assert!(stream.clone_dtoh(&o)? == numbers(&lengths, HEADS * DIM));
+    println!("4 packed sequences: every output is its sequence's number");
+    Ok(())
+}
+
+/// Keys and values go into pages of 16 in any order, where each sequence reads its own.
+fn served<C: Number>(
+    attention: &FlashAttention,
+    stream: &Arc<CudaStream>,
+    nothing: C,
+    scale: Scale<'_>,
+) -> Outcome {
+    const PAGES: usize = 8;
+    let (lengths, columns, shape) = ([5, 16, 37], 3, [PAGES, 16, KEY_HEADS, DIM]);
+    let owned = [[6_u32, 9, 9], [0, 9, 9], [3, 7, 1]];
+    let slots = lengths.iter().zip(owned).flat_map(|(&length, pages)| {
+        (0..length).map(move |key| i64::from(pages[key / 16]) * 16 + key as i64 % 16)
+    });
+    let slots = stream.clone_htod(&slots.collect::<Vec<_>>())?;
+    let table = stream.clone_htod(owned.as_flattened())?;
+    let tokens = lengths.iter().sum();
+    let k = stream.clone_htod(&vec![f16::ONE; tokens * KEY_HEADS * DIM])?;
+    let v = stream.clone_htod(&numbers(&lengths, KEY_HEADS * DIM))?;
+    let [k, v] = [&k, &v].map(|data| Tensor::new(data, [1, tokens, KEY_HEADS, DIM]));
+    let mut keys = stream.clone_htod(&vec![nothing; PAGES * 16 * KEY_HEADS * DIM])?;
+    let mut values = keys.clone();
+    let pages = PagesMut::new(&mut keys, &mut values, shape).scales(scale, scale);
+    attention.append(stream, k, v, pages, &slots)?;
+
+    let q = stream.clone_htod(&vec![f16::ONE; 3 * HEADS * DIM])?;
+    let q = Tensor::new(&q, [3, 1, HEADS, DIM]);
+    let used = stream.clone_htod(&lengths.map(|length| length as i32))?;
+    let cache = Cache::paged(Pages::new(&keys, &values, shape).scales(scale, scale), &table, columns, &used);
+    let mut room = Room::new();
+    let wanted = numbers(&[1; 3], HEADS * DIM);
+    let o = attention.flash_attn_with_kvcache(stream, q, cache, 0.125, true, &mut room)?;
+    assert!(stream.clone_dtoh(&o)? == wanted);
+
+    // Twice the same keys weigh twice as much, and say the same.
+    let request = Decode::new(q, cache).mask(Mask::Causal);
+    let (o, lse) = attention.decode_with_lse(stream, &request, &mut room)?;
+    let state = State::new(Tensor::new(&o, [3, 1, HEADS, DIM]), &lse);
+    let mut merged = stream.alloc_zeros::<f16>(3 * HEADS * DIM)?;
+    let mut all = stream.alloc_zeros::<f32>(3 * HEADS)?;
+    let into = TensorMut::new(&mut merged, [3, 1, HEADS, DIM]);
+    attention.merge(stream, &[state, state], None, into, Some(&mut all))?;
+    assert!(stream.clone_dtoh(&merged)? == wanted);
+    let grown = stream.clone_dtoh(&lse)?.into_iter().zip(stream.clone_dtoh(&all)?);
+    assert!(grown.into_iter().all(|(one, two)| (two - one - f32::ln(2.0)).abs() < 1e-3));
+    println!("3 sequences on pages of {}: every output is its sequence's number", C::DTYPE.name());
     Ok(())
 }

@@ -1,9 +1,11 @@
 //! Attention on `cudarc`'s slices and streams, in safe Rust (feature `cudarc`).
 //!
-//! [`FlashAttention::flash_attn`] and [`FlashAttention::flash_attn_windowed`] have the names and the order of
-//! arguments of candle-flash-attn, so that code that has slices rather than tensors moves without being
-//! rewritten. [`FlashAttention::forward`] and its siblings take a [`Request`], which says everything that
-//! this crate can be asked.
+//! [`FlashAttention::flash_attn`], [`FlashAttention::flash_attn_varlen`] and their siblings have the names
+//! and the order of arguments of candle-flash-attn, so that code that has slices rather than tensors moves
+//! without being rewritten. [`FlashAttention::forward`] and its siblings take a [`Request`],
+//! [`FlashAttention::decode`] and its siblings a [`Decode`] on a [`Cache`]: these say everything that this
+//! crate can be asked. [`FlashAttention::append`] puts new keys and values into a cache,
+//! [`FlashAttention::merge`] makes attention over all keys of attention over some and over others.
 //!
 //! ```no_run
 //! use ferroflash::cudarc::{FlashAttention, Request, Tensor};
@@ -26,174 +28,51 @@
 //! # Ok(())
 //! # }
 //! ```
-use crate::{
-    Alignment, Attention, DType, Error, Forward, LseView, Mask, RawDriver, RawStream, TensorView, Workspace,
-};
-use ::cudarc::driver::{
-    CudaContext, CudaSlice, CudaStream, CudaView, CudaViewMut, DevicePtr, DevicePtrMut, DeviceRepr,
-    DriverError, SyncOnDrop,
-};
+//!
+//! A step of a server: new keys and values go to their slots, and a query of each of 4 sequences reads its
+//! keys, up to 512 pages of 16. Lengths, slots and page numbers stay on the device.
+//!
+//! ```no_run
+//! use ferroflash::cudarc::{Cache, FlashAttention, Pages, PagesMut, Room, Tensor};
+//! # use cudarc::driver::{CudaSlice, CudaStream};
+//! # use half::bf16;
+//! # use std::sync::Arc;
+//! # fn step(
+//! #     attention: &FlashAttention, stream: &Arc<CudaStream>, room: &mut Room, q: CudaSlice<bf16>,
+//! #     kv: CudaSlice<bf16>, mut keys: CudaSlice<bf16>, mut values: CudaSlice<bf16>,
+//! #     slots: CudaSlice<i64>, table: CudaSlice<u32>, lengths: CudaSlice<u32>,
+//! # ) -> Result<CudaSlice<bf16>, ferroflash::Error> {
+//! let shape = [1000, 16, 8, 128]; // pages, keys of a page, key heads, head dim
+//! let new = Tensor::new(&kv, [1, 4, 8, 128]);
+//! attention.append(stream, new, new, PagesMut::new(&mut keys, &mut values, shape), &slots)?;
+//! let cache = Cache::paged(Pages::new(&keys, &values, shape), &table, 512, &lengths);
+//! let q = Tensor::new(&q, [4, 1, 32, 128]);
+//! // `room`, a `Room` that is kept from step to step: the first one makes it as large as it must be.
+//! attention.flash_attn_with_kvcache(stream, q, cache, 128f32.powf(-0.5), true, room)
+//! # }
+//! ```
+mod append;
+mod cache;
+mod candle;
+mod decode;
+mod forward;
+mod memory;
+mod merge;
+mod tensor;
+
+pub use cache::{Cache, Pages, PagesMut, Scale};
+pub use decode::{Decode, Room};
+pub use forward::Request;
+pub use memory::{Element, Integers, Memory, MemoryMut, Number, PerHead, SlotNumber};
+pub use merge::State;
+pub use tensor::{Tensor, TensorMut};
+
+use crate::{Attention, Error, RawDriver, RawStream};
+use ::cudarc::driver::{CudaContext, CudaStream, DriverError};
 use std::sync::Arc;
-
-/// An element type that there are kernels for: `half::f16` and `half::bf16`, and no other.
-///
-/// ```compile_fail,E0277
-/// #[derive(Clone, Copy)]
-/// struct Byte(u8);
-/// unsafe impl cudarc::driver::DeviceRepr for Byte {}
-/// // It would claim two bytes an element, where slices of it have one.
-/// impl ferroflash::cudarc::Element for Byte {
-///     const DTYPE: ferroflash::DType = ferroflash::DType::F16;
-/// }
-/// ```
-pub trait Element: DeviceRepr + Copy + sealed::Sealed {
-    /// Its name in this crate.
-    const DTYPE: DType;
-}
-
-impl sealed::Sealed for half::f16 {}
-impl Element for half::f16 {
-    const DTYPE: DType = DType::F16;
-}
-
-impl sealed::Sealed for half::bf16 {}
-impl Element for half::bf16 {
-    const DTYPE: DType = DType::Bf16;
-}
-
-/// Memory that an input may lie in: `CudaSlice`, `CudaView`, `CudaViewMut`. Only cudarc's own types, whose
-/// addresses and lengths are true.
-pub trait Memory<T>: DevicePtr<T> + sealed::Sealed {}
-
-/// Memory that an output may lie in: `CudaSlice`, `CudaViewMut`.
-pub trait MemoryMut<T>: DevicePtrMut<T> + sealed::Sealed {}
 
 mod sealed {
     pub trait Sealed {}
-}
-
-macro_rules! memory {
-    ($($trait:ident: $($name:ident $(<$life:lifetime>)?),*;)*) => {
-        $($(impl<T> $trait<T> for $name<$($life,)? T> {})*)*
-    };
-}
-impl<T> sealed::Sealed for CudaSlice<T> {}
-impl<T> sealed::Sealed for CudaView<'_, T> {}
-impl<T> sealed::Sealed for CudaViewMut<'_, T> {}
-memory! {
-    Memory: CudaSlice, CudaView<'_>, CudaViewMut<'_>;
-    MemoryMut: CudaSlice, CudaViewMut<'_>;
-}
-
-fn view<T: Element>(address: u64, len: usize, shape: [usize; 4], strides: Option<[i64; 4]>) -> TensorView {
-    let contiguous = TensorView::bshd(address, len as u64, T::DTYPE, shape);
-    TensorView { strides: strides.unwrap_or(contiguous.strides), ..contiguous }
-}
-
-/// An input in a slice or a view of one.
-#[derive(Clone, Copy)]
-#[must_use]
-pub struct Tensor<'a, T> {
-    data: &'a dyn Memory<T>,
-    shape: [usize; 4],
-    strides: Option<[i64; 4]>,
-}
-
-impl<'a, T: Element> Tensor<'a, T> {
-    /// `[batch, seqlen, heads, head_dim]`, contiguous.
-    pub fn new(data: &'a impl Memory<T>, shape: [usize; 4]) -> Self {
-        Tensor { data, shape, strides: None }
-    }
-
-    /// The same with other strides: elements from one batch, row, head and column to the next, as in
-    /// [`TensorView::strides`].
-    pub fn strides(self, strides: [i64; 4]) -> Self {
-        Tensor { strides: Some(strides), ..self }
-    }
-}
-
-/// The output in a slice or a view of one.
-#[must_use]
-pub struct TensorMut<'a, T> {
-    data: &'a mut dyn MemoryMut<T>,
-    shape: [usize; 4],
-    strides: Option<[i64; 4]>,
-}
-
-impl<'a, T: Element> TensorMut<'a, T> {
-    /// `[batch, seqlen, heads, head_dim]`, contiguous.
-    pub fn new(data: &'a mut impl MemoryMut<T>, shape: [usize; 4]) -> Self {
-        TensorMut { data, shape, strides: None }
-    }
-
-    /// The same with other strides, as [`Tensor::strides`].
-    pub fn strides(self, strides: [i64; 4]) -> Self {
-        TensorMut { strides: Some(strides), ..self }
-    }
-}
-
-/// What is asked for: [`Forward`] on cudarc's slices.
-#[derive(Clone, Copy)]
-#[must_use]
-pub struct Request<'a, T> {
-    q: Tensor<'a, T>,
-    k: Tensor<'a, T>,
-    v: Tensor<'a, T>,
-    mask: Mask,
-    alignment: Alignment,
-    scale: Option<f32>,
-    softcap: Option<f32>,
-}
-
-impl<'a, T: Element> Request<'a, T> {
-    /// Full attention with a scale of `1 / sqrt(head_dim)`.
-    pub fn new(q: Tensor<'a, T>, k: Tensor<'a, T>, v: Tensor<'a, T>) -> Self {
-        let (mask, alignment) = (Mask::Full, Alignment::BottomRight);
-        Request { q, k, v, mask, alignment, scale: None, softcap: None }
-    }
-
-    /// As [`Forward::mask`].
-    pub fn mask(self, mask: Mask) -> Self {
-        Request { mask, ..self }
-    }
-
-    /// As [`Forward::align`].
-    pub fn align(self, alignment: Alignment) -> Self {
-        Request { alignment, ..self }
-    }
-
-    /// As [`Forward::scale`].
-    pub fn scale(self, scale: f32) -> Self {
-        Request { scale: Some(scale), ..self }
-    }
-
-    /// As [`Forward::softcap`]: 0 is none.
-    pub fn softcap(self, softcap: f32) -> Self {
-        Request { softcap: (softcap != 0.0).then_some(softcap), ..self }
-    }
-
-    /// Its inputs' addresses in the order of `stream`, with outputs where no memory is.
-    fn on(&self, stream: &'a CudaStream) -> Inputs<'a> {
-        let at = |tensor: Tensor<'a, T>| {
-            let (address, guard) = tensor.data.device_ptr(stream);
-            (view::<T>(address, tensor.data.len(), tensor.shape, tensor.strides), guard)
-        };
-        let ((q, on_q), (k, on_k), (v, on_v)) = (at(self.q), at(self.k), at(self.v));
-        let o = view::<T>(NOWHERE, usize::MAX, self.q.shape, None);
-        let mut forward = Forward::new(q, k, v, o).mask(self.mask).align(self.alignment);
-        (forward.scale, forward.softcap) = (self.scale, self.softcap);
-        Inputs { forward, _guards: [on_q, on_k, on_v] }
-    }
-}
-
-/// An address far from all buffers.
-const NOWHERE: u64 = 1 << 60;
-
-/// A request's inputs. The guards record, when they are dropped, that a stream has used the memory: after the
-/// launch.
-struct Inputs<'a> {
-    forward: Forward<'static>,
-    _guards: [SyncOnDrop<'a>; 3],
 }
 
 /// Attention on one of `cudarc`'s contexts. Kernels are loaded at their first use, and kept.
@@ -220,110 +99,6 @@ impl FlashAttention {
         &self.attention
     }
 
-    /// `o = softmax(softmax_scale * q kᵀ) v` on `stream`, `o` being contiguous and of `q`'s shape. `causal`
-    /// is aligned bottom-right.
-    ///
-    /// # Errors
-    /// Those of [`FlashAttention::forward`].
-    pub fn flash_attn<T: Element>(
-        &self,
-        stream: &Arc<CudaStream>,
-        q: Tensor<'_, T>,
-        k: Tensor<'_, T>,
-        v: Tensor<'_, T>,
-        softmax_scale: f32,
-        causal: bool,
-    ) -> Result<CudaSlice<T>, Error> {
-        let mask = if causal { Mask::Causal } else { Mask::Full };
-        self.forward(stream, &Request::new(q, k, v).scale(softmax_scale).mask(mask))
-    }
-
-    /// The same, each query seeing keys from `window_size_left` before to `window_size_right` behind its own
-    /// position, both inclusive; `None` is unbounded.
-    ///
-    /// # Errors
-    /// Those of [`FlashAttention::forward`].
-    #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
-    pub fn flash_attn_windowed<T: Element>(
-        &self,
-        stream: &Arc<CudaStream>,
-        q: Tensor<'_, T>,
-        k: Tensor<'_, T>,
-        v: Tensor<'_, T>,
-        softmax_scale: f32,
-        window_size_left: Option<u32>,
-        window_size_right: Option<u32>,
-    ) -> Result<CudaSlice<T>, Error> {
-        let mask = Mask::Window { left: window_size_left, right: window_size_right };
-        self.forward(stream, &Request::new(q, k, v).scale(softmax_scale).mask(mask))
-    }
-
-    /// Attention on `stream`: O, contiguous and of `q`'s shape. What is refused allocates nothing.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] and [`Error::Unsupported`] name what is wrong, [`Error::Driver`] what the driver
-    /// refuses.
-    pub fn forward<T: Element>(
-        &self,
-        stream: &Arc<CudaStream>,
-        request: &Request<'_, T>,
-    ) -> Result<CudaSlice<T>, Error> {
-        let (mut o, inputs) = self.allocate(stream, request)?;
-        self.launch(stream, inputs, TensorMut::new(&mut o, request.q.shape), None)?;
-        Ok(o)
-    }
-
-    /// The same, and the log-sum-exp of each row: `[batch, heads, seqlen]`, contiguous, as in [`LseView`].
-    ///
-    /// # Errors
-    /// Those of [`FlashAttention::forward`].
-    pub fn forward_with_lse<T: Element>(
-        &self,
-        stream: &Arc<CudaStream>,
-        request: &Request<'_, T>,
-    ) -> Result<(CudaSlice<T>, CudaSlice<f32>), Error> {
-        let (mut o, inputs) = self.allocate(stream, request)?;
-        let [batch, seqlen, heads, _] = request.q.shape;
-        // SAFETY: the kernel writes every element, in the stream's order before anybody else reads one.
-        let lse = unsafe { stream.alloc::<f32>(batch * heads * seqlen) };
-        let mut lse = lse.map_err(refused("alloc"))?;
-        self.launch(stream, inputs, TensorMut::new(&mut o, request.q.shape), Some(&mut lse))?;
-        Ok((o, lse))
-    }
-
-    /// The same into memory of the caller's: O, and where `lse` is given the log-sum-exp of each row,
-    /// `[batch, heads, seqlen]`, contiguous.
-    ///
-    /// # Errors
-    /// Those of [`FlashAttention::forward`].
-    pub fn forward_into<T: Element>(
-        &self,
-        stream: &Arc<CudaStream>,
-        request: &Request<'_, T>,
-        o: TensorMut<'_, T>,
-        lse: Option<&mut dyn MemoryMut<f32>>,
-    ) -> Result<(), Error> {
-        self.is_here("o", o.data.stream())?;
-        if let Some(lse) = &lse {
-            self.is_here("lse", lse.stream())?;
-        }
-        self.launch(stream, self.inputs(stream, request)?, o, lse)
-    }
-
-    /// The inputs of a request, all of this context.
-    fn inputs<'a, T: Element>(
-        &self,
-        stream: &'a Arc<CudaStream>,
-        request: &Request<'a, T>,
-    ) -> Result<Inputs<'a>, Error> {
-        let Request { q, k, v, .. } = request;
-        self.is_here("stream", stream)?;
-        for (name, tensor) in [("q", q), ("k", k), ("v", v)] {
-            self.is_here(name, tensor.data.stream())?;
-        }
-        Ok(request.on(stream))
-    }
-
     fn is_here(&self, what: &'static str, stream: &CudaStream) -> Result<(), Error> {
         let (theirs, ours) = (stream.context(), &self.context);
         if theirs.cu_ctx() == ours.cu_ctx() {
@@ -333,48 +108,23 @@ impl FlashAttention {
         Err(Error::invalid(what, value, "it must be of the context that FlashAttention::new was given"))
     }
 
-    /// Memory for O, once it is known that the request is valid.
-    fn allocate<'a, T: Element>(
+    /// Enqueues what was planned.
+    ///
+    /// # Safety
+    /// - Every buffer that the request names was [taken](memory::Taken) for `stream`, and stays so until this
+    ///   returns.
+    /// - Its counters are zeros.
+    unsafe fn launch<R: crate::Request>(
         &self,
-        stream: &'a Arc<CudaStream>,
-        request: &Request<'a, T>,
-    ) -> Result<(CudaSlice<T>, Inputs<'a>), Error> {
-        let inputs = self.inputs(stream, request)?;
-        self.attention.plan(&inputs.forward)?;
-        // SAFETY: the kernel writes every element, in the stream's order before anybody else reads one.
-        let o = unsafe { stream.alloc::<T>(request.q.shape.iter().product()) };
-        Ok((o.map_err(refused("alloc"))?, inputs))
-    }
-
-    fn launch<T: Element>(
-        &self,
-        stream: &Arc<CudaStream>,
-        inputs: Inputs<'_>,
-        o: TensorMut<'_, T>,
-        mut lse: Option<&mut dyn MemoryMut<f32>>,
+        plan: &R::Plan,
+        request: &R,
+        stream: &CudaStream,
     ) -> Result<(), Error> {
-        let (len, [batch, seqlen, heads, _]) = (o.data.len(), inputs.forward.q.shape);
-        let (address, _o) = o.data.device_ptr_mut(stream);
-        let mut forward = Forward { o: view::<T>(address, len, o.shape, o.strides), ..inputs.forward };
-        let lse = lse.as_mut().map(|lse| (lse.len() as u64, lse.device_ptr_mut(stream)));
-        forward.lse = lse
-            .as_ref()
-            .map(|(elements, (address, _))| LseView::contiguous(*address, *elements, [batch, heads, seqlen]));
-
-        let plan = self.attention.plan_with(&forward, u64::MAX)?;
-        let bytes = plan.workspace_bytes();
-        let mut workspace = match bytes {
-            0 => None,
-            // SAFETY: its contents mean nothing before the launch.
-            bytes => Some(unsafe { stream.alloc::<u8>(bytes as usize) }.map_err(refused("alloc"))?),
-        };
-        let memory = workspace.as_mut().map(|slice| slice.device_ptr_mut(stream));
-        forward.workspace = memory.as_ref().map(|(address, _)| Workspace { address: *address, bytes });
         // SAFETY: the stream lives as long as this call needs it, and is of this context. The slices are
         // device memory of this context, as long as they say; planning has checked that the tensors lie
         // within. cudarc frees them in the order of streams that have waited for this one, and lends them to
         // other work in that order. The kernels stay until `drop` has waited for them.
-        unsafe { self.attention.launch(&plan, &forward, &RawStream::from_raw(stream.cu_stream().cast())) }
+        unsafe { self.attention.launch(plan, request, &RawStream::from_raw(stream.cu_stream().cast())) }
     }
 }
 

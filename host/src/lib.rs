@@ -35,7 +35,7 @@
 //! - [`Driver`]: [`RawDriver`] (somebody else's context and streams), `CustDriver` (feature `cust`),
 //!   `SimDriver` (feature `sim`).
 //! - `cudarc` (feature `cudarc`): safe functions on cudarc's slices and streams, with candle-flash-attn's
-//!   names.
+//!   names, packed sequences and caches too.
 //! - [`Error`]: everything that is refused, in words. Nothing falls back silently.
 //!
 //! By default this builds on stable Rust without CUDA and without a device compiler: the kernels are inside.

@@ -1,6 +1,8 @@
 //! What CUDA drivers do with contexts, modules, graphs and memory, and what they leave: against a driver
 //! library that runs nothing, has two devices, and objects to misuse.
 #![cfg(target_os = "linux")]
+#[cfg(feature = "cudarc")]
+mod cudarc_front;
 mod fake_cuda;
 mod fake_ptx;
 
@@ -178,96 +180,4 @@ fn a_capture_ends_however_its_work_ends() {
         drop(attention);
         assert_eq!((cuda.faults(), cuda.left()), (vec![], vec![]));
     });
-}
-
-#[cfg(feature = "cudarc")]
-mod cudarc_front {
-    use super::*;
-    use ::cudarc::driver::{CudaContext, CudaSlice};
-    use ferroflash::cudarc::{FlashAttention, Request, Tensor, TensorMut};
-    use half::f16;
-
-    fn of(call: &str, calls: &[String]) -> usize {
-        calls.iter().filter(|line| line.starts_with(call)).count()
-    }
-
-    #[test]
-    fn outputs_log_sum_exps_and_refusals() {
-        in_fake_cuda("cudarc_front::outputs_log_sum_exps_and_refusals", |cuda| {
-            let context = CudaContext::new(0).expect("a device");
-            let (stream, other) =
-                (context.new_stream().expect("a stream"), CudaContext::new(1).expect("a device"));
-            let attention = FlashAttention::new(&context).expect("a driver");
-            let (shape, kv_shape) = ([1, 100, 8, 64], [1, 100, 2, 64]);
-            let zeros = |len: usize| stream.alloc_zeros::<f16>(len).expect("room");
-            let (q, kv) = (zeros(100 * 8 * 64), zeros(100 * 2 * 64));
-            let (q, kv) = (Tensor::new(&q, shape), Tensor::new(&kv, kv_shape));
-            let request = Request::new(q, kv, kv).mask(Mask::Window { left: Some(9), right: Some(0) });
-            cuda.calls();
-
-            let o = attention.flash_attn(&stream, q, kv, kv, 0.125, true).expect("valid");
-            assert_eq!(o.len(), 100 * 8 * 64);
-            let (_, lse) = attention.forward_with_lse(&stream, &request.softcap(30.0)).expect("valid");
-            assert_eq!(lse.len(), 8 * 100);
-            let (mut own, mut lse): (CudaSlice<f16>, CudaSlice<f32>) =
-                (zeros(2 * 100 * 8 * 64), stream.alloc_zeros(800).expect("room"));
-            let mut half = own.slice_mut(100 * 8 * 64..);
-            let into = TensorMut::new(&mut half, shape);
-            attention.forward_into(&stream, &request, into, Some(&mut lse)).expect("valid");
-            assert_eq!(of("launch fwd_", &cuda.calls()), 3);
-
-            // Refused by name, and nothing was allocated.
-            let elsewhere = other.new_stream().expect("a stream");
-            let theirs = elsewhere.alloc_zeros::<f16>(100 * 2 * 64).expect("room");
-            let theirs = Tensor::new(&theirs, kv_shape);
-            cuda.calls();
-            let cases = [
-                ("stream", attention.flash_attn(&elsewhere, q, kv, kv, 0.125, false)),
-                ("k", attention.flash_attn(&stream, q, theirs, kv, 0.125, false)),
-                ("scale", attention.flash_attn(&stream, q, kv, kv, f32::NAN, false)),
-                ("softcap", attention.forward(&stream, &request.softcap(-1.0))),
-                ("v.shape", attention.forward(&stream, &Request::new(q, kv, q))),
-                (
-                    "q.elements",
-                    attention.flash_attn(&stream, Tensor::new(&o, [1, 101, 8, 64]), kv, kv, 1.0, false),
-                ),
-            ];
-            for (name, outcome) in cases {
-                let error = outcome.map(|_| ()).expect_err(name).to_string();
-                assert!(error.contains(&format!("{name}:")), "{name}: {error}");
-            }
-            let short =
-                attention.forward_into(&stream, &request, TensorMut::new(&mut half, [1, 101, 8, 64]), None);
-            assert!(short.expect_err("too long").to_string().contains("o.shape"));
-            let calls = cuda.calls();
-            assert_eq!((of("cuMemAlloc", &calls), of("launch", &calls)), (0, 0), "{calls:?}");
-            cuda.faults();
-        });
-    }
-
-    #[test]
-    fn everything_is_given_back() {
-        in_fake_cuda("cudarc_front::everything_is_given_back", |cuda| {
-            let context = CudaContext::new(0).expect("a device");
-            let stream = context.new_stream().expect("a stream");
-            let attention = FlashAttention::new(&context).expect("a driver");
-            // Few queries on many keys: with a workspace.
-            let (q, kv) =
-                (stream.alloc_zeros::<f16>(20 * 4 * 128), stream.alloc_zeros::<f16>(4096 * 4 * 128));
-            let (q, kv) = (q.expect("room"), kv.expect("room"));
-            let tensors = (Tensor::new(&q, [1, 20, 4, 128]), Tensor::new(&kv, [1, 4096, 4, 128]));
-            let o =
-                attention.forward(&stream, &Request::new(tensors.0, tensors.1, tensors.1)).expect("valid");
-            let buffer = attention.attention().driver().allocate(64).expect("room");
-            cuda.calls();
-            drop(attention);
-            let calls = cuda.calls();
-            let waited = calls.iter().position(|call| call == "cuCtxSynchronize").expect("it waits");
-            assert!(calls.iter().position(|call| call == "cuModuleUnload") > Some(waited), "{calls:?}");
-            drop((o, q, kv, stream, context));
-            assert_eq!(cuda.left(), ["memory of context 0xc00", "context of device 0"]);
-            drop(buffer);
-            assert_eq!((cuda.faults(), cuda.left()), (vec![], vec![]));
-        });
-    }
 }

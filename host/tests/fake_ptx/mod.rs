@@ -10,8 +10,11 @@ pub fn with_ptx() {
         let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("fake-ptx");
         std::fs::create_dir_all(&folder).expect("a folder");
         for kernel in spec::kernels() {
-            let text = format!("// {}", kernel.symbol);
-            std::fs::write(folder.join(kernel.symbol).with_extension("ptx"), text).expect("a file");
+            let (text, file) = (format!("// {}", kernel.symbol), folder.join(kernel.symbol));
+            // Other processes of these tests read the same files: they are there whole or not at all.
+            let own = file.with_extension(std::process::id().to_string());
+            std::fs::write(&own, text).expect("a file");
+            std::fs::rename(own, file.with_extension("ptx")).expect("a file");
         }
         // SAFETY: every test of a file waits here before it reads the environment.
         unsafe { std::env::set_var(ptx::PTX_DIR_VARIABLE, folder) };

@@ -1,0 +1,35 @@
+//! New keys and values in cudarc's slices, on their way into a cache there.
+use super::memory::{Memory, SlotNumber, Taken};
+use super::{Element, FlashAttention, Number, PagesMut, Tensor};
+use crate::{Append, Error, Slots};
+use ::cudarc::driver::CudaStream;
+use std::sync::Arc;
+
+impl FlashAttention {
+    /// Puts `k` and `v`, `[1, tokens, heads, head_dim]`, to rows `slots` of a cache: token `t` goes to row
+    /// `slots[t] % page` of page `slots[t] / page`, or nowhere where there is no such row. A cache of `u8`
+    /// gets e4m3, rounded from `x / scale`. As [`Append`] has it. Allocates nothing.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] and [`Error::Unsupported`] name what is wrong, [`Error::Driver`] what the driver
+    /// refuses.
+    #[doc(alias = "reshape_and_cache")]
+    #[doc(alias = "reshape_and_cache_flash")]
+    pub fn append<T: Element, C: Number, N: SlotNumber>(
+        &self,
+        stream: &Arc<CudaStream>,
+        k: Tensor<'_, T>,
+        v: Tensor<'_, T>,
+        pages: PagesMut<'_, C>,
+        slots: &impl Memory<N>,
+    ) -> Result<(), Error> {
+        let mut taken: Taken<'_> = Taken::on(self, stream)?;
+        let (k, v) = (k.on(&mut taken, "k")?, v.on(&mut taken, "v")?);
+        let (address, elements) = taken.read("slots", slots)?;
+        let slots = Slots { address, elements, wide: N::WIDE };
+        let append = Append::new(k, v, pages.on(&mut taken)?, slots);
+        let plan = self.attention.plan(&append)?;
+        // SAFETY: all that the request names was taken.
+        unsafe { self.launch(&plan, &append, stream) }
+    }
+}

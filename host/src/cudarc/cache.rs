@@ -1,0 +1,213 @@
+//! Caches of keys and values in cudarc's slices.
+use super::{Integers, Memory, MemoryMut, Number, PerHead, memory::Taken};
+use crate::{Error, KvCache, KvPages, KvScale, PageView};
+
+/// What a number of an e4m3 cache stands for: the number times the scale.
+#[derive(Clone, Copy, Default)]
+pub enum Scale<'a> {
+    /// Itself.
+    #[default]
+    One,
+    /// One scale, above 0.
+    Value(f32),
+    /// Scales of key heads, or of sequences and key heads, on the device.
+    Heads(PerHead<'a>),
+}
+
+impl<'a> Scale<'a> {
+    fn on<const MOST: usize>(
+        self,
+        taken: &mut Taken<'a, MOST>,
+        name: &'static str,
+    ) -> Result<KvScale, Error> {
+        Ok(match self {
+            Scale::One => KvScale::One,
+            Scale::Value(value) => KvScale::Value(value),
+            Scale::Heads(PerHead { data, strides }) => {
+                let (address, elements) = taken.read(name, data)?;
+                KvScale::Device { address, elements, strides }
+            }
+        })
+    }
+}
+
+/// How keys, and values, lie: `[pages, page, heads, head_dim]`, whatever the layout.
+#[derive(Clone, Copy)]
+struct Layout {
+    shape: [usize; 4],
+    strides: Option<[i64; 4]>,
+}
+
+impl Layout {
+    fn view<C: Number>(&self, (address, elements): (u64, u64)) -> PageView {
+        let contiguous = PageView::nhd(address, elements, C::DTYPE, self.shape);
+        PageView { strides: self.strides.unwrap_or(contiguous.strides), ..contiguous }
+    }
+
+    fn hnd(self) -> Self {
+        Layout { strides: Some(PageView::hnd(0, 0, crate::DType::F16, self.shape).strides), ..self }
+    }
+}
+
+/// What pages that are read and pages that are written have in common.
+macro_rules! layouts {
+    () => {
+        /// The same where pages are contiguous `[heads][page][head_dim]`. The shape stays `[pages, page,
+        /// heads, head_dim]`.
+        pub fn hnd(self) -> Self {
+            Self { layout: self.layout.hnd(), ..self }
+        }
+
+        /// The same with other strides: elements from one page, key, head and column to the next, of keys as
+        /// of values.
+        pub fn strides(self, strides: [i64; 4]) -> Self {
+            Self { layout: Layout { strides: Some(strides), ..self.layout }, ..self }
+        }
+
+        /// What numbers of an e4m3 cache of keys, and of values, stand for.
+        pub fn scales(self, keys: Scale<'a>, values: Scale<'a>) -> Self {
+            Self { scales: [keys, values], ..self }
+        }
+    };
+}
+
+/// Pages of keys and values, whoever's they are, that are read. Elements are the queries' or `u8`, e4m3.
+#[derive(Clone, Copy)]
+#[must_use]
+pub struct Pages<'a, C> {
+    keys: &'a dyn Memory<C>,
+    values: &'a dyn Memory<C>,
+    layout: Layout,
+    scales: [Scale<'a>; 2],
+}
+
+impl<'a, C: Number> Pages<'a, C> {
+    /// Contiguous `[pages, page, heads, head_dim]`, both of them. A cache without pages has a page for each
+    /// sequence. In one buffer `[pages][2][page][heads][head_dim]`, they are views with strides: all of it
+    /// and what is left behind the first page's keys.
+    pub fn new(keys: &'a impl Memory<C>, values: &'a impl Memory<C>, shape: [usize; 4]) -> Self {
+        Pages { keys, values, layout: Layout { shape, strides: None }, scales: [Scale::One; 2] }
+    }
+
+    layouts!();
+
+    fn on<const MOST: usize>(&self, taken: &mut Taken<'a, MOST>) -> Result<KvPages, Error> {
+        let keys = self.layout.view::<C>(taken.read("cache.keys", self.keys)?);
+        let values = self.layout.view::<C>(taken.read("cache.values", self.values)?);
+        let [k, v] = self.scales;
+        let [k, v] = [k.on(taken, "cache.k_scale")?, v.on(taken, "cache.v_scale")?];
+        Ok(KvPages::new(keys, values).scales(k, v))
+    }
+}
+
+/// Pages of keys and values that new tokens go to.
+#[must_use]
+pub struct PagesMut<'a, C> {
+    keys: &'a mut dyn MemoryMut<C>,
+    values: &'a mut dyn MemoryMut<C>,
+    layout: Layout,
+    scales: [Scale<'a>; 2],
+}
+
+impl<'a, C: Number> PagesMut<'a, C> {
+    /// As [`Pages::new`].
+    pub fn new(
+        keys: &'a mut impl MemoryMut<C>,
+        values: &'a mut impl MemoryMut<C>,
+        shape: [usize; 4],
+    ) -> Self {
+        PagesMut { keys, values, layout: Layout { shape, strides: None }, scales: [Scale::One; 2] }
+    }
+
+    layouts!();
+
+    pub(super) fn on<'t, const MOST: usize>(self, taken: &mut Taken<'t, MOST>) -> Result<KvPages, Error>
+    where
+        'a: 't,
+    {
+        let keys = self.layout.view::<C>(taken.write("cache.keys", self.keys)?);
+        let values = self.layout.view::<C>(taken.write("cache.values", self.values)?);
+        let [k, v] = self.scales;
+        let [k, v] = [k.on(taken, "cache.k_scale")?, v.on(taken, "cache.v_scale")?];
+        Ok(KvPages::new(keys, values).scales(k, v))
+    }
+}
+
+/// Which pages are whose.
+#[derive(Clone, Copy)]
+enum Paged<'a> {
+    Dense { rows: Option<Integers<'a>> },
+    Table { entries: Integers<'a>, columns: usize, stride: usize },
+}
+
+/// The keys and values of some sequences. Lengths and page numbers are read on the device when launches run;
+/// what is wrong there gives wrong numbers, and nothing worse.
+#[derive(Clone, Copy)]
+#[must_use]
+pub struct Cache<'a, C> {
+    pages: Pages<'a, C>,
+    paged: Paged<'a>,
+    lengths: Integers<'a>,
+    max_k: Option<usize>,
+    total_k: Option<usize>,
+}
+
+impl<'a, C: Number> Cache<'a, C> {
+    /// A page for each sequence: pages of `[batch, capacity, heads, head_dim]`, and `batch` lengths, keys of
+    /// this step included (`cache_seqlens`).
+    pub fn dense(pages: Pages<'a, C>, lengths: impl Into<Integers<'a>>) -> Self {
+        let (paged, lengths) = (Paged::Dense { rows: None }, lengths.into());
+        Cache { pages, paged, lengths, max_k: None, total_k: None }
+    }
+
+    /// The same where sequence `b` is page `rows[b]` (`cache_batch_idx`).
+    pub fn rows(self, rows: impl Into<Integers<'a>>) -> Self {
+        Cache { paged: Paged::Dense { rows: Some(rows.into()) }, ..self }
+    }
+
+    /// Pages by a table (`block_table`), `columns` numbers a sequence, contiguous.
+    pub fn paged(
+        pages: Pages<'a, C>,
+        table: impl Into<Integers<'a>>,
+        columns: usize,
+        lengths: impl Into<Integers<'a>>,
+    ) -> Self {
+        let paged = Paged::Table { entries: table.into(), columns, stride: columns };
+        Cache { pages, paged, lengths: lengths.into(), max_k: None, total_k: None }
+    }
+
+    /// The same with rows of the table so many numbers apart.
+    pub fn table_stride(mut self, numbers: usize) -> Self {
+        if let Paged::Table { stride, .. } = &mut self.paged {
+            *stride = numbers;
+        }
+        self
+    }
+
+    /// As [`KvCache::max_k`].
+    pub fn max_k(self, keys: usize) -> Self {
+        Cache { max_k: Some(keys), ..self }
+    }
+
+    /// As [`KvCache::total_k`].
+    pub fn total_k(self, keys: usize) -> Self {
+        Cache { total_k: Some(keys), ..self }
+    }
+
+    pub(super) fn on<const MOST: usize>(&self, taken: &mut Taken<'a, MOST>) -> Result<KvCache, Error> {
+        let (pages, lengths) = (self.pages.on(taken)?, taken.integers("cache.lengths", self.lengths)?);
+        let mut cache = match self.paged {
+            Paged::Dense { rows: None } => KvCache::dense(pages, lengths),
+            Paged::Dense { rows: Some(rows) } => {
+                KvCache::dense(pages, lengths).rows(taken.integers("cache.rows", rows)?)
+            }
+            Paged::Table { entries, columns, stride } => {
+                let entries = taken.integers("cache.table", entries)?;
+                KvCache::paged(pages, entries, columns, lengths).table_stride(stride)
+            }
+        };
+        cache.max_k = self.max_k.unwrap_or(cache.max_k);
+        cache.total_k = self.total_k;
+        Ok(cache)
+    }
+}

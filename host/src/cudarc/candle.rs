@@ -1,0 +1,265 @@
+//! candle-flash-attn's functions, by their names and in the order of their arguments, behind a stream.
+use super::memory::{Integers, Memory, PerHead};
+use super::{Element, FlashAttention, Request, Tensor};
+use crate::{Error, Mask};
+use ::cudarc::driver::{CudaSlice, CudaStream};
+use std::sync::Arc;
+
+fn causal_or_full(causal: bool) -> Mask {
+    if causal { Mask::Causal } else { Mask::Full }
+}
+
+fn windowed(left: Option<u32>, right: Option<u32>) -> Mask {
+    Mask::Window { left, right }
+}
+
+impl FlashAttention {
+    /// `o = softmax(softmax_scale * q kᵀ) v` on `stream`, `o` being contiguous and of `q`'s shape. `causal`
+    /// is aligned bottom-right.
+    ///
+    /// # Errors
+    /// Those of [`FlashAttention::forward`].
+    pub fn flash_attn<'a, T: Element>(
+        &self,
+        stream: &Arc<CudaStream>,
+        q: Tensor<'a, T>,
+        k: Tensor<'a, T>,
+        v: Tensor<'a, T>,
+        softmax_scale: f32,
+        causal: bool,
+    ) -> Result<CudaSlice<T>, Error> {
+        let request = Request::new(q, k, v).scale(softmax_scale).mask(causal_or_full(causal));
+        self.forward(stream, &request)
+    }
+
+    /// The same, each query seeing keys from `window_size_left` before to `window_size_right` behind its own
+    /// position, both inclusive; `None` is unbounded.
+    ///
+    /// # Errors
+    /// Those of [`FlashAttention::forward`].
+    #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
+    pub fn flash_attn_windowed<'a, T: Element>(
+        &self,
+        stream: &Arc<CudaStream>,
+        q: Tensor<'a, T>,
+        k: Tensor<'a, T>,
+        v: Tensor<'a, T>,
+        softmax_scale: f32,
+        window_size_left: Option<u32>,
+        window_size_right: Option<u32>,
+    ) -> Result<CudaSlice<T>, Error> {
+        let request =
+            Request::new(q, k, v).scale(softmax_scale).mask(windowed(window_size_left, window_size_right));
+        self.forward(stream, &request)
+    }
+
+    /// As [`FlashAttention::flash_attn`], scores falling with the distance: a slope for each query head.
+    ///
+    /// # Errors
+    /// Those of [`FlashAttention::forward`].
+    #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
+    pub fn flash_attn_alibi<'a, T: Element>(
+        &self,
+        stream: &Arc<CudaStream>,
+        q: Tensor<'a, T>,
+        k: Tensor<'a, T>,
+        v: Tensor<'a, T>,
+        alibi_slopes: &'a impl Memory<f32>,
+        softmax_scale: f32,
+        causal: bool,
+    ) -> Result<CudaSlice<T>, Error> {
+        let request = Request::new(q, k, v)
+            .scale(softmax_scale)
+            .mask(causal_or_full(causal))
+            .alibi(PerHead::new(alibi_slopes));
+        self.forward(stream, &request)
+    }
+
+    /// The same in a window, as in [`FlashAttention::flash_attn_windowed`].
+    ///
+    /// # Errors
+    /// Those of [`FlashAttention::forward`].
+    #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
+    pub fn flash_attn_alibi_windowed<'a, T: Element>(
+        &self,
+        stream: &Arc<CudaStream>,
+        q: Tensor<'a, T>,
+        k: Tensor<'a, T>,
+        v: Tensor<'a, T>,
+        alibi_slopes: &'a impl Memory<f32>,
+        softmax_scale: f32,
+        window_size_left: Option<u32>,
+        window_size_right: Option<u32>,
+    ) -> Result<CudaSlice<T>, Error> {
+        let request = Request::new(q, k, v)
+            .scale(softmax_scale)
+            .mask(windowed(window_size_left, window_size_right))
+            .alibi(PerHead::new(alibi_slopes));
+        self.forward(stream, &request)
+    }
+
+    /// The same with slopes or without, and with scores capped at `softcap`; 0 is none.
+    ///
+    /// # Errors
+    /// Those of [`FlashAttention::forward`].
+    #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
+    pub fn flash_attn_alibi_windowed_softcap<'a, T: Element>(
+        &self,
+        stream: &Arc<CudaStream>,
+        q: Tensor<'a, T>,
+        k: Tensor<'a, T>,
+        v: Tensor<'a, T>,
+        alibi_slopes: Option<PerHead<'a>>,
+        softmax_scale: f32,
+        window_size_left: Option<u32>,
+        window_size_right: Option<u32>,
+        softcap: f32,
+    ) -> Result<CudaSlice<T>, Error> {
+        let request = Request::new(q, k, v)
+            .scale(softmax_scale)
+            .mask(windowed(window_size_left, window_size_right))
+            .softcap(softcap);
+        self.forward(stream, &alibi_slopes.into_iter().fold(request, Request::alibi))
+    }
+
+    /// Packed sequences: `q` is `[1, rows of all sequences, heads, head_dim]`, `k` and `v` likewise; sequence
+    /// `b` begins at row `seqlens_q[b]` of `q` and at row `seqlens_k[b]` of `k`, and ends where the next one
+    /// begins. `o` is contiguous and of `q`'s shape; rows that are no sequence's are 0. `causal` is aligned
+    /// bottom-right.
+    ///
+    /// # Errors
+    /// Those of [`FlashAttention::forward`].
+    #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
+    pub fn flash_attn_varlen<'a, T: Element>(
+        &self,
+        stream: &Arc<CudaStream>,
+        q: Tensor<'a, T>,
+        k: Tensor<'a, T>,
+        v: Tensor<'a, T>,
+        seqlens_q: impl Into<Integers<'a>>,
+        seqlens_k: impl Into<Integers<'a>>,
+        max_seqlen_q: usize,
+        max_seqlen_k: usize,
+        softmax_scale: f32,
+        causal: bool,
+    ) -> Result<CudaSlice<T>, Error> {
+        let request = Request::new(q, k, v).scale(softmax_scale).mask(causal_or_full(causal)).packed(
+            seqlens_q,
+            seqlens_k,
+            max_seqlen_q,
+            max_seqlen_k,
+        );
+        self.forward(stream, &request)
+    }
+
+    /// The same in a window, as in [`FlashAttention::flash_attn_windowed`].
+    ///
+    /// # Errors
+    /// Those of [`FlashAttention::forward`].
+    #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
+    pub fn flash_attn_varlen_windowed<'a, T: Element>(
+        &self,
+        stream: &Arc<CudaStream>,
+        q: Tensor<'a, T>,
+        k: Tensor<'a, T>,
+        v: Tensor<'a, T>,
+        seqlens_q: impl Into<Integers<'a>>,
+        seqlens_k: impl Into<Integers<'a>>,
+        max_seqlen_q: usize,
+        max_seqlen_k: usize,
+        softmax_scale: f32,
+        window_size_left: Option<u32>,
+        window_size_right: Option<u32>,
+    ) -> Result<CudaSlice<T>, Error> {
+        let request = Request::new(q, k, v)
+            .scale(softmax_scale)
+            .mask(windowed(window_size_left, window_size_right))
+            .packed(seqlens_q, seqlens_k, max_seqlen_q, max_seqlen_k);
+        self.forward(stream, &request)
+    }
+
+    /// As [`FlashAttention::flash_attn_varlen`], scores falling with the distance: a slope for each query
+    /// head.
+    ///
+    /// # Errors
+    /// Those of [`FlashAttention::forward`].
+    #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
+    pub fn flash_attn_varlen_alibi<'a, T: Element>(
+        &self,
+        stream: &Arc<CudaStream>,
+        q: Tensor<'a, T>,
+        k: Tensor<'a, T>,
+        v: Tensor<'a, T>,
+        alibi_slopes: &'a impl Memory<f32>,
+        seqlens_q: impl Into<Integers<'a>>,
+        seqlens_k: impl Into<Integers<'a>>,
+        max_seqlen_q: usize,
+        max_seqlen_k: usize,
+        softmax_scale: f32,
+        causal: bool,
+    ) -> Result<CudaSlice<T>, Error> {
+        let request = Request::new(q, k, v)
+            .scale(softmax_scale)
+            .mask(causal_or_full(causal))
+            .packed(seqlens_q, seqlens_k, max_seqlen_q, max_seqlen_k)
+            .alibi(PerHead::new(alibi_slopes));
+        self.forward(stream, &request)
+    }
+
+    /// The same in a window, as in [`FlashAttention::flash_attn_windowed`].
+    ///
+    /// # Errors
+    /// Those of [`FlashAttention::forward`].
+    #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
+    pub fn flash_attn_varlen_alibi_windowed<'a, T: Element>(
+        &self,
+        stream: &Arc<CudaStream>,
+        q: Tensor<'a, T>,
+        k: Tensor<'a, T>,
+        v: Tensor<'a, T>,
+        alibi_slopes: &'a impl Memory<f32>,
+        seqlens_q: impl Into<Integers<'a>>,
+        seqlens_k: impl Into<Integers<'a>>,
+        max_seqlen_q: usize,
+        max_seqlen_k: usize,
+        softmax_scale: f32,
+        window_size_left: Option<u32>,
+        window_size_right: Option<u32>,
+    ) -> Result<CudaSlice<T>, Error> {
+        let request = Request::new(q, k, v)
+            .scale(softmax_scale)
+            .mask(windowed(window_size_left, window_size_right))
+            .packed(seqlens_q, seqlens_k, max_seqlen_q, max_seqlen_k)
+            .alibi(PerHead::new(alibi_slopes));
+        self.forward(stream, &request)
+    }
+
+    /// The same with slopes or without, and with scores capped at `softcap`; 0 is none.
+    ///
+    /// # Errors
+    /// Those of [`FlashAttention::forward`].
+    #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
+    pub fn flash_attn_varlen_alibi_windowed_softcap<'a, T: Element>(
+        &self,
+        stream: &Arc<CudaStream>,
+        q: Tensor<'a, T>,
+        k: Tensor<'a, T>,
+        v: Tensor<'a, T>,
+        alibi_slopes: Option<PerHead<'a>>,
+        seqlens_q: impl Into<Integers<'a>>,
+        seqlens_k: impl Into<Integers<'a>>,
+        max_seqlen_q: usize,
+        max_seqlen_k: usize,
+        softmax_scale: f32,
+        window_size_left: Option<u32>,
+        window_size_right: Option<u32>,
+        softcap: f32,
+    ) -> Result<CudaSlice<T>, Error> {
+        let request = Request::new(q, k, v)
+            .scale(softmax_scale)
+            .mask(windowed(window_size_left, window_size_right))
+            .packed(seqlens_q, seqlens_k, max_seqlen_q, max_seqlen_k)
+            .softcap(softcap);
+        self.forward(stream, &alibi_slopes.into_iter().fold(request, Request::alibi))
+    }
+}

@@ -1,0 +1,227 @@
+//! Attention on caches in cudarc's slices, and the memory that it wants beside them.
+use super::forward::{lse, output, sequences, slopes};
+use super::memory::{Integers, Memory, PerHead, Taken};
+use super::{Cache, Element, FlashAttention, MemoryMut, Number, Tensor, TensorMut, refused};
+use crate::{Counters, Error, Mask, PackedQueries, Sinks, Splits, Workspace};
+use ::cudarc::driver::{CudaSlice, CudaStream};
+use std::sync::Arc;
+
+/// Queries of type `T` on a cache of `C`: [`crate::Decode`] on cudarc's slices. Decoding, and just as well
+/// chunks of prompts.
+#[derive(Clone, Copy)]
+#[must_use]
+pub struct Decode<'a, T, C = T> {
+    q: Tensor<'a, T>,
+    cache: Cache<'a, C>,
+    mask: Mask,
+    scale: Option<f32>,
+    softcap: Option<f32>,
+    alibi: Option<PerHead<'a>>,
+    packed: Option<(Integers<'a>, usize)>,
+    sinks: Option<&'a dyn Memory<f32>>,
+    splits: Splits,
+}
+
+impl<'a, T: Element, C: Number> Decode<'a, T, C> {
+    /// `[batch, queries, heads, head_dim]` on the keys of as many sequences; every query sees every key, with
+    /// a scale of `1 / sqrt(head_dim)`.
+    pub fn new(q: Tensor<'a, T>, cache: Cache<'a, C>) -> Self {
+        let (scale, softcap, alibi, packed, sinks) = (None, None, None, None, None);
+        let (mask, splits) = (Mask::Full, Splits::Auto);
+        Decode { q, cache, mask, scale, softcap, alibi, packed, sinks, splits }
+    }
+
+    /// As [`crate::Decode::mask`].
+    pub fn mask(self, mask: Mask) -> Self {
+        Decode { mask, ..self }
+    }
+
+    /// As [`crate::Decode::scale`].
+    pub fn scale(self, scale: f32) -> Self {
+        Decode { scale: Some(scale), ..self }
+    }
+
+    /// As [`crate::Decode::softcap`]: 0 is none.
+    pub fn softcap(self, softcap: f32) -> Self {
+        Decode { softcap: (softcap != 0.0).then_some(softcap), ..self }
+    }
+
+    /// As [`crate::Decode::alibi`]: a slope for each query head, or for each sequence and query head.
+    pub fn alibi(self, slopes: PerHead<'a>) -> Self {
+        Decode { alibi: Some(slopes), ..self }
+    }
+
+    /// Sequences of any numbers of queries, at most `max_seqlen_q`, as [`crate::Decode::packed`]: one fewer
+    /// than there are numbers in `cu_seqlens_q`; `q` is `[1, rows of all sequences, heads, head_dim]`.
+    pub fn packed(self, cu_seqlens_q: impl Into<Integers<'a>>, max_seqlen_q: usize) -> Self {
+        Decode { packed: Some((cu_seqlens_q.into(), max_seqlen_q)), ..self }
+    }
+
+    /// As [`crate::Decode::sinks`]: a logit for each query head.
+    pub fn sinks(self, sinks: &'a impl Memory<f32>) -> Self {
+        Decode { sinks: Some(sinks), ..self }
+    }
+
+    /// As [`crate::Decode::splits`].
+    pub fn splits(self, splits: Splits) -> Self {
+        Decode { splits, ..self }
+    }
+
+    /// Its inputs in the order of a stream, with an output where no memory is.
+    fn on(&self, taken: &mut Taken<'a>) -> Result<crate::Decode<'static>, Error> {
+        let (q, cache) = (self.q.on(taken, "q")?, self.cache.on(taken)?);
+        let mut decode = crate::Decode::new(q, cache, self.q.output()).mask(self.mask).splits(self.splits);
+        (decode.scale, decode.softcap) = (self.scale, self.softcap);
+        decode.alibi = self.alibi.map(|alibi| slopes(taken, alibi)).transpose()?;
+        if let Some((starts, max_seqlen_q)) = self.packed {
+            let starts = taken.integers("packed.cu_seqlens_q", starts)?;
+            decode.packed = Some(PackedQueries::new(sequences(starts.elements), starts, max_seqlen_q));
+        }
+        if let Some(sinks) = self.sinks {
+            let (address, elements) = taken.read("sinks", sinks)?;
+            decode.sinks = Some(Sinks { address, elements });
+        }
+        Ok(decode)
+    }
+}
+
+/// What launches on a cache use beside their tensors: memory for what parts of a sequence leave, and counters
+/// by which the last part knows that it is. Any requests may share it one after the other; work of several
+/// streams that is to overlap wants one for each stream.
+#[derive(Default)]
+pub struct Room {
+    workspace: Option<CudaSlice<u8>>,
+    /// All zero before and after each launch.
+    counters: Option<CudaSlice<u32>>,
+}
+
+impl Room {
+    /// None at all. Requests that cut no sequence want none.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Bytes that it has: of workspace, and of counters.
+    pub fn bytes(&self) -> [u64; 2] {
+        let bytes = |bytes: Option<usize>| bytes.unwrap_or(0) as u64;
+        let Room { workspace, counters } = self;
+        [
+            bytes(workspace.as_ref().map(CudaSlice::num_bytes)),
+            bytes(counters.as_ref().map(CudaSlice::num_bytes)),
+        ]
+    }
+}
+
+impl FlashAttention {
+    /// Makes the room as large as launches of the request, or of the same with other tensors, want it: what
+    /// it lacks is allocated, in the order of `stream`. Graphs that were captured with a smaller room must
+    /// not be replayed behind that: reserve for the largest request first.
+    ///
+    /// # Errors
+    /// Those of [`FlashAttention::decode_into`]: what is refused allocates nothing.
+    pub fn reserve<T: Element, C: Number>(
+        &self,
+        stream: &Arc<CudaStream>,
+        request: &Decode<'_, T, C>,
+        room: &mut Room,
+    ) -> Result<(), Error> {
+        let plan = self.attention.plan_with(&request.on(&mut Taken::on(self, stream)?)?, u64::MAX)?;
+        let [workspace, counters] = room.bytes();
+        room.workspace.as_ref().map_or(Ok(()), |workspace| self.is_here("room", workspace.stream()))?;
+        if workspace < plan.workspace_bytes() {
+            // SAFETY: its contents mean nothing before a launch.
+            let grown = unsafe { stream.alloc(plan.workspace_bytes() as usize) };
+            room.workspace = Some(grown.map_err(refused("alloc"))?);
+        }
+        if counters < plan.counters_bytes() {
+            let grown = stream.alloc_zeros((plan.counters_bytes() / 4) as usize);
+            room.counters = Some(grown.map_err(refused("alloc"))?);
+        }
+        Ok(())
+    }
+
+    /// FlashAttention's function: `q` `[batch, queries, heads, head_dim]` on a cache, which says what there
+    /// is `k_cache`, `v_cache`, `cache_seqlens`, `cache_batch_idx` and `block_table`. New keys and values
+    /// are first put there by [`FlashAttention::append`]. `causal` is aligned bottom-right.
+    ///
+    /// # Errors
+    /// Those of [`FlashAttention::decode`].
+    pub fn flash_attn_with_kvcache<T: Element, C: Number>(
+        &self,
+        stream: &Arc<CudaStream>,
+        q: Tensor<'_, T>,
+        cache: Cache<'_, C>,
+        softmax_scale: f32,
+        causal: bool,
+        room: &mut Room,
+    ) -> Result<CudaSlice<T>, Error> {
+        let mask = if causal { Mask::Causal } else { Mask::Full };
+        self.decode(stream, &Decode::new(q, cache).scale(softmax_scale).mask(mask), room)
+    }
+
+    /// Attention on a cache, on `stream`: O, contiguous and of `q`'s shape. The room becomes as large as is
+    /// wanted. Rows of O that are no packed sequence's are 0.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] and [`Error::Unsupported`] name what is wrong, [`Error::Driver`] what the driver
+    /// refuses. What is refused allocates nothing.
+    pub fn decode<T: Element, C: Number>(
+        &self,
+        stream: &Arc<CudaStream>,
+        request: &Decode<'_, T, C>,
+        room: &mut Room,
+    ) -> Result<CudaSlice<T>, Error> {
+        self.reserve(stream, request, room)?;
+        let mut o = output(stream, request.q.shape.iter().product(), request.packed.is_some())?;
+        self.decode_into(stream, request, room, TensorMut::new(&mut o, request.q.shape), None)?;
+        Ok(o)
+    }
+
+    /// The same, and the log-sum-exp of each row: `[batch, heads, queries]`, contiguous.
+    ///
+    /// # Errors
+    /// Those of [`FlashAttention::decode`].
+    pub fn decode_with_lse<T: Element, C: Number>(
+        &self,
+        stream: &Arc<CudaStream>,
+        request: &Decode<'_, T, C>,
+        room: &mut Room,
+    ) -> Result<(CudaSlice<T>, CudaSlice<f32>), Error> {
+        self.reserve(stream, request, room)?;
+        let ([batch, queries, heads, _], packed) = (request.q.shape, request.packed.is_some());
+        let mut o = output(stream, request.q.shape.iter().product(), packed)?;
+        let mut lse = output(stream, batch * heads * queries, packed)?;
+        self.decode_into(stream, request, room, TensorMut::new(&mut o, request.q.shape), Some(&mut lse))?;
+        Ok((o, lse))
+    }
+
+    /// The same into memory of the caller's: allocates nothing. The room is as [`FlashAttention::reserve`]
+    /// has made it.
+    ///
+    /// # Errors
+    /// Those of [`FlashAttention::decode`], and [`Error::Invalid`] where the room is too small.
+    pub fn decode_into<T: Element, C: Number>(
+        &self,
+        stream: &Arc<CudaStream>,
+        request: &Decode<'_, T, C>,
+        room: &mut Room,
+        o: TensorMut<'_, T>,
+        lse: Option<&mut dyn MemoryMut<f32>>,
+    ) -> Result<(), Error> {
+        let mut taken = Taken::on(self, stream)?;
+        let mut decode = request.on(&mut taken)?;
+        decode.o = o.on(&mut taken, "o")?;
+        decode.lse = self::lse(&mut taken, lse, request.q.shape)?;
+        if let Some(workspace) = &mut room.workspace {
+            let (address, bytes) = taken.write("room", workspace)?;
+            decode.workspace = Some(Workspace { address, bytes });
+        }
+        if let Some(counters) = &mut room.counters {
+            let (address, count) = taken.write("room", counters)?;
+            decode.counters = Some(Counters { address, bytes: count * 4 });
+        }
+        let plan = self.attention.plan_with(&decode, u64::MAX)?;
+        // SAFETY: all that the request names was taken; the counters are zeros, as launches leave them.
+        unsafe { self.launch(&plan, &decode, stream) }
+    }
+}

@@ -1,0 +1,176 @@
+//! What of cudarc's memory launches take: types of elements, slices and their views, and the guards by which
+//! cudarc knows which stream has used what.
+use super::{FlashAttention, sealed::Sealed};
+use crate::{DType, Error, Index};
+use ::cudarc::driver::{
+    CudaSlice, CudaStream, CudaView, CudaViewMut, DevicePtr, DevicePtrMut, DeviceRepr, SyncOnDrop,
+    ValidAsZeroBits,
+};
+
+/// A type of numbers in device memory: `half::f16`, `half::bf16`, `f32`, and `u8`, which is the byte of an
+/// e4m3 number. Which of them a tensor may have, requests check.
+///
+/// ```compile_fail,E0277
+/// #[derive(Clone, Copy)]
+/// struct Byte(u8);
+/// unsafe impl cudarc::driver::DeviceRepr for Byte {}
+/// unsafe impl cudarc::driver::ValidAsZeroBits for Byte {}
+/// // It would claim two bytes a number, where slices of it have one.
+/// impl ferroflash::cudarc::Number for Byte {
+///     const DTYPE: ferroflash::DType = ferroflash::DType::F16;
+/// }
+/// ```
+pub trait Number: DeviceRepr + ValidAsZeroBits + Copy + Sealed {
+    /// Its name in this crate.
+    const DTYPE: DType;
+}
+
+/// A type of queries and outputs: `half::f16` and `half::bf16`, and no other.
+pub trait Element: Number {}
+
+macro_rules! numbers {
+    ($($type:ty: $dtype:ident),*) => {
+        $(impl Sealed for $type {}
+        impl Number for $type {
+            const DTYPE: DType = DType::$dtype;
+        })*
+    };
+}
+numbers!(half::f16: F16, half::bf16: Bf16, f32: F32, u8: E4m3);
+impl Element for half::f16 {}
+impl Element for half::bf16 {}
+
+/// A type of slot numbers: `i32` and `i64`.
+pub trait SlotNumber: DeviceRepr + Sealed {
+    /// Whether it has 64 bits.
+    const WIDE: bool;
+}
+
+impl Sealed for i32 {}
+impl SlotNumber for i32 {
+    const WIDE: bool = false;
+}
+
+impl Sealed for i64 {}
+impl SlotNumber for i64 {
+    const WIDE: bool = true;
+}
+
+/// Memory that an input may lie in: `CudaSlice`, `CudaView`, `CudaViewMut`. Only cudarc's own types, whose
+/// addresses and lengths are true.
+pub trait Memory<T>: DevicePtr<T> + Sealed {}
+
+/// Memory that an output may lie in: `CudaSlice`, `CudaViewMut`.
+pub trait MemoryMut<T>: DevicePtrMut<T> + Sealed {}
+
+macro_rules! memory {
+    ($($trait:ident: $($name:ident $(<$life:lifetime>)?),*;)*) => {
+        $($(impl<T> $trait<T> for $name<$($life,)? T> {})*)*
+    };
+}
+impl<T> Sealed for CudaSlice<T> {}
+impl<T> Sealed for CudaView<'_, T> {}
+impl<T> Sealed for CudaViewMut<'_, T> {}
+memory! {
+    Memory: CudaSlice, CudaView<'_>, CudaViewMut<'_>;
+    MemoryMut: CudaSlice, CudaViewMut<'_>;
+}
+
+/// Lengths, page numbers or where sequences begin, `i32` or `u32`, as [`Index`] has them. Made `from` a
+/// reference to a slice or a view.
+#[derive(Clone, Copy)]
+#[must_use]
+pub struct Integers<'a>(Kind<'a>);
+
+#[derive(Clone, Copy)]
+enum Kind<'a> {
+    Signed(&'a dyn Memory<i32>),
+    Unsigned(&'a dyn Memory<u32>),
+}
+
+macro_rules! integers {
+    ($($kind:ident: $type:ty => $($memory:ty),*;)*) => {
+        $($(impl<'a> From<&'a $memory> for Integers<'a> {
+            fn from(data: &'a $memory) -> Self {
+                Integers(Kind::$kind(data))
+            }
+        })*)*
+    };
+}
+integers! {
+    Signed: i32 => CudaSlice<i32>, CudaView<'_, i32>, CudaViewMut<'_, i32>;
+    Unsigned: u32 => CudaSlice<u32>, CudaView<'_, u32>, CudaViewMut<'_, u32>;
+}
+
+/// f32 of each head, or of each sequence and head: ALiBi slopes, scales of a cache.
+#[derive(Clone, Copy)]
+#[must_use]
+pub struct PerHead<'a> {
+    pub(super) data: &'a dyn Memory<f32>,
+    pub(super) strides: [i64; 2],
+}
+
+impl<'a> PerHead<'a> {
+    /// `[heads]`, the same for every sequence.
+    pub fn new(data: &'a impl Memory<f32>) -> Self {
+        PerHead { data, strides: [0, 1] }
+    }
+
+    /// The same with other strides, in elements, from one sequence and from one head to the next:
+    /// `[heads, 1]` is `[sequences][heads]`, contiguous.
+    pub fn strides(self, strides: [i64; 2]) -> Self {
+        PerHead { strides, ..self }
+    }
+}
+
+/// What a launch takes of slices: each is of its context, and the guards record, when they are dropped, that
+/// the stream has used it: after the launch. So many slices at most, as a launch allocates nothing.
+pub(super) struct Taken<'a, const MOST: usize = 16> {
+    attention: &'a FlashAttention,
+    stream: &'a CudaStream,
+    guards: [Option<SyncOnDrop<'a>>; MOST],
+    count: usize,
+}
+
+impl<'a, const MOST: usize> Taken<'a, MOST> {
+    /// Nothing yet.
+    pub fn on(attention: &'a FlashAttention, stream: &'a CudaStream) -> Result<Self, Error> {
+        attention.is_here("stream", stream)?;
+        Ok(Taken { attention, stream, guards: [const { None }; MOST], count: 0 })
+    }
+
+    /// Address and elements of memory that is read.
+    pub fn read<T>(&mut self, name: &'static str, data: &'a dyn Memory<T>) -> Result<(u64, u64), Error> {
+        self.attention.is_here(name, data.stream())?;
+        let (address, guard) = data.device_ptr(self.stream);
+        self.keep(guard);
+        Ok((address, data.len() as u64))
+    }
+
+    /// Address and elements of memory that is written.
+    pub fn write<T>(
+        &mut self,
+        name: &'static str,
+        data: &'a mut dyn MemoryMut<T>,
+    ) -> Result<(u64, u64), Error> {
+        self.attention.is_here(name, data.stream())?;
+        let elements = data.len() as u64;
+        let (address, guard) = data.device_ptr_mut(self.stream);
+        self.keep(guard);
+        Ok((address, elements))
+    }
+
+    /// Integers that are read.
+    pub fn integers(&mut self, name: &'static str, Integers(kind): Integers<'a>) -> Result<Index, Error> {
+        let (address, elements) = match kind {
+            Kind::Signed(data) => self.read(name, data)?,
+            Kind::Unsigned(data) => self.read(name, data)?,
+        };
+        Ok(Index::new(address, elements))
+    }
+
+    fn keep(&mut self, guard: SyncOnDrop<'a>) {
+        self.guards[self.count] = Some(guard);
+        self.count += 1;
+    }
+}

@@ -1,0 +1,112 @@
+//! Partial states of attention in cudarc's slices.
+use super::forward::lse;
+use super::memory::{Memory, Taken};
+use super::{Element, FlashAttention, MemoryMut, Number, Tensor, TensorMut};
+use crate::{Error, LseUnit, LseView, Merge, Sinks, TensorView};
+use ::cudarc::driver::CudaStream;
+use std::sync::Arc;
+
+/// What attention has made of some keys: [`crate::State`] in cudarc's slices. Elements are f16, bf16 or f32.
+#[derive(Clone, Copy)]
+#[must_use]
+pub struct State<'a, S> {
+    o: Tensor<'a, S>,
+    lse: &'a dyn Memory<f32>,
+    strides: Option<[i64; 3]>,
+    unit: LseUnit,
+}
+
+impl<'a, S: Number> State<'a, S> {
+    /// O, `[batch, seqlen, heads, head_dim]`, and its log-sum-exp, natural, contiguous `[batch, heads,
+    /// seqlen]`.
+    pub fn new(o: Tensor<'a, S>, lse: &'a impl Memory<f32>) -> Self {
+        State { o, lse, strides: None, unit: LseUnit::Natural }
+    }
+
+    /// The same with other strides of the log-sum-exp: elements from one batch, head and row to the next.
+    pub fn lse_strides(self, strides: [i64; 3]) -> Self {
+        State { strides: Some(strides), ..self }
+    }
+
+    /// The same with another logarithm.
+    pub fn unit(self, unit: LseUnit) -> Self {
+        State { unit, ..self }
+    }
+
+    /// One that is not anywhere yet.
+    const NOWHERE: crate::State = crate::State::new(
+        TensorView::new(0, 0, S::DTYPE, [0; 4], [0; 4]),
+        LseView::new(0, 0, [0; 3], [0; 2]),
+    );
+
+    fn on(&self, taken: &mut Taken<'a, 2>) -> Result<crate::State, Error> {
+        let [batch, seqlen, heads, _] = self.o.shape;
+        let o = self.o.on(taken, "states.o")?;
+        let (address, elements) = taken.read("states.lse", self.lse)?;
+        let contiguous = LseView::contiguous(address, elements, [batch, heads, seqlen]);
+        let lse = self.strides.map_or(contiguous, |[batch, head, row]| LseView {
+            strides: [batch, head],
+            row_stride: row,
+            ..contiguous
+        });
+        Ok(crate::State::new(o, lse.unit(self.unit)))
+    }
+}
+
+impl FlashAttention {
+    /// vLLM's function: what attention has made of a prefix's keys and what it has made of the rest becomes
+    /// what it makes of all. Outputs are `[1, tokens, heads, head_dim]`, log-sum-exps `[heads, tokens]`,
+    /// natural and contiguous.
+    ///
+    /// # Errors
+    /// Those of [`FlashAttention::merge`].
+    #[expect(clippy::too_many_arguments, reason = "they are vLLM's")]
+    pub fn merge_attn_states<T: Element, S: Number>(
+        &self,
+        stream: &Arc<CudaStream>,
+        output: TensorMut<'_, T>,
+        prefix_output: Tensor<'_, S>,
+        prefix_lse: &impl Memory<f32>,
+        suffix_output: Tensor<'_, S>,
+        suffix_lse: &impl Memory<f32>,
+        output_lse: Option<&mut dyn MemoryMut<f32>>,
+    ) -> Result<(), Error> {
+        let states = [State::new(prefix_output, prefix_lse), State::new(suffix_output, suffix_lse)];
+        self.merge(stream, &states, None, output, output_lse)
+    }
+
+    /// Merges states of the same queries and different keys as [`Merge`] does, with a logit for each head
+    /// that belongs to no key where `sinks` has them; where `lse` is given the log-sum-exp of each row goes
+    /// there, `[batch, heads, seqlen]`, natural and contiguous. Allocates nothing.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] and [`Error::Unsupported`] name what is wrong, [`Error::Driver`] what the driver
+    /// refuses.
+    pub fn merge<T: Number, S: Number, const N: usize>(
+        &self,
+        stream: &Arc<CudaStream>,
+        states: &[State<'_, S>; N],
+        sinks: Option<&dyn Memory<f32>>,
+        o: TensorMut<'_, T>,
+        lse: Option<&mut dyn MemoryMut<f32>>,
+    ) -> Result<(), Error> {
+        let mut taken: Taken<'_, 3> = Taken::on(self, stream)?;
+        let (mut of_states, mut views) = ([const { None }; N], [State::<S>::NOWHERE; N]);
+        for ((state, view), place) in states.iter().zip(&mut views).zip(&mut of_states) {
+            let mut taken: Taken<'_, 2> = Taken::on(self, stream)?;
+            *view = state.on(&mut taken)?;
+            *place = Some(taken);
+        }
+        let shape = o.shape;
+        let o = o.on(&mut taken, "o")?;
+        let lse = self::lse(&mut taken, lse, shape)?;
+        let mut merge = Merge { lse, ..Merge::new(&views, o) };
+        if let Some(sinks) = sinks {
+            let (address, elements) = taken.read("sinks", sinks)?;
+            merge.sinks = Some(Sinks { address, elements });
+        }
+        let plan = self.attention.plan(&merge)?;
+        // SAFETY: all that the request names was taken.
+        unsafe { self.launch(&plan, &merge, stream) }
+    }
+}

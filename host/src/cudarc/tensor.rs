@@ -1,0 +1,84 @@
+//! Tensors in cudarc's slices.
+use super::{Memory, MemoryMut, Number, memory::Taken};
+use crate::{Error, TensorView};
+
+/// An address far from all buffers: where outputs are that have no memory yet.
+const NOWHERE: u64 = 1 << 60;
+
+/// An input in a slice or a view of one.
+#[derive(Clone, Copy)]
+#[must_use]
+pub struct Tensor<'a, T> {
+    data: &'a dyn Memory<T>,
+    pub(super) shape: [usize; 4],
+    strides: Option<[i64; 4]>,
+}
+
+impl<'a, T: Number> Tensor<'a, T> {
+    /// `[batch, seqlen, heads, head_dim]`, contiguous; packed sequences are `[1, rows of all, heads,
+    /// head_dim]`.
+    pub fn new(data: &'a impl Memory<T>, shape: [usize; 4]) -> Self {
+        Tensor { data, shape, strides: None }
+    }
+
+    /// The same with other strides: elements from one batch, row, head and column to the next, as in
+    /// [`TensorView::strides`].
+    pub fn strides(self, strides: [i64; 4]) -> Self {
+        Tensor { strides: Some(strides), ..self }
+    }
+
+    /// Its view in the order of a stream.
+    pub(super) fn on<const MOST: usize>(
+        &self,
+        taken: &mut Taken<'a, MOST>,
+        name: &'static str,
+    ) -> Result<TensorView, Error> {
+        Ok(view::<T>(taken.read(name, self.data)?, self.shape, self.strides))
+    }
+
+    /// An output of its shape, contiguous, where no memory is.
+    pub(super) fn output(&self) -> TensorView {
+        view::<T>((NOWHERE, u64::MAX), self.shape, None)
+    }
+}
+
+/// The output in a slice or a view of one.
+#[must_use]
+pub struct TensorMut<'a, T> {
+    data: &'a mut dyn MemoryMut<T>,
+    pub(super) shape: [usize; 4],
+    strides: Option<[i64; 4]>,
+}
+
+impl<'a, T: Number> TensorMut<'a, T> {
+    /// `[batch, seqlen, heads, head_dim]`, contiguous.
+    pub fn new(data: &'a mut impl MemoryMut<T>, shape: [usize; 4]) -> Self {
+        TensorMut { data, shape, strides: None }
+    }
+
+    /// The same with other strides, as [`Tensor::strides`].
+    pub fn strides(self, strides: [i64; 4]) -> Self {
+        TensorMut { strides: Some(strides), ..self }
+    }
+
+    /// Its view in the order of a stream.
+    pub(super) fn on<'t, const MOST: usize>(
+        self,
+        taken: &mut Taken<'t, MOST>,
+        name: &'static str,
+    ) -> Result<TensorView, Error>
+    where
+        'a: 't,
+    {
+        Ok(view::<T>(taken.write(name, self.data)?, self.shape, self.strides))
+    }
+}
+
+fn view<T: Number>(
+    (address, elements): (u64, u64),
+    shape: [usize; 4],
+    strides: Option<[i64; 4]>,
+) -> TensorView {
+    let contiguous = TensorView::bshd(address, elements, T::DTYPE, shape);
+    TensorView { strides: strides.unwrap_or(contiguous.strides), ..contiguous }
+}

@@ -1,0 +1,301 @@
+//! The safe functions on cudarc's slices: what they launch, allocate, refuse and give back.
+use super::fake_cuda::in_fake_cuda;
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
+use ferroflash::cudarc::{
+    Cache, Decode, FlashAttention, Pages, PagesMut, PerHead, Request, Room, Scale, State, Tensor, TensorMut,
+};
+use ferroflash::{Driver, LseUnit, Mask, Splits};
+use half::f16;
+use std::sync::Arc;
+
+fn of(call: &str, calls: &[String]) -> usize {
+    calls.iter().filter(|line| line.starts_with(call)).count()
+}
+
+#[test]
+fn outputs_log_sum_exps_and_refusals() {
+    in_fake_cuda("cudarc_front::outputs_log_sum_exps_and_refusals", |cuda| {
+        let context = CudaContext::new(0).expect("a device");
+        let (stream, other) =
+            (context.new_stream().expect("a stream"), CudaContext::new(1).expect("a device"));
+        let attention = FlashAttention::new(&context).expect("a driver");
+        let (shape, kv_shape) = ([1, 100, 8, 64], [1, 100, 2, 64]);
+        let zeros = |len: usize| stream.alloc_zeros::<f16>(len).expect("room");
+        let (q, kv) = (zeros(100 * 8 * 64), zeros(100 * 2 * 64));
+        let (q, kv) = (Tensor::new(&q, shape), Tensor::new(&kv, kv_shape));
+        let request = Request::new(q, kv, kv).mask(Mask::Window { left: Some(9), right: Some(0) });
+        cuda.calls();
+
+        let o = attention.flash_attn(&stream, q, kv, kv, 0.125, true).expect("valid");
+        assert_eq!(o.len(), 100 * 8 * 64);
+        let (_, lse) = attention.forward_with_lse(&stream, &request.softcap(30.0)).expect("valid");
+        assert_eq!(lse.len(), 8 * 100);
+        let (mut own, mut lse): (CudaSlice<f16>, CudaSlice<f32>) =
+            (zeros(2 * 100 * 8 * 64), stream.alloc_zeros(800).expect("room"));
+        let mut half = own.slice_mut(100 * 8 * 64..);
+        let into = TensorMut::new(&mut half, shape);
+        attention.forward_into(&stream, &request, into, Some(&mut lse)).expect("valid");
+        assert_eq!(of("launch fwd_", &cuda.calls()), 3);
+
+        // Refused by name, and nothing was allocated.
+        let elsewhere = other.new_stream().expect("a stream");
+        let theirs = elsewhere.alloc_zeros::<f16>(100 * 2 * 64).expect("room");
+        let theirs = Tensor::new(&theirs, kv_shape);
+        cuda.calls();
+        let cases = [
+            ("stream", attention.flash_attn(&elsewhere, q, kv, kv, 0.125, false)),
+            ("k", attention.flash_attn(&stream, q, theirs, kv, 0.125, false)),
+            ("scale", attention.flash_attn(&stream, q, kv, kv, f32::NAN, false)),
+            ("softcap", attention.forward(&stream, &request.softcap(-1.0))),
+            ("v.shape", attention.forward(&stream, &Request::new(q, kv, q))),
+            (
+                "q.elements",
+                attention.flash_attn(&stream, Tensor::new(&o, [1, 101, 8, 64]), kv, kv, 1.0, false),
+            ),
+        ];
+        for (name, outcome) in cases {
+            let error = outcome.map(|_| ()).expect_err(name).to_string();
+            assert!(error.contains(&format!("{name}:")), "{name}: {error}");
+        }
+        let short =
+            attention.forward_into(&stream, &request, TensorMut::new(&mut half, [1, 101, 8, 64]), None);
+        assert!(short.expect_err("too long").to_string().contains("o.shape"));
+        let calls = cuda.calls();
+        assert_eq!((of("cuMemAlloc", &calls), of("launch", &calls)), (0, 0), "{calls:?}");
+        cuda.faults();
+    });
+}
+
+#[test]
+fn everything_is_given_back() {
+    in_fake_cuda("cudarc_front::everything_is_given_back", |cuda| {
+        let context = CudaContext::new(0).expect("a device");
+        let stream = context.new_stream().expect("a stream");
+        let attention = FlashAttention::new(&context).expect("a driver");
+        // Few queries on many keys: with a workspace.
+        let (q, kv) = (stream.alloc_zeros::<f16>(20 * 4 * 128), stream.alloc_zeros::<f16>(4096 * 4 * 128));
+        let (q, kv) = (q.expect("room"), kv.expect("room"));
+        let tensors = (Tensor::new(&q, [1, 20, 4, 128]), Tensor::new(&kv, [1, 4096, 4, 128]));
+        let o = attention.forward(&stream, &Request::new(tensors.0, tensors.1, tensors.1)).expect("valid");
+        let buffer = attention.attention().driver().allocate(64).expect("room");
+        cuda.calls();
+        drop(attention);
+        let calls = cuda.calls();
+        let waited = calls.iter().position(|call| call == "cuCtxSynchronize").expect("it waits");
+        assert!(calls.iter().position(|call| call == "cuModuleUnload") > Some(waited), "{calls:?}");
+        drop((o, q, kv, stream, context));
+        assert_eq!(cuda.left(), ["memory of context 0xc00", "context of device 0"]);
+        drop(buffer);
+        assert_eq!((cuda.faults(), cuda.left()), (vec![], vec![]));
+    });
+}
+
+fn zeros(stream: &Arc<CudaStream>, len: usize) -> CudaSlice<f16> {
+    stream.alloc_zeros(len).expect("room")
+}
+
+/// Kernels that were launched since the last time, without what follows the family's name.
+fn launched(cuda: &super::fake_cuda::FakeCuda) -> Vec<String> {
+    let launches =
+        cuda.calls().into_iter().filter_map(|call| call.strip_prefix("launch ").map(str::to_owned));
+    launches.map(|name| name.split(['_', ' ']).next().unwrap_or_default().to_owned()).collect()
+}
+
+#[test]
+fn candles_functions() {
+    in_fake_cuda("cudarc_front::candles_functions", |cuda| {
+        let context = CudaContext::new(0).expect("a device");
+        let stream = context.new_stream().expect("a stream");
+        let front = FlashAttention::new(&context).expect("a driver");
+        let (q, kv) = (zeros(&stream, 100 * 8 * 64), zeros(&stream, 100 * 2 * 64));
+        let (q, kv) = (Tensor::new(&q, [1, 100, 8, 64]), Tensor::new(&kv, [1, 100, 2, 64]));
+        let (slopes, starts) = (stream.alloc_zeros::<f32>(8), stream.alloc_zeros::<u32>(4));
+        let (slopes, starts) = (slopes.expect("room"), starts.expect("room"));
+        let (may, s, l, r) = (Some(PerHead::new(&slopes)), &stream, Some(9), Some(0));
+        cuda.calls();
+        let outcomes = [
+            front.flash_attn_alibi(s, q, kv, kv, &slopes, 0.125, true),
+            front.flash_attn_alibi_windowed(s, q, kv, kv, &slopes, 0.125, l, r),
+            front.flash_attn_alibi_windowed_softcap(s, q, kv, kv, may, 0.125, l, r, 30.0),
+            front.flash_attn_alibi_windowed_softcap(s, q, kv, kv, None, 0.125, l, r, 30.0),
+            front.flash_attn_varlen(s, q, kv, kv, &starts, &starts, 50, 50, 0.125, true),
+            front.flash_attn_varlen_windowed(s, q, kv, kv, &starts, &starts, 50, 50, 0.125, l, r),
+            front.flash_attn_varlen_alibi(s, q, kv, kv, &slopes, &starts, &starts, 50, 50, 0.125, true),
+            front.flash_attn_varlen_alibi_windowed(
+                s, q, kv, kv, &slopes, &starts, &starts, 50, 50, 0.125, l, r,
+            ),
+            front.flash_attn_varlen_alibi_windowed_softcap(
+                s, q, kv, kv, may, &starts, &starts, 50, 50, 0.125, l, r, 30.0,
+            ),
+        ];
+        for outcome in outcomes {
+            assert_eq!(outcome.expect("valid").len(), 100 * 8 * 64);
+        }
+        // Rows that are no sequence's are zeros.
+        let (calls, packed) = (cuda.calls(), |call: &&String| call.contains("_packed "));
+        let counts = [of("launch fwd_", &calls), calls.iter().filter(packed).count(), of("cuMemset", &calls)];
+        assert_eq!(counts, [9, 5, 5], "{calls:?}");
+
+        let few = stream.alloc_zeros::<f32>(7).expect("room");
+        let request = Request::new(q, kv, kv);
+        let [one, two, three] = [1, 2, 3].map(|count| starts.slice(..count));
+        let cases = [
+            ("alibi.elements", request.alibi(PerHead::new(&few))),
+            ("alibi.elements", request.alibi(PerHead::new(&slopes).strides([8, 2]))),
+            ("packed.seqused_k.elements", request.packed(&starts, &starts, 50, 50).used(&two)),
+            ("packed.cu_seqlens_k.elements", request.packed(&starts, &three, 50, 50)),
+            ("batch", request.packed(&one, &starts, 50, 50)),
+        ];
+        for (name, request) in cases {
+            let error = front.forward(&stream, &request).map(|_| ()).expect_err(name).to_string();
+            assert!(error.contains(name), "{name}: {error}");
+        }
+        cuda.faults();
+    });
+}
+
+#[test]
+fn caches_of_any_kind() {
+    in_fake_cuda("cudarc_front::caches_of_any_kind", |cuda| {
+        let context = CudaContext::new(0).expect("a device");
+        let stream = context.new_stream().expect("a stream");
+        let front = FlashAttention::new(&context).expect("a driver");
+        // Pages of 16 keys, one of them each sequence's 2 heads of 64, or 4 sequences of up to 160.
+        let (shape, dense) = ([40, 16, 2, 64], [4, 160, 2, 64]);
+        let (mut keys, mut values) = (zeros(&stream, 40 * 16 * 128), zeros(&stream, 40 * 16 * 128));
+        let bytes = stream.alloc_zeros::<u8>(40 * 16 * 128).expect("room");
+        let table = stream.alloc_zeros::<u32>(40).expect("room");
+        let lengths = stream.alloc_zeros::<i32>(4).expect("room");
+        let scales = stream.alloc_zeros::<f32>(8).expect("room");
+        let q = zeros(&stream, 4 * 8 * 64);
+        let q = Tensor::new(&q, [4, 1, 8, 64]);
+        let mut room = Room::new();
+
+        // New tokens go into the cache.
+        let slots = stream.alloc_zeros::<i64>(4).expect("room");
+        let new = zeros(&stream, 4 * 2 * 64);
+        let new = Tensor::new(&new, [1, 4, 2, 64]);
+        cuda.calls();
+        let into = PagesMut::new(&mut keys, &mut values, shape);
+        front.append(&stream, new, new, into, &slots).expect("valid");
+        assert_eq!(launched(cuda), ["append"]);
+        let scaled = PagesMut::new(&mut keys, &mut values, shape).scales(Scale::Value(2.0), Scale::One);
+        let error = front.append(&stream, new, new, scaled, &slots).expect_err("a scale of f16").to_string();
+        assert!(error.contains("cache.k_scale"), "{error}");
+
+        // The room grows once, and then every launch finds what it wants.
+        let pages = Pages::new(&keys, &values, shape);
+        let eight = Pages::new(&bytes, &bytes, shape);
+        let per_head = PerHead::new(&scales).strides([2, 1]);
+        let scaled = eight.scales(Scale::Heads(per_head), Scale::Value(0.5));
+        let paged = Cache::paged(pages, &table, 10, &lengths);
+        let sinks = &scales;
+        front.reserve(&stream, &Decode::new(q, paged), &mut room).expect("valid");
+        assert!(room.bytes().iter().all(|bytes| *bytes > 0), "{:?}", room.bytes());
+        let had = room.bytes();
+        front.flash_attn_with_kvcache(&stream, q, paged, 0.125, true, &mut room).expect("valid");
+        let mut o = zeros(&stream, 4 * 8 * 64);
+        cuda.calls();
+        let mut into = |request: &Decode<'_, f16>| {
+            front.decode_into(&stream, request, &mut room, TensorMut::new(&mut o, [4, 1, 8, 64]), None)
+        };
+        into(&Decode::new(q, paged).sinks(sinks).softcap(30.0)).expect("valid");
+        into(&Decode::new(q, Cache::dense(pages.strides([2048, 128, 64, 1]), &lengths))).expect("valid");
+        into(&Decode::new(q, Cache::dense(Pages::new(&keys, &values, dense), &lengths).max_k(100)))
+            .expect("valid");
+        into(&Decode::new(q, Cache::dense(Pages::new(&keys, &values, dense).hnd(), &lengths).rows(&lengths)))
+            .expect("valid");
+        let calls = cuda.calls();
+        assert_eq!((of("launch decode_", &calls), of("launch", &calls)), (4, 4), "{calls:?}");
+        assert_eq!(of("cuMemAlloc", &calls), 0, "{calls:?}");
+        let chunks = into(&Decode::new(q, paged).splits(Splits::Exactly(64))).expect_err("too small");
+        assert!(chunks.to_string().contains("workspace.bytes"), "{chunks}");
+        assert_eq!(room.bytes(), had);
+
+        // Of eight bits, and with queries packed or with slopes, which are not decoded.
+        let (_, lse) = front
+            .decode_with_lse(&stream, &Decode::new(q, Cache::paged(scaled, &table, 10, &lengths)), &mut room)
+            .expect("valid");
+        assert_eq!((lse.len(), launched(cuda)), (4 * 8, vec!["decode".to_owned()]));
+        let rows = zeros(&stream, 4 * 8 * 64);
+        let flat = Tensor::new(&rows, [1, 4, 8, 64]);
+        let starts = stream.alloc_zeros::<u32>(5).expect("room");
+        let packed = Decode::new(flat, paged).packed(&starts, 2).mask(Mask::Causal);
+        front.decode(&stream, &packed, &mut room).expect("valid");
+        front.decode(&stream, &Decode::new(q, paged).alibi(PerHead::new(&scales)), &mut room).expect("valid");
+        assert_eq!(launched(cuda), ["paged", "paged"]);
+
+        let three = table.slice(..3);
+        let cases = [
+            ("cache.table", Decode::new(q, Cache::paged(pages, &table, 11, &lengths))),
+            ("q.shape", Decode::new(q, paged).packed(&starts, 2)),
+            ("cache.lengths", Decode::new(q, Cache::dense(pages, &three))),
+            (
+                "cache.keys",
+                Decode::new(q, Cache::dense(Pages::new(&keys, &values, [41, 16, 2, 64]), &lengths)),
+            ),
+            ("sinks", Decode::new(flat, paged).packed(&starts, 2).sinks(&scales)),
+        ];
+        for (name, request) in &cases {
+            let error = front.decode(&stream, request, &mut room).map(|_| ()).expect_err(name).to_string();
+            assert!(error.contains(name), "{name}: {error}");
+        }
+        cuda.faults();
+    });
+}
+
+#[test]
+fn states_are_merged() {
+    in_fake_cuda("cudarc_front::states_are_merged", |cuda| {
+        let context = CudaContext::new(0).expect("a device");
+        let stream = context.new_stream().expect("a stream");
+        let front = FlashAttention::new(&context).expect("a driver");
+        let (first, second) = (zeros(&stream, 10 * 8 * 64), zeros(&stream, 10 * 8 * 64));
+        let (first, second) = (Tensor::new(&first, [1, 10, 8, 64]), Tensor::new(&second, [1, 10, 8, 64]));
+        let lse = stream.alloc_zeros::<f32>(2 * 80).expect("room");
+        let (one, two) = (lse.slice(..80), lse.slice(80..));
+        let (mut o, mut all) = (zeros(&stream, 10 * 8 * 64), stream.alloc_zeros::<f32>(80).expect("room"));
+        cuda.calls();
+        front
+            .merge_attn_states(
+                &stream,
+                TensorMut::new(&mut o, [1, 10, 8, 64]),
+                first,
+                &one,
+                second,
+                &two,
+                Some(&mut all),
+            )
+            .expect("valid");
+        let states = [State::new(first, &one), State::new(second, &two)];
+        front
+            .merge(
+                &stream,
+                &states.map(|state| state.unit(LseUnit::Two)),
+                None,
+                TensorMut::new(&mut o, [1, 10, 8, 64]),
+                None,
+            )
+            .expect("valid");
+        front
+            .merge(
+                &stream,
+                &[states[0].lse_strides([80, 1, 8])],
+                Some(&one),
+                TensorMut::new(&mut o, [1, 10, 8, 64]),
+                None,
+            )
+            .expect("valid");
+        let calls = cuda.calls();
+        assert_eq!((of("launch merge_", &calls), of("cuMemAlloc", &calls)), (3, 0), "{calls:?}");
+        let unlike = [states[0], states[1].unit(LseUnit::Two)];
+        let error = front
+            .merge(&stream, &unlike, None, TensorMut::new(&mut o, [1, 10, 8, 64]), None)
+            .expect_err("two logarithms")
+            .to_string();
+        assert!(error.contains("states.lse.unit"), "{error}");
+        let none: [State<'_, f16>; 0] = [];
+        assert!(front.merge(&stream, &none, None, TensorMut::new(&mut o, [1, 10, 8, 64]), None).is_err());
+        cuda.faults();
+    });
+}
