@@ -2,13 +2,13 @@
 //!
 //! 1. the folder `FERROFLASH_PTX_DIR`, as `<symbol>.ptx`: for people who work on kernels; entries may be
 //!    missing;
-//! 2. `ptx/` beside this file, as `<symbol>.ptx.lzma` and `<symbol>.lines.lzma`: a published package, which
-//!    needs no device compiler and compresses nothing;
+//! 2. `ptx/` beside this file, as `cuda_builder::archive` writes it: a published package, which needs no device
+//!    compiler and compresses nothing;
 //! 3. `../kernels-gpu`, compiled here: the workspace.
 //!
 //! Source lines lie apart from code, and only who simulates (feature `sim`) carries them.
-use cuda_builder::{CudaBuilder, lzma};
-use spec::Contract;
+use cuda_builder::CudaBuilder;
+use cuda_builder::archive::{self, Archive, CODE, LINES, Place};
 use std::{env, error::Error, fmt::Write, fs, path::Path, path::PathBuf, process::ExitCode};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -26,10 +26,11 @@ fn gather() -> Result<()> {
     let out = PathBuf::from(env::var("OUT_DIR")?);
     let package = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?);
     let (packaged, kernels) = (package.join("ptx"), package.join("../kernels-gpu"));
-    let files = if let Some(folder) = env::var_os("FERROFLASH_PTX_DIR") {
+    let folder = if let Some(folder) = env::var_os("FERROFLASH_PTX_DIR") {
         given(Path::new(&folder), &kernels, &out)?
     } else if packaged.is_dir() {
-        carried(&packaged)?
+        println!("cargo::rerun-if-changed={}", packaged.display());
+        packaged
     } else if kernels.is_dir() {
         built(&kernels, &out)?
     } else {
@@ -37,24 +38,30 @@ fn gather() -> Result<()> {
             "no PTX: neither ptx/ nor ../kernels-gpu is here, and FERROFLASH_PTX_DIR is not set".into()
         );
     };
-    let mut table = String::from(
-        "/// `(symbol, compressed PTX, its compressed source lines)`.\n\
-         static TABLE: &[(&str, &[u8], &[u8])] = &[\n",
-    );
+    let (code, lines) = (archive::index(&folder, CODE)?, archive::index(&folder, LINES)?);
     let simulates = env::var_os("CARGO_FEATURE_SIM").is_some();
-    for Kernel { kernel, ptx, lines } in &files {
-        let symbol = kernel.symbol;
-        let lines = if simulates { format!("include_bytes!({lines:?})") } else { "&[]".into() };
-        writeln!(table, "    ({symbol:?}, include_bytes!({ptx:?}), {lines}),")?;
+    let mut table = String::new();
+    for (name, what, places, carried) in [("CODE", CODE, &code, true), ("LINES", LINES, &lines, simulates)] {
+        writeln!(table, "/// Blocks of compressed texts.\nstatic {name}: &[&[u8]] = &[")?;
+        let blocks = places.last().map_or(0, |last| last.block + 1);
+        for number in (0..blocks).filter(|_| carried) {
+            writeln!(table, "    include_bytes!({:?}),", archive::block_file(&folder, what, number))?;
+        }
+        table.push_str("];\n");
+    }
+    table.push_str("/// `(symbol, PTX, its source lines)`.\nstatic TABLE: &[(&str, Part, Part)] = &[\n");
+    for (code, lines) in code.iter().zip(&lines) {
+        let part = |Place { block, from, len, .. }: &Place| format!("({block}, {from}..{})", from + len);
+        writeln!(table, "    ({:?}, {}, {}),", code.name, part(code), part(lines))?;
     }
     table.push_str("];\n");
     fs::write(out.join("ptx_table.rs"), table)?;
-    if env::var_os("CARGO_FEATURE_CUBINS").is_some() { cubins(&package, &files, &out) } else { Ok(()) }
+    if env::var_os("CARGO_FEATURE_CUBINS").is_some() { cubins(&package, &folder, &out) } else { Ok(()) }
 }
 
-/// Gathers machine code for the entries in `files`, from `cubins/` beside this file (a published package), or
-/// else from what `cargo xtask build-cubin` made, in `FERROFLASH_CUBIN_DIR` or `../target/cubin`.
-fn cubins(package: &Path, files: &[Kernel], out: &Path) -> Result<()> {
+/// Gathers machine code for the entries whose PTX is in `ptx`, from `cubins/` beside this file (a published
+/// package), or else from what `cargo xtask build-cubin` made, in `FERROFLASH_CUBIN_DIR` or `../target/cubin`.
+fn cubins(package: &Path, ptx: &Path, out: &Path) -> Result<()> {
     println!("cargo::rerun-if-env-changed=FERROFLASH_CUBIN_DIR");
     let (packaged, built) = (package.join("cubins"), package.join("../target/cubin"));
     let given = env::var_os("FERROFLASH_CUBIN_DIR").map(PathBuf::from);
@@ -64,13 +71,14 @@ fn cubins(package: &Path, files: &[Kernel], out: &Path) -> Result<()> {
     let mut table = String::from(
         "/// `(symbol, architecture, compressed cubin)`.\nstatic CUBINS: &[(&str, u32, &[u8])] = &[\n",
     );
-    for Kernel { kernel, ptx, .. } in files {
-        let symbol = kernel.symbol;
+    for (symbol, code) in archive::read(ptx, CODE)? {
+        let kernel = spec::kernels().find(|kernel| kernel.symbol == symbol);
+        let kernel = kernel.ok_or_else(|| format!("{} has {symbol}, the table has not", ptx.display()))?;
         // A package was made in one go, and may leave a generation out.
         if !is_package {
-            let theirs = fs::read(folder.join("ptx").join(format!("{symbol}.ptx.lzma")));
-            if theirs.map_err(|e| missing(&folder, symbol, &e))? != fs::read(ptx)? {
-                return Err(missing(&folder, symbol, &"it was made from other PTX than this build carries"));
+            let theirs = fs::read_to_string(folder.join("ptx").join(&symbol).with_extension("ptx"));
+            if theirs.map_err(|e| missing(&folder, &symbol, &e))? != code {
+                return Err(missing(&folder, &symbol, &"it was made from other PTX than this build carries"));
             }
         }
         let carried = |arch: &u32| {
@@ -79,7 +87,7 @@ fn cubins(package: &Path, files: &[Kernel], out: &Path) -> Result<()> {
         for arch in [80, 86, 89, 90].into_iter().filter(carried) {
             let file = folder.join(format!("sm_{arch}")).join(format!("{symbol}.cubin.lzma"));
             let kept = out.join(format!("{symbol}.sm_{arch}.cubin.lzma"));
-            fs::copy(&file, &kept).map_err(|e| missing(&folder, symbol, &e))?;
+            fs::copy(&file, &kept).map_err(|e| missing(&folder, &symbol, &e))?;
             writeln!(table, "    ({symbol:?}, {arch}, include_bytes!({kept:?})),")?;
         }
     }
@@ -92,38 +100,22 @@ fn missing(folder: &Path, symbol: &str, why: &dyn std::fmt::Display) -> Box<dyn 
         .into()
 }
 
-/// Where a kernel's compressed parts lie.
-struct Kernel {
-    kernel: Contract,
-    ptx: PathBuf,
-    lines: PathBuf,
-}
-
-impl Kernel {
-    fn below(folder: &Path, kernel: Contract) -> Self {
-        let file = |part| folder.join(format!("{}.{part}.lzma", kernel.symbol));
-        Self { kernel, ptx: file("ptx"), lines: file("lines") }
-    }
-}
-
-/// Writes the parts of PTX texts. Compressed ones are kept where the modules of `kernels` are, for builds
-/// with other features.
-fn written(texts: &[(Contract, String)], kernels: &Path, out: &Path) -> Result<Vec<Kernel>> {
+/// Writes code and lines of PTX texts, and says where. Compressed ones are kept where the modules of `kernels`
+/// are, for builds with other features.
+fn written(texts: &[(&str, String)], kernels: &Path, out: &Path) -> Result<PathBuf> {
     let kept = if kernels.is_dir() { &CudaBuilder::new(kernels).folder() } else { out };
-    let parts: Vec<_> = texts.iter().flat_map(|(kernel, text)| lzma::parts(kernel.symbol, text)).collect();
-    for ((name, _), packed) in parts.iter().zip(lzma::compress_all(&kept.join("lzma"), &parts)?) {
-        fs::write(out.join(format!("{name}.lzma")), packed)?;
-    }
-    Ok(texts.iter().map(|(kernel, _)| Kernel::below(out, *kernel)).collect())
+    let folder = out.join("ptx");
+    Archive::write_modules(texts, &kept.join("lzma"), &folder)?;
+    Ok(folder)
 }
 
-fn given(folder: &Path, kernels: &Path, out: &Path) -> Result<Vec<Kernel>> {
+fn given(folder: &Path, kernels: &Path, out: &Path) -> Result<PathBuf> {
     let mut texts = Vec::new();
     for kernel in spec::kernels() {
         let source = folder.join(kernel.symbol).with_extension("ptx");
         println!("cargo::rerun-if-changed={}", source.display());
         if let Ok(text) = fs::read_to_string(&source) {
-            texts.push((kernel, text));
+            texts.push((kernel.symbol, text));
         }
     }
     let all = spec::kernels().count();
@@ -134,19 +126,7 @@ fn given(folder: &Path, kernels: &Path, out: &Path) -> Result<Vec<Kernel>> {
     written(&texts, kernels, out)
 }
 
-fn carried(folder: &Path) -> Result<Vec<Kernel>> {
-    println!("cargo::rerun-if-changed={}", folder.display());
-    let kernel = |kernel: Contract| {
-        let kernel = Kernel::below(folder, kernel);
-        if let Some(missing) = [&kernel.ptx, &kernel.lines].into_iter().find(|file| !file.is_file()) {
-            return Err(format!("{} is missing", missing.display()).into());
-        }
-        Ok(kernel)
-    };
-    spec::kernels().map(kernel).collect()
-}
-
-fn built(kernels: &Path, out: &Path) -> Result<Vec<Kernel>> {
+fn built(kernels: &Path, out: &Path) -> Result<PathBuf> {
     let lineage = env::var_os("CARGO_FEATURE_LINEAGE").map(|_| "lineage");
     let output = CudaBuilder::new(kernels).entries(spec::kernels()).features(lineage).build();
     let output = output.map_err(|error| match error {
@@ -156,6 +136,7 @@ fn built(kernels: &Path, out: &Path) -> Result<Vec<Kernel>> {
         _ => error.to_string(),
     })?;
     output.emit_rerun_if_changed();
-    let texts: Vec<_> = spec::kernels().zip(output.modules.into_iter().map(|module| module.text)).collect();
+    let texts: Vec<_> =
+        output.modules.into_iter().map(|module| (module.contract.symbol, module.text)).collect();
     written(&texts, kernels, out)
 }

@@ -2,8 +2,8 @@
 use lzma_rust2::LzmaReader;
 use std::io::{self, Read};
 
-/// What a size that is declared may be, in bytes: a damaged one shall not ask for all memory. The largest
-/// module has 1 MB without its lines.
+/// What a size that is declared may be, in bytes: a damaged one shall not ask for all memory. A block of
+/// modules has 2 MB, machine code less than 1.
 const MOST: u64 = 64 << 20;
 
 /// KiB of a decoder beside its dictionary.

@@ -8,6 +8,9 @@ pub const PTX_DIR_VARIABLE: &str = "FERROFLASH_PTX_DIR";
 
 include!(concat!(env!("OUT_DIR"), "/ptx_table.rs"));
 
+/// A text in blocks of compressed ones: number of its block, and where in that block's content it lies.
+type Part = (usize, core::ops::Range<usize>);
+
 /// PTX text of an entry: from the folder that `FERROFLASH_PTX_DIR` names, where it has the file, else from
 /// this build. It has source lines (`.loc`, `.file`) where this build has the feature `sim`.
 ///
@@ -18,19 +21,19 @@ pub fn source(symbol: &str) -> Result<String, Error> {
         let unreadable = |e| Error::unsupported(symbol, format_args!("{}: {e}", path.display()));
         return std::fs::read_to_string(&path).map_err(unreadable);
     }
-    let Some((_, code, lines)) = TABLE.iter().find(|(name, ..)| *name == symbol) else {
+    let Some(parts) = TABLE.iter().find(|(name, ..)| *name == symbol) else {
         let reason = format_args!(
             "this build carries no PTX for it; set {PTX_DIR_VARIABLE} to a folder with {symbol}.ptx"
         );
         return Err(Error::unsupported(symbol, reason));
     };
-    module(symbol, code, lines)
+    module(parts, CODE)
 }
 
-/// The text of an entry's parts.
-fn module(symbol: &str, code: &[u8], lines: &[u8]) -> Result<String, Error> {
+/// The text of an entry's parts, its code in these blocks.
+fn module((symbol, code, lines): &(&str, Part, Part), blocks: &[&[u8]]) -> Result<String, Error> {
     let damaged = |e| Error::unsupported(symbol, format_args!("the PTX of this build is damaged: {e}"));
-    text(code).and_then(|code| joined(code, lines)).map_err(damaged)
+    text(code, blocks).and_then(|code| joined(code, lines)).map_err(damaged)
 }
 
 /// Whether this build carries PTX of an entry.
@@ -50,18 +53,21 @@ fn overriding(symbol: &str) -> Option<PathBuf> {
 
 /// Code with its source lines.
 #[cfg(feature = "sim")]
-fn joined(code: String, lines: &[u8]) -> io::Result<String> {
-    cuda_builder::lines::join(&code, &text(lines)?).map_err(io::Error::other)
+fn joined(code: String, lines: &Part) -> io::Result<String> {
+    cuda_builder::lines::join(&code, &text(lines, LINES)?).map_err(io::Error::other)
 }
 
 /// Only who simulates carries lines.
 #[cfg(not(feature = "sim"))]
-fn joined(code: String, _: &[u8]) -> io::Result<String> {
+fn joined(code: String, _: &Part) -> io::Result<String> {
     Ok(code)
 }
 
-fn text(packed: &[u8]) -> io::Result<String> {
-    String::from_utf8(lzma::decompress(packed)?).map_err(io::Error::other)
+fn text((block, range): &Part, blocks: &[&[u8]]) -> io::Result<String> {
+    let cut_off = || io::Error::new(io::ErrorKind::UnexpectedEof, "a block is cut off");
+    let content = lzma::decompress(blocks.get(*block).ok_or_else(cut_off)?)?;
+    let text = content.get(range.clone()).ok_or_else(cut_off)?;
+    String::from_utf8(text.to_vec()).map_err(io::Error::other)
 }
 
 #[cfg(test)]
@@ -70,33 +76,41 @@ mod tests {
 
     #[test]
     fn every_module_is_whole() {
-        for (symbol, code, lines) in TABLE {
-            let text = module(symbol, code, lines).expect("whole");
-            assert!(text.contains(&format!(".entry {symbol}(")), "{symbol}");
+        for parts in TABLE {
+            let text = module(parts, CODE).expect("whole");
+            assert!(text.contains(&format!(".entry {}(", parts.0)), "{}", parts.0);
         }
     }
 
     #[test]
     fn damage_is_an_error() {
-        let (symbol, code, lines) = TABLE.iter().min_by_key(|(_, code, _)| code.len()).expect("a kernel");
-        let whole = module(symbol, code, lines).expect("whole");
-        let check = |code: &[u8], what: &dyn Fn() -> String| match module(symbol, code, lines) {
-            // Some more room for a dictionary, in the header, changes nothing.
-            Ok(text) => assert!(text == whole, "{}", what()),
-            Err(error) => {
-                assert!(matches!(error, Error::Unsupported { .. }), "{error}");
-                assert!(error.to_string().contains("damaged"), "{error}");
+        // A small block, and of its modules the last.
+        let block = (0..CODE.len()).min_by_key(|n| CODE[*n].len()).expect("a block");
+        let packed = CODE[block];
+        let (symbol, (_, range), lines) =
+            TABLE.iter().rfind(|(_, (of, _), _)| *of == block).expect("a kernel");
+        let whole = module(&(symbol, (0, range.clone()), lines.clone()), &[packed]).expect("whole");
+        let check = |packed: &[u8], what: &dyn Fn() -> String| {
+            match module(&(symbol, (0, range.clone()), lines.clone()), &[packed]) {
+                // Some more room for a dictionary, in the header, changes nothing, nor does what is not read.
+                Ok(text) => assert!(text == whole, "{}", what()),
+                Err(error) => {
+                    assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+                    assert!(error.to_string().contains("damaged"), "{error}");
+                }
             }
         };
-        for at in (0..32).chain((32..code.len()).step_by(7)) {
+        let step = packed.len() / 64;
+        for at in (0..32).chain((32..packed.len()).step_by(step)) {
             for bit in 0..8 {
-                let mut flipped = code.to_vec();
+                let mut flipped = packed.to_vec();
                 flipped[at] ^= 1 << bit;
                 check(&flipped, &|| format!("bit {bit} of byte {at}"));
             }
         }
-        for end in (0..32).chain((32..code.len()).step_by(7)) {
-            let error = module(symbol, &code[..end], lines).expect_err("cut off");
+        for end in (0..32).chain((32..packed.len()).step_by(step)) {
+            let error = module(&(symbol, (0, range.clone()), lines.clone()), &[&packed[..end]]);
+            let error = error.expect_err("cut off");
             assert!(matches!(error, Error::Unsupported { .. }), "{end} bytes: {error}");
         }
     }

@@ -4,9 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use cuda_builder::archive::{Archive, CODE};
 use cuda_builder::ptxas::Assembler;
 use cuda_builder::report::{EntryReport, Reporter};
-use cuda_builder::{Arch, CudaBuilder, Module, Output, lzma};
+use cuda_builder::{Arch, CudaBuilder, Module, Output, lines, lzma};
 
 use crate::process::{Result, bar, spinner};
 use crate::setup;
@@ -106,22 +107,18 @@ pub fn cubins(root: &Path, modules: &[&Module], targets: &[Arch], out: &Path) ->
     }
     let progress = bar("assembling", modules.len());
     let (mut bytes, mut count) = (0, 0);
-    // Source lines would be five sixths of a cubin.
-    let codes: Vec<_> = modules.iter().map(|module| code(module)).collect();
-    for ((module, (_, code)), stamped) in modules.iter().zip(&codes).zip(compressed(root, &codes)?) {
-        let symbol = &module.contract.symbol;
+    for module in modules {
+        // Source lines would be five sixths of a cubin.
+        let (symbol, (code, _)) = (module.contract.symbol, lines::split(&module.text));
         let packed = |target: Arch| out.join(target.name()).join(format!("{symbol}.cubin.lzma"));
-        // The PTX is written last, and machine code of older PTX goes first, that of targets not asked for
-        // too.
-        let stamp = ptx.join(format!("{symbol}.ptx.lzma"));
-        if fs::read(&stamp).is_ok_and(|old| old != stamped) {
-            fs::remove_file(&stamp)?;
+        let bare = ptx.join(format!("{symbol}.ptx"));
+        if !fs::read(&bare).is_ok_and(|old| old == code.as_bytes()) {
+            // Machine code of older PTX goes first, that of targets not asked for too.
             for stale in CUBIN_TARGETS.map(packed).into_iter().filter(|file| file.is_file()) {
                 fs::remove_file(stale)?;
             }
+            fs::write(&bare, code)?;
         }
-        let bare = ptx.join(format!("{symbol}.ptx"));
-        fs::write(&bare, code)?;
         for &target in targets.iter().filter(|target| module.arch.assembles_for(**target)) {
             let cubin = out.join(target.name()).join(format!("{symbol}.cubin"));
             let packed = packed(target);
@@ -133,7 +130,6 @@ pub fn cubins(root: &Path, modules: &[&Module], targets: &[Arch], out: &Path) ->
             count += 1;
         }
         progress.inc(1);
-        fs::write(&stamp, stamped)?;
     }
     progress.finish_and_clear();
     println!("{count} cubins in {}, {:.1} MB compressed", out.display(), bytes as f64 / 1e6);
@@ -145,23 +141,34 @@ pub fn embedded(root: &Path, modules: &[Module]) -> Result<usize> {
     let lineage = &spec::ENTRIES[spec::PLANNED.len()..];
     let is_lineage = |module: &&Module| lineage.iter().any(|e| e.contract.symbol == module.contract.symbol);
     let users = modules.iter().filter(|module| !is_lineage(module));
-    Ok(compressed(root, &users.map(code).collect::<Vec<_>>())?.iter().map(Vec::len).sum())
+    let codes: Vec<_> = users.map(|module| (module.contract.symbol, lines::split(&module.text).0)).collect();
+    Ok(Archive::of(&compressed(root), CODE, &codes)?.bytes())
 }
 
-/// A module's code, by the name that it is embedded under.
-fn code(module: &Module) -> (String, String) {
-    let [code, _] = lzma::parts(module.contract.symbol, &module.text);
-    code
-}
-
-/// As the library embeds them.
-pub fn compressed(root: &Path, parts: &[(String, String)]) -> Result<Vec<Vec<u8>>> {
-    Ok(lzma::compress_all(&root.join("target/cuda-builder/lzma"), parts)?)
+/// Where compressed modules are kept.
+pub fn compressed(root: &Path) -> PathBuf {
+    root.join("target/cuda-builder/lzma")
 }
 
 /// The PTX modules of every entry in the table (or of those asked for), compiled if anything changed.
 pub fn ptx(root: &Path, build: &Build) -> Result<Output> {
     compile(&builder(root, build)?, &format!("compiling the kernels for {}", build.arch))
+}
+
+/// A folder with the modules of the planner's entries whose symbols begin with `prefix`, for who cannot wait
+/// for all; `None` where all modules are kept.
+pub fn only(root: &Path, prefix: &str) -> Result<Option<PathBuf>> {
+    let all = builder(root, &Build::all())?;
+    if all.is_kept()? {
+        return Ok(None);
+    }
+    let folder = root.join("target/demo-ptx");
+    let symbols = spec::PLANNED.iter().map(|entry| entry.contract.symbol);
+    compile(
+        &all.only(symbols.filter(|symbol| symbol.starts_with(prefix))).copy_to(&folder),
+        "compiling kernels",
+    )?;
+    Ok(Some(folder))
 }
 
 fn builder(root: &Path, build: &Build) -> Result<CudaBuilder> {

@@ -11,7 +11,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use cuda_builder::{Arch, lzma};
+use cuda_builder::archive::Archive;
+use cuda_builder::{Arch, Module, lines};
 
 use crate::budgets;
 use crate::kernels::{self, Build};
@@ -60,12 +61,9 @@ pub fn run(root: &Path) -> Result {
     remove_others(&target)?;
 
     let ptx = stage.join("host/ptx");
-    fs::create_dir_all(&ptx)?;
-    let parts: Vec<_> = output.modules.iter().flat_map(|m| lzma::parts(m.contract.symbol, &m.text)).collect();
-    for ((name, _), packed) in parts.iter().zip(kernels::compressed(root, &parts)?) {
-        fs::write(ptx.join(format!("{name}.lzma")), packed)?;
-    }
-    let carries_cubins = carry_cubins(root, &stage)?;
+    let modules: Vec<_> = output.modules.iter().map(|m| (m.contract.symbol, m.text.clone())).collect();
+    Archive::write_modules(&modules, &kernels::compressed(root), &ptx)?;
+    let carries_cubins = carry_cubins(root, &stage, &output.modules)?;
     let metadata =
         stdout(cargo().args(["metadata", "--no-deps", "--format-version", "1"]).current_dir(&stage))?;
     let Metadata { mut packages } = serde_json::from_str(&metadata)?;
@@ -104,11 +102,11 @@ pub fn run(root: &Path) -> Result {
 
 /// Puts the machine code that `cargo xtask build-cubin` made into the package, where it was made from this
 /// PTX, and says whether. Without it the feature `cubins` does not build from the package.
-fn carry_cubins(root: &Path, stage: &Path) -> Result<bool> {
-    let (made, ptx, carried) = (root.join("target/cubin"), stage.join("host/ptx"), stage.join("host/cubins"));
-    for kernel in spec::kernels() {
-        let name = format!("{}.ptx.lzma", kernel.symbol);
-        if fs::read(made.join("ptx").join(&name)).ok() != fs::read(ptx.join(name)).ok() {
+fn carry_cubins(root: &Path, stage: &Path, modules: &[Module]) -> Result<bool> {
+    let (made, carried) = (root.join("target/cubin"), stage.join("host/cubins"));
+    for module in modules {
+        let theirs = made.join("ptx").join(module.contract.symbol).with_extension("ptx");
+        if !fs::read_to_string(theirs).is_ok_and(|ptx| ptx == lines::split(&module.text).0) {
             println!("without machine code: run `cargo xtask build-cubin` first to carry it");
             return Ok(false);
         }

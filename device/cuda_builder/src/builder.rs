@@ -53,6 +53,15 @@ pub struct CudaBuilder {
     check_on: Vec<Arch>,
 }
 
+/// Where a crate is built, and by what.
+struct Site {
+    crate_root: PathBuf,
+    workspace: PathBuf,
+    compiler: DeviceCompiler,
+    package: String,
+    folder: PathBuf,
+}
+
 /// What a build made.
 #[derive(Debug)]
 pub struct Output {
@@ -196,14 +205,9 @@ impl CudaBuilder {
     /// [`Error`]: no device compiler, the crate does not compile, kernels and contracts do not match, or a
     /// kernel breaks a rule.
     pub fn build(&self) -> Result<Output, Error> {
-        let crate_root = self.crate_root.canonicalize().map_err(Error::io("open", &self.crate_root))?;
-        let workspace = workspace_root(&crate_root);
-        let compiler = DeviceCompiler::locate(&workspace)?;
-        let package = cargo::package_name(&crate_root)?;
-        let folder = self.folder_in(&workspace).join(&package);
-        fs::create_dir_all(&folder).map_err(Error::io("create", &folder))?;
+        let site = self.site()?;
         // A build script and a task may want the same modules at once.
-        let lock = folder.join("lock");
+        let lock = site.folder.join("lock");
         let held =
             fs::File::create(&lock).and_then(|f| f.lock().map(|()| f)).map_err(Error::io("lock", &lock))?;
 
@@ -212,20 +216,8 @@ impl CudaBuilder {
         let wanted = self.wanted()?;
         let contracted: Vec<_> = self.contracts.iter().map(|c| c.symbol).collect();
         for (arch, contracts) in self.groups(&wanted)? {
-            let folder = folder.join(arch.name());
-            let invocation = Invocation {
-                compiler: &compiler,
-                workspace: &workspace,
-                crate_root: &crate_root,
-                package: &package,
-                arch,
-                release: self.release,
-                debug: self.debug,
-                features: &self.features,
-                llvm_args: &self.llvm_args,
-                verbose: self.verbose,
-            };
-            let group = Group { invocation, contracted: &contracted, folder: &folder, jobs: self.jobs };
+            let folder = site.folder.join(arch.name());
+            let group = self.group(&site, arch, &contracted, &folder);
             let built = if wanted.is_empty() { group.build_all()? } else { group.build(&contracts)? };
             let mut others = built.others.into_iter();
             if let Some(symbol) = others.find(|symbol| !contracted.contains(&symbol.as_str())) {
@@ -249,11 +241,60 @@ impl CudaBuilder {
         output.modules.sort_by_key(place);
         #[cfg(feature = "ptxas")]
         if !self.check_on.is_empty() {
-            let reporter = Reporter::new(&workspace, self.folder_in(&workspace).join("reports"))?;
+            let reporter = Reporter::new(&site.workspace, self.folder_in(&site.workspace).join("reports"))?;
             let reports = reporter.report_all(&output.modules, &self.check_on, || {})?;
             gate::check(reports.iter().map(|(module, report)| (&module.contract, report)))?;
         }
         Ok(output)
+    }
+
+    /// Whether [`build`](Self::build) would compile nothing, because every module is kept.
+    ///
+    /// # Errors
+    /// As `build`'s, before it compiles.
+    pub fn is_kept(&self) -> Result<bool, Error> {
+        let (site, wanted) = (self.site()?, self.wanted()?);
+        let contracted: Vec<_> = self.contracts.iter().map(|c| c.symbol).collect();
+        for (arch, contracts) in self.groups(&wanted)? {
+            let folder = site.folder.join(arch.name());
+            if wanted.is_empty() || !self.group(&site, arch, &contracted, &folder).is_kept(&contracts)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn site(&self) -> Result<Site, Error> {
+        let crate_root = self.crate_root.canonicalize().map_err(Error::io("open", &self.crate_root))?;
+        let workspace = workspace_root(&crate_root);
+        let compiler = DeviceCompiler::locate(&workspace)?;
+        let package = cargo::package_name(&crate_root)?;
+        let folder = self.folder_in(&workspace).join(&package);
+        fs::create_dir_all(&folder).map_err(Error::io("create", &folder))?;
+        Ok(Site { crate_root, workspace, compiler, package, folder })
+    }
+
+    /// What is built for `arch`, in `folder`.
+    fn group<'a>(
+        &'a self,
+        site: &'a Site,
+        arch: Arch,
+        contracted: &'a [&'static str],
+        folder: &'a Path,
+    ) -> Group<'a> {
+        let invocation = Invocation {
+            compiler: &site.compiler,
+            workspace: &site.workspace,
+            crate_root: &site.crate_root,
+            package: &site.package,
+            arch,
+            release: self.release,
+            debug: self.debug,
+            features: &self.features,
+            llvm_args: &self.llvm_args,
+            verbose: self.verbose,
+        };
+        Group { invocation, contracted, folder, jobs: self.jobs }
     }
 
     /// The folder that it builds in, for what else is worth keeping beside the modules.

@@ -37,11 +37,26 @@ pub(crate) struct Built {
 }
 
 impl Group<'_> {
+    fn cache(&self) -> Cache<'_> {
+        let recipe = (self.invocation.recipe(), self.contracted);
+        Cache::open(&self.folder.join("cache"), self.invocation.workspace, recipe)
+    }
+
+    /// Whether [`build`](Self::build) would compile nothing.
+    pub(crate) fn is_kept(&self, contracts: &[&Contract]) -> Result<bool, Error> {
+        let Some(kept) = self.cache().current() else { return Ok(false) };
+        for contract in contracts {
+            if kept.module(contract.symbol, &stamp::directives(contract)?).is_none() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// The modules of `contracts`: kept ones, or else compiled.
     pub(crate) fn build(&self, contracts: &[&Contract]) -> Result<Built, Error> {
         let directives: Vec<_> = contracts.iter().map(|c| stamp::directives(c)).collect::<Result<_, _>>()?;
-        let recipe = (self.invocation.recipe(), self.contracted);
-        let cache = Cache::open(&self.folder.join("cache"), self.invocation.workspace, recipe);
+        let cache = self.cache();
         let kept = cache.current();
         let find = |(contract, directives): (&&Contract, &String)| {
             kept.as_ref().and_then(|state| state.module(contract.symbol, directives))

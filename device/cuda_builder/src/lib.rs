@@ -10,6 +10,8 @@
 //! serialised `wgmma`) into an error.
 
 mod arch;
+#[cfg(feature = "lzma")]
+pub mod archive;
 mod builder;
 mod cache;
 mod cargo;

@@ -1,0 +1,254 @@
+//! Texts that resemble each other, compressed together: what a library embeds of its kernels.
+//!
+//! Neighbours in a table of kernels differ by a type or a mask: behind one, the next costs a tenth of what it
+//! costs alone. CONTRIBUTING has the figures.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io;
+use std::num::NonZero;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::{fs, process, thread};
+
+use crate::{Error, lines, lzma};
+
+/// Names of the two archives that [`Archive::write_modules`] makes: modules without their source lines,
+/// and these.
+pub const CODE: &str = "code";
+/// See [`CODE`].
+pub const LINES: &str = "lines";
+
+/// Bytes of a block's content, where it has more than one text. Who wants a text decompresses its block: 2 MB
+/// take some 10 ms.
+const BLOCK: usize = 2 << 20;
+
+/// What a block may be: one text of its own size, if that is larger than [`BLOCK`].
+const MOST: usize = 64 << 20;
+
+/// Blocks of compressed texts.
+#[derive(Debug)]
+pub struct Archive {
+    /// Each as [`lzma::compress`] makes it.
+    pub blocks: Vec<Vec<u8>>,
+    /// Where each text lies, in their order.
+    pub places: Vec<Place>,
+}
+
+/// Where a text lies.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The text's name.
+    pub name: String,
+    /// Number of its block.
+    pub block: usize,
+    /// Its first byte in the block's content.
+    pub from: usize,
+    /// Its bytes.
+    pub len: usize,
+}
+
+/// Some of the texts, one behind the other.
+struct Content<'t> {
+    name: &'t str,
+    text: String,
+}
+
+impl Archive {
+    /// Compresses `texts`, each with its name, on all cores. A block is full at 2 MB, and ends before a name
+    /// whose first word (up to `_`) is another.
+    ///
+    /// Blocks are kept in `folder`, named after `what` and their first text: what is there already and
+    /// decompresses to the content is not compressed again.
+    ///
+    /// # Errors
+    /// [`Error::Io`] where `folder` cannot be written to.
+    pub fn of(folder: &Path, what: &str, texts: &[(&str, String)]) -> Result<Self, Error> {
+        let (contents, places) = arranged(texts);
+        // What another recipe made would be as right, but not as small.
+        let mut recipe = DefaultHasher::new();
+        include_str!("lzma.rs").hash(&mut recipe);
+        let folder = folder.join(format!("{:016x}", recipe.finish()));
+        fs::create_dir_all(&folder).map_err(Error::io("create", &folder))?;
+        let file = |content: &Content<'_>| folder.join(format!("{}.{what}.lzma", content.name));
+        let next = AtomicUsize::new(0);
+        let worker = || {
+            let mut made = Vec::new();
+            loop {
+                let n = next.fetch_add(1, Ordering::Relaxed);
+                let Some(content) = contents.get(n) else { return Ok(made) };
+                made.push((n, kept(&file(content), content.text.as_bytes())?));
+            }
+        };
+        let mut made = thread::scope(|scope| {
+            let cores = thread::available_parallelism().map_or(1, NonZero::get);
+            let workers: Vec<_> = (0..cores).map(|_| scope.spawn(worker)).collect();
+            let done = workers.into_iter().map(|worker| match worker.join() {
+                Ok(made) => made,
+                Err(panic) => std::panic::resume_unwind(panic),
+            });
+            done.collect::<Result<Vec<_>, Error>>()
+        })?
+        .concat();
+        made.sort_by_key(|(n, _)| *n);
+        Ok(Self { blocks: made.into_iter().map(|(_, block)| block).collect(), places })
+    }
+
+    /// Writes two archives into `folder`: `modules`, each with its symbol, without their source lines, and
+    /// these. What is compressed is kept in `kept`, as [`Archive::of`] does.
+    ///
+    /// # Errors
+    /// As those two.
+    pub fn write_modules(modules: &[(&str, String)], kept: &Path, folder: &Path) -> Result<(), Error> {
+        let (code, lines): (Vec<_>, Vec<_>) = modules
+            .iter()
+            .map(|(symbol, ptx)| {
+                let (code, lines) = lines::split(ptx);
+                ((*symbol, code), (*symbol, lines))
+            })
+            .unzip();
+        Self::of(kept, CODE, &code)?.write(folder, CODE)?;
+        Self::of(kept, LINES, &lines)?.write(folder, LINES)
+    }
+
+    /// Writes the blocks and an index of the texts into `folder`, below the name `what`.
+    ///
+    /// # Errors
+    /// [`Error::Io`] where that fails.
+    pub fn write(&self, folder: &Path, what: &str) -> Result<(), Error> {
+        fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
+        for (number, block) in self.blocks.iter().enumerate() {
+            let file = block_file(folder, what, number);
+            fs::write(&file, block).map_err(Error::io("write", &file))?;
+        }
+        let line = |Place { name, block, from, len }: &Place| format!("{name} {block} {from} {len}\n");
+        let file = index_file(folder, what);
+        fs::write(&file, self.places.iter().map(line).collect::<String>()).map_err(Error::io("write", &file))
+    }
+
+    /// Bytes of all blocks.
+    pub fn bytes(&self) -> usize {
+        self.blocks.iter().map(Vec::len).sum()
+    }
+}
+
+/// Where the texts of an archive lie that [`Archive::write`] wrote.
+///
+/// # Errors
+/// [`Error::Io`] where there is no index, or none that it wrote.
+pub fn index(folder: &Path, what: &str) -> Result<Vec<Place>, Error> {
+    let file = index_file(folder, what);
+    let text = fs::read_to_string(&file).map_err(Error::io("read", &file))?;
+    let place = |line: &str| {
+        let mut words = line.split(' ');
+        let name = words.next()?.to_owned();
+        let mut number = || words.next()?.parse().ok();
+        Some(Place { name, block: number()?, from: number()?, len: number()? })
+    };
+    let odd = || Error::io("read", &file)(io::Error::other("a line is not `name block from len`"));
+    text.lines().map(|line| place(line).ok_or_else(odd)).collect()
+}
+
+/// The texts of an archive that [`Archive::write`] wrote, each with its name.
+///
+/// # Errors
+/// [`Error::Io`] where it is not whole.
+pub fn read(folder: &Path, what: &str) -> Result<Vec<(String, String)>, Error> {
+    let mut texts = Vec::new();
+    let mut last: Option<(usize, Vec<u8>)> = None;
+    for Place { name, block, from, len } in index(folder, what)? {
+        let file = block_file(folder, what, block);
+        let damaged = |why| Error::io("read", &file)(io::Error::new(io::ErrorKind::InvalidData, why));
+        let content = match last.take().filter(|(number, _)| *number == block) {
+            Some((_, content)) => content,
+            None => {
+                let packed = fs::read(&file).map_err(Error::io("read", &file))?;
+                lzma::decompress(&packed, MOST).map_err(Error::io("decompress", &file))?
+            }
+        };
+        let text = content.get(from..from.saturating_add(len)).ok_or_else(|| damaged("it is cut off"))?;
+        texts.push((name, String::from_utf8(text.to_vec()).map_err(|_| damaged("it is no text"))?));
+        last = Some((block, content));
+    }
+    Ok(texts)
+}
+
+/// The file of a block.
+pub fn block_file(folder: &Path, what: &str, number: usize) -> PathBuf {
+    folder.join(format!("{what}-{number}.lzma"))
+}
+
+fn index_file(folder: &Path, what: &str) -> PathBuf {
+    folder.join(format!("{what}.index"))
+}
+
+fn arranged<'t>(texts: &'t [(&'t str, String)]) -> (Vec<Content<'t>>, Vec<Place>) {
+    fn family(name: &str) -> &str {
+        name.split_once('_').map_or(name, |(family, _)| family)
+    }
+    let mut contents: Vec<Content<'t>> = Vec::new();
+    let mut places = Vec::new();
+    for (name, text) in texts {
+        let joins = |last: &&mut Content<'_>| {
+            last.text.len() + text.len() <= BLOCK && family(last.name) == family(name)
+        };
+        let from = match contents.last_mut().filter(joins) {
+            Some(last) => {
+                let from = last.text.len();
+                last.text.push_str(text);
+                from
+            }
+            None => {
+                contents.push(Content { name, text: text.clone() });
+                0
+            }
+        };
+        places.push(Place { name: (*name).to_owned(), block: contents.len() - 1, from, len: text.len() });
+    }
+    (contents, places)
+}
+
+/// What `file` keeps, if that is `content`, or else `content` compressed, which it keeps from now on.
+fn kept(file: &Path, content: &[u8]) -> Result<Vec<u8>, Error> {
+    let holds =
+        |packed: &Vec<u8>| lzma::decompress(packed, content.len()).is_ok_and(|whole| whole == content);
+    if let Some(packed) = fs::read(file).ok().filter(holds) {
+        return Ok(packed);
+    }
+    let packed = lzma::compress(content).map_err(Error::io("compress", file))?;
+    // Another process may want the same file at once.
+    let part = file.with_added_extension(process::id().to_string());
+    fs::write(&part, &packed).map_err(Error::io("write", &part))?;
+    fs::rename(&part, file).map_err(Error::io("write", file))?;
+    Ok(packed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_what_was_asked_for() {
+        let folder = std::env::temp_dir().join(format!("cuda-builder-archive-{}", process::id()));
+        let asked = |texts: &[(&str, String)], blocks: usize| {
+            let archive = Archive::of(&folder, "code", texts).expect("compressed");
+            archive.write(&folder, "code").expect("written");
+            let places = index(&folder, "code").expect("an index");
+            assert_eq!((&places, archive.blocks.len()), (&archive.places, blocks));
+            let read = read(&folder, "code").expect("whole");
+            assert!(
+                read.iter().map(|(name, text)| (name.as_str(), text)).eq(texts.iter().map(|(n, t)| (*n, t)))
+            );
+        };
+        let full = || "x".repeat(BLOCK - 3);
+        for one in ["one", "one", "two", "two and more"] {
+            asked(&[("a_1", one.to_owned()), ("a_2", String::new()), ("b_1", one.to_owned())], 2);
+        }
+        asked(&[("a_1", "one".to_owned()), ("a_2", full()), ("a_3", "y".to_owned())], 2);
+        // Damage in the folder is nobody's damage.
+        for recipe in fs::read_dir(&folder).expect("made").flatten().filter(|entry| entry.path().is_dir()) {
+            fs::write(recipe.path().join("a_1.code.lzma"), [0; 20]).expect("written");
+        }
+        asked(&[("a_1", "one".to_owned()), ("a_2", full()), ("a_3", "y".to_owned())], 2);
+        fs::remove_dir_all(&folder).expect("removed");
+    }
+}
