@@ -10,8 +10,8 @@ fn demo_verifies_its_result_and_says_where_it_ran() {
     assert!(!report["device"].as_str().expect("in words").is_empty());
     // What `cargo xtask demo` compiles, whatever card there is.
     for profile in ["l4", "a100", "h200"] {
-        let report = crate::common::report(&["demo", "--device", "sim", "--profile", profile]);
-        let entry = report["config"].as_str().expect("a name");
+        let report = report(&["demo", "--device", "sim", "--profile", profile]);
+        let entry = report["kernel"].as_str().expect("a name");
         assert!(entry.starts_with("fwd_f16_d64_causal"), "{profile}: {entry}");
     }
     let output = ferroflash(&["demo", "--device", "cpu"]).output().expect("starts");
