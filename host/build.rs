@@ -38,25 +38,52 @@ fn gather() -> Result<()> {
             "no PTX: neither ptx/ nor ../kernels-gpu is here, and FERROFLASH_PTX_DIR is not set".into()
         );
     };
-    let (code, lines) = (archive::index(&folder, CODE)?, archive::index(&folder, LINES)?);
-    let simulates = env::var_os("CARGO_FEATURE_SIM").is_some();
     let mut table = String::new();
-    for (name, what, places, carried) in [("CODE", CODE, &code, true), ("LINES", LINES, &lines, simulates)] {
-        writeln!(table, "/// Blocks of compressed texts.\nstatic {name}: &[&[u8]] = &[")?;
-        let blocks = places.last().map_or(0, |last| last.block + 1);
-        for number in (0..blocks).filter(|_| carried) {
-            writeln!(table, "    include_bytes!({:?}),", archive::block_file(&folder, what, number))?;
-        }
-        table.push_str("];\n");
-    }
+    let code = carried(&folder, CODE, true, &mut table)?;
+    let lines = carried(&folder, LINES, env::var_os("CARGO_FEATURE_SIM").is_some(), &mut table)?;
     table.push_str("/// `(symbol, PTX, its source lines)`.\nstatic TABLE: &[(&str, Part, Part)] = &[\n");
-    for (code, lines) in code.iter().zip(&lines) {
-        let part = |Place { block, from, len, .. }: &Place| format!("({block}, {from}..{})", from + len);
-        writeln!(table, "    ({:?}, {}, {}),", code.name, part(code), part(lines))?;
+    for ((symbol, code), (_, lines)) in code.iter().zip(&lines) {
+        writeln!(table, "    ({symbol:?}, {code}, {lines}),")?;
     }
     table.push_str("];\n");
     fs::write(out.join("ptx_table.rs"), table)?;
     if env::var_os("CARGO_FEATURE_CUBINS").is_some() { cubins(&package, &folder, &out) } else { Ok(()) }
+}
+
+/// Writes those blocks of an archive that wanted kernels lie in to `table`, if they are `included`, and says
+/// of each of these kernels where: its [`Part`](../src/ptx.rs) in Rust.
+fn carried(folder: &Path, what: &str, included: bool, table: &mut String) -> Result<Vec<(String, String)>> {
+    let mut places = archive::index(folder, what)?;
+    places.retain(|place| is_wanted(&place.name));
+    let mut blocks: Vec<_> = places.iter().map(|place| place.block).collect();
+    blocks.dedup();
+    writeln!(table, "/// Blocks of compressed texts.\nstatic {}: &[&[u8]] = &[", what.to_uppercase())?;
+    for block in blocks.iter().filter(|_| included) {
+        writeln!(table, "    include_bytes!({:?}),", archive::block_file(folder, what, *block))?;
+    }
+    table.push_str("];\n");
+    let number = |block| blocks.iter().take_while(|other| **other != block).count();
+    let part =
+        |Place { name, block, from, len }| (name, format!("({}, {from}..{})", number(block), from + len));
+    Ok(places.into_iter().map(part).collect())
+}
+
+/// Whether this build carries the kernel: the lineage's on request alone.
+fn is_wanted(symbol: &str) -> bool {
+    env::var_os("CARGO_FEATURE_LINEAGE").is_some() || !is_lineage(symbol)
+}
+
+fn is_lineage(symbol: &str) -> bool {
+    spec::ENTRIES[spec::PLANNED.len()..].iter().any(|entry| entry.contract.symbol == symbol)
+}
+
+fn wanted() -> impl Iterator<Item = spec::Contract> {
+    spec::kernels().filter(|kernel| is_wanted(kernel.symbol))
+}
+
+/// What is left out together is compressed together.
+fn family(symbol: &str) -> &str {
+    if is_lineage(symbol) { "lineage" } else { archive::first_word(symbol) }
 }
 
 /// Gathers machine code for the entries whose PTX is in `ptx`, from `cubins/` beside this file (a published
@@ -71,7 +98,7 @@ fn cubins(package: &Path, ptx: &Path, out: &Path) -> Result<()> {
     let mut table = String::from(
         "/// `(symbol, architecture, compressed cubin)`.\nstatic CUBINS: &[(&str, u32, &[u8])] = &[\n",
     );
-    for (symbol, code) in archive::read(ptx, CODE)? {
+    for (symbol, code) in archive::read(ptx, CODE)?.into_iter().filter(|(symbol, _)| is_wanted(symbol)) {
         let kernel = spec::kernels().find(|kernel| kernel.symbol == symbol);
         let kernel = kernel.ok_or_else(|| format!("{} has {symbol}, the table has not", ptx.display()))?;
         // A package was made in one go, and may leave a generation out.
@@ -105,20 +132,20 @@ fn missing(folder: &Path, symbol: &str, why: &dyn std::fmt::Display) -> Box<dyn 
 fn written(texts: &[(&str, String)], kernels: &Path, out: &Path) -> Result<PathBuf> {
     let kept = if kernels.is_dir() { &CudaBuilder::new(kernels).folder() } else { out };
     let folder = out.join("ptx");
-    Archive::write_modules(texts, &kept.join("lzma"), &folder)?;
+    Archive::write_modules(texts, family, &kept.join("lzma"), &folder)?;
     Ok(folder)
 }
 
 fn given(folder: &Path, kernels: &Path, out: &Path) -> Result<PathBuf> {
     let mut texts = Vec::new();
-    for kernel in spec::kernels() {
+    for kernel in wanted() {
         let source = folder.join(kernel.symbol).with_extension("ptx");
         println!("cargo::rerun-if-changed={}", source.display());
         if let Ok(text) = fs::read_to_string(&source) {
             texts.push((kernel.symbol, text));
         }
     }
-    let all = spec::kernels().count();
+    let all = wanted().count();
     if texts.len() < all {
         let missing = all - texts.len();
         println!("cargo::warning={missing} of {all} kernels have no PTX in {}", folder.display());
@@ -127,8 +154,9 @@ fn given(folder: &Path, kernels: &Path, out: &Path) -> Result<PathBuf> {
 }
 
 fn built(kernels: &Path, out: &Path) -> Result<PathBuf> {
-    let lineage = env::var_os("CARGO_FEATURE_LINEAGE").map(|_| "lineage");
-    let output = CudaBuilder::new(kernels).entries(spec::kernels()).features(lineage).build();
+    // One recipe, whatever is carried: builds with other features share what was compiled.
+    let builder = CudaBuilder::new(kernels).entries(spec::kernels()).features(["lineage"]);
+    let output = builder.only(wanted().map(|kernel| kernel.symbol)).build();
     let output = output.map_err(|error| match error {
         cuda_builder::Error::NoDeviceCompiler { .. } => {
             format!("{error}\nIn FerroFlash's workspace, `cargo xtask setup` brings one")

@@ -54,16 +54,21 @@ struct Content<'t> {
 }
 
 impl Archive {
-    /// Compresses `texts`, each with its name, on all cores. A block is full at 2 MB, and ends before a name
-    /// whose first word (up to `_`) is another.
+    /// Compresses `texts`, each with its name, on all cores. A block is full at 2 MB, and has texts of one
+    /// `family` alone: who leaves a family out carries nothing of it.
     ///
     /// Blocks are kept in `folder`, named after `what` and their first text: what is there already and
     /// decompresses to the content is not compressed again.
     ///
     /// # Errors
     /// [`Error::Io`] where `folder` cannot be written to.
-    pub fn of(folder: &Path, what: &str, texts: &[(&str, String)]) -> Result<Self, Error> {
-        let (contents, places) = arranged(texts);
+    pub fn of(
+        folder: &Path,
+        what: &str,
+        texts: &[(&str, String)],
+        family: fn(&str) -> &str,
+    ) -> Result<Self, Error> {
+        let (contents, places) = arranged(texts, family);
         // What another recipe made would be as right, but not as small.
         let mut recipe = DefaultHasher::new();
         include_str!("lzma.rs").hash(&mut recipe);
@@ -98,7 +103,12 @@ impl Archive {
     ///
     /// # Errors
     /// As those two.
-    pub fn write_modules(modules: &[(&str, String)], kept: &Path, folder: &Path) -> Result<(), Error> {
+    pub fn write_modules(
+        modules: &[(&str, String)],
+        family: fn(&str) -> &str,
+        kept: &Path,
+        folder: &Path,
+    ) -> Result<(), Error> {
         let (code, lines): (Vec<_>, Vec<_>) = modules
             .iter()
             .map(|(symbol, ptx)| {
@@ -106,8 +116,8 @@ impl Archive {
                 ((*symbol, code), (*symbol, lines))
             })
             .unzip();
-        Self::of(kept, CODE, &code)?.write(folder, CODE)?;
-        Self::of(kept, LINES, &lines)?.write(folder, LINES)
+        Self::of(kept, CODE, &code, family)?.write(folder, CODE)?;
+        Self::of(kept, LINES, &lines, family)?.write(folder, LINES)
     }
 
     /// Writes the blocks and an index of the texts into `folder`, below the name `what`.
@@ -181,10 +191,12 @@ fn index_file(folder: &Path, what: &str) -> PathBuf {
     folder.join(format!("{what}.index"))
 }
 
-fn arranged<'t>(texts: &'t [(&'t str, String)]) -> (Vec<Content<'t>>, Vec<Place>) {
-    fn family(name: &str) -> &str {
-        name.split_once('_').map_or(name, |(family, _)| family)
-    }
+/// A symbol's first word, up to `_`: a family of kernels.
+pub fn first_word(symbol: &str) -> &str {
+    symbol.split_once('_').map_or(symbol, |(family, _)| family)
+}
+
+fn arranged<'t>(texts: &'t [(&'t str, String)], family: fn(&str) -> &str) -> (Vec<Content<'t>>, Vec<Place>) {
     let mut contents: Vec<Content<'t>> = Vec::new();
     let mut places = Vec::new();
     for (name, text) in texts {
@@ -230,7 +242,7 @@ mod tests {
     fn what_is_kept_is_what_was_asked_for() {
         let folder = std::env::temp_dir().join(format!("cuda-builder-archive-{}", process::id()));
         let asked = |texts: &[(&str, String)], blocks: usize| {
-            let archive = Archive::of(&folder, "code", texts).expect("compressed");
+            let archive = Archive::of(&folder, "code", texts, first_word).expect("compressed");
             archive.write(&folder, "code").expect("written");
             let places = index(&folder, "code").expect("an index");
             assert_eq!((&places, archive.blocks.len()), (&archive.places, blocks));
