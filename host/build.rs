@@ -57,11 +57,13 @@ fn carried(folder: &Path, what: &str, included: bool, table: &mut String) -> Res
     places.retain(|place| is_wanted(&place.name));
     let mut blocks: Vec<_> = places.iter().map(|place| place.block).collect();
     blocks.dedup();
-    writeln!(table, "/// Blocks of compressed texts.\nstatic {}: &[&[u8]] = &[", what.to_uppercase())?;
-    for block in blocks.iter().filter(|_| included) {
-        writeln!(table, "    include_bytes!({:?}),", archive::block_file(folder, what, *block))?;
+    if included {
+        writeln!(table, "/// Blocks of compressed texts.\nstatic {}: &[&[u8]] = &[", what.to_uppercase())?;
+        for block in &blocks {
+            writeln!(table, "    include_bytes!({:?}),", archive::block_file(folder, what, *block))?;
+        }
+        table.push_str("];\n");
     }
-    table.push_str("];\n");
     let number = |block| blocks.iter().take_while(|other| **other != block).count();
     let part =
         |Place { name, block, from, len }| (name, format!("({}, {from}..{})", number(block), from + len));
