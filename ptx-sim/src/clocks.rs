@@ -1,10 +1,71 @@
 //! Vector clocks of one block: what each of its agents knows of the others.
 //!
-//! Agents are the warps, behind them each warp's asynchronous copies, and last the phases of all mbarriers.
+//! Agents are the warps, each warpgroup's tensor cores, each warp's bulk stores and other asynchronous copies
+//! (see [`Agents`]). What mbarriers watch has agents that come into being later, about which others know.
+
+/// Numbers of agents.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Agents {
+    warps: usize,
+}
+
+impl Agents {
+    pub fn new(warps: usize) -> Agents {
+        Agents { warps }
+    }
+
+    /// Four warps, or what is left of them.
+    pub fn warpgroups(self) -> usize {
+        self.warps.div_ceil(4)
+    }
+
+    /// The tensor cores of a warpgroup.
+    pub fn tensor(self, warpgroup: usize) -> usize {
+        self.warps + warpgroup
+    }
+
+    /// Bulk stores of a warp.
+    pub fn outbox(self, warp: usize) -> usize {
+        self.tensor(self.warpgroups()) + warp
+    }
+
+    /// All agents that read shared memory come before this one.
+    pub fn readers(self) -> usize {
+        self.outbox(self.warps)
+    }
+
+    /// What `cp.async` of a warp writes.
+    pub fn engine(self, warp: usize) -> usize {
+        self.readers() + warp
+    }
+
+    /// Behind these come those of mbarriers.
+    pub fn all(self) -> usize {
+        self.engine(self.warps)
+    }
+
+    /// Whether what the agent writes goes through the generic proxy.
+    pub fn generic(self, agent: usize) -> bool {
+        agent < self.warps || (self.readers()..self.all()).contains(&agent)
+    }
+
+    /// The warp that an agent acts for, or the first of them; those of mbarriers act for none.
+    pub fn warp(self, agent: usize) -> usize {
+        match agent {
+            agent if agent < self.warps => agent,
+            agent if agent < self.outbox(0) => 4 * (agent - self.warps),
+            agent if agent < self.readers() => agent - self.outbox(0),
+            agent if agent < self.all() => agent - self.readers(),
+            _ => 0,
+        }
+    }
+}
 
 #[derive(Debug)]
 pub(crate) struct Clocks {
+    /// What a row has room for.
     n: usize,
+    /// Of the agents that know anything.
     rows: Vec<u32>,
     /// For each agent the site of the synchronisation that began each of its clock values.
     log: Vec<Vec<u32>>,
@@ -15,6 +76,20 @@ impl Clocks {
         let mut rows = vec![0; agents * agents];
         (0..agents).for_each(|agent| rows[agent * agents + agent] = 1);
         Clocks { n: agents, rows, log: vec![vec![u32::MAX]; agents] }
+    }
+
+    /// Room for what is known of an agent more; its number.
+    pub fn add(&mut self) -> usize {
+        let wide = self.n + 1;
+        self.rows = self.rows.chunks_exact(self.n).flat_map(|row| row.iter().copied().chain([0])).collect();
+        self.n = wide;
+        wide - 1
+    }
+
+    /// `agent` learns that `other` had come to `at`.
+    pub fn learn(&mut self, agent: usize, other: usize, at: u32) {
+        let known = &mut self.rows[agent * self.n + other];
+        *known = at.max(*known);
     }
 
     pub fn now(&self, agent: usize) -> u32 {

@@ -218,6 +218,8 @@ impl Gpu {
             threads,
             warps: threads.div_ceil(32) as usize,
             dynamic_shared: launch.dynamic_smem,
+            registers: launch.registers_of_thread(&self.profile, info),
+            param_align: info.param_align,
             progress: &Counter::new(launch.grid, self.watcher.as_deref()),
             released: &Released::default(),
         };

@@ -111,6 +111,15 @@ impl Launch<'_> {
         Ok(())
     }
 
+    /// 32-bit registers of a thread: as the launch or the entry says, else as many as ptxas gives a kernel
+    /// that changes them (`setmaxnreg`), all that the blocks of a multiprocessor can have.
+    pub(crate) fn registers_of_thread(&self, profile: &Profile, entry: &Entry) -> u32 {
+        let threads = entry.reqntid.or(entry.maxntid).map_or_else(|| volume(self.block), volume);
+        let blocks = u64::from(entry.minnctapersm.unwrap_or(1).max(1));
+        let share = u64::from(profile.registers_per_multiprocessor) / (threads.max(1) * blocks) / 8 * 8;
+        self.registers.or(entry.maxnreg).unwrap_or(share.min(256) as u32).next_multiple_of(8)
+    }
+
     fn check_shared(&self, profile: &Profile, entry: &Entry) -> Result<(), LaunchError> {
         let name = || entry.name.clone();
         let bytes = u64::from(entry.static_shared) + u64::from(self.dynamic_smem);

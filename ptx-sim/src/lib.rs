@@ -1,13 +1,15 @@
 //! PTX parser and SIMT simulator: runs GPU kernels on any machine and checks them while they run.
 //!
 //! It executes what rustc and LLVM emit for `sm_80` and `sm_89`, `asm!` included, warp by warp: `mma`,
-//! `ldmatrix`, `cp.async`, barriers, named barriers, mbarriers, shuffles, votes, atomics, calls. Each of
-//! these checks is on by default ([`Options`]):
+//! `ldmatrix`, `cp.async`, barriers, named barriers, mbarriers, shuffles, votes, atomics, calls; and of
+//! `sm_90a` `wgmma`, bulk copies by tensor maps ([`TensorMap`]), `setmaxnreg`, fences between proxies. Each
+//! of these checks is on by default ([`Options`]):
 //!
 //! * **memory**: bounds, alignment, freed memory, addresses of the wrong state space;
 //! * **races**: in shared and device memory, between warps and between lanes, by vector clocks that follow
 //!   barriers, mbarriers, fences, release and acquire in their scopes; copies in flight;
 //! * **initialisation**: registers, shared, local and device memory;
+//! * **asynchrony**: products and bulk copies in flight, what they read, write and count, fences before them;
 //! * **synchronisation**: divergent barriers and `.sync` instructions, missing participants, wrong counts,
 //!   copies that nobody waited for;
 //! * **progress**: deadlocks and run-away loops, with the place where each warp stands;
@@ -73,6 +75,8 @@ mod report;
 pub mod script;
 mod shadow;
 mod stamp;
+mod tensor_map;
+mod wgmma;
 
 pub use ast::{Entry, Module, Space};
 pub use coverage::Coverage;
@@ -84,3 +88,4 @@ pub use launch::Launch;
 pub use options::{Completion, MmaArch, MmaMode, Options};
 pub use profile::Profile;
 pub use report::{Address, Kind, Place, Report, Side, SourceLine};
+pub use tensor_map::{ElementType, Swizzle, TensorMap, TensorMapError};

@@ -125,6 +125,11 @@ fn split(x: f32) -> (bool, i32, u64) {
     (bits >> 31 != 0, exponent.max(1) - 127, significand)
 }
 
+/// One step of `wgmma`, for one accumulator.
+pub(crate) fn dot_add_hopper(terms: impl Iterator<Item = (f32, f32)> + Clone, c: f32) -> f32 {
+    dot_add(terms, c, 25)
+}
+
 /// A 16-bit float widened to f32 with its own exponent: subnormals of its format are not normalised by the
 /// hardware.
 fn dot_add(terms: impl Iterator<Item = (f32, f32)> + Clone, c: f32, fraction: u32) -> f32 {

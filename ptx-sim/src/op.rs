@@ -1,9 +1,14 @@
 //! Decoded instructions: every operand is a register row, so that nothing is looked up at run time.
 
+mod hopper;
+mod mbar;
+
 use crate::{
     ast::Space,
     regs::{Args, R, Run},
 };
+pub(crate) use hopper::{Bulk, Operand, Product, Proxy, Region, Wgmma};
+pub(crate) use mbar::{Mbar, Phase};
 
 /// A decoded instruction.
 #[derive(Debug)]
@@ -233,51 +238,6 @@ pub(crate) enum ReduxOp {
     Xor,
 }
 
-/// `mbarrier` instructions on shared memory of this block.
-#[derive(Clone, Debug)]
-pub(crate) enum Mbar {
-    Init {
-        addr: Addr,
-        count: R,
-    },
-    Inval {
-        addr: Addr,
-    },
-    /// `dst` takes the phase state; `drop` also lowers the expected count; `expect` adds transaction bytes
-    /// first.
-    Arrive {
-        dst: Option<R>,
-        addr: Addr,
-        count: Option<R>,
-        expect: Option<R>,
-        drop: bool,
-        no_complete: bool,
-    },
-    /// `parity`: wait for the phase with this parity, else for the phase of state `phase`.
-    Test {
-        dst: R,
-        addr: Addr,
-        phase: Phase,
-    },
-    /// Bytes that are expected, or have come.
-    Transaction {
-        addr: Addr,
-        bytes: R,
-        complete: bool,
-    },
-    /// Arrives when the thread's copies so far have landed.
-    CpAsyncArrive {
-        addr: Addr,
-        noinc: bool,
-    },
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Phase {
-    Parity(R),
-    State(R),
-}
-
 /// A call: parameters live in the caller's frame memory.
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
@@ -375,6 +335,14 @@ pub(crate) enum Op {
     Mbar(Box<Mbar>),
     /// Orders memory.
     Fence(Scope),
+    Proxy(Proxy),
+    Wgmma(Box<Wgmma>),
+    /// `setmaxnreg`: takes registers, or gives some back.
+    SetRegisters {
+        more: bool,
+        count: u32,
+    },
+    Bulk(Box<Bulk>),
     IsSpace {
         p: R,
         addr: Addr,

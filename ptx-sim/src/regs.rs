@@ -21,18 +21,31 @@ pub(crate) struct Regs {
     pub init_pred: Vec<u32>,
     /// Lanes for which an instruction read a register that was never written; the executor takes it.
     pub missing: Cell<u32>,
+    /// 32-bit registers that a product in flight reads or writes.
+    pub flying: Vec<bool>,
+    /// An instruction touched one of them; the executor takes it.
+    pub disturbed: Cell<bool>,
+    /// `wgmma.fence`s so far, and how many there were when each 32-bit register was touched last.
+    pub fences: u32,
+    pub touched: Vec<Cell<u32>>,
 }
 
 /// Index of a register row; the instruction's type says of which file.
 pub(crate) type R = u32;
 
 impl Regs {
+    fn touch(&self, r: R) {
+        self.disturbed.set(self.disturbed.get() | self.flying[r as usize]);
+        self.touched[r as usize].set(self.fences);
+    }
+
     fn note(&self, init: u32, mask: u32) {
         self.missing.set(self.missing.get() | mask & !init);
     }
 
     pub fn row32(&self, r: R, mask: u32) -> &Row32 {
         self.note(self.init32[r as usize], mask);
+        self.touch(r);
         &self.r32[r as usize]
     }
 
@@ -47,6 +60,7 @@ impl Regs {
     }
 
     pub fn set32(&mut self, r: R, mask: u32, row: &Row32) {
+        self.touch(r);
         self.init32[r as usize] |= mask;
         blend(&mut self.r32[r as usize], mask, row);
     }
@@ -65,6 +79,8 @@ impl Regs {
     /// Copies a register and, with it, whether it was written: moves of undefined values are legal, uses are
     /// not.
     pub fn move32(&mut self, d: R, s: R, mask: u32) {
+        self.touch(s);
+        self.touch(d);
         let (row, init) = (self.r32[s as usize], self.init32[s as usize]);
         blend(&mut self.r32[d as usize], mask, &row);
         let old = &mut self.init32[d as usize];

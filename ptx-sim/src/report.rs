@@ -52,6 +52,16 @@ pub enum Kind {
     Mbarrier,
     /// Asynchronous copies that nobody waited for when the thread exited.
     UnwaitedCopies,
+    /// A register, touched while a product of the warpgroup (`wgmma`) may still read or write it.
+    PendingProduct,
+    /// Wrong use of `wgmma`: a fence is missing, a descriptor is none, warps of a warpgroup differ.
+    Wgmma,
+    /// The asynchronous proxy (bulk copies, `wgmma`) meets what was written without `fence.proxy.async`.
+    MissingProxyFence,
+    /// `setmaxnreg` beyond the registers of the block, or not by a whole warpgroup.
+    RegisterBudget,
+    /// A bulk copy that the copy engine cannot make, or by a tensor map that is none.
+    BulkCopy,
     /// Nobody can make progress.
     Deadlock,
     /// The instruction budget is spent, or nothing has changed for longer than patience lasts.
@@ -103,6 +113,11 @@ impl Kind {
             Kind::BarrierCount => "barrier-count",
             Kind::Mbarrier => "mbarrier",
             Kind::UnwaitedCopies => "unwaited-copies",
+            Kind::PendingProduct => "pending-product",
+            Kind::Wgmma => "wgmma",
+            Kind::MissingProxyFence => "missing-proxy-fence",
+            Kind::RegisterBudget => "register-budget",
+            Kind::BulkCopy => "bulk-copy",
             Kind::Deadlock => "deadlock",
             Kind::Runaway => "runaway",
             Kind::Trap => "trap",

@@ -4,7 +4,7 @@ use super::{Builder, Decoded, integer};
 use crate::{
     ast::Operand,
     op::Op,
-    regs::{Alu, Kind, alu},
+    regs::{Alu, Kind, Run, alu},
 };
 
 macro_rules! compare {
@@ -134,20 +134,39 @@ pub(super) fn find(op: &str, mods: &[&str]) -> Option<Alu> {
         ("selp", ["b16" | "u16" | "s16" | "f16"]) => {
             Some(alu!(u16 => |a: u16, b: u16, p: bool| if p { a } else { b }))
         }
-        ("selp", ["b32" | "u32" | "s32"]) => {
-            Some(alu!(u32 => |a: u32, b: u32, p: bool| if p { a } else { b }))
+        ("selp", ["b32" | "u32" | "s32" | "f32"]) => {
+            let kind = if mods == ["f32"] { Kind::F32 } else { Kind::B32 };
+            Some(selection(kind, |regs, &[d, a, b, p, _], mask| {
+                let first = regs.pred(p, mask) & mask;
+                regs.move32(d, a, first);
+                regs.move32(d, b, mask & !first);
+            }))
         }
-        ("selp", ["f32"]) => Some(alu!(f32 => |a: f32, b: f32, p: bool| if p { a } else { b })),
-        ("selp", ["b64" | "u64" | "s64"]) => {
-            Some(alu!(u64 => |a: u64, b: u64, p: bool| if p { a } else { b }))
+        ("selp", ["b64" | "u64" | "s64" | "f64"]) => {
+            let kind = if mods == ["f64"] { Kind::F64 } else { Kind::B64 };
+            Some(selection(kind, |regs, &[d, a, b, p, _], mask| {
+                let first = regs.pred(p, mask) & mask;
+                regs.move64(d, a, first);
+                regs.move64(d, b, mask & !first);
+            }))
         }
-        ("selp", ["f64"]) => Some(alu!(f64 => |a: f64, b: f64, p: bool| if p { a } else { b })),
         ("slct", ["b32" | "u32" | "s32" | "f32", "s32"]) => {
             Some(alu!(u32 => |a: u32, b: u32, c: i32| if c >= 0 { a } else { b }))
         }
         ("set", [cmp, d, s]) => set(cmp, d, s),
         _ => None,
     }
+}
+
+/// A selection moves what it takes, written or not: LLVM writes those of undefined values, too.
+fn selection(kind: Kind, run: Run) -> Alu {
+    let s: &[Kind] = match kind {
+        Kind::B32 => &[Kind::B32, Kind::B32, Kind::Pred],
+        Kind::F32 => &[Kind::F32, Kind::F32, Kind::Pred],
+        Kind::B64 => &[Kind::B64, Kind::B64, Kind::Pred],
+        _ => &[Kind::F64, Kind::F64, Kind::Pred],
+    };
+    Alu { run, d: kind, s }
 }
 
 fn set(cmp: &str, d: &str, s: &str) -> Option<Alu> {

@@ -6,6 +6,7 @@ mod carry;
 mod compare;
 mod cvt;
 pub(crate) mod float;
+mod hopper;
 mod integer;
 mod memory;
 mod mov;
@@ -294,8 +295,7 @@ impl Builder<'_> {
             ("ret", _) => self.ret(),
             ("exit", _) => Ok(vec![Op::Exit]),
             ("trap", _) => Ok(vec![Op::Trap]),
-            ("", _)
-            | ("nanosleep" | "pmevent" | "prefetch" | "prefetchu" | "discard" | "applypriority", _) => {
+            ("", _) | ("nanosleep" | "pmevent" | "prefetchu" | "discard" | "applypriority", _) => {
                 Ok(vec![Op::Nop])
             }
             ("brkpt", _) => Ok(vec![Op::Trap]),
@@ -304,6 +304,12 @@ impl Builder<'_> {
                 Err("shfl without .sync does not exist since sm_70".into())
             }
             _ => {
+                if let Some(ops) = self.hopper(op, &mods, operands)? {
+                    return Ok(ops);
+                }
+                if op == "prefetch" {
+                    return Ok(vec![Op::Nop]);
+                }
                 if let Some(ops) = self.memory(op, &mods, operands)? {
                     return Ok(ops);
                 }

@@ -43,7 +43,6 @@ impl Builder<'_> {
             },
             ("redux", ["sync", operation, ty]) => self.redux(operation, ty, operands),
             ("elect", ["sync"]) => self.elect(operands),
-            ("fence", ["proxy" | "mbarrier_init", ..]) => one(Op::Nop),
             ("membar" | "fence", _) => one(Op::Fence(scope_of(mods))),
             ("cp", ["async", "commit_group"]) => one(Op::CpCommit),
             ("cp", ["async", "wait_all"]) => one(Op::CpWait(None)),

@@ -110,7 +110,12 @@ impl<'a> Block<'a> {
             );
             return self.bad_barrier(warp, mask, message);
         }
-        let earlier = barrier.lanes_of(warp.index);
+        // A warp may be the one before itself: it arrives, and then waits with those who come after.
+        let arrived =
+            |arrival: &Arrival| arrival.warp == warp.index && !arrival.waits && arrival.lanes == mask;
+        let itself =
+            bar.kind == BarKind::Sync && barrier.arrivals.iter().filter(|it| arrived(it)).count() == 1;
+        let earlier = if itself { 0 } else { barrier.lanes_of(warp.index) };
         if earlier & mask != 0 {
             let message = format!("warp {} arrives twice at barrier {id} before it completes", warp.index);
             return self.bad_barrier(warp, mask, message);

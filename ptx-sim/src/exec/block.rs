@@ -1,18 +1,20 @@
 //! One thread block: its shared memory, its warps and who runs next.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 
 use super::{
     Context,
     barrier::Barrier,
+    bulk::Load,
     effects::Effects,
     mbarrier::MBarrier,
     order::{Published, View},
     warp::Warp,
+    warpgroup::Warpgroup,
 };
 use crate::{
     LaunchError,
-    clocks::Clocks,
+    clocks::{Agents, Clocks},
     coverage::Met,
     decode::SHARED_BASE,
     memory::POISON,
@@ -55,6 +57,14 @@ pub(crate) struct Block<'a> {
     pub(super) written: Vec<u16>,
     pub(super) shadow: Shadow,
     pub(super) clocks: Clocks,
+    pub(super) agents: Agents,
+    /// The warp behind each agent of an mbarrier.
+    pub(super) owners: Vec<usize>,
+    pub(super) warpgroups: Vec<Warpgroup<'a>>,
+    /// Registers that no warp has: [`crate::op::Op::SetRegisters`].
+    pub(super) free_registers: u32,
+    /// Bulk loads that have not landed, oldest first.
+    pub(super) loads: VecDeque<Load>,
     pub(super) barriers: [Barrier; BARRIERS],
     pub(super) mbarriers: BTreeMap<u32, MBarrier>,
     /// Mbarriers so far.
@@ -106,14 +116,20 @@ impl<'a> Block<'a> {
         let bytes = (context.program.dynamic_base + context.dynamic_shared - SHARED_BASE) as usize;
         let cells = bytes.div_ceil(CELL);
         let linear = context.linear(id);
+        let agents = Agents::new(context.warps);
         Block {
             context,
             id,
             number: linear as u32,
             shared: vec![POISON; cells * CELL],
             written: vec![0; cells],
-            shadow: Shadow::new(cells, Readers::Warps(context.warps)),
-            clocks: Clocks::new(2 * context.warps + 1),
+            shadow: Shadow::new(cells, Readers::Warps(agents.readers())),
+            clocks: Clocks::new(agents.all()),
+            agents,
+            owners: Vec::new(),
+            warpgroups: (0..agents.warpgroups()).map(|_| Warpgroup::default()).collect(),
+            free_registers: 0,
+            loads: VecDeque::new(),
             barriers: Default::default(),
             mbarriers: BTreeMap::new(),
             initialised: 0,

@@ -15,6 +15,16 @@ use crate::{
     stamp::{Stamp, UNKNOWN},
 };
 
+/// Who touches memory other than a warp by itself: through the asynchronous proxy.
+#[derive(Clone, Copy)]
+pub(super) struct Engine<'k> {
+    pub agent: usize,
+    pub clock: u32,
+    /// What it knows of the agents of its block, and what of their writes its proxy sees.
+    pub row: &'k [u32],
+    pub proxy: &'k [u32],
+}
+
 impl<'a> Block<'a> {
     /// Checks and notes what one instruction touched.
     pub(super) fn check_access(
@@ -24,22 +34,34 @@ impl<'a> Block<'a> {
         access: Access,
         order: Order,
     ) {
+        self.check_engine(warp, None, touched, access, order);
+    }
+
+    /// The same, of `warp` itself or of an engine.
+    pub(super) fn check_engine(
+        &mut self,
+        warp: &mut Warp<'a>,
+        engine: Option<Engine<'_>>,
+        touched: &Touched,
+        access: Access,
+        order: Order,
+    ) {
         let (race, init) = (self.context.options.racecheck, self.context.options.initcheck);
         let stamp = Stamp {
             block: self.number,
-            agent: warp.index as u16,
+            agent: engine.map_or(warp.index, |engine| engine.agent) as u16,
             strength: order.into(),
             words: [UNKNOWN; 4],
-            clock: self.clocks.now(warp.index),
+            clock: engine.map_or_else(|| self.clocks.now(warp.index), |engine| engine.clock),
             site: warp.site,
             epoch: warp.epoch,
             pending: false,
         };
         let observer = Observer {
-            clocks: &self.clocks,
+            row: engine.map_or_else(|| self.clocks.row(warp.index), |engine| engine.row),
             view: &self.views[warp.index],
             block: self.number,
-            warp: warp.index,
+            proxy: engine.map(|engine| (engine.proxy, self.agents)),
         };
         let mut hazards = Vec::new();
         let mut page = None;
@@ -109,9 +131,9 @@ impl<'a> Block<'a> {
         let Hazard { kind, first } = hazard;
         let shared = touch.cell >= SHARED_CELLS;
         let address = self.cell_address(touch.cell, touch.mask);
-        let number = |agent: u16| usize::from(agent) % self.context.warps;
+        let number = |agent: u16| self.warp_of(agent.into());
         let (one, other) = match (shared, first.block == self.number) {
-            (true, _) => (format!("warp {}", warp.index), format!("warp {}", number(first.agent))),
+            (true, _) => (format!("warp {}", warp.index), self.agent_name(first.agent.into())),
             (_, true) => (
                 format!("warp {} of block {}", warp.index, self.number),
                 format!("warp {} of this block", number(first.agent)),
@@ -132,6 +154,10 @@ impl<'a> Block<'a> {
             HazardKind::WriteAfterWrite => {
                 format!("{one} and {other} write different values to the same bytes, {order}")
             }
+            HazardKind::Proxy => format!(
+                "{one} touches, through the asynchronous proxy, what {other} wrote through the generic \
+                 one, with no fence.proxy.async between"
+            ),
             HazardKind::Written if access.reads() => {
                 format!("{one} reads through the read-only path (.nc) what this launch writes")
             }
@@ -150,6 +176,7 @@ impl<'a> Block<'a> {
         };
         let kind = match kind {
             HazardKind::Written => Kind::ReadOnly,
+            HazardKind::Proxy => Kind::MissingProxyFence,
             _ if !shared => Kind::GlobalRace,
             HazardKind::Pending => Kind::PendingCopy,
             HazardKind::ReadAfterWrite => Kind::ReadAfterWrite,

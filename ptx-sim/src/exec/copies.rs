@@ -158,7 +158,7 @@ impl<'a> Block<'a> {
 
     /// The agent that stands for the asynchronous copies of `warp`.
     pub(super) fn engine(&self, warp: &Warp<'_>) -> usize {
-        self.context.warps + warp.index
+        self.agents.engine(warp.index)
     }
 
     /// Drops what has landed from the front of the queue; arrivals that waited for it happen.

@@ -5,7 +5,7 @@
 
 use super::{Block, warp::Warp};
 use crate::{
-    op::{Addr, Mbar, Op, Slot},
+    op::{Addr, Bulk, Mbar, Op, Operand, Region, Slot, Wgmma},
     regs::{R, lanes},
 };
 
@@ -75,8 +75,54 @@ impl<'a> Block<'a> {
                 // How often one asks depends on when.
                 Mbar::Test { .. } => {}
             },
+            Op::Wgmma(wgmma) => self.products(warp, wgmma, mask),
+            Op::SetRegisters { count, .. } => {
+                self.synchronises(warp, 17 + (u64::from(*count) << 8), None, &[], mask);
+            }
+            Op::Proxy(proxy) => self.synchronises(warp, 18 + ((*proxy as u64) << 8), None, &[], mask),
+            Op::Bulk(bulk) => self.bulk_copies(warp, bulk, mask),
             _ => {}
         }
+    }
+
+    /// `wgmma`: registers are names.
+    fn products(&mut self, warp: &mut Warp<'a>, wgmma: &Wgmma, mask: u32) {
+        match wgmma {
+            Wgmma::Fence => self.synchronises(warp, 19, None, &[], mask),
+            Wgmma::Commit => self.synchronises(warp, 20, None, &[], mask),
+            Wgmma::Wait(keep) => self.synchronises(warp, 21 + (u64::from(*keep) << 8), None, &[], mask),
+            Wgmma::Product(product) => {
+                let descriptor = |operand: &Operand| match operand {
+                    Operand::Shared { descriptor, .. } => Slot::W64(*descriptor),
+                    Operand::Registers(_) => Slot::Sink,
+                };
+                let operands = [descriptor(&product.a), descriptor(&product.b)];
+                let adds = warp.regs().pred(product.accumulates, mask) & mask != 0;
+                let shape = (product.columns as u64) << 16 | u64::from(product.negated) << 9;
+                self.synchronises(warp, 22 + (shape | u64::from(adds) << 8), None, &operands, mask);
+            }
+        }
+    }
+
+    fn bulk_copies(&mut self, warp: &mut Warp<'a>, bulk: &Bulk, mask: u32) {
+        let (kind, region, shared) = match bulk {
+            Bulk::Load { to, from, mbar } => {
+                self.accesses(warp, 23, Some(mbar), &[], mask);
+                (24, from, to)
+            }
+            Bulk::Store { from, to } => (25, to, from),
+            Bulk::Commit => return self.synchronises(warp, 26, None, &[], mask),
+            Bulk::Wait(keep) => {
+                return self.synchronises(warp, 27 + (u64::from(*keep) << 8), None, &[], mask);
+            }
+            Bulk::Prefetch { .. } => return,
+        };
+        let (device, operands) = match region {
+            Region::Tensor { map, at } => (map, words(at.iter().copied())),
+            Region::Bytes { addr, bytes } => (addr, words([*bytes])),
+        };
+        self.accesses(warp, kind, Some(shared), &operands, mask);
+        self.accesses(warp, kind + 8, Some(device), &[], mask);
     }
 
     fn accesses(&mut self, warp: &mut Warp<'a>, kind: u64, addr: Option<&Addr>, values: &[Slot], mask: u32) {

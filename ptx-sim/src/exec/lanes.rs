@@ -72,6 +72,8 @@ pub(super) fn together(op: &Op) -> bool {
             | Op::Redux { .. }
             | Op::Elect { .. }
             | Op::Mma(_)
+            | Op::Wgmma(_)
+            | Op::SetRegisters { .. }
             | Op::LdMatrix(_)
             | Op::StMatrix(_)
             | Op::MovMatrix { .. }

@@ -42,6 +42,10 @@ pub(super) struct MBarrier {
     dropped: u32,
     /// Bytes that transactions still owe.
     transactions: i64,
+    /// The copy engine sees it: a fence has shown that it was initialised.
+    pub shown: bool,
+    /// The agent whose clock counts its phases, where bulk copies have come.
+    pub agent: Option<usize>,
     /// What the arrivals of this phase hand over.
     knowledge: Handover,
     /// What those of the last phase of each parity handed over.
@@ -61,6 +65,17 @@ impl Display for MBarrier {
 }
 
 impl MBarrier {
+    pub fn phase(&self) -> u64 {
+        self.phase
+    }
+
+    /// A bulk copy has delivered so many bytes.
+    pub fn deliver(&mut self, bytes: i64, handover: &Handover) {
+        self.knowledge.merge(handover);
+        self.transactions -= bytes;
+        self.settle();
+    }
+
     /// Whether the phase has begun: something arrived, or bytes are owed.
     fn is_under_way(&self) -> bool {
         (self.left, self.transactions) != (self.expected, 0)
@@ -79,6 +94,12 @@ impl MBarrier {
         self.left = self.left.saturating_sub(count);
         self.settle();
         enough
+    }
+
+    /// Somebody who knows `row` has shown the copy engine what was initialised before.
+    pub fn show(&mut self, row: &[u32]) {
+        let (by, when, _) = self.init;
+        self.shown |= row.get(by).is_some_and(|&known| when <= known);
     }
 
     /// Completes the phase if nothing is missing.
@@ -187,7 +208,12 @@ impl<'a> Block<'a> {
     }
 
     /// Checked addresses of the lanes.
-    fn mbar_addresses(&mut self, warp: &mut Warp<'a>, addr: &Addr, mask: u32) -> Vec<(usize, u32)> {
+    pub(super) fn mbar_addresses(
+        &mut self,
+        warp: &mut Warp<'a>,
+        addr: &Addr,
+        mask: u32,
+    ) -> Vec<(usize, u32)> {
         let addresses = self.addresses(warp, addr, mask);
         let mut found = Vec::new();
         for lane in lanes(mask) {
@@ -206,7 +232,7 @@ impl<'a> Block<'a> {
     }
 
     /// The object that a lane uses: one that is initialised, and known to be.
-    fn mbar_object(&mut self, warp: &Warp<'a>, at: u32, lane: usize) -> Option<&mut MBarrier> {
+    pub(super) fn mbar_object(&mut self, warp: &Warp<'a>, at: u32, lane: usize) -> Option<&mut MBarrier> {
         let Some(bar) = self.mbarriers.get(&at) else {
             self.mbar_error(warp, at, lane, "is used before mbarrier.init");
             return None;
@@ -218,7 +244,7 @@ impl<'a> Block<'a> {
         self.mbarriers.get_mut(&at)
     }
 
-    fn mbar_error(&mut self, warp: &Warp<'a>, at: u32, lane: usize, what: &str) {
+    pub(super) fn mbar_error(&mut self, warp: &Warp<'a>, at: u32, lane: usize, what: &str) {
         let address = Address { buffer: "shared".into(), offset: i64::from(at) - i64::from(SHARED_BASE) };
         self.report(warp, Kind::Mbarrier, 1 << lane, Some(address), format!("the mbarrier {what}"));
     }

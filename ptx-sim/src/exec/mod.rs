@@ -3,6 +3,7 @@
 mod atomic;
 mod barrier;
 mod block;
+mod bulk;
 mod call;
 mod check;
 mod collective;
@@ -16,12 +17,15 @@ mod mbarrier;
 mod memory;
 mod order;
 mod progress;
+mod proxy;
 mod schedule;
 mod standing;
 mod step;
 mod touched;
 mod trace;
 mod warp;
+mod warpgroup;
+mod wgmma;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -47,6 +51,10 @@ pub(crate) struct Context<'a> {
     pub threads: u32,
     pub warps: usize,
     pub dynamic_shared: u32,
+    /// 32-bit registers of a thread at the launch.
+    pub registers: u32,
+    /// Of the parameters in memory.
+    pub param_align: usize,
     pub progress: &'a Counter<'a>,
     pub released: &'a Released,
 }

@@ -12,7 +12,7 @@ use std::{
 
 use super::{Block, knowledge::Knowledge, warp::Warp};
 use crate::{
-    clocks::{Clocks, merge},
+    clocks::{Agents, merge},
     op::{Order, Scope},
     stamp::Stamp,
 };
@@ -28,6 +28,8 @@ pub(super) struct View {
     fenced: [Knowledge; 2],
     /// Of each mbarrier, how many phases are known to be complete.
     pub phases: Phases,
+    /// Of each agent of the block, what the asynchronous proxy sees of its writes to shared memory.
+    pub proxy: Vec<u32>,
 }
 
 /// Completed phases by the number of the mbarrier.
@@ -36,6 +38,7 @@ pub(super) type Phases = BTreeMap<u32, u64>;
 impl View {
     fn merge(&mut self, other: &View) {
         self.others.merge(&other.others);
+        merge(&mut self.proxy, &other.proxy);
         for scope in [0, 1] {
             self.pending[scope].merge(&other.pending[scope]);
             self.fenced[scope].merge(&other.fenced[scope]);
@@ -55,6 +58,13 @@ pub(super) struct Handover {
 }
 
 impl Handover {
+    /// That `agent` has come to `clock`.
+    pub fn of(agent: usize, clock: u32) -> Handover {
+        let mut row = vec![0; agent + 1];
+        row[agent] = clock;
+        Handover { row, view: View::default() }
+    }
+
     /// With these phases.
     pub fn and(mut self, phases: &Phases) -> Handover {
         self.view.phases.clone_from(phases);
@@ -69,20 +79,30 @@ impl Handover {
 
 /// Judges whether an earlier access is ordered before what a warp does now.
 pub(super) struct Observer<'b> {
-    pub clocks: &'b Clocks,
+    /// What it knows of the agents of its block.
+    pub row: &'b [u32],
     pub view: &'b View,
     pub block: u32,
-    pub warp: usize,
+    /// Where the access goes through the asynchronous proxy: what that one sees, and who writes through the
+    /// other.
+    pub proxy: Option<(&'b [u32], Agents)>,
 }
 
 impl crate::shadow::Knows for Observer<'_> {
     #[inline]
     fn knows(&self, stamp: &Stamp) -> bool {
         if stamp.block == self.block {
-            stamp.clock <= self.clocks.known(self.warp, usize::from(stamp.agent))
+            stamp.clock <= self.row.get(usize::from(stamp.agent)).copied().unwrap_or(0)
         } else {
             stamp.clock <= self.view.others.of(stamp.block, stamp.agent)
         }
+    }
+
+    #[inline]
+    fn fenced(&self, write: &Stamp) -> bool {
+        let Some((proxy, agents)) = self.proxy else { return true };
+        let agent = usize::from(write.agent);
+        !agents.generic(agent) || write.clock <= proxy.get(agent).copied().unwrap_or(0)
     }
 }
 

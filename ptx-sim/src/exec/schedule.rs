@@ -4,6 +4,7 @@ use super::{
     Block,
     block::{BARRIERS, Finished, Stop},
     warp::{Pending, Status, Warp},
+    warpgroup::MEMBERS,
 };
 use crate::{
     options::{Completion, Options},
@@ -44,6 +45,7 @@ impl<'a> Block<'a> {
         while self.stop.is_none() {
             let Some((index, quantum)) = self.pick() else {
                 if (0..self.warps.len()).all(|warp| self.status(warp) == Status::Done) {
+                    self.loads_left();
                     self.mbarriers_left();
                     return Turn::Ended;
                 }
@@ -76,7 +78,12 @@ impl<'a> Block<'a> {
 
     /// Reports that nobody can make progress.
     pub fn deadlock(&mut self) {
-        self.report_standing(Kind::Deadlock, "no warp can make progress".into());
+        let starved = self.warps.iter().flatten().any(|warp| matches!(warp.status, Status::Registers(_)));
+        let (kind, message) = match starved {
+            true => (Kind::RegisterBudget, "setmaxnreg.inc wants more registers than others have given back"),
+            false => (Kind::Deadlock, "no warp can make progress"),
+        };
+        self.report_standing(kind, message.into());
     }
 
     fn polling(&self) -> impl Iterator<Item = usize> {
@@ -148,6 +155,8 @@ impl<'a> Block<'a> {
     fn can_run(&self, warp: usize) -> bool {
         match self.status(warp) {
             Status::Ready => true,
+            Status::Products(group) => self.warpgroups[warp / MEMBERS].products.committed >= group,
+            Status::Registers(count) => self.free_registers >= count,
             Status::Polling(address, version) => {
                 self.mbarriers.get(&address).is_none_or(|bar| bar.version != version)
             }
@@ -157,6 +166,9 @@ impl<'a> Block<'a> {
 
     /// Lets one watched group of copies land.
     fn land_one(&mut self) -> bool {
+        if self.land_load() {
+            return true;
+        }
         for index in 0..self.warps.len() {
             let waiting =
                 |warp: &Warp<'_>| warp.pending.iter().any(|pending| matches!(pending, Pending::Arrive(_)));
@@ -173,7 +185,11 @@ impl<'a> Block<'a> {
 
     /// Runs `warp` until it blocks, ends, or has used its share.
     fn run_warp(&mut self, warp: &mut Warp<'a>, quantum: u32) {
-        warp.status = Status::Ready;
+        match std::mem::replace(&mut warp.status, Status::Ready) {
+            Status::Products(group) => self.settle_products(warp, group),
+            Status::Registers(count) => self.free_registers -= count,
+            _ => {}
+        }
         let split = warp.frames.last().is_some_and(|frame| frame.paths.len() > 1);
         let end = self.instructions + u64::from(if split { quantum.min(SPLIT_SHARE) } else { quantum });
         while self.instructions < end {

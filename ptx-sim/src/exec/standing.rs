@@ -18,6 +18,10 @@ impl<'a> Block<'a> {
                 Status::Polling(address, _) => {
                     format!("polling the mbarrier at shared + {:#x}", address - SHARED_BASE)
                 }
+                Status::Products(_) => {
+                    "waiting for products that its warpgroup has not committed".to_string()
+                }
+                Status::Registers(count) => format!("waiting for {count} registers"),
                 Status::Done => "exited".to_string(),
             };
             let source =

@@ -101,6 +101,10 @@ impl<'a> Block<'a> {
             Op::Elect { d, p, members } => self.elect(warp, *d, *p, *members, mask),
             Op::Mbar(mbar) => self.mbar(warp, mbar, mask),
             Op::Fence(scope) => self.fence(warp, *scope),
+            Op::Proxy(proxy) => self.proxy_fence(warp, *proxy),
+            Op::Wgmma(wgmma) => self.wgmma(warp, wgmma, mask),
+            Op::SetRegisters { more, count } => self.set_registers(warp, *more, *count, mask),
+            Op::Bulk(bulk) => self.bulk(warp, bulk, mask),
             Op::Nop => {}
             Op::IsSpace { p, addr, space } => self.is_space(warp, *p, addr, *space, mask),
             Op::Clock(clock) => self.clock(warp, *clock, mask),
@@ -125,7 +129,12 @@ impl<'a> Block<'a> {
                 }));
             }
         }
-        if warp.frames.last().is_some_and(|frame| frame.regs.missing.get() != 0) {
+        let Some(frame) = warp.frames.last() else { return };
+        let (missing, disturbed) = (frame.regs.missing.get() != 0, frame.regs.disturbed.take());
+        if disturbed {
+            self.disturbed(warp);
+        }
+        if missing {
             self.missing_register(warp);
         }
     }
@@ -159,10 +168,12 @@ impl<'a> Block<'a> {
 
     fn exit(&mut self, warp: &mut Warp<'a>, mask: u32) {
         self.unwaited(warp, mask);
+        self.bulk_unwaited(warp, mask);
         warp.retire(mask, true);
         warp.live &= !mask;
         self.lanes_left(warp);
         if warp.live == 0 {
+            self.leave_warpgroup(warp);
             warp.frames.clear();
             warp.status = Status::Done;
         }

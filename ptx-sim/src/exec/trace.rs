@@ -21,13 +21,35 @@ pub(crate) fn place(context: &Context<'_>, site: u32) -> Place {
 }
 
 impl<'a> Block<'a> {
+    /// The warp that an agent acts for.
+    pub fn warp_of(&self, agent: usize) -> usize {
+        match agent.checked_sub(self.agents.all()) {
+            Some(mbarrier) => self.owners.get(mbarrier).copied().unwrap_or(0),
+            None => self.agents.warp(agent),
+        }
+    }
+
+    /// An agent in words.
+    pub fn agent_name(&self, agent: usize) -> String {
+        let (agents, warp) = (self.agents, self.warp_of(agent));
+        match agent {
+            agent if agent >= agents.all() => format!("a bulk copy of warp {warp}"),
+            agent if agent >= agents.readers() => format!("warp {warp}"),
+            agent if agent >= agents.outbox(0) => format!("a bulk store of warp {warp}"),
+            agent if agent >= agents.tensor(0) => {
+                format!("a product of warps {warp} to {}", (warp + 4).min(self.context.warps) - 1)
+            }
+            _ => format!("warp {warp}"),
+        }
+    }
+
     /// Of another block only the place is known.
     fn side(&self, block: u32, site: u32, agent: usize, clock: u32) -> Side {
         let here = (block == self.number).then_some(&self.clocks);
         let last_sync = here.and_then(|clocks| clocks.last_sync(agent, clock));
         Side {
             place: place(self.context, site),
-            warp: (agent % self.context.warps) as u32,
+            warp: self.warp_of(agent) as u32,
             last_sync: last_sync.map(|site| place(self.context, site)),
         }
     }

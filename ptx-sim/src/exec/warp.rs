@@ -1,12 +1,12 @@
 //! State of one warp: call frames, divergence stack, thread memory, copies in flight.
 
-use std::collections::VecDeque;
+use std::{cell::Cell, collections::VecDeque};
 
 use crate::{
     cfg::NEVER,
     decode::{Constant, FunctionCode, Special},
-    exec::{Context, order::Phases},
-    op::Call,
+    exec::{Context, bulk::Store, order::Phases},
+    op::{Call, Product},
     regs::{FULL, Kind, LANES, Regs},
 };
 
@@ -49,6 +49,10 @@ pub(crate) enum Status {
     Barrier(usize),
     /// Polls the mbarrier at this address, which had this version then.
     Polling(u32, u32),
+    /// Waits until its warpgroup has come to the end of this group of products.
+    Products(u64),
+    /// Waits until others have given back so many registers.
+    Registers(u32),
     Done,
 }
 
@@ -86,6 +90,19 @@ pub(crate) enum Pending {
     Arrive(Box<AsyncArrival>),
 }
 
+/// A product that a warp has issued and not waited for.
+#[derive(Debug)]
+pub(crate) struct Flying<'a> {
+    /// Groups that the warp had committed before.
+    pub group: u64,
+    pub product: &'a Product,
+    /// Where its accumulators are.
+    pub tile: usize,
+    pub site: u32,
+    /// The call frame that its registers belong to.
+    pub frame: usize,
+}
+
 #[derive(Debug)]
 pub(crate) struct Warp<'a> {
     pub index: usize,
@@ -105,6 +122,12 @@ pub(crate) struct Warp<'a> {
     /// Instruction in progress.
     pub site: u32,
     pub polls: u32,
+    /// Products that this warp has not waited for.
+    pub flying: Vec<Flying<'a>>,
+    /// Bulk stores that have not landed.
+    pub stores: Vec<Store>,
+    /// Bulk groups that each lane has committed.
+    pub bulk_commits: [u32; LANES],
     /// Some lanes did not wait for others to rejoin them: see [`super::lanes`].
     pub strayed: bool,
 }
@@ -128,6 +151,9 @@ impl<'a> Warp<'a> {
             site: 0,
             polls: 0,
             strayed: false,
+            flying: Vec::new(),
+            stores: Vec::new(),
+            bulk_commits: [0; LANES],
         };
         warp.push_frame(context, block, 0, live, None);
         warp
@@ -148,7 +174,8 @@ impl<'a> Warp<'a> {
             .last()
             .map_or(0, |frame| frame.base + context.program.functions[frame.function].frame_bytes);
         self.grow_local((base + code.frame_bytes) as usize);
-        let regs = registers(context, code, block, self.index, base);
+        let mut regs = registers(context, code, block, self.index, base);
+        regs.fences = self.frames.last().map_or(0, |frame| frame.regs.fences);
         let paths = vec![Path { pc: code.start, rejoin: NEVER, mask, waits: None }];
         self.frames.push(Frame { function, regs, paths, base, call, mask });
     }
@@ -192,6 +219,10 @@ fn registers(context: &Context<'_>, code: &FunctionCode, block: [u32; 3], warp: 
         init64: vec![if context.options.initcheck { 0 } else { FULL }; code.n64 as usize],
         init_pred: vec![if context.options.initcheck { 0 } else { FULL }; code.n_pred as usize],
         missing: Default::default(),
+        flying: vec![false; code.n32 as usize],
+        disturbed: Default::default(),
+        fences: 0,
+        touched: vec![Cell::new(u32::MAX); code.n32 as usize],
     };
     for &(kind, row, constant) in &code.constants {
         let value = |lane: usize| match constant {

@@ -5,6 +5,10 @@ use crate::stamp::{Stamp, Words};
 /// Says of an earlier access whether it is ordered before what happens now.
 pub(crate) trait Knows {
     fn knows(&self, stamp: &Stamp) -> bool;
+
+    /// Whether what happens now sees a write that is ordered before it: through another proxy it may need a
+    /// fence.
+    fn fenced(&self, write: &Stamp) -> bool;
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +45,8 @@ pub(crate) enum HazardKind {
     LaneOverwrites,
     /// Both write.
     LanesWrite,
+    /// Written through the generic proxy, touched through the asynchronous one, and no fence between.
+    Proxy,
 }
 
 /// Who accesses: copied as rarely as can be, since copies just made are slow to read as a whole.
@@ -90,10 +96,13 @@ pub(super) fn after_write(
     }
     if write.same_agent(actor.stamp) {
         let kind = if reads { HazardKind::LaneReads } else { HazardKind::LanesWrite };
-        return (counts && write.lanes_race(actor.stamp, actor.lanes)).then_some(kind);
+        if counts && write.lanes_race(actor.stamp, actor.lanes) {
+            return Some(kind);
+        }
+    } else if counts && !write.morally_strong(actor.stamp) && !now.knows(write) {
+        return Some(if reads { HazardKind::ReadAfterWrite } else { HazardKind::WriteAfterWrite });
     }
-    let kind = if reads { HazardKind::ReadAfterWrite } else { HazardKind::WriteAfterWrite };
-    (counts && !write.morally_strong(actor.stamp) && !now.knows(write)).then_some(kind)
+    (!now.fenced(write)).then_some(HazardKind::Proxy)
 }
 
 /// What is wrong with a write after `read`.

@@ -2,6 +2,8 @@
 // No test file uses all of it.
 #![allow(dead_code)]
 
+pub mod hopper;
+
 use ptx_sim::{Completion, Gpu, Kind, Launch, LaunchError, Module, Options, Outcome, Profile};
 
 /// Bytes of dynamic shared memory in these tests.

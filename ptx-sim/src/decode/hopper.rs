@@ -1,0 +1,172 @@
+//! Products of warpgroups, bulk copies, fences between proxies.
+
+use super::{Builder, memory::space_of};
+use crate::{
+    ast::{Operand as Source, Space},
+    op::{Addr, Bulk, Element, Op, Operand, Product, Proxy, Region, Wgmma},
+    regs::Kind,
+};
+
+type Found = Result<Option<Vec<Op>>, String>;
+
+fn one(op: Op) -> Found {
+    Ok(Some(vec![op]))
+}
+
+impl Builder<'_> {
+    pub(super) fn hopper(&mut self, op: &str, mods: &[&str], operands: &[Source]) -> Found {
+        match (op, mods, operands) {
+            ("fence", ["proxy", "async", spaces @ ..], _) => {
+                let shared = spaces.is_empty() || spaces.iter().any(|space| space.starts_with("shared"));
+                one(if shared { Op::Proxy(Proxy::Async) } else { Op::Nop })
+            }
+            // Other proxies hold what is not simulated: constants, textures, aliases.
+            ("fence", ["proxy", ..], _) => one(Op::Nop),
+            ("fence", ["mbarrier_init", ..], _) => one(Op::Proxy(Proxy::Mbarriers)),
+            ("setmaxnreg", ["inc" | "dec", "sync", "aligned", "u32"], [Source::Int(count)]) => {
+                if !(24..=256).contains(count) || count % 8 != 0 {
+                    return Err(format!("setmaxnreg takes a multiple of 8 from 24 to 256, not {count}"));
+                }
+                one(Op::SetRegisters { more: mods[0] == "inc", count: *count as u32 })
+            }
+            ("wgmma", ["fence", "sync", "aligned"], []) => self.wgmma(Wgmma::Fence),
+            ("wgmma", ["commit_group", "sync", "aligned"], []) => self.wgmma(Wgmma::Commit),
+            ("wgmma", ["wait_group", "sync", "aligned"], [Source::Int(keep)]) => {
+                self.wgmma(Wgmma::Wait(*keep as u32))
+            }
+            ("wgmma", ["mma_async", "sync", "aligned", shape, "f32", a, b], _) => {
+                let element = match (*a, *b) {
+                    ("f16", "f16") => Element::F16,
+                    ("bf16", "bf16") => Element::Bf16,
+                    _ => return Ok(None),
+                };
+                let columns = shape.strip_prefix("m64n").and_then(|shape| shape.strip_suffix("k16"));
+                let columns = columns.and_then(|n| n.parse().ok()).filter(|n| n % 8 == 0);
+                let columns = columns.filter(|n| (8..=256).contains(n));
+                let columns = columns.ok_or("the shape is m64nNk16, N a multiple of 8 up to 256")?;
+                self.product(element, columns, operands)
+            }
+            ("cp", ["async", "bulk", ..], _) => self.bulk(&mods[2..], operands),
+            ("prefetch", ["tensormap"] | ["param" | "const", "tensormap"], [map]) => {
+                let map = self.address(map, space_of(mods))?.0;
+                one(Op::Bulk(Box::new(Bulk::Prefetch { map })))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn wgmma(&mut self, wgmma: Wgmma) -> Found {
+        one(Op::Wgmma(Box::new(wgmma)))
+    }
+
+    fn product(&mut self, element: Element, columns: usize, operands: &[Source]) -> Found {
+        let [d, a, b, accumulates, rest @ ..] = operands else { return Err("operands are missing".into()) };
+        let constants = rest.iter().map(|operand| match operand {
+            Source::Int(value) => Ok(*value as i64 as i32),
+            _ => Err("signs and orders of operands are constants"),
+        });
+        let constants = constants.collect::<Result<Vec<_>, _>>()?;
+        let in_registers = matches!(a, Source::Vector(_));
+        let (signs, orders) = match (constants.as_slice(), in_registers) {
+            ([a, b, across], true) => ([*a, *b], [0, *across]),
+            ([a, b, across_a, across_b], false) => ([*a, *b], [*across_a, *across_b]),
+            _ => return Err("wgmma takes two signs, and an order for each operand in shared memory".into()),
+        };
+        if !signs.iter().all(|sign| matches!(sign, 1 | -1)) || !orders.iter().all(|it| matches!(it, 0 | 1)) {
+            return Err("signs are 1 or -1, orders 0 or 1".into());
+        }
+        let d = self.rows(d, true)?;
+        if d.len() != columns / 2 {
+            return Err(format!("{} registers for accumulators of {columns} columns", d.len()));
+        }
+        let a = match in_registers {
+            true => Operand::Registers(self.rows(a, false)?),
+            false => self.descriptor(a, orders[0])?,
+        };
+        if matches!(&a, Operand::Registers(rows) if rows.len() != 4) {
+            return Err("A has four registers".into());
+        }
+        let b = self.descriptor(b, orders[1])?;
+        let accumulates = match accumulates {
+            Source::Int(value) => self.constant(Kind::Pred, super::Constant::Value(u64::from(*value != 0))),
+            p => self.source(p, Kind::Pred)?,
+        };
+        let negated = signs[0] != signs[1];
+        self.wgmma(Wgmma::Product(Product { element, columns, d, a, b, accumulates, negated }))
+    }
+
+    fn descriptor(&mut self, operand: &Source, order: i32) -> Result<Operand, String> {
+        Ok(Operand::Shared { descriptor: self.source(operand, Kind::B64)?, across: order != 0 })
+    }
+
+    fn bulk(&mut self, mods: &[&str], operands: &[Source]) -> Found {
+        const SHARED: [&str; 2] = ["shared::cluster", "shared::cta"];
+        let hint = mods.last() == Some(&"L2::cache_hint");
+        let (mods, operands) = match hint {
+            true => (&mods[..mods.len() - 1], &operands[..operands.len().saturating_sub(1)]),
+            false => (mods, operands),
+        };
+        let bulk = match (mods, operands) {
+            (["commit_group"], []) => Bulk::Commit,
+            (["wait_group"] | ["wait_group", "read"], [Source::Int(keep)]) => Bulk::Wait(*keep as u32),
+            (["tensor", dimensions, rest @ ..], operands) => {
+                let rank = dimensions.strip_suffix('d').and_then(|n| n.parse().ok()).unwrap_or(0);
+                let rest = if rest.last() == Some(&"tile") { &rest[..rest.len() - 1] } else { rest };
+                match (rest, operands) {
+                    (
+                        [to, "global", "mbarrier::complete_tx::bytes"]
+                        | [to, "global", "tile", "mbarrier::complete_tx::bytes"],
+                        [at, map, mbar],
+                    ) if SHARED.contains(to) => Bulk::Load {
+                        to: self.address(at, Space::Shared)?.0,
+                        from: self.tensor_region(map, rank)?,
+                        mbar: self.address(mbar, Space::Shared)?.0,
+                    },
+                    (
+                        ["global", "shared::cta", "bulk_group"]
+                        | ["global", "shared::cta", "tile", "bulk_group"],
+                        [map, at],
+                    ) => Bulk::Store {
+                        from: self.address(at, Space::Shared)?.0,
+                        to: self.tensor_region(map, rank)?,
+                    },
+                    _ => return Ok(None),
+                }
+            }
+            ([to, "global", "mbarrier::complete_tx::bytes"], [at, from, bytes, mbar])
+                if SHARED.contains(to) =>
+            {
+                let from = self.plain_region(from, bytes)?;
+                let (to, mbar) = (self.address(at, Space::Shared)?.0, self.address(mbar, Space::Shared)?.0);
+                Bulk::Load { to, from, mbar }
+            }
+            (["global", "shared::cta", "bulk_group"], [to, at, bytes]) => {
+                let to = self.plain_region(to, bytes)?;
+                Bulk::Store { from: self.address(at, Space::Shared)?.0, to }
+            }
+            _ => return Ok(None),
+        };
+        one(Op::Bulk(Box::new(bulk)))
+    }
+
+    fn plain_region(&mut self, addr: &Source, bytes: &Source) -> Result<Region, String> {
+        let addr = self.address(addr, Space::Global)?.0;
+        Ok(Region::Bytes { addr, bytes: self.source(bytes, Kind::B32)? })
+    }
+
+    fn tensor_region(&mut self, operand: &Source, rank: usize) -> Result<Region, String> {
+        let Source::Address(base, offset, coordinates) = operand else {
+            return Err("a tensor map and its coordinates are missing".into());
+        };
+        let coordinates = match coordinates.as_slice() {
+            [Source::Vector(inner)] => inner,
+            several => several,
+        };
+        if coordinates.len() != rank || !(1..=5).contains(&rank) {
+            return Err(format!("{} coordinates in {rank} dimensions", coordinates.len()));
+        }
+        let at = coordinates.iter().map(|c| self.source(c, Kind::B32)).collect::<Result<Vec<_>, _>>()?;
+        let map: Addr = self.address(&Source::Address(base.clone(), *offset, Vec::new()), Space::Generic)?.0;
+        Ok(Region::Tensor { map, at })
+    }
+}

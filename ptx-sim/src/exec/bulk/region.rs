@@ -1,0 +1,169 @@
+//! What bulk copies move: rows of a tensor's box, or plain bytes.
+
+use super::*;
+use crate::tensor_map::{Row, Swizzle, Tiled};
+
+/// One copy of one lane.
+#[derive(Clone, Debug)]
+pub(crate) struct Copy {
+    pub lane: usize,
+    pub site: u32,
+    /// In shared memory.
+    at: u32,
+    /// In device memory.
+    pub rows: Vec<Row>,
+    row_bytes: u32,
+    swizzle: Swizzle,
+    fill: u64,
+}
+
+/// A load in flight: it lands in this phase of its mbarrier.
+#[derive(Debug)]
+pub(crate) struct Load {
+    pub copy: Copy,
+    pub warp: usize,
+    pub mbar: u32,
+    pub phase: u64,
+}
+
+/// A store that nobody has waited for.
+#[derive(Debug)]
+pub(crate) struct Store {
+    pub copy: Copy,
+    /// Groups that the lane had committed before.
+    pub group: u32,
+    /// Its place among the warp's stores.
+    pub number: u32,
+    /// The bytes are there; only the checkers still see it in flight.
+    pub landed: bool,
+}
+
+impl Copy {
+    pub fn bytes(&self) -> u32 {
+        self.row_bytes * self.rows.len() as u32
+    }
+
+    /// A row outside of the tensor.
+    pub fn blank(&self) -> Vec<u8> {
+        self.fill.to_le_bytes().into_iter().cycle().take(self.row_bytes as usize).collect()
+    }
+
+    /// Offsets in shared memory of the 16-byte chunks of one row.
+    pub fn row_chunks(&self, row: usize) -> impl Iterator<Item = usize> {
+        let start = self.at + row as u32 * self.row_bytes;
+        let swizzle = self.swizzle;
+        (start..start + self.row_bytes)
+            .step_by(CELL)
+            .map(move |at| (swizzle.apply(at) - SHARED_BASE) as usize)
+    }
+
+    /// Of all rows.
+    pub fn chunks(&self) -> impl Iterator<Item = usize> {
+        (0..self.rows.len()).flat_map(|row| self.row_chunks(row))
+    }
+}
+
+/// `bytes` bytes at `address`, cell by cell.
+pub(super) fn cells(address: u64, bytes: u32) -> impl Iterator<Item = (u64, usize)> {
+    let end = address + u64::from(bytes);
+    let mut at = address;
+    std::iter::from_fn(move || {
+        let next = end.min((at / CELL as u64 + 1) * CELL as u64);
+        let part = (at < end).then(|| (at, (next - at) as usize));
+        at = next;
+        part
+    })
+}
+
+impl<'a> Block<'a> {
+    /// The copy of one lane between `region` and `at` in shared memory; what it cannot be is reported.
+    pub(super) fn copy(
+        &mut self,
+        warp: &mut Warp<'a>,
+        region: &Region,
+        at: u64,
+        lane: usize,
+    ) -> Option<Copy> {
+        let site = warp.site;
+        let (copy, align) = match region {
+            Region::Tensor { map, at: coordinates } => {
+                let map = self.addresses(warp, map, 1 << lane)[lane];
+                let tiled = self.tensor_map(warp, map, lane)?;
+                if tiled.dims.len() != coordinates.len() {
+                    let message = format!("{} coordinates for {tiled}", coordinates.len());
+                    self.report(warp, Kind::BulkCopy, 1 << lane, None, message);
+                    return None;
+                }
+                let coordinate = |&row: &u32| warp.regs().row32(row, 1 << lane)[lane] as i32;
+                let coordinates: Vec<i32> = coordinates.iter().map(coordinate).collect();
+                let Tiled { swizzle, fill, .. } = tiled;
+                let (rows, row_bytes) = (tiled.rows(&coordinates), tiled.row_bytes());
+                (Copy { lane, site, at: 0, rows, row_bytes, swizzle, fill }, 128)
+            }
+            Region::Bytes { addr, bytes } => {
+                let address = self.addresses(warp, addr, 1 << lane)[lane];
+                let bytes = warp.regs().row32(*bytes, 1 << lane)[lane];
+                if !bytes.is_multiple_of(16) || bytes == 0 {
+                    let message = format!("a bulk copy moves a multiple of 16 bytes, not {bytes}");
+                    self.report(warp, Kind::BulkCopy, 1 << lane, None, message);
+                    return None;
+                }
+                self.aligned(warp, (Space::Global, address), 16, lane, "a bulk copy's address")?;
+                let rows = vec![Row { address, skip: 0, bytes }];
+                (Copy { lane, site, at: 0, rows, row_bytes: bytes, swizzle: Swizzle::None, fill: 0 }, 16)
+            }
+        };
+        let space = if at >> 32 != 0 { Space::Generic } else { Space::Shared };
+        let what = "a bulk copy's place in shared memory";
+        let at = self.aligned(warp, (space, at), align, lane, what)?;
+        if self.shared_offset(at, copy.bytes() as usize).is_none() {
+            self.fault(warp, Space::Shared, at, copy.bytes() as usize, lane, "bulk copy");
+            return None;
+        }
+        Some(Copy { at: at as u32, ..copy })
+    }
+
+    /// The address within its space, if it is a multiple of `align`.
+    fn aligned(
+        &mut self,
+        warp: &Warp<'a>,
+        (space, at): (Space, u64),
+        align: u64,
+        lane: usize,
+        what: &str,
+    ) -> Option<u64> {
+        let (space, within) = self.place(warp, space, at, 1, lane, what)?;
+        if within.is_multiple_of(align) {
+            return Some(within);
+        }
+        let address = self.address(space, within);
+        let message = format!("{what} is no multiple of {align}");
+        self.report(warp, Kind::Misaligned, 1 << lane, Some(address), message);
+        None
+    }
+
+    /// The tensor map at a generic address, if there is one.
+    pub(super) fn tensor_map(&mut self, warp: &mut Warp<'a>, at: u64, lane: usize) -> Option<Tiled> {
+        let (space, within) = self.place(warp, Space::Generic, at, 1, lane, "a tensor map")?;
+        let aligned = within.is_multiple_of(64) && (space != Space::Param || self.context.param_align >= 64);
+        if !aligned {
+            let address = self.address(space, within);
+            let message = "a tensor map must be aligned to 64 bytes".into();
+            self.report(warp, Kind::Misaligned, 1 << lane, Some(address), message);
+        }
+        let mut bytes = [0; 128];
+        let mut unchecked = Touched::new();
+        for (part, out) in bytes.chunks_exact_mut(64).enumerate() {
+            let access = LaneAccess { space: Space::Generic, at: at + 64 * part as u64, lane };
+            if aligned && !self.read_lane(warp, access, out, &mut unchecked) {
+                return None;
+            }
+        }
+        let found = Tiled::decode(&bytes);
+        if found.is_none() && aligned {
+            let address: Address = self.address(space, within);
+            self.report(warp, Kind::BulkCopy, 1 << lane, Some(address), "this is no tensor map".into());
+        }
+        found
+    }
+}

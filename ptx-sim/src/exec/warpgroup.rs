@@ -1,0 +1,181 @@
+//! Warpgroups: four warps that make the same steps (`wgmma`, `setmaxnreg`) one after the other, each in its
+//! time.
+
+use std::collections::VecDeque;
+
+use super::{
+    Block,
+    block::Stop,
+    warp::{Status, Warp},
+    wgmma::Products,
+};
+use crate::{
+    regs::{FULL, LANES},
+    report::Kind,
+    stamp::Stamp,
+};
+
+/// Warps of a warpgroup.
+pub(super) const MEMBERS: usize = 4;
+
+#[derive(Debug, Default)]
+pub(super) struct Warpgroup<'a> {
+    /// What some of its warps have come to and others not, oldest first.
+    steps: VecDeque<Step>,
+    /// Steps that all have made, and that each has.
+    done: u64,
+    made: [u64; MEMBERS],
+    /// Registers of each warp's threads, where they are no longer those of the launch.
+    registers: [Option<u32>; MEMBERS],
+    pub products: Products<'a>,
+}
+
+/// An instruction that all of a warpgroup execute.
+#[derive(Debug)]
+pub(super) struct Step {
+    site: u32,
+    /// Who came first.
+    warp: usize,
+    /// What it must be the same in.
+    operands: [u64; 3],
+    /// Of a product: where its accumulators are kept, what all know who have come, and what their proxy sees.
+    pub tile: usize,
+    pub row: Vec<u32>,
+    pub proxy: Vec<u32>,
+}
+
+/// How a warp came to a step.
+pub(super) enum Came {
+    /// Others are still to come.
+    Early,
+    Last(Step),
+}
+
+impl<'a> Block<'a> {
+    /// `warp` comes to the next step of its warpgroup; `meet` notes in it what the warp brings. Nothing where
+    /// that is another step than the others', or not all can come: this is reported.
+    pub(super) fn come(
+        &mut self,
+        warp: &mut Warp<'a>,
+        mask: u32,
+        operands: [u64; 3],
+        meet: impl FnOnce(&mut Self, &mut Step, bool),
+    ) -> Option<Came> {
+        let place = super::trace::place(self.context, warp.site).instruction;
+        if mask != FULL {
+            let name = place.split_whitespace().next().unwrap_or_default().to_owned();
+            self.converged(warp, mask, &name);
+            return None;
+        }
+        let (group, member) = (warp.index / MEMBERS, warp.index % MEMBERS);
+        let made = &self.warpgroups[group].made;
+        let gone = (0..MEMBERS).find(|&other| {
+            let index = MEMBERS * group + other;
+            let exited = index >= self.warps.len() || self.status(index) == Status::Done;
+            other != member && exited && made[other] <= made[member]
+        });
+        if let Some(gone) = gone.map(|gone| MEMBERS * group + gone) {
+            let message = format!("`{place}` needs all four warps of a warpgroup, warp {gone} does not come");
+            return self.parted(warp, warp.site, None, message);
+        }
+        let own = &mut self.warpgroups[group];
+        let at = (own.made[member] - own.done) as usize;
+        let first = at == own.steps.len();
+        if first {
+            let (row, proxy) = (self.clocks.row(warp.index).to_vec(), Vec::new());
+            let (site, warp) = (warp.site, warp.index);
+            own.steps.push_back(Step { site, warp, operands, tile: usize::MAX, row, proxy });
+        }
+        let step = &own.steps[at];
+        if step.site != warp.site || step.operands != operands {
+            let (site, other) = (step.site, step.warp);
+            let earlier = self.earlier(site, other);
+            let what = match site == warp.site {
+                true => "with other operands",
+                false => "at another instruction of the warpgroup",
+            };
+            let message = format!(
+                "warp {} executes `{place}`, warp {other} of its warpgroup is {what}: all four must \
+                 execute the same ones in the same order",
+                warp.index
+            );
+            return self.parted(warp, warp.site, Some(earlier), message);
+        }
+        let mut step = self.warpgroups[group].steps.remove(at)?;
+        meet(self, &mut step, first);
+        let own = &mut self.warpgroups[group];
+        own.made[member] += 1;
+        let all = own.made.iter().all(|&made| made > own.done);
+        own.done += u64::from(all);
+        if all {
+            return Some(Came::Last(step));
+        }
+        own.steps.insert(at, step);
+        Some(Came::Early)
+    }
+
+    /// The side of a report about what `warp` did at `site`.
+    pub(super) fn earlier(&self, site: u32, warp: usize) -> Stamp {
+        let clock = self.clocks.now(warp);
+        Stamp { block: self.number, agent: warp as u16, site, clock, ..Stamp::NONE }
+    }
+
+    /// Reports that the warps of a warpgroup parted at the step of this site.
+    fn parted(
+        &mut self,
+        warp: &Warp<'a>,
+        site: u32,
+        earlier: Option<Stamp>,
+        message: String,
+    ) -> Option<Came> {
+        let kind = match self.context.program.code.iter().find(|code| code.site == site) {
+            Some(code) if matches!(code.op, crate::op::Op::SetRegisters { .. }) => Kind::RegisterBudget,
+            _ => Kind::Wgmma,
+        };
+        self.report_pair(warp, kind, FULL, None, earlier, message);
+        self.stop = Some(Stop::Reported);
+        None
+    }
+
+    /// `warp` has exited: nobody of its warpgroup may be ahead of it, and no product in flight.
+    pub(super) fn leave_warpgroup(&mut self, warp: &mut Warp<'a>) {
+        if let Some(flying) = warp.flying.first() {
+            let exit = std::mem::replace(&mut warp.site, flying.site);
+            let message = format!("warp {} exits without having waited for this product", warp.index);
+            self.report(warp, Kind::PendingProduct, FULL, None, message);
+            warp.site = exit;
+        }
+        let own = &self.warpgroups[warp.index / MEMBERS];
+        let at = (own.made[warp.index % MEMBERS] - own.done) as usize;
+        if let Some(step) = own.steps.get(at) {
+            let site = step.site;
+            let earlier = self.earlier(site, step.warp);
+            let message = format!("warp {} exits, warp {} of its warpgroup is ahead", warp.index, step.warp);
+            self.parted(warp, site, Some(earlier), message);
+        }
+    }
+
+    /// `setmaxnreg`.
+    pub(super) fn set_registers(&mut self, warp: &mut Warp<'a>, more: bool, count: u32, mask: u32) {
+        let operands = [u64::from(more), u64::from(count), 0];
+        if self.come(warp, mask, operands, |_, _, _| {}).is_none() {
+            return;
+        }
+        let (group, member) = (warp.index / MEMBERS, warp.index % MEMBERS);
+        let old = self.warpgroups[group].registers[member].replace(count).unwrap_or(self.context.registers);
+        if more != (count >= old) && count != old {
+            let word = if more { "inc" } else { "dec" };
+            let message = format!("setmaxnreg.{word} to {count} registers of a warp that has {old}");
+            self.report(warp, Kind::RegisterBudget, mask, None, message);
+        }
+        let difference = count.abs_diff(old) * LANES as u32;
+        if count < old {
+            self.free_registers += difference;
+            self.moved = true;
+        } else if difference > self.free_registers {
+            warp.status = Status::Registers(difference);
+        } else {
+            self.free_registers -= difference;
+        }
+    }
+}

@@ -1,0 +1,388 @@
+//! `wgmma`: products in flight from issue until waited for. Operands in shared memory and registers are read,
+//! and accumulators written, when all four warps have committed them: as late as the waits allow.
+
+use std::collections::VecDeque;
+
+use super::{
+    Block,
+    check::Engine,
+    memory::shared_cells,
+    touched::Touched,
+    warp::{Flying, Status, Warp},
+    warpgroup::{Came, MEMBERS, Step},
+};
+use crate::{
+    ast::Space,
+    decode::SHARED_BASE,
+    memory::POISON,
+    op::{Operand, Order, Product, Wgmma},
+    options::Completion,
+    regs::{FULL, LANES, R, Regs, lanes},
+    report::Kind,
+    shadow::{Access, CELL},
+    wgmma::{Descriptor, ROWS, accumulate, fetch, fetch_registers, place},
+};
+
+/// The products of a warpgroup.
+#[derive(Debug, Default)]
+pub(super) struct Products<'a> {
+    /// Accumulators in flight.
+    tiles: Vec<Option<Tile<'a>>>,
+    /// Issued by all, not yet committed by all.
+    open: Vec<Issued<'a>>,
+    groups: VecDeque<Vec<Issued<'a>>>,
+    /// Groups that all have committed, and those of them that are done.
+    pub committed: u64,
+    done: u64,
+    /// Groups that each has committed.
+    commits: [u64; MEMBERS],
+    /// The tensor cores' clock at the end of each group.
+    ends: Vec<u32>,
+}
+
+/// Accumulators in flight: their registers hold nothing.
+#[derive(Debug)]
+struct Tile<'a> {
+    product: &'a Product,
+    /// `ROWS` times as many as there are columns.
+    values: Vec<f32>,
+    /// Products that are to be added.
+    users: u32,
+    /// The call frame that the registers belong to.
+    frame: usize,
+}
+
+/// A product that all four warps have issued.
+#[derive(Debug)]
+struct Issued<'a> {
+    product: &'a Product,
+    tile: usize,
+    accumulates: bool,
+    /// Offsets in shared memory of the chunks of A, where it is there, and of B.
+    a: Vec<usize>,
+    b: Vec<usize>,
+}
+
+impl<'a> Block<'a> {
+    pub(super) fn wgmma(&mut self, warp: &mut Warp<'a>, wgmma: &'a Wgmma, mask: u32) {
+        let (group, member) = (warp.index / MEMBERS, warp.index % MEMBERS);
+        match wgmma {
+            Wgmma::Product(product) => self.issue(warp, product, mask),
+            Wgmma::Fence => {
+                if self.come(warp, mask, [0; 3], |_, _, _| {}).is_some() {
+                    warp.regs().fences += 1;
+                }
+            }
+            Wgmma::Commit => {
+                let Some(came) = self.come(warp, mask, [0; 3], |_, _, _| {}) else { return };
+                let tensor = self.agents.tensor(group);
+                let products = &mut self.warpgroups[group].products;
+                products.commits[member] += 1;
+                let Came::Last(_) = came else { return };
+                let open = std::mem::take(&mut products.open);
+                products.groups.push_back(open);
+                products.committed += 1;
+                products.ends.push(self.clocks.now(tensor));
+                self.clocks.tick(tensor, warp.site);
+                let eager = match self.context.options.completion {
+                    Completion::Eager => true,
+                    Completion::Late => false,
+                    Completion::Random => self.random.next() & 1 == 0,
+                };
+                if eager {
+                    let all = self.warpgroups[group].products.committed;
+                    self.execute(warp, all);
+                }
+            }
+            Wgmma::Wait(keep) => {
+                if self.come(warp, mask, [0; 3], |_, _, _| {}).is_none() {
+                    return;
+                }
+                let products = &self.warpgroups[group].products;
+                let target = products.commits[member].saturating_sub(u64::from(*keep));
+                match products.committed >= target {
+                    true => self.settle_products(warp, target),
+                    false => warp.status = Status::Products(target),
+                }
+            }
+        }
+    }
+
+    /// The first `target` groups are done, and `warp` knows it.
+    pub(super) fn settle_products(&mut self, warp: &mut Warp<'a>, target: u64) {
+        self.execute(warp, target);
+        let group = warp.index / MEMBERS;
+        if let Some(last) = target.checked_sub(1) {
+            let end = self.warpgroups[group].products.ends[last as usize];
+            self.clocks.learn(warp.index, self.agents.tensor(group), end);
+        }
+        let (done, left) =
+            std::mem::take(&mut warp.flying).into_iter().partition(|it: &Flying<'a>| it.group < target);
+        warp.flying = left;
+        let done: Vec<_> = done;
+        for (all, flies) in [(&done, false), (&warp.flying, true)] {
+            for flying in all {
+                let Some(frame) = warp.frames.get_mut(flying.frame) else { continue };
+                registers(flying.product).for_each(|r| frame.regs.flying[r as usize] = flies);
+            }
+        }
+    }
+
+    fn issue(&mut self, warp: &mut Warp<'a>, product: &'a Product, mask: u32) {
+        let Some(operands) = self.uniform_operands(warp, product, mask) else { return };
+        self.check_registers(warp, product);
+        let (group, member, frame) = (warp.index / MEMBERS, warp.index % MEMBERS, warp.frames.len() - 1);
+        let flying = warp.regs().flying[product.d[0] as usize];
+        let known = flying.then(|| warp.flying.iter().rfind(|it| it.product.d == product.d)).flatten();
+        let known = known.map(|it| it.tile);
+        let mut tile = 0;
+        let index = warp.index;
+        let meet = |block: &mut Self, step: &mut Step, first: bool| {
+            let (row, proxy) = (block.clocks.row(index), &block.views[index].proxy);
+            if first {
+                step.proxy = proxy.clone();
+                let products = &mut block.warpgroups[group].products;
+                step.tile = known.unwrap_or_else(|| products.new_tile(product, frame));
+                if let Some(tile) = &mut products.tiles[step.tile] {
+                    tile.users += 1;
+                }
+            } else {
+                least(&mut step.row, row);
+                least(&mut step.proxy, proxy);
+            }
+            tile = step.tile;
+        };
+        let Some(came) = self.come(warp, mask, operands, meet) else { return };
+        if !flying && let Some(tile) = &mut self.warpgroups[group].products.tiles[tile] {
+            tile.take(warp.regs(), member, operands[2] != 0);
+        }
+        let regs = warp.regs();
+        for r in registers(product) {
+            regs.flying[r as usize] = true;
+        }
+        let number = self.warpgroups[group].products.commits[member];
+        warp.flying.push(Flying { group: number, product, tile, site: warp.site, frame });
+        if let Came::Last(step) = came {
+            self.launch(warp, product, &step, operands);
+        }
+    }
+
+    /// Descriptors of A and B, and whether D is added to: the same in all lanes.
+    fn uniform_operands(&mut self, warp: &mut Warp<'a>, product: &Product, mask: u32) -> Option<[u64; 3]> {
+        let regs = warp.regs();
+        let mut uniform = true;
+        let mut value = |operand: &Operand| match operand {
+            Operand::Registers(_) => 0,
+            Operand::Shared { descriptor, .. } => {
+                let row = regs.row64(*descriptor, mask);
+                let first = row[mask.trailing_zeros() as usize % LANES];
+                uniform &= lanes(mask).all(|lane| row[lane] == first);
+                first
+            }
+        };
+        let (a, b) = (value(&product.a), value(&product.b));
+        let accumulates = regs.pred(product.accumulates, mask) & mask;
+        uniform &= accumulates == 0 || accumulates == mask;
+        if !uniform {
+            self.report(warp, Kind::Wgmma, mask, None, "lanes disagree about the operands of wgmma".into());
+            self.stop = Some(super::block::Stop::Reported);
+            return None;
+        }
+        Some([a, b, u64::from(accumulates != 0)])
+    }
+
+    /// A fence stands between what else touched the registers and their product, and no other one has them.
+    fn check_registers(&mut self, warp: &mut Warp<'a>, product: &Product) {
+        let a: &[R] = if let Operand::Registers(a) = &product.a { a } else { &[] };
+        let regs = warp.regs();
+        let late = |r: &&R| {
+            let r = **r as usize;
+            !regs.flying[r] && (regs.fences == 0 || regs.touched[r].get() == regs.fences)
+        };
+        let unfenced = product.d.iter().chain(a).find(late).is_some();
+        let flying = |r: &R| warp.frames.last().is_some_and(|frame| frame.regs.flying[*r as usize]);
+        // Accumulators of the same product stay with it, A may be read by many.
+        let other = product.d.iter().any(flying)
+            && !(product.d.iter().all(flying) && warp.flying.iter().any(|it| it.product.d == product.d));
+        let other = other
+            || a.iter().filter(|r| flying(r)).any(|r| warp.flying.iter().any(|it| it.product.d.contains(r)));
+        if unfenced {
+            let message = "a register of this product was touched, or no product issued before, without a \
+                           wgmma.fence since";
+            self.report(warp, Kind::Wgmma, FULL, None, message.into());
+        }
+        if other {
+            self.disturbed(warp);
+        }
+    }
+
+    /// An instruction touched registers of a product in flight.
+    pub(super) fn disturbed(&mut self, warp: &mut Warp<'a>) {
+        let earlier = warp.flying.last().map(|flying| self.earlier(flying.site, warp.index));
+        let text = super::trace::place(self.context, warp.site).instruction;
+        let message = format!(
+            "`{text}` touches a register of a product that is in flight: no wgmma.wait_group between"
+        );
+        self.report_pair(warp, Kind::PendingProduct, FULL, None, earlier, message);
+    }
+
+    /// All four warps have issued `product`: its operands are being read from now on.
+    fn launch(&mut self, warp: &mut Warp<'a>, product: &'a Product, step: &Step, operands: [u64; 3]) {
+        let a = self.operand(warp, &product.a, operands[0], ROWS, step);
+        let b = self.operand(warp, &product.b, operands[1], product.columns, step);
+        let products = &mut self.warpgroups[warp.index / MEMBERS].products;
+        let accumulates = operands[2] != 0;
+        products.open.push(Issued { product, tile: step.tile, accumulates, a, b });
+    }
+
+    /// Offsets of the chunks of an operand, checked; none where it is no operand.
+    fn operand(
+        &mut self,
+        warp: &mut Warp<'a>,
+        operand: &Operand,
+        bits: u64,
+        extent: usize,
+        step: &Step,
+    ) -> Vec<usize> {
+        let Operand::Shared { across, .. } = *operand else { return Vec::new() };
+        let chunks = match Descriptor::decode(bits, extent, across) {
+            Ok(descriptor) => descriptor.chunks(extent, across),
+            Err(message) => {
+                self.report(warp, Kind::Wgmma, FULL, None, message);
+                return Vec::new();
+            }
+        };
+        let outside = |&&at: &&u32| self.shared_offset(at.into(), CELL).is_none();
+        if let Some(&at) = chunks.iter().find(outside) {
+            self.fault(warp, Space::Shared, at.into(), CELL, 0, "operand of wgmma");
+            return Vec::new();
+        }
+        let chunks: Vec<usize> = chunks.into_iter().map(|at| (at - SHARED_BASE) as usize).collect();
+        let agent = self.agents.tensor(warp.index / MEMBERS);
+        let clock = self.clocks.now(agent);
+        let engine = Engine { agent, clock, row: &step.row, proxy: &step.proxy };
+        for chunks in chunks.chunks(2 * LANES) {
+            let mut touched = Touched::new();
+            touched.collective = true;
+            chunks.iter().for_each(|&at| touched.add(shared_cells(at), CELL, 0, 0));
+            self.check_engine(warp, Some(engine), &touched, Access::Collective, Order::default());
+        }
+        chunks
+    }
+
+    /// Executes the groups up to number `target`. `running` is the warp that is being executed.
+    fn execute(&mut self, running: &mut Warp<'a>, target: u64) {
+        let group = running.index / MEMBERS;
+        let (mut a, mut b) = (Vec::new(), Vec::new());
+        while self.warpgroups[group].products.done < target {
+            let products = &mut self.warpgroups[group].products;
+            products.done += 1;
+            for issued in products.groups.pop_front().unwrap_or_default() {
+                self.multiply(running, &issued, (&mut a, &mut b));
+            }
+        }
+    }
+
+    fn multiply(
+        &mut self,
+        running: &mut Warp<'a>,
+        issued: &Issued<'a>,
+        (a, b): (&mut Vec<f32>, &mut Vec<f32>),
+    ) {
+        let Issued { product, tile: index, .. } = *issued;
+        let group = running.index / MEMBERS;
+        let Some(mut tile) = self.warpgroups[group].products.tiles[index].take() else { return };
+        let across = |operand: &Operand| matches!(operand, Operand::Shared { across: true, .. });
+        fetch(product.element, &self.shared, &issued.b, (product.columns, across(&product.b)), b);
+        fetch(product.element, &self.shared, &issued.a, (ROWS, across(&product.a)), a);
+        if let Operand::Registers(rows) = &product.a {
+            for member in 0..MEMBERS {
+                let Some(regs) = self.regs_of(running, MEMBERS * group + member, tile.frame) else {
+                    continue;
+                };
+                let rows = [0, 1, 2, 3].map(|r| &regs.r32[rows[r] as usize]);
+                fetch_registers(product.element, member, rows, a);
+            }
+        }
+        if product.negated {
+            a.iter_mut().for_each(|value| *value = -*value);
+        }
+        if !issued.accumulates {
+            tile.values.fill(0.0);
+        }
+        accumulate(a, b, &mut tile.values, self.context.options.mma);
+        tile.users -= 1;
+        if tile.users > 0 {
+            self.warpgroups[group].products.tiles[index] = Some(tile);
+            return;
+        }
+        for member in 0..MEMBERS {
+            if let Some(regs) = self.regs_of(running, MEMBERS * group + member, tile.frame) {
+                tile.give(regs, member);
+            }
+        }
+    }
+
+    fn regs_of<'w>(
+        &'w mut self,
+        running: &'w mut Warp<'a>,
+        warp: usize,
+        frame: usize,
+    ) -> Option<&'w mut Regs> {
+        let warp = if warp == running.index { Some(running) } else { self.warps[warp].as_mut() };
+        warp?.frames.get_mut(frame).map(|frame| &mut frame.regs)
+    }
+}
+
+impl<'a> Products<'a> {
+    fn new_tile(&mut self, product: &'a Product, frame: usize) -> usize {
+        let tile = Tile { product, values: vec![0.0; ROWS * product.columns], users: 0, frame };
+        let free = self.tiles.iter().position(Option::is_none);
+        let at = free.unwrap_or(self.tiles.len());
+        self.tiles.resize_with(self.tiles.len().max(at + 1), || None);
+        self.tiles[at] = Some(tile);
+        at
+    }
+}
+
+impl Tile<'_> {
+    /// Takes the accumulators of one warp out of its registers, and leaves NaN there.
+    fn take(&mut self, regs: &mut Regs, member: usize, needed: bool) {
+        let columns = self.product.columns;
+        for (r, &reg) in self.product.d.iter().enumerate() {
+            let row = &mut regs.r32[reg as usize];
+            for (lane, value) in row.iter_mut().enumerate() {
+                let (row, column) = place(r, lane);
+                self.values[(16 * member + row) * columns + column] = f32::from_bits(*value);
+                *value = u32::from_ne_bytes([POISON; 4]);
+            }
+            if needed {
+                regs.missing.set(regs.missing.get() | !regs.init32[reg as usize]);
+            }
+        }
+    }
+
+    /// Gives them back.
+    fn give(&self, regs: &mut Regs, member: usize) {
+        let columns = self.product.columns;
+        for (r, &reg) in self.product.d.iter().enumerate() {
+            for (lane, value) in regs.r32[reg as usize].iter_mut().enumerate() {
+                let (row, column) = place(r, lane);
+                *value = self.values[(16 * member + row) * columns + column].to_bits();
+            }
+            regs.init32[reg as usize] = FULL;
+        }
+    }
+}
+
+/// Those of a product: accumulators and A.
+fn registers(product: &Product) -> impl Iterator<Item = R> {
+    let a: &[R] = if let Operand::Registers(a) = &product.a { a } else { &[] };
+    product.d.iter().chain(a).copied()
+}
+
+/// What both know.
+fn least(mine: &mut Vec<u32>, theirs: &[u32]) {
+    mine.truncate(theirs.len());
+    mine.iter_mut().zip(theirs).for_each(|(mine, &theirs)| *mine = theirs.min(*mine));
+}

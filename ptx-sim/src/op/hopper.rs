@@ -1,0 +1,86 @@
+//! What Hopper has beyond its predecessors: products of warpgroups, bulk copies, proxies.
+
+use super::{Addr, Element};
+use crate::regs::R;
+
+/// `wgmma`.
+#[derive(Clone, Debug)]
+pub(crate) enum Wgmma {
+    Fence,
+    Commit,
+    /// All groups but the last so many are done.
+    Wait(u32),
+    Product(Product),
+}
+
+/// `wgmma.mma_async` of 64 rows and a depth of 16, with f32 accumulators.
+#[derive(Clone, Debug)]
+pub(crate) struct Product {
+    pub element: Element,
+    pub columns: usize,
+    /// Four of each eight columns.
+    pub d: Vec<R>,
+    pub a: Operand,
+    pub b: Operand,
+    /// Predicate: whether D is added to.
+    pub accumulates: R,
+    /// A or B is negated, so that D loses what it would gain.
+    pub negated: bool,
+}
+
+/// Where an operand of a product is.
+#[derive(Clone, Debug)]
+pub(crate) enum Operand {
+    /// Four registers, as the fragments of `mma`.
+    Registers(Vec<R>),
+    /// In shared memory, by the descriptor in this row; `across`: neighbours are of the same depth
+    /// (MN-major), not of the same row or column (K-major).
+    Shared { descriptor: R, across: bool },
+}
+
+/// `cp.async.bulk`.
+#[derive(Clone, Debug)]
+pub(crate) enum Bulk {
+    /// From device to shared memory; the mbarrier counts the bytes down.
+    Load {
+        to: Addr,
+        from: Region,
+        mbar: Addr,
+    },
+    /// From shared to device memory, in a bulk group.
+    Store {
+        from: Addr,
+        to: Region,
+    },
+    Commit,
+    /// All groups but the last so many are done, or have read at least: what they wrote is seen from then on,
+    /// either way.
+    Wait(u32),
+    /// Of a tensor map, which must be one.
+    Prefetch {
+        map: Addr,
+    },
+}
+
+/// What of device memory a bulk copy reads or writes.
+#[derive(Clone, Debug)]
+pub(crate) enum Region {
+    /// The box of a tensor map at these coordinates.
+    Tensor {
+        map: Addr,
+        at: Vec<R>,
+    },
+    Bytes {
+        addr: Addr,
+        bytes: R,
+    },
+}
+
+/// A fence between proxies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Proxy {
+    /// What the generic proxy wrote to shared memory is seen by the asynchronous one.
+    Async,
+    /// The same of the initialisation of mbarriers alone.
+    Mbarriers,
+}

@@ -1,0 +1,49 @@
+//! `mbarrier` instructions.
+
+use super::Addr;
+use crate::regs::R;
+
+/// `mbarrier` instructions on shared memory of this block.
+#[derive(Clone, Debug)]
+pub(crate) enum Mbar {
+    Init {
+        addr: Addr,
+        count: R,
+    },
+    Inval {
+        addr: Addr,
+    },
+    /// `dst` takes the phase state; `drop` also lowers the expected count; `expect` adds transaction bytes
+    /// first.
+    Arrive {
+        dst: Option<R>,
+        addr: Addr,
+        count: Option<R>,
+        expect: Option<R>,
+        drop: bool,
+        no_complete: bool,
+    },
+    /// `parity`: wait for the phase with this parity, else for the phase of state `phase`.
+    Test {
+        dst: R,
+        addr: Addr,
+        phase: Phase,
+    },
+    /// Bytes that are expected, or have come.
+    Transaction {
+        addr: Addr,
+        bytes: R,
+        complete: bool,
+    },
+    /// Arrives when the thread's copies so far have landed.
+    CpAsyncArrive {
+        addr: Addr,
+        noinc: bool,
+    },
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Phase {
+    Parity(R),
+    State(R),
+}

@@ -1,0 +1,180 @@
+//! Products of a warpgroup: where their operands are in shared memory, and what comes of them.
+
+use crate::{
+    MmaMode, Swizzle,
+    decode::float::{from_bf16, from_f16},
+    mma::dot_add_hopper,
+    op::Element,
+};
+
+/// Rows of A and of the accumulators.
+pub(crate) const ROWS: usize = 64;
+/// Depth of one product.
+pub(crate) const DEPTH: usize = 16;
+/// Elements of 16 bytes.
+const CHUNK: usize = 8;
+
+/// A matrix in shared memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Descriptor {
+    start: u32,
+    leading: u32,
+    stride: u32,
+    swizzle: Swizzle,
+}
+
+impl Descriptor {
+    /// What the 64 bits mean, for an operand of `extent` rows (of A) or columns (of B).
+    ///
+    /// # Errors
+    /// In words, what no operand can have.
+    pub fn decode(bits: u64, extent: usize, across: bool) -> Result<Descriptor, String> {
+        let bytes = |at: u32| (bits >> at & 0x3fff) as u32 * 16;
+        let swizzle = match bits >> 62 {
+            0 => Swizzle::None,
+            1 => Swizzle::B128,
+            2 => Swizzle::B64,
+            _ => Swizzle::B32,
+        };
+        if bits & 0x3fff_c000_c000_c000 & !(7 << 49) != 0 {
+            return Err(format!("descriptor {bits:#018x} has bits that mean nothing"));
+        }
+        if bits >> 49 & 7 != 0 {
+            return Err(format!("descriptor {bits:#018x} has a base offset, which is not simulated"));
+        }
+        let found = Descriptor { start: bytes(0), leading: bytes(16), stride: bytes(32), swizzle };
+        let span = swizzle.span();
+        if swizzle != Swizzle::None && found.start & (8 * span - 1) & !(span - 1) != 0 {
+            return Err(format!(
+                "descriptor {bits:#018x} begins {:#x} bytes into its {} bytes of swizzle: an operand begins \
+                 at a multiple of them, or within their first row",
+                found.start & (8 * span - 1),
+                8 * span
+            ));
+        }
+        let row = if across { (2 * extent as u32).min(span) } else { 32 };
+        if swizzle != Swizzle::None && found.start % span + row > span {
+            return Err(format!(
+                "descriptor {bits:#018x} leaves its row of {span} bytes: it begins at byte {} of it",
+                found.start % span
+            ));
+        }
+        Ok(found)
+    }
+
+    /// Addresses of its chunks of eight elements: in order of depth within each row, or (`across`) along the
+    /// rows for each depth.
+    pub fn chunks(self, extent: usize, across: bool) -> Vec<u32> {
+        let Descriptor { start, leading, stride, swizzle } = self;
+        let span = swizzle.span();
+        let per = span / 16;
+        let mut found = Vec::with_capacity(2 * extent);
+        let mut push = |offset: u32| found.push(swizzle.apply(start.wrapping_add(offset) & 0x3_ffff));
+        if across {
+            for k in 0..DEPTH as u32 {
+                for c in 0..(extent / CHUNK) as u32 {
+                    push(match swizzle {
+                        Swizzle::None => c * stride + k % 8 * 16 + k / 8 * leading,
+                        _ => c % per * 16 + c / per * leading + k % 8 * span + k / 8 * stride,
+                    });
+                }
+            }
+        } else {
+            for row in 0..extent as u32 {
+                for half in 0..2 {
+                    push(match swizzle {
+                        Swizzle::None => row / 8 * stride + row % 8 * 16 + half * leading,
+                        _ => row / 8 * stride + row % 8 * span + half * 16,
+                    });
+                }
+            }
+        }
+        found
+    }
+}
+
+fn widen(element: Element, bits: u16) -> f32 {
+    match element {
+        Element::F16 => from_f16(bits),
+        Element::Bf16 => from_bf16(bits),
+    }
+}
+
+/// Reads an operand of `extent` rows or columns from the chunks at these offsets: `out[k][i]`.
+pub(crate) fn fetch(
+    element: Element,
+    shared: &[u8],
+    chunks: &[usize],
+    (extent, across): (usize, bool),
+    out: &mut Vec<f32>,
+) {
+    out.clear();
+    out.resize(DEPTH * extent, 0.0);
+    let mut values = [0.0; CHUNK];
+    for (at, &chunk) in chunks.iter().enumerate() {
+        for (value, bytes) in values.iter_mut().zip(shared[chunk..chunk + 16].as_chunks().0) {
+            *value = widen(element, u16::from_le_bytes(*bytes));
+        }
+        if across {
+            out[CHUNK * at..CHUNK * (at + 1)].copy_from_slice(&values);
+        } else {
+            for (k, value) in values.iter().enumerate() {
+                out[(at % 2 * CHUNK + k) * extent + at / 2] = *value;
+            }
+        }
+    }
+}
+
+/// The registers of one warp's 16 rows of A, lane by lane, into `out[k][row]`.
+pub(crate) fn fetch_registers(element: Element, warp: usize, rows: [&[u32; 32]; 4], out: &mut [f32]) {
+    for (r, values) in rows.into_iter().enumerate() {
+        // Down 8 rows first, then right 8 columns.
+        let (row, column) = (16 * warp + r % 2 * 8, r / 2 * 8);
+        for (lane, &value) in values.iter().enumerate() {
+            let at = (column + lane % 4 * 2) * ROWS + row + lane / 4;
+            out[at] = widen(element, value as u16);
+            out[at + ROWS] = widen(element, (value >> 16) as u16);
+        }
+    }
+}
+
+/// `c += a b` with `a[k][row]`, `b[k][column]`, `c[row][column]`.
+pub(crate) fn accumulate(a: &[f32], b: &[f32], c: &mut [f32], mode: MmaMode) {
+    let columns = b.len() / DEPTH;
+    for (row, c) in c.chunks_exact_mut(columns).enumerate() {
+        let a: [f32; DEPTH] = std::array::from_fn(|k| a[k * ROWS + row]);
+        match mode {
+            MmaMode::Fast => fast(&a, b, c),
+            MmaMode::F64 => {
+                for (column, value) in c.iter_mut().enumerate() {
+                    let product = |k: usize| f64::from(a[k]) * f64::from(b[k * columns + column]);
+                    *value = (0..DEPTH).fold(f64::from(*value), |sum, k| sum + product(k)) as f32;
+                }
+            }
+            MmaMode::Exact(_) => {
+                for (column, value) in c.iter_mut().enumerate() {
+                    let terms = (0..DEPTH).map(|k| (a[k], b[k * columns + column]));
+                    *value = dot_add_hopper(terms, *value);
+                }
+            }
+        }
+    }
+}
+
+/// A chain of f32 additions in order of depth, four steps for each pass over the accumulators.
+fn fast(a: &[f32; DEPTH], b: &[f32], c: &mut [f32]) {
+    let columns = c.len();
+    for (a, b) in a.as_chunks::<4>().0.iter().zip(b.chunks_exact(4 * columns)) {
+        let (b0, rest) = b.split_at(columns);
+        let (b1, rest) = rest.split_at(columns);
+        let (b2, b3) = rest.split_at(columns);
+        for ((((c, b0), b1), b2), b3) in c.iter_mut().zip(b0).zip(b1).zip(b2).zip(b3) {
+            *c = (((*c + a[0] * b0) + a[1] * b1) + a[2] * b2) + a[3] * b3;
+        }
+    }
+}
+
+/// Row and column of accumulator register `r` of lane `lane`, within the warp's 16 rows.
+pub(crate) fn place(r: usize, lane: usize) -> (usize, usize) {
+    (r / 2 % 2 * 8 + lane / 4, r / 4 * 8 + lane % 4 * 2 + r % 2)
+}

@@ -1,0 +1,179 @@
+//! A whole pipeline of bulk copies and products, and every way to break it.
+
+mod common;
+
+use common::hopper::{PIPELINE, Ran, pipeline};
+use ptx_sim::{Completion, Kind, Options, Swizzle};
+
+/// Runs `text` in all schedules.
+fn each(text: &str, check: impl Fn(&Ran, &str)) {
+    for seed in 0..2 {
+        for completion in [Completion::Late, Completion::Eager, Completion::Random] {
+            let options = Options { seed, completion, ..Options::default() };
+            let ran = pipeline(text, options, |_| {}).unwrap_or_else(|error| panic!("{error}"));
+            check(&ran, &format!("seed {seed}, {completion:?}"));
+        }
+    }
+}
+
+/// Every schedule finds one of `kinds` where `from` is `to`.
+fn caught(kinds: &[Kind], from: &str, to: &str) {
+    assert!(PIPELINE.contains(from), "{from}");
+    each(&PIPELINE.replacen(from, to, 1), |ran, when| {
+        let found: Vec<_> = ran.outcome.reports.iter().map(|report| report.kind).collect();
+        assert!(found.iter().any(|kind| kinds.contains(kind)), "{from} -> {to}, {when}: {found:?}");
+    });
+}
+
+#[test]
+fn it_multiplies_and_nothing_is_wrong_with_it() {
+    each(PIPELINE, |ran, when| {
+        assert!(ran.outcome.reports.is_empty(), "{when}: {}", ran.outcome.reports[0]);
+        assert_eq!(ran.found, ran.expected, "{when}");
+    });
+}
+
+const FENCE: &str = "wgmma.fence.sync.aligned;";
+const COMMIT: &str = "wgmma.commit_group.sync.aligned;";
+const WAIT: &str = "wgmma.wait_group.sync.aligned 0;";
+const ARRIVE: &str = "@p mbarrier.arrive.shared::cta.b64 _, [full+49168];";
+
+#[test]
+fn products_need_fence_commit_and_wait() {
+    caught(&[Kind::Wgmma], FENCE, "");
+    caught(&[Kind::PendingProduct], COMMIT, "");
+    caught(&[Kind::PendingProduct], WAIT, "");
+    caught(&[Kind::PendingProduct], WAIT, "wgmma.wait_group.sync.aligned 1;");
+}
+
+#[test]
+fn registers_in_flight_are_left_alone() {
+    for touch in ["mov.b32 y, d5;", "mov.b32 d31, y;", "add.u32 y, d0, 1;", "mov.u32 d7, 0;"] {
+        caught(&[Kind::PendingProduct], "// in flight", touch);
+    }
+    // Reading counts, too, when the next product follows without a fence.
+    let read = "mov.b32 y, d5; /*no fence*/";
+    let next = "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16";
+    let at = PIPELINE.find(next).unwrap();
+    let product = &PIPELINE[at..at + PIPELINE[at..].find(';').unwrap() + 1];
+    caught(&[Kind::Wgmma], WAIT, &format!("{WAIT} {read} {product} {COMMIT} {WAIT}"));
+}
+
+#[test]
+fn stages_in_flight_are_left_alone() {
+    let order = [Kind::WriteAfterRead, Kind::ReadAfterWrite, Kind::PendingCopy, Kind::WriteAfterWrite];
+    // Left too early.
+    let early = format!("setp.eq.u32 p, lane, 0; {ARRIVE}");
+    let text = PIPELINE.replacen(ARRIVE, "", 1);
+    let text = text.replacen("// in flight", &early, 1);
+    each(&text, |ran, when| {
+        let found: Vec<_> = ran.outcome.reports.iter().map(|report| report.kind).collect();
+        assert!(found.iter().any(|kind| order.contains(kind)), "{when}: {found:?}");
+    });
+    // Refilled without waiting, read without waiting.
+    caught(&[order.as_slice(), &[Kind::Mbarrier]].concat(), "@!p bra EMPTY;", "");
+    caught(&[order.as_slice(), &[Kind::UninitialisedShared]].concat(), "@!p bra FULL;", "");
+    // By an ordinary write.
+    caught(&order, "// in flight", "shl.b32 y, stage, 14; add.u32 y, y, s; st.shared.u32 [y], zero;");
+}
+
+#[test]
+fn proxies_need_fences() {
+    caught(&[Kind::MissingProxyFence], "fence.proxy.async.shared::cta;", "");
+    caught(&[Kind::MissingProxyFence], "fence.proxy.async.shared::cta;", "fence.proxy.async.global;");
+    // By those who wrote, or by those who know of it.
+    let after = "bar.sync 1, 128; fence.proxy.async.shared::cta;";
+    let text = PIPELINE.replacen("fence.proxy.async.shared::cta;\n    bar.sync 1, 128;", after, 1);
+    each(&text, |ran, when| assert!(ran.outcome.reports.is_empty(), "{when}: {}", ran.outcome.reports[0]));
+    caught(&[Kind::Mbarrier], "fence.mbarrier_init.release.cluster;", "");
+    // A product of what was just written.
+    let write = "setp.lt.u32 p, i, 1; @p st.shared.u32 [s], zero; bar.sync 1, 128; wgmma.fence.sync.aligned;";
+    caught(&[Kind::MissingProxyFence], FENCE, write);
+}
+
+#[test]
+fn bytes_are_counted() {
+    let stuck = [Kind::Deadlock, Kind::Mbarrier];
+    caught(&stuck, "[empty], 16384;", "[empty], 16400;");
+    let early = [Kind::Mbarrier, Kind::PendingCopy, Kind::UninitialisedShared, Kind::ReadAfterWrite];
+    caught(&early, "[empty], 16384;", "[empty], 8192;");
+    // What nobody waits for.
+    let more = "@leads mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [s+49152], 16;";
+    caught(&[Kind::Mbarrier], "// sent", more);
+}
+
+#[test]
+fn stores_are_waited_for() {
+    let wait = "@leads cp.async.bulk.wait_group.read 0;";
+    caught(&[Kind::UnwaitedCopies], wait, "");
+    caught(&[Kind::UnwaitedCopies], "@leads cp.async.bulk.commit_group;", "");
+    let again = "add.u32 x, s, 32768; @leads st.shared.u32 [x], zero;";
+    caught(&[Kind::WriteAfterRead], "// sent", again);
+    let text = PIPELINE.replacen("// read", again, 1);
+    each(&text, |ran, when| assert!(ran.outcome.reports.is_empty(), "{when}: {}", ran.outcome.reports[0]));
+    // Another warp has to be told.
+    let other = "setp.eq.u32 q, t, 32; add.u32 x, s, 32768; @q st.shared.u32 [x], zero;";
+    caught(&[Kind::WriteAfterRead, Kind::ReadAfterWrite], "// read", other);
+    let text = PIPELINE.replacen("// read", &format!("bar.sync 1, 128; {other}"), 1);
+    each(&text, |ran, when| assert!(ran.outcome.reports.is_empty(), "{when}: {}", ran.outcome.reports[0]));
+}
+
+#[test]
+fn descriptors_describe_tiles() {
+    // Half a row further, a row further, beyond all shared memory, with bits that mean nothing.
+    caught(&[Kind::Wgmma], "add.u64 b, a, 512;", "add.u64 b, a, 519;");
+    caught(&[Kind::Wgmma], "add.u64 b, a, 512;", "add.u64 b, a, 520;");
+    caught(&[Kind::OutOfBounds], "add.u64 b, a, 512;", "add.u64 b, a, 8192;");
+    caught(&[Kind::Wgmma], "add.u64 b, a, 512;", "add.u64 b, a, 0x4000;");
+    caught(&[Kind::Wgmma], "add.u64 b, a, 512;", "cvt.u64.u32 b, lane; add.u64 b, b, a;");
+    // Another swizzle: wrong numbers, or what was never written.
+    let text = PIPELINE.replacen("0x4000004000000000", "0x8000004000000000", 1);
+    each(&text, |ran, when| {
+        assert!(!ran.outcome.reports.is_empty() || ran.found != ran.expected, "{when}");
+    });
+}
+
+#[test]
+fn warps_of_a_warpgroup_stay_together() {
+    let arms = "setp.lt.u32 p, t, 32; @p bra ONE; wgmma.wait_group.sync.aligned 0; bra.uni BOTH;
+        ONE: wgmma.wait_group.sync.aligned 0; BOTH:";
+    caught(&[Kind::Wgmma], WAIT, arms);
+    caught(&[Kind::Wgmma], COMMIT, &format!("setp.lt.u32 p, t, 32; @p bra NONE; {COMMIT} NONE:"));
+    caught(&[Kind::Wgmma], "// in flight", "setp.lt.u32 p, t, 32; @p bra END;");
+    caught(&[Kind::DivergentSync], COMMIT, &format!("setp.lt.u32 p, lane, 16; @p {COMMIT}"));
+    // What stands in no arm may come at any time.
+    let apart = format!("setp.lt.u32 p, t, 32; @p bra ONE; bar.warp.sync -1; ONE: {WAIT}");
+    let text = PIPELINE.replacen(WAIT, &apart, 1);
+    each(&text, |ran, when| assert!(ran.outcome.reports.is_empty(), "{when}: {}", ran.outcome.reports[0]));
+}
+
+#[test]
+fn registers_have_a_budget() {
+    caught(&[Kind::RegisterBudget], "u32 232;", "u32 240;");
+    caught(&[Kind::RegisterBudget], "u32 24;", "u32 136;");
+    caught(&[Kind::RegisterBudget], "u32 232;", "u32 24;");
+    let dec = "setmaxnreg.dec.sync.aligned.u32 24;";
+    caught(&[Kind::RegisterBudget], dec, &format!("setp.lt.u32 p, t, 160; @p {dec}"));
+}
+
+#[test]
+fn boxes_lie_in_their_tensor_and_in_shared_memory() {
+    caught(&[Kind::Misaligned], "add.u32 y, x, 8192;", "add.u32 y, x, 8208;");
+    caught(&[Kind::OutOfBounds], "add.u32 y, x, 8192;", "add.u32 y, x, 65536;");
+    caught(&[Kind::Misaligned], "[map+128, {z", "[map+32, {z");
+    caught(&[Kind::BulkCopy], "[map+128, {z", "[map+64, {z");
+    caught(&[Kind::Misaligned], ".param .align 64", ".param .align 16");
+    let found = |change: fn(&mut ptx_sim::TensorMap<'_>)| {
+        pipeline(PIPELINE, Options::default(), change).unwrap().outcome.reports.first().map(|r| r.kind)
+    };
+    assert_eq!(found(|_| {}), None);
+    assert_eq!(found(|map| map.dims = &[256, 61]), Some(Kind::OutOfBounds));
+    assert_eq!(found(|map| map.address = 1 << 20), Some(Kind::OutOfBounds));
+    // A box of half the rows: half the bytes.
+    assert_eq!(found(|map| map.box_dims = &[64, 32]), Some(Kind::Deadlock));
+    let wrong = pipeline(PIPELINE, Options::default(), |map| {
+        (map.box_dims, map.swizzle) = (&[64, 64], Swizzle::None);
+    });
+    let wrong = wrong.unwrap();
+    assert!(wrong.found != wrong.expected);
+}

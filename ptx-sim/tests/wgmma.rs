@@ -1,0 +1,201 @@
+//! `wgmma`: every order of its operands against a plain product.
+
+mod common;
+
+use common::hopper::{f16, number};
+use ptx_sim::{Gpu, Launch, MmaArch, MmaMode, Module, Options, Profile};
+
+/// Bytes of shared memory that the kernel fills from its input: A, then B.
+const IMAGE: usize = 40 << 10;
+const B: usize = 8 << 10;
+
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    columns: usize,
+    /// Bytes of swizzle, 16 for none, of both operands.
+    span: usize,
+    /// Neighbours of A and B are of the same depth.
+    across: [bool; 2],
+    in_registers: bool,
+    bf16: bool,
+    negated: bool,
+}
+
+const CASE: Case =
+    Case { columns: 64, span: 128, across: [false; 2], in_registers: false, bf16: false, negated: false };
+
+fn bits(case: &Case, x: f32) -> u16 {
+    if case.bf16 { half::bf16::from_f32(x).to_bits() } else { f16(x) }
+}
+
+/// Where element (row, k) is, as PTX draws it: rows of `span` bytes whose chunks are exchanged by their
+/// number, or without swizzle blocks of eight rows of 16 bytes.
+fn offset(case: &Case, across: bool, extent: usize, row: usize, k: usize) -> usize {
+    let span = case.span;
+    let (line, column, lines) = if across { (k, row, 16) } else { (row, k, extent) };
+    if span == 16 {
+        // Block by block along the line, then to the next lines.
+        let blocks = lines / 8;
+        return (column / 8 * blocks + line / 8) * 128 + line % 8 * 16 + column % 8 * 2;
+    }
+    let per_row = span / 2;
+    let (panel, column) = (column / per_row, column % per_row);
+    let at = panel * lines * span + line * span + column * 2;
+    let exchange = match span {
+        128 => line % 8,
+        64 => line / 2 % 4,
+        _ => line / 4 % 2,
+    };
+    at ^ (exchange << 4)
+}
+
+/// The descriptor of an operand at `start`.
+fn descriptor(case: &Case, across: bool, extent: usize, start: usize) -> u64 {
+    let lines = if across { 16 } else { extent };
+    let (leading, stride) = match (case.span, across) {
+        // From block to block along k, and along the rows.
+        (16, false) => (lines / 8 * 128, 128),
+        (16, true) => (128, lines / 8 * 128),
+        (span, false) => (1, 8 * span),
+        (span, true) => (lines * span, 8 * span),
+    };
+    let swizzle = [(16, 0), (128, 1u64), (64, 2), (32, 3)].iter().find(|it| it.0 == case.span).unwrap().1;
+    let sixteenths = |bytes: usize| bytes as u64 / 16;
+    swizzle << 62 | sixteenths(stride) << 32 | sixteenths(leading) << 16 | sixteenths(start + 1024)
+}
+
+fn run(case: &Case, mma: MmaMode) -> (Vec<f32>, Vec<f32>) {
+    let Case { columns, across, .. } = *case;
+    let mut image = vec![0u8; IMAGE];
+    for k in 0..16 {
+        for (matrix, extent, start) in [(0, 64, 0), (1, columns, B)] {
+            for row in 0..extent {
+                let at = start + offset(case, across[matrix], extent, row, k);
+                image[at..at + 2].copy_from_slice(&bits(case, number(matrix, row, k)).to_le_bytes());
+            }
+        }
+    }
+    let registers = columns / 2;
+    let list: Vec<_> = (0..registers).map(|i| format!("d{i}")).collect();
+    let element = if case.bf16 { "bf16" } else { "f16" };
+    let b = descriptor(case, across[1], columns, B);
+    let (a, orders) = match case.in_registers {
+        true => ("{a0, a1, a2, a3}".to_string(), format!("{}", u8::from(across[1]))),
+        false => (
+            format!("{}", descriptor(case, across[0], 64, 0)),
+            format!("{}, {}", u8::from(across[0]), u8::from(across[1])),
+        ),
+    };
+    // A's registers: row 16 w + l / 4 (and 8 more), depth 2 (l % 4) (and 8 more).
+    let load_a = (0..4).map(|r| {
+        let at = 8 * (r % 2) * 32 + 8 * (r / 2) * 2;
+        format!("ld.global.b32 a{r}, [A+{at}];\n")
+    });
+    let text = format!(
+        ".version 8.3\n.target sm_90a\n.address_size 64\n.extern .shared .align 1024 .b8 tile[];
+        .visible .entry k(.param .u64 in, .param .u64 out) {{
+        .reg .b32 t, l, w, s, x, i, v, a<4>, d<128>; .reg .b64 I, O, A, o; .reg .pred p, no;
+        ld.param.u64 I, [in]; ld.param.u64 O, [out]; mov.u32 t, %tid.x; mov.u32 s, tile; mov.u32 i, t;
+        FILL: shl.b32 x, i, 2; cvt.u64.u32 o, x; add.u64 o, o, I; ld.global.b32 v, [o]; add.u32 x, x, s;
+        st.shared.b32 [x], v; add.u32 i, i, 128; setp.lt.u32 p, i, {words}; @p bra FILL;
+        fence.proxy.async; bar.sync 0;
+        and.b32 l, t, 31; shr.u32 w, t, 5; shl.b32 x, w, 9; shr.u32 v, l, 2; shl.b32 v, v, 5; add.u32 x, x, v;
+        and.b32 v, l, 3; shl.b32 v, v, 2; add.u32 x, x, v;
+        cvt.u64.u32 A, x; add.u64 A, A, I; add.u64 A, A, {IMAGE};
+        {load_a}
+        setp.ne.u32 no, t, t; {one}
+        wgmma.fence.sync.aligned;
+        {product}, no, 1, 1, {orders};
+        {product}, 1, 1, {sign}, {orders};
+        wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;
+        mul.wide.u32 o, t, {row}; add.u64 O, O, o;
+        {store} ret; }}",
+        words = IMAGE / 4,
+        load_a = load_a.collect::<String>(),
+        one = list.iter().map(|d| format!("mov.u32 {d}, 0x7fc00000; ")).collect::<String>(),
+        product = format!(
+            "wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{element}.{element} {{{}}}, {a}, {b}",
+            list.join(", ")
+        ),
+        sign = if case.negated { -1 } else { 1 },
+        row = 4 * registers,
+        store = (0..registers).map(|i| format!("st.global.b32 [O+{}], d{i}; ", 4 * i)).collect::<String>(),
+    );
+    let module = Module::parse(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+    let mut gpu = Gpu::new(Profile::by_name("h200").unwrap(), Options { mma, ..Options::default() });
+    for row in 0..64 {
+        for k in 0..16 {
+            image.extend(bits(case, number(0, row, k)).to_le_bytes());
+        }
+    }
+    let from = gpu.alloc("in", image.len(), 256).unwrap();
+    gpu.write(from, &image).unwrap();
+    let to = gpu.alloc("out", 64 * columns * 4, 256).unwrap();
+    let launch = Launch {
+        grid: [1; 3],
+        block: [128, 1, 1],
+        dynamic_smem: IMAGE as u32,
+        smem_opt_in: 0,
+        registers: None,
+        params: &[from, to].map(u64::to_le_bytes).concat(),
+    };
+    let outcome = gpu.launch(&module, "k", &launch).unwrap();
+    assert!(outcome.reports.is_empty(), "{case:?}: {}", outcome.reports[0]);
+    let mut bytes = vec![0; 64 * columns * 4];
+    gpu.read(to, &mut bytes).unwrap();
+    let raw: Vec<_> = bytes.as_chunks().0.iter().map(|word| f32::from_le_bytes(*word)).collect();
+    // Thread t holds rows 16 (t / 32) + l / 4 and 8 more, of every eight columns two.
+    let mut found = vec![0.0; 64 * columns];
+    for (i, &x) in raw.iter().enumerate() {
+        let (t, r) = (i / registers, i % registers);
+        let row = t / 32 * 16 + t % 32 / 4 + r / 2 % 2 * 8;
+        found[row * columns + r / 4 * 8 + t % 4 * 2 + r % 2] = x;
+    }
+    let product = |row: usize, column: usize| -> f32 {
+        (0..16).map(|k| number(0, row, k) * number(1, column, k)).sum()
+    };
+    let times = if case.negated { 0.0 } else { 2.0 };
+    let expected = (0..64 * columns).map(|i| times * product(i / columns, i % columns)).collect();
+    (found, expected)
+}
+
+fn check(case: Case, mma: MmaMode) {
+    let (found, expected) = run(&case, mma);
+    assert_eq!(found, expected, "{case:?}");
+}
+
+#[test]
+fn every_order_of_the_operands() {
+    for span in [16, 32, 64, 128] {
+        for across in [[false, false], [false, true], [true, false], [true, true]] {
+            check(Case { span, across, ..CASE }, MmaMode::Fast);
+        }
+    }
+}
+
+#[test]
+fn a_in_registers() {
+    for across in [false, true] {
+        check(Case { across: [false, across], in_registers: true, ..CASE }, MmaMode::Fast);
+        check(Case { across: [false, across], in_registers: true, bf16: true, ..CASE }, MmaMode::Fast);
+    }
+}
+
+#[test]
+fn every_width() {
+    for columns in (8..=256).step_by(8) {
+        check(Case { columns, ..CASE }, MmaMode::Fast);
+    }
+    for columns in [64, 128, 192, 256] {
+        check(Case { columns, across: [false, true], ..CASE }, MmaMode::Fast);
+    }
+}
+
+#[test]
+fn signs_and_arithmetics() {
+    check(Case { negated: true, ..CASE }, MmaMode::Fast);
+    for mma in [MmaMode::F64, MmaMode::Exact(MmaArch::Hopper)] {
+        check(CASE, mma);
+        check(Case { bf16: true, ..CASE }, mma);
+    }
+}
