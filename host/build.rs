@@ -2,8 +2,8 @@
 //!
 //! 1. the folder `FERROFLASH_PTX_DIR`, as `<symbol>.ptx`: for people who work on kernels; entries may be
 //!    missing;
-//! 2. `ptx/` beside this file, as `cuda_builder::archive` writes it: a published package, which needs no device
-//!    compiler and compresses nothing;
+//! 2. `ptx/` beside this file, as `cuda_builder::archive` writes it: a published package, which needs no
+//!    device compiler and compresses nothing;
 //! 3. `../kernels-gpu`, compiled here: the workspace.
 //!
 //! Source lines lie apart from code, and only who simulates (feature `sim`) carries them.
@@ -89,7 +89,8 @@ fn family(symbol: &str) -> &str {
 }
 
 /// Gathers machine code for the entries whose PTX is in `ptx`, from `cubins/` beside this file (a published
-/// package), or else from what `cargo xtask build-cubin` made, in `FERROFLASH_CUBIN_DIR` or `../target/cubin`.
+/// package), or else from what `cargo xtask build-cubin` made, in `FERROFLASH_CUBIN_DIR` or
+/// `../target/cubin`.
 fn cubins(package: &Path, ptx: &Path, out: &Path) -> Result<()> {
     println!("cargo::rerun-if-env-changed=FERROFLASH_CUBIN_DIR");
     let (packaged, built) = (package.join("cubins"), package.join("../target/cubin"));
@@ -129,8 +130,8 @@ fn missing(folder: &Path, symbol: &str, why: &dyn std::fmt::Display) -> Box<dyn 
         .into()
 }
 
-/// Writes code and lines of PTX texts, and says where. Compressed ones are kept where the modules of `kernels`
-/// are, for builds with other features.
+/// Writes code and lines of PTX texts, and says where. Compressed ones are kept where the modules of
+/// `kernels` are, for builds with other features.
 fn written(texts: &[(&str, String)], kernels: &Path, out: &Path) -> Result<PathBuf> {
     let kept = if kernels.is_dir() { &CudaBuilder::new(kernels).folder() } else { out };
     let folder = out.join("ptx");

@@ -26,8 +26,8 @@ pub fn test(root: &Path, arguments: &[String]) -> Result {
 /// `host/cli/tests/program/options.rs`.*
 const DEMO: &str = "fwd_f16_d64_causal";
 
-/// `cargo xtask demo`: brings what is missing, builds, and computes attention on a small real input. The first
-/// time it compiles the kernels that it may need, and not the other three hundred.
+/// `cargo xtask demo`: brings what is missing, builds, and computes attention on a small real input. The
+/// first time it compiles the kernels that it may need, and not the other three hundred.
 pub fn demo(root: &Path, arguments: &[String]) -> Result {
     setup::device_compiler(root)?;
     println!("building the program and its kernels");
