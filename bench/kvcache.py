@@ -76,7 +76,12 @@ _counters, _counters_lock = {}, threading.Lock()
 
 
 def _zeros(device, stream, count):
-    """Counters of a stream: every launch leaves them as zeros. Smaller ones stay for the graphs that know them."""
+    """Counters of a stream: every launch leaves them as zeros. Smaller ones stay for the launches that know them.
+
+    A graph that is being captured has its own, from its own memory, and sets them each time that it is replayed.
+    """
+    if torch.cuda.is_current_stream_capturing():
+        return torch.zeros(count, dtype=torch.uint8, device=device)
     with _counters_lock:
         kept = _counters.setdefault((device.index, stream), [])
         if not kept or kept[-1].numel() < count:

@@ -10,6 +10,7 @@ import torch
 from ferroflash import DTYPES, LIB, Error, _check, _context
 
 STATE_DTYPES = {**DTYPES, torch.float32: 3}
+NATURAL, BASE_TWO = 0, 1
 
 
 class State(ctypes.Structure):
@@ -37,10 +38,11 @@ if LIB.ferroflash_merge_size() != ctypes.sizeof(Merge):
     raise Error(f"ferroflash_merge_t has {LIB.ferroflash_merge_size()} bytes in the library, {ctypes.sizeof(Merge)} here")
 
 
-def prepare(output, states, output_lse=None, sinks=None):
+def prepare(output, states, output_lse=None, sinks=None, unit=NATURAL):
     """The merge of `states` [(o, lse), ..] into output: a call that enqueues it on the stream that is current here.
 
-    o and output are (tokens, heads, head_dim), lse is (heads, tokens) in float32, natural.
+    o and output are (tokens, heads, head_dim), lse is (heads, tokens) in float32, its logarithms to base `unit`. output and
+    output_lse may be a state's own.
     """
     context, stream = _context(output.device.index), torch._C._cuda_getCurrentRawStream(output.device.index)
     o_strides = lambda t: (ctypes.c_int64 * 4)(0, *t.stride())
@@ -54,6 +56,7 @@ def prepare(output, states, output_lse=None, sinks=None):
         args.lse, args.lse_strides = output_lse.data_ptr(), lse_strides(output_lse)
     args.sinks = None if sinks is None else sinks.data_ptr()
     args.states_dtype, args.dtype = STATE_DTYPES[states[0][0].dtype], STATE_DTYPES[output.dtype]
+    args.states_lse_unit = args.lse_unit = unit
     kept = (output, states, output_lse, sinks, array)
     return lambda: kept and _check(LIB.ferroflash_merge(context, ctypes.addressof(args), stream))
 

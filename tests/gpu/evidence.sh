@@ -10,6 +10,7 @@
 #   SOAK_LAUNCHES=1000     launches of a round of soak
 #   SOAK="NAME .."         these configurations, each in a file of its own, instead of every kernel in soak.json
 #   PEER_TESTS=FILE        FlashAttention's tests/test_flash_attn.py: what the step `peers` runs
+#   FLASHINFER_TESTS=FOLDER   that has FlashInfer's tests/: likewise
 #   BASE=FOLDER            another commit's packed folder: what the step `base` measures against
 set -u
 all="gpu embed shim peers verify sanitize agree soak fuzz first-call compare serving base lineage growing sustained
@@ -19,6 +20,8 @@ out=$(mkdir -p "$1" && cd "$1" && pwd) || exit 2
 commit=$2
 tests=
 [ -z "${PEER_TESTS:-}" ] || tests=$(realpath "$PEER_TESTS") || exit 2
+infer=
+[ -z "${FLASHINFER_TESTS:-}" ] || infer=$(cd "$FLASHINFER_TESTS" && pwd) || exit 2
 base=
 [ -z "${BASE:-}" ] || base=$(cd "$BASE" && pwd) || exit 2
 shift 2
@@ -28,7 +31,7 @@ failed=0
 
 # Runs a command, and notes it as somebody would type it.
 run() {
-    shown=$(echo "$*" | sed "s|$out/||g; s|${base:-$out}|BASE|g; s|${tests:-$out}|TESTS|g; s|^env ||")
+    shown=$(echo "$*" | sed "s|$out/||g; s|${base:-$out}|BASE|g; s|${tests:-$out}|TESTS|g; s|${infer:-$out}|TESTS|g; s|^env ||")
     echo "== $shown" >&2
     began=$(date +%s)
     timeout "${STEP_SECONDS:-540}" "$@" || { failed=$((failed + 1)) shown="$shown (FAILED)"; }
@@ -80,11 +83,10 @@ step() {
             run python3 serving.py --seconds "${SERVING_SECONDS:-400}" --out "$out/serving.json" --svg "$out/serving.svg"
             ;;
         peers)
-            if [ -z "$tests" ]; then
-                echo "peers: left out; PEER_TESTS names no test file of FlashAttention's" >&2
-                return
-            fi
-            run python3 peers.py "$tests" "$out/peers.json" --seconds "${PEERS_SECONDS:-400}"
+            [ -n "$tests$infer" ] || echo "peers: left out; PEER_TESTS and FLASHINFER_TESTS name none" >&2
+            [ -z "$tests" ] || run python3 peers.py "$tests" "$out/peers.json" --seconds "${PEERS_SECONDS:-400}"
+            [ -z "$infer" ] || run python3 flashinfer_peers.py "$infer" "$out/peers-flashinfer.json" \
+                --seconds "${PEERS_SECONDS:-400}"
             ;;
         base)
             if [ -z "$base" ]; then

@@ -4,28 +4,16 @@
 
 Needs PyTorch, pytest and einops. Each test's parameters are drawn at random, without repetition. There are no gradients
 here: `torch.autograd.grad` gives zeros to both sides, so that what a test says of them holds emptily, and what it says of
-outputs and caches counts. What there is not (dropout, ALiBi, rotary embeddings, padding on the left) is not drawn, and
+outputs and caches counts. What there is not (dropout, rotary embeddings, padding on the left) is not drawn, and
 counted; what is refused when it is called is skipped with the reason.
 """
-import argparse
-import collections
-import contextlib
-import hashlib
-import importlib.util
-import itertools
-import json
-import os
-import random
-import re
 import sys
-import time
-import traceback
 import types
 
-import pytest
 import torch
 import torch.nn.functional as F
 
+import drawing
 import ferroflash
 import kvcache
 import varlen
@@ -116,90 +104,14 @@ def zeros(_outputs, inputs, *_gradients):
     return tuple(torch.zeros_like(t) for t in (inputs if isinstance(inputs, (tuple, list)) else (inputs,)))
 
 
-def parameters(test):
-    """Every combination of a test's parameters, and which of them are left out: ([{name: value}], {reason: count})."""
-    sets = []
-    for mark in getattr(test, "pytestmark", []):
-        if mark.name == "parametrize":
-            names = [name.strip() for name in mark.args[0].split(",")]
-            sets.append([dict(zip(names, value if len(names) > 1 else [value])) for value in mark.args[1]])
-    kept, left_out = [], collections.Counter()
-    for parts in itertools.product(*sets):
-        case = {name: value for part in parts for name, value in part.items()}
-        why = next((reason for name, absent, reason in LEFT_OUT if name in case and absent(case[name])), None)
-        if why is None:
-            kept.append(case)
-        else:
-            left_out[why] += 1
-    return kept, dict(left_out)
-
-
-def attempt(test, case):
-    """What became of one case, and why: ("passed" | "skipped" | "failed", words)."""
-    try:
-        with torch.no_grad(), contextlib.redirect_stdout(open(os.devnull, "w")):
-            test(**case)
-        return "passed", ""
-    except pytest.skip.Exception as reason:
-        return "skipped", str(reason) or "the test's own choice"
-    except (ferroflash.Unsupported, torch.cuda.OutOfMemoryError) as reason:
-        return "skipped", re.sub(r"\d+", "N", str(reason))[:160]
-    except Exception as reason:
-        where = traceback.extract_tb(reason.__traceback__)[-1]
-        return "failed", f"{where.name}:{where.lineno}: {type(reason).__name__}: {str(reason)[:300]}"
-
-
-def run(test, args, until):
-    """The report of one test."""
-    cases, left_out = parameters(test)
-    random.Random(args.seed).shuffle(cases)
-    skipped, failed, counts = collections.Counter(), [], collections.Counter()
-    for case in cases[:args.sample]:
-        if time.monotonic() > until:
-            break
-        what, why = attempt(test, case)
-        counts[what] += 1
-        if what == "skipped":
-            skipped[why] += 1
-        elif what == "failed":
-            failed.append({"case": {name: str(value) for name, value in case.items()}, "why": why})
-            print(f"  FAILED {case}: {why}", flush=True)
-    return {"test": test.__name__, "combinations": len(cases) + sum(left_out.values()), "left_out": left_out,
-            "drawn": sum(counts.values()), "passed": counts["passed"], "skipped": dict(skipped), "failed": failed}
-
-
 def main():
-    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument("file", help="FlashAttention's tests/test_flash_attn.py")
-    ap.add_argument("out", help="JSON file")
-    ap.add_argument("--tests", nargs="*", default=TESTS)
-    ap.add_argument("--sample", type=int, default=500, help="cases of each test")
-    ap.add_argument("--seconds", type=float, default=300, help="for all tests together, as much for each")
-    ap.add_argument("--seed", type=int, default=1)
-    args = ap.parse_args()
+    args = drawing.arguments(__doc__, "FlashAttention's tests/test_flash_attn.py", 300).parse_args()
     stand_in()
-    spec = importlib.util.spec_from_file_location("theirs", args.file)
-    theirs = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(theirs)
+    theirs, digest = drawing.load(args.theirs)
     torch.autograd.grad = zeros
-    tests, start = [], time.monotonic()
-    for i, name in enumerate(args.tests):
-        tests.append(run(getattr(theirs, name), args, start + args.seconds * (i + 1) / len(args.tests)))
-        row = tests[-1]
-        print(f'{name:36} {row["passed"]} passed, {sum(row["skipped"].values())} skipped, {len(row["failed"])} failed, of '
-              f'{row["combinations"]} ({sum(row["left_out"].values())} left out)', flush=True)
-        for why, count in row["skipped"].items():
-            print(f"  {count} skipped: {why}")
-    failed = sum(len(row["failed"]) for row in tests)
-    with open(args.file, "rb") as file:
-        digest = hashlib.sha256(file.read()).hexdigest()
-    report = {"device": torch.cuda.get_device_name(), "file": os.path.basename(args.file), "sha256": digest,
-              "gradients": "none: zeros on both sides", "seed": args.seed, "passed": failed == 0, "tests": tests}
-    with open(args.out, "w") as file:
-        json.dump(report, file, indent=1)
-    passed = sum(row["passed"] for row in tests)
-    print(f"{passed} passed, {failed} failed")
-    return 1 if failed or not passed else 0
+    rows = drawing.run_all([getattr(theirs, name) for name in args.tests or TESTS], LEFT_OUT, args)
+    about = {"file": "test_flash_attn.py", "sha256": digest, "gradients": "none: zeros on both sides"}
+    return drawing.finish(about, rows, args)
 
 
 if __name__ == "__main__":

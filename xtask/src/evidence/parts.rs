@@ -141,10 +141,10 @@ pub const PARTS: &[Part] = &[
     },
     Part {
         name: "peers",
-        title: "FlashAttention's own tests",
-        about: "Its test file, unmodified, with us in its module's place: what passed, what was skipped and \
-                why, what was not drawn because there is no such thing here.",
-        how: "python3 peers.py test_flash_attn.py docs/evidence/<device>/peers.json",
+        title: "FlashAttention's and FlashInfer's own tests",
+        about: "Their test files, unmodified, with us in their modules' places: what passed, what was \
+                skipped and why, what was not drawn because there is no such thing here.",
+        how: "./evidence.sh OUTPUT COMMIT peers, with PEER_TESTS and FLASHINFER_TESTS",
         show: generic,
     },
     Part {

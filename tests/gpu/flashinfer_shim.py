@@ -1,0 +1,332 @@
+"""FlashInfer's functions for decoding, pages, merging and sinks on torch tensors, through FerroFlash's C ABI.
+
+Arguments are FlashInfer's in its order, log-sum-exps are (rows, heads) to base 2. A plan turns page numbers in one row behind
+the other (CSR) into a padded table on the device; how many pages a sequence has at most it reads on the host, as FlashInfer's
+does, unless a graph may be captured: then a row has room for all pages. A run waits for nothing.
+
+What is what:
+- Wrappers of batches: our kernels. Decoding with `use_tensor_cores` or a fixed size of splits is our batch-invariant mode, in
+  parts of that size (of SPLIT keys); without, the library chooses the parts.
+- Sinks: in our kernel where it decodes, that is queries of equal numbers and at most 64 rows a key head; else by a merge of
+  what attention has made with them.
+- `append_paged_kv_cache`, `merge_state`, `merge_state_in_place`, `merge_states`: our kernels.
+- `single_decode_with_kv_cache`: float32 by PyTorch, for tests compare batches with it; ours with `use_tensor_cores` or scales.
+- What the two wrappers with a shared prefix make of the prefix, and how they merge: float32 by PyTorch, for tests compare
+  `MultiLevelCascadeAttentionWrapper` with them. `plain_merge_state` and the like stand for FlashInfer's Triton kernels.
+"""
+import math
+
+import torch
+
+import kvcache
+import merge
+import varlen
+from ferroflash import Error, Unsupported, masked
+
+LOG2_E = math.log2(math.e)
+# Keys of a part in the batch-invariant mode, and of one that no sequence outgrows.
+SPLIT, WHOLE = 256, 1 << 20
+# Rows of a key head that are decoded; packed queries and more are prefilled.
+DECODED_ROWS = 64
+
+
+def check(pos_encoding_mode="NONE", **options):
+    """Refuses what is not here: whatever `options` has beyond what decides nothing of ours."""
+    if pos_encoding_mode != "NONE":
+        raise Unsupported(f"pos_encoding_mode {pos_encoding_mode}: there are no rotary embeddings")
+    idle = {"q_data_type", "kv_data_type", "data_type", "o_data_type", "non_blocking", "rope_scale", "rope_theta",
+            "use_fp16_qk_reduction", "backend", "jit_args", "jit_kwargs", "enable_pdl", "head_dim_vo"}
+    for name, value in options.items():
+        if name not in idle and value is not None:
+            raise Unsupported(f"{name}: there is no such thing here")
+
+
+def pages(kv, layout):
+    """A cache's keys and values as [pages, page, heads, head_dim]."""
+    halves = kv if isinstance(kv, (tuple, list)) else kv.unbind(1)
+    halves = [t.unsqueeze(-3 if layout == "NHD" else -2) if t.dim() == 3 else t for t in halves]
+    k, v = (t.transpose(1, 2) if layout == "HND" else t for t in halves)
+    if k.stride() != v.stride():
+        raise Error(f"keys and values must have identical strides, not {k.stride()} and {v.stride()}")
+    if k.dtype not in kvcache.CACHE_DTYPES:
+        raise Unsupported(f"caches of {k.dtype}: there are none")
+    return k, v
+
+
+def plain(q, k, v, scale=None, softcap=0.0, causal=False):
+    """Attention of q [rows, heads, head_dim] on k, v [keys, heads_k, head_dim] in float32: o, and lse [rows, heads] to base 2."""
+    k, v = (t.float().repeat_interleave(q.shape[1] // k.shape[1], 1).transpose(0, 1) for t in (k, v))
+    scores = q.float().transpose(0, 1) @ k.transpose(1, 2) * (q.shape[-1] ** -0.5 if scale is None else scale)
+    if softcap:
+        scores = softcap * torch.tanh(scores / softcap)
+    if causal:
+        rows, keys = scores.shape[1:]
+        scores = scores.masked_fill(torch.ones(rows, keys, dtype=torch.bool, device=q.device).triu(1 + keys - rows), -math.inf)
+    o = torch.softmax(scores, -1) @ v
+    return o.transpose(0, 1).to(q.dtype), torch.logsumexp(scores, -1).t() * LOG2_E
+
+
+def plain_merge_states(v, s):
+    """States v [rows, states, heads, head_dim], s [rows, states, heads] to base 2 as one, in float32."""
+    merged = torch.logsumexp(s.float() / LOG2_E, 1)
+    weights = torch.exp(s.float() / LOG2_E - merged[:, None])
+    return (weights[..., None] * v.float()).sum(1).to(v.dtype), merged * LOG2_E
+
+
+def plain_merge_state(v_a, s_a, v_b, s_b):
+    return plain_merge_states(torch.stack((v_a, v_b), 1), torch.stack((s_a, s_b), 1))
+
+
+def plain_merge_state_in_place(v, s, v_other, s_other):
+    for own, merged_one in zip((v, s), plain_merge_state(v, s, v_other, s_other)):
+        own.copy_(merged_one)
+
+
+def plain_variable_length_merge_states(v, s, indptr):
+    """States indptr[i] to before indptr[i + 1] of v [states, heads, head_dim] and s [states, heads] are row i's."""
+    ends = indptr.tolist()
+    rows = [plain_merge_states(v[None, begin:end], s[None, begin:end]) for begin, end in zip(ends, ends[1:])]
+    return tuple(torch.cat(parts) for parts in zip(*rows))
+
+
+def single_decode_with_kv_cache(q, k, v, kv_layout="NHD", pos_encoding_mode="NONE", use_tensor_cores=False, q_scale=None,
+                                k_scale=None, v_scale=None, window_left=-1, logits_soft_cap=None, sm_scale=None,
+                                return_lse=False, **options):
+    check(pos_encoding_mode, q_scale=q_scale, window_left=None if window_left < 0 else window_left, **options)
+    k, v = (t.transpose(0, 1) if kv_layout == "HND" else t for t in (k, v))
+    if not use_tensor_cores and k_scale is None and v_scale is None:
+        o, lse = plain(q[None], k, v, sm_scale, logits_soft_cap or 0.0)
+    else:
+        length = torch.full((1,), k.shape[0], dtype=torch.int32, device=q.device)
+        o, lse = on_pages(q[None], k[None], v[None], length, scale=sm_scale, softcap=logits_soft_cap, scales=(k_scale, v_scale))
+    return (o[0], lse[0]) if return_lse else o[0]
+
+
+def on_pages(q, k, v, lengths, *, table=None, starts=None, longest=1, causal=True, window_left=-1, scale=None, softcap=None,
+             scales=(None, None), sinks=None, chunk=0, out=None):
+    """Attention of packed q on pages: o, and lse [rows, heads] to base 2. Without `starts` all have `longest` queries."""
+    if k.dtype == torch.float8_e4m3fn:
+        scales = tuple(1.0 if scale is None else scale for scale in scales)
+    elif scales != (None, None):
+        raise Unsupported("k_scale, v_scale: a cache of 16 bits has no scales")
+    mask, window = masked(causal, (window_left, -1))
+    o = torch.empty(q.shape, dtype=q.dtype, device=q.device) if out is None else out
+    options = {"table": table, "mask": mask, "window": window, "scale": scale, "softcap": softcap or 0.0, "scales": scales}
+    if starts is None:
+        batch = lengths.shape[0]
+        lse = torch.empty(batch, q.shape[1], longest, dtype=torch.float32, device=q.device)
+        of_each = lambda t: t.unflatten(0, (batch, longest))
+        kvcache.Launch(of_each(q), k, v, of_each(o), lengths, lse=lse, sinks=sinks, chunk=chunk, **options).enqueue()
+        return o, lse.transpose(1, 2).flatten(0, 1) * LOG2_E
+    lse = torch.empty(q.shape[1], q.shape[0], dtype=torch.float32, device=q.device)
+    kvcache.Launch(q, k, v, o, lengths, lse=lse, cu_seqlens_q=starts, seqlen_q=longest, **options).enqueue()
+    return with_sinks(o, lse, sinks)
+
+
+def with_sinks(o, lse, sinks):
+    """What attention has made, o and natural lse [heads, rows], with sinks: o, and lse [rows, heads] to base 2."""
+    if sinks is not None:
+        merge.prepare(o, [(o, lse)], lse, sinks)()
+    return o, lse.t() * LOG2_E
+
+
+class Table:
+    """Pages of sequences in rows of `columns` numbers, and their keys, on the device; rewritten where it is."""
+
+    def __init__(self, batch, columns, device):
+        # The last row takes numbers that are no sequence's.
+        self.rows = torch.empty(batch + 1, max(columns, 1), dtype=torch.int32, device=device)
+        self.numbers, self.lengths = self.rows[:batch], torch.empty(batch, dtype=torch.int32, device=device)
+
+    def write(self, indptr, indices, last_page_len, page_size):
+        device = self.rows.device
+        indptr, indices, last = (t.to(device, torch.int32, non_blocking=True) for t in (indptr, indices, last_page_len))
+        at = torch.arange(indices.shape[0], dtype=torch.int32, device=device)
+        row = torch.searchsorted(indptr[1:], at, right=True)
+        self.rows[row, at - indptr[row]] = indices
+        self.lengths.copy_(get_seq_lens(indptr, last, page_size))
+
+
+def tabled(table, columns, indptr, indices, last_page_len, page_size, device, host=None):
+    """The table of a plan: the one that there is already where its `columns` are fixed."""
+    batch = indptr.shape[0] - 1
+    if columns is None:
+        host = indptr.cpu() if host is None else host
+        # Numbers may be left behind those of the last sequence.
+        table, indices = None, indices[:int(host[-1])]
+        columns = int((host[1:] - host[:-1]).max())
+    if table is None or table.lengths.shape[0] != batch:
+        table = Table(batch, columns, device)
+    table.write(indptr, indices, last_page_len, page_size)
+    return table
+
+
+class BatchDecodeWithPagedKVCacheWrapper:
+    def __init__(self, float_workspace_buffer, kv_layout="NHD", use_cuda_graph=False, use_tensor_cores=False,
+                 paged_kv_indptr_buffer=None, paged_kv_indices_buffer=None, paged_kv_last_page_len_buffer=None, **options):
+        check(**options)
+        self.device, self.layout, self.use_tensor_cores = float_workspace_buffer.device, kv_layout, use_tensor_cores
+        self.columns, self.table = paged_kv_indices_buffer.numel() if use_cuda_graph else None, None
+
+    def plan(self, indptr, indices, last_page_len, num_qo_heads, num_kv_heads, head_dim, page_size, pos_encoding_mode="NONE",
+             window_left=-1, logits_soft_cap=None, *, sm_scale=None, fixed_split_size=None, disable_split_kv=False,
+             q_len_per_req=1, global_override_indptr_cpu=None, **options):
+        check(pos_encoding_mode, **options)
+        self.table = tabled(self.table, self.columns, indptr, indices, last_page_len, page_size, self.device,
+                            global_override_indptr_cpu)
+        default = SPLIT if self.use_tensor_cores else 0
+        self.options = {"longest": q_len_per_req, "window_left": window_left, "scale": sm_scale, "softcap": logits_soft_cap,
+                        "chunk": WHOLE if disable_split_kv else fixed_split_size or default}
+
+    def run(self, q, paged_kv_cache, *, k_scale=None, v_scale=None, out=None, return_lse=False, sinks=None, **options):
+        check(**options)
+        o, lse = on_pages(q, *pages(paged_kv_cache, self.layout), self.table.lengths, table=self.table.numbers, sinks=sinks,
+                          scales=(k_scale, v_scale), out=out, **self.options)
+        return (o, lse) if return_lse else o
+
+    def run_return_lse(self, q, paged_kv_cache, **options):
+        return self.run(q, paged_kv_cache, return_lse=True, **options)
+
+
+class CUDAGraphBatchDecodeWithPagedKVCacheWrapper(BatchDecodeWithPagedKVCacheWrapper):
+    def __init__(self, workspace_buffer, indptr_buffer, indices_buffer, last_page_len_buffer, kv_layout="NHD",
+                 use_tensor_cores=False):
+        super().__init__(workspace_buffer, kv_layout, True, use_tensor_cores, indptr_buffer, indices_buffer, last_page_len_buffer)
+
+
+def fast_decode_plan(wrapper, *args, **options):
+    """A plan that takes `global_override_indptr_cpu` instead of reading the device."""
+    type(wrapper).plan(wrapper, *args, **options)
+
+
+class BatchPrefillWithPagedKVCacheWrapper:
+    def __init__(self, float_workspace_buffer, kv_layout="NHD", use_cuda_graph=False, **options):
+        # What the attention with sinks says here beforehand, plans say again.
+        check(use_cuda_graph=use_cuda_graph or None,
+              **{name: value for name, value in options.items() if name not in ("head_dim_qk", "window_left")})
+        self.device, self.layout = float_workspace_buffer.device, kv_layout
+
+    def plan(self, qo_indptr, paged_kv_indptr, paged_kv_indices, paged_kv_last_page_len, num_qo_heads, num_kv_heads,
+             head_dim_qk, page_size, *, causal=False, pos_encoding_mode="NONE", sm_scale=None, window_left=-1,
+             logits_soft_cap=None, **options):
+        check(pos_encoding_mode, **options)
+        self.table = tabled(None, None, paged_kv_indptr, paged_kv_indices, paged_kv_last_page_len, page_size, self.device)
+        starts, longest, equal = queries(qo_indptr, self.device)
+        decoded = equal and longest * num_qo_heads // num_kv_heads <= DECODED_ROWS
+        self.options = {"starts": None if decoded else starts, "longest": longest, "causal": causal,
+                        "window_left": window_left, "softcap": logits_soft_cap}
+        self.scale = sm_scale
+
+    def run(self, q, paged_kv_cache, sinks=None, sm_scale=None, *, k_scale=None, v_scale=None, out=None, return_lse=False):
+        o, lse = on_pages(q, *pages(paged_kv_cache, self.layout), self.table.lengths, table=self.table.numbers, sinks=sinks,
+                          scale=self.scale if sm_scale is None else sm_scale, scales=(k_scale, v_scale), out=out, **self.options)
+        return (o, lse) if return_lse else o
+
+
+class BatchAttentionWithAttentionSinkWrapper(BatchPrefillWithPagedKVCacheWrapper):
+    """`run` is given sinks and a scale."""
+
+
+class BatchPrefillWithRaggedKVCacheWrapper:
+    def __init__(self, float_workspace_buffer, kv_layout="NHD", **options):
+        check(kv_layout=None if kv_layout == "NHD" else kv_layout, **options)
+        self.device = float_workspace_buffer.device
+
+    def plan(self, qo_indptr, kv_indptr, num_qo_heads, num_kv_heads, head_dim_qk, *, causal=False, pos_encoding_mode="NONE",
+             window_left=-1, logits_soft_cap=None, sm_scale=None, **options):
+        check(pos_encoding_mode, **options)
+        (starts, longest, _), (ends, longest_k, _) = (queries(of, self.device) for of in (qo_indptr, kv_indptr))
+        self.where = starts, ends, longest, longest_k
+        mask, window = masked(causal, (window_left, -1))
+        self.options = {"mask": mask, "window": window, "softcap": logits_soft_cap or 0.0}
+        self.scale = sm_scale
+
+    def run(self, q, k, v, sinks=None, sm_scale=None, *, return_lse=False):
+        o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+        lse = torch.empty(q.shape[1], q.shape[0], dtype=torch.float32, device=q.device)
+        varlen.Launch(q, k, v, o, *self.where, lse=lse, scale=self.scale if sm_scale is None else sm_scale,
+                      **self.options).enqueue()
+        o, lse = with_sinks(o, lse, sinks)
+        return (o, lse) if return_lse else o
+
+
+def queries(indptr, device):
+    """Where sequences begin, on the device; the longest one's rows; whether all have as many."""
+    lengths = (indptr[1:] - indptr[:-1]).tolist()
+    return indptr.to(device, torch.int32), max(lengths), len(set(lengths)) == 1
+
+
+class MultiLevelCascadeAttentionWrapper:
+    def __init__(self, num_levels, float_workspace_buffer, kv_layout="NHD"):
+        self.levels = [BatchPrefillWithPagedKVCacheWrapper(float_workspace_buffer, kv_layout) for _ in range(num_levels)]
+
+    def plan(self, qo_indptr, kv_indptr, kv_indices, last_page_len, num_qo_heads, num_kv_heads, head_dim, page_size,
+             causal=False, **options):
+        for i, level in enumerate(self.levels):
+            level.plan(qo_indptr[i], kv_indptr[i], kv_indices[i], last_page_len[i], num_qo_heads, num_kv_heads, head_dim,
+                       page_size, causal=causal and i == len(self.levels) - 1, **options)
+
+    def run(self, q, paged_kv_cache):
+        (o, lse), *others = (level.run(q, paged_kv_cache, return_lse=True) for level in self.levels)
+        for other in others:
+            merge_state_in_place(o, lse, *other)
+        return o
+
+
+class BatchPrefillWithSharedPrefixPagedKVCacheWrapper:
+    def __init__(self, float_workspace_buffer, kv_layout="NHD"):
+        self.layout, self.unique = kv_layout, BatchPrefillWithPagedKVCacheWrapper(float_workspace_buffer, kv_layout)
+
+    def begin_forward(self, *args):
+        self.args = args
+
+    def forward(self, q, k_shared, v_shared, unique_kv_cache, causal=False, **options):
+        self.unique.plan(*self.args, causal=causal, **options)
+        k, v = (t.transpose(0, 1) if self.layout == "HND" else t for t in (k_shared, v_shared))
+        return plain_merge_state(*plain(q, k, v), *self.unique.run(q, unique_kv_cache, return_lse=True))[0]
+
+
+class BatchDecodeWithSharedPrefixPagedKVCacheWrapper(BatchPrefillWithSharedPrefixPagedKVCacheWrapper):
+    def begin_forward(self, indptr, *args):
+        super().begin_forward(torch.arange(indptr.shape[0], dtype=torch.int32), indptr, *args)
+
+
+def get_seq_lens(kv_indptr, kv_last_page_len, page_size):
+    return (kv_indptr[1:] - kv_indptr[:-1] - 1).clamp(min=0) * page_size + kv_last_page_len
+
+
+def get_batch_indices_positions(append_indptr, seq_lens, nnz):
+    """Of each new token its sequence, and where it is there; new tokens are a sequence's last."""
+    at = torch.arange(nnz, dtype=torch.int32, device=append_indptr.device)
+    indptr = append_indptr.to(torch.int32)
+    batch = torch.searchsorted(indptr[1:], at, right=True)
+    return batch.to(torch.int32), (seq_lens[batch] - (indptr[1:][batch] - at)).to(torch.int32)
+
+
+def append_paged_kv_cache(append_key, append_value, batch_indices, positions, paged_kv_cache, kv_indices, kv_indptr,
+                          kv_last_page_len, kv_layout="NHD"):
+    k, v = pages(paged_kv_cache, kv_layout)
+    page = k.shape[1]
+    numbers = kv_indices[kv_indptr[batch_indices].long() + positions // page].long()
+    kvcache.append(append_key, append_value, k, v, numbers * page + positions % page)()
+
+
+def merged(states, out=None):
+    """States (v [rows, heads, head_dim], s [rows, heads] to base 2) as one, in `out` or elsewhere."""
+    v, s = (torch.empty(t.shape, dtype=t.dtype, device=t.device) for t in states[0]) if out is None else out
+    merge.prepare(v, [(v_of, s_of.t()) for v_of, s_of in states], s.t(), unit=merge.BASE_TWO)()
+    return v, s
+
+
+def merge_state(v_a, s_a, v_b, s_b):
+    return merged([(v_a, s_a.float()), (v_b, s_b.float())])
+
+
+def merge_state_in_place(v, s, v_other, s_other, mask=None):
+    """Rows that `mask` has not stay as they are: for them the other state has seen no key."""
+    s_other = s_other if mask is None else s_other.masked_fill(~mask[:, None], -math.inf)
+    merged([(v, s), (v_other, s_other)], (v, s))
+
+
+def merge_states(v, s):
+    return merged(list(zip(v.unbind(1), s.float().unbind(1))))
