@@ -195,27 +195,28 @@ fn a_clamp_that_is_missing_is_noticed() {
 /// pages are.
 #[test]
 fn chunks_make_sequences_independent() {
-    const ROUNDS: usize = 120;
-    let mut random = Random::new(11);
+    const ROUNDS: usize = 200;
+    let (mut random, attention) = (Random::new(11), attention());
     let one = |case: &DecodeCase, b: usize| {
-        let (attention, memory) = (attention(), DecodeMemory::new(case));
+        let memory = DecodeMemory::new(case);
         let lengths: Vec<i32> = case.filled.iter().map(|n| *n as i32).collect();
         let mut loaded = LoadedDecode::new(&attention, &memory, None).expect("a plan");
         let (_, outcome) = loaded.run(None, &lengths).expect("a launch");
         let (o, lse) = outcome.bits(b);
         (o.to_vec(), lse.to_vec())
     };
-    let keys = 300;
-    let alone = DecodeCase { splits: Splits::Chunk(128), seeds: vec![99], ..DecodeCase::new([keys]) };
+    // Three chunks, beside sequences of none to two.
+    let (keys, heads) = (300, [2, 1]);
+    let alone = DecodeCase { splits: Splits::Chunk(128), seeds: vec![99], heads, ..DecodeCase::new([keys]) };
     let expected = one(&alone, 0);
     for round in 0..ROUNDS {
-        let batch = 1 + (random.bits() % 40) as usize;
+        let batch = 1 + (random.bits() % 24) as usize;
         // At an even place, where it shares no page with the one before.
         let place = (random.bits() % batch as u64) as usize & !1;
-        let filled = (0..batch).map(|b| if b == place { keys } else { (random.bits() % 200) as usize });
+        let filled = (0..batch).map(|b| if b == place { keys } else { (random.bits() % 160) as usize });
         let pages = [Pages::Dense, Pages::Nhd(16), Pages::Hnd(32), Pages::Rows][round % 4];
         let mut case =
-            DecodeCase { pages, splits: alone.splits, ..DecodeCase::new(filled.collect::<Vec<_>>()) };
+            DecodeCase { pages, heads, splits: alone.splits, ..DecodeCase::new(filled.collect::<Vec<_>>()) };
         (case.seeds[place], case.seed) = (99, round as u64);
         assert_eq!(one(&case, place), expected, "{case:?}, sequence {place}");
     }
