@@ -28,9 +28,11 @@ pub(super) mod cache;
 /// A cache is `k_cache` and `v_cache`, [pages, page, heads, head_dim] (with --layout bhsd [pages, heads,
 /// page, head_dim]), and `seqused_k`, i32, the keys of each sequence. `block_table`, i32 [sequences,
 /// columns], has the numbers of each one's pages; without it page b is sequence b's. `q` is then [T, heads,
-/// head_dim], as many rows for each sequence, the last of which stands at its last key, and `lse` is [heads,
-/// T]. `sinks`, f32 [heads], are logits that belong to no key. A cache of e4m3 (F8_E4M3) may have `k_scale`
-/// and `v_scale`, f32, one number or one for each key head: what its numbers are multiplied by.
+/// head_dim], as many rows for each sequence, or from where to where `cu_seqlens_q` says; the last row of a
+/// sequence stands at its last key, and `lse` is [heads, T]. `alibi_slopes` are as above. `sinks`, f32
+/// [heads], are logits that belong to no key. A cache of e4m3 (F8_E4M3) may have `k_scale` and `v_scale`,
+/// f32, one number or one for each key head: what its numbers are multiplied by. Sinks and e4m3 are for at
+/// most 64 rows (of a sequence, times the query heads of a key head), as many for each, without slopes.
 ///
 /// Tensors that are not for a file of its kind are refused; only `o` and `lse` may lie there unread.
 #[derive(clap::Args)]

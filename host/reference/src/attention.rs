@@ -74,7 +74,8 @@ impl<'a> Inputs<'a> {
     }
 
     /// The same with ALiBi slopes, if there are some, of sequence `first` and those behind it.
-    pub(super) fn alibi(self, slopes: Option<&'a Slopes>, first: usize) -> Self {
+    #[must_use]
+    pub fn alibi(self, slopes: Option<&'a Slopes>, first: usize) -> Self {
         Inputs { slopes: slopes.map(|slopes| (slopes, first)), ..self }
     }
 

@@ -1,29 +1,40 @@
-//! `ferroflash run` on a cache: few queries a sequence, keys and values in pages.
+//! `ferroflash run` on a cache: queries of sequences whose keys and values lie in pages.
 use super::FileLayout;
 use crate::device::{Device, Results};
 use crate::error::Error;
-use crate::files::{CACHES, Elements, File, HALVES};
+use crate::files::{CACHES, Elements, File, HALVES, read_slopes};
 use crate::options::ScoreOptions;
 use ferroflash::{Alignment, DType, PageView, Problem};
+use reference::Slopes;
+use std::ops::Range;
 
 mod launch;
 mod right;
 
 /// Tensors of a file with a cache.
-const TENSORS: [&str; 9] =
-    ["q", "k_cache", "v_cache", "seqused_k", "block_table", "cu_seqlens_q", "k_scale", "v_scale", "sinks"];
-
-/// What is not read yet.
-const EVEN: &str = "in this program each sequence of a cache must have as many queries as the others so far; \
-                    the library takes any (`Decode::packed`)";
+const TENSORS: [&str; 10] = [
+    "q",
+    "k_cache",
+    "v_cache",
+    "seqused_k",
+    "block_table",
+    "cu_seqlens_q",
+    "alibi_slopes",
+    "k_scale",
+    "v_scale",
+    "sinks",
+];
 
 /// A file's queries and cache.
 pub(crate) struct Input {
-    /// One sequence's with as many keys as one may have, `batch` of them.
+    /// One sequence's with as many keys as one may have, `batch` of them. Packed where sequences have other
+    /// numbers of queries than each other.
     pub problem: Problem,
     /// Shape of `q` in the file: `[T, H, D]` or `[B, S, H, D]`.
     pub shape: Vec<usize>,
     q: Vec<u16>,
+    /// First row of each sequence among all, and where the last one ends.
+    starts: Vec<usize>,
     /// Keys and values, whose type may be another than the queries'.
     pool: [Vec<u8>; 2],
     /// What the numbers of keys and of values are multiplied by: one for all key heads, or one each.
@@ -32,17 +43,14 @@ pub(crate) struct Input {
     /// Page numbers, and how many a sequence has.
     table: Option<(Vec<i32>, usize)>,
     lengths: Vec<i32>,
+    slopes: Option<Slopes>,
     sinks: Option<Vec<f32>>,
 }
 
 impl Input {
-    /// Reads `q`, `k_cache`, `v_cache`, `seqused_k`, and where present `block_table`, `k_scale`, `v_scale`
-    /// and `sinks`.
+    /// Reads `q`, `k_cache`, `v_cache`, `seqused_k`, and where present `cu_seqlens_q`, `block_table`,
+    /// `alibi_slopes`, `k_scale`, `v_scale` and `sinks`.
     pub(super) fn read(file: &File<'_>, layout: FileLayout, scores: &ScoreOptions) -> Result<Self, Error> {
-        if file.has("alibi_slopes") {
-            let what = "`alibi_slopes`: this program takes them beside q, k and v alone so far";
-            return Err(file.invalid(format_args!("{what}; on a cache the library does (`Decode::alibi`)")));
-        }
         file.only("q and a cache", &TENSORS)?;
         let lengths = file.list("seqused_k")?;
         let q = file.elements("q", HALVES)?;
@@ -53,10 +61,8 @@ impl Input {
                 file.invalid(format_args!("`q` has shape {shape:?}; [T, H, D] or [B, S, H, D] is needed"))
             );
         };
-        if batch == 0 || !rows.is_multiple_of(batch) || shape.len() == 4 && shape[0] != batch {
-            let what = format_args!("`q` has shape {shape:?}, `seqused_k` {batch} sequences");
-            return Err(file.invalid(format_args!("{what}: {EVEN}")));
-        }
+        let starts = starts(file, &shape, batch, rows)?;
+        let is_packed = !starts.iter().copied().eq(even(batch, rows));
         let (keys, values) = (file.elements("k_cache", CACHES)?, file.elements("v_cache", CACHES)?);
         let pages = pages(file, layout, &keys)?;
         if (values.dtype, &values.shape) != (keys.dtype, &keys.shape) {
@@ -71,17 +77,19 @@ impl Input {
             return Err(file.invalid(format_args!("{what}: without `block_table` each must have its page")));
         }
         let capacity = table.as_ref().map_or(1, |(_, columns)| *columns).saturating_mul(page);
-        let problem = Problem::new(q.dtype, batch, rows / batch, heads_q, head_dim);
-        let problem = scores.of(problem.seqlen_k(capacity).heads_k(heads_k));
+        let longest = starts.windows(2).map(|rows| rows[1] - rows[0]).max().unwrap_or(0).max(1);
+        let problem = Problem::new(q.dtype, batch, longest, heads_q, head_dim);
+        let problem = problem.seqlen_k(capacity).heads_k(heads_k).alibi(file.has("alibi_slopes"));
+        let problem = scores.of(problem.packed(is_packed.then_some([rows, capacity])));
         if problem.alignment != Alignment::BottomRight {
             return Err(Error::Invalid(
                 "--top-left: the last query stands at the last key of a cache".into(),
             ));
         }
         let scales = [scale(file, "k_scale", &pages)?, scale(file, "v_scale", &pages)?];
-        let sinks = sinks(file, heads_q)?;
+        let (slopes, sinks) = (read_slopes(file, &problem)?, sinks(file, heads_q)?);
         let (q, pool) = (q.halves(), [keys.bytes, values.bytes]);
-        let input = Input { problem, shape, q, pool, scales, pages, table, lengths, sinks };
+        let input = Input { problem, shape, q, starts, pool, scales, pages, table, lengths, slopes, sinks };
         input.is_there(file)?;
         Ok(input)
     }
@@ -97,13 +105,6 @@ impl Input {
 
     /// Checks the numbers that kernels would clamp.
     fn is_there(&self, file: &File<'_>) -> Result<(), Error> {
-        if file.has("cu_seqlens_q") {
-            let (starts, _) = file.integers("cu_seqlens_q")?;
-            let even = (0..=self.problem.batch).map(|b| (b * self.problem.seqlen_q) as i32);
-            if !starts.iter().copied().eq(even) {
-                return Err(file.invalid(format_args!("`cu_seqlens_q` is {starts:?}: {EVEN}")));
-            }
-        }
         let [pages, page, ..] = self.pages.shape;
         for (b, length) in self.lengths.iter().enumerate() {
             let capacity = self.problem.seqlen_k;
@@ -126,14 +127,56 @@ impl Input {
         self.table.as_ref().map_or(b as i32, |(table, columns)| table[b * columns + i])
     }
 
-    /// Shape of LSE, and elements from one sequence and from one head to the next.
+    /// Rows of sequence `b` among all.
+    fn rows_of(&self, b: usize) -> Range<usize> {
+        self.starts[b]..self.starts[b + 1]
+    }
+
+    /// Shape of LSE in the file, and elements from one sequence and from one head to the next: packed
+    /// sequences are one.
     pub(super) fn lse(&self) -> (Vec<usize>, [usize; 2]) {
         let Problem { batch, seqlen_q, heads_q, .. } = self.problem;
-        match self.shape.len() {
-            3 => (vec![heads_q, batch * seqlen_q], [seqlen_q, batch * seqlen_q]),
+        match self.shape[..] {
+            [rows, ..] if self.shape.len() == 3 => (vec![heads_q, rows], [seqlen_q, rows]),
             _ => (vec![batch, heads_q, seqlen_q], [heads_q * seqlen_q, seqlen_q]),
         }
     }
+
+    /// Where in LSE the rows of sequence `b` are, head by head.
+    fn lse_of(&self, b: usize) -> impl Iterator<Item = usize> + use<> {
+        let (rows, (_, [sequence, head])) = (self.rows_of(b), self.lse());
+        let first = if self.shape.len() == 3 { rows.start } else { b * sequence };
+        let count = rows.len();
+        (0..self.problem.heads_q).flat_map(move |m| (0..count).map(move |row| first + m * head + row))
+    }
+}
+
+/// As many rows for each of so many sequences, where that is a number.
+fn even(batch: usize, rows: usize) -> impl Iterator<Item = usize> {
+    (0..=batch).map(move |b| b * (rows / batch))
+}
+
+/// Where sequences begin among so many rows of `q`.
+fn starts(file: &File<'_>, shape: &[usize], batch: usize, rows: usize) -> Result<Vec<usize>, Error> {
+    let are_even = batch > 0 && rows.is_multiple_of(batch) && (shape.len() == 3 || shape[0] == batch);
+    if !file.has("cu_seqlens_q") {
+        let what = format_args!("`q` has shape {shape:?}, `seqused_k` {batch} sequences");
+        let wrong = || file.invalid(format_args!("{what}: without `cu_seqlens_q` each has as many rows"));
+        return are_even.then(|| even(batch, rows).collect()).ok_or_else(wrong);
+    }
+    let all = file.list("cu_seqlens_q")?;
+    let starts: Vec<_> = all.iter().map_while(|start| usize::try_from(*start).ok()).collect();
+    let rises = starts.is_sorted() && starts.first() == Some(&0) && starts.last() <= Some(&rows);
+    if batch == 0 || starts.len() != batch + 1 || all.len() != starts.len() || !rises {
+        let wanted = format_args!("{} integers, 0 first, none below the one before", batch + 1);
+        let what = format_args!("`cu_seqlens_q` is {all:?}; it must have {wanted} or above the {rows} rows");
+        return Err(file.invalid(what));
+    }
+    if shape.len() == 4 && !(are_even && starts.iter().copied().eq(even(batch, rows))) {
+        let what = format_args!("`q` has shape {shape:?}; beside this `cu_seqlens_q` [T, H, D] is needed");
+        return Err(file.invalid(what));
+    }
+    Ok(starts)
 }
 
 /// How keys lie in their pages.

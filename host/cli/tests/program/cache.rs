@@ -82,6 +82,12 @@ fn eight(mut tensors: Tensors) -> Tensors {
 /// Runs a file on the CPU and in the simulator, both judged; the CPU's results.
 #[track_caller]
 fn check(test: &str, tensors: &Tensors, options: &[&str]) -> [(Vec<usize>, Vec<u8>); 2] {
+    check_on("decode", test, tensors, options)
+}
+
+/// The same by a kernel of this family.
+#[track_caller]
+fn check_on(family: &str, test: &str, tensors: &Tensors, options: &[&str]) -> [(Vec<usize>, Vec<u8>); 2] {
     let folder = Folder::new(test);
     let input = write(&folder, "cache.safetensors", tensors);
     let [cpu, sim] = ["cpu", "sim"].map(|device| {
@@ -90,8 +96,8 @@ fn check(test: &str, tensors: &Tensors, options: &[&str]) -> [(Vec<usize>, Vec<u
         let report = report(&[&run[..], options].concat());
         assert_eq!(report["check"]["passed"], true, "{report}");
         let kernel = report["kernel"].as_str().unwrap_or("none");
-        let is_decode = kernel.starts_with("decode_f16_") && kernel.contains("d64");
-        assert_eq!(is_decode, device == "sim", "{kernel}");
+        let is_of_family = kernel.starts_with(&format!("{family}_f16_")) && kernel.contains("d64");
+        assert_eq!(is_of_family, device == "sim", "{kernel}");
         results(&output)
     });
     assert_eq!([&cpu[0].0, &cpu[1].0], [&sim[0].0, &sim[1].0], "shapes");
@@ -115,6 +121,47 @@ fn several_queries_windows_and_softcap() {
     several.push(integers("cu_seqlens_q", &[4], &[0, 4, 8, 12]));
     check("cache-causal", &several, &["--causal"]);
     check("cache-window", &several, &["--window", "9,0", "--softcap", "20", "--scale", "0.2"]);
+}
+
+#[test]
+fn ragged_queries() {
+    // The second sequence has no key, the third no query; two rows are nobody's.
+    let ragged = |starts: &[i32]| [tensors(4), vec![integers("cu_seqlens_q", &[4], starts)]].concat();
+    let [(o, bits), (lse, logs_of)] =
+        check_on("paged", "cache-ragged", &ragged(&[0, 7, 10, 10]), &["--causal"]);
+    assert_eq!((o, lse), (vec![12, 4, 64], vec![4, 12]));
+    let (row, lse) = (HEADS[0] * DIM * 2, logs(&logs_of));
+    let is_none = |at: usize| bits[at * row..][..row].iter().all(|byte| *byte == 0);
+    for at in 0..12 {
+        assert_eq!(is_none(at), at >= 7, "row {at}");
+        assert!(lse.chunks(12).all(|head| (head[at] == f32::NEG_INFINITY) == (at >= 7)), "row {at}");
+    }
+    // Rows that are nobody's change nothing of what each sequence alone has.
+    let mut even = tensors(4);
+    (even[0].2[0], even[0].3) = (9, even[0].3[..9 * row].to_vec());
+    let even = check("cache-even", &even, &["--window", "20,0"]);
+    let some = check_on("paged", "cache-some", &ragged(&[0, 3, 6, 9]), &["--window", "20,0"]);
+    assert_eq!(even[0].1, some[0].1[..9 * row]);
+    let (even, some) = (logs(&even[1].1), logs(&some[1].1));
+    assert!(even.chunks(9).zip(some.chunks(12)).all(|(even, some)| even == &some[..9]));
+}
+
+#[test]
+fn slopes() {
+    let with = |slopes: Tensor, more: &[Tensor]| [tensors(1), vec![slopes], more.to_vec()].concat();
+    let none = check("cache-none", &tensors(1), &[]);
+    let flat = check_on("paged", "cache-flat", &with(floats("alibi_slopes", &[4], &[0.0; 4]), &[]), &[]);
+    assert_eq!(none[0], flat[0]);
+    let of_heads = [0.5, 0.25, 0.0, -0.125];
+    let steep = with(floats("alibi_slopes", &[4], &of_heads), &[]);
+    let steep = check_on("paged", "cache-steep", &steep, &["--softcap", "20"]);
+    let of_each = [of_heads, [1.0; 4], of_heads].concat();
+    let of_each = floats("alibi_slopes", &[3, 4], &of_each);
+    let each = check_on("paged", "cache-each", &with(of_each.clone(), &[]), &["--softcap", "20"]);
+    // The second sequence has no key.
+    assert!(steep[0] == each[0] && steep[0] != none[0]);
+    let ragged = with(of_each, &[integers("cu_seqlens_q", &[4], &[0, 2, 2, 3])]);
+    check_on("paged", "cache-ragged-slopes", &ragged, &["--causal"]);
 }
 
 /// LSE of a file, `[heads, sequences]`.
@@ -178,13 +225,13 @@ fn pages(tensors: &mut Tensors, shape: [usize; 4]) {
 fn caches_that_are_not_right() {
     let folder = Folder::new("cache-refused");
     type Spoil = fn(&mut Tensors);
-    let cases: [(Spoil, &str); 26] = [
+    let cases: [(Spoil, &str); 31] = [
         (|t| t[4] = integers("seqused_k", &[3], &[40, 0, 65]), "`seqused_k[2]` is 65; there is room"),
         (|t| t[4] = integers("seqused_k", &[3], &[-1, 0, 1]), "`seqused_k[0]` is -1"),
         (|t| t[4] = integers("seqused_k", &[3, 1], &[1, 0, 1]), "`seqused_k` has shape [3, 1]; one size"),
         (
             |t| t[4] = integers("seqused_k", &[2], &[1, 1]),
-            "as many queries as the others so far; the library",
+            "`seqused_k` 2 sequences: without `cu_seqlens_q` each has as many rows",
         ),
         (|t| t[4].0 = "cache_seqlens", "has `cache_seqlens`, which is not for q and a cache; it would be"),
         (|t| t[4].0 = "cache_seqlens", "be ignored: name it `seqused_k`"),
@@ -192,15 +239,44 @@ fn caches_that_are_not_right() {
         (|t| t.push(floats("k", &[1], &[0.0])), "has `k`, which is not for q and a cache"),
         (|t| t.push(integers("cu_seqlens_k", &[2], &[0, 1])), "has `cu_seqlens_k`, which is not for q and a"),
         (
-            |t| t.push(floats("alibi_slopes", &[4], &[0.0; 4])),
-            "on a cache the library does (`Decode::alibi`)",
+            |t| t.push(floats("alibi_slopes", &[3], &[0.0; 3])),
+            "`alibi_slopes` has shape [3]; [4] or [3, 4] is needed",
         ),
         (|t| drop(t.remove(4)), "has no tensor `seqused_k`"),
         (|t| t[3] = integers("block_table", &[3, 1], &[9, 0, 1]), "room for 16 keys"),
         (|t| t[3].3[4] = 9, "`block_table` has page 9 for sequence 0; `k_cache` has 9"),
         (|t| t[3].3[4..8].fill(0xff), "`block_table` has page -1 for sequence 0"),
         (|t| t[2].1 = Dtype::BF16, "`v_cache` is bf16"),
-        (|t| t.push(integers("cu_seqlens_q", &[4], &[0, 1, 1, 3])), "`cu_seqlens_q` is [0, 1, 1, 3]"),
+        (
+            |t| t.push(integers("cu_seqlens_q", &[4], &[0, 1, 1, 4])),
+            "below the one before or above the 3 rows",
+        ),
+        (
+            |t| t.push(integers("cu_seqlens_q", &[4], &[0, 2, 1, 3])),
+            "`cu_seqlens_q` is [0, 2, 1, 3]; it must",
+        ),
+        (|t| t.push(integers("cu_seqlens_q", &[3], &[0, 1, 3])), "it must have 4 integers, 0 first"),
+        (
+            |t| {
+                t[0].2 = vec![3, 1, 4, 64];
+                t.push(integers("cu_seqlens_q", &[4], &[0, 1, 1, 3]));
+            },
+            "`q` has shape [3, 1, 4, 64]; beside this `cu_seqlens_q` [T, H, D] is needed",
+        ),
+        (
+            |t| {
+                t.push(floats("sinks", &[4], &[0.0; 4]));
+                t.push(floats("alibi_slopes", &[4], &[0.0; 4]));
+            },
+            "not supported: sinks of many queries, or beside slopes",
+        ),
+        (
+            |t| {
+                *t = eight(t.clone());
+                t.push(integers("cu_seqlens_q", &[4], &[0, 1, 1, 3]));
+            },
+            "e4m3",
+        ),
         (|t| t.push(integers("cu_seqlens_q", &[2], &[0, -1])), "`cu_seqlens_q` is [0, -1]"),
         (|t| (t[0].2[0], t[0].3) = (0, vec![]), "`q` has shape [0, 4, 64]; every size must be 1 or more"),
         (|t| pages(t, [1, 0, 2, 64]), "`k_cache` has shape [1, 0, 2, 64]; every size must be 1 or more"),

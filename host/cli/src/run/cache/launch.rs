@@ -3,7 +3,7 @@ use super::Input;
 use crate::device::{Results, Took, milliseconds};
 use ferroflash::{
     Attention, Capabilities, Counters, Decode, Driver, Error, Index, KvCache, KvPages, KvScale, LseView,
-    PageView, Problem, Sinks, TensorView, Workspace, plan_decode,
+    PackedQueries, PageView, Problem, Sinks, TensorView, Workspace, plan_decode,
 };
 use std::time::Instant;
 
@@ -14,6 +14,8 @@ struct Places {
     scales: [Option<u64>; 2],
     table: Option<u64>,
     lengths: u64,
+    starts: u64,
+    slopes: Option<u64>,
     sinks: Option<u64>,
     o: u64,
     lse: u64,
@@ -25,8 +27,8 @@ const POISON: u8 = 0xff;
 impl Input {
     /// The request.
     fn decode<'a>(&self, at: &Places, config: Option<&'a str>) -> Decode<'a> {
-        let Problem { dtype, batch, seqlen_q, heads_q, head_dim, .. } = self.problem;
-        let shape = [batch, seqlen_q, heads_q, head_dim];
+        let Problem { dtype, batch, seqlen_q, .. } = self.problem;
+        let [shape, _] = self.problem.shapes();
         let view = |address| TensorView::bshd(address, self.q.len() as u64, dtype, shape);
         let pages = at.pool.map(|address| PageView { address, ..self.pages });
         let [k_scale, v_scale] = [0, 1].map(|i| self.scale(i, at.scales[i]));
@@ -42,7 +44,13 @@ impl Input {
         (decode.scale, decode.softcap, decode.config) = (self.problem.scale, self.problem.softcap, config);
         let (lse, strides) = self.lse();
         let (elements, strides) = (lse.iter().product::<usize>() as u64, strides.map(|n| n as i64));
-        decode.lse = Some(LseView::new(at.lse, elements, [batch, heads_q, seqlen_q], strides));
+        let [batches, rows, heads, _] = shape;
+        decode.lse = Some(LseView::new(at.lse, elements, [batches, heads, rows], strides));
+        decode.packed = self
+            .problem
+            .packed
+            .map(|_| PackedQueries::new(batch, Index::new(at.starts, self.starts.len() as u64), seqlen_q));
+        decode.alibi = self.slopes.as_ref().zip(at.slopes).map(|(slopes, address)| slopes.view(address));
         let sinks = self.sinks.as_ref().zip(at.sinks);
         decode.sinks = sinks.map(|(sinks, address)| Sinks { address, elements: sinks.len() as u64 });
         decode
@@ -69,9 +77,11 @@ impl Input {
             scales: [Some(far(4)), Some(far(5))],
             table: Some(far(6)),
             lengths: far(7),
-            sinks: Some(far(8)),
-            o: far(9),
-            lse: far(10),
+            starts: far(8),
+            slopes: Some(far(9)),
+            sinks: Some(far(10)),
+            o: far(11),
+            lse: far(12),
         };
         plan_decode(&self.decode(&at, None), &Capabilities::PROFILES[0].1).map(drop)
     }
@@ -103,6 +113,10 @@ impl Input {
             self.table.as_ref().map(|(table, _)| upload("block_table", &integers(table))).transpose()?;
         let scales = [given("k_scale", &self.scales[0])?, given("v_scale", &self.scales[1])?];
         let sinks = given("sinks", &self.sinks)?;
+        let slopes = self.slopes.as_ref().map(|slopes| upload("alibi_slopes", &floats(slopes.values())));
+        let slopes = slopes.transpose()?;
+        let starts: Vec<_> = self.starts.iter().map(|start| *start as i32).collect();
+        let starts = upload("cu_seqlens_q", &integers(&starts))?;
         let lengths = upload("seqused_k", &integers(&self.lengths))?;
         let (o_bytes, lse_bytes) = (self.q.len() * 2, self.lse().0.iter().product::<usize>() * 4);
         let (o, lse) = (filled("o", o_bytes, POISON)?, filled("lse", lse_bytes, POISON)?);
@@ -113,6 +127,8 @@ impl Input {
             scales: scales.each_ref().map(|scale| scale.as_ref().map(at)),
             table: table.as_ref().map(at),
             lengths: at(&lengths),
+            starts: at(&starts),
+            slopes: slopes.as_ref().map(at),
             sinks: sinks.as_ref().map(at),
             o: at(&o),
             lse: at(&lse),
@@ -139,12 +155,20 @@ impl Input {
             driver.download(buffer, &mut to).map(|()| to)
         };
         let (o, lse) = (download(&o, o_bytes)?, download(&lse, lse_bytes)?);
+        let mut o: Vec<_> = o.as_chunks().0.iter().map(|b| u16::from_ne_bytes(*b)).collect();
+        let mut lse: Vec<_> = lse.as_chunks().0.iter().map(|b| f32::from_ne_bytes(*b)).collect();
+        self.clear_unwritten(&mut o, &mut lse);
         let took = [upload, load, kernel].map(milliseconds);
-        Ok(Results {
-            kernel: Some(plan.contract().symbol),
-            o: o.chunks_exact(2).map(|b| u16::from_ne_bytes([b[0], b[1]])).collect(),
-            lse: lse.chunks_exact(4).map(|b| f32::from_ne_bytes([b[0], b[1], b[2], b[3]])).collect(),
-            took: Took { upload: Some(took[0]), load: Some(took[1]), kernel: took[2] },
-        })
+        let took = Took { upload: Some(took[0]), load: Some(took[1]), kernel: took[2] };
+        Ok(Results { kernel: Some(plan.contract().symbol), o, lse, took })
+    }
+
+    /// Rows that are no sequence's give 0 and -inf.
+    fn clear_unwritten(&self, o: &mut [u16], lse: &mut [f32]) {
+        if let Some([rows, _]) = self.problem.packed {
+            let (written, row) = (self.starts[self.problem.batch], o.len() / rows);
+            o[written * row..].fill(0);
+            lse.chunks_mut(rows).for_each(|head| head[written..].fill(f32::NEG_INFINITY));
+        }
     }
 }

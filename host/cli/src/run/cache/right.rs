@@ -4,7 +4,7 @@ use crate::device::{Results, Took, milliseconds};
 use crate::error::Error;
 use ferroflash::Problem;
 use rayon::prelude::*;
-use reference::{HostTensor, Inputs, Outputs, Reference, TensorError, Verdict, e4m3};
+use reference::{HostTensor, Inputs, Outputs, Reference, Slopes, TensorError, Verdict, e4m3};
 use std::time::Instant;
 
 impl Input {
@@ -15,15 +15,14 @@ impl Input {
     pub(super) fn compute(&self) -> Result<Results, Error> {
         self.validate()?;
         let start = Instant::now();
-        let (shape, [sequence, head]) = self.lse();
-        let (mut o, mut lse) = (vec![], vec![0.0; shape.iter().product()]);
+        let (mut o, mut lse) =
+            (vec![0; self.q.len()], vec![f32::NEG_INFINITY; self.lse().0.iter().product()]);
+        let row = self.problem.heads_q * self.problem.head_dim;
         for b in 0..self.problem.batch {
             let Reference { exact, .. } = self.reference(b).map_err(|e| Error::Invalid(e.to_string()))?;
-            o.extend(exact.out_bits(self.problem.dtype));
-            for (i, x) in exact.lse.iter().enumerate() {
-                let (m, row) = (i / self.problem.seqlen_q, i % self.problem.seqlen_q);
-                lse[b * sequence + m * head + row] = *x as f32;
-            }
+            let bits = exact.out_bits(self.problem.dtype);
+            o[self.starts[b] * row..][..bits.len()].copy_from_slice(&bits);
+            self.lse_of(b).zip(&exact.lse).for_each(|(at, x)| lse[at] = *x as f32);
         }
         let took = Took { upload: None, load: None, kernel: milliseconds(start.elapsed()) };
         Ok(Results { kernel: None, o, lse, took })
@@ -31,12 +30,13 @@ impl Input {
 
     /// What sequence `b` should give.
     fn reference(&self, b: usize) -> Result<Reference, TensorError> {
-        let Problem { dtype, seqlen_q, heads_q, heads_k, head_dim, .. } = self.problem;
-        let (rows, group) = (seqlen_q * heads_q, heads_q / heads_k * head_dim);
+        let Problem { dtype, heads_q, heads_k, head_dim, .. } = self.problem;
+        let queries = self.rows_of(b).len();
+        let (rows, group) = (queries * heads_q, heads_q / heads_k * head_dim);
         let exact =
-            Outputs { shape: [1, seqlen_q, heads_q, head_dim], out: vec![0.0; rows * head_dim], lse: vec![] };
+            Outputs { shape: [1, queries, heads_q, head_dim], out: vec![0.0; rows * head_dim], lse: vec![] };
         let mut all = Reference { exact, naive_error: 0.0, tolerance: 0.0, lse_tolerance: 1e-5 };
-        if self.lengths[b] == 0 {
+        if self.lengths[b] == 0 || queries == 0 {
             all.exact.lse = vec![f64::NEG_INFINITY; rows];
         } else {
             let heads: Result<Vec<_>, _> =
@@ -59,22 +59,27 @@ impl Input {
 
     /// What the query heads of a key head should give: each may have a scale of its own.
     fn of_head(&self, b: usize, head: usize) -> Result<Reference, TensorError> {
-        let Problem { dtype, seqlen_q, heads_q, heads_k, head_dim, .. } = self.problem;
-        let (keys, group) = (self.lengths[b] as usize, heads_q / heads_k);
+        let Problem { dtype, heads_q, heads_k, head_dim, .. } = self.problem;
+        let (keys, group, queries) = (self.lengths[b] as usize, heads_q / heads_k, self.rows_of(b));
         let [k, v] = self.pool.each_ref().map(|pool| self.rows(pool, b, head));
         let [k_scale, v_scale] = self.scales.each_ref().map(|scale| match scale.as_deref() {
             None => 1.0,
             Some([shared]) => *shared,
             Some(each) => each[head],
         });
-        let mut problem = self.problem.batch(1).seqlen_k(keys).heads_q(group).heads_k(1);
+        let problem = self.problem.batch(1).seqlen_q(queries.len()).seqlen_k(keys).packed(None);
+        let mut problem = problem.heads_q(group).heads_k(1);
         problem.scale = Some(problem.softmax_scale() * k_scale);
-        let (row, each) = (heads_q * head_dim, seqlen_q * heads_q * head_dim);
+        let (row, each) = (heads_q * head_dim, queries.len() * heads_q * head_dim);
         let strides = [each, row, head_dim, 1].map(|elements| elements as i64);
-        let first = b * each + head * group * head_dim;
-        let q = HostTensor::new(&self.q, first, dtype, [1, seqlen_q, group, head_dim], strides)?;
+        let first = queries.start * row + head * group * head_dim;
+        let q = HostTensor::new(&self.q, first, dtype, [1, queries.len(), group, head_dim], strides)?;
         let [k, v] = [&k, &v].map(|rows| HostTensor::bshd(rows, dtype, [1, keys, 1, head_dim]));
-        Ok(Reference::new(&Inputs::new(problem, q, k?, v?)?).scale_values(dtype, v_scale))
+        let own = |slopes: &Slopes| (head * group..(head + 1) * group).map(|m| slopes.of(b, m)).collect();
+        let slopes =
+            self.slopes.as_ref().map(|slopes| Slopes::new(own(slopes), false, &problem)).transpose()?;
+        let inputs = Inputs::new(problem, q, k?, v?)?.alibi(slopes.as_ref(), 0);
+        Ok(Reference::new(&inputs).scale_values(dtype, v_scale))
     }
 
     /// Keys or values of a head of sequence `b`, without their scale, as numbers of the queries' type.
@@ -96,13 +101,13 @@ impl Input {
 
     /// The worst of all sequences.
     pub(in crate::run) fn judge(&self, o: &[u16], lse: &[f32]) -> Result<Option<Verdict>, TensorError> {
-        let Problem { dtype, batch, seqlen_q, heads_q, head_dim, .. } = self.problem;
-        let (each, (_, [sequence, head])) = (seqlen_q * heads_q * head_dim, self.lse());
+        let Problem { dtype, batch, heads_q, head_dim, .. } = self.problem;
+        let rows = o.len() / (heads_q * head_dim);
+        let all_rows = HostTensor::bshd(o, dtype, [1, rows, heads_q, head_dim])?;
         let mut all: Option<Verdict> = None;
         for b in 0..batch {
-            let rows = (0..heads_q * seqlen_q).map(|i| (i / seqlen_q) * head + i % seqlen_q);
-            let lse: Vec<_> = rows.map(|at| lse[b * sequence + at]).collect();
-            let o = HostTensor::bshd(&o[b * each..][..each], dtype, [1, seqlen_q, heads_q, head_dim])?;
+            let lse: Vec<_> = self.lse_of(b).map(|at| lse[at]).collect();
+            let o = all_rows.rows(self.rows_of(b));
             let Some(mut verdict) = self.reference(b)?.judge(&o, Some(&lse)) else { return Ok(None) };
             verdict.out.batch = b;
             verdict.lse.iter_mut().for_each(|worst| worst.batch = b);
