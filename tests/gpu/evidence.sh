@@ -64,13 +64,13 @@ step() {
     case $1 in
         gpu) program gpu env FERROFLASH_REQUIRE_GPU=1 ./gpu ;;
         embed) program embed ./embed; program cudarc ./cudarc ;;
-        verify) into verify.json ./ferroflash verify --all-configs --json --device gpu ;;
+        verify) run python3 parallel.py verify "$out/verify.json" --all-configs ;;
         sanitize | agree) into "$1.json" ./ferroflash "$1" --json --device gpu ;;
         soak)
-            launches="--launches ${SOAK_LAUNCHES:-1000} --json --device gpu"
-            [ -n "${SOAK:-}" ] || into soak.json ./ferroflash soak $launches
+            launches="--launches ${SOAK_LAUNCHES:-1000}"
+            [ -n "${SOAK:-}" ] || run python3 parallel.py soak "$out/soak.json" $launches
             for name in ${SOAK:-}; do
-                into "soak-$(echo "$name" | tr / -).json" ./ferroflash soak --config "$name" $launches
+                into "soak-$(echo "$name" | tr / -).json" ./ferroflash soak --config "$name" $launches --json --device gpu
             done
             ;;
         fuzz) into fuzz.json ./ferroflash fuzz --seconds "${FUZZ_SECONDS:-300}" --json --device gpu ;;

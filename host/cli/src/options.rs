@@ -97,9 +97,9 @@ impl DeviceOptions {
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct KernelOptions {
     /// Only the kernels of this name: a kernel's own of any family, or a configuration of the lineage
-    /// (`ferroflash kernels` lists them).
+    /// (`ferroflash kernels` lists them). May be given several times.
     #[arg(long, value_name = "NAME")]
-    pub config: Option<String>,
+    pub config: Vec<String>,
     /// Seed of the inputs.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
@@ -113,7 +113,7 @@ impl KernelOptions {
     /// # Errors
     /// A name that none of them has.
     pub(super) fn entries(&self) -> Result<Vec<&'static EntryInfo>, Error> {
-        entries(self.config.as_deref())
+        all_of(&self.config, entries)
     }
 
     /// The same of all families.
@@ -121,8 +121,17 @@ impl KernelOptions {
     /// # Errors
     /// A name that none of them has.
     pub(super) fn subjects(&self) -> Result<Vec<&'static dyn Subject>, Error> {
-        subjects(self.config.as_deref())
+        all_of(&self.config, subjects)
     }
+}
+
+/// What each of the names stands for; without one everything.
+fn all_of<T>(names: &[String], of: impl Fn(Option<&str>) -> Result<Vec<T>, Error>) -> Result<Vec<T>, Error> {
+    if names.is_empty() {
+        return of(None);
+    }
+    let each = names.iter().map(|name| of(Some(name)));
+    Ok(each.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
 }
 
 /// The kernels of all families that a name stands for, a kernel's own or a configuration of the lineage;

@@ -171,6 +171,13 @@ impl Row {
         Row { name, launches: 0, skipped: None, printed, kernels: vec![], findings: vec![] }
     }
 
+    /// What another process found by the same tool.
+    fn join(&mut self, other: Row) {
+        self.launches += other.launches;
+        self.kernels.extend(other.kernels);
+        other.findings.into_iter().for_each(|finding| self.add(finding));
+    }
+
     fn add(&mut self, finding: Finding) {
         match self.findings.iter_mut().find(|known| known.same(&finding)) {
             Some(known) => known.more += 1,
@@ -184,7 +191,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let subjects = super::options::subjects(args.config.as_deref())?;
     let simulator = simulator(&args, console)?;
     let (device, kernels) = match (&simulator, &args.ptx) {
-        (None, _) => gpu::check(args.config.as_deref(), console)?,
+        (None, _) => gpu::check(&subjects, console)?,
         (Some(Simulator { profile, seeds }), Some(ptx)) => {
             let schedules = schedules(*seeds).map(|options| Options {
                 budget: args.budget.unwrap_or(options.budget),

@@ -134,7 +134,8 @@ fn headline_work(args: &Args, runner: &dyn Runner) -> Trials {
     let own = ferroflash::ENTRIES.iter().filter(|e| (e.dtype, e.head_dim) == (DType::F16, 64));
     let own = own.filter(|e| ferroflash::PLANNED.contains(e)).map(|e| (e.contract.symbol, e));
     let asked = |name: &str, e: &EntryInfo| {
-        args.kernels.config.as_ref().is_none_or(|only| only == name || only == e.contract.symbol)
+        let config = &args.kernels.config;
+        config.is_empty() || config.iter().any(|only| only == name || only == e.contract.symbol)
     };
     let runs: Vec<_> = named.chain(own).filter(|(name, e)| asked(name, e)).collect();
     let mut cases = reproducer(args.kernels.seed);

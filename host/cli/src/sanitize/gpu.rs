@@ -1,7 +1,10 @@
 //! `compute-sanitizer` around `ferroflash verify --quick`.
 use super::{Checked, Console, Error, Finding, Row};
 use crate::device::Device;
+use rayon::prelude::*;
+use reference::Subject;
 use serde::Deserialize;
+use std::path::Path;
 use std::process::{Command, Output};
 
 /// The program, found on PATH.
@@ -26,26 +29,50 @@ pub(super) fn available() -> Result<String, Error> {
     output(Command::new(PROGRAM).arg("--version")).map(|_| device)
 }
 
-/// Runs every tool; returns the device in words and a row for each tool.
-pub(super) fn check(config: Option<&str>, console: &Console) -> Result<(String, Vec<Row>), Error> {
+/// Kernels of one process: starting one under a tool takes seconds.
+const TOGETHER: usize = 6;
+
+/// Runs every tool on every kernel, in as many processes as there are cores; returns the device in words and a
+/// row for each tool.
+pub(super) fn check(subjects: &[&dyn Subject], console: &Console) -> Result<(String, Vec<Row>), Error> {
     let device = available()?;
     let own = std::env::current_exe().map_err(|e| Error::Device(format!("this program's own path: {e}")))?;
-    let bar = console.progress(PROGRAM, TOOLS.len());
-    let mut rows = vec![];
-    for tool in TOOLS {
-        bar.set_message(tool);
-        let mut command = Command::new(PROGRAM);
-        command.args(["--tool", tool, "--error-exitcode", "99"]).arg(&own);
-        command.args(["verify", "--quick", "--json", "--device", "gpu"]);
-        if let Some(name) = config {
-            command.args(["--config", name]);
-        }
-        let Output { stdout, stderr, .. } = output(&mut command)?;
-        rows.push(row(tool, &String::from_utf8_lossy(&stdout), &String::from_utf8_lossy(&stderr))?);
+    let names: Vec<_> = subjects.iter().map(|subject| subject.contract().symbol).collect();
+    let jobs: Vec<_> =
+        TOOLS.into_iter().flat_map(|tool| names.chunks(TOGETHER).map(move |names| (tool, names))).collect();
+    let bar = console.progress(PROGRAM, jobs.len());
+    let done = jobs.par_iter().map(|&(tool, names)| {
+        bar.set_message(format!("{tool} {}", names.first().unwrap_or(&"")));
+        let row = under(tool, &own, names);
         bar.inc(1);
-    }
+        row
+    });
+    let done = done.collect::<Result<Vec<_>, Error>>()?;
     bar.finish_and_clear();
+    let mut rows: Vec<Row> = TOOLS.map(Row::new).into();
+    for row in done {
+        if let Some(tool) = rows.iter_mut().find(|tool| tool.name == row.name) {
+            tool.join(row);
+        }
+    }
     Ok((device, rows))
+}
+
+/// What `tool` says of some kernels. That their process ended early is a finding like any other.
+fn under(tool: &str, own: &Path, names: &[&str]) -> Result<Row, Error> {
+    let mut command = Command::new(PROGRAM);
+    command.args(["--tool", tool, "--error-exitcode", "99"]).arg(own);
+    command.args(["verify", "--quick", "--json", "--device", "gpu"]);
+    command.args(names.iter().flat_map(|name| ["--config", name]));
+    let Output { stdout, stderr, .. } = output(&mut command)?;
+    row(tool, &String::from_utf8_lossy(&stdout), &String::from_utf8_lossy(&stderr)).or_else(|error| {
+        let mut row = Row::new(tool);
+        match error {
+            Error::Device(why) => row.add(Finding::new("not-checked", names.join(", "), why)),
+            other => return Err(other),
+        }
+        Ok(row)
+    })
 }
 
 fn output(command: &mut Command) -> Result<Output, Error> {
