@@ -26,6 +26,10 @@ use std::time::{Duration, Instant};
 /// Cold: a buffer of twice the L2 cache is written before each launch, outside of the time. Hot: many
 /// launches in one CUDA graph, per launch. Shapes under 0.2 TFLOP are measured hot, the others cold, unless
 /// --timing says otherwise. Noise is how far the rounds' medians lie apart.
+///
+/// These are forward kernels, packed ones where a file's shapes say so, as many rows for each sequence.
+/// Ragged batches, decoding, caches in pages, append and merge are measured by bench/serving.py alone, beside
+/// other libraries: bench/README.md says how.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -108,15 +108,7 @@ pub(super) struct KernelOptions {
 }
 
 impl KernelOptions {
-    /// The kernels that are asked for.
-    ///
-    /// # Errors
-    /// A name that none of them has.
-    pub(super) fn entries(&self) -> Result<Vec<&'static EntryInfo>, Error> {
-        all_of(&self.config, entries)
-    }
-
-    /// The same of all families.
+    /// The kernels that are asked for, of all families.
     ///
     /// # Errors
     /// A name that none of them has.

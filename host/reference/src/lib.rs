@@ -48,4 +48,4 @@ pub use subject::{Subject, Task, subjects, unfit};
 pub use tensor::{HostTensor, TensorError};
 pub use told::Told;
 pub use tolerance::{Reference, Verdict, Worst};
-pub use work::{Asked, Judge, Judgement, OnDevice, Plans, Room, Rule, Work, Written};
+pub use work::{Asked, Judge, Judgement, OnDevice, Plans, Room, Rows, Rule, Work, Written};

@@ -7,7 +7,7 @@ use super::tensor::{HostTensor, TensorError};
 use super::told::Told;
 use super::tolerance::{Reference, Verdict};
 use super::work::{
-    Asked, Buffer, GUARD, Judge, Judgement, OnDevice, POISON, Room, Rule, Work, Written, guarded,
+    Asked, Buffer, GUARD, Judge, Judgement, OnDevice, POISON, Room, Rows, Rule, Work, Written, guarded,
 };
 use ferroflash::{Attention, Driver, Error};
 use std::time::Duration;
@@ -123,6 +123,14 @@ impl Work for Memory {
             (self.first_array()..).zip(arrays).collect()
         };
         self.told.iter().map(round).collect()
+    }
+
+    fn rows(&self, written: &Written) -> Option<Rows> {
+        let (outcome, place, dtype) = (Outcome::new(self, written, true), self.written(), self.problem.dtype);
+        let [batches, rows, heads, columns] = place.shape;
+        let row = |index| &outcome.o()[place.row(index)..][..columns];
+        let o = (0..batches * rows * heads).flat_map(row).map(|bits| decode(dtype, *bits)).collect();
+        Some(Rows { dtype, columns, o, lse: self.written_lse(outcome.lse()) })
     }
 
     fn judge(&self, rule: Rule) -> Result<Judge<'_>, TensorError> {

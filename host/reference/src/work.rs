@@ -3,8 +3,8 @@
 use super::tensor::TensorError;
 use super::tolerance::Verdict;
 use ferroflash::{
-    Append, AppendPlan, Attention, Contract, Counters, Decode, DecodePlan, Driver, Error, Forward, LseView,
-    Merge, MergePlan, Plan, Sinks, State, TensorView, Workspace,
+    Append, AppendPlan, Attention, Contract, Counters, DType, Decode, DecodePlan, Driver, Error, Forward,
+    LseView, Merge, MergePlan, Plan, Sinks, State, TensorView, Workspace,
 };
 
 mod device;
@@ -40,6 +40,10 @@ pub trait Work: Sync {
     fn rounds(&self) -> Vec<Vec<(usize, Vec<u8>)>> {
         vec![vec![]]
     }
+
+    /// What attention's arithmetic has made of a launch's outputs. None where every byte follows from the
+    /// inputs, whatever the device.
+    fn rows(&self, written: &Written) -> Option<Rows>;
 
     /// Computes what is right: what judges the outcome of each round.
     ///
@@ -83,6 +87,19 @@ pub struct Written {
     pub outputs: Vec<Vec<u8>>,
     /// Counters, which should be 0 again.
     pub counters: Vec<u8>,
+}
+
+/// Rows of O and their log-sum-exps, of any layout.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rows {
+    /// Element type of O.
+    pub dtype: DType,
+    /// Elements of a row of O.
+    pub columns: usize,
+    /// O, row by row.
+    pub o: Vec<f32>,
+    /// The log-sum-exp of each row, in any order.
+    pub lse: Vec<f32>,
 }
 
 /// How an outcome compares with what is right.

@@ -148,13 +148,18 @@ fn fuzz_counts_what_it_judged() {
 
 #[test]
 fn agree_compares_kernels_and_products() {
-    let entry = ferroflash::ENTRIES[0].contract.symbol;
-    let report =
-        report(&["agree", "--device", "sim", "--profile", "h200", "--products", "60", "--config", entry]);
-    assert_eq!(report["agree"], true);
-    assert_eq!(report["kernels"][0]["differing"], 0, "the simulator is the same twice");
-    assert!(report["kernels"][0]["words"].as_u64().is_some_and(|words| words > 0));
-    assert_eq!(report["products"].as_array().map(Vec::len), Some(2), "f16 and bf16");
+    for family in ["decode", "paged", "append", "merge"] {
+        let of_family = |subject: &&dyn reference::Subject| subject.family() == family;
+        let entry = reference::subjects().find(of_family).expect("in the table").contract().symbol;
+        let report =
+            report(&["agree", "--device", "sim", "--profile", "h200", "--products", "60", "--config", entry]);
+        assert_eq!(report["agree"], true, "{report}");
+        let row = &report["kernels"][0];
+        assert_eq!((&row["name"], &row["skipped"]), (&entry.into(), &serde_json::Value::Null));
+        assert_eq!(row["differing"], 0, "the simulator is the same twice");
+        assert!(row["words"].as_u64().is_some_and(|words| words > 0));
+        assert_eq!(report["products"].as_array().map(Vec::len), Some(2), "f16 and bf16");
+    }
     check(&["agree", "--device", "cpu"], 2, "use --device gpu");
 }
 

@@ -2,7 +2,7 @@
 use super::{AppendCase, Lies, Scales, append};
 use crate::inputs::Random;
 use crate::tensor::TensorError;
-use crate::work::{Asked, Buffer, GUARD, Judge, Judgement, Room, Rule, Work};
+use crate::work::{Asked, Buffer, GUARD, Judge, Judgement, Room, Rows, Rule, Work, Written};
 use ferroflash::{Append, KvPages, KvScale, PageView, Slots, TensorView};
 
 /// What stands in a cache before: what no slot names must stay so.
@@ -146,6 +146,10 @@ impl Work for AppendMemory {
 
     fn rounds(&self) -> Vec<Vec<(usize, Vec<u8>)>> {
         [0, 1].map(|round| vec![(2, self.slot_bytes(round))]).into()
+    }
+
+    fn rows(&self, _: &Written) -> Option<Rows> {
+        None
     }
 
     fn judge(&self, _: Rule) -> Result<Judge<'_>, TensorError> {

@@ -1,10 +1,11 @@
 //! Cases on a cache on a device, and what comes back.
-use super::{DecodeMemory, Pages, SCALES};
+use super::{DecodeCase, DecodeMemory, Pages, SCALES};
+use crate::arithmetic::decode;
 use crate::tensor::TensorError;
 use crate::told::Told;
 use crate::work::{
-    Asked, Buffer, GUARD, Judge, Judgement, OnDevice, POISON, Plans, Room, Rule, Work, Written, guarded,
-    guards, inside,
+    Asked, Buffer, GUARD, Judge, Judgement, OnDevice, POISON, Plans, Room, Rows, Rule, Work, Written,
+    guarded, guards, inside,
 };
 use ferroflash::{
     Attention, DType, Decode, DecodePlan, Driver, Error, Index, KvCache, KvPages, KvScale, LseView,
@@ -182,6 +183,13 @@ impl Work for DecodeMemory {
             vec![(LENGTHS, bytes!(case.lengths(*told))), (STARTS, bytes!(case.told_starts(*told)))]
         };
         case.told.iter().map(round).collect()
+    }
+
+    fn rows(&self, written: &Written) -> Option<Rows> {
+        let DecodeOutcome { o, lses: lse, .. } = DecodeOutcome::new(self, written);
+        let DecodeCase { dtype, head_dim: columns, .. } = self.case;
+        let o = o.iter().map(|bits| decode(dtype, *bits)).collect();
+        Some(Rows { dtype, columns, o, lse })
     }
 
     fn judge(&self, rule: Rule) -> Result<Judge<'_>, TensorError> {

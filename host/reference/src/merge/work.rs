@@ -3,7 +3,7 @@ use super::{Lie, MergeCase, merge};
 use crate::arithmetic::{decode, encode, unit_roundoff};
 use crate::inputs::Random;
 use crate::tensor::TensorError;
-use crate::work::{Asked, Buffer, GUARD, Judge, Judgement, Room, Rule, Work, Written, guarded, guards};
+use crate::work::{Asked, Buffer, GUARD, Judge, Judgement, Room, Rows, Rule, Work, Written, guarded, guards};
 use ferroflash::{DType, LseUnit, LseView, Sinks, State, TensorView};
 
 /// Bytes of states that belong to nobody.
@@ -254,6 +254,18 @@ impl Work for MergeMemory {
         let lse = place_of[1].map_or(own, |i| states[i].lse.unit(case.units[1]));
         let sinks = Sinks { address: inputs[0], elements: heads as u64 };
         Asked::Merge(states, o, lse, case.sinks.then_some(sinks))
+    }
+
+    fn rows(&self, written: &Written) -> Option<Rows> {
+        let ([o_strides, lse_strides], [o_first, lse_first]) = self.result();
+        let ([.., columns], dtype) = (self.case.shape, self.case.dtypes[1]);
+        let of = |which: usize, dtype, first, strides, shape| {
+            let bytes = &written.outputs[which];
+            places(strides, shape).map(|place| number(bytes, dtype, first + place) as f32).collect()
+        };
+        let o = of(0, dtype, o_first, o_strides, self.case.shape);
+        let lse = of(1, DType::F32, lse_first, lse_strides, rows_of(self.case.shape));
+        Some(Rows { dtype, columns, o, lse })
     }
 
     fn judge(&self, _: Rule) -> Result<Judge<'_>, TensorError> {
