@@ -32,8 +32,8 @@ pub(super) fn available() -> Result<String, Error> {
 /// Kernels of one process: starting one under a tool takes seconds.
 const TOGETHER: usize = 6;
 
-/// Runs every tool on every kernel, in as many processes as there are cores; returns the device in words and a
-/// row for each tool.
+/// Runs every tool on every kernel, in as many processes as there are cores; returns the device in words and
+/// a row for each tool.
 pub(super) fn check(subjects: &[&dyn Subject], console: &Console) -> Result<(String, Vec<Row>), Error> {
     let device = available()?;
     let own = std::env::current_exe().map_err(|e| Error::Device(format!("this program's own path: {e}")))?;
