@@ -241,6 +241,11 @@ impl Tiled {
         self.box_dims[0] * self.element_bytes
     }
 
+    /// Bytes of the box.
+    pub fn bytes(&self) -> u64 {
+        self.box_dims.iter().fold(u64::from(self.element_bytes), |bytes, &extent| bytes * u64::from(extent))
+    }
+
     /// The rows of the box whose first element is at `at`.
     pub fn rows(&self, at: &[i32]) -> Vec<Row> {
         let count = self.box_dims[1..].iter().product::<u32>();

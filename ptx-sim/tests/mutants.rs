@@ -69,3 +69,68 @@ fn each_operator_changes_what_it_says() {
         assert_eq!(of(body, *operator), *expected, "{operator:?} of {body}");
     }
 }
+
+#[test]
+fn products_and_bulk_copies_are_broken() {
+    let product = "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%r1, %r2, %r3, %r4}";
+    let in_registers = format!("{product}, {{%r5, %r6, %r7, %r8}}");
+    let expect = "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r1]";
+    let store = "@%p1 cp.async.bulk.tensor.1d.global.shared::cta.bulk_group [%rd1";
+    let with = |ty: &str, change: &str, value: &str, by: u64, text: &str| {
+        format!("{{ .reg .{ty} mutant; {change} mutant, {value}, {by}; {text} }}")
+    };
+    let moved = |change, by| with("b64", change, "%rd1", by, &format!("{in_registers}, mutant, 1, 1, 1, 0;"));
+    let counted = |change, by| with("b32", change, "%r2", by, &format!("{expect}, mutant;"));
+    let cases: [(Operator, String, Vec<String>); 8] = [
+        (DeleteFence, "wgmma.fence.sync.aligned;".into(), vec![String::new()]),
+        (
+            Descriptor,
+            format!("{in_registers}, %rd1, 1, 1, 1, 0;"),
+            vec![
+                moved("add.u64", 2),
+                moved("add.u64", 64),
+                moved("xor.b64", 3 << 62),
+                moved("add.u64", 1 << 32),
+            ],
+        ),
+        (
+            Accumulate,
+            format!("{product}, %rd1, %rd2, 0, 1, 1, 0, 1;"),
+            vec![format!("{product}, %rd1, %rd2, 1, 1, 1, 0, 1;")],
+        ),
+        (
+            Lanes,
+            format!("{product}, %rd1, %rd2, 0, 1, 1, 0, 1;"),
+            vec![
+                format!("{product}, %rd1, %rd2, 0, 1, 1, 1, 1;"),
+                format!("{product}, %rd1, %rd2, 0, 1, 1, 0, 0;"),
+            ],
+        ),
+        (
+            TransactionCount,
+            format!("{expect}, %r2;"),
+            vec![counted("add.u32", 16), counted("sub.u32", 16), counted("shr.u32", 1)],
+        ),
+        (
+            Registers,
+            "setmaxnreg.inc.sync.aligned.u32 232;".into(),
+            vec!["setmaxnreg.inc.sync.aligned.u32 240;".into()],
+        ),
+        (
+            Registers,
+            "setmaxnreg.dec.sync.aligned.u32 24;".into(),
+            vec!["setmaxnreg.dec.sync.aligned.u32 32;".into(), String::new()],
+        ),
+        (
+            ShiftImmediate,
+            format!("{store}, {{%r1}}], [%r2];"),
+            vec![
+                with("b32", "add.u32", "%r1", 1, &format!("{store}, {{ mutant}}], [%r2];")),
+                format!("{store}, {{%r1}}], [%r2+16];"),
+            ],
+        ),
+    ];
+    for (operator, body, expected) in cases {
+        assert_eq!(of(&body, operator), expected, "{operator:?} of {body}");
+    }
+}

@@ -278,9 +278,11 @@ impl<'a> Block<'a> {
             Phase::Parity(row) => warp.regs().row32(row, mask).map(u64::from),
             Phase::State(row) => *warp.regs().row64(row, mask),
         };
-        let mut passed = 0;
+        let found = self.mbar_addresses(warp, addr, mask);
+        // Whoever has no mbarrier at all is reported, and does not wait.
+        let mut passed = found.iter().fold(mask, |passed, (lane, _)| passed & !(1 << lane));
         let mut waiting = None;
-        for (lane, at) in self.mbar_addresses(warp, addr, mask) {
+        for (lane, at) in found {
             if matches!(phase, Phase::Parity(_)) && wanted[lane] > 1 {
                 self.mbar_error(warp, at, lane, "is asked for a parity that is neither 0 nor 1");
             }

@@ -1,6 +1,7 @@
 //! Planted bugs: one small change of a kernel's PTX at a time, to see whether the checkers or the results
 //! notice it.
 
+mod hopper;
 mod values;
 
 use crate::{
@@ -60,6 +61,14 @@ pub enum Operator {
     Lanes,
     /// A source is another register of its kind: the one that was written last.
     Operand,
+    /// An operand of a product lies elsewhere in shared memory, or in another order.
+    Descriptor,
+    /// A product sets its accumulators instead of adding to them, or the other way round.
+    Accumulate,
+    /// A phase of an mbarrier expects other bytes than those that come.
+    TransactionCount,
+    /// A warp takes or gives back other registers, or none.
+    Registers,
 }
 
 /// Takes a mutant: its operator and what stands in the place of the instruction.
@@ -194,7 +203,8 @@ fn of_instruction(
     if is("cp.async.wait") || is("cp.async.bulk.wait") || is("wgmma.wait_group") {
         push(Operator::DeleteWait, String::new());
         if let Some(Operand::Int(n)) = instruction.operands.first() {
-            push(Operator::WeakenWait, format!("{opcode} {};", n + 1));
+            let guard = &old[..old.find(opcode).unwrap_or(0)];
+            push(Operator::WeakenWait, format!("{guard}{opcode} {};", n + 1));
         }
     }
     if opcode.ends_with("commit_group") || is("wgmma.commit_group") {
@@ -243,6 +253,7 @@ fn of_instruction(
             }
         }
     }
+    hopper::of_instruction(old, instruction, &mut push);
     values::of_instruction(function, at, old, &mut push);
 }
 

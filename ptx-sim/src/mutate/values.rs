@@ -95,7 +95,10 @@ fn immediates(
                 );
             }
             Operand::Int(value)
-                if !matches!(base, "cp" | "bar" | "barrier" | "mbarrier" | "shfl" | "vote") =>
+                if !matches!(
+                    base,
+                    "cp" | "bar" | "barrier" | "mbarrier" | "shfl" | "vote" | "wgmma" | "setmaxnreg"
+                ) =>
             {
                 let operator = if matches!(base, "setp" | "min" | "max") {
                     Operator::Bound
@@ -205,7 +208,11 @@ fn operands(function: &Function, at: usize, head: &str, tail: &str, push: &mut P
 
 fn registers(operand: &Operand, out: &mut Vec<u32>) {
     match operand {
-        Operand::Reg(id) | Operand::Not(id) | Operand::Address(Base::Reg(id), ..) => out.push(*id),
+        Operand::Reg(id) | Operand::Not(id) => out.push(*id),
+        Operand::Address(base, _, coordinates) => {
+            out.extend(if let Base::Reg(id) = base { Some(*id) } else { None });
+            coordinates.iter().for_each(|o| registers(o, out));
+        }
         Operand::Vector(inner) | Operand::Group(inner) => inner.iter().for_each(|o| registers(o, out)),
         Operand::Pair(a, b) => [a, b].into_iter().for_each(|o| registers(o, out)),
         _ => {}
@@ -283,5 +290,9 @@ fn matters(first: &Instruction, second: &Instruction) -> bool {
     let meets = |a: &[u32], b: &[u32]| a.iter().any(|register| b.contains(register));
     let depend = meets(&written(first), &touched(second)) || meets(&written(second), &touched(first));
     let [a, b] = [first, second].map(|it| cfg::base(&it.opcode));
+    // Products, and what keeps compilers from copying them.
+    if matches!((a, b), ("activemask", "wgmma") | ("wgmma", "activemask")) {
+        return depend;
+    }
     depend || EFFECTS.contains(&a) && EFFECTS.contains(&b) && !(READS.contains(&a) && READS.contains(&b))
 }

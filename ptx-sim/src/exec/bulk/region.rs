@@ -65,7 +65,7 @@ impl Copy {
 
 /// `bytes` bytes at `address`, cell by cell.
 pub(super) fn cells(address: u64, bytes: u32) -> impl Iterator<Item = (u64, usize)> {
-    let end = address + u64::from(bytes);
+    let end = address.saturating_add(u64::from(bytes));
     let mut at = address;
     std::iter::from_fn(move || {
         let next = end.min((at / CELL as u64 + 1) * CELL as u64);
@@ -92,6 +92,11 @@ impl<'a> Block<'a> {
                 if tiled.dims.len() != coordinates.len() {
                     let message = format!("{} coordinates for {tiled}", coordinates.len());
                     self.report(warp, Kind::BulkCopy, 1 << lane, None, message);
+                    return None;
+                }
+                if tiled.bytes() > 1 << 20 {
+                    let message = format!("no shared memory holds a box of {tiled}");
+                    self.report(warp, Kind::OutOfBounds, 1 << lane, None, message);
                     return None;
                 }
                 let coordinate = |&row: &u32| warp.regs().row32(row, 1 << lane)[lane] as i32;
@@ -154,7 +159,7 @@ impl<'a> Block<'a> {
         let mut bytes = [0; 128];
         let mut unchecked = Touched::new();
         for (part, out) in bytes.chunks_exact_mut(64).enumerate() {
-            let access = LaneAccess { space: Space::Generic, at: at + 64 * part as u64, lane };
+            let access = LaneAccess { space: Space::Generic, at: at.wrapping_add(64 * part as u64), lane };
             if aligned && !self.read_lane(warp, access, out, &mut unchecked) {
                 return None;
             }
