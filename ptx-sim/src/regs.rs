@@ -23,8 +23,8 @@ pub(crate) struct Regs {
     pub missing: Cell<u32>,
     /// 32-bit registers that a product in flight reads or writes.
     pub flying: Vec<bool>,
-    /// An instruction touched one of them; the executor takes it.
-    pub disturbed: Cell<bool>,
+    /// The last of them that an instruction touched; the executor takes it.
+    pub disturbed: Cell<Option<R>>,
     /// `wgmma.fence`s so far, and how many there were when each 32-bit register was touched last.
     pub fences: u32,
     pub touched: Vec<Cell<u32>>,
@@ -35,7 +35,9 @@ pub(crate) type R = u32;
 
 impl Regs {
     fn touch(&self, r: R) {
-        self.disturbed.set(self.disturbed.get() | self.flying[r as usize]);
+        if self.flying[r as usize] {
+            self.disturbed.set(Some(r));
+        }
         self.touched[r as usize].set(self.fences);
     }
 

@@ -171,6 +171,24 @@ fn named_barriers_order_producer_and_consumer() {
     );
 }
 
+/// Turns that are passed on in a ring: the first is passed by the one who takes it.
+#[test]
+fn a_warp_may_arrive_for_itself() {
+    let twice = "setp.ge.u32 %p1, t, 32; @%p1 bra E; bar.arrive 2, 64; bar.arrive 2, 64; E:";
+    caught(Kind::BarrierCount, 64, twice, ("bar.arrive 2, 64; E:", "bar.sync 2, 64; E:"));
+}
+
+/// LLVM selects among values of which one is undefined: an error for those who use what they took.
+#[test]
+fn selections_move_what_they_take() {
+    let used = "setp.lt.u32 %p1, t, 16; mov.u32 %r1, 7; selp.b32 %r2, %r1, %r3, %p1; st.global.u32 [O], \
+                %r2;";
+    caught(Kind::UninitialisedRegister, 32, used, ("st.global", "@%p1 st.global"));
+    let wide = "setp.lt.u32 %p1, t, 16; shl.b32 %r1, t, 3; cvt.u64.u32 o, %r1; ld.param.u64 O, [out]; \
+                add.u64 O, O, o; selp.b64 %rd1, %rd2, o, %p1; st.global.u64 [O], %rd1;";
+    caught(Kind::UninitialisedRegister, 32, wide, ("st.global", "@!%p1 st.global"));
+}
+
 #[test]
 fn deadlocks_say_where_every_warp_stands() {
     let stuck = "setp.lt.u32 %p1, t, 32; @%p1 bra P; bar.sync 1, 64; bra.uni E; P: bar.sync 2, 64; E: ret;";

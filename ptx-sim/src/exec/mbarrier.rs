@@ -368,8 +368,13 @@ impl<'a> Block<'a> {
         if self.mbarriers.is_empty() {
             return;
         }
+        let [first, last] = [self.mbarriers.keys().next(), self.mbarriers.keys().next_back()]
+            .map(|at| at.map_or(0, |at| u64::from(at - SHARED_BASE) / CELL as u64));
         for touch in touched.cells() {
             let Some(cell) = touch.cell.checked_sub(SHARED_CELLS) else { continue };
+            if !(first..=last).contains(&cell) {
+                continue;
+            }
             for half in 0..2u32 {
                 let at = cell as u32 * CELL as u32 + SHARED_BASE + 8 * half;
                 if touch.mask >> (8 * half) & 0xff != 0 && self.mbarriers.contains_key(&at) {

@@ -131,8 +131,8 @@ impl<'a> Block<'a> {
         }
         let Some(frame) = warp.frames.last() else { return };
         let (missing, disturbed) = (frame.regs.missing.get() != 0, frame.regs.disturbed.take());
-        if disturbed {
-            self.disturbed(warp);
+        if let Some(register) = disturbed {
+            self.disturbed(warp, register);
         }
         if missing {
             self.missing_register(warp);

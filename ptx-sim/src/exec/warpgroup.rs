@@ -61,10 +61,10 @@ impl<'a> Block<'a> {
         operands: [u64; 3],
         meet: impl FnOnce(&mut Self, &mut Step, bool),
     ) -> Option<Came> {
-        let place = super::trace::place(self.context, warp.site).instruction;
+        let text = |block: &Self, warp: &Warp<'a>| super::trace::place(block.context, warp.site).instruction;
         if mask != FULL {
-            let name = place.split_whitespace().next().unwrap_or_default().to_owned();
-            self.converged(warp, mask, &name);
+            let what = text(self, warp);
+            self.converged(warp, mask, what.split(' ').next().unwrap_or_default());
             return None;
         }
         let (group, member) = (warp.index / MEMBERS, warp.index % MEMBERS);
@@ -75,6 +75,7 @@ impl<'a> Block<'a> {
             other != member && exited && made[other] <= made[member]
         });
         if let Some(gone) = gone.map(|gone| MEMBERS * group + gone) {
+            let place = text(self, warp);
             let message = format!("`{place}` needs all four warps of a warpgroup, warp {gone} does not come");
             return self.parted(warp, warp.site, None, message);
         }
@@ -89,7 +90,7 @@ impl<'a> Block<'a> {
         let step = &own.steps[at];
         if step.site != warp.site || step.operands != operands {
             let (site, other) = (step.site, step.warp);
-            let earlier = self.earlier(site, other);
+            let (earlier, place) = (self.earlier(site, other), text(self, warp));
             let what = match site == warp.site {
                 true => "with other operands",
                 false => "at another instruction of the warpgroup",

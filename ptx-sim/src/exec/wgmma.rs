@@ -194,31 +194,35 @@ impl<'a> Block<'a> {
     /// A fence stands between what else touched the registers and their product, and no other one has them.
     fn check_registers(&mut self, warp: &mut Warp<'a>, product: &Product) {
         let a: &[R] = if let Operand::Registers(a) = &product.a { a } else { &[] };
-        let regs = warp.regs();
+        let Some(regs) = warp.frames.last().map(|frame| &frame.regs) else { return };
         let late = |r: &&R| {
             let r = **r as usize;
             !regs.flying[r] && (regs.fences == 0 || regs.touched[r].get() == regs.fences)
         };
         let unfenced = product.d.iter().chain(a).find(late).is_some();
-        let flying = |r: &R| warp.frames.last().is_some_and(|frame| frame.regs.flying[*r as usize]);
-        // Accumulators of the same product stay with it, A may be read by many.
-        let other = product.d.iter().any(flying)
-            && !(product.d.iter().all(flying) && warp.flying.iter().any(|it| it.product.d == product.d));
-        let other = other
-            || a.iter().filter(|r| flying(r)).any(|r| warp.flying.iter().any(|it| it.product.d.contains(r)));
+        let flying = |r: &&R| regs.flying[**r as usize];
+        // Accumulators stay with the products of their shape, A may be read by many.
+        let chained = |it: &Flying<'_>| it.product.d == product.d;
+        let mut other = product.d.iter().find(flying).copied();
+        if product.d.iter().all(|r| flying(&r)) && warp.flying.iter().any(chained) {
+            other = None;
+        }
+        let written = |r: &&R| warp.flying.iter().any(|it| it.product.d.contains(r));
+        let other = other.or_else(|| a.iter().filter(flying).find(written).copied());
         if unfenced {
             let message = "a register of this product was touched, or no product issued before, without a \
                            wgmma.fence since";
             self.report(warp, Kind::Wgmma, FULL, None, message.into());
         }
-        if other {
-            self.disturbed(warp);
+        if let Some(register) = other {
+            self.disturbed(warp, register);
         }
     }
 
     /// An instruction touched registers of a product in flight.
-    pub(super) fn disturbed(&mut self, warp: &mut Warp<'a>) {
-        let earlier = warp.flying.last().map(|flying| self.earlier(flying.site, warp.index));
+    pub(super) fn disturbed(&mut self, warp: &mut Warp<'a>, register: R) {
+        let flying = warp.flying.iter().rfind(|flying| registers(flying.product).any(|r| r == register));
+        let earlier = flying.map(|flying| self.earlier(flying.site, warp.index));
         let text = super::trace::place(self.context, warp.site).instruction;
         let message = format!(
             "`{text}` touches a register of a product that is in flight: no wgmma.wait_group between"
