@@ -264,7 +264,7 @@ impl Tiled {
             let bytes = if inside { (to - from) * element } else { 0 };
             Row {
                 address: address.wrapping_add((from * element) as u64),
-                skip: ((from - first) * element).min(width * element) as u32,
+                skip: ((from - first) * element).clamp(0, width * element) as u32,
                 bytes: bytes as u32,
             }
         };

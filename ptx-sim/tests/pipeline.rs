@@ -3,7 +3,11 @@
 mod common;
 
 use common::hopper::{PIPELINE, Ran, pipeline};
-use ptx_sim::{Completion, Kind, Options, Swizzle};
+use proptest::prelude::*;
+use ptx_sim::{
+    Completion, Kind, Module, Options, Swizzle,
+    mutate::{Mutant, Operator, mutants},
+};
 
 /// Runs `text` in all schedules.
 fn each(text: &str, check: impl Fn(&Ran, &str)) {
@@ -152,6 +156,7 @@ fn registers_have_a_budget() {
     caught(&[Kind::RegisterBudget], "u32 232;", "u32 240;");
     caught(&[Kind::RegisterBudget], "u32 24;", "u32 136;");
     caught(&[Kind::RegisterBudget], "u32 232;", "u32 24;");
+    caught(&[Kind::RegisterBudget], ".maxntid 256, 1, 1\n.minnctapersm 1\n", "");
     let dec = "setmaxnreg.dec.sync.aligned.u32 24;";
     caught(&[Kind::RegisterBudget], dec, &format!("setp.lt.u32 p, t, 160; @p {dec}"));
 }
@@ -176,4 +181,60 @@ fn boxes_lie_in_their_tensor_and_in_shared_memory() {
     });
     let wrong = wrong.unwrap();
     assert!(wrong.found != wrong.expected);
+}
+
+/// What changes nothing: numbers are names, and lanes that have sent nothing commit and wait for nothing.
+const HARMLESS: [(Operator, &str); 4] = [
+    (Operator::BarrierNumber, "`bar.sync 0;` becomes `bar.sync 1;`"),
+    (Operator::BarrierNumber, "`bar.sync 1, 128;` becomes `bar.sync 2, 128;`"),
+    (Operator::DeleteGuard, "`@leads cp.async.bulk.commit_group;` becomes `cp.async.bulk.commit_group;`"),
+    (
+        Operator::DeleteGuard,
+        "`@leads cp.async.bulk.wait_group.read 0;` becomes `cp.async.bulk.wait_group.read 0;`",
+    ),
+];
+
+/// One bug at a time, of those in copies, products, fences, counts and budgets.
+#[test]
+fn every_mutant_is_noticed() {
+    let concerns = ["wgmma", "bulk", "fence", "mbarrier", "setmaxnreg", "bar.sync"];
+    let all = mutants(PIPELINE, "k").unwrap();
+    let all = all.iter().filter(|mutant| {
+        mutant.operator != Operator::SwapNeighbours
+            && concerns.iter().any(|word| mutant.description.contains(word))
+    });
+    let survives = |mutant: &&Mutant| {
+        let options = Options { budget: 1_000_000, ..Options::default() };
+        let ran =
+            pipeline(&mutant.apply(PIPELINE), options, |_| {}).unwrap_or_else(|error| panic!("{error}"));
+        ran.outcome.reports.is_empty() && ran.found == ran.expected
+    };
+    let survivors: Vec<_> = all.filter(survives).map(|it| (it.operator, &*it.description)).collect();
+    assert_eq!(survivors, HARMLESS);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// With some of its words removed, doubled or exchanged it is wrong, but nothing panics.
+    #[test]
+    fn damaged(
+        edits in prop::collection::vec(
+            (any::<prop::sample::Index>(), any::<prop::sample::Index>(), 0..3), 1..6,
+        ),
+    ) {
+        let mut words: Vec<&str> = PIPELINE.split(' ').collect();
+        for (at, other, kind) in edits {
+            let (at, other) = (at.index(words.len()), other.index(words.len()));
+            match kind {
+                0 => words[at] = "",
+                1 => words.insert(at, words[other]),
+                _ => words.swap(at, other),
+            }
+        }
+        let text = words.join(" ");
+        if Module::parse(&text).is_ok_and(|module| module.entry("k").is_some()) {
+            let _ = pipeline(&text, Options { budget: 50_000, ..Options::default() }, |_| {});
+        }
+    }
 }

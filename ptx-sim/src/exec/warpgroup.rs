@@ -162,6 +162,11 @@ impl<'a> Block<'a> {
         if self.come(warp, mask, operands, |_, _, _| {}).is_none() {
             return;
         }
+        let entry = self.context.module.entry(self.context.kernel);
+        if entry.is_some_and(|entry| entry.reqntid.or(entry.maxntid).is_none()) {
+            let message = "ptxas ignores setmaxnreg in an entry without .maxntid or .reqntid".into();
+            self.report(warp, Kind::RegisterBudget, mask, None, message);
+        }
         let (group, member) = (warp.index / MEMBERS, warp.index % MEMBERS);
         let old = self.warpgroups[group].registers[member].replace(count).unwrap_or(self.context.registers);
         if more != (count >= old) && count != old {

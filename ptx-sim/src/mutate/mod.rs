@@ -127,6 +127,7 @@ impl Mutant {
                 | BarrierCount
                 | WrongPhase
                 | SwapNeighbours
+                | TransactionCount
         )
     }
 }
