@@ -8,7 +8,7 @@ const WORDS: usize = 16;
 /// Marks the first word of a map, so that other bytes are not taken for one.
 const MARK: u64 = 0x7465_6e73_0000_0000;
 
-/// Type of a tensor's elements.
+/// Type of a tensor's elements, in the order of the driver's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum ElementType {
@@ -48,7 +48,8 @@ impl ElementType {
     }
 }
 
-/// How 16-byte chunks of a box are permuted in shared memory: each by the address bits above its row.
+/// How 16-byte chunks of a box are permuted in shared memory: each by the address bits above its row. In the
+/// order of the driver's numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Swizzle {
     /// Not at all.

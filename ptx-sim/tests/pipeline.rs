@@ -82,6 +82,21 @@ fn stages_in_flight_are_left_alone() {
 }
 
 #[test]
+fn all_warps_wait_for_a_stage_and_one_may_leave_it() {
+    let wait =
+        "FULL:\n    mbarrier.try_wait.parity.shared::cta.b64 p, [full+49152], parity;\n    @!p bra FULL;";
+    let one = format!("setp.ge.u32 p, t, 32; @p bra ALL; {wait} ALL:");
+    caught(&[Kind::ReadAfterWrite, Kind::PendingCopy, Kind::UninitialisedShared], wait, &one);
+    // A product is done for all when one warp has waited for it.
+    let text = PIPELINE.replace("[s+49168], 4;", "[s+49168], 1;").replace("[s+49176], 4;", "[s+49176], 1;");
+    let text = text.replacen("setp.eq.u32 p, lane, 0;", "setp.eq.u32 p, t, 0;", 1);
+    each(&text, |ran, when| {
+        assert!(ran.outcome.reports.is_empty(), "{when}: {}", ran.outcome.reports[0]);
+        assert_eq!(ran.found, ran.expected, "{when}");
+    });
+}
+
+#[test]
 fn proxies_need_fences() {
     caught(&[Kind::MissingProxyFence], "fence.proxy.async.shared::cta;", "");
     caught(&[Kind::MissingProxyFence], "fence.proxy.async.shared::cta;", "fence.proxy.async.global;");

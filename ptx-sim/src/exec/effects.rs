@@ -69,9 +69,14 @@ impl<'a> Block<'a> {
             Op::Mbar(mbar) => match &**mbar {
                 Mbar::Init { addr, count } => self.synchronises(warp, 12, Some(addr), &words([*count]), mask),
                 Mbar::Inval { addr } => self.synchronises(warp, 13, Some(addr), &[], mask),
-                Mbar::Arrive { addr, .. } => self.synchronises(warp, 14, Some(addr), &[], mask),
+                Mbar::Arrive { addr, count, expect, .. } => {
+                    let operands = words(count.iter().chain(expect).copied());
+                    self.synchronises(warp, 14, Some(addr), &operands, mask);
+                }
                 Mbar::CpAsyncArrive { addr, .. } => self.synchronises(warp, 15, Some(addr), &[], mask),
-                Mbar::Transaction { addr, .. } => self.synchronises(warp, 16, Some(addr), &[], mask),
+                Mbar::Transaction { addr, bytes, .. } => {
+                    self.synchronises(warp, 16, Some(addr), &words([*bytes]), mask);
+                }
                 // How often one asks depends on when.
                 Mbar::Test { .. } => {}
             },
@@ -98,7 +103,9 @@ impl<'a> Block<'a> {
                 };
                 let operands = [descriptor(&product.a), descriptor(&product.b)];
                 let adds = warp.regs().pred(product.accumulates, mask) & mask != 0;
-                let shape = (product.columns as u64) << 16 | u64::from(product.negated) << 9;
+                let across = |operand: &Operand| matches!(operand, Operand::Shared { across: true, .. });
+                let orders = u64::from(across(&product.a)) << 10 | u64::from(across(&product.b)) << 11;
+                let shape = (product.columns as u64) << 16 | orders | u64::from(product.negated) << 9;
                 self.synchronises(warp, 22 + (shape | u64::from(adds) << 8), None, &operands, mask);
             }
         }
