@@ -37,6 +37,17 @@ fn it_multiplies_and_nothing_is_wrong_with_it() {
     });
 }
 
+/// Groups follow each other on the same accumulators, whenever the first one is done.
+#[test]
+fn groups_share_their_accumulators() {
+    let step = "add.u64 a, a, 2; add.u64 b, b, 2;";
+    let text = PIPELINE.replace(step, &format!("{COMMIT} {step}"));
+    each(&text, |ran, when| {
+        assert!(ran.outcome.reports.is_empty(), "{when}: {}", ran.outcome.reports[0]);
+        assert_eq!(ran.found, ran.expected, "{when}");
+    });
+}
+
 const FENCE: &str = "wgmma.fence.sync.aligned;";
 const COMMIT: &str = "wgmma.commit_group.sync.aligned;";
 const WAIT: &str = "wgmma.wait_group.sync.aligned 0;";

@@ -1,7 +1,7 @@
 //! `wgmma`: products in flight from issue until waited for. Operands in shared memory and registers are read,
 //! and accumulators written, when all four warps have committed them: as late as the waits allow.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use super::{
     Block,
@@ -26,8 +26,9 @@ use crate::{
 /// The products of a warpgroup.
 #[derive(Debug, Default)]
 pub(super) struct Products<'a> {
-    /// Accumulators in flight.
-    tiles: Vec<Option<Tile<'a>>>,
+    /// Accumulators in flight, by their numbers, and how many there have been.
+    tiles: BTreeMap<usize, Tile<'a>>,
+    numbers: usize,
     /// Issued by all, not yet committed by all.
     open: Vec<Issued<'a>>,
     groups: VecDeque<Vec<Issued<'a>>>,
@@ -132,9 +133,10 @@ impl<'a> Block<'a> {
         let Some(operands) = self.uniform_operands(warp, product, mask) else { return };
         self.check_registers(warp, product);
         let (group, member, frame) = (warp.index / MEMBERS, warp.index % MEMBERS, warp.frames.len() - 1);
-        let flying = warp.regs().flying[product.d[0] as usize];
-        let known = flying.then(|| warp.flying.iter().rfind(|it| it.product.d == product.d)).flatten();
-        let known = known.map(|it| it.tile);
+        // A product of an earlier group may have these accumulators, unless it is done by now.
+        let tiles = &self.warpgroups[group].products.tiles;
+        let known = warp.flying.iter().rfind(|it| it.product.d == product.d).map(|it| it.tile);
+        let known = known.filter(|tile| tiles.contains_key(tile));
         let mut tile = 0;
         let index = warp.index;
         let meet = |block: &mut Self, step: &mut Step, first: bool| {
@@ -143,7 +145,7 @@ impl<'a> Block<'a> {
                 step.proxy = proxy.clone();
                 let products = &mut block.warpgroups[group].products;
                 step.tile = known.unwrap_or_else(|| products.new_tile(product, frame));
-                if let Some(tile) = &mut products.tiles[step.tile] {
+                if let Some(tile) = products.tiles.get_mut(&step.tile) {
                     tile.users += 1;
                 }
             } else {
@@ -153,7 +155,9 @@ impl<'a> Block<'a> {
             tile = step.tile;
         };
         let Some(came) = self.come(warp, mask, operands, meet) else { return };
-        if !flying && let Some(tile) = &mut self.warpgroups[group].products.tiles[tile] {
+        if known != Some(tile)
+            && let Some(tile) = self.warpgroups[group].products.tiles.get_mut(&tile)
+        {
             tile.take(warp.regs(), member, operands[2] != 0);
         }
         let regs = warp.regs();
@@ -295,7 +299,7 @@ impl<'a> Block<'a> {
     ) {
         let Issued { product, tile: index, .. } = *issued;
         let group = running.index / MEMBERS;
-        let Some(mut tile) = self.warpgroups[group].products.tiles[index].take() else { return };
+        let Some(mut tile) = self.warpgroups[group].products.tiles.remove(&index) else { return };
         let across = |operand: &Operand| matches!(operand, Operand::Shared { across: true, .. });
         fetch(product.element, &self.shared, &issued.b, (product.columns, across(&product.b)), b);
         fetch(product.element, &self.shared, &issued.a, (ROWS, across(&product.a)), a);
@@ -317,7 +321,7 @@ impl<'a> Block<'a> {
         accumulate(a, b, &mut tile.values, self.context.options.mma);
         tile.users -= 1;
         if tile.users > 0 {
-            self.warpgroups[group].products.tiles[index] = Some(tile);
+            self.warpgroups[group].products.tiles.insert(index, tile);
             return;
         }
         for member in 0..MEMBERS {
@@ -341,11 +345,9 @@ impl<'a> Block<'a> {
 impl<'a> Products<'a> {
     fn new_tile(&mut self, product: &'a Product, frame: usize) -> usize {
         let tile = Tile { product, values: vec![0.0; ROWS * product.columns], users: 0, frame };
-        let free = self.tiles.iter().position(Option::is_none);
-        let at = free.unwrap_or(self.tiles.len());
-        self.tiles.resize_with(self.tiles.len().max(at + 1), || None);
-        self.tiles[at] = Some(tile);
-        at
+        self.numbers += 1;
+        self.tiles.insert(self.numbers, tile);
+        self.numbers
     }
 }
 
