@@ -3,7 +3,7 @@
 mod common;
 
 use common::hopper::{f16, number};
-use ptx_sim::{Gpu, Launch, MmaArch, MmaMode, Module, Options, Profile};
+use ptx_sim::{Gpu, Kind, Launch, MmaArch, MmaMode, Module, Options, Outcome, Profile};
 
 /// Bytes of shared memory that the kernel fills from its input: A, then B.
 const IMAGE: usize = 40 << 10;
@@ -64,7 +64,8 @@ fn descriptor(case: &Case, across: bool, extent: usize, start: usize) -> u64 {
     swizzle << 62 | sixteenths(stride) << 32 | sixteenths(leading) << 16 | sixteenths(start + 1024)
 }
 
-fn run(case: &Case, mma: MmaMode) -> (Vec<f32>, Vec<f32>) {
+/// What the kernel, with `change` made to it, leaves in the accumulators, and what it should.
+fn run(case: &Case, mma: MmaMode, change: impl Fn(&str) -> String) -> (Outcome, Vec<f32>, Vec<f32>) {
     let Case { columns, across, .. } = *case;
     let mut image = vec![0u8; IMAGE];
     for k in 0..16 {
@@ -121,7 +122,7 @@ fn run(case: &Case, mma: MmaMode) -> (Vec<f32>, Vec<f32>) {
         row = 4 * registers,
         store = (0..registers).map(|i| format!("st.global.b32 [O+{}], d{i}; ", 4 * i)).collect::<String>(),
     );
-    let module = Module::parse(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+    let module = Module::parse(&change(&text)).unwrap_or_else(|error| panic!("{error}\n{text}"));
     let mut gpu = Gpu::new(Profile::by_name("h200").unwrap(), Options { mma, ..Options::default() });
     for row in 0..64 {
         for k in 0..16 {
@@ -140,7 +141,6 @@ fn run(case: &Case, mma: MmaMode) -> (Vec<f32>, Vec<f32>) {
         params: &[from, to].map(u64::to_le_bytes).concat(),
     };
     let outcome = gpu.launch(&module, "k", &launch).unwrap();
-    assert!(outcome.reports.is_empty(), "{case:?}: {}", outcome.reports[0]);
     let mut bytes = vec![0; 64 * columns * 4];
     gpu.read(to, &mut bytes).unwrap();
     let raw: Vec<_> = bytes.as_chunks().0.iter().map(|word| f32::from_le_bytes(*word)).collect();
@@ -156,11 +156,12 @@ fn run(case: &Case, mma: MmaMode) -> (Vec<f32>, Vec<f32>) {
     };
     let times = if case.negated { 0.0 } else { 2.0 };
     let expected = (0..64 * columns).map(|i| times * product(i / columns, i % columns)).collect();
-    (found, expected)
+    (outcome, found, expected)
 }
 
 fn check(case: Case, mma: MmaMode) {
-    let (found, expected) = run(&case, mma);
+    let (outcome, found, expected) = run(&case, mma, str::to_owned);
+    assert!(outcome.reports.is_empty(), "{case:?}: {}", outcome.reports[0]);
     assert_eq!(found, expected, "{case:?}");
 }
 
@@ -198,4 +199,25 @@ fn signs_and_arithmetics() {
         check(CASE, mma);
         check(Case { bf16: true, ..CASE }, mma);
     }
+}
+
+/// Registers of A: written, before a fence, and not while they are read.
+#[test]
+fn a_in_registers_is_checked() {
+    let case = Case { in_registers: true, ..CASE };
+    let finds = |kind: Kind, from: &str, to: &str| {
+        let (outcome, ..) = run(&case, MmaMode::Fast, |text| {
+            assert!(text.contains(from), "{text}");
+            text.replacen(from, to, 1)
+        });
+        assert!(outcome.reports.iter().any(|report| report.kind == kind), "{from}: {:?}", outcome.reports);
+    };
+    finds(Kind::UninitialisedRegister, "ld.global.b32 a1,", "ld.global.b32 v,");
+    finds(Kind::Wgmma, "wgmma.fence.sync.aligned;", "wgmma.fence.sync.aligned; mov.b32 a2, l;");
+    finds(Kind::Wgmma, "wgmma.fence.sync.aligned;", "");
+    let commit = "wgmma.commit_group.sync.aligned;";
+    finds(Kind::PendingProduct, commit, &format!("{commit} mov.b32 a3, l;"));
+    finds(Kind::PendingProduct, commit, &format!("{commit} mov.b32 l, a0;"));
+    // It is no accumulator of the same product.
+    finds(Kind::PendingProduct, "{a0, a1, a2, a3}, 46", "{d0, a1, a2, a3}, 46");
 }

@@ -203,6 +203,9 @@ impl<'a> Block<'a> {
             let r = **r as usize;
             !regs.flying[r] && (regs.fences == 0 || regs.touched[r].get() == regs.fences)
         };
+        let unwritten = a.iter().filter(|r| !regs.flying[**r as usize]);
+        let unwritten = unwritten.fold(0, |lanes, &r| lanes | !regs.init32[r as usize]);
+        regs.missing.set(regs.missing.get() | unwritten);
         let unfenced = product.d.iter().chain(a).find(late).is_some();
         let flying = |r: &&R| regs.flying[**r as usize];
         // Accumulators stay with the products of their shape, A may be read by many.
@@ -211,8 +214,10 @@ impl<'a> Block<'a> {
         if product.d.iter().all(|r| flying(&r)) && warp.flying.iter().any(chained) {
             other = None;
         }
-        let written = |r: &&R| warp.flying.iter().any(|it| it.product.d.contains(r));
-        let other = other.or_else(|| a.iter().filter(flying).find(written).copied());
+        let written = |r: &&R| {
+            product.d.contains(r) || flying(r) && warp.flying.iter().any(|it| it.product.d.contains(r))
+        };
+        let other = other.or_else(|| a.iter().find(written).copied());
         if unfenced {
             let message = "a register of this product was touched, or no product issued before, without a \
                            wgmma.fence since";
