@@ -1,7 +1,11 @@
 //! `wgmma`: products in flight from issue until waited for. Operands in shared memory and registers are read,
 //! and accumulators written, when all four warps have committed them: as late as the waits allow.
 
+mod tile;
+
 use std::collections::{BTreeMap, VecDeque};
+
+use tile::Tile;
 
 use super::{
     Block,
@@ -14,13 +18,12 @@ use super::{
 use crate::{
     ast::Space,
     decode::SHARED_BASE,
-    memory::POISON,
     op::{Operand, Order, Product, Wgmma},
     options::Completion,
     regs::{FULL, LANES, R, Regs, lanes},
     report::Kind,
     shadow::{Access, CELL},
-    wgmma::{Descriptor, ROWS, accumulate, fetch, fetch_registers, place},
+    wgmma::{Descriptor, ROWS, accumulate, fetch, fetch_registers},
 };
 
 /// The products of a warpgroup.
@@ -39,18 +42,6 @@ pub(super) struct Products<'a> {
     commits: [u64; MEMBERS],
     /// The tensor cores' clock at the end of each group.
     ends: Vec<u32>,
-}
-
-/// Accumulators in flight: their registers hold nothing.
-#[derive(Debug)]
-struct Tile<'a> {
-    product: &'a Product,
-    /// `ROWS` times as many as there are columns.
-    values: Vec<f32>,
-    /// Products that are to be added.
-    users: u32,
-    /// The call frame that the registers belong to.
-    frame: usize,
 }
 
 /// A product that all four warps have issued.
@@ -353,36 +344,6 @@ impl<'a> Products<'a> {
         self.numbers += 1;
         self.tiles.insert(self.numbers, tile);
         self.numbers
-    }
-}
-
-impl Tile<'_> {
-    /// Takes the accumulators of one warp out of its registers, and leaves NaN there.
-    fn take(&mut self, regs: &mut Regs, member: usize, needed: bool) {
-        let columns = self.product.columns;
-        for (r, &reg) in self.product.d.iter().enumerate() {
-            let row = &mut regs.r32[reg as usize];
-            for (lane, value) in row.iter_mut().enumerate() {
-                let (row, column) = place(r, lane);
-                self.values[(16 * member + row) * columns + column] = f32::from_bits(*value);
-                *value = u32::from_ne_bytes([POISON; 4]);
-            }
-            if needed {
-                regs.missing.set(regs.missing.get() | !regs.init32[reg as usize]);
-            }
-        }
-    }
-
-    /// Gives them back.
-    fn give(&self, regs: &mut Regs, member: usize) {
-        let columns = self.product.columns;
-        for (r, &reg) in self.product.d.iter().enumerate() {
-            for (lane, value) in regs.r32[reg as usize].iter_mut().enumerate() {
-                let (row, column) = place(r, lane);
-                *value = self.values[(16 * member + row) * columns + column].to_bits();
-            }
-            regs.init32[reg as usize] = FULL;
-        }
     }
 }
 

@@ -1,0 +1,50 @@
+//! Accumulators of products in flight.
+
+use crate::{
+    memory::POISON,
+    op::Product,
+    regs::{FULL, Regs},
+    wgmma::place,
+};
+
+/// Accumulators in flight: their registers hold nothing.
+#[derive(Debug)]
+pub(super) struct Tile<'a> {
+    pub product: &'a Product,
+    /// `ROWS` times as many as there are columns.
+    pub values: Vec<f32>,
+    /// Products that are to be added.
+    pub users: u32,
+    /// The call frame that the registers belong to.
+    pub frame: usize,
+}
+
+impl Tile<'_> {
+    /// Takes the accumulators of one warp out of its registers, and leaves NaN there.
+    pub fn take(&mut self, regs: &mut Regs, member: usize, needed: bool) {
+        let columns = self.product.columns;
+        for (r, &reg) in self.product.d.iter().enumerate() {
+            let row = &mut regs.r32[reg as usize];
+            for (lane, value) in row.iter_mut().enumerate() {
+                let (row, column) = place(r, lane);
+                self.values[(16 * member + row) * columns + column] = f32::from_bits(*value);
+                *value = u32::from_ne_bytes([POISON; 4]);
+            }
+            if needed {
+                regs.missing.set(regs.missing.get() | !regs.init32[reg as usize]);
+            }
+        }
+    }
+
+    /// Gives them back.
+    pub fn give(&self, regs: &mut Regs, member: usize) {
+        let columns = self.product.columns;
+        for (r, &reg) in self.product.d.iter().enumerate() {
+            for (lane, value) in regs.r32[reg as usize].iter_mut().enumerate() {
+                let (row, column) = place(r, lane);
+                *value = self.values[(16 * member + row) * columns + column].to_bits();
+            }
+            regs.init32[reg as usize] = FULL;
+        }
+    }
+}
