@@ -52,46 +52,53 @@ type Planned = (&'static str, Shape, fn(Decode<'static>) -> Decode<'static>, &'s
 #[rustfmt::skip]
 const PLANS: &[Planned] = &[
     // No more items than two waves: one block a place. 16 slots of 8 key heads of 4 rows, 129 floats each.
-    ("h200", LLAMA, |d| d, "decode_f16_d128_causal_8_tiles", 132, [16 * 8 * 4 * 129 * 4, 16 * 8 * 4]),
-    ("h200", Shape { batch: 1, ..LLAMA }, |d| d, "decode_f16_d128_causal_8_tiles", 132,
+    ("h200", LLAMA, |d| d, "decode_f16_d128_causal_8_tiles", 128, [16 * 8 * 4 * 129 * 4, 16 * 8 * 4]),
+    ("h200", Shape { batch: 1, ..LLAMA }, |d| d, "decode_f16_d128_causal_8_tiles", 128,
         [16 * 8 * 4 * 129 * 4, 32]),
-    // More items: a block each.
-    ("h200", Shape { batch: 64, ..LLAMA }, |d| d, "decode_f16_d128_causal_8_tiles", 632,
-        [16 * 8 * 4 * 129 * 4, 64 * 8 * 4]),
+    // More items than SMs: two blocks an SM. More than two waves: a block each.
+    ("h200", Shape { batch: 20, ..LLAMA }, |d| d, "decode_f16_d128_causal_8_tiles_w4", 264,
+        [33 * 8 * 4 * 129 * 4, 20 * 8 * 4]),
+    ("h200", Shape { batch: 64, ..LLAMA }, |d| d, "decode_f16_d128_causal_8_tiles_w4", 768,
+        [33 * 8 * 4 * 129 * 4, 64 * 8 * 4]),
+    // More than whole shares would have: all blocks of the wave.
+    ("h200", Shape { batch: 6, heads: [48, 48], ..LLAMA }, |d| d, "decode_f16_d128_causal_8_tiles_w4", 264,
+        [5 * 48 * 129 * 4, 6 * 48 * 4]),
     // As many key heads as the card has SMs: nothing is split.
     ("orin", Shape { heads: [32, 8], ..LLAMA }, |d| d, "decode_f16_d128_causal_8_tiles", 128, [0, 0]),
     // 99 KiB of shared memory.
     ("l4", LLAMA, |d| d, "decode_f16_d128_causal_8_tiles_w4", 176, [7 * 8 * 4 * 129 * 4, 16 * 8 * 4]),
     // Pages that no tile divides; a dense cache of any capacity; a page table's pages of whole tiles.
-    ("h200", Shape { page: Some(1), ..LLAMA }, |d| d, "decode_f16_d128_causal_8_rows", 132,
+    ("h200", Shape { page: Some(1), ..LLAMA }, |d| d, "decode_f16_d128_causal_8_rows", 128,
         [16 * 8 * 4 * 129 * 4, 16 * 8 * 4]),
-    ("h200", Shape { page: None, max_k: 1000, ..LLAMA }, |d| d, "decode_f16_d128_causal_8_tiles", 132,
+    ("h200", Shape { page: None, max_k: 1000, ..LLAMA }, |d| d, "decode_f16_d128_causal_8_tiles", 128,
         [16 * 8 * 4 * 129 * 4, 16 * 8 * 4]),
     // Speculative decoding: more rows; windows; head dims between entries.
-    ("h200", Shape { queries: 4, ..LLAMA }, |d| d.mask(Mask::Causal), "decode_f16_d128_causal_16_tiles", 132,
+    ("h200", Shape { queries: 4, ..LLAMA }, |d| d.mask(Mask::Causal), "decode_f16_d128_causal_16_tiles", 128,
         [16 * 8 * 16 * 129 * 4, 16 * 8 * 4]),
-    ("h200", Shape { queries: 8, ..LLAMA }, |d| d.mask(Mask::Causal), "decode_f16_d128_causal_32_tiles_w4",
-        264, [33 * 8 * 32 * 129 * 4, 16 * 8 * 4]),
-    // Of few sequences two blocks share the rows, on SMs that would do nothing.
+    ("h200", Shape { batch: 32, queries: 8, ..LLAMA }, |d| d.mask(Mask::Causal),
+        "decode_f16_d128_causal_32_tiles_w4", 264, [33 * 8 * 32 * 129 * 4, 32 * 8 * 4]),
+    // Of few sequences two blocks share the rows, on SMs that would do nothing; of some more, on one SM.
     ("h200", Shape { batch: 1, queries: 8, ..LLAMA }, |d| d.mask(Mask::Causal),
-        "decode_f16_d128_causal_16_tiles", 132, [8 * 8 * 32 * 129 * 4, 2 * 8 * 4]),
+        "decode_f16_d128_causal_16_tiles", 128, [8 * 8 * 32 * 129 * 4, 2 * 8 * 4]),
+    ("h200", Shape { queries: 8, ..LLAMA }, |d| d.mask(Mask::Causal), "decode_f16_d128_causal_16_tiles_w4",
+        256, [16 * 8 * 32 * 129 * 4, 2 * 16 * 8 * 4]),
     // Two blocks of the same keys: half of the splits.
-    ("h200", Shape { queries: 12, ..LLAMA }, |d| d.mask(Mask::Causal), "decode_f16_d128_causal_32_tiles_w4",
-        264, [16 * 8 * 48 * 129 * 4, 2 * 16 * 8 * 4]),
+    ("h200", Shape { batch: 17, queries: 12, ..LLAMA }, |d| d.mask(Mask::Causal),
+        "decode_f16_d128_causal_32_tiles_w4", 264, [16 * 8 * 48 * 129 * 4, 2 * 17 * 8 * 4]),
     ("h200", Shape { queries: 17, ..LLAMA }, |d| d, "paged_f16_d128_causal_128x48", 512, [0, 0]),
     ("h200", LLAMA, |d| d.mask(Mask::Window { left: Some(127), right: Some(0) }),
         "decode_f16_d128_local_16_rows_w4", 264, [33 * 8 * 4 * 129 * 4, 16 * 8 * 4]),
-    ("h200", Shape { head_dim: 80, ..LLAMA }, |d| d, "decode_f16_d96_causal_16_tiles", 132,
+    ("h200", Shape { head_dim: 80, ..LLAMA }, |d| d, "decode_f16_d96_causal_16_tiles", 128,
         [16 * 8 * 4 * 97 * 4, 16 * 8 * 4]),
     // Head dims above 256 have 8 rows a block. 16 rows at 256.
     ("h200", Shape { batch: 1, heads: [8, 4], head_dim: 512, ..LLAMA }, |d| d, "decode_f16_d512_local_8_rows",
         396, [99 * 4 * 2 * 513 * 4, 16]),
-    ("h200", Shape { heads: [64, 4], head_dim: 512, ..LLAMA }, |d| d, "decode_f16_d512_local_8_rows", 396,
+    ("h200", Shape { heads: [64, 4], head_dim: 512, ..LLAMA }, |d| d, "decode_f16_d512_local_8_rows", 392,
         [49 * 4 * 16 * 513 * 4, 2 * 16 * 4 * 4]),
     ("l4", Shape { heads: [32, 2], head_dim: 256, ..LLAMA }, |d| d, "decode_f16_d256_local_16_rows", 58,
         [29 * 2 * 16 * 257 * 4, 16 * 2 * 4]),
     // As many parts as are asked for.
-    ("h200", LLAMA, |d| d.splits(Splits::Exactly(1)), "decode_f16_d128_causal_8_tiles", 132, [0, 0]),
+    ("h200", LLAMA, |d| d.splits(Splits::Exactly(1)), "decode_f16_d128_causal_8_tiles", 128, [0, 0]),
     ("h200", LLAMA, |d| d.splits(Splits::Exactly(3)), "decode_f16_d128_causal_8_tiles", 384,
         [48 * 8 * 4 * 129 * 4, 16 * 8 * 4]),
     ("h200", LLAMA, |d| d.splits(Splits::CHUNK), "decode_f16_d128_causal_8_tiles", 1024,

@@ -150,7 +150,7 @@ impl<K: Tile> Run for Persistent<K> {
     #[inline(always)]
     fn run(p: FwdParams, mut block: Block<Self>, smem: Smem<Self>) {
         let tiles = (block.index()..p.order.tiles).step_by(block.count() as usize);
-        smem.rounds(&mut block, tiles, &p, |p, index, block, smem| {
+        smem.rounds(&mut block, tiles, &p, (), |p, (), index, block, smem| {
             K::tile(p, &Whole(index), block, smem);
             ControlFlow::Continue(())
         })

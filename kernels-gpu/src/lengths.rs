@@ -1,6 +1,7 @@
 //! Integers that stand on the device and that nobody has checked. What is made of them here is right whatever
 //! they are: every access stays in the tensors that the host was shown. (What stands in a cache's table is
 //! clamped where it is read, and a slot that a cache has not is none, in `tile`.)
+use cuda_std::math::opaque;
 use spec::Integers;
 use tile::{GlobalInts, Warp};
 
@@ -8,6 +9,37 @@ use tile::{GlobalInts, Warp};
 #[inline(always)]
 pub fn length(lengths: &Integers, i: u32, most: u32) -> u32 {
     (GlobalInts::of(lengths).get(i).max(0) as u32).min(most)
+}
+
+/// A length as it stands there, or 0 where there is none: loaded long before it is needed.
+#[derive(Clone, Copy)]
+pub struct Unchecked(u32);
+
+impl Unchecked {
+    /// Length `i`.
+    #[inline(always)]
+    pub fn load(lengths: &Integers, i: u32) -> Self {
+        Unchecked(GlobalInts::of(lengths).get(i) as u32)
+    }
+
+    /// That of lane `lane`.
+    #[inline(always)]
+    pub fn of_lane(self, warp: Warp, lane: u32) -> Self {
+        Unchecked(warp.shuffle(self.0, lane))
+    }
+
+    /// The same, of which the compiler knows nothing: what follows from it is computed where it is needed,
+    /// not where it is loaded, as [`tile::Block::forget_thread`] says.
+    #[inline(always)]
+    pub fn forget(self) -> Self {
+        Unchecked(opaque(self.0))
+    }
+
+    /// At most `most`, and 0 where the number is negative.
+    #[inline(always)]
+    pub fn clamped(self, most: u32) -> u32 {
+        ((self.0 as i32).max(0) as u32).min(most)
+    }
 }
 
 /// Where sequence `index` begins, as it stands there: to be compared, not to be taken for a row.

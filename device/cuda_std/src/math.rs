@@ -114,6 +114,14 @@ pub fn opaque(x: u32) -> u32 {
     y
 }
 
+/// `.pragma "nounroll"`: the loop whose body begins with it stays one in the assembler, too.
+#[inline(always)]
+#[gpu_only]
+pub fn stay_a_loop() {
+    // SAFETY: no preconditions.
+    unsafe { asm!(".pragma \"nounroll\";", options(nomem, nostack)) }
+}
+
 /// `cvt.rn.f16x2.e4m3x2`, twice: four e4m3 as four f16, the low pair first. Exact. From sm_89 on.
 #[inline(always)]
 #[gpu_only]

@@ -146,6 +146,25 @@ pub unsafe fn ld_global_nc_b32(address: u64) -> u32 {
     r
 }
 
+/// `ld.global.nc.b32` where `present`, else 0 and nothing is read. Without a branch, and where it is written:
+/// such loads are all under way at once, and ahead of the copies behind them.
+///
+/// # Safety
+/// As [`ld_global_nc_b32`], where `present`.
+#[inline(always)]
+#[gpu_only]
+pub unsafe fn ld_global_nc_b32_or_zero(address: u64, present: bool) -> u32 {
+    let r;
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!("{{", ".reg .pred present;", "setp.ne.u32 present, {present}, 0;", "mov.b32 {r}, 0;",
+            "@present ld.global.nc.b32 {r}, [{address}];", "}}",
+            r = out(reg32) r, address = in(reg64) address, present = in(reg32) present as u32,
+            options(nostack, readonly))
+    }
+    r
+}
+
 /// `ld.global.v2.b32`.
 ///
 /// # Safety

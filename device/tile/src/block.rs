@@ -190,24 +190,25 @@ impl Warp {
 }
 
 /// One round of [`Smem::rounds`]: whether to go on.
-type Round<K> = fn(&<K as Kernel>::Params, u32, &mut Block<K>, Smem<K>) -> ControlFlow<()>;
+type Round<K, A> = fn(&<K as Kernel>::Params, A, u32, &mut Block<K>, Smem<K>) -> ControlFlow<()>;
 
 impl<K: Kernel> Smem<K> {
     /// Uses it again and again, a round each, with a barrier between, until `round` breaks off. Nothing of a
     /// round may be left when the next begins: `round` takes its right to the memory by value, and being a
-    /// function, not a closure, it has no place to keep anything.
+    /// function, not a closure, it has no place to keep anything. `all` is for every round the same.
     #[inline(always)]
-    pub fn rounds(
+    pub fn rounds<A: Copy + 'static>(
         self,
         block: &mut Block<K>,
         rounds: impl Iterator<Item = u32>,
         params: &K::Params,
-        round: Round<K>,
+        all: A,
+        round: Round<K, A>,
     ) where
         K::Params: 'static,
     {
         for i in rounds {
-            if round(params, i, block, Smem { base: self.base, contract: PhantomData }).is_break() {
+            if round(params, all, i, block, Smem { base: self.base, contract: PhantomData }).is_break() {
                 return;
             }
             block.sync();

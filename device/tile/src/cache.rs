@@ -83,7 +83,8 @@ impl Iterator for Steps {
     }
 }
 
-/// How a tile's rows are found.
+/// How a tile's rows are found. The first tile is nothing special: LLVM would take it out of the loop that
+/// starts all stages.
 pub trait Source: Sized {
     /// Before the first tile.
     fn of(cache: &Cache, share: &Strided, warp: Warp) -> Self;
@@ -112,7 +113,7 @@ impl PagedTiles {
 impl Source for PagedTiles {
     #[inline(always)]
     fn of(cache: &Cache, share: &Strided, warp: Warp) -> Self {
-        PagedTiles { these: Self::look(cache, share, warp.lane), next: 0, tile: 0 }
+        PagedTiles { these: 0, next: Self::look(cache, share, warp.lane), tile: 0 }
     }
     #[inline(always)]
     fn seek(&mut self, cache: &Cache, share: &Strided, i: u32, warp: Warp) {
@@ -120,7 +121,7 @@ impl Source for PagedTiles {
         if i % 32 == 16 {
             self.next = Self::look(cache, share, i + 16 + warp.lane);
         }
-        if i.is_multiple_of(32) && i != 0 {
+        if i.is_multiple_of(32) {
             self.these = self.next;
         }
         self.tile = warp.shuffle(self.these, i % 32);
@@ -150,12 +151,11 @@ impl PagedRows {
 impl Source for PagedRows {
     #[inline(always)]
     fn of(cache: &Cache, share: &Strided, warp: Warp) -> Self {
-        let [these, next] = [0, 2].map(|i| Self::look(cache, share, i, warp));
-        PagedRows { these, next, half: 0 }
+        PagedRows { these: 0, next: Self::look(cache, share, 0, warp), half: 0 }
     }
     #[inline(always)]
     fn seek(&mut self, cache: &Cache, share: &Strided, i: u32, warp: Warp) {
-        if i.is_multiple_of(2) && i != 0 {
+        if i.is_multiple_of(2) {
             self.these = self.next;
             self.next = Self::look(cache, share, i + 2, warp);
         }

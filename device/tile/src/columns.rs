@@ -122,12 +122,12 @@ impl<E: TensorCore, const K: usize, const G: usize> ColFrag<E, K, G> {
         let (mut to, mut factors) = ([[[0; 2]; G]; K], [1.0; G]);
         for g in 0..G {
             let row = g as u32 * 8 + warp.lane / 4;
-            let words = core::array::from_fn(|k| {
-                [0, 1].map(|i| {
-                    let [first, lane] = S::right_word(k, i);
-                    rows.word(row, first + warp.lane % 4 * lane)
-                })
+            let from = [0, 1].map(|i| {
+                let [first, lane] = S::right_word(0, i);
+                rows.words(row, first + warp.lane % 4 * lane)
             });
+            let word = |k, i: usize| from[i].get(S::right_word(k, i)[0] - S::right_word(0, i)[0]);
+            let words = core::array::from_fn(|k| [word(k, 0), word(k, 1)]);
             let (words, factor) = Q::convert::<K>(words, warp);
             factors[g] = factor;
             for k in 0..K {

@@ -1,6 +1,6 @@
 //! Rows of several heads as one tile's.
 use contract::{FastDiv, Tensor, Vector};
-use cuda_std::memory::{ld_global_nc_b32, st_global_b32, st_global_v2_b32};
+use cuda_std::memory::{ld_global_nc_b32_or_zero, st_global_b32, st_global_v2_b32};
 
 /// The rows of neighbouring heads of one batch: row `i` is head `i % group` of the tensor's row `i / group`,
 /// counted from the first of them.
@@ -15,6 +15,24 @@ pub struct PackedRows<'p> {
     first: u32,
     rows: u32,
     group: &'p FastDiv,
+}
+
+/// Words of one row, from one of them on: its address and bound are found once for all of them.
+#[derive(Clone, Copy)]
+pub(crate) struct RowWords {
+    at: u64,
+    /// How many there are; fewer than none past the last.
+    left: i32,
+}
+
+impl RowWords {
+    /// Word `i`; 0 where there is none.
+    #[inline(always)]
+    pub(crate) fn get(self, i: u32) -> u32 {
+        // SAFETY: row and word exist where `i` is below `left`, and base and strides are multiples of 16, as
+        // `Tensor` promises; what kernels read through it they do not write.
+        unsafe { ld_global_nc_b32_or_zero(self.at.wrapping_add(i as u64 * 4), (i as i32) < self.left) }
+    }
 }
 
 impl<'p> PackedRows<'p> {
@@ -65,15 +83,11 @@ impl<'p> PackedRows<'p> {
         self.base.wrapping_add(offset)
     }
 
-    /// A word of a row of a tensor that nobody writes while the kernel runs; 0 where there is none.
+    /// The words of a row of a tensor that nobody writes while the kernel runs, from word `from` on.
     #[inline(always)]
-    pub(crate) fn word(&self, row: u32, word: u32) -> u32 {
-        if row >= self.rows || word >= self.words {
-            return 0;
-        }
-        // SAFETY: row and word exist, and base and strides are multiples of 16, as `Tensor` promises; what
-        // kernels read through it they do not write.
-        unsafe { ld_global_nc_b32(self.at(row).wrapping_add(word as u64 * 4)) }
+    pub(crate) fn words(&self, row: u32, from: u32) -> RowWords {
+        let left = if row < self.rows { self.words as i32 - from as i32 } else { 0 };
+        RowWords { at: self.at(row).wrapping_add(from as u64 * 4), left }
     }
 
     /// Stores four columns of a row from column `4 * quad` on, two words, if they exist.

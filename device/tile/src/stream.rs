@@ -25,6 +25,7 @@ impl<T: SharedLayout, const S: usize, By: Transport> Ring<T, S, By> {
     pub fn stream(self, mut copy: impl FnMut(&T::Slot<By>)) -> Stream<T, S, By> {
         // A loop that stays one: the code of so many copies would take longer to fetch than to run.
         for i in 0..math::opaque(S as u32) {
+            math::stay_a_loop();
             // SAFETY: stage `i` is this value's alone, and nobody has had a view of it yet.
             unsafe { fill::<T, By>(self.base + i * T::BYTES as u32, &mut copy) }
         }

@@ -1,6 +1,7 @@
 //! The decode family: which entry, how many blocks, and where splits leave what they make.
 use super::{Kernels, cache, place};
 use crate::{Capabilities, Decode, Error, Problem, Splits, validate};
+use core::cmp::Reverse;
 use spec::{
     Contract, Counters, DECODE_COMBINES, DECODES, DecodeInfo, DecodeOrder, DecodeParams, FastDiv, Integers,
     KERNELS, Lse, MaskKind, PageKind, Partials, Window,
@@ -68,15 +69,26 @@ fn keeps_bits(e: &DecodeInfo, d: &Decode<'_>, on: &Capabilities) -> bool {
         || DECODES.iter().any(|other| takes_any(other) && on.runs(&other.contract).is_ok())
 }
 
-/// Whether the entry does not hold rows at once that two SMs had better share: one sequence of 4096 keys and
-/// 32 rows takes 31 us with the entry of 32, where 16 rows take 14 (H200). Chunks do not look at the batch.
+/// Whether the entry does not hold rows at once that two SMs, or two blocks of one, had better share: 16
+/// sequences of 8192 keys and 8 key heads with 32 rows take 170 us with the entry of 32, and 124 in two
+/// blocks of 16; 32 of 1024 take 37 and 40 (H200). Chunks do not look at the batch.
 fn suits(e: &DecodeInfo, d: &Decode<'_>, on: &Capabilities) -> bool {
     let p = d.problem();
-    let idle = 2 * p.batch * p.heads_k <= on.sms as usize;
+    let idle = p.batch * p.heads_k <= on.sms as usize;
     e.rows <= 16 || !idle || matches!(d.splits, Splits::Chunk(_))
 }
 
-/// The entry for a request: the smallest of those that take the fewest blocks.
+/// Blocks of the entry that an SM holds, where each has more than one to do: one then loads while another
+/// looks for its keys or merges. 2 % of the time of 64 sequences, up to 5 % of 24 to 32 (H200). Chunks do not
+/// look at the batch.
+fn at_once(e: &DecodeInfo, d: &Decode<'_>, on: &Capabilities) -> u32 {
+    let p = d.problem();
+    let crowded = p.batch * p.heads_k * row_blocks(e, &p) as usize > on.sms as usize;
+    if crowded && !matches!(d.splits, Splits::Chunk(_)) { on.blocks_per_sm(&e.contract) } else { 0 }
+}
+
+/// The entry for a request: the smallest of those that take the fewest blocks, and of these the one of which
+/// an SM holds the most, where that counts.
 fn choose(d: &Decode<'_>, on: &Capabilities) -> Result<&'static DecodeInfo, Error> {
     let p = d.problem();
     if let Some(name) = d.config {
@@ -96,7 +108,7 @@ fn choose(d: &Decode<'_>, on: &Capabilities) -> Result<&'static DecodeInfo, Erro
     }
     let size = |e: &&DecodeInfo| {
         let plain = [e.mask == MaskKind::Local, e.pages == PageKind::Rows];
-        (e.head_dim, row_blocks(e, &p), e.rows, plain)
+        (e.head_dim, row_blocks(e, &p), e.rows, plain, Reverse(at_once(e, d, on)))
     };
     let fitting = DECODES.iter().filter(|e| solves(e, d) && keeps_bits(e, d, on) && suits(e, d, on));
     if let Some(entry) = fitting.clone().filter(|e| on.runs(&e.contract).is_ok()).min_by_key(size) {
@@ -208,9 +220,17 @@ fn order(d: &Decode<'_>, on: &Capabilities, entry: &DecodeInfo) -> (DecodeOrder,
             (slots.max(sequences), slots)
         }
     };
+    // A wave of whole shares: the blocks of a sequence's key heads run side by side and find the same rows of
+    // memory open, and what is left over are the last blocks, which the hardware spreads. 132 blocks for 128
+    // items take 1 to 3 % longer (H200).
+    let (wave, least) = (share as u32 * heads * row_blocks, sequences * heads * row_blocks);
     // Where there are more items than two waves, the hardware deals them out better than a stride does.
     let items = u64::from(items.max(sequences)) * u64::from(heads) * u64::from(row_blocks);
-    let blocks = if items <= 2 * u64::from(resident) { resident } else { items.min(1 << 30) as u32 };
+    let blocks = match items {
+        _ if items > 2 * u64::from(resident) => items.min(1 << 30) as u32,
+        _ if least <= wave => wave,
+        _ => resident,
+    };
     let one = FastDiv::ONE;
     let (splits, chunk) = match d.splits {
         Splits::Auto => (0, one),
@@ -228,7 +248,7 @@ fn order(d: &Decode<'_>, on: &Capabilities, entry: &DecodeInfo) -> (DecodeOrder,
         share,
         threshold: THRESHOLD,
         blocks,
-        spread: if blocks_per_sm == 1 { resident / 2 } else { 0 },
+        spread: if blocks_per_sm == 1 { wave / 2 } else { 0 },
     };
     (order, slots)
 }

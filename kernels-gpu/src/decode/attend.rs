@@ -4,6 +4,7 @@ use super::merge::{leave, merge_splits, store, store_empty};
 use super::schedule::Item;
 use super::softmax::Softmax;
 use crate::entries::Run;
+use crate::lengths::Unchecked;
 use crate::partial::Partial;
 use crate::softcap::softcap;
 use core::ops::ControlFlow;
@@ -45,9 +46,10 @@ impl<
     #[inline(always)]
     fn run(p: DecodeParams, mut block: Block<Self>, smem: Smem<Self>) {
         let items = Steps { at: block.index(), step: block.count(), end: u32::MAX >> 1 };
-        smem.rounds(&mut block, items, &p, |p, index, block, mut smem| {
+        let few = Unchecked::load(&p.order.lengths, block.warp().lane());
+        smem.rounds(&mut block, items, &p, few, |p, few, index, block, mut smem| {
             block.forget_thread();
-            let Some(item) = Item::of::<Mask, _>(p, index, block, &mut smem) else {
+            let Some(item) = Item::of::<Mask, _>(p, few, index, block, &mut smem) else {
                 return ControlFlow::Break(());
             };
             if item.counts {
@@ -94,8 +96,9 @@ fn attend<
     let (places, right): (PerWarp<KvTile<E, D>, SLOTS, WARPS>, RightPlace<E::As, D, G>) = smem.split();
     let (ring, lent) = places.lend(block);
     let mut walk = CacheWalk::<E, Page::Source, D>::of(&p.cache, share, item.kv_head, warp);
-    let mut kv = ring.stream(|slot: &KvTileSlot<_, D, _>| walk.copy([&slot.k, &slot.v]));
+    // Before the first keys: behind so many bytes their few would wait in line.
     let (q, factor) = ColFrag::<E::As, D, G>::load::<Q, E>(&queries, warp);
+    let mut kv = ring.stream(|slot: &KvTileSlot<_, D, _>| walk.copy([&slot.k, &slot.v]));
     let q = right.keep(q, block);
     let [k_factor, v_factor] =
         [0, 1].map(|i| E::FACTOR * load_per_head(&p.scales[i], item.sequence, item.kv_head));
@@ -148,8 +151,9 @@ impl<E: TensorCore, const D: usize> Run for DecodeCombine<E, D> {
     #[inline(always)]
     fn run(p: DecodeParams, mut block: Block<Self>, smem: Smem<Self>) {
         let items = Steps { at: block.index(), step: block.count(), end: u32::MAX >> 1 };
-        smem.rounds(&mut block, items, &p, |p, index, block, mut smem| {
-            let Some(item) = Item::of::<Local, _>(p, index, block, &mut smem) else {
+        let few = Unchecked::load(&p.order.lengths, block.warp().lane());
+        smem.rounds(&mut block, items, &p, few, |p, few, index, block, mut smem| {
+            let Some(item) = Item::of::<Local, _>(p, few, index, block, &mut smem) else {
                 return ControlFlow::Break(());
             };
             if item.counts && item.split == 0 && item.splits > 1 {

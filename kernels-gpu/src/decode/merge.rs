@@ -4,7 +4,7 @@ use crate::lengths::length;
 use crate::partial::Partial;
 use core::f32::consts::{LN_2, LOG2_E};
 use spec::{DecodeParams, Kernel};
-use tile::{Block, GlobalVec, PartialRows, RowSlices, Steps, TensorCore};
+use tile::{Block, GlobalVec, RowSlices, Steps, TensorCore};
 
 /// Splits whose loads are under way at once: 64 registers, of those that attention has left.
 const AT_ONCE: usize = 16;
@@ -30,11 +30,17 @@ pub fn store<E: TensorCore>(p: &DecodeParams, item: &Item, row: u32, quad: u32, 
 #[inline(always)]
 pub fn leave<const D: usize>(p: &DecodeParams, item: &Item, row: u32, quad: u32, keys: Partial<4>) {
     let (o, lse) = keys.normalised();
-    let (slot, row) = (item.slot + item.split, item.first_row(p) + row);
-    PartialRows::<D>::of(&p.partials, slot, item.kv_head).store_quad(row, quad, o);
+    let left = left::<D>(p, item, row);
+    left.store_quad(item.split, quad, o);
     if quad == 0 {
-        GlobalVec::of_slice(&p.partials, slot, item.kv_head).store_row(row, lse);
+        left.store_value(item.split, lse);
     }
+}
+
+/// What all splits leave of a row.
+#[inline(always)]
+fn left<const D: usize>(p: &DecodeParams, item: &Item, row: u32) -> RowSlices<D> {
+    RowSlices::of(&p.partials, item.slot, item.splits, item.kv_head, item.first_row(p) + row)
 }
 
 /// Merges the splits of an item's rows, in their order, and stores the result. The whole block takes part: a
@@ -47,8 +53,7 @@ pub fn merge_splits<E: TensorCore, K: Kernel, const D: usize>(
 ) {
     let warp = block.warp();
     block.deal_quads::<D>(item.rows_of(p, &p.o).count(), |row, quad| {
-        let row_in_head = item.first_row(p) + row;
-        let mut left = RowSlices::<D>::of(&p.partials, item.slot, item.splits, item.kv_head, row_in_head);
+        let mut left = left::<D>(p, item, row);
         let mut all = Partial::NONE;
         while !left.is_empty() {
             // Each lane loads one split's log-sum-exp: past the last there is no weight.

@@ -1,7 +1,7 @@
 //! Which block does what. Every block derives it from the lengths on the device: no kernel before, no state
 //! between launches.
 use super::mask::DecodeMask;
-use crate::lengths::length;
+use crate::lengths::Unchecked;
 use cuda_std::math::rcp;
 use spec::{DecodeParams, Kernel, LEAST_KEYS, TALLY, Tensor};
 use tile::{Block, PackedRows, Smem, Steps, Tally, Warp};
@@ -46,9 +46,15 @@ struct Cut<'p> {
 }
 
 impl Sequence {
+    /// Sequence `i`; without a key where there is none.
     #[inline(always)]
     fn of<Mask: DecodeMask>(p: &DecodeParams, i: u32) -> Self {
-        let keys = length(&p.order.lengths, i, p.order.max_keys);
+        Self::new::<Mask>(p, Unchecked::load(&p.order.lengths, i))
+    }
+
+    #[inline(always)]
+    fn new<Mask: DecodeMask>(p: &DecodeParams, length: Unchecked) -> Self {
+        let keys = length.forget().clamped(p.order.max_keys);
         Sequence { keys, seen: keys - (Mask::first_tile(p, keys) * 16).min(keys) }
     }
 
@@ -109,22 +115,26 @@ impl<'p> Cut<'p> {
         Some(Item {
             sequence: of * 32 + lane,
             keys,
-            kv_head: 0,
-            row_block: 0,
             split: index - (from & 0xffff),
             splits,
             slot: from >> 16,
             items: warp.shuffle(upto, 31) & 0xffff,
-            counts: true,
+            ..Item::FIRST
         })
     }
 }
 
-/// At most 32 sequences: every warp finds the item for itself, without a barrier.
+/// At most 32 sequences, a lane's length each: every warp finds the item for itself, without a barrier.
 #[inline(always)]
-fn item_of_few<Mask: DecodeMask>(p: &DecodeParams, index: u32, warp: Warp) -> Option<Item> {
-    let sequence = Sequence::of::<Mask>(p, warp.lane());
-    Cut::of(p, warp.sum(sequence.tiles())).pick(0, sequence, 0, index, warp)
+fn item_of_few<Mask: DecodeMask>(p: &DecodeParams, few: Unchecked, index: u32, warp: Warp) -> Option<Item> {
+    if p.order.lengths.count > 1 {
+        let sequence = Sequence::new::<Mask>(p, few);
+        return Cut::of(p, warp.sum(sequence.tiles())).pick(0, sequence, 0, index, warp);
+    }
+    // Nothing to look for.
+    let one = Sequence::new::<Mask>(p, few.of_lane(warp, 0));
+    let splits = Cut::of(p, one.tiles()).splits(one);
+    (index < splits).then_some(Item { keys: one.keys, split: index, splits, items: splits, ..Item::FIRST })
 }
 
 /// The warps of the block take 32 sequences at a time, each its own, and leave each other their sums.
@@ -169,11 +179,26 @@ fn item_of_many<Mask: DecodeMask, K: Kernel>(
 }
 
 impl Item {
+    /// Of the first sequence's first key head, without keys.
+    const FIRST: Self = Item {
+        sequence: 0,
+        keys: 0,
+        kv_head: 0,
+        row_block: 0,
+        split: 0,
+        splits: 1,
+        slot: 0,
+        items: 0,
+        counts: true,
+    };
+
     /// What block `index` does, if there is anything. Neighbours have the same keys: of one head, for its
-    /// blocks of rows, which then find them in the L2 cache; and of different heads.
+    /// blocks of rows, which then find them in the L2 cache; and of different heads. `few` are the first 32
+    /// lengths, a lane's each.
     #[inline(always)]
     pub fn of<Mask: DecodeMask, K: Kernel>(
         p: &DecodeParams,
+        few: Unchecked,
         index: u32,
         block: &mut Block<K>,
         smem: &mut Smem<K>,
@@ -183,7 +208,7 @@ impl Item {
         let (index, row_block) = p.order.row_blocks.div_rem(index);
         let (index, kv_head) = p.order.kv_heads.div_rem(index);
         let item = if p.order.lengths.count <= 32 {
-            item_of_few::<Mask>(p, index, block.warp())
+            item_of_few::<Mask>(p, few, index, block.warp())
         } else {
             smem.lend(block, |tally, block| item_of_many::<Mask, K>(p, index, block, tally))
         }?;
@@ -198,7 +223,7 @@ impl Item {
     #[inline(always)]
     pub fn whole(p: &DecodeParams, sequence: u32, of: u32) -> Self {
         let (kv_head, row_block) = p.order.row_blocks.div_rem(of);
-        Item { sequence, kv_head, row_block, keys: 0, split: 0, splits: 1, slot: 0, items: 0, counts: true }
+        Item { sequence, kv_head, row_block, ..Item::FIRST }
     }
 
     /// The first of its rows among those of its key head.

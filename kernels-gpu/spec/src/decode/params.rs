@@ -41,34 +41,22 @@ pub struct DecodeOrder {
     pub threshold: f32,
     /// Blocks of the launch. Block `j` does items `j`, `j + blocks`, ..
     pub blocks: u32,
-    /// Half of the blocks of a wave: neighbours, which share the port of a pair of SMs, take items that far
-    /// apart. Twice of it is at most `blocks`.
+    /// Half of the items that blocks of a wave share evenly: neighbours, which share the port of a pair of
+    /// SMs, take items that far apart. Twice of it is at most `blocks`.
     pub spread: u32,
 }
 
-/// What a decode kernel, and the kernel that merges its splits, is told.
+/// What a decode kernel, and the kernel that merges its splits, is told. What is needed before the first copy
+/// comes first.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DecodeParams {
-    /// Queries `[sequence][head][query][column]`: as many for each sequence.
-    pub q: Tensor,
-    /// Output, of the same shape.
-    pub o: Tensor,
-    /// Log-sum-exp of each row, natural logarithm.
-    pub lse: Lse,
-    /// One logit a query head, not scaled, whose weight belongs to no key; base 0 where there are none.
-    pub sinks: Lse,
-    /// Keys and values.
-    pub cache: Cache,
-    /// What the numbers of keys, and of values, stand for, times this.
-    pub scales: [PerHead; 2],
     /// Which block does which split.
     pub order: DecodeOrder,
-    /// Where splits leave their O, normalised, and its log-sum-exp (base 2): slices are the slots of all
-    /// sequences that are split, heads are key heads, rows a key head's.
-    pub partials: Partials,
-    /// One for each block of rows of each key head of each sequence; none where a second kernel merges.
-    pub counters: Counters,
+    /// Keys and values.
+    pub cache: Cache,
+    /// Queries `[sequence][head][query][column]`: as many for each sequence.
+    pub q: Tensor,
     /// Query heads of a key head.
     pub group: FastDiv,
     /// Query `i` of `n`, on `k` keys, is at `i + k - n + shift`.
@@ -77,4 +65,18 @@ pub struct DecodeParams {
     pub scale_log2: f32,
     /// `scale / softcap`, or 0: as [`crate::FwdParams::softcap`].
     pub softcap: f32,
+    /// What the numbers of keys, and of values, stand for, times this.
+    pub scales: [PerHead; 2],
+    /// Where splits leave their O, normalised, and its log-sum-exp (base 2): slices are the slots of all
+    /// sequences that are split, heads are key heads, rows a key head's. The slices of a row lie one behind
+    /// the other.
+    pub partials: Partials,
+    /// One for each block of rows of each key head of each sequence; none where a second kernel merges.
+    pub counters: Counters,
+    /// Output, of the queries' shape.
+    pub o: Tensor,
+    /// Log-sum-exp of each row, natural logarithm.
+    pub lse: Lse,
+    /// One logit a query head, not scaled, whose weight belongs to no key; base 0 where there are none.
+    pub sinks: Lse,
 }

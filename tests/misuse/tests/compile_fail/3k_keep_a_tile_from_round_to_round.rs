@@ -5,7 +5,7 @@ use tile::{Block, Smem};
 
 fn rounds(mut block: Block<K>, smem: Smem<K>) {
     let kept = Cell::new(None);
-    smem.rounds(&mut block, 0..2, &(), |(), _, _, smem| {
+    smem.rounds(&mut block, 0..2, &(), (), |(), (), _, _, smem| {
         let (q, _): (Q, Stages<2>) = smem.split();
         kept.set(Some(q));
         std::ops::ControlFlow::Continue(())
