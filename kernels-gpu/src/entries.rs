@@ -1,5 +1,5 @@
 //! Every line of the table becomes an entry.
-use cuda_std::kernel;
+use cuda_std::{kernel, parameter_address};
 use spec::Kernel;
 use tile::{Block, Smem};
 
@@ -26,7 +26,7 @@ macro_rules! emit {
             #[kernel]
             pub unsafe fn $symbol(params: <$symbol::Config as Kernel>::Params) {
                 // SAFETY: the launch contract, which `Kernel` states and the host keeps.
-                let (block, smem) = unsafe { Block::enter() };
+                let (block, smem) = unsafe { Block::enter(parameter_address!($symbol)) };
                 <$symbol::Config as Run>::run(params, block, smem)
             }
         )*

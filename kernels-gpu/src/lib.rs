@@ -8,6 +8,7 @@
 //! - [`split`]: several blocks share a tile's keys, and the kernel that merges what they leave.
 //! - [`decode`]: few queries on a long cache in pages. [`lengths`]: what is made of integers on the device.
 //! - [`packed`]: sequences one behind the other. [`paged`]: many queries on a cache in pages.
+//! - [`hopper`]: the forward by an sm_90's own instructions.
 //! - [`partial`]: results of different keys, merged.
 //! - [`append`]: rows of new tokens go to their places in a cache. [`merge`]: states of the same rows and
 //!   other keys become one.
@@ -29,6 +30,8 @@ pub mod decode;
 pub mod entries;
 #[forbid(unsafe_code)]
 pub mod forward;
+#[forbid(unsafe_code)]
+pub mod hopper;
 #[forbid(unsafe_code)]
 pub mod lengths;
 #[forbid(unsafe_code)]

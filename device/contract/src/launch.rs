@@ -17,6 +17,8 @@ pub struct Contract {
     /// Blocks that one SM must be able to hold: stamped as `.minnctapersm`, which bounds the registers. 0
     /// leaves it out.
     pub min_blocks_per_sm: u32,
+    /// What the address of the parameter is a multiple of: stamped as its `.align`. 0 leaves rustc's.
+    pub param_align: u32,
     /// What ptxas may spill; `None` allows nothing.
     pub spills: Option<SpillAllowance>,
 }
@@ -41,13 +43,22 @@ impl Contract {
             .target(K::TARGET)
             .smem_bytes(K::SMEM_BYTES as u32)
             .min_blocks_per_sm(K::BLOCKS_PER_SM)
+            .param_align(K::PARAM_ALIGN)
     }
 
     /// The contract of a kernel that no type describes: for every GPU since sm_80, without dynamic shared
     /// memory, a bound on registers or an allowance.
     pub const fn new(symbol: &'static str, threads: u32) -> Self {
         let target = Target::From(80);
-        Contract { symbol, target, threads, smem_bytes: 0, min_blocks_per_sm: 0, spills: None }
+        Contract {
+            symbol,
+            target,
+            threads,
+            smem_bytes: 0,
+            min_blocks_per_sm: 0,
+            param_align: 0,
+            spills: None,
+        }
     }
 
     /// The same for other GPUs.
@@ -66,6 +77,12 @@ impl Contract {
     #[must_use]
     pub const fn min_blocks_per_sm(self, min_blocks_per_sm: u32) -> Self {
         Contract { min_blocks_per_sm, ..self }
+    }
+
+    /// The same with a parameter at a multiple of so many bytes.
+    #[must_use]
+    pub const fn param_align(self, param_align: u32) -> Self {
+        Contract { param_align, ..self }
     }
 
     /// The same with an allowance of spills.

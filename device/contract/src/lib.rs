@@ -3,8 +3,8 @@
 //!
 //! - [`Kernel`]: threads, shared memory, parameters and grid of a kernel, from one type.
 //! - [`Contract`]: the same of a compiled kernel, by value, with its symbol and [`Target`].
-//! - [`Tensor`], [`Vector`], [`Cache`], [`Partials`], [`Integers`], [`Counters`], [`Element`]: what kernels
-//!   are told of their data.
+//! - [`Tensor`], [`TensorMap`], [`Vector`], [`Cache`], [`Partials`], [`Integers`], [`Counters`], [`Element`]:
+//!   what kernels are told of their data.
 //! - [`FastDiv`]: division by a number that only the host knows.
 #![no_std]
 #![forbid(unsafe_code)]
@@ -17,6 +17,7 @@ mod launch;
 mod parts;
 mod target;
 mod tensor;
+mod tensor_map;
 
 pub use cache::{Cache, PerHead, Slots};
 pub use element::{Bf16, DType, E4m3, Element, F16, F32, Native, Path, Scalar};
@@ -26,3 +27,4 @@ pub use launch::{Contract, SpillAllowance};
 pub use parts::RowParts;
 pub use target::Target;
 pub use tensor::{Counters, Integers, Partials, RowValues, Tensor, Vector};
+pub use tensor_map::TensorMap;

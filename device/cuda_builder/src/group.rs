@@ -93,7 +93,9 @@ impl Group<'_> {
                 texts[n] = Some(text);
             }
         }
-        built.modules = contracts.iter().map(|&&c| c).zip(texts.into_iter().flatten()).collect();
+        let aligned = |(&&contract, text)| Ok((contract, stamp::align_parameter(&contract, text)?));
+        built.modules =
+            contracts.iter().zip(texts.into_iter().flatten()).map(aligned).collect::<Result<_, _>>()?;
         Ok(built)
     }
 

@@ -1,5 +1,5 @@
 //! `ldmatrix`: four 8x8 matrices of 16-bit elements from shared memory into the registers of a warp.
-//! `movmatrix`: one of them transposed where it is.
+//! `stmatrix`: the way back (sm_90). `movmatrix`: one of them transposed where it is.
 //!
 //! Lane `l` gives the address of row `l % 8` of matrix `l / 8`. Afterwards register `i` of lane `l` holds
 //! elements `2 * (l % 4)` and `2 * (l % 4) + 1` of row `l / 4` of matrix `i`; with `.trans` those elements of
@@ -41,6 +41,22 @@ pub unsafe fn ldmatrix_x4_trans(row: u32) -> [u32; 4] {
             in(reg32) row, options(nostack, readonly))
     }
     r
+}
+
+/// `stmatrix.sync.aligned.m8n8.x4.shared.b16`: lane `l` gives the address of row `l % 8` of matrix `l / 8`,
+/// and the registers that [`ldmatrix_x4`] would give it.
+///
+/// # Safety
+/// - All 32 lanes, converged.
+/// - `row` is an address of the shared window, a multiple of 16, with 16 bytes that may be written.
+#[inline(always)]
+#[gpu_only]
+pub unsafe fn stmatrix_x4(row: u32, r: [u32; 4]) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        convergent_asm!("stmatrix.sync.aligned.m8n8.x4.shared.b16 [{}], {{{}, {}, {}, {}}};",
+            in(reg32) row, in(reg32) r[0], in(reg32) r[1], in(reg32) r[2], in(reg32) r[3], options(nostack))
+    }
 }
 
 /// `movmatrix.sync.aligned.m8n8.trans.b16`: transposes an 8x8 matrix of 16-bit elements that the warp's

@@ -122,6 +122,38 @@ pub fn stay_a_loop() {
     unsafe { asm!(".pragma \"nounroll\";", options(nomem, nostack)) }
 }
 
+/// The same number, computed here and not later: LLVM sinks what nothing needs yet below everything else. A
+/// comment: no instruction.
+#[inline(always)]
+#[gpu_only]
+pub fn in_order(x: f32) -> f32 {
+    let mut x = x;
+    // SAFETY: a comment.
+    unsafe { asm!("// {}", inout(reg32) x, options(nomem, nostack)) }
+    x
+}
+
+/// [`in_order`], of a word.
+#[inline(always)]
+#[gpu_only]
+pub fn in_order_b32(x: u32) -> u32 {
+    let mut x = x;
+    // SAFETY: a comment.
+    unsafe { asm!("// {}", inout(reg32) x, options(nomem, nostack)) }
+    x
+}
+
+/// The same number, of which the compiler knows nothing, as [`opaque`], of 64 bits and by a comment: no
+/// instruction.
+#[inline(always)]
+#[gpu_only]
+pub fn opaque_b64(x: u64) -> u64 {
+    let mut x = x;
+    // SAFETY: a comment.
+    unsafe { asm!("// {}", inout(reg64) x, options(nomem, nostack)) }
+    x
+}
+
 /// `cvt.rn.f16x2.e4m3x2`, twice: four e4m3 as four f16, the low pair first. Exact. From sm_89 on.
 #[inline(always)]
 #[gpu_only]

@@ -222,6 +222,21 @@ pub unsafe fn st_global_b32(address: u64, x: u32) {
     unsafe { asm!("st.global.b32 [{}], {};", in(reg64) address, in(reg32) x, options(nostack)) }
 }
 
+/// `st.global.b32`, where `condition`. Predicated, not branched around: the lanes of a warp stay together.
+///
+/// # Safety
+/// - As [`st_global_b32`], where `condition`.
+#[inline(always)]
+#[gpu_only]
+pub unsafe fn st_global_b32_if(address: u64, x: u32, condition: bool) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!("{{", ".reg .pred wanted;", "setp.ne.u32 wanted, {}, 0;",
+            "@wanted st.global.b32 [{}], {};", "}}",
+            in(reg32) condition as u32, in(reg64) address, in(reg32) x, options(nostack))
+    }
+}
+
 /// `st.global.v2.b32`.
 ///
 /// # Safety
@@ -249,4 +264,42 @@ pub unsafe fn st_global_v4_b32(address: u64, x: [u32; 4]) {
             in(reg64) address, in(reg32) x[0], in(reg32) x[1], in(reg32) x[2], in(reg32) x[3],
             options(nostack))
     }
+}
+
+/// What there is of a parameter's address on the host.
+#[doc(hidden)]
+#[cfg(not(target_arch = "nvptx64"))]
+pub fn no_parameter() -> u64 {
+    panic!("parameters of an entry exist on the GPU only")
+}
+
+/// The generic address of the parameter of the entry of this name, for what reads parameters where they
+/// lie, such as the copy engine its tensor maps. Any other use of it loads from memory what would have been
+/// a constant.
+///
+/// The crate that calls it needs `#![feature(asm_experimental_arch)]` on the GPU, which `CudaBuilder` sets.
+#[macro_export]
+macro_rules! parameter_address {
+    ($entry:ident) => {{
+        #[cfg(target_arch = "nvptx64")]
+        {
+            let address: u64;
+            // SAFETY: it only takes an address.
+            unsafe {
+                ::core::arch::asm!(
+                    concat!(
+                        "{{ .reg .b64 there; mov.b64 there, ", stringify!($entry),
+                        "_param_0; cvta.param.u64 {}, there; }}"
+                    ),
+                    out(reg64) address,
+                    options(pure, nomem, nostack)
+                )
+            }
+            address
+        }
+        #[cfg(not(target_arch = "nvptx64"))]
+        {
+            $crate::memory::no_parameter()
+        }
+    }};
 }

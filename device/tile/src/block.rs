@@ -8,6 +8,8 @@ use cuda_std::{barrier, math, memory, thread, warp};
 /// A whole, converged thread block under the launch contract `K`. Not `Copy`: a barrier takes it by `&mut`.
 pub struct Block<K> {
     pub(crate) thread: u32,
+    /// Generic address of the launch's parameter.
+    pub(crate) parameter: u64,
     contract: PhantomData<K>,
 }
 
@@ -32,9 +34,10 @@ impl<K: Kernel> Block<K> {
     /// - Called once per launch, first thing, by every thread.
     /// - The launch has `K::THREADS` threads a block along x and `K::SMEM_BYTES` bytes of dynamic shared
     ///   memory.
+    /// - `parameter` is the generic address of its parameter ([`cuda_std::parameter_address!`]).
     #[inline(always)]
-    pub unsafe fn enter() -> (Self, Smem<K>) {
-        let block = Block { thread: thread::thread_idx_x(), contract: PhantomData };
+    pub unsafe fn enter(parameter: u64) -> (Self, Smem<K>) {
+        let block = Block { thread: thread::thread_idx_x(), parameter, contract: PhantomData };
         (block, Smem { base: memory::dynamic_smem(), contract: PhantomData })
     }
 

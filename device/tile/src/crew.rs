@@ -64,13 +64,19 @@ impl Crew for Warp {
     }
 }
 
-/// How what fills a place travels there, and whose copies it are. A place, its slots and its ring name it as
-/// `By`, so that one is never filled in another's way.
+/// How what fills a place travels there. A place, its slots and its ring name it as `By`, so that one is
+/// never filled in another's way.
 pub trait Transport: sealed::Sealed {
-    /// Who copies.
-    type Crew: Crew;
     /// Arrivals that end a phase of a stage's *full* barrier ([`crate::Relay`]).
     const ARRIVALS: u32;
+    /// What the bytes of a [`crate::Relay`] are a multiple of.
+    const ROUND: usize;
+}
+
+/// A transport whose copies the threads of a crew make.
+pub trait CrewTransport: Transport {
+    /// Who copies.
+    type Crew: Crew;
 
     /// Closes the group of copies that this thread has started.
     ///
@@ -96,8 +102,11 @@ pub struct CpAsync<W>(PhantomData<W>);
 
 impl<W> sealed::Sealed for CpAsync<W> {}
 impl<W: Crew> Transport for CpAsync<W> {
-    type Crew = W;
     const ARRIVALS: u32 = W::THREADS;
+    const ROUND: usize = 1;
+}
+impl<W: Crew> CrewTransport for CpAsync<W> {
+    type Crew = W;
 
     #[inline(always)]
     unsafe fn commit() {

@@ -17,6 +17,11 @@
 //! | [`PerWarp`] -> [`Stream`] -> [`Scratch`] | stages that a warp refills at once, given back in the end | the same |
 //! | [`CacheWalk`], [`Source`] | a warp's share of rows in pages, tile by tile | pages exist, whatever their numbers are |
 //! | [`Relay`] -> [`Producer`], [`Consumer`] | stages that one warp fills for the others | the same, by mbarriers |
+//! | [`Relay`] by [`Tma`] -> [`Producer`], [`Consumer`] -> [`Kept`] | the same, filled by the copy engine and read by products | the same, by transactions |
+//! | [`GlobalTiles`] | a tensor as the copy engine sees it | its boxes are the tile's panels |
+//! | [`Warpgroup`] | four converged warps that compute, of a block that is gone | products are issued by all, and one after the other |
+//! | [`Abt`], [`Ab`] | products that run while their warps do something else | nobody touches what is in flight |
+//! | [`Outbox`] | a tile on its way out | nobody writes before the copy engine has read |
 //! | [`Scratch`] -> [`Left`], [`LeftColumns`] | registers handed from warp to warp | no read before the barrier |
 //! | [`LeftPlace`], [`RightPlace`] | operands for which registers have no room | a lane reads its own, or behind a barrier |
 //! | [`Tally`], [`Sums`] | numbers that warps leave for each other, parts of a sum | the same |
@@ -35,20 +40,24 @@ mod columns;
 mod crew;
 mod eight;
 mod element;
+mod engine;
 mod exchange;
 mod fragment;
 mod global;
 pub mod layout;
 mod left;
 mod mma;
+mod outbox;
 mod packed_rows;
 mod pages;
 mod partial;
 mod pipeline;
 mod place;
+mod product;
 mod reader;
 mod relay;
 mod right;
+mod roles;
 mod row;
 mod scalar;
 mod scratch;
@@ -65,21 +74,25 @@ pub use cache::{CacheWalk, PagedRows, PagedTiles, Source, Steps, Strided};
 pub use columns::{ColAcc, ColFrag, ColSum, ColVec, LoadAs};
 #[doc(hidden)]
 pub use contract::Element;
-pub use crew::{CpAsync, Crew, Team, Transport, WarpRows};
+pub use crew::{CpAsync, Crew, CrewTransport, Team, Transport, WarpRows};
 pub use eight::{LoadEight, StoreEight};
 pub use element::Mma;
+pub use engine::{Boxes, GlobalTiles, Kept, Tma};
 pub use exchange::LeftColumns;
 pub use fragment::{AFrag, Acc, Part, Resident, RowBounds};
 pub use global::{GlobalInts, GlobalRows, GlobalVec, TileSource, TileWalk, Walk};
 pub use left::{LeftOperand, LeftPlace};
-pub use mma::TensorCore;
+pub use mma::{TensorCore, WarpgroupCore};
+pub use outbox::Outbox;
 pub use packed_rows::PackedRows;
 pub use pages::{CacheRows, PageWalk};
 pub use partial::{OwnChunk, PartialRows, RowSlices};
 pub use pipeline::{InFlight, Pipeline, Prologue, Ready, Ring, Unfilled};
 pub use place::{Lent, PerWarp, Place};
+pub use product::{Ab, Abt, Product};
 pub use relay::{Consumer, Consumers, Producer, Relay};
 pub use right::{Right, RightPlace};
+pub use roles::{TwoSided, Warpgroup};
 pub use row::{RowSum, RowVec};
 pub use scratch::{Left, Registers, Scratch, Theirs};
 pub use shared::{SharedLayout, SharedTile, SharedTiles, TileSlot, TileSlots};

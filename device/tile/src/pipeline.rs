@@ -12,7 +12,7 @@
 //! just left. Every `advance` commits a group, an empty one where there is nothing left to copy: the number
 //! of groups in flight stays a constant. Groups of other pipelines between only make a wait longer.
 use crate::crew::sealed::Meet;
-use crate::{Block, CpAsync, Place, Scratch, SharedLayout, Transport};
+use crate::{Block, CpAsync, CrewTransport, Place, Scratch, SharedLayout, Transport};
 use contract::Kernel;
 use core::marker::PhantomData;
 use core::ops::Deref;
@@ -105,7 +105,7 @@ unsafe impl<T: SharedLayout, const S: usize, By: Transport> Place for Ring<T, S,
 /// # Safety
 /// - As [`SharedLayout::slot`]; nobody has a view of the place.
 #[inline(always)]
-pub(crate) unsafe fn fill<T: SharedLayout, By: Transport>(base: u32, copy: impl FnOnce(&T::Slot<By>)) {
+pub(crate) unsafe fn fill<T: SharedLayout, By: CrewTransport>(base: u32, copy: impl FnOnce(&T::Slot<By>)) {
     // SAFETY: the caller's promise; one filling, one group.
     unsafe {
         copy(&T::slot(base));
@@ -113,7 +113,7 @@ pub(crate) unsafe fn fill<T: SharedLayout, By: Transport>(base: u32, copy: impl 
     }
 }
 
-impl<T: SharedLayout, By: Transport> Unfilled<T, By> {
+impl<T: SharedLayout, By: CrewTransport> Unfilled<T, By> {
     /// Starts the copies that fill it, as one group.
     #[inline(always)]
     pub fn fill(self, copy: impl FnOnce(&T::Slot<By>)) -> InFlight<T, By> {
@@ -123,7 +123,7 @@ impl<T: SharedLayout, By: Transport> Unfilled<T, By> {
     }
 }
 
-impl<T: SharedLayout, By: Transport> InFlight<T, By> {
+impl<T: SharedLayout, By: CrewTransport> InFlight<T, By> {
     /// Waits for these copies and all others of the crew.
     #[inline(always)]
     pub fn land(self, crew: &mut By::Crew) -> T {
@@ -141,7 +141,7 @@ impl<T: SharedLayout, By: Transport> InFlight<T, By> {
     }
 }
 
-impl<T: SharedLayout, const S: usize, By: Transport> Ring<T, S, By> {
+impl<T: SharedLayout, const S: usize, By: CrewTransport> Ring<T, S, By> {
     /// Starts the first `S - 1` stages, one group each, behind `lead`.
     #[inline(always)]
     pub fn prologue<U>(
@@ -164,7 +164,7 @@ impl<T: SharedLayout, const S: usize, By: Transport> Ring<T, S, By> {
     }
 }
 
-impl<U: SharedLayout, T: SharedLayout, const S: usize, By: Transport> Prologue<U, T, S, By> {
+impl<U: SharedLayout, T: SharedLayout, const S: usize, By: CrewTransport> Prologue<U, T, S, By> {
     /// Waits for what came first; the stages stay in flight.
     #[inline(always)]
     pub fn land(self, crew: &mut By::Crew) -> (U, Pipeline<T, S, By>) {
@@ -172,7 +172,7 @@ impl<U: SharedLayout, T: SharedLayout, const S: usize, By: Transport> Prologue<U
     }
 }
 
-impl<T: SharedLayout, const S: usize, By: Transport> Pipeline<T, S, By> {
+impl<T: SharedLayout, const S: usize, By: CrewTransport> Pipeline<T, S, By> {
     /// Waits for the oldest stage and meets: hands it out to read, and lets `refill` start copies into the
     /// stage that everybody has just left. With a single stage `refill` comes first and is waited for.
     #[inline(always)]

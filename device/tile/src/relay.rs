@@ -2,7 +2,8 @@
 //!
 //! Stage `s` has two barriers. *Full* ends a phase when what fills the stage has landed: the copies
 //! themselves arrive, so that the producer goes on to the next stage at once. *Empty* ends one when every
-//! thread of every consumer has left the stage.
+//! thread of every consumer has left the stage. (Where the copy engine fills stages, and warpgroups read
+//! them, that is in `engine.rs`.)
 //!
 //! Both sides take the stages in the same order and count rounds through the ring by their parity. The `r`-th
 //! round's filling is phase `r` of *full*, its leaving phase `r` of *empty*. The producer waits for the
@@ -10,28 +11,30 @@
 //!
 //! Each side gets its right to the stages in a closure: what must happen when it is done with a stage, or
 //! with all of them, happens behind the closure, and cannot be forgotten.
-use crate::{Block, CpAsync, Crew, InFlight, Place, SharedLayout, Transport, Warp, WarpRows};
+use crate::{Block, CpAsync, Crew, CrewTransport, InFlight, Place, SharedLayout, Transport, Warp, WarpRows};
 use contract::Kernel;
 use core::marker::PhantomData;
 use cuda_std::mbarrier;
 
-/// `S` stages, none filled, and behind them the barriers that hand them over. They are filled `By` one warp.
+/// `S` stages, none filled, and behind them the barriers that hand them over. They are filled `By` one
+/// warp, or the copy engine.
 pub struct Relay<T, const S: usize, By> {
-    base: u32,
+    pub(crate) base: u32,
     what: PhantomData<(T, By)>,
 }
 
 /// The right to fill stages.
 pub struct Producer<T, const S: usize, By> {
-    turn: Turn<T, S>,
-    warp: Warp,
-    by: PhantomData<By>,
+    pub(crate) turn: Turn<T, S>,
+    pub(crate) warp: Warp,
+    pub(crate) by: PhantomData<By>,
 }
 
-/// The right to read stages.
-pub struct Consumer<T, const S: usize> {
-    turn: Turn<T, S>,
-    warp: Warp,
+/// The right to read stages that were filled `By`.
+pub struct Consumer<T, const S: usize, By = CpAsync<Warp>> {
+    pub(crate) turn: Turn<T, S>,
+    pub(crate) warp: Warp,
+    pub(crate) by: PhantomData<By>,
 }
 
 /// The warps of the block that read stages: all but the last.
@@ -60,8 +63,8 @@ impl<K: Kernel> Consumers<K> {
 
 /// A barrier of a stage.
 #[derive(Clone, Copy)]
-struct Barrier {
-    address: u32,
+pub(crate) struct Barrier {
+    pub(crate) address: u32,
 }
 
 impl Barrier {
@@ -74,32 +77,32 @@ impl Barrier {
 }
 
 /// The stage that comes next, and in which round.
-struct Turn<T, const S: usize> {
-    base: u32,
-    stage: u32,
-    parity: u32,
+pub(crate) struct Turn<T, const S: usize> {
+    pub(crate) base: u32,
+    pub(crate) stage: u32,
+    pub(crate) parity: u32,
     what: PhantomData<T>,
 }
 
 impl<T: SharedLayout, const S: usize> Turn<T, S> {
     #[inline(always)]
-    fn first(base: u32) -> Self {
+    pub(crate) fn first(base: u32) -> Self {
         Turn { base, stage: 0, parity: 0, what: PhantomData }
     }
     #[inline(always)]
-    fn address(&self) -> u32 {
+    pub(crate) fn address(&self) -> u32 {
         self.base + self.stage * T::BYTES as u32
     }
     #[inline(always)]
-    fn full(&self) -> Barrier {
+    pub(crate) fn full(&self) -> Barrier {
         Barrier { address: self.base + (S * T::BYTES) as u32 + self.stage * (2 * mbarrier::BYTES) as u32 }
     }
     #[inline(always)]
-    fn empty(&self) -> Barrier {
+    pub(crate) fn empty(&self) -> Barrier {
         Barrier { address: self.full().address + mbarrier::BYTES as u32 }
     }
     #[inline(always)]
-    fn advance(&mut self) {
+    pub(crate) fn advance(&mut self) {
         let last = self.stage == S as u32 - 1;
         self.parity ^= last as u32;
         self.stage = if last { 0 } else { self.stage + 1 };
@@ -111,7 +114,7 @@ unsafe impl<T: SharedLayout, const S: usize, By: Transport> Place for Relay<T, S
     const BYTES: usize = {
         assert!(S > 0, "a ring has a stage");
         assert!(T::BYTES.is_multiple_of(T::ALIGN), "stages follow each other");
-        S * (T::BYTES + 2 * mbarrier::BYTES)
+        (S * (T::BYTES + 2 * mbarrier::BYTES)).next_multiple_of(By::ROUND)
     };
     const ALIGN: usize = if T::ALIGN > mbarrier::BYTES { T::ALIGN } else { mbarrier::BYTES };
     #[inline(always)]
@@ -120,7 +123,7 @@ unsafe impl<T: SharedLayout, const S: usize, By: Transport> Place for Relay<T, S
     }
 }
 
-impl<T: SharedLayout, const S: usize, By: Transport<Crew = Warp>> Relay<T, S, By> {
+impl<T: SharedLayout, const S: usize, By: CrewTransport<Crew = Warp>> Relay<T, S, By> {
     /// Lands `first`, what all warps have started copying, and splits the block into its last warp, which
     /// `produce`s the stages, and the others, which `consume` them. The producer stays until its last copies
     /// have landed: PTX does not say what becomes of the copies of a thread that is gone. No barrier of the
@@ -131,7 +134,7 @@ impl<T: SharedLayout, const S: usize, By: Transport<Crew = Warp>> Relay<T, S, By
         first: InFlight<U, CpAsync<Block<K>>>,
         mut block: Block<K>,
         produce: impl FnOnce(&mut Producer<T, S, By>),
-        consume: impl FnOnce(U, &mut Consumer<T, S>, Consumers<K>),
+        consume: impl FnOnce(U, &mut Consumer<T, S, By>, Consumers<K>),
     ) {
         let mut turn = Turn::<T, S>::first(self.base);
         for _ in 0..S {
@@ -153,12 +156,16 @@ impl<T: SharedLayout, const S: usize, By: Transport<Crew = Warp>> Relay<T, S, By
             produce(&mut Producer { turn, warp, by: PhantomData });
             By::wait_all();
         } else {
-            consume(landed, &mut Consumer { turn, warp }, Consumers { warp, contract: PhantomData })
+            consume(
+                landed,
+                &mut Consumer { turn, warp, by: PhantomData },
+                Consumers { warp, contract: PhantomData },
+            )
         }
     }
 }
 
-impl<T: SharedLayout, const S: usize, By: Transport> Producer<T, S, By> {
+impl<T: SharedLayout, const S: usize, By: CrewTransport> Producer<T, S, By> {
     /// The warp that copies.
     #[inline(always)]
     pub fn warp(&self) -> Warp {
@@ -178,7 +185,7 @@ impl<T: SharedLayout, const S: usize, By: Transport> Producer<T, S, By> {
     }
 }
 
-impl<T: SharedLayout, const S: usize> Consumer<T, S> {
+impl<T: SharedLayout, const S: usize, By: CrewTransport> Consumer<T, S, By> {
     /// Waits for the next stage, and leaves it when it has been `read`.
     #[inline(always)]
     pub fn consume(&mut self, read: impl FnOnce(&T)) {

@@ -6,7 +6,7 @@
 use crate::crew::sealed::Meet;
 use crate::pipeline::fill;
 use crate::place::Lent;
-use crate::{Block, CpAsync, PerWarp, Ring, Scratch, SharedLayout, Transport, Warp};
+use crate::{Block, CpAsync, CrewTransport, PerWarp, Ring, Scratch, SharedLayout, Warp};
 use contract::Kernel;
 use core::marker::PhantomData;
 use cuda_std::math;
@@ -19,7 +19,7 @@ pub struct Stream<T, const S: usize, By> {
     what: PhantomData<(T, By)>,
 }
 
-impl<T: SharedLayout, const S: usize, By: Transport> Ring<T, S, By> {
+impl<T: SharedLayout, const S: usize, By: CrewTransport> Ring<T, S, By> {
     /// Starts all stages, one group each.
     #[inline(always)]
     pub fn stream(self, mut copy: impl FnMut(&T::Slot<By>)) -> Stream<T, S, By> {
@@ -33,7 +33,7 @@ impl<T: SharedLayout, const S: usize, By: Transport> Ring<T, S, By> {
     }
 }
 
-impl<T: SharedLayout, const S: usize, By: Transport> Stream<T, S, By> {
+impl<T: SharedLayout, const S: usize, By: CrewTransport> Stream<T, S, By> {
     /// Waits for the oldest stage, lets the crew `read` it, and when all have, `refill` starts copies to it.
     /// Every turn commits a group, an empty one where there is nothing left to copy.
     #[inline(always)]

@@ -7,7 +7,7 @@
 //! - [`Decode`], [`DecodeParams`]: few queries on a long cache in pages, with [`DecodeOrder`].
 //! - [`for_each_kernel!`] and [`KERNELS`]: the one table, family by family. Forward kernels are [`ENTRIES`];
 //!   [`COMBINES`] finish what [`Split`] ones leave. [`PACKED`] are forward kernels for packed sequences,
-//!   [`PAGED`] those over a cache.
+//!   [`PAGED`] those over a cache; [`HOPPERS`] are for an sm_90's own instructions.
 //!
 //! Sizes of tiles count 16x16 base tiles, sizes of tensors count elements, strides are bytes.
 #![no_std]
@@ -17,6 +17,7 @@ mod append;
 mod combine;
 mod decode;
 mod forward;
+mod hopper;
 mod merge;
 mod order;
 mod packed;
@@ -28,7 +29,7 @@ pub use append::{APPEND_COLUMNS, APPENDS, Append, AppendCopy, AppendInfo, Append
 pub use combine::{COMBINES, Combine, CombineInfo, CombineParams};
 pub use contract::{
     Bf16, Cache, Contract, Counters, DType, E4m3, Element, F16, F32, FastDiv, Integers, Kernel, Native,
-    Partials, Path, PerHead, RowParts, RowValues, Scalar, Slots, Target, Tensor, Vector as Lse,
+    Partials, Path, PerHead, RowParts, RowValues, Scalar, Slots, Target, Tensor, TensorMap, Vector as Lse,
 };
 pub use decode::entries::{DECODE_COMBINES, DECODES, DecodeCombineInfo, DecodeInfo};
 pub use decode::params::{DecodeOrder, DecodeParams, LEAST_KEYS, MAX_SEQUENCES, TALLY};
@@ -40,8 +41,9 @@ pub use forward::{
     Causal, Forward, Full, Fwd, FwdOverlap, FwdSpecialised, FwdWide, Grid, Local, MaskKind, MaskMarker,
     Persistent, Schedule,
 };
+pub use hopper::{FwdHopper, FwdHopperWide, HOPPERS, Hopper, HopperInfo, HopperParams};
 pub use merge::{MERGE_COLUMNS, MERGES, Merge, MergeInfo, MergeParams, MergeState};
-pub use order::{TileOrder, WorkTile};
+pub use order::{OwnTiles, TileOrder, TileRounds, WorkTile};
 pub use packed::{PACKED, Packed, PackedParams, Sequences};
 pub use paged::{PAGED, Paged, PagedInfo, PagedParams};
 #[doc(hidden)]

@@ -71,9 +71,85 @@ impl TileOrder {
     pub const fn tile(&self, index: u32) -> WorkTile {
         let (group, within) = self.group_tiles.div_rem(index);
         let (from_last, member) = self.group.div_rem(within);
-        let (batch, head) = self.heads.div_rem(group * self.group.get() + member);
+        self.of_head(group * self.group.get() + member, from_last)
+    }
+
+    /// The query block that is so many before the last, of a head that is counted through all batches.
+    #[inline(always)]
+    const fn of_head(&self, of_all_heads: u32, from_last: u32) -> WorkTile {
+        let (batch, head) = self.heads.div_rem(of_all_heads);
         let (kv_head, _) = self.heads_per_kv.div_rem(head);
         WorkTile { m_block: self.m_blocks - 1 - from_last, batch, head, kv_head }
+    }
+}
+
+/// Which tiles a persistent block does, one after the other: single ones, as many apart as there are blocks,
+/// or two at a time, one from the end of a head and one from its start, so that under a causal mask every
+/// block has the same work.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TileRounds {
+    /// The tiles, and the order of single ones.
+    pub order: TileOrder,
+    /// Half of a head's query blocks.
+    half: FastDiv,
+    /// 1 where tiles are taken two at a time.
+    paired: u32,
+}
+
+impl TileRounds {
+    /// Single tiles, in their order.
+    pub const fn single(order: TileOrder) -> Self {
+        TileRounds { order, half: FastDiv::ONE, paired: 0 }
+    }
+
+    /// Two at a time. `None` where a head has an odd number of query blocks.
+    pub fn paired(order: TileOrder) -> Option<Self> {
+        let half = FastDiv::new(order.m_blocks / 2).filter(|_| order.m_blocks.is_multiple_of(2))?;
+        Some(TileRounds { order, half, paired: 1 })
+    }
+
+    /// Blocks of the launch: as many as the card holds at once, and none without a tile.
+    pub fn blocks(&self) -> u32 {
+        (self.order.tiles >> self.paired).min(self.order.resident)
+    }
+
+    /// The tiles of block `block` of `blocks`.
+    #[inline(always)]
+    pub const fn of(self, block: u32, blocks: u32) -> OwnTiles {
+        OwnTiles { rounds: self, block, blocks, round: 0 }
+    }
+
+    /// The tile that is `round`-th among those of block `block`, if it has as many.
+    #[inline(always)]
+    fn tile(&self, block: u32, blocks: u32, round: u32) -> Option<WorkTile> {
+        let order = &self.order;
+        if self.paired == 0 {
+            let index = round * blocks + block;
+            return (index < order.tiles).then(|| order.tile(index));
+        }
+        let pair = (round >> 1) * blocks + block;
+        let (of_all_heads, at) = self.half.div_rem(pair);
+        let from_last = if round & 1 == 0 { at } else { order.m_blocks - 1 - at };
+        (pair * 2 < order.tiles).then(|| order.of_head(of_all_heads, from_last))
+    }
+}
+
+/// The tiles of one block of a persistent kernel.
+pub struct OwnTiles {
+    rounds: TileRounds,
+    block: u32,
+    blocks: u32,
+    round: u32,
+}
+
+impl Iterator for OwnTiles {
+    type Item = WorkTile;
+    #[inline(always)]
+    fn next(&mut self) -> Option<WorkTile> {
+        let tile = self.rounds.tile(self.block, self.blocks, self.round);
+        self.round += 1;
+        tile
     }
 }
 
@@ -96,6 +172,33 @@ mod tests {
             assert!(tiles.iter().all(|t| t.kv_head == t.head / (heads_q / heads_k)));
             for members in tiles.chunks((m_blocks * group) as usize) {
                 assert!(members.is_sorted_by(|a, b| a.m_block >= b.m_block));
+            }
+        }
+    }
+
+    #[test]
+    fn blocks_share_the_tiles_and_pairs_cost_the_same() {
+        for (m_blocks, batch, heads_q, heads_k, resident) in
+            [(1, 1, 1, 1, 4), (6, 2, 6, 3, 5), (4, 3, 4, 4, 100), (7, 3, 4, 1, 3)]
+        {
+            let order =
+                TileOrder::new(m_blocks, batch, heads_q, heads_k, 1).expect("valid").resident(resident);
+            let paired = TileRounds::paired(order);
+            assert_eq!(paired.is_some(), m_blocks % 2 == 0);
+            for rounds in [Some(TileRounds::single(order)), paired].into_iter().flatten() {
+                let blocks = rounds.blocks();
+                let shares: std::vec::Vec<std::vec::Vec<_>> =
+                    (0..blocks).map(|block| rounds.of(block, blocks).collect()).collect();
+                assert!(shares.iter().all(|tiles| !tiles.is_empty()) && blocks <= resident);
+                let distinct: HashSet<_> =
+                    shares.iter().flatten().map(|t| (t.m_block, t.batch, t.head)).collect();
+                assert_eq!(shares.iter().flatten().count() as u32, order.tiles);
+                assert_eq!(distinct.len() as u32, order.tiles);
+                assert!(shares.iter().flatten().all(|t| t.kv_head == t.head / (heads_q / heads_k)));
+                if rounds.paired == 1 {
+                    let twos = shares.iter().flat_map(|tiles| tiles.chunks(2));
+                    assert!({ twos }.all(|two| two[0].m_block + two[1].m_block == m_blocks - 1));
+                }
             }
         }
     }

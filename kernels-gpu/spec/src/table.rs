@@ -15,6 +15,7 @@ macro_rules! for_each_kernel {
         $crate::for_each_merge!($emit);
         $crate::for_each_packed!($emit);
         $crate::for_each_paged!($emit);
+        $crate::for_each_hopper!($emit);
     };
 }
 
@@ -35,7 +36,7 @@ macro_rules! kernels {
         };
     };
 }
-kernels!(ENTRIES, PACKED, COMBINES, APPENDS, DECODES, DECODE_COMBINES, MERGES, PAGED);
+kernels!(ENTRIES, PACKED, COMBINES, APPENDS, DECODES, DECODE_COMBINES, MERGES, PAGED, HOPPERS);
 
 /// [`KERNELS`], one by one.
 pub fn kernels() -> impl Iterator<Item = Contract> {

@@ -121,6 +121,8 @@ pub(super) fn find(op: &str, mods: &[&str]) -> Option<Alu> {
         ("rem", [ty]) => int!(*ty, |a, b| if b == 0 { a } else { a.wrapping_rem(b) }),
         ("min", [ty]) => int!(*ty, |a, b| a.min(b)),
         ("max", [ty]) => int!(*ty, |a, b| a.max(b)),
+        ("min", ["relu", "s32"]) => Some(alu!(i32 => |a: i32, b: i32| a.min(b).max(0))),
+        ("max", ["relu", "s32"]) => Some(alu!(i32 => |a: i32, b: i32| a.max(b).max(0))),
         ("neg", ["s16"]) => Some(alu!(i16 => |a: i16| a.wrapping_neg())),
         ("neg", ["s32"]) => Some(alu!(i32 => |a: i32| a.wrapping_neg())),
         ("neg", ["s64"]) => Some(alu!(i64 => |a: i64| a.wrapping_neg())),

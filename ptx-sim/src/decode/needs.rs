@@ -16,7 +16,7 @@ type Row = (&'static str, &'static str, &'static str, (u32, u32));
 
 /// What of this the simulator executes, or knows by name, each as ptxas 13.0 accepts it; ptxas begins with
 /// `sm_75`.
-const ROWS: [Row; 59] = [
+const ROWS: [Row; 60] = [
     // Wherever they occur.
     ("*", "cluster|shared::cluster|multicast::cluster", "sm_90", (7, 8)),
     ("*", "shared::cta", "sm_70", (7, 8)),
@@ -74,6 +74,7 @@ const ROWS: [Row; 59] = [
     ("isspacep|cvta", "param", "sm_70", (7, 7)),
     // Arithmetic.
     ("add|sub|mul|ex2|tanh|setp|set", "bf16|bf16x2", "sm_90", (7, 8)),
+    ("min|max", "relu s32", "sm_90", (8, 0)),
     ("fma|neg|abs|min|max", "bf16|bf16x2", "sm_80", (7, 0)),
     ("ex2", "f16|f16x2", "sm_75", (7, 0)),
     ("tanh", "", "sm_75", (7, 0)),

@@ -1,7 +1,9 @@
 //! Launch contracts and a stage for programs on typed tiles that must not compile. The programs are in
 //! `tests/compile_fail`.
 use contract::{F16, Kernel};
-use tile::{Block, CpAsync, Pipeline, Ring, SharedTile, Unfilled};
+use tile::{
+    Block, Consumer, CpAsync, Kept, Pipeline, Ring, SharedTile, SharedTiles, Tma, Unfilled, Warpgroup,
+};
 
 /// A contract of any threads and bytes of shared memory.
 pub struct Contract<const THREADS: u32, const BYTES: usize>;
@@ -29,3 +31,10 @@ pub type Stages<const S: usize> = Ring<Stage<F16, 4, 4>, S, CpAsync<Block<K>>>;
 pub type Running = Pipeline<Stage<F16, 4, 4>, 2, CpAsync<Block<K>>>;
 /// A place for Q.
 pub type Q = Unfilled<SharedTile<F16, 8, 4>, CpAsync<Block<K>>>;
+
+/// A warpgroup of two that compute.
+pub type Group = Warpgroup<2>;
+/// The two warpgroups' rows of Q, kept for several products.
+pub type KeptQ<'c> = Kept<'c, SharedTiles<F16, 4, 8, 2>>;
+/// Stages of keys, and of values, that the copy engine fills.
+pub type Engine = Consumer<SharedTile<F16, 8, 8>, 2, Tma>;

@@ -1,7 +1,7 @@
 //! The same operations in their right order, so that each failure beside it is the misuse and nothing else.
 use contract::F16;
-use misuse::{K, Q, Stages};
-use tile::{AFrag, Acc, Block, GlobalRows, Resident, Smem, Walk};
+use misuse::{Engine, Group, K, KeptQ, Q, Stages};
+use tile::{AFrag, Ab, Abt, Acc, Block, GlobalRows, GlobalTiles, Resident, Smem, Walk};
 
 type Rows = GlobalRows<F16, 4>;
 
@@ -20,6 +20,22 @@ fn all(rows: Rows, mut block: Block<K>, smem: Smem<K>, s: &mut Acc<2, 4>, p: &AF
     q.spent().store_through(s, &rows, 0, mine);
 }
 
+type Out = GlobalTiles<F16, 4, 8>;
+
+fn asynchronous(group: &mut Group, q: KeptQ<'_>, [k, v]: [&mut Engine; 2], o: &mut Acc<1, 8>, to: &Out) {
+    let p = AFrag::zero();
+    let max = group.overlap(
+        Abt(&mut Acc::unset(), &q, k),
+        Ab(o, &p, v),
+        &mut (),
+        |(), s| (false, s.lane_max()),
+        |(), _, _, max, _| max,
+    );
+    o.scale_rows(&max);
+    q.send_through(o, to, [0; 3], group);
+}
+
 fn main() {
     let _ = all as fn(_, _, _, &mut _, &_);
+    let _ = asynchronous as fn(&mut _, _, [&mut _; 2], &mut _, &_);
 }

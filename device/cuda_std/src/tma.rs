@@ -1,0 +1,86 @@
+//! `cp.async.bulk.tensor`: the copy engine's copies of boxes of a tensor, which a tensor map describes
+//! (sm_90).
+//!
+//! A thread starts a copy, and the engine does it: as the *asynchronous proxy*, whose accesses to shared
+//! memory are ordered with those of threads by [`fence_proxy_async`] alone, or by waiting for the barrier
+//! that a copy completes.
+use crate::gpu_only;
+#[cfg(target_arch = "nvptx64")]
+use core::arch::asm;
+
+/// `cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes`: a box from global to
+/// shared memory, from coordinates `at` on, innermost first. What lies outside of the tensor becomes zero.
+/// The barrier's phase counts the box's bytes down.
+///
+/// # Safety
+/// - `map` is the generic address of a tensor map of four dimensions, a multiple of 64, that the driver has
+///   encoded; the tensor may be read.
+/// - `to` is an address of the shared window with room for the map's box, as aligned as its swizzle asks for;
+///   nobody touches it before the phase of `barrier` has ended.
+/// - `barrier` is one that was initialised, and its phase expects the box's bytes ([`crate::mbarrier`]).
+#[inline(always)]
+#[gpu_only]
+pub unsafe fn load_4d(to: u32, map: u64, at: [u32; 4], barrier: u32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes \
+             [{}], [{}, {{{}, {}, {}, {}}}], [{}];",
+            in(reg32) to, in(reg64) map, in(reg32) at[0], in(reg32) at[1], in(reg32) at[2], in(reg32) at[3],
+            in(reg32) barrier, options(nostack))
+    }
+}
+
+/// `cp.async.bulk.tensor.4d.global.shared::cta.bulk_group`, where `condition`: a box from shared to global
+/// memory. What lies outside of the tensor is not written. Predicated, not branched around: the lanes of a
+/// warp stay together.
+///
+/// # Safety
+/// - As [`load_4d`] of map and address; the tensor may be written, and the box was written before a
+///   [`fence_proxy_async`] of everybody who wrote it and a barrier among them.
+/// - Nobody writes the box before [`wait_group_read`].
+#[inline(always)]
+#[gpu_only]
+pub unsafe fn store_4d_if(map: u64, at: [u32; 4], from: u32, condition: bool) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!("{{", ".reg .pred wanted;", "setp.ne.u32 wanted, {}, 0;",
+            "@wanted cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [{}, {{{}, {}, {}, {}}}], [{}];",
+            "}}",
+            in(reg32) condition as u32, in(reg64) map, in(reg32) at[0], in(reg32) at[1], in(reg32) at[2],
+            in(reg32) at[3], in(reg32) from, options(nostack))
+    }
+}
+
+/// `cp.async.bulk.commit_group`: makes a group of this thread's stores since the last one.
+#[inline(always)]
+#[gpu_only]
+pub fn commit_group() {
+    // SAFETY: no preconditions.
+    unsafe { asm!("cp.async.bulk.commit_group;", options(nostack)) }
+}
+
+/// `cp.async.bulk.wait_group.read PENDING`: waits until all but the `PENDING` youngest groups of this
+/// thread's stores have read their boxes.
+#[inline(always)]
+#[gpu_only]
+pub fn wait_group_read<const PENDING: u32>() {
+    // SAFETY: no preconditions.
+    unsafe { asm!("cp.async.bulk.wait_group.read {};", const PENDING, options(nostack)) }
+}
+
+/// `cp.async.bulk.wait_group 0`: waits until this thread's stores are done.
+#[inline(always)]
+#[gpu_only]
+pub fn wait_all() {
+    // SAFETY: no preconditions.
+    unsafe { asm!("cp.async.bulk.wait_group 0;", options(nostack)) }
+}
+
+/// `fence.proxy.async.shared::cta`: what this thread wrote to shared memory before is seen by the copy
+/// engine, and by `wgmma`, after.
+#[inline(always)]
+#[gpu_only]
+pub fn fence_proxy_async() {
+    // SAFETY: no preconditions.
+    unsafe { asm!("fence.proxy.async.shared::cta;", options(nostack)) }
+}

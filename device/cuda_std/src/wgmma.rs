@@ -1,0 +1,265 @@
+//! `wgmma`: asynchronous tensor-core products of a warpgroup, four warps (sm_90a).
+//!
+//! `m64nNk16`: warp `w` of the four has rows `16 w ..` of the accumulator, laid out as `mma`'s
+//! ([`crate::mma`]), one base tile of 16 columns behind the other; a left operand in registers likewise.
+//! Operands in shared memory are given by descriptor ([`descriptor`]).
+//!
+//! A product runs on while its warps do. Until [`wait_group`] nobody may touch its accumulator, its left
+//! operand's registers or its tiles. Accumulators are tied operands here, so that LLVM sees plain values:
+//! those of a product in flight are kept apart from what is computed meanwhile by the wait, which takes the
+//! same registers in and out. LLVM may still copy a value while it is in flight; ptxas then says that it
+//! serialises the products (C7510 to C7520), and `cuda_builder` refuses the kernel.
+#[cfg(target_arch = "nvptx64")]
+use crate::convergent_asm;
+use crate::gpu_only;
+#[cfg(target_arch = "nvptx64")]
+use core::arch::asm;
+
+/// An accumulator of `N` base tiles of 16 columns: `[column tile][8-column half][register]`.
+pub type Accumulator<const N: usize> = [[[f32; 4]; 2]; N];
+
+/// Whether a product of `n` base tiles of columns is written out here.
+pub const fn has_width(n: usize) -> bool {
+    matches!(n, 4 | 5 | 6 | 7 | 8 | 12 | 16)
+}
+
+/// How a tile's rows are swizzled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Swizzle {
+    /// Rows of 64 bytes.
+    Bytes64,
+    /// Rows of 128 bytes.
+    Bytes128,
+}
+
+/// A matrix descriptor: a tile at `address` in panels of rows of 64 or 128 bytes, swizzled, 8 rows behind
+/// the other; `panel` bytes from one panel to the next. A k-step along rows lies 32 bytes on within a panel;
+/// one along columns 16 rows on.
+#[inline(always)]
+pub const fn descriptor(address: u32, panel: u32, swizzle: Swizzle) -> u64 {
+    let (mode, row) = match swizzle {
+        Swizzle::Bytes64 => (2, 64),
+        Swizzle::Bytes128 => (1, 128),
+    };
+    mode << 62 | (8 * row / 16) << 32 | ((panel / 16) as u64) << 16 | ((address & 0x3_ffff) >> 4) as u64
+}
+
+/// `wgmma.fence.sync.aligned`: what was written to registers before is there for the products after. Before
+/// the first product, and wherever registers of the next one have been touched.
+///
+/// # Safety
+/// - All 128 threads of the warpgroup, converged.
+#[inline(always)]
+#[gpu_only]
+pub unsafe fn fence() {
+    // SAFETY: the caller's promise.
+    unsafe { convergent_asm!("wgmma.fence.sync.aligned;", options(nostack)) }
+}
+
+/// `wgmma.commit_group.sync.aligned`: makes a group of the products since the last one.
+///
+/// # Safety
+/// - All 128 threads of the warpgroup, converged.
+#[inline(always)]
+#[gpu_only]
+pub unsafe fn commit_group() {
+    // SAFETY: the caller's promise.
+    unsafe { convergent_asm!("wgmma.commit_group.sync.aligned;", options(nostack)) }
+}
+
+/// Keeps the registers of a left operand as they are up to here: to LLVM a product has read them when it is
+/// issued.
+#[inline(always)]
+#[gpu_only]
+pub fn hold(a: &[u32; 4]) {
+    // SAFETY: a comment.
+    unsafe {
+        asm!("// {0} {1} {2} {3}", in(reg32) a[0], in(reg32) a[1], in(reg32) a[2], in(reg32) a[3],
+            options(nomem, nostack))
+    }
+}
+
+/// `f` with the module of width `$n`.
+#[cfg(target_arch = "nvptx64")]
+macro_rules! widths {
+    ($n:ident, |$w:ident| $w2:ident::$($call:tt)*) => {
+        match $n {
+            4 => n4::$($call)*,
+            5 => n5::$($call)*,
+            6 => n6::$($call)*,
+            7 => n7::$($call)*,
+            8 => n8::$($call)*,
+            12 => n12::$($call)*,
+            16 => n16::$($call)*,
+            // `has_width` says that there are no others.
+            _ => core::hint::unreachable_unchecked(),
+        }
+    };
+}
+/// `wgmma.wait_group.sync.aligned PENDING`: waits until at most the `PENDING` youngest groups are in flight.
+/// `d`, of a group that is not, is there.
+///
+/// # Safety
+/// - All 128 threads of the warpgroup, converged, at the same instruction.
+#[inline(always)]
+#[gpu_only]
+pub unsafe fn wait_group<const PENDING: u32, const N: usize>(d: &mut Accumulator<N>) {
+    // SAFETY: the caller's promise.
+    unsafe { widths!(N, |w| w::wait_group::<PENDING>(flat(d))) }
+}
+
+macro_rules! products {
+    ($($abt:ident $ab:ident $element:ident $type:literal;)*) => {$(
+        #[doc = concat!("`wgmma.mma_async.sync.aligned.m64nNk16.f32.", $type, ".", $type, "`:")]
+        /// `d = a b^T`, or with `accumulate` `d += a b^T`, one k-step. Both tiles by descriptor, k along
+        /// their rows.
+        ///
+        /// # Safety
+        /// - All 128 threads of the warpgroup, converged, behind [`fence`]; [`has_width`] of `N`.
+        /// - The descriptors' tiles may be read, in the asynchronous proxy too, and stay as they are; nobody
+        ///   touches `d` before its group has been waited for.
+        #[inline(always)]
+        #[gpu_only]
+        pub unsafe fn $abt<const N: usize>(d: &mut Accumulator<N>, a: u64, b: u64, accumulate: bool) {
+            // SAFETY: the caller's promise.
+            unsafe {
+                match accumulate {
+                    false => widths!(N, |w| w::$element::set(flat(d), a, b)),
+                    true => widths!(N, |w| w::$element::add(flat(d), a, b)),
+                }
+            }
+        }
+
+        #[doc = concat!("`wgmma.mma_async.sync.aligned.m64nNk16.f32.", $type, ".", $type, "`:")]
+        /// `d += a b`, one k-step. `a` in registers, `b` by descriptor, k along its columns.
+        ///
+        /// # Safety
+        /// - As the one above, and nobody touches `a`'s registers either ([`hold`]).
+        #[inline(always)]
+        #[gpu_only]
+        pub unsafe fn $ab<const N: usize>(d: &mut Accumulator<N>, a: [u32; 4], b: u64) {
+            // SAFETY: the caller's promise.
+            unsafe { widths!(N, |w| w::$element::add_from_registers(flat(d), a, b)) }
+        }
+    )*};
+}
+products! {
+    mma_async_abt_f16 mma_async_ab_f16 f16 "f16";
+    mma_async_abt_bf16 mma_async_ab_bf16 bf16 "bf16";
+}
+
+/// The same registers, one after the other.
+///
+/// # Safety
+/// - `L` is `8 * N`: the arms of `widths` that monomorphisation drops are never reached.
+#[cfg(target_arch = "nvptx64")]
+#[inline(always)]
+unsafe fn flat<const N: usize, const L: usize>(d: &mut Accumulator<N>) -> &mut [f32; L] {
+    // SAFETY: as many f32, by the caller's promise.
+    unsafe { &mut *core::ptr::from_mut(d).cast() }
+}
+
+/// One module for each width: its registers are those of the width before and some more.
+#[cfg(target_arch = "nvptx64")]
+macro_rules! modules {
+    ([$($before:literal)*]) => {};
+    (
+        [$($before:literal)*] $module:ident $columns:literal $registers:literal [$($more:literal)*]
+        $($rest:tt)*
+    ) => {
+        width! { $module $columns $registers [$($before)* $($more)*] }
+        modules! { [$($before)* $($more)*] $($rest)* }
+    };
+}
+
+#[cfg(target_arch = "nvptx64")]
+macro_rules! width {
+    ($module:ident $columns:literal $registers:literal [$first:literal $($i:literal)*]) => {
+        mod $module {
+            #[inline(always)]
+            pub unsafe fn wait_group<const PENDING: u32>(d: &mut [f32; $registers]) {
+                // SAFETY: the caller's promise.
+                unsafe {
+                    crate::convergent_asm!("wgmma.wait_group.sync.aligned {pending};",
+                        concat!("// {", $first, "}", $(" {", $i, "}",)*),
+                        inout(reg32) d[$first], $(inout(reg32) d[$i],)*
+                        pending = const PENDING, options(nostack))
+                }
+            }
+            product! { f16 "f16" $columns $registers [$first $($i)*] }
+            product! { bf16 "bf16" $columns $registers [$first $($i)*] }
+        }
+    };
+}
+
+#[cfg(target_arch = "nvptx64")]
+macro_rules! product {
+    ($element:ident $type:literal $columns:literal $registers:literal [$first:literal $($i:literal)*]) => {
+        pub mod $element {
+            #[inline(always)]
+            pub unsafe fn set(d: &mut [f32; $registers], a: u64, b: u64) {
+                // SAFETY: the caller's promise.
+                unsafe {
+                    crate::convergent_asm!(
+                        concat!("wgmma.mma_async.sync.aligned.m64n", $columns, "k16.f32.", $type, ".", $type,
+                            " {{{", $first, "}", $(", {", $i, "}",)* "}}, {a}, {b}, 0, 1, 1, 0, 0;"),
+                        out(reg32) d[$first], $(out(reg32) d[$i],)*
+                        a = in(reg64) a, b = in(reg64) b, options(nostack))
+                }
+            }
+
+            #[inline(always)]
+            pub unsafe fn add(d: &mut [f32; $registers], a: u64, b: u64) {
+                // SAFETY: the caller's promise.
+                unsafe {
+                    crate::convergent_asm!(
+                        concat!("wgmma.mma_async.sync.aligned.m64n", $columns, "k16.f32.", $type, ".", $type,
+                            " {{{", $first, "}", $(", {", $i, "}",)* "}}, {a}, {b}, 1, 1, 1, 0, 0;"),
+                        inout(reg32) d[$first], $(inout(reg32) d[$i],)*
+                        a = in(reg64) a, b = in(reg64) b, options(nostack))
+                }
+            }
+
+            #[inline(always)]
+            pub unsafe fn add_from_registers(d: &mut [f32; $registers], a: [u32; 4], b: u64) {
+                // SAFETY: the caller's promise.
+                unsafe {
+                    crate::convergent_asm!(
+                        concat!("wgmma.mma_async.sync.aligned.m64n", $columns, "k16.f32.", $type, ".", $type,
+                            " {{{", $first, "}", $(", {", $i, "}",)* "}}, {{{a0}, {a1}, {a2}, {a3}}}, {b}, ",
+                            "1, 1, 1, 1;"),
+                        inout(reg32) d[$first], $(inout(reg32) d[$i],)*
+                        a0 = in(reg32) a[0], a1 = in(reg32) a[1], a2 = in(reg32) a[2], a3 = in(reg32) a[3],
+                        b = in(reg64) b, options(nostack))
+                }
+            }
+        }
+    };
+}
+
+#[cfg(target_arch = "nvptx64")]
+#[rustfmt::skip]
+modules! { []
+    n4 64 32 [
+        0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31
+    ]
+    n5 80 40 [
+        32 33 34 35 36 37 38 39
+    ]
+    n6 96 48 [
+        40 41 42 43 44 45 46 47
+    ]
+    n7 112 56 [
+        48 49 50 51 52 53 54 55
+    ]
+    n8 128 64 [
+        56 57 58 59 60 61 62 63
+    ]
+    n12 192 96 [
+        64 65 66 67 68 69 70 71 72 73 74 75 76 77 78 79 80 81 82 83 84 85 86 87 88 89 90 91 92 93 94 95
+    ]
+    n16 256 128 [
+        96 97 98 99 100 101 102 103 104 105 106 107 108 109 110 111 112 113 114 115 116 117 118 119 120
+        121 122 123 124 125 126 127
+    ]
+}

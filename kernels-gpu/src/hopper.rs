@@ -1,0 +1,13 @@
+//! Forward attention for Hopper in FlashAttention-3's order (Shah et al. 2024, algorithm 2): a warpgroup
+//! copies, the others take turns at issuing products, and S(n) is issued together with O += P(n + 1) V(n +
+//! 1). Blocks do tile after tile.
+//!
+//! - [`forward`]: a tile's first scores run beside the last product of the tile before. [`wide`]: head dims
+//!   that leave no shared memory for that.
+//! - [`mainloop`]: what a block copies, and the key blocks of a tile; both have it. [`softmax`]: a maximum
+//!   that is looked for only when it is needed.
+
+pub mod forward;
+pub mod mainloop;
+pub mod softmax;
+pub mod wide;

@@ -1,0 +1,76 @@
+//! Hopper's forward with a seam: a tile's first scores run beside the last product of the tile before.
+use crate::entries::Run;
+use crate::hopper::mainloop::{Attended, QTiles, Tensors, View, copy};
+use crate::hopper::softmax::BoundedSoftmax;
+use crate::mask::MaskFn;
+use spec::{FwdHopper, HopperParams};
+use tile::{Ab, Abt, Acc, Block, Outbox, Relay, SharedTile, Smem, Tma, WarpgroupCore};
+
+/// What a block has of shared memory: rings of their own for Q, K and V, and O on its way out.
+type Shared<E, const W: usize, const N: usize, const D: usize, const STAGES: usize> = (
+    Relay<QTiles<E, W, D>, 2, Tma>,
+    (Relay<SharedTile<E, N, D>, STAGES, Tma>, (Relay<SharedTile<E, N, D>, STAGES, Tma>, Outbox<E, D, W>)),
+);
+
+impl<
+    E: WarpgroupCore,
+    Mask: MaskFn,
+    const W: usize,
+    const N: usize,
+    const D: usize,
+    const STAGES: usize,
+    const ORDERED: bool,
+> Run for FwdHopper<E, Mask, W, N, D, STAGES, ORDERED>
+{
+    #[inline(always)]
+    fn run(p: HopperParams, block: Block<Self>, smem: Smem<Self>) {
+        let tensors = Tensors::<E, N, D>::of(&block);
+        let [index, count] = [block.index(), block.count()];
+        let view = |tile| View::<Mask, W, N>::of(&p, tile);
+        let shared: Shared<E, W, N, D, STAGES> = smem.split();
+
+        block.specialise(
+            shared,
+            |(q, (k, (v, ())))| {
+                copy::<E, Mask, W, N, D, 2, STAGES>(&p, p.rounds.of(index, count), &tensors, q, k, v)
+            },
+            |mut group, (mut q, (mut k, (mut v, mut out)))| {
+                let mut tiles = p.rounds.of(index, count);
+                let Some(tile) = tiles.next() else { return };
+                let (warp, first_row) = (group.warp(), group.first_row());
+
+                // The first scores of all: nothing to run beside.
+                let mut now = view(tile);
+                let mut q_tile = q.wait();
+                let mut s = Acc::unset();
+                group.run_in_turn(Abt(&mut s, &q_tile, &mut k));
+                now.see_first(&mut s, first_row, warp);
+                let (softmax, probs) = BoundedSoftmax::<ORDERED>::first(&s, p.scale_log2, warp);
+                let mut so_far = Attended { softmax, acc_o: Acc::cleared(), probs };
+                loop {
+                    now.attend(&mut so_far, &q_tile, &mut k, &mut v, &mut group);
+                    drop(q_tile);
+                    let Some(tile) = tiles.next() else { break };
+
+                    // The next tile's first scores beside this one's last product.
+                    let next = view(tile);
+                    q_tile = q.wait();
+                    let (softmax, probs) = group.overlap(
+                        Abt(&mut Acc::unset(), &q_tile, &mut k),
+                        Ab(&mut so_far.acc_o, &so_far.probs, &mut v),
+                        &mut (),
+                        |(), s| {
+                            next.see_first(s, first_row, warp);
+                            (false, BoundedSoftmax::first(s, p.scale_log2, warp))
+                        },
+                        |(), _, _, first, _| first,
+                    );
+                    now.store(so_far, &mut group, |o, at, group| out.send(o, &tensors.o, at, group));
+                    (now, so_far) = (next, Attended { softmax, acc_o: Acc::cleared(), probs });
+                }
+                group.run(Ab(&mut so_far.acc_o, &so_far.probs, &mut v));
+                now.store(so_far, &mut group, |o, at, group| out.send(o, &tensors.o, at, group));
+            },
+        );
+    }
+}

@@ -1,0 +1,203 @@
+//! What Hopper's kernels have in common: what a block copies, what a tile sees, and the loop over its key
+//! blocks.
+use crate::hopper::softmax::BoundedSoftmax;
+use crate::mask::{BlockRange, MaskFn, Rows, Seen};
+use crate::softcap::softcap;
+use core::marker::PhantomData;
+use spec::{HopperParams, Kernel, WorkTile};
+use tile::{
+    AFrag, Ab, Abt, Acc, Block, Consumer, GlobalTiles, GlobalVec, Kept, Mma, Producer, SharedTile,
+    SharedTiles, Tma, Warp, Warpgroup, WarpgroupCore,
+};
+
+/// Places for Q: a tile of 64 rows of each warpgroup.
+pub type QTiles<E, const W: usize, const D: usize> = SharedTiles<E, 4, D, W>;
+
+/// The problem's tensors.
+pub struct Tensors<E, const N: usize, const D: usize> {
+    /// Queries.
+    pub q: GlobalTiles<E, 4, D>,
+    /// Keys.
+    pub k: GlobalTiles<E, N, D>,
+    /// Values.
+    pub v: GlobalTiles<E, N, D>,
+    /// Output.
+    pub o: GlobalTiles<E, 4, D>,
+}
+
+impl<E: Mma, const N: usize, const D: usize> Tensors<E, N, D> {
+    /// Those of the launch.
+    #[inline(always)]
+    pub fn of<C: Kernel<Params = HopperParams>>(block: &Block<C>) -> Self {
+        Tensors {
+            q: block.tensor(|p| &p.q),
+            k: block.tensor(|p| &p.k),
+            v: block.tensor(|p| &p.v),
+            o: block.tensor(|p| &p.o),
+        }
+    }
+}
+
+/// What a warp has made of the blocks that it has taken: O, not yet normalised, lacks the last one's P V.
+pub struct Attended<E, const N: usize, const D: usize, const ORDERED: bool> {
+    /// Of all of them.
+    pub softmax: BoundedSoftmax<ORDERED>,
+    /// O.
+    pub acc_o: Acc<1, D>,
+    /// P of the last.
+    pub probs: AFrag<E, 1, N>,
+}
+
+/// One tile of queries under a mask, with blocks of `N` base tiles of keys, for `W` warpgroups.
+pub struct View<'p, Mask, const W: usize, const N: usize> {
+    p: &'p HopperParams,
+    tile: WorkTile,
+    rows: Rows,
+    /// The key blocks that it takes: those that some row sees. Where none sees any, one, of which the mask
+    /// leaves nothing, so that the tile ends like any other.
+    pub range: BlockRange,
+    mask: PhantomData<Mask>,
+}
+
+impl<'p, Mask: MaskFn, const W: usize, const N: usize> View<'p, Mask, W, N> {
+    const TILE_N: u32 = N as u32 * 16;
+
+    /// That of a tile.
+    #[inline(always)]
+    pub fn of(p: &'p HopperParams, tile: WorkTile) -> Self {
+        let tile_m = W as u32 * 64;
+        let rows = Rows {
+            first: tile.m_block * tile_m,
+            tile: tile_m,
+            q_len: p.q_len,
+            k_len: p.k_len,
+            window: p.window,
+            of: [tile.batch, tile.head],
+        };
+        let mut range = Mask::blocks(&rows, Self::TILE_N);
+        if !Mask::SEES_ALL {
+            range.end = range.end.max(range.start + 1);
+        }
+        View { p, tile, rows, range, mask: PhantomData }
+    }
+
+    /// Where its queries begin: row, head, batch.
+    #[inline(always)]
+    pub fn queries(&self) -> [u32; 3] {
+        [self.rows.first, self.tile.head, self.tile.batch]
+    }
+
+    /// Where the keys of block `n` begin.
+    #[inline(always)]
+    fn keys(&self, n: u32) -> [u32; 3] {
+        [n * Self::TILE_N, self.tile.kv_head, self.tile.batch]
+    }
+
+    /// Whether some row does not see all of block `n`.
+    #[inline(always)]
+    fn is_edge(&self, n: u32) -> bool {
+        n >= self.range.interior.1 || Mask::LEFT && n < self.range.interior.0
+    }
+
+    /// Makes of the products of block `n`, whether an `edge` or not, the scores that are seen. `first_row`
+    /// is the warp's, in the tile.
+    #[inline(always)]
+    pub fn see(&self, s: &mut Acc<1, N>, n: u32, edge: bool, first_row: u32, warp: Warp) {
+        if Mask::LEFT {
+            softcap(s, self.p.softcap, self.p.scale_log2);
+        }
+        if edge {
+            Seen::<Mask, 1>::of(&self.rows, self.rows.first + first_row, n * Self::TILE_N, warp).mask(s);
+        }
+    }
+
+    /// The same of the last block, which is taken first.
+    #[inline(always)]
+    pub fn see_first(&self, s: &mut Acc<1, N>, first_row: u32, warp: Warp) {
+        self.see(s, self.range.end - 1, true, first_row, warp)
+    }
+
+    /// The blocks behind the first: S(n) = Q K^T beside O += P(n + 1) V(n + 1). The last block's P is left.
+    #[inline(always)]
+    pub fn attend<E: WarpgroupCore, const D: usize, const STAGES: usize, const ORDERED: bool>(
+        &self,
+        so_far: &mut Attended<E, N, D, ORDERED>,
+        q_tile: &Kept<'_, QTiles<E, W, D>>,
+        k: &mut Consumer<SharedTile<E, N, D>, STAGES, Tma>,
+        v: &mut Consumer<SharedTile<E, N, D>, STAGES, Tma>,
+        group: &mut Warpgroup<W>,
+    ) {
+        let (warp, first_row) = (group.warp(), group.first_row());
+        let mut n = self.range.end - 1;
+        while n > self.range.start {
+            n -= 1;
+            so_far.probs = group.overlap(
+                Abt(&mut Acc::unset(), q_tile, k),
+                Ab(&mut so_far.acc_o, &so_far.probs, v),
+                &mut so_far.softmax,
+                |softmax, s| {
+                    self.see(s, n, !Mask::SEES_ALL && self.is_edge(n), first_row, warp);
+                    softmax.exp(s, warp)
+                },
+                |softmax, s, acc_o, found, grown| match grown {
+                    true => softmax.rebase(s, acc_o, warp),
+                    false => softmax.keep(found),
+                },
+            );
+        }
+    }
+
+    /// Normalises O, hands it to `send` with where it goes, and stores the LSE.
+    #[inline(always)]
+    pub fn store<E, const D: usize, const ORDERED: bool>(
+        &self,
+        attended: Attended<E, N, D, ORDERED>,
+        group: &mut Warpgroup<W>,
+        send: impl FnOnce(&Acc<1, D>, [u32; 3], &mut Warpgroup<W>),
+    ) {
+        let (Attended { softmax, mut acc_o, .. }, warp) = (attended, group.warp());
+        let (normalise, lse) = softmax.finish(warp);
+        acc_o.scale_rows(&normalise);
+        send(&acc_o, self.queries(), group);
+        let to = GlobalVec::of(&self.p.lse, self.tile.batch, self.tile.head, self.p.q_len);
+        to.store_together(&lse, self.rows.first + group.first_row(), warp);
+    }
+}
+
+/// Starts the copies of every tile's Q and key blocks, in the order in which they are taken: values a block
+/// later than keys, from tile to tile too. Where there is one place for Q, which is left with the last
+/// values of the tile that has it, values do not wait for the next keys.
+#[inline(always)]
+pub fn copy<
+    E: Mma,
+    Mask: MaskFn,
+    const W: usize,
+    const N: usize,
+    const D: usize,
+    const PLACES: usize,
+    const STAGES: usize,
+>(
+    p: &HopperParams,
+    tiles: impl Iterator<Item = WorkTile>,
+    tensors: &Tensors<E, N, D>,
+    mut q: Producer<QTiles<E, W, D>, PLACES, Tma>,
+    mut k: Producer<SharedTile<E, N, D>, STAGES, Tma>,
+    mut v: Producer<SharedTile<E, N, D>, STAGES, Tma>,
+) {
+    let mut behind = None;
+    for tile in tiles {
+        let view = View::<Mask, W, N>::of(p, tile);
+        q.load(&tensors.q, view.queries());
+        for n in (view.range.start..view.range.end).rev() {
+            let block = view.keys(n);
+            k.load(&tensors.k, block);
+            let values = if PLACES == 1 { Some(block) } else { behind.replace(block) };
+            if let Some(values) = values {
+                v.load(&tensors.v, values);
+            }
+        }
+    }
+    if let Some(values) = behind {
+        v.load(&tensors.v, values);
+    }
+}

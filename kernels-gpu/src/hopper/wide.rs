@@ -1,0 +1,61 @@
+//! Hopper's forward for wide head dims: O leaves through Q's place, and then the next tile begins.
+use crate::entries::Run;
+use crate::hopper::mainloop::{Attended, QTiles, Tensors, View, copy};
+use crate::hopper::softmax::BoundedSoftmax;
+use crate::mask::MaskFn;
+use spec::{FwdHopperWide, HopperParams};
+use tile::{Ab, Abt, Acc, Block, Relay, SharedTile, Smem, Tma, WarpgroupCore};
+
+/// What a block has of shared memory: a place for Q and O, and rings for K and V.
+type Shared<E, const W: usize, const N: usize, const D: usize, const STAGES: usize> = (
+    Relay<QTiles<E, W, D>, 1, Tma>,
+    (Relay<SharedTile<E, N, D>, STAGES, Tma>, Relay<SharedTile<E, N, D>, STAGES, Tma>),
+);
+
+impl<
+    E: WarpgroupCore,
+    Mask: MaskFn,
+    const W: usize,
+    const N: usize,
+    const D: usize,
+    const STAGES: usize,
+    const ORDERED: bool,
+> Run for FwdHopperWide<E, Mask, W, N, D, STAGES, ORDERED>
+{
+    #[inline(always)]
+    fn run(p: HopperParams, block: Block<Self>, smem: Smem<Self>) {
+        let tensors = Tensors::<E, N, D>::of(&block);
+        let [index, count] = [block.index(), block.count()];
+        let shared: Shared<E, W, N, D, STAGES> = smem.split();
+
+        block.specialise(
+            shared,
+            |(q, (k, v))| {
+                copy::<E, Mask, W, N, D, 1, STAGES>(&p, p.rounds.of(index, count), &tensors, q, k, v)
+            },
+            |mut group, (mut q, (mut k, mut v))| {
+                let (warp, first_row) = (group.warp(), group.first_row());
+                // Not `for`: the assembler takes a loop that ends at its top for one that lanes leave one
+                // by one, and descriptors for theirs.
+                let mut tiles = p.rounds.of(index, count);
+                let Some(mut tile) = tiles.next() else { return };
+                loop {
+                    let view = View::<Mask, W, N>::of(&p, tile);
+                    let q_tile = q.wait();
+                    let mut s = Acc::unset();
+                    group.run_in_turn(Abt(&mut s, &q_tile, &mut k));
+                    view.see_first(&mut s, first_row, warp);
+                    let (softmax, probs) = BoundedSoftmax::<ORDERED>::first(&s, p.scale_log2, warp);
+                    let mut so_far = Attended { softmax, acc_o: Acc::cleared(), probs };
+                    view.attend(&mut so_far, &q_tile, &mut k, &mut v, &mut group);
+                    group.run(Ab(&mut so_far.acc_o, &so_far.probs, &mut v));
+                    view.store(so_far, &mut group, |o, at, group| {
+                        q_tile.send_through(o, &tensors.o, at, group)
+                    });
+                    let Some(next) = tiles.next() else { break };
+                    tile = next;
+                }
+            },
+        );
+    }
+}

@@ -1,0 +1,20 @@
+//! O while O += P V is in flight: its registers change under whoever reads them.
+use contract::F16;
+use misuse::{Engine, Group, KeptQ};
+use tile::{AFrag, Ab, Abt, Acc};
+
+fn step(group: &mut Group, q: &KeptQ<'_>, k: &mut Engine, v: &mut Engine, o: &mut Acc<1, 8>) {
+    let p = AFrag::<F16, 1, 8>::zero();
+    group.overlap(
+        Abt(&mut Acc::unset(), q, k),
+        Ab(o, &p, v),
+        &mut (),
+        |(), s| {
+            let _ = o.lane_max();
+            (false, s.lane_max())
+        },
+        |(), _, _, max, _| max,
+    );
+}
+
+fn main() {}

@@ -1,0 +1,20 @@
+//! A third product from within: waits count groups, and would count one too many.
+use contract::F16;
+use misuse::{Engine, Group, KeptQ};
+use tile::{AFrag, Ab, Abt, Acc};
+
+fn step(group: &mut Group, q: &KeptQ<'_>, k: &mut Engine, v: &mut Engine, o: &mut Acc<1, 8>) {
+    let p = AFrag::<F16, 1, 8>::zero();
+    group.overlap(
+        Abt(&mut Acc::unset(), q, k),
+        Ab(o, &p, v),
+        &mut (),
+        |(), s| {
+            group.run(Ab(&mut Acc::<1, 8>::zero(), &p, k));
+            (false, s.lane_max())
+        },
+        |(), _, _, max, _| max,
+    );
+}
+
+fn main() {}

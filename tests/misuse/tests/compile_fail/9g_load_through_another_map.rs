@@ -1,0 +1,9 @@
+//! Keys through the map of queries: its boxes are of other tiles, and the barrier would wait for other bytes.
+use contract::F16;
+use tile::{GlobalTiles, Producer, SharedTile, Tma};
+
+fn load(k: &mut Producer<SharedTile<F16, 8, 8>, 2, Tma>, q: &GlobalTiles<F16, 4, 8>) {
+    k.load(q, [0; 3]);
+}
+
+fn main() {}

@@ -1,0 +1,23 @@
+//! A tensor map in a parameter that the launch contract does not align: the copy engine would read another
+//! one.
+use contract::{F16, Kernel, TensorMap};
+use tile::{Block, GlobalTiles};
+
+struct Unaligned;
+
+impl Kernel for Unaligned {
+    type Params = TensorMap;
+    const THREADS: u32 = 128;
+    const SMEM_BYTES: usize = 0;
+    fn grid(_: &TensorMap) -> [u32; 3] {
+        [1; 3]
+    }
+}
+
+fn tensor(block: &Block<Unaligned>) -> GlobalTiles<F16, 4, 4> {
+    block.tensor(|map| map)
+}
+
+fn main() {
+    let _ = tensor as fn(&_) -> _;
+}
