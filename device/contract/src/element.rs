@@ -60,7 +60,7 @@ impl DType {
 /// What multiplies tiles, by value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Path {
-    /// Tensor cores: `mma.sync`.
+    /// Tensor cores: `mma.sync`, or a Hopper's `wgmma`.
     TensorCores,
     /// CUDA cores: f32 fma.
     CudaCores,

@@ -62,6 +62,9 @@ pub enum Schedule {
     Overlapped,
     /// As sequential, and a warp of its own copies.
     Specialised,
+    /// Warpgroups take turns at issuing products, each S(n) together with O += P(n + 1) V(n + 1), and another
+    /// one copies.
+    InTurns,
 }
 impl Schedule {
     /// Its name in tables.
@@ -70,6 +73,7 @@ impl Schedule {
             Schedule::Sequential => "sequential",
             Schedule::Overlapped => "overlapped",
             Schedule::Specialised => "specialised",
+            Schedule::InTurns => "in turns",
         }
     }
 }
@@ -108,6 +112,8 @@ pub enum Grid {
     Split,
     /// One for each tile that some packed sequence may have.
     Packed,
+    /// As many as the card holds at once, each with the tiles of its [`crate::TileRounds`].
+    Rounds,
 }
 
 /// Forward attention, one block of keys after the other. A thread block owns `M` query tiles; `KW` warps

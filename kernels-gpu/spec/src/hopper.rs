@@ -31,29 +31,13 @@ pub struct FwdHopperWide<
     const ORDERED: bool,
 >(PhantomData<(E, Mask)>);
 
-/// A Hopper kernel's numbers, as the host sees them.
-pub trait Hopper: Kernel<Params = HopperParams> {
-    /// Element type.
-    const DTYPE: DType;
-    /// Largest head dim.
-    const HEAD_DIM: u32;
-    /// Mask.
-    const MASK: MaskKind;
-    /// Queries of a block.
-    const TILE_M: u32;
-    /// Keys of a stage.
-    const TILE_N: u32;
-    /// Stages of K, and of V.
-    const STAGES: u32;
-}
-
 /// What a Hopper kernel is told.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HopperParams {
-    /// Queries: boxes of [`HopperInfo::Q_ROWS`] rows and [`HopperInfo::panel`] columns.
+    /// Queries: boxes of [`EntryInfo::Q_BOX_ROWS`] rows and [`EntryInfo::panel`] columns.
     pub q: TensorMap,
-    /// Keys: boxes of [`HopperInfo::tile_n`] rows and as many columns.
+    /// Keys: boxes of [`EntryInfo::tile_n`] rows and as many columns.
     pub k: TensorMap,
     /// Values: boxes as those of `k`.
     pub v: TensorMap,
@@ -113,14 +97,17 @@ macro_rules! hopper {
             const D: usize,
             const STAGES: usize,
             const ORDERED: bool,
-        > Hopper for $config<E, Mask, W, N, D, STAGES, ORDERED>
+        > Forward for $config<E, Mask, W, N, D, STAGES, ORDERED>
         {
             const DTYPE: DType = E::DTYPE;
             const HEAD_DIM: u32 = D as u32 * 16;
             const MASK: MaskKind = Mask::KIND;
+            const SCHEDULE: Schedule = Schedule::InTurns;
             const TILE_M: u32 = W as u32 * 64;
             const TILE_N: u32 = N as u32 * 16;
             const STAGES: u32 = STAGES as u32;
+            const PATH: Path = E::PATH;
+            const GRID: Grid = Grid::Rounds;
         }
     )*};
 }
@@ -139,44 +126,14 @@ const fn wide_tiles(w: usize, n: usize, stages: usize) -> usize {
     4 * w + 2 * stages * n
 }
 
-/// A compiled Hopper kernel as a value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HopperInfo {
-    /// How it is compiled.
-    pub contract: Contract,
-    /// Element type of Q, K, V and O.
-    pub dtype: DType,
-    /// Largest head dim, in elements. Smaller ones (multiples of 8) run with their missing columns zero.
-    pub head_dim: u32,
-    /// Which keys a query sees. [`MaskKind::Local`] entries know softcap, and no ALiBi slopes.
-    pub mask: MaskKind,
-    /// Queries of a block.
-    pub tile_m: u32,
-    /// Keys of a stage: rows of the boxes of K and V.
-    pub tile_n: u32,
-    /// Stages of K, and of V.
-    pub stages: u32,
-    /// Columns of all boxes: 64, swizzled by 128 bytes, or where the head dim is an odd number of 32, 32,
-    /// swizzled by 64.
-    pub panel: u32,
-}
+impl EntryInfo {
+    /// Rows of the boxes in which a Hopper kernel's Q and O are copied: a warpgroup's.
+    pub const Q_BOX_ROWS: u32 = 64;
 
-impl HopperInfo {
-    /// Rows of the boxes of Q and O: a warpgroup's.
-    pub const Q_ROWS: u32 = 64;
-
-    /// The kernel of configuration `K`, compiled as `symbol`.
-    const fn of<K: Hopper>(symbol: &'static str) -> Self {
-        HopperInfo {
-            contract: Contract::of::<K>(symbol),
-            dtype: K::DTYPE,
-            head_dim: K::HEAD_DIM,
-            mask: K::MASK,
-            tile_m: K::TILE_M,
-            tile_n: K::TILE_N,
-            stages: K::STAGES,
-            panel: if K::HEAD_DIM.is_multiple_of(64) { 64 } else { 32 },
-        }
+    /// Columns of all boxes of a Hopper kernel: 64, swizzled by 128 bytes, or where the head dim is an odd
+    /// number of 32, 32, swizzled by 64.
+    pub const fn panel(&self) -> u32 {
+        if self.head_dim.is_multiple_of(64) { 64 } else { 32 }
     }
 }
 
@@ -213,10 +170,10 @@ macro_rules! hopper_lines {
 
 macro_rules! hopper_entries {
     ($($symbol:ident [$($name:ident = $type:ident),*]: $config:ty;)*) => {
-        /// Every compiled Hopper kernel.
-        pub const HOPPERS: &[HopperInfo] = &[$({
+        /// Every compiled Hopper kernel. [`MaskKind::Local`] ones know softcap, and no ALiBi slopes.
+        pub const HOPPERS: &[EntryInfo] = &[$({
             $(type $name = $type;)*
-            HopperInfo::of::<$config>(stringify!($symbol))
+            EntryInfo::of::<$config>(Contract::of::<$config>(stringify!($symbol)))
         }),*];
     };
 }
@@ -235,7 +192,7 @@ mod tests {
             assert_eq!(e.contract.symbol, format!("{name}_{}x{}", e.tile_m, e.tile_n));
             assert!(e.contract.smem_bytes <= 227 << 10, "{}: {}", e.contract.symbol, e.contract.smem_bytes);
             assert_eq!((e.contract.target, e.contract.param_align), (Target::Exactly(90), 64));
-            assert!(e.head_dim.is_multiple_of(e.panel) && e.tile_n <= 256);
+            assert!(e.head_dim.is_multiple_of(e.panel()) && e.tile_n <= 256);
         }
     }
 

@@ -41,7 +41,7 @@ pub use forward::{
     Causal, Forward, Full, Fwd, FwdOverlap, FwdSpecialised, FwdWide, Grid, Local, MaskKind, MaskMarker,
     Persistent, Schedule,
 };
-pub use hopper::{FwdHopper, FwdHopperWide, HOPPERS, Hopper, HopperInfo, HopperParams};
+pub use hopper::{FwdHopper, FwdHopperWide, HOPPERS, HopperParams};
 pub use merge::{MERGE_COLUMNS, MERGES, Merge, MergeInfo, MergeParams, MergeState};
 pub use order::{OwnTiles, TileOrder, TileRounds, WorkTile};
 pub use packed::{PACKED, Packed, PackedParams, Sequences};
