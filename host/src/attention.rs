@@ -1,7 +1,8 @@
 //! The way in: plan and launch on one device.
 use crate::families::Kernels;
-use crate::{Capabilities, Driver, Error, Plan, Planned, Request, Tuning, image};
-use spec::KERNELS;
+use crate::maps::Maps;
+use crate::{Boxes, Capabilities, Driver, Error, Plan, Planned, Request, Tuning, image};
+use spec::{KERNELS, TensorMap};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// Attention on one device. Kernels load when they are first launched, one module an entry, and stay loaded.
@@ -11,6 +12,7 @@ pub struct Attention<D: Driver> {
     /// Those of [`KERNELS`].
     kernels: [OnceLock<D::Kernel>; KERNELS.len()],
     loading: Mutex<()>,
+    maps: Maps,
     tuning: Tuning,
 }
 
@@ -32,7 +34,8 @@ impl<D: Driver> Attention<D> {
 
     /// The same with what was measured, which comes before the planner's own table.
     pub fn with_tuning(driver: D, tuning: Tuning) -> Self {
-        Attention { driver, kernels: [const { OnceLock::new() }; _], loading: Mutex::new(()), tuning }
+        let (kernels, loading) = ([const { OnceLock::new() }; _], Mutex::new(()));
+        Attention { driver, kernels, loading, maps: Maps::default(), tuning }
     }
 
     /// The driver.
@@ -63,20 +66,21 @@ impl<D: Driver> Attention<D> {
         request.plan(self.capabilities(), &self.tuning, workspace)
     }
 
-    /// Loads the plan's kernels now rather than at its first launch. Do this before capturing a graph, and to
-    /// keep compilation out of a first request.
+    /// Loads the plan's kernels now rather than at its first launch, and encodes the maps of its tensors where
+    /// kernels want some. Do this before capturing a graph, and to keep compilation out of a first request.
     ///
     /// # Errors
     /// [`Error::Driver`] with the compiler's log; [`Error::Unsupported`] where this build carries no PTX for
     /// the entry.
     pub fn load(&self, plan: &impl Planned) -> Result<(), Error> {
-        self.load_all(plan.launches())?;
+        let maps = |boxes: &Boxes| self.maps.of(&self.driver, boxes);
+        plan.launches().each(maps, |kernel, _, _| self.kernel(kernel).map(|_| ()))?;
         plan.launches().other().map_or(Ok(()), |kernel| self.kernel(kernel).map(|_| ()))
     }
 
     /// Loads what will be launched.
     fn load_all(&self, launches: &impl Kernels) -> Result<(), Error> {
-        launches.each(|kernel, _, _| self.kernel(kernel).map(|_| ()))
+        launches.each(|_| Ok(TensorMap::EMPTY), |kernel, _, _| self.kernel(kernel).map(|_| ()))
     }
 
     /// The kernel at a place in [`KERNELS`], loaded.
@@ -138,7 +142,8 @@ impl<D: Driver> Attention<D> {
     ) -> Result<(), Error> {
         let launches = request.bind(plan)?;
         self.load_all(&launches)?;
-        launches.each(|kernel, grid, params| {
+        let maps = |boxes: &Boxes| self.maps.of(&self.driver, boxes);
+        launches.each(maps, |kernel, grid, params| {
             // SAFETY: the bytes are those of the kernel's parameters; the rest is the caller's promise. A
             // second kernel comes after the first in the stream's order; other launches of the caller's use
             // the same workspace in the order of one stream, or not at all.

@@ -1,6 +1,6 @@
 //! What a device can hold: all that planning knows of it.
 use crate::Error;
-use spec::Contract;
+use spec::{Contract, TensorMap};
 use std::borrow::Cow;
 
 /// A device's limits. [`Capabilities::PROFILES`] has those of common cards, for planning without one: begin
@@ -24,6 +24,8 @@ pub struct Capabilities {
     pub l2_bytes: u64,
     /// Device memory, in bytes.
     pub memory_bytes: u64,
+    /// Whether the device has a copy engine that goes by tensor maps and the driver encodes them: CUDA 12.0.
+    pub tensor_maps: bool,
 }
 
 impl Capabilities {
@@ -98,6 +100,10 @@ impl Capabilities {
                 format_args!("it needs {needed} bytes of shared memory a block, the device has {limit}");
             return Err(Error::unsupported(feature, reason));
         }
+        if kernel.param_align == TensorMap::ALIGN && !self.tensor_maps {
+            let reason = "it is told tensor maps, which drivers encode since CUDA 12.0; update the driver";
+            return Err(Error::unsupported(feature, reason));
+        }
         Ok(())
     }
 }
@@ -120,6 +126,7 @@ const fn card(
         registers_per_sm: 65_536,
         l2_bytes,
         memory_bytes: memory_gib << 30,
+        tensor_maps: compute_capability.0 >= 9,
     }
 }
 
@@ -140,6 +147,15 @@ mod tests {
         check("b200", "exactly sm_90a, the device has compute capability 10.0");
         check("rtx5090", "exactly sm_90a, the device has compute capability 12.0");
         check("a100", "exactly sm_90a, the device has compute capability 8.0");
+    }
+
+    #[test]
+    fn maps_want_a_driver_that_encodes_them() {
+        let planted = Contract::new("maps", 128).target(Target::Exactly(90)).param_align(TensorMap::ALIGN);
+        let mut h200 = Capabilities::profile("h200").expect("a known card").clone();
+        assert_eq!(h200.runs(&planted), Ok(()));
+        h200.tensor_maps = false;
+        assert!(h200.runs(&planted).expect_err("an old driver").to_string().contains("CUDA 12.0"));
     }
 
     #[test]

@@ -3,13 +3,14 @@
 use crate::plan::Tensors;
 use crate::prepared::bytes_of;
 use crate::table::Choice;
-use crate::{Capabilities, Error, Problem};
-use spec::{Contract, FwdParams, Grid, KERNELS};
+use crate::{Boxes, Capabilities, Error, Problem};
+use spec::{Contract, FwdParams, Grid, KERNELS, TensorMap};
 
 pub(crate) mod append;
 pub(crate) mod cache;
 pub(crate) mod decode;
 pub(crate) mod forward;
+pub(crate) mod hopper;
 pub(crate) mod merge;
 pub(crate) mod on_cache;
 pub(crate) mod packed;
@@ -19,8 +20,12 @@ pub(crate) mod split;
 /// What a plan launches.
 pub trait Kernels {
     /// Hands each kernel's place in [`KERNELS`], its blocks and the bytes of its parameters to `launch`, in
-    /// the order of their launches.
-    fn each(&self, launch: impl FnMut(usize, [u32; 3], &[u8]) -> Result<(), Error>) -> Result<(), Error>;
+    /// the order of their launches. What its parameters hold of tensor maps `maps` encodes.
+    fn each(
+        &self,
+        maps: impl FnMut(&Boxes) -> Result<TensorMap, Error>,
+        launch: impl FnMut(usize, [u32; 3], &[u8]) -> Result<(), Error>,
+    ) -> Result<(), Error>;
 
     /// The place of a kernel that only launches with other tensors take, if there is one.
     fn other(&self) -> Option<usize> {
@@ -43,7 +48,11 @@ impl<P> One<P> {
 }
 
 impl<P: Copy> Kernels for One<P> {
-    fn each(&self, mut launch: impl FnMut(usize, [u32; 3], &[u8]) -> Result<(), Error>) -> Result<(), Error> {
+    fn each(
+        &self,
+        _: impl FnMut(&Boxes) -> Result<TensorMap, Error>,
+        mut launch: impl FnMut(usize, [u32; 3], &[u8]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         // SAFETY: no family's parameters have padding (`prepared.rs` tests it).
         launch(self.kernel, self.grid, unsafe { bytes_of(&self.params) })
     }
@@ -58,8 +67,10 @@ pub(crate) enum Launches {
     Split(split::Launch),
     /// One kernel, whose blocks find their sequences by integers on the device.
     Packed(packed::Launch),
+    /// One kernel, with as many blocks as the device holds, and tensors by their maps.
+    Hopper(hopper::Launch),
 }
-use Launches::{Forward, Packed, Split};
+use Launches::{Forward, Hopper, Packed, Split};
 
 impl Launches {
     /// Those of the kernel that was chosen.
@@ -78,6 +89,9 @@ impl Launches {
             Grid::OneTileABlock | Grid::Persistent => forward().map(Forward),
             Grid::Split => split::Launch::new(entry, problem, capabilities, &forward()?, tensors).map(Split),
             Grid::Packed => packed::Launch::new(entry, problem, capabilities, tensors).map(Packed),
+            Grid::Rounds => {
+                hopper::Launch::new(entry, choice.instead, problem, capabilities, tensors).map(Hopper)
+            }
         }
     }
 
@@ -90,12 +104,16 @@ impl Launches {
     }
 
     /// The same for other tensors of the same problem.
-    pub fn bind(&self, problem: &Problem, tensors: &Tensors) -> Self {
-        match self {
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] where a kernel that was asked for by name does not take them.
+    pub fn bind(&self, problem: &Problem, tensors: &Tensors) -> Result<Self, Error> {
+        Ok(match self {
             Forward(launch) => Forward(launch.bind(problem, tensors)),
             Split(launch) => Split(launch.bind(problem, tensors)),
             Packed(launch) => Packed(launch.bind(problem, tensors)),
-        }
+            Hopper(launch) => launch.bind(problem, tensors)?,
+        })
     }
 
     /// The first kernel's contract.
@@ -104,6 +122,7 @@ impl Launches {
             Forward(launch) => launch.kernel,
             Split(launch) => launch.kernel,
             Packed(launch) => launch.kernel,
+            Hopper(launch) => launch.kernel,
         }]
     }
 
@@ -113,32 +132,42 @@ impl Launches {
             Forward(launch) => launch.grid,
             Split(launch) => launch.grid,
             Packed(launch) => launch.grid,
+            Hopper(launch) => launch.grid,
         }
     }
 
     /// Bytes of workspace that they use.
     pub fn workspace_bytes(&self) -> u64 {
         match self {
-            Forward(_) | Packed(_) => 0,
+            Forward(_) | Packed(_) | Hopper(_) => 0,
             Split(launch) => launch.workspace_bytes(),
         }
     }
 
     /// What the kernel that computes attention is told.
-    pub const fn forward(&self) -> &FwdParams {
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] where that takes a driver.
+    pub fn forward(&self) -> Result<&FwdParams, Error> {
         match self {
-            Forward(launch) => &launch.params,
-            Split(launch) => &launch.params.forward,
-            Packed(launch) => &launch.params.forward,
+            Forward(launch) => Ok(&launch.params),
+            Split(launch) => Ok(&launch.params.forward),
+            Packed(launch) => Ok(&launch.params.forward),
+            Hopper(_) => hopper::no_params(self.contract()),
         }
     }
 }
 
 impl Kernels for Launches {
-    fn each(&self, mut launch: impl FnMut(usize, [u32; 3], &[u8]) -> Result<(), Error>) -> Result<(), Error> {
+    fn each(
+        &self,
+        maps: impl FnMut(&Boxes) -> Result<TensorMap, Error>,
+        mut launch: impl FnMut(usize, [u32; 3], &[u8]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         match self {
-            Forward(one) => one.each(launch),
-            Packed(one) => one.each(launch),
+            Forward(one) => one.each(maps, launch),
+            Packed(one) => one.each(maps, launch),
+            Hopper(one) => one.each(maps, launch),
             Split(two) => {
                 let (merge, grid) = two.merge();
                 // SAFETY: no family's parameters have padding (`prepared.rs` tests it).
@@ -146,6 +175,13 @@ impl Kernels for Launches {
                 launch(two.kernel, two.grid, first)?;
                 launch(two.combine, grid, second)
             }
+        }
+    }
+
+    fn other(&self) -> Option<usize> {
+        match self {
+            Hopper(one) => one.other(),
+            Forward(_) | Split(_) | Packed(_) => None,
         }
     }
 }

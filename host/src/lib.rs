@@ -59,6 +59,7 @@ mod image;
 #[cfg(feature = "lineage")]
 pub mod lineage;
 mod lzma;
+mod maps;
 mod merge;
 mod packed;
 mod plan;
@@ -77,7 +78,7 @@ pub use capabilities::Capabilities;
 pub use decode::{Decode, DecodePlan, Splits, plan_decode, plan_decode_with};
 #[cfg(feature = "cust")]
 pub use driver::{CustBuffer, CustDriver, CustEvent, CustKernel, CustStream};
-pub use driver::{Driver, RawBuffer, RawDriver, RawEvent, RawGraph, RawKernel, RawStream};
+pub use driver::{Boxes, Driver, RawBuffer, RawDriver, RawEvent, RawGraph, RawKernel, RawStream};
 #[cfg(feature = "sim")]
 pub use driver::{SimBuffer, SimDriver, SimKernel, SimStream};
 pub use error::{Cause, Error};
@@ -90,7 +91,7 @@ pub use request::{Planned, Request};
 /// The kernels' configurations as types, for [`Prepared`].
 pub use spec;
 pub use spec::{
-    Contract, DType, ENTRIES, EntryInfo, FwdParams, Grid, MaskKind, PACKED, PLANNED, Path, Schedule,
+    Contract, DType, ENTRIES, EntryInfo, FwdParams, Grid, HOPPERS, MaskKind, PACKED, PLANNED, Path, Schedule,
 };
 pub use table::{entries, entry};
 pub use tuning::{Tuned, Tuning};

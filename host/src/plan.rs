@@ -35,7 +35,8 @@ impl Tensors {
     }
 }
 
-/// Whether a problem can be solved on a device, and by which kernel. Looks at no tensor.
+/// Whether a problem can be solved on a device, and by which kernel. Looks at no tensor: one whose strides
+/// that kernel's device cannot take may get another.
 ///
 /// # Errors
 /// [`Error::Invalid`] where the problem contradicts itself, [`Error::Unsupported`] where no kernel solves it
@@ -55,7 +56,7 @@ pub fn supports_with(
     workspace: u64,
 ) -> Result<&'static Contract, Error> {
     validate::problem(problem)?;
-    let choice = table::choose(problem, problem.mask_kind(), capabilities, None, workspace, &Tuning::new())?;
+    let choice = table::choose(problem, None, capabilities, None, workspace, &Tuning::new())?;
     Launches::fits(problem, &choice, capabilities)?;
     Ok(&choice.entry.contract)
 }
@@ -84,9 +85,8 @@ pub fn plan_with(
 ) -> Result<Plan, Error> {
     let problem = validate::forward(forward)?;
     let offered = forward.workspace.map_or(0, |workspace| workspace.bytes).max(workspace);
-    let kind = problem.mask_kind();
-    let choice = table::choose(&problem, kind, capabilities, forward.config, offered, tuning)?;
     let tensors = Tensors::of(forward);
+    let choice = table::choose(&problem, Some(&tensors), capabilities, forward.config, offered, tuning)?;
     let launches = Launches::of(&problem, &choice, capabilities, &tensors)?;
     suffices(offered, &launches)?;
     Ok(Plan { problem, tensors, launches, reason: choice.reason })
@@ -133,9 +133,10 @@ impl Plan {
     /// other tensors: what [`crate::Prepared::launch`] takes. Launches of a plan need none of it.
     ///
     /// # Errors
-    /// Those of [`crate::Attention::launch`] that concern `forward`.
+    /// Those of [`crate::Attention::launch`] that concern `forward`; [`Error::Unsupported`] where the kernel
+    /// is told tensor maps, which a driver encodes.
     pub fn params(&self, forward: &Forward<'_>) -> Result<FwdParams, Error> {
-        Ok(*self.bind(forward)?.forward())
+        self.bind(forward)?.forward().copied()
     }
 
     /// The launches for `forward`: the plan's, or the same with other tensors. Checks what the plan has not
@@ -165,7 +166,7 @@ impl Plan {
             return Ok(self.launches);
         }
         suffices(room, &self.launches)?;
-        Ok(self.launches.bind(&self.problem, &tensors))
+        self.launches.bind(&self.problem, &tensors)
     }
 }
 

@@ -1,14 +1,27 @@
 //! Which entry solves a problem: a small table for each class of devices, with the reason beside each line.
-use crate::families::packed;
+use self::hopper::Answer;
+use crate::families::{self, packed};
 use crate::families::split::Split;
+use crate::plan::Tensors;
 use crate::{Capabilities, Error, Problem, Tuning};
-use spec::{ENTRIES, EntryInfo, Grid, MaskKind, PACKED, PLANNED};
+use spec::{ENTRIES, EntryInfo, Grid, HOPPERS, MaskKind, PACKED, PLANNED};
+
+mod hopper;
 
 /// An entry and why it was chosen.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Choice {
     pub entry: &'static EntryInfo,
     pub reason: &'static str,
+    /// What solves the problem for tensors that `entry` does not take.
+    pub instead: Option<&'static EntryInfo>,
+}
+
+impl Choice {
+    /// An entry that takes all tensors.
+    pub const fn new(entry: &'static EntryInfo, reason: &'static str) -> Self {
+        Choice { entry, reason, instead: None }
+    }
 }
 
 /// Devices that want the same entries. Which of these a device can run at all its compute capability says.
@@ -173,10 +186,10 @@ const SLICES: &str = "few queries, many keys, and a workspace: several blocks fo
 const ASKED: &str = "asked for by name";
 const MEASURED: &str = "the fastest on this device for this size: `ferroflash sweep`";
 
-/// Chooses the entry for a problem whose mask is of kind `mask`, with a workspace of so many bytes.
+/// Chooses the entry for a problem, with these tensors or any, and a workspace of so many bytes.
 pub(crate) fn choose(
     p: &Problem,
-    mask: MaskKind,
+    tensors: Option<&Tensors>,
     capabilities: &Capabilities,
     config: Option<&str>,
     workspace: u64,
@@ -190,6 +203,7 @@ pub(crate) fn choose(
             "kernels need 8.0 or newer: A100, RTX 30, L4, H100 and later",
         ));
     }
+    let mask = p.mask_kind();
     if let Some(name) = config {
         return named(name, p, mask, capabilities);
     }
@@ -205,11 +219,31 @@ pub(crate) fn choose(
             )
         });
         let choice = Choice { reason: MEASURED, ..measured? };
-        // It was measured with a workspace; without one the table decides.
-        if Split::workspace_of(p, choice.entry, capabilities)? <= workspace {
-            return Ok(choice);
+        // It was measured with a workspace, or tensors that it takes; without them the table decides.
+        let rounds = choice.entry.grid == Grid::Rounds;
+        let taken = !rounds || tensors.is_none_or(|tensors| families::hopper::takes(tensors).is_ok());
+        if taken && Split::workspace_of(p, choice.entry, capabilities)? <= workspace {
+            let instead = rounds.then(|| portable(p, mask, capabilities, 0)).transpose()?;
+            return Ok(Choice { instead: instead.map(|choice| choice.entry), ..choice });
         }
     }
+    match hopper::answer(p, mask, capabilities, tensors) {
+        Answer::Taken(entry, reason) => {
+            let instead = Some(portable(p, mask, capabilities, 0)?.entry);
+            Ok(Choice { entry, reason, instead })
+        }
+        Answer::Refused(reason) => Ok(Choice { reason, ..portable(p, mask, capabilities, workspace)? }),
+        Answer::Portable => portable(p, mask, capabilities, workspace),
+    }
+}
+
+/// Chooses among the entries that every generation runs.
+fn portable(
+    p: &Problem,
+    mask: MaskKind,
+    capabilities: &Capabilities,
+    workspace: u64,
+) -> Result<Choice, Error> {
     let head_dim = PLANNED.iter().map(|e| e.head_dim).filter(|d| *d as usize >= p.head_dim).min();
     let matches = |e: &EntryInfo| (e.dtype, e.mask) == (p.dtype, mask) && Some(e.head_dim) == head_dim;
     let candidates = || PLANNED.iter().filter(|e| matches(e) && capabilities.runs(&e.contract).is_ok());
@@ -236,11 +270,11 @@ pub(crate) fn choose(
             && p.seqlen_k >= line.keys
             && let Some(entry) = candidates().find(|e| holds(e))
         {
-            return Ok(Choice { entry, reason: line.reason });
+            return Ok(Choice::new(entry, line.reason));
         }
     }
     let first = candidates().find(|entry| entry.grid != Grid::Split);
-    first.map(|entry| Choice { entry, reason: FIRST }).ok_or_else(|| {
+    first.map(|entry| Choice::new(entry, FIRST)).ok_or_else(|| {
         let feature = format_args!(
             "{} head_dim {} {} on {}",
             p.dtype.name(),
@@ -270,8 +304,11 @@ fn named(name: &str, p: &Problem, mask: MaskKind, capabilities: &Capabilities) -
         );
         return Err(Error::invalid("config", name, expected));
     }
+    if entry.grid == Grid::Rounds && p.alibi {
+        return Err(Error::unsupported(format_args!("{name} with ALiBi slopes"), "portable kernels take them"));
+    }
     capabilities.runs(&entry.contract)?;
-    Ok(Choice { entry, reason: ASKED })
+    Ok(Choice::new(entry, ASKED))
 }
 
 /// The entry of a symbol, or of one of the lineage's names for this mask.
@@ -284,9 +321,10 @@ pub(crate) fn by_name(name: &str, mask: MaskKind) -> Result<&'static EntryInfo, 
     entry(name)
 }
 
-/// Every kernel that may solve a [`crate::Forward`]: [`ENTRIES`], then those for packed sequences.
+/// Every kernel that may solve a [`crate::Forward`]: [`ENTRIES`], those for packed sequences, and those for
+/// Hopper alone.
 pub fn entries() -> impl Iterator<Item = &'static EntryInfo> {
-    ENTRIES.iter().chain(PACKED)
+    ENTRIES.iter().chain(PACKED).chain(HOPPERS)
 }
 
 /// The entry of a symbol.

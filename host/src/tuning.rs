@@ -30,7 +30,7 @@ impl Tuned {
     }
 
     fn is_known(&self) -> bool {
-        spec::ENTRIES.iter().any(|entry| entry.contract.symbol == self.entry)
+        spec::ENTRIES.iter().chain(spec::HOPPERS).any(|entry| entry.contract.symbol == self.entry)
     }
 }
 

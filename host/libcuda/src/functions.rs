@@ -33,6 +33,20 @@ pub const FUNCTION_MAX_DYNAMIC_SHARED_BYTES: c_int = 8;
 pub const STREAM_NON_BLOCKING: c_uint = 1;
 /// `CU_STREAM_CAPTURE_MODE_THREAD_LOCAL`.
 pub const CAPTURE_THREAD_LOCAL: c_int = 1;
+/// `CU_TENSOR_MAP_DATA_TYPE_FLOAT16`.
+pub const TENSOR_MAP_FLOAT16: c_int = 6;
+/// `CU_TENSOR_MAP_DATA_TYPE_BFLOAT16`.
+pub const TENSOR_MAP_BFLOAT16: c_int = 9;
+/// `CU_TENSOR_MAP_INTERLEAVE_NONE`.
+pub const TENSOR_MAP_INTERLEAVE_NONE: c_int = 0;
+/// `CU_TENSOR_MAP_SWIZZLE_64B`.
+pub const TENSOR_MAP_SWIZZLE_64B: c_int = 2;
+/// `CU_TENSOR_MAP_SWIZZLE_128B`.
+pub const TENSOR_MAP_SWIZZLE_128B: c_int = 3;
+/// `CU_TENSOR_MAP_L2_PROMOTION_L2_256B`.
+pub const TENSOR_MAP_L2_PROMOTION_256B: c_int = 3;
+/// `CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE`: zeros.
+pub const TENSOR_MAP_FILL_ZERO: c_int = 0;
 
 /// `CUdevice_attribute` values.
 pub mod device_attribute {
@@ -111,6 +125,13 @@ driver_functions! {
         grid_x: c_uint, grid_y: c_uint, grid_z: c_uint,
         block_x: c_uint, block_y: c_uint, block_z: c_uint,
         smem_bytes: c_uint, stream: CUstream, params: *mut *mut c_void, extra: *mut *mut c_void,
+    );
+
+    /// Encodes a tensor map: 128 bytes, on 64. Since CUDA 12.0.
+    cuTensorMapEncodeTiled(
+        map: *mut c_void, element: c_int, rank: c_uint, address: *mut c_void, dims: *const u64,
+        strides: *const u64, box_dims: *const c_uint, element_strides: *const c_uint, interleave: c_int,
+        swizzle: c_int, l2_promotion: c_int, fill: c_int,
     );
 
     /// Bytes of device memory that are free, and of all of it.

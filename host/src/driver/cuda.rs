@@ -1,6 +1,8 @@
 //! What both CUDA drivers need: contexts, limits, shared-memory opt-in, errors in words.
-use crate::{Capabilities, Contract, Error};
+use super::Boxes;
+use crate::{Capabilities, Contract, DType, Error};
 use libcuda::{CUcontext, CUdevice, CUfunction, CUresult, check, device_attribute};
+use spec::TensorMap;
 use std::any::Any;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::Arc;
@@ -49,16 +51,64 @@ pub(super) fn capabilities(device: CUdevice) -> Result<Capabilities, Error> {
     let mut memory = 0;
     // SAFETY: writes one number.
     driver("cuDeviceTotalMem", unsafe { libcuda::cuDeviceTotalMem_v2(&mut memory, device) })?;
+    let mut version = 0;
+    // SAFETY: writes one number.
+    driver("cuDriverGetVersion", unsafe { libcuda::cuDriverGetVersion(&mut version) })?;
+    let compute_capability =
+        (attribute(device_attribute::MAJOR)?, attribute(device_attribute::MINOR)?);
     Ok(Capabilities {
         name: String::from_utf8_lossy(&name[..length]).into_owned().into(),
-        compute_capability: (attribute(device_attribute::MAJOR)?, attribute(device_attribute::MINOR)?),
+        compute_capability,
         sms: attribute(device_attribute::SMS)?,
         smem_per_block: attribute(device_attribute::SMEM_PER_BLOCK)?,
         smem_per_sm: attribute(device_attribute::SMEM_PER_SM)?,
         registers_per_sm: attribute(device_attribute::REGISTERS_PER_SM)?,
         l2_bytes: attribute(device_attribute::L2_BYTES)?.into(),
         memory_bytes: memory as u64,
+        tensor_maps: version >= ENCODES_TENSOR_MAPS && compute_capability.0 >= 9,
     })
+}
+
+/// The CUDA version, as drivers say it, that brought `cuTensorMapEncodeTiled`.
+const ENCODES_TENSOR_MAPS: c_int = 12_000;
+
+/// Encodes a tensor map in the current context.
+pub(super) fn tensor_map(boxes: &Boxes) -> Result<TensorMap, Error> {
+    /// Where the driver takes it.
+    #[repr(C, align(64))]
+    struct Place(TensorMap);
+    const _: () = assert!(align_of::<Place>() == TensorMap::ALIGN as usize);
+    let element = match boxes.dtype {
+        DType::F16 => libcuda::TENSOR_MAP_FLOAT16,
+        DType::Bf16 => libcuda::TENSOR_MAP_BFLOAT16,
+        other => return Err(Error::unsupported(format_args!("tensor maps of {}", other.name()), "f16 or bf16")),
+    };
+    let swizzle = match boxes.row_bytes() {
+        64 => libcuda::TENSOR_MAP_SWIZZLE_64B,
+        128 => libcuda::TENSOR_MAP_SWIZZLE_128B,
+        bytes => return Err(Error::invalid("box", format_args!("rows of {bytes} bytes"), "64 or 128")),
+    };
+    let (mut map, base) = (Place(TensorMap::EMPTY), std::ptr::without_provenance_mut(boxes.address as usize));
+    let (dims, box_dims, steps) = (boxes.dims(), boxes.box_dims(), [1; 4]);
+    // SAFETY: writes 128 bytes on 64, and reads as many numbers as four dimensions have. The tensor's address
+    // stays an address: nothing is read there.
+    let code = unsafe {
+        libcuda::cuTensorMapEncodeTiled(
+            (&raw mut map.0).cast(),
+            element,
+            4,
+            base,
+            dims.as_ptr(),
+            boxes.strides.as_ptr(),
+            box_dims.as_ptr(),
+            steps.as_ptr(),
+            libcuda::TENSOR_MAP_INTERLEAVE_NONE,
+            swizzle,
+            libcuda::TENSOR_MAP_L2_PROMOTION_256B,
+            libcuda::TENSOR_MAP_FILL_ZERO,
+        )
+    };
+    driver("cuTensorMapEncodeTiled", code).map(|()| map.0)
 }
 
 /// Opts a kernel in to its dynamic shared memory.

@@ -1,4 +1,5 @@
 //! CUDA through `cust`: its contexts, streams, memory, modules, events and launches.
+use super::Boxes;
 use super::cuda::{self, compile, initialise, opt_in};
 use crate::{Capabilities, Contract, Driver, Error};
 use cust::context::{Context, CurrentContext};
@@ -8,6 +9,7 @@ use cust::function::Function;
 use cust::memory::{CopyDestination, DeviceBuffer};
 use cust::module::Module;
 use cust::stream::{Stream, StreamFlags};
+use spec::TensorMap;
 use std::ffi::c_void;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
@@ -224,6 +226,11 @@ impl Driver for CustDriver {
         let _entered = buffer.0.context.enter()?;
         buffer.index(..).set_8(byte).map_err(|e| failed("cuMemsetD8", e))?;
         cuda::wait_for_default_stream()
+    }
+
+    fn tensor_map(&self, boxes: &Boxes) -> Result<TensorMap, Error> {
+        let _entered = self.enter()?;
+        cuda::tensor_map(boxes)
     }
 
     unsafe fn launch(

@@ -1,8 +1,9 @@
 //! What runs kernels: CUDA through `cust`, CUDA through raw handles, or the simulator.
 use crate::{Capabilities, Error};
-use spec::Contract;
+use spec::{Contract, TensorMap};
 use std::time::Duration;
 
+mod boxes;
 mod cuda;
 #[cfg(feature = "cust")]
 mod cust;
@@ -11,6 +12,7 @@ mod raw;
 #[cfg(feature = "sim")]
 mod sim;
 
+pub use self::boxes::Boxes;
 #[cfg(feature = "cust")]
 pub use self::cust::{CustBuffer, CustDriver, CustEvent, CustKernel, CustStream};
 pub use self::graph::RawGraph;
@@ -110,6 +112,16 @@ pub trait Driver: Send + Sync {
     /// # Errors
     /// The driver's.
     fn fill(&self, buffer: &mut Self::Buffer, byte: u8) -> Result<(), Error>;
+
+    /// What Hopper's copy engine is told of a tensor, as a part of a kernel's parameters. Touches no device,
+    /// and allocates nothing.
+    ///
+    /// # Errors
+    /// The driver's; [`Error::Unsupported`] where it encodes none, which
+    /// [`Capabilities::tensor_maps`] says before.
+    fn tensor_map(&self, _: &Boxes) -> Result<TensorMap, Error> {
+        Err(Error::unsupported("tensor maps", "this driver encodes none"))
+    }
 
     /// Enqueues `grid` blocks of `kernel` on `stream`: no allocation, no synchronisation. `params` is its one
     /// parameter, passed by value.

@@ -1,10 +1,12 @@
 //! Somebody else's context and streams, by their handles. No cust, and no CUDA needed to build.
+use super::Boxes;
 use super::cuda::{
     Context, Entered, Keeper, capabilities, compile, device, driver, initialise, machine_code, opt_in,
-    wait_for_default_stream,
+    tensor_map, wait_for_default_stream,
 };
 use crate::{Capabilities, Contract, Driver, Error};
 use libcuda::{CUdeviceptr, CUevent, CUfunction, CUmodule, CUstream};
+use spec::TensorMap;
 use std::ffi::{CString, c_void};
 use std::sync::Arc;
 use std::time::Duration;
@@ -235,6 +237,11 @@ impl Driver for RawDriver {
         // SAFETY: the buffer is that long.
         driver("cuMemsetD8", unsafe { libcuda::cuMemsetD8_v2(buffer.address, byte, buffer.bytes) })?;
         wait_for_default_stream()
+    }
+
+    fn tensor_map(&self, boxes: &Boxes) -> Result<TensorMap, Error> {
+        let _entered = self.context.enter()?;
+        tensor_map(boxes)
     }
 
     unsafe fn launch(

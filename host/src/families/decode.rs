@@ -1,10 +1,10 @@
 //! The decode family: which entry, how many blocks, and where splits leave what they make.
 use super::{Kernels, cache, place};
-use crate::{Capabilities, Decode, Error, Problem, Splits, validate};
+use crate::{Boxes, Capabilities, Decode, Error, Problem, Splits, validate};
 use core::cmp::Reverse;
 use spec::{
     Contract, Counters, DECODE_COMBINES, DECODES, DecodeInfo, DecodeOrder, DecodeParams, FastDiv, Integers,
-    KERNELS, Lse, MaskKind, PageKind, Partials, Window,
+    KERNELS, Lse, MaskKind, PageKind, Partials, TensorMap, Window,
 };
 
 /// Shares of the device below which a sequence is not split: two halves of a wave that end together cost more
@@ -186,7 +186,11 @@ impl Launch {
 }
 
 impl Kernels for Launch {
-    fn each(&self, mut launch: impl FnMut(usize, [u32; 3], &[u8]) -> Result<(), Error>) -> Result<(), Error> {
+    fn each(
+        &self,
+        _: impl FnMut(&Boxes) -> Result<TensorMap, Error>,
+        mut launch: impl FnMut(usize, [u32; 3], &[u8]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         // SAFETY: the parameters have no padding (`prepared.rs` tests it).
         let params = unsafe { crate::prepared::bytes_of(&self.params) };
         launch(self.kernel, self.grid(), params)?;

@@ -1,8 +1,8 @@
 //! What a request on a cache launches: a decode kernel where a sequence has few rows for each key head, which
 //! all read the same keys, else a paged one, in tiles of queries.
 use super::{Kernels, One, decode, paged};
-use crate::{Capabilities, Decode, Error, Splits};
-use spec::{Contract, KERNELS, PAGED, PagedParams};
+use crate::{Boxes, Capabilities, Decode, Error, Splits};
+use spec::{Contract, KERNELS, PAGED, PagedParams, TensorMap};
 
 /// The launches of a decode's plan.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -85,10 +85,14 @@ fn has_no_part_of_decode(d: &Decode<'_>) -> Result<(), Error> {
 }
 
 impl Kernels for Launch {
-    fn each(&self, launch: impl FnMut(usize, [u32; 3], &[u8]) -> Result<(), Error>) -> Result<(), Error> {
+    fn each(
+        &self,
+        maps: impl FnMut(&Boxes) -> Result<TensorMap, Error>,
+        launch: impl FnMut(usize, [u32; 3], &[u8]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         match self {
-            Few(few) => few.each(launch),
-            Many(many) => many.each(launch),
+            Few(few) => few.each(maps, launch),
+            Many(many) => many.each(maps, launch),
         }
     }
 

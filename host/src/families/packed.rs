@@ -94,15 +94,15 @@ pub(crate) fn choose(p: &Problem, mask: MaskKind, capabilities: &Capabilities) -
         );
         return Err(Error::unsupported(feature, reason));
     };
-    let Some(second) = candidates.next() else { return Ok(Choice { entry: first, reason: ONLY }) };
+    let Some(second) = candidates.next() else { return Ok(Choice::new(first, ONLY)) };
     let [[_, rows, ..], _] = p.shapes();
     let tiles = rows.div_ceil(first.tile_m as usize) as u64 * p.heads_q as u64;
     let resident = u64::from(capabilities.sms) * u64::from(capabilities.blocks_per_sm(&first.contract));
     // H200, sequences of 64 to 1024 rows, equal and drawn uniformly: the larger tile takes 0.57 to 0.9 of the
     // time at D = 128 and 0.69 to 1.1 at D = 64, but for sequences that the smaller one holds (1.1 to 1.3).
     if rows / p.batch > second.tile_m as usize && tiles >= resident {
-        Ok(Choice { entry: first, reason: LARGE })
+        Ok(Choice::new(first, LARGE))
     } else {
-        Ok(Choice { entry: second, reason: SMALL })
+        Ok(Choice::new(second, SMALL))
     }
 }

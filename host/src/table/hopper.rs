@@ -1,0 +1,119 @@
+//! When a Hopper kernel solves a problem on a card that has one.
+use super::{CAUSAL, FULL};
+use crate::families::hopper;
+use crate::plan::Tensors;
+use crate::{Capabilities, Problem};
+use spec::{EntryInfo, HOPPERS, MaskKind};
+
+/// One line: for these problems, the kernel of so many queries a block.
+struct Line {
+    head_dim: u32,
+    masks: &'static [MaskKind],
+    tile_m: u32,
+    /// Keys that a problem must have at least.
+    keys: usize,
+    /// Tiles that it must have for each 100 SMs.
+    tiles_per_100_sms: u64,
+    reason: &'static str,
+}
+
+impl Line {
+    /// For every mask, with 1024 keys and a tile for each SM: blocks are as many as SMs, and a tile's prologue
+    /// must pay.
+    const fn new(head_dim: u32, tile_m: u32, reason: &'static str) -> Self {
+        let masks = &[MaskKind::Full, MaskKind::Causal, MaskKind::Local];
+        Line { head_dim, masks, tile_m, keys: 1024, tiles_per_100_sms: 100, reason }
+    }
+
+    const fn with_keys(self, keys: usize) -> Self {
+        Line { keys, ..self }
+    }
+
+    const fn only(self, masks: &'static [MaskKind]) -> Self {
+        Line { masks, ..self }
+    }
+}
+
+/// The first line that holds decides. Where none does a portable kernel is taken: few tiles leave SMs idle,
+/// and short ones end before a copy engine has begun to help (the headline, 8 heads of 512, is one).
+#[rustfmt::skip]
+const TABLE: &[Line] = &[
+    Line::new(64, 192, "warpgroups and the copy engine; three warpgroups of queries read keys and values less \
+        often than two").only(FULL),
+    Line::new(64, 192, "warpgroups and the copy engine; long and causal: three warpgroups of queries (H200, \
+        prototype: better than two at 8192, worse at 2048)").only(CAUSAL).with_keys(4096),
+    Line::new(64, 128, "warpgroups and the copy engine"),
+    Line::new(96, 128, "warpgroups and the copy engine"),
+    Line::new(128, 128, "warpgroups and the copy engine (H200, prototype: 1.2x cuDNN)"),
+    Line::new(192, 128, "warpgroups and the copy engine"),
+    Line::new(256, 128, "warpgroups and the copy engine"),
+];
+
+/// What the table says of a problem.
+pub(super) enum Answer {
+    /// A Hopper kernel, and why.
+    Taken(&'static EntryInfo, &'static str),
+    /// It would be one but for the tensors, or the driver.
+    Refused(&'static str),
+    /// A portable kernel is faster.
+    Portable,
+}
+
+const NO_MAPS: &str = "the driver encodes no tensor maps (older than CUDA 12.0), which Hopper kernels want";
+
+/// Whether a Hopper kernel solves a problem of equal lengths, with these tensors or any.
+pub(super) fn answer(
+    p: &Problem,
+    mask: MaskKind,
+    capabilities: &Capabilities,
+    tensors: Option<&Tensors>,
+) -> Answer {
+    let Some((entry, line)) = chosen(p, mask, capabilities) else { return Answer::Portable };
+    if !capabilities.tensor_maps {
+        return Answer::Refused(NO_MAPS);
+    }
+    match tensors.map_or(Ok(()), hopper::takes) {
+        Ok(()) => Answer::Taken(entry, line.reason),
+        Err(reason) => Answer::Refused(reason),
+    }
+}
+
+/// What the first line that holds means.
+fn chosen(p: &Problem, mask: MaskKind, on: &Capabilities) -> Option<(&'static EntryInfo, &'static Line)> {
+    if p.alibi {
+        return None;
+    }
+    let head_dim = HOPPERS.iter().map(|e| e.head_dim).filter(|d| *d as usize >= p.head_dim).min()?;
+    TABLE.iter().filter(|line| line.head_dim == head_dim && p.seqlen_k >= line.keys).find_map(|line| {
+        let is_meant =
+            |e: &&EntryInfo| line.means(e) && (e.dtype, e.mask) == (p.dtype, mask) && line.masks.contains(&mask);
+        let entry = HOPPERS.iter().find(is_meant)?;
+        let tiles = p.seqlen_q.div_ceil(entry.tile_m as usize) as u64 * (p.batch * p.heads_q) as u64;
+        let fills = tiles.saturating_mul(100) >= u64::from(on.sms) * line.tiles_per_100_sms;
+        let runs = entry.contract.target.runs_on(on.arch()) && entry.contract.smem_bytes <= on.smem_per_block;
+        (fills && runs).then_some((entry, line))
+    })
+}
+
+impl Line {
+    /// Whether it means this kernel, of its masks.
+    fn means(&self, entry: &EntryInfo) -> bool {
+        (entry.head_dim, entry.tile_m) == (self.head_dim, self.tile_m)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::DType;
+
+    #[test]
+    fn every_line_names_kernels_that_exist() {
+        for line in TABLE {
+            for (mask, dtype) in line.masks.iter().flat_map(|m| [(*m, DType::F16), (*m, DType::Bf16)]) {
+                let named = HOPPERS.iter().filter(|e| line.means(e) && (e.dtype, e.mask) == (dtype, mask));
+                assert_eq!(named.count(), 1, "{dtype:?} {mask:?} {} {}", line.head_dim, line.tile_m);
+            }
+        }
+    }
+}
