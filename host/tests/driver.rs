@@ -181,3 +181,42 @@ fn a_capture_ends_however_its_work_ends() {
         assert_eq!((cuda.faults(), cuda.left()), (vec![], vec![]));
     });
 }
+
+/// Tensor maps are encoded at the first launch, for its tensors, and kept.
+fn maps_are_the_drivers<D: Driver>(cuda: &FakeCuda, driver: D) -> Result<(), Error> {
+    let attention = Attention::new(driver);
+    let forward = |address: u64| {
+        let view = |n: u64| TensorView::bshd(address + (n << 36), 1 << 30, DType::F16, [2, 2048, 16, 96]);
+        Forward::new(view(0), view(1), view(2), view(3))
+    };
+    let (f, stream) = (forward(1 << 44), attention.driver().stream()?);
+    let plan = attention.plan(&f)?;
+    assert_eq!(plan.contract().symbol, "hopper_f16_d96_full_128x128");
+    let maps = |f: &Forward<'_>| {
+        cuda.calls();
+        // SAFETY: nothing runs.
+        unsafe { attention.launch(&plan, f, &stream)? };
+        let calls = cuda.calls();
+        assert!(calls.iter().any(|call| call.starts_with("launch hopper_f16_d96_full_128x128 132 1 1")));
+        Ok::<_, Error>(calls.into_iter().filter(|call| call.starts_with("map ")).collect::<Vec<_>>())
+    };
+    // Rows of boxes have 64 bytes, swizzled by as many; what is beyond the tensor is 0.
+    let map = |address: u64| format!("map 6 at {address:#x}, 0 2 3 0");
+    assert_eq!(maps(&f)?, [0, 1, 2, 3].map(|n| map((1 << 44) + (n << 36))));
+    assert_eq!(maps(&f)?, [""; 0]);
+    assert_eq!(maps(&forward(1 << 45))?.len(), 4);
+    cuda.fail("cuTensorMapEncodeTiled");
+    let refused = maps(&forward(1 << 46)).expect_err("the driver's refusal").to_string();
+    assert!(refused.contains("cuTensorMapEncodeTiled"), "{refused}");
+    assert_eq!(cuda.faults(), [""; 0]);
+    Ok(())
+}
+
+#[test]
+fn tensor_maps_are_the_drivers() {
+    in_fake_cuda("tensor_maps_are_the_drivers", |cuda| {
+        maps_are_the_drivers(cuda, RawDriver::primary(0).expect("a device")).expect("no error");
+        #[cfg(feature = "cust")]
+        maps_are_the_drivers(cuda, CustDriver::new(0).expect("a device")).expect("no error");
+    });
+}

@@ -16,7 +16,7 @@ pub mod subjects;
 /// Where no card does.
 pub fn simulator_with(entry: &EntryInfo, options: Options) -> Attention<SimDriver> {
     let cards = ["l4", "a100", "h200"].map(|name| (name, Capabilities::profile(name).expect("a known card")));
-    let card = cards.iter().find(|(_, card)| card.smem_per_block >= entry.contract.smem_bytes);
+    let card = cards.iter().find(|(_, card)| card.runs(&entry.contract).is_ok());
     let (name, _) = card.unwrap_or_else(|| panic!("no card holds {}", entry.contract.symbol));
     Attention::new(SimDriver::with_options(name, options).expect("a known card"))
 }

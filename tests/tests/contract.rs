@@ -57,12 +57,17 @@ fn check_case(case: &Case, entry: &EntryInfo) {
     assert_eq!(plan.contract(), &entry.contract);
     let Problem { batch, heads_q, seqlen_q, .. } = case.problem;
     let tiles = seqlen_q.div_ceil(entry.tile_m as usize) * batch * heads_q;
-    let resident = plan.params(&forward).expect("planned").order.resident as usize;
+    let resident = plan.params(&forward).map_or(h200.sms, |params| params.order.resident) as usize;
     let slices =
         plan.workspace_bytes() as usize / (4 * (entry.head_dim as usize + 1) * batch * heads_q * seqlen_q);
     let blocks = match entry.grid {
         Grid::OneTileABlock => tiles,
         Grid::Persistent => tiles.min(resident),
+        Grid::Rounds => {
+            let even = seqlen_q.div_ceil(entry.tile_m as usize).is_multiple_of(2);
+            let paired = entry.mask == MaskKind::Causal && even;
+            (tiles >> u32::from(paired)).min(resident)
+        }
         Grid::Split => tiles * slices,
         // As many as the longest has for each sequence, or one for each that the rows do not fill.
         Grid::Packed => {

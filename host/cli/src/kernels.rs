@@ -22,8 +22,8 @@ Examples:
   ferroflash kernels --config flashcore/64x32-persistent
   ferroflash kernels --json")]
 pub(super) struct Args {
-    /// Only kernels of this family: forward, split (several blocks a tile), packed (packed sequences), decode
-    /// (few queries on a cache), paged (many), append, merge.
+    /// Only kernels of this family: forward, split (several blocks a tile), packed (packed sequences), hopper
+    /// (for an sm_90's own instructions), decode (few queries on a cache), paged (many), append, merge.
     #[arg(long, value_parser = FAMILIES, hide_possible_values = true)]
     family: Option<String>,
     /// Only kernels of this element type: f16 or bf16. On a cache it is that of queries.
@@ -40,7 +40,7 @@ pub(super) struct Args {
     config: Option<String>,
 }
 
-const FAMILIES: [&str; 7] = ["forward", "split", "packed", "decode", "paged", "append", "merge"];
+const FAMILIES: [&str; 8] = ["forward", "split", "packed", "hopper", "decode", "paged", "append", "merge"];
 
 #[derive(Serialize)]
 struct Report {
@@ -102,6 +102,7 @@ impl From<&EntryInfo> for Row {
                 Grid::Persistent => "persistent",
                 Grid::Split => "several blocks a tile",
                 Grid::Packed => "packed sequences",
+                Grid::Rounds => "persistent, in rounds",
             }),
             lineage: lineage::names(e).collect(),
             tile_m: Some(e.tile_m),
@@ -203,7 +204,10 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let mut kernels = rows();
     if let Some(wanted) = args.head_dim {
         // The smallest that holds it of those that take the same problems.
-        let takes = |row: &Row| (if row.family == "split" { "forward" } else { row.family }, row.cache);
+        let takes = |row: &Row| match row.family {
+            "split" | "hopper" => ("forward", row.cache),
+            family => (family, row.cache),
+        };
         let held: Vec<_> = kernels.iter().map(|row| (takes(row), row.head_dim)).collect();
         kernels.retain(|row| {
             let like = held.iter().filter(|held| held.0 == takes(row));

@@ -7,7 +7,7 @@ use super::device::{Device, Runner};
 use super::error::Error;
 use super::options::DeviceOptions;
 use ferroflash::tuning::{TUNING_VARIABLE, Tuned, Tuning, size};
-use ferroflash::{ENTRIES, EntryInfo, Problem, supports_with};
+use ferroflash::{Capabilities, ENTRIES, EntryInfo, Grid, HOPPERS, Problem, supports_with};
 use race::{Stage, race, winner};
 use serde::Serialize;
 use std::fmt;
@@ -108,15 +108,17 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
 }
 
 /// Every entry that solves `p` and that the device holds, without needless columns or masks.
-fn candidates(p: &Problem, smem_per_block: u32) -> Vec<&'static EntryInfo> {
+fn candidates(p: &Problem, on: &Capabilities) -> Vec<&'static EntryInfo> {
     let mask = p.mask_kind();
     let solves = |e: &&EntryInfo| {
         (e.dtype, e.mask) == (p.dtype, mask)
             && e.head_dim as usize >= p.head_dim
-            && e.contract.smem_bytes <= smem_per_block
+            && on.runs(&e.contract).is_ok()
+            && !(e.grid == Grid::Rounds && p.alibi)
     };
-    let head_dim = ENTRIES.iter().filter(solves).map(|e| e.head_dim).min();
-    ENTRIES.iter().filter(solves).filter(|e| Some(e.head_dim) == head_dim).collect()
+    let entries = || ENTRIES.iter().chain(HOPPERS).filter(solves);
+    let head_dim = entries().map(|e| e.head_dim).min();
+    entries().filter(|e| Some(e.head_dim) == head_dim).collect()
 }
 
 fn sweep(
@@ -126,7 +128,7 @@ fn sweep(
     memory: &reference::Memory,
     progress: impl Fn(String),
 ) -> Result<Row, Error> {
-    let entries = candidates(&problem, runner.capabilities().smem_per_block);
+    let entries = candidates(&problem, runner.capabilities());
     // With as much workspace as it wants: every kernel is timed with the workspace that it wants.
     let table = supports_with(&problem, runner.capabilities(), u64::MAX)?.symbol;
     let mut time = runner.stopwatch(memory)?;
@@ -183,7 +185,7 @@ mod tests {
 
     #[test]
     fn candidates_solve_the_problem_and_fit() {
-        let l4 = ferroflash::Capabilities::profile("l4").expect("known").smem_per_block;
+        let l4 = ferroflash::Capabilities::profile("l4").expect("known");
         let of = |head_dim| candidates(&Problem::new(DType::F16, 1, 512, 8, head_dim), l4);
         assert!(of(64).len() >= 20, "the table's own and the lineage's");
         assert_eq!(of(40), of(64));

@@ -115,6 +115,11 @@ pub(super) fn masks(kind: MaskKind) -> Vec<(Mask, Alignment, Option<f32>, bool)>
     }
 }
 
+/// Whether an entry of [`MaskKind::Local`] has ALiBi slopes: Hopper's have none.
+fn takes_slopes(entry: &EntryInfo) -> bool {
+    entry.grid != Grid::Rounds
+}
+
 /// Head dims that run on entries of `held`: its own, and one that is padded.
 pub(super) fn head_dims(held: usize) -> [usize; 2] {
     let padded = match held {
@@ -141,6 +146,9 @@ pub fn grid(entry: &EntryInfo, seed: u64) -> Vec<Case> {
     let mut cases = vec![];
     for [seqlen_q, seqlen_k] in LENGTHS {
         for (mask, alignment, softcap, alibi) in masks(entry.mask) {
+            if alibi && !takes_slopes(entry) {
+                continue;
+            }
             let long = seqlen_q.max(seqlen_k) >= LONG;
             for (i, group) in GROUPS.into_iter().enumerate() {
                 let turn = cases.len();
@@ -269,10 +277,15 @@ pub fn edges(entry: &EntryInfo, seed: u64) -> Vec<Case> {
             alibi(with(unseen, Mask::Full, BottomRight, None)),
         ],
     };
+    all.retain(|case| takes_slopes(entry) || !case.problem.alibi);
     let mask = all[0].problem.mask;
     match entry.grid {
         Grid::OneTileABlock | Grid::Packed => {}
         Grid::Persistent => all.push(with(many, mask, BottomRight, None)),
+        // Two tiles a head, too, which under a causal mask are taken together.
+        Grid::Rounds => all.extend([many, case(7, m + 3, n + 1, [140, 140], held, Layout::Bshd)].map(|case| {
+            with(case, mask, BottomRight, None)
+        })),
         Grid::Split => all.extend(sliced.map(|case| with(case, mask, TopLeft, None))),
     }
     all.extend([peaks(entry, seed.wrapping_add(10)), long(entry, seed.wrapping_add(11))]);

@@ -2,13 +2,13 @@
 use super::arithmetic::decode;
 use super::bounds::{Bounds, score_limit};
 use super::inputs::Random;
-use super::memory::Memory;
+use super::memory::{Memory, Place};
 use super::runner::Loaded;
 use super::tolerance::{Reference, two_roundings};
 use ferroflash::lineage::CONFIGURATIONS;
 use ferroflash::{
-    Alignment, Attention, Capabilities, DType, Driver, ENTRIES, Error, Forward, Mask, MaskKind, Problem,
-    Tuning, Workspace,
+    Alignment, Attention, Capabilities, DType, Driver, ENTRIES, Error, Forward, Grid, HOPPERS, Mask, MaskKind,
+    Problem, Tuning, Workspace,
 };
 use std::f32::consts::LOG2_E;
 
@@ -93,7 +93,10 @@ impl Fuzz {
         let wide = limits.decades > 0 && one_in(random, 3);
         let wide = wide.then(|| magnitudes(random, limits.decades.into(), &mut problem));
         let config = if one_in(random, 2) { config(random, &problem, capabilities) } else { None };
-        Fuzz { seed, memory: places::memory(random, problem, wide.unwrap_or([1.0; 3])), config, wide }
+        let memory = places::memory(random, problem, wide.unwrap_or([1.0; 3]));
+        // A copy engine takes no tensor that repeats itself.
+        let config = config.filter(|name| !repeats(&memory) || HOPPERS.iter().all(|e| e.contract.symbol != *name));
+        Fuzz { seed, memory, config, wide }
     }
 
     /// Whether O has fewer than [`ENOUGH_ELEMENTS`] elements. `max|naive - exact|` of so few may be small by
@@ -217,6 +220,14 @@ fn magnitudes(random: &mut Random, decades: f64, p: &mut Problem) -> [f64; 3] {
     }
 }
 
+/// Whether a row, a head or a batch of an input is the same as the next.
+fn repeats(memory: &Memory) -> bool {
+    let repeats = |place: &Place| {
+        place.shape.iter().zip(place.strides).take(3).any(|(extent, stride)| *extent > 1 && stride == 0)
+    };
+    [&memory.q, &memory.k, &memory.v].into_iter().any(repeats)
+}
+
 /// A kernel that solves `p` and that the device can hold.
 fn config(random: &mut Random, p: &Problem, capabilities: &Capabilities) -> Option<&'static str> {
     let mask = p.mask_kind();
@@ -224,9 +235,10 @@ fn config(random: &mut Random, p: &Problem, capabilities: &Capabilities) -> Opti
         e.dtype == p.dtype
             && (e.mask == mask || e.mask == MaskKind::Local)
             && e.head_dim as usize >= p.head_dim
-            && e.contract.smem_bytes <= capabilities.smem_per_block
+            && capabilities.runs(&e.contract).is_ok()
+            && !(e.grid == Grid::Rounds && p.alibi)
     };
-    let own = ENTRIES.iter().filter(|e| solves(e)).map(|e| e.contract.symbol);
+    let own = ENTRIES.iter().chain(HOPPERS).filter(|e| solves(e)).map(|e| e.contract.symbol);
     let named = CONFIGURATIONS.iter().filter(|c| c.entry(mask).is_ok_and(solves)).map(|c| c.name);
     let all: Vec<_> = own.chain(named).collect();
     (!all.is_empty()).then(|| pick(random, &all))

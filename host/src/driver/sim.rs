@@ -1,6 +1,8 @@
 //! The PTX simulator as a device: every launch is checked.
-use crate::{Capabilities, Contract, Driver, Error};
-use ptx_sim::{Coverage, Gpu, Launch, Module, Options, Profile, Report};
+use super::Boxes;
+use crate::{Capabilities, Contract, DType, Driver, Error};
+use ptx_sim::{Coverage, ElementType, Gpu, Launch, Module, Options, Profile, Report, Swizzle};
+use spec::TensorMap;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -194,6 +196,20 @@ impl Driver for SimDriver {
 
     fn fill(&self, buffer: &mut SimBuffer, byte: u8) -> Result<(), Error> {
         lock(&self.gpu).fill(buffer.address, byte, buffer.bytes).map_err(|e| failed("fill", e))
+    }
+
+    fn tensor_map(&self, boxes: &Boxes) -> Result<TensorMap, Error> {
+        let map = ptx_sim::TensorMap {
+            element: if boxes.dtype == DType::Bf16 { ElementType::Bf16 } else { ElementType::F16 },
+            address: boxes.address,
+            dims: &boxes.dims(),
+            strides: &boxes.strides,
+            box_dims: &boxes.box_dims(),
+            element_strides: &[1; 4],
+            swizzle: if boxes.row_bytes() == 64 { Swizzle::B64 } else { Swizzle::B128 },
+            fill_nan: false,
+        };
+        map.encode().map(|words| TensorMap { words }).map_err(|e| failed("encode a tensor map", e))
     }
 
     unsafe fn launch(

@@ -1,6 +1,7 @@
 //! A driver in memory that runs nothing and writes down what it is told.
 use ferroflash::*;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// One launch, as the driver saw it.
@@ -30,6 +31,8 @@ pub struct FakeDriver {
     pub records: bool,
     /// What every launch returns, where it fails.
     pub failure: Option<Error>,
+    /// How many tensor maps it has encoded.
+    pub maps: AtomicUsize,
 }
 
 impl FakeDriver {
@@ -41,6 +44,7 @@ impl FakeDriver {
             launches: Mutex::default(),
             records: true,
             failure: None,
+            maps: AtomicUsize::new(0),
         }
     }
 
@@ -95,6 +99,15 @@ impl Driver for FakeDriver {
     fn fill(&self, buffer: &mut Vec<u8>, byte: u8) -> Result<(), Error> {
         buffer.fill(byte);
         Ok(())
+    }
+
+    /// Not what a driver writes, but it says of what it is: address, columns and rows of a box, strides.
+    fn tensor_map(&self, boxes: &Boxes) -> Result<spec::TensorMap, Error> {
+        self.maps.fetch_add(1, Ordering::Relaxed);
+        let mut map = spec::TensorMap::EMPTY;
+        map.words[..3].copy_from_slice(&[boxes.address, boxes.of[0].into(), boxes.of[1].into()]);
+        map.words[3..6].copy_from_slice(&boxes.strides);
+        Ok(map)
     }
 
     unsafe fn launch(

@@ -56,6 +56,18 @@ driver_functions! {
         state.own(function, "function")?;
         blocks.set(1)
     };
+    cuTensorMapEncodeTiled |
+        state, map: usize, element: c_int, rank: c_uint, address: u64, dims: usize, strides: usize,
+        box_dims: usize, element_strides: usize, interleave: c_int, swizzle: c_int, l2: c_int, fill: c_int
+    | {
+        state.current()?;
+        let wrong = !map.is_multiple_of(64) || rank != 4 || address % 16 != 0 || ![6, 9].contains(&element);
+        if wrong || [map, dims, strides, box_dims, element_strides].contains(&0) {
+            return refuse(INVALID_VALUE, "no such tensor map");
+        }
+        state.calls.push(format!("map {element} at {address:#x}, {interleave} {swizzle} {l2} {fill}"));
+        Ok(())
+    };
     cuLaunchKernel |
         state, function: usize, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint,
         block_y: c_uint, block_z: c_uint, _smem: c_uint, stream: usize, params: usize, _extra: usize

@@ -1,0 +1,210 @@
+//! Hopper's kernels: when they are planned, what a copy engine is told, and what it cannot take.
+mod fake;
+mod fake_ptx;
+
+use fake::FakeDriver;
+use fake_ptx::with_ptx;
+use ferroflash::*;
+use spec::HopperParams;
+use std::mem::offset_of;
+use std::sync::atomic::Ordering;
+
+fn card(name: &str) -> &'static Capabilities {
+    Capabilities::profile(name).expect("a known card")
+}
+
+/// Tensors at `address`, contiguous, of 2 batches, 16 query and 4 key heads.
+fn forward(address: u64, [seqlen_q, seqlen_k]: [usize; 2], head_dim: usize) -> Forward<'static> {
+    let view = |n: u64, seqlen, heads| {
+        TensorView::bshd(address + (n << 36), 1 << 34, DType::Bf16, [2, seqlen, heads, head_dim])
+    };
+    let [q, o] = [0, 3].map(|n| view(n, seqlen_q, 16));
+    let [k, v] = [1, 2].map(|n| view(n, seqlen_k, 4));
+    Forward::new(q, k, v, o)
+}
+
+/// A long prefill.
+fn long(address: u64) -> Forward<'static> {
+    forward(address, [2048; 2], 128)
+}
+
+const LONG: &str = "hopper_bf16_d128_full_128x128";
+
+/// `card, [seqlen_q, seqlen_k], head_dim, mask -> the beginning of a symbol, blocks`.
+type Case = (&'static str, [usize; 2], usize, Mask, &'static str, u32);
+const SLIDING: Mask = Mask::Window { left: Some(511), right: Some(0) };
+#[rustfmt::skip]
+const CASES: &[Case] = &[
+    ("h200", [2048, 2048], 128, Mask::Full, "hopper_bf16_d128_full_128x", 132),
+    ("h100", [2048, 2048], 128, Mask::Causal, "hopper_bf16_d128_causal_128x", 132),
+    ("h200", [2048, 2048], 128, SLIDING, "hopper_bf16_d128_local_128x", 132),
+    ("h200", [2048, 2048], 72, Mask::Causal, "hopper_bf16_d96_causal_128x", 132),
+    ("h200", [2048, 4000], 160, Mask::Full, "hopper_bf16_d192_full_128x", 132),
+    ("h200", [2048, 2048], 256, Mask::Causal, "hopper_bf16_d256_causal_128x", 132),
+    // Three warpgroups of queries: of full problems always, of causal ones where they are long.
+    ("h200", [2048, 2048], 64, Mask::Full, "hopper_bf16_d64_full_192x", 132),
+    ("h200", [2048, 2048], 64, Mask::Causal, "hopper_bf16_d64_causal_128x", 132),
+    ("h200", [8192, 8192], 64, Mask::Causal, "hopper_bf16_d64_causal_192x", 132),
+    // Two tiles at a time, where a head has an even number of them.
+    ("h200", [768, 1024], 128, Mask::Causal, "hopper_bf16_d128_causal_128x", 96),
+    ("h200", [900, 1024], 128, Mask::Causal, "hopper_bf16_d128_causal_128x", 128),
+    ("h200", [600, 1024], 128, Mask::Causal, "hopper_bf16_d128_causal_128x", 132),
+    // Short, or few tiles: portable.
+    ("h200", [512, 512], 128, Mask::Full, "fwd_bf16_d128_full_", 128),
+    ("h200", [500, 2048], 128, Mask::Full, "fwd_bf16_d128_full_", 256),
+    // A head dim that no Hopper kernel has; cards of other generations.
+    ("h200", [2048, 2048], 264, Mask::Full, "fwd_bf16_d512_full_", 1024),
+    ("l4", [2048, 2048], 128, Mask::Full, "fwd_bf16_d128_full_", 512),
+    ("a100", [2048, 2048], 128, Mask::Full, "fwd_bf16_d128_full_", 512),
+    ("b200", [2048, 2048], 128, Mask::Full, "fwd_bf16_d128_full_", 512),
+    ("rtx5090", [2048, 2048], 128, Mask::Full, "fwd_bf16_d128_full_", 512),
+];
+
+#[test]
+fn long_problems_take_them_on_the_cards_that_they_are_for() {
+    for (name, lengths, head_dim, mask, symbol, blocks) in CASES {
+        let (f, case) =
+            (forward(1 << 40, *lengths, *head_dim).mask(*mask), format!("{name} {lengths:?} {head_dim} {mask:?}"));
+        let made = plan(&f, card(name)).unwrap_or_else(|e| panic!("{case}: {e}"));
+        assert!(made.contract().symbol.starts_with(symbol), "{case}: {}", made.contract().symbol);
+        assert_eq!(made.grid(), [*blocks, 1, 1], "{case}");
+        assert_eq!(supports(&f.problem(), card(name)), Ok(made.contract()), "{case}");
+    }
+}
+
+type Change = fn(Forward<'static>) -> Forward<'static>;
+
+/// Tensors that the copy engine does not take, and what the plan says of it.
+#[rustfmt::skip]
+const STRANGE: &[(&str, Change, &str)] = &[
+    ("one head of keys for all", |mut f| { f.k.strides[2] = 0; f }, "a stride is 0"),
+    ("the same values in all batches", |mut f| { f.v.strides[0] = 0; f }, "a stride is 0"),
+    ("batches very far apart", |mut f| {
+        (f.q.strides[0], f.q.elements) = (1 << 40, 1 << 42);
+        f
+    }, "2^40"),
+];
+
+#[test]
+fn tensors_that_a_copy_engine_does_not_take_are_for_portable_kernels() {
+    for (name, change, reason) in STRANGE {
+        let f = change(long(1 << 44));
+        let made = plan(&f, card("h200")).unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert!(made.contract().symbol.starts_with("fwd_") && made.reason().contains(reason), "{name}: {made:?}");
+        let asked = plan(&f.config(LONG), card("h200")).expect_err(name).to_string();
+        assert!(asked.contains(LONG) && asked.contains(reason), "{name}: {asked}");
+    }
+    // What is never taken may be anything.
+    let mut one = long(1 << 44);
+    for view in [&mut one.q, &mut one.k, &mut one.v, &mut one.o] {
+        (view.shape[0], view.strides[0]) = (1, 0);
+    }
+    assert_eq!(plan(&one, card("h200")).map(|made| made.contract().symbol), Ok(LONG));
+}
+
+#[test]
+fn slopes_and_old_drivers_are_for_portable_kernels() {
+    let f = long(1 << 40);
+    let slopes = f.alibi(AlibiSlopes::new(1 << 50, 16));
+    assert!(plan(&slopes, card("h200")).expect("valid").contract().symbol.starts_with("fwd_"));
+    let local = plan(&slopes.config("hopper_bf16_d128_local_128x96"), card("h200"));
+    assert!(local.expect_err("slopes").to_string().contains("ALiBi"));
+    let mut old = card("h200").clone();
+    old.tensor_maps = false;
+    let made = plan(&f, &old).expect("valid");
+    assert!(made.contract().symbol.starts_with("fwd_") && made.reason().contains("CUDA 12.0"), "{made:?}");
+    assert!(plan(&f.config(LONG), &old).expect_err("no maps").to_string().contains("CUDA 12.0"));
+    let elsewhere = plan(&f.config(LONG), card("b200")).expect_err("another generation").to_string();
+    assert!(elsewhere.contains("exactly sm_90a"), "{elsewhere}");
+}
+
+#[test]
+fn measured_choices_come_first_where_they_take_the_tensors() {
+    let (f, h200) = (forward(1 << 40, [600, 700], 128), card("h200"));
+    let mut tuning = Tuning::new();
+    tuning.keep(&h200.name, &f.problem(), Tuned::new(LONG.into(), 1.0, None));
+    let symbol = |f: &Forward<'_>| plan_with(f, h200, &tuning, 0).expect("valid").contract().symbol;
+    assert_eq!((symbol(&f), tuning.outdated().count()), (LONG, 0));
+    let mut repeats = f;
+    repeats.k.strides[2] = 0;
+    assert!(symbol(&repeats).starts_with("fwd_"));
+}
+
+/// Reads a word of what the kernel was told.
+fn word(params: &[u8], at: usize) -> u64 {
+    u64::from_ne_bytes(params[at..][..8].try_into().expect("8 bytes"))
+}
+
+#[test]
+fn maps_are_made_once_for_the_tensors_and_their_boxes() -> Result<(), Error> {
+    with_ptx();
+    let attention = Attention::new(FakeDriver::new("h200"));
+    let encoded = || attention.driver().maps.swap(0, Ordering::Relaxed);
+    let mut f = long(1 << 44).lse(LseView::contiguous(1 << 50, 1 << 20, [2, 16, 2048]));
+    f.q.strides[0] += 64;
+    let plan = attention.plan(&f)?;
+    assert_eq!((plan.contract().symbol, encoded()), (LONG, 0), "planning encodes nothing");
+    assert!(plan.params(&f).expect_err("maps").to_string().contains("tensor maps"));
+    let launch = |f: &Forward<'_>| {
+        // SAFETY: nothing runs.
+        unsafe { attention.launch(&plan, f, &7) }
+    };
+    launch(&f)?;
+    launch(&f)?;
+    assert_eq!(encoded(), 4, "the second launch finds them");
+    let mut other = f;
+    other.v.address += 1 << 20;
+    launch(&other)?;
+    launch(&f)?;
+    assert_eq!(encoded(), 1, "what is the same is found");
+
+    let launches = attention.driver().launches();
+    let told = &launches[0];
+    assert_eq!((&*told.symbol, told.grid, told.threads, told.stream), (LONG, [132, 1, 1], 384, 7));
+    assert_eq!((told.params.len(), &launches[3]), (size_of::<HopperParams>(), told));
+    let row = 128 * 2;
+    for (name, at, view, rows, heads) in [
+        ("q", offset_of!(HopperParams, q), f.q, 64, 16),
+        ("k", offset_of!(HopperParams, k), f.k, 128, 4),
+        ("v", offset_of!(HopperParams, v), f.v, 128, 4),
+        ("o", offset_of!(HopperParams, o), f.o, 64, 16),
+    ] {
+        let words = std::array::from_fn(|i| word(&told.params, at + 8 * i));
+        let batch = view.strides[0] as u64 * 2;
+        assert_eq!(words, [view.address, 64, rows, heads * row, row, batch], "{name}");
+    }
+    assert_eq!(word(&launches[2].params, offset_of!(HopperParams, v)), other.v.address);
+    assert_eq!(word(&told.params, offset_of!(HopperParams, lse)), 1 << 50);
+    let lengths = offset_of!(HopperParams, q_len);
+    assert_eq!(word(&told.params, lengths), 2048 << 32 | 2048);
+    Ok(())
+}
+
+#[test]
+fn other_tensors_of_a_plan_may_be_any() -> Result<(), Error> {
+    with_ptx();
+    let attention = Attention::new(FakeDriver::new("h200"));
+    let f = long(1 << 44);
+    let plan = attention.plan(&f)?;
+    attention.load(&plan)?;
+    let loaded = attention.driver().loaded();
+    assert!(loaded[0] == LONG && loaded[1].starts_with("fwd_bf16_d128_full_"), "{loaded:?}");
+    for (name, change, _) in STRANGE {
+        let strange = change(f);
+        // SAFETY: nothing runs.
+        unsafe { attention.launch(&plan, &strange, &0)? };
+        let launches = attention.driver().launches();
+        let told = launches.last().expect("a launch");
+        let portable = ferroflash::plan(&strange, attention.capabilities())?;
+        assert_eq!((&*told.symbol, told.grid), (portable.contract().symbol, portable.grid()), "{name}");
+        assert_eq!(told.params.len(), size_of::<FwdParams>(), "{name}");
+    }
+    assert_eq!(attention.driver().loaded(), loaded, "it was loaded with the plan");
+    // Who asked for the kernel by name is told.
+    let asked = attention.plan(&f.config(LONG))?;
+    let strange = STRANGE[0].1(f).config(LONG);
+    // SAFETY: nothing runs.
+    let refused = unsafe { attention.launch(&asked, &strange, &0) }.expect_err("a stride of 0").to_string();
+    assert!(refused.contains(LONG) && refused.contains("a stride is 0"), "{refused}");
+    Ok(())
+}
