@@ -76,9 +76,9 @@ pub use attention::Attention;
 pub use cache::{Counters, Index, KvCache, KvPages, KvScale, PageView, Paged, Slots};
 pub use capabilities::Capabilities;
 pub use decode::{Decode, DecodePlan, Splits, plan_decode, plan_decode_with};
+pub use driver::{Boxes, Driver, RawBuffer, RawDriver, RawEvent, RawGraph, RawKernel, RawStream};
 #[cfg(feature = "cust")]
 pub use driver::{CustBuffer, CustDriver, CustEvent, CustKernel, CustStream};
-pub use driver::{Boxes, Driver, RawBuffer, RawDriver, RawEvent, RawGraph, RawKernel, RawStream};
 #[cfg(feature = "sim")]
 pub use driver::{SimBuffer, SimDriver, SimKernel, SimStream};
 pub use error::{Cause, Error};

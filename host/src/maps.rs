@@ -54,8 +54,7 @@ fn hash(boxes: &Boxes) -> u64 {
         u64::from(boxes.of[1]) << 32 | u64::from(boxes.of[0]),
     ];
     // Fibonacci hashing, whose upper bits are the good ones.
-    let mixed = words.iter().fold(0u64, |sum, word| {
-        (sum.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15)
-    });
+    let mixed =
+        words.iter().fold(0u64, |sum, word| (sum.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     mixed >> 32
 }

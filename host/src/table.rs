@@ -1,7 +1,7 @@
 //! Which entry solves a problem: a small table for each class of devices, with the reason beside each line.
 use self::hopper::Answer;
-use crate::families::{self, packed};
 use crate::families::split::Split;
+use crate::families::{self, packed};
 use crate::plan::Tensors;
 use crate::{Capabilities, Error, Problem, Tuning};
 use spec::{ENTRIES, EntryInfo, Grid, HOPPERS, MaskKind, PACKED, PLANNED};
@@ -305,7 +305,10 @@ fn named(name: &str, p: &Problem, mask: MaskKind, capabilities: &Capabilities) -
         return Err(Error::invalid("config", name, expected));
     }
     if entry.grid == Grid::Rounds && p.alibi {
-        return Err(Error::unsupported(format_args!("{name} with ALiBi slopes"), "portable kernels take them"));
+        return Err(Error::unsupported(
+            format_args!("{name} with ALiBi slopes"),
+            "portable kernels take them",
+        ));
     }
     capabilities.runs(&entry.contract)?;
     Ok(Choice::new(entry, ASKED))

@@ -50,9 +50,10 @@ const CASES: &[Case] = &[
     ("h200", [900, 1024], 128, Mask::Causal, "hopper_bf16_d128_causal_128x", 128),
     ("h200", [600, 1024], 128, Mask::Causal, "hopper_bf16_d128_causal_128x", 132),
     // Short, or few tiles: portable.
-    ("h200", [512, 512], 128, Mask::Full, "fwd_bf16_d128_full_", 128),
+    ("h200", [512, 512], 128, Mask::Full, "fwd_bf16_d128_full_", 256),
     ("h200", [500, 2048], 128, Mask::Full, "fwd_bf16_d128_full_", 256),
-    // A head dim that no Hopper kernel has; cards of other generations.
+    // Head dims that a portable kernel pads less, or that no Hopper kernel has; cards of other generations.
+    ("h200", [2048, 2048], 32, Mask::Full, "fwd_bf16_d32_full_", 512),
     ("h200", [2048, 2048], 264, Mask::Full, "fwd_bf16_d512_full_", 1024),
     ("l4", [2048, 2048], 128, Mask::Full, "fwd_bf16_d128_full_", 512),
     ("a100", [2048, 2048], 128, Mask::Full, "fwd_bf16_d128_full_", 512),
@@ -63,8 +64,10 @@ const CASES: &[Case] = &[
 #[test]
 fn long_problems_take_them_on_the_cards_that_they_are_for() {
     for (name, lengths, head_dim, mask, symbol, blocks) in CASES {
-        let (f, case) =
-            (forward(1 << 40, *lengths, *head_dim).mask(*mask), format!("{name} {lengths:?} {head_dim} {mask:?}"));
+        let (f, case) = (
+            forward(1 << 40, *lengths, *head_dim).mask(*mask),
+            format!("{name} {lengths:?} {head_dim} {mask:?}"),
+        );
         let made = plan(&f, card(name)).unwrap_or_else(|e| panic!("{case}: {e}"));
         assert!(made.contract().symbol.starts_with(symbol), "{case}: {}", made.contract().symbol);
         assert_eq!(made.grid(), [*blocks, 1, 1], "{case}");
@@ -90,7 +93,10 @@ fn tensors_that_a_copy_engine_does_not_take_are_for_portable_kernels() {
     for (name, change, reason) in STRANGE {
         let f = change(long(1 << 44));
         let made = plan(&f, card("h200")).unwrap_or_else(|e| panic!("{name}: {e}"));
-        assert!(made.contract().symbol.starts_with("fwd_") && made.reason().contains(reason), "{name}: {made:?}");
+        assert!(
+            made.contract().symbol.starts_with("fwd_") && made.reason().contains(reason),
+            "{name}: {made:?}"
+        );
         let asked = plan(&f.config(LONG), card("h200")).expect_err(name).to_string();
         assert!(asked.contains(LONG) && asked.contains(reason), "{name}: {asked}");
     }

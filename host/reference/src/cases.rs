@@ -283,9 +283,10 @@ pub fn edges(entry: &EntryInfo, seed: u64) -> Vec<Case> {
         Grid::OneTileABlock | Grid::Packed => {}
         Grid::Persistent => all.push(with(many, mask, BottomRight, None)),
         // Two tiles a head, too, which under a causal mask are taken together.
-        Grid::Rounds => all.extend([many, case(7, m + 3, n + 1, [140, 140], held, Layout::Bshd)].map(|case| {
-            with(case, mask, BottomRight, None)
-        })),
+        Grid::Rounds => all.extend(
+            [many, case(7, m + 3, n + 1, [140, 140], held, Layout::Bshd)]
+                .map(|case| with(case, mask, BottomRight, None)),
+        ),
         Grid::Split => all.extend(sliced.map(|case| with(case, mask, TopLeft, None))),
     }
     all.extend([peaks(entry, seed.wrapping_add(10)), long(entry, seed.wrapping_add(11))]);

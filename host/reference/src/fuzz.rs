@@ -7,8 +7,8 @@ use super::runner::Loaded;
 use super::tolerance::{Reference, two_roundings};
 use ferroflash::lineage::CONFIGURATIONS;
 use ferroflash::{
-    Alignment, Attention, Capabilities, DType, Driver, ENTRIES, Error, Forward, Grid, HOPPERS, Mask, MaskKind,
-    Problem, Tuning, Workspace,
+    Alignment, Attention, Capabilities, DType, Driver, ENTRIES, Error, Forward, Grid, HOPPERS, Mask,
+    MaskKind, Problem, Tuning, Workspace,
 };
 use std::f32::consts::LOG2_E;
 
@@ -95,7 +95,8 @@ impl Fuzz {
         let config = if one_in(random, 2) { config(random, &problem, capabilities) } else { None };
         let memory = places::memory(random, problem, wide.unwrap_or([1.0; 3]));
         // A copy engine takes no tensor that repeats itself.
-        let config = config.filter(|name| !repeats(&memory) || HOPPERS.iter().all(|e| e.contract.symbol != *name));
+        let config =
+            config.filter(|name| !repeats(&memory) || HOPPERS.iter().all(|e| e.contract.symbol != *name));
         Fuzz { seed, memory, config, wide }
     }
 

@@ -54,8 +54,7 @@ pub(super) fn capabilities(device: CUdevice) -> Result<Capabilities, Error> {
     let mut version = 0;
     // SAFETY: writes one number.
     driver("cuDriverGetVersion", unsafe { libcuda::cuDriverGetVersion(&mut version) })?;
-    let compute_capability =
-        (attribute(device_attribute::MAJOR)?, attribute(device_attribute::MINOR)?);
+    let compute_capability = (attribute(device_attribute::MAJOR)?, attribute(device_attribute::MINOR)?);
     Ok(Capabilities {
         name: String::from_utf8_lossy(&name[..length]).into_owned().into(),
         compute_capability,
@@ -81,7 +80,9 @@ pub(super) fn tensor_map(boxes: &Boxes) -> Result<TensorMap, Error> {
     let element = match boxes.dtype {
         DType::F16 => libcuda::TENSOR_MAP_FLOAT16,
         DType::Bf16 => libcuda::TENSOR_MAP_BFLOAT16,
-        other => return Err(Error::unsupported(format_args!("tensor maps of {}", other.name()), "f16 or bf16")),
+        other => {
+            return Err(Error::unsupported(format_args!("tensor maps of {}", other.name()), "f16 or bf16"));
+        }
     };
     let swizzle = match boxes.row_bytes() {
         64 => libcuda::TENSOR_MAP_SWIZZLE_64B,

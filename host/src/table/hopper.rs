@@ -3,7 +3,7 @@ use super::{CAUSAL, FULL};
 use crate::families::hopper;
 use crate::plan::Tensors;
 use crate::{Capabilities, Problem};
-use spec::{EntryInfo, HOPPERS, MaskKind};
+use spec::{EntryInfo, HOPPERS, MaskKind, PLANNED};
 
 /// One line: for these problems, the kernel of so many queries a block.
 struct Line {
@@ -83,10 +83,15 @@ fn chosen(p: &Problem, mask: MaskKind, on: &Capabilities) -> Option<(&'static En
     if p.alibi {
         return None;
     }
-    let head_dim = HOPPERS.iter().map(|e| e.head_dim).filter(|d| *d as usize >= p.head_dim).min()?;
+    // Where a portable kernel has fewer columns than any of these (32), these would compute twice as many.
+    let held = |entries: &[EntryInfo]| {
+        entries.iter().map(|e| e.head_dim).filter(|head_dim| *head_dim as usize >= p.head_dim).min()
+    };
+    let head_dim = held(HOPPERS).filter(|head_dim| held(PLANNED) == Some(*head_dim))?;
     TABLE.iter().filter(|line| line.head_dim == head_dim && p.seqlen_k >= line.keys).find_map(|line| {
-        let is_meant =
-            |e: &&EntryInfo| line.means(e) && (e.dtype, e.mask) == (p.dtype, mask) && line.masks.contains(&mask);
+        let is_meant = |e: &&EntryInfo| {
+            line.means(e) && (e.dtype, e.mask) == (p.dtype, mask) && line.masks.contains(&mask)
+        };
         let entry = HOPPERS.iter().find(is_meant)?;
         let tiles = p.seqlen_q.div_ceil(entry.tile_m as usize) as u64 * (p.batch * p.heads_q) as u64;
         let fills = tiles.saturating_mul(100) >= u64::from(on.sms) * line.tiles_per_100_sms;
