@@ -111,11 +111,12 @@ fn cubins(package: &Path, ptx: &Path, out: &Path) -> Result<()> {
                 return Err(missing(&folder, &symbol, &"it was made from other PTX than this build carries"));
             }
         }
-        let carried = |arch: &u32| {
-            kernel.target.runs_on(*arch) && (!is_package || folder.join(format!("sm_{arch}")).is_dir())
-        };
+        // Code for one generation alone lies apart from portable code for it.
+        let suffix = if matches!(kernel.target, spec::Target::Exactly(_)) { "a" } else { "" };
+        let of = |arch: u32| folder.join(format!("sm_{arch}{suffix}"));
+        let carried = |arch: &u32| kernel.target.runs_on(*arch) && (!is_package || of(*arch).is_dir());
         for arch in [80, 86, 89, 90].into_iter().filter(carried) {
-            let file = folder.join(format!("sm_{arch}")).join(format!("{symbol}.cubin.lzma"));
+            let file = of(arch).join(format!("{symbol}.cubin.lzma"));
             let kept = out.join(format!("{symbol}.sm_{arch}.cubin.lzma"));
             fs::copy(&file, &kept).map_err(|e| missing(&folder, &symbol, &e))?;
             writeln!(table, "    ({symbol:?}, {arch}, include_bytes!({kept:?})),")?;

@@ -24,7 +24,8 @@ pub struct Capabilities {
     pub l2_bytes: u64,
     /// Device memory, in bytes.
     pub memory_bytes: u64,
-    /// Whether the device has a copy engine that goes by tensor maps and the driver encodes them: CUDA 12.0.
+    /// Whether the device has a copy engine that goes by tensor maps, and the driver takes kernels with some:
+    /// it encodes maps since CUDA 12.0, and compiles the kernels' PTX since 12.3.
     pub tensor_maps: bool,
 }
 
@@ -101,7 +102,8 @@ impl Capabilities {
             return Err(Error::unsupported(feature, reason));
         }
         if kernel.param_align == TensorMap::ALIGN && !self.tensor_maps {
-            let reason = "it is told tensor maps, which drivers encode since CUDA 12.0; update the driver";
+            let reason =
+                "it is told tensor maps, and drivers take such kernels since CUDA 12.3; update the driver";
             return Err(Error::unsupported(feature, reason));
         }
         Ok(())
@@ -155,7 +157,7 @@ mod tests {
         let mut h200 = Capabilities::profile("h200").expect("a known card").clone();
         assert_eq!(h200.runs(&planted), Ok(()));
         h200.tensor_maps = false;
-        assert!(h200.runs(&planted).expect_err("an old driver").to_string().contains("CUDA 12.0"));
+        assert!(h200.runs(&planted).expect_err("an old driver").to_string().contains("CUDA 12.3"));
     }
 
     #[test]

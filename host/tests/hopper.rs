@@ -118,8 +118,8 @@ fn slopes_and_old_drivers_are_for_portable_kernels() {
     let mut old = card("h200").clone();
     old.tensor_maps = false;
     let made = plan(&f, &old).expect("valid");
-    assert!(made.contract().symbol.starts_with("fwd_") && made.reason().contains("CUDA 12.0"), "{made:?}");
-    assert!(plan(&f.config(LONG), &old).expect_err("no maps").to_string().contains("CUDA 12.0"));
+    assert!(made.contract().symbol.starts_with("fwd_") && made.reason().contains("CUDA 12.3"), "{made:?}");
+    assert!(plan(&f.config(LONG), &old).expect_err("no maps").to_string().contains("CUDA 12.3"));
     let elsewhere = plan(&f.config(LONG), card("b200")).expect_err("another generation").to_string();
     assert!(elsewhere.contains("exactly sm_90a"), "{elsewhere}");
 }

@@ -15,8 +15,8 @@ use crate::setup;
 /// The targets on which every kernel must assemble within the rules, unless a task is told otherwise.
 pub const TARGETS: [Arch; 4] = [Arch::Sm80, Arch::Sm89, Arch::Sm90, Arch::Sm90a];
 
-/// The GPUs that have machine code of their own.
-pub const CUBIN_TARGETS: [Arch; 4] = [Arch::Sm80, Arch::Sm86, Arch::Sm89, Arch::Sm90];
+/// The targets that have machine code of their own.
+pub const CUBIN_TARGETS: [Arch; 5] = [Arch::Sm80, Arch::Sm86, Arch::Sm89, Arch::Sm90, Arch::Sm90a];
 
 /// What to build
 #[derive(Args)]

@@ -60,11 +60,11 @@ enum Task {
     Evidence(evidence::Evidence),
     /// Check the invariants of ARCHITECTURE.md that can be read off the text
     Tidy,
-    /// Assemble the kernels to machine code for sm_80, sm_86, sm_89 and sm_90
+    /// Assemble the kernels to machine code for sm_80, sm_86, sm_89, sm_90 and sm_90a
     BuildCubin {
         #[command(flatten)]
         build: kernels::Build,
-        /// The GPU generations, instead of all four
+        /// The targets, instead of all five
         #[arg(long = "for", value_name = "ARCH")]
         targets: Vec<Arch>,
     },

@@ -18,9 +18,10 @@ use crate::budgets;
 use crate::kernels::{self, Build};
 use crate::process::{Result, cargo, quiet, spinner, stdout};
 
-/// The generations whose machine code a package carries: of the L4 and of the H100 and H200. Each is a
-/// quarter of what a registry takes, the PTX almost half: a third does not fit.
-const CARRIED: [Arch; 2] = [Arch::Sm89, Arch::Sm90];
+/// The targets whose machine code a package carries: of the L4, and of the H100 and H200 in their own
+/// instructions, too. Each generation is a quarter of what a registry takes, the PTX almost half: a third
+/// does not fit.
+const CARRIED: [Arch; 3] = [Arch::Sm89, Arch::Sm90, Arch::Sm90a];
 
 /// A workspace member that is published, as `cargo metadata` describes it.
 #[derive(serde::Deserialize)]
@@ -113,7 +114,10 @@ fn carry_cubins(root: &Path, stage: &Path, modules: &[Module]) -> Result<bool> {
     }
     for target in CARRIED {
         fs::create_dir_all(carried.join(target.name()))?;
-        for kernel in spec::kernels() {
+        let is_meant = |kernel: &spec::Contract| {
+            Arch::of(kernel.target).is_some_and(|compiled| compiled.assembles_for(target))
+        };
+        for kernel in spec::kernels().filter(is_meant) {
             let file = Path::new(target.name()).join(format!("{}.cubin.lzma", kernel.symbol));
             fs::copy(made.join(&file), carried.join(&file))?;
         }

@@ -132,7 +132,9 @@ fn headline_work(args: &Args, runner: &dyn Runner) -> Trials {
         entries.map(|entry| (configuration.name, entry))
     });
     let own = ferroflash::ENTRIES.iter().filter(|e| (e.dtype, e.head_dim) == (DType::F16, 64));
-    let own = own.filter(|e| ferroflash::PLANNED.contains(e)).map(|e| (e.contract.symbol, e));
+    let own = own.filter(|e| ferroflash::PLANNED.contains(e));
+    let hopper = ferroflash::HOPPERS.iter().filter(|e| (e.dtype, e.head_dim) == (DType::F16, 64));
+    let own = own.chain(hopper).map(|e| (e.contract.symbol, e));
     let asked = |name: &str, e: &EntryInfo| {
         let config = &args.kernels.config;
         config.is_empty() || config.iter().any(|only| only == name || only == e.contract.symbol)

@@ -64,12 +64,13 @@ pub(super) fn capabilities(device: CUdevice) -> Result<Capabilities, Error> {
         registers_per_sm: attribute(device_attribute::REGISTERS_PER_SM)?,
         l2_bytes: attribute(device_attribute::L2_BYTES)?.into(),
         memory_bytes: memory as u64,
-        tensor_maps: version >= ENCODES_TENSOR_MAPS && compute_capability.0 >= 9,
+        tensor_maps: version >= TAKES_TENSOR_MAPS && compute_capability.0 >= 9,
     })
 }
 
-/// The CUDA version, as drivers say it, that brought `cuTensorMapEncodeTiled`.
-const ENCODES_TENSOR_MAPS: c_int = 12_000;
+/// The CUDA version, as drivers say it, that compiles the PTX of kernels with tensor maps, 8.3: later than
+/// the one that brought `cuTensorMapEncodeTiled`.
+const TAKES_TENSOR_MAPS: c_int = 12_030;
 
 /// Encodes a tensor map in the current context.
 pub(super) fn tensor_map(boxes: &Boxes) -> Result<TensorMap, Error> {

@@ -59,7 +59,7 @@ pub(super) enum Answer {
     Portable,
 }
 
-const NO_MAPS: &str = "the driver encodes no tensor maps (older than CUDA 12.0), which Hopper kernels want";
+const NO_MAPS: &str = "the driver is older than CUDA 12.3: it takes no kernels with tensor maps";
 
 /// Whether a Hopper kernel solves a problem of equal lengths, with these tensors or any.
 pub(super) fn answer(
