@@ -66,8 +66,9 @@ impl<D: Driver> Attention<D> {
         request.plan(self.capabilities(), &self.tuning, workspace)
     }
 
-    /// Loads the plan's kernels now rather than at its first launch, and encodes the maps of its tensors where
-    /// kernels want some. Do this before capturing a graph, and to keep compilation out of a first request.
+    /// Loads the plan's kernels now rather than at its first launch, and encodes the maps of its tensors
+    /// where kernels want some. Do this before capturing a graph, and to keep compilation out of a first
+    /// request.
     ///
     /// # Errors
     /// [`Error::Driver`] with the compiler's log; [`Error::Unsupported`] where this build carries no PTX for

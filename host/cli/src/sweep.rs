@@ -186,14 +186,20 @@ mod tests {
     #[test]
     fn candidates_solve_the_problem_and_fit() {
         let l4 = ferroflash::Capabilities::profile("l4").expect("known");
-        let of = |head_dim| candidates(&Problem::new(DType::F16, 1, 512, 8, head_dim), l4);
+        let problem = |head_dim| Problem::new(DType::F16, 1, 512, 8, head_dim);
+        let of = |head_dim| candidates(&problem(head_dim), l4);
         assert!(of(64).len() >= 20, "the table's own and the lineage's");
         assert_eq!(of(40), of(64));
         assert!(of(72).iter().all(|e| e.head_dim == 96));
         for e in of(192) {
             assert!(
-                e.contract.smem_bytes <= l4 && e.mask == ferroflash::MaskKind::Full && e.dtype == DType::F16
+                l4.runs(&e.contract).is_ok() && e.mask == ferroflash::MaskKind::Full && e.dtype == DType::F16
             );
         }
+        let h200 = ferroflash::Capabilities::profile("h200").expect("known");
+        let hopper = |e: &&EntryInfo| HOPPERS.contains(e);
+        assert_eq!(candidates(&problem(64), h200).into_iter().filter(hopper).count(), 2);
+        assert_eq!(candidates(&problem(64).alibi(true), h200).into_iter().filter(hopper).count(), 0);
+        assert_eq!(of(64).into_iter().filter(hopper).count(), 0);
     }
 }

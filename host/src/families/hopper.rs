@@ -1,5 +1,5 @@
-//! The Hopper family: forward attention by warpgroups and a copy engine. The engine goes by tensor maps, which
-//! a driver encodes when tensors are first launched: a plan holds what the maps are of.
+//! The Hopper family: forward attention by warpgroups and a copy engine. The engine goes by tensor maps,
+//! which a driver encodes when tensors are first launched: a plan holds what the maps are of.
 use super::{Launches, One, forward, place};
 use crate::plan::Tensors;
 use crate::prepared::bytes_of;

@@ -61,7 +61,8 @@ driver_functions! {
         box_dims: usize, element_strides: usize, interleave: c_int, swizzle: c_int, l2: c_int, fill: c_int
     | {
         state.current()?;
-        let wrong = !map.is_multiple_of(64) || rank != 4 || address % 16 != 0 || ![6, 9].contains(&element);
+        let misplaced = !map.is_multiple_of(64) || !address.is_multiple_of(16);
+        let wrong = misplaced || rank != 4 || ![6, 9].contains(&element);
         if wrong || [map, dims, strides, box_dims, element_strides].contains(&0) {
             return refuse(INVALID_VALUE, "no such tensor map");
         }
