@@ -45,9 +45,9 @@ Examples:
   ferroflash sanitize --device gpu --config fwd_f16_d64_full_128x32   on the GPU, by compute-sanitizer"
 )]
 pub(super) struct Args {
-    /// Only the kernel of this name.
+    /// Only the kernel of this name. May be given several times.
     #[arg(long, value_name = "NAME", conflicts_with = "ptx")]
-    config: Option<String>,
+    config: Vec<String>,
     /// Check this PTX instead of the table's kernels.
     #[arg(long, value_name = "FILE")]
     ptx: Option<PathBuf>,
@@ -188,7 +188,7 @@ impl Row {
 
 pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let start = Instant::now();
-    let subjects = super::options::subjects(args.config.as_deref())?;
+    let subjects = super::options::all_of(&args.config, super::options::subjects)?;
     let simulator = simulator(&args, console)?;
     let (device, kernels) = match (&simulator, &args.ptx) {
         (None, _) => gpu::check(&subjects, console)?,

@@ -18,11 +18,11 @@ struct Line {
 }
 
 impl Line {
-    /// For every mask, with 1024 keys and a tile for each SM: blocks are as many as SMs, and a tile's
-    /// prologue must pay.
+    /// For every mask, with 512 keys and a tile for each SM: blocks are as many as SMs, and a tile's prologue
+    /// must pay.
     const fn new(head_dim: u32, tile_m: u32, reason: &'static str) -> Self {
         let masks = &[MaskKind::Full, MaskKind::Causal, MaskKind::Local];
-        Line { head_dim, masks, tile_m, keys: 1024, tiles_per_100_sms: 100, reason }
+        Line { head_dim, masks, tile_m, keys: 512, tiles_per_100_sms: 100, reason }
     }
 
     const fn with_keys(self, keys: usize) -> Self {
@@ -39,7 +39,7 @@ impl Line {
 #[rustfmt::skip]
 const TABLE: &[Line] = &[
     Line::new(64, 192, "warpgroups and the copy engine; three warpgroups of queries read keys and values \
-        less often than two").only(FULL),
+        less often than two").only(FULL).with_keys(1024),
     Line::new(64, 192, "warpgroups and the copy engine; long and causal: three warpgroups of queries (H200, \
         prototype: better than two at 8192, worse at 2048)").only(CAUSAL).with_keys(4096),
     Line::new(64, 128, "warpgroups and the copy engine"),
