@@ -99,13 +99,16 @@ impl FlashAttention {
         &self.attention
     }
 
+    /// Checks that a stream, or that of a slice, is of the same `Arc`: another one of the same device has the
+    /// same handle, but counts its own streams, and by these cudarc decides whether one waits for another.
     fn is_here(&self, what: &'static str, stream: &CudaStream) -> Result<(), Error> {
-        let (theirs, ours) = (stream.context(), &self.context);
-        if theirs.cu_ctx() == ours.cu_ctx() {
+        let theirs = stream.context();
+        if Arc::ptr_eq(theirs, &self.context) {
             return Ok(());
         }
         let value = format_args!("of device {}'s context {:?}", theirs.ordinal(), theirs.cu_ctx());
-        Err(Error::invalid(what, value, "it must be of the context that FlashAttention::new was given"))
+        let right = "it must be of the same `Arc<CudaContext>` that FlashAttention::new was given";
+        Err(Error::invalid(what, value, right))
     }
 
     /// Enqueues what was planned.
@@ -120,10 +123,12 @@ impl FlashAttention {
         request: &R,
         stream: &CudaStream,
     ) -> Result<(), Error> {
+        // A wait for another stream that failed is told here alone, and by no call of ours.
+        self.context.check_err().map_err(refused("wait for other streams"))?;
         // SAFETY: the stream lives as long as this call needs it, and is of this context. The slices are
         // device memory of this context, as long as they say; planning has checked that the tensors lie
-        // within. cudarc frees them in the order of streams that have waited for this one, and lends them to
-        // other work in that order. The kernels stay until `drop` has waited for them.
+        // within. cudarc frees them, and lends them to other work, behind the last use that it has recorded.
+        // The kernels stay until `drop` has waited for them.
         unsafe { self.attention.launch(plan, request, &RawStream::from_raw(stream.cu_stream().cast())) }
     }
 }

@@ -210,7 +210,9 @@ pub(crate) fn choose(
     if p.packed.is_some() {
         return packed::choose(p, mask, capabilities);
     }
-    if let Some(name) = tuning.best(&capabilities.name, p) {
+    // A size says nothing of slopes, nor a card's name of its driver.
+    let measured = tuning.best(&capabilities.name, p);
+    if let Some(name) = measured.filter(|name| !hopper::is_out_of_reach(name, p, capabilities)) {
         let measured = named(name, p, mask, capabilities).map_err(|e| {
             Error::invalid(
                 "tuning",

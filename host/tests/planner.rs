@@ -37,9 +37,9 @@ const CASES: &[Case] = &[
         entry: "fwd_f16_d128_causal_128x64", tiles: 8192, group: 4 },
     // Shorter, then ever fewer queries for the card: smaller tiles.
     Case { card: "h200", sizes: [32, 32, 32, 512, 512, 64], mask: Mask::Full, softcap: None,
-        entry: "fwd_f16_d64_full_128x64", tiles: 4096, group: 1 },
+        entry: "hopper_f16_d64_full_128x128", tiles: 132, group: 0 },
     Case { card: "h200", sizes: [32, 32, 32, 512, 512, 64], mask: Mask::Causal, softcap: None,
-        entry: "fwd_f16_d64_causal_64x64_s3", tiles: 8192, group: 256 },
+        entry: "hopper_f16_d64_causal_128x128", tiles: 132, group: 0 },
     Case { card: "l4", sizes: [32, 32, 32, 512, 512, 64], mask: Mask::Causal, softcap: None,
         entry: "fwd_f16_d64_causal_128x64", tiles: 4096, group: 128 },
     Case { card: "h200", sizes: [2, 32, 32, 512, 512, 64], mask: Mask::Full, softcap: None,

@@ -118,7 +118,10 @@ impl KernelOptions {
 }
 
 /// What each of the names stands for; without one everything.
-pub(super) fn all_of<T>(names: &[String], of: impl Fn(Option<&str>) -> Result<Vec<T>, Error>) -> Result<Vec<T>, Error> {
+pub(super) fn all_of<T>(
+    names: &[String],
+    of: impl Fn(Option<&str>) -> Result<Vec<T>, Error>,
+) -> Result<Vec<T>, Error> {
     if names.is_empty() {
         return of(None);
     }

@@ -227,12 +227,13 @@ fn order(d: &Decode<'_>, on: &Capabilities, entry: &DecodeInfo) -> (DecodeOrder,
     // A wave of whole shares: the blocks of a sequence's key heads run side by side and find the same rows of
     // memory open, and what is left over are the last blocks, which the hardware spreads. 132 blocks for 128
     // items take 1 to 3 % longer (H200).
-    let (wave, least) = (share as u32 * heads * row_blocks, sequences * heads * row_blocks);
+    let wave = share as u32 * heads * row_blocks;
+    let least = u64::from(sequences) * u64::from(heads) * u64::from(row_blocks);
     // Where there are more items than two waves, the hardware deals them out better than a stride does.
     let items = u64::from(items.max(sequences)) * u64::from(heads) * u64::from(row_blocks);
     let blocks = match items {
         _ if items > 2 * u64::from(resident) => items.min(1 << 30) as u32,
-        _ if least <= wave => wave,
+        _ if least <= u64::from(wave) => wave,
         _ => resident,
     };
     let one = FastDiv::ONE;

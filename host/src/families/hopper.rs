@@ -6,7 +6,7 @@ use crate::prepared::bytes_of;
 use crate::{Boxes, Capabilities, Error, Problem, TensorView, validate};
 use spec::{
     Contract, EntryInfo, FwdParams, HopperParams, KERNELS, Lse, MaskKind, TensorMap, TileOrder, TileRounds,
-    Window,
+    Window, WorkTile,
 };
 
 /// The launch of a Hopper kernel.
@@ -57,7 +57,7 @@ impl Launch {
         takes(tensors).map_err(|reason| Error::unsupported(entry.contract.symbol, reason))?;
         let (_, window) = validate::mask(p);
         let (scale_log2, softcap) = validate::base_two(p);
-        let rounds = rounds(entry, forward::order(p, entry, capabilities)?);
+        let rounds = rounds(entry, forward::order(p, entry, capabilities)?, p);
         let instead = instead.map(|entry| {
             let order = forward::order(p, entry, capabilities)?;
             let One { kernel, grid, .. } = forward::Launch::new(entry, p, tensors, order);
@@ -137,10 +137,23 @@ impl Launch {
 }
 
 /// Which block does which tiles. Under a causal mask two at a time, a long and a short one, so that all
-/// blocks have the same work (H200, 16 heads of 2048, D = 128: better than the longest first).
-fn rounds(entry: &EntryInfo, order: TileOrder) -> TileRounds {
+/// blocks have the same work (H200, 16 heads of 2048, D = 128: better than the longest first), unless pairs
+/// leave some block more than single tiles would: 9 heads of 2048 are 72 pairs for 132 SMs.
+fn rounds(entry: &EntryInfo, order: TileOrder, p: &Problem) -> TileRounds {
+    let single = TileRounds::single(order);
     let paired = (entry.mask == MaskKind::Causal).then(|| TileRounds::paired(order)).flatten();
-    paired.unwrap_or(TileRounds::single(order))
+    // Of many rounds one is nothing, and counting takes its time.
+    let counts = order.tiles <= 64 * order.resident;
+    let before = p.seqlen_k.saturating_sub(p.seqlen_q) as u64;
+    let most = |rounds: &TileRounds| longest(*rounds, entry.tile_m, before);
+    paired.filter(|paired| !counts || most(paired) <= most(&single)).unwrap_or(single)
+}
+
+/// Keys that the block with the most of them takes, where a head's first query sees `before` of them.
+fn longest(rounds: TileRounds, tile_m: u32, before: u64) -> u64 {
+    let keys = |tile: WorkTile| u64::from(tile.m_block + 1) * u64::from(tile_m) + before;
+    let blocks = rounds.blocks();
+    (0..blocks).map(|block| rounds.of(block, blocks).map(keys).sum()).max().unwrap_or(0)
 }
 
 /// Checks that the copy engine takes tensors that have been checked.
@@ -150,11 +163,15 @@ fn rounds(entry: &EntryInfo, order: TileOrder) -> TileRounds {
 pub(crate) fn takes(tensors: &Tensors) -> Result<(), &'static str> {
     let strides = tensors.views.iter().flat_map(|view| {
         let dims = view.shape.iter().zip(&view.strides).take(3).filter(|(extent, _)| **extent > 1);
-        dims.map(|(_, stride)| (*stride as u64).saturating_mul(view.element_bytes()))
+        let row = view.shape[3] as u64 * view.element_bytes();
+        dims.map(move |(_, stride)| ((*stride as u64).saturating_mul(view.element_bytes()), row))
     });
-    for stride in strides {
+    for (stride, row) in strides {
         if stride == 0 {
             return Err("a stride is 0, and Hopper's copy engine takes no tensor that repeats itself");
+        }
+        if stride < row {
+            return Err("rows overlap, and Hopper's copy engine takes no tensor that repeats itself");
         }
         if stride >= MAX_STRIDE {
             return Err("a stride is 2^40 bytes or more, and Hopper's copy engine counts in 40 bits");

@@ -157,7 +157,7 @@ impl<'p, Mask: MaskFn, const W: usize, const N: usize> View<'p, Mask, W, N> {
     ) {
         let (Attended { softmax, mut acc_o, .. }, warp) = (attended, group.warp());
         let (normalise, lse) = softmax.finish(warp);
-        acc_o.scale_rows(&normalise);
+        acc_o.scale_or_clear_rows(&normalise);
         send(&acc_o, self.queries(), group);
         let to = GlobalVec::of(&self.p.lse, self.tile.batch, self.tile.head, self.p.q_len);
         to.store_together(&lse, self.rows.first + group.first_row(), warp);

@@ -68,14 +68,15 @@ impl<const ORDERED: bool> BoundedSoftmax<ORDERED> {
         p
     }
 
-    /// What O must be multiplied by, 0 for a row that saw no key, and the log-sum-exp of each row's scaled
+    /// What O must be multiplied by, negative for a row that saw no key, whose O is 0 times values that may be
+    /// infinite, and the log-sum-exp of each row's scaled
     /// scores, natural logarithm, -inf for such a row.
     #[inline(always)]
     pub fn finish(&self, warp: Warp) -> (RowVec<1>, RowVec<1>) {
         let total = self.row_sum.across(warp, |a, b| a + b);
         let lse =
             total.zip(self.minus_max, |sum, minus_max| (lg2(sum) - minus_max) * core::f32::consts::LN_2);
-        (total.map(|x| if x == 0.0 { 0.0 } else { rcp(x) }), lse)
+        (total.map(|x| if x == 0.0 { -1.0 } else { rcp(x) }), lse)
     }
 
     /// New maxima; what sums and O must be multiplied by.
