@@ -147,7 +147,10 @@ mod tests {
             let problem = shape.problem().expect("valid");
             ferroflash::supports(&problem, h200).unwrap_or_else(|e| panic!("{problem}: {e}"));
         }
-        assert_eq!(suites.keys().map(String::as_str).collect::<Vec<_>>(), ["extra", "headline", "prefill"]);
+        assert_eq!(
+            suites.keys().map(String::as_str).collect::<Vec<_>>(),
+            ["extra", "headline", "hopper", "hopper-extra", "prefill"]
+        );
     }
 
     #[test]
@@ -167,7 +170,7 @@ mod tests {
     #[test]
     fn files_that_are_not_suites() {
         let error = |only: &str| read(None, &[only.to_owned()]).expect_err("unknown").to_string();
-        assert!(error("decode").contains("only extra, headline, prefill"));
+        assert!(error("decode").contains("only extra, headline, hopper, hopper-extra, prefill"));
         let missing = read(Some(Path::new("no-such-file.json")), &[]).expect_err("missing").to_string();
         assert!(missing.contains("cannot be read"), "{missing}");
         let shape: Shape = serde_json::from_str(

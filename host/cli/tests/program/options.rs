@@ -58,7 +58,11 @@ fn options_that_are_not_valid() {
     check(&["kernels", "--dtype", "e4m3"], 2, "it must be f16 or bf16: queries are never e4m3, only a cache");
     check(&["bench", "--device", "sim"], 2, "a simulator has none; use --device gpu");
     check(&["bench", "--first-call", "--device", "cpu"], 2, "bench measures time");
-    check(&["bench", "--suite", "decode"], 2, "no suite is called `decode`, only extra, headline, prefill");
+    check(
+        &["bench", "--suite", "decode"],
+        2,
+        "no suite is called `decode`, only extra, headline, hopper, hopper-extra, prefill",
+    );
     check(&["bench", "--against", DEMO], 2, "cannot be read");
     check(
         &["bench", "--file", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")],
