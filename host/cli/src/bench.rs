@@ -45,8 +45,8 @@ A file of shapes:
              \"causal\": true, \"dtype\": \"bf16\"}]}
   and, where wanted, \"window\": [1023, 0] instead of causal, and \"packed\": true")]
 pub(super) struct Args {
-    /// Suites to measure: headline, prefill, extra, hopper, hopper-extra, or those of --file [default: all]; may be given several
-    /// times.
+    /// Suites to measure: headline, prefill, extra, hopper, hopper-extra, or those of --file [default: all];
+    /// may be given several times.
     #[arg(long = "suite", value_name = "NAME")]
     suites: Vec<String>,
     /// A file of shapes, instead of the built-in suites.

@@ -30,8 +30,8 @@ The file: --output, else what FERROFLASH_TUNING names, else ferroflash/tuning.js
                         folder. Shapes are written as for
 `ferroflash bench`.")]
 pub(super) struct Args {
-    /// Suites to sweep: headline, prefill, extra, hopper, hopper-extra, or those of --file [default: all]; may be given several
-    /// times.
+    /// Suites to sweep: headline, prefill, extra, hopper, hopper-extra, or those of --file [default: all];
+    /// may be given several times.
     #[arg(long = "suite", value_name = "NAME")]
     suites: Vec<String>,
     /// A file of shapes, instead of the built-in suites.

@@ -68,9 +68,9 @@ impl<const ORDERED: bool> BoundedSoftmax<ORDERED> {
         p
     }
 
-    /// What O must be multiplied by, negative for a row that saw no key, whose O is 0 times values that may be
-    /// infinite, and the log-sum-exp of each row's scaled
-    /// scores, natural logarithm, -inf for such a row.
+    /// What O must be multiplied by, negative for a row that saw no key (its O may be 0 times infinity), and
+    /// the log-sum-exp of each row's scaled scores, natural logarithm, which is -inf for a row that saw no
+    /// key.
     #[inline(always)]
     pub fn finish(&self, warp: Warp) -> (RowVec<1>, RowVec<1>) {
         let total = self.row_sum.across(warp, |a, b| a + b);
