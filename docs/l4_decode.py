@@ -12,7 +12,7 @@ import math
 import re
 import sys
 
-from l4_model import EVIDENCE, H200, HALF_RATE, L4, MUFU, OTHER, PAGE, SHARED, printed
+from l4_model import EVIDENCE, H200, HALF_RATE, L4, MUFU, OTHER, PAGE, SHARED, printed, shown
 
 GOLDEN = PAGE.parents[1] / "tests/golden/ptx-stats.txt"
 LINE = re.compile(r"(decode_\S+) (sm_\d+): .* main loop (\d+): (.*)")
@@ -128,15 +128,7 @@ def main():
     pairs, fit = printed(lambda: held(fixed, share))
     parts = {"decode fit": f"```\n{fit}\n```", "decode pairs": pairs, "decode per tile": printed(per_tile)[0],
              "decode per shape": printed(lambda: per_shape(fixed, share))[0]}
-    if "--write" not in sys.argv:
-        print("\n\n".join(parts.values()))
-        return
-    text = PAGE.read_text()
-    for name, part in parts.items():
-        start, end = f"<!-- {name} -->\n", f"\n<!-- {name}: end -->"
-        before, rest = text.split(start)
-        text = before + start + part + end + rest.split(end)[1]
-    PAGE.write_text(text)
+    shown(parts)
 
 
 if __name__ == "__main__":
