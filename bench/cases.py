@@ -88,7 +88,7 @@ def entry_shapes(base=None):
     theirs = base.entries() if base else ferroflash.entries()
     shapes = []
     for name in ferroflash.entries():
-        found = re.match(r"fwd_(f16|bf16)_d(\d+)_(full|causal|local)_", name)
+        found = re.match(r"(?:fwd|hopper)_(f16|bf16)_d(\d+)_(full|causal|local)_", name)
         if found and name in theirs and not name.endswith("_packed"):
             dtype, head_dim, mask = found.groups()
             shape = {"batch": 4, "heads_q": 8, "heads_k": 8, "seqlen_q": 2048, "seqlen_k": 2048,

@@ -1,10 +1,12 @@
 """One launch of every entry under Nsight Compute: is the tensor pipe busy, are there bank conflicts, how much of
 DRAM is used.
 
-    python3 nsight.py OUT.json [TEXT ..]   # in the packed folder, with PyTorch and ncu; only entries with a TEXT
+    python3 nsight.py OUT.json [--length 8192] [TEXT ..]   # in the packed folder, with PyTorch and ncu; only entries with a TEXT
 
-Starts itself again under ncu. Each entry does 4 x 8 heads of 2048 queries and keys at its head dim; numbers are of that launch.
+Starts itself again under ncu. Each entry does 4 x 8 heads of 2048 queries and keys, or of another length, at its head dim;
+numbers are of that launch.
 """
+import argparse
 import csv
 import json
 import subprocess
@@ -19,24 +21,23 @@ METRICS = {
     "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum": "shared_wavefronts",
     "dram__throughput.avg.pct_of_peak_sustained_elapsed": "dram_percent",
 }
-SHAPE = (4, 8, 2048)
+BATCH, HEADS = 4, 8
 
 
 def table():
     return json.loads(subprocess.run(["./ferroflash", "kernels", "--json"], capture_output=True, text=True, check=True).stdout)
 
 
-def launch(texts):
+def launch(length, texts):
     """What runs under ncu: one launch an entry."""
     import torch
     import ferroflash
 
-    batch, heads, length = SHAPE
     for row in entries(table()):
         if texts and not any(text in row["name"] for text in texts):
             continue
         dtype = torch.float16 if row["dtype"] == "f16" else torch.bfloat16
-        q, k, v = (torch.randn(batch, length, heads, row["head_dim"], device="cuda", dtype=dtype) for _ in range(3))
+        q, k, v = (torch.randn(BATCH, length, HEADS, row["head_dim"], device="cuda", dtype=dtype) for _ in range(3))
         window = (512, 0) if row["mask"] == "local" else (-1, -1)
         ferroflash.flash_attn_func(q, k, v, causal=row["mask"] == "causal", window_size=window, config=row["name"])
         torch.cuda.synchronize()
@@ -47,9 +48,11 @@ def entries(rows):
     return [{**row, "name": row.get("name") or row.get("symbol")} for row in rows]
 
 
-def main(out, *texts):
-    command = ["ncu", "--clock-control", "none", "--csv", "--page", "raw", "--kernel-name", "regex:^fwd_", "--metrics", ",".join(METRICS)]
-    done = subprocess.run([*command, sys.executable, __file__, "--launch", *texts], capture_output=True, text=True)
+def main(out, length, texts):
+    kernels = ["--kernel-name", "regex:^(fwd|hopper)_", "--metrics", ",".join(METRICS)]
+    command = ["ncu", "--clock-control", "none", "--csv", "--page", "raw", *kernels]
+    again = [sys.executable, __file__, out, "--launch", "--length", str(length), *texts]
+    done = subprocess.run([*command, *again], capture_output=True, text=True)
     lines = [line for line in done.stdout.splitlines() if line.startswith('"')]
     rows = list(csv.DictReader(lines))[1:]  # the first row holds units
     if not rows:
@@ -57,7 +60,9 @@ def main(out, *texts):
     number = lambda text: float(text.replace(",", "") or "nan")
     report = [{"entry": row["Kernel Name"].split("(")[0], **{name: number(row[metric]) / (1000 if name == "us" else 1) for metric, name in METRICS.items()}} for row in rows]
     wrong = [r["entry"] for r in report if (r["tensor_pipe_percent"] >= 0.1) == r["entry"].endswith("_scalar")]
-    json.dump({"command": "python3 nsight.py", "shape": dict(zip(("batch", "heads", "length"), SHAPE)), "entries": report}, open(out, "w"), indent=1)
+    shape = {"batch": BATCH, "heads": HEADS, "length": length}
+    with open(out, "w") as file:
+        json.dump({"command": "python3 nsight.py", "shape": shape, "entries": report}, file, indent=1)
     for r in report:
         print(f'{r["entry"]:36} {r["us"]:9.1f} us  tensor {r["tensor_pipe_percent"]:5.1f} %  occupancy {r["achieved_occupancy_percent"]:5.1f} %  '
               f'conflicts {r["shared_bank_conflicts"]:10.0f} of {r["shared_wavefronts"]:12.0f} wavefronts  DRAM {r["dram_percent"]:4.1f} %')
@@ -65,5 +70,15 @@ def main(out, *texts):
         sys.exit(f"tensor cores where there should be none, or none where there should be: {wrong}")
 
 
+def arguments():
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument("out", help="JSON file")
+    ap.add_argument("texts", nargs="*", metavar="TEXT", help="only entries whose name has one of these")
+    ap.add_argument("--length", type=int, default=2048, help="queries and keys of a head")
+    ap.add_argument("--launch", action="store_true", help=argparse.SUPPRESS)
+    return ap.parse_args()
+
+
 if __name__ == "__main__":
-    launch(sys.argv[2:]) if sys.argv[1] == "--launch" else main(*sys.argv[1:])
+    args = arguments()
+    launch(args.length, args.texts) if args.launch else main(args.out, args.length, args.texts)
