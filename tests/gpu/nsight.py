@@ -76,7 +76,7 @@ def arguments():
     ap.add_argument("texts", nargs="*", metavar="TEXT", help="only entries whose name has one of these")
     ap.add_argument("--length", type=int, default=2048, help="queries and keys of a head")
     ap.add_argument("--launch", action="store_true", help=argparse.SUPPRESS)
-    return ap.parse_args()
+    return ap.parse_intermixed_args()
 
 
 if __name__ == "__main__":
