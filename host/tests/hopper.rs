@@ -38,7 +38,11 @@ const CASES: &[Case] = &[
     ("h200", [2048, 2048], 128, Mask::Full, "hopper_bf16_d128_full_128x", 132),
     ("h100", [2048, 2048], 128, Mask::Causal, "hopper_bf16_d128_causal_128x", 132),
     ("h200", [2048, 2048], 128, SLIDING, "hopper_bf16_d128_local_128x", 132),
-    ("h200", [2048, 2048], 72, Mask::Causal, "hopper_bf16_d96_causal_128x", 132),
+    ("h200", [2048, 2048], 80, Mask::Causal, "hopper_bf16_d96_causal_128x", 132),
+    // Rows that begin within 32 bytes: panels of 64 columns.
+    ("h200", [2048, 2048], 72, Mask::Causal, "hopper_bf16_d128_causal_128x", 132),
+    ("h200", [2048, 2048], 88, Mask::Full, "hopper_bf16_d128_full_128x", 132),
+    ("h200", [2048, 2048], 56, Mask::Full, "hopper_bf16_d64_full_192x", 132),
     ("h200", [2048, 4000], 160, Mask::Full, "hopper_bf16_d192_full_128x", 132),
     ("h200", [2048, 2048], 256, Mask::Causal, "hopper_bf16_d256_causal_128x", 132),
     // Three warpgroups of queries: of full problems always, of causal ones where they are long.
