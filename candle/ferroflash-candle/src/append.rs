@@ -1,0 +1,162 @@
+//! New keys and values on their way into somebody's cache.
+use crate::errors::{invalid, refused};
+use crate::here::{Here, lock};
+use crate::inputs::{Read, data, input, no_such_type};
+use candle::backend::BackendStorage;
+use candle::cuda_backend::CudaDType;
+use candle::cuda_backend::cudarc::driver::CudaViewMut;
+use candle::{CpuStorage, CudaStorage, DType, InplaceOp1, InplaceOp3, Layout, Result, Tensor};
+use ferroflash::cudarc::{Element, Number, PagesMut, Scale, SlotNumber};
+use half::{bf16, f16};
+use std::sync::Mutex;
+
+/// What the numbers of an e4m3 cache stand for: themselves times these.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CacheScales {
+    /// Of keys, above 0.
+    pub keys: f32,
+    /// Of values, above 0.
+    pub values: f32,
+}
+
+impl Default for CacheScales {
+    fn default() -> Self {
+        CacheScales { keys: 1.0, values: 1.0 }
+    }
+}
+
+/// Puts `k` and `v`, `(tokens, heads, head_dim)`, to rows `slots`, i64 or i32 `(tokens)`, of the caches,
+/// `(pages, page, heads, head_dim)`: token `t` goes to row `slots[t] % page` of page `slots[t] / page`, or
+/// nowhere where there is no such row. Caches of u8 are e4m3 and get `x / scale`. The caches are two
+/// tensors of their own memory; they are changed in place.
+///
+/// # Errors
+/// [`candle::Error::Cuda`], in which there is a [`ferroflash::Error`].
+#[doc(alias = "reshape_and_cache")]
+pub fn append(
+    k: &Tensor,
+    v: &Tensor,
+    k_cache: &Tensor,
+    v_cache: &Tensor,
+    slots: &Tensor,
+    scales: Option<CacheScales>,
+) -> Result<()> {
+    if k_cache.stride() != v_cache.stride() || k_cache.shape() != v_cache.shape() {
+        let expected = format_args!("the keys', {:?} {:?}", k_cache.dims(), k_cache.stride());
+        let value = format!("{:?} {:?}", v_cache.dims(), v_cache.stride());
+        return Err(invalid("v_cache", value, expected));
+    }
+    k_cache.inplace_op3(k, v, &Keys { v_cache, slots, scales })
+}
+
+/// Keys are written with values beside them: the first half of an operation on both.
+struct Keys<'a> {
+    v_cache: &'a Tensor,
+    slots: &'a Tensor,
+    scales: Option<CacheScales>,
+}
+
+/// The second half, which has all that it takes.
+struct Values<'a> {
+    tokens: [(&'a CudaStorage, &'a Layout); 2],
+    keys: Mutex<(&'a mut CudaStorage, &'a Layout)>,
+    slots: &'a Tensor,
+    scales: Option<CacheScales>,
+}
+
+impl InplaceOp3 for Keys<'_> {
+    fn name(&self) -> &'static str {
+        "append"
+    }
+
+    fn cpu_fwd(
+        &self,
+        _: &mut CpuStorage,
+        _: &Layout,
+        _: &CpuStorage,
+        _: &Layout,
+        _: &CpuStorage,
+        _: &Layout,
+    ) -> Result<()> {
+        candle::bail!("no cpu support for flash-attn")
+    }
+
+    fn cuda_fwd(
+        &self,
+        keys: &mut CudaStorage,
+        layout: &Layout,
+        k: &CudaStorage,
+        k_layout: &Layout,
+        v: &CudaStorage,
+        v_layout: &Layout,
+    ) -> Result<()> {
+        let (slots, scales, tokens) = (self.slots, self.scales, [(k, k_layout), (v, v_layout)]);
+        self.v_cache.inplace_op1(&Values { tokens, keys: Mutex::new((keys, layout)), slots, scales })
+    }
+}
+
+impl InplaceOp1 for Values<'_> {
+    fn name(&self) -> &'static str {
+        "append"
+    }
+
+    fn cpu_fwd(&self, _: &mut CpuStorage, _: &Layout) -> Result<()> {
+        candle::bail!("no cpu support for flash-attn")
+    }
+
+    fn cuda_fwd(&self, values: &mut CudaStorage, layout: &Layout) -> Result<()> {
+        let values = (values, layout);
+        match (self.tokens[0].0.dtype(), values.0.dtype()) {
+            (DType::F16, DType::U8) => self.on::<f16, u8>(values),
+            (DType::BF16, DType::U8) => self.on::<bf16, u8>(values),
+            (DType::F16, _) => self.on::<f16, f16>(values),
+            (DType::BF16, _) => self.on::<bf16, bf16>(values),
+            (other, _) => Err(no_such_type("keys", other)),
+        }
+    }
+}
+
+impl Values<'_> {
+    fn on<T: Element + CudaDType, C: Number + CudaDType>(
+        &self,
+        values: (&mut CudaStorage, &Layout),
+    ) -> Result<()> {
+        let slots = Read::of("slots", self.slots);
+        match self.slots.dtype() {
+            DType::I64 => self.to::<T, C, i64>(values, &slots),
+            DType::I32 => self.to::<T, C, i32>(values, &slots),
+            other => Err(invalid("slots", format_args!("{other:?}"), "they must be of i64 or i32")),
+        }
+    }
+
+    fn to<T: Element + CudaDType, C: Number + CudaDType, N: SlotNumber + CudaDType>(
+        &self,
+        values: (&mut CudaStorage, &Layout),
+        slots: &Read<'_>,
+    ) -> Result<()> {
+        let [k, v] = self.tokens;
+        let stream = k.0.device().cuda_stream();
+        let here = Here::of(&stream)?;
+        let (k_data, v_data) = (data::<T>(k)?, data::<T>(v)?);
+        let (k, v) = (input("k", &k_data, k.1, true)?, input("v", &v_data, v.1, true)?);
+        let slots = slots.data::<N>(1)?;
+        let mut keys = lock(&self.keys);
+        let (pages, page, heads, head_dim) = keys.1.shape().dims4()?;
+        let strides: [usize; 4] = keys.1.stride().try_into().unwrap_or_default();
+        let keys_at = keys.1.start_offset();
+        let (mut keys, mut values) =
+            (written::<C>(keys.0, keys_at)?, written::<C>(values.0, values.1.start_offset())?);
+        let mut pages = PagesMut::new(&mut keys, &mut values, [pages, page, heads, head_dim])
+            .strides(strides.map(|stride| stride as i64));
+        if let Some(CacheScales { keys, values }) = self.scales {
+            pages = pages.scales(Scale::Value(keys), Scale::Value(values));
+        }
+        here.attention.append(&stream, k, v, pages, &slots).map_err(refused)
+    }
+}
+
+/// A cache's elements, from its first one on.
+fn written<T: CudaDType>(storage: &mut CudaStorage, at: usize) -> Result<CudaViewMut<'_, T>> {
+    let all = storage.as_cuda_slice_mut::<T>()?;
+    all.try_slice_mut(at..).ok_or_else(|| invalid("cache", at, "it must begin within its storage"))
+}

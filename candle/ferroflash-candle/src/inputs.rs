@@ -1,0 +1,115 @@
+//! candle's tensors as cudarc's views, and these as FerroFlash's inputs.
+use crate::errors::{invalid, unsupported};
+use candle::cuda_backend::CudaDType;
+use candle::cuda_backend::cudarc::driver::CudaView;
+use candle::{CudaStorage, Layout, Result, Shape, Storage, StorageRef, Tensor};
+use ferroflash::cudarc::{Element, Integers, Tensor as Input};
+
+/// A tensor inside of an operation.
+pub(crate) type Stored<'a> = (&'a CudaStorage, &'a Layout);
+
+/// A tensor beside an operation's own, kept from being written meanwhile.
+pub(crate) struct Read<'a> {
+    storage: StorageRef<'a>,
+    layout: &'a Layout,
+    name: &'static str,
+}
+
+impl<'a> Read<'a> {
+    pub fn of(name: &'static str, tensor: &'a Tensor) -> Self {
+        let (storage, layout) = tensor.storage_and_layout();
+        Read { storage, layout, name }
+    }
+
+    pub fn shape(&self) -> &'a Shape {
+        self.layout.shape()
+    }
+
+    fn stored(&self) -> Result<Stored<'_>> {
+        match &*self.storage {
+            Storage::Cuda(storage) => Ok((storage, self.layout)),
+            other => Err(invalid(self.name, format_args!("{:?}", other.device()), "it must be on the GPU")),
+        }
+    }
+
+    /// Its elements, which are `rank` dimensions of `T`, the last of them contiguous.
+    pub fn data<T: CudaDType>(&self, rank: usize) -> Result<CudaView<'_, T>> {
+        let (dims, strides) = (self.layout.dims(), self.layout.stride());
+        if dims.len() != rank || (strides[rank - 1] != 1 && dims[rank - 1] > 1) {
+            let expected = format!("{rank} dimensions, the last of them contiguous");
+            return Err(invalid(self.name, format_args!("{dims:?} with strides {strides:?}"), expected));
+        }
+        data(self.stored()?)
+    }
+
+    /// The same of integers, which `u32` and `i32` hold alike.
+    pub fn numbers(&self, rank: usize) -> Result<Numbers<'_>> {
+        match self.storage.dtype() {
+            candle::DType::U32 => self.data(rank).map(Numbers::Unsigned),
+            candle::DType::I32 => self.data(rank).map(Numbers::Signed),
+            other => Err(invalid(self.name, format_args!("{other:?}"), "it must be of u32 or i32")),
+        }
+    }
+
+    /// f32 of each of so many heads.
+    pub fn per_head(&self, heads: usize) -> Result<CudaView<'_, f32>> {
+        if self.layout.dims() != [heads] {
+            let expected = format_args!("it must be [{heads}], one for each query head");
+            return Err(invalid(self.name, format_args!("{:?}", self.layout.dims()), expected));
+        }
+        self.data(1)
+    }
+
+    /// Elements from one row to the next of two dimensions.
+    pub fn row_stride(&self) -> usize {
+        self.layout.stride()[0]
+    }
+}
+
+/// Integers on the device.
+pub(crate) enum Numbers<'a> {
+    Signed(CudaView<'a, i32>),
+    Unsigned(CudaView<'a, u32>),
+}
+
+impl Numbers<'_> {
+    pub fn integers(&self) -> Integers<'_> {
+        match self {
+            Numbers::Signed(data) => data.into(),
+            Numbers::Unsigned(data) => data.into(),
+        }
+    }
+}
+
+/// A tensor's elements, from its first one on.
+pub(crate) fn data<'a, T: CudaDType>((storage, layout): Stored<'a>) -> Result<CudaView<'a, T>> {
+    let all = storage.as_cuda_slice::<T>()?;
+    all.try_slice(layout.start_offset()..)
+        .ok_or_else(|| invalid("tensor", layout.start_offset(), "it must begin within its storage"))
+}
+
+/// `[batch, seqlen, heads, head_dim]`; or of packed sequences `[rows, heads, head_dim]`, which are one batch.
+pub(crate) fn input<'a, T: Element>(
+    name: &'static str,
+    data: &'a CudaView<'_, T>,
+    layout: &Layout,
+    packed: bool,
+) -> Result<Input<'a, T>> {
+    let (shape, strides) = match (layout.dims(), layout.stride(), packed) {
+        (&[b, s, h, d], &[sb, ss, sh, sd], false) => ([b, s, h, d], [sb, ss, sh, sd]),
+        (&[s, h, d], &[ss, sh, sd], true) => ([1, s, h, d], [0, ss, sh, sd]),
+        (dims, ..) => {
+            let expected = match packed {
+                false => "it must be [batch, seqlen, heads, head_dim]",
+                true => "it must be [rows of all sequences, heads, head_dim]",
+            };
+            return Err(invalid(name, format_args!("{dims:?}"), expected));
+        }
+    };
+    Ok(Input::new(data, shape).strides(strides.map(|stride| stride as i64)))
+}
+
+/// That a type is none that attention takes.
+pub(crate) fn no_such_type(what: &str, dtype: candle::DType) -> candle::Error {
+    unsupported(format_args!("{what} of {dtype:?}"), "flash-attn takes f16 and bf16")
+}

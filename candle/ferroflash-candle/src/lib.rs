@@ -1,0 +1,41 @@
+//! FerroFlash for candle: candle-flash-attn's functions with the same names and order of arguments, and a
+//! paged cache of keys and values, on kernels written in Rust.
+//!
+//! ```no_run
+//! # fn main() -> candle::Result<()> {
+//! use candle::{DType, Device, Tensor};
+//! let device = Device::new_cuda(0)?;
+//! // (batch, sequence, heads, head_dim): 8 query heads on 2 key heads.
+//! let q = Tensor::randn(0f32, 1., (1, 1000, 8, 64), &device)?.to_dtype(DType::F16)?;
+//! let kv = Tensor::randn(0f32, 1., (1, 1000, 2, 64), &device)?.to_dtype(DType::F16)?;
+//! let o = ferroflash_candle::flash_attn(&q, &kv, &kv, 0.125, true)?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A [`KvCache`] is what a model's layer holds to generate text: [`KvCache::append`] puts a step's keys and
+//! values to their pages, [`KvCache::attend`] reads them, for sequences of any lengths together.
+//!
+//! Everything runs on the stream of candle's device, which nothing here waits for, and may be captured in a
+//! CUDA graph behind a first call, at which the driver compiles the kernels. Tensors may have any strides
+//! that are multiples of 8 elements, the last one being 1.
+#![forbid(unsafe_code)]
+mod append;
+mod attend;
+mod cache;
+mod dense;
+mod errors;
+mod here;
+mod inputs;
+mod merge;
+mod pages;
+mod step;
+mod varlen;
+
+pub use append::{CacheScales, append};
+pub use attend::Attend;
+pub use cache::KvCache;
+pub use dense::*;
+pub use pages::{PagePool, Sequence};
+pub use step::Step;
+pub use varlen::*;

@@ -1,0 +1,239 @@
+//! One step of a batch: what every layer's cache is told, on the device.
+use crate::errors::{invalid, refused};
+use crate::pages::Sequence;
+use candle::backend::BackendStorage;
+use candle::cuda_backend::CudaDType;
+use candle::cuda_backend::cudarc::driver::DeviceRepr;
+use candle::{CpuStorage, CudaStorage, DType, Device, InplaceOp1, Layout, Result, Tensor};
+use ferroflash::Error;
+
+/// Where a step's rows belong: slots for their keys, and which pages are whose. It is made once,
+/// [set](Step::set) for each step, and shared by the caches of all layers. Its memory stays where it is, so
+/// that a CUDA graph may be replayed behind another `set`, for as many sequences and tokens.
+#[derive(Debug)]
+pub struct Step {
+    most: Most,
+    page: usize,
+    /// Lengths, starts, positions, last rows, table.
+    integers: Tensor,
+    slots: Tensor,
+    host: (Vec<u32>, Vec<i64>),
+    sequences: usize,
+    tokens: usize,
+    singles: usize,
+    widest: usize,
+    even: bool,
+}
+
+/// What a [`Step`] has memory for.
+#[derive(Clone, Copy, Debug)]
+struct Most {
+    sequences: usize,
+    tokens: usize,
+    columns: usize,
+}
+
+impl Most {
+    /// Where lengths, starts, positions, last rows and the table begin, and where the table ends.
+    fn parts(&self) -> [usize; 6] {
+        let mut at = 0;
+        let sizes = [self.sequences, self.sequences + 1, self.tokens, self.sequences];
+        let [lengths, starts, positions, last] = sizes.map(|size| {
+            let begin = at;
+            at += size;
+            begin
+        });
+        [lengths, starts, positions, last, at, at + self.sequences * self.columns]
+    }
+}
+
+/// Sequences of a step that one launch can take: queries of each, where it is the same for all, else the
+/// most.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Part {
+    pub first_sequence: usize,
+    pub sequences: usize,
+    pub first_row: usize,
+    pub rows: usize,
+    pub widest: usize,
+    pub even: bool,
+}
+
+impl Step {
+    /// For steps of at most so many sequences, and tokens of all of them together, on pages of `page` keys,
+    /// of which a sequence has at most `columns`.
+    ///
+    /// # Errors
+    /// Those of the device's memory.
+    pub fn new(
+        sequences: usize,
+        tokens: usize,
+        columns: usize,
+        page: usize,
+        device: &Device,
+    ) -> Result<Step> {
+        let most = Most { sequences, tokens, columns };
+        let integers = Tensor::zeros(most.parts()[5], DType::U32, device)?;
+        let slots = Tensor::zeros(tokens, DType::I64, device)?;
+        let host = (vec![0; most.parts()[5]], vec![0; tokens]);
+        let (sequences, tokens, singles, widest, even) = (0, 0, 0, 0, true);
+        Ok(Step { most, page, integers, slots, host, sequences, tokens, singles, widest, even })
+    }
+
+    /// A step in which each sequence gets so many new tokens behind its keys, in the order of their rows. Its
+    /// pages are there already: [`PagePool::grow`](crate::PagePool::grow). Sequences with one token each come
+    /// first where there are others too: these are decoded.
+    ///
+    /// # Errors
+    /// Where there are more than the step has memory for, or a sequence has not the pages; what the driver
+    /// refuses.
+    pub fn set(&mut self, sequences: &[(&Sequence, usize)]) -> Result<()> {
+        let Most { sequences: most, columns, .. } = self.most;
+        let tokens: usize = sequences.iter().map(|(_, tokens)| tokens).sum();
+        if sequences.is_empty() || sequences.len() > most {
+            return Err(invalid("sequences", sequences.len(), format_args!("1 to {most}")));
+        }
+        if sequences.iter().any(|(_, tokens)| *tokens == 0) || tokens > self.most.tokens {
+            let expected = format_args!("1 or more of each sequence, of all at most {}", self.most.tokens);
+            return Err(invalid("tokens", tokens, expected));
+        }
+        let singles = sequences.iter().take_while(|(_, tokens)| *tokens == 1).count();
+        let [lengths, starts, positions, last, table, _] = self.most.parts();
+        let (integers, slots) = &mut self.host;
+        let mut row = 0;
+        for (b, (sequence, tokens)) in sequences.iter().enumerate() {
+            let (pages, keys) = (sequence.pages(), sequence.keys() + tokens);
+            let needed = keys.div_ceil(self.page);
+            if pages.len() < needed || needed > columns {
+                let expected = format_args!("{needed} for {keys} keys, and at most {columns}");
+                return Err(invalid("pages of a sequence", pages.len(), expected));
+            }
+            integers[lengths + b] = keys as u32;
+            let entries = &mut integers[table + b * columns..][..columns];
+            entries[..needed].copy_from_slice(&pages[..needed]);
+            entries[needed..].fill(0);
+            for at in sequence.keys()..keys {
+                integers[positions + row] = at as u32;
+                slots[row] = i64::from(pages[at / self.page]) * self.page as i64 + (at % self.page) as i64;
+                row += 1;
+            }
+            integers[last + b] = row as u32 - 1;
+            // Of those that are not decoded: their rows are counted by themselves.
+            integers[starts + b + 1] = (row - singles.min(row)) as u32;
+        }
+        integers[starts + singles] = 0;
+        self.integers.inplace_op1(&Upload(integers))?;
+        self.slots.inplace_op1(&Upload(&slots[..tokens]))?;
+        let rest = || sequences[singles..].iter().map(|(_, tokens)| *tokens);
+        self.widest = rest().max().unwrap_or(1);
+        self.even = rest().all(|tokens| tokens == self.widest);
+        (self.sequences, self.tokens, self.singles) = (sequences.len(), tokens, singles);
+        Ok(())
+    }
+
+    /// Sequences of this step.
+    pub fn sequences(&self) -> usize {
+        self.sequences
+    }
+
+    /// Rows of this step: tokens of all sequences.
+    pub fn tokens(&self) -> usize {
+        self.tokens
+    }
+
+    /// Keys of a page.
+    pub fn page(&self) -> usize {
+        self.page
+    }
+
+    /// Each row's position in its sequence, u32 `[tokens]`.
+    ///
+    /// # Errors
+    /// None once the step was set.
+    pub fn positions(&self) -> Result<Tensor> {
+        self.integers.narrow(0, self.most.parts()[2], self.tokens)
+    }
+
+    /// Each sequence's last row, u32 `[sequences]`: whose logits say what comes next.
+    ///
+    /// # Errors
+    /// None once the step was set.
+    pub fn last_rows(&self) -> Result<Tensor> {
+        self.integers.narrow(0, self.most.parts()[3], self.sequences)
+    }
+
+    /// Each row's place in a cache, i64 `[tokens]`.
+    ///
+    /// # Errors
+    /// None once the step was set.
+    pub fn slots(&self) -> Result<Tensor> {
+        self.slots.narrow(0, 0, self.tokens)
+    }
+
+    /// Keys of each sequence, this step's included, u32 `[sequences]`.
+    ///
+    /// # Errors
+    /// None once the step was set.
+    pub fn lengths(&self) -> Result<Tensor> {
+        self.integers.narrow(0, 0, self.sequences)
+    }
+
+    /// Pages of each sequence, u32 `[sequences, columns]`.
+    ///
+    /// # Errors
+    /// None once the step was set.
+    pub fn block_table(&self) -> Result<Tensor> {
+        let Most { columns, .. } = self.most;
+        let all = self.integers.narrow(0, self.most.parts()[4], self.sequences * columns)?;
+        all.reshape((self.sequences, columns))
+    }
+
+    /// What is decoded, and what is not.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = Part> {
+        let (singles, sequences, tokens) = (self.singles, self.sequences, self.tokens);
+        let decoded = Part {
+            first_sequence: 0,
+            sequences: singles,
+            first_row: 0,
+            rows: singles,
+            widest: 1,
+            even: true,
+        };
+        let rest = Part {
+            first_sequence: singles,
+            sequences: sequences - singles,
+            first_row: singles,
+            rows: tokens - singles,
+            widest: self.widest,
+            even: self.even,
+        };
+        [decoded, rest].into_iter().filter(|part| part.sequences > 0)
+    }
+
+    /// Where a part's sequences begin among its rows, u32, one more than there are.
+    pub(crate) fn starts(&self, part: &Part) -> Result<Tensor> {
+        self.integers.narrow(0, self.most.parts()[1] + part.first_sequence, part.sequences + 1)
+    }
+}
+
+/// Numbers on their way into a tensor's memory.
+struct Upload<'a, T>(&'a [T]);
+
+impl<T: CudaDType + DeviceRepr + 'static> InplaceOp1 for Upload<'_, T> {
+    fn name(&self) -> &'static str {
+        "upload"
+    }
+
+    fn cpu_fwd(&self, _: &mut CpuStorage, _: &Layout) -> Result<()> {
+        candle::bail!("no cpu support for flash-attn")
+    }
+
+    fn cuda_fwd(&self, storage: &mut CudaStorage, layout: &Layout) -> Result<()> {
+        let device = storage.device().clone();
+        let (at, all) = (layout.start_offset(), storage.as_cuda_slice_mut::<T>()?);
+        let Some(mut place) = all.try_slice_mut(at..at + self.0.len()) else {
+            return Err(refused(Error::invalid("upload", self.0.len(), "it must fit its tensor")));
+        };
+        device.memcpy_htod(self.0, &mut place)
+    }
+}

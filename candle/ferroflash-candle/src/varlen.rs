@@ -1,0 +1,247 @@
+//! Sequences of different lengths, packed one behind the other: candle-flash-attn's functions.
+use crate::attend::{Attend, run};
+use crate::cache::Lookup;
+use crate::dense::{Starts, forward};
+use crate::errors::{invalid, unsupported};
+use candle::{CpuStorage, CudaStorage, CustomOp3, Layout, Result, Shape, Tensor};
+
+/// The operation, with its own handles of what lies beside its tensors.
+struct VarLen {
+    attend: Attend,
+    seqlens_q: Tensor,
+    seqlens_k: Tensor,
+    max_q: usize,
+    max_k: usize,
+}
+
+impl CustomOp3 for VarLen {
+    fn name(&self) -> &'static str {
+        "flash-attn-varlen"
+    }
+
+    fn cpu_fwd(
+        &self,
+        _: &CpuStorage,
+        _: &Layout,
+        _: &CpuStorage,
+        _: &Layout,
+        _: &CpuStorage,
+        _: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        candle::bail!("no cpu support for flash-attn")
+    }
+
+    fn cuda_fwd(
+        &self,
+        q: &CudaStorage,
+        q_l: &Layout,
+        k: &CudaStorage,
+        k_l: &Layout,
+        v: &CudaStorage,
+        v_l: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
+        let starts = Starts { q: &self.seqlens_q, k: &self.seqlens_k, max_q: self.max_q, max_k: self.max_k };
+        let outputs = forward([(q, q_l), (k, k_l), (v, v_l)], &self.attend, Some(starts), false)?;
+        Ok((outputs.o, outputs.shape))
+    }
+}
+
+/// Sequences of different lengths: `q` is `(rows of all, heads, head_dim)`, `k` and `v` likewise. Sequence
+/// `b` begins at row `seqlens_q[b]` of `q` and at row `seqlens_k[b]` of `k`, u32 or i32, and ends where the
+/// next one begins. Rows that are no sequence's are 0. `causal` is aligned bottom-right.
+///
+/// # Errors
+/// [`candle::Error::Cuda`], in which there is a [`ferroflash::Error`].
+#[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
+pub fn flash_attn_varlen(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    seqlens_q: &Tensor,
+    seqlens_k: &Tensor,
+    max_seqlen_q: usize,
+    max_seqlen_k: usize,
+    softmax_scale: f32,
+    causal: bool,
+) -> Result<Tensor> {
+    let (attend, max) = (causal_or_full(softmax_scale, causal), [max_seqlen_q, max_seqlen_k]);
+    varlen([q, k, v], attend, [seqlens_q, seqlens_k], max)
+}
+
+/// The same, each query seeing keys from `window_size_left` before to `window_size_right` behind its own
+/// position; `None` is unbounded.
+///
+/// # Errors
+/// Those of [`flash_attn_varlen`].
+#[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
+pub fn flash_attn_varlen_windowed(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    seqlens_q: &Tensor,
+    seqlens_k: &Tensor,
+    max_seqlen_q: usize,
+    max_seqlen_k: usize,
+    softmax_scale: f32,
+    window_size_left: Option<usize>,
+    window_size_right: Option<usize>,
+) -> Result<Tensor> {
+    let attend = Attend::full(softmax_scale).window(window_size_left, window_size_right);
+    varlen([q, k, v], attend, [seqlens_q, seqlens_k], [max_seqlen_q, max_seqlen_k])
+}
+
+/// The same on a cache: `k` and `v` are `(pages, page_block_size, heads, head_dim)`, key `j` of sequence
+/// `b` is in page `block_table[b][j / page_block_size]`, and its keys are as many as `seqlens_k` has rows
+/// for. Any page size. Where there is one query for each sequence (as many rows of `q` as sequences, and
+/// `max_seqlen_q` is 1) they are decoded: row `b` is sequence `b`'s.
+///
+/// A row inside of one of its sequence's `mm_prefix_ranges`, i32 `(sequences, ranges, 2)`, sees the keys of
+/// that range too, whatever the mask. Ranges of a sequence are disjoint; those that end where they begin
+/// are none.
+///
+/// # Errors
+/// Those of [`flash_attn_varlen`].
+#[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
+pub fn flash_attn_varlen_paged_windowed(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    seqlens_q: &Tensor,
+    seqlens_k: &Tensor,
+    block_table: &Tensor,
+    mm_prefix_ranges: Option<&Tensor>,
+    max_seqlen_q: usize,
+    max_seqlen_k: usize,
+    softmax_scale: f32,
+    window_size_left: Option<usize>,
+    window_size_right: Option<usize>,
+    page_block_size: usize,
+    softcap: Option<f32>,
+) -> Result<Tensor> {
+    let page = k.dims4()?.1;
+    if page != page_block_size {
+        return Err(invalid("page_block_size", page_block_size, format_args!("that of k, {page}")));
+    }
+    let mut attend = Attend::full(softmax_scale).window(window_size_left, window_size_right);
+    attend.softcap = softcap;
+    if mm_prefix_ranges.is_some() {
+        return Err(unsupported("mm_prefix_ranges", "not yet"));
+    }
+    let sequences = block_table.dims2()?.0;
+    let lengths = (seqlens_k.narrow(0, 1, sequences)? - seqlens_k.narrow(0, 0, sequences)?)?;
+    let (rows, heads, head_dim) = q.dims3()?;
+    let decoded = max_seqlen_q == 1 && rows == sequences;
+    let lookup = Lookup {
+        table: block_table,
+        lengths: &lengths,
+        packed: (!decoded).then_some((seqlens_q, max_seqlen_q)),
+        max_k: Some(max_seqlen_k),
+        scales: None,
+    };
+    let queries = if decoded { q.reshape((rows, 1, heads, head_dim))? } else { q.clone() };
+    lookup.run([&queries, k, v], &attend, false)?.0.reshape((rows, heads, head_dim))
+}
+
+/// [`flash_attn_varlen`] with ALiBi: scores fall with the distance, by a slope for each query head, f32.
+///
+/// # Errors
+/// Those of [`flash_attn_varlen`].
+#[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
+pub fn flash_attn_varlen_alibi(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    alibi_slopes: &Tensor,
+    seqlens_q: &Tensor,
+    seqlens_k: &Tensor,
+    max_seqlen_q: usize,
+    max_seqlen_k: usize,
+    softmax_scale: f32,
+    causal: bool,
+) -> Result<Tensor> {
+    let attend = causal_or_full(softmax_scale, causal).alibi_slopes(alibi_slopes);
+    varlen([q, k, v], attend, [seqlens_q, seqlens_k], [max_seqlen_q, max_seqlen_k])
+}
+
+/// [`flash_attn_varlen_windowed`] with ALiBi.
+///
+/// # Errors
+/// Those of [`flash_attn_varlen`].
+#[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
+pub fn flash_attn_varlen_alibi_windowed(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    alibi_slopes: &Tensor,
+    seqlens_q: &Tensor,
+    seqlens_k: &Tensor,
+    max_seqlen_q: usize,
+    max_seqlen_k: usize,
+    softmax_scale: f32,
+    window_size_left: Option<usize>,
+    window_size_right: Option<usize>,
+) -> Result<Tensor> {
+    let attend = Attend::full(softmax_scale).window(window_size_left, window_size_right);
+    let attend = attend.alibi_slopes(alibi_slopes);
+    varlen([q, k, v], attend, [seqlens_q, seqlens_k], [max_seqlen_q, max_seqlen_k])
+}
+
+/// [`flash_attn_varlen_windowed`] with ALiBi or without, scores becoming `softcap * tanh(score / softcap)`;
+/// 0 turns that off.
+///
+/// # Errors
+/// Those of [`flash_attn_varlen`].
+#[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
+pub fn flash_attn_varlen_alibi_windowed_softcap(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    alibi_slopes: Option<&Tensor>,
+    seqlens_q: &Tensor,
+    seqlens_k: &Tensor,
+    max_seqlen_q: usize,
+    max_seqlen_k: usize,
+    softmax_scale: f32,
+    window_size_left: Option<usize>,
+    window_size_right: Option<usize>,
+    softcap: f32,
+) -> Result<Tensor> {
+    let attend = Attend::full(softmax_scale).window(window_size_left, window_size_right).softcap(softcap);
+    let attend = alibi_slopes.into_iter().fold(attend, Attend::alibi_slopes);
+    varlen([q, k, v], attend, [seqlens_q, seqlens_k], [max_seqlen_q, max_seqlen_k])
+}
+
+/// Attention of packed sequences and the log-sum-exp of each row, f32 `(heads, rows of all)`, natural. It
+/// has no gradient.
+///
+/// # Errors
+/// Those of [`flash_attn_varlen`].
+#[expect(clippy::too_many_arguments, reason = "they are flash_attn_varlen's")]
+pub fn flash_attn_varlen_with_lse(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    seqlens_q: &Tensor,
+    seqlens_k: &Tensor,
+    max_seqlen_q: usize,
+    max_seqlen_k: usize,
+    attend: &Attend,
+) -> Result<(Tensor, Tensor)> {
+    let starts = Starts { q: seqlens_q, k: seqlens_k, max_q: max_seqlen_q, max_k: max_seqlen_k };
+    let (o, lse) = run([q, k, v], |inputs| forward(inputs, attend, Some(starts), true))?;
+    lse.map(|lse| (o, lse)).ok_or_else(|| invalid("lse", "none", "it was asked for"))
+}
+
+fn causal_or_full(softmax_scale: f32, causal: bool) -> Attend {
+    if causal { Attend::causal(softmax_scale) } else { Attend::full(softmax_scale) }
+}
+
+fn varlen(
+    [q, k, v]: [&Tensor; 3],
+    attend: Attend,
+    [seqlens_q, seqlens_k]: [&Tensor; 2],
+    [max_q, max_k]: [usize; 2],
+) -> Result<Tensor> {
+    let (seqlens_q, seqlens_k) = (seqlens_q.clone(), seqlens_k.clone());
+    q.apply_op3(k, v, VarLen { attend, seqlens_q, seqlens_k, max_q, max_k })
+}
