@@ -1,0 +1,219 @@
+//! `config.json` of a checkpoint, as Hugging Face writes it for models of Llama's family.
+use anyhow::{Context, Result, bail, ensure};
+use serde::Deserialize;
+use std::path::Path;
+
+/// What a model of Llama's family is: its sizes, and how its positions turn.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Config {
+    /// `llama`, `mistral`, `qwen2` or `qwen3`.
+    pub model_type: String,
+    /// Columns of the residual stream.
+    pub hidden_size: usize,
+    /// Columns of the two halves of the feed-forward part.
+    pub intermediate_size: usize,
+    /// Layers.
+    pub num_hidden_layers: usize,
+    /// Query heads.
+    pub num_attention_heads: usize,
+    /// Key heads; as many as query heads where none are named.
+    pub num_key_value_heads: Option<usize>,
+    /// Columns of a head; `hidden_size / num_attention_heads` where none are named.
+    pub head_dim: Option<usize>,
+    /// Tokens that there are.
+    pub vocab_size: usize,
+    /// What is added to a mean square before its root is taken.
+    pub rms_norm_eps: f32,
+    /// Base of the positions' frequencies.
+    #[serde(default)]
+    pub rope_theta: Option<f32>,
+    /// How these are changed for longer contexts.
+    #[serde(default, alias = "rope_parameters")]
+    pub rope_scaling: Option<Scaling>,
+    /// The longest context that the model was made for.
+    pub max_position_embeddings: usize,
+    /// Whether the last layer is the embedding.
+    #[serde(default)]
+    pub tie_word_embeddings: bool,
+    /// Tokens behind which a text ends.
+    #[serde(default)]
+    pub eos_token_id: Ends,
+    /// Keys that a query sees, its own included; all where there is none.
+    #[serde(default)]
+    pub sliding_window: Option<usize>,
+    /// Qwen2's switch of the window.
+    #[serde(default)]
+    pub use_sliding_window: Option<bool>,
+}
+
+/// How frequencies are changed for longer contexts.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Scaling {
+    /// `llama3`, `linear`, or `default`, which changes nothing.
+    #[serde(alias = "type")]
+    pub rope_type: String,
+    /// How much longer contexts are.
+    #[serde(default = "one")]
+    pub factor: f32,
+    /// Of `llama3`: wavelengths above `original_max_position_embeddings` over this are made longer.
+    #[serde(default = "one")]
+    pub low_freq_factor: f32,
+    /// Of `llama3`: wavelengths below `original_max_position_embeddings` over this stay.
+    #[serde(default = "one")]
+    pub high_freq_factor: f32,
+    /// Of `llama3`: the context before.
+    #[serde(default)]
+    pub original_max_position_embeddings: usize,
+    /// The base, where newer files have it.
+    #[serde(default)]
+    pub rope_theta: Option<f32>,
+}
+
+fn one() -> f32 {
+    1.0
+}
+
+/// One token or several.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(untagged)]
+pub enum Ends {
+    /// Several.
+    Many(Vec<u32>),
+    /// One.
+    One(u32),
+    /// None at all.
+    #[default]
+    None,
+}
+
+impl Config {
+    /// Reads and checks `config.json` in a folder.
+    ///
+    /// # Errors
+    /// What cannot be read, and what this program has no code for.
+    pub fn read(folder: &Path) -> Result<Self> {
+        let path = folder.join("config.json");
+        let text =
+            std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let config: Config = serde_json::from_str(&text)
+            .with_context(|| format!("{} is not of Llama's family", path.display()))?;
+        config.check()?;
+        Ok(config)
+    }
+
+    fn check(&self) -> Result<()> {
+        let family = ["llama", "mistral", "qwen2", "qwen3"];
+        ensure!(
+            family.contains(&self.model_type.as_str()),
+            "model_type is {:?}; there is code for {}",
+            self.model_type,
+            family.join(", ")
+        );
+        let (heads, keys, columns) = (self.num_attention_heads, self.key_heads(), self.head_dim());
+        ensure!(keys > 0 && heads % keys == 0, "{heads} query heads are no multiple of {keys} key heads");
+        ensure!(columns > 0 && columns % 8 == 0, "a head of {columns} columns: it must be a multiple of 8");
+        ensure!(
+            self.use_sliding_window != Some(true) || self.sliding_window.is_none(),
+            "windows in some layers only (use_sliding_window): there is no code for them"
+        );
+        if let Some(Scaling { rope_type, .. }) = &self.rope_scaling
+            && !["default", "linear", "llama3"].contains(&rope_type.as_str())
+        {
+            bail!("positions of type {rope_type:?}: there is code for default, linear and llama3");
+        }
+        Ok(())
+    }
+
+    /// Llama 3.2 1B's sizes, its last layer apart from its embedding: 1.5e9 parameters.
+    pub fn billion() -> Self {
+        Config {
+            hidden_size: 2048,
+            intermediate_size: 8192,
+            num_hidden_layers: 16,
+            num_attention_heads: 32,
+            num_key_value_heads: Some(8),
+            max_position_embeddings: 131_072,
+            tie_word_embeddings: false,
+            ..Config::tiny(64, 128_256)
+        }
+    }
+
+    /// A model for tests: four query heads on two, two layers.
+    pub fn tiny(head_dim: usize, vocab_size: usize) -> Self {
+        Config {
+            model_type: "llama".into(),
+            hidden_size: 256,
+            intermediate_size: 512,
+            num_hidden_layers: 2,
+            num_attention_heads: 4,
+            num_key_value_heads: Some(2),
+            head_dim: Some(head_dim),
+            vocab_size,
+            rms_norm_eps: 1e-5,
+            rope_theta: Some(500_000.0),
+            rope_scaling: None,
+            max_position_embeddings: 8192,
+            tie_word_embeddings: true,
+            eos_token_id: Ends::None,
+            sliding_window: None,
+            use_sliding_window: None,
+        }
+    }
+
+    /// Key heads.
+    pub fn key_heads(&self) -> usize {
+        self.num_key_value_heads.unwrap_or(self.num_attention_heads)
+    }
+
+    /// Columns of a head.
+    pub fn head_dim(&self) -> usize {
+        self.head_dim.unwrap_or(self.hidden_size / self.num_attention_heads.max(1))
+    }
+
+    /// Keys before a query's own that it sees; `None` is all.
+    pub fn window(&self) -> Option<usize> {
+        let off = self.use_sliding_window == Some(false);
+        self.sliding_window
+            .filter(|keys| !off && *keys < self.max_position_embeddings)
+            .map(|keys| keys.max(1) - 1)
+    }
+
+    /// Tokens behind which a text ends.
+    pub fn ends(&self) -> Vec<u32> {
+        match &self.eos_token_id {
+            Ends::Many(all) => all.clone(),
+            Ends::One(end) => vec![*end],
+            Ends::None => Vec::new(),
+        }
+    }
+
+    /// Radians that each pair of columns turns from one position to the next.
+    pub fn frequencies(&self) -> Vec<f32> {
+        let columns = self.head_dim();
+        let inside = self.rope_scaling.as_ref().and_then(|scaling| scaling.rope_theta);
+        let theta = self.rope_theta.or(inside).unwrap_or(10_000.0);
+        let plain = (0..columns / 2).map(|pair| theta.powf(-2.0 * pair as f32 / columns as f32));
+        match &self.rope_scaling {
+            Some(scaling) => plain.map(|frequency| scaling.apply(frequency)).collect(),
+            None => plain.collect(),
+        }
+    }
+}
+
+impl Scaling {
+    fn apply(&self, frequency: f32) -> f32 {
+        match self.rope_type.as_str() {
+            "linear" => frequency / self.factor,
+            "llama3" => {
+                // How often this pair goes round within the old context: often, and it stays; hardly, and it
+                // turns slower; something of both in between.
+                let rounds =
+                    self.original_max_position_embeddings as f32 * frequency / (2.0 * std::f32::consts::PI);
+                let stays = (rounds - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor);
+                let stays = stays.clamp(0.0, 1.0);
+                frequency * (stays + (1.0 - stays) / self.factor)
+            }
+            _ => frequency,
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Requests that come and go while others are computed: continuous batching.
+use crate::model::{Attention, Model};
+use crate::step::{Asked, Chunk, Step};
+use anyhow::{Result, ensure};
+use candle::{D, Tensor};
+use std::collections::VecDeque;
+
+/// How requests share a device.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Sequences at a time.
+    pub seats: usize,
+    /// Tokens of prompts in a step, at most.
+    pub chunk: usize,
+    /// Rows of a page.
+    pub page: usize,
+    /// Pages of all sequences.
+    pub pages: usize,
+    /// Positions of a sequence, at most.
+    pub positions: usize,
+    /// 0 takes the best token.
+    pub temperature: f64,
+    /// Tokens behind which a text ends.
+    pub ends: Vec<u32>,
+}
+
+/// A token of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// Which request: the number that `submit` gave it.
+    pub request: usize,
+    /// The next token.
+    pub token: u32,
+    /// Whether it is the last one.
+    pub last: bool,
+}
+
+/// Computes requests.
+pub struct Engine<'m> {
+    model: &'m Model,
+    attention: Box<dyn Attention + 'm>,
+    settings: Settings,
+    waiting: VecDeque<Seat>,
+    seats: Vec<Seat>,
+    submitted: usize,
+}
+
+struct Seat {
+    request: usize,
+    /// The prompt and what followed.
+    tokens: Vec<u32>,
+    /// How many of these are kept.
+    kept: usize,
+    /// How many tokens may follow.
+    left: usize,
+}
+
+impl<'m> Engine<'m> {
+    /// Without a request.
+    pub fn new(model: &'m Model, attention: Box<dyn Attention + 'm>, settings: Settings) -> Self {
+        let (waiting, seats) = (VecDeque::new(), Vec::new());
+        Engine { model, attention, settings, waiting, seats, submitted: 0 }
+    }
+
+    /// A request: a prompt, and how many tokens may follow. Its number.
+    ///
+    /// # Errors
+    /// An empty prompt, and what is longer than the cache or the model allows.
+    pub fn submit(&mut self, prompt: Vec<u32>, limit: usize) -> Result<usize> {
+        let (length, vocabulary) = (prompt.len() + limit, self.model.config.vocab_size);
+        ensure!(!prompt.is_empty(), "a prompt without a token");
+        ensure!(limit > 0, "a request for no token");
+        let unknown = prompt.iter().find(|token| **token as usize >= vocabulary);
+        ensure!(unknown.is_none(), "token {unknown:?} of a vocabulary of {vocabulary}");
+        let most = self.attention.most().min(self.settings.positions);
+        ensure!(length <= most, "{} tokens and {limit} new ones; there is room for {most}", prompt.len());
+        let request = self.submitted;
+        self.submitted += 1;
+        self.waiting.push_back(Seat { request, tokens: prompt, kept: 0, left: limit });
+        Ok(request)
+    }
+
+    /// Whether every request is answered.
+    pub fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.seats.is_empty()
+    }
+
+    /// The next token of every sequence that has its prompt behind it, and some of the prompts.
+    ///
+    /// # Errors
+    /// What the device or attention refuses.
+    pub fn step(&mut self) -> Result<Vec<Event>> {
+        self.admit()?;
+        let mut budget = self.settings.chunk;
+        let mut chunks = Vec::new();
+        for seat in &self.seats {
+            let ahead = seat.tokens.len() - seat.kept;
+            let rows = if ahead == 1 { 1 } else { ahead.min(budget) };
+            if rows == 0 {
+                continue;
+            }
+            budget -= if ahead == 1 { 0 } else { rows };
+            chunks.push(Chunk {
+                sequence: seat.request,
+                start: seat.kept,
+                tokens: &seat.tokens[seat.kept..seat.kept + rows],
+                asked: if rows == ahead { Asked::Last } else { Asked::None },
+            });
+        }
+        if chunks.is_empty() {
+            return Ok(Vec::new());
+        }
+        let step = Step::new(chunks, self.model.device())?;
+        let logits = self.model.forward(&step, &mut *self.attention)?;
+        let mut picked = logits.map(|logits| self.pick(&logits)).transpose()?.unwrap_or_default().into_iter();
+        let mut events = Vec::new();
+        for part in &step.parts {
+            let seat = self.seats.iter_mut().find(|seat| seat.request == part.sequence);
+            let seat = seat.expect("parts are of seats");
+            seat.kept += part.rows;
+            if part.asked == Asked::Last {
+                let token = picked.next().expect("a token for each row that was asked for");
+                seat.tokens.push(token);
+                seat.left -= 1;
+                let last = seat.left == 0 || self.settings.ends.contains(&token);
+                events.push(Event { request: seat.request, token, last });
+            }
+        }
+        for event in events.iter().filter(|event| event.last) {
+            self.leave(event.request);
+        }
+        Ok(events)
+    }
+
+    fn admit(&mut self) -> Result<()> {
+        while self.seats.len() < self.settings.seats
+            && let Some(first) = self.waiting.front()
+            // All that it may ever want, so that nobody has to leave before the end.
+            && self.attention.admit(first.request, first.tokens.len() + first.left)?
+        {
+            self.seats.extend(self.waiting.pop_front());
+        }
+        Ok(())
+    }
+
+    fn leave(&mut self, request: usize) {
+        self.attention.forget(request);
+        self.seats.retain(|seat| seat.request != request);
+    }
+
+    fn pick(&self, logits: &Tensor) -> Result<Vec<u32>> {
+        let picked = candle_nn::sampling::gumbel_softmax(logits, self.settings.temperature, D::Minus1)?;
+        Ok(picked.to_vec1()?)
+    }
+}

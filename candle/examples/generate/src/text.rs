@@ -1,0 +1,75 @@
+//! Words to tokens and back, and texts as they come.
+use anyhow::{Context, Result, anyhow};
+use std::io::Write;
+use std::path::Path;
+use tokenizers::Tokenizer;
+
+/// A checkpoint's `tokenizer.json`.
+///
+/// # Errors
+/// What cannot be read, or is no tokenizer.
+pub fn tokenizer(folder: &Path) -> Result<Tokenizer> {
+    let path = folder.join("tokenizer.json");
+    let failed = |e| anyhow!("{e}");
+    Tokenizer::from_file(&path).map_err(failed).with_context(|| format!("cannot use {}", path.display()))
+}
+
+/// Tokens of a prompt, with those that the checkpoint wants before it.
+///
+/// # Errors
+/// What the tokenizer refuses.
+pub fn encode(tokenizer: &Tokenizer, prompt: &str) -> Result<Vec<u32>> {
+    let encoding = tokenizer.encode(prompt, true).map_err(|e| anyhow!("{e}"))?;
+    Ok(encoding.get_ids().to_vec())
+}
+
+/// Prints the texts of several requests one behind the other: that of the first one which is not done as it
+/// comes, the others' when it is their turn.
+pub struct Printer<'t, W> {
+    tokenizer: &'t Tokenizer,
+    out: W,
+    turn: usize,
+    texts: Vec<Text>,
+}
+
+struct Text {
+    tokens: Vec<u32>,
+    /// Bytes of the decoded text that have been printed.
+    printed: usize,
+    done: bool,
+}
+
+impl<'t, W: Write> Printer<'t, W> {
+    /// For prompts that are requests 0, 1, .. They are printed too, as some tokenizers write a word
+    /// differently where it comes first.
+    pub fn new(tokenizer: &'t Tokenizer, out: W, prompts: &[Vec<u32>]) -> Self {
+        let text = |tokens: &Vec<u32>| Text { tokens: tokens.clone(), printed: 0, done: false };
+        Printer { tokenizer, out, turn: 0, texts: prompts.iter().map(text).collect() }
+    }
+
+    /// A token of a request; `last` if none follows.
+    ///
+    /// # Errors
+    /// What cannot be written.
+    pub fn token(&mut self, request: usize, token: u32, last: bool) -> Result<()> {
+        let text = &mut self.texts[request];
+        text.tokens.push(token);
+        text.done = last;
+        while let Some(text) = self.texts.get_mut(self.turn) {
+            let whole = self.tokenizer.decode(&text.tokens, true).map_err(|e| anyhow!("{e}"))?;
+            // Bytes that are no whole character yet come as this one.
+            let end = if text.done { whole.len() } else { whole.trim_end_matches('\u{fffd}').len() };
+            if let Some(new) = whole.get(text.printed..end) {
+                write!(self.out, "{new}")?;
+                text.printed = end;
+            }
+            self.out.flush()?;
+            if !text.done {
+                break;
+            }
+            writeln!(self.out)?;
+            self.turn += 1;
+        }
+        Ok(())
+    }
+}
