@@ -63,7 +63,7 @@ mod tensor;
 pub use cache::{Cache, Pages, PagesMut, Scale};
 pub use decode::{Decode, Room};
 pub use forward::Request;
-pub use memory::{Element, Integers, Memory, MemoryMut, Number, PerHead, SlotNumber};
+pub use memory::{Element, Integers, Memory, MemoryMut, Number, PerHead, SlotNumber, unsigned};
 pub use merge::State;
 pub use tensor::{Tensor, TensorMut};
 

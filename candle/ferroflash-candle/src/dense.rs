@@ -4,6 +4,7 @@ use crate::errors::{invalid, refused};
 use crate::here::Here;
 use crate::inputs::{Read, Stored, data, input, no_such_type};
 use crate::merge::with_sinks;
+use crate::paged::both;
 use candle::backend::BackendStorage;
 use candle::cuda_backend::CudaDType;
 use candle::{CpuStorage, CudaStorage, CustomOp3, DType, Layout, Result, Shape, Tensor};
@@ -231,6 +232,5 @@ pub fn flash_attn_alibi_windowed_softcap(
 /// # Errors
 /// Those of [`flash_attn`].
 pub fn flash_attn_with_lse(q: &Tensor, k: &Tensor, v: &Tensor, attend: &Attend) -> Result<(Tensor, Tensor)> {
-    let (o, lse) = run([q, k, v], |inputs| forward(inputs, attend, None, true))?;
-    lse.map(|lse| (o, lse)).ok_or_else(|| invalid("lse", "none", "it was asked for"))
+    both(run([q, k, v], |inputs| forward(inputs, attend, None, true))?)
 }

@@ -28,7 +28,9 @@ mod errors;
 mod here;
 mod inputs;
 mod merge;
+mod paged;
 mod pages;
+mod ranges;
 mod step;
 mod varlen;
 
@@ -36,6 +38,8 @@ pub use append::{CacheScales, append};
 pub use attend::Attend;
 pub use cache::KvCache;
 pub use dense::*;
+pub use merge::merge;
+pub use paged::PagedKv;
 pub use pages::{PagePool, Sequence};
 pub use step::Step;
 pub use varlen::*;

@@ -1,8 +1,9 @@
 //! Sequences of different lengths, packed one behind the other: candle-flash-attn's functions.
 use crate::attend::{Attend, run};
-use crate::cache::Lookup;
 use crate::dense::{Starts, forward};
-use crate::errors::{invalid, unsupported};
+use crate::errors::invalid;
+use crate::paged::{PagedKv, Queries, both};
+use crate::ranges::{unsigned, with_ranges};
 use candle::{CpuStorage, CudaStorage, CustomOp3, Layout, Result, Shape, Tensor};
 
 /// The operation, with its own handles of what lies beside its tensors.
@@ -124,22 +125,21 @@ pub fn flash_attn_varlen_paged_windowed(
     }
     let mut attend = Attend::full(softmax_scale).window(window_size_left, window_size_right);
     attend.softcap = softcap;
-    if mm_prefix_ranges.is_some() {
-        return Err(unsupported("mm_prefix_ranges", "not yet"));
-    }
     let sequences = block_table.dims2()?.0;
+    let seqlens_k = unsigned(seqlens_k)?;
     let lengths = (seqlens_k.narrow(0, 1, sequences)? - seqlens_k.narrow(0, 0, sequences)?)?;
     let (rows, heads, head_dim) = q.dims3()?;
     let decoded = max_seqlen_q == 1 && rows == sequences;
-    let lookup = Lookup {
-        table: block_table,
-        lengths: &lengths,
-        packed: (!decoded).then_some((seqlens_q, max_seqlen_q)),
-        max_k: Some(max_seqlen_k),
-        scales: None,
-    };
-    let queries = if decoded { q.reshape((rows, 1, heads, head_dim))? } else { q.clone() };
-    lookup.run([&queries, k, v], &attend, false)?.0.reshape((rows, heads, head_dim))
+    let mut kv = PagedKv::new(k, v, block_table, &lengths);
+    kv.max_seqlen_k = Some(max_seqlen_k);
+    if let Some(ranges) = mm_prefix_ranges {
+        return with_ranges(&kv, q, seqlens_q, ranges, max_seqlen_q, &attend);
+    }
+    if decoded {
+        let q = q.reshape((rows, 1, heads, head_dim))?;
+        return kv.run(&q, Queries::Even, &attend, false)?.0.reshape((rows, heads, head_dim));
+    }
+    kv.attend_varlen(q, seqlens_q, max_seqlen_q, &attend)
 }
 
 /// [`flash_attn_varlen`] with ALiBi: scores fall with the distance, by a slope for each query head, f32.
@@ -228,8 +228,7 @@ pub fn flash_attn_varlen_with_lse(
     attend: &Attend,
 ) -> Result<(Tensor, Tensor)> {
     let starts = Starts { q: seqlens_q, k: seqlens_k, max_q: max_seqlen_q, max_k: max_seqlen_k };
-    let (o, lse) = run([q, k, v], |inputs| forward(inputs, attend, Some(starts), true))?;
-    lse.map(|lse| (o, lse)).ok_or_else(|| invalid("lse", "none", "it was asked for"))
+    both(run([q, k, v], |inputs| forward(inputs, attend, Some(starts), true))?)
 }
 
 fn causal_or_full(softmax_scale: f32, causal: bool) -> Attend {

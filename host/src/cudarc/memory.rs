@@ -102,6 +102,13 @@ integers! {
     Unsigned: u32 => CudaSlice<u32>, CudaView<'_, u32>, CudaViewMut<'_, u32>;
 }
 
+/// The same integers as `u32`, for those who compute with these alone. What is below 0 becomes what its bits
+/// then are: 2³¹ or more.
+pub fn unsigned<'a>(data: &CudaView<'a, i32>) -> CudaView<'a, u32> {
+    // SAFETY: both have 32 bits, each pattern of which is a number of both.
+    unsafe { data.transmute(data.len()) }.expect("as many, as large")
+}
+
 /// f32 of each head, or of each sequence and head: ALiBi slopes, scales of a cache.
 #[derive(Clone, Copy)]
 #[must_use]

@@ -1,0 +1,194 @@
+//! Attention on keys and values in pages, whoever's they are.
+use crate::append::CacheScales;
+use crate::attend::{Attend, Outputs, device, run, stored};
+use crate::errors::{invalid, refused};
+use crate::here::{Here, lock};
+use crate::inputs::{Read, Stored, data, input, no_such_type};
+use crate::merge::with_sinks;
+use candle::backend::BackendStorage;
+use candle::cuda_backend::CudaDType;
+use candle::cuda_backend::cudarc::driver::CudaSlice;
+use candle::{DType, Result, Shape, Tensor};
+use ferroflash::cudarc::{Cache, Decode, Element, Number, Pages, PerHead, Scale};
+use half::{bf16, f16};
+
+/// Keys and values of some sequences, in pages of somebody's cache. Lengths and page numbers are read on the
+/// device when launches run; what is wrong there gives wrong numbers, and nothing worse.
+#[derive(Clone, Copy, Debug)]
+#[must_use]
+#[non_exhaustive]
+pub struct PagedKv<'a> {
+    /// `(pages, page, heads, head_dim)` of the queries' type, or of u8, which is e4m3. Any page size.
+    pub keys: &'a Tensor,
+    /// The same of values, with the same strides.
+    pub values: &'a Tensor,
+    /// u32 or i32 `(sequences, columns)`: key `j` of sequence `b` is in page `block_table[b][j / page]`.
+    pub block_table: &'a Tensor,
+    /// u32 or i32 `(sequences)`: keys of each.
+    pub lengths: &'a Tensor,
+    /// Most keys of a sequence, where that is less than the table has room for.
+    pub max_seqlen_k: Option<usize>,
+    /// What the numbers of an e4m3 cache stand for.
+    pub scales: Option<CacheScales>,
+}
+
+/// Which rows of `q` are whose.
+#[derive(Clone, Copy)]
+pub(crate) enum Queries<'a> {
+    /// `(sequences, queries, heads, head_dim)`.
+    Even,
+    /// `(rows of all, heads, head_dim)`: where each sequence begins, and the most queries of one.
+    Packed { seqlens: &'a Tensor, max: usize },
+}
+
+impl<'a> PagedKv<'a> {
+    /// Up to as many keys as the table has room for.
+    pub fn new(keys: &'a Tensor, values: &'a Tensor, block_table: &'a Tensor, lengths: &'a Tensor) -> Self {
+        PagedKv { keys, values, block_table, lengths, max_seqlen_k: None, scales: None }
+    }
+
+    /// Attention of `q`, `(sequences, queries, heads, head_dim)`: decoding where these are few.
+    ///
+    /// # Errors
+    /// [`candle::Error::Cuda`], in which there is a [`ferroflash::Error`].
+    pub fn attend(&self, q: &Tensor, attend: &Attend) -> Result<Tensor> {
+        Ok(self.run(q, Queries::Even, attend, false)?.0)
+    }
+
+    /// The same, and the log-sum-exp of each row, f32 `(sequences, heads, queries)`, natural.
+    ///
+    /// # Errors
+    /// Those of [`PagedKv::attend`].
+    pub fn attend_with_lse(&self, q: &Tensor, attend: &Attend) -> Result<(Tensor, Tensor)> {
+        both(self.run(q, Queries::Even, attend, true)?)
+    }
+
+    /// Attention of sequences of different numbers of queries, at most `max_seqlen_q`: `q` is `(rows of all,
+    /// heads, head_dim)`, and sequence `b` begins at row `seqlens_q[b]`.
+    ///
+    /// # Errors
+    /// Those of [`PagedKv::attend`].
+    pub fn attend_varlen(
+        &self,
+        q: &Tensor,
+        seqlens_q: &Tensor,
+        max_seqlen_q: usize,
+        attend: &Attend,
+    ) -> Result<Tensor> {
+        let queries = Queries::Packed { seqlens: seqlens_q, max: max_seqlen_q };
+        Ok(self.run(q, queries, attend, false)?.0)
+    }
+
+    /// The same, and the log-sum-exp of each row, f32 `(heads, rows of all)`, natural.
+    ///
+    /// # Errors
+    /// Those of [`PagedKv::attend`].
+    pub fn attend_varlen_with_lse(
+        &self,
+        q: &Tensor,
+        seqlens_q: &Tensor,
+        max_seqlen_q: usize,
+        attend: &Attend,
+    ) -> Result<(Tensor, Tensor)> {
+        let queries = Queries::Packed { seqlens: seqlens_q, max: max_seqlen_q };
+        both(self.run(q, queries, attend, true)?)
+    }
+
+    pub(crate) fn run(
+        &self,
+        q: &Tensor,
+        queries: Queries<'_>,
+        attend: &Attend,
+        lse: bool,
+    ) -> Result<(Tensor, Option<Tensor>)> {
+        run([q, self.keys, self.values], |inputs| match (inputs[0].0.dtype(), inputs[1].0.dtype()) {
+            (DType::F16, DType::U8) => self.on::<f16, u8>(inputs, queries, attend, lse),
+            (DType::BF16, DType::U8) => self.on::<bf16, u8>(inputs, queries, attend, lse),
+            (DType::F16, _) => self.on::<f16, f16>(inputs, queries, attend, lse),
+            (DType::BF16, _) => self.on::<bf16, bf16>(inputs, queries, attend, lse),
+            (other, _) => Err(no_such_type("queries", other)),
+        })
+    }
+
+    fn on<T: Element + CudaDType, C: Number + CudaDType>(
+        &self,
+        [q, k, v]: [Stored<'_>; 3],
+        queries: Queries<'_>,
+        attend: &Attend,
+        with_lse: bool,
+    ) -> Result<Outputs> {
+        let device = device(q);
+        let stream = device.cuda_stream();
+        let here = Here::of(&stream)?;
+        let (q_data, k_data, v_data) = (data::<T>(q)?, data::<C>(k)?, data::<C>(v)?);
+        let packed = matches!(queries, Queries::Packed { .. });
+        let tensor = input("q", &q_data, q.1, packed)?;
+        let (heads, shape) = (q.1.dims()[q.1.dims().len() - 2], k.1.shape().dims4()?);
+        let shape = [shape.0, shape.1, shape.2, shape.3];
+        let strides: [usize; 4] = k.1.stride().try_into().unwrap_or_default();
+        if v.1.stride() != strides {
+            let (k, v) = (k.1.stride(), v.1.stride());
+            return Err(invalid("v.strides", format_args!("{v:?}"), format_args!("k's, {k:?}")));
+        }
+        let mut pages = Pages::new(&k_data, &v_data, shape).strides(strides.map(|stride| stride as i64));
+        if let Some(CacheScales { keys, values }) = self.scales {
+            pages = pages.scales(Scale::Value(keys), Scale::Value(values));
+        }
+        let (table, lengths) = (Read::of("block_table", self.block_table), Read::of("lengths", self.lengths));
+        let columns = table.shape().dims2()?.1;
+        let (entries, lengths) = (table.numbers(2)?, lengths.numbers(1)?);
+        let max_k = self.max_seqlen_k.unwrap_or(usize::MAX).min(columns * shape[1]);
+        let cache = Cache::paged(pages, entries.integers(), columns, lengths.integers());
+        let cache = cache.table_stride(table.row_stride()).max_k(max_k);
+        let mut request = Decode::new(tensor, cache)
+            .mask(attend.mask(max_k))
+            .scale(attend.softmax_scale)
+            .softcap(attend.cap());
+
+        let (starts, max) = match queries {
+            Queries::Even => (None, 0),
+            Queries::Packed { seqlens, max } => (Some(Read::of("seqlens_q", seqlens)), max),
+        };
+        let starts = starts.as_ref().map(|read| read.numbers(1)).transpose()?;
+        if let Some(starts) = &starts {
+            request = request.packed(starts.integers(), max);
+        }
+        let slopes = attend.alibi_slopes.as_ref().map(|slopes| Read::of("alibi_slopes", slopes));
+        let slopes = slopes.as_ref().map(|read| read.per_head(heads)).transpose()?;
+        if let Some(slopes) = &slopes {
+            request = request.alibi(PerHead::new(slopes));
+        }
+        let sinks = attend.sinks.as_ref().map(|sinks| Read::of("sinks", sinks));
+        let sinks = sinks.as_ref().map(|read| read.per_head(heads)).transpose()?;
+        // Kernels for few queries add sinks themselves.
+        let few = !packed && slopes.is_none() && q.1.dims()[1] * heads / shape[2] <= 64;
+        if let (Some(sinks), true) = (&sinks, few) {
+            request = request.sinks(sinks);
+        }
+        let later = sinks.as_ref().filter(|_| !few);
+
+        let (room, attention) = (here.room(&stream), &here.attention);
+        let mut room = lock(&room);
+        let (o, lse): (CudaSlice<T>, Option<CudaSlice<f32>>) = if with_lse || later.is_some() {
+            let (o, lse) = attention.decode_with_lse(&stream, &request, &mut room).map_err(refused)?;
+            (o, Some(lse))
+        } else {
+            (attention.decode(&stream, &request, &mut room).map_err(refused)?, None)
+        };
+        let dims = q.1.dims();
+        let [batch, rows] = if packed { [1, dims[0]] } else { [dims[0], dims[1]] };
+        let whole = [batch, rows, heads, shape[3]];
+        let (o, lse) = match (later, lse) {
+            (Some(sinks), Some(lse)) => with_sinks(attention, &stream, (o, lse), sinks, whole)?,
+            (_, lse) => (o, lse),
+        };
+        let lse_shape: Shape = if packed { (heads, rows).into() } else { (batch, heads, rows).into() };
+        let lse = lse.filter(|_| with_lse).map(|lse| (stored(lse, device), lse_shape));
+        Ok(Outputs { o: stored(o, device), shape: q.1.shape().clone(), lse })
+    }
+}
+
+/// What a run that was asked for both has made.
+pub(crate) fn both((o, lse): (Tensor, Option<Tensor>)) -> Result<(Tensor, Tensor)> {
+    lse.map(|lse| (o, lse)).ok_or_else(|| invalid("lse", "none", "it was asked for"))
+}

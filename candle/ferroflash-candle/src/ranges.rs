@@ -1,0 +1,108 @@
+//! Ranges of keys that see each other whatever the mask: images inside of a prompt (`mm_prefix_ranges`).
+use crate::attend::Attend;
+use crate::errors::{invalid, unsupported};
+use crate::inputs::data;
+use crate::merge::merge;
+use crate::paged::{PagedKv, Queries, both};
+use candle::{CpuStorage, CudaStorage, CustomOp1, DType, Layout, Result, Shape, Tensor};
+use ferroflash::Mask;
+
+/// Causal attention of packed sequences on a cache, where a row inside of one of its sequence's ranges sees the
+/// range's later keys too: all keys before the range's end.
+///
+/// So each sequence becomes parts that its ranges cut it into. Rows between ranges are causal, with the keys
+/// before their part's end; rows of a range see all keys before its end. That is two launches, in each of which
+/// the other's parts have no keys, and a merge of what has none with what has some: exact, on the device alone.
+pub(crate) fn with_ranges(
+    kv: &PagedKv<'_>,
+    q: &Tensor,
+    seqlens_q: &Tensor,
+    ranges: &Tensor,
+    max_seqlen_q: usize,
+    attend: &Attend,
+) -> Result<Tensor> {
+    let (sequences, columns) = kv.block_table.dims2()?;
+    let (of, count, two) = ranges.dims3()?;
+    if (of, two) != (sequences, 2) {
+        let expected = format_args!("it must be [{sequences}, ranges, 2]");
+        return Err(invalid("mm_prefix_ranges", format_args!("{:?}", ranges.dims()), expected));
+    }
+    match attend.mask(kv.max_seqlen_k.unwrap_or(usize::MAX)) {
+        Mask::Causal if count > 0 => {}
+        // Who sees all keys sees a range's.
+        Mask::Full | Mask::Causal => return kv.attend_varlen(q, seqlens_q, max_seqlen_q, attend),
+        mask => {
+            let reason = "a row's keys would be two intervals; they may be beside a causal mask, or a window \
+                          that no sequence's keys outgrow";
+            return Err(unsupported(format_args!("mm_prefix_ranges beside {mask:?}"), reason));
+        }
+    }
+    let long = |integers: &Tensor| unsigned(integers)?.to_dtype(DType::I64);
+    let starts = long(&seqlens_q.narrow(0, 0, sequences)?)?.unsqueeze(1)?;
+    let ends = long(&seqlens_q.narrow(0, 1, sequences)?)?.unsqueeze(1)?;
+    let keys = long(kv.lengths)?.unsqueeze(1)?;
+    // The position of a sequence's first row.
+    let first = (&keys - (&ends - &starts)?)?;
+
+    // Where ranges begin and end, each within its sequence's rows; those that are none at its end.
+    let bounds = long(ranges)?;
+    let none = bounds.narrow(2, 0, 1)?.ge(&bounds.narrow(2, 1, 1)?)?.broadcast_as(bounds.shape())?;
+    let end = keys.unsqueeze(2)?.broadcast_as(bounds.shape())?.contiguous()?;
+    let bounds = none.contiguous()?.where_cond(&end, &bounds.contiguous()?)?;
+    let bounds =
+        bounds.reshape((sequences, 2 * count))?.broadcast_maximum(&first)?.broadcast_minimum(&keys)?;
+    // They are disjoint, so that sorting all of them keeps them together.
+    let bounds = bounds.contiguous()?.sort_last_dim(true)?.0;
+
+    let parts = 2 * count + 1;
+    let part_ends = Tensor::cat(&[&bounds, &keys], 1)?;
+    let rows = part_ends.broadcast_sub(&first)?.broadcast_add(&starts)?.flatten_all()?;
+    let cut = Tensor::cat(&[&starts.flatten_all()?.narrow(0, 0, 1)?, &rows], 0)?.to_dtype(DType::U32)?;
+    let pairs = bounds.reshape((sequences, count, 2))?;
+    let (range_starts, range_ends) = (pairs.narrow(2, 0, 1)?, pairs.narrow(2, 1, 1)?);
+    let nothing = range_ends.zeros_like()?;
+    let lengths = |pairs: [&Tensor; 2], last: &Tensor| {
+        let pairs = Tensor::cat(&pairs, 2)?.reshape((sequences, 2 * count))?;
+        Tensor::cat(&[&pairs, last], 1)?.flatten_all()?.to_dtype(DType::U32)
+    };
+    let between = lengths([&range_starts, &nothing], &keys)?;
+    let within = lengths([&nothing, &range_ends], &keys.zeros_like()?)?;
+    let table = kv.block_table.unsqueeze(1)?.broadcast_as((sequences, parts, columns))?;
+    let table = table.reshape((sequences * parts, columns))?;
+
+    let queries = Queries::Packed { seqlens: &cut, max: max_seqlen_q };
+    let launch = |lengths: &Tensor, attend: &Attend| {
+        both(PagedKv { block_table: &table, lengths, ..*kv }.run(q, queries, attend, true)?)
+    };
+    let causal = launch(&between, attend)?;
+    let full = launch(&within, &attend.clone().window(None, None))?;
+    Ok(merge((&causal.0, &causal.1), (&full.0, &full.1))?.0)
+}
+
+/// Integers of u32 or i32 as u32, by their bits.
+pub(crate) fn unsigned(integers: &Tensor) -> Result<Tensor> {
+    match integers.dtype() {
+        DType::I32 => integers.contiguous()?.apply_op1_no_bwd(&Unsigned),
+        _ => Ok(integers.clone()),
+    }
+}
+
+struct Unsigned;
+
+impl CustomOp1 for Unsigned {
+    fn name(&self) -> &'static str {
+        "unsigned"
+    }
+
+    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout) -> Result<(CpuStorage, Shape)> {
+        candle::bail!("no cpu support for flash-attn")
+    }
+
+    fn cuda_fwd(&self, storage: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
+        let all = data::<i32>((storage, layout))?;
+        let some = ferroflash::cudarc::unsigned(&all.slice(..layout.shape().elem_count()));
+        let copy = storage.device.cuda_stream().clone_dtod(&some);
+        let copy = copy.map_err(|e| candle::Error::Cuda(Box::new(e)).bt())?;
+        Ok((CudaStorage::wrap_cuda_slice(copy, storage.device.clone()), layout.shape().clone()))
+    }
+}
