@@ -125,6 +125,9 @@ impl KvCache {
             let mut kv = PagedKv::new(&self.keys, &self.values, &table, &lengths);
             kv.scales = self.scales;
             let (q, queries) = match part.even {
+                // Of other strides than rows', reshaping copies.
+                true if part.widest == 1 => (q.unsqueeze(1)?, Queries::Even),
+                true if part.sequences == 1 => (q.unsqueeze(0)?, Queries::Even),
                 true => (q.reshape((part.sequences, part.widest, heads, head_dim))?, Queries::Even),
                 false => (q, Queries::Packed { seqlens: &starts, max: part.widest }),
             };

@@ -161,7 +161,7 @@ impl<'a> PagedKv<'a> {
         let sinks = attend.sinks.as_ref().map(|sinks| Read::of("sinks", sinks));
         let sinks = sinks.as_ref().map(|read| read.per_head(heads)).transpose()?;
         // Kernels for few queries add sinks themselves.
-        let few = !packed && slopes.is_none() && q.1.dims()[1] * heads / shape[2] <= 64;
+        let few = !packed && slopes.is_none() && q.1.dims()[1] * heads <= 64 * shape[2];
         if let (Some(sinks), true) = (&sinks, few) {
             request = request.sinks(sinks);
         }

@@ -136,8 +136,7 @@ pub fn flash_attn_varlen_paged_windowed(
         return with_ranges(&kv, q, seqlens_q, ranges, max_seqlen_q, &attend);
     }
     if decoded {
-        let q = q.reshape((rows, 1, heads, head_dim))?;
-        return kv.run(&q, Queries::Even, &attend, false)?.0.reshape((rows, heads, head_dim));
+        return kv.run(&q.unsqueeze(1)?, Queries::Even, &attend, false)?.0.reshape((rows, heads, head_dim));
     }
     kv.attend_varlen(q, seqlens_q, max_seqlen_q, &attend)
 }

@@ -1,0 +1,414 @@
+//! Every function against candle's plain attention in f32; then a model's logits, by the field's rule.
+use crate::calls::starts;
+use crate::model::{tokens, Config, Model};
+use crate::side::{Shared, Side};
+use candle::{DType, Device, Result, Tensor};
+use ferroflash_candle::{Attend, CacheScales, KvCache, PagePool, Sequence, Step};
+
+/// The largest difference, both as f32.
+fn furthest(a: &Tensor, b: &Tensor) -> Result<f32> {
+    (a.to_dtype(DType::F32)? - b.to_dtype(DType::F32)?)?.abs()?.flatten_all()?.max(0)?.to_vec0()
+}
+
+/// What went wrong, and how much was looked at.
+#[derive(Default)]
+pub struct Tally {
+    cases: usize,
+    failed: usize,
+}
+
+impl Tally {
+    fn say(&mut self, what: &str, error: Result<f32>, allowed: f32) {
+        self.cases += 1;
+        let good = error.as_ref().is_ok_and(|error| *error <= allowed);
+        self.failed += usize::from(!good);
+        let said = error.map_or_else(|e| e.to_string(), |error| format!("{error:.2e} of {allowed:.0e}"));
+        println!("{} {what}: {said}", if good { "ok    " } else { "FAILED" });
+    }
+
+    /// Whether nothing failed.
+    pub fn end(&self) -> bool {
+        println!("{} cases, {} failed", self.cases, self.failed);
+        self.failed == 0
+    }
+}
+
+fn allowed(dtype: DType) -> f32 {
+    if dtype == DType::F16 {
+        4e-3
+    } else {
+        3e-2
+    }
+}
+
+/// Rows `[heads, rows, keys]` of scores with what is hidden, in f32, and O `[rows, heads, head_dim]` of them.
+struct Reference {
+    scale: f32,
+    softcap: f32,
+    left: Option<usize>,
+    right: Option<usize>,
+    slopes: Option<Tensor>,
+    sinks: Option<Tensor>,
+    ranges: Vec<(usize, usize)>,
+}
+
+impl Reference {
+    fn causal(scale: f32) -> Self {
+        let (left, right, slopes, sinks) = (None, Some(0), None, None);
+        Reference { scale, softcap: 0.0, left, right, slopes, sinks, ranges: Vec::new() }
+    }
+
+    /// Of one sequence: `q` `[rows, heads, head_dim]`, `k` and `v` likewise. O, and the log-sum-exp `[heads, rows]`.
+    fn run(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<(Tensor, Tensor)> {
+        let device = q.device();
+        let ((rows, heads, _), (keys, heads_k, dim)) = (q.dims3()?, k.dims3()?);
+        let repeat = |x: &Tensor| -> Result<Tensor> {
+            let x = x.to_dtype(DType::F32)?.transpose(0, 1)?.contiguous()?.unsqueeze(1)?;
+            x.broadcast_as((heads_k, heads / heads_k, keys, dim))?.reshape((heads, keys, dim))
+        };
+        let q = q.to_dtype(DType::F32)?.transpose(0, 1)?.contiguous()?;
+        let mut scores = (q.matmul(&repeat(k)?.t()?.contiguous()?)? * self.scale as f64)?;
+        if self.softcap > 0.0 {
+            scores = ((scores / self.softcap as f64)?.tanh()? * self.softcap as f64)?;
+        }
+        let (mut hidden, mut distance) = (Vec::new(), Vec::new());
+        for i in 0..rows as i64 {
+            let at = i + keys as i64 - rows as i64;
+            for j in 0..keys as i64 {
+                let past = self.left.is_some_and(|left| j < at - left as i64);
+                let ahead = self.right.is_some_and(|right| j > at + right as i64);
+                let together = |&(s, e): &(usize, usize)| {
+                    let inside = |x: i64| x >= s as i64 && x < e as i64;
+                    inside(at) && inside(j)
+                };
+                let seen = !(past || ahead) || self.ranges.iter().any(together);
+                hidden.push(if seen { 0f32 } else { f32::NEG_INFINITY });
+                distance.push((at - j).abs() as f32);
+            }
+        }
+        if let Some(slopes) = &self.slopes {
+            let distance = Tensor::from_vec(distance, (1, rows, keys), device)?;
+            scores = (scores - slopes.reshape((heads, 1, 1))?.broadcast_mul(&distance)?)?;
+        }
+        scores = scores.broadcast_add(&Tensor::from_vec(hidden, (1, rows, keys), device)?)?;
+        if let Some(sinks) = &self.sinks {
+            let column = sinks.reshape((heads, 1, 1))?.broadcast_as((heads, rows, 1))?;
+            scores = Tensor::cat(&[&scores, &column.contiguous()?], 2)?;
+        }
+        let lse = scores.log_sum_exp(2)?;
+        let weights = candle_nn::ops::softmax_last_dim(&scores)?.narrow(2, 0, keys)?.contiguous()?;
+        Ok((weights.matmul(&repeat(v)?)?.transpose(0, 1)?, lse))
+    }
+}
+
+/// Dense tensors: types, head dims, groups, masks, softcap, slopes, strides and offsets.
+pub fn dense(device: &Device, tally: &mut Tally) -> Result<()> {
+    for dtype in [DType::F16, DType::BF16] {
+        for (b, sq, sk, h, hk, d) in [
+            (1, 3, 3, 2, 2, 8),
+            (2, 200, 200, 4, 2, 64),
+            (2, 77, 300, 8, 1, 128),
+            (1, 1, 513, 8, 2, 96),
+            (1, 130, 257, 2, 2, 256),
+            (1, 70, 140, 2, 1, 512),
+        ] {
+            for (left, right, softcap, alibi) in [
+                (None, None, 0.0, false),
+                (None, Some(0), 0.0, false),
+                (Some(40), Some(0), 0.0, false),
+                (Some(10), Some(20), 0.0, false),
+                (None, Some(0), 20.0, false),
+                (Some(9999), None, -1.0, false),
+                (None, Some(0), 0.0, true),
+                (None, None, 0.0, true),
+            ] {
+                if alibi && d > 256 {
+                    continue;
+                }
+                let slopes: Vec<f32> = (0..h).map(|i| 0.5f32.powi(i as i32 + 1)).collect();
+                let slopes = alibi.then(|| Tensor::from_vec(slopes, h, device)).transpose()?;
+                let scale = 1.0 / (d as f32).sqrt();
+                // One tensor, (batch, heads, sequence, head dim) seen as the functions want it: strides, offsets.
+                let s = sq.max(sk);
+                let all = Tensor::randn(0f32, 1., (b, h + 2 * hk, s, d), device)?.to_dtype(dtype)?;
+                let part =
+                    |at, heads, rows| all.narrow(1, at, heads)?.narrow(2, s - rows, rows)?.transpose(1, 2);
+                let (q, k, v) = (part(0, h, sq)?, part(h, hk, sk)?, part(h + hk, hk, sk)?);
+                let name = format!("{dtype:?} b{b} q{sq} k{sk} h{h}/{hk} d{d} {left:?} {right:?} cap {softcap} alibi {alibi}");
+                let o = ferroflash_candle::flash_attn_alibi_windowed_softcap(
+                    &q,
+                    &k,
+                    &v,
+                    slopes.as_ref(),
+                    scale,
+                    left,
+                    right,
+                    softcap,
+                );
+                let error = o.and_then(|o| {
+                    let mut most = 0f32;
+                    for i in 0..b {
+                        let (sinks, ranges) = (None, Vec::new());
+                        let reference =
+                            Reference { scale, softcap, left, right, slopes: slopes.clone(), sinks, ranges };
+                        let expected = reference.run(&q.get(i)?, &k.get(i)?, &v.get(i)?)?.0;
+                        most = most.max(furthest(&o.get(i)?, &expected)?);
+                    }
+                    Ok(most)
+                });
+                tally.say(&name, error, allowed(dtype));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Packed sequences, and the log-sum-exp of both kinds.
+pub fn packed(device: &Device, tally: &mut Tally) -> Result<()> {
+    let lengths = [5, 130, 1, 64, 0, 300];
+    let (total, at) = (lengths.iter().sum(), starts(&lengths, device)?);
+    for (dtype, h, hk, d) in
+        [(DType::F16, 4, 2, 64), (DType::BF16, 8, 1, 128), (DType::F16, 2, 2, 256), (DType::BF16, 2, 1, 512)]
+    {
+        let scale = 1.0 / (d as f32).sqrt();
+        let random = |heads| Tensor::randn(0f32, 1., (total, heads, d), device)?.to_dtype(dtype);
+        let (q, k, v): (Tensor, Tensor, Tensor) = (random(h)?, random(hk)?, random(hk)?);
+        let both = ferroflash_candle::flash_attn_varlen_with_lse(
+            &q,
+            &k,
+            &v,
+            &at,
+            &at,
+            300,
+            300,
+            &Attend::causal(scale),
+        );
+        let error = both.and_then(|(o, lse)| {
+            let (mut most, mut row) = (0f32, 0);
+            for &length in lengths.iter().filter(|length| **length > 0) {
+                let part = |x: &Tensor| x.narrow(0, row, length);
+                let (expected, sums) = Reference::causal(scale).run(&part(&q)?, &part(&k)?, &part(&v)?)?;
+                most = most.max(furthest(&part(&o)?, &expected)?);
+                most = most.max(0.1 * furthest(&lse.narrow(1, row, length)?, &sums)?);
+                row += length;
+            }
+            Ok(most)
+        });
+        tally.say(&format!("varlen {dtype:?} h{h}/{hk} d{d}"), error, allowed(dtype));
+        let (q, k, v) = (
+            q.narrow(0, 0, 135)?.unsqueeze(0)?,
+            k.narrow(0, 0, 200)?.unsqueeze(0)?,
+            v.narrow(0, 0, 200)?.unsqueeze(0)?,
+        );
+        let sinks = Tensor::randn(0f32, 1., h, device)?;
+        let attend = Attend::causal(scale).sinks(&sinks);
+        let error = ferroflash_candle::flash_attn_with_lse(&q, &k, &v, &attend).and_then(|(o, lse)| {
+            let reference = Reference { sinks: Some(sinks.clone()), ..Reference::causal(scale) };
+            let (expected, sums) = reference.run(&q.get(0)?, &k.get(0)?, &v.get(0)?)?;
+            Ok(furthest(&o.get(0)?, &expected)?.max(0.1 * furthest(&lse.get(0)?, &sums)?))
+        });
+        tally.say(&format!("sinks and lse {dtype:?} h{h}/{hk} d{d}"), error, allowed(dtype));
+    }
+    Ok(())
+}
+
+/// Pages: appended in steps, prompts in chunks, decoding; e4m3; ranges.
+pub fn pages(device: &Device, tally: &mut Tally) -> Result<()> {
+    for (dtype, e4m3, page, h, hk, d) in [
+        (DType::F16, false, 16, 8, 2, 64),
+        (DType::BF16, false, 32, 8, 8, 128),
+        (DType::F16, false, 7, 4, 1, 128),
+        (DType::BF16, false, 64, 4, 2, 256),
+        (DType::BF16, false, 32, 4, 2, 512),
+        (DType::F16, true, 16, 8, 2, 128),
+    ] {
+        let (shape, scales) = ((200, page, hk, d), CacheScales { keys: 0.02, values: 0.02 });
+        let mut cache = match e4m3 {
+            true => KvCache::e4m3(shape, scales, device)?,
+            false => KvCache::new(shape, dtype, device)?,
+        };
+        let mut pool = PagePool::new(200, page);
+        let mut step = Step::new(8, 600, 80, page, device)?;
+        let mut sequences: Vec<_> = (0..3).map(|_| Sequence::new()).collect();
+        // All keys and values of each, from which the steps' come.
+        let all: Vec<[Tensor; 2]> = (0..3)
+            .map(|_| -> Result<_> {
+                let one = || Tensor::randn(0f32, 1., (500, hk, d), device)?.to_dtype(dtype);
+                Ok([one()?, one()?])
+            })
+            .collect::<Result<_>>()?;
+        let scale = 1.0 / (d as f32).sqrt();
+        let whole: &[[usize; 3]] = &[[100, 7, 33], [1, 1, 1], [1, 50, 20], [2, 2, 2], [1, 1, 90], [1, 1, 1]];
+        // Kernels for many queries read no e4m3.
+        let few: &[[usize; 3]] = &[[1, 1, 1], [2, 2, 2], [1, 1, 1], [3, 3, 3]];
+        for counts in if e4m3 { few } else { whole } {
+            let q: Tensor = Tensor::randn(0f32, 1., (counts.iter().sum(), h, d), device)?.to_dtype(dtype)?;
+            let taken = |which: usize| {
+                let parts = (0..3).map(|b| all[b][which].narrow(0, sequences[b].keys(), counts[b]));
+                Tensor::cat(&parts.collect::<Result<Vec<_>>>()?, 0)
+            };
+            let (k, v) = (taken(0)?, taken(1)?);
+            for (sequence, tokens) in sequences.iter_mut().zip(counts) {
+                pool.grow(sequence, *tokens)?;
+            }
+            let now: Vec<_> = sequences.iter().zip(counts.iter().copied()).collect();
+            step.set(&now)?;
+            cache.append(&k, &v, &step)?;
+            let error = cache.attend_with_lse(&q, &step, &Attend::causal(scale)).and_then(|(o, lse)| {
+                let (mut most, mut row) = (0f32, 0);
+                for (b, &count) in counts.iter().enumerate() {
+                    let [k, v] = [0, 1].map(|i| all[b][i].narrow(0, 0, sequences[b].keys() + count));
+                    let (expected, sums) =
+                        Reference::causal(scale).run(&q.narrow(0, row, count)?, &k?, &v?)?;
+                    most = most.max(furthest(&o.narrow(0, row, count)?, &expected)?);
+                    most = most.max(0.1 * furthest(&lse.narrow(1, row, count)?, &sums)?);
+                    row += count;
+                }
+                Ok(most)
+            });
+            for (sequence, tokens) in sequences.iter_mut().zip(counts) {
+                sequence.advance(*tokens);
+            }
+            let name = format!("cache {dtype:?} e4m3 {e4m3} page {page} h{h}/{hk} d{d} step {counts:?}");
+            tally.say(&name, error, if e4m3 { 0.2 } else { allowed(dtype) });
+        }
+    }
+    ranges(device, tally)
+}
+
+/// Two sequences, the second one's rows from the middle of its keys on, with ranges in no order and one of none.
+fn ranges(device: &Device, tally: &mut Tally) -> Result<()> {
+    let (dtype, page, h, hk, d) = (DType::BF16, 32, 4, 2, 128);
+    let (rows, keys, scale) = ([200, 90], [200, 150], 0.1);
+    let random = |rows: usize, heads| Tensor::randn(0f32, 1., (rows, heads, d), device)?.to_dtype(dtype);
+    let q: Tensor = random(290, h)?;
+    let pool = [random(20 * page, hk)?, random(20 * page, hk)?];
+    let table: Vec<u32> = (0..14).map(|i| (i * 3 % 20) as u32).collect();
+    let of = [[(30, 90), (120, 121), (5, 5)], [(100, 140), (10, 30), (50, 70)]];
+    let numbers: Vec<i32> = of.iter().flatten().flat_map(|(s, e)| [*s as i32, *e as i32]).collect();
+    let [seqlens_q, seqlens_k] = [starts(&rows, device)?, starts(&keys, device)?];
+    let pages = pool.clone().map(|pool| pool.reshape((20, page, hk, d)));
+    let [k, v] = pages;
+    let o = ferroflash_candle::flash_attn_varlen_paged_windowed(
+        &q,
+        &k?,
+        &v?,
+        &seqlens_q,
+        &seqlens_k,
+        &Tensor::from_vec(table.clone(), (2, 7), device)?,
+        Some(&Tensor::from_vec(numbers, (2, 3, 2), device)?),
+        200,
+        200,
+        scale,
+        None,
+        Some(0),
+        page,
+        None,
+    );
+    let error = o.and_then(|o| {
+        let (mut most, mut row) = (0f32, 0);
+        for b in 0..2 {
+            let places: Vec<u32> =
+                (0..keys[b]).map(|j| table[b * 7 + j / page] * page as u32 + (j % page) as u32).collect();
+            let places = Tensor::from_vec(places, keys[b], device)?;
+            let reference = Reference { ranges: of[b].to_vec(), ..Reference::causal(scale) };
+            let [k, v] = [pool[0].index_select(&places, 0)?, pool[1].index_select(&places, 0)?];
+            let expected = reference.run(&q.narrow(0, row, rows[b])?, &k, &v)?.0;
+            most = most.max(furthest(&o.narrow(0, row, rows[b])?, &expected)?);
+            row += rows[b];
+        }
+        Ok(most)
+    });
+    tally.say("mm_prefix_ranges", error, allowed(dtype));
+    Ok(())
+}
+
+/// What is refused: no tensor comes of it, and the words say why.
+pub fn refusals(device: &Device, tally: &mut Tally) -> Result<()> {
+    use ferroflash_candle::*;
+    let q = Tensor::zeros((1, 64, 2, 64), DType::F32, device)?;
+    let half = q.to_dtype(DType::F16)?;
+    let flat = half.squeeze(0)?;
+    let seqlens = Tensor::new(&[0u32, 64], device)?;
+    let slopes = Tensor::new(&[1f32, 0.5, 0.25], device)?;
+    let on_cpu = half.to_device(&Device::Cpu)?;
+    for (what, result) in [
+        ("f32", flash_attn(&q, &q, &q, 1., true)),
+        ("scale 0", flash_attn(&half, &half, &half, 0., true)),
+        ("slopes of other heads", flash_attn_alibi(&half, &half, &half, &slopes, 1., true)),
+        ("on the CPU", flash_attn(&on_cpu, &on_cpu, &on_cpu, 1., true)),
+        ("last dim not contiguous", half.transpose(1, 3).and_then(|x| flash_attn(&x, &x, &x, 1., true))),
+        ("three dimensions", flash_attn(&flat, &flat, &flat, 1., true)),
+        ("seqlens of f16", flash_attn_varlen(&flat, &flat, &flat, &flat, &seqlens, 64, 64, 1., true)),
+    ] {
+        let error = match result {
+            Ok(_) => Err(candle::Error::Msg("it gave a tensor".into())),
+            Err(e) => {
+                println!("       {}", e.to_string().lines().next().unwrap_or_default());
+                Ok(0.0)
+            }
+        };
+        tally.say(&format!("refused: {what}"), error, 0.0);
+    }
+    Ok(())
+}
+
+/// A small model's logits after prompts in chunks: as near to f32 as the plain path's, by a factor of 2.
+pub fn logits(device: &Device, tally: &mut Tally) -> Result<()> {
+    let model = Model::random(Config::SMALL, 4096, device)?;
+    let exact = model.exact()?;
+    let text = tokens(2100, model.config.vocabulary, device)?;
+    for chunks in [&[1usize, 1, 1][..], &[7, 1, 1], &[129, 100, 1, 1], &[1000, 1000, 1, 1]] {
+        let run = |model: &Model, side: Side| -> Result<Vec<Tensor>> {
+            let (mut pool, mut sequence) = (PagePool::new(80, 32), Sequence::new());
+            let mut caches = model.caches(80, 32)?;
+            let mut step = Step::new(1, 2100, 80, 32, device)?;
+            let mut all = Vec::new();
+            for &count in chunks {
+                pool.grow(&mut sequence, count)?;
+                step.set(&[(&sequence, count)])?;
+                let shared = Shared::new(&step, vec![(count, sequence.keys() + count)])?;
+                let tokens = text.narrow(0, sequence.keys(), count)?;
+                all.push(model.forward(side, &tokens, &step, &shared, Some(&mut caches), false)?);
+                sequence.advance(count);
+            }
+            Ok(all)
+        };
+        // The f32 model has no cache: each time from the start.
+        let mut expected = Vec::new();
+        let mut keys = 0;
+        for &count in chunks {
+            keys += count;
+            let (mut pool, mut sequence) = (PagePool::new(80, 32), Sequence::new());
+            pool.grow(&mut sequence, keys)?;
+            let mut step = Step::new(1, keys, 80, 32, device)?;
+            step.set(&[(&sequence, keys)])?;
+            let shared = Shared::new(&step, vec![(keys, keys)])?;
+            expected.push(exact.forward(
+                Side::Plain,
+                &text.narrow(0, 0, keys)?,
+                &step,
+                &shared,
+                None,
+                true,
+            )?);
+        }
+        let (ours, plain) = (run(&model, Side::Ours)?, run(&model, Side::Plain)?);
+        for (i, expected) in expected.iter().enumerate() {
+            let rule = 2.0 * furthest(&plain[i], expected)? + 1e-3;
+            tally.say(&format!("logits of {chunks:?}, step {i}"), furthest(&ours[i], expected), rule);
+        }
+    }
+    Ok(())
+}
+
+/// All of it.
+pub fn all(device: &Device) -> Result<bool> {
+    let mut tally = Tally::default();
+    for part in [dense, packed, pages, refusals, logits] {
+        if let Err(e) = part(device, &mut tally) {
+            tally.say("a part ended early", Err(e), 0.0);
+        }
+    }
+    Ok(tally.end())
+}

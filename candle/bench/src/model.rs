@@ -1,0 +1,182 @@
+//! A Llama with random weights, whose attention is any side's, on a paged cache.
+use crate::side::{Shared, Side};
+use candle::{DType, Device, Result, Tensor};
+use candle_nn::ops::{rms_norm, silu};
+use candle_nn::rotary_emb::rope_thd;
+use ferroflash_candle::{KvCache, Step};
+
+/// Sizes.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// Columns of a row between layers.
+    pub hidden: usize,
+    /// Of a row inside of the feed-forward part.
+    pub intermediate: usize,
+    /// Layers.
+    pub layers: usize,
+    /// Query heads, and key heads.
+    pub heads: [usize; 2],
+    /// Columns of a head.
+    pub head_dim: usize,
+    /// Tokens that there are.
+    pub vocabulary: usize,
+}
+
+impl Config {
+    /// Llama 3.2 1B's sizes, its last layer apart from its embedding: 1.5e9 parameters.
+    pub const LARGE: Config = Config {
+        hidden: 2048,
+        intermediate: 8192,
+        layers: 16,
+        heads: [32, 8],
+        head_dim: 64,
+        vocabulary: 128_256,
+    };
+    /// Small enough for an f32 model beside it.
+    pub const SMALL: Config =
+        Config { hidden: 512, intermediate: 1376, layers: 4, heads: [8, 2], head_dim: 64, vocabulary: 2048 };
+}
+
+struct Layer {
+    norms: [Tensor; 2],
+    qkv: Tensor,
+    out: Tensor,
+    gate_up: Tensor,
+    down: Tensor,
+}
+
+/// The weights, and tables of angles.
+pub struct Model {
+    /// Its sizes.
+    pub config: Config,
+    embedding: Tensor,
+    layers: Vec<Layer>,
+    norm: Tensor,
+    head: Tensor,
+    angles: [Tensor; 2],
+}
+
+impl Model {
+    /// Weights that let activations neither die nor overflow; those of queries and keys are larger, so that
+    /// attention is not uniform.
+    pub fn random(config: Config, positions: usize, device: &Device) -> Result<Model> {
+        let Config { hidden, intermediate, layers, heads: [heads, heads_k], head_dim, vocabulary } = config;
+        let random = |rows: usize, columns: usize, gain: f64| {
+            let deviation = (gain / (columns as f64).sqrt()) as f32;
+            Tensor::randn(0f32, deviation, (rows, columns), device)?.to_dtype(DType::F16)
+        };
+        let one = Tensor::ones(hidden, DType::F16, device)?;
+        let layer = || -> Result<Layer> {
+            let [q, k] = [random(heads * head_dim, hidden, 1.5)?, random(heads_k * head_dim, hidden, 1.5)?];
+            Ok(Layer {
+                norms: [one.clone(), one.clone()],
+                qkv: Tensor::cat(&[q, k, random(heads_k * head_dim, hidden, 1.0)?], 0)?,
+                out: random(hidden, heads * head_dim, 1.0)?,
+                gate_up: random(2 * intermediate, hidden, 1.0)?,
+                down: random(hidden, intermediate, 1.0)?,
+            })
+        };
+        let half = head_dim / 2;
+        let frequencies: Vec<f32> =
+            (0..half).map(|i| 1.0 / 500_000f32.powf(i as f32 / half as f32)).collect();
+        let frequencies = Tensor::from_vec(frequencies, (1, half), device)?;
+        let at =
+            Tensor::arange(0u32, positions as u32, device)?.to_dtype(DType::F32)?.reshape((positions, 1))?;
+        let angles = at.matmul(&frequencies)?;
+        Ok(Model {
+            config,
+            embedding: random(vocabulary, hidden, (hidden as f64).sqrt())?,
+            layers: (0..layers).map(|_| layer()).collect::<Result<_>>()?,
+            norm: one.clone(),
+            head: random(vocabulary, hidden, 1.0)?,
+            angles: [angles.cos()?.to_dtype(DType::F16)?, angles.sin()?.to_dtype(DType::F16)?],
+        })
+    }
+
+    /// The same weights in f32: what the others are held against.
+    pub fn exact(&self) -> Result<Model> {
+        let wide = |x: &Tensor| x.to_dtype(DType::F32);
+        let layers = self.layers.iter().map(|layer| {
+            Ok(Layer {
+                norms: [wide(&layer.norms[0])?, wide(&layer.norms[1])?],
+                qkv: wide(&layer.qkv)?,
+                out: wide(&layer.out)?,
+                gate_up: wide(&layer.gate_up)?,
+                down: wide(&layer.down)?,
+            })
+        });
+        Ok(Model {
+            config: self.config,
+            embedding: wide(&self.embedding)?,
+            layers: layers.collect::<Result<_>>()?,
+            norm: wide(&self.norm)?,
+            head: wide(&self.head)?,
+            angles: [wide(&self.angles[0])?, wide(&self.angles[1])?],
+        })
+    }
+
+    /// Numbers that it has.
+    pub fn parameters(&self) -> usize {
+        let of =
+            |l: &Layer| [&l.qkv, &l.out, &l.gate_up, &l.down].map(Tensor::elem_count).iter().sum::<usize>();
+        self.embedding.elem_count() + self.head.elem_count() + self.layers.iter().map(of).sum::<usize>()
+    }
+
+    /// A cache for each layer.
+    pub fn caches(&self, pages: usize, page: usize) -> Result<Vec<KvCache>> {
+        let [_, heads_k] = self.config.heads;
+        let shape = (pages, page, heads_k, self.config.head_dim);
+        (0..self.layers.len()).map(|_| KvCache::new(shape, DType::F16, self.embedding.device())).collect()
+    }
+
+    /// Logits of each sequence's last row. `fresh` is where the step is one sequence without earlier keys: then
+    /// the field's function takes keys and values as they come. Without caches nothing is kept.
+    pub fn forward(
+        &self,
+        side: Side,
+        tokens: &Tensor,
+        step: &Step,
+        shared: &Shared,
+        mut caches: Option<&mut [KvCache]>,
+        fresh: bool,
+    ) -> Result<Tensor> {
+        let Config { heads: [heads, heads_k], head_dim, intermediate, .. } = self.config;
+        let (rows, scale) = (step.tokens(), 1.0 / (head_dim as f32).sqrt());
+        let positions = step.positions()?;
+        let [cos, sin] =
+            [self.angles[0].index_select(&positions, 0)?, self.angles[1].index_select(&positions, 0)?];
+        let mut x = self.embedding.index_select(tokens, 0)?;
+        for (i, layer) in self.layers.iter().enumerate() {
+            let normed = rms_norm(&x, &layer.norms[0], 1e-5)?;
+            let qkv = normed.matmul(&layer.qkv.t()?)?.reshape((1, rows, heads + 2 * heads_k, head_dim))?;
+            let turned = rope_thd(&qkv.narrow(2, 0, heads + heads_k)?.contiguous()?, &cos, &sin)?;
+            let (q, k) = (turned.narrow(2, 0, heads)?, turned.narrow(2, heads, heads_k)?);
+            let v = qkv.narrow(2, heads + heads_k, heads_k)?;
+            if let Some(caches) = &mut caches {
+                caches[i].append(&k.squeeze(0)?, &v.squeeze(0)?, step)?;
+            }
+            let o = match (&caches, fresh) {
+                (Some(caches), false) => side.cached(&q.squeeze(0)?, &caches[i], step, shared, scale)?,
+                _ => side.flash_attn(&q, &k, &v, scale, true)?,
+            };
+            x = (x + o.reshape((rows, heads * head_dim))?.matmul(&layer.out.t()?)?)?;
+            let normed = rms_norm(&x, &layer.norms[1], 1e-5)?;
+            let gate_up = normed.matmul(&layer.gate_up.t()?)?;
+            let gate = silu(&gate_up.narrow(1, 0, intermediate)?.contiguous()?)?;
+            let up = gate_up.narrow(1, intermediate, intermediate)?;
+            x = (x + (gate * up)?.matmul(&layer.down.t()?)?)?;
+        }
+        let last = x.index_select(&step.last_rows()?, 0)?;
+        rms_norm(&last, &self.norm, 1e-5)?.matmul(&self.head.t()?)
+    }
+}
+
+/// Tokens, the same ones each time.
+pub fn tokens(count: usize, vocabulary: usize, device: &Device) -> Result<Tensor> {
+    let mut state = 1u64;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as u32 % vocabulary as u32
+    };
+    Tensor::from_vec((0..count).map(|_| next()).collect::<Vec<_>>(), count, device)
+}

@@ -1,0 +1,217 @@
+//! The three sides: one set of functions, one switch.
+use candle::{DType, Result, Tensor, D};
+use ferroflash_candle::{Attend, KvCache, Step};
+
+include!(concat!(env!("OUT_DIR"), "/theirs.rs"));
+
+/// Whose attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// FerroFlash's.
+    Ours,
+    /// candle-flash-attn's own kernels.
+    Theirs,
+    /// candle's operations, in f32.
+    Plain,
+}
+
+impl Side {
+    /// Those that this program was built with.
+    pub fn all() -> Vec<Side> {
+        let mut all = vec![Side::Ours, Side::Plain];
+        if cfg!(theirs) {
+            all.insert(1, Side::Theirs);
+        }
+        all
+    }
+
+    /// Its name in results.
+    pub fn name(self) -> &'static str {
+        match self {
+            Side::Ours => "ours",
+            Side::Theirs => "theirs",
+            Side::Plain => "plain",
+        }
+    }
+
+    /// `(batch, sequence, heads, head_dim)`, by the field's function.
+    pub fn flash_attn(self, q: &Tensor, k: &Tensor, v: &Tensor, scale: f32, causal: bool) -> Result<Tensor> {
+        match self {
+            Side::Ours => ferroflash_candle::flash_attn(q, k, v, scale, causal),
+            #[cfg(theirs)]
+            Side::Theirs => theirs::flash_attn(q, k, v, scale, causal),
+            #[cfg(not(theirs))]
+            Side::Theirs => candle::bail!("built without candle-flash-attn"),
+            Side::Plain => {
+                let [q, k, v] = [q, k, v].map(|x| x.transpose(1, 2));
+                plain(&q?, &k?, &v?, scale, causal)?.transpose(1, 2)
+            }
+        }
+    }
+
+    /// Packed sequences, causal or not.
+    pub fn varlen(
+        self,
+        [q, k, v]: [&Tensor; 3],
+        seqlens: &Tensor,
+        max: usize,
+        scale: f32,
+        causal: bool,
+    ) -> Result<Tensor> {
+        match self {
+            Side::Ours => {
+                ferroflash_candle::flash_attn_varlen(q, k, v, seqlens, seqlens, max, max, scale, causal)
+            }
+            #[cfg(theirs)]
+            Side::Theirs => theirs::flash_attn_varlen(q, k, v, seqlens, seqlens, max, max, scale, causal),
+            #[cfg(not(theirs))]
+            Side::Theirs => candle::bail!("built without candle-flash-attn"),
+            Side::Plain => candle::bail!("candle has none"),
+        }
+    }
+
+    /// Queries on pages, by the field's function: starts of queries and keys, and the most of a sequence.
+    pub fn paged(
+        self,
+        [q, k, v]: [&Tensor; 3],
+        [seqlens_q, seqlens_k]: [&Tensor; 2],
+        table: &Tensor,
+        [max_q, max_k]: [usize; 2],
+        scale: f32,
+    ) -> Result<Tensor> {
+        let page = k.dims()[1];
+        match self {
+            Side::Ours => ferroflash_candle::flash_attn_varlen_paged_windowed(
+                q,
+                k,
+                v,
+                seqlens_q,
+                seqlens_k,
+                table,
+                None,
+                max_q,
+                max_k,
+                scale,
+                None,
+                Some(0),
+                page,
+                None,
+            ),
+            #[cfg(theirs)]
+            Side::Theirs => theirs::flash_attn_varlen_paged_windowed(
+                q,
+                k,
+                v,
+                seqlens_q,
+                seqlens_k,
+                table,
+                None,
+                max_q,
+                max_k,
+                scale,
+                None,
+                Some(0),
+                page,
+                None,
+            ),
+            #[cfg(not(theirs))]
+            Side::Theirs => candle::bail!("built without candle-flash-attn"),
+            Side::Plain => candle::bail!("candle has none"),
+        }
+    }
+
+    /// A step's queries on a layer's cache.
+    pub fn cached(
+        self,
+        q: &Tensor,
+        cache: &KvCache,
+        step: &Step,
+        shared: &Shared,
+        scale: f32,
+    ) -> Result<Tensor> {
+        let [keys, values] = cache.tensors();
+        match self {
+            Side::Ours => cache.attend(q, step, &Attend::causal(scale)),
+            Side::Theirs => {
+                let seqlens = [&shared.seqlens_q, &shared.seqlens_k];
+                self.paged([q, keys, values], seqlens, &shared.table, [shared.max_q, shared.max_k], scale)
+            }
+            Side::Plain => {
+                let mut row = 0;
+                let mut outputs = Vec::new();
+                for (b, &(queries, length)) in shared.rows.iter().enumerate() {
+                    let page = keys.dims()[1];
+                    let pages =
+                        shared.table.narrow(0, b, 1)?.narrow(1, 0, length.div_ceil(page))?.flatten_all()?;
+                    let of =
+                        |pool: &Tensor| pool.index_select(&pages, 0)?.flatten(0, 1)?.narrow(0, 0, length);
+                    let [k, v] = [of(keys)?, of(values)?].map(|x| x.unsqueeze(0)?.transpose(1, 2));
+                    let q = q.narrow(0, row, queries)?.unsqueeze(0)?.transpose(1, 2)?;
+                    outputs.push(plain(&q, &k?, &v?, scale, true)?.transpose(1, 2)?.squeeze(0)?);
+                    row += queries;
+                }
+                Tensor::cat(&outputs, 0)
+            }
+        }
+    }
+}
+
+/// What a step tells those who have no [`Step`].
+pub struct Shared {
+    /// Where each sequence's queries begin, and its keys.
+    pub seqlens_q: Tensor,
+    /// The same of keys.
+    pub seqlens_k: Tensor,
+    /// `(sequences, columns)`.
+    pub table: Tensor,
+    /// Most queries of a sequence.
+    pub max_q: usize,
+    /// Most keys of one.
+    pub max_k: usize,
+    /// Queries and keys of each.
+    pub rows: Vec<(usize, usize)>,
+}
+
+impl Shared {
+    /// Of a step that was set, with queries and keys of each of its sequences.
+    pub fn new(step: &Step, rows: Vec<(usize, usize)>) -> Result<Self> {
+        let table = step.block_table()?;
+        let sums = |of: &dyn Fn(&(usize, usize)) -> usize| {
+            let mut sum = 0;
+            let ends = rows.iter().map(|row| {
+                sum += of(row);
+                sum as u32
+            });
+            let all: Vec<u32> = std::iter::once(0).chain(ends).collect();
+            let count = all.len();
+            Tensor::from_vec(all, count, table.device())
+        };
+        let (seqlens_q, seqlens_k) = (sums(&|row| row.0)?, sums(&|row| row.1)?);
+        let most = |of: &dyn Fn(&(usize, usize)) -> usize| rows.iter().map(of).max().unwrap_or(1);
+        let (max_q, max_k) = (most(&|row| row.0), most(&|row| row.1));
+        Ok(Shared { seqlens_q, seqlens_k, table, max_q, max_k, rows })
+    }
+}
+
+/// candle's attention as its models write it: `(batch, heads, sequence, head_dim)`, in f32, heads repeated.
+pub fn plain(q: &Tensor, k: &Tensor, v: &Tensor, scale: f32, causal: bool) -> Result<Tensor> {
+    let dtype = q.dtype();
+    let (batch, heads, rows, dim) = q.dims4()?;
+    let (_, heads_k, keys, _) = k.dims4()?;
+    let repeat = |x: &Tensor| -> Result<Tensor> {
+        let x = x.to_dtype(DType::F32)?.contiguous()?.unsqueeze(2)?;
+        x.broadcast_as((batch, heads_k, heads / heads_k, keys, dim))?.reshape((batch, heads, keys, dim))
+    };
+    let q = q.to_dtype(DType::F32)?.contiguous()?;
+    let mut scores = (q.matmul(&repeat(k)?.t()?)? * scale as f64)?;
+    if causal && rows > 1 {
+        let at = Tensor::arange(0u32, rows as u32, q.device())?.reshape((rows, 1))?;
+        let key = Tensor::arange(0u32, keys as u32, q.device())?.reshape((1, keys))?;
+        let last = (at + (keys - rows) as f64)?;
+        let hidden = key.broadcast_gt(&last)?.broadcast_as(scores.shape())?;
+        let infinite = Tensor::new(f32::NEG_INFINITY, q.device())?.broadcast_as(scores.shape())?;
+        scores = hidden.where_cond(&infinite, &scores)?;
+    }
+    let weights = candle_nn::ops::softmax(&scores, D::Minus1)?;
+    weights.matmul(&repeat(v)?)?.to_dtype(dtype)
+}
