@@ -1,5 +1,5 @@
-//! Where `CANDLE_FLASH_ATTN` names a folder with candle-flash-attn's package, `src` and all, and its kernels in
-//! `libflashattention.a`, these are compiled in: `cargo xtask candle theirs` makes it.
+//! Where `CANDLE_FLASH_ATTN` names a folder with candle-flash-attn's package, `src` and all, and its
+//! kernels in `libflashattention.a`, these are compiled in: `cargo xtask candle theirs` makes it.
 use std::path::PathBuf;
 use std::{env, fs};
 

@@ -27,7 +27,8 @@ pub fn dense(device: &Device, clock: Clock) -> Result<Vec<Value>> {
                     })?;
                     let group = if causal { "causal" } else { "full" };
                     let name = format!("{group} D{d} S{s} H32/{heads_k}");
-                    let what = json!({"name": name, "group": group, "head_dim": d, "seqlen": s, "heads": [32, heads_k]});
+                    let what = json!({"name": name, "group": group, "head_dim": d, "seqlen": s,
+                        "heads": [32, heads_k]});
                     rows.push(row(what, &sides, &times, "us", 1e6));
                 }
             }
@@ -83,8 +84,8 @@ pub fn varlen(device: &Device, clock: Clock) -> Result<Vec<Value>> {
     Ok(rows)
 }
 
-/// One query of each sequence on pages of 32 keys, 32 query heads on 8; and ours by the cache's own function too,
-/// which takes lengths as they are.
+/// One query of each sequence on pages of 32 keys, 32 query heads on 8; and ours by the cache's own
+/// function too, which takes lengths as they are.
 pub fn paged(device: &Device, clock: Clock) -> Result<Vec<Value>> {
     let mut rows = Vec::new();
     for d in [64, 128] {
@@ -115,8 +116,8 @@ pub fn paged(device: &Device, clock: Clock) -> Result<Vec<Value>> {
                 side.paged([&q, &keys, &values], [&ones, &lengths], &table, [1, length], scale).map(drop)
             })?;
             let name = format!("paged D{d} {batch} on {length}");
-            let what = json!({"name": name, "group": "paged", "head_dim": d, "seqlen": length, "sequences": batch,
-                "heads": [32, 8]});
+            let what = json!({"name": name, "group": "paged", "head_dim": d, "seqlen": length,
+                "sequences": batch, "heads": [32, 8]});
             let mut result = row(what, &sides, &times, "us", 1e6);
             let (q, kv) = (q.unsqueeze(1)?, PagedKv::new(&keys, &values, &table, &counts));
             let attend = Attend::causal(scale);

@@ -1,6 +1,7 @@
 //! Every function against candle's plain attention in f32; then a model's logits, by the field's rule.
 use crate::calls::starts;
 use crate::model::{tokens, Config, Model};
+use crate::reference::Reference;
 use crate::side::{Shared, Side};
 use candle::{DType, Device, Result, Tensor};
 use ferroflash_candle::{Attend, CacheScales, KvCache, PagePool, Sequence, Step};
@@ -41,66 +42,6 @@ fn allowed(dtype: DType) -> f32 {
     }
 }
 
-/// Rows `[heads, rows, keys]` of scores with what is hidden, in f32, and O `[rows, heads, head_dim]` of them.
-struct Reference {
-    scale: f32,
-    softcap: f32,
-    left: Option<usize>,
-    right: Option<usize>,
-    slopes: Option<Tensor>,
-    sinks: Option<Tensor>,
-    ranges: Vec<(usize, usize)>,
-}
-
-impl Reference {
-    fn causal(scale: f32) -> Self {
-        let (left, right, slopes, sinks) = (None, Some(0), None, None);
-        Reference { scale, softcap: 0.0, left, right, slopes, sinks, ranges: Vec::new() }
-    }
-
-    /// Of one sequence: `q` `[rows, heads, head_dim]`, `k` and `v` likewise. O, and the log-sum-exp `[heads, rows]`.
-    fn run(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<(Tensor, Tensor)> {
-        let device = q.device();
-        let ((rows, heads, _), (keys, heads_k, dim)) = (q.dims3()?, k.dims3()?);
-        let repeat = |x: &Tensor| -> Result<Tensor> {
-            let x = x.to_dtype(DType::F32)?.transpose(0, 1)?.contiguous()?.unsqueeze(1)?;
-            x.broadcast_as((heads_k, heads / heads_k, keys, dim))?.reshape((heads, keys, dim))
-        };
-        let q = q.to_dtype(DType::F32)?.transpose(0, 1)?.contiguous()?;
-        let mut scores = (q.matmul(&repeat(k)?.t()?.contiguous()?)? * self.scale as f64)?;
-        if self.softcap > 0.0 {
-            scores = ((scores / self.softcap as f64)?.tanh()? * self.softcap as f64)?;
-        }
-        let (mut hidden, mut distance) = (Vec::new(), Vec::new());
-        for i in 0..rows as i64 {
-            let at = i + keys as i64 - rows as i64;
-            for j in 0..keys as i64 {
-                let past = self.left.is_some_and(|left| j < at - left as i64);
-                let ahead = self.right.is_some_and(|right| j > at + right as i64);
-                let together = |&(s, e): &(usize, usize)| {
-                    let inside = |x: i64| x >= s as i64 && x < e as i64;
-                    inside(at) && inside(j)
-                };
-                let seen = !(past || ahead) || self.ranges.iter().any(together);
-                hidden.push(if seen { 0f32 } else { f32::NEG_INFINITY });
-                distance.push((at - j).abs() as f32);
-            }
-        }
-        if let Some(slopes) = &self.slopes {
-            let distance = Tensor::from_vec(distance, (1, rows, keys), device)?;
-            scores = (scores - slopes.reshape((heads, 1, 1))?.broadcast_mul(&distance)?)?;
-        }
-        scores = scores.broadcast_add(&Tensor::from_vec(hidden, (1, rows, keys), device)?)?;
-        if let Some(sinks) = &self.sinks {
-            let column = sinks.reshape((heads, 1, 1))?.broadcast_as((heads, rows, 1))?;
-            scores = Tensor::cat(&[&scores, &column.contiguous()?], 2)?;
-        }
-        let lse = scores.log_sum_exp(2)?;
-        let weights = candle_nn::ops::softmax_last_dim(&scores)?.narrow(2, 0, keys)?.contiguous()?;
-        Ok((weights.matmul(&repeat(v)?)?.transpose(0, 1)?, lse))
-    }
-}
-
 /// Dense tensors: types, head dims, groups, masks, softcap, slopes, strides and offsets.
 pub fn dense(device: &Device, tally: &mut Tally) -> Result<()> {
     for dtype in [DType::F16, DType::BF16] {
@@ -128,13 +69,15 @@ pub fn dense(device: &Device, tally: &mut Tally) -> Result<()> {
                 let slopes: Vec<f32> = (0..h).map(|i| 0.5f32.powi(i as i32 + 1)).collect();
                 let slopes = alibi.then(|| Tensor::from_vec(slopes, h, device)).transpose()?;
                 let scale = 1.0 / (d as f32).sqrt();
-                // One tensor, (batch, heads, sequence, head dim) seen as the functions want it: strides, offsets.
+                // One tensor, (batch, heads, sequence, head dim) seen as the functions want it: strides,
+                // offsets.
                 let s = sq.max(sk);
                 let all = Tensor::randn(0f32, 1., (b, h + 2 * hk, s, d), device)?.to_dtype(dtype)?;
                 let part =
                     |at, heads, rows| all.narrow(1, at, heads)?.narrow(2, s - rows, rows)?.transpose(1, 2);
                 let (q, k, v) = (part(0, h, sq)?, part(h, hk, sk)?, part(h + hk, hk, sk)?);
-                let name = format!("{dtype:?} b{b} q{sq} k{sk} h{h}/{hk} d{d} {left:?} {right:?} cap {softcap} alibi {alibi}");
+                let shape = format!("{dtype:?} b{b} q{sq} k{sk} h{h}/{hk} d{d}");
+                let name = format!("{shape} {left:?} {right:?} cap {softcap} alibi {alibi}");
                 let o = ferroflash_candle::flash_attn_alibi_windowed_softcap(
                     &q,
                     &k,
@@ -276,7 +219,8 @@ pub fn pages(device: &Device, tally: &mut Tally) -> Result<()> {
     ranges(device, tally)
 }
 
-/// Two sequences, the second one's rows from the middle of its keys on, with ranges in no order and one of none.
+/// Two sequences, the second one's rows from the middle of its keys on, with ranges in no order and one of
+/// none.
 fn ranges(device: &Device, tally: &mut Tally) -> Result<()> {
     let (dtype, page, h, hk, d) = (DType::BF16, 32, 4, 2, 128);
     let (rows, keys, scale) = ([200, 90], [200, 150], 0.1);

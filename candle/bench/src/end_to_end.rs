@@ -76,8 +76,8 @@ struct Request {
     left: usize,
 }
 
-/// 32 requests with prompts of 100 to 2000 tokens get 64 tokens each: every step takes a token of each request that
-/// is decoding, and as much of prompts as makes 1024 rows.
+/// 32 requests with prompts of 100 to 2000 tokens get 64 tokens each: every step takes a token of each
+/// request that is decoding, and as much of prompts as makes 1024 rows.
 pub fn batch(model: &Model, device: &Device, rounds: usize) -> Result<Vec<Value>> {
     const ROWS: usize = 1024;
     let prompts = crate::calls::ragged(32, 2000);

@@ -1,11 +1,12 @@
-//! FerroFlash beside candle-flash-attn's own kernels and candle's plain attention: one process, in turns, on the
-//! same tensors. `candle-bench [check | calls | model | all] [--quick] [--out FILE]`; results are lines of JSON as
-//! they come, and one file of all.
+//! FerroFlash beside candle-flash-attn's own kernels and candle's plain attention: one process, in turns,
+//! on the same tensors. `candle-bench [check | calls | model | all] [--quick] [--out FILE]`; results are
+//! lines of JSON as they come, and one file of all.
 mod calls;
 mod check;
 mod clock;
 mod end_to_end;
 mod model;
+mod reference;
 mod side;
 
 use candle::{Device, Result};

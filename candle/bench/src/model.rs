@@ -129,8 +129,8 @@ impl Model {
         (0..self.layers.len()).map(|_| KvCache::new(shape, DType::F16, self.embedding.device())).collect()
     }
 
-    /// Logits of each sequence's last row. `fresh` is where the step is one sequence without earlier keys: then
-    /// the field's function takes keys and values as they come. Without caches nothing is kept.
+    /// Logits of each sequence's last row. `fresh` is where the step is one sequence without earlier keys:
+    /// then the field's function takes keys and values as they come. Without caches nothing is kept.
     pub fn forward(
         &self,
         side: Side,

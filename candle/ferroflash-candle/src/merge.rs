@@ -29,9 +29,9 @@ pub(crate) fn with_sinks<T: Element>(
     Ok((merged, Some(sums)))
 }
 
-/// What attention has made of some keys, and what it has made of others, of the same queries: what it makes of
-/// all. Outputs are `(batch, sequence, heads, head_dim)` with log-sum-exps `(batch, heads, sequence)`; or packed,
-/// `(rows, heads, head_dim)` with `(heads, rows)`. Log-sum-exps are contiguous.
+/// What attention has made of some keys, and what it has made of others, of the same queries: what it makes
+/// of all. Outputs are `(batch, sequence, heads, head_dim)` with log-sum-exps `(batch, heads, sequence)`;
+/// or packed, `(rows, heads, head_dim)` with `(heads, rows)`. Log-sum-exps are contiguous.
 ///
 /// # Errors
 /// [`candle::Error::Cuda`], in which there is a [`ferroflash::Error`].

@@ -7,12 +7,13 @@ use crate::paged::{PagedKv, Queries, both};
 use candle::{CpuStorage, CudaStorage, CustomOp1, DType, Layout, Result, Shape, Tensor};
 use ferroflash::Mask;
 
-/// Causal attention of packed sequences on a cache, where a row inside of one of its sequence's ranges sees the
-/// range's later keys too: all keys before the range's end.
+/// Causal attention of packed sequences on a cache, where a row inside of one of its sequence's ranges sees
+/// the range's later keys too: all keys before the range's end.
 ///
-/// So each sequence becomes parts that its ranges cut it into. Rows between ranges are causal, with the keys
-/// before their part's end; rows of a range see all keys before its end. That is two launches, in each of which
-/// the other's parts have no keys, and a merge of what has none with what has some: exact, on the device alone.
+/// So each sequence becomes parts that its ranges cut it into. Rows between ranges are causal, with the
+/// keys before their part's end; rows of a range see all keys before its end. That is two launches, in each
+/// of which the other's parts have no keys, and a merge of what has none with what has some: exact, on the
+/// device alone.
 pub(crate) fn with_ranges(
     kv: &PagedKv<'_>,
     q: &Tensor,
