@@ -1,6 +1,8 @@
 //! `cargo xtask evidence`: one page that shows, to somebody without a GPU, that the kernels are right and how
 //! fast they are.
 
+mod chart;
+mod front;
 mod page;
 mod parts;
 mod show;

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use serde_json::Value;
 
 use super::parts::{OTHER, PARTS};
-use super::{Pack, Piece};
+use super::{Pack, Piece, front};
 
 const STYLE: &str = include_str!("style.css");
 
@@ -26,6 +26,7 @@ pub fn html(pack: &Pack) -> String {
         escape(&pack.commit),
         PARTS.len()
     );
+    body.push_str(&front::html(pack));
     for part in PARTS {
         let _ = write!(
             body,

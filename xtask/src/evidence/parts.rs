@@ -61,6 +61,22 @@ pub const PARTS: &[Part] = &[
         show: generic,
     },
     Part {
+        name: "candle",
+        title: "Fast: in candle, beside candle-flash-attn",
+        about: "candle-flash-attn's own kernels, built by nvcc from its package, these, and candle's plain \
+                path, in turns in one process: call by call, and a Llama end to end. Medians.",
+        how: "candle's bench: bench all --out docs/evidence/<device>/candle.json",
+        show: generic,
+    },
+    Part {
+        name: "generate",
+        title: "Fast: text, end to end",
+        about: "candle/examples/generate: prompts in chunks, then steps of decoding on a paged cache, each \
+                ending with its tokens on the CPU; requests that come and go.",
+        how: "generate bench --json docs/evidence/<device>/generate.json",
+        show: generic,
+    },
+    Part {
         name: "base",
         title: "Fast: against ourselves, before",
         about: "Two commits of this repository in one process, on the same tensors, in shuffled order: what \

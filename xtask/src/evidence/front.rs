@@ -1,0 +1,249 @@
+//! What the page opens with: eight numbers and three plots, for who has ten seconds.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::chart::{Line, lines};
+use super::page::{escape, text};
+use super::{Pack, Piece};
+
+/// Peers by the names that files have for them.
+const PEERS: [(&str, &str); 4] = [
+    ("ferroflash", "FerroFlash"),
+    ("fa2", "FlashAttention-2"),
+    ("cudnn", "cuDNN"),
+    ("fa4", "FlashAttention-4"),
+];
+
+/// One of the eight.
+struct Number {
+    value: String,
+    says: String,
+}
+
+/// The section, of the newest file of each kind.
+pub fn html(pack: &Pack) -> String {
+    let newest = |part: &str| {
+        let date = |piece: &&Piece| {
+            [&piece.data["date"], &pack.run(piece)["date"]]
+                .into_iter()
+                .find_map(Value::as_str)
+                .map(str::to_owned)
+        };
+        pack.parts.get(part).into_iter().flatten().max_by_key(date)
+    };
+    let (compare, serving, candle) = (newest("compare"), newest("serving"), newest("candle"));
+    let numbers = [
+        compare.and_then(|piece| ratio(piece, "prefill", "fa2", "prefill, 512 to 16384 positions")),
+        compare.and_then(|piece| ratio(piece, "prefill", "cudnn", "prefill, 512 to 16384 positions")),
+        serving.and_then(|piece| ratio(piece, "decode", "cudnn", "decoding, dense caches, L2 cold")),
+        serving.and_then(|piece| ratio(piece, "decode-fa2", "fa2", "decoding, dense caches, L2 cold")),
+        serving.and_then(|piece| ratio(piece, "packed", "fa2 varlen", "packed sequences")),
+        candle.and_then(calls),
+        candle.and_then(|piece| rate(piece, "prefill", &|row| row["tokens"] == 4096)),
+        candle.and_then(|piece| rate(piece, "decode", &|row| row["context"] == 8192 && row["batch"] == 8)),
+    ];
+    let pieces = [compare, compare, serving, serving, serving, candle, candle, candle];
+    let tile = |(number, piece): (Option<Number>, Option<&Piece>)| {
+        let (Number { value, says }, piece) = (number?, piece?);
+        Some(format!("<li><b>{value}</b> {}{}</li>", escape(&says), source(pack, piece)))
+    };
+    let tiles: String = numbers.into_iter().zip(pieces).filter_map(tile).collect();
+    let plots =
+        [(compare, compare.map(prefill)), (serving, serving.map(decoding)), (candle, candle.map(tokens))];
+    let plots = plots.into_iter().filter_map(|(piece, plot)| {
+        let plot = plot.filter(|plot| !plot.is_empty())?;
+        Some(format!("<figure>{plot}{}</figure>", source(pack, piece?)))
+    });
+    let plots: String = plots.collect();
+    if tiles.is_empty() && plots.is_empty() {
+        return String::new();
+    }
+    format!(
+        "<section id=\"front\"><h2>In ten seconds</h2><p>The other one's time over ours: above 1 we are \
+         faster.</p><ul class=\"numbers\">{tiles}</ul><div class=\"plots\">{plots}</div></section>"
+    )
+}
+
+/// Card, date, commit and command.
+fn source(pack: &Pack, piece: &Piece) -> String {
+    let run = pack.run(piece);
+    let first = |key: &str| [&piece.data[key], &run[key]].into_iter().find_map(Value::as_str);
+    let said: Vec<String> = ["device", "date", "commit"].into_iter().filter_map(first).map(escape).collect();
+    let command = first("command").map(|command| format!("<code>{}</code>", escape(command)));
+    format!("<small>{} {}</small>", said.join(", "), command.unwrap_or_default())
+}
+
+fn rows<'v>(piece: &'v Piece, key: &str) -> &'v [Value] {
+    piece.data[key].as_array().map_or(&[], Vec::as_slice)
+}
+
+/// A suite's ratios to a peer: their geometric mean, and the lowest. Cold where it was measured cold.
+fn ratio(piece: &Piece, suite: &str, peer: &str, what: &str) -> Option<Number> {
+    let rows = || rows(piece, "rows").iter().filter(|row| row["suite"] == suite && row["peer"] == peer);
+    // A problem that was measured cold and hot counts once.
+    let mut ratios: BTreeMap<String, f64> = BTreeMap::new();
+    for row in rows().filter(|row| row["timing"] == "hot").chain(rows().filter(|row| row["timing"] == "cold"))
+    {
+        ratios.extend(row["ratio"].as_f64().map(|ratio| (text(&row["label"]), ratio)));
+    }
+    let (_, name) = PEERS.into_iter().find(|(known, _)| peer.starts_with(known))?;
+    let (geomean, lowest) = means(ratios.values().copied())?;
+    let count = ratios.len();
+    let says = format!("against {name}: {what}; {count} problems, {lowest:.2} the lowest");
+    Some(Number { value: format!("{geomean:.2}×"), says })
+}
+
+fn means(ratios: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
+    let (mut logarithms, mut count, mut lowest) = (0.0, 0.0, f64::INFINITY);
+    for ratio in ratios {
+        (logarithms, count, lowest) = (logarithms + ratio.ln(), count + 1.0, ratio.min(lowest));
+    }
+    (count > 0.0).then(|| ((logarithms / count).exp(), lowest))
+}
+
+/// Call for call beside candle-flash-attn.
+fn calls(piece: &Piece) -> Option<Number> {
+    let ratios = || {
+        let times = |row: &Value| Some(row["theirs_us"].as_f64()? / row["ours_us"].as_f64()?);
+        rows(piece, "calls").iter().filter_map(times)
+    };
+    let (geomean, lowest) = means(ratios())?;
+    let count = ratios().count();
+    let says = format!("against candle-flash-attn, call for call: {count} problems, {lowest:.2} the lowest");
+    Some(Number { value: format!("{geomean:.2}×"), says })
+}
+
+/// Tokens a second of a row, of ours and of candle-flash-attn's.
+fn tokens_per_second(row: &Value, side: &str) -> Option<f64> {
+    let ms = row[format!("{side}_ms")].as_f64()?;
+    let tokens = row["tokens"].as_f64().or_else(|| row["batch"].as_f64())?;
+    Some(tokens / ms * 1e3)
+}
+
+fn rate(piece: &Piece, key: &str, which: &dyn Fn(&Value) -> bool) -> Option<Number> {
+    let row = rows(piece, key).iter().find(|row| which(row))?;
+    let ours = tokens_per_second(row, "ours")?;
+    let what = match row["context"].as_u64() {
+        Some(context) => format!("decoding, {} sequences of {context} tokens", text(&row["batch"])),
+        None => format!("prefill of {} tokens", text(&row["tokens"])),
+    };
+    let others = [("theirs", "candle-flash-attn"), ("plain", "candle's plain path")];
+    let others = others.into_iter().filter_map(|(side, name)| {
+        Some(format!("{:.2} times as many as by {name}", ours / tokens_per_second(row, side)?))
+    });
+    let model = model(piece);
+    let says = format!("tokens a second, {model}, {what}; {}", others.collect::<Vec<_>>().join(", "));
+    Some(Number { value: format!("{ours:.0}"), says })
+}
+
+/// The model of candle's file: one, or a list of one.
+fn model(piece: &Piece) -> String {
+    let of = &piece.data["model"];
+    let of = of.as_array().and_then(|models| models.first()).unwrap_or(of);
+    let billions = of["parameters"].as_f64().map_or_else(String::new, |n| format!(" of {:.1}e9", n / 1e9));
+    format!("{}{billions}", of["name"].as_str().unwrap_or("a model"))
+}
+
+/// TFLOP/s by length.
+fn prefill(piece: &Piece) -> String {
+    let wanted = |row: &&Value| {
+        let f16 = row["dtype"] == "f16" && row["head_dim"] == 128 && row["causal"] == true;
+        row["suite"] == "prefill" && f16 && row["heads_q"] == row["heads_k"]
+    };
+    let of = |peer: &str| {
+        let own = rows(piece, "rows").iter().filter(wanted).filter(|row| row["peer"] == peer);
+        own.filter_map(|row| Some((row["seqlen_q"].as_f64()?, row["tflops"].as_f64()?))).collect()
+    };
+    let sides =
+        PEERS.map(|(peer, name)| Line { name: name.into(), points: of(peer), own: peer == "ferroflash" });
+    lines("Prefill: TFLOP/s by length (f16, causal, head dim 128)", &sides)
+}
+
+/// Microseconds by context.
+fn decoding(piece: &Piece) -> String {
+    let of = |suite: &str, kind: &str, key: &str| {
+        let point = |row: &Value| {
+            let label = row["label"].as_str()?;
+            let (context, rest) = label.strip_prefix("B16 K")?.split_once(' ')?;
+            let same = row["suite"] == suite && row["timing"] == "cold" && rest == kind;
+            same.then_some((context.parse().ok()?, row[key].as_f64()?))
+        };
+        rows(piece, "rows").iter().filter_map(point).collect::<Vec<_>>()
+    };
+    let side = |name: &str, points, own| Line { name: name.into(), points, own };
+    let sides = [
+        side("FerroFlash", of("decode", "f16, dense", "us"), true),
+        side("cuDNN", of("decode", "f16, dense", "peer_us"), false),
+        side("FlashAttention-2", of("decode-fa2", "f16, dense", "peer_us"), false),
+        side("FerroFlash, e4m3", of("e4m3", "f16, e4m3", "us"), true),
+    ];
+    lines("Decoding: microseconds by context (16 sequences, 32 heads on 8, L2 cold)", &sides)
+}
+
+/// Tokens a second end to end, of the batch that has most contexts.
+fn tokens(piece: &Piece) -> String {
+    let rows = rows(piece, "decode");
+    let mut contexts: BTreeMap<u64, usize> = BTreeMap::new();
+    for batch in rows.iter().filter_map(|row| row["batch"].as_u64()) {
+        *contexts.entry(batch).or_default() += 1;
+    }
+    let Some((batch, _)) = contexts.into_iter().max_by_key(|(batch, count)| (*count, *batch)) else {
+        return String::new();
+    };
+    let of = |side: &str| {
+        let own = rows.iter().filter(|row| row["batch"] == batch);
+        own.filter_map(|row| Some((row["context"].as_f64()?, tokens_per_second(row, side)?))).collect()
+    };
+    let side = |name: &str, key: &str| Line { name: name.into(), points: of(key), own: key == "ours" };
+    let sides = [
+        side("FerroFlash", "ours"),
+        side("candle-flash-attn", "theirs"),
+        side("candle's plain path", "plain"),
+    ];
+    let heading = format!("End to end: tokens a second by context ({}, batch {batch})", model(piece));
+    lines(&heading, &sides)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_and_plots_are_of_the_newest_files() {
+        let row = |peer: &str, timing: &str, ratio: f64| {
+            serde_json::json!({"suite": "prefill", "peer": peer, "timing": timing, "label": "a",
+                "ratio": ratio,
+                "dtype": "f16", "head_dim": 128, "causal": true, "heads_q": 16, "heads_k": 16,
+                "seqlen_q": 512, "tflops": 300.0})
+        };
+        let compare = |date: &str, ratio: f64| {
+            serde_json::json!({"date": date, "command": "compare <1>",
+            "rows": [row("ferroflash", "cold", 1.0), row("fa2", "hot", 9.0), row("fa2", "cold", ratio)]})
+        };
+        let candle = serde_json::json!({"model": [{"name": "Llama", "parameters": 1.5e9}],
+            "calls": [{"ours_us": 1.0, "theirs_us": 2.0}, {"ours_us": 1.0, "theirs_us": 8.0}],
+            "decode": [{"context": 8192, "batch": 8, "ours_ms": 4.0, "theirs_ms": 6.0, "plain_ms": null}]});
+        let piece = |path: &str, data| Piece { path: path.into(), data };
+        let mut pack =
+            Pack { commit: String::new(), runs: BTreeMap::new(), parts: BTreeMap::new(), plots: vec![] };
+        assert_eq!(html(&pack), "");
+        let (old, new) = (compare("2026-11-20", 3.0), compare("2026-11-22", 2.0));
+        pack.parts.insert("compare", vec![piece("b/compare.json", new), piece("a/compare.json", old)]);
+        pack.parts.insert("candle", vec![piece("b/candle.json", candle)]);
+        let shown = html(&pack);
+        for said in [
+            "<b>2.00×</b> against FlashAttention-2",
+            "1 problems, 2.00 the lowest",
+            "compare &lt;1&gt;",
+            "<b>4.00×</b> against candle-flash-attn, call for call: 2 problems, 2.00 the lowest",
+            "<b>2000</b> tokens a second, Llama of 1.5e9, decoding, 8 sequences of 8192 tokens; 1.50 ",
+            "TFLOP/s by length",
+            "batch 8",
+        ] {
+            assert!(shown.contains(said), "{said}: {shown}");
+        }
+        assert!(!shown.contains("2026-11-20") && !shown.contains("plain path</li>"));
+    }
+}
