@@ -39,7 +39,13 @@ impl<'a> Read<'a> {
             let expected = format!("{rank} dimensions, the last of them contiguous");
             return Err(invalid(self.name, format_args!("{dims:?} with strides {strides:?}"), expected));
         }
-        data(self.stored()?)
+        // No further than its last element: how many there are is how many sequences or tokens there are.
+        let reach = |(dim, stride): (&usize, &usize)| dim.saturating_sub(1) * stride;
+        let end = dims.iter().zip(strides).map(reach).sum::<usize>() + 1;
+        let elements = if dims.contains(&0) { 0 } else { end };
+        let all = data(self.stored()?)?;
+        let expected = format_args!("{elements} elements must lie within its storage");
+        all.try_slice(..elements).ok_or_else(|| invalid(self.name, all.len(), expected))
     }
 
     /// The same of integers, which `u32` and `i32` hold alike.
