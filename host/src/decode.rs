@@ -249,6 +249,7 @@ impl<'a> Decode<'a> {
 pub struct DecodePlan {
     request: Decode<'static>,
     launch: Launch,
+    reason: &'static str,
 }
 
 /// Checks `decode` and decides how it is launched on a device with these capabilities.
@@ -269,8 +270,8 @@ pub fn plan_decode(decode: &Decode<'_>, on: &Capabilities) -> Result<DecodePlan,
 pub fn plan_decode_with(decode: &Decode<'_>, on: &Capabilities, workspace: u64) -> Result<DecodePlan, Error> {
     validate::decode::decode(decode)?;
     let offered = decode.workspace.map_or(0, |workspace| workspace.bytes).max(workspace);
-    let launch = Launch::plan(decode, on, offered)?;
-    let plan = DecodePlan { request: decode.unconfigured(), launch };
+    let (launch, reason) = Launch::plan(decode, on, offered)?;
+    let plan = DecodePlan { request: decode.unconfigured(), launch, reason };
     plan.suffices(offered, decode.counters)?;
     Ok(plan)
 }
@@ -284,6 +285,11 @@ impl DecodePlan {
     /// Its blocks.
     pub const fn grid(&self) -> [u32; 3] {
         self.launch.grid()
+    }
+
+    /// Why this kernel.
+    pub const fn reason(&self) -> &'static str {
+        self.reason
     }
 
     /// Bytes that a launch uses of [`Decode::workspace`]; 0 where it needs none.

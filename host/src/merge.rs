@@ -91,6 +91,11 @@ impl MergePlan {
         self.launch.grid
     }
 
+    /// Why this kernel.
+    pub const fn reason(&self) -> &'static str {
+        "the one kernel for states and output of these types"
+    }
+
     fn bind(&self, merge: &Merge<'_>) -> Result<family::Launch, Error> {
         let tensors = family::Tensors::of(merge)?;
         if tensors == self.tensors {

@@ -183,7 +183,8 @@ const TABLE: &[Line] = &[
 const FIRST: &str = "first entry of this type, head dim and mask that fits the device";
 const SLICES: &str = "few queries, many keys, and a workspace: several blocks for each 128 queries, each \
                       with a slice of the keys";
-const ASKED: &str = "asked for by name";
+/// Of an entry that the caller named.
+pub(crate) const ASKED: &str = "asked for by name";
 const MEASURED: &str = "the fastest on this device for this size: `ferroflash sweep`";
 
 /// Chooses the entry for a problem, with these tensors or any, and a workspace of so many bytes.

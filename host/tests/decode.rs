@@ -55,11 +55,19 @@ const PLANS: &[Planned] = &[
     ("h200", LLAMA, |d| d, "decode_f16_d128_causal_8_tiles", 128, [16 * 8 * 4 * 129 * 4, 16 * 8 * 4]),
     ("h200", Shape { batch: 1, ..LLAMA }, |d| d, "decode_f16_d128_causal_8_tiles", 128,
         [16 * 8 * 4 * 129 * 4, 32]),
-    // More items than SMs: two blocks an SM. More than two waves: a block each.
+    // More items than SMs: two blocks an SM.
     ("h200", Shape { batch: 20, ..LLAMA }, |d| d, "decode_f16_d128_causal_8_tiles_w4", 264,
         [33 * 8 * 4 * 129 * 4, 20 * 8 * 4]),
+    // More than two waves: a block each. More than four: splits for three quarters of the places.
     ("h200", Shape { batch: 64, ..LLAMA }, |d| d, "decode_f16_d128_causal_8_tiles_w4", 768,
         [33 * 8 * 4 * 129 * 4, 64 * 8 * 4]),
+    ("h200", Shape { batch: 256, ..LLAMA }, |d| d, "decode_f16_d128_causal_8_tiles_w4", (255 + 24) * 8,
+        [24 * 8 * 4 * 129 * 4, 256 * 8 * 4]),
+    ("h200", Shape { batch: 256, page: Some(1), ..LLAMA }, |d| d, "decode_f16_d128_causal_8_rows",
+        (255 + 12) * 8, [12 * 8 * 4 * 129 * 4, 256 * 8 * 4]),
+    // Of which a share of 3 is not worth less.
+    ("h200", Shape { batch: 64, heads: [40, 40], page: Some(1), ..LLAMA }, |d| d,
+        "decode_f16_d128_causal_8_rows", (63 + 3) * 40, [3 * 40 * 129 * 4, 64 * 40 * 4]),
     // More than whole shares would have: all blocks of the wave.
     ("h200", Shape { batch: 6, heads: [48, 48], ..LLAMA }, |d| d, "decode_f16_d128_causal_8_tiles_w4", 264,
         [5 * 48 * 129 * 4, 6 * 48 * 4]),
@@ -117,6 +125,39 @@ fn plans() {
     }
 }
 
+/// As many sequences and heads as the device counts.
+#[test]
+fn as_many_as_are_counted() {
+    for (batch, heads) in [(1024, (1 << 20) - 1), (1025, 1 << 14)] {
+        let plan = plan_decode(&many_heads(batch, heads), card("h200")).expect("a plan");
+        assert_eq!(plan.grid(), [(batch * heads) as u32, 1, 1]);
+    }
+}
+
+/// Every plan says why.
+#[test]
+fn reasons() {
+    for (change, shape, words) in REASONS {
+        let mut request = decode(*shape).mask(Mask::Causal);
+        change(&mut request);
+        let plan = plan_decode_with(&request, card("h200"), u64::MAX).expect("a plan");
+        assert!(plan.reason().contains(words), "{}: {}, not {words}", plan.contract().symbol, plan.reason());
+    }
+}
+
+type Reason = (fn(&mut Decode<'static>), Shape, &'static str);
+
+#[rustfmt::skip]
+const REASONS: &[Reason] = &[
+    (|_| {}, LLAMA, "few rows: the smallest block"),
+    (|_| {}, Shape { batch: 64, ..LLAMA }, "more blocks than SMs"),
+    (|_| {}, Shape { batch: 1, queries: 8, ..LLAMA }, "few sequences: blocks of 16 rows"),
+    (|_| {}, Shape { batch: 1, queries: 12, head_dim: 64, ..LLAMA }, "in several blocks"),
+    (|d| d.config = Some("decode_f16_d128_causal_8_rows"), LLAMA, "asked for by name"),
+    (|_| {}, Shape { queries: 17, ..LLAMA }, "more than 64 rows"),
+    (|d| d.alibi = Some(SLOPES), LLAMA, "slopes, which decode kernels have not"),
+];
+
 /// Without a workspace nothing is cut, unless it must be.
 #[test]
 fn no_workspace() {
@@ -131,6 +172,11 @@ const SLOPES: AlibiSlopes = AlibiSlopes::new(7 * FAR, 32);
 fn e4m3(d: &mut Decode<'static>) {
     d.cache.pages.keys.dtype = DType::E4m3;
     d.cache.pages.values.dtype = DType::E4m3;
+}
+
+/// As many key heads as query heads, of 8 columns.
+fn many_heads(batch: usize, heads: usize) -> Decode<'static> {
+    decode(Shape { batch, heads: [heads; 2], head_dim: 8, page: Some(1), max_k: 4, ..LLAMA })
 }
 
 /// What makes a request wrong, and the words that it is refused with.
@@ -154,6 +200,10 @@ const REFUSED: &[Refused] = &[
         d.o.shape[0] = 128;
         d.cache.max_k = 1 << 29;
     }, false, &["128 sequences of up to 536870912 keys", "32 bits"]),
+    // Items times heads and their blocks of rows, which the device has 32 bits for.
+    (|d| *d = many_heads(1024, 1 << 20), false,
+        &["up to 1024 parts of 1024 sequences, each of 1048576 key heads in 1 blocks", "fewer than 1073741824"]),
+    (|d| *d = many_heads(1025, (1 << 14) + 1), false, &["up to 65535 parts of 1025 sequences"]),
     (|d| d.scale = Some(-1.0), false, &["scale -1", "above 0"]),
     (|d| d.softcap = Some(f32::NAN), true, &["softcap", "NaN"]),
     (|d| d.sinks = Some(Sinks { address: 7 * FAR + 2, elements: 32 }),

@@ -1,5 +1,6 @@
 //! The decode family: which entry, how many blocks, and where splits leave what they make.
 use super::{Kernels, cache, place};
+use crate::table::ASKED;
 use crate::{Boxes, Capabilities, Decode, Error, Problem, Splits, validate};
 use core::cmp::Reverse;
 use spec::{
@@ -10,6 +11,14 @@ use spec::{
 /// Shares of the device below which a sequence is not split: two halves of a wave that end together cost more
 /// than one block each (H200, docs/performance-log.md).
 const THRESHOLD: f32 = 2.25;
+
+/// Of what the device holds at once, the part that splits are made for where there are blocks for many waves. A
+/// graph that was captured for many sequences and finds few has as many blocks all the same, and those that
+/// find nothing need places beside those that do: with every place taken 2048 of them stood behind 8 sequences
+/// of 4096 keys and took 9.9 us of 45.6 (H200).
+const DEALT: f32 = 0.75;
+/// Fewest items, times key heads and blocks of rows, that do not fit the device's arithmetic of them.
+const TOO_MANY: u64 = 1 << 30;
 
 /// The launches of a decode kernel, and of the one that merges splits where no counters tell who is last.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -87,9 +96,24 @@ fn at_once(e: &DecodeInfo, d: &Decode<'_>, on: &Capabilities) -> u32 {
     if crowded && !matches!(d.splits, Splits::Chunk(_)) { on.blocks_per_sm(&e.contract) } else { 0 }
 }
 
-/// The entry for a request: the smallest of those that take the fewest blocks, and of these the one of which
-/// an SM holds the most, where that counts.
-fn choose(d: &Decode<'_>, on: &Capabilities) -> Result<&'static DecodeInfo, Error> {
+/// Why the planner takes an entry.
+fn reason(e: &DecodeInfo, d: &Decode<'_>, on: &Capabilities) -> &'static str {
+    let larger =
+        |other: &&DecodeInfo| other.rows > e.rows && other.head_dim == e.head_dim && solves(other, d);
+    let one_block = DECODES.iter().filter(larger).any(|other| row_blocks(other, &d.problem()) == 1);
+    match row_blocks(e, &d.problem()) {
+        _ if at_once(e, d, on) > 1 => {
+            "more blocks than SMs: an SM holds several, of which one loads while another looks for its keys"
+        }
+        2.. if one_block => "few sequences: blocks of 16 rows share them, on SMs that would do nothing",
+        2.. => "as many rows as a block holds, in several blocks that read the same keys",
+        _ => "few rows: the smallest block that holds all of a key head's, and cuts sequences by their keys",
+    }
+}
+
+/// The entry for a request, and why: the smallest of those that take the fewest blocks, and of these the one
+/// of which an SM holds the most, where that counts.
+fn choose(d: &Decode<'_>, on: &Capabilities) -> Result<(&'static DecodeInfo, &'static str), Error> {
     let p = d.problem();
     if let Some(name) = d.config {
         let Some(entry) = DECODES.iter().find(|e| e.contract.symbol == name) else {
@@ -104,7 +128,7 @@ fn choose(d: &Decode<'_>, on: &Capabilities) -> Result<&'static DecodeInfo, Erro
             return Err(Error::invalid("config", name, expected));
         }
         on.runs(&entry.contract)?;
-        return Ok(entry);
+        return Ok((entry, ASKED));
     }
     let size = |e: &&DecodeInfo| {
         let plain = [e.mask == MaskKind::Local, e.pages == PageKind::Rows];
@@ -112,10 +136,10 @@ fn choose(d: &Decode<'_>, on: &Capabilities) -> Result<&'static DecodeInfo, Erro
     };
     let fitting = DECODES.iter().filter(|e| solves(e, d) && keeps_bits(e, d, on) && suits(e, d, on));
     if let Some(entry) = fitting.clone().filter(|e| on.runs(&e.contract).is_ok()).min_by_key(size) {
-        return Ok(entry);
+        return Ok((entry, reason(entry, d, on)));
     }
     match fitting.min_by_key(size) {
-        Some(entry) => on.runs(&entry.contract).and(Ok(entry)),
+        Some(entry) => on.runs(&entry.contract).and(Ok((entry, reason(entry, d, on)))),
         None => {
             let feature = format_args!("decoding {p}");
             Err(Error::unsupported(feature, "no decode kernel has such a head_dim, mask and number of rows"))
@@ -124,18 +148,19 @@ fn choose(d: &Decode<'_>, on: &Capabilities) -> Result<&'static DecodeInfo, Erro
 }
 
 impl Launch {
-    /// That of a checked request, with so many bytes of workspace.
+    /// That of a checked request, with so many bytes of workspace, and why its entry was chosen.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] where no entry solves it on this device.
-    pub fn plan(d: &Decode<'_>, on: &Capabilities, offered: u64) -> Result<Self, Error> {
-        let entry = choose(d, on)?;
+    /// [`Error::Unsupported`] where no entry solves it on this device, or there is more to deal out than is
+    /// counted.
+    pub fn plan(d: &Decode<'_>, on: &Capabilities, offered: u64) -> Result<(Self, &'static str), Error> {
+        let (entry, reason) = choose(d, on)?;
         let (p, [dtype, head_dim]) = (d.problem(), [entry.dtype as u32, entry.head_dim]);
         let merges = |c: &&spec::DecodeCombineInfo| [c.dtype as u32, c.head_dim] == [dtype, head_dim];
         let combine = DECODE_COMBINES.iter().find(merges);
         let combine = combine
             .ok_or_else(|| Error::unsupported(entry.contract.symbol, "no kernel merges its splits"))?;
-        let (order, slots) = order(d, on, entry);
+        let (order, slots) = order(d, on, entry)?;
         let rows = rows(&p) as u64;
         let columns = u64::from(entry.head_dim);
         let workspace = u64::from(slots) * p.heads_k as u64 * rows * (columns + 1) * 4;
@@ -152,7 +177,7 @@ impl Launch {
             workspace: if whole { 0 } else { workspace },
             counters: if whole { 0 } else { counters },
         };
-        Ok(launch.bind(d))
+        Ok((launch.bind(d), reason))
     }
 
     /// The same for other tensors of the same shape.
@@ -205,14 +230,18 @@ impl Kernels for Launch {
 
 /// How sequences are cut, and slots for the parts of those that are: 0 where none is. Every number follows
 /// from bounds; lengths are the device's.
-fn order(d: &Decode<'_>, on: &Capabilities, entry: &DecodeInfo) -> (DecodeOrder, u32) {
+///
+/// # Errors
+/// [`Error::Unsupported`] where there is more to deal out than the device counts.
+fn order(d: &Decode<'_>, on: &Capabilities, entry: &DecodeInfo) -> Result<(DecodeOrder, u32), Error> {
     let (p, blocks_per_sm) = (d.problem(), on.blocks_per_sm(&entry.contract));
     let (sequences, heads, row_blocks) = (p.batch as u32, p.heads_k as u32, row_blocks(entry, &p));
-    let resident = on.sms * blocks_per_sm;
-    let share = resident as f32 / (heads * row_blocks) as f32;
     let all = |each: u32| if each > 1 { sequences * each } else { 0 };
-    // Items of one block of rows of one key head, at most, and slots.
-    let (items, slots) = match d.splits {
+    let each = p.heads_k as u64 * u64::from(row_blocks);
+    let resident = on.sms * blocks_per_sm;
+    let whole = resident as f32 / each as f32;
+    // Items of one block of rows of one key head, at most, and slots, where the device has so many shares.
+    let bounds = |share: f32| match d.splits {
         Splits::Auto if share < THRESHOLD => (sequences, 0),
         // The shares of all sequences make up the device, and no sequence has less than one item.
         Splits::Auto => (sequences - 1 + share as u32, share as u32),
@@ -224,16 +253,27 @@ fn order(d: &Decode<'_>, on: &Capabilities, entry: &DecodeInfo) -> (DecodeOrder,
             (slots.max(sequences), slots)
         }
     };
+    let waves = u64::from(bounds(whole).0) * each / u64::from(resident.max(1));
+    let share = if waves >= 4 && whole >= 4.0 { whole * DEALT } else { whole };
+    let (items, slots) = bounds(share);
+    // The device's own bound where it has no sum of more sequences than a warp looks at in one go.
+    let bound = if sequences > 32 * 32 { u32::MAX >> 16 } else { items };
+    if u64::from(bound) * each >= TOO_MANY {
+        let feature = format_args!(
+            "up to {bound} parts of {sequences} sequences, each of {heads} key heads in {row_blocks} blocks of rows"
+        );
+        let reason = format_args!("a launch deals out fewer than {TOO_MANY}; split the batch");
+        return Err(Error::unsupported(feature, reason));
+    }
     // A wave of whole shares: the blocks of a sequence's key heads run side by side and find the same rows of
     // memory open, and what is left over are the last blocks, which the hardware spreads. 132 blocks for 128
     // items take 1 to 3 % longer (H200).
-    let wave = share as u32 * heads * row_blocks;
-    let least = u64::from(sequences) * u64::from(heads) * u64::from(row_blocks);
+    let (each, least) = (each as u32, sequences * each as u32);
+    let wave = share as u32 * each;
     // Where there are more items than two waves, the hardware deals them out better than a stride does.
-    let items = u64::from(items.max(sequences)) * u64::from(heads) * u64::from(row_blocks);
-    let blocks = match items {
-        _ if items > 2 * u64::from(resident) => items.min(1 << 30) as u32,
-        _ if least <= u64::from(wave) => wave,
+    let blocks = match items * each {
+        items if u64::from(items) > 2 * u64::from(resident) => items,
+        _ if least <= wave => wave,
         _ => resident,
     };
     let one = FastDiv::ONE;
@@ -255,7 +295,7 @@ fn order(d: &Decode<'_>, on: &Capabilities, entry: &DecodeInfo) -> (DecodeOrder,
         blocks,
         spread: if blocks_per_sm == 1 { wave / 2 } else { 0 },
     };
-    (order, slots)
+    Ok((order, slots))
 }
 
 /// What kernels are told, without workspace and counters.

@@ -1,6 +1,7 @@
 //! What a request on a cache launches: a decode kernel where a sequence has few rows for each key head, which
 //! all read the same keys, else a paged one, in tiles of queries.
 use super::{Kernels, One, decode, paged};
+use crate::table::ASKED;
 use crate::{Boxes, Capabilities, Decode, Error, Splits};
 use spec::{Contract, KERNELS, PAGED, PagedParams, TensorMap};
 
@@ -15,17 +16,25 @@ pub(crate) enum Launch {
 use Launch::{Few, Many};
 
 impl Launch {
-    /// That of a checked request, with so many bytes of workspace.
+    /// That of a checked request, with so many bytes of workspace, and why its entry was chosen.
     ///
     /// # Errors
     /// [`Error::Unsupported`] where no entry solves it on this device.
-    pub fn plan(d: &Decode<'_>, on: &Capabilities, offered: u64) -> Result<Self, Error> {
+    pub fn plan(d: &Decode<'_>, on: &Capabilities, offered: u64) -> Result<(Self, &'static str), Error> {
         let paged = d.config.is_some_and(|name| PAGED.iter().any(|e| e.contract.symbol == name));
         if !paged && decode::takes(d) {
-            return decode::Launch::plan(d, on, offered).map(Few);
+            return decode::Launch::plan(d, on, offered).map(|(launch, reason)| (Few(launch), reason));
         }
         has_no_part_of_decode(d)?;
-        paged::plan(d, on).map(Many)
+        let reason = match d.config {
+            Some(_) => ASKED,
+            None if d.packed.is_some() => "any numbers of queries: tiles of a query head's, prompts or not",
+            None if d.alibi.is_some() => {
+                "slopes, which decode kernels have not: tiles of a query head's queries"
+            }
+            None => "more than 64 rows for each key head: tiles of a query head's queries",
+        };
+        paged::plan(d, on).map(|launch| (Many(launch), reason))
     }
 
     /// The same for other tensors of the same shape.
