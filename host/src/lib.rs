@@ -85,7 +85,7 @@ pub use error::{Cause, Error};
 pub use forward::{Alignment, Forward, Mask, Problem};
 pub use merge::{Merge, MergePlan, State, plan_merge};
 pub use packed::{Packed, PackedQueries};
-pub use plan::{Plan, plan, plan_with, supports, supports_with};
+pub use plan::{Plan, explain, plan, plan_with, supports, supports_with};
 pub use prepared::Prepared;
 pub use request::{Planned, Request};
 /// The kernels' configurations as types, for [`Prepared`].

@@ -55,10 +55,22 @@ pub fn supports_with(
     capabilities: &Capabilities,
     workspace: u64,
 ) -> Result<&'static Contract, Error> {
+    explain(problem, capabilities, workspace).map(|(contract, _)| contract)
+}
+
+/// The same, and why that kernel: what [`Plan::reason`] says of it.
+///
+/// # Errors
+/// Those of [`supports`].
+pub fn explain(
+    problem: &Problem,
+    capabilities: &Capabilities,
+    workspace: u64,
+) -> Result<(&'static Contract, &'static str), Error> {
     validate::problem(problem)?;
     let choice = table::choose(problem, None, capabilities, None, workspace, &Tuning::new())?;
     Launches::fits(problem, &choice, capabilities)?;
-    Ok(&choice.entry.contract)
+    Ok((&choice.entry.contract, choice.reason))
 }
 
 /// Checks `forward` and decides how it is launched on a device with these capabilities.

@@ -182,6 +182,38 @@ fn a_capture_ends_however_its_work_ends() {
     });
 }
 
+/// A launch in a graph is captured once, and enqueued as a graph as often as is asked for.
+fn captured_once<D: Driver>(cuda: &FakeCuda, driver: D) {
+    let attention = Attention::new(driver);
+    let stream = attention.driver().stream().expect("a stream");
+    let f = forward(1 << 40);
+    let plan = attention.plan(&f).expect("valid");
+    attention.load(&plan).expect("PTX");
+    let (_, loaded) = (cuda.calls(), cuda.left());
+    // SAFETY: nothing runs.
+    let launch = &mut || unsafe { attention.launch(&plan, &f, &stream) };
+    let twice = &mut |replay: &mut dyn FnMut() -> Result<(), Error>| replay().and_then(|()| replay());
+    // SAFETY: nothing runs.
+    unsafe { attention.driver().with_graph(&stream, launch, twice) }.expect("replayed");
+    let calls = cuda.calls();
+    let count = |name: &str| calls.iter().filter(|call| *call == name).count();
+    assert_eq!(
+        ["cuStreamBeginCapture_v2", "cuLaunchKernel", "cuGraphLaunch"].map(count),
+        [1, 1, 2],
+        "{calls:?}"
+    );
+    assert_eq!((cuda.faults(), cuda.left()), (vec![], loaded));
+}
+
+#[test]
+fn a_graph_is_captured_once() {
+    in_fake_cuda("a_graph_is_captured_once", |cuda| {
+        captured_once(cuda, RawDriver::primary(0).expect("a device"));
+        #[cfg(feature = "cust")]
+        captured_once(cuda, CustDriver::new(0).expect("a device"));
+    });
+}
+
 /// Tensor maps are encoded at the first launch, for its tensors, and kept.
 fn maps_are_the_drivers<D: Driver>(cuda: &FakeCuda, driver: D) -> Result<(), Error> {
     let attention = Attention::new(driver);

@@ -94,6 +94,15 @@ impl Console {
     }
 }
 
+/// What a verdict says of kernels that were not looked at, where there are some: whether each was skipped.
+pub(super) fn skipped(kernels: impl Iterator<Item = bool>) -> String {
+    match kernels.filter(|skipped| *skipped).count() {
+        0 => String::new(),
+        1 => "; 1 kernel skipped, which does not fit this device".into(),
+        count => format!("; {count} kernels skipped, which do not fit this device"),
+    }
+}
+
 fn json<R: Serialize>(report: Option<&R>, failure: Option<Failure>) -> String {
     let text = serde_json::to_string_pretty(&Document { report, failure });
     format!("{}\n", text.expect("reports have string keys"))

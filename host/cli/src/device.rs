@@ -29,6 +29,8 @@ pub(super) enum Device {
 pub(super) struct Results {
     /// The kernel that ran.
     pub kernel: Option<&'static str>,
+    /// Why the planner took it.
+    pub reason: Option<&'static str>,
     /// O as `Memory::o` places it.
     pub o: Vec<u16>,
     /// LSE, `[batch, heads, seqlen]`.
@@ -48,12 +50,27 @@ pub(super) struct Took {
     pub upload: Option<f64>,
     /// Loading the kernel, which the driver may compile; none on the CPU.
     pub load: Option<f64>,
-    /// The kernel by the device's clock; what the simulator or the reference took.
-    pub kernel: f64,
+    /// The kernel by the device's clock; none where no device was.
+    pub kernel: Option<f64>,
+    /// What simulating it, or the reference, took on the CPU: it says nothing of a device.
+    pub cpu: Option<f64>,
+}
+
+impl Took {
+    /// Steps on a device.
+    pub(super) fn on_device([upload, load, kernel]: [Duration; 3]) -> Self {
+        let [upload, load, kernel] = [upload, load, kernel].map(|took| Some(milliseconds(took)));
+        Took { upload, load, kernel, cpu: None }
+    }
+
+    /// The reference.
+    pub(super) fn on_cpu(took: Duration) -> Self {
+        Took { upload: None, load: None, kernel: None, cpu: Some(milliseconds(took)) }
+    }
 }
 
 /// A duration for a report.
-pub(super) fn milliseconds(duration: Duration) -> f64 {
+fn milliseconds(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e3
 }
 
@@ -66,6 +83,8 @@ pub(super) trait Runner {
     fn capabilities(&self) -> &Capabilities;
     /// Runs every round of a problem of any family.
     fn run(&self, work: &dyn Work, config: Option<&str>) -> Result<Vec<Written>, ferroflash::Error>;
+    /// The same by one launch that is captured as a graph and enqueued for each round.
+    fn replay(&self, work: &dyn Work, config: Option<&str>) -> Result<Vec<Written>, ferroflash::Error>;
     /// Runs one attention, and says what it took.
     fn run_timed(&self, memory: &Memory, config: Option<&str>) -> Result<(Outcome, Took), ferroflash::Error>;
     /// Decodes on a cache.
@@ -91,12 +110,16 @@ impl<D: Driver> Runner for Attention<D> {
         OnDevice::new(self, work, config)?.run_all()
     }
 
+    fn replay(&self, work: &dyn Work, config: Option<&str>) -> Result<Vec<Written>, ferroflash::Error> {
+        OnDevice::new(self, work, config)?.replay_all()
+    }
+
     fn run_timed(&self, memory: &Memory, config: Option<&str>) -> Result<(Outcome, Took), ferroflash::Error> {
         let start = Instant::now();
         let loaded = Loaded::new(self, memory, config)?;
-        let upload = Some(milliseconds(start.elapsed()));
+        let upload = start.elapsed();
         let (outcome, [load, kernel]) = loaded.run_timed()?;
-        Ok((outcome, Took { upload, load: Some(milliseconds(load)), kernel: milliseconds(kernel) }))
+        Ok((outcome, Took::on_device([upload, load, kernel])))
     }
 
     fn decode(&self, input: &Cached, config: Option<&str>) -> Result<Results, ferroflash::Error> {
@@ -231,17 +254,22 @@ impl Device {
         Error::Invalid(format!("--config {name}: {what}"))
     }
 
+    /// The results of a launch here: what a simulator takes is no kernel's time.
+    pub(super) fn timed(&self, mut results: Results) -> Results {
+        if self.is_simulated() {
+            results.took.cpu = results.took.kernel.take();
+        }
+        results
+    }
+
     /// Computes attention. `config` names a kernel.
     pub(super) fn run(&self, memory: &Memory, config: Option<&str>) -> Result<Results, Error> {
         match self {
             Device::Kernels { runner, .. } => {
                 let (outcome, took) = runner.run_timed(memory, config)?;
-                Ok(Results {
-                    kernel: Some(outcome.entry),
-                    o: outcome.o().to_vec(),
-                    lse: outcome.lse().to_vec(),
-                    took,
-                })
+                let (o, lse) = (outcome.o().to_vec(), outcome.lse().to_vec());
+                let (kernel, reason) = (Some(outcome.entry), Some(outcome.reason));
+                Ok(self.timed(Results { kernel, reason, o, lse, took }))
             }
             Device::Cpu => {
                 // Validation is planning's, and planning needs no device.
@@ -253,8 +281,9 @@ impl Device {
                 let inputs = memory.inputs().map_err(|e| Error::Invalid(e.to_string()))?;
                 let start = Instant::now();
                 let outputs = exact(&inputs);
-                let took = Took { upload: None, load: None, kernel: milliseconds(start.elapsed()) };
-                Ok(Results { kernel: None, o: memory.place(&outputs), lse: memory.place_lse(&outputs), took })
+                let took = Took::on_cpu(start.elapsed());
+                let (o, lse) = (memory.place(&outputs), memory.place_lse(&outputs));
+                Ok(Results { kernel: None, reason: None, o, lse, took })
             }
         }
     }

@@ -3,7 +3,7 @@ use super::console::Console;
 use super::device::{Device, Runner};
 use super::error::Error;
 use super::options::{DeviceOptions, dtype};
-use ferroflash::{Capabilities, DType, Mask, Problem, ptx, spec::KERNELS, supports};
+use ferroflash::{Capabilities, DType, Mask, Problem, explain, ptx, spec::KERNELS};
 use serde::Serialize;
 use std::fmt;
 
@@ -62,6 +62,8 @@ struct Choice {
     head_dim: usize,
     mask: &'static str,
     kernel: Option<&'static str>,
+    /// Why this kernel.
+    reason: Option<&'static str>,
     refused: Option<String>,
 }
 
@@ -114,12 +116,14 @@ fn choices(base: Problem, capabilities: &Capabilities) -> Result<Vec<Choice>, Er
     let mut choices = vec![];
     for head_dim in [32, 64, 96, 128, 192, 256, 512] {
         for (name, mask) in masks {
-            let (kernel, refused) = match supports(&base.head_dim(head_dim).mask(mask), capabilities) {
-                Ok(kernel) => (Some(kernel.symbol), None),
+            let choice = Choice { head_dim, mask: name, kernel: None, reason: None, refused: None };
+            choices.push(match explain(&base.head_dim(head_dim).mask(mask), capabilities, 0) {
+                Ok((kernel, reason)) => {
+                    Choice { kernel: Some(kernel.symbol), reason: Some(reason), ..choice }
+                }
                 Err(error @ ferroflash::Error::Invalid { .. }) => return Err(error.into()),
-                Err(error) => (None, Some(error.to_string())),
-            };
-            choices.push(Choice { head_dim, mask: name, kernel, refused });
+                Err(error) => Choice { refused: Some(error.to_string()), ..choice },
+            });
         }
     }
     Ok(choices)
@@ -153,10 +157,12 @@ impl fmt::Display for Report {
             mib(limits.memory_bytes)
         )?;
         writeln!(f, "would run, for {}:", self.problems)?;
+        let width = self.would_run.iter().filter_map(|choice| choice.kernel).map(str::len).max().unwrap_or(0);
         for choice in &self.would_run {
             let kernel =
                 choice.kernel.map(str::to_owned).or_else(|| choice.refused.clone()).unwrap_or_else(none);
-            writeln!(f, "  head_dim {:>3}  {:<12}  {kernel}", choice.head_dim, choice.mask)?;
+            let reason = choice.reason.map_or(String::new(), |reason| format!("  {reason}"));
+            writeln!(f, "  head_dim {:>3}  {:<12}  {kernel:width$}{reason}", choice.head_dim, choice.mask)?;
         }
         Ok(())
     }

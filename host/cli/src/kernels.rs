@@ -73,6 +73,8 @@ struct Row {
     stages: Option<u32>,
     threads: u32,
     shared_memory_bytes: u32,
+    /// Which GPUs run it: `from sm_80`.
+    target: String,
     min_blocks_per_sm: u32,
 }
 
@@ -83,6 +85,7 @@ impl Row {
             family,
             threads: contract.threads,
             shared_memory_bytes: contract.smem_bytes,
+            target: contract.target.to_string(),
             min_blocks_per_sm: contract.min_blocks_per_sm,
             ..Row::default()
         }
@@ -237,7 +240,8 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = self.kernels.iter().map(|row| row.name.len()).max().unwrap_or(0);
-        writeln!(f, "{:name$}  {:>9}  stages  threads  shared memory  how", "kernel", "tile")?;
+        let head = ["kernel", "tile", "stages  threads  shared memory", "runs on"];
+        writeln!(f, "{:name$}  {:>9}  {}  {:<13}  how", head[0], head[1], head[2], head[3])?;
         for row in &self.kernels {
             let number = |number: Option<u32>| number.map_or("-".into(), |number| number.to_string());
             let tile = match (row.tile_m, row.tile_n) {
@@ -250,7 +254,7 @@ impl fmt::Display for Report {
             let how = [row.schedule, row.path, row.grid, row.what.as_deref()];
             let how = how.into_iter().flatten().collect::<Vec<_>>().join(", ");
             let lineage = row.lineage.iter().map(|name| format!("; {name}")).collect::<String>();
-            writeln!(f, "  {shared:>9.1} KiB  {how}{lineage}")?;
+            writeln!(f, "  {shared:>9.1} KiB  {:<13}  {how}{lineage}", row.target)?;
         }
         writeln!(f, "{} kernels", self.kernels.len())
     }

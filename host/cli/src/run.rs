@@ -82,6 +82,8 @@ enum FileLayout {
 pub(super) struct Report {
     device: String,
     kernel: Option<&'static str>,
+    /// Why this kernel.
+    reason: Option<&'static str>,
     problem: String,
     milliseconds: Took,
     output: Option<PathBuf>,
@@ -223,6 +225,7 @@ fn conclude(
     let report = Report {
         device: device.to_string(),
         kernel: result.kernel,
+        reason: result.reason,
         problem,
         milliseconds: result.took,
         output,
@@ -257,15 +260,19 @@ fn problem(layout: Layout, [q, k, v]: [&Stored; 3]) -> Result<Problem, Error> {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.problem)?;
-        let Took { upload, load, kernel } = self.milliseconds;
-        write!(f, "on {} with {}: {kernel:.3} ms", self.device, self.kernel.unwrap_or("no kernel"))?;
-        match (upload, load) {
-            (Some(upload), Some(load)) => writeln!(
-                f,
-                "; before it inputs to the device {upload:.1} ms, loading the kernel {load:.1} ms"
-            )?,
-            _ => writeln!(f)?,
+        let Took { upload, load, kernel, cpu } = self.milliseconds;
+        write!(f, "on {} with {}", self.device, self.kernel.unwrap_or("no kernel"))?;
+        if let Some(kernel) = kernel {
+            write!(f, ": {kernel:.3} ms")?;
         }
+        if let (Some(upload), Some(load), None) = (upload, load, cpu) {
+            write!(f, "; before it inputs to the device {upload:.1} ms, loading the kernel {load:.1} ms")?;
+        }
+        match cpu {
+            Some(cpu) => writeln!(f, "; it took this CPU {:.2} s", cpu / 1e3)?,
+            None => writeln!(f)?,
+        }
+        self.reason.map_or(Ok(()), |reason| writeln!(f, "why this kernel: {reason}"))?;
         if let Some(check) = &self.check {
             let Check { passed, max_error, tolerance, .. } = check;
             let verdict = if *passed { "equal to the reference" } else { "WRONG" };

@@ -1,5 +1,5 @@
 //! `ferroflash sanitize`: memory, races, initialisation and barriers of kernels, checked.
-use super::console::Console;
+use super::console::{Console, skipped};
 use super::error::Error;
 use super::options::PROFILE;
 use clap::ValueEnum;
@@ -364,6 +364,8 @@ impl fmt::Display for Findings {
         }
         let launches: usize = self.kernels.iter().map(|row| row.launches).sum();
         let verdict = if self.clean { "clean" } else { "NOT CLEAN" };
-        writeln!(f, "{verdict}: {launches} launches on {}, {:.1} s", self.device, self.seconds)
+        // On a GPU each tool says so of its own.
+        let skipped = skipped(self.kernels.iter().map(|row| row.skipped.is_some()));
+        writeln!(f, "{verdict}: {launches} launches on {}, {:.1} s{skipped}", self.device, self.seconds)
     }
 }

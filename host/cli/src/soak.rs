@@ -1,5 +1,5 @@
 //! `ferroflash soak`: the same launch thousands of times.
-use super::console::Console;
+use super::console::{Console, skipped};
 use super::device::{Device, Runner};
 use super::error::Error;
 use super::options::KernelOptions;
@@ -196,7 +196,8 @@ impl fmt::Display for Report {
         writeln!(
             f,
             "{verdict}: {launches} launches from up to {threads} threads with {streams} streams each on \
-             {device}, {seconds:.1} s"
+             {device}, {seconds:.1} s{}",
+            skipped(self.kernels.iter().map(|row| row.skipped.is_some()))
         )
     }
 }

@@ -1,12 +1,12 @@
 //! `ferroflash verify`: every kernel against the f64 reference.
-use super::console::Console;
+use super::console::{Console, skipped};
 use super::device::{Device, Runner};
 use super::error::Error;
 use super::options::KernelOptions;
 use ferroflash::lineage::CONFIGURATIONS;
 use ferroflash::{DType, EntryInfo};
 use indicatif::ProgressBar;
-use reference::{Judge, Rule, Soak, Subject, Task, Work, headline, reproducer};
+use reference::{Judge, Rule, Soak, Subject, Task, Work, Written, headline, reproducer};
 use serde::Serialize;
 use std::fmt;
 use std::time::Instant;
@@ -41,9 +41,17 @@ pub(super) struct Args {
     /// bit.
     #[arg(long, value_name = "N", default_value_t = 0)]
     soak: usize,
+    /// Also capture a launch as a CUDA graph, and replay it with other lengths and other garbage, on up to N
+    /// problems of each kernel for packed sequences and caches [default: 4 on a GPU, none in the simulator,
+    /// which has no graphs and enqueues the launch anew].
+    #[arg(long, value_name = "N")]
+    graphs: Option<usize>,
     #[command(flatten)]
     kernels: KernelOptions,
 }
+
+/// Problems of each kernel that a GPU also solves by a graph.
+const GRAPHS: usize = 4;
 
 #[derive(Serialize)]
 struct Report {
@@ -69,6 +77,8 @@ struct Row {
     mask: Option<&'static str>,
     /// Each may be several launches of one plan.
     cases: usize,
+    /// Those of them that were solved once more, by one launch that was captured and replayed.
+    graphs: usize,
     /// Why it cannot run here.
     skipped: Option<String>,
     /// Largest `error / tolerance`; null in JSON where it is not finite.
@@ -85,7 +95,8 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let runner = device.kernels("verify")?;
     device.affords(2 * args.soak * subjects.len(), &args.kernels.device, console)?;
     let start = Instant::now();
-    let mut work = Trials::default();
+    let graphs = args.graphs.unwrap_or(if device.is_simulated() { 0 } else { GRAPHS });
+    let mut work = Trials { graphs, ..Trials::default() };
     for subject in subjects {
         let mut tasks = if args.quick { subject.edges(seed) } else { subject.grid(seed) };
         if !device.is_simulated() {
@@ -161,6 +172,8 @@ struct Trials {
     rows: Vec<Row>,
     /// The kernels by their places in `rows`.
     tasks: Vec<(Task, Vec<usize>)>,
+    /// Problems of several launches that each kernel solves by a graph, too.
+    graphs: usize,
 }
 
 impl Trials {
@@ -182,8 +195,13 @@ impl Trials {
             bar.set_message(task.to_string());
             let work = task.work();
             let mut judge = None;
+            let again = work.rounds().len() > 1;
             for place in places {
-                self.rows[*place].verify(runner, task, &*work, &mut judge)?;
+                let row = &mut self.rows[*place];
+                row.verify(runner, task, &*work, &mut judge)?;
+                if again && row.graphs < self.graphs {
+                    row.replay(runner, task, &*work, &mut judge)?;
+                }
             }
             bar.inc(1);
         }
@@ -201,6 +219,7 @@ impl Row {
             family: subject.family(),
             mask,
             cases: 0,
+            graphs: 0,
             skipped,
             worst_ratio: 0.0,
             worst_case: None,
@@ -220,19 +239,50 @@ impl Row {
         if self.skipped.is_some() {
             return Ok(());
         }
-        let rounds = runner.run(work, Some(self.name)).map_err(|error| match Error::from(error) {
+        let rounds = runner.run(work, Some(self.name)).map_err(|error| self.failed(task, error))?;
+        self.cases += 1;
+        self.judge(task.to_string(), &rounds, work, judge)
+    }
+
+    /// The same by a graph.
+    fn replay<'w>(
+        &mut self,
+        runner: &dyn Runner,
+        task: &Task,
+        work: &'w dyn Work,
+        judge: &mut Option<Judge<'w>>,
+    ) -> Result<(), Error> {
+        if self.skipped.is_some() {
+            return Ok(());
+        }
+        let rounds = runner.replay(work, Some(self.name)).map_err(|error| self.failed(task, error))?;
+        self.graphs += 1;
+        self.judge(format!("{task}, by a graph"), &rounds, work, judge)
+    }
+
+    /// That a problem could not be run.
+    fn failed(&self, task: &Task, error: ferroflash::Error) -> Error {
+        match Error::from(error) {
             Error::Device(text) => Error::Device(format!("{}: {task}: {text}", self.name)),
             other => Error::Invalid(format!("{}: {task}: {other}", self.name)),
-        })?;
+        }
+    }
+
+    /// Judges every round of a problem.
+    fn judge<'w>(
+        &mut self,
+        task: String,
+        rounds: &[Written],
+        work: &'w dyn Work,
+        judge: &mut Option<Judge<'w>>,
+    ) -> Result<(), Error> {
         let judge = match judge {
             Some(judge) => judge,
             none => none.insert(work.judge(Rule::Tolerance).map_err(|e| Error::Invalid(e.to_string()))?),
         };
-        self.cases += 1;
         for (round, written) in rounds.iter().enumerate() {
             let judgement = judge(round, written);
-            let place =
-                || if round == 0 { task.to_string() } else { format!("{task}, launch {}", round + 1) };
+            let place = || if round == 0 { task.clone() } else { format!("{task}, launch {}", round + 1) };
             // An infinite error stands for what is not a number.
             self.max_error = self.max_error.max(judgement.max_error);
             let ratio = judgement.worst_ratio;
@@ -303,10 +353,13 @@ impl fmt::Display for Report {
         }
         let cases: usize = self.kernels.iter().chain(&self.headline).map(|row| row.cases).sum();
         let verdict = if self.passed { "all pass" } else { "FAILED" };
+        let graphs: usize = self.kernels.iter().map(|row| row.graphs).sum();
+        let graphs = if graphs > 0 { format!(", {graphs} also by graphs") } else { String::new() };
+        let Report { device, grid, seed, seconds, .. } = self;
+        let skipped = skipped(self.kernels.iter().map(|row| row.skipped.is_some()));
         writeln!(
             f,
-            "{verdict}: {cases} cases on {}, {} grid, seed {}, {:.1} s",
-            self.device, self.grid, self.seed, self.seconds
+            "{verdict}: {cases} cases{graphs} on {device}, {grid} grid, seed {seed}, {seconds:.1} s{skipped}"
         )
     }
 }

@@ -20,6 +20,8 @@ const GUARDS: [usize; 2] = [GUARD / 2, GUARD / 4];
 pub struct Outcome {
     /// The kernel that ran.
     pub entry: &'static str,
+    /// Why the planner took it.
+    pub reason: &'static str,
     /// O with its guards.
     o: Vec<u16>,
     /// O's place between the guards.
@@ -38,6 +40,7 @@ impl Outcome {
         let [o, lse] = [0, 1].map(|i| written.outputs[i].as_slice());
         Outcome {
             entry: written.entry,
+            reason: written.reason,
             o: o.as_chunks().0.iter().map(|b| u16::from_ne_bytes(*b)).collect(),
             place: memory.o,
             rows: memory.written().shape[1],

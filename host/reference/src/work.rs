@@ -83,6 +83,8 @@ pub struct Room<'a> {
 pub struct Written {
     /// The kernel that ran; the first where there were two.
     pub entry: &'static str,
+    /// Why the planner took it.
+    pub reason: &'static str,
     /// The outputs.
     pub outputs: Vec<Vec<u8>>,
     /// Counters, which should be 0 again.
@@ -206,6 +208,16 @@ impl Plans {
             Plans::Decode(plan) => plan.contract(),
             Plans::Append(plan) => plan.contract(),
             Plans::Merge(plan) => plan.contract(),
+        }
+    }
+
+    /// Why this kernel.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Plans::Forward(plan) => plan.reason(),
+            Plans::Decode(plan) => plan.reason(),
+            Plans::Append(plan) => plan.reason(),
+            Plans::Merge(plan) => plan.reason(),
         }
     }
 

@@ -249,6 +249,17 @@ impl Driver for CustDriver {
         launched.map_err(|e| failed("cuLaunchKernel", e))
     }
 
+    unsafe fn with_graph(
+        &self,
+        stream: &CustStream,
+        work: &mut dyn FnMut() -> Result<(), Error>,
+        then: &mut dyn FnMut(&mut dyn FnMut() -> Result<(), Error>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let _entered = self.enter()?;
+        // SAFETY: the caller's promise.
+        unsafe { super::graph::with_graph(stream.as_inner().cast(), work, then) }
+    }
+
     fn synchronize(&self, stream: &CustStream) -> Result<(), Error> {
         let _entered = self.enter()?;
         stream.synchronize().map_err(|e| failed("cuStreamSynchronize", e))

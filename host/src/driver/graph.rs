@@ -2,7 +2,7 @@
 use super::cuda::driver;
 use super::raw::{RawDriver, RawStream};
 use crate::{Driver, Error};
-use libcuda::{CUgraph, CUgraphExec};
+use libcuda::{CUgraph, CUgraphExec, CUstream};
 use std::mem::ManuallyDrop;
 
 /// Captured work, destroyed when dropped.
@@ -16,13 +16,13 @@ pub struct RawGraph<'d> {
 unsafe impl Send for RawGraph<'_> {}
 
 /// A stream that captures what is enqueued on it. Dropped, it ends the capture and throws it away.
-struct Capture<'s>(&'s RawStream);
+struct Capture(CUstream);
 
-impl<'s> Capture<'s> {
-    fn begin(stream: &'s RawStream) -> Result<Self, Error> {
+impl Capture {
+    fn begin(stream: CUstream) -> Result<Self, Error> {
         // SAFETY: a live stream. Another thread's calls are none of its business.
         driver("cuStreamBeginCapture", unsafe {
-            libcuda::cuStreamBeginCapture_v2(stream.as_raw(), libcuda::CAPTURE_THREAD_LOCAL)
+            libcuda::cuStreamBeginCapture_v2(stream, libcuda::CAPTURE_THREAD_LOCAL)
         })?;
         Ok(Capture(stream))
     }
@@ -35,12 +35,12 @@ impl<'s> Capture<'s> {
         // Made before it is known whether the driver fails: a graph that it gives all the same is destroyed.
         let mut graph = Captured(std::ptr::null_mut());
         // SAFETY: ends the capture that `begin` began; writes one handle.
-        let code = unsafe { libcuda::cuStreamEndCapture(self.0.as_raw(), &mut graph.0) };
+        let code = unsafe { libcuda::cuStreamEndCapture(self.0, &mut graph.0) };
         driver("cuStreamEndCapture", code).map(|()| graph)
     }
 }
 
-impl Drop for Capture<'_> {
+impl Drop for Capture {
     fn drop(&mut self) {
         // What ended the capture early is the error that comes back, or a panic.
         let _ = self.graph();
@@ -59,6 +59,47 @@ impl Drop for Captured {
     }
 }
 
+/// A graph that can be launched, destroyed when dropped: in the context that is current then.
+struct Exec(CUgraphExec);
+
+impl Exec {
+    /// Captures what `work` enqueues on a live stream of the current context.
+    fn capture(stream: CUstream, work: impl FnOnce() -> Result<(), Error>) -> Result<Self, Error> {
+        let capture = Capture::begin(stream)?;
+        work()?;
+        let graph = capture.end()?;
+        let mut exec = Exec(std::ptr::null_mut());
+        // SAFETY: a live graph; writes one handle, destroyed when dropped.
+        driver("cuGraphInstantiateWithFlags", unsafe {
+            libcuda::cuGraphInstantiateWithFlags(&mut exec.0, graph.0, 0)
+        })?;
+        Ok(exec)
+    }
+}
+
+impl Drop for Exec {
+    fn drop(&mut self) {
+        if !self.0.is_null() {
+            // SAFETY: made once, destroyed once.
+            unsafe { libcuda::cuGraphExecDestroy(self.0) };
+        }
+    }
+}
+
+/// [`Driver::with_graph`] on a live stream of the current context.
+///
+/// # Safety
+/// As [`Driver::with_graph`].
+pub(super) unsafe fn with_graph(
+    stream: CUstream,
+    work: impl FnOnce() -> Result<(), Error>,
+    then: &mut dyn FnMut(&mut dyn FnMut() -> Result<(), Error>) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let graph = Exec::capture(stream, work)?;
+    // SAFETY: live handles, and the caller's promise.
+    then(&mut || driver("cuGraphLaunch", unsafe { libcuda::cuGraphLaunch(graph.0, stream) }))
+}
+
 impl RawDriver {
     /// Captures what `work` enqueues on `stream`, and runs none of it. Kernels must be loaded before. Where
     /// `work` fails or panics the capture is thrown away, and the stream is as it was.
@@ -71,15 +112,8 @@ impl RawDriver {
         work: impl FnOnce() -> Result<(), Error>,
     ) -> Result<RawGraph<'_>, Error> {
         let _entered = self.enter()?;
-        let capture = Capture::begin(stream)?;
-        work()?;
-        let graph = capture.end()?;
-        let mut exec = std::ptr::null_mut();
-        // SAFETY: a live graph; writes one handle, destroyed when dropped.
-        driver("cuGraphInstantiateWithFlags", unsafe {
-            libcuda::cuGraphInstantiateWithFlags(&mut exec, graph.0, 0)
-        })?;
-        Ok(RawGraph { driver: self, exec })
+        let exec = ManuallyDrop::new(Exec::capture(stream.as_raw(), work)?);
+        Ok(RawGraph { driver: self, exec: exec.0 })
     }
 
     /// Enqueues captured work.
@@ -120,7 +154,6 @@ impl RawDriver {
 impl Drop for RawGraph<'_> {
     fn drop(&mut self) {
         let Ok(_entered) = self.driver.enter() else { return };
-        // SAFETY: made once, destroyed once.
-        unsafe { libcuda::cuGraphExecDestroy(self.exec) };
+        drop(Exec(self.exec));
     }
 }

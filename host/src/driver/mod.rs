@@ -144,6 +144,27 @@ pub trait Driver: Send + Sync {
         stream: &Self::Stream,
     ) -> Result<(), Error>;
 
+    /// Captures what `work` enqueues on `stream` as a CUDA graph, of which nothing runs yet, and hands `then`
+    /// what enqueues the graph, as often as it likes. Kernels must be loaded before. A driver that has no
+    /// graphs, as the simulator, enqueues `work` anew each time.
+    ///
+    /// # Errors
+    /// Those of `work` and `then`, and the driver's.
+    ///
+    /// # Safety
+    /// - What makes the launches of `work` safe holds each time that `then` enqueues them, until they have
+    ///   run.
+    /// - `stream` is a stream of this driver's context, and `then` waits for what it has enqueued there.
+    unsafe fn with_graph(
+        &self,
+        stream: &Self::Stream,
+        work: &mut dyn FnMut() -> Result<(), Error>,
+        then: &mut dyn FnMut(&mut dyn FnMut() -> Result<(), Error>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let _ = stream;
+        then(work)
+    }
+
     /// Waits until all work on `stream` is done.
     ///
     /// # Errors

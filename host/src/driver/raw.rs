@@ -264,6 +264,17 @@ impl Driver for RawDriver {
         driver("cuLaunchKernel", code)
     }
 
+    unsafe fn with_graph(
+        &self,
+        stream: &RawStream,
+        work: &mut dyn FnMut() -> Result<(), Error>,
+        then: &mut dyn FnMut(&mut dyn FnMut() -> Result<(), Error>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let _entered = self.context.enter()?;
+        // SAFETY: the caller's promise.
+        unsafe { super::graph::with_graph(stream.raw, work, then) }
+    }
+
     fn synchronize(&self, stream: &RawStream) -> Result<(), Error> {
         let _entered = self.context.enter()?;
         // SAFETY: a live stream.

@@ -184,7 +184,7 @@ mod tests {
         let append = reference::subjects().find(|subject| subject.family() == "append").expect("there");
         let work = append.edges(1).swap_remove(0).work();
         let outputs: Vec<_> = work.outputs().into_iter().map(|(_, bytes)| bytes).collect();
-        let written = Written { entry: "none", outputs, counters: vec![] };
+        let written = Written { entry: "none", reason: "none", outputs, counters: vec![] };
         let mut other = written.clone();
         assert_eq!(Difference::of(&*work, &written, &other).failure(), None);
         other.outputs[0][300] ^= 1;

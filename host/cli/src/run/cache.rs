@@ -97,7 +97,7 @@ impl Input {
     /// Decodes on a device. `config` names a kernel.
     pub(super) fn run(&self, device: &Device, config: Option<&str>) -> Result<Results, Error> {
         match (device.runner(), config) {
-            (Some(runner), config) => Ok(runner.decode(self, config)?),
+            (Some(runner), config) => Ok(device.timed(runner.decode(self, config)?)),
             (None, Some(name)) => Err(Device::has_no_kernel(name)),
             (None, None) => self.compute(),
         }

@@ -103,7 +103,20 @@ fn an_output_is_written_whole_and_never_over_the_input() {
     let output = folder.write("o.safetensors", "something older");
     let done = report(&[&run[..], &[&output]].concat());
     assert!(SafeTensors::deserialize(&bytes(&output)).is_ok());
-    assert!(done["milliseconds"]["kernel"].as_f64().is_some_and(|ms| ms > 0.0), "{done}");
+    let took = &done["milliseconds"];
+    assert!(took["kernel"].is_null() && took["cpu"].as_f64().is_some_and(|ms| ms > 0.0), "{done}");
+    let [simulated, words] = [&["--json"][..], &[]].map(|more| {
+        let run = ["run", "--device", "sim", "--input", &input];
+        ferroflash(&[&run[..], more].concat()).output().expect("starts").stdout
+    });
+    let simulated: serde_json::Value = serde_json::from_slice(&simulated).expect("one JSON document");
+    let took = &simulated["milliseconds"];
+    assert!(took["kernel"].is_null() && took["cpu"].as_f64().is_some_and(|ms| ms > 0.0), "{simulated}");
+    let (words, reason) = (text(&words), simulated["reason"].as_str().expect("a reason"));
+    assert!(
+        words.contains(&format!("why this kernel: {reason}")) && words.contains("it took this CPU "),
+        "{words}"
+    );
     let left = std::fs::read_dir(&folder.0).expect("there").flatten().map(|entry| entry.file_name());
     assert_eq!(left.count(), 2, "no part of a file stays");
 }

@@ -45,6 +45,16 @@ fn every_family_is_verified() {
         assert_eq!((&rows[0]["family"], &rows[0]["name"]), (&family.into(), &name.into()));
         assert!(rows[0]["cases"].as_u64().is_some_and(|cases| cases > 0), "{report}");
     }
+    // One launch, captured, with other lengths.
+    for (name, graphs) in [
+        ("fwd_f16_d64_full_64x64_packed", 1),
+        ("decode_bf16_d64_causal_16_rows", 1),
+        ("paged_f16_d64_causal_128x64", 1),
+        ("merge_f32_bf16", 0),
+    ] {
+        let verify = ["verify", "--quick", "--device", "sim", "--graphs", "2", "--config", name];
+        assert_eq!(report(&verify)["kernels"][0]["graphs"], graphs, "{name}");
+    }
     let soaked = report(&["soak", "--device", "sim", "--config", "merge_f16", "--launches", "3"]);
     assert_eq!((&soaked["passed"], &soaked["kernels"][0]["differing"]), (&true.into(), &0.into()));
 }
@@ -83,6 +93,25 @@ fn wrong_and_broken_kernels() {
     check_error(&with(".version 7.8\nnonsense", &verify), 4, "parse PTX: ");
 }
 
+/// What a device cannot run is said, kernel by kernel and in the verdict.
+#[test]
+fn verdicts_count_what_was_skipped() {
+    let kernels = ["append_copy", "append_f16_e4m3_native"].map(|name| ["--config", name]).concat();
+    let on = |command: &[&'static str]| {
+        let output =
+            ferroflash(&[command, &kernels, &["--profile", "a100"]].concat()).output().expect("starts");
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stdout).lines().last().unwrap_or_default().to_owned()
+    };
+    for command in [&["verify", "--quick"][..], &["sanitize", "--seeds", "1"], &["soak", "--launches", "2"]] {
+        let verdict = on(command);
+        assert!(
+            verdict.ends_with("; 1 kernel skipped, which does not fit this device"),
+            "{command:?}: {verdict}"
+        );
+    }
+}
+
 #[test]
 fn kernels_are_the_table() {
     let report = report(&["kernels"]);
@@ -94,6 +123,7 @@ fn kernels_are_the_table() {
         let row = rows.iter().find(|row| row["name"] == kernel.symbol).expect("every kernel is listed");
         assert_eq!(row["threads"], kernel.threads);
         assert_eq!(row["shared_memory_bytes"], kernel.smem_bytes);
+        assert_eq!(row["target"], kernel.target.to_string());
     }
     for (row, subject) in rows.iter().zip(reference::subjects()) {
         assert_eq!(row["name"], subject.contract().symbol);

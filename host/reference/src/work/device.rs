@@ -192,8 +192,10 @@ impl<'a, D: Driver> OnDevice<'a, D> {
             self.attention.driver().download(buffer, &mut all).map(|()| all)
         };
         let counters = self.counters.as_ref().map(|(buffer, bytes)| read(buffer, *bytes as usize));
+        let plan = self.plan.get();
         Ok(Written {
-            entry: self.plan.get().map_or("none", |plan| plan.contract().symbol),
+            entry: plan.map_or("none", |plan| plan.contract().symbol),
+            reason: plan.map_or("none", |plan| plan.reason()),
             outputs: outputs
                 .0
                 .iter()
@@ -224,6 +226,34 @@ impl<'a, D: Driver> OnDevice<'a, D> {
             self.run()
         });
         rounds.collect()
+    }
+
+    /// The same by one launch that is captured as a graph and enqueued for each round.
+    ///
+    /// # Errors
+    /// Those of planning, launching and waiting.
+    pub fn replay_all(&mut self) -> Result<Vec<Written>, Error> {
+        let (driver, mut outputs) = (self.attention.driver(), self.outputs()?);
+        let (asked, plan) = self.planned(&outputs)?;
+        plan.load(self.attention)?;
+        let (attention, stream) = (self.attention, driver.stream()?);
+        let (rounds, before) = (self.work.rounds(), self.work.outputs());
+        let mut written = vec![];
+        // SAFETY: as in `launch`, for each round: it is waited for before the next changes anything.
+        let launch = &mut || unsafe { asked.launch(attention, &plan, &stream) };
+        let then = &mut |replay: &mut dyn FnMut() -> Result<(), Error>| {
+            for inputs in &rounds {
+                self.change(inputs)?;
+                let all = outputs.0.iter_mut().zip(&before);
+                all.into_iter().try_for_each(|((to, _), (_, bytes))| driver.upload(to, bytes))?;
+                replay()?;
+                driver.synchronize(&stream)?;
+                written.push(self.written(&outputs)?);
+            }
+            Ok(())
+        };
+        // SAFETY: `launch`'s; the stream is the driver's, and each round is waited for.
+        unsafe { driver.with_graph(&stream, launch, then) }.map(|()| written)
     }
 
     /// The same as [`OnDevice::run`], with what it took to load the kernel, and what the launch took on the

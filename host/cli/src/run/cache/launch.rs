@@ -1,6 +1,6 @@
 //! Decoding of a file's cache on a device.
 use super::Input;
-use crate::device::{Results, Took, milliseconds};
+use crate::device::{Results, Took};
 use ferroflash::{
     Attention, Capabilities, Counters, Decode, Driver, Error, Index, KvCache, KvPages, KvScale, LseView,
     PackedQueries, PageView, Problem, Sinks, TensorView, Workspace, plan_decode,
@@ -158,9 +158,9 @@ impl Input {
         let mut o: Vec<_> = o.as_chunks().0.iter().map(|b| u16::from_ne_bytes(*b)).collect();
         let mut lse: Vec<_> = lse.as_chunks().0.iter().map(|b| f32::from_ne_bytes(*b)).collect();
         self.clear_unwritten(&mut o, &mut lse);
-        let took = [upload, load, kernel].map(milliseconds);
-        let took = Took { upload: Some(took[0]), load: Some(took[1]), kernel: took[2] };
-        Ok(Results { kernel: Some(plan.contract().symbol), o, lse, took })
+        let took = Took::on_device([upload, load, kernel]);
+        let (kernel, reason) = (Some(plan.contract().symbol), Some(plan.reason()));
+        Ok(Results { kernel, reason, o, lse, took })
     }
 
     /// Rows that are no sequence's give 0 and -inf.

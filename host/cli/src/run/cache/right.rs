@@ -1,6 +1,6 @@
 //! What a file's cache should give, and how results compare with it.
 use super::Input;
-use crate::device::{Results, Took, milliseconds};
+use crate::device::{Results, Took};
 use crate::error::Error;
 use ferroflash::Problem;
 use rayon::prelude::*;
@@ -24,8 +24,8 @@ impl Input {
             o[self.starts[b] * row..][..bits.len()].copy_from_slice(&bits);
             self.lse_of(b).zip(&exact.lse).for_each(|(at, x)| lse[at] = *x as f32);
         }
-        let took = Took { upload: None, load: None, kernel: milliseconds(start.elapsed()) };
-        Ok(Results { kernel: None, o, lse, took })
+        let took = Took::on_cpu(start.elapsed());
+        Ok(Results { kernel: None, reason: None, o, lse, took })
     }
 
     /// What sequence `b` should give.
