@@ -97,6 +97,15 @@ fn served<C: Number>(
     let o = attention.flash_attn_with_kvcache(stream, q, cache, 0.125, true, &mut room)?;
     assert!(stream.clone_dtoh(&o)? == wanted);
 
+    // The same with keys and values in one buffer.
+    let mut both = stream.clone_htod(&vec![nothing; 2 * PAGES * 16 * KEY_HEADS * DIM])?;
+    let pages = PagesMut::interleaved(&mut both, shape).scales(scale, scale);
+    attention.append(stream, k, v, pages, &slots)?;
+    let pages = Pages::interleaved(&both, shape).scales(scale, scale);
+    let (both, step) = (Cache::paged(pages, &table, columns, &used), &mut room);
+    let o = attention.flash_attn_with_kvcache(stream, q, both, 0.125, true, step)?;
+    assert!(stream.clone_dtoh(&o)? == wanted);
+
     // Twice the same keys weigh twice as much, and say the same.
     let request = Decode::new(q, cache).mask(Mask::Causal);
     let (o, lse) = attention.decode_with_lse(stream, &request, &mut room)?;

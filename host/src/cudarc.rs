@@ -51,6 +51,14 @@
 //! attention.flash_attn_with_kvcache(stream, q, cache, 128f32.powf(-0.5), true, room)
 //! # }
 //! ```
+//!
+//! # What cudarc does not keep track of
+//! - *Graphs.* A `CudaGraph` keeps nothing of what its launches use, and launching it is safe in cudarc. So
+//!   functions here refuse a stream that captures, until [`FlashAttention::with_graphs`] has promised what
+//!   cudarc does not see.
+//! - *Readers on several streams.* A slice remembers its last reader alone. Where two streams read one slice
+//!   and it is then written or freed, cudarc waits for the second of them; let the second stream wait for the
+//!   first (`CudaStream::join`) before it is. This holds for all work in safe cudarc, its own copies too.
 mod append;
 mod cache;
 mod candle;
@@ -68,6 +76,7 @@ pub use merge::State;
 pub use tensor::{Tensor, TensorMut};
 
 use crate::{Attention, Error, RawDriver, RawStream};
+use ::cudarc::driver::sys::CUstreamCaptureStatus as Status;
 use ::cudarc::driver::{CudaContext, CudaStream, DriverError};
 use std::sync::Arc;
 
@@ -79,6 +88,8 @@ mod sealed {
 pub struct FlashAttention {
     attention: Attention<RawDriver>,
     context: Arc<CudaContext>,
+    /// Whether launches may be captured.
+    graphs: bool,
 }
 
 impl FlashAttention {
@@ -91,7 +102,22 @@ impl FlashAttention {
         let keeper = Arc::clone(context);
         // SAFETY: cudarc's context, which is current now, is destroyed when its last `Arc` is dropped.
         let driver = unsafe { RawDriver::current_of(Some(keeper))? };
-        Ok(FlashAttention { attention: Attention::new(driver), context: Arc::clone(context) })
+        let (attention, context) = (Attention::new(driver), Arc::clone(context));
+        Ok(FlashAttention { attention, context, graphs: false })
+    }
+
+    /// The same, and its functions also take streams that capture a graph. Kernels must be loaded before, so
+    /// each request is launched once without a graph; [`FlashAttention::reserve`] makes room.
+    ///
+    /// # Safety
+    /// Each time that such a graph is launched, and until it has run:
+    /// - This is there, and so is the [`Room`] of each captured launch, of the size that it had.
+    /// - Every slice of the captured launches is there, and what they wrote nobody else touches, what they
+    ///   read nobody writes, but in the order of the stream that the graph is launched on.
+    #[must_use]
+    pub unsafe fn with_graphs(mut self) -> Self {
+        self.graphs = true;
+        self
     }
 
     /// What plans and launches: for CUDA graphs, and for tensors that are not in cudarc's slices.
@@ -109,6 +135,20 @@ impl FlashAttention {
         let value = format_args!("of device {}'s context {:?}", theirs.ordinal(), theirs.cu_ctx());
         let right = "it must be of the same `Arc<CudaContext>` that FlashAttention::new was given";
         Err(Error::invalid(what, value, right))
+    }
+
+    /// Checks that a stream may be given launches: it captures no graph, or graphs are promised for.
+    fn may_launch_on(&self, stream: &CudaStream) -> Result<(), Error> {
+        let status =
+            if self.graphs { Ok(Status::CU_STREAM_CAPTURE_STATUS_NONE) } else { stream.capture_status() };
+        match status.map_err(refused("cuStreamIsCapturing"))? {
+            Status::CU_STREAM_CAPTURE_STATUS_NONE => Ok(()),
+            _ => {
+                let reason = "a graph keeps nothing of what its launches use: promise it with \
+                              FlashAttention::with_graphs";
+                Err(Error::unsupported("a stream that captures a graph", reason))
+            }
+        }
     }
 
     /// Enqueues what was planned.
@@ -136,7 +176,7 @@ impl FlashAttention {
 impl Drop for FlashAttention {
     fn drop(&mut self) {
         // Its kernels are about to be unloaded. Where waiting fails there is nothing left that runs, or a
-        // capture, whose graph cudarc does not keep from its memory either.
+        // capture, which has none of its launches unless that was promised to be no harm.
         let _ = self.context.synchronize();
     }
 }

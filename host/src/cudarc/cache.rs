@@ -1,6 +1,6 @@
 //! Caches of keys and values in cudarc's slices.
 use super::{Integers, Memory, MemoryMut, Number, PerHead, memory::Taken};
-use crate::{Error, KvCache, KvPages, KvScale, PageView};
+use crate::{DType, Error, KvCache, KvPages, KvScale, PageView};
 
 /// What a number of an e4m3 cache stands for: the number times the scale.
 #[derive(Clone, Copy, Default)]
@@ -35,17 +35,36 @@ impl<'a> Scale<'a> {
 #[derive(Clone, Copy)]
 struct Layout {
     shape: [usize; 4],
-    strides: Option<[i64; 4]>,
+    strides: [i64; 4],
+    /// Whether values lie behind the keys of their page, in the same memory.
+    interleaved: bool,
 }
 
 impl Layout {
-    fn view<C: Number>(&self, (address, elements): (u64, u64)) -> PageView {
-        let contiguous = PageView::nhd(address, elements, C::DTYPE, self.shape);
-        PageView { strides: self.strides.unwrap_or(contiguous.strides), ..contiguous }
+    fn new(shape: [usize; 4], interleaved: bool) -> Self {
+        let one = PageView::nhd(0, 0, DType::F16, shape);
+        Layout { shape, strides: one.strides, interleaved }.doubled()
+    }
+
+    /// With room for values between the keys of two pages, where they lie there.
+    fn doubled(mut self) -> Self {
+        self.strides[0] = self.strides[0].saturating_mul(1 + i64::from(self.interleaved));
+        self
     }
 
     fn hnd(self) -> Self {
-        Layout { strides: Some(PageView::hnd(0, 0, crate::DType::F16, self.shape).strides), ..self }
+        Layout { strides: PageView::hnd(0, 0, DType::F16, self.shape).strides, ..self }.doubled()
+    }
+
+    /// Keys and values, of memory of their own or of the same.
+    fn views<C: Number>(&self, keys: (u64, u64), values: Option<(u64, u64)>) -> KvPages {
+        let view = |(at, elements)| PageView::new(at, elements, C::DTYPE, self.shape, self.strides);
+        let behind = (self.strides[0] / 2).max(0) as u64;
+        let shared = || {
+            let bytes = behind.saturating_mul(C::DTYPE.bytes() as u64);
+            (keys.0.saturating_add(bytes), keys.1.saturating_sub(behind))
+        };
+        KvPages::new(view(keys), view(values.unwrap_or_else(shared)))
     }
 }
 
@@ -59,9 +78,9 @@ macro_rules! layouts {
         }
 
         /// The same with other strides: elements from one page, key, head and column to the next, of keys as
-        /// of values.
+        /// of values. Interleaved values lie half of the first behind their keys.
         pub fn strides(self, strides: [i64; 4]) -> Self {
-            Self { layout: Layout { strides: Some(strides), ..self.layout }, ..self }
+            Self { layout: Layout { strides, ..self.layout }, ..self }
         }
 
         /// What numbers of an e4m3 cache of keys, and of values, stand for.
@@ -76,27 +95,33 @@ macro_rules! layouts {
 #[must_use]
 pub struct Pages<'a, C> {
     keys: &'a dyn Memory<C>,
-    values: &'a dyn Memory<C>,
+    /// None where they lie between the keys of two pages.
+    values: Option<&'a dyn Memory<C>>,
     layout: Layout,
     scales: [Scale<'a>; 2],
 }
 
 impl<'a, C: Number> Pages<'a, C> {
     /// Contiguous `[pages, page, heads, head_dim]`, both of them. A cache without pages has a page for each
-    /// sequence. In one buffer `[pages][2][page][heads][head_dim]`, they are views with strides: all of it
-    /// and what is left behind the first page's keys.
+    /// sequence.
     pub fn new(keys: &'a impl Memory<C>, values: &'a impl Memory<C>, shape: [usize; 4]) -> Self {
-        Pages { keys, values, layout: Layout { shape, strides: None }, scales: [Scale::One; 2] }
+        Pages { keys, values: Some(values), layout: Layout::new(shape, false), scales: [Scale::One; 2] }
+    }
+
+    /// Keys and values of one contiguous buffer, `[pages][2][page][heads][head_dim]`, or with [`Pages::hnd`]
+    /// `[pages][2][heads][page][head_dim]`. The shape stays `[pages, page, heads, head_dim]`.
+    pub fn interleaved(both: &'a impl Memory<C>, shape: [usize; 4]) -> Self {
+        Pages { keys: both, values: None, layout: Layout::new(shape, true), scales: [Scale::One; 2] }
     }
 
     layouts!();
 
     fn on<const MOST: usize>(&self, taken: &mut Taken<'a, MOST>) -> Result<KvPages, Error> {
-        let keys = self.layout.view::<C>(taken.read("cache.keys", self.keys)?);
-        let values = self.layout.view::<C>(taken.read("cache.values", self.values)?);
+        let keys = taken.read("cache.keys", self.keys)?;
+        let values = self.values.map(|values| taken.read("cache.values", values)).transpose()?;
         let [k, v] = self.scales;
         let [k, v] = [k.on(taken, "cache.k_scale")?, v.on(taken, "cache.v_scale")?];
-        Ok(KvPages::new(keys, values).scales(k, v))
+        Ok(self.layout.views::<C>(keys, values).scales(k, v))
     }
 }
 
@@ -104,7 +129,8 @@ impl<'a, C: Number> Pages<'a, C> {
 #[must_use]
 pub struct PagesMut<'a, C> {
     keys: &'a mut dyn MemoryMut<C>,
-    values: &'a mut dyn MemoryMut<C>,
+    /// None where they lie between the keys of two pages.
+    values: Option<&'a mut dyn MemoryMut<C>>,
     layout: Layout,
     scales: [Scale<'a>; 2],
 }
@@ -116,7 +142,12 @@ impl<'a, C: Number> PagesMut<'a, C> {
         values: &'a mut impl MemoryMut<C>,
         shape: [usize; 4],
     ) -> Self {
-        PagesMut { keys, values, layout: Layout { shape, strides: None }, scales: [Scale::One; 2] }
+        PagesMut { keys, values: Some(values), layout: Layout::new(shape, false), scales: [Scale::One; 2] }
+    }
+
+    /// As [`Pages::interleaved`].
+    pub fn interleaved(both: &'a mut impl MemoryMut<C>, shape: [usize; 4]) -> Self {
+        PagesMut { keys: both, values: None, layout: Layout::new(shape, true), scales: [Scale::One; 2] }
     }
 
     layouts!();
@@ -125,11 +156,11 @@ impl<'a, C: Number> PagesMut<'a, C> {
     where
         'a: 't,
     {
-        let keys = self.layout.view::<C>(taken.write("cache.keys", self.keys)?);
-        let values = self.layout.view::<C>(taken.write("cache.values", self.values)?);
+        let keys = taken.write("cache.keys", self.keys)?;
+        let values = self.values.map(|values| taken.write("cache.values", values)).transpose()?;
         let [k, v] = self.scales;
         let [k, v] = [k.on(taken, "cache.k_scale")?, v.on(taken, "cache.v_scale")?];
-        Ok(KvPages::new(keys, values).scales(k, v))
+        Ok(self.layout.views::<C>(keys, values).scales(k, v))
     }
 }
 

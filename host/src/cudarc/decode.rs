@@ -114,8 +114,8 @@ impl Room {
 
 impl FlashAttention {
     /// Makes the room as large as launches of the request, or of the same with other tensors, want it: what
-    /// it lacks is allocated, in the order of `stream`. Graphs that were captured with a smaller room must
-    /// not be replayed behind that: reserve for the largest request first.
+    /// it lacks is allocated, in the order of `stream`. What was captured with a smaller room must not be
+    /// launched behind that ([`FlashAttention::with_graphs`]): reserve for the largest request first.
     ///
     /// # Errors
     /// Those of [`FlashAttention::decode_into`]: what is refused allocates nothing.

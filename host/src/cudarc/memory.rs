@@ -143,6 +143,7 @@ impl<'a, const MOST: usize> Taken<'a, MOST> {
     /// Nothing yet.
     pub fn on(attention: &'a FlashAttention, stream: &'a CudaStream) -> Result<Self, Error> {
         attention.is_here("stream", stream)?;
+        attention.may_launch_on(stream)?;
         Ok(Taken { attention, stream, guards: [const { None }; MOST], count: 0 })
     }
 

@@ -1,5 +1,6 @@
 //! The safe functions on cudarc's slices: what they launch, allocate, refuse and give back.
 use super::fake_cuda::in_fake_cuda;
+use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
 use ferroflash::cudarc::{
     Cache, Decode, FlashAttention, Pages, PagesMut, PerHead, Request, Room, Scale, State, Tensor, TensorMut,
@@ -183,6 +184,21 @@ fn caches_of_any_kind() {
         let error = front.append(&stream, new, new, scaled, &slots).expect_err("a scale of f16").to_string();
         assert!(error.contains("cache.k_scale"), "{error}");
 
+        // Keys and values of one buffer, of either order; one that is too short by the last value.
+        let (mut both, mut short) =
+            (zeros(&stream, 2 * 40 * 16 * 128), zeros(&stream, 2 * 40 * 16 * 128 - 1));
+        let into = PagesMut::interleaved(&mut both, shape);
+        front.append(&stream, new, new, into, &slots).expect("valid");
+        front
+            .append(&stream, new, new, PagesMut::interleaved(&mut both, shape).hnd(), &slots)
+            .expect("valid");
+        // The same told by strides, of rows that are twice as far apart.
+        let half = PagesMut::interleaved(&mut both, [20, 16, 2, 64]).strides([8192, 256, 64, 1]);
+        front.append(&stream, new, new, half, &slots).expect("valid");
+        let error = front.append(&stream, new, new, PagesMut::interleaved(&mut short, shape), &slots);
+        assert!(error.is_err_and(|error| error.to_string().contains("cache.values.elements")));
+        assert_eq!(launched(cuda), ["append"; 3]);
+
         // The room grows once, and then every launch finds what it wants.
         let pages = Pages::new(&keys, &values, shape);
         let eight = Pages::new(&bytes, &bytes, shape);
@@ -203,10 +219,12 @@ fn caches_of_any_kind() {
         into(&Decode::new(q, Cache::dense(pages.strides([2048, 128, 64, 1]), &lengths))).expect("valid");
         into(&Decode::new(q, Cache::dense(Pages::new(&keys, &values, dense), &lengths).max_k(100)))
             .expect("valid");
+        into(&Decode::new(q, Cache::paged(Pages::interleaved(&both, shape), &table, 10, &lengths)))
+            .expect("valid");
         into(&Decode::new(q, Cache::dense(Pages::new(&keys, &values, dense).hnd(), &lengths).rows(&lengths)))
             .expect("valid");
         let calls = cuda.calls();
-        assert_eq!((of("launch decode_", &calls), of("launch", &calls)), (4, 4), "{calls:?}");
+        assert_eq!((of("launch decode_", &calls), of("launch", &calls)), (5, 5), "{calls:?}");
         assert_eq!(of("cuMemAlloc", &calls), 0, "{calls:?}");
         let chunks = into(&Decode::new(q, paged).splits(Splits::Exactly(64))).expect_err("too small");
         assert!(chunks.to_string().contains("workspace.bytes"), "{chunks}");
@@ -240,6 +258,38 @@ fn caches_of_any_kind() {
             let error = front.decode(&stream, request, &mut room).map(|_| ()).expect_err(name).to_string();
             assert!(error.contains(name), "{name}: {error}");
         }
+        cuda.faults();
+    });
+}
+
+/// A graph keeps nothing of what it uses: nothing is captured that nobody has promised for.
+#[test]
+fn captures_are_promised_for() {
+    in_fake_cuda("cudarc_front::captures_are_promised_for", |cuda| {
+        let context = CudaContext::new(0).expect("a device");
+        let stream = context.new_stream().expect("a stream");
+        let (q, kv) = (zeros(&stream, 100 * 8 * 64), zeros(&stream, 100 * 2 * 64));
+        let (q, kv) = (Tensor::new(&q, [1, 100, 8, 64]), Tensor::new(&kv, [1, 100, 2, 64]));
+        let mut o = zeros(&stream, 100 * 8 * 64);
+        let mut launch = |front: &FlashAttention| {
+            let into = TensorMut::new(&mut o, [1, 100, 8, 64]);
+            front.forward_into(&stream, &Request::new(q, kv, kv), into, None)
+        };
+        let mut capture = |front: &FlashAttention| {
+            launch(front).expect("no capture");
+            stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).expect("begun");
+            cuda.calls();
+            let outcome = launch(front);
+            let launches = launched(cuda);
+            let flags = CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
+            drop(stream.end_capture(flags).expect("ended"));
+            outcome.map(|()| launches)
+        };
+        let front = FlashAttention::new(&context).expect("a driver");
+        let error = capture(&front).expect_err("nobody has promised").to_string();
+        assert!(error.contains("a stream that captures a graph") && error.contains("with_graphs"), "{error}");
+        // SAFETY: the graph is never launched.
+        assert_eq!(capture(&unsafe { front.with_graphs() }), Ok(vec!["fwd".to_owned()]));
         cuda.faults();
     });
 }
