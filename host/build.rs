@@ -42,7 +42,9 @@ fn gather() -> Result<()> {
     let code = carried(&folder, CODE, true, &mut table)?;
     let lines = carried(&folder, LINES, env::var_os("CARGO_FEATURE_SIM").is_some(), &mut table)?;
     table.push_str("/// `(symbol, PTX, its source lines)`.\nstatic TABLE: &[(&str, Part, Part)] = &[\n");
-    for ((symbol, code), (_, lines)) in code.iter().zip(&lines) {
+    for (symbol, code) in &code {
+        let lines = lines.iter().find(|(name, _)| name == symbol).map(|(_, lines)| lines);
+        let lines = lines.ok_or_else(|| format!("{}: {symbol} has code and no lines", folder.display()))?;
         writeln!(table, "    ({symbol:?}, {code}, {lines}),")?;
     }
     table.push_str("];\n");
