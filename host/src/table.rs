@@ -339,8 +339,13 @@ pub fn entries() -> impl Iterator<Item = &'static EntryInfo> {
 /// [`Error::Invalid`] where the table has no such entry.
 pub fn entry(symbol: &str) -> Result<&'static EntryInfo, Error> {
     entries().find(|entry| entry.contract.symbol == symbol).ok_or_else(|| {
-        let expected = "it must be the name of an entry or of a configuration of the lineage; `ferroflash \
-                        kernels` lists them";
+        let expected = if spec::kernels().any(|kernel| kernel.symbol == symbol) {
+            "it is a kernel for caches, appends or merges; this problem needs one of the families forward, \
+             split, packed or hopper: `ferroflash kernels --family forward`"
+        } else {
+            "it must be the name of an entry or of a configuration of the lineage; `ferroflash kernels` lists \
+             them"
+        };
         Error::invalid("config", symbol, expected)
     })
 }

@@ -98,7 +98,7 @@ fn scores(p: &Problem) -> Result<(), Error> {
     if let Some(softcap) = p.softcap
         && !(softcap.is_finite() && softcap > 0.0)
     {
-        return Err(Error::invalid("softcap", softcap, "it must be a finite number above 0"));
+        return Err(Error::invalid("softcap", softcap, "it must be a finite number above 0, or none"));
     }
     let (scale_log2, ratio) = base_two(p);
     let derived = match p.softcap {

@@ -205,7 +205,8 @@ pub(super) fn read_qkv(file: &File<'_>) -> Result<[Stored; 3], Error> {
                     "three sizes are needed beside cu_seqlens_q: [rows of all sequences, heads, head_dim]"
                 } else {
                     "four sizes are needed: [batch, seqlen, heads, head_dim], or with --layout bhsd [batch, \
-                     heads, seqlen, head_dim]"
+                     heads, seqlen, head_dim]; packed sequences have three, and cu_seqlens_q and \
+                     cu_seqlens_k beside them"
                 };
                 return Err(file.invalid(format_args!("`{name}` has shape {other:?}; {needed}")));
             }

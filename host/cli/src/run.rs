@@ -247,12 +247,17 @@ fn problem(layout: Layout, [q, k, v]: [&Stored; 3]) -> Result<Problem, Error> {
             )));
         }
     }
-    if (key_batch, key_dim) != (batch, head_dim) || v.shape != k.shape {
-        return Err(Error::Invalid(format!(
-            "shapes q {:?}, k {:?}, v {:?} do not belong together: batch and head_dim must be equal, and v \
-             must be shaped like k",
-            q.shape, k.shape, v.shape
-        )));
+    for (what, keys, queries) in [("batch", key_batch, batch), ("head_dim", key_dim, head_dim)] {
+        if keys != queries {
+            return Err(Error::Invalid(format!(
+                "`k` has {what} {keys}, `q` {queries}: both must have the same (shapes q {:?}, k {:?})",
+                q.shape, k.shape
+            )));
+        }
+    }
+    if v.shape != k.shape {
+        let what = format!("`v` has shape {:?}, `k` {:?}: both must have the same", v.shape, k.shape);
+        return Err(Error::Invalid(what));
     }
     Ok(Problem::new(q.dtype, batch, seqlen_q, heads_q, head_dim).seqlen_k(seqlen_k).heads_k(heads_k))
 }

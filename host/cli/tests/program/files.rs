@@ -156,10 +156,20 @@ fn files_that_are_not_valid() {
     run(&qkv("mixed", (f16, shape), (f16, shape), (bf16, shape)), "`v` is bf16, `q` is f16");
     run(
         &qkv("flat", (f16, &[8, 4, 64]), (f16, shape), (f16, shape)),
-        "`q` has shape [8, 4, 64]; four sizes are needed",
+        "packed sequences have three, and cu_seqlens_q and cu_seqlens_k beside them",
     );
-    run(&qkv("batch", (f16, &[2, 8, 4, 64]), (f16, shape), (f16, shape)), "do not belong together");
-    run(&qkv("v", (f16, shape), (f16, shape), (f16, &[1, 9, 4, 64])), "v must be shaped like k");
+    run(
+        &qkv("batch", (f16, &[2, 8, 4, 64]), (f16, shape), (f16, shape)),
+        "`k` has batch 1, `q` 2: both must",
+    );
+    run(
+        &qkv("dim", (f16, &[1, 8, 4, 32]), (f16, shape), (f16, shape)),
+        "`k` has head_dim 64, `q` 32: both must",
+    );
+    run(
+        &qkv("v", (f16, shape), (f16, shape), (f16, &[1, 9, 4, 64])),
+        "`v` has shape [1, 9, 4, 64], `k` [1, 8,",
+    );
     run(
         &qkv("heads", (f16, &[1, 8, 6, 64]), (f16, shape), (f16, shape)),
         "invalid heads_q: 6; it must be a multiple of heads_k = 4",

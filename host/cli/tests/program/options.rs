@@ -30,13 +30,17 @@ fn options_that_are_not_valid() {
     run(&["--scale", "1e-45"], "normal f32");
     run(&["--scale", "x"], "invalid value 'x' for '--scale");
     run(&["--softcap", "NaN"], "invalid softcap: NaN");
-    run(&["--softcap", "-2"], "invalid softcap: -2; it must be a finite number above 0");
+    run(&["--softcap", "-2"], "invalid softcap: -2; it must be a finite number above 0, or none");
     run(&["--window", "3"], "two numbers like 255,0");
     run(&["--window", "3,0", "--causal"], "cannot be used with");
     run(&["--layout", "sbhd"], "possible values: bshd, bhsd");
     run(&["--profile", "t4"], "possible values: l4, a100");
     run(&["--profile", "l4"], "--profile l4 is a card that the simulator stands for; use --device sim");
     run(&["--device", "gpu"], "'--device <DEVICE>' cannot be used multiple times");
+    run(
+        &["--config", "decode_f16_d64_causal_8_tiles"],
+        "invalid config: decode_f16_d64_causal_8_tiles; it is a kernel for caches, appends or merges; this",
+    );
     run(&["--config", "fwd_f16_d64"], "invalid config: fwd_f16_d64; it must be the name of an entry");
     run(&["--config", ferroflash::ENTRIES[0].contract.symbol], "the CPU runs the reference and no kernel");
     check(&["run"], 2, "--input <INPUT>");
