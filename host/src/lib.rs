@@ -76,7 +76,7 @@ pub use attention::Attention;
 pub use cache::{Counters, Index, KvCache, KvPages, KvScale, PageView, Paged, Slots};
 pub use capabilities::Capabilities;
 pub use decode::{Decode, DecodePlan, Splits, plan_decode, plan_decode_with};
-pub use driver::{Boxes, Driver, RawBuffer, RawDriver, RawEvent, RawGraph, RawKernel, RawStream};
+pub use driver::{Boxes, Driver, Enqueue, RawBuffer, RawDriver, RawEvent, RawGraph, RawKernel, RawStream};
 #[cfg(feature = "cust")]
 pub use driver::{CustBuffer, CustDriver, CustEvent, CustKernel, CustStream};
 #[cfg(feature = "sim")]

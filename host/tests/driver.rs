@@ -192,7 +192,7 @@ fn captured_once<D: Driver>(cuda: &FakeCuda, driver: D) {
     let (_, loaded) = (cuda.calls(), cuda.left());
     // SAFETY: nothing runs.
     let launch = &mut || unsafe { attention.launch(&plan, &f, &stream) };
-    let twice = &mut |replay: &mut dyn FnMut() -> Result<(), Error>| replay().and_then(|()| replay());
+    let twice = &mut |replay: &mut Enqueue<'_>| replay().and_then(|()| replay());
     // SAFETY: nothing runs.
     unsafe { attention.driver().with_graph(&stream, launch, twice) }.expect("replayed");
     let calls = cuda.calls();

@@ -1,7 +1,7 @@
 //! CUDA through `cust`: its contexts, streams, memory, modules, events and launches.
 use super::Boxes;
 use super::cuda::{self, compile, initialise, opt_in};
-use crate::{Capabilities, Contract, Driver, Error};
+use crate::{Capabilities, Contract, Driver, Enqueue, Error};
 use cust::context::{Context, CurrentContext};
 use cust::error::CudaError;
 use cust::event::{Event, EventFlags};
@@ -252,8 +252,8 @@ impl Driver for CustDriver {
     unsafe fn with_graph(
         &self,
         stream: &CustStream,
-        work: &mut dyn FnMut() -> Result<(), Error>,
-        then: &mut dyn FnMut(&mut dyn FnMut() -> Result<(), Error>) -> Result<(), Error>,
+        work: &mut Enqueue<'_>,
+        then: &mut dyn FnMut(&mut Enqueue<'_>) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let _entered = self.enter()?;
         // SAFETY: the caller's promise.

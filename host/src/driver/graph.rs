@@ -1,7 +1,7 @@
 //! CUDA graphs: launches that are enqueued as one.
 use super::cuda::driver;
 use super::raw::{RawDriver, RawStream};
-use crate::{Driver, Error};
+use crate::{Driver, Enqueue, Error};
 use libcuda::{CUgraph, CUgraphExec, CUstream};
 use std::mem::ManuallyDrop;
 
@@ -93,7 +93,7 @@ impl Drop for Exec {
 pub(super) unsafe fn with_graph(
     stream: CUstream,
     work: impl FnOnce() -> Result<(), Error>,
-    then: &mut dyn FnMut(&mut dyn FnMut() -> Result<(), Error>) -> Result<(), Error>,
+    then: &mut dyn FnMut(&mut Enqueue<'_>) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let graph = Exec::capture(stream, work)?;
     // SAFETY: live handles, and the caller's promise.

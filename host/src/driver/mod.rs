@@ -20,6 +20,9 @@ pub use self::raw::{RawBuffer, RawDriver, RawEvent, RawKernel, RawStream};
 #[cfg(feature = "sim")]
 pub use self::sim::{SimBuffer, SimDriver, SimKernel, SimStream};
 
+/// What enqueues some work: each time that it is called, once more.
+pub type Enqueue<'a> = dyn FnMut() -> Result<(), Error> + 'a;
+
 /// Something that runs kernels on a device. Its kernels, buffers and streams belong to it alone.
 ///
 /// Addresses are the device's, in 64 bits. `load` does all that a launch must not: compile, opt in to shared
@@ -158,8 +161,8 @@ pub trait Driver: Send + Sync {
     unsafe fn with_graph(
         &self,
         stream: &Self::Stream,
-        work: &mut dyn FnMut() -> Result<(), Error>,
-        then: &mut dyn FnMut(&mut dyn FnMut() -> Result<(), Error>) -> Result<(), Error>,
+        work: &mut Enqueue<'_>,
+        then: &mut dyn FnMut(&mut Enqueue<'_>) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let _ = stream;
         then(work)

@@ -4,7 +4,7 @@ use super::cuda::{
     Context, Entered, Keeper, capabilities, compile, device, driver, initialise, machine_code, opt_in,
     tensor_map, wait_for_default_stream,
 };
-use crate::{Capabilities, Contract, Driver, Error};
+use crate::{Capabilities, Contract, Driver, Enqueue, Error};
 use libcuda::{CUdeviceptr, CUevent, CUfunction, CUmodule, CUstream};
 use spec::TensorMap;
 use std::ffi::{CString, c_void};
@@ -267,8 +267,8 @@ impl Driver for RawDriver {
     unsafe fn with_graph(
         &self,
         stream: &RawStream,
-        work: &mut dyn FnMut() -> Result<(), Error>,
-        then: &mut dyn FnMut(&mut dyn FnMut() -> Result<(), Error>) -> Result<(), Error>,
+        work: &mut Enqueue<'_>,
+        then: &mut dyn FnMut(&mut Enqueue<'_>) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let _entered = self.context.enter()?;
         // SAFETY: the caller's promise.

@@ -1,6 +1,6 @@
 //! A problem on a device: the one path of tests and program to every driver.
 use super::{Asked, Plans, Room, Work, Written};
-use ferroflash::{Attention, Contract, Counters, Driver, Error, Workspace};
+use ferroflash::{Attention, Contract, Counters, Driver, Enqueue, Error, Workspace};
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
@@ -241,7 +241,7 @@ impl<'a, D: Driver> OnDevice<'a, D> {
         let mut written = vec![];
         // SAFETY: as in `launch`, for each round: it is waited for before the next changes anything.
         let launch = &mut || unsafe { asked.launch(attention, &plan, &stream) };
-        let then = &mut |replay: &mut dyn FnMut() -> Result<(), Error>| {
+        let then = &mut |replay: &mut Enqueue<'_>| {
             for inputs in &rounds {
                 self.change(inputs)?;
                 let all = outputs.0.iter_mut().zip(&before);
