@@ -53,9 +53,10 @@
 //! ```
 //!
 //! # What cudarc does not keep track of
-//! - *Graphs.* A `CudaGraph` keeps nothing of what its launches use, and launching it is safe in cudarc. So
-//!   functions here refuse a stream that captures, until [`FlashAttention::with_graphs`] has promised what
-//!   cudarc does not see.
+//! - *Graphs.* A `CudaGraph` keeps nothing of what its launches use, and launching it is safe in cudarc. What
+//!   is ours stays once it was captured: kernels and a [`Room`]'s memory are never freed then. Slices are
+//!   yours: keep those of captured launches as long as the graph, and launch it where the captured functions
+//!   might have been called, in the order of the same stream. A room must be large enough before.
 //! - *Readers on several streams.* A slice remembers its last reader alone. Where two streams read one slice
 //!   and it is then written or freed, cudarc waits for the second of them; let the second stream wait for the
 //!   first (`CudaStream::join`) before it is. This holds for all work in safe cudarc, its own copies too.
@@ -76,9 +77,11 @@ pub use merge::State;
 pub use tensor::{Tensor, TensorMut};
 
 use crate::{Attention, Error, RawDriver, RawStream};
-use ::cudarc::driver::sys::CUstreamCaptureStatus as Status;
+use ::cudarc::driver::sys::CUstreamCaptureStatus;
 use ::cudarc::driver::{CudaContext, CudaStream, DriverError};
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 mod sealed {
     pub trait Sealed {}
@@ -86,10 +89,10 @@ mod sealed {
 
 /// Attention on one of `cudarc`'s contexts. Kernels are loaded at their first use, and kept.
 pub struct FlashAttention {
-    attention: Attention<RawDriver>,
+    attention: ManuallyDrop<Attention<RawDriver>>,
     context: Arc<CudaContext>,
-    /// Whether launches may be captured.
-    graphs: bool,
+    /// Whether a graph may have some of the kernels.
+    captured: AtomicBool,
 }
 
 impl FlashAttention {
@@ -102,22 +105,8 @@ impl FlashAttention {
         let keeper = Arc::clone(context);
         // SAFETY: cudarc's context, which is current now, is destroyed when its last `Arc` is dropped.
         let driver = unsafe { RawDriver::current_of(Some(keeper))? };
-        let (attention, context) = (Attention::new(driver), Arc::clone(context));
-        Ok(FlashAttention { attention, context, graphs: false })
-    }
-
-    /// The same, and its functions also take streams that capture a graph. Kernels must be loaded before, so
-    /// each request is launched once without a graph; [`FlashAttention::reserve`] makes room.
-    ///
-    /// # Safety
-    /// Each time that such a graph is launched, and until it has run:
-    /// - This is there, and so is the [`Room`] of each captured launch, of the size that it had.
-    /// - Every slice of the captured launches is there, and what they wrote nobody else touches, what they
-    ///   read nobody writes, but in the order of the stream that the graph is launched on.
-    #[must_use]
-    pub unsafe fn with_graphs(mut self) -> Self {
-        self.graphs = true;
-        self
+        let attention = ManuallyDrop::new(Attention::new(driver));
+        Ok(FlashAttention { attention, context: Arc::clone(context), captured: AtomicBool::new(false) })
     }
 
     /// What plans and launches: for CUDA graphs, and for tensors that are not in cudarc's slices.
@@ -137,18 +126,14 @@ impl FlashAttention {
         Err(Error::invalid(what, value, right))
     }
 
-    /// Checks that a stream may be given launches: it captures no graph, or graphs are promised for.
-    fn may_launch_on(&self, stream: &CudaStream) -> Result<(), Error> {
-        let status =
-            if self.graphs { Ok(Status::CU_STREAM_CAPTURE_STATUS_NONE) } else { stream.capture_status() };
-        match status.map_err(refused("cuStreamIsCapturing"))? {
-            Status::CU_STREAM_CAPTURE_STATUS_NONE => Ok(()),
-            _ => {
-                let reason = "a graph keeps nothing of what its launches use: promise it with \
-                              FlashAttention::with_graphs";
-                Err(Error::unsupported("a stream that captures a graph", reason))
-            }
+    /// Whether a stream captures a graph; that kernels may then be part of one is remembered.
+    fn is_capturing(&self, stream: &CudaStream) -> Result<bool, Error> {
+        let status = stream.capture_status().map_err(refused("cuStreamIsCapturing"))?;
+        let capturing = status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+        if capturing {
+            self.captured.store(true, Ordering::Relaxed);
         }
+        Ok(capturing)
     }
 
     /// Enqueues what was planned.
@@ -168,16 +153,21 @@ impl FlashAttention {
         // SAFETY: the stream lives as long as this call needs it, and is of this context. The slices are
         // device memory of this context, as long as they say; planning has checked that the tensors lie
         // within. cudarc frees them, and lends them to other work, behind the last use that it has recorded.
-        // The kernels stay until `drop` has waited for them.
+        // The kernels stay until `drop` has waited for them, and for ever where a graph has them.
         unsafe { self.attention.launch(plan, request, &RawStream::from_raw(stream.cu_stream().cast())) }
     }
 }
 
 impl Drop for FlashAttention {
     fn drop(&mut self) {
-        // Its kernels are about to be unloaded. Where waiting fails there is nothing left that runs, or a
-        // capture, which has none of its launches unless that was promised to be no harm.
+        if *self.captured.get_mut() {
+            // Whoever has the graph may launch it: kernels and context stay.
+            return;
+        }
+        // Its kernels are about to be unloaded. Where waiting fails there is nothing left that runs.
         let _ = self.context.synchronize();
+        // SAFETY: dropped once, and not used again.
+        unsafe { ManuallyDrop::drop(&mut self.attention) };
     }
 }
 

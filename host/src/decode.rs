@@ -146,8 +146,10 @@ impl<'a> Decode<'a> {
     /// heads, head_dim]`, and the log-sum-exp is `[1, heads, rows of all sequences]`.
     ///
     /// These are prefilled, in tiles of queries, however few they are: no sequence is cut by its keys, and
-    /// there are no sinks and no e4m3 caches. Where each sequence has as many queries leave this out and give
-    /// `q` as `[batch, queries, heads, head_dim]`, the same memory, which decodes.
+    /// there are no sinks and no e4m3 caches. A batch of single queries beside prompts is faster as two
+    /// requests: its first `n` sequences as `[n, 1, heads, head_dim]`, which decodes, and the others packed,
+    /// `cu_seqlens_q`, table and lengths from number `n` on. Where each sequence has as many queries leave
+    /// this out and give `q` as `[batch, queries, heads, head_dim]`, the same memory, which decodes.
     pub const fn packed(mut self, packed: PackedQueries) -> Self {
         self.packed = Some(packed);
         self

@@ -343,8 +343,8 @@ pub fn entry(symbol: &str) -> Result<&'static EntryInfo, Error> {
             "it is a kernel for caches, appends or merges; this problem needs one of the families forward, \
              split, packed or hopper: `ferroflash kernels --family forward`"
         } else {
-            "it must be the name of an entry or of a configuration of the lineage; `ferroflash kernels` lists \
-             them"
+            "it must be the name of an entry or of a configuration of the lineage; `ferroflash kernels` \
+             lists them"
         };
         Error::invalid("config", symbol, expected)
     })

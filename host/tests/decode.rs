@@ -202,7 +202,7 @@ const REFUSED: &[Refused] = &[
     }, false, &["128 sequences of up to 536870912 keys", "32 bits"]),
     // Items times heads and their blocks of rows, which the device has 32 bits for.
     (|d| *d = many_heads(1024, 1 << 20), false,
-        &["up to 1024 parts of 1024 sequences, each of 1048576 key heads in 1 blocks", "fewer than 1073741824"]),
+        &["up to 1024 parts of 1024 sequences, each of 1048576 key heads in 1 ", "fewer than 1073741824"]),
     (|d| *d = many_heads(1025, (1 << 14) + 1), false, &["up to 65535 parts of 1025 sequences"]),
     (|d| d.scale = Some(-1.0), false, &["scale -1", "above 0"]),
     (|d| d.softcap = Some(f32::NAN), true, &["softcap", "NaN"]),

@@ -126,8 +126,8 @@ impl std::fmt::Display for Worst {
 }
 
 /// Why a result that may be right does not pass.
-const UNBOUNDED: &str = "the tolerance rule has no bound for these inputs: computed in their own type, naively, they overflow or \
-     are no numbers";
+const UNBOUNDED: &str = "the tolerance rule has no bound for these inputs: computed in their own type, \
+                         naively, they overflow or are no numbers";
 /// Rounding of f32 sums and of the base-2 exponential and logarithm, for scores of any size that 16-bit
 /// inputs give.
 const LSE_ABSOLUTE: f64 = 1e-4;

@@ -93,6 +93,8 @@ pub struct Room {
     workspace: Option<CudaSlice<u8>>,
     /// All zero before and after each launch.
     counters: Option<CudaSlice<u32>>,
+    /// Whether a graph may have its memory, which then stays for ever.
+    captured: bool,
 }
 
 impl Room {
@@ -104,38 +106,67 @@ impl Room {
     /// Bytes that it has: of workspace, and of counters.
     pub fn bytes(&self) -> [u64; 2] {
         let bytes = |bytes: Option<usize>| bytes.unwrap_or(0) as u64;
-        let Room { workspace, counters } = self;
+        let Room { workspace, counters, .. } = self;
         [
             bytes(workspace.as_ref().map(CudaSlice::num_bytes)),
             bytes(counters.as_ref().map(CudaSlice::num_bytes)),
         ]
     }
+
+    /// Frees memory that it has no more, unless a graph may have it.
+    fn give_back<T>(&self, old: Option<CudaSlice<T>>) {
+        if self.captured {
+            std::mem::forget(old);
+        }
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        let (workspace, counters) = (self.workspace.take(), self.counters.take());
+        self.give_back(workspace);
+        self.give_back(counters);
+    }
 }
 
 impl FlashAttention {
     /// Makes the room as large as launches of the request, or of the same with other tensors, want it: what
-    /// it lacks is allocated, in the order of `stream`. What was captured with a smaller room must not be
-    /// launched behind that ([`FlashAttention::with_graphs`]): reserve for the largest request first.
+    /// it lacks is allocated, in the order of `stream`.
     ///
     /// # Errors
-    /// Those of [`FlashAttention::decode_into`]: what is refused allocates nothing.
+    /// Those of [`FlashAttention::decode_into`]: what is refused allocates nothing. [`Error::Unsupported`]
+    /// where the room is to grow while `stream` captures a graph, which would keep the memory for itself.
     pub fn reserve<T: Element, C: Number>(
         &self,
         stream: &Arc<CudaStream>,
         request: &Decode<'_, T, C>,
         room: &mut Room,
     ) -> Result<(), Error> {
-        let plan = self.attention.plan_with(&request.on(&mut Taken::on(self, stream)?)?, u64::MAX)?;
+        let mut taken = Taken::on(self, stream)?;
+        let plan = self.attention.plan_with(&request.on(&mut taken)?, u64::MAX)?;
         let [workspace, counters] = room.bytes();
         room.workspace.as_ref().map_or(Ok(()), |workspace| self.is_here("room", workspace.stream()))?;
-        if workspace < plan.workspace_bytes() {
+        let [more, more_counters] = [workspace < plan.workspace_bytes(), counters < plan.counters_bytes()];
+        if taken.capturing && (more || more_counters) {
+            let feature = format_args!("a room of {workspace} and {counters} bytes that grows in a capture");
+            let reason = format_args!(
+                "reserve {} and {} before: FlashAttention::reserve",
+                plan.workspace_bytes(),
+                plan.counters_bytes()
+            );
+            return Err(Error::unsupported(feature, reason));
+        }
+        drop(taken);
+        if more {
             // SAFETY: its contents mean nothing before a launch.
             let grown = unsafe { stream.alloc(plan.workspace_bytes() as usize) };
-            room.workspace = Some(grown.map_err(refused("alloc"))?);
+            let old = room.workspace.replace(grown.map_err(refused("alloc"))?);
+            room.give_back(old);
         }
-        if counters < plan.counters_bytes() {
+        if more_counters {
             let grown = stream.alloc_zeros((plan.counters_bytes() / 4) as usize);
-            room.counters = Some(grown.map_err(refused("alloc"))?);
+            let old = room.counters.replace(grown.map_err(refused("alloc"))?);
+            room.give_back(old);
         }
         Ok(())
     }
@@ -212,6 +243,7 @@ impl FlashAttention {
         let mut decode = request.on(&mut taken)?;
         decode.o = o.on(&mut taken, "o")?;
         decode.lse = self::lse(&mut taken, lse, request.q.shape)?;
+        room.captured |= taken.capturing;
         if let Some(workspace) = &mut room.workspace {
             let (address, bytes) = taken.write("room", workspace)?;
             decode.workspace = Some(Workspace { address, bytes });

@@ -135,6 +135,8 @@ impl<'a> PerHead<'a> {
 pub(super) struct Taken<'a, const MOST: usize = 16> {
     attention: &'a FlashAttention,
     stream: &'a CudaStream,
+    /// Whether the stream captures a graph.
+    pub(super) capturing: bool,
     guards: [Option<SyncOnDrop<'a>>; MOST],
     count: usize,
 }
@@ -143,8 +145,8 @@ impl<'a, const MOST: usize> Taken<'a, MOST> {
     /// Nothing yet.
     pub fn on(attention: &'a FlashAttention, stream: &'a CudaStream) -> Result<Self, Error> {
         attention.is_here("stream", stream)?;
-        attention.may_launch_on(stream)?;
-        Ok(Taken { attention, stream, guards: [const { None }; MOST], count: 0 })
+        let capturing = attention.is_capturing(stream)?;
+        Ok(Taken { attention, stream, capturing, guards: [const { None }; MOST], count: 0 })
     }
 
     /// Address and elements of memory that is read.

@@ -12,10 +12,10 @@ use spec::{
 /// than one block each (H200, docs/performance-log.md).
 const THRESHOLD: f32 = 2.25;
 
-/// Of what the device holds at once, the part that splits are made for where there are blocks for many waves. A
-/// graph that was captured for many sequences and finds few has as many blocks all the same, and those that
-/// find nothing need places beside those that do: with every place taken 2048 of them stood behind 8 sequences
-/// of 4096 keys and took 9.9 us of 45.6 (H200).
+/// Of what the device holds at once, the part that splits are made for where there are blocks for many
+/// waves. A graph that was captured for many sequences and finds few has as many blocks all the same, and
+/// those that find nothing need places beside those that do: with every place taken 2048 of them stood behind
+/// 8 sequences of 4096 keys and took 9.9 us of 45.6 (H200).
 const DEALT: f32 = 0.75;
 /// Fewest items, times key heads and blocks of rows, that do not fit the device's arithmetic of them.
 const TOO_MANY: u64 = 1 << 30;
@@ -260,7 +260,8 @@ fn order(d: &Decode<'_>, on: &Capabilities, entry: &DecodeInfo) -> Result<(Decod
     let bound = if sequences > 32 * 32 { u32::MAX >> 16 } else { items };
     if u64::from(bound) * each >= TOO_MANY {
         let feature = format_args!(
-            "up to {bound} parts of {sequences} sequences, each of {heads} key heads in {row_blocks} blocks of rows"
+            "up to {bound} parts of {sequences} sequences, each of {heads} key heads in {row_blocks} blocks of \
+             rows"
         );
         let reason = format_args!("a launch deals out fewer than {TOO_MANY}; split the batch");
         return Err(Error::unsupported(feature, reason));

@@ -262,34 +262,45 @@ fn caches_of_any_kind() {
     });
 }
 
-/// A graph keeps nothing of what it uses: nothing is captured that nobody has promised for.
+/// A graph keeps nothing of what it uses: what is ours stays, and grows in no capture.
 #[test]
-fn captures_are_promised_for() {
-    in_fake_cuda("cudarc_front::captures_are_promised_for", |cuda| {
+fn what_was_captured_stays() {
+    in_fake_cuda("cudarc_front::what_was_captured_stays", |cuda| {
         let context = CudaContext::new(0).expect("a device");
         let stream = context.new_stream().expect("a stream");
-        let (q, kv) = (zeros(&stream, 100 * 8 * 64), zeros(&stream, 100 * 2 * 64));
-        let (q, kv) = (Tensor::new(&q, [1, 100, 8, 64]), Tensor::new(&kv, [1, 100, 2, 64]));
-        let mut o = zeros(&stream, 100 * 8 * 64);
-        let mut launch = |front: &FlashAttention| {
-            let into = TensorMut::new(&mut o, [1, 100, 8, 64]);
-            front.forward_into(&stream, &Request::new(q, kv, kv), into, None)
-        };
-        let mut capture = |front: &FlashAttention| {
-            launch(front).expect("no capture");
-            stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).expect("begun");
-            cuda.calls();
-            let outcome = launch(front);
-            let launches = launched(cuda);
-            let flags = CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
-            drop(stream.end_capture(flags).expect("ended"));
-            outcome.map(|()| launches)
-        };
-        let front = FlashAttention::new(&context).expect("a driver");
-        let error = capture(&front).expect_err("nobody has promised").to_string();
-        assert!(error.contains("a stream that captures a graph") && error.contains("with_graphs"), "{error}");
-        // SAFETY: the graph is never launched.
-        assert_eq!(capture(&unsafe { front.with_graphs() }), Ok(vec!["fwd".to_owned()]));
+        let (shape, memory) = ([40, 16, 2, 64], zeros(&stream, 40 * 16 * 128));
+        let table = stream.alloc_zeros::<u32>(40).expect("room");
+        let lengths = stream.alloc_zeros::<i32>(4).expect("room");
+        let (q, mut o) = (zeros(&stream, 4 * 8 * 64), zeros(&stream, 4 * 8 * 64));
+        let q = Tensor::new(&q, [4, 1, 8, 64]);
+        let cache = Cache::paged(Pages::new(&memory, &memory, shape), &table, 10, &lengths);
+        let request = Decode::new(q, cache);
+        let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        let flags = CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
+        let before = cuda.left();
+        for captures in [false, true] {
+            let (front, mut room) = (FlashAttention::new(&context).expect("a driver"), Room::new());
+            if captures {
+                stream.begin_capture(mode).expect("begun");
+                let error = front.reserve(&stream, &request, &mut room).expect_err("it grows").to_string();
+                assert!(error.contains("grows in a capture") && error.contains("reserve"), "{error}");
+                drop(stream.end_capture(flags).expect("ended"));
+            }
+            front.reserve(&stream, &request, &mut room).expect("valid");
+            let mut launch = || {
+                front.decode_into(&stream, &request, &mut room, TensorMut::new(&mut o, [4, 1, 8, 64]), None)
+            };
+            launch().expect("valid");
+            if captures {
+                stream.begin_capture(mode).expect("begun");
+                launch().expect("valid");
+                drop(stream.end_capture(flags).expect("ended"));
+            }
+            drop((front, room));
+            let mut left = cuda.left();
+            left.retain(|what| !before.contains(what));
+            assert_eq!(!left.is_empty(), captures, "{left:?}");
+        }
         cuda.faults();
     });
 }
