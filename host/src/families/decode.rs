@@ -260,8 +260,8 @@ fn order(d: &Decode<'_>, on: &Capabilities, entry: &DecodeInfo) -> Result<(Decod
     let bound = if sequences > 32 * 32 { u32::MAX >> 16 } else { items };
     if u64::from(bound) * each >= TOO_MANY {
         let feature = format_args!(
-            "up to {bound} parts of {sequences} sequences, each of {heads} key heads in {row_blocks} blocks of \
-             rows"
+            "up to {bound} parts of {sequences} sequences, each of {heads} key heads in {row_blocks} blocks \
+             of rows"
         );
         let reason = format_args!("a launch deals out fewer than {TOO_MANY}; split the batch");
         return Err(Error::unsupported(feature, reason));
