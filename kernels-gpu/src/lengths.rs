@@ -69,6 +69,18 @@ impl Span {
         Span { first: 0, rows }
     }
 
+    /// The first and how many, to be told to others.
+    #[inline(always)]
+    pub fn words(self) -> [u32; 2] {
+        [self.first, self.rows]
+    }
+
+    /// What [`Span::words`] said.
+    #[inline(always)]
+    pub fn of_words([first, rows]: [u32; 2]) -> Self {
+        Span { first, rows }
+    }
+
     /// From `first` to before `end`, as far as there are `rows`. What is negative lies behind all of them,
     /// and behind them are none.
     #[inline(always)]

@@ -3,7 +3,7 @@
 //!
 //! - [`Kernel`]: threads, shared memory, parameters and grid of a kernel, from one type.
 //! - [`Contract`]: the same of a compiled kernel, by value, with its symbol and [`Target`].
-//! - [`Tensor`], [`TensorMap`], [`Vector`], [`Cache`], [`Partials`], [`Integers`], [`Counters`], [`Element`]:
+//! - [`Tensor`], [`TensorMap`], [`RaggedMap`], [`Vector`], [`Cache`], [`Partials`], [`Integers`], [`Counters`], [`Element`]:
 //!   what kernels are told of their data.
 //! - [`FastDiv`]: division by a number that only the host knows.
 #![no_std]
@@ -27,4 +27,4 @@ pub use launch::{Contract, SpillAllowance};
 pub use parts::RowParts;
 pub use target::Target;
 pub use tensor::{Counters, Integers, Partials, RowValues, Tensor, Vector};
-pub use tensor_map::TensorMap;
+pub use tensor_map::{RaggedMap, TensorMap};

@@ -30,6 +30,22 @@ pub unsafe fn load_4d(to: u32, map: u64, at: [u32; 4], barrier: u32) {
     }
 }
 
+/// The same of five dimensions.
+///
+/// # Safety
+/// - As [`load_4d`], of a tensor map of five dimensions.
+#[inline(always)]
+#[gpu_only]
+pub unsafe fn load_5d(to: u32, map: u64, at: [u32; 5], barrier: u32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes \
+             [{}], [{}, {{{}, {}, {}, {}, {}}}], [{}];",
+            in(reg32) to, in(reg64) map, in(reg32) at[0], in(reg32) at[1], in(reg32) at[2], in(reg32) at[3],
+            in(reg32) at[4], in(reg32) barrier, options(nostack))
+    }
+}
+
 /// `cp.async.bulk.tensor.4d.global.shared::cta.bulk_group`, where `condition`: a box from shared to global
 /// memory. What lies outside of the tensor is not written. Predicated, not branched around: the lanes of a
 /// warp stay together.
@@ -48,6 +64,24 @@ pub unsafe fn store_4d_if(map: u64, at: [u32; 4], from: u32, condition: bool) {
             "}}",
             in(reg32) condition as u32, in(reg64) map, in(reg32) at[0], in(reg32) at[1], in(reg32) at[2],
             in(reg32) at[3], in(reg32) from, options(nostack))
+    }
+}
+
+/// The same of five dimensions.
+///
+/// # Safety
+/// - As [`store_4d_if`], of a tensor map of five dimensions.
+#[inline(always)]
+#[gpu_only]
+pub unsafe fn store_5d_if(map: u64, at: [u32; 5], from: u32, condition: bool) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!("{{", ".reg .pred wanted;", "setp.ne.u32 wanted, {}, 0;",
+            "@wanted cp.async.bulk.tensor.5d.global.shared::cta.bulk_group \
+             [{}, {{{}, {}, {}, {}, {}}}], [{}];",
+            "}}",
+            in(reg32) condition as u32, in(reg64) map, in(reg32) at[0], in(reg32) at[1], in(reg32) at[2],
+            in(reg32) at[3], in(reg32) at[4], in(reg32) from, options(nostack))
     }
 }
 

@@ -71,6 +71,8 @@ pub trait Transport: sealed::Sealed {
     const ARRIVALS: u32;
     /// What the bytes of a [`crate::Relay`] are a multiple of.
     const ROUND: usize;
+    /// Bytes that a stage of a [`crate::Relay`] has beside it.
+    const NOTE_BYTES: usize = 0;
 }
 
 /// A transport whose copies the threads of a crew make.

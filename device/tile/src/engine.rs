@@ -9,70 +9,51 @@ use crate::crew::sealed::Sealed;
 use crate::relay::Turn;
 use crate::roles::TwoSided;
 use crate::{
-    Block, Consumer, Producer, Relay, SharedLayout, SharedTile, SharedTiles, Transport, Warp, layout,
+    Consumer, GlobalTiles, Map, Producer, Relay, SharedLayout, SharedTile, SharedTiles, Transport, Warp,
+    layout,
 };
-use contract::{Element, Kernel, TensorMap};
+use contract::Element;
 use core::marker::PhantomData;
+use cuda_std::mbarrier;
+use cuda_std::memory::{ld_shared_v4_b32, st_shared_v4_b32};
 use cuda_std::wgmma::{self, Swizzle};
-use cuda_std::{mbarrier, tma};
 
 /// By the copy engine, box by box of a tensor map.
 pub struct Tma;
-impl Sealed for Tma {}
-impl Transport for Tma {
-    const ARRIVALS: u32 = 1;
-    /// So that another ring may follow.
-    const ROUND: usize = layout::PANEL_ALIGN;
-}
+/// The same, and beside each stage is a note of who has started the copies, for all who read the stage.
+pub struct Noted;
 
-/// A tensor as the copy engine sees it: `[batch][head][row][column]`, taken in boxes of `R` base tiles of
-/// rows and a panel's columns. `C` base tiles of columns make up a row; those that do not exist are zero,
-/// and not written.
-pub struct GlobalTiles<E, const R: usize, const C: usize> {
-    map: u64,
-    element: PhantomData<E>,
-}
+/// What a note says.
+pub type Note = [u32; 8];
 
-impl<K: Kernel> Block<K> {
-    /// The tensor behind a map of the launch's parameter, which says so of its boxes.
-    #[inline(always)]
-    pub fn tensor<E: Element, const R: usize, const C: usize>(
-        &self,
-        map: impl FnOnce(&K::Params) -> &TensorMap,
-    ) -> GlobalTiles<E, R, C> {
-        const { assert!(K::PARAM_ALIGN >= TensorMap::ALIGN, "a tensor map lies on 64 bytes") }
-        // SAFETY: the parameter lies there until the launch ends, as `enter` was promised; nobody writes it.
-        let parameter = unsafe { &*core::ptr::with_exposed_provenance::<K::Params>(self.parameter as usize) };
-        GlobalTiles { map: core::ptr::from_ref(map(parameter)).addr() as u64, element: PhantomData }
-    }
-}
+/// A transport by the copy engine.
+pub trait Engine: Transport {}
 
-impl<E: Element, const R: usize, const C: usize> GlobalTiles<E, R, C> {
-    /// Starts storing a tile, whose rows begin with `row` of a head of a batch.
-    ///
-    /// # Safety
-    /// - `from` is where a `SharedTile<E, R, C>` lies, written, fenced, and met at a barrier by all who
-    ///   wrote.
-    /// - Nobody writes there before the thread of `condition` has waited for its stores.
-    #[inline(always)]
-    pub(crate) unsafe fn store_if(&self, from: u32, [row, head, batch]: [u32; 3], condition: bool) {
-        for panel in 0..SharedTile::<E, R, C>::PANELS {
-            let at = [panel * SharedTile::<E, R, C>::PANEL_COLUMNS, row, head, batch];
-            let from = from + panel * SharedTile::<E, R, C>::PANEL_BYTES;
-            // SAFETY: the caller's promise; the map's boxes are panels of the tile.
-            unsafe { tma::store_4d_if(self.map, at, from, condition) }
+macro_rules! engines {
+    ($($by:ident: $note:expr;)*) => {$(
+        impl Sealed for $by {}
+        impl Transport for $by {
+            const ARRIVALS: u32 = 1;
+            const NOTE_BYTES: usize = $note;
+            /// So that another ring may follow.
+            const ROUND: usize = layout::PANEL_ALIGN;
         }
-        tma::commit_group();
-    }
+        impl Engine for $by {}
+    )*};
+}
+engines! {
+    Tma: 0;
+    Noted: size_of::<Note>();
 }
 
 impl<E: Element, const R: usize, const C: usize> SharedTile<E, R, C> {
     /// Columns of a panel.
-    const PANEL_COLUMNS: u32 = layout::panel_chunks(Self::ROW_CHUNKS) * layout::CHUNK / E::BYTES as u32;
+    pub(crate) const PANEL_COLUMNS: u32 =
+        layout::panel_chunks(Self::ROW_CHUNKS) * layout::CHUNK / E::BYTES as u32;
     /// How many panels.
-    const PANELS: u32 = C as u32 * 16 / Self::PANEL_COLUMNS;
+    pub(crate) const PANELS: u32 = C as u32 * 16 / Self::PANEL_COLUMNS;
     /// Bytes of a panel.
-    const PANEL_BYTES: u32 = Self::ROWS * layout::row_bytes(Self::ROW_CHUNKS);
+    pub(crate) const PANEL_BYTES: u32 = Self::ROWS * layout::row_bytes(Self::ROW_CHUNKS);
     /// How `wgmma` is told of the swizzle.
     const SWIZZLE: Swizzle = match layout::panel_chunks(Self::ROW_CHUNKS) {
         8 => Swizzle::Bytes128,
@@ -100,13 +81,13 @@ impl<E: Element, const R: usize, const C: usize> SharedTile<E, R, C> {
 
 /// What the copy engine can fill a stage with: tiles, one behind the other.
 pub trait Boxes: SharedLayout + Sealed {
-    /// The tensor that they are of.
-    type Tensor;
-    /// Starts the copies of a stage at `to`; `at` is row, head and batch.
+    /// The tensor that they are of, through a map of kind `M`.
+    type Tensor<M: Map>;
+    /// Starts the copies of a stage at `to`, from the row `at` on.
     ///
     /// # Safety
     /// - The stage is this thread's to fill, and the phase of `full` expects all of its bytes.
-    unsafe fn load(to: u32, from: &Self::Tensor, at: [u32; 3], full: u32);
+    unsafe fn load<M: Map>(to: u32, from: &Self::Tensor<M>, at: M::At, full: u32);
     /// The descriptor of the first tile of a ring at `base`.
     fn descriptor(base: u32) -> u64;
 }
@@ -120,17 +101,17 @@ macro_rules! boxes {
         impl<E: Element, const R: usize, const C: usize, $(const $count: usize)?> Boxes
             for $tiles<E, R, C, $($count)?>
         {
-            type Tensor = GlobalTiles<E, R, C>;
+            type Tensor<M: Map> = GlobalTiles<E, R, C, M>;
             #[inline(always)]
-            unsafe fn load(to: u32, from: &Self::Tensor, [row, head, batch]: [u32; 3], full: u32) {
+            unsafe fn load<M: Map>(to: u32, from: &Self::Tensor<M>, at: M::At, full: u32) {
                 for tile in 0..$n {
                     for panel in 0..SharedTile::<E, R, C>::PANELS {
                         let column = panel * SharedTile::<E, R, C>::PANEL_COLUMNS;
-                        let row = row + tile * SharedTile::<E, R, C>::ROWS;
+                        let at = M::down(at, tile * SharedTile::<E, R, C>::ROWS);
                         let panels = tile * SharedTile::<E, R, C>::PANELS + panel;
                         let to = to + panels * SharedTile::<E, R, C>::PANEL_BYTES;
                         // SAFETY: the caller's promise; a box is a panel.
-                        unsafe { tma::load_4d(to, from.map, [column, row, head, batch], full) }
+                        unsafe { M::load(to, from.map, column, at, full) }
                     }
                 }
             }
@@ -177,16 +158,16 @@ impl<T> Drop for Kept<'_, T> {
     }
 }
 
-impl<T: Boxes, const S: usize> TwoSided for Relay<T, S, Tma> {
-    type Producer = Producer<T, S, Tma>;
-    type Consumer = Consumer<T, S, Tma>;
+impl<T: Boxes, const S: usize, By: Engine> TwoSided for Relay<T, S, By> {
+    type Producer = Producer<T, S, By>;
+    type Consumer = Consumer<T, S, By>;
     #[inline(always)]
     unsafe fn init(&self, consumers: u32) {
         let mut turn = Turn::<T, S>::first(self.base);
         for _ in 0..S {
             // SAFETY: the bytes behind the stages, which `self` stands for; the rest is the caller's promise.
             unsafe {
-                mbarrier::init(turn.full().address, Tma::ARRIVALS);
+                mbarrier::init(turn.full().address, By::ARRIVALS);
                 mbarrier::init(turn.empty().address, consumers);
             }
             turn.advance();
@@ -202,16 +183,17 @@ impl<T: Boxes, const S: usize> TwoSided for Relay<T, S, Tma> {
     }
 }
 
-impl<T: Boxes, const S: usize> Producer<T, S, Tma> {
-    /// Waits until the next stage is empty and starts its copies, from `[row, head, batch]` on.
+impl<T: Boxes, const S: usize, By: Engine> Producer<T, S, By> {
+    /// Waits until the next stage is empty, leaves what there is to `leave` beside it, and starts its copies.
     #[inline(always)]
-    pub fn load(&mut self, from: &T::Tensor, at: [u32; 3]) {
+    fn fill<M: Map>(&mut self, from: &T::Tensor<M>, at: M::At, leave: impl FnOnce(&Turn<T, S>)) {
         let full = self.turn.full().address;
         // SAFETY: initialised by `specialise`. All consumers have left the stage, or none has had it yet:
         // the phase before the first counts as ended. The copies that follow are of so many bytes, and the
         // phase's only arrival is this one.
         unsafe {
             mbarrier::wait_parity(self.turn.empty().address, self.turn.parity ^ 1);
+            leave(&self.turn);
             mbarrier::arrive_expect_tx(full, T::BYTES as u32);
             T::load(self.turn.address(), from, at, full);
         }
@@ -219,7 +201,45 @@ impl<T: Boxes, const S: usize> Producer<T, S, Tma> {
     }
 }
 
-impl<T: Boxes, const S: usize> Consumer<T, S, Tma> {
+impl<T: Boxes, const S: usize> Producer<T, S, Tma> {
+    /// Waits until the next stage is empty and starts its copies, from the row `at` on.
+    #[inline(always)]
+    pub fn load<M: Map>(&mut self, from: &T::Tensor<M>, at: M::At) {
+        self.fill(from, at, |_| ())
+    }
+}
+
+impl<T: Boxes, const S: usize> Producer<T, S, Noted> {
+    /// The same, with a note.
+    #[inline(always)]
+    pub fn load<M: Map>(&mut self, note: Note, from: &T::Tensor<M>, at: M::At) {
+        self.fill(from, at, |turn| write(turn, note))
+    }
+}
+
+/// Writes the note beside an empty stage, whose phase of *full* this thread has still to arrive at.
+#[inline(always)]
+fn write<T: Boxes, const S: usize>(turn: &Turn<T, S>, [a, b, c, d, e, f, g, h]: Note) {
+    // SAFETY: the note's bytes, on 16, behind the barriers. Who has read them has left the stage.
+    unsafe {
+        st_shared_v4_b32(turn.note(), [a, b, c, d]);
+        st_shared_v4_b32(turn.note() + 16, [e, f, g, h]);
+    }
+}
+
+impl<T: Boxes, const S: usize> Consumer<T, S, Noted> {
+    /// Waits for the next stage, and reads what stands beside it. The stage is still the next.
+    #[inline(always)]
+    pub fn note(&mut self) -> Note {
+        self.arrived();
+        // SAFETY: written before the arrival that has ended the phase, and not again before this warp has
+        // left the stage, which it has not yet taken.
+        let [a, b] = unsafe { [ld_shared_v4_b32(self.turn.note()), ld_shared_v4_b32(self.turn.note() + 16)] };
+        [a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3]].map(|word| self.warp.uniform(word))
+    }
+}
+
+impl<T: Boxes, const S: usize, By: Engine> Consumer<T, S, By> {
     /// Waits for the next stage.
     #[inline(always)]
     pub fn wait(&mut self) -> Kept<'_, T> {

@@ -1,7 +1,7 @@
 //! Tiles on their way out: from registers through swizzled shared memory, by the copy engine.
 use crate::roles::TwoSided;
 use crate::{
-    Acc, GlobalTiles, Kept, Mma, Place, SharedLayout, SharedTile, SharedTiles, Warp, Warpgroup, layout,
+    Acc, GlobalTiles, Kept, Map, Mma, Place, SharedLayout, SharedTile, SharedTiles, Warp, Warpgroup, layout,
 };
 use contract::Element;
 use core::marker::PhantomData;
@@ -39,14 +39,14 @@ impl<E: Element, const C: usize, const W: usize> TwoSided for Outbox<E, C, W> {
 }
 
 impl<E: Mma, const C: usize, const W: usize> Outbox<E, C, W> {
-    /// Sends the warpgroups' rows of a tile, which begins at `[row, head, batch]`, as far as they exist.
+    /// Sends the warpgroups' rows of a tile, which begins with the row `at`, as far as they exist.
     /// Waits until what was sent before has left.
     #[inline(always)]
-    pub fn send(
+    pub fn send<M: Map>(
         &mut self,
         acc: &Acc<1, C>,
-        to: &GlobalTiles<E, 4, C>,
-        at: [u32; 3],
+        to: &GlobalTiles<E, 4, C, M>,
+        at: M::At,
         group: &mut Warpgroup<W>,
     ) {
         let tile = self.base + group.index * SharedTile::<E, 4, C>::BYTES as u32;
@@ -59,11 +59,11 @@ impl<E: Mma, const C: usize, const W: usize> Outbox<E, C, W> {
 impl<E: Mma, const C: usize, const W: usize> Kept<'_, SharedTiles<E, 4, C, W>> {
     /// The same through the place of the tiles, which nobody needs any more.
     #[inline(always)]
-    pub fn send_through(
+    pub fn send_through<M: Map>(
         self,
         acc: &Acc<1, C>,
-        to: &GlobalTiles<E, 4, C>,
-        at: [u32; 3],
+        to: &GlobalTiles<E, 4, C, M>,
+        at: M::At,
         group: &mut Warpgroup<W>,
     ) {
         // The addresses are the same from tile to tile. Tiles that leave this way have no registers to keep
@@ -83,27 +83,27 @@ impl<E: Mma, const C: usize, const W: usize> Kept<'_, SharedTiles<E, 4, C, W>> {
 /// - The shared address of a tile of the warpgroup's own; no copy, and no product of this thread, has still
 ///   to read it.
 #[inline(always)]
-unsafe fn send<E: Mma, const C: usize, const W: usize>(
+unsafe fn send<E: Mma, M: Map, const C: usize, const W: usize>(
     tile: u32,
     lane: u32,
     acc: &Acc<1, C>,
-    to: &GlobalTiles<E, 4, C>,
-    [row, head, batch]: [u32; 3],
+    to: &GlobalTiles<E, 4, C, M>,
+    at: M::At,
     group: &mut Warpgroup<W>,
 ) {
     group.sync();
     let first = group.warp.index % 4 * 16;
     let [in_tile, chunk] = layout::columns_first(lane);
     for c in 0..C {
-        let at = tile + SharedTile::<E, 4, C>::offset(first + in_tile, 2 * c as u32 + chunk);
+        let to = tile + SharedTile::<E, 4, C>::offset(first + in_tile, 2 * c as u32 + chunk);
         let [a, b] = &acc.0[0][c];
         let words = [E::pack(a[0], a[1]), E::pack(a[2], a[3]), E::pack(b[0], b[1]), E::pack(b[2], b[3])];
         // SAFETY: the warp's own rows of the tile, which all of the warpgroup are done with; `Warpgroup`
         // stands for converged warps.
-        unsafe { stmatrix_x4(at, words) }
+        unsafe { stmatrix_x4(to, words) }
     }
     tma::fence_proxy_async();
     group.sync();
     // SAFETY: written, fenced, and all have come; whoever writes next waits for the store.
-    unsafe { to.store_if(tile, [row + group.first_of_group(), head, batch], group.elected()) }
+    unsafe { to.store_if(tile, M::down(at, group.first_of_group()), group.elected()) }
 }

@@ -11,7 +11,9 @@
 //!
 //! Each side gets its right to the stages in a closure: what must happen when it is done with a stage, or
 //! with all of them, happens behind the closure, and cannot be forgotten.
-use crate::{Block, CpAsync, Crew, CrewTransport, InFlight, Place, SharedLayout, Transport, Warp, WarpRows};
+use crate::{
+    Block, CpAsync, Crew, CrewTransport, InFlight, Note, Place, SharedLayout, Transport, Warp, WarpRows,
+};
 use contract::Kernel;
 use core::marker::PhantomData;
 use cuda_std::mbarrier;
@@ -101,6 +103,11 @@ impl<T: SharedLayout, const S: usize> Turn<T, S> {
     pub(crate) fn empty(&self) -> Barrier {
         Barrier { address: self.full().address + mbarrier::BYTES as u32 }
     }
+    /// Where what stands beside the stage is: behind all barriers, by 32 bytes each.
+    #[inline(always)]
+    pub(crate) fn note(&self) -> u32 {
+        self.base + (S * (T::BYTES + 2 * mbarrier::BYTES)) as u32 + self.stage * size_of::<Note>() as u32
+    }
     #[inline(always)]
     pub(crate) fn advance(&mut self) {
         let last = self.stage == S as u32 - 1;
@@ -114,7 +121,7 @@ unsafe impl<T: SharedLayout, const S: usize, By: Transport> Place for Relay<T, S
     const BYTES: usize = {
         assert!(S > 0, "a ring has a stage");
         assert!(T::BYTES.is_multiple_of(T::ALIGN), "stages follow each other");
-        (S * (T::BYTES + 2 * mbarrier::BYTES)).next_multiple_of(By::ROUND)
+        (S * (T::BYTES + 2 * mbarrier::BYTES + By::NOTE_BYTES)).next_multiple_of(By::ROUND)
     };
     const ALIGN: usize = if T::ALIGN > mbarrier::BYTES { T::ALIGN } else { mbarrier::BYTES };
     #[inline(always)]

@@ -114,6 +114,19 @@ pub enum Grid {
     Packed,
     /// As many as the card holds at once, each with the tiles of its [`crate::TileRounds`].
     Rounds,
+    /// The same of tiles that some packed sequence may have.
+    PackedRounds,
+}
+impl Grid {
+    /// Whether blocks find packed sequences.
+    pub const fn packs(self) -> bool {
+        matches!(self, Grid::Packed | Grid::PackedRounds)
+    }
+
+    /// Whether a copy engine moves tensors, by their maps.
+    pub const fn has_maps(self) -> bool {
+        matches!(self, Grid::Rounds | Grid::PackedRounds)
+    }
 }
 
 /// Forward attention, one block of keys after the other. A thread block owns `M` query tiles; `KW` warps

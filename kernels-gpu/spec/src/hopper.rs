@@ -31,18 +31,18 @@ pub struct FwdHopperWide<
     const ORDERED: bool,
 >(PhantomData<(E, Mask)>);
 
-/// What a Hopper kernel is told.
+/// What a Hopper kernel is told, of tensors through maps of kind `M`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct HopperParams {
+pub struct HopperParams<M = TensorMap> {
     /// Queries: boxes of [`EntryInfo::Q_BOX_ROWS`] rows and [`EntryInfo::panel`] columns.
-    pub q: TensorMap,
+    pub q: M,
     /// Keys: boxes of [`EntryInfo::tile_n`] rows and as many columns.
-    pub k: TensorMap,
+    pub k: M,
     /// Values: boxes as those of `k`.
-    pub v: TensorMap,
+    pub v: M,
     /// Output, as many rows and heads as `q`, and the same boxes.
-    pub o: TensorMap,
+    pub o: M,
     /// Log-sum-exp of each row, natural logarithm.
     pub lse: Lse,
     /// Which block does which tiles.
@@ -57,6 +57,13 @@ pub struct HopperParams {
     pub q_len: u32,
     /// Keys of a head, 1 or more.
     pub k_len: u32,
+}
+
+impl<M> AsRef<HopperParams<M>> for HopperParams<M> {
+    #[inline(always)]
+    fn as_ref(&self) -> &Self {
+        self
+    }
 }
 
 /// Bytes of one base tile.

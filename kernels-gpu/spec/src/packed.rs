@@ -75,6 +75,22 @@ impl Sequences {
         }
         Some(first)
     }
+
+    /// The same by halves, for who looks at one sequence at a time: `begun` says whether one begins at
+    /// `m_block` or before. Where it is nobody's, any sequence.
+    #[inline(always)]
+    pub fn find_by_halves(&self, m_block: u32, begun: impl Fn(u32) -> bool) -> u32 {
+        if self.step == 0 {
+            return self.each.div_rem(m_block).0;
+        }
+        // `first` has begun, if any has, and `after` has not.
+        let (mut first, mut after) = (0, self.count);
+        while after - first > 1 {
+            let middle = first + (after - first) / 2;
+            if begun(middle) { first = middle } else { after = middle }
+        }
+        first
+    }
 }
 
 impl<K: Forward> Kernel for Packed<K> {
@@ -146,6 +162,7 @@ mod tests {
                 let looked_at = (0..32).map(|lane| first + lane * step).filter(|b| *b < sequences.count);
                 looked_at.filter(|b| begin(*b) <= m_block).count() as u32
             });
+            assert_eq!(Some(sequences.find_by_halves(m_block, |b| begin(b) <= m_block)), found);
             let sequence = found.expect("the first sequence begins with block 0");
             if let Some(taken) = taken[sequence as usize].get_mut((m_block - begin(sequence)) as usize) {
                 *taken += 1;

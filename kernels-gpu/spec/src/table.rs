@@ -16,6 +16,7 @@ macro_rules! for_each_kernel {
         $crate::for_each_packed!($emit);
         $crate::for_each_paged!($emit);
         $crate::for_each_hopper!($emit);
+        $crate::for_each_hopper_packed!($emit);
     };
 }
 
@@ -36,7 +37,18 @@ macro_rules! kernels {
         };
     };
 }
-kernels!(ENTRIES, PACKED, COMBINES, APPENDS, DECODES, DECODE_COMBINES, MERGES, PAGED, HOPPERS);
+kernels!(
+    ENTRIES,
+    PACKED,
+    COMBINES,
+    APPENDS,
+    DECODES,
+    DECODE_COMBINES,
+    MERGES,
+    PAGED,
+    HOPPERS,
+    HOPPERS_PACKED
+);
 
 /// [`KERNELS`], one by one.
 pub fn kernels() -> impl Iterator<Item = Contract> {

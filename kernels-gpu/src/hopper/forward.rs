@@ -2,15 +2,15 @@
 use crate::entries::Run;
 use crate::hopper::Body;
 use crate::hopper::mainloop::{Attended, QTiles, Tensors, View, copy};
-use crate::hopper::portion::Portion;
+use crate::hopper::portion::{MapOf, Source};
 use crate::hopper::softmax::BoundedSoftmax;
 use crate::mask::MaskFn;
 use spec::{FwdHopper, HopperParams, Kernel};
 use tile::{Ab, Abt, Acc, Block, Outbox, Relay, SharedTile, Smem, Tma, WarpgroupCore};
 
 /// What a block has of shared memory: rings of their own for Q, K and V, and O on its way out.
-type Shared<E, const W: usize, const N: usize, const D: usize, const STAGES: usize> = (
-    Relay<QTiles<E, W, D>, 2, Tma>,
+type Shared<E, By, const W: usize, const N: usize, const D: usize, const STAGES: usize> = (
+    Relay<QTiles<E, W, D>, 2, By>,
     (Relay<SharedTile<E, N, D>, STAGES, Tma>, (Relay<SharedTile<E, N, D>, STAGES, Tma>, Outbox<E, D, W>)),
 );
 
@@ -25,25 +25,25 @@ impl<
 > Body for FwdHopper<E, Mask, W, N, D, STAGES, ORDERED>
 {
     #[inline(always)]
-    fn run<I: Iterator<Item: Portion>, C: Kernel<Params = HopperParams>>(
-        p: &HopperParams,
-        portions: impl Fn(u32, u32) -> I,
+    fn body<S: Source, C: Kernel<Params: AsRef<HopperParams<MapOf<S>>>>>(
+        p: &HopperParams<MapOf<S>>,
+        source: impl Fn(u32, u32) -> S,
         block: Block<C>,
         smem: Smem<C>,
     ) {
-        let tensors = Tensors::<E, N, D>::of(&block);
+        let tensors = Tensors::<E, MapOf<S>, N, D>::of(&block);
         let [index, count] = [block.index(), block.count()];
         let view = |tile| View::<_, Mask, W, N>::of(p, tile);
-        let shared: Shared<E, W, N, D, STAGES> = smem.split();
+        let shared: Shared<E, S::By, W, N, D, STAGES> = smem.split();
 
         block.specialise(
             shared,
             |(q, (k, (v, ())))| {
-                copy::<_, E, Mask, W, N, D, 2, STAGES>(p, portions(index, count), &tensors, q, k, v)
+                copy::<_, E, Mask, W, N, D, 2, STAGES>(p, source(index, count), &tensors, q, k, v)
             },
             |mut group, (mut q, (mut k, (mut v, mut out)))| {
-                let mut tiles = portions(index, count);
-                let Some(tile) = tiles.next() else { return };
+                let mut tiles = source(index, count);
+                let Some(tile) = tiles.receive(&mut q) else { return };
                 let (warp, first_row) = (group.warp(), group.first_row());
 
                 // The first scores of all: nothing to run beside.
@@ -57,7 +57,7 @@ impl<
                 loop {
                     now.attend(&mut so_far, &q_tile, &mut k, &mut v, &mut group);
                     drop(q_tile);
-                    let Some(tile) = tiles.next() else { break };
+                    let Some(tile) = tiles.receive(&mut q) else { break };
 
                     // The next tile's first scores beside this one's last product.
                     let next = view(tile);
@@ -94,6 +94,6 @@ impl<
 {
     #[inline(always)]
     fn run(p: HopperParams, block: Block<Self>, smem: Smem<Self>) {
-        <Self as Body>::run(&p, |index, count| p.rounds.of(index, count), block, smem)
+        <Self as Body>::body(&p, |index, count| p.rounds.of(index, count), block, smem)
     }
 }

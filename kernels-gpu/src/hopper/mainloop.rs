@@ -1,43 +1,46 @@
 //! What Hopper's kernels have in common: what a block copies, what a tile sees, and the loop over its key
 //! blocks.
-use crate::hopper::portion::Portion;
+use crate::hopper::portion::{MapOf, Portion, Source};
 use crate::hopper::softmax::BoundedSoftmax;
 use crate::mask::{BlockRange, MaskFn, Rows, Seen};
 use crate::softcap::softcap;
 use core::marker::PhantomData;
 use spec::{HopperParams, Kernel};
 use tile::{
-    AFrag, Ab, Abt, Acc, Block, Consumer, GlobalTiles, Kept, Mma, Producer, SharedTile, SharedTiles, Tma,
-    Warp, Warpgroup, WarpgroupCore,
+    AFrag, Ab, Abt, Acc, Block, Consumer, GlobalTiles, Kept, Map, Mma, Producer, SharedTile, SharedTiles,
+    Tma, Warp, Warpgroup, WarpgroupCore,
 };
 
 /// Places for Q: a tile of 64 rows of each warpgroup.
 pub type QTiles<E, const W: usize, const D: usize> = SharedTiles<E, 4, D, W>;
 
 /// The problem's tensors.
-pub struct Tensors<E, const N: usize, const D: usize> {
+pub struct Tensors<E, M, const N: usize, const D: usize> {
     /// Queries.
-    pub q: GlobalTiles<E, 4, D>,
+    pub q: GlobalTiles<E, 4, D, M>,
     /// Keys.
-    pub k: GlobalTiles<E, N, D>,
+    pub k: GlobalTiles<E, N, D, M>,
     /// Values.
-    pub v: GlobalTiles<E, N, D>,
+    pub v: GlobalTiles<E, N, D, M>,
     /// Output.
-    pub o: GlobalTiles<E, 4, D>,
+    pub o: GlobalTiles<E, 4, D, M>,
 }
 
-impl<E: Mma, const N: usize, const D: usize> Tensors<E, N, D> {
+impl<E: Mma, M: Map, const N: usize, const D: usize> Tensors<E, M, N, D> {
     /// Those of the launch.
     #[inline(always)]
-    pub fn of<C: Kernel<Params = HopperParams>>(block: &Block<C>) -> Self {
+    pub fn of<C: Kernel<Params: AsRef<HopperParams<M>>>>(block: &Block<C>) -> Self {
         Tensors {
-            q: block.tensor(|p| &p.q),
-            k: block.tensor(|p| &p.k),
-            v: block.tensor(|p| &p.v),
-            o: block.tensor(|p| &p.o),
+            q: block.tensor(|p| &p.as_ref().q),
+            k: block.tensor(|p| &p.as_ref().k),
+            v: block.tensor(|p| &p.as_ref().v),
+            o: block.tensor(|p| &p.as_ref().o),
         }
     }
 }
+
+/// Where a row of a portion is.
+type At<P> = <<P as Portion>::Map as Map>::At;
 
 /// What a warp has made of the blocks that it has taken: O, not yet normalised, lacks the last one's P V.
 pub struct Attended<E, const N: usize, const D: usize, const ORDERED: bool> {
@@ -50,8 +53,8 @@ pub struct Attended<E, const N: usize, const D: usize, const ORDERED: bool> {
 }
 
 /// One tile of queries under a mask, with blocks of `N` base tiles of keys, for `W` warpgroups.
-pub struct View<'p, P, Mask, const W: usize, const N: usize> {
-    p: &'p HopperParams,
+pub struct View<'p, P: Portion, Mask, const W: usize, const N: usize> {
+    p: &'p HopperParams<P::Map>,
     portion: P,
     rows: Rows,
     /// The key blocks that it takes: those that some row sees. Where none sees any, one, of which the mask
@@ -65,7 +68,7 @@ impl<'p, P: Portion, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
 
     /// That of a portion.
     #[inline(always)]
-    pub fn of(p: &'p HopperParams, portion: P) -> Self {
+    pub fn of(p: &'p HopperParams<P::Map>, portion: P) -> Self {
         let rows = portion.rows(p, W as u32 * 64);
         let mut range = portion.share(Mask::blocks(&rows, Self::TILE_N));
         if !Mask::SEES_ALL || P::MAY_LACK_KEYS {
@@ -76,13 +79,13 @@ impl<'p, P: Portion, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
 
     /// Where its queries begin.
     #[inline(always)]
-    pub fn queries(&self) -> [u32; 3] {
+    pub fn queries(&self) -> At<P> {
         self.portion.queries(self.rows.first)
     }
 
     /// Where the keys of block `n` begin.
     #[inline(always)]
-    fn keys(&self, n: u32) -> [u32; 3] {
+    fn keys(&self, n: u32) -> At<P> {
         self.portion.keys(n * Self::TILE_N)
     }
 
@@ -146,7 +149,7 @@ impl<'p, P: Portion, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
         &self,
         attended: Attended<E, N, D, ORDERED>,
         group: &mut Warpgroup<W>,
-        send: impl FnOnce(&Acc<1, D>, [u32; 3], &mut Warpgroup<W>),
+        send: impl FnOnce(&Acc<1, D>, At<P>, &mut Warpgroup<W>),
     ) {
         let (Attended { softmax, mut acc_o, .. }, warp) = (attended, group.warp());
         let (normalise, lse) = softmax.finish(warp);
@@ -162,7 +165,7 @@ impl<'p, P: Portion, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
 /// values of the tile that has it, values do not wait for the next keys.
 #[inline(always)]
 pub fn copy<
-    P: Portion,
+    S: Source,
     E: Mma,
     Mask: MaskFn,
     const W: usize,
@@ -171,17 +174,17 @@ pub fn copy<
     const PLACES: usize,
     const STAGES: usize,
 >(
-    p: &HopperParams,
-    portions: impl Iterator<Item = P>,
-    tensors: &Tensors<E, N, D>,
-    mut q: Producer<QTiles<E, W, D>, PLACES, Tma>,
+    p: &HopperParams<MapOf<S>>,
+    mut source: S,
+    tensors: &Tensors<E, MapOf<S>, N, D>,
+    mut q: Producer<QTiles<E, W, D>, PLACES, S::By>,
     mut k: Producer<SharedTile<E, N, D>, STAGES, Tma>,
     mut v: Producer<SharedTile<E, N, D>, STAGES, Tma>,
 ) {
     let mut behind = None;
-    for portion in portions {
-        let view = View::<P, Mask, W, N>::of(p, portion);
-        q.load(&tensors.q, view.queries());
+    while let Some(portion) = source.find() {
+        let view = View::<S::Portion, Mask, W, N>::of(p, portion);
+        S::load(&mut q, &portion, &tensors.q, view.queries());
         for n in (view.range.start..view.range.end).rev() {
             let block = view.keys(n);
             k.load(&tensors.k, block);

@@ -2,15 +2,15 @@
 use crate::entries::Run;
 use crate::hopper::Body;
 use crate::hopper::mainloop::{Attended, QTiles, Tensors, View, copy};
-use crate::hopper::portion::Portion;
+use crate::hopper::portion::{MapOf, Source};
 use crate::hopper::softmax::BoundedSoftmax;
 use crate::mask::MaskFn;
 use spec::{FwdHopperWide, HopperParams, Kernel};
 use tile::{Ab, Abt, Acc, Block, Relay, SharedTile, Smem, Tma, WarpgroupCore};
 
 /// What a block has of shared memory: a place for Q and O, and rings for K and V.
-type Shared<E, const W: usize, const N: usize, const D: usize, const STAGES: usize> = (
-    Relay<QTiles<E, W, D>, 1, Tma>,
+type Shared<E, By, const W: usize, const N: usize, const D: usize, const STAGES: usize> = (
+    Relay<QTiles<E, W, D>, 1, By>,
     (Relay<SharedTile<E, N, D>, STAGES, Tma>, Relay<SharedTile<E, N, D>, STAGES, Tma>),
 );
 
@@ -25,27 +25,25 @@ impl<
 > Body for FwdHopperWide<E, Mask, W, N, D, STAGES, ORDERED>
 {
     #[inline(always)]
-    fn run<I: Iterator<Item: Portion>, C: Kernel<Params = HopperParams>>(
-        p: &HopperParams,
-        portions: impl Fn(u32, u32) -> I,
+    fn body<S: Source, C: Kernel<Params: AsRef<HopperParams<MapOf<S>>>>>(
+        p: &HopperParams<MapOf<S>>,
+        source: impl Fn(u32, u32) -> S,
         block: Block<C>,
         smem: Smem<C>,
     ) {
-        let tensors = Tensors::<E, N, D>::of(&block);
+        let tensors = Tensors::<E, MapOf<S>, N, D>::of(&block);
         let [index, count] = [block.index(), block.count()];
-        let shared: Shared<E, W, N, D, STAGES> = smem.split();
+        let shared: Shared<E, S::By, W, N, D, STAGES> = smem.split();
 
         block.specialise(
             shared,
-            |(q, (k, v))| {
-                copy::<_, E, Mask, W, N, D, 1, STAGES>(p, portions(index, count), &tensors, q, k, v)
-            },
+            |(q, (k, v))| copy::<_, E, Mask, W, N, D, 1, STAGES>(p, source(index, count), &tensors, q, k, v),
             |mut group, (mut q, (mut k, mut v))| {
                 let (warp, first_row) = (group.warp(), group.first_row());
                 // Not `for`: the assembler takes a loop that ends at its top for one that lanes leave one
                 // by one, and descriptors for theirs.
-                let mut tiles = portions(index, count);
-                let Some(mut tile) = tiles.next() else { return };
+                let mut tiles = source(index, count);
+                let Some(mut tile) = tiles.receive(&mut q) else { return };
                 loop {
                     let view = View::<_, Mask, W, N>::of(p, tile);
                     let q_tile = q.wait();
@@ -59,7 +57,7 @@ impl<
                     view.store(so_far, &mut group, |o, at, group| {
                         q_tile.send_through(o, &tensors.o, at, group)
                     });
-                    let Some(next) = tiles.next() else { break };
+                    let Some(next) = tiles.receive(&mut q) else { break };
                     tile = next;
                 }
             },
@@ -79,6 +77,6 @@ impl<
 {
     #[inline(always)]
     fn run(p: HopperParams, block: Block<Self>, smem: Smem<Self>) {
-        <Self as Body>::run(&p, |index, count| p.rounds.of(index, count), block, smem)
+        <Self as Body>::body(&p, |index, count| p.rounds.of(index, count), block, smem)
     }
 }

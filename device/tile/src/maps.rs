@@ -1,0 +1,134 @@
+//! Tensors as the copy engine sees them: through maps, of which there are two kinds.
+use crate::crew::sealed::Sealed;
+use crate::{Block, SharedTile};
+use contract::{Element, Kernel, RaggedMap, TensorMap};
+use core::marker::PhantomData;
+use cuda_std::tma;
+
+/// A kind of map: how the engine is told where rows are.
+pub trait Map: Copy + Sealed {
+    /// Where a row is.
+    type At: Copy;
+    /// What the driver has encoded.
+    fn encoded(&self) -> &TensorMap;
+    /// So many rows further down.
+    fn down(at: Self::At, rows: u32) -> Self::At;
+    /// Starts the copy of a box to shared memory.
+    ///
+    /// # Safety
+    /// - As [`tma::load_4d`], of a map of this kind.
+    unsafe fn load(to: u32, map: u64, column: u32, at: Self::At, full: u32);
+    /// Starts the copy of a box from shared memory.
+    ///
+    /// # Safety
+    /// - As [`tma::store_4d_if`], of a map of this kind.
+    unsafe fn store_if(map: u64, column: u32, at: Self::At, from: u32, condition: bool);
+}
+
+impl Sealed for TensorMap {}
+/// Rows of batches that are equally long, by row, head, batch.
+impl Map for TensorMap {
+    type At = [u32; 3];
+    #[inline(always)]
+    fn encoded(&self) -> &TensorMap {
+        self
+    }
+    #[inline(always)]
+    fn down([row, head, batch]: [u32; 3], rows: u32) -> [u32; 3] {
+        [row + rows, head, batch]
+    }
+    #[inline(always)]
+    unsafe fn load(to: u32, map: u64, column: u32, [row, head, batch]: [u32; 3], full: u32) {
+        // SAFETY: the caller's promise.
+        unsafe { tma::load_4d(to, map, [column, row, head, batch], full) }
+    }
+    #[inline(always)]
+    unsafe fn store_if(map: u64, column: u32, [row, head, batch]: [u32; 3], from: u32, condition: bool) {
+        // SAFETY: the caller's promise.
+        unsafe { tma::store_4d_if(map, [column, row, head, batch], from, condition) }
+    }
+}
+
+/// A row of a head of a sequence, as a [`RaggedMap`] is told of it.
+#[derive(Clone, Copy)]
+pub struct RowOfSequence {
+    /// [`RaggedMap::END`] is behind the sequence's last.
+    row: u32,
+    head: u32,
+    /// Rows of all sequences until there.
+    end: u32,
+}
+
+impl RowOfSequence {
+    /// Row `row` of a sequence of rows `first..first + rows` of all, which must exist. It may be one behind
+    /// its last: who cuts sequences out of all rows has the last word on what exists.
+    #[inline(always)]
+    pub fn new(row: u32, head: u32, first: u32, rows: u32) -> Self {
+        RowOfSequence { row: RaggedMap::END - rows + row, head, end: first + rows }
+    }
+}
+
+impl Sealed for RaggedMap {}
+impl Map for RaggedMap {
+    type At = RowOfSequence;
+    #[inline(always)]
+    fn encoded(&self) -> &TensorMap {
+        &self.map
+    }
+    #[inline(always)]
+    fn down(at: RowOfSequence, rows: u32) -> RowOfSequence {
+        RowOfSequence { row: at.row + rows, ..at }
+    }
+    #[inline(always)]
+    unsafe fn load(to: u32, map: u64, column: u32, at: RowOfSequence, full: u32) {
+        // SAFETY: the caller's promise.
+        unsafe { tma::load_5d(to, map, [column, at.row, at.head, at.end, RaggedMap::END], full) }
+    }
+    #[inline(always)]
+    unsafe fn store_if(map: u64, column: u32, at: RowOfSequence, from: u32, condition: bool) {
+        // SAFETY: the caller's promise.
+        unsafe { tma::store_5d_if(map, [column, at.row, at.head, at.end, RaggedMap::END], from, condition) }
+    }
+}
+
+/// A tensor as the copy engine sees it, taken in boxes of `R` base tiles of rows and a panel's columns. `C`
+/// base tiles of columns make up a row; those that do not exist are zero, and not written. Where its rows are
+/// it is told as its kind of map wants to know.
+pub struct GlobalTiles<E, const R: usize, const C: usize, M = TensorMap> {
+    pub(crate) map: u64,
+    element: PhantomData<(E, M)>,
+}
+
+impl<K: Kernel> Block<K> {
+    /// The tensor behind a map of the launch's parameter, which says so of its boxes.
+    #[inline(always)]
+    pub fn tensor<E: Element, const R: usize, const C: usize, M: Map>(
+        &self,
+        map: impl FnOnce(&K::Params) -> &M,
+    ) -> GlobalTiles<E, R, C, M> {
+        const { assert!(K::PARAM_ALIGN >= TensorMap::ALIGN, "a tensor map lies on 64 bytes") }
+        // SAFETY: the parameter lies there until the launch ends, as `enter` was promised; nobody writes it.
+        let parameter = unsafe { &*core::ptr::with_exposed_provenance::<K::Params>(self.parameter as usize) };
+        let map = core::ptr::from_ref(map(parameter).encoded()).addr() as u64;
+        GlobalTiles { map, element: PhantomData }
+    }
+}
+
+impl<E: Element, const R: usize, const C: usize, M: Map> GlobalTiles<E, R, C, M> {
+    /// Starts storing a tile, whose rows begin `at` one.
+    ///
+    /// # Safety
+    /// - `from` is where a `SharedTile<E, R, C>` lies, written, fenced, and met at a barrier by all who
+    ///   wrote.
+    /// - Nobody writes there before the thread of `condition` has waited for its stores.
+    #[inline(always)]
+    pub(crate) unsafe fn store_if(&self, from: u32, at: M::At, condition: bool) {
+        for panel in 0..SharedTile::<E, R, C>::PANELS {
+            let column = panel * SharedTile::<E, R, C>::PANEL_COLUMNS;
+            let from = from + panel * SharedTile::<E, R, C>::PANEL_BYTES;
+            // SAFETY: the caller's promise; the map's boxes are panels of the tile.
+            unsafe { M::store_if(self.map, column, at, from, condition) }
+        }
+        tma::commit_group();
+    }
+}
