@@ -11,6 +11,7 @@ pub(crate) mod cache;
 pub(crate) mod decode;
 pub(crate) mod forward;
 pub(crate) mod hopper;
+pub(crate) mod hopper_packed;
 pub(crate) mod merge;
 pub(crate) mod on_cache;
 pub(crate) mod packed;
@@ -69,8 +70,10 @@ pub(crate) enum Launches {
     Packed(packed::Launch),
     /// One kernel, with as many blocks as the device holds, and tensors by their maps.
     Hopper(hopper::Launch),
+    /// The same, whose blocks find their sequences by integers on the device.
+    HopperPacked(hopper_packed::Launch),
 }
-use Launches::{Forward, Hopper, Packed, Split};
+use Launches::{Forward, Hopper, HopperPacked, Packed, Split};
 
 impl Launches {
     /// Those of the kernel that was chosen.
@@ -92,13 +95,19 @@ impl Launches {
             Grid::Rounds => {
                 hopper::Launch::new(entry, choice.instead, problem, capabilities, tensors).map(Hopper)
             }
+            Grid::PackedRounds => {
+                hopper_packed::Launch::new(entry, choice.instead, problem, capabilities, tensors)
+                    .map(HopperPacked)
+            }
         }
     }
 
     /// Checks that a launch of the kernel that was chosen is not too large.
     pub fn fits(problem: &Problem, choice: &Choice, capabilities: &Capabilities) -> Result<(), Error> {
         match choice.entry.grid {
-            Grid::Packed => packed::order(problem, choice.entry, capabilities).map(|_| ()),
+            Grid::Packed | Grid::PackedRounds => {
+                packed::order(problem, choice.entry, capabilities).map(|_| ())
+            }
             _ => forward::order(problem, choice.entry, capabilities).map(|_| ()),
         }
     }
@@ -113,6 +122,7 @@ impl Launches {
             Split(launch) => Split(launch.bind(problem, tensors)),
             Packed(launch) => Packed(launch.bind(problem, tensors)),
             Hopper(launch) => launch.bind(problem, tensors)?,
+            HopperPacked(launch) => launch.bind(problem, tensors)?,
         })
     }
 
@@ -123,6 +133,7 @@ impl Launches {
             Split(launch) => launch.kernel,
             Packed(launch) => launch.kernel,
             Hopper(launch) => launch.kernel,
+            HopperPacked(launch) => launch.kernel,
         }]
     }
 
@@ -133,13 +144,14 @@ impl Launches {
             Split(launch) => launch.grid,
             Packed(launch) => launch.grid,
             Hopper(launch) => launch.grid,
+            HopperPacked(launch) => launch.grid,
         }
     }
 
     /// Bytes of workspace that they use.
     pub fn workspace_bytes(&self) -> u64 {
         match self {
-            Forward(_) | Packed(_) | Hopper(_) => 0,
+            Forward(_) | Packed(_) | Hopper(_) | HopperPacked(_) => 0,
             Split(launch) => launch.workspace_bytes(),
         }
     }
@@ -153,7 +165,7 @@ impl Launches {
             Forward(launch) => Ok(&launch.params),
             Split(launch) => Ok(&launch.params.forward),
             Packed(launch) => Ok(&launch.params.forward),
-            Hopper(_) => hopper::no_params(self.contract()),
+            Hopper(_) | HopperPacked(_) => hopper::no_params(self.contract()),
         }
     }
 }
@@ -168,6 +180,7 @@ impl Kernels for Launches {
             Forward(one) => one.each(maps, launch),
             Packed(one) => one.each(maps, launch),
             Hopper(one) => one.each(maps, launch),
+            HopperPacked(one) => one.each(maps, launch),
             Split(two) => {
                 let (merge, grid) = two.merge();
                 // SAFETY: no family's parameters have padding (`prepared.rs` tests it).
@@ -181,6 +194,7 @@ impl Kernels for Launches {
     fn other(&self) -> Option<usize> {
         match self {
             Hopper(one) => one.other(),
+            HopperPacked(one) => one.other(),
             Forward(_) | Split(_) | Packed(_) => None,
         }
     }

@@ -51,7 +51,7 @@ fn hash(boxes: &Boxes) -> u64 {
         row_bytes,
         head_bytes,
         batch_bytes,
-        u64::from(boxes.of[1]) << 32 | u64::from(boxes.of[0]),
+        u64::from(boxes.of[1]) << 32 | u64::from(boxes.of[0]) << 1 | u64::from(boxes.ragged),
     ];
     // Fibonacci hashing, whose upper bits are the good ones.
     let mixed =

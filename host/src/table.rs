@@ -1,10 +1,10 @@
 //! Which entry solves a problem: a small table for each class of devices, with the reason beside each line.
 use self::hopper::Answer;
+use crate::families;
 use crate::families::split::Split;
-use crate::families::{self, packed};
 use crate::plan::Tensors;
 use crate::{Capabilities, Error, Problem, Tuning};
-use spec::{ENTRIES, EntryInfo, Grid, HOPPERS, MaskKind, PACKED, PLANNED};
+use spec::{ENTRIES, EntryInfo, Grid, HOPPERS, HOPPERS_PACKED, MaskKind, PACKED, PLANNED};
 
 mod hopper;
 
@@ -209,7 +209,7 @@ pub(crate) fn choose(
         return named(name, p, mask, capabilities);
     }
     if p.packed.is_some() {
-        return packed::choose(p, mask, capabilities);
+        return hopper::packed(p, mask, capabilities, tensors);
     }
     // A size says nothing of slopes, nor a card's name of its driver.
     let measured = tuning.best(&capabilities.name, p);
@@ -296,7 +296,7 @@ fn portable(
 fn named(name: &str, p: &Problem, mask: MaskKind, capabilities: &Capabilities) -> Result<Choice, Error> {
     let entry = by_name(name, mask)?;
     let general = entry.mask == mask || entry.mask == MaskKind::Local;
-    let packed = (entry.grid == Grid::Packed) == p.packed.is_some();
+    let packed = entry.grid.packs() == p.packed.is_some();
     if entry.dtype != p.dtype || !general || (entry.head_dim as usize) < p.head_dim || !packed {
         let expected = format_args!(
             "this problem needs {} with mask {} and head_dim {}, for {} sequences",
@@ -307,7 +307,7 @@ fn named(name: &str, p: &Problem, mask: MaskKind, capabilities: &Capabilities) -
         );
         return Err(Error::invalid("config", name, expected));
     }
-    if entry.grid == Grid::Rounds && p.alibi {
+    if entry.grid.has_maps() && p.alibi {
         return Err(Error::unsupported(
             format_args!("{name} with ALiBi slopes"),
             "portable kernels take them",
@@ -330,7 +330,7 @@ pub(crate) fn by_name(name: &str, mask: MaskKind) -> Result<&'static EntryInfo, 
 /// Every kernel that may solve a [`crate::Forward`]: [`ENTRIES`], those for packed sequences, and those for
 /// Hopper alone.
 pub fn entries() -> impl Iterator<Item = &'static EntryInfo> {
-    ENTRIES.iter().chain(PACKED).chain(HOPPERS)
+    ENTRIES.iter().chain(PACKED).chain(HOPPERS).chain(HOPPERS_PACKED)
 }
 
 /// The entry of a symbol.

@@ -106,6 +106,7 @@ impl From<&EntryInfo> for Row {
                 Grid::Split => "several blocks a tile",
                 Grid::Packed => "packed sequences",
                 Grid::Rounds => "persistent, in rounds",
+                Grid::PackedRounds => "packed sequences, in rounds",
             }),
             lineage: lineage::names(e).collect(),
             tile_m: Some(e.tile_m),

@@ -113,6 +113,7 @@ impl Subject for EntryInfo {
             Grid::Split => "split",
             Grid::OneTileABlock | Grid::Persistent => "forward",
             Grid::Rounds => "hopper",
+            Grid::PackedRounds => "hopper packed",
         }
     }
 
@@ -129,7 +130,7 @@ impl Subject for EntryInfo {
     }
 
     fn astray(&self, seed: u64) -> Vec<Task> {
-        if self.grid != Grid::Packed {
+        if !self.grid.packs() {
             return vec![];
         }
         vec![Task::Forward(packed::astray(self, seed))]

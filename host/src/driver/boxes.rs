@@ -1,5 +1,6 @@
 //! Tensors as a copy engine moves them.
 use crate::DType;
+use spec::RaggedMap;
 
 /// A tensor in device memory, and the boxes of it that Hopper's copy engine moves: what
 /// [`Driver::tensor_map`](crate::Driver::tensor_map) encodes. What a box has beyond the tensor reads as 0 and
@@ -17,6 +18,18 @@ pub struct Boxes {
     pub of: [u32; 2],
     /// Element type: f16 or bf16.
     pub dtype: DType,
+    /// Whether the tensor, of one batch, ends where a sequence among its rows ends, as a [`RaggedMap`] says.
+    /// Rows are below 2^34 bytes apart then, and at most [`RaggedMap::END`].
+    pub ragged: bool,
+}
+
+/// What a driver is told of [`Boxes`]: its dimensions, innermost first, of which the first `rank` count.
+pub(super) struct Encoding {
+    pub rank: usize,
+    pub dims: [u64; 5],
+    /// Of all dimensions but the innermost.
+    pub strides: [u64; 4],
+    pub box_dims: [u32; 5],
 }
 
 impl Boxes {
@@ -25,13 +38,50 @@ impl Boxes {
         self.of[0] * self.dtype.bytes() as u32
     }
 
-    /// [`Boxes::extents`] as the driver and the simulator take them.
-    pub(super) fn dims(&self) -> [u64; 4] {
-        self.extents.map(u64::from)
+    /// As the driver and the simulator take them.
+    pub(super) fn encoding(&self) -> Encoding {
+        let ([columns, rows, heads, batches], [row, head, batch]) =
+            (self.extents.map(u64::from), self.strides);
+        let box_dims = [self.of[0], self.of[1], 1, 1, 1];
+        if !self.ragged {
+            let (dims, strides) = ([columns, rows, heads, batches, 1], [row, head, batch, 0]);
+            return Encoding { rank: 4, dims, strides, box_dims };
+        }
+        let end = u64::from(RaggedMap::END);
+        let dims = [columns, end, heads, rows + 1, end + 1];
+        Encoding { rank: 5, dims, strides: [row, head, row, RaggedMap::back(row)], box_dims }
     }
+}
 
-    /// The same of a box.
-    pub(super) const fn box_dims(&self) -> [u32; 4] {
-        [self.of[0], self.of[1], 1, 1]
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Row `i` of a sequence lies where it does among all rows, and exists exactly if the sequence has it.
+    #[test]
+    fn a_ragged_tensor_ends_with_its_sequence() {
+        for row_bytes in [128, 4096, 1 << 26] {
+            let boxes = Boxes {
+                address: 1 << 40,
+                strides: [row_bytes, 256, 1 << 20],
+                extents: [64, 1000, 2, 1],
+                of: [64, 64],
+                dtype: DType::F16,
+                ragged: true,
+            };
+            let Encoding { dims, strides, .. } = boxes.encoding();
+            assert!(strides.iter().all(|stride| *stride < 1 << 40 && stride.is_multiple_of(16)));
+            for (first, rows) in [(0, 1000), (0, 0), (1000, 0), (7, 1), (999, 1), (100, 300)] {
+                for i in 0..rows + 300 {
+                    let end = u64::from(RaggedMap::END);
+                    let at = [end - rows + i, 1, first + rows, end];
+                    let parts = at.iter().zip(strides).map(|(at, stride)| at.wrapping_mul(stride));
+                    let offset = parts.fold(0u64, u64::wrapping_add);
+                    assert_eq!(offset, (first + i) * row_bytes + 256);
+                    let exists = at.iter().zip(&dims[1..]).all(|(at, extent)| at < extent);
+                    assert_eq!(exists, i < rows, "row {i} of {rows}");
+                }
+            }
+        }
     }
 }

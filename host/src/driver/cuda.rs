@@ -1,5 +1,6 @@
 //! What both CUDA drivers need: contexts, limits, shared-memory opt-in, errors in words.
 use super::Boxes;
+use super::boxes::Encoding;
 use crate::{Capabilities, Contract, DType, Error};
 use libcuda::{CUcontext, CUdevice, CUfunction, CUresult, check, device_attribute};
 use spec::TensorMap;
@@ -91,17 +92,17 @@ pub(super) fn tensor_map(boxes: &Boxes) -> Result<TensorMap, Error> {
         bytes => return Err(Error::invalid("box", format_args!("rows of {bytes} bytes"), "64 or 128")),
     };
     let (mut map, base) = (Place(TensorMap::EMPTY), std::ptr::without_provenance_mut(boxes.address as usize));
-    let (dims, box_dims, steps) = (boxes.dims(), boxes.box_dims(), [1; 4]);
-    // SAFETY: writes 128 bytes on 64, and reads as many numbers as four dimensions have. The tensor's address
+    let (Encoding { rank, dims, strides, box_dims }, steps) = (boxes.encoding(), [1; 5]);
+    // SAFETY: writes 128 bytes on 64, and reads as many numbers as up to five dimensions have. The tensor's address
     // stays an address: nothing is read there.
     let code = unsafe {
         libcuda::cuTensorMapEncodeTiled(
             (&raw mut map.0).cast(),
             element,
-            4,
+            rank as c_uint,
             base,
             dims.as_ptr(),
-            boxes.strides.as_ptr(),
+            strides.as_ptr(),
             box_dims.as_ptr(),
             steps.as_ptr(),
             libcuda::TENSOR_MAP_INTERLEAVE_NONE,

@@ -1,5 +1,6 @@
 //! The PTX simulator as a device: every launch is checked.
 use super::Boxes;
+use super::boxes::Encoding;
 use crate::{Capabilities, Contract, DType, Driver, Error};
 use ptx_sim::{Coverage, ElementType, Gpu, Launch, Module, Options, Profile, Report, Swizzle};
 use spec::TensorMap;
@@ -199,13 +200,14 @@ impl Driver for SimDriver {
     }
 
     fn tensor_map(&self, boxes: &Boxes) -> Result<TensorMap, Error> {
+        let Encoding { rank, dims, strides, box_dims } = boxes.encoding();
         let map = ptx_sim::TensorMap {
             element: if boxes.dtype == DType::Bf16 { ElementType::Bf16 } else { ElementType::F16 },
             address: boxes.address,
-            dims: &boxes.dims(),
-            strides: &boxes.strides,
-            box_dims: &boxes.box_dims(),
-            element_strides: &[1; 4],
+            dims: &dims[..rank],
+            strides: &strides[..rank - 1],
+            box_dims: &box_dims[..rank],
+            element_strides: &[1; 5][..rank],
             swizzle: if boxes.row_bytes() == 64 { Swizzle::B64 } else { Swizzle::B128 },
             fill_nan: false,
         };

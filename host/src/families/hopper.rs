@@ -57,7 +57,8 @@ impl Launch {
         takes(tensors).map_err(|reason| Error::unsupported(entry.contract.symbol, reason))?;
         let (_, window) = validate::mask(p);
         let (scale_log2, softcap) = validate::base_two(p);
-        let rounds = rounds(entry, forward::order(p, entry, capabilities)?, p);
+        let before = p.seqlen_k.saturating_sub(p.seqlen_q) as u64;
+        let rounds = rounds(entry, forward::order(p, entry, capabilities)?, |m_block| m_block, before);
         let instead = instead.map(|entry| {
             let order = forward::order(p, entry, capabilities)?;
             let One { kernel, grid, .. } = forward::Launch::new(entry, p, tensors, order);
@@ -88,9 +89,7 @@ impl Launch {
     pub fn bind(&self, p: &Problem, tensors: &Tensors) -> Result<Launches, Error> {
         match (takes(tensors), &self.instead) {
             (Ok(()), _) => {
-                let [q, k, v, o] = tensors.views;
-                let of = |at: usize, view: &TensorView| Boxes { of: self.boxes[at].of, ..whole(view) };
-                let boxes = [of(0, &q), of(1, &k), of(2, &v), of(3, &o)];
+                let boxes = boxes_again(&self.boxes, tensors);
                 let told = Told { lse: forward::lse(tensors.lse.as_ref()), ..self.told };
                 Ok(Launches::Hopper(Launch { boxes, told, ..*self }))
             }
@@ -139,21 +138,28 @@ impl Launch {
 /// Which block does which tiles. Under a causal mask two at a time, a long and a short one, so that all
 /// blocks have the same work (H200, 16 heads of 2048, D = 128: better than the longest first), unless pairs
 /// leave some block more than single tiles would: 9 heads of 2048 are 72 pairs for 132 SMs.
-fn rounds(entry: &EntryInfo, order: TileOrder, p: &Problem) -> TileRounds {
+///
+/// A tile is so many-th of its sequence as `of_sequence` says of its `m_block`; a sequence's first query sees
+/// `before` keys.
+pub(super) fn rounds(
+    entry: &EntryInfo,
+    order: TileOrder,
+    of_sequence: impl Fn(u32) -> u32,
+    before: u64,
+) -> TileRounds {
     let single = TileRounds::single(order);
     let paired = (entry.mask == MaskKind::Causal).then(|| TileRounds::paired(order)).flatten();
     // Of many rounds one is nothing, and counting takes its time.
     let counts = order.tiles <= 64 * order.resident;
-    let before = p.seqlen_k.saturating_sub(p.seqlen_q) as u64;
-    let most = |rounds: &TileRounds| longest(*rounds, entry.tile_m, before);
+    let keys = |tile: WorkTile| u64::from(of_sequence(tile.m_block) + 1) * u64::from(entry.tile_m) + before;
+    let most = |rounds: &TileRounds| longest(*rounds, keys);
     paired.filter(|paired| !counts || most(paired) <= most(&single)).unwrap_or(single)
 }
 
-/// Keys that the block with the most of them takes, where a head's first query sees `before` of them.
-fn longest(rounds: TileRounds, tile_m: u32, before: u64) -> u64 {
-    let keys = |tile: WorkTile| u64::from(tile.m_block + 1) * u64::from(tile_m) + before;
+/// Keys that the block with the most of them takes, where a tile takes so many.
+fn longest(rounds: TileRounds, keys: impl Fn(WorkTile) -> u64) -> u64 {
     let blocks = rounds.blocks();
-    (0..blocks).map(|block| rounds.of(block, blocks).map(keys).sum()).max().unwrap_or(0)
+    (0..blocks).map(|block| rounds.of(block, blocks).map(&keys).sum()).max().unwrap_or(0)
 }
 
 /// Checks that the copy engine takes tensors that have been checked.
@@ -184,10 +190,18 @@ pub(crate) fn takes(tensors: &Tensors) -> Result<(), &'static str> {
 const MAX_STRIDE: u64 = 1 << 40;
 
 /// The boxes of Q, K, V and O that a kernel copies.
-fn boxes(tensors: &Tensors, entry: &EntryInfo) -> [Boxes; 4] {
+pub(super) fn boxes(tensors: &Tensors, entry: &EntryInfo) -> [Boxes; 4] {
     let [queries, keys] = [EntryInfo::Q_BOX_ROWS, entry.tile_n].map(|rows| [entry.panel(), rows]);
     let [q, k, v, o] = &tensors.views;
     [(q, queries), (k, keys), (v, keys), (o, queries)].map(|(view, of)| Boxes { of, ..whole(view) })
+}
+
+/// The same boxes of other tensors.
+pub(super) fn boxes_again(boxes: &[Boxes; 4], tensors: &Tensors) -> [Boxes; 4] {
+    std::array::from_fn(|at| {
+        let Boxes { of, ragged, .. } = boxes[at];
+        Boxes { of, ragged, ..whole(&tensors.views[at]) }
+    })
 }
 
 /// A view that the copy engine takes, of which no box is known.
@@ -204,6 +218,7 @@ fn whole(view: &TensorView) -> Boxes {
         extents: [columns, rows, heads, batches],
         of: [0; 2],
         dtype: view.dtype,
+        ragged: false,
     }
 }
 

@@ -21,8 +21,12 @@ impl Launch {
         tensors: &Tensors,
     ) -> Result<Self, Error> {
         let (sequences, order) = order(p, entry, capabilities)?;
-        let params = params(p, tensors, sequences, order);
-        Ok(Launch { kernel: place(&entry.contract), grid: [order.tiles, 1, 1], params })
+        Ok(Self::of(place(&entry.contract), p, tensors, sequences, order))
+    }
+
+    /// That of the kernel at a place in [`spec::KERNELS`].
+    pub fn of(kernel: usize, p: &Problem, tensors: &Tensors, sequences: Sequences, order: TileOrder) -> Self {
+        Launch { kernel, grid: [order.tiles, 1, 1], params: params(p, tensors, sequences, order) }
     }
 
     /// The same for other tensors of the same problem.
@@ -55,20 +59,25 @@ pub(crate) fn order(
     })
 }
 
-fn params(p: &Problem, tensors: &Tensors, sequences: Sequences, order: TileOrder) -> PackedParams {
+/// Where sequences begin among queries and keys, and how many keys they have used.
+pub(super) fn integers(p: &Problem, tensors: &Tensors) -> [Integers; 3] {
     let integers = |index: Option<Index>, count: usize| match index {
         Some(index) => Integers { base: index.address, count: count as u32, reserved: 0 },
         None => Integers { base: 0, count: 0, reserved: 0 },
     };
     let packed = tensors.packed;
-    PackedParams {
-        forward: forward::params(p, tensors, order),
-        cu_seqlens_q: integers(packed.map(|packed| packed.cu_seqlens_q), p.batch + 1),
-        cu_seqlens_k: integers(packed.map(|packed| packed.cu_seqlens_k), p.batch + 1),
-        seqused_k: integers(packed.and_then(|packed| packed.seqused_k), p.batch),
-        sequences,
-        bottom_right: (p.alignment == Alignment::BottomRight).into(),
-    }
+    [
+        integers(packed.map(|packed| packed.cu_seqlens_q), p.batch + 1),
+        integers(packed.map(|packed| packed.cu_seqlens_k), p.batch + 1),
+        integers(packed.and_then(|packed| packed.seqused_k), p.batch),
+    ]
+}
+
+fn params(p: &Problem, tensors: &Tensors, sequences: Sequences, order: TileOrder) -> PackedParams {
+    let [cu_seqlens_q, cu_seqlens_k, seqused_k] = integers(p, tensors);
+    let bottom_right = (p.alignment == Alignment::BottomRight).into();
+    let forward = forward::params(p, tensors, order);
+    PackedParams { forward, cu_seqlens_q, cu_seqlens_k, seqused_k, sequences, bottom_right }
 }
 
 const LARGE: &str = "sequences of several tiles that fill the device: larger tiles read keys and values less \
@@ -76,12 +85,12 @@ const LARGE: &str = "sequences of several tiles that fill the device: larger til
 const SMALL: &str = "short sequences, or few rows for this device: smaller tiles leave less of it idle";
 const ONLY: &str = "the one packed kernel of this type, head dim and mask that fits the device";
 
-/// The kernel that solves a packed problem: the larger tile, but where a smaller one holds the sequences on
+/// The portable kernel that solves a packed problem: the larger tile, but where a smaller one holds the sequences on
 /// the average, or larger ones are too few for the device.
 ///
 /// # Errors
 /// [`Error::Unsupported`] where none fits the device.
-pub(crate) fn choose(p: &Problem, mask: MaskKind, capabilities: &Capabilities) -> Result<Choice, Error> {
+pub(crate) fn portable(p: &Problem, mask: MaskKind, capabilities: &Capabilities) -> Result<Choice, Error> {
     let head_dim = PACKED.iter().map(|e| e.head_dim).filter(|d| *d as usize >= p.head_dim).min();
     let solves = |e: &&EntryInfo| (e.dtype, e.mask, Some(e.head_dim)) == (p.dtype, mask, head_dim);
     let mut candidates = PACKED.iter().filter(solves).filter(|e| capabilities.runs(&e.contract).is_ok());

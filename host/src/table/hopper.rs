@@ -1,9 +1,10 @@
 //! When a Hopper kernel solves a problem on a card that has one.
-use super::{CAUSAL, FULL};
-use crate::families::hopper;
+use super::{CAUSAL, Choice, FULL};
+use crate::families::hopper_packed::takes_packed;
+use crate::families::{hopper, packed};
 use crate::plan::Tensors;
-use crate::{Capabilities, Problem};
-use spec::{EntryInfo, HOPPERS, MaskKind, PLANNED};
+use crate::{Capabilities, Error, Problem};
+use spec::{EntryInfo, HOPPERS, HOPPERS_PACKED, MaskKind, PLANNED};
 
 /// One line: for these problems, the kernel of so many queries a block.
 struct Line {
@@ -86,6 +87,46 @@ pub(super) fn answer(
         Err(reason) => Answer::Refused(reason),
     }
 }
+
+const PACKED_REASON: &str = "warpgroups and the copy engine; sequences of several tiles that fill the device";
+
+/// The kernel that solves a packed problem, with these tensors or any: Hopper's where a sequence has on the
+/// average a tile of queries and keys that are worth its prologue, and there is a tile for each SM.
+///
+/// # Errors
+/// [`Error::Unsupported`] where none fits the device.
+pub(super) fn packed(
+    p: &Problem,
+    mask: MaskKind,
+    on: &Capabilities,
+    tensors: Option<&Tensors>,
+) -> Result<Choice, Error> {
+    let portable = packed::portable(p, mask, on)?;
+    let is_meant = |e: &&EntryInfo| {
+        (e.dtype, e.mask, e.head_dim) == (p.dtype, mask, portable.entry.head_dim)
+            && e.contract.target.runs_on(on.arch())
+            && e.contract.smem_bytes <= on.smem_per_block
+    };
+    let Some(entry) = HOPPERS_PACKED.iter().find(is_meant).filter(|_| !p.alibi) else {
+        return Ok(portable);
+    };
+    let [[_, q_rows, ..], [_, k_rows, ..]] = p.shapes();
+    let [queries, keys] = [q_rows, k_rows].map(|rows| rows / p.batch);
+    let tiles = q_rows.div_ceil(entry.tile_m as usize).saturating_mul(p.heads_q);
+    if queries < entry.tile_m as usize || keys < PACKED_KEYS || tiles < on.sms as usize {
+        return Ok(portable);
+    }
+    if !on.tensor_maps {
+        return Ok(Choice { reason: NO_MAPS, ..portable });
+    }
+    Ok(match tensors.map_or(Ok(()), takes_packed) {
+        Ok(()) => Choice { entry, reason: PACKED_REASON, instead: Some(portable.entry) },
+        Err(reason) => Choice { reason, ..portable },
+    })
+}
+
+/// Keys that packed sequences must have on the average.
+const PACKED_KEYS: usize = 512;
 
 /// Whether a kernel is one of Hopper's, and this problem or card none for it.
 pub(super) fn is_out_of_reach(symbol: &str, p: &Problem, on: &Capabilities) -> bool {

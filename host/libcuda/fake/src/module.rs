@@ -62,7 +62,7 @@ driver_functions! {
     | {
         state.current()?;
         let misplaced = !map.is_multiple_of(64) || !address.is_multiple_of(16);
-        let wrong = misplaced || rank != 4 || ![6, 9].contains(&element);
+        let wrong = misplaced || ![4, 5].contains(&rank) || ![6, 9].contains(&element);
         if wrong || [map, dims, strides, box_dims, element_strides].contains(&0) {
             return refuse(INVALID_VALUE, "no such tensor map");
         }
