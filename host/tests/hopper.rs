@@ -5,7 +5,7 @@ mod fake_ptx;
 use fake::FakeDriver;
 use fake_ptx::with_ptx;
 use ferroflash::*;
-use spec::HopperParams;
+use spec::{HopperPackedParams, HopperParams};
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
 
@@ -218,5 +218,72 @@ fn other_tensors_of_a_plan_may_be_any() -> Result<(), Error> {
     // SAFETY: nothing runs.
     let refused = unsafe { attention.launch(&asked, &strange, &0) }.expect_err("a stride of 0").to_string();
     assert!(refused.contains(LONG) && refused.contains("a stride is 0"), "{refused}");
+    Ok(())
+}
+
+/// Four sequences of 4000 rows, at most 2000 each.
+fn packed(address: u64) -> Forward<'static> {
+    let view =
+        |n: u64, heads| TensorView::bshd(address + (n << 36), 1 << 34, DType::Bf16, [1, 4000, heads, 128]);
+    let starts = Index::new(address + (5 << 36), 5);
+    Forward::new(view(0, 16), view(1, 4), view(2, 4), view(3, 16))
+        .packed(Packed::new(4, starts, starts, 2000, 2000))
+}
+
+const PACKED: &str = "hopper_packed_bf16_d128_full_128x128";
+
+#[test]
+fn maps_of_packed_sequences_follow_from_tensors_alone() -> Result<(), Error> {
+    with_ptx();
+    let attention = Attention::new(FakeDriver::new("h200"));
+    let encoded = || attention.driver().maps.swap(0, Ordering::Relaxed);
+    let f = packed(1 << 44);
+    let plan = attention.plan(&f)?;
+    assert_eq!((plan.contract().symbol, encoded()), (PACKED, 0), "planning encodes nothing");
+    let launch = |f: &Forward<'_>| {
+        // SAFETY: nothing runs.
+        unsafe { attention.launch(&plan, f, &7) }
+    };
+    launch(&f)?;
+    let mut others = f;
+    let starts = Index::new((1 << 44) + (6 << 36), 5);
+    others.packed = Some(Packed::new(4, starts, starts, 2000, 2000));
+    launch(&others)?;
+    assert_eq!(encoded(), 4, "other sequences have the same");
+    let launches = attention.driver().launches();
+    let told = &launches[0];
+    assert_eq!((&*told.symbol, told.params.len()), (PACKED, size_of::<HopperPackedParams>()));
+    let starts = |launch: usize| word(&launches[launch].params, offset_of!(HopperPackedParams, cu_seqlens_q));
+    assert_eq!([starts(0), starts(1)], [(1 << 44) + (5 << 36), (1 << 44) + (6 << 36)]);
+    // The same rows of a batch have another map.
+    assert!(attention.plan(&long(1 << 44)).is_ok());
+    Ok(())
+}
+
+#[test]
+fn packed_tensors_that_a_copy_engine_does_not_take_are_for_portable_kernels() -> Result<(), Error> {
+    with_ptx();
+    let attention = Attention::new(FakeDriver::new("h200"));
+    let f = packed(1 << 44);
+    let plan = attention.plan(&f)?;
+    let mut repeats = f;
+    repeats.k.strides[2] = 0;
+    let made = ferroflash::plan(&repeats, card("h200"))?;
+    assert!(
+        made.contract().symbol.ends_with("_packed") && made.reason().contains("a stride is 0"),
+        "{made:?}"
+    );
+    let asked = ferroflash::plan(&repeats.config(PACKED), card("h200")).expect_err("by name").to_string();
+    assert!(asked.contains(PACKED) && asked.contains("a stride is 0"), "{asked}");
+    // SAFETY: nothing runs.
+    unsafe { attention.launch(&plan, &repeats, &0)? };
+    let launches = attention.driver().launches();
+    assert_eq!(launches.last().map(|told| &*told.symbol), Some(made.contract().symbol));
+    let mut old = card("h200").clone();
+    old.tensor_maps = false;
+    let made = ferroflash::plan(&f, &old)?;
+    assert!(made.contract().symbol.ends_with("_packed") && made.reason().contains("CUDA 12.3"), "{made:?}");
+    let slopes = ferroflash::plan(&f.alibi(AlibiSlopes::new(1 << 50, 16)), card("h200"))?;
+    assert!(slopes.contract().symbol.ends_with("_packed"), "{slopes:?}");
     Ok(())
 }

@@ -76,6 +76,13 @@ fn check_case(case: &Case, entry: &EntryInfo) {
             let rows = case.problem.packed.expect("the case is packed")[0];
             tiles.min((rows / entry.tile_m as usize + batch) * heads_q)
         }
+        // Two of these a block, or where all are as long as the longest, as many blocks as the card holds.
+        Grid::PackedRounds => {
+            let [rows, keys] = case.problem.packed.expect("the case is packed");
+            let equal = [rows, keys] == [seqlen_q, case.problem.seqlen_k].map(|most| batch * most);
+            let tiles = tiles.min((rows / entry.tile_m as usize + batch) * heads_q);
+            if equal { (h200.sms as usize).min(tiles) } else { tiles.div_ceil(2) }
+        }
     };
     assert_eq!(plan.grid().map(|n| n as usize), [blocks, 1, 1], "{}: {case}", entry.contract.symbol);
 }

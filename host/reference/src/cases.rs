@@ -116,8 +116,8 @@ pub(super) fn masks(kind: MaskKind) -> Vec<(Mask, Alignment, Option<f32>, bool)>
 }
 
 /// Whether an entry of [`MaskKind::Local`] has ALiBi slopes: Hopper's have none.
-fn takes_slopes(entry: &EntryInfo) -> bool {
-    entry.grid != Grid::Rounds
+pub(super) fn takes_slopes(entry: &EntryInfo) -> bool {
+    !entry.grid.has_maps()
 }
 
 /// Head dims that run on entries of `held`: its own, and one that is padded.
@@ -140,7 +140,7 @@ pub(super) fn head_dims(held: usize) -> [usize; 2] {
 /// its kind, in alternating layouts, head dims and batches. Short lengths run with every grouping of heads,
 /// long ones with one or two in turn: the reference takes longest for them.
 pub fn grid(entry: &EntryInfo, seed: u64) -> Vec<Case> {
-    if entry.grid == Grid::Packed {
+    if entry.grid.packs() {
         return packed::grid(entry, seed);
     }
     let mut cases = vec![];
@@ -213,7 +213,7 @@ fn long(entry: &EntryInfo, seed: u64) -> Case {
 /// end of a tile, grouped heads, two batches, a padded head dim, every layout, rows that meet a huge key,
 /// 8192 keys.
 pub fn edges(entry: &EntryInfo, seed: u64) -> Vec<Case> {
-    if entry.grid == Grid::Packed {
+    if entry.grid.packs() {
         return packed::edges(entry, seed);
     }
     use Alignment::{BottomRight, TopLeft};
@@ -280,7 +280,7 @@ pub fn edges(entry: &EntryInfo, seed: u64) -> Vec<Case> {
     all.retain(|case| takes_slopes(entry) || !case.problem.alibi);
     let mask = all[0].problem.mask;
     match entry.grid {
-        Grid::OneTileABlock | Grid::Packed => {}
+        Grid::OneTileABlock | Grid::Packed | Grid::PackedRounds => {}
         Grid::Persistent => all.push(with(many, mask, BottomRight, None)),
         // Two tiles a head, too, which under a causal mask are taken together.
         Grid::Rounds => all.extend(
@@ -314,7 +314,7 @@ fn headline_of(batch: usize, seqlen: usize, heads: usize, seed: u64) -> Vec<Case
 
 /// A problem of some blocks, heads and batches for running again and again.
 pub fn soak(entry: &EntryInfo, seed: u64) -> Case {
-    if entry.grid == Grid::Packed {
+    if entry.grid.packs() {
         return packed::soak(entry, seed);
     }
     let (mask, alignment, softcap, _) = masks(entry.mask)[0];

@@ -1,7 +1,7 @@
 //! Packed sequences: where each begins, what attention makes of them, and the problems that their kernels
 //! must solve.
 use super::attention::{Inputs, Outputs};
-use super::cases::{Case, Values, head_dims, masks};
+use super::cases::{Case, Values, head_dims, masks, takes_slopes};
 use super::inputs::Random;
 use super::memory::Layout;
 use super::tensor::TensorError;
@@ -275,7 +275,7 @@ pub(super) fn edges(entry: &EntryInfo, seed: u64) -> Vec<Case> {
             if turn == 1 { told(case, OTHERS) } else { case }
         });
     let mut cases: Vec<_> = cases.collect();
-    if entry.mask == MaskKind::Local {
+    if entry.mask == MaskKind::Local && takes_slopes(entry) {
         let slopes =
             [(RAGGED, Mask::Causal, Alignment::BottomRight), (SHORT, Mask::Full, Alignment::TopLeft)];
         cases.extend(slopes.map(|(lengths, mask, alignment)| {
@@ -283,8 +283,19 @@ pub(super) fn edges(entry: &EntryInfo, seed: u64) -> Vec<Case> {
             case(entry, lengths, one, Layout::Bshd, seed.wrapping_add(lengths.len() as u64))
         }));
     }
+    if entry.grid.has_maps() {
+        // No row is nobody's: dealt out to as many blocks as the card holds, several tiles each.
+        let Case { problem, .. } = cases[0];
+        let one = one(48, 48, held).mask(problem.mask).align(problem.alignment);
+        let mut equal = case(entry, EQUAL, one, Layout::Bshd, seed.wrapping_add(9));
+        equal.problem.packed = equal.problem.packed.map(|rows| rows.map(|rows| rows - 3));
+        cases.push(equal);
+    }
     cases
 }
+
+/// As long as each other, of two tiles.
+const EQUAL: &[Lengths] = &[[1, 3, 1, 1, 0]; 3];
 
 /// Sequences of several tiles and blocks for a GPU.
 const LONG: &[Lengths] = &[
@@ -302,6 +313,9 @@ const LONG: &[Lengths] = &[
 pub(super) fn grid(entry: &EntryInfo, seed: u64) -> Vec<Case> {
     let mut cases = edges(entry, seed);
     for (mask, alignment, softcap, alibi) in masks(entry.mask) {
+        if alibi && !takes_slopes(entry) {
+            continue;
+        }
         for group in [1, 4, 8] {
             let (turn, heads_k) = (cases.len(), if group == 8 { 1 } else { 2 });
             let head_dim = head_dims(entry.head_dim as usize)[turn / 2 % 2];

@@ -42,7 +42,7 @@ fn first(entry: &EntryInfo) -> Vec<Memory> {
         (!tails, seqlen_q * seqlen_k * heads_q)
     });
     let mut all: Vec<_> = all.into_iter().map(|case| case.memory()).collect();
-    let lay = if entry.grid == Grid::Packed { packed } else { |case: Case| case.memory() };
+    let lay = if entry.grid.packs() { packed } else { |case: Case| case.memory() };
     all.extend([one(entry, m, 5 * n), one(entry, m + 3, 2 * n)].map(|case| gaps(case, lay)));
     all
 }
@@ -147,7 +147,7 @@ fn sweeps(entry: &EntryInfo) -> Vec<Memory> {
                 .map(|head_dim| packed(narrow(one(2 * m + 3, m / 2), head_dim))),
         );
     }
-    if entry.grid == Grid::Packed {
+    if entry.grid.packs() {
         return all.into_iter().map(packed).collect();
     }
     if entry.grid == Grid::Rounds {
