@@ -4,10 +4,26 @@
 //!
 //! - [`forward`]: a tile's first scores run beside the last product of the tile before. [`wide`]: head dims
 //!   that leave no shared memory for that.
-//! - [`mainloop`]: what a block copies, and the key blocks of a tile; both have it. [`softmax`]: a maximum
-//!   that is looked for only when it is needed.
+//! - [`mainloop`]: what a block copies, and the key blocks of a tile; both have it. [`portion`]: what of a
+//!   problem a tile is of. [`softmax`]: a maximum that is looked for only when it is needed.
 
 pub mod forward;
 pub mod mainloop;
+pub mod portion;
 pub mod softmax;
 pub mod wide;
+
+use portion::Portion;
+use spec::{Forward, HopperParams, Kernel};
+use tile::{Block, Smem};
+
+/// A kernel's body: what a block does with its portions of the problem.
+pub trait Body: Forward {
+    /// The portions of a block, as both sides, those who copy and those who compute, find them.
+    fn run<I: Iterator<Item: Portion>, C: Kernel<Params = HopperParams>>(
+        p: &HopperParams,
+        portions: impl Fn(u32, u32) -> I,
+        block: Block<C>,
+        smem: Smem<C>,
+    );
+}

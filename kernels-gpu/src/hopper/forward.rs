@@ -1,9 +1,11 @@
 //! Hopper's forward with a seam: a tile's first scores run beside the last product of the tile before.
 use crate::entries::Run;
+use crate::hopper::Body;
 use crate::hopper::mainloop::{Attended, QTiles, Tensors, View, copy};
+use crate::hopper::portion::Portion;
 use crate::hopper::softmax::BoundedSoftmax;
 use crate::mask::MaskFn;
-use spec::{FwdHopper, HopperParams};
+use spec::{FwdHopper, HopperParams, Kernel};
 use tile::{Ab, Abt, Acc, Block, Outbox, Relay, SharedTile, Smem, Tma, WarpgroupCore};
 
 /// What a block has of shared memory: rings of their own for Q, K and V, and O on its way out.
@@ -20,22 +22,27 @@ impl<
     const D: usize,
     const STAGES: usize,
     const ORDERED: bool,
-> Run for FwdHopper<E, Mask, W, N, D, STAGES, ORDERED>
+> Body for FwdHopper<E, Mask, W, N, D, STAGES, ORDERED>
 {
     #[inline(always)]
-    fn run(p: HopperParams, block: Block<Self>, smem: Smem<Self>) {
+    fn run<I: Iterator<Item: Portion>, C: Kernel<Params = HopperParams>>(
+        p: &HopperParams,
+        portions: impl Fn(u32, u32) -> I,
+        block: Block<C>,
+        smem: Smem<C>,
+    ) {
         let tensors = Tensors::<E, N, D>::of(&block);
         let [index, count] = [block.index(), block.count()];
-        let view = |tile| View::<Mask, W, N>::of(&p, tile);
+        let view = |tile| View::<_, Mask, W, N>::of(p, tile);
         let shared: Shared<E, W, N, D, STAGES> = smem.split();
 
         block.specialise(
             shared,
             |(q, (k, (v, ())))| {
-                copy::<E, Mask, W, N, D, 2, STAGES>(&p, p.rounds.of(index, count), &tensors, q, k, v)
+                copy::<_, E, Mask, W, N, D, 2, STAGES>(p, portions(index, count), &tensors, q, k, v)
             },
             |mut group, (mut q, (mut k, (mut v, mut out)))| {
-                let mut tiles = p.rounds.of(index, count);
+                let mut tiles = portions(index, count);
                 let Some(tile) = tiles.next() else { return };
                 let (warp, first_row) = (group.warp(), group.first_row());
 
@@ -72,5 +79,21 @@ impl<
                 now.store(so_far, &mut group, |o, at, group| out.send(o, &tensors.o, at, group));
             },
         );
+    }
+}
+
+impl<
+    E: WarpgroupCore,
+    Mask: MaskFn,
+    const W: usize,
+    const N: usize,
+    const D: usize,
+    const STAGES: usize,
+    const ORDERED: bool,
+> Run for FwdHopper<E, Mask, W, N, D, STAGES, ORDERED>
+{
+    #[inline(always)]
+    fn run(p: HopperParams, block: Block<Self>, smem: Smem<Self>) {
+        <Self as Body>::run(&p, |index, count| p.rounds.of(index, count), block, smem)
     }
 }

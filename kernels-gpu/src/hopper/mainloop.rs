@@ -1,13 +1,14 @@
 //! What Hopper's kernels have in common: what a block copies, what a tile sees, and the loop over its key
 //! blocks.
+use crate::hopper::portion::Portion;
 use crate::hopper::softmax::BoundedSoftmax;
 use crate::mask::{BlockRange, MaskFn, Rows, Seen};
 use crate::softcap::softcap;
 use core::marker::PhantomData;
-use spec::{HopperParams, Kernel, WorkTile};
+use spec::{HopperParams, Kernel};
 use tile::{
-    AFrag, Ab, Abt, Acc, Block, Consumer, GlobalTiles, GlobalVec, Kept, Mma, Producer, SharedTile,
-    SharedTiles, Tma, Warp, Warpgroup, WarpgroupCore,
+    AFrag, Ab, Abt, Acc, Block, Consumer, GlobalTiles, Kept, Mma, Producer, SharedTile, SharedTiles, Tma,
+    Warp, Warpgroup, WarpgroupCore,
 };
 
 /// Places for Q: a tile of 64 rows of each warpgroup.
@@ -49,9 +50,9 @@ pub struct Attended<E, const N: usize, const D: usize, const ORDERED: bool> {
 }
 
 /// One tile of queries under a mask, with blocks of `N` base tiles of keys, for `W` warpgroups.
-pub struct View<'p, Mask, const W: usize, const N: usize> {
+pub struct View<'p, P, Mask, const W: usize, const N: usize> {
     p: &'p HopperParams,
-    tile: WorkTile,
+    portion: P,
     rows: Rows,
     /// The key blocks that it takes: those that some row sees. Where none sees any, one, of which the mask
     /// leaves nothing, so that the tile ends like any other.
@@ -59,38 +60,30 @@ pub struct View<'p, Mask, const W: usize, const N: usize> {
     mask: PhantomData<Mask>,
 }
 
-impl<'p, Mask: MaskFn, const W: usize, const N: usize> View<'p, Mask, W, N> {
+impl<'p, P: Portion, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, Mask, W, N> {
     const TILE_N: u32 = N as u32 * 16;
 
-    /// That of a tile.
+    /// That of a portion.
     #[inline(always)]
-    pub fn of(p: &'p HopperParams, tile: WorkTile) -> Self {
-        let tile_m = W as u32 * 64;
-        let rows = Rows {
-            first: tile.m_block * tile_m,
-            tile: tile_m,
-            q_len: p.q_len,
-            k_len: p.k_len,
-            window: p.window,
-            of: [tile.batch, tile.head],
-        };
-        let mut range = Mask::blocks(&rows, Self::TILE_N);
-        if !Mask::SEES_ALL {
+    pub fn of(p: &'p HopperParams, portion: P) -> Self {
+        let rows = portion.rows(p, W as u32 * 64);
+        let mut range = portion.share(Mask::blocks(&rows, Self::TILE_N));
+        if !Mask::SEES_ALL || P::MAY_LACK_KEYS {
             range.end = range.end.max(range.start + 1);
         }
-        View { p, tile, rows, range, mask: PhantomData }
+        View { p, portion, rows, range, mask: PhantomData }
     }
 
-    /// Where its queries begin: row, head, batch.
+    /// Where its queries begin.
     #[inline(always)]
     pub fn queries(&self) -> [u32; 3] {
-        [self.rows.first, self.tile.head, self.tile.batch]
+        self.portion.queries(self.rows.first)
     }
 
     /// Where the keys of block `n` begin.
     #[inline(always)]
     fn keys(&self, n: u32) -> [u32; 3] {
-        [n * Self::TILE_N, self.tile.kv_head, self.tile.batch]
+        self.portion.keys(n * Self::TILE_N)
     }
 
     /// Whether some row does not see all of block `n`.
@@ -159,7 +152,7 @@ impl<'p, Mask: MaskFn, const W: usize, const N: usize> View<'p, Mask, W, N> {
         let (normalise, lse) = softmax.finish(warp);
         acc_o.scale_or_clear_rows(&normalise);
         send(&acc_o, self.queries(), group);
-        let to = GlobalVec::of(&self.p.lse, self.tile.batch, self.tile.head, self.p.q_len);
+        let to = self.portion.lse(self.p);
         to.store_together(&lse, self.rows.first + group.first_row(), warp);
     }
 }
@@ -169,6 +162,7 @@ impl<'p, Mask: MaskFn, const W: usize, const N: usize> View<'p, Mask, W, N> {
 /// values of the tile that has it, values do not wait for the next keys.
 #[inline(always)]
 pub fn copy<
+    P: Portion,
     E: Mma,
     Mask: MaskFn,
     const W: usize,
@@ -178,15 +172,15 @@ pub fn copy<
     const STAGES: usize,
 >(
     p: &HopperParams,
-    tiles: impl Iterator<Item = WorkTile>,
+    portions: impl Iterator<Item = P>,
     tensors: &Tensors<E, N, D>,
     mut q: Producer<QTiles<E, W, D>, PLACES, Tma>,
     mut k: Producer<SharedTile<E, N, D>, STAGES, Tma>,
     mut v: Producer<SharedTile<E, N, D>, STAGES, Tma>,
 ) {
     let mut behind = None;
-    for tile in tiles {
-        let view = View::<Mask, W, N>::of(p, tile);
+    for portion in portions {
+        let view = View::<P, Mask, W, N>::of(p, portion);
         q.load(&tensors.q, view.queries());
         for n in (view.range.start..view.range.end).rev() {
             let block = view.keys(n);

@@ -1,9 +1,11 @@
 //! Hopper's forward for wide head dims: O leaves through Q's place, and then the next tile begins.
 use crate::entries::Run;
+use crate::hopper::Body;
 use crate::hopper::mainloop::{Attended, QTiles, Tensors, View, copy};
+use crate::hopper::portion::Portion;
 use crate::hopper::softmax::BoundedSoftmax;
 use crate::mask::MaskFn;
-use spec::{FwdHopperWide, HopperParams};
+use spec::{FwdHopperWide, HopperParams, Kernel};
 use tile::{Ab, Abt, Acc, Block, Relay, SharedTile, Smem, Tma, WarpgroupCore};
 
 /// What a block has of shared memory: a place for Q and O, and rings for K and V.
@@ -20,10 +22,15 @@ impl<
     const D: usize,
     const STAGES: usize,
     const ORDERED: bool,
-> Run for FwdHopperWide<E, Mask, W, N, D, STAGES, ORDERED>
+> Body for FwdHopperWide<E, Mask, W, N, D, STAGES, ORDERED>
 {
     #[inline(always)]
-    fn run(p: HopperParams, block: Block<Self>, smem: Smem<Self>) {
+    fn run<I: Iterator<Item: Portion>, C: Kernel<Params = HopperParams>>(
+        p: &HopperParams,
+        portions: impl Fn(u32, u32) -> I,
+        block: Block<C>,
+        smem: Smem<C>,
+    ) {
         let tensors = Tensors::<E, N, D>::of(&block);
         let [index, count] = [block.index(), block.count()];
         let shared: Shared<E, W, N, D, STAGES> = smem.split();
@@ -31,16 +38,16 @@ impl<
         block.specialise(
             shared,
             |(q, (k, v))| {
-                copy::<E, Mask, W, N, D, 1, STAGES>(&p, p.rounds.of(index, count), &tensors, q, k, v)
+                copy::<_, E, Mask, W, N, D, 1, STAGES>(p, portions(index, count), &tensors, q, k, v)
             },
             |mut group, (mut q, (mut k, mut v))| {
                 let (warp, first_row) = (group.warp(), group.first_row());
                 // Not `for`: the assembler takes a loop that ends at its top for one that lanes leave one
                 // by one, and descriptors for theirs.
-                let mut tiles = p.rounds.of(index, count);
+                let mut tiles = portions(index, count);
                 let Some(mut tile) = tiles.next() else { return };
                 loop {
-                    let view = View::<Mask, W, N>::of(&p, tile);
+                    let view = View::<_, Mask, W, N>::of(p, tile);
                     let q_tile = q.wait();
                     let mut s = Acc::unset();
                     group.run_in_turn(Abt(&mut s, &q_tile, &mut k));
@@ -57,5 +64,21 @@ impl<
                 }
             },
         );
+    }
+}
+
+impl<
+    E: WarpgroupCore,
+    Mask: MaskFn,
+    const W: usize,
+    const N: usize,
+    const D: usize,
+    const STAGES: usize,
+    const ORDERED: bool,
+> Run for FwdHopperWide<E, Mask, W, N, D, STAGES, ORDERED>
+{
+    #[inline(always)]
+    fn run(p: HopperParams, block: Block<Self>, smem: Smem<Self>) {
+        <Self as Body>::run(&p, |index, count| p.rounds.of(index, count), block, smem)
     }
 }
