@@ -11,6 +11,7 @@ pub(crate) mod cache;
 pub(crate) mod decode;
 pub(crate) mod forward;
 pub(crate) mod hopper;
+pub(crate) mod hopper_split;
 pub(crate) mod merge;
 pub(crate) mod on_cache;
 pub(crate) mod packed;
@@ -69,8 +70,10 @@ pub(crate) enum Launches {
     Packed(packed::Launch),
     /// One kernel, with as many blocks as the device holds, and tensors by their maps.
     Hopper(hopper::Launch),
+    /// Two: the same with slices of tiles' keys, and a second kernel merges what they leave.
+    HopperSplit(hopper_split::Launch),
 }
-use Launches::{Forward, Hopper, Packed, Split};
+use Launches::{Forward, Hopper, HopperSplit, Packed, Split};
 
 impl Launches {
     /// Those of the kernel that was chosen.
@@ -92,6 +95,8 @@ impl Launches {
             Grid::Rounds => {
                 hopper::Launch::new(entry, choice.instead, problem, capabilities, tensors).map(Hopper)
             }
+            Grid::Slices => hopper_split::Launch::new(entry, choice.instead, problem, capabilities, tensors)
+                .map(HopperSplit),
         }
     }
 
@@ -113,6 +118,7 @@ impl Launches {
             Split(launch) => Split(launch.bind(problem, tensors)),
             Packed(launch) => Packed(launch.bind(problem, tensors)),
             Hopper(launch) => launch.bind(problem, tensors)?,
+            HopperSplit(launch) => launch.bind(problem, tensors)?,
         })
     }
 
@@ -123,6 +129,7 @@ impl Launches {
             Split(launch) => launch.kernel,
             Packed(launch) => launch.kernel,
             Hopper(launch) => launch.kernel,
+            HopperSplit(launch) => launch.hopper.kernel,
         }]
     }
 
@@ -133,6 +140,7 @@ impl Launches {
             Split(launch) => launch.grid,
             Packed(launch) => launch.grid,
             Hopper(launch) => launch.grid,
+            HopperSplit(launch) => launch.hopper.grid,
         }
     }
 
@@ -141,6 +149,7 @@ impl Launches {
         match self {
             Forward(_) | Packed(_) | Hopper(_) => 0,
             Split(launch) => launch.workspace_bytes(),
+            HopperSplit(launch) => launch.workspace_bytes(),
         }
     }
 
@@ -153,7 +162,7 @@ impl Launches {
             Forward(launch) => Ok(&launch.params),
             Split(launch) => Ok(&launch.params.forward),
             Packed(launch) => Ok(&launch.params.forward),
-            Hopper(_) => hopper::no_params(self.contract()),
+            Hopper(_) | HopperSplit(_) => hopper::no_params(self.contract()),
         }
     }
 }
@@ -168,6 +177,7 @@ impl Kernels for Launches {
             Forward(one) => one.each(maps, launch),
             Packed(one) => one.each(maps, launch),
             Hopper(one) => one.each(maps, launch),
+            HopperSplit(two) => two.each(maps, launch),
             Split(two) => {
                 let (merge, grid) = two.merge();
                 // SAFETY: no family's parameters have padding (`prepared.rs` tests it).
@@ -181,6 +191,7 @@ impl Kernels for Launches {
     fn other(&self) -> Option<usize> {
         match self {
             Hopper(one) => one.other(),
+            HopperSplit(two) => two.hopper.other(),
             Forward(_) | Split(_) | Packed(_) => None,
         }
     }

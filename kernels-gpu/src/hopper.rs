@@ -3,7 +3,8 @@
 //! 1). Blocks do tile after tile.
 //!
 //! - [`forward`]: a tile's first scores run beside the last product of the tile before. [`wide`]: head dims
-//!   that leave no shared memory for that.
+//!   that leave no shared memory for that. [`split`]: several blocks for one tile, each with a slice of its
+//!   keys.
 //! - [`mainloop`]: what a block copies, and the key blocks of a tile; both have it. [`portion`]: what of a
 //!   problem a tile is of. [`softmax`]: a maximum that is looked for only when it is needed.
 
@@ -11,6 +12,7 @@ pub mod forward;
 pub mod mainloop;
 pub mod portion;
 pub mod softmax;
+pub mod split;
 pub mod wide;
 
 use portion::Portion;

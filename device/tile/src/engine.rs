@@ -13,6 +13,7 @@ use crate::{
 };
 use contract::{Element, Kernel, TensorMap};
 use core::marker::PhantomData;
+use cuda_std::math::opaque_b64;
 use cuda_std::wgmma::{self, Swizzle};
 use cuda_std::{mbarrier, tma};
 
@@ -224,7 +225,10 @@ impl<T: Boxes, const S: usize> Consumer<T, S, Tma> {
     #[inline(always)]
     pub fn wait(&mut self) -> Kept<'_, T> {
         self.arrived();
-        let (descriptor, empty) = (self.descriptor(), self.turn.empty().address);
+        // In one place it is the same at each wait. Of k-steps that were summed before the loop over these,
+        // ptxas 13.0 has lost upper halves.
+        let descriptor = if S == 1 { opaque_b64(self.descriptor()) } else { self.descriptor() };
+        let empty = self.turn.empty().address;
         self.turn.advance();
         Kept { descriptor, empty, warp: self.warp, consumer: PhantomData }
     }

@@ -103,6 +103,7 @@ impl From<&EntryInfo> for Row {
                 Grid::Split => "several blocks a tile",
                 Grid::Packed => "packed sequences",
                 Grid::Rounds => "persistent, in rounds",
+                Grid::Slices => "persistent, in slices",
             }),
             lineage: lineage::names(e).collect(),
             tile_m: Some(e.tile_m),

@@ -7,7 +7,7 @@ use super::device::{Device, Runner};
 use super::error::Error;
 use super::options::DeviceOptions;
 use ferroflash::tuning::{TUNING_VARIABLE, Tuned, Tuning, size};
-use ferroflash::{Capabilities, ENTRIES, EntryInfo, Grid, HOPPERS, Problem, supports_with};
+use ferroflash::{Capabilities, ENTRIES, EntryInfo, HOPPERS, Problem, supports_with};
 use race::{Stage, race, winner};
 use serde::Serialize;
 use std::fmt;
@@ -114,7 +114,7 @@ fn candidates(p: &Problem, on: &Capabilities) -> Vec<&'static EntryInfo> {
         (e.dtype, e.mask) == (p.dtype, mask)
             && e.head_dim as usize >= p.head_dim
             && on.runs(&e.contract).is_ok()
-            && !(e.grid == Grid::Rounds && p.alibi)
+            && !(e.grid.by_maps() && p.alibi)
     };
     let entries = || ENTRIES.iter().chain(HOPPERS).filter(solves);
     let head_dim = entries().map(|e| e.head_dim).min();

@@ -117,7 +117,7 @@ pub(super) fn masks(kind: MaskKind) -> Vec<(Mask, Alignment, Option<f32>, bool)>
 
 /// Whether an entry of [`MaskKind::Local`] has ALiBi slopes: Hopper's have none.
 fn takes_slopes(entry: &EntryInfo) -> bool {
-    entry.grid != Grid::Rounds
+    !entry.grid.by_maps()
 }
 
 /// Head dims that run on entries of `held`: its own, and one that is padded.
@@ -287,7 +287,7 @@ pub fn edges(entry: &EntryInfo, seed: u64) -> Vec<Case> {
             [many, case(7, m + 3, n + 1, [140, 140], held, Layout::Bshd)]
                 .map(|case| with(case, mask, BottomRight, None)),
         ),
-        Grid::Split => all.extend(sliced.map(|case| with(case, mask, TopLeft, None))),
+        Grid::Split | Grid::Slices => all.extend(sliced.map(|case| with(case, mask, TopLeft, None))),
     }
     all.extend([peaks(entry, seed.wrapping_add(10)), long(entry, seed.wrapping_add(11))]);
     all

@@ -7,8 +7,8 @@ use super::runner::Loaded;
 use super::tolerance::{Reference, two_roundings};
 use ferroflash::lineage::CONFIGURATIONS;
 use ferroflash::{
-    Alignment, Attention, Capabilities, DType, Driver, ENTRIES, Error, Forward, Grid, HOPPERS, Mask,
-    MaskKind, Problem, Tuning, Workspace,
+    Alignment, Attention, Capabilities, DType, Driver, ENTRIES, Error, Forward, HOPPERS, Mask, MaskKind,
+    Problem, Tuning, Workspace,
 };
 use std::f32::consts::LOG2_E;
 
@@ -237,7 +237,7 @@ fn config(random: &mut Random, p: &Problem, capabilities: &Capabilities) -> Opti
             && (e.mask == mask || e.mask == MaskKind::Local)
             && e.head_dim as usize >= p.head_dim
             && capabilities.runs(&e.contract).is_ok()
-            && !(e.grid == Grid::Rounds && p.alibi)
+            && !(e.grid.by_maps() && p.alibi)
     };
     let own = ENTRIES.iter().chain(HOPPERS).filter(|e| solves(e)).map(|e| e.contract.symbol);
     let named = CONFIGURATIONS.iter().filter(|c| c.entry(mask).is_ok_and(solves)).map(|c| c.name);

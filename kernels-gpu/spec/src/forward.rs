@@ -114,6 +114,16 @@ pub enum Grid {
     Packed,
     /// As many as the card holds at once, each with the tiles of its [`crate::TileRounds`].
     Rounds,
+    /// As many as the card holds at once, each with slices of the keys of tiles; [`crate::Combine`] merges what
+    /// they leave in a workspace.
+    Slices,
+}
+
+impl Grid {
+    /// Whether tensors come by their maps, which a driver encodes: Hopper's kernels.
+    pub const fn by_maps(self) -> bool {
+        matches!(self, Grid::Rounds | Grid::Slices)
+    }
 }
 
 /// Forward attention, one block of keys after the other. A thread block owns `M` query tiles; `KW` warps

@@ -31,7 +31,7 @@ impl<
         block: Block<C>,
         smem: Smem<C>,
     ) {
-        let tensors = Tensors::<E, N, D>::of(&block);
+        let tensors = Tensors::<E, N, D>::of(&block, |p| p);
         let [index, count] = [block.index(), block.count()];
         let view = |tile| View::<_, Mask, W, N>::of(p, tile);
         let shared: Shared<E, W, N, D, STAGES> = smem.split();

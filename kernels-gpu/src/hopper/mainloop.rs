@@ -27,14 +27,14 @@ pub struct Tensors<E, const N: usize, const D: usize> {
 }
 
 impl<E: Mma, const N: usize, const D: usize> Tensors<E, N, D> {
-    /// Those of the launch.
+    /// Those of the launch, which has them in `told`.
     #[inline(always)]
-    pub fn of<C: Kernel<Params = HopperParams>>(block: &Block<C>) -> Self {
+    pub fn of<C: Kernel>(block: &Block<C>, told: impl Fn(&C::Params) -> &HopperParams) -> Self {
         Tensors {
-            q: block.tensor(|p| &p.q),
-            k: block.tensor(|p| &p.k),
-            v: block.tensor(|p| &p.v),
-            o: block.tensor(|p| &p.o),
+            q: block.tensor(|p| &told(p).q),
+            k: block.tensor(|p| &told(p).k),
+            v: block.tensor(|p| &told(p).v),
+            o: block.tensor(|p| &told(p).o),
         }
     }
 }
@@ -52,7 +52,8 @@ pub struct Attended<E, const N: usize, const D: usize, const ORDERED: bool> {
 /// One tile of queries under a mask, with blocks of `N` base tiles of keys, for `W` warpgroups.
 pub struct View<'p, P, Mask, const W: usize, const N: usize> {
     p: &'p HopperParams,
-    portion: P,
+    /// What of the problem it is.
+    pub portion: P,
     rows: Rows,
     /// The key blocks that it takes: those that some row sees. Where none sees any, one, of which the mask
     /// leaves nothing, so that the tile ends like any other.
