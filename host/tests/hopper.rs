@@ -81,8 +81,8 @@ fn long_problems_take_them_on_the_cards_that_they_are_for() {
     }
 }
 
-/// `card, [heads of 128 queries, keys], head_dim, mask, workspace -> the beginning of a symbol, blocks, slices`:
-/// the symbol's kernel is one that splits where there are slices.
+/// `card, [heads of 128 queries, keys], head_dim, mask, workspace -> the beginning of a symbol, blocks,
+/// slices`: the symbol's kernel is one that splits where there are slices.
 type Few = (&'static str, [usize; 2], usize, Mask, u64, &'static str, u32, u32);
 const ROOM: u64 = u64::MAX;
 #[rustfmt::skip]

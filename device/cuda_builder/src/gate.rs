@@ -66,8 +66,8 @@ impl fmt::Display for Breach {
             Rule::Serialised(message) => write!(f, "wgmma is serialised: {message}"),
             Rule::LostDescriptors { registers } => write!(
                 f,
-                "wgmma reads descriptors from {registers} uniform registers that nothing writes: ptxas has lost \
-                 them; keep fewer of them alive at once"
+                "wgmma reads descriptors from {registers} uniform registers that nothing writes: ptxas has \
+                 lost them; keep fewer of them alive at once"
             ),
             Rule::SpillInLoop { stores, loads } => {
                 write!(

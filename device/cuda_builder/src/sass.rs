@@ -17,8 +17,8 @@ pub struct Sass {
     pub local_loads_in_loops: u32,
     /// `STL` inside any loop.
     pub local_stores_in_loops: u32,
-    /// Uniform registers that descriptors of `wgmma` are read from, and that nothing writes: ptxas 13.0 has lost
-    /// halves of 64-bit sums, without a word.
+    /// Uniform registers that descriptors of `wgmma` are read from, and that nothing writes: ptxas 13.0 has
+    /// lost halves of 64-bit sums, without a word.
     pub lost_descriptors: u32,
 }
 
@@ -119,8 +119,8 @@ impl<'a> Code<'a> {
     }
 }
 
-/// How many uniform registers hold parts of descriptors and are never written by the warps that compute: those
-/// behind the instruction that takes registers, where there is one.
+/// How many uniform registers hold parts of descriptors and are never written by the warps that compute:
+/// those behind the instruction that takes registers, where there is one.
 fn lost_descriptors(text: &str) -> u32 {
     let computing = text.find("USETMAXREG.TRY").map_or(text, |at| &text[at..]);
     let (mut written, mut read) = (HashSet::new(), HashSet::new());
@@ -173,7 +173,7 @@ mod tests {
                          /*0040*/                   HGMMA.64x96x16.F32 R24, gdesc[UR20], R24 ;\n\
                          /*0050*/               @P0 R2UR UR8, R3 ;\n\
                          /*0060*/                   UMOV UR9, 0x40000040 ;\n\
-                         /*0070*/                   HGMMA.64x192x16.F32 R24, R168, gdesc[UR8].tnspB, R24, gsb0 ;\n"
+                         /*0070*/                   HGMMA.64x192x16.F32 R24, R168, gdesc[UR8].tnspB, R24 ;\n"
             )
         };
         assert_eq!(lost_descriptors(&code("")), 1);

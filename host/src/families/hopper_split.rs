@@ -62,8 +62,8 @@ impl Launch {
         self.split.workspace()
     }
 
-    /// Hands over both kernels' places, blocks and bytes of parameters, once `maps` has encoded the first one's
-    /// tensors.
+    /// Hands over both kernels' places, blocks and bytes of parameters, once `maps` has encoded the first
+    /// one's tensors.
     ///
     /// # Errors
     /// Those of either.
@@ -75,7 +75,8 @@ impl Launch {
         let params = HopperSplitParams { hopper: self.hopper.params(maps)?, partials: self.partials };
         let heads = self.hopper.order().heads;
         let (merge, grid) = self.split.merge(self.partials, self.o, self.lse, heads);
-        // SAFETY: no family's parameters have padding (`spec` tests it of the first, `prepared.rs` of the other).
+        // SAFETY: no family's parameters have padding (`spec` tests it of the first, `prepared.rs` of the
+        // other).
         let (first, second) = unsafe { (bytes_of(&params), bytes_of(&merge)) };
         launch(self.hopper.kernel, self.hopper.grid, first)?;
         launch(self.split.combine(), grid, second)

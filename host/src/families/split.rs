@@ -187,9 +187,10 @@ fn slices(p: &Problem, entry: &EntryInfo, capabilities: &Capabilities) -> u32 {
     }
 }
 
-/// What the block with the most work does where `resident` ones take slice after slice, in key blocks: one has
-/// its own, what the next slice does not hide of its first loads and its last product, and where there are
-/// several to a tile what it stores, and a launch that merges. (Costs are estimates, of an H200.)
+/// What the block with the most work does where `resident` ones take slice after slice, in key blocks: a
+/// slice has its own, what the next one does not hide of its first loads and its last product, and where
+/// there are several to a tile what it stores; then the launch that merges. (Costs are estimates, of an
+/// H200.)
 fn longest(tiles: u64, resident: u64, blocks: u64, slices: u64) -> u64 {
     let [slice, merge] = if slices == 1 { [2, 0] } else { [3, 3] };
     let rounds = tiles.saturating_mul(slices).div_ceil(resident.max(1));

@@ -79,10 +79,10 @@ const TABLE: &[Line] = &[
     Line::few(128),
 ];
 
-const SLICES: &str = "warpgroups and the copy engine; few queries, many keys, and a workspace: several blocks \
-                      for each 128 queries, each with a slice of the keys";
-const FEW: &str = "warpgroups and the copy engine; few queries on many keys, but as many tiles as keep most SMs \
-                   busy";
+const SLICES: &str = "warpgroups and the copy engine; few queries, many keys, and a workspace: several \
+                      blocks for each 128 queries, each with a slice of the keys";
+const FEW: &str = "warpgroups and the copy engine; few queries on many keys, but as many tiles as keep most \
+                   SMs busy";
 
 /// What the table says of a problem.
 pub(super) enum Answer {
@@ -96,8 +96,8 @@ pub(super) enum Answer {
 
 const NO_MAPS: &str = "the driver is older than CUDA 12.3: it takes no kernels with tensor maps";
 
-/// Whether a Hopper kernel solves a problem of equal lengths, with these tensors or any, and a workspace of so
-/// many bytes.
+/// Whether a Hopper kernel solves a problem of equal lengths, with these tensors or any, and a workspace of
+/// so many bytes.
 pub(super) fn answer(
     p: &Problem,
     mask: MaskKind,

@@ -114,8 +114,8 @@ pub enum Grid {
     Packed,
     /// As many as the card holds at once, each with the tiles of its [`crate::TileRounds`].
     Rounds,
-    /// As many as the card holds at once, each with slices of the keys of tiles; [`crate::Combine`] merges what
-    /// they leave in a workspace.
+    /// As many as the card holds at once, each with slices of the keys of tiles; [`crate::Combine`] merges
+    /// what they leave in a workspace.
     Slices,
 }
 
