@@ -61,7 +61,7 @@ fn a_launch_allocates_nothing_and_takes_less_than_3_us() -> Result<(), Error> {
         let pages = |n: u64| PageView::nhd(address + (n << 30), 1 << 25, DType::F16, [100, 16, 8, 128]);
         Append::new(view(0), view(1), KvPages::new(pages(2), pages(3)), Slots::i64(address + (4 << 30), 64))
     };
-    measure(&attention, "append", append, 6)?;
+    measure(&attention, "append", append, 7)?;
     let state = |n: u64| {
         let o = TensorView::bshd((1 << 45) + (n << 30), 1 << 20, DType::F16, [2, 64, 8, 64]);
         State::new(o, LseView::contiguous((1 << 46) + (n << 30), 1 << 10, [2, 8, 64]))
