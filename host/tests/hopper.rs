@@ -92,7 +92,7 @@ const FEW: &[Few] = &[
     ("h200", [8, 8192], 128, Mask::Causal, ROOM, "hopper_f16_d128_causal_128x128_split", 128, 16),
     ("h200", [32, 8192], 128, Mask::Full, ROOM, "hopper_f16_d128_full_128x128_split", 128, 4),
     ("h200", [64, 8192], 128, Mask::Full, ROOM, "hopper_f16_d128_full_128x128_split", 128, 2),
-    ("h200", [32, 8192], 72, Mask::Full, ROOM, "fwd_f16_d96_full_", 32, 0),
+    ("h200", [32, 8192], 80, Mask::Full, ROOM, "fwd_f16_d96_full_", 32, 0),
     // No slice has less than two blocks of keys; no tile more than 32 slices.
     ("h200", [1, 2048], 64, Mask::Full, ROOM, "hopper_f16_d64_full_128x128_split", 8, 8),
     ("h200", [1, 32768], 64, Mask::Full, ROOM, "hopper_f16_d64_full_128x128_split", 32, 32),

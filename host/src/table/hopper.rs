@@ -141,7 +141,7 @@ fn chosen(
         entries.iter().map(|e| e.head_dim).filter(|head_dim| *head_dim as usize >= p.head_dim).min()
     };
     let head_dim = held(HOPPERS).filter(|head_dim| held(PLANNED) == Some(*head_dim))?;
-    let head_dim = if head_dim == 96 && p.head_dim % 16 != 0 { WHOLE_PANELS } else { head_dim };
+    let head_dim = if head_dim == 96 && !p.head_dim.is_multiple_of(16) { WHOLE_PANELS } else { head_dim };
     TABLE.iter().filter(|line| line.head_dim == head_dim && p.seqlen_k >= line.keys).find_map(|line| {
         let is_meant = |e: &&EntryInfo| {
             line.means(e) && (e.dtype, e.mask) == (p.dtype, mask) && line.masks.contains(&mask)
