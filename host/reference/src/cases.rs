@@ -288,8 +288,8 @@ pub fn edges(entry: &EntryInfo, seed: u64) -> Vec<Case> {
                 .map(|case| with(case, mask, BottomRight, None)),
         ),
         Grid::Split => all.extend(sliced.map(|case| with(case, mask, TopLeft, None))),
-        // More tiles than blocks that the simulated cards hold at once; more slices, which are many products: of
-        // one type.
+        // More tiles than blocks that the simulated cards hold at once; more slices, which are many products:
+        // of one type.
         Grid::Slices => {
             let slices = case(7, 3, 24 * n, [67, 1], held, Layout::Bshd);
             all.extend(sliced.into_iter().chain([many]).map(|case| with(case, mask, TopLeft, None)));
