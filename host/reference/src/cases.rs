@@ -293,7 +293,7 @@ pub fn edges(entry: &EntryInfo, seed: u64) -> Vec<Case> {
         Grid::Slices => {
             let slices = case(7, 3, 24 * n, [67, 1], held, Layout::Bshd);
             all.extend(sliced.into_iter().chain([many]).map(|case| with(case, mask, TopLeft, None)));
-            if entry.dtype == DType::F16 {
+            if entry.dtype == ferroflash::DType::F16 {
                 all.push(with(slices, mask, BottomRight, None));
             }
         }
