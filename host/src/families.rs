@@ -12,6 +12,7 @@ pub(crate) mod decode;
 pub(crate) mod forward;
 pub(crate) mod hopper;
 pub(crate) mod hopper_packed;
+pub(crate) mod hopper_split;
 pub(crate) mod merge;
 pub(crate) mod on_cache;
 pub(crate) mod packed;
@@ -72,8 +73,10 @@ pub(crate) enum Launches {
     Hopper(hopper::Launch),
     /// The same, whose blocks find their sequences by integers on the device.
     HopperPacked(hopper_packed::Launch),
+    /// Two: the same with slices of tiles' keys, and a second kernel merges what they leave.
+    HopperSplit(hopper_split::Launch),
 }
-use Launches::{Forward, Hopper, HopperPacked, Packed, Split};
+use Launches::{Forward, Hopper, HopperPacked, HopperSplit, Packed, Split};
 
 impl Launches {
     /// Those of the kernel that was chosen.
@@ -99,6 +102,8 @@ impl Launches {
                 hopper_packed::Launch::new(entry, choice.instead, problem, capabilities, tensors)
                     .map(HopperPacked)
             }
+            Grid::Slices => hopper_split::Launch::new(entry, choice.instead, problem, capabilities, tensors)
+                .map(HopperSplit),
         }
     }
 
@@ -123,6 +128,7 @@ impl Launches {
             Packed(launch) => Packed(launch.bind(problem, tensors)),
             Hopper(launch) => launch.bind(problem, tensors)?,
             HopperPacked(launch) => launch.bind(problem, tensors)?,
+            HopperSplit(launch) => launch.bind(problem, tensors)?,
         })
     }
 
@@ -134,6 +140,7 @@ impl Launches {
             Packed(launch) => launch.kernel,
             Hopper(launch) => launch.kernel,
             HopperPacked(launch) => launch.kernel,
+            HopperSplit(launch) => launch.hopper.kernel,
         }]
     }
 
@@ -145,6 +152,7 @@ impl Launches {
             Packed(launch) => launch.grid,
             Hopper(launch) => launch.grid,
             HopperPacked(launch) => launch.grid,
+            HopperSplit(launch) => launch.hopper.grid,
         }
     }
 
@@ -153,6 +161,7 @@ impl Launches {
         match self {
             Forward(_) | Packed(_) | Hopper(_) | HopperPacked(_) => 0,
             Split(launch) => launch.workspace_bytes(),
+            HopperSplit(launch) => launch.workspace_bytes(),
         }
     }
 
@@ -165,7 +174,7 @@ impl Launches {
             Forward(launch) => Ok(&launch.params),
             Split(launch) => Ok(&launch.params.forward),
             Packed(launch) => Ok(&launch.params.forward),
-            Hopper(_) | HopperPacked(_) => hopper::no_params(self.contract()),
+            Hopper(_) | HopperPacked(_) | HopperSplit(_) => hopper::no_params(self.contract()),
         }
     }
 }
@@ -181,6 +190,7 @@ impl Kernels for Launches {
             Packed(one) => one.each(maps, launch),
             Hopper(one) => one.each(maps, launch),
             HopperPacked(one) => one.each(maps, launch),
+            HopperSplit(two) => two.each(maps, launch),
             Split(two) => {
                 let (merge, grid) = two.merge();
                 // SAFETY: no family's parameters have padding (`prepared.rs` tests it).
@@ -195,6 +205,7 @@ impl Kernels for Launches {
         match self {
             Hopper(one) => one.other(),
             HopperPacked(one) => one.other(),
+            HopperSplit(two) => two.hopper.other(),
             Forward(_) | Split(_) | Packed(_) => None,
         }
     }

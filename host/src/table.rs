@@ -223,14 +223,14 @@ pub(crate) fn choose(
         });
         let choice = Choice { reason: MEASURED, ..measured? };
         // It was measured with a workspace, or tensors that it takes; without them the table decides.
-        let rounds = choice.entry.grid == Grid::Rounds;
-        let taken = !rounds || tensors.is_none_or(|tensors| families::hopper::takes(tensors).is_ok());
+        let by_maps = choice.entry.grid.has_maps();
+        let taken = !by_maps || tensors.is_none_or(|tensors| families::hopper::takes(tensors).is_ok());
         if taken && Split::workspace_of(p, choice.entry, capabilities)? <= workspace {
-            let instead = rounds.then(|| portable(p, mask, capabilities, 0)).transpose()?;
+            let instead = by_maps.then(|| portable(p, mask, capabilities, 0)).transpose()?;
             return Ok(Choice { instead: instead.map(|choice| choice.entry), ..choice });
         }
     }
-    match hopper::answer(p, mask, capabilities, tensors) {
+    match hopper::answer(p, mask, capabilities, tensors, workspace) {
         Answer::Taken(entry, reason) => {
             let instead = Some(portable(p, mask, capabilities, 0)?.entry);
             Ok(Choice { entry, reason, instead })

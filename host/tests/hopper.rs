@@ -57,7 +57,7 @@ const CASES: &[Case] = &[
     ("h200", [2048 - 128, 2048], 128, Mask::Causal, "hopper_bf16_d128_causal_128x", 132),
     // Short, or few tiles: portable.
     ("h200", [512, 512], 128, Mask::Full, "fwd_bf16_d128_full_", 256),
-    ("h200", [500, 2048], 128, Mask::Full, "fwd_bf16_d128_full_", 256),
+    ("h200", [500, 2000], 128, Mask::Full, "fwd_bf16_d128_full_", 256),
     // Head dims that a portable kernel pads less, or that no Hopper kernel has; cards of other generations.
     ("h200", [2048, 2048], 32, Mask::Full, "fwd_bf16_d32_full_", 512),
     ("h200", [2048, 2048], 264, Mask::Full, "fwd_bf16_d512_full_", 1024),
@@ -79,6 +79,95 @@ fn long_problems_take_them_on_the_cards_that_they_are_for() {
         assert_eq!(made.grid(), [*blocks, 1, 1], "{case}");
         assert_eq!(supports(&f.problem(), card(name)), Ok(made.contract()), "{case}");
     }
+}
+
+/// `card, [heads of 128 queries, keys], head_dim, mask, workspace -> the beginning of a symbol, blocks,
+/// slices`: the symbol's kernel is one that splits where there are slices.
+type Few = (&'static str, [usize; 2], usize, Mask, u64, &'static str, u32, u32);
+const ROOM: u64 = u64::MAX;
+#[rustfmt::skip]
+const FEW: &[Few] = &[
+    // An SM each: 128 shares.
+    ("h200", [8, 8192], 64, Mask::Full, ROOM, "hopper_f16_d64_full_128x128_split", 128, 16),
+    ("h200", [8, 8192], 128, Mask::Causal, ROOM, "hopper_f16_d128_causal_128x128_split", 128, 16),
+    ("h200", [32, 8192], 128, Mask::Full, ROOM, "hopper_f16_d128_full_128x128_split", 128, 4),
+    ("h200", [64, 8192], 128, Mask::Full, ROOM, "hopper_f16_d128_full_128x128_split", 128, 2),
+    ("h200", [32, 8192], 80, Mask::Full, ROOM, "fwd_f16_d96_full_", 32, 0),
+    // No slice has less than two blocks of keys; no tile more than 32 slices.
+    ("h200", [1, 2048], 64, Mask::Full, ROOM, "hopper_f16_d64_full_128x128_split", 8, 8),
+    ("h200", [1, 32768], 64, Mask::Full, ROOM, "hopper_f16_d64_full_128x128_split", 32, 32),
+    // Several shares a block.
+    ("h200", [88, 8192], 128, Mask::Full, ROOM, "hopper_f16_d128_full_128x128_split", 132, 3),
+    // Whole tiles keep nearly all SMs busy.
+    ("h200", [128, 8192], 128, Mask::Full, ROOM, "hopper_f16_d128_full_128x128", 128, 0),
+    ("h200", [128, 8192], 64, Mask::Causal, 0, "hopper_f16_d64_causal_128x128", 128, 0),
+    // No room; few keys; another mask; another card.
+    ("h200", [32, 8192], 128, Mask::Full, 32 << 16, "fwd_f16_d128_full_32x128_k4", 128, 0),
+    ("h200", [32, 1024], 128, Mask::Full, ROOM, "fwd_f16_d128_full_", 128, 0),
+    ("h200", [8, 8192], 128, SLIDING, ROOM, "fwd_f16_d128_local_", 8, 0),
+    ("b200", [32, 8192], 128, Mask::Full, ROOM, "fwd_f16_d128_full_128x64_split", 288, 9),
+    ("a100", [16, 8192], 64, Mask::Full, ROOM, "fwd_f16_d64_full_128x64_split", 208, 13),
+];
+
+/// Tensors of heads of 128 queries.
+fn few([heads, keys]: [usize; 2], head_dim: usize) -> Forward<'static> {
+    let view = |n: u64, rows| {
+        TensorView::bshd((1 << 44) + (n << 36), 1 << 34, DType::F16, [1, rows, heads, head_dim])
+    };
+    Forward::new(view(0, 128), view(1, keys), view(2, keys), view(3, 128))
+}
+
+#[test]
+fn few_queries_on_many_keys_share_them() {
+    for (name, [heads, keys], head_dim, mask, room, symbol, blocks, slices) in FEW {
+        let (f, case) = (
+            few([*heads, *keys], *head_dim).mask(*mask),
+            format!("{name} {heads}x128/{keys} {head_dim} {mask:?}"),
+        );
+        let made = plan_with(&f, card(name), &Tuning::new(), *room).unwrap_or_else(|e| panic!("{case}: {e}"));
+        let chosen = made.contract().symbol;
+        assert!(chosen.starts_with(symbol), "{case}: {chosen}");
+        assert_eq!(chosen.ends_with("_split"), *slices > 0, "{case}: {chosen}");
+        assert_eq!(made.grid(), [*blocks, 1, 1], "{case}");
+        let row = 4 * (*head_dim as u64 + 1);
+        assert_eq!(made.workspace_bytes(), u64::from(*slices) * 128 * *heads as u64 * row, "{case}");
+        assert_eq!(supports_with(&f.problem(), card(name), *room), Ok(made.contract()), "{case}");
+    }
+}
+
+#[test]
+fn slices_are_merged_and_other_tensors_may_be_any() -> Result<(), Error> {
+    with_ptx();
+    let attention = Attention::new(FakeDriver::new("h200"));
+    let mut f = few([32, 8192], 128);
+    f.workspace = Some(Workspace { address: 1 << 50, bytes: 1 << 30 });
+    let plan = attention.plan(&f)?;
+    let slices = 32 * 128 * 4 * (128 + 1) * 4;
+    assert_eq!(plan.workspace_bytes(), slices);
+    assert!(plan.params(&f).expect_err("maps").to_string().contains("tensor maps"));
+    let launch = |f: &Forward<'_>| {
+        // SAFETY: nothing runs.
+        unsafe { attention.launch(&plan, f, &0) }
+    };
+    launch(&f)?;
+    let mut elsewhere = f;
+    elsewhere.workspace = Some(Workspace { address: 3 << 50, bytes: slices });
+    launch(&elsewhere)?;
+    let mut repeats = f;
+    repeats.k.strides[2] = 0;
+    launch(&repeats)?;
+    elsewhere.workspace = Some(Workspace { address: 3 << 50, bytes: slices - 16 });
+    assert!(launch(&elsewhere).expect_err("too little room").to_string().contains("workspace"));
+    let launches = attention.driver().launches();
+    let symbols: Vec<_> = launches.iter().map(|told| &*told.symbol).collect();
+    let both = ["hopper_f16_d128_full_128x128_split", "combine_f16_d128"];
+    assert_eq!(symbols[..4], [both, both].concat());
+    assert!(symbols.len() == 5 && symbols[4].starts_with("fwd_f16_d128_full_"), "{symbols:?}");
+    for (told, room) in launches[..4].iter().zip([1 << 50, 1 << 50, 3 << 50, 3 << 50]) {
+        let partials = if told.symbol.starts_with("combine") { 0 } else { size_of::<HopperParams>() };
+        assert_eq!(word(&told.params, partials), room, "{}", told.symbol);
+    }
+    Ok(())
 }
 
 type Change = fn(Forward<'static>) -> Forward<'static>;

@@ -54,7 +54,7 @@ fn a_launch_is_what_was_planned() -> Result<(), Error> {
 #[test]
 fn a_split_launch_is_two_kernels_on_one_workspace() -> Result<(), Error> {
     with_ptx();
-    let attention = Attention::new(FakeDriver::new("h200"));
+    let attention = Attention::new(FakeDriver::new("b200"));
     let few = |address: u64, room: u64| {
         let view = |n: u64, rows: usize| {
             TensorView::bshd(address + (n << 30), 1 << 28, DType::Bf16, [2, rows, 4, 128])

@@ -39,7 +39,8 @@ fn a_launch_allocates_nothing_and_takes_less_than_3_us() -> Result<(), Error> {
         let view = |n: u64| TensorView::bshd(address + (n << 30), 1 << 20, DType::F16, [2, 512, 8, 64]);
         Forward::new(view(0), view(1), view(2), view(3)).mask(Mask::Causal)
     };
-    // Few queries on many keys: two kernels, with the workspace between them.
+    // Few queries on many keys: two kernels, with the workspace between them, and one for tensors without
+    // maps.
     let split = |address: u64| {
         let view = |n: u64, rows: usize| {
             TensorView::bshd(address + (n << 30), 1 << 28, DType::Bf16, [2, rows, 4, 128])
@@ -48,26 +49,26 @@ fn a_launch_allocates_nothing_and_takes_less_than_3_us() -> Result<(), Error> {
         f.workspace(Workspace { address: address + (1 << 45), bytes: 1 << 29 })
     };
     measure(&attention, "one kernel", forward, 1)?;
-    measure(&attention, "two kernels", split, 3)?;
+    measure(&attention, "two kernels", split, 4)?;
     // One kernel, which is told tensor maps; and one for tensors that have none.
     let hopper = |address: u64| {
         let view = |n: u64| TensorView::bshd(address + (n << 36), 1 << 30, DType::F16, [2, 2048, 16, 128]);
         Forward::new(view(0), view(1), view(2), view(3)).mask(Mask::Causal)
     };
-    measure(&attention, "tensor maps", hopper, 5)?;
+    measure(&attention, "tensor maps", hopper, 6)?;
     let append = |address: u64| {
         let view = |n: u64| TensorView::bshd(address + (n << 30), 1 << 20, DType::F16, [1, 64, 8, 128]);
         let pages = |n: u64| PageView::nhd(address + (n << 30), 1 << 25, DType::F16, [100, 16, 8, 128]);
         Append::new(view(0), view(1), KvPages::new(pages(2), pages(3)), Slots::i64(address + (4 << 30), 64))
     };
-    measure(&attention, "append", append, 6)?;
+    measure(&attention, "append", append, 7)?;
     let state = |n: u64| {
         let o = TensorView::bshd((1 << 45) + (n << 30), 1 << 20, DType::F16, [2, 64, 8, 64]);
         State::new(o, LseView::contiguous((1 << 46) + (n << 30), 1 << 10, [2, 8, 64]))
     };
     let states = [0, 1, 2].map(state);
     let merge = |address: u64| Merge::new(&states, TensorView { address, ..states[0].o });
-    measure(&attention, "merge", merge, 7)?;
+    measure(&attention, "merge", merge, 8)?;
     let decode = |address: u64, splits| {
         let view = |n: u64| TensorView::bshd(address + (n << 32), 1 << 20, DType::F16, [4, 1, 8, 128]);
         let pages = |n: u64| PageView::nhd(address + (n << 32), 1 << 25, DType::F16, [100, 16, 8, 128]);
@@ -78,9 +79,9 @@ fn a_launch_allocates_nothing_and_takes_less_than_3_us() -> Result<(), Error> {
             .counters(Counters { address: address + (7 << 32), bytes: 1 << 20 })
             .splits(splits)
     };
-    measure(&attention, "decode", |address| decode(address, Splits::Auto), 9)?;
-    measure(&attention, "decode, cut in three", |address| decode(address, Splits::Exactly(3)), 9)?;
-    measure(&attention, "decode, in chunks", |address| decode(address, Splits::CHUNK), 9)
+    measure(&attention, "decode", |address| decode(address, Splits::Auto), 10)?;
+    measure(&attention, "decode, cut in three", |address| decode(address, Splits::Exactly(3)), 10)?;
+    measure(&attention, "decode, in chunks", |address| decode(address, Splits::CHUNK), 10)
 }
 
 /// Launches a request with tensors at two addresses; `loaded` kernels are loaded then.

@@ -72,6 +72,8 @@ const CASES: &[Case] = &[
     Case { card: "h200", sizes: [1, 32, 8, 128, 8192, 128], mask: Mask::Full, softcap: None,
         entry: "fwd_f16_d128_full_32x128_k4", tiles: 128, group: 1 },
     Case { card: "h200", sizes: [4, 32, 32, 128, 8192, 64], mask: Mask::Full, softcap: None,
+        entry: "hopper_f16_d64_full_128x128", tiles: 128, group: 0 },
+    Case { card: "b200", sizes: [4, 32, 32, 128, 8192, 64], mask: Mask::Full, softcap: None,
         entry: "fwd_f16_d64_full_64x128_k2", tiles: 256, group: 1 },
     Case { card: "h200", sizes: [1, 32, 32, 128, 8192, 64], mask: Mask::Causal, softcap: None,
         entry: "fwd_f16_d64_causal_32x256_k4", tiles: 128, group: 16 },
@@ -208,13 +210,15 @@ fn what_was_measured_with_a_workspace_is_taken_with_one() {
 type Split = (&'static str, [usize; 6], Mask, &'static str, u32, u64);
 #[rustfmt::skip]
 const SPLITS: &[Split] = &[
-    ("h200", [1, 32, 8, 128, 8192, 128], Mask::Full, "fwd_f16_d128_full_128x64_split", 256, 8),
-    ("h200", [4, 32, 32, 128, 8192, 128], Mask::Causal, "fwd_f16_d128_causal_128x64_split", 256, 2),
-    ("h200", [1, 32, 8, 1, 8192, 104], Mask::Full, "fwd_f16_d128_full_128x64_split", 256, 8),
+    ("h200", [1, 32, 8, 128, 8192, 128], Mask::Full, "hopper_f16_d128_full_128x128_split", 128, 4),
+    ("b200", [1, 32, 8, 128, 8192, 128], Mask::Full, "fwd_f16_d128_full_128x64_split", 288, 9),
+    ("b200", [4, 32, 32, 128, 8192, 128], Mask::Causal, "fwd_f16_d128_causal_128x64_split", 256, 2),
+    ("h200", [1, 32, 8, 1, 8192, 104], Mask::Full, "hopper_f16_d128_full_128x128_split", 128, 4),
     ("l4", [1, 8, 8, 100, 4096, 64], Mask::Full, "fwd_f16_d64_full_128x64_split", 112, 14),
     // No more than 32, and no less than two blocks of keys each.
-    ("h200", [1, 1, 1, 100, 65536, 64], Mask::Full, "fwd_f16_d64_full_128x64_split", 32, 32),
-    ("h200", [1, 1, 1, 100, 2048, 64], Mask::Full, "fwd_f16_d64_full_128x64_split", 16, 16),
+    ("b200", [1, 1, 1, 100, 65536, 64], Mask::Full, "fwd_f16_d64_full_128x64_split", 32, 32),
+    ("b200", [1, 1, 1, 100, 2048, 64], Mask::Full, "fwd_f16_d64_full_128x64_split", 16, 16),
+    ("h200", [1, 1, 1, 100, 2048, 64], Mask::Full, "hopper_f16_d64_full_128x128_split", 8, 8),
     // Queries enough, too few keys, a mask or a head dim without such an entry.
     ("b200", [8, 32, 32, 2048, 2048, 64], Mask::Full, "fwd_f16_d64_full_128x32", 4096, 0),
     ("h200", [1, 8, 8, 512, 512, 64], Mask::Full, "fwd_f16_d64_full_32x128_k2_s4", 128, 0),
@@ -367,10 +371,10 @@ fn a_plan_is_for_what_a_request_means_and_not_how_it_says_it() {
 
 #[test]
 fn a_plan_for_any_workspace_is_given_one_at_each_launch() {
-    let h200 = Capabilities::profile("h200").expect("known");
+    let b200 = Capabilities::profile("b200").expect("known");
     let problem = Problem::new(DType::F16, 1, 128, 32, 128).seqlen_k(8192);
     let f = forward(&problem);
-    let made = plan_with(&f, h200, &Tuning::new(), u64::MAX).expect("valid");
+    let made = plan_with(&f, b200, &Tuning::new(), u64::MAX).expect("valid");
     let bytes = made.workspace_bytes();
     assert!(bytes > 0);
     let refused = |f: &Forward<'_>| made.params(f).expect_err("refused").to_string();

@@ -47,10 +47,11 @@ impl<const N: usize> Partial<N> {
         to
     }
 
-    /// O, normalised, and its log-sum-exp, base 2; 0 and minus infinity where no key was seen.
+    /// O, normalised, and its log-sum-exp, base 2; 0 (of whatever O, which may be 0 times infinity) and minus
+    /// infinity where no key was seen.
     #[inline(always)]
     pub fn normalised(self) -> ([f32; N], f32) {
-        let scale = if self.sum == 0.0 { 0.0 } else { rcp(self.sum) };
-        (self.o.map(|x| x * scale), self.max + lg2(self.sum))
+        let scale = rcp(self.sum);
+        (self.o.map(|x| if self.sum == 0.0 { 0.0 } else { x * scale }), self.max + lg2(self.sum))
     }
 }

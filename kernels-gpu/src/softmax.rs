@@ -78,10 +78,16 @@ impl<const M: usize> Softmax<M> {
         (mine, theirs)
     }
 
-    /// What O must be multiplied by; 0 for a row that saw no key.
+    /// Divides O by the row sums. A row that saw no key becomes 0 whatever O is, which may be 0 times
+    /// infinity; there is seldom one, and a select for each element would be as many instructions as the
+    /// division.
     #[inline(always)]
-    pub fn normalise(&self) -> RowVec<M> {
-        self.row_sum.total().map(|x| if x == 0.0 { 0.0 } else { rcp(x) })
+    pub fn normalise<const D: usize>(&self, acc_o: &mut Acc<M, D>, warp: Warp) {
+        let factors = self.row_sum.total().map(|x| if x == 0.0 { -1.0 } else { rcp(x) });
+        match warp.any(factors.reduce(f32::min) < 0.0) {
+            true => acc_o.scale_or_clear_rows(&factors),
+            false => acc_o.scale_rows(&factors),
+        }
     }
 
     /// Log-sum-exp of each row's scaled scores, natural logarithm; -inf for a row that saw no key.

@@ -60,7 +60,7 @@ impl Portion for Slice<'_> {
         mine: WarpRows<M, W>,
     ) {
         let (row0, warp) = (tensors.rows.first + mine.first(), mine.warp());
-        acc_o.scale_rows(&softmax.normalise());
+        softmax.normalise(&mut acc_o, warp);
         PartialRows::of(self.partials, self.index, tensors.head).store(&acc_o, row0, warp);
         GlobalVec::of_slice(self.partials, self.index, tensors.head).store(&softmax.lse(), row0, warp);
     }

@@ -87,7 +87,7 @@ impl<E: Mma, const D: usize, Keys> TileTensors<E, D, Keys> {
         place: Spent<E, M, D>,
         mine: WarpRows<M, W>,
     ) {
-        acc_o.scale_rows(&softmax.normalise());
+        softmax.normalise(&mut acc_o, mine.warp());
         place.store_through(&acc_o, &self.o, self.rows.first, mine);
         self.lse.store(&softmax.lse(), self.rows.first + mine.first(), mine.warp());
     }

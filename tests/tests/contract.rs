@@ -71,6 +71,7 @@ fn check_case(case: &Case, entry: &EntryInfo) {
             if paired && plan.grid()[0] as usize == pairs { pairs } else { tiles.min(resident) }
         }
         Grid::Split => tiles * slices,
+        Grid::Slices => (tiles * slices).min(resident),
         // As many as the longest has for each sequence, or one for each that the rows do not fill.
         Grid::Packed => {
             let rows = case.problem.packed.expect("the case is packed")[0];

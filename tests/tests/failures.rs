@@ -230,6 +230,32 @@ fn rows_with_no_key_give_zero_and_no_nan() {
     }
 }
 
+/// 0 times infinity is NaN, in products that rows of a tile share: what other rows see does not reach a row
+/// that sees nothing.
+#[test]
+fn rows_with_no_key_are_zero_beside_rows_that_see_infinity() {
+    for (card, name) in [
+        ("l4", "fwd_f16_d64_causal_128x64"),
+        ("l4", "fwd_f16_d64_causal_64x128_k2"),
+        ("l4", "fwd_f16_d64_causal_128x64_split"),
+        ("l4", "fwd_f16_d512_causal_64x32"),
+        ("h200", "hopper_f16_d64_causal_128x128"),
+        ("h200", "hopper_f16_d64_causal_128x128_split"),
+    ] {
+        let attention = Attention::new(SimDriver::new(card).expect("a known card"));
+        let head_dim = ferroflash::entry(name).expect("in the table").head_dim as usize;
+        // 100 queries, 30 keys, the last query at the last key: 70 queries see none.
+        let problem = Problem::new(DType::F16, 1, 100, 2, head_dim).seqlen_k(30).mask(Mask::Causal);
+        let mut memory = Case { problem, layout: Layout::Bshd, seed: 3, values: Values::Normal }.memory();
+        memory.buffers[memory.v.buffer].fill(0x7c00);
+        let outcome = Loaded::new(&attention, &memory, Some(name)).and_then(|loaded| loaded.run());
+        let outcome = outcome.unwrap_or_else(|e| panic!("{name}: {e}"));
+        let (unseen, seen) = outcome.o().split_at(70 * 2 * head_dim);
+        assert!(unseen.iter().all(|bits| bits & 0x7fff == 0), "{name}: rows with no key are 0");
+        assert!(seen.iter().all(|bits| bits & 0x7c00 == 0x7c00), "{name}: others see infinity");
+    }
+}
+
 /// docs/failures.md names tests that exist, and every compile-fail case.
 #[test]
 fn the_table_of_failures_names_what_holds() {

@@ -3,8 +3,8 @@
 //!
 //! - [`Kernel`]: threads, shared memory, parameters and grid of a kernel, from one type.
 //! - [`Contract`]: the same of a compiled kernel, by value, with its symbol and [`Target`].
-//! - [`Tensor`], [`TensorMap`], [`RaggedMap`], [`Vector`], [`Cache`], [`Partials`], [`Integers`], [`Counters`], [`Element`]:
-//!   what kernels are told of their data.
+//! - [`Tensor`], [`TensorMap`], [`RaggedMap`], [`Vector`], [`Cache`], [`Partials`], [`Integers`],
+//!   [`Counters`], [`Element`]: what kernels are told of their data.
 //! - [`FastDiv`]: division by a number that only the host knows.
 #![no_std]
 #![forbid(unsafe_code)]

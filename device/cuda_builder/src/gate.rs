@@ -28,6 +28,11 @@ pub enum Rule {
     LocalDepot,
     /// ptxas ran `wgmma` one after the other; its message.
     Serialised(String),
+    /// ptxas has lost parts of descriptors: the kernel multiplies something else.
+    LostDescriptors {
+        /// Uniform registers that nothing writes.
+        registers: u32,
+    },
     /// Registers are spilled inside a loop.
     SpillInLoop {
         /// `STL` instructions inside loops.
@@ -59,6 +64,11 @@ impl fmt::Display for Breach {
                 write!(f, "an array lies in local memory (__local_depot): index it by constants only")
             }
             Rule::Serialised(message) => write!(f, "wgmma is serialised: {message}"),
+            Rule::LostDescriptors { registers } => write!(
+                f,
+                "wgmma reads descriptors from {registers} uniform registers that nothing writes: ptxas has \
+                 lost them; keep fewer of them alive at once"
+            ),
             Rule::SpillInLoop { stores, loads } => {
                 write!(
                     f,
@@ -91,6 +101,9 @@ pub fn breaches(contract: &Contract, report: &EntryReport) -> Vec<Breach> {
     let sass = &report.sass;
     if sass.kernel_count("EXIT") == 0 {
         rules.push(Rule::Unread { instructions: sass.kernel_length() });
+    }
+    if sass.lost_descriptors > 0 {
+        rules.push(Rule::LostDescriptors { registers: sass.lost_descriptors });
     }
     if sass.local_loads_in_loops > 0 || sass.local_stores_in_loops > 0 {
         rules

@@ -251,6 +251,21 @@ pub unsafe fn st_global_v2_b32(address: u64, x: [u32; 2]) {
     }
 }
 
+/// `st.global.v2.b32`, where `condition`. Predicated, not branched around: the lanes of a warp stay together.
+///
+/// # Safety
+/// - As [`st_global_v2_b32`], where `condition`.
+#[inline(always)]
+#[gpu_only]
+pub unsafe fn st_global_v2_b32_if(address: u64, x: [u32; 2], condition: bool) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!("{{", ".reg .pred wanted;", "setp.ne.u32 wanted, {}, 0;",
+            "@wanted st.global.v2.b32 [{}], {{{}, {}}};", "}}",
+            in(reg32) condition as u32, in(reg64) address, in(reg32) x[0], in(reg32) x[1], options(nostack))
+    }
+}
+
 /// `st.global.v4.b32`.
 ///
 /// # Safety

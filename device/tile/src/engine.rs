@@ -14,6 +14,7 @@ use crate::{
 };
 use contract::Element;
 use core::marker::PhantomData;
+use cuda_std::math::opaque_b64;
 use cuda_std::mbarrier;
 use cuda_std::memory::{ld_shared_v4_b32, st_shared_v4_b32};
 use cuda_std::wgmma::{self, Swizzle};
@@ -244,7 +245,10 @@ impl<T: Boxes, const S: usize, By: Engine> Consumer<T, S, By> {
     #[inline(always)]
     pub fn wait(&mut self) -> Kept<'_, T> {
         self.arrived();
-        let (descriptor, empty) = (self.descriptor(), self.turn.empty().address);
+        // In one place it is the same at each wait. Of k-steps that were summed before the loop over these,
+        // ptxas 13.0 has lost upper halves.
+        let descriptor = if S == 1 { opaque_b64(self.descriptor()) } else { self.descriptor() };
+        let empty = self.turn.empty().address;
         self.turn.advance();
         Kept { descriptor, empty, warp: self.warp, consumer: PhantomData }
     }

@@ -30,12 +30,12 @@ const fn hoisted(k_steps: usize) -> usize {
     if k_steps > 8 { 0 } else { 4 }
 }
 
-/// A product's life: `ready`, `issue`, `settle`, `leave`.
+/// A product's life, of a block of `W` warpgroups that compute: `ready`, `issue`, `settle`, `leave`.
 ///
 /// # Safety
 /// - `issue` starts exactly one group, which touches nothing but what the product borrows and the ring's
 ///   next stage.
-pub unsafe trait Product {
+pub unsafe trait Product<const W: usize> {
     /// Accumulator.
     type Acc;
     /// Waits for the stage.
@@ -57,7 +57,7 @@ pub unsafe trait Product {
 }
 
 // SAFETY: one group, of the accumulator, the tile of `a` and the stage.
-unsafe impl<E: WarpgroupCore, const N: usize, const K: usize, const W: usize, const S: usize> Product
+unsafe impl<E: WarpgroupCore, const N: usize, const K: usize, const W: usize, const S: usize> Product<W>
     for Abt<'_, E, N, K, W, S>
 {
     type Acc = Acc<1, N>;
@@ -98,7 +98,9 @@ unsafe impl<E: WarpgroupCore, const N: usize, const K: usize, const W: usize, co
 }
 
 // SAFETY: one group, of the accumulator, the registers of `a` and the stage.
-unsafe impl<E: WarpgroupCore, const N: usize, const K: usize, const S: usize> Product for Ab<'_, E, N, K, S> {
+unsafe impl<E: WarpgroupCore, const N: usize, const K: usize, const W: usize, const S: usize> Product<W>
+    for Ab<'_, E, N, K, S>
+{
     type Acc = Acc<1, N>;
     #[inline(always)]
     fn ready(&self) {
@@ -138,7 +140,7 @@ unsafe impl<E: WarpgroupCore, const N: usize, const K: usize, const S: usize> Pr
 impl<const W: usize> Warpgroup<W> {
     /// One product, done when it returns.
     #[inline(always)]
-    pub fn run(&mut self, mut product: impl Product) {
+    pub fn run(&mut self, mut product: impl Product<W>) {
         product.ready();
         // SAFETY: `Warpgroup` stands for 128 converged threads.
         unsafe {
@@ -150,7 +152,7 @@ impl<const W: usize> Warpgroup<W> {
 
     /// One product in the warpgroup's turn, done when it returns.
     #[inline(always)]
-    pub fn run_in_turn(&mut self, mut product: impl Product) {
+    pub fn run_in_turn(&mut self, mut product: impl Product<W>) {
         product.ready();
         self.turns.take();
         // SAFETY: `Warpgroup` stands for 128 converged threads.
@@ -171,7 +173,7 @@ impl<const W: usize> Warpgroup<W> {
     /// behind the branch, not in its arms: warps of one warpgroup may part there, and all must come to the
     /// same `wgmma.wait_group` (compute-sanitizer's synccheck reports it otherwise).
     #[inline(always)]
-    pub fn overlap<A: Product, B: Product, State, R, T>(
+    pub fn overlap<A: Product<W>, B: Product<W>, State, R, T>(
         &mut self,
         mut first: A,
         mut second: B,

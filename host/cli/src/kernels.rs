@@ -107,6 +107,7 @@ impl From<&EntryInfo> for Row {
                 Grid::Packed => "packed sequences",
                 Grid::Rounds => "persistent, in rounds",
                 Grid::PackedRounds => "packed sequences, in rounds",
+                Grid::Slices => "persistent, in slices",
             }),
             lineage: lineage::names(e).collect(),
             tile_m: Some(e.tile_m),

@@ -198,7 +198,7 @@ mod tests {
         }
         let h200 = ferroflash::Capabilities::profile("h200").expect("known");
         let hopper = |e: &&EntryInfo| HOPPERS.contains(e);
-        assert_eq!(candidates(&problem(64), h200).into_iter().filter(hopper).count(), 2);
+        assert_eq!(candidates(&problem(64), h200).into_iter().filter(hopper).count(), 3);
         assert_eq!(candidates(&problem(64).alibi(true), h200).into_iter().filter(hopper).count(), 0);
         assert_eq!(of(64).into_iter().filter(hopper).count(), 0);
     }

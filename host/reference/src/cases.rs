@@ -288,6 +288,15 @@ pub fn edges(entry: &EntryInfo, seed: u64) -> Vec<Case> {
                 .map(|case| with(case, mask, BottomRight, None)),
         ),
         Grid::Split => all.extend(sliced.map(|case| with(case, mask, TopLeft, None))),
+        // More tiles than blocks that the simulated cards hold at once; more slices, which are many products:
+        // of one type.
+        Grid::Slices => {
+            let slices = case(7, 3, 24 * n, [67, 1], held, Layout::Bshd);
+            all.extend(sliced.into_iter().chain([many]).map(|case| with(case, mask, TopLeft, None)));
+            if entry.dtype == ferroflash::DType::F16 {
+                all.push(with(slices, mask, BottomRight, None));
+            }
+        }
     }
     all.extend([peaks(entry, seed.wrapping_add(10)), long(entry, seed.wrapping_add(11))]);
     all

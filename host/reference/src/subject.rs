@@ -112,7 +112,7 @@ impl Subject for EntryInfo {
             Grid::Packed => "packed",
             Grid::Split => "split",
             Grid::OneTileABlock | Grid::Persistent => "forward",
-            Grid::Rounds => "hopper",
+            Grid::Rounds | Grid::Slices => "hopper",
             Grid::PackedRounds => "hopper packed",
         }
     }

@@ -93,7 +93,7 @@ pub(super) fn tensor_map(boxes: &Boxes) -> Result<TensorMap, Error> {
     };
     let (mut map, base) = (Place(TensorMap::EMPTY), std::ptr::without_provenance_mut(boxes.address as usize));
     let (Encoding { rank, dims, strides, box_dims }, steps) = (boxes.encoding(), [1; 5]);
-    // SAFETY: writes 128 bytes on 64, and reads as many numbers as up to five dimensions have. The tensor's address
+    // SAFETY: writes 128 bytes on 64, and reads as many numbers as there are dimensions. The tensor's address
     // stays an address: nothing is read there.
     let code = unsafe {
         libcuda::cuTensorMapEncodeTiled(

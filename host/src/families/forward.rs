@@ -34,7 +34,7 @@ pub(crate) fn order(p: &Problem, entry: &EntryInfo, capabilities: &Capabilities)
         Error::unsupported(feature, "a launch has less than 2^31 blocks; split the batch")
     })?;
     Ok(match entry.grid {
-        Grid::Persistent | Grid::Rounds => {
+        Grid::Persistent | Grid::Rounds | Grid::Slices => {
             order.resident(capabilities.sms * capabilities.blocks_per_sm(&entry.contract))
         }
         _ => order,

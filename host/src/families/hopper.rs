@@ -115,7 +115,7 @@ impl Launch {
         launch(self.kernel, self.grid, unsafe { bytes_of(&params) })
     }
 
-    fn params(
+    pub(super) fn params(
         &self,
         mut maps: impl FnMut(&Boxes) -> Result<TensorMap, Error>,
     ) -> Result<HopperParams, Error> {
@@ -123,6 +123,11 @@ impl Launch {
         let [q, k, v, o] = &self.boxes;
         let [q, k, v, o] = [maps(q)?, maps(k)?, maps(v)?, maps(o)?];
         Ok(HopperParams { q, k, v, o, lse, rounds, window, scale_log2, softcap, q_len, k_len })
+    }
+
+    /// The order of tiles.
+    pub(super) const fn order(&self) -> &TileOrder {
+        &self.told.rounds.order
     }
 
     fn contract(&self) -> &'static Contract {

@@ -85,7 +85,7 @@ const LARGE: &str = "sequences of several tiles that fill the device: larger til
 const SMALL: &str = "short sequences, or few rows for this device: smaller tiles leave less of it idle";
 const ONLY: &str = "the one packed kernel of this type, head dim and mask that fits the device";
 
-/// The portable kernel that solves a packed problem: the larger tile, but where a smaller one holds the sequences on
+/// The portable kernel of a packed problem: the larger tile, but where a smaller one holds the sequences on
 /// the average, or larger ones are too few for the device.
 ///
 /// # Errors

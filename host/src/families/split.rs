@@ -4,7 +4,8 @@ use super::{forward, place};
 use crate::plan::Tensors;
 use crate::{Capabilities, Error, Problem};
 use spec::{
-    COMBINES, CombineInfo, CombineParams, EntryInfo, FastDiv, FwdParams, Grid, Partials, SplitParams,
+    COMBINES, CombineInfo, CombineParams, EntryInfo, FastDiv, FwdParams, Grid, Lse, Partials, SplitParams,
+    Tensor,
 };
 
 /// Most slices of a tile. With 32 the merge reads as many bytes as the keys and values of 64 queries have.
@@ -42,7 +43,7 @@ impl Launch {
             kernel: forward.kernel,
             grid: [forward.grid[0] * split.slices(), 1, 1],
             params: split.params(&forward.params, tensors),
-            combine: place(&split.combine.contract),
+            combine: split.combine(),
             split,
         })
     }
@@ -56,9 +57,7 @@ impl Launch {
     /// What the kernel that merges is told, and its blocks.
     pub fn merge(&self) -> (CombineParams, [u32; 3]) {
         let SplitParams { forward, partials } = self.params;
-        let (o, lse, heads) = (forward.o, forward.lse, forward.order.heads);
-        let params = CombineParams { partials, o, lse, heads, rows: self.split.rows };
-        (params, self.split.combine.grid(&params))
+        self.split.merge(partials, forward.o, forward.lse, forward.order.heads)
     }
 
     /// Bytes of workspace that the slices need.
@@ -87,7 +86,8 @@ impl Split {
     pub fn of(p: &Problem, entry: &EntryInfo, capabilities: &Capabilities) -> Result<Option<Self>, Error> {
         let merges =
             |combine: &CombineInfo| (combine.dtype, combine.head_dim) == (entry.dtype, entry.head_dim);
-        let Some(combine) = COMBINES.iter().find(|c| merges(c)).filter(|_| entry.grid == Grid::Split) else {
+        let splits = matches!(entry.grid, Grid::Split | Grid::Slices);
+        let Some(combine) = COMBINES.iter().find(|c| merges(c)).filter(|_| splits) else {
             return Ok(None);
         };
         let heads = (p.batch * p.heads_q) as u64;
@@ -136,26 +136,63 @@ impl Split {
         self.rows_bytes() + self.all_rows() * 4
     }
 
+    /// The place of the kernel that merges.
+    pub fn combine(&self) -> usize {
+        place(&self.combine.contract)
+    }
+
+    /// What that is told, and its blocks.
+    pub fn merge(
+        &self,
+        partials: Partials,
+        o: Tensor,
+        lse: Lse,
+        heads: FastDiv,
+    ) -> (CombineParams, [u32; 3]) {
+        let params = CombineParams { partials, o, lse, heads, rows: self.rows };
+        (params, self.combine.grid(&params))
+    }
+
     /// What the split kernel is told, with the workspace of `tensors`.
     fn params(&self, forward: &FwdParams, tensors: &Tensors) -> SplitParams {
+        SplitParams { forward: *forward, partials: self.partials(tensors) }
+    }
+
+    /// Where the slices are left: in the workspace of `tensors`.
+    pub fn partials(&self, tensors: &Tensors) -> Partials {
         let address = tensors.workspace.map_or(0, |workspace| workspace.address);
-        let partials = Partials {
+        Partials {
             rows_base: address,
             values_base: address + self.rows_bytes(),
             rows: self.rows.get(),
             heads: self.heads,
             slices: self.slices,
             reserved: 0,
-        };
-        SplitParams { forward: *forward, partials }
+        }
     }
 }
 
-/// As many slices as the device holds blocks at once for each tile, but none with less than [`MIN_BLOCKS`]
-/// key blocks.
+/// Slices of each tile, none with less than [`MIN_BLOCKS`] key blocks.
 fn slices(p: &Problem, entry: &EntryInfo, capabilities: &Capabilities) -> u32 {
     let tiles = p.seqlen_q.div_ceil(entry.tile_m as usize) as u64 * (p.batch * p.heads_q) as u64;
     let resident = u64::from(capabilities.sms) * u64::from(capabilities.blocks_per_sm(&entry.contract));
-    let by_keys = p.seqlen_k.div_ceil(entry.tile_n as usize) as u64 / MIN_BLOCKS;
-    (resident / tiles).min(by_keys).clamp(1, MAX_SLICES) as u32
+    let blocks = p.seqlen_k.div_ceil(entry.tile_n as usize) as u64;
+    let most = (blocks / MIN_BLOCKS).clamp(1, MAX_SLICES);
+    match entry.grid {
+        Grid::Slices => {
+            (1..=most).min_by_key(|slices| longest(tiles, resident, blocks, *slices)).unwrap_or(1) as u32
+        }
+        // As many as the device holds blocks at once for each tile.
+        _ => (resident / tiles).clamp(1, most) as u32,
+    }
+}
+
+/// What the block with the most work does where `resident` ones take slice after slice, in key blocks: a
+/// slice has its own, what the next one does not hide of its first loads and its last product, and where
+/// there are several to a tile what it stores; then the launch that merges. (Costs are estimates, of an
+/// H200.)
+fn longest(tiles: u64, resident: u64, blocks: u64, slices: u64) -> u64 {
+    let [slice, merge] = if slices == 1 { [2, 0] } else { [3, 3] };
+    let rounds = tiles.saturating_mul(slices).div_ceil(resident.max(1));
+    rounds.saturating_mul(blocks.div_ceil(slices) + slice) + merge
 }

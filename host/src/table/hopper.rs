@@ -1,10 +1,11 @@
 //! When a Hopper kernel solves a problem on a card that has one.
 use super::{CAUSAL, Choice, FULL};
 use crate::families::hopper_packed::takes_packed;
+use crate::families::split::Split;
 use crate::families::{hopper, packed};
 use crate::plan::Tensors;
 use crate::{Capabilities, Error, Problem};
-use spec::{EntryInfo, HOPPERS, HOPPERS_PACKED, MaskKind, PLANNED};
+use spec::{EntryInfo, Grid, HOPPERS, HOPPERS_PACKED, MaskKind, PLANNED};
 
 /// One line: for these problems, the kernel of so many queries a block.
 struct Line {
@@ -15,6 +16,8 @@ struct Line {
     keys: usize,
     /// Tiles that it must have for each 100 SMs.
     tiles_per_100_sms: u64,
+    /// Whether blocks share a tile's keys, in the workspace that there is.
+    splits: bool,
     reason: &'static str,
 }
 
@@ -23,7 +26,7 @@ impl Line {
     /// prologue must pay.
     const fn new(head_dim: u32, tile_m: u32, reason: &'static str) -> Self {
         let masks = &[MaskKind::Full, MaskKind::Causal, MaskKind::Local];
-        Line { head_dim, masks, tile_m, keys: 1024, tiles_per_100_sms: 100, reason }
+        Line { head_dim, masks, tile_m, keys: 1024, tiles_per_100_sms: 100, splits: false, reason }
     }
 
     /// The same for shorter problems, where there are many tiles: of few, smaller ones share the SMs better.
@@ -31,6 +34,17 @@ impl Line {
     /// cuDNN.
     const fn short(head_dim: u32, reason: &'static str) -> Self {
         Line { keys: 512, tiles_per_100_sms: 700, ..Line::new(head_dim, 128, reason) }
+    }
+
+    /// For few queries on many keys, where slices of them give the SMs more even work than whole tiles.
+    const fn split(head_dim: u32) -> Self {
+        let line = Line::new(head_dim, 128, SLICES).only(DIVIDED).with_keys(2048);
+        Line { tiles_per_100_sms: 0, splits: true, ..line }
+    }
+
+    /// For as few, where slices do not, or there is no room for them.
+    const fn few(head_dim: u32) -> Self {
+        Line { tiles_per_100_sms: 75, ..Line::new(head_dim, 128, FEW) }.with_keys(2048)
     }
 
     const fn with_keys(self, keys: usize) -> Self {
@@ -41,6 +55,9 @@ impl Line {
         Line { masks, ..self }
     }
 }
+
+/// Masks whose kernels split.
+const DIVIDED: &[MaskKind] = &[MaskKind::Full, MaskKind::Causal];
 
 /// The first line that holds decides. Where none does a portable kernel is taken: few tiles leave SMs idle,
 /// and short ones end before a copy engine has begun to help (the headline, 8 heads of 512, is one).
@@ -57,7 +74,16 @@ const TABLE: &[Line] = &[
     Line::new(256, 128, "warpgroups and the copy engine"),
     Line::short(64, "warpgroups and the copy engine; many short problems (H200: 1.1x cuDNN)"),
     Line::short(128, "warpgroups and the copy engine; many short problems (H200: 1.2x cuDNN)"),
+    Line::split(64),
+    Line::split(128),
+    Line::few(64),
+    Line::few(128),
 ];
+
+const SLICES: &str = "warpgroups and the copy engine; few queries, many keys, and a workspace: several \
+                      blocks for each 128 queries, each with a slice of the keys";
+const FEW: &str = "warpgroups and the copy engine; few queries on many keys, but as many tiles as keep most \
+                   SMs busy";
 
 /// What the table says of a problem.
 pub(super) enum Answer {
@@ -71,14 +97,16 @@ pub(super) enum Answer {
 
 const NO_MAPS: &str = "the driver is older than CUDA 12.3: it takes no kernels with tensor maps";
 
-/// Whether a Hopper kernel solves a problem of equal lengths, with these tensors or any.
+/// Whether a Hopper kernel solves a problem of equal lengths, with these tensors or any, and a workspace of
+/// so many bytes.
 pub(super) fn answer(
     p: &Problem,
     mask: MaskKind,
     capabilities: &Capabilities,
     tensors: Option<&Tensors>,
+    workspace: u64,
 ) -> Answer {
-    let Some((entry, line)) = chosen(p, mask, capabilities) else { return Answer::Portable };
+    let Some((entry, line)) = chosen(p, mask, capabilities, workspace) else { return Answer::Portable };
     if !capabilities.tensor_maps {
         return Answer::Refused(NO_MAPS);
     }
@@ -140,7 +168,12 @@ pub(super) fn is_out_of_reach(symbol: &str, p: &Problem, on: &Capabilities) -> b
 const WHOLE_PANELS: u32 = 128;
 
 /// What the first line that holds means.
-fn chosen(p: &Problem, mask: MaskKind, on: &Capabilities) -> Option<(&'static EntryInfo, &'static Line)> {
+fn chosen(
+    p: &Problem,
+    mask: MaskKind,
+    on: &Capabilities,
+    workspace: u64,
+) -> Option<(&'static EntryInfo, &'static Line)> {
     if p.alibi {
         return None;
     }
@@ -158,7 +191,13 @@ fn chosen(p: &Problem, mask: MaskKind, on: &Capabilities) -> Option<(&'static En
         let tiles = p.seqlen_q.div_ceil(entry.tile_m as usize) as u64 * (p.batch * p.heads_q) as u64;
         let fills = tiles.saturating_mul(100) >= u64::from(on.sms) * line.tiles_per_100_sms;
         let runs = entry.contract.target.runs_on(on.arch()) && entry.contract.smem_bytes <= on.smem_per_block;
-        (fills && runs).then_some((entry, line))
+        let divides = || {
+            matches!(
+                Split::of(p, entry, on),
+                Ok(Some(split)) if split.slices() > 1 && split.workspace() <= workspace
+            )
+        };
+        (fills && runs && (!line.splits || divides())).then_some((entry, line))
     })
 }
 
@@ -166,6 +205,7 @@ impl Line {
     /// Whether it means this kernel, of its masks.
     fn means(&self, entry: &EntryInfo) -> bool {
         (entry.head_dim, entry.tile_m) == (self.head_dim, self.tile_m)
+            && (entry.grid == Grid::Slices) == self.splits
     }
 }
 

@@ -116,7 +116,11 @@ pub enum Grid {
     Rounds,
     /// The same of tiles that some packed sequence may have.
     PackedRounds,
+    /// As many as the card holds at once, each with slices of the keys of tiles; [`crate::Combine`] merges
+    /// what they leave in a workspace.
+    Slices,
 }
+
 impl Grid {
     /// Whether blocks find packed sequences.
     pub const fn packs(self) -> bool {
@@ -125,7 +129,7 @@ impl Grid {
 
     /// Whether a copy engine moves tensors, by their maps.
     pub const fn has_maps(self) -> bool {
-        matches!(self, Grid::Rounds | Grid::PackedRounds)
+        matches!(self, Grid::Rounds | Grid::PackedRounds | Grid::Slices)
     }
 }
 

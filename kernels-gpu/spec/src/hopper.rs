@@ -147,7 +147,7 @@ impl EntryInfo {
 /// Expands `$emit!` with every Hopper kernel, for both element types and each of its masks: `symbol [E = F16,
 /// Mask = Causal]: Configuration;`. Symbols are `hopper_{dtype}_d{head dim}_{mask}_{queries of a
 /// block}x{keys of a stage}`. Entries of one head dim and mask stand in the order in which long sequences
-/// prefer them.
+/// prefer them. What ends in `_split` shares a tile's keys.
 #[macro_export]
 #[rustfmt::skip]
 macro_rules! for_each_hopper { ($emit:ident) => { $crate::hopper_lines! { $emit:
@@ -161,6 +161,8 @@ macro_rules! for_each_hopper { ($emit:ident) => { $crate::hopper_lines! { $emit:
     d192 [Causal, Local] 128x96: FwdHopperWide<E, Mask, 2, 6, 12, 2, true>;
     d256 [Full] 128x80: FwdHopperWide<E, Mask, 2, 5, 16, 2, false>;
     d256 [Causal, Local] 128x64: FwdHopperWide<E, Mask, 2, 4, 16, 2, true>;
+    d64 [Full, Causal] 128x128_split: HopperSplit<FwdHopperWide<E, Mask, 2, 8, 4, 4, false>>;
+    d128 [Full, Causal] 128x128_split: HopperSplit<FwdHopperWide<E, Mask, 2, 8, 8, 3, true>>;
 } } }
 
 /// Expands lines of Hopper kernels for both element types and each of their masks.
@@ -196,7 +198,8 @@ mod tests {
     fn symbols_say_what_they_are_and_blocks_fit_a_hopper() {
         for e in HOPPERS {
             let name = format!("hopper_{}_d{}_{}", e.dtype.name(), e.head_dim, e.mask.name());
-            assert_eq!(e.contract.symbol, format!("{name}_{}x{}", e.tile_m, e.tile_n));
+            let apart = if e.grid == Grid::Slices { "_split" } else { "" };
+            assert_eq!(e.contract.symbol, format!("{name}_{}x{}{apart}", e.tile_m, e.tile_n));
             assert!(e.contract.smem_bytes <= 227 << 10, "{}: {}", e.contract.symbol, e.contract.smem_bytes);
             assert_eq!((e.contract.target, e.contract.param_align), (Target::Exactly(90), 64));
             assert!(e.head_dim.is_multiple_of(e.panel()) && e.tile_n <= 256);
@@ -208,5 +211,6 @@ mod tests {
         let rest = size_of::<Lse>() + size_of::<TileRounds>() + size_of::<Window>() + 4 * 4;
         assert_eq!(size_of::<HopperParams>(), 4 * 128 + rest);
         assert_eq!(core::mem::offset_of!(HopperParams, o), 3 * 128);
+        assert_eq!(size_of::<HopperSplitParams>(), size_of::<HopperParams>() + size_of::<Partials>());
     }
 }

@@ -75,7 +75,7 @@ macro_rules! hopper_packed_lines {
 
 macro_rules! hopper_packed_entries {
     ($($symbol:ident [$($name:ident = $type:ident),*]: $config:ty;)*) => {
-        /// Every compiled [`HopperPacked`] kernel. [`MaskKind::Local`] ones know softcap, and no ALiBi slopes.
+        /// Every compiled [`HopperPacked`] kernel. [`MaskKind::Local`] ones know softcap, no ALiBi slopes.
         pub const HOPPERS_PACKED: &[EntryInfo] = &[$({
             $(type $name = $type;)*
             EntryInfo::of::<$config>(Contract::of::<$config>(stringify!($symbol)))

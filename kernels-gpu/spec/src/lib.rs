@@ -52,5 +52,5 @@ pub use packed::{PACKED, Packed, PackedParams, Sequences};
 pub use paged::{PAGED, Paged, PagedInfo, PagedParams};
 #[doc(hidden)]
 pub use pastey;
-pub use split::{Split, SplitParams};
+pub use split::{HopperSplit, HopperSplitParams, Split, SplitParams};
 pub use table::{KERNELS, kernels};

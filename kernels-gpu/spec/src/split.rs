@@ -27,4 +27,38 @@ impl<K: Forward> Kernel for Split<K> {
     }
 }
 
-forward_as! { Split: Split; }
+/// Hopper kernel `K` in the same way. As many blocks as the card holds at once take slice after slice.
+pub struct HopperSplit<K>(PhantomData<K>);
+
+/// What a [`HopperSplit`] kernel is told.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct HopperSplitParams {
+    /// The forward. Its `o` and `lse` are [`Combine`]'s to write; of its rounds only the order counts.
+    pub hopper: HopperParams,
+    /// As [`SplitParams::partials`].
+    pub partials: Partials,
+}
+
+impl AsRef<HopperParams> for HopperSplitParams {
+    fn as_ref(&self) -> &HopperParams {
+        &self.hopper
+    }
+}
+
+impl<K: Forward> Kernel for HopperSplit<K> {
+    type Params = HopperSplitParams;
+    const TARGET: Target = K::TARGET;
+    const THREADS: u32 = K::THREADS;
+    const SMEM_BYTES: usize = K::SMEM_BYTES;
+    const PARAM_ALIGN: u32 = K::PARAM_ALIGN;
+    fn grid(params: &HopperSplitParams) -> [u32; 3] {
+        let order = &params.hopper.rounds.order;
+        [(order.tiles * params.partials.slices.get()).min(order.resident), 1, 1]
+    }
+}
+
+forward_as! {
+    Split: Split;
+    HopperSplit: Slices;
+}

@@ -2,7 +2,7 @@
 use crate::entries::Run;
 use crate::hopper::Body;
 use crate::hopper::mainloop::{Attended, QTiles, Tensors, View, copy};
-use crate::hopper::portion::{MapOf, Source};
+use crate::hopper::portion::{MapOf, Own, Source};
 use crate::hopper::softmax::BoundedSoftmax;
 use crate::mask::MaskFn;
 use spec::{FwdHopper, HopperParams, Kernel};
@@ -94,6 +94,6 @@ impl<
 {
     #[inline(always)]
     fn run(p: HopperParams, block: Block<Self>, smem: Smem<Self>) {
-        <Self as Body>::body(&p, |index, count| p.rounds.of(index, count), block, smem)
+        <Self as Body>::body(&p, |index, count| Own(p.rounds.of(index, count)), block, smem)
     }
 }

@@ -55,7 +55,8 @@ pub struct Attended<E, const N: usize, const D: usize, const ORDERED: bool> {
 /// One tile of queries under a mask, with blocks of `N` base tiles of keys, for `W` warpgroups.
 pub struct View<'p, P: Portion, Mask, const W: usize, const N: usize> {
     p: &'p HopperParams<P::Map>,
-    portion: P,
+    /// What of the problem it is.
+    pub portion: P,
     rows: Rows,
     /// The key blocks that it takes: those that some row sees. Where none sees any, one, of which the mask
     /// leaves nothing, so that the tile ends like any other.

@@ -1,6 +1,6 @@
 //! What of a problem a tile is of, and how a block comes by its tiles.
 use crate::mask::{BlockRange, Rows};
-use spec::{HopperParams, OwnTiles, TensorMap, WorkTile};
+use spec::{HopperParams, TensorMap, WorkTile};
 use tile::{Boxes, Consumer, Engine, GlobalVec, Map, Producer, Tma};
 
 /// A tile of queries, whose they are, and where they and their keys lie.
@@ -85,28 +85,30 @@ impl Portion for WorkTile {
     }
 }
 
-/// Tiles that follow from parameters alone: everybody counts for himself.
-impl Source for OwnTiles {
-    type Portion = WorkTile;
+/// Portions that follow from parameters alone: everybody counts for himself.
+pub struct Own<I>(pub I);
+
+impl<P: Portion, I: Iterator<Item = P>> Source for Own<I> {
+    type Portion = P;
     type By = Tma;
 
     #[inline(always)]
-    fn find(&mut self) -> Option<WorkTile> {
-        self.next()
+    fn find(&mut self) -> Option<P> {
+        self.0.next()
     }
 
     #[inline(always)]
     fn load<T: Boxes, const S: usize>(
         q: &mut Producer<T, S, Tma>,
-        _: &WorkTile,
-        from: &T::Tensor<TensorMap>,
-        at: [u32; 3],
+        _: &P,
+        from: &T::Tensor<P::Map>,
+        at: <P::Map as Map>::At,
     ) {
         q.load(from, at)
     }
 
     #[inline(always)]
-    fn receive<T: Boxes, const S: usize>(&mut self, _: &mut Consumer<T, S, Tma>) -> Option<WorkTile> {
-        self.next()
+    fn receive<T: Boxes, const S: usize>(&mut self, _: &mut Consumer<T, S, Tma>) -> Option<P> {
+        self.0.next()
     }
 }

@@ -2,17 +2,72 @@
 use crate::entries::Run;
 use crate::hopper::Body;
 use crate::hopper::mainloop::{Attended, QTiles, Tensors, View, copy};
-use crate::hopper::portion::{MapOf, Source};
+use crate::hopper::portion::{MapOf, Own, Source};
 use crate::hopper::softmax::BoundedSoftmax;
 use crate::mask::MaskFn;
 use spec::{FwdHopperWide, HopperParams, Kernel};
-use tile::{Ab, Abt, Acc, Block, Relay, SharedTile, Smem, Tma, WarpgroupCore};
+use tile::{Ab, Abt, Acc, Block, Kept, Relay, SharedTile, Smem, Tma, Warpgroup, WarpgroupCore};
 
 /// What a block has of shared memory: a place for Q and O, and rings for K and V.
 type Shared<E, By, const W: usize, const N: usize, const D: usize, const STAGES: usize> = (
     Relay<QTiles<E, W, D>, 1, By>,
     (Relay<SharedTile<E, N, D>, STAGES, Tma>, Relay<SharedTile<E, N, D>, STAGES, Tma>),
 );
+
+/// Portion after portion. What has been made of one, whose Q lies in its place still, goes to `store`.
+#[inline(always)]
+pub fn one_by_one<
+    S: Source,
+    C: Kernel,
+    E: WarpgroupCore,
+    Mask: MaskFn,
+    const W: usize,
+    const N: usize,
+    const D: usize,
+    const STAGES: usize,
+    const ORDERED: bool,
+>(
+    p: &HopperParams<MapOf<S>>,
+    source: impl Fn(u32, u32) -> S,
+    tensors: &Tensors<E, MapOf<S>, N, D>,
+    block: Block<C>,
+    smem: Smem<C>,
+    store: impl Fn(
+        View<'_, S::Portion, Mask, W, N>,
+        Attended<E, N, D, ORDERED>,
+        Kept<'_, QTiles<E, W, D>>,
+        &mut Warpgroup<W>,
+    ),
+) {
+    let [index, count] = [block.index(), block.count()];
+    let shared: Shared<E, S::By, W, N, D, STAGES> = smem.split();
+
+    block.specialise(
+        shared,
+        |(q, (k, v))| copy::<_, E, Mask, W, N, D, 1, STAGES>(p, source(index, count), tensors, q, k, v),
+        |mut group, (mut q, (mut k, mut v))| {
+            let (warp, first_row) = (group.warp(), group.first_row());
+            // Not `for`: the assembler takes a loop that ends at its top for one that lanes leave one by one,
+            // and descriptors for theirs.
+            let mut tiles = source(index, count);
+            let Some(mut tile) = tiles.receive(&mut q) else { return };
+            loop {
+                let view = View::<_, Mask, W, N>::of(p, tile);
+                let q_tile = q.wait();
+                let mut s = Acc::unset();
+                group.run_in_turn(Abt(&mut s, &q_tile, &mut k));
+                view.see_first(&mut s, first_row, warp);
+                let (softmax, probs) = BoundedSoftmax::<ORDERED>::first(&s, p.scale_log2, warp);
+                let mut so_far = Attended { softmax, acc_o: Acc::cleared(), probs };
+                view.attend(&mut so_far, &q_tile, &mut k, &mut v, &mut group);
+                group.run(Ab(&mut so_far.acc_o, &so_far.probs, &mut v));
+                store(view, so_far, q_tile, &mut group);
+                let Some(next) = tiles.receive(&mut q) else { break };
+                tile = next;
+            }
+        },
+    );
+}
 
 impl<
     E: WarpgroupCore,
@@ -32,34 +87,14 @@ impl<
         smem: Smem<C>,
     ) {
         let tensors = Tensors::<E, MapOf<S>, N, D>::of(&block);
-        let [index, count] = [block.index(), block.count()];
-        let shared: Shared<E, S::By, W, N, D, STAGES> = smem.split();
-
-        block.specialise(
-            shared,
-            |(q, (k, v))| copy::<_, E, Mask, W, N, D, 1, STAGES>(p, source(index, count), &tensors, q, k, v),
-            |mut group, (mut q, (mut k, mut v))| {
-                let (warp, first_row) = (group.warp(), group.first_row());
-                // Not `for`: the assembler takes a loop that ends at its top for one that lanes leave one
-                // by one, and descriptors for theirs.
-                let mut tiles = source(index, count);
-                let Some(mut tile) = tiles.receive(&mut q) else { return };
-                loop {
-                    let view = View::<_, Mask, W, N>::of(p, tile);
-                    let q_tile = q.wait();
-                    let mut s = Acc::unset();
-                    group.run_in_turn(Abt(&mut s, &q_tile, &mut k));
-                    view.see_first(&mut s, first_row, warp);
-                    let (softmax, probs) = BoundedSoftmax::<ORDERED>::first(&s, p.scale_log2, warp);
-                    let mut so_far = Attended { softmax, acc_o: Acc::cleared(), probs };
-                    view.attend(&mut so_far, &q_tile, &mut k, &mut v, &mut group);
-                    group.run(Ab(&mut so_far.acc_o, &so_far.probs, &mut v));
-                    view.store(so_far, &mut group, |o, at, group| {
-                        q_tile.send_through(o, &tensors.o, at, group)
-                    });
-                    let Some(next) = tiles.receive(&mut q) else { break };
-                    tile = next;
-                }
+        one_by_one::<_, _, _, Mask, W, N, D, STAGES, ORDERED>(
+            p,
+            source,
+            &tensors,
+            block,
+            smem,
+            |view, so_far, q_tile, group| {
+                view.store(so_far, group, |o, at, group| q_tile.send_through(o, &tensors.o, at, group))
             },
         );
     }
@@ -77,6 +112,6 @@ impl<
 {
     #[inline(always)]
     fn run(p: HopperParams, block: Block<Self>, smem: Smem<Self>) {
-        <Self as Body>::body(&p, |index, count| p.rounds.of(index, count), block, smem)
+        <Self as Body>::body(&p, |index, count| Own(p.rounds.of(index, count)), block, smem)
     }
 }

@@ -101,7 +101,7 @@ fn sweeps(entry: &EntryInfo) -> Vec<Memory> {
         let top_left = |case: Case| Case { problem: case.problem.align(Alignment::TopLeft), ..case };
         all.extend([1, 2, 3].map(|blocks| top_left(one(m + 9, blocks * n + 9))));
         all.extend([1, n - 1, n].map(|keys| top_left(one(m + 9, keys))));
-        if entry.grid == Grid::Split {
+        if matches!(entry.grid, Grid::Split | Grid::Slices) {
             // More slices than blocks that the rows see: some slices of a tile that is not whole are empty.
             all.extend((1..=m).step_by(rows).map(|seqlen_q| top_left(one(seqlen_q, 8 * n))));
         }
@@ -150,7 +150,7 @@ fn sweeps(entry: &EntryInfo) -> Vec<Memory> {
     if entry.grid.packs() {
         return all.into_iter().map(packed).collect();
     }
-    if entry.grid == Grid::Rounds {
+    if entry.grid.has_maps() {
         // A copy engine takes no rows that repeat themselves.
         return all.into_iter().map(|case| case.memory()).collect();
     }
