@@ -234,8 +234,10 @@ impl<T: Boxes, const S: usize> Consumer<T, S, Noted> {
     pub fn note(&mut self) -> Note {
         self.arrived();
         // SAFETY: written before the arrival that has ended the phase, and not again before this warp has
-        // left the stage, which it has not yet taken.
+        // left the stage, which it has not yet taken: its lane 0 says so for all, whose reads the barrier
+        // of the warp puts before that.
         let [a, b] = unsafe { [ld_shared_v4_b32(self.turn.note()), ld_shared_v4_b32(self.turn.note() + 16)] };
+        self.warp.sync();
         [a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3]].map(|word| self.warp.uniform(word))
     }
 }

@@ -2,18 +2,24 @@
 //! old maximum; the block's row sums, which are needed anyway, bound every one of them, and so prove that
 //! none has left f16.
 use cuda_std::math::{ex2, fma, lg2, rcp};
+use spec::DType;
 use tile::{AFrag, Acc, Mma, RowVec, Warp};
 
 use crate::softmax::NONE;
 
-/// A lane's share of a block's row sums that needs no new maximum: far from f16's 65504.
-const BOUND: f32 = 4096.0;
+/// A lane's share of a block's row sums that needs no new maximum. No probability is above it, and half of
+/// f16's 65504 is still far from that.
+const BOUND: f32 = 32768.0;
 
 /// By how many powers of two a maximum is taken higher than it is, so that rows seldom grow beyond [`BOUND`].
-/// Of f16's 14 powers below 1 it leaves 6 to those that keep all their bits (H200: keys four times as large 5
-/// to 13 % faster at head dims 64 and 128, keys that grow up to 5 %, others as before; 6 instead of 8: the
-/// same within noise).
-const HEADROOM: f32 = 8.0;
+/// None in f16: what is 15 powers below a row's largest probability may be all of its sum, by the number of
+/// such keys, and f16 has no more than the 9 bits for it that are left when the largest is 1.
+const fn headroom(of: DType) -> f32 {
+    match of {
+        DType::Bf16 => 8.0,
+        _ => 0.0,
+    }
+}
 
 /// State of one warp's rows. The maximum is kept negated and in units of the exponent, as
 /// [`crate::softmax`] does; sums are of this lane's columns alone. `ORDERED`: see [`Acc::to_operand`].
@@ -36,7 +42,7 @@ impl<const ORDERED: bool> BoundedSoftmax<ORDERED> {
     ) -> (Self, AFrag<E, 1, N>) {
         let none = RowVec::splat(-NONE);
         let mut softmax = BoundedSoftmax { scale_log2, minus_max: none, row_sum: RowVec::splat(0.0) };
-        softmax.raise(s, warp);
+        softmax.raise::<E, N>(s, warp);
         let (p, sums) = softmax.exponentials(s);
         softmax.row_sum = sums;
         (softmax, p)
@@ -67,7 +73,7 @@ impl<const ORDERED: bool> BoundedSoftmax<ORDERED> {
         acc_o: &mut Acc<1, D>,
         warp: Warp,
     ) -> AFrag<E, 1, N> {
-        let rescale = self.raise(s, warp);
+        let rescale = self.raise::<E, N>(s, warp);
         let (p, sums) = self.exponentials(s);
         self.row_sum = self.row_sum.fma(&rescale, &sums);
         acc_o.scale_rows(&rescale);
@@ -85,11 +91,11 @@ impl<const ORDERED: bool> BoundedSoftmax<ORDERED> {
         (total.map(|x| if x == 0.0 { -1.0 } else { rcp(x) }), lse)
     }
 
-    /// New maxima, with [`HEADROOM`]; what sums and O must be multiplied by.
+    /// New maxima, with their headroom; what sums and O must be multiplied by.
     #[inline(always)]
-    fn raise<const N: usize>(&mut self, s: &Acc<1, N>, warp: Warp) -> RowVec<1> {
+    fn raise<E: Mma, const N: usize>(&mut self, s: &Acc<1, N>, warp: Warp) -> RowVec<1> {
         let seen = s.lane_max().across(warp, f32::max);
-        let new = seen.zip(self.minus_max, |x, old| old.min(fma(-x, self.scale_log2, -HEADROOM)));
+        let new = seen.zip(self.minus_max, |x, old| old.min(fma(-x, self.scale_log2, -headroom(E::DTYPE))));
         let rescale = new.zip(self.minus_max, |new, old| ex2(new - old));
         self.minus_max = new;
         rescale
