@@ -311,9 +311,9 @@ pub fn logits(device: &Device, tally: &mut Tally) -> Result<()> {
             for &count in chunks {
                 pool.grow(&mut sequence, count)?;
                 step.set(&[(&sequence, count)])?;
-                let shared = Shared::new(&step, vec![(count, sequence.keys() + count)])?;
+                let shared = Some(Shared::new(&step, vec![(count, sequence.keys() + count)])?);
                 let tokens = text.narrow(0, sequence.keys(), count)?;
-                all.push(model.forward(side, &tokens, &step, &shared, Some(&mut caches), false)?);
+                all.push(model.forward(side, &tokens, &step, shared.as_ref(), Some(&mut caches), false)?);
                 sequence.advance(count);
             }
             Ok(all)
@@ -327,12 +327,12 @@ pub fn logits(device: &Device, tally: &mut Tally) -> Result<()> {
             pool.grow(&mut sequence, keys)?;
             let mut step = Step::new(1, keys, 80, 32, device)?;
             step.set(&[(&sequence, keys)])?;
-            let shared = Shared::new(&step, vec![(keys, keys)])?;
+            let shared = Some(Shared::new(&step, vec![(keys, keys)])?);
             expected.push(exact.forward(
                 Side::Plain,
                 &text.narrow(0, 0, keys)?,
                 &step,
-                &shared,
+                shared.as_ref(),
                 None,
                 true,
             )?);

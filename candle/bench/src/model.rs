@@ -136,7 +136,7 @@ impl Model {
         side: Side,
         tokens: &Tensor,
         step: &Step,
-        shared: &Shared,
+        shared: Option<&Shared>,
         mut caches: Option<&mut [KvCache]>,
         fresh: bool,
     ) -> Result<Tensor> {
