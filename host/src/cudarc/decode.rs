@@ -90,8 +90,8 @@ impl FlashAttention {
     /// it lacks is allocated, in the order of `stream`.
     ///
     /// # Errors
-    /// Those of [`FlashAttention::decode_into`]. [`Error::Unsupported`] where the room is to grow while `stream`
-    /// captures a graph, which would keep the memory for itself.
+    /// Those of [`FlashAttention::decode_into`]. [`Error::Unsupported`] where the room is to grow while
+    /// `stream` captures a graph, which would keep the memory for itself.
     pub fn reserve<T: Element, C: Number>(
         &self,
         stream: &Arc<CudaStream>,

@@ -1,4 +1,5 @@
-//! Plans of requests that come again: a model asks the same of every layer and in every step, of other tensors.
+//! Plans of requests that come again: a model asks the same of every layer and in every step, of other
+//! tensors.
 use super::FlashAttention;
 use crate::{
     AlibiSlopes, Decode, Error, Forward, Index, KvCache, KvPages, KvScale, LseView, Packed, PackedQueries,

@@ -5,8 +5,8 @@ use ::cudarc::driver::{CudaSlice, CudaStream};
 use std::sync::Arc;
 
 /// What launches use beside their tensors: memory for what parts of a sequence leave, and counters by which
-/// the last part knows that it is. Any requests may share it one after the other; work of several streams that
-/// is to overlap wants one for each stream.
+/// the last part knows that it is. Any requests may share it one after the other; work of several streams
+/// that is to overlap wants one for each stream.
 #[derive(Default)]
 pub struct Room {
     workspace: Option<CudaSlice<u8>>,

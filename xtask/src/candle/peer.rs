@@ -126,7 +126,8 @@ pub fn library(root: &Path) -> Result<PathBuf> {
 fn others() -> String {
     let mut text = String::from(
         "#include <cstdio>\n#include <cstdlib>\n#include <cutlass/numeric_types.h>\n#include \"flash.h\"\n\
-         #define MISSING(F, T, D, C) template<> void F<cutlass::T, D, C>(Flash_fwd_params &, cudaStream_t) \\\n\
+         #define MISSING(F, T, D, C) \\\n\
+         template<> void F<cutlass::T, D, C>(Flash_fwd_params &, cudaStream_t) \\\n\
          { fprintf(stderr, \"not built: %s %s %d\\n\", #F, #T, D); abort(); }\n",
     );
     for (function, head_dims, kinds) in [
