@@ -67,18 +67,22 @@ mod decode;
 mod forward;
 mod memory;
 mod merge;
+mod plans;
+mod room;
 mod tensor;
 
 pub use cache::{Cache, Pages, PagesMut, Scale};
-pub use decode::{Decode, Room};
+pub use decode::Decode;
 pub use forward::Request;
 pub use memory::{Element, Integers, Memory, MemoryMut, Number, PerHead, SlotNumber, unsigned};
 pub use merge::State;
+pub use room::Room;
 pub use tensor::{Tensor, TensorMut};
 
 use crate::{Attention, Error, RawDriver, RawStream};
 use ::cudarc::driver::sys::CUstreamCaptureStatus;
 use ::cudarc::driver::{CudaContext, CudaStream, DriverError};
+use plans::Plans;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -93,6 +97,8 @@ pub struct FlashAttention {
     context: Arc<CudaContext>,
     /// Whether a graph may have some of the kernels.
     captured: AtomicBool,
+    forwards: Plans<crate::Forward<'static>>,
+    decodes: Plans<crate::Decode<'static>>,
 }
 
 impl FlashAttention {
@@ -105,8 +111,9 @@ impl FlashAttention {
         let keeper = Arc::clone(context);
         // SAFETY: cudarc's context, which is current now, is destroyed when its last `Arc` is dropped.
         let driver = unsafe { RawDriver::current_of(Some(keeper))? };
-        let attention = ManuallyDrop::new(Attention::new(driver));
-        Ok(FlashAttention { attention, context: Arc::clone(context), captured: AtomicBool::new(false) })
+        let (attention, context) = (ManuallyDrop::new(Attention::new(driver)), Arc::clone(context));
+        let (captured, forwards, decodes) = (AtomicBool::new(false), Plans::default(), Plans::default());
+        Ok(FlashAttention { attention, context, captured, forwards, decodes })
     }
 
     /// What plans and launches: for CUDA graphs, and for tensors that are not in cudarc's slices.

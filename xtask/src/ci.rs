@@ -8,7 +8,7 @@ use cuda_builder::{Arch, gate};
 
 use crate::kernels::{self, Build};
 use crate::process::{Result, cargo, loud};
-use crate::{budgets, evidence, package, setup, stats, tidy};
+use crate::{budgets, candle, evidence, package, setup, stats, tidy};
 
 /// What the library has only on request, and tests and lints want: one set, so that nothing is built twice.
 const FEATURES: &str = "ferroflash/cust,ferroflash/cudarc";
@@ -60,7 +60,7 @@ pub fn ci(root: &Path) -> Result {
     let workspace = ["--quiet", "--workspace", "--features", FEATURES];
     let all = |first: &[&str], last: &[&str]| run(&[first, &workspace, last].concat());
     type Step<'a> = (&'static str, &'a dyn Fn() -> Result);
-    let steps: [Step<'_>; 9] = [
+    let steps: [Step<'_>; 10] = [
         ("tidy", &|| tidy::run(root)),
         ("evidence", &|| evidence::check(root)),
         ("fmt", &|| run(&["fmt", "--all", "--check"])),
@@ -70,6 +70,7 @@ pub fn ci(root: &Path) -> Result {
         ("test", &|| all(&["test"], &["--no-fail-fast"])),
         ("cubins", &|| cubins_embed(root)),
         ("package", &|| package::run(root)),
+        ("candle", &|| candle::check(root)),
     ];
     let (mut failed, mut costs) = (Vec::new(), Vec::new());
     for (name, step) in steps {

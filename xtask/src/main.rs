@@ -1,6 +1,7 @@
 //! FerroFlash's tasks. `cargo xtask --help` lists them.
 
 mod budgets;
+mod candle;
 mod ci;
 mod evidence;
 mod kernels;
@@ -54,6 +55,11 @@ enum Task {
     Package,
     /// Gather in ./gpu-pack what a GPU machine without Rust needs
     GpuPack,
+    /// What stands on candle, in candle/: a workspace of its own, whose build runs nvcc
+    Candle {
+        #[command(subcommand)]
+        task: candle::Task,
+    },
     /// Take today's figures over as the golden ones (tests/golden)
     Bless,
     /// Gather docs/evidence/** into one page that needs no GPU and no network, and its data as JSON
@@ -91,6 +97,7 @@ fn run(task: Task) -> Result {
         Task::Ci => ci::ci(&root),
         Task::Package => package::run(&root),
         Task::GpuPack => pack::run(&root),
+        Task::Candle { task } => candle::run(&root, &task),
         Task::Bless => stats::bless(&root),
         Task::Evidence(evidence) => evidence::run(&root, &evidence),
         Task::Tidy => tidy::run(&root),

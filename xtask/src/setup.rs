@@ -89,46 +89,47 @@ pub fn cuda_tools(root: &Path) -> Result<Vec<PathBuf>> {
     };
     let Err(missing) = locate() else { return Ok(locate()?) };
     let folder = root.join(FOLDER);
-    let wheels = folder.join("wheels");
     let partial = fresh_folder(&folder.join("cuda.partial"))?;
-    fs::create_dir_all(&wheels)?;
-
-    let pip_cure = "python3 with pip fetches NVIDIA's wheels: apt-get install python3-pip, or install a \
-                    CUDA toolkit and put it on PATH";
-    let has_pip =
-        Command::new("python3").args(["-m", "pip", "--version"]).output().is_ok_and(|o| o.status.success());
-    if !has_pip {
-        return Err(format!("{missing}\n{pip_cure}").into());
-    }
-    let list = wheels.join("requirements.txt");
-    fs::write(&list, WHEELS)?;
-    let progress = spinner("fetching ptxas, nvdisasm and cuobjdump (45 MB)");
-    // Platform and interpreter are those of the wheels, so that any Python can fetch them.
-    let mut pip = Command::new("python3");
-    pip.args([
-        "-m",
-        "pip",
-        "download",
-        "--no-deps",
-        "--only-binary=:all:",
-        "--require-hashes",
-        "--disable-pip-version-check",
-    ]);
-    pip.args(["--platform", "manylinux_2_17_x86_64", "--requirement"]).arg(&list).arg("--dest").arg(&wheels);
-    process::quiet(&mut pip).map_err(|e| format!("{e}\n{missing}\n{pip_cure}"))?;
-    for wheel in files(&wheels, ".whl")? {
-        process::quiet(Command::new("python3").args(["-m", "zipfile", "-e"]).arg(&wheel).arg(&partial))?;
-    }
+    let what = "ptxas, nvdisasm and cuobjdump (45 MB)";
+    unpack_wheels(WHEELS, what, &folder.join("wheels"), &partial).map_err(|e| format!("{missing}\n{e}"))?;
     let bin = partial.join(Path::new(CUDA_BIN).strip_prefix("cuda")?);
     for tool in CudaTool::ALL {
         let path = bin.join(tool.name());
         make_executable(&path)?;
         process::quiet(Command::new(&path).arg("--version"))?;
     }
-    progress.finish_and_clear();
     replace(&partial, &folder.join("cuda"))?;
-    fs::remove_dir_all(&wheels)?;
     Ok(locate()?)
+}
+
+/// Fetches wheels, a requirement with its hash a line, to `downloads`, unpacks them, and removes them.
+pub fn unpack_wheels(list: &str, what: &str, downloads: &Path, into: &Path) -> Result {
+    let cure = "python3 with pip fetches NVIDIA's wheels: apt-get install python3-pip, or install a CUDA \
+                toolkit and put it on PATH";
+    let pip = Command::new("python3").args(["-m", "pip", "--version"]).output();
+    if !pip.is_ok_and(|output| output.status.success()) {
+        return Err(cure.into());
+    }
+    fs::create_dir_all(downloads)?;
+    let requirements = downloads.join("requirements.txt");
+    fs::write(&requirements, list)?;
+    let progress = spinner(&format!("fetching {what}"));
+    // Platform and interpreter are those of the wheels, so that any Python can fetch them.
+    let mut pip = Command::new("python3");
+    pip.args(["-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--require-hashes"]);
+    for platform in ["manylinux_2_17_x86_64", "manylinux2010_x86_64", "any"] {
+        pip.args(["--platform", platform]);
+    }
+    pip.args(["--disable-pip-version-check", "--requirement"])
+        .arg(&requirements)
+        .arg("--dest")
+        .arg(downloads);
+    process::quiet(&mut pip).map_err(|e| format!("{e}\n{cure}"))?;
+    for wheel in files(downloads, ".whl")? {
+        process::quiet(Command::new("python3").args(["-m", "zipfile", "-e"]).arg(&wheel).arg(into))?;
+    }
+    progress.finish_and_clear();
+    Ok(fs::remove_dir_all(downloads)?)
 }
 
 /// apt checks every file against its signed lists, keeps what is complete and fetches the rest.
@@ -201,7 +202,7 @@ fn missing_libraries(root: &Path) -> Result<Vec<&'static str>> {
     Ok(packages)
 }
 
-fn files(folder: &Path, suffix: &str) -> Result<Vec<PathBuf>> {
+pub fn files(folder: &Path, suffix: &str) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
@@ -212,7 +213,7 @@ fn files(folder: &Path, suffix: &str) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-fn fresh_folder(folder: &Path) -> Result<PathBuf> {
+pub fn fresh_folder(folder: &Path) -> Result<PathBuf> {
     if folder.exists() {
         fs::remove_dir_all(folder)?;
     }
@@ -220,7 +221,7 @@ fn fresh_folder(folder: &Path) -> Result<PathBuf> {
     Ok(folder.to_owned())
 }
 
-fn replace(from: &Path, to: &Path) -> Result {
+pub fn replace(from: &Path, to: &Path) -> Result {
     if to.exists() {
         fs::remove_dir_all(to)?;
     }
@@ -228,7 +229,7 @@ fn replace(from: &Path, to: &Path) -> Result {
 }
 
 #[cfg(unix)]
-fn make_executable(path: &Path) -> Result {
+pub fn make_executable(path: &Path) -> Result {
     use std::os::unix::fs::PermissionsExt;
     Ok(fs::set_permissions(path, fs::Permissions::from_mode(0o755))?)
 }

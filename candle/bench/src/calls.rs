@@ -93,6 +93,7 @@ pub fn paged(device: &Device, clock: Clock) -> Result<Vec<Value>> {
             (1, 512),
             (1, 2048),
             (1, 8192),
+            (8, 512),
             (8, 2048),
             (8, 8192),
             (32, 512),

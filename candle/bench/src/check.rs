@@ -1,5 +1,6 @@
 //! Every function against candle's plain attention in f32; then a model's logits, by the field's rule.
 use crate::calls::starts;
+use crate::graph;
 use crate::model::{tokens, Config, Model};
 use crate::reference::Reference;
 use crate::side::{Shared, Side};
@@ -7,7 +8,7 @@ use candle::{DType, Device, Result, Tensor};
 use ferroflash_candle::{Attend, CacheScales, KvCache, PagePool, Sequence, Step};
 
 /// The largest difference, both as f32.
-fn furthest(a: &Tensor, b: &Tensor) -> Result<f32> {
+pub fn furthest(a: &Tensor, b: &Tensor) -> Result<f32> {
     (a.to_dtype(DType::F32)? - b.to_dtype(DType::F32)?)?.abs()?.flatten_all()?.max(0)?.to_vec0()
 }
 
@@ -19,7 +20,8 @@ pub struct Tally {
 }
 
 impl Tally {
-    fn say(&mut self, what: &str, error: Result<f32>, allowed: f32) {
+    /// Counts a case, and says how it went.
+    pub fn say(&mut self, what: &str, error: Result<f32>, allowed: f32) {
         self.cases += 1;
         let good = error.as_ref().is_ok_and(|error| *error <= allowed);
         self.failed += usize::from(!good);
@@ -311,9 +313,9 @@ pub fn logits(device: &Device, tally: &mut Tally) -> Result<()> {
             for &count in chunks {
                 pool.grow(&mut sequence, count)?;
                 step.set(&[(&sequence, count)])?;
-                let shared = Shared::new(&step, vec![(count, sequence.keys() + count)])?;
+                let shared = Some(Shared::new(&step, vec![(count, sequence.keys() + count)])?);
                 let tokens = text.narrow(0, sequence.keys(), count)?;
-                all.push(model.forward(side, &tokens, &step, &shared, Some(&mut caches), false)?);
+                all.push(model.forward(side, &tokens, &step, shared.as_ref(), Some(&mut caches), false)?);
                 sequence.advance(count);
             }
             Ok(all)
@@ -327,12 +329,12 @@ pub fn logits(device: &Device, tally: &mut Tally) -> Result<()> {
             pool.grow(&mut sequence, keys)?;
             let mut step = Step::new(1, keys, 80, 32, device)?;
             step.set(&[(&sequence, keys)])?;
-            let shared = Shared::new(&step, vec![(keys, keys)])?;
+            let shared = Some(Shared::new(&step, vec![(keys, keys)])?);
             expected.push(exact.forward(
                 Side::Plain,
                 &text.narrow(0, 0, keys)?,
                 &step,
-                &shared,
+                shared.as_ref(),
                 None,
                 true,
             )?);
@@ -349,7 +351,7 @@ pub fn logits(device: &Device, tally: &mut Tally) -> Result<()> {
 /// All of it.
 pub fn all(device: &Device) -> Result<bool> {
     let mut tally = Tally::default();
-    for part in [dense, packed, pages, refusals, logits] {
+    for part in [dense, packed, pages, graph::graph, refusals, logits] {
         if let Err(e) = part(device, &mut tally) {
             tally.say("a part ended early", Err(e), 0.0);
         }

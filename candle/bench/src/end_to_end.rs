@@ -20,13 +20,13 @@ pub fn prefill(model: &Model, device: &Device, clock: Clock) -> Result<Vec<Value
         pool.grow(&mut sequence, length)?;
         let mut step = Step::new(1, length, length.div_ceil(PAGE), PAGE, device)?;
         step.set(&[(&sequence, length)])?;
-        let shared = Shared::new(&step, vec![(length, length)])?;
+        let shared = Some(Shared::new(&step, vec![(length, length)])?);
         let tokens = tokens(length, model.config.vocabulary, device)?;
         let mut sides = Side::all();
         // f32 scores of 32 heads: 8 GB, and more beside them.
         sides.retain(|side| *side != Side::Plain || length <= 4096);
         let times = clock.measure(device, &sides, |side| {
-            model.forward(side, &tokens, &step, &shared, Some(&mut caches), true).map(drop)
+            model.forward(side, &tokens, &step, shared.as_ref(), Some(&mut caches), true).map(drop)
         })?;
         rows.push(row(json!({"tokens": length}), &sides, &times, "ms", 1e3));
     }
@@ -59,8 +59,10 @@ pub fn decode(model: &Model, device: &Device, clock: Clock) -> Result<Vec<Value>
             let times = clock.measure(device, &sides, |side| {
                 let now: Vec<_> = sequences.iter().map(|sequence| (sequence, 1)).collect();
                 step.set(&now)?;
-                let shared = Shared::new(&step, vec![(1, context + 1); batch])?;
-                let logits = model.forward(side, &tokens, &step, &shared, Some(&mut caches), false)?;
+                let shared = (side != Side::Ours).then(|| Shared::new(&step, vec![(1, context + 1); batch]));
+                let shared = shared.transpose()?;
+                let logits =
+                    model.forward(side, &tokens, &step, shared.as_ref(), Some(&mut caches), false)?;
                 logits.argmax(D::Minus1)?.to_vec1::<u32>().map(drop)
             })?;
             rows.push(row(json!({"context": context, "batch": batch}), &sides, &times, "ms", 1e3));
@@ -136,9 +138,9 @@ fn serve(
         }
         step.set(&now)?;
         let counts: Vec<_> = now.iter().map(|(sequence, count)| (*count, sequence.keys() + count)).collect();
-        let shared = Shared::new(step, counts.clone())?;
+        let shared = (side != Side::Ours).then(|| Shared::new(step, counts.clone())).transpose()?;
         let tokens = text.narrow(0, 0, step.tokens())?;
-        let logits = model.forward(side, &tokens, step, &shared, Some(&mut *caches), false)?;
+        let logits = model.forward(side, &tokens, step, shared.as_ref(), Some(&mut *caches), false)?;
         logits.argmax(D::Minus1)?.to_vec1::<u32>()?;
         for (request, (count, keys)) in waiting.iter_mut().zip(&counts) {
             request.sequence.advance(*count);

@@ -5,6 +5,7 @@ mod calls;
 mod check;
 mod clock;
 mod end_to_end;
+mod graph;
 mod model;
 mod reference;
 mod side;

@@ -39,9 +39,13 @@ impl Config {
 
 struct Layer {
     norms: [Tensor; 2],
-    qkv: Tensor,
+    /// As candle's models have them: one by one, so that what they make is contiguous.
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
     out: Tensor,
-    gate_up: Tensor,
+    gate: Tensor,
+    up: Tensor,
     down: Tensor,
 }
 
@@ -67,12 +71,14 @@ impl Model {
         };
         let one = Tensor::ones(hidden, DType::F16, device)?;
         let layer = || -> Result<Layer> {
-            let [q, k] = [random(heads * head_dim, hidden, 1.5)?, random(heads_k * head_dim, hidden, 1.5)?];
             Ok(Layer {
                 norms: [one.clone(), one.clone()],
-                qkv: Tensor::cat(&[q, k, random(heads_k * head_dim, hidden, 1.0)?], 0)?,
+                q: random(heads * head_dim, hidden, 1.5)?,
+                k: random(heads_k * head_dim, hidden, 1.5)?,
+                v: random(heads_k * head_dim, hidden, 1.0)?,
                 out: random(hidden, heads * head_dim, 1.0)?,
-                gate_up: random(2 * intermediate, hidden, 1.0)?,
+                gate: random(intermediate, hidden, 1.0)?,
+                up: random(intermediate, hidden, 1.0)?,
                 down: random(hidden, intermediate, 1.0)?,
             })
         };
@@ -99,9 +105,12 @@ impl Model {
         let layers = self.layers.iter().map(|layer| {
             Ok(Layer {
                 norms: [wide(&layer.norms[0])?, wide(&layer.norms[1])?],
-                qkv: wide(&layer.qkv)?,
+                q: wide(&layer.q)?,
+                k: wide(&layer.k)?,
+                v: wide(&layer.v)?,
                 out: wide(&layer.out)?,
-                gate_up: wide(&layer.gate_up)?,
+                gate: wide(&layer.gate)?,
+                up: wide(&layer.up)?,
                 down: wide(&layer.down)?,
             })
         });
@@ -117,8 +126,10 @@ impl Model {
 
     /// Numbers that it has.
     pub fn parameters(&self) -> usize {
-        let of =
-            |l: &Layer| [&l.qkv, &l.out, &l.gate_up, &l.down].map(Tensor::elem_count).iter().sum::<usize>();
+        let of = |l: &Layer| {
+            let all = [&l.q, &l.k, &l.v, &l.out, &l.gate, &l.up, &l.down];
+            all.map(Tensor::elem_count).iter().sum::<usize>()
+        };
         self.embedding.elem_count() + self.head.elem_count() + self.layers.iter().map(of).sum::<usize>()
     }
 
@@ -136,11 +147,11 @@ impl Model {
         side: Side,
         tokens: &Tensor,
         step: &Step,
-        shared: &Shared,
+        shared: Option<&Shared>,
         mut caches: Option<&mut [KvCache]>,
         fresh: bool,
     ) -> Result<Tensor> {
-        let Config { heads: [heads, heads_k], head_dim, intermediate, .. } = self.config;
+        let Config { heads: [heads, heads_k], head_dim, .. } = self.config;
         let (rows, scale) = (step.tokens(), 1.0 / (head_dim as f32).sqrt());
         let positions = step.positions()?;
         let [cos, sin] =
@@ -148,10 +159,11 @@ impl Model {
         let mut x = self.embedding.index_select(tokens, 0)?;
         for (i, layer) in self.layers.iter().enumerate() {
             let normed = rms_norm(&x, &layer.norms[0], 1e-5)?;
-            let qkv = normed.matmul(&layer.qkv.t()?)?.reshape((1, rows, heads + 2 * heads_k, head_dim))?;
-            let turned = rope_thd(&qkv.narrow(2, 0, heads + heads_k)?.contiguous()?, &cos, &sin)?;
-            let (q, k) = (turned.narrow(2, 0, heads)?, turned.narrow(2, heads, heads_k)?);
-            let v = qkv.narrow(2, heads + heads_k, heads_k)?;
+            let of =
+                |weights: &Tensor, heads| normed.matmul(&weights.t()?)?.reshape((1, rows, heads, head_dim));
+            let q = rope_thd(&of(&layer.q, heads)?, &cos, &sin)?;
+            let k = rope_thd(&of(&layer.k, heads_k)?, &cos, &sin)?;
+            let v = of(&layer.v, heads_k)?;
             if let Some(caches) = &mut caches {
                 caches[i].append(&k.squeeze(0)?, &v.squeeze(0)?, step)?;
             }
@@ -161,9 +173,8 @@ impl Model {
             };
             x = (x + o.reshape((rows, heads * head_dim))?.matmul(&layer.out.t()?)?)?;
             let normed = rms_norm(&x, &layer.norms[1], 1e-5)?;
-            let gate_up = normed.matmul(&layer.gate_up.t()?)?;
-            let gate = silu(&gate_up.narrow(1, 0, intermediate)?.contiguous()?)?;
-            let up = gate_up.narrow(1, intermediate, intermediate)?;
+            let gate = silu(&normed.matmul(&layer.gate.t()?)?)?;
+            let up = normed.matmul(&layer.up.t()?)?;
             x = (x + (gate * up)?.matmul(&layer.down.t()?)?)?;
         }
         let last = x.index_select(&step.last_rows()?, 0)?;

@@ -126,17 +126,19 @@ impl Side {
         q: &Tensor,
         cache: &KvCache,
         step: &Step,
-        shared: &Shared,
+        shared: Option<&Shared>,
         scale: f32,
     ) -> Result<Tensor> {
         let [keys, values] = cache.tensors();
         match self {
             Side::Ours => cache.attend(q, step, &Attend::causal(scale)),
             Side::Theirs => {
+                let shared = shared.ok_or_else(|| candle::Error::msg("a step of theirs"))?;
                 let seqlens = [&shared.seqlens_q, &shared.seqlens_k];
                 self.paged([q, keys, values], seqlens, &shared.table, [shared.max_q, shared.max_k], scale)
             }
             Side::Plain => {
+                let shared = shared.ok_or_else(|| candle::Error::msg("a step of theirs"))?;
                 let mut row = 0;
                 let mut outputs = Vec::new();
                 for (b, &(queries, length)) in shared.rows.iter().enumerate() {

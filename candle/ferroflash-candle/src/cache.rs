@@ -115,21 +115,17 @@ impl KvCache {
         if rows != step.tokens() {
             return Err(invalid("q", rows, format_args!("a row for each of the step's {}", step.tokens())));
         }
-        let (table, lengths) = (step.block_table()?, step.lengths()?);
         let (mut outputs, mut sums) = (Vec::new(), Vec::new());
         for part in step.parts() {
             let q = q.narrow(0, part.first_row, part.rows)?;
-            let starts = step.starts(&part)?;
-            let table = table.narrow(0, part.first_sequence, part.sequences)?;
-            let lengths = lengths.narrow(0, part.first_sequence, part.sequences)?;
-            let mut kv = PagedKv::new(&self.keys, &self.values, &table, &lengths);
+            let mut kv = PagedKv::new(&self.keys, &self.values, &part.table, &part.lengths);
             kv.scales = self.scales;
             let (q, queries) = match part.even {
                 // Of other strides than rows', reshaping copies.
                 true if part.widest == 1 => (q.unsqueeze(1)?, Queries::Even),
                 true if part.sequences == 1 => (q.unsqueeze(0)?, Queries::Even),
                 true => (q.reshape((part.sequences, part.widest, heads, head_dim))?, Queries::Even),
-                false => (q, Queries::Packed { seqlens: &starts, max: part.widest }),
+                false => (q, Queries::Packed { seqlens: &part.starts, max: part.widest }),
             };
             let (o, lse) = kv.run(&q, queries, attend, lse)?;
             outputs.push(o.reshape((part.rows, heads, head_dim))?);

@@ -1,7 +1,7 @@
 //! Sequences of one length: candle-flash-attn's operation and functions.
 use crate::attend::{Attend, Outputs, device, run, stored};
 use crate::errors::{invalid, refused};
-use crate::here::Here;
+use crate::here::{Here, lock};
 use crate::inputs::{Read, Stored, data, input, no_such_type};
 use crate::merge::with_sinks;
 use crate::paged::both;
@@ -128,13 +128,9 @@ fn on<T: Element + CudaDType>(
     let sinks = attend.sinks.as_ref().map(|sinks| Read::of("sinks", sinks));
     let sinks = sinks.as_ref().map(|read| read.per_head(heads)).transpose()?;
 
-    let attention = &here.attention;
-    let (o, lse) = if with_lse || sinks.is_some() {
-        let (o, lse) = attention.forward_with_lse(&stream, &request).map_err(refused)?;
-        (o, Some(lse))
-    } else {
-        (attention.forward(&stream, &request).map_err(refused)?, None)
-    };
+    let (attention, room) = (&here.attention, here.room(&stream));
+    let asked = with_lse || sinks.is_some();
+    let (o, lse) = attention.forward_in(&stream, &request, &mut lock(&room), asked).map_err(refused)?;
     let [batch, rows] = if is_packed { [1, q_dims[0]] } else { [q_dims[0], q_dims[1]] };
     let whole = [batch, rows, heads, q_dims[q_dims.len() - 1]];
     let (o, lse) = match (sinks, lse) {

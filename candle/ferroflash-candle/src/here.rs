@@ -4,13 +4,26 @@ use crate::errors::refused;
 use candle::Result;
 use candle::cuda_backend::cudarc::driver::{CudaContext, CudaStream};
 use ferroflash::cudarc::{FlashAttention, Room};
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+
+/// Rooms by the addresses of their streams. One that has memory holds its stream, so that no other one comes
+/// to lie at this address.
+type Rooms = HashMap<usize, Arc<Mutex<Room>>>;
+
+/// The handle of a stream that is another one in each thread: what candle's devices compute on.
+const PER_THREAD: usize = 2;
+
+thread_local! {
+    /// This thread's rooms of such streams.
+    static OWN: RefCell<Rooms> = RefCell::default();
+}
 
 /// Attention on one context, and its streams' rooms.
 pub(crate) struct Here {
     pub attention: FlashAttention,
-    rooms: Mutex<HashMap<usize, Arc<Mutex<Room>>>>,
+    rooms: Mutex<Rooms>,
 }
 
 impl Here {
@@ -30,11 +43,14 @@ impl Here {
         Ok(here)
     }
 
-    /// The room of a stream: work of one stream follows each other, so that all of it may share one. A room
-    /// that has memory holds the stream, so that no other one comes to lie at its address.
+    /// The room of a stream: work of one stream follows each other, so that all of it may share one.
     pub fn room(&self, stream: &Arc<CudaStream>) -> Arc<Mutex<Room>> {
-        let mut rooms = lock(&self.rooms);
-        Arc::clone(rooms.entry(Arc::as_ptr(stream) as usize).or_default())
+        let key = Arc::as_ptr(stream) as usize;
+        let of = |rooms: &mut Rooms| Arc::clone(rooms.entry(key).or_default());
+        match stream.cu_stream() as usize {
+            PER_THREAD => OWN.with_borrow_mut(of),
+            _ => of(&mut lock(&self.rooms)),
+        }
     }
 }
 

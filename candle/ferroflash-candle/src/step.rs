@@ -20,9 +20,7 @@ pub struct Step {
     host: (Vec<u32>, Vec<i64>),
     sequences: usize,
     tokens: usize,
-    singles: usize,
-    widest: usize,
-    even: bool,
+    parts: Vec<Part>,
 }
 
 /// What a [`Step`] has memory for.
@@ -47,16 +45,19 @@ impl Most {
     }
 }
 
-/// Sequences of a step that one launch can take: queries of each, where it is the same for all, else the
-/// most.
-#[derive(Clone, Copy, Debug)]
+/// Sequences of a step that one launch can take, and what that is told.
+#[derive(Debug)]
 pub(crate) struct Part {
-    pub first_sequence: usize,
     pub sequences: usize,
     pub first_row: usize,
     pub rows: usize,
+    /// Queries of each, where they are as many; else the most.
     pub widest: usize,
     pub even: bool,
+    /// Where its sequences begin among its rows.
+    pub starts: Tensor,
+    pub table: Tensor,
+    pub lengths: Tensor,
 }
 
 impl Step {
@@ -76,8 +77,7 @@ impl Step {
         let integers = Tensor::zeros(most.parts()[5], DType::U32, device)?;
         let slots = Tensor::zeros(tokens, DType::I64, device)?;
         let host = (vec![0; most.parts()[5]], vec![0; tokens]);
-        let (sequences, tokens, singles, widest, even) = (0, 0, 0, 0, true);
-        Ok(Step { most, page, integers, slots, host, sequences, tokens, singles, widest, even })
+        Ok(Step { most, page, integers, slots, host, sequences: 0, tokens: 0, parts: Vec::new() })
     }
 
     /// A step in which each sequence gets so many new tokens behind its keys, in the order of their rows. Its
@@ -124,11 +124,30 @@ impl Step {
         integers[starts + singles] = 0;
         self.integers.inplace_op1(&Upload(integers))?;
         self.slots.inplace_op1(&Upload(&slots[..tokens]))?;
-        let rest = || sequences[singles..].iter().map(|(_, tokens)| *tokens);
-        self.widest = rest().max().unwrap_or(1);
-        self.even = rest().all(|tokens| tokens == self.widest);
-        (self.sequences, self.tokens, self.singles) = (sequences.len(), tokens, singles);
+        (self.sequences, self.tokens) = (sequences.len(), tokens);
+        self.parts = [0..singles, singles..sequences.len()]
+            .into_iter()
+            .filter(|part| !part.is_empty())
+            .map(|part| self.part(&sequences[part.clone()], part.start))
+            .collect::<Result<_>>()?;
         Ok(())
+    }
+
+    /// Those from `first` on: before it all have one token.
+    fn part(&self, sequences: &[(&Sequence, usize)], first: usize) -> Result<Part> {
+        let tokens = || sequences.iter().map(|(_, tokens)| *tokens);
+        let widest = tokens().max().unwrap_or(1);
+        let count = sequences.len();
+        Ok(Part {
+            sequences: count,
+            first_row: first,
+            rows: tokens().sum(),
+            widest,
+            even: tokens().all(|tokens| tokens == widest),
+            starts: self.integers.narrow(0, self.most.parts()[1] + first, count + 1)?,
+            table: self.block_table()?.narrow(0, first, count)?,
+            lengths: self.lengths()?.narrow(0, first, count)?,
+        })
     }
 
     /// Sequences of this step.
@@ -189,30 +208,8 @@ impl Step {
     }
 
     /// What is decoded, and what is not.
-    pub(crate) fn parts(&self) -> impl Iterator<Item = Part> {
-        let (singles, sequences, tokens) = (self.singles, self.sequences, self.tokens);
-        let decoded = Part {
-            first_sequence: 0,
-            sequences: singles,
-            first_row: 0,
-            rows: singles,
-            widest: 1,
-            even: true,
-        };
-        let rest = Part {
-            first_sequence: singles,
-            sequences: sequences - singles,
-            first_row: singles,
-            rows: tokens - singles,
-            widest: self.widest,
-            even: self.even,
-        };
-        [decoded, rest].into_iter().filter(|part| part.sequences > 0)
-    }
-
-    /// Where a part's sequences begin among its rows, u32, one more than there are.
-    pub(crate) fn starts(&self, part: &Part) -> Result<Tensor> {
-        self.integers.narrow(0, self.most.parts()[1] + part.first_sequence, part.sequences + 1)
+    pub(crate) fn parts(&self) -> &[Part] {
+        &self.parts
     }
 }
 

@@ -127,7 +127,11 @@ pub fn flash_attn_varlen_paged_windowed(
     attend.softcap = softcap;
     let sequences = block_table.dims2()?.0;
     let seqlens_k = unsigned(seqlens_k)?;
-    let lengths = (seqlens_k.narrow(0, 1, sequences)? - seqlens_k.narrow(0, 0, sequences)?)?;
+    // One sequence begins at 0: where it ends it has as many.
+    let lengths = match sequences {
+        1 => seqlens_k.narrow(0, 1, 1)?,
+        _ => (seqlens_k.narrow(0, 1, sequences)? - seqlens_k.narrow(0, 0, sequences)?)?,
+    };
     let (rows, heads, head_dim) = q.dims3()?;
     let decoded = max_seqlen_q == 1 && rows == sequences;
     let mut kv = PagedKv::new(k, v, block_table, &lengths);

@@ -1,8 +1,8 @@
-//! Attention on caches in cudarc's slices, and the memory that it wants beside them.
+//! Attention on caches in cudarc's slices.
 use super::forward::{lse, output, sequences, slopes};
 use super::memory::{Integers, Memory, PerHead, Taken};
-use super::{Cache, Element, FlashAttention, MemoryMut, Number, Tensor, TensorMut, refused};
-use crate::{Counters, Error, Mask, PackedQueries, Sinks, Splits, Workspace};
+use super::{Cache, Element, FlashAttention, MemoryMut, Number, Room, Tensor, TensorMut};
+use crate::{Error, Mask, PackedQueries, Sinks, Splits};
 use ::cudarc::driver::{CudaSlice, CudaStream};
 use std::sync::Arc;
 
@@ -85,57 +85,13 @@ impl<'a, T: Element, C: Number> Decode<'a, T, C> {
     }
 }
 
-/// What launches on a cache use beside their tensors: memory for what parts of a sequence leave, and counters
-/// by which the last part knows that it is. Any requests may share it one after the other; work of several
-/// streams that is to overlap wants one for each stream.
-#[derive(Default)]
-pub struct Room {
-    workspace: Option<CudaSlice<u8>>,
-    /// All zero before and after each launch.
-    counters: Option<CudaSlice<u32>>,
-    /// Whether a graph may have its memory, which then stays for ever.
-    captured: bool,
-}
-
-impl Room {
-    /// None at all. Requests that cut no sequence want none.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Bytes that it has: of workspace, and of counters.
-    pub fn bytes(&self) -> [u64; 2] {
-        let bytes = |bytes: Option<usize>| bytes.unwrap_or(0) as u64;
-        let Room { workspace, counters, .. } = self;
-        [
-            bytes(workspace.as_ref().map(CudaSlice::num_bytes)),
-            bytes(counters.as_ref().map(CudaSlice::num_bytes)),
-        ]
-    }
-
-    /// Frees memory that it has no more, unless a graph may have it.
-    fn give_back<T>(&self, old: Option<CudaSlice<T>>) {
-        if self.captured {
-            std::mem::forget(old);
-        }
-    }
-}
-
-impl Drop for Room {
-    fn drop(&mut self) {
-        let (workspace, counters) = (self.workspace.take(), self.counters.take());
-        self.give_back(workspace);
-        self.give_back(counters);
-    }
-}
-
 impl FlashAttention {
     /// Makes the room as large as launches of the request, or of the same with other tensors, want it: what
     /// it lacks is allocated, in the order of `stream`.
     ///
     /// # Errors
-    /// Those of [`FlashAttention::decode_into`]: what is refused allocates nothing. [`Error::Unsupported`]
-    /// where the room is to grow while `stream` captures a graph, which would keep the memory for itself.
+    /// Those of [`FlashAttention::decode_into`]. [`Error::Unsupported`] where the room is to grow while
+    /// `stream` captures a graph, which would keep the memory for itself.
     pub fn reserve<T: Element, C: Number>(
         &self,
         stream: &Arc<CudaStream>,
@@ -143,32 +99,10 @@ impl FlashAttention {
         room: &mut Room,
     ) -> Result<(), Error> {
         let mut taken = Taken::on(self, stream)?;
-        let plan = self.attention.plan_with(&request.on(&mut taken)?, u64::MAX)?;
-        let [workspace, counters] = room.bytes();
-        room.workspace.as_ref().map_or(Ok(()), |workspace| self.is_here("room", workspace.stream()))?;
-        let [more, more_counters] = [workspace < plan.workspace_bytes(), counters < plan.counters_bytes()];
-        if taken.capturing && (more || more_counters) {
-            let feature = format_args!("a room of {workspace} and {counters} bytes that grows in a capture");
-            let reason = format_args!(
-                "reserve {} and {} before: FlashAttention::reserve",
-                plan.workspace_bytes(),
-                plan.counters_bytes()
-            );
-            return Err(Error::unsupported(feature, reason));
-        }
+        let plan = self.decodes.of(self, &request.on(&mut taken)?)?;
+        let capturing = taken.capturing;
         drop(taken);
-        if more {
-            // SAFETY: its contents mean nothing before a launch.
-            let grown = unsafe { stream.alloc(plan.workspace_bytes() as usize) };
-            let old = room.workspace.replace(grown.map_err(refused("alloc"))?);
-            room.give_back(old);
-        }
-        if more_counters {
-            let grown = stream.alloc_zeros((plan.counters_bytes() / 4) as usize);
-            let old = room.counters.replace(grown.map_err(refused("alloc"))?);
-            room.give_back(old);
-        }
-        Ok(())
+        room.grow(self, stream, capturing, [plan.workspace_bytes(), plan.counters_bytes()])
     }
 
     /// FlashAttention's function: `q` `[batch, queries, heads, head_dim]` on a cache, which says what there
@@ -195,7 +129,7 @@ impl FlashAttention {
     ///
     /// # Errors
     /// [`Error::Invalid`] and [`Error::Unsupported`] name what is wrong, [`Error::Driver`] what the driver
-    /// refuses. What is refused allocates nothing.
+    /// refuses. What is refused keeps no memory.
     pub fn decode<T: Element, C: Number>(
         &self,
         stream: &Arc<CudaStream>,
@@ -243,16 +177,8 @@ impl FlashAttention {
         let mut decode = request.on(&mut taken)?;
         decode.o = o.on(&mut taken, "o")?;
         decode.lse = self::lse(&mut taken, lse, request.q.shape)?;
-        room.captured |= taken.capturing;
-        if let Some(workspace) = &mut room.workspace {
-            let (address, bytes) = taken.write("room", workspace)?;
-            decode.workspace = Some(Workspace { address, bytes });
-        }
-        if let Some(counters) = &mut room.counters {
-            let (address, count) = taken.write("room", counters)?;
-            decode.counters = Some(Counters { address, bytes: count * 4 });
-        }
-        let plan = self.attention.plan_with(&decode, u64::MAX)?;
+        (decode.workspace, decode.counters) = room.on(&mut taken)?;
+        let plan = self.decodes.of(self, &decode)?;
         // SAFETY: all that the request names was taken; the counters are zeros, as launches leave them.
         unsafe { self.launch(&plan, &decode, stream) }
     }

@@ -1,6 +1,6 @@
 //! Attention of queries, keys and values in cudarc's slices, packed or not.
 use super::memory::{Integers, PerHead, Taken};
-use super::{Element, FlashAttention, MemoryMut, Tensor, TensorMut, refused};
+use super::{Element, FlashAttention, MemoryMut, Room, Tensor, TensorMut, refused};
 use crate::{AlibiSlopes, Alignment, Error, Forward, LseView, Mask, Packed, Workspace};
 use ::cudarc::driver::{CudaSlice, CudaStream};
 use std::sync::Arc;
@@ -129,7 +129,7 @@ pub(super) fn lse<'t, 'a: 't, const MOST: usize>(
 }
 
 impl FlashAttention {
-    /// Attention on `stream`: O, contiguous and of `q`'s shape. What is refused allocates nothing. Rows of
+    /// Attention on `stream`: O, contiguous and of `q`'s shape. What is refused keeps no memory. Rows of
     /// O that are no packed sequence's are 0.
     ///
     /// # Errors
@@ -161,6 +161,27 @@ impl FlashAttention {
         Ok((o, lse))
     }
 
+    /// The same with the workspace, where one is wanted, in a room that is kept from call to call; and with
+    /// the log-sum-exp where it is asked for.
+    ///
+    /// # Errors
+    /// Those of [`FlashAttention::forward`].
+    pub fn forward_in<T: Element>(
+        &self,
+        stream: &Arc<CudaStream>,
+        request: &Request<'_, T>,
+        room: &mut Room,
+        with_lse: bool,
+    ) -> Result<(CudaSlice<T>, Option<CudaSlice<f32>>), Error> {
+        let mut o = self.allocate(stream, request)?;
+        let [batch, seqlen, heads, _] = request.q.shape;
+        let values = batch * heads * seqlen;
+        let mut lse = with_lse.then(|| output(stream, values, request.packed.is_some())).transpose()?;
+        let sums = lse.as_mut().map(|lse| lse as &mut dyn MemoryMut<f32>);
+        self.launch_forward(stream, request, TensorMut::new(&mut o, request.q.shape), sums, Some(room))?;
+        Ok((o, lse))
+    }
+
     /// The same into memory of the caller's: O, and where `lse` is given the log-sum-exp of each row,
     /// `[batch, heads, seqlen]`, contiguous. Few queries on many keys, not packed, take a workspace, which
     /// is allocated and freed in the stream's order.
@@ -174,18 +195,36 @@ impl FlashAttention {
         o: TensorMut<'_, T>,
         lse: Option<&mut dyn MemoryMut<f32>>,
     ) -> Result<(), Error> {
+        self.launch_forward(stream, request, o, lse, None)
+    }
+
+    fn launch_forward<T: Element>(
+        &self,
+        stream: &Arc<CudaStream>,
+        request: &Request<'_, T>,
+        o: TensorMut<'_, T>,
+        lse: Option<&mut dyn MemoryMut<f32>>,
+        room: Option<&mut Room>,
+    ) -> Result<(), Error> {
         let mut workspace;
         let mut taken = Taken::on(self, stream)?;
         let mut forward = request.on(&mut taken)?;
         forward.o = o.on(&mut taken, "o")?;
         forward.lse = self::lse(&mut taken, lse, request.q.shape)?;
-        let plan = self.attention.plan_with(&forward, u64::MAX)?;
+        let plan = self.forwards.of(self, &forward)?;
         let bytes = plan.workspace_bytes();
-        if bytes > 0 {
-            // SAFETY: its contents mean nothing before the launch.
-            workspace = unsafe { stream.alloc::<u8>(bytes as usize) }.map_err(refused("alloc"))?;
-            let (address, bytes) = taken.write("workspace", &mut workspace)?;
-            forward.workspace = Some(Workspace { address, bytes });
+        match room {
+            _ if bytes == 0 => {}
+            Some(room) => {
+                room.grow(self, stream, taken.capturing, [bytes, 0])?;
+                (forward.workspace, _) = room.on(&mut taken)?;
+            }
+            None => {
+                // SAFETY: its contents mean nothing before the launch.
+                workspace = unsafe { stream.alloc::<u8>(bytes as usize) }.map_err(refused("alloc"))?;
+                let (address, bytes) = taken.write("workspace", &mut workspace)?;
+                forward.workspace = Some(Workspace { address, bytes });
+            }
         }
         // SAFETY: all that the request names was taken.
         unsafe { self.launch(&plan, &forward, stream) }
@@ -197,7 +236,7 @@ impl FlashAttention {
         stream: &Arc<CudaStream>,
         request: &Request<'_, T>,
     ) -> Result<CudaSlice<T>, Error> {
-        self.attention.plan(&request.on(&mut Taken::on(self, stream)?)?)?;
+        self.forwards.of(self, &request.on(&mut Taken::on(self, stream)?)?)?;
         output(stream, request.q.shape.iter().product(), request.packed.is_some())
     }
 }

@@ -91,6 +91,40 @@ fn everything_is_given_back() {
     });
 }
 
+#[test]
+fn what_comes_again() {
+    in_fake_cuda("cudarc_front::what_comes_again", |cuda| {
+        let context = CudaContext::new(0).expect("a device");
+        let stream = context.new_stream().expect("a stream");
+        let attention = FlashAttention::new(&context).expect("a driver");
+        let (q, kv) = (zeros(&stream, 100 * 4 * 128), zeros(&stream, 4096 * 4 * 128));
+        let kv = Tensor::new(&kv, [1, 4096, 4, 128]);
+        // Few queries on many keys want a workspace, more of them a larger one.
+        let of_rows = |rows| Request::new(Tensor::new(&q, [1, rows, 4, 128]), kv, kv);
+        let mut room = Room::new();
+        let mut run = |rows| {
+            cuda.calls();
+            let o = attention.forward_in(&stream, &of_rows(rows), &mut room, false).expect("valid");
+            let (calls, bytes) = (cuda.calls(), room.bytes()[0]);
+            drop(o);
+            ([of("cuMemAlloc", &calls), of("cuMemFree", &calls)], bytes)
+        };
+        let (counts, small) = run(4);
+        assert_eq!(counts, [2, 0], "O, and the workspace");
+        assert_eq!(run(4), ([1, 0], small), "O alone");
+        let (counts, large) = run(100);
+        assert!(large > small, "{large} of {small}");
+        assert_eq!(counts, [2, 1], "what it has outgrown is freed");
+        assert_eq!(run(4), ([1, 0], large));
+        // A plan that is kept takes no other tensors unseen.
+        let short = q.slice(..4 * 4 * 128 - 1);
+        let short = Request::new(Tensor::new(&short, [1, 4, 4, 128]), kv, kv);
+        let error = attention.forward(&stream, &short).map(|_| ()).expect_err("too short").to_string();
+        assert!(error.contains("q.elements"), "{error}");
+        cuda.faults();
+    });
+}
+
 fn zeros(stream: &Arc<CudaStream>, len: usize) -> CudaSlice<f16> {
     stream.alloc_zeros(len).expect("room")
 }

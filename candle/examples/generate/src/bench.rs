@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 /// What was measured.
 #[derive(Serialize)]
 pub struct Report {
+    /// How it was started, without the program's place.
+    pub command: String,
     /// Whose attention.
     pub attention: &'static str,
     /// Parameters of the model.

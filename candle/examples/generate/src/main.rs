@@ -310,7 +310,9 @@ impl Bench {
             0 => None,
             requests => Some(bench::ragged(&model, &fresh, &settings, [requests, 2048])?),
         };
+        let words: Vec<String> = std::env::args().skip(1).collect();
         let report = bench::Report {
+            command: format!("generate {}", words.join(" ")),
             attention: if self.common.plain { "plain" } else { "FerroFlash" },
             parameters: weights.parameters(),
             dtype: format!("{:?}", model.dtype()),

@@ -34,6 +34,13 @@ pub fn table(report: &Report) -> String {
     text
 }
 
+/// The next of these times a power of ten: four parts of it are round too.
+fn round_up(value: f64) -> f64 {
+    let power = 10f64.powf(value.log10().floor());
+    let steps = [1.0, 1.6, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0];
+    steps.into_iter().map(|step| step * power).find(|most| *most >= value).unwrap_or(10.0 * power)
+}
+
 const COLOURS: [&str; 6] = ["#b7410e", "#1f5fa8", "#2e7d32", "#6a1b9a", "#ad8b00", "#455a64"];
 /// Left, top, width and height of what is drawn in.
 const FRAME: [f64; 4] = [60.0, 40.0, 520.0, 260.0];
@@ -43,9 +50,9 @@ pub fn svg(report: &Report) -> String {
     let [left, top, width, height] = FRAME;
     let contexts = report.contexts.iter().map(|point| (point.context as f64).log2());
     let (low, high) = contexts.fold((f64::MAX, f64::MIN), |(low, high), x| (low.min(x), high.max(x)));
-    let most = report.contexts.iter().map(|point| point.step_ms).fold(0.0, f64::max) * 1.1;
+    let most = round_up(report.contexts.iter().map(|point| point.step_ms).fold(1e-3, f64::max));
     let x = |context: usize| left + ((context as f64).log2() - low) / (high - low).max(1e-9) * width;
-    let y = |ms: f64| top + height - ms / most.max(1e-9) * height;
+    let y = |ms: f64| top + height - ms / most * height;
     let mut text = format!(
         "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 660 350' font-family='sans-serif' \
          font-size='12'>\n<rect width='660' height='350' fill='white'/>\n<text x='{left}' y='22'>\

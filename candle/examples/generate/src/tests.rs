@@ -3,11 +3,14 @@ use crate::config::{Config, Ends, Scaling};
 use crate::engine::{Engine, Event, Settings};
 use crate::model::{Attention, Model};
 use crate::plain::Plain;
-use crate::step::Part;
+use crate::step::{Asked, Chunk, Part, Step};
 use crate::weights::{Dice, Weights};
 use crate::{check, text, tiny};
 use anyhow::Result;
 use candle::{DType, Device, Tensor};
+use candle_nn::VarBuilder;
+use candle_transformers::models::{llama, qwen2, qwen3};
+use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::path::PathBuf;
 
@@ -169,6 +172,80 @@ fn texts_come_out_as_they_went_in() {
         printer.token(0, *token, index + 1 == rest.len()).unwrap();
     }
     assert_eq!(String::from_utf8(out).unwrap(), format!("{words}\nxy\n"));
+}
+
+/// Logits behind a text's last token, by candle-transformers' models and by ours.
+fn last_logits(kind: &str, text: &[u32]) -> [Vec<f32>; 2] {
+    let folder = Folder::tiny(kind);
+    let (json, file) = (folder.0.join("config.json"), folder.0.join("model.safetensors"));
+    let mut config: Value = serde_json::from_str(&std::fs::read_to_string(&json).unwrap()).unwrap();
+    let mut tensors = candle::safetensors::load(&file, &Device::Cpu).unwrap();
+    let mut dice = Dice::new(4);
+    let mut put = |name: String, rows: usize, mean: f32| {
+        let numbers: Vec<f32> = (0..rows).map(|_| mean + dice.normal() / 2.0).collect();
+        tensors.insert(name, Tensor::new(numbers, &Device::Cpu).unwrap().to_dtype(DType::BF16).unwrap());
+    };
+    config["model_type"] = kind.into();
+    if kind != "llama" {
+        for (key, value) in [("hidden_act", json!("silu")), ("max_window_layers", json!(2))] {
+            config[key] = value;
+        }
+        for (key, value) in [("use_sliding_window", false), ("attention_bias", false)] {
+            config[key] = value.into();
+        }
+        // Qwen2's must be a number there, and Qwen's positions turn without scaling.
+        config["sliding_window"] = 4096.into();
+        config.as_object_mut().unwrap().remove("rope_scaling");
+    }
+    for layer in 0..2 {
+        let at = |part: &str| format!("model.layers.{layer}.self_attn.{part}");
+        match kind {
+            "qwen2" => [("q", 256), ("k", 128), ("v", 128)]
+                .into_iter()
+                .for_each(|(part, rows)| put(at(&format!("{part}_proj.bias")), rows, 0.0)),
+            "qwen3" => {
+                ["q", "k"].into_iter().for_each(|part| put(at(&format!("{part}_norm.weight")), 64, 1.0))
+            }
+            _ => {}
+        }
+    }
+    candle::safetensors::save(&tensors, &file).unwrap();
+    std::fs::write(&json, config.to_string()).unwrap();
+
+    let weights = VarBuilder::from_tensors(tensors, DType::F32, &Device::Cpu);
+    let input = Tensor::new(text, &Device::Cpu).unwrap().unsqueeze(0).unwrap();
+    let theirs = match kind {
+        "llama" => {
+            let config: llama::LlamaConfig = serde_json::from_value(config).unwrap();
+            let config = config.into_config(false);
+            let mut cache = llama::Cache::new(true, DType::F32, &config, &Device::Cpu).unwrap();
+            llama::Llama::load(weights, &config).unwrap().forward(&input, 0, &mut cache)
+        }
+        "qwen2" => {
+            let config = serde_json::from_value(config).unwrap();
+            qwen2::ModelForCausalLM::new(&config, weights).unwrap().forward(&input, 0)
+        }
+        _ => {
+            let config = serde_json::from_value(config).unwrap();
+            qwen3::ModelForCausalLM::new(&config, weights).unwrap().forward(&input, 0)
+        }
+    };
+    let model = folder.model(DType::F32);
+    let chunk = Chunk { sequence: 0, start: 0, tokens: text, asked: Asked::Last };
+    let step = Step::new(vec![chunk], &Device::Cpu).unwrap();
+    let ours = model.forward(&step, &mut Plain::new(None)).unwrap().unwrap();
+    [theirs.unwrap(), ours].map(|logits| logits.flatten_all().unwrap().to_vec1().unwrap())
+}
+
+#[test]
+fn models_are_those_of_candle_transformers() {
+    let text = &prompts(&[200])[0];
+    for kind in ["llama", "qwen2", "qwen3"] {
+        let [theirs, ours] = last_logits(kind, text);
+        let most = theirs.iter().fold(0f32, |most, logit| most.max(logit.abs()));
+        let apart = theirs.iter().zip(&ours).fold(0f32, |apart, (a, b)| apart.max((a - b).abs()));
+        assert!(most > 1.0 && apart <= 1e-4 * most, "{kind}: {apart} of {most}");
+    }
 }
 
 #[test]

@@ -1,0 +1,53 @@
+#!/bin/sh
+# Runs what lies here on a machine with an NVIDIA GPU of compute capability 9.0, a driver of CUDA 13 and Python with
+# PyTorch's wheels of CUDA 13 (or CUDA 13 itself): sh run.sh [STEP ..]; results go to $OUT. Steps: tests check calls
+# model; each ends by itself after a time.
+here=$(cd "$(dirname "$0")" && pwd)
+OUT=${OUT:-$here/results}
+work=${TMPDIR:-/tmp}/ferroflash-candle
+mkdir -p "$OUT" "$work"
+python3 - "$here/programs.tar.xz" "$work" <<'P' || exit 1
+import sys, tarfile
+tarfile.open(sys.argv[1]).extractall(sys.argv[2])
+P
+# Folders in which the loader finds what candle links: those of the system come first.
+LD_LIBRARY_PATH=$(python3 - <<'P'
+import glob, os, site, sys
+wanted = ["libcuda.so.1", "libcudart.so.13", "libcublas.so.13", "libcublasLt.so.13", "libcurand.so.10"]
+roots = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/local/nvidia/lib64", "/usr/local/cuda/lib64", "/usr/local/cuda/compat",
+         "/usr/local/cuda-13.0/lib64"] + [p for base in sys.path + site.getsitepackages() for p in glob.glob(base + "/nvidia/*/lib")]
+found = []
+for name in wanted:
+    for root in roots:
+        if os.path.exists(f"{root}/{name}"):
+            if root not in found: found.append(root)
+            break
+    else:
+        print("not found:", name, file=sys.stderr)
+old = os.environ.get("LD_LIBRARY_PATH")
+print(":".join(found + ([old] if old else [])))
+P
+)
+export LD_LIBRARY_PATH
+nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.max.sm,power.limit --format=csv > "$OUT/card.txt" 2>&1
+date -u >> "$OUT/card.txt"; cat "$here/about.txt" >> "$OUT/card.txt" 2>/dev/null
+step() {
+    name=$1; limit=$2; shift 2
+    start=$(date +%s)
+    (cd "$work" && timeout -k 5 "$limit" "$@") > "$OUT/$name.txt" 2>&1
+    echo "$name: exit $?, $(($(date +%s) - start)) s" | tee -a "$OUT/steps.txt"
+}
+[ $# -eq 0 ] && set -- tests check calls model
+for what in "$@"; do
+    case "$what" in
+        tests) step tests 120 ./flash_attn_tests --test-threads=1 ;;
+        check) step check 150 ./candle-bench check ;;
+        calls) step calls 100 ./candle-bench calls --quick --out "$OUT/calls.json" ;;
+        model) step model 150 ./candle-bench model --quick --out "$OUT/model.json" ;;
+        calls-full) step calls-full 200 ./candle-bench calls --out "$OUT/calls-full.json" ;;
+        model-full) step model-full 300 ./candle-bench model --out "$OUT/model-full.json" ;;
+    esac
+done
+tail -n 12 "$OUT/tests.txt" "$OUT/check.txt" 2>/dev/null
+grep FAILED "$OUT/check.txt" 2>/dev/null | head -20
+true

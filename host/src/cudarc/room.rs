@@ -1,0 +1,99 @@
+//! Memory that launches want beside their tensors.
+use super::{FlashAttention, memory::Taken, refused};
+use crate::{Counters, Error, Workspace};
+use ::cudarc::driver::{CudaSlice, CudaStream};
+use std::sync::Arc;
+
+/// What launches use beside their tensors: memory for what parts of a sequence leave, and counters by which
+/// the last part knows that it is. Any requests may share it one after the other; work of several streams
+/// that is to overlap wants one for each stream.
+#[derive(Default)]
+pub struct Room {
+    workspace: Option<CudaSlice<u8>>,
+    /// All zero before and after each launch.
+    counters: Option<CudaSlice<u32>>,
+    /// Whether a graph may have its memory, which then stays for ever.
+    captured: bool,
+}
+
+impl Room {
+    /// None at all. Requests that cut no sequence want none.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Bytes that it has: of workspace, and of counters.
+    pub fn bytes(&self) -> [u64; 2] {
+        let bytes = |bytes: Option<usize>| bytes.unwrap_or(0) as u64;
+        let Room { workspace, counters, .. } = self;
+        [
+            bytes(workspace.as_ref().map(CudaSlice::num_bytes)),
+            bytes(counters.as_ref().map(CudaSlice::num_bytes)),
+        ]
+    }
+
+    /// Makes it as large as is wanted, in the order of a stream.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] where the stream captures a graph, which would keep the memory for itself.
+    pub(super) fn grow(
+        &mut self,
+        attention: &FlashAttention,
+        stream: &Arc<CudaStream>,
+        capturing: bool,
+        wanted: [u64; 2],
+    ) -> Result<(), Error> {
+        self.workspace.as_ref().map_or(Ok(()), |workspace| attention.is_here("room", workspace.stream()))?;
+        let ([workspace, counters], [more, more_counters]) = (self.bytes(), wanted);
+        let [grows, counts] = [workspace < more, counters < more_counters];
+        if capturing && (grows || counts) {
+            let feature = format_args!("a room of {workspace} and {counters} bytes that grows in a capture");
+            let reason = format_args!(
+                "it must have {more} and {more_counters} before: run once, or FlashAttention::reserve"
+            );
+            return Err(Error::unsupported(feature, reason));
+        }
+        if grows {
+            // SAFETY: its contents mean nothing before a launch.
+            let grown = unsafe { stream.alloc(more as usize) };
+            let old = self.workspace.replace(grown.map_err(refused("alloc"))?);
+            self.give_back(old);
+        }
+        if counts {
+            let grown = stream.alloc_zeros((more_counters / 4) as usize);
+            let old = self.counters.replace(grown.map_err(refused("alloc"))?);
+            self.give_back(old);
+        }
+        Ok(())
+    }
+
+    /// What it has, in the order of a stream.
+    pub(super) fn on<'t, 'a: 't, const MOST: usize>(
+        &'a mut self,
+        taken: &mut Taken<'t, MOST>,
+    ) -> Result<(Option<Workspace>, Option<Counters>), Error> {
+        self.captured |= taken.capturing;
+        let Room { workspace, counters, .. } = self;
+        let workspace = workspace.as_mut().map(|workspace| taken.write("room", workspace)).transpose()?;
+        let counters = counters.as_mut().map(|counters| taken.write("room", counters)).transpose()?;
+        Ok((
+            workspace.map(|(address, bytes)| Workspace { address, bytes }),
+            counters.map(|(address, count)| Counters { address, bytes: count * 4 }),
+        ))
+    }
+
+    /// Frees memory that it has no more, unless a graph may have it.
+    fn give_back<T>(&self, old: Option<CudaSlice<T>>) {
+        if self.captured {
+            std::mem::forget(old);
+        }
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        let (workspace, counters) = (self.workspace.take(), self.counters.take());
+        self.give_back(workspace);
+        self.give_back(counters);
+    }
+}

@@ -1,0 +1,159 @@
+//! nvcc: the machine's; or from wheels, with libraries to link against that have CUDA's names and nothing
+//! inside, as the real ones are the driver's machine's; or a stand-in that makes empty files.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::{env, io::Write as _};
+
+use cuda_builder::toolchain::FOLDER;
+
+use crate::process::{self, Result, stdout};
+use crate::setup;
+
+/// CUDA 13.0's, whose PTX a driver of that version loads, each with its SHA-256 for x86-64 Linux. setup has
+/// the first.
+const WHEELS: &str = "\
+nvidia-cuda-nvcc==13.0.88 --hash=sha256:56fe502eb77625a12f25172caa3cdddb4e4c8ba2c8c17dba44b164761b380f03
+nvidia-nvvm==13.0.88 --hash=sha256:c5f41ffeb6466944a026dfa5317d7d85355c119bbec279205d22f1869d1054e0
+nvidia-cuda-crt==13.0.88 --hash=sha256:2c8043c7c9e02492716426e9919fc78d2c5b3b2a7a768a88e952676b08aa55a4
+nvidia-cuda-runtime==13.0.96 --hash=sha256:7f82250d7782aa23b6cfe765ecc7db554bd3c2870c43f3d1821f1d18aebf0548
+nvidia-cuda-cccl==13.0.85 --hash=sha256:e0da7ad981f3a8aff08241b5bfc1af868742a63e2762f53a5171c492ef242649
+";
+
+/// Libraries that candle links: the folder of their declarations in cudarc, their names, and CUDA 13's.
+const LIBRARIES: [[&str; 3]; 4] = [
+    ["driver", "cuda", "libcuda.so.1"],
+    ["cublas", "cublas", "libcublas.so.13"],
+    ["cublaslt", "cublasLt", "libcublasLt.so.13"],
+    ["curand", "curand", "libcurand.so.10"],
+];
+
+/// The capability that candle's own kernels are compiled for, where nothing else is asked: an H100's.
+const CAPABILITY: &str = "90";
+
+/// Somebody's nvcc: the folder of its program, and where the rest of its CUDA is.
+pub struct Nvcc {
+    pub bin: PathBuf,
+    home: Option<PathBuf>,
+}
+
+impl Nvcc {
+    /// Lets a command find it.
+    pub fn on(&self, command: &mut Command) {
+        let path = env::var_os("PATH").unwrap_or_default();
+        let folders = [self.bin.clone()].into_iter().chain(env::split_paths(&path));
+        if let Ok(path) = env::join_paths(folders) {
+            command.env("PATH", path);
+        }
+        if let Some(home) = &self.home {
+            command.env("CUDA_HOME", home);
+        }
+        if env::var_os("CUDA_COMPUTE_CAP").is_none() {
+            command.env("CUDA_COMPUTE_CAP", CAPABILITY);
+        }
+    }
+}
+
+/// A folder of ours below `target`.
+pub fn folder(root: &Path, name: &str) -> Result<PathBuf> {
+    let folder = root.join("target/candle-parts").join(name);
+    fs::create_dir_all(&folder)?;
+    Ok(folder)
+}
+
+/// One that says a version and makes empty files.
+pub fn stand_in(root: &Path) -> Result<Nvcc> {
+    let bin = folder(root, "stand-in")?;
+    let program = bin.join("nvcc");
+    fs::copy(root.join("candle/nvcc-stand-in"), &program)?;
+    setup::make_executable(&program)?;
+    Ok(Nvcc { bin, home: None })
+}
+
+/// The machine's, or one from wheels.
+pub fn nvcc(root: &Path) -> Result<Nvcc> {
+    if let Some(bin) = process::find("nvcc").as_deref().and_then(Path::parent) {
+        return Ok(Nvcc { bin: bin.to_owned(), home: None });
+    }
+    if let Some(home) = env::var_os("CUDA_HOME").map(PathBuf::from).filter(|h| h.join("bin/nvcc").is_file()) {
+        return Ok(Nvcc { bin: home.join("bin"), home: Some(home) });
+    }
+    let (toolchain, made) = (root.join(FOLDER), root.join(FOLDER).join("candle"));
+    let home = made.join("nvidia/cu13");
+    if !home.is_dir() {
+        let partial = setup::fresh_folder(&toolchain.join("candle.partial"))?;
+        let what = "nvcc and its headers (105 MB)";
+        setup::unpack_wheels(WHEELS, what, &toolchain.join("candle-wheels"), &partial)?;
+        complete(root, &partial.join("nvidia/cu13"))?;
+        setup::replace(&partial, &made)?;
+    }
+    Ok(Nvcc { bin: home.join("bin"), home: Some(home) })
+}
+
+/// Makes a toolkit of what the wheels have: programs that run, names that build scripts look for, and
+/// libraries to link against.
+fn complete(root: &Path, home: &Path) -> Result {
+    for tool in [setup::files(&home.join("bin"), "")?, setup::files(&home.join("nvvm/bin"), "")?].concat() {
+        setup::make_executable(&tool)?;
+    }
+    #[cfg(unix)]
+    {
+        std::os::unix::fs::symlink("lib", home.join("lib64"))?;
+        std::os::unix::fs::symlink("libcudart.so.13", home.join("lib/libcudart.so"))?;
+    }
+    let sources = package(&root.join("candle/Cargo.toml"), "cudarc")?.join("src");
+    let stubs = home.join("lib/stubs");
+    fs::create_dir_all(&stubs)?;
+    for [module, name, soname] in LIBRARIES {
+        let text = fs::read_to_string(sources.join(module).join("sys/mod.rs"))?;
+        let mut functions: Vec<_> = declared(&text).collect();
+        functions.sort_unstable();
+        functions.dedup();
+        let mut compiler = Command::new("cc");
+        compiler.args(["-shared", "-fPIC", "-nostdlib", "-x", "c", "-", "-o"]);
+        compiler.arg(stubs.join(format!("lib{name}.so"))).arg(format!("-Wl,-soname,{soname}"));
+        let mut running = compiler.stdin(Stdio::piped()).spawn()?;
+        let source: String =
+            functions.iter().map(|function| format!("void {function}(void) {{}}\n")).collect();
+        running.stdin.take().ok_or("cc takes no input")?.write_all(source.as_bytes())?;
+        if !running.wait()?.success() {
+            return Err(format!("cc makes no library of {name}'s names").into());
+        }
+    }
+    Ok(())
+}
+
+/// Names of the functions of CUDA's that a file declares.
+fn declared(text: &str) -> impl Iterator<Item = &str> {
+    text.split("fn ")
+        .skip(1)
+        .filter_map(|rest| {
+            let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_')?;
+            rest[end..].trim_start().starts_with('(').then_some(&rest[..end])
+        })
+        .filter(|name| name.starts_with("cu"))
+}
+
+/// Where a dependency's package lies, once cargo has it.
+pub fn package(manifest: &Path, name: &str) -> Result<PathBuf> {
+    let mut command = process::cargo();
+    command.args(["metadata", "--format-version", "1", "--manifest-path"]).arg(manifest);
+    let metadata: serde_json::Value = serde_json::from_str(&stdout(&mut command)?)?;
+    let packages = metadata["packages"].as_array().into_iter().flatten();
+    let found = packages.filter(|package| package["name"] == name && !package["source"].is_null());
+    let manifest = found.filter_map(|package| package["manifest_path"].as_str()).next();
+    let manifest = manifest.ok_or_else(|| format!("no {name} from a registry"))?;
+    Ok(Path::new(manifest).parent().ok_or("a manifest without a folder")?.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn declarations_are_found() {
+        let text = "pub fn cuInit(a: u32) -> R;\n unsafe fn cuMemcpy_v2 (x); fn other(); fn cuNot<T>(x: T);";
+        assert_eq!(declared(text).collect::<Vec<_>>(), ["cuInit", "cuMemcpy_v2"]);
+    }
+}
