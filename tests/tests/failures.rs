@@ -256,6 +256,52 @@ fn rows_with_no_key_are_zero_beside_rows_that_see_infinity() {
     }
 }
 
+/// One key is taken first and far above all others, whose sum weighs as much or more: what is left of their
+/// probabilities' bits decides.
+#[test]
+fn keys_far_below_the_largest_are_summed_as_they_should_be() {
+    const KEYS: usize = 4096;
+    let ones = [0x3c00, 0x3f80];
+    for (name, powers) in [
+        ("hopper_f16_d64_full_128x128", 15.4f32),
+        ("hopper_f16_d64_full_128x128", 11.45),
+        ("hopper_f16_d64_full_192x96", 14.4),
+        ("hopper_f16_d64_full_128x128_split", 13.0),
+        ("hopper_bf16_d64_full_128x128", 15.4),
+        ("fwd_f16_d64_full_128x32", 15.4),
+    ] {
+        let attention = Attention::new(SimDriver::new("h200").expect("a known card"));
+        let dtype = ferroflash::entry(name).expect("in the table").dtype;
+        let problem = Problem::new(dtype, 1, 64, 1, 64).seqlen_k(KEYS);
+        let mut memory = Case { problem, layout: Layout::Bshd, seed: 3, values: Values::Normal }.memory();
+        // Scores are 0 but for the last key's; its value is 0, those of the others 1.
+        let one = ones[(dtype == DType::Bf16) as usize];
+        let (q, k, v) = (memory.q.buffer, memory.k.buffer, memory.v.buffer);
+        memory.buffers[q].fill(0);
+        memory.buffers[q].iter_mut().step_by(64).for_each(|x| *x = one);
+        memory.buffers[k].fill(0);
+        let last = (KEYS - 1) * 64;
+        let score = powers * core::f32::consts::LN_2 * 8.0;
+        memory.buffers[k][last] = match dtype {
+            DType::F16 => half::f16::from_f32(score).to_bits(),
+            _ => half::bf16::from_f32(score).to_bits(),
+        };
+        memory.buffers[v].fill(one);
+        memory.buffers[v][last..last + 64].fill(0);
+        let outcome = Loaded::new(&attention, &memory, Some(name)).and_then(|loaded| loaded.run());
+        let outcome = outcome.unwrap_or_else(|e| panic!("{name}: {e}"));
+        let far = (KEYS - 1) as f32 / powers.exp2();
+        let o = match dtype {
+            DType::F16 => half::f16::from_bits(outcome.o()[0]).to_f32(),
+            _ => half::bf16::from_bits(outcome.o()[0]).to_f32(),
+        };
+        let expected = far / (1.0 + far);
+        // The largest score itself is rounded: by 2^-11 of it in f16, 2^-8 in bf16.
+        let allowed = if dtype == DType::F16 { 0.01 } else { 0.06 } * expected;
+        assert!((o - expected).abs() <= allowed, "{name}, {powers}: {o}, not {expected}");
+    }
+}
+
 /// docs/failures.md names tests that exist, and every compile-fail case.
 #[test]
 fn the_table_of_failures_names_what_holds() {
