@@ -5,7 +5,7 @@ use crate::inputs::{Read, data, input, no_such_type};
 use candle::backend::BackendStorage;
 use candle::cuda_backend::CudaDType;
 use candle::cuda_backend::cudarc::driver::CudaViewMut;
-use candle::{CpuStorage, CudaStorage, DType, InplaceOp1, InplaceOp3, Layout, Result, Tensor};
+use candle::{CpuStorage, CudaStorage, DType, InplaceOp1, InplaceOp3, Layout, Result, Storage, Tensor};
 use ferroflash::cudarc::{Element, Number, PagesMut, Scale, SlotNumber};
 use half::{bf16, f16};
 use std::sync::Mutex;
@@ -27,8 +27,8 @@ impl Default for CacheScales {
 
 /// Puts `k` and `v`, `(tokens, heads, head_dim)`, to rows `slots`, i64 or i32 `(tokens)`, of the caches,
 /// `(pages, page, heads, head_dim)`: token `t` goes to row `slots[t] % page` of page `slots[t] / page`, or
-/// nowhere where there is no such row. Caches of u8 are e4m3 and get `x / scale`. The caches are two
-/// tensors of their own memory; they are changed in place.
+/// nowhere where there is no such row. Caches of u8 are e4m3 and get `x / scale`. They are changed in
+/// place, each in a storage of its own: neither the other cache's nor that of `k`, `v` or `slots`.
 ///
 /// # Errors
 /// [`candle::Error::Cuda`], in which there is a [`ferroflash::Error`].
@@ -46,7 +46,22 @@ pub fn append(
         let value = format!("{:?} {:?}", v_cache.dims(), v_cache.stride());
         return Err(invalid("v_cache", value, expected));
     }
+    // Whoever writes a storage locks it for himself: asked for again, it would be waited for without an end.
+    let [keys, values] = [storage(k_cache), storage(v_cache)];
+    if keys == values {
+        return Err(invalid("v_cache", "in k_cache's storage", "it must be in one of its own"));
+    }
+    for (name, tensor) in [("k", k), ("v", v), ("slots", slots)] {
+        if [keys, values].contains(&storage(tensor)) {
+            return Err(invalid(name, "in a cache's storage", "it must be in another one"));
+        }
+    }
     k_cache.inplace_op3(k, v, &Keys { v_cache, slots, scales })
+}
+
+/// Where a tensor's storage lies, as long as the tensor does: who shares it is there too.
+fn storage(tensor: &Tensor) -> usize {
+    std::ptr::from_ref::<Storage>(&tensor.storage_and_layout().0).addr()
 }
 
 /// Keys are written with values beside them: the first half of an operation on both.
