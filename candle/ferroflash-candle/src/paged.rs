@@ -20,7 +20,7 @@ use half::{bf16, f16};
 pub struct PagedKv<'a> {
     /// `(pages, page, heads, head_dim)` of the queries' type, or of u8, which is e4m3. Any page size.
     pub keys: &'a Tensor,
-    /// The same of values, with the same strides.
+    /// The same of values, with the same shape and strides.
     pub values: &'a Tensor,
     /// u32 or i32 `(sequences, columns)`: key `j` of sequence `b` is in page `block_table[b][j / page]`.
     pub block_table: &'a Tensor,
@@ -125,6 +125,9 @@ impl<'a> PagedKv<'a> {
         let tensor = input("q", &q_data, q.1, packed)?;
         let (heads, shape) = (q.1.dims()[q.1.dims().len() - 2], k.1.shape().dims4()?);
         let shape = [shape.0, shape.1, shape.2, shape.3];
+        if v.1.dims() != shape {
+            return Err(invalid("v.shape", format_args!("{:?}", v.1.dims()), format_args!("k's, {shape:?}")));
+        }
         let strides: [usize; 4] = k.1.stride().try_into().unwrap_or_default();
         if v.1.stride() != strides {
             let (k, v) = (k.1.stride(), v.1.stride());
