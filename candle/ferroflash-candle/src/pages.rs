@@ -2,6 +2,9 @@
 use crate::errors::invalid;
 use candle::Result;
 
+/// Keys of a sequence, at most: lengths have 32 bits, of which kernels read a sign.
+pub(crate) const MOST: usize = i32::MAX as usize;
+
 /// The pages of a cache that nobody has. One pool serves the caches of all layers: the same pages of each.
 #[derive(Clone, Debug)]
 pub struct PagePool {
@@ -36,11 +39,12 @@ impl PagePool {
     /// Gives a sequence the pages for so many tokens behind its keys, or none.
     ///
     /// # Errors
-    /// Where the pool has fewer pages.
+    /// Where the pool has fewer pages, or the sequence 2^31 keys.
     pub fn grow(&mut self, sequence: &mut Sequence, tokens: usize) -> Result<()> {
-        let pages = (sequence.keys + tokens).div_ceil(self.page).saturating_sub(sequence.pages.len());
+        let keys = sequence.with(tokens)?;
+        let pages = keys.div_ceil(self.page).saturating_sub(sequence.pages.len());
         let Some(left) = self.free.len().checked_sub(pages) else {
-            let expected = format!("a sequence of {} keys needs {pages} more", sequence.keys + tokens);
+            let expected = format!("a sequence of {keys} keys needs {pages} more");
             return Err(invalid("free pages", self.free.len(), expected));
         };
         sequence.pages.extend(self.free.drain(left..).rev());
@@ -71,6 +75,16 @@ impl Sequence {
 
     /// Says that so many keys more are in the cache: when the step that has put them there was enqueued.
     pub fn advance(&mut self, tokens: usize) {
-        self.keys += tokens;
+        self.keys = self.keys.saturating_add(tokens);
+    }
+
+    /// Its keys behind so many tokens more: [`MOST`] at most.
+    pub(crate) fn with(&self, tokens: usize) -> Result<usize> {
+        let keys = self.keys.saturating_add(tokens);
+        if keys > MOST {
+            let expected = format!("behind {} keys, at most {MOST} in all", self.keys);
+            return Err(invalid("tokens", tokens, expected));
+        }
+        Ok(keys)
     }
 }

@@ -1,6 +1,6 @@
 //! One step of a batch: what every layer's cache is told, on the device.
 use crate::errors::{invalid, refused};
-use crate::pages::Sequence;
+use crate::pages::{MOST, Sequence};
 use candle::backend::BackendStorage;
 use candle::cuda_backend::CudaDType;
 use candle::cuda_backend::cudarc::driver::DeviceRepr;
@@ -65,7 +65,7 @@ impl Step {
     /// of which a sequence has at most `columns`.
     ///
     /// # Errors
-    /// Those of the device's memory.
+    /// Those of the device's memory; pages without a key; 2^31 numbers, which nobody has room for.
     pub fn new(
         sequences: usize,
         tokens: usize,
@@ -73,6 +73,14 @@ impl Step {
         page: usize,
         device: &Device,
     ) -> Result<Step> {
+        if page == 0 {
+            return Err(invalid("page", page, "1 key or more"));
+        }
+        let table = sequences.saturating_mul(columns);
+        if [tokens, table].into_iter().fold(sequences.saturating_mul(4), usize::saturating_add) > MOST {
+            let value = format!("{sequences} sequences of {columns} pages, {tokens} tokens");
+            return Err(invalid("step", value, format_args!("at most {MOST} numbers in all")));
+        }
         let most = Most { sequences, tokens, columns };
         let integers = Tensor::zeros(most.parts()[5], DType::U32, device)?;
         let slots = Tensor::zeros(tokens, DType::I64, device)?;
@@ -89,7 +97,7 @@ impl Step {
     /// refuses.
     pub fn set(&mut self, sequences: &[(&Sequence, usize)]) -> Result<()> {
         let Most { sequences: most, columns, .. } = self.most;
-        let tokens: usize = sequences.iter().map(|(_, tokens)| tokens).sum();
+        let tokens = sequences.iter().fold(0, |sum: usize, (_, tokens)| sum.saturating_add(*tokens));
         if sequences.is_empty() || sequences.len() > most {
             return Err(invalid("sequences", sequences.len(), format_args!("1 to {most}")));
         }
@@ -102,7 +110,7 @@ impl Step {
         let (integers, slots) = &mut self.host;
         let mut row = 0;
         for (b, (sequence, tokens)) in sequences.iter().enumerate() {
-            let (pages, keys) = (sequence.pages(), sequence.keys() + tokens);
+            let (pages, keys) = (sequence.pages(), sequence.with(*tokens)?);
             let needed = keys.div_ceil(self.page);
             if pages.len() < needed || needed > columns {
                 let expected = format_args!("{needed} for {keys} keys, and at most {columns}");

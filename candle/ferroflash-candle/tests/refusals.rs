@@ -1,0 +1,65 @@
+//! What is refused before anything is locked or asked of a GPU: tensors of the CPU say as much.
+use candle::{DType, Device, Error, Result, Tensor};
+use ferroflash_candle::{PagePool, Sequence, Step, append};
+
+/// `ferroflash::Error`'s words, which candle's errors carry.
+fn refusal<T>(result: Result<T>) -> String {
+    match result.err().expect("it is refused") {
+        Error::WithBacktrace { inner, .. } => inner.to_string(),
+        other => other.to_string(),
+    }
+}
+
+fn check<T>(result: Result<T>, words: &str) {
+    let found = refusal(result);
+    assert!(found.contains(words), "{found}; not {words}");
+}
+
+#[test]
+fn tensors_of_one_storage() -> Result<()> {
+    let zeros = |shape: &[usize]| Tensor::zeros(shape, DType::F16, &Device::Cpu);
+    let (both, other) = (zeros(&[2, 3, 16, 2, 64])?, zeros(&[3, 16, 2, 64])?);
+    let [k_half, v_half] = [both.get(0)?, both.get(1)?];
+    let new = zeros(&[4, 2, 64])?;
+    let slots = Tensor::zeros(4, DType::I64, &Device::Cpu)?;
+    let part = |cache: &Tensor| cache.get(0)?.narrow(0, 0, 4);
+    let [of_keys, of_values] = [part(&k_half)?, part(&other)?];
+    for ([k, v, k_cache, v_cache, slots], name) in [
+        ([&new, &new, &k_half, &v_half, &slots], "v_cache"),
+        ([&new, &new, &other, &other, &slots], "v_cache"),
+        ([&of_keys, &new, &k_half, &other, &slots], "k"),
+        ([&of_values, &new, &k_half, &other, &slots], "k"),
+        ([&new, &of_keys, &k_half, &other, &slots], "v"),
+        ([&new, &of_values, &k_half, &other, &slots], "v"),
+        ([&new, &new, &k_half, &other, &of_values], "slots"),
+    ] {
+        check(append(k, v, k_cache, v_cache, slots, None), &format!("invalid {name}: in "));
+    }
+    Ok(())
+}
+
+#[test]
+fn numbers_without_end() -> Result<()> {
+    let (mut pool, mut sequence) = (PagePool::new(4, 16), Sequence::new());
+    pool.grow(&mut sequence, 20)?;
+    sequence.advance(20);
+    check(pool.grow(&mut sequence, usize::MAX), "invalid tokens");
+    check(pool.grow(&mut sequence, 100), "invalid free pages");
+    assert_eq!((pool.free(), sequence.pages().len()), (2, 2));
+    for ([sequences, tokens, columns, page], words) in [
+        ([1, 1, 1, 0], "invalid page"),
+        ([usize::MAX, 1, 1, 16], "invalid step"),
+        ([1, usize::MAX, 1, 16], "invalid step"),
+        ([1 << 20, 1, 1 << 50, 16], "invalid step"),
+    ] {
+        check(Step::new(sequences, tokens, columns, page, &Device::Cpu), words);
+    }
+    let mut step = Step::new(2, 64, 4, 16, &Device::Cpu)?;
+    for (tokens, words) in [([usize::MAX, 1], "invalid tokens"), ([1, 0], "invalid tokens")] {
+        check(step.set(&tokens.map(|tokens| (&sequence, tokens))), words);
+    }
+    sequence.advance(usize::MAX);
+    check(step.set(&[(&sequence, 1)]), "invalid tokens");
+    check(pool.grow(&mut sequence, 1), "invalid tokens");
+    Ok(())
+}
