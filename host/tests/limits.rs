@@ -45,6 +45,21 @@ fn the_largest_batch() {
     }
 }
 
+/// A plan is made for the workspace that is offered; what a request has of it may be too little, anywhere.
+#[test]
+fn a_workspace_that_ends_where_addresses_do() {
+    let [q, o] = [1, 4].map(|n| view(n, [1, 128, 32, 128], [0, 4096, 128, 1]));
+    let [k, v] = [2, 3].map(|n| view(n, [1, 8192, 32, 128], [0, 4096, 128, 1]));
+    let f = Forward::new(q, k, v, o);
+    for card in ["h200", "b200"] {
+        let card = Capabilities::profile(card).expect("known");
+        let room = Workspace { address: u64::MAX - (1 << 20) - 15, bytes: 1 << 20 };
+        let plan = plan_with(&f, card, &Tuning::new(), u64::MAX).expect("valid");
+        assert!(plan.workspace_bytes() > room.bytes, "{} splits", plan.contract().symbol);
+        check(&card.name, &f.workspace(room), card);
+    }
+}
+
 /// What a driver may say of a card that nobody has seen.
 #[test]
 fn cards_that_say_they_have_nothing() {
