@@ -296,14 +296,19 @@ fn portable(
 fn named(name: &str, p: &Problem, mask: MaskKind, capabilities: &Capabilities) -> Result<Choice, Error> {
     let entry = by_name(name, mask)?;
     let general = entry.mask == mask || entry.mask == MaskKind::Local;
-    let packed = entry.grid.packs() == p.packed.is_some();
-    if entry.dtype != p.dtype || !general || (entry.head_dim as usize) < p.head_dim || !packed {
+    let sequences = if p.packed.is_some() { "packed" } else { "equally long" };
+    if entry.grid.packs() != p.packed.is_some() {
+        // What the planner would take is one, whatever else is wrong with this one.
+        let other = choose(p, None, capabilities, None, 0, &Tuning::new())?.entry.contract.symbol;
+        let expected = format_args!("it is no kernel for {sequences} sequences; {other} is one");
+        return Err(Error::invalid("config", name, expected));
+    }
+    if entry.dtype != p.dtype || !general || (entry.head_dim as usize) < p.head_dim {
         let expected = format_args!(
-            "this problem needs {} with mask {} and head_dim {}, for {} sequences",
+            "this problem needs {} with mask {} and head_dim {}, for {sequences} sequences",
             p.dtype.name(),
             mask.name(),
-            p.head_dim,
-            if p.packed.is_some() { "packed" } else { "equally long" }
+            p.head_dim
         );
         return Err(Error::invalid("config", name, expected));
     }

@@ -45,6 +45,41 @@ fn the_largest_batch() {
     }
 }
 
+/// As many tiles of 128 queries as a launch has; a portable kernel's of 64 would be too many.
+#[test]
+fn a_problem_that_no_portable_kernel_takes() {
+    for packed in [false, true] {
+        let (rows, heads, head_dim) = (MAX_SEQLEN - 4096, 256, 256);
+        let row = (heads * head_dim) as i64;
+        let views = [1, 2, 3, 4].map(|n| view(n, [1, rows, heads, head_dim], [0, row, head_dim as i64, 1]));
+        let [q, k, v, o] = views;
+        let mut f = Forward::new(q, k, v, o).mask(Mask::Window { left: Some(255), right: Some(0) });
+        if packed {
+            let starts = Index::new(5 << 50, 2);
+            f = f.packed(Packed::new(1, starts, starts, rows, rows));
+        }
+        let made = plan(&f, h200()).unwrap_or_else(|e| panic!("packed {packed}: {e}"));
+        assert_eq!(supports(&f.problem(), h200()), Ok(made.contract()), "packed {packed}");
+        assert!(made.contract().symbol.starts_with("hopper"), "{}", made.contract().symbol);
+        check(&format!("packed {packed}"), &f, h200());
+    }
+}
+
+/// A plan is made for the workspace that is offered; what a request has of it may be too little, anywhere.
+#[test]
+fn a_workspace_that_ends_where_addresses_do() {
+    let [q, o] = [1, 4].map(|n| view(n, [1, 128, 32, 128], [0, 4096, 128, 1]));
+    let [k, v] = [2, 3].map(|n| view(n, [1, 8192, 32, 128], [0, 4096, 128, 1]));
+    let f = Forward::new(q, k, v, o);
+    for card in ["h200", "b200"] {
+        let card = Capabilities::profile(card).expect("known");
+        let room = Workspace { address: u64::MAX - (1 << 20) - 15, bytes: 1 << 20 };
+        let plan = plan_with(&f, card, &Tuning::new(), u64::MAX).expect("valid");
+        assert!(plan.workspace_bytes() > room.bytes, "{} splits", plan.contract().symbol);
+        check(&card.name, &f.workspace(room), card);
+    }
+}
+
 /// What a driver may say of a card that nobody has seen.
 #[test]
 fn cards_that_say_they_have_nothing() {

@@ -141,9 +141,12 @@ const REFUSED: &[Refusal] = &[
         &["lse.shape", "[1, 32, 16384]"]),
     Refusal(|f| f.workspace = Some(Workspace { address: 5 * FAR, bytes: 64 }),
         &["workspace.address", "must not overlap packed.cu_seqlens_q"]),
-    Refusal(|f| f.config = Some("fwd_f16_d128_causal_128x48"), &["config", "packed sequences"]),
+    Refusal(|f| f.config = Some("fwd_f16_d128_causal_128x48"),
+        &["config", "no kernel for packed sequences", "hopper_packed_f16_d128_causal_128x128 is one"]),
+    Refusal(|f| f.config = Some("hopper_f16_d128_causal_128x128"),
+        &["config", "no kernel for packed sequences", "hopper_packed_f16_d128_causal_128x128 is one"]),
     Refusal(|f| { f.packed = None; f.config = Some("fwd_f16_d128_causal_128x48_packed") },
-        &["config", "equally long sequences"]),
+        &["config", "no kernel for equally long sequences", "hopper_f16_d128_causal_128x128 is one"]),
     Refusal(|f| packed(f, |p| p.max_seqlen_q = 1 << 29), &[]),
 ];
 

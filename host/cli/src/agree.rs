@@ -124,7 +124,8 @@ fn agree<D: Driver>(
         kernels.iter().flat_map(|row| row.failures.iter().map(move |f| format!("{}: {f}", row.name)));
     let failures: Vec<String> = failures.into_iter().chain(kernel_failures).collect();
     let ran = kernels.iter().any(|row| row.skipped.is_none());
-    let result = Error::first_of("differences", failures.len(), failures.first(), ran, "this device");
+    let idle = || Error::Invalid("no kernel of these can run on this device".into());
+    let result = Error::first_of("differences", failures.len(), failures.first(), (!ran).then(idle));
     let report = Report {
         device: attention.capabilities().name.to_string(),
         simulator: simulator.capabilities().name.to_string(),

@@ -1,4 +1,5 @@
 //! Errors of commands and their exit codes.
+use ferroflash::{Capabilities, spec};
 use std::fmt::Display;
 use std::process::ExitCode;
 use thiserror::Error;
@@ -36,19 +37,35 @@ impl Error {
         self.code().into()
     }
 
-    /// What a command ends with that checks kernels: the first of what was `found`, `count` in all; else that
-    /// none of them `ran`.
+    /// What a command ends with that checks kernels: the first of what was `found`, `count` in all; else
+    /// [`Error::nothing_ran`].
     pub(super) fn first_of(
         found: &str,
         count: usize,
         first: Option<impl Display>,
-        ran: bool,
-        device: impl Display,
+        nothing_ran: Option<Self>,
     ) -> Result<(), Self> {
         match first {
             Some(first) => Err(Error::Wrong(format!("{count} {found}, the first: {first}"))),
-            None if !ran => Err(Error::Invalid(format!("no kernel of these can run on {device}"))),
-            None => Ok(()),
+            None => nothing_ran.map_or(Ok(()), Err),
         }
+    }
+
+    /// That none of these kernels, each with whether it ran, can run on a device; and a card that the simulator
+    /// can stand for and that runs them all. Nothing where some ran.
+    pub(super) fn nothing_ran<'a>(
+        kernels: impl Iterator<Item = (&'a str, bool)> + Clone,
+        device: impl Display,
+    ) -> Option<Self> {
+        if kernels.clone().any(|(_, ran)| ran) {
+            return None;
+        }
+        let all: Vec<_> =
+            spec::kernels().filter(|k| kernels.clone().any(|(name, _)| name == k.symbol)).collect();
+        let runs = |card: &Capabilities| all.iter().all(|kernel| card.runs(kernel).is_ok());
+        let card = Capabilities::PROFILES.iter().rev().find(|(_, card)| !all.is_empty() && runs(card));
+        let hint =
+            card.map_or(String::new(), |(name, _)| format!("; --profile {name} simulates one that does"));
+        Some(Error::Invalid(format!("nothing ran: {device} does not run these kernels{hint}")))
     }
 }

@@ -2,7 +2,7 @@
 use super::console::Console;
 use super::device::{Device, Runner};
 use super::error::Error;
-use super::options::{DeviceOptions, dtype};
+use super::options::{DeviceKind, DeviceOptions, dtype};
 use ferroflash::{Capabilities, DType, Mask, Problem, explain, ptx, spec::KERNELS};
 use serde::Serialize;
 use std::fmt;
@@ -38,6 +38,7 @@ struct Report {
     embedded_kernels: usize,
     kernels: usize,
     gpu: Option<String>,
+    /// Why there is none, where one could have been meant.
     no_gpu: Option<String>,
     /// What `--device` stands for.
     device: String,
@@ -87,13 +88,15 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let device = Device::open(&args.device, console)?;
     let capabilities = device.runner().map(Runner::capabilities);
     let base = Problem::new(args.dtype, args.batch, args.seqlen, args.heads, 8);
+    // Who names a simulated card asks for no GPU.
+    let meant = args.device.kind()? != DeviceKind::Sim;
     let would_run = capabilities.map_or(Ok(vec![]), |capabilities| choices(base, capabilities))?;
     let report = Report {
         version: env!("CARGO_PKG_VERSION"),
         embedded_kernels: KERNELS.iter().filter(|kernel| ptx::is_embedded(kernel.symbol)).count(),
         kernels: KERNELS.len(),
         gpu: gpu.as_ref().ok().map(Device::to_string),
-        no_gpu: gpu.as_ref().err().map(Error::to_string),
+        no_gpu: gpu.as_ref().err().filter(|_| meant).map(Error::to_string),
         device: device.to_string(),
         limits: capabilities.map(Limits::from),
         problems: format!(
@@ -139,7 +142,8 @@ impl fmt::Display for Report {
         )?;
         match (&self.gpu, &self.no_gpu) {
             (Some(gpu), _) => writeln!(f, "GPU        {gpu}")?,
-            (None, reason) => writeln!(f, "GPU        none ({})", reason.clone().unwrap_or_else(none))?,
+            (None, Some(reason)) => writeln!(f, "GPU        none ({reason})")?,
+            (None, None) => {}
         }
         writeln!(f, "runs on    {}", self.device)?;
         let Some(limits) = &self.limits else { return Ok(()) };

@@ -223,8 +223,8 @@ fn verdict(kernels: &[Row], device: &str) -> Result<(), Error> {
     match (found.first(), refused.first()) {
         (None, Some(first)) => Err(Error::Invalid(format!("not all could be launched: {}", words(first)))),
         (first, _) => {
-            let ran = kernels.iter().any(|row| row.launches > 0);
-            Error::first_of("findings", found.len(), first.map(words), ran, device)
+            let idle = Error::nothing_ran(kernels.iter().map(|row| (&*row.name, row.launches > 0)), device);
+            Error::first_of("findings", found.len(), first.map(words), idle)
         }
     }
 }
@@ -363,7 +363,12 @@ impl fmt::Display for Findings {
             }
         }
         let launches: usize = self.kernels.iter().map(|row| row.launches).sum();
-        let verdict = if self.clean { "clean" } else { "NOT CLEAN" };
+        let all_skipped = self.kernels.iter().all(|row| row.skipped.is_some());
+        let verdict = match (self.clean, all_skipped) {
+            (true, _) => "clean",
+            (false, true) => "nothing ran",
+            (false, false) => "NOT CLEAN",
+        };
         // On a GPU each tool says so of its own.
         let skipped = skipped(self.kernels.iter().map(|row| row.skipped.is_some()));
         writeln!(f, "{verdict}: {launches} launches on {}, {:.1} s{skipped}", self.device, self.seconds)

@@ -86,9 +86,9 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     bar.finish_and_clear();
     let failures: usize = kernels.iter().map(|row| row.failures.len()).sum();
     let first = kernels.iter().find_map(|row| Some(format!("{}: {}", row.name, row.failures.first()?)));
-    let ran = kernels.iter().any(|row| row.skipped.is_none());
+    let idle = Error::nothing_ran(kernels.iter().map(|row| (row.name, row.skipped.is_none())), &device);
     let Args { launches, threads, streams, .. } = args;
-    let result = Error::first_of("failures", failures, first, ran, &device);
+    let result = Error::first_of("failures", failures, first, idle);
     let report = Report {
         device: device.to_string(),
         seed: args.kernels.seed,
@@ -191,7 +191,11 @@ impl fmt::Display for Report {
             }
         }
         let launches: u64 = self.kernels.iter().map(|row| row.launches).sum();
-        let verdict = if self.passed { "all agree in every bit" } else { "FAILED" };
+        let verdict = match (self.passed, self.kernels.iter().all(|row| row.skipped.is_some())) {
+            (true, _) => "all agree in every bit",
+            (false, true) => "nothing ran",
+            (false, false) => "FAILED",
+        };
         let Report { threads, streams, device, seconds, .. } = self;
         writeln!(
             f,

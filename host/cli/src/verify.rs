@@ -121,8 +121,8 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let rows = || headline.iter().chain(&kernels);
     let failures: usize = rows().map(|row| row.failures.len()).sum();
     let first = rows().find_map(|row| Some(format!("{}: {}", row.name, row.failures.first()?)));
-    let ran = rows().any(|row| row.skipped.is_none());
-    let result = Error::first_of("failures", failures, first, ran, &device);
+    let idle = Error::nothing_ran(rows().map(|row| (row.name, row.skipped.is_none())), &device);
+    let result = Error::first_of("failures", failures, first, idle);
     let report = Report {
         device: device.to_string(),
         seed,
@@ -352,7 +352,12 @@ impl fmt::Display for Report {
             }
         }
         let cases: usize = self.kernels.iter().chain(&self.headline).map(|row| row.cases).sum();
-        let verdict = if self.passed { "all pass" } else { "FAILED" };
+        let all_skipped = self.kernels.iter().chain(&self.headline).all(|row| row.skipped.is_some());
+        let verdict = match (self.passed, all_skipped) {
+            (true, _) => "all pass",
+            (false, true) => "nothing ran",
+            (false, false) => "FAILED",
+        };
         let graphs: usize = self.kernels.iter().map(|row| row.graphs).sum();
         let graphs = if graphs > 0 { format!(", {graphs} also by graphs") } else { String::new() };
         let Report { device, grid, seed, seconds, .. } = self;

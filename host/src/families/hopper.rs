@@ -18,7 +18,8 @@ pub(crate) struct Launch {
     /// Q, K, V and O.
     boxes: [Boxes; 4],
     told: Told,
-    /// What takes tensors that the copy engine does not; none where the kernel was asked for by name.
+    /// What takes tensors that the copy engine does not; none where the kernel was asked for by name, or where
+    /// a portable one's smaller tiles are too many.
     instead: Option<Instead>,
 }
 
@@ -59,10 +60,10 @@ impl Launch {
         let (scale_log2, softcap) = validate::base_two(p);
         let before = p.seqlen_k.saturating_sub(p.seqlen_q) as u64;
         let rounds = rounds(entry, forward::order(p, entry, capabilities)?, |m_block| m_block, before);
-        let instead = instead.map(|entry| {
-            let order = forward::order(p, entry, capabilities)?;
+        let instead = instead.and_then(|entry| {
+            let order = forward::order(p, entry, capabilities).ok()?;
             let One { kernel, grid, .. } = forward::Launch::new(entry, p, tensors, order);
-            Ok(Instead { kernel, grid, order })
+            Some(Instead { kernel, grid, order })
         });
         Ok(Launch {
             kernel: place(&entry.contract),
@@ -77,7 +78,7 @@ impl Launch {
                 q_len: p.seqlen_q as u32,
                 k_len: p.seqlen_k as u32,
             },
-            instead: instead.transpose()?,
+            instead,
         })
     }
 
@@ -85,7 +86,7 @@ impl Launch {
     /// take them.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] where it does not, and the kernel was asked for by name.
+    /// [`Error::Unsupported`] where it does not, and no portable kernel takes its place.
     pub fn bind(&self, p: &Problem, tensors: &Tensors) -> Result<Launches, Error> {
         match (takes(tensors), &self.instead) {
             (Ok(()), _) => {

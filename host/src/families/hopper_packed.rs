@@ -20,7 +20,8 @@ pub(crate) struct Launch {
     /// Q, K, V and O.
     boxes: [Boxes; 4],
     told: Told,
-    /// What takes tensors that the copy engine does not; none where the kernel was asked for by name.
+    /// What takes tensors that the copy engine does not; none where the kernel was asked for by name, or where
+    /// a portable one's smaller tiles are too many.
     instead: Option<Instead>,
 }
 
@@ -78,9 +79,9 @@ impl Launch {
         let (sequences, order) = packed::order(p, entry, capabilities)?;
         let rounds = dealt(entry, p, order, &sequences, capabilities);
         let [[_, q_len, ..], [_, k_len, ..]] = p.shapes();
-        let instead = instead.map(|entry| {
-            let (sequences, order) = packed::order(p, entry, capabilities)?;
-            Ok(Instead { kernel: place(&entry.contract), sequences, order })
+        let instead = instead.and_then(|entry| {
+            let (sequences, order) = packed::order(p, entry, capabilities).ok()?;
+            Some(Instead { kernel: place(&entry.contract), sequences, order })
         });
         Ok(Launch {
             kernel: place(&entry.contract),
@@ -98,7 +99,7 @@ impl Launch {
                 sequences,
                 bottom_right: (p.alignment == Alignment::BottomRight).into(),
             },
-            instead: instead.transpose()?,
+            instead,
         })
     }
 
@@ -106,7 +107,7 @@ impl Launch {
     /// take them.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] where it does not, and the kernel was asked for by name.
+    /// [`Error::Unsupported`] where it does not, and no portable kernel takes its place.
     pub fn bind(&self, p: &Problem, tensors: &Tensors) -> Result<Launches, Error> {
         match (takes_packed(tensors), &self.instead) {
             (Ok(()), _) => {

@@ -158,12 +158,13 @@ impl Split {
         SplitParams { forward: *forward, partials: self.partials(tensors) }
     }
 
-    /// Where the slices are left: in the workspace of `tensors`.
+    /// Where the slices are left: in the workspace of `tensors`. A plan may be made before there is enough of
+    /// it, and then no place is right: a launch refuses it.
     pub fn partials(&self, tensors: &Tensors) -> Partials {
         let address = tensors.workspace.map_or(0, |workspace| workspace.address);
         Partials {
             rows_base: address,
-            values_base: address + self.rows_bytes(),
+            values_base: address.wrapping_add(self.rows_bytes()),
             rows: self.rows.get(),
             heads: self.heads,
             slices: self.slices,

@@ -112,6 +112,18 @@ fn verdicts_count_what_was_skipped() {
     }
 }
 
+/// Where nothing ran, nothing failed: it is said where it would run.
+#[test]
+fn verdicts_name_a_card_for_kernels_that_none_ran() {
+    let config = ["--config", "hopper_f16_d64_full_128x128", "--device", "sim"];
+    for command in [&["verify", "--quick"][..], &["sanitize"], &["soak", "--launches", "2"]] {
+        let output = ferroflash(&[command, &config].concat()).output().expect("starts");
+        check_error(&output, 2, "--profile h200");
+        let verdict = text(&output.stdout).lines().last().unwrap_or_default().to_owned();
+        assert!(verdict.starts_with("nothing ran: 0 "), "{command:?}: {verdict}");
+    }
+}
+
 #[test]
 fn kernels_are_the_table() {
     let report = report(&["kernels"]);

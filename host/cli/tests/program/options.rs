@@ -140,6 +140,8 @@ fn no_driver() {
     let info: Value = serde_json::from_slice(&info.stdout).expect("one JSON document");
     assert_eq!(info["gpu"], Value::Null);
     assert!(info["no_gpu"].as_str().is_some_and(|reason| reason.contains("no CUDA driver")), "{info}");
+    let named = without(&["info", "--profile", "h200"]);
+    assert!(named.status.success() && !text(&named.stdout).contains("CUDA"), "{}", text(&named.stdout));
 }
 
 #[test]
