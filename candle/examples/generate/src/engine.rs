@@ -55,6 +55,19 @@ struct Seat {
     left: usize,
 }
 
+/// Whether a prompt of so many tokens and those that may follow have room among `most`.
+///
+/// # Errors
+/// Where they have not.
+pub fn fits(prompt: usize, limit: usize, most: usize) -> Result<()> {
+    let left = most.saturating_sub(prompt);
+    ensure!(
+        limit <= left,
+        "{prompt} tokens and {limit} new ones; there is room for {most}, and so for {left} new ones"
+    );
+    Ok(())
+}
+
 impl<'m> Engine<'m> {
     /// Without a request.
     pub fn new(model: &'m Model, attention: Box<dyn Attention + 'm>, settings: Settings) -> Self {
@@ -67,13 +80,12 @@ impl<'m> Engine<'m> {
     /// # Errors
     /// An empty prompt, and what is longer than the cache or the model allows.
     pub fn submit(&mut self, prompt: Vec<u32>, limit: usize) -> Result<usize> {
-        let (length, vocabulary) = (prompt.len() + limit, self.model.config.vocab_size);
+        let vocabulary = self.model.config.vocab_size;
         ensure!(!prompt.is_empty(), "a prompt without a token");
         ensure!(limit > 0, "a request for no token");
         let unknown = prompt.iter().find(|token| **token as usize >= vocabulary);
         ensure!(unknown.is_none(), "token {unknown:?} of a vocabulary of {vocabulary}");
-        let most = self.attention.most().min(self.settings.positions);
-        ensure!(length <= most, "{} tokens and {limit} new ones; there is room for {most}", prompt.len());
+        fits(prompt.len(), limit, self.attention.most().min(self.settings.positions))?;
         let request = self.submitted;
         self.submitted += 1;
         self.waiting.push_back(Seat { request, tokens: prompt, kept: 0, left: limit });

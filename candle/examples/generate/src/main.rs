@@ -85,8 +85,8 @@ struct Run {
     #[arg(long)]
     file: Option<PathBuf>,
     /// New tokens of each request, at most.
-    #[arg(short, long, default_value_t = 128)]
-    tokens: usize,
+    #[arg(short, long, default_value_t = 128, value_parser = 1.., allow_negative_numbers = true)]
+    tokens: i64,
     /// Sequences at a time; others wait.
     #[arg(long, default_value_t = 32, value_parser = 1..)]
     seats: i64,
@@ -94,7 +94,7 @@ struct Run {
     #[arg(long)]
     pages: Option<usize>,
     /// 0 takes the best token each time.
-    #[arg(long, default_value_t = 0.0)]
+    #[arg(long, default_value_t = 0.0, value_parser = temperature, allow_negative_numbers = true)]
     temperature: f64,
     /// Of random choices.
     #[arg(long, default_value_t = 1)]
@@ -133,15 +133,30 @@ struct Bench {
 }
 
 fn main() -> ExitCode {
-    let done = match Cli::parse().command {
-        Command::Run(run) => run.run(),
-        Command::Bench(bench) => bench.run(),
-        Command::MakeTiny { folder, seed, head_dim } => tiny::make(&folder, seed, head_dim),
-    };
+    let done = Cli::parse().run();
     if let Err(error) = &done {
         eprintln!("error: {error:#}");
     }
     ExitCode::from(u8::from(done.is_err()))
+}
+
+impl Cli {
+    fn run(&self) -> Result<()> {
+        match &self.command {
+            Command::Run(run) => run.run(),
+            Command::Bench(bench) => bench.run(),
+            Command::MakeTiny { folder, seed, head_dim } => tiny::make(folder, *seed, *head_dim),
+        }
+    }
+}
+
+/// What divides logits.
+fn temperature(text: &str) -> Result<f64, String> {
+    let number: f64 = text.parse().map_err(|e| format!("{e}"))?;
+    match number.is_finite() && number >= 0.0 {
+        true => Ok(number),
+        false => Err("it must be 0 or above, and finite".into()),
+    }
 }
 
 impl Common {
@@ -181,6 +196,7 @@ impl Common {
 
 impl Run {
     fn run(&self) -> Result<()> {
+        ensure!(self.prompts.iter().all(|prompt| !prompt.is_empty()), "an empty prompt: --prompt takes text");
         let config = Config::read(&self.folder)?;
         let tokenizer = text::tokenizer(&self.folder)?;
         let mut prompts = self.prompts.clone();
@@ -192,12 +208,12 @@ impl Run {
         ensure!(!prompts.is_empty(), "no prompt: --prompt TEXT, or --file with one in each line");
         let prompts =
             prompts.iter().map(|prompt| text::encode(&tokenizer, prompt)).collect::<Result<Vec<_>>>()?;
-        let longest = prompts.iter().map(Vec::len).max().unwrap_or(0) + self.tokens;
-        ensure!(
-            longest <= config.max_position_embeddings,
-            "{longest} tokens in a sequence; this model was made for {}",
-            config.max_position_embeddings
-        );
+        let mut longest = 0;
+        for (request, prompt) in prompts.iter().enumerate() {
+            engine::fits(prompt.len(), self.tokens(), config.max_position_embeddings)
+                .with_context(|| format!("prompt {} in this model's context", request + 1))?;
+            longest = longest.max(prompt.len() + self.tokens());
+        }
         let device = self.common.device()?;
         if self.temperature != 0.0 && !self.common.cpu {
             device.set_seed(self.seed)?;
@@ -208,7 +224,7 @@ impl Run {
         settings.temperature = self.temperature;
         settings.pages = self.pages.unwrap_or_else(|| {
             let mut each: Vec<usize> =
-                prompts.iter().map(|prompt| (prompt.len() + self.tokens).div_ceil(settings.page)).collect();
+                prompts.iter().map(|prompt| (prompt.len() + self.tokens()).div_ceil(settings.page)).collect();
             each.sort_unstable();
             each.iter().rev().take(settings.seats).sum()
         });
@@ -220,6 +236,10 @@ impl Run {
         self.print(&tokenizer, Engine::new(&model, attention, settings), &prompts)
     }
 
+    fn tokens(&self) -> usize {
+        self.tokens as usize
+    }
+
     fn print(
         &self,
         tokenizer: &tokenizers::Tokenizer,
@@ -227,7 +247,7 @@ impl Run {
         prompts: &[Vec<u32>],
     ) -> Result<()> {
         for prompt in prompts {
-            engine.submit(prompt.clone(), self.tokens)?;
+            engine.submit(prompt.clone(), self.tokens())?;
         }
         let mut printer = text::Printer::new(tokenizer, std::io::stdout(), prompts);
         let (start, mut first, mut steps, mut tokens) = (Instant::now(), None, 0, 0);
@@ -241,10 +261,11 @@ impl Run {
         }
         let seconds = start.elapsed().as_secs_f64();
         eprintln!(
-            "{} requests, {} tokens of prompts; {tokens} new ones in {steps} steps and {seconds:.2} s: {:.1} \
-             a second; the first one after {:.1} ms",
-            prompts.len(),
-            prompts.iter().map(Vec::len).sum::<usize>(),
+            "{}, {} of prompts; {tokens} new ones in {} and {seconds:.2} s: {:.1} a second; the first one \
+             after {:.1} ms",
+            text::count(prompts.len(), "request"),
+            text::count(prompts.iter().map(Vec::len).sum(), "token"),
+            text::count(steps, "step"),
             tokens as f64 / seconds,
             first.unwrap_or_default().as_secs_f64() * 1e3
         );
@@ -258,7 +279,7 @@ impl Run {
         settings: &Settings,
         prompts: &[Vec<u32>],
     ) -> Result<()> {
-        let verdicts = check::check(models, attention, settings, prompts, self.tokens)?;
+        let verdicts = check::check(models, attention, settings, prompts, self.tokens())?;
         let mut worst = 0f32;
         for (request, verdict) in verdicts.iter().enumerate() {
             let check::Verdict { tokens, ties, first, worst: here } = verdict;

@@ -1,5 +1,6 @@
 //! A report as a table and as a picture.
 use crate::bench::{Point, Report};
+use crate::text::count;
 use std::fmt::Write;
 
 /// A line for each context, a column for each batch.
@@ -22,10 +23,10 @@ pub fn table(report: &Report) -> String {
     if let Some(ragged) = &report.ragged {
         let _ = writeln!(
             text,
-            "{} requests of {} tokens on {} seats: {} new tokens in {:.2} s, {:.0} a second",
-            ragged.requests,
-            ragged.prompts,
-            ragged.seats,
+            "{} of {} on {}: {} new tokens in {:.2} s, {:.0} a second",
+            count(ragged.requests, "request"),
+            count(ragged.prompts, "token"),
+            count(ragged.seats, "seat"),
             ragged.tokens,
             ragged.seconds,
             ragged.tokens as f64 / ragged.seconds

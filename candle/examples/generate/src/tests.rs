@@ -5,11 +5,12 @@ use crate::model::{Attention, Model};
 use crate::plain::Plain;
 use crate::step::{Asked, Chunk, Part, Step};
 use crate::weights::{Dice, Weights};
-use crate::{check, text, tiny};
+use crate::{Cli, check, text, tiny};
 use anyhow::Result;
 use candle::{DType, Device, Tensor};
 use candle_nn::VarBuilder;
 use candle_transformers::models::{llama, qwen2, qwen3};
+use clap::Parser;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -133,12 +134,41 @@ fn requests_that_cannot_be_answered_are_refused() {
         (vec![], 1, "without a token"),
         (vec![1], 0, "no token"),
         (vec![1, 999], 1, "vocabulary of 258"),
-        (vec![1; 120], 9, "room for 128"),
+        (vec![1; 120], 9, "120 tokens and 9 new ones; there is room for 128, and so for 8"),
+        (vec![1], usize::MAX, "so for 127 new ones"),
     ] {
         let error = engine.submit(prompt, limit).unwrap_err().to_string();
         assert!(error.contains(word), "{error}");
     }
     assert!(engine.is_idle());
+}
+
+#[test]
+fn what_is_asked_for_is_checked() {
+    for (words, reason) in [
+        (&["--temperature", "nan"][..], "0 or above, and finite"),
+        (&["--temperature", "-1"], "0 or above, and finite"),
+        (&["--temperature=inf"], "0 or above, and finite"),
+        (&["-t", "0"], "--tokens"),
+        (&["--tokens", "-1"], "--tokens"),
+    ] {
+        let words = ["generate", "run", "folder"].iter().chain(words);
+        let error = Cli::try_parse_from(words).err().unwrap().to_string();
+        assert!(error.contains(reason), "{error}");
+    }
+    let run = Cli::try_parse_from(["generate", "run", "folder", "-p", ""]).unwrap();
+    assert!(run.run().unwrap_err().to_string().contains("empty prompt"));
+}
+
+#[test]
+fn a_checkpoint_is_not_written_over() {
+    let folder = Folder::tiny("twice");
+    for name in ["config.json", "tokenizer.json", "model.safetensors"] {
+        let error = tiny::make(&folder.0, 2, 64).unwrap_err().to_string();
+        assert!(error.contains(name), "{error}");
+        std::fs::remove_file(folder.0.join(name)).unwrap();
+    }
+    tiny::make(&folder.0, 2, 64).unwrap();
 }
 
 #[test]

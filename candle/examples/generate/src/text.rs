@@ -23,6 +23,11 @@ pub fn encode(tokenizer: &Tokenizer, prompt: &str) -> Result<Vec<u32>> {
     Ok(encoding.get_ids().to_vec())
 }
 
+/// So many of something: `1 request`, `2 requests`.
+pub fn count(number: usize, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}
+
 /// Prints the texts of several requests one behind the other: that of the first one which is not done as it
 /// comes, the others' when it is their turn.
 pub struct Printer<'t, W> {

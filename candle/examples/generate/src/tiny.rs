@@ -1,7 +1,7 @@
 //! A small random checkpoint, for who has none: files as real ones have them, tokens that are bytes.
 use crate::config::Config;
 use crate::weights::{Dice, Weights};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use candle::{DType, Device, Tensor};
 use serde_json::{Map, json};
 use std::path::Path;
@@ -11,11 +11,19 @@ const VOCABULARY: usize = 258;
 const BEGIN: usize = 256;
 const END: usize = 257;
 
-/// Writes `config.json`, `tokenizer.json` and `model.safetensors` into a folder.
+/// What a checkpoint is.
+const FILES: [&str; 3] = ["config.json", "tokenizer.json", "model.safetensors"];
+
+/// Writes `config.json`, `tokenizer.json` and `model.safetensors` into a folder that has none of them.
 ///
 /// # Errors
-/// What cannot be written.
+/// One that is there already; what cannot be written.
 pub fn make(folder: &Path, seed: u64, head_dim: usize) -> Result<()> {
+    // Links that lead nowhere are there too.
+    let there = FILES.iter().find(|name| folder.join(name).symlink_metadata().is_ok());
+    if let Some(name) = there {
+        bail!("{} has {name} already: name a folder without a checkpoint", folder.display());
+    }
     std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let config = Config::tiny(head_dim, VOCABULARY);
     let written = json!({
@@ -46,14 +54,15 @@ pub fn make(folder: &Path, seed: u64, head_dim: usize) -> Result<()> {
         let path = folder.join(name);
         std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
     };
-    write("config.json", serde_json::to_string_pretty(&written)?)?;
-    write("tokenizer.json", serde_json::to_string(&tokenizer())?)?;
+    let [config_json, tokenizer_json, weights_file] = FILES;
+    write(config_json, serde_json::to_string_pretty(&written)?)?;
+    write(tokenizer_json, serde_json::to_string(&tokenizer())?)?;
     let mut dice = Dice::new(seed);
     let weights = Weights::random(&config, |[rows, columns], deviation| {
         let numbers: Vec<f32> = (0..rows * columns).map(|_| dice.normal() * deviation).collect();
         Ok(Tensor::from_vec(numbers, (rows, columns), &Device::Cpu)?.to_dtype(DType::BF16)?)
     })?;
-    weights.write(&folder.join("model.safetensors"))
+    weights.write(&folder.join(weights_file))
 }
 
 /// Byte-level BPE without a merge.
