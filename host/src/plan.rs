@@ -36,7 +36,7 @@ impl Tensors {
 }
 
 /// Whether a problem can be solved on a device, and by which kernel. Looks at no tensor: one whose strides
-/// that kernel's device cannot take may get another, or none where the other's smaller tiles are 2^31 or more.
+/// that kernel's device cannot take may get another, or none where its smaller tiles are 2^31 or more.
 ///
 /// # Errors
 /// [`Error::Invalid`] where the problem contradicts itself, [`Error::Unsupported`] where no kernel solves it

@@ -3,8 +3,8 @@
 //! 1). Blocks do tile after tile.
 //!
 //! - [`forward`]: a tile's first scores run beside the last product of the tile before. [`wide`]: head dims
-//!   that leave no shared memory for that. [`packed`]: either of them for packed sequences. [`split`]: several
-//!   blocks for one tile, each with a slice of its keys.
+//!   that leave no shared memory for that. [`packed`]: either of them for packed sequences. [`split`]:
+//!   several blocks for one tile, each with a slice of its keys.
 //! - [`mainloop`]: what a block copies, and the key blocks of a tile; all have it. [`portion`]: what of a
 //!   problem a tile is of, and how a block comes by its tiles. [`softmax`]: a maximum that is looked for only
 //!   when it is needed.

@@ -51,8 +51,8 @@ impl Error {
         }
     }
 
-    /// That none of these kernels, each with whether it ran, can run on a device; and a card that the simulator
-    /// can stand for and that runs them all. Nothing where some ran.
+    /// That none of these kernels, each with whether it ran, can run on a device; and a card that the
+    /// simulator can stand for and that runs them all. Nothing where some ran.
     pub(super) fn nothing_ran<'a>(
         kernels: impl Iterator<Item = (&'a str, bool)> + Clone,
         device: impl Display,

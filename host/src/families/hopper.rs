@@ -18,8 +18,8 @@ pub(crate) struct Launch {
     /// Q, K, V and O.
     boxes: [Boxes; 4],
     told: Told,
-    /// What takes tensors that the copy engine does not; none where the kernel was asked for by name, or where
-    /// a portable one's smaller tiles are too many.
+    /// What takes tensors that the copy engine does not; none where the kernel was asked for by name, or
+    /// where a portable one's smaller tiles are too many.
     instead: Option<Instead>,
 }
 

@@ -5,7 +5,9 @@ use crate::hopper::mainloop::Tensors;
 use crate::hopper::portion::{Own, Portion};
 use crate::hopper::wide::one_by_one;
 use crate::mask::{BlockRange, MaskFn, Rows};
-use spec::{FwdHopperWide, HopperParams, HopperSplit, HopperSplitParams, Partials, TensorMap, TileOrder, WorkTile};
+use spec::{
+    FwdHopperWide, HopperParams, HopperSplit, HopperSplitParams, Partials, TensorMap, TileOrder, WorkTile,
+};
 use tile::{Block, GlobalVec, PartialRows, Smem, WarpgroupCore};
 
 /// A slice of a tile's keys.
