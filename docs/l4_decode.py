@@ -4,7 +4,7 @@
     python3 docs/l4_decode.py            # its tables
     python3 docs/l4_decode.py --write    # the same into docs/l4-model.md
 
-It needs no GPU and no compiler: instruction counts are those of tests/golden, times of an H200 those of docs/evidence/h200/serving.json. Cards
+It needs no GPU and no compiler: instruction counts are those of tests/golden, times of an H200 those of docs/evidence/h200-f284bb7/serving.json. Cards
 and pipes are those of l4_model.py. Two constants are fitted to the H200, none to the L4.
 """
 import json
@@ -12,7 +12,7 @@ import math
 import re
 import sys
 
-from l4_model import EVIDENCE, H200, HALF_RATE, L4, MUFU, OTHER, PAGE, SHARED, printed, shown
+from l4_model import PARTS, H200, HALF_RATE, L4, MUFU, OTHER, PAGE, SHARED, printed, shown
 
 GOLDEN = PAGE.parents[1] / "tests/golden/ptx-stats.txt"
 LINE = re.compile(r"(decode_\S+) (sm_\d+): .* main loop (\d+): (.*)")
@@ -56,7 +56,7 @@ def megabytes(batch, keys, key_heads, head_dim, element):
 
 def measured():
     """The H200's launches of one query on a dense cache, cold: entry, batch, keys, us."""
-    for row in json.loads((EVIDENCE / "serving.json").read_text())["rows"]:
+    for row in json.loads(PARTS["serving"].read_text())["rows"]:
         m = LABEL.match(row["label"])
         if m and (row["suite"], row["timing"]) == ("decode", "cold"):
             yield row["entry"], int(m[1]), int(m[2]), row["us"]

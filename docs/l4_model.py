@@ -21,7 +21,11 @@ from pathlib import Path
 PAGE = Path(__file__).with_name("l4-model.md")
 EVIDENCE = PAGE.parent / "evidence/h200"
 # Of portable kernels, which an L4 runs: the newest run that has each part.
-PARTS = {"lineage": PAGE.parent / "evidence/h200-4cf15c5/lineage.json", "sweep": PAGE.parent / "evidence/h200-earlier/sweep.json"}
+PARTS = {
+    "lineage": PAGE.parent / "evidence/h200-4cf15c5/lineage.json",
+    "sweep": PAGE.parent / "evidence/h200-earlier/sweep.json",
+    "serving": PAGE.parent / "evidence/h200-f284bb7/serving.json",
+}
 BEST = 4  # entries that the page shows for each shape
 
 # Cycles of one sub-core (a quarter of an SM) that a warp's instruction takes on its pipe, by SASS opcode.
