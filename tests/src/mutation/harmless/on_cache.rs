@@ -45,7 +45,21 @@ pub(super) const HARMLESS: &[Harmless] = &[
         ..CLASS
     },
     Harmless {
-        operators: &[Operator::NegateBranch],
+        operators: &[Operator::NeverBranch],
+        source: ["decode/schedule.rs", "if order.chunk.get() > 1 {"],
+        reason: "Every block of a plan in chunks takes sequences whole: where keys are cut is a matter of \
+                 speed, and of bits, which `invariance` compares.",
+        ..CLASS
+    },
+    Harmless {
+        operators: &[Operator::OffByOne],
+        source: ["cache.rs", "(at < self.end).then_some(at)"],
+        reason: "Steps of 8 warps go beyond 8 rows and fewer, or end at 8: the row is then the last one \
+                 again, by the same numbers.",
+        ..CLASS
+    },
+    Harmless {
+        operators: &[Operator::NegateBranch, Operator::AlwaysBranch],
         source: ["tally.rs", "if lane == 0 && i < N as u32 {"],
         reason: "All lanes have the same word: others than the first leave it. (Where there is no place, \
                  with more sequences than a plan takes, the mutant would write elsewhere.)",
