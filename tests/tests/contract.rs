@@ -40,8 +40,9 @@ fn every_problem_has_an_entry_that_fits_on_every_card() {
             let smaller =
                 ENTRIES.iter().any(|e| (problem.head_dim as u32..entry.head_dim).contains(&e.head_dim));
             // Hopper's copy engine is slow at rows that begin within 32 bytes, unless panels are whole.
-            let slow = entry.grid.has_maps() && !problem.head_dim.is_multiple_of(16);
-            assert!(!smaller || slow, "{problem}: {} pads more than it must", entry.contract.symbol);
+            let whole =
+                entry.grid.has_maps() && entry.head_dim == 128 && [72, 88].contains(&problem.head_dim);
+            assert!(!smaller || whole, "{problem}: {} pads more than it must", entry.contract.symbol);
         }
     }
 }

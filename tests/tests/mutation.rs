@@ -7,16 +7,19 @@ const SAMPLE: Sample = Sample { each: Some(2), seed: 1 };
 
 #[track_caller]
 fn check(symbol: &str) {
+    check_sample(symbol, SAMPLE)
+}
+
+#[track_caller]
+fn check_sample(symbol: &str, sample: Sample) {
     // The first test makes the workers of all.
     let _ = rayon::ThreadPoolBuilder::new().stack_size(STACK).build_global();
     let subject =
         Subject::all().find(|subject| subject.kernel.symbol == symbol).expect("a kernel of the table");
-    let score = score(&subject, SAMPLE, |_| (), || ());
+    let score = score(&subject, sample, |_| (), || ());
     let unexplained: Vec<_> = score.unexplained().collect();
-    assert!(unexplained.is_empty(), "{symbol}, {SAMPLE:?}: {unexplained:#?}");
-    // More than half of those that change anything.
-    let changed = score.mutants - score.unchanged();
-    assert!(score.caught() * 2 > changed && score.results > 0, "{score:#?}");
+    assert!(unexplained.is_empty(), "{symbol}, {sample:?}: {unexplained:#?}");
+    assert!(score.caught() * 2 > score.mutants && score.results > 0, "{score:#?}");
     assert!(score.checkers.values().sum::<usize>() > 0, "{score:#?}");
 }
 
@@ -52,7 +55,8 @@ fn decoding() {
 
 #[test]
 fn merging_splits() {
-    check("decode_combine_f16_d64");
+    // Much of it finds out whose work is whose, where many mutants only deal it out otherwise.
+    check_sample("decode_combine_f16_d64", Sample { each: Some(3), ..SAMPLE });
 }
 
 #[test]

@@ -104,10 +104,10 @@ fn nothing_passes_where_the_rule_has_no_bound() {
     assert_eq!(verdict.out.error, 0.0);
     assert!(!verdict.passed());
     let words = verdict.out.to_string();
-    assert!(
-        words.contains("the tolerance rule has no bound for these inputs: computed in their own type"),
-        "{words}"
-    );
+    assert!(words.ends_with(
+        "the tolerance rule has no bound for these inputs: computed in their own type, naively, they \
+         overflow or are no numbers"
+    ));
 }
 
 #[test]
