@@ -2,6 +2,7 @@
 // No test file uses all of it.
 #![allow(dead_code)]
 
+pub mod bulk;
 pub mod hopper;
 
 use ptx_sim::{Completion, Gpu, Kind, Launch, LaunchError, Module, Options, Outcome, Profile};
