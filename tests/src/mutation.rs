@@ -18,11 +18,13 @@ mod on_cache;
 mod redundant;
 mod report;
 mod sample;
+mod spot;
 mod subject;
 mod trial;
 
 pub use report::{Evidence, write};
 pub use sample::Sample;
+pub use spot::{Spot, spot};
 pub use subject::Subject;
 use trial::{Kernel, SCHEDULES, Trial};
 
@@ -102,39 +104,50 @@ pub fn score(
     started: impl FnOnce(usize),
     done: impl Fn() + Sync,
 ) -> Score {
+    let (text, all, population) = planted(subject, sample);
+    started(all.len());
+    let mut trials = trial::trials(subject, &text, cases::cases(subject));
+    let end = |mutant: &Mutant, trials: &[Trial]| {
+        let (fate, by) = fate(subject, mutant, &text, trials);
+        let differs = fate != Fate::Survived || differs(subject, mutant, &text, trials);
+        done();
+        (fate, differs, by)
+    };
+    let every = all.len().div_ceil(SCOUTS).max(1);
+    let (scouts, others): (Vec<_>, Vec<_>) =
+        all.iter().enumerate().partition(|(at, _)| at.is_multiple_of(every));
+    let run = |mutants: Vec<(usize, &Mutant)>, trials: &[Trial]| {
+        mutants.into_par_iter().map(|(at, mutant)| (at, end(mutant, trials))).collect::<Vec<_>>()
+    };
+    let mut ends = run(scouts, &trials);
+    sharpen(&mut trials, ends.iter().filter_map(|(_, (.., by))| *by));
+    ends.extend(run(others, &trials));
+    ends.sort_by_key(|(at, _)| *at);
+    let ends = ends.into_iter().map(|(at, (fate, differs, _))| (&all[at], (fate, differs)));
+    let score = tally(subject, &text, &trials, ends);
+    Score { population, ..score }
+}
+
+/// The text of a kernel, those of its mutants that `sample` takes, and how many it has.
+fn planted(subject: &Subject, sample: Sample) -> (String, Vec<Mutant>, usize) {
     let symbol = subject.kernel.symbol;
     let text = ptx::source(symbol).expect("this build carries every kernel");
-    let mut all = mutants(&text, symbol).expect("the simulator reads what the compiler writes");
-    flow::name_comparisons(&mut all, &text);
-    let population = all.len();
-    let all = sample.of(subject.kernel.symbol, all);
-    started(all.len());
-    let mut trials = trial::trials(subject, &text);
-    sharpen(subject, &all, &text, &mut trials);
-    let end = |mutant: &Mutant| {
-        let (fate, _) = fate(subject, mutant, &text, &trials);
-        let differs = fate != Fate::Survived || differs(subject, mutant, &text, &trials);
-        done();
-        (fate, differs)
-    };
-    let ends: Vec<_> = all.par_iter().map(end).collect();
-    let score = tally(subject, &text, &trials, all.iter().zip(ends));
-    Score { population, ..score }
+    let all = mutants(&text, symbol).expect("the simulator reads what the compiler writes");
+    let (population, branches) = (all.len(), flow::branches(&all));
+    let mut drawn = sample.of(symbol, all);
+    flow::name_comparisons(&mut drawn, &branches, &text);
+    (text, drawn, population)
 }
 
 /// Bytes of a worker's stack: while it waits for a part of one trial it takes up another.
 pub const STACK: usize = 64 << 20;
 
-/// So many mutants say which trials catch the most.
+/// So many mutants go ahead, and say which trials catch the most.
 const SCOUTS: usize = 48;
 
-/// Puts trials first that catch the most mutants.
-fn sharpen(subject: &Subject, all: &[Mutant], text: &str, trials: &mut [Trial]) {
-    let scouts = all.par_iter().step_by(all.len().div_ceil(SCOUTS).max(1));
-    let caught: Vec<usize> = scouts.filter_map(|mutant| fate(subject, mutant, text, trials).1).collect();
-    for (index, trial) in trials.iter_mut().enumerate() {
-        trial.catches = caught.iter().filter(|&&by| by == index).count();
-    }
+/// Puts trials first that caught the most of those sent ahead.
+fn sharpen(trials: &mut [Trial], caught: impl Iterator<Item = usize>) {
+    caught.for_each(|by| trials[by].catches += 1);
     trials.sort_by_key(|trial| std::cmp::Reverse(trial.catches));
 }
 

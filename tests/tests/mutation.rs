@@ -1,6 +1,8 @@
 //! The mutation score of a kernel of each kind, of a sample: every mutant is caught, or has a reason to
 //! survive. All of all kernels: `ferroflash-mutants`.
-use ferroflash_tests::mutation::{STACK, Sample, Subject, score};
+use ferroflash_tests::mutation::{Fate, STACK, Sample, Subject, score, spot};
+use ptx_sim::mutate::Operator;
+use std::collections::BTreeMap;
 
 /// Mutants of each operator that a test runs.
 const SAMPLE: Sample = Sample { each: Some(2), seed: 1 };
@@ -72,4 +74,44 @@ fn appending() {
 #[test]
 fn merging_states() {
     check("merge_f16");
+}
+
+/// Which of Hopper's bodies a kernel is of.
+fn kind(symbol: &str) -> &'static str {
+    let wide = ["_d192_", "_d256_"].iter().any(|dim| symbol.contains(dim));
+    match (symbol.starts_with("hopper_packed"), wide) {
+        _ if symbol.ends_with("_split") => "split",
+        (false, false) => "seam",
+        (false, true) => "wide",
+        (true, false) => "packed seam",
+        (true, true) => "packed wide",
+    }
+}
+
+/// Every line of Hopper's tables, of either type in turn: a mutant of each operator on its first edges. Which
+/// of them do no harm takes all of its launches to say (`ferroflash-mutants --entry hopper`).
+#[test]
+fn every_hopper_kernel() {
+    let _ = rayon::ThreadPoolBuilder::new().stack_size(STACK).build_global();
+    let mut kinds: BTreeMap<&str, BTreeMap<Operator, usize>> = BTreeMap::new();
+    let all = Subject::all().filter(|subject| subject.kernel.symbol.starts_with("hopper"));
+    for (_, subject) in all.enumerate().filter(|(at, _)| at / 2 % 2 == at % 2) {
+        let spot = spot(&subject, Sample { each: Some(1), seed: 1 });
+        let fates = || spot.ends.iter().map(|(_, fate, _)| fate);
+        let by_checkers = fates().filter(|fate| matches!(fate, Fate::Checker(_))).count();
+        let by_results = fates().filter(|fate| **fate == Fate::Result).count();
+        println!("{}: {by_checkers} and {by_results} of {}", spot.entry, spot.ends.len());
+        assert!(spot.caught() * 2 > spot.ends.len() && by_checkers > 0 && by_results > 0, "{spot:#?}");
+        let caught = kinds.entry(kind(spot.entry)).or_default();
+        for (mutant, fate, reason) in &spot.ends {
+            *caught.entry(mutant.operator).or_default() +=
+                usize::from(*fate != Fate::Survived || reason.is_some());
+        }
+    }
+    let missed = kinds.iter().flat_map(|(kind, caught)| {
+        let missed = caught.iter().filter(|(_, caught)| **caught == 0);
+        missed.map(move |(operator, _)| (kind, operator))
+    });
+    let missed: Vec<_> = missed.collect();
+    assert!(missed.is_empty() && kinds.len() == 5, "{missed:?} of {:?}", kinds.keys());
 }

@@ -57,13 +57,25 @@ impl SimDriver {
     /// # Errors
     /// [`Error::Invalid`] where there is no such card.
     pub fn with_options(profile: &str, options: Options) -> Result<Self, Error> {
+        Self::of_multiprocessors(profile, options, None)
+    }
+
+    /// The same, of which there are so many streaming multiprocessors, where that is said: on few of them
+    /// blocks that do tile after tile do so in small problems, too.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] where there is no such card.
+    pub fn of_multiprocessors(profile: &str, options: Options, sms: Option<u32>) -> Result<Self, Error> {
         let known = Capabilities::PROFILES.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
         let unknown = || Error::invalid("profile", profile, format_args!("known cards are {known}"));
         let name = profile.to_ascii_lowercase();
         let capabilities = Capabilities::profile(&name).ok_or_else(unknown)?;
         let profile = Profile::by_name(&name).map_err(|_| unknown())?;
+        let sms = sms.unwrap_or(capabilities.sms).max(1);
+        let profile = Profile { multiprocessors: sms, ..profile };
         let capabilities = Capabilities {
             name: format!("{} (simulated)", capabilities.name).into(),
+            sms,
             ..capabilities.clone()
         };
         let gpu = Arc::new(Mutex::new(Gpu::new(profile, options)));

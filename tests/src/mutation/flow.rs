@@ -1,4 +1,5 @@
 //! Ways through the text of a kernel.
+use ptx_sim::SourceLine;
 use ptx_sim::mutate::{Mutant, Operator};
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
@@ -16,6 +17,29 @@ pub(super) fn forced<'a>(mutant: &Mutant, text: &'a str) -> Option<&'a str> {
         short if short.contains(';') => Some(short),
         short => next(&text[target(&path[short.len()..], text)?..]),
     }
+}
+
+/// Whether a conditional branch decides on a barrier of the warp and nothing else: one of its ways has that
+/// alone, and then joins the other.
+pub(super) fn skips_a_meeting_alone(mutant: &Mutant, text: &str) -> bool {
+    let Some(taken) = target(&text[mutant.span.0..mutant.span.1], text) else { return false };
+    let code = |at: usize| {
+        let lines = text[at..].lines().map(str::trim);
+        lines.filter(|line| !(line.is_empty() || line.starts_with(".loc") || line.starts_with("//")))
+    };
+    // Jumps alone lead from a place to another.
+    let next = |at: usize| match code(at).find(|line| !line.starts_with('$')) {
+        Some(jump) if jump.starts_with("bra") => target(jump, text).unwrap_or(at),
+        _ => at,
+    };
+    let [taken, passed] = [taken, mutant.span.1].map(next);
+    let meets = |way: usize, other: usize| {
+        let mut lines = code(way).filter(|line| !line.starts_with('$') && *line != ";");
+        let meeting = lines.next().is_some_and(|line| line.starts_with("bar.warp.sync"));
+        let joins = lines.next().filter(|line| line.starts_with("bra"));
+        meeting && joins.and_then(|jump| target(jump, text)) == Some(other)
+    };
+    meets(taken, passed) || meets(passed, taken)
 }
 
 /// What reads tiles in a kernel: in those for tensor cores, `ld.shared` reads only what `st.shared` wrote.
@@ -93,6 +117,31 @@ pub(super) fn nothing_of_single_lanes_before(text: &str, at: usize) -> bool {
     !alone
 }
 
+/// Whether on all ways to the `wgmma.fence` at byte `at` of `text` nothing, since a fence before, has touched a
+/// register that products behind it add to or read, until the wait or fence that comes next.
+pub(super) fn is_fenced_before(text: &str, at: usize) -> bool {
+    let mut used = HashSet::new();
+    walk(text, at + "wgmma.fence".len(), (), |place, line, ()| {
+        if line.contains("wgmma.mma_async") {
+            used.extend(registers(&text[place..place + line.len()]));
+        }
+        (!line.contains("wgmma.fence") && !line.contains("wgmma.wait_group")).then_some(())
+    });
+    let mut open = false;
+    walk(text, body(text, at), true, |place, line, touched| {
+        open |= touched && (place..place + line.len()).contains(&at);
+        let touches = || registers(line).any(|register| used.contains(register));
+        Some(!line.contains("wgmma.fence") && (touched || touches()))
+    });
+    !open
+}
+
+/// The registers of 32 bits that `line` names: those of accumulators and operands, and not of descriptors.
+fn registers(line: &str) -> impl Iterator<Item = &str> {
+    let words = line.split([' ', '\t', ',', ';', '{', '}', '[', ']', '\n', '+']);
+    words.filter(|word| word.strip_prefix("%r").is_some_and(|n| n.starts_with(|c: char| c.is_ascii_digit())))
+}
+
 /// Where the body begins of the function that byte `at` of `text` is in.
 fn body(text: &str, at: usize) -> usize {
     text[..at].rfind("\n{").map_or(0, |brace| brace + 2)
@@ -136,16 +185,17 @@ fn labels(text: &str) -> HashMap<&str, usize> {
     begins.filter_map(|at| Some((text[at..].split_once(':')?.0, at))).collect()
 }
 
-/// Gives comparisons the source lines of the branch that they decide, after their own: where LLVM moves or
-/// merges some, they have no line.
-pub(super) fn name_comparisons(all: &mut [Mutant], text: &str) {
-    let branches: HashMap<usize, _> = all
-        .iter()
-        .filter(|mutant| mutant.operator == Operator::NegateBranch)
-        .map(|branch| (branch.span.0, branch.source.clone()))
-        .collect();
+/// The source lines of branches, by where they stand.
+pub(super) fn branches(all: &[Mutant]) -> HashMap<usize, Vec<SourceLine>> {
+    let branches = all.iter().filter(|mutant| mutant.operator == Operator::NegateBranch);
+    branches.map(|branch| (branch.span.0, branch.source.clone())).collect()
+}
+
+/// Gives comparisons the source lines of the branch that they decide, one of `branches`, after their own:
+/// where LLVM moves or merges some, they have no line.
+pub(super) fn name_comparisons(drawn: &mut [Mutant], branches: &HashMap<usize, Vec<SourceLine>>, text: &str) {
     let compares = |mutant: &&mut Mutant| matches!(mutant.operator, Operator::OffByOne | Operator::Bound);
-    for mutant in all.iter_mut().filter(compares) {
+    for mutant in drawn.iter_mut().filter(compares) {
         let branch = decided(text, mutant.span).and_then(|at| branches.get(&at));
         mutant.source.extend(branch.into_iter().flatten().cloned());
     }
@@ -248,6 +298,23 @@ mod tests {
     }
 
     #[test]
+    fn a_fence_whose_registers_nobody_touches_behind_another() {
+        let check = |between: &str, back: &str| {
+            let text = kernel(&format!(
+                "mov.b32 %r1, 0;\nwgmma.fence;\n$A:\nwgmma.mma_async {{%r1, %r2}}, %rd1, %rd2, 1;\n{between}\n\
+                 wgmma.fence.START;\nwgmma.mma_async {{%r4, %r5}}, {{%r6}}, %rd4, 1;\nwgmma.wait_group \
+                 0;\nmov.b32 %r5, 1;{back}"
+            ));
+            is_fenced_before(&text, text.find("wgmma.fence.START").expect("marked"))
+        };
+        assert!(check("mov.b32 %r3, %r7;\nadd.s64 %rd4, %rd4, 2;", ""));
+        assert!(!check("mov.b32 %r6, %r7;", ""), "an operand");
+        assert!(!check("add.f32 %r7, %r4, %r5;", ""), "an accumulator that is read");
+        assert!(!check("@%p1 bra $B;\nmov.b32 %r4, 0;\n$B:", ""), "on one way");
+        assert!(!check("", "\nbra $A;"), "in the round before");
+    }
+
+    #[test]
     fn a_wait_on_some_way() {
         let check = |body: &str| {
             let text = kernel(body);
@@ -266,6 +333,20 @@ mod tests {
         let at = decided(&text, comparison.span).expect("a branch");
         assert!(text[at..].starts_with("@!%p2 bra"), "{}", &text[at..]);
         assert!(all.iter().any(|mutant| mutant.operator == Operator::NegateBranch && mutant.span.0 == at));
+    }
+
+    #[test]
+    fn a_branch_around_a_meeting() {
+        let check = |meeting: &str| {
+            let text = kernel(&format!(
+                "@%p1 bra $A;\nbra.uni $B;\n$A:\n.loc 1 2 3\nadd.u32 a;\nret;\n$B:\n{meeting}\nbra.uni $A;"
+            ));
+            let all = mutants(&text, "k").expect("PTX");
+            let branch = |mutant: &&Mutant| mutant.operator == Operator::NegateBranch;
+            skips_a_meeting_alone(all.iter().find(branch).expect("one branch"), &text)
+        };
+        assert!(check("bar.warp.sync -1;"));
+        assert!(!check("bar.warp.sync -1;\nadd.u32 b;") && !check("sub.u32 b;") && !check("bar.sync 0;"));
     }
 
     #[test]

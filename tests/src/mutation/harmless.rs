@@ -4,7 +4,9 @@ use ferroflash::MaskKind;
 use ptx_sim::mutate::{Mutant, Operator};
 use std::path::Path;
 
+mod hopper;
 mod on_cache;
+mod split;
 
 /// A class of mutants that do no harm.
 struct Harmless {
@@ -13,6 +15,10 @@ struct Harmless {
     instruction: &'static str,
     /// The end of a file's name of one of the source lines, and a part of that line.
     source: [&'static str; 2],
+    /// The same of another of the source lines.
+    within: [&'static str; 2],
+    /// Only in kernels whose symbols are these.
+    kernels: fn(&str) -> bool,
     /// Only under this mask.
     mask: Option<MaskKind>,
     /// Whether the reason says that no thread ever goes another way: it is none where one did.
@@ -20,8 +26,16 @@ struct Harmless {
     reason: &'static str,
 }
 
-const CLASS: Harmless =
-    Harmless { operators: &[], instruction: "", source: ["", ""], mask: None, idle: false, reason: "" };
+const CLASS: Harmless = Harmless {
+    operators: &[],
+    instruction: "",
+    source: ["", ""],
+    within: ["", ""],
+    kernels: |_| true,
+    mask: None,
+    idle: false,
+    reason: "",
+};
 
 /// Keys that nobody sees.
 const SKIP: &str = "A warp skips keys that none of its rows sees to save time: masked, they add nothing.";
@@ -165,13 +179,6 @@ const HARMLESS: &[Harmless] = &[
         ..CLASS
     },
     Harmless {
-        operators: &[Operator::NeverBranch],
-        source: ["split.rs", "GlobalVec::of_slice"],
-        reason: "The log-sum-exp of a slice is always wanted: the merge reads it.",
-        idle: true,
-        ..CLASS
-    },
-    Harmless {
         operators: &[Operator::OffByOne],
         source: ["fragment.rs", "end[m]"],
         mask: Some(MaskKind::Local),
@@ -198,41 +205,6 @@ const HARMLESS: &[Harmless] = &[
         operators: &[Operator::OffByOne],
         source: ["", "copy_edge(&mut v"],
         reason: CUT,
-        idle: true,
-        ..CLASS
-    },
-    Harmless {
-        operators: &[Operator::NeverBranch],
-        source: ["split.rs", "while first < slices"],
-        reason: "There is at least one slice.",
-        idle: true,
-        ..CLASS
-    },
-    Harmless {
-        operators: &[Operator::OffByOne],
-        source: ["split.rs", "while first < slices"],
-        reason: "One more round takes the last slice with no weight, as every last round does where slices \
-                 are no multiple of four.",
-        ..CLASS
-    },
-    Harmless {
-        operators: &[Operator::NeverBranch],
-        source: ["split.rs", "if first + i as u32 == slice"],
-        reason: "The first slice of a round is there: that is the loop's condition.",
-        idle: true,
-        ..CLASS
-    },
-    Harmless {
-        operators: &[Operator::OffByOne],
-        source: ["split.rs", ".store_own(&own, o"],
-        reason: ROW,
-        idle: true,
-        ..CLASS
-    },
-    Harmless {
-        operators: &[Operator::OffByOne],
-        source: ["split.rs", ".store_own(&own, max"],
-        reason: ROW,
         idle: true,
         ..CLASS
     },
@@ -277,7 +249,6 @@ const WHOLE: &str =
 /// Slices of the keys of a tile.
 const SLICES: &str =
     "Without a mask no slice is empty: the planner makes one for every two blocks of keys at most.";
-const ROW: &str = "The row is a remainder of the division by the number of rows: it is never equal.";
 const RANGES: &str =
     "Ranges of blocks: at equality the bounds are the same, or a block goes through the other masked loop.";
 const SATURATING: &str =
@@ -310,7 +281,7 @@ pub(super) fn reason(subject: &Subject, mutant: &Mutant, text: &str, differs: bo
     if !differs && mutant.operator == Operator::NeverBranch && beyond_threads(subject, mutant, text) {
         return Some(THREADS);
     }
-    if let Some(reason) = on_cache::reason(subject, mutant) {
+    if let Some(reason) = on_cache::reason(subject, mutant).or_else(|| hopper::reason(mutant, text)) {
         return Some(reason);
     }
     if subject.forward().is_some_and(|entry| entry.stages == 1)
@@ -319,15 +290,22 @@ pub(super) fn reason(subject: &Subject, mutant: &Mutant, text: &str, differs: bo
         return Some(reason);
     }
     let applies = |class: &&Harmless| {
-        let [file, code] = class.source;
+        let has = |[file, code]: [&str; 2]| [file, code] == ["", ""] || has_source(mutant, file, code);
         class.operators.contains(&mutant.operator)
             && !(differs && class.idle)
             && class.mask.is_none_or(|mask| subject.of.mask() == Some(mask))
             && mutant.description.contains(class.instruction)
-            && (class.source == CLASS.source || has_source(mutant, file, code))
+            && (class.kernels)(subject.kernel.symbol)
+            && has(class.source)
+            && has(class.within)
     };
     let idle = (!differs).then_some(IDLE);
-    HARMLESS.iter().chain(on_cache::HARMLESS).find(applies).map(|class| class.reason).or(idle)
+    all().find(applies).map(|class| class.reason).or(idle)
+}
+
+/// Every class.
+fn all() -> impl Iterator<Item = &'static Harmless> {
+    HARMLESS.iter().chain(on_cache::HARMLESS).chain(hopper::HARMLESS).chain(split::HARMLESS)
 }
 
 /// The same for kernels with a single stage, whose steps copy what they read.

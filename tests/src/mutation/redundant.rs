@@ -13,6 +13,8 @@ const JOINED: &str = "The copies join the next group, and are not read before a 
 const CONVERGED: &str = "Since the barrier before, shared and device memory have been accessed by \
                          instructions of the whole warp alone: there is nothing that one lane did and \
                          another could miss.";
+const FENCED: &str = "Since the fence before, no register of the products behind this one has been written.";
+const UNSENT: &str = "The kernel stores nothing by bulk copies: there is nothing to wait for.";
 
 /// Why `mutant`, of the kernel `text`, changes no order, where that can be shown.
 pub(super) fn reason(mutant: &Mutant, text: &str) -> Option<&'static str> {
@@ -22,6 +24,12 @@ pub(super) fn reason(mutant: &Mutant, text: &str) -> Option<&'static str> {
         Operator::DeleteCommit if !flow::waits(text, end) => Some(UNASKED),
         // The next commit makes the group.
         Operator::DeleteCommit if flow::waits_before_reading(text, end, -1) => Some(JOINED),
+        Operator::DeleteWait | Operator::WeakenWait if old.contains("bulk.wait_group") => {
+            (!text.contains("cp.async.bulk.commit_group")).then_some(UNSENT)
+        }
+        Operator::DeleteFence if old.contains("wgmma.fence") => {
+            flow::is_fenced_before(text, start).then_some(FENCED)
+        }
         Operator::DeleteWait | Operator::WeakenWait => {
             let left = flow::left(old).filter(|_| old.contains("wait_group"))?;
             flow::waits_before_reading(text, end, i64::from(left)).then_some(COVERED)

@@ -43,9 +43,14 @@ impl Subject {
         entries().find(|entry| entry.contract == *self.of.contract())
     }
 
-    /// A simulator of the smallest card that holds it.
+    /// A simulator of the smallest card that holds it; where its blocks do tile after tile, with two
+    /// multiprocessors, so that they do in small problems, too.
     pub(crate) fn simulator(&self, options: Options) -> Attention<SimDriver> {
         match self.forward() {
+            Some(entry) if matches!(entry.grid, Grid::Rounds | Grid::PackedRounds) => {
+                let card = SimDriver::of_multiprocessors("h200", options, Some(2));
+                Attention::new(card.expect("a known card"))
+            }
             Some(entry) => crate::simulator_with(entry, options),
             None => crate::subjects::simulator(self.of, options),
         }

@@ -1,5 +1,5 @@
 //! Launches that every mutant must pass, and what the unbroken kernel did in each.
-use super::cases::{Case, cases};
+use super::cases::Case;
 use super::{Fate, Subject};
 use ferroflash::{Attention, Error, SimDriver};
 use ptx_sim::{Completion, Coverage, Options};
@@ -30,11 +30,12 @@ impl Trial {
     }
 }
 
-/// All trials of `subject`, whose PTX is `text`: the edges as they come, then the sweeps, short ones first.
+/// `cases` as trials of `subject`, whose PTX is `text`: the edges as they come, then the sweeps, short ones
+/// first.
 ///
 /// # Panics
 /// Where the kernel is not clean.
-pub(super) fn trials(subject: &Subject, text: &str) -> Vec<Trial> {
+pub(super) fn trials(subject: &Subject, text: &str, cases: Vec<Case>) -> Vec<Trial> {
     let kernel = || Kernel::load(subject, text).expect("the simulator reads what the compiler writes");
     let unbroken = |kernel: &mut Kernel<'_>, case: Case| {
         let mut trial = Trial { case, coverage: Coverage::default(), instructions: 0, catches: 0 };
@@ -45,7 +46,7 @@ pub(super) fn trials(subject: &Subject, text: &str) -> Vec<Trial> {
         trial.coverage = met.remove(subject.kernel.symbol).unwrap_or_default().0;
         trial
     };
-    let mut trials: Vec<Trial> = cases(subject).into_par_iter().map_init(kernel, unbroken).collect();
+    let mut trials: Vec<Trial> = cases.into_par_iter().map_init(kernel, unbroken).collect();
     trials.sort_by_key(|trial| if trial.case.sweep { trial.instructions } else { 0 });
     trials
 }

@@ -5,10 +5,24 @@ use core::mem::offset_of;
 use ferroflash::spec::{DecodeParams, PerHead};
 use ptx_sim::mutate::{Mutant, Operator};
 
+fn appends(symbol: &str) -> bool {
+    symbol.starts_with("append_")
+}
+
+/// Those that merge splits, too.
+fn decodes(symbol: &str) -> bool {
+    symbol.starts_with("decode_")
+}
+
+fn is_paged(symbol: &str) -> bool {
+    symbol.starts_with("paged_")
+}
+
 pub(super) const HARMLESS: &[Harmless] = &[
     Harmless {
         operators: &[Operator::OffByOne, Operator::NeverBranch],
         source: ["append.rs", "OwnPart::of(&p.parts, block)?"],
+        kernels: appends,
         reason: "A thread without a part does what one of the next block does, bit by bit; behind the last \
                  row there is no slot.",
         ..CLASS
@@ -16,12 +30,14 @@ pub(super) const HARMLESS: &[Harmless] = &[
     Harmless {
         operators: &[Operator::NeverBranch, Operator::OffByOne],
         source: ["exchange.rs", "if column < columns"],
+        kernels: decodes,
         reason: "Columns behind the last have a place, too, which nobody reads.",
         ..CLASS
     },
     Harmless {
         operators: &[Operator::ChangePredicate],
         source: ["decode/schedule.rs", "tiles += Sequence::of"],
+        kernels: decodes,
         reason: "Every block counts a tile more of the same sequences, or one less: where keys are cut is a \
                  matter of speed.",
         ..CLASS
@@ -29,24 +45,28 @@ pub(super) const HARMLESS: &[Harmless] = &[
     Harmless {
         operators: &[Operator::NegateBranch],
         source: ["decode/schedule.rs", "for of in mine {"],
+        kernels: decodes,
         reason: "Every block counts other tiles, all the same: where keys are cut is a matter of speed.",
         ..CLASS
     },
     Harmless {
         operators: &[Operator::ChangePredicate],
         source: ["decode/schedule.rs", "index % 2 * spread + index / 2"],
+        kernels: decodes,
         reason: "Blocks take other items, each still one block's: who takes which is a matter of speed.",
         ..CLASS
     },
     Harmless {
         operators: &[Operator::NeverBranch],
         source: ["tally.rs", "for (i, x) in words {"],
+        kernels: decodes,
         reason: "A warp without sequences leaves zeros for some behind the last, which nobody reads.",
         ..CLASS
     },
     Harmless {
         operators: &[Operator::NeverBranch],
         source: ["decode/schedule.rs", "if order.chunk.get() > 1 {"],
+        kernels: decodes,
         reason: "Every block of a plan in chunks takes sequences whole: where keys are cut is a matter of \
                  speed, and of bits, which `invariance` compares.",
         ..CLASS
@@ -54,6 +74,7 @@ pub(super) const HARMLESS: &[Harmless] = &[
     Harmless {
         operators: &[Operator::OffByOne],
         source: ["cache.rs", "(at < self.end).then_some(at)"],
+        kernels: |symbol| decodes(symbol) && symbol.contains("_8_"),
         reason: "Steps of 8 warps go beyond 8 rows and fewer, or end at 8: the row is then the last one \
                  again, by the same numbers.",
         ..CLASS
@@ -61,6 +82,7 @@ pub(super) const HARMLESS: &[Harmless] = &[
     Harmless {
         operators: &[Operator::NegateBranch, Operator::AlwaysBranch],
         source: ["tally.rs", "if lane == 0 && i < N as u32 {"],
+        kernels: decodes,
         reason: "All lanes have the same word: others than the first leave it. (Where there is no place, \
                  with more sequences than a plan takes, the mutant would write elsewhere.)",
         ..CLASS
@@ -68,12 +90,14 @@ pub(super) const HARMLESS: &[Harmless] = &[
     Harmless {
         operators: &[Operator::Bound],
         source: ["mask.rs", "(rows.first + rows.tile).min(rows.q_len)"],
+        kernels: is_paged,
         reason: "One block of keys more, of which no row sees any: masked, they add nothing.",
         ..CLASS
     },
     Harmless {
         operators: &[Operator::ConstantSourceSize],
         source: ["forward.rs", "slot.v.copy_whole(v"],
+        kernels: is_paged,
         reason: "All rows of these blocks exist; a column of V that does not makes a column of O that nobody \
                  stores. (Where it lies behind all memory, the mutant is caught.)",
         ..CLASS
@@ -81,6 +105,7 @@ pub(super) const HARMLESS: &[Harmless] = &[
     Harmless {
         operators: &[Operator::NegateBranch, Operator::NeverBranch, Operator::Bound],
         source: ["decode/merge.rs", "if quad == 0 {"],
+        kernels: decodes,
         reason: "All threads of a row compute the same log-sum-exp: each of them may store it, and all of \
                  them.",
         ..CLASS
@@ -88,6 +113,7 @@ pub(super) const HARMLESS: &[Harmless] = &[
     Harmless {
         operators: &[Operator::DeleteWait],
         source: ["stream.rs", "::wait_all();"],
+        kernels: decodes,
         reason: "A ring is given up after its last tile, whose copies have landed: groups behind are empty.",
         ..CLASS
     },

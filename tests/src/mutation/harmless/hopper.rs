@@ -1,0 +1,42 @@
+//! The same of Hopper's kernels.
+use super::{CLASS, Harmless, OFTEN, has_source};
+use crate::mutation::flow;
+use ptx_sim::mutate::{Mutant, Operator};
+
+fn is_hopper(symbol: &str) -> bool {
+    symbol.starts_with("hopper_")
+}
+
+pub(super) const HARMLESS: &[Harmless] = &[
+    Harmless {
+        operators: &[Operator::DeleteGuard, Operator::NegateGuard],
+        instruction: "cp.async.bulk.tensor",
+        source: ["outbox.rs", "to.store_if(tile"],
+        kernels: is_hopper,
+        reason: "Every thread of the warpgroup has met the others behind the fence, and waits for what it has \
+                 sent itself: each of them may send the box, the same bytes, and all of them.",
+        ..CLASS
+    },
+    Harmless {
+        operators: &[Operator::DeleteArrive],
+        source: ["hopper/forward.rs", "group.run(Ab(&mut so_far.acc_o"],
+        kernels: is_hopper,
+        reason: "The last product of a block: nobody fills its stage again.",
+        ..CLASS
+    },
+];
+
+/// Why `mutant` of the kernel `text` does no harm, where more must hold than a class says.
+pub(super) fn reason(mutant: &Mutant, text: &str) -> Option<&'static str> {
+    let branches = [Operator::NegateBranch, Operator::AlwaysBranch, Operator::NeverBranch];
+    // Where lanes exchange their maxima the sums are rescaled; a branch around that is harmful.
+    let grown = has_source(mutant, "hopper/mainloop.rs", "match grown {");
+    if grown && flow::forced(mutant, text).is_some_and(|path| path.contains("shfl.sync")) {
+        return Some(OFTEN);
+    }
+    let rare = branches.contains(&mutant.operator) && has_source(mutant, "product.rs", "if rare {");
+    (rare && flow::skips_a_meeting_alone(mutant, text)).then_some(
+        "What is skipped is a barrier of a warp that is converged: the branch is there for the assembler's \
+         sake.",
+    )
+}

@@ -1,0 +1,50 @@
+//! The same of kernels that share a tile's keys, and of those that merge what is left.
+use super::{CLASS, Harmless};
+use ptx_sim::mutate::Operator;
+
+const ROW: &str = "The row is a remainder of the division by the number of rows: it is never equal.";
+
+pub(super) const HARMLESS: &[Harmless] = &[
+    Harmless {
+        operators: &[Operator::NeverBranch],
+        source: ["split.rs", "GlobalVec::of_slice"],
+        reason: "The log-sum-exp of a slice is always wanted: the merge reads it.",
+        idle: true,
+        ..CLASS
+    },
+    Harmless {
+        operators: &[Operator::NeverBranch],
+        source: ["split.rs", "while first < slices"],
+        reason: "There is at least one slice.",
+        idle: true,
+        ..CLASS
+    },
+    Harmless {
+        operators: &[Operator::OffByOne],
+        source: ["split.rs", "while first < slices"],
+        reason: "One more round takes the last slice with no weight, as every last round does where slices \
+                 are no multiple of four.",
+        ..CLASS
+    },
+    Harmless {
+        operators: &[Operator::NeverBranch],
+        source: ["split.rs", "if first + i as u32 == slice"],
+        reason: "The first slice of a round is there: that is the loop's condition.",
+        idle: true,
+        ..CLASS
+    },
+    Harmless {
+        operators: &[Operator::OffByOne],
+        source: ["split.rs", ".store_own(&own, o"],
+        reason: ROW,
+        idle: true,
+        ..CLASS
+    },
+    Harmless {
+        operators: &[Operator::OffByOne],
+        source: ["split.rs", ".store_own(&own, max"],
+        reason: ROW,
+        idle: true,
+        ..CLASS
+    },
+];
