@@ -9,8 +9,7 @@ fn is_hopper(symbol: &str) -> bool {
 
 pub(super) const HARMLESS: &[Harmless] = &[
     Harmless {
-        operators: &[Operator::DeleteGuard, Operator::NegateGuard],
-        instruction: "cp.async.bulk.tensor",
+        operators: &[Operator::DeleteGuard, Operator::NegateGuard, Operator::Bound],
         source: ["outbox.rs", "to.store_if(tile"],
         kernels: is_hopper,
         reason: "Every thread of the warpgroup has met the others behind the fence, and waits for what it has \
