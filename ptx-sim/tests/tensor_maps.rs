@@ -42,11 +42,11 @@ impl Map {
     fn places(&self, at: [i64; 5]) -> Vec<Option<u64>> {
         let place = |byte: usize| {
             let (mut left, mut from, mut inside) = (byte / 2, self.address + byte as u64 % 2, true);
-            for axis in 0..5 {
-                let index = at[axis] + (left % self.box_dims[axis] as usize) as i64;
-                left /= self.box_dims[axis] as usize;
-                let stride = if axis == 0 { 2 } else { self.strides[axis - 1] };
-                inside &= (0..self.dims[axis] as i64).contains(&index);
+            let strides = [2].into_iter().chain(self.strides);
+            for (((at, dim), extent), stride) in at.iter().zip(self.dims).zip(self.box_dims).zip(strides) {
+                let index = at + (left % extent as usize) as i64;
+                left /= extent as usize;
+                inside &= (0..dim as i64).contains(&index);
                 from = from.wrapping_add((index as u64).wrapping_mul(stride));
             }
             inside.then_some(from)

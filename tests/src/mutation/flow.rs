@@ -136,6 +136,23 @@ pub(super) fn is_fenced_before(text: &str, at: usize) -> bool {
     !open
 }
 
+/// Whether on all ways to the wait for bulk stores at byte `at` of `text` another one, since the last of them,
+/// has waited until their source was read, and device memory is not read behind it.
+pub(super) fn has_left_before(text: &str, at: usize) -> bool {
+    let (mut sent, mut read) = (false, false);
+    walk(text, body(text, at), false, |place, line, sending| {
+        let here = (place..place + line.len()).contains(&at);
+        sent |= here && sending;
+        let waits = line.contains("cp.async.bulk.wait_group") && line.trim_end().ends_with(" 0;");
+        Some(line.contains("cp.async.bulk.commit_group") || sending && (here || !waits))
+    });
+    walk(text, at, (), |_, line, ()| {
+        read |= line.contains("ld.global") || line.contains("cp.async.bulk.tensor");
+        Some(())
+    });
+    !sent && !read
+}
+
 /// The registers of 32 bits that `line` names: those of accumulators and operands, and not of descriptors.
 fn registers(line: &str) -> impl Iterator<Item = &str> {
     let words = line.split([' ', '\t', ',', ';', '{', '}', '[', ']', '\n', '+']);
@@ -312,6 +329,20 @@ mod tests {
         assert!(!check("add.f32 %r7, %r4, %r5;", ""), "an accumulator that is read");
         assert!(!check("@%p1 bra $B;\nmov.b32 %r4, 0;\n$B:", ""), "on one way");
         assert!(!check("", "\nbra $A;"), "in the round before");
+    }
+
+    #[test]
+    fn bulk_stores_whose_source_was_read() {
+        let check = |before: &str, behind: &str| {
+            let text = kernel(&format!("$A:\n{before}\ncp.async.bulk.wait_group  0; // START\n{behind}"));
+            has_left_before(&text, text.find("cp.async.bulk.wait_group  0").expect("marked"))
+        };
+        let (send, wait) = ("cp.async.bulk.commit_group;", "cp.async.bulk.wait_group.read 0;");
+        assert!(check("", "") && check(&format!("{send}\n{wait}"), ""));
+        assert!(!check(send, "") && !check(&format!("{wait}\n{send}"), ""), "under way");
+        assert!(!check(&format!("{send}\ncp.async.bulk.wait_group.read 1;"), ""), "one is left");
+        assert!(!check(&format!("{send}\n@%p1 bra $B;\n{wait}\n$B:"), ""), "on one way");
+        assert!(!check("", "ld.global.u32 a;"), "a read");
     }
 
     #[test]

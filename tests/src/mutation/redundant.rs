@@ -14,7 +14,8 @@ const CONVERGED: &str = "Since the barrier before, shared and device memory have
                          instructions of the whole warp alone: there is nothing that one lane did and \
                          another could miss.";
 const FENCED: &str = "Since the fence before, no register of the products behind this one has been written.";
-const UNSENT: &str = "The kernel stores nothing by bulk copies: there is nothing to wait for.";
+const LEFT: &str = "The source of every bulk store has been waited for since, if there was one, and the kernel reads \
+                    nothing of it: the stores end with the grid.";
 
 /// Why `mutant`, of the kernel `text`, changes no order, where that can be shown.
 pub(super) fn reason(mutant: &Mutant, text: &str) -> Option<&'static str> {
@@ -25,7 +26,7 @@ pub(super) fn reason(mutant: &Mutant, text: &str) -> Option<&'static str> {
         // The next commit makes the group.
         Operator::DeleteCommit if flow::waits_before_reading(text, end, -1) => Some(JOINED),
         Operator::DeleteWait | Operator::WeakenWait if old.contains("bulk.wait_group") => {
-            (!text.contains("cp.async.bulk.commit_group")).then_some(UNSENT)
+            flow::has_left_before(text, start).then_some(LEFT)
         }
         Operator::DeleteFence if old.contains("wgmma.fence") => {
             flow::is_fenced_before(text, start).then_some(FENCED)
