@@ -5,6 +5,7 @@ use super::error::Error;
 use super::options::{DeviceKind, KernelOptions};
 use ferroflash::{Attention, Capabilities, DType, Driver, SimDriver};
 use ptx_sim::{MmaArch, MmaMode, Options};
+use rayon::prelude::*;
 use reference::{OnDevice, Subject};
 use serde::Serialize;
 use std::fmt;
@@ -49,12 +50,27 @@ struct Report {
     agree: bool,
     seconds: f64,
     products: Vec<Tally>,
+    families: Vec<Family>,
     kernels: Vec<Row>,
+}
+
+/// Kernels of a family together.
+#[derive(Serialize)]
+struct Family {
+    name: &'static str,
+    /// Those that ran, and those that no device here runs.
+    kernels: usize,
+    skipped: usize,
+    cases: usize,
+    #[serde(flatten)]
+    difference: Difference,
+    failures: usize,
 }
 
 #[derive(Serialize)]
 struct Row {
     name: &'static str,
+    family: &'static str,
     cases: usize,
     /// Why it cannot run here.
     skipped: Option<String>,
@@ -102,7 +118,7 @@ fn agree<D: Driver>(
     let start = Instant::now();
     let name = profile(attention.capabilities());
     let options = Options { mma: arithmetic(name), ..Options::default() };
-    let simulator = Attention::new(SimDriver::with_options(name, options)?);
+    let simulator = Attention::new(SimDriver::with_options(name, options.clone())?);
     let bar = console.progress("agree", subjects.len() + 2);
     let mut tallies = vec![];
     for dtype in [DType::F16, DType::Bf16] {
@@ -112,12 +128,17 @@ fn agree<D: Driver>(
             .push(products.compare(&products.run(attention.driver())?, &products.run(simulator.driver())?));
         bar.inc(1);
     }
-    let mut kernels = vec![];
-    for subject in subjects {
+    // A simulator for each thread: most problems are of few blocks.
+    let options = Options { parallel: subjects.len() == 1, ..options };
+    let own = || SimDriver::with_options(name, options.clone()).map(Attention::new);
+    let kernels = subjects.par_iter().map_init(own, |simulator, subject| {
+        let simulator = simulator.as_ref().map_err(|error| Error::Invalid(error.to_string()))?;
+        let row = row(attention, simulator, *subject, args.kernels.seed);
         bar.set_message(subject.contract().symbol);
-        kernels.push(row(attention, &simulator, *subject, args.kernels.seed)?);
         bar.inc(1);
-    }
+        row
+    });
+    let kernels = kernels.collect::<Result<Vec<Row>, Error>>()?;
     bar.finish_and_clear();
     let failures: Vec<String> = tallies.iter().filter_map(Tally::failure).collect();
     let kernel_failures =
@@ -133,6 +154,7 @@ fn agree<D: Driver>(
         agree: result.is_ok(),
         seconds: start.elapsed().as_secs_f64(),
         products: tallies,
+        families: families(&kernels),
         kernels,
     };
     console.report(&report, result)
@@ -147,7 +169,8 @@ fn row<D: Driver>(
     let devices = [attention.capabilities(), simulator.capabilities()];
     let skipped = devices.into_iter().find_map(|device| reference::unfit(subject, device));
     let name = subject.contract().symbol;
-    let mut row = Row { name, cases: 0, skipped, difference: Difference::default(), failures: vec![] };
+    let (family, difference) = (subject.family(), Difference::default());
+    let mut row = Row { name, family, cases: 0, skipped, difference, failures: vec![] };
     if row.skipped.is_some() {
         return Ok(row);
     }
@@ -168,6 +191,39 @@ fn row<D: Driver>(
     Ok(row)
 }
 
+/// The families of `rows`, in their order.
+fn families(rows: &[Row]) -> Vec<Family> {
+    let mut all: Vec<Family> = vec![];
+    for row in rows {
+        let at = all.iter().position(|family| family.name == row.family).unwrap_or_else(|| {
+            let (name, difference) = (row.family, Difference::default());
+            all.push(Family { name, kernels: 0, skipped: 0, cases: 0, difference, failures: 0 });
+            all.len() - 1
+        });
+        let family = &mut all[at];
+        let skipped = usize::from(row.skipped.is_some());
+        family.skipped += skipped;
+        family.kernels += 1 - skipped;
+        family.cases += row.cases;
+        family.difference = family.difference.and(row.difference);
+        family.failures += row.failures.len();
+    }
+    all
+}
+
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Family { name, kernels, skipped, cases, difference, failures } = self;
+        let same = difference.same();
+        write!(
+            f,
+            "{name:13}  {kernels:>4} kernels, {skipped} skipped, {cases:>4} cases, {same:>6.2} % the same bits, \
+             o within {:.2} ulp, {failures} differences",
+            difference.o_ulps
+        )
+    }
+}
+
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for tally in &self.products {
@@ -176,11 +232,11 @@ impl fmt::Display for Report {
         let name = self.kernels.iter().map(|row| row.name.len()).max().unwrap_or(0);
         writeln!(f, "{:name$}  cases  same bits  o, ulp  lse rounded otherwise", "kernel")?;
         for row in &self.kernels {
-            let Difference { words, differing, o_ulps, rows, rounded_otherwise, .. } = row.difference;
+            let Difference { o_ulps, rows, rounded_otherwise, .. } = row.difference;
             match &row.skipped {
                 Some(reason) => writeln!(f, "{:name$}  skipped: {reason}", row.name)?,
                 None => {
-                    let same = 100.0 * (words - differing) as f64 / words.max(1) as f64;
+                    let same = row.difference.same();
                     let otherwise = 100.0 * rounded_otherwise as f64 / rows.max(1) as f64;
                     writeln!(
                         f,
@@ -192,6 +248,9 @@ impl fmt::Display for Report {
             for failure in &row.failures {
                 writeln!(f, "  DIFFERS {failure}")?;
             }
+        }
+        for family in &self.families {
+            writeln!(f, "{family}")?;
         }
         let verdict = if self.agree { "agree" } else { "DO NOT AGREE" };
         writeln!(

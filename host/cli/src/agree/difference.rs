@@ -95,6 +95,11 @@ impl Difference {
         }
     }
 
+    /// How many of 100 words have the same bits.
+    pub fn same(&self) -> f64 {
+        100.0 * (self.words - self.differing) as f64 / self.words.max(1) as f64
+    }
+
     /// What is further off in a case than allowed.
     pub fn failure(&self) -> Option<String> {
         if self.o_ulps > O_ULPS {

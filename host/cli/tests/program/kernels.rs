@@ -199,6 +199,11 @@ fn agree_compares_kernels_and_products() {
         let row = &report["kernels"][0];
         assert_eq!((&row["name"], &row["skipped"]), (&entry.into(), &serde_json::Value::Null));
         assert_eq!(row["differing"], 0, "the simulator is the same twice");
+        let sum = &report["families"][0];
+        assert_eq!(
+            (&sum["name"], &sum["kernels"], &sum["cases"]),
+            (&family.into(), &1.into(), &row["cases"])
+        );
         assert!(row["words"].as_u64().is_some_and(|words| words > 0));
         assert_eq!(report["products"].as_array().map(Vec::len), Some(2), "f16 and bf16");
     }
