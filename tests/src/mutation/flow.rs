@@ -136,7 +136,7 @@ pub(super) fn is_fenced_before(text: &str, at: usize) -> bool {
     !open
 }
 
-/// Whether on all ways to the wait for bulk stores at byte `at` of `text` another one, since the last of them,
+/// Whether on all ways to the wait for bulk stores at byte `at` of `text` another one, since the last store,
 /// has waited until their source was read, and device memory is not read behind it.
 pub(super) fn has_left_before(text: &str, at: usize) -> bool {
     let (mut sent, mut read) = (false, false);
@@ -318,8 +318,8 @@ mod tests {
     fn a_fence_whose_registers_nobody_touches_behind_another() {
         let check = |between: &str, back: &str| {
             let text = kernel(&format!(
-                "mov.b32 %r1, 0;\nwgmma.fence;\n$A:\nwgmma.mma_async {{%r1, %r2}}, %rd1, %rd2, 1;\n{between}\n\
-                 wgmma.fence.START;\nwgmma.mma_async {{%r4, %r5}}, {{%r6}}, %rd4, 1;\nwgmma.wait_group \
+                "mov.b32 %r1, 0;\nwgmma.fence;\n$A:\nwgmma.mma_async {{%r1, %r2}}, %rd1, %rd2, \
+                 1;\n{between}\nwgmma.fence.START;\nwgmma.mma_async {{%r4, %r5}}, {{%r6}}, %rd4, 1;\nwgmma.wait_group \
                  0;\nmov.b32 %r5, 1;{back}"
             ));
             is_fenced_before(&text, text.find("wgmma.fence.START").expect("marked"))

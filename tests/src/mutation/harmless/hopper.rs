@@ -12,8 +12,8 @@ pub(super) const HARMLESS: &[Harmless] = &[
         operators: &[Operator::DeleteGuard, Operator::NegateGuard, Operator::Bound],
         source: ["outbox.rs", "to.store_if(tile"],
         kernels: is_hopper,
-        reason: "Every thread of the warpgroup has met the others behind the fence, and waits for what it has \
-                 sent itself: each of them may send the box, the same bytes, and all of them.",
+        reason: "Every thread of the warpgroup has met the others behind the fence, and waits for what it \
+                 has sent itself: each of them may send the box, the same bytes, and all of them.",
         ..CLASS
     },
     Harmless {
