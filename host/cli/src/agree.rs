@@ -217,8 +217,8 @@ impl fmt::Display for Family {
         let same = difference.same();
         write!(
             f,
-            "{name:13}  {kernels:>4} kernels, {skipped} skipped, {cases:>4} cases, {same:>6.2} % the same bits, \
-             o within {:.2} ulp, {failures} differences",
+            "{name:13}  {kernels:>4} kernels, {skipped} skipped, {cases:>4} cases, {same:>6.2} % the same \
+             bits, o within {:.2} ulp, {failures} differences",
             difference.o_ulps
         )
     }

@@ -117,7 +117,7 @@ pub(super) fn nothing_of_single_lanes_before(text: &str, at: usize) -> bool {
     !alone
 }
 
-/// Whether on all ways to the `wgmma.fence` at byte `at` of `text` nothing, since a fence before, has touched a
+/// Whether on all ways to the `wgmma.fence` at byte `at` of `text` nothing, since a fence before, touches a
 /// register that products behind it add to or read, until the wait or fence that comes next.
 pub(super) fn is_fenced_before(text: &str, at: usize) -> bool {
     let mut used = HashSet::new();
@@ -319,8 +319,8 @@ mod tests {
         let check = |between: &str, back: &str| {
             let text = kernel(&format!(
                 "mov.b32 %r1, 0;\nwgmma.fence;\n$A:\nwgmma.mma_async {{%r1, %r2}}, %rd1, %rd2, \
-                 1;\n{between}\nwgmma.fence.START;\nwgmma.mma_async {{%r4, %r5}}, {{%r6}}, %rd4, 1;\nwgmma.wait_group \
-                 0;\nmov.b32 %r5, 1;{back}"
+                 1;\n{between}\nwgmma.fence.START;\nwgmma.mma_async {{%r4, %r5}}, {{%r6}}, %rd4, \
+                 1;\nwgmma.wait_group 0;\nmov.b32 %r5, 1;{back}"
             ));
             is_fenced_before(&text, text.find("wgmma.fence.START").expect("marked"))
         };

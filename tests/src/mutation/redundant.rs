@@ -14,8 +14,8 @@ const CONVERGED: &str = "Since the barrier before, shared and device memory have
                          instructions of the whole warp alone: there is nothing that one lane did and \
                          another could miss.";
 const FENCED: &str = "Since the fence before, no register of the products behind this one has been written.";
-const LEFT: &str = "The source of every bulk store has been waited for since, if there was one, and the kernel \
-                    reads nothing of it: the stores end with the grid.";
+const LEFT: &str = "The source of every bulk store, if there was one, has been waited for since, and the \
+                    kernel reads nothing of it: the stores end with the grid.";
 
 /// Why `mutant`, of the kernel `text`, changes no order, where that can be shown.
 pub(super) fn reason(mutant: &Mutant, text: &str) -> Option<&'static str> {
