@@ -85,9 +85,21 @@ const PLANS: &[Planned] = &[
         [16 * 8 * 16 * 129 * 4, 16 * 8 * 4]),
     ("h200", Shape { batch: 32, queries: 8, ..LLAMA }, |d| d.mask(Mask::Causal),
         "decode_f16_d128_causal_32_tiles_w4", 264, [33 * 8 * 32 * 129 * 4, 32 * 8 * 4]),
-    // Of few sequences two blocks share the rows, on SMs that would do nothing; of some more, on one SM.
+    // Of very few sequences blocks of 8 rows share them, as long as each has four splits: twice 2 or 1 x 4.
+    ("h200", Shape { batch: 2, queries: 4, ..LLAMA }, |d| d.mask(Mask::Causal),
+        "decode_f16_d128_causal_8_tiles", 128, [8 * 8 * 16 * 129 * 4, 2 * 2 * 8 * 4]),
+    ("h200", Shape { batch: 3, queries: 4, ..LLAMA }, |d| d.mask(Mask::Causal),
+        "decode_f16_d128_causal_16_tiles", 128, [16 * 8 * 16 * 129 * 4, 3 * 8 * 4]),
     ("h200", Shape { batch: 1, queries: 8, ..LLAMA }, |d| d.mask(Mask::Causal),
-        "decode_f16_d128_causal_16_tiles", 128, [8 * 8 * 32 * 129 * 4, 2 * 8 * 4]),
+        "decode_f16_d128_causal_8_tiles", 128, [4 * 8 * 32 * 129 * 4, 4 * 8 * 4]),
+    ("h200", Shape { batch: 1, queries: 4, page: Some(3), ..LLAMA }, |d| d.mask(Mask::Causal),
+        "decode_f16_d128_causal_8_rows", 128, [8 * 8 * 16 * 129 * 4, 2 * 8 * 4]),
+    // Chunks look at a sequence alone.
+    ("h200", Shape { batch: 1, queries: 4, ..LLAMA }, |d| d.mask(Mask::Causal).splits(Splits::CHUNK),
+        "decode_f16_d128_causal_16_tiles_w4", 264, [8 * 8 * 16 * 129 * 4, 8 * 4]),
+    // Of few sequences two blocks share the rows, on SMs that would do nothing; of some more, on one SM.
+    ("h200", Shape { batch: 2, queries: 8, ..LLAMA }, |d| d.mask(Mask::Causal),
+        "decode_f16_d128_causal_16_tiles", 128, [8 * 8 * 32 * 129 * 4, 2 * 2 * 8 * 4]),
     ("h200", Shape { queries: 8, ..LLAMA }, |d| d.mask(Mask::Causal), "decode_f16_d128_causal_16_tiles_w4",
         256, [16 * 8 * 32 * 129 * 4, 2 * 16 * 8 * 4]),
     // Two blocks of the same keys: half of the splits.
@@ -151,7 +163,7 @@ type Reason = (fn(&mut Decode<'static>), Shape, &'static str);
 const REASONS: &[Reason] = &[
     (|_| {}, LLAMA, "few rows: the smallest block"),
     (|_| {}, Shape { batch: 64, ..LLAMA }, "more blocks than SMs"),
-    (|_| {}, Shape { batch: 1, queries: 8, ..LLAMA }, "few sequences: blocks of 16 rows"),
+    (|_| {}, Shape { batch: 1, queries: 8, ..LLAMA }, "few sequences: smaller blocks share the rows"),
     (|_| {}, Shape { batch: 1, queries: 12, head_dim: 64, ..LLAMA }, "in several blocks"),
     (|d| d.config = Some("decode_f16_d128_causal_8_rows"), LLAMA, "asked for by name"),
     (|_| {}, Shape { queries: 17, ..LLAMA }, "more than 64 rows"),

@@ -87,6 +87,18 @@ fn suits(e: &DecodeInfo, d: &Decode<'_>, on: &Capabilities) -> bool {
     e.rows <= 16 || !idle || matches!(d.splits, Splits::Chunk(_))
 }
 
+/// Blocks of the entry that share a key head's rows; one, as good as one block, where they are so few that
+/// each sequence may still have four splits: more rows are more work behind each copy, and the SMs would do
+/// nothing. 4 queries of 4 heads on 2048, 4096 and 8192 keys take 9.1, 10.7 and 14.4 us in one block of 16
+/// rows, 7.2, 9.0 and 12.8 in two of 8; of 2 sequences on 4096 14.2 and 12.7, of 4 22.4 and 23.5. 8 queries
+/// take 8.9, 10.6 and 14.4 in two of 16, 7.7, 10.0 and 14.7 in four of 8; of 2 sequences 14.3 and 20.7 (H200,
+/// 8 key heads). Chunks do not look at the batch.
+fn cost(e: &DecodeInfo, d: &Decode<'_>, on: &Capabilities) -> u32 {
+    let (p, blocks) = (d.problem(), row_blocks(e, &d.problem()));
+    let idle = p.batch * p.heads_k * blocks as usize * 4 <= on.sms as usize;
+    if idle && !matches!(d.splits, Splits::Chunk(_)) { 1 } else { blocks }
+}
+
 /// Blocks of the entry that an SM holds, where each has more than one to do: one then loads while another
 /// looks for its keys or merges. 2 % of the time of 64 sequences, up to 5 % of 24 to 32 (H200). Chunks do not
 /// look at the batch.
@@ -105,14 +117,14 @@ fn reason(e: &DecodeInfo, d: &Decode<'_>, on: &Capabilities) -> &'static str {
         _ if at_once(e, d, on) > 1 => {
             "more blocks than SMs: an SM holds several, of which one loads while another looks for its keys"
         }
-        2.. if one_block => "few sequences: blocks of 16 rows share them, on SMs that would do nothing",
+        2.. if one_block => "few sequences: smaller blocks share the rows, on SMs that would do nothing",
         2.. => "as many rows as a block holds, in several blocks that read the same keys",
         _ => "few rows: the smallest block that holds all of a key head's, and cuts sequences by their keys",
     }
 }
 
-/// The entry for a request, and why: the smallest of those that take the fewest blocks, and of these the one
-/// of which an SM holds the most, where that counts.
+/// The entry for a request, and why: the smallest of those that take the fewest blocks, as far as these
+/// count, and of these the one of which an SM holds the most, where that counts.
 fn choose(d: &Decode<'_>, on: &Capabilities) -> Result<(&'static DecodeInfo, &'static str), Error> {
     let p = d.problem();
     if let Some(name) = d.config {
@@ -132,7 +144,7 @@ fn choose(d: &Decode<'_>, on: &Capabilities) -> Result<(&'static DecodeInfo, &'s
     }
     let size = |e: &&DecodeInfo| {
         let plain = [e.mask == MaskKind::Local, e.pages == PageKind::Rows];
-        (e.head_dim, row_blocks(e, &p), e.rows, plain, Reverse(at_once(e, d, on)))
+        (e.head_dim, cost(e, d, on), e.rows, plain, Reverse(at_once(e, d, on)))
     };
     let fitting = DECODES.iter().filter(|e| solves(e, d) && keeps_bits(e, d, on) && suits(e, d, on));
     if let Some(entry) = fitting.clone().filter(|e| on.runs(&e.contract).is_ok()).min_by_key(size) {
