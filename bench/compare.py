@@ -7,6 +7,7 @@ Needs PyTorch with Triton. Peers: SDPA's flash backend (FlashAttention-2), its c
 
     python3 compare.py --base ../before --peers                # ourselves of another commit, in its packed folder
     python3 compare.py --base ../before --peers --entries      # every kernel by itself, instead of what is planned
+    python3 compare.py --serving decode ragged paged           # suites of serving.py, with its peers and its timer
 
   cold       triton.testing.do_bench, median: the L2 cache is flushed before each launch, CUDA events around it
   hot        CUDA graph of many launches, median per launch: launch cost hidden, caches warm
@@ -189,6 +190,8 @@ def arguments():
     ap.add_argument("--peers", nargs="*", default=["fa2", "fa2_causal", "cudnn", "fa4"])
     ap.add_argument("--base", metavar="FOLDER", help="one more peer: the packed folder of another commit")
     ap.add_argument("--entries", action="store_true", help="a shape for every kernel of the table, instead of suites")
+    ap.add_argument("--serving", nargs="*", metavar="SUITE", help="measure suites of serving.py instead (decode, ragged, paged, ..): "
+                    "--match, --rounds, --seconds, --seed, --no-overhead, --out and --svg are handed on")
     ap.add_argument("--timing", default="auto", choices=["auto", "cold", "hot", "both", "sustained"])
     ap.add_argument("--sustained", action="store_const", const="sustained", dest="timing", help="the same as --timing sustained")
     ap.add_argument("--growing", action="store_true", help="keys times 4, and times a ramp of 1 to 30, instead of normal keys")
@@ -202,8 +205,21 @@ def arguments():
     return ap.parse_args()
 
 
+def hand_on(args):
+    """What serving.py is told of our arguments."""
+    told = ["--rounds", args.rounds, "--seconds", args.seconds, "--seed", args.seed]
+    told += ["--no-overhead"] if args.no_overhead else []
+    told += [word for name in ("match", "out", "svg") if getattr(args, name) for word in (f"--{name}", getattr(args, name))]
+    told += ["--only", *args.serving] if args.serving else []
+    return [str(word) for word in told]
+
+
 def main():
     args = arguments()
+    if args.serving is not None:
+        # Requests on caches and packed sequences are no shapes of ours.
+        import serving
+        return serving.main(hand_on(args))
     torch.manual_seed(args.seed)
     rng = random.Random(args.seed)
     base = front(args.base) if args.base else None

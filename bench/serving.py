@@ -5,8 +5,8 @@
 Needs PyTorch. Suites, and what a ratio is (the peer's time over ours: above 1 we are ahead):
 
   decode, decode-fa2          one query a sequence on a dense cache, beside cuDNN and FlashAttention-2 through SDPA
-  decode-paged                the same in pages of 16 and 64, beside cuDNN's dense cache
-  paged, page1                pages of 16 and 64, and of 1, beside our dense cache
+  decode-paged                the same in pages of 16 and 64, NHD and HND, beside cuDNN's dense cache
+  paged, page1                pages of 16 and 64, and of 1, beside our dense cache that lies as they do: NHD, or HND
   e4m3                        a cache of eight bits beside ours of sixteen
   ragged, ragged-paged        any lengths, beside the time of their bytes at --bandwidth
   shapes                      sinks, windows, other heads, in pages of 16, beside the same
@@ -50,6 +50,8 @@ class Timed:
     """A contender in a graph of so many calls."""
 
     def __init__(self, calls, expected_us):
+        # A graph knows addresses only: what its calls read, and their workspaces, stay as long as it.
+        self.calls = calls
         # The first call may load kernels and choose algorithms.
         for call in calls:
             call()
@@ -168,7 +170,7 @@ def summary(rows, targets):
             for (suite, timing, peer), ratios in found.items()]
 
 
-def arguments():
+def arguments(argv):
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("--shapes", default=SHAPES, help="JSON: see serving.json")
     ap.add_argument("--only", nargs="*", help="suites to run, instead of all")
@@ -180,11 +182,12 @@ def arguments():
     ap.add_argument("--no-overhead", action="store_true", help="do not measure the host's side of a launch")
     ap.add_argument("--out", help="JSON file")
     ap.add_argument("--svg", help="plot")
-    return ap.parse_args()
+    return ap.parse_args(argv)
 
 
-def main():
-    args = arguments()
+def main(argv=None):
+    args = arguments(argv)
+    torch.cuda.set_stream(torch.cuda.Stream())
     torch.manual_seed(args.seed)
     rng = random.Random(args.seed)
     with open(args.shapes) as file:
@@ -234,5 +237,4 @@ def main():
 
 
 if __name__ == "__main__":
-    torch.cuda.set_stream(torch.cuda.Stream())
     sys.exit(main())

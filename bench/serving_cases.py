@@ -56,10 +56,16 @@ class Cache:
     def __init__(self, k, v, table=None):
         self.k, self.v, self.table = k, v, table
 
-    def paged(self, page):
-        """The same memory as pages that are handed out at random."""
-        batch, keys = self.k.shape[:2]
-        pools = [t.transpose(1, 2).reshape(-1, page, *t.shape[2:]) for t in (self.k, self.v)]
+    def nhd(self):
+        """The memory of a dense cache whose heads have their keys one behind the other (HND), as one whose keys have their heads."""
+        return Cache(*(t.transpose(1, 2).reshape(t.shape) for t in (self.k, self.v)))
+
+    def paged(self, page, hnd=False):
+        """The same memory as pages that are handed out at random: NHD, or HND."""
+        batch, keys, heads, dim = self.k.shape
+        shape = (-1, heads, page, dim) if hnd else (-1, page, heads, dim)
+        pools = [t.transpose(1, 2).reshape(shape) for t in (self.k, self.v)]
+        pools = [t.transpose(1, 2) for t in pools] if hnd else pools
         return Cache(*pools, shuffled(pools[0].shape[0], batch, keys // page))
 
     def eight_bit(self):

@@ -34,17 +34,19 @@ def decode(spec, wanted):
     for dtype in ("f16", "bf16"):
         for batch in spec["batch"]:
             for keys in spec["seqlen_k"]:
-                pages = [f"page {page}" for page in spec["pages"]]
+                # Like beside like: pages, and dense caches, whose keys lie one behind the other in a head or through all heads.
+                pages = {f"page {page}{layout}": dense for page in spec["pages"]
+                         for layout, dense in ((("", "dense NHD"), (" HND", "dense")) if page > 1 else (("", "dense NHD"),))}
                 pairs = [("decode", "dense", "cudnn"), ("decode-fa2", "dense", "fa2")]
                 pairs += [("decode-paged", name, "cudnn") for name in pages if name != "page 1"]
-                pairs += [("page1" if name == "page 1" else "paged", name, "dense") for name in pages]
+                pairs += [("page1" if name == "page 1" else "paged", name, dense) for name, dense in pages.items()]
                 if batch >= 16 and dtype == "f16":
                     pairs += [("e4m3", "e4m3", "dense"), ("e4m3", "e4m3, page 16", "page 16")]
                 pairs = keep(pairs, wanted)
                 if not pairs:
                     continue
                 size = 4 * batch * hk * keys * dim
-                sizes = {name: size for name in ["dense", "cudnn", "fa2"] + pages}
+                sizes = {name: size for name in ["dense", "dense NHD", "cudnn", "fa2", *pages]}
                 sizes.update({"e4m3": size // 2, "e4m3, page 16": size // 2})
                 yield Group(f"B{batch} K{keys} {dtype}", pairs, sizes,
                             lambda group: fill_decode(group, spec, batch, keys, DTYPES[dtype]))
@@ -58,9 +60,10 @@ def fill_decode(group, spec, batch, keys, dtype):
     group.add("dense", lambda: ours(q, dense, lengths))
     for name, backend in BACKENDS.items():
         group.add(name, lambda: sdpa(backend, q, dense, lengths))
-    paged = {f"page {page}": page for page in spec["pages"]}
-    for name, page in paged.items():
-        group.add(name, lambda: ours(q, [cache.paged(page) for cache in dense], lengths))
+    group.add("dense NHD", lambda: ours(q, [cache.nhd() for cache in dense], lengths))
+    for page in spec["pages"]:
+        group.add(f"page {page}", lambda: ours(q, [cache.paged(page) for cache in dense], lengths))
+        group.add(f"page {page} HND", lambda: ours(q, [cache.paged(page, hnd=True) for cache in dense], lengths))
     group.add("e4m3", lambda: ours(q, [cache.eight_bit() for cache in dense], lengths))
     group.add("e4m3, page 16", lambda: ours(q, [cache.paged(16).eight_bit() for cache in dense], lengths))
 
