@@ -102,6 +102,12 @@ fn blocks_of_rows() {
             );
         }
     }
+    // One sequence alone: as many blocks of 8 rows as leave it four splits on a card of 16 SMs.
+    for (queries, counters) in [(4, true), (4, false), (8, true), (8, false)] {
+        let one =
+            DecodeCase { queries, counters, mask: Mask::Causal, heads: [4, 1], ..DecodeCase::new([700]) };
+        check(&one, None);
+    }
     // An entry of 8 rows.
     let wide = DecodeCase {
         head_dim: 256,
