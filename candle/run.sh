@@ -1,11 +1,12 @@
 #!/bin/sh
 # Runs what lies here on a machine with an NVIDIA GPU of compute capability 9.0, a driver of CUDA 13 and Python with
-# PyTorch's wheels of CUDA 13 (or CUDA 13 itself): sh run.sh [STEP ..]; results go to $OUT. Steps: tests check calls
-# model; each ends by itself after a time.
+# PyTorch's wheels of CUDA 13 (or CUDA 13 itself): sh run.sh [STEP ..]; results go to $OUT. Steps: tests callers check
+# calls model generate; calls-full, model-full, generate-full measure longer. Each ends by itself after a time.
 here=$(cd "$(dirname "$0")" && pwd)
 OUT=${OUT:-$here/results}
 work=${TMPDIR:-/tmp}/ferroflash-candle
 mkdir -p "$OUT" "$work"
+: > "$OUT/steps.txt"
 python3 - "$here/programs.tar.xz" "$work" <<'P' || exit 1
 import sys, tarfile
 tarfile.open(sys.argv[1]).extractall(sys.argv[2])
@@ -37,17 +38,41 @@ step() {
     (cd "$work" && timeout -k 5 "$limit" "$@") > "$OUT/$name.txt" 2>&1
     echo "$name: exit $?, $(($(date +%s) - start)) s" | tee -a "$OUT/steps.txt"
 }
-[ $# -eq 0 ] && set -- tests check calls model
+# Prompts of one byte to hundreds: chunks cut them, seats are fewer than they are.
+prompts() {
+    python3 - > "$work/prompts.txt" <<'P'
+import random
+random.seed(7)
+for length in [1, 2, 17, 33, 64, 65, 100, 129, 250, 400, 511, 3, 700, 20, 90, 45]:
+    print("".join(random.choice("abcdefghij klmnop") for _ in range(length)).strip() or "x")
+P
+}
+# Greedy text of random checkpoints against candle's plain path in f32.
+generate() {
+    prompts
+    for d in 64 128; do
+        rm -rf "$work/tiny$d"
+        step "make-tiny-$d" 20 ./generate make-tiny "$work/tiny$d" --head-dim $d
+        step "generate-$d" 60 ./generate run "$work/tiny$d" --file prompts.txt -t 64 --check
+        step "generate-$d-small" 60 ./generate run "$work/tiny$d" --file prompts.txt -t 64 --check \
+            --chunk 64 --page 16 --seats 5
+    done
+}
+[ $# -eq 0 ] && set -- tests callers check calls model generate
 for what in "$@"; do
     case "$what" in
         tests) step tests 120 ./flash_attn_tests --test-threads=1 ;;
+        callers) step callers 90 ./callers --test-threads=1 ;;
         check) step check 150 ./candle-bench check ;;
         calls) step calls 100 ./candle-bench calls --quick --out "$OUT/calls.json" ;;
         model) step model 150 ./candle-bench model --quick --out "$OUT/model.json" ;;
         calls-full) step calls-full 200 ./candle-bench calls --out "$OUT/calls-full.json" ;;
         model-full) step model-full 300 ./candle-bench model --out "$OUT/model-full.json" ;;
+        generate) generate ;;
+        generate-full) step generate-full 200 ./generate bench --json "$OUT/generate.json" --svg "$OUT/generate.svg" ;;
+        *) echo "no step $what" >&2; exit 2 ;;
     esac
 done
-tail -n 12 "$OUT/tests.txt" "$OUT/check.txt" 2>/dev/null
-grep FAILED "$OUT/check.txt" 2>/dev/null | head -20
-true
+for name in tests callers check; do [ ! -f "$OUT/$name.txt" ] || tail -n 4 "$OUT/$name.txt"; done
+grep -h FAILED "$OUT"/*.txt | head -20
+! grep -v "exit 0," "$OUT/steps.txt"

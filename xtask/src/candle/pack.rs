@@ -1,7 +1,8 @@
-//! `cargo xtask candle gpu-pack`: candle's own tests and the comparison, for a GPU machine without Rust.
+//! `cargo xtask candle gpu-pack`: tests, the comparison and the program that generates text, for a GPU
+//! machine without Rust.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::{peer, target, with_nvcc};
@@ -14,30 +15,33 @@ const FOLDER: &str = "candle-pack";
 /// What it may weigh, in bytes.
 const LIMIT: u64 = 60 << 20;
 
+/// Programs of candle's workspace: the option that names one to cargo, its name, its package.
+const PROGRAMS: [[&str; 3]; 4] = [
+    ["--test", "flash_attn_tests", "candle-flash-attn"],
+    ["--test", "callers", "ferroflash-candle"],
+    ["--bin", "candle-bench", "candle-bench"],
+    ["--bin", "generate", "generate"],
+];
+
 /// Builds the programs, with the peer's kernels in the comparison, and compresses them together: most of
 /// each is candle's.
 pub fn run(root: &Path) -> Result {
     let library = peer::library(root)?;
-    with_nvcc(root, &["build", "-p", "candle-bench"], Some(&library))?;
-    let tests = ["test", "-p", "candle-flash-attn", "--test", "flash_attn_tests", "--no-run"];
-    with_nvcc(root, &tests, None)?;
+    // At once: another selection of packages is one with other features, for which nvcc runs again.
+    let of_each = PROGRAMS.iter().flat_map(|[kind, name, package]| ["-p", *package, *kind, *name]);
+    with_nvcc(root, &["build"].into_iter().chain(of_each).collect::<Vec<_>>(), Some(&library))?;
     let pack = setup::fresh_folder(&root.join(FOLDER))?;
     let release = target(root).join("release");
     let programs = setup::fresh_folder(&pack.join("programs"))?;
-    let tests = setup::files(&release.join("deps"), "")?.into_iter().filter(|file| {
-        let name = file.file_name().unwrap_or_default().to_string_lossy();
-        name.starts_with("flash_attn_tests-") && !name.contains('.')
-    });
-    let made = |file: &Path| fs::metadata(file).and_then(|about| about.modified()).ok();
-    let newest = tests.max_by_key(|file| made(file)).ok_or("cargo left no tests")?;
-    for (from, name) in [(newest, "flash_attn_tests"), (release.join("candle-bench"), "candle-bench")] {
+    for [kind, name, _] in PROGRAMS {
+        let from = if kind == "--bin" { release.join(name) } else { newest(&release.join("deps"), name)? };
         process::quiet(Command::new("strip").arg("-o").arg(programs.join(name)).arg(from))?;
     }
     let archive = pack.join("programs.tar.xz");
     let mut tar = Command::new("tar");
-    // A window in which all of the second program finds what the first one has.
+    // A window in which each program finds what the one before it has.
     tar.env("XZ_OPT", "--lzma2=preset=3,dict=96MiB").arg("-cJf").arg(&archive).arg("-C").arg(&programs);
-    process::quiet(tar.args(["flash_attn_tests", "candle-bench"]))?;
+    process::quiet(tar.args(PROGRAMS.map(|[_, name, _]| name)))?;
     fs::remove_dir_all(&programs)?;
     fs::copy(root.join("candle/run.sh"), pack.join("run.sh"))?;
     let commit =
@@ -49,4 +53,15 @@ pub fn run(root: &Path) -> Result {
     }
     println!("{FOLDER}: {} MiB; copy it to the GPU machine and run `sh run.sh` there", bytes >> 20);
     Ok(())
+}
+
+/// The newest of a test's programs: cargo gives them a hash for a name.
+fn newest(folder: &Path, test: &str) -> Result<PathBuf> {
+    let start = format!("{test}-");
+    let programs = setup::files(folder, "")?.into_iter().filter(|file| {
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with(&start) && !name.contains('.')
+    });
+    let made = |file: &PathBuf| fs::metadata(file).and_then(|about| about.modified()).ok();
+    programs.max_by_key(made).ok_or_else(|| format!("cargo left no {test}").into())
 }
