@@ -1,11 +1,13 @@
 #!/bin/sh
 # Runs what lies here on a machine with an NVIDIA GPU of compute capability 9.0, a driver of CUDA 13 and Python with
 # PyTorch's wheels of CUDA 13 (or CUDA 13 itself): sh run.sh [STEP ..]; results go to $OUT. Steps: tests callers check
-# calls model generate; calls-full, model-full, generate-full measure longer. Each ends by itself after a time.
+# calls model generate; calls-full, model-full, generate-full measure longer; text is of the checkpoint in $CHECKPOINT.
+# Each ends by itself after a time.
 here=$(cd "$(dirname "$0")" && pwd)
 OUT=${OUT:-$here/results}
 work=${TMPDIR:-/tmp}/ferroflash-candle
 mkdir -p "$OUT" "$work"
+OUT=$(cd "$OUT" && pwd)
 : > "$OUT/steps.txt"
 python3 - "$here/programs.tar.xz" "$work" <<'P' || exit 1
 import sys, tarfile
@@ -58,6 +60,15 @@ generate() {
             --chunk 64 --page 16 --seats 5
     done
 }
+# What a checkpoint of somebody's says, the same against candle's plain path, and its times.
+text() {
+    checkpoint=$(cd "${CHECKPOINT:?a folder with a checkpoint}" && pwd)
+    step text 60 ./generate run "$checkpoint" -t 64 -p "The capital of France is" -p "Once upon a time" \
+        -p "def fibonacci(n):" -p "Water boils at"
+    prompts
+    step text-check 90 ./generate run "$checkpoint" --file prompts.txt -t 64 --check --chunk 256 --page 16 --seats 8
+    step text-times 90 ./generate bench "$checkpoint" --contexts 512,2048 --requests 32 --json "$OUT/text.json"
+}
 [ $# -eq 0 ] && set -- tests callers check calls model generate
 for what in "$@"; do
     case "$what" in
@@ -70,6 +81,7 @@ for what in "$@"; do
         model-full) step model-full 300 ./candle-bench model --out "$OUT/model-full.json" ;;
         generate) generate ;;
         generate-full) step generate-full 200 ./generate bench --json "$OUT/generate.json" --svg "$OUT/generate.svg" ;;
+        text) text ;;
         *) echo "no step $what" >&2; exit 2 ;;
     esac
 done
