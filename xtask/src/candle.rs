@@ -2,6 +2,7 @@
 //! runs nvcc: the machine's, or else one from wheels, or where nothing is run a stand-in.
 
 mod pack;
+mod package;
 mod peer;
 mod toolkit;
 
@@ -25,8 +26,10 @@ pub enum Task {
     Test,
     /// Compile candle-flash-attn's own kernels, those that are compared with, as a library
     Peer,
-    /// Gather in ./candle-pack the tests and the comparison for a GPU machine without Rust
+    /// Gather in ./candle-pack tests, comparison and `generate` for a GPU machine without Rust
     GpuPack,
+    /// Package what is published, and check it as it was unpacked, outside this repository
+    Package,
 }
 
 /// Does it.
@@ -40,6 +43,7 @@ pub fn run(root: &Path, task: &Task) -> Result {
         }
         Task::Peer => peer::library(root).map(|folder| println!("{}", folder.display())),
         Task::GpuPack => pack::run(root),
+        Task::Package => package::run(root),
     }
 }
 

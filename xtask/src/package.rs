@@ -6,6 +6,8 @@
 
 mod elsewhere;
 
+pub use elsewhere::elsewhere;
+
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
@@ -137,7 +139,7 @@ fn remove_others(target: &Path) -> Result {
 
 /// Makes `stage` hold the files that git knows or would take, keeps its build folders, and returns what tells
 /// these sources from others. Untouched files keep their times.
-fn copy_sources(root: &Path, stage: &Path) -> Result<u64> {
+pub fn copy_sources(root: &Path, stage: &Path) -> Result<u64> {
     let mut git = Command::new("git");
     git.args(["ls-files", "--cached", "--others", "--exclude-standard"]).current_dir(root);
     let files = stdout(&mut git)?;

@@ -164,7 +164,7 @@ fn dependencies(dependent: &Path) -> Result<BTreeSet<String>> {
 }
 
 /// Cargo in `folder`, with a clean environment.
-fn elsewhere(folder: &Path) -> Command {
+pub fn elsewhere(folder: &Path) -> Command {
     let kept = KEPT.into_iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
     let mut command = cargo();
     command.env_clear().envs(kept).env("CARGO_TERM_COLOR", "never").current_dir(folder);
