@@ -23,6 +23,14 @@ pub(super) const HARMLESS: &[Harmless] = &[
         reason: "The last product of a block: nobody fills its stage again.",
         ..CLASS
     },
+    Harmless {
+        operators: &[Operator::DeleteBarrier],
+        source: ["roles.rs", "barrier::sync_named(self.mine"],
+        kernels: is_hopper,
+        reason: "Whose products are issued first is a matter of speed. (Where a turn is passed on twice \
+                 before it is taken, the mutant is caught.)",
+        ..CLASS
+    },
 ];
 
 /// Why `mutant` of the kernel `text` does no harm, where more must hold than a class says.
