@@ -3,8 +3,8 @@
 //! 1). Blocks do tile after tile.
 //!
 //! - [`forward`]: a tile's first scores run beside the last product of the tile before. [`wide`]: head dims
-//!   that leave no shared memory for that. [`packed`]: either of them for packed sequences. [`split`]:
-//!   several blocks for one tile, each with a slice of its keys.
+//!   that leave no shared memory for that. [`packed`]: either of them for packed sequences. [`paged`]:
+//!   the same with keys in pages. [`split`]: several blocks for one tile, each with a slice of its keys.
 //! - [`mainloop`]: what a block copies, and the key blocks of a tile; all have it. [`portion`]: what of a
 //!   problem a tile is of, and how a block comes by its tiles. [`softmax`]: a maximum that is looked for only
 //!   when it is needed.
@@ -12,20 +12,21 @@
 pub mod forward;
 pub mod mainloop;
 pub mod packed;
+pub mod paged;
 pub mod portion;
 pub mod softmax;
 pub mod split;
 pub mod wide;
 
-use portion::{MapOf, Source};
-use spec::{Forward, HopperParams, Kernel};
+use portion::{ForwardOf, ParamsOf, Source};
+use spec::{Forward, Kernel};
 use tile::{Block, Smem};
 
 /// A kernel's body: what a block does with its portions of the problem.
 pub trait Body: Forward {
     /// `source` has the portions of so many-th of so many blocks.
-    fn body<S: Source, C: Kernel<Params: AsRef<HopperParams<MapOf<S>>>>>(
-        p: &HopperParams<MapOf<S>>,
+    fn body<S: Source, C: Kernel<Params: AsRef<ForwardOf<S::Portion>>>>(
+        p: &ParamsOf<S>,
         source: impl Fn(u32, u32) -> S,
         block: Block<C>,
         smem: Smem<C>,

@@ -3,8 +3,8 @@
 //!
 //! - [`Kernel`]: threads, shared memory, parameters and grid of a kernel, from one type.
 //! - [`Contract`]: the same of a compiled kernel, by value, with its symbol and [`Target`].
-//! - [`Tensor`], [`TensorMap`], [`RaggedMap`], [`Vector`], [`Cache`], [`Partials`], [`Integers`],
-//!   [`Counters`], [`Element`]: what kernels are told of their data.
+//! - [`Tensor`], [`TensorMap`], [`RaggedMap`], [`PagedMap`], [`Vector`], [`Cache`], [`Partials`],
+//!   [`Integers`], [`Counters`], [`Element`]: what kernels are told of their data.
 //! - [`FastDiv`]: division by a number that only the host knows.
 #![no_std]
 #![forbid(unsafe_code)]
@@ -27,4 +27,4 @@ pub use launch::{Contract, SpillAllowance};
 pub use parts::RowParts;
 pub use target::Target;
 pub use tensor::{Counters, Integers, Partials, RowValues, Tensor, Vector};
-pub use tensor_map::{RaggedMap, TensorMap};
+pub use tensor_map::{PagedMap, RaggedMap, TensorMap};

@@ -33,6 +33,21 @@ pub struct RaggedMap {
     pub map: TensorMap,
 }
 
+/// The map of keys, or of values, in the pages of a [`Cache`](crate::Cache): for the copy engine a page ends
+/// where a sequence ends in it, wherever that is by the device's integers. What a box has beyond reads as 0.
+///
+/// Its dimensions are column, row, head, page, and how many rows of the page the sequence has; strides are
+/// `[s, head, page, s]` bytes, for rows `s` bytes apart. Row `i` of a page of `P` rows, of which the sequence
+/// has the first `n`, is at `[P - n + i, head, page, n]`: row `P + i` from where the map begins, which is `P`
+/// rows before the first page. The row's extent is `P`, so that exactly the rows before `n` exist, and none
+/// that lies before the first page. A page that the cache has not reads as 0 too.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PagedMap {
+    /// What the driver encodes.
+    pub map: TensorMap,
+}
+
 impl RaggedMap {
     /// Where every sequence ends.
     pub const END: u32 = 1 << 30;

@@ -6,6 +6,7 @@
 //! seen as a [`SharedTile`]. The descriptor is one 64-bit sum from the ring's: put together anew for each
 //! product, it would cost three instructions more a product.
 use crate::crew::sealed::Sealed;
+use crate::maps::Panels;
 use crate::relay::Turn;
 use crate::roles::TwoSided;
 use crate::{
@@ -55,6 +56,13 @@ impl<E: Element, const R: usize, const C: usize> SharedTile<E, R, C> {
     pub(crate) const PANELS: u32 = C as u32 * 16 / Self::PANEL_COLUMNS;
     /// Bytes of a panel.
     pub(crate) const PANEL_BYTES: u32 = Self::ROWS * layout::row_bytes(Self::ROW_CHUNKS);
+    /// All of them.
+    pub(crate) const IN_PANELS: Panels = Panels {
+        count: Self::PANELS,
+        columns: Self::PANEL_COLUMNS,
+        rows: Self::ROWS,
+        row_bytes: layout::row_bytes(Self::ROW_CHUNKS),
+    };
     /// How `wgmma` is told of the swizzle.
     const SWIZZLE: Swizzle = match layout::panel_chunks(Self::ROW_CHUNKS) {
         8 => Swizzle::Bytes128,
@@ -106,14 +114,10 @@ macro_rules! boxes {
             #[inline(always)]
             unsafe fn load<M: Map>(to: u32, from: &Self::Tensor<M>, at: M::At, full: u32) {
                 for tile in 0..$n {
-                    for panel in 0..SharedTile::<E, R, C>::PANELS {
-                        let column = panel * SharedTile::<E, R, C>::PANEL_COLUMNS;
-                        let at = M::down(at, tile * SharedTile::<E, R, C>::ROWS);
-                        let panels = tile * SharedTile::<E, R, C>::PANELS + panel;
-                        let to = to + panels * SharedTile::<E, R, C>::PANEL_BYTES;
-                        // SAFETY: the caller's promise; a box is a panel.
-                        unsafe { M::load(to, from.map, column, at, full) }
-                    }
+                    let at = M::down(at, tile * SharedTile::<E, R, C>::ROWS);
+                    let to = to + tile * SharedTile::<E, R, C>::BYTES as u32;
+                    // SAFETY: the caller's promise.
+                    unsafe { from.load(to, at, full) }
                 }
             }
             #[inline(always)]

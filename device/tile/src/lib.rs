@@ -83,7 +83,7 @@ pub use exchange::LeftColumns;
 pub use fragment::{AFrag, Acc, Part, Resident, RowBounds};
 pub use global::{GlobalInts, GlobalRows, GlobalVec, TileSource, TileWalk, Walk};
 pub use left::{LeftOperand, LeftPlace};
-pub use maps::{GlobalTiles, Map, RowOfSequence};
+pub use maps::{GlobalTiles, Map, MapOut, Panels, RowOfCache, RowOfSequence};
 pub use mma::{TensorCore, WarpgroupCore};
 pub use outbox::Outbox;
 pub use packed_rows::PackedRows;

@@ -1,28 +1,56 @@
-//! Tensors as the copy engine sees them: through maps, of which there are two kinds.
+//! Tensors as the copy engine sees them: through maps, of which there are three kinds.
+use crate::cache::page;
 use crate::crew::sealed::Sealed;
 use crate::{Block, SharedTile};
-use contract::{Element, Kernel, RaggedMap, TensorMap};
+use contract::{Cache, Element, Kernel, PagedMap, RaggedMap, TensorMap};
 use core::marker::PhantomData;
 use cuda_std::tma;
 
 /// A kind of map: how the engine is told where rows are.
-pub trait Map: Copy + Sealed {
+pub trait Map: Copy + Sealed + 'static {
     /// Where a row is.
     type At: Copy;
     /// What the driver has encoded.
     fn encoded(&self) -> &TensorMap;
     /// So many rows further down.
     fn down(at: Self::At, rows: u32) -> Self::At;
-    /// Starts the copy of a box to shared memory.
+    /// Starts the copies of a tile to shared memory.
     ///
     /// # Safety
-    /// - As [`tma::load_4d`], of a map of this kind.
-    unsafe fn load(to: u32, map: u64, column: u32, at: Self::At, full: u32);
+    /// - As [`tma::load_4d`], of a map of this kind, whose boxes, all together, are the tile.
+    unsafe fn load(to: u32, map: u64, tile: Panels, at: Self::At, full: u32);
+}
+
+/// A kind of map by which tiles are stored, too.
+pub trait MapOut: Map {
     /// Starts the copy of a box from shared memory.
     ///
     /// # Safety
     /// - As [`tma::store_4d_if`], of a map of this kind.
     unsafe fn store_if(map: u64, column: u32, at: Self::At, from: u32, condition: bool);
+}
+
+/// A tile in shared memory, panel by panel.
+#[derive(Clone, Copy)]
+pub struct Panels {
+    /// How many.
+    pub(crate) count: u32,
+    /// Columns of each.
+    pub(crate) columns: u32,
+    /// Rows of each.
+    pub(crate) rows: u32,
+    /// Bytes of a panel's row.
+    pub(crate) row_bytes: u32,
+}
+
+impl Panels {
+    /// Where each panel of a tile at `to` begins, and with which column.
+    #[inline(always)]
+    fn each(self, to: u32, mut copy: impl FnMut(u32, u32)) {
+        for panel in 0..self.count {
+            copy(to + panel * self.rows * self.row_bytes, panel * self.columns)
+        }
+    }
 }
 
 impl Sealed for TensorMap {}
@@ -38,10 +66,12 @@ impl Map for TensorMap {
         [row + rows, head, batch]
     }
     #[inline(always)]
-    unsafe fn load(to: u32, map: u64, column: u32, [row, head, batch]: [u32; 3], full: u32) {
-        // SAFETY: the caller's promise.
-        unsafe { tma::load_4d(to, map, [column, row, head, batch], full) }
+    unsafe fn load(to: u32, map: u64, tile: Panels, [row, head, batch]: [u32; 3], full: u32) {
+        // SAFETY: the caller's promise; a box is a panel.
+        tile.each(to, |to, column| unsafe { tma::load_4d(to, map, [column, row, head, batch], full) })
     }
+}
+impl MapOut for TensorMap {
     #[inline(always)]
     unsafe fn store_if(map: u64, column: u32, [row, head, batch]: [u32; 3], from: u32, condition: bool) {
         // SAFETY: the caller's promise.
@@ -80,10 +110,14 @@ impl Map for RaggedMap {
         RowOfSequence { row: at.row + rows, ..at }
     }
     #[inline(always)]
-    unsafe fn load(to: u32, map: u64, column: u32, at: RowOfSequence, full: u32) {
-        // SAFETY: the caller's promise.
-        unsafe { tma::load_5d(to, map, [column, at.row, at.head, at.end, RaggedMap::END], full) }
+    unsafe fn load(to: u32, map: u64, tile: Panels, at: RowOfSequence, full: u32) {
+        tile.each(to, |to, column| {
+            // SAFETY: the caller's promise; a box is a panel.
+            unsafe { tma::load_5d(to, map, [column, at.row, at.head, at.end, RaggedMap::END], full) }
+        })
     }
+}
+impl MapOut for RaggedMap {
     #[inline(always)]
     unsafe fn store_if(map: u64, column: u32, at: RowOfSequence, from: u32, condition: bool) {
         // SAFETY: the caller's promise.
@@ -91,11 +125,77 @@ impl Map for RaggedMap {
     }
 }
 
+/// A row of a head of a sequence's keys, or values, as a [`PagedMap`] is told of it.
+#[derive(Clone, Copy)]
+pub struct RowOfCache {
+    /// Of which tables and sizes count alone.
+    cache: Cache,
+    /// Rows of a box.
+    box_rows: u32,
+    sequence: u32,
+    head: u32,
+    row: u32,
+    /// Of the sequence.
+    rows: u32,
+}
+
+impl RowOfCache {
+    /// Row `row` of the first `rows` of a sequence, which may be behind them. Boxes of the map have `box_rows`
+    /// rows: `row` is a multiple of them, and so are a page's, unless the sequence has no other page.
+    #[inline(always)]
+    pub fn new(cache: &Cache, box_rows: u32, sequence: u32, head: u32, row: u32, rows: u32) -> Self {
+        RowOfCache { cache: *cache, box_rows, sequence, head, row, rows }
+    }
+
+    /// The page that has row `row` of the sequence, of whose rows from that page on there are `rest`.
+    #[inline(always)]
+    fn page(&self, row: u32, rest: i32) -> u32 {
+        if rest > 0 { page(&self.cache, self.sequence, row) } else { 0 }
+    }
+}
+
+impl Sealed for PagedMap {}
+impl Map for PagedMap {
+    type At = RowOfCache;
+    #[inline(always)]
+    fn encoded(&self) -> &TensorMap {
+        &self.map
+    }
+    #[inline(always)]
+    fn down(at: RowOfCache, rows: u32) -> RowOfCache {
+        RowOfCache { row: at.row + rows, ..at }
+    }
+    /// Box after box, each in one page, which is looked up while the box before is started.
+    #[inline(always)]
+    unsafe fn load(to: u32, map: u64, tile: Panels, at: RowOfCache, full: u32) {
+        let all = at.cache.page.get();
+        let (_, mut within) = at.cache.page.div_rem(at.row);
+        let mut rest = at.rows as i32 - (at.row - within) as i32;
+        let mut page = at.page(at.row, rest);
+        let mut first = 0;
+        while first < tile.rows {
+            let own = rest.max(0).min(all as i32) as u32;
+            let (row, now) = (all - own + within, page);
+            let to = to + first * tile.row_bytes;
+            first += at.box_rows;
+            within += at.box_rows;
+            if within >= all {
+                (within, rest) = (0, rest - all as i32);
+                page = at.page(at.row + first, rest);
+            }
+            tile.each(to, |to, column| {
+                // SAFETY: the caller's promise; so many rows of a panel are a box.
+                unsafe { tma::load_5d(to, map, [column, row, at.head, now, own], full) }
+            })
+        }
+    }
+}
+
 /// A tensor as the copy engine sees it, taken in boxes of `R` base tiles of rows and a panel's columns. `C`
 /// base tiles of columns make up a row; those that do not exist are zero, and not written. Where its rows are
 /// it is told as its kind of map wants to know.
 pub struct GlobalTiles<E, const R: usize, const C: usize, M = TensorMap> {
-    pub(crate) map: u64,
+    map: u64,
     element: PhantomData<(E, M)>,
 }
 
@@ -115,6 +215,19 @@ impl<K: Kernel> Block<K> {
 }
 
 impl<E: Element, const R: usize, const C: usize, M: Map> GlobalTiles<E, R, C, M> {
+    /// Starts copying a tile, whose rows begin `at` one.
+    ///
+    /// # Safety
+    /// - `to` is where a `SharedTile<E, R, C>` may be written until the phase of `full` has ended, which
+    ///   expects all of its bytes.
+    #[inline(always)]
+    pub(crate) unsafe fn load(&self, to: u32, at: M::At, full: u32) {
+        // SAFETY: the caller's promise; the map's boxes are the tile.
+        unsafe { M::load(to, self.map, SharedTile::<E, R, C>::IN_PANELS, at, full) }
+    }
+}
+
+impl<E: Element, const R: usize, const C: usize, M: MapOut> GlobalTiles<E, R, C, M> {
     /// Starts storing a tile, whose rows begin `at` one.
     ///
     /// # Safety

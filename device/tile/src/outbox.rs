@@ -1,7 +1,7 @@
 //! Tiles on their way out: from registers through swizzled shared memory, by the copy engine.
 use crate::roles::TwoSided;
 use crate::{
-    Acc, GlobalTiles, Kept, Map, Mma, Place, SharedLayout, SharedTile, SharedTiles, Warp, Warpgroup, layout,
+    Acc, GlobalTiles, Kept, MapOut, Mma, Place, SharedLayout, SharedTile, SharedTiles, Warp, Warpgroup, layout,
 };
 use contract::Element;
 use core::marker::PhantomData;
@@ -42,7 +42,7 @@ impl<E: Mma, const C: usize, const W: usize> Outbox<E, C, W> {
     /// Sends the warpgroups' rows of a tile, which begins with the row `at`, as far as they exist.
     /// Waits until what was sent before has left.
     #[inline(always)]
-    pub fn send<M: Map>(
+    pub fn send<M: MapOut>(
         &mut self,
         acc: &Acc<1, C>,
         to: &GlobalTiles<E, 4, C, M>,
@@ -59,7 +59,7 @@ impl<E: Mma, const C: usize, const W: usize> Outbox<E, C, W> {
 impl<E: Mma, const C: usize, const W: usize> Kept<'_, SharedTiles<E, 4, C, W>> {
     /// The same through the place of the tiles, which nobody needs any more.
     #[inline(always)]
-    pub fn send_through<M: Map>(
+    pub fn send_through<M: MapOut>(
         self,
         acc: &Acc<1, C>,
         to: &GlobalTiles<E, 4, C, M>,
@@ -83,7 +83,7 @@ impl<E: Mma, const C: usize, const W: usize> Kept<'_, SharedTiles<E, 4, C, W>> {
 /// - The shared address of a tile of the warpgroup's own; no copy, and no product of this thread, has still
 ///   to read it.
 #[inline(always)]
-unsafe fn send<E: Mma, M: Map, const C: usize, const W: usize>(
+unsafe fn send<E: Mma, M: MapOut, const C: usize, const W: usize>(
     tile: u32,
     lane: u32,
     acc: &Acc<1, C>,

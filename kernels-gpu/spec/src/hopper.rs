@@ -31,18 +31,19 @@ pub struct FwdHopperWide<
     const ORDERED: bool,
 >(PhantomData<(E, Mask)>);
 
-/// What a Hopper kernel is told, of tensors through maps of kind `M`.
+/// What a Hopper kernel is told, of queries and output through maps of kind `Q`, of keys and values through
+/// those of kind `K`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct HopperParams<M = TensorMap> {
+pub struct HopperParams<Q = TensorMap, K = Q> {
     /// Queries: boxes of [`EntryInfo::Q_BOX_ROWS`] rows and [`EntryInfo::panel`] columns.
-    pub q: M,
+    pub q: Q,
     /// Keys: boxes of [`EntryInfo::tile_n`] rows and as many columns.
-    pub k: M,
+    pub k: K,
     /// Values: boxes as those of `k`.
-    pub v: M,
+    pub v: K,
     /// Output, as many rows and heads as `q`, and the same boxes.
-    pub o: M,
+    pub o: Q,
     /// Log-sum-exp of each row, natural logarithm.
     pub lse: Lse,
     /// Which block does which tiles.
@@ -59,7 +60,7 @@ pub struct HopperParams<M = TensorMap> {
     pub k_len: u32,
 }
 
-impl<M> AsRef<HopperParams<M>> for HopperParams<M> {
+impl<Q, K> AsRef<HopperParams<Q, K>> for HopperParams<Q, K> {
     #[inline(always)]
     fn as_ref(&self) -> &Self {
         self

@@ -7,8 +7,8 @@
 //! - [`Decode`], [`DecodeParams`]: few queries on a long cache in pages, with [`DecodeOrder`].
 //! - [`for_each_kernel!`] and [`KERNELS`]: the one table, family by family. Forward kernels are [`ENTRIES`];
 //!   [`COMBINES`] finish what [`Split`] ones leave. [`PACKED`] are forward kernels for packed sequences,
-//!   [`PAGED`] those over a cache; [`HOPPERS`] and [`HOPPERS_PACKED`] are for an sm_90's own
-//!   instructions.
+//!   [`PAGED`] those over a cache; [`HOPPERS`], [`HOPPERS_PACKED`] and [`HOPPERS_PAGED`] are for an sm_90's
+//!   own instructions.
 //!
 //! Sizes of tiles count 16x16 base tiles, sizes of tensors count elements, strides are bytes.
 #![no_std]
@@ -20,6 +20,7 @@ mod decode;
 mod forward;
 mod hopper;
 mod hopper_packed;
+mod hopper_paged;
 mod merge;
 mod order;
 mod packed;
@@ -31,7 +32,7 @@ pub use append::{APPEND_COLUMNS, APPENDS, Append, AppendCopy, AppendInfo, Append
 pub use combine::{COMBINES, Combine, CombineInfo, CombineParams};
 pub use contract::{
     Bf16, Cache, Contract, Counters, DType, E4m3, Element, F16, F32, FastDiv, Integers, Kernel, Native,
-    Partials, Path, PerHead, RaggedMap, RowParts, RowValues, Scalar, Slots, Target, Tensor, TensorMap,
+    PagedMap, Partials, Path, PerHead, RaggedMap, RowParts, RowValues, Scalar, Slots, Target, Tensor, TensorMap,
     Vector as Lse,
 };
 pub use decode::entries::{DECODE_COMBINES, DECODES, DecodeCombineInfo, DecodeInfo};
@@ -46,6 +47,7 @@ pub use forward::{
 };
 pub use hopper::{FwdHopper, FwdHopperWide, HOPPERS, HopperParams};
 pub use hopper_packed::{HOPPERS_PACKED, HopperPacked, HopperPackedParams};
+pub use hopper_paged::{HOPPERS_PAGED, HopperPaged, HopperPagedParams};
 pub use merge::{MERGE_COLUMNS, MERGES, Merge, MergeInfo, MergeParams, MergeState};
 pub use order::{OwnTiles, TileOrder, TileRounds, WorkTile};
 pub use packed::{PACKED, Packed, PackedParams, Sequences};

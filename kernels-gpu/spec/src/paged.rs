@@ -34,7 +34,7 @@ impl<K: Forward> Kernel for Paged<K> {
     }
 }
 
-/// A compiled [`Paged`] kernel as a value.
+/// A compiled [`Paged`] or [`HopperPaged`] kernel as a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PagedInfo {
     /// How it is compiled.
@@ -51,17 +51,24 @@ pub struct PagedInfo {
     pub tile_n: u32,
 }
 
-impl<K: Forward> Paged<K> {
-    /// The kernel compiled as `symbol`.
-    const fn info(symbol: &'static str) -> PagedInfo {
+impl PagedInfo {
+    /// Kernel `K` over a cache, compiled so.
+    pub(crate) const fn of<K: Forward>(contract: Contract) -> Self {
         PagedInfo {
-            contract: Contract::of::<Self>(symbol),
+            contract,
             dtype: K::DTYPE,
             head_dim: K::HEAD_DIM,
             mask: K::MASK,
             tile_m: K::TILE_M,
             tile_n: K::TILE_N,
         }
+    }
+}
+
+impl<K: Forward> Paged<K> {
+    /// The kernel compiled as `symbol`.
+    const fn info(symbol: &'static str) -> PagedInfo {
+        PagedInfo::of::<K>(Contract::of::<Self>(symbol))
     }
 }
 

@@ -17,6 +17,7 @@ macro_rules! for_each_kernel {
         $crate::for_each_paged!($emit);
         $crate::for_each_hopper!($emit);
         $crate::for_each_hopper_packed!($emit);
+        $crate::for_each_hopper_paged!($emit);
     };
 }
 
@@ -47,7 +48,8 @@ kernels!(
     MERGES,
     PAGED,
     HOPPERS,
-    HOPPERS_PACKED
+    HOPPERS_PACKED,
+    HOPPERS_PAGED
 );
 
 /// [`KERNELS`], one by one.

@@ -2,7 +2,7 @@
 use crate::entries::Run;
 use crate::hopper::Body;
 use crate::hopper::mainloop::{Attended, QTiles, Tensors, View, copy};
-use crate::hopper::portion::{MapOf, Own, Source};
+use crate::hopper::portion::{ForwardOf, Own, ParamsOf, Source};
 use crate::hopper::softmax::BoundedSoftmax;
 use crate::mask::MaskFn;
 use spec::{FwdHopper, HopperParams, Kernel};
@@ -25,13 +25,13 @@ impl<
 > Body for FwdHopper<E, Mask, W, N, D, STAGES, ORDERED>
 {
     #[inline(always)]
-    fn body<S: Source, C: Kernel<Params: AsRef<HopperParams<MapOf<S>>>>>(
-        p: &HopperParams<MapOf<S>>,
+    fn body<S: Source, C: Kernel<Params: AsRef<ForwardOf<S::Portion>>>>(
+        p: &ParamsOf<S>,
         source: impl Fn(u32, u32) -> S,
         block: Block<C>,
         smem: Smem<C>,
     ) {
-        let tensors = Tensors::<E, MapOf<S>, N, D>::of(&block);
+        let tensors = Tensors::<E, _, _, N, D>::of(&block);
         let [index, count] = [block.index(), block.count()];
         let view = |tile| View::<_, Mask, W, N>::of(p, tile);
         let shared: Shared<E, S::By, W, N, D, STAGES> = smem.split();
@@ -52,7 +52,7 @@ impl<
                 let mut s = Acc::unset();
                 group.run_in_turn(Abt(&mut s, &q_tile, &mut k));
                 now.see_first(&mut s, first_row, warp);
-                let (softmax, probs) = BoundedSoftmax::<ORDERED>::first(&s, p.scale_log2, warp);
+                let (softmax, probs) = BoundedSoftmax::<ORDERED>::first(&s, p.as_ref().scale_log2, warp);
                 let mut so_far = Attended { softmax, acc_o: Acc::cleared(), probs };
                 loop {
                     now.attend(&mut so_far, &q_tile, &mut k, &mut v, &mut group);
@@ -68,7 +68,7 @@ impl<
                         &mut (),
                         |(), s| {
                             next.see_first(s, first_row, warp);
-                            (false, BoundedSoftmax::first(s, p.scale_log2, warp))
+                            (false, BoundedSoftmax::first(s, p.as_ref().scale_log2, warp))
                         },
                         |(), _, _, first, _| first,
                     );

@@ -1,6 +1,6 @@
 //! What Hopper's kernels have in common: what a block copies, what a tile sees, and the loop over its key
 //! blocks.
-use crate::hopper::portion::{MapOf, Portion, Source};
+use crate::hopper::portion::{ParamsOf, Portion, Source};
 use crate::hopper::softmax::BoundedSoftmax;
 use crate::mask::{BlockRange, MaskFn, Rows, Seen};
 use crate::softcap::softcap;
@@ -15,21 +15,30 @@ use tile::{
 pub type QTiles<E, const W: usize, const D: usize> = SharedTiles<E, 4, D, W>;
 
 /// The problem's tensors.
-pub struct Tensors<E, M, const N: usize, const D: usize> {
+pub struct Tensors<E, Q, K, const N: usize, const D: usize> {
     /// Queries.
-    pub q: GlobalTiles<E, 4, D, M>,
+    pub q: GlobalTiles<E, 4, D, Q>,
     /// Keys.
-    pub k: GlobalTiles<E, N, D, M>,
+    pub k: GlobalTiles<E, N, D, K>,
     /// Values.
-    pub v: GlobalTiles<E, N, D, M>,
+    pub v: GlobalTiles<E, N, D, K>,
     /// Output.
-    pub o: GlobalTiles<E, 4, D, M>,
+    pub o: GlobalTiles<E, 4, D, Q>,
 }
 
-impl<E: Mma, M: Map, const N: usize, const D: usize> Tensors<E, M, N, D> {
+/// Those of a source's portions.
+pub type TensorsOf<S, E, const N: usize, const D: usize> = Tensors<
+    E,
+    <<S as Source>::Portion as Portion>::Queries,
+    <<S as Source>::Portion as Portion>::Keys,
+    N,
+    D,
+>;
+
+impl<E: Mma, Q: Map, K: Map, const N: usize, const D: usize> Tensors<E, Q, K, N, D> {
     /// Those of the launch.
     #[inline(always)]
-    pub fn of<C: Kernel<Params: AsRef<HopperParams<M>>>>(block: &Block<C>) -> Self {
+    pub fn of<C: Kernel<Params: AsRef<HopperParams<Q, K>>>>(block: &Block<C>) -> Self {
         Tensors {
             q: block.tensor(|p| &p.as_ref().q),
             k: block.tensor(|p| &p.as_ref().k),
@@ -39,8 +48,8 @@ impl<E: Mma, M: Map, const N: usize, const D: usize> Tensors<E, M, N, D> {
     }
 }
 
-/// Where a row of a portion is.
-type At<P> = <<P as Portion>::Map as Map>::At;
+/// Where a query of a portion is.
+type QueryAt<P> = <<P as Portion>::Queries as Map>::At;
 
 /// What a warp has made of the blocks that it has taken: O, not yet normalised, lacks the last one's P V.
 pub struct Attended<E, const N: usize, const D: usize, const ORDERED: bool> {
@@ -54,7 +63,7 @@ pub struct Attended<E, const N: usize, const D: usize, const ORDERED: bool> {
 
 /// One tile of queries under a mask, with blocks of `N` base tiles of keys, for `W` warpgroups.
 pub struct View<'p, P: Portion, Mask, const W: usize, const N: usize> {
-    p: &'p HopperParams<P::Map>,
+    p: &'p P::Params,
     /// What of the problem it is.
     pub portion: P,
     rows: Rows,
@@ -69,7 +78,7 @@ impl<'p, P: Portion, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
 
     /// That of a portion.
     #[inline(always)]
-    pub fn of(p: &'p HopperParams<P::Map>, portion: P) -> Self {
+    pub fn of(p: &'p P::Params, portion: P) -> Self {
         let rows = portion.rows(p, W as u32 * 64);
         let mut range = portion.share(Mask::blocks(&rows, Self::TILE_N));
         if !Mask::SEES_ALL || P::MAY_LACK_KEYS {
@@ -80,14 +89,14 @@ impl<'p, P: Portion, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
 
     /// Where its queries begin.
     #[inline(always)]
-    pub fn queries(&self) -> At<P> {
+    pub fn queries(&self) -> QueryAt<P> {
         self.portion.queries(self.rows.first)
     }
 
     /// Where the keys of block `n` begin.
     #[inline(always)]
-    fn keys(&self, n: u32) -> At<P> {
-        self.portion.keys(n * Self::TILE_N)
+    fn keys(&self, n: u32) -> <P::Keys as Map>::At {
+        self.portion.keys(self.p, n * Self::TILE_N)
     }
 
     /// Whether some row does not see all of block `n`.
@@ -101,7 +110,8 @@ impl<'p, P: Portion, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
     #[inline(always)]
     pub fn see(&self, s: &mut Acc<1, N>, n: u32, edge: bool, first_row: u32, warp: Warp) {
         if Mask::LEFT {
-            softcap(s, self.p.softcap, self.p.scale_log2);
+            let p = self.p.as_ref();
+            softcap(s, p.softcap, p.scale_log2);
         }
         if edge {
             Seen::<Mask, 1>::of(&self.rows, self.rows.first + first_row, n * Self::TILE_N, warp).mask(s);
@@ -150,7 +160,7 @@ impl<'p, P: Portion, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
         &self,
         attended: Attended<E, N, D, ORDERED>,
         group: &mut Warpgroup<W>,
-        send: impl FnOnce(&Acc<1, D>, At<P>, &mut Warpgroup<W>),
+        send: impl FnOnce(&Acc<1, D>, QueryAt<P>, &mut Warpgroup<W>),
     ) {
         let (Attended { softmax, mut acc_o, .. }, warp) = (attended, group.warp());
         let (normalise, lse) = softmax.finish(warp);
@@ -175,9 +185,9 @@ pub fn copy<
     const PLACES: usize,
     const STAGES: usize,
 >(
-    p: &HopperParams<MapOf<S>>,
+    p: &ParamsOf<S>,
     mut source: S,
-    tensors: &Tensors<E, MapOf<S>, N, D>,
+    tensors: &TensorsOf<S, E, N, D>,
     mut q: Producer<QTiles<E, W, D>, PLACES, S::By>,
     mut k: Producer<SharedTile<E, N, D>, STAGES, Tma>,
     mut v: Producer<SharedTile<E, N, D>, STAGES, Tma>,

@@ -1,32 +1,40 @@
 //! What of a problem a tile is of, and how a block comes by its tiles.
 use crate::mask::{BlockRange, Rows};
 use spec::{HopperParams, TensorMap, WorkTile};
-use tile::{Boxes, Consumer, Engine, GlobalVec, Map, Producer, Tma};
+use tile::{Boxes, Consumer, Engine, GlobalVec, Map, MapOut, Producer, Tma};
 
 /// A tile of queries, whose they are, and where they and their keys lie.
 pub trait Portion: Copy {
-    /// How the copy engine is told of rows.
-    type Map: Map;
+    /// How the copy engine is told of queries' rows, and of those of O.
+    type Queries: MapOut;
+    /// The same of keys and values.
+    type Keys: Map;
+    /// What the kernel is told.
+    type Params: AsRef<ForwardOf<Self>>;
     /// Whether its queries may have no key at all.
     const MAY_LACK_KEYS: bool;
 
     /// Its rows, of which a tile has `tile_m`.
-    fn rows(&self, p: &HopperParams<Self::Map>, tile_m: u32) -> Rows;
+    fn rows(&self, p: &Self::Params, tile_m: u32) -> Rows;
     /// Its share of the key blocks that the tile sees.
     #[inline(always)]
     fn share(&self, range: BlockRange) -> BlockRange {
         range
     }
     /// Where query `row` of them all is.
-    fn queries(&self, row: u32) -> <Self::Map as Map>::At;
+    fn queries(&self, row: u32) -> <Self::Queries as Map>::At;
     /// Where key `row` of them all is.
-    fn keys(&self, row: u32) -> <Self::Map as Map>::At;
+    fn keys(&self, p: &Self::Params, row: u32) -> <Self::Keys as Map>::At;
     /// Log-sum-exp of all its queries.
-    fn lse(&self, p: &HopperParams<Self::Map>) -> GlobalVec;
+    fn lse(&self, p: &Self::Params) -> GlobalVec;
 }
 
-/// The kind of map of a source's portions.
-pub type MapOf<S> = <<S as Source>::Portion as Portion>::Map;
+/// What every kernel of these portions is told.
+pub type ForwardOf<P> = HopperParams<<P as Portion>::Queries, <P as Portion>::Keys>;
+/// What a source's kernel is told.
+pub type ParamsOf<S> = <<S as Source>::Portion as Portion>::Params;
+/// How the copy engine is told of a source's queries.
+type QueriesOf<S> = <<S as Source>::Portion as Portion>::Queries;
 
 /// A block's portions, one after the other, for both sides: those who compute need not find what the one who
 /// copies has found.
@@ -42,8 +50,8 @@ pub trait Source {
     fn load<T: Boxes, const S: usize>(
         q: &mut Producer<T, S, Self::By>,
         portion: &Self::Portion,
-        from: &T::Tensor<MapOf<Self>>,
-        at: <MapOf<Self> as Map>::At,
+        from: &T::Tensor<QueriesOf<Self>>,
+        at: <QueriesOf<Self> as Map>::At,
     );
     /// The next, for those who compute and wait for its queries.
     fn receive<T: Boxes, const S: usize>(
@@ -54,7 +62,9 @@ pub trait Source {
 
 /// A tile of a head of a batch, by row, head, batch.
 impl Portion for WorkTile {
-    type Map = TensorMap;
+    type Queries = TensorMap;
+    type Keys = TensorMap;
+    type Params = HopperParams;
     const MAY_LACK_KEYS: bool = false;
 
     #[inline(always)]
@@ -75,7 +85,7 @@ impl Portion for WorkTile {
     }
 
     #[inline(always)]
-    fn keys(&self, row: u32) -> [u32; 3] {
+    fn keys(&self, _: &HopperParams, row: u32) -> [u32; 3] {
         [row, self.kv_head, self.batch]
     }
 
@@ -101,8 +111,8 @@ impl<P: Portion, I: Iterator<Item = P>> Source for Own<I> {
     fn load<T: Boxes, const S: usize>(
         q: &mut Producer<T, S, Tma>,
         _: &P,
-        from: &T::Tensor<P::Map>,
-        at: <P::Map as Map>::At,
+        from: &T::Tensor<P::Queries>,
+        at: <P::Queries as Map>::At,
     ) {
         q.load(from, at)
     }

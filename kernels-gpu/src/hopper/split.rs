@@ -21,7 +21,9 @@ struct Slice {
 }
 
 impl Portion for Slice {
-    type Map = TensorMap;
+    type Queries = TensorMap;
+    type Keys = TensorMap;
+    type Params = HopperParams;
     const MAY_LACK_KEYS: bool = true;
 
     #[inline(always)]
@@ -40,8 +42,8 @@ impl Portion for Slice {
         self.tile.queries(row)
     }
     #[inline(always)]
-    fn keys(&self, row: u32) -> [u32; 3] {
-        self.tile.keys(row)
+    fn keys(&self, p: &HopperParams, row: u32) -> [u32; 3] {
+        self.tile.keys(p, row)
     }
     #[inline(always)]
     fn lse(&self, _: &HopperParams) -> GlobalVec {
@@ -83,7 +85,7 @@ impl<
 {
     #[inline(always)]
     fn run(p: HopperSplitParams, block: Block<Self>, smem: Smem<Self>) {
-        let tensors = Tensors::<E, TensorMap, N, D>::of(&block);
+        let tensors = Tensors::<E, TensorMap, TensorMap, N, D>::of(&block);
         one_by_one::<_, _, _, Mask, W, N, D, STAGES, ORDERED>(
             &p.hopper,
             |next, blocks| {

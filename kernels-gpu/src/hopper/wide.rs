@@ -1,8 +1,8 @@
 //! Hopper's forward for wide head dims: O leaves through Q's place, and then the next tile begins.
 use crate::entries::Run;
 use crate::hopper::Body;
-use crate::hopper::mainloop::{Attended, QTiles, Tensors, View, copy};
-use crate::hopper::portion::{MapOf, Own, Source};
+use crate::hopper::mainloop::{Attended, QTiles, Tensors, TensorsOf, View, copy};
+use crate::hopper::portion::{ForwardOf, Own, ParamsOf, Source};
 use crate::hopper::softmax::BoundedSoftmax;
 use crate::mask::MaskFn;
 use spec::{FwdHopperWide, HopperParams, Kernel};
@@ -27,9 +27,9 @@ pub fn one_by_one<
     const STAGES: usize,
     const ORDERED: bool,
 >(
-    p: &HopperParams<MapOf<S>>,
+    p: &ParamsOf<S>,
     source: impl Fn(u32, u32) -> S,
-    tensors: &Tensors<E, MapOf<S>, N, D>,
+    tensors: &TensorsOf<S, E, N, D>,
     block: Block<C>,
     smem: Smem<C>,
     store: impl Fn(
@@ -57,7 +57,7 @@ pub fn one_by_one<
                 let mut s = Acc::unset();
                 group.run_in_turn(Abt(&mut s, &q_tile, &mut k));
                 view.see_first(&mut s, first_row, warp);
-                let (softmax, probs) = BoundedSoftmax::<ORDERED>::first(&s, p.scale_log2, warp);
+                let (softmax, probs) = BoundedSoftmax::<ORDERED>::first(&s, p.as_ref().scale_log2, warp);
                 let mut so_far = Attended { softmax, acc_o: Acc::cleared(), probs };
                 view.attend(&mut so_far, &q_tile, &mut k, &mut v, &mut group);
                 group.run(Ab(&mut so_far.acc_o, &so_far.probs, &mut v));
@@ -80,13 +80,13 @@ impl<
 > Body for FwdHopperWide<E, Mask, W, N, D, STAGES, ORDERED>
 {
     #[inline(always)]
-    fn body<S: Source, C: Kernel<Params: AsRef<HopperParams<MapOf<S>>>>>(
-        p: &HopperParams<MapOf<S>>,
+    fn body<S: Source, C: Kernel<Params: AsRef<ForwardOf<S::Portion>>>>(
+        p: &ParamsOf<S>,
         source: impl Fn(u32, u32) -> S,
         block: Block<C>,
         smem: Smem<C>,
     ) {
-        let tensors = Tensors::<E, MapOf<S>, N, D>::of(&block);
+        let tensors = Tensors::<E, _, _, N, D>::of(&block);
         one_by_one::<_, _, _, Mask, W, N, D, STAGES, ORDERED>(
             p,
             source,

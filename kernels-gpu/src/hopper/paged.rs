@@ -1,0 +1,84 @@
+//! Many queries on a cache in pages, on Hopper: as [`super::packed`], with keys and values box by box out of
+//! the pages that have them, which the one thread that copies looks up.
+use crate::entries::Run;
+use crate::hopper::Body;
+use crate::hopper::packed::{Found, FoundTiles, OfSequence, whose};
+use crate::hopper::portion::Portion;
+use crate::lengths::{self, Span};
+use crate::mask::Rows;
+use spec::{HopperPaged, HopperPagedParams, PagedMap, RaggedMap, WorkTile};
+use tile::{Block, GlobalVec, Note, RowOfCache, RowOfSequence, Smem};
+
+/// A tile of one sequence, whose keys and values lie in a cache.
+#[derive(Clone, Copy)]
+struct OnCache {
+    of: OfSequence,
+    sequence: u32,
+}
+
+impl Portion for OnCache {
+    type Queries = RaggedMap;
+    type Keys = PagedMap;
+    type Params = HopperPagedParams;
+    const MAY_LACK_KEYS: bool = true;
+
+    #[inline(always)]
+    fn rows(&self, p: &HopperPagedParams, tile_m: u32) -> Rows {
+        self.of.rows(p.forward.window, tile_m)
+    }
+
+    #[inline(always)]
+    fn queries(&self, row: u32) -> RowOfSequence {
+        self.of.query(row)
+    }
+
+    #[inline(always)]
+    fn keys(&self, p: &HopperPagedParams, row: u32) -> RowOfCache {
+        let OnCache { of, sequence } = *self;
+        RowOfCache::new(&p.cache, p.box_rows, sequence, of.kv_head, row, of.keys.rows())
+    }
+
+    #[inline(always)]
+    fn lse(&self, p: &HopperPagedParams) -> GlobalVec {
+        self.of.lse(&p.forward.lse, p.forward.q_len, |first| p.queries.div_rem(first).0)
+    }
+}
+
+impl Found for OnCache {
+    #[inline(always)]
+    fn find(p: &HopperPagedParams, tile: WorkTile, tile_m: u32) -> Self {
+        let HopperPagedParams { forward, cu_seqlens_q, queries: each, .. } = p;
+        let packed = cu_seqlens_q.count > 0;
+        let (sequence, queries, before) = whose(
+            &p.sequences,
+            tile.m_block,
+            tile_m,
+            |sequence| lengths::start(cu_seqlens_q, sequence),
+            |sequence| match packed {
+                true => Span::load(cu_seqlens_q, sequence, forward.q_len),
+                false => Span::of_words([sequence * each.get(), each.get()]),
+            },
+        );
+        let keys = Span::upto(lengths::length(&p.lengths, sequence, p.max_keys));
+        let aligned = (keys.rows() as i32 - queries.rows() as i32).wrapping_add(forward.window.shift);
+        OnCache { of: OfSequence::new(tile, before, queries, keys, aligned), sequence }
+    }
+
+    #[inline(always)]
+    fn note(&self) -> Note {
+        self.of.note()
+    }
+
+    #[inline(always)]
+    fn noted(note: Note) -> Self {
+        OnCache { of: OfSequence::noted(note), sequence: 0 }
+    }
+}
+
+impl<K: Body> Run for HopperPaged<K> {
+    #[inline(always)]
+    fn run(p: HopperPagedParams, block: Block<Self>, smem: Smem<Self>) {
+        let source = |index, count| FoundTiles::<OnCache>::of(&p, index, count, K::TILE_M);
+        K::body(&p, source, block, smem)
+    }
+}
