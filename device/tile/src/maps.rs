@@ -1,5 +1,5 @@
 //! Tensors as the copy engine sees them: through maps, of which there are three kinds.
-use crate::cache::page;
+use crate::cache::PageNumbers;
 use crate::crew::sealed::Sealed;
 use crate::{Block, SharedTile};
 use contract::{Cache, Element, Kernel, PagedMap, RaggedMap, TensorMap};
@@ -146,12 +146,6 @@ impl RowOfCache {
     pub fn new(cache: &Cache, box_rows: u32, sequence: u32, head: u32, row: u32, rows: u32) -> Self {
         RowOfCache { cache: *cache, box_rows, sequence, head, row, rows }
     }
-
-    /// The page that has row `row` of the sequence, of whose rows from that page on there are `rest`.
-    #[inline(always)]
-    fn page(&self, row: u32, rest: i32) -> u32 {
-        if rest > 0 { page(&self.cache, self.sequence, row) } else { 0 }
-    }
 }
 
 impl Sealed for PagedMap {}
@@ -169,9 +163,11 @@ impl Map for PagedMap {
     #[inline(always)]
     unsafe fn load(to: u32, map: u64, tile: Panels, at: RowOfCache, full: u32) {
         let all = at.cache.page.get();
-        let (_, mut within) = at.cache.page.div_rem(at.row);
+        let (column, mut within) = at.cache.page.div_rem(at.row);
+        let mut pages = PageNumbers::of(&at.cache, at.sequence, column);
+        // Rows of the sequence from the page's first on.
         let mut rest = at.rows as i32 - (at.row - within) as i32;
-        let mut page = at.page(at.row, rest);
+        let mut page = pages.next(rest > 0);
         let mut first = 0;
         while first < tile.rows {
             let own = rest.max(0).min(all as i32) as u32;
@@ -181,7 +177,7 @@ impl Map for PagedMap {
             within += at.box_rows;
             if within >= all {
                 (within, rest) = (0, rest - all as i32);
-                page = at.page(at.row + first, rest);
+                page = pages.next(rest > 0);
             }
             tile.each(to, |to, column| {
                 // SAFETY: the caller's promise; so many rows of a panel are a box.

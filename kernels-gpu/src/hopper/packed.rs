@@ -96,13 +96,14 @@ impl OfSequence {
     /// Log-sum-exp of its queries among `rows` of all, of the batch that their first one is of.
     #[inline(always)]
     pub fn lse(&self, lse: &Lse, rows: u32, batch: impl FnOnce(u32) -> u32) -> GlobalVec {
+        let first = self.queries.first();
+        let of_all = GlobalVec::of(lse, batch(first), self.head, rows);
         if lse.base == 0 {
-            return GlobalVec::of(lse, 0, self.head, rows);
+            return of_all;
         }
         // A branch, and it stays one: without it what ends a tile is one block with the next tile's head, by
         // which ptxas takes the loop for one that lanes leave one by one, and serialises products.
-        let first = opaque(self.queries.first());
-        GlobalVec::of(lse, batch(first), self.head, rows).part(first, self.queries.rows())
+        of_all.part(opaque(first), self.queries.rows())
     }
 }
 
