@@ -12,11 +12,12 @@ pub(crate) mod decode;
 pub(crate) mod forward;
 pub(crate) mod hopper;
 pub(crate) mod hopper_packed;
+pub(crate) mod hopper_paged;
 pub(crate) mod hopper_split;
 pub(crate) mod merge;
 pub(crate) mod on_cache;
 pub(crate) mod packed;
-mod paged;
+pub(crate) mod paged;
 pub(crate) mod split;
 
 /// What a plan launches.
@@ -111,7 +112,7 @@ impl Launches {
     pub fn fits(problem: &Problem, choice: &Choice, capabilities: &Capabilities) -> Result<(), Error> {
         match choice.entry.grid {
             Grid::Packed | Grid::PackedRounds => {
-                packed::order(problem, choice.entry, capabilities).map(|_| ())
+                packed::order(problem, choice.entry.tile_m, capabilities).map(|_| ())
             }
             _ => forward::order(problem, choice.entry, capabilities).map(|_| ()),
         }

@@ -76,7 +76,9 @@ pub use attention::Attention;
 pub use cache::{Counters, Index, KvCache, KvPages, KvScale, PageView, Paged, Slots};
 pub use capabilities::Capabilities;
 pub use decode::{Decode, DecodePlan, Splits, plan_decode, plan_decode_with};
-pub use driver::{Boxes, Driver, Enqueue, RawBuffer, RawDriver, RawEvent, RawGraph, RawKernel, RawStream};
+pub use driver::{
+    Boxes, Driver, Enqueue, MapKind, RawBuffer, RawDriver, RawEvent, RawGraph, RawKernel, RawStream,
+};
 #[cfg(feature = "cust")]
 pub use driver::{CustBuffer, CustDriver, CustEvent, CustKernel, CustStream};
 #[cfg(feature = "sim")]
@@ -91,7 +93,7 @@ pub use request::{Planned, Request};
 /// The kernels' configurations as types, for [`Prepared`].
 pub use spec;
 pub use spec::{
-    Contract, DType, ENTRIES, EntryInfo, FwdParams, Grid, HOPPERS, HOPPERS_PACKED, MaskKind, PACKED, PLANNED,
+    Contract, DType, ENTRIES, EntryInfo, FwdParams, Grid, HOPPERS, HOPPERS_PACKED, HOPPERS_PAGED, MaskKind, PACKED, PLANNED,
     Path, Schedule,
 };
 pub use table::{entries, entry};

@@ -51,7 +51,7 @@ fn hash(boxes: &Boxes) -> u64 {
         row_bytes,
         head_bytes,
         batch_bytes,
-        u64::from(boxes.of[1]) << 32 | u64::from(boxes.of[0]) << 1 | u64::from(boxes.ragged),
+        u64::from(boxes.of[1]) << 32 | u64::from(boxes.of[0]) << 2 | boxes.kind as u64,
     ];
     // Fibonacci hashing, whose upper bits are the good ones.
     let mixed =

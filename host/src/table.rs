@@ -6,7 +6,7 @@ use crate::plan::Tensors;
 use crate::{Capabilities, Error, Problem, Tuning};
 use spec::{ENTRIES, EntryInfo, Grid, HOPPERS, HOPPERS_PACKED, MaskKind, PACKED, PLANNED};
 
-mod hopper;
+pub(crate) mod hopper;
 
 /// An entry and why it was chosen.
 #[derive(Clone, Copy, Debug)]

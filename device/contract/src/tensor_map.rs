@@ -48,6 +48,13 @@ pub struct PagedMap {
     pub map: TensorMap,
 }
 
+impl PagedMap {
+    /// How many bytes before the first page the map begins, for pages of `rows` rows `row_bytes` apart.
+    pub const fn before(row_bytes: u64, rows: u32) -> u64 {
+        row_bytes.saturating_mul(rows as u64)
+    }
+}
+
 impl RaggedMap {
     /// Where every sequence ends.
     pub const END: u32 = 1 << 30;

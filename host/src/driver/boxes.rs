@@ -1,6 +1,6 @@
 //! Tensors as a copy engine moves them.
 use crate::DType;
-use spec::RaggedMap;
+use spec::{PagedMap, RaggedMap};
 
 /// A tensor in device memory, and the boxes of it that Hopper's copy engine moves: what
 /// [`Driver::tensor_map`](crate::Driver::tensor_map) encodes. What a box has beyond the tensor reads as 0 and
@@ -18,13 +18,27 @@ pub struct Boxes {
     pub of: [u32; 2],
     /// Element type: f16 or bf16.
     pub dtype: DType,
-    /// Whether the tensor, of one batch, ends where a sequence among its rows ends, as a [`RaggedMap`] says.
-    /// Rows are below 2^34 bytes apart then, and at most [`RaggedMap::END`].
-    pub ragged: bool,
+    /// Where the tensor ends.
+    pub kind: MapKind,
+}
+
+/// Where a tensor ends for a copy engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum MapKind {
+    /// Where its batches do.
+    Whole,
+    /// One of one batch: where a sequence among its rows ends, as a [`RaggedMap`] says. Rows are below 2^34
+    /// bytes apart, and at most [`RaggedMap::END`].
+    Ragged,
+    /// One whose batches are pages: where a sequence ends in a page, as a [`PagedMap`] says.
+    Paged,
 }
 
 /// What a driver is told of [`Boxes`]: its dimensions, innermost first, of which the first `rank` count.
 pub(super) struct Encoding {
+    /// Where all coordinates are 0: nothing need lie there.
+    pub address: u64,
     pub rank: usize,
     pub dims: [u64; 5],
     /// Of all dimensions but the innermost.
@@ -43,13 +57,20 @@ impl Boxes {
         let ([columns, rows, heads, batches], [row, head, batch]) =
             (self.extents.map(u64::from), self.strides);
         let box_dims = [self.of[0], self.of[1], 1, 1, 1];
-        if !self.ragged {
-            let (dims, strides) = ([columns, rows, heads, batches, 1], [row, head, batch, 0]);
-            return Encoding { rank: 4, dims, strides, box_dims };
-        }
-        let end = u64::from(RaggedMap::END);
-        let dims = [columns, end, heads, rows + 1, end + 1];
-        Encoding { rank: 5, dims, strides: [row, head, row, RaggedMap::back(row)], box_dims }
+        let (rank, address, dims, strides) = match self.kind {
+            MapKind::Whole => (4, self.address, [columns, rows, heads, batches, 1], [row, head, batch, 0]),
+            MapKind::Ragged => {
+                let end = u64::from(RaggedMap::END);
+                let dims = [columns, end, heads, rows + 1, end + 1];
+                (5, self.address, dims, [row, head, row, RaggedMap::back(row)])
+            }
+            MapKind::Paged => {
+                let before = PagedMap::before(row, self.extents[1]);
+                let dims = [columns, rows, heads, batches, rows + 1];
+                (5, self.address.wrapping_sub(before), dims, [row, head, batch, row])
+            }
+        };
+        Encoding { address, rank, dims, strides, box_dims }
     }
 }
 
@@ -67,7 +88,7 @@ mod tests {
                 extents: [64, 1000, 2, 1],
                 of: [64, 64],
                 dtype: DType::F16,
-                ragged: true,
+                kind: MapKind::Ragged,
             };
             let Encoding { dims, strides, .. } = boxes.encoding();
             assert!(strides.iter().all(|stride| *stride < 1 << 40 && stride.is_multiple_of(16)));
@@ -82,6 +103,32 @@ mod tests {
                     assert_eq!(exists, i < rows, "row {i} of {rows}");
                 }
             }
+        }
+    }
+
+    /// Row `i` of a page lies where it does, and exists exactly if the sequence has it.
+    #[test]
+    fn a_page_ends_with_its_sequence() {
+        for (row, head, batch) in [(256, 256 * 16, 256 * 32), (512, 256, 512 * 16), (1 << 20, 256, 1 << 30)] {
+            let boxes = Boxes {
+                address: 1 << 40,
+                strides: [row, head, batch],
+                extents: [64, 16, 2, 5],
+                of: [64, 16],
+                dtype: DType::F16,
+                kind: MapKind::Paged,
+            };
+            let Encoding { address, rank, dims, strides, box_dims } = boxes.encoding();
+            assert_eq!((rank, box_dims), (5, [64, 16, 1, 1, 1]));
+            for (own, i) in (0..=16).flat_map(|own| (0..16).map(move |i| (own, i))) {
+                let at = [16 - own + i, 1, 4, own];
+                let offset = at.iter().zip(strides).map(|(at, stride)| at * stride).sum::<u64>();
+                assert_eq!(address + offset, (1 << 40) + i * row + head + 4 * batch);
+                let exists = at.iter().zip(&dims[1..]).all(|(at, extent)| at < extent);
+                assert_eq!(exists, i < own, "row {i} of {own}");
+            }
+            // A page that nobody has.
+            assert_eq!(dims[3], 5);
         }
     }
 }

@@ -12,7 +12,7 @@ mod raw;
 #[cfg(feature = "sim")]
 mod sim;
 
-pub use self::boxes::Boxes;
+pub use self::boxes::{Boxes, MapKind};
 #[cfg(feature = "cust")]
 pub use self::cust::{CustBuffer, CustDriver, CustEvent, CustKernel, CustStream};
 pub use self::graph::RawGraph;

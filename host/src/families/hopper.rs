@@ -3,7 +3,7 @@
 use super::{Launches, One, forward, place};
 use crate::plan::Tensors;
 use crate::prepared::bytes_of;
-use crate::{Boxes, Capabilities, Error, Problem, TensorView, validate};
+use crate::{Boxes, Capabilities, Error, MapKind, Problem, TensorView, validate};
 use spec::{
     Contract, EntryInfo, FwdParams, HopperParams, KERNELS, Lse, MaskKind, TensorMap, TileOrder, TileRounds,
     Window, WorkTile,
@@ -59,7 +59,8 @@ impl Launch {
         let (_, window) = validate::mask(p);
         let (scale_log2, softcap) = validate::base_two(p);
         let before = p.seqlen_k.saturating_sub(p.seqlen_q) as u64;
-        let rounds = rounds(entry, forward::order(p, entry, capabilities)?, |m_block| m_block, before);
+        let order = forward::order(p, entry, capabilities)?;
+        let rounds = rounds(entry.mask, entry.tile_m, order, |m_block| m_block, before);
         let instead = instead.and_then(|entry| {
             let order = forward::order(p, entry, capabilities).ok()?;
             let One { kernel, grid, .. } = forward::Launch::new(entry, p, tensors, order);
@@ -141,23 +142,24 @@ impl Launch {
     }
 }
 
-/// Which block does which tiles. Under a causal mask two at a time, a long and a short one, so that all
+/// Which block does which tiles of `tile_m` queries. Under a causal mask two at a time, a long and a short one, so that all
 /// blocks have the same work (H200, 16 heads of 2048, D = 128: better than the longest first), unless pairs
 /// leave some block more than single tiles would: 9 heads of 2048 are 72 pairs for 132 SMs.
 ///
 /// A tile is so many-th of its sequence as `of_sequence` says of its `m_block`; a sequence's first query sees
 /// `before` keys.
 pub(super) fn rounds(
-    entry: &EntryInfo,
+    mask: MaskKind,
+    tile_m: u32,
     order: TileOrder,
     of_sequence: impl Fn(u32) -> u32,
     before: u64,
 ) -> TileRounds {
     let single = TileRounds::single(order);
-    let paired = (entry.mask == MaskKind::Causal).then(|| TileRounds::paired(order)).flatten();
+    let paired = (mask == MaskKind::Causal).then(|| TileRounds::paired(order)).flatten();
     // Of many rounds one is nothing, and counting takes its time.
     let counts = order.tiles <= 64 * order.resident;
-    let keys = |tile: WorkTile| u64::from(of_sequence(tile.m_block) + 1) * u64::from(entry.tile_m) + before;
+    let keys = |tile: WorkTile| u64::from(of_sequence(tile.m_block) + 1) * u64::from(tile_m) + before;
     let most = |rounds: &TileRounds| longest(*rounds, keys);
     paired.filter(|paired| !counts || most(paired) <= most(&single)).unwrap_or(single)
 }
@@ -173,7 +175,15 @@ fn longest(rounds: TileRounds, keys: impl Fn(WorkTile) -> u64) -> u64 {
 /// # Errors
 /// What it does not take.
 pub(crate) fn takes(tensors: &Tensors) -> Result<(), &'static str> {
-    let strides = tensors.views.iter().flat_map(|view| {
+    takes_views(&tensors.views)
+}
+
+/// The same of these.
+///
+/// # Errors
+/// What it does not take.
+pub(super) fn takes_views(views: &[TensorView]) -> Result<(), &'static str> {
+    let strides = views.iter().flat_map(|view| {
         let dims = view.shape.iter().zip(&view.strides).take(3).filter(|(extent, _)| **extent > 1);
         let row = view.shape[3] as u64 * view.element_bytes();
         dims.map(move |(_, stride)| ((*stride as u64).saturating_mul(view.element_bytes()), row))
@@ -205,13 +215,13 @@ pub(super) fn boxes(tensors: &Tensors, entry: &EntryInfo) -> [Boxes; 4] {
 /// The same boxes of other tensors.
 pub(super) fn boxes_again(boxes: &[Boxes; 4], tensors: &Tensors) -> [Boxes; 4] {
     std::array::from_fn(|at| {
-        let Boxes { of, ragged, .. } = boxes[at];
-        Boxes { of, ragged, ..whole(&tensors.views[at]) }
+        let Boxes { of, kind, .. } = boxes[at];
+        Boxes { of, kind, ..whole(&tensors.views[at]) }
     })
 }
 
 /// A view that the copy engine takes, of which no box is known.
-fn whole(view: &TensorView) -> Boxes {
+pub(super) fn whole(view: &TensorView) -> Boxes {
     let [batches, rows, heads, columns] = view.shape.map(|extent| extent as u32);
     // Strides of extents of 1 are never taken, and may be anything but 0.
     let bytes = |dim: usize| match view.shape[dim] {
@@ -224,7 +234,7 @@ fn whole(view: &TensorView) -> Boxes {
         extents: [columns, rows, heads, batches],
         of: [0; 2],
         dtype: view.dtype,
-        ragged: false,
+        kind: MapKind::Whole,
     }
 }
 

@@ -5,9 +5,9 @@ use super::hopper::{boxes, boxes_again, rounds, takes};
 use super::{Launches, forward, packed, place};
 use crate::plan::Tensors;
 use crate::prepared::bytes_of;
-use crate::{Alignment, Boxes, Capabilities, Error, Problem, validate};
+use crate::{Alignment, Boxes, Capabilities, Error, MapKind, Problem, validate};
 use spec::{
-    Contract, EntryInfo, HopperPackedParams, HopperParams, Integers, KERNELS, Lse, RaggedMap, Sequences,
+    Contract, EntryInfo, HopperPackedParams, HopperParams, Integers, KERNELS, Lse, MaskKind, RaggedMap, Sequences,
     TensorMap, TileOrder, TileRounds, Window,
 };
 
@@ -76,17 +76,19 @@ impl Launch {
         takes_packed(tensors).map_err(|reason| Error::unsupported(entry.contract.symbol, reason))?;
         let (_, window) = validate::mask(p);
         let (scale_log2, softcap) = validate::base_two(p);
-        let (sequences, order) = packed::order(p, entry, capabilities)?;
-        let rounds = dealt(entry, p, order, &sequences, capabilities);
+        let (sequences, order) = packed::order(p, entry.tile_m, capabilities)?;
         let [[_, q_len, ..], [_, k_len, ..]] = p.shapes();
+        let equal = [q_len, k_len] == [p.seqlen_q, p.seqlen_k].map(|most| p.batch.saturating_mul(most));
+        let tiles = (&entry.contract, entry.mask, entry.tile_m);
+        let rounds = dealt(equal, p, tiles, order, &sequences, capabilities);
         let instead = instead.and_then(|entry| {
-            let (sequences, order) = packed::order(p, entry, capabilities).ok()?;
+            let (sequences, order) = packed::order(p, entry.tile_m, capabilities).ok()?;
             Some(Instead { kernel: place(&entry.contract), sequences, order })
         });
         Ok(Launch {
             kernel: place(&entry.contract),
             grid: [rounds.blocks(), 1, 1],
-            boxes: boxes(tensors, entry).map(|boxes| Boxes { ragged: true, ..boxes }),
+            boxes: boxes(tensors, entry).map(|boxes| Boxes { kind: MapKind::Ragged, ..boxes }),
             told: Told {
                 lse: forward::lse(tensors.lse.as_ref()),
                 rounds,
@@ -157,22 +159,21 @@ impl Launch {
 /// Tiles of a block, where sequences may differ.
 const TILES: u32 = 2;
 
-/// Which block does which tiles. Sequences that are all as long as the longest are dealt out as batches are.
-/// Of others nobody knows before the launch what tiles cost: blocks are then short, and the device hands the
-/// next to whoever is done.
-fn dealt(
-    entry: &EntryInfo,
+/// Which block does which of a kernel's tiles, by its mask and their queries. Sequences that are all `equal`ly
+/// long are dealt out as batches are. Of others nobody knows before the launch what tiles cost: blocks are
+/// then short, and the device hands the next to whoever is done.
+pub(super) fn dealt(
+    equal: bool,
     p: &Problem,
+    (contract, mask, tile_m): (&Contract, MaskKind, u32),
     order: TileOrder,
     sequences: &Sequences,
     capabilities: &Capabilities,
 ) -> TileRounds {
-    let [[_, q_rows, ..], [_, k_rows, ..]] = p.shapes();
-    let equal = [q_rows, k_rows] == [p.seqlen_q, p.seqlen_k].map(|most| p.batch.saturating_mul(most));
     if !equal {
         return TileRounds::single(order.resident(order.tiles.div_ceil(TILES)));
     }
-    let order = order.resident(capabilities.sms * capabilities.blocks_per_sm(&entry.contract));
+    let order = order.resident(capabilities.sms * capabilities.blocks_per_sm(contract));
     let before = p.seqlen_k.saturating_sub(p.seqlen_q) as u64;
-    rounds(entry, order, |m_block| m_block % sequences.each.get(), before)
+    rounds(mask, tile_m, order, |m_block| m_block % sequences.each.get(), before)
 }

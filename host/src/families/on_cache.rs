@@ -1,19 +1,23 @@
 //! What a request on a cache launches: a decode kernel where a sequence has few rows for each key head, which
 //! all read the same keys, else a paged one, in tiles of queries.
-use super::{Kernels, One, decode, paged};
+use super::{Kernels, One, decode, hopper_paged, paged};
 use crate::table::ASKED;
+use crate::table::hopper::{self, Answer};
 use crate::{Boxes, Capabilities, Decode, Error, Splits};
-use spec::{Contract, KERNELS, PAGED, PagedParams, TensorMap};
+use spec::{Contract, KERNELS, PagedParams, TensorMap};
 
 /// The launches of a decode's plan.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "plans are `Copy`, and a launch allocates nothing")]
 pub(crate) enum Launch {
     /// Sequences are cut by their keys.
     Few(decode::Launch),
     /// They are cut by their queries.
     Many(One<PagedParams>),
+    /// The same, with tensors and pages by their maps.
+    Hopper(hopper_paged::Launch),
 }
-use Launch::{Few, Many};
+use Launch::{Few, Hopper, Many};
 
 impl Launch {
     /// That of a checked request, with so many bytes of workspace, and why its entry was chosen.
@@ -21,7 +25,7 @@ impl Launch {
     /// # Errors
     /// [`Error::Unsupported`] where no entry solves it on this device.
     pub fn plan(d: &Decode<'_>, on: &Capabilities, offered: u64) -> Result<(Self, &'static str), Error> {
-        let paged = d.config.is_some_and(|name| PAGED.iter().any(|e| e.contract.symbol == name));
+        let paged = d.config.is_some_and(|name| paged::entries().any(|e| e.contract.symbol == name));
         if !paged && decode::takes(d) {
             return decode::Launch::plan(d, on, offered).map(|(launch, reason)| (Few(launch), reason));
         }
@@ -34,7 +38,19 @@ impl Launch {
             }
             None => "more than 64 rows for each key head: tiles of a query head's queries",
         };
-        paged::plan(d, on).map(|launch| (Many(launch), reason))
+        let entry = paged::choose(d, on)?;
+        if paged::is_hopper(entry) {
+            return hopper_paged::Launch::new(entry, None, d, on).map(|launch| (Hopper(launch), reason));
+        }
+        let portable = paged::plan(d, entry, on)?;
+        let answer = if d.config.is_none() { hopper::paged(d, entry, on) } else { Answer::Portable };
+        Ok(match answer {
+            Answer::Taken(entry, reason) => {
+                (Hopper(hopper_paged::Launch::new(entry, Some(portable), d, on)?), reason)
+            }
+            Answer::Refused(reason) => (Many(portable), reason),
+            Answer::Portable => (Many(portable), reason),
+        })
     }
 
     /// The same for other tensors of the same shape.
@@ -45,6 +61,7 @@ impl Launch {
         match self {
             Few(launch) => Ok(Few(launch.bind(d))),
             Many(launch) => has_no_part_of_decode(d).map(|()| Many(paged::bind(launch, d))),
+            Hopper(launch) => has_no_part_of_decode(d).and_then(|()| launch.bind(d)),
         }
     }
 
@@ -53,6 +70,7 @@ impl Launch {
         match self {
             Few(launch) => launch.contract(),
             Many(launch) => &KERNELS[launch.kernel],
+            Hopper(launch) => &KERNELS[launch.kernel],
         }
     }
 
@@ -61,6 +79,7 @@ impl Launch {
         match self {
             Few(launch) => launch.grid(),
             Many(launch) => launch.grid,
+            Hopper(launch) => launch.grid,
         }
     }
 
@@ -68,7 +87,7 @@ impl Launch {
     pub const fn workspace(&self) -> u64 {
         match self {
             Few(launch) => launch.workspace,
-            Many(_) => 0,
+            Many(_) | Hopper(_) => 0,
         }
     }
 
@@ -76,7 +95,7 @@ impl Launch {
     pub const fn counters(&self) -> u64 {
         match self {
             Few(launch) => launch.counters,
-            Many(_) => 0,
+            Many(_) | Hopper(_) => 0,
         }
     }
 }
@@ -102,6 +121,7 @@ impl Kernels for Launch {
         match self {
             Few(few) => few.each(maps, launch),
             Many(many) => many.each(maps, launch),
+            Hopper(many) => many.each(maps, launch),
         }
     }
 
@@ -109,6 +129,7 @@ impl Kernels for Launch {
         match self {
             Few(few) => few.other(),
             Many(many) => many.other(),
+            Hopper(many) => many.other(),
         }
     }
 }

@@ -20,7 +20,7 @@ impl Launch {
         capabilities: &Capabilities,
         tensors: &Tensors,
     ) -> Result<Self, Error> {
-        let (sequences, order) = order(p, entry, capabilities)?;
+        let (sequences, order) = order(p, entry.tile_m, capabilities)?;
         Ok(Self::of(place(&entry.contract), p, tensors, sequences, order))
     }
 
@@ -36,17 +36,17 @@ impl Launch {
     }
 }
 
-/// Which query block of a head is whose, and the order of the tiles of all heads.
+/// Which query block of a head is whose, in tiles of `tile_m`, and the order of the tiles of all heads.
 ///
 /// # Errors
 /// [`Error::Unsupported`] where there are too many blocks.
 pub(crate) fn order(
     p: &Problem,
-    entry: &EntryInfo,
+    tile_m: u32,
     capabilities: &Capabilities,
 ) -> Result<(Sequences, TileOrder), Error> {
     let [[_, rows, ..], _] = p.shapes();
-    let sequences = Sequences::new(p.batch as u32, p.seqlen_q as u32, rows as u32, entry.tile_m);
+    let sequences = Sequences::new(p.batch as u32, p.seqlen_q as u32, rows as u32, tile_m);
     let one = Problem { batch: 1, ..*p };
     let group = forward::group(&one, capabilities);
     let order = sequences.and_then(|(sequences, m_blocks)| {

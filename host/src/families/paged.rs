@@ -2,43 +2,63 @@
 use super::{One, cache, forward, place};
 use crate::{Capabilities, DType, Decode, Error, Problem, validate};
 use spec::{
-    FwdParams, Integers, MaskKind, PAGED, PagedInfo, PagedParams, Sequences, Tensor, TileOrder, Window,
+    FwdParams, HOPPERS_PAGED, Integers, MaskKind, PAGED, PagedInfo, PagedParams, Sequences, Tensor, TileOrder, Window,
 };
 
-/// The launch of a checked request.
+/// The launch of a checked request by a portable entry that solves it.
 ///
 /// # Errors
-/// [`Error::Unsupported`] where no entry solves it on this device, or there are too many blocks.
-pub(crate) fn plan(d: &Decode<'_>, on: &Capabilities) -> Result<One<PagedParams>, Error> {
-    let entry = choose(d, on)?;
+/// [`Error::Unsupported`] where there are too many blocks.
+pub(crate) fn plan(
+    d: &Decode<'_>,
+    entry: &PagedInfo,
+    on: &Capabilities,
+) -> Result<One<PagedParams>, Error> {
     let (sequences, order) = order(&d.problem(), entry, on)?;
     let (kernel, grid) = (place(&entry.contract), [order.tiles, 1, 1]);
-    // Without a bound, which kernels of windows take as one: the first query is behind all keys.
-    let unmasked = d.problem().mask_kind() == MaskKind::Full && entry.mask != MaskKind::Local;
-    let shift = if unmasked { Window::UNBOUNDED } else { 0 };
-    Ok(One { kernel, grid, params: params(d, sequences, order, shift) })
+    Ok(One { kernel, grid, params: params(d, sequences, order, shift(d, entry.mask)) })
+}
+
+/// How much further on than its last key a sequence's last query stands, for a kernel of this mask. Without a
+/// bound, which kernels of windows take as one, the first query is behind all keys.
+pub(super) fn shift(d: &Decode<'_>, mask: MaskKind) -> i32 {
+    let unmasked = d.problem().mask_kind() == MaskKind::Full && mask != MaskKind::Local;
+    if unmasked { Window::UNBOUNDED } else { 0 }
 }
 
 /// The same for other tensors of the same shape.
 pub(crate) fn bind(launch: &One<PagedParams>, d: &Decode<'_>) -> One<PagedParams> {
-    let PagedParams { forward, sequences, .. } = launch.params;
-    One { params: params(d, sequences, forward.order, forward.window.shift), ..*launch }
+    One { params: params_again(&launch.params, d), ..*launch }
 }
 
-/// The entry for a request: there is one for each head dim and mask.
-fn choose(d: &Decode<'_>, on: &Capabilities) -> Result<&'static PagedInfo, Error> {
+/// Whether a kernel is one of Hopper's.
+pub(crate) fn is_hopper(entry: &PagedInfo) -> bool {
+    HOPPERS_PAGED.contains(entry)
+}
+
+/// Every kernel for many queries on a cache.
+pub(crate) fn entries() -> impl Iterator<Item = &'static PagedInfo> {
+    PAGED.iter().chain(HOPPERS_PAGED)
+}
+
+/// The entry for a request: the one that was asked for, or a portable one, of which there is one for each
+/// head dim and mask.
+///
+/// # Errors
+/// [`Error::Unsupported`] where no entry solves it on this device, [`Error::Invalid`] where the one that was
+/// asked for does not.
+pub(crate) fn choose(d: &Decode<'_>, on: &Capabilities) -> Result<&'static PagedInfo, Error> {
     let p = d.problem();
     let (local, cache_dtype) = (p.mask_kind() == MaskKind::Local, d.cache.pages.keys.dtype);
     let solves = |e: &&PagedInfo| {
         // Above head dim 256 lookups leave no register for slopes.
         [e.dtype; 2] == [p.dtype, cache_dtype]
-            && (e.head_dim <= 256 || !p.alibi)
+            && (e.head_dim <= 256 && !is_hopper(e) || !p.alibi)
             && e.head_dim as usize >= p.head_dim
             && (e.mask == MaskKind::Local) >= local
     };
-    let fitting = || PAGED.iter().filter(solves);
     let entry = match d.config {
-        None => fitting().min_by_key(|e| (e.head_dim, e.mask == MaskKind::Local)).ok_or_else(|| {
+        None => PAGED.iter().filter(solves).min_by_key(|e| (e.head_dim, e.mask == MaskKind::Local)).ok_or_else(|| {
             let feature = format_args!("{p} on a cache of {}", cache_dtype.name());
             let reason = if cache_dtype == DType::E4m3 {
                 "e4m3 caches are for at most 64 rows (queries times query heads of a key head), as many for \
@@ -48,7 +68,7 @@ fn choose(d: &Decode<'_>, on: &Capabilities) -> Result<&'static PagedInfo, Error
             };
             Error::unsupported(feature, reason)
         }),
-        Some(name) => fitting().find(|e| e.contract.symbol == name).ok_or_else(|| {
+        Some(name) => entries().filter(solves).find(|e| e.contract.symbol == name).ok_or_else(|| {
             let expected = format_args!(
                 "it must be a kernel for {}, head_dim {} and this mask: `ferroflash kernels --family paged`",
                 p.dtype.name(),
@@ -77,7 +97,13 @@ fn order(p: &Problem, entry: &PagedInfo, on: &Capabilities) -> Result<(Sequences
     })
 }
 
-fn params(d: &Decode<'_>, sequences: Sequences, order: TileOrder, shift: i32) -> PagedParams {
+/// What a kernel is told of other tensors of the same shape.
+pub(super) fn params_again(told: &PagedParams, d: &Decode<'_>) -> PagedParams {
+    params(d, told.sequences, told.forward.order, told.forward.window.shift)
+}
+
+/// What a kernel is told.
+pub(super) fn params(d: &Decode<'_>, sequences: Sequences, order: TileOrder, shift: i32) -> PagedParams {
     let p = d.problem();
     let (scale_log2, softcap) = validate::base_two(&p);
     let (_, Window { left, right, .. }) = validate::mask(&p);

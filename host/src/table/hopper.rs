@@ -2,10 +2,10 @@
 use super::{CAUSAL, Choice, FULL};
 use crate::families::hopper_packed::takes_packed;
 use crate::families::split::Split;
-use crate::families::{hopper, packed};
+use crate::families::{hopper, hopper_paged, packed};
 use crate::plan::Tensors;
-use crate::{Capabilities, Error, Problem};
-use spec::{EntryInfo, Grid, HOPPERS, HOPPERS_PACKED, MaskKind, PLANNED};
+use crate::{Capabilities, Decode, Error, Problem, Splits};
+use spec::{EntryInfo, Grid, HOPPERS, HOPPERS_PACKED, HOPPERS_PAGED, MaskKind, PLANNED, PagedInfo};
 
 /// One line: for these problems, the kernel of so many queries a block.
 struct Line {
@@ -86,9 +86,9 @@ const FEW: &str = "warpgroups and the copy engine; few queries on many keys, but
                    SMs busy";
 
 /// What the table says of a problem.
-pub(super) enum Answer {
+pub(crate) enum Answer<K: 'static = EntryInfo> {
     /// A Hopper kernel, and why.
-    Taken(&'static EntryInfo, &'static str),
+    Taken(&'static K, &'static str),
     /// It would be one but for the tensors, or the driver.
     Refused(&'static str),
     /// A portable kernel is faster.
@@ -138,10 +138,7 @@ pub(super) fn packed(
     let Some(entry) = HOPPERS_PACKED.iter().find(is_meant).filter(|_| !p.alibi) else {
         return Ok(portable);
     };
-    let [[_, q_rows, ..], [_, k_rows, ..]] = p.shapes();
-    let [queries, keys] = [q_rows, k_rows].map(|rows| rows / p.batch);
-    let tiles = q_rows.div_ceil(entry.tile_m as usize).saturating_mul(p.heads_q);
-    if queries < entry.tile_m as usize || keys < PACKED_KEYS || tiles < on.sms as usize {
+    if !is_worth_it(p.shapes().map(|[_, rows, ..]| rows), p, entry.tile_m, on) {
         return Ok(portable);
     }
     if !on.tensor_maps {
@@ -155,6 +152,46 @@ pub(super) fn packed(
 
 /// Keys that packed sequences must have on the average.
 const PACKED_KEYS: usize = 512;
+
+/// Whether packed sequences of so many queries and keys, all together, have on the average a tile of queries
+/// and keys that are worth its prologue, and there is a tile for each SM.
+fn is_worth_it([queries, keys]: [usize; 2], p: &Problem, tile_m: u32, on: &Capabilities) -> bool {
+    let tiles = queries.div_ceil(tile_m as usize).saturating_mul(p.heads_q);
+    queries / p.batch >= tile_m as usize && keys / p.batch >= PACKED_KEYS && tiles >= on.sms as usize
+}
+
+const PAGED_REASON: &str = "warpgroups, and the copy engine out of pages; sequences of several tiles that \
+                            fill the device";
+const CHUNKED: &str = "a sequence's bits shall be its own, whatever is beside it: one kernel for all";
+
+/// Whether a Hopper kernel solves a request on a cache that has been checked, which `portable` solves: where
+/// one solves packed problems of as many queries and keys.
+pub(crate) fn paged(d: &Decode<'_>, portable: &PagedInfo, on: &Capabilities) -> Answer<PagedInfo> {
+    let p = d.problem();
+    let is_meant = |e: &&PagedInfo| {
+        (e.dtype, e.mask, e.head_dim) == (portable.dtype, portable.mask, portable.head_dim)
+            && e.contract.target.runs_on(on.arch())
+            && e.contract.smem_bytes <= on.smem_per_block
+    };
+    let Some(entry) = HOPPERS_PAGED.iter().find(is_meant).filter(|_| !p.alibi) else {
+        return Answer::Portable;
+    };
+    let queries = p.packed.map_or(p.batch * p.seqlen_q, |[rows, _]| rows);
+    let keys = d.cache.total_k.unwrap_or(p.batch.saturating_mul(p.seqlen_k));
+    if !is_worth_it([queries, keys], &p, entry.tile_m, on) {
+        return Answer::Portable;
+    }
+    if !on.tensor_maps {
+        return Answer::Refused(NO_MAPS);
+    }
+    if matches!(d.splits, Splits::Chunk(_)) {
+        return Answer::Refused(CHUNKED);
+    }
+    match hopper_paged::takes(d, entry.tile_n) {
+        Ok(()) => Answer::Taken(entry, PAGED_REASON),
+        Err(reason) => Answer::Refused(reason),
+    }
+}
 
 /// Whether a kernel is one of Hopper's, and this problem or card none for it.
 pub(super) fn is_out_of_reach(symbol: &str, p: &Problem, on: &Capabilities) -> bool {

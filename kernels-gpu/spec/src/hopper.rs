@@ -38,7 +38,7 @@ pub struct FwdHopperWide<
 pub struct HopperParams<Q = TensorMap, K = Q> {
     /// Queries: boxes of [`EntryInfo::Q_BOX_ROWS`] rows and [`EntryInfo::panel`] columns.
     pub q: Q,
-    /// Keys: boxes of [`EntryInfo::tile_n`] rows and as many columns.
+    /// Keys: boxes of [`EntryInfo::tile_n`] rows, or as many as divide a page, and as many columns.
     pub k: K,
     /// Values: boxes as those of `k`.
     pub v: K,
@@ -141,8 +141,13 @@ impl EntryInfo {
     /// Columns of all boxes of a Hopper kernel: 64, swizzled by 128 bytes, or where the head dim is an odd
     /// number of 32, 32, swizzled by 64.
     pub const fn panel(&self) -> u32 {
-        if self.head_dim.is_multiple_of(64) { 64 } else { 32 }
+        panel(self.head_dim)
     }
+}
+
+/// Columns of boxes, for a head dim.
+pub(crate) const fn panel(head_dim: u32) -> u32 {
+    if head_dim.is_multiple_of(64) { 64 } else { 32 }
 }
 
 /// Expands `$emit!` with every Hopper kernel, for both element types and each of its masks: `symbol [E = F16,

@@ -1,4 +1,5 @@
 //! Forward kernels over a cache in pages: many queries a sequence, packed or as many for each.
+use crate::hopper::panel;
 use crate::*;
 use core::marker::PhantomData;
 
@@ -52,6 +53,11 @@ pub struct PagedInfo {
 }
 
 impl PagedInfo {
+    /// As [`EntryInfo::panel`].
+    pub const fn panel(&self) -> u32 {
+        panel(self.head_dim)
+    }
+
     /// Kernel `K` over a cache, compiled so.
     pub(crate) const fn of<K: Forward>(contract: Contract) -> Self {
         PagedInfo {
