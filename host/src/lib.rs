@@ -93,7 +93,7 @@ pub use request::{Planned, Request};
 /// The kernels' configurations as types, for [`Prepared`].
 pub use spec;
 pub use spec::{
-    Contract, DType, ENTRIES, EntryInfo, FwdParams, Grid, HOPPERS, HOPPERS_PACKED, HOPPERS_PAGED, MaskKind, PACKED, PLANNED,
+    Contract, DType, ENTRIES, EntryInfo, FwdParams, Grid, HOPPERS, HOPPERS_PACKED, MaskKind, PACKED, PLANNED,
     Path, Schedule,
 };
 pub use table::{entries, entry};

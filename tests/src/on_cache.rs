@@ -19,7 +19,7 @@ pub fn attention() -> Attention<SimDriver> {
 /// Where a launch is refused, a checker of the simulator finds something, or a result is wrong.
 #[track_caller]
 pub fn check_lengths(case: &DecodeCase, config: Option<&str>, lengths: &[Vec<i32>]) {
-    check_on(&attention(), case, config, lengths)
+    check_lengths_on(&attention(), case, config, lengths)
 }
 
 /// The same by this driver.
@@ -27,7 +27,7 @@ pub fn check_lengths(case: &DecodeCase, config: Option<&str>, lengths: &[Vec<i32
 /// # Panics
 /// As [`check_lengths`].
 #[track_caller]
-pub fn check_on(
+pub fn check_lengths_on(
     attention: &Attention<SimDriver>,
     case: &DecodeCase,
     config: Option<&str>,
@@ -56,6 +56,15 @@ pub fn check_on(
 /// As [`check_lengths`].
 #[track_caller]
 pub fn check(case: &DecodeCase, config: Option<&str>) {
+    check_on(&attention(), case, config)
+}
+
+/// The same by this driver.
+///
+/// # Panics
+/// As [`check_lengths`].
+#[track_caller]
+pub fn check_on(attention: &Attention<SimDriver>, case: &DecodeCase, config: Option<&str>) {
     let lengths = case.filled.iter().map(|n| *n as i32).collect();
-    check_lengths(case, config, &[lengths]);
+    check_lengths_on(attention, case, config, &[lengths]);
 }

@@ -4,7 +4,7 @@ use ferroflash::spec::{DECODES, DecodeInfo, Target};
 use ferroflash::{Attention, DType, Mask, SimDriver, Splits};
 use ferroflash_tests::clamps::{Garbage, unnoticed};
 use ferroflash_tests::mutation::Subject;
-use ferroflash_tests::on_cache::{attention, check, check_lengths, check_on};
+use ferroflash_tests::on_cache::{attention, check, check_lengths, check_lengths_on};
 use ptx_sim::{Completion, Options};
 use reference::{DecodeCase, DecodeMemory, LoadedDecode, Pages, Random, decode_edges};
 
@@ -22,7 +22,7 @@ fn check_entry(entry: &DecodeInfo) {
         let options = Options { seed, completion, ..Options::default() };
         let driver = SimDriver::with_options(card, options).expect("a known card");
         let lengths = case.filled.iter().map(|n| *n as i32).collect();
-        check_on(&Attention::new(driver), &case, Some(entry.contract.symbol), &[lengths]);
+        check_lengths_on(&Attention::new(driver), &case, Some(entry.contract.symbol), &[lengths]);
     }
 }
 

@@ -1,7 +1,8 @@
 //! Tiles on their way out: from registers through swizzled shared memory, by the copy engine.
 use crate::roles::TwoSided;
 use crate::{
-    Acc, GlobalTiles, Kept, MapOut, Mma, Place, SharedLayout, SharedTile, SharedTiles, Warp, Warpgroup, layout,
+    Acc, GlobalTiles, Kept, MapOut, Mma, Place, SharedLayout, SharedTile, SharedTiles, Warp, Warpgroup,
+    layout,
 };
 use contract::Element;
 use core::marker::PhantomData;

@@ -2,7 +2,7 @@
 use super::{console::Console, error::Error};
 use ferroflash::spec::{
     APPENDS, AppendInfo, COMBINES, CombineInfo, DECODE_COMBINES, DECODES, DecodeCombineInfo, DecodeInfo,
-    KERNELS, MERGES, MergeInfo, PAGED, PageKind, PagedInfo,
+    HOPPERS_PAGED, KERNELS, MERGES, MergeInfo, PAGED, PageKind, PagedInfo,
 };
 use ferroflash::{Contract, DType, EntryInfo, Grid, lineage};
 use reference::Subject;
@@ -148,7 +148,14 @@ impl From<&PagedInfo> for Row {
             mask: Some(e.mask.name()),
             tile_m: Some(e.tile_m),
             tile_n: Some(e.tile_n),
-            what: Some("one tile a block, on a cache".into()),
+            what: Some(
+                if e.has_maps() {
+                    "persistent, in rounds, on a cache"
+                } else {
+                    "one tile a block, on a cache"
+                }
+                .into(),
+            ),
             ..Row::new(e.family(), &e.contract)
         }
     }
@@ -201,7 +208,7 @@ fn rows() -> Vec<Row> {
         kernels.iter().map(Row::from)
     }
     let forward = ferroflash::entries().map(Row::from);
-    let others = of(DECODES).chain(of(PAGED)).chain(of(APPENDS)).chain(of(MERGES));
+    let others = of(DECODES).chain(of(PAGED)).chain(of(HOPPERS_PAGED)).chain(of(APPENDS)).chain(of(MERGES));
     forward.chain(others).chain(of(COMBINES)).chain(of(DECODE_COMBINES)).collect()
 }
 
@@ -211,6 +218,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         // The smallest that holds it of those that take the same problems.
         let takes = |row: &Row| match row.family {
             "split" | "hopper" => ("forward", row.cache),
+            "hopper paged" => ("paged", row.cache),
             family => (family, row.cache),
         };
         let held: Vec<_> = kernels.iter().map(|row| (takes(row), row.head_dim)).collect();

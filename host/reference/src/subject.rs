@@ -8,7 +8,8 @@ use super::decode::{
 use super::merge::{MergeCase, MergeMemory, merge_edges};
 use super::packed;
 use super::work::Work;
-use ferroflash::spec::{APPENDS, AppendInfo, DECODES, DecodeInfo, MERGES, MergeInfo, PAGED, PagedInfo};
+use ferroflash::spec::{APPENDS, AppendInfo, DECODES, DecodeInfo, HOPPERS_PAGED, MERGES, MergeInfo};
+use ferroflash::spec::{PAGED, PagedInfo};
 use ferroflash::{Capabilities, Contract, EntryInfo, Error, Grid, MaskKind};
 
 /// A kernel of the table. A family has one for each of its lines; kernels that finish what others leave run
@@ -54,7 +55,8 @@ pub fn subjects() -> impl Iterator<Item = &'static dyn Subject> {
         subjects.iter().map(|subject| subject as &dyn Subject)
     }
     let forward = ferroflash::entries().map(|entry| entry as &dyn Subject);
-    forward.chain(of(DECODES)).chain(of(PAGED)).chain(of(APPENDS)).chain(of(MERGES))
+    let on_cache = of(DECODES).chain(of(PAGED)).chain(of(HOPPERS_PAGED));
+    forward.chain(on_cache).chain(of(APPENDS)).chain(of(MERGES))
 }
 
 /// Why a device does not run a subject; none where it does.
@@ -178,7 +180,7 @@ impl Subject for PagedInfo {
     }
 
     fn family(&self) -> &'static str {
-        "paged"
+        if self.has_maps() { "hopper paged" } else { "paged" }
     }
 
     fn mask(&self) -> Option<MaskKind> {

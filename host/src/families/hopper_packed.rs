@@ -7,8 +7,8 @@ use crate::plan::Tensors;
 use crate::prepared::bytes_of;
 use crate::{Alignment, Boxes, Capabilities, Error, MapKind, Problem, validate};
 use spec::{
-    Contract, EntryInfo, HopperPackedParams, HopperParams, Integers, KERNELS, Lse, MaskKind, RaggedMap, Sequences,
-    TensorMap, TileOrder, TileRounds, Window,
+    Contract, EntryInfo, HopperPackedParams, HopperParams, Integers, KERNELS, Lse, MaskKind, RaggedMap,
+    Sequences, TensorMap, TileOrder, TileRounds, Window,
 };
 
 /// The launch of a Hopper kernel for packed sequences.

@@ -118,7 +118,8 @@ impl Launch {
         let all = |most: usize| p.batch.saturating_mul(most);
         let [[_, queries, ..], _] = p.shapes();
         let keys = p.batch == 1 || d.cache.total_k == Some(all(p.seqlen_k));
-        let (equal, tiles) = (keys && queries == all(p.seqlen_q), (&entry.contract, entry.mask, entry.tile_m));
+        let (equal, tiles) =
+            (keys && queries == all(p.seqlen_q), (&entry.contract, entry.mask, entry.tile_m));
         let rounds = dealt(equal, &p, tiles, order, &sequences, on);
         let own = || paged::params(d, sequences, order, paged::shift(d, entry.mask));
         Ok(Launch {

@@ -39,7 +39,7 @@ impl Launch {
             None => "more than 64 rows for each key head: tiles of a query head's queries",
         };
         let entry = paged::choose(d, on)?;
-        if paged::is_hopper(entry) {
+        if entry.has_maps() {
             return hopper_paged::Launch::new(entry, None, d, on).map(|launch| (Hopper(launch), reason));
         }
         let portable = paged::plan(d, entry, on)?;

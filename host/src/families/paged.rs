@@ -2,18 +2,15 @@
 use super::{One, cache, forward, place};
 use crate::{Capabilities, DType, Decode, Error, Problem, validate};
 use spec::{
-    FwdParams, HOPPERS_PAGED, Integers, MaskKind, PAGED, PagedInfo, PagedParams, Sequences, Tensor, TileOrder, Window,
+    FwdParams, HOPPERS_PAGED, Integers, MaskKind, PAGED, PagedInfo, PagedParams, Sequences, Tensor,
+    TileOrder, Window,
 };
 
 /// The launch of a checked request by a portable entry that solves it.
 ///
 /// # Errors
 /// [`Error::Unsupported`] where there are too many blocks.
-pub(crate) fn plan(
-    d: &Decode<'_>,
-    entry: &PagedInfo,
-    on: &Capabilities,
-) -> Result<One<PagedParams>, Error> {
+pub(crate) fn plan(d: &Decode<'_>, entry: &PagedInfo, on: &Capabilities) -> Result<One<PagedParams>, Error> {
     let (sequences, order) = order(&d.problem(), entry, on)?;
     let (kernel, grid) = (place(&entry.contract), [order.tiles, 1, 1]);
     Ok(One { kernel, grid, params: params(d, sequences, order, shift(d, entry.mask)) })
@@ -29,11 +26,6 @@ pub(super) fn shift(d: &Decode<'_>, mask: MaskKind) -> i32 {
 /// The same for other tensors of the same shape.
 pub(crate) fn bind(launch: &One<PagedParams>, d: &Decode<'_>) -> One<PagedParams> {
     One { params: params_again(&launch.params, d), ..*launch }
-}
-
-/// Whether a kernel is one of Hopper's.
-pub(crate) fn is_hopper(entry: &PagedInfo) -> bool {
-    HOPPERS_PAGED.contains(entry)
 }
 
 /// Every kernel for many queries on a cache.
@@ -53,7 +45,7 @@ pub(crate) fn choose(d: &Decode<'_>, on: &Capabilities) -> Result<&'static Paged
     let solves = |e: &&PagedInfo| {
         // Above head dim 256 lookups leave no register for slopes.
         [e.dtype; 2] == [p.dtype, cache_dtype]
-            && (e.head_dim <= 256 && !is_hopper(e) || !p.alibi)
+            && (e.head_dim <= 256 && !e.has_maps() || !p.alibi)
             && e.head_dim as usize >= p.head_dim
             && (e.mask == MaskKind::Local) >= local
     };

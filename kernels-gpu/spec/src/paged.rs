@@ -53,6 +53,11 @@ pub struct PagedInfo {
 }
 
 impl PagedInfo {
+    /// Whether it is told tensor maps: one of Hopper's.
+    pub const fn has_maps(&self) -> bool {
+        self.contract.param_align == TensorMap::ALIGN
+    }
+
     /// As [`EntryInfo::panel`].
     pub const fn panel(&self) -> u32 {
         panel(self.head_dim)

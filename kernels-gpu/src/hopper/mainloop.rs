@@ -27,13 +27,8 @@ pub struct Tensors<E, Q, K, const N: usize, const D: usize> {
 }
 
 /// Those of a source's portions.
-pub type TensorsOf<S, E, const N: usize, const D: usize> = Tensors<
-    E,
-    <<S as Source>::Portion as Portion>::Queries,
-    <<S as Source>::Portion as Portion>::Keys,
-    N,
-    D,
->;
+pub type TensorsOf<S, E, const N: usize, const D: usize> =
+    Tensors<E, <<S as Source>::Portion as Portion>::Queries, <<S as Source>::Portion as Portion>::Keys, N, D>;
 
 impl<E: Mma, Q: Map, K: Map, const N: usize, const D: usize> Tensors<E, Q, K, N, D> {
     /// Those of the launch.

@@ -7,9 +7,7 @@ use crate::hopper::portion::{Portion, Source};
 use crate::lengths::{self, Span};
 use crate::mask::Rows;
 use cuda_std::math::opaque;
-use spec::{
-    HopperPacked, HopperPackedParams, Lse, OwnTiles, RaggedMap, Sequences, Window, WorkTile,
-};
+use spec::{HopperPacked, HopperPackedParams, Lse, OwnTiles, RaggedMap, Sequences, Window, WorkTile};
 use tile::{Block, Boxes, Consumer, GlobalVec, Map, Note, Noted, Producer, RowOfSequence, Smem};
 
 /// A tile of one sequence, all of it: as if the sequence began with it, and its window stood so much further
@@ -37,9 +35,8 @@ pub fn whose(
     start: impl Fn(u32) -> u32,
     queries: impl FnOnce(u32) -> Span,
 ) -> (u32, Span, u32) {
-    let sequence = sequences.find_by_halves(m_block, |sequence| {
-        sequences.begin(sequence, start(sequence), tile_m) <= m_block
-    });
+    let sequence = sequences
+        .find_by_halves(m_block, |sequence| sequences.begin(sequence, start(sequence), tile_m) <= m_block);
     let queries = queries(sequence);
     let begin = sequences.begin(sequence, queries.first(), tile_m);
     (sequence, queries, m_block.wrapping_sub(begin).wrapping_mul(tile_m))

@@ -59,7 +59,7 @@ pub fn decode_edges(entry: &DecodeInfo) -> Vec<DecodeCase> {
 }
 
 /// Those of a paged entry: sequences that decode beside whole prompts and chunks of them, ones without
-/// queries or keys, and fewer keys than queries.
+/// queries or keys, and fewer keys than queries. Pages of any size, or such as a copy engine takes.
 pub fn paged_edges(entry: &PagedInfo) -> Vec<DecodeCase> {
     let [m, n] = [entry.tile_m, entry.tile_n].map(|tile| tile as usize);
     let case = |filled: &[usize], heads| DecodeCase {
@@ -80,10 +80,15 @@ pub fn paged_edges(entry: &PagedInfo) -> Vec<DecodeCase> {
         ],
         _ => [Mask::Causal, Mask::Full, Mask::Causal, Mask::Causal].map(|mask| (mask, None)),
     };
+    let [hnd, interleaved] = if entry.has_maps() { [48, 8] } else { [3, 1] };
     let cases = [
         DecodeCase { pages: Pages::Nhd(16), ..mixed([2, 1]) },
-        DecodeCase { pages: Pages::Hnd(3), head_dim: entry.head_dim as usize - 24, ..mixed([1, 1]) },
-        DecodeCase { pages: Pages::Interleaved(1), told, ..case(&[n + 1, 7], [2, 2]).packed([2, 7]) },
+        DecodeCase { pages: Pages::Hnd(hnd), head_dim: entry.head_dim as usize - 24, ..mixed([1, 1]) },
+        DecodeCase {
+            pages: Pages::Interleaved(interleaved),
+            told,
+            ..case(&[n + 1, 7], [2, 2]).packed([2, 7])
+        },
         // As many queries for each sequence, no table.
         DecodeCase { pages: Pages::Rows, queries: 17, ..case(&[n + 17, 0, 4], [2, 1]) },
     ];
@@ -93,7 +98,7 @@ pub fn paged_edges(entry: &PagedInfo) -> Vec<DecodeCase> {
         DecodeCase { mask: Mask::Causal, pages: Pages::Nhd(7), alibi: true, ..mixed([2, 1]) },
         DecodeCase { pages: Pages::Rows, alibi: true, ..case(&[n + 1, 0, 4], [2, 2]) },
     ];
-    let sloped = entry.mask == MaskKind::Local && entry.head_dim <= 256;
+    let sloped = entry.mask == MaskKind::Local && entry.head_dim <= 256 && !entry.has_maps();
     cases.chain(slopes.into_iter().filter(|_| sloped)).collect()
 }
 
