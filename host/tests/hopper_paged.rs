@@ -1,0 +1,221 @@
+//! Hopper's kernels over caches in pages: when they are planned, what a copy engine is told, and what it
+//! cannot take.
+mod fake;
+mod fake_ptx;
+
+use fake::FakeDriver;
+use fake_ptx::with_ptx;
+use ferroflash::*;
+use spec::HopperPagedParams;
+use std::mem::offset_of;
+use std::sync::atomic::Ordering;
+
+const FAR: u64 = 1 << 44;
+
+fn card(name: &str) -> &'static Capabilities {
+    Capabilities::profile(name).expect("a known card")
+}
+
+/// Packed prompts, or as many queries of each sequence.
+#[derive(Clone, Copy)]
+struct Shape {
+    batch: usize,
+    queries: usize,
+    packed: bool,
+    heads: [usize; 2],
+    head_dim: usize,
+    /// None of a dense cache.
+    page: Option<usize>,
+    max_k: usize,
+}
+
+const PROMPTS: Shape = Shape {
+    batch: 4,
+    queries: 2048,
+    packed: true,
+    heads: [32, 8],
+    head_dim: 128,
+    page: Some(16),
+    max_k: 4096,
+};
+
+fn decode(shape: Shape) -> Decode<'static> {
+    let Shape { batch, queries, packed, heads: [heads_q, heads_k], head_dim, page, max_k } = shape;
+    let q =
+        if packed { [1, batch * queries, heads_q, head_dim] } else { [batch, queries, heads_q, head_dim] };
+    let view = |n: u64| TensorView::bshd(n * FAR, 1 << 34, DType::Bf16, q);
+    let lengths = Index::new(3 * FAR, batch as u64);
+    let pool = |pages, page| {
+        let view = |n: u64| PageView::nhd(n * FAR, 1 << 34, DType::Bf16, [pages, page, heads_k, head_dim]);
+        KvPages::new(view(4), view(5))
+    };
+    let cache = match page {
+        None => KvCache::dense(pool(batch, max_k), lengths),
+        Some(page) => {
+            let columns = max_k.div_ceil(page);
+            let table = Index::new(6 * FAR, (batch * columns) as u64);
+            KvCache::paged(pool(1000, page), table, columns, lengths).max_k(max_k)
+        }
+    };
+    let decode = Decode::new(view(1), cache, view(2)).mask(Mask::Causal);
+    let starts = PackedQueries::new(batch, Index::new(7 * FAR, batch as u64 + 1), queries);
+    if packed { decode.packed(starts) } else { decode }
+}
+
+type Change = fn(Decode<'static>) -> Decode<'static>;
+
+/// A card, a shape, what is asked, the kernel's symbol, its blocks, and words of the reason.
+type Planned = (&'static str, Shape, Change, &'static str, u32, &'static str);
+
+const D128: &str = "hopper_paged_bf16_d128_causal_128x128";
+const PORTABLE: &str = "paged_bf16_d128_causal_128x48";
+const SLIDING: Mask = Mask::Window { left: Some(511), right: Some(0) };
+#[rustfmt::skip]
+const PLANS: &[Planned] = &[
+    // Two tiles a block: how many keys sequences have nobody knows. Of one alone, or where all have as many
+    // as they may, blocks stay.
+    ("h200", PROMPTS, |d| d, D128, 4 * 16 * 32 / 2, "out of pages"),
+    ("h100", Shape { batch: 1, ..PROMPTS }, |d| d, D128, 132, "out of pages"),
+    ("h200", PROMPTS, |mut d| { d.cache = d.cache.total_k(4 * 4096); d }, D128, 132, "out of pages"),
+    ("h200", Shape { packed: false, ..PROMPTS }, |d| d.mask(Mask::Full), D128, 4 * 16 * 32 / 2, "out of pages"),
+    ("h200", Shape { head_dim: 80, ..PROMPTS }, |d| d, D128, 4 * 16 * 32 / 2, "out of pages"),
+    ("h200", Shape { head_dim: 32, ..PROMPTS }, |d| d, "hopper_paged_bf16_d64_causal_128x128", 4 * 16 * 32 / 2,
+        "out of pages"),
+    // Pages of 8 keys, of whole stages, of any number where there is one a sequence.
+    ("h200", Shape { page: Some(24), ..PROMPTS }, |d| d, D128, 4 * 16 * 32 / 2, "out of pages"),
+    ("h200", Shape { page: Some(256), ..PROMPTS }, |d| d, D128, 4 * 16 * 32 / 2, "out of pages"),
+    ("h200", Shape { page: Some(4097), ..PROMPTS }, |d| d, D128, 4 * 16 * 32 / 2, "out of pages"),
+    ("h200", Shape { page: None, max_k: 4099, ..PROMPTS }, |d| d, D128, 4 * 16 * 32 / 2, "out of pages"),
+    ("h200", Shape { page: Some(4), ..PROMPTS }, |d| d, PORTABLE, 4 * 16 * 32, "multiple of 8 keys"),
+    ("h200", Shape { page: Some(1), ..PROMPTS }, |d| d, PORTABLE, 4 * 16 * 32, "multiple of 8 keys"),
+    // Short, few, other masks and head dims, other cards.
+    ("h200", Shape { queries: 127, ..PROMPTS }, |d| d, PORTABLE, 4 * 32, "any numbers of queries"),
+    ("h200", Shape { queries: 256, max_k: 511, ..PROMPTS }, |d| d, PORTABLE, 8 * 32, "any numbers of queries"),
+    ("h200", Shape { batch: 1, queries: 256, ..PROMPTS }, |d| d, PORTABLE, 2 * 32, "any numbers of queries"),
+    ("h200", PROMPTS, |d| d.mask(SLIDING), "paged_bf16_d128_local_128x32", 4 * 16 * 32, "any numbers of queries"),
+    ("h200", Shape { head_dim: 256, ..PROMPTS }, |d| d, "paged_bf16_d256_causal_64x32", 4 * 32 * 32,
+        "any numbers of queries"),
+    ("h200", PROMPTS, |d| d.alibi(AlibiSlopes::new(8 * FAR, 32)), "paged_bf16_d128_local_128x32", 4 * 16 * 32,
+        "any numbers of queries"),
+    ("a100", PROMPTS, |d| d, PORTABLE, 4 * 16 * 32, "any numbers of queries"),
+    ("b200", PROMPTS, |d| d, PORTABLE, 4 * 16 * 32, "any numbers of queries"),
+    // Bits that are a sequence's own; tensors that the copy engine does not take.
+    ("h200", PROMPTS, |d| d.splits(Splits::CHUNK), PORTABLE, 4 * 16 * 32, "bits"),
+    ("h200", PROMPTS, |mut d| {
+        (d.cache.pages.keys.strides[2], d.cache.pages.values.strides[2]) = (0, 0);
+        d
+    }, PORTABLE, 4 * 16 * 32, "a stride is 0"),
+    ("h200", Shape { packed: false, ..PROMPTS }, |mut d| { d.q.strides[0] += 8; d }, PORTABLE, 4 * 16 * 32,
+        "batches do not follow"),
+    ("h200", Shape { page: None, max_k: 1 << 20, batch: 1, ..PROMPTS }, |mut d| {
+        d.cache.pages.keys.address = 1 << 30;
+        d
+    }, PORTABLE, 16 * 32, "before the cache"),
+    // By name.
+    ("h200", Shape { batch: 1, queries: 5, ..PROMPTS }, |d| d.config(D128), D128, 32, "by name"),
+    ("h200", PROMPTS, |d| d.config(PORTABLE), PORTABLE, 4 * 16 * 32, "by name"),
+];
+
+#[test]
+fn plans() {
+    for (name, shape, change, symbol, blocks, reason) in PLANS {
+        let request = change(decode(*shape));
+        let plan = plan_decode(&request, card(name)).unwrap_or_else(|e| panic!("{e}: {request:?}"));
+        assert_eq!((plan.contract().symbol, plan.grid()), (*symbol, [*blocks, 1, 1]), "{name} {request:?}");
+        assert!(plan.reason().contains(reason), "{name} {request:?}: {}", plan.reason());
+    }
+}
+
+/// What makes no sense with the kernel's name, and words of the refusal.
+#[rustfmt::skip]
+const REFUSED: &[(&str, Shape, Change, &[&str])] = &[
+    ("h200", Shape { page: Some(4), ..PROMPTS }, |d| d, &[D128, "multiple of 8 keys"]),
+    ("h200", PROMPTS, |mut d| { (d.q.dtype, d.o.dtype) = (DType::F16, DType::F16);
+        (d.cache.pages.keys.dtype, d.cache.pages.values.dtype) = (DType::F16, DType::F16); d }, &["config", D128]),
+    ("h200", PROMPTS, |d| d.mask(SLIDING), &["config", D128, "mask"]),
+    ("h200", PROMPTS, |d| d.alibi(AlibiSlopes::new(8 * FAR, 32)), &["config", D128]),
+    ("h200", Shape { head_dim: 256, ..PROMPTS }, |d| d, &["config", D128, "head_dim 256"]),
+    ("a100", PROMPTS, |d| d, &[D128, "exactly sm_90a"]),
+];
+
+#[test]
+fn who_names_the_kernel_is_told() {
+    for (name, shape, change, words) in REFUSED {
+        let error = plan_decode(&change(decode(*shape)).config(D128), card(name)).expect_err("refused");
+        let error = error.to_string();
+        assert!(words.iter().all(|word| error.contains(word)), "{error}, should have {words:?}");
+    }
+    let mut old = card("h200").clone();
+    old.tensor_maps = false;
+    let plan = plan_decode(&decode(PROMPTS), &old).expect("valid");
+    assert!(plan.contract().symbol == PORTABLE && plan.reason().contains("CUDA 12.3"), "{plan:?}");
+}
+
+/// Reads a word of what a kernel was told.
+fn word(params: &[u8], at: usize) -> u64 {
+    u64::from_ne_bytes(params[at..][..8].try_into().expect("8 bytes"))
+}
+
+#[test]
+fn maps_follow_from_tensors_and_pages_alone() -> Result<(), Error> {
+    with_ptx();
+    let attention = Attention::new(FakeDriver::new("h200"));
+    let encoded = || attention.driver().maps.swap(0, Ordering::Relaxed);
+    let d = decode(PROMPTS);
+    let plan = attention.plan(&d)?;
+    assert_eq!((plan.contract().symbol, encoded()), (D128, 0), "planning encodes nothing");
+    attention.load(&plan)?;
+    assert_eq!(attention.driver().loaded(), [D128, PORTABLE]);
+    let launch = |d: &Decode<'_>| {
+        // SAFETY: nothing runs.
+        unsafe { attention.launch(&plan, d, &7) }
+    };
+    launch(&d)?;
+    // Other sequences, other pages of the same cache.
+    let mut others = d;
+    others.cache.lengths.address += 64;
+    if let Paged::Table { entries, .. } = &mut others.cache.paged {
+        entries.address += 64;
+    }
+    launch(&others)?;
+    assert_eq!(encoded(), 4, "the second launch finds them");
+    let launches = attention.driver().launches();
+    let told = &launches[0];
+    assert_eq!((&*told.symbol, told.params.len()), (D128, size_of::<HopperPagedParams>()));
+    let row = 128 * 2;
+    let forward = offset_of!(HopperPagedParams, forward);
+    for (name, at, tensor, of, heads) in
+        [("q", 0, 1, 64, 32), ("k", 128, 4, 16, 8), ("v", 256, 5, 16, 8), ("o", 384, 2, 64, 32)]
+    {
+        let words: [u64; 5] = std::array::from_fn(|i| word(&told.params, forward + at + 8 * i));
+        assert_eq!(words, [tensor * FAR, 64, of, heads * row, row], "{name}");
+    }
+    let of = |launch: usize, at| word(&launches[launch].params, at);
+    let (lengths, table) =
+        (offset_of!(HopperPagedParams, lengths), offset_of!(HopperPagedParams, cache) + 16);
+    assert_eq!([of(0, lengths), of(0, table)], [3 * FAR, 6 * FAR]);
+    assert_eq!([of(1, lengths), of(1, table)], [3 * FAR + 64, 6 * FAR + 64]);
+    assert_eq!(of(0, offset_of!(HopperPagedParams, max_keys)), 16 << 32 | 4096);
+    Ok(())
+}
+
+#[test]
+fn other_tensors_of_a_plan_may_be_any() -> Result<(), Error> {
+    with_ptx();
+    let attention = Attention::new(FakeDriver::new("h200"));
+    let d = decode(PROMPTS);
+    let (plan, mut repeats) = (attention.plan(&d)?, d);
+    (repeats.cache.pages.keys.strides[2], repeats.cache.pages.values.strides[2]) = (0, 0);
+    // SAFETY: nothing runs.
+    unsafe { attention.launch(&plan, &repeats, &0)? };
+    let launches = attention.driver().launches();
+    let portable = plan_decode(&repeats, attention.capabilities())?;
+    let told = &launches[0];
+    assert_eq!((&*told.symbol, told.grid), (portable.contract().symbol, portable.grid()));
+    // Who asked for the kernel by name is told.
+    let asked = attention.plan(&d.config(D128))?;
+    // SAFETY: nothing runs.
+    let refused = unsafe { attention.launch(&asked, &repeats, &0) }.expect_err("a stride of 0").to_string();
+    assert!(refused.contains(D128) && refused.contains("a stride is 0"), "{refused}");
+    Ok(())
+}
