@@ -11,7 +11,8 @@ Needs PyTorch. Suites, and what a ratio is (the peer's time over ours: above 1 w
   ragged, ragged-paged        any lengths, beside the time of their bytes at --bandwidth
   shapes                      sinks, windows, other heads, in pages of 16, beside the same
   speculative                 several queries a sequence beside one
-  packed, packed-paged        prompts of any lengths beside PyTorch's FlashAttention-2; in pages of 16 beside ours packed
+  packed, packed-paged        prompts of any lengths beside PyTorch's FlashAttention-2; in pages of 16 and 64 beside ours packed
+  packed-portable             in pages of 16 by the planner's kernel, beside the portable one
   packed-equal                packed ones of one length beside ours that are not packed
   graph                       a graph captured for many sequences that finds few, beside a plan for these few
   append, merge               beside index_put, and the time of their bytes

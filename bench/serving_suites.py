@@ -145,7 +145,8 @@ def packed(shapes, wanted):
     for shape in shapes:
         hq, hk, dim = shape["heads_q"], shape["heads_k"], shape["head_dim"]
         lengths = [(q, k) for count, q, k in shape["sequences"] for _ in range(count)]
-        pairs = [("packed", "packed", "fa2 varlen"), ("packed-paged", "page 16", "packed")]
+        pairs = [("packed", "packed", "fa2 varlen"), ("packed-paged", "page 16", "packed"), ("packed-paged", "page 64", "packed"),
+                 ("packed-portable", "page 16", "page 16, portable")]
         pairs += [("packed-equal", "packed", "equal")] if len(set(lengths)) == 1 else []
         pairs = keep(pairs, wanted)
         if pairs:
@@ -154,7 +155,7 @@ def packed(shapes, wanted):
             size = sum(4 * q * hq * dim + 4 * k * hk * dim for q, k in lengths)
             mask = "causal" if shape["causal"] else "full"
             yield Group(f"{shape['name']} H{hq}/{hk} D{dim} {mask}", pairs,
-                        dict.fromkeys(["packed", "page 16", "equal", "fa2 varlen"], size),
+                        dict.fromkeys(["packed", "page 16", "page 64", "page 16, portable", "equal", "fa2 varlen"], size),
                         lambda group: fill_packed(group, shape, lengths, size), 4 * dim * hq * sum(seen))
 
 
@@ -188,7 +189,7 @@ def fill_packed(group, shape, lengths, size):
         shaped = [t.view(len(lengths), -1, *t.shape[1:]) for t in (q, k, v)]
         return lambda: ferroflash.flash_attn_func(*shaped, causal=causal)
 
-    def paged(q, k, v, page=16):
+    def paged(q, k, v, page, config=None):
         columns = [-(-n // page) for _, n in lengths]
         numbers, at = torch.randperm(sum(columns), device=DEVICE).int(), 0
         pools = [torch.full((sum(columns), page, hk, dim), math.nan, dtype=q.dtype, device=DEVICE) for _ in range(2)]
@@ -201,10 +202,13 @@ def fill_packed(group, shape, lengths, size):
                 rows[:lengths[b][1]] = t[starts_k[b]:starts_k[b + 1]]
                 pool[table[b, :count].long()] = rows.view(-1, page, hk, dim)
         launch = kvcache.Launch(q, *pools, o, integers([n for _, n in lengths]), table=table, mask=mask,
-                                cu_seqlens_q=ends[0], seqlen_q=longest[0])
+                                cu_seqlens_q=ends[0], seqlen_q=longest[0], config=config)
         return enqueued(launch, o)
+    portable = f"paged_f16_d{dim}_causal_128x{ {64: 64, 128: 48}[dim] }"
     group.add("packed", lambda: ([enqueued(varlen.Launch(*own, o, *ends, *longest, mask=mask), o) for own in sets], right))
-    group.add("page 16", lambda: ([paged(*own) for own in sets], right))
+    for page in (16, 64):
+        group.add(f"page {page}", lambda: ([paged(*own, page) for own in sets], right))
+    group.add("page 16, portable", lambda: ([paged(*own, 16, portable) for own in sets], right))
     group.add("equal", lambda: ([equal(*own) for own in sets], right))
     group.add("fa2 varlen", lambda: ([flash(*own) for own in sets], right))
 
