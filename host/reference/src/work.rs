@@ -189,6 +189,7 @@ pub enum Asked<'a> {
 
 /// A plan of any family.
 #[derive(Clone, Copy, Debug)]
+#[expect(clippy::large_enum_variant, reason = "plans are `Copy`")]
 pub enum Plans {
     /// Of [`Asked::Forward`].
     Forward(Plan),
