@@ -68,37 +68,40 @@ type Change = fn(Decode<'static>) -> Decode<'static>;
 type Planned = (&'static str, Shape, Change, &'static str, u32, &'static str);
 
 const D128: &str = "hopper_paged_bf16_d128_causal_128x128";
+const D64: &str = "hopper_paged_bf16_d64_causal_128x128";
 const PORTABLE: &str = "paged_bf16_d128_causal_128x48";
+const PAGES: &str = "out of pages";
+const QUERIES: &str = "any numbers of queries";
 const SLIDING: Mask = Mask::Window { left: Some(511), right: Some(0) };
 #[rustfmt::skip]
 const PLANS: &[Planned] = &[
     // Two tiles a block: how many keys sequences have nobody knows. Of one alone, or where all have as many
     // as they may, blocks stay.
-    ("h200", PROMPTS, |d| d, D128, 4 * 16 * 32 / 2, "out of pages"),
-    ("h100", Shape { batch: 1, ..PROMPTS }, |d| d, D128, 132, "out of pages"),
-    ("h200", PROMPTS, |mut d| { d.cache = d.cache.total_k(4 * 4096); d }, D128, 132, "out of pages"),
-    ("h200", Shape { packed: false, ..PROMPTS }, |d| d.mask(Mask::Full), D128, 4 * 16 * 32 / 2, "out of pages"),
-    ("h200", Shape { head_dim: 80, ..PROMPTS }, |d| d, D128, 4 * 16 * 32 / 2, "out of pages"),
-    ("h200", Shape { head_dim: 32, ..PROMPTS }, |d| d, "hopper_paged_bf16_d64_causal_128x128", 4 * 16 * 32 / 2,
-        "out of pages"),
+    ("h200", PROMPTS, |d| d, D128, 4 * 16 * 32 / 2, PAGES),
+    ("h100", Shape { batch: 1, ..PROMPTS }, |d| d, D128, 132, PAGES),
+    ("h200", PROMPTS, |mut d| { d.cache = d.cache.total_k(4 * 4096); d }, D128, 132, PAGES),
+    ("h200", Shape { packed: false, ..PROMPTS }, |d| d.mask(Mask::Full), D128, 4 * 16 * 32 / 2, PAGES),
+    ("h200", Shape { head_dim: 80, ..PROMPTS }, |d| d, D128, 4 * 16 * 32 / 2, PAGES),
+    ("h200", Shape { head_dim: 32, ..PROMPTS }, |d| d, D64, 4 * 16 * 32 / 2,
+        PAGES),
     // Pages of 8 keys, of whole stages, of any number where there is one a sequence.
-    ("h200", Shape { page: Some(24), ..PROMPTS }, |d| d, D128, 4 * 16 * 32 / 2, "out of pages"),
-    ("h200", Shape { page: Some(256), ..PROMPTS }, |d| d, D128, 4 * 16 * 32 / 2, "out of pages"),
-    ("h200", Shape { page: Some(4097), ..PROMPTS }, |d| d, D128, 4 * 16 * 32 / 2, "out of pages"),
-    ("h200", Shape { page: None, max_k: 4099, ..PROMPTS }, |d| d, D128, 4 * 16 * 32 / 2, "out of pages"),
+    ("h200", Shape { page: Some(24), ..PROMPTS }, |d| d, D128, 4 * 16 * 32 / 2, PAGES),
+    ("h200", Shape { page: Some(256), ..PROMPTS }, |d| d, D128, 4 * 16 * 32 / 2, PAGES),
+    ("h200", Shape { page: Some(4097), ..PROMPTS }, |d| d, D128, 4 * 16 * 32 / 2, PAGES),
+    ("h200", Shape { page: None, max_k: 4099, ..PROMPTS }, |d| d, D128, 4 * 16 * 32 / 2, PAGES),
     ("h200", Shape { page: Some(4), ..PROMPTS }, |d| d, PORTABLE, 4 * 16 * 32, "multiple of 8 keys"),
     ("h200", Shape { page: Some(1), ..PROMPTS }, |d| d, PORTABLE, 4 * 16 * 32, "multiple of 8 keys"),
     // Short, few, other masks and head dims, other cards.
-    ("h200", Shape { queries: 127, ..PROMPTS }, |d| d, PORTABLE, 4 * 32, "any numbers of queries"),
-    ("h200", Shape { queries: 256, max_k: 511, ..PROMPTS }, |d| d, PORTABLE, 8 * 32, "any numbers of queries"),
-    ("h200", Shape { batch: 1, queries: 256, ..PROMPTS }, |d| d, PORTABLE, 2 * 32, "any numbers of queries"),
-    ("h200", PROMPTS, |d| d.mask(SLIDING), "paged_bf16_d128_local_128x32", 4 * 16 * 32, "any numbers of queries"),
+    ("h200", Shape { queries: 127, ..PROMPTS }, |d| d, PORTABLE, 4 * 32, QUERIES),
+    ("h200", Shape { queries: 256, max_k: 511, ..PROMPTS }, |d| d, PORTABLE, 8 * 32, QUERIES),
+    ("h200", Shape { batch: 1, queries: 256, ..PROMPTS }, |d| d, PORTABLE, 2 * 32, QUERIES),
+    ("h200", PROMPTS, |d| d.mask(SLIDING), "paged_bf16_d128_local_128x32", 4 * 16 * 32, QUERIES),
     ("h200", Shape { head_dim: 256, ..PROMPTS }, |d| d, "paged_bf16_d256_causal_64x32", 4 * 32 * 32,
-        "any numbers of queries"),
+        QUERIES),
     ("h200", PROMPTS, |d| d.alibi(AlibiSlopes::new(8 * FAR, 32)), "paged_bf16_d128_local_128x32", 4 * 16 * 32,
-        "any numbers of queries"),
-    ("a100", PROMPTS, |d| d, PORTABLE, 4 * 16 * 32, "any numbers of queries"),
-    ("b200", PROMPTS, |d| d, PORTABLE, 4 * 16 * 32, "any numbers of queries"),
+        QUERIES),
+    ("a100", PROMPTS, |d| d, PORTABLE, 4 * 16 * 32, QUERIES),
+    ("b200", PROMPTS, |d| d, PORTABLE, 4 * 16 * 32, QUERIES),
     // Bits that are a sequence's own; tensors that the copy engine does not take.
     ("h200", PROMPTS, |d| d.splits(Splits::CHUNK), PORTABLE, 4 * 16 * 32, "bits"),
     ("h200", PROMPTS, |mut d| {
@@ -131,7 +134,8 @@ fn plans() {
 const REFUSED: &[(&str, Shape, Change, &[&str])] = &[
     ("h200", Shape { page: Some(4), ..PROMPTS }, |d| d, &[D128, "multiple of 8 keys"]),
     ("h200", PROMPTS, |mut d| { (d.q.dtype, d.o.dtype) = (DType::F16, DType::F16);
-        (d.cache.pages.keys.dtype, d.cache.pages.values.dtype) = (DType::F16, DType::F16); d }, &["config", D128]),
+        (d.cache.pages.keys.dtype, d.cache.pages.values.dtype) = (DType::F16, DType::F16); d },
+        &["config", D128]),
     ("h200", PROMPTS, |d| d.mask(SLIDING), &["config", D128, "mask"]),
     ("h200", PROMPTS, |d| d.alibi(AlibiSlopes::new(8 * FAR, 32)), &["config", D128]),
     ("h200", Shape { head_dim: 256, ..PROMPTS }, |d| d, &["config", D128, "head_dim 256"]),

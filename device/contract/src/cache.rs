@@ -6,8 +6,8 @@ use crate::FastDiv;
 /// `table[b][i / page]`. A dense cache has no table: sequence `b` is page `b`.
 ///
 /// The host has checked that bases are multiples of 16 bytes, strides count whole 16-byte chunks, the chunks
-/// of all pages are numbered in 32 bits, the table has `columns` numbers for each sequence, and no sequence is
-/// said to have more rows than so many pages. What is *in* the table nobody has checked: whoever reads it
+/// of all pages are numbered in 32 bits, the table has `columns` numbers for each sequence, and no sequence
+/// is said to have more rows than so many pages. What is *in* the table nobody has checked: whoever reads it
 /// takes the last page for a number that is none, or rows of zeros.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

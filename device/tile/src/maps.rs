@@ -140,8 +140,9 @@ pub struct RowOfCache {
 }
 
 impl RowOfCache {
-    /// Row `row` of the first `rows` of a sequence, which may be behind them. Boxes of the map have `box_rows`
-    /// rows: `row` is a multiple of them, and so are a page's, unless the sequence has no other page.
+    /// Row `row` of the first `rows` of a sequence, which may be behind them. Boxes of the map have
+    /// `box_rows` rows: `row` is a multiple of them, and so are a page's, unless the sequence has no other
+    /// page.
     #[inline(always)]
     pub fn new(cache: &Cache, box_rows: u32, sequence: u32, head: u32, row: u32, rows: u32) -> Self {
         RowOfCache { cache: *cache, box_rows, sequence, head, row, rows }

@@ -142,9 +142,10 @@ impl Launch {
     }
 }
 
-/// Which block does which tiles of `tile_m` queries. Under a causal mask two at a time, a long and a short one, so that all
-/// blocks have the same work (H200, 16 heads of 2048, D = 128: better than the longest first), unless pairs
-/// leave some block more than single tiles would: 9 heads of 2048 are 72 pairs for 132 SMs.
+/// Which block does which tiles of `tile_m` queries. Under a causal mask two at a time, a long and a short
+/// one, so that all blocks have the same work (H200, 16 heads of 2048, D = 128: better than the longest
+/// first), unless pairs leave some block more than single tiles would: 9 heads of 2048 are 72 pairs for 132
+/// SMs.
 ///
 /// A tile is so many-th of its sequence as `of_sequence` says of its `m_block`; a sequence's first query sees
 /// `before` keys.

@@ -159,9 +159,9 @@ impl Launch {
 /// Tiles of a block, where sequences may differ.
 const TILES: u32 = 2;
 
-/// Which block does which of a kernel's tiles, by its mask and their queries. Sequences that are all `equal`ly
-/// long are dealt out as batches are. Of others nobody knows before the launch what tiles cost: blocks are
-/// then short, and the device hands the next to whoever is done.
+/// Which block does which of a kernel's tiles, by its mask and their queries. Sequences that are all
+/// `equal`ly long are dealt out as batches are. Of others nobody knows before the launch what tiles cost:
+/// blocks are then short, and the device hands the next to whoever is done.
 pub(super) fn dealt(
     equal: bool,
     p: &Problem,

@@ -49,8 +49,9 @@ pub(crate) fn choose(d: &Decode<'_>, on: &Capabilities) -> Result<&'static Paged
             && e.head_dim as usize >= p.head_dim
             && (e.mask == MaskKind::Local) >= local
     };
+    let portable = || PAGED.iter().filter(solves).min_by_key(|e| (e.head_dim, e.mask == MaskKind::Local));
     let entry = match d.config {
-        None => PAGED.iter().filter(solves).min_by_key(|e| (e.head_dim, e.mask == MaskKind::Local)).ok_or_else(|| {
+        None => portable().ok_or_else(|| {
             let feature = format_args!("{p} on a cache of {}", cache_dtype.name());
             let reason = if cache_dtype == DType::E4m3 {
                 "e4m3 caches are for at most 64 rows (queries times query heads of a key head), as many for \

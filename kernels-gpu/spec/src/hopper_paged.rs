@@ -55,8 +55,8 @@ impl<K: Forward> HopperPaged<K> {
     }
 }
 
-/// Expands `$emit!` with every [`HopperPaged`] kernel, for both element types. As few as serve: causal ones do
-/// without a bound, too, and head dims between run on the next larger one. Symbols are
+/// Expands `$emit!` with every [`HopperPaged`] kernel, for both element types. As few as serve: causal ones
+/// do without a bound, too, and head dims between run on the next larger one. Symbols are
 /// `hopper_paged_{dtype}_d{head dim}_{mask}_{queries of a block}x{keys of a stage}`.
 #[macro_export]
 #[rustfmt::skip]
