@@ -55,14 +55,16 @@ impl<K: Forward> HopperPaged<K> {
     }
 }
 
-/// Expands `$emit!` with every [`HopperPaged`] kernel, for both element types. As few as serve: causal ones
-/// do without a bound, too, and head dims between run on the next larger one. Symbols are
-/// `hopper_paged_{dtype}_d{head dim}_{mask}_{queries of a block}x{keys of a stage}`.
+/// Expands `$emit!` with every [`HopperPaged`] kernel, for both element types and each of its masks. As few
+/// as serve: causal ones do without a bound, too, and head dims between run on the next larger one. (Those of
+/// head dim 256 spill where tiles end.) Symbols are `hopper_paged_{dtype}_d{head dim}_{mask}_{queries of a
+/// block}x{keys of a stage}`.
 #[macro_export]
 #[rustfmt::skip]
 macro_rules! for_each_hopper_paged { ($emit:ident) => { $crate::hopper_paged_lines! { $emit:
-    d64 [Causal] 128x128: HopperPaged<FwdHopper<E, Mask, 2, 8, 4, 3, true>>;
+    d64 [Causal, Local] 128x128: HopperPaged<FwdHopper<E, Mask, 2, 8, 4, 3, true>>;
     d128 [Causal] 128x128: HopperPaged<FwdHopper<E, Mask, 2, 8, 8, 2, false>>;
+    d128 [Local] 128x96: HopperPaged<FwdHopper<E, Mask, 2, 6, 8, 2, true>>;
 } } }
 
 /// Expands lines of Hopper's paged kernels for both element types and each of their masks.
