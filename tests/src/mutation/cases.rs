@@ -35,6 +35,14 @@ pub(super) fn cases(subject: &Subject) -> Vec<Case> {
     edges.chain(sweeps.iter().map(|task| launch(symbol, task, true))).collect()
 }
 
+/// A few of them, under one schedule: first edges.
+pub(super) fn few(subject: &Subject) -> Vec<Case> {
+    match subject.forward() {
+        Some(entry) => forward::few(entry),
+        None => subject.of.edges(1).iter().map(|task| launch(subject.kernel.symbol, task, true)).collect(),
+    }
+}
+
 /// A launch of `symbol`.
 fn launch(symbol: &'static str, task: &Task, sweep: bool) -> Case {
     // What judges borrows the problem: both stay until the program ends.

@@ -1,6 +1,6 @@
 //! A few mutants of a kernel on a few of its launches: not its score, but that what is planted in a kernel of
 //! its kind is noticed at all, in seconds.
-use super::{Fate, Sample, Subject, fate, forward, harmless, planted, redundant, trial};
+use super::{Fate, Sample, Subject, cases, fate, harmless, planted, redundant, trial};
 use ptx_sim::mutate::Mutant;
 use rayon::prelude::*;
 
@@ -21,14 +21,13 @@ impl Spot {
     }
 }
 
-/// Breaks a forward kernel in the ways of `sample`, on its first edges.
+/// Breaks a kernel in the ways of `sample`, on its first edges.
 ///
 /// # Panics
-/// Where the kernel itself, unbroken, is not clean, or is none of the forward pass.
+/// Where the kernel itself, unbroken, is not clean.
 pub fn spot(subject: &Subject, sample: Sample) -> Spot {
     let (text, drawn, _) = planted(subject, sample);
-    let entry = subject.forward().expect("a kernel of the forward pass");
-    let trials = trial::trials(subject, &text, forward::few(entry));
+    let trials = trial::trials(subject, &text, cases::few(subject));
     let end = |mutant: Mutant| {
         let (fate, _) = fate(subject, &mutant, &text, &trials);
         let known = || redundant::reason(&mutant, &text).or(harmless::reason(subject, &mutant, &text, true));

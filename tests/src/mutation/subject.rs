@@ -2,7 +2,7 @@
 use ferroflash::{Attention, EntryInfo, Grid, MaskKind, SimDriver, entries};
 use ptx_sim::Options;
 use reference::subjects;
-use spec::{COMBINES, Contract, DECODE_COMBINES, DECODES, DecodeInfo};
+use spec::{COMBINES, Contract, DECODE_COMBINES, DECODES, DecodeInfo, HOPPERS_PAGED};
 
 /// A kernel to break.
 #[derive(Clone, Copy)]
@@ -46,8 +46,10 @@ impl Subject {
     /// A simulator of the smallest card that holds it; where its blocks do tile after tile, with two
     /// multiprocessors, so that they do in small problems, too.
     pub(crate) fn simulator(&self, options: Options) -> Attention<SimDriver> {
+        let in_rounds = |entry: &EntryInfo| matches!(entry.grid, Grid::Rounds | Grid::PackedRounds);
+        let on_cache = HOPPERS_PAGED.iter().any(|entry| entry.contract == self.kernel);
         match self.forward() {
-            Some(entry) if matches!(entry.grid, Grid::Rounds | Grid::PackedRounds) => {
+            entry if on_cache || entry.is_some_and(in_rounds) => {
                 let card = SimDriver::of_multiprocessors("h200", options, Some(2));
                 Attention::new(card.expect("a known card"))
             }
