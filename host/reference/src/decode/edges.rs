@@ -99,7 +99,7 @@ pub fn paged_edges(entry: &PagedInfo) -> Vec<DecodeCase> {
         DecodeCase { pages: Pages::Rows, alibi: true, ..case(&[n + 1, 0, 4], [2, 2]) },
     ];
     let sloped = entry.mask == MaskKind::Local && entry.head_dim <= 256 && !entry.has_maps();
-    // Whole tiles, as the first and the second of their blocks, with all of the diagonal in one stage, or two.
+    // Whole tiles, first and second ones of their blocks, with all of the diagonal in one stage, or in two.
     let whole = DecodeCase { mask: Mask::Causal, pages: Pages::Nhd(32), ..case(&[m + n / 2, m, m], [2, 1]) };
     let whole = entry.has_maps().then(|| whole.packed([m; 3]));
     cases.chain(slopes.into_iter().filter(|_| sloped)).chain(whole).collect()
