@@ -101,6 +101,25 @@ pub unsafe fn ld_shared_v4_b32(address: u32) -> [u32; 4] {
     r
 }
 
+/// `ld.shared.v4.b32`, where `condition`, else zeros. Predicated, not branched around: the lanes of a warp
+/// stay together.
+///
+/// # Safety
+/// - As [`ld_shared_v4_b32`], where `condition`.
+#[inline(always)]
+#[gpu_only]
+pub unsafe fn ld_shared_v4_b32_if(address: u32, condition: bool) -> [u32; 4] {
+    let mut r = [0; 4];
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!("{{", ".reg .pred wanted;", "setp.ne.u32 wanted, {}, 0;",
+            "@wanted ld.shared.v4.b32 {{{}, {}, {}, {}}}, [{}];", "}}",
+            in(reg32) condition as u32, inout(reg32) r[0], inout(reg32) r[1], inout(reg32) r[2],
+            inout(reg32) r[3], in(reg32) address, options(nostack, readonly))
+    }
+    r
+}
+
 /// `ld.shared.v2.b32`.
 ///
 /// # Safety

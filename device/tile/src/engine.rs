@@ -17,7 +17,7 @@ use contract::Element;
 use core::marker::PhantomData;
 use cuda_std::math::opaque_b64;
 use cuda_std::mbarrier;
-use cuda_std::memory::{ld_shared_v4_b32, st_shared_v4_b32};
+use cuda_std::memory::{ld_shared_v4_b32_if, st_shared_v4_b32};
 use cuda_std::wgmma::{self, Swizzle};
 
 /// By the copy engine, box by box of a tensor map.
@@ -237,11 +237,10 @@ impl<T: Boxes, const S: usize> Consumer<T, S, Noted> {
     #[inline(always)]
     pub fn note(&mut self) -> Note {
         self.arrived();
+        let reads = self.warp.lane == 0;
         // SAFETY: written before the arrival that has ended the phase, and not again before this warp has
-        // left the stage, which it has not yet taken: its lane 0 says so for all, whose reads the barrier
-        // of the warp puts before that.
-        let [a, b] = unsafe { [ld_shared_v4_b32(self.turn.note()), ld_shared_v4_b32(self.turn.note() + 16)] };
-        self.warp.sync();
+        // left the stage, which it has not yet taken: the lane that says so is the one that reads.
+        let [a, b] = [0, 16].map(|half| unsafe { ld_shared_v4_b32_if(self.turn.note() + half, reads) });
         [a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3]].map(|word| self.warp.uniform(word))
     }
 }
