@@ -16,6 +16,7 @@ mod builder;
 mod cache;
 mod cargo;
 mod convergence;
+mod descriptors;
 mod error;
 #[cfg(feature = "ptxas")]
 pub mod gate;

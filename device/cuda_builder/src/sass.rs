@@ -1,8 +1,10 @@
 //! Reads a disassembly: which instructions a kernel has, and which of them stand in its loops.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 
 use serde::{Deserialize, Serialize};
+
+use crate::descriptors;
 
 /// What the disassembly of one entry shows.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -17,8 +19,8 @@ pub struct Sass {
     pub local_loads_in_loops: u32,
     /// `STL` inside any loop.
     pub local_stores_in_loops: u32,
-    /// Uniform registers that descriptors of `wgmma` are read from, and that nothing writes: ptxas 13.0 has
-    /// lost halves of 64-bit sums, without a word.
+    /// Uniform registers that descriptors of `wgmma` are read from, and that nothing has written on some way
+    /// there: ptxas 13.0 has lost halves of 64-bit sums, without a word.
     pub lost_descriptors: u32,
 }
 
@@ -42,7 +44,7 @@ impl Sass {
             main_loop: main.map(|(first, last)| count(&code.opcodes[first..=last])).unwrap_or_default(),
             local_loads_in_loops: inside("LDL"),
             local_stores_in_loops: inside("STL"),
-            lost_descriptors: lost_descriptors(text),
+            lost_descriptors: descriptors::lost(text),
         }
     }
 
@@ -119,65 +121,10 @@ impl<'a> Code<'a> {
     }
 }
 
-/// How many uniform registers hold parts of descriptors and are never written by the warps that compute:
-/// those behind the instruction that takes registers, where there is one.
-fn lost_descriptors(text: &str) -> u32 {
-    let computing = text.find("USETMAXREG.TRY").map_or(text, |at| &text[at..]);
-    let (mut written, mut read) = (HashSet::new(), HashSet::new());
-    for line in computing.lines() {
-        let code = line.split("*/").nth(1).unwrap_or_default().trim().trim_end_matches(';');
-        let code = if code.starts_with('@') { code.split_once(' ').map_or("", |c| c.1) } else { code };
-        let (opcode, operands) = code.trim().split_once(' ').unwrap_or_default();
-        let is_predicate = |o: &&str| ["P", "UP"].iter().any(|p| o.strip_prefix(p).is_some_and(is_number));
-        let target =
-            operands.split(',').map(str::trim).find(|o| !is_predicate(o) && *o != "PT" && *o != "UPT");
-        if let Some(first) = target.and_then(|o| o.strip_prefix("UR")).and_then(|n| n.parse::<u32>().ok()) {
-            let pair = opcode.contains(".64") || opcode.contains(".WIDE");
-            written.extend(first..=first + u32::from(pair));
-        }
-        if let Some(at) = operands.split_once("gdesc[UR").and_then(|(_, o)| o.split(']').next()?.parse().ok())
-        {
-            // Two descriptors stand side by side, or one where the left operand is in registers.
-            let first: u32 = at;
-            let left_in_registers = operands.split(',').nth(1).is_some_and(|o| o.trim().starts_with('R'));
-            read.extend(first..first + if left_in_registers { 2 } else { 4 });
-        }
-    }
-    u32::try_from(read.difference(&written).count()).unwrap_or(u32::MAX)
-}
-
-fn is_number(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())
-}
-
 fn count(opcodes: &[&str]) -> BTreeMap<String, u32> {
     let mut counts = BTreeMap::new();
     for opcode in opcodes {
         *counts.entry((*opcode).to_owned()).or_insert(0) += 1;
     }
     counts
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_descriptor_that_nobody_writes_is_counted() {
-        let code = |high: &str| {
-            format!(
-                "        /*0000*/                   UMOV UR21, UR4 ;\n\
-                         /*0010*/                   USETMAXREG.TRY_ALLOC.CTAPOOL UP0, 0xf0 ;\n\
-                         /*0020*/                   UIADD3 UR20, UP0, UR14, 0x2000002, URZ ;\n{high}\
-                         /*0030*/                   UIADD3.64 UR22, UR18, 0x2, URZ ;\n\
-                         /*0040*/                   HGMMA.64x96x16.F32 R24, gdesc[UR20], R24 ;\n\
-                         /*0050*/               @P0 R2UR UR8, R3 ;\n\
-                         /*0060*/                   UMOV UR9, 0x40000040 ;\n\
-                         /*0070*/                   HGMMA.64x192x16.F32 R24, R168, gdesc[UR8].tnspB, R24 ;\n"
-            )
-        };
-        assert_eq!(lost_descriptors(&code("")), 1);
-        let high = "/*0028*/                   UIADD3.X UR21, UR15, 0x40000040, URZ, UP0, !UPT ;\n";
-        assert_eq!(lost_descriptors(&code(high)), 0);
-    }
 }
