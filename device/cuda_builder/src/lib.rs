@@ -16,6 +16,7 @@ mod builder;
 mod cache;
 mod cargo;
 mod convergence;
+#[cfg(feature = "ptxas")]
 mod descriptors;
 mod error;
 #[cfg(feature = "ptxas")]
