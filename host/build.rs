@@ -74,20 +74,11 @@ fn carried(folder: &Path, what: &str, included: bool, table: &mut String) -> Res
 
 /// Whether this build carries the kernel: the lineage's on request alone.
 fn is_wanted(symbol: &str) -> bool {
-    env::var_os("CARGO_FEATURE_LINEAGE").is_some() || !is_lineage(symbol)
-}
-
-fn is_lineage(symbol: &str) -> bool {
-    spec::ENTRIES[spec::PLANNED.len()..].iter().any(|entry| entry.contract.symbol == symbol)
+    env::var_os("CARGO_FEATURE_LINEAGE").is_some() || !spec::is_lineage(symbol)
 }
 
 fn wanted() -> impl Iterator<Item = spec::Contract> {
     spec::kernels().filter(|kernel| is_wanted(kernel.symbol))
-}
-
-/// What is left out together is compressed together.
-fn family(symbol: &str) -> &str {
-    if is_lineage(symbol) { "lineage" } else { archive::first_word(symbol) }
 }
 
 /// Gathers machine code for the entries whose PTX is in `ptx`, from `cubins/` beside this file (a published
@@ -138,7 +129,7 @@ fn missing(folder: &Path, symbol: &str, why: &dyn std::fmt::Display) -> Box<dyn 
 fn written(texts: &[(&str, String)], kernels: &Path, out: &Path) -> Result<PathBuf> {
     let kept = if kernels.is_dir() { &CudaBuilder::new(kernels).folder() } else { out };
     let folder = out.join("ptx");
-    Archive::write_modules(texts, family, &kept.join("lzma"), &folder)?;
+    Archive::write_modules(texts, spec::family, &kept.join("lzma"), &folder)?;
     Ok(folder)
 }
 

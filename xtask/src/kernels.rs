@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use cuda_builder::archive::{self, Archive, CODE};
+use cuda_builder::archive::{Archive, CODE};
 use cuda_builder::ptxas::Assembler;
 use cuda_builder::report::{EntryReport, Reporter};
 use cuda_builder::{Arch, CudaBuilder, Module, Output, lines, lzma};
@@ -138,18 +138,9 @@ pub fn cubins(root: &Path, modules: &[&Module], targets: &[Arch], out: &Path) ->
 
 /// Bytes of the kernels that every user's library embeds, compressed: all but the lineage's.
 pub fn embedded(root: &Path, modules: &[Module]) -> Result<usize> {
-    let users = modules.iter().filter(|module| !is_lineage(module.contract.symbol));
+    let users = modules.iter().filter(|module| !spec::is_lineage(module.contract.symbol));
     let codes: Vec<_> = users.map(|module| (module.contract.symbol, lines::split(&module.text).0)).collect();
-    Ok(Archive::of(&compressed(root), CODE, &codes, family)?.bytes())
-}
-
-/// What is left out together is compressed together.
-pub fn family(symbol: &str) -> &str {
-    if is_lineage(symbol) { "lineage" } else { archive::first_word(symbol) }
-}
-
-fn is_lineage(symbol: &str) -> bool {
-    spec::ENTRIES[spec::PLANNED.len()..].iter().any(|entry| entry.contract.symbol == symbol)
+    Ok(Archive::of(&compressed(root), CODE, &codes, spec::family)?.bytes())
 }
 
 /// Where compressed modules are kept.

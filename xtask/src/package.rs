@@ -65,7 +65,7 @@ pub fn run(root: &Path) -> Result {
 
     let ptx = stage.join("host/ptx");
     let modules: Vec<_> = output.modules.iter().map(|m| (m.contract.symbol, m.text.clone())).collect();
-    Archive::write_modules(&modules, kernels::family, &kernels::compressed(root), &ptx)?;
+    Archive::write_modules(&modules, spec::family, &kernels::compressed(root), &ptx)?;
     let carries_cubins = carry_cubins(root, &stage, &output.modules)?;
     let metadata =
         stdout(cargo().args(["metadata", "--no-deps", "--format-version", "1"]).current_dir(&stage))?;

@@ -191,11 +191,6 @@ fn index_file(folder: &Path, what: &str) -> PathBuf {
     folder.join(format!("{what}.index"))
 }
 
-/// A symbol's first word, up to `_`: a family of kernels.
-pub fn first_word(symbol: &str) -> &str {
-    symbol.split_once('_').map_or(symbol, |(family, _)| family)
-}
-
 fn arranged<'t>(texts: &'t [(&'t str, String)], family: fn(&str) -> &str) -> (Vec<Content<'t>>, Vec<Place>) {
     let mut contents: Vec<Content<'t>> = Vec::new();
     let mut places = Vec::new();
@@ -238,11 +233,15 @@ fn kept(file: &Path, content: &[u8]) -> Result<Vec<u8>, Error> {
 mod tests {
     use super::*;
 
+    fn letter(symbol: &str) -> &str {
+        &symbol[..1]
+    }
+
     #[test]
     fn what_is_kept_is_what_was_asked_for() {
         let folder = std::env::temp_dir().join(format!("cuda-builder-archive-{}", process::id()));
         let asked = |texts: &[(&str, String)], blocks: usize| {
-            let archive = Archive::of(&folder, "code", texts, first_word).expect("compressed");
+            let archive = Archive::of(&folder, "code", texts, letter).expect("compressed");
             archive.write(&folder, "code").expect("written");
             let places = index(&folder, "code").expect("an index");
             assert_eq!((&places, archive.blocks.len()), (&archive.places, blocks));

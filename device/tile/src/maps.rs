@@ -196,14 +196,28 @@ pub struct GlobalTiles<E, const R: usize, const C: usize, M = TensorMap> {
     element: PhantomData<(E, M)>,
 }
 
+/// Whether one of `boxes` is what a tile of `R x C` base tiles is copied in.
+const fn has_box<E: Element, const R: usize, const C: usize>(boxes: &[[u32; 2]]) -> bool {
+    let mut at = 0;
+    while at < boxes.len() {
+        let [columns, rows] = boxes[at];
+        if columns == SharedTile::<E, R, C>::PANEL_COLUMNS && rows == R as u32 * 16 {
+            return true;
+        }
+        at += 1;
+    }
+    false
+}
+
 impl<K: Kernel> Block<K> {
-    /// The tensor behind a map of the launch's parameter, which says so of its boxes.
+    /// The tensor behind a map of the launch's parameter, in boxes that the launch contract states.
     #[inline(always)]
     pub fn tensor<E: Element, const R: usize, const C: usize, M: Map>(
         &self,
         map: impl FnOnce(&K::Params) -> &M,
     ) -> GlobalTiles<E, R, C, M> {
         const { assert!(K::PARAM_ALIGN >= TensorMap::ALIGN, "a tensor map lies on 64 bytes") }
+        const { assert!(has_box::<E, R, C>(K::BOXES), "the launch contract states no such box") }
         // SAFETY: the parameter lies there until the launch ends, as `enter` was promised; nobody writes it.
         let parameter = unsafe { &*core::ptr::with_exposed_provenance::<K::Params>(self.parameter as usize) };
         let map = core::ptr::from_ref(map(parameter).encoded()).addr() as u64;

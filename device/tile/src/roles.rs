@@ -160,8 +160,8 @@ impl<const W: usize> Registers for Computing<W> {
 
 impl<K: Kernel> Block<K> {
     /// Splits the block into a warpgroup of which one thread runs `copy`, and `W` warpgroups that each run
-    /// `compute`, with the registers that the first gives back. The block is gone; both sides stay until
-    /// what they have started is done.
+    /// `compute`, with the registers that the first gives back. The block is gone. Those who compute stay
+    /// until what they have sent is written; whoever copies need not, since they wait for all that it loads.
     #[inline(always)]
     pub fn specialise<P: TwoSided, const W: usize>(
         self,

@@ -208,7 +208,7 @@ const MAX_STRIDE: u64 = 1 << 40;
 
 /// The boxes of Q, K, V and O that a kernel copies.
 pub(super) fn boxes(tensors: &Tensors, entry: &EntryInfo) -> [Boxes; 4] {
-    let [queries, keys] = [EntryInfo::Q_BOX_ROWS, entry.tile_n].map(|rows| [entry.panel(), rows]);
+    let [queries, keys] = entry.boxes();
     let [q, k, v, o] = &tensors.views;
     [(q, queries), (k, keys), (v, keys), (o, queries)].map(|(view, of)| Boxes { of, ..whole(view) })
 }

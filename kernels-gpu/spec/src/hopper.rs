@@ -93,6 +93,7 @@ macro_rules! hopper {
             const SMEM_BYTES: usize =
                 tile_bytes::<E>() * D * (($tiles)(W, N, STAGES)) + RING_BYTES;
             const PARAM_ALIGN: u32 = TensorMap::ALIGN;
+            const BOXES: &'static [[u32; 2]] = &boxes(D as u32 * 16, N as u32 * 16);
             fn grid(params: &HopperParams) -> [u32; 3] {
                 [params.rounds.blocks(), 1, 1]
             }
@@ -143,6 +144,16 @@ impl EntryInfo {
     pub const fn panel(&self) -> u32 {
         panel(self.head_dim)
     }
+
+    /// Columns and rows of a Hopper kernel's boxes: those of Q and O, those of K and V.
+    pub const fn boxes(&self) -> [[u32; 2]; 2] {
+        boxes(self.head_dim, self.tile_n)
+    }
+}
+
+/// [`EntryInfo::boxes`] of a configuration.
+const fn boxes(head_dim: u32, tile_n: u32) -> [[u32; 2]; 2] {
+    [[panel(head_dim), EntryInfo::Q_BOX_ROWS], [panel(head_dim), tile_n]]
 }
 
 /// Columns of boxes, for a head dim.

@@ -43,6 +43,7 @@ impl<K: Forward> Kernel for HopperPaged<K> {
     const THREADS: u32 = K::THREADS;
     const SMEM_BYTES: usize = K::SMEM_BYTES;
     const PARAM_ALIGN: u32 = K::PARAM_ALIGN;
+    const BOXES: &'static [[u32; 2]] = K::BOXES;
     fn grid(params: &HopperPagedParams) -> [u32; 3] {
         [params.forward.rounds.blocks(), 1, 1]
     }

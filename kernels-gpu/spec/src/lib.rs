@@ -55,4 +55,4 @@ pub use paged::{PAGED, Paged, PagedInfo, PagedParams};
 #[doc(hidden)]
 pub use pastey;
 pub use split::{HopperSplit, HopperSplitParams, Split, SplitParams};
-pub use table::{KERNELS, kernels};
+pub use table::{KERNELS, family, is_lineage, kernels};

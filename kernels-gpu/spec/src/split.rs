@@ -52,6 +52,7 @@ impl<K: Forward> Kernel for HopperSplit<K> {
     const THREADS: u32 = K::THREADS;
     const SMEM_BYTES: usize = K::SMEM_BYTES;
     const PARAM_ALIGN: u32 = K::PARAM_ALIGN;
+    const BOXES: &'static [[u32; 2]] = K::BOXES;
     fn grid(params: &HopperSplitParams) -> [u32; 3] {
         let order = &params.hopper.rounds.order;
         [(order.tiles * params.partials.slices.get()).min(order.resident), 1, 1]

@@ -57,6 +57,17 @@ pub fn kernels() -> impl Iterator<Item = Contract> {
     KERNELS.iter().copied()
 }
 
+/// Whether a kernel is of the lineage alone, which libraries do not carry.
+pub fn is_lineage(symbol: &str) -> bool {
+    ENTRIES[PLANNED.len()..].iter().any(|entry| entry.contract.symbol == symbol)
+}
+
+/// What is left out together, and compressed together: the lineage's, or the first word of a symbol.
+pub fn family(symbol: &str) -> &str {
+    let word = || symbol.split_once('_').map_or(symbol, |(family, _)| family);
+    if is_lineage(symbol) { "lineage" } else { word() }
+}
+
 #[cfg(test)]
 mod tests {
     extern crate std;

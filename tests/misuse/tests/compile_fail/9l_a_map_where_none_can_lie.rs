@@ -9,6 +9,7 @@ impl Kernel for Unaligned {
     type Params = TensorMap;
     const THREADS: u32 = 128;
     const SMEM_BYTES: usize = 0;
+    const BOXES: &'static [[u32; 2]] = &[[64, 64]];
     fn grid(_: &TensorMap) -> [u32; 3] {
         [1; 3]
     }
