@@ -33,26 +33,14 @@ pub struct RaggedMap {
     pub map: TensorMap,
 }
 
-/// The map of keys, or of values, in the pages of a [`Cache`](crate::Cache): for the copy engine a page ends
-/// where a sequence ends in it, wherever that is by the device's integers. What a box has beyond reads as 0.
-///
-/// Its dimensions are column, row, head, page, and how many rows of the page the sequence has; strides are
-/// `[s, head, page, s]` bytes, for rows `s` bytes apart. Row `i` of a page of `P` rows, of which the sequence
-/// has the first `n`, is at `[P - n + i, head, page, n]`: row `P + i` from where the map begins, which is `P`
-/// rows before the first page. The row's extent is `P`, so that exactly the rows before `n` exist, and none
-/// that lies before the first page. A page that the cache has not reads as 0 too.
+/// The map of keys, or of values, in the pages of a [`Cache`](crate::Cache), whose rows are those of a
+/// [`RaggedMap`]: what a page has of a sequence is a sequence of rows that ends somewhere among those of all.
+/// Pages begin so many rows one after the other; for heads before rows that is more than a page has.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PagedMap {
     /// What the driver encodes.
     pub map: TensorMap,
-}
-
-impl PagedMap {
-    /// How many bytes before the first page the map begins, for pages of `rows` rows `row_bytes` apart.
-    pub const fn before(row_bytes: u64, rows: u32) -> u64 {
-        row_bytes.saturating_mul(rows as u64)
-    }
 }
 
 impl RaggedMap {

@@ -132,6 +132,8 @@ pub struct RowOfCache {
     cache: Cache,
     /// Rows of a box.
     box_rows: u32,
+    /// Rows from page to page.
+    pitch: u32,
     sequence: u32,
     head: u32,
     row: u32,
@@ -142,10 +144,17 @@ pub struct RowOfCache {
 impl RowOfCache {
     /// Row `row` of the first `rows` of a sequence, which may be behind them. Boxes of the map have
     /// `box_rows` rows: `row` is a multiple of them, and so are a page's, unless the sequence has no other
-    /// page.
+    /// page. Pages are `pitch` rows apart.
     #[inline(always)]
-    pub fn new(cache: &Cache, box_rows: u32, sequence: u32, head: u32, row: u32, rows: u32) -> Self {
-        RowOfCache { cache: *cache, box_rows, sequence, head, row, rows }
+    pub fn new(
+        cache: &Cache,
+        [box_rows, pitch]: [u32; 2],
+        sequence: u32,
+        head: u32,
+        row: u32,
+        rows: u32,
+    ) -> Self {
+        RowOfCache { cache: *cache, box_rows, pitch, sequence, head, row, rows }
     }
 }
 
@@ -171,8 +180,9 @@ impl Map for PagedMap {
         let mut page = pages.next(rest > 0);
         let mut first = 0;
         while first < tile.rows {
-            let own = rest.max(0).min(all as i32) as u32;
-            let (row, now) = (all - own + within, page);
+            // Of a page that the cache has not, none.
+            let own = if page < at.cache.pages { rest.max(0).min(all as i32) as u32 } else { 0 };
+            let (row, end) = (RaggedMap::END - own + within, if own > 0 { page * at.pitch + own } else { 0 });
             let to = to + first * tile.row_bytes;
             first += at.box_rows;
             within += at.box_rows;
@@ -182,7 +192,7 @@ impl Map for PagedMap {
             }
             tile.each(to, |to, column| {
                 // SAFETY: the caller's promise; so many rows of a panel are a box.
-                unsafe { tma::load_5d(to, map, [column, row, at.head, now, own], full) }
+                unsafe { tma::load_5d(to, map, [column, row, at.head, end, RaggedMap::END], full) }
             })
         }
     }

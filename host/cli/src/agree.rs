@@ -5,6 +5,7 @@ use super::error::Error;
 use super::options::{DeviceKind, KernelOptions};
 use ferroflash::{Attention, Capabilities, DType, Driver, SimDriver};
 use ptx_sim::{MmaArch, MmaMode, Options};
+use rayon::ThreadPoolBuilder;
 use rayon::prelude::*;
 use reference::{OnDevice, Subject};
 use serde::Serialize;
@@ -109,6 +110,10 @@ fn arithmetic(profile: &str) -> MmaMode {
     MmaMode::Exact(if profile.starts_with('h') { MmaArch::Hopper } else { MmaArch::Ampere })
 }
 
+/// Bytes of a thread's stack: one that waits for a simulator's own threads takes up other kernels meanwhile,
+/// one inside the other.
+const STACK: usize = 256 << 20;
+
 fn agree<D: Driver>(
     attention: &Attention<D>,
     subjects: &[&'static dyn Subject],
@@ -131,6 +136,8 @@ fn agree<D: Driver>(
     // A simulator for each thread: most problems are of few blocks.
     let options = Options { parallel: subjects.len() == 1, ..options };
     let own = || SimDriver::with_options(name, options.clone()).map(Attention::new);
+    let workers = ThreadPoolBuilder::new().stack_size(STACK).build();
+    let workers = workers.map_err(|error| Error::Invalid(format!("no threads: {error}")))?;
     let kernels = subjects.par_iter().map_init(own, |simulator, subject| {
         let simulator = simulator.as_ref().map_err(|error| Error::Invalid(error.to_string()))?;
         let row = row(attention, simulator, *subject, args.kernels.seed);
@@ -138,7 +145,7 @@ fn agree<D: Driver>(
         bar.inc(1);
         row
     });
-    let kernels = kernels.collect::<Result<Vec<Row>, Error>>()?;
+    let kernels = workers.install(|| kernels.collect::<Result<Vec<Row>, Error>>())?;
     bar.finish_and_clear();
     let failures: Vec<String> = tallies.iter().filter_map(Tally::failure).collect();
     let kernel_failures =

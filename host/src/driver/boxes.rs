@@ -1,6 +1,6 @@
 //! Tensors as a copy engine moves them.
 use crate::DType;
-use spec::{PagedMap, RaggedMap};
+use spec::RaggedMap;
 
 /// A tensor in device memory, and the boxes of it that Hopper's copy engine moves: what
 /// [`Driver::tensor_map`](crate::Driver::tensor_map) encodes. What a box has beyond the tensor reads as 0 and
@@ -31,14 +31,13 @@ pub enum MapKind {
     /// One of one batch: where a sequence among its rows ends, as a [`RaggedMap`] says. Rows are below 2^34
     /// bytes apart, and at most [`RaggedMap::END`].
     Ragged,
-    /// One whose batches are pages: where a sequence ends in a page, as a [`PagedMap`] says.
+    /// One whose batches are pages: where a sequence ends in a page, as a [`PagedMap`](spec::PagedMap) says.
+    /// Pages are whole rows apart, and all of them at most [`RaggedMap::END`] rows.
     Paged,
 }
 
 /// What a driver is told of [`Boxes`]: its dimensions, innermost first, of which the first `rank` count.
 pub(super) struct Encoding {
-    /// Where all coordinates are 0: nothing need lie there.
-    pub address: u64,
     pub rank: usize,
     pub dims: [u64; 5],
     /// Of all dimensions but the innermost.
@@ -52,25 +51,41 @@ impl Boxes {
         self.of[0] * self.dtype.bytes() as u32
     }
 
+    /// Rows from one batch to the next.
+    pub(crate) fn pitch(&self) -> u32 {
+        let [row, _, batch] = self.strides;
+        (batch / row.max(1)) as u32
+    }
+
+    /// Rows of all batches, as if they were one.
+    fn rows_of_pages(&self) -> u64 {
+        let [_, rows, _, batches] = self.extents.map(u64::from);
+        u64::from(self.pitch()) * (batches - 1) + rows
+    }
+
+    /// Whether a [`MapKind::Paged`] can say where its rows are.
+    pub(crate) fn is_of_rows(&self) -> bool {
+        let [row, _, batch] = self.strides;
+        let whole =
+            self.extents[3] == 1 || batch.is_multiple_of(row) && batch / row <= u64::from(RaggedMap::END);
+        whole && self.rows_of_pages() <= u64::from(RaggedMap::END)
+    }
+
     /// As the driver and the simulator take them.
     pub(super) fn encoding(&self) -> Encoding {
         let ([columns, rows, heads, batches], [row, head, batch]) =
             (self.extents.map(u64::from), self.strides);
         let box_dims = [self.of[0], self.of[1], 1, 1, 1];
-        let (rank, address, dims, strides) = match self.kind {
-            MapKind::Whole => (4, self.address, [columns, rows, heads, batches, 1], [row, head, batch, 0]),
-            MapKind::Ragged => {
-                let end = u64::from(RaggedMap::END);
-                let dims = [columns, end, heads, rows + 1, end + 1];
-                (5, self.address, dims, [row, head, row, RaggedMap::back(row)])
-            }
-            MapKind::Paged => {
-                let before = PagedMap::before(row, self.extents[1]);
-                let dims = [columns, rows, heads, batches, rows + 1];
-                (5, self.address.wrapping_sub(before), dims, [row, head, batch, row])
-            }
+        let ragged = |rows| {
+            let end = u64::from(RaggedMap::END);
+            (5, [columns, end, heads, rows + 1, end + 1], [row, head, row, RaggedMap::back(row)])
         };
-        Encoding { address, rank, dims, strides, box_dims }
+        let (rank, dims, strides) = match self.kind {
+            MapKind::Whole => (4, [columns, rows, heads, batches, 1], [row, head, batch, 0]),
+            MapKind::Ragged => ragged(rows),
+            MapKind::Paged => ragged(self.rows_of_pages()),
+        };
+        Encoding { rank, dims, strides, box_dims }
     }
 }
 
@@ -109,26 +124,29 @@ mod tests {
     /// Row `i` of a page lies where it does, and exists exactly if the sequence has it.
     #[test]
     fn a_page_ends_with_its_sequence() {
+        let boxes = |row, head, batch| Boxes {
+            address: 1 << 40,
+            strides: [row, head, batch],
+            extents: [64, 16, 2, 5],
+            of: [64, 16],
+            dtype: DType::F16,
+            kind: MapKind::Paged,
+        };
         for (row, head, batch) in [(256, 256 * 16, 256 * 32), (512, 256, 512 * 16), (1 << 20, 256, 1 << 30)] {
-            let boxes = Boxes {
-                address: 1 << 40,
-                strides: [row, head, batch],
-                extents: [64, 16, 2, 5],
-                of: [64, 16],
-                dtype: DType::F16,
-                kind: MapKind::Paged,
-            };
-            let Encoding { address, rank, dims, strides, box_dims } = boxes.encoding();
+            let boxes = boxes(row, head, batch);
+            assert!(boxes.is_of_rows());
+            let Encoding { rank, dims, strides, box_dims } = boxes.encoding();
             assert_eq!((rank, box_dims), (5, [64, 16, 1, 1, 1]));
+            let (end, pitch) = (u64::from(RaggedMap::END), u64::from(boxes.pitch()));
             for (own, i) in (0..=16).flat_map(|own| (0..16).map(move |i| (own, i))) {
-                let at = [16 - own + i, 1, 4, own];
-                let offset = at.iter().zip(strides).map(|(at, stride)| at * stride).sum::<u64>();
-                assert_eq!(address + offset, (1 << 40) + i * row + head + 4 * batch);
+                let at = [end - own + i, 1, 4 * pitch + own, end];
+                let parts = at.iter().zip(strides).map(|(at, stride)| at.wrapping_mul(stride));
+                assert_eq!(parts.fold(0u64, u64::wrapping_add), i * row + head + 4 * batch);
                 let exists = at.iter().zip(&dims[1..]).all(|(at, extent)| at < extent);
                 assert_eq!(exists, i < own, "row {i} of {own}");
             }
-            // A page that nobody has.
-            assert_eq!(dims[3], 5);
         }
+        let odd = Boxes { strides: [512, 256, 512 * 16 + 256], ..boxes(512, 256, 512 * 16) };
+        assert!(!odd.is_of_rows(), "pages are not whole rows apart");
     }
 }

@@ -91,8 +91,8 @@ pub(super) fn tensor_map(boxes: &Boxes) -> Result<TensorMap, Error> {
         128 => libcuda::TENSOR_MAP_SWIZZLE_128B,
         bytes => return Err(Error::invalid("box", format_args!("rows of {bytes} bytes"), "64 or 128")),
     };
-    let (Encoding { address, rank, dims, strides, box_dims }, steps) = (boxes.encoding(), [1; 5]);
-    let (mut map, base) = (Place(TensorMap::EMPTY), std::ptr::without_provenance_mut(address as usize));
+    let (Encoding { rank, dims, strides, box_dims }, steps) = (boxes.encoding(), [1; 5]);
+    let (mut map, base) = (Place(TensorMap::EMPTY), std::ptr::without_provenance_mut(boxes.address as usize));
     // SAFETY: writes 128 bytes on 64, and reads as many numbers as there are dimensions. The tensor's address
     // stays an address: nothing is read there.
     let code = unsafe {

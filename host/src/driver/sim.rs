@@ -212,10 +212,10 @@ impl Driver for SimDriver {
     }
 
     fn tensor_map(&self, boxes: &Boxes) -> Result<TensorMap, Error> {
-        let Encoding { address, rank, dims, strides, box_dims } = boxes.encoding();
+        let Encoding { rank, dims, strides, box_dims } = boxes.encoding();
         let map = ptx_sim::TensorMap {
             element: if boxes.dtype == DType::Bf16 { ElementType::Bf16 } else { ElementType::F16 },
-            address,
+            address: boxes.address,
             dims: &dims[..rank],
             strides: &strides[..rank - 1],
             box_dims: &box_dims[..rank],

@@ -77,9 +77,8 @@ fn boxes(d: &Decode<'_>, tile_n: u32, panel: u32) -> Result<[Boxes; 4], &'static
     let keys = (MapKind::Paged, rows);
     let all = [(q, queries), (k, keys), (v, keys), (o, queries)];
     let all = all.map(|(view, (kind, rows))| Boxes { of: [panel, rows], kind, ..whole(&view) });
-    let low = |boxes: &Boxes| PagedMap::before(boxes.strides[0], boxes.extents[1]) > boxes.address;
-    if all[1..3].iter().any(low) {
-        return Err("a page is larger than all addresses before the cache, where its map would begin");
+    if all[1..3].iter().any(|boxes| !boxes.is_of_rows()) {
+        return Err("pages do not lie a whole number of rows apart, or are more than 2^30 rows");
     }
     Ok(all)
 }
@@ -195,8 +194,8 @@ impl Launch {
             sequences: self.sequences,
             // Checked: 1 or more, and less than 2^31.
             queries: FastDiv::new(queries).unwrap_or(FastDiv::ONE),
-            max_keys,
             box_rows: self.boxes[1].of[1],
+            pitch: self.boxes[1].pitch(),
         }
     }
 

@@ -10,7 +10,7 @@ pub struct HopperPaged<K>(PhantomData<K>);
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HopperPagedParams {
     /// The forward, of one batch whose queries are those of all sequences. `sequences` deals out the query
-    /// blocks of its heads. A sequence's last query is at its last key, and `window.shift` further on, as in
+    /// blocks of its heads; no sequence has more keys than `k_len`. A sequence's last query is at its last key, and `window.shift` further on, as in
     /// [`PagedParams::forward`]; of batches that lie one behind the other, the log-sum-exp's next is as far
     /// as it would be beyond the rows of the one before.
     pub forward: HopperParams<RaggedMap, PagedMap>,
@@ -24,10 +24,10 @@ pub struct HopperPagedParams {
     pub sequences: Sequences,
     /// Queries of each sequence, where these are not told.
     pub queries: FastDiv,
-    /// No sequence has more keys.
-    pub max_keys: u32,
     /// Rows of the boxes of K and V: they divide a stage's, and a page's, or there is no second page.
     pub box_rows: u32,
+    /// Rows of K and V from page to page.
+    pub pitch: u32,
 }
 
 impl AsRef<HopperParams<RaggedMap, PagedMap>> for HopperPagedParams {

@@ -35,7 +35,7 @@ impl Portion for OnCache {
     #[inline(always)]
     fn keys(&self, p: &HopperPagedParams, row: u32) -> RowOfCache {
         let OnCache { of, sequence } = *self;
-        RowOfCache::new(&p.cache, p.box_rows, sequence, of.kv_head, row, of.keys.rows())
+        RowOfCache::new(&p.cache, [p.box_rows, p.pitch], sequence, of.kv_head, row, of.keys.rows())
     }
 
     #[inline(always)]
@@ -59,7 +59,7 @@ impl Found for OnCache {
                 false => Span::of_words([sequence * each.get(), each.get()]),
             },
         );
-        let keys = Span::upto(lengths::length(&p.lengths, sequence, p.max_keys));
+        let keys = Span::upto(lengths::length(&p.lengths, sequence, forward.k_len));
         let aligned = (keys.rows() as i32 - queries.rows() as i32).wrapping_add(forward.window.shift);
         OnCache { of: OfSequence::new(tile, before, queries, keys, aligned), sequence }
     }
