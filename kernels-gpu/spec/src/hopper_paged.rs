@@ -10,9 +10,9 @@ pub struct HopperPaged<K>(PhantomData<K>);
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HopperPagedParams {
     /// The forward, of one batch whose queries are those of all sequences. `sequences` deals out the query
-    /// blocks of its heads; no sequence has more keys than `k_len`. A sequence's last query is at its last key, and `window.shift` further on, as in
-    /// [`PagedParams::forward`]; of batches that lie one behind the other, the log-sum-exp's next is as far
-    /// as it would be beyond the rows of the one before.
+    /// blocks of its heads; no sequence has more keys than `k_len`. A sequence's last query is at its last
+    /// key, and `window.shift` further on, as in [`PagedParams::forward`]; of batches that lie one behind the
+    /// other, the log-sum-exp's next is as far as it would be beyond the rows of the one before.
     pub forward: HopperParams<RaggedMap, PagedMap>,
     /// What pages are whose, and how large they are.
     pub cache: Cache,
