@@ -111,10 +111,11 @@ const PLANS: &[Planned] = &[
     }, PORTABLE, 4 * 16 * 32, "a stride is 0"),
     ("h200", Shape { packed: false, ..PROMPTS }, |mut d| { d.q.strides[0] += 8; d }, PORTABLE, 4 * 16 * 32,
         "batches do not follow"),
-    ("h200", Shape { page: None, max_k: 1 << 20, batch: 1, ..PROMPTS }, |mut d| {
-        d.cache.pages.keys.address = 1 << 30;
+    ("h200", PROMPTS, |mut d| {
+        d.cache.pages.keys.strides[0] += 8;
+        d.cache.pages.values.strides[0] += 8;
         d
-    }, PORTABLE, 16 * 32, "before the cache"),
+    }, PORTABLE, 4 * 16 * 32, "a whole number of rows apart"),
     // By name.
     ("h200", Shape { batch: 1, queries: 5, ..PROMPTS }, |d| d.config(D128), D128, 32, "by name"),
     ("h200", PROMPTS, |d| d.config(PORTABLE), PORTABLE, 4 * 16 * 32, "by name"),
@@ -200,7 +201,7 @@ fn maps_follow_from_tensors_and_pages_alone() -> Result<(), Error> {
         (offset_of!(HopperPagedParams, lengths), offset_of!(HopperPagedParams, cache) + 16);
     assert_eq!([of(0, lengths), of(0, table)], [3 * FAR, 6 * FAR]);
     assert_eq!([of(1, lengths), of(1, table)], [3 * FAR + 64, 6 * FAR + 64]);
-    assert_eq!(of(0, offset_of!(HopperPagedParams, max_keys)), 16 << 32 | 4096);
+    assert_eq!(of(0, offset_of!(HopperPagedParams, box_rows)), 16 << 32 | 16, "pages of 16 rows, 16 apart");
     Ok(())
 }
 
