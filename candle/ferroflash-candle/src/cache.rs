@@ -16,7 +16,7 @@ use candle::{DType, Device, Result, Tensor};
 /// use ferroflash_candle::{Attend, KvCache, PagePool, Sequence, Step};
 ///
 /// let device = Device::new_cuda(0)?;
-/// let (pages, page, heads, head_dim) = (1000, 16, 8, 64);
+/// let (pages, page, heads, head_dim) = (1000, 64, 8, 64);
 /// let mut cache = KvCache::new((pages, page, heads, head_dim), DType::F16, &device)?; // one for each layer
 /// let mut pool = PagePool::new(pages, page);
 /// let mut step = Step::new(32, 2048, 512, page, &device)?;

@@ -23,7 +23,8 @@ Examples:
   ferroflash kernels --json")]
 pub(super) struct Args {
     /// Only kernels of this family: forward, split (several blocks a tile), packed (packed sequences), hopper
-    /// (for an sm_90's own instructions), decode (few queries on a cache), paged (many), append, merge.
+    /// (for an sm_90's own instructions), decode (few queries on a cache), paged (many), append, merge. Hopper's
+    /// packed and paged kernels are of both.
     #[arg(long, value_parser = FAMILIES, hide_possible_values = true)]
     family: Option<String>,
     /// Only kernels of this element type: f16 or bf16. On a cache it is that of queries.
@@ -218,6 +219,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         // The smallest that holds it of those that take the same problems.
         let takes = |row: &Row| match row.family {
             "split" | "hopper" => ("forward", row.cache),
+            "hopper packed" => ("packed", row.cache),
             "hopper paged" => ("paged", row.cache),
             family => (family, row.cache),
         };
@@ -237,7 +239,8 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     }
     let is = |wanted: Option<&str>, own: Option<&str>| wanted.is_none() || wanted == own;
     kernels.retain(|row| {
-        is(args.family.as_deref(), Some(row.family))
+        let family = |wanted: &String| row.family.split(' ').any(|word| word == wanted);
+        args.family.as_ref().is_none_or(family)
             && is(args.dtype.map(DType::name), row.dtype)
             && is(args.mask.as_deref(), row.mask)
     });

@@ -116,7 +116,8 @@ pub(super) fn answer(
     }
 }
 
-const PACKED_REASON: &str = "warpgroups and the copy engine; sequences of several tiles that fill the device";
+const PACKED_REASON: &str =
+    "warpgroups and the copy engine; sequences of a tile or more that fill the device";
 
 /// The kernel that solves a packed problem, with these tensors or any: Hopper's where a sequence has on the
 /// average a tile of queries and keys that are worth its prologue, and there is a tile for each SM.
@@ -169,7 +170,7 @@ fn is_worth_it(
     queries / p.batch >= tile_m as usize && keys / p.batch >= least && tiles >= on.sms as usize
 }
 
-const PAGED_REASON: &str = "warpgroups, and the copy engine out of pages; sequences of several tiles that \
+const PAGED_REASON: &str = "warpgroups, and the copy engine out of pages; sequences of a tile or more that \
                             fill the device";
 const CHUNKED: &str = "a sequence's bits shall be its own, whatever is beside it: one kernel for all";
 

@@ -35,8 +35,8 @@ pub fn html(pack: &Pack) -> String {
     };
     let (compare, serving, candle) = (newest("compare"), newest("serving"), newest("candle"));
     let numbers = [
-        compare.and_then(|piece| ratio(piece, "prefill", "fa2", "prefill, 512 to 16384 positions")),
-        compare.and_then(|piece| ratio(piece, "prefill", "cudnn", "prefill, 512 to 16384 positions")),
+        compare.and_then(|piece| ratio(piece, "prefill", "fa2", "prefill, 512 to 8192 positions")),
+        compare.and_then(|piece| ratio(piece, "prefill", "cudnn", "prefill, 512 to 8192 positions")),
         serving.and_then(|piece| ratio(piece, "decode", "cudnn", "decoding, dense caches, L2 cold")),
         serving.and_then(|piece| ratio(piece, "decode-fa2", "fa2", "decoding, dense caches, L2 cold")),
         serving.and_then(|piece| ratio(piece, "packed", "fa2 varlen", "packed sequences")),

@@ -159,6 +159,10 @@ fn kernels_by_what_they_are() {
         (&["--family", "decode"], "fwd_", false),
         (&["--family", "append"], "append_copy", true),
         (&["--family", "paged", "--dtype", "bf16"], "_f16_", false),
+        (&["--family", "hopper", "--head-dim", "128"], "hopper_paged_", true),
+        (&["--family", "paged", "--head-dim", "64"], "hopper_paged_", true),
+        (&["--family", "packed", "--head-dim", "96"], "hopper_packed_f16_d96_full_", true),
+        (&["--head-dim", "96"], "hopper_packed_f16_d128_", false),
         (&["--config", "merge_f16"], "merge_f16", true),
         (&["--config", "merge_f16"], "merge_f32", false),
     ] {
