@@ -89,7 +89,9 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         }
         DeviceKind::Sim => {
             let profile = args.kernels.device.profile();
-            let options = Options { mma: arithmetic(profile), ..Options::default() };
+            // As those it is held against: a thread that waits for its blocks would take up another kernel.
+            let parallel = subjects.len() == 1;
+            let options = Options { mma: arithmetic(profile), parallel, ..Options::default() };
             agree(&Attention::new(SimDriver::with_options(profile, options)?), &subjects, &args, console)
         }
         DeviceKind::Cpu => Device::Cpu.kernels("agree").map(drop),

@@ -46,6 +46,9 @@ pub(super) struct Encoding {
 }
 
 impl Boxes {
+    /// Bytes between rows below which a [`RaggedMap`] says where they end.
+    pub(crate) const APART: u64 = 1 << 34;
+
     /// Bytes of a box's row.
     pub const fn row_bytes(&self) -> u32 {
         self.of[0] * self.dtype.bytes() as u32
@@ -68,7 +71,7 @@ impl Boxes {
         let [row, _, batch] = self.strides;
         let whole =
             self.extents[3] == 1 || batch.is_multiple_of(row) && batch / row <= u64::from(RaggedMap::END);
-        whole && self.rows_of_pages() <= u64::from(RaggedMap::END)
+        whole && row < Self::APART && self.rows_of_pages() <= u64::from(RaggedMap::END)
     }
 
     /// As the driver and the simulator take them.

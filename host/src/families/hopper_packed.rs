@@ -5,7 +5,7 @@ use super::hopper::{boxes, boxes_again, rounds, takes};
 use super::{Launches, forward, packed, place};
 use crate::plan::Tensors;
 use crate::prepared::bytes_of;
-use crate::{Alignment, Boxes, Capabilities, Error, MapKind, Problem, validate};
+use crate::{Alignment, Boxes, Capabilities, Error, MapKind, Problem, TensorView, validate};
 use spec::{
     Contract, EntryInfo, HopperPackedParams, HopperParams, Integers, KERNELS, Lse, MaskKind, RaggedMap,
     Sequences, TensorMap, TileOrder, TileRounds, Window,
@@ -54,11 +54,22 @@ struct Told {
 /// What it does not take.
 pub(crate) fn takes_packed(tensors: &Tensors) -> Result<(), &'static str> {
     takes(tensors)?;
-    let most = RaggedMap::END as usize;
-    match tensors.views.iter().any(|view| view.shape[1] > most) {
-        true => Err("there are more than 2^30 rows, and maps of packed sequences have no more"),
-        false => Ok(()),
+    tensors.views.iter().try_for_each(takes_rows)
+}
+
+/// The same of the rows of one, as maps of sequences have them.
+///
+/// # Errors
+/// What they have not.
+pub(super) fn takes_rows(view: &TensorView) -> Result<(), &'static str> {
+    if view.shape[1] > RaggedMap::END as usize {
+        return Err("there are more than 2^30 rows, and maps of packed sequences have no more");
     }
+    let apart = (view.strides[1] as u64).saturating_mul(view.element_bytes());
+    if view.shape[1] > 1 && apart >= Boxes::APART {
+        return Err("rows are 2^34 bytes apart or more, and maps of packed sequences have none so far");
+    }
+    Ok(())
 }
 
 impl Launch {

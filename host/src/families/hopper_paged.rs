@@ -2,7 +2,7 @@
 //! where a sequence ends in a page. Maps follow from tensors and the size of pages alone, so that a graph
 //! replayed with other lengths and other pages has them.
 use super::hopper::{takes_views, whole};
-use super::hopper_packed::dealt;
+use super::hopper_packed::{dealt, takes_rows};
 use super::on_cache::Launch as OnCache;
 use super::{One, packed, paged, place};
 use crate::prepared::bytes_of;
@@ -68,9 +68,7 @@ fn boxes(d: &Decode<'_>, tile_n: u32, panel: u32) -> Result<[Boxes; 4], &'static
     let [Some(q), Some(o)] = [&d.q, &d.o].map(one_batch) else {
         return Err("batches do not follow each other as rows do, and maps of packed sequences have none");
     };
-    if q.shape[1] > RaggedMap::END as usize {
-        return Err("there are more than 2^30 rows, and maps of packed sequences have no more");
-    }
+    [&q, &o].into_iter().try_for_each(takes_rows)?;
     let [k, v] = [d.cache.pages.keys, d.cache.pages.values].map(|pages| pages.tensor());
     takes_views(&[q, k, v, o])?;
     let queries = (MapKind::Ragged, EntryInfo::Q_BOX_ROWS);
@@ -78,7 +76,9 @@ fn boxes(d: &Decode<'_>, tile_n: u32, panel: u32) -> Result<[Boxes; 4], &'static
     let all = [(q, queries), (k, keys), (v, keys), (o, queries)];
     let all = all.map(|(view, (kind, rows))| Boxes { of: [panel, rows], kind, ..whole(&view) });
     if all[1..3].iter().any(|boxes| !boxes.is_of_rows()) {
-        return Err("pages do not lie a whole number of rows apart, or are more than 2^30 rows");
+        return Err(
+            "pages do not lie a whole number of rows apart, or are more than 2^30 rows or 2^34 bytes to a row",
+        );
     }
     Ok(all)
 }
