@@ -90,8 +90,11 @@ const PLANS: &[Planned] = &[
         "decode_f16_d128_causal_8_tiles", 128, [8 * 8 * 16 * 129 * 4, 2 * 2 * 8 * 4]),
     ("h200", Shape { batch: 3, queries: 4, ..LLAMA }, |d| d.mask(Mask::Causal),
         "decode_f16_d128_causal_16_tiles", 128, [16 * 8 * 16 * 129 * 4, 3 * 8 * 4]),
-    ("h200", Shape { batch: 1, queries: 8, ..LLAMA }, |d| d.mask(Mask::Causal),
+    ("h200", Shape { batch: 1, queries: 8, max_k: 4096, ..LLAMA }, |d| d.mask(Mask::Causal),
         "decode_f16_d128_causal_8_tiles", 128, [4 * 8 * 32 * 129 * 4, 4 * 8 * 4]),
+    // On more keys four blocks would read them four times.
+    ("h200", Shape { batch: 1, queries: 8, ..LLAMA }, |d| d.mask(Mask::Causal),
+        "decode_f16_d128_causal_16_tiles", 128, [8 * 8 * 32 * 129 * 4, 2 * 8 * 4]),
     ("h200", Shape { batch: 1, queries: 4, page: Some(3), ..LLAMA }, |d| d.mask(Mask::Causal),
         "decode_f16_d128_causal_8_rows", 128, [8 * 8 * 16 * 129 * 4, 2 * 8 * 4]),
     // Chunks look at a sequence alone.

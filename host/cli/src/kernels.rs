@@ -23,8 +23,8 @@ Examples:
   ferroflash kernels --json")]
 pub(super) struct Args {
     /// Only kernels of this family: forward, split (several blocks a tile), packed (packed sequences), hopper
-    /// (for an sm_90's own instructions), decode (few queries on a cache), paged (many), append, merge. Hopper's
-    /// packed and paged kernels are of both.
+    /// (for an sm_90's own instructions), decode (few queries on a cache), paged (many), append, merge.
+    /// Hopper's packed and paged kernels are of both.
     #[arg(long, value_parser = FAMILIES, hide_possible_values = true)]
     family: Option<String>,
     /// Only kernels of this element type: f16 or bf16. On a cache it is that of queries.

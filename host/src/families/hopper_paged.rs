@@ -77,7 +77,7 @@ fn boxes(d: &Decode<'_>, tile_n: u32, panel: u32) -> Result<[Boxes; 4], &'static
     let all = all.map(|(view, (kind, rows))| Boxes { of: [panel, rows], kind, ..whole(&view) });
     if all[1..3].iter().any(|boxes| !boxes.is_of_rows()) {
         return Err(
-            "pages do not lie a whole number of rows apart, or are more than 2^30 rows or 2^34 bytes to a row",
+            "pages do not lie a whole number of rows apart, or are more than 2^30 rows, or of 2^34 bytes",
         );
     }
     Ok(all)
