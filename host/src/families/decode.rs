@@ -92,7 +92,8 @@ fn suits(e: &DecodeInfo, d: &Decode<'_>, on: &Capabilities) -> bool {
 /// nothing. 4 queries of 4 heads on 2048, 4096 and 8192 keys take 9.1, 10.7 and 14.4 us in one block of 16
 /// rows, 7.2, 9.0 and 12.8 in two of 8; of 2 sequences on 4096 14.2 and 12.7, of 4 22.4 and 23.5. 8 queries
 /// take 8.9, 10.6 and 14.4 in two of 16, 7.7, 10.0 and 14.7 in four of 8; of 2 sequences 14.3 and 20.7 (H200,
-/// 8 key heads). On more keys what several read is many bytes of the L2 cache. Chunks do not look at the batch.
+/// 8 key heads). On more keys what several read is many bytes of the L2 cache. Chunks do not look at the
+/// batch.
 fn cost(e: &DecodeInfo, d: &Decode<'_>, on: &Capabilities) -> u32 {
     let (p, blocks) = (d.problem(), row_blocks(e, &d.problem()));
     let idle = p.batch * p.heads_k * blocks as usize * 4 <= on.sms as usize;
