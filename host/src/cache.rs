@@ -169,7 +169,7 @@ pub enum Paged {
         rows: Option<Index>,
     },
     /// A row of page numbers for each sequence: key `j` of sequence `b` is in page `entries[b * stride + j /
-    /// page]`. Numbers behind a sequence's last page are not looked at.
+    /// page]`. Numbers behind a sequence's last page do not matter.
     Table {
         /// The numbers.
         entries: Index,
@@ -235,7 +235,8 @@ impl KvCache {
         self
     }
 
-    /// All sequences together have no more keys than these.
+    /// All sequences together have no more keys than these. Which kernel is the faster for many queries
+    /// follows from how many they are on the average: where nobody says, as many as tables have room for.
     #[must_use]
     pub const fn total_k(mut self, keys: usize) -> Self {
         self.total_k = Some(keys);

@@ -34,6 +34,18 @@ impl Mask {
     }
 }
 
+impl std::fmt::Display for Mask {
+    /// `full`, `causal`, or `window 1023,0`, where -1 is unbounded.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let side = |side: Option<u32>| side.map_or("-1".into(), |n| n.to_string());
+        match *self {
+            Mask::Full => write!(f, "full"),
+            Mask::Causal => write!(f, "causal"),
+            Mask::Window { left, right } => write!(f, "window {},{}", side(left), side(right)),
+        }
+    }
+}
+
 /// Where queries stand among keys where there are more of the one than of the other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Alignment {
@@ -176,14 +188,9 @@ impl std::fmt::Display for Problem {
         write!(
             f,
             "{dtype} batch {batch}, heads {heads_q}/{heads_k}, seqlen {seqlen_q}/{seqlen_k}, head_dim \
-             {head_dim}, "
+             {head_dim}, {}",
+            self.mask
         )?;
-        let side = |side: Option<u32>| side.map_or("-1".into(), |n| n.to_string());
-        match self.mask {
-            Mask::Full => write!(f, "full")?,
-            Mask::Causal => write!(f, "causal")?,
-            Mask::Window { left, right } => write!(f, "window {},{}", side(left), side(right))?,
-        }
         if self.alignment == Alignment::TopLeft {
             write!(f, " top-left")?;
         }

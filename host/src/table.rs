@@ -236,7 +236,7 @@ pub(crate) fn choose(
             Ok(Choice { entry, reason, instead })
         }
         Answer::Refused(reason) => Ok(Choice { reason, ..portable(p, mask, capabilities, workspace)? }),
-        Answer::Portable => portable(p, mask, capabilities, workspace),
+        Answer::Slower(_) | Answer::Portable => portable(p, mask, capabilities, workspace),
     }
 }
 

@@ -1,49 +1,20 @@
 //! Decode requests: what the planner makes of bounds, as a table, and every one that must be refused.
+mod on_cache;
+
 use ferroflash::*;
-
-/// Buffers lie this far apart: nothing overlaps by accident.
-const FAR: u64 = 1 << 40;
-
-#[derive(Clone, Copy)]
-struct Shape {
-    batch: usize,
-    queries: usize,
-    /// Query and key heads.
-    heads: [usize; 2],
-    head_dim: usize,
-    /// Keys of a page; none for a dense cache.
-    page: Option<usize>,
-    max_k: usize,
-}
+use on_cache::{FAR, Shape, card, decode};
 
 /// Llama 3's 8 billion: 32 query heads on 8.
-const LLAMA: Shape =
-    Shape { batch: 16, queries: 1, heads: [32, 8], head_dim: 128, page: Some(16), max_k: 8192 };
-
-fn decode(shape: Shape) -> Decode<'static> {
-    let Shape { batch, queries, heads: [heads_q, heads_k], head_dim, page, max_k } = shape;
-    let q = [batch, queries, heads_q, head_dim];
-    let view = |n: u64| TensorView::bshd(n * FAR, q.iter().product::<usize>() as u64, DType::F16, q);
-    let lengths = Index::new(3 * FAR, batch as u64);
-    let pool = |pages: usize, page: usize| {
-        let shape = [pages, page, heads_k, head_dim];
-        let view = |n: u64| PageView::nhd(n * FAR, shape.iter().product::<usize>() as u64, DType::F16, shape);
-        KvPages::new(view(4), view(5))
-    };
-    let cache = match page {
-        None => KvCache::dense(pool(batch, max_k), lengths),
-        Some(page) => {
-            let columns = max_k.div_ceil(page);
-            let table = Index::new(6 * FAR, (batch * columns) as u64);
-            KvCache::paged(pool(1000, page), table, columns, lengths).max_k(max_k)
-        }
-    };
-    Decode::new(view(1), cache, view(2))
-}
-
-fn card(name: &str) -> &'static Capabilities {
-    Capabilities::profile(name).expect("known")
-}
+const LLAMA: Shape = Shape {
+    dtype: DType::F16,
+    batch: 16,
+    queries: 1,
+    packed: false,
+    heads: [32, 8],
+    head_dim: 128,
+    page: Some(16),
+    max_k: 8192,
+};
 
 /// A card, a shape, what is asked, and the plan with all the workspace that it wants: its entry, its blocks,
 /// bytes of workspace and of counters.
@@ -56,8 +27,13 @@ const PLANS: &[Planned] = &[
     ("h200", Shape { batch: 1, ..LLAMA }, |d| d, "decode_f16_d128_causal_8_tiles", 128,
         [16 * 8 * 4 * 129 * 4, 32]),
     // More items than SMs: two blocks an SM.
-    ("h200", Shape { batch: 20, ..LLAMA }, |d| d, "decode_f16_d128_causal_8_tiles_w4", 264,
-        [33 * 8 * 4 * 129 * 4, 20 * 8 * 4]),
+    // Equal lengths are 1.75 shares each; as many as fit at once, at most two shares for one.
+    ("h200", Shape { batch: 20, ..LLAMA }, |d| d, "decode_f16_d128_causal_8_tiles_w4", 280,
+        [35 * 8 * 4 * 129 * 4, 20 * 8 * 4]),
+    ("h200", Shape { batch: 33, ..LLAMA }, |d| d, "decode_f16_d128_causal_8_tiles_w4", 712,
+        [57 * 8 * 4 * 129 * 4, 33 * 8 * 4]),
+    ("h200", Shape { batch: 34, ..LLAMA }, |d| d, "decode_f16_d128_causal_8_tiles_w4", 264,
+        [33 * 8 * 4 * 129 * 4, 34 * 8 * 4]),
     // More than two waves: a block each. More than four: splits for three quarters of the places.
     ("h200", Shape { batch: 64, ..LLAMA }, |d| d, "decode_f16_d128_causal_8_tiles_w4", 768,
         [33 * 8 * 4 * 129 * 4, 64 * 8 * 4]),
@@ -108,7 +84,7 @@ const PLANS: &[Planned] = &[
     // Two blocks of the same keys: half of the splits.
     ("h200", Shape { batch: 17, queries: 12, ..LLAMA }, |d| d.mask(Mask::Causal),
         "decode_f16_d128_causal_32_tiles_w4", 264, [16 * 8 * 48 * 129 * 4, 2 * 17 * 8 * 4]),
-    ("h200", Shape { queries: 17, ..LLAMA }, |d| d, "paged_f16_d128_causal_128x48", 512, [0, 0]),
+    ("h200", Shape { queries: 17, max_k: 127, ..LLAMA }, |d| d, "paged_f16_d128_causal_128x48", 512, [0, 0]),
     ("h200", LLAMA, |d| d.mask(Mask::Window { left: Some(127), right: Some(0) }),
         "decode_f16_d128_local_16_rows_w4", 264, [33 * 8 * 4 * 129 * 4, 16 * 8 * 4]),
     ("h200", Shape { head_dim: 80, ..LLAMA }, |d| d, "decode_f16_d96_causal_16_tiles", 128,
@@ -152,25 +128,26 @@ fn as_many_as_are_counted() {
 /// Every plan says why.
 #[test]
 fn reasons() {
-    for (change, shape, words) in REASONS {
+    for (name, change, shape, words) in REASONS {
         let mut request = decode(*shape).mask(Mask::Causal);
         change(&mut request);
-        let plan = plan_decode_with(&request, card("h200"), u64::MAX).expect("a plan");
+        let plan = plan_decode_with(&request, card(name), u64::MAX).expect("a plan");
         assert!(plan.reason().contains(words), "{}: {}, not {words}", plan.contract().symbol, plan.reason());
     }
 }
 
-type Reason = (fn(&mut Decode<'static>), Shape, &'static str);
+type Reason = (&'static str, fn(&mut Decode<'static>), Shape, &'static str);
 
 #[rustfmt::skip]
 const REASONS: &[Reason] = &[
-    (|_| {}, LLAMA, "few rows: the smallest block"),
-    (|_| {}, Shape { batch: 64, ..LLAMA }, "more blocks than SMs"),
-    (|_| {}, Shape { batch: 1, queries: 8, ..LLAMA }, "few sequences: smaller blocks share the rows"),
-    (|_| {}, Shape { batch: 1, queries: 12, head_dim: 64, ..LLAMA }, "in several blocks"),
-    (|d| d.config = Some("decode_f16_d128_causal_8_rows"), LLAMA, "asked for by name"),
-    (|_| {}, Shape { queries: 17, ..LLAMA }, "more than 64 rows"),
-    (|d| d.alibi = Some(SLOPES), LLAMA, "slopes, which decode kernels have not"),
+    ("h200", |_| {}, LLAMA, "few rows: the smallest block"),
+    ("h200", |_| {}, Shape { batch: 64, ..LLAMA }, "more blocks than SMs"),
+    ("h200", |_| {}, Shape { batch: 1, queries: 8, ..LLAMA }, "few sequences: smaller blocks share the rows"),
+    ("h200", |_| {}, Shape { batch: 1, queries: 12, head_dim: 64, ..LLAMA }, "in several blocks"),
+    ("h200", |d| d.config = Some("decode_f16_d128_causal_8_rows"), LLAMA, "asked for by name"),
+    ("a100", |_| {}, Shape { queries: 17, ..LLAMA }, "more than 64 rows"),
+    ("h200", |_| {}, Shape { queries: 17, max_k: 127, ..LLAMA }, "too few queries or keys a sequence"),
+    ("h200", |d| d.alibi = Some(SLOPES), LLAMA, "slopes, which decode kernels have not"),
 ];
 
 /// Without a workspace nothing is cut, unless it must be.

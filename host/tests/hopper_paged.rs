@@ -2,34 +2,19 @@
 //! cannot take.
 mod fake;
 mod fake_ptx;
+mod on_cache;
 
 use fake::FakeDriver;
 use fake_ptx::with_ptx;
 use ferroflash::*;
+use on_cache::{FAR, Shape, card, decode};
 use spec::HopperPagedParams;
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
 
-const FAR: u64 = 1 << 44;
-
-fn card(name: &str) -> &'static Capabilities {
-    Capabilities::profile(name).expect("a known card")
-}
-
-/// Packed prompts, or as many queries of each sequence.
-#[derive(Clone, Copy)]
-struct Shape {
-    batch: usize,
-    queries: usize,
-    packed: bool,
-    heads: [usize; 2],
-    head_dim: usize,
-    /// None of a dense cache.
-    page: Option<usize>,
-    max_k: usize,
-}
-
+/// Prompts of one prefill.
 const PROMPTS: Shape = Shape {
+    dtype: DType::Bf16,
     batch: 4,
     queries: 2048,
     packed: true,
@@ -39,27 +24,12 @@ const PROMPTS: Shape = Shape {
     max_k: 4096,
 };
 
-fn decode(shape: Shape) -> Decode<'static> {
-    let Shape { batch, queries, packed, heads: [heads_q, heads_k], head_dim, page, max_k } = shape;
-    let q =
-        if packed { [1, batch * queries, heads_q, head_dim] } else { [batch, queries, heads_q, head_dim] };
-    let view = |n: u64| TensorView::bshd(n * FAR, 1 << 34, DType::Bf16, q);
-    let lengths = Index::new(3 * FAR, batch as u64);
-    let pool = |pages, page| {
-        let view = |n: u64| PageView::nhd(n * FAR, 1 << 34, DType::Bf16, [pages, page, heads_k, head_dim]);
-        KvPages::new(view(4), view(5))
-    };
-    let cache = match page {
-        None => KvCache::dense(pool(batch, max_k), lengths),
-        Some(page) => {
-            let columns = max_k.div_ceil(page);
-            let table = Index::new(6 * FAR, (batch * columns) as u64);
-            KvCache::paged(pool(1000, page), table, columns, lengths).max_k(max_k)
-        }
-    };
-    let decode = Decode::new(view(1), cache, view(2)).mask(Mask::Causal);
-    let starts = PackedQueries::new(batch, Index::new(7 * FAR, batch as u64 + 1), queries);
-    if packed { decode.packed(starts) } else { decode }
+/// A prefill's request, in buffers with room for other strides.
+fn prefill(shape: Shape) -> Decode<'static> {
+    let mut d = decode(shape).mask(Mask::Causal);
+    [&mut d.q, &mut d.o].into_iter().for_each(|view| view.elements = 1 << 34);
+    [&mut d.cache.pages.keys, &mut d.cache.pages.values].into_iter().for_each(|view| view.elements = 1 << 34);
+    d
 }
 
 type Change = fn(Decode<'static>) -> Decode<'static>;
@@ -70,8 +40,10 @@ type Planned = (&'static str, Shape, Change, &'static str, u32, &'static str);
 const D128: &str = "hopper_paged_bf16_d128_causal_128x128";
 const D64: &str = "hopper_paged_bf16_d64_causal_128x128";
 const PORTABLE: &str = "paged_bf16_d128_causal_128x48";
+const PORTABLE_D64: &str = "paged_bf16_d64_causal_128x64";
 const PAGES: &str = "out of pages";
 const QUERIES: &str = "any numbers of queries";
+const FEW: &str = "too few queries or keys a sequence, or too few tiles";
 const SLIDING: Mask = Mask::Window { left: Some(511), right: Some(0) };
 #[rustfmt::skip]
 const PLANS: &[Planned] = &[
@@ -92,9 +64,16 @@ const PLANS: &[Planned] = &[
     ("h200", Shape { page: Some(4), ..PROMPTS }, |d| d, PORTABLE, 4 * 16 * 32, "multiple of 8 keys"),
     ("h200", Shape { page: Some(1), ..PROMPTS }, |d| d, PORTABLE, 4 * 16 * 32, "multiple of 8 keys"),
     // Short, few, other masks and head dims, other cards.
-    ("h200", Shape { queries: 127, ..PROMPTS }, |d| d, PORTABLE, 4 * 32, QUERIES),
-    ("h200", Shape { queries: 256, max_k: 511, ..PROMPTS }, |d| d, PORTABLE, 8 * 32, QUERIES),
-    ("h200", Shape { batch: 1, queries: 256, ..PROMPTS }, |d| d, PORTABLE, 2 * 32, QUERIES),
+    ("h200", Shape { queries: 3, batch: 5, ..PROMPTS }, |d| d, D128, 5 * 32 / 2, PAGES),
+    ("h200", Shape { queries: 3, ..PROMPTS }, |d| d, PORTABLE, 4 * 32, FEW),
+    ("h200", Shape { queries: 256, max_k: 128, ..PROMPTS }, |d| d, D128, 8 * 32 / 2, PAGES),
+    ("h200", Shape { queries: 256, max_k: 127, ..PROMPTS }, |d| d, PORTABLE, 8 * 32, FEW),
+    ("h200", Shape { queries: 127, batch: 5, head_dim: 64, ..PROMPTS }, |d| d, PORTABLE_D64, 5 * 32, FEW),
+    ("h200", Shape { queries: 256, max_k: 384, head_dim: 64, ..PROMPTS }, |d| d, D64, 8 * 32 / 2, PAGES),
+    ("h200", Shape { queries: 256, max_k: 383, head_dim: 64, ..PROMPTS }, |d| d, PORTABLE_D64, 8 * 32, FEW),
+    ("h200", Shape { queries: 256, max_k: 511, ..PROMPTS }, |d| d.mask(SLIDING),
+        "paged_bf16_d128_local_128x32", 8 * 32, FEW),
+    ("h200", Shape { batch: 1, queries: 256, ..PROMPTS }, |d| d, PORTABLE, 2 * 32, FEW),
     ("h200", PROMPTS, |d| d.mask(SLIDING), "hopper_paged_bf16_d128_local_128x96", 4 * 16 * 32 / 2, PAGES),
     ("h200", PROMPTS, |d| d.softcap(30.0), "hopper_paged_bf16_d128_local_128x96", 4 * 16 * 32 / 2, PAGES),
     ("h200", Shape { head_dim: 256, ..PROMPTS }, |d| d, "paged_bf16_d256_causal_64x32", 4 * 32 * 32,
@@ -102,6 +81,7 @@ const PLANS: &[Planned] = &[
     ("h200", PROMPTS, |d| d.alibi(AlibiSlopes::new(8 * FAR, 32)), "paged_bf16_d128_local_128x32", 4 * 16 * 32,
         QUERIES),
     ("a100", PROMPTS, |d| d, PORTABLE, 4 * 16 * 32, QUERIES),
+    ("a100", Shape { queries: 127, ..PROMPTS }, |d| d, PORTABLE, 4 * 32, QUERIES),
     ("b200", PROMPTS, |d| d, PORTABLE, 4 * 16 * 32, QUERIES),
     // Bits that are a sequence's own; tensors that the copy engine does not take.
     ("h200", PROMPTS, |d| d.splits(Splits::CHUNK), PORTABLE, 4 * 16 * 32, "bits"),
@@ -124,7 +104,7 @@ const PLANS: &[Planned] = &[
 #[test]
 fn plans() {
     for (name, shape, change, symbol, blocks, reason) in PLANS {
-        let request = change(decode(*shape));
+        let request = change(prefill(*shape));
         let plan = plan_decode(&request, card(name)).unwrap_or_else(|e| panic!("{e}: {request:?}"));
         assert_eq!((plan.contract().symbol, plan.grid()), (*symbol, [*blocks, 1, 1]), "{name} {request:?}");
         assert!(plan.reason().contains(reason), "{name} {request:?}: {}", plan.reason());
@@ -147,13 +127,13 @@ const REFUSED: &[(&str, Shape, Change, &[&str])] = &[
 #[test]
 fn who_names_the_kernel_is_told() {
     for (name, shape, change, words) in REFUSED {
-        let error = plan_decode(&change(decode(*shape)).config(D128), card(name)).expect_err("refused");
+        let error = plan_decode(&change(prefill(*shape)).config(D128), card(name)).expect_err("refused");
         let error = error.to_string();
         assert!(words.iter().all(|word| error.contains(word)), "{error}, should have {words:?}");
     }
     let mut old = card("h200").clone();
     old.tensor_maps = false;
-    let plan = plan_decode(&decode(PROMPTS), &old).expect("valid");
+    let plan = plan_decode(&prefill(PROMPTS), &old).expect("valid");
     assert!(plan.contract().symbol == PORTABLE && plan.reason().contains("CUDA 12.3"), "{plan:?}");
 }
 
@@ -167,7 +147,7 @@ fn maps_follow_from_tensors_and_pages_alone() -> Result<(), Error> {
     with_ptx();
     let attention = Attention::new(FakeDriver::new("h200"));
     let encoded = || attention.driver().maps.swap(0, Ordering::Relaxed);
-    let d = decode(PROMPTS);
+    let d = prefill(PROMPTS);
     let plan = attention.plan(&d)?;
     assert_eq!((plan.contract().symbol, encoded()), (D128, 0), "planning encodes nothing");
     attention.load(&plan)?;
@@ -209,7 +189,7 @@ fn maps_follow_from_tensors_and_pages_alone() -> Result<(), Error> {
 fn other_tensors_of_a_plan_may_be_any() -> Result<(), Error> {
     with_ptx();
     let attention = Attention::new(FakeDriver::new("h200"));
-    let d = decode(PROMPTS);
+    let d = prefill(PROMPTS);
     let (plan, mut repeats) = (attention.plan(&d)?, d);
     (repeats.cache.pages.keys.strides[2], repeats.cache.pages.values.strides[2]) = (0, 0);
     // SAFETY: nothing runs.

@@ -86,6 +86,23 @@ fn the_planner_chooses() {
     CASES.iter().for_each(check);
 }
 
+/// Few queries beside many keys, as new tokens have: Hopper's at head dim 128, where keys are enough to be
+/// worth it, and not for a window, of which a sequence sees a part.
+#[test]
+fn few_queries_on_many_keys() {
+    let check = |rows: usize, keys: usize, head_dim: usize, mask: Mask, entry: &str| {
+        let problem = Problem::new(DType::F16, 16, rows, 32, head_dim).heads_k(8).seqlen_k(16 * keys);
+        let problem = problem.mask(mask).packed(Some([16 * rows, 16 * keys]));
+        let kernel = supports(&problem, card("h200")).unwrap_or_else(|e| panic!("{problem}: {e}"));
+        assert_eq!(kernel.symbol, entry, "{rows} on {keys}, {problem}");
+    };
+    check(1, 1024, 128, Mask::Causal, "hopper_packed_f16_d128_causal_128x128");
+    check(16, 2048, 128, Mask::Full, "hopper_packed_f16_d128_full_128x128");
+    check(16, 1023, 128, Mask::Causal, "fwd_f16_d128_causal_64x64_k2_packed");
+    check(16, 2048, 64, Mask::Full, "fwd_f16_d64_full_64x64_packed");
+    check(16, 2048, 128, WINDOW, "fwd_f16_d128_local_128x32_packed");
+}
+
 #[test]
 fn every_type_head_dim_and_mask_has_a_packed_kernel_on_every_card() {
     for (_, card) in Capabilities::PROFILES {

@@ -1,6 +1,8 @@
 //! Cases of attention on a cache, in the simulator.
 use ferroflash::{Attention, SimDriver};
-use reference::{DecodeCase, DecodeMemory, LoadedDecode};
+use ptx_sim::Kind;
+use reference::{DecodeCase, DecodeMemory, LoadedDecode, Pages, paged_edges};
+use spec::PagedInfo;
 
 /// A card of 16 SMs, which holds every entry from sm_80 on: splits and several rounds with few blocks.
 const CARD: &str = "orin";
@@ -67,4 +69,45 @@ pub fn check(case: &DecodeCase, config: Option<&str>) {
 pub fn check_on(attention: &Attention<SimDriver>, case: &DecodeCase, config: Option<&str>) {
     let lengths = case.filled.iter().map(|n| *n as i32).collect();
     check_lengths_on(attention, case, config, &[lengths]);
+}
+
+/// Every kernel of a head dim in this table, each on its edges.
+///
+/// # Panics
+/// Where the table has none, and as [`check_lengths`].
+#[track_caller]
+pub fn check_head_dim(attention: fn() -> Attention<SimDriver>, table: &[PagedInfo], head_dim: u32) {
+    let entries: Vec<_> = table.iter().filter(|entry| entry.head_dim == head_dim).collect();
+    assert!(!entries.is_empty(), "the table has head dim {head_dim}");
+    for entry in entries {
+        for case in paged_edges(entry) {
+            check_on(&attention(), &case, Some(entry.contract.symbol));
+        }
+    }
+}
+
+/// A plan knows bounds only: lengths, starts and pages that make no sense touch nothing outside of the
+/// tensors. What is judged are sequences whose lengths, clamped, the cache has.
+///
+/// # Panics
+/// Where something outside is touched, and as [`check_lengths`].
+#[track_caller]
+pub fn check_garbage(attention: fn() -> Attention<SimDriver>, config: Option<&str>, pages: Pages) {
+    let most = 120;
+    let garbage = [i32::MAX, -1, 51, i32::MIN, 0, 50, most as i32 + 1, 1, i32::MIN + 1];
+    let filled: Vec<usize> = (0..6).map(|b| if b % 3 == 0 { most } else { 50 }).collect();
+    let case = DecodeCase { pages, max_k: most, ..DecodeCase::new(filled) }.packed([1, 20, 0, 33, 2, 17]);
+    let lengths = |turn: usize| (0..6).map(|b| garbage[(b + turn) % garbage.len()]).collect::<Vec<_>>();
+    check_lengths_on(&attention(), &case, config, &[lengths(0), lengths(4)]);
+    let (attention, memory) = (attention(), DecodeMemory::new(&case));
+    let mut loaded = LoadedDecode::new(&attention, &memory, config).expect("a plan");
+    for turn in 0..garbage.len() {
+        let starts: Vec<i32> = (0..7).map(|b| garbage[(2 * b + turn) % garbage.len()]).collect();
+        loaded.start(&starts).expect("as long");
+        let launched = loaded.run(None, &lengths(turn));
+        // Sequences that overlap write the same rows.
+        let mut reports = attention.driver().take_reports();
+        reports.retain(|report| report.kind != Kind::GlobalRace);
+        assert!(reports.is_empty(), "{pages:?}: {starts:?}: {:?} {reports:?}", launched.err());
+    }
 }

@@ -183,9 +183,11 @@ fn garbage(counters: bool) -> Vec<Garbage> {
 }
 
 /// Clamps that others make superfluous: a column of the table follows from a length that has been clamped,
-/// to no more keys than the table has pages for (the host has checked); and a length that is 0 is that
-/// whatever the largest is. LLVM names no line of some columns.
-const SUPERFLUOUS: &[&str] = &["column.min(cache.columns - 1)", "cache.rs:0:", "max_keys) == 0 {"];
+/// to no more keys than the table has pages for (the host has checked); a length that is 0 is that whatever
+/// the largest is; and of a sequence too many that seems to have keys a block looks for an item in vain. LLVM
+/// names no line of some columns.
+const SUPERFLUOUS: &[&str] =
+    &["column.min(cache.columns - 1)", "cache.rs:0:", "max_keys) == 0 {", "max_keys) > 0)"];
 
 #[test]
 fn a_clamp_that_is_missing_is_noticed() {

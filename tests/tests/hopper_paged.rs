@@ -2,9 +2,8 @@
 //! of every size that it takes, and what stands on the device whatever it is.
 use ferroflash::spec::{HOPPERS_PAGED, PagedInfo};
 use ferroflash::{Attention, DType, Mask, SimDriver};
-use ferroflash_tests::on_cache::{check_lengths_on, check_on};
-use ptx_sim::Kind;
-use reference::{DecodeCase, DecodeMemory, LoadedDecode, Pages, paged_edges};
+use ferroflash_tests::on_cache::{check_garbage, check_head_dim, check_on};
+use reference::{DecodeCase, Pages};
 
 fn h200() -> Attention<SimDriver> {
     Attention::new(SimDriver::new("h200").expect("a known card"))
@@ -16,25 +15,14 @@ fn smallest() -> &'static PagedInfo {
     HOPPERS_PAGED.iter().find(is_it).expect("in the table")
 }
 
-#[track_caller]
-fn check_head_dim(head_dim: u32) {
-    let entries: Vec<_> = HOPPERS_PAGED.iter().filter(|entry| entry.head_dim == head_dim).collect();
-    assert!(!entries.is_empty(), "the table has head dim {head_dim}");
-    for entry in entries {
-        for case in paged_edges(entry) {
-            check_on(&h200(), &case, Some(entry.contract.symbol));
-        }
-    }
-}
-
 #[test]
 fn head_dim_64() {
-    check_head_dim(64);
+    check_head_dim(h200, HOPPERS_PAGED, 64);
 }
 
 #[test]
 fn head_dim_128() {
-    check_head_dim(128);
+    check_head_dim(h200, HOPPERS_PAGED, 128);
 }
 
 #[test]
@@ -60,27 +48,9 @@ fn pages_of_every_size() {
     }
 }
 
-/// A plan knows bounds only: lengths, starts and pages that make no sense touch nothing outside of the
-/// tensors. What is judged are sequences whose lengths, clamped, the cache has.
 #[test]
 fn garbage_lengths_starts_and_pages() {
-    let (most, config) = (120, Some(smallest().contract.symbol));
-    let garbage = [i32::MAX, -1, 51, i32::MIN, 0, 50, most as i32 + 1, 1, i32::MIN + 1];
     for pages in [Pages::Dense, Pages::Nhd(16), Pages::Hnd(40)] {
-        let filled: Vec<usize> = (0..6).map(|b| if b % 3 == 0 { most } else { 50 }).collect();
-        let case = DecodeCase { pages, max_k: most, ..DecodeCase::new(filled) }.packed([1, 20, 0, 33, 2, 17]);
-        let lengths = |turn: usize| (0..6).map(|b| garbage[(b + turn) % garbage.len()]).collect::<Vec<_>>();
-        check_lengths_on(&h200(), &case, config, &[lengths(0), lengths(4)]);
-        let (attention, memory) = (h200(), DecodeMemory::new(&case));
-        let mut loaded = LoadedDecode::new(&attention, &memory, config).expect("a plan");
-        for turn in 0..garbage.len() {
-            let starts: Vec<i32> = (0..7).map(|b| garbage[(2 * b + turn) % garbage.len()]).collect();
-            loaded.start(&starts).expect("as long");
-            let launched = loaded.run(None, &lengths(turn));
-            // Sequences that overlap write the same rows.
-            let mut reports = attention.driver().take_reports();
-            reports.retain(|report| report.kind != Kind::GlobalRace);
-            assert!(reports.is_empty(), "{starts:?}: {:?} {reports:?}", launched.err());
-        }
+        check_garbage(h200, Some(smallest().contract.symbol), pages);
     }
 }

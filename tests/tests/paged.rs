@@ -4,39 +4,27 @@ use ferroflash::spec::PAGED;
 use ferroflash::{DType, Mask, Splits};
 use ferroflash_tests::clamps::{Garbage, unnoticed};
 use ferroflash_tests::mutation::Subject;
-use ferroflash_tests::on_cache::{attention, check, check_lengths};
-use ptx_sim::Kind;
-use reference::{DecodeCase, DecodeMemory, LoadedDecode, Pages, paged_edges};
-
-#[track_caller]
-fn check_head_dim(head_dim: u32) {
-    let entries: Vec<_> = PAGED.iter().filter(|entry| entry.head_dim == head_dim).collect();
-    assert!(!entries.is_empty(), "the table has head dim {head_dim}");
-    for entry in entries {
-        for case in paged_edges(entry) {
-            check(&case, Some(entry.contract.symbol));
-        }
-    }
-}
+use ferroflash_tests::on_cache::{attention, check, check_garbage, check_head_dim};
+use reference::{DecodeCase, DecodeMemory, LoadedDecode, Pages};
 
 #[test]
 fn head_dim_64() {
-    check_head_dim(64);
+    check_head_dim(attention, PAGED, 64);
 }
 
 #[test]
 fn head_dim_128() {
-    check_head_dim(128);
+    check_head_dim(attention, PAGED, 128);
 }
 
 #[test]
 fn head_dim_256() {
-    check_head_dim(256);
+    check_head_dim(attention, PAGED, 256);
 }
 
 #[test]
 fn head_dim_512() {
-    check_head_dim(512);
+    check_head_dim(attention, PAGED, 512);
 }
 
 #[test]
@@ -79,28 +67,10 @@ fn chunks_give_the_bits_of_the_whole() {
     }
 }
 
-/// A plan knows bounds only: lengths, starts and pages that make no sense touch nothing outside of the
-/// tensors. What is judged are sequences whose lengths, clamped, the cache has.
 #[test]
 fn garbage_lengths_and_starts() {
-    let most = 120;
-    let garbage = [i32::MAX, -1, 51, i32::MIN, 0, 50, most as i32 + 1, 1, i32::MIN + 1];
     for pages in [Pages::Dense, Pages::Nhd(16), Pages::Hnd(5)] {
-        let filled: Vec<usize> = (0..6).map(|b| if b % 3 == 0 { most } else { 50 }).collect();
-        let case = DecodeCase { pages, max_k: most, ..DecodeCase::new(filled) }.packed([1, 20, 0, 33, 2, 17]);
-        let lengths = |turn: usize| (0..6).map(|b| garbage[(b + turn) % garbage.len()]).collect::<Vec<_>>();
-        check_lengths(&case, None, &[lengths(0), lengths(4)]);
-        let (attention, memory) = (attention(), DecodeMemory::new(&case));
-        let mut loaded = LoadedDecode::new(&attention, &memory, None).expect("a plan");
-        for turn in 0..garbage.len() {
-            let starts: Vec<i32> = (0..7).map(|b| garbage[(2 * b + turn) % garbage.len()]).collect();
-            loaded.start(&starts).expect("as long");
-            let launched = loaded.run(None, &lengths(turn));
-            // Sequences that overlap write the same rows.
-            let mut reports = attention.driver().take_reports();
-            reports.retain(|report| report.kind != Kind::GlobalRace);
-            assert!(reports.is_empty(), "{starts:?}: {:?} {reports:?}", launched.err());
-        }
+        check_garbage(attention, None, pages);
     }
 }
 

@@ -19,38 +19,6 @@ pub(crate) fn page(cache: &Cache, sequence: u32, row: u32) -> u32 {
     unsafe { ld_global_nc_b32(cache.table + entry * 4) }
 }
 
-/// The pages of a sequence, one after the other, as the table has them.
-pub(crate) struct PageNumbers {
-    /// Where the next one's number is, if there is a table.
-    next: u64,
-    /// The only one, where there is none.
-    only: Option<u32>,
-}
-
-impl PageNumbers {
-    /// From page `column` of the sequence on.
-    #[inline(always)]
-    pub(crate) fn of(cache: &Cache, sequence: u32, column: u32) -> Self {
-        let entry = sequence as u64 * cache.table_stride as u64 + column as u64;
-        let only = (cache.table == 0).then_some(sequence);
-        PageNumbers { next: cache.table.wrapping_add(entry * 4), only }
-    }
-
-    /// The next, if it `exists`: if the sequence has a row in it, which it has in pages of the table alone.
-    #[inline(always)]
-    pub(crate) fn next(&mut self, exists: bool) -> u32 {
-        let next = self.next;
-        self.next = next.wrapping_add(4);
-        match self.only {
-            _ if !exists => 0,
-            Some(only) => only,
-            // SAFETY: no sequence has more rows than the table has pages for, as `Cache` promises; kernels
-            // that read it do not write it.
-            None => unsafe { ld_global_nc_b32(next) },
-        }
-    }
-}
-
 /// First chunk of row `row` of a sequence, head 0, in page number `page`: a wrong number may show foreign
 /// rows, never foreign memory.
 #[inline(always)]

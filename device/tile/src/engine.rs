@@ -1,14 +1,14 @@
 //! Stages that the copy engine fills and warpgroups read: the two sides of a [`Relay`] by [`Tma`].
 //!
 //! *Full* ends a phase when the engine has written a stage: one arrival, of the thread that starts the
-//! copies, says how many bytes to wait for. *Empty* ends one when every warp of every warpgroup has left
-//! the stage. Stages are read by `wgmma` alone, which takes a tile by its descriptor; so a stage is never
-//! seen as a [`SharedTile`]. The descriptor is one 64-bit sum from the ring's: put together anew for each
-//! product, it would cost three instructions more a product.
+//! copies, or of the first of several, says how many bytes to wait for. *Empty* ends one when every warp of
+//! every warpgroup has left the stage. Stages are read by `wgmma` alone, which takes a tile by its
+//! descriptor; so a stage is never seen as a [`SharedTile`]. The descriptor is one 64-bit sum from the
+//! ring's: put together anew for each product, it would cost three instructions more a product.
 use crate::crew::sealed::Sealed;
 use crate::maps::Panels;
 use crate::relay::Turn;
-use crate::roles::TwoSided;
+use crate::roles::{Copier, TwoSided};
 use crate::{
     Consumer, GlobalTiles, Map, Producer, Relay, SharedLayout, SharedTile, SharedTiles, Transport, Warp,
     layout,
@@ -92,11 +92,13 @@ impl<E: Element, const R: usize, const C: usize> SharedTile<E, R, C> {
 pub trait Boxes: SharedLayout + Sealed {
     /// The tensor that they are of, through a map of kind `M`.
     type Tensor<M: Map>;
-    /// Starts the copies of a stage at `to`, from the row `at` on.
+    /// Rows of a tile.
+    const ROWS: u32;
+    /// Starts one thread's share of the copies of a stage at `to`, from the row `at` on.
     ///
     /// # Safety
-    /// - The stage is this thread's to fill, and the phase of `full` expects all of its bytes.
-    unsafe fn load<M: Map>(to: u32, from: &Self::Tensor<M>, at: M::At, full: u32);
+    /// - The stage is these threads' to fill, and the phase of `full` expects all of its bytes.
+    unsafe fn load<M: Map>(to: u32, from: &Self::Tensor<M>, at: M::At, full: u32, copier: Copier);
     /// The descriptor of the first tile of a ring at `base`.
     fn descriptor(base: u32) -> u64;
 }
@@ -111,13 +113,14 @@ macro_rules! boxes {
             for $tiles<E, R, C, $($count)?>
         {
             type Tensor<M: Map> = GlobalTiles<E, R, C, M>;
+            const ROWS: u32 = SharedTile::<E, R, C>::ROWS;
             #[inline(always)]
-            unsafe fn load<M: Map>(to: u32, from: &Self::Tensor<M>, at: M::At, full: u32) {
+            unsafe fn load<M: Map>(to: u32, from: &Self::Tensor<M>, at: M::At, full: u32, copier: Copier) {
                 for tile in 0..$n {
-                    let at = M::down(at, tile * SharedTile::<E, R, C>::ROWS);
+                    let at = M::down(at, tile * Self::ROWS);
                     let to = to + tile * SharedTile::<E, R, C>::BYTES as u32;
                     // SAFETY: the caller's promise.
-                    unsafe { from.load(to, at, full) }
+                    unsafe { from.load(to, at, full, copier) }
                 }
             }
             #[inline(always)]
@@ -179,8 +182,8 @@ impl<T: Boxes, const S: usize, By: Engine> TwoSided for Relay<T, S, By> {
         }
     }
     #[inline(always)]
-    unsafe fn producer(self, warp: Warp) -> Self::Producer {
-        Producer { turn: Turn::first(self.base), warp, by: PhantomData }
+    unsafe fn producer(self, warp: Warp, warps: u32) -> Self::Producer {
+        Producer { turn: Turn::first(self.base), warp, warps, by: PhantomData }
     }
     #[inline(always)]
     unsafe fn consumer(self, warp: Warp) -> Self::Consumer {
@@ -189,25 +192,33 @@ impl<T: Boxes, const S: usize, By: Engine> TwoSided for Relay<T, S, By> {
 }
 
 impl<T: Boxes, const S: usize, By: Engine> Producer<T, S, By> {
-    /// Waits until the next stage is empty, leaves what there is to `leave` beside it, and starts its copies.
+    /// Waits until the next stage is empty, leaves what there is to `leave` beside it, and starts its copies,
+    /// each thread its share of them. Who has none does not wait: nobody would wait for it, and it could miss
+    /// a phase.
     #[inline(always)]
     fn fill<M: Map>(&mut self, from: &T::Tensor<M>, at: M::At, leave: impl FnOnce(&Turn<T, S>)) {
-        let full = self.turn.full().address;
-        // SAFETY: initialised by `specialise`. All consumers have left the stage, or none has had it yet:
-        // the phase before the first counts as ended. The copies that follow are of so many bytes, and the
-        // phase's only arrival is this one.
-        unsafe {
-            mbarrier::wait_parity(self.turn.empty().address, self.turn.parity ^ 1);
-            leave(&self.turn);
-            mbarrier::arrive_expect_tx(full, T::BYTES as u32);
-            T::load(self.turn.address(), from, at, full);
+        let (full, copier) = (self.turn.full().address, Copier { index: self.warp.index, count: self.warps });
+        if M::has_some(&at, T::ROWS, copier) {
+            // SAFETY: initialised by `specialise`. All consumers have left the stage, or none has had it yet:
+            // the phase before the first counts as ended. All threads' copies are of so many bytes, and the
+            // phase's only arrival is the first thread's: it does not end before all have landed, whichever
+            // thread is ahead.
+            unsafe {
+                mbarrier::wait_parity(self.turn.empty().address, self.turn.parity ^ 1);
+                if copier.index == 0 {
+                    leave(&self.turn);
+                    mbarrier::arrive_expect_tx(full, T::BYTES as u32);
+                }
+                T::load(self.turn.address(), from, at, full, copier);
+            }
         }
         self.turn.advance();
     }
 }
 
 impl<T: Boxes, const S: usize> Producer<T, S, Tma> {
-    /// Waits until the next stage is empty and starts its copies, from the row `at` on.
+    /// Waits until the next stage is empty and starts its copies, from the row `at` on. Where several threads
+    /// share them a ring's boxes are all of one size: who has none of a stage never has any.
     #[inline(always)]
     pub fn load<M: Map>(&mut self, from: &T::Tensor<M>, at: M::At) {
         self.fill(from, at, |_| ())

@@ -32,7 +32,7 @@ impl<E: Element, const C: usize, const W: usize> TwoSided for Outbox<E, C, W> {
     #[inline(always)]
     unsafe fn init(&self, _: u32) {}
     #[inline(always)]
-    unsafe fn producer(self, _: Warp) {}
+    unsafe fn producer(self, _: Warp, _: u32) {}
     #[inline(always)]
     unsafe fn consumer(self, _: Warp) -> Self {
         self

@@ -338,7 +338,7 @@ mod tests {
         assert_eq!(d.packed, Some(PackedQueries::new(16, Index::new(7 << 40, 17), 70)));
         assert_eq!((d.q.shape, d.lse.expect("asked for").shape), ([1, 99, 32, 128], [1, 32, 99]));
         let plan = plan_decode_with(&d, card, u64::MAX).expect("valid");
-        assert_eq!(plan.contract().symbol, "paged_f16_d128_causal_128x48");
+        assert_eq!(plan.contract().symbol, "hopper_paged_f16_d128_causal_128x128");
         let scales = (8usize << 40) as *const f32;
         let eight =
             DecodeArgs { cache_dtype: 2, v_scale: 0.5, k_scales: scales, scales_strides: [8, 1], ..args() };

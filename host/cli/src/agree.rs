@@ -23,7 +23,7 @@ use products::{Products, Tally};
 /// The simulator multiplies tiles as the card's tensor cores round. Exponentials and reciprocals of a card
 /// are approximations of its own, so that a probability may be rounded otherwise: O may differ by 2 units in
 /// the last place of its row's largest element, the log-sum-exp by 2e-6 of itself and 1e-6, in at most 2 % of
-/// a kernel's rows (or one row) also by a quarter of one rounding of a probability. Merges into f32 may
+/// a kernel's rows (or one row) also by one rounding of a probability. Merges into f32 may
 /// differ by 16 units, and what is appended to a cache is the same in every byte. Before that,
 /// random products (subnormals, infinities, cancellation) go through the tensor cores alone and must agree in
 /// every bit.
@@ -123,6 +123,13 @@ fn agree<D: Driver>(
     console: &Console,
 ) -> Result<(), Error> {
     let start = Instant::now();
+    let fits =
+        |subject: &&'static dyn Subject| reference::unfit(*subject, attention.capabilities()).is_none();
+    if !subjects.iter().any(fits) {
+        let device = &attention.capabilities().name;
+        let which = "`--device sim --profile h200` has a device that runs all";
+        return Err(Error::Invalid(format!("none of these kernels runs on {device}; {which}")));
+    }
     let name = profile(attention.capabilities());
     let options = Options { mma: arithmetic(name), ..Options::default() };
     let simulator = Attention::new(SimDriver::with_options(name, options.clone())?);

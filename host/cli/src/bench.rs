@@ -1,6 +1,7 @@
 //! `ferroflash bench`: how fast kernels are on this GPU.
 mod against;
 mod first_call;
+mod job;
 mod measure;
 mod plot;
 mod statistics;
@@ -13,8 +14,7 @@ use super::options::DeviceOptions;
 use against::Comparison;
 use clap::ValueEnum;
 use ferroflash::{Attention, RawDriver, Tuning};
-use measure::{Bench, Timing};
-use reference::Random;
+use job::{Job, jobs};
 use serde::{Deserialize, Serialize};
 use statistics::Times;
 use std::fmt;
@@ -25,16 +25,20 @@ use std::time::{Duration, Instant};
 ///
 /// Cold: a buffer of twice the L2 cache is written before each launch, outside of the time. Hot: many
 /// launches in one CUDA graph, per launch. Shapes under 0.2 TFLOP are measured hot, the others cold, unless
-/// --timing says otherwise. Noise is how far the rounds' medians lie apart.
+/// --timing says otherwise. GB/s are of the least bytes that must cross the memory bus. Noise is how far the
+/// rounds' medians lie apart.
 ///
-/// These are forward kernels, packed ones where a file's shapes say so, as many rows for each sequence.
-/// Ragged batches, decoding, caches in pages, append and merge are measured by bench/serving.py alone, beside
-/// other libraries: bench/README.md says how.
+/// Forward kernels, and what serving asks for: decoding, caches in pages, ragged batches, packed prompts, new
+/// tokens on their way into a cache, merges. Caches, appends and merges are measured cold unless --timing
+/// says otherwise: between two looks at a cache lies a whole model.
+///
+/// The same suites beside other libraries: bench/compare.py and bench/serving.py; bench/README.md says how.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
   ferroflash bench
   ferroflash bench --suite headline --timing both --svg bench.svg
+  ferroflash bench --suite decode --suite paged --suite ragged
   ferroflash bench --file shapes.json --json > before.json
   ferroflash bench --file shapes.json --against before.json     # exit code 1 where something became slower
   CUDA_CACHE_DISABLE=1 ferroflash bench --first-call
@@ -43,10 +47,23 @@ A file of shapes:
   {\"mine\": [{\"batch\": 2, \"heads_q\": 32, \"heads_k\": 8, \"seqlen_q\": 4096, \"seqlen_k\": 4096, \
                         \"head_dim\": 128,
              \"causal\": true, \"dtype\": \"bf16\"}]}
-  and, where wanted, \"window\": [1023, 0] instead of causal, and \"packed\": true")]
+  and, where wanted, \"window\": [1023, 0] instead of causal, and \"packed\": true: Q, K and V side by side
+
+Shapes of serving, [count, seqlen_q, seqlen_k] of their sequences:
+  {\"mine\": [{\"sequences\": [[31, 1, 1024], [1, 1, 32768]], \"heads_q\": 32, \"heads_k\": 8, \
+                        \"head_dim\": 128,
+             \"page\": 16},
+            {\"append\": 256, \"heads_k\": 8, \"head_dim\": 128, \"page\": 16},
+            {\"merge\": 4096, \"states\": 2, \"heads_q\": 32, \"head_dim\": 128}]}
+  page: keys of a page; 0: a dense cache; absent: no cache, but sequences packed in tensors
+  and, where wanted, \"layout\": \"NHD\" or \"HND\", \"kv_dtype\": \"e4m3\", \"sinks\": true, \"softcap\": \
+                        50.0, causal, window, dtype
+  drawn lengths: \"sequences\": {\"count\": 64, \"seqlen_q\": 1, \"seqlen_k\": [64, 8192], \"drawn\": \
+                        \"uniform\" or
+             \"log_uniform\", \"seed\": 1}")]
 pub(super) struct Args {
-    /// Suites to measure: headline, prefill, extra, hopper, hopper-extra, or those of --file [default: all];
-    /// may be given several times.
+    /// Suites to measure: headline, prefill, extra, hopper, hopper-extra, decode, paged, ragged, packed,
+    /// append, merge, or those of --file [default: all]; may be given several times.
     #[arg(long = "suite", value_name = "NAME")]
     suites: Vec<String>,
     /// A file of shapes, instead of the built-in suites.
@@ -76,7 +93,7 @@ pub(super) struct Args {
 
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 enum TimingChoice {
-    /// Hot under 0.2 TFLOP, else cold
+    /// Caches, appends and merges cold; others hot under 0.2 TFLOP, else cold
     #[default]
     Auto,
     /// L2 cache flushed
@@ -94,7 +111,7 @@ struct Report {
     device: String,
     /// SM clock, memory clock, power and temperature before and after; or why not.
     clocks: [String; 2],
-    /// Host time of one launch on the first shape.
+    /// Host time of one launch of the first shape, a forward one where there is any.
     launch_overhead_us: Option<Overhead>,
     rows: Vec<Row>,
     /// What --seconds left no time for.
@@ -123,17 +140,6 @@ struct Row {
     gb_per_s: f64,
 }
 
-/// One thing to measure.
-struct Job {
-    suite: String,
-    shape: suite::Shape,
-    problem: ferroflash::Problem,
-    timing: Timing,
-    entry: &'static str,
-    rounds: Vec<Vec<f64>>,
-    failure: Option<Error>,
-}
-
 pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let start = Instant::now();
     let ordinal = args.device.gpu("bench measures time")?;
@@ -142,19 +148,22 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     }
     let suites = suite::read(args.file.as_deref(), &args.suites)?;
     let before = args.against.as_deref().map(against::read).transpose()?;
-    let mut jobs = jobs(suites, args.timing)?;
+    let mut jobs = jobs(suites, args.timing);
     let driver = RawDriver::primary(ordinal).map_err(|e| Error::NoDevice(e.to_string()))?;
     let attention = Attention::with_tuning(driver, Tuning::from_environment()?);
     let device = attention.capabilities().name.to_string();
     let clocks_before = measure::clocks(ordinal);
     let budget = args.seconds.map(Duration::from_secs);
     let in_time = || budget.is_none_or(|budget| start.elapsed() < budget);
-    let overhead = rounds(&attention, &mut jobs, args.rounds, &in_time, console);
+    let overhead = job::rounds(&attention, &mut jobs, args.rounds, &in_time, console);
     let Measured { rows, left_out, failed, result } = Measured::of(&jobs);
-    let against = before.map(|before| against::compare(&before, &device, &rows)).transpose()?;
-    if let Some(path) = &args.svg {
-        write_plot(path, &device, &rows)?;
-    }
+    // What was measured is reported, whatever becomes of it then.
+    let against = before.map(|before| against::compare(&before, &device, &rows)).transpose();
+    let (against, compared) = match against {
+        Ok(against) => (against, Ok(())),
+        Err(error) => (None, Err(error)),
+    };
+    let drawn = args.svg.as_deref().map_or(Ok(()), |path| write_plot(path, &device, &rows));
     let clocks = [clocks_before, measure::clocks(ordinal)]
         .map(|c| c.unwrap_or_else(|why| format!("not known: {why}")));
     let launch_overhead_us = overhead.map(|(p50, p90)| Overhead { p50, p90 });
@@ -176,7 +185,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         Some((count, first)) => Err(Error::Wrong(format!("{count} slower than before: {first}"))),
         None => Ok(()),
     };
-    console.report(&report, slower.and(result))
+    console.report(&report, slower.and(result).and(compared).and(drawn))
 }
 
 /// What came of the jobs: what was measured is reported although something else could not be.
@@ -202,86 +211,6 @@ impl Measured {
         };
         let rows = jobs.iter().filter_map(Job::row).collect();
         Measured { rows, left_out: unmeasured.map(Job::label).collect(), failed, result }
-    }
-}
-
-fn jobs(suites: suite::Suites, choice: TimingChoice) -> Result<Vec<Job>, Error> {
-    let mut jobs = Vec::new();
-    for (suite, shapes) in suites {
-        for shape in shapes {
-            let problem = shape.problem()?;
-            let timings: &[Timing] = match choice {
-                TimingChoice::Auto if suite::flops(&problem) < 2e11 => &[Timing::Hot],
-                TimingChoice::Auto | TimingChoice::Cold => &[Timing::Cold],
-                TimingChoice::Hot => &[Timing::Hot],
-                TimingChoice::Both => &[Timing::Cold, Timing::Hot],
-            };
-            let job = |timing: &Timing| {
-                let (suite, shape, timing) = (suite.clone(), shape.clone(), *timing);
-                Job { suite, shape, problem, timing, entry: "", rounds: vec![], failure: None }
-            };
-            jobs.extend(timings.iter().map(job));
-        }
-    }
-    Ok(jobs)
-}
-
-/// Measures every job once a round, while there is time; returns the host time of a launch of the first that
-/// can be launched, p50 and p90.
-fn rounds(
-    attention: &Attention<RawDriver>,
-    jobs: &mut [Job],
-    rounds: u8,
-    in_time: &dyn Fn() -> bool,
-    console: &Console,
-) -> Option<(f64, f64)> {
-    let mut random = Random::new(1);
-    let bar = console.progress("bench", jobs.len() * usize::from(rounds));
-    let overhead = jobs.iter().find_map(|job| job.open(attention).and_then(|bench| bench.overhead()).ok());
-    for _ in 0..rounds {
-        let mut order: Vec<usize> = (0..jobs.len()).collect();
-        order.sort_by_cached_key(|_| random.bits());
-        for job in order.into_iter().take_while(|_| in_time()) {
-            let job = &mut jobs[job];
-            if job.failure.is_none() {
-                job.failure = job.round(attention).err().map(Error::from);
-            }
-            bar.inc(1);
-        }
-    }
-    bar.finish_and_clear();
-    overhead
-}
-
-impl Job {
-    /// In words.
-    fn label(&self) -> String {
-        format!("{}: {}, {}", self.suite, self.problem, self.timing.name())
-    }
-
-    fn open<'a>(&self, attention: &'a Attention<RawDriver>) -> Result<Bench<'a>, ferroflash::Error> {
-        Bench::new(attention, &self.shape.memory(self.problem))
-    }
-
-    /// Measures it once more.
-    fn round(&mut self, attention: &Attention<RawDriver>) -> Result<(), ferroflash::Error> {
-        let bench = self.open(attention)?;
-        self.entry = bench.entry();
-        self.rounds.push(bench.round(self.timing)?);
-        Ok(())
-    }
-
-    fn row(&self) -> Option<Row> {
-        let times = Times::of(&self.rounds)?;
-        Some(Row {
-            suite: self.suite.clone(),
-            shape: self.problem.to_string(),
-            entry: self.entry.into(),
-            timing: self.timing.name().into(),
-            times,
-            tflops: suite::flops(&self.problem) / times.p50_us / 1e6,
-            gb_per_s: suite::least_bytes(&self.problem) / times.p50_us / 1e3,
-        })
     }
 }
 
@@ -324,7 +253,7 @@ mod tests {
     #[test]
     fn what_was_measured_is_kept_although_something_else_failed() {
         let suites = suite::read(None, &["headline".to_owned()]).expect("built in");
-        let mut jobs = jobs(suites, TimingChoice::Cold).expect("valid");
+        let mut jobs = jobs(suites, TimingChoice::Cold);
         jobs.truncate(4);
         for job in &mut jobs[..3] {
             job.rounds.push(vec![20.0, 21.0]);
@@ -335,7 +264,7 @@ mod tests {
         jobs[1].failure = Some(Error::Device("lost".into()));
         let Measured { rows, left_out, failed, result } = Measured::of(&jobs);
         let shapes: Vec<_> = rows.into_iter().map(|row| row.shape).collect();
-        assert_eq!(shapes, [1, 2].map(|at| jobs[at].problem.to_string()));
+        assert_eq!(shapes, [1, 2].map(|at| jobs[at].workload.label.clone()));
         assert_eq!(left_out, [jobs[3].label()]);
         assert_eq!(
             failed,

@@ -21,14 +21,14 @@ use std::path::PathBuf;
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  ferroflash sweep                                  every built-in suite
+  ferroflash sweep                                  every built-in suite of forward shapes
   ferroflash sweep --suite headline
   ferroflash sweep --file shapes.json --output tuning.json
   FERROFLASH_TUNING=tuning.json ferroflash run --input qkv.safetensors
 
 The file: --output, else what FERROFLASH_TUNING names, else ferroflash/tuning.json in the user's cache \
                         folder. Shapes are written as for
-`ferroflash bench`.")]
+`ferroflash bench`, forward ones alone.")]
 pub(super) struct Args {
     /// Suites to sweep: headline, prefill, extra, hopper, hopper-extra, or those of --file [default: all];
     /// may be given several times.
@@ -74,7 +74,7 @@ struct Candidate {
 
 pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let ordinal = args.device.gpu("sweep measures time")?;
-    let suites = suite::read(args.file.as_deref(), &args.suites)?;
+    let suites = suite::read_forward(args.file.as_deref(), &args.suites)?;
     let path = args
         .output
         .or_else(|| std::env::var_os(TUNING_VARIABLE).map(PathBuf::from))

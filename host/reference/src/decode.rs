@@ -2,17 +2,20 @@
 use super::alibi::Slopes;
 use super::arithmetic::decode;
 use super::attention::Inputs;
+use super::cycled::{self, Filling};
 use super::inputs::Random;
 use super::tensor::{HostTensor, TensorError};
 use super::tolerance::Reference;
 use super::work::{Judgement, POISON, Rule};
-use ferroflash::{DType, PageView};
 use rayon::prelude::*;
 
+mod cache;
 mod case;
 mod edges;
 mod loaded;
 mod told;
+
+use cache::{Rows, Table};
 
 pub use case::{DecodeCase, Pages};
 pub use edges::{decode_edges, decode_long, paged_astray, paged_edges, paged_long};
@@ -28,17 +31,11 @@ const FOREIGN: usize = 3;
 pub struct DecodeMemory {
     case: DecodeCase,
     q: Vec<u16>,
-    /// Keys and values of each sequence as numbers of the queries' type, `[key][head][column]`.
-    rows: [Vec<Vec<u16>>; 2],
     sinks: Vec<f32>,
     slopes: Slopes,
     /// Keys and values of all pages, one buffer or two.
-    pool: Vec<Vec<u8>>,
-    /// Pages of all sequences: `columns` numbers each; those that no sequence has are garbage.
-    table: Vec<u32>,
-    columns: usize,
-    /// How many pages there are.
-    count: usize,
+    pool: Filling,
+    table: Table,
 }
 
 impl DecodeMemory {
@@ -68,7 +65,7 @@ impl DecodeMemory {
         let (page, pages_of) = case.paging();
         let shares = |b: usize| {
             let full = |b: usize| case.filled[b] >= page && pages_of(case.filled[b]) > 1;
-            !matches!(case.pages, Pages::Dense | Pages::Rows) && b % 2 == 1 && full(b) && full(b - 1)
+            !case.pages.are_whole() && b % 2 == 1 && full(b) && full(b - 1)
         };
         for b in (0..batch).filter(|b| shares(*b)) {
             rows.iter_mut().for_each(|rows: &mut Vec<Vec<u16>>| {
@@ -76,64 +73,26 @@ impl DecodeMemory {
                 rows[b][..shared.len()].copy_from_slice(&shared);
             });
         }
-        let count = case.filled.iter().map(|n| pages_of(*n)).sum::<usize>() + FOREIGN;
-        let mut numbers: Vec<u32> = (0..count as u32).collect();
-        if case.pages != Pages::Dense {
-            (1..count).rev().for_each(|i| numbers.swap(i, (random.bits() % (i as u64 + 1)) as usize));
-        }
-        let columns = case.max_k.div_ceil(page);
-        let garbage = [u32::MAX, i32::MIN as u32, count as u32, i32::MAX as u32];
-        let mut table: Vec<u32> = (0..batch * columns).map(|i| garbage[i % 4]).collect();
-        let mut free = numbers.into_iter();
-        for b in 0..batch {
-            for i in 0..pages_of(case.filled[b]) {
-                let own = free.next().unwrap_or(0);
-                table[b * columns + i] = if i == 0 && shares(b) { table[(b - 1) * columns] } else { own };
-            }
-        }
-        let mut memory =
-            DecodeMemory { case: case.clone(), q, rows, sinks, slopes, pool: vec![], table, columns, count };
-        memory.fill(page);
+        let table = Table::new(case, &mut random, FOREIGN, shares);
+        let pool = Filling::Laid(vec![]);
+        let mut memory = DecodeMemory { case: case.clone(), q, sinks, slopes, pool, table };
+        memory.pool = Filling::Laid(memory.laid(&rows));
         memory
     }
 
-    /// Lays keys and values into their pages.
-    fn fill(&mut self, page: usize) {
-        let case = &self.case;
-        let [keys, values] = self.views(&[0; 2]);
-        let buffers = if matches!(case.pages, Pages::Interleaved(_)) { 1 } else { 2 };
-        let bytes = case.cache.bytes();
-        let mut pool = vec![vec![POISON; self.count * page * case.row() * bytes * 2 / buffers]; buffers];
-        for (which, view) in [keys, values].into_iter().enumerate() {
-            let base = if buffers == 1 { view.address as usize } else { 0 };
-            for (b, rows) in self.rows[which].iter().enumerate() {
-                for (i, row) in rows.chunks(case.head_dim).enumerate() {
-                    let (key, head) = (i / case.heads[1], i % case.heads[1]);
-                    let number = self.table[b * self.columns + key / page] as usize;
-                    let at = [number, key % page, head].into_iter().zip(view.strides);
-                    let at = base + at.map(|(i, stride)| i * stride as usize).sum::<usize>() * bytes;
-                    let row: Vec<u8> = row.iter().flat_map(|x| case.stored(*x, SCALES[which])).collect();
-                    pool[which % buffers][at..][..row.len()].copy_from_slice(&row);
-                }
-            }
-        }
-        self.pool = pool;
-    }
-
-    /// Keys and values, whose buffers lie at these addresses.
-    fn views(&self, at: &[u64]) -> [PageView; 2] {
-        let case = &self.case;
-        let (page, _) = case.paging();
-        let (shape, dtype) = ([self.count, page, case.heads[1], case.head_dim], case.cache);
-        let elements = shape.iter().product::<usize>() as u64;
-        let both = |view: fn(u64, u64, DType, [usize; 4]) -> PageView| {
-            [0, 1].map(|i| view(at[i % at.len()], elements, dtype, shape))
-        };
-        match case.pages {
-            Pages::Dense | Pages::Rows | Pages::Nhd(_) => both(PageView::nhd),
-            Pages::Hnd(_) => both(PageView::hnd),
-            Pages::Interleaved(_) => PageView::interleaved(at[0], 2 * elements, dtype, shape, false),
-        }
+    /// Numbers of a long period, for what is to be measured: fast to make, also gigabytes of them. Pages are
+    /// shuffled; no page is nobody's, or of two sequences.
+    pub fn to_measure(case: &DecodeCase) -> Self {
+        let mut random = Random::new(case.seed);
+        let (batch, [heads, _]) = (case.filled.len(), case.heads);
+        let q = cycled::halves(case.dtype, 0, case.q_rows() * heads * case.head_dim);
+        let sinks = (0..heads).map(|_| random.normal() as f32).collect();
+        let [of, each] = if case.alibi { [batch, heads] } else { [1; 2] };
+        let slopes = Slopes::random(case.seed, of, each, -1);
+        let table = Table::new(case, &mut random, 0, |_| false);
+        let (buffers, elements) = (case.pages.buffers(), table.count * case.paging().0 * case.row());
+        let pool = Filling::Cycled(vec![(case.cache, 2 * elements / buffers); buffers]);
+        DecodeMemory { case: case.clone(), q, sinks, slopes, pool, table }
     }
 
     /// What sequence `b` should give on its first `keys` keys; `None` where it has none.
@@ -141,6 +100,11 @@ impl DecodeMemory {
     /// # Errors
     /// [`TensorError`] where the case contradicts itself.
     pub fn reference(&self, b: usize, keys: usize) -> Result<Option<Reference>, TensorError> {
+        self.reference_of(&self.rows(&self.pool.buffers(), b), b, keys)
+    }
+
+    /// The same with the rows of the sequence.
+    fn reference_of(&self, rows: &Rows, b: usize, keys: usize) -> Result<Option<Reference>, TensorError> {
         let case = &self.case;
         let queries = case.queries_of(b);
         if keys == 0 || queries == 0 {
@@ -152,7 +116,7 @@ impl DecodeMemory {
             HostTensor::new(bits, 0, case.dtype, shape, [rows as i64 * row, row, dim, 1])
         };
         let q = self.query_rows(b);
-        let [k, v] = [0, 1].map(|i| tensor(&self.rows[i][b], keys, case.heads[1]));
+        let [k, v] = [0, 1].map(|i| tensor(&rows[i], keys, case.heads[1]));
         let inputs = Inputs::new(case.problem(b, keys), tensor(q, queries, case.heads[0])?, k?, v?)?;
         let mut reference = Reference::new(&inputs.alibi(case.alibi.then_some(&self.slopes), b));
         if case.sinks {
@@ -184,10 +148,12 @@ impl DecodeMemory {
 
     /// What is right for each sequence of these lengths: `None` where it has no key, or is not judged.
     fn references(&self, lengths: &[i32], rule: Rule) -> Result<Vec<Option<Reference>>, TensorError> {
-        let dtype = self.case.dtype;
+        let (dtype, pool) = (self.case.dtype, self.pool.buffers());
         let one = |(b, length): (usize, &i32)| {
-            let reference = self.keys(b, *length).map_or(Ok(None), |keys| self.reference(b, keys))?;
-            let values = self.rows[1][b].iter().map(|bits| f64::from(decode(dtype, *bits)));
+            let rows = self.rows(&pool, b);
+            let reference =
+                self.keys(b, *length).map_or(Ok(None), |keys| self.reference_of(&rows, b, keys))?;
+            let values = rows[1].iter().map(|bits| f64::from(decode(dtype, *bits)));
             Ok(reference.map(|reference| reference.by(rule, dtype, values)))
         };
         lengths.par_iter().enumerate().map(one).collect()

@@ -31,6 +31,11 @@ impl Random {
         radius * (std::f64::consts::TAU * self.uniform()).cos()
     }
 
+    /// Puts these in any order.
+    pub fn shuffle<T>(&mut self, all: &mut [T]) {
+        (1..all.len()).rev().for_each(|i| all.swap(i, (self.bits() % (i as u64 + 1)) as usize));
+    }
+
     /// `count` standard normal numbers in `dtype`.
     pub fn normals(&mut self, dtype: DType, count: usize) -> Vec<u16> {
         (0..count).map(|_| encode(dtype, self.normal())).collect()

@@ -2,6 +2,7 @@
 use super::alibi::Slopes;
 use super::arithmetic::encode;
 use super::attention::{Inputs, Outputs};
+use super::cycled;
 use super::inputs::Random;
 use super::packed::Sequences;
 use super::tensor::{HostTensor, TensorError};
@@ -216,6 +217,12 @@ impl Memory {
         };
         memory.buffers = (0..buffers).map(|buffer| fill(len(buffer))).collect();
         memory
+    }
+
+    /// Numbers of a long period, for what is to be measured: fast to make.
+    pub fn to_measure(problem: Problem, layout: Layout) -> Self {
+        let mut tensor = 0..;
+        Self::filled(problem, layout, |len| cycled::halves(problem.dtype, tensor.next().unwrap_or(0), len))
     }
 
     /// Given inputs, each contiguous in `layout`, which is not [`Layout::Packed`].

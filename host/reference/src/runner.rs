@@ -7,7 +7,7 @@ use super::tensor::{HostTensor, TensorError};
 use super::told::Told;
 use super::tolerance::{Reference, Verdict};
 use super::work::{
-    Asked, Buffer, GUARD, Judge, Judgement, OnDevice, POISON, Room, Rows, Rule, Work, Written, guarded,
+    Asked, Buffer, GUARD, Input, Judge, Judgement, OnDevice, POISON, Room, Rows, Rule, Work, Written, guarded,
 };
 use ferroflash::{Attention, Driver, Error};
 use std::time::Duration;
@@ -101,9 +101,10 @@ impl Outcome {
 }
 
 impl Work for Memory {
-    fn inputs(&self) -> Vec<Buffer> {
+    fn inputs(&self) -> Vec<Input> {
         let bytes = |bits: &Vec<u16>| bits.iter().flat_map(|x| x.to_ne_bytes()).collect();
-        self.names().into_iter().zip(self.buffers.iter().map(bytes)).collect()
+        let named = self.names().into_iter().zip(self.buffers.iter().map(bytes));
+        named.map(|(name, bytes)| Input::new(name, bytes)).collect()
     }
 
     fn outputs(&self) -> Vec<Buffer> {

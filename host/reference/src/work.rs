@@ -8,8 +8,10 @@ use ferroflash::{
 };
 
 mod device;
+mod ready;
 
 pub use device::OnDevice;
+pub use ready::Ready;
 
 /// What a buffer that a launch writes is filled with before: not a number in f16, bf16 and f32.
 pub(crate) const POISON: u8 = 0xff;
@@ -19,10 +21,28 @@ pub(crate) const GUARD: usize = 256;
 /// A buffer's name and its bytes.
 pub type Buffer = (String, Vec<u8>);
 
+/// A buffer that launches read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Input {
+    /// Its name.
+    pub name: String,
+    /// How many bytes it has.
+    pub bytes: usize,
+    /// What stands there, again and again: what is measured may have gigabytes that nobody has to make.
+    pub period: Vec<u8>,
+}
+
+impl Input {
+    /// A buffer of these bytes.
+    pub fn new(name: impl Into<String>, bytes: Vec<u8>) -> Self {
+        Input { name: name.into(), bytes: bytes.len(), period: bytes }
+    }
+}
+
 /// A problem in host memory that any device can be given.
 pub trait Work: Sync {
     /// Buffers that launches read.
-    fn inputs(&self) -> Vec<Buffer>;
+    fn inputs(&self) -> Vec<Input>;
 
     /// Buffers that launches write, as they are before.
     fn outputs(&self) -> Vec<Buffer>;
@@ -249,7 +269,10 @@ fn merge<'a>((states, o, lse, sinks): (&'a [State], TensorView, LseView, Option<
 
 impl Asked<'_> {
     /// Plans it, for launches that are offered so many bytes of workspace beside its own.
-    fn plan<D: Driver>(&self, attention: &Attention<D>, workspace: u64) -> Result<Plans, Error> {
+    ///
+    /// # Errors
+    /// Those of planning.
+    pub fn plan<D: Driver>(&self, attention: &Attention<D>, workspace: u64) -> Result<Plans, Error> {
         match self {
             Asked::Forward(forward) => attention.plan_with(forward, workspace).map(Plans::Forward),
             Asked::Decode(decode) => attention.plan_with(decode, workspace).map(Plans::Decode),

@@ -209,15 +209,15 @@ impl Driver for CustDriver {
         buffer.as_device_ptr().as_raw()
     }
 
-    fn upload(&self, buffer: &mut CustBuffer, data: &[u8]) -> Result<(), Error> {
-        super::fits(buffer.len(), data.len())?;
+    fn upload_at(&self, buffer: &mut CustBuffer, at: usize, data: &[u8]) -> Result<(), Error> {
+        super::fits(buffer.len(), at, data.len())?;
         let _entered = buffer.0.context.enter()?;
-        buffer.index(..data.len()).copy_from(data).map_err(|e| failed("cuMemcpyHtoD", e))?;
+        buffer.index(at..at + data.len()).copy_from(data).map_err(|e| failed("cuMemcpyHtoD", e))?;
         cuda::wait_for_default_stream()
     }
 
     fn download(&self, buffer: &CustBuffer, data: &mut [u8]) -> Result<(), Error> {
-        super::fits(buffer.len(), data.len())?;
+        super::fits(buffer.len(), 0, data.len())?;
         let _entered = buffer.0.context.enter()?;
         buffer.index(..data.len()).copy_to(data).map_err(|e| failed("cuMemcpyDtoH", e))
     }

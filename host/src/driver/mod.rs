@@ -102,7 +102,15 @@ pub trait Driver: Send + Sync {
     ///
     /// # Errors
     /// More data than the buffer holds; the driver's.
-    fn upload(&self, buffer: &mut Self::Buffer, data: &[u8]) -> Result<(), Error>;
+    fn upload(&self, buffer: &mut Self::Buffer, data: &[u8]) -> Result<(), Error> {
+        self.upload_at(buffer, 0, data)
+    }
+
+    /// The same from byte `at` of the buffer on.
+    ///
+    /// # Errors
+    /// Those of [`Driver::upload`].
+    fn upload_at(&self, buffer: &mut Self::Buffer, at: usize, data: &[u8]) -> Result<(), Error>;
 
     /// Copies the start of `buffer` to `data`, and waits for it. Work on streams must have been waited for.
     ///
@@ -202,10 +210,32 @@ pub trait Driver: Send + Sync {
     }
 }
 
-/// Checks that a copy stays in its buffer.
-fn fits(buffer: usize, data: usize) -> Result<(), Error> {
-    if data <= buffer {
+/// Checks that a copy from or to byte `at` on stays in its buffer.
+fn fits(buffer: usize, at: usize, data: usize) -> Result<(), Error> {
+    if at.checked_add(data).is_some_and(|end| end <= buffer) {
         return Ok(());
     }
-    Err(Error::invalid("data", format_args!("{data} bytes"), format_args!("the buffer holds {buffer}")))
+    let left = buffer.saturating_sub(at);
+    Err(Error::invalid("data", format_args!("{data} bytes"), format_args!("the buffer holds {left}")))
+}
+
+#[cfg(all(test, feature = "sim"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_stay_in_their_buffer() -> Result<(), Error> {
+        let driver = SimDriver::new("l4")?;
+        let mut buffer = driver.allocate(8)?;
+        driver.upload(&mut buffer, &[1; 8])?;
+        driver.upload_at(&mut buffer, 5, &[2, 3])?;
+        let mut held = [0; 8];
+        driver.download(&buffer, &mut held)?;
+        assert_eq!(held, [1, 1, 1, 1, 1, 2, 3, 1]);
+        for (at, bytes, left) in [(0, 9, 8), (6, 3, 2), (9, 0, 0), (usize::MAX, 1, 0)] {
+            let error = driver.upload_at(&mut buffer, at, &vec![0; bytes]).expect_err("too many").to_string();
+            assert!(error.contains(&format!("the buffer holds {left}")), "{at} and {bytes}: {error}");
+        }
+        Ok(())
+    }
 }

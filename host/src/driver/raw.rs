@@ -215,17 +215,17 @@ impl Driver for RawDriver {
         buffer.address
     }
 
-    fn upload(&self, buffer: &mut RawBuffer, data: &[u8]) -> Result<(), Error> {
-        super::fits(buffer.bytes, data.len())?;
+    fn upload_at(&self, buffer: &mut RawBuffer, at: usize, data: &[u8]) -> Result<(), Error> {
+        super::fits(buffer.bytes, at, data.len())?;
         let _entered = buffer.context.enter()?;
-        let (from, bytes) = (data.as_ptr().cast(), data.len());
+        let (to, from, bytes) = (buffer.address + at as u64, data.as_ptr().cast(), data.len());
         // SAFETY: both sides are that long.
-        driver("cuMemcpyHtoD", unsafe { libcuda::cuMemcpyHtoD_v2(buffer.address, from, bytes) })?;
+        driver("cuMemcpyHtoD", unsafe { libcuda::cuMemcpyHtoD_v2(to, from, bytes) })?;
         wait_for_default_stream()
     }
 
     fn download(&self, buffer: &RawBuffer, data: &mut [u8]) -> Result<(), Error> {
-        super::fits(buffer.bytes, data.len())?;
+        super::fits(buffer.bytes, 0, data.len())?;
         let _entered = buffer.context.enter()?;
         let (to, bytes) = (data.as_mut_ptr().cast(), data.len());
         // SAFETY: both sides are that long.

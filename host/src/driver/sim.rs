@@ -197,13 +197,13 @@ impl Driver for SimDriver {
         buffer.address
     }
 
-    fn upload(&self, buffer: &mut SimBuffer, data: &[u8]) -> Result<(), Error> {
-        super::fits(buffer.bytes, data.len())?;
-        lock(&self.gpu).write(buffer.address, data).map_err(|e| failed("upload", e))
+    fn upload_at(&self, buffer: &mut SimBuffer, at: usize, data: &[u8]) -> Result<(), Error> {
+        super::fits(buffer.bytes, at, data.len())?;
+        lock(&self.gpu).write(buffer.address + at as u64, data).map_err(|e| failed("upload", e))
     }
 
     fn download(&self, buffer: &SimBuffer, data: &mut [u8]) -> Result<(), Error> {
-        super::fits(buffer.bytes, data.len())?;
+        super::fits(buffer.bytes, 0, data.len())?;
         lock(&self.gpu).read_allow_uninit(buffer.address, data).map_err(|e| failed("download", e))
     }
 

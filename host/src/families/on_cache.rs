@@ -48,7 +48,7 @@ impl Launch {
             Answer::Taken(entry, reason) => {
                 (Hopper(hopper_paged::Launch::new(entry, Some(portable), d, on)?), reason)
             }
-            Answer::Refused(reason) => (Many(portable), reason),
+            Answer::Refused(reason) | Answer::Slower(reason) => (Many(portable), reason),
             Answer::Portable => (Many(portable), reason),
         })
     }

@@ -4,8 +4,8 @@ use crate::families::hopper_packed::takes_packed;
 use crate::families::split::Split;
 use crate::families::{hopper, hopper_paged, packed};
 use crate::plan::Tensors;
-use crate::{Capabilities, Decode, Error, Problem, Splits};
-use spec::{EntryInfo, Grid, HOPPERS, HOPPERS_PACKED, HOPPERS_PAGED, MaskKind, PLANNED, PagedInfo};
+use crate::{Capabilities, DType, Decode, Error, Problem, Splits};
+use spec::{Contract, EntryInfo, Grid, HOPPERS, HOPPERS_PACKED, HOPPERS_PAGED, MaskKind, PLANNED, PagedInfo};
 
 /// One line: for these problems, the kernel of so many queries a block.
 struct Line {
@@ -91,7 +91,9 @@ pub(crate) enum Answer<K: 'static = EntryInfo> {
     Taken(&'static K, &'static str),
     /// It would be one but for the tensors, or the driver.
     Refused(&'static str),
-    /// A portable kernel is faster.
+    /// It would be one, but a portable kernel is faster, and why.
+    Slower(&'static str),
+    /// None is meant: what the portable kernel is chosen for is the reason.
     Portable,
 }
 
@@ -116,11 +118,11 @@ pub(super) fn answer(
     }
 }
 
-const PACKED_REASON: &str =
-    "warpgroups and the copy engine; sequences of a tile or more that fill the device";
+const PACKED_REASON: &str = "warpgroups and the copy engine; sequences of a tile or more, or few queries on \
+                             many keys, that fill the device";
 
-/// The kernel that solves a packed problem, with these tensors or any: Hopper's where a sequence has on the
-/// average a tile of queries and keys that are worth its prologue, and there is a tile for each SM.
+/// The kernel that solves a packed problem, with these tensors or any: Hopper's where sequences have
+/// on the average queries and keys that are worth a prologue, and there is a tile for each SM.
 ///
 /// # Errors
 /// [`Error::Unsupported`] where none fits the device.
@@ -131,76 +133,112 @@ pub(super) fn packed(
     tensors: Option<&Tensors>,
 ) -> Result<Choice, Error> {
     let portable = packed::portable(p, mask, on)?;
-    let is_meant = |e: &&EntryInfo| {
-        (e.dtype, e.mask, e.head_dim) == (p.dtype, mask, portable.entry.head_dim)
-            && e.contract.target.runs_on(on.arch())
-            && e.contract.smem_bytes <= on.smem_per_block
-    };
-    let Some(entry) = HOPPERS_PACKED.iter().find(is_meant).filter(|_| !p.alibi) else {
-        return Ok(portable);
-    };
-    if !is_worth_it(p.shapes().map(|[_, rows, ..]| rows), PACKED_KEYS, p, entry.tile_m, on) {
-        return Ok(portable);
-    }
-    if !on.tensor_maps {
-        return Ok(Choice { reason: NO_MAPS, ..portable });
-    }
-    Ok(match tensors.map_or(Ok(()), takes_packed) {
-        Ok(()) => Choice { entry, reason: PACKED_REASON, instead: Some(portable.entry) },
-        Err(reason) => Choice { reason, ..portable },
+    let want = (p.dtype, mask, portable.entry.head_dim);
+    let is_meant = |e: &&EntryInfo| is_meant(&e.contract, (e.dtype, e.mask, e.head_dim), want, on);
+    let entry = HOPPERS_PACKED.iter().find(is_meant).map(|entry| (entry, entry.tile_m));
+    let lengths = p.shapes().map(|[_, rows, ..]| rows);
+    let takes = |_: &_| tensors.map_or(Ok(()), takes_packed).and(Ok(PACKED_REASON));
+    Ok(match of_sequences(entry, lengths, packed_least(want.1, want.2), p, on, takes) {
+        Answer::Taken(entry, reason) => Choice { entry, reason, instead: Some(portable.entry) },
+        Answer::Refused(reason) => Choice { reason, ..portable },
+        Answer::Slower(_) | Answer::Portable => portable,
     })
 }
 
-/// Keys that packed sequences must have on the average: a tile. (H200, f16, 16 to 256 sequences of 128, 256
-/// and 384: portable kernels take 1.16 to 1.87 times as long, at 128 1.16 to 1.54.)
-const PACKED_KEYS: usize = 128;
-/// The same over pages, of which the host often knows the most keys alone. Not measured below.
-const PAGED_KEYS: usize = 512;
+/// Queries and keys that sequences must have on the average: at least as many of both as one of these says.
+type Least = &'static [[usize; 2]];
 
-/// Whether sequences of so many queries and keys, all together, have on the average a tile of queries and
-/// `least` keys, and there is a tile for each SM.
+/// Of packed tensors: a tile. (H200, f16, 16 to 256 sequences of 128, 256 and 384: portable kernels take 1.16
+/// to 1.87 times as long, at 128 1.16 to 1.54.) Or few queries on many keys: 1.19 where 128 single queries
+/// are beside a prompt of 1536, 1.26 for 16 queries on 2048 keys, but 0.90 on 512. Not measured at other head
+/// dims.
+const fn packed_least(mask: MaskKind, head_dim: u32) -> Least {
+    match (mask, head_dim) {
+        (MaskKind::Full | MaskKind::Causal, 128) => &[[128, 128], [1, 1024]],
+        _ => &[[128, 128]],
+    }
+}
+
+/// Over pages, of which the host often knows the most keys alone, and where the portable tile has as many
+/// queries: 1.15 at 128 keys, 1.43 at 256, 1.91 with 128 single queries beside a prompt of 1536, but at head
+/// dim 64 0.96 and 1.01 at 256, 1.05 at 384 (H200, f16, causal, pages of 16). Windows are not measured below.
+const fn paged_least(mask: MaskKind, head_dim: u32) -> Least {
+    match (mask, head_dim) {
+        (MaskKind::Local, _) => &[[128, 512]],
+        (_, 128) => &[[1, 128]],
+        _ => &[[128, 384]],
+    }
+}
+
+/// Whether sequences of so many queries and keys, all together, have on the average what they must, and there
+/// is a tile for each SM.
 fn is_worth_it(
     [queries, keys]: [usize; 2],
-    least: usize,
+    least: Least,
     p: &Problem,
     tile_m: u32,
     on: &Capabilities,
 ) -> bool {
-    let tiles = queries.div_ceil(tile_m as usize).saturating_mul(p.heads_q);
-    queries / p.batch >= tile_m as usize && keys / p.batch >= least && tiles >= on.sms as usize
+    // A sequence has a tile of its own, however few its queries.
+    let tiles = queries.div_ceil(tile_m as usize).max(p.batch).saturating_mul(p.heads_q);
+    let [queries, keys] = [queries, keys].map(|all| all / p.batch);
+    least.iter().any(|least| queries >= least[0] && keys >= least[1]) && tiles >= on.sms as usize
 }
 
-const PAGED_REASON: &str = "warpgroups, and the copy engine out of pages; sequences of a tile or more that \
-                            fill the device";
+const SHORT: &str = "too few queries or keys a sequence, or too few tiles for this device, to be worth \
+                     a block of Hopper's: portable tiles of a query head's queries";
+
+/// Whether a kernel is `of` the type, mask and head dim that are wanted, and the device holds it.
+fn is_meant(
+    contract: &Contract,
+    of: (DType, MaskKind, u32),
+    want: (DType, MaskKind, u32),
+    on: &Capabilities,
+) -> bool {
+    of == want && contract.target.runs_on(on.arch()) && contract.smem_bytes <= on.smem_per_block
+}
+
+/// Whether the kernel that is meant, if there is one, with tiles of so many queries, solves sequences of so
+/// many queries and keys, all together: where it is worth it, and it `takes` their tensors.
+fn of_sequences<K>(
+    entry: Option<(&'static K, u32)>,
+    lengths: [usize; 2],
+    least: Least,
+    p: &Problem,
+    on: &Capabilities,
+    takes: impl FnOnce(&K) -> Result<&'static str, &'static str>,
+) -> Answer<K> {
+    let Some((entry, tile_m)) = entry.filter(|_| !p.alibi) else { return Answer::Portable };
+    if !is_worth_it(lengths, least, p, tile_m, on) {
+        return Answer::Slower(SHORT);
+    }
+    if !on.tensor_maps {
+        return Answer::Refused(NO_MAPS);
+    }
+    match takes(entry) {
+        Ok(reason) => Answer::Taken(entry, reason),
+        Err(reason) => Answer::Refused(reason),
+    }
+}
+
+const PAGED_REASON: &str = "warpgroups, and the copy engine out of pages; sequences long enough that fill \
+                            the device";
 const CHUNKED: &str = "a sequence's bits shall be its own, whatever is beside it: one kernel for all";
 
 /// Whether a Hopper kernel solves a request on a cache that has been checked, which `portable` solves: where
 /// one solves packed problems of as many queries and keys.
 pub(crate) fn paged(d: &Decode<'_>, portable: &PagedInfo, on: &Capabilities) -> Answer<PagedInfo> {
     let p = d.problem();
-    let is_meant = |e: &&PagedInfo| {
-        (e.dtype, e.mask, e.head_dim) == (portable.dtype, portable.mask, portable.head_dim)
-            && e.contract.target.runs_on(on.arch())
-            && e.contract.smem_bytes <= on.smem_per_block
-    };
-    let Some(entry) = HOPPERS_PAGED.iter().find(is_meant).filter(|_| !p.alibi) else {
-        return Answer::Portable;
-    };
+    let want = (portable.dtype, portable.mask, portable.head_dim);
+    let is_meant = |e: &&PagedInfo| is_meant(&e.contract, (e.dtype, e.mask, e.head_dim), want, on);
+    let entry = HOPPERS_PAGED.iter().find(is_meant).map(|entry| (entry, entry.tile_m));
     let queries = p.packed.map_or(p.batch * p.seqlen_q, |[rows, _]| rows);
     let keys = d.cache.total_k.unwrap_or(p.batch.saturating_mul(p.seqlen_k));
-    if !is_worth_it([queries, keys], PAGED_KEYS, &p, entry.tile_m, on) {
-        return Answer::Portable;
-    }
-    if !on.tensor_maps {
-        return Answer::Refused(NO_MAPS);
-    }
-    if matches!(d.splits, Splits::Chunk(_)) {
-        return Answer::Refused(CHUNKED);
-    }
-    match hopper_paged::takes(d, entry.tile_n) {
-        Ok(()) => Answer::Taken(entry, PAGED_REASON),
-        Err(reason) => Answer::Refused(reason),
-    }
+    let least = paged_least(want.1, want.2);
+    of_sequences(entry, [queries, keys], least, &p, on, |entry| match d.splits {
+        Splits::Chunk(_) => Err(CHUNKED),
+        _ => hopper_paged::takes(d, entry.tile_n).and(Ok(PAGED_REASON)),
+    })
 }
 
 /// Whether a kernel is one of Hopper's, and this problem or card none for it.
@@ -259,7 +297,6 @@ impl Line {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::DType;
 
     #[test]
     fn every_line_names_kernels_that_exist() {

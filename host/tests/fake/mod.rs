@@ -86,8 +86,8 @@ impl Driver for FakeDriver {
         buffer.as_ptr() as u64
     }
 
-    fn upload(&self, buffer: &mut Vec<u8>, data: &[u8]) -> Result<(), Error> {
-        buffer[..data.len()].copy_from_slice(data);
+    fn upload_at(&self, buffer: &mut Vec<u8>, at: usize, data: &[u8]) -> Result<(), Error> {
+        buffer[at..][..data.len()].copy_from_slice(data);
         Ok(())
     }
 

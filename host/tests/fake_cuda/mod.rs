@@ -1,38 +1,13 @@
 //! A process whose CUDA driver is `host/libcuda/fake`.
+mod library;
+
 use libloading::{Library, Symbol};
+use library::{NAMES, folder};
 use std::ffi::{CStr, CString, c_char, c_void};
-use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
 
 /// Says to a test that it runs in such a process.
 const VARIABLE: &str = "FERROFLASH_TEST_IN_FAKE_CUDA";
-
-/// The names by which programs ask for the driver.
-const NAMES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
-
-/// A folder that has nothing but the fake library, which is built here: as a dependency its functions would
-/// be linked, beside those of the crate `libcuda`.
-fn folder() -> &'static Path {
-    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
-    FOLDER.get_or_init(|| {
-        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("fake-cuda");
-        let mut build = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
-        build.args(["build", "--quiet", "--offline", "--package", "ferroflash-libcuda-fake", "--target-dir"]);
-        let built =
-            build.arg(&folder).current_dir(env!("CARGO_MANIFEST_DIR")).status().expect("cargo starts");
-        assert!(built.success(), "{build:?}");
-        let names = folder.join("names");
-        std::fs::create_dir_all(&names).expect("a folder");
-        for name in NAMES {
-            // Another process of these tests may have made the same link.
-            let _ = symlink(folder.join("debug/libfake_cuda.so"), names.join(name));
-            assert!(names.join(name).is_file(), "{name} is linked");
-        }
-        names
-    })
-}
 
 /// Runs `test`, of this file, once more in a process of its own, where `body` has the fake driver.
 pub fn in_fake_cuda(test: &str, body: impl FnOnce(&FakeCuda)) {

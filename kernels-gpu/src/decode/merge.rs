@@ -68,10 +68,12 @@ pub fn merge_splits<E: TensorCore, K: Kernel, const D: usize>(
     })
 }
 
-/// Stores what sequences without a key make, each by one block: they are no items.
+/// Stores what sequences without a key make, each by one block: they are no items. By the last blocks, which
+/// have none to do either where many sequences are without one.
 #[inline(always)]
 pub fn store_empty<E: TensorCore, K: Kernel, const D: usize>(p: &DecodeParams, block: &Block<K>) {
-    for sequence in (Steps { at: block.index(), step: block.count(), end: p.order.lengths.count }) {
+    let from_the_end = block.count() - 1 - block.index();
+    for sequence in (Steps { at: from_the_end, step: block.count(), end: p.order.lengths.count }) {
         if length(&p.order.lengths, sequence, p.order.max_keys) == 0 {
             let each = p.order.kv_heads.get() * p.order.row_blocks.get();
             for of in (Steps { at: 0, step: 1, end: each }) {

@@ -2,7 +2,7 @@
 use crate::entries::Run;
 use crate::hopper::Body;
 use crate::hopper::mainloop::{Attended, QTiles, Tensors, View, copy};
-use crate::hopper::portion::{ForwardOf, Own, ParamsOf, Source};
+use crate::hopper::portion::{ForwardOf, KeysOf, Own, ParamsOf, Source};
 use crate::hopper::softmax::BoundedSoftmax;
 use crate::mask::MaskFn;
 use spec::{FwdHopper, HopperParams, Kernel};
@@ -36,7 +36,7 @@ impl<
         let view = |tile| View::<_, Mask, W, N>::of(p, tile);
         let shared: Shared<E, S::By, W, N, D, STAGES> = smem.split();
 
-        block.specialise(
+        block.specialise::<KeysOf<S>, _, _>(
             shared,
             |(q, (k, (v, ())))| {
                 copy::<_, E, Mask, W, N, D, 2, STAGES>(p, source(index, count), &tensors, q, k, v)

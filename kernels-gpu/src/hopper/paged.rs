@@ -1,5 +1,5 @@
 //! Many queries on a cache in pages, on Hopper: as [`super::packed`], with keys and values box by box out of
-//! the pages that have them, which the one thread that copies looks up.
+//! the pages that have them, which the threads that copy look up.
 use crate::entries::Run;
 use crate::hopper::Body;
 use crate::hopper::packed::{Found, FoundTiles, OfSequence, whose};

@@ -33,6 +33,8 @@ pub trait Portion: Copy {
 pub type ForwardOf<P> = HopperParams<<P as Portion>::Queries, <P as Portion>::Keys>;
 /// What a source's kernel is told.
 pub type ParamsOf<S> = <<S as Source>::Portion as Portion>::Params;
+/// How the copy engine is told of a source's keys and values.
+pub type KeysOf<S> = <<S as Source>::Portion as Portion>::Keys;
 /// How the copy engine is told of a source's queries.
 type QueriesOf<S> = <<S as Source>::Portion as Portion>::Queries;
 

@@ -2,7 +2,7 @@
 use crate::entries::Run;
 use crate::hopper::Body;
 use crate::hopper::mainloop::{Attended, QTiles, Tensors, TensorsOf, View, copy};
-use crate::hopper::portion::{ForwardOf, Own, ParamsOf, Source};
+use crate::hopper::portion::{ForwardOf, KeysOf, Own, ParamsOf, Source};
 use crate::hopper::softmax::BoundedSoftmax;
 use crate::mask::MaskFn;
 use spec::{FwdHopperWide, HopperParams, Kernel};
@@ -42,7 +42,7 @@ pub fn one_by_one<
     let [index, count] = [block.index(), block.count()];
     let shared: Shared<E, S::By, W, N, D, STAGES> = smem.split();
 
-    block.specialise(
+    block.specialise::<KeysOf<S>, _, _>(
         shared,
         |(q, (k, v))| copy::<_, E, Mask, W, N, D, 1, STAGES>(p, source(index, count), tensors, q, k, v),
         |mut group, (mut q, (mut k, mut v))| {

@@ -2,7 +2,7 @@
 use super::{Subject, forward, on_cache};
 use ferroflash::{Attention, Error, SimDriver};
 use reference::{OnDevice, Rule, Task};
-use spec::{DECODES, PAGED};
+use spec::{DECODES, HOPPERS_PAGED, PAGED};
 
 /// Launches once, and says what is wrong with the result.
 type Launch = Box<dyn Fn(&Attention<SimDriver>) -> Result<Vec<String>, Error> + Send + Sync>;
@@ -23,7 +23,8 @@ pub(super) fn cases(subject: &Subject) -> Vec<Case> {
     }
     let (mut edges, symbol) = (subject.of.edges(1), subject.of.contract().symbol);
     let decode = DECODES.iter().find(|entry| entry.contract.symbol == symbol).map(on_cache::decode);
-    let paged = PAGED.iter().find(|entry| entry.contract.symbol == symbol).map(on_cache::paged);
+    let mut paged = PAGED.iter().chain(HOPPERS_PAGED);
+    let paged = paged.find(|entry| entry.contract.symbol == symbol).map(on_cache::paged);
     let mut sweeps = decode.or(paged).unwrap_or_default();
     for case in edges.iter_mut().chain(&mut sweeps) {
         if let Task::Cache(case) = case {

@@ -125,6 +125,7 @@ fn sweeps(entry: &EntryInfo) -> Vec<Memory> {
                 Case { problem: case.problem.mask(mask).softcap(softcap.unwrap_or_default()), ..case }
             })
         }));
+        all.extend(capped(one(m, m + 2 * n + 5)));
         // Tiles whose rows see nothing, the last of them not whole.
         let past =
             one(1, 5).problem.mask(Mask::Window { left: Some(3), right: Some(1) }).align(Alignment::TopLeft);
@@ -155,12 +156,14 @@ fn sweeps(entry: &EntryInfo) -> Vec<Memory> {
                 .map(|head_dim| packed(narrow(one(2 * m + 3, m / 2), head_dim))),
         );
     }
+    let in_rounds = matches!(entry.grid, Grid::Rounds | Grid::PackedRounds);
+    let seams = if in_rounds { seams(entry) } else { vec![] };
     if entry.grid.packs() {
-        return all.into_iter().map(packed).collect();
+        return all.into_iter().map(packed).chain(seams).collect();
     }
     if entry.grid.has_maps() {
         // A copy engine takes no rows that repeat themselves.
-        return all.into_iter().map(|case| case.memory()).collect();
+        return all.into_iter().map(|case| case.memory()).chain(seams).collect();
     }
     let mut repeats = vec![one(m, 2 * n)];
     repeats.extend((2..=8).map(|blocks| one(m, (partly + blocks) * n + 3)));
@@ -186,13 +189,62 @@ fn sweeps(entry: &EntryInfo) -> Vec<Memory> {
         .collect()
 }
 
+/// `case` with a modest softcap, and with larger ones, whose tangents are right to so much of themselves: of
+/// scores far below the cap, and of scores around it.
+fn capped(case: Case) -> [Case; 3] {
+    let with = |softcap| case.problem.softcap(softcap);
+    [with(4.0), with(1e8), with(1500.0).scale(400.0)].map(|problem| Case { problem, ..case })
+}
+
+/// Edges of masks at every column and row of the block of keys that a tile takes first, where its first
+/// scores run beside the end of the tile before: these have a mask of their own.
+fn seams(entry: &EntryInfo) -> Vec<Memory> {
+    let (m, n) = (entry.tile_m as usize, entry.tile_n as usize);
+    let one = |seqlen_q, seqlen_k| one(entry, seqlen_q, seqlen_k);
+    // Whole blocks of keys, and queries whose last ones see all of the last block: a diagonal through it,
+    // which moves with the number of queries, and is cut by the end of the keys.
+    let whole = (m + n).next_multiple_of(n);
+    let diagonals = || (0..16).step_by(4).flat_map(|less| [one(m, whole - less), one(m - less, whole)]);
+    // Each query sees one key: another one is all that it sees.
+    let alone = Mask::Window { left: Some(0), right: Some(0) };
+    let all: Vec<_> = match entry.mask {
+        MaskKind::Full => (0..n).step_by(8).flat_map(|at| [one(1, at + 4), one(1, at + 5)]).collect(),
+        MaskKind::Causal => diagonals().collect(),
+        MaskKind::Local => {
+            let narrow = diagonals().map(|case| Case { problem: case.problem.mask(alone), ..case });
+            narrow.chain(capped(one(m, whole))).collect()
+        }
+    };
+    let packs = entry.grid.packs();
+    all.into_iter().map(|case| if packs { packed_before(case) } else { of_heads(case) }).collect()
+}
+
+/// `case` with so many heads that a block of the simulated card takes one after another.
+fn of_heads(case: Case) -> Memory {
+    Case { problem: case.problem.heads_q(3).heads_k(3), ..case }.memory()
+}
+
+/// Queries and keys of a sequence beside another.
+const SHORT: [usize; 2] = [2, 3];
+
 /// `case` as the last of two sequences, of which the first is short.
 fn packed(case: Case) -> Memory {
     let Problem { seqlen_q, seqlen_k, .. } = case.problem;
-    let starts = |rows: usize, of: usize| vec![0, rows as i32, (rows + of) as i32];
-    let (cu_seqlens_q, cu_seqlens_k) = (starts(2, seqlen_q), starts(3, seqlen_k));
-    let sequences = Sequences { cu_seqlens_q, cu_seqlens_k, seqused_k: None };
-    let problem = sequences.problem(case.problem, [seqlen_q + 2, seqlen_k + 3]);
+    sequences(case, [SHORT, [seqlen_q, seqlen_k]])
+}
+
+/// The other way round: as blocks take the last tile first, they come to `case` from the short one.
+fn packed_before(case: Case) -> Memory {
+    let Problem { seqlen_q, seqlen_k, .. } = case.problem;
+    sequences(case, [[seqlen_q, seqlen_k], SHORT])
+}
+
+/// `case` as two sequences of so many queries and keys.
+fn sequences(case: Case, [first, last]: [[usize; 2]; 2]) -> Memory {
+    let rows = |of: usize| [first[of], first[of] + last[of]];
+    let starts = |of: usize| [0].into_iter().chain(rows(of).map(|row| row as i32)).collect();
+    let sequences = Sequences { cu_seqlens_q: starts(0), cu_seqlens_k: starts(1), seqused_k: None };
+    let problem = sequences.problem(case.problem, [0, 1].map(|of| rows(of)[1]));
     Memory::random(problem, Layout::Bshd, case.seed).with_sequences(sequences)
 }
 

@@ -257,6 +257,8 @@ const CUT: &str = "The copy checks the rows of whatever block it is told; only t
                    be cut, and in this one all rows exist.";
 const IDLE: &str = "In every launch each warp makes the same accesses, with the same values, between the \
                     same synchronisations as in the kernel itself.";
+const TANGENTS: &str = "Tangents that are right to so much of themselves are right under any cap: the others \
+                        take less time.";
 const THREADS: &str = "The block has fewer threads than the number that a thread's is compared with.";
 
 /// Why `mutant` of `subject`, whose PTX is `text`, does no harm, where that is known. `differs`: whether it
@@ -277,6 +279,11 @@ pub(super) fn reason(subject: &Subject, mutant: &Mutant, text: &str, differs: bo
     let masks = || flow::forced(mutant, text).is_some_and(|path| path.contains("0fFF800000"));
     if ["overlap.rs", "mainloop.rs"].iter().any(|file| has_source(mutant, file, "if edge {")) && masks() {
         return Some("Masking a block that needs no mask changes nothing.");
+    }
+    // Its series has this constant, -17/315; a branch to the other one is harmful.
+    let relative = || flow::forced(mutant, text).is_some_and(|path| path.contains("0fBD5D0DD1"));
+    if has_source(mutant, "softcap.rs", "if scale_log2 <= MODEST") && relative() {
+        return Some(TANGENTS);
     }
     if !differs && mutant.operator == Operator::NeverBranch && beyond_threads(subject, mutant, text) {
         return Some(THREADS);

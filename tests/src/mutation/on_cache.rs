@@ -54,6 +54,7 @@ pub(super) fn decode(entry: &'static DecodeInfo) -> Vec<Task> {
             ..plain(vec![50, 17])
         }));
     }
+    sweeps.push(DecodeCase { sinks: true, ..plain(vec![33, 0, 5]) });
     for batch in [6, 40] {
         let case = DecodeCase { max_k: 120, pages: Pages::Hnd(16), ..plain(mixed(batch)) };
         sweeps.push(DecodeCase { told: vec![Told::Garbage(batch as u64)], ..case });
@@ -74,8 +75,10 @@ pub(super) fn paged(entry: &'static PagedInfo) -> Vec<Task> {
         ..DecodeCase::new(filled)
     };
     let mut sweeps = vec![];
+    // A copy engine takes eight rows at a time.
+    let of = |keys: usize| if entry.has_maps() { 8 * keys } else { keys };
     // The last key and the last query at every place, with pages of all sizes.
-    let pages = [Pages::Nhd(16), Pages::Hnd(5), Pages::Interleaved(1), Pages::Dense, Pages::Rows];
+    let pages = [Pages::Nhd(16), Pages::Hnd(of(5)), Pages::Interleaved(of(1)), Pages::Dense, Pages::Rows];
     for (turn, shift) in (0..n).step_by(3).enumerate() {
         let case = plain(vec![n + shift + 1, 3]).packed([shift + 1, 2]);
         sweeps.push(DecodeCase { pages: pages[turn % pages.len()], ..case });
@@ -96,7 +99,7 @@ pub(super) fn paged(entry: &'static PagedInfo) -> Vec<Task> {
     }));
     sweeps.extend((1..=5).map(|seed| DecodeCase {
         head_dim: 8,
-        pages: Pages::Nhd(1),
+        pages: Pages::Nhd(of(1)),
         seed,
         ..plain(vec![3 * n + 5]).packed([9])
     }));

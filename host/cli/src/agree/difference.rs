@@ -21,10 +21,11 @@ pub(super) struct Difference {
 
 /// Most units in the last place of the row's largest element that O may differ by.
 const O_ULPS: f64 = 2.0;
-/// How much of a rounding of a probability a log-sum-exp may be off by. A probability that is rounded
-/// otherwise moves the sum by its share of it, and is one of many: 0.1 at most between an H200 and the
-/// simulator. A kernel that sums something else is off by more.
-const OF_A_ROUNDING: f64 = 0.25;
+/// How many roundings of a probability a log-sum-exp may be off by. A probability that is rounded otherwise
+/// is off by two, and moves the sum by its share of it: by two thirds of a rounding where a row sees two keys
+/// and the larger is exact, as the first maximum is. (On an H200 0.61 in such a row; of many keys 0.1.) A
+/// kernel that sums something else is off in more rows.
+const OF_A_ROUNDING: f64 = 0.67;
 /// One row in so many may have such a probability: its exact value must lie where two values of the type
 /// meet, to within the error of an exponential. On an H200 at most 0.7 % of a kernel's rows do.
 const ROWS_PER_OTHERWISE: usize = 50;
@@ -147,8 +148,8 @@ mod tests {
         let none = f32::NEG_INFINITY;
         assert_eq!(difference([0.0, 0.0], [0.0, 0.0], [none, none]), None);
         assert!(difference([0.0, 0.0], [0.0, 0.0], [none, -80.0]).is_some());
-        assert_eq!(difference([1.0, 1.0], [1.0, 1.0], [3.0, 3.0001]), None);
-        assert!(difference([1.0, 1.0], [1.0, 1.0], [3.0, 3.0002]).is_some());
+        assert_eq!(difference([1.0, 1.0], [1.0, 1.0], [3.0, 3.00033]), None);
+        assert!(difference([1.0, 1.0], [1.0, 1.0], [3.0, 3.00034]).is_some());
         assert!(difference([1.0, 1.0], [1.0, 1.0], [3.0, f32::NAN]).is_some());
     }
 

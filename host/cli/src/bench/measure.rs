@@ -1,7 +1,7 @@
 //! Measuring launches on a GPU.
 use super::statistics::quantile;
-use ferroflash::{Attention, Driver, Error, Forward, Plan, RawBuffer, RawDriver, RawStream, Workspace};
-use reference::Memory;
+use ferroflash::{Attention, Driver, Error, RawBuffer, RawDriver};
+use reference::{OnDevice, Ready, Work};
 use serde::Serialize;
 use std::time::Instant;
 
@@ -33,52 +33,24 @@ const LAUNCHES: std::ops::RangeInclusive<f64> = 5.0..=1000.0;
 /// One problem in a GPU's memory, ready to launch.
 pub(super) struct Bench<'a> {
     attention: &'a Attention<RawDriver>,
-    stream: RawStream,
+    /// Dropped first, when it waits for its stream.
+    ready: Ready<'a, RawDriver>,
     flush: RawBuffer,
-    forward: Forward<'static>,
-    plan: Plan,
-    /// What `forward` points to.
-    _buffers: Vec<RawBuffer>,
 }
 
 impl<'a> Bench<'a> {
-    /// Copies inputs to the device, plans, and loads the kernel.
-    pub(super) fn new(attention: &'a Attention<RawDriver>, memory: &Memory) -> Result<Self, Error> {
-        let driver = attention.driver();
-        let upload = |bits: &Vec<u16>| {
-            let bytes: Vec<u8> = bits.iter().flat_map(|x| x.to_ne_bytes()).collect();
-            let mut buffer = driver.allocate(bytes.len())?;
-            driver.upload(&mut buffer, &bytes)?;
-            Ok(buffer)
-        };
-        let mut buffers = memory.buffers.iter().map(upload).collect::<Result<Vec<_>, Error>>()?;
-        let inputs: Vec<_> = buffers.iter().map(|buffer| driver.address(buffer)).collect();
-        let (o, lse) = (
-            memory.o.span() * memory.problem.dtype.bytes(),
-            memory.lse_shape().iter().product::<usize>() * 4,
-        );
-        let outputs = [driver.allocate(o)?, driver.allocate(lse)?];
-        let [o, lse] = [&outputs[0], &outputs[1]].map(|buffer| driver.address(buffer));
-        buffers.extend(outputs);
-        let mut forward = memory.forward(&inputs, o, lse);
-        let plan = attention.plan_with(&forward, u64::MAX)?;
-        let bytes = plan.workspace_bytes();
-        if bytes > 0 {
-            let buffer = driver.allocate(bytes as usize)?;
-            forward = forward.workspace(Workspace { address: driver.address(&buffer), bytes });
-            buffers.push(buffer);
-        }
-        attention.load(&plan)?;
-        let flush = driver.allocate((2 * attention.capabilities().l2_bytes as usize).max(1))?;
-        let bench = Bench { attention, stream: driver.stream()?, flush, forward, plan, _buffers: buffers };
-        bench.launch()?;
-        bench.attention.driver().synchronize(&bench.stream)?;
-        Ok(bench)
+    /// Copies inputs to the device, plans, loads the kernel, and launches it once.
+    pub(super) fn new(attention: &'a Attention<RawDriver>, work: &'a dyn Work) -> Result<Self, Error> {
+        let ready = OnDevice::new(attention, work, None)?.ready()?;
+        let flush = attention.driver().allocate((2 * attention.capabilities().l2_bytes as usize).max(1))?;
+        ready.launch()?;
+        attention.driver().synchronize(ready.stream())?;
+        Ok(Bench { attention, ready, flush })
     }
 
     /// The kernel that was chosen.
     pub(super) fn entry(&self) -> &'static str {
-        self.plan.contract().symbol
+        self.ready.kernel().symbol
     }
 
     /// Microseconds of launches.
@@ -96,50 +68,46 @@ impl<'a> Bench<'a> {
     pub(super) fn overhead(&self) -> Result<(f64, f64), Error> {
         // As many as the driver's queue takes without waiting.
         const LAUNCHES: u32 = 100;
+        let (driver, stream) = (self.attention.driver(), self.ready.stream());
         let mut times = Vec::new();
         for _ in 0..50 {
-            self.attention.driver().synchronize(&self.stream)?;
+            driver.synchronize(stream)?;
             let start = Instant::now();
             for _ in 0..LAUNCHES {
-                self.launch()?;
+                self.ready.launch()?;
             }
             times.push(start.elapsed().as_secs_f64() * 1e6 / f64::from(LAUNCHES));
         }
-        self.attention.driver().synchronize(&self.stream)?;
+        driver.synchronize(stream)?;
         times.sort_by(f64::total_cmp);
         Ok((quantile(&times, 0.5).unwrap_or(f64::NAN), quantile(&times, 0.9).unwrap_or(f64::NAN)))
     }
 
-    fn launch(&self) -> Result<(), Error> {
-        // SAFETY: the buffers live as long as this, which waits for its stream before it is dropped; nobody
-        // else uses them.
-        unsafe { self.attention.launch(&self.plan, &self.forward, &self.stream) }
-    }
-
     fn cold(&self, launches: usize) -> Result<Vec<f64>, Error> {
-        let driver = self.attention.driver();
+        let (driver, stream) = (self.attention.driver(), self.ready.stream());
         let mut marks = Vec::with_capacity(launches);
         for _ in 0..launches {
             // All is enqueued while the device is still flushing: no gap of the host's falls into the time.
             // SAFETY: the buffer lives as long as this, and nobody else uses it.
-            unsafe { driver.enqueue_fill(&self.flush, 0, &self.stream)? };
-            let start = driver.record(&self.stream)?;
-            self.launch()?;
-            marks.push((start, driver.record(&self.stream)?));
+            unsafe { driver.enqueue_fill(&self.flush, 0, stream)? };
+            let start = driver.record(stream)?;
+            self.ready.launch()?;
+            marks.push((start, driver.record(stream)?));
         }
         marks.iter().map(|(start, end)| Ok(driver.elapsed(start, end)?.as_secs_f64() * 1e6)).collect()
     }
 
     fn hot(&self) -> Result<Vec<f64>, Error> {
         const REPLAYS: usize = 10;
-        let driver = self.attention.driver();
+        let (driver, stream) = (self.attention.driver(), self.ready.stream());
         let replay = |launches: usize, replays: usize| {
-            let graph = driver.capture(&self.stream, || (0..launches).try_for_each(|_| self.launch()))?;
+            let graph = driver.capture(stream, || (0..launches).try_for_each(|_| self.ready.launch()))?;
             let mut times = Vec::with_capacity(replays);
             // The first brings the caches and clocks to where they stay.
             for sample in 0..=replays {
-                let time = driver.time(&self.stream, &mut |stream| {
-                    // SAFETY: as `launch`; this waits for the graph before it is dropped.
+                let time = driver.time(stream, &mut |stream| {
+                    // SAFETY: `ready`'s launches, into its own outputs; this waits for the graph before it
+                    // is dropped.
                     unsafe { driver.replay(&graph, stream) }
                 })?;
                 if sample > 0 {
@@ -150,13 +118,6 @@ impl<'a> Bench<'a> {
         };
         let once: f64 = replay(20, 1)?.first().copied().unwrap_or(1.0);
         replay((ROUND_US / once / REPLAYS as f64).clamp(*LAUNCHES.start(), *LAUNCHES.end()) as usize, REPLAYS)
-    }
-}
-
-impl Drop for Bench<'_> {
-    fn drop(&mut self) {
-        // What fails here has failed before, too.
-        let _ = self.attention.driver().synchronize(&self.stream);
     }
 }
 

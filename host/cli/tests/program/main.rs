@@ -1,6 +1,11 @@
 //! The program: results, every exit code, and every error on one line.
+#[cfg(target_os = "linux")]
+mod bench;
 mod cache;
 mod common;
+#[cfg(target_os = "linux")]
+#[path = "../../../tests/fake_cuda/library.rs"]
+mod fake_cuda;
 mod files;
 mod kernels;
 mod options;

@@ -63,7 +63,13 @@ fn options_that_are_not_valid() {
     check(&["bench", "--device", "sim"], 2, "a simulator has none; use --device gpu");
     check(&["bench", "--first-call", "--device", "cpu"], 2, "bench measures time");
     check(
-        &["bench", "--suite", "decode"],
+        &["bench", "--suite", "decoding"],
+        2,
+        "no suite is called `decoding`, only append, decode, extra, headline, hopper, hopper-extra, merge, \
+         packed, paged, prefill, ragged",
+    );
+    check(
+        &["sweep", "--suite", "decode"],
         2,
         "no suite is called `decode`, only extra, headline, hopper, hopper-extra, prefill",
     );
@@ -114,6 +120,24 @@ fn suites_without_a_shape() {
 }
 
 #[test]
+fn suites_with_a_wrong_shape() {
+    let folder = Folder::new("wrong-shape");
+    let sequences = r#""sequences": [[1, 1, 9]], "heads_q": 1, "heads_k": 1, "head_dim": 64"#;
+    for (shape, command, expected) in [
+        (format!("{sequences}, \"pages\": 16"), "bench", "suite mine, shape 1: unknown field `pages`"),
+        (
+            format!("{sequences}, \"layout\": \"HND\""),
+            "bench",
+            "suite mine, shape 1: layout HND without page",
+        ),
+        (sequences.to_owned(), "sweep", "suite mine, shape 1: it must be a forward shape"),
+    ] {
+        let file = folder.write("suites.json", &format!("{{\"mine\": [{{{shape}}}]}}"));
+        check(&[command, "--file", &file], 2, expected);
+    }
+}
+
+#[test]
 #[cfg(target_os = "linux")]
 fn no_driver() {
     // Files that are no libraries, found before any driver of this machine.
@@ -131,7 +155,7 @@ fn no_driver() {
         "hours: there is no GPU; ask for fewer",
     );
     check_error(&without(&["soak"]), 2, "hours: there is no GPU");
-    check_error(&without(&["bench", "--suite", "headline"]), 3, "no CUDA driver");
+    check_error(&without(&["bench", "--suite", "headline", "--suite", "paged"]), 3, "no CUDA driver");
     check_error(&without(&["bench", "--first-call"]), 3, "no CUDA driver");
     let output = without(&["run", "--device", "auto", "--input", DEMO, "--check", "--json"]);
     assert!(output.status.success(), "{}", text(&output.stderr));

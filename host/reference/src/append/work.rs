@@ -1,8 +1,9 @@
 //! Append cases in host memory.
 use super::{AppendCase, Lies, Scales, append};
+use crate::cycled;
 use crate::inputs::Random;
 use crate::tensor::TensorError;
-use crate::work::{Asked, Buffer, GUARD, Judge, Judgement, Room, Rows, Rule, Work, Written};
+use crate::work::{Asked, Buffer, GUARD, Input, Judge, Judgement, Room, Rows, Rule, Work, Written};
 use ferroflash::{Append, KvPages, KvScale, PageView, Slots, TensorView};
 
 /// What stands in a cache before: what no slot names must stay so.
@@ -25,6 +26,17 @@ impl AppendMemory {
         let slots = [(); 2].map(|()| slots(case, &mut random));
         let rows = [(); 2].map(|()| numbers(case, &mut random));
         AppendMemory { case: *case, rows, slots }
+    }
+
+    /// Numbers of a long period, for what is to be measured: fast to make. Every token has a place, if the
+    /// cache has as many.
+    pub fn to_measure(case: &AppendCase) -> Self {
+        let mut slots: Vec<i64> = (0..(case.pages[0] * case.pages[1]) as i64).collect();
+        Random::new(case.seed).shuffle(&mut slots);
+        slots.resize(case.tokens[0], -1);
+        let count = (case.tokens[0] + case.tokens[1]) * case.heads * case.head_dim;
+        let rows = [0, 1].map(|tensor| cycled::halves(case.dtypes[0], tensor, count));
+        AppendMemory { case: *case, rows, slots: [slots.clone(), slots] }
     }
 
     /// Elements of the cache's keys.
@@ -104,15 +116,15 @@ fn numbers(case: &AppendCase, random: &mut Random) -> Vec<u16> {
 }
 
 impl Work for AppendMemory {
-    fn inputs(&self) -> Vec<Buffer> {
+    fn inputs(&self) -> Vec<Input> {
         let rows = |which: usize| self.rows[which].iter().flat_map(|bits| bits.to_ne_bytes()).collect();
         let scales = |which| (0..self.case.heads).flat_map(move |head| self.scale(which, head).to_ne_bytes());
         vec![
-            ("k".into(), rows(0)),
-            ("v".into(), rows(1)),
-            ("slots".into(), self.slot_bytes(0)),
-            ("k_scale".into(), scales(0).collect()),
-            ("v_scale".into(), scales(1).collect()),
+            Input::new("k", rows(0)),
+            Input::new("v", rows(1)),
+            Input::new("slots", self.slot_bytes(0)),
+            Input::new("k_scale", scales(0).collect()),
+            Input::new("v_scale", scales(1).collect()),
         ]
     }
 

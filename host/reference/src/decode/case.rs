@@ -12,7 +12,9 @@ const NOBODYS: usize = 3;
 pub enum Pages {
     /// `[batch][max_k][heads][head_dim]`.
     Dense,
-    /// The same, sequences in another order than their pages.
+    /// `[batch][heads][max_k][head_dim]`.
+    DenseHnd,
+    /// As [`Pages::Dense`], sequences in another order than their pages.
     Rows,
     /// Pages `[page][heads][head_dim]` of so many keys.
     Nhd(usize),
@@ -20,6 +22,13 @@ pub enum Pages {
     Hnd(usize),
     /// Pages of both, `[2][page][heads][head_dim]`.
     Interleaved(usize),
+}
+
+impl Pages {
+    /// Whether a sequence has one page, as long as the longest.
+    pub(super) fn are_whole(self) -> bool {
+        matches!(self, Pages::Dense | Pages::DenseHnd | Pages::Rows)
+    }
 }
 
 /// A decode problem and the seed of its inputs.
@@ -146,6 +155,14 @@ impl DecodeCase {
         bytes.into_iter().take(count)
     }
 
+    /// The number of the queries' type that such bytes are.
+    pub(super) fn read(&self, bytes: &[u8], scale: f32) -> u16 {
+        match self.cache {
+            DType::E4m3 => encode(self.dtype, f64::from(e4m3::decode(bytes[0]) * scale)),
+            _ => u16::from_ne_bytes([bytes[0], bytes[1]]),
+        }
+    }
+
     /// Elements of a row of all key heads.
     pub(super) fn row(&self) -> usize {
         self.heads[1] * self.head_dim
@@ -154,10 +171,10 @@ impl DecodeCase {
     /// Keys of a page, and how many pages sequence `b` has.
     pub(super) fn paging(&self) -> (usize, impl Fn(usize) -> usize) {
         let page = match self.pages {
-            Pages::Dense | Pages::Rows => self.max_k,
+            Pages::Dense | Pages::DenseHnd | Pages::Rows => self.max_k,
             Pages::Nhd(page) | Pages::Hnd(page) | Pages::Interleaved(page) => page,
         };
-        let whole = matches!(self.pages, Pages::Dense | Pages::Rows);
+        let whole = self.pages.are_whole();
         (page, move |filled| if whole { 1 } else { filled.div_ceil(page) })
     }
 }

@@ -4,7 +4,7 @@ use crate::arithmetic::decode;
 use crate::tensor::TensorError;
 use crate::told::Told;
 use crate::work::{
-    Asked, Buffer, GUARD, Judge, Judgement, OnDevice, POISON, Plans, Room, Rows, Rule, Work, Written,
+    Asked, Buffer, GUARD, Input, Judge, Judgement, OnDevice, POISON, Plans, Room, Rows, Rule, Work, Written,
     guarded, guards, inside,
 };
 use ferroflash::{
@@ -109,23 +109,20 @@ fn part<'o, T>(all: &'o [T], starts: &[usize], b: usize) -> &'o [T] {
 }
 
 impl Work for DecodeMemory {
-    fn inputs(&self) -> Vec<Buffer> {
+    fn inputs(&self) -> Vec<Input> {
         let case = &self.case;
         let starts: Vec<i32> = case.starts().iter().map(|start| *start as i32).collect();
-        let named = |(name, bytes): (&str, Vec<u8>)| (name.to_owned(), bytes);
         let own = [
             ("q", bytes!(self.q)),
             ("sinks", bytes!(self.sinks)),
             ("k_scale", bytes!(vec![SCALES[0]; case.heads[1]])),
-            ("table", bytes!(self.table)),
+            ("table", bytes!(self.table.numbers)),
             ("lengths", bytes!(case.lengths(Told::Filled))),
             ("cu_seqlens_q", bytes!(starts)),
             ("alibi_slopes", bytes!(self.slopes.values())),
         ];
-        own.into_iter()
-            .map(named)
-            .chain(self.pool.iter().map(|pool| ("cache".into(), pool.clone())))
-            .collect()
+        let own = own.into_iter().map(|(name, bytes)| Input::new(name, bytes));
+        own.chain(self.pool.inputs(["cache"; 2])).collect()
     }
 
     fn outputs(&self) -> Vec<Buffer> {
@@ -148,11 +145,11 @@ impl Work for DecodeMemory {
             pages = pages.scales(k, KvScale::Value(SCALES[1]));
         }
         let lengths = Index::new(inputs[LENGTHS], batch as u64);
-        let table = Index::new(inputs[TABLE], self.table.len() as u64);
+        let table = Index::new(inputs[TABLE], self.table.numbers.len() as u64);
         let cache = match case.pages {
-            Pages::Dense => KvCache::dense(pages, lengths),
+            Pages::Dense | Pages::DenseHnd => KvCache::dense(pages, lengths),
             Pages::Rows => KvCache::dense(pages, lengths).rows(table),
-            _ => KvCache::paged(pages, table, self.columns, lengths),
+            _ => KvCache::paged(pages, table, self.table.columns, lengths),
         };
         let [batches, queries] = case.packed.as_ref().map_or([batch, case.queries], |_| [1, case.q_rows()]);
         let shape = [batches, queries, case.heads[0], case.head_dim];

@@ -1,9 +1,12 @@
 //! Merge cases in host memory.
 use super::{Lie, MergeCase, merge};
 use crate::arithmetic::{decode, encode, unit_roundoff};
+use crate::cycled::Filling;
 use crate::inputs::Random;
 use crate::tensor::TensorError;
-use crate::work::{Asked, Buffer, GUARD, Judge, Judgement, Room, Rows, Rule, Work, Written, guarded, guards};
+use crate::work::{
+    Asked, Buffer, GUARD, Input, Judge, Judgement, Room, Rows, Rule, Work, Written, guarded, guards,
+};
 use ferroflash::{DType, LseUnit, LseView, Sinks, State, TensorView};
 
 /// Bytes of states that belong to nobody.
@@ -16,12 +19,10 @@ type Row = (Vec<f64>, f64);
 #[derive(Clone, Debug)]
 pub struct MergeMemory {
     case: MergeCase,
-    /// States, each row by row, head by head.
-    states: Vec<Vec<Row>>,
     /// A logit for each head.
     sinks: Vec<f32>,
     /// All O and all log-sum-exps, state by state or side by side.
-    bytes: [Vec<u8>; 2],
+    filling: Filling,
 }
 
 /// Strides of a state's O and of its log-sum-exps, as `[batch, seqlen, heads, head_dim or 1]`.
@@ -32,29 +33,55 @@ impl MergeMemory {
     /// none of the states.
     pub fn new(case: &MergeCase) -> Self {
         let mut random = Random::new(case.seed);
-        let states = (0..case.states).map(|_| state(case, &mut random)).collect();
-        let [batch, rows, heads, head_dim] = case.shape;
-        let sinks = (0..heads).map(|head| random.normal() as f32 * 4.0 + head as f32).collect();
-        let values = batch * rows * heads * case.states;
-        let bytes = [vec![GAP; values * head_dim * case.dtypes[0].bytes()], vec![GAP; values * 4]];
-        let mut memory = MergeMemory { case: *case, states, sinks, bytes };
-        memory.fill();
+        let states: Vec<_> = (0..case.states).map(|_| state(case, &mut random)).collect();
+        let mut memory = Self::with_sinks(case, &mut random);
+        memory.filling = Filling::Laid(memory.laid(&states));
         memory
     }
 
-    fn fill(&mut self) {
+    /// Numbers of a long period, for what is to be measured: fast to make.
+    pub fn to_measure(case: &MergeCase) -> Self {
+        Self::with_sinks(case, &mut Random::new(case.seed))
+    }
+
+    fn with_sinks(case: &MergeCase, random: &mut Random) -> Self {
+        let sinks = (0..case.shape[2]).map(|head| random.normal() as f32 * 4.0 + head as f32).collect();
+        let [values, lses] = elements(case);
+        let filling = Filling::Cycled(vec![(case.dtypes[0], values), (DType::F32, lses)]);
+        MergeMemory { case: *case, sinks, filling }
+    }
+
+    /// The bytes of these states.
+    fn laid(&self, states: &[Vec<Row>]) -> Vec<Vec<u8>> {
         let (shape, [o_strides, lse_strides]) = (self.case.shape, self.strides());
-        let factor = factor(self.case.units[0]);
-        for (i, state) in self.states.iter().enumerate() {
+        let (factor, [values, lses]) = (factor(self.case.units[0]), elements(&self.case));
+        let mut bytes = vec![vec![GAP; values * self.case.dtypes[0].bytes()], vec![GAP; lses * 4]];
+        for (i, state) in states.iter().enumerate() {
             let [o, lse] = self.first(i);
             let numbers = state.iter().flat_map(|(o, _)| o);
             for (place, x) in places(o_strides, shape).zip(numbers) {
-                put(&mut self.bytes[0], self.case.dtypes[0], o + place, *x);
+                put(&mut bytes[0], self.case.dtypes[0], o + place, *x);
             }
             for (place, (_, x)) in places(lse_strides, rows_of(shape)).zip(state) {
-                put(&mut self.bytes[1], DType::F32, lse + place, x * factor);
+                put(&mut bytes[1], DType::F32, lse + place, x * factor);
             }
         }
+        bytes
+    }
+
+    /// The states, each row by row, head by head.
+    fn states(&self) -> Vec<Vec<Row>> {
+        let (bytes, [o_strides, lse_strides]) = (self.filling.buffers(), self.strides());
+        let MergeCase { shape, dtypes: [dtype, _], units: [unit, _], .. } = self.case;
+        let state = |i| {
+            let [o, lse] = self.first(i);
+            let values: Vec<_> =
+                places(o_strides, shape).map(|place| number(&bytes[0], dtype, o + place)).collect();
+            let lses = places(lse_strides, rows_of(shape))
+                .map(|place| number(&bytes[1], DType::F32, lse + place) / factor(unit));
+            values.chunks(shape[3]).map(<[f64]>::to_vec).zip(lses).collect()
+        };
+        (0..self.case.states).map(state).collect()
     }
 
     fn strides(&self) -> Strides {
@@ -94,7 +121,7 @@ impl MergeMemory {
     }
 
     /// How a launch's result compares.
-    fn compare(&self, right: &[Row], written: &Written) -> Judgement {
+    fn compare(&self, states: &[Vec<Row>], right: &[Row], written: &Written) -> Judgement {
         let (case, mut all) = (&self.case, Judgement::default());
         let ([o_strides, lse_strides], [o_first, lse_first]) = self.result();
         // Half of an ulp of the result, and a few of f32.
@@ -103,7 +130,7 @@ impl MergeMemory {
         let columns: Vec<usize> = places(o_strides, case.shape).collect();
         for (row, place) in places(lse_strides, rows_of(case.shape)).enumerate() {
             let (want, want_lse) = &right[row];
-            let numbers = self.states.iter().flat_map(|state| &state[row].0);
+            let numbers = states.iter().flat_map(|state| &state[row].0);
             let largest = numbers.filter(|x| x.is_finite()).fold(0.0, |a: f64, x| a.max(x.abs()));
             for (column, (want, place)) in want.iter().zip(&columns[row * want.len()..]).enumerate() {
                 let got = number(&written.outputs[0], case.dtypes[1], o_first + place);
@@ -128,9 +155,10 @@ impl MergeMemory {
                 all = all.and(guards(["o", "lse"][i], &written.outputs[i]));
                 continue;
             }
-            let mut own = vec![false; self.bytes[i].len() / sizes[i]];
+            let before = &self.filling.buffers()[i];
+            let mut own = vec![false; before.len() / sizes[i]];
             places(strides, shape).for_each(|place| own[firsts[i] + place] = true);
-            let pairs = written.outputs[i].chunks(sizes[i]).zip(self.bytes[i].chunks(sizes[i])).zip(own);
+            let pairs = written.outputs[i].chunks(sizes[i]).zip(before.chunks(sizes[i])).zip(own);
             let others = pairs.filter(|((got, was), own)| !own && got != was).count();
             if others > 0 {
                 all = all.and(Judgement::failed(format_args!("{others} numbers of other states changed")));
@@ -138,6 +166,12 @@ impl MergeMemory {
         }
         all
     }
+}
+
+/// Elements of all O and of all log-sum-exps.
+fn elements(case: &MergeCase) -> [usize; 2] {
+    let values = case.states * rows_of(case.shape).iter().product::<usize>();
+    [values * case.shape[3], values]
 }
 
 /// A log-sum-exp in this unit over a natural one.
@@ -208,11 +242,10 @@ fn state(case: &MergeCase, random: &mut Random) -> Vec<Row> {
 }
 
 impl Work for MergeMemory {
-    fn inputs(&self) -> Vec<Buffer> {
-        let sinks = ("sinks".into(), self.sinks.iter().flat_map(|x| x.to_ne_bytes()).collect());
-        let [states, lses] = self.bytes.clone();
-        let all = [("states".into(), states), ("lses".into(), lses)].into_iter().zip(self.place_of());
-        let apart = all.filter(|(_, place)| place.is_none()).map(|(buffer, _)| buffer);
+    fn inputs(&self) -> Vec<Input> {
+        let sinks = Input::new("sinks", self.sinks.iter().flat_map(|x| x.to_ne_bytes()).collect());
+        let all = self.filling.inputs(["states", "lses"]).into_iter().zip(self.place_of());
+        let apart = all.filter(|(_, place)| place.is_none()).map(|(input, _)| input);
         [sinks].into_iter().chain(apart).collect()
     }
 
@@ -221,7 +254,7 @@ impl Work for MergeMemory {
         let values = batch * rows * heads;
         let own = [("o", values * head_dim * self.case.dtypes[1].bytes()), ("lse", values * 4)];
         let of = |i: usize| match self.place_of()[i] {
-            Some(_) => (["states", "lses"][i].into(), self.bytes[i].clone()),
+            Some(_) => (["states", "lses"][i].into(), self.filling.buffers()[i].to_vec()),
             None => guarded(own[i].0, own[i].1),
         };
         [0, 1].map(of).into()
@@ -230,7 +263,7 @@ impl Work for MergeMemory {
     fn request<'a>(&'a self, inputs: &[u64], outputs: &[u64], _: Room<'a>) -> Asked<'a> {
         let case = &self.case;
         let [batch, rows, heads, _] = case.shape;
-        let elements = [self.bytes[0].len() / case.dtypes[0].bytes(), self.bytes[1].len() / 4];
+        let elements = elements(case);
         let state_view = |at: u64, first: usize, strides| {
             let at = at + (first * case.dtypes[0].bytes()) as u64;
             TensorView::new(at, (elements[0] - first) as u64, case.dtypes[0], case.shape, strides)
@@ -269,12 +302,12 @@ impl Work for MergeMemory {
     }
 
     fn judge(&self, _: Rule) -> Result<Judge<'_>, TensorError> {
-        let heads = self.case.shape[2];
+        let (heads, states) = (self.case.shape[2], self.states());
         let row = |row: usize| {
-            let own: Vec<_> = self.states.iter().map(|state| state[row].clone()).collect();
+            let own: Vec<_> = states.iter().map(|state| state[row].clone()).collect();
             merge(&own, self.case.sinks.then(|| f64::from(self.sinks[row % heads])))
         };
         let right: Vec<Row> = (0..rows_of(self.case.shape).iter().product()).map(row).collect();
-        Ok(Box::new(move |_, written| self.compare(&right, written)))
+        Ok(Box::new(move |_, written| self.compare(&states, &right, written)))
     }
 }

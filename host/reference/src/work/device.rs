@@ -1,5 +1,5 @@
 //! A problem on a device: the one path of tests and program to every driver.
-use super::{Asked, Plans, Room, Work, Written};
+use super::{Asked, Buffer, Input, Plans, Ready, Room, Work, Written};
 use ferroflash::{Attention, Contract, Counters, Driver, Enqueue, Error, Workspace};
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -14,6 +14,8 @@ pub struct OnDevice<'a, D: Driver> {
     config: Option<&'a str>,
     wants_lse: bool,
     inputs: Vec<D::Buffer>,
+    /// Outputs as they are before each launch.
+    before: Vec<Buffer>,
     workspace: Option<(D::Buffer, u64)>,
     counters: Option<(D::Buffer, u64)>,
     /// That of the first launch, which later ones are bound to.
@@ -36,13 +38,16 @@ impl<'a, D: Driver> OnDevice<'a, D> {
         config: Option<&'a str>,
     ) -> Result<Self, Error> {
         let driver = attention.driver();
-        let inputs = work.inputs().into_iter().map(|(name, bytes)| {
-            let mut buffer = driver.allocate_named(&name, bytes.len())?;
-            driver.upload(&mut buffer, &bytes)?;
+        let inputs = work.inputs().into_iter().map(|Input { name, bytes, period }| {
+            let mut buffer = driver.allocate_named(&name, bytes)?;
+            for at in (0..bytes).step_by(period.len().max(1)) {
+                driver.upload_at(&mut buffer, at, &period[..period.len().min(bytes - at)])?;
+            }
             Ok(buffer)
         });
         let mut device = OnDevice {
             inputs: inputs.collect::<Result<_, Error>>()?,
+            before: work.outputs(),
             attention,
             work,
             config,
@@ -91,7 +96,7 @@ impl<'a, D: Driver> OnDevice<'a, D> {
 
     /// Addresses that no buffer has, one for each output.
     fn free(&self) -> Vec<u64> {
-        (0..self.work.outputs().len() as u64).map(|i| (i + 1) * FREE).collect()
+        (0..self.before.len() as u64).map(|i| (i + 1) * FREE).collect()
     }
 
     /// The kernel that launches will run.
@@ -142,9 +147,9 @@ impl<'a, D: Driver> OnDevice<'a, D> {
     /// The driver's.
     pub fn outputs(&self) -> Result<Outputs<D>, Error> {
         let driver = self.attention.driver();
-        let outputs = self.work.outputs().into_iter().map(|(name, bytes)| {
-            let mut buffer = driver.allocate_named(&name, bytes.len())?;
-            driver.upload(&mut buffer, &bytes)?;
+        let outputs = self.before.iter().map(|(name, bytes)| {
+            let mut buffer = driver.allocate_named(name, bytes.len())?;
+            driver.upload(&mut buffer, bytes)?;
             Ok((buffer, bytes.len()))
         });
         Ok(Outputs(outputs.collect::<Result<_, Error>>()?))
@@ -161,6 +166,22 @@ impl<'a, D: Driver> OnDevice<'a, D> {
         };
         self.plan.set(Some(plan));
         Ok((asked, plan))
+    }
+
+    /// Made ready for launches that are measured: all into the same outputs, with kernels that are loaded.
+    ///
+    /// # Errors
+    /// Those of planning and loading.
+    pub fn ready(self) -> Result<Ready<'a, D>, Error> {
+        let outputs = self.outputs()?;
+        let (asked, plan) = self.planned(&outputs)?;
+        plan.load(self.attention)?;
+        Ok(Ready { attention: self.attention, asked, plan, device: self, _outputs: outputs })
+    }
+
+    /// The stream of the launches.
+    pub(super) fn stream(&self) -> &D::Stream {
+        &self.stream
     }
 
     /// Enqueues a launch.

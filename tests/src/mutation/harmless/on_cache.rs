@@ -43,6 +43,14 @@ pub(super) const HARMLESS: &[Harmless] = &[
         ..CLASS
     },
     Harmless {
+        operators: &[Operator::Bound],
+        instruction: "`max.s32",
+        source: ["decode/schedule.rs", "alive += u32::from"],
+        kernels: decodes,
+        reason: "A sequence too many that seems to have keys lets a block look for an item in vain.",
+        ..CLASS
+    },
+    Harmless {
         operators: &[Operator::NegateBranch],
         source: ["decode/schedule.rs", "for of in mine {"],
         kernels: decodes,
@@ -136,11 +144,16 @@ pub(super) fn reason(subject: &Subject, mutant: &Mutant) -> Option<&'static str>
     ))
 }
 
-/// Whether the mutant loads another parameter for a stride of a scale.
+/// Whether the mutant loads another parameter for a stride of a scale, or a stride, which is 0 like it, for
+/// its address.
 fn loads_scale(mutant: &Mutant) -> bool {
-    let before = mutant.description.split_once("_param_0+").map(|(_, rest)| rest);
-    let offset = before.and_then(|rest| rest.split_once(']')?.0.parse::<usize>().ok());
-    let scales = offset_of!(DecodeParams, scales);
-    let mut strides = [0, 1].into_iter().map(|n| scales + n * size_of::<PerHead>() + size_of::<u64>());
-    offset.is_some_and(|offset| strides.any(|from| (from..from + 16).contains(&offset)))
+    let offsets = mutant.description.split("_param_0+").skip(1);
+    let offsets =
+        offsets.map(|rest| rest.split_once(']').and_then(|(offset, _)| offset.parse::<usize>().ok()));
+    let [Some(Some(before)), after] = [0, 1].map(|n| offsets.clone().nth(n)) else { return false };
+    let scales = [0, 1].map(|n| offset_of!(DecodeParams, scales) + n * size_of::<PerHead>());
+    let is_stride = |offset: usize| {
+        scales.iter().any(|base| (base + size_of::<u64>()..base + size_of::<[u64; 3]>()).contains(&offset))
+    };
+    is_stride(before) || scales.contains(&before) && after.flatten().is_some_and(is_stride)
 }

@@ -1,0 +1,103 @@
+//! What is measured, round by round.
+use super::measure::{Bench, Timing};
+use super::statistics::Times;
+use super::suite::{Suites, Workload};
+use super::{Row, TimingChoice};
+use crate::console::Console;
+use crate::error::Error;
+use ferroflash::{Attention, RawDriver};
+use reference::Random;
+use std::rc::Rc;
+
+/// One thing to measure.
+pub(super) struct Job {
+    suite: String,
+    pub(super) workload: Rc<Workload>,
+    timing: Timing,
+    entry: &'static str,
+    pub(super) rounds: Vec<Vec<f64>>,
+    pub(super) failure: Option<Error>,
+}
+
+/// Those of all shapes.
+pub(super) fn jobs(suites: Suites<Workload>, choice: TimingChoice) -> Vec<Job> {
+    let mut jobs = Vec::new();
+    for (suite, workloads) in suites {
+        for workload in workloads.into_iter().map(Rc::new) {
+            let timings: &[Timing] = match choice {
+                TimingChoice::Auto if !workload.cold && workload.flops < 2e11 => &[Timing::Hot],
+                TimingChoice::Auto | TimingChoice::Cold => &[Timing::Cold],
+                TimingChoice::Hot => &[Timing::Hot],
+                TimingChoice::Both => &[Timing::Cold, Timing::Hot],
+            };
+            let job = |timing: &Timing| {
+                let (suite, workload, timing) = (suite.clone(), Rc::clone(&workload), *timing);
+                Job { suite, workload, timing, entry: "", rounds: vec![], failure: None }
+            };
+            jobs.extend(timings.iter().map(job));
+        }
+    }
+    jobs
+}
+
+/// Measures every job once a round, while there is time; returns the host time of a launch of the first that
+/// can be launched, p50 and p90: of one that is no cache's, where there is any.
+pub(super) fn rounds(
+    attention: &Attention<RawDriver>,
+    jobs: &mut [Job],
+    rounds: u8,
+    in_time: &dyn Fn() -> bool,
+    console: &Console,
+) -> Option<(f64, f64)> {
+    let mut random = Random::new(1);
+    let bar = console.progress("bench", jobs.len() * usize::from(rounds));
+    let [first, then] = [false, true].map(|cold| jobs.iter().filter(move |job| job.workload.cold == cold));
+    let overhead = first.chain(then).find_map(|job| job.overhead(attention).ok());
+    for _ in 0..rounds {
+        let mut order: Vec<usize> = (0..jobs.len()).collect();
+        random.shuffle(&mut order);
+        for job in order.into_iter().take_while(|_| in_time()) {
+            let job = &mut jobs[job];
+            if job.failure.is_none() {
+                job.failure = job.round(attention).err().map(Error::from);
+            }
+            bar.inc(1);
+        }
+    }
+    bar.finish_and_clear();
+    overhead
+}
+
+impl Job {
+    /// In words.
+    pub(super) fn label(&self) -> String {
+        format!("{}: {}, {}", self.suite, self.workload.label, self.timing.name())
+    }
+
+    fn overhead(&self, attention: &Attention<RawDriver>) -> Result<(f64, f64), ferroflash::Error> {
+        Bench::new(attention, &*self.workload.work())?.overhead()
+    }
+
+    /// Measures it once more.
+    fn round(&mut self, attention: &Attention<RawDriver>) -> Result<(), ferroflash::Error> {
+        let work = self.workload.work();
+        let bench = Bench::new(attention, &*work)?;
+        self.entry = bench.entry();
+        self.rounds.push(bench.round(self.timing)?);
+        Ok(())
+    }
+
+    /// What came of it.
+    pub(super) fn row(&self) -> Option<Row> {
+        let times = Times::of(&self.rounds)?;
+        Some(Row {
+            suite: self.suite.clone(),
+            shape: self.workload.label.clone(),
+            entry: self.entry.into(),
+            timing: self.timing.name().into(),
+            times,
+            tflops: self.workload.flops / times.p50_us / 1e6,
+            gb_per_s: self.workload.least_bytes / times.p50_us / 1e3,
+        })
+    }
+}

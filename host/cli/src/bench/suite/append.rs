@@ -1,0 +1,58 @@
+//! Shapes of appends: new tokens on their way into a cache.
+use super::fields::{self, Order, sizes};
+use super::workload::{Workload, fits};
+use crate::error::Error;
+use reference::{AppendCase, AppendMemory, Lies, Scales};
+use serde::Deserialize;
+
+/// One shape. Tokens go to any rows of a cache that has twice as many.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Shape {
+    /// New tokens.
+    append: usize,
+    heads_k: usize,
+    head_dim: usize,
+    /// f16 or bf16 [default: f16].
+    dtype: Option<String>,
+    /// e4m3, or as the tokens.
+    kv_dtype: Option<String>,
+    /// Keys of a page [default: 16].
+    page: Option<usize>,
+    #[serde(default)]
+    layout: Order,
+    /// For people.
+    #[serde(rename = "name")]
+    _name: Option<String>,
+}
+
+impl Shape {
+    /// What it asks for.
+    pub(super) fn workload(&self) -> Result<Workload, Error> {
+        let Self { append: tokens, heads_k: heads, head_dim, layout, .. } = *self;
+        let page = self.page.unwrap_or(16);
+        sizes(&[("append", tokens), ("heads_k", heads), ("head_dim", head_dim), ("page", page)])?;
+        let dtype = fields::dtype(self.dtype.as_deref())?;
+        let cache = fields::kv_dtype(self.kv_dtype.as_deref(), dtype)?;
+        let row = 2.0 * heads as f64 * head_dim as f64;
+        let read = tokens as f64 * row * dtype.bytes() as f64;
+        let written = tokens as f64 * row * cache.bytes() as f64;
+        fits(read + 2.0 * written + page as f64 * row * cache.bytes() as f64)?;
+        let case = AppendCase {
+            dtypes: [dtype, cache],
+            lies: if layout == Order::Hnd { Lies::Hnd } else { Lies::Nhd },
+            heads,
+            head_dim,
+            pages: [(2 * tokens).div_ceil(page), page],
+            tokens: [tokens, 0],
+            wide: true,
+            scales: Scales::One,
+            seed: 1,
+        };
+        let types = fields::types(dtype, cache);
+        let label = format!(
+            "{types}, append of {tokens} tokens, heads {heads}, head_dim {head_dim}, pages of {page} {layout}"
+        );
+        Ok(Workload::new(label, [0.0, read + written], true, move || AppendMemory::to_measure(&case)))
+    }
+}

@@ -1,0 +1,80 @@
+//! Work, counted.
+use ferroflash::{DType, Problem};
+
+/// First key and one past the last key that a query sees.
+fn bounds(p: &Problem, row: usize) -> [i64; 2] {
+    let (keys, (left, right)) = (p.seqlen_k as i64, p.mask.sides());
+    let position = row as i64 + keys - p.seqlen_q as i64;
+    let first = left.map_or(0, |left| (position - i64::from(left)).max(0));
+    [first, right.map_or(keys, |right| (position + i64::from(right) + 1).min(keys))]
+}
+
+/// Floating-point operations: 4 for each query, key that it sees, and column. A causal square counts as half
+/// of the full one, as everybody counts it.
+pub(super) fn flops(p: &Problem) -> f64 {
+    let (rows, keys) = (p.seqlen_q as f64, p.seqlen_k as f64);
+    let pairs = match p.mask.sides() {
+        (None, None) => rows * keys,
+        (None, Some(0)) if rows == keys => rows * keys / 2.0,
+        _ => {
+            let seen = |row| {
+                let [first, end] = bounds(p, row);
+                (end - first).max(0)
+            };
+            (0..p.seqlen_q).map(seen).sum::<i64>() as f64
+        }
+    };
+    4.0 * p.batch as f64 * p.heads_q as f64 * p.head_dim as f64 * pairs
+}
+
+/// Bytes that must cross the memory bus at least: Q and O, and of K and V, of this type, the keys that some
+/// query sees, once.
+pub(super) fn least_bytes(p: &Problem, cache: DType) -> f64 {
+    let seen = match p.seqlen_q {
+        0 => 0,
+        rows => (bounds(p, rows - 1)[1] - bounds(p, 0)[0]).max(0),
+    };
+    let queries = (p.heads_q * p.dtype.bytes()) as f64 * p.seqlen_q as f64;
+    let keys = (p.heads_k * cache.bytes()) as f64 * seen as f64;
+    2.0 * p.batch as f64 * p.head_dim as f64 * (queries + keys)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ferroflash::Mask;
+
+    fn window(left: u32, right: u32) -> Mask {
+        Mask::Window { left: Some(left), right: Some(right) }
+    }
+
+    #[test]
+    fn work_is_counted_by_visible_keys() {
+        let full = Problem::new(DType::F16, 2, 8, 3, 16);
+        let base = (4 * 2 * 3 * 16) as f64;
+        let with = |mask| flops(&full.mask(mask)) / base;
+        assert_eq!(with(Mask::Full), 64.0);
+        assert_eq!(with(Mask::Causal), 32.0);
+        // Rows see 1, 2, 3, 3, 3, 3, 3 and 3 keys.
+        assert_eq!(with(window(2, 0)), 21.0);
+        let short = full.seqlen_q(2).mask(Mask::Causal);
+        assert_eq!(flops(&short) / base, 7.0 + 8.0);
+    }
+
+    #[test]
+    fn bytes_are_those_of_keys_that_are_seen() {
+        let square = Problem::new(DType::F16, 2, 8, 3, 16);
+        assert_eq!(least_bytes(&square, DType::F16), (4 * 2 * 2 * 3 * 8 * 16) as f64);
+        // One query of 4 heads on 100 keys of 2, then on those of a window.
+        let one = Problem::new(DType::F16, 5, 1, 4, 16).seqlen_k(100).heads_k(2);
+        let of = |mask, cache| least_bytes(&one.mask(mask), cache) / (2 * 5 * 16) as f64;
+        let queries = 4.0 * 2.0;
+        assert_eq!(of(Mask::Full, DType::F16), queries + 2.0 * 2.0 * 100.0);
+        assert_eq!(of(Mask::Causal, DType::E4m3), queries + 2.0 * 100.0);
+        assert_eq!(of(window(9, 0), DType::E4m3), queries + 2.0 * 10.0);
+        // Three queries at the last keys: from the first's window to the end.
+        let three = one.seqlen_q(3).mask(window(9, 0));
+        assert_eq!(least_bytes(&three, DType::E4m3) / (2 * 5 * 16) as f64, 3.0 * queries + 2.0 * 12.0);
+        assert_eq!(least_bytes(&one.seqlen_q(0), DType::F16), 0.0);
+    }
+}

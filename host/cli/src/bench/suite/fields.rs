@@ -1,0 +1,76 @@
+//! What shapes of all kinds have in common: fields, and what is wrong with them.
+use crate::error::Error;
+use ferroflash::{DType, Mask};
+use serde::Deserialize;
+use std::fmt;
+
+/// Checks that there is at least one of each of these, by their fields.
+pub(super) fn sizes(all: &[(&str, usize)]) -> Result<(), Error> {
+    match all.iter().find(|(_, size)| !(1..1 << 31).contains(size)) {
+        Some((field, 0)) => Err(Error::Invalid(format!("{field} 0: it must be 1 or more"))),
+        Some((field, size)) => Err(Error::Invalid(format!("{field} {size}: it must be below 2^31"))),
+        None => Ok(()),
+    }
+}
+
+/// The type of queries: f16 where there is no name.
+pub(super) fn dtype(name: Option<&str>) -> Result<DType, Error> {
+    let named = |name| crate::options::dtype(name).map_err(|e| Error::Invalid(format!("dtype {name}: {e}")));
+    name.map_or(Ok(DType::F16), named)
+}
+
+/// The type of a cache: the queries' where there is no name.
+pub(super) fn kv_dtype(name: Option<&str>, queries: DType) -> Result<DType, Error> {
+    let all = [queries, DType::E4m3];
+    let wrong = |name| {
+        let [own, eight] = all.map(DType::name);
+        Error::Invalid(format!("kv_dtype {name}: it must be {own}, the queries' own, or {eight}"))
+    };
+    name.map_or(Ok(queries), |name| all.into_iter().find(|d| d.name() == name).ok_or_else(|| wrong(name)))
+}
+
+/// Which keys a query sees: all, where neither is said.
+pub(super) fn mask(causal: bool, window: Option<[i64; 2]>) -> Result<Mask, Error> {
+    let side = |keys: i64| match keys {
+        -1 => Ok(None),
+        _ => u32::try_from(keys)
+            .map(Some)
+            .map_err(|_| Error::Invalid(format!("window {keys}: it must be -1 (unbounded), 0 or more"))),
+    };
+    match (causal, window) {
+        (true, Some(_)) => {
+            Err(Error::Invalid("causal and window: one of them alone; causal is [-1, 0]".into()))
+        }
+        (true, None) => Ok(Mask::Causal),
+        (false, Some([left, right])) => Ok(Mask::Window { left: side(left)?, right: side(right)? }),
+        (false, None) => Ok(Mask::Full),
+    }
+}
+
+/// In which order a cache's elements lie.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub(super) enum Order {
+    /// Keys, then heads.
+    #[default]
+    Nhd,
+    /// Heads, then keys.
+    Hnd,
+}
+
+impl fmt::Display for Order {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Order::Nhd => "NHD",
+            Order::Hnd => "HND",
+        })
+    }
+}
+
+/// Both types in words, or the one that both are.
+pub(super) fn types(queries: DType, cache: DType) -> String {
+    match queries == cache {
+        true => queries.name().into(),
+        false => format!("{} on {}", queries.name(), cache.name()),
+    }
+}

@@ -1,0 +1,61 @@
+//! Shapes of forward attention: sequences of one length, each tensor whole.
+use super::fields;
+use super::workload::{Workload, fits};
+use super::{count, fields::sizes};
+use crate::error::Error;
+use ferroflash::Problem;
+use reference::{Layout, Memory};
+use serde::Deserialize;
+
+/// One shape.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Shape {
+    batch: usize,
+    heads_q: usize,
+    heads_k: usize,
+    seqlen_q: usize,
+    seqlen_k: usize,
+    head_dim: usize,
+    #[serde(default)]
+    causal: bool,
+    /// Keys before and behind a query's position, -1 for unbounded.
+    window: Option<[i64; 2]>,
+    /// f16 or bf16 [default: f16].
+    dtype: Option<String>,
+    /// Q, K and V side by side in one buffer.
+    #[serde(default)]
+    packed: bool,
+    /// For people.
+    #[serde(rename = "name")]
+    _name: Option<String>,
+}
+
+impl Shape {
+    /// The problem.
+    pub(crate) fn problem(&self) -> Result<Problem, Error> {
+        let Self { batch, heads_q, heads_k, seqlen_q, seqlen_k, head_dim, .. } = *self;
+        let all = [("batch", batch), ("heads_q", heads_q), ("heads_k", heads_k)];
+        sizes(&all)?;
+        sizes(&[("seqlen_q", seqlen_q), ("seqlen_k", seqlen_k), ("head_dim", head_dim)])?;
+        let dtype = fields::dtype(self.dtype.as_deref())?;
+        let rows = heads_q as f64 * seqlen_q as f64 + heads_k as f64 * seqlen_k as f64;
+        fits(2.0 * dtype.bytes() as f64 * batch as f64 * head_dim as f64 * rows)?;
+        Ok(Problem::new(dtype, batch, seqlen_q, heads_q, head_dim)
+            .seqlen_k(seqlen_k)
+            .heads_k(heads_k)
+            .mask(fields::mask(self.causal, self.window)?))
+    }
+
+    /// Its inputs.
+    pub(crate) fn memory(&self, problem: Problem) -> Memory {
+        Memory::to_measure(problem, if self.packed { Layout::Packed } else { Layout::Bhsd })
+    }
+
+    /// What it asks for.
+    pub(super) fn workload(&self) -> Result<Workload, Error> {
+        let (problem, shape) = (self.problem()?, self.clone());
+        let work = [count::flops(&problem), count::least_bytes(&problem, problem.dtype)];
+        Ok(Workload::new(problem.to_string(), work, false, move || shape.memory(problem)))
+    }
+}

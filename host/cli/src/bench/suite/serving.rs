@@ -1,0 +1,154 @@
+//! Shapes of serving: sequences of any lengths, on a cache or packed.
+use super::count;
+use super::fields::{self, Order, sizes};
+use super::sequences::Sequences;
+use super::workload::{Workload, fits};
+use crate::error::Error;
+use ferroflash::{DType, Problem};
+use reference::{DecodeCase, DecodeMemory, Layout, Memory, Pages};
+use serde::Deserialize;
+
+/// One shape.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Shape {
+    sequences: Sequences,
+    heads_q: usize,
+    heads_k: usize,
+    head_dim: usize,
+    /// f16 or bf16 [default: f16].
+    dtype: Option<String>,
+    #[serde(default)]
+    causal: bool,
+    /// Keys before and behind a query's position, -1 for unbounded.
+    window: Option<[i64; 2]>,
+    softcap: Option<f32>,
+    /// Keys of a page; 0: a dense cache, as long for each sequence as the longest is; absent: no cache, but
+    /// sequences packed in tensors.
+    page: Option<usize>,
+    /// How a cache lies [default: NHD].
+    layout: Option<Order>,
+    /// e4m3, or as the queries.
+    kv_dtype: Option<String>,
+    /// Whether there is a logit for each head that belongs to no key.
+    #[serde(default)]
+    sinks: bool,
+    /// For people.
+    #[serde(rename = "name")]
+    _name: Option<String>,
+}
+
+impl Shape {
+    /// What it asks for.
+    pub(super) fn workload(&self) -> Result<Workload, Error> {
+        let Self { heads_q, heads_k, head_dim, .. } = *self;
+        sizes(&[("heads_q", heads_q), ("heads_k", heads_k), ("head_dim", head_dim)])?;
+        let dtype = fields::dtype(self.dtype.as_deref())?;
+        let lengths = self.sequences.lengths()?;
+        let one = Problem::new(dtype, 1, 0, heads_q, head_dim).heads_k(heads_k);
+        let one = one.mask(fields::mask(self.causal, self.window)?);
+        let one = one.softcap(self.softcap.unwrap_or_default());
+        let rows: f64 = lengths.iter().map(|[q, _]| *q as f64).sum();
+        fits(2.0 * rows * heads_q as f64 * head_dim as f64 * dtype.bytes() as f64)?;
+        match self.page {
+            Some(page) => self.cached(one, lengths, page),
+            None => self.packed(one, &lengths),
+        }
+    }
+
+    /// Floating-point operations, and the least bytes.
+    fn counted(one: Problem, lengths: &[[usize; 2]], cache: DType) -> [f64; 2] {
+        let each = lengths.iter().map(|[q, k]| one.seqlen_q(*q).seqlen_k(*k));
+        let each = each.map(|p| [count::flops(&p), count::least_bytes(&p, cache)]);
+        each.fold([0.0; 2], |[flops, bytes], [f, b]| [flops + f, bytes + b])
+    }
+
+    fn cached(&self, one: Problem, lengths: Vec<[usize; 2]>, page: usize) -> Result<Workload, Error> {
+        let (order, cache) =
+            (self.layout.unwrap_or_default(), fields::kv_dtype(self.kv_dtype.as_deref(), one.dtype)?);
+        let filled: Vec<_> = lengths.iter().map(|[_, k]| *k).collect();
+        let longest = filled.iter().copied().max().unwrap_or(0);
+        let room = |keys: usize| if page == 0 { longest } else { keys.div_ceil(page).saturating_mul(page) };
+        let rows: f64 = filled.iter().map(|keys| room(*keys) as f64).sum();
+        let table = 4.0 * filled.len() as f64 * longest as f64 / page.max(1) as f64;
+        fits(table + 2.0 * rows * one.heads_k as f64 * one.head_dim as f64 * cache.bytes() as f64)?;
+        // A sequence without a key is what a graph's batch is filled up with: it takes any queries.
+        let mut queries: Vec<_> = lengths.iter().filter(|[_, k]| *k > 0).map(|[q, _]| *q).collect();
+        queries.dedup();
+        let case = DecodeCase {
+            dtype: one.dtype,
+            cache,
+            heads: [one.heads_q, one.heads_k],
+            head_dim: one.head_dim,
+            pages: match (page, order) {
+                (0, Order::Nhd) => Pages::Dense,
+                (0, Order::Hnd) => Pages::DenseHnd,
+                (page, Order::Nhd) => Pages::Nhd(page),
+                (page, Order::Hnd) => Pages::Hnd(page),
+            },
+            mask: one.mask,
+            softcap: one.softcap,
+            sinks: self.sinks,
+            ..DecodeCase::new(filled)
+        };
+        let case = match queries[..] {
+            [queries] => DecodeCase { queries, ..case },
+            _ => case.packed(lengths.iter().map(|[q, _]| *q).collect::<Vec<_>>()),
+        };
+        let place = if page == 0 { "dense cache".into() } else { format!("pages of {page}") };
+        let sinks = if self.sinks { ", sinks" } else { "" };
+        let label = self.label(&one, cache, format_args!("{place} {order}{sinks}"));
+        let alive: Vec<_> = lengths.into_iter().filter(|[_, keys]| *keys > 0).collect();
+        let work = Self::counted(one, &alive, cache);
+        Ok(Workload::new(label, work, true, move || DecodeMemory::to_measure(&case)))
+    }
+
+    fn packed(&self, one: Problem, lengths: &[[usize; 2]]) -> Result<Workload, Error> {
+        let of_a_cache = match (self.layout, &self.kv_dtype, self.sinks) {
+            (Some(layout), ..) => Some(format!("layout {layout}")),
+            (_, Some(name), _) => Some(format!("kv_dtype {name}")),
+            (.., true) => Some("sinks".to_owned()),
+            (None, None, false) => None,
+        };
+        if let Some(field) = of_a_cache {
+            let why = "packed tensors have none; leave it out, or say the cache's page, 0 for a dense one";
+            return Err(Error::Invalid(format!("{field} without page: {why}")));
+        }
+        let rows: f64 = lengths.iter().map(|[_, k]| *k as f64).sum();
+        fits(2.0 * rows * one.heads_k as f64 * one.head_dim as f64 * one.dtype.bytes() as f64)?;
+        let starts = [starts(lengths, 0)?, starts(lengths, 1)?];
+        let rows = starts.each_ref().map(|starts| starts[lengths.len()] as usize);
+        let sequences =
+            reference::Sequences::new(starts, None, rows).map_err(|e| Error::Invalid(e.to_string()))?;
+        let problem = sequences.problem(one, rows);
+        let label = self.label(&one, one.dtype, format_args!("packed"));
+        let work = Self::counted(one, lengths, one.dtype);
+        let memory = move || Memory::to_measure(problem, Layout::Bshd).with_sequences(sequences.clone());
+        Ok(Workload::new(label, work, false, memory))
+    }
+
+    /// `f16 on e4m3, sequences 64 x 1/8192, heads 32/8, head_dim 128, full, pages of 16 NHD`.
+    fn label(&self, one: &Problem, cache: DType, place: std::fmt::Arguments<'_>) -> String {
+        let Problem { dtype, heads_q, heads_k, head_dim, mask, softcap, .. } = one;
+        let types = fields::types(*dtype, cache);
+        let softcap = softcap.map_or(String::new(), |softcap| format!("softcap {softcap}, "));
+        let sequences = &self.sequences;
+        format!("{types}, sequences {sequences}, heads {heads_q}/{heads_k}, head_dim {head_dim}, ")
+            + &format!("{mask}, {softcap}{place}")
+    }
+}
+
+/// Where each sequence begins among the rows of queries (0) or of keys (1), and where the last one ends.
+fn starts(lengths: &[[usize; 2]], side: usize) -> Result<Vec<i32>, Error> {
+    let ends = lengths.iter().scan(0, |end, lengths| {
+        *end += lengths[side];
+        Some(*end)
+    });
+    let start = |rows| {
+        let most = i32::MAX;
+        let wrong =
+            |_| Error::Invalid(format!("sequences of {rows} rows: packed tensors have at most {most}"));
+        i32::try_from(rows).map_err(wrong)
+    };
+    std::iter::once(0).chain(ends).map(start).collect()
+}

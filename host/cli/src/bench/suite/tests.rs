@@ -1,0 +1,241 @@
+//! Shapes that are right, and such that are not.
+use super::*;
+use ferroflash::{Attention, SimDriver};
+use reference::{Asked, OnDevice, Room, Rule};
+
+/// What a file's one shape asks for.
+fn one(shape: &str) -> Result<Workload, String> {
+    let suites = parse(&format!("{{\"mine\": [{shape}]}}"))?;
+    let shape = suites.into_values().flatten().next().ok_or("no shape")?;
+    shape.workload().map_err(|e| e.to_string())
+}
+
+fn card(profile: &str) -> Attention<SimDriver> {
+    Attention::new(SimDriver::new(profile).expect("a known card"))
+}
+
+#[test]
+fn the_built_in_suites_are_solved_by_an_h200_and_an_l4() {
+    let suites = read(None, &[]).expect("valid");
+    let names = suites.keys().map(String::as_str).collect::<Vec<_>>().join(" ");
+    assert_eq!(names, "append decode extra headline hopper hopper-extra merge packed paged prefill ragged");
+    let forward = read_forward(None, &[]).expect("valid");
+    assert_eq!(
+        forward.keys().cloned().collect::<Vec<_>>().join(" "),
+        "extra headline hopper hopper-extra prefill"
+    );
+
+    let addresses: Vec<u64> = (1..32).map(|n| n << 44).collect();
+    let (inputs, outputs) = addresses.split_at(16);
+    let cards: Vec<_> = ["h200", "l4"].into_iter().map(card).collect();
+    for (shape, card) in forward.values().flatten().flat_map(|shape| cards.iter().map(move |c| (shape, c))) {
+        let problem = shape.problem().expect("valid");
+        ferroflash::supports(&problem, card.capabilities()).unwrap_or_else(|e| panic!("{problem}: {e}"));
+    }
+    for (suite, workload) in all(&suites).filter(|(suite, _)| !forward.contains_key(*suite)) {
+        let work = workload.work();
+        let room = Room { wants_lse: true, config: None, workspace: None, counters: None };
+        let asked = work.request(inputs, outputs, room);
+        for card in &cards {
+            asked.plan(card, u64::MAX).unwrap_or_else(|e| panic!("{suite}: {}: {e}", workload.label));
+        }
+        if let Asked::Decode(decode) = asked {
+            let keys = decode.cache.pages.keys;
+            let bytes = 2 * keys.elements as usize * keys.dtype.bytes();
+            assert!(bytes < 8 << 30, "{suite}: {}: {bytes} bytes", workload.label);
+        }
+    }
+    // Rows of reports are told apart by these.
+    let mut labels: Vec<_> = all(&suites).map(|(suite, workload)| (suite, &workload.label)).collect();
+    labels.sort_unstable();
+    let same = labels.windows(2).find(|pair| pair[0] == pair[1]);
+    assert_eq!(same, None);
+}
+
+fn all(suites: &Suites<Workload>) -> impl Iterator<Item = (&String, &Workload)> {
+    suites.iter().flat_map(|(suite, workloads)| workloads.iter().map(move |workload| (suite, workload)))
+}
+
+#[test]
+fn what_is_measured_is_right() {
+    for shape in [
+        r#"{"batch": 1, "heads_q": 2, "heads_k": 1, "seqlen_q": 40, "seqlen_k": 40, "head_dim": 64}"#,
+        r#"{"batch": 1, "heads_q": 2, "heads_k": 2, "seqlen_q": 40, "seqlen_k": 40, "head_dim": 64,
+            "packed": true}"#,
+        r#"{"sequences": [[2, 1, 50], [1, 1, 7]], "heads_q": 4, "heads_k": 2, "head_dim": 64, "page": 0}"#,
+        r#"{"sequences": [[2, 1, 50], [1, 1, 0]], "heads_q": 4, "heads_k": 2, "head_dim": 64, "page": 0,
+            "layout": "HND", "sinks": true}"#,
+        r#"{"sequences": {"count": 3, "seqlen_k": [1, 60], "drawn": "log_uniform", "seed": 1}, "heads_q": 4,
+            "heads_k": 2, "head_dim": 64, "page": 16, "dtype": "bf16", "softcap": 20.0}"#,
+        r#"{"sequences": [[2, 1, 50]], "heads_q": 4, "heads_k": 2, "head_dim": 64, "page": 1,
+            "layout": "HND"}"#,
+        r#"{"sequences": [[2, 1, 50]], "heads_q": 4, "heads_k": 2, "head_dim": 64, "page": 16,
+            "kv_dtype": "e4m3", "window": [20, 0]}"#,
+        r#"{"sequences": [[2, 1, 50], [1, 30, 40]], "heads_q": 2, "heads_k": 1, "head_dim": 64, "page": 16,
+            "causal": true}"#,
+        r#"{"sequences": [[2, 1, 50], [1, 30, 40], [1, 3, 0]], "heads_q": 2, "heads_k": 1, "head_dim": 64,
+            "causal": true}"#,
+        r#"{"append": 20, "heads_k": 2, "head_dim": 64, "page": 16, "layout": "HND"}"#,
+        r#"{"append": 5, "heads_k": 1, "head_dim": 64, "kv_dtype": "e4m3"}"#,
+        r#"{"merge": 9, "states": 3, "heads_q": 2, "head_dim": 64}"#,
+    ] {
+        let workload = one(shape).unwrap_or_else(|e| panic!("{shape}: {e}"));
+        let (work, attention) = (workload.work(), card("l4"));
+        let mut device = OnDevice::new(&attention, &*work, None).expect("fits");
+        let written = device.run_all().unwrap_or_else(|e| panic!("{shape}: {e}"));
+        let judge = work.judge(Rule::Few).expect("valid");
+        for (round, written) in written.iter().enumerate() {
+            let judgement = judge(round, written);
+            assert!(judgement.failures.is_empty(), "{shape}: {:?}", judgement.failures);
+        }
+        // The same launches as they are measured, again and again.
+        let ready = device.ready().unwrap_or_else(|e| panic!("{shape}: {e}"));
+        (0..2).try_for_each(|_| ready.launch()).unwrap_or_else(|e| panic!("{shape}: {e}"));
+        assert_eq!(ready.kernel().symbol, written[0].entry);
+    }
+}
+
+#[test]
+fn words_and_work_of_a_shape() {
+    let check = |shape: &str, label: &str, flops: f64, bytes: f64, cold: bool| {
+        let workload = one(shape).unwrap_or_else(|e| panic!("{shape}: {e}"));
+        assert_eq!(workload.label, label);
+        assert_eq!([workload.flops, workload.least_bytes], [flops, bytes], "{label}");
+        assert_eq!(workload.cold, cold, "{label}");
+    };
+    check(
+        r#"{"batch": 2, "heads_q": 4, "heads_k": 2, "seqlen_q": 8, "seqlen_k": 8, "head_dim": 64,
+            "causal": true}"#,
+        "f16 batch 2, heads 4/2, seqlen 8/8, head_dim 64, causal",
+        4.0 * (2 * 4 * 64 * 32) as f64,
+        2.0 * 2.0 * (2 * 64 * 8 * (4 + 2)) as f64,
+        false,
+    );
+    // Pairs: 3 sequences of 100, one of 20. Bytes: keys and values of 2 heads, queries and output of 8.
+    let (q, kv) = (2.0 * 2.0 * (4 * 8 * 64) as f64, 2.0 * (320 * 2 * 64) as f64);
+    check(
+        r#"{"sequences": [[3, 1, 100], [1, 1, 20]], "heads_q": 8, "heads_k": 2, "head_dim": 64, "page": 0}"#,
+        "f16, sequences 3 x 1/100 + 1 x 1/20, heads 8/2, head_dim 64, full, dense cache NHD",
+        4.0 * (8 * 64 * 320) as f64,
+        q + 2.0 * kv,
+        true,
+    );
+    check(
+        r#"{"sequences": [[3, 1, 100], [1, 1, 20]], "heads_q": 8, "heads_k": 2, "head_dim": 64, "page": 16,
+            "layout": "HND", "dtype": "bf16", "kv_dtype": "e4m3", "sinks": true, "softcap": 30.0}"#,
+        "bf16 on e4m3, sequences 3 x 1/100 + 1 x 1/20, heads 8/2, head_dim 64, full, softcap 30, pages of 16 \
+         HND, sinks",
+        4.0 * (8 * 64 * 320) as f64,
+        q + kv,
+        true,
+    );
+    // Of a window of 10 keys three see 10, one 10.
+    check(
+        r#"{"sequences": [[3, 1, 100], [1, 1, 20]], "heads_q": 8, "heads_k": 2, "head_dim": 64, "page": 1,
+            "window": [9, 0]}"#,
+        "f16, sequences 3 x 1/100 + 1 x 1/20, heads 8/2, head_dim 64, window 9,0, pages of 1 NHD",
+        4.0 * (8 * 64 * 40) as f64,
+        q + 2.0 * 2.0 * (40 * 2 * 64) as f64,
+        true,
+    );
+    // A square counts as half; 2 queries on 5 keys see 4 and 5.
+    check(
+        r#"{"sequences": [[1, 6, 6], [1, 2, 5]], "heads_q": 2, "heads_k": 1, "head_dim": 64,
+            "causal": true}"#,
+        "f16, sequences 1 x 6/6 + 1 x 2/5, heads 2/1, head_dim 64, causal, packed",
+        4.0 * (2 * 64 * (18 + 9)) as f64,
+        2.0 * 2.0 * (64 * (8 * 2 + 11)) as f64,
+        false,
+    );
+    check(
+        r#"{"append": 10, "heads_k": 2, "head_dim": 64, "kv_dtype": "e4m3", "page": 8}"#,
+        "f16 on e4m3, append of 10 tokens, heads 2, head_dim 64, pages of 8 NHD",
+        0.0,
+        (2 + 1) as f64 * (2 * 10 * 2 * 64) as f64,
+        true,
+    );
+    check(
+        r#"{"merge": 10, "heads_q": 2, "head_dim": 64}"#,
+        "f16, merge of 2 states of 10 tokens, heads 2, head_dim 64",
+        0.0,
+        3.0 * (10 * 2 * (64 * 2 + 4)) as f64,
+        true,
+    );
+}
+
+#[test]
+fn shapes_that_are_wrong() {
+    let check = |shape: &str, expected: &str| {
+        let error = one(shape).map(|workload| workload.label).expect_err(shape);
+        assert!(error.contains(expected), "{shape}: {error}");
+    };
+    let serving = |rest: &str| format!(r#"{{"heads_q": 4, "heads_k": 2, "head_dim": 64, {rest}}}"#);
+    let list = r#""sequences": [[1, 1, 9]]"#;
+    for (rest, expected) in [
+        (format!(r#"{list}, "pages": 16"#), "suite mine, shape 1: unknown field `pages`, expected one of"),
+        (format!(r#"{list}, "page": -1"#), "integer `-1`, expected usize"),
+        (format!(r#"{list}, "layout": "nhd", "page": 16"#), "unknown variant `nhd`, expected `NHD` or `HND`"),
+        (format!(r#"{list}, "layout": "HND""#), "layout HND without page: packed tensors have none"),
+        (format!(r#"{list}, "kv_dtype": "e4m3""#), "kv_dtype e4m3 without page"),
+        (format!(r#"{list}, "sinks": true"#), "sinks without page"),
+        (format!(r#"{list}, "page": 0, "kv_dtype": "bf16""#), "kv_dtype bf16: it must be f16, the queries'"),
+        (format!(r#"{list}, "dtype": "e4m3""#), "dtype e4m3: it must be f16 or bf16"),
+        (format!(r#"{list}, "causal": true, "window": [3, 0]"#), "causal and window: one of them alone"),
+        (format!(r#"{list}, "window": [-2, 0]"#), "window -2: it must be -1"),
+        (r#""sequences": [[1, 9]]"#.into(), "it must be like [[count, seqlen_q, seqlen_k], ..]"),
+        (r#""sequences": []"#.into(), "sequences: none has a query and a key"),
+        (r#""sequences": [[4, 0, 9], [3, 1, 0]]"#.into(), "sequences: none has a query and a key"),
+        (r#""sequences": [[2000000, 1, 9]]"#.into(), "at most 1048576 are measured"),
+        (r#""sequences": [[18446744073709551615, 1, 9], [1, 1, 9]]"#.into(), "at most 1048576 are measured"),
+        (r#""sequences": [[1, 1, 9000000000000]], "page": 16"#.into(), "at most 64 GiB are measured"),
+        (r#""sequences": [[1, 9000000000000, 1]], "page": 16"#.into(), "at most 64 GiB are measured"),
+        (
+            r#""sequences": [[1000000, 1, 1], [1, 1, 90000000]], "page": 1"#.into(),
+            "at most 64 GiB are measured",
+        ),
+        (r#""sequences": [[9, 1, 9000000000000]], "page": 0"#.into(), "at most 64 GiB are measured"),
+        (r#""sequences": [[9, 1, 9000000000000]]"#.into(), "at most 64 GiB are measured"),
+        (format!(r#"{list}, "page": 18446744073709551615"#), "at most 64 GiB are measured"),
+        (
+            r#""sequences": {"count": 4, "seqlen_k": [9, 8], "drawn": "uniform", "seed": 1}"#.into(),
+            "seqlen_k [9, 8]: fewest and most keys, from 1 on",
+        ),
+        (
+            r#""sequences": {"count": 4, "seqlen_k": [9, 10], "drawn": "normal", "seed": 1}"#.into(),
+            "sequences: unknown variant `normal`, expected `uniform` or",
+        ),
+        (
+            r#""sequences": {"count": 4, "keys": [9, 10], "drawn": "uniform", "seed": 1}"#.into(),
+            "sequences: unknown field `keys`, expected one of",
+        ),
+    ] {
+        check(&serving(&rest), expected);
+    }
+    let dense = r#""heads_q": 1, "heads_k": 1, "seqlen_q": 1, "head_dim": 64"#;
+    check(&format!(r#"{{{dense}, "batch": 1, "seqlen_k": 1, "window": [-2, 0]}}"#), "window -2");
+    check(&format!(r#"{{{dense}, "batch": 0, "seqlen_k": 1}}"#), "batch 0: it must be 1 or more");
+    check(&format!(r#"{{{dense}, "batch": 1, "seqlen_k": 1, "sequnces": []}}"#), "unknown field `sequnces`");
+    check(&format!(r#"{{{dense}, "batch": 2000000000, "seqlen_k": 2000000000}}"#), "at most 64 GiB");
+    check(
+        &format!(r#"{{{dense}, "batch": 1, "seqlen_k": 2147483648}}"#),
+        "seqlen_k 2147483648: it must be below 2^31",
+    );
+    check(&format!(r#"{{{dense}, "batch": 1, "sequences": [[1, 1, 9]]}}"#), "unknown field `batch`");
+    check(r#"{"append": 0, "heads_k": 1, "head_dim": 64}"#, "append 0: it must be 1 or more");
+    check(r#"{"append": 1, "heads_k": 1, "head_dim": 64, "page": 0}"#, "page 0: it must be 1 or more");
+    check(r#"{"append": 1, "merge": 1, "heads_k": 1, "head_dim": 64}"#, "unknown field `merge`");
+    check(r#"{"merge": 1, "heads_q": 1, "head_dim": 64, "states": 0}"#, "states 0: it must be 1 or more");
+    check(r#"{"merge": 2000000000, "heads_q": 2000000000, "head_dim": 64}"#, "at most 64 GiB");
+}
+
+#[test]
+fn files_that_are_not_suites() {
+    let error = |only: &str| read(None, &[only.to_owned()]).map(drop).expect_err("unknown").to_string();
+    assert!(error("decoding").contains("only append, decode, extra, headline, hopper, hopper-extra, merge"));
+    assert_eq!(parse(LIKE).expect("what it must be like")["mine"].len(), 2);
+    let missing = read(Some(Path::new("no-such-file.json")), &[]).map(drop).expect_err("missing");
+    let missing = missing.to_string();
+    assert!(missing.contains("cannot be read"), "{missing}");
+    let forward = read_forward(None, &["decode".to_owned()]).expect_err("no forward suite").to_string();
+    assert!(forward.contains("only extra, headline, hopper, hopper-extra, prefill"), "{forward}");
+}

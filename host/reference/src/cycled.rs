@@ -1,0 +1,119 @@
+//! Inputs of what is measured: normal numbers that repeat themselves after a long period, since to make as
+//! many as large caches have takes longer than to measure them.
+use super::arithmetic::encode;
+use super::inputs::Random;
+use super::work::Input;
+use ferroflash::DType;
+use std::borrow::Cow;
+use std::sync::OnceLock;
+
+/// Elements of a period: a prime, so that neither rows nor heads are as long.
+const PERIOD: usize = 1_000_003;
+/// Elements of the period from where a tensor begins to where the next one does: no two are the same.
+const APART: usize = 271_829;
+
+/// Bytes of a period of this type.
+fn period(dtype: DType) -> &'static [u8] {
+    static PERIODS: [OnceLock<Vec<u8>>; 4] = [const { OnceLock::new() }; 4];
+    PERIODS[dtype as usize].get_or_init(|| {
+        let mut random = Random::new(1);
+        let number = |_| match dtype {
+            DType::F32 => (random.normal() as f32).to_ne_bytes().to_vec(),
+            other => encode(other, random.normal()).to_ne_bytes()[..other.bytes()].to_vec(),
+        };
+        (0..PERIOD).flat_map(number).collect()
+    })
+}
+
+/// A period of a problem's tensor of this number.
+fn tensor(dtype: DType, number: usize) -> Vec<u8> {
+    let (before, first) = period(dtype).split_at(number * APART % PERIOD * dtype.bytes());
+    [first, before].concat()
+}
+
+/// So many elements of that tensor, of a type of 16 bits.
+pub(super) fn halves(dtype: DType, number: usize, elements: usize) -> Vec<u16> {
+    let bytes = tensor(dtype, number);
+    let period: Vec<u16> = bytes.as_chunks().0.iter().map(|b| u16::from_ne_bytes(*b)).collect();
+    let mut all = Vec::with_capacity(elements);
+    while all.len() < elements {
+        all.extend_from_slice(&period[..PERIOD.min(elements - all.len())]);
+    }
+    all
+}
+
+/// What stands in a problem's buffers.
+#[derive(Clone, Debug)]
+pub(super) enum Filling {
+    /// These bytes.
+    Laid(Vec<Vec<u8>>),
+    /// Of each buffer so many elements of a type. The first is the problem's tensor of number 1.
+    Cycled(Vec<(DType, usize)>),
+}
+
+impl Filling {
+    /// The buffers, named in turn.
+    pub(super) fn inputs<const N: usize>(&self, names: [&str; N]) -> Vec<Input> {
+        match self {
+            Filling::Laid(all) => {
+                names.into_iter().zip(all).map(|(name, bytes)| Input::new(name, bytes.clone())).collect()
+            }
+            Filling::Cycled(all) => {
+                let input = |(number, (name, (dtype, elements))): (usize, (&str, &(DType, usize)))| Input {
+                    name: name.into(),
+                    bytes: elements * dtype.bytes(),
+                    period: tensor(*dtype, number + 1),
+                };
+                names.into_iter().zip(all).enumerate().map(input).collect()
+            }
+        }
+    }
+
+    /// Their bytes.
+    pub(super) fn buffers(&self) -> Vec<Cow<'_, [u8]>> {
+        match self {
+            Filling::Laid(all) => all.iter().map(Cow::from).collect(),
+            Filling::Cycled(_) => {
+                let whole = |Input { bytes, period, .. }: Input| {
+                    period.into_iter().cycle().take(bytes).collect::<Vec<_>>().into()
+                };
+                self.inputs([""; 2]).into_iter().map(whole).collect()
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_repeat_themselves_and_tensors_differ() {
+        for dtype in [DType::F16, DType::Bf16, DType::E4m3, DType::F32] {
+            let size = dtype.bytes();
+            let own = tensor(dtype, 3);
+            assert_eq!(own.len(), PERIOD * size);
+            assert_ne!(own[..10 * size], tensor(dtype, 4)[..10 * size]);
+            // It goes on behind the period's last number.
+            assert_eq!(own[(PERIOD - 3 * APART) * size..][..10 * size], tensor(dtype, 0)[..10 * size]);
+        }
+        assert_eq!(halves(DType::F16, 0, 10), Random::new(1).normals(DType::F16, 10));
+        let long = halves(DType::Bf16, 2, 2 * PERIOD + 10);
+        assert_eq!(long.len(), 2 * PERIOD + 10);
+        assert_eq!((&long[..10], &long[2 * PERIOD..]), (&long[PERIOD..][..10], &long[..10]));
+    }
+
+    #[test]
+    fn inputs_are_what_buffers_hold() {
+        let filling = Filling::Cycled(vec![(DType::F16, PERIOD + 3), (DType::F32, 5)]);
+        let (inputs, buffers) = (filling.inputs(["a", "b"]), filling.buffers());
+        for (input, buffer) in inputs.iter().zip(&buffers) {
+            assert_eq!(input.bytes, buffer.len());
+            let periods = buffer.chunks(input.period.len());
+            assert!(periods.into_iter().all(|part| *part == input.period[..part.len()]), "{}", input.name);
+        }
+        assert_eq!([inputs.len(), buffers.len()], [2; 2]);
+        let laid = Filling::Laid(vec![vec![1, 2, 3]]);
+        assert_eq!(laid.inputs(["a", "b"]), [Input::new("a", vec![1, 2, 3])]);
+    }
+}

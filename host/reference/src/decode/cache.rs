@@ -1,0 +1,116 @@
+//! Where keys and values lie in a cache.
+use super::{DecodeCase, DecodeMemory, Pages, SCALES};
+use crate::inputs::Random;
+use crate::work::POISON;
+use ferroflash::{DType, PageView};
+use std::borrow::Cow;
+
+/// Keys and values of a sequence as numbers of the queries' type, `[key][head][column]`.
+pub(super) type Rows = [Vec<u16>; 2];
+
+/// Which pages are whose.
+#[derive(Clone, Debug)]
+pub(super) struct Table {
+    /// Pages of all sequences: `columns` numbers each; those that no sequence has are garbage.
+    pub numbers: Vec<u32>,
+    /// Most pages of a sequence.
+    pub columns: usize,
+    /// How many pages there are.
+    pub count: usize,
+}
+
+impl Table {
+    /// Shuffled pages, and so many that are nobody's; a sequence that `shares` has its first page from the
+    /// one before.
+    pub(super) fn new(
+        case: &DecodeCase,
+        random: &mut Random,
+        nobodys: usize,
+        shares: impl Fn(usize) -> bool,
+    ) -> Self {
+        let (page, pages_of) = case.paging();
+        let batch = case.filled.len();
+        let count = case.filled.iter().map(|n| pages_of(*n)).sum::<usize>() + nobodys;
+        let mut pages: Vec<u32> = (0..count as u32).collect();
+        if !matches!(case.pages, Pages::Dense | Pages::DenseHnd) {
+            random.shuffle(&mut pages);
+        }
+        let columns = case.max_k.div_ceil(page);
+        let garbage = [u32::MAX, i32::MIN as u32, count as u32, i32::MAX as u32];
+        let mut numbers: Vec<u32> = (0..batch * columns).map(|i| garbage[i % 4]).collect();
+        let mut free = pages.into_iter();
+        for b in 0..batch {
+            for i in 0..pages_of(case.filled[b]) {
+                let own = free.next().unwrap_or(0);
+                numbers[b * columns + i] = if i == 0 && shares(b) { numbers[(b - 1) * columns] } else { own };
+            }
+        }
+        Table { numbers, columns, count }
+    }
+}
+
+impl Pages {
+    /// Buffers of keys and values.
+    pub(super) fn buffers(self) -> usize {
+        if matches!(self, Pages::Interleaved(_)) { 1 } else { 2 }
+    }
+}
+
+impl DecodeMemory {
+    /// Keys and values of all sequences in their pages; what nobody has is poisoned.
+    pub(super) fn laid(&self, rows: &[Vec<Vec<u16>>; 2]) -> Vec<Vec<u8>> {
+        let case = &self.case;
+        let ((page, _), buffers) = (case.paging(), case.pages.buffers());
+        let bytes = self.table.count * page * case.row() * case.cache.bytes();
+        let mut pool = vec![vec![POISON; bytes * 2 / buffers]; buffers];
+        for (which, view) in self.views(&[0; 2]).into_iter().enumerate() {
+            for (b, rows) in rows[which].iter().enumerate() {
+                for (i, row) in rows.chunks(case.head_dim).enumerate() {
+                    let row: Vec<u8> = row.iter().flat_map(|x| case.stored(*x, SCALES[which])).collect();
+                    pool[which % buffers][self.place(&view, b, i)..][..row.len()].copy_from_slice(&row);
+                }
+            }
+        }
+        pool
+    }
+
+    /// What stands in `pool` of sequence `b`.
+    pub(super) fn rows(&self, pool: &[Cow<'_, [u8]>], b: usize) -> Rows {
+        let (case, views) = (&self.case, self.views(&[0; 2]));
+        let bytes = case.cache.bytes();
+        [0, 1].map(|which| {
+            let row = |i| {
+                let row = &pool[which % pool.len()][self.place(&views[which], b, i)..];
+                row.chunks(bytes).take(case.head_dim).map(|x| case.read(x, SCALES[which]))
+            };
+            (0..case.filled[b] * case.heads[1]).flat_map(row).collect()
+        })
+    }
+
+    /// The first byte of a row of sequence `b`, rows counted as `[key][head]`, in the buffer of `view`, whose
+    /// address is 0.
+    fn place(&self, view: &PageView, b: usize, row: usize) -> usize {
+        let (heads, (page, _)) = (self.case.heads[1], self.case.paging());
+        let (key, head) = (row / heads, row % heads);
+        let number = self.table.numbers[b * self.table.columns + key / page] as usize;
+        let at = [number, key % page, head].into_iter().zip(view.strides);
+        let elements = at.map(|(i, stride)| i * stride as usize).sum::<usize>();
+        view.address as usize + elements * self.case.cache.bytes()
+    }
+
+    /// Keys and values, whose buffers lie at these addresses.
+    pub(super) fn views(&self, at: &[u64]) -> [PageView; 2] {
+        let case = &self.case;
+        let (page, _) = case.paging();
+        let (shape, dtype) = ([self.table.count, page, case.heads[1], case.head_dim], case.cache);
+        let elements = shape.iter().product::<usize>() as u64;
+        let both = |view: fn(u64, u64, DType, [usize; 4]) -> PageView| {
+            [0, 1].map(|i| view(at[i % at.len()], elements, dtype, shape))
+        };
+        match case.pages {
+            Pages::Dense | Pages::Rows | Pages::Nhd(_) => both(PageView::nhd),
+            Pages::DenseHnd | Pages::Hnd(_) => both(PageView::hnd),
+            Pages::Interleaved(_) => PageView::interleaved(at[0], 2 * elements, dtype, shape, false),
+        }
+    }
+}

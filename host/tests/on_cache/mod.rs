@@ -1,0 +1,51 @@
+//! Requests on caches, of shapes that tables of tests name.
+use ferroflash::*;
+
+/// Buffers lie this far apart: nothing overlaps by accident.
+pub const FAR: u64 = 1 << 44;
+
+/// What is asked of a cache.
+#[derive(Clone, Copy)]
+pub struct Shape {
+    pub dtype: DType,
+    pub batch: usize,
+    /// Of each sequence; the most of one, where they are packed.
+    pub queries: usize,
+    pub packed: bool,
+    /// Query and key heads.
+    pub heads: [usize; 2],
+    pub head_dim: usize,
+    /// Keys of a page; none for a dense cache.
+    pub page: Option<usize>,
+    pub max_k: usize,
+}
+
+/// The request, in buffers that hold no more than it, without a mask.
+pub fn decode(shape: Shape) -> Decode<'static> {
+    let Shape { dtype, batch, queries, packed, heads: [heads_q, heads_k], head_dim, page, max_k } = shape;
+    let q =
+        if packed { [1, batch * queries, heads_q, head_dim] } else { [batch, queries, heads_q, head_dim] };
+    let view = |n: u64| TensorView::bshd(n * FAR, q.iter().product::<usize>() as u64, dtype, q);
+    let lengths = Index::new(3 * FAR, batch as u64);
+    let pool = |pages: usize, page: usize| {
+        let shape = [pages, page, heads_k, head_dim];
+        let view = |n: u64| PageView::nhd(n * FAR, shape.iter().product::<usize>() as u64, dtype, shape);
+        KvPages::new(view(4), view(5))
+    };
+    let cache = match page {
+        None => KvCache::dense(pool(batch, max_k), lengths),
+        Some(page) => {
+            let columns = max_k.div_ceil(page);
+            let table = Index::new(6 * FAR, (batch * columns) as u64);
+            KvCache::paged(pool(1000, page), table, columns, lengths).max_k(max_k)
+        }
+    };
+    let decode = Decode::new(view(1), cache, view(2));
+    let starts = PackedQueries::new(batch, Index::new(7 * FAR, batch as u64 + 1), queries);
+    if packed { decode.packed(starts) } else { decode }
+}
+
+/// A known card.
+pub fn card(name: &str) -> &'static Capabilities {
+    Capabilities::profile(name).expect("a known card")
+}
