@@ -2,10 +2,12 @@
 
     python3 parallel.py verify verify.json --all-configs
     python3 parallel.py soak soak.json --launches 100
+    python3 parallel.py verify verify.json --all-configs --only decode hopper_paged   # whose names contain a TEXT
 
 Most of such a command's time is the reference's, on one core. Kernels whose process says nothing are in the report's
 `failures`, and the exit code is then 1.
 """
+import argparse
 import json
 import os
 import subprocess
@@ -35,8 +37,13 @@ def some(command, kernels, options):
 
 
 def main():
-    command, out, *options = sys.argv[1:]
-    began, kernels = time.time(), names()
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument("command")
+    ap.add_argument("out", help="JSON file")
+    ap.add_argument("--only", nargs="+", metavar="TEXT", default=[""], help="kernels whose names contain one of these")
+    args, options = ap.parse_known_args()
+    command, out = args.command, args.out
+    began, kernels = time.time(), [name for name in names() if any(text in name for text in args.only)]
     parts = [kernels[n:n + TOGETHER] for n in range(0, len(kernels), TOGETHER)]
     whole, failures = None, []
     with ThreadPoolExecutor(int(1.5 * (os.cpu_count() or 1))) as pool:
