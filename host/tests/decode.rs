@@ -155,6 +155,7 @@ const REASONS: &[Reason] = &[
 fn no_workspace() {
     let plan = plan_decode(&decode(LLAMA), card("h200")).expect("a plan");
     assert_eq!([plan.workspace_bytes(), plan.counters_bytes()], [0, 0]);
+    assert!(plan.reason().contains("without the workspace that it asks for"), "{}", plan.reason());
     let error = plan_decode(&decode(LLAMA).splits(Splits::Exactly(2)), card("h200")).expect_err("no room");
     assert!(error.to_string().contains("workspace.bytes: 0"), "{error}");
 }

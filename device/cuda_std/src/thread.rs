@@ -3,6 +3,12 @@ use crate::gpu_only;
 #[cfg(target_arch = "nvptx64")]
 use core::arch::nvptx;
 
+#[cfg(target_arch = "nvptx64")]
+unsafe extern "unadjusted" {
+    #[link_name = "llvm.nvvm.exit"]
+    fn nvvm_exit() -> !;
+}
+
 macro_rules! special_registers {
     ($($name:ident: $register:literal $intrinsic:ident;)*) => {
         $(
@@ -35,4 +41,12 @@ special_registers! {
 #[inline(always)]
 pub fn index_1d() -> u32 {
     block_idx_x() * block_dim_x() + thread_idx_x()
+}
+
+/// `exit`: this thread ends here. Who waits for it, waits without end.
+#[inline(always)]
+#[gpu_only]
+pub fn exit() -> ! {
+    // SAFETY: no preconditions.
+    unsafe { nvvm_exit() }
 }

@@ -8,39 +8,44 @@
 use crate::crew::sealed::Sealed;
 use crate::maps::Panels;
 use crate::relay::Turn;
-use crate::roles::{Copier, TwoSided};
+use crate::roles::TwoSided;
 use crate::{
     Consumer, GlobalTiles, Map, Producer, Relay, SharedLayout, SharedTile, SharedTiles, Transport, Warp,
     layout,
 };
-use contract::Element;
+use contract::{Element, TensorMap};
 use core::marker::PhantomData;
 use cuda_std::math::opaque_b64;
-use cuda_std::mbarrier;
 use cuda_std::memory::{ld_shared_v4_b32_if, st_shared_v4_b32};
 use cuda_std::wgmma::{self, Swizzle};
+use cuda_std::{mbarrier, thread};
 
-/// By the copy engine, box by box of a tensor map.
-pub struct Tma;
+/// By the copy engine, box by box of tensor maps of one kind.
+pub struct Tma<M = TensorMap>(PhantomData<M>);
 /// The same, and beside each stage is a note of who has started the copies, for all who read the stage.
-pub struct Noted;
+pub struct Noted<M = TensorMap>(PhantomData<M>);
 
 /// What a note says.
 pub type Note = [u32; 8];
 
 /// A transport by the copy engine.
-pub trait Engine: Transport {}
+pub trait Engine: Transport {
+    /// The kind of its maps.
+    type Map: Map;
+}
 
 macro_rules! engines {
     ($($by:ident: $note:expr;)*) => {$(
-        impl Sealed for $by {}
-        impl Transport for $by {
+        impl<M> Sealed for $by<M> {}
+        impl<M: Map> Transport for $by<M> {
             const ARRIVALS: u32 = 1;
             const NOTE_BYTES: usize = $note;
             /// So that another ring may follow.
             const ROUND: usize = layout::PANEL_ALIGN;
         }
-        impl Engine for $by {}
+        impl<M: Map> Engine for $by<M> {
+            type Map = M;
+        }
     )*};
 }
 engines! {
@@ -94,11 +99,11 @@ pub trait Boxes: SharedLayout + Sealed {
     type Tensor<M: Map>;
     /// Rows of a tile.
     const ROWS: u32;
-    /// Starts one thread's share of the copies of a stage at `to`, from the row `at` on.
+    /// Starts the `copier`-th thread's share of the copies of a stage at `to`, from the row `at` on.
     ///
     /// # Safety
     /// - The stage is these threads' to fill, and the phase of `full` expects all of its bytes.
-    unsafe fn load<M: Map>(to: u32, from: &Self::Tensor<M>, at: M::At, full: u32, copier: Copier);
+    unsafe fn load<M: Map>(to: u32, from: &Self::Tensor<M>, at: M::At, full: u32, copier: u32);
     /// The descriptor of the first tile of a ring at `base`.
     fn descriptor(base: u32) -> u64;
 }
@@ -115,7 +120,7 @@ macro_rules! boxes {
             type Tensor<M: Map> = GlobalTiles<E, R, C, M>;
             const ROWS: u32 = SharedTile::<E, R, C>::ROWS;
             #[inline(always)]
-            unsafe fn load<M: Map>(to: u32, from: &Self::Tensor<M>, at: M::At, full: u32, copier: Copier) {
+            unsafe fn load<M: Map>(to: u32, from: &Self::Tensor<M>, at: M::At, full: u32, copier: u32) {
                 for tile in 0..$n {
                     let at = M::down(at, tile * Self::ROWS);
                     let to = to + tile * SharedTile::<E, R, C>::BYTES as u32;
@@ -169,6 +174,7 @@ impl<T> Drop for Kept<'_, T> {
 impl<T: Boxes, const S: usize, By: Engine> TwoSided for Relay<T, S, By> {
     type Producer = Producer<T, S, By>;
     type Consumer = Consumer<T, S, By>;
+    const COPIERS: u32 = By::Map::COPIERS;
     #[inline(always)]
     unsafe fn init(&self, consumers: u32) {
         let mut turn = Turn::<T, S>::first(self.base);
@@ -182,8 +188,8 @@ impl<T: Boxes, const S: usize, By: Engine> TwoSided for Relay<T, S, By> {
         }
     }
     #[inline(always)]
-    unsafe fn producer(self, warp: Warp, warps: u32) -> Self::Producer {
-        Producer { turn: Turn::first(self.base), warp, warps, by: PhantomData }
+    unsafe fn producer(self, warp: Warp) -> Self::Producer {
+        Producer { turn: Turn::first(self.base), warp, by: PhantomData }
     }
     #[inline(always)]
     unsafe fn consumer(self, warp: Warp) -> Self::Consumer {
@@ -193,11 +199,13 @@ impl<T: Boxes, const S: usize, By: Engine> TwoSided for Relay<T, S, By> {
 
 impl<T: Boxes, const S: usize, By: Engine> Producer<T, S, By> {
     /// Waits until the next stage is empty, leaves what there is to `leave` beside it, and starts its copies,
-    /// each thread its share of them. Who has none does not wait: nobody would wait for it, and it could miss
-    /// a phase.
+    /// each thread its share of them.
     #[inline(always)]
-    fn fill<M: Map>(&mut self, from: &T::Tensor<M>, at: M::At, leave: impl FnOnce(&Turn<T, S>)) {
-        let (full, copier) = (self.turn.full().address, Copier { index: self.warp.index, count: self.warps });
+    fn fill<M: Map>(&mut self, from: &T::Tensor<M>, at: M::At, leave: impl FnOnce(&Turn<T, S>))
+    where
+        By: Engine<Map = M>,
+    {
+        let (full, copier) = (self.turn.full().address, self.warp.index);
         if M::has_some(&at, T::ROWS, copier) {
             // SAFETY: initialised by `specialise`. All consumers have left the stage, or none has had it yet:
             // the phase before the first counts as ended. All threads' copies are of so many bytes, and the
@@ -205,30 +213,35 @@ impl<T: Boxes, const S: usize, By: Engine> Producer<T, S, By> {
             // thread is ahead.
             unsafe {
                 mbarrier::wait_parity(self.turn.empty().address, self.turn.parity ^ 1);
-                if copier.index == 0 {
+                if copier == 0 {
                     leave(&self.turn);
                     mbarrier::arrive_expect_tx(full, T::BYTES as u32);
                 }
                 T::load(self.turn.address(), from, at, full, copier);
             }
+        } else if copier < M::COPIERS {
+            // It has not waited for the stage, since nobody would wait for it to: it could miss a phase, and
+            // take the one after the next for it. So it may have none of any later one either.
+            thread::exit()
         }
         self.turn.advance();
     }
 }
 
-impl<T: Boxes, const S: usize> Producer<T, S, Tma> {
+impl<T: Boxes, const S: usize, M: Map> Producer<T, S, Tma<M>> {
     /// Waits until the next stage is empty and starts its copies, from the row `at` on. Where several threads
-    /// share them a ring's boxes are all of one size: who has none of a stage never has any.
+    /// share them, one that has no box of a stage ends: boxes of all rings had better be of one size. Of
+    /// smaller ones behind it some would not be copied, and waited for without end.
     #[inline(always)]
-    pub fn load<M: Map>(&mut self, from: &T::Tensor<M>, at: M::At) {
+    pub fn load(&mut self, from: &T::Tensor<M>, at: M::At) {
         self.fill(from, at, |_| ())
     }
 }
 
-impl<T: Boxes, const S: usize> Producer<T, S, Noted> {
+impl<T: Boxes, const S: usize, M: Map> Producer<T, S, Noted<M>> {
     /// The same, with a note.
     #[inline(always)]
-    pub fn load<M: Map>(&mut self, note: Note, from: &T::Tensor<M>, at: M::At) {
+    pub fn load(&mut self, note: Note, from: &T::Tensor<M>, at: M::At) {
         self.fill(from, at, |turn| write(turn, note))
     }
 }
@@ -243,7 +256,7 @@ fn write<T: Boxes, const S: usize>(turn: &Turn<T, S>, [a, b, c, d, e, f, g, h]: 
     }
 }
 
-impl<T: Boxes, const S: usize> Consumer<T, S, Noted> {
+impl<T: Boxes, const S: usize, M: Map> Consumer<T, S, Noted<M>> {
     /// Waits for the next stage, and reads what stands beside it. The stage is still the next.
     #[inline(always)]
     pub fn note(&mut self) -> Note {

@@ -1,7 +1,6 @@
 //! Tensors as the copy engine sees them: through maps, of which there are three kinds.
 use crate::cache::page;
 use crate::crew::sealed::Sealed;
-use crate::roles::Copier;
 use crate::{Block, SharedTile, Steps};
 use contract::{Cache, Element, Kernel, PagedMap, RaggedMap, TensorMap};
 use core::marker::PhantomData;
@@ -15,18 +14,18 @@ pub trait Map: Copy + Sealed + 'static {
     fn encoded(&self) -> &TensorMap;
     /// So many rows further down.
     fn down(at: Self::At, rows: u32) -> Self::At;
-    /// Whether several threads had better share the boxes of a tile.
-    const SHARED: bool = false;
-    /// Whether one of them has boxes of a tile of so many rows.
+    /// How many threads share the boxes of a tile.
+    const COPIERS: u32 = 1;
+    /// Whether the `copier`-th of them has boxes of a tile of so many rows, as the first always has.
     #[inline(always)]
-    fn has_some(_: &Self::At, _rows: u32, copier: Copier) -> bool {
-        copier.index == 0
+    fn has_some(_: &Self::At, _rows: u32, copier: u32) -> bool {
+        copier < Self::COPIERS
     }
-    /// Starts one thread's share of the copies of a tile to shared memory.
+    /// Starts the `copier`-th's share of the copies of a tile to shared memory.
     ///
     /// # Safety
     /// - As [`tma::load_4d`], of a map of this kind, whose boxes, all together, are the tile.
-    unsafe fn load(to: u32, map: u64, tile: Panels, at: Self::At, full: u32, copier: Copier);
+    unsafe fn load(to: u32, map: u64, tile: Panels, at: Self::At, full: u32, copier: u32);
 }
 
 /// A kind of map by which tiles are stored, too.
@@ -74,7 +73,7 @@ impl Map for TensorMap {
         [row + rows, head, batch]
     }
     #[inline(always)]
-    unsafe fn load(to: u32, map: u64, tile: Panels, [row, head, batch]: [u32; 3], full: u32, _: Copier) {
+    unsafe fn load(to: u32, map: u64, tile: Panels, [row, head, batch]: [u32; 3], full: u32, _: u32) {
         // SAFETY: the caller's promise; a box is a panel.
         tile.each(to, |to, column| unsafe { tma::load_4d(to, map, [column, row, head, batch], full) })
     }
@@ -118,7 +117,7 @@ impl Map for RaggedMap {
         RowOfSequence { row: at.row + rows, ..at }
     }
     #[inline(always)]
-    unsafe fn load(to: u32, map: u64, tile: Panels, at: RowOfSequence, full: u32, _: Copier) {
+    unsafe fn load(to: u32, map: u64, tile: Panels, at: RowOfSequence, full: u32, _: u32) {
         tile.each(to, |to, column| {
             // SAFETY: the caller's promise; a box is a panel.
             unsafe { tma::load_5d(to, map, [column, at.row, at.head, at.end, RaggedMap::END], full) }
@@ -178,15 +177,15 @@ impl Map for PagedMap {
         RowOfCache { row: at.row + rows, ..at }
     }
     /// Pages of 16 at 0.78 to 0.95 of the speed of packed keys, 0.51 to 0.62 by one thread (H200, D = 128).
-    const SHARED: bool = true;
+    const COPIERS: u32 = 4;
     #[inline(always)]
-    fn has_some(at: &RowOfCache, rows: u32, copier: Copier) -> bool {
-        copier.index * at.box_rows < rows
+    fn has_some(at: &RowOfCache, rows: u32, copier: u32) -> bool {
+        copier * at.box_rows < rows
     }
     /// Box after box, each in one page, whose number a thread waits for: so several share them.
     #[inline(always)]
-    unsafe fn load(to: u32, map: u64, tile: Panels, at: RowOfCache, full: u32, copier: Copier) {
-        let [begin, step] = [copier.index, copier.count].map(|boxes| boxes * at.box_rows);
+    unsafe fn load(to: u32, map: u64, tile: Panels, at: RowOfCache, full: u32, copier: u32) {
+        let [begin, step] = [copier, Self::COPIERS].map(|boxes| boxes * at.box_rows);
         for first in (Steps { at: begin, step, end: tile.rows }) {
             let row = at.row + first;
             let (number, (_, within)) = (page(&at.cache, at.sequence, row), at.cache.page.div_rem(row));
@@ -247,7 +246,7 @@ impl<E: Element, const R: usize, const C: usize, M: Map> GlobalTiles<E, R, C, M>
     /// - `to` is where a `SharedTile<E, R, C>` may be written until the phase of `full` has ended, which
     ///   expects all of its bytes.
     #[inline(always)]
-    pub(crate) unsafe fn load(&self, to: u32, at: M::At, full: u32, copier: Copier) {
+    pub(crate) unsafe fn load(&self, to: u32, at: M::At, full: u32, copier: u32) {
         // SAFETY: the caller's promise; the map's boxes are the tile.
         unsafe { M::load(to, self.map, SharedTile::<E, R, C>::IN_PANELS, at, full, copier) }
     }

@@ -29,10 +29,11 @@ unsafe impl<E: Element, const C: usize, const W: usize> Place for Outbox<E, C, W
 impl<E: Element, const C: usize, const W: usize> TwoSided for Outbox<E, C, W> {
     type Producer = ();
     type Consumer = Self;
+    const COPIERS: u32 = 1;
     #[inline(always)]
     unsafe fn init(&self, _: u32) {}
     #[inline(always)]
-    unsafe fn producer(self, _: Warp, _: u32) {}
+    unsafe fn producer(self, _: Warp) {}
     #[inline(always)]
     unsafe fn consumer(self, _: Warp) -> Self {
         self

@@ -4,23 +4,23 @@
 //! has a name that anybody could use while it is in flight, and there is no guard that could be forgotten.
 //! Running one waits for the stage, issues, settles, and leaves the stage.
 use crate::mma::WarpgroupCore;
-use crate::{AFrag, Acc, Consumer, Kept, SharedTile, SharedTiles, Tma, Warpgroup};
+use crate::{AFrag, Acc, Consumer, Engine, Kept, SharedTile, SharedTiles, Tma, Warpgroup};
 use core::hint::cold_path;
 use cuda_std::math::opaque_b64;
 use cuda_std::{warp, wgmma};
 
 /// `acc = a b^T`: `a` is the warpgroup's own of several tiles, `b` the next stage of a ring.
-pub struct Abt<'p, E, const N: usize, const K: usize, const W: usize, const S: usize>(
+pub struct Abt<'p, E, const N: usize, const K: usize, const W: usize, const S: usize, By = Tma>(
     pub &'p mut Acc<1, N>,
     pub &'p Kept<'p, SharedTiles<E, 4, K, W>>,
-    pub &'p mut Consumer<SharedTile<E, N, K>, S, Tma>,
+    pub &'p mut Consumer<SharedTile<E, N, K>, S, By>,
 );
 
 /// `acc += a b`: `b` is the next stage of a ring.
-pub struct Ab<'p, E, const N: usize, const K: usize, const S: usize>(
+pub struct Ab<'p, E, const N: usize, const K: usize, const S: usize, By = Tma>(
     pub &'p mut Acc<1, N>,
     pub &'p AFrag<E, 1, K>,
-    pub &'p mut Consumer<SharedTile<E, K, N>, S, Tma>,
+    pub &'p mut Consumer<SharedTile<E, K, N>, S, By>,
 );
 
 /// K-steps of a kept tile whose descriptors may stay in uniform registers from product to product, each
@@ -57,8 +57,8 @@ pub unsafe trait Product<const W: usize> {
 }
 
 // SAFETY: one group, of the accumulator, the tile of `a` and the stage.
-unsafe impl<E: WarpgroupCore, const N: usize, const K: usize, const W: usize, const S: usize> Product<W>
-    for Abt<'_, E, N, K, W, S>
+unsafe impl<E: WarpgroupCore, const N: usize, const K: usize, const W: usize, const S: usize, By: Engine>
+    Product<W> for Abt<'_, E, N, K, W, S, By>
 {
     type Acc = Acc<1, N>;
     #[inline(always)]
@@ -98,8 +98,8 @@ unsafe impl<E: WarpgroupCore, const N: usize, const K: usize, const W: usize, co
 }
 
 // SAFETY: one group, of the accumulator, the registers of `a` and the stage.
-unsafe impl<E: WarpgroupCore, const N: usize, const K: usize, const W: usize, const S: usize> Product<W>
-    for Ab<'_, E, N, K, S>
+unsafe impl<E: WarpgroupCore, const N: usize, const K: usize, const W: usize, const S: usize, By: Engine>
+    Product<W> for Ab<'_, E, N, K, S, By>
 {
     type Acc = Acc<1, N>;
     #[inline(always)]

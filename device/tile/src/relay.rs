@@ -29,8 +29,6 @@ pub struct Relay<T, const S: usize, By> {
 pub struct Producer<T, const S: usize, By> {
     pub(crate) turn: Turn<T, S>,
     pub(crate) warp: Warp,
-    /// How many warps have it, this one's number among them.
-    pub(crate) warps: u32,
     pub(crate) by: PhantomData<By>,
 }
 
@@ -162,7 +160,7 @@ impl<T: SharedLayout, const S: usize, By: CrewTransport<Crew = Warp>> Relay<T, S
         let (landed, warp) = (first.land(&mut block), block.warp());
         let turn = Turn::first(self.base);
         if warp.index == K::THREADS / 32 - 1 {
-            produce(&mut Producer { turn, warp, warps: 1, by: PhantomData });
+            produce(&mut Producer { turn, warp, by: PhantomData });
             By::wait_all();
         } else {
             consume(

@@ -1,11 +1,13 @@
 //! Warpgroups with work of their own: one fills rings, the others compute.
-use crate::{Block, Map, Place, Warp};
+use crate::{Block, Place, Warp};
 use contract::Kernel;
 use cuda_std::registers::{Registers, setmaxnreg_dec, setmaxnreg_inc};
 use cuda_std::{barrier, mbarrier, tma};
 
 /// A place in shared memory with two sides, which [`Block::specialise`] hands to warps of different work.
 pub trait TwoSided: Place {
+    /// How many threads copy, each of a warp of its own.
+    const COPIERS: u32;
     /// What a thread that copies holds of it.
     type Producer;
     /// What a warpgroup that computes holds of it.
@@ -15,11 +17,11 @@ pub trait TwoSided: Place {
     /// # Safety
     /// - Called by one thread, before a barrier of the block that comes before any use.
     unsafe fn init(&self, consumers: u32);
-    /// The copying side of one of so many `warps`.
+    /// The copying side of one warp.
     ///
     /// # Safety
-    /// - One thread of each of the warps has it, and no other. They are numbered from 0.
-    unsafe fn producer(self, warp: Warp, warps: u32) -> Self::Producer;
+    /// - One thread of each of [`Self::COPIERS`] warps or more has it, and no other. They are numbered from 0.
+    unsafe fn producer(self, warp: Warp) -> Self::Producer;
     /// The computing side of a warp.
     ///
     /// # Safety
@@ -28,6 +30,7 @@ pub trait TwoSided: Place {
 }
 
 impl<A: TwoSided, B: TwoSided> TwoSided for (A, B) {
+    const COPIERS: u32 = if A::COPIERS > B::COPIERS { A::COPIERS } else { B::COPIERS };
     type Producer = (A::Producer, B::Producer);
     type Consumer = (A::Consumer, B::Consumer);
     #[inline(always)]
@@ -39,22 +42,15 @@ impl<A: TwoSided, B: TwoSided> TwoSided for (A, B) {
         }
     }
     #[inline(always)]
-    unsafe fn producer(self, warp: Warp, warps: u32) -> Self::Producer {
+    unsafe fn producer(self, warp: Warp) -> Self::Producer {
         // SAFETY: the caller's promise.
-        unsafe { (self.0.producer(warp, warps), self.1.producer(warp, warps)) }
+        unsafe { (self.0.producer(warp), self.1.producer(warp)) }
     }
     #[inline(always)]
     unsafe fn consumer(self, warp: Warp) -> Self::Consumer {
         // SAFETY: the caller's promise.
         unsafe { (self.0.consumer(warp), self.1.consumer(warp)) }
     }
-}
-
-/// One of `count` threads that share the copies of a tile.
-#[derive(Clone, Copy)]
-pub struct Copier {
-    pub(crate) index: u32,
-    pub(crate) count: u32,
 }
 
 /// A whole, converged warpgroup, one of `W` that compute. Not `Copy`: a product takes it by `&mut`.
@@ -166,12 +162,12 @@ impl<const W: usize> Registers for Computing<W> {
 }
 
 impl<K: Kernel> Block<K> {
-    /// Splits the block into a warpgroup of which one thread runs `copy`, or one of each warp where several
-    /// load maps of kind `M`, all of them the same; and `W` warpgroups that run `compute`, with registers
-    /// that the first gives back. The block is gone. Those who compute stay until what they have sent is
-    /// written; whoever copies need not, since they wait for all that it loads.
+    /// Splits the block into a warpgroup of which one thread runs `copy`, or one of each of as many warps as
+    /// share the copies, all of them the same; and `W` warpgroups that run `compute`, with registers that the
+    /// first gives back. The block is gone. Those who compute stay until what they have sent is written;
+    /// whoever copies need not, since they wait for all that it loads.
     #[inline(always)]
-    pub fn specialise<M: Map, P: TwoSided, const W: usize>(
+    pub fn specialise<P: TwoSided, const W: usize>(
         self,
         shared: P,
         copy: impl FnOnce(P::Producer),
@@ -181,6 +177,7 @@ impl<K: Kernel> Block<K> {
             assert!(K::THREADS == 128 * (W as u32 + 1), "a warpgroup copies, the others compute");
             let [copying, computing] = registers(W);
             assert!(copying < computing, "the one gives back what the others take");
+            assert!(P::COPIERS == 1 || P::COPIERS == 4, "one thread copies, or one of each warp");
         }
         let mut block = self;
         // The same in all lanes, as the assembler must know to keep branches on it uniform.
@@ -196,12 +193,12 @@ impl<K: Kernel> Block<K> {
             // SAFETY: the whole warpgroup takes this branch; it starts with more.
             unsafe { setmaxnreg_dec::<Copying<W>>() };
             // One thread is known by a constant.
-            if M::SHARED && warp.lane == 0 {
+            if P::COPIERS > 1 && warp.lane == 0 {
                 // SAFETY: one thread of each of four warps.
-                copy(unsafe { shared.producer(warp, 4) });
-            } else if !M::SHARED && block.thread == 0 {
+                copy(unsafe { shared.producer(warp) });
+            } else if P::COPIERS == 1 && block.thread == 0 {
                 // SAFETY: one thread.
-                copy(unsafe { shared.producer(Warp { index: 0, lane: 0 }, 1) });
+                copy(unsafe { shared.producer(Warp { index: 0, lane: 0 }) });
             }
         } else {
             // SAFETY: the whole warpgroup takes this branch; the first gives back as many.

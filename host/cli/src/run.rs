@@ -168,7 +168,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
 fn decode(args: &Args, file: &File<'_>, console: &Console) -> Result<(), Error> {
     let input = cache::Input::read(file, args.layout, &args.scores)?;
     let device = Device::open(&args.device, console)?;
-    let waiting = console.waiting(format_args!("decoding on {device}"));
+    let waiting = console.waiting(format_args!("computing on {device}"));
     let result = input.run(&device, args.config.as_deref())?;
     waiting.finish_and_clear();
     let verdict = args.check.then(|| input.judge(&result.o, &result.lse)).transpose();
@@ -177,7 +177,7 @@ fn decode(args: &Args, file: &File<'_>, console: &Console) -> Result<(), Error> 
         let shape = (input.problem.dtype, &input.shape[..]);
         files::write_results(path, shape, &result.o, &result.lse, &input.lse().0)?;
     }
-    let problem = format!("decoding {}", input.problem);
+    let problem = format!("{} on a cache", input.problem);
     conclude(&device, problem, &result, verdict, args.output.clone(), console)
 }
 

@@ -26,6 +26,9 @@ const FINER: f32 = 2.0;
 /// Shares that sequences which are all as long may be of after that: those stay whole, and with them those a
 /// fourth longer, which are below [`THRESHOLD`]. Cut in two such sequences take 1.07 of the time.
 const EVEN: f32 = 1.75;
+/// Why sequences stay whole that had better be cut.
+const UNCUT: &str =
+    "without the workspace that it asks for no sequence is cut by its keys: SMs may do nothing";
 /// Fewest items, times key heads and blocks of rows, that do not fit the device's arithmetic of them.
 const TOO_MANY: u64 = 1 << 30;
 
@@ -130,7 +133,7 @@ fn reason(e: &DecodeInfo, d: &Decode<'_>, on: &Capabilities) -> &'static str {
         }
         2.. if one_block => "few sequences: smaller blocks share the rows, on SMs that would do nothing",
         2.. => "as many rows as a block holds, in several blocks that read the same keys",
-        _ => "few rows: the smallest block that holds all of a key head's, and cuts sequences by their keys",
+        _ => "few rows: the smallest block that holds all of a key head's",
     }
 }
 
@@ -196,6 +199,7 @@ impl Launch {
         // Where sequences may stay whole they do without a workspace.
         let whole = slots == 0 || d.splits == Splits::Auto && offered < workspace;
         let order = if whole { DecodeOrder { splits: 1, ..order } } else { order };
+        let reason = if whole && slots > 0 { UNCUT } else { reason };
         let launch = Launch {
             kernel: place(&entry.contract),
             combine: place(&combine.contract),

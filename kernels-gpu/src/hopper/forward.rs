@@ -1,17 +1,17 @@
 //! Hopper's forward with a seam: a tile's first scores run beside the last product of the tile before.
 use crate::entries::Run;
 use crate::hopper::Body;
-use crate::hopper::mainloop::{Attended, QTiles, Tensors, View, copy};
-use crate::hopper::portion::{ForwardOf, KeysOf, Own, ParamsOf, Source};
+use crate::hopper::mainloop::{Attended, Blocks, QTiles, Tensors, View, copy};
+use crate::hopper::portion::{ForwardOf, Own, ParamsOf, Source};
 use crate::hopper::softmax::BoundedSoftmax;
 use crate::mask::MaskFn;
 use spec::{FwdHopper, HopperParams, Kernel};
-use tile::{Ab, Abt, Acc, Block, Outbox, Relay, SharedTile, Smem, Tma, WarpgroupCore};
+use tile::{Ab, Abt, Acc, Block, Outbox, Relay, Smem, WarpgroupCore};
 
 /// What a block has of shared memory: rings of their own for Q, K and V, and O on its way out.
-type Shared<E, By, const W: usize, const N: usize, const D: usize, const STAGES: usize> = (
-    Relay<QTiles<E, W, D>, 2, By>,
-    (Relay<SharedTile<E, N, D>, STAGES, Tma>, (Relay<SharedTile<E, N, D>, STAGES, Tma>, Outbox<E, D, W>)),
+type Shared<S, E, const W: usize, const N: usize, const D: usize, const STAGES: usize> = (
+    Relay<QTiles<E, W, D>, 2, <S as Source>::By>,
+    (Blocks<S, E, N, D, STAGES>, (Blocks<S, E, N, D, STAGES>, Outbox<E, D, W>)),
 );
 
 impl<
@@ -34,9 +34,9 @@ impl<
         let tensors = Tensors::<E, _, _, N, D>::of(&block);
         let [index, count] = [block.index(), block.count()];
         let view = |tile| View::<_, Mask, W, N>::of(p, tile);
-        let shared: Shared<E, S::By, W, N, D, STAGES> = smem.split();
+        let shared: Shared<S, E, W, N, D, STAGES> = smem.split();
 
-        block.specialise::<KeysOf<S>, _, _>(
+        block.specialise(
             shared,
             |(q, (k, (v, ())))| {
                 copy::<_, E, Mask, W, N, D, 2, STAGES>(p, source(index, count), &tensors, q, k, v)

@@ -1,18 +1,22 @@
 //! What Hopper's kernels have in common: what a block copies, what a tile sees, and the loop over its key
 //! blocks.
-use crate::hopper::portion::{ParamsOf, Portion, Source};
+use crate::hopper::portion::{KeysOf, ParamsOf, Portion, Source};
 use crate::hopper::softmax::BoundedSoftmax;
 use crate::mask::{BlockRange, MaskFn, Rows, Seen};
 use crate::softcap::softcap;
 use core::marker::PhantomData;
 use spec::{HopperParams, Kernel};
 use tile::{
-    AFrag, Ab, Abt, Acc, Block, Consumer, GlobalTiles, Kept, Map, Mma, Producer, SharedTile, SharedTiles,
-    Tma, Warp, Warpgroup, WarpgroupCore,
+    AFrag, Ab, Abt, Acc, Block, Consumer, GlobalTiles, Kept, Map, Mma, Producer, Relay, SharedTile,
+    SharedTiles, Tma, Warp, Warpgroup, WarpgroupCore,
 };
 
 /// Places for Q: a tile of 64 rows of each warpgroup.
 pub type QTiles<E, const W: usize, const D: usize> = SharedTiles<E, 4, D, W>;
+
+/// A ring for blocks of keys, or of values.
+pub type Blocks<S, E, const N: usize, const D: usize, const STAGES: usize> =
+    Relay<SharedTile<E, N, D>, STAGES, Tma<KeysOf<S>>>;
 
 /// The problem's tensors.
 pub struct Tensors<E, Q, K, const N: usize, const D: usize> {
@@ -125,8 +129,8 @@ impl<'p, P: Portion, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
         &self,
         so_far: &mut Attended<E, N, D, ORDERED>,
         q_tile: &Kept<'_, QTiles<E, W, D>>,
-        k: &mut Consumer<SharedTile<E, N, D>, STAGES, Tma>,
-        v: &mut Consumer<SharedTile<E, N, D>, STAGES, Tma>,
+        k: &mut Consumer<SharedTile<E, N, D>, STAGES, Tma<P::Keys>>,
+        v: &mut Consumer<SharedTile<E, N, D>, STAGES, Tma<P::Keys>>,
         group: &mut Warpgroup<W>,
     ) {
         let (warp, first_row) = (group.warp(), group.first_row());
@@ -184,8 +188,8 @@ pub fn copy<
     mut source: S,
     tensors: &TensorsOf<S, E, N, D>,
     mut q: Producer<QTiles<E, W, D>, PLACES, S::By>,
-    mut k: Producer<SharedTile<E, N, D>, STAGES, Tma>,
-    mut v: Producer<SharedTile<E, N, D>, STAGES, Tma>,
+    mut k: Producer<SharedTile<E, N, D>, STAGES, Tma<KeysOf<S>>>,
+    mut v: Producer<SharedTile<E, N, D>, STAGES, Tma<KeysOf<S>>>,
 ) {
     let mut behind = None;
     while let Some(portion) = source.find() {

@@ -185,7 +185,7 @@ impl<'p, T: Found> FoundTiles<'p, T> {
 
 impl<T: Found> Source for FoundTiles<'_, T> {
     type Portion = T;
-    type By = Noted;
+    type By = Noted<T::Queries>;
 
     #[inline(always)]
     fn find(&mut self) -> Option<T> {
@@ -194,7 +194,7 @@ impl<T: Found> Source for FoundTiles<'_, T> {
 
     #[inline(always)]
     fn load<B: Boxes, const S: usize>(
-        q: &mut Producer<B, S, Noted>,
+        q: &mut Producer<B, S, Noted<T::Queries>>,
         portion: &T,
         from: &B::Tensor<T::Queries>,
         at: <T::Queries as Map>::At,
@@ -203,7 +203,7 @@ impl<T: Found> Source for FoundTiles<'_, T> {
     }
 
     #[inline(always)]
-    fn receive<B: Boxes, const S: usize>(&mut self, q: &mut Consumer<B, S, Noted>) -> Option<T> {
+    fn receive<B: Boxes, const S: usize>(&mut self, q: &mut Consumer<B, S, Noted<T::Queries>>) -> Option<T> {
         self.tiles.next().map(|_| T::noted(q.note()))
     }
 }

@@ -44,7 +44,7 @@ pub trait Source {
     /// What they are.
     type Portion: Portion;
     /// How their queries travel.
-    type By: Engine;
+    type By: Engine<Map = QueriesOf<Self>>;
 
     /// The next, for the one who copies.
     fn find(&mut self) -> Option<Self::Portion>;
@@ -102,7 +102,7 @@ pub struct Own<I>(pub I);
 
 impl<P: Portion, I: Iterator<Item = P>> Source for Own<I> {
     type Portion = P;
-    type By = Tma;
+    type By = Tma<P::Queries>;
 
     #[inline(always)]
     fn find(&mut self) -> Option<P> {
@@ -111,7 +111,7 @@ impl<P: Portion, I: Iterator<Item = P>> Source for Own<I> {
 
     #[inline(always)]
     fn load<T: Boxes, const S: usize>(
-        q: &mut Producer<T, S, Tma>,
+        q: &mut Producer<T, S, Tma<P::Queries>>,
         _: &P,
         from: &T::Tensor<P::Queries>,
         at: <P::Queries as Map>::At,
@@ -120,7 +120,7 @@ impl<P: Portion, I: Iterator<Item = P>> Source for Own<I> {
     }
 
     #[inline(always)]
-    fn receive<T: Boxes, const S: usize>(&mut self, _: &mut Consumer<T, S, Tma>) -> Option<P> {
+    fn receive<T: Boxes, const S: usize>(&mut self, _: &mut Consumer<T, S, Tma<P::Queries>>) -> Option<P> {
         self.0.next()
     }
 }

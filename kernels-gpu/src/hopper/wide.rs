@@ -1,18 +1,16 @@
 //! Hopper's forward for wide head dims: O leaves through Q's place, and then the next tile begins.
 use crate::entries::Run;
 use crate::hopper::Body;
-use crate::hopper::mainloop::{Attended, QTiles, Tensors, TensorsOf, View, copy};
-use crate::hopper::portion::{ForwardOf, KeysOf, Own, ParamsOf, Source};
+use crate::hopper::mainloop::{Attended, Blocks, QTiles, Tensors, TensorsOf, View, copy};
+use crate::hopper::portion::{ForwardOf, Own, ParamsOf, Source};
 use crate::hopper::softmax::BoundedSoftmax;
 use crate::mask::MaskFn;
 use spec::{FwdHopperWide, HopperParams, Kernel};
-use tile::{Ab, Abt, Acc, Block, Kept, Relay, SharedTile, Smem, Tma, Warpgroup, WarpgroupCore};
+use tile::{Ab, Abt, Acc, Block, Kept, Relay, Smem, Warpgroup, WarpgroupCore};
 
 /// What a block has of shared memory: a place for Q and O, and rings for K and V.
-type Shared<E, By, const W: usize, const N: usize, const D: usize, const STAGES: usize> = (
-    Relay<QTiles<E, W, D>, 1, By>,
-    (Relay<SharedTile<E, N, D>, STAGES, Tma>, Relay<SharedTile<E, N, D>, STAGES, Tma>),
-);
+type Shared<S, E, const W: usize, const N: usize, const D: usize, const STAGES: usize> =
+    (Relay<QTiles<E, W, D>, 1, <S as Source>::By>, (Blocks<S, E, N, D, STAGES>, Blocks<S, E, N, D, STAGES>));
 
 /// Portion after portion. What has been made of one, whose Q lies in its place still, goes to `store`.
 #[inline(always)]
@@ -40,9 +38,9 @@ pub fn one_by_one<
     ),
 ) {
     let [index, count] = [block.index(), block.count()];
-    let shared: Shared<E, S::By, W, N, D, STAGES> = smem.split();
+    let shared: Shared<S, E, W, N, D, STAGES> = smem.split();
 
-    block.specialise::<KeysOf<S>, _, _>(
+    block.specialise(
         shared,
         |(q, (k, v))| copy::<_, E, Mask, W, N, D, 1, STAGES>(p, source(index, count), tensors, q, k, v),
         |mut group, (mut q, (mut k, mut v))| {

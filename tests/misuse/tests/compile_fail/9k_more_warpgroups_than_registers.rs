@@ -1,12 +1,12 @@
 //! Four warpgroups that compute would have fewer registers than a thread needs.
-use contract::{F16, TensorMap};
+use contract::F16;
 use misuse::Contract;
 use tile::{Block, Relay, SharedTile, Tma, Warpgroup};
 
 type K = Contract<640, 0>;
 
 fn split(block: Block<K>, ring: Relay<SharedTile<F16, 4, 4>, 2, Tma>) {
-    block.specialise::<TensorMap, _, _>(ring, |_| (), |_: Warpgroup<4>, _| ());
+    block.specialise(ring, |_| (), |_: Warpgroup<4>, _| ());
 }
 
 fn main() {
