@@ -54,6 +54,33 @@ impl Packed {
 /// the device when they run, and rows that are no sequence's are not written.
 ///
 /// Not for decoding: see [`Decode::packed`](crate::Decode::packed).
+///
+/// ```
+/// # fn main() -> Result<(), ferroflash::Error> {
+/// use ferroflash::{Capabilities, DType, Decode, Index, KvCache, KvPages, Mask, PackedQueries};
+/// use ferroflash::{PageView, TensorView};
+/// # let [q, o, keys, values, table, lengths, starts] = [1, 2, 3, 4, 5, 6, 7].map(|n| n << 40);
+///
+/// // Chunks of four prompts, 2000 tokens together, the longest of 1024, whose keys have been appended.
+/// let (batch, tokens, longest) = (4, 2000, 1024);
+/// let shape = [1, tokens, 32, 128];
+/// let view = |address| TensorView::bshd(address, tokens as u64 * 32 * 128, DType::F16, shape);
+/// let pages = [1000, 16, 8, 128]; // pages, keys of a page, key heads, head_dim
+/// let pool = |address| PageView::nhd(address, 1000 * 16 * 8 * 128, DType::F16, pages);
+/// let (table, lengths) = (Index::new(table, 4 * 512), Index::new(lengths, 4));
+/// let cache = KvCache::paged(KvPages::new(pool(keys), pool(values)), table, 512, lengths);
+///
+/// let queries = PackedQueries::new(batch, Index::new(starts, batch as u64 + 1), longest);
+/// // What a scheduler knows of its sequences' keys, which tables alone would overestimate.
+/// let cache = cache.max_k(4096).total_k(9000);
+/// let chunks = Decode::new(view(q), cache, view(o)).packed(queries).mask(Mask::Causal);
+///
+/// let h200 = Capabilities::profile("h200").expect("a known card"); // yours: `Attention::capabilities`
+/// let plan = ferroflash::plan_decode(&chunks, h200)?;
+/// assert_eq!(plan.contract().symbol, "hopper_paged_f16_d128_causal_128x128");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PackedQueries {
