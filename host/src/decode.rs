@@ -246,6 +246,27 @@ impl<'a> Decode<'a> {
     }
 }
 
+impl Decode<'_> {
+    /// What a plan is made for, field by field.
+    fn named(&self) -> Vec<(&'static str, String)> {
+        let (problem, dtype, page, total_k, splits) = self.shape();
+        let mut all = validate::named(&problem);
+        for (what, _) in &mut all {
+            if let "seqlen_k" | "packed.max_seqlen_k" = *what {
+                *what = "cache.max_k";
+            }
+        }
+        // Those of keys are the cache's rows, whose number is that of `max_k`.
+        all.retain(|(what, _)| *what != "rows of k");
+        all.push(("cache.keys.dtype", dtype.name().to_owned()));
+        all.push(("cache.keys.shape", format!("[.., {}, {}, {}]", page[0], page[1], page[2])));
+        all.push(("cache.total_k", total_k.map_or("none".to_owned(), |keys| keys.to_string())));
+        all.push(("splits", format!("{splits:?}")));
+        all.push(("cache.paged", if self.cache.tiled() { "16 keys a page" } else { "any page" }.to_owned()));
+        all
+    }
+}
+
 /// What a [`Decode`] launches, and why. It can be compared and copied, not edited.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DecodePlan {
@@ -329,8 +350,7 @@ impl DecodePlan {
         }
         validate::decode::decode(&decode)?;
         if decode.shape() != self.request.shape() || decode.cache.tiled() != self.request.cache.tiled() {
-            let expected = format_args!("the plan was made for {:?}; make another", self.request.shape());
-            return Err(Error::invalid("decode", format!("{:?}", decode.shape()), expected));
+            return Err(validate::another(decode.named(), self.request.named()));
         }
         self.suffices(room, decode.counters)?;
         self.launch.bind(&decode)

@@ -169,8 +169,7 @@ impl Plan {
         if others || problem != self.problem {
             validate::forward(forward)?;
             if problem != self.problem && Meaning::of(&problem) != Meaning::of(&self.problem) {
-                let expected = format_args!("the plan was made for {:?}; make another", self.problem);
-                return Err(Error::invalid("forward", format!("{problem:?}"), expected));
+                return Err(validate::another(validate::named(&problem), validate::named(&self.problem)));
             }
         } else if tensors.workspace != self.tensors.workspace {
             validate::workspace(forward)?;

@@ -4,6 +4,7 @@ use crate::families;
 use crate::families::split::Split;
 use crate::plan::Tensors;
 use crate::{Capabilities, Error, Problem, Tuning};
+use core::cell::Cell;
 use spec::{ENTRIES, EntryInfo, Grid, HOPPERS, HOPPERS_PACKED, MaskKind, PACKED, PLANNED};
 
 pub(crate) mod hopper;
@@ -183,6 +184,9 @@ const TABLE: &[Line] = &[
 const FIRST: &str = "first entry of this type, head dim and mask that fits the device";
 const SLICES: &str = "few queries, many keys, and a workspace: several blocks for each 128 queries, each \
                       with a slice of the keys";
+/// The same without it.
+const UNCUT: &str = "few queries, many keys: with a workspace (`plan_with` of any size says of how many \
+                     bytes) several blocks would share the keys; without, SMs may do nothing";
 /// Of an entry that the caller named.
 pub(crate) const ASKED: &str = "asked for by name";
 const MEASURED: &str = "the fastest on this device for this size: `ferroflash sweep`";
@@ -251,14 +255,18 @@ fn portable(
     let matches = |e: &EntryInfo| (e.dtype, e.mask) == (p.dtype, mask) && Some(e.head_dim) == head_dim;
     let candidates = || PLANNED.iter().filter(|e| matches(e) && capabilities.runs(&e.contract).is_ok());
     let class = Class::of(capabilities);
+    let uncut = Cell::new(false);
     let fills = |e: &EntryInfo, fills: Fills| {
         let tiles = p.seqlen_q.div_ceil(e.tile_m as usize) as u64 * (p.batch * p.heads_q) as u64;
         let sms = u64::from(capabilities.sms);
         match fills {
-            Fills::Slices => matches!(
-                Split::of(p, e, capabilities),
-                    Ok(Some(split)) if split.slices() > 1 && split.workspace() <= workspace
-            ),
+            Fills::Slices => match Split::of(p, e, capabilities) {
+                Ok(Some(split)) if split.slices() > 1 => {
+                    uncut.set(split.workspace() > workspace);
+                    !uncut.get()
+                }
+                _ => false,
+            },
             Fills::Anyhow => true,
             Fills::OneWave => tiles <= sms,
             Fills::PerCent(blocks) => tiles.saturating_mul(100) >= sms * blocks,
@@ -273,7 +281,7 @@ fn portable(
             && p.seqlen_k >= line.keys
             && let Some(entry) = candidates().find(|e| holds(e))
         {
-            return Ok(Choice::new(entry, line.reason));
+            return Ok(Choice::new(entry, if uncut.get() { UNCUT } else { line.reason }));
         }
     }
     let first = candidates().find(|entry| entry.grid != Grid::Split);

@@ -188,9 +188,13 @@ const REFUSED: &[Refused] = &[
     (|d| d.cache.lengths.elements = 15, true, &["cache.lengths.elements", "15", "16 or more"]),
     (|d| d.cache.max_k = 8193, true, &["cache.max_k", "8193", "8192"]),
     (|d| d.cache.max_k = 0, true, &["cache.max_k: 0", "1 or more"]),
+    (|d| columns(d, 0), true, &["cache.table: 0 columns", "1 column or more"]),
+    (|d| { columns(d, 1 << 27); d.cache.max_k = 1 << 31 }, false, &["cache.max_k 2147483648", "at most"]),
+    (|d| d.packed = Some(PackedQueries::new(0, Index::new(FAR, 1), 1)), true, &["packed.batch: 0"]),
     (|d| {
         d.q = TensorView { shape: [128, 1, 32, 128], strides: [0, 0, 128, 1], ..d.q };
         d.o.shape[0] = 128;
+        columns(d, 1 << 25);
         d.cache.max_k = 1 << 29;
     }, false, &["128 sequences of up to 536870912 keys", "32 bits"]),
     // Items times heads and their blocks of rows, which the device has 32 bits for.
@@ -223,6 +227,11 @@ const REFUSED: &[Refused] = &[
     }, false, &["ALiBi slopes on a cache go up to head_dim 256"]),
     (|d| d.config = Some("decode_f16_d64_causal_8_tiles"), true, &["config", "4 rows of head_dim 128"]),
 ];
+
+/// A table of so many columns.
+fn columns(d: &mut Decode<'static>, columns: usize) {
+    d.cache.paged = Paged::Table { entries: Index::new(6 * FAR, 16), columns, stride: columns };
+}
 
 #[test]
 fn refusals() {

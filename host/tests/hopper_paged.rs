@@ -181,7 +181,27 @@ fn maps_follow_from_tensors_and_pages_alone() -> Result<(), Error> {
         (offset_of!(HopperPagedParams, lengths), offset_of!(HopperPagedParams, cache) + 16);
     assert_eq!([of(0, lengths), of(0, table)], [3 * FAR, 6 * FAR]);
     assert_eq!([of(1, lengths), of(1, table)], [3 * FAR + 64, 6 * FAR + 64]);
-    assert_eq!(of(0, offset_of!(HopperPagedParams, box_rows)), 16 << 32 | 16, "pages of 16 rows, 16 apart");
+    assert_eq!(of(0, offset_of!(HopperPagedParams, boxes)), 16 << 32 | 16, "pages of 16 rows, 16 apart");
+    Ok(())
+}
+
+#[test]
+fn another_problem_is_named() -> Result<(), Error> {
+    with_ptx();
+    let attention = Attention::new(FakeDriver::new("h200"));
+    let d = prefill(PROMPTS);
+    let plan = attention.plan(&d)?;
+    let mut longer = d;
+    longer.cache.max_k -= 1;
+    for (other, expected) in [
+        (longer, ["invalid cache.max_k: ", "the plan was made for "]),
+        (d.softcap(3.0), ["invalid softcap: 3", "the plan was made for none"]),
+        (d.splits(Splits::CHUNK), ["invalid splits: Chunk(1024)", "the plan was made for Auto"]),
+    ] {
+        // SAFETY: nothing runs.
+        let refused = unsafe { attention.launch(&plan, &other, &0) }.expect_err("another").to_string();
+        assert!(expected.iter().all(|words| refused.contains(words)), "{refused}");
+    }
     Ok(())
 }
 

@@ -1,6 +1,7 @@
 //! Integers that stand on the device and that nobody has checked. What is made of them here is right whatever
-//! they are: every access stays in the tensors that the host was shown. (What stands in a cache's table is
-//! clamped where it is read, and a slot that a cache has not is none, in `tile`.)
+//! they are: every access stays in the tensors that the host was shown. While a launch runs they stand still,
+//! as its caller has promised: blocks, and threads that share copies, read them each for itself. (What stands
+//! in a cache's table is clamped where it is read, and a slot that a cache has not is none, in `tile`.)
 use cuda_std::math::opaque;
 use spec::Integers;
 use tile::{GlobalInts, Warp};

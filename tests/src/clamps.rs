@@ -1,9 +1,9 @@
 //! Kernels clamp integers that stand on the device, since nobody has checked them. Here each clamp of a
 //! module is taken out: what stands on the device must then be noticed.
 use crate::mutation::Subject;
-use ferroflash::{Attention, Error, SimDriver, ptx};
+use ferroflash::{Attention, Error, Mask, SimDriver, ptx};
 use ptx_sim::Options;
-use reference::{DecodeCase, DecodeMemory, LoadedDecode};
+use reference::{DecodeCase, DecodeMemory, LoadedDecode, Pages};
 use std::collections::{BTreeMap, HashMap};
 
 /// Where the clamps are.
@@ -33,6 +33,33 @@ impl Garbage {
         let bits = sequences.flat_map(|(o, lse)| o.iter().map(|x| u32::from(*x)).chain(lse.iter().copied()));
         Ok(bits.chain([outcome.strays() as u32]).collect())
     }
+}
+
+/// Launches that every clamp of paged kernels is for: lengths that are off by one, or none at all, starts
+/// behind all rows, one before the next, pages that nobody has in every tile of a sequence. Some are of a size
+/// that divides no tile.
+pub fn garbage_on_pages(odd: Pages) -> Vec<Garbage> {
+    let most = 120;
+    let filled: Vec<usize> = (0..6).map(|b| if b % 3 == 0 { most } else { 50 }).collect();
+    let plain = DecodeCase { mask: Mask::Causal, max_k: most, ..DecodeCase::new(filled) };
+    let packed = plain.clone().packed([1, 20, 0, 33, 2, 17]);
+    let with = |case: &DecodeCase, pages, lengths: [i32; 6], starts: Option<[i32; 7]>| Garbage {
+        case: DecodeCase { pages, ..case.clone() },
+        lengths: lengths.into(),
+        starts: starts.map(Vec::from),
+    };
+    let right = [120, 50, 50, 120, 50, 50];
+    let mut all = vec![
+        with(&packed, Pages::Dense, [121, -1, 50, 120, 0, 50], None),
+        with(&packed, odd, [i32::MAX, i32::MIN, 50, 121, -1, 50], None),
+        with(&packed, Pages::Nhd(16), right, Some([0, 1, 21, 21, 54, 56, i32::MAX])),
+        with(&packed, Pages::Nhd(16), right, Some([0, 1, 21, 21, 54, 53, 53])),
+        with(&packed, Pages::Nhd(16), right, Some([0, 1, 21, 21, 54, 80, 90])),
+        with(&plain, Pages::Nhd(16), [121, -1, 50, 120, 0, 50], None),
+    ];
+    let case = DecodeCase { max_k: 400, pages: Pages::Nhd(16), ..DecodeCase::new([20]) }.packed([70]);
+    all.push(Garbage { case: DecodeCase { mask: Mask::Causal, ..case }, lengths: vec![400], starts: None });
+    all
 }
 
 /// So many instructions are enough for a launch; those that take a length for billions end.

@@ -106,8 +106,9 @@ pub fn check_garbage(attention: fn() -> Attention<SimDriver>, config: Option<&st
         loaded.start(&starts).expect("as long");
         let launched = loaded.run(None, &lengths(turn));
         // Sequences that overlap write the same rows.
-        let mut reports = attention.driver().take_reports();
-        reports.retain(|report| report.kind != Kind::GlobalRace);
-        assert!(reports.is_empty(), "{pages:?}: {starts:?}: {:?} {reports:?}", launched.err());
+        let (races, reports): (Vec<_>, Vec<_>) =
+            attention.driver().take_reports().into_iter().partition(|report| report.kind == Kind::GlobalRace);
+        let fine = reports.is_empty() && (launched.is_ok() || !races.is_empty());
+        assert!(fine, "{pages:?}: {starts:?}: {:?} {reports:?}", launched.err());
     }
 }

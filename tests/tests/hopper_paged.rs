@@ -2,6 +2,8 @@
 //! of every size that it takes, and what stands on the device whatever it is.
 use ferroflash::spec::{HOPPERS_PAGED, PagedInfo};
 use ferroflash::{Attention, DType, Mask, SimDriver};
+use ferroflash_tests::clamps::{garbage_on_pages, unnoticed};
+use ferroflash_tests::mutation::Subject;
 use ferroflash_tests::on_cache::{check_garbage, check_head_dim, check_on};
 use reference::{DecodeCase, Pages};
 
@@ -53,4 +55,12 @@ fn garbage_lengths_starts_and_pages() {
     for pages in [Pages::Dense, Pages::Nhd(16), Pages::Hnd(40)] {
         check_garbage(h200, Some(smallest().contract.symbol), pages);
     }
+}
+
+#[test]
+fn a_clamp_that_is_missing_is_noticed() {
+    let subject = Subject::all().find(|subject| subject.kernel.symbol == smallest().contract.symbol);
+    // Of rows behind a sequence's end, too, boxes are begun: a column of the table is clamped by itself.
+    let unnoticed = unnoticed(&subject.expect("in the table"), &garbage_on_pages(Pages::Hnd(40)), &[]);
+    assert!(unnoticed.is_empty(), "{}", unnoticed.join("\n"));
 }

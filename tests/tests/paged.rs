@@ -2,7 +2,7 @@
 //! kernel on its edges, and what stands on the device whatever it is.
 use ferroflash::spec::PAGED;
 use ferroflash::{DType, Mask, Splits};
-use ferroflash_tests::clamps::{Garbage, unnoticed};
+use ferroflash_tests::clamps::{garbage_on_pages, unnoticed};
 use ferroflash_tests::mutation::Subject;
 use ferroflash_tests::on_cache::{attention, check, check_garbage, check_head_dim};
 use reference::{DecodeCase, DecodeMemory, LoadedDecode, Pages};
@@ -74,32 +74,6 @@ fn garbage_lengths_and_starts() {
     }
 }
 
-/// Launches that every clamp of paged kernels is for: lengths that are off by one, or none at all, starts
-/// behind all rows, one before the next, pages that nobody has in every tile of a sequence.
-fn garbage() -> Vec<Garbage> {
-    let most = 120;
-    let filled: Vec<usize> = (0..6).map(|b| if b % 3 == 0 { most } else { 50 }).collect();
-    let plain = DecodeCase { mask: Mask::Causal, max_k: most, ..DecodeCase::new(filled) };
-    let packed = plain.clone().packed([1, 20, 0, 33, 2, 17]);
-    let with = |case: &DecodeCase, pages, lengths: [i32; 6], starts: Option<[i32; 7]>| Garbage {
-        case: DecodeCase { pages, ..case.clone() },
-        lengths: lengths.into(),
-        starts: starts.map(Vec::from),
-    };
-    let right = [120, 50, 50, 120, 50, 50];
-    let mut all = vec![
-        with(&packed, Pages::Dense, [121, -1, 50, 120, 0, 50], None),
-        with(&packed, Pages::Hnd(5), [i32::MAX, i32::MIN, 50, 121, -1, 50], None),
-        with(&packed, Pages::Nhd(16), right, Some([0, 1, 21, 21, 54, 56, i32::MAX])),
-        with(&packed, Pages::Nhd(16), right, Some([0, 1, 21, 21, 54, 53, 53])),
-        with(&packed, Pages::Nhd(16), right, Some([0, 1, 21, 21, 54, 80, 90])),
-        with(&plain, Pages::Nhd(16), [121, -1, 50, 120, 0, 50], None),
-    ];
-    let case = DecodeCase { max_k: 400, pages: Pages::Nhd(16), ..DecodeCase::new([20]) }.packed([70]);
-    all.push(Garbage { case: DecodeCase { mask: Mask::Causal, ..case }, lengths: vec![400], starts: None });
-    all
-}
-
 #[test]
 fn a_clamp_that_is_missing_is_noticed() {
     for symbol in ["paged_f16_d64_causal_128x64", "paged_f16_d64_local_128x64"] {
@@ -107,7 +81,7 @@ fn a_clamp_that_is_missing_is_noticed() {
         // A column of the table follows from a length that has been clamped, to no more keys than the table
         // has pages for (the host has checked).
         let superfluous = ["column.min(cache.columns - 1)"];
-        let unnoticed = unnoticed(&subject, &garbage(), &superfluous);
+        let unnoticed = unnoticed(&subject, &garbage_on_pages(Pages::Hnd(5)), &superfluous);
         assert!(unnoticed.is_empty(), "{symbol}:\n{}", unnoticed.join("\n"));
     }
 }

@@ -27,4 +27,4 @@ pub use launch::{Contract, SpillAllowance};
 pub use parts::RowParts;
 pub use target::Target;
 pub use tensor::{Counters, Integers, Partials, RowValues, Tensor, Vector};
-pub use tensor_map::{PagedMap, RaggedMap, TensorMap};
+pub use tensor_map::{PageBoxes, PagedMap, RaggedMap, TensorMap};

@@ -43,6 +43,36 @@ pub struct PagedMap {
     pub map: TensorMap,
 }
 
+/// In what boxes a [`PagedMap`] is taken, and how far apart its pages are. Only who encodes the map can say:
+/// on a device there is no way to make one.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageBoxes {
+    rows: u32,
+    pitch: u32,
+}
+
+impl PageBoxes {
+    /// Boxes of `rows` rows, of a map that was encoded with them: they divide a stage's, and a page's, or
+    /// there is no second page. Pages begin `pitch` rows one after the other.
+    #[cfg(not(target_arch = "nvptx64"))]
+    pub const fn new(rows: u32, pitch: u32) -> Self {
+        PageBoxes { rows, pitch }
+    }
+
+    /// Rows of a box.
+    #[inline(always)]
+    pub const fn rows(&self) -> u32 {
+        self.rows
+    }
+
+    /// Rows from page to page.
+    #[inline(always)]
+    pub const fn pitch(&self) -> u32 {
+        self.pitch
+    }
+}
+
 impl RaggedMap {
     /// Where every sequence ends.
     pub const END: u32 = 1 << 30;

@@ -2,7 +2,7 @@
 use crate::cache::page;
 use crate::crew::sealed::Sealed;
 use crate::{Block, SharedTile, Steps};
-use contract::{Cache, Element, Kernel, PagedMap, RaggedMap, TensorMap};
+use contract::{Cache, Element, Kernel, PageBoxes, PagedMap, RaggedMap, TensorMap};
 use core::marker::PhantomData;
 use cuda_std::tma;
 
@@ -137,10 +137,7 @@ impl MapOut for RaggedMap {
 pub struct RowOfCache {
     /// Of which tables and sizes count alone.
     cache: Cache,
-    /// Rows of a box.
-    box_rows: u32,
-    /// Rows from page to page.
-    pitch: u32,
+    boxes: PageBoxes,
     sequence: u32,
     head: u32,
     row: u32,
@@ -149,19 +146,10 @@ pub struct RowOfCache {
 }
 
 impl RowOfCache {
-    /// Row `row` of the first `rows` of a sequence, which may be behind them. Boxes of the map have
-    /// `box_rows` rows: `row` is a multiple of them, and so are a page's, unless the sequence has no other
-    /// page. Pages are `pitch` rows apart.
+    /// Row `row` of the first `rows` of a sequence, which may be behind them: a multiple of a box's rows.
     #[inline(always)]
-    pub fn new(
-        cache: &Cache,
-        [box_rows, pitch]: [u32; 2],
-        sequence: u32,
-        head: u32,
-        row: u32,
-        rows: u32,
-    ) -> Self {
-        RowOfCache { cache: *cache, box_rows, pitch, sequence, head, row, rows }
+    pub fn new(cache: &Cache, boxes: PageBoxes, sequence: u32, head: u32, row: u32, rows: u32) -> Self {
+        RowOfCache { cache: *cache, boxes, sequence, head, row, rows }
     }
 }
 
@@ -180,12 +168,12 @@ impl Map for PagedMap {
     const COPIERS: u32 = 4;
     #[inline(always)]
     fn has_some(at: &RowOfCache, rows: u32, copier: u32) -> bool {
-        copier * at.box_rows < rows
+        copier * at.boxes.rows() < rows
     }
     /// Box after box, each in one page, whose number a thread waits for: so several share them.
     #[inline(always)]
     unsafe fn load(to: u32, map: u64, tile: Panels, at: RowOfCache, full: u32, copier: u32) {
-        let [begin, step] = [copier, Self::COPIERS].map(|boxes| boxes * at.box_rows);
+        let [begin, step] = [copier, Self::COPIERS].map(|boxes| boxes * at.boxes.rows());
         for first in (Steps { at: begin, step, end: tile.rows }) {
             let row = at.row + first;
             let (number, (_, within)) = (page(&at.cache, at.sequence, row), at.cache.page.div_rem(row));
@@ -193,9 +181,9 @@ impl Map for PagedMap {
             let rest = at.rows.saturating_sub(row - within).min(at.cache.page.get());
             let own = if number < at.cache.pages { rest } else { 0 };
             let (row, end) =
-                (RaggedMap::END - own + within, if own > 0 { number * at.pitch + own } else { 0 });
+                (RaggedMap::END - own + within, if own > 0 { number * at.boxes.pitch() + own } else { 0 });
             tile.each(to + first * tile.row_bytes, |to, column| {
-                // SAFETY: the caller's promise; so many rows of a panel are a box.
+                // SAFETY: the caller's promise; so many rows of a panel are a box, as the host has said.
                 unsafe { tma::load_5d(to, map, [column, row, at.head, end, RaggedMap::END], full) }
             })
         }

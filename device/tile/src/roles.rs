@@ -20,7 +20,8 @@ pub trait TwoSided: Place {
     /// The copying side of one warp.
     ///
     /// # Safety
-    /// - One thread of each of [`Self::COPIERS`] warps or more has it, and no other. They are numbered from 0.
+    /// - One thread of each of [`Self::COPIERS`] warps, or of more, has it, and no other. They are numbered
+    ///   from 0.
     unsafe fn producer(self, warp: Warp) -> Self::Producer;
     /// The computing side of a warp.
     ///
@@ -165,7 +166,8 @@ impl<K: Kernel> Block<K> {
     /// Splits the block into a warpgroup of which one thread runs `copy`, or one of each of as many warps as
     /// share the copies, all of them the same; and `W` warpgroups that run `compute`, with registers that the
     /// first gives back. The block is gone. Those who compute stay until what they have sent is written;
-    /// whoever copies need not, since they wait for all that it loads.
+    /// whoever copies need not, since they wait for all that it loads. A thread that copies may end before
+    /// `copy` does ([`Producer::load`](crate::Producer::load)): nothing is left to be done with its warp.
     #[inline(always)]
     pub fn specialise<P: TwoSided, const W: usize>(
         self,

@@ -47,7 +47,9 @@ A file of shapes:
   {\"mine\": [{\"batch\": 2, \"heads_q\": 32, \"heads_k\": 8, \"seqlen_q\": 4096, \"seqlen_k\": 4096, \
                         \"head_dim\": 128,
              \"causal\": true, \"dtype\": \"bf16\"}]}
-  and, where wanted, \"window\": [1023, 0] instead of causal, and \"packed\": true: Q, K and V side by side
+  and, where wanted, \"window\": [1023, 0] instead of causal (keys before and behind a query's position, -1: \
+                        all),
+      \"packed\": true: Q, K and V side by side, \"name\": for people
 
 Shapes of serving, [count, seqlen_q, seqlen_k] of their sequences:
   {\"mine\": [{\"sequences\": [[31, 1, 1024], [1, 1, 32768]], \"heads_q\": 32, \"heads_k\": 8, \

@@ -108,8 +108,10 @@ impl<'a> File<'a> {
         let known =
             TYPES.into_iter().find(|(ours, theirs)| *theirs == tensor.dtype() && types.contains(ours));
         let Some((dtype, _)) = known else {
+            let taken = TYPES.iter().filter(|(ours, _)| types.contains(ours));
+            let taken = taken.map(|(_, theirs)| format!("{theirs:?}")).collect::<Vec<_>>().join(" or ");
             let other = tensor.dtype();
-            return Err(self.invalid(format_args!("`{name}` is {other:?}; convert it to F16 or BF16")));
+            return Err(self.invalid(format_args!("`{name}` is {other:?}; convert it to {taken}")));
         };
         let shape = tensor.shape().to_vec();
         if shape.contains(&0) {

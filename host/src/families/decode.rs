@@ -199,7 +199,7 @@ impl Launch {
         // Where sequences may stay whole they do without a workspace.
         let whole = slots == 0 || d.splits == Splits::Auto && offered < workspace;
         let order = if whole { DecodeOrder { splits: 1, ..order } } else { order };
-        let reason = if whole && slots > 0 { UNCUT } else { reason };
+        let reason = if whole && slots > 0 && reason != ASKED { UNCUT } else { reason };
         let launch = Launch {
             kernel: place(&entry.contract),
             combine: place(&combine.contract),

@@ -8,8 +8,8 @@ use super::{One, packed, paged, place};
 use crate::prepared::bytes_of;
 use crate::{Boxes, Capabilities, Decode, Error, KvCache, MapKind, Paged, Problem, TensorView};
 use spec::{
-    EntryInfo, FastDiv, FwdParams, HopperPagedParams, HopperParams, KERNELS, Lse, PagedInfo, PagedMap,
-    PagedParams, RaggedMap, Sequences, TensorMap, TileRounds,
+    EntryInfo, FastDiv, FwdParams, HopperPagedParams, HopperParams, KERNELS, Lse, PageBoxes, PagedInfo,
+    PagedMap, PagedParams, RaggedMap, Sequences, TensorMap, TileRounds,
 };
 
 /// The launch of a Hopper kernel over a cache.
@@ -194,8 +194,7 @@ impl Launch {
             sequences: self.sequences,
             // Checked: 1 or more, and less than 2^31.
             queries: FastDiv::new(queries).unwrap_or(FastDiv::ONE),
-            box_rows: self.boxes[1].of[1],
-            pitch: self.boxes[1].pitch(),
+            boxes: PageBoxes::new(self.boxes[1].of[1], self.boxes[1].pitch()),
         }
     }
 

@@ -2,7 +2,7 @@
 //! check: kernels keep it in bounds.
 use super::{MAX_SEQLEN, Names, Part, Use, address, input, names, output};
 use crate::footprint::Footprint;
-use crate::{DType, Error, Index, KvCache, KvPages, KvScale, Paged};
+use crate::{DType, Error, Index, KvCache, KvPages, KvScale, PageView, Paged};
 
 names!(
     KEYS "cache.keys" VALUES "cache.values" K_SCALE "cache.k_scale" V_SCALE "cache.v_scale"
@@ -18,10 +18,7 @@ const MAX_SLOTS: u64 = 1 << 31;
 pub(crate) fn pages(pages: &KvPages, sequences: usize, used: Use) -> Result<[Part; 4], Error> {
     let KvPages { keys, values, scales: [k_scale, v_scale] } = pages;
     let [count, page, heads, head_dim] = keys.shape;
-    if keys.shape.contains(&0) {
-        let expected = "[pages, page, heads, head_dim] must each be 1 or more";
-        return Err(Error::invalid(KEYS.shape, format!("{:?}", keys.shape), expected));
-    }
+    sizes(keys)?;
     if values.dtype != keys.dtype {
         let expected = format_args!("it must be that of keys, {}", keys.dtype.name());
         return Err(Error::invalid(VALUES.dtype, values.dtype.name(), expected));
@@ -61,6 +58,45 @@ pub(crate) fn pages(pages: &KvPages, sequences: usize, used: Use) -> Result<[Par
         (&K_SCALE, scale(&K_SCALE, k_scale)?),
         (&V_SCALE, scale(&V_SCALE, v_scale)?),
     ])
+}
+
+/// Checks that there is something.
+fn sizes(keys: &PageView) -> Result<(), Error> {
+    if keys.shape.contains(&0) {
+        let expected = "[pages, page, heads, head_dim] must each be 1 or more";
+        return Err(Error::invalid(KEYS.shape, format!("{:?}", keys.shape), expected));
+    }
+    Ok(())
+}
+
+/// Checks how many keys sequences may have, whatever the problem.
+pub(super) fn reach(cache: &KvCache) -> Result<(), Error> {
+    sizes(&cache.pages.keys)?;
+    let page = cache.pages.keys.shape[1];
+    let (capacity, of) = match cache.paged {
+        Paged::Dense { .. } => (page, "a page"),
+        Paged::Table { columns, stride, .. } => {
+            let numbers = u32::try_from(columns).ok().zip(u32::try_from(stride).ok());
+            let Some((1.., _)) = numbers else {
+                let value = format_args!("{columns} columns {stride} apart");
+                return Err(Error::invalid("cache.table", value, "1 column or more, each below 2^32"));
+            };
+            (columns.saturating_mul(page), "a row of the table")
+        }
+    };
+    if cache.max_k == 0 || cache.max_k > capacity {
+        let expected = format_args!("it must be 1 or more and at most {capacity}, the keys of {of}");
+        return Err(Error::invalid("cache.max_k", cache.max_k, expected));
+    }
+    if cache.max_k > MAX_SEQLEN {
+        let feature = format_args!("cache.max_k {}", cache.max_k);
+        let reason = format_args!("sequences have at most {MAX_SEQLEN} positions");
+        return Err(Error::unsupported(feature, reason));
+    }
+    if cache.total_k == Some(0) {
+        return Err(Error::invalid("cache.total_k", 0, "it must be 1 or more"));
+    }
+    Ok(())
 }
 
 /// Checks a scale of so many sequences and heads.
@@ -121,43 +157,24 @@ pub(crate) fn cache(cache: &KvCache, sequences: usize) -> Result<[Part; 6], Erro
         return Err(Error::invalid("sequences", 0, "every size must be 1 or more"));
     }
     let [keys, values, k_scale, v_scale] = pages(&cache.pages, sequences, Use::Read)?;
-    let [count, page, ..] = cache.pages.keys.shape;
+    let count = cache.pages.keys.shape[0];
+    reach(cache)?;
     let lengths = index(&LENGTHS, &cache.lengths, sequences as u64, "one a sequence")?;
-    let (table, capacity, of) = match &cache.paged {
+    let table = match &cache.paged {
         Paged::Dense { rows: None } if count < sequences => {
             let expected = format_args!("[pages, ..] must be {sequences}, one a sequence, or more");
             return Err(Error::invalid(KEYS.shape, format!("{:?}", cache.pages.keys.shape), expected));
         }
-        Paged::Dense { rows: None } => ((&TABLE, None), page, "a page"),
+        Paged::Dense { rows: None } => (&TABLE, None),
         Paged::Dense { rows: Some(rows) } => {
-            ((&ROWS, Some(index(&ROWS, rows, sequences as u64, "one a sequence")?)), page, "a page")
+            (&ROWS, Some(index(&ROWS, rows, sequences as u64, "one a sequence")?))
         }
         Paged::Table { entries, columns, stride } => {
-            let numbers = u32::try_from(*columns).ok().zip(u32::try_from(*stride).ok());
-            let Some((1.., _)) = numbers else {
-                let value = format_args!("{columns} columns {stride} apart");
-                return Err(Error::invalid("cache.table", value, "1 column or more, each below 2^32"));
-            };
             let needed = (sequences as u64 - 1).checked_mul(*stride as u64);
             let needed = needed.and_then(|last| last.checked_add(*columns as u64)).unwrap_or(u64::MAX);
-            let table = index(&TABLE, entries, needed, "a row of numbers for each sequence")?;
-            ((&TABLE, Some(table)), columns.saturating_mul(page), "a row of the table")
+            (&TABLE, Some(index(&TABLE, entries, needed, "a row of numbers for each sequence")?))
         }
     };
-    if cache.max_k == 0 || cache.max_k > capacity {
-        let expected = format_args!("it must be 1 or more and at most {capacity}, the keys of {of}");
-        return Err(Error::invalid("cache.max_k", cache.max_k, expected));
-    }
-    if cache.max_k > MAX_SEQLEN {
-        let feature = format_args!("cache.max_k {}", cache.max_k);
-        return Err(Error::unsupported(
-            feature,
-            format_args!("sequences have at most {MAX_SEQLEN} positions"),
-        ));
-    }
-    if cache.total_k == Some(0) {
-        return Err(Error::invalid("cache.total_k", 0, "it must be 1 or more"));
-    }
     Ok([keys, values, k_scale, v_scale, table, (&LENGTHS, Some(lengths))])
 }
 

@@ -19,12 +19,9 @@ const CHUNK: u32 = 128;
 
 /// Checks the request and every tensor.
 pub(crate) fn decode(d: &Decode<'_>) -> Result<(), Error> {
-    let p = d.problem();
-    if d.cache.max_k == 0 {
-        return Err(Error::invalid("cache.max_k", 0, "it must be 1 or more"));
-    }
+    let (p, keys) = (d.problem(), &d.cache.pages.keys);
+    cache::reach(&d.cache)?;
     super::problem(&p)?;
-    let keys = &d.cache.pages.keys;
     if keys.dtype != p.dtype && keys.dtype != DType::E4m3 {
         let feature = format_args!("queries of {} on a cache of {}", p.dtype.name(), keys.dtype.name());
         return Err(Error::unsupported(feature, "the cache is of the queries' type, or of e4m3"));

@@ -26,7 +26,7 @@ pub(super) fn row_values(
 ) -> Result<Footprint, Error> {
     address(name, view.address, 4)?;
     if view.shape != shape {
-        let expected = format_args!("[batch, heads, seqlen] must be {shape:?} to go with q");
+        let expected = format_args!("[batch, heads, seqlen] must be {shape:?} to go with o");
         return Err(Error::invalid(name.shape, format!("{:?}", view.shape), expected));
     }
     let [batch, head] = view.strides;

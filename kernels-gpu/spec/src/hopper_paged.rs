@@ -24,10 +24,8 @@ pub struct HopperPagedParams {
     pub sequences: Sequences,
     /// Queries of each sequence, where these are not told.
     pub queries: FastDiv,
-    /// Rows of the boxes of K and V: they divide a stage's, and a page's, or there is no second page.
-    pub box_rows: u32,
-    /// Rows of K and V from page to page.
-    pub pitch: u32,
+    /// Of K and V.
+    pub boxes: PageBoxes,
 }
 
 impl AsRef<HopperParams<RaggedMap, PagedMap>> for HopperPagedParams {

@@ -32,8 +32,8 @@ pub use append::{APPEND_COLUMNS, APPENDS, Append, AppendCopy, AppendInfo, Append
 pub use combine::{COMBINES, Combine, CombineInfo, CombineParams};
 pub use contract::{
     Bf16, Cache, Contract, Counters, DType, E4m3, Element, F16, F32, FastDiv, Integers, Kernel, Native,
-    PagedMap, Partials, Path, PerHead, RaggedMap, RowParts, RowValues, Scalar, Slots, Target, Tensor,
-    TensorMap, Vector as Lse,
+    PageBoxes, PagedMap, Partials, Path, PerHead, RaggedMap, RowParts, RowValues, Scalar, Slots, Target,
+    Tensor, TensorMap, Vector as Lse,
 };
 pub use decode::entries::{DECODE_COMBINES, DECODES, DecodeCombineInfo, DecodeInfo};
 pub use decode::params::{DecodeOrder, DecodeParams, LEAST_KEYS, MAX_SEQUENCES, TALLY};

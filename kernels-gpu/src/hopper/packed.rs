@@ -1,5 +1,6 @@
-//! Packed sequences on Hopper. The one thread that copies finds out whose a tile is, by what the device's
-//! integers say now, while others still compute the tile before; it tells them beside the tile's queries.
+//! Packed sequences on Hopper. Each thread that copies finds out whose a tile is, by what the device's
+//! integers say now, while others still compute the tile before; the first tells them beside the tile's
+//! queries.
 //! From there on a tile is one like any other: maps end where its sequence ends.
 use crate::entries::Run;
 use crate::hopper::Body;

@@ -35,7 +35,7 @@ impl Portion for OnCache {
     #[inline(always)]
     fn keys(&self, p: &HopperPagedParams, row: u32) -> RowOfCache {
         let OnCache { of, sequence } = *self;
-        RowOfCache::new(&p.cache, [p.box_rows, p.pitch], sequence, of.kv_head, row, of.keys.rows())
+        RowOfCache::new(&p.cache, p.boxes, sequence, of.kv_head, row, of.keys.rows())
     }
 
     #[inline(always)]

@@ -9,8 +9,11 @@ mod serving;
 mod workload;
 
 use crate::error::Error;
+use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
 use serde_json::Value;
+use serde_json::value::RawValue;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::Path;
 
 pub(crate) use forward::Shape as ForwardShape;
@@ -36,13 +39,15 @@ enum Shape {
 
 impl Shape {
     /// The kind that a field says which only it has; all others must then be that kind's.
-    fn parse(value: Value) -> serde_json::Result<Self> {
+    fn parse(text: Box<RawValue>) -> serde_json::Result<Self> {
+        let (text, value): (_, Value) = (text.get(), serde_json::from_str(text.get())?);
         let of = |field: &str| value.get(field).is_some();
+        // From the text, which still has a field that is there twice.
         match (of("sequences"), of("append"), of("merge")) {
-            (true, ..) => serde_json::from_value(value).map(Shape::Serving),
-            (_, true, _) => serde_json::from_value(value).map(Shape::Append),
-            (.., true) => serde_json::from_value(value).map(Shape::Merge),
-            (false, false, false) => serde_json::from_value(value).map(Shape::Forward),
+            (true, ..) => serde_json::from_str(text).map(Shape::Serving),
+            (_, true, _) => serde_json::from_str(text).map(Shape::Append),
+            (.., true) => serde_json::from_str(text).map(Shape::Merge),
+            (false, false, false) => serde_json::from_str(text).map(Shape::Forward),
         }
     }
 
@@ -65,7 +70,17 @@ impl Shape {
 
 /// Reads suites from `file`, or takes the built-in ones; keeps those in `only`, where that names any.
 pub(crate) fn read(file: Option<&Path>, only: &[String]) -> Result<Suites<Workload>, Error> {
-    suites(file, &BUILT_IN, only, Shape::workload)
+    let suites = suites(file, &BUILT_IN, only, Shape::workload)?;
+    for (suite, shapes) in &suites {
+        for (at, Workload { label, .. }) in shapes.iter().enumerate() {
+            // Older reports are found by it.
+            if let Some(first) = shapes[..at].iter().position(|shape| shape.label == *label) {
+                let pair = format!("suite {suite}, shapes {} and {}", first + 1, at + 1);
+                return Err(Error::Invalid(format!("{pair} are the same, {label}: leave one out")));
+            }
+        }
+    }
+    Ok(suites)
 }
 
 /// The same of forward shapes alone.
@@ -113,8 +128,33 @@ const LIKE: &str = "{\"mine\": [{\"batch\": 1, \"heads_q\": 8, \"heads_k\": 8, \
                     \"heads_k\": 8, \"head_dim\": 128, \"page\": 16}]}";
 
 fn parse(text: &str) -> Result<Suites<Shape>, String> {
-    let suites: Suites<Value> = serde_json::from_str(text).map_err(|e| e.to_string())?;
+    let Texts(suites) = serde_json::from_str(text).map_err(|e| e.to_string())?;
     each(suites, Shape::parse, |place, e| format!("{place}: {e}"))
+}
+
+/// The texts of shapes, by suites of which none is there twice.
+struct Texts(Suites<Box<RawValue>>);
+
+impl<'de> Deserialize<'de> for Texts {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Distinct;
+        impl<'de> Visitor<'de> for Distinct {
+            type Value = Texts;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("suites by name, each a list of shapes")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Texts, A::Error> {
+                let mut suites = Suites::new();
+                while let Some((name, shapes)) = map.next_entry::<String, _>()? {
+                    if suites.insert(name.clone(), shapes).is_some() {
+                        return Err(A::Error::custom(format_args!("suite `{name}` is there twice")));
+                    }
+                }
+                Ok(Texts(suites))
+            }
+        }
+        from.deserialize_map(Distinct)
+    }
 }
 
 /// Makes something of each shape, or an error of the first that it cannot be made of, and of its place.

@@ -110,13 +110,15 @@ impl Input {
             let capacity = self.problem.seqlen_k;
             let Some(keys) = usize::try_from(*length).ok().filter(|keys| *keys <= capacity) else {
                 let what = format_args!("`seqused_k[{b}]` is {length}");
-                return Err(file.invalid(format_args!("{what}; there is room for {capacity} keys")));
+                return Err(file.invalid(format_args!(
+                    "{what}; it must be 0 to {capacity}, the keys that there is room for"
+                )));
             };
             let is_there = |number: i32| usize::try_from(number).is_ok_and(|number| number < pages);
-            let mut numbers = (0..keys.div_ceil(page)).map(|i| self.page(b, i));
-            if let Some(number) = numbers.find(|number| !is_there(*number)) {
-                let what = format_args!("`block_table` has page {number} for sequence {b}");
-                return Err(file.invalid(format_args!("{what}; `k_cache` has {pages}")));
+            let mut columns = 0..keys.div_ceil(page);
+            if let Some(i) = columns.find(|i| !is_there(self.page(b, *i))) {
+                let what = format_args!("`block_table[{b}, {i}]` is {}", self.page(b, i));
+                return Err(file.invalid(format_args!("{what}; pages of `k_cache` are 0 to {}", pages - 1)));
             }
         }
         Ok(())
@@ -161,7 +163,9 @@ fn starts(file: &File<'_>, shape: &[usize], batch: usize, rows: usize) -> Result
     let are_even = batch > 0 && rows.is_multiple_of(batch) && (shape.len() == 3 || shape[0] == batch);
     if !file.has("cu_seqlens_q") {
         let what = format_args!("`q` has shape {shape:?}, `seqused_k` {batch} sequences");
-        let wrong = || file.invalid(format_args!("{what}: without `cu_seqlens_q` each has as many rows"));
+        let wanted = "without `cu_seqlens_q` it must be [sequences, queries, heads, head_dim], or [T, heads, \
+                      head_dim] of as many rows each";
+        let wrong = || file.invalid(format_args!("{what}: {wanted}"));
         return are_even.then(|| even(batch, rows).collect()).ok_or_else(wrong);
     }
     let all = file.list("cu_seqlens_q")?;
@@ -182,8 +186,9 @@ fn starts(file: &File<'_>, shape: &[usize], batch: usize, rows: usize) -> Result
 /// How keys lie in their pages.
 fn pages(file: &File<'_>, layout: FileLayout, keys: &Elements) -> Result<PageView, Error> {
     let [pages, b, c, d] = keys.shape[..] else {
-        let what = format_args!("`k_cache` has shape {:?}; four sizes are needed", keys.shape);
-        return Err(file.invalid(what));
+        let wanted =
+            "[pages, page, heads, head_dim] is needed, or with --layout bhsd [pages, heads, page, ..]";
+        return Err(file.invalid(format_args!("`k_cache` has shape {:?}; {wanted}", keys.shape)));
     };
     let elements = keys.shape.iter().product::<usize>() as u64;
     Ok(match layout {
@@ -200,7 +205,10 @@ fn table(file: &File<'_>, batch: usize) -> Result<Option<(Vec<i32>, usize)>, Err
     let (table, shape) = file.integers("block_table")?;
     match shape[..] {
         [rows, columns] if rows == batch && columns > 0 => Ok(Some((table, columns))),
-        _ => Err(file.invalid(format_args!("`block_table` has shape {shape:?}, not [{batch}, columns]"))),
+        _ => {
+            let wanted = format_args!("[{batch}, columns] is needed, a row for each of `seqused_k`");
+            Err(file.invalid(format_args!("`block_table` has shape {shape:?}; {wanted}")))
+        }
     }
 }
 

@@ -206,6 +206,10 @@ fn eight_bits() {
     let mut by_heads = dense(eight(tensors(1)));
     by_heads.extend([floats("v_scale", &[2], &[0.1, 3.0]), floats("sinks", &[4], &[0.0; 4])]);
     check("eight-dense", &by_heads, &["--layout", "bhsd", "--softcap", "20"]);
+    // Of one key O is its value, scaled and rounded.
+    let mut one = eight(tensors(1));
+    one.extend([floats("k_scale", &[1], &[0.01]), floats("v_scale", &[2], &[0.01, 0.013])]);
+    check("eight-one", &one, &["--window", "0,0"]);
     // Values beyond f16.
     let (folder, mut large) = (Folder::new("eight-large"), eight(tensors(1)));
     large.push(floats("v_scale", &[], &[1e6]));

@@ -16,8 +16,8 @@ pub const LEAST_KEYS: u32 = 128;
 /// - `splits` parts, where that is not 0;
 /// - one for each `chunk` keys, where that is above 1: then what a sequence's results are depends on nothing
 ///   but the sequence;
-/// - its share of what the device holds at once, `share * n / keys of all sequences`, rounded down so that no
-///   wave begins that is all but empty; one where the share is below `threshold`.
+/// - its part of `share`, `share * n / keys of all sequences`, rounded down so that no wave begins that is all
+///   but empty; one where that is below `threshold`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DecodeOrder {
@@ -35,7 +35,8 @@ pub struct DecodeOrder {
     pub row_blocks: FastDiv,
     /// Rows of such a block; the last has what is left.
     pub rows: u32,
-    /// Splits that the device holds at once: resident blocks / key heads and their blocks of rows.
+    /// Splits that sequences are cut into together: about as many as the device holds at once (resident
+    /// blocks / key heads and their blocks of rows), more or fewer as the planner says.
     pub share: f32,
     /// Shares below which a sequence is not split.
     pub threshold: f32,

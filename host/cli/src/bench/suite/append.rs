@@ -37,7 +37,8 @@ impl Shape {
         let row = 2.0 * heads as f64 * head_dim as f64;
         let read = tokens as f64 * row * dtype.bytes() as f64;
         let written = tokens as f64 * row * cache.bytes() as f64;
-        fits(read + 2.0 * written + page as f64 * row * cache.bytes() as f64)?;
+        // A slot is an integer of 64 bits.
+        fits(read + 2.0 * written + page as f64 * row * cache.bytes() as f64 + 8.0 * tokens as f64)?;
         let case = AppendCase {
             dtypes: [dtype, cache],
             lies: if layout == Order::Hnd { Lies::Hnd } else { Lies::Nhd },

@@ -6,6 +6,9 @@ use ferroflash::LseUnit;
 use reference::{Lie, MergeCase, MergeMemory};
 use serde::Deserialize;
 
+/// Most states of a shape: each is a tensor of its own.
+const MOST_STATES: usize = 1 << 16;
+
 /// One shape.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -28,6 +31,9 @@ impl Shape {
     pub(super) fn workload(&self) -> Result<Workload, Error> {
         let Self { merge: tokens, heads_q: heads, head_dim, .. } = *self;
         let states = self.states.unwrap_or(2);
+        if states > MOST_STATES {
+            return Err(Error::Invalid(format!("states {states}: at most {MOST_STATES} are measured")));
+        }
         sizes(&[("merge", tokens), ("states", states), ("heads_q", heads), ("head_dim", head_dim)])?;
         let dtype = fields::dtype(self.dtype.as_deref())?;
         // O and a log-sum-exp of each row, of all states and of the result.

@@ -66,6 +66,7 @@ impl Shape {
     fn cached(&self, one: Problem, lengths: Vec<[usize; 2]>, page: usize) -> Result<Workload, Error> {
         let (order, cache) =
             (self.layout.unwrap_or_default(), fields::kv_dtype(self.kv_dtype.as_deref(), one.dtype)?);
+        let row = one.head_dim as f64 * one.dtype.bytes() as f64;
         let filled: Vec<_> = lengths.iter().map(|[_, k]| *k).collect();
         let longest = filled.iter().copied().max().unwrap_or(0);
         let room = |keys: usize| if page == 0 { longest } else { keys.div_ceil(page).saturating_mul(page) };
@@ -92,7 +93,11 @@ impl Shape {
             ..DecodeCase::new(filled)
         };
         let case = match queries[..] {
-            [queries] => DecodeCase { queries, ..case },
+            [queries] => {
+                // Those without a key have as many.
+                fits(2.0 * lengths.len() as f64 * queries as f64 * one.heads_q as f64 * row)?;
+                DecodeCase { queries, ..case }
+            }
             _ => case.packed(lengths.iter().map(|[q, _]| *q).collect::<Vec<_>>()),
         };
         let place = if page == 0 { "dense cache".into() } else { format!("pages of {page}") };

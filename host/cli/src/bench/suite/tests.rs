@@ -211,6 +211,15 @@ fn shapes_that_are_wrong() {
     ] {
         check(&serving(&rest), expected);
     }
+    // What sequences without a key would have, too.
+    check(
+        &serving(r#""sequences": [[1, 1000000, 16], [1000000, 0, 0]], "page": 16"#),
+        "at most 64 GiB are measured",
+    );
+    check(
+        r#"{"merge": 1, "states": 2000000000, "heads_q": 1, "head_dim": 8}"#,
+        "states 2000000000: at most 65536 are measured",
+    );
     let dense = r#""heads_q": 1, "heads_k": 1, "seqlen_q": 1, "head_dim": 64"#;
     check(&format!(r#"{{{dense}, "batch": 1, "seqlen_k": 1, "window": [-2, 0]}}"#), "window -2");
     check(&format!(r#"{{{dense}, "batch": 0, "seqlen_k": 1}}"#), "batch 0: it must be 1 or more");
@@ -226,6 +235,30 @@ fn shapes_that_are_wrong() {
     check(r#"{"append": 1, "merge": 1, "heads_k": 1, "head_dim": 64}"#, "unknown field `merge`");
     check(r#"{"merge": 1, "heads_q": 1, "head_dim": 64, "states": 0}"#, "states 0: it must be 1 or more");
     check(r#"{"merge": 2000000000, "heads_q": 2000000000, "head_dim": 64}"#, "at most 64 GiB");
+}
+
+#[test]
+fn nothing_is_there_twice() {
+    let shape = r#"{"append": 1, "heads_k": 1, "head_dim": 64}"#;
+    let folder = std::env::temp_dir().join(format!("ferroflash-suites-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    for (text, expected) in [
+        (format!(r#"{{"mine": [{{"bad": 1}}], "mine": [{shape}]}}"#), "suite `mine` is there twice"),
+        (
+            r#"{"mine": [{"append": 1, "heads_k": 1, "append": 2, "head_dim": 64}]}"#.into(),
+            "suite mine, shape 1: duplicate field `append`",
+        ),
+        (
+            format!(r#"{{"mine": [{shape}, {shape}]}}"#),
+            "suite mine, shapes 1 and 2 are the same, f16, append of 1 tokens",
+        ),
+    ] {
+        let file = folder.join("shapes.json");
+        std::fs::write(&file, &text).expect("written");
+        let error = read(Some(&file), &[]).map(drop).expect_err(&text).to_string();
+        assert!(error.contains(expected), "{text}: {error}");
+    }
+    std::fs::remove_dir_all(folder).expect("removed");
 }
 
 #[test]
