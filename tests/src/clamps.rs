@@ -5,6 +5,7 @@ use ferroflash::{Attention, Error, Mask, SimDriver, ptx};
 use ptx_sim::Options;
 use reference::{DecodeCase, DecodeMemory, LoadedDecode, Pages};
 use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 
 /// Where the clamps are.
 pub const FILES: [&str; 2] = ["/lengths.rs", "/cache.rs"];
@@ -66,11 +67,12 @@ pub fn garbage_on_pages(odd: Pages) -> Vec<Garbage> {
 const BUDGET: u64 = 20_000_000;
 
 /// The clamps of `subject` whose removal changes nothing in any of `launches`, neither a bit nor what the
-/// simulator says. Those with one of `superfluous` in their lines are left out.
+/// simulator says. Those that have all words of one of `superfluous`, in their lines or in what they become,
+/// are left out.
 ///
 /// # Panics
 /// Where the kernel itself is not clean.
-pub fn unnoticed(subject: &Subject, launches: &[Garbage], superfluous: &[&str]) -> Vec<String> {
+pub fn unnoticed(subject: &Subject, launches: &[Garbage], superfluous: &[&[&str]]) -> Vec<String> {
     let (kernel, config) = (subject.kernel, subject.of.contract().symbol);
     let run = |text: &str, launch: &Garbage| {
         let options = Options { budget: BUDGET, max_reports: 1, ..Options::default() };
@@ -84,14 +86,17 @@ pub fn unnoticed(subject: &Subject, launches: &[Garbage], superfluous: &[&str]) 
         |launch| run(&text, launch).unwrap_or_else(|error| panic!("{}: {launch:?}: {error}", kernel.symbol));
     let right: Vec<_> = launches.iter().map(right).collect();
     let mut clamps = without_each_clamp(&text, &FILES);
-    clamps.retain(|clamp| !superfluous.iter().any(|code| clamp.clamp.contains(code)));
+    clamps.retain(|clamp| {
+        let clamp = clamp.to_string();
+        !superfluous.iter().any(|words| words.iter().all(|word| clamp.contains(word)))
+    });
     assert!(!clamps.is_empty(), "{} has clamps", kernel.symbol);
     let changes = |clamp: &WithoutClamp| {
         let mut results = launches.iter().zip(&right);
         results.any(|(launch, right)| run(&clamp.text, launch).ok().as_ref() != Some(right))
     };
     let unnoticed = clamps.iter().filter(|clamp| !changes(clamp));
-    unnoticed.map(|clamp| format!("{} becomes operand {}", clamp.clamp, clamp.operand)).collect()
+    unnoticed.map(|clamp| clamp.to_string()).collect()
 }
 
 /// A module without one of its clamps.
@@ -103,6 +108,12 @@ pub struct WithoutClamp {
     pub operand: usize,
     /// The module.
     pub text: String,
+}
+
+impl fmt::Display for WithoutClamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} becomes operand {}", self.clamp, self.operand)
+    }
 }
 
 /// All of a module: in place of each minimum and maximum that comes from one of `files`, by the source lines

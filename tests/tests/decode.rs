@@ -186,15 +186,25 @@ fn garbage(counters: bool) -> Vec<Garbage> {
 /// to no more keys than the table has pages for (the host has checked); a length that is 0 is that whatever
 /// the largest is; and of a sequence too many that seems to have keys a block looks for an item in vain. LLVM
 /// names no line of some columns.
-const SUPERFLUOUS: &[&str] =
-    &["column.min(cache.columns - 1)", "cache.rs:0:", "max_keys) == 0 {", "max_keys) > 0)"];
+const SUPERFLUOUS: &[&[&str]] = &[
+    &["column.min(cache.columns - 1)"],
+    &["cache.rs:0:"],
+    &["max_keys) == 0 {"],
+    &["max_keys) > 0)", "becomes operand 1"],
+    &["max_keys) > 0)", "min.u32"],
+];
+/// In the kernel that merges what was cut, too many sequences without keys do no harm either: these launches
+/// cut few, whose items are the first.
+const SUPERFLUOUS_IN_MERGES: &[&[&str]] = &[&["max_keys) > 0)"]];
 
 #[test]
 fn a_clamp_that_is_missing_is_noticed() {
     for symbol in ["decode_f16_d64_causal_8_tiles", "decode_f16_d64_local_16_rows", "decode_combine_f16_d64"]
     {
         let subject = Subject::all().find(|subject| subject.kernel.symbol == symbol).expect("in the table");
-        let unnoticed = unnoticed(&subject, &garbage(!subject.merges()), SUPERFLUOUS);
+        let in_merges = if subject.merges() { SUPERFLUOUS_IN_MERGES } else { &[] };
+        let superfluous = [SUPERFLUOUS, in_merges].concat();
+        let unnoticed = unnoticed(&subject, &garbage(!subject.merges()), &superfluous);
         assert!(unnoticed.is_empty(), "{symbol}:\n{}", unnoticed.join("\n"));
     }
 }

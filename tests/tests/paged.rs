@@ -80,7 +80,7 @@ fn a_clamp_that_is_missing_is_noticed() {
         let subject = Subject::all().find(|subject| subject.kernel.symbol == symbol).expect("in the table");
         // A column of the table follows from a length that has been clamped, to no more keys than the table
         // has pages for (the host has checked).
-        let superfluous = ["column.min(cache.columns - 1)"];
+        let superfluous: [&[&str]; 1] = [&["column.min(cache.columns - 1)"]];
         let unnoticed = unnoticed(&subject, &garbage_on_pages(Pages::Hnd(5)), &superfluous);
         assert!(unnoticed.is_empty(), "{symbol}:\n{}", unnoticed.join("\n"));
     }

@@ -230,12 +230,12 @@ fn caches_that_are_not_right() {
     let folder = Folder::new("cache-refused");
     type Spoil = fn(&mut Tensors);
     let cases: [(Spoil, &str); 31] = [
-        (|t| t[4] = integers("seqused_k", &[3], &[40, 0, 65]), "`seqused_k[2]` is 65; there is room"),
+        (|t| t[4] = integers("seqused_k", &[3], &[40, 0, 65]), "`seqused_k[2]` is 65; it must be 0 to 64"),
         (|t| t[4] = integers("seqused_k", &[3], &[-1, 0, 1]), "`seqused_k[0]` is -1"),
         (|t| t[4] = integers("seqused_k", &[3, 1], &[1, 0, 1]), "`seqused_k` has shape [3, 1]; one size"),
         (
             |t| t[4] = integers("seqused_k", &[2], &[1, 1]),
-            "`seqused_k` 2 sequences: without `cu_seqlens_q` each has as many rows",
+            "`seqused_k` 2 sequences: without `cu_seqlens_q` it must be [sequences, queries, heads, head_dim]",
         ),
         (|t| t[4].0 = "cache_seqlens", "has `cache_seqlens`, which is not for q and a cache; it would be"),
         (|t| t[4].0 = "cache_seqlens", "be ignored: name it `seqused_k`"),
@@ -247,9 +247,12 @@ fn caches_that_are_not_right() {
             "`alibi_slopes` has shape [3]; [4] or [3, 4] is needed",
         ),
         (|t| drop(t.remove(4)), "has no tensor `seqused_k`"),
-        (|t| t[3] = integers("block_table", &[3, 1], &[9, 0, 1]), "room for 16 keys"),
-        (|t| t[3].3[4] = 9, "`block_table` has page 9 for sequence 0; `k_cache` has 9"),
-        (|t| t[3].3[4..8].fill(0xff), "`block_table` has page -1 for sequence 0"),
+        (
+            |t| t[3] = integers("block_table", &[3, 1], &[9, 0, 1]),
+            "it must be 0 to 16, the keys that there is room for",
+        ),
+        (|t| t[3].3[4] = 9, "`block_table[0, 1]` is 9; pages of `k_cache` are 0 to 8"),
+        (|t| t[3].3[4..8].fill(0xff), "`block_table[0, 1]` is -1; pages of"),
         (|t| t[2].1 = Dtype::BF16, "`v_cache` is bf16"),
         (
             |t| t.push(integers("cu_seqlens_q", &[4], &[0, 1, 1, 4])),

@@ -229,7 +229,7 @@ fn shapes_that_are_wrong() {
         &format!(r#"{{{dense}, "batch": 1, "seqlen_k": 2147483648}}"#),
         "seqlen_k 2147483648: it must be below 2^31",
     );
-    check(&format!(r#"{{{dense}, "batch": 1, "sequences": [[1, 1, 9]]}}"#), "unknown field `batch`");
+    check(&format!(r#"{{{dense}, "batch": 1, "sequences": [[1, 1, 9]]}}"#), "unknown field `seqlen_q`");
     check(r#"{"append": 0, "heads_k": 1, "head_dim": 64}"#, "append 0: it must be 1 or more");
     check(r#"{"append": 1, "heads_k": 1, "head_dim": 64, "page": 0}"#, "page 0: it must be 1 or more");
     check(r#"{"append": 1, "merge": 1, "heads_k": 1, "head_dim": 64}"#, "unknown field `merge`");
