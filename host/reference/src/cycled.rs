@@ -73,11 +73,12 @@ impl Filling {
     pub(super) fn buffers(&self) -> Vec<Cow<'_, [u8]>> {
         match self {
             Filling::Laid(all) => all.iter().map(Cow::from).collect(),
-            Filling::Cycled(_) => {
-                let whole = |Input { bytes, period, .. }: Input| {
-                    period.into_iter().cycle().take(bytes).collect::<Vec<_>>().into()
+            Filling::Cycled(all) => {
+                let whole = |(number, (dtype, elements)): (usize, &(DType, usize))| {
+                    let period = tensor(*dtype, number + 1).into_iter();
+                    period.cycle().take(elements * dtype.bytes()).collect::<Vec<_>>().into()
                 };
-                self.inputs([""; 2]).into_iter().map(whole).collect()
+                all.iter().enumerate().map(whole).collect()
             }
         }
     }

@@ -52,7 +52,8 @@ pub(super) fn rounds(
     let mut random = Random::new(1);
     let bar = console.progress("bench", jobs.len() * usize::from(rounds));
     let [first, then] = [false, true].map(|cold| jobs.iter().filter(move |job| job.workload.cold == cold));
-    let overhead = first.chain(then).find_map(|job| job.overhead(attention).ok());
+    let mut all = first.chain(then).take_while(|_| in_time());
+    let overhead = all.find_map(|job| job.overhead(attention).ok());
     for _ in 0..rounds {
         let mut order: Vec<usize> = (0..jobs.len()).collect();
         random.shuffle(&mut order);
