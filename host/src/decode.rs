@@ -242,7 +242,10 @@ impl<'a> Decode<'a> {
     /// The same without what may change between launches of one plan.
     fn shape(&self) -> (Problem, DType, [usize; 3], Option<usize>, Splits) {
         let PageView { dtype, shape: [_, page, heads, head_dim], .. } = self.cache.pages.keys;
-        (self.problem(), dtype, [page, heads, head_dim], self.cache.total_k, self.splits)
+        let p = self.problem();
+        // However it is spelled.
+        let p = Problem { scale: Some(p.softmax_scale()), ..p };
+        (p, dtype, [page, heads, head_dim], self.cache.total_k, self.splits)
     }
 }
 
@@ -262,7 +265,8 @@ impl Decode<'_> {
         all.push(("cache.keys.shape", format!("[.., {}, {}, {}]", page[0], page[1], page[2])));
         all.push(("cache.total_k", total_k.map_or("none".to_owned(), |keys| keys.to_string())));
         all.push(("splits", format!("{splits:?}")));
-        all.push(("cache.paged", if self.cache.tiled() { "16 keys a page" } else { "any page" }.to_owned()));
+        let pages = if self.cache.tiled() { "dense, or of multiples of 16 keys" } else { "of other sizes" };
+        all.push(("cache.paged", pages.to_owned()));
         all
     }
 }

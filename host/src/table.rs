@@ -185,8 +185,8 @@ const FIRST: &str = "first entry of this type, head dim and mask that fits the d
 const SLICES: &str = "few queries, many keys, and a workspace: several blocks for each 128 queries, each \
                       with a slice of the keys";
 /// The same without it.
-const UNCUT: &str = "few queries, many keys: with a workspace (`plan_with` of any size says of how many \
-                     bytes) several blocks would share the keys; without, SMs may do nothing";
+const UNCUT: &str = "few queries, many keys: with the workspace that `plan_with(.., u64::MAX)` asks for \
+                     several blocks would share the keys; without it SMs may do nothing";
 /// Of an entry that the caller named.
 pub(crate) const ASKED: &str = "asked for by name";
 const MEASURED: &str = "the fastest on this device for this size: `ferroflash sweep`";

@@ -27,7 +27,7 @@ const MAX_TILES: u64 = 1 << 31;
 pub(crate) fn problem(p: &Problem) -> Result<(), Error> {
     let lengths = lengths(p);
     let sizes = [
-        (if p.packed.is_some() { "packed.batch" } else { "batch" }, p.batch),
+        (batch(p), p.batch),
         lengths[0],
         lengths[1],
         lengths[2],
@@ -76,22 +76,30 @@ pub(crate) fn problem(p: &Problem) -> Result<(), Error> {
 pub(crate) fn named(p: &Problem) -> Vec<(&'static str, String)> {
     let mut all = vec![("packed", format!("{}", p.packed.is_some())), ("dtype", p.dtype.name().to_owned())];
     let sizes =
-        [("batch", p.batch), ("heads_q", p.heads_q), ("heads_k", p.heads_k), ("head_dim", p.head_dim)];
+        [(batch(p), p.batch), ("heads_q", p.heads_q), ("heads_k", p.heads_k), ("head_dim", p.head_dim)];
     all.extend(sizes.into_iter().chain(lengths(p)).map(|(what, size)| (what, size.to_string())));
     all.push(("scale", p.softmax_scale().to_string()));
     all.push(("softcap", p.softcap.map_or("none".to_owned(), |softcap| softcap.to_string())));
     all.push(("alibi", p.alibi.to_string()));
-    all.push(("alignment", format!("{:?}", p.alignment)));
     all.push(("mask", p.mask.to_string()));
+    all.push(("alignment", format!("{:?}", p.alignment)));
     all
 }
 
 /// That a request is not what a plan was made for, by the first field in which they differ.
 pub(crate) fn another(asked: Vec<(&'static str, String)>, planned: Vec<(&'static str, String)>) -> Error {
     let mut pairs = asked.into_iter().zip(planned);
-    let pair = pairs.find(|(asked, planned)| asked != planned);
-    let ((what, asked), (_, planned)) = pair.unwrap_or_default();
-    Error::invalid(what, asked, format_args!("the plan was made for {planned}; make another"))
+    match pairs.find(|(asked, planned)| asked != planned) {
+        Some(((what, asked), (_, planned))) => {
+            Error::invalid(what, asked, format_args!("the plan was made for {planned}; make another"))
+        }
+        None => Error::invalid("request", "another one", "it must be what the plan was made for"),
+    }
+}
+
+/// How the caller has named the number of sequences.
+fn batch(p: &Problem) -> &'static str {
+    if p.packed.is_some() { "packed.batch" } else { "batch" }
 }
 
 /// Lengths of sequences, and of all packed ones together, as the caller has named them.

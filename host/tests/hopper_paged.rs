@@ -191,6 +191,9 @@ fn another_problem_is_named() -> Result<(), Error> {
     let attention = Attention::new(FakeDriver::new("h200"));
     let d = prefill(PROMPTS);
     let plan = attention.plan(&d)?;
+    // The same, spelled otherwise.
+    // SAFETY: nothing runs.
+    unsafe { attention.launch(&plan, &d.scale(1.0 / 128f32.sqrt()), &0)? };
     let mut longer = d;
     longer.cache.max_k -= 1;
     for (other, expected) in [

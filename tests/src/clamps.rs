@@ -37,8 +37,8 @@ impl Garbage {
 }
 
 /// Launches that every clamp of paged kernels is for: lengths that are off by one, or none at all, starts
-/// behind all rows, one before the next, pages that nobody has in every tile of a sequence. Some are of a size
-/// that divides no tile.
+/// behind all rows, one before the next, pages that nobody has in every tile of a sequence. Some are of a
+/// size that divides no tile.
 pub fn garbage_on_pages(odd: Pages) -> Vec<Garbage> {
     let most = 120;
     let filled: Vec<usize> = (0..6).map(|b| if b % 3 == 0 { most } else { 50 }).collect();

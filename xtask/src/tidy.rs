@@ -56,6 +56,12 @@ const RULES: &[Rule] = &[
         why: "device/* names nothing of attention",
     },
     Rule {
+        applies: &["device", "kernels-gpu"],
+        except: &[],
+        words: &["PageBoxes::new"],
+        why: "who encodes maps says what their boxes are: the host",
+    },
+    Rule {
         applies: &["host/src/plan.rs"],
         except: &[],
         words: &["libcuda", "cust::", "driver::", "Driver"],

@@ -43,8 +43,8 @@ pub struct PagedMap {
     pub map: TensorMap,
 }
 
-/// In what boxes a [`PagedMap`] is taken, and how far apart its pages are. Only who encodes the map can say:
-/// on a device there is no way to make one.
+/// In what boxes every [`PagedMap`] of a launch is taken, and how far apart pages are. Only who encodes the
+/// maps can say: on a device there is no way to make one, and a kernel's parameters have one.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageBoxes {
@@ -55,8 +55,12 @@ pub struct PageBoxes {
 impl PageBoxes {
     /// Boxes of `rows` rows, of a map that was encoded with them: they divide a stage's, and a page's, or
     /// there is no second page. Pages begin `pitch` rows one after the other.
+    ///
+    /// # Panics
+    /// Where boxes have no row.
     #[cfg(not(target_arch = "nvptx64"))]
     pub const fn new(rows: u32, pitch: u32) -> Self {
+        assert!(rows > 0, "a box has a row");
         PageBoxes { rows, pitch }
     }
 

@@ -39,16 +39,18 @@ enum Shape {
 
 impl Shape {
     /// The kind that a field says which only it has; all others must then be that kind's.
-    fn parse(text: Box<RawValue>) -> serde_json::Result<Self> {
-        let (text, value): (_, Value) = (text.get(), serde_json::from_str(text.get())?);
+    fn parse(text: Box<RawValue>) -> Result<Self, String> {
+        let text = text.get();
+        let value: Value = serde_json::from_str(text).map_err(fields::wrong)?;
         let of = |field: &str| value.get(field).is_some();
         // From the text, which still has a field that is there twice.
-        match (of("sequences"), of("append"), of("merge")) {
+        let shape = match (of("sequences"), of("append"), of("merge")) {
             (true, ..) => serde_json::from_str(text).map(Shape::Serving),
             (_, true, _) => serde_json::from_str(text).map(Shape::Append),
             (.., true) => serde_json::from_str(text).map(Shape::Merge),
             (false, false, false) => serde_json::from_str(text).map(Shape::Forward),
-        }
+        };
+        shape.map_err(fields::wrong)
     }
 
     fn workload(self) -> Result<Workload, Error> {
@@ -75,7 +77,8 @@ pub(crate) fn read(file: Option<&Path>, only: &[String]) -> Result<Suites<Worklo
         for (at, Workload { label, .. }) in shapes.iter().enumerate() {
             // Older reports are found by it.
             if let Some(first) = shapes[..at].iter().position(|shape| shape.label == *label) {
-                let pair = format!("suite {suite}, shapes {} and {}", first + 1, at + 1);
+                let name = file.map_or("the built-in suites".into(), |file| file.display().to_string());
+                let pair = format!("{name}: suite {suite}, shapes {} and {}", first + 1, at + 1);
                 return Err(Error::Invalid(format!("{pair} are the same, {label}: leave one out")));
             }
         }

@@ -235,7 +235,7 @@ fn caches_that_are_not_right() {
         (|t| t[4] = integers("seqused_k", &[3, 1], &[1, 0, 1]), "`seqused_k` has shape [3, 1]; one size"),
         (
             |t| t[4] = integers("seqused_k", &[2], &[1, 1]),
-            "`seqused_k` 2 sequences: without `cu_seqlens_q` it must be [sequences, queries, heads, head_dim]",
+            "`seqused_k` 2 sequences: without `cu_seqlens_q` it must be [sequences, queries, heads",
         ),
         (|t| t[4].0 = "cache_seqlens", "has `cache_seqlens`, which is not for q and a cache; it would be"),
         (|t| t[4].0 = "cache_seqlens", "be ignored: name it `seqused_k`"),

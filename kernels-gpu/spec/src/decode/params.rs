@@ -16,8 +16,8 @@ pub const LEAST_KEYS: u32 = 128;
 /// - `splits` parts, where that is not 0;
 /// - one for each `chunk` keys, where that is above 1: then what a sequence's results are depends on nothing
 ///   but the sequence;
-/// - its part of `share`, `share * n / keys of all sequences`, rounded down so that no wave begins that is all
-///   but empty; one where that is below `threshold`.
+/// - its part of `share`, `share * n / keys of all sequences`, rounded down so that no wave begins that is
+///   all but empty; one where that is below `threshold`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DecodeOrder {

@@ -7,7 +7,29 @@ fn is_hopper(symbol: &str) -> bool {
     symbol.starts_with("hopper_")
 }
 
+/// Over packed sequences or pages, whose tiles come with a note.
+fn has_notes(symbol: &str) -> bool {
+    symbol.starts_with("hopper_packed_") || symbol.starts_with("hopper_paged_")
+}
+
 pub(super) const HARMLESS: &[Harmless] = &[
+    Harmless {
+        operators: &[Operator::DeleteGuard, Operator::NegateGuard],
+        instruction: "`@wanted ld.shared",
+        source: ["engine.rs", "ld_shared_v4_b32_if(self.turn.note()"],
+        kernels: has_notes,
+        reason: "The words of all lanes are joined, where those that have read nothing have 0: whichever \
+                 read, in one instruction of the warp, it is the note. That lane 0 does, which says that \
+                 the stage is left, is for the card's racecheck, which orders a lane by its own arrivals.",
+        ..CLASS
+    },
+    Harmless {
+        operators: &[Operator::NegateBranch],
+        source: ["roles.rs", "if W > 1 && index == 0 {"],
+        kernels: is_hopper,
+        reason: "Another warpgroup has the first turn, of the two or three that take turns.",
+        ..CLASS
+    },
     Harmless {
         operators: &[Operator::DeleteGuard, Operator::NegateGuard, Operator::Bound],
         source: ["outbox.rs", "to.store_if(tile"],

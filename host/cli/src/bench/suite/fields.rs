@@ -4,6 +4,12 @@ use ferroflash::{DType, Mask};
 use serde::Deserialize;
 use std::fmt;
 
+/// What is wrong with a part of a file, without where in that part it is.
+pub(super) fn wrong(error: serde_json::Error) -> String {
+    let words = error.to_string();
+    words.rsplit_once(" at line ").map_or(words.clone(), |(what, _)| what.to_owned())
+}
+
 /// Checks that there is at least one of each of these, by their fields.
 pub(super) fn sizes(all: &[(&str, usize)]) -> Result<(), Error> {
     match all.iter().find(|(_, size)| !(1..1 << 31).contains(size)) {

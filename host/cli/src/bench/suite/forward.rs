@@ -56,6 +56,7 @@ impl Shape {
     pub(super) fn workload(&self) -> Result<Workload, Error> {
         let (problem, shape) = (self.problem()?, self.clone());
         let work = [count::flops(&problem), count::least_bytes(&problem, problem.dtype)];
-        Ok(Workload::new(problem.to_string(), work, false, move || shape.memory(problem)))
+        let label = format!("{problem}{}", if self.packed { ", packed QKV" } else { "" });
+        Ok(Workload::new(label, work, false, move || shape.memory(problem)))
     }
 }

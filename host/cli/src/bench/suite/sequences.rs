@@ -2,7 +2,7 @@
 use crate::error::Error;
 use reference::Random;
 use serde::de::{Deserialize, Deserializer, Error as _};
-use serde_json::Value;
+use serde_json::value::RawValue;
 use std::fmt;
 
 /// Most sequences of a shape.
@@ -49,12 +49,12 @@ impl<'de> Deserialize<'de> for Sequences {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         const LIKE: &str = "it must be like [[count, seqlen_q, seqlen_k], ..], or like {\"count\": 64, \
                             \"seqlen_k\": [64, 8192], \"drawn\": \"uniform\", \"seed\": 1}";
-        let value = Value::deserialize(from)?;
-        let parsed = match value.is_object() {
-            true => serde_json::from_value(value).map(Sequences::Drawn),
-            false => serde_json::from_value(value).map(Sequences::These),
+        let text = Box::<RawValue>::deserialize(from)?;
+        let parsed = match text.get().starts_with('{') {
+            true => serde_json::from_str(text.get()).map(Sequences::Drawn),
+            false => serde_json::from_str(text.get()).map(Sequences::These),
         };
-        parsed.map_err(|e| D::Error::custom(format_args!("sequences: {e}; {LIKE}")))
+        parsed.map_err(|e| D::Error::custom(format_args!("sequences: {}; {LIKE}", super::fields::wrong(e))))
     }
 }
 

@@ -249,6 +249,11 @@ fn nothing_is_there_twice() {
             "suite mine, shape 1: duplicate field `append`",
         ),
         (
+            r#"{"m": [{"sequences": {"count": 4, "count": 5}, "heads_q": 1, "heads_k": 1, "head_dim": 8}]}"#
+                .into(),
+            "sequences: duplicate field `count`; it must be like",
+        ),
+        (
             format!(r#"{{"mine": [{shape}, {shape}]}}"#),
             "suite mine, shapes 1 and 2 are the same, f16, append of 1 tokens",
         ),
