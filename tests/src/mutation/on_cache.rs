@@ -90,9 +90,10 @@ pub(super) fn paged(entry: &'static PagedInfo) -> Vec<Task> {
         sweeps.push(plain(vec![blocks * n + 3]).packed([m]));
         sweeps.push(DecodeCase { mask: Mask::Full, ..plain(vec![blocks * n]).packed([m + 1]) });
     }
-    // On an H200's 132 SMs some blocks have three tiles: what leaves with one is waited for before the next.
+    // On an H200's 132 SMs some blocks have three tiles: what leaves with one is waited for before the next,
+    // by all warps that have rows.
     if entry.has_maps() {
-        sweeps.push(DecodeCase { queries: 3, heads: [2 * 132 + 1, 1], ..plain(vec![20]) });
+        sweeps.push(DecodeCase { queries: 20, heads: [2 * 132 + 1, 1], ..plain(vec![20]) });
     }
     // Behind the last column is another row, or no number.
     let narrow = (8..entry.head_dim as usize).step_by(24);
