@@ -139,6 +139,11 @@ fn sweeps(entry: &EntryInfo) -> Vec<Memory> {
             Case { problem: case.problem.mask(Mask::Window { left, right }), ..case }
         }));
     }
+    if entry.grid == Grid::Slices {
+        // On an H200's 132 SMs some blocks have two slices: the second wants the stages of the first.
+        let case = one(1, 4 * n);
+        all.push(Case { problem: case.problem.heads_q(134).heads_k(134), ..case });
+    }
     // Every number of 16-byte chunks at which a comparison of columns meets equality, of tiles that see keys
     // and of such that see none.
     let narrow = |case: Case, head_dim| Case { problem: case.problem.head_dim(head_dim), ..case };

@@ -1,6 +1,7 @@
 //! The same of Hopper's kernels.
 use super::{CLASS, Harmless, OFTEN, has_source};
 use crate::mutation::flow;
+use ferroflash::MaskKind;
 use ptx_sim::mutate::{Mutant, Operator};
 
 fn is_hopper(symbol: &str) -> bool {
@@ -21,6 +22,34 @@ pub(super) const HARMLESS: &[Harmless] = &[
         reason: "The words of all lanes are joined, where those that have read nothing have 0: whichever \
                  read, in one instruction of the warp, it is the note. That lane 0 does, which says that \
                  the stage is left, is for the card's racecheck, which orders a lane by its own arrivals.",
+        ..CLASS
+    },
+    Harmless {
+        operators: &[Operator::Bound],
+        instruction: ", 0;` becomes `setp.eq.b32",
+        source: ["spec/src/order.rs", "WorkTile {"],
+        kernels: is_hopper,
+        reason: "LLVM asks here whether the lane is the one that speaks for its warp: another one may.",
+        ..CLASS
+    },
+    Harmless {
+        operators: &[Operator::Bound],
+        instruction: "`max.s32",
+        source: ["mainloop.rs", "while n > self.range.start {"],
+        kernels: is_hopper,
+        mask: Some(MaskKind::Local),
+        reason: "One block more is not known to be seen whole: it is masked, which takes time and changes \
+                 nothing.",
+        ..CLASS
+    },
+    Harmless {
+        operators: &[Operator::Operand],
+        instruction: "`selp.b32",
+        source: ["mainloop.rs", "while n > self.range.start {"],
+        kernels: is_hopper,
+        mask: Some(MaskKind::Local),
+        reason: "Where the end of a window overflows it is 0 or -1 for the largest: no block is known to be \
+                 seen whole, and all are masked.",
         ..CLASS
     },
     Harmless {
