@@ -13,6 +13,10 @@ fn has_notes(symbol: &str) -> bool {
     symbol.starts_with("hopper_packed_") || symbol.starts_with("hopper_paged_")
 }
 
+/// Who sends a box.
+const SENDERS: &str = "Every thread of the warpgroup has met the others behind the fence, and waits for what \
+                       it has sent itself: each of them may send the box, the same bytes, and all of them.";
+
 pub(super) const HARMLESS: &[Harmless] = &[
     Harmless {
         operators: &[Operator::DeleteGuard, Operator::NegateGuard],
@@ -63,8 +67,16 @@ pub(super) const HARMLESS: &[Harmless] = &[
         operators: &[Operator::DeleteGuard, Operator::NegateGuard, Operator::Bound],
         source: ["outbox.rs", "to.store_if(tile"],
         kernels: is_hopper,
-        reason: "Every thread of the warpgroup has met the others behind the fence, and waits for what it \
-                 has sent itself: each of them may send the box, the same bytes, and all of them.",
+        reason: SENDERS,
+        ..CLASS
+    },
+    // Where LLVM asks once, before the loop.
+    Harmless {
+        operators: &[Operator::ChangePredicate],
+        instruction: ", 1, 0, %p",
+        source: ["hopper/wide.rs", "tiles.receive(&mut q) else"],
+        kernels: is_hopper,
+        reason: SENDERS,
         ..CLASS
     },
     Harmless {
