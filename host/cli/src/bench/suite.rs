@@ -39,7 +39,7 @@ enum Shape {
 
 impl Shape {
     /// The kind that a field says which only it has; all others must then be that kind's.
-    fn parse(text: Box<RawValue>) -> Result<Self, String> {
+    fn parse(text: &RawValue) -> Result<Self, String> {
         let text = text.get();
         let value: Value = serde_json::from_str(text).map_err(fields::wrong)?;
         let of = |field: &str| value.get(field).is_some();
@@ -132,7 +132,7 @@ const LIKE: &str = "{\"mine\": [{\"batch\": 1, \"heads_q\": 8, \"heads_k\": 8, \
 
 fn parse(text: &str) -> Result<Suites<Shape>, String> {
     let Texts(suites) = serde_json::from_str(text).map_err(|e| e.to_string())?;
-    each(suites, Shape::parse, |place, e| format!("{place}: {e}"))
+    each(suites, |text: Box<RawValue>| Shape::parse(&text), |place, e| format!("{place}: {e}"))
 }
 
 /// The texts of shapes, by suites of which none is there twice.
