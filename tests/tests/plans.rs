@@ -79,8 +79,9 @@ fn a_cache_of_another_type() {
     let [sixteen, eight] = [DType::F16, DType::E4m3].map(|dtype| cached(&mut device, dtype));
     let (q, o) = (device.rows("q", 1), device.rows("o", 1));
     let [sixteen, eight] = [sixteen, eight].map(|cache| Decode::new(q, cache, o));
-    check_refused(&device, device.launch(&sixteen, &eight), &["decode", "the plan was made for"]);
-    check_refused(&device, device.launch(&eight, &sixteen), &["decode", "the plan was made for"]);
+    let check = |plan, request, words: &[&str]| check_refused(&device, device.launch(plan, request), words);
+    check(&sixteen, &eight, &["cache.keys.dtype: e4m3", "the plan was made for f16"]);
+    check(&eight, &sixteen, &["cache.keys.dtype: f16", "the plan was made for e4m3"]);
 }
 
 #[test]
