@@ -85,7 +85,8 @@ fn unpack(packages: &[Package], crates: &Path, folder: &Path) -> Result {
     fs::create_dir_all(folder)?;
     for package in packages {
         let file = crates.join(format!("{}.crate", package.full_name()));
-        quiet(Command::new("tar").arg("-xzf").arg(&file).arg("-C").arg(folder))?;
+        // Files of now, not of the archive's one date: by that, cargo would take what it has made of others.
+        quiet(Command::new("tar").arg("-xzmf").arg(&file).arg("-C").arg(folder))?;
     }
     Ok(())
 }
