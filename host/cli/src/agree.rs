@@ -23,10 +23,10 @@ use products::{Products, Tally};
 /// The simulator multiplies tiles as the card's tensor cores round. Exponentials and reciprocals of a card
 /// are approximations of its own, so that a probability may be rounded otherwise: O may differ by 2 units in
 /// the last place of its row's largest element, the log-sum-exp by 2e-6 of itself and 1e-6, in at most 2 % of
-/// a kernel's rows (or one row) also by one rounding of a probability. Merges into f32 may
-/// differ by 16 units, and what is appended to a cache is the same in every byte. Before that,
-/// random products (subnormals, infinities, cancellation) go through the tensor cores alone and must agree in
-/// every bit.
+/// a kernel's rows (or one row) also by two thirds of one rounding of a probability. Merges into f32 may
+/// differ by 16 units, and what is appended to a cache is the same in every byte. Before that, random
+/// products (subnormals, infinities, cancellation) go through the tensor cores alone and must agree in every
+/// bit.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -77,8 +77,7 @@ pub(crate) fn read(file: Option<&Path>, only: &[String]) -> Result<Suites<Worklo
         for (at, Workload { label, .. }) in shapes.iter().enumerate() {
             // Older reports are found by it.
             if let Some(first) = shapes[..at].iter().position(|shape| shape.label == *label) {
-                let name = file.map_or("the built-in suites".into(), |file| file.display().to_string());
-                let pair = format!("{name}: suite {suite}, shapes {} and {}", first + 1, at + 1);
+                let pair = format!("{}: suite {suite}, shapes {} and {}", name(file), first + 1, at + 1);
                 return Err(Error::Invalid(format!("{pair} are the same, {label}: leave one out")));
             }
         }
@@ -91,18 +90,23 @@ pub(crate) fn read_forward(file: Option<&Path>, only: &[String]) -> Result<Suite
     suites(file, &BUILT_IN[..1], only, Shape::forward)
 }
 
+/// Where shapes are from, in words.
+fn name(file: Option<&Path>) -> String {
+    file.map_or("the built-in suites".to_owned(), |file| file.display().to_string())
+}
+
 fn suites<S>(
     file: Option<&Path>,
     built_in: &[&str],
     only: &[String],
     of: impl Fn(Shape) -> Result<S, Error>,
 ) -> Result<Suites<S>, Error> {
-    let (texts, name) = match file {
-        None => (built_in.iter().copied().map(str::to_owned).collect(), "the built-in suites".to_owned()),
+    let name = name(file);
+    let texts = match file {
+        None => built_in.iter().copied().map(str::to_owned).collect(),
         Some(path) => {
-            let name = path.display().to_string();
             let unread = |e| Error::Invalid(format!("`{name}` cannot be read: {e}"));
-            (vec![std::fs::read_to_string(path).map_err(unread)?], name)
+            vec![std::fs::read_to_string(path).map_err(unread)?]
         }
     };
     let unlike = |e: String| Error::Invalid(format!("{name}: {e}; it must be like {LIKE}"));
