@@ -25,8 +25,10 @@ mod group;
 pub mod lines;
 #[cfg(feature = "lzma")]
 pub mod lzma;
+mod manifest;
 pub mod module;
 pub mod occupancy;
+mod progress;
 #[cfg(feature = "ptxas")]
 pub mod ptxas;
 #[cfg(feature = "ptxas")]
