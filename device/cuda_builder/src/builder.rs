@@ -61,7 +61,10 @@ struct Site {
     workspace: PathBuf,
     compiler: DeviceCompiler,
     package: String,
+    /// What is kept of the package.
     folder: PathBuf,
+    /// Where compilers work.
+    compilers: PathBuf,
 }
 
 /// What a build made.
@@ -287,9 +290,10 @@ impl CudaBuilder {
         let workspace = workspace_root(&crate_root);
         let compiler = DeviceCompiler::locate(&workspace)?;
         let package = cargo::package_name(&crate_root)?;
-        let folder = self.folder_in(&workspace).join(&package);
+        let kept = self.folder_in(&workspace);
+        let (folder, compilers) = (kept.join(&package), kept.join("compilers"));
         fs::create_dir_all(&folder).map_err(Error::io("create", &folder))?;
-        Ok(Site { crate_root, workspace, compiler, package, folder })
+        Ok(Site { crate_root, workspace, compiler, package, folder, compilers })
     }
 
     /// What is built for `arch`, in `folder`.
@@ -313,12 +317,8 @@ impl CudaBuilder {
             llvm_args: &self.llvm_args,
             verbose: self.verbose,
         };
-        Group { invocation, contracted, folder, jobs: self.jobs, progress }
-    }
-
-    /// The folder that it builds in, for what else is worth keeping beside the modules.
-    pub fn folder(&self) -> PathBuf {
-        self.folder_in(&workspace_root(&self.crate_root))
+        let compilers = site.compilers.join(arch.name());
+        Group { invocation, contracted, folder, compilers, jobs: self.jobs, progress }
     }
 
     fn folder_in(&self, workspace: &Path) -> PathBuf {

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
-use std::thread;
 use std::time::SystemTime;
+use std::{fs, thread};
 
 use crate::cache::{Cache, Made, State};
 use crate::cargo::{Compiled, Invocation};
@@ -25,8 +25,10 @@ pub(crate) struct Group<'a> {
     /// Symbols of all of the crate's contracts. A kernel that none names is an error, so that modules kept
     /// under others say nothing.
     pub contracted: &'a [&'static str],
-    /// Where its compilers work and its modules are kept.
+    /// Where its modules are kept.
     pub folder: &'a Path,
+    /// Where compilers for its target work, those of other crates too: `core` is compiled once for all.
+    pub compilers: PathBuf,
     /// Compilers to run side by side, if not one for each core.
     pub jobs: Option<usize>,
     /// Told of each module that is made.
@@ -98,11 +100,12 @@ impl Group<'_> {
         let (compilers, batches) = self.deal(missing);
         let queue = Mutex::new(batches.into_iter());
         let done = Mutex::new((built, Vec::new()));
-        let work = |folder: &Path| -> Result<(), Error> {
+        let work = |n: usize| -> Result<(), Error> {
+            let place = Workplace::take(&self.compilers, n, cores())?;
             loop {
                 let batch = lock(&queue).next();
                 let Some(batch) = batch else { return Ok(()) };
-                let made = self.compile_batch(folder, &batch, &asked);
+                let made = self.compile_batch(&place.folder, &batch, &asked);
                 if made.is_err() {
                     // The others end after the batch that they are at.
                     lock(&queue).by_ref().for_each(drop);
@@ -124,11 +127,8 @@ impl Group<'_> {
             }
         };
         thread::scope(|scope| {
-            let start = |n: usize| {
-                let (folder, work) = (self.shard(n), &work);
-                scope.spawn(move || work(&folder))
-            };
-            let handles: Vec<_> = (0..compilers).map(start).collect();
+            let work = &work;
+            let handles: Vec<_> = (0..compilers).map(|n| scope.spawn(move || work(n))).collect();
             let ends: Vec<_> =
                 handles.into_iter().map(|handle| handle.join().expect("compile does not panic")).collect();
             ends.into_iter().collect::<Result<(), _>>()
@@ -158,7 +158,8 @@ impl Group<'_> {
 
     /// A module of every kernel that the crate has, none of them stamped.
     pub(crate) fn build_all(&self) -> Result<Built, Error> {
-        let compiled = self.invocation.compile(&[], &self.shard(0))?;
+        let place = Workplace::take(&self.compilers, 0, cores())?;
+        let compiled = self.invocation.compile(&[], &place.folder)?;
         let mut built = Built::default();
         let ptx = Ptx::parse(&compiled.ptx)?;
         // Nobody has named these symbols: they live as long as the program.
@@ -168,15 +169,9 @@ impl Group<'_> {
         Ok(built)
     }
 
-    /// Where compiler number `n` works.
-    fn shard(&self, n: usize) -> PathBuf {
-        self.folder.join(format!("shard-{n}"))
-    }
-
     /// How many compilers run side by side, and the entries in batches for them. They are dealt out round the
     /// table, because neighbours cost alike.
     fn deal<'w>(&self, wanted: &[Wanted<'w>]) -> (usize, Vec<Vec<Wanted<'w>>>) {
-        let cores = || thread::available_parallelism().map_or(1, |n| n.get());
         let most = wanted.len().div_ceil(WORTH_A_COMPILER);
         let compilers = self.jobs.unwrap_or_else(cores).clamp(1, most.max(1)).min(wanted.len());
         if compilers == 0 {
@@ -186,6 +181,39 @@ impl Group<'_> {
         let batch = |n: usize| wanted.iter().skip(n).step_by(batches).copied().collect::<Vec<_>>();
         (compilers, (0..batches).map(batch).filter(|batch| !batch.is_empty()).collect())
     }
+}
+
+/// A folder in which one compiler works at a time.
+struct Workplace {
+    folder: PathBuf,
+    /// Locked as long as it is open.
+    lock: fs::File,
+}
+
+impl Workplace {
+    /// One of `count` in `compilers`: number `n`, or another one that is free, or number `n` once it is.
+    fn take(compilers: &Path, n: usize, count: usize) -> Result<Self, Error> {
+        fs::create_dir_all(compilers).map_err(Error::io("create", compilers))?;
+        let open = |n: usize| {
+            let folder = compilers.join(format!("shard-{n}"));
+            let lock = folder.with_extension("lock");
+            let file = fs::File::create(&lock).map_err(Error::io("create", &lock))?;
+            Ok::<_, Error>(Workplace { folder, lock: file })
+        };
+        for n in (0..count).map(|next| (n + next) % count) {
+            let place = open(n)?;
+            if place.lock.try_lock().is_ok() {
+                return Ok(place);
+            }
+        }
+        let place = open(n)?;
+        place.lock.lock().map_err(Error::io("lock", &place.folder))?;
+        Ok(place)
+    }
+}
+
+fn cores() -> usize {
+    thread::available_parallelism().map_or(1, |n| n.get())
 }
 
 /// An entry to compile, and its place among those that are asked for.
