@@ -14,7 +14,7 @@
 //! | [`SharedTile`], [`TileSlot`] | a tile that may be read, one that may be written | it lies in shared memory, swizzled |
 //! | [`Unfilled`] -> [`InFlight`] -> tile | a place filled once | no read before its copy has landed behind a barrier |
 //! | [`Ring`] -> [`Pipeline`] -> [`Ready`] | stages filled again and again | no read too early, no refill too early |
-//! | [`PerWarp`] -> [`Stream`] -> [`Scratch`] | stages that a warp refills at once, given back in the end | the same; that the place is the stream's own |
+//! | [`PerWarp`] -> [`OwnRing`] -> [`Stream`] -> [`Scratch`] | stages that a warp refills at once, given back in the end | the same; that the place is the stream's own |
 //! | [`CacheWalk`], [`Source`] | a warp's share of rows in pages, tile by tile | pages exist, whatever their numbers are |
 //! | [`Relay`] -> [`Producer`], [`Consumer`] | stages that one warp fills for the others | the same, by mbarriers |
 //! | [`Relay`] by [`Tma`] -> [`Producer`], [`Consumer`] -> [`Kept`] | the same, filled by the copy engine and read by products | the same, by transactions |
@@ -101,6 +101,6 @@ pub use shared::{SharedLayout, SharedTile, SharedTiles, TileSlot, TileSlots};
 pub use slot::{CacheRow, OwnPart, load_per_head, load_value};
 pub use store::Spent;
 pub use stored::Stored;
-pub use stream::{PerWarp, Stream};
+pub use stream::{OwnRing, PerWarp, Stream};
 pub use sums::Sums;
 pub use tally::{Tallied, Tally};

@@ -30,7 +30,16 @@ unsafe impl<T: SharedLayout, const S: usize, const WARPS: usize> Place for PerWa
     }
 }
 
-/// This warp's ring of a [`PerWarp`]: `S` stages, all in flight but the one that is being read.
+/// This warp's ring of a [`PerWarp`]: `S` stages, none filled.
+pub struct OwnRing<T, const S: usize, const WARPS: usize> {
+    /// Where the rings of all warps begin.
+    all: u32,
+    /// Where this warp's ring begins.
+    base: u32,
+    what: PhantomData<T>,
+}
+
+/// The same in use: all stages are in flight but the one that is being read.
 pub struct Stream<T, const S: usize, const WARPS: usize> {
     /// Where the rings of all warps begin.
     all: u32,
@@ -42,23 +51,27 @@ pub struct Stream<T, const S: usize, const WARPS: usize> {
 }
 
 impl<T: SharedLayout, const S: usize, const WARPS: usize> PerWarp<T, S, WARPS> {
-    /// Starts all stages of this warp's ring, one group each.
+    /// This warp's ring.
     #[inline(always)]
-    pub fn stream<K: Kernel>(
-        self,
-        block: &Block<K>,
-        mut copy: impl FnMut(&T::Slot<CpAsync<Warp>>),
-    ) -> Stream<T, S, WARPS> {
+    pub fn own<K: Kernel>(self, block: &Block<K>) -> OwnRing<T, S, WARPS> {
         const { assert!(K::THREADS as usize == WARPS * 32, "a ring for each of the block's warps") }
         let base = self.base + block.warp().index * <Ring<T, S, CpAsync<Warp>>>::BYTES as u32;
+        OwnRing { all: self.base, base, what: PhantomData }
+    }
+}
+
+impl<T: SharedLayout, const S: usize, const WARPS: usize> OwnRing<T, S, WARPS> {
+    /// Starts all stages, one group each.
+    #[inline(always)]
+    pub fn stream(self, mut copy: impl FnMut(&T::Slot<CpAsync<Warp>>)) -> Stream<T, S, WARPS> {
         // A loop that stays one: the code of so many copies would take longer to fetch than to run.
         for i in 0..math::opaque(S as u32) {
             math::stay_a_loop();
-            // SAFETY: stage `i` of this warp's part of what `self` alone stood for; nobody has had a view of
-            // it yet.
-            unsafe { fill::<T, CpAsync<Warp>>(base + i * T::BYTES as u32, &mut copy) }
+            // SAFETY: stage `i` of this warp's part of what the place of all rings alone stood for; nobody has
+            // had a view of it yet.
+            unsafe { fill::<T, CpAsync<Warp>>(self.base + i * T::BYTES as u32, &mut copy) }
         }
-        Stream { all: self.base, base, next: base, what: PhantomData }
+        Stream { all: self.all, base: self.base, next: self.base, what: PhantomData }
     }
 }
 

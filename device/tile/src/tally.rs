@@ -12,7 +12,6 @@ pub struct Tally<'l, const N: usize> {
 }
 
 /// `N` words that warps have left, to be read by all.
-#[derive(Clone, Copy)]
 pub struct Tallied<'l, const N: usize> {
     base: u32,
     lent: PhantomData<&'l u32>,
@@ -24,14 +23,6 @@ impl<'l, const N: usize> Tally<'l, N> {
     #[inline(always)]
     pub(crate) unsafe fn at(base: u32) -> Self {
         Tally { base, lent: PhantomData }
-    }
-
-    /// The first `A` words, and the `B` words behind them: one tally for each time that words are left.
-    #[inline(always)]
-    pub fn split<const A: usize, const B: usize>(self) -> (Tally<'l, A>, Tally<'l, B>) {
-        const { assert!(A + B == N, "the two parts must make up the tally") }
-        // SAFETY: the two parts of what `self` alone stood for.
-        unsafe { (Tally::at(self.base), Tally::at(self.base + A as u32 * 4)) }
     }
 
     /// Each warp leaves words, `(which, what)`, no two warps the same; behind a barrier all of them are there
@@ -54,10 +45,19 @@ impl<'l, const N: usize> Tally<'l, N> {
     }
 }
 
-impl<const N: usize> Tallied<'_, N> {
+impl<'l, const N: usize> Tallied<'l, N> {
+    /// Keeps the first `A` words to be read, and gives back the `B` words behind them to be left again.
+    #[inline(always)]
+    pub fn split<const A: usize, const B: usize>(self) -> (Tallied<'l, A>, Tally<'l, B>) {
+        const { assert!(A + B == N, "the two parts must make up the words") }
+        let behind = self.base + A as u32 * 4;
+        // SAFETY: words of what `self` alone stood for, which the first part does not read.
+        (Tallied { base: self.base, lent: PhantomData }, unsafe { Tally::at(behind) })
+    }
+
     /// Word `i`; 0 past the last.
     #[inline(always)]
-    pub fn get(self, i: u32) -> u32 {
+    pub fn get(&self, i: u32) -> u32 {
         if i >= N as u32 {
             return 0;
         }

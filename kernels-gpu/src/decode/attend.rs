@@ -94,10 +94,11 @@ fn attend<
 
     // Each warp takes its own tiles through its own ring: no barrier of the block.
     let (places, right): (PerWarp<KvTile<E, D>, SLOTS, WARPS>, RightPlace<E::As, D, G>) = smem.split();
+    let ring = places.own(block);
     let mut walk = CacheWalk::<E, Page::Source, D>::of(&p.cache, share, item.kv_head, warp);
     // Before the first keys: behind so many bytes their few would wait in line.
     let (q, factor) = ColFrag::<E::As, D, G>::load::<Q, E>(&queries, warp);
-    let mut kv = places.stream(block, |slot| walk.copy([&slot.k, &slot.v]));
+    let mut kv = ring.stream(|slot| walk.copy([&slot.k, &slot.v]));
     let q = right.keep(q, block);
     let [k_factor, v_factor] =
         [0, 1].map(|i| E::FACTOR * load_per_head(&p.scales[i], item.sequence, item.kv_head));

@@ -171,8 +171,8 @@ fn item_of_many<Mask: DecodeMask, K: Kernel>(
     for of in mine {
         tiles += Sequence::of::<Mask>(p, of * 32 + warp.lane()).tiles();
     }
-    let (sums, weights) = tally.split::<32, { TALLY - 32 }>();
-    let sums = sums.leave([(number, warp.sum(tiles))].into_iter(), block);
+    let sums = tally.leave([(number, warp.sum(tiles))].into_iter(), block);
+    let (sums, weights) = sums.split::<32, { TALLY - 32 }>();
     let all = warp.sum(if warp.lane() < warps { sums.get(warp.lane()) } else { 0 });
     let cut = Cut::of(p, all);
     let mine = mine.map(|of| {
