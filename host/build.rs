@@ -1,7 +1,7 @@
 //! Gathers the kernels' PTX, compressed, into a table that the library includes. It comes from
 //!
 //! 1. the folder `FERROFLASH_PTX_DIR`, as `<symbol>.ptx`: for people who work on kernels; entries may be
-//!    missing;
+//!    missing. Empty is unset. Only this build script reads the variable, never the library;
 //! 2. `ptx/` beside this file, as `cuda_builder::archive` writes it: a published package, which needs no
 //!    device compiler and compresses nothing;
 //! 3. `../kernels-gpu`, compiled here: the workspace.
@@ -26,7 +26,9 @@ fn gather() -> Result<()> {
     let out = PathBuf::from(env::var("OUT_DIR")?);
     let package = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?);
     let (packaged, kernels) = (package.join("ptx"), package.join("../kernels-gpu"));
-    let folder = if let Some(folder) = env::var_os("FERROFLASH_PTX_DIR") {
+    // Empty is unset.
+    let ours = env::var_os("FERROFLASH_PTX_DIR").filter(|folder| !folder.is_empty());
+    let folder = if let Some(folder) = ours {
         given(Path::new(&folder), &kernels, &out)?
     } else if packaged.is_dir() {
         println!("cargo::rerun-if-changed={}", packaged.display());
@@ -87,7 +89,7 @@ fn wanted() -> impl Iterator<Item = spec::Contract> {
 fn cubins(package: &Path, ptx: &Path, out: &Path) -> Result<()> {
     println!("cargo::rerun-if-env-changed=FERROFLASH_CUBIN_DIR");
     let (packaged, built) = (package.join("cubins"), package.join("../target/cubin"));
-    let given = env::var_os("FERROFLASH_CUBIN_DIR").map(PathBuf::from);
+    let given = env::var_os("FERROFLASH_CUBIN_DIR").filter(|folder| !folder.is_empty()).map(PathBuf::from);
     let is_package = given.is_none() && packaged.is_dir();
     let folder = given.unwrap_or(if is_package { packaged } else { built });
     println!("cargo::rerun-if-changed={}", folder.display());

@@ -3,6 +3,9 @@ use crate::Error;
 use spec::{Contract, TensorMap};
 use std::borrow::Cow;
 
+/// What the name of a simulated card has behind the card's own.
+pub(crate) const SIMULATED: &str = " (simulated)";
+
 /// A device's limits. [`Capabilities::PROFILES`] has those of common cards, for planning without one: begin
 /// with the most similar for a card that is not among them, and change its fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,7 +15,7 @@ pub struct Capabilities {
     pub name: Cow<'static, str>,
     /// Compute capability, `(major, minor)`.
     pub compute_capability: (u32, u32),
-    /// Streaming multiprocessors.
+    /// Streaming multiprocessors: 1 to 65536.
     pub sms: u32,
     /// Most dynamic shared memory of a block, in bytes, after opting in.
     pub smem_per_block: u32,
@@ -50,9 +53,25 @@ impl Capabilities {
         Self::PROFILES.iter().find(|(known, _)| *known == name).map(|(_, capabilities)| capabilities)
     }
 
+    /// Most streaming multiprocessors that plans count blocks for.
+    const MOST_SMS: u32 = 1 << 16;
+
+    /// Checks what planning computes with: the fields are public.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] names the field.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        if self.sms == 0 || self.sms > Self::MOST_SMS {
+            let expected = "it must be 1 to 65536; begin with the most similar of Capabilities::PROFILES";
+            return Err(Error::invalid("capabilities.sms", self.sms, expected));
+        }
+        Ok(())
+    }
+
     /// The architecture as a number: 89 for compute capability 8.9.
     pub const fn arch(&self) -> u32 {
-        self.compute_capability.0 * 10 + self.compute_capability.1
+        let (major, minor) = self.compute_capability;
+        major.saturating_mul(10).saturating_add(minor)
     }
 
     /// Threads that an SM holds at once.
@@ -69,9 +88,10 @@ impl Capabilities {
     /// ptxas leave it.
     pub const fn blocks_per_sm(&self, kernel: &Contract) -> u32 {
         // The driver keeps 1 KiB of every block's shared memory for itself.
-        let by_smem = self.smem_per_sm / (kernel.smem_bytes + 1024);
-        let by_threads = self.threads_per_sm() / kernel.threads;
-        let mut by_registers = self.registers_per_sm / (kernel.threads * 256);
+        let by_smem = self.smem_per_sm / kernel.smem_bytes.saturating_add(1024);
+        let threads = if kernel.threads == 0 { 1 } else { kernel.threads };
+        let by_threads = self.threads_per_sm() / threads;
+        let mut by_registers = self.registers_per_sm / threads.saturating_mul(256);
         if by_registers < kernel.min_blocks_per_sm {
             by_registers = kernel.min_blocks_per_sm;
         }

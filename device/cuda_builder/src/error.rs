@@ -101,7 +101,7 @@ pub enum Error {
         /// What was expected.
         problem: String,
     },
-    /// LLVM may clone an instruction that a warp must execute together.
+    /// LLVM may clone an instruction that the threads of a warp or a block must execute together.
     #[error(
         "`{symbol}` has `{instruction}` in a plain asm!, which LLVM may clone into both arms of a branch: \
          write it with cuda_std's convergent_asm!"

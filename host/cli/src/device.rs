@@ -154,11 +154,11 @@ impl Device {
     pub(super) fn open(options: &DeviceOptions, console: &Console) -> Result<Self, Error> {
         match options.kind()? {
             DeviceKind::Gpu(ordinal) => Self::gpu(ordinal, console),
-            DeviceKind::Sim => Self::simulator(options.profile()),
+            DeviceKind::Sim => Self::simulator(options.profile(), console),
             DeviceKind::Cpu => Ok(Device::Cpu),
             DeviceKind::Auto => match Self::gpu(0, console) {
                 Err(Error::NoDevice(why)) => {
-                    let device = Self::simulator(options.profile())?;
+                    let device = Self::simulator(options.profile(), console)?;
                     console.note(format_args!("no GPU ({why}); using {device}"));
                     Ok(device)
                 }
@@ -172,12 +172,7 @@ impl Device {
     /// # Errors
     /// [`Error::NoDevice`] where there is none; the tuning file's own, with a GPU and without.
     pub(super) fn gpu(ordinal: u32, console: &Console) -> Result<Self, Error> {
-        let tuning = Tuning::from_environment()?;
-        if let Some(entry) = tuning.outdated().next() {
-            console.note(format_args!(
-                "the tuning file names {entry}, which is gone: run `ferroflash sweep` again"
-            ));
-        }
+        let tuning = tuning(console)?;
         let driver = open_cuda(ordinal)?;
         let name = driver.capabilities().name.to_string();
         let runner = Box::new(Attention::with_tuning(driver, tuning));
@@ -191,11 +186,12 @@ impl Device {
         Ok(Device::Kernels { runner: Box::new(Attention::new(driver)), name, is_simulated: false })
     }
 
-    /// The simulator as a card of `Capabilities::PROFILES`.
-    fn simulator(profile: &str) -> Result<Self, Error> {
-        let driver = ferroflash::SimDriver::new(profile)?;
+    /// The simulator as a card of `Capabilities::PROFILES`, with what was measured on that card.
+    fn simulator(profile: &str, console: &Console) -> Result<Self, Error> {
+        let (tuning, driver) = (tuning(console)?, ferroflash::SimDriver::new(profile)?);
         let name = driver.capabilities().name.to_string();
-        Ok(Device::Kernels { runner: Box::new(Attention::new(driver)), name, is_simulated: true })
+        let runner = Box::new(Attention::with_tuning(driver, tuning));
+        Ok(Device::Kernels { runner, name, is_simulated: true })
     }
 
     /// Whether it is the simulator.
@@ -287,6 +283,16 @@ impl Device {
             }
         }
     }
+}
+
+/// What `ferroflash sweep` measured.
+fn tuning(console: &Console) -> Result<Tuning, Error> {
+    let tuning = Tuning::from_environment()?;
+    if let Some(entry) = tuning.outdated().next() {
+        console
+            .note(format_args!("the tuning file names {entry}, which is gone: run `ferroflash sweep` again"));
+    }
+    Ok(tuning)
 }
 
 /// A CUDA device.

@@ -22,6 +22,7 @@ mod verify;
 use clap::{Parser, Subcommand};
 use console::Console;
 use error::Error;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Fused attention for NVIDIA GPUs, every kernel written in Rust.
@@ -31,6 +32,10 @@ struct Cli {
     /// Print one JSON document instead of text; what fails is `error` and `exit_code` in it.
     #[arg(long, global = true)]
     json: bool,
+    /// Replace kernels: each kernel that has a file DIR/<kernel>.ptx is loaded from that file. For people who
+    /// work on kernels; the program names the replaced kernels first.
+    #[arg(long, global = true, value_name = "DIR")]
+    ptx_dir: Option<PathBuf>,
     #[command(subcommand)]
     command: Command,
 }
@@ -69,20 +74,40 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
-    let console = Console::new(cli.json);
-    let result = match cli.command {
-        Command::Run(args) => run::run(args, &console),
-        Command::Verify(args) => verify::run(args, &console),
-        Command::Sanitize(args) => sanitize::run(args, &console),
-        Command::Agree(args) => agree::run(args, &console),
-        Command::Soak(args) => soak::run(args, &console),
-        Command::Fuzz(args) => fuzz::run(args, &console),
-        Command::Kernels(args) => kernels::run(args, &console),
-        Command::Info(args) => info::run(args, &console),
-        Command::Sweep(args) => sweep::run(args, &console),
-        Command::Bench(args) => bench::run(args, &console),
-        Command::Demo(args) => demo::run(args, &console),
-    };
+    let mut console = Console::new(cli.json);
+    match cli.ptx_dir.as_deref().map_or(Ok(()), |folder| replace_kernels(folder, &mut console)) {
+        Ok(()) => conclude(execute(cli.command, &console), &console),
+        Err(error) => conclude(Err(error), &console),
+    }
+}
+
+/// Loads kernels from the files of a folder, and says which.
+fn replace_kernels(folder: &Path, console: &mut Console) -> Result<(), Error> {
+    // SAFETY: whoever gives the option vouches for the files: `--help` says that they replace kernels.
+    let replaced = unsafe { ferroflash::ptx::replace_from(folder) };
+    let replaced = replaced.map_err(|e| Error::Invalid(format!("--ptx-dir: {e}")))?;
+    console.replaced(folder, replaced);
+    Ok(())
+}
+
+fn execute(command: Command, console: &Console) -> Result<(), Error> {
+    match command {
+        Command::Run(args) => run::run(args, console),
+        Command::Verify(args) => verify::run(args, console),
+        Command::Sanitize(args) => sanitize::run(args, console),
+        Command::Agree(args) => agree::run(args, console),
+        Command::Soak(args) => soak::run(args, console),
+        Command::Fuzz(args) => fuzz::run(args, console),
+        Command::Kernels(args) => kernels::run(args, console),
+        Command::Info(args) => info::run(args, console),
+        Command::Sweep(args) => sweep::run(args, console),
+        Command::Bench(args) => bench::run(args, console),
+        Command::Demo(args) => demo::run(args, console),
+    }
+}
+
+/// Prints the error of a command, and says how the process ends.
+fn conclude(result: Result<(), Error>, console: &Console) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

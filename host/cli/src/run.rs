@@ -3,7 +3,7 @@ use super::console::Console;
 use super::device::{Device, Results, Took};
 use super::error::Error;
 use super::files::{self, File, Stored};
-use super::options::{DeviceOptions, ScoreOptions};
+use super::options::{DeviceKind, DeviceOptions, ScoreOptions};
 use clap::ValueEnum;
 use ferroflash::Problem;
 use reference::{HostTensor, Layout, Memory, Reference, Verdict};
@@ -120,6 +120,13 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         FileLayout::Bshd => Layout::Bshd,
         FileLayout::Bhsd => Layout::Bhsd,
     };
+    if args.check && args.device.kind()? == DeviceKind::Cpu {
+        let what =
+            "--check compares a kernel with the f64 reference, and --device cpu runs the reference itself";
+        return Err(Error::Invalid(format!(
+            "{what}; leave --check out, or use --device gpu or --device sim"
+        )));
+    }
     if let Some(output) = &args.output {
         files::differ(&args.input, output)?;
     }
@@ -267,6 +274,9 @@ impl fmt::Display for Report {
         writeln!(f, "{}", self.problem)?;
         let Took { upload, load, kernel, cpu } = self.milliseconds;
         write!(f, "on {} with {}", self.device, self.kernel.unwrap_or("no kernel"))?;
+        if let Some(file) = self.kernel.and_then(ferroflash::ptx::replacement) {
+            write!(f, " from {}", file.display())?;
+        }
         if let Some(kernel) = kernel {
             write!(f, ": {kernel:.3} ms")?;
         }
