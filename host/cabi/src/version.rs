@@ -77,3 +77,34 @@ fn entry_names() -> &'static [CString] {
         KERNELS.iter().map(|kernel| CString::new(kernel.symbol).unwrap_or_default()).collect()
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Args, read};
+
+    /// Structs as they are in programs that exist: their sizes never change, whatever is added behind them.
+    #[test]
+    fn older_smaller_structs_still_work() {
+        fn check<A: Args>(bytes: usize) {
+            assert_eq!(A::LEAST, bytes, "{}: the size in version 1 of the interface", A::NAME);
+            // No byte more is there than the caller knows.
+            let mut older = vec![0u64; bytes.div_ceil(8)];
+            older[0] = bytes as u64;
+            // SAFETY: as many bytes as the first field says.
+            let known = unsafe { read::<A>(older.as_ptr().cast()) };
+            // SAFETY: all fields are plain, and their values are read back as bytes.
+            let known = known.map(|args| unsafe { *(&raw const args).cast::<u64>() });
+            assert_eq!(known, Ok(bytes as u64), "{}", A::NAME);
+            older[0] = bytes as u64 - 1;
+            // SAFETY: as above.
+            let error = unsafe { read::<A>(older.as_ptr().cast()) }.map(|_| ()).expect_err(A::NAME);
+            assert!(error.to_string().contains(A::SIZE), "{error}");
+        }
+        check::<ForwardArgs>(272);
+        check::<AppendArgs>(184);
+        check::<DecodeArgs>(344);
+        check::<MergeArgs>(152);
+        assert_eq!(PlanInfo::SIZE_V1, 56);
+    }
+}
