@@ -199,7 +199,8 @@ mod tests {
             // Whatever else there is, nothing panics.
             let most = u32::MAX;
             let large = Capabilities { smem_per_block: most, smem_per_sm: most, ..card.clone() };
-            let _ = plans(&Capabilities { registers_per_sm: most, l2_bytes: u64::MAX, sms: 1 << 16, ..large });
+            let _ =
+                plans(&Capabilities { registers_per_sm: most, l2_bytes: u64::MAX, sms: 1 << 16, ..large });
             let _ = plans(&Capabilities { registers_per_sm: 0, smem_per_sm: 0, l2_bytes: 0, ..card.clone() });
             let _ = plans(&Capabilities { compute_capability: (most, most), ..card.clone() });
         }
