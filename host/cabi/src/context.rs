@@ -1,8 +1,8 @@
 //! Contexts, plans and launches behind handles.
 use crate::args::read;
 use crate::call::{Status, borrow, call, invalid, store};
+use crate::entries::entry_name;
 use crate::forward::{ForwardArgs, PlanInfo};
-use crate::version::entry_name;
 use ferroflash::{Attention, Contract, Error, Plan, RawDriver, RawStream, Request, Tuning};
 use std::ffi::{CStr, CString, c_void};
 
