@@ -1,7 +1,7 @@
 //! Gathers the kernels' PTX into a table that the library includes. It comes from
 //!
 //! 1. the folder `FERROFLASH_PTX_DIR`, as `<symbol>.ptx`: for people who work on kernels; entries may be
-//!    missing;
+//!    missing. Empty is unset. Only this build script reads the variable, never the library;
 //! 2. `ptx/` beside this file, as `cuda_builder::archive` writes it: a published package, which needs no
 //!    device compiler;
 //! 3. `../kernels-gpu`, compiled here: a checkout. The modules are kept in its `target/cuda-builder`, so that

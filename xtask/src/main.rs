@@ -3,6 +3,7 @@
 mod budgets;
 mod candle;
 mod ci;
+mod compare;
 mod evidence;
 mod kernels;
 mod pack;
@@ -34,7 +35,14 @@ enum Task {
     /// Bring what is missing: the device compiler, ptxas, nvdisasm, cuobjdump
     Setup,
     /// Compile the kernels to PTX and hold them against the rules (no spill in a loop, no local depot, ...)
-    BuildPtx(kernels::Build),
+    BuildPtx {
+        #[command(flatten)]
+        build: kernels::Build,
+        /// Compare the entries with the PTX files of this folder, line numbers and comments apart, instead of
+        /// with the rules; fails where one is different
+        #[arg(long, value_name = "FOLDER")]
+        against: Option<PathBuf>,
+    },
     /// Show what every entry costs on sm_80, sm_89 and sm_90: registers, spills, shared memory, occupancy,
     /// instructions
     PtxStats(stats::Stats),
@@ -87,7 +95,10 @@ fn run(task: Task) -> Result {
     let root = root();
     match task {
         Task::Setup => setup::run(&root),
-        Task::BuildPtx(build) => kernels::build_ptx(&root, &build),
+        Task::BuildPtx { build, against: None } => kernels::build_ptx(&root, &build),
+        Task::BuildPtx { build, against: Some(folder) } => {
+            compare::against(&folder, &kernels::ptx(&root, &build)?.modules)
+        }
         Task::PtxStats(stats) => stats::run(&root, &stats),
         Task::Test(test) => test::run(&root, &test),
         Task::Demo { arguments } => ci::demo(&root, &arguments),

@@ -68,8 +68,11 @@ pub fn run(root: &Path, test: &Test) -> Result {
     loud(command.envs(modules(root, test.all)?))
 }
 
+/// A variable for the library's build, where it carries a sample.
+type Environment = Option<(&'static str, PathBuf)>;
+
 /// Compiles the kernels, and gives what the environment must be for a library that carries them.
-fn modules(root: &Path, all: bool) -> Result<Option<(&'static str, PathBuf)>> {
+fn modules(root: &Path, all: bool) -> Result<Environment> {
     if all {
         kernels::ptx(root, &Build::all())?;
         return Ok(None);
@@ -86,7 +89,7 @@ pub fn all(root: &Path, all: bool) -> Result {
     let environment = modules(root, all)?;
     let start = Instant::now();
     println!("compiling the tests");
-    let binaries = binaries::build(root, environment.iter())?;
+    let binaries = binaries::build(root, &environment)?;
     println!("{} test programs, compiled in {:.0} s", binaries.len(), start.elapsed().as_secs_f64());
     let documentation = || {
         let mut command = cargo();

@@ -13,8 +13,8 @@
 //! | [`OwnPart`], [`CacheRow`] | a thread's eight columns of all rows; a row of a cache, wherever it lies | no two threads have the same; the row exists |
 //! | [`SharedTile`], [`TileSlot`] | a tile that may be read, one that may be written | it lies in shared memory, swizzled |
 //! | [`Unfilled`] -> [`InFlight`] -> tile | a place filled once | no read before its copy has landed behind a barrier |
-//! | [`Ring`] -> [`Pipeline`] -> [`Ready`] | stages filled again and again, by the block or ([`PerWarp`]) a warp | no read too early, no refill too early |
-//! | [`PerWarp`] -> [`Stream`] -> [`Scratch`] | stages that a warp refills at once, given back in the end | the same |
+//! | [`Ring`] -> [`Pipeline`] -> [`Ready`] | stages filled again and again | no read too early, no refill too early |
+//! | [`PerWarp`] -> [`OwnRing`] -> [`Stream`] -> [`Scratch`] | stages that a warp refills at once, given back in the end | the same; that the place is the stream's own |
 //! | [`CacheWalk`], [`Source`] | a warp's share of rows in pages, tile by tile | pages exist, whatever their numbers are |
 //! | [`Relay`] -> [`Producer`], [`Consumer`] | stages that one warp fills for the others | the same, by mbarriers |
 //! | [`Relay`] by [`Tma`] -> [`Producer`], [`Consumer`] -> [`Kept`] | the same, filled by the copy engine and read by products | the same, by transactions |
@@ -24,7 +24,7 @@
 //! | [`Outbox`] | a tile on its way out | nobody writes before the copy engine has read |
 //! | [`Scratch`] -> [`Left`], [`LeftColumns`] | registers handed from warp to warp | no read before the barrier |
 //! | [`LeftPlace`], [`RightPlace`] | operands for which registers have no room | a lane reads its own, or behind a barrier |
-//! | [`Tally`], [`Sums`] | numbers that warps leave for each other, parts of a sum | the same |
+//! | [`Tally`] -> [`Tallied`], [`Sums`] | numbers that warps leave for each other, parts of a sum | the same |
 //! | [`Spent`] | a tile's place whose contents nobody needs any more | nobody reads them |
 //! | [`Acc`], [`AFrag`], [`Resident`], [`RowVec`] | register fragments of a warp | shapes and element types of a product agree |
 //! | [`ColAcc`], [`ColFrag`], [`Right`], [`ColVec`], [`PackedRows`] | the same for few columns; the rows that these are | likewise |
@@ -90,7 +90,7 @@ pub use packed_rows::PackedRows;
 pub use pages::{CacheRows, PageWalk};
 pub use partial::{OwnChunk, PartialRows, RowSlices};
 pub use pipeline::{InFlight, Pipeline, Prologue, Ready, Ring, Unfilled};
-pub use place::{Lent, PerWarp, Place};
+pub use place::Place;
 pub use product::{Ab, Abt, Product};
 pub use relay::{Consumer, Consumers, Producer, Relay};
 pub use right::{Right, RightPlace};
@@ -101,6 +101,11 @@ pub use shared::{SharedLayout, SharedTile, SharedTiles, TileSlot, TileSlots};
 pub use slot::{CacheRow, OwnPart, load_per_head, load_value};
 pub use store::Spent;
 pub use stored::Stored;
-pub use stream::Stream;
+pub use stream::{OwnRing, PerWarp, Stream};
 pub use sums::Sums;
-pub use tally::Tally;
+pub use tally::{Tallied, Tally};
+
+/// The README's program compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

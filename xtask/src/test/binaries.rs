@@ -1,13 +1,12 @@
 //! The test programs of the workspace, as cargo builds them.
 
-use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde::Deserialize;
 
-use super::FEATURES;
 use super::queue::{Job, Kind};
+use super::{Environment, FEATURES};
 use crate::process::{Result, cargo, stdout};
 
 /// A line of cargo's output, where it is of a program.
@@ -31,19 +30,14 @@ struct Profile {
 }
 
 /// Builds every test program of the workspace in this environment.
-pub fn build<'e, V: AsRef<OsStr> + 'e>(
-    root: &Path,
-    environment: impl Iterator<Item = &'e (&'static str, V)>,
-) -> Result<Vec<Job>> {
+pub fn build(root: &Path, environment: &Environment) -> Result<Vec<Job>> {
     let mut command = cargo();
     command
         .args(["test", "--workspace", "--features", FEATURES, "--no-run"])
         .arg("--message-format=json-render-diagnostics")
         .current_dir(root)
+        .envs(environment.clone())
         .stderr(Stdio::inherit());
-    for (name, value) in environment {
-        command.env(name, value);
-    }
     let output = command.output()?;
     if !output.status.success() {
         return Err("the tests do not compile".into());

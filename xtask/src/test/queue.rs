@@ -62,8 +62,9 @@ const LONG: [(&str, f64); 8] = [
 pub fn run(mut jobs: Vec<Job>, times: &Path) -> Result {
     let mut known: BTreeMap<String, f64> =
         LONG.iter().map(|(name, seconds)| ((*name).to_owned(), *seconds)).collect();
-    let kept = fs::read_to_string(times).ok().and_then(|text| serde_json::from_str(&text).ok());
-    known.extend(kept.unwrap_or_else(BTreeMap::<String, f64>::new));
+    let kept = fs::read_to_string(times).ok();
+    known
+        .extend(kept.and_then(|text| serde_json::from_str::<BTreeMap<_, _>>(&text).ok()).unwrap_or_default());
     let seconds = |job: &Job| known.get(&job.name).copied().unwrap_or_default();
     jobs.sort_by(|a, b| seconds(b).total_cmp(&seconds(a)));
 
