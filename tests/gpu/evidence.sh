@@ -62,7 +62,7 @@ program() {
 }
 step() {
     case $1 in
-        gpu) program gpu env FERROFLASH_REQUIRE_GPU=1 ./gpu ;;
+        gpu) program gpu ./gpu --include-ignored ;;
         embed) program embed ./embed; program cudarc ./cudarc ;;
         verify) run python3 parallel.py verify "$out/verify.json" --all-configs ;;
         sanitize | agree) into "$1.json" ./ferroflash "$1" --json --device gpu ;;
