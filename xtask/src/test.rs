@@ -6,7 +6,7 @@ mod queue;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Instant, UNIX_EPOCH};
 
 use clap::Args;
 
@@ -66,6 +66,24 @@ pub fn run(root: &Path, test: &Test) -> Result {
     let mut command = cargo();
     command.args(["test", "--workspace", "--features", FEATURES]).args(&test.arguments).current_dir(root);
     loud(command.envs(modules(root, test.all)?))
+}
+
+/// `cargo xtask mutate`: the mutation score of every kernel, or of those that the arguments name.
+pub fn mutate(root: &Path, arguments: &[String]) -> Result {
+    kernels::ptx(root, &Build::all())?;
+    let mutants = ["run", "--quiet", "--package", "ferroflash-tests", "--bin", "ferroflash-mutants"];
+    loud(cargo().args(mutants).args(["--features", FEATURES, "--"]).args(arguments).current_dir(root))
+}
+
+/// `cargo xtask fuzz`: random problems by a seed of now, unless the arguments name one.
+pub fn fuzz(root: &Path, arguments: &[String]) -> Result {
+    kernels::ptx(root, &Build::all())?;
+    let seed = UNIX_EPOCH.elapsed()?.as_secs().to_string();
+    let is_given =
+        arguments.iter().any(|a| ["--seed", "--case", "--help"].iter().any(|name| a.starts_with(name)));
+    let seed = if is_given { Vec::new() } else { vec!["--seed", &seed] };
+    let program = ["run", "--quiet", "--package", "ferroflash-cli", "--", "fuzz", "--device", "sim"];
+    loud(cargo().args(program).args(seed).args(arguments).current_dir(root))
 }
 
 /// A variable for the library's build, where it carries a sample.
