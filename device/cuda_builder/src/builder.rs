@@ -5,25 +5,15 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 use crate::cache;
-use crate::cargo::{self, Invocation};
+use crate::cargo::{self, DebugInfo, Invocation};
 #[cfg(feature = "ptxas")]
 use crate::gate;
 use crate::group::Group;
+use crate::output::{Module, Output};
 #[cfg(feature = "ptxas")]
 use crate::report::Reporter;
 use crate::toolchain::{DeviceCompiler, workspace_root};
 use crate::{Arch, Contract, Error, Target};
-
-/// How much of the source's lines goes into the PTX.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum DebugInfo {
-    /// Nothing.
-    None,
-    /// `.file` and `.loc` lines, with the calls that inlining has dissolved as comments behind them. The
-    /// instructions are the same as without.
-    #[default]
-    Lines,
-}
 
 /// Builds a device crate to PTX.
 ///
@@ -60,30 +50,6 @@ struct Site {
     compiler: DeviceCompiler,
     package: String,
     folder: PathBuf,
-}
-
-/// What a build made.
-#[derive(Debug)]
-pub struct Output {
-    /// One module per entry, in the order of the contracts.
-    pub modules: Vec<Module>,
-    /// The source files and manifests that the modules were made of.
-    pub inputs: Vec<PathBuf>,
-    /// What rustc warned of in the device crates; empty if nothing.
-    pub warnings: String,
-}
-
-/// The PTX of one entry: a complete module.
-#[derive(Debug, Clone)]
-pub struct Module {
-    /// The entry's launch contract.
-    pub contract: Contract,
-    /// The target that it was compiled for.
-    pub arch: Arch,
-    /// The PTX text.
-    pub text: String,
-    /// The file that holds the same text.
-    pub path: PathBuf,
 }
 
 impl CudaBuilder {
@@ -337,17 +303,6 @@ impl CudaBuilder {
             groups.entry(arch).or_default().push(contract);
         }
         Ok(groups)
-    }
-}
-
-impl Output {
-    /// Tells cargo to run the build script again when a source of the kernels or the choice of the compiler
-    /// changes.
-    pub fn emit_rerun_if_changed(&self) {
-        for input in &self.inputs {
-            println!("cargo:rerun-if-changed={}", input.display());
-        }
-        println!("cargo:rerun-if-env-changed={}", crate::toolchain::RUSTC_VARIABLE);
     }
 }
 

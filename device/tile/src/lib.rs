@@ -104,3 +104,8 @@ pub use stored::Stored;
 pub use stream::{OwnRing, PerWarp, Stream};
 pub use sums::Sums;
 pub use tally::{Tallied, Tally};
+
+/// The README's program compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
