@@ -7,11 +7,12 @@ use crate::entries::Run;
 use crate::lengths::Unchecked;
 use crate::partial::Partial;
 use crate::softcap::softcap;
+use attention_tile::{CacheWalk, PagedRows, PagedTiles, Source, Strided, load_per_head};
 use core::ops::ControlFlow;
 use spec::{DType, Decode, DecodeCombine, DecodeParams, Local, PageMarker, Rows, Tiles};
 use tile::{
-    Block, CacheWalk, ColAcc, ColFrag, ColVec, LoadAs, PagedRows, PagedTiles, PerWarp, RightPlace,
-    SharedTile, Smem, Source, Steps, Stored, Strided, TensorCore, load_per_head, shared_layout,
+    Block, ColAcc, ColFrag, ColVec, LoadAs, PerWarp, RightPlace, SharedTile, Smem, Steps, Stored, TensorCore,
+    shared_layout,
 };
 
 shared_layout! {

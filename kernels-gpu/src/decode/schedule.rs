@@ -2,9 +2,10 @@
 //! between launches.
 use super::mask::DecodeMask;
 use crate::lengths::Unchecked;
+use attention_tile::PackedRows;
 use cuda_std::math::rcp;
 use spec::{DecodeParams, Kernel, LEAST_KEYS, TALLY, Tensor};
-use tile::{Block, PackedRows, Smem, Steps, Tally, Warp};
+use tile::{Block, Smem, Steps, Tally, Warp};
 
 /// One part of one sequence's keys, for one block of the rows of one key head.
 #[derive(Clone, Copy)]
