@@ -88,7 +88,7 @@ mod tests {
         assert_eq!(size_of::<Slots>(), 8 + 2 * 4);
         assert_eq!(size_of::<PerHead>(), 3 * 8 + 2 * 4);
         assert_eq!(size_of::<RowParts>(), 3 * 4 + size_of::<FastDiv>());
-        let order = size_of::<Integers>() + 2 * 4 + 3 * size_of::<FastDiv>() + 5 * 4;
+        let order = 2 * size_of::<Integers>() + 2 * 4 + 3 * size_of::<FastDiv>() + 5 * 4;
         assert_eq!(size_of::<DecodeOrder>(), order);
         let decode = 2 * size_of::<Tensor>() + 2 * size_of::<Lse>() + size_of::<Cache>() + order;
         let decode = decode + 2 * size_of::<PerHead>() + size_of::<Partials>() + size_of::<Counters>();

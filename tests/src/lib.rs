@@ -6,6 +6,7 @@ use ptx_sim::Options;
 use reference::{Case, Loaded, Reference};
 
 pub mod clamps;
+pub mod known_keys;
 pub mod mutation;
 pub mod on_cache;
 pub mod subjects;

@@ -330,6 +330,7 @@ fn order(
     };
     let order = DecodeOrder {
         lengths: Integers { base: d.cache.lengths.address, count: sequences, reserved: 0 },
+        starts: Integers { base: 0, count: 0, reserved: 0 },
         max_keys: p.seqlen_k as u32,
         splits,
         chunk,

@@ -36,7 +36,7 @@ pub use contract::{
     Tensor, TensorMap, Vector as Lse,
 };
 pub use decode::entries::{DECODE_COMBINES, DECODES, DecodeCombineInfo, DecodeInfo};
-pub use decode::params::{DecodeOrder, DecodeParams, LEAST_KEYS, MAX_SEQUENCES, TALLY};
+pub use decode::params::{DecodeOrder, DecodeParams, LEAST_KEYS, MAX_SEQUENCES, TALLY, varlen_cache};
 pub use decode::{Decode, DecodeCombine, PageKind, PageMarker, Rows, Tiles};
 pub use forward::entries::{ENTRIES, PLANNED};
 pub use forward::entry::{Entry, EntryInfo};
