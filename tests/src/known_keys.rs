@@ -38,7 +38,7 @@ struct Tensors {
     v: Vec<u16>,
 }
 
-fn info(symbol: &str) -> &'static DecodeInfo {
+fn info(symbol: &str) -> &'static AttnInfo {
     DECODES.iter().find(|entry| entry.contract.symbol == symbol).expect("an entry of the table")
 }
 
@@ -99,7 +99,7 @@ impl KnownKeys {
         let (entry, Tensors { q, k, v }) = (info(self.symbol), self.tensors());
         let group = heads / kv_heads;
         let (rows, kv) = (queries * group, kv_heads as u32);
-        let row_blocks = (rows as u32).div_ceil(entry.rows);
+        let row_blocks = (rows as u32).div_ceil(entry.tile_m);
         let slots = (batch as u32 * self.splits.max(8)).max(1);
         let o_rows = batch * queries * heads;
 
@@ -153,7 +153,7 @@ impl KnownKeys {
                 chunk: FastDiv::ONE,
                 kv_heads: div(kv),
                 row_blocks: div(row_blocks),
-                rows: entry.rows,
+                rows: entry.tile_m,
                 share: 8.0,
                 threshold: 2.25,
                 blocks: 7,

@@ -3,7 +3,7 @@ use ferroflash::{DType, SimDriver, ptx};
 use ferroflash_tests::clamps::{FILES, without_each_clamp};
 use ferroflash_tests::known_keys::{KnownKeys, Written};
 use ptx_sim::{Completion, Options};
-use spec::{DECODES, MaskKind, PageKind};
+use spec::{DECODES, Keys, MaskKind, PageKind};
 
 /// Instructions that are enough for a launch; what takes a garbage length for billions ends.
 const BUDGET: u64 = 20_000_000;
@@ -45,8 +45,8 @@ fn entries() -> impl Iterator<Item = &'static str> {
     ]
     .map(|(mask, pages)| {
         let found = DECODES.iter().find(|entry| {
-            (entry.dtype, entry.cache, entry.head_dim) == (DType::F16, DType::F16, 64)
-                && (entry.mask, entry.pages) == (mask, pages)
+            (entry.dtype, entry.kv_dtype, entry.head_dim) == (DType::F16, DType::F16, 64)
+                && (entry.mask, entry.keys) == (mask, Keys::Cache(pages))
         });
         found.expect("the table has one").contract.symbol
     })
