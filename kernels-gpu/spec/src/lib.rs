@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod append;
+mod cache;
 mod combine;
 mod decode;
 mod forward;
@@ -25,16 +26,17 @@ mod mask;
 mod merge;
 mod order;
 mod paged;
+mod paged_map;
 mod split;
 mod table;
 mod varlen;
 
 pub use append::{APPEND_COLUMNS, Append, AppendCopy, AppendInfo, AppendParams};
+pub use cache::{Cache, PerHead, Slots};
 pub use combine::{Combine, CombineInfo, CombineParams};
 pub use contract::{
-    Bf16, Cache, Contract, Counters, DType, E4m3, Element, F16, F32, FastDiv, Integers, Kernel, Native,
-    PageBoxes, PagedMap, Partials, Path, PerHead, RaggedMap, RowParts, RowValues, Scalar, Slots, Target,
-    Tensor, TensorMap, Vector as Lse,
+    Bf16, Contract, Counters, DType, E4m3, Element, F16, F32, FastDiv, Integers, Kernel, Native, Partials,
+    Path, RaggedMap, RowParts, RowValues, Scalar, Target, Tensor, TensorMap, Vector as Lse,
 };
 pub use decode::params::{DecodeOrder, DecodeParams, LEAST_KEYS, MAX_SEQUENCES, TALLY, varlen_cache};
 pub use decode::{Decode, DecodeCombine, DecodeCombineInfo, PageKind, PageMarker, Rows, Tiles};
@@ -48,6 +50,7 @@ pub use mask::{Causal, Full, Local, MaskKind, MaskMarker};
 pub use merge::{MERGE_COLUMNS, Merge, MergeInfo, MergeParams, MergeState};
 pub use order::{OwnTiles, TileOrder, TileRounds, WorkTile};
 pub use paged::{HopperPagedParams, Paged, PagedParams};
+pub use paged_map::{PageBoxes, PagedMap};
 #[doc(hidden)]
 pub use pastey;
 pub use split::{Split, SplitParams};
