@@ -1,5 +1,5 @@
-//! `cargo bench -p ferroflash`: how long a launch takes on the host, the driver's own time apart, and that no kind
-//! takes more than 3 us. On a machine that does nothing else: a shared one tells of its neighbours.
+//! `cargo bench -p ferroflash`: how long a launch takes on the host, the driver's own time apart, and that no
+//! kind takes more than 3 us. On a machine that does nothing else: a shared one tells of its neighbours.
 #[allow(dead_code, reason = "its test is the other way to use it")]
 #[path = "../tests/overhead.rs"]
 mod overhead;

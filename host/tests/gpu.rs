@@ -1,5 +1,5 @@
-//! Attention on this machine's GPU through each CUDA driver: `cargo xtask test --gpu`. Everywhere else these tests
-//! are ignored, and show as ignored.
+//! Attention on this machine's GPU through each CUDA driver: `cargo xtask test --gpu`. Everywhere else these
+//! tests are ignored, and show as ignored.
 use ferroflash::*;
 use std::time::{Duration, Instant};
 

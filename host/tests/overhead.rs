@@ -1,5 +1,5 @@
-//! A launch allocates nothing on the host. `cargo bench -p ferroflash` says how long one takes there, the driver's
-//! own time apart.
+//! A launch allocates nothing on the host. `cargo bench -p ferroflash` says how long one takes there, the
+//! driver's own time apart.
 mod fake;
 mod fake_ptx;
 

@@ -1,5 +1,5 @@
-//! `ferroflash-mutants`: the mutation score of every kernel that this build carries, written to docs/evidence.
-//! `cargo xtask mutate` builds it with every kernel and runs it.
+//! `ferroflash-mutants`: the mutation score of every kernel that this build carries, written to
+//! docs/evidence. `cargo xtask mutate` builds it with every kernel and runs it.
 use clap::Parser;
 use ferroflash_tests::is_carried;
 use ferroflash_tests::mutation::{Evidence, STACK, Sample, Subject, score, unused_excuses, write};

@@ -14,6 +14,11 @@ pub fn simulator(subject: &dyn Subject, options: Options) -> Attention<SimDriver
     };
     let card = ["orin", "a100", "l4", "h200"].into_iter().find(runs);
     let card = card.unwrap_or_else(|| panic!("no card runs {}", subject.contract().symbol));
+    if subject.family() == "hopper paged" {
+        // Blocks are persistent: with two multiprocessors each has several tiles in small problems, too.
+        let card = SimDriver::of_multiprocessors(card, options, Some(2));
+        return Attention::new(card.expect("a known card"));
+    }
     Attention::new(SimDriver::with_options(card, options).expect("a known card"))
 }
 

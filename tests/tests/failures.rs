@@ -3,7 +3,7 @@
 //! lists all of it.
 use ferroflash::lineage::{Configuration, names};
 use ferroflash::{
-    Attention, Capabilities, Contract, DType, Driver, ENTRIES, EntryInfo, Error, Forward, HOPPERS, Mask,
+    Attention, Capabilities, Contract, DType, Driver, ENTRIES, AttnInfo, Error, Forward, HOPPERS, Mask,
     MaskKind, Problem, SimDriver, TensorView, plan, ptx,
 };
 use ferroflash_tests::is_carried;
@@ -12,7 +12,7 @@ use reference::{Case, Layout, Loaded, Reference, Values, reproducer};
 use std::path::Path;
 
 /// A configuration's entry for a full mask.
-fn entry(name: &str) -> &'static EntryInfo {
+fn entry(name: &str) -> &'static AttnInfo {
     let mut entries = Configuration::find(name).expect("in the lineage").entries().expect("possible");
     entries.find(|e| e.mask == MaskKind::Full).expect("compiled for full masks")
 }
@@ -159,7 +159,7 @@ fn wrong_numbers_fail_the_tolerance_rule() {
 
 #[test]
 fn shared_memory_without_the_opt_in_is_refused() {
-    let is_large = |e: &&EntryInfo| e.contract.smem_bytes > 48 << 10 && is_carried(e.contract.symbol);
+    let is_large = |e: &&AttnInfo| e.contract.smem_bytes > 48 << 10 && is_carried(e.contract.symbol);
     let entry = ENTRIES.iter().find(is_large).expect("one needs more than 48 KiB");
     let module = Module::parse(&ptx::source(entry.contract.symbol).expect("carried")).expect("PTX");
     let mut gpu = Gpu::new(Profile::by_name("h200").expect("a known card"), Options::default());
@@ -176,7 +176,7 @@ fn shared_memory_without_the_opt_in_is_refused() {
 fn more_shared_memory_than_the_card_has_is_refused() {
     let l4 = Capabilities::profile("l4").expect("a known card");
     let is_larger =
-        |e: &&EntryInfo| e.contract.smem_bytes > l4.smem_per_block && is_carried(e.contract.symbol);
+        |e: &&AttnInfo| e.contract.smem_bytes > l4.smem_per_block && is_carried(e.contract.symbol);
     let entry = ENTRIES.iter().find(is_larger).expect("one is too large");
     let driver = SimDriver::new("l4").expect("a known card");
     let refused =
@@ -202,7 +202,7 @@ fn a_stage_that_nobody_filled_is_reported() {
 }
 
 /// The symbols of those kernels that this build carries: one at least.
-fn carried<'e>(entries: impl Iterator<Item = &'e EntryInfo>) -> impl Iterator<Item = &'static str> {
+fn carried<'e>(entries: impl Iterator<Item = &'e AttnInfo>) -> impl Iterator<Item = &'static str> {
     let carried: Vec<_> = entries.map(|e| e.contract.symbol).filter(|symbol| is_carried(symbol)).collect();
     assert!(!carried.is_empty(), "a build carries one");
     carried.into_iter()
@@ -257,7 +257,7 @@ fn rows_with_no_key_are_zero_beside_rows_that_see_infinity() {
 fn keys_far_below_the_largest_are_summed_as_they_should_be() {
     const KEYS: usize = 4096;
     let ones = [0x3c00, 0x3f80];
-    let full = |entry: &&EntryInfo| (entry.mask, entry.head_dim) == (MaskKind::Full, 64);
+    let full = |entry: &&AttnInfo| (entry.mask, entry.head_dim) == (MaskKind::Full, 64);
     let portable = carried(ENTRIES.iter().filter(full)).take(1);
     let all =
         carried(HOPPERS.iter().filter(full)).flat_map(|name| [15.4f32, 14.4, 13.0, 11.45].map(|p| (name, p)));

@@ -1,6 +1,6 @@
 //! The mutation score of a kernel of each kind, of a sample: every mutant is caught, or has a reason to
 //! survive. All of all kernels: `cargo xtask mutate`.
-use ferroflash::{EntryInfo, MaskKind, Schedule, entry};
+use ferroflash::{AttnInfo, MaskKind, Schedule, entry};
 use ferroflash_tests::is_carried;
 use ferroflash_tests::mutation::{Fate, STACK, Sample, Subject, score, spot};
 use ptx_sim::mutate::Operator;
@@ -27,7 +27,7 @@ fn check(sample: Sample, is_of_kind: impl Fn(&Subject) -> bool) {
 
 /// The same of forward kernels of head dim 64.
 #[track_caller]
-fn check_forward(is_of_kind: impl Fn(&EntryInfo) -> bool) {
+fn check_forward(is_of_kind: impl Fn(&AttnInfo) -> bool) {
     check(sample(), |subject| {
         let entry = entry(subject.kernel.symbol);
         entry.is_ok_and(|entry| subject.of.family() == "forward" && entry.head_dim == 64 && is_of_kind(entry))

@@ -1,5 +1,5 @@
-//! Many queries on caches in pages, in the simulator: pages of every size, prompts in chunks, and what stands on
-//! the device whatever it is. `simulated.rs` runs each kernel on its edges.
+//! Many queries on caches in pages, in the simulator: pages of every size, prompts in chunks, and what stands
+//! on the device whatever it is. `simulated.rs` runs each kernel on its edges.
 use ferroflash::spec::PAGED;
 use ferroflash::{Mask, MaskKind, Splits};
 use ferroflash_tests::clamps::{garbage_on_pages, unnoticed};

@@ -1,13 +1,13 @@
-//! Every kernel that this build carries in the simulator, every access, barrier and copy checked, on the problems
-//! that hit its edges.
-use ferroflash::{Attention, EntryInfo, SimDriver, entries};
+//! Every kernel that this build carries in the simulator, every access, barrier and copy checked, on the
+//! problems that hit its edges.
+use ferroflash::{Attention, AttnInfo, SimDriver, entries};
 use ferroflash_tests::subjects::check_edges;
 use ferroflash_tests::{carried, check, is_carried, on_every_core, simulator_with};
 use ptx_sim::Options;
 use reference::{Case, Layout, Loaded, OnDevice, Soak, edges, soak};
 
 /// The smallest card that holds `entry`.
-fn simulator(entry: &EntryInfo) -> Attention<SimDriver> {
+fn simulator(entry: &AttnInfo) -> Attention<SimDriver> {
     simulator_with(entry, Options::default())
 }
 
@@ -19,8 +19,8 @@ fn every_kernel_on_its_edges() {
 }
 
 /// The first entry of a kind that this build carries.
-fn entry(mask: &str) -> &'static EntryInfo {
-    let is_it = |entry: &&EntryInfo| entry.mask.name() == mask && is_carried(entry.contract.symbol);
+fn entry(mask: &str) -> &'static AttnInfo {
+    let is_it = |entry: &&AttnInfo| entry.mask.name() == mask && is_carried(entry.contract.symbol);
     entries().find(is_it).expect("a build carries every mask")
 }
 

@@ -1,11 +1,10 @@
-//! `cargo xtask test`: the kernels that stand for all (or all), and every test binary of the workspace, side by
-//! side on all cores.
+//! `cargo xtask test`: the kernels that stand for all (or all), and every test program of the workspace, side
+//! by side on all cores.
 
 mod binaries;
 mod queue;
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Instant, UNIX_EPOCH};
 
 use clap::Args;
@@ -13,10 +12,9 @@ use clap::Args;
 use crate::kernels::{self, Build};
 use crate::process::{Result, cargo, loud};
 use crate::{budgets, setup};
+use binaries::Environment;
+pub use binaries::FEATURES;
 use queue::{Job, Kind};
-
-/// What the library has only on request, and tests and lints want: one set, so that nothing is built twice.
-pub const FEATURES: &str = "ferroflash/cust,ferroflash/cudarc";
 
 /// Where the sample's modules are put for the library's build.
 const SAMPLE: &str = "target/sample-ptx";
@@ -51,7 +49,7 @@ pub fn run(root: &Path, test: &Test) -> Result {
         let minutes = budgets::TEST_MINUTES;
         match test.all {
             false => println!(
-                "testing a sample of the kernels, in {:.0} minutes on two idle cores where nothing is compiled yet \
+                "testing a sample of the kernels: {:.0} minutes on two idle cores that have nothing compiled \
                  (`--all` tests every kernel, in half an hour)",
                 minutes / 2.0
             ),
@@ -86,9 +84,6 @@ pub fn fuzz(root: &Path, arguments: &[String]) -> Result {
     loud(cargo().args(program).args(seed).args(arguments).current_dir(root))
 }
 
-/// A variable for the library's build, where it carries a sample.
-type Environment = Option<(&'static str, PathBuf)>;
-
 /// Compiles the kernels, and gives what the environment must be for a library that carries them.
 fn modules(root: &Path, all: bool) -> Result<Environment> {
     if all {
@@ -122,15 +117,4 @@ pub fn all(root: &Path, all: bool) -> Result {
 /// Where it is kept how long each test program took: the longest go first.
 fn times(root: &Path) -> PathBuf {
     root.join("target/test-times.json")
-}
-
-/// A test program as cargo starts it.
-fn program(executable: &Path, manifest: &Path, libraries: &[PathBuf]) -> Result<Command> {
-    let package = manifest.parent().ok_or("a manifest lies in a folder")?;
-    let mut command = Command::new(executable);
-    let inherited = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
-    let path = libraries.iter().cloned().chain(std::env::split_paths(&inherited));
-    command.current_dir(package).env("CARGO_MANIFEST_DIR", package);
-    command.env("LD_LIBRARY_PATH", std::env::join_paths(path.filter(|p| !p.as_os_str().is_empty()))?);
-    Ok(command)
 }

@@ -1,9 +1,9 @@
-//! Rings of a warp's own: it refills a stage as soon as it has read it, so that all stages are in flight while
+//! Rings of one warp each: the warp refills a stage as soon as it has read it. All stages are in flight while
 //! it waits.
 //!
-//! [`crate::Pipeline`] refills the stage before the one it hands out, for one barrier a stage, where a barrier
-//! costs the whole block. A barrier of a warp costs next to nothing: here the stage that has been read is
-//! refilled at once, and none is ever idle. Both uses of a stage are closures, so that no view outlives its
+//! [`crate::Pipeline`] refills the stage before the one it hands out, with one barrier per stage, because a
+//! barrier costs the whole block. A warp's barrier costs next to nothing: here the stage that has been read
+//! is refilled at once, and none is ever idle. Both uses of a stage are closures, so that no view outlives its
 //! turn.
 //!
 //! A [`Stream`] carries the place of all warps' rings along with its own ring: [`Stream::reclaim`] gives back
@@ -67,8 +67,8 @@ impl<T: SharedLayout, const S: usize, const WARPS: usize> OwnRing<T, S, WARPS> {
         // A loop that stays one: the code of so many copies would take longer to fetch than to run.
         for i in 0..math::opaque(S as u32) {
             math::stay_a_loop();
-            // SAFETY: stage `i` of this warp's part of what the place of all rings alone stood for; nobody has
-            // had a view of it yet.
+            // SAFETY: stage `i` of this warp's part of the place of all rings, which `self` alone stands for;
+            // nobody has had a view of it yet.
             unsafe { fill::<T, CpAsync<Warp>>(self.base + i * T::BYTES as u32, &mut copy) }
         }
         Stream { all: self.all, base: self.base, next: self.base, what: PhantomData }
@@ -76,8 +76,8 @@ impl<T: SharedLayout, const S: usize, const WARPS: usize> OwnRing<T, S, WARPS> {
 }
 
 impl<T: SharedLayout, const S: usize, const WARPS: usize> Stream<T, S, WARPS> {
-    /// Waits for the oldest stage, lets the warp `read` it, and when all lanes have, `refill` starts copies to
-    /// it. Every turn commits a group, an empty one where there is nothing left to copy.
+    /// Waits for the oldest stage, lets the warp `read` it, and when all lanes have, `refill` starts copies
+    /// to it. Every turn commits a group, an empty one where there is nothing left to copy.
     #[inline(always)]
     pub fn turn(
         &mut self,

@@ -2,9 +2,10 @@
 //! between launches.
 use super::mask::DecodeMask;
 use crate::lengths::Unchecked;
+use attention_tile::PackedRows;
 use cuda_std::math::rcp;
 use spec::{DecodeParams, Kernel, LEAST_KEYS, TALLY, Tensor};
-use tile::{Block, PackedRows, Smem, Steps, Tally, Warp};
+use tile::{Block, Smem, Steps, Tally, Warp};
 
 /// One part of one sequence's keys, for one block of the rows of one key head.
 #[derive(Clone, Copy)]
@@ -49,7 +50,7 @@ impl Sequence {
     /// Sequence `i`; without a key where there is none.
     #[inline(always)]
     fn of<Mask: DecodeMask>(p: &DecodeParams, i: u32) -> Self {
-        Self::new::<Mask>(p, Unchecked::load(&p.order.lengths, i))
+        Self::new::<Mask>(p, Unchecked::load(p, i))
     }
 
     #[inline(always)]
@@ -150,7 +151,7 @@ fn may_be(p: &DecodeParams, index: u32, warp: Warp) -> bool {
     }
     let mut alive = 0;
     for of in (Steps { at: 0, step: 1, end: order.lengths.count.div_ceil(32) }) {
-        let length = Unchecked::load(&order.lengths, of * 32 + warp.lane());
+        let length = Unchecked::load(p, of * 32 + warp.lane());
         alive += u32::from(length.clamped(order.max_keys) > 0);
     }
     index - shares < warp.sum(alive) * order.splits.max(1)

@@ -1,8 +1,8 @@
-//! Which kernels stand for all where not all are compiled: `cargo xtask test` compiles and tests these,
-//! `cargo xtask test --all` every kernel of the table.
+//! Which kernels stand for all: `cargo xtask test` compiles and tests these, `cargo xtask test --all` every
+//! kernel of the table.
 //!
-//! A kernel's symbol says what it is: family, types, head dim, mask, and what tells its tiling or its order of
-//! work from others'. [`sample`] takes kernels of the one table until every such word of every family has
+//! A kernel's symbol says what it is: family, types, head dim, mask, and what tells its tiling or its order
+//! of work from others'. [`sample`] takes kernels of the one table until every such word of every family has
 //! appeared. *That each order of work, mask, type and head dim is among them by what the table says, too, is
 //! held by `tests/tests/sample.rs`.*
 use spec::Contract;
@@ -42,8 +42,8 @@ pub fn sample() -> Vec<Contract> {
 /// A family, and a word of one of its kernels, or none.
 type Trait<'s> = (Vec<&'s str>, Option<&'s str>);
 
-/// What a symbol says: its family, and of it each word but its tile; of the lineage what follows the mask, too,
-/// which is a configuration's (but for CUDA cores, whose kernels are ten times as long).
+/// What a symbol says: its family, and of it each word but its tile; of the lineage what follows the mask,
+/// too, which is a configuration's (but for CUDA cores, whose kernels are ten times as long).
 fn traits(symbol: &str) -> impl Iterator<Item = Trait<'_>> {
     let lineage = spec::is_lineage(symbol).then_some("lineage");
     let family: Vec<_> = symbol.split('_').filter(|word| FAMILIES.contains(word)).chain(lineage).collect();

@@ -33,10 +33,11 @@ impl Crate {
         self.modules.insert(module, File::new(text));
     }
 
-    /// For each file those that it takes something from: modules joined by `::`.
+    /// For each file those that it takes something from: modules joined by `::`. The root takes nothing: it
+    /// gathers what the others have.
     pub fn edges(&self) -> BTreeMap<String, BTreeSet<String>> {
         let mut edges = BTreeMap::new();
-        for (module, file) in &self.modules {
+        for (module, file) in self.modules.iter().filter(|(module, _)| !module.is_empty()) {
             let mut found = BTreeSet::new();
             for path in file.imports.iter().map(|(path, _)| path).chain(&file.paths) {
                 match path.split_last() {
@@ -59,14 +60,13 @@ impl Crate {
     /// The module whose file has what `path` names in `from`; none where that is another crate's.
     fn resolve(&self, from: &Module, path: &[String], depth: usize) -> Option<Module> {
         let (mut at, rest) = self.start(from, path)?;
-        for (n, name) in rest.iter().enumerate() {
+        for name in rest {
             let child = [&at[..], std::slice::from_ref(name)].concat();
             if self.modules.contains_key(&child) {
                 at = child;
                 continue;
             }
             // A name of an item, or one that is taken from elsewhere.
-            let _ = n;
             return Some(self.owner(&at, name, depth).unwrap_or(at));
         }
         Some(at)
@@ -129,7 +129,8 @@ impl File {
             let token = tokens[at].as_str();
             let before = at.checked_sub(1).map(|before| tokens[before].as_str());
             match token {
-                "use" if before != Some("::") => {
+                // Not the `use<..>` of a type.
+                "use" if tokens.get(at + 1).is_some_and(|next| next != "<") => {
                     at = file.tree(&tokens, at + 1, &[]);
                     continue;
                 }
@@ -170,7 +171,7 @@ impl File {
                 "::" => {}
                 "{" => {
                     at += 1;
-                    while tokens.get(at).is_some_and(|token| token != "}") {
+                    while tokens.get(at).is_some_and(|token| token != "}" && token != ";") {
                         at = self.tree(tokens, at, &path);
                         at += usize::from(tokens.get(at).is_some_and(|token| token == ","));
                     }
@@ -215,7 +216,7 @@ fn tokens(text: &str) -> Vec<String> {
             } else if rest.starts_with("::") {
                 2
             } else if c == '"' {
-                // A string that goes on in the next line is rare, and only its words are then taken for names.
+                // A string that goes on in the next line is rare: only its words are then taken for names.
                 let end = rest[1..].replace("\\\\", "__").replace("\\\"", "__").find('"');
                 rest = &rest[end.map_or(rest.len(), |end| end + 2)..];
                 continue;

@@ -1,5 +1,5 @@
-//! The place of `a`'s ring as scratch memory, in return for `b`'s ring, while `a` goes on: a stream gives back
-//! its own place, and nothing else names a place to be given back.
+//! The place of `a`'s ring as scratch memory, in return for `b`'s ring, while `a` goes on: a stream gives
+//! back its own place, and nothing else names a place to be given back.
 use contract::F16;
 use misuse::{K, Stage};
 use tile::{Block, Stream, Warp};

@@ -1,4 +1,4 @@
-//! A stage left by one warpgroup without a product that reads it: the producer fills it while the others read.
+//! A stage left by a warpgroup without a product that reads it: the producer refills it while others read.
 use misuse::{Engine, KeptQ};
 use tile::{Abt, Acc, Product};
 
