@@ -1,6 +1,7 @@
 //! FerroFlash's tasks. `cargo xtask --help` lists them.
 
 mod budgets;
+mod calibration;
 mod candle;
 mod ci;
 mod compare;
