@@ -1,7 +1,8 @@
 //! What FerroFlash's tests share: [`check`], one case on one entry by any driver.
 //!
 //! Reference, tolerance rule and cases are the crate `reference`, which the program uses, too.
-use ferroflash::{Attention, Capabilities, Driver, EntryInfo, SimDriver};
+use ferroflash::driver::Harness;
+use ferroflash::{Attention, Capabilities, EntryInfo, SimDriver};
 use ptx_sim::Options;
 use reference::{Case, Loaded, Reference};
 
@@ -26,7 +27,7 @@ pub fn simulator_with(entry: &EntryInfo, options: Options) -> Attention<SimDrive
 /// # Panics
 /// Where the driver refuses, a checker of the simulator finds something, or the result is wrong.
 #[track_caller]
-pub fn check<D: Driver>(attention: &Attention<D>, entry: &EntryInfo, case: &Case) {
+pub fn check<D: Harness>(attention: &Attention<D>, entry: &EntryInfo, case: &Case) {
     let memory = case.memory();
     let reference = Reference::new(&memory.inputs().expect("cases are valid"));
     let outcome =

@@ -3,7 +3,8 @@ use super::console::Console;
 use super::device::{self, Device};
 use super::error::Error;
 use super::options::{DeviceKind, KernelOptions};
-use ferroflash::{Attention, Capabilities, DType, Driver, SimDriver};
+use ferroflash::driver::Harness;
+use ferroflash::{Attention, Capabilities, DType, SimDriver};
 use ptx_sim::{MmaArch, MmaMode, Options};
 use rayon::ThreadPoolBuilder;
 use rayon::prelude::*;
@@ -116,7 +117,7 @@ fn arithmetic(profile: &str) -> MmaMode {
 /// one inside the other.
 const STACK: usize = 256 << 20;
 
-fn agree<D: Driver>(
+fn agree<D: Harness>(
     attention: &Attention<D>,
     subjects: &[&'static dyn Subject],
     args: &Args,
@@ -176,7 +177,7 @@ fn agree<D: Driver>(
     console.report(&report, result)
 }
 
-fn row<D: Driver>(
+fn row<D: Harness>(
     attention: &Attention<D>,
     simulator: &Attention<SimDriver>,
     subject: &'static dyn Subject,

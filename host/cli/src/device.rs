@@ -4,6 +4,7 @@ use super::error::Error;
 use super::options::{DeviceKind, DeviceOptions};
 use super::results::{Results, Took};
 use super::run::cache::Input as Cached;
+use ferroflash::driver::Harness;
 use ferroflash::{Attention, Capabilities, Driver, Tuning};
 use reference::fuzz::{Findings, Fuzz, Other};
 use reference::{Loaded, Memory, OnDevice, Outcome, Soak, Work, Written, exact};
@@ -56,7 +57,7 @@ pub(super) trait Runner {
     fn stopwatch<'a>(&'a self, memory: &'a Memory) -> Result<Box<Stopwatch<'a>>, ferroflash::Error>;
 }
 
-impl<D: Driver> Runner for Attention<D> {
+impl<D: Harness> Runner for Attention<D> {
     fn capabilities(&self) -> &Capabilities {
         self.capabilities()
     }
@@ -254,7 +255,7 @@ fn tuning(console: &Console) -> Result<Tuning, Error> {
 ///
 /// # Errors
 /// [`Error::NoDevice`], in the driver's words.
-pub(super) fn open_cuda(ordinal: u32) -> Result<impl Driver, Error> {
+pub(super) fn open_cuda(ordinal: u32) -> Result<impl Harness, Error> {
     #[cfg(feature = "cust")]
     let driver = ferroflash::CustDriver::new(ordinal);
     #[cfg(not(feature = "cust"))]

@@ -1,7 +1,8 @@
 //! CUDA graphs: launches that are enqueued as one.
 use super::cuda::driver;
 use super::raw::{RawDriver, RawStream};
-use crate::{Driver, Enqueue, Error};
+use super::{Enqueue, Harness};
+use crate::Error;
 use libcuda::{CUgraph, CUgraphExec, CUstream};
 use std::mem::ManuallyDrop;
 
@@ -86,10 +87,10 @@ impl Drop for Exec {
     }
 }
 
-/// [`Driver::with_graph`] on a live stream of the current context.
+/// [`Harness::with_graph`] on a live stream of the current context.
 ///
 /// # Safety
-/// As [`Driver::with_graph`].
+/// As [`Harness::with_graph`].
 pub(super) unsafe fn with_graph(
     stream: CUstream,
     work: impl FnOnce() -> Result<(), Error>,
@@ -140,7 +141,7 @@ impl RawDriver {
     /// - `stream` is a stream of this driver's context.
     pub unsafe fn enqueue_fill(
         &self,
-        buffer: &<Self as Driver>::Buffer,
+        buffer: &<Self as Harness>::Buffer,
         byte: u8,
         stream: &RawStream,
     ) -> Result<(), Error> {

@@ -1,10 +1,10 @@
 //! Somebody else's context and streams, by their handles. No cust, and no CUDA needed to build.
-use super::Boxes;
 use super::cuda::{
     Context, Entered, Keeper, capabilities, compile, device, driver, initialise, machine_code, opt_in,
     tensor_map, wait_for_default_stream,
 };
-use crate::{Capabilities, Contract, Driver, Enqueue, Error};
+use super::{Boxes, Driver, Enqueue, Harness, Sealed, harness};
+use crate::{Capabilities, Contract, Error};
 use libcuda::{CUdeviceptr, CUevent, CUfunction, CUmodule, CUstream};
 use spec::TensorMap;
 use std::ffi::{CString, c_void};
@@ -114,7 +114,7 @@ impl RawBuffer {
     }
 }
 
-/// A stream: somebody else's, or one that [`Driver::stream`] made.
+/// A stream: somebody else's, or one that [`Harness::stream`] made.
 #[derive(Debug)]
 pub struct RawStream {
     raw: CUstream,
@@ -162,11 +162,11 @@ unsafe impl Send for RawEvent {}
 // SAFETY: as above.
 unsafe impl Sync for RawEvent {}
 
+impl Sealed for RawDriver {}
+
 impl Driver for RawDriver {
     type Kernel = RawKernel;
-    type Buffer = RawBuffer;
     type Stream = RawStream;
-    type Event = RawEvent;
 
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
@@ -186,6 +186,36 @@ impl Driver for RawDriver {
         // SAFETY: the caller's promise.
         self.kernel(unsafe { machine_code(cubin)? }, contract)
     }
+
+    fn tensor_map(&self, boxes: &Boxes) -> Result<TensorMap, Error> {
+        let _entered = self.context.enter()?;
+        tensor_map(boxes)
+    }
+
+    unsafe fn launch(
+        &self,
+        kernel: &RawKernel,
+        [x, y, z]: [u32; 3],
+        params: &[u8],
+        stream: &RawStream,
+    ) -> Result<(), Error> {
+        let _entered = self.context.enter()?;
+        let mut params = [params.as_ptr().cast_mut().cast::<c_void>()];
+        let RawKernel { function, threads, smem_bytes, .. } = *kernel;
+        let extra = std::ptr::null_mut();
+        // SAFETY: the driver copies the one parameter, which is as long as the kernel's; the rest is the
+        // caller's promise.
+        let code = unsafe {
+            let params = params.as_mut_ptr();
+            libcuda::cuLaunchKernel(function, x, y, z, threads, 1, 1, smem_bytes, stream.raw, params, extra)
+        };
+        driver("cuLaunchKernel", code)
+    }
+}
+
+impl Harness for RawDriver {
+    type Buffer = RawBuffer;
+    type Event = RawEvent;
 
     fn stream(&self) -> Result<RawStream, Error> {
         let _entered = self.context.enter()?;
@@ -216,7 +246,7 @@ impl Driver for RawDriver {
     }
 
     fn upload_at(&self, buffer: &mut RawBuffer, at: usize, data: &[u8]) -> Result<(), Error> {
-        super::fits(buffer.bytes, at, data.len())?;
+        harness::fits(buffer.bytes, at, data.len())?;
         let _entered = buffer.context.enter()?;
         let (to, from, bytes) = (buffer.address + at as u64, data.as_ptr().cast(), data.len());
         // SAFETY: both sides are that long.
@@ -225,7 +255,7 @@ impl Driver for RawDriver {
     }
 
     fn download(&self, buffer: &RawBuffer, data: &mut [u8]) -> Result<(), Error> {
-        super::fits(buffer.bytes, 0, data.len())?;
+        harness::fits(buffer.bytes, 0, data.len())?;
         let _entered = buffer.context.enter()?;
         let (to, bytes) = (data.as_mut_ptr().cast(), data.len());
         // SAFETY: both sides are that long.
@@ -237,31 +267,6 @@ impl Driver for RawDriver {
         // SAFETY: the buffer is that long.
         driver("cuMemsetD8", unsafe { libcuda::cuMemsetD8_v2(buffer.address, byte, buffer.bytes) })?;
         wait_for_default_stream()
-    }
-
-    fn tensor_map(&self, boxes: &Boxes) -> Result<TensorMap, Error> {
-        let _entered = self.context.enter()?;
-        tensor_map(boxes)
-    }
-
-    unsafe fn launch(
-        &self,
-        kernel: &RawKernel,
-        [x, y, z]: [u32; 3],
-        params: &[u8],
-        stream: &RawStream,
-    ) -> Result<(), Error> {
-        let _entered = self.context.enter()?;
-        let mut params = [params.as_ptr().cast_mut().cast::<c_void>()];
-        let RawKernel { function, threads, smem_bytes, .. } = *kernel;
-        let extra = std::ptr::null_mut();
-        // SAFETY: the driver copies the one parameter, which is as long as the kernel's; the rest is the
-        // caller's promise.
-        let code = unsafe {
-            let params = params.as_mut_ptr();
-            libcuda::cuLaunchKernel(function, x, y, z, threads, 1, 1, smem_bytes, stream.raw, params, extra)
-        };
-        driver("cuLaunchKernel", code)
     }
 
     unsafe fn with_graph(

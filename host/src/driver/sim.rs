@@ -1,8 +1,8 @@
 //! The PTX simulator as a device: every launch is checked.
-use super::Boxes;
 use super::boxes::Encoding;
+use super::{Boxes, Driver, Harness, Sealed, harness};
 use crate::capabilities::SIMULATED;
-use crate::{Capabilities, Contract, DType, Driver, Error};
+use crate::{Capabilities, Contract, DType, Error};
 use ptx_sim::{Coverage, ElementType, Gpu, Launch, Module, Options, Profile, Report, Swizzle};
 use spec::TensorMap;
 use std::collections::BTreeMap;
@@ -11,10 +11,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A simulated card. Launches run at once, on the calling thread; what the checkers find comes back from
-/// [`Driver::synchronize`], as a GPU's faults do, and from [`SimDriver::take_reports`] in full.
+/// [`Harness::synchronize`], as a GPU's faults do, and from [`SimDriver::take_reports`] in full.
 ///
 /// ```
 /// # fn main() -> Result<(), ferroflash::Error> {
+/// use ferroflash::driver::Harness;
 /// use ferroflash::{Attention, DType, Driver, Forward, SimDriver, TensorView};
 ///
 /// let attention = Attention::new(SimDriver::new("h200")?);
@@ -89,7 +90,7 @@ impl SimDriver {
         })
     }
 
-    /// Findings of all launches since the last call; [`Driver::synchronize`] has nothing to say of them
+    /// Findings of all launches since the last call; [`Harness::synchronize`] has nothing to say of them
     /// afterwards.
     pub fn take_reports(&self) -> Vec<Report> {
         std::mem::take(&mut *lock(&self.reports))
@@ -154,12 +155,11 @@ impl std::fmt::Debug for SimBuffer {
     }
 }
 
+impl Sealed for SimDriver {}
+
 impl Driver for SimDriver {
     type Kernel = SimKernel;
-    type Buffer = SimBuffer;
     type Stream = SimStream;
-    /// Time that the simulation took: it says nothing of a card.
-    type Event = Instant;
 
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
@@ -173,43 +173,6 @@ impl Driver for SimDriver {
             return Err(failed("find kernel", format!("the PTX has no entry {symbol}")));
         }
         Ok(SimKernel { module, symbol: symbol.into(), threads, smem_bytes })
-    }
-
-    fn stream(&self) -> Result<SimStream, Error> {
-        Ok(SimStream)
-    }
-
-    fn memory_in_use(&self) -> Result<Option<u64>, Error> {
-        Ok(Some(self.in_use.load(Ordering::Relaxed)))
-    }
-
-    fn allocate(&self, bytes: usize) -> Result<SimBuffer, Error> {
-        self.allocate_named("buffer", bytes)
-    }
-
-    fn allocate_named(&self, name: &str, bytes: usize) -> Result<SimBuffer, Error> {
-        // No larger alignment than kernels are promised.
-        let address = lock(&self.gpu).alloc(name, bytes, 16).map_err(|e| failed("allocate", e))?;
-        self.in_use.fetch_add(bytes as u64, Ordering::Relaxed);
-        Ok(SimBuffer { gpu: Arc::clone(&self.gpu), address, bytes, in_use: Arc::clone(&self.in_use) })
-    }
-
-    fn address(&self, buffer: &SimBuffer) -> u64 {
-        buffer.address
-    }
-
-    fn upload_at(&self, buffer: &mut SimBuffer, at: usize, data: &[u8]) -> Result<(), Error> {
-        super::fits(buffer.bytes, at, data.len())?;
-        lock(&self.gpu).write(buffer.address + at as u64, data).map_err(|e| failed("upload", e))
-    }
-
-    fn download(&self, buffer: &SimBuffer, data: &mut [u8]) -> Result<(), Error> {
-        super::fits(buffer.bytes, 0, data.len())?;
-        lock(&self.gpu).read_allow_uninit(buffer.address, data).map_err(|e| failed("download", e))
-    }
-
-    fn fill(&self, buffer: &mut SimBuffer, byte: u8) -> Result<(), Error> {
-        lock(&self.gpu).fill(buffer.address, byte, buffer.bytes).map_err(|e| failed("fill", e))
     }
 
     fn tensor_map(&self, boxes: &Boxes) -> Result<TensorMap, Error> {
@@ -250,6 +213,49 @@ impl Driver for SimDriver {
             *instructions += outcome.instructions;
         }
         Ok(())
+    }
+}
+
+impl Harness for SimDriver {
+    type Buffer = SimBuffer;
+    /// Time that the simulation took: it says nothing of a card.
+    type Event = Instant;
+
+    fn stream(&self) -> Result<SimStream, Error> {
+        Ok(SimStream)
+    }
+
+    fn memory_in_use(&self) -> Result<Option<u64>, Error> {
+        Ok(Some(self.in_use.load(Ordering::Relaxed)))
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<SimBuffer, Error> {
+        self.allocate_named("buffer", bytes)
+    }
+
+    fn allocate_named(&self, name: &str, bytes: usize) -> Result<SimBuffer, Error> {
+        // No larger alignment than kernels are promised.
+        let address = lock(&self.gpu).alloc(name, bytes, 16).map_err(|e| failed("allocate", e))?;
+        self.in_use.fetch_add(bytes as u64, Ordering::Relaxed);
+        Ok(SimBuffer { gpu: Arc::clone(&self.gpu), address, bytes, in_use: Arc::clone(&self.in_use) })
+    }
+
+    fn address(&self, buffer: &SimBuffer) -> u64 {
+        buffer.address
+    }
+
+    fn upload_at(&self, buffer: &mut SimBuffer, at: usize, data: &[u8]) -> Result<(), Error> {
+        harness::fits(buffer.bytes, at, data.len())?;
+        lock(&self.gpu).write(buffer.address + at as u64, data).map_err(|e| failed("upload", e))
+    }
+
+    fn download(&self, buffer: &SimBuffer, data: &mut [u8]) -> Result<(), Error> {
+        harness::fits(buffer.bytes, 0, data.len())?;
+        lock(&self.gpu).read_allow_uninit(buffer.address, data).map_err(|e| failed("download", e))
+    }
+
+    fn fill(&self, buffer: &mut SimBuffer, byte: u8) -> Result<(), Error> {
+        lock(&self.gpu).fill(buffer.address, byte, buffer.bytes).map_err(|e| failed("fill", e))
     }
 
     fn synchronize(&self, _: &SimStream) -> Result<(), Error> {
