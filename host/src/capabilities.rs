@@ -15,7 +15,7 @@ pub struct Capabilities {
     pub name: Cow<'static, str>,
     /// Compute capability, `(major, minor)`.
     pub compute_capability: (u32, u32),
-    /// Streaming multiprocessors: 1 to 65536.
+    /// Streaming multiprocessors: at most 65536.
     pub sms: u32,
     /// Most dynamic shared memory of a block, in bytes, after opting in.
     pub smem_per_block: u32,
@@ -61,8 +61,8 @@ impl Capabilities {
     /// # Errors
     /// [`Error::Invalid`] names the field.
     pub(crate) fn check(&self) -> Result<(), Error> {
-        if self.sms == 0 || self.sms > Self::MOST_SMS {
-            let expected = "it must be 1 to 65536; begin with the most similar of Capabilities::PROFILES";
+        if self.sms > Self::MOST_SMS {
+            let expected = "it must be at most 65536; begin with the most similar of Capabilities::PROFILES";
             return Err(Error::invalid("capabilities.sms", self.sms, expected));
         }
         Ok(())
@@ -187,13 +187,13 @@ mod tests {
             [forward, supported, crate::plan_decode_with(&decode, card, u64::MAX).map(|_| ())]
         };
         for (_, card) in Capabilities::PROFILES {
-            for sms in [0, (1 << 16) + 1, 1 << 26, u32::MAX] {
+            for sms in [(1 << 16) + 1, 1 << 26, u32::MAX] {
                 for outcome in plans(&Capabilities { sms, ..card.clone() }) {
                     let error = outcome.expect_err("no such card").to_string();
                     assert!(error.starts_with(&format!("invalid capabilities.sms: {sms};")), "{error}");
                 }
             }
-            for sms in [1, 1 << 16] {
+            for sms in [0, 1, 1 << 16] {
                 assert_eq!(plans(&Capabilities { sms, ..card.clone() }), [Ok(()), Ok(()), Ok(())], "{sms}");
             }
             // Whatever else there is, nothing panics.

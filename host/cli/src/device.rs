@@ -170,8 +170,7 @@ impl Device {
     pub(super) fn kernels(&self, command: &str) -> Result<&dyn Runner, Error> {
         self.runner().ok_or_else(|| {
             Error::Invalid(format!(
-                "{command} runs kernels, and the CPU runs the reference and no kernel; use --device gpu or \
-                 --device sim"
+                "{command} runs kernels, and --device cpu runs none; use --device gpu or --device sim"
             ))
         })
     }
@@ -193,7 +192,8 @@ impl Device {
         }
         let text = format!("{launches} launches on {self} take about {:.1} hours", minutes / 60.0);
         if options.kind()? == DeviceKind::Auto {
-            let more = "there is no GPU; ask for fewer, or say --device sim to have them all the same";
+            let more =
+                "this machine has no GPU; ask for fewer launches, or give --device sim to run them all";
             return Err(Error::Invalid(format!("{text}: {more}")));
         }
         console.note(text);
@@ -202,7 +202,7 @@ impl Device {
 
     /// That the CPU was asked for a kernel.
     pub(super) fn has_no_kernel(name: &str) -> Error {
-        let what = "the CPU runs the reference and no kernel; use another --device";
+        let what = "--device cpu runs no kernel; use --device gpu or --device sim";
         Error::Invalid(format!("--config {name}: {what}"))
     }
 
