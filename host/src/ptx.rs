@@ -64,8 +64,8 @@ pub fn source(symbol: &str) -> Result<String, Error> {
     }
     let Some(parts) = TABLE.iter().find(|(name, ..)| *name == symbol) else {
         let reason = format_args!(
-            "this build carries no PTX for it; build ferroflash again, with FERROFLASH_PTX_DIR unset or naming \
-             a folder that has {symbol}.ptx"
+            "this build carries no PTX for it; build ferroflash again, with FERROFLASH_PTX_DIR unset or with \
+             {symbol}.ptx in its folder"
         );
         return Err(Error::unsupported(symbol, reason));
     };

@@ -16,8 +16,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// CUDA for programs that are written with `cust`. Streams are `cust`'s own, [adopted](CustDriver::adopt),
-/// and no call changes the calling thread's context.
+/// CUDA for programs that use `cust`. The driver [adopts](CustDriver::adopt) streams of `cust`. No call
+/// changes the calling thread's current context.
 #[derive(Debug)]
 pub struct CustDriver {
     context: Context,
@@ -27,18 +27,20 @@ pub struct CustDriver {
 }
 
 impl CustDriver {
-    /// A device of this machine, in its primary context.
+    /// A driver on the primary context of a device.
     ///
     /// # Errors
-    /// [`Error::Driver`] where there is no driver, [`Error::Invalid`] where there is no such device.
+    /// [`Error::Driver`] if the machine has no driver; [`Error::Invalid`] if it has no such device;
+    /// [`Error::Unsupported`] if the driver is older than CUDA 11.8.
     pub fn new(ordinal: u32) -> Result<Self, Error> {
         Self::of(cuda::Context::primary(cuda::device(ordinal)?)?)
     }
 
-    /// The caller's context, retained once more.
+    /// A driver on the caller's context, which it retains.
     ///
     /// # Errors
-    /// [`Error::Driver`] where the context is not usable.
+    /// [`Error::Driver`] if the context is not usable; [`Error::Unsupported`] if the driver is older than
+    /// CUDA 11.8.
     pub fn with_context(context: &Context) -> Result<Self, Error> {
         initialise()?;
         Self::of(cuda::Context::of_cust(context)?)
@@ -59,7 +61,7 @@ impl CustDriver {
         &self.context
     }
 
-    /// The caller's stream for launches: it keeps this driver's context, which a stream of `cust`'s does not.
+    /// Makes a stream of `cust` usable for launches. The result also holds this driver's context.
     pub fn adopt(&self, stream: Stream) -> CustStream {
         CustStream(self.keep(stream))
     }

@@ -6,39 +6,38 @@ use std::time::Duration;
 /// Enqueues some work: each call enqueues it once more.
 pub type Enqueue<'a> = dyn FnMut() -> Result<(), Error> + 'a;
 
-/// A [`Driver`] with memory, streams and events of its own: for tests, for the program `ferroflash`, and to try a
-/// kernel in the simulator. Programs that embed attention have these from `cust`, `cudarc` or CUDA.
+/// A [`Driver`] with memory, streams and events of its own: for tests, for the program `ferroflash`, and to
+/// try a kernel in the simulator. Programs that embed attention have these from `cust`, `cudarc` or CUDA.
 pub trait Harness: Driver {
     /// Device memory, freed when dropped.
     type Buffer;
     /// A point in a stream's work.
     type Event;
 
-    /// A new stream, ordered with no other.
+    /// Creates a stream that does not synchronise with any other stream.
     ///
     /// # Errors
-    /// The driver's.
+    /// [`Error::Driver`].
     fn stream(&self) -> Result<Self::Stream, Error>;
 
-    /// Device memory that is in use, by this program and others, in bytes. `None` where the driver cannot
-    /// say.
+    /// Bytes of device memory in use, by all programs. `None` if the driver does not know.
     ///
     /// # Errors
-    /// The driver's.
+    /// [`Error::Driver`].
     fn memory_in_use(&self) -> Result<Option<u64>, Error> {
         Ok(None)
     }
 
-    /// Uninitialised device memory, at least 16-byte aligned.
+    /// Allocates uninitialised device memory, at least 16-byte aligned.
     ///
     /// # Errors
-    /// Out of memory.
+    /// [`Error::Driver`], for instance if the device is out of memory.
     fn allocate(&self, bytes: usize) -> Result<Self::Buffer, Error>;
 
-    /// The same with a name, for drivers that can say in which buffer something went wrong.
+    /// Allocates device memory with a name, which the simulator's reports show.
     ///
     /// # Errors
-    /// Out of memory.
+    /// Those of [`Harness::allocate`].
     fn allocate_named(&self, _name: &str, bytes: usize) -> Result<Self::Buffer, Error> {
         self.allocate(bytes)
     }
@@ -46,43 +45,44 @@ pub trait Harness: Driver {
     /// Device address of a buffer's first byte.
     fn address(&self, buffer: &Self::Buffer) -> u64;
 
-    /// Copies `data` to the start of `buffer`, and waits for it.
+    /// Copies `data` to the start of `buffer`, and waits until the copy is done.
     ///
     /// # Errors
-    /// More data than the buffer holds; the driver's.
+    /// [`Error::Invalid`] if `data` is longer than the buffer; [`Error::Driver`].
     fn upload(&self, buffer: &mut Self::Buffer, data: &[u8]) -> Result<(), Error> {
         self.upload_at(buffer, 0, data)
     }
 
-    /// The same from byte `at` of the buffer on.
+    /// Copies `data` to byte `at` of `buffer`, and waits until the copy is done.
     ///
     /// # Errors
     /// Those of [`Harness::upload`].
     fn upload_at(&self, buffer: &mut Self::Buffer, at: usize, data: &[u8]) -> Result<(), Error>;
 
-    /// Copies the start of `buffer` to `data`, and waits for it. Work on streams must have been waited for.
+    /// Copies the start of `buffer` to `data`, and waits until the copy is done. The copy is not ordered with
+    /// work on streams: [synchronise](Harness::synchronize) first.
     ///
     /// # Errors
-    /// More data than the buffer holds; the driver's.
+    /// [`Error::Invalid`] if `data` is longer than the buffer; [`Error::Driver`].
     fn download(&self, buffer: &Self::Buffer, data: &mut [u8]) -> Result<(), Error>;
 
-    /// Sets every byte of `buffer`, and waits for it.
+    /// Sets every byte of `buffer`, and waits until that is done.
     ///
     /// # Errors
-    /// The driver's.
+    /// [`Error::Driver`].
     fn fill(&self, buffer: &mut Self::Buffer, byte: u8) -> Result<(), Error>;
 
-    /// Captures what `work` enqueues on `stream` as a CUDA graph, of which nothing runs yet, and hands `then`
-    /// what enqueues the graph, as often as it likes. Kernels must be loaded before. A driver that has no
-    /// graphs, as the simulator, enqueues `work` anew each time.
+    /// Captures the launches of `work` on `stream` as a CUDA graph and calls `then` with a function that
+    /// enqueues the graph. `then` may call this function any number of times. Load the kernels before. A
+    /// driver without graphs (the simulator) calls `work` each time instead.
     ///
     /// # Errors
-    /// Those of `work` and `then`, and the driver's.
+    /// Those of `work` and `then`; [`Error::Driver`].
     ///
     /// # Safety
-    /// - What makes the launches of `work` safe holds each time that `then` enqueues them, until they have
-    ///   run.
-    /// - `stream` is a stream of this driver's context, and `then` waits for what it has enqueued there.
+    /// - The preconditions of the launches of `work` hold each time that `then` enqueues them, until they
+    ///   have run.
+    /// - `stream` is a stream of this driver's context, and `then` waits until its work there is done.
     unsafe fn with_graph(
         &self,
         stream: &Self::Stream,
@@ -96,25 +96,25 @@ pub trait Harness: Driver {
     /// Waits until all work on `stream` is done.
     ///
     /// # Errors
-    /// Also those of the work that was waited for.
+    /// [`Error::Driver`], also for a fault of the work.
     fn synchronize(&self, stream: &Self::Stream) -> Result<(), Error>;
 
-    /// Marks the present end of `stream`'s work.
+    /// Records an event behind the work that is enqueued on `stream` now.
     ///
     /// # Errors
-    /// The driver's.
+    /// [`Error::Driver`].
     fn record(&self, stream: &Self::Stream) -> Result<Self::Event, Error>;
 
-    /// Device time between two marks; waits for the second.
+    /// Waits for `end`, and returns the device time between two events.
     ///
     /// # Errors
-    /// The driver's.
+    /// [`Error::Driver`].
     fn elapsed(&self, start: &Self::Event, end: &Self::Event) -> Result<Duration, Error>;
 
-    /// Device time of `work`, which enqueues on `stream`.
+    /// Returns the device time of the launches of `work` on `stream`.
     ///
     /// # Errors
-    /// Those of `work`, and the driver's.
+    /// Those of `work`; [`Error::Driver`].
     fn time(
         &self,
         stream: &Self::Stream,
@@ -127,13 +127,14 @@ pub trait Harness: Driver {
     }
 }
 
-/// Checks that a copy from or to byte `at` on stays in its buffer.
+/// Checks that a copy of `data` bytes at byte `at` ends within its buffer.
 pub(super) fn fits(buffer: usize, at: usize, data: usize) -> Result<(), Error> {
     if at.checked_add(data).is_some_and(|end| end <= buffer) {
         return Ok(());
     }
     let left = buffer.saturating_sub(at);
-    Err(Error::invalid("data", format_args!("{data} bytes"), format_args!("the buffer holds {left}")))
+    let expected = format_args!("the buffer holds {left} bytes from there on; copy fewer, or allocate more");
+    Err(Error::invalid("data", format_args!("{data} bytes at byte {at}"), expected))
 }
 
 #[cfg(all(test, feature = "sim"))]

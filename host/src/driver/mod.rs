@@ -6,8 +6,8 @@
 //! | `CustDriver` | `cust`'s (feature `cust`) | a CUDA installation |
 //! | `SimDriver` | the simulator's, on the CPU (feature `sim`) | nothing |
 //!
-//! [`Attention`](crate::Attention) calls a [`Driver`] and nothing else. Tests and tools allocate, copy and measure
-//! by [`Harness`].
+//! [`Attention`](crate::Attention) calls a [`Driver`] and nothing else. Tests and tools allocate, copy and
+//! measure by [`Harness`].
 use crate::{Capabilities, Error};
 use spec::{Contract, TensorMap};
 
@@ -48,25 +48,27 @@ pub trait Driver: Send + Sync + Sealed {
     /// The device's limits.
     fn capabilities(&self) -> &Capabilities;
 
-    /// Compiles PTX text and makes its entry ready: finds it and opts in to its dynamic shared memory.
+    /// Compiles PTX, finds the kernel `contract.symbol`, and opts in to its dynamic shared memory.
     ///
     /// # Errors
-    /// The compiler's log, or the limit that the kernel exceeds.
+    /// [`Error::Driver`] with the compiler's log; [`Error::Unsupported`] with the limit that the kernel
+    /// exceeds.
     fn load(&self, ptx: &str, contract: &Contract) -> Result<Self::Kernel, Error>;
 
-    /// Whether [`Driver::load_cubin`] does anything.
+    /// Whether the driver loads machine code ([`Driver::load_cubin`]).
     fn takes_cubins(&self) -> bool {
         false
     }
 
-    /// The same from machine code for exactly this device: nothing is compiled.
+    /// Loads machine code for exactly this device. Compiles nothing.
     ///
     /// # Errors
-    /// Code for another device; [`Error::Unsupported`] where a driver takes PTX alone.
+    /// [`Error::Driver`] if the code is for another device; [`Error::Unsupported`] if the driver takes PTX
+    /// alone.
     ///
     /// # Safety
-    /// - `cubin` is what NVIDIA's assembler wrote, unchanged: the driver is not told its length and believes
-    ///   what stands in it.
+    /// - `cubin` is the unchanged output of NVIDIA's assembler. CUDA does not know the length of `cubin`: it
+    ///   trusts the file's headers.
     unsafe fn load_cubin(&self, _cubin: &[u8], contract: &Contract) -> Result<Self::Kernel, Error> {
         Err(Error::unsupported(
             format_args!("machine code of {}", contract.symbol),
@@ -74,29 +76,31 @@ pub trait Driver: Send + Sync + Sealed {
         ))
     }
 
-    /// What Hopper's copy engine is told of a tensor, as a part of a kernel's parameters. Touches no device,
-    /// and allocates nothing.
+    /// Encodes the tensor map (`CUtensorMap`) of a tensor, which is part of a kernel's parameters. Does not
+    /// call the device, and allocates nothing.
     ///
     /// # Errors
-    /// The driver's; [`Error::Unsupported`] where it encodes none, which
-    /// [`Capabilities::tensor_maps`] says before.
+    /// [`Error::Invalid`] names the field of `boxes` that is wrong; [`Error::Driver`]; [`Error::Unsupported`]
+    /// if the driver encodes no tensor maps ([`Capabilities::tensor_maps`] is false).
     fn tensor_map(&self, _: &Boxes) -> Result<TensorMap, Error> {
         Err(Error::unsupported("tensor maps", "this driver encodes none"))
     }
 
-    /// Enqueues `grid` blocks of `kernel` on `stream`: no allocation, no synchronisation. `params` is its one
-    /// parameter, passed by value.
+    /// Enqueues `grid` blocks of `kernel` on `stream`. Allocates nothing and does not synchronise. `params`
+    /// are the bytes of the kernel's one parameter.
     ///
     /// # Errors
-    /// The driver's.
+    /// [`Error::Driver`].
     ///
     /// # Safety
-    /// - `kernel` is one that this driver loaded, from PTX that does what its entry promises, and stays
+    /// - This driver loaded `kernel`, from PTX that keeps the promises of its contract. The kernel stays
     ///   loaded until it has run.
     /// - `stream` is a stream of this driver's context.
-    /// - `params` are bytes of the kernel's parameter type.
-    /// - The memory that they point to is this device's, large enough, and stays until the kernel has run.
-    /// - Nothing else writes what the kernel reads, or touches what it writes, while it runs.
+    /// - `params` are the bytes of a value of the kernel's parameter type.
+    /// - The memory that `params` points to is memory of this device, is large enough, and lives until the
+    ///   kernel has run.
+    /// - While the kernel runs, nothing else writes memory that it reads, and nothing else reads or writes
+    ///   memory that it writes.
     unsafe fn launch(
         &self,
         kernel: &Self::Kernel,

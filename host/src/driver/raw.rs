@@ -1,4 +1,4 @@
-//! Somebody else's context and streams, by their handles. No cust, and no CUDA needed to build.
+//! CUDA through raw handles of the caller's context and streams. Builds without CUDA.
 use super::cuda::{
     Context, Entered, Keeper, capabilities, compile, device, driver, initialise, machine_code, opt_in,
     tensor_map, wait_for_default_stream,
@@ -11,7 +11,7 @@ use std::ffi::{CString, c_void};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// CUDA by raw handles: what `cudarc`, candle, a C program or Python's frameworks hold.
+/// CUDA through raw handles, as `cudarc`, candle, C programs and Python frameworks hold them.
 #[derive(Debug)]
 pub struct RawDriver {
     context: Arc<Context>,
@@ -19,25 +19,26 @@ pub struct RawDriver {
 }
 
 impl RawDriver {
-    /// The context that is current on the calling thread; where there is none, the primary context of device
-    /// 0, as [`RawDriver::primary`] takes it.
+    /// A driver on the context that is current on the calling thread, or on the primary context of device 0
+    /// if no context is current.
     ///
     /// # Errors
-    /// [`Error::Driver`] where there is no driver or no device.
+    /// [`Error::Driver`] if the machine has no driver or no device; [`Error::Unsupported`] if the driver is
+    /// older than CUDA 11.8.
     ///
     /// # Safety
-    /// - The current context is destroyed after the driver and all that it made: kernels, buffers, streams,
-    ///   events, graphs.
+    /// - The current context outlives the driver and everything that the driver makes: kernels, buffers,
+    ///   streams, events, graphs.
     pub unsafe fn current() -> Result<Self, Error> {
         // SAFETY: the caller's promise; what a driver makes shares its context.
         unsafe { Self::current_of(None) }
     }
 
-    /// The same for a context that lives as long as `keeper`, which is kept as long as the driver or
-    /// something that it made lives.
+    /// A driver on the current context, which lives as long as `keeper`. The driver and everything that it
+    /// makes hold `keeper`.
     ///
     /// # Safety
-    /// - The current context is destroyed after `keeper`; without one, as for [`RawDriver::current`].
+    /// - The current context outlives `keeper`. Without a keeper: that of [`RawDriver::current`].
     pub(crate) unsafe fn current_of(keeper: Option<Keeper>) -> Result<Self, Error> {
         initialise()?;
         // SAFETY: the caller's promise.
@@ -47,11 +48,12 @@ impl RawDriver {
         }
     }
 
-    /// The primary context of a device, which the CUDA runtime, `cudarc`, `cust` and PyTorch use too. It is
-    /// retained as long as the driver or something that it made lives.
+    /// A driver on the primary context of a device, which the CUDA runtime, `cudarc`, `cust` and PyTorch use,
+    /// too. The driver and everything that it makes retain the context.
     ///
     /// # Errors
-    /// [`Error::Driver`] where there is no driver, [`Error::Invalid`] where there is no such device.
+    /// [`Error::Driver`] if the machine has no driver; [`Error::Invalid`] if it has no such device;
+    /// [`Error::Unsupported`] if the driver is older than CUDA 11.8.
     pub fn primary(ordinal: u32) -> Result<Self, Error> {
         Self::of(Context::primary(device(ordinal)?)?)
     }
@@ -78,7 +80,7 @@ impl RawDriver {
             smem_bytes,
         };
         let name = CString::new(symbol)
-            .map_err(|_| Error::invalid("symbol", format!("{symbol:?}"), "it must have no NUL"))?;
+            .map_err(|_| Error::invalid("symbol", format!("{symbol:?}"), "it must not contain a NUL"))?;
         // SAFETY: writes one handle of the loaded module.
         let code =
             unsafe { libcuda::cuModuleGetFunction(&mut kernel.function, kernel.module, name.as_ptr()) };
@@ -114,7 +116,7 @@ impl RawBuffer {
     }
 }
 
-/// A stream: somebody else's, or one that [`Harness::stream`] made.
+/// A stream of the caller, or a stream that [`Harness::stream`] made.
 #[derive(Debug)]
 pub struct RawStream {
     raw: CUstream,
@@ -123,7 +125,7 @@ pub struct RawStream {
 }
 
 impl RawStream {
-    /// Somebody else's stream, by its `CUstream`; null is the legacy default stream.
+    /// The caller's stream, by its `CUstream`. Null is the legacy default stream.
     ///
     /// ```compile_fail,E0133
     /// // A handle that dangles would reach the driver with the first `synchronize`.
@@ -131,7 +133,7 @@ impl RawStream {
     /// ```
     ///
     /// # Safety
-    /// - `stream` is null or a stream that is destroyed after this value.
+    /// - `stream` is null, or a stream that outlives this value.
     pub const unsafe fn from_raw(stream: *mut c_void) -> Self {
         RawStream { raw: stream, context: None }
     }

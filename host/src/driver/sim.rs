@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A simulated card. Launches run at once, on the calling thread; what the checkers find comes back from
-/// [`Harness::synchronize`], as a GPU's faults do, and from [`SimDriver::take_reports`] in full.
+/// A simulated GPU. A launch runs at once, on the calling thread. [`Harness::synchronize`] returns the first
+/// finding of the checkers as an error; [`SimDriver::take_reports`] returns all findings.
 ///
 /// ```
 /// # fn main() -> Result<(), ferroflash::Error> {
@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 /// let (plan, stream) = (attention.plan(&forward)?, card.stream()?);
 /// // SAFETY: the buffers are as large as their views say, and nothing else uses them.
 /// unsafe { attention.launch(&plan, &forward, &stream)? };
-/// card.synchronize(&stream)?; // what the checkers found
+/// card.synchronize(&stream)?; // fails if a checker found something
 /// let mut ones = [0; 2 * 64 * 2];
 /// card.download(&o, &mut ones)?;
 /// assert!(ones.chunks(2).all(|number| number == [0x00, 0x3c]));
@@ -49,27 +49,27 @@ impl SimDriver {
     /// A card of [`Capabilities::PROFILES`] with every check on.
     ///
     /// # Errors
-    /// [`Error::Invalid`] where there is no such card.
+    /// [`Error::Invalid`] if `profile` is not in [`Capabilities::PROFILES`].
     pub fn new(profile: &str) -> Result<Self, Error> {
         Self::with_options(profile, Options::default())
     }
 
-    /// The same with the simulator's own settings: checks, schedule, arithmetic.
+    /// A card of [`Capabilities::PROFILES`] with these checks, this schedule and this arithmetic.
     ///
     /// # Errors
-    /// [`Error::Invalid`] where there is no such card.
+    /// Those of [`SimDriver::new`].
     pub fn with_options(profile: &str, options: Options) -> Result<Self, Error> {
         Self::of_multiprocessors(profile, options, None)
     }
 
-    /// The same, of which there are so many streaming multiprocessors, where that is said: on few of them
-    /// blocks that do tile after tile do so in small problems, too.
+    /// A card of [`Capabilities::PROFILES`] with `sms` streaming multiprocessors; `None` is the card's own
+    /// number. On a few SMs, persistent kernels compute several tiles per block in small problems, too.
     ///
     /// # Errors
-    /// [`Error::Invalid`] where there is no such card.
+    /// Those of [`SimDriver::new`].
     pub fn of_multiprocessors(profile: &str, options: Options, sms: Option<u32>) -> Result<Self, Error> {
         let known = Capabilities::PROFILES.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
-        let unknown = || Error::invalid("profile", profile, format_args!("known cards are {known}"));
+        let unknown = || Error::invalid("profile", profile, format_args!("it must be one of {known}"));
         let name = profile.to_ascii_lowercase();
         let capabilities = Capabilities::profile(&name).ok_or_else(unknown)?;
         let profile = Profile::by_name(&name).map_err(|_| unknown())?;
@@ -90,19 +90,19 @@ impl SimDriver {
         })
     }
 
-    /// Findings of all launches since the last call; [`Harness::synchronize`] has nothing to say of them
+    /// Takes the findings of all launches since the last call. [`Harness::synchronize`] does not return them
     /// afterwards.
     pub fn take_reports(&self) -> Vec<Report> {
         std::mem::take(&mut *lock(&self.reports))
     }
 
-    /// Other settings for the launches to come.
+    /// Changes the settings of later launches.
     pub fn set_options(&self, options: Options) {
         *lock(&self.gpu).options_mut() = options;
     }
 
-    /// What the instructions of each kernel met in all launches since the last call, where
-    /// [`Options::coverage`] is on, and how many ran.
+    /// Takes the coverage of each kernel's instructions in all launches since the last call, and the number
+    /// of executed instructions. Empty unless [`Options::coverage`] is on.
     pub fn take_coverage(&self) -> BTreeMap<String, (Coverage, u64)> {
         std::mem::take(&mut *lock(&self.coverage))
     }
@@ -131,7 +131,7 @@ pub struct SimKernel {
     smem_bytes: u32,
 }
 
-/// Simulated device memory, freed when dropped. It begins as never written.
+/// Simulated device memory, freed when dropped. The checkers treat it as uninitialised at first.
 pub struct SimBuffer {
     gpu: Arc<Mutex<Gpu>>,
     address: u64,
@@ -139,7 +139,7 @@ pub struct SimBuffer {
     in_use: Arc<AtomicU64>,
 }
 
-/// The simulator's streams: work is done when it is enqueued.
+/// A stream of the simulator: a launch has run when it returns.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SimStream;
 
@@ -218,7 +218,7 @@ impl Driver for SimDriver {
 
 impl Harness for SimDriver {
     type Buffer = SimBuffer;
-    /// Time that the simulation took: it says nothing of a card.
+    /// The time of the simulation on this CPU, not of a GPU.
     type Event = Instant;
 
     fn stream(&self) -> Result<SimStream, Error> {
