@@ -152,8 +152,8 @@ impl fmt::Display for Report {
         writeln!(f, "limits     compute capability {}, {} SMs", limits.compute_capability, limits.sms)?;
         writeln!(
             f,
-            "           shared memory {} KiB per block, {} KiB per SM; {} registers per SM; L2 {} MiB; memory \
-             {} MiB",
+            "           shared memory {} KiB per block, {} KiB per SM; {} registers per SM; L2 {} MiB; \
+             memory {} MiB",
             kib(limits.shared_memory_per_block_bytes),
             kib(limits.shared_memory_per_sm_bytes),
             limits.registers_per_sm,
