@@ -1,6 +1,7 @@
 //! Random products of tiles, through the tensor cores alone.
 use crate::error::Error;
-use ferroflash::{Contract, DType, Driver};
+use ferroflash::driver::Harness;
+use ferroflash::{Contract, DType};
 use reference::Random;
 use serde::Serialize;
 use std::fmt;
@@ -81,7 +82,7 @@ impl Products {
     }
 
     /// D on a device, as bits.
-    pub fn run<D: Driver>(&self, driver: &D) -> Result<Vec<u32>, Error> {
+    pub fn run<D: Harness>(&self, driver: &D) -> Result<Vec<u32>, Error> {
         let ptx = PTX.replace("ELEMENT", self.dtype.name());
         let kernel = driver.load(&ptx, &Contract::new("product", 32))?;
         let upload = |name, words: &[u32]| {
