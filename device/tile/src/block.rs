@@ -1,5 +1,7 @@
 //! Capabilities: the whole converged block, a converged warp, all of the block's shared memory.
-use crate::{Place, Steps, Tally};
+use crate::Steps;
+use crate::exchange::Tally;
+use crate::shared::Place;
 use contract::Kernel;
 use core::marker::PhantomData;
 use core::ops::ControlFlow;

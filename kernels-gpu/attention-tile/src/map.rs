@@ -2,11 +2,12 @@
 use crate::table::page;
 use cuda_std::tma;
 use spec::{Cache, PageBoxes, PagedMap, RaggedMap, TensorMap};
-use tile::{Map, Panels, Steps};
+use tile::Steps;
+use tile::tma::{MapKind, Panels};
 
 /// A row of a head of a sequence's keys, or values, as a [`PagedMap`] is told of it.
 #[derive(Clone, Copy)]
-pub struct RowOfCache {
+pub struct PagedRow {
     /// Of which tables and sizes count alone.
     cache: Cache,
     boxes: PageBoxes,
@@ -17,12 +18,12 @@ pub struct RowOfCache {
     rows: u32,
 }
 
-impl RowOfCache {
+impl PagedRow {
     /// Row `row` of the first `rows` of a sequence, which may be behind them: a multiple of a box's rows.
     /// `boxes` are those of the launch, whose maps all have them.
     #[inline(always)]
     pub fn new(cache: &Cache, boxes: PageBoxes, sequence: u32, head: u32, row: u32, rows: u32) -> Self {
-        RowOfCache { cache: *cache, boxes, sequence, head, row, rows }
+        PagedRow { cache: *cache, boxes, sequence, head, row, rows }
     }
 }
 
@@ -32,27 +33,27 @@ pub struct InPages;
 
 // SAFETY: the boxes that begin so many boxes apart are a panel's rows, shared by all copiers; all panels are
 // the tile.
-unsafe impl Map for InPages {
+unsafe impl MapKind for InPages {
     type Data = PagedMap;
-    type At = RowOfCache;
+    type At = PagedRow;
     #[inline(always)]
     fn encoded(data: &PagedMap) -> &TensorMap {
         &data.map
     }
     #[inline(always)]
-    fn down(at: RowOfCache, rows: u32) -> RowOfCache {
-        RowOfCache { row: at.row + rows, ..at }
+    fn down(at: PagedRow, rows: u32) -> PagedRow {
+        PagedRow { row: at.row + rows, ..at }
     }
     /// Pages of 16 at 0.81 to 0.97 of the speed of packed keys, 0.51 to 0.62 by one thread (H200, D = 128).
-    const COPIERS: u32 = 4;
+    const PRODUCERS: u32 = 4;
     #[inline(always)]
-    fn has_some(at: &RowOfCache, rows: u32, copier: u32) -> bool {
+    fn has_some(at: &PagedRow, rows: u32, copier: u32) -> bool {
         copier * at.boxes.rows() < rows
     }
     /// Box after box, each in one page, whose number a thread waits for: so several share them.
     #[inline(always)]
-    unsafe fn load(to: u32, map: u64, tile: Panels, at: RowOfCache, full: u32, copier: u32) {
-        let [begin, step] = [copier, Self::COPIERS].map(|boxes| boxes * at.boxes.rows());
+    unsafe fn load(to: u32, map: u64, tile: Panels, at: PagedRow, full: u32, copier: u32) {
+        let [begin, step] = [copier, Self::PRODUCERS].map(|boxes| boxes * at.boxes.rows());
         for first in (Steps { at: begin, step, end: tile.rows() }) {
             let row = at.row + first;
             let (number, (_, within)) = (page(&at.cache, at.sequence, row), at.cache.page.div_rem(row));

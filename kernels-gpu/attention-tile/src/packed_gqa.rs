@@ -1,7 +1,7 @@
 //! Packed GQA: rows of the query heads that share a key head, as one tile's.
 use cuda_std::memory::{ld_global_nc_b32_or_zero, st_global_b32, st_global_v2_b32};
 use spec::{FastDiv, Lse, Tensor};
-use tile::WordRows;
+use tile::mma::WordRows;
 
 /// The rows of neighbouring heads of one batch: row `i` is head `i % group` of the tensor's row `i / group`,
 /// counted from the first of them.
@@ -21,7 +21,7 @@ pub struct PackedRows<'p> {
 impl<'p> PackedRows<'p> {
     /// Those of the `group`-th group of as many heads, in batch `batch`.
     #[inline(always)]
-    pub fn of(tensor: &Tensor, size: &'p FastDiv, batch: u32, group: u32) -> Self {
+    pub fn new(tensor: &Tensor, size: &'p FastDiv, batch: u32, group: u32) -> Self {
         let head = group as u64 * size.get() as u64;
         let offset = (batch as u64)
             .wrapping_mul(tensor.batch_bytes)

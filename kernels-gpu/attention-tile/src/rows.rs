@@ -2,7 +2,10 @@
 use crate::table::{chunk_in, page};
 use core::marker::PhantomData;
 use spec::{Cache, Element};
-use tile::{Crew, SharedTile, TileSource, TileWalk, Walk, layout};
+use tile::copy::{TileSource, TileWalk, Walk};
+use tile::group::ThreadGroup;
+use tile::layout;
+use tile::shared::SharedTile;
 
 /// Keys or values of one head of a sequence in a cache: rows of up to `C` base tiles of `E`, in pages of any
 /// size.
@@ -21,7 +24,7 @@ pub struct CacheRows<'p, E, const C: usize> {
 impl<'p, E: Element, const C: usize> CacheRows<'p, E, C> {
     /// The first `rows` keys, and their values, of head `head`.
     #[inline(always)]
-    pub fn of(cache: &'p Cache, sequence: u32, head: u32, rows: u32) -> [Self; 2] {
+    pub fn new(cache: &'p Cache, sequence: u32, head: u32, rows: u32) -> [Self; 2] {
         let head = head * cache.head_chunks;
         [cache.keys, cache.values].map(|base| CacheRows {
             cache,
@@ -41,17 +44,17 @@ impl<'p, E: Element, const C: usize> CacheRows<'p, E, C> {
 }
 
 impl<'p, E: Element, const C: usize> TileSource<E, C> for CacheRows<'p, E, C> {
-    type Walk<const R: usize, W: Crew> = PageWalk<'p, E, R, C, W>;
+    type Walk<const R: usize, W: ThreadGroup> = PageWalk<'p, E, R, C, W>;
 
     #[inline(always)]
-    fn walk<const R: usize, W: Crew>(self, from: u32, crew: &W) -> PageWalk<'p, E, R, C, W> {
+    fn walk<const R: usize, W: ThreadGroup>(self, from: u32, group: &W) -> PageWalk<'p, E, R, C, W> {
         let first = from * SharedTile::<E, R, C>::ROWS;
-        let page = self.page(first + PageWalk::<E, R, C, W>::looks_up(crew));
-        PageWalk { source: self, first, page, crew: PhantomData }
+        let page = self.page(first + PageWalk::<E, R, C, W>::looks_up(group));
+        PageWalk { source: self, first, page, group: PhantomData }
     }
 }
 
-/// A walk of crew `W` through the tiles of `R` base-tile rows of a sequence's cache.
+/// A walk of group `W` through the tiles of `R` base-tile rows of a sequence's cache.
 ///
 /// Each lane looks up one of the rows that its warp copies, a tile ahead, and hands it out by a shuffle: a
 /// row is 32 bits until it is copied. Lookups by every thread for each of its rows would be several times as
@@ -62,10 +65,10 @@ pub struct PageWalk<'p, E, const R: usize, const C: usize, W> {
     first: u32,
     /// The page of the row that this lane looks up. What the table has there: it is clamped when it has come.
     page: u32,
-    crew: PhantomData<W>,
+    group: PhantomData<W>,
 }
 
-impl<E: Element, const R: usize, const C: usize, W: Crew> PageWalk<'_, E, R, C, W> {
+impl<E: Element, const R: usize, const C: usize, W: ThreadGroup> PageWalk<'_, E, R, C, W> {
     /// Rows that a warp copies at once.
     const AT_ONCE: u32 = {
         let rows = 32 / Walk::<E, R, C, W>::ACROSS;
@@ -78,28 +81,28 @@ impl<E: Element, const R: usize, const C: usize, W: Crew> PageWalk<'_, E, R, C, 
 
     /// The row of a tile that this lane looks up. Some lanes may have one of the tile behind.
     #[inline(always)]
-    fn looks_up(crew: &W) -> u32 {
-        let lane = crew.member() % 32;
-        let warp = crew.member() / 32;
+    fn looks_up(group: &W) -> u32 {
+        let lane = group.member() % 32;
+        let warp = group.member() / 32;
         lane / Self::AT_ONCE * Walk::<E, R, C, W>::GROUP + warp * Self::AT_ONCE + lane % Self::AT_ONCE
     }
 }
 
 // SAFETY: chunks of rows of pages that exist, whatever the table says, and of columns that do; 16-byte
 // aligned, as `Cache` promises.
-unsafe impl<E: Element, const R: usize, const C: usize, W: Crew> TileWalk<E, R, C, W>
+unsafe impl<E: Element, const R: usize, const C: usize, W: ThreadGroup> TileWalk<E, R, C, W>
     for PageWalk<'_, E, R, C, W>
 {
     #[inline(always)]
-    fn step<const EDGE: bool>(&mut self, crew: &W, copy: impl Fn(u32, u32, u64, bool)) {
+    fn step<const EDGE: bool>(&mut self, group: &W, copy: impl Fn(u32, u32, u64, bool)) {
         let CacheRows { cache, base, head, rows: end, .. } = self.source;
         let rows = SharedTile::<E, R, C>::ROWS;
-        let (row, chunk) = Walk::<E, R, C, W>::place(crew);
+        let (row, chunk) = Walk::<E, R, C, W>::place(group);
         let across = Walk::<E, R, C, W>::ACROSS;
-        let found = chunk_in(cache, self.page, self.first + Self::looks_up(crew)) + head;
+        let found = chunk_in(cache, self.page, self.first + Self::looks_up(group)) + head;
         for i in (0..Walk::<E, R, C, W>::GROUPS).rev() {
             let first = i * Walk::<E, R, C, W>::GROUP;
-            let at = crew.warp().shuffle(found, i * Self::AT_ONCE + row % Self::AT_ONCE) + chunk;
+            let at = group.warp().shuffle(found, i * Self::AT_ONCE + row % Self::AT_ONCE) + chunk;
             // Known at compile time unless the threads do not divide the tile's rows.
             if first + Walk::<E, R, C, W>::GROUP <= rows || first + row < rows {
                 let from = base + at as u64 * layout::CHUNK as u64;
@@ -112,6 +115,6 @@ unsafe impl<E: Element, const R: usize, const C: usize, W: Crew> TileWalk<E, R, 
             }
         }
         self.first = self.first.wrapping_sub(rows);
-        self.page = self.source.page(self.first.wrapping_add(Self::looks_up(crew)));
+        self.page = self.source.page(self.first.wrapping_add(Self::looks_up(group)));
     }
 }

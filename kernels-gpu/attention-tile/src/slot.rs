@@ -1,7 +1,7 @@
 //! The row of a cache that a slot names, to be filled.
 use cuda_std::memory::{ld_global_b32, ld_global_b64, st_global_v4_b32};
 use spec::{Cache, Slots};
-use tile::{OwnPart, StoreEight};
+use tile::global::{OwnPart, StoreEight};
 
 /// One head's key and value of one row of a cache, which exist.
 pub struct CacheRow {
@@ -14,7 +14,7 @@ pub struct CacheRow {
 impl CacheRow {
     /// Head `head` of the row that slot `i` says; `None` where there is no such slot, row or head.
     #[inline(always)]
-    pub fn of(cache: &Cache, slots: &Slots, i: u32, head: u32) -> Option<Self> {
+    pub fn new(cache: &Cache, slots: &Slots, i: u32, head: u32) -> Option<Self> {
         if i >= slots.count {
             return None;
         }

@@ -3,7 +3,9 @@ use crate::table::chunk;
 use core::marker::PhantomData;
 use cuda_std::math;
 use spec::{Cache, Element};
-use tile::{CpAsync, Steps, TileSlot, Walk, Warp, layout};
+use tile::copy::{CpAsync, Walk};
+use tile::shared::TileSlot;
+use tile::{Steps, Warp, layout};
 
 /// Every `stride`-th tile of 16 rows of a sequence's first `rows` rows, from tile `first` on: one warp's
 /// share.
@@ -37,7 +39,7 @@ impl Strided {
 /// starts all stages.
 pub trait Source: Sized {
     /// Before the first tile.
-    fn of(cache: &Cache, share: &Strided, warp: Warp) -> Self;
+    fn new(cache: &Cache, share: &Strided, warp: Warp) -> Self;
     /// Goes to tile `i`; tiles come in order.
     fn seek(&mut self, cache: &Cache, share: &Strided, i: u32, warp: Warp);
     /// Chunk of row `row + mine` of that tile; `mine` is the lane's, `row` a constant.
@@ -62,7 +64,7 @@ impl PagedTiles {
 
 impl Source for PagedTiles {
     #[inline(always)]
-    fn of(cache: &Cache, share: &Strided, warp: Warp) -> Self {
+    fn new(cache: &Cache, share: &Strided, warp: Warp) -> Self {
         PagedTiles { these: 0, next: Self::look(cache, share, warp.lane()), tile: 0 }
     }
     #[inline(always)]
@@ -100,7 +102,7 @@ impl PagedRows {
 
 impl Source for PagedRows {
     #[inline(always)]
-    fn of(cache: &Cache, share: &Strided, warp: Warp) -> Self {
+    fn new(cache: &Cache, share: &Strided, warp: Warp) -> Self {
         PagedRows { these: 0, next: Self::look(cache, share, 0, warp), half: 0 }
     }
     #[inline(always)]
@@ -138,12 +140,12 @@ pub struct CacheWalk<'p, E, S, const C: usize> {
 impl<'p, E: Element, S: Source, const C: usize> CacheWalk<'p, E, S, C> {
     /// Before the first tile of head `head`.
     #[inline(always)]
-    pub fn of(cache: &'p Cache, share: Strided, head: u32, warp: Warp) -> Self {
+    pub fn new(cache: &'p Cache, share: Strided, head: u32, warp: Warp) -> Self {
         const { assert!(Walk::<E, 1, C, Warp>::PANELS as usize <= PANELS, "rows are too wide") }
         let (_, chunk) = Walk::<E, 1, C, Warp>::place(&warp);
         let column = (head * cache.head_chunks + chunk) as u64 * layout::CHUNK as u64;
         CacheWalk {
-            source: S::of(cache, &share, warp),
+            source: S::new(cache, &share, warp),
             bases: [cache.keys + column, cache.values + column],
             ends: core::array::from_fn(|panel| {
                 let column = panel as u32 * Walk::<E, 1, C, Warp>::ACROSS + chunk;

@@ -1,0 +1,130 @@
+//! Walks through tiles of global memory: which thread copies which chunk.
+use crate::global::GlobalRows;
+use crate::group::ThreadGroup;
+use crate::layout;
+use crate::shared::SharedTile;
+use contract::Element;
+use core::marker::PhantomData;
+
+/// Rows that are copied tile by tile: those of a tensor, or of whatever another crate has a walk for.
+pub trait TileSource<E, const C: usize>: Copy {
+    /// A walk of group `W` through the tiles of `R` base-tile rows, from a given one down to the first.
+    type Walk<const R: usize, W: ThreadGroup>: TileWalk<E, R, C, W>;
+
+    /// Starts with tile `from`, of which rows past the end may be missing.
+    fn walk<const R: usize, W: ThreadGroup>(self, from: u32, group: &W) -> Self::Walk<R, W>;
+}
+
+/// A walk through tiles; each thread carries its share of the copies.
+///
+/// # Safety
+/// - `step` hands out chunks of 16 bytes that may be read where they exist, at multiples of 16, of groups in
+///   which the thread has a row of the tile ([`Walk::place`]).
+pub unsafe trait TileWalk<E, const R: usize, const C: usize, W> {
+    /// `copy(first row of the group in the tile, panel, global address, whether it exists)` for each of this
+    /// thread's chunks of the next tile, of which with `EDGE` some rows may not exist.
+    fn step<const EDGE: bool>(&mut self, group: &W, copy: impl Fn(u32, u32, u64, bool));
+}
+
+impl<E: Element, const C: usize> TileSource<E, C> for GlobalRows<E, C> {
+    type Walk<const R: usize, W: ThreadGroup> = Walk<E, R, C, W>;
+
+    #[inline(always)]
+    fn walk<const R: usize, W: ThreadGroup>(self, from: u32, group: &W) -> Walk<E, R, C, W> {
+        Walk::down(self, from, group)
+    }
+}
+
+/// A walk of group `W` through the tiles of `R` base-tile rows of a tensor, from a given one down to the
+/// first.
+///
+/// The pointer that walks is the whole group's, so that it stays in uniform registers; a thread adds a
+/// constant 32-bit offset. A pointer per thread costs 16 more instructions a block of keys
+/// (docs/performance-log.md).
+pub struct Walk<E, const R: usize, const C: usize, W> {
+    /// The group of rows that is copied next.
+    at: u64,
+    /// This thread's byte offset from there.
+    mine: u32,
+    /// This thread's row of the next tile's first group.
+    row: u32,
+    /// Which of this thread's chunks, one a panel, exist.
+    source: GlobalRows<E, C>,
+    group: PhantomData<W>,
+}
+
+impl<E: Element, const R: usize, const C: usize, W: ThreadGroup> Walk<E, R, C, W> {
+    /// Chunks of a row that neighbouring threads copy together: a panel's.
+    pub const ACROSS: u32 = layout::panel_chunks(SharedTile::<E, R, C>::ROW_CHUNKS);
+    /// Panels of a row.
+    pub const PANELS: u32 = SharedTile::<E, R, C>::ROW_CHUNKS / Self::ACROSS;
+    /// Rows that the group copies at once.
+    pub const GROUP: u32 = {
+        assert!(W::THREADS.is_multiple_of(Self::ACROSS), "the threads must make up whole rows of a panel");
+        // A row has less than 2^27 bytes: 32 of them are counted in 32 bits.
+        assert!(W::THREADS / Self::ACROSS <= 32, "more than 32 rows at a step overflow a 32-bit offset");
+        W::THREADS / Self::ACROSS
+    };
+    /// How often it must, for a tile; the last time some rows may be past its end.
+    pub const GROUPS: u32 = SharedTile::<E, R, C>::ROWS.div_ceil(Self::GROUP);
+
+    /// Starts with tile `from`, of which rows past the end may be missing.
+    #[inline(always)]
+    pub fn down(source: GlobalRows<E, C>, from: u32, group: &W) -> Self {
+        let first = from * SharedTile::<E, R, C>::ROWS;
+        let last = first + const { (Self::GROUPS - 1) * Self::GROUP };
+        let at = source.base.wrapping_add(last as u64 * source.row_bytes as u64);
+        let (row, chunk) = Self::place(group);
+        let mine = row * source.row_bytes + chunk * layout::CHUNK;
+        Walk { at, mine, row: first + row, source, group: PhantomData }
+    }
+
+    /// This thread's row and chunk in a group.
+    #[inline(always)]
+    pub fn place(group: &W) -> (u32, u32) {
+        (group.member() / Self::ACROSS, group.member() % Self::ACROSS)
+    }
+
+    /// `f(row, chunk)` for each of this thread's chunks of one tile's rows.
+    #[inline(always)]
+    pub(crate) fn each_chunk(group: &W, f: impl Fn(u32, u32)) {
+        let (row, chunk) = Self::place(group);
+        for i in 0..Self::GROUPS {
+            for panel in 0..Self::PANELS {
+                if i * Self::GROUP + row < SharedTile::<E, R, C>::ROWS {
+                    f(i * Self::GROUP + row, panel * Self::ACROSS + chunk);
+                }
+            }
+        }
+    }
+}
+
+// SAFETY: chunks of rows and columns that exist, 16-byte aligned as `GlobalRows` promises.
+unsafe impl<E: Element, const R: usize, const C: usize, W: ThreadGroup> TileWalk<E, R, C, W>
+    for Walk<E, R, C, W>
+{
+    /// Row groups are taken downwards: upwards, LLVM keeps an offset for each and spills
+    /// (docs/performance-log.md).
+    #[inline(always)]
+    fn step<const EDGE: bool>(&mut self, group: &W, copy: impl Fn(u32, u32, u64, bool)) {
+        let rows = SharedTile::<E, R, C>::ROWS;
+        let (row, chunk) = Self::place(group);
+        let mut at = self.at.wrapping_add(self.mine as u64);
+        for i in (0..Self::GROUPS).rev() {
+            let first = i * Self::GROUP;
+            // Known at compile time unless the threads do not divide the tile's rows.
+            let in_tile = first + Self::GROUP <= rows || first + row < rows;
+            if in_tile {
+                for panel in 0..Self::PANELS {
+                    let column = panel * Self::ACROSS;
+                    let exists = !EDGE || self.row + first < self.source.rows;
+                    let at = at.wrapping_add((column * layout::CHUNK) as u64);
+                    copy(first, panel, at, column + chunk < self.source.chunks && exists);
+                }
+            }
+            at = at.wrapping_sub(Self::GROUP as u64 * self.source.row_bytes as u64);
+        }
+        self.at = self.at.wrapping_sub(rows as u64 * self.source.row_bytes as u64);
+        self.row = self.row.wrapping_sub(rows);
+    }
+}
