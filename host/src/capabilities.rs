@@ -171,6 +171,48 @@ mod tests {
         check("a100", "exactly sm_90a, the device has compute capability 8.0");
     }
 
+    /// Fields are public: what no card has is refused by name, and nothing overflows.
+    #[test]
+    fn cards_that_cannot_be() {
+        use crate::{DType, Decode, Forward, Index, KvCache, KvPages, PageView, TensorView};
+        let tensor = |n: u64, rows| TensorView::bshd(n << 40, 1 << 39, DType::F16, [2, rows, 8, 128]);
+        let forward = Forward::new(tensor(1, 512), tensor(2, 512), tensor(3, 512), tensor(4, 512));
+        let pages = |n: u64| PageView::nhd(n << 40, 1 << 39, DType::F16, [2, 512, 8, 128]);
+        let cache = KvCache::dense(KvPages::new(pages(2), pages(3)), Index::new(9 << 40, 2));
+        let decode = Decode::new(tensor(1, 1), cache, tensor(4, 1));
+        let plans = |card: &Capabilities| {
+            let forward = crate::plan_with(&forward, card, &crate::Tuning::new(), u64::MAX).map(|_| ());
+            let supported =
+                crate::supports_with(&forward_problem(&tensor(1, 512)), card, u64::MAX).map(|_| ());
+            [forward, supported, crate::plan_decode_with(&decode, card, u64::MAX).map(|_| ())]
+        };
+        for (_, card) in Capabilities::PROFILES {
+            for sms in [0, (1 << 16) + 1, 1 << 26, u32::MAX] {
+                for outcome in plans(&Capabilities { sms, ..card.clone() }) {
+                    let error = outcome.expect_err("no such card").to_string();
+                    assert!(error.starts_with(&format!("invalid capabilities.sms: {sms};")), "{error}");
+                }
+            }
+            for sms in [1, 1 << 16] {
+                assert_eq!(plans(&Capabilities { sms, ..card.clone() }), [Ok(()), Ok(()), Ok(())], "{sms}");
+            }
+            // Whatever else there is, nothing panics.
+            let most = u32::MAX;
+            let large = Capabilities { smem_per_block: most, smem_per_sm: most, ..card.clone() };
+            let _ =
+                plans(&Capabilities { registers_per_sm: most, l2_bytes: u64::MAX, sms: 1 << 16, ..large });
+            let _ = plans(&Capabilities { registers_per_sm: 0, smem_per_sm: 0, l2_bytes: 0, ..card.clone() });
+            let _ = plans(&Capabilities { compute_capability: (most, most), ..card.clone() });
+        }
+        let nothing = Contract::new("nothing", 0).smem_bytes(u32::MAX);
+        assert_eq!(Capabilities::PROFILES[0].1.blocks_per_sm(&nothing), 1);
+    }
+
+    fn forward_problem(q: &crate::TensorView) -> crate::Problem {
+        let [batch, rows, heads, head_dim] = q.shape;
+        crate::Problem::new(q.dtype, batch, rows, heads, head_dim)
+    }
+
     #[test]
     fn maps_want_a_driver_that_encodes_them() {
         let planted = Contract::new("maps", 128).target(Target::Exactly(90)).param_align(TensorMap::ALIGN);

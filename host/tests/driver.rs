@@ -127,6 +127,24 @@ fn uploads_wait<D: Driver>(cuda: &FakeCuda, driver: &D) -> Result<(), Error> {
     Ok(())
 }
 
+/// A driver that does not compile the kernels is refused before anything is planned.
+#[test]
+fn drivers_that_are_too_old() {
+    in_fake_cuda("drivers_that_are_too_old", |cuda| {
+        for (version, says) in [(11_040, "CUDA 11.4"), (11_070, "CUDA 11.7"), (10_020, "CUDA 10.2")] {
+            cuda.set_version(version);
+            let error = RawDriver::primary(0).map(|_| ()).expect_err(says).to_string();
+            assert!(error.contains(says) && error.contains("since CUDA 11.8; update"), "{error}");
+        }
+        for (version, tensor_maps) in [(11_080, false), (12_020, false), (12_030, true)] {
+            cuda.set_version(version);
+            let driver = RawDriver::primary(0).expect("new enough");
+            assert_eq!(driver.capabilities().tensor_maps, tensor_maps, "{version}");
+        }
+        cuda.faults();
+    });
+}
+
 /// docs/using.md's first program, from its first line to its last.
 #[test]
 #[cfg(feature = "cust")]

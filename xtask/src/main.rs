@@ -11,6 +11,7 @@ mod package;
 mod process;
 mod setup;
 mod stats;
+mod test;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -45,12 +46,8 @@ enum Task {
     /// Show what every entry costs on sm_80, sm_89 and sm_90: registers, spills, shared memory, occupancy,
     /// instructions
     PtxStats(stats::Stats),
-    /// Bring what is missing, then run every test
-    Test {
-        /// Passed on to `cargo test`
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        arguments: Vec<String>,
-    },
+    /// Bring what is missing, then run the tests, on a sample of the kernels that stands for all
+    Test(test::Test),
     /// Bring what is missing, build, and compute attention on a small real input
     Demo {
         /// Passed on to `ferroflash demo`
@@ -103,7 +100,7 @@ fn run(task: Task) -> Result {
             compare::against(&folder, &kernels::ptx(&root, &build)?.modules)
         }
         Task::PtxStats(stats) => stats::run(&root, &stats),
-        Task::Test { arguments } => ci::test(&root, &arguments),
+        Task::Test(test) => test::run(&root, &test),
         Task::Demo { arguments } => ci::demo(&root, &arguments),
         Task::Ci => ci::ci(&root),
         Task::Package => package::run(&root),

@@ -10,6 +10,7 @@ use crate::cargo::{self, DebugInfo, Invocation};
 use crate::gate;
 use crate::group::Group;
 use crate::output::{Module, Output};
+use crate::progress::{Progress, Report};
 #[cfg(feature = "ptxas")]
 use crate::report::Reporter;
 use crate::toolchain::{DeviceCompiler, workspace_root};
@@ -39,6 +40,7 @@ pub struct CudaBuilder {
     target_dir: Option<PathBuf>,
     jobs: Option<usize>,
     verbose: bool,
+    report: Option<Report>,
     #[cfg(feature = "ptxas")]
     check_on: Vec<Arch>,
 }
@@ -49,7 +51,10 @@ struct Site {
     workspace: PathBuf,
     compiler: DeviceCompiler,
     package: String,
+    /// What is kept of the package.
     folder: PathBuf,
+    /// Where compilers work.
+    compilers: PathBuf,
 }
 
 impl CudaBuilder {
@@ -69,6 +74,7 @@ impl CudaBuilder {
             target_dir: None,
             jobs: None,
             verbose: false,
+            report: None,
             #[cfg(feature = "ptxas")]
             check_on: Vec::new(),
         }
@@ -149,6 +155,13 @@ impl CudaBuilder {
         self
     }
 
+    /// What [`build`](Self::build) calls with the number of modules that it has compiled, and of those that it
+    /// compiles: first with 0, and not at all where every module is kept. Any of its threads may call.
+    pub fn progress(mut self, report: impl Fn(usize, usize) + Send + Sync + 'static) -> Self {
+        self.report = Some(Report::new(report));
+        self
+    }
+
     /// GPUs on which [`build`](Self::build) assembles every module that may run there and holds it against
     /// the rules of [`gate`](crate::gate). Without any, ptxas is not needed, and nothing is checked. Not for
     /// kernels with [`release(false)`](Self::release), which keep no rule.
@@ -181,9 +194,10 @@ impl CudaBuilder {
         let mut inputs = BTreeSet::new();
         let wanted = self.wanted()?;
         let contracted: Vec<_> = self.contracts.iter().map(|c| c.symbol).collect();
+        let progress = Progress::new(self.report.clone(), self.missing(&site, &wanted)?);
         for (arch, contracts) in self.groups(&wanted)? {
             let folder = site.folder.join(arch.name());
-            let group = self.group(&site, arch, &contracted, &folder);
+            let group = self.group(&site, arch, &contracted, &folder, &progress);
             let built = if wanted.is_empty() { group.build_all()? } else { group.build(&contracts)? };
             let mut others = built.others.into_iter();
             if let Some(symbol) = others.find(|symbol| !contracted.contains(&symbol.as_str())) {
@@ -220,14 +234,21 @@ impl CudaBuilder {
     /// As `build`'s, before it compiles.
     pub fn is_kept(&self) -> Result<bool, Error> {
         let (site, wanted) = (self.site()?, self.wanted()?);
-        let contracted: Vec<_> = self.contracts.iter().map(|c| c.symbol).collect();
-        for (arch, contracts) in self.groups(&wanted)? {
-            let folder = site.folder.join(arch.name());
-            if wanted.is_empty() || !self.group(&site, arch, &contracted, &folder).is_kept(&contracts)? {
-                return Ok(false);
-            }
+        Ok(!wanted.is_empty() && self.missing(&site, &wanted)? == 0)
+    }
+
+    /// How many of the contracts would be compiled.
+    fn missing(&self, site: &Site, wanted: &[&Contract]) -> Result<usize, Error> {
+        if wanted.is_empty() {
+            return Ok(0);
         }
-        Ok(true)
+        let contracted: Vec<_> = self.contracts.iter().map(|c| c.symbol).collect();
+        let silent = Progress::new(None, 0);
+        let count = |(arch, contracts): (Arch, Vec<&Contract>)| {
+            let folder = site.folder.join(arch.name());
+            self.group(site, arch, &contracted, &folder, &silent).missing(&contracts)
+        };
+        self.groups(wanted)?.into_iter().map(count).sum()
     }
 
     fn site(&self) -> Result<Site, Error> {
@@ -235,9 +256,10 @@ impl CudaBuilder {
         let workspace = workspace_root(&crate_root);
         let compiler = DeviceCompiler::locate(&workspace)?;
         let package = cargo::package_name(&crate_root)?;
-        let folder = self.folder_in(&workspace).join(&package);
+        let kept = self.folder_in(&workspace);
+        let (folder, compilers) = (kept.join(&package), kept.join("compilers"));
         fs::create_dir_all(&folder).map_err(Error::io("create", &folder))?;
-        Ok(Site { crate_root, workspace, compiler, package, folder })
+        Ok(Site { crate_root, workspace, compiler, package, folder, compilers })
     }
 
     /// What is built for `arch`, in `folder`.
@@ -247,6 +269,7 @@ impl CudaBuilder {
         arch: Arch,
         contracted: &'a [&'static str],
         folder: &'a Path,
+        progress: &'a Progress,
     ) -> Group<'a> {
         let invocation = Invocation {
             compiler: &site.compiler,
@@ -260,12 +283,8 @@ impl CudaBuilder {
             llvm_args: &self.llvm_args,
             verbose: self.verbose,
         };
-        Group { invocation, contracted, folder, jobs: self.jobs }
-    }
-
-    /// The folder that it builds in, for what else is worth keeping beside the modules.
-    pub fn folder(&self) -> PathBuf {
-        self.folder_in(&workspace_root(&self.crate_root))
+        let compilers = site.compilers.join(arch.name());
+        Group { invocation, contracted, folder, compilers, jobs: self.jobs, progress }
     }
 
     fn folder_in(&self, workspace: &Path) -> PathBuf {

@@ -27,9 +27,11 @@ mod group;
 pub mod lines;
 #[cfg(feature = "lzma")]
 pub mod lzma;
+mod manifest;
 pub mod module;
 pub mod occupancy;
 mod output;
+mod progress;
 #[cfg(feature = "ptxas")]
 pub mod ptxas;
 #[cfg(feature = "ptxas")]

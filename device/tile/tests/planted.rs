@@ -84,8 +84,7 @@ fn half(bits: u16) -> f32 {
 #[test]
 fn what_types_do_not_catch_is_reported() {
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/planted");
-    let builder = CudaBuilder::new(fixture);
-    let builder = builder.target_dir(Path::new(env!("CARGO_TARGET_TMPDIR")).join("planted")).jobs(1);
+    let builder = CudaBuilder::new(fixture).jobs(1);
     let builder = KERNELS
         .iter()
         .fold(builder, |builder, &(symbol, threads, _)| builder.entry(Contract::new(symbol, threads)));

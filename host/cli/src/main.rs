@@ -4,6 +4,7 @@
 //! `--json` as JSON. Everything that can go wrong is one error type, which knows its exit code.
 mod agree;
 mod bench;
+mod completions;
 mod console;
 mod demo;
 mod device;
@@ -13,13 +14,14 @@ mod fuzz;
 mod info;
 mod kernels;
 mod options;
+mod results;
 mod run;
 mod sanitize;
 mod soak;
 mod sweep;
 mod verify;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use console::Console;
 use error::Error;
 use std::path::{Path, PathBuf};
@@ -67,6 +69,7 @@ enum Command {
     Bench(bench::Args),
     Sweep(sweep::Args),
     Demo(demo::Args),
+    Completions(completions::Args),
 }
 
 fn main() -> ExitCode {
@@ -103,6 +106,7 @@ fn execute(command: Command, console: &Console) -> Result<(), Error> {
         Command::Sweep(args) => sweep::run(args, console),
         Command::Bench(args) => bench::run(args, console),
         Command::Demo(args) => demo::run(args, console),
+        Command::Completions(args) => completions::run(args, Cli::command(), console),
     }
 }
 

@@ -1,10 +1,10 @@
 //! `ferroflash run`: attention on a safetensors file.
 use super::console::Console;
-use super::device::{Device, Results, Took};
+use super::device::Device;
 use super::error::Error;
 use super::files::{self, File, Stored};
-use super::options::{DeviceKind, DeviceOptions, ScoreOptions};
-use clap::ValueEnum;
+use super::options::{DeviceKind, DeviceOptions, FileLayout, ScoreOptions};
+use super::results::{Results, Took};
 use ferroflash::Problem;
 use reference::{HostTensor, Layout, Memory, Reference, Verdict};
 use serde::Serialize;
@@ -68,15 +68,6 @@ pub(super) struct Args {
     check: bool,
 }
 
-#[derive(Clone, Copy, Debug, Default, ValueEnum)]
-enum FileLayout {
-    /// [batch, seqlen, heads, head_dim], FlashAttention's
-    #[default]
-    Bshd,
-    /// [batch, heads, seqlen, head_dim], PyTorch's
-    Bhsd,
-}
-
 /// What a launch of attention was and how it came out.
 #[derive(Serialize)]
 pub(super) struct Report {
@@ -116,10 +107,7 @@ impl From<Verdict> for Check {
 const PACKED: [&str; 7] = ["q", "k", "v", "cu_seqlens_q", "cu_seqlens_k", "seqused_k", "alibi_slopes"];
 
 pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
-    let layout = match args.layout {
-        FileLayout::Bshd => Layout::Bshd,
-        FileLayout::Bhsd => Layout::Bhsd,
-    };
+    let layout = Layout::from(args.layout);
     if args.check && args.device.kind()? == DeviceKind::Cpu {
         let what =
             "--check compares a kernel with the f64 reference, and --device cpu runs the reference itself";
@@ -176,7 +164,11 @@ fn decode(args: &Args, file: &File<'_>, console: &Console) -> Result<(), Error> 
     let input = cache::Input::read(file, args.layout, &args.scores)?;
     let device = Device::open(&args.device, console)?;
     let waiting = console.waiting(format_args!("computing on {device}"));
-    let result = input.run(&device, args.config.as_deref())?;
+    let result = match (device.runner(), args.config.as_deref()) {
+        (Some(runner), config) => device.timed(runner.decode(&input, config)?),
+        (None, Some(name)) => return Err(Device::has_no_kernel(name)),
+        (None, None) => input.compute()?,
+    };
     waiting.finish_and_clear();
     let verdict = args.check.then(|| input.judge(&result.o, &result.lse)).transpose();
     let verdict = verdict.map_err(|e| Error::Invalid(e.to_string()))?.flatten();

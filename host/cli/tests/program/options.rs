@@ -139,6 +139,24 @@ fn the_tuning_file_counts_in_the_simulator() {
 }
 
 #[test]
+fn shells_complete_every_command() {
+    let help = ferroflash(&["--help"]).output().expect("starts");
+    let help = text(&help.stdout).split("Commands:").nth(1).expect("a list of commands").to_owned();
+    let help = help.split("Options:").next().expect("commands come first").to_owned();
+    let commands: Vec<_> = help.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    assert!(commands.len() > 10, "{commands:?}");
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let output = ferroflash(&["completions", shell]).output().expect("starts");
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let script = text(&output.stdout);
+        let missing: Vec<_> = commands.iter().filter(|command| !script.contains(**command)).collect();
+        assert!(missing.is_empty() && script.contains("profile"), "{shell} knows no {missing:?}");
+        assert_eq!(report(&["completions", shell])["script"], script);
+    }
+    check(&["completions", "csh"], 2, "[possible values: bash, elvish, fish, powershell, zsh]");
+}
+
+#[test]
 fn suites_without_a_shape() {
     let folder = Folder::new("suites");
     for text in ["{}", "{\"mine\": []}"] {
