@@ -1,4 +1,4 @@
-//! Who copies together, how the copies travel, and which rows are whose.
+//! Threads that act together: thread groups, warpgroups, and each warp's rows of a tile.
 use crate::{Block, Warp};
 use contract::Kernel;
 
@@ -7,25 +7,25 @@ mod warpgroup;
 pub(crate) use warpgroup::PingPong;
 pub use warpgroup::Warpgroup;
 
-/// What only this crate may implement, and what only it may call.
+/// Traits that only this crate implements or calls.
 pub(crate) mod sealed {
     /// Closes the crate's traits.
     pub trait Sealed {}
 
-    /// A group that can wait for itself.
+    /// A group with a barrier of its own.
     pub trait Synchronize {
-        /// What the members copied and wrote before is seen by all of them after.
+        /// A barrier: after it, every member sees all copies and writes that members made before it.
         fn sync_group(&mut self);
     }
 }
 
-/// Threads that copy a tile together, wait together and read it together: the block, or a warp.
+/// Threads that copy a tile, wait for it and read it together: the block, or a warp.
 pub trait ThreadGroup: sealed::Sealed + sealed::Synchronize {
-    /// How many.
+    /// The number of threads.
     const THREADS: u32;
-    /// Which of them this one is.
+    /// This thread's index in the group.
     fn member(&self) -> u32;
-    /// Its warp, all of which belongs to the group.
+    /// This thread's warp, all of which is in the group.
     fn warp(&self) -> Warp;
 }
 
@@ -67,17 +67,17 @@ impl ThreadGroup for Warp {
     }
 }
 
-/// A warp's own rows: `M` row tiles of a tile that has `R`.
+/// One warp's rows of a tile: `M` of the tile's `R` row tiles.
 #[derive(Clone, Copy)]
 pub struct WarpRows<const R: usize, const M: usize> {
     warp: Warp,
-    /// Which warp of those that share the tile's rows.
+    /// Index among the warps that share the tile's rows.
     index: u32,
 }
 
 impl<const R: usize, const M: usize> WarpRows<R, M> {
     /// # Safety
-    /// - `index` is below `R / M`, another one for each warp of a team.
+    /// - `index` is below `R / M` and differs between the warps of a split group.
     #[inline(always)]
     pub(crate) unsafe fn new(warp: Warp, index: u32) -> Self {
         WarpRows { warp, index }
@@ -89,33 +89,33 @@ impl<const R: usize, const M: usize> WarpRows<R, M> {
         self.warp
     }
 
-    /// Which warp of its team it is.
+    /// The warp's index in its split group.
     #[inline(always)]
     pub(crate) fn index(self) -> u32 {
         self.index
     }
 
-    /// Its first row in the tile.
+    /// The warp's first row in the tile.
     #[inline(always)]
     pub fn first(self) -> u32 {
         self.index * M as u32 * 16
     }
 }
 
-/// Which of `OF` teams a warp is in. The warps of a team share a tile's rows; the teams take the same rows,
-/// and different tiles of a stage.
+/// One of `OF` split groups of a block. The warps of one group share a tile's rows. All groups have the same
+/// rows, and each takes another tile of a stage.
 #[derive(Clone, Copy)]
 pub struct SplitGroup<const OF: usize> {
     index: u32,
 }
 
 impl SplitGroup<1> {
-    /// All warps.
+    /// The one group of a block that is not split.
     pub const ONLY: SplitGroup<1> = SplitGroup { index: 0 };
 }
 
 impl<const OF: usize> SplitGroup<OF> {
-    /// Its number, below `OF`.
+    /// The group's index, below `OF`.
     #[inline(always)]
     pub fn index(self) -> u32 {
         self.index
@@ -123,8 +123,8 @@ impl<const OF: usize> SplitGroup<OF> {
 }
 
 impl<K: Kernel> Block<K> {
-    /// The block's warps in `OF` teams, each of which shares a tile's `R` row tiles, `M` a warp: this warp's
-    /// rows, and its team.
+    /// Divides the block's warps into `OF` split groups. Each group shares a tile's `R` row tiles, `M` per
+    /// warp. Returns this warp's rows and its group.
     #[inline(always)]
     pub fn split_groups<const R: usize, const M: usize, const OF: usize>(
         &self,
@@ -132,14 +132,15 @@ impl<K: Kernel> Block<K> {
         const {
             assert!(
                 R.is_multiple_of(M) && K::THREADS as usize == R / M * OF * 32,
-                "the teams' warps must share the rows, and make up the block"
+                "the split groups' warps must share the rows, and make up the block"
             )
         }
         let warp = self.warp();
         let size = (R / M) as u32;
-        // A constant where there is one team.
-        let (index, team) = if OF == 1 { (warp.index, 0) } else { (warp.index % size, warp.index / size) };
-        // SAFETY: a remainder by, or one of, as many warps as share the rows.
-        (unsafe { WarpRows::new(warp, index) }, SplitGroup { index: team })
+        // A constant where there is one group.
+        let (index, group) = if OF == 1 { (warp.index, 0) } else { (warp.index % size, warp.index / size) };
+        // SAFETY: below the number of warps that share the rows: a remainder by it, or the index of one of
+        // them.
+        (unsafe { WarpRows::new(warp, index) }, SplitGroup { index: group })
     }
 }

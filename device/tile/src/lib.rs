@@ -9,7 +9,7 @@
 //! | [`group`] | [`ThreadGroup`](group::ThreadGroup), [`Warpgroup`](group::Warpgroup), rows of a warp | no two warps have the same rows |
 //! | [`global`] | rows, values and integers in global memory | addresses are aligned and in bounds |
 //! | [`shared`] | [`Place`](shared::Place), [`SharedTile`](shared::SharedTile), tiles to be written | a tile lies in shared memory, swizzled |
-//! | [`copy`](mod@copy) | `cp.async`: who copies which chunk | a place is filled by one thread group in one way |
+//! | [`copy`](mod@copy) | `cp.async`: which thread copies which chunk | a place is filled by one thread group in one way |
 //! | [`tma`] | tensor maps, tiles in TMA's boxes | the boxes are the tile's, and the byte count is the tile's |
 //! | [`pipeline`] | [`Ring`](pipeline::Ring), [`Stream`](pipeline::Stream), [`MbarrierPipeline`](pipeline::MbarrierPipeline): stages | no stage is read before its copy has landed, none is refilled while it is read |
 //! | [`mma`] | fragments and products (`mma.sync`) | shapes and element types agree |

@@ -1,8 +1,8 @@
-//! Products of a warpgroup, which run while their warps do something else.
+//! Asynchronous products of a warpgroup.
 //!
-//! A product borrows its accumulator and its operands, and takes the next stage of its ring: nothing of it
-//! has a name that anybody could use while it is in flight, and there is no guard that could be forgotten.
-//! Running one waits for the stage, issues, settles, and leaves the stage.
+//! A product borrows its accumulator and operands, and takes the next stage of its pipeline: nothing in
+//! flight has a name that other code could use, and no guard can be forgotten. Running a product waits for
+//! the stage, issues the product, waits for it, and releases the stage.
 use crate::group::Warpgroup;
 use crate::mma::{AFrag, Acc, WarpgroupCore};
 use crate::pipeline::{Consumer, StageGuard};
@@ -13,63 +13,66 @@ use cuda_std::math::opaque_b64;
 use cuda_std::{warp, wgmma};
 use sealed::Issue;
 
-/// `acc = a b^T`: `a` is the warpgroup's own of several tiles, `b` the next stage of a ring.
+/// `acc = a b^T`. `a` is the warpgroup's own tile of a stage guard, `b` the next stage of a pipeline.
 pub struct Abt<'p, E, const N: usize, const K: usize, const W: usize, const S: usize, By = Tma>(
     pub &'p mut Acc<1, N>,
     pub &'p StageGuard<'p, SharedTiles<E, 4, K, W>>,
     pub &'p mut Consumer<SharedTile<E, N, K>, S, By>,
 );
 
-/// `acc += a b`: `b` is the next stage of a ring.
+/// `acc += a b`. `b` is the next stage of a pipeline.
 pub struct Ab<'p, E, const N: usize, const K: usize, const S: usize, By = Tma>(
     pub &'p mut Acc<1, N>,
     pub &'p AFrag<E, 1, K>,
     pub &'p mut Consumer<SharedTile<E, K, N>, S, By>,
 );
 
-/// K-steps of a kept tile whose descriptors may stay in uniform registers from product to product, each
-/// beside a stage's; there are 63 such registers. Those of the others are summed anew. More than 8 k-steps
-/// leave room for none; of twelve, ptxas 13.0 kept some and lost the upper half of one.
+/// K-steps of `a` whose descriptors may stay in uniform registers from product to product, beside those of
+/// the stages. There are 63 uniform registers. The descriptors of other k-steps are computed anew. Above 8
+/// k-steps no register is left; with twelve, ptxas 13.0 kept some descriptors and lost the upper half of
+/// one.
 const fn hoisted(k_steps: usize) -> usize {
     if k_steps > 8 { 0 } else { 4 }
 }
 
-/// A product that one of `W` warpgroups runs: [`Abt`] or [`Ab`], and no other.
+/// A product that one of `W` warpgroups runs: [`Abt`] or [`Ab`], and no other type.
 ///
 /// Only [`Warpgroup::run`], [`Warpgroup::run_ping_pong`] and [`Warpgroup::overlap`] take the steps of a
-/// product: a kernel cannot leave a stage that it has not read.
+/// product: a kernel cannot release a stage that it has not read.
 pub trait Product<const W: usize>: Issue<W> {}
 impl<const W: usize, P: Issue<W>> Product<W> for P {}
 
-/// What only this crate may implement and call.
+/// Traits that only this crate implements or calls.
 pub(crate) mod sealed {
-    /// The steps of a product, in their order. Those that need a promise are `unsafe`, since a bound on
-    /// [`super::Product`] brings the names of these methods into scope.
+    /// The steps of a product, in order. Those with preconditions are `unsafe`: a bound on
+    /// [`super::Product`] makes these methods callable elsewhere.
     ///
     /// # Safety
-    /// - `issue` starts exactly one group, which touches nothing but what the product borrows and the ring's
-    ///   next stage.
+    /// - `issue` starts exactly one group, which accesses nothing but what the product borrows and the
+    ///   pipeline's next stage.
     pub unsafe trait Issue<const W: usize> {
-        /// Accumulator.
+        /// The accumulator's type.
         type Acc;
         /// Waits for the stage.
         fn wait(&self);
-        /// Starts the product for the warpgroup of this number.
+        /// Starts the product for warpgroup `group`.
         ///
         /// # Safety
-        /// - Converged warpgroup; the stage is there; `settle` follows, before anything of it is used.
+        /// - The warpgroup is converged.
+        /// - The stage is full.
+        /// - `settle` follows before any use of the product's operands.
         unsafe fn issue(&mut self, group: u32);
         /// Waits until at most `LEFT` younger groups are in flight.
         ///
         /// # Safety
-        /// - Converged warpgroup.
+        /// - The warpgroup is converged.
         unsafe fn settle<const LEFT: u32>(&mut self);
-        /// Leaves the stage.
+        /// Releases the stage.
         ///
         /// # Safety
-        /// - Once, behind `wait` and `settle`.
+        /// - Called once, after `wait` and `settle`.
         unsafe fn release(&mut self);
-        /// The accumulator, settled.
+        /// The accumulator.
         fn acc(&mut self) -> &mut Self::Acc;
     }
 }
@@ -168,7 +171,7 @@ unsafe impl<
 }
 
 impl<const W: usize> Warpgroup<W> {
-    /// One product, done when it returns.
+    /// Runs a product to its end.
     #[inline(always)]
     pub fn run(&mut self, mut product: impl Product<W>) {
         product.wait();
@@ -180,7 +183,7 @@ impl<const W: usize> Warpgroup<W> {
         }
     }
 
-    /// One product in the warpgroup's turn, done when it returns.
+    /// Runs a product to its end, issued in the warpgroup's ping-pong turn.
     #[inline(always)]
     pub fn run_ping_pong(&mut self, mut product: impl Product<W>) {
         product.wait();
@@ -195,15 +198,16 @@ impl<const W: usize> Warpgroup<W> {
         }
     }
 
-    /// Two products, issued together in the warpgroup's turn. `meanwhile` has the first one's accumulator
-    /// while the second, and the other warpgroups' products, are under way; `then` has both when both are
-    /// done, and makes the result of what `meanwhile` left. All work on `state`.
+    /// Runs two products, issued together in the warpgroup's ping-pong turn. `meanwhile` gets the first
+    /// accumulator while the second product, and the products of other warpgroups, are in flight. `then`
+    /// gets both accumulators after both products, with the second value that `meanwhile` returned, and
+    /// makes the result. Both closures share `state`.
     ///
-    /// What `meanwhile` says first is the same in all lanes of a warp, and seldom true; `then` is told. A
-    /// branch on it keeps the wait for the second product behind `meanwhile`: ptxas moves a wait up over
-    /// anything that does not depend on it, but not over the edge of a basic block. The wait itself stands
-    /// behind the branch, not in its arms: warps of one warpgroup may part there, and all must come to the
-    /// same `wgmma.wait_group` (compute-sanitizer's synccheck reports it otherwise).
+    /// The first value that `meanwhile` returns must be equal in all lanes of a warp and rarely true; `then`
+    /// gets it as its last argument. A branch on it keeps the wait for the second product behind
+    /// `meanwhile`: ptxas moves a wait up over anything that does not depend on it, but not over the edge of
+    /// a basic block. The wait itself stands behind the branch: warps of a warpgroup may take different
+    /// arms, and all must reach the same `wgmma.wait_group` (compute-sanitizer's synccheck requires it).
     #[inline(always)]
     pub fn overlap<A: Product<W>, B: Product<W>, State, R, T>(
         &mut self,

@@ -1,4 +1,4 @@
-//! Tiles of any number of rows of one sequence's cache, wherever its pages lie: what a block copies.
+//! A block's walk through a sequence's KV cache: tiles of any number of rows, wherever their pages are.
 use crate::table::{chunk_in, page};
 use core::marker::PhantomData;
 use spec::{Cache, Element};
@@ -7,22 +7,22 @@ use tile::group::ThreadGroup;
 use tile::layout;
 use tile::shared::SharedTile;
 
-/// Keys or values of one head of a sequence in a cache: rows of up to `C` base tiles of `E`, in pages of any
-/// size.
+/// Keys or values of one head of a sequence in a KV cache: rows of up to `C` base tiles of `E`, in pages of
+/// any size.
 #[derive(Clone, Copy)]
 pub struct CacheRows<'p, E, const C: usize> {
     cache: &'p Cache,
-    /// The first of all keys, or of all values.
+    /// The first key, or the first value, of the cache.
     base: u64,
     sequence: u32,
-    /// First chunk of the head in a row.
+    /// The head's first chunk in a row.
     head: u32,
     rows: u32,
     element: PhantomData<E>,
 }
 
 impl<'p, E: Element, const C: usize> CacheRows<'p, E, C> {
-    /// The first `rows` keys, and their values, of head `head`.
+    /// The first `rows` keys of head `head`, and their values.
     #[inline(always)]
     pub fn new(cache: &'p Cache, sequence: u32, head: u32, rows: u32) -> [Self; 2] {
         let head = head * cache.head_chunks;
@@ -36,7 +36,7 @@ impl<'p, E: Element, const C: usize> CacheRows<'p, E, C> {
         })
     }
 
-    /// The page of row `row`, if there is such a row.
+    /// The page of row `row`, if the row exists.
     #[inline(always)]
     fn page(&self, row: u32) -> u32 {
         if row < self.rows { page(self.cache, self.sequence, row) } else { 0 }
@@ -56,14 +56,14 @@ impl<'p, E: Element, const C: usize> TileSource<E, C> for CacheRows<'p, E, C> {
 
 /// A walk of group `W` through the tiles of `R` base-tile rows of a sequence's cache.
 ///
-/// Each lane looks up one of the rows that its warp copies, a tile ahead, and hands it out by a shuffle: a
-/// row is 32 bits until it is copied. Lookups by every thread for each of its rows would be several times as
-/// many instructions, and pointers twice the registers.
+/// Each lane looks up one of the rows that its warp copies, one tile ahead, and shares it by a shuffle: a
+/// row is 32 bits until it is copied. If each thread looked up all of its rows, that would take several
+/// times the instructions, and pointers would take twice the registers.
 pub struct PageWalk<'p, E, const R: usize, const C: usize, W> {
     source: CacheRows<'p, E, C>,
-    /// First row of the next tile.
+    /// The first row of the next tile.
     first: u32,
-    /// The page of the row that this lane looks up. What the table has there: it is clamped when it has come.
+    /// The block table's entry for the row that this lane looks up. It is clamped when it has arrived.
     page: u32,
     group: PhantomData<W>,
 }
@@ -79,7 +79,7 @@ impl<E: Element, const R: usize, const C: usize, W: ThreadGroup> PageWalk<'_, E,
         rows
     };
 
-    /// The row of a tile that this lane looks up. Some lanes may have one of the tile behind.
+    /// The row of a tile that this lane looks up. Some lanes may have a row of the next tile.
     #[inline(always)]
     fn looks_up(group: &W) -> u32 {
         let lane = group.member() % 32;

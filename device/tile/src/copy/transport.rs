@@ -1,44 +1,45 @@
-//! How copies travel, and which threads make them.
+//! Transports: how copies reach shared memory, and which threads start them.
 use crate::group::{ThreadGroup, sealed};
 use core::marker::PhantomData;
 use cuda_std::{cp_async, mbarrier};
 
-/// How what fills a place travels there. A place, its slots and its ring name it as `By`, so that one is
-/// never filled in another's way.
+/// How the copies that fill a place are made. A place, its slots and its ring name it as `By`, so that no
+/// place is filled in two ways.
 pub trait Transport: sealed::Sealed {
-    /// Arrivals that end a phase of a stage's *full* barrier ([`crate::MbarrierPipeline`]).
+    /// Arrivals that complete a phase of a stage's *full* barrier
+    /// ([`MbarrierPipeline`](crate::pipeline::MbarrierPipeline)).
     const ARRIVALS: u32;
-    /// What the bytes of a [`crate::MbarrierPipeline`] are a multiple of.
+    /// The size of an mbarrier pipeline is rounded up to a multiple of this.
     const ROUND: usize;
-    /// Bytes that a stage of a [`crate::MbarrierPipeline`] has beside it.
+    /// Bytes of broadcast tile info beside each stage.
     const INFO_BYTES: usize = 0;
 }
 
-/// A transport whose copies the threads of a group make.
+/// A transport whose copies are made by the threads of a group.
 pub trait GroupTransport: Transport {
-    /// Who copies.
+    /// The threads that copy.
     type Group: ThreadGroup;
 
-    /// Closes the group of copies that this thread has started.
+    /// Commits the copies that this thread has started, as one group.
     ///
     /// # Safety
-    /// - Called once for each filling, by the place that is filled: groups are counted.
+    /// - Called once per filling, by the place that is filled: waits count groups.
     unsafe fn commit();
 
-    /// Waits until at most the `pending` youngest groups of this thread are under way.
+    /// Waits until at most the `pending` youngest groups of this thread are in flight.
     fn wait_all_but(pending: usize);
 
-    /// Waits for all copies of this thread, those of no group as well.
+    /// Waits for all copies of this thread, committed or not.
     fn wait_all();
 
-    /// Lets the barrier at `full` know when the copies that this thread has started have landed.
+    /// Arrives at the barrier `full` when the copies that this thread has started have landed.
     ///
     /// # Safety
-    /// - `full` has been initialised with [`Transport::ARRIVALS`], and its phase has not ended.
+    /// - `full` is initialised with [`Transport::ARRIVALS`], and its phase has not completed.
     unsafe fn arrive(full: u32);
 }
 
-/// By the threads of group `W`, 16 bytes each at a time (`cp.async`).
+/// `cp.async` by the threads of group `W`, 16 bytes per thread and copy.
 pub struct CpAsync<W>(PhantomData<W>);
 
 impl<W> sealed::Sealed for CpAsync<W> {}

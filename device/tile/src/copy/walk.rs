@@ -6,23 +6,25 @@ use crate::shared::SharedTile;
 use contract::Element;
 use core::marker::PhantomData;
 
-/// Rows that are copied tile by tile: those of a tensor, or of whatever another crate has a walk for.
+/// Rows in global memory that are copied tile by tile. Other crates may add sources, with a walk of their
+/// own.
 pub trait TileSource<E, const C: usize>: Copy {
-    /// A walk of group `W` through the tiles of `R` base-tile rows, from a given one down to the first.
+    /// A walk of group `W` through the tiles of `R` base-tile rows, from a given tile down to tile 0.
     type Walk<const R: usize, W: ThreadGroup>: TileWalk<E, R, C, W>;
 
-    /// Starts with tile `from`, of which rows past the end may be missing.
+    /// Starts at tile `from`, whose last rows may be missing.
     fn walk<const R: usize, W: ThreadGroup>(self, from: u32, group: &W) -> Self::Walk<R, W>;
 }
 
-/// A walk through tiles; each thread carries its share of the copies.
+/// A walk through tiles. Each thread knows its own share of the copies.
 ///
 /// # Safety
-/// - `step` hands out chunks of 16 bytes that may be read where they exist, at multiples of 16, of groups in
-///   which the thread has a row of the tile ([`Walk::place`]).
+/// - `step` calls `copy` with chunks of 16 bytes at multiples of 16, which may be read where they exist.
+/// - The panel is below [`Walk::PANELS`], the first row is a multiple of [`Walk::GROUP`], and the thread's
+///   row of that group ([`Walk::place`]) is in the tile.
 pub unsafe trait TileWalk<E, const R: usize, const C: usize, W> {
-    /// `copy(first row of the group in the tile, panel, global address, whether it exists)` for each of this
-    /// thread's chunks of the next tile, of which with `EDGE` some rows may not exist.
+    /// Calls `copy(first row of the group in the tile, panel, global address, whether the chunk exists)` for
+    /// each of this thread's chunks of the next tile. Only with `EDGE` may rows be missing.
     fn step<const EDGE: bool>(&mut self, group: &W, copy: impl Fn(u32, u32, u64, bool));
 }
 
@@ -35,28 +37,27 @@ impl<E: Element, const C: usize> TileSource<E, C> for GlobalRows<E, C> {
     }
 }
 
-/// A walk of group `W` through the tiles of `R` base-tile rows of a tensor, from a given one down to the
-/// first.
+/// A walk of group `W` through the tiles of `R` base-tile rows of a tensor, from a given tile down to tile
+/// 0.
 ///
-/// The pointer that walks is the whole group's, so that it stays in uniform registers; a thread adds a
-/// constant 32-bit offset. A pointer per thread costs 16 more instructions a block of keys
-/// (docs/performance-log.md).
+/// All threads share the pointer, so that it stays in uniform registers. Each thread adds a constant 32-bit
+/// offset. One pointer per thread costs 16 more instructions per tile (docs/performance-log.md).
 pub struct Walk<E, const R: usize, const C: usize, W> {
     /// The group of rows that is copied next.
     at: u64,
-    /// This thread's byte offset from there.
+    /// This thread's byte offset from `at`.
     mine: u32,
     /// This thread's row of the next tile's first group.
     row: u32,
-    /// Which of this thread's chunks, one a panel, exist.
+    /// Knows which of this thread's chunks, one per panel, exist.
     source: GlobalRows<E, C>,
     group: PhantomData<W>,
 }
 
 impl<E: Element, const R: usize, const C: usize, W: ThreadGroup> Walk<E, R, C, W> {
-    /// Chunks of a row that neighbouring threads copy together: a panel's.
+    /// Chunks of a row that neighbouring threads copy together: one panel's.
     pub const ACROSS: u32 = layout::panel_chunks(SharedTile::<E, R, C>::ROW_CHUNKS);
-    /// Panels of a row.
+    /// Panels per row.
     pub const PANELS: u32 = SharedTile::<E, R, C>::ROW_CHUNKS / Self::ACROSS;
     /// Rows that the group copies at once.
     pub const GROUP: u32 = {
@@ -65,10 +66,10 @@ impl<E: Element, const R: usize, const C: usize, W: ThreadGroup> Walk<E, R, C, W
         assert!(W::THREADS / Self::ACROSS <= 32, "more than 32 rows at a step overflow a 32-bit offset");
         W::THREADS / Self::ACROSS
     };
-    /// How often it must, for a tile; the last time some rows may be past its end.
+    /// Such groups of rows per tile. The last one may reach past the tile's end.
     pub const GROUPS: u32 = SharedTile::<E, R, C>::ROWS.div_ceil(Self::GROUP);
 
-    /// Starts with tile `from`, of which rows past the end may be missing.
+    /// Starts at tile `from`, whose last rows may be missing.
     #[inline(always)]
     pub fn down(source: GlobalRows<E, C>, from: u32, group: &W) -> Self {
         let first = from * SharedTile::<E, R, C>::ROWS;
@@ -79,13 +80,13 @@ impl<E: Element, const R: usize, const C: usize, W: ThreadGroup> Walk<E, R, C, W
         Walk { at, mine, row: first + row, source, group: PhantomData }
     }
 
-    /// This thread's row and chunk in a group.
+    /// This thread's row and chunk in a group of rows.
     #[inline(always)]
     pub fn place(group: &W) -> (u32, u32) {
         (group.member() / Self::ACROSS, group.member() % Self::ACROSS)
     }
 
-    /// `f(row, chunk)` for each of this thread's chunks of one tile's rows.
+    /// Calls `f(row, chunk)` for each of this thread's chunks of one tile.
     #[inline(always)]
     pub(crate) fn each_chunk(group: &W, f: impl Fn(u32, u32)) {
         let (row, chunk) = Self::place(group);

@@ -1,4 +1,4 @@
-//! From registers to global memory.
+//! Stores of registers to global memory.
 use crate::copy::Walk;
 use crate::exchange::Scratch;
 use crate::global::{GlobalRows, GlobalVec, OwnChunk};
@@ -11,14 +11,14 @@ use cuda_std::memory::{
     ld_global_b32, ld_shared_v4_b32, st_global_b32, st_global_b32_if, st_global_v4_b32, st_shared_b32,
 };
 
-/// The place of `R x C` base tiles of `E` whose contents, if it has any, nobody needs any more.
+/// The place of `R x C` base tiles of `E` whose content is no longer needed.
 pub struct Spent<E, const R: usize, const C: usize> {
     base: u32,
     element: PhantomData<E>,
 }
 
 impl<E: Mma, const R: usize, const C: usize> SharedTile<E, R, C> {
-    /// The tile's place. Its contents are gone.
+    /// The tile's place, without its content.
     #[inline(always)]
     pub fn spent(self) -> Spent<E, R, C> {
         Spent { base: self.base, element: PhantomData }
@@ -26,21 +26,21 @@ impl<E: Mma, const R: usize, const C: usize> SharedTile<E, R, C> {
 }
 
 impl<P: Place> Scratch<P> {
-    /// A tile's place for each of `OF` teams: this warp's team's.
+    /// One tile's place per split group: that of this warp's group.
     #[inline(always)]
     pub fn spent<E: Mma, const R: usize, const C: usize, const OF: usize>(
         self,
-        team: SplitGroup<OF>,
+        group: SplitGroup<OF>,
     ) -> Spent<E, R, C> {
         const { assert!(OF * SharedTile::<E, R, C>::BYTES <= P::BYTES, "the place is too small") }
         const { assert!(P::ALIGN.is_multiple_of(SharedTile::<E, R, C>::ALIGN), "a tile cannot begin there") }
-        Spent { base: self.base + team.index() * SharedTile::<E, R, C>::BYTES as u32, element: PhantomData }
+        Spent { base: self.base + group.index() * SharedTile::<E, R, C>::BYTES as u32, element: PhantomData }
     }
 }
 
 impl<E: Mma, const R: usize, const C: usize> Spent<E, R, C> {
-    /// Rounds `acc` and stores it to rows `row0..` of `out`, through the warp's own rows of this place: so
-    /// global stores are whole rows of 16 bytes a lane.
+    /// Rounds `acc` and stores it to rows `row0..` of `out`, through the warp's own rows of this place, so
+    /// that each lane stores 16 bytes of whole rows.
     #[inline(always)]
     pub fn store_through<const M: usize>(
         self,
@@ -70,13 +70,13 @@ impl<E: Mma, const R: usize, const C: usize> Spent<E, R, C> {
 }
 
 impl<E: Mma, const C: usize> GlobalRows<E, C> {
-    /// Makes rows `row0..row0 + 16 * R` zero, as far as they exist. The whole group takes part.
+    /// Writes zeros to rows `row0..row0 + 16 * R` that exist. The whole group takes part.
     #[inline(always)]
     pub fn clear<W: ThreadGroup, const R: usize>(&self, row0: u32, group: &W) {
         Walk::<E, R, C, W>::each_chunk(group, |row, chunk| self.store_chunk(row0 + row, chunk, [0; 4]));
     }
 
-    /// Rounds and stores the thread's own chunk, as far as it exists.
+    /// Rounds and stores the thread's own chunk, if it exists.
     #[inline(always)]
     pub fn store_own(&self, own: &OwnChunk<C>, x: [f32; 8]) {
         let [a, b, c, d, e, f, g, h] = x;
@@ -97,7 +97,7 @@ impl<E: Mma, const C: usize> GlobalRows<E, C> {
 }
 
 impl GlobalVec {
-    /// Stores the warp's values to `row0..`, as far as those rows exist and the vector is wanted.
+    /// Stores the warp's values to rows `row0..` that exist, if the values are wanted.
     #[inline(always)]
     pub fn store<const M: usize>(&self, values: &RowVec<M>, row0: u32, warp: Warp) {
         if self.base == 0 {
@@ -114,7 +114,7 @@ impl GlobalVec {
         }
     }
 
-    /// As [`GlobalVec::store`], without a branch: the lanes of a warp stay together.
+    /// The same, with predicates instead of branches, so that the warp stays converged.
     #[inline(always)]
     pub fn store_together<const M: usize>(&self, values: &RowVec<M>, row0: u32, warp: Warp) {
         for m in 0..M {
@@ -130,8 +130,8 @@ impl GlobalVec {
         }
     }
 
-    /// Stores `x` to rows `row0..row0 + rows`, as far as they exist and the vector is wanted. The whole group
-    /// takes part.
+    /// Stores `x` to rows `row0..row0 + rows` that exist, if the values are wanted. The whole group takes
+    /// part.
     #[inline(always)]
     pub fn fill<W: ThreadGroup>(&self, x: f32, row0: u32, rows: u32, group: &W) {
         if self.base == 0 {
@@ -145,7 +145,7 @@ impl GlobalVec {
         }
     }
 
-    /// Stores a row's value, if the row exists and the vector is wanted.
+    /// Stores a row's value, if the row exists and the values are wanted.
     #[inline(always)]
     pub fn store_row(&self, row: u32, x: f32) {
         if self.base != 0 {
@@ -153,7 +153,7 @@ impl GlobalVec {
         }
     }
 
-    /// A row's value; `missing` where there is none.
+    /// A row's value; `missing` if the row does not exist.
     #[inline(always)]
     pub fn load_row(&self, row: u32, missing: f32) -> f32 {
         if self.base == 0 || row >= self.rows {
@@ -163,14 +163,14 @@ impl GlobalVec {
         f32::from_bits(unsafe { ld_global_b32(self.base.wrapping_add(row as u64 * 4)) })
     }
 
-    /// The value of the thread's own row; `missing` where there is none.
+    /// The value of the thread's own row; `missing` if the row does not exist.
     #[inline(always)]
     pub fn load_own<const C: usize>(&self, own: &OwnChunk<C>, missing: f32) -> f32 {
         self.load_row(own.row(), missing)
     }
 
-    /// Stores the value of the row whose first chunk is the thread's own, if it exists and the vector is
-    /// wanted.
+    /// Stores the value of the thread's own row, from the thread that has its first chunk, if the row exists
+    /// and the values are wanted.
     #[inline(always)]
     pub fn store_own<const C: usize>(&self, own: &OwnChunk<C>, x: f32) {
         if self.base != 0 && own.chunk() == 0 {
@@ -188,7 +188,7 @@ impl GlobalVec {
 }
 
 impl<const M: usize, const N: usize> Acc<M, N> {
-    /// `f(row, column, two neighbouring values)`, rows and columns counted from the warp's first.
+    /// Calls `f(row, column, two neighbouring values)`. Rows and columns count from the warp's first.
     #[inline(always)]
     pub(crate) fn each_pair(&self, warp: Warp, f: impl Fn(u32, u32, f32, f32)) {
         for m in 0..M {

@@ -1,4 +1,4 @@
-//! Tiles on their way out: from registers through swizzled shared memory, by the copy engine.
+//! The TMA store buffer: accumulators go to global memory through swizzled shared memory.
 use crate::group::Warpgroup;
 use crate::mma::{Acc, Mma};
 use crate::pipeline::{Specialized, StageGuard};
@@ -11,13 +11,13 @@ use cuda_std::ldmatrix::stmatrix_x4;
 use cuda_std::math::opaque;
 use cuda_std::tma;
 
-/// A place for a tile of 64 rows of each of `W` warpgroups, to be sent.
+/// A place for stores of a tile, 64 rows for each of `W` warpgroups.
 pub struct StoreBuffer<E, const C: usize, const W: usize> {
     base: u32,
     element: PhantomData<E>,
 }
 
-// SAFETY: tiles, one behind the other.
+// SAFETY: tiles, one after the other.
 unsafe impl<E: Element, const C: usize, const W: usize> Place for StoreBuffer<E, C, W> {
     const BYTES: usize = W * SharedTile::<E, 4, C>::BYTES;
     const ALIGN: usize = SharedTile::<E, 4, C>::ALIGN;
@@ -42,8 +42,8 @@ impl<E: Element, const C: usize, const W: usize> Specialized for StoreBuffer<E, 
 }
 
 impl<E: Mma, const C: usize, const W: usize> StoreBuffer<E, C, W> {
-    /// Sends the warpgroups' rows of a tile, which begins with the row `at`, as far as they exist.
-    /// Waits until what was sent before has left.
+    /// Stores the warpgroup's rows of a tile whose first row is `at`, as far as they exist. First waits
+    /// until TMA has read the previous tile.
     #[inline(always)]
     pub fn store<M: StoreMapKind>(
         &mut self,
@@ -54,13 +54,13 @@ impl<E: Mma, const C: usize, const W: usize> StoreBuffer<E, C, W> {
     ) {
         let tile = self.base + group.index * SharedTile::<E, 4, C>::BYTES as u32;
         tma::wait_group_read::<0>();
-        // SAFETY: the warpgroup's own tile, out of which everything has left.
+        // SAFETY: the warpgroup's own tile, which TMA has read.
         unsafe { store(tile, group.warp.lane, acc, to, at, group) }
     }
 }
 
 impl<E: Mma, const C: usize, const W: usize> StageGuard<'_, SharedTiles<E, 4, C, W>> {
-    /// The same through the place of the tiles, which nobody needs any more.
+    /// The same through the guarded stage, whose tiles are no longer needed.
     #[inline(always)]
     pub fn store_through<M: StoreMapKind>(
         self,
@@ -69,22 +69,22 @@ impl<E: Mma, const C: usize, const W: usize> StageGuard<'_, SharedTiles<E, 4, C,
         at: M::At,
         group: &mut Warpgroup<W>,
     ) {
-        // The addresses are the same from tile to tile. Tiles that leave this way have no registers to keep
-        // them in between.
+        // The addresses are equal for all tiles, but kernels that store this way have no registers to keep
+        // them in.
         let lane = opaque(group.warp.lane);
         // SAFETY: the warpgroup's own tile; its products have settled, as they borrowed what is consumed
         // here.
         unsafe { store(self.address(group.index), lane, acc, to, at, group) }
-        // The stage is left, and refilled, behind this.
+        // The guard then releases the stage, which is refilled.
         tma::wait_group_read::<0>();
     }
 }
 
-/// Sends the warpgroup's rows through `tile`. `lane` is this thread's.
+/// Stores the warpgroup's rows through `tile`. `lane` is this thread's.
 ///
 /// # Safety
-/// - The shared address of a tile of the warpgroup's own; no copy, and no product of this thread, has still
-///   to read it.
+/// - `tile` is the shared address of the warpgroup's own tile. No copy, and no product of this thread, still
+///   reads it.
 #[inline(always)]
 unsafe fn store<E: Mma, M: StoreMapKind, const C: usize, const W: usize>(
     tile: u32,
@@ -107,6 +107,6 @@ unsafe fn store<E: Mma, M: StoreMapKind, const C: usize, const W: usize>(
     }
     tma::fence_proxy_async();
     group.sync();
-    // SAFETY: written, fenced, and all have come; whoever writes next waits for the store.
+    // SAFETY: written and fenced, and a barrier has passed; the next writer waits for the store.
     unsafe { to.store_if(tile, M::down(at, group.first_of_group()), group.elected()) }
 }

@@ -1,4 +1,4 @@
-//! What the warps of a block have made of the same columns, on its way to be merged.
+//! Columns to which every warp of a block contributes, exchanged to be merged.
 use crate::exchange::Scratch;
 use crate::group::SplitGroup;
 use crate::mma::{ColAcc, ColVec, Stored};
@@ -7,14 +7,14 @@ use crate::{Block, Warp};
 use contract::Kernel;
 use cuda_std::memory::{ld_shared_v2_b32, ld_shared_v4_b32, st_shared_b32};
 
-/// An accumulator of `R x G` tiles, and two values a column, of each of `WARPS` warps.
+/// An accumulator of `R x G` tiles and two values per column, of each of `WARPS` warps, readable for all.
 pub struct ExchangedColumns<const R: usize, const G: usize, const WARPS: usize> {
     base: u32,
 }
 
 impl<const R: usize, const G: usize, const WARPS: usize> ExchangedColumns<R, G, WARPS> {
     const COLUMNS: u32 = G as u32 * 8;
-    /// Four words more than there are rows: lanes that hold neighbouring columns then meet different banks.
+    /// Four words of padding: lanes that hold neighbouring columns access different banks.
     const COLUMN_BYTES: u32 = (R as u32 * 16 + 4) * 4;
     const ACCS_BYTES: u32 = WARPS as u32 * Self::COLUMNS * Self::COLUMN_BYTES;
     const BYTES: u32 = Self::ACCS_BYTES + WARPS as u32 * Self::COLUMNS * 8;
@@ -29,10 +29,11 @@ impl<const R: usize, const G: usize, const WARPS: usize> ExchangedColumns<R, G, 
         self.base + Self::ACCS_BYTES + (warp * Self::COLUMNS + column) * 8
     }
 
-    /// Rows `4 * quad..` of a column, of each warp; others of a column or rows that do not exist.
+    /// Calls `f` for each warp with rows `4 * quad..` and the two values of a column. Out-of-range arguments
+    /// give another column or rows.
     #[inline(always)]
     pub fn quads<T>(&self, column: u32, quad: u32, f: impl Fn([f32; 4], [f32; 2]) -> T) -> [T; WARPS] {
-        // What others have left is read where it lies; nothing is written behind the barrier.
+        // Words of other warps; no thread writes any after the barrier.
         let (column, quad) = (column.min(Self::COLUMNS - 1), quad.min(R as u32 * 4 - 1));
         core::array::from_fn(|warp| {
             // SAFETY: every warp has left its columns below the count, and a barrier has passed; the words
@@ -49,23 +50,23 @@ impl<const R: usize, const G: usize, const WARPS: usize> ExchangedColumns<R, G, 
 }
 
 impl<P: Place> Scratch<P> {
-    /// Each warp, a team of its own, leaves its columns below `columns`, and two values of each; behind a
-    /// barrier all are there to read. The accumulator is a product whose left side were columns of a tile of
-    /// `S`.
+    /// Each warp, as a split group of its own, writes its columns below `columns` with two values each.
+    /// After a barrier all warps can read them. The accumulator is a product whose A operand was the
+    /// transpose of a tile of `S`.
     #[inline(always)]
     pub fn exchange_columns<S: Stored, K: Kernel, const R: usize, const G: usize, const WARPS: usize>(
         self,
         (acc, values): (&ColAcc<R, G>, [ColVec<f32, G>; 2]),
         columns: u32,
-        team: SplitGroup<WARPS>,
+        group: SplitGroup<WARPS>,
         block: &mut Block<K>,
     ) -> ExchangedColumns<R, G, WARPS> {
         const {
-            assert!(K::THREADS as usize == WARPS * 32, "each warp is a team");
+            assert!(K::THREADS as usize == WARPS * 32, "each warp is a split group");
             assert!(ExchangedColumns::<R, G, WARPS>::BYTES as usize <= P::BYTES, "the place is too small");
         }
         let left = ExchangedColumns { base: self.base };
-        let (Warp { lane, .. }, warp) = (block.warp(), team.index());
+        let (Warp { lane, .. }, warp) = (block.warp(), group.index());
         for g in 0..G {
             for c in 0..2 {
                 let column = (g * 8 + c) as u32 + lane % 4 * 2;

@@ -1,4 +1,4 @@
-//! Registers handed from warp to warp through shared memory.
+//! Registers exchanged between warps through shared memory.
 use crate::Block;
 use crate::group::sealed::Sealed;
 use crate::group::{SplitGroup, WarpRows};
@@ -9,13 +9,13 @@ use core::marker::PhantomData;
 use cuda_std::math::fma;
 use cuda_std::memory::{ld_shared_b32, st_shared_b32};
 
-/// What consists of f32 registers, the same in every lane.
+/// A value made of f32 registers, the same number in every lane.
 pub trait Registers: Sealed {
-    /// How many a lane holds.
+    /// Registers per lane.
     const COUNT: usize;
     /// All zeros.
     fn zero() -> Self;
-    /// `f` of each, in a fixed order.
+    /// Calls `f` for each register, in a fixed order.
     fn each_register(&mut self, f: impl FnMut(&mut f32));
 }
 
@@ -69,21 +69,20 @@ impl<A: Registers, B: Registers> Registers for (A, B) {
     }
 }
 
-/// Place `P`, once nobody uses it any more: a ring's stages, say.
+/// Place `P`, no longer in use: the stages of a finished ring, for example.
 pub struct Scratch<P> {
     pub(crate) base: u32,
     was: PhantomData<P>,
 }
 
-/// What the warps of `TEAMS` teams have left there, all but the first team's; read by the warp of the first
-/// team that has the same rows.
-pub struct Exchanged<R, const TEAMS: usize> {
-    /// This lane's first word of the first of them.
+/// The values of all split groups but the first, for the warp of the first group that has the same rows.
+pub struct Exchanged<R, const GROUPS: usize> {
+    /// This lane's first word of the first value.
     at: u32,
     what: PhantomData<R>,
 }
 
-/// What one of them has left.
+/// The value of one group.
 pub struct FromGroup<'l, R> {
     at: u32,
     left: PhantomData<&'l R>,
@@ -91,57 +90,57 @@ pub struct FromGroup<'l, R> {
 
 impl<P: Place> Scratch<P> {
     /// # Safety
-    /// - `base` starts `P::BYTES` bytes of shared memory that nothing else stands for, and that no warp
-    ///   touches.
+    /// - `P::BYTES` bytes of shared memory from `base` on belong to no other value, and no warp accesses
+    ///   them.
     #[inline(always)]
     pub(crate) unsafe fn new(base: u32) -> Self {
         Scratch { base, was: PhantomData }
     }
 
-    /// Every warp but those of the first team leaves `what` it has, and gets `None`; behind a barrier, those
-    /// of the first team get what the others of their rows have left.
+    /// Each warp of every group but the first writes `what` and gets `None`. After a barrier, each warp of
+    /// the first group gets the values of the warps that have the same rows.
     #[inline(always)]
-    pub fn exchange<A: Registers, K: Kernel, const R: usize, const M: usize, const TEAMS: usize>(
+    pub fn exchange<A: Registers, K: Kernel, const R: usize, const M: usize, const GROUPS: usize>(
         self,
         mut what: A,
         rows: WarpRows<R, M>,
-        team: SplitGroup<TEAMS>,
+        group: SplitGroup<GROUPS>,
         block: &mut Block<K>,
-    ) -> Option<Exchanged<A, TEAMS>> {
+    ) -> Option<Exchanged<A, GROUPS>> {
         const {
             assert!(
-                R / M * (TEAMS - 1) * A::COUNT * 128 <= P::BYTES,
-                "the place is too small for what warps leave"
+                R / M * (GROUPS - 1) * A::COUNT * 128 <= P::BYTES,
+                "the place is too small for the values of the groups"
             )
         }
         // A register of all lanes is 128 bytes, free of bank conflicts.
         let size = (A::COUNT * 128) as u32;
-        let first = self.base + rows.index() * (TEAMS as u32 - 1) * size + rows.warp().lane * 4;
-        if team.index() > 0 {
-            let mut at = first + (team.index() - 1) * size;
+        let first = self.base + rows.index() * (GROUPS as u32 - 1) * size + rows.warp().lane * 4;
+        if group.index() > 0 {
+            let mut at = first + (group.index() - 1) * size;
             what.each_register(|x| {
                 // SAFETY: this lane's word of a place that is this warp's until the barrier: no other one is
-                // of the same team and has the same rows.
+                // of the same group and has the same rows.
                 unsafe { st_shared_b32(at, x.to_bits()) }
                 at += 128;
             });
         }
         block.sync();
-        (team.index() == 0).then_some(Exchanged { at: first, what: PhantomData })
+        (group.index() == 0).then_some(Exchanged { at: first, what: PhantomData })
     }
 }
 
-impl<A: Registers, const TEAMS: usize> Exchanged<A, TEAMS> {
-    /// What the other teams have left, each in its turn.
+impl<A: Registers, const GROUPS: usize> Exchanged<A, GROUPS> {
+    /// The values of the other groups, in order.
     #[inline(always)]
     pub fn others(&self) -> impl Iterator<Item = FromGroup<'_, A>> {
-        (0..TEAMS as u32 - 1)
-            .map(|team| FromGroup { at: self.at + team * (A::COUNT * 128) as u32, left: PhantomData })
+        (0..GROUPS as u32 - 1)
+            .map(|group| FromGroup { at: self.at + group * (A::COUNT * 128) as u32, left: PhantomData })
     }
 }
 
 impl<const M: usize, const N: usize, B: Registers> FromGroup<'_, (Acc<M, N>, B)> {
-    /// What lies beside the accumulator.
+    /// The value beside the accumulator.
     #[inline(always)]
     pub fn beside(&self) -> B {
         let (mut at, mut beside) = (self.at + (Acc::<M, N>::COUNT * 128) as u32, B::zero());
@@ -152,8 +151,8 @@ impl<const M: usize, const N: usize, B: Registers> FromGroup<'_, (Acc<M, N>, B)>
         beside
     }
 
-    /// Row `r` of `acc` becomes `acc * mine[r] + theirs * scale[r]`, `theirs` being the accumulator: never
-    /// all in registers, which D = 128 does not have twice.
+    /// Row `r` of `acc` becomes `acc * mine[r] + theirs * scale[r]`, where `theirs` is the group's
+    /// accumulator. It is never all in registers: at 128 columns there is no room for two accumulators.
     #[inline(always)]
     pub fn add_scaled(&self, acc: &mut Acc<M, N>, mine: &RowVec<M>, scale: &RowVec<M>) {
         let mut at = self.at;
@@ -164,9 +163,9 @@ impl<const M: usize, const N: usize, B: Registers> FromGroup<'_, (Acc<M, N>, B)>
     }
 }
 
-/// A word that another warp has left. Only `FromGroup`, which stands behind the barrier, calls it.
+/// A word that another warp has written. Only `FromGroup`, which exists after the barrier, calls this.
 #[inline(always)]
 fn read(at: u32) -> f32 {
-    // SAFETY: written before the barrier in `exchange`, and by nobody since.
+    // SAFETY: written before the barrier in `exchange`, and by no thread since.
     f32::from_bits(unsafe { ld_shared_b32(at) })
 }

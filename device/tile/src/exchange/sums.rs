@@ -1,5 +1,5 @@
-//! Sums of what two teams have made of the same rows: each warp adds what its partner has, the warp of the
-//! other team with the same rows.
+//! Sums over two split groups: each warp adds the accumulator of its partner, the warp of the other group
+//! that has the same rows.
 use crate::Block;
 use crate::copy::CpAsync;
 use crate::group::{SplitGroup, WarpRows};
@@ -9,7 +9,7 @@ use crate::shared::{Place, SharedLayout};
 use contract::Kernel;
 use cuda_std::memory::{ld_shared_v4_b32, st_shared_v4_b32};
 
-/// Where warps leave accumulators of `M x N` tiles for their partners, two teams that share `R` row tiles.
+/// The place of accumulators of `M x N` tiles, for two split groups that share `R` row tiles.
 pub struct Sums<const R: usize, const M: usize, const N: usize> {
     base: u32,
 }
@@ -20,7 +20,7 @@ const QUAD_BYTES: u32 = 512;
 // SAFETY: a place for each warp.
 unsafe impl<const R: usize, const M: usize, const N: usize> Place for Sums<R, M, N> {
     const BYTES: usize = R / M * 2 * Self::WARP_BYTES as usize;
-    /// Of two partners' places, one behind the other by turns.
+    /// Of two partners' places, which alternate.
     const ALIGN: usize = 2 * QUAD_BYTES as usize;
     #[inline(always)]
     unsafe fn at(base: u32) -> Self {
@@ -31,13 +31,14 @@ unsafe impl<const R: usize, const M: usize, const N: usize> Place for Sums<R, M,
 impl<const R: usize, const M: usize, const N: usize> Sums<R, M, N> {
     const WARP_BYTES: u32 = (M * N * 2) as u32 * QUAD_BYTES;
 
-    /// This lane's first four words of a warp's; its partner's are at the other multiple of [`QUAD_BYTES`].
+    /// This lane's first four words of the warp's place. The partner's are at the other multiple of
+    /// [`QUAD_BYTES`].
     #[inline(always)]
-    fn of(&self, rows: WarpRows<R, M>, team: SplitGroup<2>) -> u32 {
-        self.base + rows.index() * 2 * Self::WARP_BYTES + team.index() * QUAD_BYTES + rows.warp().lane * 16
+    fn of(&self, rows: WarpRows<R, M>, group: SplitGroup<2>) -> u32 {
+        self.base + rows.index() * 2 * Self::WARP_BYTES + group.index() * QUAD_BYTES + rows.warp().lane * 16
     }
 
-    /// `f(row tile, column tile, half, where)` for each four registers of an accumulator.
+    /// Calls `f(row tile, column tile, half, offset)` for each four registers of an accumulator.
     #[inline(always)]
     fn each(mut f: impl FnMut(usize, usize, usize, u32)) {
         for m in 0..M {
@@ -51,14 +52,14 @@ impl<const R: usize, const M: usize, const N: usize> Sums<R, M, N> {
 }
 
 impl<T: SharedLayout, const S: usize, K: Kernel> Pipeline<T, S, CpAsync<Block<K>>> {
-    /// [`Pipeline::advance`] twice, with a refill each. Of the first stage each of two teams makes its
-    /// `part`; what comes back with the second is the sum of both, the same bits in both teams, as it does
-    /// not matter which of two is added to which.
+    /// [`Pipeline::advance`] twice, with a refill each. Each of the two groups makes its `part` from the
+    /// first stage. With the second stage comes the sum of both parts. The sum has the same bits in both
+    /// groups, because addition of two values is commutative.
     #[inline(always)]
     pub fn advance_and_add<const R: usize, const M: usize, const N: usize>(
         &mut self,
         block: &mut Block<K>,
-        (sums, rows, team): (&mut Sums<R, M, N>, WarpRows<R, M>, SplitGroup<2>),
+        (sums, rows, group): (&mut Sums<R, M, N>, WarpRows<R, M>, SplitGroup<2>),
         refills: (
             impl FnOnce(&T::Slot<CpAsync<Block<K>>>, &Block<K>),
             impl FnOnce(&T::Slot<CpAsync<Block<K>>>, &Block<K>),
@@ -67,16 +68,16 @@ impl<T: SharedLayout, const S: usize, K: Kernel> Pipeline<T, S, CpAsync<Block<K>
     ) -> (Acc<M, N>, Ready<'_, T>) {
         const { assert!(K::THREADS as usize == R / M * 2 * 32, "every warp has a partner") }
         let mut sum = part(&self.advance(block, refills.0));
-        let mine = sums.of(rows, team);
+        let mine = sums.of(rows, group);
         Sums::<R, M, N>::each(|m, n, h, at| {
-            // SAFETY: this lane's words of the warp's own place. What was there the partner has read before
-            // the first of the two meetings.
+            // SAFETY: this lane's words of the warp's own place. The partner has read the old words
+            // before the first of the two barriers.
             unsafe { st_shared_v4_b32(mine + at, sum.0[m][n][h].map(f32::to_bits)) }
         });
         let ready = self.advance(block, refills.1);
         Sums::<R, M, N>::each(|m, n, h, at| {
-            // SAFETY: the partner wrote these words between the two meetings, and writes them again behind
-            // another.
+            // SAFETY: the partner wrote these words between the two barriers, and writes them again only
+            // after another one.
             let other = unsafe { ld_shared_v4_b32((mine ^ QUAD_BYTES) + at) };
             for i in 0..4 {
                 sum.0[m][n][h][i] += f32::from_bits(other[i]);

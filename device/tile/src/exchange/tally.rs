@@ -1,17 +1,17 @@
-//! Numbers that warps tell each other, and blocks.
+//! Numbers that warps exchange, and the counter that elects a last block.
 use crate::Block;
 use contract::{Counters, Kernel};
 use core::marker::PhantomData;
 use cuda_std::atomic::{Order, Scope, atom_inc};
 use cuda_std::memory::{ld_shared_b32, st_shared_b32};
 
-/// `N` words of shared memory, which the warps of a block leave for each other once.
+/// `N` words of shared memory that the warps of a block write once.
 pub struct Tally<'l, const N: usize> {
     base: u32,
     lent: PhantomData<&'l mut u32>,
 }
 
-/// `N` words that warps have left, to be read by all.
+/// `N` words that warps have written, readable for all.
 pub struct Tallied<'l, const N: usize> {
     base: u32,
     lent: PhantomData<&'l u32>,
@@ -19,14 +19,14 @@ pub struct Tallied<'l, const N: usize> {
 
 impl<'l, const N: usize> Tally<'l, N> {
     /// # Safety
-    /// - `base` starts `4 * N` bytes of shared memory that nothing else stands for while `'l` lasts.
+    /// - `4 * N` bytes of shared memory from `base` on belong to no other value while `'l` lasts.
     #[inline(always)]
     pub(crate) unsafe fn at(base: u32) -> Self {
         Tally { base, lent: PhantomData }
     }
 
-    /// Each warp leaves words, `(which, what)`, no two warps the same; behind a barrier all of them are there
-    /// to read, and none can be left again. What a warp leaves may be computed by all of its lanes together.
+    /// Each warp writes words, `(index, value)`; no two warps may write the same index. After a barrier all
+    /// words are readable, and none can be written again. All lanes of a warp may compute a word together.
     #[inline(always)]
     pub fn write<K: Kernel>(
         self,
@@ -46,7 +46,7 @@ impl<'l, const N: usize> Tally<'l, N> {
 }
 
 impl<'l, const N: usize> Tallied<'l, N> {
-    /// Keeps the first `A` words to be read, and gives back the `B` words behind them to be left again.
+    /// Keeps the first `A` words readable, and returns the `B` words behind them to be written again.
     #[inline(always)]
     pub fn split<const A: usize, const B: usize>(self) -> (Tallied<'l, A>, Tally<'l, B>) {
         const { assert!(A + B == N, "the two parts must make up the words") }
@@ -61,15 +61,16 @@ impl<'l, const N: usize> Tallied<'l, N> {
         if i >= N as u32 {
             return 0;
         }
-        // SAFETY: a word of a place that was left before a barrier, and that nobody writes while `'l` lasts.
+        // SAFETY: a word of a place that was written before a barrier, and that no thread writes while `'l`
+        // lasts.
         unsafe { ld_shared_b32(self.base + i * 4) }
     }
 }
 
 impl<K: Kernel> Block<K> {
-    /// Tells that what this block has written is there. True in the last of `blocks` blocks to say so to
-    /// counter `i`, which sees what all of them have written, and leaves the counter at 0. False where there
-    /// is no such counter.
+    /// Announces that this block's writes are done. True in the last of `blocks` blocks that announce it to
+    /// counter `i`: that block sees the writes of all others, and the counter is 0 again. False if the
+    /// counter does not exist.
     #[inline(always)]
     pub fn is_last_of(&mut self, blocks: u32, counters: &Counters, i: u32) -> bool {
         self.sync();

@@ -1,23 +1,23 @@
-//! Eight columns of a row in global memory: what one thread moves where rows are dealt out to threads.
+//! Eight columns of a row in global memory: one thread's part where rows are dealt out to threads.
 use contract::{Bf16, E4m3, Element, F16, F32, Native};
 use cuda_std::math;
 use cuda_std::memory::{ld_global_v4_b32, st_global_v2_b32, st_global_v4_b32};
 
-/// An element type whose columns are loaded as f32.
+/// An element type that loads as f32.
 pub trait LoadEight: Element {
-    /// Eight elements from `at` on.
+    /// Loads eight elements.
     ///
     /// # Safety
-    /// - `at` is a global address, a multiple of 16, with eight elements that may be read.
+    /// - `at` is a global address and a multiple of 16, with eight elements that may be read.
     unsafe fn load_eight(at: u64) -> [f32; 8];
 }
 
-/// An element type that f32 are rounded to, to nearest even, and stored.
+/// An element type to which f32 are rounded, to nearest even, and stored.
 pub trait StoreEight: Element {
-    /// Eight elements from `at` on.
+    /// Stores eight elements.
     ///
     /// # Safety
-    /// - `at` is a global address, a multiple of 8 elements, with eight elements that may be written.
+    /// - `at` is a global address and a multiple of 8 elements, with eight elements that may be written.
     unsafe fn store_eight(at: u64, x: [f32; 8]);
 }
 

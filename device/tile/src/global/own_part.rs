@@ -1,17 +1,17 @@
-//! Rows dealt out to threads.
+//! Rows dealt out to threads, eight columns each.
 use crate::Block;
 use crate::global::{LoadEight, StoreEight};
 use contract::{Kernel, RowParts, RowValues, Tensor};
 use cuda_std::memory::{ld_global_b32, ld_global_v4_b32, st_global_b32};
 
-/// Eight columns of one row of all: a thread's own, so that no two threads of a launch have the same.
+/// Eight columns of one row. No two threads of a launch have the same.
 pub struct OwnPart {
     row: u32,
     part: u32,
 }
 
 impl OwnPart {
-    /// This thread's; `None` where it has none.
+    /// This thread's part, or `None` if it has none.
     #[inline(always)]
     pub fn new<K: Kernel>(dealt: &RowParts, block: &Block<K>) -> Option<Self> {
         let (within, part) = dealt.parts.div_rem(block.thread);
@@ -19,20 +19,20 @@ impl OwnPart {
         (within < dealt.block_rows && row < dealt.rows).then_some(OwnPart { row, part })
     }
 
-    /// The row, counted through all.
+    /// The row, counted over all rows.
     #[inline(always)]
     pub fn row(&self) -> u32 {
         self.row
     }
 
-    /// Its number in the row, counted in parts.
+    /// The part's index in the row.
     #[inline(always)]
     pub fn part(&self) -> u32 {
         self.part
     }
 
-    /// Makes something of each thread's part, and stores it when all threads of the block have loaded what
-    /// they need: so it may take the place of what it was made of, within a row too.
+    /// Calls `make` for each thread's part and, after a block barrier, `store` with the result. The result
+    /// may therefore overwrite its own input, even within a row.
     #[inline(always)]
     pub fn in_place<K: Kernel, R>(
         dealt: &RowParts,
@@ -47,7 +47,7 @@ impl OwnPart {
         }
     }
 
-    /// Where the part, of so many bytes, is in a head's row `[batch, row, head]` of a tensor, if there it is.
+    /// The address of the part, of `bytes` bytes, in the row `[batch, row, head]` of a tensor, if it exists.
     #[inline(always)]
     fn place(&self, tensor: &Tensor, [batch, row, head]: [u32; 3], bytes: u32) -> Option<u64> {
         let at = tensor
@@ -59,14 +59,14 @@ impl OwnPart {
         (row < tensor.rows && self.part * bytes < tensor.chunks * 16).then_some(at)
     }
 
-    /// The part of a head's row `[batch, row, head]` of 16-bit elements, as it is; zeros where there is none.
+    /// The part of the row `[batch, row, head]` of 16-bit elements, as raw bits; zeros if it does not exist.
     #[inline(always)]
     pub fn bits(&self, tensor: &Tensor, of: [u32; 3]) -> [u32; 4] {
         // SAFETY: it exists, and the base and all strides are multiples of 16, as `Tensor` promises.
         self.place(tensor, of, 16).map_or([0; 4], |at| unsafe { ld_global_v4_b32(at) })
     }
 
-    /// The part of a head's row of `E`; zeros where there is none.
+    /// The part of a row of `E`; zeros if it does not exist.
     #[inline(always)]
     pub fn load<E: LoadEight>(&self, tensor: &Tensor, of: [u32; 3]) -> [f32; 8] {
         // SAFETY: as above.
@@ -74,7 +74,7 @@ impl OwnPart {
             .map_or([0.0; 8], |at| unsafe { E::load_eight(at) })
     }
 
-    /// Rounds and stores the part of a head's row of `E`, as far as it exists.
+    /// Rounds and stores the part of a row of `E`, if it exists.
     #[inline(always)]
     pub fn store<E: StoreEight>(&self, tensor: &Tensor, of: [u32; 3], x: [f32; 8]) {
         if let Some(at) = self.place(tensor, of, const { 8 * E::BYTES as u32 }) {
@@ -83,7 +83,7 @@ impl OwnPart {
         }
     }
 
-    /// Stores a value of the row, once, where it is wanted.
+    /// Stores one value of the row, from one thread, if the values are wanted.
     #[inline(always)]
     pub fn store_value(&self, values: &RowValues, of: [u32; 3], x: f32) {
         if self.part == 0 && values.base != 0 {
@@ -103,7 +103,7 @@ fn value_at(values: &RowValues, [batch, row, head]: [u32; 3]) -> u64 {
         .wrapping_add((row as u64).wrapping_mul(values.row_bytes))
 }
 
-/// The value of a head's row `[batch, row, head]`.
+/// The value of the row `[batch, row, head]`.
 #[inline(always)]
 pub fn load_value(values: &RowValues, of: [u32; 3]) -> f32 {
     // SAFETY: there is one for each row of each head, and base and strides are multiples of 4, as `RowValues`

@@ -1,4 +1,4 @@
-//! What several thread blocks make of the same rows, on its way through global memory.
+//! f32 rows to which several thread blocks contribute, in global memory.
 use crate::global::GlobalVec;
 use crate::group::ThreadGroup;
 use crate::mma::Acc;
@@ -8,27 +8,27 @@ use cuda_std::memory::{
     ld_global_b32, ld_global_v4_b32, st_global_b32, st_global_v2_b32, st_global_v2_b32_if, st_global_v4_b32,
 };
 
-/// Rows of `C` base tiles of f32: one head's share of one slice.
+/// f32 rows of `C` base tiles: the rows of one head in one slice.
 #[derive(Clone, Copy)]
 pub struct PartialRows<const C: usize> {
     base: u64,
     rows: u32,
 }
 
-/// The first row of a head in a slice, rows counted through all slices.
+/// The first row of a head in a slice, counted over all slices.
 #[inline(always)]
 fn first_row(partials: &Partials, slice: u32, head: u32) -> u64 {
     (slice as u64 * partials.heads as u64 + head as u64) * partials.rows as u64
 }
 
-/// How many there are.
+/// The number of rows of a head in a slice.
 #[inline(always)]
 fn rows(partials: &Partials, slice: u32, head: u32) -> u32 {
     if slice < partials.slices.get() && head < partials.heads { partials.rows } else { 0 }
 }
 
-/// Eight columns of a row of `C` base tiles, among all rows of all heads: one thread's own, so that no two
-/// threads of a launch write the same.
+/// Eight columns of one row of `C` base tiles, among all rows of all heads. No two threads of a launch have
+/// the same.
 pub struct OwnChunk<const C: usize> {
     head: u32,
     row: u32,
@@ -39,7 +39,7 @@ impl<const C: usize> OwnChunk<C> {
     /// Chunks of a row.
     const ACROSS: u32 = C as u32 * 2;
 
-    /// This thread's, of heads of `rows` rows each.
+    /// This thread's chunk, of heads with `rows` rows each.
     #[inline(always)]
     pub fn new<K: Kernel>(rows: FastDiv, block: &Block<K>) -> Self {
         let thread = block.launch_thread();
@@ -47,7 +47,7 @@ impl<const C: usize> OwnChunk<C> {
         OwnChunk { head, row, chunk: thread % Self::ACROSS }
     }
 
-    /// The head, counted over all batches; past the last one where there are more threads than chunks.
+    /// The head, counted over all batches. It is past the last one where there are more threads than chunks.
     #[inline(always)]
     pub fn head(&self) -> u32 {
         self.head
@@ -67,21 +67,21 @@ impl<const C: usize> OwnChunk<C> {
 impl<const C: usize> PartialRows<C> {
     const ROW_BYTES: u64 = C as u64 * 64;
 
-    /// Head `head` of all batches in slice `slice`; no rows where there is no such head or slice.
+    /// The rows of head `head`, counted over all batches, in slice `slice`. Has no rows if the head or the
+    /// slice does not exist.
     #[inline(always)]
     pub fn new(partials: &Partials, slice: u32, head: u32) -> Self {
         let offset = first_row(partials, slice, head) * Self::ROW_BYTES;
         PartialRows { base: partials.rows_base.wrapping_add(offset), rows: rows(partials, slice, head) }
     }
 
-    /// Stores `acc` to rows `row0..`, as far as they exist. Four lanes fill 32 bytes of a row at a time: a
-    /// whole sector.
+    /// Stores `acc` to rows `row0..` that exist. Four lanes write 32 bytes of a row at a time: one sector.
     #[inline(always)]
     pub fn store<const W: usize>(&self, acc: &Acc<W, C>, row0: u32, warp: Warp) {
         acc.each_pair(warp, |row, column, lo, hi| self.store_pair(row0 + row, column, [lo, hi]));
     }
 
-    /// The same, of lanes that stay together: rows that do not exist are predicates, not branches.
+    /// The same, with predicates instead of branches, so that the warp stays converged.
     #[inline(always)]
     pub fn store_together<const W: usize>(&self, acc: &Acc<W, C>, row0: u32, warp: Warp) {
         acc.each_pair(warp, |row, column, lo, hi| {
@@ -92,7 +92,7 @@ impl<const C: usize> PartialRows<C> {
         });
     }
 
-    /// Makes rows `row0..row0 + rows` zero, as far as they exist. The whole group takes part.
+    /// Writes zeros to rows `row0..row0 + rows` that exist. The whole group takes part.
     #[inline(always)]
     pub fn clear<W: ThreadGroup>(&self, row0: u32, rows: u32, group: &W) {
         let pairs = C as u32 * 8;
@@ -119,7 +119,7 @@ impl<const C: usize> PartialRows<C> {
         }
     }
 
-    /// The thread's own chunk; zeros where there is no such row.
+    /// The thread's own chunk; zeros if the row does not exist.
     #[inline(always)]
     pub fn load_own(&self, own: &OwnChunk<C>) -> [f32; 8] {
         if own.row >= self.rows {
@@ -133,8 +133,8 @@ impl<const C: usize> PartialRows<C> {
     }
 }
 
-/// One row of a head, of `C` base tiles, and its value, in neighbouring slices, which here lie one behind the
-/// other: `[head][row][slice]`. Who merges them finds all by one address.
+/// One row of a head, of `C` base tiles, with its value, in neighbouring slices. The slices of a row follow
+/// each other in memory (`[head][row][slice]`), so that one address leads to all of them.
 #[derive(Clone, Copy)]
 pub struct RowSlices<const C: usize> {
     /// Where the first slice's row begins, and where its value is.
@@ -158,13 +158,13 @@ impl<const C: usize> RowSlices<C> {
         }
     }
 
-    /// Whether there is none.
+    /// Whether there is no slice.
     #[inline(always)]
     pub fn is_empty(self) -> bool {
         self.count == 0
     }
 
-    /// Without the first `slices`.
+    /// The slices after the first `slices`.
     #[inline(always)]
     pub fn skip(self, slices: u32) -> Self {
         RowSlices {
@@ -174,7 +174,7 @@ impl<const C: usize> RowSlices<C> {
         }
     }
 
-    /// The value of slice `i`; `other` where it does not exist.
+    /// The value in slice `i`; `other` if the slice does not exist.
     #[inline(always)]
     pub fn value(self, i: u32, other: f32) -> f32 {
         if i >= self.count {
@@ -184,7 +184,7 @@ impl<const C: usize> RowSlices<C> {
         f32::from_bits(unsafe { ld_global_b32(self.value.wrapping_add(i as u64 * 4)) })
     }
 
-    /// Stores the value of slice `i`, if it exists.
+    /// Stores the value in slice `i`, if the slice exists.
     #[inline(always)]
     pub fn store_value(self, i: u32, x: f32) {
         if i < self.count {
@@ -198,7 +198,7 @@ impl<const C: usize> RowSlices<C> {
         self.row.wrapping_add(i as u64 * PartialRows::<C>::ROW_BYTES + quad as u64 * 16)
     }
 
-    /// Columns `4 * quad..` in slice `i`; zeros where they do not exist.
+    /// Columns `4 * quad..` in slice `i`; zeros if they do not exist.
     #[inline(always)]
     pub fn quad(self, i: u32, quad: u32) -> [f32; 4] {
         if i >= self.count || quad >= C as u32 * 4 {
@@ -219,7 +219,8 @@ impl<const C: usize> RowSlices<C> {
 }
 
 impl GlobalVec {
-    /// The values of head `head` of all batches in slice `slice`; none where there is no such head or slice.
+    /// The values of head `head`, counted over all batches, in slice `slice`. Is empty if the head or the
+    /// slice does not exist.
     #[inline(always)]
     pub fn from_partials(partials: &Partials, slice: u32, head: u32) -> Self {
         let base = partials.values_base.wrapping_add(first_row(partials, slice, head) * 4);

@@ -1,11 +1,11 @@
-//! Warpgroups that compute, and their ping-pong schedule.
+//! Warpgroups that compute, and the ping-pong schedule between them.
 use crate::Warp;
 use cuda_std::barrier;
 
-/// A whole, converged warpgroup, one of `W` that compute. Not `Copy`: a product takes it by `&mut`.
+/// A whole, converged warpgroup: one of `W` that compute. It is not `Copy`: a product takes it by `&mut`.
 pub struct Warpgroup<const W: usize> {
     pub(crate) index: u32,
-    /// Counted through those that compute.
+    /// Index counted over the warps that compute.
     pub(crate) warp: Warp,
     pub(crate) ping_pong: PingPong<W>,
 }
@@ -17,19 +17,19 @@ impl<const W: usize> Warpgroup<W> {
         self.warp
     }
 
-    /// The warp's first row of a tile of 64 rows for each warpgroup.
+    /// The warp's first row in a tile that has 64 rows per warpgroup.
     #[inline(always)]
     pub fn first_row(&self) -> u32 {
         self.warp.index * 16
     }
 
-    /// The warpgroup's.
+    /// The warpgroup's first row.
     #[inline(always)]
     pub(crate) fn first_of_group(&self) -> u32 {
         self.index * 64
     }
 
-    /// One thread of it.
+    /// Whether this thread is the warpgroup's elected one.
     #[inline(always)]
     pub(crate) fn elected(&self) -> bool {
         self.warp.index.is_multiple_of(4) && self.warp.lane == 0
@@ -38,13 +38,14 @@ impl<const W: usize> Warpgroup<W> {
     /// A barrier of the warpgroup.
     #[inline(always)]
     pub(crate) fn sync(&mut self) {
-        const { assert!(W <= 3, "behind those of the turns") }
+        const { assert!(W <= 3, "named barriers 1 to 3 are the ping-pong's") }
         // SAFETY: the warpgroup's own barrier; `Warpgroup` stands for 128 converged threads.
         unsafe { barrier::sync_named(8 + self.index, 128) }
     }
 }
 
-/// Warpgroups take turns at issuing products, so that one's other work runs beside the others' products.
+/// Ping-pong: warpgroups issue products in turn, so that the other work of one runs beside the
+/// products of the others.
 pub(crate) struct PingPong<const W: usize> {
     mine: u32,
     next: u32,
@@ -53,7 +54,7 @@ pub(crate) struct PingPong<const W: usize> {
 impl<const W: usize> PingPong<W> {
     /// Barrier 0 is the block's.
     const FIRST: u32 = 1;
-    /// The one who waits, and the one who passes.
+    /// The warpgroup that waits and the one that arrives.
     const THREADS: u32 = 256;
 
     #[inline(always)]
@@ -61,22 +62,22 @@ impl<const W: usize> PingPong<W> {
         let next = if index + 1 == W as u32 { 0 } else { index + 1 };
         let ping_pong = PingPong { mine: Self::FIRST + index, next: Self::FIRST + next };
         if W > 1 && index == 0 {
-            // SAFETY: its own barrier: the first turn is passed to it by itself.
+            // SAFETY: the warpgroup's own barrier: warpgroup 0 gives itself the first turn.
             unsafe { barrier::arrive_named(ping_pong.mine, Self::THREADS) }
         }
         ping_pong
     }
 
-    /// Waits for the warpgroup's turn.
+    /// Waits for this warpgroup's turn.
     #[inline(always)]
     pub(crate) fn wait(&mut self) {
         if W > 1 {
-            // SAFETY: a warpgroup waits here, and the one before it passes, once a turn.
+            // SAFETY: once per turn, this warpgroup waits here and the previous one arrives.
             unsafe { barrier::sync_named(self.mine, Self::THREADS) }
         }
     }
 
-    /// Passes the turn on.
+    /// Gives the turn to the next warpgroup.
     #[inline(always)]
     pub(crate) fn arrive(&mut self) {
         if W > 1 {

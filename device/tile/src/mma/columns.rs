@@ -1,8 +1,9 @@
-//! Products whose columns are few: rows of a shared tile fill the 16 rows of an instruction, the other side
-//! its 8 columns. For up to 8 columns that is half the products and half the accumulators of [`crate::Acc`].
+//! Products with few columns: rows of a shared tile fill the 16 rows of an instruction, the other operand
+//! its 8 columns. For up to 8 columns this takes half the products and half the accumulators of
+//! [`Acc`](crate::mma::Acc).
 //!
-//! Names count as everywhere: `R` base tiles of rows, `G` groups of 8 columns. A lane holds columns
-//! `lane % 4 * 2` and the next of each group.
+//! `R` counts base tiles of rows, `G` groups of 8 columns. A lane holds columns `lane % 4 * 2` and the next
+//! one of each group.
 use crate::Warp;
 use crate::mma::{OperandB, Stored, TensorCore};
 use crate::shared::SharedTile;
@@ -16,26 +17,26 @@ use cuda_std::math::{pack_f16, unpack_bf16};
 #[derive(Clone, Copy)]
 pub struct ColAcc<const R: usize, const G: usize>(pub(crate) [[[f32; 4]; G]; R]);
 
-/// Right operand: `[k-step][column group][register]`.
+/// B operand: `[k-step][column group][register]`.
 #[derive(Clone, Copy)]
 pub struct ColFrag<E, const K: usize, const G: usize>(pub(crate) [[[u32; 2]; G]; K], PhantomData<E>);
 
-/// One value for each column; eight lanes hold the same ones.
+/// One value per column. Eight lanes hold the same values.
 #[derive(Clone, Copy)]
 pub struct ColVec<T, const G: usize>(pub(crate) [[T; 2]; G]);
 
-/// Sums of the columns of right operands: a product with ones.
+/// Sums of the columns of B operands, as a product with ones.
 #[derive(Clone, Copy)]
 pub struct ColSum<const G: usize>([[f32; 4]; G]);
 
 impl<T: Copy, const G: usize> ColVec<T, G> {
-    /// The same value for every column.
+    /// The value `x` for every column.
     #[inline(always)]
     pub fn splat(x: T) -> Self {
         ColVec([[x; 2]; G])
     }
 
-    /// `f` of each column's number.
+    /// `f` of each column's index.
     #[inline(always)]
     pub fn from_fn(warp: Warp, f: impl Fn(u32) -> T) -> Self {
         let first = warp.lane % 4 * 2;
@@ -82,18 +83,18 @@ impl<T, const G: usize> Index<[usize; 2]> for ColVec<T, G> {
     }
 }
 
-/// Rows of 32-bit words in global memory that become columns of a right operand.
+/// Rows of 32-bit words in global memory that become columns of a B operand.
 pub trait WordRows {
-    /// The words of row `row` from word `from` on, by number; 0 where there is none.
+    /// A function that loads word `from + i` of row `row`; 0 where the word does not exist.
     fn words(&self, row: u32, from: u32) -> impl Fn(u32) -> u32 + Copy;
 }
 
-/// An element type whose rows become right operands of `A`.
+/// An element type whose rows become B operands of type `A`.
 pub trait LoadAs<A: TensorCore>: TensorCore {
-    /// Whether products must be multiplied by anything but 1.
+    /// Whether products need a factor other than 1.
     const SCALED: bool;
-    /// The words of a column, a lane's of each of its k-steps, as operands; and what products with them must
-    /// be multiplied by. Four lanes share a column.
+    /// Converts a column, of which the lane holds two words per k-step. Returns the operand and the factor
+    /// for products with it. Four lanes share a column.
     fn convert<const K: usize>(words: [[u32; 2]; K], warp: Warp) -> ([[u32; 2]; K], f32);
 }
 
@@ -105,8 +106,8 @@ impl<E: TensorCore> LoadAs<E> for E {
     }
 }
 
-/// As f16 that a power of two brings close to the largest: of bf16's bits none is lost but those of elements
-/// below 2^-28 of their row's largest.
+/// As f16, scaled by a power of two to the row's largest element. bf16's bits survive, except in elements
+/// below 2^-28 of the largest.
 impl LoadAs<F16> for Bf16 {
     const SCALED: bool = true;
     #[inline(always)]
@@ -121,9 +122,9 @@ impl LoadAs<F16> for Bf16 {
 }
 
 impl<E: TensorCore, const K: usize, const G: usize> ColFrag<E, K, G> {
-    /// The transpose of `rows` of `Q`, its k-steps in the order in which tiles of `S` count columns, and what
-    /// products with each column must be multiplied by; rows and columns that do not exist are zero. Straight
-    /// from global memory: a lane's two neighbours are one word.
+    /// Loads the transpose of `rows` of `Q` from global memory. Returns the operand, with its k-steps in the
+    /// column order of tiles of `S`, and one factor per column for products with it. Rows and columns that
+    /// do not exist are zero.
     #[inline(always)]
     pub fn load<Q: LoadAs<E>, S: Stored<As = E>>(rows: &impl WordRows, warp: Warp) -> (Self, ColVec<f32, G>) {
         let (mut to, mut factors) = ([[[0; 2]; G]; K], [1.0; G]);
@@ -156,8 +157,8 @@ impl<E: TensorCore, const K: usize, const G: usize> ColFrag<E, K, G> {
 }
 
 impl<const G: usize> ColAcc<1, G> {
-    /// `a b`; `a` are 16 rows in shared memory. Two chains of products, so that none waits for the one
-    /// before.
+    /// `a b`, with the 16 rows of `a` in shared memory. Two chains of products, so that no product waits for
+    /// the one before.
     #[inline(always)]
     pub fn product<S: Stored, const K: usize>(
         a: &SharedTile<S, 1, K>,
@@ -185,7 +186,7 @@ impl<const R: usize, const G: usize> ColAcc<R, G> {
         ColAcc([[[0.0; 4]; G]; R])
     }
 
-    /// `self += a^T b`; `a` are 16 rows in shared memory.
+    /// `self += a^T b`, with the 16 rows of `a` in shared memory.
     #[inline(always)]
     pub fn add_transposed<S: Stored>(
         &mut self,
@@ -213,7 +214,7 @@ impl<const R: usize, const G: usize> ColAcc<R, G> {
         self.each(|_, g, i, x| *x *= v.0[g][i % 2]);
     }
 
-    /// Keeps rows `first..end[c]` of each column, where `first` is the number of the first row; the others
+    /// Keeps rows `first..end[c]` of column `c`, where `first` is the index of the first row. The others
     /// become minus infinity.
     #[inline(always)]
     pub fn keep_before(&mut self, end: &ColVec<i32, G>, first: u32, warp: Warp) {
@@ -225,7 +226,7 @@ impl<const R: usize, const G: usize> ColAcc<R, G> {
         });
     }
 
-    /// Keeps rows `start[c]..` of each column, likewise.
+    /// Keeps rows `start[c]..` of column `c`. The others become minus infinity.
     #[inline(always)]
     pub fn keep_from(&mut self, start: &ColVec<i32, G>, first: u32, warp: Warp) {
         let first = (first + warp.lane / 4) as i32;
@@ -236,7 +237,7 @@ impl<const R: usize, const G: usize> ColAcc<R, G> {
         });
     }
 
-    /// Largest value of each column among this lane's rows.
+    /// The largest value of each column among this lane's rows.
     #[inline(always)]
     pub fn lane_max(&self) -> ColVec<f32, G> {
         ColVec(core::array::from_fn(|g| {
@@ -250,8 +251,8 @@ impl<const R: usize, const G: usize> ColAcc<R, G> {
         }))
     }
 
-    /// `f(value, column)` as the right operand of the next product: rows become its k. Columns are named as
-    /// [`ColVec`]'s index names them.
+    /// `f(value, column)` as the B operand of the next product: rows become k. Columns are indexed as in
+    /// [`ColVec`].
     #[inline(always)]
     pub fn to_operand<E: TensorCore>(
         &self,
@@ -285,7 +286,7 @@ impl<const R: usize, const G: usize> ColAcc<R, G> {
 }
 
 impl<const G: usize> ColSum<G> {
-    /// Nothing summed yet.
+    /// Zero sums.
     #[inline(always)]
     pub fn zero() -> Self {
         ColSum([[0.0; 4]; G])

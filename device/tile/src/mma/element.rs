@@ -1,4 +1,4 @@
-//! How a warp multiplies tiles of an element type.
+//! Element types whose tiles a warp multiplies.
 use crate::Warp;
 use crate::group::sealed::Sealed;
 use crate::mma::{AFrag, Acc, Part, Resident, TensorCore};
@@ -6,10 +6,10 @@ use crate::shared::SharedTile;
 use contract::{Bf16, Element, F16};
 use cuda_std::{math, mma};
 
-/// An element type of which a warp multiplies tiles: [`F16`] and [`Bf16`] on tensor cores,
-/// [`contract::Scalar`] of them on CUDA cores. All accumulate in f32, in the same fragments.
+/// An element type whose tiles a warp multiplies: [`F16`] and [`Bf16`] on tensor cores, [`contract::Scalar`]
+/// of them on CUDA cores. All accumulate in f32, in the same fragments.
 pub trait Mma: Element + Sealed {
-    /// Two f32 rounded to nearest even, `lo` in the low half.
+    /// Two f32, rounded to nearest even, with `lo` in the low half.
     fn pack(lo: f32, hi: f32) -> u32;
 
     /// `acc += a b^T`; `b` is `N x K`. `meanwhile` runs between the steps.
@@ -30,8 +30,8 @@ pub trait Mma: Element + Sealed {
         meanwhile: impl FnMut(Part),
     );
 
-    /// Adds the rows of one 16x16 tile of a left operand to `sum`, laid out like an accumulator whose columns
-    /// are all the same.
+    /// Adds the rows of a 16x16 tile of an A operand to `sum`, which has the layout of an accumulator with
+    /// equal columns.
     fn add_rows(sum: &mut [f32; 4], a: [u32; 4], warp: Warp);
 }
 

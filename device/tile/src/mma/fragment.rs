@@ -13,42 +13,42 @@ use cuda_std::math::{in_order, in_order_b32, opaque};
 #[derive(Clone, Copy)]
 pub struct Acc<const M: usize, const N: usize>(pub(crate) [[[[f32; 4]; 2]; N]; M]);
 
-/// A column for each of the warp's `16 * M` rows, counted from each lane's own first column, so that an
-/// element compares with a constant.
+/// One column per row of the warp's `16 * M` rows, relative to each lane's first column, so that an element
+/// compares with a constant.
 #[derive(Clone, Copy)]
 pub struct RowBounds<const M: usize>([[i32; 2]; M]);
 
-/// Left operand (A of m16n8k16), all of it in registers: `[k-step][row tile]`.
+/// A operand (A of m16n8k16) in registers: `[k-step][row tile]`.
 #[derive(Clone, Copy)]
 pub struct AFrag<E, const M: usize, const K: usize> {
     pub(crate) registers: [[[u32; 4]; M]; K],
     element: PhantomData<E>,
 }
 
-/// Left operand that lives in a shared tile of `R x K` base tiles, which it borrows: a warp's `M` row tiles.
-/// The first `HELD` k-steps are kept in registers, the others are read again at each use.
+/// A operand in a shared tile of `R x K` base tiles, which it borrows: the `M` row tiles of a warp. The
+/// first `HELD` k-steps stay in registers, the others are read again at each use.
 #[derive(Clone, Copy)]
 pub struct Resident<'t, E, const R: usize, const M: usize, const K: usize, const HELD: usize> {
     held: [[[u32; 4]; M]; HELD],
     rest: Reader<E, R, K>,
-    /// Where its first row starts.
+    /// Shared address of its first row.
     pub(crate) first_row: u32,
     tile: PhantomData<&'t SharedTile<E, R, K>>,
 }
 
-/// Step `at` of a product's `of` steps. Other work is dealt out over the steps, so that it fills the issue
-/// slots between tensor-core instructions: ptxas schedules freely inside a basic block, but starts from the
-/// order of the source.
+/// Step `at` of a product with `of` steps. Other work is dealt out over the steps and fills the issue slots
+/// between tensor-core instructions: ptxas schedules freely within a basic block, but starts from the order
+/// of the source.
 #[derive(Clone, Copy)]
 pub struct Part {
     pub(crate) at: usize,
     pub(crate) of: usize,
 }
 impl Part {
-    /// All of it at once.
+    /// The single step of work that is not divided.
     pub const ALL: Part = Part { at: 0, of: 1 };
 
-    /// The items of `total` that fall to this step.
+    /// The share of `total` items that this step has.
     #[inline(always)]
     pub fn share(self, total: usize) -> core::ops::Range<usize> {
         (self.at * total).div_ceil(self.of)..((self.at + 1) * total).div_ceil(self.of)
@@ -76,7 +76,7 @@ impl<E, const M: usize, const K: usize> AFrag<E, M, K> {
 impl<'t, E: Mma, const R: usize, const M: usize, const K: usize, const HELD: usize>
     Resident<'t, E, R, M, K, HELD>
 {
-    /// The warp's own rows of `tile`.
+    /// The rows `rows` of `tile`.
     #[inline(always)]
     pub fn load(tile: &'t SharedTile<E, R, K>, rows: WarpRows<R, M>) -> Self {
         const { assert!(HELD <= K, "no more k-steps can be held than there are") }
@@ -97,7 +97,7 @@ impl<'t, E: Mma, const R: usize, const M: usize, const K: usize, const HELD: usi
 }
 
 impl<const M: usize> RowBounds<M> {
-    /// Column `of(row)` of each row; rows and columns count from the warp's first.
+    /// Column `of(row)` of each row. Rows and columns count from the warp's first.
     #[inline(always)]
     pub fn new(of: impl Fn(u32) -> i32, warp: Warp) -> Self {
         RowBounds(core::array::from_fn(|m| {
@@ -128,13 +128,14 @@ impl<const M: usize, const N: usize> Acc<M, N> {
         Acc([[[[0.0; 4]; 2]; N]; M])
     }
 
-    /// To be computed: the product that sets it comes first.
+    /// An accumulator that the next product overwrites.
     #[inline(always)]
     pub fn unset() -> Self {
         Self::zero()
     }
 
-    /// All zeros, as far as nobody can know: of constants LLVM peels the first round of a loop off.
+    /// All zeros, hidden from the compiler: LLVM would peel off the first round of a loop that starts with
+    /// constants.
     #[inline(always)]
     pub fn cleared() -> Self {
         let mut acc = Self::unset();
@@ -142,19 +143,19 @@ impl<const M: usize, const N: usize> Acc<M, N> {
         acc
     }
 
-    /// `f` of each value.
+    /// Replaces each value by `f` of it.
     #[inline(always)]
     pub fn map(&mut self, f: impl Fn(f32) -> f32) {
         self.each(|_, _, _, _, x| *x = f(*x));
     }
 
-    /// Row `r` times `v[r]`.
+    /// Multiplies row `r` by `v[r]`.
     #[inline(always)]
     pub fn scale_rows(&mut self, v: &RowVec<M>) {
         self.each(|m, _, _, i, x| *x *= v.0[m][i / 2]);
     }
 
-    /// Largest value of each row among this lane's columns.
+    /// The largest value of each row among this lane's columns.
     #[inline(always)]
     pub fn lane_max(&self) -> RowVec<M> {
         let mut r = RowVec([[f32::NEG_INFINITY; 2]; M]);
@@ -171,7 +172,7 @@ impl<const M: usize, const N: usize> Acc<M, N> {
         r
     }
 
-    /// Keeps each row's columns before its `end`; the others become minus infinity.
+    /// Keeps the columns before each row's `end`. The others become minus infinity.
     #[inline(always)]
     pub fn keep_before(&mut self, end: &RowBounds<M>) {
         self.each(|m, n, h, i, x| {
@@ -181,7 +182,7 @@ impl<const M: usize, const N: usize> Acc<M, N> {
         });
     }
 
-    /// Keeps each row's columns from its `start` on; the others become minus infinity.
+    /// Keeps the columns from each row's `start` on. The others become minus infinity.
     #[inline(always)]
     pub fn keep_from(&mut self, start: &RowBounds<M>) {
         self.each(|m, n, h, i, x| {
@@ -191,8 +192,8 @@ impl<const M: usize, const N: usize> Acc<M, N> {
         });
     }
 
-    /// `f(value, columns from the element to its row's column of `from`)` of each element: negative where the
-    /// element is behind it.
+    /// Replaces each value by `f(value, distance)`, with the distance in columns from the element to its
+    /// row's column in `from`: negative where the element is behind that column.
     #[inline(always)]
     pub fn map_distances(&mut self, from: &RowBounds<M>, f: impl Fn(f32, f32) -> f32) {
         let from = from.0.map(|rows| rows.map(|column| column as f32));
@@ -205,8 +206,8 @@ impl<const M: usize, const N: usize> Acc<M, N> {
         (n * 16 + h * 8 + i % 2) as i32
     }
 
-    /// One part of `to = f(self)`, packed as the left operand of the next product. `f(value, [row tile, row
-    /// of the lane's two])`.
+    /// One step of `to = f(self)`, packed as the A operand of the next product. The arguments of `f` are the
+    /// value and `[row tile, index of the lane's row in it]`.
     #[inline(always)]
     pub fn map_to_operand<E: Mma>(
         &self,
@@ -221,11 +222,12 @@ impl<const M: usize, const N: usize> Acc<M, N> {
         }
     }
 
-    /// `f(self)`, packed as the left operand of the next product, and the sums of its rows among this lane's
-    /// columns, before they are rounded. `f(value, [row tile, row of the lane's two])`.
+    /// `f(self)`, packed as the A operand of the next product, and the sums of its rows over this lane's
+    /// columns before rounding. The arguments of `f` are the value and `[row tile, index of the lane's row
+    /// in it]`.
     ///
-    /// `ORDERED`: each addition stays beside its values. Otherwise LLVM sinks them all below the last
-    /// value, and the assembler's schedule of the exponentials is another one: up to 10 % better or worse.
+    /// `ORDERED` keeps each addition beside its values. Otherwise LLVM sinks all additions below the last
+    /// value, and the assembler schedules the exponentials differently: up to 10 % faster or slower.
     #[inline(always)]
     pub fn to_operand<E: Mma, const ORDERED: bool>(
         &self,
@@ -258,7 +260,8 @@ impl<const M: usize, const N: usize> Acc<M, N> {
         }
     }
 
-    /// Row `r` times `v[r]`; where that is negative the row becomes 0, whatever it was.
+    /// Multiplies row `r` by `v[r]`. If `v[r]` is negative, the row becomes 0 instead, whatever it
+    /// contained.
     #[inline(always)]
     pub fn scale_or_clear_rows(&mut self, v: &RowVec<M>) {
         self.each(|m, _, _, i, x| {

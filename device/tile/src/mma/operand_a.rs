@@ -1,5 +1,5 @@
-//! Left operands straight from global memory: the first k-steps in registers, the others, where registers are
-//! short, in shared memory that is each lane's own.
+//! A operands straight from global memory: the first k-steps in registers, the others, where registers are
+//! scarce, in shared memory of each lane's own.
 use crate::Block;
 use crate::global::GlobalRows;
 use crate::group::{SplitGroup, WarpRows};
@@ -9,14 +9,15 @@ use contract::Kernel;
 use core::marker::PhantomData;
 use cuda_std::memory::{ld_shared_v4_b32, st_shared_v4_b32};
 
-/// Where the warps of two teams that share `R` row tiles, `M` a warp, keep all but the first `HELD` of `K`
-/// k-steps. Partners' lie as in [`crate::Sums`], so that one register of a lane may find both.
+/// The place of all but the first `HELD` of `K` k-steps, for the warps of two split groups that share `R`
+/// row tiles, `M` per warp. The words of partner warps alternate as in [`Sums`](crate::exchange::Sums), so
+/// that one register of a lane can address both.
 pub struct PlaceA<E, const R: usize, const M: usize, const K: usize, const HELD: usize> {
     base: u32,
     element: PhantomData<E>,
 }
 
-/// Left operand of one warp: `[k-step][row tile]`.
+/// A operand of one warp: `[k-step][row tile]`.
 pub struct OperandA<E, const M: usize, const K: usize, const HELD: usize> {
     held: [[[u32; 4]; M]; HELD],
     /// This lane's first word of the others.
@@ -39,13 +40,14 @@ unsafe impl<E, const R: usize, const M: usize, const K: usize, const HELD: usize
 impl<E: TensorCore, const R: usize, const M: usize, const K: usize, const HELD: usize>
     PlaceA<E, R, M, K, HELD>
 {
-    /// Rows `row0..` and the warp's own of these; rows and columns that do not exist are zero.
+    /// Loads the warp's rows of the tile that starts with row `row0`. Rows and columns that do not exist are
+    /// zero.
     #[inline(always)]
     pub fn load<C: Kernel>(
         self,
         from: &GlobalRows<E, K>,
         row0: u32,
-        (rows, team): (WarpRows<R, M>, SplitGroup<2>),
+        (rows, group): (WarpRows<R, M>, SplitGroup<2>),
         _: &Block<C>,
     ) -> OperandA<E, M, K, HELD> {
         const { assert!(C::THREADS as usize == R / M * 2 * 32, "a place for each warp") }
@@ -58,7 +60,7 @@ impl<E: TensorCore, const R: usize, const M: usize, const K: usize, const HELD: 
                 })
             })
         };
-        let own = rows.index() * ((K - HELD) * M * 1024) as u32 + team.index() * 512;
+        let own = rows.index() * ((K - HELD) * M * 1024) as u32 + group.index() * 512;
         let operand = OperandA {
             held: core::array::from_fn(step),
             at: self.base + own + lane * 16,
@@ -87,7 +89,7 @@ impl<E: TensorCore, const M: usize, const K: usize, const HELD: usize> OperandA<
         if k < HELD {
             self.held[k]
         } else {
-            // SAFETY: this lane has written them in `load`, and nobody else has.
+            // SAFETY: this lane has written them in `load`, and no other lane has.
             core::array::from_fn(|m| unsafe { ld_shared_v4_b32(self.word(k, m)) })
         }
     }

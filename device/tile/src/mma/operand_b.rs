@@ -1,4 +1,4 @@
-//! Right operands that a whole block uses: in registers where they are few, else in shared memory.
+//! B operands that all warps of a block use: in registers if small, else in shared memory.
 use crate::mma::{ColFrag, TensorCore};
 use crate::shared::Place;
 use crate::{Block, Warp};
@@ -6,16 +6,16 @@ use contract::Kernel;
 use core::marker::PhantomData;
 use cuda_std::memory::{ld_shared_v2_b32, st_shared_v2_b32};
 
-/// Most registers of a right operand: with more there are none left for as large an accumulator.
+/// The largest B operand in registers per lane. Above it, too few registers remain for the accumulator.
 const REGISTERS: usize = 48;
 
-/// Where a [`OperandB`] is kept: nowhere, if in registers.
+/// The place of an [`OperandB`]. Has no bytes if the operand is in registers.
 pub struct PlaceB<E, const K: usize, const G: usize> {
     base: u32,
     element: PhantomData<E>,
 }
 
-/// Right operand of all warps of a block: `K` k-steps of `G` groups of 8 columns.
+/// B operand of all warps of a block: `K` k-steps of `G` groups of 8 columns.
 pub struct OperandB<E, const K: usize, const G: usize> {
     held: ColFrag<E, K, G>,
     /// This lane's first word in shared memory.
@@ -33,8 +33,8 @@ unsafe impl<E: TensorCore, const K: usize, const G: usize> Place for PlaceB<E, K
 }
 
 impl<E: TensorCore, const K: usize, const G: usize> PlaceB<E, K, G> {
-    /// Keeps `operand`, which every warp has: where that is in shared memory, the first warp leaves it there,
-    /// and behind a barrier all may read it.
+    /// Keeps `operand`, which every warp has. If it goes to shared memory, the first warp writes it, and a
+    /// barrier makes it readable for all.
     #[inline(always)]
     pub fn keep<C: Kernel>(self, operand: ColFrag<E, K, G>, block: &mut Block<C>) -> OperandB<E, K, G> {
         let Warp { index, lane } = block.warp();
@@ -66,7 +66,7 @@ impl<E: TensorCore, const K: usize, const G: usize> OperandB<E, K, G> {
     #[inline(always)]
     pub(crate) fn k_step(&self, k: usize) -> [[u32; 2]; G] {
         if Self::SHARED {
-            // SAFETY: written by the first warp before the barrier in `keep`, and by nobody since.
+            // SAFETY: written by the first warp before the barrier in `keep`, and by no thread since.
             core::array::from_fn(|g| unsafe { ld_shared_v2_b32(self.word(k, g)) })
         } else {
             self.held.0[k]

@@ -1,16 +1,16 @@
-//! One value for each row of a warp's tiles.
+//! One value per row of a warp's tiles.
 use crate::Warp;
 use crate::mma::{AFrag, Mma, Part};
 use core::ops::Index;
 use cuda_std::math;
 
-/// One value for each of the warp's `16 * M` rows; a lane holds those of its two rows in each tile, four
-/// lanes the same ones.
+/// One value for each of the warp's `16 * M` rows. A lane holds the values of its two rows per row tile;
+/// four lanes hold the same values.
 #[derive(Clone, Copy)]
 pub struct RowVec<const M: usize>(pub(crate) [[f32; 2]; M]);
 
 impl<const M: usize> RowVec<M> {
-    /// The same value for every row.
+    /// The value `x` for every row.
     #[inline(always)]
     pub fn splat(x: f32) -> Self {
         RowVec([[x; 2]; M])
@@ -63,18 +63,18 @@ impl<const M: usize> Index<[usize; 2]> for RowVec<M> {
     }
 }
 
-/// Sums of the rows of left operands. On tensor cores they are a product with ones.
+/// Sums of the rows of A operands. On tensor cores they are a product with ones.
 #[derive(Clone, Copy)]
 pub struct RowSum<const M: usize>(pub(crate) [[f32; 4]; M]);
 
 impl<const M: usize> RowSum<M> {
-    /// Nothing summed yet.
+    /// Zero sums.
     #[inline(always)]
     pub fn zero() -> Self {
         RowSum([[0.0; 4]; M])
     }
 
-    /// Adds the rows of one part of `a`.
+    /// Adds one part of the rows of `a`.
     #[inline(always)]
     pub fn add<E: Mma, const K: usize>(&mut self, a: &AFrag<E, M, K>, part: Part, warp: Warp) {
         for k in part.share(K) {
@@ -84,7 +84,7 @@ impl<const M: usize> RowSum<M> {
         }
     }
 
-    /// Row `r` times `v[r]`.
+    /// Multiplies row `r` by `v[r]`.
     #[inline(always)]
     pub fn scale(&mut self, v: &RowVec<M>) {
         for m in 0..M {
@@ -94,7 +94,7 @@ impl<const M: usize> RowSum<M> {
         }
     }
 
-    /// The sums of both.
+    /// Adds the sums of `other`.
     #[inline(always)]
     pub fn merge(&mut self, other: &RowSum<M>) {
         for m in 0..M {

@@ -1,4 +1,4 @@
-//! Products on CUDA cores, in the fragments of the tensor cores: what the same kernel costs without them.
+//! Products on CUDA cores, in the fragments of tensor cores: a baseline that shows what tensor cores gain.
 use crate::group::sealed::Sealed;
 use crate::mma::{AFrag, Acc, Mma, Part, Resident};
 use crate::shared::SharedTile;
@@ -7,7 +7,7 @@ use contract::{Bf16, Element, F16, Scalar};
 use cuda_std::memory::{ld_shared_b32, ld_shared_v4_b32};
 use cuda_std::{math, warp as lanes};
 
-/// What an element type must know to be multiplied on CUDA cores.
+/// An element type that CUDA cores multiply.
 pub trait Unpack: Element {
     /// Two elements as f32, the low half first. Exact.
     fn unpack(x: u32) -> [f32; 2];
@@ -61,7 +61,7 @@ impl<E: Unpack> Mma for Scalar<E> {
         E::pack(lo, hi)
     }
 
-    /// Each lane multiplies the rows of Q and of `b` that its accumulators are the products of.
+    /// Each lane multiplies the rows of `a` and of `b` whose products its accumulators are.
     #[inline(always)]
     fn mma_abt<const R: usize, const M: usize, const N: usize, const K: usize, const HELD: usize>(
         acc: &mut Acc<M, N>,
@@ -99,7 +99,7 @@ impl<E: Unpack> Mma for Scalar<E> {
         }
     }
 
-    /// Each lane fetches the left operand's rows from the lanes that share them, and its own columns of `b`.
+    /// Each lane fetches the A operand's rows from the lanes that share them, and its own columns of `b`.
     #[inline(always)]
     fn mma_ab<const M: usize, const N: usize, const K: usize>(
         acc: &mut Acc<M, N>,

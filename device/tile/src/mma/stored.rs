@@ -1,4 +1,4 @@
-//! How tiles of an element type become left operands, as they are or transposed.
+//! Tiles of an element type as A operands, as they are or transposed.
 use crate::Warp;
 use crate::mma::TensorCore;
 use crate::shared::SharedTile;
@@ -6,23 +6,22 @@ use contract::{Bf16, E4m3, Element, F16, Native};
 use cuda_std::ldmatrix::{ldmatrix_x4, ldmatrix_x4_trans};
 use cuda_std::math::{permute_bytes, unpack_e4m3};
 
-/// What tiles in shared memory may hold whose products have few columns. A product does not care in which
-/// order its k-steps count columns, as long as both sides agree: `right_word` says where the other side's
-/// words lie.
+/// An element type of shared tiles for products with few columns. Such a product may sum its k-steps in any
+/// column order, as long as both operands agree: `right_word` defines the order of the B operand's words.
 pub trait Stored: Element {
-    /// What is multiplied.
+    /// The type that tensor cores multiply.
     type As: TensorCore;
-    /// What a number in a tile is of the operand's: 1, but where bits are only shifted.
+    /// The value of a stored number divided by the value of its operand: 1, unless bits are only shifted.
     const FACTOR: f32;
-    /// Whether rows `i` and `i + 8` of a row tile of [`Stored::columns`] are columns `2i` and `2i + 1` of the
-    /// tile, rather than `i` and `i + 8`.
+    /// Whether rows `i` and `i + 8` of a row tile of [`Stored::columns`] are columns `2i` and `2i + 1` of
+    /// the tile, rather than columns `i` and `i + 8`.
     const PAIRED: bool;
-    /// Which word (two elements of `As`) of a row of the right operand's transpose is word `i` of k-step `k`
-    /// in lane 0 of four, and how many words further each next lane's is.
+    /// For word `i` of k-step `k`: which word (two elements of `As`) of a row of the B operand's transpose
+    /// lane 0 of four has, and the distance in words to the next lane's.
     fn right_word(k: usize, i: usize) -> [u32; 2];
-    /// `f(k-step, A operand)`: the tile.
+    /// Calls `f(k-step, A operand)` for the tile.
     fn rows<const K: usize>(tile: &SharedTile<Self, 1, K>, warp: Warp, f: impl FnMut(usize, [u32; 4]));
-    /// `f(row tile, A operand)`: its transpose.
+    /// Calls `f(row tile, A operand)` for the tile's transpose.
     fn columns<const R: usize>(tile: &SharedTile<Self, 1, R>, warp: Warp, f: impl FnMut(usize, [u32; 4]));
 }
 

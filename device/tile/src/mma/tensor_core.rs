@@ -1,5 +1,4 @@
-//! Products of a warp, and how tensor cores take them: a left operand in registers, a right one in shared
-//! memory.
+//! Products of a warp on tensor cores: the A operand in registers, the B operand in shared memory.
 use crate::Warp;
 use crate::mma::{AFrag, Acc, Mma, OperandA, Part, Resident};
 use crate::shared::SharedTile;
@@ -44,28 +43,28 @@ impl<const M: usize, const N: usize> Acc<M, N> {
     }
 }
 
-/// What an element type must know of the tensor cores.
+/// An element type that tensor cores multiply.
 pub trait TensorCore: Mma {
-    /// 1.0 twice.
+    /// Two elements with the value 1.
     const ONES: u32;
     /// `d += a b`, one m16n8k16 (fragments: `cuda_std::mma`).
     ///
     /// # Safety
-    /// - All 32 lanes, converged.
+    /// - All 32 lanes call it, converged.
     unsafe fn mma(d: &mut [f32; 4], a: [u32; 4], b: [u32; 2]);
 }
 
-/// What an element type must know of the tensor cores' asynchronous products, which a warpgroup issues.
+/// An element type that tensor cores multiply asynchronously, for a warpgroup.
 pub trait WarpgroupCore: Mma {
-    /// `d = a b^T`, or with `accumulate` `d += a b^T`, a k-step.
+    /// One k-step of `d = a b^T`, or of `d += a b^T` with `accumulate`.
     ///
     /// # Safety
-    /// - That of `cuda_std::wgmma`'s.
+    /// - The preconditions of `cuda_std::wgmma`'s products.
     unsafe fn abt<const N: usize>(d: &mut Accumulator<N>, a: u64, b: u64, accumulate: bool);
-    /// `d += a b`, a k-step.
+    /// One k-step of `d += a b`.
     ///
     /// # Safety
-    /// - That of `cuda_std::wgmma`'s.
+    /// - The preconditions of `cuda_std::wgmma`'s products.
     unsafe fn ab<const N: usize>(d: &mut Accumulator<N>, a: [u32; 4], b: u64);
 }
 
@@ -131,8 +130,8 @@ pub(crate) fn ab<E: TensorCore, const M: usize, const N: usize, const K: usize>(
     }
 }
 
-/// One k-step of column tile `n`. One `ldmatrix` feeds `2 * M` products: with 32 rows a warp shared memory is
-/// not the limit.
+/// One k-step of column tile `n`. One `ldmatrix` feeds `2 * M` products, so that with 32 rows per warp
+/// shared memory is not the limit.
 #[inline(always)]
 fn column_tile<E: TensorCore, const M: usize, const N: usize>(
     acc: &mut Acc<M, N>,
@@ -150,7 +149,7 @@ fn column_tile<E: TensorCore, const M: usize, const N: usize>(
     }
 }
 
-/// Row sums as a product with ones: no lane ever adds or shuffles.
+/// Row sums as a product with ones: no lane adds or shuffles.
 #[inline(always)]
 pub(crate) fn add_rows<E: TensorCore>(sum: &mut [f32; 4], a: [u32; 4], _warp: Warp) {
     // SAFETY: `Warp` stands for 32 converged lanes.

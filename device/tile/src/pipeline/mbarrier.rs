@@ -1,16 +1,17 @@
-//! Stages that one warp fills and the others read, handed over by mbarriers.
+//! The mbarrier pipeline: producers fill stages, consumers read them.
 //!
-//! Stage `s` has two barriers. *Full* ends a phase when what fills the stage has landed: the copies
-//! themselves arrive, so that the producer goes on to the next stage at once. *Empty* ends one when every
-//! thread of every consumer has left the stage. (Where the copy engine fills stages, and warpgroups read
-//! them, that is in `engine.rs`.)
+//! Stage `s` has two mbarriers. A phase of *full* completes when the stage's copies have landed: the copies
+//! themselves arrive, so that the producer goes on to the next stage at once. A phase of *empty* completes
+//! when every consumer thread has released the stage. [`StageGuard`](crate::pipeline::StageGuard)'s file has
+//! the same for TMA and warpgroups.
 //!
-//! Both sides take the stages in the same order and count rounds through the ring by their parity. The `r`-th
-//! round's filling is phase `r` of *full*, its leaving phase `r` of *empty*. The producer waits for the
-//! leaving of the round before, and in the first round for a phase before the first, which counts as ended.
+//! Both sides take the stages in one order and track rounds through the ring by parity. Round `r` is phase
+//! `r` of both barriers: *full* when the stage is filled, *empty* when it is released. The producer waits
+//! for the release in the round before; in round 0 it waits for the phase before phase 0, which counts as
+//! complete.
 //!
-//! Each side gets its right to the stages in a closure: what must happen when it is done with a stage, or
-//! with all of them, happens behind the closure, and cannot be forgotten.
+//! Each side gets its stages in a closure. Whatever must follow a stage, or the last stage, follows the
+//! closure and cannot be forgotten.
 use crate::copy::{CpAsync, GroupTransport, Transport};
 use crate::group::{ThreadGroup, WarpRows};
 use crate::pipeline::InFlight;
@@ -21,38 +22,38 @@ use contract::Kernel;
 use core::marker::PhantomData;
 use cuda_std::mbarrier;
 
-/// `S` stages, none filled, and behind them the barriers that hand them over. They are filled `By` one
-/// warp, or the copy engine.
+/// `S` empty stages and their mbarriers. `By` is the transport that fills them: one warp's `cp.async`, or
+/// TMA.
 pub struct MbarrierPipeline<T, const S: usize, By> {
     pub(crate) base: u32,
     what: PhantomData<(T, By)>,
 }
 
-/// The right to fill stages.
+/// The producer side: the right to fill stages.
 pub struct Producer<T, const S: usize, By> {
     pub(crate) state: PipelineState<T, S>,
     pub(crate) warp: Warp,
     pub(crate) by: PhantomData<By>,
 }
 
-/// The right to read stages that were filled `By`.
+/// The consumer side: the right to read stages.
 pub struct Consumer<T, const S: usize, By = CpAsync<Warp>> {
     pub(crate) state: PipelineState<T, S>,
     pub(crate) warp: Warp,
     pub(crate) by: PhantomData<By>,
 }
 
-/// The warps of the block that read stages: all but the last.
+/// The consumer warps of a block: all but the last.
 pub struct Consumers<K> {
     warp: Warp,
     contract: PhantomData<K>,
 }
 
 impl<K: Kernel> Consumers<K> {
-    /// How many threads they are.
+    /// The number of consumer threads.
     const THREADS: u32 = K::THREADS - <Warp as ThreadGroup>::THREADS;
 
-    /// They share a tile's `R` row tiles, `M` a warp: this warp's rows.
+    /// Divides a tile's `R` row tiles among the consumers, `M` per warp. Returns this warp's rows.
     #[inline(always)]
     pub fn rows<const R: usize, const M: usize>(&self) -> WarpRows<R, M> {
         const {
@@ -61,19 +62,21 @@ impl<K: Kernel> Consumers<K> {
                 "the consumers' warps must share the rows"
             )
         }
-        // SAFETY: there are as many consumers as warps that share the rows, and they are numbered from 0.
+        // SAFETY: the number of consumer warps is that of the warps that share the rows; they are numbered
+        // from 0.
         unsafe { WarpRows::new(self.warp, self.warp.index) }
     }
 }
 
-/// A barrier of a stage.
+/// An mbarrier of a stage.
 #[derive(Clone, Copy)]
 pub(crate) struct Barrier {
     pub(crate) address: u32,
 }
 
 impl Barrier {
-    /// Waits for the end of the phase of this parity. Every lane has seen it, and the warp leaves together.
+    /// Waits until the phase of this parity is complete. All lanes have seen it then, and the warp is
+    /// converged.
     #[inline(always)]
     fn wait(self, parity: u32, warp: Warp) {
         // SAFETY: `specialize` has initialised it, and a barrier of the block came after.
@@ -81,7 +84,7 @@ impl Barrier {
     }
 }
 
-/// The stage that comes next, and in which round.
+/// The next stage and the parity of its round (CUTLASS: `PipelineState`).
 pub(crate) struct PipelineState<T, const S: usize> {
     pub(crate) base: u32,
     pub(crate) stage: u32,
@@ -106,7 +109,7 @@ impl<T: SharedLayout, const S: usize> PipelineState<T, S> {
     pub(crate) fn empty(&self) -> Barrier {
         Barrier { address: self.full().address + mbarrier::BYTES as u32 }
     }
-    /// Where what stands beside the stage is: behind all barriers, by 32 bytes each.
+    /// The address of the stage's tile info, behind all barriers.
     #[inline(always)]
     pub(crate) fn info(&self) -> u32 {
         self.base + (S * (T::BYTES + 2 * mbarrier::BYTES)) as u32 + self.stage * size_of::<TileInfo>() as u32
@@ -119,7 +122,7 @@ impl<T: SharedLayout, const S: usize> PipelineState<T, S> {
     }
 }
 
-// SAFETY: the stages and their barriers, which nobody touches before `specialize`.
+// SAFETY: the stages and their barriers, which no thread accesses before `specialize`.
 unsafe impl<T: SharedLayout, const S: usize, By: Transport> Place for MbarrierPipeline<T, S, By> {
     const BYTES: usize = {
         assert!(S > 0, "a ring has a stage");
@@ -134,10 +137,11 @@ unsafe impl<T: SharedLayout, const S: usize, By: Transport> Place for MbarrierPi
 }
 
 impl<T: SharedLayout, const S: usize, By: GroupTransport<Group = Warp>> MbarrierPipeline<T, S, By> {
-    /// Lands `first`, what all warps have started copying, and splits the block into its last warp, which
-    /// `produce`s the stages, and the others, which `consume` them. The producer stays until its last copies
-    /// have landed: PTX does not say what becomes of the copies of a thread that is gone. No barrier of the
-    /// whole block comes after: the block is gone.
+    /// Lands `first`, whose copies all warps have started. Then the last warp `produce`s stages and the
+    /// others `consume` them.
+    ///
+    /// The producer stays until its last copies have landed, because PTX does not define the copies of a
+    /// thread that has exited. The block is consumed: no barrier of the whole block may follow.
     #[inline(always)]
     pub fn specialize<U: SharedLayout, K: Kernel>(
         self,
@@ -176,18 +180,17 @@ impl<T: SharedLayout, const S: usize, By: GroupTransport<Group = Warp>> Mbarrier
 }
 
 impl<T: SharedLayout, const S: usize, By: GroupTransport> Producer<T, S, By> {
-    /// The warp that copies.
+    /// The producer warp.
     #[inline(always)]
     pub fn warp(&self) -> Warp {
         self.warp
     }
 
-    /// Waits until the next stage is empty and starts its copies. They hand it over when they have landed.
+    /// Waits until the next stage is empty and starts its copies, which arrive at *full* when they land.
     #[inline(always)]
     pub fn produce(&mut self, copy: impl FnOnce(&T::Slot<By>)) {
         self.state.empty().wait(self.state.parity ^ 1, self.warp);
-        // SAFETY: no consumer has a view of the stage: none has had one yet, or all have said that they left
-        // it.
+        // SAFETY: no consumer has a view of the stage: none has had one yet, or all have released it.
         copy(&unsafe { T::slot(self.state.address()) });
         // SAFETY: the phase has not ended: this is its filling.
         unsafe { By::arrive(self.state.full().address) }
@@ -196,7 +199,7 @@ impl<T: SharedLayout, const S: usize, By: GroupTransport> Producer<T, S, By> {
 }
 
 impl<T: SharedLayout, const S: usize, By: GroupTransport> Consumer<T, S, By> {
-    /// Waits for the next stage, and leaves it when it has been `read`.
+    /// Waits for the next stage, lets `read` use it, and releases it.
     #[inline(always)]
     pub fn consume(&mut self, read: impl FnOnce(&T)) {
         self.state.full().wait(self.state.parity, self.warp);

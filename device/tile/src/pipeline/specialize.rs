@@ -1,4 +1,4 @@
-//! Warpgroups with work of their own: one fills rings, the others compute.
+//! Warp specialization on Hopper: one warpgroup produces, the others compute.
 use crate::group::{PingPong, Warpgroup};
 use crate::shared::Place;
 use crate::{Block, Warp};
@@ -6,29 +6,29 @@ use contract::Kernel;
 use cuda_std::registers::{Registers, setmaxnreg_dec, setmaxnreg_inc};
 use cuda_std::{mbarrier, tma};
 
-/// A place in shared memory with two sides, which [`Block::specialize`] hands to warps of different work.
+/// A place with a producer side and a consumer side, which [`Block::specialize`] hands to different warps.
 pub trait Specialized: Place {
-    /// How many threads copy, each of a warp of its own.
+    /// The number of producer threads, each in a warp of its own.
     const PRODUCERS: u32;
-    /// What a thread that copies holds of it.
+    /// The producer side, for a producer thread.
     type Producer;
-    /// What a warpgroup that computes holds of it.
+    /// The consumer side, for a consumer warp.
     type Consumer;
-    /// Prepares it for `consumers` warps.
+    /// Initialises the place for `consumers` consumer warps.
     ///
     /// # Safety
-    /// - Called by one thread, before a barrier of the block that comes before any use.
+    /// - One thread calls this, and a block barrier follows before any use.
     unsafe fn init(&self, consumers: u32);
-    /// The copying side of one warp.
+    /// The producer side of one warp.
     ///
     /// # Safety
-    /// - One thread of each of [`Self::PRODUCERS`] warps, or of more, has it, and no other. They are numbered
-    ///   from 0.
+    /// - One thread of each of [`Self::PRODUCERS`] warps, or of more, has it, and no other thread. The warps
+    ///   are numbered from 0.
     unsafe fn producer(self, warp: Warp) -> Self::Producer;
-    /// The computing side of a warp.
+    /// The consumer side of a warp.
     ///
     /// # Safety
-    /// - All warps that `init` was told of have it, and no other.
+    /// - All consumer warps given to `init` have it, and no other warp.
     unsafe fn consumer(self, warp: Warp) -> Self::Consumer;
 }
 
@@ -56,12 +56,12 @@ impl<A: Specialized, B: Specialized> Specialized for (A, B) {
     }
 }
 
-/// Registers of a thread that copies beside `W` warpgroups.
+/// Registers per thread of the producer warpgroup, beside `W` warpgroups that compute.
 struct Copying<const W: usize>;
-/// Registers of a thread of `W` warpgroups that compute.
+/// Registers per thread of `W` warpgroups that compute.
 struct Computing<const W: usize>;
 
-/// Both.
+/// Registers per thread of the producer warpgroup and of the others.
 const fn registers(w: usize) -> [u32; 2] {
     let [copying, computing] = match w {
         2 => [24, 240],
@@ -81,11 +81,13 @@ impl<const W: usize> Registers for Computing<W> {
 }
 
 impl<K: Kernel> Block<K> {
-    /// Splits the block into a warpgroup of which one thread runs `copy`, or one of each of as many warps as
-    /// share the copies, all of them the same; and `W` warpgroups that run `compute`, with registers that the
-    /// first gives back. The block is gone. Those who compute stay until what they have sent is written;
-    /// whoever copies need not, since they wait for all that it loads. A thread that copies may end before
-    /// `copy` does ([`Producer::load`](crate::Producer::load)): nothing is left to be done with its warp.
+    /// Divides the block into a producer warpgroup and `W` warpgroups that run `compute`. The producer
+    /// warpgroup runs `copy` in one thread, or in one thread of each of [`Specialized::PRODUCERS`] warps,
+    /// and gives registers to the others.
+    ///
+    /// The block is consumed. Warpgroups that compute stay until their stores are written. Producers need
+    /// not stay, since the consumers wait for every load; a producer thread may even exit within `copy`
+    /// ([`Producer::load`](crate::pipeline::Producer::load)).
     #[inline(always)]
     pub fn specialize<P: Specialized, const W: usize>(
         self,
@@ -121,7 +123,8 @@ impl<K: Kernel> Block<K> {
                 copy(unsafe { shared.producer(Warp { index: 0, lane: 0 }) });
             }
         } else {
-            // SAFETY: the whole warpgroup takes this branch; the first gives back as many.
+            // SAFETY: the whole warpgroup takes this branch; the producer warpgroup has given back enough
+            // registers.
             unsafe { setmaxnreg_inc::<Computing<W>>() };
             let warp = Warp { index: number - 4, ..warp };
             let index = number / 4 - 1;

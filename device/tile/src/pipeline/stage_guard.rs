@@ -1,10 +1,12 @@
-//! Stages that the copy engine fills and warpgroups read: the two sides of a [`MbarrierPipeline`] by [`Tma`].
+//! The mbarrier pipeline for TMA and `wgmma`: TMA fills stages, warpgroups read them.
 //!
-//! *Full* ends a phase when the engine has written a stage: one arrival, of the thread that starts the
-//! copies, or of the first of several, says how many bytes to wait for. *Empty* ends one when every warp of
-//! every warpgroup has left the stage. Stages are read by `wgmma` alone, which takes a tile by its
-//! descriptor; so a stage is never seen as a [`SharedTile`]. The descriptor is one 64-bit sum from the
-//! ring's: put together anew for each product, it would cost three instructions more a product.
+//! A phase of *full* completes when TMA has written the stage. Its one arrival, by the producer thread or by
+//! the first of several, announces the byte count. A phase of *empty* completes when every warp of every
+//! warpgroup has released the stage.
+//!
+//! Only `wgmma` reads these stages, by descriptor, so that no stage appears as a [`SharedTile`]. The
+//! descriptor is one 64-bit sum from the pipeline's: computing it anew would cost three instructions per
+//! product.
 use crate::Warp;
 use crate::pipeline::mbarrier::PipelineState;
 use crate::pipeline::{Consumer, MbarrierPipeline, Producer, Specialized};
@@ -16,8 +18,8 @@ use cuda_std::math::opaque_b64;
 use cuda_std::memory::{ld_shared_v4_b32_if, st_shared_v4_b32};
 use cuda_std::{mbarrier, thread};
 
-/// A stage that several products read, until it is dropped. (Forgotten, it is never refilled: a wait
-/// without end.)
+/// A stage that several products read. Dropping the guard releases the stage. (If the guard is forgotten,
+/// the stage is never refilled, and its producer waits for ever.)
 pub struct StageGuard<'c, T> {
     descriptor: u64,
     empty: u32,
@@ -28,13 +30,13 @@ pub struct StageGuard<'c, T> {
 impl<E: Element, const R: usize, const C: usize, const COUNT: usize>
     StageGuard<'_, SharedTiles<E, R, C, COUNT>>
 {
-    /// The descriptor of one of its tiles.
+    /// The descriptor of a tile of the stage.
     #[inline(always)]
     pub(crate) fn tile(&self, index: u32) -> u64 {
         self.descriptor + index as u64 * SharedTile::<E, R, C>::bytes(SharedTile::<E, R, C>::BYTES as u32)
     }
 
-    /// Where one of its tiles lies.
+    /// The shared address of a tile of the stage.
     #[inline(always)]
     pub(crate) fn address(&self, index: u32) -> u32 {
         ((self.tile(index) & 0x3fff) as u32) << 4
@@ -76,8 +78,8 @@ impl<T: TmaTile, const S: usize, By: TmaTransport> Specialized for MbarrierPipel
 }
 
 impl<T: TmaTile, const S: usize, By: TmaTransport> Producer<T, S, By> {
-    /// Waits until the next stage is empty, leaves what there is to `leave` beside it, and starts its copies,
-    /// each thread its share of them.
+    /// Waits until the next stage is empty, lets `write_info` write beside it, and starts this thread's
+    /// share of its copies.
     #[inline(always)]
     fn fill<M: MapKind>(
         &mut self,
@@ -87,23 +89,23 @@ impl<T: TmaTile, const S: usize, By: TmaTransport> Producer<T, S, By> {
     ) where
         By: TmaTransport<MapKind = M>,
     {
-        let (full, copier) = (self.state.full().address, self.warp.index);
-        if M::has_some(&at, T::ROWS, copier) {
+        let (full, producer) = (self.state.full().address, self.warp.index);
+        if M::has_some(&at, T::ROWS, producer) {
             // SAFETY: initialised by `specialize`. All consumers have left the stage, or none has had it yet:
-            // the phase before the first counts as ended. All threads' copies are of so many bytes, and the
-            // phase's only arrival is the first thread's: it does not end before all have landed, whichever
-            // thread is ahead.
+            // the phase before the first counts as ended. The copies of all producers have that many bytes
+            // together, and the phase's only arrival is the first producer's: the phase does not complete
+            // before all copies have landed, whichever producer is ahead.
             unsafe {
                 mbarrier::wait_parity(self.state.empty().address, self.state.parity ^ 1);
-                if copier == 0 {
+                if producer == 0 {
                     write_info(&self.state);
                     mbarrier::arrive_expect_tx(full, T::BYTES as u32);
                 }
-                T::load(self.state.address(), from, at, full, copier);
+                T::load(self.state.address(), from, at, full, producer);
             }
-        } else if copier < M::PRODUCERS {
-            // It has not waited for the stage, since nobody would wait for it to: it could miss a phase, and
-            // take the one after the next for it. So it may have none of any later one either.
+        } else if producer < M::PRODUCERS {
+            // This thread has not waited for the stage, since no consumer would wait for it. It could miss a
+            // phase and confuse later ones, so it takes no later stage either.
             thread::exit()
         }
         self.state.advance();
@@ -111,9 +113,10 @@ impl<T: TmaTile, const S: usize, By: TmaTransport> Producer<T, S, By> {
 }
 
 impl<T: TmaTile, const S: usize, M: MapKind> Producer<T, S, Tma<M>> {
-    /// Waits until the next stage is empty and starts its copies, from the row `at` on. Where several threads
-    /// share them, one that has no box of a stage ends: boxes of all rings had better be of one size. Of
-    /// smaller ones behind it some would not be copied, and waited for without end.
+    /// Waits until the next stage is empty and starts its copies, from the row `at` on.
+    ///
+    /// Where several producers share the copies, a producer without a box in this stage exits. So all
+    /// pipelines should have boxes of one size: a later stage with smaller boxes would never be complete.
     #[inline(always)]
     pub fn load(&mut self, from: &T::Tensor<M>, at: M::At) {
         self.fill(from, at, |_| ())
@@ -121,17 +124,17 @@ impl<T: TmaTile, const S: usize, M: MapKind> Producer<T, S, Tma<M>> {
 }
 
 impl<T: TmaTile, const S: usize, M: MapKind> Producer<T, S, BroadcastTma<M>> {
-    /// The same, with a note.
+    /// The same, with tile info.
     #[inline(always)]
     pub fn load(&mut self, info: TileInfo, from: &T::Tensor<M>, at: M::At) {
         self.fill(from, at, |state| write(state, info))
     }
 }
 
-/// Writes the note beside an empty stage, whose phase of *full* this thread has still to arrive at.
+/// Writes the tile info beside an empty stage, before this thread's arrival at *full*.
 #[inline(always)]
 fn write<T: TmaTile, const S: usize>(state: &PipelineState<T, S>, [a, b, c, d, e, f, g, h]: TileInfo) {
-    // SAFETY: the note's bytes, on 16, behind the barriers. Who has read them has left the stage.
+    // SAFETY: the info's bytes, on 16, behind the barriers. Every reader has released the stage.
     unsafe {
         st_shared_v4_b32(state.info(), [a, b, c, d]);
         st_shared_v4_b32(state.info() + 16, [e, f, g, h]);
@@ -139,7 +142,7 @@ fn write<T: TmaTile, const S: usize>(state: &PipelineState<T, S>, [a, b, c, d, e
 }
 
 impl<T: TmaTile, const S: usize, M: MapKind> Consumer<T, S, BroadcastTma<M>> {
-    /// Waits for the next stage, and reads what stands beside it. The stage is still the next.
+    /// Waits for the next stage and returns its tile info. The stage remains the next one.
     #[inline(always)]
     pub fn info(&mut self) -> TileInfo {
         self.wait_full();
@@ -177,7 +180,7 @@ impl<T: TmaTile, const S: usize, By: TmaTransport> Consumer<T, S, By> {
         T::descriptor(self.state.base) + self.state.stage as u64 * (T::BYTES / 16) as u64
     }
 
-    /// Leaves the next stage, which nobody of this warp reads any more.
+    /// Releases the next stage, which this warp no longer reads.
     #[inline(always)]
     pub(crate) fn release(&mut self) {
         // SAFETY: one arrival a warp and phase, which cannot have ended without it.

@@ -1,13 +1,13 @@
-//! Rings of one warp each: the warp refills a stage as soon as it has read it. All stages are in flight while
-//! it waits.
+//! Rings of one warp each: the warp refills a stage as soon as it has read it, so that all stages are in
+//! flight while it waits.
 //!
-//! [`crate::Pipeline`] refills the stage before the one it hands out, with one barrier per stage, because a
-//! barrier costs the whole block. A warp's barrier costs next to nothing: here the stage that has been read
-//! is refilled at once, and none is ever idle. Both uses of a stage are closures, so that no view outlives its
-//! turn.
+//! [`Pipeline`](crate::pipeline::Pipeline) refills the stage before the one that it returns, with one
+//! barrier per stage, because a barrier costs the whole block. A warp's barrier costs next to nothing: here
+//! the stage that was just read is refilled at once. Both uses of a stage are closures, so that no view
+//! outlives its turn.
 //!
-//! A [`Stream`] carries the place of all warps' rings along with its own ring: [`Stream::reclaim`] gives back
-//! the place that the stream reads, and cannot be told another.
+//! A [`Stream`] carries the place of all rings along with its own ring: [`Stream::reclaim`] returns the
+//! place that the stream itself reads.
 use crate::copy::{CpAsync, GroupTransport};
 use crate::exchange::Scratch;
 use crate::pipeline::Ring;
@@ -18,13 +18,13 @@ use contract::Kernel;
 use core::marker::PhantomData;
 use cuda_std::math;
 
-/// A ring of `S` stages for each of `WARPS` warps, which that warp alone fills, waits for and reads.
+/// A ring of `S` stages for each of `WARPS` warps. Only that warp fills, awaits and reads it.
 pub struct PerWarp<T, const S: usize, const WARPS: usize> {
     base: u32,
     what: PhantomData<T>,
 }
 
-// SAFETY: `WARPS` rings, one behind the other.
+// SAFETY: `WARPS` rings, one after the other.
 unsafe impl<T: SharedLayout, const S: usize, const WARPS: usize> Place for PerWarp<T, S, WARPS> {
     const BYTES: usize = WARPS * <Ring<T, S, CpAsync<Warp>>>::BYTES;
     const ALIGN: usize = T::ALIGN;
@@ -34,7 +34,7 @@ unsafe impl<T: SharedLayout, const S: usize, const WARPS: usize> Place for PerWa
     }
 }
 
-/// This warp's ring of a [`PerWarp`]: `S` stages, none filled.
+/// This warp's ring of a [`PerWarp`], with `S` empty stages.
 pub struct OwnRing<T, const S: usize, const WARPS: usize> {
     /// Where the rings of all warps begin.
     all: u32,
@@ -43,7 +43,7 @@ pub struct OwnRing<T, const S: usize, const WARPS: usize> {
     what: PhantomData<T>,
 }
 
-/// The same in use: all stages are in flight but the one that is being read.
+/// The ring in use: all stages are in flight but the one that is being read.
 pub struct Stream<T, const S: usize, const WARPS: usize> {
     /// Where the rings of all warps begin.
     all: u32,
@@ -65,14 +65,14 @@ impl<T: SharedLayout, const S: usize, const WARPS: usize> PerWarp<T, S, WARPS> {
 }
 
 impl<T: SharedLayout, const S: usize, const WARPS: usize> OwnRing<T, S, WARPS> {
-    /// Starts all stages, one group each.
+    /// Starts all stages, one group of copies each.
     #[inline(always)]
     pub fn stream(self, mut copy: impl FnMut(&T::Slot<CpAsync<Warp>>)) -> Stream<T, S, WARPS> {
-        // A loop that stays one: the code of so many copies would take longer to fetch than to run.
+        // Not unrolled: unrolled, its code would take longer to fetch than to run.
         for i in 0..math::opaque(S as u32) {
             math::stay_a_loop();
             // SAFETY: stage `i` of this warp's part of the place of all rings, which `self` alone stands for;
-            // nobody has had a view of it yet.
+            // no thread has had a view of it yet.
             unsafe { fill::<T, CpAsync<Warp>>(self.base + i * T::BYTES as u32, &mut copy) }
         }
         Stream { all: self.all, base: self.base, next: self.base, what: PhantomData }
@@ -80,8 +80,8 @@ impl<T: SharedLayout, const S: usize, const WARPS: usize> OwnRing<T, S, WARPS> {
 }
 
 impl<T: SharedLayout, const S: usize, const WARPS: usize> Stream<T, S, WARPS> {
-    /// Waits for the oldest stage, lets the warp `read` it, and when all lanes have, `refill` starts copies
-    /// to it. Every turn commits a group, an empty one where there is nothing left to copy.
+    /// Waits for the oldest stage and lets the warp `read` it. When all lanes have, `refill` starts copies
+    /// to it. Every turn commits a group of copies, an empty one if there is nothing left to copy.
     #[inline(always)]
     pub fn turn(
         &mut self,
@@ -107,7 +107,8 @@ impl<T: SharedLayout, const S: usize, const WARPS: usize> Stream<T, S, WARPS> {
         unsafe { fill::<T, CpAsync<Warp>>(at, refill) }
     }
 
-    /// Every warp gives back its ring: waits for what is still on its way, and until all warps have.
+    /// The place of all warps' rings as scratch memory, after all copies have landed and every warp has
+    /// given back its ring.
     #[inline(always)]
     pub fn reclaim<K: Kernel>(self, block: &mut Block<K>) -> Scratch<PerWarp<T, S, WARPS>> {
         CpAsync::<Warp>::wait_all();

@@ -1,24 +1,24 @@
-//! Places in shared memory: what a block's memory is split into. Nobody reads or writes one before it is
+//! Places: the parts into which a block's shared memory is split. Nothing accesses a place before it is
 //! filled.
 
-/// What shared memory is split into.
+/// A part of shared memory.
 ///
 /// # Safety
-/// - A value of it touches no byte but the `BYTES` from `at`'s `base` on.
+/// - A value accesses no byte outside the `BYTES` bytes that start at the `base` of [`Place::at`].
 pub unsafe trait Place: Sized {
-    /// Bytes that it takes.
+    /// Size in bytes.
     const BYTES: usize;
-    /// What its first byte's address is a multiple of.
+    /// Alignment in bytes.
     const ALIGN: usize;
-    /// The place.
+    /// The place at shared address `base`.
     ///
     /// # Safety
-    /// - `base` is a multiple of `ALIGN` and starts `BYTES` bytes of dynamic shared memory that nothing else
-    ///   stands for.
+    /// - `base` is a multiple of `ALIGN`, and `BYTES` bytes of dynamic shared memory from it on belong to no
+    ///   other value.
     unsafe fn at(base: u32) -> Self;
 }
 
-// SAFETY: two places, one behind the other.
+// SAFETY: two places, one after the other.
 unsafe impl<A: Place, B: Place> Place for (A, B) {
     const BYTES: usize = {
         assert!(A::BYTES.is_multiple_of(B::ALIGN), "the second place begins where it may not");

@@ -1,4 +1,4 @@
-//! How a warp's `ldmatrix` finds its way in a shared tile.
+//! Addresses for a warp's `ldmatrix` in a shared tile.
 use crate::shared::SharedTile;
 use crate::{Warp, layout};
 use contract::Element;

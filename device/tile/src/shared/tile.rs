@@ -1,4 +1,4 @@
-//! Tiles in shared memory. Only this file, `reader.rs` and `store.rs` compute shared addresses.
+//! Tiles in shared memory. Shared addresses are computed here, in `reader.rs`, and in `epilogue` alone.
 use crate::copy::{CpAsync, TileWalk, Walk};
 use crate::group::{SplitGroup, ThreadGroup};
 use crate::layout;
@@ -7,39 +7,40 @@ use contract::Element;
 use core::marker::PhantomData;
 use cuda_std::cp_async;
 
-/// What a place of shared memory can hold: `Slot` is the same, to be written.
+/// The content of a place: `Self` to read it, `Slot` to write it.
 ///
 /// # Safety
-/// - Values of it and of its `Slot` touch no byte but the `BYTES` from `base` on, the one to read, the other
-///   to start copies.
+/// - Values of `Self` and of `Slot` access no byte outside the `BYTES` bytes from `base` on. `Self` reads;
+///   `Slot` starts copies.
 pub unsafe trait SharedLayout: Sized {
-    /// Bytes that it takes.
+    /// Size in bytes.
     const BYTES: usize;
-    /// What its first byte's address is a multiple of.
+    /// Alignment in bytes.
     const ALIGN: usize;
-    /// The same place, to be written by copies that travel `By`.
+    /// The place while copies of transport `By` write it.
     type Slot<By>;
-    /// The place, to be read.
+    /// The place, readable.
     ///
     /// # Safety
-    /// - `base` is a multiple of `ALIGN` and starts `BYTES` bytes of dynamic shared memory that nothing else
-    ///   stands for.
-    /// - Whoever reads through the value has waited for what was written there.
+    /// - `base` is a multiple of `ALIGN`, and `BYTES` bytes of dynamic shared memory from it on belong to no
+    ///   other value.
+    /// - Every thread that reads through the value has waited for the copies that fill it.
     unsafe fn at(base: u32) -> Self;
-    /// The place, to be written.
+    /// The place, writable.
     ///
     /// # Safety
-    /// - As `at`, and nobody reads there before the writes have landed.
+    /// - As for `at`, and no thread reads the place before the copies have landed.
     unsafe fn slot<By>(base: u32) -> Self::Slot<By>;
 }
 
-/// `R x C` base tiles of `E` that may be read, in panels ([`layout`]). Only what has landed is one.
+/// A readable tile: `R x C` base tiles of `E`, in panels ([`layout`]). Only a place whose copies have landed
+/// becomes one.
 pub struct SharedTile<E, const R: usize, const C: usize> {
     pub(crate) base: u32,
     element: PhantomData<E>,
 }
 
-/// The same place, which may be written by copies that travel `By`.
+/// The same tile while copies of transport `By` write it.
 pub struct TileSlot<E, const R: usize, const C: usize, By> {
     base: u32,
     what: PhantomData<(E, By)>,
@@ -63,7 +64,7 @@ unsafe impl<E: Element, const R: usize, const C: usize> SharedLayout for SharedT
 impl<E: Element, const R: usize, const C: usize> SharedTile<E, R, C> {
     /// Rows.
     pub const ROWS: u32 = R as u32 * 16;
-    /// Chunks of a row.
+    /// Chunks per row.
     pub(crate) const ROW_CHUNKS: u32 = (C * 16 * E::BYTES) as u32 / layout::CHUNK;
 
     /// Byte offset of a chunk.
@@ -74,11 +75,11 @@ impl<E: Element, const R: usize, const C: usize> SharedTile<E, R, C> {
 }
 
 impl<E: Element, const R: usize, const C: usize> SharedTile<E, R, C> {
-    /// The team's share of the columns, as a tile: whole panels, which lie one behind the other.
+    /// The split group's share of the columns, as a tile of whole panels, which follow each other in memory.
     #[inline(always)]
     pub fn columns<const P: usize, const OF: usize>(
         &self,
-        team: SplitGroup<OF>,
+        group: SplitGroup<OF>,
     ) -> Ready<'_, SharedTile<E, R, P>> {
         const { assert!(P * OF == C, "the shares must make up the columns") }
         const {
@@ -89,23 +90,23 @@ impl<E: Element, const R: usize, const C: usize> SharedTile<E, R, C> {
             )
         }
         // SAFETY: part of a place that may be read for as long as `self` lives, which the borrow keeps.
-        unsafe { Ready::at(self.base + team.index() * SharedTile::<E, R, P>::BYTES as u32) }
+        unsafe { Ready::at(self.base + group.index() * SharedTile::<E, R, P>::BYTES as u32) }
     }
 }
 
-/// `COUNT` tiles one behind the other, that different teams read: rows of `COUNT * R` base tiles.
+/// `COUNT` tiles, one after the other, for `COUNT` split groups: `COUNT * R` base tiles of rows.
 pub struct SharedTiles<E, const R: usize, const C: usize, const COUNT: usize> {
     base: u32,
     element: PhantomData<E>,
 }
 
-/// The same place, which may be written by copies that travel `By`.
+/// The same tiles while copies of transport `By` write them.
 pub struct TileSlots<E, const R: usize, const C: usize, const COUNT: usize, By> {
     base: u32,
     what: PhantomData<(E, By)>,
 }
 
-// SAFETY: tiles, one behind the other.
+// SAFETY: tiles, one after the other.
 unsafe impl<E: Element, const R: usize, const C: usize, const COUNT: usize> SharedLayout
     for SharedTiles<E, R, C, COUNT>
 {
@@ -123,21 +124,23 @@ unsafe impl<E: Element, const R: usize, const C: usize, const COUNT: usize> Shar
 }
 
 impl<E: Element, const R: usize, const C: usize, const COUNT: usize> SharedTiles<E, R, C, COUNT> {
-    /// The team's tile.
+    /// The split group's tile.
     #[inline(always)]
-    pub fn tile(&self, team: SplitGroup<COUNT>) -> Ready<'_, SharedTile<E, R, C>> {
+    pub fn tile(&self, group: SplitGroup<COUNT>) -> Ready<'_, SharedTile<E, R, C>> {
         // SAFETY: part of a place that may be read for as long as `self` lives, which the borrow keeps;
-        // there are as many teams as tiles.
-        unsafe { Ready::at(self.base + team.index() * SharedTile::<E, R, C>::BYTES as u32) }
+        // there is one group per tile.
+        unsafe { Ready::at(self.base + group.index() * SharedTile::<E, R, C>::BYTES as u32) }
     }
 }
 
-/// Names the tiles that travel together: `Name` to read them, `Slot` (the same fields) to write them.
+/// Defines a stage of several tiles: `Name` to read them, and `Slot`, with the same fields, to write them.
 ///
 /// ```
+/// use tile::shared::SharedTile;
+///
 /// tile::shared_layout! {
 ///     /// Two tiles that travel as one stage.
-///     Stage / StageSlot<E, R, C> { a: tile::shared::SharedTile<E, R, C>, b: tile::shared::SharedTile<E, R, C> }
+///     Stage / StageSlot<E, R, C> { a: SharedTile<E, R, C>, b: SharedTile<E, R, C> }
 /// }
 /// ```
 #[macro_export]
@@ -153,13 +156,15 @@ macro_rules! shared_layout {
             #[allow(missing_docs)]
             pub $field: <$t as $crate::shared::SharedLayout>::Slot<By>
         ),* }
-        // SAFETY: its parts, one behind the other.
-        unsafe impl<$e: $crate::Element, $(const $c: usize),*> $crate::shared::SharedLayout for $name<$e, $($c),*> {
+        // SAFETY: its parts, one after the other.
+        unsafe impl<$e: $crate::Element, $(const $c: usize),*> $crate::shared::SharedLayout
+            for $name<$e, $($c),*>
+        {
             const BYTES: usize = {
                 let mut bytes = 0;
                 $(
-                    let (part, align) =
-                        (<$t as $crate::shared::SharedLayout>::BYTES, <$t as $crate::shared::SharedLayout>::ALIGN);
+                    let part = <$t as $crate::shared::SharedLayout>::BYTES;
+                    let align = <$t as $crate::shared::SharedLayout>::ALIGN;
                     assert!(bytes % align == 0, "a part begins where it may not");
                     bytes += part;
                 )*
@@ -199,14 +204,14 @@ macro_rules! shared_layout {
 }
 
 impl<E: Element, const R: usize, const C: usize, W: ThreadGroup> TileSlot<E, R, C, CpAsync<W>> {
-    /// Starts copying the walk's next tile; rows that do not exist become zero.
+    /// Starts the copies of the walk's next tile. Rows that do not exist become zero.
     #[inline(always)]
     pub fn copy_edge(&self, walk: &mut impl TileWalk<E, R, C, W>, group: &W) {
         self.copy::<true>(walk, group)
     }
 
-    /// Starts copying the walk's next tile, all of whose rows exist: true of every tile but the first of a
-    /// walk.
+    /// Starts the copies of the walk's next tile, all of whose rows exist. Of a walk, only the first tile
+    /// may lack rows.
     #[inline(always)]
     pub fn copy_whole(&self, walk: &mut impl TileWalk<E, R, C, W>, group: &W) {
         self.copy::<false>(walk, group)
@@ -221,20 +226,21 @@ impl<E: Element, const R: usize, const C: usize, W: ThreadGroup> TileSlot<E, R, 
         });
     }
 
-    /// Starts copying this thread's chunk of panel `panel` in the group of rows from `first` on; it becomes
-    /// zero where not `present`.
+    /// Starts this thread's copy of one chunk of panel `panel`, in the group of rows that starts with row
+    /// `first` of the tile. Where not `present`, the chunk becomes zero.
     ///
     /// # Safety
-    /// - 16 bytes may be read at `from`, a multiple of 16, where `present`.
-    /// - The thread has a row in the group.
+    /// - Where `present`, 16 bytes may be read at `from`, a multiple of 16.
+    /// - `panel` is below [`Walk::PANELS`], `first` is a multiple of [`Walk::GROUP`], and the thread's row
+    ///   of the group is in the tile.
     #[inline(always)]
     pub unsafe fn copy_chunk(&self, group: &W, first: u32, panel: u32, from: u64, present: bool) {
         let (row, chunk) = Walk::<E, R, C, W>::place(group);
         let to = self.base
             + SharedTile::<E, R, C>::offset(first + row, chunk)
             + panel * (SharedTile::<E, R, C>::BYTES as u32 / Walk::<E, R, C, W>::PANELS);
-        // SAFETY: `to` is a chunk of this slot, which nobody reads before the copy has landed; of `from` the
-        // caller's promise.
+        // SAFETY: `to` is a chunk of this slot, which no thread reads before the copy has landed; `from` is
+        // the caller's promise.
         unsafe { cp_async::cp_async_or_zero(to, from, present) }
     }
 }
@@ -242,13 +248,14 @@ impl<E: Element, const R: usize, const C: usize, W: ThreadGroup> TileSlot<E, R, 
 impl<E: Element, const R: usize, const C: usize, const COUNT: usize, W: ThreadGroup>
     TileSlots<E, R, C, COUNT, CpAsync<W>>
 {
-    /// Starts copying the walk's next `COUNT` tiles, the last one first; rows that do not exist become zero.
+    /// Starts the copies of the walk's next `COUNT` tiles, the last one first. Rows that do not exist become
+    /// zero.
     #[inline(always)]
     pub fn copy_edge(&self, walk: &mut impl TileWalk<E, R, C, W>, group: &W) {
         self.each(|slot| slot.copy_edge(walk, group))
     }
 
-    /// Starts copying the walk's next `COUNT` tiles, all of whose rows exist.
+    /// Starts the copies of the walk's next `COUNT` tiles, all of whose rows exist.
     #[inline(always)]
     pub fn copy_whole(&self, walk: &mut impl TileWalk<E, R, C, W>, group: &W) {
         self.each(|slot| slot.copy_whole(walk, group))

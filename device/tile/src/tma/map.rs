@@ -1,78 +1,78 @@
-//! Tensors as the copy engine sees them: through maps of several kinds.
+//! Tensor maps and the tensors behind them.
 use crate::Block;
 use crate::shared::SharedTile;
 use contract::{Element, Kernel, RaggedMap, TensorMap};
 use core::marker::PhantomData;
 use cuda_std::tma;
 
-/// A kind of map: how the engine is told where rows are. Another crate may have one of its own.
+/// A kind of tensor map: how TMA is told where a row is. Other crates may add kinds.
 ///
 /// # Safety
-/// - `load` of all [`MapKind::PRODUCERS`] copiers, and of those alone for which `has_some` is true, copies every
-///   byte of the tile once; a box reaches no byte outside the tile.
-/// - `has_some` is true for copier 0.
+/// - The calls of `load` by all producers for which `has_some` is true copy each byte of the tile exactly
+///   once. No box reaches a byte outside the tile.
+/// - `has_some` is true for producer 0.
 pub unsafe trait MapKind: Copy + 'static {
-    /// What a kernel is told: the encoded map is a field of it.
+    /// The kernel's parameter, which contains the encoded map.
     type Data: 'static;
-    /// Where a row is.
+    /// The coordinates of a row.
     type At: Copy;
-    /// What the driver has encoded.
+    /// The map as the driver has encoded it.
     fn encoded(data: &Self::Data) -> &TensorMap;
-    /// So many rows further down.
+    /// The coordinates of the row `rows` further down.
     fn down(at: Self::At, rows: u32) -> Self::At;
-    /// How many threads share the boxes of a tile.
+    /// The number of threads that share the boxes of a tile.
     const PRODUCERS: u32 = 1;
-    /// Whether the `copier`-th of them has boxes of a tile of so many rows, as the first always has.
+    /// Whether producer `producer` has boxes of a tile of `rows` rows. Producer 0 always has.
     #[inline(always)]
-    fn has_some(_: &Self::At, _rows: u32, copier: u32) -> bool {
-        copier < Self::PRODUCERS
+    fn has_some(_: &Self::At, _rows: u32, producer: u32) -> bool {
+        producer < Self::PRODUCERS
     }
-    /// Starts the `copier`-th's share of the copies of a tile to shared memory.
+    /// Starts the producer's share of the copies of a tile to shared memory.
     ///
     /// # Safety
-    /// - As [`tma::load_4d`], of a map of this kind, whose boxes, all together, are the tile.
-    unsafe fn load(to: u32, map: u64, tile: Panels, at: Self::At, full: u32, copier: u32);
+    /// - As [`tma::load_4d`], with a map of this kind whose boxes make up the tile.
+    unsafe fn load(to: u32, map: u64, tile: Panels, at: Self::At, full: u32, producer: u32);
 }
 
-/// A kind of map by which tiles are stored, too.
+/// A kind of tensor map that also serves stores.
 ///
 /// # Safety
 /// - `store_if` reads no byte of shared memory outside the box at `from`.
 pub unsafe trait StoreMapKind: MapKind {
-    /// Starts the copy of a box from shared memory.
+    /// Starts the copy of a box from shared memory, if `condition` holds.
     ///
     /// # Safety
-    /// - As [`tma::store_4d_if`], of a map of this kind.
+    /// - As [`tma::store_4d_if`], with a map of this kind.
     unsafe fn store_if(map: u64, column: u32, at: Self::At, from: u32, condition: bool);
 }
 
-/// A tile in shared memory, panel by panel.
+/// A tile in shared memory as a sequence of panels.
 #[derive(Clone, Copy)]
 pub struct Panels {
-    /// How many.
+    /// The number of panels.
     pub(crate) count: u32,
-    /// Columns of each.
+    /// Columns per panel.
     pub(crate) columns: u32,
-    /// Rows of each.
+    /// Rows per panel.
     pub(crate) rows: u32,
-    /// Bytes of a panel's row.
+    /// Bytes per panel row.
     pub(crate) row_bytes: u32,
 }
 
 impl Panels {
-    /// Rows of each panel.
+    /// Rows per panel.
     #[inline(always)]
     pub fn rows(self) -> u32 {
         self.rows
     }
 
-    /// Bytes of a panel's row.
+    /// Bytes per panel row.
     #[inline(always)]
     pub fn row_bytes(self) -> u32 {
         self.row_bytes
     }
 
-    /// Where each panel of a tile at `to` begins, and with which column.
+    /// Calls `copy(shared address, first column)` for each panel of a tile at `to`.
     #[inline(always)]
     pub fn each(self, to: u32, mut copy: impl FnMut(u32, u32)) {
         for panel in 0..self.count {
@@ -81,8 +81,8 @@ impl Panels {
     }
 }
 
-/// Rows of batches that are equally long, by row, head, batch.
-// SAFETY: one copier; a panel is a box, and all panels are the tile.
+/// Rows of a dense batch, by row, head and batch.
+// SAFETY: one producer; a panel is a box, and all panels are the tile.
 unsafe impl MapKind for TensorMap {
     type Data = Self;
     type At = [u32; 3];
@@ -109,26 +109,26 @@ unsafe impl StoreMapKind for TensorMap {
     }
 }
 
-/// A row of a head of a sequence, as a [`RaggedMap`] is told of it.
+/// The coordinates of a row of one sequence in a [`RaggedMap`].
 #[derive(Clone, Copy)]
 pub struct RaggedRow {
-    /// [`RaggedMap::END`] is behind the sequence's last.
+    /// [`RaggedMap::END`] is one past the sequence's last row.
     row: u32,
     head: u32,
-    /// Rows of all sequences until there.
+    /// Rows of all sequences up to this sequence's end.
     end: u32,
 }
 
 impl RaggedRow {
-    /// Row `row` of a sequence of rows `first..first + rows` of all, which must exist. It may be one behind
-    /// its last: who cuts sequences out of all rows has the last word on what exists.
+    /// Row `row` of the sequence that has rows `first..first + rows` of the tensor, all of which must exist.
+    /// `row` may be one past the sequence's last.
     #[inline(always)]
     pub fn new(row: u32, head: u32, first: u32, rows: u32) -> Self {
         RaggedRow { row: RaggedMap::END - rows + row, head, end: first + rows }
     }
 }
 
-// SAFETY: one copier; a panel is a box, and all panels are the tile.
+// SAFETY: one producer; a panel is a box, and all panels are the tile.
 unsafe impl MapKind for RaggedMap {
     type Data = Self;
     type At = RaggedRow;
@@ -157,15 +157,15 @@ unsafe impl StoreMapKind for RaggedMap {
     }
 }
 
-/// A tensor as the copy engine sees it, taken in boxes of `R` base tiles of rows and a panel's columns. `C`
-/// base tiles of columns make up a row; those that do not exist are zero, and not written. Where its rows are
-/// it is told as its kind of map wants to know.
+/// A tensor for TMA, copied in boxes of `R` base tiles of rows and one panel's columns. A row has `C` base
+/// tiles of columns; columns that do not exist load as zero and are not stored. The kind of map `M` defines
+/// coordinates.
 pub struct TmaTensor<E, const R: usize, const C: usize, M = TensorMap> {
     map: u64,
     element: PhantomData<(E, M)>,
 }
 
-/// Whether one of `boxes` is what a tile of `R x C` base tiles is copied in.
+/// Whether `boxes` contains the box of a tile of `R x C` base tiles.
 const fn has_box<E: Element, const R: usize, const C: usize>(boxes: &[[u32; 2]]) -> bool {
     let mut at = 0;
     while at < boxes.len() {
@@ -179,7 +179,7 @@ const fn has_box<E: Element, const R: usize, const C: usize>(boxes: &[[u32; 2]])
 }
 
 impl<K: Kernel> Block<K> {
-    /// The tensor behind a map of the launch's parameter, in boxes that the launch contract states.
+    /// The tensor behind a map in the launch's parameter. The launch contract must state its box.
     #[inline(always)]
     pub fn tensor<E: Element, const R: usize, const C: usize, M: MapKind>(
         &self,
@@ -187,7 +187,8 @@ impl<K: Kernel> Block<K> {
     ) -> TmaTensor<E, R, C, M> {
         const { assert!(K::PARAM_ALIGN >= TensorMap::ALIGN, "a tensor map lies on 64 bytes") }
         const { assert!(has_box::<E, R, C>(K::BOXES), "the launch contract states no such box") }
-        // SAFETY: the parameter lies there until the launch ends, as `enter` was promised; nobody writes it.
+        // SAFETY: the parameter lies there until the launch ends, as `enter` was promised; no thread writes
+        // it.
         let parameter = unsafe { &*core::ptr::with_exposed_provenance::<K::Params>(self.parameter as usize) };
         let map = core::ptr::from_ref(M::encoded(map(parameter))).addr() as u64;
         TmaTensor { map, element: PhantomData }
@@ -195,25 +196,25 @@ impl<K: Kernel> Block<K> {
 }
 
 impl<E: Element, const R: usize, const C: usize, M: MapKind> TmaTensor<E, R, C, M> {
-    /// Starts one thread's share of copying a tile, whose rows begin `at` one.
+    /// Starts one producer's share of the copies of the tile whose first row is `at`.
     ///
     /// # Safety
-    /// - `to` is where a `SharedTile<E, R, C>` may be written until the phase of `full` has ended, which
-    ///   expects all of its bytes.
+    /// - At `to`, a `SharedTile<E, R, C>` may be written until the phase of `full` completes, which expects
+    ///   all of its bytes.
     #[inline(always)]
-    pub(crate) unsafe fn load(&self, to: u32, at: M::At, full: u32, copier: u32) {
+    pub(crate) unsafe fn load(&self, to: u32, at: M::At, full: u32, producer: u32) {
         // SAFETY: the caller's promise; the map's boxes are the tile.
-        unsafe { M::load(to, self.map, SharedTile::<E, R, C>::IN_PANELS, at, full, copier) }
+        unsafe { M::load(to, self.map, SharedTile::<E, R, C>::IN_PANELS, at, full, producer) }
     }
 }
 
 impl<E: Element, const R: usize, const C: usize, M: StoreMapKind> TmaTensor<E, R, C, M> {
-    /// Starts storing a tile, whose rows begin `at` one.
+    /// Starts the store of the tile whose first row is `at`, if `condition` holds.
     ///
     /// # Safety
-    /// - `from` is where a `SharedTile<E, R, C>` lies, written, fenced, and met at a barrier by all who
-    ///   wrote.
-    /// - Nobody writes there before the thread of `condition` has waited for its stores.
+    /// - `from` is a `SharedTile<E, R, C>`. It has been written and fenced, and its writers have passed a
+    ///   barrier.
+    /// - No thread writes it before the thread with `condition` has waited for its stores.
     #[inline(always)]
     pub(crate) unsafe fn store_if(&self, from: u32, at: M::At, condition: bool) {
         for panel in 0..SharedTile::<E, R, C>::PANELS {

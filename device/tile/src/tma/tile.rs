@@ -7,57 +7,57 @@ use contract::Element;
 use cuda_std::wgmma::{self, Swizzle};
 
 impl<E: Element, const R: usize, const C: usize> SharedTile<E, R, C> {
-    /// Columns of a panel.
+    /// Columns per panel.
     pub(crate) const PANEL_COLUMNS: u32 =
         layout::panel_chunks(Self::ROW_CHUNKS) * layout::CHUNK / E::BYTES as u32;
-    /// How many panels.
+    /// The number of panels.
     pub(crate) const PANELS: u32 = C as u32 * 16 / Self::PANEL_COLUMNS;
-    /// Bytes of a panel.
+    /// Bytes per panel.
     pub(crate) const PANEL_BYTES: u32 = Self::ROWS * layout::row_bytes(Self::ROW_CHUNKS);
-    /// All of them.
+    /// The tile as panels.
     pub(crate) const IN_PANELS: Panels = Panels {
         count: Self::PANELS,
         columns: Self::PANEL_COLUMNS,
         rows: Self::ROWS,
         row_bytes: layout::row_bytes(Self::ROW_CHUNKS),
     };
-    /// How `wgmma` is told of the swizzle.
+    /// The swizzle in `wgmma`'s terms.
     const SWIZZLE: Swizzle = match layout::panel_chunks(Self::ROW_CHUNKS) {
         8 => Swizzle::Bytes128,
         _ => Swizzle::Bytes64,
     };
-    /// What is added to a descriptor for so many bytes.
+    /// What a byte distance adds to a descriptor.
     pub(crate) const fn bytes(bytes: u32) -> u64 {
         (bytes / 16) as u64
     }
 
-    /// From a tile's descriptor to that of k-step `k`, where columns are summed over: 32 bytes on in a
-    /// panel's rows.
+    /// The distance from a tile's descriptor to that of k-step `k`, where k runs along columns: 32 bytes
+    /// within a panel's rows.
     #[inline(always)]
     pub(crate) const fn along_rows(k: usize) -> u64 {
         let steps = Self::PANEL_COLUMNS / 16;
         Self::bytes(k as u32 / steps * Self::PANEL_BYTES + k as u32 % steps * 16 * E::BYTES as u32)
     }
 
-    /// The same where rows are summed over: 16 rows on in every panel.
+    /// The same where k runs along rows: 16 rows in every panel.
     #[inline(always)]
     pub(crate) const fn along_columns(k: usize) -> u64 {
         Self::bytes(k as u32 * 16 * layout::row_bytes(Self::ROW_CHUNKS))
     }
 }
 
-/// What the copy engine can fill a stage with: tiles, one behind the other.
+/// A stage that TMA can fill: one tile, or several of one shape.
 pub trait TmaTile: SharedLayout + Sealed {
-    /// The tensor that they are of, through a map of kind `M`.
+    /// The tensor of the tiles, through a map of kind `M`.
     type Tensor<M: MapKind>;
-    /// Rows of a tile.
+    /// Rows per tile.
     const ROWS: u32;
-    /// Starts the `copier`-th thread's share of the copies of a stage at `to`, from the row `at` on.
+    /// Starts one producer's share of the copies of a stage at `to`, whose first row is `at`.
     ///
     /// # Safety
-    /// - The stage is these threads' to fill, and the phase of `full` expects all of its bytes.
-    unsafe fn load<M: MapKind>(to: u32, from: &Self::Tensor<M>, at: M::At, full: u32, copier: u32);
-    /// The descriptor of the first tile of a ring at `base`.
+    /// - The producers own the stage, and the phase of `full` expects all of its bytes.
+    unsafe fn load<M: MapKind>(to: u32, from: &Self::Tensor<M>, at: M::At, full: u32, producer: u32);
+    /// The descriptor of the first tile of a pipeline at `base`.
     fn descriptor(base: u32) -> u64;
 }
 
@@ -73,12 +73,12 @@ macro_rules! boxes {
             type Tensor<M: MapKind> = TmaTensor<E, R, C, M>;
             const ROWS: u32 = SharedTile::<E, R, C>::ROWS;
             #[inline(always)]
-            unsafe fn load<M: MapKind>(to: u32, from: &Self::Tensor<M>, at: M::At, full: u32, copier: u32) {
+            unsafe fn load<M: MapKind>(to: u32, from: &Self::Tensor<M>, at: M::At, full: u32, producer: u32) {
                 for tile in 0..$n {
                     let at = M::down(at, tile * Self::ROWS);
                     let to = to + tile * SharedTile::<E, R, C>::BYTES as u32;
                     // SAFETY: the caller's promise.
-                    unsafe { from.load(to, at, full, copier) }
+                    unsafe { from.load(to, at, full, producer) }
                 }
             }
             #[inline(always)]
@@ -98,8 +98,7 @@ mod tests {
     use super::*;
     use contract::F16;
 
-    /// What the products add to a descriptor leads to where the copy engine has put the chunk that they
-    /// begin with.
+    /// A k-step's descriptor points to the chunk with which the k-step begins, where TMA has written it.
     fn check<const R: usize, const C: usize>() {
         type Tile<const R: usize, const C: usize> = SharedTile<F16, R, C>;
         for k in 0..C {
@@ -118,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn descriptors_lead_to_what_the_engine_wrote() {
+    fn descriptors_lead_to_what_tma_wrote() {
         check::<4, 4>();
         check::<8, 4>();
         check::<6, 6>();

@@ -1,4 +1,4 @@
-//! Copies by TMA, as a way for stages to be filled.
+//! TMA as a transport: stages that TMA fills.
 use crate::copy::Transport;
 use crate::group::sealed::Sealed;
 use crate::layout;
@@ -6,17 +6,17 @@ use crate::tma::MapKind;
 use contract::TensorMap;
 use core::marker::PhantomData;
 
-/// By the copy engine, box by box of tensor maps of one kind.
+/// TMA copies, box by box, through tensor maps of kind `M`.
 pub struct Tma<M = TensorMap>(PhantomData<M>);
-/// The same, and beside each stage is a note of who has started the copies, for all who read the stage.
+/// The same, with [`TileInfo`] beside each stage: the producer writes it, every consumer reads it.
 pub struct BroadcastTma<M = TensorMap>(PhantomData<M>);
 
-/// What a note says.
+/// Broadcast tile info: eight words about a stage, from its producer to its consumers.
 pub type TileInfo = [u32; 8];
 
-/// A transport by the copy engine.
+/// A transport by TMA.
 pub trait TmaTransport: Transport {
-    /// The kind of its maps.
+    /// The kind of tensor maps.
     type MapKind: MapKind;
 }
 
@@ -26,7 +26,7 @@ macro_rules! engines {
         impl<M: MapKind> Transport for $by<M> {
             const ARRIVALS: u32 = 1;
             const INFO_BYTES: usize = $note;
-            /// So that another ring may follow.
+            /// Another pipeline may follow.
             const ROUND: usize = layout::PANEL_ALIGN;
         }
         impl<M: MapKind> TmaTransport for $by<M> {

@@ -1,4 +1,5 @@
-//! A stage released by a warpgroup without a product that reads it: the producer refills it while others read.
+//! A stage released by a warpgroup without a product that reads it: the producer refills it while others
+//! read.
 use misuse::{TmaStages, GuardedQ};
 use tile::mma::Acc;
 use tile::wgmma::{Abt, Product};

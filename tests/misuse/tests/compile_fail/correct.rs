@@ -27,7 +27,13 @@ fn all(rows: Rows, mut block: Block<K>, smem: Smem<K>, s: &mut Acc<2, 4>, p: &AF
 
 type Out = TmaTensor<F16, 4, 8>;
 
-fn asynchronous(group: &mut Group, q: GuardedQ<'_>, [k, v]: [&mut TmaStages; 2], o: &mut Acc<1, 8>, to: &Out) {
+fn asynchronous(
+    group: &mut Group,
+    q: GuardedQ<'_>,
+    [k, v]: [&mut TmaStages; 2],
+    o: &mut Acc<1, 8>,
+    to: &Out,
+) {
     let p = AFrag::zero();
     let max = group.overlap(
         Abt(&mut Acc::unset(), &q, k),
