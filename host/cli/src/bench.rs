@@ -8,6 +8,7 @@ mod statistics;
 pub(super) mod suite;
 
 use super::console::Console;
+use super::ended;
 use super::error::Error;
 use super::files;
 use super::options::DeviceOptions;
@@ -144,6 +145,7 @@ struct Row {
 
 pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let start = Instant::now();
+    ended::listen();
     let ordinal = args.device.gpu("bench measures time")?;
     if args.first_call {
         return console.report(&first_call::run(start, ordinal)?, Ok(()));
@@ -156,7 +158,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let device = attention.capabilities().name.to_string();
     let clocks_before = measure::clocks(ordinal);
     let budget = args.seconds.map(Duration::from_secs);
-    let in_time = || budget.is_none_or(|budget| start.elapsed() < budget);
+    let in_time = || !ended::asked() && budget.is_none_or(|budget| start.elapsed() < budget);
     let overhead = job::rounds(&attention, &mut jobs, args.rounds, &in_time, console);
     let Measured { rows, left_out, failed, result } = Measured::of(&jobs);
     // What was measured is reported, whatever becomes of it then.
@@ -187,7 +189,9 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         Some((count, first)) => Err(Error::Wrong(format!("{count} slower than before: {first}"))),
         None => Ok(()),
     };
-    console.report(&report, slower.and(result).and(compared).and(drawn))
+    let measured = jobs.iter().filter(|job| job.rounds.len() == usize::from(args.rounds)).count();
+    let early = ended::early(measured, jobs.len(), "shapes were measured in every round").map_or(Ok(()), Err);
+    console.report(&report, slower.and(result).and(compared).and(drawn).and(early))
 }
 
 /// What came of the jobs: what was measured is reported although something else could not be.

@@ -1,11 +1,10 @@
 //! What a command prints, and where.
 use super::error::Error;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use super::progress::Progress;
 use serde::Serialize;
 use std::cell::Cell;
 use std::fmt::Display;
 use std::io::{self, ErrorKind, Write};
-use std::time::Duration;
 
 /// The terminal of one command: reports on standard output, progress and errors on standard error.
 pub(super) struct Console {
@@ -72,25 +71,14 @@ impl Console {
         let _ = writeln!(io::stderr(), "{text}");
     }
 
-    /// Says, on a terminal only, what takes so long of which nobody knows how long it takes.
-    pub(super) fn waiting(&self, what: impl Display) -> ProgressBar {
-        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(10));
-        bar.set_style(ProgressStyle::with_template("{spinner} {msg}, {elapsed}").expect("a valid template"));
-        bar.set_message(what.to_string());
-        bar.enable_steady_tick(Duration::from_millis(200));
-        bar
+    /// Says what takes so long of which nobody knows how long it takes.
+    pub(super) fn waiting(&self, what: impl Display) -> Progress {
+        Progress::waiting(what.to_string())
     }
 
-    /// A bar for `steps` steps of `what`, on a terminal only.
-    pub(super) fn progress(&self, what: &'static str, steps: usize) -> ProgressBar {
-        let bar = ProgressBar::with_draw_target(Some(steps as u64), ProgressDrawTarget::stderr_with_hz(10));
-        let style = ProgressStyle::with_template(
-            "{prefix} [{bar:32}] {pos}/{len}  {elapsed} of about {duration}  {msg}",
-        );
-        bar.set_style(style.expect("a valid template").progress_chars("=> "));
-        bar.set_prefix(what);
-        bar.enable_steady_tick(Duration::from_millis(200));
-        bar
+    /// Where a command of `steps` steps of `what` is.
+    pub(super) fn progress(&self, what: &'static str, steps: usize) -> Progress {
+        Progress::of_steps(what, steps)
     }
 }
 

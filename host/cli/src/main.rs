@@ -7,17 +7,21 @@ mod bench;
 mod console;
 mod demo;
 mod device;
+mod ended;
 mod error;
 mod files;
 mod fuzz;
 mod info;
 mod kernels;
+mod nvml;
 mod options;
+mod progress;
 mod run;
 mod sanitize;
 mod soak;
 mod sweep;
 mod verify;
+mod workers;
 
 use clap::{Parser, Subcommand};
 use console::Console;
@@ -47,7 +51,8 @@ Exit codes:
                           sanitizer found something
   2  usage, a file or an input that is not valid, or a feature that is not supported
   3  no device or no driver
-  4  the device or its driver failed";
+  4  the device or its driver failed
+  5  ended by a signal: the report has what was done until then";
 
 #[derive(Subcommand)]
 enum Command {

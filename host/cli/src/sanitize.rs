@@ -1,5 +1,6 @@
 //! `ferroflash sanitize`: memory, races, initialisation and barriers of kernels, checked.
 use super::console::{Console, skipped};
+use super::ended;
 use super::error::Error;
 use super::options::PROFILE;
 use clap::ValueEnum;
@@ -103,6 +104,9 @@ struct Row {
     name: String,
     /// Problems that were launched and checked.
     launches: usize,
+    /// Problems, on a GPU kernels, that the command was ended before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    left: Option<usize>,
     /// Why it cannot run here.
     skipped: Option<String>,
     /// What kernels printed in the first schedule.
@@ -120,6 +124,9 @@ struct Checked {
     name: String,
     /// Problems that it solved.
     cases: usize,
+    /// Problems that its process was ended before.
+    #[serde(default, skip_serializing)]
+    left: usize,
     /// Why it cannot run here.
     skipped: Option<String>,
 }
@@ -168,14 +175,22 @@ impl Finding {
 impl Row {
     fn new(name: impl ToString) -> Self {
         let (name, printed) = (name.to_string(), String::new());
-        Row { name, launches: 0, skipped: None, printed, kernels: vec![], findings: vec![] }
+        Row { name, launches: 0, left: None, skipped: None, printed, kernels: vec![], findings: vec![] }
     }
 
     /// What another process found by the same tool.
     fn join(&mut self, other: Row) {
         self.launches += other.launches;
+        self.leave(other.left.unwrap_or(0));
         self.kernels.extend(other.kernels);
         other.findings.into_iter().for_each(|finding| self.add(finding));
+    }
+
+    /// So many more were not reached.
+    fn leave(&mut self, count: usize) {
+        if count > 0 {
+            *self.left.get_or_insert(0) += count;
+        }
     }
 
     fn add(&mut self, finding: Finding) {
@@ -187,6 +202,7 @@ impl Row {
 }
 
 pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
+    ended::listen();
     let start = Instant::now();
     let subjects = super::options::all_of(&args.config, super::options::subjects)?;
     let simulator = simulator(&args, console)?;
@@ -202,7 +218,10 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         }
         (Some(simulator), None) => table(&subjects, simulator, console)?,
     };
-    let result = verdict(&kernels, &device);
+    let whole = kernels.iter().filter(|row| row.left.is_none()).count();
+    let rows = if simulator.is_some() { "kernels were checked whole" } else { "tools checked all kernels" };
+    let early = ended::early(whole, kernels.len(), rows);
+    let result = verdict(&kernels, &device, early);
     let report = Findings {
         device: device.clone(),
         schedules: simulator.map(|simulator| simulator.seeds),
@@ -215,7 +234,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
 
 /// What the command ends with. A launch that was refused says nothing of its kernel: it is an input that is
 /// not valid, where nothing else was found.
-fn verdict(kernels: &[Row], device: &str) -> Result<(), Error> {
+fn verdict(kernels: &[Row], device: &str, early: Option<Error>) -> Result<(), Error> {
     let all = kernels.iter().flat_map(|row| row.findings.iter().map(move |finding| (row, finding)));
     let (refused, found): (Vec<_>, Vec<_>) = all.partition(|(_, finding)| finding.kind == REFUSED);
     let words =
@@ -223,8 +242,9 @@ fn verdict(kernels: &[Row], device: &str) -> Result<(), Error> {
     match (found.first(), refused.first()) {
         (None, Some(first)) => Err(Error::Invalid(format!("not all could be launched: {}", words(first)))),
         (first, _) => {
-            let idle = Error::nothing_ran(kernels.iter().map(|row| (&*row.name, row.launches > 0)), device);
-            Error::first_of("findings", found.len(), first.map(words), idle)
+            let ran = || kernels.iter().map(|row| (&*row.name, row.launches > 0));
+            let other = early.or_else(|| Error::nothing_ran(ran(), device));
+            Error::first_of("findings", found.len(), first.map(words), other)
         }
     }
 }
@@ -310,6 +330,10 @@ fn row(subject: &dyn Subject, simulator: &Simulator<'_>, capabilities: &Capabili
         let how = format!("schedule {}, copies {:?}", options.seed, options.completion).to_lowercase();
         let attention = Attention::new(SimDriver::with_options(simulator.profile, options)?);
         for (work, task, judge) in &judged {
+            if ended::asked() {
+                row.leave(1);
+                continue;
+            }
             let rounds =
                 OnDevice::new(&attention, &***work, Some(symbol)).and_then(|mut device| device.run_all());
             row.launches += work.rounds().len();

@@ -60,6 +60,7 @@ pub(super) fn rounds(
         for job in order.into_iter().take_while(|_| in_time()) {
             let job = &mut jobs[job];
             if job.failure.is_none() {
+                bar.set_message(job.label());
                 job.failure = job.round(attention).err().map(Error::from);
             }
             bar.inc(1);

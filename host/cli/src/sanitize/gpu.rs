@@ -1,6 +1,7 @@
 //! `compute-sanitizer` around `ferroflash verify --quick`.
 use super::{Checked, Console, Error, Finding, Row};
 use crate::device::Device;
+use crate::{ended, workers};
 use rayon::prelude::*;
 use reference::Subject;
 use serde::Deserialize;
@@ -42,6 +43,9 @@ pub(super) fn check(subjects: &[&dyn Subject], console: &Console) -> Result<(Str
         TOOLS.into_iter().flat_map(|tool| names.chunks(TOGETHER).map(move |names| (tool, names))).collect();
     let bar = console.progress(PROGRAM, jobs.len());
     let done = jobs.par_iter().map(|&(tool, names)| {
+        if ended::asked() {
+            return Ok(Row { left: Some(names.len()), ..Row::new(tool) });
+        }
         bar.set_message(format!("{tool} {}", names.first().unwrap_or(&"")));
         let row = under(tool, &own, names);
         bar.inc(1);
@@ -62,7 +66,7 @@ pub(super) fn check(subjects: &[&dyn Subject], console: &Console) -> Result<(Str
 fn under(tool: &str, own: &Path, names: &[&str]) -> Result<Row, Error> {
     let mut command = Command::new(PROGRAM);
     command.args(["--tool", tool, "--error-exitcode", "99"]).arg(own);
-    command.args(["verify", "--quick", "--json", "--device", "gpu"]);
+    command.args(["verify", "--quick", "--json", "--jobs", "1", "--device", "gpu"]);
     command.args(names.iter().flat_map(|name| ["--config", name]));
     let Output { stdout, stderr, .. } = output(&mut command)?;
     row(tool, &String::from_utf8_lossy(&stdout), &String::from_utf8_lossy(&stderr)).or_else(|error| {
@@ -76,7 +80,7 @@ fn under(tool: &str, own: &Path, names: &[&str]) -> Result<Row, Error> {
 }
 
 fn output(command: &mut Command) -> Result<Output, Error> {
-    command.output().map_err(|e| match e.kind() {
+    workers::output(command).map_err(|e| match e.kind() {
         std::io::ErrorKind::NotFound => {
             Error::NoDevice(format!("{PROGRAM} is not on PATH; it comes with the CUDA toolkit"))
         }
@@ -108,6 +112,8 @@ fn row(tool: &str, stdout: &str, stderr: &str) -> Result<Row, Error> {
     if let (Some(error), true) = (verified.error, row.findings.is_empty()) {
         match verified.exit_code {
             Some(1) => row.add(Finding::new("wrong-result", "verify --quick", error)),
+            // Its rows say how far it came.
+            Some(5) => row.left = Some(row.kernels.iter().filter(|kernel| kernel.left > 0).count()),
             Some(2) => return Err(Error::Invalid(error)),
             Some(3) => return Err(Error::NoDevice(error)),
             _ => return Err(Error::Device(error)),
