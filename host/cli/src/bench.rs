@@ -8,10 +8,10 @@ mod statistics;
 pub(super) mod suite;
 
 use super::console::Console;
-use super::ended;
 use super::error::Error;
 use super::files;
 use super::options::DeviceOptions;
+use super::{ended, nvml};
 use against::Comparison;
 use clap::ValueEnum;
 use ferroflash::{Attention, RawDriver, Tuning};
@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use statistics::Times;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Measure kernels on the GPU: p50, p90 and fastest time, TFLOP/s, GB/s, and what a launch costs the host.
@@ -112,7 +113,7 @@ enum TimingChoice {
 struct Report {
     version: &'static str,
     device: String,
-    /// SM clock, memory clock, power and temperature before and after; or why not.
+    /// Clocks, power and temperature before and after; or why they are unknown.
     clocks: [String; 2],
     /// Host time of one launch of the first shape, a forward one where there is any.
     launch_overhead_us: Option<Overhead>,
@@ -141,6 +142,9 @@ struct Row {
     times: Times,
     tflops: f64,
     gb_per_s: f64,
+    /// Clock of the multiprocessors while it was measured: the median. None where the driver does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    sm_mhz: Option<f64>,
 }
 
 pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
@@ -156,10 +160,13 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let driver = RawDriver::primary(ordinal).map_err(|e| Error::NoDevice(e.to_string()))?;
     let attention = Attention::with_tuning(driver, Tuning::from_environment()?);
     let device = attention.capabilities().name.to_string();
-    let clocks_before = measure::clocks(ordinal);
+    let gpu = nvml::Gpu::open(ordinal);
+    let clocks = || gpu.as_ref().map_or_else(|why| format!("unknown: {why}"), |gpu| gpu.state().to_string());
+    let clocks_before = clocks();
+    let watch = nvml::Watch::new(gpu.as_ref().ok().map(Arc::clone));
     let budget = args.seconds.map(Duration::from_secs);
     let in_time = || !ended::asked() && budget.is_none_or(|budget| start.elapsed() < budget);
-    let overhead = job::rounds(&attention, &mut jobs, args.rounds, &in_time, console);
+    let overhead = job::rounds(&attention, &mut jobs, args.rounds, &in_time, &watch, console);
     let Measured { rows, left_out, failed, result } = Measured::of(&jobs);
     // What was measured is reported, whatever becomes of it then.
     let against = before.map(|before| against::compare(&before, &device, &rows)).transpose();
@@ -168,8 +175,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         Err(error) => (None, Err(error)),
     };
     let drawn = args.svg.as_deref().map_or(Ok(()), |path| write_plot(path, &device, &rows));
-    let clocks = [clocks_before, measure::clocks(ordinal)]
-        .map(|c| c.unwrap_or_else(|why| format!("not known: {why}")));
+    let clocks = [clocks_before, clocks()];
     let launch_overhead_us = overhead.map(|(p50, p90)| Overhead { p50, p90 });
     let report = Report {
         version: env!("CARGO_PKG_VERSION"),
@@ -234,11 +240,17 @@ impl fmt::Display for Report {
             writeln!(f, "a launch costs the host {p50:.2} us (p90 {p90:.2})\n")?;
         }
         let width = self.rows.iter().map(|row| row.shape.len()).max().unwrap_or(0);
-        writeln!(f, "{:width$}  timing   p50 us   p90 us   min us  noise  TFLOP/s   GB/s  kernel", "shape")?;
+        writeln!(
+            f,
+            "{:width$}  timing   p50 us   p90 us   min us  noise  TFLOP/s   GB/s    MHz  kernel",
+            "shape"
+        )?;
         for row in &self.rows {
             let Times { p50_us, p90_us, min_us, noise, .. } = row.times;
             write!(f, "{:width$}  {:>6} {p50_us:>8.1} {p90_us:>8.1} {min_us:>8.1}", row.shape, row.timing)?;
-            writeln!(f, " {:>5.1}% {:>8.1} {:>6.0}  {}", noise * 100.0, row.tflops, row.gb_per_s, row.entry)?;
+            let mhz = row.sm_mhz.map_or("?".to_owned(), |mhz| format!("{mhz:.0}"));
+            write!(f, " {:>5.1}% {:>8.1} {:>6.0} {mhz:>6}", noise * 100.0, row.tflops, row.gb_per_s)?;
+            writeln!(f, "  {}", row.entry)?;
         }
         for label in &self.left_out {
             writeln!(f, "no time for {label}")?;

@@ -16,6 +16,7 @@ mod kernels;
 mod nvml;
 mod options;
 mod progress;
+mod report;
 mod run;
 mod sanitize;
 mod soak;
@@ -66,6 +67,7 @@ enum Command {
     Info(info::Args),
     Bench(bench::Args),
     Sweep(sweep::Args),
+    Report(report::Args),
     Demo(demo::Args),
 }
 
@@ -86,6 +88,7 @@ fn main() -> ExitCode {
         Command::Info(args) => info::run(args, &console),
         Command::Sweep(args) => sweep::run(args, &console),
         Command::Bench(args) => bench::run(args, &console),
+        Command::Report(args) => report::run(args, &console),
         Command::Demo(args) => demo::run(args, &console),
     };
     match result {

@@ -53,7 +53,8 @@ pub(super) struct State {
 impl fmt::Display for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let number = |x: Option<f64>| x.map_or("unknown".to_owned(), |x| format!("{x:.0}"));
-        let [sm, memory, celsius] = [self.sm_mhz, self.memory_mhz, self.celsius].map(|x| number(x.map(f64::from)));
+        let [sm, memory, celsius] =
+            [self.sm_mhz, self.memory_mhz, self.celsius].map(|x| number(x.map(f64::from)));
         let (watts, most) = (number(self.watts), number(self.most_watts));
         write!(f, "SM {sm} MHz, memory {memory} MHz, {watts} of {most} W, {celsius} C")
     }
@@ -204,7 +205,7 @@ mod tests {
         );
         let state = State { sm_mhz: Some(1980), watts: Some(71.6), ..State::default() };
         assert_eq!(state.to_string(), "SM 1980 MHz, memory unknown MHz, 72 of unknown W, unknown C");
-        assert_eq!(Watch::new(None).since(Instant::now()), []);
+        assert!(Watch::new(None).since(Instant::now()).is_empty());
     }
 
     #[test]

@@ -3,9 +3,9 @@ use super::console::{Console, skipped};
 use super::device::{Device, Runner};
 use super::error::Error;
 use super::options::KernelOptions;
+use super::{ended, workers};
 use ferroflash::lineage::CONFIGURATIONS;
 use ferroflash::{DType, EntryInfo};
-use super::{ended, workers};
 use reference::{Soak, Subject, Task, headline, reproducer};
 use serde::Serialize;
 use std::fmt;
@@ -214,7 +214,8 @@ impl fmt::Display for Report {
             match &row.skipped {
                 Some(reason) => writeln!(f, "{:name$}  skipped: {reason}", row.name)?,
                 None => {
-                    let left = if row.left > 0 { format!("  {} cases left", row.left) } else { String::new() };
+                    let left =
+                        if row.left > 0 { format!("  {} cases left", row.left) } else { String::new() };
                     writeln!(f, "{:name$}  {:>5}  {:>6.3}{left}", row.name, row.cases, row.worst_ratio)?;
                 }
             }

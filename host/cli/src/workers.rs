@@ -57,7 +57,15 @@ pub(super) fn run<T: Sync>(
 
 /// What a command printed. It is asked to end when this program is.
 pub(super) fn output(command: &mut Command) -> io::Result<Output> {
-    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    collect(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?, None)
+}
+
+/// The same; standard error is this program's, and it is asked to end after `limit`.
+pub(super) fn shown(command: &mut Command, limit: Duration) -> io::Result<Output> {
+    collect(command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?, Some(limit))
+}
+
+fn collect(mut child: Child, limit: Option<Duration>) -> io::Result<Output> {
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     let (mut out, mut err) = (vec![], vec![]);
     let status = thread::scope(|scope| {
@@ -65,7 +73,7 @@ pub(super) fn output(command: &mut Command) -> io::Result<Output> {
             scope.spawn(|| stdout.map_or(Ok(0), |mut pipe| pipe.read_to_end(&mut out))),
             scope.spawn(|| stderr.map_or(Ok(0), |mut pipe| pipe.read_to_end(&mut err))),
         ];
-        let status = wait(&mut child);
+        let status = wait(&mut child, limit);
         for read in reading {
             read.join().expect("reading does not panic")?;
         }
@@ -74,14 +82,14 @@ pub(super) fn output(command: &mut Command) -> io::Result<Output> {
     Ok(Output { status, stdout: out, stderr: err })
 }
 
-/// Waits for a process, which is asked to end when this program is.
-fn wait(child: &mut Child) -> io::Result<ExitStatus> {
-    let mut asked = None;
+/// Waits for a process, which is asked to end when this program is, or after `limit`.
+fn wait(child: &mut Child, limit: Option<Duration>) -> io::Result<ExitStatus> {
+    let (begin, mut asked) = (Instant::now(), None);
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(status);
         }
-        if ended::asked() {
+        if ended::asked() || limit.is_some_and(|limit| begin.elapsed() > limit) {
             let since: &mut Instant = asked.get_or_insert_with(|| {
                 terminate(child);
                 Instant::now()

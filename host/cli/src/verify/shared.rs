@@ -123,7 +123,8 @@ mod tests {
         assert!(broken(said.error.expect("said"), said.exit_code).is_none());
         assert!(matches!(broken("lost".into(), Some(4)), Some(Error::Device(_))));
 
-        let why = super::said(&output(139, "", "note\nSegmentation fault")).map(|_| ()).expect_err("no report");
+        let why =
+            super::said(&output(139, "", "note\nSegmentation fault")).map(|_| ()).expect_err("no report");
         assert!(why.ends_with("Segmentation fault"), "{why}");
         let subject = reference::subjects().next().expect("a kernel");
         let said = lost(&[subject], &why);
