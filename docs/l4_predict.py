@@ -13,13 +13,15 @@ import math
 import re
 import sys
 
-from l4_decode import TILE, fitted, megabytes, tiles
+from l4_decode import GOLDEN, TILE, fitted, megabytes, tiles
 from l4_model import L4, PAGE, WIDEST, entries
 
 ROOT = PAGE.parents[1]
 STATS = ROOT / "docs/evidence/ptx-stats.json"
 SUITES = [ROOT / "host/cli/src/bench" / name for name in ("suites.json", "serving.json")]
 OUT = ROOT / "host/cli/src/report/l4.json"
+BLOCK = 99 << 10  # bytes of shared memory that a block of an L4 has at most
+SMEM = re.compile(r"(decode_\S+) sm_89: .* (\d+) bytes of shared memory")
 DECODE = re.compile(r"decode_(b?f16)_(e4m3_)?d(\d+)_(causal|local)_(\d+)_")
 
 
@@ -61,7 +63,8 @@ def decoding(shape, kernels, fixed, share):
 def main():
     stats, table = json.loads(STATS.read_text()), {}
     every = {dtype: entries(stats, L4, dtype) for dtype in ("f16", "bf16")}
-    kernels, (fixed, share) = tiles(L4), fitted()
+    fits = {m[1] for m in map(SMEM.match, GOLDEN.read_text().splitlines()) if m and int(m[2]) <= BLOCK}
+    kernels, (fixed, share) = {name: tile for name, tile in tiles(L4).items() if name in fits}, fitted()
     for suite, shapes in (item for path in SUITES for item in json.loads(path.read_text()).items()):
         of = lambda s: forward(s, every[s.get("dtype", "f16")]) if "seqlen_q" in s else decoding(s, kernels, fixed, share) if "page" in s else {}
         table[suite] = [of(shape) for shape in shapes]

@@ -197,3 +197,64 @@ fn number(value: &Value, digits: usize) -> String {
 fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::Limits;
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_page_has_every_step_and_escapes_what_it_is_told() {
+        let row = json!({
+            "suite": "prefill", "shape": "a<b", "entry": "fwd", "timing": "cold", "p50_us": 12.5, "p90_us": 13.0,
+            "tflops": 99.5, "gb_per_s": 250.0, "sm_mhz": 1695.0, "predicted_us": [10.0, 25.0]
+        });
+        let mut bench = json!({
+            "launch_overhead_us": {"p50": 1.25, "p90": 2.0},
+            "rows": [row]
+        });
+        let held = super::super::model::hold("NVIDIA L4", &mut bench.clone());
+        assert_eq!(held, None, "the shape is no suite's");
+        let mut report = Report {
+            version: "9.9",
+            date: "2026-11-23".into(),
+            command: "ferroflash report".into(),
+            device: "NVIDIA <L4>".into(),
+            dry_run: false,
+            driver: "580.1".into(),
+            limits: Limits::of(&ferroflash::Capabilities::PROFILES[0].1),
+            most_mhz: [Some(2040), None],
+            clocks: ["before".into(), "after".into()],
+            seed: 7,
+            seconds: 12.0,
+            passed: true,
+            first_call: Some(json!({"problem": "f16", "loaded_from": "PTX", "total_ms": 341.25})),
+            verify: Some(json!({"kernels": [
+                {"name": "k", "family": "forward", "cases": 9, "worst_ratio": 0.25, "failures": []},
+                {"name": "l", "family": "forward", "cases": 0, "left": 3, "worst_ratio": 0.0, "failures": []}]})),
+            bench: None,
+            plot: Some("<?xml?><svg>drawn</svg>".into()),
+            model: None,
+            missing: vec!["nothing & all".into()],
+            folder: "here".into(),
+        };
+        let page = html(&report);
+        for words in
+            ["NVIDIA &lt;L4&gt;", "2040 MHz", "341.2", "0.250", "<svg>drawn", "nothing &amp; all", "seed 7"]
+        {
+            assert!(page.contains(words), "{words}: {page}");
+        }
+        assert!(page.contains("every result is within its bounds") && !page.contains("<?xml"));
+
+        let label = crate::bench::suite::read(None, &[]).expect("built in")["prefill"][0].label.clone();
+        bench["rows"][0]["shape"] = label.clone().into();
+        bench["rows"][0]["entry"] = "fwd_f16_d64_full_128x64".into();
+        report.model = super::super::model::hold("NVIDIA L4", &mut bench);
+        (report.bench, report.passed) = (Some(bench), false);
+        let page = html(&report);
+        for words in [label.as_str(), "1695", "predicted us", "measured over predicted: geomean", "NOT ALL"] {
+            assert!(page.contains(words), "{words}: {page}");
+        }
+    }
+}
