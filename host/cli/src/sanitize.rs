@@ -4,10 +4,7 @@ use super::ended;
 use super::error::Error;
 use super::options::PROFILE;
 use clap::ValueEnum;
-use ferroflash::{Attention, Capabilities, SimDriver};
 use ptx_sim::{Completion, Options, Report};
-use rayon::prelude::*;
-use reference::{OnDevice, Rule, Subject, TensorError};
 use serde::{Deserialize, Serialize};
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -16,6 +13,7 @@ use std::{fmt, iter};
 
 mod gpu;
 mod own;
+mod table;
 
 /// Check every memory access, race, initialisation and barrier of kernels.
 ///
@@ -216,7 +214,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
             });
             own::check(ptx, args.launch.as_ref().unwrap_or(ptx), profile, schedules, console)?
         }
-        (Some(simulator), None) => table(&subjects, simulator, console)?,
+        (Some(simulator), None) => table::check(&subjects, simulator, console)?,
     };
     let whole = kernels.iter().filter(|row| row.left.is_none()).count();
     let rows = if simulator.is_some() { "kernels were checked whole" } else { "tools checked all kernels" };
@@ -293,64 +291,6 @@ fn schedules(seeds: u64) -> impl Iterator<Item = Options> + Clone {
         completion,
         ..Options::default()
     })
-}
-
-/// Every kernel on its edges.
-fn table(
-    subjects: &[&'static dyn Subject],
-    simulator: &Simulator<'_>,
-    console: &Console,
-) -> Result<(String, Vec<Row>), Error> {
-    let device = SimDriver::new(simulator.profile)?;
-    let capabilities = Attention::new(device).capabilities().clone();
-    let bar = console.progress("sanitize", subjects.len());
-    let rows = subjects.par_iter().map(|subject| {
-        bar.set_message(subject.contract().symbol);
-        let row = row(*subject, simulator, &capabilities);
-        bar.inc(1);
-        row
-    });
-    let rows = rows.collect::<Result<_, Error>>()?;
-    bar.finish_and_clear();
-    Ok((capabilities.name.to_string(), rows))
-}
-
-fn row(subject: &dyn Subject, simulator: &Simulator<'_>, capabilities: &Capabilities) -> Result<Row, Error> {
-    let symbol = subject.contract().symbol;
-    let mut row = Row::new(symbol);
-    row.skipped = reference::unfit(subject, capabilities);
-    if row.skipped.is_some() {
-        return Ok(row);
-    }
-    let works: Vec<_> = subject.edges(1).into_iter().map(|task| (task.work(), task)).collect();
-    let judged = works.iter().map(|(work, task)| Ok((work, task, work.judge(Rule::Tolerance)?)));
-    let judged: Vec<_> =
-        judged.collect::<Result<_, _>>().map_err(|e: TensorError| Error::Invalid(e.to_string()))?;
-    for options in schedules(simulator.seeds) {
-        let how = format!("schedule {}, copies {:?}", options.seed, options.completion).to_lowercase();
-        let attention = Attention::new(SimDriver::with_options(simulator.profile, options)?);
-        for (work, task, judge) in &judged {
-            if ended::asked() {
-                row.leave(1);
-                continue;
-            }
-            let rounds =
-                OnDevice::new(&attention, &***work, Some(symbol)).and_then(|mut device| device.run_all());
-            row.launches += work.rounds().len();
-            let place = format!("{task}, {how}");
-            let reports = attention.driver().take_reports();
-            match rounds {
-                Ok(rounds) => {
-                    let judgements = rounds.iter().enumerate().map(|(round, written)| judge(round, written));
-                    let wrong = judgements.flat_map(|judgement| judgement.failures);
-                    wrong.for_each(|words| row.add(Finding::new("wrong-result", &place, words)));
-                }
-                Err(error) if reports.is_empty() => row.add(Finding::new(REFUSED, &place, error)),
-                Err(_) => reports.into_iter().for_each(|report| row.add(Finding::of(report, &place))),
-            }
-        }
-    }
-    Ok(row)
 }
 
 impl fmt::Display for Findings {
