@@ -4,7 +4,8 @@ use serde_json::Value;
 
 use super::page::generic;
 use super::show::{
-    agree, base, bench, compare, fuzz, lineage, program, ptx_stats, sanitize, shim, soak, sweep, verify,
+    agree, base, bench, compare, fuzz, lineage, program, ptx_stats, report, sanitize, shim, soak, sweep,
+    verify,
 };
 
 /// One kind of evidence.
@@ -115,6 +116,15 @@ pub const PARTS: &[Part] = &[
         about: "Times of a launch on the device: median, 90th percentile, throughput.",
         how: "ferroflash bench --json > docs/evidence/<device>/bench.json",
         show: bench,
+    },
+    Part {
+        name: "report",
+        title: "Other cards: what their owners measured",
+        about: "One command of the program alone, at most ten minutes: driver and clocks, a sample of every \
+                family of kernels against f64, every suite of `bench`; on an L4 the model's prediction \
+                beside each measurement.",
+        how: "ferroflash report --output docs/evidence/<device>",
+        show: report,
     },
     Part {
         name: "sweep",
