@@ -72,6 +72,8 @@ fn under(tool: &str, own: &Path, names: &[&str]) -> Result<Row, Error> {
     row(tool, &String::from_utf8_lossy(&stdout), &String::from_utf8_lossy(&stderr)).or_else(|error| {
         let mut row = Row::new(tool);
         match error {
+            // It was ended before it could report anything.
+            _ if ended::asked() => row.leave(names.len()),
             Error::Device(why) => row.add(Finding::new("not-checked", names.join(", "), why)),
             other => return Err(other),
         }

@@ -3,7 +3,7 @@ use super::{Args, Row, Rows};
 use crate::console::Console;
 use crate::device::Device;
 use crate::error::Error;
-use crate::workers;
+use crate::{ended, workers};
 use reference::Subject;
 use serde::Deserialize;
 use std::process::{Command, Output};
@@ -40,7 +40,12 @@ pub(super) fn verify(
     let (mut rows, mut ran) = (Rows::default(), Ok(()));
     workers::run(&workers::parts(subjects, jobs), jobs, make, |part, output| {
         let said = output.map_err(|e| e.to_string()).and_then(|output| said(&output));
-        let said = said.unwrap_or_else(|why| lost(part, &why));
+        let said = match said {
+            Ok(said) => said,
+            // It was ended before it could report anything: its kernels are left.
+            Err(_) if ended::asked() => return,
+            Err(why) => lost(part, &why),
+        };
         rows.kernels.extend(said.kernels);
         rows.headline.extend(said.headline);
         if let (Ok(()), Some(error)) = (&ran, said.error.and_then(|text| broken(text, said.exit_code))) {

@@ -6,6 +6,8 @@ mod common;
 #[cfg(target_os = "linux")]
 mod ended;
 #[cfg(target_os = "linux")]
+mod evidence;
+#[cfg(target_os = "linux")]
 #[path = "../../../tests/fake_cuda/library.rs"]
 mod fake_cuda;
 mod files;
