@@ -196,7 +196,7 @@ mod tests {
             {"label": "B1", "timing": "hot", "suite": "x", "peer": "base", "us": 2.25, "ratio": 1.125}]}"#;
         let report = r#"{"device": "NVIDIA L4", "driver": "580.9", "limits": {"sms": 58}, "missing": ["b&c"],
             "clocks": ["SM 2040 MHz", "SM 1500 MHz"], "verify": {"passed": true, "kernels": []},
-            "bench": {"rows": [{"shape": "s", "timing": "hot", "p50_us": 9.0, "predicted_us": [8.0, 9.5]}]}}"#;
+            "bench": {"rows": [{"shape": "s", "timing": "hot", "p50_us": 9, "predicted_us": [8.0, 9.5]}]}}"#;
         let parts = [
             ("report", piece("l4/report.json", report)),
             ("verify", piece("h200/verify.json", verify)),

@@ -36,7 +36,8 @@ pub(super) struct Args {
     #[arg(long, short, value_name = "FOLDER", default_value = "ferroflash-report")]
     output: PathBuf,
     /// How long it may take, in seconds.
-    #[arg(long, value_name = "N", default_value_t = 540, value_parser = clap::value_parser!(u16).range(30..=600))]
+    #[arg(long, value_name = "N", default_value_t = 540,
+        value_parser = clap::value_parser!(u16).range(30..=600))]
     seconds: u16,
     /// Seed of the sample and of its inputs.
     #[arg(long, default_value_t = 1)]

@@ -119,7 +119,8 @@ mod tests {
     #[test]
     #[cfg(unix)]
     fn a_report_is_read_and_a_process_without_one_is_a_failure() {
-        let report = r#"{"kernels": [{"name": "a", "family": "forward", "mask": "full", "cases": 3, "graphs": 0,
+        let report = r#"{"kernels": [{"name": "a", "family": "forward", "mask": "full", "cases": 3,
+            "graphs": 0,
             "skipped": null, "worst_ratio": null, "worst_case": "x", "max_error": 0.5, "failures": ["off"]}],
             "headline": [], "error": "1 failures", "exit_code": 1}"#;
         let said = said(&output(1, report, "")).expect("a report");
