@@ -295,6 +295,7 @@ pub fn plan_decode(decode: &Decode<'_>, on: &Capabilities) -> Result<DecodePlan,
 /// # Errors
 /// Those of [`plan_decode`].
 pub fn plan_decode_with(decode: &Decode<'_>, on: &Capabilities, workspace: u64) -> Result<DecodePlan, Error> {
+    on.check()?;
     validate::decode::decode(decode)?;
     let offered = decode.workspace.map_or(0, |workspace| workspace.bytes).max(workspace);
     let (launch, reason) = Launch::plan(decode, on, offered)?;

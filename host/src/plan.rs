@@ -67,6 +67,7 @@ pub fn explain(
     capabilities: &Capabilities,
     workspace: u64,
 ) -> Result<(&'static Contract, &'static str), Error> {
+    capabilities.check()?;
     validate::problem(problem)?;
     let choice = table::choose(problem, None, capabilities, None, workspace, &Tuning::new())?;
     Launches::fits(problem, &choice, capabilities)?;
@@ -95,6 +96,7 @@ pub fn plan_with(
     tuning: &Tuning,
     workspace: u64,
 ) -> Result<Plan, Error> {
+    capabilities.check()?;
     let problem = validate::forward(forward)?;
     let offered = forward.workspace.map_or(0, |workspace| workspace.bytes).max(workspace);
     let tensors = Tensors::of(forward);

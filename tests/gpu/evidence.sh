@@ -1,12 +1,13 @@
 #!/bin/sh
-# A GPU machine's part of docs/evidence, in calls of less than ten minutes that build nothing. In the packed folder:
-#   ./evidence.sh list                 every call: its name, most seconds, what it needs, what it makes
-#   ./evidence.sh run NAME .. OUT      makes these calls; each can be repeated, and replaces what it made before
-#   ./evidence.sh dry OUT              what can run in the simulator, in a minute: no GPU, no Python
-#   ./evidence.sh pack OUT FILE        OUT as one .tar.gz, to bring home; unpacked into docs/evidence/NAME it is evidence
-# Several machines may fill one OUT. The exit code is the number of commands that failed.
+# Writes the GPU machine's part of docs/evidence, in calls of less than ten minutes that build nothing. In the packed folder:
+#   ./evidence.sh list                 list the calls: name, time limit, outputs, needs
+#   ./evidence.sh run NAME .. OUT      make these calls; a repeated call replaces its earlier outputs
+#   ./evidence.sh dry OUT              test the script in the simulator, in a minute: no GPU, no Python
+#   ./evidence.sh part NAME            print the kernels of a part: forward, forward-bf16, varlen, hopper, cache
+#   ./evidence.sh pack OUT FILE        pack OUT as .tar.gz; unpack it in docs/evidence/DEVICE
+# Several machines may fill one OUT. The exit code is the number of failed commands.
 #
-#   COMMIT=ID                          [default: that of about.txt, which gpu-pack writes]
+#   COMMIT=ID                          [default: the commit in about.txt, which gpu-pack writes]
 #   PEER_TESTS=FILE                    FlashAttention's tests/test_flash_attn.py
 #   FLASHINFER_TESTS=FOLDER            that has FlashInfer's tests/
 #   CANDLE=FOLDER                      candle-pack: what `cargo xtask candle gpu-pack` made
@@ -18,46 +19,46 @@ set -u
 # NAME | most seconds | needs | makes
 table() {
     cat << 'END'
-programs | 240 | - | program-gpu.json, program-embed.json, program-cudarc.json: the tests that want a GPU, and the examples
-shim | 240 | torch | shim.json: the Python front against float64 and SDPA
-first-call | 60 | - | first-call.json: what a process pays before its first output
+programs | 240 | - | program-gpu.json, program-embed.json, program-cudarc.json: the GPU tests and the embedding examples
+shim | 240 | torch | shim.json: the Python fronts against f64 and SDPA
+first-call | 60 | - | first-call.json: the cost of a process' first output
 verify | 560 | - | verify.json: every configuration and kernel against f64
-sanitize-forward | 570 | compute-sanitizer | sanitize-forward.json: four tools on the portable forward kernels of f16
-sanitize-forward-bf16 | 570 | compute-sanitizer | the same of bf16
-sanitize-packed | 570 | compute-sanitizer | the same of packed, split, append and merge kernels
-sanitize-hopper | 570 | compute-sanitizer | the same of Hopper's, packed and on pages too
-sanitize-cache | 570 | compute-sanitizer | the same of kernels on caches
-sanitize-h200-simulated | 570 | - | simulator-sanitize-h200.json: the simulator's checkers as an H200, no GPU
-agree-forward | 570 | - | agree-forward.json: the card against the simulator, f16
-agree-forward-bf16 | 570 | - | the same of bf16
-agree-packed | 570 | - | the same of packed, split, append and merge kernels
-agree-hopper | 570 | - | the same of Hopper's
-agree-cache | 570 | - | the same of kernels on caches
-soak | 570 | - | soak.json: every kernel again and again, equal in every bit
-fuzz | 570 | - | fuzz.json: random problems of every family, nine minutes
-invariance | 240 | torch | invariance.json: a sequence's bits in 200 batches
-peers-flash-attention | 570 | torch pytest einops PEER_TESTS | peers.json: FlashAttention's own test file on us
-peers-flashinfer | 570 | torch pytest einops FLASHINFER_TESTS | peers-flashinfer.json: FlashInfer's own test files on us
-compare-prefill | 570 | torch fa4 | compare-prefill.json: headline, prefill and extra, f16 and bf16, beside FlashAttention-2, -4 and cuDNN
-compare-hopper | 570 | torch fa4 | compare-hopper.json: long problems in f16
-compare-hopper-bf16 | 570 | torch fa4 | compare-hopper-bf16.json: long problems in bf16
-compare-curve | 570 | torch fa4 | compare-curve.json: 512 to 16384 keys, full and causal, D 64 and 128: the page's plot
-growing | 570 | torch fa4 | growing.json: cold, with keys that grow
-growing-bf16 | 570 | torch fa4 | growing-bf16.json: likewise
+sanitize-forward | 570 | compute-sanitizer | sanitize-forward.json: four tools on the portable forward kernels, f16
+sanitize-forward-bf16 | 570 | compute-sanitizer | sanitize-forward-bf16.json: the portable forward kernels, bf16
+sanitize-varlen | 570 | compute-sanitizer | sanitize-varlen.json: portable varlen, split-KV, append and merge kernels
+sanitize-hopper | 570 | compute-sanitizer | sanitize-hopper.json: Hopper's kernels: dense, varlen, paged
+sanitize-cache | 570 | compute-sanitizer | sanitize-cache.json: decode kernels and portable paged kernels
+sanitize-h200-simulated | 570 | - | simulator-sanitize-h200.json: the simulator's checks as an H200; uses no GPU
+agree-forward | 570 | - | agree-forward.json: the GPU cross-checked with the simulator, f16
+agree-forward-bf16 | 570 | - | agree-forward-bf16.json: the portable forward kernels, bf16
+agree-varlen | 570 | - | agree-varlen.json: portable varlen, split-KV, append and merge kernels
+agree-hopper | 570 | - | agree-hopper.json: Hopper's kernels
+agree-cache | 570 | - | agree-cache.json: decode kernels and portable paged kernels
+soak | 570 | - | soak.json: every kernel, SOAK_LAUNCHES per round, equal in every bit
+fuzz | 570 | - | fuzz.json: random problems of every family for nine minutes
+invariance | 240 | torch | invariance.json: one sequence's bits in 200 batches
+peers-flash-attention | 570 | torch pytest einops PEER_TESTS | peers.json: FlashAttention's test file, unmodified, on FerroFlash
+peers-flashinfer | 570 | torch pytest einops FLASHINFER_TESTS | peers-flashinfer.json: FlashInfer's test files, unmodified
+compare-prefill | 570 | torch fa4 | compare-prefill.json: headline, prefill, extra; f16 and bf16; FlashAttention-2, -4 and cuDNN
+compare-hopper | 570 | torch fa4 | compare-hopper.json: long problems, f16
+compare-hopper-bf16 | 570 | torch fa4 | compare-hopper-bf16.json: long problems, bf16
+compare-curve | 570 | torch fa4 | compare-curve.json: 512 to 16384 keys, full and causal, D 64 and 128, for the page's plots
+growing | 570 | torch fa4 | growing.json: growing keys, L2 cold, f16
+growing-bf16 | 570 | torch fa4 | growing-bf16.json: growing keys, L2 cold, bf16
 sustained | 570 | torch fa4 | sustained.json: half a second back to back
-serving-decode | 570 | torch | serving-decode.json, .svg: caches beside cuDNN and FlashAttention-2
-serving-batch | 570 | torch | serving-batch.json, .svg: ragged and packed batches, graphs, append, merge
-bench | 570 | - | bench.json: ours alone, every suite
-report | 570 | - | report.json, report.html: what an owner of another card sends
+serving-decode | 570 | torch | serving-decode.json, .svg: KV caches; cuDNN and FlashAttention-2
+serving-batch | 570 | torch | serving-batch.json, .svg: ragged and varlen batches, graphs, append, merge
+bench | 570 | - | bench.json: FerroFlash alone, every suite
+report | 570 | - | report.json, report.html: the report that owners of other GPUs send
 profile | 570 | torch ncu | profile.json: the headline kernels under Nsight Compute
 candle-check | 570 | CANDLE | program-candle-*.json: candle's tests, callers, and every function against f32
 candle-calls | 300 | CANDLE | candle-calls.json: call for call beside candle-flash-attn
 candle-model | 400 | CANDLE | candle-model.json: a Llama end to end
-candle-generate | 300 | CANDLE | generate.json, .svg: text end to end
+candle-generate | 300 | CANDLE | generate.json, .svg: text generation end to end
 lineage | 300 | torch | lineage.json: the predecessor's workload in every configuration
-sweep | 570 | - | sweep.json, and tuning.json, which FERROFLASH_TUNING takes
-base | 570 | torch BASE | base.json: ourselves of another commit beside us, as planned
-base-entries | 570 | torch BASE | base-entries.json: kernel by kernel
+sweep | 570 | - | sweep.json, and tuning.json for FERROFLASH_TUNING
+base | 570 | torch BASE | base.json: FerroFlash and another commit, the planner's choice
+base-entries | 570 | torch BASE | base-entries.json: FerroFlash and another commit, kernel by kernel
 END
 }
 
@@ -123,7 +124,7 @@ part() {
     case $1 in
         forward) kernels '^fwd_f16' '_packed$|_split' ;;
         forward-bf16) kernels '^fwd_bf16' '_packed$|_split' ;;
-        packed) kernels '^fwd_.*(_packed$|_split)|^append|^merge' ;;
+        varlen) kernels '^fwd_.*(_packed$|_split)|^append|^merge' ;;
         hopper) kernels '^hopper' ;;
         cache) kernels '^decode|^paged' ;;
     esac

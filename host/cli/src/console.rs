@@ -3,14 +3,20 @@ use super::error::Error;
 use super::progress::Progress;
 use serde::Serialize;
 use std::cell::Cell;
+use std::ffi::OsStr;
 use std::fmt::Display;
 use std::io::{self, ErrorKind, Write};
+use std::path::{Path, PathBuf};
 
 /// The terminal of one command: reports on standard output, progress and errors on standard error.
 pub(super) struct Console {
     json: bool,
     /// A report has been printed: the one document that standard output gets.
     reported: Cell<bool>,
+    /// Kernels that are not this build's.
+    replaced: &'static [&'static str],
+    /// The folder that they come from.
+    ptx_dir: Option<PathBuf>,
 }
 
 /// A report with what the command failed of, in one object.
@@ -20,6 +26,9 @@ struct Document<'r, R> {
     report: Option<&'r R>,
     #[serde(flatten)]
     failure: Option<Failure>,
+    /// Kernels that `--ptx-dir` has replaced.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    replaced_kernels: &'static [&'static str],
 }
 
 #[derive(Serialize)]
@@ -37,7 +46,24 @@ impl From<&Error> for Failure {
 impl Console {
     /// `json`: reports are JSON documents.
     pub(super) fn new(json: bool) -> Self {
-        Console { json, reported: Cell::new(false) }
+        Console { json, reported: Cell::new(false), replaced: &[], ptx_dir: None }
+    }
+
+    /// Says which kernels come from a folder, and remembers them for the report.
+    pub(super) fn replaced(&mut self, folder: &Path, kernels: &'static [&'static str]) {
+        self.ptx_dir = Some(folder.to_owned());
+        let (folder, names) = (folder.display(), kernels.join(", "));
+        self.note(format_args!(
+            "--ptx-dir replaces {} of the kernels by files of {folder}: {names}",
+            kernels.len()
+        ));
+        self.replaced = kernels;
+    }
+
+    /// Kernels that `--ptx-dir` has replaced, and the option for other processes of this program.
+    pub(super) fn replacement(&self) -> (&'static [&'static str], impl Iterator<Item = &OsStr>) {
+        let option = self.ptx_dir.iter().flat_map(|folder| [OsStr::new("--ptx-dir"), folder.as_os_str()]);
+        (self.replaced, option)
     }
 
     /// Prints a command's report and hands on `result`, which the command ends with: JSON has an error beside
@@ -50,7 +76,7 @@ impl Console {
         R: Serialize + Display,
     {
         let failure = result.as_ref().err().map(Failure::from);
-        let text = if self.json { json(Some(report), failure) } else { report.to_string() };
+        let text = if self.json { self.document(Some(report), failure) } else { report.to_string() };
         self.reported.set(true);
         result.and(write(&text))
     }
@@ -60,9 +86,19 @@ impl Console {
     pub(super) fn error(&self, error: &Error) {
         if self.json && !self.reported.get() {
             // The exit code says it, too.
-            let _ = write(&json::<()>(None, Some(error.into())));
+            let _ = write(&self.document::<()>(None, Some(error.into())));
         }
         self.note(format_args!("error: {error}"));
+    }
+
+    /// A report as JSON.
+    pub(super) fn json<R: Serialize>(&self, report: &R, result: &Result<(), Error>) -> String {
+        self.document(Some(report), result.as_ref().err().map(Failure::from))
+    }
+
+    fn document<R: Serialize>(&self, report: Option<&R>, failure: Option<Failure>) -> String {
+        let document = Document { report, failure, replaced_kernels: self.replaced };
+        format!("{}\n", serde_json::to_string_pretty(&document).expect("reports have string keys"))
     }
 
     /// Says something that is not part of the report.
@@ -89,11 +125,6 @@ pub(super) fn skipped(kernels: impl Iterator<Item = bool>) -> String {
         1 => "; 1 kernel skipped, which does not fit this device".into(),
         count => format!("; {count} kernels skipped, which do not fit this device"),
     }
-}
-
-fn json<R: Serialize>(report: Option<&R>, failure: Option<Failure>) -> String {
-    let text = serde_json::to_string_pretty(&Document { report, failure });
-    format!("{}\n", text.expect("reports have string keys"))
 }
 
 /// Writes to standard output. A reader who closes the pipe has read enough: `ferroflash kernels | head -1` is

@@ -161,7 +161,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         missing: taken.missing,
         folder: args.output,
     };
-    let json = serde_json::to_string_pretty(&report).expect("reports have string keys") + "\n";
+    let json = console.json(&report, &taken.result);
     files::write_whole(&report.folder.join("report.json"), json.as_bytes())?;
     files::write_whole(&report.folder.join("report.html"), page::html(&report).as_bytes())?;
     console.report(&report, taken.result)

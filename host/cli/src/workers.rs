@@ -1,9 +1,10 @@
 //! A command over many kernels in several processes of this program: a driver compiles one kernel at a time
 //! for a process, and most of the time goes into that.
+use super::console::Console;
 use super::ended;
 use super::error::Error;
+use std::ffi::OsString;
 use std::io::{self, Read};
-use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
@@ -25,9 +26,35 @@ pub(super) fn cores() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// This program's path, for its processes.
-pub(super) fn own() -> Result<PathBuf, Error> {
-    std::env::current_exe().map_err(|e| Error::Device(format!("this program's own path: {e}")))
+/// This program, to be started again with the same kernels.
+pub(super) struct Own(Vec<OsString>);
+
+impl Own {
+    /// The program of this process.
+    ///
+    /// # Errors
+    /// [`Error::Device`] if the system does not tell its path.
+    pub(super) fn new(console: &Console) -> Result<Self, Error> {
+        let path = std::env::current_exe();
+        let path = path.map_err(|e| Error::Device(format!("this program's own path: {e}")))?;
+        let (_, option) = console.replacement();
+        Ok(Own(std::iter::once(path.into()).chain(option.map(OsString::from)).collect()))
+    }
+
+    /// This program with these arguments.
+    pub(super) fn command<'a>(&self, args: impl IntoIterator<Item = &'a str>) -> Command {
+        let mut command = self.under(&[]);
+        command.args(args);
+        command
+    }
+
+    /// This program as an argument of another one.
+    pub(super) fn under(&self, program: &[&str]) -> Command {
+        let mut words = program.iter().map(OsString::from).chain(self.0.iter().cloned());
+        let mut command = Command::new(words.next().unwrap_or_default());
+        command.args(words);
+        command
+    }
 }
 
 /// Runs the command that `make` makes of each part, `jobs` at once. `done` hears of each in the order in

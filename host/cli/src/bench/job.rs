@@ -2,14 +2,44 @@
 use super::measure::{Bench, Timing};
 use super::statistics::{Times, quantile};
 use super::suite::{Suites, Workload};
-use super::{Row, TimingChoice};
 use crate::console::Console;
 use crate::error::Error;
 use crate::nvml::Watch;
+use clap::ValueEnum;
 use ferroflash::{Attention, RawDriver};
 use reference::Random;
+use serde::{Deserialize, Serialize};
 use std::rc::Rc;
 use std::time::Instant;
+
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub(super) enum TimingChoice {
+    /// Caches, appends and merges cold; others hot under 0.2 TFLOP, else cold
+    #[default]
+    Auto,
+    /// L2 cache flushed
+    Cold,
+    /// Caches as the launch before left them
+    Hot,
+    /// Cold and hot
+    Both,
+}
+
+/// One shape with one timing.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Row {
+    pub suite: String,
+    pub shape: String,
+    pub entry: String,
+    pub timing: String,
+    #[serde(flatten)]
+    pub times: Times,
+    pub tflops: f64,
+    pub gb_per_s: f64,
+    /// Clock of the multiprocessors while it was measured: the median. None where the driver does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sm_mhz: Option<f64>,
+}
 
 /// One thing to measure.
 pub(super) struct Job {

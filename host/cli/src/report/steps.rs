@@ -44,13 +44,17 @@ impl Steps<'_> {
         simulated: bool,
         folder: &Path,
     ) -> Result<Taken, Error> {
-        let own = workers::own()?;
+        let own = workers::Own::new(self.console)?;
         let command = |words: &[&str]| {
-            let mut command = Command::new(&own);
-            command.args(words).arg("--json").args(&self.device);
+            let mut command = own.command(words.iter().copied());
+            command.arg("--json").args(&self.device);
             command
         };
         let (mut missing, mut result) = (vec![], Ok(()));
+        let (replaced, _) = self.console.replacement();
+        if !replaced.is_empty() {
+            missing.push(format!("kernels of this build, which --ptx-dir replaces: {}", replaced.join(", ")));
+        }
         let no_times = |what: &str| format!("{what}: a simulator has no times");
 
         let first_call = if simulated {

@@ -5,7 +5,6 @@ use crate::{ended, workers};
 use rayon::prelude::*;
 use reference::Subject;
 use serde::Deserialize;
-use std::path::Path;
 use std::process::{Command, Output};
 
 /// The program, found on PATH.
@@ -37,7 +36,7 @@ const TOGETHER: usize = 6;
 /// a row for each tool.
 pub(super) fn check(subjects: &[&dyn Subject], console: &Console) -> Result<(String, Vec<Row>), Error> {
     let device = available()?;
-    let own = std::env::current_exe().map_err(|e| Error::Device(format!("this program's own path: {e}")))?;
+    let own = workers::Own::new(console)?;
     let names: Vec<_> = subjects.iter().map(|subject| subject.contract().symbol).collect();
     let jobs: Vec<_> =
         TOOLS.into_iter().flat_map(|tool| names.chunks(TOGETHER).map(move |names| (tool, names))).collect();
@@ -63,9 +62,8 @@ pub(super) fn check(subjects: &[&dyn Subject], console: &Console) -> Result<(Str
 }
 
 /// What `tool` says of some kernels. That their process ended early is a finding like any other.
-fn under(tool: &str, own: &Path, names: &[&str]) -> Result<Row, Error> {
-    let mut command = Command::new(PROGRAM);
-    command.args(["--tool", tool, "--error-exitcode", "99"]).arg(own);
+fn under(tool: &str, own: &workers::Own, names: &[&str]) -> Result<Row, Error> {
+    let mut command = own.under(&[PROGRAM, "--tool", tool, "--error-exitcode", "99"]);
     command.args(["verify", "--quick", "--json", "--jobs", "1", "--device", "gpu"]);
     command.args(names.iter().flat_map(|name| ["--config", name]));
     let Output { stdout, stderr, .. } = output(&mut command)?;

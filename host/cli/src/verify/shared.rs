@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::{ended, workers};
 use reference::Subject;
 use serde::Deserialize;
-use std::process::{Command, Output};
+use std::process::Output;
 
 /// What is read of a process' report.
 #[derive(Default, Deserialize)]
@@ -26,11 +26,11 @@ pub(super) fn verify(
     jobs: usize,
     console: &Console,
 ) -> Result<(Rows, Result<(), Error>), Error> {
-    let (own, common) = (workers::own()?, common(args, device));
+    let (own, common) = (workers::Own::new(console)?, common(args, device));
     let threads = (workers::cores() / jobs).max(1).to_string();
     let make = |part: &[&dyn Subject]| {
-        let mut command = Command::new(&own);
-        command.args(&common).args(part.iter().flat_map(|s| ["--config", s.contract().symbol]));
+        let mut command = own.command(common.iter().map(String::as_str));
+        command.args(part.iter().flat_map(|s| ["--config", s.contract().symbol]));
         // The reference's threads, of which each process would otherwise have one for each core.
         command.env("RAYON_NUM_THREADS", &threads);
         command

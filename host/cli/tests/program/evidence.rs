@@ -36,7 +36,7 @@ fn every_call_ends_within_ten_minutes_and_parts_are_all_kernels() {
     let readme = fs::read_to_string(SCRIPT.replace("evidence.sh", "README.md")).expect("beside the script");
     let told: Vec<_> =
         readme.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next()).collect();
-    assert_eq!(told, names, "tests/gpu/README.md has the calls");
+    assert_eq!(told, names, "the calls of tests/gpu/README.md");
     let all: BTreeSet<_> =
         reference::subjects().map(|subject| subject.contract().symbol.to_owned()).collect();
     for command in ["sanitize-", "agree-"] {
