@@ -4,7 +4,7 @@ use crate::plan::Tensors;
 use crate::prepared::bytes_of;
 use crate::table::Choice;
 use crate::{Boxes, Capabilities, Error, Problem};
-use spec::{Contract, FwdParams, Grid, KERNELS, TensorMap};
+use spec::{Contract, FwdParams, Isa, KERNELS, Queries, TensorMap};
 
 pub(crate) mod append;
 pub(crate) mod cache;
@@ -92,29 +92,34 @@ impl Launches {
             let order = forward::order(problem, entry, capabilities)?;
             Ok(forward::Launch::new(entry, problem, tensors, order))
         };
-        match entry.grid {
-            Grid::OneTileABlock | Grid::Persistent => forward().map(Forward),
-            Grid::Split => split::Launch::new(entry, problem, capabilities, &forward()?, tensors).map(Split),
-            Grid::Packed => packed::Launch::new(entry, problem, capabilities, tensors).map(Packed),
-            Grid::Rounds => {
+        match (entry.isa, entry.queries, entry.splits) {
+            (Isa::Sm80, Queries::Varlen, _) => {
+                packed::Launch::new(entry, problem, capabilities, tensors).map(Packed)
+            }
+            (Isa::Sm80, _, true) => {
+                split::Launch::new(entry, problem, capabilities, &forward()?, tensors).map(Split)
+            }
+            (Isa::Sm80, _, false) => forward().map(Forward),
+            (Isa::Sm90a, Queries::Batched | Queries::Any, false) => {
                 hopper::Launch::new(entry, choice.instead, problem, capabilities, tensors).map(Hopper)
             }
-            Grid::PackedRounds => {
+            (Isa::Sm90a, Queries::Varlen, _) => {
                 hopper_packed::Launch::new(entry, choice.instead, problem, capabilities, tensors)
                     .map(HopperPacked)
             }
-            Grid::Slices => hopper_split::Launch::new(entry, choice.instead, problem, capabilities, tensors)
-                .map(HopperSplit),
+            (Isa::Sm90a, _, true) => {
+                hopper_split::Launch::new(entry, choice.instead, problem, capabilities, tensors)
+                    .map(HopperSplit)
+            }
         }
     }
 
     /// Checks that a launch of the kernel that was chosen is not too large.
     pub fn fits(problem: &Problem, choice: &Choice, capabilities: &Capabilities) -> Result<(), Error> {
-        match choice.entry.grid {
-            Grid::Packed | Grid::PackedRounds => {
-                packed::order(problem, choice.entry.tile_m, capabilities).map(|_| ())
-            }
-            _ => forward::order(problem, choice.entry, capabilities).map(|_| ()),
+        if choice.entry.is_varlen() {
+            packed::order(problem, choice.entry.tile_m, capabilities).map(|_| ())
+        } else {
+            forward::order(problem, choice.entry, capabilities).map(|_| ())
         }
     }
 

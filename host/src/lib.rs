@@ -93,8 +93,8 @@ pub use request::{Planned, Request};
 /// The kernels' configurations as types, for [`Prepared`].
 pub use spec;
 pub use spec::{
-    Contract, DType, ENTRIES, EntryInfo, FwdParams, Grid, HOPPERS, HOPPERS_PACKED, MaskKind, PACKED, PLANNED,
-    Path, Schedule,
+    AttnInfo, Contract, DType, ENTRIES, FwdParams, HOPPERS, HOPPERS_PACKED, MaskKind, PACKED, PLANNED, Path,
+    Schedule,
 };
 pub use table::{entries, entry};
 pub use tuning::{Tuned, Tuning};

@@ -5,22 +5,22 @@ use crate::families::split::Split;
 use crate::plan::Tensors;
 use crate::{Capabilities, Error, Problem, Tuning};
 use core::cell::Cell;
-use spec::{ENTRIES, EntryInfo, Grid, HOPPERS, HOPPERS_PACKED, MaskKind, PACKED, PLANNED};
+use spec::{AttnInfo, ENTRIES, HOPPERS, HOPPERS_PACKED, MaskKind, PACKED, PLANNED};
 
 pub(crate) mod hopper;
 
 /// An entry and why it was chosen.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Choice {
-    pub entry: &'static EntryInfo,
+    pub entry: &'static AttnInfo,
     pub reason: &'static str,
     /// What solves the problem for tensors that `entry` does not take.
-    pub instead: Option<&'static EntryInfo>,
+    pub instead: Option<&'static AttnInfo>,
 }
 
 impl Choice {
     /// An entry that takes all tensors.
-    pub const fn new(entry: &'static EntryInfo, reason: &'static str) -> Self {
+    pub const fn new(entry: &'static AttnInfo, reason: &'static str) -> Self {
         Choice { entry, reason, instead: None }
     }
 }
@@ -88,10 +88,9 @@ impl Line {
     }
 
     /// Whether the line means this entry, of the line's head dim and mask.
-    fn means(&self, entry: &EntryInfo) -> bool {
+    fn means(&self, entry: &AttnInfo) -> bool {
         let splits = self.fills == Fills::Slices;
-        ([entry.tile_m, entry.tile_n], entry.stages) == (self.tile, self.stages)
-            && (entry.grid == Grid::Split) == splits
+        ([entry.tile_m, entry.tile_n], entry.stages) == (self.tile, self.stages) && entry.splits == splits
     }
 
     const fn with_stages(self, stages: u32) -> Self {
@@ -227,7 +226,7 @@ pub(crate) fn choose(
         });
         let choice = Choice { reason: MEASURED, ..measured? };
         // It was measured with a workspace, or tensors that it takes; without them the table decides.
-        let by_maps = choice.entry.grid.has_maps();
+        let by_maps = choice.entry.has_maps();
         let taken = !by_maps || tensors.is_none_or(|tensors| families::hopper::takes(tensors).is_ok());
         if taken && Split::workspace_of(p, choice.entry, capabilities)? <= workspace {
             let instead = by_maps.then(|| portable(p, mask, capabilities, 0)).transpose()?;
@@ -252,11 +251,11 @@ fn portable(
     workspace: u64,
 ) -> Result<Choice, Error> {
     let head_dim = PLANNED.iter().map(|e| e.head_dim).filter(|d| *d as usize >= p.head_dim).min();
-    let matches = |e: &EntryInfo| (e.dtype, e.mask) == (p.dtype, mask) && Some(e.head_dim) == head_dim;
+    let matches = |e: &AttnInfo| (e.dtype, e.mask) == (p.dtype, mask) && Some(e.head_dim) == head_dim;
     let candidates = || PLANNED.iter().filter(|e| matches(e) && capabilities.runs(&e.contract).is_ok());
     let class = Class::of(capabilities);
     let uncut = Cell::new(false);
-    let fills = |e: &EntryInfo, fills: Fills| {
+    let fills = |e: &AttnInfo, fills: Fills| {
         let tiles = p.seqlen_q.div_ceil(e.tile_m as usize) as u64 * (p.batch * p.heads_q) as u64;
         let sms = u64::from(capabilities.sms);
         match fills {
@@ -276,7 +275,7 @@ fn portable(
     for line in TABLE {
         let concerns =
             Some(line.head_dim) == head_dim && line.masks.contains(&mask) && line.classes.contains(&class);
-        let holds = |e: &EntryInfo| line.means(e) && fills(e, line.fills);
+        let holds = |e: &AttnInfo| line.means(e) && fills(e, line.fills);
         if concerns
             && p.seqlen_k >= line.keys
             && let Some(entry) = candidates().find(|e| holds(e))
@@ -284,7 +283,7 @@ fn portable(
             return Ok(Choice::new(entry, if uncut.get() { UNCUT } else { line.reason }));
         }
     }
-    let first = candidates().find(|entry| entry.grid != Grid::Split);
+    let first = candidates().find(|entry| !entry.splits);
     first.map(|entry| Choice::new(entry, FIRST)).ok_or_else(|| {
         let feature = format_args!(
             "{} head_dim {} {} on {}",
@@ -305,7 +304,7 @@ fn named(name: &str, p: &Problem, mask: MaskKind, capabilities: &Capabilities) -
     let entry = by_name(name, mask)?;
     let general = entry.mask == mask || entry.mask == MaskKind::Local;
     let sequences = if p.packed.is_some() { "packed" } else { "equally long" };
-    if entry.grid.packs() != p.packed.is_some() {
+    if entry.is_varlen() != p.packed.is_some() {
         // What the planner would take is one, whatever else is wrong with this one.
         let other = choose(p, None, capabilities, None, 0, &Tuning::new())?.entry.contract.symbol;
         let expected = format_args!("it is no kernel for {sequences} sequences; {other} is one");
@@ -320,7 +319,7 @@ fn named(name: &str, p: &Problem, mask: MaskKind, capabilities: &Capabilities) -
         );
         return Err(Error::invalid("config", name, expected));
     }
-    if entry.grid.has_maps() && p.alibi {
+    if entry.has_maps() && p.alibi {
         return Err(Error::unsupported(
             format_args!("{name} with ALiBi slopes"),
             "portable kernels take them",
@@ -331,7 +330,7 @@ fn named(name: &str, p: &Problem, mask: MaskKind, capabilities: &Capabilities) -
 }
 
 /// The entry of a symbol, or of one of the lineage's names for this mask.
-pub(crate) fn by_name(name: &str, mask: MaskKind) -> Result<&'static EntryInfo, Error> {
+pub(crate) fn by_name(name: &str, mask: MaskKind) -> Result<&'static AttnInfo, Error> {
     #[cfg(feature = "lineage")]
     if let Some(configuration) = crate::lineage::Configuration::find(name) {
         return configuration.entry(mask);
@@ -342,7 +341,7 @@ pub(crate) fn by_name(name: &str, mask: MaskKind) -> Result<&'static EntryInfo, 
 
 /// Every kernel that may solve a [`crate::Forward`]: [`ENTRIES`], those for packed sequences, and those for
 /// Hopper alone.
-pub fn entries() -> impl Iterator<Item = &'static EntryInfo> {
+pub fn entries() -> impl Iterator<Item = &'static AttnInfo> {
     ENTRIES.iter().chain(PACKED).chain(HOPPERS).chain(HOPPERS_PACKED)
 }
 
@@ -350,7 +349,7 @@ pub fn entries() -> impl Iterator<Item = &'static EntryInfo> {
 ///
 /// # Errors
 /// [`Error::Invalid`] where the table has no such entry.
-pub fn entry(symbol: &str) -> Result<&'static EntryInfo, Error> {
+pub fn entry(symbol: &str) -> Result<&'static AttnInfo, Error> {
     entries().find(|entry| entry.contract.symbol == symbol).ok_or_else(|| {
         let expected = if spec::kernels().any(|kernel| kernel.symbol == symbol) {
             "it is a kernel for caches, appends or merges; this problem needs one of the families forward, \
@@ -374,7 +373,7 @@ mod tests {
             for (mask, dtype) in
                 line.masks.iter().flat_map(|mask| [(*mask, DType::F16), (*mask, DType::Bf16)])
             {
-                let named = |e: &&EntryInfo| {
+                let named = |e: &&AttnInfo| {
                     (e.dtype, e.head_dim, e.mask) == (dtype, line.head_dim, mask) && line.means(e)
                 };
                 assert_eq!(

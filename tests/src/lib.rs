@@ -1,11 +1,12 @@
 //! What FerroFlash's tests share: [`check`], one case on one entry by any driver.
 //!
 //! Reference, tolerance rule and cases are the crate `reference`, which the program uses, too.
-use ferroflash::{Attention, Capabilities, Driver, EntryInfo, SimDriver};
+use ferroflash::{Attention, AttnInfo, Capabilities, Driver, SimDriver};
 use ptx_sim::Options;
 use reference::{Case, Loaded, Reference};
 
 pub mod clamps;
+pub mod known_keys;
 pub mod mutation;
 pub mod on_cache;
 pub mod subjects;
@@ -14,7 +15,7 @@ pub mod subjects;
 ///
 /// # Panics
 /// Where no card does.
-pub fn simulator_with(entry: &EntryInfo, options: Options) -> Attention<SimDriver> {
+pub fn simulator_with(entry: &AttnInfo, options: Options) -> Attention<SimDriver> {
     let cards = ["l4", "a100", "h200"].map(|name| (name, Capabilities::profile(name).expect("a known card")));
     let card = cards.iter().find(|(_, card)| card.runs(&entry.contract).is_ok());
     let (name, _) = card.unwrap_or_else(|| panic!("no card holds {}", entry.contract.symbol));
@@ -26,7 +27,7 @@ pub fn simulator_with(entry: &EntryInfo, options: Options) -> Attention<SimDrive
 /// # Panics
 /// Where the driver refuses, a checker of the simulator finds something, or the result is wrong.
 #[track_caller]
-pub fn check<D: Driver>(attention: &Attention<D>, entry: &EntryInfo, case: &Case) {
+pub fn check<D: Driver>(attention: &Attention<D>, entry: &AttnInfo, case: &Case) {
     let memory = case.memory();
     let reference = Reference::new(&memory.inputs().expect("cases are valid"));
     let outcome =

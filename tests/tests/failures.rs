@@ -3,7 +3,7 @@
 //! lists all of it.
 use ferroflash::lineage::Configuration;
 use ferroflash::{
-    Attention, Capabilities, Contract, DType, Driver, EntryInfo, Error, Forward, Mask, MaskKind, Problem,
+    Attention, AttnInfo, Capabilities, Contract, DType, Driver, Error, Forward, Mask, MaskKind, Problem,
     SimDriver, TensorView, plan, ptx,
 };
 use ptx_sim::{Gpu, Kind, Launch, Module, Options, Profile};
@@ -11,7 +11,7 @@ use reference::{Case, Layout, Loaded, Reference, Values, reproducer};
 use std::path::Path;
 
 /// A configuration's entry for a full mask.
-fn entry(name: &str) -> &'static EntryInfo {
+fn entry(name: &str) -> &'static AttnInfo {
     let mut entries = Configuration::find(name).expect("in the lineage").entries().expect("possible");
     entries.find(|e| e.mask == MaskKind::Full).expect("compiled for full masks")
 }

@@ -1,6 +1,6 @@
 //! Many queries on caches in pages by Hopper's copy engine, in the simulator: each kernel on its edges, pages
 //! of every size that it takes, and what stands on the device whatever it is.
-use ferroflash::spec::{HOPPERS_PAGED, PagedInfo};
+use ferroflash::spec::{AttnInfo, HOPPERS_PAGED};
 use ferroflash::{Attention, DType, Mask, SimDriver, ptx};
 use ferroflash_tests::clamps::{garbage_on_pages, unnoticed};
 use ferroflash_tests::mutation::Subject;
@@ -20,8 +20,8 @@ fn h200() -> Attention<SimDriver> {
 }
 
 /// The f16 kernel of head dim 64.
-fn smallest() -> &'static PagedInfo {
-    let is_it = |e: &&PagedInfo| (e.dtype, e.head_dim) == (DType::F16, 64);
+fn smallest() -> &'static AttnInfo {
+    let is_it = |e: &&AttnInfo| (e.dtype, e.head_dim) == (DType::F16, 64);
     HOPPERS_PAGED.iter().find(is_it).expect("in the table")
 }
 

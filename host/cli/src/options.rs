@@ -2,7 +2,7 @@
 use super::error::Error;
 use clap::ValueEnum;
 use clap::builder::PossibleValuesParser;
-use ferroflash::{Alignment, DType, EntryInfo, Mask, Problem};
+use ferroflash::{Alignment, AttnInfo, DType, Mask, Problem};
 use reference::{Layout, Subject};
 
 /// Which keys a query sees, and what happens to scores.
@@ -175,7 +175,7 @@ pub(super) fn subjects(name: Option<&str>) -> Result<Vec<&'static dyn Subject>, 
 ///
 /// # Errors
 /// A name that none of them has.
-pub(super) fn entries(name: Option<&str>) -> Result<Vec<&'static EntryInfo>, Error> {
+pub(super) fn entries(name: Option<&str>) -> Result<Vec<&'static AttnInfo>, Error> {
     match name {
         Some(name) => Ok(ferroflash::lineage::entries(name)?),
         None => Ok(ferroflash::entries().collect()),

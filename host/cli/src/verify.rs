@@ -5,7 +5,7 @@ use super::error::Error;
 use super::options::KernelOptions;
 use super::{ended, workers};
 use ferroflash::lineage::CONFIGURATIONS;
-use ferroflash::{DType, EntryInfo};
+use ferroflash::{AttnInfo, DType};
 use reference::{Soak, Subject, Task, headline, reproducer};
 use serde::Serialize;
 use std::fmt;
@@ -170,7 +170,7 @@ fn headline_work(args: &Args, runner: &dyn Runner) -> Trials {
     let own = own.filter(|e| ferroflash::PLANNED.contains(e));
     let hopper = ferroflash::HOPPERS.iter().filter(|e| (e.dtype, e.head_dim) == (DType::F16, 64));
     let own = own.chain(hopper).map(|e| (e.contract.symbol, e));
-    let asked = |name: &str, e: &EntryInfo| {
+    let asked = |name: &str, e: &AttnInfo| {
         let config = &args.kernels.config;
         config.is_empty() || config.iter().any(|only| only == name || only == e.contract.symbol)
     };

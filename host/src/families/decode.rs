@@ -4,8 +4,8 @@ use crate::table::ASKED;
 use crate::{Boxes, Capabilities, Decode, Error, Problem, Splits, validate};
 use core::cmp::Reverse;
 use spec::{
-    Contract, Counters, DECODE_COMBINES, DECODES, DecodeInfo, DecodeOrder, DecodeParams, FastDiv, Integers,
-    KERNELS, Lse, MaskKind, PageKind, Partials, TensorMap, Window,
+    AttnInfo, Contract, Counters, DECODE_COMBINES, DECODES, DecodeOrder, DecodeParams, FastDiv, Integers,
+    KERNELS, Keys, Lse, MaskKind, PageKind, Partials, TensorMap, Window,
 };
 
 /// Shares of the device below which a sequence is not split: two halves of a wave that end together cost more
@@ -64,28 +64,28 @@ pub(crate) fn rows(p: &Problem) -> usize {
 }
 
 /// Blocks that an entry takes for them.
-fn row_blocks(e: &DecodeInfo, p: &Problem) -> u32 {
-    (rows(p) as u32).div_ceil(e.rows)
+fn row_blocks(e: &AttnInfo, p: &Problem) -> u32 {
+    (rows(p) as u32).div_ceil(e.tile_m)
 }
 
 /// Whether the entry solves the request.
-fn solves(e: &DecodeInfo, d: &Decode<'_>) -> bool {
+fn solves(e: &AttnInfo, d: &Decode<'_>) -> bool {
     let p = d.problem();
     let local = p.mask_kind() == MaskKind::Local;
     d.packed.is_none()
         && d.alibi.is_none()
-        && [e.dtype, e.cache] == [p.dtype, d.cache.pages.keys.dtype]
+        && [e.dtype, e.kv_dtype] == [p.dtype, d.cache.pages.keys.dtype]
         && e.head_dim as usize >= p.head_dim
         && rows(&p) <= MAX_ROWS
         && (e.mask == MaskKind::Local) >= local
-        && (e.pages == PageKind::Rows || d.cache.tiled())
+        && (e.keys == Keys::Cache(PageKind::Rows) || d.cache.tiled())
 }
 
 /// Whether the entry may run where results are to be a sequence's own: its warps share keys as those of one
 /// that takes any pages, so that these do not matter.
-fn keeps_bits(e: &DecodeInfo, d: &Decode<'_>, on: &Capabilities) -> bool {
-    let kind = |e: &DecodeInfo| ([e.dtype, e.cache], e.head_dim, e.rows, e.warps);
-    let takes_any = |other: &DecodeInfo| other.pages == PageKind::Rows && kind(other) == kind(e);
+fn keeps_bits(e: &AttnInfo, d: &Decode<'_>, on: &Capabilities) -> bool {
+    let kind = |e: &AttnInfo| ([e.dtype, e.kv_dtype], e.head_dim, e.tile_m, e.warps());
+    let takes_any = |other: &AttnInfo| other.keys == Keys::Cache(PageKind::Rows) && kind(other) == kind(e);
     !matches!(d.splits, Splits::Chunk(_))
         || DECODES.iter().any(|other| takes_any(other) && on.runs(&other.contract).is_ok())
 }
@@ -93,10 +93,10 @@ fn keeps_bits(e: &DecodeInfo, d: &Decode<'_>, on: &Capabilities) -> bool {
 /// Whether the entry does not hold rows at once that two SMs, or two blocks of one, had better share: 16
 /// sequences of 8192 keys and 8 key heads with 32 rows take 170 us with the entry of 32, and 124 in two
 /// blocks of 16; 32 of 1024 take 37 and 40 (H200). Chunks do not look at the batch.
-fn suits(e: &DecodeInfo, d: &Decode<'_>, on: &Capabilities) -> bool {
+fn suits(e: &AttnInfo, d: &Decode<'_>, on: &Capabilities) -> bool {
     let p = d.problem();
     let idle = p.batch * p.heads_k <= on.sms as usize;
-    e.rows <= 16 || !idle || matches!(d.splits, Splits::Chunk(_))
+    e.tile_m <= 16 || !idle || matches!(d.splits, Splits::Chunk(_))
 }
 
 /// Blocks of the entry that share a key head's rows; one, as good as one block, where they are so few that
@@ -106,7 +106,7 @@ fn suits(e: &DecodeInfo, d: &Decode<'_>, on: &Capabilities) -> bool {
 /// take 8.9, 10.6 and 14.4 in two of 16, 7.7, 10.0 and 14.7 in four of 8; of 2 sequences 14.3 and 20.7 (H200,
 /// 8 key heads). On more keys what several read is many bytes of the L2 cache. Chunks do not look at the
 /// batch.
-fn cost(e: &DecodeInfo, d: &Decode<'_>, on: &Capabilities) -> u32 {
+fn cost(e: &AttnInfo, d: &Decode<'_>, on: &Capabilities) -> u32 {
     let (p, blocks) = (d.problem(), row_blocks(e, &d.problem()));
     let idle = p.batch * p.heads_k * blocks as usize * 4 <= on.sms as usize;
     let measured = blocks as usize * p.seqlen_k <= 16384;
@@ -116,16 +116,16 @@ fn cost(e: &DecodeInfo, d: &Decode<'_>, on: &Capabilities) -> u32 {
 /// Blocks of the entry that an SM holds, where each has more than one to do: one then loads while another
 /// looks for its keys or merges. 2 % of the time of 64 sequences, up to 5 % of 24 to 32 (H200). Chunks do not
 /// look at the batch.
-fn at_once(e: &DecodeInfo, d: &Decode<'_>, on: &Capabilities) -> u32 {
+fn at_once(e: &AttnInfo, d: &Decode<'_>, on: &Capabilities) -> u32 {
     let p = d.problem();
     let crowded = p.batch * p.heads_k * row_blocks(e, &p) as usize > on.sms as usize;
     if crowded && !matches!(d.splits, Splits::Chunk(_)) { on.blocks_per_sm(&e.contract) } else { 0 }
 }
 
 /// Why the planner takes an entry.
-fn reason(e: &DecodeInfo, d: &Decode<'_>, on: &Capabilities) -> &'static str {
+fn reason(e: &AttnInfo, d: &Decode<'_>, on: &Capabilities) -> &'static str {
     let larger =
-        |other: &&DecodeInfo| other.rows > e.rows && other.head_dim == e.head_dim && solves(other, d);
+        |other: &&AttnInfo| other.tile_m > e.tile_m && other.head_dim == e.head_dim && solves(other, d);
     let one_block = DECODES.iter().filter(larger).any(|other| row_blocks(other, &d.problem()) == 1);
     match row_blocks(e, &d.problem()) {
         _ if at_once(e, d, on) > 1 => {
@@ -139,7 +139,7 @@ fn reason(e: &DecodeInfo, d: &Decode<'_>, on: &Capabilities) -> &'static str {
 
 /// The entry for a request, and why: the smallest of those that take the fewest blocks, as far as these
 /// count, and of these the one of which an SM holds the most, where that counts.
-fn choose(d: &Decode<'_>, on: &Capabilities) -> Result<(&'static DecodeInfo, &'static str), Error> {
+fn choose(d: &Decode<'_>, on: &Capabilities) -> Result<(&'static AttnInfo, &'static str), Error> {
     let p = d.problem();
     if let Some(name) = d.config {
         let Some(entry) = DECODES.iter().find(|e| e.contract.symbol == name) else {
@@ -156,9 +156,9 @@ fn choose(d: &Decode<'_>, on: &Capabilities) -> Result<(&'static DecodeInfo, &'s
         on.runs(&entry.contract)?;
         return Ok((entry, ASKED));
     }
-    let size = |e: &&DecodeInfo| {
-        let plain = [e.mask == MaskKind::Local, e.pages == PageKind::Rows];
-        (e.head_dim, cost(e, d, on), e.rows, plain, Reverse(at_once(e, d, on)))
+    let size = |e: &&AttnInfo| {
+        let plain = [e.mask == MaskKind::Local, e.keys == Keys::Cache(PageKind::Rows)];
+        (e.head_dim, cost(e, d, on), e.tile_m, plain, Reverse(at_once(e, d, on)))
     };
     let fitting = DECODES.iter().filter(|e| solves(e, d) && keeps_bits(e, d, on) && suits(e, d, on));
     if let Some(entry) = fitting.clone().filter(|e| on.runs(&e.contract).is_ok()).min_by_key(size) {
@@ -267,7 +267,7 @@ impl Kernels for Launch {
 fn order(
     d: &Decode<'_>,
     on: &Capabilities,
-    entry: &DecodeInfo,
+    entry: &AttnInfo,
     finest: f32,
 ) -> Result<(DecodeOrder, u32), Error> {
     let (p, blocks_per_sm) = (d.problem(), on.blocks_per_sm(&entry.contract));
@@ -293,7 +293,7 @@ fn order(
     let fits = u64::from(sequences) * each <= u64::from(resident) && at_once(entry, d, on) > 1;
     let share = match whole {
         _ if waves >= 4 && whole >= 4.0 => whole * DEALT,
-        THRESHOLD.. if fits && entry.rows == 8 && d.splits == Splits::Auto => {
+        THRESHOLD.. if fits && entry.tile_m == 8 && d.splits == Splits::Auto => {
             // Whole shares: the device rounds up a little, and slots are as many as shares.
             let finer = (EVEN * sequences as f32).min(whole * finest).floor();
             whole.max(finer)
@@ -330,12 +330,13 @@ fn order(
     };
     let order = DecodeOrder {
         lengths: Integers { base: d.cache.lengths.address, count: sequences, reserved: 0 },
+        starts: Integers { base: 0, count: 0, reserved: 0 },
         max_keys: p.seqlen_k as u32,
         splits,
         chunk,
         kv_heads: FastDiv::new(heads).unwrap_or(one),
         row_blocks: FastDiv::new(row_blocks).unwrap_or(one),
-        rows: entry.rows,
+        rows: entry.tile_m,
         share,
         threshold: THRESHOLD,
         blocks,

@@ -2,16 +2,16 @@
 use super::{One, cache, place};
 use crate::plan::Tensors;
 use crate::{AlibiSlopes, Capabilities, Error, LseView, Problem, TensorView, validate};
-use spec::{EntryInfo, FwdParams, Grid, Lse, PerHead, Tensor, TileOrder};
+use spec::{AttnInfo, FwdParams, Lse, PerHead, Tensor, TileOrder, TileScheduler};
 
 /// The launch of a forward kernel.
 pub(crate) type Launch = One<FwdParams>;
 
 impl Launch {
     /// Blocks as the entry's type computes them from the same order.
-    pub fn new(entry: &EntryInfo, p: &Problem, tensors: &Tensors, order: TileOrder) -> Self {
-        let blocks = match entry.grid {
-            Grid::Persistent => order.tiles.min(order.resident),
+    pub fn new(entry: &AttnInfo, p: &Problem, tensors: &Tensors, order: TileOrder) -> Self {
+        let blocks = match entry.scheduler {
+            TileScheduler::Persistent => order.tiles.min(order.resident),
             _ => order.tiles,
         };
         let params = params(p, tensors, order);
@@ -25,7 +25,7 @@ impl Launch {
 }
 
 /// The order of tiles.
-pub(crate) fn order(p: &Problem, entry: &EntryInfo, capabilities: &Capabilities) -> Result<TileOrder, Error> {
+pub(crate) fn order(p: &Problem, entry: &AttnInfo, capabilities: &Capabilities) -> Result<TileOrder, Error> {
     let group = group(p, capabilities);
     let m_blocks = p.seqlen_q.div_ceil(entry.tile_m as usize);
     let order = TileOrder::new(m_blocks as u32, p.batch as u32, p.heads_q as u32, p.heads_k as u32, group);
@@ -33,8 +33,8 @@ pub(crate) fn order(p: &Problem, entry: &EntryInfo, capabilities: &Capabilities)
         let feature = format_args!("{m_blocks} query blocks for each of {} x {} heads", p.batch, p.heads_q);
         Error::unsupported(feature, "a launch has less than 2^31 blocks; split the batch")
     })?;
-    Ok(match entry.grid {
-        Grid::Persistent | Grid::Rounds | Grid::Slices => {
+    Ok(match entry.scheduler {
+        TileScheduler::Persistent => {
             order.resident(capabilities.sms * capabilities.blocks_per_sm(&entry.contract))
         }
         _ => order,

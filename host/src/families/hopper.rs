@@ -5,7 +5,7 @@ use crate::plan::Tensors;
 use crate::prepared::bytes_of;
 use crate::{Boxes, Capabilities, Error, MapKind, Problem, TensorView, validate};
 use spec::{
-    Contract, EntryInfo, FwdParams, HopperParams, KERNELS, Lse, MaskKind, TensorMap, TileOrder, TileRounds,
+    AttnInfo, Contract, FwdParams, HopperParams, KERNELS, Lse, MaskKind, TensorMap, TileOrder, TileRounds,
     Window, WorkTile,
 };
 
@@ -49,8 +49,8 @@ impl Launch {
     /// # Errors
     /// [`Error::Unsupported`] where there are too many tiles, or tensors that the copy engine does not take.
     pub fn new(
-        entry: &EntryInfo,
-        instead: Option<&EntryInfo>,
+        entry: &AttnInfo,
+        instead: Option<&AttnInfo>,
         p: &Problem,
         capabilities: &Capabilities,
         tensors: &Tensors,
@@ -207,7 +207,7 @@ pub(super) fn takes_views(views: &[TensorView]) -> Result<(), &'static str> {
 const MAX_STRIDE: u64 = 1 << 40;
 
 /// The boxes of Q, K, V and O that a kernel copies.
-pub(super) fn boxes(tensors: &Tensors, entry: &EntryInfo) -> [Boxes; 4] {
+pub(super) fn boxes(tensors: &Tensors, entry: &AttnInfo) -> [Boxes; 4] {
     let [queries, keys] = entry.boxes();
     let [q, k, v, o] = &tensors.views;
     [(q, queries), (k, keys), (v, keys), (o, queries)].map(|(view, of)| Boxes { of, ..whole(view) })

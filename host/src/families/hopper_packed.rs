@@ -7,8 +7,8 @@ use crate::plan::Tensors;
 use crate::prepared::bytes_of;
 use crate::{Alignment, Boxes, Capabilities, Error, MapKind, Problem, TensorView, validate};
 use spec::{
-    Contract, EntryInfo, HopperPackedParams, HopperParams, Integers, KERNELS, Lse, MaskKind, RaggedMap,
-    Sequences, TensorMap, TileOrder, TileRounds, Window,
+    AttnInfo, Contract, HopperParams, Integers, KERNELS, Lse, MaskKind, RaggedMap, Sequences, TensorMap,
+    TileOrder, TileRounds, VarlenParams, Window,
 };
 
 /// The launch of a Hopper kernel for packed sequences.
@@ -78,8 +78,8 @@ impl Launch {
     /// # Errors
     /// [`Error::Unsupported`] where there are too many tiles, or tensors that the copy engine does not take.
     pub fn new(
-        entry: &EntryInfo,
-        instead: Option<&EntryInfo>,
+        entry: &AttnInfo,
+        instead: Option<&AttnInfo>,
         p: &Problem,
         capabilities: &Capabilities,
         tensors: &Tensors,
@@ -151,8 +151,7 @@ impl Launch {
         let forward = HopperParams { q, k, v, o, lse, rounds, window, scale_log2, softcap, q_len, k_len };
         let Told { integers: [cu_seqlens_q, cu_seqlens_k, seqused_k], sequences, bottom_right, .. } =
             self.told;
-        let params =
-            HopperPackedParams { forward, cu_seqlens_q, cu_seqlens_k, seqused_k, sequences, bottom_right };
+        let params = VarlenParams { forward, cu_seqlens_q, cu_seqlens_k, seqused_k, sequences, bottom_right };
         // SAFETY: no family's parameters have padding (`spec` tests it of these).
         launch(self.kernel, self.grid, unsafe { bytes_of(&params) })
     }

@@ -8,8 +8,8 @@ use super::{One, packed, paged, place};
 use crate::prepared::bytes_of;
 use crate::{Boxes, Capabilities, Decode, Error, KvCache, MapKind, Paged, Problem, TensorView};
 use spec::{
-    EntryInfo, FastDiv, FwdParams, HopperPagedParams, HopperParams, KERNELS, Lse, PageBoxes, PagedInfo,
-    PagedMap, PagedParams, RaggedMap, Sequences, TensorMap, TileRounds,
+    AttnInfo, FastDiv, FwdParams, HopperPagedParams, HopperParams, KERNELS, Lse, PageBoxes, PagedMap,
+    PagedParams, RaggedMap, Sequences, TensorMap, TileRounds,
 };
 
 /// The launch of a Hopper kernel over a cache.
@@ -71,7 +71,7 @@ fn boxes(d: &Decode<'_>, tile_n: u32, panel: u32) -> Result<[Boxes; 4], &'static
     [&q, &o].into_iter().try_for_each(takes_rows)?;
     let [k, v] = [d.cache.pages.keys, d.cache.pages.values].map(|pages| pages.tensor());
     takes_views(&[q, k, v, o])?;
-    let queries = (MapKind::Ragged, EntryInfo::Q_BOX_ROWS);
+    let queries = (MapKind::Ragged, AttnInfo::Q_BOX_ROWS);
     let keys = (MapKind::Paged, rows);
     let all = [(q, queries), (k, keys), (v, keys), (o, queries)];
     let all = all.map(|(view, (kind, rows))| Boxes { of: [panel, rows], kind, ..whole(&view) });
@@ -104,7 +104,7 @@ impl Launch {
     /// # Errors
     /// [`Error::Unsupported`] where there are too many tiles, or tensors that the copy engine does not take.
     pub fn new(
-        entry: &PagedInfo,
+        entry: &AttnInfo,
         instead: Option<One<PagedParams>>,
         d: &Decode<'_>,
         on: &Capabilities,

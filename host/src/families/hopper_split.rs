@@ -4,7 +4,7 @@ use super::{Launches, forward, hopper};
 use crate::plan::Tensors;
 use crate::prepared::bytes_of;
 use crate::{Boxes, Capabilities, Error, Problem};
-use spec::{EntryInfo, HopperSplitParams, Lse, Partials, Tensor, TensorMap};
+use spec::{AttnInfo, Lse, Partials, SplitParams, Tensor, TensorMap};
 
 /// The launches of a Hopper kernel that splits and of the one that merges.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -25,8 +25,8 @@ impl Launch {
     /// Those of [`hopper::Launch::new`] and [`Split::of`]; [`Error::Unsupported`] where no kernel merges what
     /// `entry` leaves.
     pub fn new(
-        entry: &EntryInfo,
-        instead: Option<&EntryInfo>,
+        entry: &AttnInfo,
+        instead: Option<&AttnInfo>,
         p: &Problem,
         capabilities: &Capabilities,
         tensors: &Tensors,
@@ -72,7 +72,7 @@ impl Launch {
         maps: impl FnMut(&Boxes) -> Result<TensorMap, Error>,
         mut launch: impl FnMut(usize, [u32; 3], &[u8]) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let params = HopperSplitParams { hopper: self.hopper.params(maps)?, partials: self.partials };
+        let params = SplitParams { forward: self.hopper.params(maps)?, partials: self.partials };
         let heads = self.hopper.order().heads;
         let (merge, grid) = self.split.merge(self.partials, self.o, self.lse, heads);
         // SAFETY: no family's parameters have padding (`spec` tests it of the first, `prepared.rs` of the

@@ -4,10 +4,10 @@ use super::{One, forward, place};
 use crate::plan::Tensors;
 use crate::table::Choice;
 use crate::{Alignment, Capabilities, Error, Index, Problem};
-use spec::{EntryInfo, Integers, MaskKind, PACKED, PackedParams, Sequences, TileOrder};
+use spec::{AttnInfo, Integers, MaskKind, PACKED, Sequences, TileOrder, VarlenParams};
 
 /// The launch of a packed kernel.
-pub(crate) type Launch = One<PackedParams>;
+pub(crate) type Launch = One<VarlenParams>;
 
 impl Launch {
     /// `entry` must be a packed one.
@@ -15,7 +15,7 @@ impl Launch {
     /// # Errors
     /// Those of [`order`].
     pub fn new(
-        entry: &EntryInfo,
+        entry: &AttnInfo,
         p: &Problem,
         capabilities: &Capabilities,
         tensors: &Tensors,
@@ -73,11 +73,11 @@ pub(super) fn integers(p: &Problem, tensors: &Tensors) -> [Integers; 3] {
     ]
 }
 
-fn params(p: &Problem, tensors: &Tensors, sequences: Sequences, order: TileOrder) -> PackedParams {
+fn params(p: &Problem, tensors: &Tensors, sequences: Sequences, order: TileOrder) -> VarlenParams {
     let [cu_seqlens_q, cu_seqlens_k, seqused_k] = integers(p, tensors);
     let bottom_right = (p.alignment == Alignment::BottomRight).into();
     let forward = forward::params(p, tensors, order);
-    PackedParams { forward, cu_seqlens_q, cu_seqlens_k, seqused_k, sequences, bottom_right }
+    VarlenParams { forward, cu_seqlens_q, cu_seqlens_k, seqused_k, sequences, bottom_right }
 }
 
 const LARGE: &str = "sequences of several tiles that fill the device: larger tiles read keys and values less \
@@ -92,7 +92,7 @@ const ONLY: &str = "the one packed kernel of this type, head dim and mask that f
 /// [`Error::Unsupported`] where none fits the device.
 pub(crate) fn portable(p: &Problem, mask: MaskKind, capabilities: &Capabilities) -> Result<Choice, Error> {
     let head_dim = PACKED.iter().map(|e| e.head_dim).filter(|d| *d as usize >= p.head_dim).min();
-    let solves = |e: &&EntryInfo| (e.dtype, e.mask, Some(e.head_dim)) == (p.dtype, mask, head_dim);
+    let solves = |e: &&AttnInfo| (e.dtype, e.mask, Some(e.head_dim)) == (p.dtype, mask, head_dim);
     let mut candidates = PACKED.iter().filter(solves).filter(|e| capabilities.runs(&e.contract).is_ok());
     let Some(first) = candidates.next() else {
         let (dtype, mask) = (p.dtype.name(), mask.name());

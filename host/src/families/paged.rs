@@ -2,15 +2,15 @@
 use super::{One, cache, forward, place};
 use crate::{Capabilities, DType, Decode, Error, Problem, validate};
 use spec::{
-    FwdParams, HOPPERS_PAGED, Integers, MaskKind, PAGED, PagedInfo, PagedParams, Sequences, Tensor,
-    TileOrder, Window,
+    AttnInfo, FwdParams, HOPPERS_PAGED, Integers, MaskKind, PAGED, PagedParams, Sequences, Tensor, TileOrder,
+    Window,
 };
 
 /// The launch of a checked request by a portable entry that solves it.
 ///
 /// # Errors
 /// [`Error::Unsupported`] where there are too many blocks.
-pub(crate) fn plan(d: &Decode<'_>, entry: &PagedInfo, on: &Capabilities) -> Result<One<PagedParams>, Error> {
+pub(crate) fn plan(d: &Decode<'_>, entry: &AttnInfo, on: &Capabilities) -> Result<One<PagedParams>, Error> {
     let (sequences, order) = order(&d.problem(), entry, on)?;
     let (kernel, grid) = (place(&entry.contract), [order.tiles, 1, 1]);
     Ok(One { kernel, grid, params: params(d, sequences, order, shift(d, entry.mask)) })
@@ -29,7 +29,7 @@ pub(crate) fn bind(launch: &One<PagedParams>, d: &Decode<'_>) -> One<PagedParams
 }
 
 /// Every kernel for many queries on a cache.
-pub(crate) fn entries() -> impl Iterator<Item = &'static PagedInfo> {
+pub(crate) fn entries() -> impl Iterator<Item = &'static AttnInfo> {
     PAGED.iter().chain(HOPPERS_PAGED)
 }
 
@@ -39,10 +39,10 @@ pub(crate) fn entries() -> impl Iterator<Item = &'static PagedInfo> {
 /// # Errors
 /// [`Error::Unsupported`] where no entry solves it on this device, [`Error::Invalid`] where the one that was
 /// asked for does not.
-pub(crate) fn choose(d: &Decode<'_>, on: &Capabilities) -> Result<&'static PagedInfo, Error> {
+pub(crate) fn choose(d: &Decode<'_>, on: &Capabilities) -> Result<&'static AttnInfo, Error> {
     let p = d.problem();
     let (local, cache_dtype) = (p.mask_kind() == MaskKind::Local, d.cache.pages.keys.dtype);
-    let solves = |e: &&PagedInfo| {
+    let solves = |e: &&AttnInfo| {
         // Above head dim 256 lookups leave no register for slopes.
         [e.dtype; 2] == [p.dtype, cache_dtype]
             && (e.head_dim <= 256 && !e.has_maps() || !p.alibi)
@@ -74,7 +74,7 @@ pub(crate) fn choose(d: &Decode<'_>, on: &Capabilities) -> Result<&'static Paged
 }
 
 /// Which query block of a head is whose, and the order of the tiles of all heads.
-fn order(p: &Problem, entry: &PagedInfo, on: &Capabilities) -> Result<(Sequences, TileOrder), Error> {
+fn order(p: &Problem, entry: &AttnInfo, on: &Capabilities) -> Result<(Sequences, TileOrder), Error> {
     let [[batches, rows, ..], _] = p.shapes();
     let counts = [p.batch, p.seqlen_q, rows].map(|n| n as u32);
     let order = Sequences::new(counts[0], counts[1], counts[2], entry.tile_m).and_then(|(sequences, all)| {

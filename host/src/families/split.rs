@@ -4,8 +4,8 @@ use super::{forward, place};
 use crate::plan::Tensors;
 use crate::{Capabilities, Error, Problem};
 use spec::{
-    COMBINES, CombineInfo, CombineParams, EntryInfo, FastDiv, FwdParams, Grid, Lse, Partials, SplitParams,
-    Tensor,
+    AttnInfo, COMBINES, CombineInfo, CombineParams, FastDiv, FwdParams, Lse, Partials, SplitParams, Tensor,
+    TileScheduler,
 };
 
 /// Most slices of a tile. With 32 the merge reads as many bytes as the keys and values of 64 queries have.
@@ -31,7 +31,7 @@ impl Launch {
     /// # Errors
     /// Those of [`Split::of`]; [`Error::Unsupported`] where no kernel merges what `entry` leaves.
     pub fn new(
-        entry: &EntryInfo,
+        entry: &AttnInfo,
         p: &Problem,
         capabilities: &Capabilities,
         forward: &forward::Launch,
@@ -83,11 +83,10 @@ impl Split {
     ///
     /// # Errors
     /// [`Error::Unsupported`] where the merge would be too large a launch.
-    pub fn of(p: &Problem, entry: &EntryInfo, capabilities: &Capabilities) -> Result<Option<Self>, Error> {
+    pub fn of(p: &Problem, entry: &AttnInfo, capabilities: &Capabilities) -> Result<Option<Self>, Error> {
         let merges =
             |combine: &CombineInfo| (combine.dtype, combine.head_dim) == (entry.dtype, entry.head_dim);
-        let splits = matches!(entry.grid, Grid::Split | Grid::Slices);
-        let Some(combine) = COMBINES.iter().find(|c| merges(c)).filter(|_| splits) else {
+        let Some(combine) = COMBINES.iter().find(|c| merges(c)).filter(|_| entry.splits) else {
             return Ok(None);
         };
         let heads = (p.batch * p.heads_q) as u64;
@@ -112,7 +111,7 @@ impl Split {
     ///
     /// # Errors
     /// Those of [`Split::of`].
-    pub fn workspace_of(p: &Problem, entry: &EntryInfo, capabilities: &Capabilities) -> Result<u64, Error> {
+    pub fn workspace_of(p: &Problem, entry: &AttnInfo, capabilities: &Capabilities) -> Result<u64, Error> {
         Ok(Self::of(p, entry, capabilities)?.map_or(0, |split| split.workspace()))
     }
 
@@ -174,13 +173,13 @@ impl Split {
 }
 
 /// Slices of each tile, none with less than [`MIN_BLOCKS`] key blocks.
-fn slices(p: &Problem, entry: &EntryInfo, capabilities: &Capabilities) -> u32 {
+fn slices(p: &Problem, entry: &AttnInfo, capabilities: &Capabilities) -> u32 {
     let tiles = p.seqlen_q.div_ceil(entry.tile_m as usize) as u64 * (p.batch * p.heads_q) as u64;
     let resident = u64::from(capabilities.sms) * u64::from(capabilities.blocks_per_sm(&entry.contract));
     let blocks = p.seqlen_k.div_ceil(entry.tile_n as usize) as u64;
     let most = (blocks / MIN_BLOCKS).clamp(1, MAX_SLICES);
-    match entry.grid {
-        Grid::Slices => {
+    match entry.scheduler {
+        TileScheduler::Persistent => {
             (1..=most).min_by_key(|slices| longest(tiles, resident, blocks, *slices)).unwrap_or(1) as u32
         }
         // As many as the device holds blocks at once for each tile.

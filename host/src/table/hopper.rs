@@ -5,7 +5,7 @@ use crate::families::split::Split;
 use crate::families::{hopper, hopper_paged, packed};
 use crate::plan::Tensors;
 use crate::{Capabilities, DType, Decode, Error, Problem, Splits};
-use spec::{Contract, EntryInfo, Grid, HOPPERS, HOPPERS_PACKED, HOPPERS_PAGED, MaskKind, PLANNED, PagedInfo};
+use spec::{AttnInfo, Contract, HOPPERS, HOPPERS_PACKED, HOPPERS_PAGED, MaskKind, PLANNED};
 
 /// One line: for these problems, the kernel of so many queries a block.
 struct Line {
@@ -86,7 +86,7 @@ const FEW: &str = "warpgroups and the copy engine; few queries on many keys, but
                    SMs busy";
 
 /// What the table says of a problem.
-pub(crate) enum Answer<K: 'static = EntryInfo> {
+pub(crate) enum Answer<K: 'static = AttnInfo> {
     /// A Hopper kernel, and why.
     Taken(&'static K, &'static str),
     /// It would be one but for the tensors, or the driver.
@@ -134,7 +134,7 @@ pub(super) fn packed(
 ) -> Result<Choice, Error> {
     let portable = packed::portable(p, mask, on)?;
     let want = (p.dtype, mask, portable.entry.head_dim);
-    let is_meant = |e: &&EntryInfo| is_meant(&e.contract, (e.dtype, e.mask, e.head_dim), want, on);
+    let is_meant = |e: &&AttnInfo| is_meant(&e.contract, (e.dtype, e.mask, e.head_dim), want, on);
     let entry = HOPPERS_PACKED.iter().find(is_meant).map(|entry| (entry, entry.tile_m));
     let lengths = p.shapes().map(|[_, rows, ..]| rows);
     let takes = |_: &_| tensors.map_or(Ok(()), takes_packed).and(Ok(PACKED_REASON));
@@ -227,10 +227,10 @@ const CHUNKED: &str = "a sequence's bits shall be its own, whatever is beside it
 
 /// Whether a Hopper kernel solves a request on a cache that has been checked, which `portable` solves: where
 /// one solves packed problems of as many queries and keys.
-pub(crate) fn paged(d: &Decode<'_>, portable: &PagedInfo, on: &Capabilities) -> Answer<PagedInfo> {
+pub(crate) fn paged(d: &Decode<'_>, portable: &AttnInfo, on: &Capabilities) -> Answer<AttnInfo> {
     let p = d.problem();
     let want = (portable.dtype, portable.mask, portable.head_dim);
-    let is_meant = |e: &&PagedInfo| is_meant(&e.contract, (e.dtype, e.mask, e.head_dim), want, on);
+    let is_meant = |e: &&AttnInfo| is_meant(&e.contract, (e.dtype, e.mask, e.head_dim), want, on);
     let entry = HOPPERS_PAGED.iter().find(is_meant).map(|entry| (entry, entry.tile_m));
     let queries = p.packed.map_or(p.batch * p.seqlen_q, |[rows, _]| rows);
     let keys = d.cache.total_k.unwrap_or(p.batch.saturating_mul(p.seqlen_k));
@@ -258,18 +258,18 @@ fn chosen(
     mask: MaskKind,
     on: &Capabilities,
     workspace: u64,
-) -> Option<(&'static EntryInfo, &'static Line)> {
+) -> Option<(&'static AttnInfo, &'static Line)> {
     if p.alibi {
         return None;
     }
     // Where a portable kernel has fewer columns than any of these (32), these would compute twice as many.
-    let held = |entries: &[EntryInfo]| {
+    let held = |entries: &[AttnInfo]| {
         entries.iter().map(|e| e.head_dim).filter(|head_dim| *head_dim as usize >= p.head_dim).min()
     };
     let head_dim = held(HOPPERS).filter(|head_dim| held(PLANNED) == Some(*head_dim))?;
     let head_dim = if head_dim == 96 && !p.head_dim.is_multiple_of(16) { WHOLE_PANELS } else { head_dim };
     TABLE.iter().filter(|line| line.head_dim == head_dim && p.seqlen_k >= line.keys).find_map(|line| {
-        let is_meant = |e: &&EntryInfo| {
+        let is_meant = |e: &&AttnInfo| {
             line.means(e) && (e.dtype, e.mask) == (p.dtype, mask) && line.masks.contains(&mask)
         };
         let entry = HOPPERS.iter().find(is_meant)?;
@@ -288,9 +288,8 @@ fn chosen(
 
 impl Line {
     /// Whether it means this kernel, of its masks.
-    fn means(&self, entry: &EntryInfo) -> bool {
-        (entry.head_dim, entry.tile_m) == (self.head_dim, self.tile_m)
-            && (entry.grid == Grid::Slices) == self.splits
+    fn means(&self, entry: &AttnInfo) -> bool {
+        (entry.head_dim, entry.tile_m) == (self.head_dim, self.tile_m) && entry.splits == self.splits
     }
 }
 
