@@ -1,5 +1,6 @@
 //! Attention on this machine's GPU through each CUDA driver: `cargo xtask test --gpu`. Everywhere else these
 //! tests are ignored, and show as ignored.
+use ferroflash::driver::Harness;
 use ferroflash::*;
 use std::time::{Duration, Instant};
 
@@ -19,11 +20,11 @@ fn elements(shape: [usize; 4]) -> usize {
 
 /// Q, K, V, O and LSE on a device. Keys and values are all 1, so every output is 1 and every log-sum-exp `8 +
 /// ln(keys)`.
-struct Problem<D: Driver> {
+struct Problem<D: Harness> {
     buffers: [D::Buffer; 5],
 }
 
-impl<D: Driver> Problem<D> {
+impl<D: Harness> Problem<D> {
     fn new(driver: &D) -> Result<Self, Error> {
         let filled = |bytes: &[u8]| {
             let mut buffer = driver.allocate(bytes.len())?;
@@ -59,7 +60,7 @@ impl<D: Driver> Problem<D> {
 }
 
 /// Launches on a stream of the driver's own, checks the result, and the time that a launch takes on the host.
-fn attention_on<D: Driver>(driver: D) -> Result<(), Error> {
+fn attention_on<D: Harness>(driver: D) -> Result<(), Error> {
     let attention = Attention::new(driver);
     let driver = attention.driver();
     let (problem, stream) = (Problem::new(driver)?, driver.stream()?);

@@ -5,9 +5,11 @@ use crate::mask::MaskFn;
 use crate::tensors::{Portion, Whole};
 use core::ops::ControlFlow;
 use spec::{Forward, Fwd, FwdParams, Kernel, Persistent, Sm80};
-use tile::{
-    Block, CpAsync, Mma, Pipeline, Resident, Ring, SharedTile, Smem, TileSource, TileWalk, Unfilled, Walk,
-};
+use tile::copy::{CpAsync, TileSource, TileWalk, Walk};
+use tile::mma::{Mma, Resident};
+use tile::pipeline::{Pipeline, Ring, Unfilled};
+use tile::shared::SharedTile;
+use tile::{Block, Smem};
 
 /// The whole block copies.
 pub type ByBlock<C> = CpAsync<Block<C>>;
@@ -84,7 +86,7 @@ impl<
 {
     #[inline(always)]
     fn tile<C: Kernel, P: Portion>(p: &FwdParams, portion: &P, block: &mut Block<C>, smem: Smem<C>) {
-        let (mine, team) = block.teams::<M, W, KW>();
+        let (mine, team) = block.split_groups::<M, W, KW>();
         let tensors = portion.tensors::<E, D>(p, M as u32 * 16);
         let rows = tensors.rows;
         let range = portion.of(Mask::blocks(&rows, (N * KW) as u32 * 16));
@@ -115,7 +117,7 @@ impl<
         // Epilogue: the first team gathers what the others saw.
         if KW > 1 {
             let SelfFed { kv, block, .. } = stages;
-            let Some(left) = kv.reclaim(block).leave((acc_o, softmax.state()), mine, team, block) else {
+            let Some(left) = kv.reclaim(block).exchange((acc_o, softmax.state()), mine, team, block) else {
                 return;
             };
             for theirs in left.others() {

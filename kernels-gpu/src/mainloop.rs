@@ -8,7 +8,10 @@ use crate::mask::{BlockRange, MaskFn, Rows, Seen};
 use crate::softcap::softcap;
 use crate::softmax::Softmax;
 use spec::FwdParams;
-use tile::{AFrag, Acc, Mma, Part, Resident, SharedTiles, Team, WarpRows, shared_layout};
+use tile::group::{SplitGroup, WarpRows};
+use tile::mma::{AFrag, Acc, Mma, Part, Resident};
+use tile::shared::SharedTiles;
+use tile::shared_layout;
 
 shared_layout! {
     /// A K block and a V block that travel as one stage, a tile for each warp that shares the rows.
@@ -32,7 +35,7 @@ pub struct Share<const M: usize, const W: usize, const KW: usize> {
     /// The warp's rows of the block's.
     pub mine: WarpRows<M, W>,
     /// The team whose tiles of a stage the warp takes.
-    pub team: Team<KW>,
+    pub team: SplitGroup<KW>,
 }
 
 /// O, not yet normalised, and the softmax of a warp's rows over its share of the keys.

@@ -6,9 +6,11 @@ use crate::mask::{MaskFn, Seen};
 use crate::softmax::Softmax;
 use crate::tensors::{Portion, Whole};
 use spec::{FwdOverlap, FwdParams, Kernel};
-use tile::{
-    AFrag, Acc, Block, Mma, Part, Resident, Ring, SharedTile, Smem, TileSource, Unfilled, Walk, shared_layout,
-};
+use tile::copy::{TileSource, Walk};
+use tile::mma::{AFrag, Acc, Mma, Part, Resident};
+use tile::pipeline::{Ring, Unfilled};
+use tile::shared::SharedTile;
+use tile::{Block, Smem, shared_layout};
 
 shared_layout! {
     /// What must be there before the first stage.
@@ -31,7 +33,7 @@ impl<E: Mma, Mask: MaskFn, const M: usize, const W: usize, const N: usize, const
     fn tile<C: Kernel, P: Portion>(p: &FwdParams, portion: &P, block: &mut Block<C>, smem: Smem<C>) {
         const { assert!(!Mask::LEFT, "windows are the other kernel's: every walk ends with key block 0") }
         const { assert!(P::ALL_KEYS, "slices are the other kernel's, for the same reason") }
-        let (mine, _) = block.teams::<M, W, 1>();
+        let (mine, _) = block.split_groups::<M, W, 1>();
         let (warp, tile_n) = (mine.warp(), N as u32 * 16);
         let tensors = portion.tensors::<E, D>(p, M as u32 * 16);
         let rows = tensors.rows;

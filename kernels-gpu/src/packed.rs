@@ -7,7 +7,11 @@ use crate::mask::MaskFn;
 use crate::softmax::Softmax;
 use crate::tensors::{Portion, TileTensors};
 use spec::{FwdParams, Sm80, Varlen, VarlenParams, Window, WorkTile};
-use tile::{Acc, Block, GlobalRows, Mma, Smem, Spent, Warp, WarpRows};
+use tile::epilogue::Spent;
+use tile::global::GlobalRows;
+use tile::group::WarpRows;
+use tile::mma::{Acc, Mma};
+use tile::{Block, Smem, Warp};
 
 /// A tile of one sequence, all of it: as if the sequence began with it, and its window stood so much further
 /// on. That is a number less to keep in the main loop.

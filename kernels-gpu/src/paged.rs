@@ -9,7 +9,10 @@ use crate::softmax::Softmax;
 use crate::tensors::{Portion, TileTensors};
 use attention_tile::CacheRows;
 use spec::{Cache, FwdParams, Paged, PagedParams, Sm80, Window, WorkTile};
-use tile::{Acc, Block, Mma, Smem, Spent, Warp, WarpRows};
+use tile::epilogue::Spent;
+use tile::group::WarpRows;
+use tile::mma::{Acc, Mma};
+use tile::{Block, Smem, Warp};
 
 /// A tile of one sequence, whose keys and values lie in a cache.
 struct OnCache<'p> {
@@ -28,7 +31,7 @@ impl<'p> Portion for OnCache<'p> {
         tile_m: u32,
     ) -> TileTensors<E, D, CacheRows<'p, E, D>> {
         let OnCache { of, cache } = self;
-        let cached = CacheRows::of(cache, of.sequence, of.tile.kv_head, of.keys.rows());
+        let cached = CacheRows::new(cache, of.sequence, of.tile.kv_head, of.keys.rows());
         of.tensors(p, tile_m).with(cached)
     }
 

@@ -3,7 +3,12 @@ use crate::lengths::Span;
 use crate::mask::{BlockRange, MaskFn, Rows};
 use crate::softmax::Softmax;
 use spec::{FwdParams, Kernel, Window, WorkTile};
-use tile::{Acc, Block, GlobalRows, GlobalVec, Mma, Spent, TileSource, WarpRows};
+use tile::Block;
+use tile::copy::TileSource;
+use tile::epilogue::Spent;
+use tile::global::{GlobalRows, GlobalVec};
+use tile::group::WarpRows;
+use tile::mma::{Acc, Mma};
 
 /// One tile of queries with its head's keys and values, which lie in `Keys`.
 pub struct TileTensors<E, const D: usize, Keys = GlobalRows<E, D>> {
@@ -30,11 +35,11 @@ impl<E: Mma, const D: usize> TileTensors<E, D> {
     #[inline(always)]
     pub fn of(p: &FwdParams, tile: WorkTile, tile_m: u32) -> Self {
         let (q, k) =
-            (GlobalRows::of(&p.q, tile.batch, tile.head), GlobalRows::of(&p.k, tile.batch, tile.kv_head));
+            (GlobalRows::new(&p.q, tile.batch, tile.head), GlobalRows::new(&p.k, tile.batch, tile.kv_head));
         TileTensors {
-            v: GlobalRows::of(&p.v, tile.batch, tile.kv_head).as_wide_as(&k),
-            o: GlobalRows::of(&p.o, tile.batch, tile.head),
-            lse: GlobalVec::of(&p.lse, tile.batch, tile.head, q.rows()),
+            v: GlobalRows::new(&p.v, tile.batch, tile.kv_head).as_wide_as(&k),
+            o: GlobalRows::new(&p.o, tile.batch, tile.head),
+            lse: GlobalVec::new(&p.lse, tile.batch, tile.head, q.rows()),
             head: tile.batch * p.heads().get() + tile.head,
             m_block: tile.m_block,
             rows: Rows {

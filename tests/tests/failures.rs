@@ -1,9 +1,10 @@
 //! How the predecessor broke, bug by bug: each planted again, and refused by the host or reported by the
 //! simulator with kind and source line. What does not even compile is in `tests/misuse`. docs/failures.md
 //! lists all of it.
+use ferroflash::driver::Harness;
 use ferroflash::lineage::{Configuration, names};
 use ferroflash::{
-    Attention, Capabilities, Contract, DType, Driver, ENTRIES, AttnInfo, Error, Forward, HOPPERS, Mask,
+    Attention, AttnInfo, Capabilities, Contract, DType, Driver, ENTRIES, Error, Forward, HOPPERS, Mask,
     MaskKind, Problem, SimDriver, TensorView, plan, ptx,
 };
 use ferroflash_tests::is_carried;

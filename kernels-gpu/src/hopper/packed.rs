@@ -11,7 +11,10 @@ use cuda_std::math::opaque;
 use spec::{
     HopperParams, Lse, OwnTiles, RaggedMap, Sequences, Sm90a, Varlen, VarlenParams, Window, WorkTile,
 };
-use tile::{Block, Boxes, Consumer, GlobalVec, Map, Note, Noted, Producer, RowOfSequence, Smem};
+use tile::global::GlobalVec;
+use tile::pipeline::{Consumer, Producer};
+use tile::tma::{BroadcastTma, MapKind, RaggedRow, TileInfo, TmaTile};
+use tile::{Block, Smem};
 
 /// A tile of one sequence, all of it: as if the sequence began with it, and its window stood so much further
 /// on. That is a number less to keep in the main loop.
@@ -61,14 +64,14 @@ impl OfSequence {
 
     /// What those who compute are told.
     #[inline(always)]
-    pub fn note(&self) -> Note {
+    pub fn note(&self) -> TileInfo {
         let ([first, queries], [_, keys]) = (self.queries.words(), self.keys.words());
         [first, queries, keys, self.head, self.shift as u32, 0, 0, 0]
     }
 
     /// What a note says: all but where keys are, for those who copy none.
     #[inline(always)]
-    pub fn noted([first, queries, keys, head, shift, ..]: Note) -> Self {
+    pub fn noted([first, queries, keys, head, shift, ..]: TileInfo) -> Self {
         let queries = Span::of_words([first, queries]);
         OfSequence { head, kv_head: 0, queries, keys: Span::upto(keys), shift: shift as i32 }
     }
@@ -89,15 +92,15 @@ impl OfSequence {
 
     /// Where query `row` of them is.
     #[inline(always)]
-    pub fn query(&self, row: u32) -> RowOfSequence {
-        RowOfSequence::new(row, self.head, self.queries.first(), self.queries.rows())
+    pub fn query(&self, row: u32) -> RaggedRow {
+        RaggedRow::new(row, self.head, self.queries.first(), self.queries.rows())
     }
 
     /// Log-sum-exp of its queries among `rows` of all, of the batch that their first one is of.
     #[inline(always)]
     pub fn lse(&self, lse: &Lse, rows: u32, batch: impl FnOnce(u32) -> u32) -> GlobalVec {
         let first = self.queries.first();
-        let of_all = GlobalVec::of(lse, batch(first), self.head, rows);
+        let of_all = GlobalVec::new(lse, batch(first), self.head, rows);
         if lse.base == 0 {
             return of_all;
         }
@@ -119,13 +122,13 @@ impl Portion for OfSequence {
     }
 
     #[inline(always)]
-    fn queries(&self, row: u32) -> RowOfSequence {
+    fn queries(&self, row: u32) -> RaggedRow {
         self.query(row)
     }
 
     #[inline(always)]
-    fn keys(&self, _: &VarlenParams<HopperParams<RaggedMap>>, row: u32) -> RowOfSequence {
-        RowOfSequence::new(row, self.kv_head, self.keys.first(), self.keys.rows())
+    fn keys(&self, _: &VarlenParams<HopperParams<RaggedMap>>, row: u32) -> RaggedRow {
+        RaggedRow::new(row, self.kv_head, self.keys.first(), self.keys.rows())
     }
 
     #[inline(always)]
@@ -139,9 +142,9 @@ pub trait Found: Portion {
     /// The tile of `tile_m` queries.
     fn find(p: &Self::Params, tile: WorkTile, tile_m: u32) -> Self;
     /// What those who compute are told.
-    fn note(&self) -> Note;
+    fn note(&self) -> TileInfo;
     /// What a note says.
-    fn noted(note: Note) -> Self;
+    fn noted(note: TileInfo) -> Self;
 }
 
 impl Found for OfSequence {
@@ -161,12 +164,12 @@ impl Found for OfSequence {
     }
 
     #[inline(always)]
-    fn note(&self) -> Note {
+    fn note(&self) -> TileInfo {
         self.note()
     }
 
     #[inline(always)]
-    fn noted(note: Note) -> Self {
+    fn noted(note: TileInfo) -> Self {
         Self::noted(note)
     }
 }
@@ -188,7 +191,7 @@ impl<'p, T: Found> FoundTiles<'p, T> {
 
 impl<T: Found> Source for FoundTiles<'_, T> {
     type Portion = T;
-    type By = Noted<T::Queries>;
+    type By = BroadcastTma<T::Queries>;
 
     #[inline(always)]
     fn find(&mut self) -> Option<T> {
@@ -196,18 +199,21 @@ impl<T: Found> Source for FoundTiles<'_, T> {
     }
 
     #[inline(always)]
-    fn load<B: Boxes, const S: usize>(
-        q: &mut Producer<B, S, Noted<T::Queries>>,
+    fn load<B: TmaTile, const S: usize>(
+        q: &mut Producer<B, S, BroadcastTma<T::Queries>>,
         portion: &T,
         from: &B::Tensor<T::Queries>,
-        at: <T::Queries as Map>::At,
+        at: <T::Queries as MapKind>::At,
     ) {
         q.load(portion.note(), from, at)
     }
 
     #[inline(always)]
-    fn receive<B: Boxes, const S: usize>(&mut self, q: &mut Consumer<B, S, Noted<T::Queries>>) -> Option<T> {
-        self.tiles.next().map(|_| T::noted(q.note()))
+    fn receive<B: TmaTile, const S: usize>(
+        &mut self,
+        q: &mut Consumer<B, S, BroadcastTma<T::Queries>>,
+    ) -> Option<T> {
+        self.tiles.next().map(|_| T::noted(q.info()))
     }
 }
 

@@ -6,9 +6,11 @@ use crate::hopper::packed::{Found, FoundTiles, OfSequence, whose};
 use crate::hopper::portion::Portion;
 use crate::lengths::{self, Span};
 use crate::mask::Rows;
-use attention_tile::{InPages, RowOfCache};
+use attention_tile::{InPages, PagedRow};
 use spec::{HopperPagedParams, Paged, RaggedMap, Sm90a, WorkTile};
-use tile::{Block, GlobalVec, Note, RowOfSequence, Smem};
+use tile::global::GlobalVec;
+use tile::tma::{RaggedRow, TileInfo};
+use tile::{Block, Smem};
 
 /// A tile of one sequence, whose keys and values lie in a cache.
 #[derive(Clone, Copy)]
@@ -29,14 +31,14 @@ impl Portion for OnCache {
     }
 
     #[inline(always)]
-    fn queries(&self, row: u32) -> RowOfSequence {
+    fn queries(&self, row: u32) -> RaggedRow {
         self.of.query(row)
     }
 
     #[inline(always)]
-    fn keys(&self, p: &HopperPagedParams, row: u32) -> RowOfCache {
+    fn keys(&self, p: &HopperPagedParams, row: u32) -> PagedRow {
         let OnCache { of, sequence } = *self;
-        RowOfCache::new(&p.cache, p.boxes, sequence, of.kv_head, row, of.keys.rows())
+        PagedRow::new(&p.cache, p.boxes, sequence, of.kv_head, row, of.keys.rows())
     }
 
     #[inline(always)]
@@ -66,12 +68,12 @@ impl Found for OnCache {
     }
 
     #[inline(always)]
-    fn note(&self) -> Note {
+    fn note(&self) -> TileInfo {
         self.of.note()
     }
 
     #[inline(always)]
-    fn noted(note: Note) -> Self {
+    fn noted(note: TileInfo) -> Self {
         OnCache { of: OfSequence::noted(note), sequence: 0 }
     }
 }

@@ -1,14 +1,16 @@
 //! What of a problem a tile is of, and how a block comes by its tiles.
 use crate::mask::{BlockRange, Rows};
 use spec::{HopperParams, TensorMap, WorkTile};
-use tile::{Boxes, Consumer, Engine, GlobalVec, Map, MapOut, Producer, Tma};
+use tile::global::GlobalVec;
+use tile::pipeline::{Consumer, Producer};
+use tile::tma::{MapKind, StoreMapKind, Tma, TmaTile, TmaTransport};
 
 /// A tile of queries, whose they are, and where they and their keys lie.
 pub trait Portion: Copy {
     /// How the copy engine is told of queries' rows, and of those of O.
-    type Queries: MapOut;
+    type Queries: StoreMapKind;
     /// The same of keys and values.
-    type Keys: Map;
+    type Keys: MapKind;
     /// What the kernel is told.
     type Params: AsRef<ForwardOf<Self>>;
     /// Whether its queries may have no key at all.
@@ -22,16 +24,16 @@ pub trait Portion: Copy {
         range
     }
     /// Where query `row` of them all is.
-    fn queries(&self, row: u32) -> <Self::Queries as Map>::At;
+    fn queries(&self, row: u32) -> <Self::Queries as MapKind>::At;
     /// Where key `row` of them all is.
-    fn keys(&self, p: &Self::Params, row: u32) -> <Self::Keys as Map>::At;
+    fn keys(&self, p: &Self::Params, row: u32) -> <Self::Keys as MapKind>::At;
     /// Log-sum-exp of all its queries.
     fn lse(&self, p: &Self::Params) -> GlobalVec;
 }
 
 /// What every kernel of these portions is told.
 pub type ForwardOf<P> =
-    HopperParams<<<P as Portion>::Queries as Map>::Data, <<P as Portion>::Keys as Map>::Data>;
+    HopperParams<<<P as Portion>::Queries as MapKind>::Data, <<P as Portion>::Keys as MapKind>::Data>;
 /// What a source's kernel is told.
 pub type ParamsOf<S> = <<S as Source>::Portion as Portion>::Params;
 /// How the copy engine is told of a source's keys and values.
@@ -45,19 +47,19 @@ pub trait Source {
     /// What they are.
     type Portion: Portion;
     /// How their queries travel.
-    type By: Engine<Map = QueriesOf<Self>>;
+    type By: TmaTransport<MapKind = QueriesOf<Self>>;
 
     /// The next, for the one who copies.
     fn find(&mut self) -> Option<Self::Portion>;
     /// Starts copying its queries, which begin `at` a row.
-    fn load<T: Boxes, const S: usize>(
+    fn load<T: TmaTile, const S: usize>(
         q: &mut Producer<T, S, Self::By>,
         portion: &Self::Portion,
         from: &T::Tensor<QueriesOf<Self>>,
-        at: <QueriesOf<Self> as Map>::At,
+        at: <QueriesOf<Self> as MapKind>::At,
     );
     /// The next, for those who compute and wait for its queries.
-    fn receive<T: Boxes, const S: usize>(
+    fn receive<T: TmaTile, const S: usize>(
         &mut self,
         q: &mut Consumer<T, S, Self::By>,
     ) -> Option<Self::Portion>;
@@ -94,7 +96,7 @@ impl Portion for WorkTile {
 
     #[inline(always)]
     fn lse(&self, p: &HopperParams) -> GlobalVec {
-        GlobalVec::of(&p.lse, self.batch, self.head, p.q_len)
+        GlobalVec::new(&p.lse, self.batch, self.head, p.q_len)
     }
 }
 
@@ -111,17 +113,17 @@ impl<P: Portion, I: Iterator<Item = P>> Source for Own<I> {
     }
 
     #[inline(always)]
-    fn load<T: Boxes, const S: usize>(
+    fn load<T: TmaTile, const S: usize>(
         q: &mut Producer<T, S, Tma<P::Queries>>,
         _: &P,
         from: &T::Tensor<P::Queries>,
-        at: <P::Queries as Map>::At,
+        at: <P::Queries as MapKind>::At,
     ) {
         q.load(from, at)
     }
 
     #[inline(always)]
-    fn receive<T: Boxes, const S: usize>(&mut self, _: &mut Consumer<T, S, Tma<P::Queries>>) -> Option<P> {
+    fn receive<T: TmaTile, const S: usize>(&mut self, _: &mut Consumer<T, S, Tma<P::Queries>>) -> Option<P> {
         self.0.next()
     }
 }

@@ -8,7 +8,9 @@ use crate::mask::{BlockRange, MaskFn, Rows};
 use spec::{
     FwdHopperWide, HopperParams, Partials, Sm90a, Split, SplitParams, TensorMap, TileOrder, WorkTile,
 };
-use tile::{Block, GlobalVec, PartialRows, Smem, WarpgroupCore};
+use tile::global::{GlobalVec, PartialRows};
+use tile::mma::WarpgroupCore;
+use tile::{Block, Smem};
 
 /// A slice of a tile's keys.
 #[derive(Clone, Copy)]
@@ -47,7 +49,7 @@ impl Portion for Slice {
     }
     #[inline(always)]
     fn lse(&self, _: &HopperParams) -> GlobalVec {
-        GlobalVec::of_slice(&self.partials, self.index, self.head)
+        GlobalVec::from_partials(&self.partials, self.index, self.head)
     }
 }
 
@@ -100,7 +102,7 @@ impl<
                 drop(q_tile);
                 view.store(so_far, group, |o, [row, ..], group| {
                     let Slice { index, head, partials, .. } = view.portion;
-                    let rows = PartialRows::of(&partials, index, head);
+                    let rows = PartialRows::new(&partials, index, head);
                     rows.store_together(o, row + group.first_row(), group.warp())
                 })
             },
