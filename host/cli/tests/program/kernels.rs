@@ -90,7 +90,12 @@ fn wrong_and_broken_kernels() {
         serde_json::from_slice(&output.stdout).expect("one JSON document, with the error in the report");
     assert_eq!((&report["passed"], &report["exit_code"]), (&false.into(), &1.into()));
     assert!(report["error"].as_str().is_some_and(|error| error.contains("off by ")), "{report}");
-    check_error(&with(".version 7.8\nnonsense", &verify), 4, "parse PTX: ");
+    // Processes that share the kernels replace it, too.
+    for jobs in ["1", "2"] {
+        let shared = [&verify[..], &["--config", "merge_f16", "--jobs", jobs]].concat();
+        check_error(&with(&swapped, &shared), 1, "off by ");
+        check_error(&with(".version 7.8\nnonsense", &shared), 4, "parse PTX: ");
+    }
 }
 
 /// No variable replaces a kernel, an option does, and the program names what it replaces.
