@@ -4,7 +4,7 @@
 //! Key blocks are taken from the last to the first: only the first one taken can be cut by the end of the
 //! keys.
 use crate::alibi::Alibi;
-use crate::mask::{BlockRange, MaskFn, Rows, Seen};
+use crate::mask::{BlockRange, MaskFn, Rows, Seen, each_key_block};
 use crate::softcap::softcap;
 use crate::softmax::Softmax;
 use spec::FwdParams;
@@ -79,20 +79,6 @@ pub fn attend<
             acc_o.mma_ab(&probs, &v, warp, |part| softmax.sum(&probs, part, warp)); // O += P V
         });
     };
-    // Blocks that need a mask, those that need none, and with a window again some that do.
-    for n in (range.interior.1..range.end).rev() {
-        step(n, true);
-        if Mask::SEES_ALL {
-            break; // only the last block can be cut
-        }
-    }
-    for n in (range.interior.0..range.interior.1).rev() {
-        step(n, false);
-    }
-    if Mask::LEFT {
-        for n in (range.start..range.interior.0).rev() {
-            step(n, true);
-        }
-    }
+    each_key_block!(Mask, range, step);
     (acc_o, softmax)
 }

@@ -8,7 +8,7 @@
 use crate::alibi::Alibi;
 use crate::entries::Run;
 use crate::forward::{ByBlock, Tile};
-use crate::mask::{BlockRange, MaskFn, Seen};
+use crate::mask::{MaskFn, Seen, each_key_block};
 use crate::softcap::softcap;
 use crate::softmax::Softmax;
 use crate::tensors::{Portion, Whole};
@@ -34,27 +34,6 @@ fn half<const HALF: usize>(p: &FwdParams, team: Team<2>) -> FwdParams {
 fn late(tensor: Tensor) -> Tensor {
     let late = |x: u64| (opaque((x >> 32) as u32) as u64) << 32 | opaque(x as u32) as u64;
     Tensor { batch_bytes: late(tensor.batch_bytes), head_bytes: late(tensor.head_bytes), ..tensor }
-}
-
-/// `step(block, whether some row may not see all of it)` for each block of a range, the last one first: the
-/// order of `mainloop`.
-#[inline(always)]
-fn each_block<Mask: MaskFn>(range: BlockRange, mut step: impl FnMut(u32, bool)) {
-    // Blocks that need a mask, those that need none, and with a window again some that do.
-    for n in (range.interior.1..range.end).rev() {
-        step(n, true);
-        if Mask::SEES_ALL {
-            break; // only the last block can be cut
-        }
-    }
-    for n in (range.interior.0..range.interior.1).rev() {
-        step(n, false);
-    }
-    if Mask::LEFT {
-        for n in (range.start..range.interior.0).rev() {
-            step(n, true);
-        }
-    }
 }
 
 /// Takes in a block's scores and its values: softmax, O += P V. `fall`: ALiBi's; `seen`: where the scores
@@ -118,7 +97,7 @@ impl<
         // Mainloop.
         let alibi = if P::PAGES { Alibi::NONE } else { Alibi::of::<Mask>(p, &rows) };
         let (mut acc_o, mut softmax) = (Acc::<W, HALF>::zero(), Softmax::new(p.scale_log2));
-        each_block::<Mask>(range, |n, edge| {
+        let mut step = |n: u32, edge: bool| {
             let (acc_s, values) = kv.advance_and_add(
                 block,
                 (&mut sums, mine, team),
@@ -143,7 +122,8 @@ impl<
             let fall = |acc_s: &mut _| alibi.subtract(acc_s, &rows, row0, n * tile_n, warp);
             let state = (&mut acc_o, &mut softmax);
             weigh(p, state, acc_s, fall, edge.then_some(seen), &values.columns(team), warp);
-        });
+        };
+        each_key_block!(Mask, range, step);
 
         // Epilogue: where results go follows from the warp's number, once more, so that it costs no register
         // before.
