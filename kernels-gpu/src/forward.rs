@@ -2,7 +2,7 @@
 use crate::entries::Run;
 use crate::mainloop::{KvStage, Share, Stages, attend};
 use crate::mask::MaskFn;
-use crate::tensors::{Portion, Whole};
+use crate::tensors::TensorTile;
 use core::ops::ControlFlow;
 use spec::{Forward, Fwd, FwdParams, Kernel, Persistent, Sm80};
 use tile::{
@@ -66,8 +66,8 @@ impl<
 
 /// A kernel whose blocks do one tile of queries, whichever they are told.
 pub trait Tile: Forward<Isa = Sm80> {
-    /// Does `portion`, under a contract `C` of as many threads and as much shared memory.
-    fn tile<C: Kernel, P: Portion>(p: &FwdParams, portion: &P, block: &mut Block<C>, smem: Smem<C>);
+    /// Does `tile`, under a contract `C` of as many threads and as much shared memory.
+    fn tile<C: Kernel, P: TensorTile>(p: &FwdParams, tile: &P, block: &mut Block<C>, smem: Smem<C>);
 }
 
 impl<
@@ -83,13 +83,13 @@ impl<
 > Tile for Fwd<E, Mask, M, W, KW, N, D, HELD, STAGES>
 {
     #[inline(always)]
-    fn tile<C: Kernel, P: Portion>(p: &FwdParams, portion: &P, block: &mut Block<C>, smem: Smem<C>) {
+    fn tile<C: Kernel, P: TensorTile>(p: &FwdParams, tile: &P, block: &mut Block<C>, smem: Smem<C>) {
         let (mine, team) = block.teams::<M, W, KW>();
-        let tensors = portion.tensors::<E, D>(p, M as u32 * 16);
+        let tensors = tile.tensors::<E, D>(p, M as u32 * 16);
         let rows = tensors.rows;
-        let range = portion.of(Mask::blocks(&rows, (N * KW) as u32 * 16));
-        if portion.may_be_empty::<Mask>() && range.start == range.end {
-            return portion.store_nothing_seen::<_, C, M, D>(&tensors, block);
+        let range = tile.share(Mask::blocks(&rows, (N * KW) as u32 * 16));
+        if P::may_see_nothing::<Mask>() && range.start == range.end {
+            return tile.store_nothing_seen::<_, C, M, D>(&tensors, block);
         }
 
         // Prologue: Q, then the last STAGES - 1 key/value blocks, all in flight.
@@ -123,7 +123,7 @@ impl<
                 theirs.add_scaled(&mut acc_o, &mine, &scale);
             }
         }
-        portion.store(p, &tensors, acc_o, &softmax, q_tile.spent(), mine);
+        tile.store(p, &tensors, acc_o, &softmax, q_tile.spent(), mine);
     }
 }
 
@@ -141,7 +141,7 @@ impl<
 {
     #[inline(always)]
     fn run(p: FwdParams, mut block: Block<Self>, smem: Smem<Self>) {
-        Self::tile(&p, &Whole(block.index()), &mut block, smem)
+        Self::tile(&p, &p.order.tile(block.index()), &mut block, smem)
     }
 }
 
@@ -151,7 +151,7 @@ impl<K: Tile<Params = FwdParams>> Run for Persistent<K> {
     fn run(p: FwdParams, mut block: Block<Self>, smem: Smem<Self>) {
         let tiles = (block.index()..p.order.tiles).step_by(block.count() as usize);
         smem.rounds(&mut block, tiles, &p, (), |p, (), index, block, smem| {
-            K::tile(p, &Whole(index), block, smem);
+            K::tile(p, &p.order.tile(index), block, smem);
             ControlFlow::Continue(())
         })
     }

@@ -14,7 +14,7 @@
 //!   other keys become one.
 //! - [`softmax`]: online softmax with a lazy maximum. [`softcap`]: bounded scores. [`alibi`]: scores that
 //!   fall with the distance. [`mask`]: which keys a query sees.
-//! - [`tensors`]: a tile's tensors, and what is stored of it.
+//! - [`work`]: work tiles. [`tensors`]: a tile's tensors, and what is stored of it.
 //! - [`entries`]: every line of `spec`'s table becomes an entry of the PTX.
 #![no_std]
 // The entries are the one exception, which a `forbid` here would not allow; each other module has its own.
@@ -60,3 +60,5 @@ pub mod split;
 pub mod tensors;
 #[forbid(unsafe_code)]
 pub mod wide;
+#[forbid(unsafe_code)]
+pub mod work;

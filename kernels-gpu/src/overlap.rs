@@ -4,7 +4,7 @@ use crate::entries::Run;
 use crate::forward::{ByBlock, Tile};
 use crate::mask::{MaskFn, Seen};
 use crate::softmax::Softmax;
-use crate::tensors::{Portion, Whole};
+use crate::tensors::TensorTile;
 use spec::{FwdOverlap, FwdParams, Kernel};
 use tile::{
     AFrag, Acc, Block, Mma, Part, Resident, Ring, SharedTile, Smem, TileSource, Unfilled, Walk, shared_layout,
@@ -28,17 +28,17 @@ impl<E: Mma, Mask: MaskFn, const M: usize, const W: usize, const N: usize, const
     Tile for FwdOverlap<E, Mask, M, W, N, D, HELD>
 {
     #[inline(always)]
-    fn tile<C: Kernel, P: Portion>(p: &FwdParams, portion: &P, block: &mut Block<C>, smem: Smem<C>) {
+    fn tile<C: Kernel, P: TensorTile>(p: &FwdParams, tile: &P, block: &mut Block<C>, smem: Smem<C>) {
         const { assert!(!Mask::LEFT, "windows are the other kernel's: every walk ends with key block 0") }
-        const { assert!(P::ALL_KEYS, "slices are the other kernel's, for the same reason") }
+        const { assert!(!P::SPLIT, "slices are the other kernel's, for the same reason") }
         let (mine, _) = block.teams::<M, W, 1>();
         let (warp, tile_n) = (mine.warp(), N as u32 * 16);
-        let tensors = portion.tensors::<E, D>(p, M as u32 * 16);
+        let tensors = tile.tensors::<E, D>(p, M as u32 * 16);
         let rows = tensors.rows;
         let row0 = rows.first + mine.first();
         let range = Mask::blocks(&rows, tile_n);
-        if portion.may_be_empty::<Mask>() && range.end == 0 {
-            return portion.store_nothing_seen::<_, C, M, D>(&tensors, block);
+        if P::may_see_nothing::<Mask>() && range.end == 0 {
+            return tile.store_nothing_seen::<_, C, M, D>(&tensors, block);
         }
         let mut n = range.end - 1;
 
@@ -101,7 +101,7 @@ impl<E: Mma, Mask: MaskFn, const M: usize, const W: usize, const N: usize, const
         step(0, acc_s, range.interior.1 == 0);
 
         // Epilogue.
-        portion.store(p, &tensors, acc_o, &softmax, q_tile.spent(), mine);
+        tile.store(p, &tensors, acc_o, &softmax, q_tile.spent(), mine);
     }
 }
 
@@ -110,6 +110,6 @@ impl<E: Mma, Mask: MaskFn, const M: usize, const W: usize, const N: usize, const
 {
     #[inline(always)]
     fn run(p: FwdParams, mut block: Block<Self>, smem: Smem<Self>) {
-        Self::tile(&p, &Whole(block.index()), &mut block, smem)
+        Self::tile(&p, &p.order.tile(block.index()), &mut block, smem)
     }
 }

@@ -11,7 +11,7 @@ use crate::forward::{ByBlock, Tile};
 use crate::mask::{MaskFn, Seen, each_key_block};
 use crate::softcap::softcap;
 use crate::softmax::Softmax;
-use crate::tensors::{Portion, Whole};
+use crate::tensors::TensorTile;
 use cuda_std::math::opaque;
 use spec::{FwdParams, FwdWide, Kernel, Lse, Tensor};
 use tile::{
@@ -73,14 +73,14 @@ impl<
 > Tile for FwdWide<E, Mask, M, W, N, D, HALF, HELD>
 {
     #[inline(always)]
-    fn tile<C: Kernel, P: Portion>(p: &FwdParams, portion: &P, block: &mut Block<C>, smem: Smem<C>) {
+    fn tile<C: Kernel, P: TensorTile>(p: &FwdParams, tile: &P, block: &mut Block<C>, smem: Smem<C>) {
         let ((mine, team), tile_n) = (block.teams::<M, W, 2>(), N as u32 * 16);
-        let tensors = portion.tensors::<E, D>(p, M as u32 * 16);
+        let tensors = tile.tensors::<E, D>(p, M as u32 * 16);
         let (rows, warp) = (tensors.rows, mine.warp());
         let row0 = rows.first + mine.first();
-        let range = portion.of(Mask::blocks(&rows, tile_n));
-        if portion.may_be_empty::<Mask>() && range.start == range.end {
-            return portion.store_nothing_seen::<_, C, M, D>(&tensors, block);
+        let range = tile.share(Mask::blocks(&rows, tile_n));
+        if P::may_see_nothing::<Mask>() && range.start == range.end {
+            return tile.store_nothing_seen::<_, C, M, D>(&tensors, block);
         }
 
         // Prologue: the last keys are under way while Q comes, straight to registers.
@@ -91,7 +91,7 @@ impl<
         let mut k = tensors.k.walk(range.end - 1, block);
         let mut v = tensors.v.walk(range.end - 1, block);
         let mut kv = stages.start(|_, slot| slot.copy_edge(&mut k, block));
-        let q = portion.tensors::<E, HALF>(&half::<HALF>(p, team), M as u32 * 16).q;
+        let q = tile.tensors::<E, HALF>(&half::<HALF>(p, team), M as u32 * 16).q;
         let q = left.load(&q, rows.first, (mine, team), block);
 
         // Mainloop.
@@ -132,8 +132,8 @@ impl<
         let (mine, team) = block.teams::<M, W, 2>();
         let p = half::<HALF>(p, team);
         let p = FwdParams { o: late(p.o), ..p };
-        let tensors = portion.tensors::<E, HALF>(&p, M as u32 * 16);
-        portion.store::<E, M, W, HALF>(&p, &tensors, acc_o, &softmax, left.spent(team), mine);
+        let tensors = tile.tensors::<E, HALF>(&p, M as u32 * 16);
+        tile.store::<E, M, W, HALF>(&p, &tensors, acc_o, &softmax, left.spent(team), mine);
     }
 }
 
@@ -150,6 +150,6 @@ impl<
 {
     #[inline(always)]
     fn run(p: FwdParams, mut block: Block<Self>, smem: Smem<Self>) {
-        Self::tile(&p, &Whole(block.index()), &mut block, smem)
+        Self::tile(&p, &p.order.tile(block.index()), &mut block, smem)
     }
 }

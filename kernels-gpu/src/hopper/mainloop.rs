@@ -1,6 +1,6 @@
 //! What Hopper's kernels have in common: what a block copies, what a tile sees, and the loop over its key
 //! blocks.
-use crate::hopper::portion::{KeysOf, ParamsOf, Portion, Source};
+use crate::hopper::portion::{KeysOf, MapTile, ParamsOf, Source};
 use crate::hopper::softmax::BoundedSoftmax;
 use crate::mask::{BlockRange, MaskFn, Rows, Seen};
 use crate::softcap::softcap;
@@ -32,7 +32,7 @@ pub struct Tensors<E, Q, K, const N: usize, const D: usize> {
 
 /// Those of a source's portions.
 pub type TensorsOf<S, E, const N: usize, const D: usize> =
-    Tensors<E, <<S as Source>::Portion as Portion>::Queries, <<S as Source>::Portion as Portion>::Keys, N, D>;
+    Tensors<E, <<S as Source>::Portion as MapTile>::Queries, <<S as Source>::Portion as MapTile>::Keys, N, D>;
 
 impl<E: Mma, Q: Map, K: Map, const N: usize, const D: usize> Tensors<E, Q, K, N, D> {
     /// Those of the launch.
@@ -48,7 +48,7 @@ impl<E: Mma, Q: Map, K: Map, const N: usize, const D: usize> Tensors<E, Q, K, N,
 }
 
 /// Where a query of a portion is.
-type QueryAt<P> = <<P as Portion>::Queries as Map>::At;
+type QueryAt<P> = <<P as MapTile>::Queries as Map>::At;
 
 /// What a warp has made of the blocks that it has taken: O, not yet normalised, lacks the last one's P V.
 pub struct Attended<E, const N: usize, const D: usize, const ORDERED: bool> {
@@ -61,7 +61,7 @@ pub struct Attended<E, const N: usize, const D: usize, const ORDERED: bool> {
 }
 
 /// One tile of queries under a mask, with blocks of `N` base tiles of keys, for `W` warpgroups.
-pub struct View<'p, P: Portion, Mask, const W: usize, const N: usize> {
+pub struct View<'p, P: MapTile, Mask, const W: usize, const N: usize> {
     p: &'p P::Params,
     /// What of the problem it is.
     pub portion: P,
@@ -72,15 +72,20 @@ pub struct View<'p, P: Portion, Mask, const W: usize, const N: usize> {
     mask: PhantomData<Mask>,
 }
 
-impl<'p, P: Portion, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, Mask, W, N> {
+impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, Mask, W, N> {
     const TILE_N: u32 = N as u32 * 16;
 
     /// That of a portion.
     #[inline(always)]
     pub fn of(p: &'p P::Params, portion: P) -> Self {
-        let rows = portion.rows(p, W as u32 * 64);
-        let mut range = portion.share(Mask::blocks(&rows, Self::TILE_N));
-        if !Mask::SEES_ALL || P::MAY_LACK_KEYS {
+        let rows = portion.rows(p.as_ref(), W as u32 * 64);
+        let seen = Mask::blocks(&rows, Self::TILE_N);
+        let mut range = portion.share(seen);
+        if P::SPLIT && range.start >= range.end {
+            // Behind all keys that any row sees: where there are more splits than blocks.
+            range.start = seen.end;
+        }
+        if P::may_see_nothing::<Mask>() {
             range.end = range.end.max(range.start + 1);
         }
         View { p, portion, rows, range, mask: PhantomData }
