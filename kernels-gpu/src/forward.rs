@@ -3,6 +3,7 @@ use crate::entries::Run;
 use crate::mainloop::{KvStage, Share, Stages, attend};
 use crate::mask::MaskFn;
 use crate::tensors::TensorTile;
+use crate::work::TileNumber;
 use core::ops::ControlFlow;
 use spec::{Forward, Fwd, FwdParams, Kernel, Persistent, Sm80};
 use tile::{
@@ -141,7 +142,7 @@ impl<
 {
     #[inline(always)]
     fn run(p: FwdParams, mut block: Block<Self>, smem: Smem<Self>) {
-        Self::tile(&p, &p.order.tile(block.index()), &mut block, smem)
+        Self::tile(&p, &TileNumber(block.index()), &mut block, smem)
     }
 }
 
@@ -151,7 +152,7 @@ impl<K: Tile<Params = FwdParams>> Run for Persistent<K> {
     fn run(p: FwdParams, mut block: Block<Self>, smem: Smem<Self>) {
         let tiles = (block.index()..p.order.tiles).step_by(block.count() as usize);
         smem.rounds(&mut block, tiles, &p, (), |p, (), index, block, smem| {
-            K::tile(p, &p.order.tile(index), block, smem);
+            K::tile(p, &TileNumber(index), block, smem);
             ControlFlow::Continue(())
         })
     }

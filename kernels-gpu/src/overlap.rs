@@ -5,6 +5,7 @@ use crate::forward::{ByBlock, Tile};
 use crate::mask::{MaskFn, Seen};
 use crate::softmax::Softmax;
 use crate::tensors::TensorTile;
+use crate::work::TileNumber;
 use spec::{FwdOverlap, FwdParams, Kernel};
 use tile::{
     AFrag, Acc, Block, Mma, Part, Resident, Ring, SharedTile, Smem, TileSource, Unfilled, Walk, shared_layout,
@@ -110,6 +111,6 @@ impl<E: Mma, Mask: MaskFn, const M: usize, const W: usize, const N: usize, const
 {
     #[inline(always)]
     fn run(p: FwdParams, mut block: Block<Self>, smem: Smem<Self>) {
-        Self::tile(&p, &p.order.tile(block.index()), &mut block, smem)
+        Self::tile(&p, &TileNumber(block.index()), &mut block, smem)
     }
 }

@@ -5,7 +5,7 @@ use crate::forward::Tile;
 use crate::lengths::{self, Span};
 use crate::softmax::Softmax;
 use crate::tensors::{TensorTile, TileTensors};
-use crate::work::{QueryTile, SequenceTile};
+use crate::work::SequenceTile;
 use spec::{FwdParams, Sm80, Varlen, VarlenParams, WorkTile};
 use tile::{Acc, Block, GlobalRows, Mma, Smem, Spent, Warp, WarpRows};
 
@@ -46,7 +46,7 @@ impl TensorTile for SequenceTile {
 
     #[inline(always)]
     fn tensors<E: Mma, const D: usize>(&self, p: &FwdParams, tile_m: u32) -> TileTensors<E, D> {
-        TileTensors::of(p, self.tile, self.rows(p, tile_m)).part(self.queries, self.keys)
+        TileTensors::of(p, self.tile, self, tile_m).part(self.queries, self.keys)
     }
 
     /// Finds out only now where results go: what follows from parameters alone costs no register in the main

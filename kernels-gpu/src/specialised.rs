@@ -5,6 +5,7 @@ use crate::forward::QPlace;
 use crate::mainloop::{KvStage, Share, Stages, attend};
 use crate::mask::MaskFn;
 use crate::tensors::TensorTile;
+use crate::work::TileNumber;
 use spec::{FwdParams, FwdSpecialised};
 use tile::{Block, Consumer, CpAsync, Mma, Relay, Resident, SharedLayout, Smem, Team, Walk, Warp};
 
@@ -32,7 +33,7 @@ impl<
 {
     #[inline(always)]
     fn run(p: FwdParams, block: Block<Self>, smem: Smem<Self>) {
-        let tensors = p.order.tile(block.index()).tensors::<E, D>(&p, M as u32 * 16);
+        let tensors = TileNumber(block.index()).tensors::<E, D>(&p, M as u32 * 16);
         let rows = tensors.rows;
         let range = Mask::blocks(&rows, N as u32 * 16);
         if !Mask::SEES_ALL && range.start == range.end {

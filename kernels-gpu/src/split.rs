@@ -15,7 +15,7 @@ impl TensorTile for KvSplit {
 
     #[inline(always)]
     fn tensors<E: Mma, const D: usize>(&self, p: &FwdParams, tile_m: u32) -> TileTensors<E, D> {
-        self.tile.tensors(p, tile_m)
+        TileTensors::of(p, self.tile, self, tile_m)
     }
     #[inline(always)]
     fn store_nothing_seen<E: Mma, K: Kernel, const M: usize, const D: usize>(

@@ -2,7 +2,7 @@
 use crate::lengths::Span;
 use crate::mask::Rows;
 use crate::softmax::Softmax;
-use crate::work::QueryTile;
+use crate::work::{QueryTile, TileNumber};
 use spec::{FwdParams, Kernel, WorkTile};
 use tile::{Acc, Block, GlobalRows, GlobalVec, Mma, Spent, TileSource, WarpRows};
 
@@ -25,9 +25,9 @@ pub struct TileTensors<E, const D: usize, Keys = GlobalRows<E, D>> {
 }
 
 impl<E: Mma, const D: usize> TileTensors<E, D> {
-    /// Those of a head of a batch.
+    /// Those of a head of a batch, with the rows of `of`, of which a tile has `tile_m`.
     #[inline(always)]
-    pub fn of(p: &FwdParams, tile: WorkTile, rows: Rows) -> Self {
+    pub fn of(p: &FwdParams, tile: WorkTile, of: &impl QueryTile, tile_m: u32) -> Self {
         let (q, k) =
             (GlobalRows::of(&p.q, tile.batch, tile.head), GlobalRows::of(&p.k, tile.batch, tile.kv_head));
         TileTensors {
@@ -35,7 +35,7 @@ impl<E: Mma, const D: usize> TileTensors<E, D> {
             o: GlobalRows::of(&p.o, tile.batch, tile.head),
             lse: GlobalVec::of(&p.lse, tile.batch, tile.head, q.rows()),
             m_block: tile.m_block,
-            rows,
+            rows: of.rows(p, tile_m),
             q,
             k,
         }
@@ -121,11 +121,12 @@ pub trait TensorTile: QueryTile {
     }
 }
 
-impl TensorTile for WorkTile {
+impl TensorTile for TileNumber {
     type Keys<E: Mma, const D: usize> = GlobalRows<E, D>;
 
     #[inline(always)]
     fn tensors<E: Mma, const D: usize>(&self, p: &FwdParams, tile_m: u32) -> TileTensors<E, D> {
-        TileTensors::of(p, *self, self.rows(p, tile_m))
+        let tile = p.order.tile(self.0);
+        TileTensors::of(p, tile, &tile, tile_m)
     }
 }

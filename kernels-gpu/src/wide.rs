@@ -12,6 +12,7 @@ use crate::mask::{MaskFn, Seen, each_key_block};
 use crate::softcap::softcap;
 use crate::softmax::Softmax;
 use crate::tensors::TensorTile;
+use crate::work::TileNumber;
 use cuda_std::math::opaque;
 use spec::{FwdParams, FwdWide, Kernel, Lse, Tensor};
 use tile::{
@@ -150,6 +151,6 @@ impl<
 {
     #[inline(always)]
     fn run(p: FwdParams, mut block: Block<Self>, smem: Smem<Self>) {
-        Self::tile(&p, &p.order.tile(block.index()), &mut block, smem)
+        Self::tile(&p, &TileNumber(block.index()), &mut block, smem)
     }
 }

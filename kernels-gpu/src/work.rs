@@ -8,6 +8,8 @@ use spec::{FwdParams, HopperParams, Partials, TileOrder, Window, WorkTile};
 pub trait Problem {
     /// Whether a work tile that is no sequence's is done as any other.
     const DOES_PADDING: bool;
+    /// The order of work tiles.
+    fn order(&self) -> &TileOrder;
     /// Queries, and keys, of a head.
     fn lens(&self) -> [u32; 2];
     /// The mask's parameters.
@@ -15,6 +17,10 @@ pub trait Problem {
 }
 impl Problem for FwdParams {
     const DOES_PADDING: bool = false;
+    #[inline(always)]
+    fn order(&self) -> &TileOrder {
+        &self.order
+    }
     #[inline(always)]
     fn lens(&self) -> [u32; 2] {
         [self.q.rows, self.k.rows]
@@ -26,6 +32,10 @@ impl Problem for FwdParams {
 }
 impl<Q, K> Problem for HopperParams<Q, K> {
     const DOES_PADDING: bool = true;
+    #[inline(always)]
+    fn order(&self) -> &TileOrder {
+        &self.rounds.order
+    }
     #[inline(always)]
     fn lens(&self) -> [u32; 2] {
         [self.q_len, self.k_len]
@@ -65,6 +75,19 @@ impl QueryTile for WorkTile {
     fn rows(&self, p: &impl Problem, tile_m: u32) -> Rows {
         let ([q_len, k_len], window) = (p.lens(), p.window());
         Rows { first: self.m_block * tile_m, tile: tile_m, q_len, k_len, window, of: [self.batch, self.head] }
+    }
+}
+
+/// The tile that is so many-th in order. Which head it is of is computed where it is asked for.
+#[derive(Clone, Copy)]
+pub struct TileNumber(pub u32);
+
+impl QueryTile for TileNumber {
+    const MAY_LACK_KEYS: bool = false;
+
+    #[inline(always)]
+    fn rows(&self, p: &impl Problem, tile_m: u32) -> Rows {
+        p.order().tile(self.0).rows(p, tile_m)
     }
 }
 
