@@ -17,8 +17,8 @@ pub type ByBlock<C> = CpAsync<Block<C>>;
 pub type QPlace<C, E, const M: usize, const D: usize> = Unfilled<SharedTile<E, M, D>, ByBlock<C>>;
 
 /// Where keys and values go.
-type KvRing<C, E, const N: usize, const D: usize, const KW: usize, const STAGES: usize> =
-    Ring<KvStage<E, N, D, KW>, STAGES, ByBlock<C>>;
+type KvRing<C, E, const N: usize, const D: usize, const KV_WARPS: usize, const STAGES: usize> =
+    Ring<KvStage<E, N, D, KV_WARPS>, STAGES, ByBlock<C>>;
 
 /// Stages that the block refills itself, one ahead of their use for each stage but one.
 struct SelfFed<
@@ -28,10 +28,10 @@ struct SelfFed<
     Tiles: TileWalk<E, N, D, Block<C>>,
     const N: usize,
     const D: usize,
-    const KW: usize,
+    const KV_WARPS: usize,
     const STAGES: usize,
 > {
-    kv: Pipeline<KvStage<E, N, D, KW>, STAGES, ByBlock<C>>,
+    kv: Pipeline<KvStage<E, N, D, KV_WARPS>, STAGES, ByBlock<C>>,
     k: Tiles,
     v: Tiles,
     /// The last block taken.
@@ -45,12 +45,12 @@ impl<
     Tiles: TileWalk<E, N, D, Block<C>>,
     const N: usize,
     const D: usize,
-    const KW: usize,
+    const KV_WARPS: usize,
     const STAGES: usize,
-> Stages<KvStage<E, N, D, KW>> for SelfFed<'_, C, E, Tiles, N, D, KW, STAGES>
+> Stages<KvStage<E, N, D, KV_WARPS>> for SelfFed<'_, C, E, Tiles, N, D, KV_WARPS, STAGES>
 {
     #[inline(always)]
-    fn next(&mut self, n: u32, read: impl FnOnce(&KvStage<E, N, D, KW>)) {
+    fn next(&mut self, n: u32, read: impl FnOnce(&KvStage<E, N, D, KV_WARPS>)) {
         let SelfFed { kv, k, v, start, block } = self;
         read(&kv.advance(block, |slot, block| {
             if STAGES == 1 {
@@ -76,27 +76,27 @@ impl<
     Mask: MaskFn,
     const M: usize,
     const W: usize,
-    const KW: usize,
+    const KV_WARPS: usize,
     const N: usize,
     const D: usize,
-    const HELD: usize,
+    const Q_STEPS: usize,
     const STAGES: usize,
-> Tile for Fwd<E, Mask, M, W, KW, N, D, HELD, STAGES>
+> Tile for Fwd<E, Mask, M, W, KV_WARPS, N, D, Q_STEPS, STAGES>
 {
     #[inline(always)]
     fn tile<C: Kernel, P: TensorTile>(p: &FwdParams, tile: &P, block: &mut Block<C>, smem: Smem<C>) {
-        let (mine, team) = block.teams::<M, W, KW>();
+        let (mine, team) = block.teams::<M, W, KV_WARPS>();
         let tensors = tile.tensors::<E, D>(p, M as u32 * 16);
         let rows = tensors.rows;
-        let range = tile.share(Mask::blocks(&rows, (N * KW) as u32 * 16));
+        let range = tile.share(Mask::blocks(&rows, (N * KV_WARPS) as u32 * 16));
         if P::may_see_nothing::<Mask>() && range.start == range.end {
             return tile.store_nothing_seen::<_, C, M, D>(&tensors, block);
         }
 
         // Prologue: Q, then the last STAGES - 1 key/value blocks, all in flight.
-        let (q, ring): (QPlace<C, E, M, D>, KvRing<C, E, N, D, KW, STAGES>) = smem.split();
-        let mut k = tensors.k.walk(range.end * KW as u32 - 1, block);
-        let mut v = tensors.v.walk(range.end * KW as u32 - 1, block);
+        let (q, ring): (QPlace<C, E, M, D>, KvRing<C, E, N, D, KV_WARPS, STAGES>) = smem.split();
+        let mut k = tensors.k.walk(range.end * KV_WARPS as u32 - 1, block);
+        let mut v = tensors.v.walk(range.end * KV_WARPS as u32 - 1, block);
         let q = q.fill(|slot| slot.copy_edge(&mut Walk::down(tensors.q, tensors.m_block, block), block));
         let kv = ring.prologue(q, |i, slot| {
             if i < range.end - range.start {
@@ -105,16 +105,16 @@ impl<
             }
         });
         let (q_tile, kv) = kv.land(block);
-        let q_frag = Resident::<_, M, W, D, HELD>::load(&q_tile, mine);
+        let q_frag = Resident::<_, M, W, D, Q_STEPS>::load(&q_tile, mine);
 
         // Mainloop.
         let mut stages = SelfFed { kv, k, v, start: range.start, block };
         let share = Share { rows, range, mine, team };
         let (mut acc_o, mut softmax) =
-            attend::<E, Mask, M, W, KW, N, D, HELD>(p, share, &q_frag, &mut stages);
+            attend::<E, Mask, M, W, KV_WARPS, N, D, Q_STEPS>(p, share, &q_frag, &mut stages);
 
         // Epilogue: the first team gathers what the others saw.
-        if KW > 1 {
+        if KV_WARPS > 1 {
             let SelfFed { kv, block, .. } = stages;
             let Some(left) = kv.reclaim(block).leave((acc_o, softmax.state()), mine, team, block) else {
                 return;
@@ -133,12 +133,12 @@ impl<
     Mask: MaskFn,
     const M: usize,
     const W: usize,
-    const KW: usize,
+    const KV_WARPS: usize,
     const N: usize,
     const D: usize,
-    const HELD: usize,
+    const Q_STEPS: usize,
     const STAGES: usize,
-> Run for Fwd<E, Mask, M, W, KW, N, D, HELD, STAGES>
+> Run for Fwd<E, Mask, M, W, KV_WARPS, N, D, Q_STEPS, STAGES>
 {
     #[inline(always)]
     fn run(p: FwdParams, mut block: Block<Self>, smem: Smem<Self>) {

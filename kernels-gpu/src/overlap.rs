@@ -25,8 +25,15 @@ type LeadPlace<C, E, const M: usize, const N: usize, const D: usize> = Unfilled<
 /// Where the stages go.
 type VkRing<C, E, const N: usize, const D: usize> = Ring<VkStage<E, N, D>, 2, ByBlock<C>>;
 
-impl<E: Mma, Mask: MaskFn, const M: usize, const W: usize, const N: usize, const D: usize, const HELD: usize>
-    Tile for FwdOverlap<E, Mask, M, W, N, D, HELD>
+impl<
+    E: Mma,
+    Mask: MaskFn,
+    const M: usize,
+    const W: usize,
+    const N: usize,
+    const D: usize,
+    const Q_STEPS: usize,
+> Tile for FwdOverlap<E, Mask, M, W, N, D, Q_STEPS>
 {
     #[inline(always)]
     fn tile<C: Kernel, P: TensorTile>(p: &FwdParams, tile: &P, block: &mut Block<C>, smem: Smem<C>) {
@@ -57,7 +64,7 @@ impl<E: Mma, Mask: MaskFn, const M: usize, const W: usize, const N: usize, const
             }
         });
         let (Lead { q: q_tile, k: k_last }, mut kv) = kv.land(block);
-        let q_frag = Resident::<_, M, W, D, HELD>::load(&q_tile, mine);
+        let q_frag = Resident::<_, M, W, D, Q_STEPS>::load(&q_tile, mine);
         let mut acc_s = Acc::<W, N>::zero();
         acc_s.mma_abt(&q_frag, &k_last, warp, |_| {});
 
@@ -106,8 +113,15 @@ impl<E: Mma, Mask: MaskFn, const M: usize, const W: usize, const N: usize, const
     }
 }
 
-impl<E: Mma, Mask: MaskFn, const M: usize, const W: usize, const N: usize, const D: usize, const HELD: usize>
-    Run for FwdOverlap<E, Mask, M, W, N, D, HELD>
+impl<
+    E: Mma,
+    Mask: MaskFn,
+    const M: usize,
+    const W: usize,
+    const N: usize,
+    const D: usize,
+    const Q_STEPS: usize,
+> Run for FwdOverlap<E, Mask, M, W, N, D, Q_STEPS>
 {
     #[inline(always)]
     fn run(p: FwdParams, mut block: Block<Self>, smem: Smem<Self>) {

@@ -27,9 +27,9 @@ impl<
     const W: usize,
     const N: usize,
     const D: usize,
-    const HELD: usize,
+    const Q_STEPS: usize,
     const STAGES: usize,
-> Run for FwdSpecialised<E, Mask, M, W, N, D, HELD, STAGES>
+> Run for FwdSpecialised<E, Mask, M, W, N, D, Q_STEPS, STAGES>
 {
     #[inline(always)]
     fn run(p: FwdParams, block: Block<Self>, smem: Smem<Self>) {
@@ -60,9 +60,9 @@ impl<
             },
             |q_tile, kv, consumers| {
                 let mine = consumers.rows::<M, W>();
-                let q_frag = Resident::<_, M, W, D, HELD>::load(&q_tile, mine);
+                let q_frag = Resident::<_, M, W, D, Q_STEPS>::load(&q_tile, mine);
                 let share = Share { rows, range, mine, team: Team::ONLY };
-                let (acc_o, softmax) = attend::<E, Mask, M, W, 1, N, D, HELD>(&p, share, &q_frag, kv);
+                let (acc_o, softmax) = attend::<E, Mask, M, W, 1, N, D, Q_STEPS>(&p, share, &q_frag, kv);
                 tensors.store(acc_o, &softmax, q_tile.spent(), mine);
             },
         );

@@ -70,8 +70,8 @@ impl<
     const N: usize,
     const D: usize,
     const HALF: usize,
-    const HELD: usize,
-> Tile for FwdWide<E, Mask, M, W, N, D, HALF, HELD>
+    const Q_STEPS: usize,
+> Tile for FwdWide<E, Mask, M, W, N, D, HALF, Q_STEPS>
 {
     #[inline(always)]
     fn tile<C: Kernel, P: TensorTile>(p: &FwdParams, tile: &P, block: &mut Block<C>, smem: Smem<C>) {
@@ -87,7 +87,7 @@ impl<
         // Prologue: the last keys are under way while Q comes, straight to registers.
         let (stages, (mut sums, left)): (
             Stages<C, E, N, D>,
-            (Sums<M, W, N>, LeftPlace<E, M, W, HALF, HELD>),
+            (Sums<M, W, N>, LeftPlace<E, M, W, HALF, Q_STEPS>),
         ) = smem.split();
         let mut k = tensors.k.walk(range.end - 1, block);
         let mut v = tensors.v.walk(range.end - 1, block);
@@ -146,8 +146,8 @@ impl<
     const N: usize,
     const D: usize,
     const HALF: usize,
-    const HELD: usize,
-> Run for FwdWide<E, Mask, M, W, N, D, HALF, HELD>
+    const Q_STEPS: usize,
+> Run for FwdWide<E, Mask, M, W, N, D, HALF, Q_STEPS>
 {
     #[inline(always)]
     fn run(p: FwdParams, mut block: Block<Self>, smem: Smem<Self>) {

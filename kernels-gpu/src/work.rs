@@ -1,5 +1,5 @@
 //! Work tiles: which queries a thread block has, whose they are, and its share of the keys that they see. How
-//! tensors travel is not known here: [`crate::tensors`] and [`crate::hopper::maps`] say.
+//! tensors travel is not known here: [`crate::tensors`] and [`crate::hopper::scheduler`] say.
 use crate::lengths::Span;
 use crate::mask::{BlockRange, MaskFn, Rows};
 use spec::{FwdParams, HopperParams, Partials, TileOrder, Window, WorkTile};

@@ -1,9 +1,9 @@
-//! Many queries on a cache in pages, on Hopper: as [`super::packed`], with keys and values box by box out of
+//! Many queries on a cache in pages, on Hopper: as [`super::varlen`], with keys and values box by box out of
 //! the pages that have them, which the threads that copy look up.
 use crate::entries::RunAs;
 use crate::hopper::Body;
-use crate::hopper::packed::{Found, FoundTiles, whose};
-use crate::hopper::portion::MapTile;
+use crate::hopper::scheduler::MapTile;
+use crate::hopper::varlen::{Found, VarlenScheduler, whose};
 use crate::lengths::{self, Span};
 use crate::mask::Rows;
 use crate::work::{Problem, QueryTile, SequenceTile};
@@ -80,7 +80,7 @@ impl Found for CacheTile {
 impl<K: Body> RunAs<Paged<K>, Sm90a> for K {
     #[inline(always)]
     fn run_as(p: HopperPagedParams, block: Block<Paged<K>>, smem: Smem<Paged<K>>) {
-        let source = |index, count| FoundTiles::<CacheTile>::of(&p, index, count, K::INFO.tile_m);
+        let source = |index, count| VarlenScheduler::<CacheTile>::of(&p, index, count, K::INFO.tile_m);
         K::body(&p, source, block, smem)
     }
 }

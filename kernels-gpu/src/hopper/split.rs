@@ -2,7 +2,7 @@
 //! workspace, for [`spec::Combine`] to merge.
 use crate::entries::RunAs;
 use crate::hopper::mainloop::Tensors;
-use crate::hopper::portion::{MapTile, Own};
+use crate::hopper::scheduler::{MapTile, StaticScheduler};
 use crate::hopper::wide::one_by_one;
 use crate::mask::MaskFn;
 use crate::work::KvSplit;
@@ -64,7 +64,7 @@ impl<
             &p.forward,
             |next, blocks| {
                 let order = p.forward.rounds.order;
-                Own(Splits { order, partials: p.partials, next, blocks })
+                StaticScheduler(Splits { order, partials: p.partials, next, blocks })
             },
             &tensors,
             block,
@@ -73,7 +73,7 @@ impl<
                 // Before it stores: the next slice's queries need not wait for that.
                 drop(q_tile);
                 view.store(so_far, group, |o, [row, ..], group| {
-                    let KvSplit { index, head, partials, .. } = view.portion;
+                    let KvSplit { index, head, partials, .. } = view.tile;
                     let rows = PartialRows::of(&partials, index, head);
                     rows.store_together(o, row + group.first_row(), group.warp())
                 })

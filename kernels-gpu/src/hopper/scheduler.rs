@@ -20,38 +20,35 @@ pub trait MapTile: QueryTile {
     fn lse(&self, p: &Self::Params) -> GlobalVec;
 }
 
-/// What every kernel of these portions is told.
+/// What every kernel of these work tiles is told.
 pub type ForwardOf<P> =
     HopperParams<<<P as MapTile>::Queries as Map>::Data, <<P as MapTile>::Keys as Map>::Data>;
 /// What a source's kernel is told.
-pub type ParamsOf<S> = <<S as Source>::Portion as MapTile>::Params;
+pub type ParamsOf<S> = <<S as Scheduler>::Tile as MapTile>::Params;
 /// How the copy engine is told of a source's keys and values.
-pub type KeysOf<S> = <<S as Source>::Portion as MapTile>::Keys;
+pub type KeysOf<S> = <<S as Scheduler>::Tile as MapTile>::Keys;
 /// How the copy engine is told of a source's queries.
-type QueriesOf<S> = <<S as Source>::Portion as MapTile>::Queries;
+type QueriesOf<S> = <<S as Scheduler>::Tile as MapTile>::Queries;
 
-/// A block's portions, one after the other, for both sides: those who compute need not find what the one who
+/// A block's work tiles, one after the other, for both sides: those who compute need not find what the one who
 /// copies has found.
-pub trait Source {
+pub trait Scheduler {
     /// What they are.
-    type Portion: MapTile;
+    type Tile: MapTile;
     /// How their queries travel.
     type By: Engine<Map = QueriesOf<Self>>;
 
     /// The next, for the one who copies.
-    fn find(&mut self) -> Option<Self::Portion>;
+    fn find(&mut self) -> Option<Self::Tile>;
     /// Starts copying its queries, which begin `at` a row.
     fn load<T: Boxes, const S: usize>(
         q: &mut Producer<T, S, Self::By>,
-        portion: &Self::Portion,
+        tile: &Self::Tile,
         from: &T::Tensor<QueriesOf<Self>>,
         at: <QueriesOf<Self> as Map>::At,
     );
     /// The next, for those who compute and wait for its queries.
-    fn receive<T: Boxes, const S: usize>(
-        &mut self,
-        q: &mut Consumer<T, S, Self::By>,
-    ) -> Option<Self::Portion>;
+    fn receive<T: Boxes, const S: usize>(&mut self, q: &mut Consumer<T, S, Self::By>) -> Option<Self::Tile>;
 }
 
 /// A tile of a head of a batch, by row, head, batch.
@@ -75,11 +72,11 @@ impl MapTile for WorkTile {
     }
 }
 
-/// Portions that follow from parameters alone: everybody counts for himself.
-pub struct Own<I>(pub I);
+/// Work tiles that follow from parameters alone: everybody counts for himself.
+pub struct StaticScheduler<I>(pub I);
 
-impl<P: MapTile, I: Iterator<Item = P>> Source for Own<I> {
-    type Portion = P;
+impl<P: MapTile, I: Iterator<Item = P>> Scheduler for StaticScheduler<I> {
+    type Tile = P;
     type By = Tma<P::Queries>;
 
     #[inline(always)]

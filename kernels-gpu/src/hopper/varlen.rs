@@ -4,7 +4,7 @@
 //! From there on a tile is one like any other: maps end where its sequence ends.
 use crate::entries::RunAs;
 use crate::hopper::Body;
-use crate::hopper::portion::{MapTile, Source};
+use crate::hopper::scheduler::{MapTile, Scheduler};
 use crate::lengths::{self, Span};
 use crate::work::SequenceTile;
 use cuda_std::math::opaque;
@@ -99,7 +99,7 @@ impl MapTile for SequenceTile {
     }
 }
 
-/// A portion that the one who copies finds, and tells the others of.
+/// A work tile that the one who copies finds, and tells the others of.
 pub trait Found: MapTile {
     /// The tile of `tile_m` queries.
     fn find(p: &Self::Params, tile: WorkTile, tile_m: u32) -> Self;
@@ -137,22 +137,22 @@ impl Found for SequenceTile {
 }
 
 /// A block's tiles, of which some are nobody's.
-pub struct FoundTiles<'p, T: Found> {
+pub struct VarlenScheduler<'p, T: Found> {
     p: &'p T::Params,
     tiles: OwnTiles,
     tile_m: u32,
 }
 
-impl<'p, T: Found> FoundTiles<'p, T> {
+impl<'p, T: Found> VarlenScheduler<'p, T> {
     /// Those of block `index` of `count`.
     #[inline(always)]
     pub fn of(p: &'p T::Params, index: u32, count: u32, tile_m: u32) -> Self {
-        FoundTiles { p, tiles: p.as_ref().rounds.of(index, count), tile_m }
+        VarlenScheduler { p, tiles: p.as_ref().rounds.of(index, count), tile_m }
     }
 }
 
-impl<T: Found> Source for FoundTiles<'_, T> {
-    type Portion = T;
+impl<T: Found> Scheduler for VarlenScheduler<'_, T> {
+    type Tile = T;
     type By = Noted<T::Queries>;
 
     #[inline(always)]
@@ -163,11 +163,11 @@ impl<T: Found> Source for FoundTiles<'_, T> {
     #[inline(always)]
     fn load<B: Boxes, const S: usize>(
         q: &mut Producer<B, S, Noted<T::Queries>>,
-        portion: &T,
+        tile: &T,
         from: &B::Tensor<T::Queries>,
         at: <T::Queries as Map>::At,
     ) {
-        q.load(portion.note(), from, at)
+        q.load(tile.note(), from, at)
     }
 
     #[inline(always)]
@@ -179,7 +179,7 @@ impl<T: Found> Source for FoundTiles<'_, T> {
 impl<K: Body> RunAs<Varlen<K>, Sm90a> for K {
     #[inline(always)]
     fn run_as(p: VarlenParams<HopperParams<RaggedMap>>, block: Block<Varlen<K>>, smem: Smem<Varlen<K>>) {
-        let source = |index, count| FoundTiles::<SequenceTile>::of(&p, index, count, K::INFO.tile_m);
+        let source = |index, count| VarlenScheduler::<SequenceTile>::of(&p, index, count, K::INFO.tile_m);
         K::body(&p, source, block, smem)
     }
 }
