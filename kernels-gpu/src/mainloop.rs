@@ -12,7 +12,10 @@ use tile::{AFrag, Acc, Mma, Part, Resident, SharedTiles, Team, WarpRows, shared_
 
 shared_layout! {
     /// A K block and a V block that travel as one stage, a tile for each warp that shares the rows.
-    KvStage / KvSlot<E, N, D, KV_WARPS> { k: SharedTiles<E, N, D, KV_WARPS>, v: SharedTiles<E, N, D, KV_WARPS> }
+    KvStage / KvSlot<E, N, D, KV_WARPS> {
+        k: SharedTiles<E, N, D, KV_WARPS>,
+        v: SharedTiles<E, N, D, KV_WARPS>
+    }
 }
 
 /// Where stages come from.

@@ -48,9 +48,9 @@ impl BlockRange {
     }
 }
 
-/// `$step(n, whether it is an edge, which needs a mask)` for each key block of a range, the last one first. A
-/// macro: an inlined function that takes the step costs instructions of main loops (128x48 of packed sequences
-/// on sm_90: 685 for 681).
+/// `$step(n, whether it is an edge, which needs a mask)` for each key block of a range, the last one first.
+/// A macro: an inlined function that takes the step costs instructions of main loops (128x48 of packed
+/// sequences on sm_90: 685 for 681).
 macro_rules! each_key_block {
     ($mask:ty, $range:expr, $step:ident) => {
         for n in ($range.interior.1..$range.end).rev() {

@@ -36,8 +36,8 @@ impl fmt::Display for Verdict<'_> {
     }
 }
 
-/// Compares each module with the file of its symbol in `folder`, and prints one line per entry and a count. Numbers of virtual
-/// registers are free: where they alone differ, an entry counts as the folder's.
+/// Compares each module with the file of its symbol in `folder`, and prints one line per entry and a count.
+/// Numbers of virtual registers are free: where they alone differ, an entry counts as the folder's.
 ///
 /// # Errors
 /// Where a module is new or different, or where `folder` cannot be read.
@@ -56,7 +56,7 @@ pub fn against(folder: &Path, modules: &[Module]) -> Result {
     let different = modules.len() - equal - renumbered;
     let folder = folder.display();
     println!(
-        "{equal} entries equal, {renumbered} but for numbers of registers, {different} different from {folder}"
+        "{equal} entries equal, {renumbered} but for numbers of registers, {different} different; {folder}"
     );
     if different > 0 { Err(format!("{different} entries are different").into()) } else { Ok(()) }
 }

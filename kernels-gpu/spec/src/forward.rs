@@ -31,10 +31,10 @@ impl Scheduled for FwdParams {
     }
 }
 
-/// Forward attention, one block of keys after the other. A thread block owns `M` query tiles; `KV_WARPS` warps
-/// share each `W` of them, and each takes its own `N` key tiles of a stage (1: a warp sees every key; more,
-/// where there are too few queries to fill the card). Head dim is `D` tiles; the first `Q_STEPS` k-steps of Q
-/// stay in registers; `STAGES` stages.
+/// Forward attention, one block of keys after the other. A thread block owns `M` query tiles; `KV_WARPS`
+/// warps share each `W` of them, and each takes its own `N` key tiles of a stage (1: a warp sees every key;
+/// more, where there are too few queries to fill the card). Head dim is `D` tiles; the first `Q_STEPS`
+/// k-steps of Q stay in registers; `STAGES` stages.
 pub struct Fwd<
     E,
     Mask,
@@ -72,8 +72,8 @@ pub struct FwdSpecialised<
 >(PhantomData<(E, Mask)>);
 
 /// Forward attention for head dims whose O is more than a warp's registers hold: two warps share each `W` of
-/// `M` query tiles, each with `HALF` of the `D` head dim tiles, and the first `Q_STEPS` k-steps of its half of Q
-/// in registers. A block's `N` tiles of keys and those of its values take turns.
+/// `M` query tiles, each with `HALF` of the `D` head dim tiles, and the first `Q_STEPS` k-steps of its half
+/// of Q in registers. A block's `N` tiles of keys and those of its values take turns.
 pub struct FwdWide<
     E,
     Mask,

@@ -30,8 +30,8 @@ pub type KeysOf<S> = <<S as Scheduler>::Tile as MapTile>::Keys;
 /// How the copy engine is told of a source's queries.
 type QueriesOf<S> = <<S as Scheduler>::Tile as MapTile>::Queries;
 
-/// A block's work tiles, one after the other, for both sides: those who compute need not find what the one who
-/// copies has found.
+/// A block's work tiles, one after the other, for producer and consumers: what the producer warp has found
+/// the consumer warps need not find.
 pub trait Scheduler {
     /// What they are.
     type Tile: MapTile;
