@@ -50,7 +50,7 @@ mod capabilities;
 #[cfg(feature = "cudarc")]
 pub mod cudarc;
 mod decode;
-mod driver;
+pub mod driver;
 mod error;
 mod families;
 mod footprint;
@@ -76,13 +76,12 @@ pub use attention::Attention;
 pub use cache::{Counters, Index, KvCache, KvPages, KvScale, PageView, Paged, Slots};
 pub use capabilities::Capabilities;
 pub use decode::{Decode, DecodePlan, Splits, plan_decode, plan_decode_with};
-pub use driver::{
-    Boxes, Driver, Enqueue, MapKind, RawBuffer, RawDriver, RawEvent, RawGraph, RawKernel, RawStream,
-};
 #[cfg(feature = "cust")]
-pub use driver::{CustBuffer, CustDriver, CustEvent, CustKernel, CustStream};
+pub use driver::CustDriver;
 #[cfg(feature = "sim")]
-pub use driver::{SimBuffer, SimDriver, SimKernel, SimStream};
+pub use driver::SimDriver;
+pub(crate) use driver::{Boxes, MapKind};
+pub use driver::{Driver, RawDriver, RawStream};
 pub use error::{Cause, Error};
 pub use forward::{Alignment, Forward, Mask, Problem};
 pub use merge::{Merge, MergePlan, State, plan_merge};

@@ -4,6 +4,7 @@ mod fake_ptx;
 
 use fake::FakeDriver;
 use fake_ptx::with_ptx;
+use ferroflash::driver::Harness;
 use ferroflash::*;
 
 fn forward(address: u64) -> Forward<'static> {

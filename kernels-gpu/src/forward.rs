@@ -6,9 +6,11 @@ use crate::tensors::TensorTile;
 use crate::work::TileNumber;
 use core::ops::ControlFlow;
 use spec::{Forward, Fwd, FwdParams, Kernel, Persistent, Sm80};
-use tile::{
-    Block, CpAsync, Mma, Pipeline, Resident, Ring, SharedTile, Smem, TileSource, TileWalk, Unfilled, Walk,
-};
+use tile::copy::{CpAsync, TileSource, TileWalk, Walk};
+use tile::mma::{Mma, Resident};
+use tile::pipeline::{Pipeline, Ring, Unfilled};
+use tile::shared::SharedTile;
+use tile::{Block, Smem};
 
 /// The whole block copies.
 pub type ByBlock<C> = CpAsync<Block<C>>;
@@ -116,7 +118,7 @@ impl<
         // Epilogue: the first team gathers what the others saw.
         if KV_WARPS > 1 {
             let SelfFed { kv, block, .. } = stages;
-            let Some(left) = kv.reclaim(block).leave((acc_o, softmax.state()), mine, team, block) else {
+            let Some(left) = kv.reclaim(block).exchange((acc_o, softmax.state()), mine, team, block) else {
                 return;
             };
             for theirs in left.others() {

@@ -8,7 +8,10 @@ use crate::mask::{BlockRange, MaskFn, Rows, Seen, each_key_block};
 use crate::softcap::softcap;
 use crate::softmax::Softmax;
 use spec::FwdParams;
-use tile::{AFrag, Acc, Mma, Part, Resident, SharedTiles, Team, WarpRows, shared_layout};
+use tile::group::{SplitGroup, WarpRows};
+use tile::mma::{AFrag, Acc, Mma, Part, Resident};
+use tile::shared::SharedTiles;
+use tile::shared_layout;
 
 shared_layout! {
     /// A K block and a V block that travel as one stage, a tile for each warp that shares the rows.

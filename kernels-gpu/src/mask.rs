@@ -3,7 +3,8 @@
 use core::marker::PhantomData;
 use core::ops::Range;
 use spec::{Causal, FastDiv, Full, Local, MaskMarker, Window};
-use tile::{Acc, RowBounds, Warp};
+use tile::Warp;
+use tile::mma::{Acc, RowBounds};
 
 /// The rows of one thread block.
 #[derive(Clone, Copy)]

@@ -7,9 +7,11 @@ use crate::softmax::Softmax;
 use crate::tensors::TensorTile;
 use crate::work::TileNumber;
 use spec::{FwdOverlap, FwdParams, Kernel};
-use tile::{
-    AFrag, Acc, Block, Mma, Part, Resident, Ring, SharedTile, Smem, TileSource, Unfilled, Walk, shared_layout,
-};
+use tile::copy::{TileSource, Walk};
+use tile::mma::{AFrag, Acc, Mma, Part, Resident};
+use tile::pipeline::{Ring, Unfilled};
+use tile::shared::SharedTile;
+use tile::{Block, Smem, shared_layout};
 
 shared_layout! {
     /// What must be there before the first stage.

@@ -7,11 +7,16 @@ use crate::mask::MaskFn;
 use crate::tensors::TensorTile;
 use crate::work::TileNumber;
 use spec::{FwdParams, FwdSpecialised};
-use tile::{Block, Consumer, CpAsync, Mma, Relay, Resident, SharedLayout, Smem, Team, Walk, Warp};
+use tile::copy::{CpAsync, Walk};
+use tile::group::SplitGroup;
+use tile::mma::{Mma, Resident};
+use tile::pipeline::{Consumer, MbarrierPipeline};
+use tile::shared::SharedLayout;
+use tile::{Block, Smem, Warp};
 
 /// Where keys and values go, by a warp of their own.
 type KvRelay<E, const N: usize, const D: usize, const STAGES: usize> =
-    Relay<KvStage<E, N, D, 1>, STAGES, CpAsync<Warp>>;
+    MbarrierPipeline<KvStage<E, N, D, 1>, STAGES, CpAsync<Warp>>;
 
 impl<T: SharedLayout, const STAGES: usize> Stages<T> for Consumer<T, STAGES> {
     #[inline(always)]
@@ -44,17 +49,17 @@ impl<
         let (q, relay): (QPlace<Self, E, M, D>, KvRelay<E, N, D, STAGES>) = smem.split();
         let q = q.fill(|slot| slot.copy_edge(&mut Walk::down(tensors.q, tensors.m_block, &block), &block));
 
-        relay.specialise(
+        relay.specialize(
             q,
             block,
             |kv| {
-                let crew = kv.warp();
-                let mut k = Walk::down(tensors.k, range.end - 1, &crew);
-                let mut v = Walk::down(tensors.v, range.end - 1, &crew);
+                let group = kv.warp();
+                let mut k = Walk::down(tensors.k, range.end - 1, &group);
+                let mut v = Walk::down(tensors.v, range.end - 1, &group);
                 for _ in range.start..range.end {
                     kv.produce(|slot| {
-                        slot.k.copy_edge(&mut k, &crew);
-                        slot.v.copy_edge(&mut v, &crew);
+                        slot.k.copy_edge(&mut k, &group);
+                        slot.v.copy_edge(&mut v, &group);
                     });
                 }
             },

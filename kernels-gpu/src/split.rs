@@ -65,7 +65,7 @@ const AT_ONCE: usize = 4;
 impl<E: Mma, const D: usize> Run for Combine<E, D> {
     #[inline(always)]
     fn run(p: CombineParams, block: Block<Self>, _: Smem<Self>) {
-        let own = OwnChunk::<D>::of(p.rows, &block);
+        let own = OwnChunk::<D>::new(p.rows, &block);
         if own.head() >= p.partials.heads {
             return;
         }
@@ -76,19 +76,18 @@ impl<E: Mma, const D: usize> Run for Combine<E, D> {
                 // Past the last slice: the last one again, with no weight.
                 let slice = (first + i as u32).min(slices - 1);
                 let lse = match first + i as u32 == slice {
-                    true => {
-                        GlobalVec::of_slice(&p.partials, slice, own.head()).load_own(&own, f32::NEG_INFINITY)
-                    }
+                    true => GlobalVec::from_partials(&p.partials, slice, own.head())
+                        .load_own(&own, f32::NEG_INFINITY),
                     false => f32::NEG_INFINITY,
                 };
-                let o = PartialRows::of(&p.partials, slice, own.head()).load_own(&own);
+                let o = PartialRows::new(&p.partials, slice, own.head()).load_own(&own);
                 Partial::normal(o, lse * LOG2_E)
             });
             all = all.merge(batch);
             first += AT_ONCE as u32;
         }
         let ((o, lse), (batch, head)) = (all.normalised(), p.heads.div_rem(own.head()));
-        GlobalRows::<E, D>::of(&p.o, batch, head).store_own(&own, o);
-        GlobalVec::of(&p.lse, batch, head, p.partials.rows).store_own(&own, lse * LN_2);
+        GlobalRows::<E, D>::new(&p.o, batch, head).store_own(&own, o);
+        GlobalVec::new(&p.lse, batch, head, p.partials.rows).store_own(&own, lse * LN_2);
     }
 }

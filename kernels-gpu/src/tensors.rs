@@ -29,7 +29,7 @@ impl<E: Mma, const D: usize> TileTensors<E, D> {
     #[inline(always)]
     pub fn of(p: &FwdParams, tile: WorkTile, of: &impl QueryTile, tile_m: u32) -> Self {
         let (q, k) =
-            (GlobalRows::of(&p.q, tile.batch, tile.head), GlobalRows::of(&p.k, tile.batch, tile.kv_head));
+            (GlobalRows::new(&p.q, tile.batch, tile.head), GlobalRows::new(&p.k, tile.batch, tile.kv_head));
         TileTensors {
             v: GlobalRows::of(&p.v, tile.batch, tile.kv_head).as_wide_as(&k),
             o: GlobalRows::of(&p.o, tile.batch, tile.head),

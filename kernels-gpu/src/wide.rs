@@ -15,16 +15,20 @@ use crate::tensors::TensorTile;
 use crate::work::TileNumber;
 use cuda_std::math::opaque;
 use spec::{FwdParams, FwdWide, Kernel, Lse, Tensor};
-use tile::{
-    AFrag, Acc, Block, LeftPlace, Mma, Part, Ring, SharedTile, Smem, Sums, Team, TensorCore, TileSource, Warp,
-};
+use tile::copy::TileSource;
+use tile::exchange::Sums;
+use tile::group::SplitGroup;
+use tile::mma::{AFrag, Acc, Mma, Part, PlaceA, TensorCore};
+use tile::pipeline::Ring;
+use tile::shared::SharedTile;
+use tile::{Block, Smem, Warp};
 
 /// Where keys and values go, in turn.
 type Stages<C, E, const N: usize, const D: usize> = Ring<SharedTile<E, N, D>, 2, ByBlock<C>>;
 
 /// The problem of a team: its half of the columns of Q and O, of `HALF` base tiles. LSE is the first one's.
 #[inline(always)]
-fn half<const HALF: usize>(p: &FwdParams, team: Team<2>) -> FwdParams {
+fn half<const HALF: usize>(p: &FwdParams, team: SplitGroup<2>) -> FwdParams {
     let part = |tensor: &Tensor| tensor.columns(team.index() * HALF as u32 * 2, HALF as u32 * 2);
     let lse = Lse { base: if team.index() == 0 { p.lse.base } else { 0 }, ..p.lse };
     FwdParams { q: part(&p.q), o: part(&p.o), lse, ..*p }
@@ -130,7 +134,7 @@ impl<
         // before.
         let left = kv.reclaim(block);
         block.forget_thread();
-        let (mine, team) = block.teams::<M, W, 2>();
+        let (mine, team) = block.split_groups::<M, W, 2>();
         let p = half::<HALF>(p, team);
         let p = FwdParams { o: late(p.o), ..p };
         let tensors = tile.tensors::<E, HALF>(&p, M as u32 * 16);

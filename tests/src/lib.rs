@@ -1,7 +1,8 @@
 //! What FerroFlash's tests share: [`check`], one case on one entry by any driver.
 //!
 //! Reference, tolerance rule and cases are the crate `reference`, which the program uses, too.
-use ferroflash::{Attention, AttnInfo, Capabilities, Driver, SimDriver};
+use ferroflash::driver::Harness;
+use ferroflash::{Attention, AttnInfo, Capabilities, SimDriver};
 use ptx_sim::Options;
 use reference::{Case, Loaded, Reference};
 
@@ -27,7 +28,7 @@ pub fn simulator_with(entry: &AttnInfo, options: Options) -> Attention<SimDriver
 /// # Panics
 /// Where the driver refuses, a checker of the simulator finds something, or the result is wrong.
 #[track_caller]
-pub fn check<D: Driver>(attention: &Attention<D>, entry: &AttnInfo, case: &Case) {
+pub fn check<D: Harness>(attention: &Attention<D>, entry: &AttnInfo, case: &Case) {
     let memory = case.memory();
     let reference = Reference::new(&memory.inputs().expect("cases are valid"));
     let outcome =

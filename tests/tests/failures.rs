@@ -1,6 +1,7 @@
 //! How the predecessor broke, bug by bug: each planted again, and refused by the host or reported by the
 //! simulator with kind and source line. What does not even compile is in `tests/misuse`. docs/failures.md
 //! lists all of it.
+use ferroflash::driver::Harness;
 use ferroflash::lineage::Configuration;
 use ferroflash::{
     Attention, AttnInfo, Capabilities, Contract, DType, Driver, Error, Forward, Mask, MaskKind, Problem,

@@ -1,8 +1,9 @@
 //! Packed sequences in the simulator: other lengths by one plan, integers that make no sense, and what the
 //! clamps are good for. `simulated.rs` runs every packed kernel on its edges.
+use ferroflash::driver::Harness;
 use ferroflash::{
-    Attention, AttnInfo, DType, Driver, Forward, HOPPERS_PACKED, Index, LseView, Mask, MaskKind, PACKED,
-    Packed, Plan, SimDriver, TensorView, ptx,
+    Attention, AttnInfo, DType, Forward, HOPPERS_PACKED, Index, LseView, Mask, MaskKind, PACKED, Packed,
+    Plan, SimDriver, TensorView, ptx,
 };
 use ferroflash_tests::clamps::{FILES, WithoutClamp, without_each_clamp};
 use ferroflash_tests::simulator_with;
@@ -19,11 +20,11 @@ struct Launch<'a> {
     attention: &'a Attention<SimDriver>,
     plan: Plan,
     forward: Forward<'static>,
-    o: <SimDriver as Driver>::Buffer,
+    o: <SimDriver as Harness>::Buffer,
     /// `cu_seqlens_q`, `cu_seqlens_k`, `seqused_k`.
-    integers: [<SimDriver as Driver>::Buffer; 3],
+    integers: [<SimDriver as Harness>::Buffer; 3],
     /// What must live as long.
-    _others: Vec<<SimDriver as Driver>::Buffer>,
+    _others: Vec<<SimDriver as Harness>::Buffer>,
 }
 
 impl<'a> Launch<'a> {

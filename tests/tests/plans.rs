@@ -1,7 +1,8 @@
 //! A plan launches what it was made for, in memory as large as its launches need, and nothing else.
+use ferroflash::driver::Harness;
 use ferroflash::{
-    Attention, DType, Decode, Driver, Error, Forward, Index, KvCache, KvPages, LseUnit, LseView, Merge,
-    PageView, Request, SimDriver, State, TensorView, Workspace,
+    Attention, DType, Decode, Error, Forward, Index, KvCache, KvPages, LseUnit, LseView, Merge, PageView,
+    Request, SimDriver, State, TensorView, Workspace,
 };
 
 const KEYS: usize = 1024;
@@ -10,7 +11,7 @@ const DIM: usize = 64;
 /// A simulator, and buffers that stay as long as it.
 struct Device {
     attention: Attention<SimDriver>,
-    buffers: Vec<<SimDriver as Driver>::Buffer>,
+    buffers: Vec<<SimDriver as Harness>::Buffer>,
 }
 
 impl Device {

@@ -1,7 +1,7 @@
 //! Logits that belong to no key, as large and as small as there are.
+use ferroflash::driver::Harness;
 use ferroflash::{
-    Attention, DType, Decode, Driver, Index, KvCache, KvPages, LseView, PageView, SimDriver, Sinks,
-    TensorView,
+    Attention, DType, Decode, Index, KvCache, KvPages, LseView, PageView, SimDriver, Sinks, TensorView,
 };
 
 /// What a logit does to a row whose value is 1 throughout and whose scores are 0, on 16 keys: O, and its

@@ -1,7 +1,6 @@
 //! Inputs that repeat themselves, as strides say it, are as good as explicit copies.
-use ferroflash::{
-    Attention, DType, Driver, Error, Forward, Mask, SimBuffer, SimDriver, SimStream, TensorView,
-};
+use ferroflash::driver::{Harness, SimBuffer, SimStream};
+use ferroflash::{Attention, DType, Error, Forward, Mask, SimDriver, TensorView};
 use reference::Random;
 
 const SHAPE: [usize; 4] = [2, 70, 4, 40];

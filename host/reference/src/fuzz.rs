@@ -5,10 +5,11 @@ use super::inputs::Random;
 use super::memory::{Memory, Place};
 use super::runner::Loaded;
 use super::tolerance::{Reference, two_roundings};
+use ferroflash::driver::Harness;
 use ferroflash::lineage::CONFIGURATIONS;
 use ferroflash::{
-    Alignment, Attention, Capabilities, DType, Driver, ENTRIES, Error, Forward, HOPPERS, Mask, MaskKind,
-    Problem, Tuning, Workspace,
+    Alignment, Attention, Capabilities, DType, ENTRIES, Error, Forward, HOPPERS, Mask, MaskKind, Problem,
+    Tuning, Workspace,
 };
 use std::f32::consts::LOG2_E;
 
@@ -113,7 +114,7 @@ impl Fuzz {
     ///
     /// # Errors
     /// Those of planning, launching and waiting: for a valid problem each is a failure, too.
-    pub fn run<D: Driver>(&self, attention: &Attention<D>) -> Result<Findings, Error> {
+    pub fn run<D: Harness>(&self, attention: &Attention<D>) -> Result<Findings, Error> {
         let outcome = Loaded::new(attention, &self.memory, self.config)?.run()?;
         let wrong = |e: super::TensorError| Error::invalid("fuzz", self, e);
         let (inputs, Problem { dtype, .. }) = (self.memory.inputs().map_err(wrong)?, self.memory.problem);

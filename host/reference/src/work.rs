@@ -2,9 +2,10 @@
 //! is right.
 use super::tensor::TensorError;
 use super::tolerance::Verdict;
+use ferroflash::driver::Harness;
 use ferroflash::{
-    Append, AppendPlan, Attention, Contract, Counters, DType, Decode, DecodePlan, Driver, Error, Forward,
-    LseView, Merge, MergePlan, Plan, Sinks, State, TensorView, Workspace,
+    Append, AppendPlan, Attention, Contract, Counters, DType, Decode, DecodePlan, Error, Forward, LseView,
+    Merge, MergePlan, Plan, Sinks, State, TensorView, Workspace,
 };
 
 mod device;
@@ -252,7 +253,7 @@ impl Plans {
     }
 
     /// Loads what it launches.
-    fn load<D: Driver>(&self, attention: &Attention<D>) -> Result<(), Error> {
+    fn load<D: Harness>(&self, attention: &Attention<D>) -> Result<(), Error> {
         match self {
             Plans::Forward(plan) => attention.load(plan),
             Plans::Decode(plan) => attention.load(plan),
@@ -272,7 +273,7 @@ impl Asked<'_> {
     ///
     /// # Errors
     /// Those of planning.
-    pub fn plan<D: Driver>(&self, attention: &Attention<D>, workspace: u64) -> Result<Plans, Error> {
+    pub fn plan<D: Harness>(&self, attention: &Attention<D>, workspace: u64) -> Result<Plans, Error> {
         match self {
             Asked::Forward(forward) => attention.plan_with(forward, workspace).map(Plans::Forward),
             Asked::Decode(decode) => attention.plan_with(decode, workspace).map(Plans::Decode),
@@ -287,7 +288,7 @@ impl Asked<'_> {
     ///
     /// # Safety
     /// As [`Attention::launch`].
-    unsafe fn launch<D: Driver>(
+    unsafe fn launch<D: Harness>(
         &self,
         attention: &Attention<D>,
         plan: &Plans,

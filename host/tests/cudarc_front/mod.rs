@@ -5,7 +5,8 @@ use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
 use ferroflash::cudarc::{
     Cache, Decode, FlashAttention, Pages, PagesMut, PerHead, Request, Room, Scale, State, Tensor, TensorMut,
 };
-use ferroflash::{Driver, LseUnit, Mask, Splits};
+use ferroflash::driver::Harness;
+use ferroflash::{LseUnit, Mask, Splits};
 use half::f16;
 use std::sync::Arc;
 

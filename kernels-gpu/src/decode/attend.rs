@@ -10,10 +10,10 @@ use crate::softcap::softcap;
 use attention_tile::{CacheWalk, PagedRows, PagedTiles, Source, Strided, load_per_head};
 use core::ops::ControlFlow;
 use spec::{DType, Decode, DecodeCombine, DecodeParams, Local, PageMarker, Rows, Tiles};
-use tile::{
-    Block, ColAcc, ColFrag, ColVec, LoadAs, PerWarp, RightPlace, SharedTile, Smem, Steps, Stored, TensorCore,
-    shared_layout,
-};
+use tile::mma::{ColAcc, ColFrag, ColVec, LoadAs, PlaceB, Stored, TensorCore};
+use tile::pipeline::PerWarp;
+use tile::shared::SharedTile;
+use tile::{Block, Smem, Steps, shared_layout};
 
 shared_layout! {
     /// 16 keys and their values.
@@ -83,7 +83,7 @@ fn attend<
     block: &mut Block<Decode<Q, E, Mask, Page, G, D, WARPS, SLOTS>>,
     smem: Smem<Decode<Q, E, Mask, Page, G, D, WARPS, SLOTS>>,
 ) {
-    let (mut warp, (_, team)) = (block.warp(), block.teams::<1, 1, WARPS>());
+    let (mut warp, (_, team)) = (block.warp(), block.split_groups::<1, 1, WARPS>());
     let queries = item.rows_of(p, &p.q);
     let share = Strided {
         sequence: item.sequence,
@@ -94,9 +94,9 @@ fn attend<
     let (mut acc_o, mut softmax) = (ColAcc::<D, G>::zero(), Softmax::new(p.scale_log2));
 
     // Each warp takes its own tiles through its own ring: no barrier of the block.
-    let (places, right): (PerWarp<KvTile<E, D>, SLOTS, WARPS>, RightPlace<E::As, D, G>) = smem.split();
+    let (places, right): (PerWarp<KvTile<E, D>, SLOTS, WARPS>, PlaceB<E::As, D, G>) = smem.split();
     let ring = places.own(block);
-    let mut walk = CacheWalk::<E, Page::Source, D>::of(&p.cache, share, item.kv_head, warp);
+    let mut walk = CacheWalk::<E, Page::Source, D>::new(&p.cache, share, item.kv_head, warp);
     // Before the first keys: behind so many bytes their few would wait in line.
     let (q, factor) = ColFrag::<E::As, D, G>::load::<Q, E>(&queries, warp);
     let mut kv = ring.stream(|slot| walk.copy([&slot.k, &slot.v]));
@@ -131,7 +131,7 @@ fn attend<
 
     // Warps merge through shared memory, splits through global memory.
     let mine = (&acc_o, softmax.state());
-    let left = kv.reclaim(block).leave_columns::<E, _, D, G, WARPS>(mine, queries.count(), team, block);
+    let left = kv.reclaim(block).exchange_columns::<E, _, D, G, WARPS>(mine, queries.count(), team, block);
     block.deal_quads::<D>(queries.count(), |row, quad| {
         let warps = left.quads(row, quad, |o, [max, sum]| Partial { max, sum, o });
         let all = Partial::NONE.merge(warps);

@@ -6,7 +6,8 @@ use attention_tile::PackedRows;
 use core::ops::Range;
 use cuda_std::math::rcp;
 use spec::{DecodeParams, Kernel, LEAST_KEYS, TALLY, Tensor};
-use tile::{Block, Smem, Steps, Tally, Warp};
+use tile::exchange::Tally;
+use tile::{Block, Smem, Steps, Warp};
 
 /// One part of one sequence's keys, for one block of the rows of one key head.
 #[derive(Clone, Copy)]
@@ -185,7 +186,7 @@ fn item_of_many<Mask: MaskFn, K: Kernel>(
     for of in mine {
         tiles += Sequence::of::<Mask>(p, of * 32 + warp.lane()).tiles();
     }
-    let sums = tally.leave([(number, warp.sum(tiles))].into_iter(), block);
+    let sums = tally.write([(number, warp.sum(tiles))].into_iter(), block);
     let (sums, weights) = sums.split::<32, { TALLY - 32 }>();
     let all = warp.sum(if warp.lane() < warps { sums.get(warp.lane()) } else { 0 });
     let cut = Cut::of(p, all);
@@ -193,7 +194,7 @@ fn item_of_many<Mask: MaskFn, K: Kernel>(
         let sequence = Sequence::of::<Mask>(p, of * 32 + warp.lane());
         (of, warp.sum(cut.weight(sequence)))
     });
-    let weights = weights.leave(mine, block);
+    let weights = weights.write(mine, block);
     let (mut before, mut from) = (0, 0);
     while from < groups {
         let of = from + warp.lane();
@@ -271,7 +272,7 @@ impl Item {
     /// Its rows of `tensor`, queries or what becomes of them.
     #[inline(always)]
     pub fn rows_of<'p>(&self, p: &'p DecodeParams, tensor: &Tensor) -> PackedRows<'p> {
-        PackedRows::of(tensor, &p.group, self.sequence, self.kv_head).part(self.first_row(p), p.order.rows)
+        PackedRows::new(tensor, &p.group, self.sequence, self.kv_head).part(self.first_row(p), p.order.rows)
     }
 
     /// Which counter tells that all splits of its rows are there.

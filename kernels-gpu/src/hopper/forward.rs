@@ -7,7 +7,11 @@ use crate::hopper::scheduler::{ForwardOf, ParamsOf, Scheduler, StaticScheduler};
 use crate::hopper::softmax::BoundedSoftmax;
 use crate::mask::MaskFn;
 use spec::{FwdHopper, HopperParams, Kernel};
-use tile::{Ab, Abt, Acc, Block, Outbox, Relay, Smem, WarpgroupCore};
+use tile::epilogue::StoreBuffer;
+use tile::mma::{Acc, WarpgroupCore};
+use tile::pipeline::MbarrierPipeline;
+use tile::wgmma::{Ab, Abt};
+use tile::{Block, Smem};
 
 /// What a block has of shared memory: rings of their own for Q, K and V, and O on its way out.
 type Shared<S, E, const W: usize, const N: usize, const D: usize, const STAGES: usize> = (
@@ -37,7 +41,7 @@ impl<
         let view = |tile| View::<_, Mask, W, N>::of(p, tile);
         let shared: Shared<S, E, W, N, D, STAGES> = smem.split();
 
-        block.specialise(
+        block.specialize(
             shared,
             |(q, (k, (v, ())))| {
                 copy::<_, E, Mask, W, N, D, 2, STAGES>(p, source(index, count), &tensors, q, k, v)
@@ -51,7 +55,7 @@ impl<
                 let mut now = view(tile);
                 let mut q_tile = q.wait();
                 let mut s = Acc::unset();
-                group.run_in_turn(Abt(&mut s, &q_tile, &mut k));
+                group.run_ping_pong(Abt(&mut s, &q_tile, &mut k));
                 now.see_first(&mut s, first_row, warp);
                 let (softmax, probs) = BoundedSoftmax::<ORDERED>::first(&s, p.as_ref().scale_log2, warp);
                 let mut so_far = Attended { softmax, acc_o: Acc::cleared(), probs };
@@ -73,11 +77,11 @@ impl<
                         },
                         |(), _, _, first, _| first,
                     );
-                    now.store(so_far, &mut group, |o, at, group| out.send(o, &tensors.o, at, group));
+                    now.store(so_far, &mut group, |o, at, group| out.store(o, &tensors.o, at, group));
                     (now, so_far) = (next, Attended { softmax, acc_o: Acc::cleared(), probs });
                 }
                 group.run(Ab(&mut so_far.acc_o, &so_far.probs, &mut v));
-                now.store(so_far, &mut group, |o, at, group| out.send(o, &tensors.o, at, group));
+                now.store(so_far, &mut group, |o, at, group| out.store(o, &tensors.o, at, group));
             },
         );
     }

@@ -6,35 +6,38 @@ use crate::mask::{BlockRange, MaskFn, Rows, Seen};
 use crate::softcap::softcap;
 use core::marker::PhantomData;
 use spec::{HopperParams, Kernel};
-use tile::{
-    AFrag, Ab, Abt, Acc, Block, Consumer, GlobalTiles, Kept, Map, Mma, Producer, Relay, SharedTile,
-    SharedTiles, Tma, Warp, Warpgroup, WarpgroupCore,
-};
+use tile::group::Warpgroup;
+use tile::mma::{AFrag, Acc, Mma, WarpgroupCore};
+use tile::pipeline::{Consumer, MbarrierPipeline, Producer, StageGuard};
+use tile::shared::{SharedTile, SharedTiles};
+use tile::tma::{MapKind, Tma, TmaTensor};
+use tile::wgmma::{Ab, Abt};
+use tile::{Block, Warp};
 
 /// Places for Q: a tile of 64 rows of each warpgroup.
 pub type QTiles<E, const W: usize, const D: usize> = SharedTiles<E, 4, D, W>;
 
 /// A ring for blocks of keys, or of values.
 pub type Blocks<S, E, const N: usize, const D: usize, const STAGES: usize> =
-    Relay<SharedTile<E, N, D>, STAGES, Tma<KeysOf<S>>>;
+    MbarrierPipeline<SharedTile<E, N, D>, STAGES, Tma<KeysOf<S>>>;
 
 /// The problem's tensors.
 pub struct Tensors<E, Q, K, const N: usize, const D: usize> {
     /// Queries.
-    pub q: GlobalTiles<E, 4, D, Q>,
+    pub q: TmaTensor<E, 4, D, Q>,
     /// Keys.
-    pub k: GlobalTiles<E, N, D, K>,
+    pub k: TmaTensor<E, N, D, K>,
     /// Values.
-    pub v: GlobalTiles<E, N, D, K>,
+    pub v: TmaTensor<E, N, D, K>,
     /// Output.
-    pub o: GlobalTiles<E, 4, D, Q>,
+    pub o: TmaTensor<E, 4, D, Q>,
 }
 
 /// Those of a source's work tiles.
 pub type TensorsOf<S, E, const N: usize, const D: usize> =
     Tensors<E, <<S as Scheduler>::Tile as MapTile>::Queries, <<S as Scheduler>::Tile as MapTile>::Keys, N, D>;
 
-impl<E: Mma, Q: Map, K: Map, const N: usize, const D: usize> Tensors<E, Q, K, N, D> {
+impl<E: Mma, Q: MapKind, K: MapKind, const N: usize, const D: usize> Tensors<E, Q, K, N, D> {
     /// Those of the launch.
     #[inline(always)]
     pub fn of<C: Kernel<Params: AsRef<HopperParams<Q::Data, K::Data>>>>(block: &Block<C>) -> Self {
@@ -133,7 +136,7 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
     pub fn attend<E: WarpgroupCore, const D: usize, const STAGES: usize, const ORDERED: bool>(
         &self,
         so_far: &mut Attended<E, N, D, ORDERED>,
-        q_tile: &Kept<'_, QTiles<E, W, D>>,
+        q_tile: &StageGuard<'_, QTiles<E, W, D>>,
         k: &mut Consumer<SharedTile<E, N, D>, STAGES, Tma<P::Keys>>,
         v: &mut Consumer<SharedTile<E, N, D>, STAGES, Tma<P::Keys>>,
         group: &mut Warpgroup<W>,

@@ -9,7 +9,9 @@ use crate::mask::Rows;
 use crate::work::{Problem, QueryTile, SequenceTile};
 use attention_tile::{InPages, RowOfCache};
 use spec::{HopperPagedParams, Paged, RaggedMap, Sm90a, WorkTile};
-use tile::{Block, GlobalVec, Note, RowOfSequence, Smem};
+use tile::global::GlobalVec;
+use tile::tma::{RaggedRow, TileInfo};
+use tile::{Block, Smem};
 
 /// A tile of one sequence, whose keys and values lie in a cache.
 #[derive(Clone, Copy)]

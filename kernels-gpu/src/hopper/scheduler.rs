@@ -1,21 +1,23 @@
 //! What of a problem a tile is of, and how a block comes by its tiles.
 use crate::work::QueryTile;
 use spec::{HopperParams, TensorMap, WorkTile};
-use tile::{Boxes, Consumer, Engine, GlobalVec, Map, MapOut, Producer, Tma};
+use tile::global::GlobalVec;
+use tile::pipeline::{Consumer, Producer};
+use tile::tma::{MapKind, StoreMapKind, Tma, TmaTile, TmaTransport};
 
 /// A tile whose queries, keys and values are copied through tensor maps.
 pub trait MapTile: QueryTile {
     /// How TMA is told of queries' rows, and of those of O.
     type Queries: MapOut;
     /// The same of keys and values.
-    type Keys: Map;
+    type Keys: MapKind;
     /// What the kernel is told.
     type Params: AsRef<ForwardOf<Self>>;
 
     /// Where query `row` of them all is.
-    fn queries(&self, row: u32) -> <Self::Queries as Map>::At;
+    fn queries(&self, row: u32) -> <Self::Queries as MapKind>::At;
     /// Where key `row` of them all is.
-    fn keys(&self, p: &Self::Params, row: u32) -> <Self::Keys as Map>::At;
+    fn keys(&self, p: &Self::Params, row: u32) -> <Self::Keys as MapKind>::At;
     /// Log-sum-exp of all its queries.
     fn lse(&self, p: &Self::Params) -> GlobalVec;
 }
@@ -36,16 +38,16 @@ pub trait Scheduler {
     /// What they are.
     type Tile: MapTile;
     /// How their queries travel.
-    type By: Engine<Map = QueriesOf<Self>>;
+    type By: TmaTransport<MapKind = QueriesOf<Self>>;
 
     /// The next, for the one who copies.
     fn find(&mut self) -> Option<Self::Tile>;
     /// Starts copying its queries, which begin `at` a row.
-    fn load<T: Boxes, const S: usize>(
+    fn load<T: TmaTile, const S: usize>(
         q: &mut Producer<T, S, Self::By>,
         tile: &Self::Tile,
         from: &T::Tensor<QueriesOf<Self>>,
-        at: <QueriesOf<Self> as Map>::At,
+        at: <QueriesOf<Self> as MapKind>::At,
     );
     /// The next, for those who compute and wait for its queries.
     fn receive<T: Boxes, const S: usize>(&mut self, q: &mut Consumer<T, S, Self::By>) -> Option<Self::Tile>;
@@ -68,7 +70,7 @@ impl MapTile for WorkTile {
 
     #[inline(always)]
     fn lse(&self, p: &HopperParams) -> GlobalVec {
-        GlobalVec::of(&p.lse, self.batch, self.head, p.q_len)
+        GlobalVec::new(&p.lse, self.batch, self.head, p.q_len)
     }
 }
 
@@ -85,17 +87,17 @@ impl<P: MapTile, I: Iterator<Item = P>> Scheduler for StaticScheduler<I> {
     }
 
     #[inline(always)]
-    fn load<T: Boxes, const S: usize>(
+    fn load<T: TmaTile, const S: usize>(
         q: &mut Producer<T, S, Tma<P::Queries>>,
         _: &P,
         from: &T::Tensor<P::Queries>,
-        at: <P::Queries as Map>::At,
+        at: <P::Queries as MapKind>::At,
     ) {
         q.load(from, at)
     }
 
     #[inline(always)]
-    fn receive<T: Boxes, const S: usize>(&mut self, _: &mut Consumer<T, S, Tma<P::Queries>>) -> Option<P> {
+    fn receive<T: TmaTile, const S: usize>(&mut self, _: &mut Consumer<T, S, Tma<P::Queries>>) -> Option<P> {
         self.0.next()
     }
 }

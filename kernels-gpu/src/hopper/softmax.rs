@@ -3,7 +3,8 @@
 //! none has left f16.
 use cuda_std::math::{ex2, fma, lg2, rcp};
 use spec::DType;
-use tile::{AFrag, Acc, Mma, RowVec, Warp};
+use tile::Warp;
+use tile::mma::{AFrag, Acc, Mma, RowVec};
 
 use crate::softmax::NONE;
 

@@ -24,7 +24,7 @@ impl MapTile for KvSplit {
     }
     #[inline(always)]
     fn lse(&self, _: &HopperParams) -> GlobalVec {
-        GlobalVec::of_slice(&self.partials, self.index, self.head)
+        GlobalVec::from_partials(&self.partials, self.index, self.head)
     }
 }
 

@@ -45,14 +45,14 @@ impl SequenceTile {
 
     /// What those who compute are told.
     #[inline(always)]
-    pub fn note(&self) -> Note {
+    pub fn note(&self) -> TileInfo {
         let ([first, queries], [_, keys]) = (self.queries.words(), self.keys.words());
         [first, queries, keys, self.tile.head, self.shift as u32, 0, 0, 0]
     }
 
     /// What a note says: all but where keys are, for those who copy none.
     #[inline(always)]
-    pub fn noted([first, queries, keys, head, shift, ..]: Note) -> Self {
+    pub fn noted([first, queries, keys, head, shift, ..]: TileInfo) -> Self {
         let queries = Span::of_words([first, queries]);
         let tile = WorkTile { m_block: 0, batch: 0, head, kv_head: 0 };
         SequenceTile { tile, sequence: 0, queries, keys: Span::upto(keys), shift: shift as i32 }
@@ -84,7 +84,7 @@ impl MapTile for SequenceTile {
     type Params = VarlenParams<HopperParams<RaggedMap>>;
 
     #[inline(always)]
-    fn queries(&self, row: u32) -> RowOfSequence {
+    fn queries(&self, row: u32) -> RaggedRow {
         self.query(row)
     }
 
@@ -104,9 +104,9 @@ pub trait Found: MapTile {
     /// The tile of `tile_m` queries.
     fn find(p: &Self::Params, tile: WorkTile, tile_m: u32) -> Self;
     /// What those who compute are told.
-    fn note(&self) -> Note;
+    fn note(&self) -> TileInfo;
     /// What a note says.
-    fn noted(note: Note) -> Self;
+    fn noted(note: TileInfo) -> Self;
 }
 
 impl Found for SequenceTile {
@@ -126,12 +126,12 @@ impl Found for SequenceTile {
     }
 
     #[inline(always)]
-    fn note(&self) -> Note {
+    fn note(&self) -> TileInfo {
         self.note()
     }
 
     #[inline(always)]
-    fn noted(note: Note) -> Self {
+    fn noted(note: TileInfo) -> Self {
         Self::noted(note)
     }
 }
@@ -165,14 +165,17 @@ impl<T: Found> Scheduler for VarlenScheduler<'_, T> {
         q: &mut Producer<B, S, Noted<T::Queries>>,
         tile: &T,
         from: &B::Tensor<T::Queries>,
-        at: <T::Queries as Map>::At,
+        at: <T::Queries as MapKind>::At,
     ) {
         q.load(tile.note(), from, at)
     }
 
     #[inline(always)]
-    fn receive<B: Boxes, const S: usize>(&mut self, q: &mut Consumer<B, S, Noted<T::Queries>>) -> Option<T> {
-        self.tiles.next().map(|_| T::noted(q.note()))
+    fn receive<B: TmaTile, const S: usize>(
+        &mut self,
+        q: &mut Consumer<B, S, BroadcastTma<T::Queries>>,
+    ) -> Option<T> {
+        self.tiles.next().map(|_| T::noted(q.info()))
     }
 }
 

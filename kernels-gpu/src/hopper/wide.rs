@@ -6,7 +6,11 @@ use crate::hopper::scheduler::{ForwardOf, ParamsOf, Scheduler, StaticScheduler};
 use crate::hopper::softmax::BoundedSoftmax;
 use crate::mask::MaskFn;
 use spec::{FwdHopperWide, HopperParams, Kernel};
-use tile::{Ab, Abt, Acc, Block, Kept, Relay, Smem, Warpgroup, WarpgroupCore};
+use tile::group::Warpgroup;
+use tile::mma::{Acc, WarpgroupCore};
+use tile::pipeline::{MbarrierPipeline, StageGuard};
+use tile::wgmma::{Ab, Abt};
+use tile::{Block, Smem};
 
 /// What a block has of shared memory: a place for Q and O, and rings for K and V.
 type Shared<S, E, const W: usize, const N: usize, const D: usize, const STAGES: usize> = (
@@ -35,14 +39,14 @@ pub fn one_by_one<
     store: impl Fn(
         View<'_, S::Tile, Mask, W, N>,
         Attended<E, N, D, ORDERED>,
-        Kept<'_, QTiles<E, W, D>>,
+        StageGuard<'_, QTiles<E, W, D>>,
         &mut Warpgroup<W>,
     ),
 ) {
     let [index, count] = [block.index(), block.count()];
     let shared: Shared<S, E, W, N, D, STAGES> = smem.split();
 
-    block.specialise(
+    block.specialize(
         shared,
         |(q, (k, v))| copy::<_, E, Mask, W, N, D, 1, STAGES>(p, source(index, count), tensors, q, k, v),
         |mut group, (mut q, (mut k, mut v))| {
@@ -55,7 +59,7 @@ pub fn one_by_one<
                 let view = View::<_, Mask, W, N>::of(p, tile);
                 let q_tile = q.wait();
                 let mut s = Acc::unset();
-                group.run_in_turn(Abt(&mut s, &q_tile, &mut k));
+                group.run_ping_pong(Abt(&mut s, &q_tile, &mut k));
                 view.see_first(&mut s, first_row, warp);
                 let (softmax, probs) = BoundedSoftmax::<ORDERED>::first(&s, p.as_ref().scale_log2, warp);
                 let mut so_far = Attended { softmax, acc_o: Acc::cleared(), probs };
@@ -94,7 +98,7 @@ impl<
             block,
             smem,
             |view, so_far, q_tile, group| {
-                view.store(so_far, group, |o, at, group| q_tile.send_through(o, &tensors.o, at, group))
+                view.store(so_far, group, |o, at, group| q_tile.store_through(o, &tensors.o, at, group))
             },
         );
     }

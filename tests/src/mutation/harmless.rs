@@ -46,7 +46,7 @@ const OFTEN: &str = "Sums may be rescaled to the new maximum more often than nee
 const HARMLESS: &[Harmless] = &[
     Harmless {
         operators: &[Operator::DeleteWait],
-        source: ["pipeline.rs", "wait_all();"],
+        source: ["ring.rs", "wait_all();"],
         reason: "A pipeline is given up after its last stage, whose copies have landed: none is on its way.",
         ..CLASS
     },
@@ -123,7 +123,7 @@ const HARMLESS: &[Harmless] = &[
     },
     Harmless {
         operators: &[Operator::NeverBranch, Operator::Bound],
-        source: ["global.rs", "vector.base == 0"],
+        source: ["global/rows.rs", "vector.base == 0"],
         reason: "Where no log-sum-exp is wanted, its strides are 0, too: base plus offset is 0 in any case.",
         ..CLASS
     },
@@ -172,7 +172,7 @@ const HARMLESS: &[Harmless] = &[
     },
     Harmless {
         operators: &[Operator::DeleteArrive],
-        source: ["device/tile/src/relay.rs", ""],
+        source: ["device/tile/src/pipeline/mbarrier.rs", ""],
         mask: Some(MaskKind::Full),
         reason: "Without a mask no warp skips a block of keys.",
         idle: true,

@@ -1,6 +1,7 @@
 //! What a process pays before its first output.
 use crate::error::Error;
-use ferroflash::{Attention, DType, Driver, Mask, Problem, RawDriver};
+use ferroflash::driver::Harness;
+use ferroflash::{Attention, DType, Mask, Problem, RawDriver};
 use reference::{Layout, Memory};
 use serde::Serialize;
 use std::fmt;

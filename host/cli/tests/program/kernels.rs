@@ -137,7 +137,7 @@ fn verdicts_count_what_was_skipped() {
     for command in [&["verify", "--quick"][..], &["sanitize", "--seeds", "1"], &["soak", "--launches", "2"]] {
         let verdict = on(command);
         assert!(
-            verdict.ends_with("; 1 kernel skipped, which does not fit this device"),
+            verdict.ends_with("; 1 kernel skipped: it does not run on this device"),
             "{command:?}: {verdict}"
         );
     }
@@ -203,7 +203,7 @@ fn kernels_by_what_they_are() {
         let count = lines[1..].iter().filter(|line| line.contains("KiB")).count();
         assert_eq!(lines.last(), Some(&&*format!("{count} kernels")), "a head line, the kernels, a sum");
     }
-    check(&["kernels", "--family", "append", "--mask", "local"], 2, "no kernel is like that");
+    check(&["kernels", "--family", "append", "--mask", "local"], 2, "no kernel matches these options");
     check(&["kernels", "--config", "nothing"], 2, "`ferroflash kernels` lists them");
 }
 

@@ -8,7 +8,8 @@ use crate::merge::{Lie, MergeCase, MergeMemory};
 use crate::packed::Sequences;
 use crate::told::Told;
 use crate::work::{OnDevice, Rule, Work};
-use ferroflash::{Alignment, Attention, Contract, DType, Driver, Error, LseUnit, Mask, Problem, Splits};
+use ferroflash::driver::Harness;
+use ferroflash::{Alignment, Attention, Contract, DType, Error, LseUnit, Mask, Problem, Splits};
 
 /// What draws a family's problems, and how it displays one.
 type Draw = fn(&mut Random, Limits) -> (Box<dyn Work + Send>, String);
@@ -47,7 +48,7 @@ impl Other {
     ///
     /// # Errors
     /// Those of planning, and the driver's: for a valid problem each is a failure, too.
-    pub fn kernel<D: Driver>(&self, attention: &Attention<D>) -> Result<&'static Contract, Error> {
+    pub fn kernel<D: Harness>(&self, attention: &Attention<D>) -> Result<&'static Contract, Error> {
         OnDevice::new(attention, &*self.work, None)?.kernel()
     }
 
@@ -55,7 +56,7 @@ impl Other {
     ///
     /// # Errors
     /// Those of planning, launching and waiting: for a valid problem each is a failure, too.
-    pub fn run<D: Driver>(&self, attention: &Attention<D>) -> Result<Findings, Error> {
+    pub fn run<D: Harness>(&self, attention: &Attention<D>) -> Result<Findings, Error> {
         let few = self.work.outputs().iter().all(|(_, bytes)| bytes.len() < 2 * ENOUGH_ELEMENTS);
         let judge = self.work.judge(if few { Rule::Few } else { Rule::Tolerance });
         let judge = judge.map_err(|e| Error::invalid("fuzz", self, e))?;

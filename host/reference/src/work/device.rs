@@ -1,6 +1,7 @@
 //! A problem on a device: the one path of tests and program to every driver.
 use super::{Asked, Buffer, Input, Plans, Ready, Room, Work, Written};
-use ferroflash::{Attention, Contract, Counters, Driver, Enqueue, Error, Workspace};
+use ferroflash::driver::{Enqueue, Harness};
+use ferroflash::{Attention, Contract, Counters, Error, Workspace};
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
@@ -8,7 +9,7 @@ use std::time::{Duration, Instant};
 const FREE: u64 = 1 << 58;
 
 /// A problem whose inputs are in device memory.
-pub struct OnDevice<'a, D: Driver> {
+pub struct OnDevice<'a, D: Harness> {
     attention: &'a Attention<D>,
     work: &'a dyn Work,
     config: Option<&'a str>,
@@ -24,9 +25,9 @@ pub struct OnDevice<'a, D: Driver> {
 }
 
 /// Outputs of one launch in device memory.
-pub struct Outputs<D: Driver>(Vec<(D::Buffer, usize)>);
+pub struct Outputs<D: Harness>(Vec<(D::Buffer, usize)>);
 
-impl<'a, D: Driver> OnDevice<'a, D> {
+impl<'a, D: Harness> OnDevice<'a, D> {
     /// Copies the inputs to the device, and allocates as much workspace and counters as help. `config` names
     /// the kernel to run, or leaves it to the planner.
     ///

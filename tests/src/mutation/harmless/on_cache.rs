@@ -21,7 +21,7 @@ fn is_paged(symbol: &str) -> bool {
 pub(super) const HARMLESS: &[Harmless] = &[
     Harmless {
         operators: &[Operator::OffByOne, Operator::NeverBranch],
-        source: ["append.rs", "OwnPart::of(&p.parts, block)?"],
+        source: ["append.rs", "OwnPart::new(&p.parts, block)?"],
         kernels: appends,
         reason: "A thread without a part does what one of the next block does, bit by bit; behind the last \
                  row there is no slot.",
@@ -29,7 +29,7 @@ pub(super) const HARMLESS: &[Harmless] = &[
     },
     Harmless {
         operators: &[Operator::NeverBranch, Operator::OffByOne],
-        source: ["exchange.rs", "if column < columns"],
+        source: ["exchange/columns.rs", "if column < columns"],
         kernels: decodes,
         reason: "Columns behind the last have a place, too, which nobody reads.",
         ..CLASS

@@ -7,7 +7,7 @@ const ROW: &str = "The row is a remainder of the division by the number of rows:
 pub(super) const HARMLESS: &[Harmless] = &[
     Harmless {
         operators: &[Operator::NeverBranch],
-        source: ["split.rs", "GlobalVec::of_slice"],
+        source: ["split.rs", "GlobalVec::from_partials"],
         reason: "The log-sum-exp of a slice is always wanted: the merge reads it.",
         idle: true,
         ..CLASS

@@ -1,8 +1,9 @@
 //! Decoding of a file's cache on a device.
 use super::Input;
 use crate::results::{Results, Took};
+use ferroflash::driver::Harness;
 use ferroflash::{
-    Attention, Capabilities, Counters, Decode, Driver, Error, Index, KvCache, KvPages, KvScale, LseView,
+    Attention, Capabilities, Counters, Decode, Error, Index, KvCache, KvPages, KvScale, LseView,
     PackedQueries, PageView, Problem, Sinks, TensorView, Workspace, plan_decode,
 };
 use std::time::Instant;
@@ -87,7 +88,7 @@ impl Input {
     }
 
     /// Decodes on kernels. `config` names one.
-    pub(crate) fn launch<D: Driver>(
+    pub(crate) fn launch<D: Harness>(
         &self,
         attention: &Attention<D>,
         config: Option<&str>,
