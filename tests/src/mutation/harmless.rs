@@ -164,7 +164,7 @@ const HARMLESS: &[Harmless] = &[
             Operator::NeverBranch,
             Operator::OffByOne,
         ],
-        source: ["forward.rs", "portion.store_nothing_seen"],
+        source: ["forward.rs", "tile.store_nothing_seen"],
         mask: Some(MaskKind::Full),
         reason: SLICES,
         idle: true,

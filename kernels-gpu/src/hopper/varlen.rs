@@ -4,32 +4,12 @@
 //! From there on a tile is one like any other: maps end where its sequence ends.
 use crate::entries::RunAs;
 use crate::hopper::Body;
-use crate::hopper::portion::{Portion, Source};
+use crate::hopper::scheduler::{MapTile, Scheduler};
 use crate::lengths::{self, Span};
-use crate::mask::Rows;
+use crate::work::SequenceTile;
 use cuda_std::math::opaque;
-use spec::{
-    HopperParams, Lse, OwnTiles, RaggedMap, Sequences, Sm90a, Varlen, VarlenParams, Window, WorkTile,
-};
-use tile::global::GlobalVec;
-use tile::pipeline::{Consumer, Producer};
-use tile::tma::{BroadcastTma, MapKind, RaggedRow, TileInfo, TmaTile};
-use tile::{Block, Smem};
-
-/// A tile of one sequence, all of it: as if the sequence began with it, and its window stood so much further
-/// on. That is a number less to keep in the main loop.
-#[derive(Clone, Copy)]
-pub struct OfSequence {
-    head: u32,
-    /// Which keys' head.
-    pub kv_head: u32,
-    /// From the tile on.
-    pub queries: Span,
-    /// Keys of the sequence.
-    pub keys: Span,
-    /// As [`Window::shift`].
-    shift: i32,
-}
+use spec::{HopperParams, Lse, OwnTiles, RaggedMap, Sequences, Sm90a, Varlen, VarlenParams, WorkTile};
+use tile::{Block, Boxes, Consumer, GlobalVec, Map, Note, Noted, Producer, RowOfSequence, Smem};
 
 /// Which sequence a query block is of, that one's queries, and how many of them are before the block: as many
 /// as it has or more, where the block is nobody's for today's lengths.
@@ -48,59 +28,47 @@ pub fn whose(
     (sequence, queries, m_block.wrapping_sub(begin).wrapping_mul(tile_m))
 }
 
-impl OfSequence {
+impl SequenceTile {
     /// The tile of a head from query `before` of a sequence on, whose first query stands `aligned` keys
     /// further on than its first key. One that is nobody's has no query and no key: of what it is copied
     /// nothing exists, and of what it makes nothing is stored.
     #[inline(always)]
-    pub fn new(tile: WorkTile, before: u32, queries: Span, keys: Span, aligned: i32) -> Self {
+    pub fn new(tile: WorkTile, of: (u32, Span, u32), keys: Span, aligned: i32) -> Self {
+        let (sequence, queries, before) = of;
         let [queries, keys] = match before < queries.rows() {
             true => [queries.skip(before), keys],
             false => [Span::upto(0); 2],
         };
-        let WorkTile { head, kv_head, .. } = tile;
-        OfSequence { head, kv_head, queries, keys, shift: aligned.wrapping_add(before as i32) }
+        let tile = WorkTile { m_block: 0, ..tile };
+        SequenceTile { tile, sequence, queries, keys, shift: aligned.wrapping_add(before as i32) }
     }
 
     /// What those who compute are told.
     #[inline(always)]
     pub fn note(&self) -> TileInfo {
         let ([first, queries], [_, keys]) = (self.queries.words(), self.keys.words());
-        [first, queries, keys, self.head, self.shift as u32, 0, 0, 0]
+        [first, queries, keys, self.tile.head, self.shift as u32, 0, 0, 0]
     }
 
     /// What a note says: all but where keys are, for those who copy none.
     #[inline(always)]
     pub fn noted([first, queries, keys, head, shift, ..]: TileInfo) -> Self {
         let queries = Span::of_words([first, queries]);
-        OfSequence { head, kv_head: 0, queries, keys: Span::upto(keys), shift: shift as i32 }
-    }
-
-    /// Its rows, of which a tile has `tile_m`.
-    #[inline(always)]
-    pub fn rows(&self, window: Window, tile_m: u32) -> Rows {
-        Rows {
-            first: 0,
-            tile: tile_m,
-            // Of none the first, which sees no key either.
-            q_len: self.queries.rows().max(1),
-            k_len: self.keys.rows(),
-            window: Window { shift: self.shift, ..window },
-            of: [0, self.head],
-        }
+        let tile = WorkTile { m_block: 0, batch: 0, head, kv_head: 0 };
+        SequenceTile { tile, sequence: 0, queries, keys: Span::upto(keys), shift: shift as i32 }
     }
 
     /// Where query `row` of them is.
     #[inline(always)]
-    pub fn query(&self, row: u32) -> RaggedRow {
-        RaggedRow::new(row, self.head, self.queries.first(), self.queries.rows())
+    pub fn query(&self, row: u32) -> RowOfSequence {
+        RowOfSequence::new(row, self.tile.head, self.queries.first(), self.queries.rows())
     }
 
     /// Log-sum-exp of its queries among `rows` of all, of the batch that their first one is of.
     #[inline(always)]
     pub fn lse(&self, lse: &Lse, rows: u32, batch: impl FnOnce(u32) -> u32) -> GlobalVec {
         let first = self.queries.first();
-        let of_all = GlobalVec::new(lse, batch(first), self.head, rows);
+        let of_all = GlobalVec::of(lse, batch(first), self.tile.head, rows);
         if lse.base == 0 {
             return of_all;
         }
@@ -110,16 +78,10 @@ impl OfSequence {
     }
 }
 
-impl Portion for OfSequence {
+impl MapTile for SequenceTile {
     type Queries = RaggedMap;
     type Keys = RaggedMap;
     type Params = VarlenParams<HopperParams<RaggedMap>>;
-    const MAY_LACK_KEYS: bool = true;
-
-    #[inline(always)]
-    fn rows(&self, p: &VarlenParams<HopperParams<RaggedMap>>, tile_m: u32) -> Rows {
-        self.rows(p.forward.window, tile_m)
-    }
 
     #[inline(always)]
     fn queries(&self, row: u32) -> RaggedRow {
@@ -127,8 +89,8 @@ impl Portion for OfSequence {
     }
 
     #[inline(always)]
-    fn keys(&self, _: &VarlenParams<HopperParams<RaggedMap>>, row: u32) -> RaggedRow {
-        RaggedRow::new(row, self.kv_head, self.keys.first(), self.keys.rows())
+    fn keys(&self, _: &VarlenParams<HopperParams<RaggedMap>>, row: u32) -> RowOfSequence {
+        RowOfSequence::new(row, self.tile.kv_head, self.keys.first(), self.keys.rows())
     }
 
     #[inline(always)]
@@ -137,8 +99,8 @@ impl Portion for OfSequence {
     }
 }
 
-/// A portion that the one who copies finds, and tells the others of.
-pub trait Found: Portion {
+/// A work tile that the one who copies finds, and tells the others of.
+pub trait Found: MapTile {
     /// The tile of `tile_m` queries.
     fn find(p: &Self::Params, tile: WorkTile, tile_m: u32) -> Self;
     /// What those who compute are told.
@@ -147,11 +109,11 @@ pub trait Found: Portion {
     fn noted(note: TileInfo) -> Self;
 }
 
-impl Found for OfSequence {
+impl Found for SequenceTile {
     #[inline(always)]
     fn find(p: &VarlenParams<HopperParams<RaggedMap>>, tile: WorkTile, tile_m: u32) -> Self {
         let VarlenParams { forward, cu_seqlens_q, .. } = p;
-        let (sequence, queries, before) = whose(
+        let of @ (sequence, queries, _) = whose(
             &p.sequences,
             tile.m_block,
             tile_m,
@@ -160,7 +122,7 @@ impl Found for OfSequence {
         );
         let keys = Span::load(&p.cu_seqlens_k, sequence, forward.k_len).used(&p.seqused_k, sequence);
         let aligned = (keys.rows() as i32 - queries.rows() as i32) * p.bottom_right as i32;
-        Self::new(tile, before, queries, keys, aligned)
+        Self::new(tile, of, keys, aligned)
     }
 
     #[inline(always)]
@@ -175,23 +137,23 @@ impl Found for OfSequence {
 }
 
 /// A block's tiles, of which some are nobody's.
-pub struct FoundTiles<'p, T: Found> {
+pub struct VarlenScheduler<'p, T: Found> {
     p: &'p T::Params,
     tiles: OwnTiles,
     tile_m: u32,
 }
 
-impl<'p, T: Found> FoundTiles<'p, T> {
+impl<'p, T: Found> VarlenScheduler<'p, T> {
     /// Those of block `index` of `count`.
     #[inline(always)]
     pub fn of(p: &'p T::Params, index: u32, count: u32, tile_m: u32) -> Self {
-        FoundTiles { p, tiles: p.as_ref().rounds.of(index, count), tile_m }
+        VarlenScheduler { p, tiles: p.as_ref().rounds.of(index, count), tile_m }
     }
 }
 
-impl<T: Found> Source for FoundTiles<'_, T> {
-    type Portion = T;
-    type By = BroadcastTma<T::Queries>;
+impl<T: Found> Scheduler for VarlenScheduler<'_, T> {
+    type Tile = T;
+    type By = Noted<T::Queries>;
 
     #[inline(always)]
     fn find(&mut self) -> Option<T> {
@@ -199,13 +161,13 @@ impl<T: Found> Source for FoundTiles<'_, T> {
     }
 
     #[inline(always)]
-    fn load<B: TmaTile, const S: usize>(
-        q: &mut Producer<B, S, BroadcastTma<T::Queries>>,
-        portion: &T,
+    fn load<B: Boxes, const S: usize>(
+        q: &mut Producer<B, S, Noted<T::Queries>>,
+        tile: &T,
         from: &B::Tensor<T::Queries>,
         at: <T::Queries as MapKind>::At,
     ) {
-        q.load(portion.note(), from, at)
+        q.load(tile.note(), from, at)
     }
 
     #[inline(always)]
@@ -220,7 +182,7 @@ impl<T: Found> Source for FoundTiles<'_, T> {
 impl<K: Body> RunAs<Varlen<K>, Sm90a> for K {
     #[inline(always)]
     fn run_as(p: VarlenParams<HopperParams<RaggedMap>>, block: Block<Varlen<K>>, smem: Smem<Varlen<K>>) {
-        let source = |index, count| FoundTiles::<OfSequence>::of(&p, index, count, K::INFO.tile_m);
+        let source = |index, count| VarlenScheduler::<SequenceTile>::of(&p, index, count, K::INFO.tile_m);
         K::body(&p, source, block, smem)
     }
 }

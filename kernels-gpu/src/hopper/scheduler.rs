@@ -1,28 +1,19 @@
 //! What of a problem a tile is of, and how a block comes by its tiles.
-use crate::mask::{BlockRange, Rows};
+use crate::work::QueryTile;
 use spec::{HopperParams, TensorMap, WorkTile};
 use tile::global::GlobalVec;
 use tile::pipeline::{Consumer, Producer};
 use tile::tma::{MapKind, StoreMapKind, Tma, TmaTile, TmaTransport};
 
-/// A tile of queries, whose they are, and where they and their keys lie.
-pub trait Portion: Copy {
-    /// How the copy engine is told of queries' rows, and of those of O.
-    type Queries: StoreMapKind;
+/// A tile whose queries, keys and values are copied through tensor maps.
+pub trait MapTile: QueryTile {
+    /// How TMA is told of queries' rows, and of those of O.
+    type Queries: MapOut;
     /// The same of keys and values.
     type Keys: MapKind;
     /// What the kernel is told.
     type Params: AsRef<ForwardOf<Self>>;
-    /// Whether its queries may have no key at all.
-    const MAY_LACK_KEYS: bool;
 
-    /// Its rows, of which a tile has `tile_m`.
-    fn rows(&self, p: &Self::Params, tile_m: u32) -> Rows;
-    /// Its share of the key blocks that the tile sees.
-    #[inline(always)]
-    fn share(&self, range: BlockRange) -> BlockRange {
-        range
-    }
     /// Where query `row` of them all is.
     fn queries(&self, row: u32) -> <Self::Queries as MapKind>::At;
     /// Where key `row` of them all is.
@@ -31,59 +22,42 @@ pub trait Portion: Copy {
     fn lse(&self, p: &Self::Params) -> GlobalVec;
 }
 
-/// What every kernel of these portions is told.
+/// What every kernel of these work tiles is told.
 pub type ForwardOf<P> =
-    HopperParams<<<P as Portion>::Queries as MapKind>::Data, <<P as Portion>::Keys as MapKind>::Data>;
+    HopperParams<<<P as MapTile>::Queries as Map>::Data, <<P as MapTile>::Keys as Map>::Data>;
 /// What a source's kernel is told.
-pub type ParamsOf<S> = <<S as Source>::Portion as Portion>::Params;
+pub type ParamsOf<S> = <<S as Scheduler>::Tile as MapTile>::Params;
 /// How the copy engine is told of a source's keys and values.
-pub type KeysOf<S> = <<S as Source>::Portion as Portion>::Keys;
+pub type KeysOf<S> = <<S as Scheduler>::Tile as MapTile>::Keys;
 /// How the copy engine is told of a source's queries.
-type QueriesOf<S> = <<S as Source>::Portion as Portion>::Queries;
+type QueriesOf<S> = <<S as Scheduler>::Tile as MapTile>::Queries;
 
-/// A block's portions, one after the other, for both sides: those who compute need not find what the one who
-/// copies has found.
-pub trait Source {
+/// A block's work tiles, one after the other, for producer and consumers: what the producer warp has found
+/// the consumer warps need not find.
+pub trait Scheduler {
     /// What they are.
-    type Portion: Portion;
+    type Tile: MapTile;
     /// How their queries travel.
     type By: TmaTransport<MapKind = QueriesOf<Self>>;
 
     /// The next, for the one who copies.
-    fn find(&mut self) -> Option<Self::Portion>;
+    fn find(&mut self) -> Option<Self::Tile>;
     /// Starts copying its queries, which begin `at` a row.
     fn load<T: TmaTile, const S: usize>(
         q: &mut Producer<T, S, Self::By>,
-        portion: &Self::Portion,
+        tile: &Self::Tile,
         from: &T::Tensor<QueriesOf<Self>>,
         at: <QueriesOf<Self> as MapKind>::At,
     );
     /// The next, for those who compute and wait for its queries.
-    fn receive<T: TmaTile, const S: usize>(
-        &mut self,
-        q: &mut Consumer<T, S, Self::By>,
-    ) -> Option<Self::Portion>;
+    fn receive<T: Boxes, const S: usize>(&mut self, q: &mut Consumer<T, S, Self::By>) -> Option<Self::Tile>;
 }
 
 /// A tile of a head of a batch, by row, head, batch.
-impl Portion for WorkTile {
+impl MapTile for WorkTile {
     type Queries = TensorMap;
     type Keys = TensorMap;
     type Params = HopperParams;
-    const MAY_LACK_KEYS: bool = false;
-
-    #[inline(always)]
-    fn rows(&self, p: &HopperParams, tile_m: u32) -> Rows {
-        Rows {
-            first: self.m_block * tile_m,
-            tile: tile_m,
-            q_len: p.q_len,
-            k_len: p.k_len,
-            window: p.window,
-            of: [self.batch, self.head],
-        }
-    }
-
     #[inline(always)]
     fn queries(&self, row: u32) -> [u32; 3] {
         [row, self.head, self.batch]
@@ -100,11 +74,11 @@ impl Portion for WorkTile {
     }
 }
 
-/// Portions that follow from parameters alone: everybody counts for himself.
-pub struct Own<I>(pub I);
+/// Work tiles that follow from parameters alone: everybody counts for himself.
+pub struct StaticScheduler<I>(pub I);
 
-impl<P: Portion, I: Iterator<Item = P>> Source for Own<I> {
-    type Portion = P;
+impl<P: MapTile, I: Iterator<Item = P>> Scheduler for StaticScheduler<I> {
+    type Tile = P;
     type By = Tma<P::Queries>;
 
     #[inline(always)]

@@ -3,32 +3,13 @@
 use crate::entries::RunAs;
 use crate::forward::Tile;
 use crate::lengths::{self, Span};
-use crate::mask::MaskFn;
 use crate::softmax::Softmax;
-use crate::tensors::{Portion, TileTensors};
-use spec::{FwdParams, Sm80, Varlen, VarlenParams, Window, WorkTile};
-use tile::epilogue::Spent;
-use tile::global::GlobalRows;
-use tile::group::WarpRows;
-use tile::mma::{Acc, Mma};
-use tile::{Block, Smem, Warp};
+use crate::tensors::{TensorTile, TileTensors};
+use crate::work::SequenceTile;
+use spec::{FwdParams, Sm80, Varlen, VarlenParams, WorkTile};
+use tile::{Acc, Block, GlobalRows, Mma, Smem, Spent, Warp, WarpRows};
 
-/// A tile of one sequence, all of it: as if the sequence began with it, and its window stood so much further
-/// on. That is a number less to keep in the main loop.
-pub struct OfSequence {
-    /// The tile: the first.
-    pub tile: WorkTile,
-    /// Which sequence it is.
-    pub sequence: u32,
-    /// Queries of the sequence from the tile on.
-    pub queries: Span,
-    /// Keys of the sequence.
-    pub keys: Span,
-    /// Which of them the sequence's queries see, from the tile on.
-    pub window: Window,
-}
-
-impl OfSequence {
+impl SequenceTile {
     /// The tile of `tile_m` queries that is `index`-th in order, if there is one for today's lengths. Every
     /// warp of a block finds the same.
     #[inline(always)]
@@ -50,28 +31,22 @@ impl OfSequence {
         let before = m_block * tile_m;
         let aligned = (keys.rows() as i32 - queries.rows() as i32) * p.bottom_right as i32;
         let shift = warp.uniform((aligned + before as i32) as u32) as i32;
-        let window = Window { shift, ..forward.window };
-        Some(OfSequence {
+        Some(SequenceTile {
             tile: WorkTile { m_block: 0, ..tile },
             sequence,
             queries: queries.skip(before).uniform(warp),
             keys,
-            window,
+            shift,
         })
     }
 }
 
-impl Portion for OfSequence {
+impl TensorTile for SequenceTile {
     type Keys<E: Mma, const D: usize> = GlobalRows<E, D>;
 
     #[inline(always)]
     fn tensors<E: Mma, const D: usize>(&self, p: &FwdParams, tile_m: u32) -> TileTensors<E, D> {
-        TileTensors::of(p, self.tile, tile_m).of_sequence(self.sequence, self.queries, self.keys, self.window)
-    }
-
-    #[inline(always)]
-    fn may_be_empty<Mask: MaskFn>(&self) -> bool {
-        true
+        TileTensors::of(p, self.tile, self, tile_m).part(self.queries, self.keys)
     }
 
     /// Finds out only now where results go: what follows from parameters alone costs no register in the main
@@ -94,8 +69,8 @@ impl Portion for OfSequence {
 impl<K: Tile> RunAs<Varlen<K>, Sm80> for K {
     #[inline(always)]
     fn run_as(p: VarlenParams, mut block: Block<Varlen<K>>, smem: Smem<Varlen<K>>) {
-        if let Some(portion) = OfSequence::find(&p, block.index(), K::INFO.tile_m, block.warp()) {
-            K::tile(&p.forward, &portion, &mut block, smem)
+        if let Some(tile) = SequenceTile::find(&p, block.index(), K::INFO.tile_m, block.warp()) {
+            K::tile(&p.forward, &tile, &mut block, smem)
         }
     }
 }
