@@ -146,7 +146,7 @@ candle() {
 call() {
     case $call in
         programs)
-            program gpu env FERROFLASH_REQUIRE_GPU=1 ./gpu
+            program gpu ./gpu --include-ignored
             program embed ./embed
             program cudarc ./cudarc
             ;;
