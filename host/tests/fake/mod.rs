@@ -101,12 +101,15 @@ impl Driver for FakeDriver {
         Ok(())
     }
 
-    /// Not what a driver writes, but it says of what it is: address, columns and rows of a box, strides.
+    /// Not what a driver writes, but it says of what it is: address, columns and rows of a box, strides,
+    /// extents, type and kind.
     fn tensor_map(&self, boxes: &Boxes) -> Result<spec::TensorMap, Error> {
         self.maps.fetch_add(1, Ordering::Relaxed);
         let mut map = spec::TensorMap::EMPTY;
         map.words[..3].copy_from_slice(&[boxes.address, boxes.of[0].into(), boxes.of[1].into()]);
         map.words[3..6].copy_from_slice(&boxes.strides);
+        map.words[6..10].copy_from_slice(&boxes.extents.map(u64::from));
+        map.words[10..12].copy_from_slice(&[boxes.dtype as u64, boxes.kind as u64]);
         Ok(map)
     }
 
