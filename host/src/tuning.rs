@@ -1,6 +1,6 @@
 //! Measured choices: which entry was fastest on a device, for which size of problem. Files of them need the
 //! feature `tuning`.
-use crate::{Problem, validate};
+use crate::Problem;
 use std::collections::BTreeMap;
 
 /// What `ferroflash sweep` measured, by device. The planner takes it before its own table.
@@ -42,7 +42,7 @@ pub const TUNING_VARIABLE: &str = "FERROFLASH_TUNING";
 pub fn size(p: &Problem) -> String {
     // Problems that planning refuses have a size, too.
     let up = |n: usize| n.checked_next_power_of_two().unwrap_or(usize::MAX);
-    let (dtype, mask) = (p.dtype.name(), validate::mask(p).0.name());
+    let (dtype, mask) = (p.dtype.name(), p.mask_kind().name());
     let (heads, queries, keys) = (up(p.batch.saturating_mul(p.heads_q)), up(p.seqlen_q), up(p.seqlen_k));
     format!("{dtype} d{} {mask} heads {heads} queries {queries} keys {keys}", p.head_dim)
 }

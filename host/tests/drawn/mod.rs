@@ -1,5 +1,8 @@
 //! Requests of every kind, drawn from fixed seeds.
 use crate::fake::{FakeDriver, Launch};
+use ferroflash::kernels::entries;
+use ferroflash::plan::ScratchBytes;
+use ferroflash::request::*;
 use ferroflash::*;
 
 /// SplitMix64.
@@ -33,8 +36,8 @@ impl Random {
 
 /// A drawn request.
 pub enum Request {
-    Forward(Forward<'static>),
-    Decode(Decode<'static>),
+    /// With the counters that its launches are given.
+    Attention(AttentionRequest<'static>, Option<Counters>),
     Append(Append),
     Merge(Vec<State>, TensorView, Option<LseView>, Option<Sinks>),
 }
@@ -53,13 +56,13 @@ pub struct Outcome {
 pub type Draw = fn(&mut Random) -> Request;
 
 pub const KINDS: &[(&str, Draw)] = &[
-    ("dense", |random| Request::Forward(dense(random))),
-    ("dense by name", |random| Request::Forward(named(random))),
-    ("varlen", |random| Request::Forward(varlen(random))),
-    ("few on a cache", |random| Request::Decode(cached(random, &[1, 1, 1, 2, 4, 8]))),
-    ("many on a cache", |random| Request::Decode(cached(random, &[17, 100, 128, 512, 1024, 2048]))),
-    ("varlen on a cache", |random| Request::Decode(packed(random))),
-    ("on a cache by name", |random| Request::Decode(cached_by_name(random))),
+    ("dense", |random| Request::Attention(dense(random), None)),
+    ("dense by name", |random| Request::Attention(named(random), None)),
+    ("varlen", |random| Request::Attention(varlen(random), None)),
+    ("few on a cache", |random| cached(random, &[1, 1, 1, 2, 4, 8])),
+    ("many on a cache", |random| cached(random, &[17, 100, 128, 512, 1024, 2048])),
+    ("varlen on a cache", |random| packed(random)),
+    ("on a cache by name", |random| cached_by_name(random)),
     ("append", append),
     ("merge", merge),
 ];
@@ -68,6 +71,7 @@ pub const KINDS: &[(&str, Draw)] = &[
 const FAR: u64 = 1 << 44;
 /// All the workspace that any launch wants.
 const ROOM: Workspace = Workspace { address: 34 * FAR, bytes: 1 << 43 };
+const COUNTERS: Counters = Counters { address: 32 * FAR, bytes: 1 << 24 };
 const DTYPES: &[DType] = &[DType::F16, DType::Bf16];
 const HEAD_DIMS: &[usize] = &[8, 32, 40, 64, 64, 64, 72, 80, 96, 104, 128, 128, 128, 128, 160, 192, 256, 264, 512];
 const LENGTHS: &[usize] = &[1, 3, 17, 64, 100, 128, 512, 600, 900, 1024, 2048, 4096, 8192];
@@ -86,9 +90,16 @@ fn view(random: &mut Random, n: u64, dtype: DType, shape: [usize; 4]) -> TensorV
     make(n * FAR, 1 << 43, dtype, shape)
 }
 
-fn workspace(random: &mut Random) -> Option<Workspace> {
+/// A workspace, with counters or without, or none.
+fn scratch(workspace: Option<u64>, counters: Option<Counters>) -> Scratch {
+    let memory = |bytes| Scratch::Memory { workspace: Workspace { address: 30 * FAR, bytes }, counters };
+    workspace.map_or(Scratch::None, memory)
+}
+
+/// Bytes of a workspace.
+fn workspace(random: &mut Random) -> Option<u64> {
     let bytes = random.one_of(&[1 << 40, 1 << 40, 1 << 22]);
-    random.some(2, Workspace { address: 30 * FAR, bytes })
+    random.some(2, bytes)
 }
 
 fn slopes(random: &mut Random, heads: usize) -> AlibiSlopes {
@@ -96,7 +107,7 @@ fn slopes(random: &mut Random, heads: usize) -> AlibiSlopes {
     AlibiSlopes::new(31 * FAR, 1 << 30).strides(strides)
 }
 
-fn dense(random: &mut Random) -> Forward<'static> {
+fn dense(random: &mut Random) -> AttentionRequest<'static> {
     let (dtype, batch) = (random.one_of(DTYPES), random.one_of(&[1, 2, 3, 8, 32]));
     let (heads_k, group) = (random.one_of(&[1, 2, 4, 8, 9, 16]), random.one_of(&[1, 1, 4, 8]));
     let (heads, head_dim) = (heads_k * group, random.one_of(HEAD_DIMS));
@@ -105,25 +116,25 @@ fn dense(random: &mut Random) -> Forward<'static> {
     let [query, key] = [[batch, seqlen_q, heads, head_dim], [batch, seqlen_k, heads_k, head_dim]];
     let [q, o] = [1, 4].map(|n| view(random, n, dtype, query));
     let [k, v] = [2, 3].map(|n| view(random, n, dtype, key));
-    let mut f = Forward::new(q, k, v, o).mask(random.one_of(MASKS));
+    let mut f = AttentionRequest::dense(q, k, v, o).mask(random.one_of(MASKS));
     if random.once_in(4) {
-        f = f.align(Alignment::TopLeft);
+        f = f.alignment(Alignment::TopLeft);
     }
-    f.scale = random.some(4, 0.3);
-    f.softcap = random.some(6, 30.0);
-    f.alibi = random.once_in(8).then(|| slopes(random, heads));
+    f.scores.scale = random.some(4, 0.3);
+    f.scores.softcap = random.some(6, 30.0);
+    f.scores.alibi = random.once_in(8).then(|| slopes(random, heads));
     f.lse = random.some(3, LseView::contiguous(5 * FAR, 1 << 40, [batch, heads, seqlen_q]));
-    f.workspace = workspace(random);
+    f.scratch = scratch(workspace(random), None);
     f
 }
 
-fn named(random: &mut Random) -> Forward<'static> {
+fn named(random: &mut Random) -> AttentionRequest<'static> {
     let mut f = if random.once_in(3) { varlen(random) } else { dense(random) };
     let symbols: Vec<_> = entries().map(|entry| entry.contract.symbol).collect();
     let fits = |entry: &EntryInfo| {
         let d = f.q.shape[3] as u32;
         let held = entry.head_dim >= d && entry.head_dim <= 2 * d;
-        entry.dtype == f.q.dtype && held && entry.grid.packs() == f.packed.is_some()
+        entry.dtype == f.q.dtype && held && entry.grid.packs() == (f.queries != Queries::Batched)
     };
     let fitting: Vec<_> = entries().filter(|e| fits(e)).map(|entry| entry.contract.symbol).collect();
     let from = if random.once_in(8) || fitting.is_empty() { &symbols } else { &fitting };
@@ -131,7 +142,7 @@ fn named(random: &mut Random) -> Forward<'static> {
     f
 }
 
-fn varlen(random: &mut Random) -> Forward<'static> {
+fn varlen(random: &mut Random) -> AttentionRequest<'static> {
     let (dtype, batch) = (random.one_of(DTYPES), random.one_of(&[1, 2, 8, 33, 200]));
     let (heads_k, group) = (random.one_of(&[1, 2, 4, 8]), random.one_of(&[1, 1, 4, 8]));
     let (heads, head_dim) = (heads_k * group, random.one_of(HEAD_DIMS));
@@ -146,17 +157,19 @@ fn varlen(random: &mut Random) -> Forward<'static> {
     let [q, o] = [1, 4].map(|n| view(random, n, dtype, query));
     let [k, v] = [2, 3].map(|n| view(random, n, dtype, key));
     let starts = |n: u64| Index::new(n * FAR, batch as u64 + 1);
-    let mut sequences = Packed::new(batch, starts(6), starts(7), longest_q, longest_k);
-    sequences.seqused_k = random.some(3, Index::new(8 * FAR, batch as u64));
-    let mut f = Forward::new(q, k, v, o).packed(sequences).mask(random.one_of(MASKS));
+    let mut keys = VarlenKeys::new(starts(7), longest_k);
+    keys.seqused_k = random.some(3, Index::new(8 * FAR, batch as u64));
+    let queries = VarlenQueries::new(batch, starts(6), longest_q);
+    let f = AttentionRequest::varlen(q, k, v, o, queries, keys);
+    let mut f = f.mask(random.one_of(MASKS));
     if random.once_in(4) {
-        f = f.align(Alignment::TopLeft);
+        f = f.alignment(Alignment::TopLeft);
     }
-    f.scale = random.some(4, 0.3);
-    f.softcap = random.some(6, 30.0);
-    f.alibi = random.once_in(8).then(|| slopes(random, heads));
+    f.scores.scale = random.some(4, 0.3);
+    f.scores.softcap = random.some(6, 30.0);
+    f.scores.alibi = random.once_in(8).then(|| slopes(random, heads));
     f.lse = random.some(3, LseView::contiguous(5 * FAR, 1 << 40, [1, heads, rows_q]));
-    f.workspace = workspace(random);
+    f.scratch = scratch(workspace(random), None);
     f
 }
 
@@ -205,16 +218,16 @@ fn cache(random: &mut Random, dtype: DType, batch: usize, heads: usize, head_dim
 }
 
 /// What requests on caches may have.
-fn scores(random: &mut Random, d: Decode<'static>, batches: usize, rows: usize) -> Decode<'static> {
+fn scores(random: &mut Random, d: AttentionRequest<'static>, batches: usize, rows: usize) -> Request {
     let heads = d.q.shape[2];
     let mut d = d.mask(random.one_of(MASKS));
-    d.scale = random.some(4, 0.3);
-    d.softcap = random.some(8, 30.0);
-    d.alibi = random.once_in(10).then(|| slopes(random, heads));
-    d.sinks = random.some(6, Sinks { address: 16 * FAR, elements: heads as u64 });
+    d.scores.scale = random.some(4, 0.3);
+    d.scores.softcap = random.some(8, 30.0);
+    d.scores.alibi = random.once_in(10).then(|| slopes(random, heads));
+    d.scores.sinks = random.some(6, Sinks { address: 16 * FAR, elements: heads as u64 });
     d.lse = random.some(3, LseView::contiguous(5 * FAR, 1 << 40, [batches, heads, rows]));
-    d.workspace = workspace(random);
-    d.counters = random.some(2, Counters { address: 32 * FAR, bytes: 1 << 24 });
+    let (workspace, counters) = (workspace(random), random.some(2, COUNTERS));
+    d.scratch = scratch(workspace, counters);
     d.splits = random.one_of(&[
         Splits::Auto,
         Splits::Auto,
@@ -224,20 +237,20 @@ fn scores(random: &mut Random, d: Decode<'static>, batches: usize, rows: usize) 
         Splits::Exactly(1),
         Splits::Exactly(3),
     ]);
-    d
+    Request::Attention(d, counters)
 }
 
-fn cached(random: &mut Random, queries: &[usize]) -> Decode<'static> {
+fn cached(random: &mut Random, queries: &[usize]) -> Request {
     let (dtype, batch) = (random.one_of(DTYPES), random.one_of(&[1, 2, 3, 8, 16, 33, 64, 200]));
     let (heads_k, group) = (random.one_of(&[1, 2, 4, 8]), random.one_of(&[1, 4, 4, 8]));
     let (heads, head_dim) = (heads_k * group, random.one_of(HEAD_DIMS));
     let queries = random.one_of(queries);
     let [q, o] = [1, 4].map(|n| view(random, n, dtype, [batch, queries, heads, head_dim]));
     let cache = cache(random, dtype, batch, heads_k, head_dim);
-    scores(random, Decode::new(q, cache, o), batch, queries)
+    scores(random, AttentionRequest::cached(q, cache, o), batch, queries)
 }
 
-fn packed(random: &mut Random) -> Decode<'static> {
+fn packed(random: &mut Random) -> Request {
     let (dtype, batch) = (random.one_of(DTYPES), random.one_of(&[1, 2, 3, 8, 16, 33, 64, 200]));
     let (heads_k, group) = (random.one_of(&[1, 2, 4, 8]), random.one_of(&[1, 4, 4, 8]));
     let (heads, head_dim) = (heads_k * group, random.one_of(HEAD_DIMS));
@@ -245,16 +258,17 @@ fn packed(random: &mut Random) -> Decode<'static> {
     let rows = random.one_of(&[batch * longest, batch * longest / 2 + 1]);
     let [q, o] = [1, 4].map(|n| view(random, n, dtype, [1, rows, heads, head_dim]));
     let cache = cache(random, dtype, batch, heads_k, head_dim);
-    let starts = PackedQueries::new(batch, Index::new(6 * FAR, batch as u64 + 1), longest);
-    scores(random, Decode::new(q, cache, o).packed(starts), 1, rows)
+    let starts = VarlenQueries::new(batch, Index::new(6 * FAR, batch as u64 + 1), longest);
+    scores(random, AttentionRequest::cached(q, cache, o).queries(Queries::Varlen(starts)), 1, rows)
 }
 
-fn cached_by_name(random: &mut Random) -> Decode<'static> {
-    let mut d = match random.bits() % 3 {
+fn cached_by_name(random: &mut Random) -> Request {
+    let request = match random.bits() % 3 {
         0 => packed(random),
         1 => cached(random, &[100, 1024]),
         _ => cached(random, &[1, 4]),
     };
+    let Request::Attention(mut d, counters) = request else { return request };
     let fits = |head_dim: u32| head_dim >= d.q.shape[3] as u32 && head_dim <= 2 * d.q.shape[3] as u32;
     let decodes = spec::DECODES.iter().filter(|e| e.dtype == d.q.dtype && fits(e.head_dim));
     let decodes = decodes.map(|e| e.contract.symbol);
@@ -262,7 +276,7 @@ fn cached_by_name(random: &mut Random) -> Decode<'static> {
     let paged = paged.filter(|e| e.dtype == d.q.dtype && fits(e.head_dim)).map(|e| e.contract.symbol);
     let all: Vec<_> = decodes.chain(paged).collect();
     d.config = (!all.is_empty()).then(|| random.one_of(&all));
-    d
+    Request::Attention(d, counters)
 }
 
 fn append(random: &mut Random) -> Request {
@@ -297,30 +311,32 @@ fn merge(random: &mut Random) -> Request {
 }
 
 /// Other tensors than those that are planned.
-fn elsewhere(f: &Forward<'static>) -> Forward<'static> {
+fn elsewhere(f: &AttentionRequest<'static>, counters: Option<Counters>) -> AttentionRequest<'static> {
     let moved = |view: TensorView| TensorView { address: view.address + (1 << 30), ..view };
     let mut f = *f;
-    (f.q, f.k, f.v, f.o, f.config) = (moved(f.q), moved(f.k), moved(f.v), moved(f.o), None);
+    (f.q, f.o, f.config) = (moved(f.q), moved(f.o), None);
+    if let KeysValues::Cache(cache) = &mut f.kv {
+        cache.lengths.address += 4096;
+        cache.pages.values.address += 1 << 40;
+        if let Scratch::Memory { counters: own, .. } = &mut f.scratch {
+            *own = counters.xor(Some(Counters { address: 33 * FAR, bytes: 1 << 24 }));
+        }
+        return f;
+    }
+    if let Some(views) = f.kv.tensors_mut() {
+        views.into_iter().for_each(|view| *view = moved(*view));
+    }
     if let Some(lse) = &mut f.lse {
         lse.address += 64;
     }
-    if let Some(packed) = &mut f.packed {
-        packed.cu_seqlens_q.address += 4096;
+    if let Queries::Varlen(queries) = &mut f.queries {
+        queries.cu_seqlens_q.address += 4096;
     }
-    if let Some(workspace) = &mut f.workspace {
+    if let Scratch::Memory { workspace, .. } = &mut f.scratch {
+        // What is planned for all the memory that helps is launched with `ROOM`.
         workspace.address += 1 << 41;
     }
     f
-}
-
-fn elsewhere_on_cache(d: &Decode<'static>) -> Decode<'static> {
-    let moved = |view: TensorView| TensorView { address: view.address + (1 << 30), ..view };
-    let mut d = *d;
-    (d.q, d.o, d.config) = (moved(d.q), moved(d.o), None);
-    d.cache.lengths.address += 4096;
-    d.cache.pages.values.address += 1 << 40;
-    d.counters = d.counters.xor(Some(Counters { address: 33 * FAR, bytes: 1 << 24 }));
-    d
 }
 
 impl Request {
@@ -351,27 +367,26 @@ impl Request {
             };
         }
         Ok(match self {
-            Request::Forward(f) => {
-                let offered = if f.workspace.is_none() && f.q.shape[1].is_multiple_of(2) { u64::MAX } else { 0 };
-                let plan = attention.plan_with(f, offered)?;
-                let f = &f.workspace(f.workspace.unwrap_or(ROOM));
-                let mut repeats = elsewhere(f);
-                repeats.k.strides[2] = 0;
-                launch!(&plan, f);
-                launch!(&plan, &elsewhere(f));
+            Request::Attention(f, counters) => {
+                let (even, counters) = match &f.kv {
+                    KeysValues::Cache(cache) => (cache.max_k.is_multiple_of(8), *counters),
+                    _ => (f.q.shape[1].is_multiple_of(2), None),
+                };
+                let none = f.scratch == Scratch::None;
+                let plan = attention.plan(&if none && even { f.scratch(Scratch::Fastest) } else { *f })?;
+                let memory = Scratch::Memory { workspace: ROOM, counters };
+                let f = if none { f.scratch(memory) } else { *f };
+                let other = elsewhere(&f, counters);
+                let mut repeats = other;
+                match repeats.kv.tensors_mut() {
+                    Some([k, _]) => k.strides[2] = 0,
+                    None => repeats.q.strides[2] = 0,
+                }
+                launch!(&plan, &f);
+                launch!(&plan, &other);
                 launch!(&plan, &repeats);
-                outcome!(plan, plan.workspace_bytes(), 0)
-            }
-            Request::Decode(d) => {
-                let offered = if d.workspace.is_none() && d.cache.max_k.is_multiple_of(8) { u64::MAX } else { 0 };
-                let plan = attention.plan_with(d, offered)?;
-                let d = &d.workspace(d.workspace.unwrap_or(ROOM));
-                let mut repeats = elsewhere_on_cache(d);
-                repeats.q.strides[2] = 0;
-                launch!(&plan, d);
-                launch!(&plan, &elsewhere_on_cache(d));
-                launch!(&plan, &repeats);
-                outcome!(plan, plan.workspace_bytes(), plan.counters_bytes())
+                let ScratchBytes { workspace, counters } = plan.scratch_bytes();
+                outcome!(plan, workspace, counters)
             }
             Request::Append(append) => {
                 let plan = attention.plan(append)?;

@@ -118,15 +118,15 @@ impl LseView {
         LseView { address, elements, shape, strides, row_stride: 1, unit: LseUnit::Natural }
     }
 
-    /// The same with rows so many elements apart: `[rows][heads]` is `strides` of `[_, 1]` with rows `heads`
-    /// apart.
+    /// Sets the distance of two rows: `[rows][heads]` in memory is `strides` of `[_, 1]` and a `row_stride`
+    /// of `heads`.
     #[must_use]
-    pub const fn rows_apart(mut self, elements: i64) -> Self {
-        self.row_stride = elements;
+    pub const fn row_stride(mut self, row_stride: i64) -> Self {
+        self.row_stride = row_stride;
         self
     }
 
-    /// The same of another logarithm.
+    /// Sets the logarithm's base.
     #[must_use]
     pub const fn unit(mut self, unit: LseUnit) -> Self {
         self.unit = unit;
@@ -137,52 +137,5 @@ impl LseView {
     pub const fn contiguous(address: u64, elements: u64, shape: [usize; 3]) -> Self {
         let (heads, seqlen) = (shape[1] as i64, shape[2] as i64);
         Self::new(address, elements, shape, [heads.wrapping_mul(seqlen), seqlen])
-    }
-}
-
-/// Device memory that launches may use beside their tensors. Its contents mean nothing before and after a
-/// launch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Workspace {
-    /// Device address. A multiple of 16.
-    pub address: u64,
-    /// Its size.
-    pub bytes: u64,
-}
-
-/// One logit a query head, f32 in device memory: `exp(logit)` is added to the sum of each row's exponentials
-/// and belongs to no key (attention sinks). Not scaled, not capped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sinks {
-    /// Device address. A multiple of 4.
-    pub address: u64,
-    /// How many there are: at least as many as query heads.
-    pub elements: u64,
-}
-
-/// ALiBi slopes (Press, Smith and Lewis, 2022), f32 in device memory, of any sign: a scaled and capped score
-/// of query `i` and key `j` becomes less by `slope * |i + seqlen_k - seqlen_q - j|`, the distance of `j` from
-/// where the query [stands](crate::Alignment). That a slope is finite nobody checks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AlibiSlopes {
-    /// Device address. A multiple of 4.
-    pub address: u64,
-    /// Elements of the buffer from `address` on: strides may reach no further.
-    pub elements: u64,
-    /// Elements from one sequence, and from one query head, to the next; 0 where they share a slope.
-    pub strides: [i64; 2],
-}
-
-impl AlibiSlopes {
-    /// `[heads]`, contiguous, the same for every sequence.
-    pub const fn new(address: u64, elements: u64) -> Self {
-        AlibiSlopes { address, elements, strides: [0, 1] }
-    }
-
-    /// The same with other strides: `[heads, 1]` is `[sequences][heads]`, contiguous.
-    #[must_use]
-    pub const fn strides(mut self, strides: [i64; 2]) -> Self {
-        self.strides = strides;
-        self
     }
 }

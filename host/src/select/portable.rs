@@ -1,29 +1,11 @@
-//! Which entry solves a problem: a small table for each class of devices, with the reason beside each line.
-use self::hopper::Answer;
-use crate::families;
-use crate::families::split::Split;
-use crate::plan::Tensors;
-use crate::{Capabilities, Error, Problem, Tuning};
+//! Which of the kernels that every generation runs solves a problem of equal lengths: a small table for each
+//! class of devices, with the reason beside each line.
+use super::Choice;
+use crate::request::Scratch;
+use crate::schedule::{Kernel, Split};
+use crate::{Capabilities, EntryInfo, Error, MaskKind, Problem};
 use core::cell::Cell;
-use spec::{ENTRIES, EntryInfo, Grid, HOPPERS, HOPPERS_PACKED, MaskKind, PACKED, PLANNED};
-
-pub(crate) mod hopper;
-
-/// An entry and why it was chosen.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Choice {
-    pub entry: &'static EntryInfo,
-    pub reason: &'static str,
-    /// What solves the problem for tensors that `entry` does not take.
-    pub instead: Option<&'static EntryInfo>,
-}
-
-impl Choice {
-    /// An entry that takes all tensors.
-    pub const fn new(entry: &'static EntryInfo, reason: &'static str) -> Self {
-        Choice { entry, reason, instead: None }
-    }
-}
+use spec::{Grid, PLANNED};
 
 /// Devices that want the same entries. Which of these a device can run at all its compute capability says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,8 +19,8 @@ enum Class {
 }
 
 impl Class {
-    fn of(capabilities: &Capabilities) -> Self {
-        match capabilities.smem_per_block {
+    fn of(on: &Capabilities) -> Self {
+        match on.smem_per_block {
             0..163_000 => Class::Small,
             163_000..227_000 => Class::Medium,
             _ => Class::Large,
@@ -57,8 +39,8 @@ enum Fills {
     Device,
     /// No more than SMs.
     OneWave,
-    /// Several for each tile, with their slices of its keys, in the workspace that there is.
-    Slices,
+    /// Several for each tile, with their splits of its keys, in the workspace that there is.
+    Splits,
 }
 
 /// One line: on these devices, for these problems, this tile.
@@ -89,7 +71,7 @@ impl Line {
 
     /// Whether the line means this entry, of the line's head dim and mask.
     fn means(&self, entry: &EntryInfo) -> bool {
-        let splits = self.fills == Fills::Slices;
+        let splits = self.fills == Fills::Splits;
         ([entry.tile_m, entry.tile_n], entry.stages) == (self.tile, self.stages)
             && (entry.grid == Grid::Split) == splits
     }
@@ -118,8 +100,8 @@ impl Line {
         Line { fills: Fills::OneWave, ..self }
     }
 
-    const fn if_slices_help(self) -> Self {
-        Line { fills: Fills::Slices, ..self }
+    const fn if_splits_help(self) -> Self {
+        Line { fills: Fills::Splits, ..self }
     }
 
     const fn if_blocks_per_100_sms(self, blocks: u64) -> Self {
@@ -146,7 +128,7 @@ const TABLE: &[Line] = &[
         (H200, 32x32 heads of 512: 149 us against 158)").only(CAUSAL).with_stages(3).on(BIG).if_it_fills(),
     Line::new(64, [128, 64], "not long enough for the overlap's prologue to pay: one block of 64 keys after \
         the other").if_it_fills(),
-    Line::new(64, [128, 64], SLICES).with_keys(2048).if_slices_help(),
+    Line::new(64, [128, 64], SPLITS).with_keys(2048).if_splits_help(),
     Line::new(64, [128, 64], "one block of 128 queries an SM keeps its tensor cores busy (model of the L4, \
         2x8 heads of 512: 21 to 23 us against 24 to 26 for 64)")
         .only(FULL).on(SMALL).if_blocks_per_100_sms(95),
@@ -169,7 +151,7 @@ const TABLE: &[Line] = &[
         .if_it_fills(),
     Line::new(128, [128, 64],
         "as many keys a block as fit (H200: 1.2x and 1.3x FlashAttention-2, full and causal)").if_it_fills(),
-    Line::new(128, [128, 64], SLICES).with_keys(2048).if_slices_help(),
+    Line::new(128, [128, 64], SPLITS).with_keys(2048).if_splits_help(),
     Line::new(128, [64, 64], "64 queries a block, 32 a warp, two warps share their keys")
         .if_blocks_per_100_sms(150),
     Line::new(128, [32, 128], "few queries, many keys: four warps share the keys of 32 queries")
@@ -182,87 +164,33 @@ const TABLE: &[Line] = &[
 ];
 /// Where the table has no line: the first entry that fits, in the order of [`ENTRIES`].
 const FIRST: &str = "first entry of this type, head dim and mask that fits the device";
-const SLICES: &str = "few queries, many keys, and a workspace: several blocks for each 128 queries, each \
-                      with a slice of the keys";
+const SPLITS: &str = "few queries, many keys, and a workspace: several thread blocks for each 128 queries, \
+                      each with a split of the keys";
 /// The same without it.
-const UNCUT: &str = "few queries, many keys: with the workspace that `plan_with(.., u64::MAX)` asks for \
-                     several blocks would share the keys; without it SMs may do nothing";
-/// Of an entry that the caller named.
-pub(crate) const ASKED: &str = "asked for by name";
-const MEASURED: &str = "the fastest on this device for this size: `ferroflash sweep`";
-
-/// Chooses the entry for a problem, with these tensors or any, and a workspace of so many bytes.
-pub(crate) fn choose(
-    p: &Problem,
-    tensors: Option<&Tensors>,
-    capabilities: &Capabilities,
-    config: Option<&str>,
-    workspace: u64,
-    tuning: &Tuning,
-) -> Result<Choice, Error> {
-    if capabilities.arch() < 80 {
-        let (major, minor) = capabilities.compute_capability;
-        let feature = format_args!("compute capability {major}.{minor} ({})", capabilities.name);
-        return Err(Error::unsupported(
-            feature,
-            "kernels need 8.0 or newer: A100, RTX 30, L4, H100 and later",
-        ));
-    }
-    let mask = p.mask_kind();
-    if let Some(name) = config {
-        return named(name, p, mask, capabilities);
-    }
-    if p.packed.is_some() {
-        return hopper::packed(p, mask, capabilities, tensors);
-    }
-    // A size says nothing of slopes, nor a card's name of its driver.
-    let measured = tuning.best(&capabilities.name, p);
-    if let Some(name) = measured.filter(|name| !hopper::is_out_of_reach(name, p, capabilities)) {
-        let measured = named(name, p, mask, capabilities).map_err(|e| {
-            Error::invalid(
-                "tuning",
-                name,
-                format_args!("it does not solve this problem ({e}); run `ferroflash sweep` again"),
-            )
-        });
-        let choice = Choice { reason: MEASURED, ..measured? };
-        // It was measured with a workspace, or tensors that it takes; without them the table decides.
-        let by_maps = choice.entry.grid.has_maps();
-        let taken = !by_maps || tensors.is_none_or(|tensors| families::hopper::takes(tensors).is_ok());
-        if taken && Split::workspace_of(p, choice.entry, capabilities)? <= workspace {
-            let instead = by_maps.then(|| portable(p, mask, capabilities, 0)).transpose()?;
-            return Ok(Choice { instead: instead.map(|choice| choice.entry), ..choice });
-        }
-    }
-    match hopper::answer(p, mask, capabilities, tensors, workspace) {
-        Answer::Taken(entry, reason) => {
-            let instead = Some(portable(p, mask, capabilities, 0)?.entry);
-            Ok(Choice { entry, reason, instead })
-        }
-        Answer::Refused(reason) => Ok(Choice { reason, ..portable(p, mask, capabilities, workspace)? }),
-        Answer::Slower(_) | Answer::Portable => portable(p, mask, capabilities, workspace),
-    }
-}
-
+const UNCUT: &str = "few queries, many keys: with the workspace that `Scratch::Fastest` asks for several \
+                     thread blocks would share the keys; without it SMs may do nothing";
 /// Chooses among the entries that every generation runs.
-fn portable(
+///
+/// # Errors
+/// [`Error::Unsupported`] where none fits the device.
+pub(super) fn choose(
     p: &Problem,
     mask: MaskKind,
-    capabilities: &Capabilities,
-    workspace: u64,
+    on: &Capabilities,
+    scratch: Scratch,
 ) -> Result<Choice, Error> {
     let head_dim = PLANNED.iter().map(|e| e.head_dim).filter(|d| *d as usize >= p.head_dim).min();
     let matches = |e: &EntryInfo| (e.dtype, e.mask) == (p.dtype, mask) && Some(e.head_dim) == head_dim;
-    let candidates = || PLANNED.iter().filter(|e| matches(e) && capabilities.runs(&e.contract).is_ok());
-    let class = Class::of(capabilities);
+    let candidates = || PLANNED.iter().filter(|e| matches(e) && on.runs(&e.contract).is_ok());
+    let class = Class::of(on);
     let uncut = Cell::new(false);
     let fills = |e: &EntryInfo, fills: Fills| {
-        let tiles = p.seqlen_q.div_ceil(e.tile_m as usize) as u64 * (p.batch * p.heads_q) as u64;
-        let sms = u64::from(capabilities.sms);
+        let tiles = p.tiles(e.tile_m);
+        let sms = u64::from(on.sms);
         match fills {
-            Fills::Slices => match Split::of(p, e, capabilities) {
-                Ok(Some(split)) if split.slices() > 1 => {
-                    uncut.set(split.workspace() > workspace);
+            Fills::Splits => match Split::new(p, e, on) {
+                Ok(Some(split)) if split.splits() > 1 => {
+                    uncut.set(!scratch.allows(split.workspace()));
                     !uncut.get()
                 }
                 _ => false,
@@ -270,7 +198,7 @@ fn portable(
             Fills::Anyhow => true,
             Fills::OneWave => tiles <= sms,
             Fills::PerCent(blocks) => tiles.saturating_mul(100) >= sms * blocks,
-            Fills::Device => tiles >= sms * u64::from(capabilities.blocks_per_sm(&e.contract)),
+            Fills::Device => tiles >= sms * u64::from(on.blocks_per_sm(&e.contract)),
         }
     };
     for line in TABLE {
@@ -281,85 +209,21 @@ fn portable(
             && p.seqlen_k >= line.keys
             && let Some(entry) = candidates().find(|e| holds(e))
         {
-            return Ok(Choice::new(entry, if uncut.get() { UNCUT } else { line.reason }));
+            return Ok(Choice::new(Kernel::Tensors(entry), if uncut.get() { UNCUT } else { line.reason }));
         }
     }
     let first = candidates().find(|entry| entry.grid != Grid::Split);
-    first.map(|entry| Choice::new(entry, FIRST)).ok_or_else(|| {
+    first.map(|entry| Choice::new(Kernel::Tensors(entry), FIRST)).ok_or_else(|| {
         let feature = format_args!(
             "{} head_dim {} {} on {}",
             p.dtype.name(),
             p.head_dim,
             mask.name(),
-            capabilities.name
+            on.name
         );
         let reason =
-            format_args!("no entry fits its {} bytes of shared memory a block", capabilities.smem_per_block);
+            format_args!("no entry fits its {} bytes of shared memory a block", on.smem_per_block);
         Error::unsupported(feature, reason)
-    })
-}
-
-/// The entry that was asked for, by its own name or by one of the lineage's, if it solves the problem: same
-/// type, a mask at least as general, a head dim at least as large.
-fn named(name: &str, p: &Problem, mask: MaskKind, capabilities: &Capabilities) -> Result<Choice, Error> {
-    let entry = by_name(name, mask)?;
-    let general = entry.mask == mask || entry.mask == MaskKind::Local;
-    let sequences = if p.packed.is_some() { "packed" } else { "equally long" };
-    if entry.grid.packs() != p.packed.is_some() {
-        // What the planner would take is one, whatever else is wrong with this one.
-        let other = choose(p, None, capabilities, None, 0, &Tuning::new())?.entry.contract.symbol;
-        let expected = format_args!("it is no kernel for {sequences} sequences; {other} is one");
-        return Err(Error::invalid("config", name, expected));
-    }
-    if entry.dtype != p.dtype || !general || (entry.head_dim as usize) < p.head_dim {
-        let expected = format_args!(
-            "this problem needs {} with mask {} and head_dim {}, for {sequences} sequences",
-            p.dtype.name(),
-            mask.name(),
-            p.head_dim
-        );
-        return Err(Error::invalid("config", name, expected));
-    }
-    if entry.grid.has_maps() && p.alibi {
-        return Err(Error::unsupported(
-            format_args!("{name} with ALiBi slopes"),
-            "portable kernels take them",
-        ));
-    }
-    capabilities.runs(&entry.contract)?;
-    Ok(Choice::new(entry, ASKED))
-}
-
-/// The entry of a symbol, or of one of the lineage's names for this mask.
-pub(crate) fn by_name(name: &str, mask: MaskKind) -> Result<&'static EntryInfo, Error> {
-    #[cfg(feature = "lineage")]
-    if let Some(configuration) = crate::lineage::Configuration::find(name) {
-        return configuration.entry(mask);
-    }
-    let _ = mask;
-    entry(name)
-}
-
-/// Every kernel that may solve a [`crate::Forward`]: [`ENTRIES`], those for packed sequences, and those for
-/// Hopper alone.
-pub fn entries() -> impl Iterator<Item = &'static EntryInfo> {
-    ENTRIES.iter().chain(PACKED).chain(HOPPERS).chain(HOPPERS_PACKED)
-}
-
-/// The entry of a symbol.
-///
-/// # Errors
-/// [`Error::Invalid`] where the table has no such entry.
-pub fn entry(symbol: &str) -> Result<&'static EntryInfo, Error> {
-    entries().find(|entry| entry.contract.symbol == symbol).ok_or_else(|| {
-        let expected = if spec::kernels().any(|kernel| kernel.symbol == symbol) {
-            "it is a kernel for caches, appends or merges; this problem needs one of the families forward, \
-             split, packed or hopper: `ferroflash kernels --family forward`"
-        } else {
-            "it must be the name of an entry or of a configuration of the lineage; `ferroflash kernels` \
-             lists them"
-        };
-        Error::invalid("config", symbol, expected)
     })
 }
 

@@ -1,24 +1,6 @@
 //! Caches of keys and values in somebody else's memory, and integers beside them that only the device knows.
-use crate::{DType, Error, TensorView, families, validate};
-use spec::{Cache, PerHead};
-
-/// Integers of 32 bits in device memory: lengths, or numbers of pages; signed or not, which is the same for
-/// every number that is right. Launches read what stands there when they run. What is wrong there gives wrong
-/// numbers, never an access outside of the tensors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Index {
-    /// Device address. A multiple of 4.
-    pub address: u64,
-    /// How many there are.
-    pub elements: u64,
-}
-
-impl Index {
-    /// So many integers from `address` on.
-    pub const fn new(address: u64, elements: u64) -> Self {
-        Index { address, elements }
-    }
-}
+use super::{Index, TensorView};
+use crate::DType;
 
 /// Where the rows of new tokens go in a cache, in device memory: token `t` goes to row `slots[t] % page` of
 /// page `slots[t] / page`. One that is negative, or that the cache does not have, is skipped.
@@ -242,33 +224,4 @@ impl KvCache {
         self.total_k = Some(keys);
         self
     }
-
-    /// Whether 16 neighbouring keys, from a multiple of 16 on, are always of one page.
-    pub(crate) const fn tiled(&self) -> bool {
-        match self.paged {
-            Paged::Dense { .. } => true,
-            Paged::Table { .. } => self.pages.keys.shape[1].is_multiple_of(16),
-        }
-    }
-
-    /// What kernels are told of it, and of its scales, for so many sequences.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] names the value that is wrong, [`Error::Unsupported`] the feature that kernels have
-    /// not.
-    pub fn params(&self, sequences: usize) -> Result<(Cache, [PerHead; 2]), Error> {
-        validate::cache::cache(self, sequences)?;
-        let scales = &self.pages.scales;
-        Ok((families::cache::cache(self), [0, 1].map(|i| families::cache::scale(&scales[i]))))
-    }
-}
-
-/// Counters of 32 bits in device memory that launches of one stream share: all zero before the first launch,
-/// and zero again after each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Counters {
-    /// Device address. A multiple of 4.
-    pub address: u64,
-    /// Bytes from there on.
-    pub bytes: u64,
 }

@@ -1,15 +1,14 @@
-//! The merge family: one kernel for any number of states.
-use super::{One, forward::tensor, place};
-use crate::{Capabilities, DType, Error, LseUnit, LseView, Merge, Sinks, State, TensorView};
-use spec::{FastDiv, KERNELS, MERGE_COLUMNS, MERGES, MergeParams, MergeState, PerHead, RowParts, RowValues};
+//! What merge kernels are told, and what a launch depends on of a list of states.
+use super::tensors::tensor;
+use crate::launch::Launch;
+use crate::request::{LseUnit, LseView, Merge, Sinks, State, TensorView};
+use crate::{DType, Error};
+use spec::{FastDiv, KERNELS, MERGE_COLUMNS, MergeParams, MergeState, PerHead, RowParts, RowValues};
 use std::f32::consts::{LN_2, LOG2_E};
-
-/// The launch of a merge kernel.
-pub(crate) type Launch = One<MergeParams>;
 
 /// A merge without its list: what a launch depends on.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Tensors {
+pub struct Merged {
     first: State,
     /// The first again where there is no other.
     second: State,
@@ -23,10 +22,10 @@ pub(crate) struct Tensors {
     sinks: Option<Sinks>,
 }
 
-impl Tensors {
+impl Merged {
     /// # Errors
     /// [`Error::Invalid`] where there is no state, [`Error::Unsupported`] where they do not lie in a row.
-    pub fn of(merge: &Merge<'_>) -> Result<Self, Error> {
+    pub fn new(merge: &Merge<'_>) -> Result<Self, Error> {
         let Merge { states, o, lse, sinks } = *merge;
         let [first, others @ ..] = states else {
             return Err(Error::invalid("states", 0, "there must be 1 or more"));
@@ -53,7 +52,7 @@ impl Tensors {
             let own = [pair[1].o.elements, pair[1].lse.elements];
             elements = [0, 1].map(|part| elements[part].min(own[part]));
         }
-        Ok(Tensors { first: *first, second: *second, apart, elements, count: states.len(), o, lse, sinks })
+        Ok(Merged { first: *first, second: *second, apart, elements, count: states.len(), o, lse, sinks })
     }
 
     /// Those of the states and of the output.
@@ -62,28 +61,15 @@ impl Tensors {
     }
 }
 
-/// The kernel that makes such an output of such states, by its place in [`KERNELS`].
-pub(crate) fn choose(merge: &Merge<'_>, on: &Capabilities) -> Result<usize, Error> {
-    let (states, output) = (merge.states.first().map(|state| state.o.dtype), merge.o.dtype);
-    let kernel = MERGES.iter().find(|kernel| (Some(kernel.states), kernel.output) == (states, output));
-    let Some(kernel) = kernel else {
-        let feature = format_args!("{} of {} states", output.name(), states.map_or("no", DType::name));
-        let reason = "the output has the states' type, or is f16 or bf16 where they are f32";
-        return Err(Error::unsupported(feature, reason));
-    };
-    on.runs(&kernel.contract)?;
-    Ok(place(&kernel.contract))
-}
-
-/// The launch of a kernel for tensors that have been checked.
+/// The launch of the kernel at a place in [`KERNELS`], for tensors that have been checked.
 ///
 /// # Errors
 /// [`Error::Unsupported`] where there are too many rows or columns for one launch.
-pub(crate) fn launch(kernel: usize, tensors: &Tensors) -> Result<Launch, Error> {
-    let Tensors { first, second, apart: [o_bytes, lse_bytes], count, o, lse, sinks, .. } = tensors;
+pub(crate) fn merge(merged: &Merged, place: usize) -> Result<Launch, Error> {
+    let Merged { first, second, apart: [o_bytes, lse_bytes], count, o, lse, sinks, .. } = merged;
     let [batch, rows, heads, head_dim] = o.shape;
     let all = batch.checked_mul(rows).and_then(|rows| rows.checked_mul(heads));
-    let parts = all.and_then(|all| RowParts::new(all, head_dim / MERGE_COLUMNS, KERNELS[kernel].threads));
+    let parts = all.and_then(|all| RowParts::new(all, head_dim / MERGE_COLUMNS, KERNELS[place].threads));
     let (Some(parts), Some(by_heads), Some(by_rows), Ok(count)) =
         (parts, FastDiv::new(heads as u32), FastDiv::new(rows as u32), u32::try_from(*count))
     else {
@@ -108,7 +94,7 @@ pub(crate) fn launch(kernel: usize, tensors: &Tensors) -> Result<Launch, Error> 
         from_two: if lse.is_none_or(|lse| lse.unit == LseUnit::Natural) { LN_2 } else { 1.0 },
         reserved: 0,
     };
-    Ok(One { kernel, grid: [parts.blocks(), 1, 1], params })
+    Ok(Launch::new(place, [parts.blocks(), 1, 1], &params))
 }
 
 fn state(state: &State) -> MergeState {
