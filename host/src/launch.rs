@@ -1,8 +1,8 @@
 //! What reaches a driver: one or two kernels, each with its grid and the bytes of its parameters.
 use crate::{Boxes, Contract, Error};
 use spec::{
-    AppendParams, CombineParams, DecodeParams, FwdParams, HopperPackedParams, HopperPagedParams, HopperParams,
-    HopperSplitParams, KERNELS, MergeParams, PackedParams, PagedParams, SplitParams, TensorMap,
+    AppendParams, CombineParams, DecodeParams, FwdParams, HopperPackedParams, HopperPagedParams,
+    HopperParams, HopperSplitParams, KERNELS, MergeParams, PackedParams, PagedParams, SplitParams, TensorMap,
 };
 
 /// The kernels of one launch, with everything that they are told: a plan
@@ -162,7 +162,12 @@ impl Launch {
                 let (places, rest) = all.0.split_at_mut(MAPS);
                 for (bytes, map) in places.chunks_exact_mut(size_of::<TensorMap>()).zip(maps) {
                     let TensorMap { words } = encode(map)?;
-                    bytes.as_chunks_mut().0.iter_mut().zip(words).for_each(|(b, word)| *b = word.to_ne_bytes());
+                    bytes
+                        .as_chunks_mut()
+                        .0
+                        .iter_mut()
+                        .zip(words)
+                        .for_each(|(b, word)| *b = word.to_ne_bytes());
                 }
                 rest[..own.len()].copy_from_slice(own);
                 launch(place.into(), grid, &all.0[..MAPS + own.len()])?;

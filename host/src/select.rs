@@ -94,8 +94,7 @@ pub(crate) fn attention(q: &Query<'_>, config: Option<&str>) -> Result<Choice, E
     let measured = q.tuning.best(&on.name, p);
     if let Some(name) = measured.filter(|name| !hopper::is_out_of_reach(name, p, on)) {
         let measured = named(name, q, mask).map_err(|e| {
-            let expected =
-                format_args!("it does not solve this problem ({e}); run `ferroflash sweep` again");
+            let expected = format_args!("it does not solve this problem ({e}); run `ferroflash sweep` again");
             Error::invalid("tuning", name, expected)
         });
         let choice = Choice { reason: MEASURED, ..measured? };

@@ -10,8 +10,8 @@ use crate::tma::{self, Stage};
 use crate::{Boxes, Error, MaskKind, Problem};
 use spec::{
     CombineParams, DecodeOrder, DecodeParams, FastDiv, FwdParams, HopperPackedParams, HopperPagedParams,
-    HopperParams, HopperSplitParams, Integers, Lse, PackedParams, PageBoxes, PagedMap, PagedParams, RaggedMap,
-    Sequences, SplitParams, TensorMap, Window,
+    HopperParams, HopperSplitParams, Integers, Lse, PackedParams, PageBoxes, PagedMap, PagedParams,
+    RaggedMap, Sequences, SplitParams, TensorMap, Window,
 };
 
 /// The launch of a request that has been checked, by a kernel that solves its problem.
@@ -68,8 +68,14 @@ impl Lowering<'_> {
                 }
                 (None, Some(varlen)) => {
                     let Varlen { cu_seqlens_q, cu_seqlens_k, seqused_k, sequences, bottom_right } = varlen;
-                    let params =
-                        PackedParams { forward, cu_seqlens_q, cu_seqlens_k, seqused_k, sequences, bottom_right };
+                    let params = PackedParams {
+                        forward,
+                        cu_seqlens_q,
+                        cu_seqlens_k,
+                        seqused_k,
+                        sequences,
+                        bottom_right,
+                    };
                     Launch::new(place, grid, &params)
                 }
                 (None, None) => Launch::new(place, grid, &forward),
@@ -96,9 +102,7 @@ impl Lowering<'_> {
                 };
                 Launch::with_maps(place, grid, &params, maps)
             }
-            (None, None) => {
-                Launch::with_maps(place, grid, &self.hopper(NO_MAP, NO_MAP, tiles, told), maps)
-            }
+            (None, None) => Launch::with_maps(place, grid, &self.hopper(NO_MAP, NO_MAP, tiles, told), maps),
         }
     }
 
@@ -156,7 +160,11 @@ impl Lowering<'_> {
             q: tensor(&r.q),
             o: tensor(&r.o),
             lse: lse(r.lse.as_ref()),
-            sinks: r.scores.sinks.map_or(NO_LSE, |sinks| Lse { base: sinks.address, head_bytes: 4, ..NO_LSE }),
+            sinks: r.scores.sinks.map_or(NO_LSE, |sinks| Lse {
+                base: sinks.address,
+                head_bytes: 4,
+                ..NO_LSE
+            }),
             cache: cache(kv),
             scales: scales(&kv.pages),
             order: DecodeOrder { lengths, ..decode.order },

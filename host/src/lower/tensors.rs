@@ -1,6 +1,7 @@
 //! Views of the caller's memory as kernels are told them, in bytes. All have been checked.
 use crate::request::{
-    AlibiSlopes, Index, KeysValues, KvCache, KvPages, KvScale, LseView, Paged, Queries, TensorView, VarlenKeys,
+    AlibiSlopes, Index, KeysValues, KvCache, KvPages, KvScale, LseView, Paged, Queries, TensorView,
+    VarlenKeys,
 };
 use crate::{Error, validate};
 use spec::{Cache, FastDiv, Integers, Lse, PerHead, Tensor};

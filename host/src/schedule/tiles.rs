@@ -33,7 +33,8 @@ impl Tiles {
             Grid::Slices | Grid::Rounds => {
                 let before = p.seqlen_k.saturating_sub(p.seqlen_q) as u64;
                 let rounds = rounds(entry.mask, entry.tile_m, order, |m_block| m_block, before);
-                let splits = split.map(|split| order.tiles.saturating_mul(split.splits()).min(order.resident));
+                let splits =
+                    split.map(|split| order.tiles.saturating_mul(split.splits()).min(order.resident));
                 (rounds, splits.unwrap_or_else(|| rounds.blocks()))
             }
             Grid::PackedRounds => {
@@ -85,11 +86,7 @@ impl Tiles {
 }
 
 /// The order of tiles, and which query block is whose where sequences are varlen.
-fn order(
-    p: &Problem,
-    entry: &EntryInfo,
-    on: &Capabilities,
-) -> Result<(TileOrder, Option<Sequences>), Error> {
+fn order(p: &Problem, entry: &EntryInfo, on: &Capabilities) -> Result<(TileOrder, Option<Sequences>), Error> {
     if entry.grid.packs() {
         let [[_, rows, ..], _] = p.shapes();
         return varlen_order(p, rows, entry.tile_m, on).map(|(sequences, order)| (order, Some(sequences)));
@@ -100,7 +97,9 @@ fn order(
         Error::unsupported(feature, "a launch has less than 2^31 thread blocks; split the batch")
     })?;
     Ok(match entry.grid {
-        Grid::Persistent | Grid::Rounds | Grid::Slices => (order.resident(resident(&entry.contract, on)), None),
+        Grid::Persistent | Grid::Rounds | Grid::Slices => {
+            (order.resident(resident(&entry.contract, on)), None)
+        }
         _ => (order, None),
     })
 }

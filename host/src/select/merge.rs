@@ -10,10 +10,7 @@ const REASON: &str = "the one kernel for states and output of these types";
 ///
 /// # Errors
 /// [`Error::Unsupported`] where there is none, or the device does not run it.
-pub(crate) fn merge(
-    [states, output]: [DType; 2],
-    on: &Capabilities,
-) -> Result<(usize, &'static str), Error> {
+pub(crate) fn merge([states, output]: [DType; 2], on: &Capabilities) -> Result<(usize, &'static str), Error> {
     let kernel = MERGES.iter().find(|kernel| (kernel.states, kernel.output) == (states, output));
     let Some(kernel) = kernel else {
         let feature = format_args!("{} of {} states", output.name(), states.name());

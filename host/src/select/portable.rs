@@ -214,15 +214,9 @@ pub(super) fn choose(
     }
     let first = candidates().find(|entry| entry.grid != Grid::Split);
     first.map(|entry| Choice::new(Kernel::Tensors(entry), FIRST)).ok_or_else(|| {
-        let feature = format_args!(
-            "{} head_dim {} {} on {}",
-            p.dtype.name(),
-            p.head_dim,
-            mask.name(),
-            on.name
-        );
-        let reason =
-            format_args!("no entry fits its {} bytes of shared memory a block", on.smem_per_block);
+        let feature =
+            format_args!("{} head_dim {} {} on {}", p.dtype.name(), p.head_dim, mask.name(), on.name);
+        let reason = format_args!("no entry fits its {} bytes of shared memory a block", on.smem_per_block);
         Error::unsupported(feature, reason)
     })
 }

@@ -1,7 +1,7 @@
 //! Checks of an append.
 use super::cache::{self, SLOTS};
-use super::{K, Part, Use, V, address, disjoint, input};
 use super::footprint::Footprint;
+use super::{K, Part, Use, V, address, disjoint, input};
 use crate::request::{Append, KvScale, Slots};
 use crate::{DType, Error};
 

@@ -3,8 +3,8 @@ use super::{
     ALIBI, K, LSE, Names, O, Part, Q, SINKS, V, WORKSPACE, address, bytes_from, cache, disjoint, input, lse,
     memory, names, output, problem,
 };
-use crate::request::{Alignment, AttentionRequest, Index, KeysValues, KvCache, Queries, Scratch, Splits};
 use crate::problem::MAX_ROWS;
+use crate::request::{Alignment, AttentionRequest, Index, KeysValues, KvCache, Queries, Scratch, Splits};
 use crate::{DType, Error, Problem};
 use spec::MAX_SEQUENCES;
 

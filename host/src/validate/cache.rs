@@ -1,7 +1,7 @@
 //! Checks of caches, of their scales, and of integers in device memory. What stands there the host cannot
 //! check: kernels keep it in bounds.
-use super::{MAX_SEQLEN, Names, Part, Use, address, input, names, output};
 use super::footprint::Footprint;
+use super::{MAX_SEQLEN, Names, Part, Use, address, input, names, output};
 use crate::request::{Index, KvCache, KvPages, KvScale, PageView, Paged};
 use crate::{DType, Error};
 

@@ -73,7 +73,8 @@ const FAR: u64 = 1 << 44;
 const ROOM: Workspace = Workspace { address: 34 * FAR, bytes: 1 << 43 };
 const COUNTERS: Counters = Counters { address: 32 * FAR, bytes: 1 << 24 };
 const DTYPES: &[DType] = &[DType::F16, DType::Bf16];
-const HEAD_DIMS: &[usize] = &[8, 32, 40, 64, 64, 64, 72, 80, 96, 104, 128, 128, 128, 128, 160, 192, 256, 264, 512];
+const HEAD_DIMS: &[usize] =
+    &[8, 32, 40, 64, 64, 64, 72, 80, 96, 104, 128, 128, 128, 128, 160, 192, 256, 264, 512];
 const LENGTHS: &[usize] = &[1, 3, 17, 64, 100, 128, 512, 600, 900, 1024, 2048, 4096, 8192];
 const MASKS: &[Mask] = &[
     Mask::Full,
@@ -195,7 +196,8 @@ fn cache(random: &mut Random, dtype: DType, batch: usize, heads: usize, head_dim
     };
     if dtype == DType::E4m3 {
         let device = KvScale::Device { address: 12 * FAR, elements: 1 << 20, strides: [heads as i64, 1] };
-        pages = pages.scales(random.one_of(&[KvScale::One, KvScale::Value(0.5), device]), KvScale::Value(2.0));
+        pages =
+            pages.scales(random.one_of(&[KvScale::One, KvScale::Value(0.5), device]), KvScale::Value(2.0));
     }
     let lengths = Index::new(13 * FAR, batch as u64);
     let mut cache = match page {
@@ -296,8 +298,12 @@ fn append(random: &mut Random) -> Request {
 fn merge(random: &mut Random) -> Request {
     let dtype = random.one_of(&[DType::F16, DType::Bf16, DType::F32]);
     let output = if dtype == DType::F32 { random.one_of(&[DType::F16, DType::F32]) } else { dtype };
-    let shape @ [batch, rows, heads, _] =
-        [random.one_of(&[1, 3]), random.one_of(LENGTHS), random.one_of(&[1, 8, 32]), random.one_of(&[8, 64, 128])];
+    let shape @ [batch, rows, heads, _] = [
+        random.one_of(&[1, 3]),
+        random.one_of(LENGTHS),
+        random.one_of(&[1, 8, 32]),
+        random.one_of(&[8, 64, 128]),
+    ];
     let values = [batch, heads, rows];
     let unit = random.one_of(&[LseUnit::Natural, LseUnit::Two]);
     let state = |n: u64| {
