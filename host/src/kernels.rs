@@ -1,10 +1,14 @@
 //! The kernels that are compiled, by their names: what [`AttentionRequest::config`] and `--config` take.
 //!
 //! [`AttentionRequest::config`]: crate::request::AttentionRequest::config
-use crate::{Contract, Error, MaskKind};
-use spec::{
-    DECODES, DecodeInfo, ENTRIES, EntryInfo, HOPPERS, HOPPERS_PACKED, HOPPERS_PAGED, PACKED, PAGED, PagedInfo,
+pub use crate::prepared::Prepared;
+pub use spec::{
+    Contract, ENTRIES, EntryInfo, Grid, HOPPERS, HOPPERS_PACKED, KERNELS, MaskKind, PACKED, PLANNED, Path,
+    Schedule,
 };
+
+use crate::Error;
+use spec::{DECODES, DecodeInfo, HOPPERS_PAGED, PAGED, PagedInfo};
 
 /// Every kernel that may solve an attention whose keys and values are tensors: [`ENTRIES`], those for varlen
 /// sequences, and those for Hopper alone.
@@ -37,6 +41,18 @@ pub fn entry(symbol: &str) -> Result<&'static EntryInfo, Error> {
         };
         Error::invalid("config", symbol, expected)
     })
+}
+
+/// The entries that a name stands for: one by its own name, or those of a configuration of the lineage.
+///
+/// # Errors
+/// [`Error::Invalid`] where nothing has that name, [`Error::Unsupported`] where no kernel can be like that.
+pub fn named(name: &str) -> Result<Vec<&'static EntryInfo>, Error> {
+    #[cfg(feature = "lineage")]
+    if let Some(configuration) = crate::lineage::Configuration::find(name) {
+        return Ok(configuration.entries()?.collect());
+    }
+    Ok(vec![entry(name)?])
 }
 
 /// The entry of a symbol, or of one of the lineage's names for this mask.

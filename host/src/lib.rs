@@ -70,24 +70,15 @@ mod validate;
 
 pub use attention::Attention;
 pub use capabilities::Capabilities;
-pub use driver::{
-    Boxes, Driver, Enqueue, MapKind, RawBuffer, RawDriver, RawEvent, RawGraph, RawKernel, RawStream,
-};
-#[cfg(feature = "cust")]
-pub use driver::{CustBuffer, CustDriver, CustEvent, CustKernel, CustStream};
-#[cfg(feature = "sim")]
-pub use driver::{SimBuffer, SimDriver, SimKernel, SimStream};
 pub use error::{Cause, Error};
-pub use launch::Launch;
-#[doc(inline)]
-pub use plan::plan;
-pub use prepared::Prepared;
-pub use problem::{CacheShape, Problem};
-/// The kernels' configurations as types, for [`Prepared`].
+pub use plan::{Launch, Plan, plan};
+#[doc(hidden)]
 pub use spec;
-pub use spec::{
-    Contract, DType, ENTRIES, EntryInfo, Grid, HOPPERS, HOPPERS_PACKED, KERNELS, MaskKind, PACKED, PLANNED,
-    Path, Schedule,
-};
-pub use tuning::{Tuned, Tuning};
-pub use validate::{MAX_HEAD_DIM, MAX_ROW_BYTES, MAX_SEQLEN};
+pub use spec::DType;
+
+pub(crate) use driver::{Boxes, Driver, Enqueue, MapKind};
+#[cfg(feature = "cudarc")]
+pub(crate) use driver::{RawDriver, RawStream};
+pub(crate) use kernels::{Contract, EntryInfo, KERNELS, MaskKind};
+pub(crate) use plan::{CacheShape, Problem};
+pub(crate) use tuning::Tuning;

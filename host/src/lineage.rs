@@ -89,17 +89,6 @@ impl Configuration {
     }
 }
 
-/// The entries that a name stands for: one by its own name, or those of a configuration of the lineage.
-///
-/// # Errors
-/// [`Error::Invalid`] where nothing has that name, [`Error::Unsupported`] where no kernel can be like that.
-pub fn entries(name: &str) -> Result<Vec<&'static EntryInfo>, Error> {
-    match Configuration::find(name) {
-        Some(configuration) => Ok(configuration.entries()?.collect()),
-        None => Ok(vec![crate::kernels::entry(name)?]),
-    }
-}
-
 /// The names that an entry has in the lineage; none for the planner's own.
 pub fn names(entry: &EntryInfo) -> impl Iterator<Item = &'static str> {
     let suffix = suffix_of(entry);

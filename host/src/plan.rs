@@ -6,8 +6,11 @@
 mod attention;
 mod others;
 
+pub use crate::launch::Launch;
+pub use crate::problem::{CacheShape, Problem};
+
 use crate::request::{AttentionRequest, Scratch};
-use crate::{Capabilities, Contract, Error, Launch, Problem, Tuning, kernels, schedule, select, validate};
+use crate::{Capabilities, Contract, Error, Tuning, kernels, schedule, select, validate};
 
 /// A request that is planned and launched: [`AttentionRequest`],
 /// [`Append`](crate::request::Append) or [`Merge`](crate::request::Merge).

@@ -18,6 +18,14 @@ pub use scratch::{Counters, Scratch, Splits, Workspace};
 pub use varlen::{Index, VarlenKeys, VarlenQueries};
 pub use view::{LseUnit, LseView, TensorView};
 
+/// Longest sequence. Positions, shifts and windows of a padded tile are summed in 32 bits on the device.
+pub const MAX_SEQLEN: usize = (1 << 30) - 256;
+/// Largest head dim.
+pub const MAX_HEAD_DIM: usize = 512;
+/// Rows lie less than this many bytes apart: the distance of a tile's rows is computed in 32 bits on the
+/// device.
+pub const MAX_ROW_BYTES: u64 = 1 << 27;
+
 /// How queries are laid out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Queries {

@@ -15,16 +15,8 @@ pub(crate) use merge::merge;
 pub(crate) use problem::{another, problem};
 
 use crate::Error;
-use crate::request::{TensorView, Workspace};
+use crate::request::{MAX_ROW_BYTES, TensorView, Workspace};
 use footprint::Footprint;
-
-/// Longest sequence. Positions, shifts and windows of a padded tile are summed in 32 bits on the device.
-pub const MAX_SEQLEN: usize = (1 << 30) - 256;
-/// Largest head dim.
-pub const MAX_HEAD_DIM: usize = 512;
-/// Rows lie less than this many bytes apart: the distance of a tile's rows is computed in 32 bits on the
-/// device.
-pub const MAX_ROW_BYTES: u64 = 1 << 27;
 
 /// A part of a request: its name, and its bytes where it has some.
 pub(crate) type Part = (&'static Names, Option<Footprint>);

@@ -162,6 +162,7 @@ impl Line {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::DType;
 
     #[test]
     fn every_line_names_kernels_that_exist() {

@@ -1,8 +1,8 @@
 //! Checks of caches, of their scales, and of integers in device memory. What stands there the host cannot
 //! check: kernels keep it in bounds.
 use super::footprint::Footprint;
-use super::{MAX_SEQLEN, Names, Part, Use, address, input, names, output};
-use crate::request::{Index, KvCache, KvPages, KvScale, PageView, Paged};
+use super::{Names, Part, Use, address, input, names, output};
+use crate::request::{Index, KvCache, KvPages, KvScale, MAX_SEQLEN, PageView, Paged};
 use crate::{DType, Error};
 
 names!(

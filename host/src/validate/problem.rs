@@ -1,5 +1,5 @@
 //! Checks of what does not depend on tensors, and the words by which two problems differ.
-use super::{MAX_HEAD_DIM, MAX_SEQLEN};
+use crate::request::{MAX_HEAD_DIM, MAX_SEQLEN};
 use crate::{CacheShape, DType, Error, Problem};
 
 /// Factors of scores, times log2 e, that slopes may be divided by.

@@ -1,6 +1,6 @@
 //! Requests of every kind, drawn from fixed seeds.
 use crate::fake::{FakeDriver, Launch};
-use ferroflash::kernels::entries;
+use ferroflash::kernels::{EntryInfo, entries};
 use ferroflash::plan::ScratchBytes;
 use ferroflash::request::*;
 use ferroflash::*;
