@@ -120,8 +120,8 @@ pub fn plan<R: Request>(request: &R, on: &Capabilities) -> Result<PlanOf<R>, Err
 /// # Errors
 /// Those of [`plan`]; [`Error::Invalid`] where the measured choice is not a kernel that solves the problem.
 pub fn plan_with<R: Request>(request: &R, on: &Capabilities, tuning: &Tuning) -> Result<PlanOf<R>, Error> {
-    let subject = request.subject()?;
     request.validate()?;
+    let subject = request.subject()?;
     let chosen = subject.select(request.config(), on, tuning)?;
     let launch = subject.lower(&chosen.kernel).map_err(|refusal| chosen.refused(refusal))?;
     let plan = Plan { subject, chosen, launch: launch.because(chosen.reason) };

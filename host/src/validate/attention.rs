@@ -30,6 +30,10 @@ pub(crate) fn attention(r: &AttentionRequest<'_>) -> Result<Problem, Error> {
         cache::reach(kv)?;
     }
     problem(&p)?;
+    let starts = match &r.queries {
+        Queries::Batched => (&CU_SEQLENS_Q, None),
+        Queries::Varlen(queries) => integers(&CU_SEQLENS_Q, Some(queries.cu_seqlens_q), queries.batch + 1)?,
+    };
     let keys = match (&r.kv, &r.queries) {
         (KeysValues::Tensors { .. }, Queries::Varlen(_)) | (KeysValues::Varlen { .. }, Queries::Batched) => {
             let value = "one of both is varlen, and the other batched";
@@ -37,10 +41,6 @@ pub(crate) fn attention(r: &AttentionRequest<'_>) -> Result<Problem, Error> {
         }
         (KeysValues::Tensors { .. } | KeysValues::Varlen { .. }, _) => tensors(r, &p)?,
         (KeysValues::Cache(kv), _) => on_cache(r, kv, &p)?,
-    };
-    let starts = match &r.queries {
-        Queries::Batched => (&CU_SEQLENS_Q, None),
-        Queries::Varlen(queries) => integers(&CU_SEQLENS_Q, Some(queries.cu_seqlens_q), queries.batch + 1)?,
     };
     let [q, o] = [(&Q, Some(input(&Q, &r.q)?)), (&O, Some(output(&O, &r.o)?))];
     let lse = (&LSE, r.lse.as_ref().map(|view| lse::log_sum_exp(view, &p)).transpose()?);
