@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A model of decoding on an L4, from the golden figures of each entry: the section "Decoding" of docs/l4-model.md is computed here.
+"""A model of decoding on an L4, from the golden figures of each entry: the section "Decode" of docs/l4-model.md is computed here.
 
     python3 docs/l4_decode.py            # its tables
     python3 docs/l4_decode.py --write    # the same into docs/l4-model.md

@@ -1,17 +1,36 @@
-//! Gathers the kernels' PTX, compressed, into a table that the library includes. It comes from
+//! Gathers the kernels' PTX into a table that the library includes. It comes from
 //!
 //! 1. the folder `FERROFLASH_PTX_DIR`, as `<symbol>.ptx`: for people who work on kernels; entries may be
-//!    missing;
+//!    missing. Empty is unset. Only this build script reads the variable, never the library;
 //! 2. `ptx/` beside this file, as `cuda_builder::archive` writes it: a published package, which needs no
-//!    device compiler and compresses nothing;
-//! 3. `../kernels-gpu`, compiled here: the workspace.
+//!    device compiler;
+//! 3. `../kernels-gpu`, compiled here: a checkout. The modules are kept in its `target/cuda-builder`, so that
+//!    every crate that depends on this checkout shares them.
 //!
-//! Source lines lie apart from code, and only who simulates (feature `sim`) carries them.
-use cuda_builder::CudaBuilder;
+//! | | embedded as |
+//! |---|---|
+//! | a package | LZMA: `cargo xtask package` has compressed it |
+//! | `FERROFLASH_COMPRESS=1` | LZMA, compressed here |
+//! | otherwise | text: without optimisation, as cargo builds this script, LZMA takes minutes |
+//!
+//! Source lines are embedded for simulators alone (feature `sim`).
 use cuda_builder::archive::{self, Archive, CODE, LINES, Place};
-use std::{env, error::Error, fmt::Write, fs, path::Path, path::PathBuf, process::ExitCode};
+use cuda_builder::{CudaBuilder, DebugInfo, lines};
+use std::time::{Duration, Instant};
+use std::{env, error::Error, fmt::Write, fs, io::Write as _, path::Path, path::PathBuf, process::ExitCode};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// Compresses what is embedded, where it is set and not empty.
+const COMPRESS: &str = "FERROFLASH_COMPRESS";
+
+/// The kernels' modules.
+enum Modules {
+    /// Compressed, in this folder.
+    Archive(PathBuf),
+    /// Symbol and PTX.
+    Texts(Vec<(&'static str, String)>),
+}
 
 fn main() -> ExitCode {
     // An `Err` from main is printed for programmers, with its lines escaped.
@@ -23,49 +42,124 @@ fn main() -> ExitCode {
 fn gather() -> Result<()> {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-env-changed=FERROFLASH_PTX_DIR");
+    println!("cargo::rerun-if-env-changed={COMPRESS}");
     let out = PathBuf::from(env::var("OUT_DIR")?);
     let package = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?);
     let (packaged, kernels) = (package.join("ptx"), package.join("../kernels-gpu"));
-    let folder = if let Some(folder) = env::var_os("FERROFLASH_PTX_DIR") {
-        given(Path::new(&folder), &kernels, &out)?
+    let modules = if let Some(folder) = set("FERROFLASH_PTX_DIR") {
+        Modules::Texts(given(&folder))
     } else if packaged.is_dir() {
         println!("cargo::rerun-if-changed={}", packaged.display());
-        packaged
+        Modules::Archive(packaged)
     } else if kernels.is_dir() {
-        built(&kernels, &out)?
+        Modules::Texts(built(&kernels, &out)?)
     } else {
         return Err(
             "no PTX: neither ptx/ nor ../kernels-gpu is here, and FERROFLASH_PTX_DIR is not set".into()
         );
     };
+    let modules = match modules {
+        Modules::Texts(texts) if set(COMPRESS).is_some() => {
+            let (kept, folder) = (kept(&package, &out), out.join("ptx"));
+            Archive::write_modules(&texts, spec::family, &kept.join("lzma"), &folder)?;
+            Modules::Archive(folder)
+        }
+        modules => modules,
+    };
+    let table = match &modules {
+        Modules::Archive(folder) => packed(folder)?,
+        Modules::Texts(texts) => plain(texts, &out)?,
+    };
+    fs::write(out.join("ptx_table.rs"), table)?;
+    if env::var_os("CARGO_FEATURE_CUBINS").is_none() {
+        return Ok(());
+    }
+    let codes = match modules {
+        Modules::Archive(folder) => archive::read(&folder, CODE)?,
+        Modules::Texts(texts) => {
+            texts.into_iter().map(|(symbol, text)| (symbol.to_owned(), lines::split(&text).0)).collect()
+        }
+    };
+    cubins(&package, codes, &out)
+}
+
+/// A variable of the environment that is not empty.
+fn set(variable: &str) -> Option<PathBuf> {
+    env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from)
+}
+
+/// Whether this build simulates: it then carries source lines.
+fn simulates() -> bool {
+    env::var_os("CARGO_FEATURE_SIM").is_some()
+}
+
+/// The table of kernels in an archive's blocks.
+fn packed(folder: &Path) -> Result<String> {
     let mut table = String::new();
-    let code = carried(&folder, CODE, true, &mut table)?;
-    let lines = carried(&folder, LINES, env::var_os("CARGO_FEATURE_SIM").is_some(), &mut table)?;
-    table.push_str("/// `(symbol, PTX, its source lines)`.\nstatic TABLE: &[(&str, Part, Part)] = &[\n");
-    for (symbol, code) in &code {
-        let lines = lines.iter().find(|(name, _)| name == symbol).map(|(_, lines)| lines);
-        let lines = lines.ok_or_else(|| format!("{}: {symbol} has code and no lines", folder.display()))?;
+    let code = carried(folder, CODE, &mut table)?;
+    let lines = if simulates() { carried(folder, LINES, &mut table)? } else { Vec::new() };
+    let mut rows = Vec::new();
+    for (symbol, code) in code {
+        let lines = lines.iter().find(|(name, _)| *name == symbol);
+        if simulates() && lines.is_none() {
+            return Err(format!("{}: {symbol} has code and no lines", folder.display()).into());
+        }
+        rows.push((symbol, code, lines.map(|(_, lines)| lines.clone())));
+    }
+    finished(table, rows)
+}
+
+/// The table of kernels that are embedded as they are.
+fn plain(texts: &[(&str, String)], out: &Path) -> Result<String> {
+    let folder = out.join("ptx");
+    fs::create_dir_all(&folder)?;
+    let mut table = String::new();
+    let mut rows = Vec::new();
+    writeln!(table, "/// Blocks of texts.\nstatic {}: &[Block<'_>] = &[", CODE.to_uppercase())?;
+    for (number, (symbol, text)) in texts.iter().enumerate() {
+        let code = if simulates() { None } else { Some(lines::split(text).0) };
+        let (text, file) = (code.as_ref().unwrap_or(text), folder.join(symbol).with_extension("ptx"));
+        fs::write(&file, text)?;
+        writeln!(table, "    Block::Text(include_bytes!({file:?})),")?;
+        rows.push(((*symbol).to_owned(), format!("({number}, 0..{})", text.len()), None));
+    }
+    table.push_str("];\n");
+    if simulates() {
+        writeln!(
+            table,
+            "/// None: texts have their lines.\nstatic {}: &[Block<'_>] = &[];",
+            LINES.to_uppercase()
+        )?;
+    }
+    finished(table, rows)
+}
+
+/// `table` with its last part, the kernels.
+fn finished(mut table: String, rows: Vec<(String, String, Option<String>)>) -> Result<String> {
+    table.push_str(
+        "/// `(symbol, PTX, its source lines)`.\nstatic TABLE: &[(&str, Part, Option<Part>)] = &[\n",
+    );
+    for (symbol, code, lines) in rows {
+        let lines = lines.map_or("None".to_owned(), |lines| format!("Some({lines})"));
         writeln!(table, "    ({symbol:?}, {code}, {lines}),")?;
     }
     table.push_str("];\n");
-    fs::write(out.join("ptx_table.rs"), table)?;
-    if env::var_os("CARGO_FEATURE_CUBINS").is_some() { cubins(&package, &folder, &out) } else { Ok(()) }
+    Ok(table)
 }
 
-/// Writes those blocks of an archive that wanted kernels lie in to `table`, if they are `included`, and says
-/// of each of these kernels where: its [`Part`](../src/ptx.rs) in Rust.
-fn carried(folder: &Path, what: &str, included: bool, table: &mut String) -> Result<Vec<(String, String)>> {
+/// Writes those blocks of an archive that wanted kernels lie in to `table`, and says of each of these kernels
+/// where: its [`Part`](../src/ptx.rs) in Rust.
+fn carried(folder: &Path, what: &str, table: &mut String) -> Result<Vec<(String, String)>> {
     let mut places = archive::index(folder, what)?;
     places.retain(|place| is_wanted(&place.name));
     let mut blocks: Vec<_> = places.iter().map(|place| place.block).collect();
     blocks.dedup();
-    if included {
-        writeln!(table, "/// Blocks of compressed texts.\nstatic {}: &[&[u8]] = &[", what.to_uppercase())?;
-        for block in &blocks {
-            writeln!(table, "    include_bytes!({:?}),", archive::block_file(folder, what, *block))?;
-        }
-        table.push_str("];\n");
+    writeln!(table, "/// Blocks of compressed texts.\nstatic {}: &[Block<'_>] = &[", what.to_uppercase())?;
+    for block in &blocks {
+        let file = archive::block_file(folder, what, *block);
+        writeln!(table, "    Block::Packed(include_bytes!({file:?})),")?;
     }
+    table.push_str("];\n");
     let number = |block| blocks.iter().take_while(|other| **other != block).count();
     let part =
         |Place { name, block, from, len }| (name, format!("({}, {from}..{})", number(block), from + len));
@@ -81,22 +175,22 @@ fn wanted() -> impl Iterator<Item = spec::Contract> {
     spec::kernels().filter(|kernel| is_wanted(kernel.symbol))
 }
 
-/// Gathers machine code for the entries whose PTX is in `ptx`, from `cubins/` beside this file (a published
+/// Gathers machine code for the entries whose PTX is in `codes`, from `cubins/` beside this file (a published
 /// package), or else from what `cargo xtask build-cubin` made, in `FERROFLASH_CUBIN_DIR` or
 /// `../target/cubin`.
-fn cubins(package: &Path, ptx: &Path, out: &Path) -> Result<()> {
+fn cubins(package: &Path, codes: Vec<(String, String)>, out: &Path) -> Result<()> {
     println!("cargo::rerun-if-env-changed=FERROFLASH_CUBIN_DIR");
     let (packaged, built) = (package.join("cubins"), package.join("../target/cubin"));
-    let given = env::var_os("FERROFLASH_CUBIN_DIR").map(PathBuf::from);
+    let given = set("FERROFLASH_CUBIN_DIR");
     let is_package = given.is_none() && packaged.is_dir();
     let folder = given.unwrap_or(if is_package { packaged } else { built });
     println!("cargo::rerun-if-changed={}", folder.display());
     let mut table = String::from(
         "/// `(symbol, architecture, compressed cubin)`.\nstatic CUBINS: &[(&str, u32, &[u8])] = &[\n",
     );
-    for (symbol, code) in archive::read(ptx, CODE)?.into_iter().filter(|(symbol, _)| is_wanted(symbol)) {
+    for (symbol, code) in codes.into_iter().filter(|(symbol, _)| is_wanted(symbol)) {
         let kernel = spec::kernels().find(|kernel| kernel.symbol == symbol);
-        let kernel = kernel.ok_or_else(|| format!("{} has {symbol}, the table has not", ptx.display()))?;
+        let kernel = kernel.ok_or_else(|| format!("PTX is here of {symbol}, which is not in the table"))?;
         // A package was made in one go, and may leave a generation out.
         if !is_package {
             let theirs = fs::read_to_string(folder.join("ptx").join(&symbol).with_extension("ptx"));
@@ -124,16 +218,8 @@ fn missing(folder: &Path, symbol: &str, why: &dyn std::fmt::Display) -> Box<dyn 
         .into()
 }
 
-/// Writes code and lines of PTX texts, and says where. Compressed ones are kept where the modules of
-/// `kernels` are, for builds with other features.
-fn written(texts: &[(&str, String)], kernels: &Path, out: &Path) -> Result<PathBuf> {
-    let kept = if kernels.is_dir() { &CudaBuilder::new(kernels).folder() } else { out };
-    let folder = out.join("ptx");
-    Archive::write_modules(texts, spec::family, &kept.join("lzma"), &folder)?;
-    Ok(folder)
-}
-
-fn given(folder: &Path, kernels: &Path, out: &Path) -> Result<PathBuf> {
+/// The texts of a folder of somebody's own.
+fn given(folder: &Path) -> Vec<(&'static str, String)> {
     let mut texts = Vec::new();
     for kernel in wanted() {
         let source = folder.join(kernel.symbol).with_extension("ptx");
@@ -144,24 +230,74 @@ fn given(folder: &Path, kernels: &Path, out: &Path) -> Result<PathBuf> {
     }
     let all = wanted().count();
     if texts.len() < all {
-        let missing = all - texts.len();
-        println!("cargo::warning={missing} of {all} kernels have no PTX in {}", folder.display());
+        println!(
+            "cargo::warning={} of {all} kernels are embedded, those in {}",
+            texts.len(),
+            folder.display()
+        );
     }
-    written(&texts, kernels, out)
+    texts
 }
 
-fn built(kernels: &Path, out: &Path) -> Result<PathBuf> {
+/// Where compiled kernels are kept: in the checkout, or where it cannot be written to for this build alone.
+fn kept(package: &Path, out: &Path) -> PathBuf {
+    let shared = package.join("../target/cuda-builder");
+    let is_writable = fs::create_dir_all(&shared).is_ok()
+        && fs::metadata(&shared).is_ok_and(|folder| !folder.permissions().readonly());
+    if is_writable { shared } else { out.join("cuda-builder") }
+}
+
+fn built(kernels: &Path, out: &Path) -> Result<Vec<(&'static str, String)>> {
+    let folder = kept(&kernels.join("../host"), out);
     // One recipe, whatever is carried: builds with other features share what was compiled.
-    let builder = CudaBuilder::new(kernels).entries(spec::kernels()).features(["lineage"]);
-    let output = builder.only(wanted().map(|kernel| kernel.symbol)).build();
-    let output = output.map_err(|error| match error {
+    let builder =
+        CudaBuilder::new(kernels).entries(spec::kernels()).features(["lineage"]).target_dir(&folder);
+    let builder = builder.only(wanted().map(|kernel| kernel.symbol)).progress(say);
+    // Without source lines, unless somebody has compiled with them already: it is the same code.
+    let with_lines = simulates() || builder.is_kept().unwrap_or_default();
+    let builder = builder.debug(if with_lines { DebugInfo::Lines } else { DebugInfo::None });
+    let (start, compiles) = (Instant::now(), !builder.is_kept().map_err(said)?);
+    let output = builder.build().map_err(said)?;
+    if compiles {
+        let (count, time) = (output.modules.len(), clock(start.elapsed()));
+        let folder = folder.canonicalize().unwrap_or(folder);
+        println!("cargo::warning={count} kernels compiled in {time}; they are kept in {}", folder.display());
+    }
+    output.emit_rerun_if_changed();
+    Ok(output.modules.into_iter().map(|module| (module.contract.symbol, module.text)).collect())
+}
+
+/// An error of the builder, and what helps.
+fn said(error: cuda_builder::Error) -> String {
+    match error {
         cuda_builder::Error::NoDeviceCompiler { .. } => {
-            format!("{error}\nIn FerroFlash's workspace, `cargo xtask setup` brings one")
+            format!("{error}\nIn FerroFlash's checkout, `cargo xtask setup` brings one")
         }
         _ => error.to_string(),
-    })?;
-    output.emit_rerun_if_changed();
-    let texts: Vec<_> =
-        output.modules.into_iter().map(|module| (module.contract.symbol, module.text)).collect();
-    written(&texts, kernels, out)
+    }
+}
+
+/// Says on the terminal, if there is one, how many kernels are compiled: cargo shows nothing of a build script
+/// before its end.
+fn say(made: usize, of: usize) {
+    static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
+    let start = START.get_or_init(Instant::now);
+    let is = |name: &str, value: &str| env::var_os(name).is_some_and(|set| set == value);
+    if is("CARGO_TERM_QUIET", "true") || is("CARGO_TERM_PROGRESS_WHEN", "never") {
+        return;
+    }
+    let Ok(mut terminal) = fs::OpenOptions::new().append(true).open("/dev/tty") else { return };
+    let left = || clock(start.elapsed().mul_f64((of - made) as f64 / made as f64));
+    let text = match made {
+        0 => format!("{of} kernels, once for this checkout"),
+        _ if made == of => format!("{of} kernels in {}", clock(start.elapsed())),
+        _ => format!("{made} of {of} kernels, {} left", left()),
+    };
+    // Over cargo's own line, which it writes again. A terminal that is gone is nobody's error.
+    let _ = writeln!(terminal, "\r\x1b[K   Compiling ferroflash: {text}");
+}
+
+/// Minutes and seconds.
+fn clock(time: Duration) -> String {
+    format!("{}:{:02}", time.as_secs() / 60, time.as_secs() % 60)
 }

@@ -3,6 +3,9 @@ use crate::Error;
 use spec::{Contract, TensorMap};
 use std::borrow::Cow;
 
+/// What the name of a simulated card has behind the card's own.
+pub(crate) const SIMULATED: &str = " (simulated)";
+
 /// A device's limits. [`Capabilities::PROFILES`] has those of common cards, for planning without one: begin
 /// with the most similar for a card that is not among them, and change its fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,7 +15,7 @@ pub struct Capabilities {
     pub name: Cow<'static, str>,
     /// Compute capability, `(major, minor)`.
     pub compute_capability: (u32, u32),
-    /// Streaming multiprocessors.
+    /// Streaming multiprocessors: 1 to 65536.
     pub sms: u32,
     /// Most dynamic shared memory of a block, in bytes, after opting in.
     pub smem_per_block: u32,
@@ -50,9 +53,25 @@ impl Capabilities {
         Self::PROFILES.iter().find(|(known, _)| *known == name).map(|(_, capabilities)| capabilities)
     }
 
+    /// Most streaming multiprocessors that plans count blocks for.
+    const MOST_SMS: u32 = 1 << 16;
+
+    /// Checks what planning computes with: the fields are public.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] names the field.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        if self.sms == 0 || self.sms > Self::MOST_SMS {
+            let expected = "it must be 1 to 65536; begin with the most similar of Capabilities::PROFILES";
+            return Err(Error::invalid("capabilities.sms", self.sms, expected));
+        }
+        Ok(())
+    }
+
     /// The architecture as a number: 89 for compute capability 8.9.
     pub const fn arch(&self) -> u32 {
-        self.compute_capability.0 * 10 + self.compute_capability.1
+        let (major, minor) = self.compute_capability;
+        major.saturating_mul(10).saturating_add(minor)
     }
 
     /// Threads that an SM holds at once.
@@ -69,9 +88,10 @@ impl Capabilities {
     /// ptxas leave it.
     pub const fn blocks_per_sm(&self, kernel: &Contract) -> u32 {
         // The driver keeps 1 KiB of every block's shared memory for itself.
-        let by_smem = self.smem_per_sm / (kernel.smem_bytes + 1024);
-        let by_threads = self.threads_per_sm() / kernel.threads;
-        let mut by_registers = self.registers_per_sm / (kernel.threads * 256);
+        let by_smem = self.smem_per_sm / kernel.smem_bytes.saturating_add(1024);
+        let threads = if kernel.threads == 0 { 1 } else { kernel.threads };
+        let by_threads = self.threads_per_sm() / threads;
+        let mut by_registers = self.registers_per_sm / threads.saturating_mul(256);
         if by_registers < kernel.min_blocks_per_sm {
             by_registers = kernel.min_blocks_per_sm;
         }
@@ -149,6 +169,45 @@ mod tests {
         check("b200", "exactly sm_90a, the device has compute capability 10.0");
         check("rtx5090", "exactly sm_90a, the device has compute capability 12.0");
         check("a100", "exactly sm_90a, the device has compute capability 8.0");
+    }
+
+    /// Fields are public: what no card has is refused by name, and nothing overflows.
+    #[test]
+    fn cards_that_cannot_be() {
+        use crate::plan::{explain, plan};
+        use crate::request::{AttentionRequest, Index, KvCache, KvPages, PageView, Scratch, TensorView};
+        use crate::{DType, Problem};
+        let tensor = |n: u64, rows| TensorView::bshd(n << 40, 1 << 39, DType::F16, [2, rows, 8, 128]);
+        let forward = AttentionRequest::dense(tensor(1, 512), tensor(2, 512), tensor(3, 512), tensor(4, 512));
+        let forward = forward.scratch(Scratch::Fastest);
+        let pages = |n: u64| PageView::nhd(n << 40, 1 << 39, DType::F16, [2, 512, 8, 128]);
+        let cache = KvCache::dense(KvPages::new(pages(2), pages(3)), Index::new(9 << 40, 2));
+        let decode = AttentionRequest::cached(tensor(1, 1), cache, tensor(4, 1)).scratch(Scratch::Fastest);
+        let problem = Problem::new(DType::F16, 2, 512, 8, 128);
+        let plans = |card: &Capabilities| {
+            let supported = explain(&problem, card, Scratch::Fastest).map(|_| ());
+            [plan(&forward, card).map(|_| ()), supported, plan(&decode, card).map(|_| ())]
+        };
+        for (_, card) in Capabilities::PROFILES {
+            for sms in [0, (1 << 16) + 1, 1 << 26, u32::MAX] {
+                for outcome in plans(&Capabilities { sms, ..card.clone() }) {
+                    let error = outcome.expect_err("no such card").to_string();
+                    assert!(error.starts_with(&format!("invalid capabilities.sms: {sms};")), "{error}");
+                }
+            }
+            for sms in [1, 1 << 16] {
+                assert_eq!(plans(&Capabilities { sms, ..card.clone() }), [Ok(()), Ok(()), Ok(())], "{sms}");
+            }
+            // Whatever else there is, nothing panics.
+            let most = u32::MAX;
+            let large = Capabilities { smem_per_block: most, smem_per_sm: most, ..card.clone() };
+            let _ =
+                plans(&Capabilities { registers_per_sm: most, l2_bytes: u64::MAX, sms: 1 << 16, ..large });
+            let _ = plans(&Capabilities { registers_per_sm: 0, smem_per_sm: 0, l2_bytes: 0, ..card.clone() });
+            let _ = plans(&Capabilities { compute_capability: (most, most), ..card.clone() });
+        }
+        let nothing = Contract::new("nothing", 0).smem_bytes(u32::MAX);
+        assert_eq!(Capabilities::PROFILES[0].1.blocks_per_sm(&nothing), 1);
     }
 
     #[test]

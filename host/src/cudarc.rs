@@ -167,12 +167,11 @@ impl FlashAttention {
 
 impl Drop for FlashAttention {
     fn drop(&mut self) {
-        if *self.captured.get_mut() {
-            // Whoever has the graph may launch it: kernels and context stay.
+        // A graph may launch its kernels later. Where waiting fails they may run now: the driver refuses to
+        // wait while any stream of the context captures. In both cases kernels and context stay loaded.
+        if *self.captured.get_mut() || self.context.synchronize().is_err() {
             return;
         }
-        // Its kernels are about to be unloaded. Where waiting fails there is nothing left that runs.
-        let _ = self.context.synchronize();
         // SAFETY: dropped once, and not used again.
         unsafe { ManuallyDrop::drop(&mut self.attention) };
     }

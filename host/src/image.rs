@@ -29,8 +29,8 @@ pub(crate) fn kind<D: Driver>(driver: &D, symbol: &str) -> &'static str {
 }
 
 fn cubin<D: Driver>(driver: &D, symbol: &str) -> Option<&'static [u8]> {
-    // Who overrides the PTX wants it to run.
-    if !driver.takes_cubins() || ptx::is_overridden(symbol) {
+    // Machine code of a replaced kernel would run in place of its replacement.
+    if !driver.takes_cubins() || ptx::replacement(symbol).is_some() {
         return None;
     }
     let arch = driver.capabilities().arch();

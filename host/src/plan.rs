@@ -120,6 +120,7 @@ pub fn plan<R: Request>(request: &R, on: &Capabilities) -> Result<PlanOf<R>, Err
 /// # Errors
 /// Those of [`plan`]; [`Error::Invalid`] where the measured choice is not a kernel that solves the problem.
 pub fn plan_with<R: Request>(request: &R, on: &Capabilities, tuning: &Tuning) -> Result<PlanOf<R>, Error> {
+    on.check()?;
     request.validate()?;
     let subject = request.subject()?;
     let chosen = subject.select(request.config(), on, tuning)?;
@@ -254,6 +255,7 @@ pub fn explain(
     on: &Capabilities,
     scratch: Scratch,
 ) -> Result<(&'static Contract, &'static str), Error> {
+    on.check()?;
     validate::problem(problem)?;
     let query = select::Query { problem, tensors: None, on, tuning: &Tuning::new(), scratch };
     let choice = select::attention(&query, None)?;

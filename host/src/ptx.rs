@@ -1,29 +1,82 @@
-//! The kernels' PTX: inside this library, or in a folder of your own.
+//! The kernels' PTX: this build's, or the files of a folder that replace some of it.
 use crate::{Error, lzma};
 use std::io;
 use std::path::{Path, PathBuf};
-
-/// A folder with `<symbol>.ptx` files that override the PTX of this build, for people who work on kernels.
-pub const PTX_DIR_VARIABLE: &str = "FERROFLASH_PTX_DIR";
+use std::sync::OnceLock;
 
 include!(concat!(env!("OUT_DIR"), "/ptx_table.rs"));
 
-/// A text in blocks of compressed ones: number of its block, and where in that block's content it lies.
+/// What texts lie in, one behind the other.
+#[allow(dead_code, reason = "a build has blocks of one kind")]
+enum Block<'a> {
+    /// LZMA.
+    Packed(&'a [u8]),
+    /// Itself.
+    Text(&'a [u8]),
+}
+
+/// A text: number of its block, and where in that block's content it lies.
 type Part = (usize, core::ops::Range<usize>);
 
-/// PTX text of an entry: from the folder that `FERROFLASH_PTX_DIR` names, where it has the file, else from
-/// this build. It has source lines (`.loc`, `.file`) where this build has the feature `sim`.
+/// The kernels that a folder replaces in this process.
+struct Replacement {
+    folder: PathBuf,
+    symbols: Vec<&'static str>,
+}
+
+static REPLACEMENT: OnceLock<Replacement> = OnceLock::new();
+
+/// Replaces kernels in the whole process: each kernel of the table that has a file `<symbol>.ptx` in `folder`
+/// is loaded from that file from now on. Kernels that are loaded already stay as they are. Returns the
+/// replaced kernels.
+///
+/// This is for people who work on kernels. The program `ferroflash` calls it for `--ptx-dir`. A library never
+/// calls it: no environment variable replaces a kernel at run time. (`FERROFLASH_PTX_DIR` is the build
+/// script's: it says which PTX is embedded.)
 ///
 /// # Errors
-/// [`Error::Unsupported`] where neither has it or the file cannot be read.
+/// [`Error::Invalid`] where `folder` has no file of a kernel, or the process has replaced kernels before.
+///
+/// # Safety
+/// - The entry in each file takes the parameters of the kernel of that name, and reads and writes no memory
+///   that the kernel does not: every launch relies on it. (The simulator checks each access.)
+/// - The files do not change while the process runs.
+pub unsafe fn replace_from(folder: &Path) -> Result<&'static [&'static str], Error> {
+    let invalid = |expected: &str| Error::invalid("PTX folder", folder.display(), expected);
+    let has_file = |symbol: &str| folder.join(symbol).with_extension("ptx").is_file();
+    let symbols: Vec<_> = spec::kernels().map(|kernel| kernel.symbol).filter(|name| has_file(name)).collect();
+    if symbols.is_empty() {
+        return Err(invalid("it must have a file <symbol>.ptx of at least one kernel of the table"));
+    }
+    let replacement = Replacement { folder: folder.to_owned(), symbols };
+    REPLACEMENT
+        .set(replacement)
+        .map_err(|_| invalid("a process replaces kernels once; put all into one folder"))?;
+    Ok(REPLACEMENT.get().map_or(&[], |replacement| &replacement.symbols))
+}
+
+/// The file that replaces a kernel in this process, where [`replace_from`] found one.
+pub fn replacement(symbol: &str) -> Option<PathBuf> {
+    let Replacement { folder, symbols } = REPLACEMENT.get()?;
+    symbols.contains(&symbol).then(|| folder.join(symbol).with_extension("ptx"))
+}
+
+/// PTX text of an entry: its [`replacement`], else this build's. It has source lines (`.loc`, `.file`) where
+/// this build has the feature `sim`.
+///
+/// # Errors
+/// [`Error::Unsupported`] where this build does not carry it, or the replacement cannot be read.
 pub fn source(symbol: &str) -> Result<String, Error> {
-    if let Some(path) = overriding(symbol) {
+    if let Some(path) = replacement(symbol) {
         let unreadable = |e| Error::unsupported(symbol, format_args!("{}: {e}", path.display()));
         return std::fs::read_to_string(&path).map_err(unreadable);
     }
     let Some(parts) = TABLE.iter().find(|(name, ..)| *name == symbol) else {
         let reason = format_args!(
-            "this build carries no PTX for it; set {PTX_DIR_VARIABLE} to a folder with {symbol}.ptx"
+            "this build carries {} of {} kernels, and not this one; build ferroflash again, with \
+             FERROFLASH_PTX_DIR unset or naming a folder that has {symbol}.ptx",
+            TABLE.len(),
+            spec::KERNELS.len()
         );
         return Err(Error::unsupported(symbol, reason));
     };
@@ -31,9 +84,9 @@ pub fn source(symbol: &str) -> Result<String, Error> {
 }
 
 /// The text of an entry's parts, its code in these blocks.
-fn module((symbol, code, lines): &(&str, Part, Part), blocks: &[&[u8]]) -> Result<String, Error> {
+fn module((symbol, code, lines): &(&str, Part, Option<Part>), blocks: &[Block<'_>]) -> Result<String, Error> {
     let damaged = |e| Error::unsupported(symbol, format_args!("the PTX of this build is damaged: {e}"));
-    text(code, blocks).and_then(|code| joined(code, lines)).map_err(damaged)
+    text(code, blocks).and_then(|code| joined(code, lines.as_ref())).map_err(damaged)
 }
 
 /// Whether this build carries PTX of an entry.
@@ -41,33 +94,27 @@ pub fn is_embedded(symbol: &str) -> bool {
     TABLE.iter().any(|(name, ..)| *name == symbol)
 }
 
-/// Whether `FERROFLASH_PTX_DIR` has a file for an entry.
-pub(crate) fn is_overridden(symbol: &str) -> bool {
-    overriding(symbol).is_some()
-}
-
-fn overriding(symbol: &str) -> Option<PathBuf> {
-    let folder = std::env::var_os(PTX_DIR_VARIABLE)?;
-    Some(Path::new(&folder).join(symbol).with_extension("ptx")).filter(|path| path.exists())
-}
-
-/// Code with its source lines.
+/// Code with its source lines, where they lie apart.
 #[cfg(feature = "sim")]
-fn joined(code: String, lines: &Part) -> io::Result<String> {
+fn joined(code: String, lines: Option<&Part>) -> io::Result<String> {
+    let Some(lines) = lines else { return Ok(code) };
     cuda_builder::lines::join(&code, &text(lines, LINES)?).map_err(io::Error::other)
 }
 
 /// Only who simulates carries lines.
 #[cfg(not(feature = "sim"))]
-fn joined(code: String, _: &Part) -> io::Result<String> {
+fn joined(code: String, _: Option<&Part>) -> io::Result<String> {
     Ok(code)
 }
 
-fn text((block, range): &Part, blocks: &[&[u8]]) -> io::Result<String> {
+fn text((block, range): &Part, blocks: &[Block<'_>]) -> io::Result<String> {
     let cut_off = || io::Error::new(io::ErrorKind::UnexpectedEof, "a block is cut off");
-    let content = lzma::decompress(blocks.get(*block).ok_or_else(cut_off)?)?;
-    let text = content.get(range.clone()).ok_or_else(cut_off)?;
-    String::from_utf8(text.to_vec()).map_err(io::Error::other)
+    let slice = |content: &[u8]| content.get(range.clone()).map(<[u8]>::to_vec).ok_or_else(cut_off);
+    let text = match blocks.get(*block).ok_or_else(cut_off)? {
+        Block::Packed(packed) => slice(&lzma::decompress(packed)?),
+        Block::Text(text) => slice(text),
+    };
+    String::from_utf8(text?).map_err(io::Error::other)
 }
 
 #[cfg(test)]
@@ -85,13 +132,18 @@ mod tests {
     #[test]
     fn damage_is_an_error() {
         // A small block, and of its modules the last.
-        let block = (0..CODE.len()).min_by_key(|n| CODE[*n].len()).expect("a block");
-        let packed = CODE[block];
+        let packed = CODE.iter().enumerate().filter_map(|(n, block)| match block {
+            Block::Packed(packed) => Some((n, *packed)),
+            Block::Text(_) => None,
+        });
+        let smallest = packed.min_by_key(|(_, packed)| packed.len());
+        let (block, packed) = smallest.expect("this workspace builds with FERROFLASH_COMPRESS=1");
         let (symbol, (_, range), lines) =
             TABLE.iter().rfind(|(_, (of, _), _)| *of == block).expect("a kernel");
-        let whole = module(&(symbol, (0, range.clone()), lines.clone()), &[packed]).expect("whole");
+        let whole =
+            module(&(symbol, (0, range.clone()), lines.clone()), &[Block::Packed(packed)]).expect("whole");
         let check = |packed: &[u8], what: &dyn Fn() -> String| {
-            match module(&(symbol, (0, range.clone()), lines.clone()), &[packed]) {
+            match module(&(symbol, (0, range.clone()), lines.clone()), &[Block::Packed(packed)]) {
                 // Some more room for a dictionary, in the header, changes nothing, nor does what is not read.
                 Ok(text) => assert!(text == whole, "{}", what()),
                 Err(error) => {
@@ -109,7 +161,8 @@ mod tests {
             }
         }
         for end in (0..32).chain((32..packed.len()).step_by(step)) {
-            let error = module(&(symbol, (0, range.clone()), lines.clone()), &[&packed[..end]]);
+            let cut = &[Block::Packed(&packed[..end])];
+            let error = module(&(symbol, (0, range.clone()), lines.clone()), cut);
             let error = error.expect_err("cut off");
             assert!(matches!(error, Error::Unsupported { .. }), "{end} bytes: {error}");
         }

@@ -1,6 +1,7 @@
 //! Measured choices: which entry was fastest on a device, for which size of problem. Files of them need the
 //! feature `tuning`.
 use crate::Problem;
+use crate::capabilities::SIMULATED;
 use std::collections::BTreeMap;
 
 /// What `ferroflash sweep` measured, by device. The planner takes it before its own table.
@@ -53,9 +54,11 @@ impl Tuning {
         Tuning { devices: BTreeMap::new() }
     }
 
-    /// The fastest entry for problems like this one, where this build still has it.
+    /// The fastest entry for problems like this one, where this build still has it. A simulated card's is that
+    /// of the card.
     pub(crate) fn best(&self, device: &str, p: &Problem) -> Option<&str> {
         // Without measurements for the device nothing is formatted.
+        let device = device.strip_suffix(SIMULATED).unwrap_or(device);
         let best = self.devices.get(device)?.get(&size(p))?;
         best.is_known().then_some(&best.entry)
     }
@@ -103,12 +106,13 @@ mod file {
             Some(cache.join("ferroflash/tuning.json"))
         }
 
-        /// What `FERROFLASH_TUNING` names; without it the default file, where there is one.
+        /// The file that `FERROFLASH_TUNING` names; where that is unset or empty the default file, if there
+        /// is one.
         ///
         /// # Errors
         /// [`Error::Invalid`] where a file cannot be read, or the variable names none.
         pub fn from_environment() -> Result<Self, Error> {
-            match std::env::var_os(TUNING_VARIABLE) {
+            match std::env::var_os(TUNING_VARIABLE).filter(|path| !path.is_empty()) {
                 Some(path) => Self::read(Path::new(&path)),
                 None => match Self::default_path().filter(|path| path.exists()) {
                     Some(path) => Self::read(&path),
@@ -186,6 +190,8 @@ mod tests {
         assert_ne!(table(512, l4), "fwd_f16_d64_causal_128x64");
         assert_eq!(on(512, None, l4), "fwd_f16_d64_causal_128x64");
         assert_eq!(on(300, None, l4), on(512, None, l4), "the same size");
+        let simulated = Capabilities { name: "NVIDIA L4 (simulated)".into(), ..l4.clone() };
+        assert_eq!(on(512, None, &simulated), on(512, None, l4), "the simulator stands for the card");
         assert_eq!(on(513, None, l4), table(513, l4), "another size");
         assert_eq!(on(512, None, h200), table(512, h200), "another card");
         assert_eq!(

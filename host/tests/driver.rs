@@ -127,6 +127,55 @@ fn uploads_wait<D: Driver>(cuda: &FakeCuda, driver: &D) -> Result<(), Error> {
     Ok(())
 }
 
+/// A driver that does not compile the kernels is refused before anything is planned.
+#[test]
+fn drivers_that_are_too_old() {
+    in_fake_cuda("drivers_that_are_too_old", |cuda| {
+        for (version, says) in [(11_040, "CUDA 11.4"), (11_070, "CUDA 11.7"), (10_020, "CUDA 10.2")] {
+            cuda.set_version(version);
+            let error = RawDriver::primary(0).map(|_| ()).expect_err(says).to_string();
+            assert!(error.contains(says) && error.contains("since CUDA 11.8; update"), "{error}");
+        }
+        for (version, tensor_maps) in [(11_080, false), (12_020, false), (12_030, true)] {
+            cuda.set_version(version);
+            let driver = RawDriver::primary(0).expect("new enough");
+            assert_eq!(driver.capabilities().tensor_maps, tensor_maps, "{version}");
+        }
+        cuda.faults();
+    });
+}
+
+/// docs/using.md's first program, from its first line to its last.
+#[test]
+#[cfg(feature = "cust")]
+fn the_first_program_of_the_manual() {
+    use cust::{memory::DeviceBuffer, prelude::*};
+    in_fake_cuda("the_first_program_of_the_manual", |cuda| {
+        let run = || -> Result<(), Box<dyn std::error::Error>> {
+            let context = cust::quick_init()?;
+            let attention = Attention::new(CustDriver::with_context(&context)?);
+            let stream = attention.driver().adopt(Stream::new(StreamFlags::NON_BLOCKING, None)?);
+            let (shape, kv_shape) = ([1, 1000, 8, 64], [1, 1000, 2, 64]);
+            let tensor = |rows: usize| DeviceBuffer::from_slice(&vec![0u16; rows * 64]);
+            let (q, k, v, o) = (tensor(8000)?, tensor(2000)?, tensor(2000)?, tensor(8000)?);
+            let view = |buffer: &DeviceBuffer<u16>, shape| {
+                TensorView::bshd(buffer.as_device_ptr().as_raw(), buffer.len() as u64, DType::F16, shape)
+            };
+            let forward =
+                Forward::new(view(&q, shape), view(&k, kv_shape), view(&v, kv_shape), view(&o, shape))
+                    .mask(Mask::Causal);
+            let plan = attention.plan(&forward)?;
+            // SAFETY: nothing runs.
+            unsafe { attention.launch(&plan, &forward, &stream)? };
+            stream.synchronize()?;
+            assert_eq!(o.as_host_vec()?.len(), 8000 * 64);
+            Ok(())
+        };
+        run().expect("it runs to its end");
+        assert_eq!((cuda.faults(), cuda.left()), (vec![], vec![]));
+    });
+}
+
 #[test]
 fn an_upload_has_landed_when_it_returns() {
     in_fake_cuda("an_upload_has_landed_when_it_returns", |cuda| {

@@ -92,8 +92,7 @@ fn cards_that_say_they_have_nothing() {
         AttentionRequest::dense(q, k, v, o)
     };
     type Take = fn(&mut Capabilities);
-    let without: [(&str, Take); 5] = [
-        ("processors", |card| card.sms = 0),
+    let without: [(&str, Take); 4] = [
         ("shared memory", |card| card.smem_per_sm = 0),
         ("registers", |card| card.registers_per_sm = 0),
         ("a cache", |card| card.l2_bytes = 0),

@@ -1,9 +1,10 @@
 //! ALiBi (Press, Smith and Lewis, 2022): a head's scores fall with the distance of key and query.
 use crate::mask::{MaskFn, Rows};
+use attention_tile::load_per_head;
 use core::f32::consts::LOG2_E;
-use cuda_std::math::rcp;
+use cuda_std::math::{fma, rcp};
 use spec::FwdParams;
-use tile::{Acc, RowBounds, Warp, load_per_head};
+use tile::{Acc, RowBounds, Warp};
 
 /// The slope of a tile's head.
 #[derive(Clone, Copy)]
@@ -41,7 +42,8 @@ impl Alibi {
     ) {
         if self.wanted {
             let position = |row| (row0 + row) as i32 + rows.window.shift - key0 as i32;
-            acc_s.add_distances(&RowBounds::new(position, warp), -self.slope);
+            let queries = RowBounds::new(position, warp);
+            acc_s.map_distances(&queries, |s, distance| fma(distance.abs(), -self.slope, s));
         }
     }
 }

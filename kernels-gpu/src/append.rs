@@ -1,7 +1,8 @@
 //! Rows of new tokens go to their places in a cache. A thread moves eight columns of a key and of its value.
 use crate::entries::Run;
+use attention_tile::{CacheRow, load_per_head};
 use spec::{Append, AppendCopy, AppendParams, Kernel};
-use tile::{Block, CacheRow, LoadEight, OwnPart, Smem, StoreEight, load_per_head};
+use tile::{Block, LoadEight, OwnPart, Smem, StoreEight};
 
 /// This thread's part, of which head's row of the tokens, and where it goes. `None` where it has none, or its
 /// token goes nowhere.

@@ -1,9 +1,10 @@
 //! States of the same rows, each of other keys, merged.
 use crate::entries::Run;
 use crate::partial::Partial;
+use attention_tile::load_per_head;
 use core::f32::consts::LOG2_E;
 use spec::{Merge, MergeParams, MergeState};
-use tile::{Block, LoadEight, OwnPart, Smem, StoreEight, load_per_head, load_value};
+use tile::{Block, LoadEight, OwnPart, Smem, StoreEight, load_value};
 
 /// States whose loads are under way at once.
 const AT_ONCE: usize = 4;

@@ -7,8 +7,9 @@ use crate::mask::MaskFn;
 use crate::packed::OfSequence;
 use crate::softmax::Softmax;
 use crate::tensors::{Portion, TileTensors};
+use attention_tile::CacheRows;
 use spec::{Cache, FwdParams, Paged, PagedParams, Window, WorkTile};
-use tile::{Acc, Block, CacheRows, Mma, Smem, Spent, Warp, WarpRows};
+use tile::{Acc, Block, Mma, Smem, Spent, Warp, WarpRows};
 
 /// A tile of one sequence, whose keys and values lie in a cache.
 struct OnCache<'p> {

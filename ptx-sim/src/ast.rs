@@ -195,6 +195,8 @@ pub struct Module {
     pub(crate) functions: Vec<Function>,
     pub(crate) entries: Vec<Entry>,
     pub(crate) text: Box<str>,
+    /// What of its directives the simulator does not know: whatever entry is launched.
+    pub(crate) refused: Vec<Refused>,
     /// Other names of functions.
     pub(crate) aliases: HashMap<Box<str>, Box<str>>,
 }

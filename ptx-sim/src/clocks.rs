@@ -39,14 +39,19 @@ impl Agents {
         self.readers() + warp
     }
 
+    /// What bulk stores of a warp write to device memory.
+    pub fn landing(self, warp: usize) -> usize {
+        self.engine(self.warps) + warp
+    }
+
     /// Behind these come those of mbarriers.
     pub fn all(self) -> usize {
-        self.engine(self.warps)
+        self.landing(self.warps)
     }
 
     /// Whether what the agent writes goes through the generic proxy.
     pub fn generic(self, agent: usize) -> bool {
-        agent < self.warps || (self.readers()..self.all()).contains(&agent)
+        agent < self.warps || (self.readers()..self.landing(0)).contains(&agent)
     }
 
     /// The warp that an agent acts for, or the first of them; those of mbarriers act for none.
@@ -55,7 +60,8 @@ impl Agents {
             agent if agent < self.warps => agent,
             agent if agent < self.outbox(0) => 4 * (agent - self.warps),
             agent if agent < self.readers() => agent - self.outbox(0),
-            agent if agent < self.all() => agent - self.readers(),
+            agent if agent < self.landing(0) => agent - self.readers(),
+            agent if agent < self.all() => agent - self.landing(0),
             _ => 0,
         }
     }
@@ -116,6 +122,12 @@ impl Clocks {
     pub fn tick(&mut self, agent: usize, site: u32) {
         self.rows[agent * self.n + agent] += 1;
         self.log[agent].push(site);
+    }
+
+    /// The same, where nothing was synchronised.
+    pub fn step(&mut self, agent: usize) {
+        let site = self.log[agent].last().copied().unwrap_or(u32::MAX);
+        self.tick(agent, site);
     }
 
     /// The synchronisation before `agent`'s clock value `at`.

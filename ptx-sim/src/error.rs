@@ -62,8 +62,7 @@ pub enum MemoryError {
     },
 }
 
-/// A launch was refused before any instruction ran, or reached an instruction that the simulator does not
-/// execute.
+/// A launch was refused before any instruction ran.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LaunchError {
     /// No such device profile.
@@ -232,7 +231,7 @@ pub enum LaunchError {
         /// Size of the launch.
         given: usize,
     },
-    /// The kernel reached an instruction that the simulator does not execute.
+    /// The kernel, or a function that it calls, contains something that the simulator does not execute.
     #[error("ptx line {line}: `{text}`: {reason}")]
     Unsupported {
         /// Line of the PTX.

@@ -180,8 +180,8 @@ impl Gpu {
     /// Runs `entry` to its end.
     ///
     /// # Errors
-    /// Launches that a driver would refuse, and kernels that reach an instruction the simulator does not
-    /// execute. What is wrong with the kernel itself comes as [`Outcome::reports`].
+    /// Launches that a driver would refuse, and kernels with an instruction or a directive that the simulator
+    /// does not execute, reached or not. What is wrong with the kernel itself comes as [`Outcome::reports`].
     pub fn launch(
         &mut self,
         module: &Module,
@@ -200,6 +200,11 @@ impl Gpu {
         self.memory.begin_launch();
         let decoded = || Arc::new(decode::program(module, index, &self.modules[&module.id]));
         let program = Arc::clone(self.programs.entry((module.id, index)).or_insert_with(decoded));
+        if let Some(decode::Unsupported { line, instruction: text, reason }) =
+            program.refused.first().cloned()
+        {
+            return Err(LaunchError::Unsupported { line, text, reason });
+        }
         let frames = program.functions.iter().map(|function| function.frame_bytes);
         if let Some(bytes) = frames.max().filter(|&bytes| bytes > LOCAL_LIMIT) {
             return Err(LaunchError::LocalMemory { name: entry.into(), bytes, limit: LOCAL_LIMIT });

@@ -1,5 +1,6 @@
 //! Decoded instructions: every operand is a register row, so that nothing is looked up at run time.
 
+mod atomic;
 mod hopper;
 mod mbar;
 
@@ -7,7 +8,8 @@ use crate::{
     ast::Space,
     regs::{Args, R, Run},
 };
-pub(crate) use hopper::{Bulk, Operand, Product, Proxy, Region, Wgmma};
+pub(crate) use atomic::{Atomic, AtomicOp, AtomicType};
+pub(crate) use hopper::{Bulk, Operand, Product, Proxy, Reduction, Region, Wgmma};
 pub(crate) use mbar::{Mbar, Phase};
 
 /// A decoded instruction.
@@ -63,21 +65,6 @@ pub(crate) struct Access {
     pub read_only: bool,
 }
 
-/// Read-modify-write.
-#[derive(Clone, Debug)]
-pub(crate) struct Atomic {
-    pub space: Space,
-    pub op: AtomicOp,
-    pub ty: AtomicType,
-    /// Old values, for `atom`.
-    pub dst: Vec<Slot>,
-    pub addr: Addr,
-    pub src: Vec<Slot>,
-    /// New value of `cas`.
-    pub new: Option<Slot>,
-    pub order: Order,
-}
-
 /// Who an access or a fence speaks to: the block, which is also its cluster, or all (`gpu`, `sys`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Scope {
@@ -96,44 +83,6 @@ pub(crate) struct Order {
     pub acquire: bool,
     pub release: bool,
     pub scope: Scope,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AtomicOp {
-    Add,
-    Min,
-    Max,
-    And,
-    Or,
-    Xor,
-    Inc,
-    Dec,
-    Exch,
-    Cas,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AtomicType {
-    U32,
-    S32,
-    U64,
-    S64,
-    F32,
-    F64,
-    F16x2,
-    Bf16x2,
-    F16,
-    Bf16,
-}
-
-impl AtomicType {
-    pub fn bytes(self) -> u32 {
-        match self {
-            AtomicType::F16 | AtomicType::Bf16 => 2,
-            AtomicType::U64 | AtomicType::S64 | AtomicType::F64 => 8,
-            _ => 4,
-        }
-    }
 }
 
 /// `cp.async`: 4, 8 or 16 bytes from global to shared memory.
@@ -197,6 +146,16 @@ pub(crate) struct Bar {
     pub threads: Option<R>,
     /// Destination and source predicate of a reduction.
     pub reduce: Option<(Slot, R, R)>,
+}
+
+/// The two halves of `barrier.cluster`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ClusterStep {
+    /// `relaxed`: it hands over what a fence has shown, and nothing else.
+    Arrive {
+        relaxed: bool,
+    },
+    Wait,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -343,6 +302,11 @@ pub(crate) enum Op {
         count: u32,
     },
     Bulk(Box<Bulk>),
+    /// `barrier.cluster`, in a cluster of one block.
+    Cluster {
+        step: ClusterStep,
+        aligned: bool,
+    },
     IsSpace {
         p: R,
         addr: Addr,
@@ -363,6 +327,6 @@ pub(crate) enum Op {
     Exit,
     Trap,
     Nop,
-    /// Not executed; the text says why.
-    Unsupported(Box<str>),
+    /// The end of a `.noreturn` function: nobody may come here.
+    Returns,
 }

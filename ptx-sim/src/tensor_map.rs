@@ -202,6 +202,7 @@ fn checksum(words: &[u64; WORDS]) -> u64 {
 /// A decoded map.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Tiled {
+    pub element: ElementType,
     pub element_bytes: u32,
     pub swizzle: Swizzle,
     /// Bytes for elements outside of the tensor.
@@ -223,10 +224,11 @@ impl Tiled {
         if words[0] & !0xffff_ffff != MARK || words[WORDS - 1] != checksum(&words) {
             return None;
         }
-        let (_, element_bytes, nan) = *ELEMENTS.get((words[0] & 255) as usize)?;
+        let (element, element_bytes, nan) = *ELEMENTS.get((words[0] & 255) as usize)?;
         let rank = (words[0] >> 8 & 15) as usize;
         let strides = std::iter::once(u64::from(element_bytes)).chain(words[7..6 + rank].iter().copied());
         Some(Tiled {
+            element,
             element_bytes,
             swizzle: Swizzle::ALL[(words[0] >> 12 & 3) as usize],
             fill: if words[0] >> 16 & 1 != 0 { nan } else { 0 },

@@ -317,15 +317,19 @@ fn launches_are_checked() {
 }
 
 #[test]
-fn unknown_instructions_are_errors_where_they_run() {
-    let body =
-        "setp.eq.u32 %p1, t, 77;\n@%p1 bra A;\nbra B;\nA: mapa.u64 %rd1, I, t;\nB: st.global.u32 [O], t;";
+fn instructions_that_are_not_executed_are_errors_of_the_launch() {
+    // Nobody comes to it.
+    let body = "setp.eq.u32 %p1, t, 77;\n@%p1 bra A;\nbra B;\nA: /*here*/\nB: st.global.u32 [O], t;";
     assert!(launch(body, 1, 32, Options::default()).unwrap().reports.is_empty());
-    let error = launch(&body.replace("t, 77", "t, t"), 1, 32, Options::default()).unwrap_err();
-    assert!(
-        matches!(&error, LaunchError::Unsupported { line: 12, text, .. } if text.contains("mapa.u64")),
-        "{error}"
-    );
+    for (instruction, reason) in [
+        ("mapa.u64 %rd1, I, t;", "clusters of one"),
+        ("add.u32 %rd1, t, t;", "register %rd1 has the wrong width"),
+        ("add.rubbish.u32 t, t, t;", "does not know the word `.rubbish`"),
+    ] {
+        let error = launch(&body.replace("/*here*/", instruction), 1, 32, Options::default()).unwrap_err();
+        assert!(error.to_string().starts_with(&format!("ptx line 12: `{instruction}`: ")), "{error}");
+        assert!(error.to_string().contains(reason), "{error}");
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use ptx_sim::{Gpu, Launch, Module, Options, Profile};
 
-/// Launches `head { ret; }`, one block of `threads`; what was refused and why, empty where nothing was.
+/// Launches `head { ret; }`, one block of `threads`; what was refused or reported, empty where nothing was.
 fn outcome(profile: &str, head: &str, threads: u32, registers: Option<u32>) -> String {
     let text = format!(".version 8.0\n.target sm_80\n.address_size 64\n{head} {{ ret; }}");
     let module = match Module::parse(&text) {
@@ -12,7 +12,8 @@ fn outcome(profile: &str, head: &str, threads: u32, registers: Option<u32>) -> S
     let mut gpu = Gpu::new(Profile::by_name(profile).unwrap(), Options::default());
     let block = [threads, 1, 1];
     let launch = Launch { grid: [1; 3], block, dynamic_smem: 0, smem_opt_in: 0, registers, params: &[] };
-    gpu.launch(&module, "k", &launch).map_or_else(|error| error.to_string(), |_| String::new())
+    let reports = |outcome: ptx_sim::Outcome| outcome.reports.iter().map(|it| it.to_string()).collect();
+    gpu.launch(&module, "k", &launch).map_or_else(|error| error.to_string(), reports)
 }
 
 fn check(cases: &[(&str, u32, Option<u32>, &str)]) {
@@ -78,6 +79,13 @@ fn directives_are_honoured_or_refused() {
     check(&[
         (".pragma \"nounroll\";\n.reqntid 32, 1, 1", 32, None, ""),
         (".maxclusterrank 8", 32, None, ""),
+        (
+            ".pragma \"nounroll\", \"unknown 3\";",
+            32,
+            None,
+            "line 4: `.pragma \"unknown 3\"`: the simulator knows",
+        ),
+        (".pragma nounroll;", 32, None, "4:29: expected a quoted pragma, found `nounroll`"),
         (".bogus 3", 32, None, "4:21: PTX has no directive `.bogus` for an entry"),
         ("\n.reqntid 32\n.noreturn", 32, None, "6:1: PTX has no directive `.noreturn` for an entry"),
         (".explicitcluster", 32, None, "`.explicitcluster` asks for clusters"),
@@ -107,4 +115,60 @@ fn directives_are_honoured_or_refused() {
         assert!(found.contains("line 4") && found.contains("`.noreturn`"), "{body}: {found}");
     }
     assert!(with(".func f() .maxnreg 32 { ret; }", "").contains("no directive `.maxnreg` for a function"));
+}
+
+/// Nothing of a module's text is skipped: each directive takes what PTX gives it, and no word more.
+#[test]
+fn no_directive_takes_a_word_that_it_does_not_have() {
+    let module = |before: &str, inside: &str| {
+        format!(
+            ".version 8.0\n.target sm_80, debug\n.address_size 64\n{before}\n.visible .entry k()\n{{ \
+             .reg .b64 f;\n{inside}\nret; }}"
+        )
+    };
+    let launched = |text: &str| match Module::parse(text) {
+        Err(error) => Err(error.to_string()),
+        Ok(module) => module.unsupported("k").first().map_or(Ok(()), |found| {
+            Err(format!("ptx line {}: {}: {}", found.line, found.instruction, found.reason))
+        }),
+    };
+    let prototype = "p: .callprototype (.param .b32 _) _ (.param .b64 _) .noreturn;";
+    for (before, inside) in [
+        (".file 1 \"k.rs\", 12, 13", ""),
+        (".pragma \"nounroll\";", ""),
+        (".section .debug_str { L0: .b8 1, 2 .b64 L0, L0+4, .debug_str+1, L0-L1 }", ""),
+        (".global .samplerref s = { addr_mode_0 = clamp_to_border, filter_mode = nearest };", ""),
+        (".global .align 8 .v2 .f32 x[2] = { 0f00000000, 0f00000000 };", ""),
+        (".visible .const .align 4 .b8 c[4] = { 1, 2, 3, 4 };", ""),
+        ("", ".loc 1 2 3"),
+        ("", ".loc 1 2 3, function_name L, inlined_at 1 4 5"),
+        ("", ".pragma \"nounroll\";"),
+        ("", ".shared .align 4 .b8 tile[16];"),
+        ("", prototype),
+    ] {
+        let text = module(before, inside);
+        assert_eq!(launched(&text), Ok(()), "{text}");
+        let statement = if before.is_empty() { inside } else { before };
+        // Between every two tokens of it, a word and a directive.
+        let tokens: Vec<&str> = statement.split_inclusive([' ', ',', ';', '{', '}', '=', '(', ')']).collect();
+        for at in 1..tokens.len() {
+            // A name of something may be any word.
+            for planted in [" rubbish ", " .rubbish "] {
+                let changed = [&tokens[..at], &[planted], &tokens[at..]].concat().concat();
+                let text = if before.is_empty() { module("", &changed) } else { module(&changed, "") };
+                assert!(launched(&text).is_err(), "{changed}");
+            }
+        }
+    }
+    for (text, wrong) in [
+        (module("", "").replace("debug", "rubbish"), "2:16: expected `texmode_unified`"),
+        (module("", "").replace("debug", "map_f64_to_f32"), "ptx line 2: map_f64_to_f32: arithmetic of f64"),
+        (module(".pragma \"rubbish\";", ""), "ptx line 4: .pragma \"rubbish\": the simulator knows"),
+        (module("", ".pragma \"rubbish\";"), "ptx line 7: .pragma \"rubbish\": the simulator knows"),
+        (module(".section .rubbish { .b8 1 }", ""), "4:10: expected a section of DWARF"),
+        (module("", ".loc 1 2 3, inlined_by 1 4 5"), "7:13: expected `function_name` or `inlined_at`"),
+    ] {
+        let error = launched(&text).unwrap_err();
+        assert!(error.contains(wrong), "{error}, expected {wrong}");
+    }
 }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
 /// Where the clamps are.
-pub const FILES: [&str; 2] = ["/lengths.rs", "/cache.rs"];
+pub const FILES: [&str; 2] = ["/lengths.rs", "/table.rs"];
 
 /// A launch on a cache, with whatever stands on the device.
 #[derive(Clone, Debug)]

@@ -188,7 +188,7 @@ fn garbage(counters: bool) -> Vec<Garbage> {
 /// names no line of some columns.
 const SUPERFLUOUS: &[&[&str]] = &[
     &["column.min(cache.columns - 1)"],
-    &["cache.rs:0:"],
+    &["table.rs:0:"],
     &["max_keys) == 0 {"],
     &["max_keys) > 0)", "becomes operand 1"],
     &["max_keys) > 0)", "min.u32"],

@@ -1,4 +1,4 @@
-//! The tasks that run others: `test`, `demo` and `ci`.
+//! The tasks that run others: `demo` and `ci`.
 
 use std::fs;
 use std::path::Path;
@@ -8,19 +8,8 @@ use cuda_builder::{Arch, gate};
 
 use crate::kernels::{self, Build};
 use crate::process::{Result, cargo, loud};
+use crate::test::{self, FEATURES};
 use crate::{budgets, candle, evidence, package, setup, stats, tidy};
-
-/// What the library has only on request, and tests and lints want: one set, so that nothing is built twice.
-const FEATURES: &str = "ferroflash/cust,ferroflash/cudarc";
-
-/// `cargo xtask test`: brings what is missing, then runs every test.
-pub fn test(root: &Path, arguments: &[String]) -> Result {
-    setup::device_compiler(root)?;
-    setup::cuda_tools(root)?;
-    loud(cargo().args(["test", "--workspace", "--features", FEATURES]).args(arguments).current_dir(root))?;
-    budgets::show("test", budgets::TEST_MINUTES);
-    Ok(())
-}
 
 /// What the entries begin with that the demo's problem may run on, whatever card there is. *Held by
 /// `host/cli/tests/program/options.rs`.*
@@ -34,9 +23,12 @@ pub fn demo(root: &Path, arguments: &[String]) -> Result {
     let mut command = cargo();
     // In the tests' profile: what counts is optimised there too, and the rest compiles in half the time.
     command.args(["run", "--quiet", "--package", "ferroflash-cli", "--", "demo"]).args(arguments);
-    if let Some(some) = kernels::only(root, DEMO)? {
+    if !kernels::are_kept(root)? {
         println!("the demo's kernels alone; `cargo xtask build-ptx` compiles all");
-        command.env("FERROFLASH_PTX_DIR", some);
+        let symbols = spec::PLANNED.iter().map(|entry| entry.contract.symbol);
+        let folder = root.join("target/demo-ptx");
+        kernels::some(root, symbols.filter(|symbol| symbol.starts_with(DEMO)), &folder)?;
+        command.env("FERROFLASH_PTX_DIR", folder);
     }
     loud(command.current_dir(root))?;
     budgets::show("demo", budgets::DEMO_MINUTES);
@@ -67,7 +59,7 @@ pub fn ci(root: &Path) -> Result {
         ("kernels", &|| kernels_hold(root)),
         ("clippy", &|| all(&["clippy"], &["--all-targets", "--", "-Dwarnings"])),
         ("doc", &|| all(&["doc"], &["--no-deps"])),
-        ("test", &|| all(&["test"], &["--no-fail-fast"])),
+        ("test", &|| test::all(root, true)),
         ("cubins", &|| cubins_embed(root)),
         ("package", &|| package::run(root)),
         ("candle", &|| candle::check(root)),

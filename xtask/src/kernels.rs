@@ -9,7 +9,7 @@ use cuda_builder::ptxas::Assembler;
 use cuda_builder::report::{EntryReport, Reporter};
 use cuda_builder::{Arch, CudaBuilder, Module, Output, lines, lzma};
 
-use crate::process::{Result, bar, spinner};
+use crate::process::{Result, bar};
 use crate::setup;
 
 /// The targets on which every kernel must assemble within the rules, unless a task is told otherwise.
@@ -72,7 +72,7 @@ pub fn build_ptx(root: &Path, build: &Build) -> Result {
     let targets = targets_of(build.arch);
     setup::cuda_tools(root)?;
     let checked = builder(root, build)?.check_on(targets.iter().copied());
-    let output = compile(&checked, &format!("compiling the kernels for {}, and checking them", build.arch))?;
+    let output = compile(checked, &format!("compiling the kernels for {}, and checking them", build.arch))?;
     let bytes: usize = output.modules.iter().map(|m| m.text.len()).sum();
     let folder = build.out.as_deref().or(output.modules.first().and_then(|m| m.path.parent()));
     let is_meant = |target: &&Arch| output.modules.iter().any(|m| m.arch.assembles_for(**target));
@@ -150,28 +150,34 @@ pub fn compressed(root: &Path) -> PathBuf {
 
 /// The PTX modules of every entry in the table (or of those asked for), compiled if anything changed.
 pub fn ptx(root: &Path, build: &Build) -> Result<Output> {
-    compile(&builder(root, build)?, &format!("compiling the kernels for {}", build.arch))
+    compile(builder(root, build)?, &format!("compiling the kernels for {}", build.arch))
 }
 
-/// A folder with the modules of the planner's entries whose symbols begin with `prefix`, for who cannot wait
-/// for all; `None` where all modules are kept.
-pub fn only(root: &Path, prefix: &str) -> Result<Option<PathBuf>> {
-    let all = builder(root, &Build::all())?;
-    if all.is_kept()? {
-        return Ok(None);
+/// Whether no kernel would have to be compiled.
+pub fn are_kept(root: &Path) -> Result<bool> {
+    Ok(builder(root, &Build::all())?.is_kept()?)
+}
+
+/// Makes `folder` hold the modules of these kernels and no others, for a library that carries them alone.
+pub fn some<'a>(
+    root: &Path,
+    symbols: impl Iterator<Item = &'a str> + Clone,
+    folder: &Path,
+) -> Result<Output> {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if !symbols.clone().any(|symbol| path.file_stem().is_some_and(|stem| stem == symbol)) {
+            fs::remove_file(path)?;
+        }
     }
-    let folder = root.join("target/demo-ptx");
-    let symbols = spec::PLANNED.iter().map(|entry| entry.contract.symbol);
-    compile(
-        &all.only(symbols.filter(|symbol| symbol.starts_with(prefix))).copy_to(&folder),
-        "compiling kernels",
-    )?;
-    Ok(Some(folder))
+    let builder = builder(root, &Build::all())?.only(symbols).copy_to(folder);
+    compile(builder, "compiling kernels")
 }
 
 fn builder(root: &Path, build: &Build) -> Result<CudaBuilder> {
     setup::device_compiler(root)?;
     let mut builder = CudaBuilder::new(build.device_crate.as_ref().unwrap_or(&root.join("kernels-gpu")))
+        .target_dir(root.join("target/cuda-builder"))
         .arch(build.arch)
         .verbose(build.verbose);
     if build.debug_kernels {
@@ -198,9 +204,18 @@ fn builder(root: &Path, build: &Build) -> Result<CudaBuilder> {
     Ok(builder)
 }
 
-fn compile(builder: &CudaBuilder, what: &str) -> Result<Output> {
-    let progress = spinner(what);
-    let output = builder.build()?;
+fn compile(builder: CudaBuilder, what: &str) -> Result<Output> {
+    let progress = bar(what, 0);
+    let shown = progress.clone();
+    let output = builder
+        .progress(move |made, of| {
+            shown.set_length(of as u64);
+            shown.set_position(made as u64);
+            if shown.is_hidden() {
+                println!("compiling kernels: {made} of {of}");
+            }
+        })
+        .build()?;
     progress.finish_and_clear();
     if !output.warnings.is_empty() {
         eprintln!("{}", output.warnings);

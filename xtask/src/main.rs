@@ -3,6 +3,7 @@
 mod budgets;
 mod candle;
 mod ci;
+mod compare;
 mod evidence;
 mod kernels;
 mod pack;
@@ -10,6 +11,7 @@ mod package;
 mod process;
 mod setup;
 mod stats;
+mod test;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -33,16 +35,19 @@ enum Task {
     /// Bring what is missing: the device compiler, ptxas, nvdisasm, cuobjdump
     Setup,
     /// Compile the kernels to PTX and hold them against the rules (no spill in a loop, no local depot, ...)
-    BuildPtx(kernels::Build),
+    BuildPtx {
+        #[command(flatten)]
+        build: kernels::Build,
+        /// Compare the entries with the PTX files of this folder, line numbers and comments apart, instead of
+        /// with the rules; fails where one is different
+        #[arg(long, value_name = "FOLDER")]
+        against: Option<PathBuf>,
+    },
     /// Show what every entry costs on sm_80, sm_89 and sm_90: registers, spills, shared memory, occupancy,
     /// instructions
     PtxStats(stats::Stats),
-    /// Bring what is missing, then run every test
-    Test {
-        /// Passed on to `cargo test`
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        arguments: Vec<String>,
-    },
+    /// Bring what is missing, then run the tests, on a sample of the kernels that stands for all
+    Test(test::Test),
     /// Bring what is missing, build, and compute attention on a small real input
     Demo {
         /// Passed on to `ferroflash demo`
@@ -90,9 +95,12 @@ fn run(task: Task) -> Result {
     let root = root();
     match task {
         Task::Setup => setup::run(&root),
-        Task::BuildPtx(build) => kernels::build_ptx(&root, &build),
+        Task::BuildPtx { build, against: None } => kernels::build_ptx(&root, &build),
+        Task::BuildPtx { build, against: Some(folder) } => {
+            compare::against(&folder, &kernels::ptx(&root, &build)?.modules)
+        }
         Task::PtxStats(stats) => stats::run(&root, &stats),
-        Task::Test { arguments } => ci::test(&root, &arguments),
+        Task::Test(test) => test::run(&root, &test),
         Task::Demo { arguments } => ci::demo(&root, &arguments),
         Task::Ci => ci::ci(&root),
         Task::Package => package::run(&root),

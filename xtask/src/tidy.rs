@@ -52,7 +52,21 @@ const RULES: &[Rule] = &[
     Rule {
         applies: &["device"],
         except: &[],
-        words: &["attention", "softmax", "causal", "seqlen", "head_dim", "HEAD_DIM", "head dim"],
+        words: &[
+            "attention",
+            "softmax",
+            "causal",
+            "seqlen",
+            "head_dim",
+            "HEAD_DIM",
+            "head dim",
+            "KvCache",
+            "PagedMap",
+            "PackedRows",
+            "alibi",
+            "Alibi",
+            "slope",
+        ],
         why: "device/* names nothing of attention",
     },
     Rule {

@@ -1,5 +1,5 @@
 //! A captured step, replayed behind others.
-use crate::check::{furthest, Tally};
+use crate::tally::{furthest, Tally};
 use candle::{DType, Device, Result, Tensor};
 use ferroflash_candle::{Attend, KvCache, PagePool, Sequence, Step};
 

@@ -9,6 +9,7 @@ mod graph;
 mod model;
 mod reference;
 mod side;
+mod tally;
 
 use candle::{Device, Result};
 use clock::Clock;

@@ -6,6 +6,7 @@ use candle::{CpuStorage, CudaDevice, CudaStorage, CustomOp3, Layout, Result, Sha
 use ferroflash::Mask;
 use std::sync::Mutex;
 
+use crate::errors::invalid;
 use crate::here::lock;
 use crate::inputs::Stored;
 
@@ -143,6 +144,11 @@ pub(crate) fn run(
     let lse = lock(&operation.lse).take();
     let none = candle::op::BackpropOp::none;
     Ok((o, lse.map(|(lse, shape)| Tensor::from_storage(Storage::Cuda(lse), shape, none(), false))))
+}
+
+/// What a run that was asked for both has made.
+pub(crate) fn both((o, lse): (Tensor, Option<Tensor>)) -> Result<(Tensor, Tensor)> {
+    lse.map(|lse| (o, lse)).ok_or_else(|| invalid("lse", "none", "it was asked for"))
 }
 
 /// The device of a tensor inside of an operation.

@@ -1,9 +1,9 @@
 //! Keys and values of one layer, in pages.
 use crate::append::{CacheScales, append};
-use crate::attend::Attend;
+use crate::attend::{Attend, both};
 use crate::errors::invalid;
 use crate::inputs::no_such_type;
-use crate::paged::{PagedKv, Queries, both};
+use crate::paged::{PagedKv, Queries};
 use crate::step::Step;
 use candle::{DType, Device, Result, Tensor};
 

@@ -1,10 +1,9 @@
 //! Sequences of one length: candle-flash-attn's operation and functions.
-use crate::attend::{Attend, Outputs, device, run, stored};
+use crate::attend::{Attend, Outputs, both, device, run, stored};
 use crate::errors::{invalid, refused};
 use crate::here::{Here, lock};
 use crate::inputs::{Read, Stored, data, input, no_such_type};
 use crate::merge::with_sinks;
-use crate::paged::both;
 use candle::backend::BackendStorage;
 use candle::cuda_backend::CudaDType;
 use candle::{CpuStorage, CudaStorage, CustomOp3, DType, Layout, Result, Shape, Tensor};

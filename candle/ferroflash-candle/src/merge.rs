@@ -1,10 +1,9 @@
 //! Attention over some keys and over others becomes attention over all. So do sinks, which belong to no key,
 //! where kernels have none.
-use crate::attend::{Outputs, device, run, stored};
+use crate::attend::{Outputs, both, device, run, stored};
 use crate::errors::{invalid, refused};
 use crate::here::Here;
 use crate::inputs::{Read, Stored, data, input, no_such_type};
-use crate::paged::both;
 use candle::backend::BackendStorage;
 use candle::cuda_backend::CudaDType;
 use candle::cuda_backend::cudarc::driver::{CudaSlice, CudaStream};

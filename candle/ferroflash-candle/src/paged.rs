@@ -1,6 +1,6 @@
 //! Attention on keys and values in pages, whoever's they are.
 use crate::append::CacheScales;
-use crate::attend::{Attend, Outputs, device, run, stored};
+use crate::attend::{Attend, Outputs, both, device, run, stored};
 use crate::errors::{invalid, refused};
 use crate::here::{Here, lock};
 use crate::inputs::{Read, Stored, data, input, no_such_type};
@@ -189,9 +189,4 @@ impl<'a> PagedKv<'a> {
         let lse = lse.filter(|_| with_lse).map(|lse| (stored(lse, device), lse_shape));
         Ok(Outputs { o: stored(o, device), shape: q.1.shape().clone(), lse })
     }
-}
-
-/// What a run that was asked for both has made.
-pub(crate) fn both((o, lse): (Tensor, Option<Tensor>)) -> Result<(Tensor, Tensor)> {
-    lse.map(|lse| (o, lse)).ok_or_else(|| invalid("lse", "none", "it was asked for"))
 }

@@ -1,9 +1,9 @@
 //! Ranges of keys that see each other whatever the mask: images inside of a prompt (`mm_prefix_ranges`).
-use crate::attend::Attend;
+use crate::attend::{Attend, both};
 use crate::errors::{invalid, unsupported};
 use crate::inputs::data;
 use crate::merge::merge;
-use crate::paged::{PagedKv, Queries, both};
+use crate::paged::{PagedKv, Queries};
 use candle::{CpuStorage, CudaStorage, CustomOp1, DType, Layout, Result, Shape, Tensor};
 use ferroflash::Mask;
 

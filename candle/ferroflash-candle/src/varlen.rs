@@ -1,8 +1,8 @@
 //! Sequences of different lengths, packed one behind the other: candle-flash-attn's functions.
-use crate::attend::{Attend, run};
+use crate::attend::{Attend, both, run};
 use crate::dense::{Starts, forward};
 use crate::errors::invalid;
-use crate::paged::{PagedKv, Queries, both};
+use crate::paged::{PagedKv, Queries};
 use crate::ranges::{unsigned, with_ranges};
 use candle::{CpuStorage, CudaStorage, CustomOp3, Layout, Result, Shape, Tensor};
 

@@ -5,25 +5,16 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 use crate::cache;
-use crate::cargo::{self, Invocation};
+use crate::cargo::{self, DebugInfo, Invocation};
 #[cfg(feature = "ptxas")]
 use crate::gate;
 use crate::group::Group;
+use crate::output::{Module, Output};
+use crate::progress::{Progress, Report};
 #[cfg(feature = "ptxas")]
 use crate::report::Reporter;
 use crate::toolchain::{DeviceCompiler, workspace_root};
 use crate::{Arch, Contract, Error, Target};
-
-/// How much of the source's lines goes into the PTX.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum DebugInfo {
-    /// Nothing.
-    None,
-    /// `.file` and `.loc` lines, with the calls that inlining has dissolved as comments behind them. The
-    /// instructions are the same as without.
-    #[default]
-    Lines,
-}
 
 /// Builds a device crate to PTX.
 ///
@@ -49,6 +40,7 @@ pub struct CudaBuilder {
     target_dir: Option<PathBuf>,
     jobs: Option<usize>,
     verbose: bool,
+    report: Option<Report>,
     #[cfg(feature = "ptxas")]
     check_on: Vec<Arch>,
 }
@@ -59,31 +51,10 @@ struct Site {
     workspace: PathBuf,
     compiler: DeviceCompiler,
     package: String,
+    /// What is kept of the package.
     folder: PathBuf,
-}
-
-/// What a build made.
-#[derive(Debug)]
-pub struct Output {
-    /// One module per entry, in the order of the contracts.
-    pub modules: Vec<Module>,
-    /// The source files and manifests that the modules were made of.
-    pub inputs: Vec<PathBuf>,
-    /// What rustc warned of in the device crates; empty if nothing.
-    pub warnings: String,
-}
-
-/// The PTX of one entry: a complete module.
-#[derive(Debug, Clone)]
-pub struct Module {
-    /// The entry's launch contract.
-    pub contract: Contract,
-    /// The target that it was compiled for.
-    pub arch: Arch,
-    /// The PTX text.
-    pub text: String,
-    /// The file that holds the same text.
-    pub path: PathBuf,
+    /// Where compilers work.
+    compilers: PathBuf,
 }
 
 impl CudaBuilder {
@@ -103,6 +74,7 @@ impl CudaBuilder {
             target_dir: None,
             jobs: None,
             verbose: false,
+            report: None,
             #[cfg(feature = "ptxas")]
             check_on: Vec::new(),
         }
@@ -183,6 +155,13 @@ impl CudaBuilder {
         self
     }
 
+    /// What [`build`](Self::build) calls with the number of modules that it has compiled, and of those that it
+    /// compiles: first with 0, and not at all where every module is kept. Any of its threads may call.
+    pub fn progress(mut self, report: impl Fn(usize, usize) + Send + Sync + 'static) -> Self {
+        self.report = Some(Report::new(report));
+        self
+    }
+
     /// GPUs on which [`build`](Self::build) assembles every module that may run there and holds it against
     /// the rules of [`gate`](crate::gate). Without any, ptxas is not needed, and nothing is checked. Not for
     /// kernels with [`release(false)`](Self::release), which keep no rule.
@@ -215,9 +194,10 @@ impl CudaBuilder {
         let mut inputs = BTreeSet::new();
         let wanted = self.wanted()?;
         let contracted: Vec<_> = self.contracts.iter().map(|c| c.symbol).collect();
+        let progress = Progress::new(self.report.clone(), self.missing(&site, &wanted)?);
         for (arch, contracts) in self.groups(&wanted)? {
             let folder = site.folder.join(arch.name());
-            let group = self.group(&site, arch, &contracted, &folder);
+            let group = self.group(&site, arch, &contracted, &folder, &progress);
             let built = if wanted.is_empty() { group.build_all()? } else { group.build(&contracts)? };
             let mut others = built.others.into_iter();
             if let Some(symbol) = others.find(|symbol| !contracted.contains(&symbol.as_str())) {
@@ -254,14 +234,21 @@ impl CudaBuilder {
     /// As `build`'s, before it compiles.
     pub fn is_kept(&self) -> Result<bool, Error> {
         let (site, wanted) = (self.site()?, self.wanted()?);
-        let contracted: Vec<_> = self.contracts.iter().map(|c| c.symbol).collect();
-        for (arch, contracts) in self.groups(&wanted)? {
-            let folder = site.folder.join(arch.name());
-            if wanted.is_empty() || !self.group(&site, arch, &contracted, &folder).is_kept(&contracts)? {
-                return Ok(false);
-            }
+        Ok(!wanted.is_empty() && self.missing(&site, &wanted)? == 0)
+    }
+
+    /// How many of the contracts would be compiled.
+    fn missing(&self, site: &Site, wanted: &[&Contract]) -> Result<usize, Error> {
+        if wanted.is_empty() {
+            return Ok(0);
         }
-        Ok(true)
+        let contracted: Vec<_> = self.contracts.iter().map(|c| c.symbol).collect();
+        let silent = Progress::new(None, 0);
+        let count = |(arch, contracts): (Arch, Vec<&Contract>)| {
+            let folder = site.folder.join(arch.name());
+            self.group(site, arch, &contracted, &folder, &silent).missing(&contracts)
+        };
+        self.groups(wanted)?.into_iter().map(count).sum()
     }
 
     fn site(&self) -> Result<Site, Error> {
@@ -269,9 +256,10 @@ impl CudaBuilder {
         let workspace = workspace_root(&crate_root);
         let compiler = DeviceCompiler::locate(&workspace)?;
         let package = cargo::package_name(&crate_root)?;
-        let folder = self.folder_in(&workspace).join(&package);
+        let kept = self.folder_in(&workspace);
+        let (folder, compilers) = (kept.join(&package), kept.join("compilers"));
         fs::create_dir_all(&folder).map_err(Error::io("create", &folder))?;
-        Ok(Site { crate_root, workspace, compiler, package, folder })
+        Ok(Site { crate_root, workspace, compiler, package, folder, compilers })
     }
 
     /// What is built for `arch`, in `folder`.
@@ -281,6 +269,7 @@ impl CudaBuilder {
         arch: Arch,
         contracted: &'a [&'static str],
         folder: &'a Path,
+        progress: &'a Progress,
     ) -> Group<'a> {
         let invocation = Invocation {
             compiler: &site.compiler,
@@ -294,12 +283,8 @@ impl CudaBuilder {
             llvm_args: &self.llvm_args,
             verbose: self.verbose,
         };
-        Group { invocation, contracted, folder, jobs: self.jobs }
-    }
-
-    /// The folder that it builds in, for what else is worth keeping beside the modules.
-    pub fn folder(&self) -> PathBuf {
-        self.folder_in(&workspace_root(&self.crate_root))
+        let compilers = site.compilers.join(arch.name());
+        Group { invocation, contracted, folder, compilers, jobs: self.jobs, progress }
     }
 
     fn folder_in(&self, workspace: &Path) -> PathBuf {
@@ -337,17 +322,6 @@ impl CudaBuilder {
             groups.entry(arch).or_default().push(contract);
         }
         Ok(groups)
-    }
-}
-
-impl Output {
-    /// Tells cargo to run the build script again when a source of the kernels or the choice of the compiler
-    /// changes.
-    pub fn emit_rerun_if_changed(&self) {
-        for input in &self.inputs {
-            println!("cargo:rerun-if-changed={}", input.display());
-        }
-        println!("cargo:rerun-if-env-changed={}", crate::toolchain::RUSTC_VARIABLE);
     }
 }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 use std::{fs, io};
 
-use crate::Error;
+use crate::{Error, manifest};
 
 /// What makes modules out of sources: those of other makers are not kept.
 const MAKERS: [&str; 5] = [
@@ -27,6 +27,8 @@ pub(crate) struct Cache<'a> {
     folder: PathBuf,
     /// Paths below it are noted relative to it, so that a copy of the folder goes by its own sources.
     workspace: &'a Path,
+    /// The crate's package.
+    package: &'a str,
 }
 
 /// The modules that one state of the sources gave.
@@ -38,15 +40,15 @@ pub(crate) struct State {
 /// What a compiler made for a state.
 pub(crate) struct Made<'m> {
     /// Symbol, directives, text.
-    pub modules: &'m [(&'m str, &'m str, String)],
+    pub modules: &'m [(&'m str, &'m str, &'m str)],
     /// Kernels that nobody asked for.
     pub others: &'m BTreeSet<String>,
     pub warnings: &'m str,
 }
 
 impl<'a> Cache<'a> {
-    pub(crate) fn open(folder: &Path, workspace: &'a Path, recipe: impl Hash) -> Self {
-        Cache { folder: folder.join(hex((MAKERS, recipe))), workspace }
+    pub(crate) fn open(folder: &Path, workspace: &'a Path, package: &'a str, recipe: impl Hash) -> Self {
+        Cache { folder: folder.join(hex((MAKERS, recipe))), workspace, package }
     }
 
     /// The state that the sources are in, as far as they were noted; `None` before the first build, and where
@@ -88,9 +90,20 @@ impl<'a> Cache<'a> {
     fn state(&self, inputs: BTreeSet<PathBuf>) -> io::Result<State> {
         let mut hasher = DefaultHasher::new();
         for input in &inputs {
-            (input.strip_prefix(self.workspace).unwrap_or(input), fs::read(input)?).hash(&mut hasher);
+            (input.strip_prefix(self.workspace).unwrap_or(input), self.content(input)?).hash(&mut hasher);
         }
         Ok(State { folder: self.folder.join(format!("{:016x}", hasher.finish())), inputs })
+    }
+
+    /// What of an input may change modules.
+    fn content(&self, input: &Path) -> io::Result<Vec<u8>> {
+        let content = fs::read(input)?;
+        let of_workspace = |name| *input == self.workspace.join(name);
+        Ok(match std::str::from_utf8(&content) {
+            Ok(text) if of_workspace("Cargo.lock") => manifest::locked(text, self.package).into_bytes(),
+            Ok(text) if of_workspace("Cargo.toml") => manifest::workspace(text).into_bytes(),
+            _ => content,
+        })
     }
 }
 
@@ -98,6 +111,11 @@ impl State {
     /// The module of `symbol` with `directives`, if it was made.
     pub(crate) fn module(&self, symbol: &str, directives: &str) -> Option<String> {
         fs::read_to_string(self.file(symbol, directives)).ok()
+    }
+
+    /// Whether [`module`](Self::module) has it.
+    pub(crate) fn holds(&self, symbol: &str, directives: &str) -> bool {
+        self.file(symbol, directives).is_file()
     }
 
     /// Kernels that nobody asked for.

@@ -7,11 +7,21 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-use crate::builder::DebugInfo;
 use crate::toolchain::DeviceCompiler;
 use crate::{Arch, Error};
 
 const TARGET: &str = "nvptx64-nvidia-cuda";
+
+/// How much of the source's lines goes into the PTX.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum DebugInfo {
+    /// Nothing.
+    None,
+    /// `.file` and `.loc` lines, with the calls that inlining has dissolved as comments behind them. The
+    /// instructions are the same as without.
+    #[default]
+    Lines,
+}
 
 /// Everything that the compilers of one build have in common.
 pub(crate) struct Invocation<'a> {

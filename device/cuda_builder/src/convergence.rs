@@ -13,8 +13,12 @@ const GUARD: &str = "activemask.b32";
 /// Instructions that LLVM has intrinsics for, without taking them for convergent.
 const MATRIX: [&str; 5] = ["mma", "wmma", "ldmatrix", "stmatrix", "movmatrix"];
 
+/// Instructions that threads execute together although no suffix need say so: barriers and both of their
+/// halves, votes and shuffles of before Volta, and calls, of which nobody knows what the callee executes.
+const TOGETHER: [&str; 8] = ["bar", "barrier", "vote", "shfl", "match", "redux", "elect", "call"];
+
 /// The first instruction of `text`, the PTX of one function as rustc wrote it, that needs a guard and has
-/// none: one of a whole warp that stands in assembly, or a matrix instruction.
+/// none: one that threads execute together and that stands in assembly, or a matrix instruction.
 ///
 /// In a basic block every guard covers one piece of assembly behind it. LLVM keeps their order, but may put
 /// other instructions between.
@@ -79,7 +83,9 @@ fn stem(opcode: &str) -> &str {
     opcode.split('.').next().unwrap_or(opcode)
 }
 
-/// Whether all lanes of a warp execute it together.
+/// Whether all lanes of a warp, or all threads of a block or a cluster, execute it together.
 fn collective(opcode: &str) -> bool {
-    opcode.split('.').skip(1).any(|suffix| ["sync", "aligned"].contains(&suffix))
+    TOGETHER.contains(&stem(opcode))
+        || MATRIX.contains(&stem(opcode))
+        || opcode.split('.').skip(1).any(|suffix| ["sync", "aligned"].contains(&suffix))
 }

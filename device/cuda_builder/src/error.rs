@@ -101,7 +101,7 @@ pub enum Error {
         /// What was expected.
         problem: String,
     },
-    /// LLVM may clone an instruction that a warp must execute together.
+    /// LLVM may clone an instruction that the threads of a warp or a block must execute together.
     #[error(
         "`{symbol}` has `{instruction}` in a plain asm!, which LLVM may clone into both arms of a branch: \
          write it with cuda_std's convergent_asm!"
@@ -142,10 +142,10 @@ pub enum Error {
         /// What is missing.
         what: &'static str,
     },
-    /// Entries break the rules of [`gate`](crate::gate): every breach, one per line.
+    /// Entries break the rules of `gate`: every breach, one per line.
     #[cfg(feature = "ptxas")]
     #[error("{} broken by the kernels:\n{}", plural(.0.len()), lines(.0))]
-    Rules(Vec<crate::gate::Breach>),
+    Rules(Vec<crate::breach::Breach>),
     /// A file or a process could not be used.
     #[error("{action} {path}: {source}")]
     Io {
@@ -177,6 +177,6 @@ fn plural(n: usize) -> String {
 }
 
 #[cfg(feature = "ptxas")]
-fn lines(breaches: &[crate::gate::Breach]) -> String {
+fn lines(breaches: &[crate::breach::Breach]) -> String {
     breaches.iter().map(|b| format!("  {b}")).collect::<Vec<_>>().join("\n")
 }

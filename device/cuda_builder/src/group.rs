@@ -2,16 +2,22 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::thread;
+use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
+use std::{fs, thread};
 
 use crate::cache::{Cache, Made, State};
 use crate::cargo::{Compiled, Invocation};
 use crate::module::Ptx;
+use crate::progress::Progress;
 use crate::{Contract, Error, stamp};
 
 /// So many entries take as long as `core`, which every compiler compiles for itself.
 const WORTH_A_COMPILER: usize = 4;
+
+/// The most entries of one run of a compiler. Its modules are kept when it ends, so that little is lost where
+/// somebody stops the build; a run that begins costs BATCH_SECONDS.
+const BATCH: usize = 24;
 
 /// One target's share of a build.
 pub(crate) struct Group<'a> {
@@ -19,10 +25,14 @@ pub(crate) struct Group<'a> {
     /// Symbols of all of the crate's contracts. A kernel that none names is an error, so that modules kept
     /// under others say nothing.
     pub contracted: &'a [&'static str],
-    /// Where its compilers work and its modules are kept.
+    /// Where its modules are kept.
     pub folder: &'a Path,
+    /// Where compilers for its target work, those of other crates too: `core` is compiled once for all.
+    pub compilers: PathBuf,
     /// Compilers to run side by side, if not one for each core.
     pub jobs: Option<usize>,
+    /// Told of each module that is made.
+    pub progress: &'a Progress,
 }
 
 /// What became of a group.
@@ -39,18 +49,17 @@ pub(crate) struct Built {
 impl Group<'_> {
     fn cache(&self) -> Cache<'_> {
         let recipe = (self.invocation.recipe(), self.contracted);
-        Cache::open(&self.folder.join("cache"), self.invocation.workspace, recipe)
+        let (workspace, package) = (self.invocation.workspace, self.invocation.package);
+        Cache::open(&self.folder.join("cache"), workspace, package, recipe)
     }
 
-    /// Whether [`build`](Self::build) would compile nothing.
-    pub(crate) fn is_kept(&self, contracts: &[&Contract]) -> Result<bool, Error> {
-        let Some(kept) = self.cache().current() else { return Ok(false) };
-        for contract in contracts {
-            if kept.module(contract.symbol, &stamp::directives(contract)?).is_none() {
-                return Ok(false);
-            }
-        }
-        Ok(true)
+    /// How many of `contracts` [`build`](Self::build) would compile.
+    pub(crate) fn missing(&self, contracts: &[&Contract]) -> Result<usize, Error> {
+        let Some(kept) = self.cache().current() else { return Ok(contracts.len()) };
+        let is_kept = |contract: &&&Contract| {
+            stamp::directives(contract).map(|directives| kept.holds(contract.symbol, &directives))
+        };
+        contracts.iter().map(|contract| is_kept(&contract).map(|kept| usize::from(!kept))).sum()
     }
 
     /// The modules of `contracts`: kept ones, or else compiled.
@@ -62,36 +71,16 @@ impl Group<'_> {
             kept.as_ref().and_then(|state| state.module(contract.symbol, directives))
         };
         let mut texts: Vec<_> = contracts.iter().zip(&directives).map(find).collect();
-        let missing: Vec<usize> = (0..texts.len()).filter(|&n| texts[n].is_none()).collect();
+        let missing: Vec<Wanted<'_>> = (0..texts.len())
+            .filter(|&n| texts[n].is_none())
+            .map(|n| Wanted { place: n, symbol: contracts[n].symbol, directives: &directives[n] })
+            .collect();
         let mut built = match kept {
             Some(state) if missing.is_empty() => Built::of(state),
             _ => Built::default(),
         };
-        if !missing.is_empty() {
-            let started = SystemTime::now();
-            let symbols: Vec<_> = missing.iter().map(|&n| contracts[n].symbol).collect();
-            let shards = self.shards(&symbols);
-            let compiled = self.compile(&shards)?;
-            let parsed: Vec<_> = compiled.iter().map(|c| Ptx::parse(&c.ptx)).collect::<Result<_, _>>()?;
-            let mut made = Vec::new();
-            for &n in &missing {
-                let symbol = contracts[n].symbol;
-                // The shard that was asked for the entry: a crate that ignores the selection has it in the
-                // others too.
-                let own = shards.iter().position(|shard| shard.contains(&symbol)).unwrap_or(0);
-                let text = parsed[own].module(symbol, &directives[n]);
-                let text = text.ok_or_else(|| Error::MissingEntry { symbol: symbol.to_owned() })?;
-                made.push((symbol, directives[n].as_str(), text));
-            }
-            let asked = |symbol: &&str| symbols.contains(symbol);
-            let others = parsed.iter().flat_map(Ptx::entries).filter(|symbol| !asked(symbol));
-            built.others = others.map(str::to_owned).collect();
-            built.take(&compiled);
-            let kept = Made { modules: &made, others: &built.others, warnings: &built.warnings };
-            cache.keep(&built.inputs, started, &kept)?;
-            for (n, (.., text)) in missing.into_iter().zip(made) {
-                texts[n] = Some(text);
-            }
+        for (place, text) in self.compile_missing(&cache, &missing, &mut built)? {
+            texts[place] = Some(text);
         }
         let aligned = |(&&contract, text)| Ok((contract, stamp::align_parameter(&contract, text)?));
         built.modules =
@@ -99,40 +88,153 @@ impl Group<'_> {
         Ok(built)
     }
 
+    /// Compiles entries, batch after batch on each core, and keeps what every batch has made.
+    fn compile_missing(
+        &self,
+        cache: &Cache<'_>,
+        missing: &[Wanted<'_>],
+        built: &mut Built,
+    ) -> Result<Vec<(usize, String)>, Error> {
+        let started = SystemTime::now();
+        let asked: BTreeSet<_> = missing.iter().map(|wanted| wanted.symbol).collect();
+        let (compilers, batches) = self.deal(missing);
+        let queue = Mutex::new(batches.into_iter());
+        let done = Mutex::new((built, Vec::new()));
+        let work = |n: usize| -> Result<(), Error> {
+            let place = Workplace::take(&self.compilers, n, cores())?;
+            loop {
+                let batch = lock(&queue).next();
+                let Some(batch) = batch else { return Ok(()) };
+                let made = self.compile_batch(&place.folder, &batch, &asked);
+                if made.is_err() {
+                    // The others end after the batch that they are at.
+                    lock(&queue).by_ref().for_each(drop);
+                }
+                let made = made?;
+                let mut done = lock(&done);
+                let (built, texts) = &mut *done;
+                built.take(&made.compiled);
+                built.others.extend(made.others.iter().cloned());
+                let modules: Vec<_> = batch
+                    .iter()
+                    .zip(&made.texts)
+                    .map(|(wanted, text)| (wanted.symbol, wanted.directives, text.as_str()))
+                    .collect();
+                let kept = Made { modules: &modules, others: &built.others, warnings: &built.warnings };
+                cache.keep(&built.inputs, started, &kept)?;
+                texts.extend(batch.iter().map(|wanted| wanted.place).zip(made.texts));
+                self.progress.made(batch.len());
+            }
+        };
+        thread::scope(|scope| {
+            let work = &work;
+            let handles: Vec<_> = (0..compilers).map(|n| scope.spawn(move || work(n))).collect();
+            let ends: Vec<_> =
+                handles.into_iter().map(|handle| handle.join().expect("compile does not panic")).collect();
+            ends.into_iter().collect::<Result<(), _>>()
+        })?;
+        Ok(done.into_inner().unwrap_or_else(PoisonError::into_inner).1)
+    }
+
+    /// Runs one compiler for the entries of `batch`; `asked` are those of all batches.
+    fn compile_batch(
+        &self,
+        folder: &Path,
+        batch: &[Wanted<'_>],
+        asked: &BTreeSet<&str>,
+    ) -> Result<Batch, Error> {
+        let symbols: Vec<_> = batch.iter().map(|wanted| wanted.symbol).collect();
+        let compiled = self.invocation.compile(&symbols, folder)?;
+        let parsed = Ptx::parse(&compiled.ptx)?;
+        let module = |wanted: &Wanted<'_>| {
+            let text = parsed.module(wanted.symbol, wanted.directives);
+            text.ok_or_else(|| Error::MissingEntry { symbol: wanted.symbol.to_owned() })
+        };
+        let texts = batch.iter().map(module).collect::<Result<_, _>>()?;
+        let others = parsed.entries().filter(|symbol| !asked.contains(symbol));
+        let others = others.map(str::to_owned).collect();
+        Ok(Batch { compiled, texts, others })
+    }
+
     /// A module of every kernel that the crate has, none of them stamped.
     pub(crate) fn build_all(&self) -> Result<Built, Error> {
-        let compiled = self.compile(&[Vec::new()])?;
+        let place = Workplace::take(&self.compilers, 0, cores())?;
+        let compiled = self.invocation.compile(&[], &place.folder)?;
         let mut built = Built::default();
-        for compiled in &compiled {
-            let ptx = Ptx::parse(&compiled.ptx)?;
-            // Nobody has named these symbols: they live as long as the program.
-            let contracts = ptx.entries().map(|symbol| Contract::new(symbol.to_owned().leak(), 0));
-            built.modules.extend(contracts.filter_map(|c| Some((c, ptx.module(c.symbol, "")?))));
-        }
+        let ptx = Ptx::parse(&compiled.ptx)?;
+        // Nobody has named these symbols: they live as long as the program.
+        let contracts = ptx.entries().map(|symbol| Contract::new(symbol.to_owned().leak(), 0));
+        built.modules.extend(contracts.filter_map(|c| Some((c, ptx.module(c.symbol, "")?))));
         built.take(&compiled);
         Ok(built)
     }
 
-    /// Runs one compiler for each shard.
-    fn compile(&self, shards: &[Vec<&str>]) -> Result<Vec<Compiled>, Error> {
-        thread::scope(|scope| {
-            let start = |n: usize| {
-                let target_dir = self.folder.join(format!("shard-{n}"));
-                let symbols = &shards[n];
-                scope.spawn(move || self.invocation.compile(symbols, &target_dir))
-            };
-            let handles: Vec<_> = (0..shards.len()).map(start).collect();
-            handles.into_iter().map(|h| h.join().expect("compile does not panic")).collect()
-        })
+    /// How many compilers run side by side, and the entries in batches for them. They are dealt out round the
+    /// table, because neighbours cost alike.
+    fn deal<'w>(&self, wanted: &[Wanted<'w>]) -> (usize, Vec<Vec<Wanted<'w>>>) {
+        let most = wanted.len().div_ceil(WORTH_A_COMPILER);
+        let compilers = self.jobs.unwrap_or_else(cores).clamp(1, most.max(1)).min(wanted.len());
+        if compilers == 0 {
+            return (0, Vec::new());
+        }
+        let batches = wanted.len().div_ceil(BATCH).next_multiple_of(compilers);
+        let batch = |n: usize| wanted.iter().skip(n).step_by(batches).copied().collect::<Vec<_>>();
+        (compilers, (0..batches).map(batch).filter(|batch| !batch.is_empty()).collect())
     }
+}
 
-    /// Deals the symbols out to the compilers: round the table, because neighbours cost alike.
-    fn shards<'c>(&self, symbols: &[&'c str]) -> Vec<Vec<&'c str>> {
-        let cores = || thread::available_parallelism().map_or(1, |n| n.get());
-        let most = symbols.len().div_ceil(WORTH_A_COMPILER).max(1);
-        let count = self.jobs.unwrap_or_else(cores).clamp(1, most);
-        (0..count).map(|n| symbols.iter().skip(n).step_by(count).copied().collect()).collect()
+/// A folder in which one compiler works at a time.
+struct Workplace {
+    folder: PathBuf,
+    /// Locked as long as it is open.
+    lock: fs::File,
+}
+
+impl Workplace {
+    /// One of `count` in `compilers`: number `n`, or another one that is free, or number `n` once it is.
+    fn take(compilers: &Path, n: usize, count: usize) -> Result<Self, Error> {
+        fs::create_dir_all(compilers).map_err(Error::io("create", compilers))?;
+        let open = |n: usize| {
+            let folder = compilers.join(format!("shard-{n}"));
+            let lock = folder.with_extension("lock");
+            let file = fs::File::create(&lock).map_err(Error::io("create", &lock))?;
+            Ok::<_, Error>(Workplace { folder, lock: file })
+        };
+        for n in (0..count).map(|next| (n + next) % count) {
+            let place = open(n)?;
+            if place.lock.try_lock().is_ok() {
+                return Ok(place);
+            }
+        }
+        let place = open(n)?;
+        place.lock.lock().map_err(Error::io("lock", &place.folder))?;
+        Ok(place)
     }
+}
+
+fn cores() -> usize {
+    thread::available_parallelism().map_or(1, |n| n.get())
+}
+
+/// An entry to compile, and its place among those that are asked for.
+#[derive(Clone, Copy)]
+struct Wanted<'a> {
+    place: usize,
+    symbol: &'static str,
+    directives: &'a str,
+}
+
+/// What one run of a compiler made.
+struct Batch {
+    compiled: Compiled,
+    /// Of each of its entries.
+    texts: Vec<String>,
+    /// Kernels that nobody asked for.
+    others: BTreeSet<String>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Built {
@@ -141,9 +243,10 @@ impl Built {
         Built { others, warnings, inputs: state.inputs, modules: Vec::new() }
     }
 
-    fn take(&mut self, compiled: &[Compiled]) {
-        self.inputs.extend(compiled.iter().flat_map(|c| c.inputs.iter().cloned()));
-        let warnings = compiled.iter().map(|c| &c.warnings).find(|warnings| !warnings.is_empty());
-        self.warnings = warnings.cloned().unwrap_or_default();
+    fn take(&mut self, compiled: &Compiled) {
+        self.inputs.extend(compiled.inputs.iter().cloned());
+        if self.warnings.is_empty() {
+            self.warnings.clone_from(&compiled.warnings);
+        }
     }
 }

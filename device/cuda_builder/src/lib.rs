@@ -12,6 +12,8 @@
 mod arch;
 #[cfg(feature = "lzma")]
 pub mod archive;
+#[cfg(feature = "ptxas")]
+mod breach;
 mod builder;
 mod cache;
 mod cargo;
@@ -25,8 +27,11 @@ mod group;
 pub mod lines;
 #[cfg(feature = "lzma")]
 pub mod lzma;
+mod manifest;
 pub mod module;
 pub mod occupancy;
+mod output;
+mod progress;
 #[cfg(feature = "ptxas")]
 pub mod ptxas;
 #[cfg(feature = "ptxas")]
@@ -38,6 +43,8 @@ pub mod stamp;
 pub mod toolchain;
 
 pub use arch::Arch;
-pub use builder::{CudaBuilder, DebugInfo, Module, Output};
+pub use builder::CudaBuilder;
+pub use cargo::DebugInfo;
 pub use contract::{Contract, Kernel, SpillAllowance, Target};
 pub use error::Error;
+pub use output::{Module, Output};

@@ -201,11 +201,14 @@ impl CudaTool {
 }
 
 /// The workspace that `crate_root` belongs to: the outermost folder above it whose manifest has a
-/// `[workspace]` table, else itself.
+/// `[workspace]` table, else itself. It is not looked for outside of the repository: a checkout that is a
+/// submodule of somebody's workspace goes by itself.
 pub fn workspace_root(crate_root: &Path) -> PathBuf {
     let is_workspace = |folder: &&Path| {
         fs::read_to_string(folder.join("Cargo.toml"))
             .is_ok_and(|text| text.lines().any(|line| line.trim_start().starts_with("[workspace")))
     };
-    crate_root.ancestors().filter(is_workspace).last().unwrap_or(crate_root).to_owned()
+    let depth = crate_root.ancestors().position(|folder| folder.join(".git").exists());
+    let inside = crate_root.ancestors().take(depth.map_or(usize::MAX, |depth| depth + 1));
+    inside.filter(is_workspace).last().unwrap_or(crate_root).to_owned()
 }

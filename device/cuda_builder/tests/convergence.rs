@@ -92,6 +92,48 @@ fn a_guard_covers_one_piece_of_assembly_of_its_block() {
     }
 }
 
+/// Whether the gate refuses an instruction in assembly without a guard.
+const INSTRUCTIONS: [(&str, bool); 25] = [
+    ("bar.sync 0;", true),
+    ("bar.arrive 1, 64;", true),
+    ("bar.cta.arrive 1, 64;", true),
+    ("bar.red.popc.u32 %r1, 0, %p1;", true),
+    ("{ bar.warp.sync -1; }", true),
+    ("barrier.arrive 1, 64;", true),
+    ("barrier.arrive.aligned 1, 64;", true),
+    ("barrier.red.and.pred %p2, 0, %p1;", true),
+    ("barrier.cluster.arrive;", true),
+    ("barrier.cluster.arrive.aligned;", true),
+    ("barrier.cluster.wait;", true),
+    ("setmaxnreg.inc.sync.aligned.u32 240;", true),
+    ("vote.ballot.b32 %r1, %p1;", true),
+    ("shfl.bfly.b32 %r1, %r2, 1, 31;", true),
+    ("elect.sync %r1|%p1, -1;", true),
+    ("@%p1 wgmma.fence.sync.aligned;", true),
+    ("redux.sync.or.b32 %r1, %r2, %r3;", true),
+    ("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%r1], {%r1};", true),
+    ("call (%r1), whole_warp, (%r2);", true),
+    ("{ .reg .pred a; setp.ne.u32 a, %r2, 99; call.uni whole_warp, (%r2); }", true),
+    // A thread's own.
+    ("mbarrier.arrive.shared.b64 %rd1, [%r1];", false),
+    ("cp.async.mbarrier.arrive.noinc.shared.b64 [%r1];", false),
+    ("fence.proxy.async.shared::cta;", false),
+    ("{ .reg .pred wanted; setp.ne.u32 wanted, %r1, 0; @wanted st.global.b32 [%rd1], %r2; }", false),
+    ("@%p1 red.global.add.u32 [%rd1], 1;", false),
+];
+
+#[test]
+fn what_threads_execute_together_is_refused_whatever_its_suffixes() {
+    for (instruction, refused) in INSTRUCTIONS {
+        let assembly = format!("\t// begin inline asm\n\t{instruction}\n\t// end inline asm\n");
+        let plain = function(&assembly);
+        let found = Ptx::parse(&plain).map(drop);
+        assert_eq!(matches!(found, Err(Error::Unguarded { .. })), refused, "{instruction}: {found:?}");
+        let guarded = function(&format!("{GUARD}{assembly}"));
+        assert!(Ptx::parse(&guarded).is_ok(), "{instruction}");
+    }
+}
+
 #[test]
 fn a_guard_goes_and_a_mask_that_is_read_stays() {
     let used = "\tactivemask.b32 \t%r10;\n\tst.global.b32 [%rd1], %r10;\n";

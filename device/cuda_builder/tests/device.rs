@@ -4,6 +4,8 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use cuda_builder::gate::{self, Rule};
 use cuda_builder::lines;
@@ -20,7 +22,7 @@ fn scratch(name: &str) -> PathBuf {
 }
 
 fn builder() -> CudaBuilder {
-    CudaBuilder::new(fixture("device")).target_dir(scratch("device")).jobs(1)
+    CudaBuilder::new(fixture("device")).jobs(1)
 }
 
 /// `accumulate` may have 255 registers a thread under one contract, and 64 under the other.
@@ -132,7 +134,7 @@ fn a_crate_that_does_not_compile_says_why() {
 fn one_build_serves_portable_entries_and_those_of_one_generation() {
     let portable = Contract::new("branch_f16", 32);
     let hopper = Contract::new("fence", 128).target(Target::Exactly(90));
-    let builder = CudaBuilder::new(fixture("std")).target_dir(scratch("std")).jobs(1);
+    let builder = CudaBuilder::new(fixture("std")).jobs(1);
     let builder = builder.features(["hopper"]);
     let both = builder.clone().entries([hopper, portable]).check_on(Arch::ALL);
     let output = both.build().unwrap();
@@ -154,22 +156,22 @@ fn one_build_serves_portable_entries_and_those_of_one_generation() {
 
 #[test]
 fn what_was_built_before_is_not_compiled_again() {
-    let (source, target) = (scratch("kept-source"), scratch("kept"));
-    for folder in [&source, &target] {
-        // Of an earlier run, if any.
-        let _ = fs::remove_dir_all(folder);
-    }
+    // A package of its own, of which nothing is kept: no other test has its name.
+    let source = scratch("kept-source");
+    let name = format!("fixture-kept-{}", std::process::id());
+    let _ = fs::remove_dir_all(&source);
     fs::create_dir_all(source.join("src")).unwrap();
     for file in ["Cargo.toml", "Cargo.lock", "src/lib.rs"] {
-        fs::copy(fixture("device").join(file), source.join(file)).unwrap();
+        let text = fs::read_to_string(fixture("device").join(file)).unwrap();
+        fs::write(source.join(file), text.replace("fixture-device", &name)).unwrap();
     }
-    let compilers = target.join("fixture-device/sm_80/shard-0/nvptx64-nvidia-cuda/release/deps");
     let build = |contracts: &[Contract]| {
-        let output =
-            CudaBuilder::new(&source).target_dir(&target).jobs(1).entries(contracts.to_vec()).build();
-        let compiled = compilers.join("fixture.s").is_file();
-        let _ = fs::remove_file(compilers.join("fixture.s"));
-        (output.unwrap().modules.into_iter().map(|m| m.text).collect::<Vec<_>>(), compiled)
+        let compiled = Arc::new(AtomicBool::new(false));
+        let noted = compiled.clone();
+        let builder = CudaBuilder::new(&source).jobs(1).entries(contracts.to_vec());
+        let output = builder.progress(move |_, _| noted.store(true, Ordering::Relaxed)).build();
+        let texts = output.unwrap().modules.into_iter().map(|m| m.text).collect::<Vec<_>>();
+        (texts, compiled.load(Ordering::Relaxed))
     };
     let edit = |from: &str, to: &str| {
         let lib = source.join("src/lib.rs");
@@ -190,4 +192,6 @@ fn what_was_built_before_is_not_compiled_again() {
 
     let (other, compiled) = build(&[cramped(), indexed()]);
     assert!(compiled && other[0].contains(".reqntid 1024, 1, 1") && other[1] == first[1]);
+    let folder = workspace_root(&source).join("target/cuda-builder").join(name);
+    fs::remove_dir_all(folder).unwrap();
 }

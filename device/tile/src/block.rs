@@ -223,11 +223,11 @@ impl<K: Kernel> Smem<K> {
     pub fn lend<R, const N: usize>(
         &mut self,
         block: &mut Block<K>,
-        f: impl FnOnce(&mut Tally<N>, &mut Block<K>) -> R,
+        f: impl FnOnce(Tally<'_, N>, &mut Block<K>) -> R,
     ) -> R {
         const { assert!(N * 4 <= K::SMEM_BYTES, "the launch has no room for as many words") }
         // SAFETY: at most the bytes of the launch, and `self`, the only right to them, is borrowed.
-        let result = f(&mut unsafe { Tally::at(self.base) }, block);
+        let result = f(unsafe { Tally::at(self.base) }, block);
         block.sync();
         result
     }

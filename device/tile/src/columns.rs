@@ -4,7 +4,7 @@
 //! Names count as everywhere: `R` base tiles of rows, `G` groups of 8 columns. A lane holds columns
 //! `lane % 4 * 2` and the next of each group.
 use crate::mma::TensorCore;
-use crate::{PackedRows, Right, SharedTile, Stored, Warp};
+use crate::{Right, SharedTile, Stored, Warp};
 use contract::{Bf16, F16};
 use core::marker::PhantomData;
 use core::ops::Index;
@@ -81,6 +81,12 @@ impl<T, const G: usize> Index<[usize; 2]> for ColVec<T, G> {
     }
 }
 
+/// Rows of 32-bit words in global memory that become columns of a right operand.
+pub trait WordRows {
+    /// The words of row `row` from word `from` on, by number; 0 where there is none.
+    fn words(&self, row: u32, from: u32) -> impl Fn(u32) -> u32 + Copy;
+}
+
 /// An element type whose rows become right operands of `A`.
 pub trait LoadAs<A: TensorCore>: TensorCore {
     /// Whether products must be multiplied by anything but 1.
@@ -118,7 +124,7 @@ impl<E: TensorCore, const K: usize, const G: usize> ColFrag<E, K, G> {
     /// products with each column must be multiplied by; rows and columns that do not exist are zero. Straight
     /// from global memory: a lane's two neighbours are one word.
     #[inline(always)]
-    pub fn load<Q: LoadAs<E>, S: Stored<As = E>>(rows: &PackedRows, warp: Warp) -> (Self, ColVec<f32, G>) {
+    pub fn load<Q: LoadAs<E>, S: Stored<As = E>>(rows: &impl WordRows, warp: Warp) -> (Self, ColVec<f32, G>) {
         let (mut to, mut factors) = ([[[0; 2]; G]; K], [1.0; G]);
         for g in 0..G {
             let row = g as u32 * 8 + warp.lane / 4;
@@ -126,7 +132,7 @@ impl<E: TensorCore, const K: usize, const G: usize> ColFrag<E, K, G> {
                 let [first, lane] = S::right_word(0, i);
                 rows.words(row, first + warp.lane % 4 * lane)
             });
-            let word = |k, i: usize| from[i].get(S::right_word(k, i)[0] - S::right_word(0, i)[0]);
+            let word = |k, i: usize| from[i](S::right_word(k, i)[0] - S::right_word(0, i)[0]);
             let words = core::array::from_fn(|k| [word(k, 0), word(k, 1)]);
             let (words, factor) = Q::convert::<K>(words, warp);
             factors[g] = factor;

@@ -1,5 +1,4 @@
 //! Rows in global memory, and walks over them.
-use crate::crew::sealed::Sealed;
 use crate::{Crew, SharedTile, layout};
 use contract::{Element, Integers, Tensor, Vector};
 use core::marker::PhantomData;
@@ -121,8 +120,8 @@ impl<'p> GlobalInts<'p> {
     }
 }
 
-/// Rows that are copied tile by tile: those of a tensor, or a sequence's in a cache.
-pub trait TileSource<E, const C: usize>: Copy + Sealed {
+/// Rows that are copied tile by tile: those of a tensor, or of whatever another crate has a walk for.
+pub trait TileSource<E, const C: usize>: Copy {
     /// A walk of crew `W` through the tiles of `R` base-tile rows, from a given one down to the first.
     type Walk<const R: usize, W: Crew>: TileWalk<E, R, C, W>;
 
@@ -133,14 +132,14 @@ pub trait TileSource<E, const C: usize>: Copy + Sealed {
 /// A walk through tiles; each thread carries its share of the copies.
 ///
 /// # Safety
-/// - `step` hands out chunks of 16 bytes that may be read where they exist, at multiples of 16.
-pub unsafe trait TileWalk<E, const R: usize, const C: usize, W>: Sealed {
+/// - `step` hands out chunks of 16 bytes that may be read where they exist, at multiples of 16, of groups in
+///   which the thread has a row of the tile ([`Walk::place`]).
+pub unsafe trait TileWalk<E, const R: usize, const C: usize, W> {
     /// `copy(first row of the group in the tile, panel, global address, whether it exists)` for each of this
     /// thread's chunks of the next tile, of which with `EDGE` some rows may not exist.
     fn step<const EDGE: bool>(&mut self, crew: &W, copy: impl Fn(u32, u32, u64, bool));
 }
 
-impl<E, const C: usize> Sealed for GlobalRows<E, C> {}
 impl<E: Element, const C: usize> TileSource<E, C> for GlobalRows<E, C> {
     type Walk<const R: usize, W: Crew> = Walk<E, R, C, W>;
 
@@ -170,18 +169,18 @@ pub struct Walk<E, const R: usize, const C: usize, W> {
 
 impl<E: Element, const R: usize, const C: usize, W: Crew> Walk<E, R, C, W> {
     /// Chunks of a row that neighbouring threads copy together: a panel's.
-    pub(crate) const ACROSS: u32 = layout::panel_chunks(SharedTile::<E, R, C>::ROW_CHUNKS);
+    pub const ACROSS: u32 = layout::panel_chunks(SharedTile::<E, R, C>::ROW_CHUNKS);
     /// Panels of a row.
-    pub(crate) const PANELS: u32 = SharedTile::<E, R, C>::ROW_CHUNKS / Self::ACROSS;
+    pub const PANELS: u32 = SharedTile::<E, R, C>::ROW_CHUNKS / Self::ACROSS;
     /// Rows that the crew copies at once.
-    pub(crate) const GROUP: u32 = {
+    pub const GROUP: u32 = {
         assert!(W::THREADS.is_multiple_of(Self::ACROSS), "the threads must make up whole rows of a panel");
         // A row has less than 2^27 bytes: 32 of them are counted in 32 bits.
         assert!(W::THREADS / Self::ACROSS <= 32, "more than 32 rows at a step overflow a 32-bit offset");
         W::THREADS / Self::ACROSS
     };
     /// How often it must, for a tile; the last time some rows may be past its end.
-    pub(crate) const GROUPS: u32 = SharedTile::<E, R, C>::ROWS.div_ceil(Self::GROUP);
+    pub const GROUPS: u32 = SharedTile::<E, R, C>::ROWS.div_ceil(Self::GROUP);
 
     /// Starts with tile `from`, of which rows past the end may be missing.
     #[inline(always)]
@@ -196,7 +195,7 @@ impl<E: Element, const R: usize, const C: usize, W: Crew> Walk<E, R, C, W> {
 
     /// This thread's row and chunk in a group.
     #[inline(always)]
-    pub(crate) fn place(crew: &W) -> (u32, u32) {
+    pub fn place(crew: &W) -> (u32, u32) {
         (crew.member() / Self::ACROSS, crew.member() % Self::ACROSS)
     }
 
@@ -214,7 +213,6 @@ impl<E: Element, const R: usize, const C: usize, W: Crew> Walk<E, R, C, W> {
     }
 }
 
-impl<E, const R: usize, const C: usize, W> Sealed for Walk<E, R, C, W> {}
 // SAFETY: chunks of rows and columns that exist, 16-byte aligned as `GlobalRows` promises.
 unsafe impl<E: Element, const R: usize, const C: usize, W: Crew> TileWalk<E, R, C, W> for Walk<E, R, C, W> {
     /// Row groups are taken downwards: upwards, LLVM keeps an offset for each and spills

@@ -10,12 +10,11 @@
 //! | [`GlobalRows`], [`GlobalVec`], [`Walk`] | rows in global memory, a walk over them tile by tile | base and stride are multiples of 16 bytes |
 //! | [`GlobalInts`] | integers in global memory | those that are read exist |
 //! | [`PartialRows`], [`RowSlices`], [`OwnChunk`] | f32 rows that several blocks contribute to; one row of each; a thread's chunk of all rows | the same; that no two threads write it |
-//! | [`OwnPart`], [`CacheRow`] | a thread's eight columns of all rows; a row of a cache, wherever it lies | no two threads have the same; the row exists |
+//! | [`OwnPart`] | a thread's eight columns of all rows | no two threads have the same |
 //! | [`SharedTile`], [`TileSlot`] | a tile that may be read, one that may be written | it lies in shared memory, swizzled |
 //! | [`Unfilled`] -> [`InFlight`] -> tile | a place filled once | no read before its copy has landed behind a barrier |
-//! | [`Ring`] -> [`Pipeline`] -> [`Ready`] | stages filled again and again, by the block or ([`PerWarp`]) a warp | no read too early, no refill too early |
-//! | [`PerWarp`] -> [`Stream`] -> [`Scratch`] | stages that a warp refills at once, given back in the end | the same |
-//! | [`CacheWalk`], [`Source`] | a warp's share of rows in pages, tile by tile | pages exist, whatever their numbers are |
+//! | [`Ring`] -> [`Pipeline`] -> [`Ready`] | stages filled again and again | no read too early, no refill too early |
+//! | [`PerWarp`] -> [`OwnRing`] -> [`Stream`] -> [`Scratch`] | stages that a warp refills at once, given back in the end | the same; that the place is the stream's own |
 //! | [`Relay`] -> [`Producer`], [`Consumer`] | stages that one warp fills for the others | the same, by mbarriers |
 //! | [`Relay`] by [`Tma`] -> [`Producer`], [`Consumer`] -> [`Kept`] | the same, filled by the copy engine and read by products | the same, by transactions |
 //! | [`GlobalTiles`] | a tensor as the copy engine sees it | its boxes are the tile's panels |
@@ -24,10 +23,10 @@
 //! | [`Outbox`] | a tile on its way out | nobody writes before the copy engine has read |
 //! | [`Scratch`] -> [`Left`], [`LeftColumns`] | registers handed from warp to warp | no read before the barrier |
 //! | [`LeftPlace`], [`RightPlace`] | operands for which registers have no room | a lane reads its own, or behind a barrier |
-//! | [`Tally`], [`Sums`] | numbers that warps leave for each other, parts of a sum | the same |
+//! | [`Tally`] -> [`Tallied`], [`Sums`] | numbers that warps leave for each other, parts of a sum | the same |
 //! | [`Spent`] | a tile's place whose contents nobody needs any more | nobody reads them |
 //! | [`Acc`], [`AFrag`], [`Resident`], [`RowVec`] | register fragments of a warp | shapes and element types of a product agree |
-//! | [`ColAcc`], [`ColFrag`], [`Right`], [`ColVec`], [`PackedRows`] | the same for few columns; the rows that these are | likewise |
+//! | [`ColAcc`], [`ColFrag`], [`Right`], [`ColVec`] | the same for few columns | likewise |
 //!
 //! Every shape counts 16x16 base tiles, so that plain const generics suffice.
 #![no_std]
@@ -35,7 +34,6 @@
 #![allow(clippy::needless_range_loop)]
 
 mod block;
-mod cache;
 mod columns;
 mod crew;
 mod eight;
@@ -49,8 +47,7 @@ mod left;
 mod maps;
 mod mma;
 mod outbox;
-mod packed_rows;
-mod pages;
+mod own_part;
 mod partial;
 mod pipeline;
 mod place;
@@ -63,7 +60,7 @@ mod row;
 mod scalar;
 mod scratch;
 mod shared;
-mod slot;
+mod steps;
 mod store;
 mod stored;
 mod stream;
@@ -71,8 +68,7 @@ mod sums;
 mod tally;
 
 pub use block::{Block, Smem, Warp};
-pub use cache::{CacheWalk, PagedRows, PagedTiles, Source, Steps, Strided};
-pub use columns::{ColAcc, ColFrag, ColSum, ColVec, LoadAs};
+pub use columns::{ColAcc, ColFrag, ColSum, ColVec, LoadAs, WordRows};
 #[doc(hidden)]
 pub use contract::Element;
 pub use crew::{CpAsync, Crew, CrewTransport, Team, Transport, WarpRows};
@@ -83,14 +79,13 @@ pub use exchange::LeftColumns;
 pub use fragment::{AFrag, Acc, Part, Resident, RowBounds};
 pub use global::{GlobalInts, GlobalRows, GlobalVec, TileSource, TileWalk, Walk};
 pub use left::{LeftOperand, LeftPlace};
-pub use maps::{GlobalTiles, Map, MapOut, Panels, RowOfCache, RowOfSequence};
+pub use maps::{GlobalTiles, Map, MapOut, Panels, RowOfSequence};
 pub use mma::{TensorCore, WarpgroupCore};
 pub use outbox::Outbox;
-pub use packed_rows::PackedRows;
-pub use pages::{CacheRows, PageWalk};
+pub use own_part::{OwnPart, load_value};
 pub use partial::{OwnChunk, PartialRows, RowSlices};
 pub use pipeline::{InFlight, Pipeline, Prologue, Ready, Ring, Unfilled};
-pub use place::{Lent, PerWarp, Place};
+pub use place::Place;
 pub use product::{Ab, Abt, Product};
 pub use relay::{Consumer, Consumers, Producer, Relay};
 pub use right::{Right, RightPlace};
@@ -98,9 +93,14 @@ pub use roles::{TwoSided, Warpgroup};
 pub use row::{RowSum, RowVec};
 pub use scratch::{Left, Registers, Scratch, Theirs};
 pub use shared::{SharedLayout, SharedTile, SharedTiles, TileSlot, TileSlots};
-pub use slot::{CacheRow, OwnPart, load_per_head, load_value};
+pub use steps::Steps;
 pub use store::Spent;
 pub use stored::Stored;
-pub use stream::Stream;
+pub use stream::{OwnRing, PerWarp, Stream};
 pub use sums::Sums;
-pub use tally::Tally;
+pub use tally::{Tallied, Tally};
+
+/// The README's program compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,17 +1,22 @@
-//! Tensors as the copy engine sees them: through maps, of which there are three kinds.
-use crate::cache::page;
-use crate::crew::sealed::Sealed;
-use crate::{Block, SharedTile, Steps};
-use contract::{Cache, Element, Kernel, PageBoxes, PagedMap, RaggedMap, TensorMap};
+//! Tensors as the copy engine sees them: through maps of several kinds.
+use crate::{Block, SharedTile};
+use contract::{Element, Kernel, RaggedMap, TensorMap};
 use core::marker::PhantomData;
 use cuda_std::tma;
 
-/// A kind of map: how the engine is told where rows are.
-pub trait Map: Copy + Sealed + 'static {
+/// A kind of map: how the engine is told where rows are. Another crate may have one of its own.
+///
+/// # Safety
+/// - `load` of all [`Map::COPIERS`] copiers, and of those alone for which `has_some` is true, copies every
+///   byte of the tile once; a box reaches no byte outside the tile.
+/// - `has_some` is true for copier 0.
+pub unsafe trait Map: Copy + 'static {
+    /// What a kernel is told: the encoded map is a field of it.
+    type Data: 'static;
     /// Where a row is.
     type At: Copy;
     /// What the driver has encoded.
-    fn encoded(&self) -> &TensorMap;
+    fn encoded(data: &Self::Data) -> &TensorMap;
     /// So many rows further down.
     fn down(at: Self::At, rows: u32) -> Self::At;
     /// How many threads share the boxes of a tile.
@@ -29,7 +34,10 @@ pub trait Map: Copy + Sealed + 'static {
 }
 
 /// A kind of map by which tiles are stored, too.
-pub trait MapOut: Map {
+///
+/// # Safety
+/// - `store_if` reads no byte of shared memory outside the box at `from`.
+pub unsafe trait MapOut: Map {
     /// Starts the copy of a box from shared memory.
     ///
     /// # Safety
@@ -51,22 +59,35 @@ pub struct Panels {
 }
 
 impl Panels {
+    /// Rows of each panel.
+    #[inline(always)]
+    pub fn rows(self) -> u32 {
+        self.rows
+    }
+
+    /// Bytes of a panel's row.
+    #[inline(always)]
+    pub fn row_bytes(self) -> u32 {
+        self.row_bytes
+    }
+
     /// Where each panel of a tile at `to` begins, and with which column.
     #[inline(always)]
-    fn each(self, to: u32, mut copy: impl FnMut(u32, u32)) {
+    pub fn each(self, to: u32, mut copy: impl FnMut(u32, u32)) {
         for panel in 0..self.count {
             copy(to + panel * self.rows * self.row_bytes, panel * self.columns)
         }
     }
 }
 
-impl Sealed for TensorMap {}
 /// Rows of batches that are equally long, by row, head, batch.
-impl Map for TensorMap {
+// SAFETY: one copier; a panel is a box, and all panels are the tile.
+unsafe impl Map for TensorMap {
+    type Data = Self;
     type At = [u32; 3];
     #[inline(always)]
-    fn encoded(&self) -> &TensorMap {
-        self
+    fn encoded(data: &Self) -> &TensorMap {
+        data
     }
     #[inline(always)]
     fn down([row, head, batch]: [u32; 3], rows: u32) -> [u32; 3] {
@@ -78,7 +99,8 @@ impl Map for TensorMap {
         tile.each(to, |to, column| unsafe { tma::load_4d(to, map, [column, row, head, batch], full) })
     }
 }
-impl MapOut for TensorMap {
+// SAFETY: one box, from where it begins.
+unsafe impl MapOut for TensorMap {
     #[inline(always)]
     unsafe fn store_if(map: u64, column: u32, [row, head, batch]: [u32; 3], from: u32, condition: bool) {
         // SAFETY: the caller's promise.
@@ -105,12 +127,13 @@ impl RowOfSequence {
     }
 }
 
-impl Sealed for RaggedMap {}
-impl Map for RaggedMap {
+// SAFETY: one copier; a panel is a box, and all panels are the tile.
+unsafe impl Map for RaggedMap {
+    type Data = Self;
     type At = RowOfSequence;
     #[inline(always)]
-    fn encoded(&self) -> &TensorMap {
-        &self.map
+    fn encoded(data: &Self) -> &TensorMap {
+        &data.map
     }
     #[inline(always)]
     fn down(at: RowOfSequence, rows: u32) -> RowOfSequence {
@@ -124,70 +147,12 @@ impl Map for RaggedMap {
         })
     }
 }
-impl MapOut for RaggedMap {
+// SAFETY: one box, from where it begins.
+unsafe impl MapOut for RaggedMap {
     #[inline(always)]
     unsafe fn store_if(map: u64, column: u32, at: RowOfSequence, from: u32, condition: bool) {
         // SAFETY: the caller's promise.
         unsafe { tma::store_5d_if(map, [column, at.row, at.head, at.end, RaggedMap::END], from, condition) }
-    }
-}
-
-/// A row of a head of a sequence's keys, or values, as a [`PagedMap`] is told of it.
-#[derive(Clone, Copy)]
-pub struct RowOfCache {
-    /// Of which tables and sizes count alone.
-    cache: Cache,
-    boxes: PageBoxes,
-    sequence: u32,
-    head: u32,
-    row: u32,
-    /// Of the sequence.
-    rows: u32,
-}
-
-impl RowOfCache {
-    /// Row `row` of the first `rows` of a sequence, which may be behind them: a multiple of a box's rows.
-    /// `boxes` are those of the launch, whose maps all have them.
-    #[inline(always)]
-    pub fn new(cache: &Cache, boxes: PageBoxes, sequence: u32, head: u32, row: u32, rows: u32) -> Self {
-        RowOfCache { cache: *cache, boxes, sequence, head, row, rows }
-    }
-}
-
-impl Sealed for PagedMap {}
-impl Map for PagedMap {
-    type At = RowOfCache;
-    #[inline(always)]
-    fn encoded(&self) -> &TensorMap {
-        &self.map
-    }
-    #[inline(always)]
-    fn down(at: RowOfCache, rows: u32) -> RowOfCache {
-        RowOfCache { row: at.row + rows, ..at }
-    }
-    /// Pages of 16 at 0.81 to 0.97 of the speed of packed keys, 0.51 to 0.62 by one thread (H200, D = 128).
-    const COPIERS: u32 = 4;
-    #[inline(always)]
-    fn has_some(at: &RowOfCache, rows: u32, copier: u32) -> bool {
-        copier * at.boxes.rows() < rows
-    }
-    /// Box after box, each in one page, whose number a thread waits for: so several share them.
-    #[inline(always)]
-    unsafe fn load(to: u32, map: u64, tile: Panels, at: RowOfCache, full: u32, copier: u32) {
-        let [begin, step] = [copier, Self::COPIERS].map(|boxes| boxes * at.boxes.rows());
-        for first in (Steps { at: begin, step, end: tile.rows }) {
-            let row = at.row + first;
-            let (number, (_, within)) = (page(&at.cache, at.sequence, row), at.cache.page.div_rem(row));
-            // Rows of the sequence from the page's first on; of a page that the cache has not, none.
-            let rest = at.rows.saturating_sub(row - within).min(at.cache.page.get());
-            let own = if number < at.cache.pages { rest } else { 0 };
-            let (row, end) =
-                (RaggedMap::END - own + within, if own > 0 { number * at.boxes.pitch() + own } else { 0 });
-            tile.each(to + first * tile.row_bytes, |to, column| {
-                // SAFETY: the caller's promise; so many rows of a panel are a box, as the host has said.
-                unsafe { tma::load_5d(to, map, [column, row, at.head, end, RaggedMap::END], full) }
-            })
-        }
     }
 }
 
@@ -217,13 +182,13 @@ impl<K: Kernel> Block<K> {
     #[inline(always)]
     pub fn tensor<E: Element, const R: usize, const C: usize, M: Map>(
         &self,
-        map: impl FnOnce(&K::Params) -> &M,
+        map: impl FnOnce(&K::Params) -> &M::Data,
     ) -> GlobalTiles<E, R, C, M> {
         const { assert!(K::PARAM_ALIGN >= TensorMap::ALIGN, "a tensor map lies on 64 bytes") }
         const { assert!(has_box::<E, R, C>(K::BOXES), "the launch contract states no such box") }
         // SAFETY: the parameter lies there until the launch ends, as `enter` was promised; nobody writes it.
         let parameter = unsafe { &*core::ptr::with_exposed_provenance::<K::Params>(self.parameter as usize) };
-        let map = core::ptr::from_ref(map(parameter).encoded()).addr() as u64;
+        let map = core::ptr::from_ref(M::encoded(map(parameter))).addr() as u64;
         GlobalTiles { map, element: PhantomData }
     }
 }

@@ -55,7 +55,7 @@ pub struct InFlight<T, By> {
 
 /// `S` stages, none filled.
 pub struct Ring<T, const S: usize, By> {
-    pub(crate) base: u32,
+    base: u32,
     what: PhantomData<(T, By)>,
 }
 

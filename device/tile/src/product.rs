@@ -8,6 +8,7 @@ use crate::{AFrag, Acc, Consumer, Engine, Kept, SharedTile, SharedTiles, Tma, Wa
 use core::hint::cold_path;
 use cuda_std::math::opaque_b64;
 use cuda_std::{warp, wgmma};
+use sealed::Steps;
 
 /// `acc = a b^T`: `a` is the warpgroup's own of several tiles, `b` the next stage of a ring.
 pub struct Abt<'p, E, const N: usize, const K: usize, const W: usize, const S: usize, By = Tma>(
@@ -30,35 +31,49 @@ const fn hoisted(k_steps: usize) -> usize {
     if k_steps > 8 { 0 } else { 4 }
 }
 
-/// A product's life, of a block of `W` warpgroups that compute: `ready`, `issue`, `settle`, `leave`.
+/// A product that one of `W` warpgroups runs: [`Abt`] or [`Ab`], and no other.
 ///
-/// # Safety
-/// - `issue` starts exactly one group, which touches nothing but what the product borrows and the ring's
-///   next stage.
-pub unsafe trait Product<const W: usize> {
-    /// Accumulator.
-    type Acc;
-    /// Waits for the stage.
-    fn ready(&self);
-    /// Starts it for the warpgroup of this number.
+/// Only [`Warpgroup::run`], [`Warpgroup::run_in_turn`] and [`Warpgroup::overlap`] take the steps of a
+/// product: a kernel cannot leave a stage that it has not read.
+pub trait Product<const W: usize>: Steps<W> {}
+impl<const W: usize, P: Steps<W>> Product<W> for P {}
+
+/// What only this crate may implement and call.
+pub(crate) mod sealed {
+    /// The steps of a product, in their order. Those that need a promise are `unsafe`, since a bound on
+    /// [`super::Product`] brings the names of these methods into scope.
     ///
     /// # Safety
-    /// - Converged warpgroup; the stage is there; `settle` follows, before anything of it is used.
-    unsafe fn issue(&mut self, group: u32);
-    /// Waits until at most `LEFT` younger groups are in flight.
-    ///
-    /// # Safety
-    /// - Converged warpgroup.
-    unsafe fn settle<const LEFT: u32>(&mut self);
-    /// Leaves the stage.
-    fn leave(&mut self);
-    /// The accumulator, settled.
-    fn acc(&mut self) -> &mut Self::Acc;
+    /// - `issue` starts exactly one group, which touches nothing but what the product borrows and the ring's
+    ///   next stage.
+    pub unsafe trait Steps<const W: usize> {
+        /// Accumulator.
+        type Acc;
+        /// Waits for the stage.
+        fn ready(&self);
+        /// Starts the product for the warpgroup of this number.
+        ///
+        /// # Safety
+        /// - Converged warpgroup; the stage is there; `settle` follows, before anything of it is used.
+        unsafe fn issue(&mut self, group: u32);
+        /// Waits until at most `LEFT` younger groups are in flight.
+        ///
+        /// # Safety
+        /// - Converged warpgroup.
+        unsafe fn settle<const LEFT: u32>(&mut self);
+        /// Leaves the stage.
+        ///
+        /// # Safety
+        /// - Once, behind `ready` and `settle`.
+        unsafe fn leave(&mut self);
+        /// The accumulator, settled.
+        fn acc(&mut self) -> &mut Self::Acc;
+    }
 }
 
 // SAFETY: one group, of the accumulator, the tile of `a` and the stage.
 unsafe impl<E: WarpgroupCore, const N: usize, const K: usize, const W: usize, const S: usize, By: Engine>
-    Product<W> for Abt<'_, E, N, K, W, S, By>
+    Steps<W> for Abt<'_, E, N, K, W, S, By>
 {
     type Acc = Acc<1, N>;
     #[inline(always)]
@@ -88,7 +103,7 @@ unsafe impl<E: WarpgroupCore, const N: usize, const K: usize, const W: usize, co
         unsafe { wgmma::wait_group::<LEFT, N>(&mut self.0.0[0]) }
     }
     #[inline(always)]
-    fn leave(&mut self) {
+    unsafe fn leave(&mut self) {
         self.2.leave()
     }
     #[inline(always)]
@@ -99,7 +114,7 @@ unsafe impl<E: WarpgroupCore, const N: usize, const K: usize, const W: usize, co
 
 // SAFETY: one group, of the accumulator, the registers of `a` and the stage.
 unsafe impl<E: WarpgroupCore, const N: usize, const K: usize, const W: usize, const S: usize, By: Engine>
-    Product<W> for Ab<'_, E, N, K, S, By>
+    Steps<W> for Ab<'_, E, N, K, S, By>
 {
     type Acc = Acc<1, N>;
     #[inline(always)]
@@ -128,7 +143,7 @@ unsafe impl<E: WarpgroupCore, const N: usize, const K: usize, const W: usize, co
         }
     }
     #[inline(always)]
-    fn leave(&mut self) {
+    unsafe fn leave(&mut self) {
         self.2.leave()
     }
     #[inline(always)]
@@ -142,12 +157,12 @@ impl<const W: usize> Warpgroup<W> {
     #[inline(always)]
     pub fn run(&mut self, mut product: impl Product<W>) {
         product.ready();
-        // SAFETY: `Warpgroup` stands for 128 converged threads.
+        // SAFETY: `Warpgroup` stands for 128 converged threads; the steps come in their order.
         unsafe {
             product.issue(self.index);
             product.settle::<0>();
+            product.leave();
         }
-        product.leave();
     }
 
     /// One product in the warpgroup's turn, done when it returns.
@@ -158,9 +173,11 @@ impl<const W: usize> Warpgroup<W> {
         // SAFETY: `Warpgroup` stands for 128 converged threads.
         unsafe { product.issue(self.index) };
         self.turns.pass();
-        // SAFETY: the same.
-        unsafe { product.settle::<0>() };
-        product.leave();
+        // SAFETY: the same; the steps come in their order.
+        unsafe {
+            product.settle::<0>();
+            product.leave();
+        }
     }
 
     /// Two products, issued together in the warpgroup's turn. `meanwhile` has the first one's accumulator
@@ -190,9 +207,11 @@ impl<const W: usize> Warpgroup<W> {
         // SAFETY: the same.
         unsafe { second.issue(self.index) };
         self.turns.pass();
-        // SAFETY: the same.
-        unsafe { first.settle::<1>() };
-        first.leave();
+        // SAFETY: the same; the first product's steps come in their order.
+        unsafe {
+            first.settle::<1>();
+            first.leave();
+        }
         let (rare, value) = meanwhile(state, first.acc());
         if rare {
             cold_path();
@@ -202,7 +221,8 @@ impl<const W: usize> Warpgroup<W> {
         // SAFETY: the same.
         unsafe { second.settle::<0>() };
         let result = then(state, first.acc(), second.acc(), value, rare);
-        second.leave();
+        // SAFETY: the second product's steps come in their order.
+        unsafe { second.leave() };
         result
     }
 }

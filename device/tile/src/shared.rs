@@ -59,7 +59,7 @@ unsafe impl<E: Element, const R: usize, const C: usize> SharedLayout for SharedT
 
 impl<E: Element, const R: usize, const C: usize> SharedTile<E, R, C> {
     /// Rows.
-    pub(crate) const ROWS: u32 = R as u32 * 16;
+    pub const ROWS: u32 = R as u32 * 16;
     /// Chunks of a row.
     pub(crate) const ROW_CHUNKS: u32 = (C * 16 * E::BYTES) as u32 / layout::CHUNK;
 
@@ -130,8 +130,8 @@ impl<E: Element, const R: usize, const C: usize, const COUNT: usize> SharedTiles
 ///
 /// ```
 /// tile::shared_layout! {
-///     /// A K block and a V block that travel as one stage.
-///     Stage / StageSlot<E, N, D> { k: tile::SharedTile<E, N, D>, v: tile::SharedTile<E, N, D> }
+///     /// Two tiles that travel as one stage.
+///     Stage / StageSlot<E, R, C> { a: tile::SharedTile<E, R, C>, b: tile::SharedTile<E, R, C> }
 /// }
 /// ```
 #[macro_export]
@@ -222,7 +222,7 @@ impl<E: Element, const R: usize, const C: usize, W: Crew> TileSlot<E, R, C, CpAs
     /// - 16 bytes may be read at `from`, a multiple of 16, where `present`.
     /// - The thread has a row in the group.
     #[inline(always)]
-    pub(crate) unsafe fn copy_chunk(&self, crew: &W, first: u32, panel: u32, from: u64, present: bool) {
+    pub unsafe fn copy_chunk(&self, crew: &W, first: u32, panel: u32, from: u64, present: bool) {
         let (row, chunk) = Walk::<E, R, C, W>::place(crew);
         let to = self.base
             + SharedTile::<E, R, C>::offset(first + row, chunk)

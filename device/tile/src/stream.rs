@@ -1,47 +1,89 @@
-//! Stages that a crew refills as soon as it has read them: all of them are in flight while it waits.
+//! Rings of one warp each: the warp refills a stage as soon as it has read it. All stages are in flight while
+//! it waits.
 //!
-//! [`crate::Pipeline`] refills the stage before the one it hands out, for one meeting a stage, where meeting
-//! costs the whole block. A warp meets for next to nothing: here the stage that has been read is refilled at
-//! once, and none is ever idle. Both uses of a stage are closures, so that no view outlives its turn.
-use crate::crew::sealed::Meet;
+//! [`crate::Pipeline`] refills the stage before the one it hands out, with one barrier per stage, because a
+//! barrier costs the whole block. A warp's barrier costs next to nothing: here the stage that has been read
+//! is refilled at once, and none is ever idle. Both uses of a stage are closures, so that no view outlives its
+//! turn.
+//!
+//! A [`Stream`] carries the place of all warps' rings along with its own ring: [`Stream::reclaim`] gives back
+//! the place that the stream reads, and cannot be told another.
 use crate::pipeline::fill;
-use crate::place::Lent;
-use crate::{Block, CpAsync, CrewTransport, PerWarp, Ring, Scratch, SharedLayout, Warp};
+use crate::{Block, CpAsync, CrewTransport, Place, Ring, Scratch, SharedLayout, Warp};
 use contract::Kernel;
 use core::marker::PhantomData;
 use cuda_std::math;
 
-/// `S` stages, all in flight but the one that is being read.
-pub struct Stream<T, const S: usize, By> {
+/// A ring of `S` stages for each of `WARPS` warps, which that warp alone fills, waits for and reads.
+pub struct PerWarp<T, const S: usize, const WARPS: usize> {
     base: u32,
-    /// The stage that is read next.
-    next: u32,
-    what: PhantomData<(T, By)>,
+    what: PhantomData<T>,
 }
 
-impl<T: SharedLayout, const S: usize, By: CrewTransport> Ring<T, S, By> {
-    /// Starts all stages, one group each.
+// SAFETY: `WARPS` rings, one behind the other.
+unsafe impl<T: SharedLayout, const S: usize, const WARPS: usize> Place for PerWarp<T, S, WARPS> {
+    const BYTES: usize = WARPS * <Ring<T, S, CpAsync<Warp>>>::BYTES;
+    const ALIGN: usize = T::ALIGN;
     #[inline(always)]
-    pub fn stream(self, mut copy: impl FnMut(&T::Slot<By>)) -> Stream<T, S, By> {
-        // A loop that stays one: the code of so many copies would take longer to fetch than to run.
-        for i in 0..math::opaque(S as u32) {
-            math::stay_a_loop();
-            // SAFETY: stage `i` is this value's alone, and nobody has had a view of it yet.
-            unsafe { fill::<T, By>(self.base + i * T::BYTES as u32, &mut copy) }
-        }
-        Stream { base: self.base, next: self.base, what: PhantomData }
+    unsafe fn at(base: u32) -> Self {
+        PerWarp { base, what: PhantomData }
     }
 }
 
-impl<T: SharedLayout, const S: usize, By: CrewTransport> Stream<T, S, By> {
-    /// Waits for the oldest stage, lets the crew `read` it, and when all have, `refill` starts copies to it.
-    /// Every turn commits a group, an empty one where there is nothing left to copy.
+/// This warp's ring of a [`PerWarp`]: `S` stages, none filled.
+pub struct OwnRing<T, const S: usize, const WARPS: usize> {
+    /// Where the rings of all warps begin.
+    all: u32,
+    /// Where this warp's ring begins.
+    base: u32,
+    what: PhantomData<T>,
+}
+
+/// The same in use: all stages are in flight but the one that is being read.
+pub struct Stream<T, const S: usize, const WARPS: usize> {
+    /// Where the rings of all warps begin.
+    all: u32,
+    /// Where this warp's ring begins.
+    base: u32,
+    /// The stage that is read next.
+    next: u32,
+    what: PhantomData<T>,
+}
+
+impl<T: SharedLayout, const S: usize, const WARPS: usize> PerWarp<T, S, WARPS> {
+    /// This warp's ring.
+    #[inline(always)]
+    pub fn own<K: Kernel>(self, block: &Block<K>) -> OwnRing<T, S, WARPS> {
+        const { assert!(K::THREADS as usize == WARPS * 32, "a ring for each of the block's warps") }
+        let base = self.base + block.warp().index * <Ring<T, S, CpAsync<Warp>>>::BYTES as u32;
+        OwnRing { all: self.base, base, what: PhantomData }
+    }
+}
+
+impl<T: SharedLayout, const S: usize, const WARPS: usize> OwnRing<T, S, WARPS> {
+    /// Starts all stages, one group each.
+    #[inline(always)]
+    pub fn stream(self, mut copy: impl FnMut(&T::Slot<CpAsync<Warp>>)) -> Stream<T, S, WARPS> {
+        // A loop that stays one: the code of so many copies would take longer to fetch than to run.
+        for i in 0..math::opaque(S as u32) {
+            math::stay_a_loop();
+            // SAFETY: stage `i` of this warp's part of the place of all rings, which `self` alone stands for;
+            // nobody has had a view of it yet.
+            unsafe { fill::<T, CpAsync<Warp>>(self.base + i * T::BYTES as u32, &mut copy) }
+        }
+        Stream { all: self.all, base: self.base, next: self.base, what: PhantomData }
+    }
+}
+
+impl<T: SharedLayout, const S: usize, const WARPS: usize> Stream<T, S, WARPS> {
+    /// Waits for the oldest stage, lets the warp `read` it, and when all lanes have, `refill` starts copies
+    /// to it. Every turn commits a group, an empty one where there is nothing left to copy.
     #[inline(always)]
     pub fn turn(
         &mut self,
-        crew: &mut By::Crew,
-        read: impl FnOnce(&T, &mut By::Crew),
-        refill: impl FnOnce(&T::Slot<By>),
+        warp: &mut Warp,
+        read: impl FnOnce(&T, &mut Warp),
+        refill: impl FnOnce(&T::Slot<CpAsync<Warp>>),
     ) {
         let at = self.next;
         let last = self.base + (S as u32 - 1) * T::BYTES as u32;
@@ -51,30 +93,23 @@ impl<T: SharedLayout, const S: usize, By: CrewTransport> Stream<T, S, By> {
             _ if at == last => self.base,
             _ => at + T::BYTES as u32,
         };
-        By::wait_all_but(S - 1);
-        crew.meet();
-        // SAFETY: this thread's copies have landed, and the meeting shows it those of the others; the view
-        // ends with the call.
-        read(&unsafe { T::at(at) }, crew);
-        crew.meet();
-        // SAFETY: every member has read the stage, and no view is left.
-        unsafe { fill::<T, By>(at, refill) }
+        CpAsync::<Warp>::wait_all_but(S - 1);
+        warp.sync();
+        // SAFETY: this lane's copies have landed, and the barrier shows it those of the others; the view ends
+        // with the call.
+        read(&unsafe { T::at(at) }, warp);
+        warp.sync();
+        // SAFETY: every lane has read the stage, and no view is left.
+        unsafe { fill::<T, CpAsync<Warp>>(at, refill) }
     }
-}
 
-impl<T: SharedLayout, const S: usize, const WARPS: usize> Lent<T, S, WARPS> {
-    /// Every warp gives back its ring: waits for what is still on its way, and until all have.
+    /// Every warp gives back its ring: waits for what is still on its way, and until all warps have.
     #[inline(always)]
-    pub fn reclaim<K: Kernel>(
-        self,
-        mine: Stream<T, S, CpAsync<Warp>>,
-        block: &mut Block<K>,
-    ) -> Scratch<PerWarp<T, S, WARPS>> {
-        debug_assert!(mine.base == self.mine(block), "another place's ring");
+    pub fn reclaim<K: Kernel>(self, block: &mut Block<K>) -> Scratch<PerWarp<T, S, WARPS>> {
         CpAsync::<Warp>::wait_all();
         block.sync();
         // SAFETY: the place of all rings; each warp has consumed its own, which it had from here alone. No
         // copy is under way, and no view is left.
-        unsafe { Scratch::new(self.base) }
+        unsafe { Scratch::new(self.all) }
     }
 }

@@ -22,6 +22,9 @@ const KERNELS: &[(&str, u32, &[Kind])] = &[
     ("exchanged_by_one_warp", 128, &[Kind::UninitialisedShared, Kind::PendingCopy]),
     ("a_warp_in_a_branch", 128, &[Kind::DivergentSync]),
     ("rows_stored_by_all_warps", 128, &[Kind::GlobalRace]),
+    ("words_left_by_all_warps", 128, &[Kind::WriteAfterWrite]),
+    ("rows_by_two_numberings", 128, &[Kind::GlobalRace]),
+    ("a_warp_in_a_lanes_loop", 128, &[Kind::DivergentSync]),
     ("produced_too_few", 160, &[Kind::Deadlock, Kind::Runaway]),
     ("consumed_too_few", 160, &[Kind::Deadlock, Kind::Runaway]),
 ];
@@ -81,8 +84,7 @@ fn half(bits: u16) -> f32 {
 #[test]
 fn what_types_do_not_catch_is_reported() {
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/planted");
-    let builder = CudaBuilder::new(fixture);
-    let builder = builder.target_dir(Path::new(env!("CARGO_TARGET_TMPDIR")).join("planted")).jobs(1);
+    let builder = CudaBuilder::new(fixture).jobs(1);
     let builder = KERNELS
         .iter()
         .fold(builder, |builder, &(symbol, threads, _)| builder.entry(Contract::new(symbol, threads)));

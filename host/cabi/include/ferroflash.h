@@ -119,6 +119,8 @@ typedef struct ferroflash_plan_info {
     uint32_t grid[3];
     uint32_t block[3];
     uint64_t smem_bytes; /* dynamic shared memory of a block */
+    uint64_t workspace_bytes; /* that a launch uses; 0: none */
+    uint64_t counters_bytes;  /* that a launch uses where it is given some; 0: none */
 } ferroflash_plan_info_t;
 
 /* Every field, so that no compiler of C or C++ warns of a missing one. */
@@ -126,17 +128,17 @@ typedef struct ferroflash_plan_info {
     sizeof(ferroflash_forward_t), NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, \
     {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0}, 0, 0, 0, 0, 0, 0, NULL, NULL, 0, 0, \
     NULL, NULL, NULL, 0, 0, NULL, {0, 0} }
-#define FERROFLASH_PLAN_INFO_INIT { sizeof(ferroflash_plan_info_t), NULL, NULL, {0, 0, 0}, {0, 0, 0}, 0 }
+#define FERROFLASH_PLAN_INFO_INIT { sizeof(ferroflash_plan_info_t), NULL, NULL, {0, 0, 0}, {0, 0, 0}, 0, 0, 0 }
 #define FERROFLASH_APPEND_INIT { \
     sizeof(ferroflash_append_t), NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, \
     {0, 0}, {0, 0}, {0, 0, 0}, 0, 0, 0, 0, 0, NULL, NULL }
 #define FERROFLASH_DECODE_INIT { \
     sizeof(ferroflash_decode_t), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, \
     0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0}, {0, 0}, \
-    0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, 0, NULL, 0, NULL, 0, 0, 0, NULL, NULL, {0, 0}, NULL, {0, 0} }
+    0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, 0, NULL, 0, NULL, 0, 0, 0, NULL, NULL, {0, 0}, NULL, {0, 0}, 0 }
 #define FERROFLASH_MERGE_INIT { \
     sizeof(ferroflash_merge_t), NULL, 0, NULL, NULL, NULL, 0, 0, 0, 0, \
-    {0, 0, 0, 0}, {0, 0, 0}, 0, 0, 0, 0 }
+    {0, 0, 0, 0}, {0, 0, 0}, 0, 0, 0, 0, sizeof(ferroflash_state_t) }
 
 /* Keys and values of new tokens go to their places in a cache (reshape_and_cache): token t to row
  * slots[t] % page of page slots[t] / page. A slot that is negative, or that the cache has not, is skipped. */
@@ -195,6 +197,7 @@ typedef struct ferroflash_merge {
     int32_t dtype; /* of o: the states', or FERROFLASH_F16 or FERROFLASH_BF16 where that is FERROFLASH_F32 */
     int32_t states_lse_unit;
     int32_t lse_unit;
+    uint64_t state_size; /* bytes from one state to the next: FERROFLASH_MERGE_INIT sets it */
 } ferroflash_merge_t;
 
 /* Attention on the keys and values of a cache, whose lengths and page numbers are the device's: a captured
@@ -268,6 +271,7 @@ typedef struct ferroflash_decode {
     int64_t scales_strides[2]; /* elements from one sequence and head to the next; 0: they share a scale */
     const float *alibi_slopes; /* as in ferroflash_forward_t; with them head_dim is at most 256 */
     int64_t alibi_strides[2];
+    int64_t total_k; /* most keys of all sequences together; 0: not known */
 } ferroflash_decode_t;
 
 /* A device with its loaded kernels. May be shared by threads. */
@@ -344,7 +348,7 @@ ferroflash_status_t ferroflash_decode(const ferroflash_context_t *context, const
 
 /* The same in two steps: what is checked and chosen once may be launched for every layer and step. `decode`
  * is then the plan's problem, with the same or other tensors, workspace and counters. Load before capturing a
- * graph. A description is of the kernel that computes attention; its reason is "". */
+ * graph. A description is of the kernel that computes attention. */
 ferroflash_status_t ferroflash_decode_plan_create(const ferroflash_context_t *context,
                                                   const ferroflash_decode_t *decode,
                                                   ferroflash_decode_plan_t **plan);

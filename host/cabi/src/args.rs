@@ -34,13 +34,27 @@ pub(crate) unsafe fn read<A: Args>(pointer: *const A) -> Result<A, Error> {
         let expected = format_args!("{} sets it to sizeof(ferroflash_{}_t), {ours} here", A::INIT, A::NAME);
         return Err(invalid(A::SIZE, size, expected));
     }
-    let size = size as usize;
-    // SAFETY: the caller promises that many bytes.
+    // SAFETY: the caller promises that many bytes, and zeros are a value of every field.
+    unsafe { copy(pointer, size as usize, A::NAME) }
+}
+
+/// Copies what both sides know of a struct of which the caller knows `size` bytes. What the caller does not
+/// know is 0.
+///
+/// # Safety
+/// - `pointer` points to `size` bytes.
+/// - Zeros are a value of every field of `A`.
+pub(crate) unsafe fn copy<A>(pointer: *const A, size: usize, name: &str) -> Result<A, Error> {
+    let ours = size_of::<A>();
+    // SAFETY: the caller's promise.
     let known = unsafe { std::slice::from_raw_parts(pointer.cast::<u8>(), size) };
     if known.iter().skip(ours).any(|byte| *byte != 0) {
-        let reason =
-            format!("this library is version {}, and knows {ours} bytes of it", env!("CARGO_PKG_VERSION"));
-        let field = format_args!("a field of ferroflash_{}_t of {size} bytes", A::NAME);
+        let field = format_args!("a field of ferroflash_{name}_t of {size} bytes");
+        let version = env!("CARGO_PKG_VERSION");
+        let reason = format_args!(
+            "this library is version {version} and knows {ours} bytes of the struct; set the fields behind \
+             them to 0, or use a newer library"
+        );
         return Err(Error::unsupported(field, reason));
     }
     let mut args = MaybeUninit::<A>::zeroed();

@@ -1,8 +1,8 @@
 //! Contexts, plans and launches behind handles.
 use crate::args::read;
 use crate::call::{Status, borrow, call, invalid, store};
+use crate::entries::entry_name;
 use crate::forward::{ForwardArgs, PlanInfo};
-use crate::version::entry_name;
 use ferroflash::{Attention, Contract, Error, Plan, RawDriver, RawStream, Request, Tuning};
 use std::ffi::{CStr, CString, c_void};
 
@@ -96,11 +96,12 @@ pub unsafe extern "C" fn ferroflash_plan_describe(plan: *const PlanHandle, info:
         // SAFETY: the caller's promise.
         let PlanHandle { plan, reason } = unsafe { borrow("plan", plan)? };
         // SAFETY: the caller's promise.
-        unsafe { self::info(info, plan.contract(), plan.grid(), reason) }
+        unsafe { self::info(info, plan.contract(), plan.grid(), reason, [plan.workspace_bytes(), 0]) }
     })
 }
 
-/// Writes what a plan launches.
+/// Writes what a plan launches, as far as the caller's struct goes; with the bytes of workspace and of
+/// counters that launches use.
 ///
 /// # Safety
 /// `info` is null or a struct of as many bytes as its size says, which may be written.
@@ -109,16 +110,20 @@ pub(crate) unsafe fn info(
     contract: &Contract,
     grid: [u32; 3],
     reason: &CStr,
+    [workspace_bytes, counters_bytes]: [u64; 2],
 ) -> Result<(), Error> {
     // SAFETY: the caller's promise; the size is the first field.
     let size = *unsafe { borrow("info", info.cast_const().cast::<u64>())? };
-    if size < size_of::<PlanInfo>() as u64 {
-        return Err(invalid("info.size", size, "FERROFLASH_PLAN_INFO_INIT sets it"));
+    if size < PlanInfo::SIZE_V1 as u64 {
+        let expected = "FERROFLASH_PLAN_INFO_INIT sets it to sizeof(ferroflash_plan_info_t)";
+        return Err(invalid("info.size", size, expected));
     }
     let (entry, reason) = (entry_name(contract.symbol), reason.as_ptr());
     let (block, smem_bytes) = ([contract.threads, 1, 1], contract.smem_bytes.into());
-    // SAFETY: not null, at least as large as ours, and the caller's promise.
-    unsafe { info.write(PlanInfo { size, entry, reason, grid, block, smem_bytes }) };
+    let known = PlanInfo { size, entry, reason, grid, block, smem_bytes, workspace_bytes, counters_bytes };
+    let bytes = size_of::<PlanInfo>().min(usize::try_from(size).unwrap_or(usize::MAX));
+    // SAFETY: not null and that many bytes, by the caller's promise; fields without padding between them.
+    unsafe { info.cast::<u8>().copy_from_nonoverlapping((&raw const known).cast(), bytes) };
     Ok(())
 }
 

@@ -106,6 +106,8 @@ pub struct DecodeArgs {
     pub alibi_slopes: *const f32,
     /// Elements from one sequence and query head to the next.
     pub alibi_strides: [i64; 2],
+    /// Most keys of all sequences together; 0: not known.
+    pub total_k: i64,
 }
 
 /// Bytes of `ferroflash_decode_t` in version 1 of the interface: less is no such struct.
@@ -199,7 +201,8 @@ impl DecodeArgs {
         } else {
             KvCache::dense(pages, lengths)
         };
-        Ok(if self.max_k == 0 { cache } else { cache.max_k(extent("max_k", self.max_k)?) })
+        let cache = if self.max_k == 0 { cache } else { cache.max_k(extent("max_k", self.max_k)?) };
+        Ok(if self.total_k == 0 { cache } else { cache.total_k(extent("total_k", self.total_k)?) })
     }
 
     fn parts(&self) -> Result<Splits, Error> {
@@ -313,6 +316,8 @@ mod tests {
         assert_eq!(plan.contract().symbol, "decode_f16_d128_causal_8_tiles");
         assert_eq!((d.cache.max_k, d.splits, d.lse, d.sinks), (8192, Splits::Auto, None, None));
         assert_eq!((d.q.elements, d.cache.pages.keys.shape), (16 * 32 * 128, [1000, 16, 8, 128]));
+        let known = decode(DecodeArgs { total_k: 9000, ..args() }).expect("valid");
+        assert_eq!((d.cache.total_k, known.cache.total_k), (None, Some(9000)));
         let rows = (7usize << 40) as *const i32;
         let dense = DecodeArgs {
             block_table: std::ptr::null(),
@@ -349,6 +354,7 @@ mod tests {
             (DecodeArgs { splits: 2, chunk: 128, ..args() }, "chunk: 128"),
             (DecodeArgs { mask: 2, ..args() }, "mask: 2"),
             (DecodeArgs { columns: -1, ..args() }, "columns: -1"),
+            (DecodeArgs { total_k: -1, ..args() }, "total_k: -1"),
             (DecodeArgs { cu_seqlens_q: rows, total_q: -1, ..args() }, "total_q: -1"),
         ] {
             let error = decode(args).expect_err("refused").to_string();

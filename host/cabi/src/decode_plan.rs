@@ -5,10 +5,13 @@ use crate::context::{Context, destroy, info};
 use crate::decode::DecodeArgs;
 use crate::forward::PlanInfo;
 use ferroflash::{DecodePlan, RawStream};
-use std::ffi::c_void;
+use std::ffi::{CString, c_void};
 
 /// `ferroflash_decode_plan_t`.
-pub struct DecodePlanHandle(DecodePlan);
+pub struct DecodePlanHandle {
+    plan: DecodePlan,
+    reason: CString,
+}
 
 /// Checks a decode and decides how it is launched.
 ///
@@ -27,8 +30,9 @@ pub unsafe extern "C" fn ferroflash_decode_plan_create(
         let (context, args) = unsafe { (borrow("context", context)?, read(decode)?) };
         // SAFETY: the caller's promise; the name is used in this call alone.
         let made = context.attention().plan(&unsafe { args.decode()? })?;
+        let reason = CString::new(made.reason()).unwrap_or_default();
         // SAFETY: the caller's promise.
-        unsafe { store("plan", plan, DecodePlanHandle(made)) }
+        unsafe { store("plan", plan, DecodePlanHandle { plan: made, reason }) }
     })
 }
 
@@ -54,9 +58,10 @@ pub unsafe extern "C" fn ferroflash_decode_plan_describe(
 ) -> Status {
     call(|| {
         // SAFETY: the caller's promise.
-        let DecodePlanHandle(plan) = unsafe { borrow("plan", plan)? };
+        let DecodePlanHandle { plan, reason } = unsafe { borrow("plan", plan)? };
+        let scratch = [plan.workspace_bytes(), plan.counters_bytes()];
         // SAFETY: the caller's promise.
-        unsafe { info(about, plan.contract(), plan.grid(), c"") }
+        unsafe { info(about, plan.contract(), plan.grid(), reason, scratch) }
     })
 }
 
@@ -72,7 +77,7 @@ pub unsafe extern "C" fn ferroflash_decode_load(
     call(|| {
         // SAFETY: the caller's promises.
         let (context, plan) = unsafe { (borrow("context", context)?, borrow("plan", plan)?) };
-        context.attention().load(&plan.0)
+        context.attention().load(&plan.plan)
     })
 }
 
@@ -92,6 +97,6 @@ pub unsafe extern "C" fn ferroflash_decode_launch(
         let (context, plan, args) =
             unsafe { (borrow("context", context)?, borrow("plan", plan)?, read(decode)?) };
         // SAFETY: the caller's promises; the name is used in this call alone.
-        unsafe { context.attention().launch(&plan.0, &args.decode()?, &RawStream::from_raw(stream)) }
+        unsafe { context.attention().launch(&plan.plan, &args.decode()?, &RawStream::from_raw(stream)) }
     })
 }

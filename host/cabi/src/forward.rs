@@ -97,6 +97,15 @@ pub struct PlanInfo {
     pub block: [u32; 3],
     /// Dynamic shared memory of a block.
     pub smem_bytes: u64,
+    /// Bytes of workspace that launches use.
+    pub workspace_bytes: u64,
+    /// Bytes of counters that launches use where they are given some.
+    pub counters_bytes: u64,
+}
+
+impl PlanInfo {
+    /// Bytes of `ferroflash_plan_info_t` in version 1 of the interface: less is no such struct.
+    pub const SIZE_V1: usize = std::mem::offset_of!(PlanInfo, smem_bytes) + size_of::<u64>();
 }
 
 // SAFETY: all fields are plain, the first is the size.

@@ -1,5 +1,5 @@
 //! `ferroflash_merge`: attention over some keys and over others becomes attention over all.
-use crate::args::{Args, dtype, extent, reach, read};
+use crate::args::{Args, copy, dtype, extent, reach, read};
 use crate::call::{Status, borrow, call, invalid};
 use crate::context::{Context, enqueue};
 use ferroflash::{Error, LseUnit, LseView, Merge, Sinks, State, TensorView};
@@ -55,6 +55,8 @@ pub struct MergeArgs {
     pub states_lse_unit: i32,
     /// The same of the result.
     pub lse_unit: i32,
+    /// Bytes from one state to the next; 0: as in version 1 of the interface.
+    pub state_size: u64,
 }
 
 // SAFETY: all fields are plain, the first is the size.
@@ -67,6 +69,9 @@ unsafe impl Args for MergeArgs {
 
 /// Most states of one call: more are no list.
 const MOST: u64 = 1 << 16;
+
+/// Bytes of `ferroflash_state_t` in version 1 of the interface: less is no such struct.
+const STATE_SIZE_V1: usize = std::mem::offset_of!(StateArgs, lse_strides) + size_of::<[i64; 3]>();
 
 impl MergeArgs {
     /// The same as a request of the Rust library, unchecked but for what its types cannot say, handed to `f`.
@@ -91,20 +96,33 @@ impl MergeArgs {
             let value = format_args!("{} at {:?}", self.count, self.states);
             return Err(invalid("states", value, format_args!("an array of 1 to {MOST} states")));
         }
-        // SAFETY: not null, and the caller's promise.
-        let states = unsafe { std::slice::from_raw_parts(self.states, self.count as usize) };
-        let states: Vec<_> = states
-            .iter()
-            .map(|state| {
+        let size = self.state_size()?;
+        let states = (0..self.count as usize)
+            .map(|n| {
+                // SAFETY: not null, and the caller's promise: this is one of its states. Zeros are a value of
+                // every field.
+                let state = unsafe { copy(self.states.byte_add(n * size), size, "state")? };
                 let o = tensor(state.o as u64, state.o_strides, dtypes[0]);
-                State::new(o, values(state.lse as u64, state.lse_strides, units[0]))
+                Ok(State::new(o, values(state.lse as u64, state.lse_strides, units[0])))
             })
-            .collect();
+            .collect::<Result<Vec<_>, Error>>()?;
         let mut merge = Merge::new(&states, tensor(self.o as u64, self.o_strides, dtypes[1]));
         merge.lse = (!self.lse.is_null()).then(|| values(self.lse as u64, self.lse_strides, units[1]));
         let sinks = Sinks { address: self.sinks as u64, elements: heads as u64 };
         merge.sinks = (!self.sinks.is_null()).then_some(sinks);
         f(&merge)
+    }
+
+    /// Bytes from one state to the next.
+    fn state_size(&self) -> Result<usize, Error> {
+        match usize::try_from(self.state_size) {
+            Ok(0) => Ok(STATE_SIZE_V1),
+            Ok(size @ STATE_SIZE_V1..=0x1_0000) if size.is_multiple_of(align_of::<StateArgs>()) => Ok(size),
+            _ => {
+                let expected = "FERROFLASH_MERGE_INIT sets it to sizeof(ferroflash_state_t)";
+                Err(invalid("merge.state_size", self.state_size, expected))
+            }
+        }
     }
 }
 
@@ -193,6 +211,20 @@ mod tests {
             sinks: (11usize << 30) as *const f32,
             ..args
         };
+        // States of a newer header, whose fields this library does not know.
+        let mut grown = [[0u64; STATE_SIZE_V1 / 8 + 1]; 2];
+        for (grown, state) in grown.iter_mut().zip(&states) {
+            // SAFETY: room for one.
+            unsafe { grown.as_mut_ptr().cast::<StateArgs>().write(*state) };
+        }
+        let newer = MergeArgs { states: grown.as_ptr().cast(), state_size: STATE_SIZE_V1 as u64 + 8, ..args };
+        let second = |merge: &Merge<'_>| assert_eq!(merge.states[1].o.address, 2 << 30);
+        assert_eq!(with(newer, second), Ok("merge_f16"));
+        assert_eq!(with(MergeArgs { state_size: STATE_SIZE_V1 as u64, ..args }, second), Ok("merge_f16"));
+        grown[1][STATE_SIZE_V1 / 8] = 7;
+        let newer = MergeArgs { states: grown.as_ptr().cast(), ..newer };
+        let unknown = with(newer, |_| {}).expect_err("an unknown field").to_string();
+        assert!(unknown.contains("ferroflash_state_t of 80 bytes"), "{unknown}");
         let floats = with(floats, |merge| {
             assert_eq!(merge.lse.map(|lse| (lse.unit, lse.elements)), Some((LseUnit::Two, 30)));
             assert_eq!(merge.sinks, Some(Sinks { address: 11 << 30, elements: 2 }));
@@ -203,6 +235,9 @@ mod tests {
             (MergeArgs { count: u64::MAX, ..args }, "states: 18446744073709551615"),
             (MergeArgs { count: 0, ..args }, "states: 0"),
             (MergeArgs { lse_unit: 2, ..args }, "lse_unit: 2"),
+            (MergeArgs { state_size: 64, ..args }, "merge.state_size: 64"),
+            (MergeArgs { state_size: 73, ..args }, "merge.state_size: 73"),
+            (MergeArgs { state_size: u64::MAX, ..args }, "merge.state_size: 18446744073709551615"),
         ] {
             let message = with(wrong, |_| {}).expect_err(says).to_string();
             assert!(message.contains(says), "{message}");

@@ -10,6 +10,7 @@ int main(void) {
     int attention = forward.size == sizeof forward && forward.alignment == 0
                     && forward.alibi_strides[1] == 0 && info.size == sizeof info;
     int serving = append.size == sizeof append && append.v_scales == NULL && merge.lse_unit == 0
+                  && merge.state_size == sizeof(ferroflash_state_t) && decode.total_k == 0
                   && decode.size == sizeof decode && decode.counters_bytes == 0
                   && decode.alibi_strides[1] == 0;
     return attention && serving ? 0 : 1;

@@ -18,6 +18,7 @@ _Static_assert(offsetof(ferroflash_forward_t, alibi_strides) == OFFSET_ALIBI_STR
 _Static_assert(sizeof(ferroflash_plan_info_t) == PLAN_INFO_SIZE, "ferroflash_plan_info_t");
 _Static_assert(offsetof(ferroflash_plan_info_t, grid) == OFFSET_GRID, "grid");
 _Static_assert(offsetof(ferroflash_plan_info_t, smem_bytes) == OFFSET_SMEM_BYTES, "smem_bytes");
+_Static_assert(offsetof(ferroflash_plan_info_t, counters_bytes) == OFFSET_COUNTERS_BYTES, "counters_bytes");
 _Static_assert(sizeof(ferroflash_status_t) == 4, "ferroflash_status_t");
 _Static_assert(sizeof(ferroflash_append_t) == APPEND_SIZE, "ferroflash_append_t");
 _Static_assert(offsetof(ferroflash_append_t, cache_strides) == OFFSET_CACHE_STRIDES, "cache_strides");
@@ -33,6 +34,8 @@ _Static_assert(offsetof(ferroflash_decode_t, counters) == OFFSET_COUNTERS, "coun
 _Static_assert(offsetof(ferroflash_decode_t, total_q) == OFFSET_DECODE_TOTAL_Q, "total_q");
 _Static_assert(offsetof(ferroflash_decode_t, scales_strides) == OFFSET_SCALES_STRIDES, "scales_strides");
 _Static_assert(offsetof(ferroflash_decode_t, alibi_slopes) == OFFSET_DECODE_ALIBI_SLOPES, "alibi_slopes");
+_Static_assert(offsetof(ferroflash_decode_t, total_k) == OFFSET_DECODE_TOTAL_K, "total_k");
+_Static_assert(offsetof(ferroflash_merge_t, state_size) == OFFSET_STATE_SIZE, "state_size");
 _Static_assert(sizeof(ferroflash_state_t) == STATE_SIZE, "ferroflash_state_t");
 
 static int failures = 0;
@@ -141,7 +144,17 @@ int main(void) {
         decode.cache_strides[2] = 64;
         expect(ferroflash_decode_plan_create(context, &decode, &decode_plan) == FERROFLASH_OK, "decode");
         expect(ferroflash_decode_plan_describe(decode_plan, &info) == FERROFLASH_OK
-               && strncmp(info.entry, "decode_f16_d64_", 15) == 0 && strcmp(info.reason, "") == 0, "which");
+               && strncmp(info.entry, "decode_f16_d64_", 15) == 0 && strlen(info.reason) > 8, "which");
+        /* What a program of version 1 knows: nothing behind it is written. */
+        ferroflash_plan_info_t old = FERROFLASH_PLAN_INFO_INIT;
+        old.size = PLAN_INFO_SIZE_V1;
+        old.workspace_bytes = old.counters_bytes = 77;
+        expect(ferroflash_decode_plan_describe(decode_plan, &old) == FERROFLASH_OK && old.entry == info.entry
+               && old.smem_bytes == info.smem_bytes && old.workspace_bytes == 77 && old.counters_bytes == 77
+               && old.size == PLAN_INFO_SIZE_V1, "an older plan info");
+        old.size = PLAN_INFO_SIZE_V1 - 8;
+        expect(ferroflash_decode_plan_describe(decode_plan, &old) == FERROFLASH_INVALID && said("info.size"),
+               "no plan info");
         ferroflash_decode_plan_destroy(decode_plan);
         ferroflash_plan_destroy(plan);
         ferroflash_context_destroy(context);

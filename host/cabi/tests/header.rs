@@ -1,5 +1,8 @@
 //! A C program is compiled against the header, linked to the library, and run where there is no driver.
 #![cfg(target_os = "linux")]
+#[path = "../../tests/fake_cuda/library.rs"]
+mod library;
+
 use ferroflash_c::{AppendArgs, DecodeArgs, ForwardArgs, MergeArgs, PlanInfo, StateArgs};
 use std::ffi::OsString;
 use std::mem::offset_of;
@@ -42,6 +45,8 @@ fn compile(name: &str) -> PathBuf {
         ("PLAN_INFO_SIZE", size_of::<PlanInfo>()),
         ("OFFSET_GRID", offset_of!(PlanInfo, grid)),
         ("OFFSET_SMEM_BYTES", offset_of!(PlanInfo, smem_bytes)),
+        ("OFFSET_COUNTERS_BYTES", offset_of!(PlanInfo, counters_bytes)),
+        ("PLAN_INFO_SIZE_V1", PlanInfo::SIZE_V1),
         ("APPEND_SIZE", size_of::<AppendArgs>()),
         ("OFFSET_CACHE_STRIDES", offset_of!(AppendArgs, cache_strides)),
         ("OFFSET_V_SCALES", offset_of!(AppendArgs, v_scales)),
@@ -56,6 +61,8 @@ fn compile(name: &str) -> PathBuf {
         ("OFFSET_DECODE_TOTAL_Q", offset_of!(DecodeArgs, total_q)),
         ("OFFSET_SCALES_STRIDES", offset_of!(DecodeArgs, scales_strides)),
         ("OFFSET_DECODE_ALIBI_SLOPES", offset_of!(DecodeArgs, alibi_slopes)),
+        ("OFFSET_DECODE_TOTAL_K", offset_of!(DecodeArgs, total_k)),
+        ("OFFSET_STATE_SIZE", offset_of!(MergeArgs, state_size)),
         ("STATE_SIZE", size_of::<StateArgs>()),
     ];
     let mut rpath = OsString::from("-Wl,-rpath,");
@@ -103,6 +110,17 @@ fn a_c_program_gets_clean_errors() {
         let text = without_driver(Some(name));
         assert!(text.contains("context: 1\ninvalid tuning: ") && text.contains(name), "{text}");
     }
+}
+
+/// The part of the program that a device is needed for, on the fake driver.
+#[test]
+fn a_c_program_plans_on_a_device() {
+    let mut command = Command::new(compile("header-fake"));
+    let nothing = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let command = command.env("LD_LIBRARY_PATH", library::folder()).env("XDG_CACHE_HOME", nothing);
+    let output = run(command.env_remove("FERROFLASH_TUNING"));
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.starts_with("context: 0\n"), "{text}");
 }
 
 #[test]

@@ -12,10 +12,9 @@ use super::error::Error;
 use super::files;
 use super::options::DeviceOptions;
 use against::Comparison;
-use clap::ValueEnum;
 use ferroflash::{Attention, RawDriver, Tuning};
-use job::{Job, jobs};
-use serde::{Deserialize, Serialize};
+use job::{Job, Row, TimingChoice, jobs};
+use serde::Serialize;
 use statistics::Times;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -93,19 +92,6 @@ pub(super) struct Args {
     device: DeviceOptions,
 }
 
-#[derive(Clone, Copy, Debug, Default, ValueEnum)]
-enum TimingChoice {
-    /// Caches, appends and merges cold; others hot under 0.2 TFLOP, else cold
-    #[default]
-    Auto,
-    /// L2 cache flushed
-    Cold,
-    /// Caches as the launch before left them
-    Hot,
-    /// Cold and hot
-    Both,
-}
-
 /// What was measured.
 #[derive(Serialize)]
 struct Report {
@@ -127,19 +113,6 @@ struct Report {
 struct Overhead {
     p50: f64,
     p90: f64,
-}
-
-/// One shape with one timing.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct Row {
-    suite: String,
-    shape: String,
-    entry: String,
-    timing: String,
-    #[serde(flatten)]
-    times: Times,
-    tflops: f64,
-    gb_per_s: f64,
 }
 
 pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {

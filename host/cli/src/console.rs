@@ -5,6 +5,7 @@ use serde::Serialize;
 use std::cell::Cell;
 use std::fmt::Display;
 use std::io::{self, ErrorKind, Write};
+use std::path::Path;
 use std::time::Duration;
 
 /// The terminal of one command: reports on standard output, progress and errors on standard error.
@@ -12,6 +13,8 @@ pub(super) struct Console {
     json: bool,
     /// A report has been printed: the one document that standard output gets.
     reported: Cell<bool>,
+    /// Kernels that are not this build's.
+    replaced: &'static [&'static str],
 }
 
 /// A report with what the command failed of, in one object.
@@ -21,6 +24,9 @@ struct Document<'r, R> {
     report: Option<&'r R>,
     #[serde(flatten)]
     failure: Option<Failure>,
+    /// Kernels that `--ptx-dir` has replaced.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    replaced_kernels: &'static [&'static str],
 }
 
 #[derive(Serialize)]
@@ -38,7 +44,17 @@ impl From<&Error> for Failure {
 impl Console {
     /// `json`: reports are JSON documents.
     pub(super) fn new(json: bool) -> Self {
-        Console { json, reported: Cell::new(false) }
+        Console { json, reported: Cell::new(false), replaced: &[] }
+    }
+
+    /// Says which kernels come from a folder, and remembers them for the report.
+    pub(super) fn replaced(&mut self, folder: &Path, kernels: &'static [&'static str]) {
+        let (folder, names) = (folder.display(), kernels.join(", "));
+        self.note(format_args!(
+            "--ptx-dir replaces {} of the kernels by files of {folder}: {names}",
+            kernels.len()
+        ));
+        self.replaced = kernels;
     }
 
     /// Prints a command's report and hands on `result`, which the command ends with: JSON has an error beside
@@ -51,7 +67,7 @@ impl Console {
         R: Serialize + Display,
     {
         let failure = result.as_ref().err().map(Failure::from);
-        let text = if self.json { json(Some(report), failure) } else { report.to_string() };
+        let text = if self.json { self.document(Some(report), failure) } else { report.to_string() };
         self.reported.set(true);
         result.and(write(&text))
     }
@@ -61,9 +77,14 @@ impl Console {
     pub(super) fn error(&self, error: &Error) {
         if self.json && !self.reported.get() {
             // The exit code says it, too.
-            let _ = write(&json::<()>(None, Some(error.into())));
+            let _ = write(&self.document::<()>(None, Some(error.into())));
         }
         self.note(format_args!("error: {error}"));
+    }
+
+    fn document<R: Serialize>(&self, report: Option<&R>, failure: Option<Failure>) -> String {
+        let document = Document { report, failure, replaced_kernels: self.replaced };
+        format!("{}\n", serde_json::to_string_pretty(&document).expect("reports have string keys"))
     }
 
     /// Says something that is not part of the report.
@@ -101,11 +122,6 @@ pub(super) fn skipped(kernels: impl Iterator<Item = bool>) -> String {
         1 => "; 1 kernel skipped, which does not fit this device".into(),
         count => format!("; {count} kernels skipped, which do not fit this device"),
     }
-}
-
-fn json<R: Serialize>(report: Option<&R>, failure: Option<Failure>) -> String {
-    let text = serde_json::to_string_pretty(&Document { report, failure });
-    format!("{}\n", text.expect("reports have string keys"))
 }
 
 /// Writes to standard output. A reader who closes the pipe has read enough: `ferroflash kernels | head -1` is

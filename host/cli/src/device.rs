@@ -2,11 +2,11 @@
 use super::console::Console;
 use super::error::Error;
 use super::options::{DeviceKind, DeviceOptions};
+use super::results::{Results, Took};
 use super::run::cache::Input as Cached;
 use ferroflash::{Attention, Capabilities, Driver, Tuning};
 use reference::fuzz::{Findings, Fuzz, Other};
 use reference::{Loaded, Memory, OnDevice, Outcome, Soak, Work, Written, exact};
-use serde::Serialize;
 use std::fmt;
 use std::time::{Duration, Instant};
 
@@ -25,54 +25,9 @@ pub(super) enum Device {
     Cpu,
 }
 
-/// Results of one attention.
-pub(super) struct Results {
-    /// The kernel that ran.
-    pub kernel: Option<&'static str>,
-    /// Why the planner took it.
-    pub reason: Option<&'static str>,
-    /// O as `Memory::o` places it.
-    pub o: Vec<u16>,
-    /// LSE, `[batch, heads, seqlen]`.
-    pub lse: Vec<f32>,
-    /// What it took.
-    pub took: Took,
-}
-
 /// What the simulator takes for a launch of a soak: `verify --soak 1000`, which launches 124 kernels 2000
 /// times, would take 28 hours.
 const SECONDS_A_LAUNCH: f64 = 0.4;
-
-/// Milliseconds of the steps of one attention.
-#[derive(Clone, Copy, Serialize)]
-pub(super) struct Took {
-    /// Copying the inputs to the device; none on the CPU.
-    pub upload: Option<f64>,
-    /// Loading the kernel, which the driver may compile; none on the CPU.
-    pub load: Option<f64>,
-    /// The kernel by the device's clock; none where no device was.
-    pub kernel: Option<f64>,
-    /// What simulating it, or the reference, took on the CPU: it says nothing of a device.
-    pub cpu: Option<f64>,
-}
-
-impl Took {
-    /// Steps on a device.
-    pub(super) fn on_device([upload, load, kernel]: [Duration; 3]) -> Self {
-        let [upload, load, kernel] = [upload, load, kernel].map(|took| Some(milliseconds(took)));
-        Took { upload, load, kernel, cpu: None }
-    }
-
-    /// The reference.
-    pub(super) fn on_cpu(took: Duration) -> Self {
-        Took { upload: None, load: None, kernel: None, cpu: Some(milliseconds(took)) }
-    }
-}
-
-/// A duration for a report.
-fn milliseconds(duration: Duration) -> f64 {
-    duration.as_secs_f64() * 1e3
-}
 
 /// Takes a kernel's name and a number of launches.
 pub(super) type Stopwatch<'a> = dyn FnMut(&'static str, usize) -> Result<Duration, ferroflash::Error> + 'a;
@@ -154,11 +109,11 @@ impl Device {
     pub(super) fn open(options: &DeviceOptions, console: &Console) -> Result<Self, Error> {
         match options.kind()? {
             DeviceKind::Gpu(ordinal) => Self::gpu(ordinal, console),
-            DeviceKind::Sim => Self::simulator(options.profile()),
+            DeviceKind::Sim => Self::simulator(options.profile(), console),
             DeviceKind::Cpu => Ok(Device::Cpu),
             DeviceKind::Auto => match Self::gpu(0, console) {
                 Err(Error::NoDevice(why)) => {
-                    let device = Self::simulator(options.profile())?;
+                    let device = Self::simulator(options.profile(), console)?;
                     console.note(format_args!("no GPU ({why}); using {device}"));
                     Ok(device)
                 }
@@ -172,12 +127,7 @@ impl Device {
     /// # Errors
     /// [`Error::NoDevice`] where there is none; the tuning file's own, with a GPU and without.
     pub(super) fn gpu(ordinal: u32, console: &Console) -> Result<Self, Error> {
-        let tuning = Tuning::from_environment()?;
-        if let Some(entry) = tuning.outdated().next() {
-            console.note(format_args!(
-                "the tuning file names {entry}, which is gone: run `ferroflash sweep` again"
-            ));
-        }
+        let tuning = tuning(console)?;
         let driver = open_cuda(ordinal)?;
         let name = driver.capabilities().name.to_string();
         let runner = Box::new(Attention::with_tuning(driver, tuning));
@@ -191,11 +141,12 @@ impl Device {
         Ok(Device::Kernels { runner: Box::new(Attention::new(driver)), name, is_simulated: false })
     }
 
-    /// The simulator as a card of `Capabilities::PROFILES`.
-    fn simulator(profile: &str) -> Result<Self, Error> {
-        let driver = ferroflash::SimDriver::new(profile)?;
+    /// The simulator as a card of `Capabilities::PROFILES`, with what was measured on that card.
+    fn simulator(profile: &str, console: &Console) -> Result<Self, Error> {
+        let (tuning, driver) = (tuning(console)?, ferroflash::SimDriver::new(profile)?);
         let name = driver.capabilities().name.to_string();
-        Ok(Device::Kernels { runner: Box::new(Attention::new(driver)), name, is_simulated: true })
+        let runner = Box::new(Attention::with_tuning(driver, tuning));
+        Ok(Device::Kernels { runner, name, is_simulated: true })
     }
 
     /// Whether it is the simulator.
@@ -287,6 +238,16 @@ impl Device {
             }
         }
     }
+}
+
+/// What `ferroflash sweep` measured.
+fn tuning(console: &Console) -> Result<Tuning, Error> {
+    let tuning = Tuning::from_environment()?;
+    if let Some(entry) = tuning.outdated().next() {
+        console
+            .note(format_args!("the tuning file names {entry}, which is gone: run `ferroflash sweep` again"));
+    }
+    Ok(tuning)
 }
 
 /// A CUDA device.

@@ -2,7 +2,9 @@
 use super::error::Error;
 use ferroflash::{DType, Problem};
 use reference::{Sequences, Slopes};
-use safetensors::{Dtype, SafeTensors, tensor::TensorView};
+use safetensors::tensor::{Metadata, TensorView};
+use safetensors::{Dtype, SafeTensors};
+use std::io::Read;
 use std::path::Path;
 
 /// A tensor of four dimensions, as stored.
@@ -50,8 +52,9 @@ pub(super) struct File<'a> {
 impl<'a> File<'a> {
     /// Reads a file.
     pub(super) fn read(path: &'a Path) -> Result<Self, Error> {
-        let file = std::fs::read(path).map(|bytes| File { path, bytes });
-        let file = file.map_err(|e| Error::Invalid(format!("{}: cannot be read: {e}", path.display())))?;
+        let bytes =
+            read(path).map_err(|e| Error::Invalid(format!("{}: cannot be read: {e}", path.display())))?;
+        let file = File { path, bytes };
         file.tensors().map(drop)?;
         Ok(file)
     }
@@ -165,6 +168,25 @@ impl<'a> File<'a> {
         }
         Ok((tensor.data().as_chunks().0.to_vec().into_iter(), tensor.shape().to_vec()))
     }
+}
+
+/// Most bytes of a header, as in the crate safetensors.
+const MOST_HEADER: u64 = 100_000_000;
+
+/// Reads the header, the tensors that it lists, and one byte behind them, which is one too many: a device
+/// such as `/dev/zero` has no end. What is no safetensors file is read as far as that shows.
+fn read(path: &Path) -> std::io::Result<Vec<u8>> {
+    let (mut file, mut bytes) = (std::fs::File::open(path)?, vec![]);
+    file.by_ref().take(8).read_to_end(&mut bytes)?;
+    let length = bytes.first_chunk().map_or(0, |length| u64::from_le_bytes(*length));
+    if length > MOST_HEADER {
+        return Ok(bytes);
+    }
+    file.by_ref().take(length).read_to_end(&mut bytes)?;
+    if let Ok(header) = serde_json::from_slice::<Metadata>(&bytes[bytes.len().min(8)..]) {
+        file.take((header.data_len() as u64).saturating_add(1)).read_to_end(&mut bytes)?;
+    }
+    Ok(bytes)
 }
 
 /// Where the packed sequences of a file begin, in so many rows of Q and of K.

@@ -4,6 +4,7 @@
 //! `--json` as JSON. Everything that can go wrong is one error type, which knows its exit code.
 mod agree;
 mod bench;
+mod completions;
 mod console;
 mod demo;
 mod device;
@@ -13,15 +14,17 @@ mod fuzz;
 mod info;
 mod kernels;
 mod options;
+mod results;
 mod run;
 mod sanitize;
 mod soak;
 mod sweep;
 mod verify;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use console::Console;
 use error::Error;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Fused attention for NVIDIA GPUs, every kernel written in Rust.
@@ -31,6 +34,10 @@ struct Cli {
     /// Print one JSON document instead of text; what fails is `error` and `exit_code` in it.
     #[arg(long, global = true)]
     json: bool,
+    /// Replace kernels: each kernel that has a file DIR/<kernel>.ptx is loaded from that file. For people who
+    /// work on kernels; the program names the replaced kernels first.
+    #[arg(long, global = true, value_name = "DIR")]
+    ptx_dir: Option<PathBuf>,
     #[command(subcommand)]
     command: Command,
 }
@@ -62,6 +69,7 @@ enum Command {
     Bench(bench::Args),
     Sweep(sweep::Args),
     Demo(demo::Args),
+    Completions(completions::Args),
 }
 
 fn main() -> ExitCode {
@@ -69,20 +77,41 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
-    let console = Console::new(cli.json);
-    let result = match cli.command {
-        Command::Run(args) => run::run(args, &console),
-        Command::Verify(args) => verify::run(args, &console),
-        Command::Sanitize(args) => sanitize::run(args, &console),
-        Command::Agree(args) => agree::run(args, &console),
-        Command::Soak(args) => soak::run(args, &console),
-        Command::Fuzz(args) => fuzz::run(args, &console),
-        Command::Kernels(args) => kernels::run(args, &console),
-        Command::Info(args) => info::run(args, &console),
-        Command::Sweep(args) => sweep::run(args, &console),
-        Command::Bench(args) => bench::run(args, &console),
-        Command::Demo(args) => demo::run(args, &console),
-    };
+    let mut console = Console::new(cli.json);
+    match cli.ptx_dir.as_deref().map_or(Ok(()), |folder| replace_kernels(folder, &mut console)) {
+        Ok(()) => conclude(execute(cli.command, &console), &console),
+        Err(error) => conclude(Err(error), &console),
+    }
+}
+
+/// Loads kernels from the files of a folder, and says which.
+fn replace_kernels(folder: &Path, console: &mut Console) -> Result<(), Error> {
+    // SAFETY: whoever gives the option vouches for the files: `--help` says that they replace kernels.
+    let replaced = unsafe { ferroflash::ptx::replace_from(folder) };
+    let replaced = replaced.map_err(|e| Error::Invalid(format!("--ptx-dir: {e}")))?;
+    console.replaced(folder, replaced);
+    Ok(())
+}
+
+fn execute(command: Command, console: &Console) -> Result<(), Error> {
+    match command {
+        Command::Run(args) => run::run(args, console),
+        Command::Verify(args) => verify::run(args, console),
+        Command::Sanitize(args) => sanitize::run(args, console),
+        Command::Agree(args) => agree::run(args, console),
+        Command::Soak(args) => soak::run(args, console),
+        Command::Fuzz(args) => fuzz::run(args, console),
+        Command::Kernels(args) => kernels::run(args, console),
+        Command::Info(args) => info::run(args, console),
+        Command::Sweep(args) => sweep::run(args, console),
+        Command::Bench(args) => bench::run(args, console),
+        Command::Demo(args) => demo::run(args, console),
+        Command::Completions(args) => completions::run(args, Cli::command(), console),
+    }
+}
+
+/// Prints the error of a command, and says how the process ends.
+fn conclude(result: Result<(), Error>, console: &Console) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -1,8 +1,9 @@
 //! Options that several commands share.
 use super::error::Error;
+use clap::ValueEnum;
 use clap::builder::PossibleValuesParser;
 use ferroflash::{Alignment, DType, EntryInfo, Mask, Problem};
-use reference::Subject;
+use reference::{Layout, Subject};
 
 /// Which keys a query sees, and what happens to scores.
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -34,6 +35,25 @@ impl ScoreOptions {
             .mask(self.window.unwrap_or(if self.causal { Mask::Causal } else { Mask::Full }))
             .align(if self.top_left { Alignment::TopLeft } else { Alignment::BottomRight })
             .softcap(self.softcap.unwrap_or_default())
+    }
+}
+
+/// The order of a tensor's sizes in a file.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub(super) enum FileLayout {
+    /// [batch, seqlen, heads, head_dim], FlashAttention's
+    #[default]
+    Bshd,
+    /// [batch, heads, seqlen, head_dim], PyTorch's
+    Bhsd,
+}
+
+impl From<FileLayout> for Layout {
+    fn from(layout: FileLayout) -> Self {
+        match layout {
+            FileLayout::Bshd => Layout::Bshd,
+            FileLayout::Bhsd => Layout::Bhsd,
+        }
     }
 }
 

@@ -1,10 +1,10 @@
 //! `ferroflash run`: attention on a safetensors file.
 use super::console::Console;
-use super::device::{Device, Results, Took};
+use super::device::Device;
 use super::error::Error;
 use super::files::{self, File, Stored};
-use super::options::{DeviceOptions, ScoreOptions};
-use clap::ValueEnum;
+use super::options::{DeviceKind, DeviceOptions, FileLayout, ScoreOptions};
+use super::results::{Results, Took};
 use ferroflash::Problem;
 use reference::{HostTensor, Layout, Memory, Reference, Verdict};
 use serde::Serialize;
@@ -68,15 +68,6 @@ pub(super) struct Args {
     check: bool,
 }
 
-#[derive(Clone, Copy, Debug, Default, ValueEnum)]
-enum FileLayout {
-    /// [batch, seqlen, heads, head_dim], FlashAttention's
-    #[default]
-    Bshd,
-    /// [batch, heads, seqlen, head_dim], PyTorch's
-    Bhsd,
-}
-
 /// What a launch of attention was and how it came out.
 #[derive(Serialize)]
 pub(super) struct Report {
@@ -116,10 +107,14 @@ impl From<Verdict> for Check {
 const PACKED: [&str; 7] = ["q", "k", "v", "cu_seqlens_q", "cu_seqlens_k", "seqused_k", "alibi_slopes"];
 
 pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
-    let layout = match args.layout {
-        FileLayout::Bshd => Layout::Bshd,
-        FileLayout::Bhsd => Layout::Bhsd,
-    };
+    let layout = Layout::from(args.layout);
+    if args.check && args.device.kind()? == DeviceKind::Cpu {
+        let what =
+            "--check compares a kernel with the f64 reference, and --device cpu runs the reference itself";
+        return Err(Error::Invalid(format!(
+            "{what}; leave --check out, or use --device gpu or --device sim"
+        )));
+    }
     if let Some(output) = &args.output {
         files::differ(&args.input, output)?;
     }
@@ -169,7 +164,11 @@ fn decode(args: &Args, file: &File<'_>, console: &Console) -> Result<(), Error> 
     let input = cache::Input::read(file, args.layout, &args.scores)?;
     let device = Device::open(&args.device, console)?;
     let waiting = console.waiting(format_args!("computing on {device}"));
-    let result = input.run(&device, args.config.as_deref())?;
+    let result = match (device.runner(), args.config.as_deref()) {
+        (Some(runner), config) => device.timed(runner.decode(&input, config)?),
+        (None, Some(name)) => return Err(Device::has_no_kernel(name)),
+        (None, None) => input.compute()?,
+    };
     waiting.finish_and_clear();
     let verdict = args.check.then(|| input.judge(&result.o, &result.lse)).transpose();
     let verdict = verdict.map_err(|e| Error::Invalid(e.to_string()))?.flatten();
@@ -267,6 +266,9 @@ impl fmt::Display for Report {
         writeln!(f, "{}", self.problem)?;
         let Took { upload, load, kernel, cpu } = self.milliseconds;
         write!(f, "on {} with {}", self.device, self.kernel.unwrap_or("no kernel"))?;
+        if let Some(file) = self.kernel.and_then(ferroflash::ptx::replacement) {
+            write!(f, " from {}", file.display())?;
+        }
         if let Some(kernel) = kernel {
             write!(f, ": {kernel:.3} ms")?;
         }

@@ -77,7 +77,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let suites = suite::read_forward(args.file.as_deref(), &args.suites)?;
     let path = args
         .output
-        .or_else(|| std::env::var_os(TUNING_VARIABLE).map(PathBuf::from))
+        .or_else(|| std::env::var_os(TUNING_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from))
         .or_else(Tuning::default_path);
     let none =
         || Error::Invalid(format!("there is no cache folder: name a file, by --output or {TUNING_VARIABLE}"));

@@ -1,5 +1,5 @@
 //! Attention on caches in cudarc's slices.
-use super::forward::{lse, output, sequences, slopes};
+use super::forward::{log_sum_exps, lse, output, sequences, slopes};
 use super::memory::{Integers, Memory, PerHead, Taken};
 use super::{Cache, Element, FlashAttention, MemoryMut, Number, Room, Tensor, TensorMut};
 use crate::{Error, Mask, PackedQueries, Sinks, Splits};
@@ -142,7 +142,8 @@ impl FlashAttention {
         Ok(o)
     }
 
-    /// The same, and the log-sum-exp of each row: `[batch, heads, queries]`, contiguous.
+    /// The same, and the log-sum-exp of each row: `[batch, heads, queries]`, contiguous. Rows that are no
+    /// packed sequence's have -inf, so that a merge gives them no weight.
     ///
     /// # Errors
     /// Those of [`FlashAttention::decode`].
@@ -155,13 +156,13 @@ impl FlashAttention {
         self.reserve(stream, request, room)?;
         let ([batch, queries, heads, _], packed) = (request.q.shape, request.packed.is_some());
         let mut o = output(stream, request.q.shape.iter().product(), packed)?;
-        let mut lse = output(stream, batch * heads * queries, packed)?;
+        let mut lse = log_sum_exps(stream, batch * heads * queries, packed)?;
         self.decode_into(stream, request, room, TensorMut::new(&mut o, request.q.shape), Some(&mut lse))?;
         Ok((o, lse))
     }
 
     /// The same into memory of the caller's: allocates nothing. The room is as [`FlashAttention::reserve`]
-    /// has made it.
+    /// has made it. Rows that are no packed sequence's stay as they are.
     ///
     /// # Errors
     /// Those of [`FlashAttention::decode`], and [`Error::Invalid`] where the room is too small.

@@ -2,7 +2,7 @@
 use super::memory::{Integers, PerHead, Taken};
 use super::{Element, FlashAttention, MemoryMut, Room, Tensor, TensorMut, refused};
 use crate::{AlibiSlopes, Alignment, Error, Forward, LseView, Mask, Packed, Workspace};
-use ::cudarc::driver::{CudaSlice, CudaStream};
+use ::cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut, sys};
 use std::sync::Arc;
 
 /// What is asked for: [`Forward`] on cudarc's slices.
@@ -146,6 +146,7 @@ impl FlashAttention {
     }
 
     /// The same, and the log-sum-exp of each row: `[batch, heads, seqlen]`, contiguous, as in [`LseView`].
+    /// Rows that are no packed sequence's have -inf, so that a merge gives them no weight.
     ///
     /// # Errors
     /// Those of [`FlashAttention::forward`].
@@ -156,7 +157,7 @@ impl FlashAttention {
     ) -> Result<(CudaSlice<T>, CudaSlice<f32>), Error> {
         let mut o = self.allocate(stream, request)?;
         let [batch, seqlen, heads, _] = request.q.shape;
-        let mut lse = output(stream, batch * heads * seqlen, request.packed.is_some())?;
+        let mut lse = log_sum_exps(stream, batch * heads * seqlen, request.packed.is_some())?;
         self.forward_into(stream, request, TensorMut::new(&mut o, request.q.shape), Some(&mut lse))?;
         Ok((o, lse))
     }
@@ -176,15 +177,16 @@ impl FlashAttention {
         let mut o = self.allocate(stream, request)?;
         let [batch, seqlen, heads, _] = request.q.shape;
         let values = batch * heads * seqlen;
-        let mut lse = with_lse.then(|| output(stream, values, request.packed.is_some())).transpose()?;
+        let mut lse = with_lse.then(|| log_sum_exps(stream, values, request.packed.is_some())).transpose()?;
         let sums = lse.as_mut().map(|lse| lse as &mut dyn MemoryMut<f32>);
         self.launch_forward(stream, request, TensorMut::new(&mut o, request.q.shape), sums, Some(room))?;
         Ok((o, lse))
     }
 
     /// The same into memory of the caller's: O, and where `lse` is given the log-sum-exp of each row,
-    /// `[batch, heads, seqlen]`, contiguous. Few queries on many keys, not packed, take a workspace, which
-    /// is allocated and freed in the stream's order.
+    /// `[batch, heads, seqlen]`, contiguous. Rows that are no packed sequence's stay as they are, in both.
+    /// Few queries on many keys, not packed, take a workspace, which is allocated and freed in the stream's
+    /// order.
     ///
     /// # Errors
     /// Those of [`FlashAttention::forward`].
@@ -253,4 +255,25 @@ pub(super) fn output<T: super::Number>(
         false => unsafe { stream.alloc(elements) },
     };
     memory.map_err(refused("alloc"))
+}
+
+/// Memory for log-sum-exps. Where kernels write only the rows of sequences, the others have -inf: they have
+/// seen no key, and a merge gives them no weight.
+pub(super) fn log_sum_exps(
+    stream: &Arc<CudaStream>,
+    rows: usize,
+    packed: bool,
+) -> Result<CudaSlice<f32>, Error> {
+    // SAFETY: the kernel, or before it what follows here, writes every element, in the stream's order before
+    // anybody else reads one.
+    let mut memory = unsafe { stream.alloc::<f32>(rows) }.map_err(refused("alloc"))?;
+    if packed {
+        let (address, _used) = memory.device_ptr_mut(stream);
+        // SAFETY: that many f32 of this memory, in the order of its stream, whose context `alloc` has bound.
+        let filled = unsafe {
+            sys::cuMemsetD32Async(address, f32::NEG_INFINITY.to_bits(), rows, stream.cu_stream()).result()
+        };
+        filled.map_err(refused("cuMemsetD32Async"))?;
+    }
+    Ok(memory)
 }

@@ -1,5 +1,5 @@
 //! Tensors as a copy engine moves them.
-use crate::DType;
+use crate::{DType, Error};
 use spec::RaggedMap;
 
 /// A tensor in device memory, and the boxes of it that Hopper's copy engine moves: what
@@ -54,6 +54,51 @@ impl Boxes {
         self.of[0] * self.dtype.bytes() as u32
     }
 
+    /// Most rows of a box.
+    const MOST_ROWS: u32 = 256;
+
+    /// Checks that the tensor map of these boxes can be encoded.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] names the field that is not as its documentation asks; [`Error::Unsupported`] an
+    /// element type that no kernel copies by tensor maps.
+    pub(super) fn check(&self) -> Result<(), Error> {
+        let invalid = |what, value: String, expected: &str| Err(Error::invalid(what, value, expected));
+        let Boxes { address, strides, extents, of: [columns, rows], dtype, kind } = *self;
+        if !matches!(dtype, DType::F16 | DType::Bf16) {
+            let feature = format_args!("a tensor map of {}", dtype.name());
+            return Err(Error::unsupported(feature, "kernels copy f16 and bf16 by tensor maps; convert it"));
+        }
+        if !address.is_multiple_of(16) {
+            return invalid("boxes.address", format!("{address:#x}"), "it must be a multiple of 16");
+        }
+        if strides.iter().any(|stride| *stride == 0 || *stride >= 1 << 40 || !stride.is_multiple_of(16)) {
+            let expected = "each must be a multiple of 16 bytes, above 0 and below 2^40";
+            return invalid("boxes.strides", format!("{strides:?}"), expected);
+        }
+        if extents.contains(&0) {
+            return invalid("boxes.extents", format!("{extents:?}"), "each must be 1 or more");
+        }
+        let row_bytes = u64::from(columns) * dtype.bytes() as u64;
+        if ![64, 128].contains(&row_bytes) || rows == 0 || rows > Self::MOST_ROWS {
+            let expected = "columns must take 64 or 128 bytes, rows must be 1 to 256";
+            return invalid("boxes.of", format!("{:?}", self.of), expected);
+        }
+        let is_ragged = || strides[0] < Self::APART && extents[1] <= RaggedMap::END && extents[3] == 1;
+        match kind {
+            MapKind::Ragged if !is_ragged() => {
+                let expected = "a ragged map has one batch of at most 2^30 rows, less than 2^34 bytes apart";
+                invalid("boxes.kind", format!("{self:?}"), expected)
+            }
+            MapKind::Paged if !self.is_of_rows() => {
+                let expected = "a paged map has pages that are whole rows apart, and at most 2^30 rows in all, \
+                                less than 2^34 bytes apart";
+                invalid("boxes.kind", format!("{self:?}"), expected)
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Rows from one batch to the next.
     pub(crate) fn pitch(&self) -> u32 {
         let [row, _, batch] = self.strides;
@@ -63,19 +108,23 @@ impl Boxes {
     /// Rows of all batches, as if they were one.
     fn rows_of_pages(&self) -> u64 {
         let [_, rows, _, batches] = self.extents.map(u64::from);
-        u64::from(self.pitch()) * (batches - 1) + rows
+        u64::from(self.pitch()) * batches.saturating_sub(1) + rows
     }
 
     /// Whether a [`MapKind::Paged`] can say where its rows are.
     pub(crate) fn is_of_rows(&self) -> bool {
         let [row, _, batch] = self.strides;
-        let whole =
-            self.extents[3] == 1 || batch.is_multiple_of(row) && batch / row <= u64::from(RaggedMap::END);
+        let whole = self.extents[3] == 1
+            || batch.is_multiple_of(row) && batch / row.max(1) <= u64::from(RaggedMap::END);
         whole && row < Self::APART && self.rows_of_pages() <= u64::from(RaggedMap::END)
     }
 
-    /// As the driver and the simulator take them.
-    pub(super) fn encoding(&self) -> Encoding {
+    /// As the driver and the simulator take them, checked.
+    ///
+    /// # Errors
+    /// Those of [`Boxes::check`].
+    pub(super) fn encoding(&self) -> Result<Encoding, Error> {
+        self.check()?;
         let ([columns, rows, heads, batches], [row, head, batch]) =
             (self.extents.map(u64::from), self.strides);
         let box_dims = [self.of[0], self.of[1], 1, 1, 1];
@@ -88,7 +137,7 @@ impl Boxes {
             MapKind::Ragged => ragged(rows),
             MapKind::Paged => ragged(self.rows_of_pages()),
         };
-        Encoding { rank, dims, strides, box_dims }
+        Ok(Encoding { rank, dims, strides, box_dims })
     }
 }
 
@@ -108,7 +157,7 @@ mod tests {
                 dtype: DType::F16,
                 kind: MapKind::Ragged,
             };
-            let Encoding { dims, strides, .. } = boxes.encoding();
+            let Encoding { dims, strides, .. } = boxes.encoding().expect("valid");
             assert!(strides.iter().all(|stride| *stride < 1 << 40 && stride.is_multiple_of(16)));
             for (first, rows) in [(0, 1000), (0, 0), (1000, 0), (7, 1), (999, 1), (100, 300)] {
                 for i in 0..rows + 300 {
@@ -138,7 +187,7 @@ mod tests {
         for (row, head, batch) in [(256, 256 * 16, 256 * 32), (512, 256, 512 * 16), (1 << 20, 256, 1 << 30)] {
             let boxes = boxes(row, head, batch);
             assert!(boxes.is_of_rows());
-            let Encoding { rank, dims, strides, box_dims } = boxes.encoding();
+            let Encoding { rank, dims, strides, box_dims } = boxes.encoding().expect("valid");
             assert_eq!((rank, box_dims), (5, [64, 16, 1, 1, 1]));
             let (end, pitch) = (u64::from(RaggedMap::END), u64::from(boxes.pitch()));
             for (own, i) in (0..=16).flat_map(|own| (0..16).map(move |i| (own, i))) {
@@ -151,5 +200,42 @@ mod tests {
         }
         let odd = Boxes { strides: [512, 256, 512 * 16 + 256], ..boxes(512, 256, 512 * 16) };
         assert!(!odd.is_of_rows(), "pages are not whole rows apart");
+    }
+    /// What is public data is refused by its field, whatever it is.
+    #[test]
+    fn what_is_no_map_is_refused() {
+        let valid = Boxes {
+            address: 1 << 40,
+            strides: [256, 128, 1 << 20],
+            extents: [64, 1000, 2, 3],
+            of: [64, 64],
+            dtype: DType::Bf16,
+            kind: MapKind::Whole,
+        };
+        assert!(valid.encoding().is_ok());
+        let far = [1 << 34, 16, 1 << 35];
+        let cases = [
+            ("boxes.address", Boxes { address: 8, ..valid }),
+            ("boxes.strides", Boxes { strides: [0; 3], ..valid }),
+            ("boxes.strides", Boxes { strides: [256, 128, 1 << 40], ..valid }),
+            ("boxes.strides", Boxes { strides: [u64::MAX; 3], ..valid }),
+            ("boxes.strides", Boxes { strides: [256, 8, 256], ..valid }),
+            ("boxes.extents", Boxes { extents: [0; 4], kind: MapKind::Paged, ..valid }),
+            ("boxes.extents", Boxes { extents: [64, 1000, 2, 0], ..valid }),
+            ("boxes.of", Boxes { of: [u32::MAX; 2], ..valid }),
+            ("boxes.of", Boxes { of: [64, 0], ..valid }),
+            ("boxes.of", Boxes { of: [48, 64], ..valid }),
+            ("tensor map of e4m3", Boxes { dtype: DType::E4m3, ..valid }),
+            ("boxes.kind", Boxes { kind: MapKind::Ragged, ..valid }),
+            ("boxes.kind", Boxes { kind: MapKind::Ragged, strides: far, extents: [64, 2, 1, 1], ..valid }),
+            ("boxes.kind", Boxes { kind: MapKind::Ragged, extents: [64, u32::MAX, 1, 1], ..valid }),
+            ("boxes.kind", Boxes { kind: MapKind::Paged, strides: far, ..valid }),
+            ("boxes.kind", Boxes { kind: MapKind::Paged, extents: [u32::MAX; 4], ..valid }),
+            ("boxes.kind", Boxes { kind: MapKind::Paged, strides: [256, 128, (1 << 20) + 16], ..valid }),
+        ];
+        for (field, boxes) in cases {
+            let error = boxes.encoding().err().unwrap_or_else(|| panic!("{boxes:?} is encoded"));
+            assert!(error.to_string().contains(field), "{field}: {error}");
+        }
     }
 }

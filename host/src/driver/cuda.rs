@@ -55,6 +55,12 @@ pub(super) fn capabilities(device: CUdevice) -> Result<Capabilities, Error> {
     let mut version = 0;
     // SAFETY: writes one number.
     driver("cuDriverGetVersion", unsafe { libcuda::cuDriverGetVersion(&mut version) })?;
+    if version < COMPILES_PTX {
+        let feature = format_args!("a driver of CUDA {}.{}", version / 1000, version % 1000 / 10);
+        let reason =
+            "the kernels are PTX 7.8, which drivers compile since CUDA 11.8; update the NVIDIA driver";
+        return Err(Error::unsupported(feature, reason));
+    }
     let compute_capability = (attribute(device_attribute::MAJOR)?, attribute(device_attribute::MINOR)?);
     Ok(Capabilities {
         name: String::from_utf8_lossy(&name[..length]).into_owned().into(),
@@ -69,6 +75,9 @@ pub(super) fn capabilities(device: CUdevice) -> Result<Capabilities, Error> {
     })
 }
 
+/// The CUDA version, as drivers say it, that compiles the PTX of all kernels without tensor maps, 7.8.
+const COMPILES_PTX: c_int = 11_080;
+
 /// The CUDA version, as drivers say it, that compiles the PTX of kernels with tensor maps, 8.3: later than
 /// the one that brought `cuTensorMapEncodeTiled`.
 const TAKES_TENSOR_MAPS: c_int = 12_030;
@@ -79,19 +88,11 @@ pub(super) fn tensor_map(boxes: &Boxes) -> Result<TensorMap, Error> {
     #[repr(C, align(64))]
     struct Place(TensorMap);
     const _: () = assert!(align_of::<Place>() == TensorMap::ALIGN as usize);
-    let element = match boxes.dtype {
-        DType::F16 => libcuda::TENSOR_MAP_FLOAT16,
-        DType::Bf16 => libcuda::TENSOR_MAP_BFLOAT16,
-        other => {
-            return Err(Error::unsupported(format_args!("tensor maps of {}", other.name()), "f16 or bf16"));
-        }
-    };
-    let swizzle = match boxes.row_bytes() {
-        64 => libcuda::TENSOR_MAP_SWIZZLE_64B,
-        128 => libcuda::TENSOR_MAP_SWIZZLE_128B,
-        bytes => return Err(Error::invalid("box", format_args!("rows of {bytes} bytes"), "64 or 128")),
-    };
-    let (Encoding { rank, dims, strides, box_dims }, steps) = (boxes.encoding(), [1; 5]);
+    let (Encoding { rank, dims, strides, box_dims }, steps) = (boxes.encoding()?, [1; 5]);
+    let is_f16 = boxes.dtype == DType::F16;
+    let element = if is_f16 { libcuda::TENSOR_MAP_FLOAT16 } else { libcuda::TENSOR_MAP_BFLOAT16 };
+    let is_narrow = boxes.row_bytes() == 64;
+    let swizzle = if is_narrow { libcuda::TENSOR_MAP_SWIZZLE_64B } else { libcuda::TENSOR_MAP_SWIZZLE_128B };
     let (mut map, base) = (Place(TensorMap::EMPTY), std::ptr::without_provenance_mut(boxes.address as usize));
     // SAFETY: writes 128 bytes on 64, and reads as many numbers as there are dimensions. The tensor's address
     // stays an address: nothing is read there.

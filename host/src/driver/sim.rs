@@ -1,6 +1,7 @@
 //! The PTX simulator as a device: every launch is checked.
 use super::Boxes;
 use super::boxes::Encoding;
+use crate::capabilities::SIMULATED;
 use crate::{Capabilities, Contract, DType, Driver, Error};
 use ptx_sim::{Coverage, ElementType, Gpu, Launch, Module, Options, Profile, Report, Swizzle};
 use spec::TensorMap;
@@ -74,7 +75,7 @@ impl SimDriver {
         let sms = sms.unwrap_or(capabilities.sms).max(1);
         let profile = Profile { multiprocessors: sms, ..profile };
         let capabilities = Capabilities {
-            name: format!("{} (simulated)", capabilities.name).into(),
+            name: format!("{}{SIMULATED}", capabilities.name).into(),
             sms,
             ..capabilities.clone()
         };
@@ -212,7 +213,7 @@ impl Driver for SimDriver {
     }
 
     fn tensor_map(&self, boxes: &Boxes) -> Result<TensorMap, Error> {
-        let Encoding { rank, dims, strides, box_dims } = boxes.encoding();
+        let Encoding { rank, dims, strides, box_dims } = boxes.encoding()?;
         let map = ptx_sim::TensorMap {
             element: if boxes.dtype == DType::Bf16 { ElementType::Bf16 } else { ElementType::F16 },
             address: boxes.address,

@@ -92,6 +92,59 @@ fn everything_is_given_back() {
     });
 }
 
+/// Kernels that may still run are not unloaded.
+#[test]
+fn kernels_stay_where_waiting_for_them_fails() {
+    in_fake_cuda("cudarc_front::kernels_stay_where_waiting_for_them_fails", |cuda| {
+        let context = CudaContext::new(0).expect("a device");
+        let stream = context.new_stream().expect("a stream");
+        let (q, kv) = (zeros(&stream, 100 * 8 * 64), zeros(&stream, 100 * 2 * 64));
+        let (q, kv) = (Tensor::new(&q, [1, 100, 8, 64]), Tensor::new(&kv, [1, 100, 2, 64]));
+        let unloaded = |fails: &dyn Fn()| {
+            let attention = FlashAttention::new(&context).expect("a driver");
+            attention.flash_attn(&stream, q, kv, kv, 0.125, true).expect("valid");
+            fails();
+            cuda.calls();
+            drop(attention);
+            of("cuModuleUnload", &cuda.calls())
+        };
+        assert_eq!(unloaded(&|| ()), 1);
+        assert_eq!(unloaded(&|| cuda.fail("cuCtxSynchronize")), 0);
+        // Somebody else's stream captures: the driver refuses to wait for the context.
+        let other = context.new_stream().expect("a stream");
+        let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        assert_eq!(unloaded(&|| other.begin_capture(mode).expect("it captures")), 0);
+        cuda.faults();
+    });
+}
+
+/// Rows that are no packed sequence's: O is 0 and the log-sum-exp -inf, which has no weight in a merge.
+#[test]
+fn rows_of_no_sequence() {
+    in_fake_cuda("cudarc_front::rows_of_no_sequence", |cuda| {
+        let context = CudaContext::new(0).expect("a device");
+        let stream = context.new_stream().expect("a stream");
+        let front = FlashAttention::new(&context).expect("a driver");
+        let (q, starts) = (zeros(&stream, 32 * 64), stream.clone_htod(&[0i32, 4]).expect("room"));
+        let q = Tensor::new(&q, [1, 32, 1, 64]);
+        let lengths = stream.clone_htod(&[4i32]).expect("room");
+        let cache = zeros(&stream, 16 * 64);
+        let cache = Cache::dense(Pages::new(&cache, &cache, [1, 16, 1, 64]), &lengths);
+        let (request, mut room) = (Request::new(q, q, q).packed(&starts, &starts, 4, 4), Room::new());
+        let decode = Decode::new(q, cache).packed(&starts, 4);
+        let (o, lse) = front.forward_with_lse(&stream, &request).expect("valid");
+        let (in_room, also) = front.forward_in(&stream, &request, &mut room, true).expect("valid");
+        let decoded = front.decode_with_lse(&stream, &decode, &mut room).expect("valid");
+        let outcomes = [(o, lse), (in_room, also.expect("asked for")), decoded];
+        for (number, (o, lse)) in outcomes.iter().enumerate() {
+            let (o, lse) = (stream.clone_dtoh(o), stream.clone_dtoh(lse));
+            assert!(o.expect("read").iter().all(|x| x.to_bits() == 0), "{number}");
+            assert_eq!(lse.expect("read"), [f32::NEG_INFINITY; 32], "{number}");
+        }
+        assert_eq!(cuda.faults(), Vec::<String>::new());
+    });
+}
+
 #[test]
 fn what_comes_again() {
     in_fake_cuda("cudarc_front::what_comes_again", |cuda| {

@@ -67,6 +67,11 @@ impl FakeCuda {
         self.function::<extern "C" fn(*const c_char)>("fake_cuda_fail")(name.as_ptr());
     }
 
+    /// Makes it a driver of another version: 11040 is 11.4.
+    pub fn set_version(&self, version: i32) {
+        self.function::<extern "C" fn(i32)>("fake_cuda_version")(version);
+    }
+
     /// The thread's context.
     pub fn current(&self) -> *mut c_void {
         let mut context = std::ptr::null_mut();

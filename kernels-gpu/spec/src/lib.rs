@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 mod append;
+mod cache;
 mod combine;
 mod decode;
 mod forward;
@@ -25,15 +26,16 @@ mod merge;
 mod order;
 mod packed;
 mod paged;
+mod paged_map;
 mod split;
 mod table;
 
 pub use append::{APPEND_COLUMNS, APPENDS, Append, AppendCopy, AppendInfo, AppendParams};
+pub use cache::{Cache, PerHead, Slots};
 pub use combine::{COMBINES, Combine, CombineInfo, CombineParams};
 pub use contract::{
-    Bf16, Cache, Contract, Counters, DType, E4m3, Element, F16, F32, FastDiv, Integers, Kernel, Native,
-    PageBoxes, PagedMap, Partials, Path, PerHead, RaggedMap, RowParts, RowValues, Scalar, Slots, Target,
-    Tensor, TensorMap, Vector as Lse,
+    Bf16, Contract, Counters, DType, E4m3, Element, F16, F32, FastDiv, Integers, Kernel, Native, Partials,
+    Path, RaggedMap, RowParts, RowValues, Scalar, Target, Tensor, TensorMap, Vector as Lse,
 };
 pub use decode::entries::{DECODE_COMBINES, DECODES, DecodeCombineInfo, DecodeInfo};
 pub use decode::params::{DecodeOrder, DecodeParams, LEAST_KEYS, MAX_SEQUENCES, TALLY};
@@ -52,6 +54,7 @@ pub use merge::{MERGE_COLUMNS, MERGES, Merge, MergeInfo, MergeParams, MergeState
 pub use order::{OwnTiles, TileOrder, TileRounds, WorkTile};
 pub use packed::{PACKED, Packed, PackedParams, Sequences};
 pub use paged::{PAGED, Paged, PagedInfo, PagedParams};
+pub use paged_map::{PageBoxes, PagedMap};
 #[doc(hidden)]
 pub use pastey;
 pub use split::{HopperSplit, HopperSplitParams, Split, SplitParams};

@@ -7,11 +7,12 @@ use crate::entries::Run;
 use crate::lengths::Unchecked;
 use crate::partial::Partial;
 use crate::softcap::softcap;
+use attention_tile::{CacheWalk, PagedRows, PagedTiles, Source, Strided, load_per_head};
 use core::ops::ControlFlow;
 use spec::{DType, Decode, DecodeCombine, DecodeParams, Local, PageMarker, Rows, Tiles};
 use tile::{
-    Block, CacheWalk, ColAcc, ColFrag, ColVec, LoadAs, PagedRows, PagedTiles, PerWarp, RightPlace,
-    SharedTile, Smem, Source, Steps, Stored, Strided, TensorCore, load_per_head, shared_layout,
+    Block, ColAcc, ColFrag, ColVec, LoadAs, PerWarp, RightPlace, SharedTile, Smem, Steps, Stored, TensorCore,
+    shared_layout,
 };
 
 shared_layout! {
@@ -94,11 +95,11 @@ fn attend<
 
     // Each warp takes its own tiles through its own ring: no barrier of the block.
     let (places, right): (PerWarp<KvTile<E, D>, SLOTS, WARPS>, RightPlace<E::As, D, G>) = smem.split();
-    let (ring, lent) = places.lend(block);
+    let ring = places.own(block);
     let mut walk = CacheWalk::<E, Page::Source, D>::of(&p.cache, share, item.kv_head, warp);
     // Before the first keys: behind so many bytes their few would wait in line.
     let (q, factor) = ColFrag::<E::As, D, G>::load::<Q, E>(&queries, warp);
-    let mut kv = ring.stream(|slot: &KvTileSlot<_, D, _>| walk.copy([&slot.k, &slot.v]));
+    let mut kv = ring.stream(|slot| walk.copy([&slot.k, &slot.v]));
     let q = right.keep(q, block);
     let [k_factor, v_factor] =
         [0, 1].map(|i| E::FACTOR * load_per_head(&p.scales[i], item.sequence, item.kv_head));
@@ -130,7 +131,7 @@ fn attend<
 
     // Warps merge through shared memory, splits through global memory.
     let mine = (&acc_o, softmax.state());
-    let left = lent.reclaim(kv, block).leave_columns::<E, _, D, G, WARPS>(mine, queries.count(), team, block);
+    let left = kv.reclaim(block).leave_columns::<E, _, D, G, WARPS>(mine, queries.count(), team, block);
     block.deal_quads::<D>(queries.count(), |row, quad| {
         let warps = left.quads(row, quad, |o, [max, sum]| Partial { max, sum, o });
         let all = Partial::NONE.merge(warps);

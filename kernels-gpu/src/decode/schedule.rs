@@ -2,9 +2,10 @@
 //! between launches.
 use super::mask::DecodeMask;
 use crate::lengths::Unchecked;
+use attention_tile::PackedRows;
 use cuda_std::math::rcp;
 use spec::{DecodeParams, Kernel, LEAST_KEYS, TALLY, Tensor};
-use tile::{Block, PackedRows, Smem, Steps, Tally, Warp};
+use tile::{Block, Smem, Steps, Tally, Warp};
 
 /// One part of one sequence's keys, for one block of the rows of one key head.
 #[derive(Clone, Copy)]
@@ -162,7 +163,7 @@ fn item_of_many<Mask: DecodeMask, K: Kernel>(
     p: &DecodeParams,
     index: u32,
     block: &mut Block<K>,
-    tally: &mut Tally<TALLY>,
+    tally: Tally<'_, TALLY>,
 ) -> Option<Item> {
     let (warp, number, warps) = (block.warp(), block.warp().index(), block.warps());
     let groups = p.order.lengths.count.div_ceil(32);
@@ -171,18 +172,19 @@ fn item_of_many<Mask: DecodeMask, K: Kernel>(
     for of in mine {
         tiles += Sequence::of::<Mask>(p, of * 32 + warp.lane()).tiles();
     }
-    tally.leave([(number, warp.sum(tiles))].into_iter(), block);
-    let all = warp.sum(if warp.lane() < warps { tally.get(warp.lane()) } else { 0 });
+    let sums = tally.leave([(number, warp.sum(tiles))].into_iter(), block);
+    let (sums, weights) = sums.split::<32, { TALLY - 32 }>();
+    let all = warp.sum(if warp.lane() < warps { sums.get(warp.lane()) } else { 0 });
     let cut = Cut::of(p, all);
-    let weights = mine.map(|of| {
+    let mine = mine.map(|of| {
         let sequence = Sequence::of::<Mask>(p, of * 32 + warp.lane());
-        (32 + of, warp.sum(cut.weight(sequence)))
+        (of, warp.sum(cut.weight(sequence)))
     });
-    tally.leave(weights, block);
+    let weights = weights.leave(mine, block);
     let (mut before, mut from) = (0, 0);
     while from < groups {
         let of = from + warp.lane();
-        let all = if of < groups { tally.get(32 + of) } else { 0 };
+        let all = if of < groups { weights.get(of) } else { 0 };
         let upto = before + warp.prefix_sum(all);
         let lane = warp.count(upto & 0xffff <= index);
         let items = if groups <= 32 { warp.shuffle(upto, 31) & 0xffff } else { u32::MAX >> 16 };

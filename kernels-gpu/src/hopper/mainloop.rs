@@ -37,7 +37,7 @@ pub type TensorsOf<S, E, const N: usize, const D: usize> =
 impl<E: Mma, Q: Map, K: Map, const N: usize, const D: usize> Tensors<E, Q, K, N, D> {
     /// Those of the launch.
     #[inline(always)]
-    pub fn of<C: Kernel<Params: AsRef<HopperParams<Q, K>>>>(block: &Block<C>) -> Self {
+    pub fn of<C: Kernel<Params: AsRef<HopperParams<Q::Data, K::Data>>>>(block: &Block<C>) -> Self {
         Tensors {
             q: block.tensor(|p| &p.as_ref().q),
             k: block.tensor(|p| &p.as_ref().k),

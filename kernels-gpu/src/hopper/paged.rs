@@ -6,8 +6,9 @@ use crate::hopper::packed::{Found, FoundTiles, OfSequence, whose};
 use crate::hopper::portion::Portion;
 use crate::lengths::{self, Span};
 use crate::mask::Rows;
-use spec::{HopperPaged, HopperPagedParams, PagedMap, RaggedMap, WorkTile};
-use tile::{Block, GlobalVec, Note, RowOfCache, RowOfSequence, Smem};
+use attention_tile::{InPages, RowOfCache};
+use spec::{HopperPaged, HopperPagedParams, RaggedMap, WorkTile};
+use tile::{Block, GlobalVec, Note, RowOfSequence, Smem};
 
 /// A tile of one sequence, whose keys and values lie in a cache.
 #[derive(Clone, Copy)]
@@ -18,7 +19,7 @@ struct OnCache {
 
 impl Portion for OnCache {
     type Queries = RaggedMap;
-    type Keys = PagedMap;
+    type Keys = InPages;
     type Params = HopperPagedParams;
     const MAY_LACK_KEYS: bool = true;
 

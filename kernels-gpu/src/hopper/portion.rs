@@ -30,7 +30,8 @@ pub trait Portion: Copy {
 }
 
 /// What every kernel of these portions is told.
-pub type ForwardOf<P> = HopperParams<<P as Portion>::Queries, <P as Portion>::Keys>;
+pub type ForwardOf<P> =
+    HopperParams<<<P as Portion>::Queries as Map>::Data, <<P as Portion>::Keys as Map>::Data>;
 /// What a source's kernel is told.
 pub type ParamsOf<S> = <<S as Source>::Portion as Portion>::Params;
 /// How the copy engine is told of a source's keys and values.

@@ -232,7 +232,7 @@ impl<'a> Builder<'a> {
                 _ => *bits,
             }),
             Operand::Special(name) => Constant::Special(
-                special(name).ok_or_else(|| format!("special register {name} is not implemented"))?,
+                special(name).ok_or_else(|| format!("the simulator has no special register {name}"))?,
             ),
             Operand::Symbol(symbol, offset) => self.symbol(symbol, *offset)?,
             _ => return Err("this operand has no value".into()),

@@ -1,6 +1,6 @@
 //! Calls and returns, and parameters that are registers.
 
-use super::{Builder, Constant, Decoded, RETURNS, code_address};
+use super::{Builder, Constant, Decoded, code_address};
 use crate::{
     ast::{Function, Operand, RegClass, Space, Symbol},
     op::{Access, Addr, Call, Callee, Extend, Op, Order, Slot},
@@ -109,7 +109,7 @@ impl Builder<'_> {
 
     pub(super) fn ret(&mut self) -> Decoded {
         if self.function.noreturn {
-            return Err(RETURNS.into());
+            return Ok(vec![Op::Returns]);
         }
         let mut ops = self.in_registers(true)?;
         ops.push(Op::Ret);

@@ -77,7 +77,7 @@ impl Builder<'_> {
             Operand::Pair(p, q) => ((**p).clone(), Some((**q).clone())),
             other => (other.clone(), None),
         };
-        let compare = setp(cmp, ty, ftz).ok_or("this comparison is not implemented")?;
+        let compare = setp(cmp, ty, ftz).ok_or("the simulator does not execute this comparison")?;
         let third = match combine {
             Some(_) => self.source(sources.get(2).ok_or("a predicate source is missing")?, Kind::Pred)?,
             None => 0,

@@ -147,9 +147,19 @@ pub(super) fn find(mods: &[&str]) -> Option<Alu> {
         ("f32", "bf16", _) => Some(alu!(f32 => |a: u16| quiet(from_bf16(a)))),
         ("f64", "f16", _) => Some(alu!(f64 => |a: u16| f64::from(from_f16(a)))),
         ("f16", "f64", "rn") => Some(alu!(u16 => |a: f64| f64_to_f16(a))),
+        ("f64", "f32", _) if ftz => Some(alu!(f64 => |a: f32| f64::from(flush(a)))),
         ("f64", "f32", _) => Some(alu!(f64 => |a: f32| f64::from(a))),
+        ("f32", "f64", "rn") if ftz => Some(alu!(f32 => |a: f64| flush(quiet(a as f32)))),
         ("f32", "f64", "rn") => Some(alu!(f32 => |a: f64| quiet(a as f32))),
+        ("f32", "f32", "") if sat && ftz => {
+            Some(alu!(f32 => |a: f32| if a > 0.0 { flush(a).min(1.0) } else { 0.0 }))
+        }
         ("f32", "f32", "") if sat => Some(alu!(f32 => |a: f32| if a > 0.0 { a.min(1.0) } else { 0.0 })),
+        ("f32", "f32", "") if ftz => Some(alu!(f32 => |a: f32| flush(a))),
+        ("f32", "f32", "rni") if ftz => Some(alu!(f32 => |a: f32| quiet(flush(a).round_ties_even()))),
+        ("f32", "f32", "rzi") if ftz => Some(alu!(f32 => |a: f32| quiet(flush(a).trunc()))),
+        ("f32", "f32", "rmi") if ftz => Some(alu!(f32 => |a: f32| quiet(flush(a).floor()))),
+        ("f32", "f32", "rpi") if ftz => Some(alu!(f32 => |a: f32| quiet(flush(a).ceil()))),
         ("f32", "f32", "") => Some(alu!(f32 => |a: f32| a)),
         ("f32", "f32", "rni") => Some(alu!(f32 => |a: f32| quiet(a.round_ties_even()))),
         ("f32", "f32", "rzi") => Some(alu!(f32 => |a: f32| quiet(a.trunc()))),
@@ -233,7 +243,7 @@ impl Builder<'_> {
     /// Registers may be wider than the types: of a source the low part counts, a destination is filled as its
     /// type says.
     pub(super) fn cvt(&mut self, mods: &[&str], operands: &[Operand]) -> Decoded {
-        let alu = find(mods).ok_or("this conversion is not implemented")?;
+        let alu = find(mods).ok_or("the simulator does not execute this conversion")?;
         let [d, sources @ ..] = operands else { return Err("operands are missing".into()) };
         if sources.len() != alu.s.len() {
             return Err(format!("takes {} sources, has {}", alu.s.len(), sources.len()));

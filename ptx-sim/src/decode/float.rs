@@ -15,6 +15,11 @@ pub(crate) fn flush(x: f32) -> f32 {
     if x.to_bits() & 0x7f80_0000 == 0 { f32::from_bits(x.to_bits() & 0x8000_0000) } else { x }
 }
 
+/// The same of numbers that bfloat16 holds.
+fn flushed(x: f64) -> f64 {
+    if x.abs() < f64::from(f32::MIN_POSITIVE) { 0.0f64.copysign(x) } else { x }
+}
+
 #[inline(always)]
 fn canonical(x: f32) -> f32 {
     if x.is_nan() { NAN } else { x }
@@ -222,6 +227,7 @@ pub(super) fn find(op: &str, mods: &[&str]) -> Option<Alu> {
         ("tanh", "f32") if approx => f32s!(ftz, sat, |a| f64::from(a).tanh() as f32),
         ("sin", "f32") if approx => f32s!(ftz, sat, |a| f64::from(a).sin() as f32),
         ("cos", "f32") if approx => f32s!(ftz, sat, |a| f64::from(a).cos() as f32),
+        ("neg", "f32") if ftz => Some(alu!(f32 => |a: f32| flush(-a))),
         ("neg", "f32") => Some(alu!(f32 => |a: f32| -a)),
         ("abs", "f32") if ftz => Some(alu!(f32 => |a: f32| flush(a.abs()))),
         ("abs", "f32") => Some(alu!(f32 => |a: f32| a.abs())),
@@ -253,6 +259,7 @@ pub(super) fn find(op: &str, mods: &[&str]) -> Option<Alu> {
         ("min", ty) if !ftz && nan => half_floats!(ty, |a, b| f64::from(min_nan(a as f32, b as f32))),
         ("max", ty) if !ftz => half_floats!(ty, |a, b| f64::from(max(a as f32, b as f32))),
         ("min", ty) if !ftz => half_floats!(ty, |a, b| f64::from(min(a as f32, b as f32))),
+        ("ex2", ty) if ftz => half_floats!(ty, |a| flushed(flushed(a).exp2())),
         ("ex2", ty) if approx => half_floats!(ty, |a| a.exp2()),
         ("tanh", ty) if approx => half_floats!(ty, |a| a.tanh()),
         _ => None,

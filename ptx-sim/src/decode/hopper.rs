@@ -1,9 +1,9 @@
-//! Products of warpgroups, bulk copies, fences between proxies.
+//! Products of warpgroups, budgets of registers, fences between proxies.
 
-use super::{Builder, memory::space_of};
+use super::Builder;
 use crate::{
-    ast::{Operand as Source, Space},
-    op::{Addr, Bulk, Element, Op, Operand, Product, Proxy, Region, Wgmma},
+    ast::Operand as Source,
+    op::{Element, Op, Operand, Product, Proxy, Wgmma},
     regs::Kind,
 };
 
@@ -20,7 +20,7 @@ impl Builder<'_> {
                 let shared = spaces.is_empty() || spaces.iter().any(|space| space.starts_with("shared"));
                 one(if shared { Op::Proxy(Proxy::Async) } else { Op::Nop })
             }
-            // Other proxies hold what is not simulated: constants, textures, aliases.
+            // The other proxies are not simulated: what they would miss is not missed here.
             ("fence", ["proxy", ..], _) => one(Op::Nop),
             ("fence", ["mbarrier_init", ..], _) => one(Op::Proxy(Proxy::Mbarriers)),
             ("setmaxnreg", ["inc" | "dec", "sync", "aligned", "u32"], [Source::Int(count)]) => {
@@ -45,11 +45,6 @@ impl Builder<'_> {
                 let columns = columns.filter(|n| (8..=256).contains(n));
                 let columns = columns.ok_or("the shape is m64nNk16, N a multiple of 8 up to 256")?;
                 self.product(element, columns, operands)
-            }
-            ("cp", ["async", "bulk", ..], _) => self.bulk(&mods[2..], operands),
-            ("prefetch", ["tensormap"] | ["param" | "const", "tensormap"], [map]) => {
-                let map = self.address(map, space_of(mods))?.0;
-                one(Op::Bulk(Box::new(Bulk::Prefetch { map })))
             }
             _ => Ok(None),
         }
@@ -97,76 +92,5 @@ impl Builder<'_> {
 
     fn descriptor(&mut self, operand: &Source, order: i32) -> Result<Operand, String> {
         Ok(Operand::Shared { descriptor: self.source(operand, Kind::B64)?, across: order != 0 })
-    }
-
-    fn bulk(&mut self, mods: &[&str], operands: &[Source]) -> Found {
-        const SHARED: [&str; 2] = ["shared::cluster", "shared::cta"];
-        let hint = mods.last() == Some(&"L2::cache_hint");
-        let (mods, operands) = match hint {
-            true => (&mods[..mods.len() - 1], &operands[..operands.len().saturating_sub(1)]),
-            false => (mods, operands),
-        };
-        let bulk = match (mods, operands) {
-            (["commit_group"], []) => Bulk::Commit,
-            (["wait_group"] | ["wait_group", "read"], [Source::Int(keep)]) => Bulk::Wait(*keep as u32),
-            (["tensor", dimensions, rest @ ..], operands) => {
-                let rank = dimensions.strip_suffix('d').and_then(|n| n.parse().ok()).unwrap_or(0);
-                let rest = if rest.last() == Some(&"tile") { &rest[..rest.len() - 1] } else { rest };
-                match (rest, operands) {
-                    (
-                        [to, "global", "mbarrier::complete_tx::bytes"]
-                        | [to, "global", "tile", "mbarrier::complete_tx::bytes"],
-                        [at, map, mbar],
-                    ) if SHARED.contains(to) => Bulk::Load {
-                        to: self.address(at, Space::Shared)?.0,
-                        from: self.tensor_region(map, rank)?,
-                        mbar: self.address(mbar, Space::Shared)?.0,
-                    },
-                    (
-                        ["global", "shared::cta", "bulk_group"]
-                        | ["global", "shared::cta", "tile", "bulk_group"],
-                        [map, at],
-                    ) => Bulk::Store {
-                        from: self.address(at, Space::Shared)?.0,
-                        to: self.tensor_region(map, rank)?,
-                    },
-                    _ => return Ok(None),
-                }
-            }
-            ([to, "global", "mbarrier::complete_tx::bytes"], [at, from, bytes, mbar])
-                if SHARED.contains(to) =>
-            {
-                let from = self.plain_region(from, bytes)?;
-                let (to, mbar) = (self.address(at, Space::Shared)?.0, self.address(mbar, Space::Shared)?.0);
-                Bulk::Load { to, from, mbar }
-            }
-            (["global", "shared::cta", "bulk_group"], [to, at, bytes]) => {
-                let to = self.plain_region(to, bytes)?;
-                Bulk::Store { from: self.address(at, Space::Shared)?.0, to }
-            }
-            _ => return Ok(None),
-        };
-        one(Op::Bulk(Box::new(bulk)))
-    }
-
-    fn plain_region(&mut self, addr: &Source, bytes: &Source) -> Result<Region, String> {
-        let addr = self.address(addr, Space::Global)?.0;
-        Ok(Region::Bytes { addr, bytes: self.source(bytes, Kind::B32)? })
-    }
-
-    fn tensor_region(&mut self, operand: &Source, rank: usize) -> Result<Region, String> {
-        let Source::Address(base, offset, coordinates) = operand else {
-            return Err("a tensor map and its coordinates are missing".into());
-        };
-        let coordinates = match coordinates.as_slice() {
-            [Source::Vector(inner)] => inner,
-            several => several,
-        };
-        if coordinates.len() != rank || !(1..=5).contains(&rank) {
-            return Err(format!("{} coordinates in {rank} dimensions", coordinates.len()));
-        }
-        let at = coordinates.iter().map(|c| self.source(c, Kind::B32)).collect::<Result<Vec<_>, _>>()?;
-        let map: Addr = self.address(&Source::Address(base.clone(), *offset, Vec::new()), Space::Generic)?.0;
-        Ok(Region::Tensor { map, at })
     }
 }

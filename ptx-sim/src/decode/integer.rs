@@ -156,9 +156,8 @@ pub(super) fn find(op: &str, mods: &[&str]) -> Option<Alu> {
             bfi(u64::from(a), u64::from(b), at, n, 32) as u32
         })),
         ("bfi", ["b64"]) => Some(alu!(u64 => |a: u64, b: u64, at: u32, n: u32| bfi(a, b, at, n, 64))),
-        ("bmsk", [mode, "b32"]) if matches!(*mode, "clamp" | "wrap") => {
-            Some(alu!(u32 => |at: u32, n: u32| bfi(u64::MAX, 0, at, n, 32) as u32))
-        }
+        ("bmsk", ["clamp", "b32"]) => Some(alu!(u32 => |at: u32, n: u32| mask(at.min(32), n.min(32)))),
+        ("bmsk", ["wrap", "b32"]) => Some(alu!(u32 => |at: u32, n: u32| mask(at & 31, n & 31))),
         ("brev", ["b32"]) => Some(alu!(u32 => |a: u32| a.reverse_bits())),
         ("brev", ["b64"]) => Some(alu!(u64 => |a: u64| a.reverse_bits())),
         ("popc", ["b32"]) => Some(alu!(u32 => |a: u32| a.count_ones())),
@@ -229,6 +228,11 @@ fn dot4(x: &str, y: &str) -> Option<Alu> {
         ("s32", "s32") => alu!(u32 => |a: u32, b: u32, c: u32| c.wrapping_add(dot(a, b, true, true))),
         _ => return None,
     })
+}
+
+/// `n` ones from bit `at` on, as far as there are bits.
+fn mask(at: u32, n: u32) -> u32 {
+    (ones(n) << at) as u32
 }
 
 fn ones(n: u32) -> u64 {

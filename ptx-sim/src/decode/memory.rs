@@ -33,13 +33,11 @@ impl Builder<'_> {
     ) -> Result<Option<Vec<Op>>, String> {
         match op {
             "ld" | "ldu" => match operands {
-                [d, a, ..] => {
-                    self.access(mods, d, a, true).map(|access| Some(vec![Op::Load(Box::new(access))]))
-                }
+                [d, a] => self.access(mods, d, a, true).map(|access| Some(vec![Op::Load(Box::new(access))])),
                 _ => Err("ld takes a register and an address".into()),
             },
             "st" => match operands {
-                [a, s, ..] => {
+                [a, s] => {
                     self.access(mods, s, a, false).map(|access| Some(vec![Op::Store(Box::new(access))]))
                 }
                 _ => Err("st takes an address and a register".into()),
@@ -67,7 +65,7 @@ impl Builder<'_> {
         let ty = *mods.last().ok_or("a type is missing")?;
         let bytes = type_bytes(ty)
             .filter(|&bytes| bytes <= 8)
-            .ok_or_else(|| format!("type .{ty} is not implemented"))? as u32;
+            .ok_or_else(|| format!("type .{ty} is not executed"))? as u32;
         let (addr, space) = self.address(address, space_of(mods))?;
         let parts = match data {
             Operand::Vector(parts) => parts.as_slice(),
@@ -97,35 +95,10 @@ impl Builder<'_> {
     }
 
     fn atomic(&mut self, op: &str, mods: &[&str], operands: &[Operand]) -> Decoded {
-        let ty = match *mods.last().ok_or("a type is missing")? {
-            "u32" | "b32" => AtomicType::U32,
-            "s32" => AtomicType::S32,
-            "u64" | "b64" => AtomicType::U64,
-            "s64" => AtomicType::S64,
-            "f32" => AtomicType::F32,
-            "f64" => AtomicType::F64,
-            "f16x2" => AtomicType::F16x2,
-            "bf16x2" => AtomicType::Bf16x2,
-            "f16" => AtomicType::F16,
-            "bf16" => AtomicType::Bf16,
-            ty => return Err(format!("atomics on .{ty} are not implemented")),
-        };
-        let found = mods.iter().find_map(|word| {
-            Some(match *word {
-                "add" => AtomicOp::Add,
-                "min" => AtomicOp::Min,
-                "max" => AtomicOp::Max,
-                "and" => AtomicOp::And,
-                "or" => AtomicOp::Or,
-                "xor" => AtomicOp::Xor,
-                "inc" => AtomicOp::Inc,
-                "dec" => AtomicOp::Dec,
-                "exch" => AtomicOp::Exch,
-                "cas" => AtomicOp::Cas,
-                _ => return None,
-            })
-        });
-        let atomic = found.ok_or("this atomic operation is not implemented")?;
+        let word = *mods.last().ok_or("a type is missing")?;
+        let ty = AtomicType::by_name(word).ok_or_else(|| format!("atomics on .{word} are not executed"))?;
+        let atomic = mods.iter().find_map(|word| AtomicOp::by_name(word));
+        let atomic = atomic.ok_or("the operation of this atomic is missing")?;
         let kind = if ty.bytes() == 8 { Kind::B64 } else { Kind::B32 };
         let (dst, rest) = match (op, operands) {
             ("atom", [d, rest @ ..]) => (self.slots(d, kind, true)?, rest),
@@ -161,9 +134,6 @@ impl Builder<'_> {
     /// `cvta` and `cvta.to`: between an address in its space and a generic one.
     pub(super) fn cvta(&mut self, mods: &[&str], operands: &[Operand]) -> Decoded {
         let [d, s] = operands else { return Err("cvta takes two operands".into()) };
-        if mods.last() != Some(&"u64") {
-            return Err("cvta is implemented for .u64 only".into());
-        }
         let to = mods.first() == Some(&"to");
         let s = match s {
             // `cvta.shared.u64 %rd, name` and `[name]` both occur.

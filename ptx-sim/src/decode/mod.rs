@@ -1,6 +1,7 @@
 //! Parsed instructions to [`Op`]s, once per launch.
 
 mod builder;
+mod bulk;
 mod call;
 mod carry;
 mod compare;
@@ -8,14 +9,16 @@ mod cvt;
 pub(crate) mod float;
 mod hopper;
 mod integer;
+mod mbarrier;
 mod memory;
 mod mov;
 pub(crate) mod needs;
 mod special;
 mod sync;
 mod tensor;
+mod words;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 pub(crate) use builder::{Constant, FunctionCode};
 pub(crate) use special::{LaneMask, Special};
@@ -42,6 +45,8 @@ pub(crate) struct Program {
     pub equal: HashMap<u32, (Run, Args)>,
     /// Some reachable instruction is a global atomic or waits for another block.
     pub blocks_communicate: bool,
+    /// What of the text is not executed: reason enough to launch nothing of it.
+    pub refused: Vec<Unsupported>,
     /// Static shared memory from the start of the window, dynamic memory after it.
     pub static_shared: u32,
     pub dynamic_base: u32,
@@ -53,9 +58,6 @@ pub(crate) struct Site {
     pub function: u32,
     pub instruction: u32,
 }
-
-/// Why a function must not come to its end.
-const RETURNS: &str = "the function is `.noreturn`: what follows its return is undefined";
 
 /// Start of shared memory in its window: the first KiB belongs to the system since sm_80.
 pub(crate) const SHARED_BASE: u32 = 1024;
@@ -81,22 +83,28 @@ fn called(module: &Module, entry: usize) -> Vec<usize> {
     std::iter::once(entry).chain(others.map(|(index, _)| index)).collect()
 }
 
-/// Whether `entry` can be launched at all, as far as the module tells.
+/// Whether the module's target and version have all that `entry` and what it calls contain.
 ///
 /// # Errors
-/// [`LaunchError::Needs`] and [`LaunchError::Unsupported`] name the first line, of the entry or of what it
-/// calls, that the module's target does not have or the simulator does not run.
+/// [`LaunchError::Needs`] names the first line that they do not have.
 pub(crate) fn check(module: &Module, entry: usize) -> Result<(), LaunchError> {
-    let functions = || called(module, entry).into_iter().map(|index| &module.functions[index]);
-    needs::check(module, functions().flat_map(|function| &function.instructions))?;
-    match functions().flat_map(|function| &function.refused).next() {
-        Some(refused) => Err(LaunchError::Unsupported {
+    let functions = called(module, entry).into_iter().map(|index| &module.functions[index]);
+    needs::check(module, functions.flat_map(|function| &function.instructions))
+}
+
+/// What the text of `functions`, and of the module around them, says that the simulator does not know.
+fn refused(module: &Module, functions: &[usize]) -> Vec<Unsupported> {
+    let functions = || functions.iter().map(|&index| &module.functions[index]);
+    let directives = module.refused.iter().chain(functions().flat_map(|function| &function.refused));
+    let mut found: Vec<_> = directives
+        .map(|refused| Unsupported {
             line: refused.line,
-            text: refused.text.to_string(),
+            instruction: refused.text.to_string(),
             reason: refused.reason.to_string(),
-        }),
-        None => Ok(()),
-    }
+        })
+        .collect();
+    found.extend(words::unknown(module, functions().flat_map(|function| &function.instructions)));
+    found
 }
 
 /// Decodes `entry` (an index into the module's functions) and all it can call.
@@ -108,10 +116,13 @@ pub(crate) fn program(module: &Module, entry: usize, symbols: &Symbols) -> Progr
         sites: Vec::new(),
         equal: HashMap::new(),
         blocks_communicate: false,
+        refused: Vec::new(),
         static_shared: 0,
         dynamic_base: SHARED_BASE,
     };
     let order = called(module, entry);
+    program.refused = refused(module, &order);
+    let refused: HashSet<u32> = program.refused.iter().map(|refused| refused.line).collect();
     program.addresses = order.iter().enumerate().map(|(at, &index)| (code_address(index), at)).collect();
     let mut shared = shared_layout(module, &module.functions[entry], &mut program);
     shared.extend(symbols.iter().map(|(name, &at)| (name.clone(), at)));
@@ -123,8 +134,8 @@ pub(crate) fn program(module: &Module, entry: usize, symbols: &Symbols) -> Progr
         let mut starts = Vec::with_capacity(function.instructions.len() + 1);
         let mut code: Vec<Code> = Vec::new();
         let site = program.sites.len() as u32;
-        let params = executable(builder.in_registers(false)).into_iter();
-        code.extend(params.map(|op| Code { op, guard: None, site }));
+        let params = builder.in_registers(false).into_iter();
+        code.extend(params.flatten().map(|op| Code { op, guard: None, site }));
         for (at, instruction) in function.instructions.iter().enumerate() {
             starts.push(start + code.len() as u32);
             let site = program.sites.len() as u32;
@@ -133,7 +144,13 @@ pub(crate) fn program(module: &Module, entry: usize, symbols: &Symbols) -> Progr
                 instruction.guard.map(|(reg, negated)| Guard { reg: builder.index(reg), negated });
             builder.rejoin = rejoin[at];
             let ops = builder.decode(instruction).map(|ops| builder.prelude.drain(..).chain(ops).collect());
-            let ops = executable(ops);
+            let ops = ops.unwrap_or_else(|reason| {
+                let (line, instruction) = (instruction.line, module.written(instruction));
+                if !refused.contains(&line) {
+                    program.refused.push(Unsupported { line, instruction, reason });
+                }
+                Vec::new()
+            });
             builder.prelude.clear();
             program.equal.extend(builder.equal.take().map(|equal| (site, equal)));
             for op in ops {
@@ -144,7 +161,7 @@ pub(crate) fn program(module: &Module, entry: usize, symbols: &Symbols) -> Progr
         starts.push(start + code.len() as u32);
         program.sites.push(Site { function: index as u32, instruction: function.instructions.len() as u32 });
         let site = program.sites.len() as u32 - 1;
-        code.extend(executable(builder.ret()).into_iter().map(|op| Code { op, guard: None, site }));
+        code.extend(builder.ret().into_iter().flatten().map(|op| Code { op, guard: None, site }));
         for code in &mut code {
             relocate(&mut code.op, &starts);
         }
@@ -152,11 +169,6 @@ pub(crate) fn program(module: &Module, entry: usize, symbols: &Symbols) -> Progr
         program.code.append(&mut code);
     }
     program
-}
-
-/// What does not decode is refused where a launch reaches it.
-fn executable(ops: Decoded) -> Vec<Op> {
-    ops.unwrap_or_else(|reason| vec![Op::Unsupported(reason.into_boxed_str())])
 }
 
 /// An instruction that the simulator does not execute.
@@ -171,38 +183,13 @@ pub struct Unsupported {
 }
 
 impl Module {
-    /// What `entry` and the functions it calls contain that a launch could not execute; empty for an unknown
-    /// entry. Launches fail only where they reach such an instruction.
+    /// What `entry`, the functions it calls and the module's directives contain that the simulator does not
+    /// execute: a launch of it is refused. Empty for an unknown entry.
     pub fn unsupported(&self, entry: &str) -> Vec<Unsupported> {
         let Some(index) = self.function(entry) else { return Vec::new() };
         let variables = self.globals.iter().filter(|variable| !variable.opaque);
         let symbols = variables.map(|variable| (variable.name.clone(), 0)).collect();
-        let program = program(self, index, &symbols);
-        let refused =
-            called(self, index).into_iter().flat_map(|index| &self.functions[index].refused).map(|refused| {
-                Unsupported {
-                    line: refused.line,
-                    instruction: refused.text.to_string(),
-                    reason: refused.reason.to_string(),
-                }
-            });
-        let mut found: Vec<_> = refused.collect();
-        for code in &program.code {
-            if let Op::Unsupported(reason) = &code.op {
-                let site = program.sites[code.site as usize];
-                // The end of a `.noreturn` function stands in no line, and is not reached.
-                let function = &self.functions[site.function as usize];
-                let Some(instruction) = function.instructions.get(site.instruction as usize) else {
-                    continue;
-                };
-                found.push(Unsupported {
-                    line: instruction.line,
-                    instruction: self.written(instruction),
-                    reason: reason.to_string(),
-                });
-            }
-        }
-        found
+        program(self, index, &symbols).refused
     }
 }
 
@@ -278,66 +265,67 @@ impl Builder<'_> {
     fn decode(&mut self, instruction: &crate::ast::Instruction) -> Decoded {
         let mut parts = instruction.opcode.split('.');
         let op = parts.next().unwrap_or("");
-        let mods: Vec<&str> = parts.collect();
-        let operands = &instruction.operands;
-        match (op, mods.as_slice()) {
-            ("mov", [ty]) => self.mov(ty, operands),
-            ("mov", ["v2" | "v4", ty]) => self.mov_vector(ty, operands),
-            ("cvta", _) => self.cvta(&mods, operands),
-            ("setp", mods) => self.setp(mods, operands),
-            ("cvt", mods) => self.cvt(mods, operands),
-            ("bra", _) => match operands.as_slice() {
-                [Operand::Label(target)] => Ok(vec![Op::Bra { target: *target, rejoin: self.rejoin }]),
-                _ => Err("bra needs a label of this function".into()),
-            },
-            ("brx", ["idx"] | ["idx", "uni"]) => self.brx(operands),
-            ("call", _) => self.call(operands),
-            ("ret", _) => self.ret(),
-            ("exit", _) => Ok(vec![Op::Exit]),
-            ("trap", _) => Ok(vec![Op::Trap]),
-            ("", _) | ("nanosleep" | "pmevent" | "prefetchu" | "discard" | "applypriority", _) => {
-                Ok(vec![Op::Nop])
-            }
-            ("brkpt", _) => Ok(vec![Op::Trap]),
-            ("griddepcontrol", _) => Ok(vec![Op::Nop]),
-            ("shfl", _) if mods.first() != Some(&"sync") => {
-                Err("shfl without .sync does not exist since sm_70".into())
-            }
-            _ => {
-                if let Some(ops) = self.hopper(op, &mods, operands)? {
-                    return Ok(ops);
-                }
-                if op == "prefetch" {
-                    return Ok(vec![Op::Nop]);
-                }
-                if let Some(ops) = self.memory(op, &mods, operands)? {
-                    return Ok(ops);
-                }
-                if let Some(ops) = self.synchronise(op, &mods, operands)? {
-                    return Ok(ops);
-                }
-                if let Some(ops) = self.tensor(op, &mods, operands)? {
-                    return Ok(ops);
-                }
-                if let Some(ops) = self.carry(op, &mods, operands)? {
-                    return Ok(ops);
-                }
-                let found = integer::find(op, &mods)
-                    .or_else(|| float::find(op, &mods))
-                    .or_else(|| compare::find(op, &mods));
-                match found {
-                    Some(alu) => self.alu(Some(alu), operands),
-                    None if matches!(op, "tex" | "tld4" | "txq" | "suld" | "sust" | "sured" | "suq") => {
-                        Err("textures and surfaces are not simulated".into())
-                    }
-                    None => Err("this instruction is not implemented".into()),
-                }
+        let mut mods: Vec<&str> = parts.collect();
+        let mut operands = instruction.operands.as_slice();
+        if let Some(at) = mods.iter().position(|word| *word == words::HINT) {
+            let [rest @ .., policy] = operands else { return Err("a cache policy is missing".into()) };
+            self.source(policy, Kind::B64)?;
+            mods.remove(at);
+            operands = rest;
+        }
+        let all = [
+            Self::control,
+            Self::hopper,
+            Self::bulk,
+            Self::memory,
+            Self::synchronise,
+            Self::mbarriers,
+            Self::tensor,
+            Self::carry,
+        ];
+        for family in all {
+            if let Some(ops) = family(self, op, &mods, operands)? {
+                return Ok(ops);
             }
         }
+        let found =
+            integer::find(op, &mods).or_else(|| float::find(op, &mods)).or_else(|| compare::find(op, &mods));
+        self.alu(found, operands)
+    }
+
+    /// Branches, calls, moves, comparisons, conversions, and what has no effect here.
+    fn control(&mut self, op: &str, mods: &[&str], operands: &[Operand]) -> Result<Option<Vec<Op>>, String> {
+        let ops = match (op, mods, operands) {
+            ("mov", [ty], _) => self.mov(ty, operands)?,
+            ("mov", [_, ty], _) => self.mov_vector(ty, operands)?,
+            ("cvta", ..) => self.cvta(mods, operands)?,
+            ("setp", ..) => self.setp(mods, operands)?,
+            ("cvt", ..) => self.cvt(mods, operands)?,
+            ("bra", _, [Operand::Label(target)]) => {
+                vec![Op::Bra { target: *target, rejoin: self.rejoin }]
+            }
+            ("bra", ..) => return Err("bra needs a label of this function".into()),
+            ("brx", ..) => self.brx(operands)?,
+            ("call", ..) => self.call(operands)?,
+            ("ret", ..) => self.ret()?,
+            ("exit", ..) => vec![Op::Exit],
+            ("trap" | "brkpt", ..) => vec![Op::Trap],
+            // Tables of labels; hints; what orders launches and measures them.
+            ("" | "prefetchu" | "applypriority" | "nanosleep" | "pmevent" | "griddepcontrol", ..) => {
+                vec![Op::Nop]
+            }
+            // The policy is a hint: any value will do.
+            ("createpolicy", _, [d, ..]) => {
+                let s = self.constant(Kind::B64, Constant::Value(0x14f0_0000_0000_0000));
+                vec![Op::Move64 { d: self.destination(d, Kind::B64)?, s }]
+            }
+            _ => return Ok(None),
+        };
+        Ok(Some(ops))
     }
 
     fn alu(&mut self, alu: Option<Alu>, operands: &[Operand]) -> Decoded {
-        let alu = alu.ok_or("this form of the instruction is not implemented")?;
+        let alu = alu.ok_or("the simulator does not execute this instruction with these words together")?;
         let [d, sources @ ..] = operands else { return Err("operands are missing".into()) };
         if sources.len() != alu.s.len() {
             return Err(format!("takes {} sources, has {}", alu.s.len(), sources.len()));
@@ -377,6 +365,6 @@ pub(crate) fn kind(ty: &str) -> Result<Kind, String> {
         "b64" | "u64" | "s64" => Kind::B64,
         "b8" | "u8" | "s8" | "b16" | "u16" | "s16" | "f16" | "bf16" | "b32" | "u32" | "s32" | "f16x2"
         | "bf16x2" => Kind::B32,
-        ty => return Err(format!("type .{ty} is not implemented")),
+        ty => return Err(format!("type .{ty} is not executed")),
     })
 }

@@ -84,7 +84,7 @@ impl Builder<'_> {
                 alu!(u8 => |a: u32| (a >> 24) as u8),
             ],
             ("b16", 2) => &[alu!(u8 => |a: u16| a as u8), alu!(u8 => |a: u16| (a >> 8) as u8)],
-            _ => return Err(format!("mov.{ty} into {} parts is not implemented", parts.len())),
+            _ => return Err(format!("mov.{ty} into {} parts is not executed", parts.len())),
         };
         // The source may be one of the destinations: copy it first.
         let hold = self.scratch(if ty == "b64" { Kind::B64 } else { Kind::B32 });
@@ -111,7 +111,7 @@ impl Builder<'_> {
             }),
             ("b32", 4) => alu!(u32 => |a: u8, b: u8, c: u8, d: u8| u32::from_le_bytes([a, b, c, d])),
             ("b16", 2) => alu!(u16 => |a: u8, b: u8| u16::from(a) | u16::from(b) << 8),
-            _ => return Err(format!("mov.{ty} from {} parts is not implemented", parts.len())),
+            _ => return Err(format!("mov.{ty} from {} parts is not executed", parts.len())),
         };
         let mut all = vec![d.clone()];
         all.extend(parts.iter().cloned());

@@ -119,18 +119,26 @@ fn special(operand: &Operand) -> Option<&str> {
     if let Operand::Special(name) = operand { Some(name) } else { None }
 }
 
-fn concerns(&(first, words, ..): &Row, text: &str, count: usize) -> bool {
+fn concerns(&(first, columns, ..): &Row, text: &str, count: usize) -> bool {
     let mut parts = text.split('.');
     let op = parts.next().unwrap_or("");
+    (first == "*" || first.split('|').any(|name| name == op)) && has_words(columns, parts, count)
+}
+
+/// Whether every column of a row holds for these words and so many operands.
+pub(super) fn has_words<'w>(
+    columns: &str,
+    words: impl Iterator<Item = &'w str> + Clone,
+    count: usize,
+) -> bool {
     let has = |word: &str| match word.strip_prefix('#') {
         Some(number) => number == count.to_string(),
-        None => parts.clone().any(|part| part == word),
+        None => words.clone().any(|one| one == word),
     };
-    let any = |words: &str| words.split('|').any(has);
-    (first == "*" || first.split('|').any(|name| name == op))
-        && words
-            .split_whitespace()
-            .all(|word| word.strip_prefix('!').map_or_else(|| any(word), |word| !any(word)))
+    let any = |column: &str| column.split('|').any(has);
+    columns
+        .split_whitespace()
+        .all(|column| column.strip_prefix('!').map_or_else(|| any(column), |column| !any(column)))
 }
 
 fn met(

@@ -1,12 +1,9 @@
-//! Barriers, votes, shuffles, asynchronous copies, mbarriers.
+//! Barriers, votes, shuffles, asynchronous copies.
 
-use super::{
-    Builder,
-    memory::{scope_of, space_of},
-};
+use super::{Builder, memory::scope_of};
 use crate::{
     ast::{Operand, Space},
-    op::{Bar, BarKind, CpAsync, Mbar, Op, Phase, ReduxOp, Shfl, ShflMode, Slot, VoteMode},
+    op::{Bar, BarKind, ClusterStep, CpAsync, Mbar, Op, ReduxOp, Shfl, ShflMode, Slot, VoteMode},
     regs::Kind,
 };
 
@@ -23,7 +20,11 @@ impl Builder<'_> {
                 [members] => one(Op::WarpSync { members: self.source(members, Kind::B32)? }),
                 _ => Err("bar.warp.sync takes a member mask".into()),
             },
-            ("bar" | "barrier", ["cluster", ..]) => Ok(None),
+            ("barrier", ["cluster", half, ..]) => {
+                let relaxed = mods.contains(&"relaxed");
+                let step = if *half == "wait" { ClusterStep::Wait } else { ClusterStep::Arrive { relaxed } };
+                one(Op::Cluster { step, aligned: mods.contains(&"aligned") })
+            }
             ("bar" | "barrier", _) => self.bar(op == "bar" || mods.contains(&"aligned"), mods, operands),
             ("shfl", ["sync", mode, "b32"]) => self.shfl(mode, operands),
             ("vote", ["sync", mode, _]) => self.vote(mode, operands),
@@ -55,7 +56,6 @@ impl Builder<'_> {
                 one(Op::Mbar(Box::new(Mbar::CpAsyncArrive { addr, noinc: rest.contains(&"noinc") })))
             }
             ("cp", ["async", "ca" | "cg", "shared" | "shared::cta", "global", ..]) => self.cp_async(operands),
-            ("mbarrier", _) => self.mbarrier(mods, operands),
             _ => Ok(None),
         }
     }
@@ -195,52 +195,6 @@ impl Builder<'_> {
         let dst = self.address(dst, Space::Shared)?.0;
         let src = self.address(src, Space::Global)?.0;
         one(Op::CpAsync(Box::new(CpAsync { dst, src, bytes: *bytes as u32, src_bytes, ignore })))
-    }
-
-    fn mbarrier(&mut self, mods: &[&str], operands: &[Operand]) -> Found {
-        let Some(&kind) = mods.first() else { return Ok(None) };
-        let space = match space_of(mods) {
-            Space::Generic => Space::Generic,
-            _ if mods.contains(&"shared::cluster") => return Ok(None),
-            _ => Space::Shared,
-        };
-        let mbar = match (kind, operands) {
-            ("init", [a, count]) => {
-                Mbar::Init { addr: self.address(a, space)?.0, count: self.source(count, Kind::B32)? }
-            }
-            ("expect_tx" | "complete_tx", [a, bytes]) => Mbar::Transaction {
-                addr: self.address(a, space)?.0,
-                bytes: self.source(bytes, Kind::B32)?,
-                complete: kind == "complete_tx",
-            },
-            ("inval", [a]) => Mbar::Inval { addr: self.address(a, space)?.0 },
-            ("arrive" | "arrive_drop", rest) => {
-                let (dst, rest) = match rest {
-                    [Operand::Address(..), ..] => (None, rest),
-                    [Operand::Sink, rest @ ..] => (None, rest),
-                    [d, rest @ ..] => (Some(self.destination(d, Kind::B64)?), rest),
-                    [] => return Err("operands are missing".into()),
-                };
-                let [a, rest @ ..] = rest else { return Err("an address is missing".into()) };
-                let addr = self.address(a, space)?.0;
-                let value = rest.first().map(|operand| self.source(operand, Kind::B32)).transpose()?;
-                let expecting = mods.contains(&"expect_tx");
-                let (count, expect) = if expecting { (None, value) } else { (value, None) };
-                let (drop, no_complete) = (kind == "arrive_drop", mods.contains(&"noComplete"));
-                Mbar::Arrive { dst, addr, count, expect, drop, no_complete }
-            }
-            ("test_wait" | "try_wait", [d, a, phase, ..]) => {
-                let phase = if mods.contains(&"parity") {
-                    Phase::Parity(self.source(phase, Kind::B32)?)
-                } else {
-                    Phase::State(self.source(phase, Kind::B64)?)
-                };
-                let addr = self.address(a, space)?.0;
-                Mbar::Test { dst: self.destination(d, Kind::Pred)?, addr, phase }
-            }
-            _ => return Ok(None),
-        };
-        one(Op::Mbar(Box::new(mbar)))
     }
 }
 

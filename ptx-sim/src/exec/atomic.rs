@@ -66,7 +66,7 @@ impl<'a> Block<'a> {
 }
 
 /// The new value of an atomic operation.
-fn apply(op: AtomicOp, ty: AtomicType, old: u64, x: u64, new: u64) -> u64 {
+pub(super) fn apply(op: AtomicOp, ty: AtomicType, old: u64, x: u64, new: u64) -> u64 {
     let add_f16 = |a: u16, b: u16| f64_to_f16(f64::from(from_f16(a)) + f64::from(from_f16(b)));
     let add_bf16 = |a: u16, b: u16| f64_to_bf16(f64::from(from_bf16(a)) + f64::from(from_bf16(b)));
     let limit = if ty.bytes() == 8 { u64::MAX } else { u64::from(u32::MAX) };
@@ -91,6 +91,14 @@ fn apply(op: AtomicOp, ty: AtomicType, old: u64, x: u64, new: u64) -> u64 {
         }
         (AtomicOp::Max, AtomicType::F32) => {
             u64::from(f32::from_bits(old as u32).max(f32::from_bits(x as u32)).to_bits())
+        }
+        (AtomicOp::Min | AtomicOp::Max, AtomicType::F16 | AtomicType::Bf16) => {
+            let wide = |x: u64| match ty {
+                AtomicType::F16 => from_f16(x as u16),
+                _ => from_bf16(x as u16),
+            };
+            let less = wide(old) < wide(x) || wide(x).is_nan();
+            if less == (op == AtomicOp::Min) { old } else { x }
         }
         (AtomicOp::Min, _) if is_signed => signed(old).min(signed(x)) as u64,
         (AtomicOp::Max, _) if is_signed => signed(old).max(signed(x)) as u64,

@@ -6,6 +6,7 @@ use super::{
     Context,
     barrier::Barrier,
     bulk::Load,
+    cluster::ClusterBarrier,
     effects::Effects,
     mbarrier::MBarrier,
     order::{Published, View},
@@ -66,6 +67,7 @@ pub(crate) struct Block<'a> {
     /// Bulk loads that have not landed, oldest first.
     pub(super) loads: VecDeque<Load>,
     pub(super) barriers: [Barrier; BARRIERS],
+    pub(super) cluster: ClusterBarrier,
     pub(super) mbarriers: BTreeMap<u32, MBarrier>,
     /// Mbarriers so far.
     pub(super) initialised: u32,
@@ -131,6 +133,7 @@ impl<'a> Block<'a> {
             free_registers: 0,
             loads: VecDeque::new(),
             barriers: Default::default(),
+            cluster: ClusterBarrier::new(context.warps),
             mbarriers: BTreeMap::new(),
             initialised: 0,
             warps: (0..context.warps).map(|warp| Some(Warp::new(context, id, warp))).collect(),

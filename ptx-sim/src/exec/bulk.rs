@@ -3,12 +3,14 @@
 //! source then.
 
 mod region;
+mod store;
 
 pub(crate) use region::{Copy, Load, Store};
 
 use super::{
     Block,
     check::Engine,
+    mbarrier::Fed,
     memory::{LaneAccess, shared_cells},
     order::Handover,
     touched::Touched,
@@ -35,20 +37,25 @@ impl<'a> Block<'a> {
                     }
                 }
             }
-            Bulk::Store { from, to } => {
+            Bulk::Store { from, to, reduction } => {
                 let from = self.addresses(warp, from, mask);
                 for lane in lanes(mask) {
                     if let Some(copy) = self.copy(warp, to, from[lane], lane) {
-                        self.bulk_store(warp, copy);
+                        self.bulk_store(warp, copy, *reduction);
                     }
                 }
             }
             Bulk::Commit => lanes(mask).for_each(|lane| warp.bulk_commits[lane] += 1),
-            Bulk::Wait(keep) => self.bulk_wait(warp, *keep, mask),
-            Bulk::Prefetch { map } => {
+            Bulk::Wait { keep, read } => self.bulk_wait(warp, *keep, *read, mask),
+            Bulk::Map { map } => {
                 let at = self.addresses(warp, map, mask);
                 for lane in lanes(mask) {
                     self.tensor_map(warp, at[lane], lane);
+                }
+            }
+            Bulk::Prefetch { from } => {
+                for lane in lanes(mask) {
+                    self.region(warp, from, lane);
                 }
             }
         }
@@ -63,7 +70,8 @@ impl<'a> Block<'a> {
             let what = "counts a bulk copy, with no fence.mbarrier_init after its initialisation";
             self.mbar_error(warp, at, lane, what);
         }
-        if !self.check_rows(warp, &copy) {
+        let agent = self.mbar_agent(at, warp.index);
+        if !self.check_rows(warp, &copy, (agent, phase as u32 + 1)) {
             return;
         }
         let mut offsets = copy.chunks();
@@ -78,15 +86,16 @@ impl<'a> Block<'a> {
             }
             let (row, proxy) = (self.clocks.row(warp.index).to_vec(), self.views[warp.index].proxy.clone());
             let clock = self.clocks.now(warp.index);
-            let engine = Engine { agent: warp.index, clock, row: &row, proxy: &proxy };
+            let engine = Engine { agent: warp.index, clock, row: &row, others: None, proxy: Some(&proxy) };
             self.check_engine(warp, Some(engine), &touched, Access::Copy, Order::default());
         }
         drop(offsets);
         self.loads.push_back(Load { copy, warp: warp.index, mbar: at, phase });
     }
 
-    /// What a load reads in device memory: false where it cannot.
-    fn check_rows(&mut self, warp: &mut Warp<'a>, copy: &Copy) -> bool {
+    /// What a load reads in device memory: false where it cannot. It goes on reading until its phase ends:
+    /// those who wait for that know that it has read.
+    fn check_rows(&mut self, warp: &mut Warp<'a>, copy: &Copy, (agent, clock): (usize, u32)) -> bool {
         let lane = copy.lane;
         for row in copy.rows.iter().filter(|row| row.bytes > 0) {
             let Ok((allocation, offset)) = self.context.memory.resolve(row.address, row.bytes as usize)
@@ -103,12 +112,27 @@ impl<'a> Block<'a> {
         }
         let parts = copy.rows.iter().flat_map(|row| region::cells(row.address, row.bytes));
         let parts: Vec<_> = parts.collect();
+        let row = self.clocks.row(warp.index).to_vec();
+        let engine = Engine { agent, clock, row: &row, others: None, proxy: None };
         for parts in parts.chunks(2 * LANES) {
             let mut touched = Touched::new();
             parts.iter().for_each(|&(at, bytes)| touched.add(at, bytes, lane, 0));
-            self.check_access(warp, &touched, Access::Read, Order::default());
+            self.check_engine(warp, Some(engine), &touched, Access::Read, Order::default());
         }
         true
+    }
+
+    /// The agent of the mbarrier at `at`, for which `warp` issues a copy.
+    fn mbar_agent(&mut self, at: u32, warp: usize) -> usize {
+        let known = self.mbarriers.get(&at).and_then(|bar| bar.agent);
+        known.unwrap_or_else(|| {
+            self.owners.push(warp);
+            let agent = self.clocks.add();
+            if let Some(bar) = self.mbarriers.get_mut(&at) {
+                bar.agent = Some(agent);
+            }
+            agent
+        })
     }
 
     /// Lets the oldest load land, or any one.
@@ -133,14 +157,12 @@ impl<'a> Block<'a> {
                 self.shared[to..to + CELL].copy_from_slice(chunk);
             }
         }
+        let agent = self.mbar_agent(at, warp);
         let Some(bar) = self.mbarriers.get_mut(&at) else { return true };
-        let agent = *bar.agent.get_or_insert_with(|| {
-            self.owners.push(warp);
-            self.clocks.add()
-        });
         let clock = phase as u32 + 1;
         let in_time = bar.phase() == phase;
-        bar.deliver(i64::from(copy.bytes()), &Handover::of(agent, clock));
+        let fed = Fed { warp, site: copy.site, lane: copy.lane, phase: bar.phase() };
+        bar.deliver(i64::from(copy.bytes()), fed, &Handover::of(agent, clock));
         for to in copy.chunks() {
             self.shadow.complete(to / CELL, u16::MAX, agent as u16, clock, 0);
         }
@@ -154,117 +176,11 @@ impl<'a> Block<'a> {
     }
 
     /// Reports something that `warp` did at `site`, while it is not running.
-    fn of_warp(&mut self, warp: usize, site: u32, say: impl FnOnce(&mut Self, &Warp<'a>)) {
+    pub(super) fn of_warp(&mut self, warp: usize, site: u32, say: impl FnOnce(&mut Self, &Warp<'a>)) {
         let Some(mut found) = self.warps[warp].take() else { return };
         let here = std::mem::replace(&mut found.site, site);
         say(self, &found);
         found.site = here;
         self.warps[warp] = Some(found);
-    }
-
-    /// The block has ended: what is still under way writes into the shared memory of another one.
-    pub(super) fn loads_left(&mut self) {
-        while let Some(Load { copy, warp, .. }) = self.loads.pop_front() {
-            let message = "the block ends while this bulk copy is under way".to_string();
-            let lanes = 1 << copy.lane;
-            self.of_warp(warp, copy.site, |block, warp| {
-                block.report(warp, Kind::UnwaitedCopies, lanes, None, message);
-            });
-        }
-    }
-
-    fn bulk_store(&mut self, warp: &mut Warp<'a>, copy: Copy) {
-        let outside = |row: &&crate::tensor_map::Row| {
-            row.bytes > 0 && self.context.memory.resolve(row.address, row.bytes as usize).is_err()
-        };
-        if let Some(&row) = copy.rows.iter().find(outside) {
-            return self.fault(warp, Space::Global, row.address, row.bytes as usize, copy.lane, "bulk copy");
-        }
-        let agent = self.agents.outbox(warp.index);
-        let (row, proxy) = (self.clocks.row(warp.index).to_vec(), self.views[warp.index].proxy.clone());
-        let number = self.clocks.now(agent);
-        let engine = Engine { agent, clock: number, row: &row, proxy: &proxy };
-        let used = (0..copy.rows.len()).filter(|&at| copy.rows[at].bytes > 0);
-        let offsets: Vec<usize> = used.flat_map(|at| copy.row_chunks(at)).collect();
-        for offsets in offsets.chunks(2 * LANES) {
-            let mut touched = Touched::new();
-            offsets.iter().for_each(|&at| touched.add(shared_cells(at), CELL, copy.lane, 0));
-            self.check_engine(warp, Some(engine), &touched, Access::Collective, Order::default());
-        }
-        self.clocks.tick(agent, warp.site);
-        let eager = match self.context.options.completion {
-            Completion::Eager => true,
-            Completion::Late => false,
-            Completion::Random => self.random.next() & 1 == 0,
-        };
-        let mut store = Store { group: warp.bulk_commits[copy.lane], copy, number, landed: false };
-        if eager {
-            self.land_store(warp, &mut store);
-        }
-        warp.stores.push(store);
-    }
-
-    fn land_store(&mut self, warp: &mut Warp<'a>, store: &mut Store) {
-        if std::mem::replace(&mut store.landed, true) {
-            return;
-        }
-        let copy = &store.copy;
-        let here = std::mem::replace(&mut warp.site, copy.site);
-        let mut parts = Vec::new();
-        for (number, row) in copy.rows.iter().enumerate().filter(|(_, row)| row.bytes > 0) {
-            let chunks = copy.row_chunks(number).flat_map(|at| self.shared[at..at + CELL].iter().copied());
-            let data: Vec<u8> = chunks.skip(row.skip as usize).take(row.bytes as usize).collect();
-            let Ok((allocation, offset)) = self.context.memory.resolve(row.address, data.len()) else {
-                continue;
-            };
-            if allocation.read_only {
-                let address = self.address(Space::Global, row.address);
-                let message = "bulk store to constant memory".into();
-                self.report(warp, Kind::ReadOnly, 1 << copy.lane, Some(address), message);
-                continue;
-            }
-            for (at, bytes) in region::cells(row.address, row.bytes) {
-                let from = (at - row.address) as usize;
-                let changed = allocation.store(offset + from, &data[from..from + bytes]);
-                parts.push((at, bytes, changed));
-            }
-        }
-        for parts in parts.chunks(2 * LANES) {
-            let mut touched = Touched::new();
-            parts.iter().for_each(|&(at, bytes, changed)| touched.add(at, bytes, copy.lane, changed));
-            self.check_access(warp, &touched, Access::Write, Order::default());
-        }
-        self.moved = true;
-        warp.site = here;
-    }
-
-    /// All but the last `keep` groups of each lane have landed.
-    fn bulk_wait(&mut self, warp: &mut Warp<'a>, keep: u32, mask: u32) {
-        let commits = warp.bulk_commits;
-        let done = |store: &Store| {
-            let lane = store.copy.lane;
-            mask >> lane & 1 != 0 && store.group < commits[lane].saturating_sub(keep)
-        };
-        let mut stores = std::mem::take(&mut warp.stores);
-        stores.iter_mut().filter(|store| done(store)).for_each(|store| self.land_store(warp, store));
-        stores.retain(|store| !done(store));
-        let agent = self.agents.outbox(warp.index);
-        let first_left = stores.iter().map(|store| store.number).min().unwrap_or(self.clocks.now(agent));
-        self.clocks.learn(warp.index, agent, first_left - 1);
-        warp.stores = stores;
-    }
-
-    /// Lanes exit: shared memory must last until their stores have read it.
-    pub(super) fn bulk_unwaited(&mut self, warp: &mut Warp<'a>, mask: u32) {
-        let mut stores = std::mem::take(&mut warp.stores);
-        for store in stores.iter_mut().filter(|store| mask >> store.copy.lane & 1 != 0) {
-            let exit = std::mem::replace(&mut warp.site, store.copy.site);
-            let message = format!("warp {} exits without having waited for this store", warp.index);
-            self.report(warp, Kind::UnwaitedCopies, 1 << store.copy.lane, None, message);
-            warp.site = exit;
-            self.land_store(warp, store);
-        }
-        stores.retain(|store| mask >> store.copy.lane & 1 == 0);
-        warp.stores = stores;
     }
 }

@@ -2,6 +2,7 @@
 
 use super::{
     Block,
+    knowledge::Knowledge,
     order::{Observer, Touches},
     touched::{SHARED_CELLS, Touch, Touched},
     warp::Warp,
@@ -20,9 +21,13 @@ use crate::{
 pub(super) struct Engine<'k> {
     pub agent: usize,
     pub clock: u32,
-    /// What it knows of the agents of its block, and what of their writes its proxy sees.
+    /// What it knows of the agents of its block.
     pub row: &'k [u32],
-    pub proxy: &'k [u32],
+    /// What it knows of other blocks; `None`: what the warp knows now.
+    pub others: Option<&'k Knowledge>,
+    /// What its proxy sees of the writes of the block's agents; `None` where no fence between proxies is
+    /// asked for.
+    pub proxy: Option<&'k [u32]>,
 }
 
 impl<'a> Block<'a> {
@@ -59,9 +64,9 @@ impl<'a> Block<'a> {
         };
         let observer = Observer {
             row: engine.map_or_else(|| self.clocks.row(warp.index), |engine| engine.row),
-            view: &self.views[warp.index],
+            others: engine.and_then(|it| it.others).unwrap_or(self.views[warp.index].others()),
             block: self.number,
-            proxy: engine.map(|engine| (engine.proxy, self.agents)),
+            proxy: engine.and_then(|engine| engine.proxy).map(|proxy| (proxy, self.agents)),
         };
         let mut hazards = Vec::new();
         let mut page = None;

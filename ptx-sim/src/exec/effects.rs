@@ -86,6 +86,7 @@ impl<'a> Block<'a> {
             }
             Op::Proxy(proxy) => self.synchronises(warp, 18 + ((*proxy as u64) << 8), None, &[], mask),
             Op::Bulk(bulk) => self.bulk_copies(warp, bulk, mask),
+            Op::Cluster { .. } => self.synchronises(warp, 28, None, &[], mask),
             _ => {}
         }
     }
@@ -117,12 +118,15 @@ impl<'a> Block<'a> {
                 self.accesses(warp, 23, Some(mbar), &[], mask);
                 (24, from, to)
             }
-            Bulk::Store { from, to } => (25, to, from),
-            Bulk::Commit => return self.synchronises(warp, 26, None, &[], mask),
-            Bulk::Wait(keep) => {
-                return self.synchronises(warp, 27 + (u64::from(*keep) << 8), None, &[], mask);
+            Bulk::Store { from, to, reduction } => {
+                (25 + reduction.map_or(0, |it| (it.op as u64 + 1) << 8), to, from)
             }
-            Bulk::Prefetch { .. } => return,
+            Bulk::Commit => return self.synchronises(warp, 26, None, &[], mask),
+            Bulk::Wait { keep, read } => {
+                let kind = 27 + (u64::from(*keep) << 8 | u64::from(*read) << 40);
+                return self.synchronises(warp, kind, None, &[], mask);
+            }
+            Bulk::Map { .. } | Bulk::Prefetch { .. } => return,
         };
         let (device, operands) = match region {
             Region::Tensor { map, at } => (map, words(at.iter().copied())),

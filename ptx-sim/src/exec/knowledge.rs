@@ -19,7 +19,7 @@ type Tree = Option<Arc<Node>>;
 
 /// Clocks of the agents of some blocks.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Knowledge {
+pub(crate) struct Knowledge {
     root: Tree,
     /// Levels of inner nodes: enough for the largest number of a block.
     height: u32,

@@ -77,5 +77,6 @@ pub(super) fn together(op: &Op) -> bool {
             | Op::LdMatrix(_)
             | Op::StMatrix(_)
             | Op::MovMatrix { .. }
+            | Op::Cluster { aligned: true, .. }
     )
 }

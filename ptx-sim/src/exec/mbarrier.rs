@@ -1,11 +1,13 @@
 //! `mbarrier`: barriers in shared memory with phases.
 
-use std::fmt::{self, Display, Formatter};
+mod object;
+
+use object::MAX_COUNT;
+pub(super) use object::{Fed, MBarrier};
 
 use super::{
     Block,
     memory::shared_cells,
-    order::Handover,
     touched::{SHARED_CELLS, Touched},
     warp::{AsyncArrival, Pending, Status, Warp},
 };
@@ -20,99 +22,15 @@ use crate::{
 
 const TOO_MANY: &str = "gets more arrivals than its phase expects, or one before the phase before is known \
                         to be complete";
-/// Largest arrival count, and the most bytes that a phase may be owed.
-const MAX_COUNT: u32 = (1 << 20) - 1;
-
 const TOO_MUCH: &str = "is owed more than the 2^20 - 1 bytes that it can count";
 const LATE: &str = "is waited for by a warp that is two phases behind: parities and states tell only the \
                     last phase from the one under way";
 
-/// An mbarrier object.
-#[derive(Debug, Default)]
-pub(super) struct MBarrier {
-    /// Mbarriers are numbered as they are initialised.
-    number: u32,
-    /// The warp that initialised it, when, and where.
-    init: (usize, u32, u32),
-    /// Completed phases.
-    phase: u64,
-    expected: u32,
-    left: u32,
-    /// Arrivals that the phases after this one no longer expect.
-    dropped: u32,
-    /// Bytes that transactions still owe.
-    transactions: i64,
-    /// The copy engine sees it: a fence has shown that it was initialised.
-    pub shown: bool,
-    /// The agent whose clock counts its phases, where bulk copies have come.
-    pub agent: Option<usize>,
-    /// What the arrivals of this phase hand over.
-    knowledge: Handover,
-    /// What those of the last phase of each parity handed over.
-    done: [Handover; 2],
-    /// Changes when a waiter may have something new to see.
-    pub version: u32,
-}
-
-impl Display for MBarrier {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        write!(f, "phase {}, {} of {} arrivals missing", self.phase, self.left, self.expected)?;
-        if self.transactions != 0 {
-            write!(f, ", {} bytes outstanding", self.transactions)?;
-        }
-        Ok(())
-    }
-}
-
-impl MBarrier {
-    pub fn phase(&self) -> u64 {
-        self.phase
-    }
-
-    /// A bulk copy has delivered so many bytes.
-    pub fn deliver(&mut self, bytes: i64, handover: &Handover) {
-        self.knowledge.merge(handover);
-        self.transactions -= bytes;
-        self.settle();
-    }
-
-    /// Whether the phase has begun: something arrived, or bytes are owed.
-    fn is_under_way(&self) -> bool {
-        (self.left, self.transactions) != (self.expected, 0)
-    }
-
-    /// Owes `bytes` more, or fewer; whether an mbarrier can count as many.
-    fn owe(&mut self, bytes: i64) -> bool {
-        self.transactions += bytes;
-        self.transactions.unsigned_abs() <= u64::from(MAX_COUNT)
-    }
-
-    /// Counts `count` arrivals; none where the phase expects no more.
-    fn arrive(&mut self, count: u32, handover: &Handover) -> bool {
-        self.knowledge.merge(handover);
-        let enough = count <= self.left;
-        self.left = self.left.saturating_sub(count);
-        self.settle();
-        enough
-    }
-
-    /// Somebody who knows `row` has shown the copy engine what was initialised before.
-    pub fn show(&mut self, row: &[u32]) {
-        let (by, when, _) = self.init;
-        self.shown |= row.get(by).is_some_and(|&known| when <= known);
-    }
-
-    /// Completes the phase if nothing is missing.
-    fn settle(&mut self) {
-        if self.left == 0 && self.transactions == 0 {
-            self.done[(self.phase & 1) as usize] = std::mem::take(&mut self.knowledge);
-            self.phase += 1;
-            self.expected = self.expected.saturating_sub(std::mem::take(&mut self.dropped));
-            self.left = self.expected;
-            self.version = self.version.wrapping_add(1);
-        }
-    }
-}
+const UNKNOWN: &str = "no warp waits until the mbarrier of this bulk copy has counted its bytes: the copy may \
+                       write shared memory later than all that the block does; wait for its phase \
+                       (mbarrier.try_wait), or do not copy";
+const NO_STATE: &str = "is asked for the end of a phase that has not begun: wait with a state that \
+                        mbarrier.arrive on it has returned";
 
 impl<'a> Block<'a> {
     pub(super) fn mbar(&mut self, warp: &mut Warp<'a>, mbar: &Mbar, mask: u32) {
@@ -126,15 +44,18 @@ impl<'a> Block<'a> {
                             let message = format!("is invalidated in the middle of a phase: {bar}");
                             self.mbar_error(warp, at, lane, &message);
                         }
-                        Some(_) => {}
+                        Some(bar) => self.unknown_copies(at, &bar, Some(warp)),
                     }
                 }
             }
-            Mbar::Arrive { dst, addr, count, expect, drop, no_complete } => {
+            Mbar::Arrive { dst, addr, count, expect, drop, no_complete, relaxed } => {
                 let counts = count.map_or([1; LANES], |row| *warp.regs().row32(row, mask));
                 let bytes = expect.map_or([0; LANES], |row| *warp.regs().row32(row, mask));
                 let mut states = [0; LANES];
-                let handover = self.handover(warp.index);
+                let handover = match relaxed {
+                    true => self.fenced_handover(warp.index),
+                    false => self.handover(warp.index),
+                };
                 for (lane, at) in self.mbar_addresses(warp, addr, mask) {
                     if !(1..=MAX_COUNT).contains(&counts[lane]) {
                         self.mbar_error(warp, at, lane, "gets a number of arrivals outside of 1 to 2^20 - 1");
@@ -164,7 +85,9 @@ impl<'a> Block<'a> {
                     warp.regs().set64(*d, mask, &states);
                 }
             }
-            Mbar::Test { dst, addr, phase } => self.mbar_test(warp, *dst, *phase, addr, mask),
+            Mbar::Test { dst, addr, phase, relaxed } => {
+                self.mbar_test(warp, (*dst, addr), (*phase, *relaxed), mask);
+            }
             Mbar::CpAsyncArrive { addr, noinc } => {
                 let phases = self.views[warp.index].phases.clone();
                 let (site, bar, phase) = (warp.site, [0; LANES], [0; LANES]);
@@ -273,7 +196,13 @@ impl<'a> Block<'a> {
         }
     }
 
-    fn mbar_test(&mut self, warp: &mut Warp<'a>, dst: R, phase: Phase, addr: &Addr, mask: u32) {
+    fn mbar_test(
+        &mut self,
+        warp: &mut Warp<'a>,
+        (dst, addr): (R, &Addr),
+        (phase, relaxed): (Phase, bool),
+        mask: u32,
+    ) {
         let wanted = match phase {
             Phase::Parity(row) => warp.regs().row32(row, mask).map(u64::from),
             Phase::State(row) => *warp.regs().row64(row, mask),
@@ -295,10 +224,13 @@ impl<'a> Block<'a> {
             let behind = match phase {
                 // The next phase that it does not know to be complete, or else one that it does.
                 Phase::Parity(_) => known & 1 == wanted[lane] & 1 && known + 2 <= phase_now,
-                Phase::State(_) => wanted[lane] + 2 <= phase_now,
+                Phase::State(_) => wanted[lane].saturating_add(2) <= phase_now,
             };
             if behind {
                 self.mbar_error(warp, at, lane, LATE);
+            }
+            if matches!(phase, Phase::State(_)) && wanted[lane] > phase_now {
+                self.mbar_error(warp, at, lane, NO_STATE);
             }
             let Some(bar) = self.mbarriers.get(&at) else { continue };
             let parity = (wanted[lane] & 1) as usize;
@@ -308,7 +240,10 @@ impl<'a> Block<'a> {
             };
             if complete {
                 let handover = bar.done[parity].clone();
-                self.take_over(warp.index, &handover);
+                match relaxed {
+                    true => self.take_over_with_fence(warp.index, &handover),
+                    false => self.take_over(warp.index, &handover),
+                }
                 self.views[warp.index].phases.insert(number, phase_now);
                 passed |= 1 << lane;
             } else {
@@ -353,12 +288,37 @@ impl<'a> Block<'a> {
         for (at, bar) in std::mem::take(&mut self.mbarriers) {
             let (by, _, site) = bar.init;
             if !bar.is_under_way() {
+                self.unknown_copies(at, &bar, None);
                 continue;
             }
             if let Some(mut warp) = self.warps[by].take() {
                 warp.site = site;
                 self.mbar_error(&warp, at, 0, &format!("is left in the middle of a phase: {bar}"));
                 self.warps[by] = Some(warp);
+            }
+        }
+    }
+
+    /// The mbarrier at `at` is gone: copies of phases that no warp knows to be complete may have come later
+    /// than everything else. `running` is the warp that is being executed.
+    fn unknown_copies(&mut self, at: u32, bar: &MBarrier, mut running: Option<&mut Warp<'a>>) {
+        let known = self.views.iter().filter_map(|view| view.phases.get(&bar.number)).max().copied();
+        let unknown = bar.fed.iter().filter(|fed| known.unwrap_or(0) <= fed.phase);
+        for &Fed { warp, site, lane, .. } in unknown {
+            let (by, _, init) = bar.init;
+            let init = self.earlier(init, by);
+            let address = self.address(Space::Shared, at.into());
+            let message = UNKNOWN.into();
+            let say = |block: &mut Self, warp: &Warp<'a>| {
+                block.report_pair(warp, Kind::UnwaitedCopies, 1 << lane, Some(address), Some(init), message);
+            };
+            match &mut running {
+                Some(running) if running.index == warp => {
+                    let here = std::mem::replace(&mut running.site, site);
+                    say(self, running);
+                    running.site = here;
+                }
+                _ => self.of_warp(warp, site, say),
             }
         }
     }

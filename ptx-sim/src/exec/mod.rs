@@ -6,6 +6,7 @@ mod block;
 mod bulk;
 mod call;
 mod check;
+mod cluster;
 mod collective;
 mod copies;
 mod effects;

@@ -36,6 +36,10 @@ pub(super) struct View {
 pub(super) type Phases = BTreeMap<u32, u64>;
 
 impl View {
+    pub fn others(&self) -> &Knowledge {
+        &self.others
+    }
+
     fn merge(&mut self, other: &View) {
         self.others.merge(&other.others);
         merge(&mut self.proxy, &other.proxy);
@@ -81,7 +85,8 @@ impl Handover {
 pub(super) struct Observer<'b> {
     /// What it knows of the agents of its block.
     pub row: &'b [u32],
-    pub view: &'b View,
+    /// And of those of other blocks.
+    pub others: &'b Knowledge,
     pub block: u32,
     /// Where the access goes through the asynchronous proxy: what that one sees, and who writes through the
     /// other.
@@ -94,7 +99,7 @@ impl crate::shadow::Knows for Observer<'_> {
         if stamp.block == self.block {
             stamp.clock <= self.row.get(usize::from(stamp.agent)).copied().unwrap_or(0)
         } else {
-            stamp.clock <= self.view.others.of(stamp.block, stamp.agent)
+            stamp.clock <= self.others.of(stamp.block, stamp.agent)
         }
     }
 
@@ -150,6 +155,28 @@ impl Block<'_> {
     pub(super) fn take_over(&mut self, warp: usize, handover: &Handover) {
         self.clocks.join(warp, &handover.row);
         self.views[warp].merge(&handover.view);
+    }
+
+    /// What a relaxed arrival of `warp` hands over: what was known at its last fence.
+    pub(super) fn fenced_handover(&self, warp: usize) -> Handover {
+        let view = &self.views[warp];
+        let fenced = &view.fenced[Scope::Block as usize];
+        if fenced.is_empty() {
+            return Handover::default();
+        }
+        let (phases, proxy) = (view.phases.clone(), view.proxy.clone());
+        let view = View { others: fenced.clone(), phases, proxy, ..View::default() };
+        Handover { row: fenced.row(self.number).to_vec(), view }
+    }
+
+    /// A relaxed wait: what was handed over is known from the next fence on.
+    pub(super) fn take_over_with_fence(&mut self, warp: usize, handover: &Handover) {
+        let mut all = handover.view.others.clone();
+        all.add(self.number, &handover.row);
+        let view = &mut self.views[warp];
+        view.pending[Scope::Block as usize].merge(&all);
+        // What the asynchronous proxy sees is a fact; it says nothing of order.
+        merge(&mut view.proxy, &handover.view.proxy);
     }
 
     fn learn(&mut self, warp: usize, what: &Knowledge) {

@@ -45,7 +45,6 @@ impl<'a> Block<'a> {
         while self.stop.is_none() {
             let Some((index, quantum)) = self.pick() else {
                 if (0..self.warps.len()).all(|warp| self.status(warp) == Status::Done) {
-                    self.loads_left();
                     self.mbarriers_left();
                     return Turn::Ended;
                 }
@@ -157,6 +156,7 @@ impl<'a> Block<'a> {
             Status::Ready => true,
             Status::Products(group) => self.warpgroups[warp / MEMBERS].products.committed >= group,
             Status::Registers(count) => self.free_registers >= count,
+            Status::Cluster => self.cluster.is_complete(warp),
             Status::Polling(address, version) => {
                 self.mbarriers.get(&address).is_none_or(|bar| bar.version != version)
             }

@@ -22,6 +22,7 @@ impl<'a> Block<'a> {
                     "waiting for products that its warpgroup has not committed".to_string()
                 }
                 Status::Registers(count) => format!("waiting for {count} registers"),
+                Status::Cluster => "waiting at barrier.cluster".to_string(),
                 Status::Done => "exited".to_string(),
             };
             let source =

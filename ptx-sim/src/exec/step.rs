@@ -8,7 +8,6 @@ use super::{
     warp::{Path, Status, Wait, Warp},
 };
 use crate::{
-    LaunchError,
     cfg::NEVER,
     op::{Addr, Clock, Op},
     regs::{FULL, LANES, Row64, lanes},
@@ -105,6 +104,7 @@ impl<'a> Block<'a> {
             Op::Wgmma(wgmma) => self.wgmma(warp, wgmma, mask),
             Op::SetRegisters { more, count } => self.set_registers(warp, *more, *count, mask),
             Op::Bulk(bulk) => self.bulk(warp, bulk, mask),
+            Op::Cluster { step, aligned } => self.cluster_barrier(warp, *step, *aligned, mask),
             Op::Nop => {}
             Op::IsSpace { p, addr, space } => self.is_space(warp, *p, addr, *space, mask),
             Op::Clock(clock) => self.clock(warp, *clock, mask),
@@ -120,13 +120,11 @@ impl<'a> Block<'a> {
                 self.report(warp, Kind::Trap, mask, None, "the kernel executed `trap`".into());
                 self.stop = Some(Stop::Reported);
             }
-            Op::Unsupported(reason) => {
-                let place = place(self.context, code.site);
-                self.stop = Some(Stop::Error(LaunchError::Unsupported {
-                    line: place.ptx_line,
-                    text: place.instruction,
-                    reason: reason.to_string(),
-                }));
+            Op::Returns => {
+                let message = "the function is `.noreturn`, and returns: what follows is undefined; end it \
+                               with `trap` or `exit`";
+                self.report(warp, Kind::Trap, mask, None, message.into());
+                self.stop = Some(Stop::Reported);
             }
         }
         let Some(frame) = warp.frames.last() else { return };
@@ -172,6 +170,7 @@ impl<'a> Block<'a> {
         warp.retire(mask, true);
         warp.live &= !mask;
         self.lanes_left(warp);
+        self.complete_cluster(Some(warp));
         if warp.live == 0 {
             self.leave_warpgroup(warp);
             warp.frames.clear();

@@ -34,6 +34,7 @@ impl<'a> Block<'a> {
         let (agents, warp) = (self.agents, self.warp_of(agent));
         match agent {
             agent if agent >= agents.all() => format!("a bulk copy of warp {warp}"),
+            agent if agent >= agents.landing(0) => format!("a bulk store of warp {warp}"),
             agent if agent >= agents.readers() => format!("warp {warp}"),
             agent if agent >= agents.outbox(0) => format!("a bulk store of warp {warp}"),
             agent if agent >= agents.tensor(0) => {

@@ -53,6 +53,8 @@ pub(crate) enum Status {
     Products(u64),
     /// Waits until others have given back so many registers.
     Registers(u32),
+    /// Waits until all threads of its cluster have arrived.
+    Cluster,
     Done,
 }
 
@@ -126,6 +128,8 @@ pub(crate) struct Warp<'a> {
     pub flying: Vec<Flying<'a>>,
     /// Bulk stores that have not landed.
     pub stores: Vec<Store>,
+    /// Of bulk stores that have landed, as far as nobody has waited for their writes: lane, group, number.
+    pub landed: Vec<(usize, u32, u32)>,
     /// Bulk groups that each lane has committed.
     pub bulk_commits: [u32; LANES],
     /// Some lanes did not wait for others to rejoin them: see [`super::lanes`].
@@ -153,6 +157,7 @@ impl<'a> Warp<'a> {
             strayed: false,
             flying: Vec::new(),
             stores: Vec::new(),
+            landed: Vec::new(),
             bulk_commits: [0; LANES],
         };
         warp.push_frame(context, block, 0, live, None);

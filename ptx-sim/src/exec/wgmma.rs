@@ -264,7 +264,7 @@ impl<'a> Block<'a> {
         let chunks: Vec<usize> = chunks.into_iter().map(|at| (at - SHARED_BASE) as usize).collect();
         let agent = self.agents.tensor(warp.index / MEMBERS);
         let clock = self.clocks.now(agent);
-        let engine = Engine { agent, clock, row: &step.row, proxy: &step.proxy };
+        let engine = Engine { agent, clock, row: &step.row, others: None, proxy: Some(&step.proxy) };
         for chunks in chunks.chunks(2 * LANES) {
             let mut touched = Touched::new();
             touched.collective = true;

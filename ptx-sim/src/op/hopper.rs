@@ -1,6 +1,6 @@
 //! What Hopper has beyond its predecessors: products of warpgroups, bulk copies, proxies.
 
-use super::{Addr, Element};
+use super::{Addr, AtomicOp, AtomicType, Element};
 use crate::regs::R;
 
 /// `wgmma`.
@@ -51,15 +51,30 @@ pub(crate) enum Bulk {
     Store {
         from: Addr,
         to: Region,
+        reduction: Option<Reduction>,
     },
     Commit,
-    /// All groups but the last so many are done, or have read at least: what they wrote is seen from then on,
-    /// either way.
-    Wait(u32),
-    /// Of a tensor map, which must be one.
-    Prefetch {
+    /// All groups but the last `keep` have read their sources, and, without `read`, written too.
+    Wait {
+        keep: u32,
+        read: bool,
+    },
+    /// Prefetch of a tensor map, which must be one.
+    Map {
         map: Addr,
     },
+    /// Prefetch of what a copy would read.
+    Prefetch {
+        from: Region,
+    },
+}
+
+/// A bulk store that combines what it writes with what is there, element by element.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Reduction {
+    pub op: AtomicOp,
+    /// Type of the elements; `None`: the tensor map says it.
+    pub ty: Option<AtomicType>,
 }
 
 /// What of device memory a bulk copy reads or writes.

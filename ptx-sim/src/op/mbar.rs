@@ -14,7 +14,7 @@ pub(crate) enum Mbar {
         addr: Addr,
     },
     /// `dst` takes the phase state; `drop` also lowers the expected count; `expect` adds transaction bytes
-    /// first.
+    /// first; `relaxed` hands over what a fence has shown, and nothing else.
     Arrive {
         dst: Option<R>,
         addr: Addr,
@@ -22,12 +22,14 @@ pub(crate) enum Mbar {
         expect: Option<R>,
         drop: bool,
         no_complete: bool,
+        relaxed: bool,
     },
-    /// `parity`: wait for the phase with this parity, else for the phase of state `phase`.
+    /// `relaxed`: what the phase hands over is known from the next fence on.
     Test {
         dst: R,
         addr: Addr,
         phase: Phase,
+        relaxed: bool,
     },
     /// Bytes that are expected, or have come.
     Transaction {
@@ -42,6 +44,7 @@ pub(crate) enum Mbar {
     },
 }
 
+/// The phase that a wait is for: the one of this parity, or of this state.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Phase {
     Parity(R),

@@ -11,7 +11,7 @@ use crate::{
 const MAX_DEPTH: usize = 64;
 
 /// A parameter or a result, and the class of the register that it is.
-struct Parameter {
+pub(super) struct Parameter {
     variable: Variable,
     register: Option<RegClass>,
 }
@@ -54,7 +54,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    fn parameters(&mut self) -> Result<Vec<Parameter>, ParseError> {
+    pub(super) fn parameters(&mut self) -> Result<Vec<Parameter>, ParseError> {
         self.expect('(')?;
         let mut all = Vec::new();
         while !self.accept(')') {
@@ -100,7 +100,11 @@ impl Parser<'_> {
                 Kind::Word(".loc") => self.loc()?,
                 Kind::Word(".file") => self.file()?,
                 Kind::Word(".section") => self.section()?,
-                Kind::Word(".pragma" | ".callprototype") => self.skip_past(';'),
+                Kind::Word(".pragma") => {
+                    let unknown = self.pragma()?;
+                    function.refused.extend(unknown);
+                }
+                Kind::Word(".callprototype") => self.prototype()?,
                 Kind::Word(".branchtargets" | ".calltargets") => self.instruction(function, scopes)?,
                 Kind::Word(word) if word.starts_with('.') => {
                     let Some(space) = space(word) else {

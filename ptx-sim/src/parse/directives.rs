@@ -10,6 +10,10 @@ use crate::{
 /// Registers that one thread can have; ptxas ignores a larger `.maxnreg` with a warning.
 pub(crate) const MAX_REGISTERS: u32 = 255;
 
+/// Pragmas that change nothing of what a program does: how far loops are unrolled, where spilled registers
+/// go, what debuggers and profilers are told.
+const PRAGMAS: [&str; 4] = ["nounroll", "used_bytes_mask", "enable_smem_spilling", "frequency"];
+
 impl Parser<'_> {
     /// Reads the directives up to the body or the semicolon.
     ///
@@ -78,14 +82,75 @@ impl Parser<'_> {
                 self.at += 1;
                 self.positive(word, u32::MAX)?;
             }
-            // Hints by definition: what does not know one ignores it.
-            (".pragma", _) => self.skip_past(';'),
+            (".pragma", _) => {
+                let unknown = self.pragma()?;
+                function.refused.extend(unknown);
+            }
             (_, entry) => {
                 let kind = if entry { "an entry" } else { "a function" };
                 return self.fail(format!("PTX has no directive `{word}` for {kind}"));
             }
         }
         Ok(())
+    }
+
+    /// `.pragma "nounroll", "..";`: what of it the simulator does not know.
+    pub(super) fn pragma(&mut self) -> Result<Vec<Refused>, ParseError> {
+        self.at += 1;
+        let mut unknown = Vec::new();
+        loop {
+            let line = self.line();
+            let Kind::Text(text) = self.next() else {
+                self.at -= 1;
+                return self.expected("a quoted pragma");
+            };
+            let name = text.split_whitespace().next().unwrap_or("");
+            if !PRAGMAS.contains(&name) {
+                let reason = format!("the simulator knows the pragmas {}", PRAGMAS.join(", ")).into();
+                unknown.push(Refused { line, text: format!(".pragma \"{text}\"").into(), reason });
+            }
+            if !self.accept(',') {
+                self.expect(';')?;
+                return Ok(unknown);
+            }
+        }
+    }
+
+    /// What may stand behind the architecture in `.target`.
+    pub(super) fn target_option(&mut self) -> Result<(), ParseError> {
+        let line = self.line();
+        let option = self.word("a target option")?;
+        match option {
+            // Textures are not simulated, and debugging changes nothing.
+            "texmode_unified" | "texmode_independent" | "debug" => {}
+            "map_f64_to_f32" => {
+                let reason = "arithmetic of f64 by f32 is not simulated".into();
+                self.module.refused.push(Refused { line, text: option.into(), reason });
+            }
+            _ => {
+                self.at -= 1;
+                return self.expected("`texmode_unified`, `texmode_independent` or `debug`");
+            }
+        }
+        Ok(())
+    }
+
+    /// `name: .callprototype (.param .b32 _) _ (.param .b64 _) .noreturn;`: what a call through a pointer
+    /// passes, which its operands say, too.
+    pub(super) fn prototype(&mut self) -> Result<(), ParseError> {
+        self.at += 1;
+        if self.kind() == Kind::Punct('(') {
+            self.parameters()?;
+        }
+        if !self.accept_word("_") {
+            return self.expected("`_` in the place of a function's name");
+        }
+        if self.kind() == Kind::Punct('(') {
+            self.parameters()?;
+        }
+        let mut function = Function::default();
+        self.performance_directives(&mut function)?;
+        self.expect(';')
     }
 
     /// One to three extents; those left out are 1.

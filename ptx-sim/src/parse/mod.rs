@@ -3,6 +3,7 @@
 //! It accepts any opcode; what an opcode means is decided when a launch decodes it.
 
 mod body;
+mod debug;
 pub(crate) mod directives;
 mod scope;
 mod variable;
@@ -41,6 +42,7 @@ impl Module {
                 globals: Vec::new(),
                 functions: Vec::new(),
                 entries: Vec::new(),
+                refused: Vec::new(),
                 text: text.into(),
                 aliases: HashMap::new(),
             },
@@ -233,12 +235,6 @@ impl<'t> Parser<'t> {
         }
     }
 
-    fn skip_past(&mut self, punct: char) {
-        while !matches!(self.kind(), Kind::End) && !self.accept(punct) {
-            self.at += 1;
-        }
-    }
-
     fn module(&mut self) -> Result<(), ParseError> {
         loop {
             match self.kind() {
@@ -249,7 +245,7 @@ impl<'t> Parser<'t> {
                     self.at += 1;
                     self.module.target = self.word("a target such as sm_80")?.into();
                     while self.accept(',') {
-                        self.word("a target option")?;
+                        self.target_option()?;
                     }
                 }
                 Kind::Word(".address_size") => {
@@ -261,7 +257,10 @@ impl<'t> Parser<'t> {
                 Kind::Word(".file") => self.file()?,
                 Kind::Word(".loc") => self.loc()?,
                 Kind::Word(".section") => self.section()?,
-                Kind::Word(".pragma") => self.skip_past(';'),
+                Kind::Word(".pragma") => {
+                    let unknown = self.pragma()?;
+                    self.module.refused.extend(unknown);
+                }
                 Kind::Word(".alias") => self.alias()?,
                 Kind::Word(word) if word.starts_with('.') => self.declaration()?,
                 _ => return self.expected("a directive"),
@@ -303,54 +302,6 @@ impl<'t> Parser<'t> {
         let (major, minor) = text.split_once('.').unwrap_or((&text, "0"));
         self.module.version = (major.parse().unwrap_or(0), minor.parse().unwrap_or(0));
         Ok(())
-    }
-
-    fn file(&mut self) -> Result<(), ParseError> {
-        self.at += 1;
-        let index = self.int()? as u32;
-        let Kind::Text(path) = self.next() else { return self.expected("a quoted path") };
-        self.module.files.insert(index, path.into());
-        while self.accept(',') {
-            self.int()?;
-        }
-        Ok(())
-    }
-
-    /// `.loc file line column[, function_name L, inlined_at file line column]`; line 0 means "no line": the
-    /// previous one stays.
-    fn loc(&mut self) -> Result<(), ParseError> {
-        let at = self.tokens.get(self.at).map_or(0, |token| token.at);
-        self.at += 1;
-        let (file, line, column) = (self.int()? as u32, self.int()? as u32, self.int()? as u32);
-        if line != 0 {
-            self.module.locations.push(Location { file, line, column, at });
-            self.location = self.module.locations.len() as u32 - 1;
-        }
-        while self.accept(',') {
-            while matches!(self.kind(), Kind::Word(word) if !word.starts_with('.'))
-                || matches!(self.kind(), Kind::Int(_))
-            {
-                self.at += 1;
-                if self.accept('+') {
-                    self.int()?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// `.section .debug_info { .b8 1, 2 .b64 $L__tmp0 }`: nothing in it is of use here.
-    fn section(&mut self) -> Result<(), ParseError> {
-        self.at += 1;
-        self.word("a section name")?;
-        self.expect('{')?;
-        loop {
-            match self.next() {
-                Kind::Punct('}') => return Ok(()),
-                Kind::End => return self.expected("`}` at the end of the section"),
-                _ => {}
-            }
-        }
     }
 
     /// A function or a variable, with its linkage words.

@@ -20,20 +20,21 @@ impl Parser<'_> {
         let (mut align, mut bytes, mut vector, mut opaque) = (None, None, 1, false);
         loop {
             match self.kind() {
-                Kind::Word(".align") => align = Some(self.alignment()?),
+                Kind::Word(".align") if align.is_none() => align = Some(self.alignment()?),
                 Kind::Word(".ptr") => self.pointee()?,
-                Kind::Word(word @ (".v2" | ".v4")) => {
+                Kind::Word(word @ (".v2" | ".v4")) if vector == 1 => {
                     vector = u64::from(word.as_bytes()[2] - b'0');
                     self.at += 1;
                 }
-                Kind::Word(".texref" | ".samplerref" | ".surfref") => {
+                Kind::Word(".texref" | ".samplerref" | ".surfref") if bytes.is_none() => {
                     opaque = true;
                     bytes = Some(0);
                     self.at += 1;
                 }
                 Kind::Word(word) if word.starts_with('.') => {
-                    let Some(size) = type_bytes(&word[1..]) else { return self.expected("a type") };
-                    bytes.get_or_insert(size);
+                    let size = type_bytes(&word[1..]).filter(|_| bytes.is_none());
+                    let Some(size) = size else { return self.expected("one type, and a name") };
+                    bytes = Some(size);
                     self.at += 1;
                 }
                 _ => break,
@@ -52,7 +53,7 @@ impl Parser<'_> {
             let mut initialiser = Initialiser::default();
             if self.accept('=') {
                 match opaque {
-                    true => self.skip_braces(),
+                    true => self.texture()?,
                     false => initialiser = self.initialiser(element / vector)?,
                 }
             }
@@ -95,17 +96,18 @@ impl Parser<'_> {
         Ok(())
     }
 
-    fn skip_braces(&mut self) {
-        let mut depth = 0usize;
+    /// `{ addr_mode_0 = clamp_to_border, filter_mode = nearest }`: a sampler that nobody can use here.
+    fn texture(&mut self) -> Result<(), ParseError> {
+        self.expect('{')?;
         loop {
-            match self.next() {
-                Kind::Punct('{') => depth += 1,
-                Kind::Punct('}') => depth = depth.saturating_sub(1),
-                Kind::End => return,
-                _ => {}
+            self.word("a property of a texture, sampler or surface")?;
+            self.expect('=')?;
+            match self.kind() {
+                Kind::Word(_) | Kind::Int(_) => self.at += 1,
+                _ => return self.expected("a value"),
             }
-            if depth == 0 {
-                return;
+            if !self.accept(',') {
+                return self.expect('}');
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Times: prompts and steps of decoding by the length of the context, and requests that come and go.
+//! Times: prefill and decode steps by context length, and continuous batching.
 use crate::engine::{Engine, Settings};
 use crate::model::{Attention, Model};
 use crate::weights::Dice;
@@ -7,42 +7,42 @@ use serde::Serialize;
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-/// What was measured.
+/// The measurements.
 #[derive(Serialize)]
 pub struct Report {
-    /// How it was started, without the program's place.
+    /// The command's arguments.
     pub command: String,
-    /// Whose attention.
+    /// The library that computed attention.
     pub attention: &'static str,
     /// Parameters of the model.
     pub parameters: usize,
-    /// The type that it computes in.
+    /// The dtype of the computation.
     pub dtype: String,
-    /// Steps of decoding by context, the context rising.
+    /// Decode steps, by rising context.
     pub contexts: Vec<Point>,
-    /// Requests that come and go.
+    /// Continuous batching.
     pub ragged: Option<Ragged>,
 }
 
-/// Sequences that are as long.
+/// Times of equally long sequences.
 #[derive(Serialize)]
 pub struct Point {
     /// Tokens of each prompt.
     pub context: usize,
-    /// Sequences at a time.
+    /// Sequences per step.
     pub batch: usize,
     /// From the first step to the first token of the last sequence.
     pub prefill_ms: f64,
-    /// A step of decoding: the median.
+    /// Median time of a decode step.
     pub step_ms: f64,
 }
 
-/// Requests of different lengths, more than there are seats.
+/// Requests of different lengths, more of them than seats.
 #[derive(Serialize)]
 pub struct Ragged {
-    /// How many.
+    /// Number of requests.
     pub requests: usize,
-    /// Of them at a time.
+    /// Sequences per step.
     pub seats: usize,
     /// Tokens of all prompts.
     pub prompts: usize,
@@ -72,20 +72,22 @@ fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// Makes attention that nobody has used.
+/// Creates attention with empty caches.
 pub type Fresh<'f, 'm> = &'f dyn Fn(&Settings) -> Result<Box<dyn Attention + 'm>>;
 
-/// `batch` sequences of `context` tokens, then so many steps. Each step ends with its tokens on the CPU.
+/// Computes prefill of `batch` sequences of `context` tokens, then `steps` decode steps. Each step ends with
+/// its tokens on the CPU.
 ///
 /// # Errors
-/// What the device or attention refuses.
+/// If the device or attention fails.
 pub fn point<'m>(
     model: &'m Model,
     fresh: Fresh<'_, 'm>,
     settings: &Settings,
     [context, batch, steps]: [usize; 3],
 ) -> Result<Point> {
-    // As many tokens for each: the first sequence goes on while the last one's prompt is computed.
+    // Every sequence gets an equal number of tokens: the first one continues while the last one's prompt is
+    // computed.
     let limit = steps + batch * context.div_ceil(settings.chunk) + 1;
     let pages = batch * (context + limit).div_ceil(settings.page);
     let settings = Settings { seats: batch, ends: Vec::new(), pages, ..settings.clone() };
@@ -110,15 +112,15 @@ pub fn point<'m>(
         times.sort_by(f64::total_cmp);
         Ok(Point { context, batch, prefill_ms, step_ms: times[times.len() / 2] })
     };
-    // Once for kernels to be loaded, once for the clock.
+    // The first run loads kernels, the second one warms the clock.
     run(2)?;
     run(steps.max(1))
 }
 
-/// Requests of 64 to `longest` tokens, each to be answered with 16 to 128, on the seats that `settings` has.
+/// Runs requests of 64 to `longest` tokens, each with 16 to 128 new tokens, on the seats of `settings`.
 ///
 /// # Errors
-/// What the device or attention refuses.
+/// If the device or attention fails.
 pub fn ragged<'m>(
     model: &'m Model,
     fresh: Fresh<'_, 'm>,

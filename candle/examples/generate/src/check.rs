@@ -1,4 +1,4 @@
-//! Whether greedy output is that of the same model in f32 on candle's plain path.
+//! Compares greedy output with the f32 model's on candle's plain path.
 use crate::engine::{Engine, Settings};
 use crate::model::{Attention, Model};
 use crate::plain::Plain;
@@ -6,23 +6,24 @@ use crate::step::{Asked, Chunk, Step};
 use anyhow::{Result, ensure};
 use candle::Tensor;
 
-/// What a request's tokens were like.
+/// How a request's tokens compare with the f32 model's.
 pub struct Verdict {
     /// Tokens that were compared.
     pub tokens: usize,
-    /// Those that are not the best ones in f32, but as good as 16 bits can tell.
+    /// Ties: tokens that are not the f32 model's best ones, within the error of 16 bits.
     pub ties: usize,
-    /// Where the first of these stands.
+    /// Position of the first tie.
     pub first: Option<usize>,
-    /// The worst of all tokens: what its logit lacks in f32 of the best one's, over what is allowed.
+    /// The worst token: its logit's distance from the best one in f32, divided by the permitted distance.
     pub worst: f32,
 }
 
-/// Answers prompts together, and then holds every token against the f32 model's logits behind the same
-/// tokens. What a token's logit may lack is twice what the plain path itself loses in 16 bits, at that place.
+/// Generates from all prompts together. Then compares every token with the f32 model's logits after the same
+/// tokens. A token's logit may be below the best one by twice the error that the plain path makes in 16 bits
+/// at that position.
 ///
 /// # Errors
-/// What the device or attention refuses.
+/// If the device or attention fails.
 pub fn check<'m>(
     [model, exact]: [&'m Model; 2],
     attention: Box<dyn Attention + 'm>,
@@ -45,7 +46,7 @@ pub fn check<'m>(
 }
 
 fn verdict([model, exact]: [&Model; 2], text: &[u32], prompt: usize) -> Result<Verdict> {
-    // The last token has been chosen, and nothing behind it.
+    // The last token was sampled but never computed on.
     let known = &text[..text.len() - 1];
     let [half, exact] = [logits(model, known)?, logits(exact, known)?];
     let allowed =
@@ -63,14 +64,14 @@ fn verdict([model, exact]: [&Model; 2], text: &[u32], prompt: usize) -> Result<V
         }
         verdict.ties += 1;
         verdict.first.get_or_insert(position);
-        // A logit that is no number is as wrong as can be.
+        // NaN counts as infinitely wrong.
         let share = lacks / allowed;
         verdict.worst = verdict.worst.max(if share.is_nan() { f32::INFINITY } else { share });
     }
     Ok(verdict)
 }
 
-/// Logits behind each token of a text, on the plain path.
+/// Logits after each token of a text, on the plain path.
 fn logits(model: &Model, text: &[u32]) -> Result<Tensor> {
     let chunk = Chunk { sequence: 0, start: 0, tokens: text, asked: Asked::All };
     let step = Step::new(vec![chunk], model.device())?;

@@ -3,7 +3,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 use std::path::Path;
 
-/// What a model of Llama's family is: its sizes, and how its positions turn.
+/// A model of Llama's family: its sizes and its rotary embedding.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Config {
     /// `llama`, `mistral`, `qwen2` or `qwen3`.
@@ -16,29 +16,29 @@ pub struct Config {
     pub num_hidden_layers: usize,
     /// Query heads.
     pub num_attention_heads: usize,
-    /// Key heads; as many as query heads where none are named.
+    /// Key heads; if the file names none, the number of query heads.
     pub num_key_value_heads: Option<usize>,
-    /// Columns of a head; `hidden_size / num_attention_heads` where none are named.
+    /// Columns of a head; if the file names none, `hidden_size / num_attention_heads`.
     pub head_dim: Option<usize>,
-    /// Tokens that there are.
+    /// Size of the vocabulary.
     pub vocab_size: usize,
-    /// What is added to a mean square before its root is taken.
+    /// The epsilon of RMS norm: added to a mean square before its root.
     pub rms_norm_eps: f32,
     /// Base of the positions' frequencies.
     #[serde(default)]
     pub rope_theta: Option<f32>,
-    /// How these are changed for longer contexts.
+    /// Scaling of the frequencies for longer contexts.
     #[serde(default, alias = "rope_parameters")]
     pub rope_scaling: Option<Scaling>,
-    /// The longest context that the model was made for.
+    /// The longest context of the model's training.
     pub max_position_embeddings: usize,
     /// Whether the last layer is the embedding.
     #[serde(default)]
     pub tie_word_embeddings: bool,
-    /// Tokens behind which a text ends.
+    /// End-of-text tokens.
     #[serde(default)]
     pub eos_token_id: Ends,
-    /// Keys that a query sees, its own included; all where there is none.
+    /// Keys that a query sees, including its own; `None` is all.
     #[serde(default)]
     pub sliding_window: Option<usize>,
     /// Qwen2's switch of the window.
@@ -46,25 +46,25 @@ pub struct Config {
     pub use_sliding_window: Option<bool>,
 }
 
-/// How frequencies are changed for longer contexts.
+/// Scaling of the frequencies for longer contexts.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Scaling {
     /// `llama3`, `linear`, or `default`, which changes nothing.
     #[serde(alias = "type")]
     pub rope_type: String,
-    /// How much longer contexts are.
+    /// Factor between the new and the old context length.
     #[serde(default = "one")]
     pub factor: f32,
-    /// Of `llama3`: wavelengths above `original_max_position_embeddings` over this are made longer.
+    /// `llama3`: wavelengths above `original_max_position_embeddings` divided by this become longer.
     #[serde(default = "one")]
     pub low_freq_factor: f32,
-    /// Of `llama3`: wavelengths below `original_max_position_embeddings` over this stay.
+    /// `llama3`: wavelengths below `original_max_position_embeddings` divided by this stay.
     #[serde(default = "one")]
     pub high_freq_factor: f32,
-    /// Of `llama3`: the context before.
+    /// `llama3`: the old context length.
     #[serde(default)]
     pub original_max_position_embeddings: usize,
-    /// The base, where newer files have it.
+    /// The base; newer files have it here.
     #[serde(default)]
     pub rope_theta: Option<f32>,
 }
@@ -90,7 +90,7 @@ impl Config {
     /// Reads and checks `config.json` in a folder.
     ///
     /// # Errors
-    /// What cannot be read, and what this program has no code for.
+    /// If the file cannot be read, or this program does not support the model.
     pub fn read(folder: &Path) -> Result<Self> {
         let path = folder.join("config.json");
         let text =
@@ -124,7 +124,7 @@ impl Config {
         Ok(())
     }
 
-    /// Llama 3.2 1B's sizes, its last layer apart from its embedding: 1.5e9 parameters.
+    /// Llama 3.2 1B's sizes, with a last layer separate from its embedding: 1.5e9 parameters.
     pub fn billion() -> Self {
         Config {
             hidden_size: 2048,
@@ -138,7 +138,7 @@ impl Config {
         }
     }
 
-    /// A model for tests: four query heads on two, two layers.
+    /// A model for tests: four query heads, two key heads, two layers.
     pub fn tiny(head_dim: usize, vocab_size: usize) -> Self {
         Config {
             model_type: "llama".into(),
@@ -178,7 +178,7 @@ impl Config {
             .map(|keys| keys.max(1) - 1)
     }
 
-    /// Tokens behind which a text ends.
+    /// End-of-text tokens.
     pub fn ends(&self) -> Vec<u32> {
         match &self.eos_token_id {
             Ends::Many(all) => all.clone(),
@@ -187,7 +187,7 @@ impl Config {
         }
     }
 
-    /// Radians that each pair of columns turns from one position to the next.
+    /// Rotation of each pair of columns from one position to the next, in radians.
     pub fn frequencies(&self) -> Vec<f32> {
         let columns = self.head_dim();
         let inside = self.rope_scaling.as_ref().and_then(|scaling| scaling.rope_theta);
@@ -205,8 +205,8 @@ impl Scaling {
         match self.rope_type.as_str() {
             "linear" => frequency / self.factor,
             "llama3" => {
-                // How often this pair goes round within the old context: often, and it stays; hardly, and it
-                // turns slower; something of both in between.
+                // Rotations of this pair within the old context. Pairs with many rotations stay; pairs with
+                // few turn slower; pairs in between interpolate.
                 let rounds =
                     self.original_max_position_embeddings as f32 * frequency / (2.0 * std::f32::consts::PI);
                 let stays = (rounds - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor);

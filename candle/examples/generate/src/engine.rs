@@ -1,4 +1,4 @@
-//! Requests that come and go while others are computed: continuous batching.
+//! Continuous batching: requests start and end while others run.
 use crate::model::{Attention, Model};
 use crate::step::{Asked, Chunk, Step};
 use anyhow::{Result, ensure};
@@ -8,26 +8,26 @@ use std::collections::VecDeque;
 /// How requests share a device.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Sequences at a time.
+    /// Sequences per step.
     pub seats: usize,
-    /// Tokens of prompts in a step, at most.
+    /// Maximum of prompt tokens per step.
     pub chunk: usize,
     /// Rows of a page.
     pub page: usize,
-    /// Pages of all sequences.
+    /// Pages of the KV cache.
     pub pages: usize,
-    /// Positions of a sequence, at most.
+    /// Maximum of positions per sequence.
     pub positions: usize,
-    /// 0 takes the best token.
+    /// Temperature of sampling; 0 is greedy.
     pub temperature: f64,
-    /// Tokens behind which a text ends.
+    /// End-of-text tokens.
     pub ends: Vec<u32>,
 }
 
 /// A token of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Which request: the number that `submit` gave it.
+    /// The request's number, from `submit`.
     pub request: usize,
     /// The next token.
     pub token: u32,
@@ -35,7 +35,7 @@ pub struct Event {
     pub last: bool,
 }
 
-/// Computes requests.
+/// Schedules and computes requests.
 pub struct Engine<'m> {
     model: &'m Model,
     attention: Box<dyn Attention + 'm>,
@@ -47,18 +47,18 @@ pub struct Engine<'m> {
 
 struct Seat {
     request: usize,
-    /// The prompt and what followed.
+    /// The prompt and the generated tokens.
     tokens: Vec<u32>,
-    /// How many of these are kept.
+    /// Number of tokens in the KV cache.
     kept: usize,
-    /// How many tokens may follow.
+    /// Maximum of tokens that may follow.
     left: usize,
 }
 
-/// Whether a prompt of so many tokens and those that may follow have room among `most`.
+/// Whether a prompt and the tokens that may follow fit into `most`.
 ///
 /// # Errors
-/// Where they have not.
+/// If they do not fit.
 pub fn fits(prompt: usize, limit: usize, most: usize) -> Result<()> {
     let left = most.saturating_sub(prompt);
     ensure!(
@@ -69,16 +69,16 @@ pub fn fits(prompt: usize, limit: usize, most: usize) -> Result<()> {
 }
 
 impl<'m> Engine<'m> {
-    /// Without a request.
+    /// An engine without requests.
     pub fn new(model: &'m Model, attention: Box<dyn Attention + 'm>, settings: Settings) -> Self {
         let (waiting, seats) = (VecDeque::new(), Vec::new());
         Engine { model, attention, settings, waiting, seats, submitted: 0 }
     }
 
-    /// A request: a prompt, and how many tokens may follow. Its number.
+    /// Adds a request: a prompt, and the maximum of new tokens. Returns its number.
     ///
     /// # Errors
-    /// An empty prompt, and what is longer than the cache or the model allows.
+    /// If a prompt is empty, or longer than the KV cache or the model permits.
     pub fn submit(&mut self, prompt: Vec<u32>, limit: usize) -> Result<usize> {
         let vocabulary = self.model.config.vocab_size;
         ensure!(!prompt.is_empty(), "a prompt without a token");
@@ -92,15 +92,15 @@ impl<'m> Engine<'m> {
         Ok(request)
     }
 
-    /// Whether every request is answered.
+    /// Whether every request is done.
     pub fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.seats.is_empty()
     }
 
-    /// The next token of every sequence that has its prompt behind it, and some of the prompts.
+    /// Runs one step: the next token of every sequence whose prompt is done, and chunks of other prompts.
     ///
     /// # Errors
-    /// What the device or attention refuses.
+    /// If the device or attention fails.
     pub fn step(&mut self) -> Result<Vec<Event>> {
         self.admit()?;
         let mut budget = self.settings.chunk;
@@ -147,7 +147,7 @@ impl<'m> Engine<'m> {
     fn admit(&mut self) -> Result<()> {
         while self.seats.len() < self.settings.seats
             && let Some(first) = self.waiting.front()
-            // All that it may ever want, so that nobody has to leave before the end.
+            // Reserves the maximum, so that no sequence must stop early.
             && self.attention.admit(first.request, first.tokens.len() + first.left)?
         {
             self.seats.extend(self.waiting.pop_front());

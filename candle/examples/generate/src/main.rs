@@ -1,5 +1,5 @@
-//! Text from a checkpoint of Llama's family: a paged cache with FerroFlash's kernels, prompts in chunks,
-//! requests that come and go.
+//! Generates text from a checkpoint of Llama's family: FerroFlash's kernels, a paged KV cache, chunked
+//! prefill, continuous batching.
 #![forbid(unsafe_code)]
 mod bench;
 mod check;
@@ -28,7 +28,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 use weights::Weights;
 
-/// Text from a checkpoint of Llama's family, on FerroFlash's kernels.
+/// Generate text from a checkpoint of Llama's family on FerroFlash's kernels
 #[derive(Parser)]
 #[command(version)]
 struct Cli {
@@ -38,18 +38,18 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Continues prompts, all at once.
+    /// Continue prompts, in one batch
     Run(Run),
-    /// Measures prompts and steps by the length of the context.
+    /// Measure prefill and decode steps by context length
     Bench(Bench),
-    /// Writes a small random checkpoint.
+    /// Write a small random checkpoint
     MakeTiny {
-        /// Where to.
+        /// Folder of the checkpoint
         folder: PathBuf,
-        /// Another one gives other weights.
+        /// Seed of the weights
         #[arg(long, default_value_t = 1)]
         seed: u64,
-        /// Columns of a head.
+        /// Columns of a head
         #[arg(long, default_value_t = 64)]
         head_dim: usize,
     },
@@ -57,49 +57,49 @@ enum Command {
 
 #[derive(Args)]
 struct Common {
-    /// Attention as candle's models write it, in f32.
+    /// Use attention as candle's models write it, in f32
     #[arg(long)]
     plain: bool,
-    /// Compute on the CPU, in f32; wants --plain.
+    /// Compute on the CPU, in f32; needs --plain
     #[arg(long, requires = "plain")]
     cpu: bool,
-    /// Which GPU.
+    /// Index of the GPU
     #[arg(long, default_value_t = 0)]
     gpu: usize,
-    /// Tokens of prompts in a step, at most.
+    /// Maximum of prompt tokens per step
     #[arg(long, default_value_t = 2048, value_parser = 1..)]
     chunk: i64,
-    /// Rows of a page of the cache.
+    /// Rows per page of the KV cache
     #[arg(long, default_value_t = 64, value_parser = 1..)]
     page: i64,
 }
 
 #[derive(Args)]
 struct Run {
-    /// The checkpoint: config.json, tokenizer.json, *.safetensors.
+    /// The checkpoint: config.json, tokenizer.json, *.safetensors
     folder: PathBuf,
-    /// A prompt; several are computed together.
+    /// A prompt; several run in one batch
     #[arg(short, long = "prompt", value_name = "TEXT")]
     prompts: Vec<String>,
-    /// A file with a prompt in each line.
+    /// A file with one prompt per line
     #[arg(long)]
     file: Option<PathBuf>,
-    /// New tokens of each request, at most.
+    /// Maximum of new tokens per request
     #[arg(short, long, default_value_t = 128, value_parser = 1.., allow_negative_numbers = true)]
     tokens: i64,
-    /// Sequences at a time; others wait.
+    /// Sequences per step; other requests wait
     #[arg(long, default_value_t = 32, value_parser = 1..)]
     seats: i64,
-    /// Pages of the cache; as many as the requests want where this is not given.
+    /// Pages of the KV cache; by default the number that the requests need
     #[arg(long)]
     pages: Option<usize>,
-    /// 0 takes the best token each time.
+    /// Temperature of sampling; 0 is greedy
     #[arg(long, default_value_t = 0.0, value_parser = temperature, allow_negative_numbers = true)]
     temperature: f64,
-    /// Of random choices.
+    /// Seed of the random choices
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Hold every token against the same model in f32 on candle's plain path.
+    /// Compare every token with the same model in f32 on candle's plain path
     #[arg(long)]
     check: bool,
     #[command(flatten)]
@@ -108,24 +108,24 @@ struct Run {
 
 #[derive(Args)]
 struct Bench {
-    /// The checkpoint; a random model of 1.5e9 parameters where there is none.
+    /// The checkpoint; by default a random model of 1.5e9 parameters
     folder: Option<PathBuf>,
-    /// Tokens of prompts.
+    /// Tokens per prompt
     #[arg(long, value_delimiter = ',', default_value = "512,2048,8192,16384")]
     contexts: Vec<usize>,
-    /// Sequences at a time.
+    /// Sequences per step
     #[arg(long, value_delimiter = ',', default_value = "1,8,32")]
     batches: Vec<usize>,
-    /// Steps of decoding that are measured.
+    /// Decode steps to measure
     #[arg(long, default_value_t = 32)]
     steps: usize,
-    /// Requests of different lengths, behind these; 0 leaves them out.
+    /// Requests of different lengths to measure afterwards; 0 measures none
     #[arg(long, default_value_t = 64)]
     requests: usize,
-    /// Write what was measured.
+    /// Write the measurements as JSON
     #[arg(long)]
     json: Option<PathBuf>,
-    /// Draw it.
+    /// Draw the measurements as an SVG
     #[arg(long)]
     svg: Option<PathBuf>,
     #[command(flatten)]
@@ -150,7 +150,7 @@ impl Cli {
     }
 }
 
-/// What divides logits.
+/// Parses a temperature: 0 or above, and finite.
 fn temperature(text: &str) -> Result<f64, String> {
     let number: f64 = text.parse().map_err(|e| format!("{e}"))?;
     match number.is_finite() && number >= 0.0 {
@@ -166,11 +166,11 @@ impl Common {
         }
         ensure!(cfg!(feature = "cuda"), "this program was built without `cuda`; --plain --cpu runs here");
         Device::new_cuda(self.gpu).with_context(|| {
-            format!("there is no GPU {} that can be used; --plain --cpu does without, slowly", self.gpu)
+            format!("GPU {} is not usable; --plain --cpu runs on the CPU, slowly", self.gpu)
         })
     }
 
-    /// What the CPU computes in, and the GPU if the checkpoint has no type of 16 bits of its own.
+    /// The dtype on the CPU: f32. On a GPU it is the checkpoint's, if it has 16 bits.
     fn dtype(&self) -> Option<DType> {
         self.cpu.then_some(DType::F32)
     }

@@ -1,4 +1,4 @@
-//! A model of Llama's family: everything but how queries meet the keys before them.
+//! A model of Llama's family, except its attention.
 use crate::config::Config;
 use crate::step::{Part, Rows, Step};
 use crate::weights::Weights;
@@ -6,41 +6,41 @@ use anyhow::Result;
 use candle::{DType, Device, Tensor};
 use candle_nn::{ops, rotary_emb};
 
-/// Who keeps keys and values, and computes attention over them.
+/// Stores keys and values, and computes attention over them.
 pub trait Attention {
-    /// Tokens that a sequence may have.
+    /// Maximum of tokens per sequence.
     fn most(&self) -> usize {
         usize::MAX
     }
 
-    /// Room for a sequence of so many tokens at most. Whether there is any, now.
+    /// Reserves room for a sequence of at most this many tokens. Returns whether there is room now.
     ///
     /// # Errors
-    /// What the device refuses.
+    /// If the device fails.
     fn admit(&mut self, _sequence: usize, _tokens: usize) -> Result<bool> {
         Ok(true)
     }
 
-    /// What the rows of the next step are.
+    /// Prepares attention for the next step.
     ///
     /// # Errors
-    /// What the device refuses.
+    /// If the device fails.
     fn begin(&mut self, parts: &[Part]) -> Result<()>;
 
-    /// Keeps the step's keys and values, `[rows, key heads, head dim]`, of a layer; then attention of its
-    /// queries, `[rows, heads, head dim]`, over all that is kept of their sequences.
+    /// Stores a layer's keys and values of this step, `[rows, key heads, head dim]`. Then computes attention
+    /// of its queries, `[rows, heads, head dim]`, over all keys of their sequences.
     ///
     /// # Errors
-    /// What the device or the kernels refuse.
+    /// If the device or the kernels fail.
     fn attend(&mut self, layer: usize, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor>;
 
-    /// What is kept of a sequence is wanted no more.
+    /// Frees a sequence's keys and values.
     fn forget(&mut self, sequence: usize);
 }
 
 /// A model on a device.
 pub struct Model {
-    /// What it is.
+    /// The model's configuration.
     pub config: Config,
     embedding: Tensor,
     layers: Vec<Layer>,
@@ -52,13 +52,13 @@ pub struct Model {
 
 struct Layer {
     before_attention: Tensor,
-    /// Queries, keys and values by one product.
+    /// Weights of queries, keys and values, for one product.
     qkv: Linear,
     /// Qwen3's norms of each query head and each key head.
     norms: Option<[Tensor; 2]>,
     out: Tensor,
     before_mlp: Tensor,
-    /// Both halves of the feed-forward part by one product.
+    /// Weights of both halves of the feed-forward part, for one product.
     gate_up: Tensor,
     down: Tensor,
 }
@@ -84,10 +84,10 @@ fn product(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
 }
 
 impl Model {
-    /// Of these tensors, for contexts of so many positions.
+    /// Creates the model from these tensors, for contexts of this many positions.
     ///
     /// # Errors
-    /// Tensors that are missing or of other shapes than `config` says.
+    /// If a tensor is missing or has another shape than `config` says.
     pub fn new(config: &Config, weights: &Weights, positions: usize) -> Result<Self> {
         let (hidden, vocabulary) = (config.hidden_size, config.vocab_size);
         let embedding = weights.get("model.embed_tokens.weight", &[vocabulary, hidden])?;
@@ -107,20 +107,20 @@ impl Model {
         })
     }
 
-    /// Where it computes.
+    /// The device of the computation.
     pub fn device(&self) -> &Device {
         self.embedding.device()
     }
 
-    /// In what it computes.
+    /// The dtype of the computation.
     pub fn dtype(&self) -> DType {
         self.embedding.dtype()
     }
 
-    /// Logits of the rows that a step asks for, f32 `[rows, vocabulary]`, where it asks for any.
+    /// Logits of the rows that the step asks for, f32 `[rows, vocabulary]`, if any.
     ///
     /// # Errors
-    /// What the device or attention refuses.
+    /// If the device or attention fails.
     pub fn forward(&self, step: &Step, attention: &mut dyn Attention) -> Result<Option<Tensor>> {
         attention.begin(&step.parts)?;
         let mut x = self.embedding.index_select(&step.tokens, 0)?;
@@ -181,7 +181,7 @@ impl Layer {
         let qkv = self.qkv.forward(&ops::rms_norm(x, &self.before_attention, eps)?)?;
         let qkv = qkv.reshape((rows, heads + 2 * key_heads, columns))?;
         let v = qkv.narrow(1, heads + key_heads, key_heads)?;
-        // Queries and keys turn by their positions together.
+        // One rotary embedding for queries and keys together.
         let mut qk = qkv.narrow(1, 0, heads + key_heads)?.contiguous()?;
         if let Some([q, k]) = &self.norms {
             let q = ops::rms_norm(&qk.narrow(1, 0, heads)?.contiguous()?, q, eps)?;

@@ -1,4 +1,4 @@
-//! Attention by FerroFlash's kernels, over pages that sequences share.
+//! Attention by FerroFlash's kernels on a paged KV cache.
 use crate::engine::Settings;
 use crate::model::{Attention, Model};
 use crate::step::Part;
@@ -7,12 +7,12 @@ use candle::Tensor;
 use ferroflash_candle::{Attend, KvCache, PagePool, Sequence, Step};
 use std::collections::HashMap;
 
-/// A cache for each layer, and who has which pages of them.
+/// One KV cache per layer, and the pages of each sequence.
 pub struct Paged {
     caches: Vec<KvCache>,
     pool: PagePool,
     sequences: HashMap<usize, Sequence>,
-    /// Tokens that a sequence may have.
+    /// Maximum of tokens per sequence.
     most: usize,
     step: Step,
     parts: Vec<Part>,
@@ -20,10 +20,10 @@ pub struct Paged {
 }
 
 impl Paged {
-    /// Empty caches.
+    /// Creates empty KV caches.
     ///
     /// # Errors
-    /// What does not fit on the device.
+    /// If the KV caches do not fit on the device.
     pub fn new(model: &Model, settings: &Settings) -> Result<Self> {
         let &Settings { seats, chunk, page, pages, positions, .. } = settings;
         let (config, device) = (&model.config, model.device());
@@ -61,7 +61,7 @@ impl Attention for Paged {
     }
 
     fn begin(&mut self, parts: &[Part]) -> Result<()> {
-        // What the step before has put into the caches.
+        // Keys and values that the previous step wrote.
         for part in std::mem::replace(&mut self.parts, parts.to_vec()) {
             if let Some(sequence) = self.sequences.get_mut(&part.sequence) {
                 sequence.advance(part.rows);

@@ -7,24 +7,24 @@ use candle::{DType, Tensor};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-/// Keeps keys and values as they come, one behind the other.
+/// Stores keys and values contiguously, in order of arrival.
 pub struct Plain {
     /// Keys before a query's own that it sees; `None` is all.
     window: Option<usize>,
     /// Keys and values of layers and sequences, `[key heads, keys, head dim]`.
     kept: HashMap<(usize, usize), [Tensor; 2]>,
     parts: Vec<Part>,
-    /// What rows of the step's sequences do not see, u8 `[1, rows, keys]`: the same in every layer.
+    /// The mask of the step's sequences, u8 `[1, rows, keys]`: equal in every layer.
     hidden: HashMap<usize, Tensor>,
 }
 
 impl Plain {
-    /// Nothing yet.
+    /// An empty store.
     pub fn new(window: Option<usize>) -> Self {
         Plain { window, kept: HashMap::new(), parts: Vec::new(), hidden: HashMap::new() }
     }
 
-    /// Attention of `[rows, heads, head dim]` on keys of which the last rows are the queries' own.
+    /// Attention of queries `[rows, heads, head dim]`. The last keys are the queries' own.
     fn sequence(&mut self, part: &Part, q: &Tensor, [k, v]: &[Tensor; 2]) -> Result<Tensor> {
         let ((_, heads, columns), (key_heads, keys, _)) = (q.dims3()?, k.dims3()?);
         let wide = |x: &Tensor| -> Result<Tensor> {

@@ -3,7 +3,7 @@ use crate::bench::{Point, Report};
 use crate::text::count;
 use std::fmt::Write;
 
-/// A line for each context, a column for each batch.
+/// One line per context, one column per batch size.
 pub fn table(report: &Report) -> String {
     let mut text = format!(
         "{:.2}e9 parameters, {}, {} attention\n",
@@ -35,7 +35,7 @@ pub fn table(report: &Report) -> String {
     text
 }
 
-/// The next of these times a power of ten: four parts of it are round too.
+/// The next of these numbers times a power of ten: a fourth of each is round too.
 fn round_up(value: f64) -> f64 {
     let power = 10f64.powf(value.log10().floor());
     let steps = [1.0, 1.6, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0];
@@ -43,10 +43,10 @@ fn round_up(value: f64) -> f64 {
 }
 
 const COLOURS: [&str; 6] = ["#b7410e", "#1f5fa8", "#2e7d32", "#6a1b9a", "#ad8b00", "#455a64"];
-/// Left, top, width and height of what is drawn in.
+/// Left, top, width and height of the plot area.
 const FRAME: [f64; 4] = [60.0, 40.0, 520.0, 260.0];
 
-/// Milliseconds of a step by context, a line for each batch: an SVG.
+/// Milliseconds of a step by context, one line per batch size, as an SVG.
 pub fn svg(report: &Report) -> String {
     let [left, top, width, height] = FRAME;
     let contexts = report.contexts.iter().map(|point| (point.context as f64).log2());

@@ -1,27 +1,27 @@
-//! What a model computes at a time: next tokens of some sequences, pieces of prompts of others.
+//! One step of the model: next tokens of some sequences, chunks of prompts of others.
 use anyhow::Result;
 use candle::{Device, Tensor};
 
-/// Tokens of a sequence that follow what is kept of it.
+/// New tokens of a sequence, which follow the tokens in its KV cache.
 pub struct Chunk<'a> {
-    /// Whose.
+    /// The sequence.
     pub sequence: usize,
-    /// Position of the first one: as many are kept.
+    /// Position of the first token: the number of tokens in the KV cache.
     pub start: usize,
-    /// At least one.
+    /// The new tokens, at least one.
     pub tokens: &'a [u32],
-    /// Of which of them logits are wanted.
+    /// Tokens whose logits the caller needs.
     pub asked: Asked,
 }
 
-/// Of which tokens of a chunk logits are wanted.
+/// Tokens of a chunk whose logits the caller needs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Asked {
-    /// A piece of a prompt that goes on.
+    /// None: a chunk of a prompt that continues.
     None,
-    /// What comes next.
+    /// The last one, to sample the next token.
     Last,
-    /// What came next, too.
+    /// All, to compare each with the next token.
     All,
 }
 
@@ -38,35 +38,35 @@ pub enum Rows {
 /// A chunk's place in a step.
 #[derive(Clone, Copy)]
 pub struct Part {
-    /// Whose.
+    /// The sequence.
     pub sequence: usize,
     /// Position of its first row.
     pub start: usize,
-    /// Rows, behind those of the parts before it.
+    /// Its rows in the step; they follow the rows of the part before.
     pub rows: usize,
-    /// Of which of them there are logits.
+    /// Rows whose logits the caller needs.
     pub asked: Asked,
 }
 
-/// Rows of tokens, on the device, and whose they are.
+/// Rows of tokens on the device, with their sequences.
 pub struct Step {
     /// u32 `[rows]`.
     pub tokens: Tensor,
     /// u32 `[rows]`.
     pub positions: Tensor,
-    /// Rows whose logits are wanted.
+    /// Rows whose logits the caller needs.
     pub asked: Rows,
-    /// Those of one row come first.
+    /// Sequences with one row come first.
     pub parts: Vec<Part>,
 }
 
 impl Step {
-    /// Puts chunks together.
+    /// Combines chunks into one step.
     ///
     /// # Errors
-    /// What the device refuses.
+    /// If the device fails.
     pub fn new(mut chunks: Vec<Chunk>, device: &Device) -> Result<Self> {
-        // One query on many keys and a piece of a prompt want different kernels.
+        // Single queries on many keys and chunks of prompts run on different kernels.
         chunks.sort_by_key(|chunk| chunk.tokens.len() > 1);
         let (mut tokens, mut positions, mut asked, mut parts) = (vec![], vec![], vec![], vec![]);
         for Chunk { sequence, start, tokens: new, asked: of } in chunks {

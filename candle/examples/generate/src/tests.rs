@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::path::PathBuf;
 
-/// The plain path, which has room for so many tokens.
+/// The plain path, with room for this many tokens.
 struct Room {
     plain: Plain,
     whole: usize,

@@ -1,4 +1,4 @@
-//! Words to tokens and back, and texts as they come.
+//! Text to tokens and back, and streaming output.
 use anyhow::{Context, Result, anyhow};
 use std::io::Write;
 use std::path::Path;
@@ -7,29 +7,29 @@ use tokenizers::Tokenizer;
 /// A checkpoint's `tokenizer.json`.
 ///
 /// # Errors
-/// What cannot be read, or is no tokenizer.
+/// If the file cannot be read, or is not a tokenizer.
 pub fn tokenizer(folder: &Path) -> Result<Tokenizer> {
     let path = folder.join("tokenizer.json");
     let failed = |e| anyhow!("{e}");
     Tokenizer::from_file(&path).map_err(failed).with_context(|| format!("cannot use {}", path.display()))
 }
 
-/// Tokens of a prompt, with those that the checkpoint wants before it.
+/// Tokens of a prompt, including the checkpoint's leading special tokens.
 ///
 /// # Errors
-/// What the tokenizer refuses.
+/// If the tokenizer fails.
 pub fn encode(tokenizer: &Tokenizer, prompt: &str) -> Result<Vec<u32>> {
     let encoding = tokenizer.encode(prompt, true).map_err(|e| anyhow!("{e}"))?;
     Ok(encoding.get_ids().to_vec())
 }
 
-/// So many of something: `1 request`, `2 requests`.
+/// A count with its noun: `1 request`, `2 requests`.
 pub fn count(number: usize, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
-/// Prints the texts of several requests one behind the other: that of the first one which is not done as it
-/// comes, the others' when it is their turn.
+/// Prints the texts of several requests one after the other. It streams the first unfinished one; the others
+/// follow in their order.
 pub struct Printer<'t, W> {
     tokenizer: &'t Tokenizer,
     out: W,
@@ -55,7 +55,7 @@ impl<'t, W: Write> Printer<'t, W> {
     /// A token of a request; `last` if none follows.
     ///
     /// # Errors
-    /// What cannot be written.
+    /// If the output cannot be written.
     pub fn token(&mut self, request: usize, token: u32, last: bool) -> Result<()> {
         let text = &mut self.texts[request];
         text.tokens.push(token);

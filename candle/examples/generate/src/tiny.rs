@@ -1,4 +1,4 @@
-//! A small random checkpoint, for who has none: files as real ones have them, tokens that are bytes.
+//! A small random checkpoint for tests: real file formats, and one token per byte.
 use crate::config::Config;
 use crate::weights::{Dice, Weights};
 use anyhow::{Context, Result, bail};
@@ -11,7 +11,7 @@ const VOCABULARY: usize = 258;
 const BEGIN: usize = 256;
 const END: usize = 257;
 
-/// What a checkpoint is.
+/// The parts of a checkpoint.
 const FILES: [&str; 3] = ["config.json", "tokenizer.json", "model.safetensors"];
 
 /// Writes `config.json`, `tokenizer.json` and `model.safetensors` into a folder that has none of them.
@@ -102,8 +102,8 @@ fn tokenizer() -> serde_json::Value {
     })
 }
 
-/// The character that stands for a byte in a byte-level vocabulary: itself where it can be seen, else one of
-/// those from U+0100 on, in order.
+/// The character for a byte in a byte-level vocabulary: the byte itself if it is printable, otherwise a
+/// character from U+0100 on, in order.
 fn visible(byte: u8) -> char {
     let seen = |byte: &u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
     if seen(&byte) {

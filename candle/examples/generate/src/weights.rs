@@ -18,7 +18,7 @@ impl Weights {
     /// Reads every `*.safetensors` of a folder, and says how far it is.
     ///
     /// # Errors
-    /// What cannot be read, is no such file or does not fit on the device.
+    /// If a file cannot be read, is not safetensors, or does not fit on the device.
     pub fn read(folder: &Path, dtype: Option<DType>, device: &Device) -> Result<Self> {
         let files = files(folder)?;
         let bytes = files.iter().map(|file| Ok(file.metadata()?.len())).sum::<Result<u64>>()?;
@@ -40,11 +40,11 @@ impl Weights {
         Ok(Weights { tensors })
     }
 
-    /// Random ones, so scaled that activations neither die nor overflow; those of scores are larger, so that
-    /// attention is not uniform.
+    /// Random weights. Their scale keeps activations from vanishing and overflowing. Weights of scores are
+    /// larger, so that attention is not uniform.
     ///
     /// # Errors
-    /// What does not fit on the device.
+    /// If the weights do not fit on the device.
     pub fn random(
         config: &Config,
         mut normal: impl FnMut([usize; 2], f32) -> Result<Tensor>,
@@ -84,10 +84,10 @@ impl Weights {
         Ok(Weights { tensors })
     }
 
-    /// The same in another type.
+    /// These weights in another dtype.
     ///
     /// # Errors
-    /// What does not fit on the device.
+    /// If the weights do not fit on the device.
     pub fn to_dtype(&self, dtype: DType) -> Result<Self> {
         let converted = |(name, tensor): (&String, &Tensor)| Ok((name.clone(), tensor.to_dtype(dtype)?));
         Ok(Weights { tensors: self.tensors.iter().map(converted).collect::<Result<_>>()? })
@@ -96,7 +96,7 @@ impl Weights {
     /// Writes them into one file.
     ///
     /// # Errors
-    /// What cannot be written.
+    /// If the file cannot be written.
     pub fn write(&self, path: &Path) -> Result<()> {
         Ok(candle::safetensors::save(&self.tensors, path)?)
     }
@@ -117,7 +117,7 @@ impl Weights {
         Ok(tensor.clone())
     }
 
-    /// The same where it may be missing.
+    /// As above, for a tensor that may be missing.
     ///
     /// # Errors
     /// Where there is one of another shape.
@@ -126,7 +126,7 @@ impl Weights {
     }
 }
 
-/// What kernels compute in: a checkpoint's own type where it has 16 bits.
+/// The kernels' dtype: the checkpoint's, if it has 16 bits.
 fn half(dtype: DType) -> DType {
     if dtype == DType::F16 { DType::F16 } else { DType::BF16 }
 }
@@ -147,7 +147,7 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Normally distributed numbers from a seed, the same on every machine.
+/// Normally distributed numbers from a seed, equal on every machine.
 pub struct Dice(u64);
 
 impl Dice {

@@ -8,7 +8,7 @@ use ptx_sim::{Gpu, Launch, Options, Profile};
 /// Builds `fixtures/std`.
 pub fn std() -> CudaBuilder {
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/std");
-    CudaBuilder::new(fixture).target_dir(Path::new(env!("CARGO_TARGET_TMPDIR")).join("std")).jobs(1)
+    CudaBuilder::new(fixture).jobs(1)
 }
 
 /// Launches the module's one kernel, which takes pointers to `buffers`, and gives what they hold afterwards.

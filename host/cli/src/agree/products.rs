@@ -1,6 +1,6 @@
 //! Random products of tiles, through the tensor cores alone.
-use super::{DType, Driver, Error};
-use ferroflash::Contract;
+use crate::error::Error;
+use ferroflash::{Contract, DType, Driver};
 use reference::Random;
 use serde::Serialize;
 use std::fmt;

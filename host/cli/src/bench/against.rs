@@ -1,5 +1,5 @@
 //! Holding a report against an older one.
-use super::Row;
+use super::job::Row;
 use super::statistics::slowdown;
 use crate::error::Error;
 use serde::{Deserialize, Serialize};

@@ -2,12 +2,39 @@
 use super::measure::{Bench, Timing};
 use super::statistics::Times;
 use super::suite::{Suites, Workload};
-use super::{Row, TimingChoice};
 use crate::console::Console;
 use crate::error::Error;
+use clap::ValueEnum;
 use ferroflash::{Attention, RawDriver};
 use reference::Random;
+use serde::{Deserialize, Serialize};
 use std::rc::Rc;
+
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub(super) enum TimingChoice {
+    /// Caches, appends and merges cold; others hot under 0.2 TFLOP, else cold
+    #[default]
+    Auto,
+    /// L2 cache flushed
+    Cold,
+    /// Caches as the launch before left them
+    Hot,
+    /// Cold and hot
+    Both,
+}
+
+/// One shape with one timing.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Row {
+    pub suite: String,
+    pub shape: String,
+    pub entry: String,
+    pub timing: String,
+    #[serde(flatten)]
+    pub times: Times,
+    pub tflops: f64,
+    pub gb_per_s: f64,
+}
 
 /// One thing to measure.
 pub(super) struct Job {

@@ -1,5 +1,5 @@
 //! A report as a picture.
-use super::Row;
+use super::job::Row;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 

@@ -1,9 +1,7 @@
 //! `ferroflash run` on a cache: queries of sequences whose keys and values lie in pages.
-use super::FileLayout;
-use crate::device::{Device, Results};
 use crate::error::Error;
 use crate::files::{CACHES, Elements, File, HALVES, read_slopes};
-use crate::options::ScoreOptions;
+use crate::options::{FileLayout, ScoreOptions};
 use ferroflash::{Alignment, DType, PageView, Problem};
 use reference::Slopes;
 use std::ops::Range;
@@ -92,15 +90,6 @@ impl Input {
         let input = Input { problem, shape, q, starts, pool, scales, pages, table, lengths, slopes, sinks };
         input.is_there(file)?;
         Ok(input)
-    }
-
-    /// Decodes on a device. `config` names a kernel.
-    pub(super) fn run(&self, device: &Device, config: Option<&str>) -> Result<Results, Error> {
-        match (device.runner(), config) {
-            (Some(runner), config) => Ok(device.timed(runner.decode(self, config)?)),
-            (None, Some(name)) => Err(Device::has_no_kernel(name)),
-            (None, None) => self.compute(),
-        }
     }
 
     /// Checks the numbers that kernels would clamp.

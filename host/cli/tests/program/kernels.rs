@@ -1,5 +1,5 @@
 //! Commands that list, verify, fuzz and compare kernels.
-use crate::common::{Folder, check, check_error, ferroflash, report, text};
+use crate::common::{DEMO, Folder, check, check_error, ferroflash, report, text};
 use ferroflash::{MaskKind, spec::KERNELS};
 use serde_json::Value;
 
@@ -75,7 +75,7 @@ fn wrong_and_broken_kernels() {
     let folder = Folder::new("kernels");
     let with = |ptx: &str, args: &[&str]| {
         folder.write(&format!("{}.ptx", causal.contract.symbol), ptx);
-        ferroflash(args).env("FERROFLASH_PTX_DIR", &folder.0).output().expect("starts")
+        ferroflash(args).arg("--ptx-dir").arg(&folder.0).output().expect("starts")
     };
     let verify = ["verify", "--quick", "--device", "sim", "--config", causal.contract.symbol];
     // The full kernel under the causal one's name: nothing that a checker could find, only wrong numbers.
@@ -91,6 +91,37 @@ fn wrong_and_broken_kernels() {
     assert_eq!((&report["passed"], &report["exit_code"]), (&false.into(), &1.into()));
     assert!(report["error"].as_str().is_some_and(|error| error.contains("off by ")), "{report}");
     check_error(&with(".version 7.8\nnonsense", &verify), 4, "parse PTX: ");
+}
+
+/// No variable replaces a kernel, an option does, and the program names what it replaces.
+#[test]
+fn kernels_are_replaced_by_an_option_alone() {
+    let demo = ["run", "--input", DEMO, "--check", "--device", "sim"];
+    let genuine = report(&demo);
+    let kernel = genuine["kernel"].as_str().expect("a name");
+    assert_eq!(genuine.get("replaced_kernels"), None);
+    let (folder, empty) = (Folder::new("replaced"), Folder::new("replaces-nothing"));
+    let file = folder.write(&format!("{kernel}.ptx"), ".version 7.8\nnonsense");
+    for value in [folder.0.as_path(), "".as_ref()] {
+        let mut command = ferroflash(&demo);
+        let output =
+            command.env("FERROFLASH_PTX_DIR", value).current_dir(&folder.0).output().expect("starts");
+        assert!(output.status.success(), "{}", text(&output.stderr));
+    }
+    let folder = folder.0.to_str().expect("UTF-8");
+    let replaced =
+        |json: &[&str]| ferroflash(&[&demo, json, &["--ptx-dir", folder]].concat()).output().expect("starts");
+    let output = replaced(&[]);
+    check_error(&output, 4, "parse PTX");
+    let note = format!("--ptx-dir replaces 1 of the kernels by files of {folder}: {kernel}\n");
+    assert!(text(&output.stderr).contains(&note), "{}", text(&output.stderr));
+    std::fs::write(&file, ferroflash::ptx::source(kernel).expect("carried")).expect("written");
+    let output = replaced(&[]);
+    assert!(text(&output.stdout).contains(&format!("with {kernel} from {file}")), "{}", text(&output.stdout));
+    let document: Value = serde_json::from_slice(&replaced(&["--json"]).stdout).expect("one JSON document");
+    assert_eq!(document["replaced_kernels"], serde_json::json!([kernel]));
+    let nothing = [&demo[..], &["--ptx-dir", empty.0.to_str().expect("UTF-8")]].concat();
+    check(&nothing, 2, "it must have a file <symbol>.ptx of at least one kernel");
 }
 
 /// What a device cannot run is said, kernel by kernel and in the verdict.

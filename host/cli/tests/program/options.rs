@@ -1,5 +1,6 @@
 //! Options, devices, exit codes and help.
 use crate::common::{DEMO, Folder, check, check_error, ferroflash, report, text};
+use ferroflash::{DType, Mask, Problem, tuning};
 use serde_json::Value;
 
 #[test]
@@ -16,7 +17,12 @@ fn demo_verifies_its_result_and_says_where_it_ran() {
     assert!(!report["device"].as_str().expect("in words").is_empty());
     let output = ferroflash(&["demo", "--device", "cpu"]).output().expect("starts");
     assert!(text(&output.stdout).contains("on the CPU (f64 reference)"));
-    assert!(text(&output.stdout).contains("equal to the reference"));
+    assert!(!text(&output.stdout).contains("equal to"), "the reference is not compared with itself");
+    check(
+        &["run", "--device", "cpu", "--check", "--input", DEMO],
+        2,
+        "--device cpu runs the reference itself",
+    );
 }
 
 #[test]
@@ -101,11 +107,53 @@ fn the_cpu_runs_no_kernel() {
 fn a_broken_tuning_file_is_an_error_on_any_machine() {
     let folder = Folder::new("tuning");
     let file = folder.write("tuning.json", "{\"devices\": 3}");
-    for device in [&[][..], &["--device", "gpu"]] {
+    for device in [&[][..], &["--device", "gpu"], &["--device", "sim"]] {
         let args = [&["run", "--input", DEMO], device].concat();
         let output = ferroflash(&args).env("FERROFLASH_TUNING", &file).output().expect("starts");
         check_error(&output, 2, "it must be a file that `ferroflash sweep` wrote");
     }
+}
+
+/// An empty variable is unset, and a measured choice counts on the simulated card too.
+#[test]
+fn the_tuning_file_counts_in_the_simulator() {
+    let folder = Folder::new("tuning-sim");
+    let run = ["run", "--input", DEMO, "--causal", "--device", "sim", "--json"];
+    let kernel = |variable: &str| {
+        let mut command = ferroflash(&run);
+        // Whoever tests may have measured.
+        let output = command.env("FERROFLASH_TUNING", variable).env("XDG_CACHE_HOME", &folder.0).output();
+        let output = output.expect("starts");
+        assert!(output.status.success(), "{variable:?}: {}", text(&output.stderr));
+        let report: Value = serde_json::from_slice(&output.stdout).expect("one JSON document");
+        report["kernel"].as_str().expect("a name").to_owned()
+    };
+    let own = kernel("");
+    let [entry, other] = ["fwd_f16_d64_causal_128x64", "fwd_f16_d64_causal_64x64_w4"];
+    let other = if own == entry { other } else { entry };
+    let size = tuning::size(&Problem::new(DType::F16, 1, 128, 2, 64).mask(Mask::Causal));
+    let tuned = serde_json::json!({ "entry": other, "microseconds": 1.0, "table_microseconds": null });
+    let devices = serde_json::json!({ "NVIDIA L4": { size: tuned } });
+    let file = serde_json::json!({ "version": 1, "devices": devices });
+    assert_eq!(kernel(&folder.write("tuning.json", &file.to_string())), other);
+}
+
+#[test]
+fn shells_complete_every_command() {
+    let help = ferroflash(&["--help"]).output().expect("starts");
+    let help = text(&help.stdout).split("Commands:").nth(1).expect("a list of commands").to_owned();
+    let help = help.split("Options:").next().expect("commands come first").to_owned();
+    let commands: Vec<_> = help.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    assert!(commands.len() > 10, "{commands:?}");
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let output = ferroflash(&["completions", shell]).output().expect("starts");
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let script = text(&output.stdout);
+        let missing: Vec<_> = commands.iter().filter(|command| !script.contains(**command)).collect();
+        assert!(missing.is_empty() && script.contains("profile"), "{shell} knows no {missing:?}");
+        assert_eq!(report(&["completions", shell])["script"], script);
+    }
+    check(&["completions", "csh"], 2, "[possible values: bash, elvish, fish, powershell, zsh]");
 }
 
 #[test]

@@ -10,14 +10,10 @@ use std::process::Command;
 const ENTRY: &str = "fwd_f16_d64_causal_64x64_w4";
 
 /// Runs `ferroflash sanitize`; `(exit code, findings of the first kernel, text)`.
-fn sanitize(folder: &Folder, args: &[&str]) -> (Option<i32>, Vec<Value>, String) {
+fn sanitize(args: &[&str]) -> (Option<i32>, Vec<Value>, String) {
     let run = |json: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_ferroflash"));
-        command
-            .args(["sanitize", "--device", "sim"])
-            .args(args)
-            .args(json)
-            .env(ptx::PTX_DIR_VARIABLE, &folder.0);
+        command.args(["sanitize", "--device", "sim"]).args(args).args(json);
         command.output().expect("starts")
     };
     let output = run(&["--json"]);
@@ -77,12 +73,13 @@ const KERNELS: &str = "kernels-gpu/src/";
 fn check_kernel(test: &str, ptx: &str, kinds: &[&str], file: &str) -> usize {
     let folder = Folder::new(test);
     folder.write(&format!("{ENTRY}.ptx"), ptx);
-    check(sanitize(&folder, &["--config", ENTRY, "--seeds", "1"]), kinds, file, KERNELS)
+    let args = ["--ptx-dir", &folder.0.to_string_lossy(), "--config", ENTRY, "--seeds", "1"];
+    check(sanitize(&args), kinds, file, KERNELS)
 }
 
 #[test]
 fn the_kernel_itself_is_clean() {
-    let (code, findings, text) = sanitize(&Folder::new("clean"), &["--config", ENTRY]);
+    let (code, findings, text) = sanitize(&["--config", ENTRY]);
     assert_eq!((code, findings.len()), (Some(0), 0), "{text}");
     assert!(text.contains("clean"), "{text}");
 }
@@ -149,7 +146,7 @@ fn own(test: &str, address: &str, run: &str) -> (Option<i32>, Vec<Value>, String
     let folder = Folder::new(test);
     let ptx = folder.write("mine.ptx", &OWN.replace("ADDRESS", address));
     let launch = folder.write("launch.txt", &format!("# 32 words\nbuffer out u32 32\n{run}\n"));
-    sanitize(&folder, &["--ptx", &ptx, "--launch", &launch])
+    sanitize(&["--ptx", &ptx, "--launch", &launch])
 }
 
 #[test]
@@ -180,7 +177,7 @@ fn reports_that_are_asked_for() {
 #[test]
 fn what_kernels_print_is_shown() {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../ptx-sim/filetests/print.ptx");
-    let (code, findings, text) = sanitize(&Folder::new("print"), &["--ptx", file]);
+    let (code, findings, text) = sanitize(&["--ptx", file]);
     assert_eq!((code, findings.len()), (Some(0), 0), "{text}");
     assert!(text.contains("printed: thread 0\n") && text.contains("printed: thread 3\n"), "{text}");
 }

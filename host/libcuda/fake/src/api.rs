@@ -1,6 +1,7 @@
 //! How the driver's functions are written here, and those of devices and contexts.
 use crate::state::{
-    Code, DEVICES, INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE, Refusal, call, contexts, primary, refuse,
+    CAPTURING, Code, DEVICES, INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE, Kind, Object, Refusal, call,
+    contexts, primary, refuse,
 };
 use std::ffi::{CStr, c_char, c_int, c_uint};
 
@@ -68,7 +69,7 @@ fn attribute(attribute: c_int) -> c_int {
 
 driver_functions! {
     cuInit |_state, _flags: c_uint| Ok(());
-    cuDriverGetVersion |_state, version: Out<c_int>| version.set(13_000);
+    cuDriverGetVersion |state, version: Out<c_int>| version.set(state.version);
 
     cuDeviceGetCount |_state, count: Out<c_int>| count.set(DEVICES);
     cuDeviceGet |_state, to: Out<c_int>, ordinal: c_int| to.set(device(ordinal)?);
@@ -84,6 +85,7 @@ driver_functions! {
         state.retained[device(of)? as usize] += 1;
         context.set(primary(of))
     };
+    cuDevicePrimaryCtxSetFlags_v2 |_state, of: c_int, _flags: c_uint| device(of).map(|_| ());
     cuDevicePrimaryCtxRelease_v2 |state, of: c_int| {
         let retained = &mut state.retained[device(of)? as usize];
         let Some(less) = retained.checked_sub(1) else {
@@ -112,7 +114,14 @@ driver_functions! {
         None => refuse(INVALID_CONTEXT, "no context is current"),
     };
     cuCtxGetDevice |state, to: Out<c_int>| to.set((state.current()? - primary(0)) as c_int);
-    cuCtxSynchronize |state| state.current().map(|_| ());
+    cuCtxSynchronize |state| {
+        let context = state.current()?;
+        let captures = |object: &Object| object.kind == Kind::Stream { capturing: true };
+        match state.objects.values().any(|object| object.context == context && captures(object)) {
+            true => refuse(CAPTURING, "a stream of the context captures"),
+            false => Ok(()),
+        }
+    };
 }
 
 /// Names and words are of the same form for every code, so that tests can tell them from the real ones.

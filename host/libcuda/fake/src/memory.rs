@@ -88,4 +88,7 @@ driver_functions! {
     cuMemsetD8Async |state, address: u64, byte: u8, bytes: usize, _stream: usize| {
         state.set(address, byte, bytes)
     };
+    cuMemsetD32Async |state, address: u64, word: u32, words: usize, _stream: usize| {
+        (0..words).try_for_each(|n| state.write(address + 4 * n as u64, word.to_ne_bytes().as_ptr(), 4))
+    };
 }

@@ -37,3 +37,9 @@ pub extern "C" fn fake_cuda_left() -> *const c_char {
 pub extern "C" fn fake_cuda_fail(function: Text) {
     with(|state| state.failing.insert(function.get()));
 }
+
+/// Makes this a driver of another version: 11040 is 11.4.
+#[unsafe(no_mangle)]
+pub extern "C" fn fake_cuda_version(version: i32) {
+    with(|state| state.version = version);
+}

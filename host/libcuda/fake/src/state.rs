@@ -79,8 +79,9 @@ pub struct Object {
 }
 
 /// All of the driver but the threads' contexts.
-#[derive(Default)]
 pub struct State {
+    /// As `cuDriverGetVersion` says it: 13000 is 13.0.
+    pub version: i32,
     /// By handle.
     pub objects: BTreeMap<usize, Object>,
     /// How often each primary context is retained.
@@ -90,6 +91,14 @@ pub struct State {
     /// Functions whose next call fails.
     pub failing: BTreeSet<String>,
     handles: usize,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        let (objects, failing) = (BTreeMap::new(), BTreeSet::new());
+        let (retained, calls, faults) = ([0; DEVICES as usize], vec![], vec![]);
+        State { version: 13_000, objects, retained, calls, faults, failing, handles: 0 }
+    }
 }
 
 static STATE: LazyLock<Mutex<State>> = LazyLock::new(Mutex::default);

@@ -1,7 +1,11 @@
 //! What bulk copies move: rows of a tensor's box, or plain bytes.
 
 use super::*;
-use crate::tensor_map::{Row, Swizzle, Tiled};
+use crate::{
+    exec::knowledge::Knowledge,
+    op::{AtomicOp, AtomicType},
+    tensor_map::{ElementType, Row, Swizzle, Tiled},
+};
 
 /// One copy of one lane.
 #[derive(Clone, Debug)]
@@ -15,6 +19,8 @@ pub(crate) struct Copy {
     row_bytes: u32,
     swizzle: Swizzle,
     fill: u64,
+    /// Where it is a box of a tensor.
+    pub element: Option<ElementType>,
 }
 
 /// A load in flight: it lands in this phase of its mbarrier.
@@ -30,6 +36,11 @@ pub(crate) struct Load {
 #[derive(Debug)]
 pub(crate) struct Store {
     pub copy: Copy,
+    /// What the warp knew when it issued the store: of its block, and of others.
+    pub row: Vec<u32>,
+    pub others: Knowledge,
+    /// What it does to what is there.
+    pub reduction: Option<(AtomicOp, AtomicType)>,
     /// Groups that the lane had committed before.
     pub group: u32,
     /// Its place among the warp's stores.
@@ -84,8 +95,22 @@ impl<'a> Block<'a> {
         at: u64,
         lane: usize,
     ) -> Option<Copy> {
+        let copy = self.region(warp, region, lane)?;
+        let align = if copy.element.is_some() { 128 } else { 16 };
+        let space = if at >> 32 != 0 { Space::Generic } else { Space::Shared };
+        let what = "a bulk copy's place in shared memory";
+        let at = self.aligned(warp, (space, at), align, lane, what)?;
+        if self.shared_offset(at, copy.bytes() as usize).is_none() {
+            self.fault(warp, Space::Shared, at, copy.bytes() as usize, lane, "bulk copy");
+            return None;
+        }
+        Some(Copy { at: at as u32, ..copy })
+    }
+
+    /// What of device memory one lane's copy is about, and its place in shared memory still to come.
+    pub(super) fn region(&mut self, warp: &mut Warp<'a>, region: &Region, lane: usize) -> Option<Copy> {
         let site = warp.site;
-        let (copy, align) = match region {
+        match region {
             Region::Tensor { map, at: coordinates } => {
                 let map = self.addresses(warp, map, 1 << lane)[lane];
                 let tiled = self.tensor_map(warp, map, lane)?;
@@ -103,7 +128,7 @@ impl<'a> Block<'a> {
                 let coordinates: Vec<i32> = coordinates.iter().map(coordinate).collect();
                 let Tiled { swizzle, fill, .. } = tiled;
                 let (rows, row_bytes) = (tiled.rows(&coordinates), tiled.row_bytes());
-                (Copy { lane, site, at: 0, rows, row_bytes, swizzle, fill }, 128)
+                Some(Copy { lane, site, at: 0, rows, row_bytes, swizzle, fill, element: Some(tiled.element) })
             }
             Region::Bytes { addr, bytes } => {
                 let address = self.addresses(warp, addr, 1 << lane)[lane];
@@ -114,18 +139,10 @@ impl<'a> Block<'a> {
                     return None;
                 }
                 self.aligned(warp, (Space::Global, address), 16, lane, "a bulk copy's address")?;
-                let rows = vec![Row { address, skip: 0, bytes }];
-                (Copy { lane, site, at: 0, rows, row_bytes: bytes, swizzle: Swizzle::None, fill: 0 }, 16)
+                let (rows, swizzle) = (vec![Row { address, skip: 0, bytes }], Swizzle::None);
+                Some(Copy { lane, site, at: 0, rows, row_bytes: bytes, swizzle, fill: 0, element: None })
             }
-        };
-        let space = if at >> 32 != 0 { Space::Generic } else { Space::Shared };
-        let what = "a bulk copy's place in shared memory";
-        let at = self.aligned(warp, (space, at), align, lane, what)?;
-        if self.shared_offset(at, copy.bytes() as usize).is_none() {
-            self.fault(warp, Space::Shared, at, copy.bytes() as usize, lane, "bulk copy");
-            return None;
         }
-        Some(Copy { at: at as u32, ..copy })
     }
 
     /// The address within its space, if it is a multiple of `align`.

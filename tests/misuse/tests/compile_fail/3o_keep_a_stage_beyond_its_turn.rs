@@ -1,9 +1,9 @@
 //! A stream refills a stage as soon as its turn is over: nothing of it outlives the closure.
-use misuse::{Stage, StageSlot};
 use contract::F16;
+use misuse::{Stage, StageSlot};
 use tile::{CpAsync, Stream, Warp};
 
-fn turn(mut kv: Stream<Stage<F16, 1, 4>, 2, CpAsync<Warp>>, mut warp: Warp) {
+fn turn(mut kv: Stream<Stage<F16, 1, 4>, 2, 4>, mut warp: Warp) {
     let mut kept = None;
     let refill = |_: &StageSlot<F16, 1, 4, CpAsync<Warp>>| {};
     kv.turn(&mut warp, |stage, _| kept = Some(stage), refill);

@@ -1,15 +1,10 @@
 //! What warps leave for each other may take the place of their rings once each has given back its own.
 use contract::F16;
 use misuse::{K, Stage};
-use tile::{Block, CpAsync, Lent, Stream, Warp};
+use tile::{Block, Stream, Warp};
 
-fn reclaim(
-    mut kv: Stream<Stage<F16, 1, 4>, 2, CpAsync<Warp>>,
-    lent: Lent<Stage<F16, 1, 4>, 2, 4>,
-    mut warp: Warp,
-    mut block: Block<K>,
-) {
-    let _scratch = lent.reclaim(kv, &mut block);
+fn reclaim(mut kv: Stream<Stage<F16, 1, 4>, 2, 4>, mut warp: Warp, mut block: Block<K>) {
+    let _scratch = kv.reclaim(&mut block);
     kv.turn(&mut warp, |_, _| {}, |_| {});
 }
 

@@ -81,7 +81,7 @@ pub(super) const HARMLESS: &[Harmless] = &[
     },
     Harmless {
         operators: &[Operator::OffByOne],
-        source: ["cache.rs", "(at < self.end).then_some(at)"],
+        source: ["steps.rs", "(at < self.end).then_some(at)"],
         kernels: |symbol| decodes(symbol) && symbol.contains("_8_"),
         reason: "Steps of 8 warps go beyond 8 rows and fewer, or end at 8: the row is then the last one \
                  again, by the same numbers.",

@@ -1,6 +1,6 @@
 //! Decoding of a file's cache on a device.
 use super::Input;
-use crate::device::{Results, Took};
+use crate::results::{Results, Took};
 use ferroflash::{
     Attention, Capabilities, Counters, Decode, Driver, Error, Index, KvCache, KvPages, KvScale, LseView,
     PackedQueries, PageView, Problem, Sinks, TensorView, Workspace, plan_decode,

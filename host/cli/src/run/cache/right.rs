@@ -1,7 +1,7 @@
 //! What a file's cache should give, and how results compare with it.
 use super::Input;
-use crate::device::{Results, Took};
 use crate::error::Error;
+use crate::results::{Results, Took};
 use ferroflash::Problem;
 use rayon::prelude::*;
 use reference::{HostTensor, Inputs, Outputs, Reference, Slopes, TensorError, Verdict, e4m3};
@@ -12,7 +12,7 @@ impl Input {
     ///
     /// # Errors
     /// Those of planning, which needs no device.
-    pub(super) fn compute(&self) -> Result<Results, Error> {
+    pub(in crate::run) fn compute(&self) -> Result<Results, Error> {
         self.validate()?;
         let start = Instant::now();
         let (mut o, mut lse) =

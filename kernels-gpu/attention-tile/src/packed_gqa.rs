@@ -1,6 +1,7 @@
-//! Rows of several heads as one tile's.
-use contract::{FastDiv, Tensor, Vector};
+//! Packed GQA: rows of the query heads that share a key head, as one tile's.
 use cuda_std::memory::{ld_global_nc_b32_or_zero, st_global_b32, st_global_v2_b32};
+use spec::{FastDiv, Lse, Tensor};
+use tile::WordRows;
 
 /// The rows of neighbouring heads of one batch: row `i` is head `i % group` of the tensor's row `i / group`,
 /// counted from the first of them.
@@ -15,24 +16,6 @@ pub struct PackedRows<'p> {
     first: u32,
     rows: u32,
     group: &'p FastDiv,
-}
-
-/// Words of one row, from one of them on: its address and bound are found once for all of them.
-#[derive(Clone, Copy)]
-pub(crate) struct RowWords {
-    at: u64,
-    /// How many there are; fewer than none past the last.
-    left: i32,
-}
-
-impl RowWords {
-    /// Word `i`; 0 where there is none.
-    #[inline(always)]
-    pub(crate) fn get(self, i: u32) -> u32 {
-        // SAFETY: row and word exist where `i` is below `left`, and base and strides are multiples of 16, as
-        // `Tensor` promises; what kernels read through it they do not write.
-        unsafe { ld_global_nc_b32_or_zero(self.at.wrapping_add(i as u64 * 4), (i as i32) < self.left) }
-    }
 }
 
 impl<'p> PackedRows<'p> {
@@ -83,13 +66,6 @@ impl<'p> PackedRows<'p> {
         self.base.wrapping_add(offset)
     }
 
-    /// The words of a row of a tensor that nobody writes while the kernel runs, from word `from` on.
-    #[inline(always)]
-    pub(crate) fn words(&self, row: u32, from: u32) -> RowWords {
-        let left = if row < self.rows { self.words as i32 - from as i32 } else { 0 };
-        RowWords { at: self.at(row).wrapping_add(from as u64 * 4), left }
-    }
-
     /// Stores four columns of a row from column `4 * quad` on, two words, if they exist.
     #[inline(always)]
     pub fn store_quad(&self, row: u32, quad: u32, x: [u32; 2]) {
@@ -99,21 +75,37 @@ impl<'p> PackedRows<'p> {
         }
     }
 
-    /// Stores a row's value to `vector`, which has one for each of these rows, if the row exists and the
-    /// vector is wanted. `batch` and `group` are what these rows are of.
+    /// Stores a row's value to `lse`, which has one for each of these rows, if the row exists and the
+    /// LSE is wanted. `batch` and `group` are what these rows are of.
     #[inline(always)]
-    pub fn store_value(&self, vector: &Vector, [batch, group]: [u32; 2], row: u32, x: f32) {
-        if vector.base == 0 || row >= self.rows {
+    pub fn store_value(&self, lse: &Lse, [batch, group]: [u32; 2], row: u32, x: f32) {
+        if lse.base == 0 || row >= self.rows {
             return;
         }
         let [row, head] = self.unpack(row);
         let head = group as u64 * self.group.get() as u64 + head as u64;
         let offset = (batch as u64)
-            .wrapping_mul(vector.batch_bytes)
-            .wrapping_add(head.wrapping_mul(vector.head_bytes))
+            .wrapping_mul(lse.batch_bytes)
+            .wrapping_add(head.wrapping_mul(lse.head_bytes))
             .wrapping_add(row as u64 * 4);
-        // SAFETY: the vector has a value for each row of each head, and is a multiple of 4, as `Vector`
+        // SAFETY: the LSE has a value for each row of each head, and is a multiple of 4, as `Lse`
         // promises.
-        unsafe { st_global_b32(vector.base.wrapping_add(offset), x.to_bits()) }
+        unsafe { st_global_b32(lse.base.wrapping_add(offset), x.to_bits()) }
+    }
+}
+
+/// Rows of a tensor that nobody writes while the kernel runs.
+impl WordRows for PackedRows<'_> {
+    /// The row's address and bound are found once for all of its words.
+    #[inline(always)]
+    fn words(&self, row: u32, from: u32) -> impl Fn(u32) -> u32 + Copy {
+        // Fewer than none past the last.
+        let left = if row < self.rows { self.words as i32 - from as i32 } else { 0 };
+        let at = self.at(row).wrapping_add(from as u64 * 4);
+        move |i| {
+            // SAFETY: row and word exist where `i` is below `left`, and base and strides are multiples of 16,
+            // as `Tensor` promises; what kernels read through it they do not write.
+            unsafe { ld_global_nc_b32_or_zero(at.wrapping_add(i as u64 * 4), (i as i32) < left) }
+        }
     }
 }

@@ -1,37 +1,9 @@
 //! Tiles of 16 rows of one sequence's cache, wherever its pages lie: what one warp copies.
-use crate::{CpAsync, TileSlot, Walk, Warp, layout};
-use contract::{Cache, Element};
+use crate::table::chunk;
 use core::marker::PhantomData;
 use cuda_std::math;
-use cuda_std::memory::ld_global_nc_b32;
-
-/// The page that row `row` of a sequence is in, as the table has it. A wrong column shows a number of another
-/// place of the table, never memory that is not the table's.
-#[inline(always)]
-pub(crate) fn page(cache: &Cache, sequence: u32, row: u32) -> u32 {
-    if cache.table == 0 {
-        return sequence;
-    }
-    let (column, _) = cache.page.div_rem(row);
-    let entry = sequence as u64 * cache.table_stride as u64 + column.min(cache.columns - 1) as u64;
-    // SAFETY: the table has `columns` numbers for each sequence, as `Cache` promises; kernels that read it do
-    // not write it.
-    unsafe { ld_global_nc_b32(cache.table + entry * 4) }
-}
-
-/// First chunk of row `row` of a sequence, head 0, in page number `page`: a wrong number may show foreign
-/// rows, never foreign memory.
-#[inline(always)]
-pub(crate) fn chunk_in(cache: &Cache, page: u32, row: u32) -> u32 {
-    let (_, within) = cache.page.div_rem(row);
-    page.min(cache.pages - 1) * cache.page_chunks + within * cache.row_chunks
-}
-
-/// The same in the page where the table has it.
-#[inline(always)]
-fn chunk(cache: &Cache, sequence: u32, row: u32) -> u32 {
-    chunk_in(cache, page(cache, sequence, row), row)
-}
+use spec::{Cache, Element};
+use tile::{CpAsync, Steps, TileSlot, Walk, Warp, layout};
 
 /// Every `stride`-th tile of 16 rows of a sequence's first `rows` rows, from tile `first` on: one warp's
 /// share.
@@ -58,28 +30,6 @@ impl Strided {
     #[inline(always)]
     pub fn tiles(&self) -> Steps {
         Steps { at: self.first * 16, step: self.stride * 16, end: self.rows }
-    }
-}
-
-/// Numbers `step` apart, from `at` to below `end`; `end + step` stays below 2^32. `Iterator::step_by` divides
-/// to know how many there are: 100 cycles before the first.
-#[derive(Clone, Copy)]
-pub struct Steps {
-    /// The next.
-    pub at: u32,
-    /// From one to the next.
-    pub step: u32,
-    /// One past the last that may be.
-    pub end: u32,
-}
-
-impl Iterator for Steps {
-    type Item = u32;
-    #[inline(always)]
-    fn next(&mut self) -> Option<u32> {
-        let at = self.at;
-        self.at = at.wrapping_add(self.step);
-        (at < self.end).then_some(at)
     }
 }
 
@@ -113,13 +63,13 @@ impl PagedTiles {
 impl Source for PagedTiles {
     #[inline(always)]
     fn of(cache: &Cache, share: &Strided, warp: Warp) -> Self {
-        PagedTiles { these: 0, next: Self::look(cache, share, warp.lane), tile: 0 }
+        PagedTiles { these: 0, next: Self::look(cache, share, warp.lane()), tile: 0 }
     }
     #[inline(always)]
     fn seek(&mut self, cache: &Cache, share: &Strided, i: u32, warp: Warp) {
         // Long before they are needed, and not before the first copies.
         if i % 32 == 16 {
-            self.next = Self::look(cache, share, i + 16 + warp.lane);
+            self.next = Self::look(cache, share, i + 16 + warp.lane());
         }
         if i.is_multiple_of(32) {
             self.these = self.next;
@@ -143,7 +93,7 @@ pub struct PagedRows {
 impl PagedRows {
     #[inline(always)]
     fn look(cache: &Cache, share: &Strided, i: u32, warp: Warp) -> u32 {
-        let row = share.row(i + warp.lane / 16) + warp.lane % 16;
+        let row = share.row(i + warp.lane() / 16) + warp.lane() % 16;
         if row < share.rows { chunk(cache, share.sequence, row) } else { 0 }
     }
 }

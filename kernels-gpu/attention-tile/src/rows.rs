@@ -1,9 +1,8 @@
 //! Tiles of any number of rows of one sequence's cache, wherever its pages lie: what a block copies.
-use crate::cache::{chunk_in, page};
-use crate::crew::sealed::Sealed;
-use crate::{Crew, SharedTile, TileSource, TileWalk, Walk, layout};
-use contract::{Cache, Element};
+use crate::table::{chunk_in, page};
 use core::marker::PhantomData;
+use spec::{Cache, Element};
+use tile::{Crew, SharedTile, TileSource, TileWalk, Walk, layout};
 
 /// Keys or values of one head of a sequence in a cache: rows of up to `C` base tiles of `E`, in pages of any
 /// size.
@@ -41,7 +40,6 @@ impl<'p, E: Element, const C: usize> CacheRows<'p, E, C> {
     }
 }
 
-impl<E, const C: usize> Sealed for CacheRows<'_, E, C> {}
 impl<'p, E: Element, const C: usize> TileSource<E, C> for CacheRows<'p, E, C> {
     type Walk<const R: usize, W: Crew> = PageWalk<'p, E, R, C, W>;
 
@@ -87,7 +85,6 @@ impl<E: Element, const R: usize, const C: usize, W: Crew> PageWalk<'_, E, R, C, 
     }
 }
 
-impl<E, const R: usize, const C: usize, W> Sealed for PageWalk<'_, E, R, C, W> {}
 // SAFETY: chunks of rows of pages that exist, whatever the table says, and of columns that do; 16-byte
 // aligned, as `Cache` promises.
 unsafe impl<E: Element, const R: usize, const C: usize, W: Crew> TileWalk<E, R, C, W>

@@ -1,0 +1,89 @@
+//! What an entry may do that no kernel may, in words.
+
+use std::fmt;
+
+/// One rule broken by one entry on one target.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Breach {
+    /// The entry.
+    pub entry: String,
+    /// The target, as ptxas names it.
+    pub target: String,
+    /// The rule.
+    pub rule: Rule,
+}
+
+/// What an entry did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Rule {
+    /// Its disassembly was not understood, so nothing is known of its loops.
+    Unread {
+        /// Instructions that were found, none of them `EXIT`.
+        instructions: u32,
+    },
+    /// An array that should be registers lies in local memory.
+    LocalDepot,
+    /// ptxas ran `wgmma` one after the other; its message.
+    Serialised(String),
+    /// ptxas has lost parts of descriptors: the kernel multiplies something else.
+    LostDescriptors {
+        /// Uniform registers that nothing writes.
+        registers: u32,
+    },
+    /// Registers are spilled inside a loop.
+    SpillInLoop {
+        /// `STL` instructions inside loops.
+        stores: u32,
+        /// `LDL` instructions inside loops.
+        loads: u32,
+    },
+    /// Registers are spilled outside loops, and no allowance covers it.
+    Spill {
+        /// Bytes stored.
+        stores: u32,
+        /// Bytes loaded.
+        loads: u32,
+        /// The allowance: bytes stored and loaded.
+        allowed: Option<(u32, u32)>,
+    },
+}
+
+impl fmt::Display for Breach {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} on {}: ", self.entry, self.target)?;
+        match &self.rule {
+            Rule::Unread { instructions } => write!(
+                f,
+                "its disassembly is not understood: {instructions} instructions, but every kernel has an \
+                 EXIT; try nvdisasm 13.2"
+            ),
+            Rule::LocalDepot => {
+                write!(f, "an array lies in local memory (__local_depot): index it by constants only")
+            }
+            Rule::Serialised(message) => write!(f, "wgmma is serialised: {message}"),
+            Rule::LostDescriptors { registers } => write!(
+                f,
+                "wgmma reads descriptors from {registers} uniform registers that nothing writes: ptxas has \
+                 lost them; keep fewer of them alive at once"
+            ),
+            Rule::SpillInLoop { stores, loads } => {
+                write!(
+                    f,
+                    "spills inside a loop ({stores} STL, {loads} LDL): fewer registers must be alive at once"
+                )
+            }
+            Rule::Spill { stores, loads, allowed: None } => {
+                write!(
+                    f,
+                    "spills {stores} bytes stored, {loads} loaded, and its line in the table allows none"
+                )
+            }
+            Rule::Spill { stores, loads, allowed: Some((s, l)) } => {
+                write!(
+                    f,
+                    "spills {stores} bytes stored, {loads} loaded; its line in the table allows {s} and {l}"
+                )
+            }
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! What of a workspace's manifest and lock file may change a device crate's modules. A member that comes or a
+//! dependency of some program's changes nothing: whoever adds one shall not compile every kernel again.
+
+use std::collections::BTreeSet;
+
+/// The blocks of a lock file that `package` and what it depends on have; all of it, where it has no such
+/// package.
+pub(crate) fn locked(lock: &str, package: &str) -> String {
+    let blocks: Vec<&str> = lock.split("[[package]]").skip(1).collect();
+    let (mut found, mut next) = (BTreeSet::new(), vec![package]);
+    while let Some(name) = next.pop() {
+        if !found.insert(name) {
+            continue;
+        }
+        for block in blocks.iter().filter(|block| name_of(block) == Some(name)) {
+            next.extend(dependencies(block));
+        }
+    }
+    if !blocks.iter().any(|block| name_of(block) == Some(package)) {
+        return lock.to_owned();
+    }
+    blocks.into_iter().filter(|block| name_of(block).is_some_and(|name| found.contains(name))).collect()
+}
+
+fn name_of(block: &str) -> Option<&str> {
+    block.lines().find_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"'))
+}
+
+/// The names in a block's list, which may have a version behind them.
+fn dependencies(block: &str) -> impl Iterator<Item = &str> {
+    let list = block.split_once("dependencies = [").map_or("", |(_, list)| list);
+    let list = list.split_once(']').map_or("", |(list, _)| list);
+    list.split('"').skip(1).step_by(2).filter_map(|item| item.split(' ').next())
+}
+
+/// A workspace's manifest without the lists of its members and without profiles for development: kernels are
+/// compiled in another one.
+pub(crate) fn workspace(manifest: &str) -> String {
+    let mut kept = String::new();
+    let (mut in_list, mut in_profile) = (false, false);
+    for line in manifest.lines() {
+        if line.starts_with('[') {
+            in_profile = line.starts_with("[profile.dev");
+        }
+        let list = ["members", "exclude"]
+            .iter()
+            .any(|name| line.strip_prefix(name).is_some_and(|rest| rest.trim_start().starts_with('=')));
+        in_list |= list;
+        if !in_list && !in_profile {
+            kept.push_str(line);
+            kept.push('\n');
+        }
+        in_list &= !line.trim_end().ends_with(']');
+    }
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_a_package_depends_on_is_locked() {
+        let block = |name: &str, version: &str, dependencies: &str| {
+            format!(
+                "[[package]]\nname = \"{name}\"\nversion = \"{version}\"\ndependencies = [{dependencies}]\n"
+            )
+        };
+        let lock = |tile: &str, clap: &str| {
+            let blocks = [
+                block("kernels", "1", "\n \"spec\",\n \"tile 2\",\n"),
+                block("spec", "1", ""),
+                block("tile", tile, "\n \"spec\",\n"),
+                block("program", "1", "\n \"clap\",\n \"kernels\",\n"),
+                block("clap", clap, ""),
+            ];
+            format!("version = 4\n\n{}", blocks.join("\n"))
+        };
+        let of = |tile, clap| locked(&lock(tile, clap), "kernels");
+        assert_eq!(of("2", "4.0"), of("2", "4.1"));
+        assert_ne!(of("2", "4.0"), of("3", "4.0"));
+        assert!(!of("2", "4.0").contains("program"));
+        assert_eq!(locked(&lock("2", "4.0"), "absent"), lock("2", "4.0"));
+    }
+
+    #[test]
+    fn members_and_profiles_of_development_say_nothing() {
+        let of = |members: &str, dev: &str, release: &str, more: &str| {
+            workspace(&format!(
+                "[workspace]\nresolver = \"3\"\nmembers = [{members}]\nexclude = [\"c\"]\n[workspace.dependencies]\n\
+                 a = \"1\"{more}\n[profile.dev]\n{dev}\n[profile.release]\n{release}\n"
+            ))
+        };
+        let plain = of("\"a\"", "", "", "");
+        assert_eq!(
+            plain,
+            of("\n \"a\",\n \"b\",\n", "debug = 0\n[profile.dev.package.a]\nopt-level = 3", "", "")
+        );
+        assert_ne!(plain, of("\"a\"", "", "lto = true", ""));
+        assert_ne!(plain, of("\"a\"", "", "", "\nb = \"1\""));
+        assert!(plain.contains("resolver") && !plain.contains("exclude"), "{plain}");
+    }
+}

@@ -1,0 +1,41 @@
+//! What a build makes: [`Output`], a [`Module`] for each entry.
+
+use std::path::PathBuf;
+
+use crate::toolchain::RUSTC_VARIABLE;
+use crate::{Arch, Contract};
+
+/// What a build made.
+#[derive(Debug)]
+pub struct Output {
+    /// One module per entry, in the order of the contracts.
+    pub modules: Vec<Module>,
+    /// The source files and manifests that the modules were made of.
+    pub inputs: Vec<PathBuf>,
+    /// What rustc warned of in the device crates; empty if nothing.
+    pub warnings: String,
+}
+
+/// The PTX of one entry: a complete module.
+#[derive(Debug, Clone)]
+pub struct Module {
+    /// The entry's launch contract.
+    pub contract: Contract,
+    /// The target that it was compiled for.
+    pub arch: Arch,
+    /// The PTX text.
+    pub text: String,
+    /// The file that holds the same text.
+    pub path: PathBuf,
+}
+
+impl Output {
+    /// Tells cargo to run the build script again when a source of the kernels or the choice of the compiler
+    /// changes.
+    pub fn emit_rerun_if_changed(&self) {
+        for input in &self.inputs {
+            println!("cargo:rerun-if-changed={}", input.display());
+        }
+        println!("cargo:rerun-if-env-changed={}", RUSTC_VARIABLE);
+    }
+}

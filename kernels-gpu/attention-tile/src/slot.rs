@@ -1,0 +1,71 @@
+//! The row of a cache that a slot names, to be filled.
+use cuda_std::memory::{ld_global_b32, ld_global_b64, st_global_v4_b32};
+use spec::{Cache, Slots};
+use tile::{OwnPart, StoreEight};
+
+/// One head's key and value of one row of a cache, which exist.
+pub struct CacheRow {
+    key: u64,
+    value: u64,
+    /// 16-byte chunks of each.
+    chunks: u32,
+}
+
+impl CacheRow {
+    /// Head `head` of the row that slot `i` says; `None` where there is no such slot, row or head.
+    #[inline(always)]
+    pub fn of(cache: &Cache, slots: &Slots, i: u32, head: u32) -> Option<Self> {
+        if i >= slots.count {
+            return None;
+        }
+        // SAFETY: the slot exists, and the base is a multiple of its size, as `Slots` promises.
+        let slot = unsafe {
+            match slots.wide {
+                0 => ld_global_b32(slots.base + i as u64 * 4) as i32 as i64 as u64,
+                _ => ld_global_b64(slots.base + i as u64 * 8),
+            }
+        };
+        // Negative ones are beyond all rows, too, which are below 2^31.
+        if slot >= (cache.pages * cache.page.get()) as u64 {
+            return None;
+        }
+        let (page, row) = cache.page.div_rem(slot as u32);
+        let chunk = page * cache.page_chunks + row * cache.row_chunks + head * cache.head_chunks;
+        let [key, value] = [cache.keys, cache.values].map(|base| base.wrapping_add(chunk as u64 * 16));
+        // By value: a reference to parameters that may be none would lay them in local memory.
+        Some(CacheRow { key, value, chunks: cache.chunks })
+    }
+
+    /// Stores 16 bytes of the key and of the value, as they are.
+    #[inline(always)]
+    pub fn store_bits(&self, own: &OwnPart, [key, value]: [[u32; 4]; 2]) {
+        self.store(own, 16, |keys, values| {
+            // SAFETY: they exist, and bases are multiples of 16, as `Cache` promises.
+            unsafe {
+                st_global_v4_b32(keys, key);
+                st_global_v4_b32(values, value);
+            }
+        })
+    }
+
+    /// Rounds and stores eight columns of the key and of the value.
+    #[inline(always)]
+    pub fn store_eight<C: StoreEight>(&self, own: &OwnPart, [key, value]: [[f32; 8]; 2]) {
+        self.store(own, 8 * C::BYTES as u32, |keys, values| {
+            // SAFETY: as above.
+            unsafe {
+                C::store_eight(keys, key);
+                C::store_eight(values, value);
+            }
+        })
+    }
+
+    /// `store(key, value)` with the addresses of the part, of so many bytes, if it exists.
+    #[inline(always)]
+    fn store(&self, own: &OwnPart, bytes: u32, store: impl Fn(u64, u64)) {
+        let at = own.part() * bytes;
+        if at < self.chunks * 16 {
+            store(self.key.wrapping_add(at as u64), self.value.wrapping_add(at as u64))
+        }
+    }
+}

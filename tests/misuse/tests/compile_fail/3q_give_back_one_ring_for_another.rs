@@ -1,0 +1,14 @@
+//! The place of `a`'s ring as scratch memory, in return for `b`'s ring, while `a` goes on: a stream gives
+//! back its own place, and nothing else names a place to be given back.
+use contract::F16;
+use misuse::{K, Stage};
+use tile::{Block, Stream, Warp};
+
+type Kv = Stream<Stage<F16, 1, 4>, 2, 4>;
+
+fn reclaim(mut a: Kv, b: Kv, mut warp: Warp, mut block: Block<K>) {
+    let _scratch = a.reclaim(b, &mut block);
+    a.turn(&mut warp, |_, _| {}, |_| {});
+}
+
+fn main() {}

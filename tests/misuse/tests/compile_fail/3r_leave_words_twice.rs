@@ -1,0 +1,14 @@
+//! Words that warps leave for each other, left again while another warp still reads them.
+use misuse::K;
+use tile::{Block, Smem};
+
+fn tally(mut smem: Smem<K>, mut block: Block<K>) {
+    let number = block.warp().index();
+    smem.lend::<_, 8>(&mut block, |tally, block| {
+        let all = tally.leave([(number, 1)].into_iter(), block);
+        tally.leave([(number, 2)].into_iter(), block);
+        all.get(0)
+    });
+}
+
+fn main() {}

@@ -1,0 +1,11 @@
+//! Words that warps have left, read when their memory is something else's again.
+use misuse::K;
+use tile::{Block, Smem};
+
+fn tally(mut smem: Smem<K>, mut block: Block<K>) -> u32 {
+    let number = block.warp().index();
+    let left = smem.lend::<_, 8>(&mut block, |tally, block| tally.leave([(number, 1)].into_iter(), block));
+    left.get(0)
+}
+
+fn main() {}

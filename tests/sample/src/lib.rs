@@ -1,0 +1,77 @@
+//! Which kernels stand for all where not all are compiled: `cargo xtask test` compiles and tests these,
+//! `cargo xtask test --all` every kernel of the table.
+//!
+//! A kernel's symbol says what it is: family, types, head dim, mask, and what tells its tiling or its order of
+//! work from others'. [`sample`] takes kernels of the one table until every such word of every family has
+//! appeared. *That each order of work, mask, type and head dim is among them by what the table says, too, is
+//! held by `tests/tests/sample.rs`.*
+use spec::Contract;
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
+/// Words of a symbol that say which family a kernel is of.
+const FAMILIES: [&str; 9] =
+    ["fwd", "hopper", "decode", "append", "merge", "combine", "packed", "paged", "split"];
+
+/// The type and the head dim whose kernels all belong to the sample, where the planner may choose them: that
+/// it chooses among tilings is seen there.
+const WHOLE: &str = "_f16_d64_";
+
+/// The kernels that stand for all, in the table's order.
+pub fn sample() -> Vec<Contract> {
+    let all: Vec<_> =
+        spec::kernels().map(|kernel| (kernel, traits(kernel.symbol).collect::<BTreeSet<_>>())).collect();
+    let is_whole = |kernel: &Contract| kernel.symbol.contains(WHOLE) && !spec::is_lineage(kernel.symbol);
+    let mut taken: Vec<bool> = all.iter().map(|(kernel, _)| is_whole(kernel)).collect();
+    loop {
+        let seen: BTreeSet<_> =
+            all.iter().zip(&taken).filter(|(_, taken)| **taken).flat_map(|((_, own), _)| own).collect();
+        let adds = |n: usize| all[n].1.iter().filter(|it| !seen.contains(it)).count();
+        // Of those that add as much the table's first, which is of the simplest mask.
+        match (0..all.len()).max_by_key(|&n| (adds(n), Reverse(n))) {
+            Some(best) if adds(best) > 0 => taken[best] = true,
+            _ => break,
+        }
+    }
+    all.into_iter().zip(taken).filter_map(|((kernel, _), taken)| taken.then_some(kernel)).collect()
+}
+
+/// A family, and a word of one of its kernels, or none.
+type Trait<'s> = (Vec<&'s str>, Option<&'s str>);
+
+/// What a symbol says: its family, and of it each word but its tile.
+fn traits(symbol: &str) -> impl Iterator<Item = Trait<'_>> {
+    let family: Vec<_> = symbol.split('_').filter(|word| FAMILIES.contains(word)).collect();
+    let is_tile = |word: &str| word.split_once('x').is_some_and(|(m, n)| is_number(m) && is_number(n));
+    let is_own = move |word: &&str| !FAMILIES.contains(word) && !is_tile(word);
+    let own = symbol.split('_').filter(is_own).map(Some);
+    own.chain([None]).map(move |word| (family.clone(), word))
+}
+
+fn is_number(word: &str) -> bool {
+    !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_word_of_every_family_appears() {
+        let sample = sample();
+        let seen: BTreeSet<_> = sample.iter().flat_map(|kernel| traits(kernel.symbol)).collect();
+        for kernel in spec::kernels() {
+            let unseen: Vec<_> = traits(kernel.symbol).filter(|it| !seen.contains(it)).collect();
+            assert!(unseen.is_empty(), "{}: {unseen:?}", kernel.symbol);
+        }
+        assert!(sample.len() * 3 < spec::KERNELS.len(), "{} kernels are no sample", sample.len());
+    }
+
+    #[test]
+    fn a_tile_is_no_trait() {
+        let of = |symbol| traits(symbol).collect::<Vec<_>>();
+        let family = vec!["fwd", "packed"];
+        let words = [Some("bf16"), Some("d64"), Some("full"), Some("k2"), None];
+        assert_eq!(of("fwd_bf16_d64_full_64x128_k2_packed"), words.map(|word| (family.clone(), word)));
+    }
+}

@@ -1,0 +1,103 @@
+//! `cargo xtask build-ptx --against FOLDER`: whether today's kernels are those of a folder, line numbers
+//! apart.
+
+use std::fmt;
+use std::fs;
+use std::path::Path;
+
+use cuda_builder::{Module, lines};
+
+use crate::process::Result;
+
+/// How a module compares with the folder's.
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict<'a> {
+    /// The same instructions, labels and registers.
+    Equal,
+    /// The folder has no such module.
+    New,
+    /// The first line that differs: its number among lines of code, the line today, the folder's line.
+    Different(usize, &'a str, &'a str),
+}
+
+impl fmt::Display for Verdict<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Verdict::Equal => f.write_str("equal"),
+            Verdict::New => f.write_str("new: the folder has no such module"),
+            Verdict::Different(number, today, before) => {
+                write!(f, "different from line {number} of code on: `{today}`, before `{before}`")
+            }
+        }
+    }
+}
+
+/// Compares each module with the file of its symbol in `folder`, and prints one line per entry and a count.
+///
+/// # Errors
+/// Where a module is new or different, or where `folder` cannot be read.
+pub fn against(folder: &Path, modules: &[Module]) -> Result {
+    fs::read_dir(folder).map_err(|error| format!("--against {}: {error}", folder.display()))?;
+    let mut equal = 0;
+    for module in modules {
+        let symbol = module.contract.symbol;
+        let today = code(&module.text);
+        let before = fs::read_to_string(folder.join(format!("{symbol}.ptx"))).map(|text| code(&text));
+        let verdict = compare(&today, before.as_deref().ok());
+        equal += usize::from(verdict == Verdict::Equal);
+        println!("{symbol}: {verdict}");
+    }
+    let different = modules.len() - equal;
+    println!("{equal} entries equal, {different} different from {}", folder.display());
+    if different > 0 { Err(format!("{different} entries are different").into()) } else { Ok(()) }
+}
+
+/// Lines of code: no `.loc`, no `.file`, no comment, no blank line. (The builder numbers labels per module,
+/// and drops debug sections.)
+fn code(ptx: &str) -> String {
+    let (code, _) = lines::split(ptx);
+    let bare = code.lines().map(|line| line.split("//").next().unwrap_or(line).trim_end());
+    bare.filter(|line| !line.is_empty()).collect::<Vec<_>>().join("\n")
+}
+
+fn compare<'a>(today: &'a str, before: Option<&'a str>) -> Verdict<'a> {
+    let Some(before) = before else { return Verdict::New };
+    let (mut today, mut before) = (today.lines(), before.lines());
+    for number in 1.. {
+        match (today.next(), before.next()) {
+            (None, None) => break,
+            (a, b) if a == b => {}
+            (a, b) => return Verdict::Different(number, a.unwrap_or("end"), b.unwrap_or("end")),
+        }
+    }
+    Verdict::Equal
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MODULE: &str =
+        "\t.loc\t1 27 0\n\tadd.s32 \t%r1, %r2, 3;\n$L__BB0_2:\n\tret;\n\t.file\t1 \"a.rs\"\n";
+
+    #[test]
+    fn only_code_counts() {
+        let noise =
+            "\n\t.loc\t2 9 1 // @1:4:5\n\tadd.s32 \t%r1, %r2, 3; // three\n\t// end\n$L__BB0_2:\n\tret;\n";
+        let changed = MODULE.replace("%r2, 3", "%r2, 4");
+        let longer = format!("{MODULE}\tret;\n");
+        let cases = [
+            (Some(noise), Verdict::Equal),
+            (None, Verdict::New),
+            (
+                Some(changed.as_str()),
+                Verdict::Different(1, "\tadd.s32 \t%r1, %r2, 3;", "\tadd.s32 \t%r1, %r2, 4;"),
+            ),
+            (Some(longer.as_str()), Verdict::Different(4, "end", "\tret;")),
+            (Some(""), Verdict::Different(1, "\tadd.s32 \t%r1, %r2, 3;", "end")),
+        ];
+        for (before, expected) in cases {
+            assert_eq!(compare(&code(MODULE), before.map(code).as_deref()), expected, "{before:?}");
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! `cargo xtask test`: the kernels that stand for all (or all), and every test binary of the workspace, side by
+//! side on all cores.
+
+mod binaries;
+mod queue;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use clap::Args;
+
+use crate::kernels::{self, Build};
+use crate::process::{Result, cargo, loud};
+use crate::{budgets, setup};
+use queue::{Job, Kind};
+
+/// What the library has only on request, and tests and lints want: one set, so that nothing is built twice.
+pub const FEATURES: &str = "ferroflash/cust,ferroflash/cudarc";
+
+/// Where the sample's modules are put for the library's build.
+const SAMPLE: &str = "target/sample-ptx";
+
+/// Names the folder from which the library's build takes its modules.
+const PTX_DIR: &str = "FERROFLASH_PTX_DIR";
+
+/// What to test
+#[derive(Args)]
+pub struct Test {
+    /// Compile and test every kernel of the table, not the sample that stands for all
+    #[arg(long)]
+    all: bool,
+    /// Run the tests that need a GPU, and no others
+    #[arg(long, conflicts_with = "all")]
+    gpu: bool,
+    /// Passed on to `cargo test`, which then runs what they name
+    #[arg(last = true)]
+    arguments: Vec<String>,
+}
+
+/// Brings what is missing, then tests.
+pub fn run(root: &Path, test: &Test) -> Result {
+    setup::device_compiler(root)?;
+    setup::cuda_tools(root)?;
+    if test.gpu {
+        let gpu = ["test", "--package", "ferroflash", "--test", "gpu", "--features", FEATURES];
+        let gpu = cargo().args(gpu).args(["--", "--ignored", "--nocapture"]).current_dir(root).status()?;
+        return if gpu.success() { Ok(()) } else { Err("tests on this machine's GPU failed".into()) };
+    }
+    if test.arguments.is_empty() {
+        let minutes = budgets::TEST_MINUTES;
+        match test.all {
+            false => println!(
+                "testing a sample of the kernels, in {:.0} minutes on two idle cores where nothing is compiled yet \
+                 (`--all` tests every kernel, in half an hour)",
+                minutes / 2.0
+            ),
+            true => println!(
+                "testing every kernel, in half an hour on two idle cores where nothing is compiled yet"
+            ),
+        }
+        all(root, test.all)?;
+        budgets::show("test", if test.all { budgets::CI_MINUTES } else { minutes });
+        return Ok(());
+    }
+    let mut command = cargo();
+    command.args(["test", "--workspace", "--features", FEATURES]).args(&test.arguments).current_dir(root);
+    loud(command.envs(modules(root, test.all)?))
+}
+
+/// A variable for the library's build, where it carries a sample.
+type Environment = Option<(&'static str, PathBuf)>;
+
+/// Compiles the kernels, and gives what the environment must be for a library that carries them.
+fn modules(root: &Path, all: bool) -> Result<Environment> {
+    if all {
+        kernels::ptx(root, &Build::all())?;
+        return Ok(None);
+    }
+    let folder = root.join(SAMPLE);
+    let sample = sample::sample();
+    kernels::some(root, sample.iter().map(|kernel| kernel.symbol), &folder)?;
+    println!("{} kernels stand for all {}", sample.len(), spec::KERNELS.len());
+    Ok(Some((PTX_DIR, folder)))
+}
+
+/// Every test of the workspace on a sample of the kernels, or on all of them.
+pub fn all(root: &Path, all: bool) -> Result {
+    let environment = modules(root, all)?;
+    let start = Instant::now();
+    println!("compiling the tests");
+    let binaries = binaries::build(root, &environment)?;
+    println!("{} test programs, compiled in {:.0} s", binaries.len(), start.elapsed().as_secs_f64());
+    let documentation = || {
+        let mut command = cargo();
+        command.args(["test", "--quiet", "--workspace", "--doc", "--features", FEATURES]).current_dir(root);
+        command.envs(environment.clone());
+        Job { name: "documentation".to_owned(), kind: Kind::Documentation, command }
+    };
+    let jobs = binaries.into_iter().chain([documentation()]).collect();
+    queue::run(jobs, &times(root))
+}
+
+/// Where it is kept how long each test program took: the longest go first.
+fn times(root: &Path) -> PathBuf {
+    root.join("target/test-times.json")
+}
+
+/// A test program as cargo starts it.
+fn program(executable: &Path, manifest: &Path, libraries: &[PathBuf]) -> Result<Command> {
+    let package = manifest.parent().ok_or("a manifest lies in a folder")?;
+    let mut command = Command::new(executable);
+    let inherited = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let path = libraries.iter().cloned().chain(std::env::split_paths(&inherited));
+    command.current_dir(package).env("CARGO_MANIFEST_DIR", package);
+    command.env("LD_LIBRARY_PATH", std::env::join_paths(path.filter(|p| !p.as_os_str().is_empty()))?);
+    Ok(command)
+}

@@ -1,0 +1,180 @@
+//! Runs test programs side by side, and shows how far they are.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+use std::{fs, thread};
+
+use crate::process::{Result, bar};
+
+/// A program to run.
+pub struct Job {
+    /// Its folder, and its file below `tests`.
+    pub name: String,
+    pub kind: Kind,
+    pub command: Command,
+}
+
+/// What a program is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A test binary.
+    Program,
+    /// rustdoc's tests of examples.
+    Documentation,
+}
+
+/// What a program said.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Said {
+    passed: usize,
+    /// Each with its reason.
+    ignored: Vec<String>,
+}
+
+/// How a program ended.
+struct End {
+    name: String,
+    said: Said,
+    /// What it printed, where it failed.
+    failure: Option<String>,
+}
+
+/// Seconds that programs take where nobody has measured it: those that are not here take less.
+const LONG: [(&str, f64); 8] = [
+    ("tests/tests/mutation", 90.0),
+    ("tests/tests/simulated", 80.0),
+    ("tests/tests/decode", 50.0),
+    ("tests/tests/fuzz", 40.0),
+    ("device/cuda_builder/tests/readme", 40.0),
+    ("tests/misuse/tests/compile_fail", 30.0),
+    ("device/cuda_builder/tests/device", 30.0),
+    ("documentation", 30.0),
+];
+
+/// Runs all of them, as many side by side as there are cores, the longest first by what `times` has of the last
+/// run; keeps what this one took.
+///
+/// # Errors
+/// The names of programs that failed, after what they printed.
+pub fn run(mut jobs: Vec<Job>, times: &Path) -> Result {
+    let mut known: BTreeMap<String, f64> =
+        LONG.iter().map(|(name, seconds)| ((*name).to_owned(), *seconds)).collect();
+    let kept = fs::read_to_string(times).ok();
+    known
+        .extend(kept.and_then(|text| serde_json::from_str::<BTreeMap<_, _>>(&text).ok()).unwrap_or_default());
+    let seconds = |job: &Job| known.get(&job.name).copied().unwrap_or_default();
+    jobs.sort_by(|a, b| seconds(b).total_cmp(&seconds(a)));
+
+    let progress = bar("testing", jobs.len());
+    let cores = thread::available_parallelism().map_or(1, |n| n.get());
+    let queue = Mutex::new(jobs.into_iter());
+    let done = Mutex::new((Vec::new(), known));
+    let work = || {
+        loop {
+            // Not in the condition of a `while let`, which would hold the lock.
+            let Some(job) = lock(&queue).next() else { return };
+            let (name, start) = (job.name.clone(), Instant::now());
+            let end = end(job);
+            let seconds = start.elapsed().as_secs_f64();
+            let line = match &end.failure {
+                None => {
+                    format!("  ok {name}: {} passed{}, {seconds:.1} s", end.said.passed, ignored(&end.said))
+                }
+                Some(output) => format!("FAILED {name}:\n{output}"),
+            };
+            progress.suspend(|| println!("{line}"));
+            progress.inc(1);
+            let mut done = lock(&done);
+            done.1.insert(name, seconds);
+            done.0.push(end);
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..cores {
+            scope.spawn(work);
+        }
+    });
+    progress.finish_and_clear();
+    let (ends, known) = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    fs::write(times, serde_json::to_string_pretty(&known)?)?;
+    for test in ends.iter().flat_map(|end| &end.said.ignored) {
+        println!("ignored: {test}");
+    }
+    let passed: usize = ends.iter().map(|end| end.said.passed).sum();
+    let failed: Vec<_> =
+        ends.iter().filter(|end| end.failure.is_some()).map(|end| end.name.as_str()).collect();
+    println!("{passed} tests passed");
+    if failed.is_empty() { Ok(()) } else { Err(format!("tests failed: {}", failed.join(", ")).into()) }
+}
+
+fn ignored(said: &Said) -> String {
+    if said.ignored.is_empty() { String::new() } else { format!(", {} ignored", said.ignored.len()) }
+}
+
+fn end(mut job: Job) -> End {
+    let output = job.command.stdin(Stdio::null()).output();
+    let (said, failure) = match output {
+        Err(error) => (Said::default(), Some(error.to_string())),
+        Ok(output) => {
+            let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+            let failed = !output.status.success();
+            let mut said = said(&text);
+            if job.kind == Kind::Documentation {
+                // Examples that are not run say so where they are.
+                said.ignored.clear();
+            }
+            (said, failed.then_some(text))
+        }
+    };
+    End { name: job.name, said, failure }
+}
+
+/// What a test program's output says.
+fn said(output: &str) -> Said {
+    let mut said = Said::default();
+    for line in output.lines() {
+        if let Some(counts) = line.strip_prefix("test result: ") {
+            let passed = counts.split_once(" passed").and_then(|(before, _)| before.rsplit(' ').next());
+            said.passed += passed.and_then(|count| count.parse::<usize>().ok()).unwrap_or_default();
+        }
+        let test = line.strip_prefix("test ").and_then(|rest| rest.split_once(" ... ignored"));
+        said.ignored.extend(test.map(|(name, reason)| format!("{name}{reason}")));
+    }
+    said
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_test_program_says_is_understood() {
+        let output = "\nrunning 3 tests\ntest a::b ... ok\ntest gpu ... ignored, needs a GPU: cargo xtask test --gpu\n\
+                      test result: ok. 11 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 1s\n\
+                      test result: ok. 2 passed; 0 failed; 0 ignored\n";
+        let ignored = vec!["gpu, needs a GPU: cargo xtask test --gpu".to_owned()];
+        assert_eq!(said(output), Said { passed: 13, ignored });
+    }
+
+    #[test]
+    fn programs_run_and_failures_are_named() {
+        let times = std::env::temp_dir().join(format!("xtask-times-{}.json", std::process::id()));
+        let job = |name: &str, script: &str| {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]);
+            Job { name: name.to_owned(), kind: Kind::Program, command }
+        };
+        assert!(run(vec![job("fine", "exit 0")], &times).is_ok());
+        let failed = run(vec![job("bad", "exit 1"), job("fine", "exit 0"), job("worse", "exit 2")], &times);
+        let failed = failed.expect_err("two fail").to_string();
+        assert!(failed.contains("bad") && failed.contains("worse") && !failed.contains("fine"), "{failed}");
+        fs::remove_file(times).expect("it was kept");
+    }
+}
