@@ -1,7 +1,9 @@
 //! What FerroFlash's tests share: [`check`], one case on one entry by any driver.
 //!
 //! Reference, tolerance rule and cases are the crate `reference`, which the program uses, too.
-use ferroflash::{Attention, Capabilities, Driver, EntryInfo, SimDriver};
+use ferroflash::{Attention, Capabilities};
+use ferroflash::driver::{Driver, SimDriver};
+use ferroflash::kernels::EntryInfo;
 use ptx_sim::Options;
 use reference::{Case, Loaded, Reference};
 

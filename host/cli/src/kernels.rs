@@ -4,7 +4,8 @@ use ferroflash::spec::{
     APPENDS, AppendInfo, COMBINES, CombineInfo, DECODE_COMBINES, DECODES, DecodeCombineInfo, DecodeInfo,
     HOPPERS_PAGED, KERNELS, MERGES, MergeInfo, PAGED, PageKind, PagedInfo,
 };
-use ferroflash::{Contract, DType, EntryInfo, Grid, lineage};
+use ferroflash::{DType, lineage};
+use ferroflash::kernels::{Contract, EntryInfo, Grid};
 use reference::Subject;
 use serde::Serialize;
 use std::fmt;
@@ -208,7 +209,7 @@ fn rows() -> Vec<Row> {
     {
         kernels.iter().map(Row::from)
     }
-    let forward = ferroflash::entries().map(Row::from);
+    let forward = ferroflash::kernels::entries().map(Row::from);
     let others = of(DECODES).chain(of(PAGED)).chain(of(HOPPERS_PAGED)).chain(of(APPENDS)).chain(of(MERGES));
     forward.chain(others).chain(of(COMBINES)).chain(of(DECODE_COMBINES)).collect()
 }

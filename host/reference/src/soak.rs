@@ -1,6 +1,7 @@
 //! Launches again and again: how often, from how many threads and streams, and when to wait.
 use super::work::{OnDevice, Work, Written};
-use ferroflash::{Attention, Driver, Error};
+use ferroflash::{Attention, Error};
+use ferroflash::driver::Driver;
 
 /// One round of launches of one kernel on one problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,9 @@
 //! What a process pays before its first output.
 use crate::error::Error;
-use ferroflash::{Attention, DType, Driver, Mask, Problem, RawDriver};
+use ferroflash::{Attention, DType};
+use ferroflash::driver::{Driver, RawDriver};
+use ferroflash::plan::Problem;
+use ferroflash::request::Mask;
 use reference::{Layout, Memory};
 use serde::Serialize;
 use std::fmt;

@@ -1,6 +1,7 @@
 //! Measuring launches on a GPU.
 use super::statistics::quantile;
-use ferroflash::{Attention, Driver, Error, RawBuffer, RawDriver};
+use ferroflash::{Attention, Error};
+use ferroflash::driver::{Driver, RawBuffer, RawDriver};
 use reference::{OnDevice, Ready, Work};
 use serde::Serialize;
 use std::time::Instant;

@@ -1,7 +1,9 @@
 //! Launches of a problem without anything beside them: what is measured.
 use super::device::Outputs;
 use super::{Asked, OnDevice, Plans};
-use ferroflash::{Attention, Contract, Driver, Error};
+use ferroflash::{Attention, Error};
+use ferroflash::driver::Driver;
+use ferroflash::kernels::Contract;
 
 /// A problem whose launches are planned and loaded, and write the same outputs. A launch does what
 /// [`Attention::launch`] does, and nothing else.
