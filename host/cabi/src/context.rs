@@ -6,7 +6,6 @@ use crate::forward::{ForwardArgs, PlanInfo};
 use ferroflash::request::Scratch;
 use ferroflash::{Attention, Error, Plan};
 use ferroflash::driver::{RawDriver, RawStream};
-use ferroflash::kernels::Contract;
 use ferroflash::plan::{Request, ScratchBytes};
 use ferroflash::tuning::Tuning;
 use std::ffi::{CStr, CString, c_void};
