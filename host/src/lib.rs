@@ -76,9 +76,9 @@ pub use plan::{Launch, Plan, plan};
 pub use spec;
 pub use spec::DType;
 
-pub(crate) use driver::{Boxes, Driver, Enqueue, MapKind};
+pub(crate) use driver::{Boxes, Driver, MapKind};
 #[cfg(feature = "cudarc")]
 pub(crate) use driver::{RawDriver, RawStream};
-pub(crate) use kernels::{Contract, EntryInfo, KERNELS, MaskKind};
+pub(crate) use kernels::{AttnInfo, Contract, KERNELS, MaskKind};
 pub(crate) use plan::{CacheShape, Problem};
 pub(crate) use tuning::Tuning;

@@ -1,10 +1,10 @@
-//! Measured choices: which entry was fastest on a device, for which size of problem. Files of them need the
-//! feature `tuning`.
+//! Measured choices: the fastest kernel for a size of problem on a device. The feature `tuning` reads and
+//! writes tuning files.
 use crate::Problem;
 use crate::capabilities::SIMULATED;
 use std::collections::BTreeMap;
 
-/// What `ferroflash sweep` measured, by device. The planner takes it before its own table.
+/// The measurements of `ferroflash sweep`, by device. The planner prefers them to its selection table.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tuning {
     /// By a device's name, then by size ([`size`]).
@@ -39,7 +39,7 @@ impl Tuned {
 pub const TUNING_VARIABLE: &str = "FERROFLASH_TUNING";
 
 /// The size of a problem in words: type, head dim, mask, and heads (over all batches), queries and keys
-/// rounded up to powers of two. What was measured for one problem holds for all of its size.
+/// rounded up to powers of two. A measurement counts for all problems of its size.
 pub fn size(p: &Problem) -> String {
     // Problems that planning refuses have a size, too.
     let up = |n: usize| n.checked_next_power_of_two().unwrap_or(usize::MAX);
@@ -49,13 +49,13 @@ pub fn size(p: &Problem) -> String {
 }
 
 impl Tuning {
-    /// Nothing measured: the planner's own table decides.
+    /// No measurements: the planner's selection table decides.
     pub const fn new() -> Self {
         Tuning { devices: BTreeMap::new() }
     }
 
-    /// The fastest entry for problems like this one, where this build still has it. A simulated card's is that
-    /// of the card.
+    /// The fastest kernel for problems like this one, if this build has it. A simulated card has the
+    /// measurements of the card.
     pub(crate) fn best(&self, device: &str, p: &Problem) -> Option<&str> {
         // Without measurements for the device nothing is formatted.
         let device = device.strip_suffix(SIMULATED).unwrap_or(device);
@@ -63,8 +63,8 @@ impl Tuning {
         best.is_known().then_some(&best.entry)
     }
 
-    /// Measured entries that this build has not: it has other kernels than the one that measured. For their
-    /// sizes the planner's own table decides, until `ferroflash sweep` has run again.
+    /// Measured kernels that this build does not have. For their sizes the selection table decides until
+    /// `ferroflash sweep` runs again.
     pub fn outdated(&self) -> impl Iterator<Item = &str> {
         let tuned = self.devices.values().flat_map(BTreeMap::values);
         tuned.filter(|tuned| !tuned.is_known()).map(|tuned| tuned.entry.as_str())

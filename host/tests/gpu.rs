@@ -3,7 +3,7 @@
 //! Without a GPU there is nothing to run: the tests pass, and say so on standard error, which `cargo test`
 //! shows with `-- --nocapture`. With `FERROFLASH_REQUIRE_GPU=1` in the environment they fail instead, also
 //! where a GPU has too little free memory for one of them.
-use ferroflash::{driver::*, request::*, *};
+use ferroflash::{*, driver::*, request::*};
 use std::time::{Duration, Instant};
 
 const ONE: [u8; 2] = 0x3c00u16.to_le_bytes();
@@ -36,11 +36,11 @@ fn elements(shape: [usize; 4]) -> usize {
 
 /// Q, K, V, O and LSE on a device. Keys and values are all 1, so every output is 1 and every log-sum-exp `8 +
 /// ln(keys)`.
-struct Problem<D: Driver> {
+struct Problem<D: Harness> {
     buffers: [D::Buffer; 5],
 }
 
-impl<D: Driver> Problem<D> {
+impl<D: Harness> Problem<D> {
     fn new(driver: &D) -> Result<Self, Error> {
         let filled = |bytes: &[u8]| {
             let mut buffer = driver.allocate(bytes.len())?;
@@ -76,7 +76,7 @@ impl<D: Driver> Problem<D> {
 }
 
 /// Launches on a stream of the driver's own, checks the result, and the time that a launch takes on the host.
-fn attention_on<D: Driver>(driver: D) -> Result<(), Error> {
+fn attention_on<D: Harness>(driver: D) -> Result<(), Error> {
     let attention = Attention::new(driver);
     let driver = attention.driver();
     let (problem, stream) = (Problem::new(driver)?, driver.stream()?);

@@ -1,10 +1,11 @@
 //! How the predecessor broke, bug by bug: each planted again, and refused by the host or reported by the
 //! simulator with kind and source line. What does not even compile is in `tests/misuse`. docs/failures.md
 //! lists all of it.
+use ferroflash::driver::Harness;
 use ferroflash::lineage::Configuration;
 use ferroflash::{Attention, Capabilities, DType, Error, plan, ptx};
 use ferroflash::driver::{Driver, SimDriver};
-use ferroflash::kernels::{Contract, EntryInfo, MaskKind};
+use ferroflash::kernels::{AttnInfo, Contract, MaskKind};
 use ferroflash::plan::Problem;
 use ferroflash::request::{AttentionRequest, Mask, TensorView};
 use ptx_sim::{Gpu, Kind, Launch, Module, Options, Profile};
@@ -12,7 +13,7 @@ use reference::{Case, Layout, Loaded, Reference, Values, reproducer};
 use std::path::Path;
 
 /// A configuration's entry for a full mask.
-fn entry(name: &str) -> &'static EntryInfo {
+fn entry(name: &str) -> &'static AttnInfo {
     let mut entries = Configuration::find(name).expect("in the lineage").entries().expect("possible");
     entries.find(|e| e.mask == MaskKind::Full).expect("compiled for full masks")
 }

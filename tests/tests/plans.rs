@@ -1,6 +1,7 @@
 //! A plan launches what it was made for, in memory as large as its launches need, and nothing else.
+use ferroflash::driver::Harness;
 use ferroflash::{Attention, DType, Error};
-use ferroflash::driver::{Driver, SimDriver};
+use ferroflash::driver::SimDriver;
 use ferroflash::plan::Request;
 use ferroflash::request::{AttentionRequest, Index, KvCache, KvPages, LseUnit, LseView, Merge, PageView, State, TensorView, Workspace};
 
@@ -10,7 +11,7 @@ const DIM: usize = 64;
 /// A simulator, and buffers that stay as long as it.
 struct Device {
     attention: Attention<SimDriver>,
-    buffers: Vec<<SimDriver as Driver>::Buffer>,
+    buffers: Vec<<SimDriver as Harness>::Buffer>,
 }
 
 impl Device {

@@ -1,6 +1,7 @@
 //! Inputs that repeat themselves, as strides say it, are as good as explicit copies.
+use ferroflash::driver::{Harness, SimBuffer, SimStream};
 use ferroflash::{Attention, DType, Error};
-use ferroflash::driver::{Driver, SimBuffer, SimDriver, SimStream};
+use ferroflash::driver::SimDriver;
 use ferroflash::request::{AttentionRequest, Mask, TensorView};
 use reference::Random;
 

@@ -79,7 +79,8 @@ impl<'a> PagedKv<'a> {
         Ok(self.run(q, queries, attend, false)?.0)
     }
 
-    /// The same, and the log-sum-exp of each row, f32 `(heads, rows of all)`, natural.
+    /// [`PagedKv::attend_varlen`] and the log-sum-exp of each row, f32 `(heads, rows)`, natural. A padding
+    /// row has `-inf` (with sinks, the sink), and O = 0.
     ///
     /// # Errors
     /// Those of [`PagedKv::attend`].
@@ -163,21 +164,24 @@ impl<'a> PagedKv<'a> {
         }
         let sinks = attend.sinks.as_ref().map(|sinks| Read::of("sinks", sinks));
         let sinks = sinks.as_ref().map(|read| read.per_head(heads)).transpose()?;
-        // Kernels for few queries add sinks themselves.
-        let few = !packed && slopes.is_none() && q.1.dims()[1] * heads <= 64 * shape[2];
-        if let (Some(sinks), true) = (&sinks, few) {
-            request = request.sinks(sinks);
-        }
-        let later = sinks.as_ref().filter(|_| !few);
-
         let (room, attention) = (here.room(&stream), &here.attention);
         let mut room = lock(&room);
-        let (o, lse): (CudaSlice<T>, Option<CudaSlice<f32>>) = if with_lse || later.is_some() {
-            let (o, lse) = attention.decode_with_lse(&stream, &request, &mut room).map_err(refused)?;
-            (o, Some(lse))
-        } else {
-            (attention.decode(&stream, &request, &mut room).map_err(refused)?, None)
+        let mut run = |request: &Decode<'_, T, C>, with_lse: bool| {
+            if with_lse {
+                let (o, lse) = attention.decode_with_lse(&stream, request, &mut room)?;
+                Ok((o, Some(lse)))
+            } else {
+                Ok((attention.decode(&stream, request, &mut room)?, None))
+            }
         };
+        // The library says which requests its kernels add sinks to; a merge adds them to the others.
+        let native = sinks.as_ref().map(|sinks| run(&request.sinks(sinks), with_lse));
+        let (outcome, later) = match native {
+            Some(Err(ferroflash::Error::Unsupported { .. })) => (run(&request, true), sinks.as_ref()),
+            Some(outcome) => (outcome, None),
+            None => (run(&request, with_lse), None),
+        };
+        let (o, lse): (CudaSlice<T>, Option<CudaSlice<f32>>) = outcome.map_err(refused)?;
         let dims = q.1.dims();
         let [batch, rows] = if packed { [1, dims[0]] } else { [dims[0], dims[1]] };
         let whole = [batch, rows, heads, shape[3]];

@@ -214,8 +214,14 @@ pub fn flash_attn_varlen_alibi_windowed_softcap(
     varlen([q, k, v], attend, [seqlens_q, seqlens_k], [max_seqlen_q, max_seqlen_k])
 }
 
-/// Attention of packed sequences and the log-sum-exp of each row, f32 `(heads, rows of all)`, natural. It
-/// has no gradient.
+/// Attention of varlen sequences and the log-sum-exp (LSE) of each row, f32 `(heads, rows)`, natural. It has
+/// no gradient.
+///
+/// | row | O | LSE |
+/// |---|---|---|
+/// | a sequence's | its attention | its LSE |
+/// | a sequence's, without a visible key | 0 | `-inf`; with sinks, the sink |
+/// | padding, before the first sequence or after the last | 0 | `-inf`; with sinks, the sink |
 ///
 /// # Errors
 /// Those of [`flash_attn_varlen`].

@@ -223,7 +223,7 @@ impl DecodeArgs {
 ///   its `config` null or a string.
 /// - `workspace_bytes` and `counters_bytes` are null or may be written.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ferroflash_decode_room(
+pub unsafe extern "C" fn ferroflash_decode_scratch_size(
     context: *const Context,
     decode: *const DecodeArgs,
     workspace_bytes: *mut u64,
@@ -251,7 +251,7 @@ pub unsafe extern "C" fn ferroflash_decode_room(
 /// Plans and enqueues a decode.
 ///
 /// # Safety
-/// - Those of [`ferroflash_decode_room`] that concern `context` and `decode`.
+/// - Those of [`ferroflash_decode_scratch_size`] that concern `context` and `decode`.
 /// - `stream` is a stream of the CUDA context, or null.
 /// - Every tensor is device memory of the CUDA context as far as its strides reach, workspace and counters as
 ///   their sizes say, until the launch has run, and until then nothing else writes what it reads or touches

@@ -50,10 +50,8 @@ impl Console {
     /// Says which kernels come from a folder, and remembers them for the report.
     pub(super) fn replaced(&mut self, folder: &Path, kernels: &'static [&'static str]) {
         let (folder, names) = (folder.display(), kernels.join(", "));
-        self.note(format_args!(
-            "--ptx-dir replaces {} of the kernels by files of {folder}: {names}",
-            kernels.len()
-        ));
+        let count = kernels.len();
+        self.note(format_args!("--ptx-dir replaces {count} of the kernels by files of {folder}: {names}"));
         self.replaced = kernels;
     }
 
@@ -93,7 +91,7 @@ impl Console {
         let _ = writeln!(io::stderr(), "{text}");
     }
 
-    /// Says, on a terminal only, what takes so long of which nobody knows how long it takes.
+    /// Shows a spinner and the time of a step of unknown length. On a terminal only.
     pub(super) fn waiting(&self, what: impl Display) -> ProgressBar {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(10));
         bar.set_style(ProgressStyle::with_template("{spinner} {msg}, {elapsed}").expect("a valid template"));
@@ -119,8 +117,8 @@ impl Console {
 pub(super) fn skipped(kernels: impl Iterator<Item = bool>) -> String {
     match kernels.filter(|skipped| *skipped).count() {
         0 => String::new(),
-        1 => "; 1 kernel skipped, which does not fit this device".into(),
-        count => format!("; {count} kernels skipped, which do not fit this device"),
+        1 => "; 1 kernel skipped: it does not run on this device".into(),
+        count => format!("; {count} kernels skipped: they do not run on this device"),
     }
 }
 

@@ -64,8 +64,8 @@ impl Error {
             spec::kernels().filter(|k| kernels.clone().any(|(name, _)| name == k.symbol)).collect();
         let runs = |card: &Capabilities| all.iter().all(|kernel| card.runs(kernel).is_ok());
         let card = Capabilities::PROFILES.iter().rev().find(|(_, card)| !all.is_empty() && runs(card));
-        let hint =
-            card.map_or(String::new(), |(name, _)| format!("; --profile {name} simulates one that does"));
-        Some(Error::Invalid(format!("nothing ran: {device} does not run these kernels{hint}")))
+        let hint = card
+            .map_or(String::new(), |(name, _)| format!("; --profile {name} simulates a GPU that runs them"));
+        Some(Error::Invalid(format!("no kernel ran: {device} runs none of these kernels{hint}")))
     }
 }

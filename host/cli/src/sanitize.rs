@@ -19,57 +19,57 @@ mod own;
 
 /// Check every memory access, race, initialisation and barrier of kernels.
 ///
-/// Without --ptx: every kernel of every family on the problems that hit its edges (ragged tails, one row, no
-/// key, window edges, grouped heads, padded head dims, strides, integers that make no sense), results
-/// compared with the reference: on the GPU, once under each tool of compute-sanitizer, or in the simulator,
-/// under several schedules. With --ptx, in the simulator: any PTX, with launches and buffers described in
-/// text:
+/// Without --ptx, the program runs every kernel on edge cases (ragged tails, one row, no key, window edges,
+/// grouped heads, padded head dims, strides, invalid integers) and compares the results with the reference:
+/// on the GPU under each tool of compute-sanitizer, or in the simulator under several schedules.
+///
+/// With --ptx, the simulator runs your PTX. A text describes its buffers and launches:
 ///
 ///   buffer x f32 64 = 0.5 1.5 ...     type, length, and values (`...` repeats them);
 ///                                     or `zero`, `iota`, `random SEED`, or no values
 ///   run reduce grid 2,1 block 64 shared 1024 args x sum+4 u32:64 f32:0.5
 ///   expect sum = 64 within 1e-6
-///   report write-after-read           instead of `expect`: the run must be reported, for
-///                                     this or one of several kinds, and for no other
+///   report write-after-read           instead of `expect`: the checkers must report one of
+///                                     these kinds, and no other
 ///
-/// Above 48 KiB of dynamic shared memory `run` also needs `optin BYTES`, what the host allows with
-/// cuFuncSetAttribute. With `registers COUNT`, from ptxas, they are checked too.
+/// `run` takes two more options: `optin BYTES`, the limit that the host sets with cuFuncSetAttribute, above
+/// 48 KiB of dynamic shared memory; and `registers COUNT`, as ptxas prints it, to check the block's
+/// registers.
 #[derive(clap::Args)]
 #[command(
     verbatim_doc_comment,
     after_help = "\
 Examples:
-  ferroflash sanitize --profile l4                                every kernel that an L4 holds
+  ferroflash sanitize --profile l4                                every kernel that an L4 runs
   ferroflash sanitize --config fwd_f16_d64_causal_128x64 --seeds 20
-  ferroflash sanitize --ptx mine.ptx --launch launch.txt          your own kernel; the launch may also stand \
-                  in mine.ptx, in // comments
-  ferroflash sanitize --device gpu --config fwd_f16_d64_full_128x32   on the GPU, by compute-sanitizer"
+  ferroflash sanitize --ptx mine.ptx --launch launch.txt          your own kernel
+  ferroflash sanitize --device gpu --config fwd_f16_d64_full_128x32   by compute-sanitizer"
 )]
 pub(super) struct Args {
-    /// Only the kernel of this name. May be given several times.
+    /// Only the kernel of this name. May be repeated.
     #[arg(long, value_name = "NAME", conflicts_with = "ptx")]
     config: Vec<String>,
-    /// Check this PTX instead of the table's kernels.
+    /// Check this PTX file instead of FerroFlash's kernels.
     #[arg(long, value_name = "FILE")]
     ptx: Option<PathBuf>,
-    /// Buffers and launches for --ptx [default: the comments of the PTX file].
+    /// File of buffers and launches for --ptx [default: the // comments of the PTX file].
     #[arg(long, value_name = "FILE", requires = "ptx")]
     launch: Option<PathBuf>,
-    /// Schedules of each problem in the simulator: each shuffles warps by another seed, and copies land
-    /// late, at once and at random in turn [default: 3].
+    /// Number of schedules per problem in the simulator. Each schedule shuffles the warps with another seed;
+    /// copies land late, at once or at random, in turn [default: 3].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     seeds: Option<u64>,
-    /// Warp instructions that one launch of --ptx may execute [default: 20 billion].
+    /// Most warp instructions of one launch of --ptx [default: 20 billion].
     #[arg(long, value_name = "N", requires = "ptx")]
     budget: Option<u64>,
-    /// Warp instructions that may pass in it while nothing changes: no memory, no barrier, no warp that exits
-    /// [default: 20 million].
+    /// Most warp instructions of one launch of --ptx without progress: no memory write, no barrier, no warp
+    /// exit [default: 20 million].
     #[arg(long, value_name = "N", requires = "ptx")]
     patience: Option<u64>,
-    /// What runs the kernels.
+    /// Where the kernels run.
     #[arg(long, value_enum, default_value_t)]
     device: Checker,
-    /// The card that the simulator stands for [default: l4].
+    /// The GPU that the simulator models [default: l4].
     #[arg(long, value_parser = super::options::profile())]
     profile: Option<String>,
 }
@@ -77,13 +77,13 @@ pub(super) struct Args {
 /// What checks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum Checker {
-    /// The GPU where there is one and compute-sanitizer is on PATH, else the simulator; options of the
-    /// simulator's ask for that.
+    /// The GPU if compute-sanitizer is on PATH, else the simulator; the simulator if one of its options is
+    /// given
     #[default]
     Auto,
-    /// The PTX simulator.
+    /// The PTX simulator
     Sim,
-    /// compute-sanitizer around the kernels on CUDA device 0: memcheck, racecheck, synccheck and initcheck.
+    /// CUDA device 0 under compute-sanitizer: memcheck, racecheck, synccheck and initcheck
     Gpu,
 }
 
@@ -248,7 +248,7 @@ fn simulator<'a>(args: &'a Args, console: &Console) -> Result<Option<Simulator<'
         Simulator { profile: args.profile.as_deref().unwrap_or(PROFILE), seeds: args.seeds.unwrap_or(3) };
     match (args.device, asked) {
         (Checker::Gpu, Some((option, _))) => Err(Error::Invalid(format!(
-            "{option} is the simulator's; use --device sim, or leave it out: on the GPU compute-sanitizer \
+            "{option} is for the simulator; use --device sim, or leave it out: on the GPU compute-sanitizer \
              checks the table's kernels once"
         ))),
         (Checker::Gpu, None) => Ok(None),
@@ -259,7 +259,7 @@ fn simulator<'a>(args: &'a Args, console: &Console) -> Result<Option<Simulator<'
                 Ok(None)
             }
             Err(why) => {
-                console.note(format_args!("no GPU to check on ({why}); using the simulator"));
+                console.note(format_args!("no GPU ({why}); using the simulator"));
                 Ok(Some(simulator))
             }
         },
@@ -347,7 +347,7 @@ impl fmt::Display for Findings {
                 let skipped = row.kernels.iter().filter(|kernel| kernel.skipped.is_some()).count();
                 writeln!(
                     f,
-                    "  {} kernels ran, {skipped} do not fit this device",
+                    "  {} kernels ran, {skipped} do not run on this device",
                     row.kernels.len() - skipped
                 )?;
             }

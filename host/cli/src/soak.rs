@@ -8,26 +8,26 @@ use serde::Serialize;
 use std::fmt;
 use std::time::Instant;
 
-/// Launch every kernel again and again: results must agree in every bit, and memory must not grow.
+/// Launch every kernel many times: all results must be equal in every bit, and memory must not grow.
 ///
-/// Each kernel runs its launches once for each rhythm (waiting after each launch, after every 5, 10, 20, 25
-/// and 50, and only at the end), first from one thread on one stream, then from several threads with several
-/// streams each.
+/// Each kernel runs one round for each wait interval (1, 5, 10, 20, 25 and 50 launches, and one wait at the
+/// end). The first rounds use one thread and one stream, the others several threads with several streams
+/// each.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  ferroflash soak                                       every kernel, 1000 launches a round
+  ferroflash soak                                       every kernel, 1000 launches per round
   ferroflash soak --config flashcore/64x32-persistent   one configuration, full and causal
   ferroflash soak --config v3/2 --launches 10 --device sim
   ferroflash soak --threads 8 --streams 4 --json")]
 pub(super) struct Args {
-    /// Launches of a round.
+    /// Launches per round.
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     launches: u32,
-    /// Threads of the second kind of round.
+    /// Threads of the rounds with several threads.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=256))]
     threads: u32,
-    /// Streams of each of them.
+    /// Streams per thread.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
     streams: u32,
     #[command(flatten)]

@@ -9,18 +9,19 @@ use super::options::DeviceOptions;
 use ferroflash::request::Scratch;
 use ferroflash::tuning::{TUNING_VARIABLE, Tuned, Tuning, size};
 use ferroflash::Capabilities;
-use ferroflash::kernels::{ENTRIES, EntryInfo, HOPPERS};
+use ferroflash::kernels::{AttnInfo, ENTRIES, HOPPERS};
 use ferroflash::plan::{Problem, explain};
 use race::{Stage, race, winner};
 use serde::Serialize;
 use std::fmt;
 use std::path::PathBuf;
 
-/// Time every kernel that solves a shape, and keep the fastest for this device.
+/// Time every kernel that solves a shape, and write the fastest to the tuning file.
 ///
-/// A kernel that takes twice the best's time in a first, short timing is given up; those within 10 % of the
-/// best are timed again in turns. The planner reads the file from then on, for problems of the same size:
-/// type, head dim and mask, and heads, queries and keys rounded up to powers of two.
+/// A first, short timing drops kernels that take twice the time of the fastest. The sweep then times the
+/// kernels within 10 % of the fastest again, in turns. The planner reads the tuning file. A measurement
+/// counts for problems of the same GPU, type, head dim and mask whose heads, queries and keys round up to the
+/// same powers of two.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -29,18 +30,17 @@ Examples:
   ferroflash sweep --file shapes.json --output tuning.json
   FERROFLASH_TUNING=tuning.json ferroflash run --input qkv.safetensors
 
-The file: --output, else what FERROFLASH_TUNING names, else ferroflash/tuning.json in the user's cache \
-                        folder. Shapes are written as for
-`ferroflash bench`, forward ones alone.")]
+The tuning file is --output, else $FERROFLASH_TUNING, else ferroflash/tuning.json in the user's cache
+folder. `ferroflash bench --help` describes the file of shapes; sweep takes forward shapes only.")]
 pub(super) struct Args {
-    /// Suites to sweep: headline, prefill, extra, hopper, hopper-extra, or those of --file [default: all];
-    /// may be given several times.
+    /// Sweep this suite: headline, prefill, extra, hopper, hopper-extra, or a suite of --file. May be
+    /// repeated [default: all].
     #[arg(long = "suite", value_name = "NAME")]
     suites: Vec<String>,
-    /// A file of shapes, instead of the built-in suites.
+    /// Read the shapes from this file instead of the built-in suites.
     #[arg(long)]
     file: Option<PathBuf>,
-    /// Where the best are kept; what the file has for other sizes and devices stays.
+    /// The tuning file to write. Its measurements of other sizes and GPUs stay.
     #[arg(long, short)]
     output: Option<PathBuf>,
     #[command(flatten)]
@@ -82,8 +82,11 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         .output
         .or_else(|| std::env::var_os(TUNING_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from))
         .or_else(Tuning::default_path);
-    let none =
-        || Error::Invalid(format!("there is no cache folder: name a file, by --output or {TUNING_VARIABLE}"));
+    let none = || {
+        Error::Invalid(format!(
+            "the user has no cache folder; name the tuning file with --output or {TUNING_VARIABLE}"
+        ))
+    };
     let path = path.ok_or_else(none)?;
     let mut tuning = if path.exists() { Tuning::read(&path)? } else { Tuning::new() };
     let device = Device::untuned_gpu(ordinal)?;
@@ -111,13 +114,13 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
 }
 
 /// Every entry that solves `p` and that the device holds, without needless columns or masks.
-fn candidates(p: &Problem, on: &Capabilities) -> Vec<&'static EntryInfo> {
+fn candidates(p: &Problem, on: &Capabilities) -> Vec<&'static AttnInfo> {
     let mask = p.mask_kind();
-    let solves = |e: &&EntryInfo| {
+    let solves = |e: &&AttnInfo| {
         (e.dtype, e.mask) == (p.dtype, mask)
             && e.head_dim as usize >= p.head_dim
             && on.runs(&e.contract).is_ok()
-            && !(e.grid.has_maps() && p.alibi)
+            && !(e.has_maps() && p.alibi)
     };
     let entries = || ENTRIES.iter().chain(HOPPERS).filter(solves);
     let head_dim = entries().map(|e| e.head_dim).min();
@@ -163,7 +166,7 @@ impl fmt::Display for Report {
             writeln!(f, "{}", row.problem)?;
             writeln!(
                 f,
-                "  fastest {} {:.1} us; the table's {} is {gain:.1} % slower",
+                "  fastest: {} {:.1} us; the planner's {} is {gain:.1} % slower",
                 row.best, row.microseconds, row.table
             )?;
             for Candidate { kernel, microseconds, stage } in &row.candidates {
@@ -201,7 +204,7 @@ mod tests {
             );
         }
         let h200 = ferroflash::Capabilities::profile("h200").expect("known");
-        let hopper = |e: &&EntryInfo| HOPPERS.contains(e);
+        let hopper = |e: &&AttnInfo| HOPPERS.contains(e);
         assert_eq!(candidates(&problem(64), h200).into_iter().filter(hopper).count(), 3);
         assert_eq!(candidates(&problem(64).alibi(true), h200).into_iter().filter(hopper).count(), 0);
         assert_eq!(of(64).into_iter().filter(hopper).count(), 0);

@@ -5,7 +5,7 @@ use super::error::Error;
 use super::options::KernelOptions;
 use ferroflash::lineage::CONFIGURATIONS;
 use ferroflash::DType;
-use ferroflash::kernels::EntryInfo;
+use ferroflash::kernels::AttnInfo;
 use indicatif::ProgressBar;
 use reference::{Judge, Rule, Soak, Subject, Task, Work, Written, headline, reproducer};
 use serde::Serialize;
@@ -14,37 +14,35 @@ use std::time::Instant;
 
 /// Compare every kernel with the f64 reference over a grid of problems.
 ///
-/// Every family: attention, on packed sequences and on caches in pages, appends and merges. Lengths from 1 to
-/// 2048, equal and not, every mask, grouped heads, padded head dims, every layout; on packed sequences and
-/// caches also other lengths under one plan, and integers that make no sense. Outputs are filled with NaN
-/// before and guarded on both sides. A result passes if max|out - reference| <= 2 *
-/// max|naive - reference| + 1e-5, where naive rounds every step to the element type.
+/// The grid has every family (attention, varlen, KV caches, append, merge), lengths from 1 to 2048, every
+/// mask, grouped heads, padded head dims and every layout. Varlen and cached problems run twice under one
+/// plan: with other lengths, and with invalid integers. Outputs hold NaN before each launch, and guard bytes
+/// lie on both sides. A result passes if max|out - reference| <= 2 * max|naive - reference| + 1e-5. The naive
+/// result rounds every step to the element type.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
   ferroflash verify                                     every kernel, the whole grid, on the GPU
-  ferroflash verify --quick --device sim                the edges of every kernel, in the simulator
+  ferroflash verify --quick --device sim                every kernel, a small grid, in the simulator
   ferroflash verify --config fwd_f16_d64_causal_128x48  one kernel
-  ferroflash verify --all-configs                       and every configuration of the lineage on its \
-                        headline workload
-  ferroflash verify --quick --soak 1000 --json          and 1000 launches in a row that must agree in every \
-                        bit")]
+  ferroflash verify --all-configs                       the lineage's configurations, too
+  ferroflash verify --quick --soak 1000 --json          1000 bit-identical launches of each kernel, too")]
 pub(super) struct Args {
-    /// Also every configuration of the lineage by its name there, and every kernel that can, on the headline
-    /// workload (f16, batch 1 and 2, 8 heads, 512 queries and keys, head dim 64) and on its smallest
-    /// reproducer: no element may be off by 2e-3 or more.
+    /// Run every configuration of the lineage, too, on the headline workload (f16, batch 1 and 2, 8 heads,
+    /// 512 queries and keys, head dim 64) and on its smallest reproducer. The error of each element must be
+    /// below 2e-3.
     #[arg(long)]
     all_configs: bool,
-    /// Only the edges of each kernel: a small grid that the simulator gets through.
+    /// Use a small grid of edge cases, for the simulator.
     #[arg(long)]
     quick: bool,
-    /// Also launch each kernel N times, with and without waiting after each launch; all must agree in every
-    /// bit.
+    /// Launch each kernel N times, too, with and without a wait after each launch. All results must be equal
+    /// in every bit.
     #[arg(long, value_name = "N", default_value_t = 0)]
     soak: usize,
-    /// Also capture a launch as a CUDA graph, and replay it with other lengths and other garbage, on up to N
-    /// problems of each kernel for packed sequences and caches [default: 4 on a GPU, none in the simulator,
-    /// which has no graphs and enqueues the launch anew].
+    /// Capture a launch as a CUDA graph, too, and replay it with other lengths and other invalid integers, on
+    /// up to N varlen or cached problems of each kernel. The simulator has no graphs: it launches again
+    /// [default: 4 on a GPU, 0 in the simulator].
     #[arg(long, value_name = "N")]
     graphs: Option<usize>,
     #[command(flatten)]
@@ -147,7 +145,7 @@ fn headline_work(args: &Args, runner: &dyn Runner) -> Trials {
     let own = own.filter(|e| ferroflash::kernels::PLANNED.contains(e));
     let hopper = ferroflash::kernels::HOPPERS.iter().filter(|e| (e.dtype, e.head_dim) == (DType::F16, 64));
     let own = own.chain(hopper).map(|e| (e.contract.symbol, e));
-    let asked = |name: &str, e: &EntryInfo| {
+    let asked = |name: &str, e: &AttnInfo| {
         let config = &args.kernels.config;
         config.is_empty() || config.iter().any(|only| only == name || only == e.contract.symbol)
     };

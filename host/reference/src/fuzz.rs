@@ -5,12 +5,13 @@ use super::inputs::Random;
 use super::memory::{Memory, Place};
 use super::runner::Loaded;
 use super::tolerance::{Reference, two_roundings};
+use ferroflash::driver::Harness;
 use ferroflash::lineage::CONFIGURATIONS;
 use ferroflash::{Attention, Capabilities, DType, Error};
-use ferroflash::driver::Driver;
 use ferroflash::kernels::{ENTRIES, HOPPERS, MaskKind};
 use ferroflash::plan::Problem;
-use ferroflash::request::{Alignment, AttentionRequest, KeysValues, Mask, Scratch, TensorView, Workspace};
+use ferroflash::request::{Alignment, AttentionRequest, Mask, Workspace};
+use ferroflash::tuning::Tuning;
 use std::f32::consts::LOG2_E;
 
 mod others;
@@ -114,7 +115,7 @@ impl Fuzz {
     ///
     /// # Errors
     /// Those of planning, launching and waiting: for a valid problem each is a failure, too.
-    pub fn run<D: Driver>(&self, attention: &Attention<D>) -> Result<Findings, Error> {
+    pub fn run<D: Harness>(&self, attention: &Attention<D>) -> Result<Findings, Error> {
         let outcome = Loaded::new(attention, &self.memory, self.config)?.run()?;
         let wrong = |e: super::TensorError| Error::invalid("fuzz", self, e);
         let (inputs, Problem { dtype, .. }) = (self.memory.inputs().map_err(wrong)?, self.memory.problem);
@@ -233,12 +234,12 @@ fn repeats(memory: &Memory) -> bool {
 /// A kernel that solves `p` and that the device can hold.
 fn config(random: &mut Random, p: &Problem, capabilities: &Capabilities) -> Option<&'static str> {
     let mask = p.mask_kind();
-    let solves = |e: &ferroflash::kernels::EntryInfo| {
+    let solves = |e: &ferroflash::kernels::AttnInfo| {
         e.dtype == p.dtype
             && (e.mask == mask || e.mask == MaskKind::Local)
             && e.head_dim as usize >= p.head_dim
             && capabilities.runs(&e.contract).is_ok()
-            && !(e.grid.has_maps() && p.alibi)
+            && !(e.has_maps() && p.alibi)
     };
     let own = ENTRIES.iter().chain(HOPPERS).filter(|e| solves(e)).map(|e| e.contract.symbol);
     let named = CONFIGURATIONS.iter().filter(|c| c.entry(mask).is_ok_and(solves)).map(|c| c.name);

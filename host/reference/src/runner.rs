@@ -9,8 +9,8 @@ use super::tolerance::{Reference, Verdict};
 use super::work::{
     Asked, Buffer, GUARD, Input, Judge, Judgement, OnDevice, POISON, Room, Rows, Rule, Work, Written, guarded,
 };
+use ferroflash::driver::Harness;
 use ferroflash::{Attention, Error};
-use ferroflash::driver::Driver;
 use std::time::Duration;
 
 /// Elements of O before and behind it that belong to nobody, and the same of LSE.
@@ -167,13 +167,13 @@ impl Work for Memory {
 }
 
 /// A problem whose inputs are in device memory.
-pub struct Loaded<'a, D: Driver> {
+pub struct Loaded<'a, D: Harness> {
     device: OnDevice<'a, D>,
     memory: &'a Memory,
     wants_lse: bool,
 }
 
-impl<'a, D: Driver> Loaded<'a, D> {
+impl<'a, D: Harness> Loaded<'a, D> {
     /// Copies the inputs of `memory` to the device. `config` names the entry to run, or leaves it to the
     /// planner.
     ///

@@ -2,13 +2,11 @@
 //! is right.
 use super::tensor::TensorError;
 use super::tolerance::Verdict;
+use ferroflash::driver::Harness;
 use ferroflash::{Attention, DType, Error, Plan};
-use ferroflash::driver::Driver;
 use ferroflash::kernels::Contract;
-use ferroflash::plan::{PlanOf, ScratchBytes};
-use ferroflash::request::{
-    Append, AttentionRequest, LseView, Merge, Scratch, Sinks, State, TensorView,
-};
+use ferroflash::plan::PlanOf;
+use ferroflash::request::{Append, AttentionRequest, Counters, LseView, Merge, Sinks, State, TensorView, Workspace};
 
 mod device;
 mod ready;
@@ -247,7 +245,7 @@ impl Plans {
     }
 
     /// Loads what it launches.
-    fn load<D: Driver>(&self, attention: &Attention<D>) -> Result<(), Error> {
+    fn load<D: Harness>(&self, attention: &Attention<D>) -> Result<(), Error> {
         any!(self, plan => attention.load(plan))
     }
 }
@@ -262,7 +260,7 @@ impl Asked<'_> {
     ///
     /// # Errors
     /// Those of planning.
-    pub fn plan<D: Driver>(&self, attention: &Attention<D>) -> Result<Plans, Error> {
+    pub fn plan<D: Harness>(&self, attention: &Attention<D>) -> Result<Plans, Error> {
         match self {
             Asked::Attention(request) => attention.plan(request).map(Plans::Attention),
             Asked::Append(append) => attention.plan(append).map(Plans::Append),
@@ -276,7 +274,7 @@ impl Asked<'_> {
     ///
     /// # Safety
     /// As [`Attention::launch`].
-    unsafe fn launch<D: Driver>(
+    unsafe fn launch<D: Harness>(
         &self,
         attention: &Attention<D>,
         plan: &Plans,

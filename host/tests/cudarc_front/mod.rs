@@ -5,7 +5,7 @@ use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
 use ferroflash::cudarc::{
     Cache, FlashAttention, Inputs, Pages, PagesMut, PerHead, Room, Scale, State, Tensor, TensorMut,
 };
-use ferroflash::driver::Driver;
+use ferroflash::driver::Harness;
 use ferroflash::request::{LseUnit, Mask, Splits};
 use half::f16;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
 //! A driver in memory that runs nothing and writes down what it is told.
-use ferroflash::{driver::*, kernels::*, *};
+use ferroflash::{*, driver::*, kernels::*};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -57,11 +57,11 @@ impl FakeDriver {
     }
 }
 
+impl Sealed for FakeDriver {}
+
 impl Driver for FakeDriver {
     type Kernel = Kernel;
-    type Buffer = Vec<u8>;
     type Stream = u32;
-    type Event = Duration;
 
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
@@ -72,33 +72,6 @@ impl Driver for FakeDriver {
         assert!(ptx.contains(symbol), "the PTX is the entry's");
         self.loaded.lock().expect("no panic").push(symbol.into());
         Ok(Kernel { symbol: symbol.into(), threads, smem_bytes })
-    }
-
-    fn stream(&self) -> Result<u32, Error> {
-        Ok(0)
-    }
-
-    fn allocate(&self, bytes: usize) -> Result<Vec<u8>, Error> {
-        Ok(vec![0; bytes])
-    }
-
-    fn address(&self, buffer: &Vec<u8>) -> u64 {
-        buffer.as_ptr() as u64
-    }
-
-    fn upload_at(&self, buffer: &mut Vec<u8>, at: usize, data: &[u8]) -> Result<(), Error> {
-        buffer[at..][..data.len()].copy_from_slice(data);
-        Ok(())
-    }
-
-    fn download(&self, buffer: &Vec<u8>, data: &mut [u8]) -> Result<(), Error> {
-        data.copy_from_slice(&buffer[..data.len()]);
-        Ok(())
-    }
-
-    fn fill(&self, buffer: &mut Vec<u8>, byte: u8) -> Result<(), Error> {
-        buffer.fill(byte);
-        Ok(())
     }
 
     /// Not what a driver writes, but it says of what it is: address, columns and rows of a box, strides,
@@ -131,6 +104,38 @@ impl Driver for FakeDriver {
         let launch =
             Launch { symbol, grid, threads: *threads, smem_bytes: *smem_bytes, params, stream: *stream };
         self.launches.lock().expect("no panic").push(launch);
+        Ok(())
+    }
+}
+
+impl Harness for FakeDriver {
+    type Buffer = Vec<u8>;
+    type Event = Duration;
+
+    fn stream(&self) -> Result<u32, Error> {
+        Ok(0)
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<Vec<u8>, Error> {
+        Ok(vec![0; bytes])
+    }
+
+    fn address(&self, buffer: &Vec<u8>) -> u64 {
+        buffer.as_ptr() as u64
+    }
+
+    fn upload_at(&self, buffer: &mut Vec<u8>, at: usize, data: &[u8]) -> Result<(), Error> {
+        buffer[at..][..data.len()].copy_from_slice(data);
+        Ok(())
+    }
+
+    fn download(&self, buffer: &Vec<u8>, data: &mut [u8]) -> Result<(), Error> {
+        data.copy_from_slice(&buffer[..data.len()]);
+        Ok(())
+    }
+
+    fn fill(&self, buffer: &mut Vec<u8>, byte: u8) -> Result<(), Error> {
+        buffer.fill(byte);
         Ok(())
     }
 

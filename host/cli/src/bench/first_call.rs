@@ -1,7 +1,8 @@
 //! What a process pays before its first output.
 use crate::error::Error;
+use ferroflash::driver::Harness;
 use ferroflash::{Attention, DType};
-use ferroflash::driver::{Driver, RawDriver};
+use ferroflash::driver::RawDriver;
 use ferroflash::plan::Problem;
 use ferroflash::request::Mask;
 use reference::{Layout, Memory};

@@ -13,14 +13,14 @@ use std::rc::Rc;
 
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 pub(super) enum TimingChoice {
-    /// Caches, appends and merges cold; others hot under 0.2 TFLOP, else cold
+    /// Serving shapes and forward shapes of 0.2 TFLOP or more cold, other forward shapes hot
     #[default]
     Auto,
-    /// L2 cache flushed
+    /// The L2 cache is flushed before each launch
     Cold,
-    /// Caches as the launch before left them
+    /// The caches hold what the last launch left
     Hot,
-    /// Cold and hot
+    /// Both
     Both,
 }
 

@@ -61,9 +61,9 @@ fn every_family_is_verified() {
 }
 
 /// Two entries that differ in the mask alone.
-fn full_and_causal() -> [&'static ferroflash::kernels::EntryInfo; 2] {
+fn full_and_causal() -> [&'static ferroflash::kernels::AttnInfo; 2] {
     let of = |kind| ferroflash::kernels::ENTRIES.iter().filter(move |e| e.mask == kind);
-    let shape = |e: &ferroflash::kernels::EntryInfo| {
+    let shape = |e: &ferroflash::kernels::AttnInfo| {
         (e.dtype, e.head_dim, e.tile_m, e.tile_n, e.contract.threads, e.contract.smem_bytes)
     };
     let pairs = of(MaskKind::Full).flat_map(|a| of(MaskKind::Causal).map(move |b| [a, b]));
@@ -138,7 +138,7 @@ fn verdicts_count_what_was_skipped() {
     for command in [&["verify", "--quick"][..], &["sanitize", "--seeds", "1"], &["soak", "--launches", "2"]] {
         let verdict = on(command);
         assert!(
-            verdict.ends_with("; 1 kernel skipped, which does not fit this device"),
+            verdict.ends_with("; 1 kernel skipped: it does not run on this device"),
             "{command:?}: {verdict}"
         );
     }
@@ -204,7 +204,7 @@ fn kernels_by_what_they_are() {
         let count = lines[1..].iter().filter(|line| line.contains("KiB")).count();
         assert_eq!(lines.last(), Some(&&*format!("{count} kernels")), "a head line, the kernels, a sum");
     }
-    check(&["kernels", "--family", "append", "--mask", "local"], 2, "no kernel is like that");
+    check(&["kernels", "--family", "append", "--mask", "local"], 2, "no kernel matches these options");
     check(&["kernels", "--config", "nothing"], 2, "`ferroflash kernels` lists them");
 }
 

@@ -7,9 +7,9 @@ use crate::work::{
     Asked, Buffer, GUARD, Input, Judge, Judgement, OnDevice, POISON, Plans, Room, Rows, Rule, Work, Written,
     guarded, guards, inside,
 };
+use ferroflash::driver::Harness;
 use ferroflash::{Attention, DType, Error, Plan};
-use ferroflash::driver::Driver;
-use ferroflash::request::{AttentionRequest, Index, KvCache, KvPages, KvScale, LseView, Queries, Sinks, TensorView, VarlenQueries};
+use ferroflash::request::{AttentionRequest, Index, KvCache, KvPages, KvScale, LseView, Sinks, TensorView, VarlenQueries};
 
 /// Places of the integers among inputs, and of the first of the cache.
 const TABLE: usize = 3;
@@ -208,12 +208,12 @@ impl Work for DecodeMemory {
 }
 
 /// A case in device memory.
-pub struct LoadedDecode<'a, D: Driver> {
+pub struct LoadedDecode<'a, D: Harness> {
     device: OnDevice<'a, D>,
     memory: &'a DecodeMemory,
 }
 
-impl<'a, D: Driver> LoadedDecode<'a, D> {
+impl<'a, D: Harness> LoadedDecode<'a, D> {
     /// Copies the inputs to the device. `config` names the entry to run, or leaves it to the planner.
     ///
     /// # Errors

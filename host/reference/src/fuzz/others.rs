@@ -8,8 +8,8 @@ use crate::merge::{Lie, MergeCase, MergeMemory};
 use crate::packed::Sequences;
 use crate::told::Told;
 use crate::work::{OnDevice, Rule, Work};
+use ferroflash::driver::Harness;
 use ferroflash::{Attention, DType, Error};
-use ferroflash::driver::Driver;
 use ferroflash::kernels::Contract;
 use ferroflash::plan::Problem;
 use ferroflash::request::{Alignment, LseUnit, Mask, Splits};
@@ -51,7 +51,7 @@ impl Other {
     ///
     /// # Errors
     /// Those of planning, and the driver's: for a valid problem each is a failure, too.
-    pub fn kernel<D: Driver>(&self, attention: &Attention<D>) -> Result<&'static Contract, Error> {
+    pub fn kernel<D: Harness>(&self, attention: &Attention<D>) -> Result<&'static Contract, Error> {
         OnDevice::new(attention, &*self.work, None)?.kernel()
     }
 
@@ -59,7 +59,7 @@ impl Other {
     ///
     /// # Errors
     /// Those of planning, launching and waiting: for a valid problem each is a failure, too.
-    pub fn run<D: Driver>(&self, attention: &Attention<D>) -> Result<Findings, Error> {
+    pub fn run<D: Harness>(&self, attention: &Attention<D>) -> Result<Findings, Error> {
         let few = self.work.outputs().iter().all(|(_, bytes)| bytes.len() < 2 * ENOUGH_ELEMENTS);
         let judge = self.work.judge(if few { Rule::Few } else { Rule::Tolerance });
         let judge = judge.map_err(|e| Error::invalid("fuzz", self, e))?;

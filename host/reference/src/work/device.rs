@@ -1,10 +1,9 @@
 //! A problem on a device: the one path of tests and program to every driver.
 use super::{Asked, Buffer, Input, Plans, Ready, Room, Work, Written};
+use ferroflash::driver::{Enqueue, Harness};
 use ferroflash::{Attention, Error};
-use ferroflash::driver::{Driver, Enqueue};
 use ferroflash::kernels::Contract;
-use ferroflash::plan::ScratchBytes;
-use ferroflash::request::{Counters, Scratch, Workspace};
+use ferroflash::request::{Counters, Workspace};
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
@@ -12,7 +11,7 @@ use std::time::{Duration, Instant};
 const FREE: u64 = 1 << 58;
 
 /// A problem whose inputs are in device memory.
-pub struct OnDevice<'a, D: Driver> {
+pub struct OnDevice<'a, D: Harness> {
     attention: &'a Attention<D>,
     work: &'a dyn Work,
     config: Option<&'a str>,
@@ -28,9 +27,9 @@ pub struct OnDevice<'a, D: Driver> {
 }
 
 /// Outputs of one launch in device memory.
-pub struct Outputs<D: Driver>(Vec<(D::Buffer, usize)>);
+pub struct Outputs<D: Harness>(Vec<(D::Buffer, usize)>);
 
-impl<'a, D: Driver> OnDevice<'a, D> {
+impl<'a, D: Harness> OnDevice<'a, D> {
     /// Copies the inputs to the device, and allocates as much workspace and counters as help. `config` names
     /// the kernel to run, or leaves it to the planner.
     ///

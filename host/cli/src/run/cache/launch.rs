@@ -1,10 +1,10 @@
 //! Decoding of a file's cache on a device.
 use super::Input;
 use crate::results::{Results, Took};
+use ferroflash::driver::Harness;
 use ferroflash::{Attention, Capabilities, Error, plan};
-use ferroflash::driver::Driver;
-use ferroflash::plan::{Problem, ScratchBytes};
-use ferroflash::request::{AttentionRequest, Counters, Index, KvCache, KvPages, KvScale, LseView, PageView, Queries, Scratch, Sinks, TensorView, VarlenQueries, Workspace};
+use ferroflash::plan::Problem;
+use ferroflash::request::{AttentionRequest, Counters, Index, KvCache, KvPages, KvScale, LseView, PageView, Sinks, TensorView, VarlenQueries, Workspace};
 use std::time::Instant;
 
 /// Device addresses of its tensors.
@@ -87,7 +87,7 @@ impl Input {
     }
 
     /// Decodes on kernels. `config` names one.
-    pub(crate) fn launch<D: Driver>(
+    pub(crate) fn launch<D: Harness>(
         &self,
         attention: &Attention<D>,
         config: Option<&str>,

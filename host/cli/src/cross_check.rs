@@ -1,10 +1,11 @@
-//! `ferroflash agree`: the GPU against the simulator.
+//! `ferroflash cross-check`: the GPU against the simulator.
 use super::console::Console;
 use super::device::{self, Device};
 use super::error::Error;
 use super::options::{DeviceKind, KernelOptions};
+use ferroflash::driver::Harness;
 use ferroflash::{Attention, Capabilities, DType};
-use ferroflash::driver::{Driver, SimDriver};
+use ferroflash::driver::SimDriver;
 use ptx_sim::{MmaArch, MmaMode, Options};
 use rayon::ThreadPoolBuilder;
 use rayon::prelude::*;
@@ -19,24 +20,30 @@ mod products;
 use difference::Difference;
 use products::{Products, Tally};
 
-/// Compare the GPU with the simulator: the same inputs through both, for every kernel of every family.
+/// Compare the results of every kernel on the GPU and in the simulator.
 ///
-/// The simulator multiplies tiles as the card's tensor cores round. Exponentials and reciprocals of a card
-/// are approximations of its own, so that a probability may be rounded otherwise: O may differ by 2 units in
-/// the last place of its row's largest element, the log-sum-exp by 2e-6 of itself and 1e-6, in at most 2 % of
-/// a kernel's rows (or one row) also by two thirds of one rounding of a probability. Merges into f32 may
-/// differ by 16 units, and what is appended to a cache is the same in every byte. Before that, random
-/// products (subnormals, infinities, cancellation) go through the tensor cores alone and must agree in every
-/// bit.
+/// The simulator rounds products as the GPU's tensor cores do. Its exponentials and reciprocals differ from
+/// the GPU's approximations, so a probability may round differently. First the program runs random products
+/// (subnormals, infinities, cancellation) through the tensor cores alone: these must be equal in every bit.
+///
+///   result          allowed difference
+///   O               2 ulp of the largest element of the row
+///   LSE             2e-6 of its value + 1e-6; in at most 2 % of a kernel's rows, or in
+///                   one row, two thirds of one rounding of a probability
+///   merge into f32  16 ulp
+///   append          none
 #[derive(clap::Args)]
-#[command(after_help = "\
+#[command(
+    verbatim_doc_comment,
+    after_help = "\
 Examples:
-  ferroflash agree --device gpu
-  ferroflash agree --device gpu --products 100000 --json
-  ferroflash agree --device gpu --config fwd_bf16_d128_causal_128x64
-  ferroflash agree --device gpu --config decode_f16_d128_causal_8_tiles")]
+  ferroflash cross-check --device gpu
+  ferroflash cross-check --device gpu --products 100000 --json
+  ferroflash cross-check --device gpu --config fwd_bf16_d128_causal_128x64
+  ferroflash cross-check --device gpu --config decode_f16_d128_causal_8_tiles"
+)]
 pub(super) struct Args {
-    /// Random 16 x 8 x 16 products of each element type.
+    /// Number of random 16 x 8 x 16 products of each element type.
     #[arg(long, value_name = "N", default_value_t = 20_000,
         value_parser = clap::value_parser!(u32).range(1..))]
     products: u32,
@@ -95,7 +102,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
             let options = Options { mma: arithmetic(profile), parallel, ..Options::default() };
             agree(&Attention::new(SimDriver::with_options(profile, options)?), &subjects, &args, console)
         }
-        DeviceKind::Cpu => Device::Cpu.kernels("agree").map(drop),
+        DeviceKind::Cpu => Device::Cpu.kernels("cross-check").map(drop),
     }
 }
 
@@ -117,7 +124,7 @@ fn arithmetic(profile: &str) -> MmaMode {
 /// one inside the other.
 const STACK: usize = 256 << 20;
 
-fn agree<D: Driver>(
+fn agree<D: Harness>(
     attention: &Attention<D>,
     subjects: &[&'static dyn Subject],
     args: &Args,
@@ -134,7 +141,7 @@ fn agree<D: Driver>(
     let name = profile(attention.capabilities());
     let options = Options { mma: arithmetic(name), ..Options::default() };
     let simulator = Attention::new(SimDriver::with_options(name, options.clone())?);
-    let bar = console.progress("agree", subjects.len() + 2);
+    let bar = console.progress("cross-check", subjects.len() + 2);
     let mut tallies = vec![];
     for dtype in [DType::F16, DType::Bf16] {
         bar.set_message(format!("{} products", dtype.name()));
@@ -177,7 +184,7 @@ fn agree<D: Driver>(
     console.report(&report, result)
 }
 
-fn row<D: Driver>(
+fn row<D: Harness>(
     attention: &Attention<D>,
     simulator: &Attention<SimDriver>,
     subject: &'static dyn Subject,

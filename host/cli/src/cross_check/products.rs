@@ -1,7 +1,7 @@
 //! Random products of tiles, through the tensor cores alone.
 use crate::error::Error;
+use ferroflash::driver::Harness;
 use ferroflash::DType;
-use ferroflash::driver::Driver;
 use ferroflash::kernels::Contract;
 use reference::Random;
 use serde::Serialize;
@@ -83,7 +83,7 @@ impl Products {
     }
 
     /// D on a device, as bits.
-    pub fn run<D: Driver>(&self, driver: &D) -> Result<Vec<u32>, Error> {
+    pub fn run<D: Harness>(&self, driver: &D) -> Result<Vec<u32>, Error> {
         let ptx = PTX.replace("ELEMENT", self.dtype.name());
         let kernel = driver.load(&ptx, &Contract::new("product", 32))?;
         let upload = |name, words: &[u32]| {
