@@ -1,10 +1,10 @@
 //! Table, planner and cases agree: every entry can be reached, and every case reaches the entry that it is
 //! for.
 use ferroflash::spec::TileScheduler;
-use ferroflash::{
-    AttnInfo, Capabilities, DType, ENTRIES, Mask, MaskKind, Problem, Workspace, entries, entry, plan,
-    supports,
-};
+use ferroflash::{Capabilities, DType, plan};
+use ferroflash::kernels::{AttnInfo, ENTRIES, MaskKind, entries, entry};
+use ferroflash::plan::{Problem, supports};
+use ferroflash::request::{Mask, Workspace};
 use reference::{Case, edges, grid, soak};
 
 fn profiles() -> impl Iterator<Item = &'static Capabilities> {
@@ -76,12 +76,12 @@ fn check_case(case: &Case, entry: &AttnInfo) {
         (true, false, true) => (tiles * slices).min(resident),
         // As many as the longest has for each sequence, or one for each that the rows do not fill.
         (false, true, _) => {
-            let rows = case.problem.packed.expect("the case is packed")[0];
+            let rows = case.problem.varlen.expect("the case is packed")[0];
             tiles.min((rows / entry.tile_m as usize + batch) * heads_q)
         }
         // Two of these a block, or where all are as long as the longest, as many blocks as the card holds.
         (true, true, _) => {
-            let [rows, keys] = case.problem.packed.expect("the case is packed");
+            let [rows, keys] = case.problem.varlen.expect("the case is packed");
             let equal = [rows, keys] == [seqlen_q, case.problem.seqlen_k].map(|most| batch * most);
             let tiles = tiles.min((rows / entry.tile_m as usize + batch) * heads_q);
             if equal { (h200.sms as usize).min(tiles) } else { tiles.div_ceil(2) }

@@ -4,7 +4,8 @@ use ferroflash::spec::{
     APPENDS, AppendInfo, COMBINES, CombineInfo, DECODE_COMBINES, DECODES, DecodeCombineInfo, HOPPERS_PAGED,
     KERNELS, Keys, MERGES, MergeInfo, PAGED, PageKind, Schedule, TileScheduler,
 };
-use ferroflash::{AttnInfo, Contract, DType, lineage};
+use ferroflash::{DType, lineage};
+use ferroflash::kernels::{AttnInfo, Contract};
 use reference::Subject;
 use serde::Serialize;
 use std::fmt;
@@ -193,7 +194,7 @@ fn rows() -> Vec<Row> {
     {
         kernels.iter().map(Row::from)
     }
-    let forward = ferroflash::entries().map(Row::from);
+    let forward = ferroflash::kernels::entries().map(Row::from);
     let others = of(DECODES).chain(of(PAGED)).chain(of(HOPPERS_PAGED)).chain(of(APPENDS)).chain(of(MERGES));
     forward.chain(others).chain(of(COMBINES)).chain(of(DECODE_COMBINES)).collect()
 }
