@@ -6,7 +6,7 @@ use ferroflash::cudarc::{
     Cache, Decode, FlashAttention, Pages, PagesMut, PerHead, Request, Room, Scale, State, Tensor, TensorMut,
 };
 use ferroflash::driver::Harness;
-use ferroflash::{LseUnit, Mask, Splits};
+use ferroflash::request::{LseUnit, Mask, Splits};
 use half::f16;
 use std::sync::Arc;
 
@@ -231,8 +231,8 @@ fn candles_functions() {
         let cases = [
             ("alibi.elements", request.alibi(PerHead::new(&few))),
             ("alibi.elements", request.alibi(PerHead::new(&slopes).strides([8, 2]))),
-            ("packed.seqused_k.elements", request.packed(&starts, &starts, 50, 50).used(&two)),
-            ("packed.cu_seqlens_k.elements", request.packed(&starts, &three, 50, 50)),
+            ("seqused_k.elements", request.packed(&starts, &starts, 50, 50).used(&two)),
+            ("cu_seqlens_k.elements", request.packed(&starts, &three, 50, 50)),
             ("batch", request.packed(&one, &starts, 50, 50)),
         ];
         for (name, request) in cases {
@@ -294,53 +294,73 @@ fn caches_of_any_kind() {
         let scaled = eight.scales(Scale::Heads(per_head), Scale::Value(0.5));
         let paged = Cache::paged(pages, &table, 10, &lengths);
         let sinks = &scales;
-        front.reserve(&stream, &Decode::new(q, paged), &mut room).expect("valid");
+        front.reserve(&stream, &AttentionRequest::cached(q, paged), &mut room).expect("valid");
         assert!(room.bytes().iter().all(|bytes| *bytes > 0), "{:?}", room.bytes());
         let had = room.bytes();
         front.flash_attn_with_kvcache(&stream, q, paged, 0.125, true, &mut room).expect("valid");
         let mut o = zeros(&stream, 4 * 8 * 64);
         cuda.calls();
-        let mut into = |request: &Decode<'_, f16>| {
+        let mut into = |request: &AttentionRequest<'_, f16>| {
             front.decode_into(&stream, request, &mut room, TensorMut::new(&mut o, [4, 1, 8, 64]), None)
         };
-        into(&Decode::new(q, paged).sinks(sinks).softcap(30.0)).expect("valid");
-        into(&Decode::new(q, Cache::dense(pages.strides([2048, 128, 64, 1]), &lengths))).expect("valid");
-        into(&Decode::new(q, Cache::dense(Pages::new(&keys, &values, dense), &lengths).max_k(100)))
+        into(&AttentionRequest::cached(q, paged).sinks(sinks).softcap(30.0)).expect("valid");
+        into(&AttentionRequest::cached(q, Cache::dense(pages.strides([2048, 128, 64, 1]), &lengths)))
             .expect("valid");
-        into(&Decode::new(q, Cache::paged(Pages::interleaved(&both, shape), &table, 10, &lengths)))
-            .expect("valid");
-        into(&Decode::new(q, Cache::dense(Pages::new(&keys, &values, dense).hnd(), &lengths).rows(&lengths)))
-            .expect("valid");
+        into(&AttentionRequest::cached(
+            q,
+            Cache::dense(Pages::new(&keys, &values, dense), &lengths).max_k(100),
+        ))
+        .expect("valid");
+        into(&AttentionRequest::cached(
+            q,
+            Cache::paged(Pages::interleaved(&both, shape), &table, 10, &lengths),
+        ))
+        .expect("valid");
+        into(&AttentionRequest::cached(
+            q,
+            Cache::dense(Pages::new(&keys, &values, dense).hnd(), &lengths).rows(&lengths),
+        ))
+        .expect("valid");
         let calls = cuda.calls();
         assert_eq!((of("launch decode_", &calls), of("launch", &calls)), (5, 5), "{calls:?}");
         assert_eq!(of("cuMemAlloc", &calls), 0, "{calls:?}");
-        let chunks = into(&Decode::new(q, paged).splits(Splits::Exactly(64))).expect_err("too small");
+        let chunks =
+            into(&AttentionRequest::cached(q, paged).splits(Splits::Exactly(64))).expect_err("too small");
         assert!(chunks.to_string().contains("workspace.bytes"), "{chunks}");
         assert_eq!(room.bytes(), had);
 
         // Of eight bits, and with queries packed or with slopes, which are not decoded.
         let (_, lse) = front
-            .decode_with_lse(&stream, &Decode::new(q, Cache::paged(scaled, &table, 10, &lengths)), &mut room)
+            .decode_with_lse(
+                &stream,
+                &AttentionRequest::cached(q, Cache::paged(scaled, &table, 10, &lengths)),
+                &mut room,
+            )
             .expect("valid");
         assert_eq!((lse.len(), launched(cuda)), (4 * 8, vec!["decode".to_owned()]));
         let rows = zeros(&stream, 4 * 8 * 64);
         let flat = Tensor::new(&rows, [1, 4, 8, 64]);
         let starts = stream.alloc_zeros::<u32>(5).expect("room");
-        let packed = Decode::new(flat, paged).packed(&starts, 2).mask(Mask::Causal);
+        let packed = AttentionRequest::cached(flat, paged).packed(&starts, 2).mask(Mask::Causal);
         front.decode(&stream, &packed, &mut room).expect("valid");
-        front.decode(&stream, &Decode::new(q, paged).alibi(PerHead::new(&scales)), &mut room).expect("valid");
+        front
+            .decode(&stream, &AttentionRequest::cached(q, paged).alibi(PerHead::new(&scales)), &mut room)
+            .expect("valid");
         assert_eq!(launched(cuda), ["paged", "paged"]);
 
         let three = table.slice(..3);
         let cases = [
-            ("cache.table", Decode::new(q, Cache::paged(pages, &table, 11, &lengths))),
-            ("q.shape", Decode::new(q, paged).packed(&starts, 2)),
-            ("cache.lengths", Decode::new(q, Cache::dense(pages, &three))),
+            ("cache.table", AttentionRequest::cached(q, Cache::paged(pages, &table, 11, &lengths))),
+            ("q.shape", AttentionRequest::cached(q, paged).packed(&starts, 2)),
+            ("cache.lengths", AttentionRequest::cached(q, Cache::dense(pages, &three))),
             (
                 "cache.keys",
-                Decode::new(q, Cache::dense(Pages::new(&keys, &values, [41, 16, 2, 64]), &lengths)),
+                AttentionRequest::cached(
+                    q,
+                    Cache::dense(Pages::new(&keys, &values, [41, 16, 2, 64]), &lengths),
+                ),
             ),
-            ("sinks", Decode::new(flat, paged).packed(&starts, 2).sinks(&scales)),
+            ("sinks", AttentionRequest::cached(flat, paged).packed(&starts, 2).sinks(&scales)),
         ];
         for (name, request) in &cases {
             let error = front.decode(&stream, request, &mut room).map(|_| ()).expect_err(name).to_string();
@@ -362,7 +382,7 @@ fn what_was_captured_stays() {
         let (q, mut o) = (zeros(&stream, 4 * 8 * 64), zeros(&stream, 4 * 8 * 64));
         let q = Tensor::new(&q, [4, 1, 8, 64]);
         let cache = Cache::paged(Pages::new(&memory, &memory, shape), &table, 10, &lengths);
-        let request = Decode::new(q, cache);
+        let request = AttentionRequest::cached(q, cache);
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         let flags = CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
         let before = cuda.left();

@@ -1,0 +1,108 @@
+//! How the work of an attention is dealt out to thread blocks: what follows from a problem, a kernel and a
+//! device, whatever the tensors are.
+mod decode;
+mod split;
+mod tiles;
+
+pub(crate) use decode::{Decode, at_once, row_blocks};
+pub(crate) use split::Split;
+pub(crate) use tiles::Tiles;
+
+use crate::{Capabilities, Contract, Error, KERNELS, Problem};
+use spec::{DecodeInfo, EntryInfo, PagedInfo};
+
+/// A kernel for attention, as a line of its table.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Kernel {
+    /// Work tiles of queries; keys and values in tensors.
+    Tensors(&'static EntryInfo),
+    /// Work tiles of queries; keys and values in a cache.
+    Cache(&'static PagedInfo),
+    /// Few queries on a cache.
+    Decode(&'static DecodeInfo),
+}
+
+impl Kernel {
+    /// How it is compiled.
+    pub const fn contract(&self) -> &'static Contract {
+        match self {
+            Kernel::Tensors(kernel) => &kernel.contract,
+            Kernel::Cache(kernel) => &kernel.contract,
+            Kernel::Decode(kernel) => &kernel.contract,
+        }
+    }
+}
+
+impl Kernel {
+    /// Columns and keys of the boxes in which it copies K and V, where it is told tensor maps.
+    pub const fn stage(&self) -> Option<(u32, u32)> {
+        match self {
+            Kernel::Tensors(kernel) if kernel.grid.has_maps() => Some((kernel.panel(), kernel.tile_n)),
+            Kernel::Cache(kernel) if kernel.has_maps() => Some((kernel.panel(), kernel.tile_n)),
+            _ => None,
+        }
+    }
+}
+
+/// A kernel and how its work is dealt out.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Scheduled {
+    pub kernel: Kernel,
+    /// Its place in [`KERNELS`].
+    pub place: usize,
+    pub schedule: Schedule,
+}
+
+/// How work is dealt out.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "plans are `Copy`")]
+pub enum Schedule {
+    /// By work tiles of queries.
+    Tiles(Tiles),
+    /// By splits of sequences' keys.
+    Decode(Decode),
+}
+
+impl Scheduled {
+    /// The schedule of a kernel that solves a problem, for launches that may need no more than `allows` bytes
+    /// of workspace.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] where there is more to deal out than kernels count.
+    pub fn new(
+        p: &Problem,
+        kernel: Kernel,
+        on: &Capabilities,
+        allows: impl Fn(u64) -> bool,
+    ) -> Result<Self, Error> {
+        let schedule = match kernel {
+            Kernel::Tensors(entry) => Tiles::on_tensors(p, entry, on).map(Schedule::Tiles),
+            Kernel::Cache(entry) => Tiles::on_cache(p, entry, on).map(Schedule::Tiles),
+            Kernel::Decode(entry) => Decode::new(p, entry, on, allows).map(Schedule::Decode),
+        };
+        Ok(Scheduled { kernel, place: place(kernel.contract()), schedule: schedule? })
+    }
+
+    /// Bytes of workspace and of counters that its launches use.
+    pub const fn scratch_bytes(&self) -> [u64; 2] {
+        match &self.schedule {
+            Schedule::Tiles(Tiles { split: Some(split), .. }) => [split.workspace(), 0],
+            Schedule::Tiles(_) => [0; 2],
+            Schedule::Decode(decode) => [decode.workspace, decode.counters],
+        }
+    }
+
+    /// The places of its kernels, the one that combines splits behind the one that makes them.
+    pub fn kernels(&self) -> impl Iterator<Item = usize> {
+        let combine = match &self.schedule {
+            Schedule::Tiles(tiles) => tiles.split.map(|split| split.combine()),
+            Schedule::Decode(decode) => (decode.workspace > 0).then_some(decode.combine),
+        };
+        std::iter::once(self.place).chain(combine)
+    }
+}
+
+/// The place in [`KERNELS`] of a kernel of the table.
+pub(crate) fn place(contract: &Contract) -> usize {
+    KERNELS.iter().position(|kernel| kernel.symbol == contract.symbol).unwrap_or_default()
+}
