@@ -1,8 +1,9 @@
 //! What FerroFlash's tests share: [`check`], one case on one entry by any driver.
 //!
 //! Reference, tolerance rule and cases are the crate `reference`, which the program uses, too.
-use ferroflash::driver::Harness;
-use ferroflash::{Attention, Capabilities, EntryInfo, SimDriver};
+use ferroflash::driver::{Harness, SimDriver};
+use ferroflash::kernels::EntryInfo;
+use ferroflash::{Attention, Capabilities};
 use ptx_sim::Options;
 use reference::{Case, Loaded, Reference};
 

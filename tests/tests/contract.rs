@@ -1,9 +1,9 @@
 //! Table, planner and cases agree: every entry can be reached, and every case reaches the entry that it is
 //! for.
-use ferroflash::{
-    Alignment, Capabilities, DType, ENTRIES, EntryInfo, Grid, Mask, MaskKind, Problem, Workspace, entries,
-    entry, plan, supports,
-};
+use ferroflash::kernels::{ENTRIES, EntryInfo, Grid, MaskKind, entries, entry};
+use ferroflash::plan::{Problem, supports};
+use ferroflash::request::{Alignment, Mask, Workspace};
+use ferroflash::{Capabilities, DType, plan};
 use reference::{Case, Layout, Values, edges, grid, soak};
 use std::collections::BTreeSet;
 
@@ -77,12 +77,12 @@ fn check_case(case: &Case, entry: &EntryInfo) {
         Grid::Slices => (tiles * slices).min(resident),
         // As many as the longest has for each sequence, or one for each that the rows do not fill.
         Grid::Packed => {
-            let rows = case.problem.packed.expect("the case is packed")[0];
+            let rows = case.problem.varlen.expect("the case is packed")[0];
             tiles.min((rows / entry.tile_m as usize + batch) * heads_q)
         }
         // Two of these a block, or where all are as long as the longest, as many blocks as the card holds.
         Grid::PackedRounds => {
-            let [rows, keys] = case.problem.packed.expect("the case is packed");
+            let [rows, keys] = case.problem.varlen.expect("the case is packed");
             let equal = [rows, keys] == [seqlen_q, case.problem.seqlen_k].map(|most| batch * most);
             let tiles = tiles.min((rows / entry.tile_m as usize + batch) * heads_q);
             if equal { (h200.sms as usize).min(tiles) } else { tiles.div_ceil(2) }
@@ -160,7 +160,7 @@ fn cases_are_distinct_and_name_themselves() {
             .seqlen_q(17)
             .heads_q(8)
             .mask(Mask::Window { left: Some(3), right: None })
-            .align(Alignment::TopLeft)
+            .alignment(Alignment::TopLeft)
             .softcap(30.0),
         values: Values::Normal,
         layout: Layout::Packed,

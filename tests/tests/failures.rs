@@ -2,11 +2,12 @@
 //! simulator with kind and source line. What does not even compile is in `tests/misuse`. docs/failures.md
 //! lists all of it.
 use ferroflash::driver::Harness;
+use ferroflash::driver::{Driver, SimDriver};
+use ferroflash::kernels::{Contract, EntryInfo, MaskKind};
 use ferroflash::lineage::Configuration;
-use ferroflash::{
-    Attention, Capabilities, Contract, DType, Driver, EntryInfo, Error, Forward, Mask, MaskKind, Problem,
-    SimDriver, TensorView, plan, ptx,
-};
+use ferroflash::plan::Problem;
+use ferroflash::request::{AttentionRequest, Mask, TensorView};
+use ferroflash::{Attention, Capabilities, DType, Error, plan, ptx};
 use ptx_sim::{Gpu, Kind, Launch, Module, Options, Profile};
 use reference::{Case, Layout, Loaded, Reference, Values, reproducer};
 use std::path::Path;
@@ -75,13 +76,13 @@ fn an_access_off_its_alignment_is_reported() {
 #[test]
 fn a_misaligned_tensor_is_refused() {
     let view = |address| TensorView::bhsd(address, 1 << 20, DType::F16, [1, 64, 1, 64]);
-    let good = Forward::new(view(1 << 30), view(2 << 30), view(3 << 30), view(4 << 30));
+    let good = AttentionRequest::dense(view(1 << 30), view(2 << 30), view(3 << 30), view(4 << 30));
     let l4 = Capabilities::profile("l4").expect("a known card");
     plan(&good, l4).expect("aligned");
     let rows_apart = TensorView { strides: [4096, 68, 4096, 1], ..good.v };
     for (what, bad) in [
-        ("k.address", Forward::new(good.q, view((2 << 30) + 2), good.v, good.o)),
-        ("v.strides", Forward::new(good.q, good.k, rows_apart, good.o)),
+        ("k.address", AttentionRequest::dense(good.q, view((2 << 30) + 2), good.v, good.o)),
+        ("v.strides", AttentionRequest::dense(good.q, good.k, rows_apart, good.o)),
     ] {
         let refused = plan(&bad, l4).map(|plan| plan.contract().symbol);
         assert!(
@@ -159,7 +160,7 @@ fn wrong_numbers_fail_the_tolerance_rule() {
 
 #[test]
 fn shared_memory_without_the_opt_in_is_refused() {
-    let entry = ferroflash::ENTRIES
+    let entry = ferroflash::kernels::ENTRIES
         .iter()
         .find(|e| e.contract.smem_bytes > 48 << 10)
         .expect("one needs more than 48 KiB");
@@ -177,7 +178,7 @@ fn shared_memory_without_the_opt_in_is_refused() {
 #[test]
 fn more_shared_memory_than_the_card_has_is_refused() {
     let l4 = Capabilities::profile("l4").expect("a known card");
-    let entry = ferroflash::ENTRIES
+    let entry = ferroflash::kernels::ENTRIES
         .iter()
         .find(|e| e.contract.smem_bytes > l4.smem_per_block)
         .expect("one is too large");
@@ -244,7 +245,7 @@ fn rows_with_no_key_are_zero_beside_rows_that_see_infinity() {
         ("h200", "hopper_f16_d64_causal_128x128_split"),
     ] {
         let attention = Attention::new(SimDriver::new(card).expect("a known card"));
-        let head_dim = ferroflash::entry(name).expect("in the table").head_dim as usize;
+        let head_dim = ferroflash::kernels::entry(name).expect("in the table").head_dim as usize;
         // 100 queries, 30 keys, the last query at the last key: 70 queries see none.
         let problem = Problem::new(DType::F16, 1, 100, 2, head_dim).seqlen_k(30).mask(Mask::Causal);
         let mut memory = Case { problem, layout: Layout::Bshd, seed: 3, values: Values::Normal }.memory();
@@ -272,7 +273,7 @@ fn keys_far_below_the_largest_are_summed_as_they_should_be() {
         ("fwd_f16_d64_full_128x32", 15.4),
     ] {
         let attention = Attention::new(SimDriver::new("h200").expect("a known card"));
-        let dtype = ferroflash::entry(name).expect("in the table").dtype;
+        let dtype = ferroflash::kernels::entry(name).expect("in the table").dtype;
         let problem = Problem::new(dtype, 1, 64, 1, 64).seqlen_k(KEYS);
         let mut memory = Case { problem, layout: Layout::Bshd, seed: 3, values: Values::Normal }.memory();
         // Scores are 0 but for the last key's; its value is 0, those of the others 1.

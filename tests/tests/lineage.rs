@@ -1,10 +1,11 @@
 //! The predecessor's configurations by their names: what they are here, that each computes what it should,
 //! and that nobody gets one unasked.
+use ferroflash::driver::SimDriver;
+use ferroflash::kernels::{Contract, ENTRIES, EntryInfo, Grid, MaskKind, Path, Schedule, entry};
 use ferroflash::lineage::{CONFIGURATIONS, Configuration, names};
-use ferroflash::{
-    Attention, Capabilities, Contract, DType, ENTRIES, EntryInfo, Error, Forward, Grid, Mask, MaskKind, Path,
-    Plan, Problem, Schedule, SimDriver, TensorView, entry, plan, supports,
-};
+use ferroflash::plan::{Problem, supports};
+use ferroflash::request::{AttentionRequest, Mask, TensorView};
+use ferroflash::{Attention, Capabilities, DType, Error, Plan, plan};
 use reference::{Loaded, Reference, headline, reproducer};
 use {Grid::*, Path::*, Schedule::*};
 
@@ -35,10 +36,10 @@ fn l4() -> &'static Capabilities {
     Capabilities::profile("l4").expect("a known card")
 }
 
-fn forward(p: Problem, config: Option<&str>) -> Forward<'_> {
+fn forward(p: Problem, config: Option<&str>) -> AttentionRequest<'_> {
     let view =
         |n: u64| TensorView::bhsd(n << 40, 1 << 38, p.dtype, [p.batch, p.seqlen_q, p.heads_q, p.head_dim]);
-    let f = Forward::new(view(1), view(2), view(3), view(4)).mask(p.mask);
+    let f = AttentionRequest::dense(view(1), view(2), view(3), view(4)).mask(p.mask);
     let mut f = f.softcap(p.softcap.unwrap_or_default());
     f.config = config;
     f

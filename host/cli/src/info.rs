@@ -3,7 +3,9 @@ use super::console::Console;
 use super::device::{Device, Runner};
 use super::error::Error;
 use super::options::{DeviceKind, DeviceOptions, dtype};
-use ferroflash::{Capabilities, DType, Mask, Problem, explain, ptx, spec::KERNELS};
+use ferroflash::plan::{Problem, explain};
+use ferroflash::request::{Mask, Scratch};
+use ferroflash::{Capabilities, DType, ptx, spec::KERNELS};
 use serde::Serialize;
 use std::fmt;
 
@@ -120,7 +122,7 @@ fn choices(base: Problem, capabilities: &Capabilities) -> Result<Vec<Choice>, Er
     for head_dim in [32, 64, 96, 128, 192, 256, 512] {
         for (name, mask) in masks {
             let choice = Choice { head_dim, mask: name, kernel: None, reason: None, refused: None };
-            choices.push(match explain(&base.head_dim(head_dim).mask(mask), capabilities, 0) {
+            choices.push(match explain(&base.head_dim(head_dim).mask(mask), capabilities, Scratch::None) {
                 Ok((kernel, reason)) => {
                     Choice { kernel: Some(kernel.symbol), reason: Some(reason), ..choice }
                 }

@@ -1,10 +1,11 @@
 //! `ferroflash kernels`: the table of compiled kernels.
 use super::{console::Console, error::Error};
+use ferroflash::kernels::{Contract, EntryInfo, Grid};
 use ferroflash::spec::{
     APPENDS, AppendInfo, COMBINES, CombineInfo, DECODE_COMBINES, DECODES, DecodeCombineInfo, DecodeInfo,
     HOPPERS_PAGED, KERNELS, MERGES, MergeInfo, PAGED, PageKind, PagedInfo,
 };
-use ferroflash::{Contract, DType, EntryInfo, Grid, lineage};
+use ferroflash::{DType, lineage};
 use reference::Subject;
 use serde::Serialize;
 use std::fmt;
@@ -205,7 +206,7 @@ fn rows() -> Vec<Row> {
     {
         kernels.iter().map(Row::from)
     }
-    let forward = ferroflash::entries().map(Row::from);
+    let forward = ferroflash::kernels::entries().map(Row::from);
     let others = of(DECODES).chain(of(PAGED)).chain(of(HOPPERS_PAGED)).chain(of(APPENDS)).chain(of(MERGES));
     forward.chain(others).chain(of(COMBINES)).chain(of(DECODE_COMBINES)).collect()
 }

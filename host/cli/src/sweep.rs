@@ -6,8 +6,11 @@ use super::console::Console;
 use super::device::{Device, Runner};
 use super::error::Error;
 use super::options::DeviceOptions;
+use ferroflash::Capabilities;
+use ferroflash::kernels::{ENTRIES, EntryInfo, HOPPERS};
+use ferroflash::plan::{Problem, explain};
+use ferroflash::request::Scratch;
 use ferroflash::tuning::{TUNING_VARIABLE, Tuned, Tuning, size};
-use ferroflash::{Capabilities, ENTRIES, EntryInfo, HOPPERS, Problem, supports_with};
 use race::{Stage, race, winner};
 use serde::Serialize;
 use std::fmt;
@@ -133,7 +136,8 @@ fn sweep(
 ) -> Result<Row, Error> {
     let entries = candidates(&problem, runner.capabilities());
     // With as much workspace as it wants: every kernel is timed with the workspace that it wants.
-    let table = supports_with(&problem, runner.capabilities(), u64::MAX)?.symbol;
+    let (table, _) = explain(&problem, runner.capabilities(), Scratch::Fastest)?;
+    let table = table.symbol;
     let mut time = runner.stopwatch(memory)?;
     let results = race(
         entries.len(),
@@ -196,7 +200,9 @@ mod tests {
         assert!(of(72).iter().all(|e| e.head_dim == 96));
         for e in of(192) {
             assert!(
-                l4.runs(&e.contract).is_ok() && e.mask == ferroflash::MaskKind::Full && e.dtype == DType::F16
+                l4.runs(&e.contract).is_ok()
+                    && e.mask == ferroflash::kernels::MaskKind::Full
+                    && e.dtype == DType::F16
             );
         }
         let h200 = ferroflash::Capabilities::profile("h200").expect("known");

@@ -3,8 +3,9 @@ use super::console::{Console, skipped};
 use super::device::{Device, Runner};
 use super::error::Error;
 use super::options::KernelOptions;
+use ferroflash::DType;
+use ferroflash::kernels::EntryInfo;
 use ferroflash::lineage::CONFIGURATIONS;
-use ferroflash::{DType, EntryInfo};
 use indicatif::ProgressBar;
 use reference::{Judge, Rule, Soak, Subject, Task, Work, Written, headline, reproducer};
 use serde::Serialize;
@@ -140,9 +141,9 @@ fn headline_work(args: &Args, runner: &dyn Runner) -> Trials {
         let entries = configuration.entries().into_iter().flatten();
         entries.map(|entry| (configuration.name, entry))
     });
-    let own = ferroflash::ENTRIES.iter().filter(|e| (e.dtype, e.head_dim) == (DType::F16, 64));
-    let own = own.filter(|e| ferroflash::PLANNED.contains(e));
-    let hopper = ferroflash::HOPPERS.iter().filter(|e| (e.dtype, e.head_dim) == (DType::F16, 64));
+    let own = ferroflash::kernels::ENTRIES.iter().filter(|e| (e.dtype, e.head_dim) == (DType::F16, 64));
+    let own = own.filter(|e| ferroflash::kernels::PLANNED.contains(e));
+    let hopper = ferroflash::kernels::HOPPERS.iter().filter(|e| (e.dtype, e.head_dim) == (DType::F16, 64));
     let own = own.chain(hopper).map(|e| (e.contract.symbol, e));
     let asked = |name: &str, e: &EntryInfo| {
         let config = &args.kernels.config;
@@ -153,7 +154,7 @@ fn headline_work(args: &Args, runner: &dyn Runner) -> Trials {
     if !args.quick {
         cases.extend(headline(args.kernels.seed));
     }
-    let kinds = [ferroflash::MaskKind::Full, ferroflash::MaskKind::Causal];
+    let kinds = [ferroflash::kernels::MaskKind::Full, ferroflash::kernels::MaskKind::Causal];
     let mut work = Trials::default();
     for (kind, (name, entry)) in kinds.into_iter().flat_map(|kind| runs.iter().map(move |run| (kind, run))) {
         if entry.mask == kind {

@@ -8,9 +8,10 @@ use super::decode::{
 use super::merge::{MergeCase, MergeMemory, merge_edges};
 use super::packed;
 use super::work::Work;
+use ferroflash::kernels::{Contract, EntryInfo, Grid, MaskKind};
 use ferroflash::spec::{APPENDS, AppendInfo, DECODES, DecodeInfo, HOPPERS_PAGED, MERGES, MergeInfo};
 use ferroflash::spec::{PAGED, PagedInfo};
-use ferroflash::{Capabilities, Contract, EntryInfo, Error, Grid, MaskKind};
+use ferroflash::{Capabilities, Error};
 
 /// A kernel of the table. A family has one for each of its lines; kernels that finish what others leave run
 /// with those.
@@ -54,7 +55,7 @@ pub fn subjects() -> impl Iterator<Item = &'static dyn Subject> {
     fn of<S: Subject>(subjects: &'static [S]) -> impl Iterator<Item = &'static dyn Subject> {
         subjects.iter().map(|subject| subject as &dyn Subject)
     }
-    let forward = ferroflash::entries().map(|entry| entry as &dyn Subject);
+    let forward = ferroflash::kernels::entries().map(|entry| entry as &dyn Subject);
     let on_cache = of(DECODES).chain(of(PAGED)).chain(of(HOPPERS_PAGED));
     forward.chain(on_cache).chain(of(APPENDS)).chain(of(MERGES))
 }

@@ -1,6 +1,6 @@
 //! Mutants that change nothing that anybody could observe, with the reason.
 use super::{Subject, flow, flow::words};
-use ferroflash::MaskKind;
+use ferroflash::kernels::MaskKind;
 use ptx_sim::mutate::{Mutant, Operator};
 use std::path::Path;
 

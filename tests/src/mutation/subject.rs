@@ -1,5 +1,7 @@
 //! The kernels that are broken, and with what each is launched.
-use ferroflash::{Attention, EntryInfo, Grid, MaskKind, SimDriver, entries};
+use ferroflash::Attention;
+use ferroflash::driver::SimDriver;
+use ferroflash::kernels::{EntryInfo, Grid, MaskKind, entries};
 use ptx_sim::Options;
 use reference::subjects;
 use spec::{COMBINES, Contract, DECODE_COMBINES, DECODES, DecodeInfo, HOPPERS_PAGED};

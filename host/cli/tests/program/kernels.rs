@@ -1,11 +1,12 @@
 //! Commands that list, verify, fuzz and compare kernels.
 use crate::common::{DEMO, Folder, check, check_error, ferroflash, report, text};
-use ferroflash::{MaskKind, spec::KERNELS};
+use ferroflash::kernels::MaskKind;
+use ferroflash::spec::KERNELS;
 use serde_json::Value;
 
 #[test]
 fn verify_reports_every_case() {
-    let entry = &ferroflash::ENTRIES[0];
+    let entry = &ferroflash::kernels::ENTRIES[0];
     let report = report(&[
         "verify",
         "--quick",
@@ -60,9 +61,9 @@ fn every_family_is_verified() {
 }
 
 /// Two entries that differ in the mask alone.
-fn full_and_causal() -> [&'static ferroflash::EntryInfo; 2] {
-    let of = |kind| ferroflash::ENTRIES.iter().filter(move |e| e.mask == kind);
-    let shape = |e: &ferroflash::EntryInfo| {
+fn full_and_causal() -> [&'static ferroflash::kernels::EntryInfo; 2] {
+    let of = |kind| ferroflash::kernels::ENTRIES.iter().filter(move |e| e.mask == kind);
+    let shape = |e: &ferroflash::kernels::EntryInfo| {
         (e.dtype, e.head_dim, e.tile_m, e.tile_n, e.contract.threads, e.contract.smem_bytes)
     };
     let pairs = of(MaskKind::Full).flat_map(|a| of(MaskKind::Causal).map(move |b| [a, b]));
@@ -173,7 +174,7 @@ fn kernels_are_the_table() {
         assert_eq!(row["family"], subject.family());
         assert_eq!(row["mask"].as_str(), subject.mask().map(MaskKind::name));
     }
-    for (row, entry) in rows.iter().zip(ferroflash::entries()) {
+    for (row, entry) in rows.iter().zip(ferroflash::kernels::entries()) {
         assert_eq!((&row["dtype"], &row["head_dim"]), (&entry.dtype.name().into(), &entry.head_dim.into()));
     }
 }

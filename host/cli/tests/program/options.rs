@@ -1,6 +1,8 @@
 //! Options, devices, exit codes and help.
 use crate::common::{DEMO, Folder, check, check_error, ferroflash, report, text};
-use ferroflash::{DType, Mask, Problem, tuning};
+use ferroflash::plan::Problem;
+use ferroflash::request::Mask;
+use ferroflash::{DType, tuning};
 use serde_json::Value;
 
 #[test]
@@ -48,7 +50,7 @@ fn options_that_are_not_valid() {
         "invalid config: decode_f16_d64_causal_8_tiles; it is a kernel for caches, appends or merges; this",
     );
     run(&["--config", "fwd_f16_d64"], "invalid config: fwd_f16_d64; it must be the name of an entry");
-    run(&["--config", ferroflash::ENTRIES[0].contract.symbol], "--device cpu runs no kernel");
+    run(&["--config", ferroflash::kernels::ENTRIES[0].contract.symbol], "--device cpu runs no kernel");
     check(&["run"], 2, "--input <INPUT>");
     check(
         &["run", "--input", DEMO, "--device", "tpu"],
