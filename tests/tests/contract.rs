@@ -1,10 +1,10 @@
 //! Table, planner and cases agree: every entry can be reached, and every case reaches the entry that it is
 //! for.
-use ferroflash::spec::TileScheduler;
-use ferroflash::{Capabilities, DType, plan};
 use ferroflash::kernels::{AttnInfo, ENTRIES, MaskKind, entries, entry};
 use ferroflash::plan::{Problem, supports};
 use ferroflash::request::{Mask, Workspace};
+use ferroflash::spec::TileScheduler;
+use ferroflash::{Capabilities, DType, plan};
 use reference::{Case, edges, grid, soak};
 
 fn profiles() -> impl Iterator<Item = &'static Capabilities> {

@@ -2,12 +2,12 @@
 //! simulator with kind and source line. What does not even compile is in `tests/misuse`. docs/failures.md
 //! lists all of it.
 use ferroflash::driver::Harness;
-use ferroflash::lineage::{Configuration, names};
-use ferroflash::{Attention, Capabilities, DType, Error, plan, ptx};
 use ferroflash::driver::{Driver, SimDriver};
 use ferroflash::kernels::{AttnInfo, Contract, ENTRIES, HOPPERS, MaskKind};
+use ferroflash::lineage::{Configuration, names};
 use ferroflash::plan::Problem;
 use ferroflash::request::{AttentionRequest, Mask, TensorView};
+use ferroflash::{Attention, Capabilities, DType, Error, plan, ptx};
 use ferroflash_tests::is_carried;
 use ptx_sim::{Gpu, Kind, Launch, Module, Options, Profile};
 use reference::{Case, Layout, Loaded, Reference, Values, reproducer};

@@ -1,11 +1,11 @@
 //! The predecessor's configurations by their names: what they are here, that each computes what it should,
 //! and that nobody gets one unasked.
-use ferroflash::lineage::{CONFIGURATIONS, Configuration, names};
-use ferroflash::{Attention, Capabilities, DType, Error, Plan, plan};
 use ferroflash::driver::SimDriver;
 use ferroflash::kernels::{AttnInfo, Contract, ENTRIES, MaskKind, Path, Schedule, entry};
+use ferroflash::lineage::{CONFIGURATIONS, Configuration, names};
 use ferroflash::plan::{Problem, supports};
 use ferroflash::request::{AttentionRequest, Mask, TensorView};
+use ferroflash::{Attention, Capabilities, DType, Error, Plan, plan};
 use ferroflash_tests::{is_carried, lacks_kernel};
 use reference::{Loaded, Reference, headline, reproducer};
 use spec::TileScheduler::{self, *};

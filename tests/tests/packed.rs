@@ -1,10 +1,10 @@
 //! Packed sequences in the simulator: other lengths by one plan, integers that make no sense, and what the
 //! clamps are good for. `simulated.rs` runs every packed kernel on its edges.
 use ferroflash::driver::Harness;
-use ferroflash::{Attention, DType, Plan, ptx};
 use ferroflash::driver::SimDriver;
 use ferroflash::kernels::{AttnInfo, HOPPERS_PACKED, MaskKind, PACKED};
 use ferroflash::request::{AttentionRequest, Index, LseView, Mask, TensorView, VarlenKeys, VarlenQueries};
+use ferroflash::{Attention, DType, Plan, ptx};
 use ferroflash_tests::clamps::{FILES, WithoutClamp, without_each_clamp};
 use ferroflash_tests::simulator_with;
 use ptx_sim::{Kind, Options};

@@ -1,9 +1,12 @@
 //! A plan launches what it was made for, in memory as large as its launches need, and nothing else.
 use ferroflash::driver::Harness;
-use ferroflash::{Attention, DType, Error};
 use ferroflash::driver::SimDriver;
 use ferroflash::plan::Request;
-use ferroflash::request::{AttentionRequest, Index, KvCache, KvPages, LseUnit, LseView, Merge, PageView, State, TensorView, Workspace};
+use ferroflash::request::{
+    AttentionRequest, Index, KvCache, KvPages, LseUnit, LseView, Merge, PageView, State, TensorView,
+    Workspace,
+};
+use ferroflash::{Attention, DType, Error};
 
 const KEYS: usize = 1024;
 const DIM: usize = 64;
