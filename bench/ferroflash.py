@@ -49,6 +49,8 @@ class PlanInfo(ctypes.Structure):
         ("grid", ctypes.c_uint32 * 3),
         ("block", ctypes.c_uint32 * 3),
         ("smem_bytes", ctypes.c_uint64),
+        ("workspace_bytes", ctypes.c_uint64),
+        ("counters_bytes", ctypes.c_uint64),
     ]
 
 

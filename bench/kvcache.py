@@ -37,7 +37,7 @@ class Decode(ctypes.Structure):
         + [("cu_seqlens_q", ctypes.c_void_p), ("total_q", ctypes.c_int64)]
         + [("k_scale", ctypes.c_float), ("v_scale", ctypes.c_float)]
         + [("k_scales", ctypes.c_void_p), ("v_scales", ctypes.c_void_p), ("scales_strides", ctypes.c_int64 * 2)]
-        + [("alibi_slopes", ctypes.c_void_p), ("alibi_strides", ctypes.c_int64 * 2)]
+        + [("alibi_slopes", ctypes.c_void_p), ("alibi_strides", ctypes.c_int64 * 2), ("total_k", ctypes.c_int64)]
     )
 
 
@@ -63,7 +63,7 @@ def _declare():
         if size() != ctypes.sizeof(ours):
             raise Error(f"ferroflash_{name}_t has {size()} bytes in the library, {ctypes.sizeof(ours)} here")
         getattr(LIB, f"ferroflash_{name}").argtypes = [pointer, pointer, pointer]
-    LIB.ferroflash_decode_room.argtypes = [pointer, pointer, pointer, pointer]
+    LIB.ferroflash_decode_scratch_size.argtypes = [pointer, pointer, pointer, pointer]
     LIB.ferroflash_decode_plan_create.argtypes = [pointer, pointer, pointer]
     LIB.ferroflash_decode_plan_describe.argtypes = [pointer, pointer]
     LIB.ferroflash_decode_plan_destroy.argtypes, LIB.ferroflash_decode_plan_destroy.restype = [pointer], None
@@ -147,7 +147,7 @@ class Launch:
         args.config = config.encode() if config else None
         self.where = ctypes.addressof(args)
         room, counted = ctypes.c_uint64(), ctypes.c_uint64()
-        _check(LIB.ferroflash_decode_room(self.context, self.where, ctypes.byref(room), ctypes.byref(counted)))
+        _check(LIB.ferroflash_decode_scratch_size(self.context, self.where, ctypes.byref(room), ctypes.byref(counted)))
         self.workspace = share.workspace if share else None
         if self.workspace is None or self.workspace.numel() < room.value:
             self.workspace = torch.empty(room.value, dtype=torch.uint8, device=q.device)

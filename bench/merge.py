@@ -29,6 +29,7 @@ class Merge(ctypes.Structure):
         + [(name, ctypes.c_int64) for name in ("batch", "seqlen", "heads", "head_dim")]
         + [("o_strides", ctypes.c_int64 * 4), ("lse_strides", ctypes.c_int64 * 3)]
         + [(name, ctypes.c_int32) for name in ("states_dtype", "dtype", "states_lse_unit", "lse_unit")]
+        + [("state_size", ctypes.c_uint64)]
     )
 
 
@@ -49,7 +50,7 @@ def prepare(output, states, output_lse=None, sinks=None, unit=NATURAL):
     lse_strides = lambda t: (ctypes.c_int64 * 3)(0, *t.stride())
     array = (State * len(states))(*(State(o.data_ptr(), lse.data_ptr(), o_strides(o), lse_strides(lse))
                                     for o, lse in states))
-    args = Merge(size=ctypes.sizeof(Merge), states=array, count=len(states), batch=1)
+    args = Merge(size=ctypes.sizeof(Merge), state_size=ctypes.sizeof(State), states=array, count=len(states), batch=1)
     args.seqlen, args.heads, args.head_dim = output.shape
     args.o, args.o_strides = output.data_ptr(), o_strides(output)
     if output_lse is not None:

@@ -1,8 +1,8 @@
 //! Attention inside a `cudarc` program: its context, its stream, its slices; safe Rust. Every output is
 //! known: keys are all alike, and the values of a sequence are its number.
 use cudarc::driver::{CudaContext, CudaStream};
-use ferroflash::Mask;
-use ferroflash::cudarc::{Cache, Decode, FlashAttention, Number, Pages, PagesMut, Room, Scale, State};
+use ferroflash::request::Mask;
+use ferroflash::cudarc::{Cache, FlashAttention, Inputs, Number, Pages, PagesMut, Room, Scale, State};
 use ferroflash::cudarc::{Tensor, TensorMut};
 use half::f16;
 use std::{error::Error, sync::Arc};
@@ -107,8 +107,8 @@ fn served<C: Number>(
     assert!(stream.clone_dtoh(&o)? == wanted);
 
     // Twice the same keys weigh twice as much, and say the same.
-    let request = Decode::new(q, cache).mask(Mask::Causal);
-    let (o, lse) = attention.decode_with_lse(stream, &request, &mut room)?;
+    let request = Inputs::cached(q, cache).mask(Mask::Causal);
+    let (o, lse) = attention.attend_with_lse(stream, &request, &mut room)?;
     let state = State::new(Tensor::new(&o, [3, 1, HEADS, DIM]), &lse);
     let mut merged = stream.alloc_zeros::<f16>(3 * HEADS * DIM)?;
     let mut all = stream.alloc_zeros::<f32>(3 * HEADS)?;

@@ -1,4 +1,4 @@
-//! What a device can hold: all that planning knows of it.
+//! A device's limits: everything that planning knows of it.
 use crate::Error;
 use spec::{Contract, TensorMap};
 use std::borrow::Cow;
@@ -6,8 +6,8 @@ use std::borrow::Cow;
 /// What the name of a simulated card has behind the card's own.
 pub(crate) const SIMULATED: &str = " (simulated)";
 
-/// A device's limits. [`Capabilities::PROFILES`] has those of common cards, for planning without one: begin
-/// with the most similar for a card that is not among them, and change its fields.
+/// A device's limits. [`Capabilities::PROFILES`] has the limits of common cards, to plan without a device.
+/// For another card, copy the most similar profile and change its fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Capabilities {
@@ -15,7 +15,7 @@ pub struct Capabilities {
     pub name: Cow<'static, str>,
     /// Compute capability, `(major, minor)`.
     pub compute_capability: (u32, u32),
-    /// Streaming multiprocessors: 1 to 65536.
+    /// Streaming multiprocessors: at most 65536.
     pub sms: u32,
     /// Most dynamic shared memory of a block, in bytes, after opting in.
     pub smem_per_block: u32,
@@ -27,8 +27,7 @@ pub struct Capabilities {
     pub l2_bytes: u64,
     /// Device memory, in bytes.
     pub memory_bytes: u64,
-    /// Whether the device has a copy engine that goes by tensor maps, and the driver takes kernels with some:
-    /// it encodes maps since CUDA 12.0, and compiles the kernels' PTX since 12.3.
+    /// Whether the device has TMA and the driver supports the kernels that use it (CUDA 12.3 or later).
     pub tensor_maps: bool,
 }
 
@@ -61,8 +60,8 @@ impl Capabilities {
     /// # Errors
     /// [`Error::Invalid`] names the field.
     pub(crate) fn check(&self) -> Result<(), Error> {
-        if self.sms == 0 || self.sms > Self::MOST_SMS {
-            let expected = "it must be 1 to 65536; begin with the most similar of Capabilities::PROFILES";
+        if self.sms > Self::MOST_SMS {
+            let expected = "it must be at most 65536; begin with the most similar of Capabilities::PROFILES";
             return Err(Error::invalid("capabilities.sms", self.sms, expected));
         }
         Ok(())
@@ -83,9 +82,9 @@ impl Capabilities {
         }
     }
 
-    /// Blocks of a kernel that an SM holds at once for certain: as many as its shared memory, its threads and
-    /// its registers allow, where a thread has 255 of them or what the kernel's `.minnctapersm` makes
-    /// ptxas leave it.
+    /// Thread blocks of a kernel that an SM certainly holds at once, by its shared memory, its threads and
+    /// its registers. A thread counts as 255 registers, or as the number that the kernel's `.minnctapersm`
+    /// allows.
     pub const fn blocks_per_sm(&self, kernel: &Contract) -> u32 {
         // The driver keeps 1 KiB of every block's shared memory for itself.
         let by_smem = self.smem_per_sm / kernel.smem_bytes.saturating_add(1024);
@@ -111,19 +110,20 @@ impl Capabilities {
         if !kernel.target.runs_on(self.arch()) {
             let (major, minor) = self.compute_capability;
             let target = kernel.target;
-            let reason =
-                format_args!("it is code {target}, the device has compute capability {major}.{minor}");
+            let reason = format_args!(
+                "the kernel is code {target}, the device has compute capability {major}.{minor}"
+            );
             return Err(Error::unsupported(feature, reason));
         }
         let (needed, limit) = (kernel.smem_bytes, self.smem_per_block);
         if needed > limit {
             let reason =
-                format_args!("it needs {needed} bytes of shared memory a block, the device has {limit}");
+                format_args!("it needs {needed} bytes of shared memory per block, the device has {limit}");
             return Err(Error::unsupported(feature, reason));
         }
         if kernel.param_align == TensorMap::ALIGN && !self.tensor_maps {
             let reason =
-                "it is told tensor maps, and drivers take such kernels since CUDA 12.3; update the driver";
+                "the kernel needs tensor maps, which need a driver of CUDA 12.3 or later; update the driver";
             return Err(Error::unsupported(feature, reason));
         }
         Ok(())
@@ -174,26 +174,28 @@ mod tests {
     /// Fields are public: what no card has is refused by name, and nothing overflows.
     #[test]
     fn cards_that_cannot_be() {
-        use crate::{DType, Decode, Forward, Index, KvCache, KvPages, PageView, TensorView};
+        use crate::plan::{explain, plan};
+        use crate::request::{AttentionRequest, Index, KvCache, KvPages, PageView, Scratch, TensorView};
+        use crate::{DType, Problem};
         let tensor = |n: u64, rows| TensorView::bshd(n << 40, 1 << 39, DType::F16, [2, rows, 8, 128]);
-        let forward = Forward::new(tensor(1, 512), tensor(2, 512), tensor(3, 512), tensor(4, 512));
+        let forward = AttentionRequest::dense(tensor(1, 512), tensor(2, 512), tensor(3, 512), tensor(4, 512));
+        let forward = forward.scratch(Scratch::Fastest);
         let pages = |n: u64| PageView::nhd(n << 40, 1 << 39, DType::F16, [2, 512, 8, 128]);
         let cache = KvCache::dense(KvPages::new(pages(2), pages(3)), Index::new(9 << 40, 2));
-        let decode = Decode::new(tensor(1, 1), cache, tensor(4, 1));
+        let decode = AttentionRequest::cached(tensor(1, 1), cache, tensor(4, 1)).scratch(Scratch::Fastest);
+        let problem = Problem::new(DType::F16, 2, 512, 8, 128);
         let plans = |card: &Capabilities| {
-            let forward = crate::plan_with(&forward, card, &crate::Tuning::new(), u64::MAX).map(|_| ());
-            let supported =
-                crate::supports_with(&forward_problem(&tensor(1, 512)), card, u64::MAX).map(|_| ());
-            [forward, supported, crate::plan_decode_with(&decode, card, u64::MAX).map(|_| ())]
+            let supported = explain(&problem, card, Scratch::Fastest).map(|_| ());
+            [plan(&forward, card).map(|_| ()), supported, plan(&decode, card).map(|_| ())]
         };
         for (_, card) in Capabilities::PROFILES {
-            for sms in [0, (1 << 16) + 1, 1 << 26, u32::MAX] {
+            for sms in [(1 << 16) + 1, 1 << 26, u32::MAX] {
                 for outcome in plans(&Capabilities { sms, ..card.clone() }) {
                     let error = outcome.expect_err("no such card").to_string();
                     assert!(error.starts_with(&format!("invalid capabilities.sms: {sms};")), "{error}");
                 }
             }
-            for sms in [1, 1 << 16] {
+            for sms in [0, 1, 1 << 16] {
                 assert_eq!(plans(&Capabilities { sms, ..card.clone() }), [Ok(()), Ok(()), Ok(())], "{sms}");
             }
             // Whatever else there is, nothing panics.
@@ -206,11 +208,6 @@ mod tests {
         }
         let nothing = Contract::new("nothing", 0).smem_bytes(u32::MAX);
         assert_eq!(Capabilities::PROFILES[0].1.blocks_per_sm(&nothing), 1);
-    }
-
-    fn forward_problem(q: &crate::TensorView) -> crate::Problem {
-        let [batch, rows, heads, head_dim] = q.shape;
-        crate::Problem::new(q.dtype, batch, rows, heads, head_dim)
     }
 
     #[test]

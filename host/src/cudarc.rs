@@ -2,14 +2,13 @@
 //!
 //! [`FlashAttention::flash_attn`], [`FlashAttention::flash_attn_varlen`] and their siblings have the names
 //! and the order of arguments of candle-flash-attn, so that code that has slices rather than tensors moves
-//! without being rewritten. [`FlashAttention::forward`] and its siblings take a [`Request`],
-//! [`FlashAttention::decode`] and its siblings a [`Decode`] on a [`Cache`]: these say everything that this
-//! crate can be asked. [`FlashAttention::append`] puts new keys and values into a cache,
+//! without being rewritten. [`FlashAttention::attend`] and its siblings take [`Inputs`]: these
+//! say everything that this crate can be asked. [`FlashAttention::append`] puts new keys and values into a cache,
 //! [`FlashAttention::merge`] makes attention over all keys of attention over some and over others.
 //!
 //! ```no_run
-//! use ferroflash::cudarc::{FlashAttention, Request, Tensor};
-//! use ferroflash::Mask;
+//! use ferroflash::cudarc::{FlashAttention, Inputs, Room, Tensor};
+//! use ferroflash::request::Mask;
 //! use cudarc::driver::CudaContext;
 //! use half::f16;
 //!
@@ -23,8 +22,9 @@
 //! let (q, kv) = (Tensor::new(&q, [1, 1000, 8, 64]), Tensor::new(&kv, [1, 1000, 2, 64]));
 //! let o = attention.flash_attn(&stream, q, kv, kv, 0.125, true)?; // a CudaSlice<f16> of q's shape
 //! // The same with capped scores, and the log-sum-exp of each row.
-//! let request = Request::new(q, kv, kv).mask(Mask::Causal).softcap(30.0);
-//! let (o, lse) = attention.forward_with_lse(&stream, &request)?;
+//! let inputs = Inputs::dense(q, kv, kv).mask(Mask::Causal).softcap(30.0);
+//! let mut room = Room::new(); // is kept from call to call
+//! let (o, lse) = attention.attend_with_lse(&stream, &inputs, &mut room)?;
 //! # Ok(())
 //! # }
 //! ```
@@ -61,10 +61,9 @@
 //!   and it is then written or freed, cudarc waits for the second of them; let the second stream wait for the
 //!   first (`CudaStream::join`) before it is. This holds for all work in safe cudarc, its own copies too.
 mod append;
+mod attention;
 mod cache;
 mod candle;
-mod decode;
-mod forward;
 mod memory;
 mod merge;
 mod plans;
@@ -72,13 +71,13 @@ mod room;
 mod tensor;
 
 pub use cache::{Cache, Pages, PagesMut, Scale};
-pub use decode::Decode;
-pub use forward::Request;
+pub use attention::Inputs;
 pub use memory::{Element, Integers, Memory, MemoryMut, Number, PerHead, SlotNumber, unsigned};
 pub use merge::State;
 pub use room::Room;
 pub use tensor::{Tensor, TensorMut};
 
+use crate::plan::PlanOf;
 use crate::{Attention, Error, RawDriver, RawStream};
 use ::cudarc::driver::sys::CUstreamCaptureStatus;
 use ::cudarc::driver::{CudaContext, CudaStream, DriverError};
@@ -97,8 +96,7 @@ pub struct FlashAttention {
     context: Arc<CudaContext>,
     /// Whether a graph may have some of the kernels.
     captured: AtomicBool,
-    forwards: Plans<crate::Forward<'static>>,
-    decodes: Plans<crate::Decode<'static>>,
+    plans: Plans,
 }
 
 impl FlashAttention {
@@ -112,8 +110,8 @@ impl FlashAttention {
         // SAFETY: cudarc's context, which is current now, is destroyed when its last `Arc` is dropped.
         let driver = unsafe { RawDriver::current_of(Some(keeper))? };
         let (attention, context) = (ManuallyDrop::new(Attention::new(driver)), Arc::clone(context));
-        let (captured, forwards, decodes) = (AtomicBool::new(false), Plans::default(), Plans::default());
-        Ok(FlashAttention { attention, context, captured, forwards, decodes })
+        let (captured, plans) = (AtomicBool::new(false), Plans::default());
+        Ok(FlashAttention { attention, context, captured, plans })
     }
 
     /// What plans and launches: for CUDA graphs, and for tensors that are not in cudarc's slices.
@@ -149,9 +147,9 @@ impl FlashAttention {
     /// - Every buffer that the request names was [taken](memory::Taken) for `stream`, and stays so until this
     ///   returns.
     /// - Its counters are zeros.
-    unsafe fn launch<R: crate::Request>(
+    unsafe fn launch<R: crate::plan::Request>(
         &self,
-        plan: &R::Plan,
+        plan: &PlanOf<R>,
         request: &R,
         stream: &CudaStream,
     ) -> Result<(), Error> {

@@ -74,7 +74,7 @@ pub fn source(symbol: &str) -> Result<String, Error> {
     let Some(parts) = TABLE.iter().find(|(name, ..)| *name == symbol) else {
         let reason = format_args!(
             "this build carries {} of {} kernels, and not this one; build ferroflash again, with \
-             FERROFLASH_PTX_DIR unset or naming a folder that has {symbol}.ptx",
+             FERROFLASH_PTX_DIR unset or with {symbol}.ptx in its folder",
             TABLE.len(),
             spec::KERNELS.len()
         );

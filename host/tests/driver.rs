@@ -7,7 +7,7 @@ mod fake_cuda;
 mod fake_ptx;
 
 use fake_cuda::{FakeCuda, in_fake_cuda};
-use ferroflash::*;
+use ferroflash::{*, driver::*, kernels::*, request::*};
 
 const CONTRACT: Contract = ENTRIES[0].contract;
 
@@ -15,14 +15,14 @@ fn ptx() -> String {
     format!("// {}", CONTRACT.symbol)
 }
 
-fn forward(address: u64) -> Forward<'static> {
+fn forward(address: u64) -> AttentionRequest<'static> {
     let view = |n: u64| TensorView::bshd(address + (n << 30), 2 * 300 * 8 * 64, DType::F16, [2, 300, 8, 64]);
-    Forward::new(view(0), view(1), view(2), view(3)).mask(Mask::Causal)
+    AttentionRequest::dense(view(0), view(1), view(2), view(3)).mask(Mask::Causal)
 }
 
 /// All that a driver does, with another device's context current, and each thing dropped by a thread that
 /// has no context.
-fn everything<D: Driver>(cuda: &FakeCuda, driver: D) -> Result<(), Error>
+fn everything<D: Harness>(cuda: &FakeCuda, driver: D) -> Result<(), Error>
 where
     D::Buffer: Send,
     D::Stream: Send,
@@ -111,7 +111,7 @@ fn a_context_of_custs_is_shared_and_changes_nothing() {
 
 /// A copy from memory that is not page-locked may return before it has landed, and streams of ours do not
 /// wait for it.
-fn uploads_wait<D: Driver>(cuda: &FakeCuda, driver: &D) -> Result<(), Error> {
+fn uploads_wait<D: Harness>(cuda: &FakeCuda, driver: &D) -> Result<(), Error> {
     let mut buffer = driver.allocate(64)?;
     for (name, uploads) in [("cuMemcpyHtoD_v2", true), ("cuMemsetD8_v2", false)] {
         cuda.calls();
@@ -162,7 +162,7 @@ fn the_first_program_of_the_manual() {
                 TensorView::bshd(buffer.as_device_ptr().as_raw(), buffer.len() as u64, DType::F16, shape)
             };
             let forward =
-                Forward::new(view(&q, shape), view(&k, kv_shape), view(&v, kv_shape), view(&o, shape))
+                AttentionRequest::dense(view(&q, shape), view(&k, kv_shape), view(&v, kv_shape), view(&o, shape))
                     .mask(Mask::Causal);
             let plan = attention.plan(&forward)?;
             // SAFETY: nothing runs.
@@ -232,7 +232,7 @@ fn a_capture_ends_however_its_work_ends() {
 }
 
 /// A launch in a graph is captured once, and enqueued as a graph as often as is asked for.
-fn captured_once<D: Driver>(cuda: &FakeCuda, driver: D) {
+fn captured_once<D: Harness>(cuda: &FakeCuda, driver: D) {
     let attention = Attention::new(driver);
     let stream = attention.driver().stream().expect("a stream");
     let f = forward(1 << 40);
@@ -264,16 +264,16 @@ fn a_graph_is_captured_once() {
 }
 
 /// Tensor maps are encoded at the first launch, for its tensors, and kept.
-fn maps_are_the_drivers<D: Driver>(cuda: &FakeCuda, driver: D) -> Result<(), Error> {
+fn maps_are_the_drivers<D: Harness>(cuda: &FakeCuda, driver: D) -> Result<(), Error> {
     let attention = Attention::new(driver);
     let forward = |address: u64| {
         let view = |n: u64| TensorView::bshd(address + (n << 36), 1 << 30, DType::F16, [2, 2048, 16, 96]);
-        Forward::new(view(0), view(1), view(2), view(3))
+        AttentionRequest::dense(view(0), view(1), view(2), view(3))
     };
     let (f, stream) = (forward(1 << 44), attention.driver().stream()?);
     let plan = attention.plan(&f)?;
     assert_eq!(plan.contract().symbol, "hopper_f16_d96_full_128x128");
-    let maps = |f: &Forward<'_>| {
+    let maps = |f: &AttentionRequest<'_>| {
         cuda.calls();
         // SAFETY: nothing runs.
         unsafe { attention.launch(&plan, f, &stream)? };

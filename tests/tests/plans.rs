@@ -1,8 +1,9 @@
 //! A plan launches what it was made for, in memory as large as its launches need, and nothing else.
-use ferroflash::{
-    Attention, DType, Decode, Driver, Error, Forward, Index, KvCache, KvPages, LseUnit, LseView, Merge,
-    PageView, Request, SimDriver, State, TensorView, Workspace,
-};
+use ferroflash::driver::Harness;
+use ferroflash::{Attention, DType, Error};
+use ferroflash::driver::SimDriver;
+use ferroflash::plan::Request;
+use ferroflash::request::{AttentionRequest, Index, KvCache, KvPages, LseUnit, LseView, Merge, PageView, State, TensorView, Workspace};
 
 const KEYS: usize = 1024;
 const DIM: usize = 64;
@@ -10,7 +11,7 @@ const DIM: usize = 64;
 /// A simulator, and buffers that stay as long as it.
 struct Device {
     attention: Attention<SimDriver>,
-    buffers: Vec<<SimDriver as Driver>::Buffer>,
+    buffers: Vec<<SimDriver as Harness>::Buffer>,
 }
 
 impl Device {
@@ -66,10 +67,10 @@ fn a_workspace_that_is_smaller_than_was_offered() {
     let mut device = Device::new();
     let small = Workspace { address: device.put("workspace", &[0; 16]), bytes: 16 };
     let cache = cached(&mut device, DType::F16);
-    let decode = Decode::new(device.rows("q", 1), cache, device.rows("o", 1)).workspace(small);
+    let decode = AttentionRequest::cached(device.rows("q", 1), cache, device.rows("o", 1)).workspace(small);
     check_refused(&device, device.launch(&decode, &decode), &["workspace.bytes: 16", "needs"]);
     let [q, k, v, o] = [("q", 32), ("k", 4096), ("v", 4096), ("o", 32)].map(|(name, n)| device.rows(name, n));
-    let forward = Forward::new(q, k, v, o).workspace(small);
+    let forward = AttentionRequest::dense(q, k, v, o).workspace(small);
     check_refused(&device, device.launch(&forward, &forward), &["workspace.bytes: 16", "needs"]);
 }
 
@@ -78,7 +79,7 @@ fn a_cache_of_another_type() {
     let mut device = Device::new();
     let [sixteen, eight] = [DType::F16, DType::E4m3].map(|dtype| cached(&mut device, dtype));
     let (q, o) = (device.rows("q", 1), device.rows("o", 1));
-    let [sixteen, eight] = [sixteen, eight].map(|cache| Decode::new(q, cache, o));
+    let [sixteen, eight] = [sixteen, eight].map(|cache| AttentionRequest::cached(q, cache, o));
     let check = |plan, request, words: &[&str]| check_refused(&device, device.launch(plan, request), words);
     check(&sixteen, &eight, &["cache.keys.dtype: e4m3", "the plan was made for f16"]);
     check(&eight, &sixteen, &["cache.keys.dtype: f16", "the plan was made for e4m3"]);

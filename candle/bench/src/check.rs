@@ -112,6 +112,21 @@ pub fn packed(device: &Device, tally: &mut Tally) -> Result<()> {
             Ok(most)
         });
         tally.say(&format!("varlen {dtype:?} h{h}/{hk} d{d}"), error, allowed(dtype));
+        // Padding rows: before the first sequence and behind the last one. A merge gives them no weight.
+        let two = Tensor::new(&[3u32, 9, 20], device)?;
+        let attend = Attend::causal(scale);
+        let both = ferroflash_candle::flash_attn_varlen_with_lse(&q, &k, &v, &two, &two, 11, 11, &attend);
+        let error = both.and_then(|(o, lse)| {
+            let mut wrong = 0;
+            for (first, rows) in [(0, 3), (20, total - 20)] {
+                let o = o.narrow(0, first, rows)?.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>()?;
+                let lse = lse.narrow(1, first, rows)?.flatten_all()?.to_vec1::<f32>()?;
+                wrong += o.iter().filter(|x| **x != 0.0).count();
+                wrong += lse.iter().filter(|x| **x != f32::NEG_INFINITY).count();
+            }
+            Ok(wrong as f32)
+        });
+        tally.say(&format!("padding rows {dtype:?} h{h}/{hk} d{d}"), error, 0.0);
         let (q, k, v) = (
             q.narrow(0, 0, 135)?.unsqueeze(0)?,
             k.narrow(0, 0, 200)?.unsqueeze(0)?,

@@ -4,11 +4,20 @@
  *   if (ferroflash_context_create(&context)) { puts(ferroflash_last_error()); ... }
  *   ferroflash_forward_t f = FERROFLASH_FORWARD_INIT;
  *   f.q = q; ...                                     // device pointers, sizes, strides
- *   ferroflash_forward(context, &f, stream);         // enqueues; waits for nothing
+ *   ferroflash_forward(context, &f, stream);         // enqueues the kernel and returns
  *
- * Every function that can fail returns a ferroflash_status_t, and ferroflash_last_error() then says in words
- * what was wrong, per thread. No CUDA header is needed: streams are `CUstream` (or `cudaStream_t`) as
- * `void *`, tensors are device pointers.
+ * | to compute | function | struct |
+ * |---|---|---|
+ * | attention on tensors, varlen batches too | ferroflash_forward | ferroflash_forward_t |
+ * | attention on a KV cache: decode and prefill | ferroflash_decode | ferroflash_decode_t |
+ * | an append of new keys and values to a KV cache | ferroflash_append | ferroflash_append_t |
+ * | a merge of partial states | ferroflash_merge | ferroflash_merge_t |
+ *
+ * Streams are `CUstream` (or `cudaStream_t`) as `void *`. Tensors are device pointers. You need no CUDA
+ * header.
+ *
+ * Each function that can fail returns a ferroflash_status_t. ferroflash_last_error() returns the reason in
+ * words, for the calling thread.
  */
 #ifndef FERROFLASH_H
 #define FERROFLASH_H
@@ -20,64 +29,89 @@
 extern "C" {
 #endif
 
-/* Version of this interface. Structs only ever grow at their end; their first field says how much of them the
- * caller knows. */
+/* The version of this interface. Structs only grow, at their end. The first field of a struct holds the size
+ * that the caller knows: initialise each struct with its FERROFLASH_..._INIT macro. A program that was
+ * compiled with an older header works with a newer library. */
 #define FERROFLASH_ABI_VERSION 1
 
 typedef enum ferroflash_status {
     FERROFLASH_OK = 0,
-    FERROFLASH_INVALID = 1,     /* the request contradicts itself, or an argument is NULL */
-    FERROFLASH_UNSUPPORTED = 2, /* the request makes sense, but this library or this device cannot do it */
-    FERROFLASH_DRIVER = 3,      /* there is no CUDA driver or no device, or the driver refused */
-    FERROFLASH_INTERNAL = 4     /* a fault of this library */
+    FERROFLASH_INVALID = 1,     /* a field contradicts another field or a rule, or a pointer is NULL */
+    FERROFLASH_UNSUPPORTED = 2, /* this library or this GPU does not support the request */
+    FERROFLASH_DRIVER = 3,      /* the machine has no CUDA driver or no GPU, or the driver failed */
+    FERROFLASH_INTERNAL = 4     /* a bug in this library */
 } ferroflash_status_t;
 
-/* Element types. Attention is FERROFLASH_F16 or FERROFLASH_BF16. */
+/* Element types.
+ *
+ * | type | queries, keys, values, output | KV cache | partial state |
+ * |---|---|---|---|
+ * | FERROFLASH_F16, FERROFLASH_BF16 | yes | yes | yes |
+ * | FERROFLASH_E4M3 | no | yes | no |
+ * | FERROFLASH_F32 | no | no | yes |
+ */
 enum {
     FERROFLASH_F16 = 0,
     FERROFLASH_BF16 = 1,
-    FERROFLASH_E4M3 = 2, /* a cache's alone */
-    FERROFLASH_F32 = 3   /* a partial state's alone */
+    FERROFLASH_E4M3 = 2,
+    FERROFLASH_F32 = 3
 };
 
-/* Logarithms of log-sum-exps in ferroflash_merge_t. */
+/* The logarithm of the log-sum-exps (LSE) in ferroflash_merge_t. */
 enum { FERROFLASH_LSE_NATURAL = 0, FERROFLASH_LSE_BASE_TWO = 1 };
 
-/* Values of ferroflash_forward_t.mask. 2 is none: the other alignment of causal is FERROFLASH_TOP_LEFT. */
+/* Values of the fields `mask`. The value 2 is not used. */
 enum {
     FERROFLASH_MASK_FULL = 0,
-    FERROFLASH_MASK_CAUSAL = 1, /* keys up to the query's own position */
-    FERROFLASH_MASK_WINDOW = 3  /* window_left keys before the query's position to window_right behind it */
+    FERROFLASH_MASK_CAUSAL = 1, /* a query sees the keys up to its own position */
+    FERROFLASH_MASK_WINDOW = 3  /* window_left keys before the query's position to window_right after it */
 };
 
-/* Values of ferroflash_forward_t.alignment: where queries stand among keys where their numbers differ. */
+/* Values of ferroflash_forward_t.alignment: the position of a query if seqlen_q and seqlen_k differ. */
 enum {
-    FERROFLASH_BOTTOM_RIGHT = 0, /* the last query at the last key (FlashAttention) */
-    FERROFLASH_TOP_LEFT = 1      /* the first query at the first key (PyTorch's is_causal) */
+    FERROFLASH_BOTTOM_RIGHT = 0, /* the last query is at the last key (FlashAttention) */
+    FERROFLASH_TOP_LEFT = 1      /* the first query is at the first key (PyTorch's is_causal) */
 };
 
-/* One forward attention: o = softmax(mask(softcap(scale * q k^T))) v. */
+/* One attention: o = softmax(mask(softcap(scale * q k^T) - alibi)) v.
+ *
+ * | tensor | equal lengths: cu_seqlens_q and cu_seqlens_k are NULL | varlen: both are set |
+ * |---|---|---|
+ * | q, o | [batch, seqlen_q, heads_q, head_dim] | [total_q, heads_q, head_dim] |
+ * | k, v | [batch, seqlen_k, heads_k, head_dim] | [total_k, heads_k, head_dim] |
+ * | lse | [batch, heads_q, seqlen_q] | [heads_q, total_q] |
+ * | cu_seqlens_q, cu_seqlens_k | | [batch + 1]: the first row of each sequence, and the end of the last |
+ * | seqused_k | | [batch]: the valid keys of each sequence; NULL: all its rows |
+ * | batch | number of sequences | number of sequences |
+ * | seqlen_q, seqlen_k | rows of each sequence | rows of the longest sequence |
+ * | batch strides | used | ignored |
+ *
+ * The kernel reads cu_seqlens_q, cu_seqlens_k and seqused_k when it runs: a captured CUDA graph stays valid
+ * if they change. A varlen launch leaves padding rows of o and lse as they are. */
 typedef struct ferroflash_forward {
-    uint64_t size; /* sizeof(ferroflash_forward_t): FERROFLASH_FORWARD_INIT sets it */
-    /* Device addresses, multiples of 16. q and o are [batch, seqlen_q, heads_q, head_dim], k and v
-     * [batch, seqlen_k, heads_k, head_dim]. */
+    uint64_t size; /* sizeof(ferroflash_forward_t); FERROFLASH_FORWARD_INIT sets it */
+    /* Device addresses, multiples of 16. */
     const void *q;
     const void *k;
     const void *v;
     void *o;
-    float *lse; /* log-sum-exp of each row, [batch, heads_q, seqlen_q], rows contiguous; NULL: not wanted */
+    float *lse; /* natural log-sum-exp of each row; the rows of a head are contiguous; NULL: not written */
     int64_t batch;
     int64_t seqlen_q;
     int64_t seqlen_k;
     int64_t heads_q; /* a multiple of heads_k */
     int64_t heads_k;
     int64_t head_dim; /* a multiple of 8, at most 512 */
-    /* Elements from one batch, row, head and column to the next. Element [b, s, h, d] of q:
-     *   q[b * q_strides[0] + s * q_strides[1] + h * q_strides[2] + d]
-     * Any layout: {seqlen * heads * head_dim, heads * head_dim, head_dim, 1} is contiguous [batch, seqlen,
-     * heads, head_dim], {heads * seqlen * head_dim, head_dim, seqlen * head_dim, 1} is [batch, heads, seqlen,
-     * head_dim]. The last is 1, the others are multiples of 8; those of sizes of 1 are ignored. 0 repeats an
-     * input; an output must not overlap itself. */
+    /* Elements from one batch, row, head and column to the next. Element [b, s, h, d] of q is
+     *   q[b * q_strides[0] + s * q_strides[1] + h * q_strides[2] + d * q_strides[3]]
+     *
+     * | layout | strides |
+     * |---|---|
+     * | [batch, seqlen, heads, head_dim] | {seqlen * heads * head_dim, heads * head_dim, head_dim, 1} |
+     * | [batch, heads, seqlen, head_dim] | {heads * seqlen * head_dim, head_dim, seqlen * head_dim, 1} |
+     *
+     * The last stride is 1, the others are multiples of 8. A stride of an extent of 1 is ignored. An input
+     * may have a stride of 0; the rows of an output must not overlap. */
     int64_t q_strides[4];
     int64_t k_strides[4];
     int64_t v_strides[4];
@@ -87,48 +121,42 @@ typedef struct ferroflash_forward {
     int32_t mask;
     int32_t window_left;  /* for FERROFLASH_MASK_WINDOW, inclusive; -1: unbounded */
     int32_t window_right; /* the same */
-    float scale;          /* 0: 1 / sqrt(head_dim) */
-    float softcap;        /* 0: none */
-    const char *config;   /* name of the entry to run; NULL: the planner's choice */
-    /* Device memory that the launch may use, a multiple of 16; NULL: none, and no kernel that needs one. */
-    void *workspace;
-    uint64_t workspace_bytes; /* its size: ferroflash_workspace_size says how much helps */
+    float scale;          /* softmax scale, above 0; 0: 1 / sqrt(head_dim) */
+    float softcap;        /* a score becomes softcap * tanh(score / softcap); 0: off */
+    const char *config;   /* name of the kernel to run; NULL: the planner chooses */
+    void *workspace;      /* device memory for the launch, a multiple of 16; NULL: no split-KV kernel runs */
+    uint64_t workspace_bytes; /* its size; ferroflash_workspace_size returns the size to allocate */
     int32_t alignment;
-    /* Packed sequences, one behind the other in q, k, v and o of one batch: sequence b has rows
-     * cu_seqlens_q[b] to before cu_seqlens_q[b + 1] of q and o, and those of k and v likewise. These are
-     * device addresses of batch + 1 integers, read when the launch runs: a captured graph stays right when
-     * they change. batch is then the number of sequences, seqlen_q and seqlen_k the most that one has; q and
-     * o are [total_q, heads_q, head_dim], k and v [total_k, heads_k, head_dim], lse is [heads_q, total_q],
-     * and the strides of batches are ignored. NULL: sequences of equal lengths. */
     const int32_t *cu_seqlens_q;
     const int32_t *cu_seqlens_k;
-    const int32_t *seqused_k; /* [batch]: keys of each sequence that exist; NULL: all of its rows */
+    const int32_t *seqused_k;
     int64_t total_q;
     int64_t total_k;
-    /* ALiBi slopes of query heads, in device memory: a score becomes less by slope * |i + seqlen_k - seqlen_q
-     * - j|, before the mask; with top-left alignment |i - j|. NULL: none. */
+    /* ALiBi slopes of the query heads, in device memory. A score becomes less by slope * |i + seqlen_k -
+     * seqlen_q - j|, or with FERROFLASH_TOP_LEFT by slope * |i - j|, before the mask. NULL: off. */
     const float *alibi_slopes;
-    int64_t alibi_strides[2]; /* elements from one sequence and head to the next; 0: they share a slope */
+    int64_t alibi_strides[2]; /* elements from one sequence and from one head to the next; 0: shared */
 } ferroflash_forward_t;
 
-/* How a forward is launched. */
+/* What a plan launches. */
 typedef struct ferroflash_plan_info {
-    uint64_t size;     /* sizeof(ferroflash_plan_info_t): FERROFLASH_PLAN_INFO_INIT sets it */
-    const char *entry; /* name of the kernel; lives as long as the library */
-    const char *reason; /* why this one; lives as long as the plan */
-    uint32_t grid[3];
-    uint32_t block[3];
-    uint64_t smem_bytes; /* dynamic shared memory of a block */
-    uint64_t workspace_bytes; /* that a launch uses; 0: none */
-    uint64_t counters_bytes;  /* that a launch uses where it is given some; 0: none */
+    uint64_t size;      /* sizeof(ferroflash_plan_info_t); FERROFLASH_PLAN_INFO_INIT sets it */
+    const char *entry;  /* name of the attention kernel; valid as long as the library is loaded */
+    const char *reason; /* why the planner chose it; valid as long as the plan lives */
+    uint32_t grid[3];   /* thread blocks */
+    uint32_t block[3];  /* threads per block */
+    uint64_t smem_bytes;      /* dynamic shared memory per block */
+    uint64_t workspace_bytes; /* that each launch uses; 0: none */
+    uint64_t counters_bytes;  /* that each launch uses if it is given counters; 0: none */
 } ferroflash_plan_info_t;
 
-/* Every field, so that no compiler of C or C++ warns of a missing one. */
+/* These macros name every field: no C or C++ compiler warns of a missing one. */
 #define FERROFLASH_FORWARD_INIT { \
     sizeof(ferroflash_forward_t), NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, \
     {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0}, 0, 0, 0, 0, 0, 0, NULL, NULL, 0, 0, \
     NULL, NULL, NULL, 0, 0, NULL, {0, 0} }
-#define FERROFLASH_PLAN_INFO_INIT { sizeof(ferroflash_plan_info_t), NULL, NULL, {0, 0, 0}, {0, 0, 0}, 0, 0, 0 }
+#define FERROFLASH_PLAN_INFO_INIT { \
+    sizeof(ferroflash_plan_info_t), NULL, NULL, {0, 0, 0}, {0, 0, 0}, 0, 0, 0 }
 #define FERROFLASH_APPEND_INIT { \
     sizeof(ferroflash_append_t), NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, \
     {0, 0}, {0, 0}, {0, 0, 0}, 0, 0, 0, 0, 0, NULL, NULL }
@@ -140,53 +168,52 @@ typedef struct ferroflash_plan_info {
     sizeof(ferroflash_merge_t), NULL, 0, NULL, NULL, NULL, 0, 0, 0, 0, \
     {0, 0, 0, 0}, {0, 0, 0}, 0, 0, 0, 0, sizeof(ferroflash_state_t) }
 
-/* Keys and values of new tokens go to their places in a cache (reshape_and_cache): token t to row
- * slots[t] % page of page slots[t] / page. A slot that is negative, or that the cache has not, is skipped. */
+/* Writes the keys and values of new tokens to a KV cache (reshape_and_cache): token t to row slots[t] % page
+ * of page slots[t] / page. The kernel skips a token whose slot is negative or behind the end of the cache. */
 typedef struct ferroflash_append {
-    uint64_t size; /* sizeof(ferroflash_append_t): FERROFLASH_APPEND_INIT sets it */
-    /* Device addresses, multiples of 16: [tokens, heads, head_dim]. */
-    const void *k;
-    const void *v;
-    /* The cache: [pages, page, heads, head_dim]; without pages, a page for each sequence. */
-    void *k_cache;
-    void *v_cache;
-    const void *slots; /* one a token, int32_t, or int64_t where wide_slots is 1 */
+    uint64_t size; /* sizeof(ferroflash_append_t); FERROFLASH_APPEND_INIT sets it */
+    /* Device addresses, multiples of 16. */
+    const void *k;     /* [tokens, heads, head_dim] */
+    const void *v;     /* [tokens, heads, head_dim] */
+    void *k_cache;     /* [pages, page, heads, head_dim]; a dense cache has one page per sequence */
+    void *v_cache;     /* the same */
+    const void *slots; /* [tokens]: int32_t, or int64_t if wide_slots is 1 */
     int64_t tokens;
     int64_t heads;
-    int64_t head_dim; /* a multiple of 8, of 16 in an e4m3 cache */
+    int64_t head_dim; /* a multiple of 8; of 16 if the cache is e4m3 */
     int64_t pages;
-    int64_t page; /* keys of a page */
+    int64_t page; /* keys per page */
     int64_t k_strides[2]; /* elements from one token and from one head to the next */
     int64_t v_strides[2];
-    /* Elements from one page, key and head to the next, of k_cache and of v_cache: {page * heads * head_dim,
-     * heads * head_dim, head_dim} is contiguous [pages, page, heads, head_dim]. */
+    /* Elements from one page, key and head to the next, in k_cache and in v_cache. {page * heads * head_dim,
+     * heads * head_dim, head_dim} is a contiguous [pages, page, heads, head_dim]. */
     int64_t cache_strides[3];
     int32_t dtype;       /* of k and v */
-    int32_t cache_dtype; /* the same, or FERROFLASH_E4M3: then x / scale is stored, to nearest even */
+    int32_t cache_dtype; /* dtype, or FERROFLASH_E4M3: the cache stores x / scale, rounded to nearest even */
     int32_t wide_slots;
     float k_scale;         /* of an e4m3 cache; 0: 1 */
     float v_scale;         /* the same */
-    const float *k_scales; /* one scale a head in device memory, instead of k_scale; or NULL */
-    const float *v_scales; /* the same */
+    const float *k_scales; /* [heads] in device memory, instead of k_scale; or NULL */
+    const float *v_scales; /* [heads] in device memory, instead of v_scale; or NULL */
 } ferroflash_append_t;
 
-/* What attention has made of some keys: o [batch, seqlen, heads, head_dim], normalised, and the log-sum-exp
- * of each row; infinite, with any o, for a row that has seen no key. */
+/* A partial state: attention over some of the keys. A row that saw no key has an infinite lse and any o. */
 typedef struct ferroflash_state {
-    const void *o;
-    const float *lse;
+    const void *o;    /* [batch, seqlen, heads, head_dim], normalised */
+    const float *lse; /* [batch, heads, seqlen] */
     int64_t o_strides[4];
     int64_t lse_strides[3]; /* elements from one batch, head and row to the next */
 } ferroflash_state_t;
 
-/* Merges states of the same queries and different keys: o = sum of exp(lse[i]) o[i] / sum of exp(lse[i]). */
+/* Merges partial states of the same queries and of different keys (merge_attn_states): o = sum of exp(lse[i])
+ * o[i] / sum of exp(lse[i]). */
 typedef struct ferroflash_merge {
-    uint64_t size; /* sizeof(ferroflash_merge_t): FERROFLASH_MERGE_INIT sets it */
-    const ferroflash_state_t *states; /* in host memory; from the second on equally far apart */
+    uint64_t size; /* sizeof(ferroflash_merge_t); FERROFLASH_MERGE_INIT sets it */
+    const ferroflash_state_t *states; /* [count] in host memory; from the second on equally far apart */
     uint64_t count;                   /* 1 or more */
-    void *o;            /* a state's own, or elsewhere */
-    float *lse;         /* the same; NULL: not wanted */
-    const float *sinks; /* a natural logit for each head that belongs to no key; or NULL */
+    void *o;            /* may be the o of a state */
+    float *lse;         /* may be the lse of a state; NULL: not written */
+    const float *sinks; /* [heads] in device memory: a natural logit per head, of no key; or NULL */
     int64_t batch;
     int64_t seqlen;
     int64_t heads;
@@ -194,93 +221,101 @@ typedef struct ferroflash_merge {
     int64_t o_strides[4];
     int64_t lse_strides[3]; /* elements from one batch, head and row to the next */
     int32_t states_dtype;
-    int32_t dtype; /* of o: the states', or FERROFLASH_F16 or FERROFLASH_BF16 where that is FERROFLASH_F32 */
+    int32_t dtype; /* of o: states_dtype; of FERROFLASH_F32 states, FERROFLASH_F16 and _BF16, too */
     int32_t states_lse_unit;
     int32_t lse_unit;
-    uint64_t state_size; /* bytes from one state to the next: FERROFLASH_MERGE_INIT sets it */
+    uint64_t state_size; /* bytes from one state to the next; FERROFLASH_MERGE_INIT sets it */
 } ferroflash_merge_t;
 
-/* Attention on the keys and values of a cache, whose lengths and page numbers are the device's: a captured
- * graph stays right when they change. Up to 64 rows (seqlen_q * heads_q / heads_k) are decoded; more, packed
- * ones, and those with slopes are prefilled, without sinks, splits or e4m3.
+/* Attention on a KV cache. The last query of a sequence is at the position of its last key. The kernel reads
+ * lengths and page indices when it runs: a captured CUDA graph stays valid if they change.
  *
  *   ferroflash_decode_t d = FERROFLASH_DECODE_INIT;
- *   d.q = q; ...                                                        // device pointers, sizes, strides
- *   ferroflash_decode_room(context, &d, &d.workspace_bytes, &d.counters_bytes);
- *   d.workspace = ...; d.counters = ...;                                // that large; NULL where 0
- *   cuMemsetD8Async((CUdeviceptr)d.counters, 0, d.counters_bytes, stream);        // once
- *   ferroflash_decode(context, &d, stream);                             // each step
- */
+ *   d.q = q; ...                                                          // device pointers, sizes, strides
+ *   ferroflash_decode_scratch_size(context, &d, &d.workspace_bytes, &d.counters_bytes);
+ *   d.workspace = ...; d.counters = ...;                                  // allocate these sizes; NULL for 0
+ *   cuMemsetD8Async((CUdeviceptr)d.counters, 0, d.counters_bytes, stream); // once
+ *   ferroflash_decode(context, &d, stream);                               // each step
+ *
+ * | | decode kernels | prefill kernels |
+ * |---|---|---|
+ * | run for | up to 64 rows (seqlen_q * heads_q / heads_k) | more rows, varlen queries, or ALiBi slopes |
+ * | sinks | yes | no |
+ * | splits, chunk | yes | no |
+ * | FERROFLASH_E4M3 cache | yes | no |
+ * | ALiBi slopes | no | yes, up to head_dim 256 |
+ *
+ * | tensor | equal numbers of queries: cu_seqlens_q is NULL | varlen queries |
+ * |---|---|---|
+ * | q, o | [batch, seqlen_q, heads_q, head_dim] | [total_q, heads_q, head_dim] |
+ * | lse | [batch, heads_q, seqlen_q] | [heads_q, total_q] |
+ * | seqlen_q | queries of each sequence | queries of the longest sequence |
+ *
+ * Equal numbers of queries are faster without cu_seqlens_q: then the decode kernels run. */
 typedef struct ferroflash_decode {
-    uint64_t size; /* sizeof(ferroflash_decode_t): FERROFLASH_DECODE_INIT sets it */
-    /* Device addresses, multiples of 16. q and o are [batch, seqlen_q, heads_q, head_dim], the last query at
-     * its sequence's last key; the cache is [pages, page, heads_k, head_dim], without pages a page a
-     * sequence. */
+    uint64_t size; /* sizeof(ferroflash_decode_t); FERROFLASH_DECODE_INIT sets it */
+    /* Device addresses, multiples of 16. */
     const void *q;
-    const void *k_cache;
-    const void *v_cache;
+    const void *k_cache; /* [pages, page, heads_k, head_dim]; a dense cache has one page per sequence */
+    const void *v_cache; /* the same */
     void *o;
-    float *lse;         /* log-sum-exp of each row, [batch, heads_q, seqlen_q]; NULL: not wanted */
-    const float *sinks; /* a natural logit for each query head that belongs to no key; or NULL */
-    const int32_t *block_table;     /* [batch, columns]: the pages of each sequence; NULL: a page each */
-    const int32_t *cache_batch_idx; /* without a table: the page of each; NULL: that of its own number */
-    const int32_t *seqused_k;       /* [batch]: keys of each sequence, those of this step included */
+    float *lse;         /* natural log-sum-exp of each row; NULL: not written */
+    const float *sinks; /* [heads_q]: one natural logit per query head that belongs to no key; or NULL */
+    const int32_t *block_table;     /* [batch, columns]: the pages of each sequence; NULL: a dense cache */
+    const int32_t *cache_batch_idx; /* [batch]: the page of each sequence in a dense cache; NULL: page b */
+    const int32_t *seqused_k;       /* [batch]: keys of each sequence, with those of this step */
     int64_t batch;
     int64_t seqlen_q;
     int64_t heads_q;
     int64_t heads_k;
-    int64_t head_dim; /* a multiple of 8, of 16 with an e4m3 cache, at most 512 */
+    int64_t head_dim; /* a multiple of 8, at most 512; of 16 if the cache is e4m3 */
     int64_t pages;
-    int64_t page; /* keys of a page: 1 or more */
+    int64_t page; /* keys per page, 1 or more */
     int64_t columns;
-    int64_t table_stride; /* numbers from one row of block_table to the next */
-    int64_t max_k;        /* most keys of a sequence; 0: as many as its pages hold */
+    int64_t table_stride; /* integers from one row of block_table to the next */
+    int64_t max_k;        /* keys of the longest sequence; 0: the capacity of its pages */
     int64_t q_strides[4];
     int64_t o_strides[4];
-    int64_t cache_strides[3]; /* elements from one page, key and head to the next, of keys and of values */
-    int64_t lse_strides[2]; /* as in ferroflash_forward_t, like mask and windows */
+    int64_t cache_strides[3]; /* elements from one page, key and head to the next, in both caches */
+    int64_t lse_strides[2];   /* elements from one batch and from one head to the next */
     int32_t dtype;
-    int32_t cache_dtype; /* the same, or FERROFLASH_E4M3 */
+    int32_t cache_dtype; /* dtype, or FERROFLASH_E4M3 */
     int32_t mask;
-    int32_t window_left;
-    int32_t window_right;
-    /* In so many parts are sequences cut, 2 or more with a workspace. 0: the library's choice. */
-    int32_t splits;
-    /* Instead: in parts of so many keys, a multiple of 128: results do not depend on the batch. Wants a
-     * workspace. Or 0. */
+    int32_t window_left;  /* for FERROFLASH_MASK_WINDOW, inclusive; -1: unbounded */
+    int32_t window_right; /* the same */
+    int32_t splits; /* number of KV splits; 2 or more need a workspace; 0: the library chooses */
+    /* Keys per KV split, a multiple of 128, instead of `splits`: the result of a sequence then does not
+     * depend on the batch. Needs a workspace. 0: off. */
     int32_t chunk;
-    float scale;    /* 0: 1 / sqrt(head_dim) */
-    float softcap;  /* 0: none */
-    const char *config; /* name of the entry to run; NULL: the planner's choice */
-    void *workspace;    /* memory that the launch may use, a multiple of 16; NULL: sequences stay whole */
+    float scale;    /* softmax scale, above 0; 0: 1 / sqrt(head_dim) */
+    float softcap;  /* a score becomes softcap * tanh(score / softcap); 0: off */
+    const char *config; /* name of the kernel to run; NULL: the planner chooses */
+    void *workspace;    /* device memory for the launch, a multiple of 16; NULL: no split-KV kernel runs */
     uint64_t workspace_bytes;
-    /* Zeros, a multiple of 4, which the launch leaves as zeros: set them before the first launch and after
-     * any error, and use them from one stream at a time. NULL: a second kernel merges. */
+    /* Device memory, a multiple of 4, that is zero before each launch. A launch leaves it zero. Zero it
+     * before the first launch and after a launch that failed. Use it from one stream at a time. NULL: a
+     * second kernel combines the splits. */
     void *counters;
     uint64_t counters_bytes;
-    /* Packed sequences: as in ferroflash_forward_t. seqlen_q is then the most queries of one, and of any
-     * number; q and o are [total_q, heads_q, head_dim], lse is [heads_q, total_q]. As many queries for each:
-     * leave it out (NULL) and give q as [batch, seqlen_q, heads_q, head_dim], the same memory, which
-     * decodes. */
-    const int32_t *cu_seqlens_q;
+    const int32_t *cu_seqlens_q; /* [batch + 1]: the first row of each sequence, and the end of the last */
     int64_t total_q;
-    float k_scale;         /* of an e4m3 cache: a number of it stands for itself times the scale; 0: 1 */
-    float v_scale;         /* the same */
-    const float *k_scales; /* scales in device memory, [batch, heads_k], instead of k_scale; or NULL */
-    const float *v_scales; /* the same */
-    int64_t scales_strides[2]; /* elements from one sequence and head to the next; 0: they share a scale */
-    const float *alibi_slopes; /* as in ferroflash_forward_t; with them head_dim is at most 256 */
+    float k_scale;         /* of an e4m3 cache: the factor of its keys; 0: 1 */
+    float v_scale;         /* of an e4m3 cache: the factor of its values; 0: 1 */
+    const float *k_scales; /* [batch, heads_k] in device memory, instead of k_scale; or NULL */
+    const float *v_scales; /* [batch, heads_k] in device memory, instead of v_scale; or NULL */
+    int64_t scales_strides[2]; /* elements from one sequence and from one head to the next; 0: shared */
+    const float *alibi_slopes; /* as in ferroflash_forward_t */
     int64_t alibi_strides[2];
-    int64_t total_k; /* most keys of all sequences together; 0: not known */
+    int64_t total_k; /* upper bound of the keys of all sequences together; 0: unknown */
 } ferroflash_decode_t;
 
-/* A device with its loaded kernels. May be shared by threads. */
+/* A GPU with its loaded kernels. Threads may share a context. */
 typedef struct ferroflash_context ferroflash_context_t;
-/* A checked problem and its launch. May be shared by threads. */
+/* A validated request and its launch. Threads may share a plan. */
 typedef struct ferroflash_plan ferroflash_plan_t;
 typedef struct ferroflash_decode_plan ferroflash_decode_plan_t;
 
-/* What the library was built with: FERROFLASH_ABI_VERSION, its version in words, sizes of its structs. */
+/* FERROFLASH_ABI_VERSION of the library, its version as text, and the sizes of its structs. */
 uint32_t ferroflash_abi_version(void);
 const char *ferroflash_version(void);
 size_t ferroflash_forward_size(void);
@@ -289,41 +324,46 @@ size_t ferroflash_append_size(void);
 size_t ferroflash_decode_size(void);
 size_t ferroflash_merge_size(void);
 
-/* What went wrong in this thread's last failing call; "" if none failed. Valid until the thread's next
- * failing call. */
+/* The error of this thread's last failed call; "" if no call failed. The text is valid until the thread's
+ * next failed call. */
 const char *ferroflash_last_error(void);
 
-/* Names of the compiled kernels. NULL from ferroflash_entry_count() on. */
+/* Names of the compiled kernels. ferroflash_entry_name returns NULL if index >= ferroflash_entry_count(). */
 size_t ferroflash_entry_count(void);
 const char *ferroflash_entry_name(size_t index);
 
-/* Adopts the CUDA context that is current on this thread; where there is none, the primary context of
- * device 0. It must outlive this one.
+/* Creates a context on the CUDA context that is current on this thread, or on the primary context of device 0
+ * if no context is current. The CUDA context must outlive the new context.
  *
- * Also reads what `ferroflash sweep` measured, which plans then prefer to the library's own table: the
- * file that the environment variable FERROFLASH_TUNING names, else ferroflash/tuning.json in the user's
- * cache folder where there is one ($XDG_CACHE_HOME, else ~/.cache). FERROFLASH_INVALID where the file
- * cannot be read or is no such file. A file may do without measurements of this device. */
+ * The function also reads the tuning file that `ferroflash sweep` wrote. The planner prefers its measurements
+ * to the library's selection table.
+ *
+ * | FERROFLASH_TUNING | tuning file |
+ * |---|---|
+ * | a path | that file; FERROFLASH_INVALID if it cannot be read or is no tuning file |
+ * | unset or empty | ferroflash/tuning.json in $XDG_CACHE_HOME or ~/.cache, if it exists |
+ */
 ferroflash_status_t ferroflash_context_create(ferroflash_context_t **context);
 void ferroflash_context_destroy(ferroflash_context_t *context);
 
-/* Checks a forward and decides how it is launched. Touches no device. */
+/* Validates a request and chooses its kernel. Does not call the driver. */
 ferroflash_status_t ferroflash_plan_create(const ferroflash_context_t *context,
                                            const ferroflash_forward_t *forward, ferroflash_plan_t **plan);
 void ferroflash_plan_destroy(ferroflash_plan_t *plan);
 ferroflash_status_t ferroflash_plan_describe(const ferroflash_plan_t *plan, ferroflash_plan_info_t *info);
-/* Bytes of workspace with which a forward runs fastest: several blocks then share the keys of few
- * queries. 0 where none helps. What its contents are means nothing before and after a launch; launches in
- * the order of one stream may share one. */
+/* Writes the workspace size of the fastest kernel for a request, in bytes; 0: that kernel needs no workspace.
+ * The contents of a workspace have no meaning before and after a launch. The launches of one stream may share
+ * one. */
 ferroflash_status_t ferroflash_workspace_size(const ferroflash_context_t *context,
                                               const ferroflash_forward_t *forward, uint64_t *bytes);
 
-/* Loads the plan's kernels now rather than at its first launch: do it before capturing a graph. */
+/* Loads the kernels of a plan. Without this call the first launch loads them. Call it before you capture a
+ * graph. */
 ferroflash_status_t ferroflash_load(const ferroflash_context_t *context, const ferroflash_plan_t *plan);
 
-/* Enqueues on a CUstream of the context (NULL: the legacy default stream): no allocation, no synchronisation.
- * `forward` is the plan's problem, with the same or other tensors and workspace, which must stay until the
- * stream has run. */
+/* Enqueues a plan on a CUstream of the context (NULL: the legacy default stream). Allocates nothing and does
+ * not synchronise. `forward` is the request of the plan; its tensors and its workspace may differ. They must
+ * live until the launch has run. */
 ferroflash_status_t ferroflash_launch(const ferroflash_context_t *context, const ferroflash_plan_t *plan,
                                       const ferroflash_forward_t *forward, void *stream);
 
@@ -331,24 +371,24 @@ ferroflash_status_t ferroflash_launch(const ferroflash_context_t *context, const
 ferroflash_status_t ferroflash_forward(const ferroflash_context_t *context,
                                        const ferroflash_forward_t *forward, void *stream);
 
-/* Checks and enqueues an append, and a merge, likewise. The first call of each loads a kernel: do one before
- * capturing a graph. */
+/* Plan and launch an append, and a merge. The first call of each loads a kernel: call each once before you
+ * capture a graph. */
 ferroflash_status_t ferroflash_append(const ferroflash_context_t *context, const ferroflash_append_t *append,
                                       void *stream);
 ferroflash_status_t ferroflash_merge(const ferroflash_context_t *context, const ferroflash_merge_t *merge,
                                      void *stream);
 
-/* Bytes of workspace and of counters with which a decode runs fastest; 0 where none help. */
-ferroflash_status_t ferroflash_decode_room(const ferroflash_context_t *context,
+/* Writes the sizes of the workspace and of the counters of the fastest kernel for a request, in bytes; 0:
+ * that kernel needs none. */
+ferroflash_status_t ferroflash_decode_scratch_size(const ferroflash_context_t *context,
                                            const ferroflash_decode_t *decode, uint64_t *workspace_bytes,
                                            uint64_t *counters_bytes);
-/* Checks and enqueues a decode: no allocation, no synchronisation, once its kernels are loaded. */
+/* Plans and launches. Allocates nothing and does not synchronise, once the kernels are loaded. */
 ferroflash_status_t ferroflash_decode(const ferroflash_context_t *context, const ferroflash_decode_t *decode,
                                       void *stream);
 
-/* The same in two steps: what is checked and chosen once may be launched for every layer and step. `decode`
- * is then the plan's problem, with the same or other tensors, workspace and counters. Load before capturing a
- * graph. A description is of the kernel that computes attention. */
+/* The same in two steps. One plan serves every layer and every step: `decode` is the request of the plan; its
+ * tensors, workspace and counters may differ. Load the plan before you capture a graph. */
 ferroflash_status_t ferroflash_decode_plan_create(const ferroflash_context_t *context,
                                                   const ferroflash_decode_t *decode,
                                                   ferroflash_decode_plan_t **plan);

@@ -20,7 +20,7 @@ mod version;
 pub use append::{AppendArgs, ferroflash_append};
 pub use call::{Status, ferroflash_last_error};
 pub use context::*;
-pub use decode::{DecodeArgs, ferroflash_decode, ferroflash_decode_room};
+pub use decode::{DecodeArgs, ferroflash_decode, ferroflash_decode_scratch_size};
 pub use decode_plan::*;
 pub use entries::{ferroflash_entry_count, ferroflash_entry_name};
 pub use forward::{FORWARD_SIZE_V1, ForwardArgs, PlanInfo};

@@ -11,81 +11,87 @@ use super::console::Console;
 use super::error::Error;
 use super::files;
 use super::options::DeviceOptions;
+use super::{ended, nvml};
 use against::Comparison;
-use ferroflash::{Attention, RawDriver, Tuning};
+use ferroflash::Attention;
+use ferroflash::driver::RawDriver;
+use ferroflash::tuning::Tuning;
 use job::{Job, Row, TimingChoice, jobs};
 use serde::Serialize;
 use statistics::Times;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Measure kernels on the GPU: p50, p90 and fastest time, TFLOP/s, GB/s, and what a launch costs the host.
+/// Measure kernels on the GPU: times, TFLOP/s, GB/s, and the launch time of the host.
 ///
-/// Cold: a buffer of twice the L2 cache is written before each launch, outside of the time. Hot: many
-/// launches in one CUDA graph, per launch. Shapes under 0.2 TFLOP are measured hot, the others cold, unless
-/// --timing says otherwise. GB/s are of the least bytes that must cross the memory bus. Noise is how far the
-/// rounds' medians lie apart.
+/// Suites cover prefill and serving: decode, paged KV caches, ragged batches, varlen prompts, append, merge.
+/// bench/compare.py and bench/serving.py measure the same suites beside other libraries (bench/README.md).
 ///
-/// Forward kernels, and what serving asks for: decoding, caches in pages, ragged batches, packed prompts, new
-/// tokens on their way into a cache, merges. Caches, appends and merges are measured cold unless --timing
-/// says otherwise: between two looks at a cache lies a whole model.
-///
-/// The same suites beside other libraries: bench/compare.py and bench/serving.py; bench/README.md says how.
+///   cold   before each launch the program overwrites twice the size of the L2 cache, outside
+///          the measured time
+///   hot    many launches in one CUDA graph; the time is divided by their number
+///   GB/s   the fewest bytes that must cross the memory bus, divided by the time
+///   noise  the distance between the medians of the rounds
 #[derive(clap::Args)]
-#[command(after_help = "\
+#[command(
+    verbatim_doc_comment,
+    after_help = "\
 Examples:
   ferroflash bench
   ferroflash bench --suite headline --timing both --svg bench.svg
   ferroflash bench --suite decode --suite paged --suite ragged
   ferroflash bench --file shapes.json --json > before.json
-  ferroflash bench --file shapes.json --against before.json     # exit code 1 where something became slower
+  ferroflash bench --file shapes.json --against before.json     # exit code 1: a shape is slower
   CUDA_CACHE_DISABLE=1 ferroflash bench --first-call
 
 A file of shapes:
   {\"mine\": [{\"batch\": 2, \"heads_q\": 32, \"heads_k\": 8, \"seqlen_q\": 4096, \"seqlen_k\": 4096, \
                         \"head_dim\": 128,
              \"causal\": true, \"dtype\": \"bf16\"}]}
-  and, where wanted, \"window\": [1023, 0] instead of causal (keys before and behind a query's position, -1: \
-                        all),
-      \"packed\": true: Q, K and V side by side, \"name\": for people
+  optional: \"window\": [1023, 0] instead of causal (keys before and behind a query's position; -1: all),
+      \"packed\": true (packed QKV), \"name\": a label
 
-Shapes of serving, [count, seqlen_q, seqlen_k] of their sequences:
+Serving shapes; a sequence group is [count, seqlen_q, seqlen_k]:
   {\"mine\": [{\"sequences\": [[31, 1, 1024], [1, 1, 32768]], \"heads_q\": 32, \"heads_k\": 8, \
                         \"head_dim\": 128,
              \"page\": 16},
             {\"append\": 256, \"heads_k\": 8, \"head_dim\": 128, \"page\": 16},
             {\"merge\": 4096, \"states\": 2, \"heads_q\": 32, \"head_dim\": 128}]}
-  page: keys of a page; 0: a dense cache; absent: no cache, but sequences packed in tensors
-  and, where wanted, \"layout\": \"NHD\" or \"HND\", \"kv_dtype\": \"e4m3\", \"sinks\": true, \"softcap\": \
-                        50.0, causal, window, dtype
-  drawn lengths: \"sequences\": {\"count\": 64, \"seqlen_q\": 1, \"seqlen_k\": [64, 8192], \"drawn\": \
+  page: keys per page; 0: a dense cache; absent: varlen tensors instead of a cache
+  optional: \"layout\": \"NHD\" or \"HND\", \"kv_dtype\": \"e4m3\", \"sinks\": true, \"softcap\": \
+                        50.0,
+      causal, window, dtype
+  random lengths: \"sequences\": {\"count\": 64, \"seqlen_q\": 1, \"seqlen_k\": [64, 8192], \"drawn\": \
                         \"uniform\" or
-             \"log_uniform\", \"seed\": 1}")]
+             \"log_uniform\", \"seed\": 1}"
+)]
 pub(super) struct Args {
-    /// Suites to measure: headline, prefill, extra, hopper, hopper-extra, decode, paged, ragged, packed,
-    /// append, merge, or those of --file [default: all]; may be given several times.
+    /// Measure this suite: headline, prefill, extra, hopper, hopper-extra, decode, paged, ragged, packed,
+    /// append, merge, or a suite of --file. May be repeated [default: all].
     #[arg(long = "suite", value_name = "NAME")]
     suites: Vec<String>,
-    /// A file of shapes, instead of the built-in suites.
+    /// Read the shapes from this file instead of the built-in suites.
     #[arg(long)]
     file: Option<PathBuf>,
-    /// What the caches hold when a launch begins.
+    /// The state of the GPU's caches when a launch begins.
     #[arg(long, value_enum, default_value_t)]
     timing: TimingChoice,
-    /// Rounds over all shapes, each in an order of its own.
+    /// Rounds over all shapes. Each round has a random order.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..))]
     rounds: u8,
-    /// Begin no further measurement after so many seconds; what was never measured is named.
+    /// Start no measurement after N seconds. The report names the shapes that were not measured.
     #[arg(long, value_name = "N")]
     seconds: Option<u64>,
-    /// Write a plot of the throughput.
+    /// Write a plot of the throughput to this file.
     #[arg(long)]
     svg: Option<PathBuf>,
-    /// An older report (--json): fail where something is slower by more than the noise of both.
+    /// Compare with an older report (--json). The command fails if a shape is slower by more than the noise
+    /// of both reports.
     #[arg(long, value_name = "FILE")]
     against: Option<PathBuf>,
-    /// Measure instead what a process pays before its first output, step by step.
+    /// Measure the steps of a process up to its first output instead.
     #[arg(long, conflicts_with_all = ["suites", "file", "svg", "against"])]
     first_call: bool,
     #[command(flatten)]
@@ -97,7 +103,7 @@ pub(super) struct Args {
 struct Report {
     version: &'static str,
     device: String,
-    /// SM clock, memory clock, power and temperature before and after; or why not.
+    /// Clocks, power and temperature before and after; or why they are unknown.
     clocks: [String; 2],
     /// Host time of one launch of the first shape, a forward one where there is any.
     launch_overhead_us: Option<Overhead>,
@@ -117,6 +123,7 @@ struct Overhead {
 
 pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let start = Instant::now();
+    ended::listen();
     let ordinal = args.device.gpu("bench measures time")?;
     if args.first_call {
         return console.report(&first_call::run(start, ordinal)?, Ok(()));
@@ -127,10 +134,13 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let driver = RawDriver::primary(ordinal).map_err(|e| Error::NoDevice(e.to_string()))?;
     let attention = Attention::with_tuning(driver, Tuning::from_environment()?);
     let device = attention.capabilities().name.to_string();
-    let clocks_before = measure::clocks(ordinal);
+    let gpu = nvml::Gpu::open(ordinal);
+    let clocks = || gpu.as_ref().map_or_else(|why| format!("unknown: {why}"), |gpu| gpu.state().to_string());
+    let clocks_before = clocks();
+    let watch = nvml::Watch::new(gpu.as_ref().ok().map(Arc::clone));
     let budget = args.seconds.map(Duration::from_secs);
-    let in_time = || budget.is_none_or(|budget| start.elapsed() < budget);
-    let overhead = job::rounds(&attention, &mut jobs, args.rounds, &in_time, console);
+    let in_time = || !ended::asked() && budget.is_none_or(|budget| start.elapsed() < budget);
+    let overhead = job::rounds(&attention, &mut jobs, args.rounds, &in_time, &watch, console);
     let Measured { rows, left_out, failed, result } = Measured::of(&jobs);
     // What was measured is reported, whatever becomes of it then.
     let against = before.map(|before| against::compare(&before, &device, &rows)).transpose();
@@ -139,8 +149,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         Err(error) => (None, Err(error)),
     };
     let drawn = args.svg.as_deref().map_or(Ok(()), |path| write_plot(path, &device, &rows));
-    let clocks = [clocks_before, measure::clocks(ordinal)]
-        .map(|c| c.unwrap_or_else(|why| format!("not known: {why}")));
+    let clocks = [clocks_before, clocks()];
     let launch_overhead_us = overhead.map(|(p50, p90)| Overhead { p50, p90 });
     let report = Report {
         version: env!("CARGO_PKG_VERSION"),
@@ -160,7 +169,9 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         Some((count, first)) => Err(Error::Wrong(format!("{count} slower than before: {first}"))),
         None => Ok(()),
     };
-    console.report(&report, slower.and(result).and(compared).and(drawn))
+    let measured = jobs.iter().filter(|job| job.rounds.len() == usize::from(args.rounds)).count();
+    let early = ended::early(measured, jobs.len(), "shapes were measured in every round").map_or(Ok(()), Err);
+    console.report(&report, slower.and(result).and(compared).and(drawn).and(early))
 }
 
 /// What came of the jobs: what was measured is reported although something else could not be.
@@ -203,14 +214,20 @@ impl fmt::Display for Report {
             writeln!(f, "a launch costs the host {p50:.2} us (p90 {p90:.2})\n")?;
         }
         let width = self.rows.iter().map(|row| row.shape.len()).max().unwrap_or(0);
-        writeln!(f, "{:width$}  timing   p50 us   p90 us   min us  noise  TFLOP/s   GB/s  kernel", "shape")?;
+        writeln!(
+            f,
+            "{:width$}  timing   p50 us   p90 us   min us  noise  TFLOP/s   GB/s    MHz  kernel",
+            "shape"
+        )?;
         for row in &self.rows {
             let Times { p50_us, p90_us, min_us, noise, .. } = row.times;
             write!(f, "{:width$}  {:>6} {p50_us:>8.1} {p90_us:>8.1} {min_us:>8.1}", row.shape, row.timing)?;
-            writeln!(f, " {:>5.1}% {:>8.1} {:>6.0}  {}", noise * 100.0, row.tflops, row.gb_per_s, row.entry)?;
+            let mhz = row.sm_mhz.map_or("?".to_owned(), |mhz| format!("{mhz:.0}"));
+            write!(f, " {:>5.1}% {:>8.1} {:>6.0} {mhz:>6}", noise * 100.0, row.tflops, row.gb_per_s)?;
+            writeln!(f, "  {}", row.entry)?;
         }
         for label in &self.left_out {
-            writeln!(f, "no time for {label}")?;
+            writeln!(f, "not measured, --seconds ran out: {label}")?;
         }
         for failure in &self.failed {
             writeln!(f, "NOT MEASURED {failure}")?;

@@ -13,7 +13,7 @@ Examples:
   ferroflash completions zsh > ~/.zfunc/_ferroflash     where ~/.zfunc is in fpath
   ferroflash completions fish > ~/.config/fish/completions/ferroflash.fish")]
 pub(super) struct Args {
-    /// The shell.
+    /// The shell that runs the script.
     shell: Shell,
 }
 

@@ -5,27 +5,29 @@ use super::error::Error;
 use super::files::{self, Stored};
 use super::options::DeviceOptions;
 use super::run;
-use ferroflash::{DType, Mask, Problem};
+use ferroflash::DType;
+use ferroflash::plan::Problem;
+use ferroflash::request::Mask;
 use reference::{Layout, Memory};
 use std::path::PathBuf;
 
 /// Seed of the demo's input.
 const SEED: u64 = 2026;
 
-/// Causal attention on a small input, verified against the reference.
+/// Compute causal attention on a small input and check the result against the f64 reference.
 ///
-/// Runs on the GPU if there is one, else in the simulator if it is built in, else on the CPU, and says which.
+/// The demo runs on the GPU, or in the simulator if the machine has no GPU. The report names the device.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
   ferroflash demo
   ferroflash demo --device sim --profile a100
-  ferroflash demo --save-input qkv.safetensors    and then: ferroflash run --input qkv.safetensors --causal \
-                        --check")]
+  ferroflash demo --save-input qkv.safetensors
+  ferroflash run --input qkv.safetensors --causal --check     on the saved input")]
 pub(super) struct Args {
     #[command(flatten)]
     device: DeviceOptions,
-    /// Also write the input (q, k, v) to this file.
+    /// Write the input (q, k, v) to this file, too.
     #[arg(long, value_name = "FILE")]
     save_input: Option<PathBuf>,
 }

@@ -4,7 +4,10 @@ use super::error::Error;
 use super::options::{DeviceKind, DeviceOptions};
 use super::results::{Results, Took};
 use super::run::cache::Input as Cached;
-use ferroflash::{Attention, Capabilities, Driver, Tuning};
+use ferroflash::driver::Harness;
+use ferroflash::{Attention, Capabilities};
+use ferroflash::driver::Driver;
+use ferroflash::tuning::Tuning;
 use reference::fuzz::{Findings, Fuzz, Other};
 use reference::{Loaded, Memory, OnDevice, Outcome, Soak, Work, Written, exact};
 use std::fmt;
@@ -56,7 +59,7 @@ pub(super) trait Runner {
     fn stopwatch<'a>(&'a self, memory: &'a Memory) -> Result<Box<Stopwatch<'a>>, ferroflash::Error>;
 }
 
-impl<D: Driver> Runner for Attention<D> {
+impl<D: Harness> Runner for Attention<D> {
     fn capabilities(&self) -> &Capabilities {
         self.capabilities()
     }
@@ -143,7 +146,7 @@ impl Device {
 
     /// The simulator as a card of `Capabilities::PROFILES`, with what was measured on that card.
     fn simulator(profile: &str, console: &Console) -> Result<Self, Error> {
-        let (tuning, driver) = (tuning(console)?, ferroflash::SimDriver::new(profile)?);
+        let (tuning, driver) = (tuning(console)?, ferroflash::driver::SimDriver::new(profile)?);
         let name = driver.capabilities().name.to_string();
         let runner = Box::new(Attention::with_tuning(driver, tuning));
         Ok(Device::Kernels { runner, name, is_simulated: true })
@@ -169,8 +172,7 @@ impl Device {
     pub(super) fn kernels(&self, command: &str) -> Result<&dyn Runner, Error> {
         self.runner().ok_or_else(|| {
             Error::Invalid(format!(
-                "{command} runs kernels, and the CPU runs the reference and no kernel; use --device gpu or \
-                 --device sim"
+                "{command} runs kernels, and --device cpu runs none; use --device gpu or --device sim"
             ))
         })
     }
@@ -192,7 +194,8 @@ impl Device {
         }
         let text = format!("{launches} launches on {self} take about {:.1} hours", minutes / 60.0);
         if options.kind()? == DeviceKind::Auto {
-            let more = "there is no GPU; ask for fewer, or say --device sim to have them all the same";
+            let more =
+                "this machine has no GPU; ask for fewer launches, or give --device sim to run them all";
             return Err(Error::Invalid(format!("{text}: {more}")));
         }
         console.note(text);
@@ -201,7 +204,7 @@ impl Device {
 
     /// That the CPU was asked for a kernel.
     pub(super) fn has_no_kernel(name: &str) -> Error {
-        let what = "the CPU runs the reference and no kernel; use another --device";
+        let what = "--device cpu runs no kernel; use --device gpu or --device sim";
         Error::Invalid(format!("--config {name}: {what}"))
     }
 
@@ -224,7 +227,7 @@ impl Device {
             }
             Device::Cpu => {
                 // Validation is planning's, and planning needs no device.
-                ferroflash::supports(&memory.problem, &Capabilities::PROFILES[0].1)?;
+                ferroflash::plan::supports(&memory.problem, &Capabilities::PROFILES[0].1)?;
                 if let Some(name) = config {
                     super::options::entries(Some(name))?;
                     return Err(Self::has_no_kernel(name));
@@ -254,11 +257,11 @@ fn tuning(console: &Console) -> Result<Tuning, Error> {
 ///
 /// # Errors
 /// [`Error::NoDevice`], in the driver's words.
-pub(super) fn open_cuda(ordinal: u32) -> Result<impl Driver, Error> {
+pub(super) fn open_cuda(ordinal: u32) -> Result<impl Harness, Error> {
     #[cfg(feature = "cust")]
-    let driver = ferroflash::CustDriver::new(ordinal);
+    let driver = ferroflash::driver::CustDriver::new(ordinal);
     #[cfg(not(feature = "cust"))]
-    let driver = ferroflash::RawDriver::primary(ordinal);
+    let driver = ferroflash::driver::RawDriver::primary(ordinal);
     driver.map_err(|e| Error::NoDevice(e.to_string()))
 }
 

@@ -19,6 +19,9 @@ pub(super) enum Error {
     /// The device or its driver failed.
     #[error("{0}")]
     Device(String),
+    /// Ended by a signal before all was done.
+    #[error("{0}")]
+    Ended(String),
 }
 
 impl Error {
@@ -29,6 +32,7 @@ impl Error {
             Error::Invalid(_) => 2,
             Error::NoDevice(_) => 3,
             Error::Device(_) => 4,
+            Error::Ended(_) => 5,
         }
     }
 
@@ -64,8 +68,8 @@ impl Error {
             spec::kernels().filter(|k| kernels.clone().any(|(name, _)| name == k.symbol)).collect();
         let runs = |card: &Capabilities| all.iter().all(|kernel| card.runs(kernel).is_ok());
         let card = Capabilities::PROFILES.iter().rev().find(|(_, card)| !all.is_empty() && runs(card));
-        let hint =
-            card.map_or(String::new(), |(name, _)| format!("; --profile {name} simulates one that does"));
-        Some(Error::Invalid(format!("nothing ran: {device} does not run these kernels{hint}")))
+        let hint = card
+            .map_or(String::new(), |(name, _)| format!("; --profile {name} simulates a GPU that runs them"));
+        Some(Error::Invalid(format!("no kernel ran: {device} runs none of these kernels{hint}")))
     }
 }

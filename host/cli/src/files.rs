@@ -1,6 +1,7 @@
 //! Tensors in safetensors files.
 use super::error::Error;
-use ferroflash::{DType, Problem};
+use ferroflash::DType;
+use ferroflash::plan::Problem;
 use reference::{Sequences, Slopes};
 use safetensors::tensor::{Metadata, TensorView};
 use safetensors::{Dtype, SafeTensors};
@@ -66,7 +67,9 @@ impl<'a> File<'a> {
 
     fn tensors(&self) -> Result<SafeTensors<'_>, Error> {
         SafeTensors::deserialize(&self.bytes).map_err(|e| {
-            self.invalid(format_args!("is not a safetensors file ({e}); write one with tensors q, k, v"))
+            self.invalid(format_args!(
+                "is not a safetensors file ({e}); `ferroflash run --help` shows how to write one"
+            ))
         })
     }
 
@@ -85,9 +88,9 @@ impl<'a> File<'a> {
         };
         let right = match name {
             "cache_seqlens" if names.contains(&"seqused_k") => "name it `seqused_k`".to_owned(),
-            _ => format!("what is for them is [{}]", names.join(", ")),
+            _ => format!("remove it, or name it as one of [{}]", names.join(", ")),
         };
-        let what = format_args!("has `{name}`, which is not for {kind}; it would be ignored: {right}");
+        let what = format_args!("has a tensor `{name}` that a file with {kind} does not use; {right}");
         Err(self.invalid(what))
     }
 
@@ -99,8 +102,8 @@ impl<'a> File<'a> {
             names.sort_unstable();
             let names = names.join(", ");
             self.invalid(format_args!(
-                "has no tensor `{name}`, only [{names}]; q, k and v are needed, or q, k_cache, v_cache and \
-                 seqused_k; beside packed q, k, v also cu_seqlens_q and cu_seqlens_k"
+                "has no tensor `{name}`, only [{names}]; a file needs q, k and v; or q, k_cache, v_cache and \
+                 seqused_k; varlen q, k, v also need cu_seqlens_q and cu_seqlens_k"
             ))
         })
     }
@@ -119,7 +122,7 @@ impl<'a> File<'a> {
         let shape = tensor.shape().to_vec();
         if shape.contains(&0) {
             return Err(
-                self.invalid(format_args!("`{name}` has shape {shape:?}; every size must be 1 or more"))
+                self.invalid(format_args!("`{name}` has shape {shape:?}; each size must be 1 or more"))
             );
         }
         Ok(Elements { dtype, shape, bytes: tensor.data().to_vec() })
@@ -135,7 +138,9 @@ impl<'a> File<'a> {
     pub(super) fn list(&self, name: &str) -> Result<Vec<i32>, Error> {
         match self.integers(name)? {
             (integers, shape) if shape.len() == 1 => Ok(integers),
-            (_, shape) => Err(self.invalid(format_args!("`{name}` has shape {shape:?}; one size is needed"))),
+            (_, shape) => {
+                Err(self.invalid(format_args!("`{name}` has shape {shape:?}; it must have one dimension")))
+            }
         }
     }
 
@@ -148,8 +153,9 @@ impl<'a> File<'a> {
         let (words, shape) = self.words(name, &[Dtype::F32])?;
         let one = shared && (shape.is_empty() || shape[..] == [1]);
         if shape[..] != [heads] && !one {
-            let needed = if shared { "one number or " } else { "" };
-            let what = format_args!("`{name}` has shape {shape:?}; {needed}[{heads}], the heads, is needed");
+            let single = if shared { "one number or " } else { "" };
+            let what =
+                format_args!("`{name}` has shape {shape:?}; it must be {single}[{heads}], one per head");
             return Err(self.invalid(what));
         }
         Ok(Some(words.map(f32::from_le_bytes).collect()))
@@ -204,7 +210,7 @@ pub(super) fn read_slopes(file: &File<'_>, problem: &Problem) -> Result<Option<S
     let (words, shape) = file.words("alibi_slopes", &[Dtype::F32])?;
     let Problem { batch, heads_q, .. } = *problem;
     if shape != [heads_q] && shape != [batch, heads_q] {
-        let wanted = format_args!("[{heads_q}] or [{batch}, {heads_q}] is needed");
+        let wanted = format_args!("it must be [{heads_q}] or [{batch}, {heads_q}]");
         return Err(file.invalid(format_args!("`alibi_slopes` has shape {shape:?}; {wanted}")));
     }
     let values = words.map(f32::from_le_bytes).collect();
@@ -226,11 +232,11 @@ pub(super) fn read_qkv(file: &File<'_>) -> Result<[Stored; 3], Error> {
             [a, b, c, d] if !is_packed => [a, b, c, d],
             ref other => {
                 let needed = if is_packed {
-                    "three sizes are needed beside cu_seqlens_q: [rows of all sequences, heads, head_dim]"
+                    "with cu_seqlens_q it must be [rows, heads, head_dim]"
                 } else {
-                    "four sizes are needed: [batch, seqlen, heads, head_dim], or with --layout bhsd [batch, \
-                     heads, seqlen, head_dim]; packed sequences have three, and cu_seqlens_q and \
-                     cu_seqlens_k beside them"
+                    "it must be [batch, seqlen, heads, head_dim], or with --layout bhsd [batch, heads, \
+                     seqlen, head_dim]; varlen tensors are [rows, heads, head_dim], with cu_seqlens_q and \
+                     cu_seqlens_k"
                 };
                 return Err(file.invalid(format_args!("`{name}` has shape {other:?}; {needed}")));
             }
@@ -274,7 +280,7 @@ fn write(path: &Path, tensors: &[(&str, Bytes)]) -> Result<(), Error> {
         .map(|(name, (dtype, shape, bytes))| Ok((*name, TensorView::new(*dtype, shape.clone(), bytes)?)))
         .collect();
     let bytes = views.and_then(|views| safetensors::serialize(views, None));
-    write_whole(path, &bytes.map_err(|e| cannot_be_written(path, &e))?)
+    write_whole(path, &bytes.map_err(|e| unwritten(path, &e))?)
 }
 
 /// Writes a file whole or not at all: under another name beside it first. What is no file, a pipe or a
@@ -296,10 +302,11 @@ pub(super) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Error> {
         }
         written
     };
-    write().map_err(|e| cannot_be_written(path, &e))
+    write().map_err(|e| unwritten(path, &e))
 }
 
-fn cannot_be_written(path: &Path, why: &dyn std::fmt::Display) -> Error {
+/// That a file or folder cannot be written.
+pub(super) fn unwritten(path: &Path, why: &dyn std::fmt::Display) -> Error {
     Error::Invalid(format!("{}: cannot be written: {why}", path.display()))
 }
 
@@ -308,7 +315,9 @@ pub(super) fn differ(input: &Path, output: &Path) -> Result<(), Error> {
     let same = matches!((input.canonicalize(), output.canonicalize()), (Ok(a), Ok(b)) if a == b);
     if same {
         let (input, output) = (input.display(), output.display());
-        return Err(Error::Invalid(format!("--output {output} is the input {input}; name another file")));
+        return Err(Error::Invalid(format!(
+            "--output {output} is the input file {input}; name another file"
+        )));
     }
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! `ferroflash fuzz`: random problems for as long as you like.
 use super::console::Console;
 use super::device::Device;
+use super::ended;
 use super::error::Error;
 use super::options::DeviceOptions;
 use ferroflash::DType;
@@ -11,43 +12,45 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// Solve random problems and compare with the f64 reference; spoil them, and compare the refusals.
+/// Compare random problems with the f64 reference, and check that faulty requests are rejected.
 ///
-/// Each case is an attention, and a problem of another family (packed sequences, caches of 16 and 8 bits in
-/// pages with few queries and with many, appends, merges): several launches of one plan, between which the
-/// integers on the device change, to ones that make no sense, too.
+/// Each case has two problems: one attention problem, and one of another family (varlen, decode and prefill
+/// on KV caches of 16 and 8 bits, append, merge). The second problem launches one plan several times; the
+/// integers on the device change between the launches and become invalid, too.
 ///
-/// Random are shapes, strides, gaps, masks, scale, softcap, inputs, element type and kernel. A valid problem
-/// must agree with the reference and write nothing else; the same problem with one fault must be refused by
-/// an error that names it. Stops at the first failure, and says how to repeat it.
+/// Shapes, strides, gaps, masks, scale, softcap, inputs, element type and kernel are random. A valid problem
+/// must match the reference and write nothing else. The same problem with one fault must be rejected with an
+/// error that names the fault. The program stops at the first failure and prints how to repeat it.
 ///
-/// Inputs, scale and softcap of one problem in three are of any magnitude. Naive 16-bit arithmetic cannot
-/// judge these: what f32 sums and roundings to the type may be off by does. Rows with a score from 2^28 on in
-/// f16, from 2^31 on in bf16 (scaled, capped, times log2 e), or whose sums overflow f32, are not judged: the
-/// report counts them.
+///   problems                         error bound of an element of O
+///   two of three                     2 * max|naive - reference| + 1e-5, as in `verify`
+///   of these, below 16,384 elements  that, or two roundings of the largest value + 1e-5
+///   one of three, with inputs, scale
+///   and softcap of any magnitude     the bound of f32 sums and of roundings to the type
 ///
-/// In the others an element of O may be off by 2 * max|naive - reference| + 1e-5, as in `verify`. In problems
-/// of fewer than 16,384 elements this maximum may be small by luck: there an element may also be off by two
-/// roundings of the largest value (and 1e-5). The report says how many were small.
+/// Rows with a scaled and capped score (times log2 e) of 2^28 or more in f16, or 2^31 or more in bf16, are
+/// not judged. Rows with sums that overflow f32 are not judged either. The report counts both.
 #[derive(clap::Args)]
-#[command(after_help = "\
+#[command(
+    verbatim_doc_comment,
+    after_help = "\
 Examples:
   ferroflash fuzz --seconds 300                    five minutes on the GPU
-  ferroflash fuzz --seconds 30 --device sim        the same kernels in the simulator, every access checked
-  ferroflash fuzz --case 1234567890                one case again
-  ferroflash fuzz --seconds 60 --seed 7 --json")]
+  ferroflash fuzz --seconds 30 --device sim        in the simulator, every access checked
+  ferroflash fuzz --case 1234567890                repeat one case
+  ferroflash fuzz --seconds 60 --seed 7 --json"
+)]
 pub(super) struct Args {
-    /// For how long.
+    /// How long to run.
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
     /// Seed of the cases.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Only the case of this number.
+    /// Run only the case of this number.
     #[arg(long)]
     case: Option<u64>,
-    /// Scales, softcaps and inputs of one problem in three are of any magnitude from 10^-N to 10^N, as far as
-    /// they are accepted; 0 for none such.
+    /// Draw the scale, softcap and inputs of one problem in three from 10^-N to 10^N. 0 turns this off.
     #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u8).range(0..=30))]
     decades: u8,
     #[command(flatten)]
@@ -80,6 +83,7 @@ struct Report {
 }
 
 pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
+    ended::listen();
     let device = Device::open(&args.device, console)?;
     let runner = device.kernels("fuzz")?;
     let capabilities = runner.capabilities();
@@ -92,7 +96,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let mut others: BTreeMap<_, _> = FAMILIES.into_iter().map(|name| (name, 0)).collect();
     let (mut solved, mut small, mut failure) = (0, 0, None);
     let (mut wide, mut wide_rows, mut rows_not_judged) = (0, 0, 0);
-    while failure.is_none() && start.elapsed() < time {
+    while failure.is_none() && start.elapsed() < time && !ended::asked() {
         let seed = args.case.unwrap_or_else(|| random.bits());
         let fuzz = Fuzz::new(seed, limits, capabilities);
         bar.set_position(start.elapsed().as_secs());
@@ -133,7 +137,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let result = match &failure {
         Some(failure) => Err(Error::Wrong(failure.clone())),
         None if solved == 0 => {
-            Err(Error::Invalid("no problem was solved in this time: give it more --seconds".into()))
+            Err(Error::Invalid("no problem was solved in this time; give more --seconds".into()))
         }
         None => Ok(()),
     };

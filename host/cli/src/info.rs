@@ -4,11 +4,13 @@ use super::device::{Device, Runner};
 use super::error::Error;
 use super::options::{DeviceKind, DeviceOptions, dtype};
 use ferroflash::spec::{KERNELS, PLANNED, head_dims};
-use ferroflash::{Capabilities, DType, Mask, Problem, explain, ptx};
+use ferroflash::{Capabilities, DType, ptx};
+use ferroflash::plan::{Problem, explain};
+use ferroflash::request::Mask;
 use serde::Serialize;
 use std::fmt;
 
-/// Show the device, its driver and limits, and which kernel would run for common problems.
+/// Show the GPU, its driver and limits, and the kernels that would run for common problems.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -18,13 +20,13 @@ Examples:
 pub(super) struct Args {
     #[command(flatten)]
     device: DeviceOptions,
-    /// Sequences of the problems shown.
+    /// Batch size of the problems.
     #[arg(long, default_value_t = 1)]
     batch: usize,
-    /// Length of queries and keys.
+    /// Number of queries and of keys per sequence.
     #[arg(long, default_value_t = 2048)]
     seqlen: usize,
-    /// Query and key heads.
+    /// Number of query heads and of key heads.
     #[arg(long, default_value_t = 16)]
     heads: usize,
     /// Element type: f16 or bf16.
@@ -122,7 +124,7 @@ fn choices(base: Problem, capabilities: &Capabilities) -> Result<Vec<Choice>, Er
         let head_dim = head_dim as usize;
         for (name, mask) in masks {
             let choice = Choice { head_dim, mask: name, kernel: None, reason: None, refused: None };
-            choices.push(match explain(&base.head_dim(head_dim).mask(mask), capabilities, 0) {
+            choices.push(match explain(&base.head_dim(head_dim).mask(mask), capabilities, Scratch::None) {
                 Ok((kernel, reason)) => {
                     Choice { kernel: Some(kernel.symbol), reason: Some(reason), ..choice }
                 }
@@ -154,8 +156,8 @@ impl fmt::Display for Report {
         writeln!(f, "limits     compute capability {}, {} SMs", limits.compute_capability, limits.sms)?;
         writeln!(
             f,
-            "           shared memory {} KiB a block, {} KiB an SM; {} registers an SM; L2 {} MiB; memory \
-             {} MiB",
+            "           shared memory {} KiB per block, {} KiB per SM; {} registers per SM; L2 {} MiB; \
+             memory {} MiB",
             kib(limits.shared_memory_per_block_bytes),
             kib(limits.shared_memory_per_sm_bytes),
             limits.registers_per_sm,

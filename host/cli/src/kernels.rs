@@ -4,15 +4,16 @@ use ferroflash::spec::{
     APPENDS, AppendInfo, COMBINES, CombineInfo, DECODE_COMBINES, DECODES, DecodeCombineInfo, HOPPERS_PAGED,
     KERNELS, Keys, MERGES, MergeInfo, PAGED, PageKind, Schedule, TileScheduler,
 };
-use ferroflash::{AttnInfo, Contract, DType, lineage};
+use ferroflash::{DType, lineage};
+use ferroflash::kernels::{AttnInfo, Contract};
 use reference::Subject;
 use serde::Serialize;
 use std::fmt;
 
-/// List every compiled kernel: tile, threads, shared memory, how it works.
+/// List every compiled kernel: tile, threads, shared memory, schedule.
 ///
-/// Tile is queries of a thread block x keys of a stage. A head dim that is not in the table runs on the next
-/// larger one.
+/// The tile is queries per thread block x keys per stage. A head dim without a kernel of its own runs on the
+/// kernel of the next larger head dim.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -22,21 +23,22 @@ Examples:
   ferroflash kernels --config flashcore/64x32-persistent
   ferroflash kernels --json")]
 pub(super) struct Args {
-    /// Only kernels of this family: forward, split (several blocks a tile), packed (packed sequences), hopper
-    /// (for an sm_90's own instructions), decode (few queries on a cache), paged (many), append, merge.
-    /// Hopper's packed and paged kernels are of both.
+    /// Only kernels of this family: forward, split (split-KV), packed (varlen), hopper (sm_90a instructions),
+    /// decode (few queries on a KV cache), paged (many queries on a KV cache), append, merge. A Hopper kernel
+    /// for varlen or paged attention is in both families.
     #[arg(long, value_parser = FAMILIES, hide_possible_values = true)]
     family: Option<String>,
-    /// Only kernels of this element type: f16 or bf16. On a cache it is that of queries.
+    /// Only kernels of this element type of queries: f16 or bf16.
     #[arg(long, value_parser = super::options::dtype)]
     dtype: Option<DType>,
-    /// Only kernels that a head dim of this size runs on, of those that have one of their own.
+    /// Only kernels that support this head dim.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     head_dim: Option<u32>,
-    /// Only kernels whose own mask is full, causal or local. Decode and paged kernels of causal do full too.
+    /// Only kernels of this mask: full, causal, or local (windows, softcap). Causal decode and paged kernels
+    /// compute the full mask, too.
     #[arg(long, value_parser = ["full", "causal", "local"])]
     mask: Option<String>,
-    /// Only the kernels of this name: a kernel's own, or one of the lineage's configurations.
+    /// Only the kernel of this name, or the kernels of this lineage configuration.
     #[arg(long, value_name = "NAME")]
     config: Option<String>,
 }
@@ -120,12 +122,8 @@ impl From<&AttnInfo> for Row {
                 cache: Some(e.kv_dtype.name()),
                 tile_n: Some(e.tile_n),
                 what: Some(
-                    if persistent {
-                        "persistent, in rounds, on a cache"
-                    } else {
-                        "one tile a block, on a cache"
-                    }
-                    .into(),
+                    if persistent { "persistent, on a KV cache" } else { "one tile per block, on a KV cache" }
+                        .into(),
                 ),
                 ..row
             },
@@ -133,12 +131,12 @@ impl From<&AttnInfo> for Row {
                 schedule: Some(e.schedule.name()),
                 path: Some(e.path.name()),
                 grid: Some(match (persistent, e.is_varlen(), e.splits) {
-                    (false, false, false) => "one tile a block",
-                    (false, false, true) => "several blocks a tile",
-                    (false, true, _) => "packed sequences",
-                    (true, true, _) => "packed sequences, in rounds",
-                    (true, false, true) => "persistent, in slices",
-                    (true, false, false) if e.has_maps() => "persistent, in rounds",
+                    (false, false, false) => "one tile per block",
+                    (false, false, true) => "several blocks per tile (split-KV)",
+                    (false, true, _) => "varlen",
+                    (true, true, _) => "persistent, varlen",
+                    (true, false, true) => "persistent, split-KV",
+                    (true, false, false) if e.has_maps() => "persistent, TMA",
                     (true, false, false) => "persistent",
                 }),
                 lineage: lineage::names(e).collect(),
@@ -163,7 +161,7 @@ impl From<&AppendInfo> for Row {
 
 impl From<&MergeInfo> for Row {
     fn from(e: &MergeInfo) -> Self {
-        let what = format!("states of {} become one of {}", e.states.name(), e.output.name());
+        let what = format!("merges states of {} into one of {}", e.states.name(), e.output.name());
         let dtype = Some(e.states.name());
         Row { dtype, what: Some(what), ..Row::new(e.family(), &e.contract) }
     }
@@ -196,7 +194,7 @@ fn rows() -> Vec<Row> {
     {
         kernels.iter().map(Row::from)
     }
-    let forward = ferroflash::entries().map(Row::from);
+    let forward = ferroflash::kernels::entries().map(Row::from);
     let others = of(DECODES).chain(of(PAGED)).chain(of(HOPPERS_PAGED)).chain(of(APPENDS)).chain(of(MERGES));
     forward.chain(others).chain(of(COMBINES)).chain(of(DECODE_COMBINES)).collect()
 }
@@ -233,7 +231,9 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
             && is(args.mask.as_deref(), row.mask)
     });
     if kernels.is_empty() {
-        return Err(Error::Invalid("no kernel is like that; `ferroflash kernels` lists all of them".into()));
+        return Err(Error::Invalid(
+            "no kernel matches these options; `ferroflash kernels` lists all kernels".into(),
+        ));
     }
     console.report(&Report { kernels }, Ok(()))
 }

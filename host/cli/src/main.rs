@@ -2,24 +2,29 @@
 //!
 //! A command takes its arguments, does its work and returns a report that prints itself, as text or with
 //! `--json` as JSON. Everything that can go wrong is one error type, which knows its exit code.
-mod agree;
 mod bench;
 mod completions;
 mod console;
+mod cross_check;
 mod demo;
 mod device;
+mod ended;
 mod error;
 mod files;
 mod fuzz;
 mod info;
 mod kernels;
+mod nvml;
 mod options;
+mod progress;
+mod report;
 mod results;
 mod run;
 mod sanitize;
 mod soak;
 mod sweep;
 mod verify;
+mod workers;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use console::Console;
@@ -31,11 +36,10 @@ use std::process::ExitCode;
 #[derive(Parser)]
 #[command(name = "ferroflash", bin_name = "ferroflash", version, after_help = AFTER_HELP)]
 struct Cli {
-    /// Print one JSON document instead of text; what fails is `error` and `exit_code` in it.
+    /// Print one JSON document instead of text. A failure adds the fields `error` and `exit_code`.
     #[arg(long, global = true)]
     json: bool,
-    /// Replace kernels: each kernel that has a file DIR/<kernel>.ptx is loaded from that file. For people who
-    /// work on kernels; the program names the replaced kernels first.
+    /// For kernel development: load each kernel that has a file DIR/<kernel>.ptx from that file.
     #[arg(long, global = true, value_name = "DIR")]
     ptx_dir: Option<PathBuf>,
     #[command(subcommand)]
@@ -44,30 +48,33 @@ struct Cli {
 
 const AFTER_HELP: &str = "\
 Start here:
-  ferroflash demo                 attention on a small input, verified against the reference
-  ferroflash info                 which GPU and driver there are, and what would run
-  ferroflash run --help           attention on a safetensors file
+  ferroflash demo                 compute attention on a small input and check it against the reference
+  ferroflash info                 show the GPU, the driver, and the kernels that would run
+  ferroflash run --help           compute attention on a safetensors file
 
 Exit codes:
   0  success
-  1  a result is wrong: outside of the tolerance, or not the same twice, or slower than --against; the \
-                          sanitizer found something
-  2  usage, a file or an input that is not valid, or a feature that is not supported
-  3  no device or no driver
-  4  the device or its driver failed";
+  1  a result is wrong: it is outside the tolerance, it differs between two runs, it is slower than
+     --against allows, or the sanitizer reports a finding
+  2  the command line, a file or an input is not valid, or a feature is not supported
+  3  the machine has no GPU or no usable driver
+  4  the GPU or its driver failed
+  5  a signal ended the command; the report has the results up to then";
 
 #[derive(Subcommand)]
 enum Command {
     Run(run::Args),
     Verify(verify::Args),
     Sanitize(sanitize::Args),
-    Agree(agree::Args),
+    #[command(name = "cross-check", alias = "agree")]
+    CrossCheck(cross_check::Args),
     Soak(soak::Args),
     Fuzz(fuzz::Args),
     Kernels(kernels::Args),
     Info(info::Args),
     Bench(bench::Args),
     Sweep(sweep::Args),
+    Report(report::Args),
     Demo(demo::Args),
     Completions(completions::Args),
 }
@@ -98,13 +105,14 @@ fn execute(command: Command, console: &Console) -> Result<(), Error> {
         Command::Run(args) => run::run(args, console),
         Command::Verify(args) => verify::run(args, console),
         Command::Sanitize(args) => sanitize::run(args, console),
-        Command::Agree(args) => agree::run(args, console),
+        Command::CrossCheck(args) => cross_check::run(args, console),
         Command::Soak(args) => soak::run(args, console),
         Command::Fuzz(args) => fuzz::run(args, console),
         Command::Kernels(args) => kernels::run(args, console),
         Command::Info(args) => info::run(args, console),
         Command::Sweep(args) => sweep::run(args, console),
         Command::Bench(args) => bench::run(args, console),
+        Command::Report(args) => report::run(args, console),
         Command::Demo(args) => demo::run(args, console),
         Command::Completions(args) => completions::run(args, Cli::command(), console),
     }

@@ -2,27 +2,30 @@
 use super::error::Error;
 use clap::ValueEnum;
 use clap::builder::PossibleValuesParser;
-use ferroflash::{Alignment, AttnInfo, DType, Mask, Problem};
+use ferroflash::DType;
+use ferroflash::kernels::AttnInfo;
+use ferroflash::plan::Problem;
+use ferroflash::request::{Alignment, Mask};
 use reference::{Layout, Subject};
 
-/// Which keys a query sees, and what happens to scores.
+/// The mask, and what happens to scores.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(super) struct ScoreOptions {
-    /// Each query sees the keys up to its own position.
+    /// Causal mask: a query sees the keys up to its own position.
     #[arg(long, conflicts_with = "window")]
     causal: bool,
-    /// Sliding window: keys from L before the query's position to R behind it, both inclusive; -1 is
-    /// unbounded. `--window 255,0` is causal with 256 keys.
+    /// Sliding window: a query sees the keys from L before its position to R behind it, both inclusive. -1
+    /// is unbounded. `--window 255,0` is a causal window of 256 keys.
     #[arg(long, value_name = "L,R", value_parser = window, allow_hyphen_values = true)]
     window: Option<Mask>,
-    /// Query 0 stands at key 0 (PyTorch's is_causal). Without it the last query stands at the last key
-    /// (FlashAttention).
+    /// Top-left alignment: query 0 is at the position of key 0 (PyTorch's is_causal). The default is
+    /// bottom-right: the last query is at the position of the last key (FlashAttention).
     #[arg(long)]
     top_left: bool,
-    /// Factor of the scores, above 0 [default: 1 / sqrt(head_dim)].
+    /// Softmax scale, above 0 [default: 1 / sqrt(head_dim)].
     #[arg(long, allow_hyphen_values = true)]
     scale: Option<f32>,
-    /// Scores become CAP * tanh(score / CAP); 0 is off.
+    /// Replace each score by CAP * tanh(score / CAP). 0 turns it off.
     #[arg(long, value_name = "CAP", allow_hyphen_values = true)]
     softcap: Option<f32>,
 }
@@ -33,7 +36,7 @@ impl ScoreOptions {
         problem.scale = self.scale;
         problem
             .mask(self.window.unwrap_or(if self.causal { Mask::Causal } else { Mask::Full }))
-            .align(if self.top_left { Alignment::TopLeft } else { Alignment::BottomRight })
+            .alignment(if self.top_left { Alignment::TopLeft } else { Alignment::BottomRight })
             .softcap(self.softcap.unwrap_or_default())
     }
 }
@@ -63,12 +66,12 @@ pub(super) const PROFILE: &str = "l4";
 /// Where attention is computed.
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct DeviceOptions {
-    /// auto: the GPU if there is one, else the simulator; with --profile the simulator. gpu: CUDA device 0;
-    /// gpu:1: the second, and so on. sim: the real kernels, simulated on the CPU, every access checked. cpu:
-    /// the f64 reference, no kernel.
+    /// Where attention runs. auto: the GPU, or the simulator if the machine has no GPU or --profile is given.
+    /// gpu: CUDA device 0; gpu:1: CUDA device 1. sim: the kernels' PTX, simulated on the CPU with every
+    /// access checked. cpu: the f64 reference, without a kernel.
     #[arg(long, value_name = "DEVICE", value_parser = device, default_value = "auto")]
     device: DeviceKind,
-    /// The card that the simulator stands for [default: l4].
+    /// The GPU that the simulator models [default: l4].
     #[arg(long, value_parser = profile())]
     profile: Option<String>,
 }
@@ -87,8 +90,7 @@ impl DeviceOptions {
         match (self.device, &self.profile) {
             (DeviceKind::Auto, Some(_)) => Ok(DeviceKind::Sim),
             (DeviceKind::Gpu(_) | DeviceKind::Cpu, Some(profile)) => Err(Error::Invalid(format!(
-                "--profile {profile} is a card that the simulator stands for; use --device sim, or leave it \
-                 out"
+                "--profile {profile}: only the simulator takes a profile; use --device sim, or leave it out"
             ))),
             (kind, _) => Ok(kind),
         }
@@ -99,6 +101,14 @@ impl DeviceOptions {
         if let DeviceKind::Gpu(ordinal) = self.device { ordinal } else { 0 }
     }
 
+    /// The same device on the command line of another process of this program: the simulator, or the GPU.
+    pub(super) fn words(&self, simulated: bool) -> Vec<String> {
+        match simulated {
+            true => ["--device", "sim", "--profile", self.profile()].map(str::to_owned).into(),
+            false => vec!["--device".into(), format!("gpu:{}", self.ordinal())],
+        }
+    }
+
     /// The GPU that was asked for: `what` can only be had of one.
     ///
     /// # Errors
@@ -106,9 +116,9 @@ impl DeviceOptions {
     pub(super) fn gpu(&self, what: &str) -> Result<u32, Error> {
         match self.kind()? {
             DeviceKind::Auto | DeviceKind::Gpu(_) => Ok(self.ordinal()),
-            DeviceKind::Sim | DeviceKind::Cpu => Err(Error::Invalid(format!(
-                "{what}, and only a GPU's says anything: a simulator has none; use --device gpu"
-            ))),
+            DeviceKind::Sim | DeviceKind::Cpu => {
+                Err(Error::Invalid(format!("{what}, and only a GPU has a meaningful time; use --device gpu")))
+            }
         }
     }
 }
@@ -116,8 +126,8 @@ impl DeviceOptions {
 /// What commands share that run kernels of the table, one after the other.
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct KernelOptions {
-    /// Only the kernels of this name: a kernel's own of any family, or a configuration of the lineage
-    /// (`ferroflash kernels` lists them). May be given several times.
+    /// Only the kernel of this name, or the kernels of this lineage configuration (`ferroflash kernels` lists
+    /// both). May be repeated.
     #[arg(long, value_name = "NAME")]
     pub config: Vec<String>,
     /// Seed of the inputs.
@@ -169,8 +179,8 @@ pub(super) fn subjects(name: Option<&str>) -> Result<Vec<&'static dyn Subject>, 
 /// A name that none of them has.
 pub(super) fn entries(name: Option<&str>) -> Result<Vec<&'static AttnInfo>, Error> {
     match name {
-        Some(name) => Ok(ferroflash::lineage::entries(name)?),
-        None => Ok(ferroflash::entries().collect()),
+        Some(name) => Ok(ferroflash::kernels::named(name)?),
+        None => Ok(ferroflash::kernels::entries().collect()),
     }
 }
 
@@ -198,7 +208,7 @@ fn device(text: &str) -> Result<DeviceKind, String> {
             .strip_prefix("gpu:")
             .and_then(|number| number.parse().ok())
             .map(DeviceKind::Gpu)
-            .ok_or_else(|| "it must be auto, gpu, gpu:1 (the second GPU, and so on), sim or cpu".into()),
+            .ok_or_else(|| "it must be auto, gpu, gpu:N (CUDA device N), sim or cpu".into()),
     }
 }
 
@@ -206,7 +216,7 @@ fn device(text: &str) -> Result<DeviceKind, String> {
 pub(super) fn dtype(text: &str) -> Result<DType, String> {
     let all = [DType::F16, DType::Bf16];
     let caches =
-        if text == DType::E4m3.name() { ": queries are never e4m3, only a cache may be" } else { "" };
+        if text == DType::E4m3.name() { ": only a KV cache may be e4m3, queries may not" } else { "" };
     let wrong = || format!("it must be f16 or bf16{caches}");
     all.into_iter().find(|dtype| dtype.name() == text).ok_or_else(wrong)
 }

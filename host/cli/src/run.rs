@@ -5,7 +5,7 @@ use super::error::Error;
 use super::files::{self, File, Stored};
 use super::options::{DeviceKind, DeviceOptions, FileLayout, ScoreOptions};
 use super::results::{Results, Took};
-use ferroflash::Problem;
+use ferroflash::plan::Problem;
 use reference::{HostTensor, Layout, Memory, Reference, Verdict};
 use serde::Serialize;
 use std::fmt;
@@ -13,44 +13,61 @@ use std::path::PathBuf;
 
 pub(super) mod cache;
 
-/// Compute attention on the tensors `q`, `k`, `v` of a safetensors file, or on `q` and a cache.
+/// Compute attention on the tensors of a safetensors file.
 ///
-/// Element type and sizes come from the file; `k` and `v` may have fewer heads than `q` (grouped-query
-/// attention) and another length. The output file has `o`, shaped like `q`, and `lse`, the natural
-/// log-sum-exp of each row: f32 [batch, heads, seqlen].
-///
-/// Packed sequences: `q`, `k`, `v` [rows of all sequences, heads, head_dim], with `cu_seqlens_q` and
-/// `cu_seqlens_k` (i32, where each sequence begins, and where the last one ends), and maybe `seqused_k` (i32,
-/// keys of each that exist); `lse` is then [heads, rows]. Rows that are no sequence's give 0 and -inf.
-///
-/// `alibi_slopes`, f32 [heads] or [batch, heads], let scores fall with the distance of key and query.
-///
-/// A cache is `k_cache` and `v_cache`, [pages, page, heads, head_dim] (with --layout bhsd [pages, heads,
-/// page, head_dim]), and `seqused_k`, i32, the keys of each sequence. `block_table`, i32 [sequences,
-/// columns], has the numbers of each one's pages; without it page b is sequence b's. `q` is then [T, heads,
-/// head_dim], as many rows for each sequence, or from where to where `cu_seqlens_q` says; the last row of a
-/// sequence stands at its last key, and `lse` is [heads, T]. `alibi_slopes` are as above. `sinks`, f32
-/// [heads], are logits that belong to no key. A cache of e4m3 (F8_E4M3) may have `k_scale` and `v_scale`,
-/// f32, one number or one for each key head: what its numbers are multiplied by. Sinks and e4m3 are for at
-/// most 64 rows (of a sequence, times the query heads of a key head), as many for each, without slopes.
-///
-/// Tensors that are not for a file of its kind are refused; only `o` and `lse` may lie there unread.
+/// The file has q, k and v of equal sequence lengths, or q, k and v of varlen sequences, or q and a KV cache.
+/// `ferroflash run --help` lists the tensors of each. Element type and sizes come from the file. k and v may
+/// have fewer heads than q (grouped-query attention). The output file has o, of the shape of q, and lse: the
+/// natural log-sum-exp (LSE) of each row, f32.
 #[derive(clap::Args)]
-#[command(after_help = "\
+#[command(after_long_help = "\
+Tensors of equal sequence lengths (--layout bhsd swaps seqlen and heads):
+  q             f16, bf16   [batch, seqlen_q, heads_q, head_dim]
+  k, v          as q        [batch, seqlen_k, heads_k, head_dim]
+  alibi_slopes  f32         [heads_q] or [batch, heads_q]; optional
+  lse (output)  f32         [batch, heads_q, seqlen_q]
+
+Tensors of varlen sequences:
+  q             f16, bf16   [total_q, heads_q, head_dim]
+  k, v          as q        [total_k, heads_k, head_dim]
+  cu_seqlens_q  i32         [sequences + 1]: first row of each sequence in q, and the end of the last
+  cu_seqlens_k  i32         [sequences + 1]: the same for k and v
+  seqused_k     i32         [sequences]: valid keys of each sequence; optional
+  alibi_slopes  f32         [heads_q] or [sequences, heads_q]; optional
+  lse (output)  f32         [heads_q, total_q]; a padding row has o = 0 and lse = -inf
+
+Tensors of a KV cache. The last query of a sequence is at the position of its last key:
+  q             f16, bf16   [total_q, heads_q, head_dim], or [sequences, seqlen_q, heads_q, head_dim]
+  k_cache       as q, or    [pages, page size, heads_k, head_dim]; with --layout bhsd
+                F8_E4M3       [pages, heads_k, page size, head_dim]
+  v_cache       as k_cache  the same shape
+  seqused_k     i32         [sequences]: keys of each sequence
+  block_table   i32         [sequences, columns]: pages of each sequence; without it, page b is sequence b's
+  cu_seqlens_q  i32         [sequences + 1]; without it, every sequence has the same number of queries
+  alibi_slopes  f32         [heads_q] or [sequences, heads_q]; optional
+  sinks         f32         [heads_q]: one logit per head that belongs to no key; optional (1)
+  k_scale       f32         [] or [heads_k]: factor of the keys of an F8_E4M3 cache; optional
+  v_scale       f32         the same for the values
+  lse (output)  f32         [heads_q, total_q], or [sequences, heads_q, seqlen_q]
+  (1) sinks and F8_E4M3 caches: the same number of queries for each sequence, at most 64 rows
+      (seqlen_q * heads_q / heads_k), no alibi_slopes
+
+The program rejects any other tensor in the file, except o and lse.
+
 Examples:
   ferroflash run --input demo/qkv.safetensors --output o.safetensors
   ferroflash run --input qkv.safetensors --output o.safetensors --layout bhsd --causal --check
   ferroflash run --input qkv.safetensors --output o.safetensors --window 1023,0 --softcap 50 --device gpu
   ferroflash run --input qkv.safetensors --check --device sim --profile a100 --json
-  ferroflash run --input cache.safetensors --check     on q, k_cache, v_cache, seqused_k
+  ferroflash run --input cache.safetensors --check
 
-Make an input in Python:
+Write an input in Python:
   safetensors.torch.save_file({\"q\": q, \"k\": k, \"v\": v}, \"qkv.safetensors\")   # float16 or bfloat16")]
 pub(super) struct Args {
-    /// File with q, k and v: f16 or bf16; a cache may be e4m3.
+    /// The safetensors file to read.
     #[arg(long, short)]
     input: PathBuf,
-    /// File for o and lse; without it only the report is printed.
+    /// The safetensors file to write o and lse to. Without it the program only prints its report.
     #[arg(long, short)]
     output: Option<PathBuf>,
     /// Order of the four sizes in the file.
@@ -60,10 +77,10 @@ pub(super) struct Args {
     scores: ScoreOptions,
     #[command(flatten)]
     device: DeviceOptions,
-    /// The kernel to run, by a name in `ferroflash kernels`, instead of the planner's choice.
+    /// Run the kernel of this name (`ferroflash kernels` lists them) instead of the planner's choice.
     #[arg(long, value_name = "NAME")]
     config: Option<String>,
-    /// Compare with the f64 reference; exit code 1 if it is outside of the tolerance.
+    /// Compare the result with the f64 reference. The exit code is 1 if it is outside the tolerance.
     #[arg(long)]
     check: bool,
 }
@@ -125,14 +142,14 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let [q, k, v] = files::read_qkv(&file)?;
     let (mut problem, is_packed) = (problem(layout, [&q, &k, &v])?, files::are_packed(&file));
     match is_packed {
-        true => file.only("packed q, k, v", &PACKED)?,
-        false => file.only("q, k, v of four sizes", &["q", "k", "v", "alibi_slopes"])?,
+        true => file.only("varlen q, k, v", &PACKED)?,
+        false => file.only("q, k, v of equal lengths", &["q", "k", "v", "alibi_slopes"])?,
     }
     let rows = [q.shape[1], k.shape[1]];
     let sequences = is_packed.then(|| files::read_sequences(&file, rows)).transpose()?;
     if let Some(sequences) = &sequences {
         if layout == Layout::Bhsd {
-            let needed = "packed sequences are [rows of all sequences, heads, head_dim]; leave it out";
+            let needed = "varlen tensors are [rows, heads, head_dim]; leave --layout out";
             return Err(Error::Invalid(format!("--layout bhsd: {needed}")));
         }
         problem = sequences.problem(problem, rows);
@@ -242,20 +259,20 @@ fn problem(layout: Layout, [q, k, v]: [&Stored; 3]) -> Result<Problem, Error> {
         if tensor.dtype != q.dtype {
             let (got, want) = (tensor.dtype.name(), q.dtype.name());
             return Err(Error::Invalid(format!(
-                "`{name}` is {got}, `q` is {want}: all three must have one type"
+                "`{name}` is {got} and `q` is {want}; convert both to the same type"
             )));
         }
     }
     for (what, keys, queries) in [("batch", key_batch, batch), ("head_dim", key_dim, head_dim)] {
         if keys != queries {
             return Err(Error::Invalid(format!(
-                "`k` has {what} {keys}, `q` {queries}: both must have the same (shapes q {:?}, k {:?})",
+                "`k` has {what} {keys} and `q` has {queries}; they must be equal (shapes q {:?}, k {:?})",
                 q.shape, k.shape
             )));
         }
     }
     if v.shape != k.shape {
-        let what = format!("`v` has shape {:?}, `k` {:?}: both must have the same", v.shape, k.shape);
+        let what = format!("`v` has shape {:?} and `k` has {:?}; they must be equal", v.shape, k.shape);
         return Err(Error::Invalid(what));
     }
     Ok(Problem::new(q.dtype, batch, seqlen_q, heads_q, head_dim).seqlen_k(seqlen_k).heads_k(heads_k))
@@ -273,19 +290,21 @@ impl fmt::Display for Report {
             write!(f, ": {kernel:.3} ms")?;
         }
         if let (Some(upload), Some(load), None) = (upload, load, cpu) {
-            write!(f, "; before it inputs to the device {upload:.1} ms, loading the kernel {load:.1} ms")?;
+            write!(f, "; before the launch: inputs to the device {upload:.1} ms, kernel load {load:.1} ms")?;
         }
         match cpu {
-            Some(cpu) => writeln!(f, "; it took this CPU {:.2} s", cpu / 1e3)?,
+            Some(cpu) => writeln!(f, "; {:.2} s on this CPU", cpu / 1e3)?,
             None => writeln!(f)?,
         }
         self.reason.map_or(Ok(()), |reason| writeln!(f, "why this kernel: {reason}"))?;
         if let Some(check) = &self.check {
             let Check { passed, max_error, tolerance, .. } = check;
-            let verdict = if *passed { "equal to the reference" } else { "WRONG" };
+            let verdict = if *passed { "within tolerance of the reference" } else { "WRONG" };
             match tolerance.is_finite() {
                 true => writeln!(f, "{verdict}: largest error {max_error:.2e}, allowed {tolerance:.2e}")?,
-                false => writeln!(f, "NOT JUDGED: largest error {max_error:.2e}, no bound for these inputs")?,
+                false => {
+                    writeln!(f, "NOT JUDGED: largest error {max_error:.2e}; these inputs have no bound")?
+                }
             }
         }
         match &self.output {

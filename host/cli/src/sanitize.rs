@@ -1,12 +1,10 @@
 //! `ferroflash sanitize`: memory, races, initialisation and barriers of kernels, checked.
 use super::console::{Console, skipped};
+use super::ended;
 use super::error::Error;
 use super::options::PROFILE;
 use clap::ValueEnum;
-use ferroflash::{Attention, Capabilities, SimDriver};
 use ptx_sim::{Completion, Options, Report};
-use rayon::prelude::*;
-use reference::{OnDevice, Rule, Subject, TensorError};
 use serde::{Deserialize, Serialize};
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -15,60 +13,61 @@ use std::{fmt, iter};
 
 mod gpu;
 mod own;
+mod table;
 
 /// Check every memory access, race, initialisation and barrier of kernels.
 ///
-/// Without --ptx: every kernel of every family on the problems that hit its edges (ragged tails, one row, no
-/// key, window edges, grouped heads, padded head dims, strides, integers that make no sense), results
-/// compared with the reference: on the GPU, once under each tool of compute-sanitizer, or in the simulator,
-/// under several schedules. With --ptx, in the simulator: any PTX, with launches and buffers described in
-/// text:
+/// Without --ptx, the program runs every kernel on edge cases (ragged tails, one row, no key, window edges,
+/// grouped heads, padded head dims, strides, invalid integers) and compares the results with the reference:
+/// on the GPU under each tool of compute-sanitizer, or in the simulator under several schedules.
+///
+/// With --ptx, the simulator runs your PTX. A text describes its buffers and launches:
 ///
 ///   buffer x f32 64 = 0.5 1.5 ...     type, length, and values (`...` repeats them);
 ///                                     or `zero`, `iota`, `random SEED`, or no values
 ///   run reduce grid 2,1 block 64 shared 1024 args x sum+4 u32:64 f32:0.5
 ///   expect sum = 64 within 1e-6
-///   report write-after-read           instead of `expect`: the run must be reported, for
-///                                     this or one of several kinds, and for no other
+///   report write-after-read           instead of `expect`: the checkers must report one of
+///                                     these kinds, and no other
 ///
-/// Above 48 KiB of dynamic shared memory `run` also needs `optin BYTES`, what the host allows with
-/// cuFuncSetAttribute. With `registers COUNT`, from ptxas, they are checked too.
+/// `run` takes two more options: `optin BYTES`, the limit that the host sets with cuFuncSetAttribute, above
+/// 48 KiB of dynamic shared memory; and `registers COUNT`, as ptxas prints it, to check the block's
+/// registers.
 #[derive(clap::Args)]
 #[command(
     verbatim_doc_comment,
     after_help = "\
 Examples:
-  ferroflash sanitize --profile l4                                every kernel that an L4 holds
+  ferroflash sanitize --profile l4                                every kernel that an L4 runs
   ferroflash sanitize --config fwd_f16_d64_causal_128x64 --seeds 20
-  ferroflash sanitize --ptx mine.ptx --launch launch.txt          your own kernel; the launch may also stand \
-                  in mine.ptx, in // comments
-  ferroflash sanitize --device gpu --config fwd_f16_d64_full_128x32   on the GPU, by compute-sanitizer"
+  ferroflash sanitize --ptx mine.ptx --launch launch.txt          your own kernel
+  ferroflash sanitize --device gpu --config fwd_f16_d64_full_128x32   by compute-sanitizer"
 )]
 pub(super) struct Args {
-    /// Only the kernel of this name. May be given several times.
+    /// Only the kernel of this name. May be repeated.
     #[arg(long, value_name = "NAME", conflicts_with = "ptx")]
     config: Vec<String>,
-    /// Check this PTX instead of the table's kernels.
+    /// Check this PTX file instead of FerroFlash's kernels.
     #[arg(long, value_name = "FILE")]
     ptx: Option<PathBuf>,
-    /// Buffers and launches for --ptx [default: the comments of the PTX file].
+    /// File of buffers and launches for --ptx [default: the // comments of the PTX file].
     #[arg(long, value_name = "FILE", requires = "ptx")]
     launch: Option<PathBuf>,
-    /// Schedules of each problem in the simulator: each shuffles warps by another seed, and copies land
-    /// late, at once and at random in turn [default: 3].
+    /// Number of schedules per problem in the simulator. Each schedule shuffles the warps with another seed;
+    /// copies land late, at once or at random, in turn [default: 3].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     seeds: Option<u64>,
-    /// Warp instructions that one launch of --ptx may execute [default: 20 billion].
+    /// Most warp instructions of one launch of --ptx [default: 20 billion].
     #[arg(long, value_name = "N", requires = "ptx")]
     budget: Option<u64>,
-    /// Warp instructions that may pass in it while nothing changes: no memory, no barrier, no warp that exits
-    /// [default: 20 million].
+    /// Most warp instructions of one launch of --ptx without progress: no memory write, no barrier, no warp
+    /// exit [default: 20 million].
     #[arg(long, value_name = "N", requires = "ptx")]
     patience: Option<u64>,
-    /// What runs the kernels.
+    /// Where the kernels run.
     #[arg(long, value_enum, default_value_t)]
     device: Checker,
-    /// The card that the simulator stands for [default: l4].
+    /// The GPU that the simulator models [default: l4].
     #[arg(long, value_parser = super::options::profile())]
     profile: Option<String>,
 }
@@ -76,13 +75,13 @@ pub(super) struct Args {
 /// What checks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum Checker {
-    /// The GPU where there is one and compute-sanitizer is on PATH, else the simulator; options of the
-    /// simulator's ask for that.
+    /// The GPU if compute-sanitizer is on PATH, else the simulator; the simulator if one of its options is
+    /// given
     #[default]
     Auto,
-    /// The PTX simulator.
+    /// The PTX simulator
     Sim,
-    /// compute-sanitizer around the kernels on CUDA device 0: memcheck, racecheck, synccheck and initcheck.
+    /// CUDA device 0 under compute-sanitizer: memcheck, racecheck, synccheck and initcheck
     Gpu,
 }
 
@@ -103,6 +102,9 @@ struct Row {
     name: String,
     /// Problems that were launched and checked.
     launches: usize,
+    /// Problems, on a GPU kernels, that the command was ended before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    left: Option<usize>,
     /// Why it cannot run here.
     skipped: Option<String>,
     /// What kernels printed in the first schedule.
@@ -120,6 +122,9 @@ struct Checked {
     name: String,
     /// Problems that it solved.
     cases: usize,
+    /// Problems that its process was ended before.
+    #[serde(default, skip_serializing)]
+    left: usize,
     /// Why it cannot run here.
     skipped: Option<String>,
 }
@@ -168,14 +173,22 @@ impl Finding {
 impl Row {
     fn new(name: impl ToString) -> Self {
         let (name, printed) = (name.to_string(), String::new());
-        Row { name, launches: 0, skipped: None, printed, kernels: vec![], findings: vec![] }
+        Row { name, launches: 0, left: None, skipped: None, printed, kernels: vec![], findings: vec![] }
     }
 
     /// What another process found by the same tool.
     fn join(&mut self, other: Row) {
         self.launches += other.launches;
+        self.leave(other.left.unwrap_or(0));
         self.kernels.extend(other.kernels);
         other.findings.into_iter().for_each(|finding| self.add(finding));
+    }
+
+    /// So many more were not reached.
+    fn leave(&mut self, count: usize) {
+        if count > 0 {
+            *self.left.get_or_insert(0) += count;
+        }
     }
 
     fn add(&mut self, finding: Finding) {
@@ -187,6 +200,7 @@ impl Row {
 }
 
 pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
+    ended::listen();
     let start = Instant::now();
     let subjects = super::options::all_of(&args.config, super::options::subjects)?;
     let simulator = simulator(&args, console)?;
@@ -200,9 +214,12 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
             });
             own::check(ptx, args.launch.as_ref().unwrap_or(ptx), profile, schedules, console)?
         }
-        (Some(simulator), None) => table(&subjects, simulator, console)?,
+        (Some(simulator), None) => table::check(&subjects, simulator, console)?,
     };
-    let result = verdict(&kernels, &device);
+    let whole = kernels.iter().filter(|row| row.left.is_none()).count();
+    let rows = if simulator.is_some() { "kernels were checked whole" } else { "tools checked all kernels" };
+    let early = ended::early(whole, kernels.len(), rows);
+    let result = verdict(&kernels, &device, early);
     let report = Findings {
         device: device.clone(),
         schedules: simulator.map(|simulator| simulator.seeds),
@@ -215,7 +232,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
 
 /// What the command ends with. A launch that was refused says nothing of its kernel: it is an input that is
 /// not valid, where nothing else was found.
-fn verdict(kernels: &[Row], device: &str) -> Result<(), Error> {
+fn verdict(kernels: &[Row], device: &str, early: Option<Error>) -> Result<(), Error> {
     let all = kernels.iter().flat_map(|row| row.findings.iter().map(move |finding| (row, finding)));
     let (refused, found): (Vec<_>, Vec<_>) = all.partition(|(_, finding)| finding.kind == REFUSED);
     let words =
@@ -223,8 +240,9 @@ fn verdict(kernels: &[Row], device: &str) -> Result<(), Error> {
     match (found.first(), refused.first()) {
         (None, Some(first)) => Err(Error::Invalid(format!("not all could be launched: {}", words(first)))),
         (first, _) => {
-            let idle = Error::nothing_ran(kernels.iter().map(|row| (&*row.name, row.launches > 0)), device);
-            Error::first_of("findings", found.len(), first.map(words), idle)
+            let ran = || kernels.iter().map(|row| (&*row.name, row.launches > 0));
+            let other = early.or_else(|| Error::nothing_ran(ran(), device));
+            Error::first_of("findings", found.len(), first.map(words), other)
         }
     }
 }
@@ -247,7 +265,7 @@ fn simulator<'a>(args: &'a Args, console: &Console) -> Result<Option<Simulator<'
         Simulator { profile: args.profile.as_deref().unwrap_or(PROFILE), seeds: args.seeds.unwrap_or(3) };
     match (args.device, asked) {
         (Checker::Gpu, Some((option, _))) => Err(Error::Invalid(format!(
-            "{option} is the simulator's; use --device sim, or leave it out: on the GPU compute-sanitizer \
+            "{option} is for the simulator; use --device sim, or leave it out: on the GPU compute-sanitizer \
              checks the table's kernels once"
         ))),
         (Checker::Gpu, None) => Ok(None),
@@ -258,7 +276,7 @@ fn simulator<'a>(args: &'a Args, console: &Console) -> Result<Option<Simulator<'
                 Ok(None)
             }
             Err(why) => {
-                console.note(format_args!("no GPU to check on ({why}); using the simulator"));
+                console.note(format_args!("no GPU ({why}); using the simulator"));
                 Ok(Some(simulator))
             }
         },
@@ -273,60 +291,6 @@ fn schedules(seeds: u64) -> impl Iterator<Item = Options> + Clone {
         completion,
         ..Options::default()
     })
-}
-
-/// Every kernel on its edges.
-fn table(
-    subjects: &[&'static dyn Subject],
-    simulator: &Simulator<'_>,
-    console: &Console,
-) -> Result<(String, Vec<Row>), Error> {
-    let device = SimDriver::new(simulator.profile)?;
-    let capabilities = Attention::new(device).capabilities().clone();
-    let bar = console.progress("sanitize", subjects.len());
-    let rows = subjects.par_iter().map(|subject| {
-        bar.set_message(subject.contract().symbol);
-        let row = row(*subject, simulator, &capabilities);
-        bar.inc(1);
-        row
-    });
-    let rows = rows.collect::<Result<_, Error>>()?;
-    bar.finish_and_clear();
-    Ok((capabilities.name.to_string(), rows))
-}
-
-fn row(subject: &dyn Subject, simulator: &Simulator<'_>, capabilities: &Capabilities) -> Result<Row, Error> {
-    let symbol = subject.contract().symbol;
-    let mut row = Row::new(symbol);
-    row.skipped = reference::unfit(subject, capabilities);
-    if row.skipped.is_some() {
-        return Ok(row);
-    }
-    let works: Vec<_> = subject.edges(1).into_iter().map(|task| (task.work(), task)).collect();
-    let judged = works.iter().map(|(work, task)| Ok((work, task, work.judge(Rule::Tolerance)?)));
-    let judged: Vec<_> =
-        judged.collect::<Result<_, _>>().map_err(|e: TensorError| Error::Invalid(e.to_string()))?;
-    for options in schedules(simulator.seeds) {
-        let how = format!("schedule {}, copies {:?}", options.seed, options.completion).to_lowercase();
-        let attention = Attention::new(SimDriver::with_options(simulator.profile, options)?);
-        for (work, task, judge) in &judged {
-            let rounds =
-                OnDevice::new(&attention, &***work, Some(symbol)).and_then(|mut device| device.run_all());
-            row.launches += work.rounds().len();
-            let place = format!("{task}, {how}");
-            let reports = attention.driver().take_reports();
-            match rounds {
-                Ok(rounds) => {
-                    let judgements = rounds.iter().enumerate().map(|(round, written)| judge(round, written));
-                    let wrong = judgements.flat_map(|judgement| judgement.failures);
-                    wrong.for_each(|words| row.add(Finding::new("wrong-result", &place, words)));
-                }
-                Err(error) if reports.is_empty() => row.add(Finding::new(REFUSED, &place, error)),
-                Err(_) => reports.into_iter().for_each(|report| row.add(Finding::of(report, &place))),
-            }
-        }
-    }
-    Ok(row)
 }
 
 impl fmt::Display for Findings {
@@ -346,7 +310,7 @@ impl fmt::Display for Findings {
                 let skipped = row.kernels.iter().filter(|kernel| kernel.skipped.is_some()).count();
                 writeln!(
                     f,
-                    "  {} kernels ran, {skipped} do not fit this device",
+                    "  {} kernels ran, {skipped} do not run on this device",
                     row.kernels.len() - skipped
                 )?;
             }

@@ -1,6 +1,7 @@
 //! `ferroflash soak`: the same launch thousands of times.
 use super::console::{Console, skipped};
 use super::device::{Device, Runner};
+use super::ended;
 use super::error::Error;
 use super::options::KernelOptions;
 use reference::{Soak, Subject};
@@ -8,26 +9,26 @@ use serde::Serialize;
 use std::fmt;
 use std::time::Instant;
 
-/// Launch every kernel again and again: results must agree in every bit, and memory must not grow.
+/// Launch every kernel many times: all results must be equal in every bit, and memory must not grow.
 ///
-/// Each kernel runs its launches once for each rhythm (waiting after each launch, after every 5, 10, 20, 25
-/// and 50, and only at the end), first from one thread on one stream, then from several threads with several
-/// streams each.
+/// Each kernel runs one round for each wait interval (1, 5, 10, 20, 25 and 50 launches, and one wait at the
+/// end). The first rounds use one thread and one stream, the others several threads with several streams
+/// each.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  ferroflash soak                                       every kernel, 1000 launches a round
+  ferroflash soak                                       every kernel, 1000 launches per round
   ferroflash soak --config flashcore/64x32-persistent   one configuration, full and causal
   ferroflash soak --config v3/2 --launches 10 --device sim
   ferroflash soak --threads 8 --streams 4 --json")]
 pub(super) struct Args {
-    /// Launches of a round.
+    /// Launches per round.
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     launches: u32,
-    /// Threads of the second kind of round.
+    /// Threads of the rounds with several threads.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=256))]
     threads: u32,
-    /// Streams of each of them.
+    /// Streams per thread.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
     streams: u32,
     #[command(flatten)]
@@ -71,24 +72,35 @@ struct Row {
 }
 
 pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
+    ended::listen();
     let subjects = args.kernels.subjects()?;
     let device = Device::open(&args.kernels.device, console)?;
     let runner = device.kernels("soak")?;
     device.affords(ROUNDS * args.launches as usize * subjects.len(), &args.kernels.device, console)?;
     let start = Instant::now();
     let bar = console.progress("soak", subjects.len());
-    let mut kernels = vec![];
+    let (mut kernels, all, mut ran) = (vec![], subjects.len(), Ok(()));
     for subject in subjects {
+        if ended::asked() {
+            break;
+        }
         bar.set_message(subject.contract().symbol);
-        kernels.push(endure(runner, subject, &args)?);
+        match endure(runner, subject, &args) {
+            Ok(row) => kernels.push(row),
+            Err(error) => {
+                ran = Err(error);
+                break;
+            }
+        }
         bar.inc(1);
     }
     bar.finish_and_clear();
     let failures: usize = kernels.iter().map(|row| row.failures.len()).sum();
     let first = kernels.iter().find_map(|row| Some(format!("{}: {}", row.name, row.failures.first()?)));
-    let idle = Error::nothing_ran(kernels.iter().map(|row| (row.name, row.skipped.is_none())), &device);
+    let idle = || Error::nothing_ran(kernels.iter().map(|row| (row.name, row.skipped.is_none())), &device);
     let Args { launches, threads, streams, .. } = args;
-    let result = Error::first_of("failures", failures, first, idle);
+    let early = ended::early(kernels.len(), all, "kernels went through all their rounds");
+    let result = Error::first_of("failures", failures, first, ran.err().or(early).or_else(idle));
     let report = Report {
         device: device.to_string(),
         seed: args.kernels.seed,

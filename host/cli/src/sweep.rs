@@ -4,20 +4,25 @@ mod race;
 use super::bench::suite;
 use super::console::Console;
 use super::device::{Device, Runner};
+use super::ended;
 use super::error::Error;
 use super::options::DeviceOptions;
+use ferroflash::request::Scratch;
 use ferroflash::tuning::{TUNING_VARIABLE, Tuned, Tuning, size};
-use ferroflash::{AttnInfo, Capabilities, ENTRIES, HOPPERS, Problem, supports_with};
+use ferroflash::Capabilities;
+use ferroflash::kernels::{AttnInfo, ENTRIES, HOPPERS};
+use ferroflash::plan::{Problem, explain};
 use race::{Stage, race, winner};
 use serde::Serialize;
 use std::fmt;
 use std::path::PathBuf;
 
-/// Time every kernel that solves a shape, and keep the fastest for this device.
+/// Time every kernel that solves a shape, and write the fastest to the tuning file.
 ///
-/// A kernel that takes twice the best's time in a first, short timing is given up; those within 10 % of the
-/// best are timed again in turns. The planner reads the file from then on, for problems of the same size:
-/// type, head dim and mask, and heads, queries and keys rounded up to powers of two.
+/// A first, short timing drops kernels that take twice the time of the fastest. The sweep then times the
+/// kernels within 10 % of the fastest again, in turns. The planner reads the tuning file. A measurement
+/// counts for problems of the same GPU, type, head dim and mask whose heads, queries and keys round up to the
+/// same powers of two.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -26,18 +31,17 @@ Examples:
   ferroflash sweep --file shapes.json --output tuning.json
   FERROFLASH_TUNING=tuning.json ferroflash run --input qkv.safetensors
 
-The file: --output, else what FERROFLASH_TUNING names, else ferroflash/tuning.json in the user's cache \
-                        folder. Shapes are written as for
-`ferroflash bench`, forward ones alone.")]
+The tuning file is --output, else $FERROFLASH_TUNING, else ferroflash/tuning.json in the user's cache
+folder. `ferroflash bench --help` describes the file of shapes; sweep takes forward shapes only.")]
 pub(super) struct Args {
-    /// Suites to sweep: headline, prefill, extra, hopper, hopper-extra, or those of --file [default: all];
-    /// may be given several times.
+    /// Sweep this suite: headline, prefill, extra, hopper, hopper-extra, or a suite of --file. May be
+    /// repeated [default: all].
     #[arg(long = "suite", value_name = "NAME")]
     suites: Vec<String>,
-    /// A file of shapes, instead of the built-in suites.
+    /// Read the shapes from this file instead of the built-in suites.
     #[arg(long)]
     file: Option<PathBuf>,
-    /// Where the best are kept; what the file has for other sizes and devices stays.
+    /// The tuning file to write. Its measurements of other sizes and GPUs stay.
     #[arg(long, short)]
     output: Option<PathBuf>,
     #[command(flatten)]
@@ -73,14 +77,18 @@ struct Candidate {
 }
 
 pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
+    ended::listen();
     let ordinal = args.device.gpu("sweep measures time")?;
     let suites = suite::read_forward(args.file.as_deref(), &args.suites)?;
     let path = args
         .output
         .or_else(|| std::env::var_os(TUNING_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from))
         .or_else(Tuning::default_path);
-    let none =
-        || Error::Invalid(format!("there is no cache folder: name a file, by --output or {TUNING_VARIABLE}"));
+    let none = || {
+        Error::Invalid(format!(
+            "the user has no cache folder; name the tuning file with --output or {TUNING_VARIABLE}"
+        ))
+    };
     let path = path.ok_or_else(none)?;
     let mut tuning = if path.exists() { Tuning::read(&path)? } else { Tuning::new() };
     let device = Device::untuned_gpu(ordinal)?;
@@ -90,8 +98,11 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         .flat_map(|(suite, shapes)| shapes.into_iter().map(move |s| (suite.clone(), s)))
         .collect();
     let bar = console.progress("sweep", shapes.len());
-    let mut rows = vec![];
+    let (mut rows, all) = (vec![], shapes.len());
     for (suite, shape) in shapes {
+        if ended::asked() {
+            break;
+        }
         let problem = shape.problem()?;
         let memory = shape.memory(problem);
         let row = sweep(runner, suite, problem, &memory, |text| bar.set_message(text))?;
@@ -104,7 +115,8 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         bar.inc(1);
     }
     bar.finish_and_clear();
-    console.report(&Report { device: device.to_string(), kept_in: path, shapes: rows }, Ok(()))
+    let early = ended::early(rows.len(), all, "shapes were swept").map_or(Ok(()), Err);
+    console.report(&Report { device: device.to_string(), kept_in: path, shapes: rows }, early)
 }
 
 /// Every entry that solves `p` and that the device holds, without needless columns or masks.
@@ -130,7 +142,8 @@ fn sweep(
 ) -> Result<Row, Error> {
     let entries = candidates(&problem, runner.capabilities());
     // With as much workspace as it wants: every kernel is timed with the workspace that it wants.
-    let table = supports_with(&problem, runner.capabilities(), u64::MAX)?.symbol;
+    let (table, _) = explain(&problem, runner.capabilities(), Scratch::Fastest)?;
+    let table = table.symbol;
     let mut time = runner.stopwatch(memory)?;
     let results = race(
         entries.len(),
@@ -159,7 +172,7 @@ impl fmt::Display for Report {
             writeln!(f, "{}", row.problem)?;
             writeln!(
                 f,
-                "  fastest {} {:.1} us; the table's {} is {gain:.1} % slower",
+                "  fastest: {} {:.1} us; the planner's {} is {gain:.1} % slower",
                 row.best, row.microseconds, row.table
             )?;
             for Candidate { kernel, microseconds, stage } in &row.candidates {
@@ -193,7 +206,7 @@ mod tests {
         assert!(of(72).iter().all(|e| e.head_dim == 96));
         for e in of(192) {
             assert!(
-                l4.runs(&e.contract).is_ok() && e.mask == ferroflash::MaskKind::Full && e.dtype == DType::F16
+                l4.runs(&e.contract).is_ok() && e.mask == ferroflash::kernels::MaskKind::Full && e.dtype == DType::F16
             );
         }
         let h200 = ferroflash::Capabilities::profile("h200").expect("known");

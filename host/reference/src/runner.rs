@@ -9,7 +9,8 @@ use super::tolerance::{Reference, Verdict};
 use super::work::{
     Asked, Buffer, GUARD, Input, Judge, Judgement, OnDevice, POISON, Room, Rows, Rule, Work, Written, guarded,
 };
-use ferroflash::{Attention, Driver, Error};
+use ferroflash::driver::Harness;
+use ferroflash::{Attention, Error};
 use std::time::Duration;
 
 /// Elements of O before and behind it that belong to nobody, and the same of LSE.
@@ -114,9 +115,9 @@ impl Work for Memory {
 
     fn request<'a>(&'a self, inputs: &[u64], outputs: &[u64], room: Room<'a>) -> Asked<'a> {
         let mut forward = self.forward(inputs, outputs[0] + GUARD as u64, outputs[1] + GUARD as u64);
-        (forward.config, forward.workspace) = (room.config, room.workspace);
+        (forward.config, forward.scratch) = (room.config, room.scratch);
         forward.lse = forward.lse.filter(|_| room.wants_lse);
-        Asked::Forward(forward)
+        Asked::Attention(forward)
     }
 
     fn rounds(&self) -> Vec<Vec<(usize, Vec<u8>)>> {
@@ -166,13 +167,13 @@ impl Work for Memory {
 }
 
 /// A problem whose inputs are in device memory.
-pub struct Loaded<'a, D: Driver> {
+pub struct Loaded<'a, D: Harness> {
     device: OnDevice<'a, D>,
     memory: &'a Memory,
     wants_lse: bool,
 }
 
-impl<'a, D: Driver> Loaded<'a, D> {
+impl<'a, D: Harness> Loaded<'a, D> {
     /// Copies the inputs of `memory` to the device. `config` names the entry to run, or leaves it to the
     /// planner.
     ///

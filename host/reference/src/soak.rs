@@ -1,6 +1,7 @@
 //! Launches again and again: how often, from how many threads and streams, and when to wait.
 use super::work::{OnDevice, Work, Written};
-use ferroflash::{Attention, Driver, Error};
+use ferroflash::driver::Harness;
+use ferroflash::{Attention, Error};
 
 /// One round of launches of one kernel on one problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +26,7 @@ impl Soak {
     ///
     /// # Errors
     /// Those of planning, launching and waiting, and out of memory.
-    pub fn run<D: Driver>(
+    pub fn run<D: Harness>(
         self,
         attention: &Attention<D>,
         work: &dyn Work,

@@ -1,6 +1,7 @@
 //! Memory that launches want beside their tensors.
 use super::{FlashAttention, memory::Taken, refused};
-use crate::{Counters, Error, Workspace};
+use crate::Error;
+use crate::request::{Counters, Scratch, Workspace};
 use ::cudarc::driver::{CudaSlice, CudaStream};
 use std::sync::Arc;
 
@@ -71,15 +72,16 @@ impl Room {
     pub(super) fn on<'t, 'a: 't, const MOST: usize>(
         &'a mut self,
         taken: &mut Taken<'t, MOST>,
-    ) -> Result<(Option<Workspace>, Option<Counters>), Error> {
+    ) -> Result<Scratch, Error> {
         self.captured |= taken.capturing;
         let Room { workspace, counters, .. } = self;
         let workspace = workspace.as_mut().map(|workspace| taken.write("room", workspace)).transpose()?;
         let counters = counters.as_mut().map(|counters| taken.write("room", counters)).transpose()?;
-        Ok((
-            workspace.map(|(address, bytes)| Workspace { address, bytes }),
-            counters.map(|(address, count)| Counters { address, bytes: count * 4 }),
-        ))
+        let counters = counters.map(|(address, count)| Counters { address, bytes: count * 4 });
+        Ok(workspace.map_or(Scratch::None, |(address, bytes)| Scratch::Memory {
+            workspace: Workspace { address, bytes },
+            counters,
+        }))
     }
 
     /// Frees memory that it has no more, unless a graph may have it.

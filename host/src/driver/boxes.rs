@@ -1,10 +1,10 @@
-//! Tensors as a copy engine moves them.
+//! Tensors as TMA copies them.
 use crate::{DType, Error};
 use spec::RaggedMap;
 
-/// A tensor in device memory, and the boxes of it that Hopper's copy engine moves: what
-/// [`Driver::tensor_map`](crate::Driver::tensor_map) encodes. What a box has beyond the tensor reads as 0 and
-/// is not written.
+/// A tensor in device memory and the box that one TMA instruction copies:
+/// [`Driver::tensor_map`](crate::Driver::tensor_map) encodes both as a tensor map. TMA reads elements of a
+/// box outside the tensor as 0 and does not write them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Boxes {
     /// Device address of the first element. A multiple of 16.
@@ -13,8 +13,8 @@ pub struct Boxes {
     pub strides: [u64; 3],
     /// Columns, rows, heads and batches of the tensor.
     pub extents: [u32; 4],
-    /// Columns and rows of a box, which is of one head and batch. Its rows have 64 or 128 bytes, and lie
-    /// swizzled by as many in shared memory.
+    /// Columns and rows of a box, which has one head and one batch. A row of a box has 64 or 128 bytes.
+    /// Shared memory holds the box with the 64-byte or the 128-byte swizzle.
     pub of: [u32; 2],
     /// Element type: f16 or bf16.
     pub dtype: DType,
@@ -22,17 +22,17 @@ pub struct Boxes {
     pub kind: MapKind,
 }
 
-/// Where a tensor ends for a copy engine.
+/// Where a tensor ends for TMA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MapKind {
-    /// Where its batches do.
+    /// At the end of each batch.
     Whole,
-    /// One of one batch: where a sequence among its rows ends, as a [`RaggedMap`] says. Rows are below 2^34
-    /// bytes apart, and at most [`RaggedMap::END`].
+    /// At the end of a varlen sequence, by the coordinates of a [`RaggedMap`]. The tensor has one batch and
+    /// at most [`RaggedMap::END`] rows, which are less than 2^34 bytes apart.
     Ragged,
-    /// One whose batches are pages: where a sequence ends in a page, as a [`PagedMap`](spec::PagedMap) says.
-    /// Pages are whole rows apart, and all of them at most [`RaggedMap::END`] rows.
+    /// At the end of a sequence in a page, by the coordinates of a [`PagedMap`](spec::PagedMap). The batches
+    /// are pages, a whole number of rows apart, with at most [`RaggedMap::END`] rows in all.
     Paged,
 }
 
@@ -87,12 +87,13 @@ impl Boxes {
         let is_ragged = || strides[0] < Self::APART && extents[1] <= RaggedMap::END && extents[3] == 1;
         match kind {
             MapKind::Ragged if !is_ragged() => {
-                let expected = "a ragged map has one batch of at most 2^30 rows, less than 2^34 bytes apart";
+                let expected = "a ragged map must have one batch of at most 2^30 rows, less than 2^34 bytes \
+                                apart";
                 invalid("boxes.kind", format!("{self:?}"), expected)
             }
             MapKind::Paged if !self.is_of_rows() => {
-                let expected = "a paged map has pages that are whole rows apart, and at most 2^30 rows in all, \
-                                less than 2^34 bytes apart";
+                let expected = "the pages of a paged map must be a whole number of rows apart, with at most \
+                                2^30 rows in all, less than 2^34 bytes apart";
                 invalid("boxes.kind", format!("{self:?}"), expected)
             }
             _ => Ok(()),

@@ -27,8 +27,9 @@ pub(super) fn device(ordinal: u32) -> Result<CUdevice, Error> {
     // SAFETY: writes one number.
     driver("cuDeviceGetCount", unsafe { libcuda::cuDeviceGetCount(&mut count) })?;
     let index = c_int::try_from(ordinal).ok().filter(|i| *i < count);
-    let index =
-        index.ok_or_else(|| Error::invalid("device", ordinal, format_args!("this machine has {count}")))?;
+    let index = index.ok_or_else(|| {
+        Error::invalid("device", ordinal, format_args!("it must be below {count}, the number of devices"))
+    })?;
     let mut device = 0;
     // SAFETY: writes one number.
     driver("cuDeviceGet", unsafe { libcuda::cuDeviceGet(&mut device, index) })?;
@@ -135,7 +136,7 @@ pub(super) unsafe fn opt_in(
 /// Compiles PTX in the current context, with the compiler's log in the error.
 pub(super) fn compile(ptx: &str) -> Result<libcuda::CUmodule, Error> {
     let text = std::ffi::CString::new(ptx)
-        .map_err(|_| Error::invalid("PTX", "text with a NUL", "it must have none"))?;
+        .map_err(|_| Error::invalid("PTX", "text with a NUL", "it must not contain a NUL"))?;
     // SAFETY: the text ends with NUL.
     unsafe { module(text.as_ptr().cast()) }
 }

@@ -1,7 +1,7 @@
 //! CUDA through `cust`: its contexts, streams, memory, modules, events and launches.
-use super::Boxes;
 use super::cuda::{self, compile, initialise, opt_in};
-use crate::{Capabilities, Contract, Driver, Enqueue, Error};
+use super::{Boxes, Driver, Enqueue, Harness, Sealed, harness};
+use crate::{Capabilities, Contract, Error};
 use cust::context::{Context, CurrentContext};
 use cust::error::CudaError;
 use cust::event::{Event, EventFlags};
@@ -16,8 +16,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// CUDA for programs that are written with `cust`. Streams are `cust`'s own, [adopted](CustDriver::adopt),
-/// and no call changes the calling thread's context.
+/// CUDA for programs that use `cust`. The driver [adopts](CustDriver::adopt) streams of `cust`. No call
+/// changes the calling thread's current context.
 #[derive(Debug)]
 pub struct CustDriver {
     context: Context,
@@ -27,18 +27,20 @@ pub struct CustDriver {
 }
 
 impl CustDriver {
-    /// A device of this machine, in its primary context.
+    /// A driver on the primary context of a device.
     ///
     /// # Errors
-    /// [`Error::Driver`] where there is no driver, [`Error::Invalid`] where there is no such device.
+    /// [`Error::Driver`] if the machine has no driver; [`Error::Invalid`] if it has no such device;
+    /// [`Error::Unsupported`] if the driver is older than CUDA 11.8.
     pub fn new(ordinal: u32) -> Result<Self, Error> {
         Self::of(cuda::Context::primary(cuda::device(ordinal)?)?)
     }
 
-    /// The caller's context, retained once more.
+    /// A driver on the caller's context, which it retains.
     ///
     /// # Errors
-    /// [`Error::Driver`] where the context is not usable.
+    /// [`Error::Driver`] if the context is not usable; [`Error::Unsupported`] if the driver is older than
+    /// CUDA 11.8.
     pub fn with_context(context: &Context) -> Result<Self, Error> {
         initialise()?;
         Self::of(cuda::Context::of_cust(context)?)
@@ -59,7 +61,7 @@ impl CustDriver {
         &self.context
     }
 
-    /// The caller's stream for launches: it keeps this driver's context, which a stream of `cust`'s does not.
+    /// Makes a stream of `cust` usable for launches. The result also holds this driver's context.
     pub fn adopt(&self, stream: Stream) -> CustStream {
         CustStream(self.keep(stream))
     }
@@ -156,11 +158,11 @@ fn has_no_nul(what: &'static str, text: &str) -> Result<(), Error> {
     }
 }
 
+impl Sealed for CustDriver {}
+
 impl Driver for CustDriver {
     type Kernel = CustKernel;
-    type Buffer = CustBuffer;
     type Stream = CustStream;
-    type Event = CustEvent;
 
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
@@ -186,6 +188,32 @@ impl Driver for CustDriver {
         self.kernel(module, contract)
     }
 
+    fn tensor_map(&self, boxes: &Boxes) -> Result<TensorMap, Error> {
+        let _entered = self.enter()?;
+        cuda::tensor_map(boxes)
+    }
+
+    unsafe fn launch(
+        &self,
+        kernel: &CustKernel,
+        [x, y, z]: [u32; 3],
+        params: &[u8],
+        stream: &CustStream,
+    ) -> Result<(), Error> {
+        let _entered = self.enter()?;
+        let params = [params.as_ptr().cast_mut().cast::<c_void>()];
+        let CustKernel { function, threads, smem_bytes, .. } = kernel;
+        // SAFETY: the driver copies the one parameter, which is as long as the kernel's; the rest is the
+        // caller's promise.
+        let launched = unsafe { stream.launch(function, (x, y, z), *threads, *smem_bytes, &params) };
+        launched.map_err(|e| failed("cuLaunchKernel", e))
+    }
+}
+
+impl Harness for CustDriver {
+    type Buffer = CustBuffer;
+    type Event = CustEvent;
+
     fn stream(&self) -> Result<CustStream, Error> {
         let _entered = self.enter()?;
         let stream = Stream::new(StreamFlags::NON_BLOCKING, None);
@@ -210,14 +238,14 @@ impl Driver for CustDriver {
     }
 
     fn upload_at(&self, buffer: &mut CustBuffer, at: usize, data: &[u8]) -> Result<(), Error> {
-        super::fits(buffer.len(), at, data.len())?;
+        harness::fits(buffer.len(), at, data.len())?;
         let _entered = buffer.0.context.enter()?;
         buffer.index(at..at + data.len()).copy_from(data).map_err(|e| failed("cuMemcpyHtoD", e))?;
         cuda::wait_for_default_stream()
     }
 
     fn download(&self, buffer: &CustBuffer, data: &mut [u8]) -> Result<(), Error> {
-        super::fits(buffer.len(), 0, data.len())?;
+        harness::fits(buffer.len(), 0, data.len())?;
         let _entered = buffer.0.context.enter()?;
         buffer.index(..data.len()).copy_to(data).map_err(|e| failed("cuMemcpyDtoH", e))
     }
@@ -226,27 +254,6 @@ impl Driver for CustDriver {
         let _entered = buffer.0.context.enter()?;
         buffer.index(..).set_8(byte).map_err(|e| failed("cuMemsetD8", e))?;
         cuda::wait_for_default_stream()
-    }
-
-    fn tensor_map(&self, boxes: &Boxes) -> Result<TensorMap, Error> {
-        let _entered = self.enter()?;
-        cuda::tensor_map(boxes)
-    }
-
-    unsafe fn launch(
-        &self,
-        kernel: &CustKernel,
-        [x, y, z]: [u32; 3],
-        params: &[u8],
-        stream: &CustStream,
-    ) -> Result<(), Error> {
-        let _entered = self.enter()?;
-        let params = [params.as_ptr().cast_mut().cast::<c_void>()];
-        let CustKernel { function, threads, smem_bytes, .. } = kernel;
-        // SAFETY: the driver copies the one parameter, which is as long as the kernel's; the rest is the
-        // caller's promise.
-        let launched = unsafe { stream.launch(function, (x, y, z), *threads, *smem_bytes, &params) };
-        launched.map_err(|e| failed("cuLaunchKernel", e))
     }
 
     unsafe fn with_graph(

@@ -1,7 +1,8 @@
-//! CUDA graphs: launches that are enqueued as one.
+//! CUDA graphs: several launches, captured once and enqueued together.
 use super::cuda::driver;
 use super::raw::{RawDriver, RawStream};
-use crate::{Driver, Enqueue, Error};
+use super::{Enqueue, Harness};
+use crate::Error;
 use libcuda::{CUgraph, CUgraphExec, CUstream};
 use std::mem::ManuallyDrop;
 
@@ -86,10 +87,10 @@ impl Drop for Exec {
     }
 }
 
-/// [`Driver::with_graph`] on a live stream of the current context.
+/// [`Harness::with_graph`] on a live stream of the current context.
 ///
 /// # Safety
-/// As [`Driver::with_graph`].
+/// As [`Harness::with_graph`].
 pub(super) unsafe fn with_graph(
     stream: CUstream,
     work: impl FnOnce() -> Result<(), Error>,
@@ -101,11 +102,11 @@ pub(super) unsafe fn with_graph(
 }
 
 impl RawDriver {
-    /// Captures what `work` enqueues on `stream`, and runs none of it. Kernels must be loaded before. Where
-    /// `work` fails or panics the capture is thrown away, and the stream is as it was.
+    /// Captures the launches of `work` on `stream`, without running them. Load the kernels before. If `work`
+    /// fails or panics, the capture is discarded and the stream is as before.
     ///
     /// # Errors
-    /// Those of `work`, and the driver's.
+    /// Those of `work`; [`Error::Driver`].
     pub fn capture(
         &self,
         stream: &RawStream,
@@ -119,28 +120,28 @@ impl RawDriver {
     /// Enqueues captured work.
     ///
     /// # Errors
-    /// The driver's.
+    /// [`Error::Driver`].
     ///
     /// # Safety
-    /// - What made the captured launches safe holds until they have run once more.
-    /// - `stream` is a stream of this driver's context, and `graph` one of this driver's.
+    /// - The preconditions of the captured launches hold until the graph has run.
+    /// - `stream` is a stream of this driver's context, and this driver captured `graph`.
     pub unsafe fn replay(&self, graph: &RawGraph<'_>, stream: &RawStream) -> Result<(), Error> {
         let _entered = self.enter()?;
         // SAFETY: live handles, and the caller's promise.
         driver("cuGraphLaunch", unsafe { libcuda::cuGraphLaunch(graph.exec, stream.as_raw()) })
     }
 
-    /// Sets every byte of `buffer` in the order of `stream`; waits for nothing.
+    /// Sets every byte of `buffer`, in the order of `stream`. Does not wait.
     ///
     /// # Errors
-    /// The driver's.
+    /// [`Error::Driver`].
     ///
     /// # Safety
-    /// - `buffer` stays until the stream has run, and nothing else uses it meanwhile.
+    /// - `buffer` lives until the stream has run, and nothing else uses it until then.
     /// - `stream` is a stream of this driver's context.
     pub unsafe fn enqueue_fill(
         &self,
-        buffer: &<Self as Driver>::Buffer,
+        buffer: &<Self as Harness>::Buffer,
         byte: u8,
         stream: &RawStream,
     ) -> Result<(), Error> {

@@ -1,17 +1,17 @@
-//! Somebody else's context and streams, by their handles. No cust, and no CUDA needed to build.
-use super::Boxes;
+//! CUDA through raw handles of the caller's context and streams. Builds without CUDA.
 use super::cuda::{
     Context, Entered, Keeper, capabilities, compile, device, driver, initialise, machine_code, opt_in,
     tensor_map, wait_for_default_stream,
 };
-use crate::{Capabilities, Contract, Driver, Enqueue, Error};
+use super::{Boxes, Driver, Enqueue, Harness, Sealed, harness};
+use crate::{Capabilities, Contract, Error};
 use libcuda::{CUdeviceptr, CUevent, CUfunction, CUmodule, CUstream};
 use spec::TensorMap;
 use std::ffi::{CString, c_void};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// CUDA by raw handles: what `cudarc`, candle, a C program or Python's frameworks hold.
+/// CUDA through raw handles, as `cudarc`, candle, C programs and Python frameworks hold them.
 #[derive(Debug)]
 pub struct RawDriver {
     context: Arc<Context>,
@@ -19,25 +19,26 @@ pub struct RawDriver {
 }
 
 impl RawDriver {
-    /// The context that is current on the calling thread; where there is none, the primary context of device
-    /// 0, as [`RawDriver::primary`] takes it.
+    /// A driver on the context that is current on the calling thread, or on the primary context of device 0
+    /// if no context is current.
     ///
     /// # Errors
-    /// [`Error::Driver`] where there is no driver or no device.
+    /// [`Error::Driver`] if the machine has no driver or no device; [`Error::Unsupported`] if the driver is
+    /// older than CUDA 11.8.
     ///
     /// # Safety
-    /// - The current context is destroyed after the driver and all that it made: kernels, buffers, streams,
-    ///   events, graphs.
+    /// - The current context outlives the driver and everything that the driver makes: kernels, buffers,
+    ///   streams, events, graphs.
     pub unsafe fn current() -> Result<Self, Error> {
         // SAFETY: the caller's promise; what a driver makes shares its context.
         unsafe { Self::current_of(None) }
     }
 
-    /// The same for a context that lives as long as `keeper`, which is kept as long as the driver or
-    /// something that it made lives.
+    /// A driver on the current context, which lives as long as `keeper`. The driver and everything that it
+    /// makes hold `keeper`.
     ///
     /// # Safety
-    /// - The current context is destroyed after `keeper`; without one, as for [`RawDriver::current`].
+    /// - The current context outlives `keeper`. Without a keeper: that of [`RawDriver::current`].
     pub(crate) unsafe fn current_of(keeper: Option<Keeper>) -> Result<Self, Error> {
         initialise()?;
         // SAFETY: the caller's promise.
@@ -47,11 +48,12 @@ impl RawDriver {
         }
     }
 
-    /// The primary context of a device, which the CUDA runtime, `cudarc`, `cust` and PyTorch use too. It is
-    /// retained as long as the driver or something that it made lives.
+    /// A driver on the primary context of a device, which the CUDA runtime, `cudarc`, `cust` and PyTorch use,
+    /// too. The driver and everything that it makes retain the context.
     ///
     /// # Errors
-    /// [`Error::Driver`] where there is no driver, [`Error::Invalid`] where there is no such device.
+    /// [`Error::Driver`] if the machine has no driver; [`Error::Invalid`] if it has no such device;
+    /// [`Error::Unsupported`] if the driver is older than CUDA 11.8.
     pub fn primary(ordinal: u32) -> Result<Self, Error> {
         Self::of(Context::primary(device(ordinal)?)?)
     }
@@ -78,7 +80,7 @@ impl RawDriver {
             smem_bytes,
         };
         let name = CString::new(symbol)
-            .map_err(|_| Error::invalid("symbol", format!("{symbol:?}"), "it must have no NUL"))?;
+            .map_err(|_| Error::invalid("symbol", format!("{symbol:?}"), "it must not contain a NUL"))?;
         // SAFETY: writes one handle of the loaded module.
         let code =
             unsafe { libcuda::cuModuleGetFunction(&mut kernel.function, kernel.module, name.as_ptr()) };
@@ -114,7 +116,7 @@ impl RawBuffer {
     }
 }
 
-/// A stream: somebody else's, or one that [`Driver::stream`] made.
+/// A stream of the caller, or a stream that [`Harness::stream`] made.
 #[derive(Debug)]
 pub struct RawStream {
     raw: CUstream,
@@ -123,7 +125,7 @@ pub struct RawStream {
 }
 
 impl RawStream {
-    /// Somebody else's stream, by its `CUstream`; null is the legacy default stream.
+    /// The caller's stream, by its `CUstream`. Null is the legacy default stream.
     ///
     /// ```compile_fail,E0133
     /// // A handle that dangles would reach the driver with the first `synchronize`.
@@ -131,7 +133,7 @@ impl RawStream {
     /// ```
     ///
     /// # Safety
-    /// - `stream` is null or a stream that is destroyed after this value.
+    /// - `stream` is null, or a stream that outlives this value.
     pub const unsafe fn from_raw(stream: *mut c_void) -> Self {
         RawStream { raw: stream, context: None }
     }
@@ -162,11 +164,11 @@ unsafe impl Send for RawEvent {}
 // SAFETY: as above.
 unsafe impl Sync for RawEvent {}
 
+impl Sealed for RawDriver {}
+
 impl Driver for RawDriver {
     type Kernel = RawKernel;
-    type Buffer = RawBuffer;
     type Stream = RawStream;
-    type Event = RawEvent;
 
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
@@ -186,6 +188,36 @@ impl Driver for RawDriver {
         // SAFETY: the caller's promise.
         self.kernel(unsafe { machine_code(cubin)? }, contract)
     }
+
+    fn tensor_map(&self, boxes: &Boxes) -> Result<TensorMap, Error> {
+        let _entered = self.context.enter()?;
+        tensor_map(boxes)
+    }
+
+    unsafe fn launch(
+        &self,
+        kernel: &RawKernel,
+        [x, y, z]: [u32; 3],
+        params: &[u8],
+        stream: &RawStream,
+    ) -> Result<(), Error> {
+        let _entered = self.context.enter()?;
+        let mut params = [params.as_ptr().cast_mut().cast::<c_void>()];
+        let RawKernel { function, threads, smem_bytes, .. } = *kernel;
+        let extra = std::ptr::null_mut();
+        // SAFETY: the driver copies the one parameter, which is as long as the kernel's; the rest is the
+        // caller's promise.
+        let code = unsafe {
+            let params = params.as_mut_ptr();
+            libcuda::cuLaunchKernel(function, x, y, z, threads, 1, 1, smem_bytes, stream.raw, params, extra)
+        };
+        driver("cuLaunchKernel", code)
+    }
+}
+
+impl Harness for RawDriver {
+    type Buffer = RawBuffer;
+    type Event = RawEvent;
 
     fn stream(&self) -> Result<RawStream, Error> {
         let _entered = self.context.enter()?;
@@ -216,7 +248,7 @@ impl Driver for RawDriver {
     }
 
     fn upload_at(&self, buffer: &mut RawBuffer, at: usize, data: &[u8]) -> Result<(), Error> {
-        super::fits(buffer.bytes, at, data.len())?;
+        harness::fits(buffer.bytes, at, data.len())?;
         let _entered = buffer.context.enter()?;
         let (to, from, bytes) = (buffer.address + at as u64, data.as_ptr().cast(), data.len());
         // SAFETY: both sides are that long.
@@ -225,7 +257,7 @@ impl Driver for RawDriver {
     }
 
     fn download(&self, buffer: &RawBuffer, data: &mut [u8]) -> Result<(), Error> {
-        super::fits(buffer.bytes, 0, data.len())?;
+        harness::fits(buffer.bytes, 0, data.len())?;
         let _entered = buffer.context.enter()?;
         let (to, bytes) = (data.as_mut_ptr().cast(), data.len());
         // SAFETY: both sides are that long.
@@ -237,31 +269,6 @@ impl Driver for RawDriver {
         // SAFETY: the buffer is that long.
         driver("cuMemsetD8", unsafe { libcuda::cuMemsetD8_v2(buffer.address, byte, buffer.bytes) })?;
         wait_for_default_stream()
-    }
-
-    fn tensor_map(&self, boxes: &Boxes) -> Result<TensorMap, Error> {
-        let _entered = self.context.enter()?;
-        tensor_map(boxes)
-    }
-
-    unsafe fn launch(
-        &self,
-        kernel: &RawKernel,
-        [x, y, z]: [u32; 3],
-        params: &[u8],
-        stream: &RawStream,
-    ) -> Result<(), Error> {
-        let _entered = self.context.enter()?;
-        let mut params = [params.as_ptr().cast_mut().cast::<c_void>()];
-        let RawKernel { function, threads, smem_bytes, .. } = *kernel;
-        let extra = std::ptr::null_mut();
-        // SAFETY: the driver copies the one parameter, which is as long as the kernel's; the rest is the
-        // caller's promise.
-        let code = unsafe {
-            let params = params.as_mut_ptr();
-            libcuda::cuLaunchKernel(function, x, y, z, threads, 1, 1, smem_bytes, stream.raw, params, extra)
-        };
-        driver("cuLaunchKernel", code)
     }
 
     unsafe fn with_graph(

@@ -1,8 +1,8 @@
 //! The PTX simulator as a device: every launch is checked.
-use super::Boxes;
 use super::boxes::Encoding;
+use super::{Boxes, Driver, Harness, Sealed, harness};
 use crate::capabilities::SIMULATED;
-use crate::{Capabilities, Contract, DType, Driver, Error};
+use crate::{Capabilities, Contract, DType, Error};
 use ptx_sim::{Coverage, ElementType, Gpu, Launch, Module, Options, Profile, Report, Swizzle};
 use spec::TensorMap;
 use std::collections::BTreeMap;
@@ -10,11 +10,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A simulated card. Launches run at once, on the calling thread; what the checkers find comes back from
-/// [`Driver::synchronize`], as a GPU's faults do, and from [`SimDriver::take_reports`] in full.
+/// A simulated GPU. A launch runs at once, on the calling thread. [`Harness::synchronize`] returns the first
+/// finding of the checkers as an error; [`SimDriver::take_reports`] returns all findings.
 ///
 /// ```
 /// # fn main() -> Result<(), ferroflash::Error> {
+/// use ferroflash::driver::Harness;
 /// use ferroflash::{Attention, DType, Driver, Forward, SimDriver, TensorView};
 ///
 /// let attention = Attention::new(SimDriver::new("h200")?);
@@ -28,7 +29,7 @@ use std::time::{Duration, Instant};
 /// let (plan, stream) = (attention.plan(&forward)?, card.stream()?);
 /// // SAFETY: the buffers are as large as their views say, and nothing else uses them.
 /// unsafe { attention.launch(&plan, &forward, &stream)? };
-/// card.synchronize(&stream)?; // what the checkers found
+/// card.synchronize(&stream)?; // fails if a checker found something
 /// let mut ones = [0; 2 * 64 * 2];
 /// card.download(&o, &mut ones)?;
 /// assert!(ones.chunks(2).all(|number| number == [0x00, 0x3c]));
@@ -48,27 +49,27 @@ impl SimDriver {
     /// A card of [`Capabilities::PROFILES`] with every check on.
     ///
     /// # Errors
-    /// [`Error::Invalid`] where there is no such card.
+    /// [`Error::Invalid`] if `profile` is not in [`Capabilities::PROFILES`].
     pub fn new(profile: &str) -> Result<Self, Error> {
         Self::with_options(profile, Options::default())
     }
 
-    /// The same with the simulator's own settings: checks, schedule, arithmetic.
+    /// A card of [`Capabilities::PROFILES`] with these checks, this schedule and this arithmetic.
     ///
     /// # Errors
-    /// [`Error::Invalid`] where there is no such card.
+    /// Those of [`SimDriver::new`].
     pub fn with_options(profile: &str, options: Options) -> Result<Self, Error> {
         Self::of_multiprocessors(profile, options, None)
     }
 
-    /// The same, of which there are so many streaming multiprocessors, where that is said: on few of them
-    /// blocks that do tile after tile do so in small problems, too.
+    /// A card of [`Capabilities::PROFILES`] with `sms` streaming multiprocessors; `None` is the card's own
+    /// number. On a few SMs, persistent kernels compute several tiles per block in small problems, too.
     ///
     /// # Errors
-    /// [`Error::Invalid`] where there is no such card.
+    /// Those of [`SimDriver::new`].
     pub fn of_multiprocessors(profile: &str, options: Options, sms: Option<u32>) -> Result<Self, Error> {
         let known = Capabilities::PROFILES.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
-        let unknown = || Error::invalid("profile", profile, format_args!("known cards are {known}"));
+        let unknown = || Error::invalid("profile", profile, format_args!("it must be one of {known}"));
         let name = profile.to_ascii_lowercase();
         let capabilities = Capabilities::profile(&name).ok_or_else(unknown)?;
         let profile = Profile::by_name(&name).map_err(|_| unknown())?;
@@ -89,19 +90,19 @@ impl SimDriver {
         })
     }
 
-    /// Findings of all launches since the last call; [`Driver::synchronize`] has nothing to say of them
+    /// Takes the findings of all launches since the last call. [`Harness::synchronize`] does not return them
     /// afterwards.
     pub fn take_reports(&self) -> Vec<Report> {
         std::mem::take(&mut *lock(&self.reports))
     }
 
-    /// Other settings for the launches to come.
+    /// Changes the settings of later launches.
     pub fn set_options(&self, options: Options) {
         *lock(&self.gpu).options_mut() = options;
     }
 
-    /// What the instructions of each kernel met in all launches since the last call, where
-    /// [`Options::coverage`] is on, and how many ran.
+    /// Takes the coverage of each kernel's instructions in all launches since the last call, and the number
+    /// of executed instructions. Empty unless [`Options::coverage`] is on.
     pub fn take_coverage(&self) -> BTreeMap<String, (Coverage, u64)> {
         std::mem::take(&mut *lock(&self.coverage))
     }
@@ -130,7 +131,7 @@ pub struct SimKernel {
     smem_bytes: u32,
 }
 
-/// Simulated device memory, freed when dropped. It begins as never written.
+/// Simulated device memory, freed when dropped. The checkers treat it as uninitialised at first.
 pub struct SimBuffer {
     gpu: Arc<Mutex<Gpu>>,
     address: u64,
@@ -138,7 +139,7 @@ pub struct SimBuffer {
     in_use: Arc<AtomicU64>,
 }
 
-/// The simulator's streams: work is done when it is enqueued.
+/// A stream of the simulator: a launch has run when it returns.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SimStream;
 
@@ -154,12 +155,11 @@ impl std::fmt::Debug for SimBuffer {
     }
 }
 
+impl Sealed for SimDriver {}
+
 impl Driver for SimDriver {
     type Kernel = SimKernel;
-    type Buffer = SimBuffer;
     type Stream = SimStream;
-    /// Time that the simulation took: it says nothing of a card.
-    type Event = Instant;
 
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
@@ -173,43 +173,6 @@ impl Driver for SimDriver {
             return Err(failed("find kernel", format!("the PTX has no entry {symbol}")));
         }
         Ok(SimKernel { module, symbol: symbol.into(), threads, smem_bytes })
-    }
-
-    fn stream(&self) -> Result<SimStream, Error> {
-        Ok(SimStream)
-    }
-
-    fn memory_in_use(&self) -> Result<Option<u64>, Error> {
-        Ok(Some(self.in_use.load(Ordering::Relaxed)))
-    }
-
-    fn allocate(&self, bytes: usize) -> Result<SimBuffer, Error> {
-        self.allocate_named("buffer", bytes)
-    }
-
-    fn allocate_named(&self, name: &str, bytes: usize) -> Result<SimBuffer, Error> {
-        // No larger alignment than kernels are promised.
-        let address = lock(&self.gpu).alloc(name, bytes, 16).map_err(|e| failed("allocate", e))?;
-        self.in_use.fetch_add(bytes as u64, Ordering::Relaxed);
-        Ok(SimBuffer { gpu: Arc::clone(&self.gpu), address, bytes, in_use: Arc::clone(&self.in_use) })
-    }
-
-    fn address(&self, buffer: &SimBuffer) -> u64 {
-        buffer.address
-    }
-
-    fn upload_at(&self, buffer: &mut SimBuffer, at: usize, data: &[u8]) -> Result<(), Error> {
-        super::fits(buffer.bytes, at, data.len())?;
-        lock(&self.gpu).write(buffer.address + at as u64, data).map_err(|e| failed("upload", e))
-    }
-
-    fn download(&self, buffer: &SimBuffer, data: &mut [u8]) -> Result<(), Error> {
-        super::fits(buffer.bytes, 0, data.len())?;
-        lock(&self.gpu).read_allow_uninit(buffer.address, data).map_err(|e| failed("download", e))
-    }
-
-    fn fill(&self, buffer: &mut SimBuffer, byte: u8) -> Result<(), Error> {
-        lock(&self.gpu).fill(buffer.address, byte, buffer.bytes).map_err(|e| failed("fill", e))
     }
 
     fn tensor_map(&self, boxes: &Boxes) -> Result<TensorMap, Error> {
@@ -250,6 +213,49 @@ impl Driver for SimDriver {
             *instructions += outcome.instructions;
         }
         Ok(())
+    }
+}
+
+impl Harness for SimDriver {
+    type Buffer = SimBuffer;
+    /// The time of the simulation on this CPU, not of a GPU.
+    type Event = Instant;
+
+    fn stream(&self) -> Result<SimStream, Error> {
+        Ok(SimStream)
+    }
+
+    fn memory_in_use(&self) -> Result<Option<u64>, Error> {
+        Ok(Some(self.in_use.load(Ordering::Relaxed)))
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<SimBuffer, Error> {
+        self.allocate_named("buffer", bytes)
+    }
+
+    fn allocate_named(&self, name: &str, bytes: usize) -> Result<SimBuffer, Error> {
+        // No larger alignment than kernels are promised.
+        let address = lock(&self.gpu).alloc(name, bytes, 16).map_err(|e| failed("allocate", e))?;
+        self.in_use.fetch_add(bytes as u64, Ordering::Relaxed);
+        Ok(SimBuffer { gpu: Arc::clone(&self.gpu), address, bytes, in_use: Arc::clone(&self.in_use) })
+    }
+
+    fn address(&self, buffer: &SimBuffer) -> u64 {
+        buffer.address
+    }
+
+    fn upload_at(&self, buffer: &mut SimBuffer, at: usize, data: &[u8]) -> Result<(), Error> {
+        harness::fits(buffer.bytes, at, data.len())?;
+        lock(&self.gpu).write(buffer.address + at as u64, data).map_err(|e| failed("upload", e))
+    }
+
+    fn download(&self, buffer: &SimBuffer, data: &mut [u8]) -> Result<(), Error> {
+        harness::fits(buffer.bytes, 0, data.len())?;
+        lock(&self.gpu).read_allow_uninit(buffer.address, data).map_err(|e| failed("download", e))
+    }
+
+    fn fill(&self, buffer: &mut SimBuffer, byte: u8) -> Result<(), Error> {
+        lock(&self.gpu).fill(buffer.address, byte, buffer.bytes).map_err(|e| failed("fill", e))
     }
 
     fn synchronize(&self, _: &SimStream) -> Result<(), Error> {

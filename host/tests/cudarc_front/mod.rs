@@ -3,9 +3,10 @@ use super::fake_cuda::in_fake_cuda;
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
 use ferroflash::cudarc::{
-    Cache, Decode, FlashAttention, Pages, PagesMut, PerHead, Request, Room, Scale, State, Tensor, TensorMut,
+    Cache, FlashAttention, Inputs, Pages, PagesMut, PerHead, Room, Scale, State, Tensor, TensorMut,
 };
-use ferroflash::{Driver, LseUnit, Mask, Splits};
+use ferroflash::driver::Harness;
+use ferroflash::request::{LseUnit, Mask, Splits};
 use half::f16;
 use std::sync::Arc;
 
@@ -24,7 +25,7 @@ fn outputs_log_sum_exps_and_refusals() {
         let zeros = |len: usize| stream.alloc_zeros::<f16>(len).expect("room");
         let (q, kv) = (zeros(100 * 8 * 64), zeros(100 * 2 * 64));
         let (q, kv) = (Tensor::new(&q, shape), Tensor::new(&kv, kv_shape));
-        let request = Request::new(q, kv, kv).mask(Mask::Window { left: Some(9), right: Some(0) });
+        let request = Inputs::dense(q, kv, kv).mask(Mask::Window { left: Some(9), right: Some(0) });
         cuda.calls();
 
         let o = attention.flash_attn(&stream, q, kv, kv, 0.125, true).expect("valid");
@@ -48,7 +49,7 @@ fn outputs_log_sum_exps_and_refusals() {
             ("k", attention.flash_attn(&stream, q, theirs, kv, 0.125, false)),
             ("scale", attention.flash_attn(&stream, q, kv, kv, f32::NAN, false)),
             ("softcap", attention.forward(&stream, &request.softcap(-1.0))),
-            ("v.shape", attention.forward(&stream, &Request::new(q, kv, q))),
+            ("v.shape", attention.forward(&stream, &Inputs::dense(q, kv, q))),
             (
                 "q.elements",
                 attention.flash_attn(&stream, Tensor::new(&o, [1, 101, 8, 64]), kv, kv, 1.0, false),
@@ -77,7 +78,7 @@ fn everything_is_given_back() {
         let (q, kv) = (stream.alloc_zeros::<f16>(20 * 4 * 128), stream.alloc_zeros::<f16>(4096 * 4 * 128));
         let (q, kv) = (q.expect("room"), kv.expect("room"));
         let tensors = (Tensor::new(&q, [1, 20, 4, 128]), Tensor::new(&kv, [1, 4096, 4, 128]));
-        let o = attention.forward(&stream, &Request::new(tensors.0, tensors.1, tensors.1)).expect("valid");
+        let o = attention.forward(&stream, &Inputs::dense(tensors.0, tensors.1, tensors.1)).expect("valid");
         let buffer = attention.attention().driver().allocate(64).expect("room");
         cuda.calls();
         drop(attention);
@@ -129,8 +130,8 @@ fn rows_of_no_sequence() {
         let lengths = stream.clone_htod(&[4i32]).expect("room");
         let cache = zeros(&stream, 16 * 64);
         let cache = Cache::dense(Pages::new(&cache, &cache, [1, 16, 1, 64]), &lengths);
-        let (request, mut room) = (Request::new(q, q, q).packed(&starts, &starts, 4, 4), Room::new());
-        let decode = Decode::new(q, cache).packed(&starts, 4);
+        let (request, mut room) = (Inputs::dense(q, q, q).packed(&starts, &starts, 4, 4), Room::new());
+        let decode = Inputs::cached(q, cache).packed(&starts, 4);
         let (o, lse) = front.forward_with_lse(&stream, &request).expect("valid");
         let (in_room, also) = front.forward_in(&stream, &request, &mut room, true).expect("valid");
         let decoded = front.decode_with_lse(&stream, &decode, &mut room).expect("valid");
@@ -153,7 +154,7 @@ fn what_comes_again() {
         let (q, kv) = (zeros(&stream, 100 * 4 * 128), zeros(&stream, 4096 * 4 * 128));
         let kv = Tensor::new(&kv, [1, 4096, 4, 128]);
         // Few queries on many keys want a workspace, more of them a larger one.
-        let of_rows = |rows| Request::new(Tensor::new(&q, [1, rows, 4, 128]), kv, kv);
+        let of_rows = |rows| Inputs::dense(Tensor::new(&q, [1, rows, 4, 128]), kv, kv);
         let mut room = Room::new();
         let mut run = |rows| {
             cuda.calls();
@@ -171,7 +172,7 @@ fn what_comes_again() {
         assert_eq!(run(4), ([1, 0], large));
         // A plan that is kept takes no other tensors unseen.
         let short = q.slice(..4 * 4 * 128 - 1);
-        let short = Request::new(Tensor::new(&short, [1, 4, 4, 128]), kv, kv);
+        let short = Inputs::dense(Tensor::new(&short, [1, 4, 4, 128]), kv, kv);
         let error = attention.forward(&stream, &short).map(|_| ()).expect_err("too short").to_string();
         assert!(error.contains("q.elements"), "{error}");
         cuda.faults();
@@ -225,13 +226,13 @@ fn candles_functions() {
         assert_eq!(counts, [9, 5, 5], "{calls:?}");
 
         let few = stream.alloc_zeros::<f32>(7).expect("room");
-        let request = Request::new(q, kv, kv);
+        let request = Inputs::dense(q, kv, kv);
         let [one, two, three] = [1, 2, 3].map(|count| starts.slice(..count));
         let cases = [
             ("alibi.elements", request.alibi(PerHead::new(&few))),
             ("alibi.elements", request.alibi(PerHead::new(&slopes).strides([8, 2]))),
-            ("packed.seqused_k.elements", request.packed(&starts, &starts, 50, 50).used(&two)),
-            ("packed.cu_seqlens_k.elements", request.packed(&starts, &three, 50, 50)),
+            ("seqused_k.elements", request.packed(&starts, &starts, 50, 50).used(&two)),
+            ("cu_seqlens_k.elements", request.packed(&starts, &three, 50, 50)),
             ("batch", request.packed(&one, &starts, 50, 50)),
         ];
         for (name, request) in cases {
@@ -293,53 +294,73 @@ fn caches_of_any_kind() {
         let scaled = eight.scales(Scale::Heads(per_head), Scale::Value(0.5));
         let paged = Cache::paged(pages, &table, 10, &lengths);
         let sinks = &scales;
-        front.reserve(&stream, &Decode::new(q, paged), &mut room).expect("valid");
+        front.reserve(&stream, &Inputs::cached(q, paged), &mut room).expect("valid");
         assert!(room.bytes().iter().all(|bytes| *bytes > 0), "{:?}", room.bytes());
         let had = room.bytes();
         front.flash_attn_with_kvcache(&stream, q, paged, 0.125, true, &mut room).expect("valid");
         let mut o = zeros(&stream, 4 * 8 * 64);
         cuda.calls();
-        let mut into = |request: &Decode<'_, f16>| {
+        let mut into = |request: &Inputs<'_, f16>| {
             front.decode_into(&stream, request, &mut room, TensorMut::new(&mut o, [4, 1, 8, 64]), None)
         };
-        into(&Decode::new(q, paged).sinks(sinks).softcap(30.0)).expect("valid");
-        into(&Decode::new(q, Cache::dense(pages.strides([2048, 128, 64, 1]), &lengths))).expect("valid");
-        into(&Decode::new(q, Cache::dense(Pages::new(&keys, &values, dense), &lengths).max_k(100)))
+        into(&Inputs::cached(q, paged).sinks(sinks).softcap(30.0)).expect("valid");
+        into(&Inputs::cached(q, Cache::dense(pages.strides([2048, 128, 64, 1]), &lengths)))
             .expect("valid");
-        into(&Decode::new(q, Cache::paged(Pages::interleaved(&both, shape), &table, 10, &lengths)))
-            .expect("valid");
-        into(&Decode::new(q, Cache::dense(Pages::new(&keys, &values, dense).hnd(), &lengths).rows(&lengths)))
-            .expect("valid");
+        into(&Inputs::cached(
+            q,
+            Cache::dense(Pages::new(&keys, &values, dense), &lengths).max_k(100),
+        ))
+        .expect("valid");
+        into(&Inputs::cached(
+            q,
+            Cache::paged(Pages::interleaved(&both, shape), &table, 10, &lengths),
+        ))
+        .expect("valid");
+        into(&Inputs::cached(
+            q,
+            Cache::dense(Pages::new(&keys, &values, dense).hnd(), &lengths).rows(&lengths),
+        ))
+        .expect("valid");
         let calls = cuda.calls();
         assert_eq!((of("launch decode_", &calls), of("launch", &calls)), (5, 5), "{calls:?}");
         assert_eq!(of("cuMemAlloc", &calls), 0, "{calls:?}");
-        let chunks = into(&Decode::new(q, paged).splits(Splits::Exactly(64))).expect_err("too small");
+        let chunks =
+            into(&Inputs::cached(q, paged).splits(Splits::Exactly(64))).expect_err("too small");
         assert!(chunks.to_string().contains("workspace.bytes"), "{chunks}");
         assert_eq!(room.bytes(), had);
 
         // Of eight bits, and with queries packed or with slopes, which are not decoded.
         let (_, lse) = front
-            .decode_with_lse(&stream, &Decode::new(q, Cache::paged(scaled, &table, 10, &lengths)), &mut room)
+            .decode_with_lse(
+                &stream,
+                &Inputs::cached(q, Cache::paged(scaled, &table, 10, &lengths)),
+                &mut room,
+            )
             .expect("valid");
         assert_eq!((lse.len(), launched(cuda)), (4 * 8, vec!["decode".to_owned()]));
         let rows = zeros(&stream, 4 * 8 * 64);
         let flat = Tensor::new(&rows, [1, 4, 8, 64]);
         let starts = stream.alloc_zeros::<u32>(5).expect("room");
-        let packed = Decode::new(flat, paged).packed(&starts, 2).mask(Mask::Causal);
+        let packed = Inputs::cached(flat, paged).packed(&starts, 2).mask(Mask::Causal);
         front.decode(&stream, &packed, &mut room).expect("valid");
-        front.decode(&stream, &Decode::new(q, paged).alibi(PerHead::new(&scales)), &mut room).expect("valid");
+        front
+            .decode(&stream, &Inputs::cached(q, paged).alibi(PerHead::new(&scales)), &mut room)
+            .expect("valid");
         assert_eq!(launched(cuda), ["paged", "paged"]);
 
         let three = table.slice(..3);
         let cases = [
-            ("cache.table", Decode::new(q, Cache::paged(pages, &table, 11, &lengths))),
-            ("q.shape", Decode::new(q, paged).packed(&starts, 2)),
-            ("cache.lengths", Decode::new(q, Cache::dense(pages, &three))),
+            ("cache.table", Inputs::cached(q, Cache::paged(pages, &table, 11, &lengths))),
+            ("q.shape", Inputs::cached(q, paged).packed(&starts, 2)),
+            ("cache.lengths", Inputs::cached(q, Cache::dense(pages, &three))),
             (
                 "cache.keys",
-                Decode::new(q, Cache::dense(Pages::new(&keys, &values, [41, 16, 2, 64]), &lengths)),
+                Inputs::cached(
+                    q,
+                    Cache::dense(Pages::new(&keys, &values, [41, 16, 2, 64]), &lengths),
+                ),
             ),
-            ("sinks", Decode::new(flat, paged).packed(&starts, 2).sinks(&scales)),
+            ("sinks", Inputs::cached(flat, paged).packed(&starts, 2).sinks(&scales)),
         ];
         for (name, request) in &cases {
             let error = front.decode(&stream, request, &mut room).map(|_| ()).expect_err(name).to_string();
@@ -361,7 +382,7 @@ fn what_was_captured_stays() {
         let (q, mut o) = (zeros(&stream, 4 * 8 * 64), zeros(&stream, 4 * 8 * 64));
         let q = Tensor::new(&q, [4, 1, 8, 64]);
         let cache = Cache::paged(Pages::new(&memory, &memory, shape), &table, 10, &lengths);
-        let request = Decode::new(q, cache);
+        let request = Inputs::cached(q, cache);
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         let flags = CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
         let before = cuda.left();

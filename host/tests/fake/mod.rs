@@ -1,5 +1,5 @@
 //! A driver in memory that runs nothing and writes down what it is told.
-use ferroflash::*;
+use ferroflash::{*, driver::*, kernels::*};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -57,11 +57,11 @@ impl FakeDriver {
     }
 }
 
+impl Sealed for FakeDriver {}
+
 impl Driver for FakeDriver {
     type Kernel = Kernel;
-    type Buffer = Vec<u8>;
     type Stream = u32;
-    type Event = Duration;
 
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
@@ -73,6 +73,44 @@ impl Driver for FakeDriver {
         self.loaded.lock().expect("no panic").push(symbol.into());
         Ok(Kernel { symbol: symbol.into(), threads, smem_bytes })
     }
+
+    /// Not what a driver writes, but it says of what it is: address, columns and rows of a box, strides,
+    /// extents, type and kind.
+    fn tensor_map(&self, boxes: &Boxes) -> Result<spec::TensorMap, Error> {
+        self.maps.fetch_add(1, Ordering::Relaxed);
+        let mut map = spec::TensorMap::EMPTY;
+        map.words[..3].copy_from_slice(&[boxes.address, boxes.of[0].into(), boxes.of[1].into()]);
+        map.words[3..6].copy_from_slice(&boxes.strides);
+        map.words[6..10].copy_from_slice(&boxes.extents.map(u64::from));
+        map.words[10..12].copy_from_slice(&[boxes.dtype as u64, boxes.kind as u64]);
+        Ok(map)
+    }
+
+    unsafe fn launch(
+        &self,
+        kernel: &Kernel,
+        grid: [u32; 3],
+        params: &[u8],
+        stream: &u32,
+    ) -> Result<(), Error> {
+        if let Some(failure) = &self.failure {
+            return Err(failure.clone());
+        }
+        if !self.records {
+            return Ok(());
+        }
+        let Kernel { symbol, threads, smem_bytes } = kernel;
+        let (symbol, params) = (symbol.clone(), params.to_vec());
+        let launch =
+            Launch { symbol, grid, threads: *threads, smem_bytes: *smem_bytes, params, stream: *stream };
+        self.launches.lock().expect("no panic").push(launch);
+        Ok(())
+    }
+}
+
+impl Harness for FakeDriver {
+    type Buffer = Vec<u8>;
+    type Event = Duration;
 
     fn stream(&self) -> Result<u32, Error> {
         Ok(0)
@@ -98,36 +136,6 @@ impl Driver for FakeDriver {
 
     fn fill(&self, buffer: &mut Vec<u8>, byte: u8) -> Result<(), Error> {
         buffer.fill(byte);
-        Ok(())
-    }
-
-    /// Not what a driver writes, but it says of what it is: address, columns and rows of a box, strides.
-    fn tensor_map(&self, boxes: &Boxes) -> Result<spec::TensorMap, Error> {
-        self.maps.fetch_add(1, Ordering::Relaxed);
-        let mut map = spec::TensorMap::EMPTY;
-        map.words[..3].copy_from_slice(&[boxes.address, boxes.of[0].into(), boxes.of[1].into()]);
-        map.words[3..6].copy_from_slice(&boxes.strides);
-        Ok(map)
-    }
-
-    unsafe fn launch(
-        &self,
-        kernel: &Kernel,
-        grid: [u32; 3],
-        params: &[u8],
-        stream: &u32,
-    ) -> Result<(), Error> {
-        if let Some(failure) = &self.failure {
-            return Err(failure.clone());
-        }
-        if !self.records {
-            return Ok(());
-        }
-        let Kernel { symbol, threads, smem_bytes } = kernel;
-        let (symbol, params) = (symbol.clone(), params.to_vec());
-        let launch =
-            Launch { symbol, grid, threads: *threads, smem_bytes: *smem_bytes, params, stream: *stream };
-        self.launches.lock().expect("no panic").push(launch);
         Ok(())
     }
 

@@ -1,6 +1,10 @@
 //! What a process pays before its first output.
 use crate::error::Error;
-use ferroflash::{Attention, DType, Driver, Mask, Problem, RawDriver};
+use ferroflash::driver::Harness;
+use ferroflash::{Attention, DType};
+use ferroflash::driver::RawDriver;
+use ferroflash::plan::Problem;
+use ferroflash::request::Mask;
 use reference::{Layout, Memory};
 use serde::Serialize;
 use std::fmt;

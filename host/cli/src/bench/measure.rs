@@ -1,6 +1,8 @@
 //! Measuring launches on a GPU.
 use super::statistics::quantile;
-use ferroflash::{Attention, Driver, Error, RawBuffer, RawDriver};
+use ferroflash::driver::{Harness, RawBuffer};
+use ferroflash::{Attention, Error};
+use ferroflash::driver::RawDriver;
 use reference::{OnDevice, Ready, Work};
 use serde::Serialize;
 use std::time::Instant;
@@ -118,21 +120,5 @@ impl<'a> Bench<'a> {
         };
         let once: f64 = replay(20, 1)?.first().copied().unwrap_or(1.0);
         replay((ROUND_US / once / REPLAYS as f64).clamp(*LAUNCHES.start(), *LAUNCHES.end()) as usize, REPLAYS)
-    }
-}
-
-/// SM clock, memory clock, power and temperature now, from the driver's own tool; why not, where that is not
-/// possible.
-pub(super) fn clocks(ordinal: u32) -> Result<String, String> {
-    let fields = "--query-gpu=clocks.sm,clocks.mem,power.draw,temperature.gpu";
-    let ordinal = ordinal.to_string();
-    let args = [fields, "--format=csv,noheader", "-i", &ordinal];
-    let output = std::process::Command::new("nvidia-smi").args(args).output();
-    match output {
-        Ok(output) if output.status.success() => {
-            Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
-        }
-        Ok(output) => Err(format!("nvidia-smi: {}", String::from_utf8_lossy(&output.stdout).trim())),
-        Err(error) => Err(format!("nvidia-smi: {error}")),
     }
 }

@@ -2,7 +2,9 @@
 use crate::error::Error;
 use crate::files::{CACHES, Elements, File, HALVES, read_slopes};
 use crate::options::{FileLayout, ScoreOptions};
-use ferroflash::{Alignment, DType, PageView, Problem};
+use ferroflash::DType;
+use ferroflash::plan::Problem;
+use ferroflash::request::{Alignment, PageView};
 use reference::Slopes;
 use std::ops::Range;
 
@@ -55,9 +57,9 @@ impl Input {
         let (batch, shape) = (lengths.len(), q.shape.clone());
         let rows = shape.iter().rev().skip(2).product::<usize>();
         let (&[.., heads_q, head_dim], 3 | 4) = (&shape[..], shape.len()) else {
-            return Err(
-                file.invalid(format_args!("`q` has shape {shape:?}; [T, H, D] or [B, S, H, D] is needed"))
-            );
+            return Err(file.invalid(format_args!(
+                "`q` has shape {shape:?}; it must be [total_q, H, D] or [B, S, H, D]"
+            )));
         };
         let starts = starts(file, &shape, batch, rows)?;
         let is_packed = !starts.iter().copied().eq(even(batch, rows));
@@ -65,23 +67,24 @@ impl Input {
         let pages = pages(file, layout, &keys)?;
         if (values.dtype, &values.shape) != (keys.dtype, &keys.shape) {
             let [v, k] = [&values, &keys].map(|tensor| format!("{} {:?}", tensor.dtype.name(), tensor.shape));
-            let what = format_args!("`v_cache` is {v}, `k_cache` {k}: both must be the same");
+            let what = format_args!("`v_cache` is {v} and `k_cache` is {k}; they must be equal");
             return Err(file.invalid(what));
         }
         let [count, page, heads_k, _] = pages.shape;
         let table = table(file, batch)?;
         if table.is_none() && count < batch {
-            let what = format_args!("`k_cache` has {count} pages, `seqused_k` {batch} sequences");
-            return Err(file.invalid(format_args!("{what}: without `block_table` each must have its page")));
+            let what = format_args!("`k_cache` has {count} pages and `seqused_k` {batch} sequences");
+            return Err(file.invalid(format_args!("{what}; add a `block_table`, or one page per sequence")));
         }
         let capacity = table.as_ref().map_or(1, |(_, columns)| *columns).saturating_mul(page);
         let longest = starts.windows(2).map(|rows| rows[1] - rows[0]).max().unwrap_or(0).max(1);
         let problem = Problem::new(q.dtype, batch, longest, heads_q, head_dim);
         let problem = problem.seqlen_k(capacity).heads_k(heads_k).alibi(file.has("alibi_slopes"));
-        let problem = scores.of(problem.packed(is_packed.then_some([rows, capacity])));
+        let problem = scores.of(problem.varlen(is_packed.then_some([rows, capacity])));
         if problem.alignment != Alignment::BottomRight {
             return Err(Error::Invalid(
-                "--top-left: the last query stands at the last key of a cache".into(),
+                "--top-left: the last query of a cached sequence is at its last key; leave --top-left out"
+                    .into(),
             ));
         }
         let scales = [scale(file, "k_scale", &pages)?, scale(file, "v_scale", &pages)?];
@@ -100,14 +103,16 @@ impl Input {
             let Some(keys) = usize::try_from(*length).ok().filter(|keys| *keys <= capacity) else {
                 let what = format_args!("`seqused_k[{b}]` is {length}");
                 return Err(file.invalid(format_args!(
-                    "{what}; it must be 0 to {capacity}, the keys that there is room for"
+                    "{what}; it must be 0 to {capacity}, the keys that its pages hold"
                 )));
             };
             let is_there = |number: i32| usize::try_from(number).is_ok_and(|number| number < pages);
             let mut columns = 0..keys.div_ceil(page);
             if let Some(i) = columns.find(|i| !is_there(self.page(b, *i))) {
                 let what = format_args!("`block_table[{b}, {i}]` is {}", self.page(b, i));
-                return Err(file.invalid(format_args!("{what}; pages of `k_cache` are 0 to {}", pages - 1)));
+                return Err(
+                    file.invalid(format_args!("{what}; it must be 0 to {}, a page of `k_cache`", pages - 1))
+                );
             }
         }
         Ok(())
@@ -151,10 +156,10 @@ fn even(batch: usize, rows: usize) -> impl Iterator<Item = usize> {
 fn starts(file: &File<'_>, shape: &[usize], batch: usize, rows: usize) -> Result<Vec<usize>, Error> {
     let are_even = batch > 0 && rows.is_multiple_of(batch) && (shape.len() == 3 || shape[0] == batch);
     if !file.has("cu_seqlens_q") {
-        let what = format_args!("`q` has shape {shape:?}, `seqused_k` {batch} sequences");
-        let wanted = "without `cu_seqlens_q` it must be [sequences, queries, heads, head_dim], or [T, heads, \
-                      head_dim] of as many rows each";
-        let wrong = || file.invalid(format_args!("{what}: {wanted}"));
+        let what = format_args!("`q` has shape {shape:?} and `seqused_k` {batch} sequences");
+        let wanted = "add `cu_seqlens_q`, or make `q` [sequences, queries, heads, head_dim] or [total_q, \
+                      heads, head_dim] with the same number of rows for each sequence";
+        let wrong = || file.invalid(format_args!("{what}; {wanted}"));
         return are_even.then(|| even(batch, rows).collect()).ok_or_else(wrong);
     }
     let all = file.list("cu_seqlens_q")?;
@@ -166,7 +171,7 @@ fn starts(file: &File<'_>, shape: &[usize], batch: usize, rows: usize) -> Result
         return Err(file.invalid(what));
     }
     if shape.len() == 4 && !(are_even && starts.iter().copied().eq(even(batch, rows))) {
-        let what = format_args!("`q` has shape {shape:?}; beside this `cu_seqlens_q` [T, H, D] is needed");
+        let what = format_args!("`q` has shape {shape:?}; with this `cu_seqlens_q` it must be [T, H, D]");
         return Err(file.invalid(what));
     }
     Ok(starts)
@@ -176,7 +181,7 @@ fn starts(file: &File<'_>, shape: &[usize], batch: usize, rows: usize) -> Result
 fn pages(file: &File<'_>, layout: FileLayout, keys: &Elements) -> Result<PageView, Error> {
     let [pages, b, c, d] = keys.shape[..] else {
         let wanted =
-            "[pages, page, heads, head_dim] is needed, or with --layout bhsd [pages, heads, page, ..]";
+            "it must be [pages, page, heads, head_dim], or with --layout bhsd [pages, heads, page, ..]";
         return Err(file.invalid(format_args!("`k_cache` has shape {:?}; {wanted}", keys.shape)));
     };
     let elements = keys.shape.iter().product::<usize>() as u64;
@@ -195,7 +200,7 @@ fn table(file: &File<'_>, batch: usize) -> Result<Option<(Vec<i32>, usize)>, Err
     match shape[..] {
         [rows, columns] if rows == batch && columns > 0 => Ok(Some((table, columns))),
         _ => {
-            let wanted = format_args!("[{batch}, columns] is needed, a row for each of `seqused_k`");
+            let wanted = format_args!("it must be [{batch}, columns], one row per entry of `seqused_k`");
             Err(file.invalid(format_args!("`block_table` has shape {shape:?}; {wanted}")))
         }
     }
@@ -205,8 +210,8 @@ fn table(file: &File<'_>, batch: usize) -> Result<Option<(Vec<i32>, usize)>, Err
 fn scale(file: &File<'_>, name: &str, pages: &PageView) -> Result<Option<Vec<f32>>, Error> {
     let scale = file.per_head(name, pages.shape[2], true)?;
     if scale.is_some() && pages.dtype != DType::E4m3 {
-        let what = format_args!("`{name}`: `k_cache` is {}", pages.dtype.name());
-        return Err(file.invalid(format_args!("{what}, and only a cache of e4m3 (F8_E4M3) has scales")));
+        let what = format_args!("has `{name}`, and `k_cache` is {}", pages.dtype.name());
+        return Err(file.invalid(format_args!("{what}; only an F8_E4M3 cache has scales, remove `{name}`")));
     }
     if let Some(wrong) = scale.iter().flatten().find(|x| !(x.is_normal() && **x > 0.0)) {
         return Err(file.invalid(format_args!("`{name}` has {wrong:e}; it must be a normal f32 above 0")));
@@ -219,7 +224,9 @@ fn sinks(file: &File<'_>, heads: usize) -> Result<Option<Vec<f32>>, Error> {
     let sinks = file.per_head("sinks", heads, false)?;
     // One of -inf belongs to a head that has none.
     if let Some(wrong) = sinks.iter().flatten().find(|x| x.is_nan() || **x == f32::INFINITY) {
-        return Err(file.invalid(format_args!("`sinks` has {wrong}; a logit is a number below infinity")));
+        return Err(
+            file.invalid(format_args!("`sinks` has {wrong}; a logit must be a number below infinity"))
+        );
     }
     Ok(sinks)
 }

@@ -234,27 +234,42 @@ fn caches_that_are_not_right() {
     let cases: [(Spoil, &str); 31] = [
         (|t| t[4] = integers("seqused_k", &[3], &[40, 0, 65]), "`seqused_k[2]` is 65; it must be 0 to 64"),
         (|t| t[4] = integers("seqused_k", &[3], &[-1, 0, 1]), "`seqused_k[0]` is -1"),
-        (|t| t[4] = integers("seqused_k", &[3, 1], &[1, 0, 1]), "`seqused_k` has shape [3, 1]; one size"),
+        (
+            |t| t[4] = integers("seqused_k", &[3, 1], &[1, 0, 1]),
+            "`seqused_k` has shape [3, 1]; it must have one",
+        ),
         (
             |t| t[4] = integers("seqused_k", &[2], &[1, 1]),
-            "`seqused_k` 2 sequences: without `cu_seqlens_q` it must be [sequences, queries, heads",
+            "`seqused_k` 2 sequences; add `cu_seqlens_q`, or make `q` [sequences",
         ),
-        (|t| t[4].0 = "cache_seqlens", "has `cache_seqlens`, which is not for q and a cache; it would be"),
-        (|t| t[4].0 = "cache_seqlens", "be ignored: name it `seqused_k`"),
-        (|t| t[3].0 = "page_table", "has `page_table`, which is not for q and a cache"),
-        (|t| t.push(floats("k", &[1], &[0.0])), "has `k`, which is not for q and a cache"),
-        (|t| t.push(integers("cu_seqlens_k", &[2], &[0, 1])), "has `cu_seqlens_k`, which is not for q and a"),
+        (
+            |t| t[4].0 = "cache_seqlens",
+            "has a tensor `cache_seqlens` that a file with q and a cache does not use; name it",
+        ),
+        (|t| t[4].0 = "cache_seqlens", "does not use; name it `seqused_k`"),
+        (
+            |t| t[3].0 = "page_table",
+            "has a tensor `page_table` that a file with q and a cache does not use; remove it",
+        ),
+        (
+            |t| t.push(floats("k", &[1], &[0.0])),
+            "has a tensor `k` that a file with q and a cache does not use",
+        ),
+        (
+            |t| t.push(integers("cu_seqlens_k", &[2], &[0, 1])),
+            "has a tensor `cu_seqlens_k` that a file with q and a",
+        ),
         (
             |t| t.push(floats("alibi_slopes", &[3], &[0.0; 3])),
-            "`alibi_slopes` has shape [3]; [4] or [3, 4] is needed",
+            "`alibi_slopes` has shape [3]; it must be [4] or [3, 4]",
         ),
         (|t| drop(t.remove(4)), "has no tensor `seqused_k`"),
         (
             |t| t[3] = integers("block_table", &[3, 1], &[9, 0, 1]),
-            "it must be 0 to 16, the keys that there is room for",
+            "it must be 0 to 16, the keys that its pages hold",
         ),
-        (|t| t[3].3[4] = 9, "`block_table[0, 1]` is 9; pages of `k_cache` are 0 to 8"),
-        (|t| t[3].3[4..8].fill(0xff), "`block_table[0, 1]` is -1; pages of"),
+        (|t| t[3].3[4] = 9, "`block_table[0, 1]` is 9; it must be 0 to 8, a page of `k_cache`"),
+        (|t| t[3].3[4..8].fill(0xff), "`block_table[0, 1]` is -1; it must be 0 to 8"),
         (|t| t[2].1 = Dtype::BF16, "`v_cache` is bf16"),
         (
             |t| t.push(integers("cu_seqlens_q", &[4], &[0, 1, 1, 4])),
@@ -270,7 +285,7 @@ fn caches_that_are_not_right() {
                 t[0].2 = vec![3, 1, 4, 64];
                 t.push(integers("cu_seqlens_q", &[4], &[0, 1, 1, 3]));
             },
-            "`q` has shape [3, 1, 4, 64]; beside this `cu_seqlens_q` [T, H, D] is needed",
+            "`q` has shape [3, 1, 4, 64]; with this `cu_seqlens_q` it must be [T, H, D]",
         ),
         (
             |t| {
@@ -287,23 +302,20 @@ fn caches_that_are_not_right() {
             "e4m3",
         ),
         (|t| t.push(integers("cu_seqlens_q", &[2], &[0, -1])), "`cu_seqlens_q` is [0, -1]"),
-        (|t| (t[0].2[0], t[0].3) = (0, vec![]), "`q` has shape [0, 4, 64]; every size must be 1 or more"),
-        (|t| pages(t, [1, 0, 2, 64]), "`k_cache` has shape [1, 0, 2, 64]; every size must be 1 or more"),
-        (
-            |t| pages(t, [0, 1 << 63, 2, 64]),
-            "`k_cache` has shape [0, 9223372036854775808, 2, 64]; every size",
-        ),
+        (|t| (t[0].2[0], t[0].3) = (0, vec![]), "`q` has shape [0, 4, 64]; each size must be 1 or more"),
+        (|t| pages(t, [1, 0, 2, 64]), "`k_cache` has shape [1, 0, 2, 64]; each size must be 1 or more"),
+        (|t| pages(t, [0, 1 << 63, 2, 64]), "`k_cache` has shape [0, 9223372036854775808, 2, 64]; each size"),
         (
             |t| (pages(t, [2, 16, 2, 64]), t.remove(3)).0,
-            "`k_cache` has 2 pages, `seqused_k` 3 sequences: without `block_table`",
+            "`k_cache` has 2 pages and `seqused_k` 3 sequences; add a `block_table`",
         ),
         (|t| t.push(floats("sinks", &[4], &[0.0, f32::INFINITY, 0.0, 0.0])), "`sinks` has inf; a logit"),
-        (|t| t.push(floats("sinks", &[3], &[0.0; 3])), "`sinks` has shape [3]; [4], the heads, is needed"),
+        (|t| t.push(floats("sinks", &[3], &[0.0; 3])), "`sinks` has shape [3]; it must be [4], one per head"),
+        (|t| t.push(floats("k_scale", &[1], &[2.0])), "`k_scale`, and `k_cache` is f16; only an F8_E4M3"),
         (
-            |t| t.push(floats("k_scale", &[1], &[2.0])),
-            "`k_scale`: `k_cache` is f16, and only a cache of e4m3",
+            |t| t.push(floats("v_scale", &[4], &[2.0; 4])),
+            "`v_scale` has shape [4]; it must be one number or [2]",
         ),
-        (|t| t.push(floats("v_scale", &[4], &[2.0; 4])), "`v_scale` has shape [4]; one number or [2]"),
         (
             |t| *t = [eight(t.clone()), vec![floats("v_scale", &[], &[0.0])]].concat(),
             "`v_scale` has 0e0; it must be a normal f32 above 0",

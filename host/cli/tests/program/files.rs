@@ -1,6 +1,8 @@
 //! Tensors from files and to files.
 use crate::common::{DEMO, Folder, check, check_error, ferroflash, report, text};
-use ferroflash::{Alignment, DType, Mask, Problem};
+use ferroflash::DType;
+use ferroflash::plan::Problem;
+use ferroflash::request::{Alignment, Mask};
 use reference::{HostTensor, Layout, Memory, exact};
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 use std::path::Path;
@@ -76,7 +78,7 @@ fn files_go_round() {
     check_round_trip("bshd", grouped, Layout::Bshd, &[]);
     let causal = grouped.mask(Mask::Causal);
     check_round_trip("bhsd", causal, Layout::Bhsd, &["--layout", "bhsd", "--causal"]);
-    let top_left = causal.align(Alignment::TopLeft).dtype(DType::Bf16);
+    let top_left = causal.alignment(Alignment::TopLeft).dtype(DType::Bf16);
     check_round_trip("top-left", top_left, Layout::Bshd, &["--causal", "--top-left"]);
     let window = grouped.mask(Mask::Window { left: Some(3), right: None }).scale(0.7).softcap(2.5);
     check_round_trip(
@@ -114,7 +116,7 @@ fn an_output_is_written_whole_and_never_over_the_input() {
     assert!(took["kernel"].is_null() && took["cpu"].as_f64().is_some_and(|ms| ms > 0.0), "{simulated}");
     let (words, reason) = (text(&words), simulated["reason"].as_str().expect("a reason"));
     assert!(
-        words.contains(&format!("why this kernel: {reason}")) && words.contains("it took this CPU "),
+        words.contains(&format!("why this kernel: {reason}")) && words.contains(" s on this CPU"),
         "{words}"
     );
     let left = std::fs::read_dir(&folder.0).expect("there").flatten().map(|entry| entry.file_name());
@@ -162,22 +164,22 @@ fn files_that_are_not_valid() {
         "has no tensor `v`, only [extra, k, q]",
     );
     run(&qkv("f32", (f16, shape), (f16, shape), (f32, shape)), "`v` is F32; convert it to F16 or BF16");
-    run(&qkv("mixed", (f16, shape), (f16, shape), (bf16, shape)), "`v` is bf16, `q` is f16");
+    run(&qkv("mixed", (f16, shape), (f16, shape), (bf16, shape)), "`v` is bf16 and `q` is f16");
     run(
         &qkv("flat", (f16, &[8, 4, 64]), (f16, shape), (f16, shape)),
-        "packed sequences have three, and cu_seqlens_q and cu_seqlens_k beside them",
+        "varlen tensors are [rows, heads, head_dim], with cu_seqlens_q and cu_seqlens_k",
     );
     run(
         &qkv("batch", (f16, &[2, 8, 4, 64]), (f16, shape), (f16, shape)),
-        "`k` has batch 1, `q` 2: both must",
+        "`k` has batch 1 and `q` has 2; they must",
     );
     run(
         &qkv("dim", (f16, &[1, 8, 4, 32]), (f16, shape), (f16, shape)),
-        "`k` has head_dim 64, `q` 32: both must",
+        "`k` has head_dim 64 and `q` has 32; they must",
     );
     run(
         &qkv("v", (f16, shape), (f16, shape), (f16, &[1, 9, 4, 64])),
-        "`v` has shape [1, 9, 4, 64], `k` [1, 8,",
+        "`v` has shape [1, 9, 4, 64] and `k` has [1, 8,",
     );
     run(
         &qkv("heads", (f16, &[1, 8, 6, 64]), (f16, shape), (f16, shape)),
@@ -191,13 +193,13 @@ fn files_that_are_not_valid() {
         ("cache_seqlens", Dtype::I32),
     ] {
         let four = [("q", f16, shape), ("k", f16, shape), ("v", f16, shape), (name, dtype, &[4][..])];
-        let words = format!("has `{name}`, which is not for q, k, v of four sizes; it would be ignored");
+        let words = format!("has a tensor `{name}` that a file with q, k, v of equal lengths does not use");
         run(&zeros(&folder, name, &four), &words);
     }
     let (rows, starts) = (&shape[1..], (Dtype::I32, &[2][..]));
     let packed = [("q", f16, rows), ("k", f16, rows), ("v", f16, rows), ("cu_seqlens_q", starts.0, starts.1)];
     let sinks = [("cu_seqlens_k", starts.0, starts.1), ("sinks", Dtype::F32, &[4][..])];
-    let words = "has `sinks`, which is not for packed q, k, v; it would be ignored";
+    let words = "has a tensor `sinks` that a file with varlen q, k, v does not use";
     run(&zeros(&folder, "sinks", &[&packed[..], &sinks].concat()), words);
     // What a run writes may lie beside what it reads.
     let results = [("o", f16, shape), ("lse", Dtype::F32, &[1, 4, 8][..])];
@@ -206,7 +208,7 @@ fn files_that_are_not_valid() {
     let empty: &[usize] = &[1, 0, 4, 64];
     run(&qkv("empty", (f16, empty), (f16, shape), (f16, shape)), "1 or more");
     let huge: &[usize] = &[0, 1 << 62, 4, 64];
-    run(&qkv("huge", (f16, huge), (f16, huge), (f16, huge)), "every size must be 1 or more");
+    run(&qkv("huge", (f16, huge), (f16, huge), (f16, huge)), "each size must be 1 or more");
     // Rows of 60 elements are not 16-byte aligned.
     let narrow: &[usize] = &[1, 8, 4, 60];
     run(

@@ -1,6 +1,7 @@
 //! `ferroflash run` on packed sequences.
 use crate::common::{Folder, check, report};
-use ferroflash::{DType, Problem};
+use ferroflash::DType;
+use ferroflash::plan::Problem;
 use reference::{Layout, Memory, Sequences};
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 
@@ -102,7 +103,7 @@ fn slopes_of_heads_and_of_sequences() {
         assert!(report["problem"].as_str().expect("words").contains("alibi"), "{report}");
     }
     let wrong = with("wrong", &[3]);
-    let message = "`alibi_slopes` has shape [3]; [4] or [2, 4] is needed";
+    let message = "`alibi_slopes` has shape [3]; it must be [4] or [2, 4]";
     check(&["run", "--device", "cpu", "--input", &wrong], 2, message);
 }
 
@@ -125,5 +126,5 @@ fn files_of_no_sequences() {
     let used = |x: &[i32]| [right[0].clone(), right[1].clone(), ("seqused_k", x.to_vec())];
     refused("used", &used(&[20, 21]), &[], "seqused_k is [20, 21]: it must have 2 integers, from 0 to");
     refused("unused", &used(&[20]), &[], "seqused_k is [20]");
-    refused("layout", &right, &["--layout", "bhsd"], "--layout bhsd: packed sequences are");
+    refused("layout", &right, &["--layout", "bhsd"], "--layout bhsd: varlen tensors are");
 }

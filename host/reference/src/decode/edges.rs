@@ -2,7 +2,8 @@
 use super::{DecodeCase, Pages};
 use crate::told::Told;
 use ferroflash::spec::{AttnInfo, Keys, MaskKind, PageKind};
-use ferroflash::{DType, Mask, Splits};
+use ferroflash::DType;
+use ferroflash::request::{Mask, Splits};
 
 /// Problems that hit an entry's edges: no key, ragged tails, one long sequence, every layout, every way of
 /// cutting and merging, missing rows and columns, queries and windows.

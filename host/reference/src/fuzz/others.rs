@@ -8,7 +8,11 @@ use crate::merge::{Lie, MergeCase, MergeMemory};
 use crate::packed::Sequences;
 use crate::told::Told;
 use crate::work::{OnDevice, Rule, Work};
-use ferroflash::{Alignment, Attention, Contract, DType, Driver, Error, LseUnit, Mask, Problem, Splits};
+use ferroflash::driver::Harness;
+use ferroflash::{Attention, DType, Error};
+use ferroflash::kernels::Contract;
+use ferroflash::plan::Problem;
+use ferroflash::request::{Alignment, LseUnit, Mask, Splits};
 
 /// What draws a family's problems, and how it displays one.
 type Draw = fn(&mut Random, Limits) -> (Box<dyn Work + Send>, String);
@@ -47,7 +51,7 @@ impl Other {
     ///
     /// # Errors
     /// Those of planning, and the driver's: for a valid problem each is a failure, too.
-    pub fn kernel<D: Driver>(&self, attention: &Attention<D>) -> Result<&'static Contract, Error> {
+    pub fn kernel<D: Harness>(&self, attention: &Attention<D>) -> Result<&'static Contract, Error> {
         OnDevice::new(attention, &*self.work, None)?.kernel()
     }
 
@@ -55,7 +59,7 @@ impl Other {
     ///
     /// # Errors
     /// Those of planning, launching and waiting: for a valid problem each is a failure, too.
-    pub fn run<D: Driver>(&self, attention: &Attention<D>) -> Result<Findings, Error> {
+    pub fn run<D: Harness>(&self, attention: &Attention<D>) -> Result<Findings, Error> {
         let few = self.work.outputs().iter().all(|(_, bytes)| bytes.len() < 2 * ENOUGH_ELEMENTS);
         let judge = self.work.judge(if few { Rule::Few } else { Rule::Tolerance });
         let judge = judge.map_err(|e| Error::invalid("fuzz", self, e))?;
@@ -142,7 +146,7 @@ fn packed(random: &mut Random, limits: Limits) -> (Box<dyn Work + Send>, String)
     let rows = rows.map(|rows| rows + 1 + below(random, 9));
     let one = Problem::new(dtype(random), 1, 0, heads_k * group, head_dim).heads_k(heads_k);
     let one =
-        one.mask(mask(random, limits)).align(pick(random, &[Alignment::BottomRight, Alignment::TopLeft]));
+        one.mask(mask(random, limits)).alignment(pick(random, &[Alignment::BottomRight, Alignment::TopLeft]));
     let softcap = if one_in(random, 6) { 1.0 + below(random, 50) as f32 } else { 0.0 };
     let problem = sequences.problem(one.softcap(softcap).alibi(one_in(random, 6)), rows);
     let layout = pick(random, &[Layout::Bshd, Layout::Bhsd]);

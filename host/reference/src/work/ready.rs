@@ -1,11 +1,13 @@
 //! Launches of a problem without anything beside them: what is measured.
 use super::device::Outputs;
 use super::{Asked, OnDevice, Plans};
-use ferroflash::{Attention, Contract, Driver, Error};
+use ferroflash::driver::Harness;
+use ferroflash::{Attention, Error};
+use ferroflash::kernels::Contract;
 
 /// A problem whose launches are planned and loaded, and write the same outputs. A launch does what
 /// [`Attention::launch`] does, and nothing else.
-pub struct Ready<'a, D: Driver> {
+pub struct Ready<'a, D: Harness> {
     pub(super) attention: &'a Attention<D>,
     pub(super) asked: Asked<'a>,
     pub(super) plan: Plans,
@@ -14,7 +16,7 @@ pub struct Ready<'a, D: Driver> {
     pub(super) _outputs: Outputs<D>,
 }
 
-impl<D: Driver> Ready<'_, D> {
+impl<D: Harness> Ready<'_, D> {
     /// Enqueues a launch.
     ///
     /// # Errors
@@ -42,7 +44,7 @@ impl<D: Driver> Ready<'_, D> {
     }
 }
 
-impl<D: Driver> Drop for Ready<'_, D> {
+impl<D: Harness> Drop for Ready<'_, D> {
     fn drop(&mut self) {
         // What fails here has failed before, too.
         let _ = self.device.wait();

@@ -1,8 +1,14 @@
 //! The same of Hopper's kernels.
-use super::{CLASS, Harmless, OFTEN, has_source};
+use super::{CLASS, Harmless, OFTEN, has_source, lines::Source};
 use crate::mutation::flow;
-use ferroflash::MaskKind;
+use ferroflash::kernels::MaskKind;
 use ptx_sim::mutate::{Mutant, Operator};
+
+const GROWN: Source = ["hopper/mainloop.rs", "match grown {"];
+const RARE: Source = ["wgmma.rs", "if rare {"];
+/// What [`reason`] looks for.
+#[cfg(test)]
+pub(super) const LINES: [Source; 2] = [GROWN, RARE];
 
 fn is_hopper(symbol: &str) -> bool {
     symbol.starts_with("hopper_")
@@ -100,11 +106,11 @@ pub(super) const HARMLESS: &[Harmless] = &[
 pub(super) fn reason(mutant: &Mutant, text: &str) -> Option<&'static str> {
     let branches = [Operator::NegateBranch, Operator::AlwaysBranch, Operator::NeverBranch];
     // Where lanes exchange their maxima the sums are rescaled; a branch around that is harmful.
-    let grown = has_source(mutant, "hopper/mainloop.rs", "match grown {");
+    let grown = has_source(mutant, GROWN);
     if grown && flow::forced(mutant, text).is_some_and(|path| path.contains("shfl.sync")) {
         return Some(OFTEN);
     }
-    let rare = branches.contains(&mutant.operator) && has_source(mutant, "wgmma.rs", "if rare {");
+    let rare = branches.contains(&mutant.operator) && has_source(mutant, RARE);
     (rare && flow::skips_a_meeting_alone(mutant, text)).then_some(
         "What is skipped is a barrier of a warp that is converged: the branch is there for the assembler's \
          sake.",

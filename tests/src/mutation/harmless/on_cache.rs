@@ -1,9 +1,14 @@
 //! The same of kernels that take the device's integers: packed ones, and those on caches.
-use super::{CLASS, Harmless, has_source};
+use super::{CLASS, Harmless, has_source, lines::Source};
 use crate::mutation::Subject;
 use core::mem::offset_of;
 use ferroflash::spec::{DecodeParams, PerHead};
 use ptx_sim::mutate::{Mutant, Operator};
+
+const LENT: Source = ["block.rs", "block.sync();"];
+/// What [`reason`] looks for.
+#[cfg(test)]
+pub(super) const LINES: [Source; 1] = [LENT];
 
 fn appends(symbol: &str) -> bool {
     symbol.starts_with("append_")
@@ -132,7 +137,7 @@ pub(super) fn reason(subject: &Subject, mutant: &Mutant) -> Option<&'static str>
     let lent = subject.merges()
         && subject.of.family() == "decode"
         && mutant.operator == Operator::DeleteBarrier
-        && has_source(mutant, "block.rs", "block.sync();");
+        && has_source(mutant, LENT);
     let of_16_bits = subject.of.family() == "decode" && !subject.kernel.symbol.contains("e4m3");
     let unscaled = of_16_bits && mutant.operator == Operator::ShiftImmediate && loads_scale(mutant);
     lent.then_some(

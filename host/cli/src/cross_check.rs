@@ -1,0 +1,297 @@
+//! `ferroflash cross-check`: the GPU against the simulator.
+use super::console::Console;
+use super::device::{self, Device};
+use super::ended;
+use super::error::Error;
+use super::options::{DeviceKind, KernelOptions};
+use ferroflash::driver::Harness;
+use ferroflash::{Attention, Capabilities, DType};
+use ferroflash::driver::SimDriver;
+use ptx_sim::{MmaArch, MmaMode, Options};
+use rayon::ThreadPoolBuilder;
+use rayon::prelude::*;
+use reference::{OnDevice, Subject};
+use serde::Serialize;
+use std::fmt;
+use std::time::Instant;
+
+mod difference;
+mod products;
+
+use difference::Difference;
+use products::{Products, Tally};
+
+/// Compare the results of every kernel on the GPU and in the simulator.
+///
+/// The simulator rounds products as the GPU's tensor cores do. Its exponentials and reciprocals differ from
+/// the GPU's approximations, so a probability may round differently. First the program runs random products
+/// (subnormals, infinities, cancellation) through the tensor cores alone: these must be equal in every bit.
+///
+///   result          allowed difference
+///   O               2 ulp of the largest element of the row
+///   LSE             2e-6 of its value + 1e-6; in at most 2 % of a kernel's rows, or in
+///                   one row, two thirds of one rounding of a probability
+///   merge into f32  16 ulp
+///   append          none
+#[derive(clap::Args)]
+#[command(
+    verbatim_doc_comment,
+    after_help = "\
+Examples:
+  ferroflash cross-check --device gpu
+  ferroflash cross-check --device gpu --products 100000 --json
+  ferroflash cross-check --device gpu --config fwd_bf16_d128_causal_128x64
+  ferroflash cross-check --device gpu --config decode_f16_d128_causal_8_tiles"
+)]
+pub(super) struct Args {
+    /// Number of random 16 x 8 x 16 products of each element type.
+    #[arg(long, value_name = "N", default_value_t = 20_000,
+        value_parser = clap::value_parser!(u32).range(1..))]
+    products: u32,
+    #[command(flatten)]
+    kernels: KernelOptions,
+}
+
+#[derive(Serialize)]
+struct Report {
+    device: String,
+    simulator: String,
+    seed: u64,
+    agree: bool,
+    seconds: f64,
+    products: Vec<Tally>,
+    families: Vec<Family>,
+    kernels: Vec<Row>,
+}
+
+/// Kernels of a family together.
+#[derive(Serialize)]
+struct Family {
+    name: &'static str,
+    /// Those that ran, and those that no device here runs.
+    kernels: usize,
+    skipped: usize,
+    cases: usize,
+    #[serde(flatten)]
+    difference: Difference,
+    failures: usize,
+}
+
+#[derive(Serialize)]
+struct Row {
+    name: &'static str,
+    family: &'static str,
+    cases: usize,
+    /// Cases that the command was ended before.
+    left: usize,
+    /// Why it cannot run here.
+    skipped: Option<String>,
+    #[serde(flatten)]
+    difference: Difference,
+    failures: Vec<String>,
+}
+
+pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
+    ended::listen();
+    let subjects = args.kernels.subjects()?;
+    match args.kernels.device.kind()? {
+        DeviceKind::Auto => agree(&Attention::new(device::open_cuda(0)?), &subjects, &args, console),
+        DeviceKind::Gpu(ordinal) => {
+            agree(&Attention::new(device::open_cuda(ordinal)?), &subjects, &args, console)
+        }
+        DeviceKind::Sim => {
+            let profile = args.kernels.device.profile();
+            // As those it is held against: a thread that waits for its blocks would take up another kernel.
+            let parallel = subjects.len() == 1;
+            let options = Options { mma: arithmetic(profile), parallel, ..Options::default() };
+            agree(&Attention::new(SimDriver::with_options(profile, options)?), &subjects, &args, console)
+        }
+        DeviceKind::Cpu => Device::Cpu.kernels("cross-check").map(drop),
+    }
+}
+
+/// The simulator's card that is most like `capabilities`.
+fn profile(capabilities: &Capabilities) -> &'static str {
+    match capabilities.compute_capability {
+        (9, _) => "h200",
+        (8, 0) => "a100",
+        _ => "l4",
+    }
+}
+
+/// How that card's tensor cores round.
+fn arithmetic(profile: &str) -> MmaMode {
+    MmaMode::Exact(if profile.starts_with('h') { MmaArch::Hopper } else { MmaArch::Ampere })
+}
+
+/// Bytes of a thread's stack: one that waits for a simulator's own threads takes up other kernels meanwhile,
+/// one inside the other.
+const STACK: usize = 256 << 20;
+
+fn agree<D: Harness>(
+    attention: &Attention<D>,
+    subjects: &[&'static dyn Subject],
+    args: &Args,
+    console: &Console,
+) -> Result<(), Error> {
+    let start = Instant::now();
+    let fits =
+        |subject: &&'static dyn Subject| reference::unfit(*subject, attention.capabilities()).is_none();
+    if !subjects.iter().any(fits) {
+        let device = &attention.capabilities().name;
+        let which = "`--device sim --profile h200` has a device that runs all";
+        return Err(Error::Invalid(format!("none of these kernels runs on {device}; {which}")));
+    }
+    let name = profile(attention.capabilities());
+    let options = Options { mma: arithmetic(name), ..Options::default() };
+    let simulator = Attention::new(SimDriver::with_options(name, options.clone())?);
+    let bar = console.progress("cross-check", subjects.len() + 2);
+    let mut tallies = vec![];
+    for dtype in [DType::F16, DType::Bf16] {
+        bar.set_message(format!("{} products", dtype.name()));
+        let products = Products::random(dtype, args.products, args.kernels.seed);
+        tallies
+            .push(products.compare(&products.run(attention.driver())?, &products.run(simulator.driver())?));
+        bar.inc(1);
+    }
+    // A simulator for each thread: most problems are of few blocks.
+    let options = Options { parallel: subjects.len() == 1, ..options };
+    let own = || SimDriver::with_options(name, options.clone()).map(Attention::new);
+    let workers = ThreadPoolBuilder::new().stack_size(STACK).build();
+    let workers = workers.map_err(|error| Error::Invalid(format!("no threads: {error}")))?;
+    let kernels = subjects.par_iter().map_init(own, |simulator, subject| {
+        let simulator = simulator.as_ref().map_err(|error| Error::Invalid(error.to_string()))?;
+        let row = row(attention, simulator, *subject, args.kernels.seed);
+        bar.set_message(subject.contract().symbol);
+        bar.inc(1);
+        row
+    });
+    let kernels = workers.install(|| kernels.collect::<Result<Vec<Row>, Error>>())?;
+    bar.finish_and_clear();
+    let failures: Vec<String> = tallies.iter().filter_map(Tally::failure).collect();
+    let kernel_failures =
+        kernels.iter().flat_map(|row| row.failures.iter().map(move |f| format!("{}: {f}", row.name)));
+    let failures: Vec<String> = failures.into_iter().chain(kernel_failures).collect();
+    let ran = kernels.iter().any(|row| row.skipped.is_none());
+    let idle = || Error::Invalid("no kernel of these can run on this device".into());
+    let whole = kernels.iter().filter(|row| row.left == 0).count();
+    let early = ended::early(whole, kernels.len(), "kernels were compared whole");
+    let other = early.or_else(|| (!ran).then(idle));
+    let result = Error::first_of("differences", failures.len(), failures.first(), other);
+    let report = Report {
+        device: attention.capabilities().name.to_string(),
+        simulator: simulator.capabilities().name.to_string(),
+        seed: args.kernels.seed,
+        agree: result.is_ok(),
+        seconds: start.elapsed().as_secs_f64(),
+        products: tallies,
+        families: families(&kernels),
+        kernels,
+    };
+    console.report(&report, result)
+}
+
+fn row<D: Harness>(
+    attention: &Attention<D>,
+    simulator: &Attention<SimDriver>,
+    subject: &'static dyn Subject,
+    seed: u64,
+) -> Result<Row, Error> {
+    let devices = [attention.capabilities(), simulator.capabilities()];
+    let skipped = devices.into_iter().find_map(|device| reference::unfit(subject, device));
+    let name = subject.contract().symbol;
+    let (family, difference) = (subject.family(), Difference::default());
+    let mut row = Row { name, family, cases: 0, left: 0, skipped, difference, failures: vec![] };
+    if row.skipped.is_some() {
+        return Ok(row);
+    }
+    for task in subject.edges(seed) {
+        if ended::asked() {
+            row.left += 1;
+            continue;
+        }
+        let work = task.work();
+        let failed = |error: ferroflash::Error| match Error::from(error) {
+            Error::Device(text) => Error::Device(format!("{name}: {task}: {text}")),
+            other => Error::Invalid(format!("{name}: {task}: {other}")),
+        };
+        let left = OnDevice::new(attention, &*work, Some(name)).and_then(|device| device.run());
+        let right = OnDevice::new(simulator, &*work, Some(name)).and_then(|device| device.run());
+        let difference = Difference::of(&*work, &left.map_err(failed)?, &right.map_err(failed)?);
+        row.cases += 1;
+        row.failures.extend(difference.failure().map(|failure| format!("{task}: {failure}")));
+        row.difference = row.difference.and(difference);
+    }
+    row.failures.extend(row.difference.too_many_rows());
+    Ok(row)
+}
+
+/// The families of `rows`, in their order.
+fn families(rows: &[Row]) -> Vec<Family> {
+    let mut all: Vec<Family> = vec![];
+    for row in rows {
+        let at = all.iter().position(|family| family.name == row.family).unwrap_or_else(|| {
+            let (name, difference) = (row.family, Difference::default());
+            all.push(Family { name, kernels: 0, skipped: 0, cases: 0, difference, failures: 0 });
+            all.len() - 1
+        });
+        let family = &mut all[at];
+        let skipped = usize::from(row.skipped.is_some());
+        family.skipped += skipped;
+        family.kernels += 1 - skipped;
+        family.cases += row.cases;
+        family.difference = family.difference.and(row.difference);
+        family.failures += row.failures.len();
+    }
+    all
+}
+
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Family { name, kernels, skipped, cases, difference, failures } = self;
+        let same = difference.same();
+        write!(
+            f,
+            "{name:13}  {kernels:>4} kernels, {skipped} skipped, {cases:>4} cases, {same:>6.2} % the same \
+             bits, o within {:.2} ulp, {failures} differences",
+            difference.o_ulps
+        )
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for tally in &self.products {
+            writeln!(f, "{tally}")?;
+        }
+        let name = self.kernels.iter().map(|row| row.name.len()).max().unwrap_or(0);
+        writeln!(f, "{:name$}  cases  same bits  o, ulp  lse rounded otherwise", "kernel")?;
+        for row in &self.kernels {
+            let Difference { o_ulps, rows, rounded_otherwise, .. } = row.difference;
+            match &row.skipped {
+                Some(reason) => writeln!(f, "{:name$}  skipped: {reason}", row.name)?,
+                None => {
+                    let same = row.difference.same();
+                    let otherwise = 100.0 * rounded_otherwise as f64 / rows.max(1) as f64;
+                    writeln!(
+                        f,
+                        "{:name$}  {:>5}  {same:>7.2} %  {o_ulps:>6.2}  {otherwise:.2} % of rows",
+                        row.name, row.cases
+                    )?;
+                }
+            }
+            for failure in &row.failures {
+                writeln!(f, "  DIFFERS {failure}")?;
+            }
+        }
+        for family in &self.families {
+            writeln!(f, "{family}")?;
+        }
+        let verdict = if self.agree { "agree" } else { "DO NOT AGREE" };
+        writeln!(
+            f,
+            "{} and {} {verdict}, seed {}, {:.1} s",
+            self.device, self.simulator, self.seed, self.seconds
+        )
+    }
+}

@@ -1,0 +1,201 @@
+//! How far two outcomes of one problem are from each other.
+use ferroflash::DType;
+use reference::{Rows, Work, Written, unit_roundoff};
+use serde::Serialize;
+
+/// How far two results are from each other.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(super) struct Difference {
+    /// Elements of O, or bytes of a cache, and those that differ.
+    pub words: usize,
+    pub differing: usize,
+    /// Largest difference in units in the last place of the row's largest element.
+    pub o_ulps: f64,
+    /// Rows, and those whose log-sum-exp is off by more than its own arithmetic explains: a probability was
+    /// rounded otherwise.
+    pub rows: usize,
+    pub rounded_otherwise: usize,
+    /// Largest difference of a log-sum-exp over what is allowed.
+    pub lse_ratio: f64,
+}
+
+/// Most units in the last place of the row's largest element that O may differ by.
+const O_ULPS: f64 = 2.0;
+/// How many roundings of a probability a log-sum-exp may be off by. A probability that is rounded otherwise
+/// is off by two, and moves the sum by its share of it: by two thirds of a rounding where a row sees two keys
+/// and the larger is exact, as the first maximum is. (On an H200 0.61 in such a row; of many keys 0.1.) A
+/// kernel that sums something else is off in more rows.
+const OF_A_ROUNDING: f64 = 0.67;
+/// One row in so many may have such a probability: its exact value must lie where two values of the type
+/// meet, to within the error of an exponential. On an H200 at most 0.7 % of a kernel's rows do.
+const ROWS_PER_OTHERWISE: usize = 50;
+
+/// Distance of two neighbouring numbers of `dtype` around `x`. In f32 the approximations themselves show,
+/// each of which is off by 2 such distances or less: there it is 8 of them.
+fn unit(dtype: DType, x: f64) -> f64 {
+    let lowest = dtype.min_exponent();
+    let exponent = if x > 0.0 { (x.log2().floor() as i32).max(lowest) } else { lowest };
+    let bits = if dtype == DType::F32 { dtype.mantissa_bits() - 3 } else { dtype.mantissa_bits() };
+    2f64.powi(exponent - bits)
+}
+
+/// `|a - b|`, 0 for equal infinities, infinite where it is not a number: never NaN.
+fn distance(a: f32, b: f32) -> f64 {
+    let distance = if a == b { 0.0 } else { (f64::from(a) - f64::from(b)).abs() };
+    if distance.is_nan() { f64::INFINITY } else { distance }
+}
+
+impl Difference {
+    /// That of two outcomes of a problem.
+    pub fn of(work: &dyn Work, left: &Written, right: &Written) -> Self {
+        match (work.rows(left), work.rows(right)) {
+            (Some(left), Some(right)) => Self::between(&left, &right),
+            _ => {
+                let bytes = |written: &Written| written.outputs.concat();
+                let (left, right) = (bytes(left), bytes(right));
+                let differing = left.iter().zip(&right).filter(|(a, b)| a != b).count();
+                // Bytes have no unit: none may differ.
+                let o_ulps = if differing > 0 { f64::INFINITY } else { 0.0 };
+                Difference { words: left.len(), differing, o_ulps, ..Difference::default() }
+            }
+        }
+    }
+
+    fn between(left: &Rows, right: &Rows) -> Self {
+        let (mut sum, dtype, columns) = (Difference::default(), left.dtype, left.columns);
+        for (a, b) in left.o.chunks(columns).zip(right.o.chunks(columns)) {
+            let pairs = || a.iter().zip(b);
+            let largest = pairs().map(|(a, b)| f64::from(a.abs().max(b.abs()))).fold(0.0, f64::max);
+            let off = pairs().map(|(a, b)| distance(*a, *b)).fold(0.0, f64::max);
+            sum.words += columns;
+            sum.differing += pairs().filter(|(a, b)| a.to_bits() != b.to_bits()).count();
+            // An infinite element has no unit.
+            let ulps = if off.is_finite() { off / unit(dtype, largest) } else { off };
+            sum.o_ulps = sum.o_ulps.max(ulps);
+        }
+        let rounding = OF_A_ROUNDING * unit_roundoff(dtype);
+        for (a, b) in left.lse.iter().zip(&right.lse) {
+            let off = distance(*a, *b);
+            let own = if a.is_finite() { 2e-6 * f64::from(a.abs()) + 1e-6 } else { 1e-6 };
+            sum.rows += 1;
+            sum.rounded_otherwise += usize::from(off > own);
+            sum.lse_ratio = sum.lse_ratio.max(off / (own + rounding));
+        }
+        sum
+    }
+
+    /// Both.
+    pub fn and(self, other: Self) -> Self {
+        Difference {
+            words: self.words + other.words,
+            differing: self.differing + other.differing,
+            o_ulps: self.o_ulps.max(other.o_ulps),
+            rows: self.rows + other.rows,
+            rounded_otherwise: self.rounded_otherwise + other.rounded_otherwise,
+            lse_ratio: self.lse_ratio.max(other.lse_ratio),
+        }
+    }
+
+    /// How many of 100 words have the same bits.
+    pub fn same(&self) -> f64 {
+        100.0 * (self.words - self.differing) as f64 / self.words.max(1) as f64
+    }
+
+    /// What is further off in a case than allowed.
+    pub fn failure(&self) -> Option<String> {
+        if self.o_ulps > O_ULPS {
+            return Some(format!(
+                "O differs by {:.2} ulp of its row's largest element, allowed {O_ULPS}",
+                self.o_ulps
+            ));
+        }
+        let ratio = self.lse_ratio;
+        (ratio > 1.0).then(|| format!("the log-sum-exp differs by {ratio:.2} times what is allowed"))
+    }
+
+    /// Whether more of a kernel's rows are rounded otherwise than allowed. One row may be any share of a few.
+    pub fn too_many_rows(&self) -> Option<String> {
+        let Difference { rows, rounded_otherwise, .. } = self;
+        let allowed = (rows / ROWS_PER_OTHERWISE).max(1);
+        (*rounded_otherwise > allowed).then(|| {
+            format!(
+                "the log-sum-exp of {rounded_otherwise} of {rows} rows is off by a rounding, allowed \
+                 {allowed}"
+            )
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ferroflash::Attention;
+    use ferroflash::driver::SimDriver;
+    use ptx_sim::{MmaArch, MmaMode, Options};
+    use reference::{OnDevice, Subject, Task};
+
+    fn difference(a: [f32; 2], b: [f32; 2], lse: [f32; 2]) -> Option<String> {
+        let rows = |row: [f32; 2], lse| Rows { dtype: DType::F16, columns: 2, o: row.into(), lse: vec![lse] };
+        Difference::between(&rows(a, lse[0]), &rows(b, lse[1])).failure()
+    }
+
+    #[test]
+    fn bounds() {
+        let ulp = 2f32.powi(-10);
+        assert_eq!(difference([1.0, 0.25], [1.0 + 2.0 * ulp, 0.25], [3.0, 3.0]), None);
+        assert!(difference([1.0, 0.25], [1.0 + 3.0 * ulp, 0.25], [3.0, 3.0]).is_some());
+        assert!(difference([1.0, f32::NAN], [1.0, 0.0], [3.0, 3.0]).is_some());
+        assert!(difference([1.0, f32::INFINITY], [1.0, 0.0], [3.0, 3.0]).is_some());
+        let none = f32::NEG_INFINITY;
+        assert_eq!(difference([0.0, 0.0], [0.0, 0.0], [none, none]), None);
+        assert!(difference([0.0, 0.0], [0.0, 0.0], [none, -80.0]).is_some());
+        assert_eq!(difference([1.0, 1.0], [1.0, 1.0], [3.0, 3.00033]), None);
+        assert!(difference([1.0, 1.0], [1.0, 1.0], [3.0, 3.00034]).is_some());
+        assert!(difference([1.0, 1.0], [1.0, 1.0], [3.0, f32::NAN]).is_some());
+    }
+
+    #[test]
+    fn few_rows_are_rounded_otherwise() {
+        let of = |rounded_otherwise, rows| Difference { rows, rounded_otherwise, ..Difference::default() };
+        for (allowed, rows) in [(0, 0), (1, 1), (1, 99), (2, 100), (20, 1000)] {
+            assert_eq!(of(allowed, rows).too_many_rows(), None, "{rows}");
+            assert!(of(allowed.max(1) + 1, rows).too_many_rows().is_some(), "{rows}");
+        }
+    }
+
+    #[test]
+    fn other_roundings_stay_within_the_bounds_and_other_inputs_do_not() {
+        let entry = ferroflash::kernels::ENTRIES
+            .iter()
+            .find(|e| e.mask == ferroflash::kernels::MaskKind::Causal)
+            .expect("the table has causal entries");
+        let sim = |mma| {
+            Attention::new(SimDriver::with_options("l4", Options { mma, ..Options::default() }).expect("l4"))
+        };
+        let run = |mma, task: &Task| {
+            let (attention, work) = (sim(mma), task.work());
+            let written = OnDevice::new(&attention, &*work, Some(entry.contract.symbol));
+            written.and_then(|device| device.run()).expect("runs")
+        };
+        let task = entry.edges(1).swap_remove(3);
+        let exact = run(MmaMode::Exact(MmaArch::Hopper), &task);
+        let of = |written: &Written| Difference::of(&*task.work(), &exact, written);
+        let fast = of(&run(MmaMode::Fast, &task));
+        assert!(fast.differing > 0 && fast.failure().is_none(), "{fast:?}");
+        let other = of(&run(MmaMode::Fast, &entry.edges(2)[3]));
+        assert!(other.failure().is_some(), "{other:?}");
+    }
+
+    #[test]
+    fn bytes_of_a_cache_are_the_same() {
+        let append = reference::subjects().find(|subject| subject.family() == "append").expect("there");
+        let work = append.edges(1).swap_remove(0).work();
+        let outputs: Vec<_> = work.outputs().into_iter().map(|(_, bytes)| bytes).collect();
+        let written = Written { entry: "none", reason: "none", outputs, counters: vec![] };
+        let mut other = written.clone();
+        assert_eq!(Difference::of(&*work, &written, &other).failure(), None);
+        other.outputs[0][300] ^= 1;
+        let difference = Difference::of(&*work, &written, &other);
+        assert!(difference.differing == 1 && difference.failure().is_some(), "{difference:?}");
+    }
+}

@@ -1,0 +1,160 @@
+//! What tests and tools do with a driver beside launches: memory, streams, graphs, time.
+use super::Driver;
+use crate::Error;
+use std::time::Duration;
+
+/// Enqueues some work: each call enqueues it once more.
+pub type Enqueue<'a> = dyn FnMut() -> Result<(), Error> + 'a;
+
+/// A [`Driver`] with memory, streams and events of its own: for tests, for the program `ferroflash`, and to
+/// try a kernel in the simulator. Programs that embed attention have these from `cust`, `cudarc` or CUDA.
+pub trait Harness: Driver {
+    /// Device memory, freed when dropped.
+    type Buffer;
+    /// A point in a stream's work.
+    type Event;
+
+    /// Creates a stream that does not synchronise with any other stream.
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    fn stream(&self) -> Result<Self::Stream, Error>;
+
+    /// Bytes of device memory in use, by all programs. `None` if the driver does not know.
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    fn memory_in_use(&self) -> Result<Option<u64>, Error> {
+        Ok(None)
+    }
+
+    /// Allocates uninitialised device memory, at least 16-byte aligned.
+    ///
+    /// # Errors
+    /// [`Error::Driver`], for instance if the device is out of memory.
+    fn allocate(&self, bytes: usize) -> Result<Self::Buffer, Error>;
+
+    /// Allocates device memory with a name, which the simulator's reports show.
+    ///
+    /// # Errors
+    /// Those of [`Harness::allocate`].
+    fn allocate_named(&self, _name: &str, bytes: usize) -> Result<Self::Buffer, Error> {
+        self.allocate(bytes)
+    }
+
+    /// Device address of a buffer's first byte.
+    fn address(&self, buffer: &Self::Buffer) -> u64;
+
+    /// Copies `data` to the start of `buffer`, and waits until the copy is done.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if `data` is longer than the buffer; [`Error::Driver`].
+    fn upload(&self, buffer: &mut Self::Buffer, data: &[u8]) -> Result<(), Error> {
+        self.upload_at(buffer, 0, data)
+    }
+
+    /// Copies `data` to byte `at` of `buffer`, and waits until the copy is done.
+    ///
+    /// # Errors
+    /// Those of [`Harness::upload`].
+    fn upload_at(&self, buffer: &mut Self::Buffer, at: usize, data: &[u8]) -> Result<(), Error>;
+
+    /// Copies the start of `buffer` to `data`, and waits until the copy is done. The copy is not ordered with
+    /// work on streams: [synchronise](Harness::synchronize) first.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if `data` is longer than the buffer; [`Error::Driver`].
+    fn download(&self, buffer: &Self::Buffer, data: &mut [u8]) -> Result<(), Error>;
+
+    /// Sets every byte of `buffer`, and waits until that is done.
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    fn fill(&self, buffer: &mut Self::Buffer, byte: u8) -> Result<(), Error>;
+
+    /// Captures the launches of `work` on `stream` as a CUDA graph and calls `then` with a function that
+    /// enqueues the graph. `then` may call this function any number of times. Load the kernels before. A
+    /// driver without graphs (the simulator) calls `work` each time instead.
+    ///
+    /// # Errors
+    /// Those of `work` and `then`; [`Error::Driver`].
+    ///
+    /// # Safety
+    /// - The preconditions of the launches of `work` hold each time that `then` enqueues them, until they
+    ///   have run.
+    /// - `stream` is a stream of this driver's context, and `then` waits until its work there is done.
+    unsafe fn with_graph(
+        &self,
+        stream: &Self::Stream,
+        work: &mut Enqueue<'_>,
+        then: &mut dyn FnMut(&mut Enqueue<'_>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let _ = stream;
+        then(work)
+    }
+
+    /// Waits until all work on `stream` is done.
+    ///
+    /// # Errors
+    /// [`Error::Driver`], also for a fault of the work.
+    fn synchronize(&self, stream: &Self::Stream) -> Result<(), Error>;
+
+    /// Records an event behind the work that is enqueued on `stream` now.
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    fn record(&self, stream: &Self::Stream) -> Result<Self::Event, Error>;
+
+    /// Waits for `end`, and returns the device time between two events.
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    fn elapsed(&self, start: &Self::Event, end: &Self::Event) -> Result<Duration, Error>;
+
+    /// Returns the device time of the launches of `work` on `stream`.
+    ///
+    /// # Errors
+    /// Those of `work`; [`Error::Driver`].
+    fn time(
+        &self,
+        stream: &Self::Stream,
+        work: &mut dyn FnMut(&Self::Stream) -> Result<(), Error>,
+    ) -> Result<Duration, Error> {
+        let start = self.record(stream)?;
+        work(stream)?;
+        let end = self.record(stream)?;
+        self.elapsed(&start, &end)
+    }
+}
+
+/// Checks that a copy of `data` bytes at byte `at` ends within its buffer.
+pub(super) fn fits(buffer: usize, at: usize, data: usize) -> Result<(), Error> {
+    if at.checked_add(data).is_some_and(|end| end <= buffer) {
+        return Ok(());
+    }
+    let left = buffer.saturating_sub(at);
+    let expected = format_args!("the buffer holds {left} bytes from there on; copy fewer, or allocate more");
+    Err(Error::invalid("data", format_args!("{data} bytes at byte {at}"), expected))
+}
+
+#[cfg(all(test, feature = "sim"))]
+mod tests {
+    use super::*;
+    use crate::SimDriver;
+
+    #[test]
+    fn copies_stay_in_their_buffer() -> Result<(), Error> {
+        let driver = SimDriver::new("l4")?;
+        let mut buffer = driver.allocate(8)?;
+        driver.upload(&mut buffer, &[1; 8])?;
+        driver.upload_at(&mut buffer, 5, &[2, 3])?;
+        let mut held = [0; 8];
+        driver.download(&buffer, &mut held)?;
+        assert_eq!(held, [1, 1, 1, 1, 1, 2, 3, 1]);
+        for (at, bytes, left) in [(0, 9, 8), (6, 3, 2), (9, 0, 0), (usize::MAX, 1, 0)] {
+            let error = driver.upload_at(&mut buffer, at, &vec![0; bytes]).expect_err("too many").to_string();
+            assert!(error.contains(&format!("the buffer holds {left}")), "{at} and {bytes}: {error}");
+        }
+        Ok(())
+    }
+}
