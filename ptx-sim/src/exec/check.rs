@@ -35,7 +35,7 @@ impl<'a> Block<'a> {
     pub(super) fn check_access(
         &mut self,
         warp: &mut Warp<'a>,
-        touched: &Touched,
+        touched: Touched,
         access: Access,
         order: Order,
     ) {
@@ -47,7 +47,7 @@ impl<'a> Block<'a> {
         &mut self,
         warp: &mut Warp<'a>,
         engine: Option<Engine<'_>>,
-        touched: &Touched,
+        touched: Touched,
         access: Access,
         order: Order,
     ) {
@@ -113,7 +113,13 @@ impl<'a> Block<'a> {
                 None => self.report_uninitialised(warp, touch),
             }
         }
-        self.protect_mbarriers(warp, touched);
+        self.protect_mbarriers(warp, &touched);
+        self.spare.push(touched.room());
+    }
+
+    /// Nothing touched yet.
+    pub(super) fn touched(&mut self) -> Touched {
+        Touched::new(self.spare.pop())
     }
 
     fn report_uninitialised(&mut self, warp: &Warp<'a>, touch: Touch) {
