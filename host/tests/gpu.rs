@@ -3,7 +3,7 @@
 //! Without a GPU there is nothing to run: the tests pass, and say so on standard error, which `cargo test`
 //! shows with `-- --nocapture`. With `FERROFLASH_REQUIRE_GPU=1` in the environment they fail instead, also
 //! where a GPU has too little free memory for one of them.
-use ferroflash::{*, driver::*, request::*};
+use ferroflash::{driver::*, request::*, *};
 use std::time::{Duration, Instant};
 
 const ONE: [u8; 2] = 0x3c00u16.to_le_bytes();

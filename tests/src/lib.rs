@@ -2,9 +2,9 @@
 //!
 //! Reference, tolerance rule and cases are the crate `reference`, which the program uses, too.
 use ferroflash::driver::Harness;
-use ferroflash::{Attention, Capabilities};
 use ferroflash::driver::SimDriver;
 use ferroflash::kernels::AttnInfo;
+use ferroflash::{Attention, Capabilities};
 use ptx_sim::Options;
 use reference::{Case, Loaded, Reference};
 

@@ -1,9 +1,9 @@
 //! Decode kernels in the simulator, every access, barrier and copy checked: each entry on its edges, and what
 //! stands on the device whatever it is.
-use ferroflash::spec::{AttnInfo, DECODES, Target};
-use ferroflash::{Attention, DType};
 use ferroflash::driver::SimDriver;
 use ferroflash::request::{Mask, Splits};
+use ferroflash::spec::{AttnInfo, DECODES, Target};
+use ferroflash::{Attention, DType};
 use ferroflash_tests::clamps::{Garbage, unnoticed};
 use ferroflash_tests::mutation::Subject;
 use ferroflash_tests::on_cache::{attention, check, check_lengths, check_lengths_on};

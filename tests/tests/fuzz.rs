@@ -1,7 +1,7 @@
 //! Random problems in the simulator, for a while: valid ones agree with the reference, invalid ones are
 //! refused by name.
-use ferroflash::{Attention, Capabilities};
 use ferroflash::driver::SimDriver;
+use ferroflash::{Attention, Capabilities};
 use reference::fuzz::{FAMILIES, Fuzz, Limits, Other, faults, refused};
 use reference::{OnDevice, Random, subjects, unfit};
 use std::collections::{BTreeMap, BTreeSet};

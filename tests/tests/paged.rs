@@ -1,8 +1,8 @@
 //! Many queries on caches in pages, in the simulator, every access, barrier and copy checked: each paged
 //! kernel on its edges, and what stands on the device whatever it is.
-use ferroflash::spec::PAGED;
 use ferroflash::DType;
 use ferroflash::request::{Mask, Splits};
+use ferroflash::spec::PAGED;
 use ferroflash_tests::clamps::{garbage_on_pages, unnoticed};
 use ferroflash_tests::mutation::Subject;
 use ferroflash_tests::on_cache::{attention, check, check_garbage, check_head_dim};

@@ -1,7 +1,7 @@
 //! Every kernel in the simulator, every access, barrier and copy checked, on the problems that hit its edges.
-use ferroflash::{Attention, ptx};
 use ferroflash::driver::SimDriver;
 use ferroflash::kernels::{AttnInfo, ENTRIES, entries};
+use ferroflash::{Attention, ptx};
 use ferroflash_tests::{check, simulator_with};
 use ptx_sim::Options;
 use reference::{Case, Layout, Loaded, OnDevice, Soak, edges, soak};
@@ -107,7 +107,9 @@ fn a_wrong_result_is_noticed() {
     let attention = simulator(local);
     let case = edges(local, 1)[3];
     let memory = case.memory();
-    let ferroflash::request::Mask::Window { left: Some(left), right } = case.problem.mask else { panic!("a window") };
+    let ferroflash::request::Mask::Window { left: Some(left), right } = case.problem.mask else {
+        panic!("a window")
+    };
     let narrower = ferroflash::request::Mask::Window { left: Some(left - 1), right };
     let wrong = Case { problem: case.problem.mask(narrower), ..case }.memory();
     let outcome = Loaded::new(&attention, &wrong, Some(local.contract.symbol))

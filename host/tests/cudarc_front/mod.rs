@@ -304,18 +304,11 @@ fn caches_of_any_kind() {
             front.decode_into(&stream, request, &mut room, TensorMut::new(&mut o, [4, 1, 8, 64]), None)
         };
         into(&Inputs::cached(q, paged).sinks(sinks).softcap(30.0)).expect("valid");
-        into(&Inputs::cached(q, Cache::dense(pages.strides([2048, 128, 64, 1]), &lengths)))
+        into(&Inputs::cached(q, Cache::dense(pages.strides([2048, 128, 64, 1]), &lengths))).expect("valid");
+        into(&Inputs::cached(q, Cache::dense(Pages::new(&keys, &values, dense), &lengths).max_k(100)))
             .expect("valid");
-        into(&Inputs::cached(
-            q,
-            Cache::dense(Pages::new(&keys, &values, dense), &lengths).max_k(100),
-        ))
-        .expect("valid");
-        into(&Inputs::cached(
-            q,
-            Cache::paged(Pages::interleaved(&both, shape), &table, 10, &lengths),
-        ))
-        .expect("valid");
+        into(&Inputs::cached(q, Cache::paged(Pages::interleaved(&both, shape), &table, 10, &lengths)))
+            .expect("valid");
         into(&Inputs::cached(
             q,
             Cache::dense(Pages::new(&keys, &values, dense).hnd(), &lengths).rows(&lengths),
@@ -324,8 +317,7 @@ fn caches_of_any_kind() {
         let calls = cuda.calls();
         assert_eq!((of("launch decode_", &calls), of("launch", &calls)), (5, 5), "{calls:?}");
         assert_eq!(of("cuMemAlloc", &calls), 0, "{calls:?}");
-        let chunks =
-            into(&Inputs::cached(q, paged).splits(Splits::Exactly(64))).expect_err("too small");
+        let chunks = into(&Inputs::cached(q, paged).splits(Splits::Exactly(64))).expect_err("too small");
         assert!(chunks.to_string().contains("workspace.bytes"), "{chunks}");
         assert_eq!(room.bytes(), had);
 
@@ -355,10 +347,7 @@ fn caches_of_any_kind() {
             ("cache.lengths", Inputs::cached(q, Cache::dense(pages, &three))),
             (
                 "cache.keys",
-                Inputs::cached(
-                    q,
-                    Cache::dense(Pages::new(&keys, &values, [41, 16, 2, 64]), &lengths),
-                ),
+                Inputs::cached(q, Cache::dense(Pages::new(&keys, &values, [41, 16, 2, 64]), &lengths)),
             ),
             ("sinks", Inputs::cached(flat, paged).packed(&starts, 2).sinks(&scales)),
         ];

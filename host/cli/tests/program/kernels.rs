@@ -1,7 +1,7 @@
 //! Commands that list, verify, fuzz and compare kernels.
 use crate::common::{DEMO, Folder, check, check_error, ferroflash, report, text};
-use ferroflash::spec::KERNELS;
 use ferroflash::kernels::MaskKind;
+use ferroflash::spec::KERNELS;
 use serde_json::Value;
 
 #[test]

@@ -1,8 +1,8 @@
 //! Options, devices, exit codes and help.
 use crate::common::{DEMO, Folder, check, check_error, ferroflash, report, text};
-use ferroflash::{DType, tuning};
 use ferroflash::plan::Problem;
 use ferroflash::request::Mask;
+use ferroflash::{DType, tuning};
 use serde_json::Value;
 
 #[test]
