@@ -3,7 +3,8 @@ use ferroflash::driver::Harness;
 use ferroflash::driver::SimDriver;
 use ferroflash::plan::Request;
 use ferroflash::request::{
-    AttentionRequest, Index, KvCache, KvPages, LseUnit, LseView, Merge, PageView, Scratch, State, TensorView,
+    AttentionRequest, Index, KvCache, KvPages, LseUnit, LseView, Merge, PageView, State, TensorView,
+    Workspace,
 };
 use ferroflash::{Attention, DType, Error};
 

@@ -1,5 +1,4 @@
-//! What the crate keeps of a device: its kernels, and for each stream the memory that launches use beside
-//! their tensors.
+//! State per device: its kernels, and for each stream the scratch memory of launches.
 use crate::errors::refused;
 use candle::Result;
 use candle::cuda_backend::cudarc::driver::{CudaContext, CudaStream};
@@ -8,26 +7,26 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
-/// Rooms by the addresses of their streams. One that has memory holds its stream, so that no other one comes
-/// to lie at this address.
+/// Scratch memory by the addresses of streams. An entry with memory keeps its stream alive, so that no other
+/// stream gets this address.
 type Rooms = HashMap<usize, Arc<Mutex<Room>>>;
 
-/// The handle of a stream that is another one in each thread: what candle's devices compute on.
+/// CUDA's per-thread default stream: candle's devices compute on it.
 const PER_THREAD: usize = 2;
 
 thread_local! {
-    /// This thread's rooms of such streams.
+    /// This thread's scratch memory for per-thread default streams.
     static OWN: RefCell<Rooms> = RefCell::default();
 }
 
-/// Attention on one context, and its streams' rooms.
+/// Attention on one context, and the scratch memory of its streams.
 pub(crate) struct Here {
     pub attention: FlashAttention,
     rooms: Mutex<Rooms>,
 }
 
 impl Here {
-    /// That of a stream's context. They and the context stay until the process ends.
+    /// The state of a stream's context. The state and the context live until the process ends.
     pub fn of(stream: &CudaStream) -> Result<Arc<Here>> {
         static ALL: LazyLock<Mutex<HashMap<usize, Arc<Here>>>> = LazyLock::new(Mutex::default);
         let context: &Arc<CudaContext> = stream.context();
@@ -43,7 +42,7 @@ impl Here {
         Ok(here)
     }
 
-    /// The room of a stream: work of one stream follows each other, so that all of it may share one.
+    /// The scratch memory of a stream. All work of one stream runs in order and shares it.
     pub fn room(&self, stream: &Arc<CudaStream>) -> Arc<Mutex<Room>> {
         let key = Arc::as_ptr(stream) as usize;
         let of = |rooms: &mut Rooms| Arc::clone(rooms.entry(key).or_default());
@@ -54,7 +53,7 @@ impl Here {
     }
 }
 
-/// Who panicked with the lock left nothing half done: what is kept is written by one call.
+/// A thread that panicked with the lock left no partial state: one call writes each value.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -2,8 +2,7 @@
 use super::{Asked, Buffer, Input, Plans, Ready, Room, Work, Written};
 use ferroflash::driver::{Enqueue, Harness};
 use ferroflash::kernels::Contract;
-use ferroflash::plan::ScratchBytes;
-use ferroflash::request::{Counters, Scratch, Workspace};
+use ferroflash::request::{Counters, Workspace};
 use ferroflash::{Attention, Error};
 use std::cell::Cell;
 use std::time::{Duration, Instant};
