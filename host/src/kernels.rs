@@ -3,26 +3,25 @@
 //! [`AttentionRequest::config`]: crate::request::AttentionRequest::config
 pub use crate::prepared::Prepared;
 pub use spec::{
-    Contract, ENTRIES, EntryInfo, Grid, HOPPERS, HOPPERS_PACKED, KERNELS, MaskKind, PACKED, PLANNED, Path,
-    Schedule,
+    AttnInfo, Contract, ENTRIES, HOPPERS, HOPPERS_PACKED, KERNELS, MaskKind, PACKED, PLANNED, Path, Schedule,
 };
 
 use crate::Error;
-use spec::{DECODES, DecodeInfo, HOPPERS_PAGED, PAGED, PagedInfo};
+use spec::{DECODES, HOPPERS_PAGED, PAGED};
 
 /// Every kernel that may solve an attention whose keys and values are tensors: [`ENTRIES`], those for varlen
 /// sequences, and those for Hopper alone.
-pub fn entries() -> impl Iterator<Item = &'static EntryInfo> {
+pub fn entries() -> impl Iterator<Item = &'static AttnInfo> {
     ENTRIES.iter().chain(PACKED).chain(HOPPERS).chain(HOPPERS_PACKED)
 }
 
 /// Every kernel for many queries on a cache.
-pub(crate) fn paged() -> impl Iterator<Item = &'static PagedInfo> {
+pub(crate) fn paged() -> impl Iterator<Item = &'static AttnInfo> {
     PAGED.iter().chain(HOPPERS_PAGED)
 }
 
 /// The kernel for few queries on a cache that has this name.
-pub(crate) fn decode(symbol: &str) -> Option<&'static DecodeInfo> {
+pub(crate) fn decode(symbol: &str) -> Option<&'static AttnInfo> {
     DECODES.iter().find(|entry| entry.contract.symbol == symbol)
 }
 
@@ -30,7 +29,7 @@ pub(crate) fn decode(symbol: &str) -> Option<&'static DecodeInfo> {
 ///
 /// # Errors
 /// [`Error::Invalid`] where the table has no such entry.
-pub fn entry(symbol: &str) -> Result<&'static EntryInfo, Error> {
+pub fn entry(symbol: &str) -> Result<&'static AttnInfo, Error> {
     entries().find(|entry| entry.contract.symbol == symbol).ok_or_else(|| {
         let expected = if spec::kernels().any(|kernel| kernel.symbol == symbol) {
             "it is a kernel for caches, appends or merges; this problem needs one of the families forward, \
@@ -47,7 +46,7 @@ pub fn entry(symbol: &str) -> Result<&'static EntryInfo, Error> {
 ///
 /// # Errors
 /// [`Error::Invalid`] where nothing has that name, [`Error::Unsupported`] where no kernel can be like that.
-pub fn named(name: &str) -> Result<Vec<&'static EntryInfo>, Error> {
+pub fn named(name: &str) -> Result<Vec<&'static AttnInfo>, Error> {
     #[cfg(feature = "lineage")]
     if let Some(configuration) = crate::lineage::Configuration::find(name) {
         return Ok(configuration.entries()?.collect());
@@ -56,7 +55,7 @@ pub fn named(name: &str) -> Result<Vec<&'static EntryInfo>, Error> {
 }
 
 /// The entry of a symbol, or of one of the lineage's names for this mask.
-pub(crate) fn by_name(name: &str, mask: MaskKind) -> Result<&'static EntryInfo, Error> {
+pub(crate) fn by_name(name: &str, mask: MaskKind) -> Result<&'static AttnInfo, Error> {
     #[cfg(feature = "lineage")]
     if let Some(configuration) = crate::lineage::Configuration::find(name) {
         return configuration.entry(mask);

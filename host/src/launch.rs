@@ -1,8 +1,8 @@
 //! What reaches a driver: one or two kernels, each with its grid and the bytes of its parameters.
 use crate::{Boxes, Contract, Error};
 use spec::{
-    AppendParams, CombineParams, DecodeParams, FwdParams, HopperPackedParams, HopperPagedParams,
-    HopperParams, HopperSplitParams, KERNELS, MergeParams, PackedParams, PagedParams, SplitParams, TensorMap,
+    AppendParams, CombineParams, DecodeParams, FwdParams, HopperPagedParams, HopperParams, KERNELS,
+    MergeParams, PagedParams, RaggedMap, SplitParams, TensorMap, VarlenParams,
 };
 
 /// The kernels of one launch, with everything that they are told: a plan
@@ -50,7 +50,7 @@ pub(crate) unsafe trait Params: Copy {
     const MAPS: usize = 0;
 }
 macro_rules! params {
-    ($($plain:ident)*; with maps: $($mapped:ident)*) => {
+    ($($plain:ty),*; with maps: $($mapped:ty),*) => {
         // SAFETY: the sizes are those of the fields, as the tests hold.
         $(unsafe impl Params for $plain {})*
         // SAFETY: the same.
@@ -60,8 +60,10 @@ macro_rules! params {
     };
 }
 params! {
-    FwdParams SplitParams PackedParams PagedParams DecodeParams CombineParams AppendParams MergeParams;
-    with maps: HopperParams HopperSplitParams HopperPackedParams HopperPagedParams
+    FwdParams, SplitParams<FwdParams>, VarlenParams<FwdParams>, PagedParams, DecodeParams, CombineParams,
+    AppendParams, MergeParams;
+    with maps: HopperParams, SplitParams<HopperParams>, VarlenParams<HopperParams<RaggedMap>>,
+    HopperPagedParams
 }
 
 impl Launch {

@@ -4,7 +4,7 @@
 //! Each is an entry of the one table, f16 with head dim 64, once for full and once for causal masks. The
 //! planner never chooses them by itself; [`crate::request::AttentionRequest::config`] and `--config` do, by name.
 use crate::Error;
-use spec::{DType, ENTRIES, EntryInfo, MaskKind};
+use spec::{AttnInfo, DType, ENTRIES, MaskKind};
 
 /// One configuration that the predecessor wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +70,7 @@ impl Configuration {
     ///
     /// # Errors
     /// [`Error::Unsupported`] where no kernel can be like that, with the reason.
-    pub fn entries(&self) -> Result<impl Iterator<Item = &'static EntryInfo> + use<>, Error> {
+    pub fn entries(&self) -> Result<impl Iterator<Item = &'static AttnInfo> + use<>, Error> {
         match self.kernel {
             Entry(suffix) => Ok(ENTRIES.iter().filter(move |entry| suffix_of(entry) == Some(suffix))),
             Impossible(reason) => Err(Error::unsupported(self.name, reason)),
@@ -81,7 +81,7 @@ impl Configuration {
     ///
     /// # Errors
     /// [`Error::Unsupported`] where no kernel can be like that, or the lineage has none for this mask.
-    pub fn entry(&self, mask: MaskKind) -> Result<&'static EntryInfo, Error> {
+    pub fn entry(&self, mask: MaskKind) -> Result<&'static AttnInfo, Error> {
         self.entries()?.find(|entry| entry.mask == mask).ok_or_else(|| {
             let feature = format_args!("{} with mask {}", self.name, mask.name());
             Error::unsupported(feature, "the lineage's configurations are compiled for full and causal masks")
@@ -90,7 +90,7 @@ impl Configuration {
 }
 
 /// The names that an entry has in the lineage; none for the planner's own.
-pub fn names(entry: &EntryInfo) -> impl Iterator<Item = &'static str> {
+pub fn names(entry: &AttnInfo) -> impl Iterator<Item = &'static str> {
     let suffix = suffix_of(entry);
     let named = move |configuration: &&Configuration| match configuration.kernel {
         Entry(own) => suffix == Some(own),
@@ -100,7 +100,7 @@ pub fn names(entry: &EntryInfo) -> impl Iterator<Item = &'static str> {
 }
 
 /// What follows dtype, head dim and mask in an entry's name, where the lineage could have it.
-fn suffix_of(entry: &EntryInfo) -> Option<&'static str> {
+fn suffix_of(entry: &AttnInfo) -> Option<&'static str> {
     if (entry.dtype, entry.head_dim) != (DType::F16, 64) {
         return None;
     }

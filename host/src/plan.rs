@@ -260,5 +260,5 @@ pub fn explain(
     let query = select::Query { problem, tensors: None, on, tuning: &Tuning::new(), scratch };
     let choice = select::attention(&query, None)?;
     schedule::Scheduled::new(problem, choice.kernel, on, |bytes| scratch.allows(bytes))?;
-    Ok((choice.kernel.contract(), choice.reason))
+    Ok((&choice.kernel.contract, choice.reason))
 }

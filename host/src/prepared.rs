@@ -12,7 +12,7 @@ pub struct Prepared<K: Entry, D: Driver> {
 
 impl<K: Entry, D: Driver> std::fmt::Debug for Prepared<K, D> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Prepared").field(&K::INFO.contract.symbol).finish()
+        f.debug_tuple("Prepared").field(&K::CONTRACT.symbol).finish()
     }
 }
 
@@ -23,7 +23,7 @@ impl<K: Entry, D: Driver> Prepared<K, D> {
     /// [`Error::Driver`] with the compiler's log, or the limit of the device that the kernel exceeds;
     /// [`Error::Unsupported`] where this build carries no PTX for it.
     pub fn new(driver: &D) -> Result<Self, Error> {
-        Ok(Prepared { kernel: image::load(driver, &K::INFO.contract)?, entry: PhantomData })
+        Ok(Prepared { kernel: image::load(driver, &K::CONTRACT)?, entry: PhantomData })
     }
 
     /// Enqueues the kernel on `stream`.
@@ -88,14 +88,14 @@ mod tests {
         assert_eq!(size_of::<Slots>(), 8 + 2 * 4);
         assert_eq!(size_of::<PerHead>(), 3 * 8 + 2 * 4);
         assert_eq!(size_of::<RowParts>(), 3 * 4 + size_of::<FastDiv>());
-        let order = size_of::<Integers>() + 2 * 4 + 3 * size_of::<FastDiv>() + 5 * 4;
+        let order = 2 * size_of::<Integers>() + 2 * 4 + 3 * size_of::<FastDiv>() + 5 * 4;
         assert_eq!(size_of::<DecodeOrder>(), order);
         let decode = 2 * size_of::<Tensor>() + 2 * size_of::<Lse>() + size_of::<Cache>() + order;
         let decode = decode + 2 * size_of::<PerHead>() + size_of::<Partials>() + size_of::<Counters>();
         assert_eq!(size_of::<DecodeParams>(), decode + size_of::<FastDiv>() + size_of::<Window>() + 2 * 4);
         assert_eq!([size_of::<Integers>(), size_of::<Counters>()], [8 + 2 * 4; 2]);
         let packed = size_of::<FwdParams>() + 3 * size_of::<Integers>() + size_of::<Sequences>() + 4;
-        assert_eq!(size_of::<PackedParams>(), packed);
+        assert_eq!(size_of::<VarlenParams>(), packed);
         let paged = size_of::<FwdParams>() + size_of::<Cache>() + 2 * size_of::<Integers>();
         assert_eq!(size_of::<PagedParams>(), paged + size_of::<Sequences>() + 4);
         assert_eq!(size_of::<Sequences>(), 2 * 4 + size_of::<FastDiv>());

@@ -8,46 +8,13 @@ pub(crate) use decode::{Decode, at_once, row_blocks};
 pub(crate) use split::Split;
 pub(crate) use tiles::Tiles;
 
-use crate::{Capabilities, Contract, Error, KERNELS, Problem};
-use spec::{DecodeInfo, EntryInfo, PagedInfo};
-
-/// A kernel for attention, as a line of its table.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Kernel {
-    /// Work tiles of queries; keys and values in tensors.
-    Tensors(&'static EntryInfo),
-    /// Work tiles of queries; keys and values in a cache.
-    Cache(&'static PagedInfo),
-    /// Few queries on a cache.
-    Decode(&'static DecodeInfo),
-}
-
-impl Kernel {
-    /// How it is compiled.
-    pub const fn contract(&self) -> &'static Contract {
-        match self {
-            Kernel::Tensors(kernel) => &kernel.contract,
-            Kernel::Cache(kernel) => &kernel.contract,
-            Kernel::Decode(kernel) => &kernel.contract,
-        }
-    }
-}
-
-impl Kernel {
-    /// Columns and keys of the boxes in which it copies K and V, where it is told tensor maps.
-    pub const fn stage(&self) -> Option<(u32, u32)> {
-        match self {
-            Kernel::Tensors(kernel) if kernel.grid.has_maps() => Some((kernel.panel(), kernel.tile_n)),
-            Kernel::Cache(kernel) if kernel.has_maps() => Some((kernel.panel(), kernel.tile_n)),
-            _ => None,
-        }
-    }
-}
+use crate::{AttnInfo, Capabilities, Contract, Error, KERNELS, Problem};
+use spec::{Keys, Schedule as Order};
 
 /// A kernel and how its work is dealt out.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scheduled {
-    pub kernel: Kernel,
+    pub kernel: &'static AttnInfo,
     /// Its place in [`KERNELS`].
     pub place: usize,
     pub schedule: Schedule,
@@ -71,16 +38,16 @@ impl Scheduled {
     /// [`Error::Unsupported`] where there is more to deal out than kernels count.
     pub fn new(
         p: &Problem,
-        kernel: Kernel,
+        kernel: &'static AttnInfo,
         on: &Capabilities,
         allows: impl Fn(u64) -> bool,
     ) -> Result<Self, Error> {
-        let schedule = match kernel {
-            Kernel::Tensors(entry) => Tiles::on_tensors(p, entry, on).map(Schedule::Tiles),
-            Kernel::Cache(entry) => Tiles::on_cache(p, entry, on).map(Schedule::Tiles),
-            Kernel::Decode(entry) => Decode::new(p, entry, on, allows).map(Schedule::Decode),
+        let schedule = match (kernel.schedule, kernel.keys) {
+            (Order::Transposed, _) => Schedule::Decode(Decode::new(p, kernel, on, allows)?),
+            (_, Keys::Cache(_)) => Schedule::Tiles(Tiles::on_cache(p, kernel, on)?),
+            (_, Keys::Batched | Keys::Varlen) => Schedule::Tiles(Tiles::on_tensors(p, kernel, on)?),
         };
-        Ok(Scheduled { kernel, place: place(kernel.contract()), schedule: schedule? })
+        Ok(Scheduled { kernel, place: place(&kernel.contract), schedule })
     }
 
     /// Bytes of workspace and of counters that its launches use.

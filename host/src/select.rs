@@ -12,8 +12,8 @@ pub(crate) use cache::needs_no_decode;
 pub(crate) use merge::merge;
 
 use crate::request::{AttentionRequest, Scratch};
-use crate::schedule::{Kernel, Split};
-use crate::{Capabilities, EntryInfo, Error, MaskKind, Problem, Tuning, kernels, tma};
+use crate::schedule::Split;
+use crate::{AttnInfo, Capabilities, Error, MaskKind, Problem, Tuning, kernels, tma};
 use hopper::Answer;
 
 /// What selection looks at.
@@ -33,26 +33,23 @@ impl Query<'_> {
     ///
     /// # Errors
     /// What TMA does not take.
-    fn takes(&self, kernel: Kernel) -> Result<(), &'static str> {
-        match (self.tensors, kernel.stage()) {
-            (Some(r), Some((panel, keys))) => tma::maps(r, tma::Stage { panel, keys }).map(|_| ()),
-            _ => Ok(()),
-        }
+    fn takes(&self, kernel: &AttnInfo) -> Result<(), &'static str> {
+        self.tensors.map_or(Ok(()), |r| tma::maps(r, kernel).map(|_| ()))
     }
 }
 
 /// A kernel and why it was chosen.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Choice {
-    pub kernel: Kernel,
+    pub kernel: &'static AttnInfo,
     pub reason: &'static str,
     /// What solves the problem for tensors that `kernel` does not take.
-    pub fallback: Option<Kernel>,
+    pub fallback: Option<&'static AttnInfo>,
 }
 
 impl Choice {
     /// A kernel that takes all tensors, or was asked for.
-    const fn new(kernel: Kernel, reason: &'static str) -> Self {
+    const fn new(kernel: &'static AttnInfo, reason: &'static str) -> Self {
         Choice { kernel, reason, fallback: None }
     }
 }
@@ -99,21 +96,18 @@ pub(crate) fn attention(q: &Query<'_>, config: Option<&str>) -> Result<Choice, E
         });
         let choice = Choice { reason: MEASURED, ..measured? };
         // It was measured with a workspace, or tensors that it takes; without them the table decides.
-        let workspace = match choice.kernel {
-            Kernel::Tensors(entry) => Split::new(p, entry, on)?.map_or(0, |split| split.workspace()),
-            Kernel::Cache(_) | Kernel::Decode(_) => 0,
-        };
+        let workspace = Split::new(p, choice.kernel, on)?.map_or(0, |split| split.workspace());
         if q.takes(choice.kernel).is_ok() && q.scratch.allows(workspace) {
-            let by_maps = choice.kernel.stage().is_some();
+            let by_maps = choice.kernel.has_maps();
             let fallback = by_maps.then(|| portable::choose(p, mask, on, Scratch::None)).transpose()?;
             return Ok(Choice { fallback: fallback.map(|choice| choice.kernel), ..choice });
         }
     }
     let portable = |scratch| portable::choose(p, mask, on, scratch);
     match hopper::dense(q, mask) {
-        Answer::Taken(entry, reason) => {
+        Answer::Taken(kernel, reason) => {
             let fallback = Some(portable(Scratch::None)?.kernel);
-            Ok(Choice { kernel: Kernel::Tensors(entry), reason, fallback })
+            Ok(Choice { kernel, reason, fallback })
         }
         Answer::Refused(reason) => Ok(Choice { reason, ..portable(q.scratch)? }),
         Answer::Slower(_) | Answer::Portable => portable(q.scratch),
@@ -124,13 +118,13 @@ pub(crate) fn attention(q: &Query<'_>, config: Option<&str>) -> Result<Choice, E
 /// same type, a mask at least as general, a head dim at least as large.
 fn named(name: &str, q: &Query<'_>, mask: MaskKind) -> Result<Choice, Error> {
     let (p, on) = (q.problem, q.on);
-    let entry: &'static EntryInfo = kernels::by_name(name, mask)?;
+    let entry: &'static AttnInfo = kernels::by_name(name, mask)?;
     let general = entry.mask == mask || entry.mask == MaskKind::Local;
     let sequences = if p.varlen.is_some() { "varlen" } else { "equally long" };
-    if entry.grid.packs() != p.varlen.is_some() {
+    if entry.is_varlen() != p.varlen.is_some() {
         // What the planner would take is one, whatever else is wrong with this one.
         let any = Query { tensors: None, scratch: Scratch::None, tuning: &Tuning::new(), ..*q };
-        let other = attention(&any, None)?.kernel.contract().symbol;
+        let other = attention(&any, None)?.kernel.contract.symbol;
         let expected = format_args!("it is no kernel for {sequences} sequences; {other} is one");
         return Err(Error::invalid("config", name, expected));
     }
@@ -143,12 +137,12 @@ fn named(name: &str, q: &Query<'_>, mask: MaskKind) -> Result<Choice, Error> {
         );
         return Err(Error::invalid("config", name, expected));
     }
-    if entry.grid.has_maps() && p.alibi {
+    if entry.has_maps() && p.alibi {
         return Err(Error::unsupported(
             format_args!("{name} with ALiBi slopes"),
             "portable kernels take them",
         ));
     }
     on.runs(&entry.contract)?;
-    Ok(Choice::new(Kernel::Tensors(entry), ASKED))
+    Ok(Choice::new(entry, ASKED))
 }

@@ -2,28 +2,24 @@
 //! tensors and the size of pages alone, so that a CUDA graph that is replayed with other lengths and other
 //! pages has them.
 use crate::request::{AttentionRequest, KeysValues, KvCache, Paged, Queries, TensorView};
-use crate::{Boxes, MapKind};
-use spec::{EntryInfo, RaggedMap};
+use crate::{AttnInfo, Boxes, MapKind};
+use spec::RaggedMap;
 
 /// Strides of a tensor map are less.
 const MAX_STRIDE: u64 = 1 << 40;
 /// Boxes have at least as many rows: what the swizzle repeats itself after.
 const LEAST_ROWS: u32 = 8;
 
-/// The boxes in which a kernel copies K and V: columns of a panel, and keys of a stage.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Stage {
-    pub panel: u32,
-    pub keys: u32,
-}
-
-/// The tensor maps of Q, K, V and O of a request that has been checked.
+/// The tensor maps of Q, K, V and O of a request that has been checked; none where the kernel is told none.
 ///
 /// # Errors
 /// What TMA does not take.
-pub(crate) fn maps(r: &AttentionRequest<'_>, stage: Stage) -> Result<[Boxes; 4], &'static str> {
-    let Stage { panel, keys } = stage;
-    let queries = [panel, EntryInfo::Q_BOX_ROWS];
+pub(crate) fn maps(r: &AttentionRequest<'_>, kernel: &AttnInfo) -> Result<Option<[Boxes; 4]>, &'static str> {
+    if !kernel.has_maps() {
+        return Ok(None);
+    }
+    let (panel, keys) = (kernel.panel(), kernel.tile_n);
+    let queries = [panel, AttnInfo::Q_BOX_ROWS];
     let (q, o) = (&r.q, &r.o);
     match &r.kv {
         KeysValues::Tensors { k, v } | KeysValues::Varlen { k, v, .. } => {
@@ -37,7 +33,8 @@ pub(crate) fn maps(r: &AttentionRequest<'_>, stage: Stage) -> Result<[Boxes; 4],
                 }
             };
             let boxes = |view, of| Boxes { of, kind, ..whole(view) };
-            Ok([boxes(q, queries), boxes(k, [panel, keys]), boxes(v, [panel, keys]), boxes(o, queries)])
+            let [k, v] = [k, v].map(|view| boxes(view, [panel, keys]));
+            Ok(Some([boxes(q, queries), k, v, boxes(o, queries)]))
         }
         KeysValues::Cache(cache) => {
             let Some(rows) = box_rows(cache, keys) else {
@@ -56,7 +53,7 @@ pub(crate) fn maps(r: &AttentionRequest<'_>, stage: Stage) -> Result<[Boxes; 4],
                             of 2^34 bytes");
             }
             let [q, o] = [&q, &o].map(|view| boxes(view, MapKind::Ragged, queries));
-            Ok([q, k, v, o])
+            Ok(Some([q, k, v, o]))
         }
     }
 }

@@ -274,7 +274,7 @@ fn chunks_are_cut_alike_for_any_pages() {
                 let shape = Shape { heads: [rows, 1], head_dim, page: Some(page), ..LLAMA };
                 let plan = plan(&decode(shape).splits(Splits::CHUNK).scratch(Scratch::Fastest), on).ok()?;
                 let found = spec::DECODES.iter().find(|e| e.contract == *plan.contract());
-                found.map(|e| (e.head_dim, e.rows, e.warps))
+                found.map(|e| (e.head_dim, e.tile_m, e.warps()))
             };
             assert_eq!(entry(16), entry(5), "{name}, head dim {head_dim}, {rows} rows");
         }

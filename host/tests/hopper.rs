@@ -7,7 +7,7 @@ use fake::FakeDriver;
 use fake_ptx::with_ptx;
 use ferroflash::{plan::*, request::*, tuning::*, *};
 use parts::{forward_params, k, keys, queries, v};
-use spec::{HopperPackedParams, HopperParams};
+use spec::{HopperParams, RaggedMap, VarlenParams};
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
 
@@ -354,8 +354,13 @@ fn maps_of_packed_sequences_follow_from_tensors_alone() -> Result<(), Error> {
     assert_eq!(encoded(), 4, "other sequences have the same");
     let launches = attention.driver().launches();
     let told = &launches[0];
-    assert_eq!((&*told.symbol, told.params.len()), (PACKED, size_of::<HopperPackedParams>()));
-    let starts = |launch: usize| word(&launches[launch].params, offset_of!(HopperPackedParams, cu_seqlens_q));
+    assert_eq!(
+        (&*told.symbol, told.params.len()),
+        (PACKED, size_of::<VarlenParams<HopperParams<RaggedMap>>>())
+    );
+    let starts = |launch: usize| {
+        word(&launches[launch].params, offset_of!(VarlenParams<HopperParams<RaggedMap>>, cu_seqlens_q))
+    };
     assert_eq!([starts(0), starts(1)], [(1 << 44) + (5 << 36), (1 << 44) + (6 << 36)]);
     // The same rows of a batch have another map.
     assert!(attention.plan(&long(1 << 44)).is_ok());

@@ -115,7 +115,7 @@ fn every_type_head_dim_and_mask_has_a_packed_kernel_on_every_card() {
                     let problem = Problem::new(dtype, 3, 100, 4, head_dim).mask(mask).varlen(Some([250; 2]));
                     let kernel = supports(&problem, card).unwrap_or_else(|e| panic!("{problem}: {e}"));
                     let entry = entry(kernel.symbol).expect("in the table");
-                    assert_eq!((entry.grid, entry.dtype), (Grid::Packed, dtype), "{problem}");
+                    assert_eq!((entry.family(), entry.dtype), ("packed", dtype), "{problem}");
                     assert!(
                         entry.head_dim as usize >= head_dim && entry.head_dim <= 2 * head_dim.max(16) as u32
                     );

@@ -173,7 +173,7 @@ fn forward(p: &Problem) -> AttentionRequest<'static> {
 }
 
 /// A forward kernel's line in the table.
-fn info(kernel: &Contract) -> &'static EntryInfo {
+fn info(kernel: &Contract) -> &'static AttnInfo {
     entry(kernel.symbol).expect("in the table")
 }
 

@@ -1,6 +1,6 @@
 //! Every line of the table becomes an entry.
 use cuda_std::{kernel, parameter_address};
-use spec::Kernel;
+use spec::{Forward, Kernel, Paged, Split, Varlen};
 use tile::{Block, Smem};
 
 /// A configuration with its kernel.
@@ -9,8 +9,27 @@ pub trait Run: Kernel + Sized {
     fn run(params: Self::Params, block: Block<Self>, smem: Smem<Self>);
 }
 
+/// How a kernel of instructions `I` becomes kernel `To`: on varlen tensors, over a cache, or with splits.
+pub trait RunAs<To: Kernel, I>: Forward {
+    /// What one thread block does.
+    fn run_as(params: To::Params, block: Block<To>, smem: Smem<To>);
+}
+
+macro_rules! run_as {
+    ($($to:ident),*) => {
+        $(impl<K: Forward + RunAs<$to<K>, <K as Forward>::Isa>> Run for $to<K> {
+            #[inline(always)]
+            fn run(params: Self::Params, block: Block<Self>, smem: Smem<Self>) {
+                K::run_as(params, block, smem)
+            }
+        })*
+    };
+}
+run_as!(Split, Varlen, Paged);
+
 macro_rules! emit {
-    ($($symbol:ident [$($name:ident = $type:ident),*]: $config:ty;)*) => {
+    ($(#[$doc:meta])* $list:ident: $info:ident,
+        $($symbol:ident [$($name:ident = $type:ident),*]: $config:ty;)*) => {
         $(
             #[allow(dead_code, reason = "the device compiler may be asked for other kernels")]
             mod $symbol {
@@ -33,3 +52,4 @@ macro_rules! emit {
     };
 }
 spec::for_each_kernel!(emit);
+spec::for_each_lineage!(emit);

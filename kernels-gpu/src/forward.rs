@@ -4,7 +4,7 @@ use crate::mainloop::{KvStage, Share, Stages, attend};
 use crate::mask::MaskFn;
 use crate::tensors::{Portion, Whole};
 use core::ops::ControlFlow;
-use spec::{Forward, Fwd, FwdParams, Kernel, Persistent};
+use spec::{Forward, Fwd, FwdParams, Kernel, Persistent, Sm80};
 use tile::{
     Block, CpAsync, Mma, Pipeline, Resident, Ring, SharedTile, Smem, TileSource, TileWalk, Unfilled, Walk,
 };
@@ -65,7 +65,7 @@ impl<
 }
 
 /// A kernel whose blocks do one tile of queries, whichever they are told.
-pub trait Tile: Forward {
+pub trait Tile: Forward<Isa = Sm80> {
     /// Does `portion`, under a contract `C` of as many threads and as much shared memory.
     fn tile<C: Kernel, P: Portion>(p: &FwdParams, portion: &P, block: &mut Block<C>, smem: Smem<C>);
 }
@@ -145,7 +145,7 @@ impl<
     }
 }
 
-impl<K: Tile> Run for Persistent<K> {
+impl<K: Tile<Params = FwdParams>> Run for Persistent<K> {
     /// Tile after tile, as many blocks apart as there are.
     #[inline(always)]
     fn run(p: FwdParams, mut block: Block<Self>, smem: Smem<Self>) {

@@ -19,11 +19,11 @@ pub mod split;
 pub mod wide;
 
 use portion::{ForwardOf, ParamsOf, Source};
-use spec::{Forward, Kernel};
+use spec::{Forward, Kernel, Sm90a};
 use tile::{Block, Smem};
 
 /// A kernel's body: what a block does with its portions of the problem.
-pub trait Body: Forward {
+pub trait Body: Forward<Isa = Sm90a> {
     /// `source` has the portions of so many-th of so many blocks.
     fn body<S: Source, C: Kernel<Params: AsRef<ForwardOf<S::Portion>>>>(
         p: &ParamsOf<S>,

@@ -3,7 +3,7 @@
 //! as its caller has promised: blocks, and threads that share copies, read them each for itself. (What stands
 //! in a cache's table is clamped where it is read, and a slot that a cache has not is none, in `tile`.)
 use cuda_std::math::opaque;
-use spec::Integers;
+use spec::{DecodeParams, Integers};
 use tile::{GlobalInts, Warp};
 
 /// Length `i`: at most `most`, and 0 where the number is negative or there is none.
@@ -12,15 +12,25 @@ pub fn length(lengths: &Integers, i: u32, most: u32) -> u32 {
     (GlobalInts::of(lengths).get(i).max(0) as u32).min(most)
 }
 
-/// A length as it stands there, or 0 where there is none: loaded long before it is needed.
+/// Keys of a sequence in decoding, not yet clamped: loaded long before they are needed.
 #[derive(Clone, Copy)]
 pub struct Unchecked(u32);
 
 impl Unchecked {
-    /// Length `i`.
+    /// Keys of sequence `i`; 0 where there is no such sequence. Which integers there are follows from
+    /// parameters alone, so that no branch on it diverges.
     #[inline(always)]
-    pub fn load(lengths: &Integers, i: u32) -> Self {
-        Unchecked(GlobalInts::of(lengths).get(i) as u32)
+    pub fn load(p: &DecodeParams, i: u32) -> Self {
+        let DecodeParams { order, cache, .. } = p;
+        let told = match order.lengths.base {
+            0 if i < order.lengths.count => order.max_keys as i32,
+            0 => 0,
+            _ => GlobalInts::of(&order.lengths).get(i),
+        };
+        if order.starts.count == 0 {
+            return Unchecked(told as u32);
+        }
+        Unchecked(Span::load(&order.starts, i, cache.pages).cut(told).rows())
     }
 
     /// That of lane `lane`.

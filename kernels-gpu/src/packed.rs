@@ -1,12 +1,12 @@
 //! Forward attention for packed sequences: a block finds out whose tile is its own, by what the device's
 //! integers say now; from there on the tile is one like any other.
-use crate::entries::Run;
+use crate::entries::RunAs;
 use crate::forward::Tile;
 use crate::lengths::{self, Span};
 use crate::mask::MaskFn;
 use crate::softmax::Softmax;
 use crate::tensors::{Portion, TileTensors};
-use spec::{FwdParams, Packed, PackedParams, Window, WorkTile};
+use spec::{FwdParams, Sm80, Varlen, VarlenParams, Window, WorkTile};
 use tile::{Acc, Block, GlobalRows, Mma, Smem, Spent, Warp, WarpRows};
 
 /// A tile of one sequence, all of it: as if the sequence began with it, and its window stood so much further
@@ -28,8 +28,8 @@ impl OfSequence {
     /// The tile of `tile_m` queries that is `index`-th in order, if there is one for today's lengths. Every
     /// warp of a block finds the same.
     #[inline(always)]
-    fn find(p: &PackedParams, index: u32, tile_m: u32, warp: Warp) -> Option<Self> {
-        let PackedParams { forward, sequences, .. } = p;
+    fn find(p: &VarlenParams, index: u32, tile_m: u32, warp: Warp) -> Option<Self> {
+        let VarlenParams { forward, sequences, .. } = p;
         let tile = forward.order.tile(index);
         let sequence = sequences.find(tile.m_block, |first, step| {
             let sequence = first + warp.lane() * step;
@@ -87,10 +87,10 @@ impl Portion for OfSequence {
     }
 }
 
-impl<K: Tile> Run for Packed<K> {
+impl<K: Tile> RunAs<Varlen<K>, Sm80> for K {
     #[inline(always)]
-    fn run(p: PackedParams, mut block: Block<Self>, smem: Smem<Self>) {
-        if let Some(portion) = OfSequence::find(&p, block.index(), K::TILE_M, block.warp()) {
+    fn run_as(p: VarlenParams, mut block: Block<Varlen<K>>, smem: Smem<Varlen<K>>) {
+        if let Some(portion) = OfSequence::find(&p, block.index(), K::INFO.tile_m, block.warp()) {
             K::tile(&p.forward, &portion, &mut block, smem)
         }
     }

@@ -1,6 +1,6 @@
 //! Forward attention over a cache in pages: many queries of each sequence, on all the keys that it has so
 //! far.
-use crate::entries::Run;
+use crate::entries::RunAs;
 use crate::forward::Tile;
 use crate::lengths::{self, Span};
 use crate::mask::MaskFn;
@@ -8,7 +8,7 @@ use crate::packed::OfSequence;
 use crate::softmax::Softmax;
 use crate::tensors::{Portion, TileTensors};
 use attention_tile::CacheRows;
-use spec::{Cache, FwdParams, Paged, PagedParams, Window, WorkTile};
+use spec::{Cache, FwdParams, Paged, PagedParams, Sm80, Window, WorkTile};
 use tile::{Acc, Block, Mma, Smem, Spent, Warp, WarpRows};
 
 /// A tile of one sequence, whose keys and values lie in a cache.
@@ -91,12 +91,12 @@ fn find(p: &PagedParams, index: u32, tile_m: u32, warp: Warp) -> Option<(WorkTil
     exists.then_some((WorkTile { m_block, ..tile }, sequence, queries))
 }
 
-impl<K: Tile> Run for Paged<K> {
+impl<K: Tile> RunAs<Paged<K>, Sm80> for K {
     #[inline(always)]
-    fn run(p: PagedParams, mut block: Block<Self>, smem: Smem<Self>) {
+    fn run_as(p: PagedParams, mut block: Block<Paged<K>>, smem: Smem<Paged<K>>) {
         let warp = block.warp();
-        if let Some((tile, sequence, queries)) = find(&p, block.index(), K::TILE_M, warp) {
-            let portion = OnCache::of(&p, tile, K::TILE_M, warp.uniform(sequence), queries, warp);
+        if let Some((tile, sequence, queries)) = find(&p, block.index(), K::INFO.tile_m, warp) {
+            let portion = OnCache::of(&p, tile, K::INFO.tile_m, warp.uniform(sequence), queries, warp);
             K::tile(&p.forward, &portion, &mut block, smem)
         }
     }

@@ -1,13 +1,13 @@
 //! Several blocks for one tile of queries, each with a slice of its keys (FlashDecoding, Dao et al. 2023),
 //! and the kernel that merges what they leave.
-use crate::entries::Run;
+use crate::entries::{Run, RunAs};
 use crate::forward::Tile;
 use crate::mask::{BlockRange, MaskFn};
 use crate::partial::Partial;
 use crate::softmax::Softmax;
 use crate::tensors::{Portion, TileTensors};
 use core::f32::consts::{LN_2, LOG2_E};
-use spec::{Combine, CombineParams, FwdParams, Kernel, Partials, Split, SplitParams};
+use spec::{Combine, CombineParams, FwdParams, Kernel, Partials, Sm80, Split, SplitParams};
 use tile::{Acc, Block, GlobalRows, GlobalVec, Mma, OwnChunk, PartialRows, Smem, Spent, WarpRows};
 
 /// One slice of a tile's keys: the results are partial ones.
@@ -66,10 +66,10 @@ impl Portion for Slice<'_> {
     }
 }
 
-impl<K: Tile> Run for Split<K> {
+impl<K: Tile<Params = FwdParams>> RunAs<Split<K>, Sm80> for K {
     /// The slices of a tile are neighbours, so that they end together.
     #[inline(always)]
-    fn run(p: SplitParams, mut block: Block<Self>, smem: Smem<Self>) {
+    fn run_as(p: SplitParams, mut block: Block<Split<K>>, smem: Smem<Split<K>>) {
         let (tile, index) = p.partials.slices.div_rem(block.index());
         K::tile(&p.forward, &Slice { tile, index, partials: &p.partials }, &mut block, smem)
     }

@@ -133,6 +133,33 @@ fn bytes_are_counted() {
 }
 
 #[test]
+fn loads_are_waited_for() {
+    // A stage more than the consumers take.
+    caught(
+        &[Kind::UnwaitedCopies],
+        "setp.lt.u32 p, i, 4;\n    @p bra COPY;",
+        "setp.lt.u32 p, i, 5; @p bra COPY;",
+    );
+    // Waits and arrivals that order nothing.
+    let order = [Kind::WriteAfterRead, Kind::ReadAfterWrite, Kind::WriteAfterWrite];
+    caught(
+        &order,
+        ".parity.shared::cta.b64 p, [full+49152]",
+        ".parity.relaxed.cta.shared::cta.b64 p, [full+49152]",
+    );
+    caught(
+        &order,
+        ".parity.shared::cta.b64 p, [full+49168]",
+        ".parity.relaxed.cta.shared::cta.b64 p, [full+49168]",
+    );
+    caught(
+        &order,
+        "mbarrier.arrive.shared::cta.b64 _, [full",
+        "mbarrier.arrive.relaxed.cta.shared::cta.b64 _, [full",
+    );
+}
+
+#[test]
 fn stores_are_waited_for() {
     let wait = "@leads cp.async.bulk.wait_group.read 0;";
     caught(&[Kind::UnwaitedCopies], wait, "");

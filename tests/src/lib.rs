@@ -1,13 +1,15 @@
 //! What FerroFlash's tests share: [`check`], one case on one entry by any driver.
 //!
 //! Reference, tolerance rule and cases are the crate `reference`, which the program uses, too.
-use ferroflash::driver::{Harness, SimDriver};
-use ferroflash::kernels::EntryInfo;
+use ferroflash::driver::Harness;
+use ferroflash::driver::SimDriver;
+use ferroflash::kernels::AttnInfo;
 use ferroflash::{Attention, Capabilities};
 use ptx_sim::Options;
 use reference::{Case, Loaded, Reference};
 
 pub mod clamps;
+pub mod known_keys;
 pub mod mutation;
 pub mod on_cache;
 pub mod subjects;
@@ -16,7 +18,7 @@ pub mod subjects;
 ///
 /// # Panics
 /// Where no card does.
-pub fn simulator_with(entry: &EntryInfo, options: Options) -> Attention<SimDriver> {
+pub fn simulator_with(entry: &AttnInfo, options: Options) -> Attention<SimDriver> {
     let cards = ["l4", "a100", "h200"].map(|name| (name, Capabilities::profile(name).expect("a known card")));
     let card = cards.iter().find(|(_, card)| card.runs(&entry.contract).is_ok());
     let (name, _) = card.unwrap_or_else(|| panic!("no card holds {}", entry.contract.symbol));
@@ -28,7 +30,7 @@ pub fn simulator_with(entry: &EntryInfo, options: Options) -> Attention<SimDrive
 /// # Panics
 /// Where the driver refuses, a checker of the simulator finds something, or the result is wrong.
 #[track_caller]
-pub fn check<D: Harness>(attention: &Attention<D>, entry: &EntryInfo, case: &Case) {
+pub fn check<D: Harness>(attention: &Attention<D>, entry: &AttnInfo, case: &Case) {
     let memory = case.memory();
     let reference = Reference::new(&memory.inputs().expect("cases are valid"));
     let outcome =

@@ -3,7 +3,7 @@ use ferroflash::Attention;
 use ferroflash::driver::SimDriver;
 use ptx_sim::Kind;
 use reference::{DecodeCase, DecodeMemory, LoadedDecode, Pages, paged_edges};
-use spec::PagedInfo;
+use spec::AttnInfo;
 
 /// A card of 16 SMs, which holds every entry from sm_80 on: splits and several rounds with few blocks.
 const CARD: &str = "orin";
@@ -77,7 +77,7 @@ pub fn check_on(attention: &Attention<SimDriver>, case: &DecodeCase, config: Opt
 /// # Panics
 /// Where the table has none, and as [`check_lengths`].
 #[track_caller]
-pub fn check_head_dim(attention: fn() -> Attention<SimDriver>, table: &[PagedInfo], head_dim: u32) {
+pub fn check_head_dim(attention: fn() -> Attention<SimDriver>, table: &[AttnInfo], head_dim: u32) {
     let entries: Vec<_> = table.iter().filter(|entry| entry.head_dim == head_dim).collect();
     assert!(!entries.is_empty(), "the table has head dim {head_dim}");
     for entry in entries {

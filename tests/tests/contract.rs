@@ -1,8 +1,9 @@
 //! Table, planner and cases agree: every entry can be reached, and every case reaches the entry that it is
 //! for.
-use ferroflash::kernels::{ENTRIES, EntryInfo, Grid, MaskKind, entries, entry};
+use ferroflash::kernels::{AttnInfo, ENTRIES, MaskKind, entries, entry};
 use ferroflash::plan::{Problem, supports};
 use ferroflash::request::{Alignment, Mask, Workspace};
+use ferroflash::spec::TileScheduler;
 use ferroflash::{Capabilities, DType, plan};
 use reference::{Case, Layout, Values, edges, grid, soak};
 use std::collections::BTreeSet;
@@ -40,8 +41,7 @@ fn every_problem_has_an_entry_that_fits_on_every_card() {
             let smaller =
                 ENTRIES.iter().any(|e| (problem.head_dim as u32..entry.head_dim).contains(&e.head_dim));
             // Hopper's copy engine is slow at rows that begin within 32 bytes, unless panels are whole.
-            let whole =
-                entry.grid.has_maps() && entry.head_dim == 128 && [72, 88].contains(&problem.head_dim);
+            let whole = entry.has_maps() && entry.head_dim == 128 && [72, 88].contains(&problem.head_dim);
             assert!(!smaller || whole, "{problem}: {} pads more than it must", entry.contract.symbol);
         }
     }
@@ -49,7 +49,7 @@ fn every_problem_has_an_entry_that_fits_on_every_card() {
 
 /// Plans `case` on an H200, which holds every entry, with `entry` asked for by name.
 #[track_caller]
-fn check_case(case: &Case, entry: &EntryInfo) {
+fn check_case(case: &Case, entry: &AttnInfo) {
     let memory = case.memory();
     let workspace = Some(Workspace { address: 6 << 32, bytes: 1 << 32 });
     let tensors = memory.forward(&[1 << 32, 2 << 32, 3 << 32, 7 << 32, 8 << 32, 9 << 32], 4 << 32, 5 << 32);
@@ -63,25 +63,25 @@ fn check_case(case: &Case, entry: &EntryInfo) {
     let resident = plan.params(&forward).map_or(h200.sms, |params| params.order.resident) as usize;
     let slices =
         plan.workspace_bytes() as usize / (4 * (entry.head_dim as usize + 1) * batch * heads_q * seqlen_q);
-    let blocks = match entry.grid {
-        Grid::OneTileABlock => tiles,
-        Grid::Persistent => tiles.min(resident),
-        Grid::Rounds => {
+    let persistent = entry.scheduler == TileScheduler::Persistent;
+    let blocks = match (persistent, entry.is_varlen(), entry.splits) {
+        (false, false, false) => tiles,
+        (true, false, false) => {
             // Pairs of tiles, unless these would leave more to one block than single ones do.
             let even = seqlen_q.div_ceil(entry.tile_m as usize).is_multiple_of(2);
-            let paired = entry.mask == MaskKind::Causal && even;
+            let paired = entry.has_maps() && entry.mask == MaskKind::Causal && even;
             let pairs = (tiles / 2).min(resident);
             if paired && plan.grid()[0] as usize == pairs { pairs } else { tiles.min(resident) }
         }
-        Grid::Split => tiles * slices,
-        Grid::Slices => (tiles * slices).min(resident),
+        (false, false, true) => tiles * slices,
+        (true, false, true) => (tiles * slices).min(resident),
         // As many as the longest has for each sequence, or one for each that the rows do not fill.
-        Grid::Packed => {
+        (false, true, _) => {
             let rows = case.problem.varlen.expect("the case is packed")[0];
             tiles.min((rows / entry.tile_m as usize + batch) * heads_q)
         }
         // Two of these a block, or where all are as long as the longest, as many blocks as the card holds.
-        Grid::PackedRounds => {
+        (true, true, _) => {
             let [rows, keys] = case.problem.varlen.expect("the case is packed");
             let equal = [rows, keys] == [seqlen_q, case.problem.seqlen_k].map(|most| batch * most);
             let tiles = tiles.min((rows / entry.tile_m as usize + batch) * heads_q);

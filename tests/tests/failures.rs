@@ -3,7 +3,7 @@
 //! lists all of it.
 use ferroflash::driver::Harness;
 use ferroflash::driver::{Driver, SimDriver};
-use ferroflash::kernels::{Contract, EntryInfo, MaskKind};
+use ferroflash::kernels::{AttnInfo, Contract, MaskKind};
 use ferroflash::lineage::Configuration;
 use ferroflash::plan::Problem;
 use ferroflash::request::{AttentionRequest, Mask, TensorView};
@@ -13,7 +13,7 @@ use reference::{Case, Layout, Loaded, Reference, Values, reproducer};
 use std::path::Path;
 
 /// A configuration's entry for a full mask.
-fn entry(name: &str) -> &'static EntryInfo {
+fn entry(name: &str) -> &'static AttnInfo {
     let mut entries = Configuration::find(name).expect("in the lineage").entries().expect("possible");
     entries.find(|e| e.mask == MaskKind::Full).expect("compiled for full masks")
 }

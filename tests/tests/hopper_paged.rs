@@ -2,20 +2,28 @@
 //! of every size that it takes, and what stands on the device whatever it is.
 use ferroflash::driver::SimDriver;
 use ferroflash::request::Mask;
-use ferroflash::spec::{HOPPERS_PAGED, PagedInfo};
-use ferroflash::{Attention, DType};
+use ferroflash::spec::{AttnInfo, HOPPERS_PAGED};
+use ferroflash::{Attention, DType, ptx};
 use ferroflash_tests::clamps::{garbage_on_pages, unnoticed};
 use ferroflash_tests::mutation::Subject;
 use ferroflash_tests::on_cache::{check_garbage, check_head_dim, check_on};
-use reference::{DecodeCase, Pages};
+use ptx_sim::{
+    Options,
+    mutate::{Mutant, Operator, mutants},
+};
+use reference::{DecodeCase, Pages, paged_edges};
+use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
+/// An H200 with two multiprocessors: blocks are persistent, and have several tiles each in small problems.
 fn h200() -> Attention<SimDriver> {
-    Attention::new(SimDriver::new("h200").expect("a known card"))
+    let card = SimDriver::of_multiprocessors("h200", Options::default(), Some(2));
+    Attention::new(card.expect("a known card"))
 }
 
 /// The f16 kernel of head dim 64.
-fn smallest() -> &'static PagedInfo {
-    let is_it = |e: &&PagedInfo| (e.dtype, e.head_dim) == (DType::F16, 64);
+fn smallest() -> &'static AttnInfo {
+    let is_it = |e: &&AttnInfo| (e.dtype, e.head_dim) == (DType::F16, 64);
     HOPPERS_PAGED.iter().find(is_it).expect("in the table")
 }
 
@@ -27,6 +35,45 @@ fn head_dim_64() {
 #[test]
 fn head_dim_128() {
     check_head_dim(h200, HOPPERS_PAGED, 128);
+}
+
+/// What orders a block's tiles among each other, taken away instruction by instruction: waits for stores to
+/// leave their buffer, barriers of a consumer warpgroup around it, arrivals that release a stage or Q.
+#[test]
+fn an_order_between_the_tiles_of_a_block_that_is_missing_is_noticed() {
+    let entry = smallest();
+    let symbol = entry.contract.symbol;
+    let text = ptx::source(symbol).expect("this build carries every kernel");
+    let many = paged_edges(entry).pop().expect("an edge of many tiles a block");
+    let attention = |text: &str| {
+        let options =
+            Options { budget: 60_000_000, patience: 2_000_000, max_reports: 1, ..Options::default() };
+        let card = SimDriver::of_multiprocessors("h200", options, Some(2)).expect("a known card");
+        let attention = Attention::new(card);
+        // SAFETY: nothing but the simulator runs it, and that checks each access.
+        unsafe { attention.load_from(symbol, text) }.expect("a module");
+        attention
+    };
+    let orders = |mutant: &Mutant| {
+        let of = |part: &str| mutant.description.contains(part);
+        match mutant.operator {
+            Operator::DeleteWait | Operator::WeakenWait => of("bulk.wait_group.read"),
+            Operator::DeleteArrive => of("mbarrier.arrive.shared"),
+            Operator::DeleteBarrier => of("bar.sync") && of(", 128;"),
+            _ => false,
+        }
+    };
+    let mutants: Vec<_> = mutants(&text, symbol).expect("PTX").into_iter().filter(orders).collect();
+    let operators: BTreeSet<_> = mutants.iter().map(|mutant| mutant.operator).collect();
+    assert_eq!(operators.len(), 4, "{mutants:#?}");
+    let unnoticed = mutants.iter().filter(|mutant| {
+        let attention = attention(&mutant.apply(&text));
+        catch_unwind(AssertUnwindSafe(|| check_on(&attention, &many, Some(symbol)))).is_ok()
+    });
+    let unnoticed: Vec<_> = unnoticed.collect();
+    // The last arrival of the text releases a stage of a block's last tile: nobody fills it again.
+    let last = mutants.iter().filter(|mutant| mutant.operator == Operator::DeleteArrive).next_back();
+    assert!(unnoticed.iter().all(|mutant| Some(*mutant) == last), "{unnoticed:#?}");
 }
 
 #[test]

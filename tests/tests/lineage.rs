@@ -1,34 +1,35 @@
 //! The predecessor's configurations by their names: what they are here, that each computes what it should,
 //! and that nobody gets one unasked.
 use ferroflash::driver::SimDriver;
-use ferroflash::kernels::{Contract, ENTRIES, EntryInfo, Grid, MaskKind, Path, Schedule, entry};
+use ferroflash::kernels::{AttnInfo, Contract, ENTRIES, MaskKind, Path, Schedule, entry};
 use ferroflash::lineage::{CONFIGURATIONS, Configuration, names};
 use ferroflash::plan::{Problem, supports};
 use ferroflash::request::{AttentionRequest, Mask, TensorView};
 use ferroflash::{Attention, Capabilities, DType, Error, Plan, plan};
 use reference::{Loaded, Reference, headline, reproducer};
-use {Grid::*, Path::*, Schedule::*};
+use spec::TileScheduler::{self, *};
+use {Path::*, Schedule::*};
 
 /// Name, queries, keys, stages, warps and how: what the predecessor's table says.
 #[rustfmt::skip]
-const TABLE: &[(&str, [u32; 4], Path, Schedule, Grid)] = &[
-    ("fa_s512/64x64w4", [64, 64, 2, 4], TensorCores, Sequential, OneTileABlock),
-    ("fa_s512/128x32w8", [128, 32, 2, 8], TensorCores, Sequential, OneTileABlock),
-    ("fa_s512/80x64w5", [80, 64, 2, 5], TensorCores, Sequential, OneTileABlock),
-    ("fa_s512/64x64w8", [64, 64, 2, 8], TensorCores, Sequential, OneTileABlock),
-    ("v3/0", [16, 64, 2, 1], TensorCores, Sequential, OneTileABlock),
-    ("v3/1", [32, 64, 1, 2], TensorCores, Sequential, OneTileABlock),
-    ("v3/2", [48, 64, 2, 3], TensorCores, Sequential, OneTileABlock),
-    ("v3/3", [32, 32, 2, 2], TensorCores, Sequential, OneTileABlock),
-    ("v3/4", [32, 64, 2, 2], TensorCores, Sequential, OneTileABlock),
-    ("v3/0-scalar", [16, 64, 2, 1], CudaCores, Sequential, OneTileABlock),
-    ("v3/1-scalar", [32, 64, 1, 2], CudaCores, Sequential, OneTileABlock),
-    ("v3/2-scalar", [48, 64, 2, 3], CudaCores, Sequential, OneTileABlock),
-    ("v3/3-scalar", [32, 32, 2, 2], CudaCores, Sequential, OneTileABlock),
-    ("v3/4-scalar", [32, 64, 2, 2], CudaCores, Sequential, OneTileABlock),
-    ("flashcore/32x32", [32, 32, 2, 2], TensorCores, Sequential, OneTileABlock),
-    ("flashcore/64x32-cpasync", [64, 32, 2, 4], TensorCores, Sequential, OneTileABlock),
-    ("flashcore/64x32-specialised", [64, 32, 2, 5], TensorCores, Specialised, OneTileABlock),
+const TABLE: &[(&str, [u32; 4], Path, Schedule, TileScheduler)] = &[
+    ("fa_s512/64x64w4", [64, 64, 2, 4], TensorCores, Sequential, SingleTile),
+    ("fa_s512/128x32w8", [128, 32, 2, 8], TensorCores, Sequential, SingleTile),
+    ("fa_s512/80x64w5", [80, 64, 2, 5], TensorCores, Sequential, SingleTile),
+    ("fa_s512/64x64w8", [64, 64, 2, 8], TensorCores, Sequential, SingleTile),
+    ("v3/0", [16, 64, 2, 1], TensorCores, Sequential, SingleTile),
+    ("v3/1", [32, 64, 1, 2], TensorCores, Sequential, SingleTile),
+    ("v3/2", [48, 64, 2, 3], TensorCores, Sequential, SingleTile),
+    ("v3/3", [32, 32, 2, 2], TensorCores, Sequential, SingleTile),
+    ("v3/4", [32, 64, 2, 2], TensorCores, Sequential, SingleTile),
+    ("v3/0-scalar", [16, 64, 2, 1], CudaCores, Sequential, SingleTile),
+    ("v3/1-scalar", [32, 64, 1, 2], CudaCores, Sequential, SingleTile),
+    ("v3/2-scalar", [48, 64, 2, 3], CudaCores, Sequential, SingleTile),
+    ("v3/3-scalar", [32, 32, 2, 2], CudaCores, Sequential, SingleTile),
+    ("v3/4-scalar", [32, 64, 2, 2], CudaCores, Sequential, SingleTile),
+    ("flashcore/32x32", [32, 32, 2, 2], TensorCores, Sequential, SingleTile),
+    ("flashcore/64x32-cpasync", [64, 32, 2, 4], TensorCores, Sequential, SingleTile),
+    ("flashcore/64x32-specialised", [64, 32, 2, 5], TensorCores, Specialised, SingleTile),
     ("flashcore/64x32-persistent", [64, 32, 2, 4], TensorCores, Sequential, Persistent),
 ];
 
@@ -45,19 +46,19 @@ fn forward(p: Problem, config: Option<&str>) -> AttentionRequest<'_> {
     f
 }
 
-fn entries(name: &str) -> Vec<&'static EntryInfo> {
+fn entries(name: &str) -> Vec<&'static AttnInfo> {
     let configuration = Configuration::find(name).unwrap_or_else(|| panic!("{name} is one of the lineage"));
     configuration.entries().unwrap_or_else(|e| panic!("{name}: {e}")).collect()
 }
 
 /// The entry that a plan runs.
-fn planned(plan: &Plan) -> &'static EntryInfo {
+fn planned(plan: &Plan) -> &'static AttnInfo {
     entry(plan.contract().symbol).expect("in the table")
 }
 
 #[test]
 fn every_configuration_is_what_its_name_says() {
-    for &(name, tile, path, schedule, grid) in TABLE {
+    for &(name, tile, path, schedule, scheduler) in TABLE {
         let entries = entries(name);
         assert_eq!(
             entries.iter().map(|e| e.mask).collect::<Vec<_>>(),
@@ -67,8 +68,8 @@ fn every_configuration_is_what_its_name_says() {
         for e in entries {
             assert_eq!([e.tile_m, e.tile_n, e.stages, e.contract.threads / 32], tile, "{name}");
             assert_eq!(
-                (e.path, e.schedule, e.grid, e.dtype, e.head_dim),
-                (path, schedule, grid, DType::F16, 64),
+                (e.path, e.schedule, e.scheduler, e.dtype, e.head_dim),
+                (path, schedule, scheduler, DType::F16, 64),
                 "{name}"
             );
             assert!(e.contract.smem_bytes <= l4().smem_per_block, "{name} was meant for an L4");

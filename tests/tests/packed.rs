@@ -1,7 +1,8 @@
 //! Packed sequences in the simulator: other lengths by one plan, integers that make no sense, and what the
 //! clamps are good for. `simulated.rs` runs every packed kernel on its edges.
-use ferroflash::driver::{Harness, SimDriver};
-use ferroflash::kernels::{EntryInfo, HOPPERS_PACKED, MaskKind, PACKED};
+use ferroflash::driver::Harness;
+use ferroflash::driver::SimDriver;
+use ferroflash::kernels::{AttnInfo, HOPPERS_PACKED, MaskKind, PACKED};
 use ferroflash::request::{AttentionRequest, Index, LseView, Mask, TensorView, VarlenKeys, VarlenQueries};
 use ferroflash::{Attention, DType, Plan, ptx};
 use ferroflash_tests::clamps::{FILES, WithoutClamp, without_each_clamp};
@@ -27,7 +28,7 @@ struct Launch<'a> {
 }
 
 impl<'a> Launch<'a> {
-    fn new(attention: &'a Attention<SimDriver>, entry: &EntryInfo) -> Self {
+    fn new(attention: &'a Attention<SimDriver>, entry: &AttnInfo) -> Self {
         let driver = attention.driver();
         let tensor = |name, rows: usize, heads: usize| {
             let elements = rows * heads * HEAD_DIM;
@@ -82,8 +83,8 @@ impl<'a> Launch<'a> {
 }
 
 /// One kernel of each order of work and mask.
-fn kernels() -> Vec<&'static EntryInfo> {
-    let of = |e: &&EntryInfo| (e.dtype, e.head_dim as usize) == (DType::F16, HEAD_DIM);
+fn kernels() -> Vec<&'static AttnInfo> {
+    let of = |e: &&AttnInfo| (e.dtype, e.head_dim as usize) == (DType::F16, HEAD_DIM);
     PACKED.iter().filter(of).collect()
 }
 
@@ -138,7 +139,7 @@ fn integers_that_make_no_sense_stay_in_bounds() {
 /// Where a sequence lies is then in the maps of a copy engine, too. (Some of it: these kernels take seconds.)
 #[test]
 fn integers_that_make_no_sense_stay_in_bounds_of_maps() {
-    let of = |e: &&EntryInfo| (e.dtype, e.head_dim as usize) == (DType::F16, HEAD_DIM);
+    let of = |e: &&AttnInfo| (e.dtype, e.head_dim as usize) == (DType::F16, HEAD_DIM);
     let masks = [MaskKind::Causal, MaskKind::Local];
     let kernels: Vec<_> = HOPPERS_PACKED.iter().filter(of).filter(|e| masks.contains(&e.mask)).collect();
     assert_eq!(kernels.len(), 2);
@@ -149,7 +150,7 @@ fn integers_that_make_no_sense_stay_in_bounds_of_maps() {
 
 /// Checks that a kernel stays in bounds, whatever it is told.
 #[track_caller]
-fn check_garbage(entry: &EntryInfo, garbage: impl Iterator<Item = [Vec<i32>; 3]>) {
+fn check_garbage(entry: &AttnInfo, garbage: impl Iterator<Item = [Vec<i32>; 3]>) {
     let attention = simulator_with(entry, Options::default());
     let mut launch = Launch::new(&attention, entry);
     for integers in garbage {

@@ -1,5 +1,6 @@
 //! A plan launches what it was made for, in memory as large as its launches need, and nothing else.
-use ferroflash::driver::{Harness, SimDriver};
+use ferroflash::driver::Harness;
+use ferroflash::driver::SimDriver;
 use ferroflash::plan::Request;
 use ferroflash::request::{
     AttentionRequest, Index, KvCache, KvPages, LseUnit, LseView, Merge, PageView, State, TensorView,

@@ -1,13 +1,13 @@
 //! Every kernel in the simulator, every access, barrier and copy checked, on the problems that hit its edges.
 use ferroflash::driver::SimDriver;
-use ferroflash::kernels::{ENTRIES, EntryInfo, entries};
+use ferroflash::kernels::{AttnInfo, ENTRIES, entries};
 use ferroflash::{Attention, ptx};
 use ferroflash_tests::{check, simulator_with};
 use ptx_sim::Options;
 use reference::{Case, Layout, Loaded, OnDevice, Soak, edges, soak};
 
 /// The smallest card that holds `entry`.
-fn simulator(entry: &EntryInfo) -> Attention<SimDriver> {
+fn simulator(entry: &AttnInfo) -> Attention<SimDriver> {
     simulator_with(entry, Options::default())
 }
 
@@ -70,7 +70,7 @@ fn every_head_dim_of_the_table_is_tested_here() {
 }
 
 /// The first entry of a kind; the first of the table is full.
-fn entry(mask: &str) -> &'static EntryInfo {
+fn entry(mask: &str) -> &'static AttnInfo {
     ENTRIES.iter().find(|entry| entry.mask.name() == mask).expect("the table has every mask")
 }
 

@@ -1,5 +1,6 @@
 //! Logits that belong to no key, as large and as small as there are.
-use ferroflash::driver::{Harness, SimDriver};
+use ferroflash::driver::Harness;
+use ferroflash::driver::SimDriver;
 use ferroflash::request::{AttentionRequest, Index, KvCache, KvPages, LseView, PageView, Sinks, TensorView};
 use ferroflash::{Attention, DType};
 

@@ -1,5 +1,6 @@
 //! Inputs that repeat themselves, as strides say it, are as good as explicit copies.
-use ferroflash::driver::{Harness, SimBuffer, SimDriver, SimStream};
+use ferroflash::driver::SimDriver;
+use ferroflash::driver::{Harness, SimBuffer, SimStream};
 use ferroflash::request::{AttentionRequest, Mask, TensorView};
 use ferroflash::{Attention, DType, Error};
 use reference::Random;

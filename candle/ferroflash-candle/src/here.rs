@@ -1,29 +1,28 @@
-//! What the crate keeps of a device: its kernels, and for each stream the memory that launches use beside
-//! their tensors.
+//! What the crate keeps of a device: its kernels, and the scratch memory of each stream.
 use crate::errors::refused;
 use candle::Result;
 use candle::cuda_backend::cudarc::driver::{CudaContext, CudaStream};
-use ferroflash::cudarc::{FlashAttention, Room};
+use ferroflash::cudarc::{FlashAttention, ScratchMemory};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
-/// Rooms by the addresses of their streams. One that has memory holds its stream, so that no other one comes
-/// to lie at this address.
-type Rooms = HashMap<usize, Arc<Mutex<Room>>>;
+/// Scratch memory by the addresses of its streams. Memory that is allocated holds its stream, so that no other
+/// stream gets this address.
+type Scratches = HashMap<usize, Arc<Mutex<ScratchMemory>>>;
 
 /// The handle of a stream that is another one in each thread: what candle's devices compute on.
 const PER_THREAD: usize = 2;
 
 thread_local! {
-    /// This thread's rooms of such streams.
-    static OWN: RefCell<Rooms> = RefCell::default();
+    /// This thread's scratch memory of such streams.
+    static OWN: RefCell<Scratches> = RefCell::default();
 }
 
-/// Attention on one context, and its streams' rooms.
+/// Attention on one context, and the scratch memory of its streams.
 pub(crate) struct Here {
     pub attention: FlashAttention,
-    rooms: Mutex<Rooms>,
+    scratches: Mutex<Scratches>,
 }
 
 impl Here {
@@ -37,19 +36,19 @@ impl Here {
             return Ok(Arc::clone(here));
         }
         let attention = FlashAttention::new(context).map_err(refused)?;
-        let here = Arc::new(Here { attention, rooms: Mutex::default() });
+        let here = Arc::new(Here { attention, scratches: Mutex::default() });
         // It holds the context, so that no other one comes to lie at this address.
         all.insert(key, Arc::clone(&here));
         Ok(here)
     }
 
-    /// The room of a stream: work of one stream follows each other, so that all of it may share one.
-    pub fn room(&self, stream: &Arc<CudaStream>) -> Arc<Mutex<Room>> {
+    /// The scratch memory of a stream, which all launches of the stream share.
+    pub fn scratch(&self, stream: &Arc<CudaStream>) -> Arc<Mutex<ScratchMemory>> {
         let key = Arc::as_ptr(stream) as usize;
-        let of = |rooms: &mut Rooms| Arc::clone(rooms.entry(key).or_default());
+        let of = |scratches: &mut Scratches| Arc::clone(scratches.entry(key).or_default());
         match stream.cu_stream() as usize {
             PER_THREAD => OWN.with_borrow_mut(of),
-            _ => of(&mut lock(&self.rooms)),
+            _ => of(&mut lock(&self.scratches)),
         }
     }
 }

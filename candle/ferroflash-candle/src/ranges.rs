@@ -5,7 +5,7 @@ use crate::inputs::data;
 use crate::merge::merge;
 use crate::paged::{PagedKv, Queries};
 use candle::{CpuStorage, CudaStorage, CustomOp1, DType, Layout, Result, Shape, Tensor};
-use ferroflash::Mask;
+use ferroflash::request::Mask;
 
 /// Causal attention of packed sequences on a cache, where a row inside of one of its sequence's ranges sees
 /// the range's later keys too: all keys before the range's end.

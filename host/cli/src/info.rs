@@ -4,8 +4,9 @@ use super::device::{Device, Runner};
 use super::error::Error;
 use super::options::{DeviceKind, DeviceOptions, dtype};
 use ferroflash::plan::{Problem, explain};
-use ferroflash::request::{Mask, Scratch};
-use ferroflash::{Capabilities, DType, ptx, spec::KERNELS};
+use ferroflash::request::Mask;
+use ferroflash::spec::{KERNELS, PLANNED, head_dims};
+use ferroflash::{Capabilities, DType, ptx};
 use serde::Serialize;
 use std::fmt;
 
@@ -119,7 +120,8 @@ fn choices(base: Problem, capabilities: &Capabilities) -> Result<Vec<Choice>, Er
     let window = Mask::Window { left: Some(255), right: Some(0) };
     let masks = [("full", Mask::Full), ("causal", Mask::Causal), ("window 255,0", window)];
     let mut choices = vec![];
-    for head_dim in [32, 64, 96, 128, 192, 256, 512] {
+    for head_dim in head_dims(PLANNED) {
+        let head_dim = head_dim as usize;
         for (name, mask) in masks {
             let choice = Choice { head_dim, mask: name, kernel: None, reason: None, refused: None };
             choices.push(match explain(&base.head_dim(head_dim).mask(mask), capabilities, Scratch::None) {

@@ -1,9 +1,10 @@
 //! `ferroflash kernels`: the table of compiled kernels.
 use super::{console::Console, error::Error};
+use ferroflash::kernels::{AttnInfo, Contract};
 use ferroflash::kernels::{Contract, EntryInfo, Grid};
 use ferroflash::spec::{
-    APPENDS, AppendInfo, COMBINES, CombineInfo, DECODE_COMBINES, DECODES, DecodeCombineInfo, DecodeInfo,
-    HOPPERS_PAGED, KERNELS, MERGES, MergeInfo, PAGED, PageKind, PagedInfo,
+    APPENDS, AppendInfo, COMBINES, CombineInfo, DECODE_COMBINES, DECODES, DecodeCombineInfo, HOPPERS_PAGED,
+    KERNELS, Keys, MERGES, MergeInfo, PAGED, PageKind, Schedule, TileScheduler,
 };
 use ferroflash::{DType, lineage};
 use reference::Subject;
@@ -95,67 +96,59 @@ impl Row {
     }
 }
 
-impl From<&EntryInfo> for Row {
-    fn from(e: &EntryInfo) -> Self {
-        Row {
+impl From<&AttnInfo> for Row {
+    fn from(e: &AttnInfo) -> Self {
+        let row = Row {
             dtype: Some(e.dtype.name()),
-            head_dim: Some(e.head_dim),
-            mask: Some(e.mask.name()),
-            schedule: Some(e.schedule.name()),
-            path: Some(e.path.name()),
-            grid: Some(match e.grid {
-                Grid::OneTileABlock => "one tile a block",
-                Grid::Persistent => "persistent",
-                Grid::Split => "several blocks a tile",
-                Grid::Packed => "packed sequences",
-                Grid::Rounds => "persistent, in rounds",
-                Grid::PackedRounds => "packed sequences, in rounds",
-                Grid::Slices => "persistent, in slices",
-            }),
-            lineage: lineage::names(e).collect(),
-            tile_m: Some(e.tile_m),
-            tile_n: Some(e.tile_n),
-            stages: Some(e.stages),
-            ..Row::new(e.family(), &e.contract)
-        }
-    }
-}
-
-impl From<&DecodeInfo> for Row {
-    fn from(e: &DecodeInfo) -> Self {
-        Row {
-            dtype: Some(e.dtype.name()),
-            cache: Some(e.cache.name()),
-            head_dim: Some(e.head_dim),
-            mask: Some(e.mask.name()),
-            tile_m: Some(e.rows),
-            what: Some(format!(
-                "{} warps split the keys, {}",
-                e.warps,
-                match e.pages {
-                    PageKind::Tiles => "pages of a multiple of 16 keys",
-                    PageKind::Rows => "pages of any size",
-                }
-            )),
-            ..Row::new(e.family(), &e.contract)
-        }
-    }
-}
-
-impl From<&PagedInfo> for Row {
-    fn from(e: &PagedInfo) -> Self {
-        Row {
-            dtype: Some(e.dtype.name()),
-            cache: Some(e.dtype.name()),
             head_dim: Some(e.head_dim),
             mask: Some(e.mask.name()),
             tile_m: Some(e.tile_m),
-            tile_n: Some(e.tile_n),
-            what: Some(
-                if e.has_maps() { "persistent, on a KV cache" } else { "one tile per block, on a KV cache" }
+            ..Row::new(e.family(), &e.contract)
+        };
+        let persistent = e.scheduler == TileScheduler::Persistent;
+        match e.keys {
+            Keys::Cache(pages) if e.schedule == Schedule::Transposed => Row {
+                cache: Some(e.kv_dtype.name()),
+                what: Some(format!(
+                    "{} warps share keys, {}",
+                    e.warps(),
+                    match pages {
+                        PageKind::Tiles => "pages of a multiple of 16 keys",
+                        PageKind::Rows => "pages of any size",
+                    }
+                )),
+                ..row
+            },
+            Keys::Cache(_) => Row {
+                cache: Some(e.kv_dtype.name()),
+                tile_n: Some(e.tile_n),
+                what: Some(
+                    if persistent {
+                        "persistent, on a KV cache"
+                    } else {
+                        "one tile per block, on a KV cache"
+                    }
                     .into(),
-            ),
-            ..Row::new(e.family(), &e.contract)
+                ),
+                ..row
+            },
+            Keys::Batched | Keys::Varlen => Row {
+                schedule: Some(e.schedule.name()),
+                path: Some(e.path.name()),
+                grid: Some(match (persistent, e.is_varlen(), e.splits) {
+                    (false, false, false) => "one tile per block",
+                    (false, false, true) => "several blocks per tile (split-KV)",
+                    (false, true, _) => "varlen",
+                    (true, true, _) => "persistent, varlen",
+                    (true, false, true) => "persistent, split-KV",
+                    (true, false, false) if e.has_maps() => "persistent, TMA",
+                    (true, false, false) => "persistent",
+                }),
+                lineage: lineage::names(e).collect(),
+                tile_n: Some(e.tile_n),
+                stages: Some(e.stages),
+                ..row
+            },
         }
     }
 }

@@ -3,7 +3,7 @@ use super::error::Error;
 use clap::ValueEnum;
 use clap::builder::PossibleValuesParser;
 use ferroflash::DType;
-use ferroflash::kernels::EntryInfo;
+use ferroflash::kernels::AttnInfo;
 use ferroflash::plan::Problem;
 use ferroflash::request::{Alignment, Mask};
 use reference::{Layout, Subject};
@@ -169,7 +169,7 @@ pub(super) fn subjects(name: Option<&str>) -> Result<Vec<&'static dyn Subject>, 
 ///
 /// # Errors
 /// A name that none of them has.
-pub(super) fn entries(name: Option<&str>) -> Result<Vec<&'static EntryInfo>, Error> {
+pub(super) fn entries(name: Option<&str>) -> Result<Vec<&'static AttnInfo>, Error> {
     match name {
         Some(name) => Ok(ferroflash::kernels::named(name)?),
         None => Ok(ferroflash::kernels::entries().collect()),

@@ -7,7 +7,7 @@ use super::device::{Device, Runner};
 use super::error::Error;
 use super::options::DeviceOptions;
 use ferroflash::Capabilities;
-use ferroflash::kernels::{ENTRIES, EntryInfo, HOPPERS};
+use ferroflash::kernels::{AttnInfo, ENTRIES, HOPPERS};
 use ferroflash::plan::{Problem, explain};
 use ferroflash::request::Scratch;
 use ferroflash::tuning::{TUNING_VARIABLE, Tuned, Tuning, size};
@@ -114,13 +114,13 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
 }
 
 /// Every entry that solves `p` and that the device holds, without needless columns or masks.
-fn candidates(p: &Problem, on: &Capabilities) -> Vec<&'static EntryInfo> {
+fn candidates(p: &Problem, on: &Capabilities) -> Vec<&'static AttnInfo> {
     let mask = p.mask_kind();
-    let solves = |e: &&EntryInfo| {
+    let solves = |e: &&AttnInfo| {
         (e.dtype, e.mask) == (p.dtype, mask)
             && e.head_dim as usize >= p.head_dim
             && on.runs(&e.contract).is_ok()
-            && !(e.grid.has_maps() && p.alibi)
+            && !(e.has_maps() && p.alibi)
     };
     let entries = || ENTRIES.iter().chain(HOPPERS).filter(solves);
     let head_dim = entries().map(|e| e.head_dim).min();
@@ -206,7 +206,7 @@ mod tests {
             );
         }
         let h200 = ferroflash::Capabilities::profile("h200").expect("known");
-        let hopper = |e: &&EntryInfo| HOPPERS.contains(e);
+        let hopper = |e: &&AttnInfo| HOPPERS.contains(e);
         assert_eq!(candidates(&problem(64), h200).into_iter().filter(hopper).count(), 3);
         assert_eq!(candidates(&problem(64).alibi(true), h200).into_iter().filter(hopper).count(), 0);
         assert_eq!(of(64).into_iter().filter(hopper).count(), 0);

@@ -4,8 +4,7 @@ use super::device::{Device, Runner};
 use super::error::Error;
 use super::options::KernelOptions;
 use ferroflash::DType;
-use ferroflash::kernels::EntryInfo;
-use ferroflash::lineage::CONFIGURATIONS;
+use ferroflash::kernels::AttnInfo;
 use indicatif::ProgressBar;
 use reference::{Judge, Rule, Soak, Subject, Task, Work, Written, headline, reproducer};
 use serde::Serialize;
@@ -145,7 +144,7 @@ fn headline_work(args: &Args, runner: &dyn Runner) -> Trials {
     let own = own.filter(|e| ferroflash::kernels::PLANNED.contains(e));
     let hopper = ferroflash::kernels::HOPPERS.iter().filter(|e| (e.dtype, e.head_dim) == (DType::F16, 64));
     let own = own.chain(hopper).map(|e| (e.contract.symbol, e));
-    let asked = |name: &str, e: &EntryInfo| {
+    let asked = |name: &str, e: &AttnInfo| {
         let config = &args.kernels.config;
         config.is_empty() || config.iter().any(|only| only == name || only == e.contract.symbol)
     };

@@ -2,9 +2,10 @@
 use super::memory::{Layout, Memory};
 use super::packed::{self, Lengths, Sequences};
 use super::told::Told;
-use ferroflash::kernels::{EntryInfo, Grid, MaskKind};
+use ferroflash::kernels::{AttnInfo, MaskKind};
 use ferroflash::plan::Problem;
 use ferroflash::request::{Alignment, Mask};
+use ferroflash::spec::{Isa, TileScheduler};
 
 /// A problem, how it lies in memory, and the seed of its inputs.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -118,8 +119,8 @@ pub(super) fn masks(kind: MaskKind) -> Vec<(Mask, Alignment, Option<f32>, bool)>
 }
 
 /// Whether an entry of [`MaskKind::Local`] has ALiBi slopes: Hopper's have none.
-pub(super) fn takes_slopes(entry: &EntryInfo) -> bool {
-    !entry.grid.has_maps()
+pub(super) fn takes_slopes(entry: &AttnInfo) -> bool {
+    !entry.has_maps()
 }
 
 /// Head dims that run on entries of `held`: its own, and one that is padded.
@@ -141,8 +142,8 @@ pub(super) fn head_dims(held: usize) -> [usize; 2] {
 /// The grid of an entry, the same for entries of one type, head dim and mask: every length with every mask of
 /// its kind, in alternating layouts, head dims and batches. Short lengths run with every grouping of heads,
 /// long ones with one or two in turn: the reference takes longest for them.
-pub fn grid(entry: &EntryInfo, seed: u64) -> Vec<Case> {
-    if entry.grid.packs() {
+pub fn grid(entry: &AttnInfo, seed: u64) -> Vec<Case> {
+    if entry.is_varlen() {
         return packed::grid(entry, seed);
     }
     let mut cases = vec![];
@@ -185,7 +186,7 @@ pub fn grid(entry: &EntryInfo, seed: u64) -> Vec<Case> {
 
 /// Every row of a tile meets one huge key in every block of keys, alone among its neighbours: sums are
 /// rescaled for it and not for them.
-fn peaks(entry: &EntryInfo, seed: u64) -> Case {
+fn peaks(entry: &AttnInfo, seed: u64) -> Case {
     let (m, n) = (entry.tile_m as usize, entry.tile_n as usize);
     let seqlen_k = m.max(3 * n) + n / 2 + 1;
     let heads = 16 * seqlen_k.div_ceil(n);
@@ -200,7 +201,7 @@ fn peaks(entry: &EntryInfo, seed: u64) -> Case {
 }
 
 /// One tile of queries and many blocks of keys: what goes wrong by a little in each becomes visible.
-fn long(entry: &EntryInfo, seed: u64) -> Case {
+fn long(entry: &AttnInfo, seed: u64) -> Case {
     let mask = match entry.mask {
         MaskKind::Full => Mask::Full,
         MaskKind::Causal => Mask::Causal,
@@ -214,8 +215,8 @@ fn long(entry: &EntryInfo, seed: u64) -> Case {
 /// one key more than a tile, exact tiles, rows and whole tiles with no key, window edges inside and at the
 /// end of a tile, grouped heads, two batches, a padded head dim, every layout, rows that meet a huge key,
 /// 8192 keys.
-pub fn edges(entry: &EntryInfo, seed: u64) -> Vec<Case> {
-    if entry.grid.packs() {
+pub fn edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
+    if entry.is_varlen() {
         return packed::edges(entry, seed);
     }
     use Alignment::{BottomRight, TopLeft};
@@ -281,24 +282,24 @@ pub fn edges(entry: &EntryInfo, seed: u64) -> Vec<Case> {
     };
     all.retain(|case| takes_slopes(entry) || !case.problem.alibi);
     let mask = all[0].problem.mask;
-    match entry.grid {
-        Grid::OneTileABlock | Grid::Packed | Grid::PackedRounds => {}
-        Grid::Persistent => all.push(with(many, mask, BottomRight, None)),
+    match (entry.isa, entry.scheduler, entry.splits) {
+        (Isa::Sm80, TileScheduler::Persistent, _) => all.push(with(many, mask, BottomRight, None)),
         // Two tiles a head, too, which under a causal mask are taken together.
-        Grid::Rounds => all.extend(
+        (Isa::Sm90a, _, false) => all.extend(
             [many, case(7, m + 3, n + 1, [140, 140], held, Layout::Bshd)]
                 .map(|case| with(case, mask, BottomRight, None)),
         ),
-        Grid::Split => all.extend(sliced.map(|case| with(case, mask, TopLeft, None))),
+        (Isa::Sm80, _, true) => all.extend(sliced.map(|case| with(case, mask, TopLeft, None))),
         // More tiles than blocks that the simulated cards hold at once; more slices, which are many products:
         // of one type.
-        Grid::Slices => {
+        (Isa::Sm90a, _, true) => {
             let slices = case(7, 3, 24 * n, [67, 1], held, Layout::Bshd);
             all.extend(sliced.into_iter().chain([many]).map(|case| with(case, mask, TopLeft, None)));
             if entry.dtype == ferroflash::DType::F16 {
                 all.push(with(slices, mask, BottomRight, None));
             }
         }
+        (Isa::Sm80, _, false) => {}
     }
     all.extend([peaks(entry, seed.wrapping_add(10)), long(entry, seed.wrapping_add(11))]);
     all
@@ -324,8 +325,8 @@ fn headline_of(batch: usize, seqlen: usize, heads: usize, seed: u64) -> Vec<Case
 }
 
 /// A problem of some blocks, heads and batches for running again and again.
-pub fn soak(entry: &EntryInfo, seed: u64) -> Case {
-    if entry.grid.packs() {
+pub fn soak(entry: &AttnInfo, seed: u64) -> Case {
+    if entry.is_varlen() {
         return packed::soak(entry, seed);
     }
     let (mask, alignment, softcap, _) = masks(entry.mask)[0];

@@ -233,12 +233,12 @@ fn repeats(memory: &Memory) -> bool {
 /// A kernel that solves `p` and that the device can hold.
 fn config(random: &mut Random, p: &Problem, capabilities: &Capabilities) -> Option<&'static str> {
     let mask = p.mask_kind();
-    let solves = |e: &ferroflash::kernels::EntryInfo| {
+    let solves = |e: &ferroflash::kernels::AttnInfo| {
         e.dtype == p.dtype
             && (e.mask == mask || e.mask == MaskKind::Local)
             && e.head_dim as usize >= p.head_dim
             && capabilities.runs(&e.contract).is_ok()
-            && !(e.grid.has_maps() && p.alibi)
+            && !(e.has_maps() && p.alibi)
     };
     let own = ENTRIES.iter().chain(HOPPERS).filter(|e| solves(e)).map(|e| e.contract.symbol);
     let named = CONFIGURATIONS.iter().filter(|c| c.entry(mask).is_ok_and(solves)).map(|c| c.name);

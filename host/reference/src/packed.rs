@@ -6,7 +6,7 @@ use super::inputs::Random;
 use super::memory::Layout;
 use super::tensor::TensorError;
 use super::told::Told;
-use ferroflash::kernels::{EntryInfo, MaskKind};
+use ferroflash::kernels::{AttnInfo, MaskKind};
 use ferroflash::plan::Problem;
 use ferroflash::request::{Alignment, Index, Mask, VarlenKeys, VarlenQueries};
 use std::ops::Range;
@@ -219,7 +219,7 @@ const MANY: &[Lengths] = &{
 };
 
 /// A case of `lengths`, with three rows of each tensor that are nobody's.
-fn case(entry: &EntryInfo, lengths: &'static [Lengths], one: Problem, layout: Layout, seed: u64) -> Case {
+fn case(entry: &AttnInfo, lengths: &'static [Lengths], one: Problem, layout: Layout, seed: u64) -> Case {
     let tile = [entry.tile_m, entry.tile_n];
     let sequences = Sequences::of(lengths, tile);
     let problem = sequences.problem(one, [sequences.rows() + 3, sequences.key_rows() + 3]);
@@ -240,12 +240,12 @@ fn told(case: Case, told: &'static [Told]) -> Case {
 const OTHERS: &[Told] = &[Told::Filled, Told::Fewer(1), Told::Garbage(2), Told::Filled];
 
 /// Starts that make no sense.
-pub(super) fn astray(entry: &EntryInfo, seed: u64) -> Case {
+pub(super) fn astray(entry: &AttnInfo, seed: u64) -> Case {
     told(soak(entry, seed), &[Told::Filled, Told::Lost(1), Told::Lost(2), Told::Lost(3), Told::Filled])
 }
 
 /// [`super::edges`] of a packed kernel.
-pub(super) fn edges(entry: &EntryInfo, seed: u64) -> Vec<Case> {
+pub(super) fn edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
     let [held, padded] = head_dims(entry.head_dim as usize);
     // The head dims between entries' own: 40, 72, 80.
     let other = if entry.head_dim == 96 { 72 } else { padded };
@@ -286,7 +286,7 @@ pub(super) fn edges(entry: &EntryInfo, seed: u64) -> Vec<Case> {
             case(entry, lengths, one, Layout::Bshd, seed.wrapping_add(lengths.len() as u64))
         }));
     }
-    if entry.grid.has_maps() {
+    if entry.has_maps() {
         // No row is nobody's: dealt out to as many blocks as the card holds, several tiles each.
         let Case { problem, .. } = cases[0];
         let one = one(48, 48, held).mask(problem.mask).alignment(problem.alignment);
@@ -313,7 +313,7 @@ const LONG: &[Lengths] = &[
 ];
 
 /// [`super::grid`] of a packed kernel: its edges, and longer sequences with every mask, grouping and layout.
-pub(super) fn grid(entry: &EntryInfo, seed: u64) -> Vec<Case> {
+pub(super) fn grid(entry: &AttnInfo, seed: u64) -> Vec<Case> {
     let mut cases = edges(entry, seed);
     for (mask, alignment, softcap, alibi) in masks(entry.mask) {
         if alibi && !takes_slopes(entry) {
@@ -333,7 +333,7 @@ pub(super) fn grid(entry: &EntryInfo, seed: u64) -> Vec<Case> {
 }
 
 /// [`super::soak`] of a packed kernel.
-pub(super) fn soak(entry: &EntryInfo, seed: u64) -> Case {
+pub(super) fn soak(entry: &AttnInfo, seed: u64) -> Case {
     let (mask, alignment, softcap, _) = masks(entry.mask)[0];
     let one = Problem::new(entry.dtype, 1, 0, 2, entry.head_dim as usize);
     let one = one.mask(mask).alignment(alignment).softcap(softcap.unwrap_or_default());

@@ -8,9 +8,10 @@ use super::decode::{
 use super::merge::{MergeCase, MergeMemory, merge_edges};
 use super::packed;
 use super::work::Work;
-use ferroflash::kernels::{Contract, EntryInfo, Grid, MaskKind};
-use ferroflash::spec::{APPENDS, AppendInfo, DECODES, DecodeInfo, HOPPERS_PAGED, MERGES, MergeInfo};
-use ferroflash::spec::{PAGED, PagedInfo};
+use ferroflash::kernels::{AttnInfo, Contract, MaskKind};
+use ferroflash::spec::{
+    APPENDS, AppendInfo, DECODES, HOPPERS_PAGED, Keys, MERGES, MergeInfo, PAGED, Schedule,
+};
 use ferroflash::{Capabilities, Error};
 
 /// A kernel of the table. A family has one for each of its lines; kernels that finish what others leave run
@@ -105,42 +106,20 @@ impl std::fmt::Display for Task {
     }
 }
 
-impl Subject for EntryInfo {
-    fn contract(&self) -> &Contract {
-        &self.contract
-    }
+/// What tries a kernel of attention: its queries on tensors, its few or many queries on a cache.
+enum Cases {
+    Tensors,
+    Decode,
+    Paged,
+}
 
-    fn family(&self) -> &'static str {
-        match self.grid {
-            Grid::Packed => "packed",
-            Grid::Split => "split",
-            Grid::OneTileABlock | Grid::Persistent => "forward",
-            Grid::Rounds | Grid::Slices => "hopper",
-            Grid::PackedRounds => "hopper packed",
+impl Cases {
+    fn of(entry: &AttnInfo) -> Self {
+        match (entry.schedule, entry.keys) {
+            (Schedule::Transposed, _) => Cases::Decode,
+            (_, Keys::Cache(_)) => Cases::Paged,
+            _ => Cases::Tensors,
         }
-    }
-
-    fn mask(&self) -> Option<MaskKind> {
-        Some(self.mask)
-    }
-
-    fn edges(&self, seed: u64) -> Vec<Task> {
-        cases::edges(self, seed).into_iter().map(Task::Forward).collect()
-    }
-
-    fn grid(&self, seed: u64) -> Vec<Task> {
-        cases::grid(self, seed).into_iter().map(Task::Forward).collect()
-    }
-
-    fn astray(&self, seed: u64) -> Vec<Task> {
-        if !self.grid.packs() {
-            return vec![];
-        }
-        vec![Task::Forward(packed::astray(self, seed))]
-    }
-
-    fn soak(&self, seed: u64) -> Task {
-        Task::Forward(cases::soak(self, seed))
     }
 }
 
@@ -148,13 +127,13 @@ fn on_cache(cases: Vec<DecodeCase>, seed: u64) -> Vec<Task> {
     cases.into_iter().map(|case| Task::Cache(case.seeded(seed))).collect()
 }
 
-impl Subject for DecodeInfo {
+impl Subject for AttnInfo {
     fn contract(&self) -> &Contract {
         &self.contract
     }
 
     fn family(&self) -> &'static str {
-        "decode"
+        self.family()
     }
 
     fn mask(&self) -> Option<MaskKind> {
@@ -162,46 +141,38 @@ impl Subject for DecodeInfo {
     }
 
     fn edges(&self, seed: u64) -> Vec<Task> {
-        on_cache(decode_edges(self), seed)
+        match Cases::of(self) {
+            Cases::Tensors => cases::edges(self, seed).into_iter().map(Task::Forward).collect(),
+            Cases::Decode => on_cache(decode_edges(self), seed),
+            Cases::Paged => on_cache(paged_edges(self), seed),
+        }
     }
 
     fn grid(&self, seed: u64) -> Vec<Task> {
-        on_cache(decode_edges(self).into_iter().chain(decode_long(self)).collect(), seed)
-    }
-
-    fn soak(&self, seed: u64) -> Task {
-        // One after the other, with parts that several blocks share.
-        Task::Cache(decode_edges(self).swap_remove(0).seeded(seed))
-    }
-}
-
-impl Subject for PagedInfo {
-    fn contract(&self) -> &Contract {
-        &self.contract
-    }
-
-    fn family(&self) -> &'static str {
-        if self.has_maps() { "hopper paged" } else { "paged" }
-    }
-
-    fn mask(&self) -> Option<MaskKind> {
-        Some(self.mask)
-    }
-
-    fn edges(&self, seed: u64) -> Vec<Task> {
-        on_cache(paged_edges(self), seed)
-    }
-
-    fn grid(&self, seed: u64) -> Vec<Task> {
-        on_cache(paged_edges(self).into_iter().chain(paged_long(self)).collect(), seed)
+        match Cases::of(self) {
+            Cases::Tensors => cases::grid(self, seed).into_iter().map(Task::Forward).collect(),
+            Cases::Decode => {
+                on_cache(decode_edges(self).into_iter().chain(decode_long(self)).collect(), seed)
+            }
+            Cases::Paged => on_cache(paged_edges(self).into_iter().chain(paged_long(self)).collect(), seed),
+        }
     }
 
     fn astray(&self, seed: u64) -> Vec<Task> {
-        on_cache(vec![paged_astray(self)], seed)
+        match Cases::of(self) {
+            Cases::Tensors if self.is_varlen() => vec![Task::Forward(packed::astray(self, seed))],
+            Cases::Paged => on_cache(vec![paged_astray(self)], seed),
+            _ => vec![],
+        }
     }
 
     fn soak(&self, seed: u64) -> Task {
-        Task::Cache(paged_edges(self).swap_remove(0).seeded(seed))
+        match Cases::of(self) {
+            Cases::Tensors => Task::Forward(cases::soak(self, seed)),
+            // One after the other, with parts that several blocks share.
+            Cases::Decode => Task::Cache(decode_edges(self).swap_remove(0).seeded(seed)),
+            Cases::Paged => Task::Cache(paged_edges(self).swap_remove(0).seeded(seed)),
+        }
     }
 }
 

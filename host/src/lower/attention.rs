@@ -5,13 +5,12 @@ use super::tensors::{
 };
 use crate::launch::Launch;
 use crate::request::{Alignment, AttentionRequest, KeysValues, KvCache};
-use crate::schedule::{Decode, Kernel, Schedule, Scheduled, Tiles};
-use crate::tma::{self, Stage};
-use crate::{Boxes, Error, MaskKind, Problem};
+use crate::schedule::{Decode, Schedule, Scheduled, Tiles};
+use crate::{Boxes, Error, MaskKind, Problem, tma};
 use spec::{
-    CombineParams, DecodeOrder, DecodeParams, FastDiv, FwdParams, HopperPackedParams, HopperPagedParams,
-    HopperParams, HopperSplitParams, Integers, Lse, PackedParams, PageBoxes, PagedMap, PagedParams,
-    RaggedMap, Sequences, SplitParams, TensorMap, Window,
+    CombineParams, DecodeOrder, DecodeParams, FastDiv, FwdParams, HopperPagedParams, HopperParams, Integers,
+    Lse, PageBoxes, PagedMap, PagedParams, RaggedMap, Sequences, SplitParams, TensorMap, VarlenParams,
+    Window,
 };
 
 /// The launch of a request that has been checked, by a kernel that solves its problem.
@@ -19,31 +18,28 @@ use spec::{
 /// # Errors
 /// [`Refusal::Tensors`] where the kernel solves the problem, but does not take these tensors.
 pub(crate) fn attention(r: &AttentionRequest<'_>, s: &Scheduled) -> Result<Launch, Refusal> {
-    let p = r.problem();
-    match (&s.kernel, &s.schedule, &r.kv) {
-        (Kernel::Decode(_), Schedule::Decode(decode), KeysValues::Cache(cache)) => {
-            Ok(Lowering { r, p, place: s.place }.decode(decode, cache))
-        }
-        (kernel, Schedule::Tiles(tiles), kv) => {
-            let maps = kernel.stage().map(|(panel, keys)| tma::maps(r, Stage { panel, keys }));
-            let maps = maps.transpose().map_err(Refusal::Tensors)?;
-            let lowering = Lowering { r, p, place: s.place };
-            match (kernel, kv, tiles.sequences) {
-                (Kernel::Tensors(_), KeysValues::Tensors { .. } | KeysValues::Varlen { .. }, _) => {
+    let lowering = Lowering { r, p: r.problem(), place: s.place };
+    match (&s.schedule, &r.kv) {
+        (Schedule::Decode(decode), KeysValues::Cache(cache)) => Ok(lowering.decode(decode, cache)),
+        (Schedule::Tiles(tiles), kv) => {
+            let maps = tma::maps(r, s.kernel).map_err(Refusal::Tensors)?;
+            match (kv, tiles.sequences) {
+                (KeysValues::Cache(cache), Some(sequences)) => {
+                    Ok(lowering.cache(tiles, sequences, cache, s.kernel.mask, maps))
+                }
+                (KeysValues::Cache(_), None) => Err(elsewhere(s).into()),
+                (KeysValues::Tensors { .. } | KeysValues::Varlen { .. }, _) => {
                     Ok(lowering.tensors(tiles, maps))
                 }
-                (Kernel::Cache(entry), KeysValues::Cache(cache), Some(sequences)) => {
-                    Ok(lowering.cache(tiles, sequences, cache, entry.mask, maps))
-                }
-                _ => Err(elsewhere(kernel).into()),
             }
         }
-        (kernel, ..) => Err(elsewhere(kernel).into()),
+        (Schedule::Decode(_), _) => Err(elsewhere(s).into()),
     }
 }
 
-fn elsewhere(kernel: &Kernel) -> Error {
-    Error::unsupported(kernel.contract().symbol, "it reads keys and values from another place")
+/// A kernel that was planned for another source of keys; plans are bound to the source of their own alone.
+fn elsewhere(s: &Scheduled) -> Error {
+    Error::unsupported(s.kernel.contract.symbol, "it reads keys and values from another place")
 }
 
 /// A request on its way to the kernel at a place in [`spec::KERNELS`].
@@ -68,7 +64,7 @@ impl Lowering<'_> {
                 }
                 (None, Some(varlen)) => {
                     let Varlen { cu_seqlens_q, cu_seqlens_k, seqused_k, sequences, bottom_right } = varlen;
-                    let params = PackedParams {
+                    let params = VarlenParams {
                         forward,
                         cu_seqlens_q,
                         cu_seqlens_k,
@@ -85,21 +81,15 @@ impl Lowering<'_> {
         let told = Scalars { window, lse: lse(self.r.lse.as_ref()), lengths };
         match (partials, self.varlen(tiles)) {
             (Some(partials), _) => {
-                let hopper = self.hopper(NO_MAP, NO_MAP, tiles, told);
-                let params = HopperSplitParams { hopper, partials };
+                let forward = self.hopper(NO_MAP, NO_MAP, tiles, told);
+                let params = SplitParams { forward, partials };
                 self.combined(Launch::with_maps(place, grid, &params, maps), tiles)
             }
             (None, Some(varlen)) => {
                 let Varlen { cu_seqlens_q, cu_seqlens_k, seqused_k, sequences, bottom_right } = varlen;
                 let forward = self.hopper(RAGGED, RAGGED, tiles, told);
-                let params = HopperPackedParams {
-                    forward,
-                    cu_seqlens_q,
-                    cu_seqlens_k,
-                    seqused_k,
-                    sequences,
-                    bottom_right,
-                };
+                let params =
+                    VarlenParams { forward, cu_seqlens_q, cu_seqlens_k, seqused_k, sequences, bottom_right };
                 Launch::with_maps(place, grid, &params, maps)
             }
             (None, None) => Launch::with_maps(place, grid, &self.hopper(NO_MAP, NO_MAP, tiles, told), maps),

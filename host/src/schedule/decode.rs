@@ -4,7 +4,7 @@ use super::place;
 use crate::request::Splits;
 use crate::{Capabilities, Error, Problem};
 use spec::{
-    Counters, DECODE_COMBINES, DecodeCombineInfo, DecodeInfo, DecodeOrder, FastDiv, Integers, Partials,
+    AttnInfo, Counters, DECODE_COMBINES, DecodeCombineInfo, DecodeOrder, FastDiv, Integers, Partials,
 };
 
 /// Shares of the device below which a sequence is not split: two halves of a wave that end together cost more
@@ -29,14 +29,14 @@ const EVEN: f32 = 1.75;
 const TOO_MANY: u64 = 1 << 30;
 
 /// Thread blocks that an entry takes for a sequence's rows of one key head.
-pub(crate) fn row_blocks(e: &DecodeInfo, p: &Problem) -> u32 {
-    (p.rows() as u32).div_ceil(e.rows)
+pub(crate) fn row_blocks(e: &AttnInfo, p: &Problem) -> u32 {
+    (p.rows() as u32).div_ceil(e.tile_m)
 }
 
 /// Thread blocks of the entry that an SM holds, where each has more than one to do: one then loads while
 /// another looks for its keys or combines. 2 % of the time of 64 sequences, up to 5 % of 24 to 32 (H200). Chunks
 /// do not look at the batch.
-pub(crate) fn at_once(e: &DecodeInfo, p: &Problem, on: &Capabilities) -> u32 {
+pub(crate) fn at_once(e: &AttnInfo, p: &Problem, on: &Capabilities) -> u32 {
     let crowded = p.batch * p.heads_k * row_blocks(e, p) as usize > on.sms as usize;
     if crowded && !matches!(p.splits, Splits::Chunk(_)) { on.blocks_per_sm(&e.contract) } else { 0 }
 }
@@ -69,7 +69,7 @@ impl Decode {
     /// [`Error::Unsupported`] where there is more to deal out than the device counts.
     pub fn new(
         p: &Problem,
-        entry: &DecodeInfo,
+        entry: &AttnInfo,
         on: &Capabilities,
         allows: impl Fn(u64) -> bool,
     ) -> Result<Self, Error> {
@@ -127,12 +127,7 @@ impl Decode {
 ///
 /// # Errors
 /// [`Error::Unsupported`] where there is more to deal out than the device counts.
-fn order(
-    p: &Problem,
-    on: &Capabilities,
-    entry: &DecodeInfo,
-    finest: f32,
-) -> Result<(DecodeOrder, u32), Error> {
+fn order(p: &Problem, on: &Capabilities, entry: &AttnInfo, finest: f32) -> Result<(DecodeOrder, u32), Error> {
     let blocks_per_sm = on.blocks_per_sm(&entry.contract);
     let (sequences, heads, row_blocks) = (p.batch as u32, p.heads_k as u32, row_blocks(entry, p));
     let all = |each: u32| if each > 1 { sequences * each } else { 0 };
@@ -157,7 +152,7 @@ fn order(
     let fits = u64::from(sequences) * each <= u64::from(resident) && at_once(entry, p, on) > 1;
     let share = match whole {
         _ if waves >= 4 && whole >= 4.0 => whole * DEALT,
-        THRESHOLD.. if fits && entry.rows == 8 && p.splits == Splits::Auto => {
+        THRESHOLD.. if fits && entry.tile_m == 8 && p.splits == Splits::Auto => {
             // Whole shares: the device rounds up a little, and slots are as many as shares.
             let finer = (EVEN * sequences as f32).min(whole * finest).floor();
             whole.max(finer)
@@ -194,12 +189,13 @@ fn order(
     };
     let order = DecodeOrder {
         lengths: Integers { base: 0, count: sequences, reserved: 0 },
+        starts: Integers { base: 0, count: 0, reserved: 0 },
         max_keys: p.seqlen_k as u32,
         splits,
         chunk,
         kv_heads: FastDiv::new(heads).unwrap_or(one),
         row_blocks: FastDiv::new(row_blocks).unwrap_or(one),
-        rows: entry.rows,
+        rows: entry.tile_m,
         share,
         threshold: THRESHOLD,
         blocks,

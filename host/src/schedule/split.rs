@@ -2,7 +2,7 @@
 //! results, and the kernel that combines them.
 use super::place;
 use crate::{Capabilities, Error, Problem};
-use spec::{COMBINES, CombineInfo, EntryInfo, FastDiv, Grid, Partials};
+use spec::{AttnInfo, COMBINES, CombineInfo, FastDiv, Partials, TileScheduler};
 
 /// Most splits of a tile. With 32 the combine kernel reads as many bytes as the keys and values of 64 queries
 /// have.
@@ -26,10 +26,9 @@ impl Split {
     ///
     /// # Errors
     /// [`Error::Unsupported`] where the combine kernel would be too large a launch.
-    pub fn new(p: &Problem, entry: &EntryInfo, on: &Capabilities) -> Result<Option<Self>, Error> {
+    pub fn new(p: &Problem, entry: &AttnInfo, on: &Capabilities) -> Result<Option<Self>, Error> {
         let combines = |c: &&CombineInfo| (c.dtype, c.head_dim) == (entry.dtype, entry.head_dim);
-        let splits = matches!(entry.grid, Grid::Split | Grid::Slices);
-        let Some(combine) = COMBINES.iter().find(combines).filter(|_| splits) else {
+        let Some(combine) = COMBINES.iter().find(combines).filter(|_| entry.splits) else {
             return Ok(None);
         };
         let heads = (p.batch * p.heads_q) as u64;
@@ -93,13 +92,13 @@ impl Split {
 }
 
 /// Splits of each tile, none with less than [`MIN_BLOCKS`] key blocks.
-fn splits_of(p: &Problem, entry: &EntryInfo, on: &Capabilities) -> u32 {
+fn splits_of(p: &Problem, entry: &AttnInfo, on: &Capabilities) -> u32 {
     let tiles = p.tiles(entry.tile_m);
     let resident = u64::from(on.sms) * u64::from(on.blocks_per_sm(&entry.contract));
     let blocks = p.seqlen_k.div_ceil(entry.tile_n as usize) as u64;
     let most = (blocks / MIN_BLOCKS).clamp(1, MAX_SPLITS);
-    match entry.grid {
-        Grid::Slices => {
+    match entry.scheduler {
+        TileScheduler::Persistent => {
             (1..=most).min_by_key(|splits| longest(tiles, resident, blocks, *splits)).unwrap_or(1) as u32
         }
         // As many as the device holds thread blocks at once for each tile.

@@ -1,7 +1,7 @@
 //! Work tiles of queries: in which order thread blocks take them, and how many thread blocks there are.
 use super::Split;
 use crate::{Capabilities, Contract, Error, Problem};
-use spec::{EntryInfo, Grid, MaskKind, PagedInfo, Sequences, TileOrder, TileRounds, Window, WorkTile};
+use spec::{AttnInfo, Isa, MaskKind, Sequences, TileOrder, TileRounds, TileScheduler, Window, WorkTile};
 
 /// Which thread block does which work tiles.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -18,26 +18,28 @@ pub struct Tiles {
 
 impl Tiles {
     /// Those of a kernel for tensors.
-    pub fn on_tensors(p: &Problem, entry: &EntryInfo, on: &Capabilities) -> Result<Self, Error> {
+    pub fn on_tensors(p: &Problem, entry: &AttnInfo, on: &Capabilities) -> Result<Self, Error> {
         let (order, sequences) = order(p, entry, on)?;
         let split = Split::new(p, entry, on)?;
-        let splits = matches!(entry.grid, Grid::Split | Grid::Slices);
-        if splits && split.is_none() {
+        if entry.splits && split.is_none() {
             return Err(Error::unsupported(entry.contract.symbol, "no kernel combines its splits"));
         }
         let single = TileRounds::single(order);
-        let (rounds, blocks) = match entry.grid {
-            Grid::OneTileABlock | Grid::Packed => (single, order.tiles),
-            Grid::Persistent => (single, order.tiles.min(order.resident)),
-            Grid::Split => (single, order.tiles.saturating_mul(split.map_or(1, |split| split.splits()))),
-            Grid::Slices | Grid::Rounds => {
+        let (rounds, blocks) = match (entry.isa, entry.is_varlen()) {
+            (Isa::Sm80, _) => {
+                let persistent = entry.scheduler == TileScheduler::Persistent;
+                let most = if persistent { order.resident } else { u32::MAX };
+                let splits = split.map_or(1, |split| split.splits());
+                (single, order.tiles.saturating_mul(splits).min(most))
+            }
+            (Isa::Sm90a, false) => {
                 let before = p.seqlen_k.saturating_sub(p.seqlen_q) as u64;
                 let rounds = rounds(entry.mask, entry.tile_m, order, |m_block| m_block, before);
                 let splits =
                     split.map(|split| order.tiles.saturating_mul(split.splits()).min(order.resident));
                 (rounds, splits.unwrap_or_else(|| rounds.blocks()))
             }
-            Grid::PackedRounds => {
+            (Isa::Sm90a, true) => {
                 let most = [p.seqlen_q, p.seqlen_k].map(|most| p.batch.saturating_mul(most));
                 let equal = p.varlen == Some(most);
                 let of = (&entry.contract, entry.mask, entry.tile_m);
@@ -49,7 +51,7 @@ impl Tiles {
     }
 
     /// Those of a kernel for caches.
-    pub fn on_cache(p: &Problem, entry: &PagedInfo, on: &Capabilities) -> Result<Self, Error> {
+    pub fn on_cache(p: &Problem, entry: &AttnInfo, on: &Capabilities) -> Result<Self, Error> {
         let of = (&entry.contract, entry.mask, entry.tile_m);
         if entry.has_maps() {
             // Batches of as many queries each are varlen sequences: maps have one batch.
@@ -86,8 +88,8 @@ impl Tiles {
 }
 
 /// The order of tiles, and which query block is whose where sequences are varlen.
-fn order(p: &Problem, entry: &EntryInfo, on: &Capabilities) -> Result<(TileOrder, Option<Sequences>), Error> {
-    if entry.grid.packs() {
+fn order(p: &Problem, entry: &AttnInfo, on: &Capabilities) -> Result<(TileOrder, Option<Sequences>), Error> {
+    if entry.is_varlen() {
         let [[_, rows, ..], _] = p.shapes();
         return varlen_order(p, rows, entry.tile_m, on).map(|(sequences, order)| (order, Some(sequences)));
     }
@@ -96,10 +98,8 @@ fn order(p: &Problem, entry: &EntryInfo, on: &Capabilities) -> Result<(TileOrder
         let feature = format_args!("{m_blocks} query blocks for each of {} x {} heads", p.batch, p.heads_q);
         Error::unsupported(feature, "a launch has less than 2^31 thread blocks; split the batch")
     })?;
-    Ok(match entry.grid {
-        Grid::Persistent | Grid::Rounds | Grid::Slices => {
-            (order.resident(resident(&entry.contract, on)), None)
-        }
+    Ok(match entry.scheduler {
+        TileScheduler::Persistent => (order.resident(resident(&entry.contract, on)), None),
         _ => (order, None),
     })
 }

@@ -4,9 +4,8 @@ use super::hopper::Answer;
 use super::varlen::{self, Least};
 use super::{ASKED, Choice, Query, decode};
 use crate::request::Splits;
-use crate::schedule::Kernel;
-use crate::{DType, Error, MaskKind, Problem, kernels};
-use spec::{HOPPERS_PAGED, PAGED, PagedInfo};
+use crate::{AttnInfo, DType, Error, MaskKind, Problem, kernels};
+use spec::{HOPPERS_PAGED, PAGED};
 
 const HOPPER: &str = "warpgroups and TMA, out of pages; sequences long enough that fill the device";
 const CHUNKED: &str = "a sequence's bits shall be its own, whatever is beside it: one kernel for all";
@@ -28,7 +27,7 @@ pub(super) fn choose(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Erro
     needs_no_decode(p)?;
     let local = p.mask_kind() == MaskKind::Local;
     let cache_dtype = p.cache.map_or(p.dtype, |cache| cache.dtype);
-    let solves = |e: &&PagedInfo| {
+    let solves = |e: &&AttnInfo| {
         // Above head dim 256 lookups leave no register for slopes.
         [e.dtype; 2] == [p.dtype, cache_dtype]
             && (e.head_dim <= 256 && !e.has_maps() || !p.alibi)
@@ -44,7 +43,7 @@ pub(super) fn choose(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Erro
             );
             Error::invalid("config", name, expected)
         })?;
-        return on.runs(&entry.contract).and(Ok(Choice::new(Kernel::Cache(entry), ASKED)));
+        return on.runs(&entry.contract).and(Ok(Choice::new(entry, ASKED)));
     }
     // There is one portable kernel for each head dim and mask.
     let portable = PAGED.iter().filter(solves).min_by_key(|e| (e.head_dim, e.mask == MaskKind::Local));
@@ -64,13 +63,10 @@ pub(super) fn choose(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Erro
         None if p.alibi => SLOPES,
         None => MANY,
     };
-    let fallback = Kernel::Cache(portable);
     Ok(match hopper(q, portable) {
-        Answer::Taken(entry, reason) => {
-            Choice { kernel: Kernel::Cache(entry), reason, fallback: Some(fallback) }
-        }
-        Answer::Refused(reason) | Answer::Slower(reason) => Choice::new(fallback, reason),
-        Answer::Portable => Choice::new(fallback, reason),
+        Answer::Taken(kernel, reason) => Choice { kernel, reason, fallback: Some(portable) },
+        Answer::Refused(reason) | Answer::Slower(reason) => Choice::new(portable, reason),
+        Answer::Portable => Choice::new(portable, reason),
     })
 }
 
@@ -100,13 +96,13 @@ const fn least(mask: MaskKind, head_dim: u32) -> Least {
 
 /// Whether one of Hopper's kernels solves a problem that `portable` solves: where one solves varlen problems of
 /// as many queries and keys.
-fn hopper(q: &Query<'_>, portable: &PagedInfo) -> Answer<PagedInfo> {
+fn hopper(q: &Query<'_>, portable: &AttnInfo) -> Answer {
     let (p, on) = (q.problem, q.on);
     let want = (portable.dtype, portable.mask, portable.head_dim);
-    let is_meant = |e: &&PagedInfo| varlen::is_meant(&e.contract, (e.dtype, e.mask, e.head_dim), want, on);
-    let entry = HOPPERS_PAGED.iter().find(is_meant).map(|entry| (entry, entry.tile_m));
+    let is_meant = |e: &&AttnInfo| varlen::is_meant(e, want, on);
+    let entry = HOPPERS_PAGED.iter().find(is_meant);
     varlen::answer(entry, least(want.1, want.2), p, on, |entry| match p.splits {
         Splits::Chunk(_) => Err(CHUNKED),
-        _ => q.takes(Kernel::Cache(entry)).and(Ok(HOPPER)),
+        _ => q.takes(entry).and(Ok(HOPPER)),
     })
 }

@@ -2,10 +2,13 @@
 use super::{ASKED, Choice};
 use crate::problem::MAX_ROWS;
 use crate::request::Splits;
-use crate::schedule::{Kernel, at_once, row_blocks};
-use crate::{Capabilities, Error, MaskKind, Problem, kernels};
+use crate::schedule::{at_once, row_blocks};
+use crate::{AttnInfo, Capabilities, Error, MaskKind, Problem, kernels};
 use core::cmp::Reverse;
-use spec::{DECODES, DecodeInfo, PageKind};
+use spec::{DECODES, Keys, PageKind};
+
+/// Pages of any size.
+const ANY_PAGES: Keys = Keys::Cache(PageKind::Rows);
 
 /// Whether there are decode kernels for the problem: few rows, as many for each sequence, without slopes.
 pub(super) fn takes(p: &Problem) -> bool {
@@ -13,23 +16,23 @@ pub(super) fn takes(p: &Problem) -> bool {
 }
 
 /// Whether the entry solves the problem.
-fn solves(e: &DecodeInfo, p: &Problem) -> bool {
+fn solves(e: &AttnInfo, p: &Problem) -> bool {
     let Some(cache) = p.cache else { return false };
     let local = p.mask_kind() == MaskKind::Local;
     p.varlen.is_none()
         && !p.alibi
-        && [e.dtype, e.cache] == [p.dtype, cache.dtype]
+        && [e.dtype, e.kv_dtype] == [p.dtype, cache.dtype]
         && e.head_dim as usize >= p.head_dim
         && p.rows() <= MAX_ROWS
         && (e.mask == MaskKind::Local) >= local
-        && (e.pages == PageKind::Rows || cache.tiled)
+        && (e.keys == ANY_PAGES || cache.tiled)
 }
 
 /// Whether the entry may run where results are to be a sequence's own: its warps share keys as those of one
 /// that takes any pages, so that these do not matter.
-fn keeps_bits(e: &DecodeInfo, p: &Problem, on: &Capabilities) -> bool {
-    let kind = |e: &DecodeInfo| ([e.dtype, e.cache], e.head_dim, e.rows, e.warps);
-    let takes_any = |other: &DecodeInfo| other.pages == PageKind::Rows && kind(other) == kind(e);
+fn keeps_bits(e: &AttnInfo, p: &Problem, on: &Capabilities) -> bool {
+    let kind = |e: &AttnInfo| ([e.dtype, e.kv_dtype], e.head_dim, e.tile_m, e.warps());
+    let takes_any = |other: &AttnInfo| other.keys == ANY_PAGES && kind(other) == kind(e);
     !matches!(p.splits, Splits::Chunk(_))
         || DECODES.iter().any(|other| takes_any(other) && on.runs(&other.contract).is_ok())
 }
@@ -37,9 +40,9 @@ fn keeps_bits(e: &DecodeInfo, p: &Problem, on: &Capabilities) -> bool {
 /// Whether the entry does not hold rows at once that two SMs, or two thread blocks of one, had better share: 16
 /// sequences of 8192 keys and 8 key heads with 32 rows take 170 us with the entry of 32, and 124 in two
 /// thread blocks of 16; 32 of 1024 take 37 and 40 (H200). Chunks do not look at the batch.
-fn suits(e: &DecodeInfo, p: &Problem, on: &Capabilities) -> bool {
+fn suits(e: &AttnInfo, p: &Problem, on: &Capabilities) -> bool {
     let idle = p.batch * p.heads_k <= on.sms as usize;
-    e.rows <= 16 || !idle || matches!(p.splits, Splits::Chunk(_))
+    e.tile_m <= 16 || !idle || matches!(p.splits, Splits::Chunk(_))
 }
 
 /// Thread blocks of the entry that share a key head's rows; one, as good as one thread block, where they are so
@@ -49,7 +52,7 @@ fn suits(e: &DecodeInfo, p: &Problem, on: &Capabilities) -> bool {
 /// take 8.9, 10.6 and 14.4 in two of 16, 7.7, 10.0 and 14.7 in four of 8; of 2 sequences 14.3 and 20.7 (H200,
 /// 8 key heads). On more keys what several read is many bytes of the L2 cache. Chunks do not look at the
 /// batch.
-fn cost(e: &DecodeInfo, p: &Problem, on: &Capabilities) -> u32 {
+fn cost(e: &AttnInfo, p: &Problem, on: &Capabilities) -> u32 {
     let blocks = row_blocks(e, p);
     let idle = p.batch * p.heads_k * blocks as usize * 4 <= on.sms as usize;
     let measured = blocks as usize * p.seqlen_k <= 16384;
@@ -57,9 +60,9 @@ fn cost(e: &DecodeInfo, p: &Problem, on: &Capabilities) -> u32 {
 }
 
 /// Why the planner takes an entry.
-fn reason(e: &DecodeInfo, p: &Problem, on: &Capabilities) -> &'static str {
+fn reason(e: &AttnInfo, p: &Problem, on: &Capabilities) -> &'static str {
     let larger =
-        |other: &&DecodeInfo| other.rows > e.rows && other.head_dim == e.head_dim && solves(other, p);
+        |other: &&AttnInfo| other.tile_m > e.tile_m && other.head_dim == e.head_dim && solves(other, p);
     let one_block = DECODES.iter().filter(larger).any(|other| row_blocks(other, p) == 1);
     match row_blocks(e, p) {
         _ if at_once(e, p, on) > 1 => {
@@ -91,18 +94,18 @@ pub(super) fn choose(p: &Problem, on: &Capabilities, config: Option<&str>) -> Re
             return Err(Error::invalid("config", name, expected));
         }
         on.runs(&entry.contract)?;
-        return Ok(Choice::new(Kernel::Decode(entry), ASKED));
+        return Ok(Choice::new(entry, ASKED));
     }
-    let size = |e: &&DecodeInfo| {
-        let plain = [e.mask == MaskKind::Local, e.pages == PageKind::Rows];
-        (e.head_dim, cost(e, p, on), e.rows, plain, Reverse(at_once(e, p, on)))
+    let size = |e: &&AttnInfo| {
+        let plain = [e.mask == MaskKind::Local, e.keys == ANY_PAGES];
+        (e.head_dim, cost(e, p, on), e.tile_m, plain, Reverse(at_once(e, p, on)))
     };
     let fitting = DECODES.iter().filter(|e| solves(e, p) && keeps_bits(e, p, on) && suits(e, p, on));
-    let runs = |e: &&DecodeInfo| on.runs(&e.contract).is_ok();
+    let runs = |e: &&AttnInfo| on.runs(&e.contract).is_ok();
     match fitting.clone().filter(runs).min_by_key(size).or_else(|| fitting.min_by_key(size)) {
         Some(entry) => {
             on.runs(&entry.contract)?;
-            Ok(Choice::new(Kernel::Decode(entry), reason(entry, p, on)))
+            Ok(Choice::new(entry, reason(entry, p, on)))
         }
         None => {
             let feature = format_args!("decoding {p}");

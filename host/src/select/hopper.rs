@@ -1,8 +1,8 @@
 //! When one of Hopper's kernels solves a problem of equal lengths on a card that has them.
 use super::Query;
-use crate::schedule::{Kernel, Split};
-use crate::{Capabilities, EntryInfo, MaskKind, Problem};
-use spec::{Grid, HOPPERS, PLANNED};
+use crate::schedule::Split;
+use crate::{AttnInfo, Capabilities, MaskKind, Problem};
+use spec::{HOPPERS, PLANNED};
 
 const FULL: &[MaskKind] = &[MaskKind::Full];
 const CAUSAL: &[MaskKind] = &[MaskKind::Causal];
@@ -86,9 +86,9 @@ const FEW: &str = "warpgroups and TMA; few queries on many keys, but as many til
                    SMs busy";
 
 /// What the table says of a problem.
-pub(super) enum Answer<K: 'static = EntryInfo> {
+pub(super) enum Answer {
     /// A Hopper kernel, and why.
-    Taken(&'static K, &'static str),
+    Taken(&'static AttnInfo, &'static str),
     /// It would be one but for the tensors, or the driver.
     Refused(&'static str),
     /// It would be one, but a portable kernel is faster, and why.
@@ -105,7 +105,7 @@ pub(super) fn dense(q: &Query<'_>, mask: MaskKind) -> Answer {
     if !q.on.tensor_maps {
         return Answer::Refused(NO_MAPS);
     }
-    match q.takes(Kernel::Tensors(entry)) {
+    match q.takes(entry) {
         Ok(()) => Answer::Taken(entry, line.reason),
         Err(reason) => Answer::Refused(reason),
     }
@@ -123,19 +123,19 @@ pub(super) fn is_out_of_reach(symbol: &str, p: &Problem, on: &Capabilities) -> b
 const WHOLE_PANELS: u32 = 128;
 
 /// What the first line that holds means.
-fn chosen(q: &Query<'_>, mask: MaskKind) -> Option<(&'static EntryInfo, &'static Line)> {
+fn chosen(q: &Query<'_>, mask: MaskKind) -> Option<(&'static AttnInfo, &'static Line)> {
     let (p, on) = (q.problem, q.on);
     if p.alibi {
         return None;
     }
     // Where a portable kernel has fewer columns than any of these (32), these would compute twice as many.
-    let held = |entries: &[EntryInfo]| {
+    let held = |entries: &[AttnInfo]| {
         entries.iter().map(|e| e.head_dim).filter(|head_dim| *head_dim as usize >= p.head_dim).min()
     };
     let head_dim = held(HOPPERS).filter(|head_dim| held(PLANNED) == Some(*head_dim))?;
     let head_dim = if head_dim == 96 && !p.head_dim.is_multiple_of(16) { WHOLE_PANELS } else { head_dim };
     TABLE.iter().filter(|line| line.head_dim == head_dim && p.seqlen_k >= line.keys).find_map(|line| {
-        let is_meant = |e: &&EntryInfo| {
+        let is_meant = |e: &&AttnInfo| {
             line.means(e) && (e.dtype, e.mask) == (p.dtype, mask) && line.masks.contains(&mask)
         };
         let entry = HOPPERS.iter().find(is_meant)?;
@@ -153,9 +153,8 @@ fn chosen(q: &Query<'_>, mask: MaskKind) -> Option<(&'static EntryInfo, &'static
 
 impl Line {
     /// Whether it means this kernel, of its masks.
-    fn means(&self, entry: &EntryInfo) -> bool {
-        (entry.head_dim, entry.tile_m) == (self.head_dim, self.tile_m)
-            && (entry.grid == Grid::Slices) == self.splits
+    fn means(&self, entry: &AttnInfo) -> bool {
+        (entry.head_dim, entry.tile_m) == (self.head_dim, self.tile_m) && entry.splits == self.splits
     }
 }
 

@@ -2,10 +2,10 @@
 //! class of devices, with the reason beside each line.
 use super::Choice;
 use crate::request::Scratch;
-use crate::schedule::{Kernel, Split};
-use crate::{Capabilities, EntryInfo, Error, MaskKind, Problem};
+use crate::schedule::Split;
+use crate::{AttnInfo, Capabilities, Error, MaskKind, Problem};
 use core::cell::Cell;
-use spec::{Grid, PLANNED};
+use spec::PLANNED;
 
 /// Devices that want the same entries. Which of these a device can run at all its compute capability says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,10 +70,9 @@ impl Line {
     }
 
     /// Whether the line means this entry, of the line's head dim and mask.
-    fn means(&self, entry: &EntryInfo) -> bool {
+    fn means(&self, entry: &AttnInfo) -> bool {
         let splits = self.fills == Fills::Splits;
-        ([entry.tile_m, entry.tile_n], entry.stages) == (self.tile, self.stages)
-            && (entry.grid == Grid::Split) == splits
+        ([entry.tile_m, entry.tile_n], entry.stages) == (self.tile, self.stages) && entry.splits == splits
     }
 
     const fn with_stages(self, stages: u32) -> Self {
@@ -180,11 +179,11 @@ pub(super) fn choose(
     scratch: Scratch,
 ) -> Result<Choice, Error> {
     let head_dim = PLANNED.iter().map(|e| e.head_dim).filter(|d| *d as usize >= p.head_dim).min();
-    let matches = |e: &EntryInfo| (e.dtype, e.mask) == (p.dtype, mask) && Some(e.head_dim) == head_dim;
+    let matches = |e: &AttnInfo| (e.dtype, e.mask) == (p.dtype, mask) && Some(e.head_dim) == head_dim;
     let candidates = || PLANNED.iter().filter(|e| matches(e) && on.runs(&e.contract).is_ok());
     let class = Class::of(on);
     let uncut = Cell::new(false);
-    let fills = |e: &EntryInfo, fills: Fills| {
+    let fills = |e: &AttnInfo, fills: Fills| {
         let tiles = p.tiles(e.tile_m);
         let sms = u64::from(on.sms);
         match fills {
@@ -204,16 +203,16 @@ pub(super) fn choose(
     for line in TABLE {
         let concerns =
             Some(line.head_dim) == head_dim && line.masks.contains(&mask) && line.classes.contains(&class);
-        let holds = |e: &EntryInfo| line.means(e) && fills(e, line.fills);
+        let holds = |e: &AttnInfo| line.means(e) && fills(e, line.fills);
         if concerns
             && p.seqlen_k >= line.keys
             && let Some(entry) = candidates().find(|e| holds(e))
         {
-            return Ok(Choice::new(Kernel::Tensors(entry), if uncut.get() { UNCUT } else { line.reason }));
+            return Ok(Choice::new(entry, if uncut.get() { UNCUT } else { line.reason }));
         }
     }
-    let first = candidates().find(|entry| entry.grid != Grid::Split);
-    first.map(|entry| Choice::new(Kernel::Tensors(entry), FIRST)).ok_or_else(|| {
+    let first = candidates().find(|entry| !entry.splits);
+    first.map(|entry| Choice::new(entry, FIRST)).ok_or_else(|| {
         let feature =
             format_args!("{} head_dim {} {} on {}", p.dtype.name(), p.head_dim, mask.name(), on.name);
         let reason = format_args!("no entry fits its {} bytes of shared memory a block", on.smem_per_block);
@@ -232,7 +231,7 @@ mod tests {
             for (mask, dtype) in
                 line.masks.iter().flat_map(|mask| [(*mask, DType::F16), (*mask, DType::Bf16)])
             {
-                let named = |e: &&EntryInfo| {
+                let named = |e: &&AttnInfo| {
                     (e.dtype, e.head_dim, e.mask) == (dtype, line.head_dim, mask) && line.means(e)
                 };
                 assert_eq!(

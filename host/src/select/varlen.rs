@@ -1,9 +1,8 @@
 //! Which kernel solves a problem of varlen sequences.
 use super::hopper::{Answer, NO_MAPS};
 use super::{Choice, Query};
-use crate::schedule::Kernel;
-use crate::{Capabilities, Contract, DType, EntryInfo, Error, MaskKind, Problem};
-use spec::{HOPPERS_PACKED, PACKED};
+use crate::{AttnInfo, Capabilities, DType, Error, MaskKind, Problem};
+use spec::{Contract, HOPPERS_PACKED, PACKED};
 
 const HOPPER: &str = "warpgroups and TMA; sequences of a tile or more, or few queries on many keys, that fill \
                       the device";
@@ -23,14 +22,10 @@ pub(super) fn choose(q: &Query<'_>, mask: MaskKind) -> Result<Choice, Error> {
     let (p, on) = (q.problem, q.on);
     let (portable, reason) = portable(p, mask, on)?;
     let want = (p.dtype, mask, portable.head_dim);
-    let is_meant = |e: &&EntryInfo| is_meant(&e.contract, (e.dtype, e.mask, e.head_dim), want, on);
-    let entry = HOPPERS_PACKED.iter().find(is_meant).map(|entry| (entry, entry.tile_m));
-    let takes = |entry: &'static EntryInfo| q.takes(Kernel::Tensors(entry)).and(Ok(HOPPER));
-    let portable = Kernel::Tensors(portable);
+    let entry = HOPPERS_PACKED.iter().find(|e| is_meant(e, want, on));
+    let takes = |entry: &AttnInfo| q.takes(entry).and(Ok(HOPPER));
     Ok(match answer(entry, least(mask, want.2), p, on, takes) {
-        Answer::Taken(entry, reason) => {
-            Choice { kernel: Kernel::Tensors(entry), reason, fallback: Some(portable) }
-        }
+        Answer::Taken(kernel, reason) => Choice { kernel, reason, fallback: Some(portable) },
         Answer::Refused(reason) => Choice::new(portable, reason),
         Answer::Slower(_) | Answer::Portable => Choice::new(portable, reason),
     })
@@ -42,9 +37,9 @@ fn portable(
     p: &Problem,
     mask: MaskKind,
     on: &Capabilities,
-) -> Result<(&'static EntryInfo, &'static str), Error> {
+) -> Result<(&'static AttnInfo, &'static str), Error> {
     let head_dim = PACKED.iter().map(|e| e.head_dim).filter(|d| *d as usize >= p.head_dim).min();
-    let solves = |e: &&EntryInfo| (e.dtype, e.mask, Some(e.head_dim)) == (p.dtype, mask, head_dim);
+    let solves = |e: &&AttnInfo| (e.dtype, e.mask, Some(e.head_dim)) == (p.dtype, mask, head_dim);
     let mut candidates = PACKED.iter().filter(solves).filter(|e| on.runs(&e.contract).is_ok());
     let Some(first) = candidates.next() else {
         let (dtype, mask) = (p.dtype.name(), mask.name());
@@ -77,30 +72,25 @@ const fn least(mask: MaskKind, head_dim: u32) -> Least {
     }
 }
 
-/// Whether a kernel is `of` the type, mask and head dim that are wanted, and the device holds it.
-pub(super) fn is_meant(
-    contract: &Contract,
-    of: (DType, MaskKind, u32),
-    want: (DType, MaskKind, u32),
-    on: &Capabilities,
-) -> bool {
-    of == want && contract.target.runs_on(on.arch()) && contract.smem_bytes <= on.smem_per_block
+/// Whether a kernel is of the type, mask and head dim that are wanted, and the device holds it.
+pub(super) fn is_meant(e: &AttnInfo, want: (DType, MaskKind, u32), on: &Capabilities) -> bool {
+    let Contract { target, smem_bytes, .. } = e.contract;
+    (e.dtype, e.mask, e.head_dim) == want && target.runs_on(on.arch()) && smem_bytes <= on.smem_per_block
 }
 
-/// Whether Hopper's kernel that is meant, if there is one, with tiles of so many queries, solves sequences of
-/// any lengths: where they have on the average what they must, there is a tile for each SM, and it `takes` the
-/// tensors.
-pub(super) fn answer<K>(
-    entry: Option<(&'static K, u32)>,
+/// Whether Hopper's kernel that is meant, if there is one, solves sequences of any lengths: where they have on
+/// the average what they must, there is a tile for each SM, and it `takes` the tensors.
+pub(super) fn answer(
+    entry: Option<&'static AttnInfo>,
     least: Least,
     p: &Problem,
     on: &Capabilities,
-    takes: impl FnOnce(&'static K) -> Result<&'static str, &'static str>,
-) -> Answer<K> {
-    let Some((entry, tile_m)) = entry.filter(|_| !p.alibi) else { return Answer::Portable };
+    takes: impl FnOnce(&AttnInfo) -> Result<&'static str, &'static str>,
+) -> Answer {
+    let Some(entry) = entry.filter(|_| !p.alibi) else { return Answer::Portable };
     let [queries, keys] = p.totals();
     // A sequence has a tile of its own, however few its queries.
-    let tiles = queries.div_ceil(tile_m as usize).max(p.batch).saturating_mul(p.heads_q);
+    let tiles = queries.div_ceil(entry.tile_m as usize).max(p.batch).saturating_mul(p.heads_q);
     let [queries, keys] = [queries, keys].map(|all| all / p.batch);
     let is_long = least.iter().any(|least| queries >= least[0] && keys >= least[1]);
     if !is_long || tiles < on.sms as usize {

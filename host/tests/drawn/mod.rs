@@ -1,6 +1,6 @@
 //! Requests of every kind, drawn from fixed seeds.
 use crate::fake::{FakeDriver, Launch};
-use ferroflash::kernels::{EntryInfo, entries};
+use ferroflash::kernels::{AttnInfo, entries};
 use ferroflash::plan::ScratchBytes;
 use ferroflash::request::*;
 use ferroflash::*;
@@ -132,10 +132,10 @@ fn dense(random: &mut Random) -> AttentionRequest<'static> {
 fn named(random: &mut Random) -> AttentionRequest<'static> {
     let mut f = if random.once_in(3) { varlen(random) } else { dense(random) };
     let symbols: Vec<_> = entries().map(|entry| entry.contract.symbol).collect();
-    let fits = |entry: &EntryInfo| {
+    let fits = |entry: &AttnInfo| {
         let d = f.q.shape[3] as u32;
         let held = entry.head_dim >= d && entry.head_dim <= 2 * d;
-        entry.dtype == f.q.dtype && held && entry.grid.packs() == (f.queries != Queries::Batched)
+        entry.dtype == f.q.dtype && held && entry.is_varlen() == (f.queries != Queries::Batched)
     };
     let fitting: Vec<_> = entries().filter(|e| fits(e)).map(|entry| entry.contract.symbol).collect();
     let from = if random.once_in(8) || fitting.is_empty() { &symbols } else { &fitting };

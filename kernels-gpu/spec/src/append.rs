@@ -11,16 +11,15 @@ pub struct Append<E, C>(PhantomData<(E, C)>);
 /// Columns that a thread moves of one row of keys, and of one of values.
 pub const APPEND_COLUMNS: usize = 8;
 
-impl AppendCopy {
-    const fn info(symbol: &'static str) -> AppendInfo {
-        AppendInfo { contract: Contract::of::<Self>(symbol), rounds: None }
-    }
+impl Line for AppendCopy {
+    type Info = AppendInfo;
+    const INFO: AppendInfo = AppendInfo { contract: Contract::of::<Self>(""), rounds: None };
 }
 
-impl<E: Element, C: Element> Append<E, C> {
-    const fn info(symbol: &'static str) -> AppendInfo {
-        AppendInfo { contract: Contract::of::<Self>(symbol), rounds: Some([E::DTYPE, C::DTYPE]) }
-    }
+impl<E: Element, C: Element> Line for Append<E, C> {
+    type Info = AppendInfo;
+    const INFO: AppendInfo =
+        AppendInfo { contract: Contract::of::<Self>(""), rounds: Some([E::DTYPE, C::DTYPE]) };
 }
 
 impl Kernel for AppendCopy {
@@ -74,25 +73,3 @@ pub struct AppendInfo {
     /// The types that it rounds from and to; `None` where it copies 16-bit elements as they are.
     pub rounds: Option<[DType; 2]>,
 }
-
-/// Expands `$emit!` with every append kernel, what should be taken first where it runs before the others.
-#[macro_export]
-macro_rules! for_each_append {
-    ($emit:ident) => {
-        $emit! {
-            append_copy []: AppendCopy;
-            append_f16_e4m3_native []: Append<F16, Native<E4m3>>;
-            append_bf16_e4m3_native []: Append<Bf16, Native<E4m3>>;
-            append_f16_e4m3 []: Append<F16, E4m3>;
-            append_bf16_e4m3 []: Append<Bf16, E4m3>;
-        }
-    };
-}
-
-macro_rules! append_entries {
-    ($($symbol:ident []: $config:ty;)*) => {
-        /// Every compiled append kernel, in the order of preference.
-        pub const APPENDS: &[AppendInfo] = &[$(<$config>::info(stringify!($symbol))),*];
-    };
-}
-for_each_append!(append_entries);

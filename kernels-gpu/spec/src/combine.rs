@@ -9,16 +9,16 @@ pub struct Combine<E, const D: usize>(PhantomData<E>);
 impl<E: Element, const D: usize> Combine<E, D> {
     /// Chunks of 8 columns that make up a row: a thread's each.
     pub const ROW_CHUNKS: u32 = D as u32 * 2;
+}
 
-    /// The kernel compiled as `symbol`.
-    const fn info(symbol: &'static str) -> CombineInfo {
-        CombineInfo {
-            contract: Contract::of::<Self>(symbol),
-            dtype: E::DTYPE,
-            head_dim: D as u32 * 16,
-            row_chunks: Self::ROW_CHUNKS,
-        }
-    }
+impl<E: Element, const D: usize> Line for Combine<E, D> {
+    type Info = CombineInfo;
+    const INFO: CombineInfo = CombineInfo {
+        contract: Contract::of::<Self>(""),
+        dtype: E::DTYPE,
+        head_dim: D as u32 * 16,
+        row_chunks: Self::ROW_CHUNKS,
+    };
 }
 
 impl<E: Element, const D: usize> Kernel for Combine<E, D> {
@@ -72,37 +72,3 @@ impl CombineInfo {
         grid(params, self.row_chunks, self.contract.threads)
     }
 }
-
-/// Expands `$emit!` with every [`Combine`] that is compiled, for both element types.
-#[macro_export]
-macro_rules! for_each_combine {
-    ($emit:ident) => {
-        $crate::combine_lines! { $emit:
-            d64: Combine<E, 4>;
-            d128: Combine<E, 8>;
-        }
-    };
-}
-
-/// Expands lines of combine kernels for both element types.
-#[doc(hidden)]
-#[macro_export]
-macro_rules! combine_lines {
-    ($emit:ident: $($d:ident: $config:ty;)*) => {
-        $crate::pastey::paste! { $emit! { $(
-            [<combine_f16_ $d>] [E = F16]: $config;
-            [<combine_bf16_ $d>] [E = Bf16]: $config;
-        )* } }
-    };
-}
-
-macro_rules! combine_entries {
-    ($($symbol:ident [$($name:ident = $type:ident),*]: $config:ty;)*) => {
-        /// Every compiled [`Combine`].
-        pub const COMBINES: &[CombineInfo] = &[$({
-            $(type $name = $type;)*
-            <$config>::info(stringify!($symbol))
-        }),*];
-    };
-}
-for_each_combine!(combine_entries);

@@ -1,9 +1,11 @@
 //! The decode family: few queries a sequence on a long cache in pages, lengths on the device. Its
-//! configurations, [`params`] and table ([`entries`]).
-use crate::{DType, DecodeParams, Element, Kernel, MaskKind, MaskMarker, Target};
+//! configurations and [`params`].
+use crate::{
+    AttnInfo, Contract, DType, DecodeParams, Element, Isa, Kernel, Keys, Line, MaskMarker, Path, Queries,
+    Schedule, Target, TileScheduler,
+};
 use core::marker::PhantomData;
 
-pub mod entries;
 pub mod params;
 
 /// How keys lie in pages, by value.
@@ -81,24 +83,6 @@ const fn q_bytes(steps: usize) -> usize {
     if steps > 24 { steps * 256 } else { 0 }
 }
 
-/// A decode kernel's numbers, as the host sees them.
-pub trait Decoding: Kernel<Params = DecodeParams> {
-    /// Element type of queries and output.
-    const DTYPE: DType;
-    /// Element type of the cache.
-    const CACHE: DType;
-    /// Largest head dim.
-    const HEAD_DIM: u32;
-    /// Most rows of a block: queries times the heads that share a key head.
-    const ROWS: u32;
-    /// Mask.
-    const MASK: MaskKind;
-    /// How keys lie in pages.
-    const PAGES: PageKind;
-    /// Warps of a block.
-    const WARPS: u32;
-}
-
 impl<
     Q: Element,
     E: Element,
@@ -108,13 +92,41 @@ impl<
     const D: usize,
     const WARPS: usize,
     const SLOTS: usize,
-> Decoding for Decode<Q, E, Mask, Page, G, D, WARPS, SLOTS>
+> Line for Decode<Q, E, Mask, Page, G, D, WARPS, SLOTS>
 {
-    const DTYPE: DType = Q::DTYPE;
-    const CACHE: DType = E::DTYPE;
-    const HEAD_DIM: u32 = D as u32 * 16;
-    const ROWS: u32 = G as u32 * 8;
-    const MASK: MaskKind = Mask::KIND;
-    const PAGES: PageKind = Page::KIND;
-    const WARPS: u32 = WARPS as u32;
+    type Info = AttnInfo;
+    const INFO: AttnInfo = AttnInfo {
+        contract: Contract::of::<Self>(""),
+        isa: Isa::Sm80,
+        path: Path::TensorCores,
+        schedule: Schedule::Transposed,
+        scheduler: TileScheduler::Lengths,
+        queries: Queries::Batched,
+        keys: Keys::Cache(Page::KIND),
+        splits: true,
+        dtype: Q::DTYPE,
+        kv_dtype: E::DTYPE,
+        head_dim: D as u32 * 16,
+        mask: Mask::KIND,
+        tile_m: G as u32 * 8,
+        tile_n: 16,
+        stages: SLOTS as u32,
+    };
+}
+
+/// A compiled [`DecodeCombine`] as a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DecodeCombineInfo {
+    /// How it is compiled.
+    pub contract: Contract,
+    /// Element type of O.
+    pub dtype: DType,
+    /// Head dim of the kernels whose splits it merges.
+    pub head_dim: u32,
+}
+
+impl<E: Element, const D: usize> Line for DecodeCombine<E, D> {
+    type Info = DecodeCombineInfo;
+    const INFO: DecodeCombineInfo =
+        DecodeCombineInfo { contract: Contract::of::<Self>(""), dtype: E::DTYPE, head_dim: D as u32 * 16 };
 }

@@ -1,135 +1,33 @@
-//! The forward family: its configurations, [`params`] and table ([`entries`], [`lineage`]). A configuration
-//! is a type; its numbers count 16x16 base tiles.
-use crate::{DType, Element, FwdParams, Kernel, Path, Target};
+//! The forward family: its configurations and [`params`]. A configuration is a type; its numbers count 16x16
+//! base tiles.
+use crate::{
+    AttnInfo, Contract, Element, FwdParams, Isa, IsaMarker, Kernel, Keys, Line, MaskMarker, Queries,
+    Schedule, Sm80, Target, TileOrder, TileScheduler,
+};
 use core::marker::PhantomData;
 
-pub mod entries;
-pub mod entry;
-pub mod lineage;
 pub mod params;
 
-/// Which keys a query sees, by value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum MaskKind {
-    /// All of them.
-    Full,
-    /// Those at or before it.
-    Causal,
-    /// A window on either side, each side also unbounded, softcap, and ALiBi slopes.
-    Local,
+/// A kernel on tensors of batches, which others are made of: what those are told.
+pub trait Forward: Kernel<Params: Scheduled> + Line<Info = AttnInfo> {
+    /// Its instructions.
+    type Isa: IsaMarker;
 }
-impl MaskKind {
-    /// Its name in entry symbols.
-    pub const fn name(self) -> &'static str {
-        match self {
-            MaskKind::Full => "full",
-            MaskKind::Causal => "causal",
-            MaskKind::Local => "local",
-        }
+
+/// Parameters that say which thread block does which work tiles.
+pub trait Scheduled: Copy {
+    /// The work tiles.
+    fn order(&self) -> &TileOrder;
+    /// Blocks of the launch.
+    fn blocks(&self) -> u32;
+}
+
+impl Scheduled for FwdParams {
+    fn order(&self) -> &TileOrder {
+        &self.order
     }
-}
-
-/// Which keys a query sees, by type.
-pub trait MaskMarker: Copy {
-    /// The same as a value.
-    const KIND: MaskKind;
-}
-/// Every query sees every key.
-#[derive(Clone, Copy, Debug)]
-pub struct Full;
-/// Query `i` sees keys `0..=i + shift`.
-#[derive(Clone, Copy, Debug)]
-pub struct Causal;
-/// The general entry: [`crate::Window`] on both sides, softcap, and ALiBi slopes.
-#[derive(Clone, Copy, Debug)]
-pub struct Local;
-impl MaskMarker for Full {
-    const KIND: MaskKind = MaskKind::Full;
-}
-impl MaskMarker for Causal {
-    const KIND: MaskKind = MaskKind::Causal;
-}
-impl MaskMarker for Local {
-    const KIND: MaskKind = MaskKind::Local;
-}
-
-/// Order of work in the main loop.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Schedule {
-    /// S(n), softmax(n), O += P(n) V(n).
-    Sequential,
-    /// S(n - 1) is under way while P(n) is exponentiated.
-    Overlapped,
-    /// As sequential, and a warp of its own copies.
-    Specialised,
-    /// Warpgroups take turns at issuing products, each S(n) together with O += P(n + 1) V(n + 1), and another
-    /// one copies.
-    InTurns,
-}
-impl Schedule {
-    /// Its name in tables.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Schedule::Sequential => "sequential",
-            Schedule::Overlapped => "overlapped",
-            Schedule::Specialised => "specialised",
-            Schedule::InTurns => "in turns",
-        }
-    }
-}
-
-/// A forward kernel's numbers, as the host sees them.
-pub trait Forward: Kernel {
-    /// Element type.
-    const DTYPE: DType;
-    /// Largest head dim.
-    const HEAD_DIM: u32;
-    /// Mask.
-    const MASK: MaskKind;
-    /// Order of work.
-    const SCHEDULE: Schedule;
-    /// Queries of a block.
-    const TILE_M: u32;
-    /// Keys of a stage.
-    const TILE_N: u32;
-    /// Key/value stages.
-    const STAGES: u32;
-    /// What multiplies tiles.
-    const PATH: Path;
-    /// Which blocks there are.
-    const GRID: Grid;
-}
-
-/// Which blocks a launch has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Grid {
-    /// One for each tile of queries.
-    OneTileABlock,
-    /// As many as the card holds at once.
-    Persistent,
-    /// Several for each tile, each with its slice of the keys; [`crate::Combine`] merges what they leave in a
-    /// workspace.
-    Split,
-    /// One for each tile that some packed sequence may have.
-    Packed,
-    /// As many as the card holds at once, each with the tiles of its [`crate::TileRounds`].
-    Rounds,
-    /// The same of tiles that some packed sequence may have.
-    PackedRounds,
-    /// As many as the card holds at once, each with slices of the keys of tiles; [`crate::Combine`] merges
-    /// what they leave in a workspace.
-    Slices,
-}
-
-impl Grid {
-    /// Whether blocks find packed sequences.
-    pub const fn packs(self) -> bool {
-        matches!(self, Grid::Packed | Grid::PackedRounds)
-    }
-
-    /// Whether a copy engine moves tensors, by their maps.
-    pub const fn has_maps(self) -> bool {
-        matches!(self, Grid::Rounds | Grid::PackedRounds | Grid::Slices)
+    fn blocks(&self) -> u32 {
+        self.order.tiles
     }
 }
 
@@ -221,16 +119,28 @@ macro_rules! forward {
                 [params.order.tiles, 1, 1]
             }
         }
+        impl<E: Element, Mask: MaskMarker, $(const $c: usize),*> Line for $config<E, Mask, $($c),*> {
+            type Info = AttnInfo;
+            const INFO: AttnInfo = AttnInfo {
+                contract: Contract::of::<Self>(""),
+                isa: Isa::Sm80,
+                path: E::PATH,
+                schedule: Schedule::$schedule,
+                scheduler: TileScheduler::SingleTile,
+                queries: Queries::Batched,
+                keys: Keys::Batched,
+                splits: false,
+                dtype: E::DTYPE,
+                kv_dtype: E::DTYPE,
+                head_dim: D as u32 * 16,
+                mask: Mask::KIND,
+                tile_m: M as u32 * 16,
+                tile_n: ($keys) as u32 * 16,
+                stages: $stages as u32,
+            };
+        }
         impl<E: Element, Mask: MaskMarker, $(const $c: usize),*> Forward for $config<E, Mask, $($c),*> {
-            const DTYPE: DType = E::DTYPE;
-            const HEAD_DIM: u32 = D as u32 * 16;
-            const MASK: MaskKind = Mask::KIND;
-            const SCHEDULE: Schedule = Schedule::$schedule;
-            const TILE_M: u32 = M as u32 * 16;
-            const TILE_N: u32 = ($keys) as u32 * 16;
-            const STAGES: u32 = $stages as u32;
-            const PATH: Path = E::PATH;
-            const GRID: Grid = Grid::OneTileABlock;
+            type Isa = Sm80;
         }
     };
 }
@@ -252,29 +162,30 @@ forward!(
     bytes 2 * M * (N * SCORES_BYTES + (HALF - HELD) * tile_bytes::<E>())
 );
 
-impl<K: Forward> Kernel for Persistent<K> {
-    type Params = FwdParams;
-    const TARGET: Target = K::TARGET;
-    const THREADS: u32 = K::THREADS;
-    const SMEM_BYTES: usize = K::SMEM_BYTES;
-    fn grid(params: &FwdParams) -> [u32; 3] {
-        [params.order.tiles.min(params.order.resident), 1, 1]
-    }
-}
-macro_rules! forward_as {
-    ($($wrapper:ident: $grid:ident;)*) => {
-        $(impl<K: Forward> Forward for $wrapper<K> {
-            const DTYPE: DType = K::DTYPE;
-            const HEAD_DIM: u32 = K::HEAD_DIM;
-            const MASK: MaskKind = K::MASK;
-            const SCHEDULE: Schedule = K::SCHEDULE;
-            const TILE_M: u32 = K::TILE_M;
-            const TILE_N: u32 = K::TILE_N;
-            const STAGES: u32 = K::STAGES;
-            const PATH: Path = K::PATH;
-            const GRID: Grid = Grid::$grid;
-        })*
+/// Makes of kernel `K` another one, of the same threads and shared memory, with other parameters and blocks.
+macro_rules! made_of {
+    ($kernel:ident<$k:ident>: $params:ty, $grid:expr, { $($field:ident: $value:expr),* }) => {
+        impl<$k: Forward> Kernel for $kernel<$k> {
+            type Params = $params;
+            const TARGET: Target = $k::TARGET;
+            const THREADS: u32 = $k::THREADS;
+            const SMEM_BYTES: usize = $k::SMEM_BYTES;
+            const PARAM_ALIGN: u32 = $k::PARAM_ALIGN;
+            const BOXES: &'static [[u32; 2]] = $k::BOXES;
+            fn grid(params: &Self::Params) -> [u32; 3] {
+                [($grid)(params), 1, 1]
+            }
+        }
+        impl<$k: Forward> Line for $kernel<$k> {
+            type Info = AttnInfo;
+            const INFO: AttnInfo =
+                AttnInfo { contract: Contract::of::<Self>(""), $($field: $value,)* ..$k::INFO };
+        }
     };
 }
-pub(crate) use forward_as;
-forward_as! { Persistent: Persistent; }
+pub(crate) use made_of;
+
+made_of!(
+    Persistent<K>: K::Params, |p: &K::Params| p.order().tiles.min(p.order().resident),
+    { scheduler: TileScheduler::Persistent }
+);

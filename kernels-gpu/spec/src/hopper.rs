@@ -1,5 +1,6 @@
 //! Forward attention for Hopper alone: warpgroups whose products are `wgmma`'s, a copy engine that fills
 //! their stages, and blocks that do tile after tile.
+use crate::info::boxes;
 use crate::*;
 use core::marker::PhantomData;
 
@@ -36,9 +37,9 @@ pub struct FwdHopperWide<
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HopperParams<Q = TensorMap, K = Q> {
-    /// Queries: boxes of [`EntryInfo::Q_BOX_ROWS`] rows and [`EntryInfo::panel`] columns.
+    /// Queries: boxes of [`AttnInfo::Q_BOX_ROWS`] rows and [`AttnInfo::panel`] columns.
     pub q: Q,
-    /// Keys: boxes of [`EntryInfo::tile_n`] rows, or as many as divide a page, and as many columns.
+    /// Keys: boxes of [`AttnInfo::tile_n`] rows, or as many as divide a page, and as many columns.
     pub k: K,
     /// Values: boxes as those of `k`.
     pub v: K,
@@ -58,6 +59,15 @@ pub struct HopperParams<Q = TensorMap, K = Q> {
     pub q_len: u32,
     /// Keys of a head, 1 or more.
     pub k_len: u32,
+}
+
+impl<Q: Copy, K: Copy> Scheduled for HopperParams<Q, K> {
+    fn order(&self) -> &TileOrder {
+        &self.rounds.order
+    }
+    fn blocks(&self) -> u32 {
+        self.rounds.blocks()
+    }
 }
 
 impl<Q, K> AsRef<HopperParams<Q, K>> for HopperParams<Q, K> {
@@ -106,17 +116,38 @@ macro_rules! hopper {
             const D: usize,
             const STAGES: usize,
             const ORDERED: bool,
+        > Line for $config<E, Mask, W, N, D, STAGES, ORDERED>
+        {
+            type Info = AttnInfo;
+            const INFO: AttnInfo = AttnInfo {
+                contract: Contract::of::<Self>(""),
+                isa: Isa::Sm90a,
+                path: E::PATH,
+                schedule: Schedule::InTurns,
+                scheduler: TileScheduler::Persistent,
+                queries: Queries::Batched,
+                keys: Keys::Batched,
+                splits: false,
+                dtype: E::DTYPE,
+                kv_dtype: E::DTYPE,
+                head_dim: D as u32 * 16,
+                mask: Mask::KIND,
+                tile_m: W as u32 * 64,
+                tile_n: N as u32 * 16,
+                stages: STAGES as u32,
+            };
+        }
+        impl<
+            E: Element,
+            Mask: MaskMarker,
+            const W: usize,
+            const N: usize,
+            const D: usize,
+            const STAGES: usize,
+            const ORDERED: bool,
         > Forward for $config<E, Mask, W, N, D, STAGES, ORDERED>
         {
-            const DTYPE: DType = E::DTYPE;
-            const HEAD_DIM: u32 = D as u32 * 16;
-            const MASK: MaskKind = Mask::KIND;
-            const SCHEDULE: Schedule = Schedule::InTurns;
-            const TILE_M: u32 = W as u32 * 64;
-            const TILE_N: u32 = N as u32 * 16;
-            const STAGES: u32 = STAGES as u32;
-            const PATH: Path = E::PATH;
-            const GRID: Grid = Grid::Rounds;
+            type Isa = Sm90a;
         }
     )*};
 }
@@ -135,99 +166,22 @@ const fn wide_tiles(w: usize, n: usize, stages: usize) -> usize {
     4 * w + 2 * stages * n
 }
 
-impl EntryInfo {
-    /// Rows of the boxes in which a Hopper kernel's Q and O are copied: a warpgroup's.
-    pub const Q_BOX_ROWS: u32 = 64;
-
-    /// Columns of all boxes of a Hopper kernel: 64, swizzled by 128 bytes, or where the head dim is an odd
-    /// number of 32, 32, swizzled by 64.
-    pub const fn panel(&self) -> u32 {
-        panel(self.head_dim)
-    }
-
-    /// Columns and rows of a Hopper kernel's boxes: those of Q and O, those of K and V.
-    pub const fn boxes(&self) -> [[u32; 2]; 2] {
-        boxes(self.head_dim, self.tile_n)
-    }
-}
-
-/// [`EntryInfo::boxes`] of a configuration.
-const fn boxes(head_dim: u32, tile_n: u32) -> [[u32; 2]; 2] {
-    [[panel(head_dim), EntryInfo::Q_BOX_ROWS], [panel(head_dim), tile_n]]
-}
-
-/// Columns of boxes, for a head dim.
-pub(crate) const fn panel(head_dim: u32) -> u32 {
-    if head_dim.is_multiple_of(64) { 64 } else { 32 }
-}
-
-/// Expands `$emit!` with every Hopper kernel, for both element types and each of its masks: `symbol [E = F16,
-/// Mask = Causal]: Configuration;`. Symbols are `hopper_{dtype}_d{head dim}_{mask}_{queries of a
-/// block}x{keys of a stage}`. Entries of one head dim and mask stand in the order in which long sequences
-/// prefer them. What ends in `_split` shares a tile's keys.
-#[macro_export]
-#[rustfmt::skip]
-macro_rules! for_each_hopper { ($emit:ident) => { $crate::hopper_lines! { $emit:
-    d64 [Full] 192x96: FwdHopper<E, Mask, 3, 6, 4, 3, false>;
-    d64 [Causal] 192x96: FwdHopper<E, Mask, 3, 6, 4, 3, true>;
-    d64 [Full, Causal, Local] 128x128: FwdHopper<E, Mask, 2, 8, 4, 3, true>;
-    d96 [Full, Causal, Local] 128x128: FwdHopper<E, Mask, 2, 8, 6, 2, true>;
-    d128 [Full, Causal] 128x128: FwdHopper<E, Mask, 2, 8, 8, 2, true>;
-    d128 [Local] 128x96: FwdHopper<E, Mask, 2, 6, 8, 2, true>;
-    d192 [Full] 128x112: FwdHopperWide<E, Mask, 2, 7, 12, 2, true>;
-    d192 [Causal, Local] 128x96: FwdHopperWide<E, Mask, 2, 6, 12, 2, true>;
-    d256 [Full] 128x80: FwdHopperWide<E, Mask, 2, 5, 16, 2, false>;
-    d256 [Causal, Local] 128x64: FwdHopperWide<E, Mask, 2, 4, 16, 2, true>;
-    d64 [Full, Causal] 128x128_split: HopperSplit<FwdHopperWide<E, Mask, 2, 8, 4, 4, false>>;
-    d128 [Full, Causal] 128x128_split: HopperSplit<FwdHopperWide<E, Mask, 2, 8, 8, 3, true>>;
-} } }
-
-/// Expands lines of Hopper kernels for both element types and each of their masks.
-#[doc(hidden)]
-#[macro_export]
-macro_rules! hopper_lines {
-    ($emit:ident: $($d:ident [$($mask:ident),*] $tile:tt: $config:ty;)*) => {
-        $crate::pastey::paste! { $emit! { $($(
-            [<hopper_f16_ $d _ $mask:lower _ $tile>] [E = F16, Mask = $mask]: $config;
-            [<hopper_bf16_ $d _ $mask:lower _ $tile>] [E = Bf16, Mask = $mask]: $config;
-        )*)* } }
-    };
-}
-
-macro_rules! hopper_entries {
-    ($($symbol:ident [$($name:ident = $type:ident),*]: $config:ty;)*) => {
-        /// Every compiled Hopper kernel. [`MaskKind::Local`] ones know softcap, and no ALiBi slopes.
-        pub const HOPPERS: &[EntryInfo] = &[$({
-            $(type $name = $type;)*
-            EntryInfo::of::<$config>(Contract::of::<$config>(stringify!($symbol)))
-        }),*];
-    };
-}
-for_each_hopper!(hopper_entries);
-
 #[cfg(test)]
 mod tests {
-    extern crate std;
     use super::*;
-    use std::format;
-
-    #[test]
-    fn symbols_say_what_they_are_and_blocks_fit_a_hopper() {
-        for e in HOPPERS {
-            let name = format!("hopper_{}_d{}_{}", e.dtype.name(), e.head_dim, e.mask.name());
-            let apart = if e.grid == Grid::Slices { "_split" } else { "" };
-            assert_eq!(e.contract.symbol, format!("{name}_{}x{}{apart}", e.tile_m, e.tile_n));
-            assert!(e.contract.smem_bytes <= 227 << 10, "{}: {}", e.contract.symbol, e.contract.smem_bytes);
-            assert_eq!((e.contract.target, e.contract.param_align), (Target::Exactly(90), 64));
-            assert!(e.head_dim.is_multiple_of(e.panel()) && e.tile_n <= 256);
-        }
-    }
 
     #[test]
     fn parameters_have_no_padding_and_begin_with_their_maps() {
         let rest = size_of::<Lse>() + size_of::<TileRounds>() + size_of::<Window>() + 4 * 4;
         assert_eq!(size_of::<HopperParams>(), 4 * 128 + rest);
         assert_eq!(core::mem::offset_of!(HopperParams, o), 3 * 128);
-        assert_eq!(size_of::<HopperSplitParams>(), size_of::<HopperParams>() + size_of::<Partials>());
+        assert_eq!(size_of::<SplitParams<HopperParams>>(), size_of::<HopperParams>() + size_of::<Partials>());
+        let told = 3 * size_of::<Integers>() + size_of::<Sequences>() + 4;
+        assert_eq!(size_of::<VarlenParams<HopperParams<RaggedMap>>>(), size_of::<HopperParams>() + told);
+        assert_eq!(size_of::<HopperParams<RaggedMap>>(), size_of::<HopperParams>());
+        let told = size_of::<Cache>() + 2 * size_of::<Integers>() + size_of::<Sequences>();
+        let told = told + size_of::<FastDiv>() + 2 * 4;
+        assert_eq!(size_of::<HopperPagedParams>(), size_of::<HopperParams>() + told);
+        assert_eq!(size_of::<HopperParams<RaggedMap, PagedMap>>(), size_of::<HopperParams>());
     }
 }

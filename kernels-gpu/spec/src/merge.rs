@@ -8,10 +8,10 @@ pub struct Merge<E, O>(PhantomData<(E, O)>);
 /// Columns that a thread merges.
 pub const MERGE_COLUMNS: usize = 8;
 
-impl<E: Element, O: Element> Merge<E, O> {
-    const fn info(symbol: &'static str) -> MergeInfo {
-        MergeInfo { contract: Contract::of::<Self>(symbol), states: E::DTYPE, output: O::DTYPE }
-    }
+impl<E: Element, O: Element> Line for Merge<E, O> {
+    type Info = MergeInfo;
+    const INFO: MergeInfo =
+        MergeInfo { contract: Contract::of::<Self>(""), states: E::DTYPE, output: O::DTYPE };
 }
 
 impl<E: Element, O: Element> Kernel for Merge<E, O> {
@@ -76,25 +76,3 @@ pub struct MergeInfo {
     /// Element type of the result.
     pub output: DType,
 }
-
-/// Expands `$emit!` with every merge kernel.
-#[macro_export]
-macro_rules! for_each_merge {
-    ($emit:ident) => {
-        $emit! {
-            merge_f16 []: Merge<F16, F16>;
-            merge_bf16 []: Merge<Bf16, Bf16>;
-            merge_f32 []: Merge<F32, F32>;
-            merge_f32_f16 []: Merge<F32, F16>;
-            merge_f32_bf16 []: Merge<F32, Bf16>;
-        }
-    };
-}
-
-macro_rules! merge_entries {
-    ($($symbol:ident []: $config:ty;)*) => {
-        /// Every compiled [`Merge`].
-        pub const MERGES: &[MergeInfo] = &[$(<$config>::info(stringify!($symbol))),*];
-    };
-}
-for_each_merge!(merge_entries);

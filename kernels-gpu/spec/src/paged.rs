@@ -1,10 +1,15 @@
-//! Forward kernels over a cache in pages: many queries a sequence, packed or as many for each.
-use crate::hopper::panel;
+//! Kernels over a cache in pages: many queries per sequence, varlen or as many for each.
+use crate::forward::made_of;
 use crate::*;
 use core::marker::PhantomData;
 
 /// Kernel `K` over a [`Cache`]: chunks of prompts, whole ones, and batches of both.
 pub struct Paged<K>(PhantomData<K>);
+
+made_of!(
+    Paged<K>: <K::Isa as IsaMarker>::Paged, |p: &<K::Isa as IsaMarker>::Paged| p.blocks(),
+    { queries: Queries::Any, keys: Keys::Cache(PageKind::Rows) }
+);
 
 /// What a [`Paged`] kernel is told.
 #[repr(C)]
@@ -15,7 +20,7 @@ pub struct PagedParams {
     pub forward: FwdParams,
     /// Keys and values.
     pub cache: Cache,
-    /// As [`PackedParams::cu_seqlens_q`], with one batch in `forward`; none where each batch is a sequence.
+    /// As [`VarlenParams::cu_seqlens_q`], with one batch in `forward`; none where each batch is a sequence.
     pub cu_seqlens_q: Integers,
     /// Keys of each sequence.
     pub lengths: Integers,
@@ -25,98 +30,50 @@ pub struct PagedParams {
     pub max_keys: u32,
 }
 
-impl<K: Forward> Kernel for Paged<K> {
-    type Params = PagedParams;
-    const TARGET: Target = K::TARGET;
-    const THREADS: u32 = K::THREADS;
-    const SMEM_BYTES: usize = K::SMEM_BYTES;
-    fn grid(params: &PagedParams) -> [u32; 3] {
-        [params.forward.order.tiles, 1, 1]
+/// What a [`Paged`] Hopper kernel is told.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct HopperPagedParams {
+    /// The forward, of one batch whose queries are those of all sequences. `sequences` deals out the query
+    /// blocks of its heads; no sequence has more keys than `k_len`. A sequence's last query is at its last
+    /// key, and `window.shift` further on, as in [`PagedParams::forward`]; of batches that lie one behind the
+    /// other, the log-sum-exp's next is as far as it would be beyond the rows of the one before.
+    pub forward: HopperParams<RaggedMap, PagedMap>,
+    /// What pages are whose, and how large they are.
+    pub cache: Cache,
+    /// As [`VarlenParams::cu_seqlens_q`]; none where each sequence has `queries`.
+    pub cu_seqlens_q: Integers,
+    /// Keys of each sequence.
+    pub lengths: Integers,
+    /// Which query block is whose.
+    pub sequences: Sequences,
+    /// Queries of each sequence, where these are not told.
+    pub queries: FastDiv,
+    /// Of K and V.
+    pub boxes: PageBoxes,
+}
+
+impl AsRef<HopperParams<RaggedMap, PagedMap>> for HopperPagedParams {
+    #[inline(always)]
+    fn as_ref(&self) -> &HopperParams<RaggedMap, PagedMap> {
+        &self.forward
     }
 }
 
-/// A compiled [`Paged`] or [`HopperPaged`] kernel as a value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PagedInfo {
-    /// How it is compiled.
-    pub contract: Contract,
-    /// Element type of Q, K, V and O.
-    pub dtype: DType,
-    /// Largest head dim, in elements.
-    pub head_dim: u32,
-    /// Which keys a query sees. [`MaskKind::Causal`] entries do without a bound, too.
-    pub mask: MaskKind,
-    /// Queries of a block.
-    pub tile_m: u32,
-    /// Keys of a stage.
-    pub tile_n: u32,
-}
-
-impl PagedInfo {
-    /// Whether it is told tensor maps: one of Hopper's.
-    pub const fn has_maps(&self) -> bool {
-        self.contract.param_align == TensorMap::ALIGN
+impl Scheduled for PagedParams {
+    fn order(&self) -> &TileOrder {
+        self.forward.order()
     }
-
-    /// As [`EntryInfo::panel`].
-    pub const fn panel(&self) -> u32 {
-        panel(self.head_dim)
-    }
-
-    /// Kernel `K` over a cache, compiled so.
-    pub(crate) const fn of<K: Forward>(contract: Contract) -> Self {
-        PagedInfo {
-            contract,
-            dtype: K::DTYPE,
-            head_dim: K::HEAD_DIM,
-            mask: K::MASK,
-            tile_m: K::TILE_M,
-            tile_n: K::TILE_N,
-        }
+    fn blocks(&self) -> u32 {
+        self.forward.blocks()
     }
 }
 
-impl<K: Forward> Paged<K> {
-    /// The kernel compiled as `symbol`.
-    const fn info(symbol: &'static str) -> PagedInfo {
-        PagedInfo::of::<K>(Contract::of::<Self>(symbol))
+impl Scheduled for HopperPagedParams {
+    fn order(&self) -> &TileOrder {
+        self.forward.order()
+    }
+    fn blocks(&self) -> u32 {
+        self.forward.blocks()
     }
 }
-
-/// Expands `$emit!` with every [`Paged`] kernel, for both element types and each of its masks: `symbol [E =
-/// F16, Mask = Causal]: Configuration;`. One tiling for each mask and head dim,
-/// and head dims between run on the next larger one: kernels are bytes in every program. Symbols are
-/// `paged_{dtype}_d{head dim}_{mask}_{queries of a block}x{keys of a stage}`.
-#[macro_export]
-#[rustfmt::skip]
-macro_rules! for_each_paged { ($emit:ident) => { $crate::paged_lines! { $emit:
-    d64 [Causal, Local] 128x64: Paged<Fwd<E, Mask, 8, 2, 1, 4, 4, 4, 2>>;
-    d128 [Causal] 128x48: Paged<Fwd<E, Mask, 8, 2, 1, 3, 8, 0, 2>>;
-    d128 [Local] 128x32: Paged<Fwd<E, Mask, 8, 2, 1, 2, 8, 0, 2>>;
-    d256 [Causal, Local] 64x32: Paged<Fwd<E, Mask, 4, 1, 1, 2, 16, 4, 2>>;
-    d512 [Causal] 64x32: Paged<FwdWide<E, Mask, 4, 1, 2, 32, 16, 12>>;
-    d512 [Local] 32x32: Paged<FwdWide<E, Mask, 2, 1, 2, 32, 16, 4>>;
-} } }
-
-/// Expands lines of paged kernels for both element types and each of their masks.
-#[doc(hidden)]
-#[macro_export]
-macro_rules! paged_lines {
-    ($emit:ident: $($d:ident [$($mask:ident),*] $tile:tt: $config:ty;)*) => {
-        $crate::pastey::paste! { $emit! { $($(
-            [<paged_f16_ $d _ $mask:lower _ $tile>] [E = F16, Mask = $mask]: $config;
-            [<paged_bf16_ $d _ $mask:lower _ $tile>] [E = Bf16, Mask = $mask]: $config;
-        )*)* } }
-    };
-}
-
-macro_rules! paged_entries {
-    ($($symbol:ident [$($name:ident = $type:ident),*]: $config:ty;)*) => {
-        /// Every compiled [`Paged`] kernel, in the order in which the planner looks for one.
-        pub const PAGED: &[PagedInfo] = &[$({
-            $(type $name = $type;)*
-            <$config>::info(stringify!($symbol))
-        }),*];
-    };
-}
-for_each_paged!(paged_entries);

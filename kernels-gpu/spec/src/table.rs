@@ -1,82 +1,260 @@
-//! The one table: the lines of every family of kernels.
+//! The one table: every kernel that is compiled. `lineage.rs` has those that the planner never chooses.
 use crate::*;
 
-/// Expands `$emit!` with the lines of each family: `symbol [E = Type, ..]: Configuration;`, where the
-/// configuration speaks of the names in brackets.
+/// Expands `$emit!` with the lines of each list: `LIST: Info, symbol [E = Type, ..]: Configuration; ..`, where
+/// a configuration speaks of the names in brackets.
+///
+/// A line of attention is `head dim [masks] tile: Configuration`, and stands for both element types and each
+/// of its masks. Symbols are `{family}_{dtype}_d{head dim}_{mask}_{rows of a block}x{keys of a stage}`, and
+/// what tells them apart; those of decoding end in their rows, how keys lie in pages, and what tells them
+/// apart, and have the cache's type where that is another one.
 #[macro_export]
-macro_rules! for_each_kernel {
-    ($emit:ident) => {
-        $crate::for_each_forward!($emit);
-        $crate::for_each_lineage!($emit);
-        $crate::for_each_combine!($emit);
-        $crate::for_each_append!($emit);
-        $crate::for_each_decode!($emit);
-        $crate::for_each_decode_combine!($emit);
-        $crate::for_each_merge!($emit);
-        $crate::for_each_packed!($emit);
-        $crate::for_each_paged!($emit);
-        $crate::for_each_hopper!($emit);
-        $crate::for_each_hopper_packed!($emit);
-        $crate::for_each_hopper_paged!($emit);
-    };
-}
-
-macro_rules! kernels {
-    ($($family:ident),*) => {
-        const COUNT: usize = 0 $(+ $family.len())*;
-        /// Everything that is compiled, family after family.
-        pub const KERNELS: &[Contract; COUNT] = &{
-            let (mut all, mut count) = ([Contract::new("", 1); COUNT], 0);
-            $(
-                let mut line = 0;
-                while line < $family.len() {
-                    all[count] = $family[line].contract;
-                    (count, line) = (count + 1, line + 1);
-                }
-            )*
-            all
-        };
-    };
-}
-kernels!(
-    ENTRIES,
-    PACKED,
-    COMBINES,
-    APPENDS,
-    DECODES,
-    DECODE_COMBINES,
-    MERGES,
-    PAGED,
-    HOPPERS,
-    HOPPERS_PACKED,
-    HOPPERS_PAGED
-);
-
-/// [`KERNELS`], one by one.
-pub fn kernels() -> impl Iterator<Item = Contract> {
-    KERNELS.iter().copied()
-}
-
-/// Whether a kernel is of the lineage alone, which libraries do not carry.
-pub fn is_lineage(symbol: &str) -> bool {
-    ENTRIES[PLANNED.len()..].iter().any(|entry| entry.contract.symbol == symbol)
-}
-
-/// What is left out together, and compressed together: the lineage's, or the first word of a symbol.
-pub fn family(symbol: &str) -> &str {
-    let word = || symbol.split_once('_').map_or(symbol, |(family, _)| family);
-    if is_lineage(symbol) { "lineage" } else { word() }
-}
-
-#[cfg(test)]
-mod tests {
-    extern crate std;
-    use super::*;
-    use std::collections::HashSet;
-
-    #[test]
-    fn no_symbol_stands_twice() {
-        let distinct: HashSet<_> = kernels().map(|kernel| kernel.symbol).collect();
-        assert_eq!(distinct.len(), KERNELS.len());
+#[rustfmt::skip]
+macro_rules! for_each_kernel { ($emit:ident) => {
+    $crate::lines! { $emit
+    /// Forward kernels on tensors of batches, that the planner chooses among.
+    PLANNED: AttnInfo, fwd [F16 Bf16]
+    // Head dim 32.
+    d32 [Full, Causal] 128x64: FwdOverlap<E, Mask, 8, 2, 4, 2, 2>;
+    d32 [Local] 128x64: Fwd<E, Mask, 8, 2, 1, 4, 2, 2, 2>;
+    // Head dim 64: long sequences; shorter ones; few queries for the card; very few.
+    d64 [Full, Causal] 128x32: FwdOverlap<E, Mask, 8, 2, 2, 4, 4>;
+    d64 [Full, Causal, Local] 128x64: Fwd<E, Mask, 8, 2, 1, 4, 4, 4, 2>;
+    d64 [Full, Causal] 64x64: FwdOverlap<E, Mask, 4, 1, 4, 4, 4>;
+    d64 [Full, Causal] 32x128_k2: Fwd<E, Mask, 2, 1, 2, 4, 4, 4, 2>;
+    // Head dim 64, more stages: the loads of a whole short sequence are under way at the start.
+    d64 [Full] 32x128_k2_s4: Fwd<E, Mask, 2, 1, 2, 4, 4, 4, 4>;
+    d64 [Causal] 64x64_s3: Fwd<E, Mask, 4, 2, 1, 4, 4, 4, 3>;
+    // Head dim 64, few queries: two or four warps share the keys of 32 rows.
+    d64 [Full, Causal] 64x128_k2: Fwd<E, Mask, 4, 2, 2, 4, 4, 4, 2>;
+    d64 [Full, Causal] 32x256_k4: Fwd<E, Mask, 2, 2, 4, 4, 4, 4, 2>;
+    // Head dim 96.
+    d96 [Full] 128x32: FwdOverlap<E, Mask, 8, 2, 2, 6, 0>;
+    d96 [Causal] 128x32: FwdOverlap<E, Mask, 8, 2, 2, 6, 2>;
+    d96 [Local] 128x64: Fwd<E, Mask, 8, 2, 1, 4, 6, 0, 2>;
+    // Head dim 128: most cards; an SM with room for one block of 64 keys; few queries for the card.
+    d128 [Full, Causal] 128x64: Fwd<E, Mask, 8, 2, 1, 4, 8, 0, 2>;
+    d128 [Full, Causal] 128x48: Fwd<E, Mask, 8, 2, 1, 3, 8, 0, 2>;
+    d128 [Full, Causal] 32x64_k2: Fwd<E, Mask, 2, 1, 2, 2, 8, 8, 2>;
+    d128 [Local] 128x32: Fwd<E, Mask, 8, 2, 1, 2, 8, 0, 2>;
+    // Head dim 128, few queries: likewise.
+    d128 [Full, Causal] 64x64_k2: Fwd<E, Mask, 4, 2, 2, 2, 8, 0, 2>;
+    d128 [Full, Causal] 32x128_k4: Fwd<E, Mask, 2, 2, 4, 2, 8, 0, 2>;
+    // Few queries and many keys: blocks share the keys of 128 queries.
+    d64 [Full, Causal] 128x64_split: Split<Fwd<E, Mask, 8, 2, 1, 4, 4, 4, 2>>;
+    d128 [Full, Causal] 128x64_split: Split<Fwd<E, Mask, 8, 2, 1, 4, 8, 0, 2>>;
+    // Head dim 192: where shared memory allows; everywhere.
+    d192 [Full] 128x64: FwdOverlap<E, Mask, 8, 1, 4, 12, 8>;
+    d192 [Causal] 128x64: FwdOverlap<E, Mask, 8, 1, 4, 12, 12>;
+    d192 [Full, Causal] 64x32: Fwd<E, Mask, 4, 1, 1, 2, 12, 12, 2>;
+    d192 [Local] 64x32: Fwd<E, Mask, 4, 1, 1, 2, 12, 4, 2>;
+    // Head dim 256: where shared memory allows; everywhere.
+    d256 [Full, Causal] 128x32: Fwd<E, Mask, 8, 1, 1, 2, 16, 16, 2>;
+    d256 [Full, Causal] 64x32: Fwd<E, Mask, 4, 1, 1, 2, 16, 12, 2>;
+    d256 [Local] 64x32: Fwd<E, Mask, 4, 1, 1, 2, 16, 4, 2>;
+    // Head dim 512.
+    d512 [Full, Causal] 64x32: FwdWide<E, Mask, 4, 1, 2, 32, 16, 12>;
+    d512 [Local] 32x32: FwdWide<E, Mask, 2, 1, 2, 32, 16, 4>;
     }
+    $crate::lines! { $emit
+    /// Every compiled [`Combine`].
+    COMBINES: CombineInfo, combine [F16 Bf16]
+    d64: Combine<E, 4>;
+    d128: Combine<E, 8>;
+    }
+    $crate::lines! { $emit
+    /// Every compiled append kernel. The first that runs is to be preferred.
+    APPENDS: AppendInfo,
+    append_copy: AppendCopy;
+    append_f16_e4m3_native: Append<F16, Native<E4m3>>;
+    append_bf16_e4m3_native: Append<Bf16, Native<E4m3>>;
+    append_f16_e4m3: Append<F16, E4m3>;
+    append_bf16_e4m3: Append<Bf16, E4m3>;
+    }
+    $crate::lines! { $emit
+    /// Every compiled [`Decode`], in the order in which the planner looks for one.
+    DECODES: AttnInfo, decode [F16 Bf16]
+    // Head dim 64.
+    d64 [Causal] 8_tiles: Decode<E, E, Mask, Tiles, 1, 4, 8, 3>;
+    d64 [Causal] 16_tiles: Decode<E, E, Mask, Tiles, 2, 4, 8, 3>;
+    d64 [Causal] 8_rows: Decode<E, E, Mask, Rows, 1, 4, 8, 3>;
+    d64 [Causal, Local] 16_rows: Decode<E, E, Mask, Rows, 2, 4, 8, 3>;
+    // Head dim 96.
+    d96 [Causal] 16_tiles: Decode<E, E, Mask, Tiles, 2, 6, 8, 2>;
+    d96 [Causal, Local] 16_rows: Decode<E, E, Mask, Rows, 2, 6, 8, 2>;
+    // Head dim 128: where shared memory allows; everywhere.
+    d128 [Causal] 8_tiles: Decode<E, E, Mask, Tiles, 1, 8, 8, 2>;
+    d128 [Causal] 16_tiles: Decode<E, E, Mask, Tiles, 2, 8, 8, 2>;
+    d128 [Causal] 8_rows: Decode<E, E, Mask, Rows, 1, 8, 8, 2>;
+    d128 [Causal] 32_tiles_w4: Decode<E, E, Mask, Tiles, 4, 8, 4, 3>;
+    d128 [Causal] 8_tiles_w4: Decode<E, E, Mask, Tiles, 1, 8, 4, 3>;
+    d128 [Causal] 16_tiles_w4: Decode<E, E, Mask, Tiles, 2, 8, 4, 3>;
+    d128 [Causal, Local] 16_rows_w4: Decode<E, E, Mask, Rows, 2, 8, 4, 3>;
+    // Head dim 192.
+    d192 [Causal] 16_tiles: Decode<E, E, Mask, Tiles, 2, 12, 4, 2>;
+    d192 [Causal, Local] 16_rows: Decode<E, E, Mask, Rows, 2, 12, 4, 2>;
+    // Head dim 256.
+    d256 [Causal] 8_tiles: Decode<E, E, Mask, Tiles, 1, 16, 3, 2>;
+    d256 [Causal, Local] 8_rows: Decode<E, E, Mask, Rows, 1, 16, 3, 2>;
+    // 16 rows there, and head dim 512, with Q in shared memory: one kernel for every mask, as memory hides
+    // what a window costs.
+    d256 [Local] 16_rows: Decode<E, E, Mask, Rows, 2, 16, 2, 2>;
+    d512 [Local] 8_rows: Decode<E, E, Mask, Rows, 1, 32, 2, 1>;
+    // Caches of eight bits: with an instruction that converts; everywhere.
+    e4m3_d64 [Causal] 8_tiles_native: Decode<E, Native<E4m3>, Mask, Tiles, 1, 4, 8, 4>;
+    e4m3_d64 [Causal, Local] 16_rows_native: Decode<E, Native<E4m3>, Mask, Rows, 2, 4, 8, 4>;
+    e4m3_d64 [Causal, Local] 16_rows: Decode<E, E4m3, Mask, Rows, 2, 4, 8, 4>;
+    e4m3_d128 [Causal] 8_tiles_native: Decode<E, Native<E4m3>, Mask, Tiles, 1, 8, 8, 3>;
+    e4m3_d128 [Causal, Local] 16_rows_native: Decode<E, Native<E4m3>, Mask, Rows, 2, 8, 8, 3>;
+    e4m3_d128 [Causal, Local] 16_rows: Decode<E, E4m3, Mask, Rows, 2, 8, 8, 3>;
+    e4m3_d256 [Causal] 8_tiles_native: Decode<E, Native<E4m3>, Mask, Tiles, 1, 16, 4, 3>;
+    e4m3_d256 [Causal, Local] 8_rows_native: Decode<E, Native<E4m3>, Mask, Rows, 1, 16, 4, 3>;
+    e4m3_d256 [Causal, Local] 8_rows: Decode<E, E4m3, Mask, Rows, 1, 16, 4, 3>;
+    e4m3_d512 [Local] 8_rows: Decode<E, E4m3, Mask, Rows, 1, 32, 2, 2>;
+    }
+    $crate::lines! { $emit
+    /// Every compiled [`DecodeCombine`].
+    DECODE_COMBINES: DecodeCombineInfo, decode_combine [F16 Bf16]
+    d64: DecodeCombine<E, 4>;
+    d96: DecodeCombine<E, 6>;
+    d128: DecodeCombine<E, 8>;
+    d192: DecodeCombine<E, 12>;
+    d256: DecodeCombine<E, 16>;
+    d512: DecodeCombine<E, 32>;
+    }
+    $crate::lines! { $emit
+    /// Every compiled [`Merge`].
+    MERGES: MergeInfo,
+    merge_f16: Merge<F16, F16>;
+    merge_bf16: Merge<Bf16, Bf16>;
+    merge_f32: Merge<F32, F32>;
+    merge_f32_f16: Merge<F32, F16>;
+    merge_f32_bf16: Merge<F32, Bf16>;
+    }
+    $crate::lines! { $emit
+    /// Every compiled [`Varlen`] kernel from sm_80 on. Two tilings at the head dims that most models have, one
+    /// elsewhere: long sequences want tiles of many queries, short ones would leave them half empty. At head
+    /// dim 128 as many keys as fit an A100 twice: 64 are 1 to 3 % faster where they fit as well, and cost all
+    /// registers.
+    PACKED: AttnInfo, fwd [F16 Bf16]
+    d32 [Full, Causal] 128x64_packed: Varlen<FwdOverlap<E, Mask, 8, 2, 4, 2, 2>>;
+    d32 [Local] 128x64_packed: Varlen<Fwd<E, Mask, 8, 2, 1, 4, 2, 2, 2>>;
+    d64 [Full, Causal] 128x32_packed: Varlen<FwdOverlap<E, Mask, 8, 2, 2, 4, 4>>;
+    d64 [Full, Causal] 64x64_packed: Varlen<FwdOverlap<E, Mask, 4, 1, 4, 4, 4>>;
+    d64 [Local] 128x64_packed: Varlen<Fwd<E, Mask, 8, 2, 1, 4, 4, 4, 2>>;
+    d96 [Full] 128x32_packed: Varlen<FwdOverlap<E, Mask, 8, 2, 2, 6, 0>>;
+    d96 [Causal] 128x32_packed: Varlen<FwdOverlap<E, Mask, 8, 2, 2, 6, 2>>;
+    d96 [Local] 128x32_packed: Varlen<Fwd<E, Mask, 8, 2, 1, 2, 6, 0, 2>>;
+    d128 [Full, Causal] 128x48_packed: Varlen<Fwd<E, Mask, 8, 2, 1, 3, 8, 0, 2>>;
+    d128 [Full, Causal] 64x64_k2_packed: Varlen<Fwd<E, Mask, 4, 2, 2, 2, 8, 0, 2>>;
+    d128 [Local] 128x32_packed: Varlen<Fwd<E, Mask, 8, 2, 1, 2, 8, 0, 2>>;
+    d192 [Full, Causal] 64x32_packed: Varlen<Fwd<E, Mask, 4, 1, 1, 2, 12, 12, 2>>;
+    d192 [Local] 64x32_packed: Varlen<Fwd<E, Mask, 4, 1, 1, 2, 12, 4, 2>>;
+    d256 [Full, Causal] 128x32_packed: Varlen<Fwd<E, Mask, 8, 1, 1, 2, 16, 16, 2>>;
+    d256 [Full, Causal] 64x32_packed: Varlen<Fwd<E, Mask, 4, 1, 1, 2, 16, 12, 2>>;
+    d256 [Local] 64x32_packed: Varlen<Fwd<E, Mask, 4, 1, 1, 2, 16, 4, 2>>;
+    d512 [Full, Causal] 64x32_packed: Varlen<FwdWide<E, Mask, 4, 1, 2, 32, 16, 12>>;
+    d512 [Local] 32x32_packed: Varlen<FwdWide<E, Mask, 2, 1, 2, 32, 16, 4>>;
+    }
+    $crate::lines! { $emit
+    /// Every compiled [`Paged`] kernel from sm_80 on, in the order in which the planner looks for one. One
+    /// tiling for each mask and head dim, and head dims between run on the next larger one: kernels are bytes
+    /// in every program. Causal ones do without a bound, too.
+    PAGED: AttnInfo, paged [F16 Bf16]
+    d64 [Causal, Local] 128x64: Paged<Fwd<E, Mask, 8, 2, 1, 4, 4, 4, 2>>;
+    d128 [Causal] 128x48: Paged<Fwd<E, Mask, 8, 2, 1, 3, 8, 0, 2>>;
+    d128 [Local] 128x32: Paged<Fwd<E, Mask, 8, 2, 1, 2, 8, 0, 2>>;
+    d256 [Causal, Local] 64x32: Paged<Fwd<E, Mask, 4, 1, 1, 2, 16, 4, 2>>;
+    d512 [Causal] 64x32: Paged<FwdWide<E, Mask, 4, 1, 2, 32, 16, 12>>;
+    d512 [Local] 32x32: Paged<FwdWide<E, Mask, 2, 1, 2, 32, 16, 4>>;
+    }
+    $crate::lines! { $emit
+    /// Every compiled Hopper kernel on tensors of batches. [`MaskKind::Local`] ones know softcap, and no ALiBi
+    /// slopes. Those of one head dim and mask stand in the order in which long sequences prefer them. What
+    /// ends in `_split` shares a tile's keys.
+    HOPPERS: AttnInfo, hopper [F16 Bf16]
+    d64 [Full] 192x96: FwdHopper<E, Mask, 3, 6, 4, 3, false>;
+    d64 [Causal] 192x96: FwdHopper<E, Mask, 3, 6, 4, 3, true>;
+    d64 [Full, Causal, Local] 128x128: FwdHopper<E, Mask, 2, 8, 4, 3, true>;
+    d96 [Full, Causal, Local] 128x128: FwdHopper<E, Mask, 2, 8, 6, 2, true>;
+    d128 [Full, Causal] 128x128: FwdHopper<E, Mask, 2, 8, 8, 2, true>;
+    d128 [Local] 128x96: FwdHopper<E, Mask, 2, 6, 8, 2, true>;
+    d192 [Full] 128x112: FwdHopperWide<E, Mask, 2, 7, 12, 2, true>;
+    d192 [Causal, Local] 128x96: FwdHopperWide<E, Mask, 2, 6, 12, 2, true>;
+    d256 [Full] 128x80: FwdHopperWide<E, Mask, 2, 5, 16, 2, false>;
+    d256 [Causal, Local] 128x64: FwdHopperWide<E, Mask, 2, 4, 16, 2, true>;
+    d64 [Full, Causal] 128x128_split: Split<FwdHopperWide<E, Mask, 2, 8, 4, 4, false>>;
+    d128 [Full, Causal] 128x128_split: Split<FwdHopperWide<E, Mask, 2, 8, 8, 3, true>>;
+    }
+    $crate::lines! { $emit
+    /// Every compiled [`Varlen`] Hopper kernel: one tiling for each head dim and mask, with as many keys as
+    /// leave registers for what a sequence is. (Causal and local ones of head dim 96 spill whatever they have,
+    /// where tiles end.) [`MaskKind::Local`] ones know softcap, no ALiBi slopes.
+    HOPPERS_PACKED: AttnInfo, hopper_packed [F16 Bf16]
+    d64 [Full, Causal, Local] 128x128: Varlen<FwdHopper<E, Mask, 2, 8, 4, 3, true>>;
+    d96 [Full] 128x128: Varlen<FwdHopper<E, Mask, 2, 8, 6, 2, true>>;
+    d128 [Full] 128x128: Varlen<FwdHopper<E, Mask, 2, 8, 8, 2, true>>;
+    d128 [Causal] 128x128: Varlen<FwdHopper<E, Mask, 2, 8, 8, 2, false>>;
+    d128 [Local] 128x96: Varlen<FwdHopper<E, Mask, 2, 6, 8, 2, true>>;
+    d192 [Full, Causal, Local] 128x96: Varlen<FwdHopperWide<E, Mask, 2, 6, 12, 2, true>>;
+    d256 [Full, Causal, Local] 128x64: Varlen<FwdHopperWide<E, Mask, 2, 4, 16, 2, true>>;
+    }
+    $crate::lines! { $emit
+    /// Every compiled [`Paged`] Hopper kernel. As few as serve: causal ones do without a bound, too, and head
+    /// dims between run on the next larger one. (Those of head dim 256 spill where tiles end.) They know no
+    /// ALiBi slopes, and causal ones no softcap.
+    HOPPERS_PAGED: AttnInfo, hopper_paged [F16 Bf16]
+    d64 [Causal, Local] 128x128: Paged<FwdHopper<E, Mask, 2, 8, 4, 3, true>>;
+    d128 [Causal] 128x128: Paged<FwdHopper<E, Mask, 2, 8, 8, 2, false>>;
+    d128 [Local] 128x96: Paged<FwdHopper<E, Mask, 2, 6, 8, 2, true>>;
+    }
+} }
+
+/// Expands lines for each element type and mask that they stand for.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! lines {
+    ($emit:ident $(#[$doc:meta])* $list:ident: $info:ident, $family:ident [F16 Bf16]
+        $($d:ident [$($mask:ident),*] $tile:tt: $config:ty;)+) => {
+        $crate::pastey::paste! { $emit! { $(#[$doc])* $list: $info, $($(
+            [<$family _f16_ $d _ $mask:lower _ $tile>] [E = F16, Mask = $mask]: $config;
+            [<$family _bf16_ $d _ $mask:lower _ $tile>] [E = Bf16, Mask = $mask]: $config;
+        )*)* } }
+    };
+    ($emit:ident $(#[$doc:meta])* $list:ident: $info:ident, $family:ident [F16]
+        $($d:ident [$($mask:ident),*] $tile:tt: $config:ty;)+) => {
+        $crate::pastey::paste! { $emit! { $(#[$doc])* $list: $info, $($(
+            [<$family _f16_ $d _ $mask:lower _ $tile>] [E = F16, Mask = $mask]: $config;
+        )*)* } }
+    };
+    ($emit:ident $(#[$doc:meta])* $list:ident: $info:ident, $family:ident [F16 Bf16]
+        $($d:ident: $config:ty;)+) => {
+        $crate::pastey::paste! { $emit! { $(#[$doc])* $list: $info, $(
+            [<$family _f16_ $d>] [E = F16]: $config;
+            [<$family _bf16_ $d>] [E = Bf16]: $config;
+        )* } }
+    };
+    ($emit:ident $(#[$doc:meta])* $list:ident: $info:ident, $($symbol:ident: $config:ty;)*) => {
+        $emit! { $(#[$doc])* $list: $info, $($symbol []: $config;)* }
+    };
 }
+
+/// A list of lines, each of which becomes an [`Entry`].
+macro_rules! list {
+    ($(#[$doc:meta])* $list:ident: $info:ident,
+        $($symbol:ident [$($name:ident = $type:ident),*]: $config:ty;)*) => {
+        $(const _: () = {
+            $(type $name = $type;)*
+            impl Entry for $config {
+                const CONTRACT: Contract = Contract::of::<$config>(stringify!($symbol));
+            }
+        };)*
+        $(#[$doc])*
+        pub const $list: &[$info] = &[$({
+            $(type $name = $type;)*
+            $info { contract: <$config as Entry>::CONTRACT, ..<$config as Line>::INFO }
+        }),*];
+    };
+}
+pub(crate) use list;
+for_each_kernel!(list);

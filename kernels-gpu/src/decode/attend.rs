@@ -47,7 +47,7 @@ impl<
     #[inline(always)]
     fn run(p: DecodeParams, mut block: Block<Self>, smem: Smem<Self>) {
         let items = Steps { at: block.index(), step: block.count(), end: u32::MAX >> 1 };
-        let few = Unchecked::load(&p.order.lengths, block.warp().lane());
+        let few = Unchecked::load(&p, block.warp().lane());
         smem.rounds(&mut block, items, &p, few, |p, few, index, block, mut smem| {
             block.forget_thread();
             let Some(item) = Item::of::<Mask, _>(p, few, index, block, &mut smem) else {
@@ -152,7 +152,7 @@ impl<E: TensorCore, const D: usize> Run for DecodeCombine<E, D> {
     #[inline(always)]
     fn run(p: DecodeParams, mut block: Block<Self>, smem: Smem<Self>) {
         let items = Steps { at: block.index(), step: block.count(), end: u32::MAX >> 1 };
-        let few = Unchecked::load(&p.order.lengths, block.warp().lane());
+        let few = Unchecked::load(&p, block.warp().lane());
         smem.rounds(&mut block, items, &p, few, |p, few, index, block, mut smem| {
             let Some(item) = Item::of::<Local, _>(p, few, index, block, &mut smem) else {
                 return ControlFlow::Break(());

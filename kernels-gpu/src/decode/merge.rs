@@ -1,6 +1,6 @@
 //! What several warps, or blocks, make of the same rows, each from its keys.
 use super::schedule::Item;
-use crate::lengths::length;
+use crate::lengths::Unchecked;
 use crate::partial::Partial;
 use core::f32::consts::{LN_2, LOG2_E};
 use spec::{DecodeParams, Kernel};
@@ -74,7 +74,7 @@ pub fn merge_splits<E: TensorCore, K: Kernel, const D: usize>(
 pub fn store_empty<E: TensorCore, K: Kernel, const D: usize>(p: &DecodeParams, block: &Block<K>) {
     let from_the_end = block.count() - 1 - block.index();
     for sequence in (Steps { at: from_the_end, step: block.count(), end: p.order.lengths.count }) {
-        if length(&p.order.lengths, sequence, p.order.max_keys) == 0 {
+        if Unchecked::load(p, sequence).clamped(p.order.max_keys) == 0 {
             let each = p.order.kv_heads.get() * p.order.row_blocks.get();
             for of in (Steps { at: 0, step: 1, end: each }) {
                 let item = Item::whole(p, sequence, of);

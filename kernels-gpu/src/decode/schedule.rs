@@ -50,7 +50,7 @@ impl Sequence {
     /// Sequence `i`; without a key where there is none.
     #[inline(always)]
     fn of<Mask: DecodeMask>(p: &DecodeParams, i: u32) -> Self {
-        Self::new::<Mask>(p, Unchecked::load(&p.order.lengths, i))
+        Self::new::<Mask>(p, Unchecked::load(p, i))
     }
 
     #[inline(always)]
@@ -151,7 +151,7 @@ fn may_be(p: &DecodeParams, index: u32, warp: Warp) -> bool {
     }
     let mut alive = 0;
     for of in (Steps { at: 0, step: 1, end: order.lengths.count.div_ceil(32) }) {
-        let length = Unchecked::load(&order.lengths, of * 32 + warp.lane());
+        let length = Unchecked::load(p, of * 32 + warp.lane());
         alive += u32::from(length.clamped(order.max_keys) > 0);
     }
     index - shares < warp.sum(alive) * order.splits.max(1)

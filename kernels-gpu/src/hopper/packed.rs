@@ -2,13 +2,15 @@
 //! integers say now, while others still compute the tile before; the first tells them beside the tile's
 //! queries.
 //! From there on a tile is one like any other: maps end where its sequence ends.
-use crate::entries::Run;
+use crate::entries::RunAs;
 use crate::hopper::Body;
 use crate::hopper::portion::{Portion, Source};
 use crate::lengths::{self, Span};
 use crate::mask::Rows;
 use cuda_std::math::opaque;
-use spec::{HopperPacked, HopperPackedParams, Lse, OwnTiles, RaggedMap, Sequences, Window, WorkTile};
+use spec::{
+    HopperParams, Lse, OwnTiles, RaggedMap, Sequences, Sm90a, Varlen, VarlenParams, Window, WorkTile,
+};
 use tile::{Block, Boxes, Consumer, GlobalVec, Map, Note, Noted, Producer, RowOfSequence, Smem};
 
 /// A tile of one sequence, all of it: as if the sequence began with it, and its window stood so much further
@@ -108,11 +110,11 @@ impl OfSequence {
 impl Portion for OfSequence {
     type Queries = RaggedMap;
     type Keys = RaggedMap;
-    type Params = HopperPackedParams;
+    type Params = VarlenParams<HopperParams<RaggedMap>>;
     const MAY_LACK_KEYS: bool = true;
 
     #[inline(always)]
-    fn rows(&self, p: &HopperPackedParams, tile_m: u32) -> Rows {
+    fn rows(&self, p: &VarlenParams<HopperParams<RaggedMap>>, tile_m: u32) -> Rows {
         self.rows(p.forward.window, tile_m)
     }
 
@@ -122,12 +124,12 @@ impl Portion for OfSequence {
     }
 
     #[inline(always)]
-    fn keys(&self, _: &HopperPackedParams, row: u32) -> RowOfSequence {
+    fn keys(&self, _: &VarlenParams<HopperParams<RaggedMap>>, row: u32) -> RowOfSequence {
         RowOfSequence::new(row, self.kv_head, self.keys.first(), self.keys.rows())
     }
 
     #[inline(always)]
-    fn lse(&self, p: &HopperPackedParams) -> GlobalVec {
+    fn lse(&self, p: &VarlenParams<HopperParams<RaggedMap>>) -> GlobalVec {
         self.lse(&p.forward.lse, p.forward.q_len, |_| 0)
     }
 }
@@ -144,8 +146,8 @@ pub trait Found: Portion {
 
 impl Found for OfSequence {
     #[inline(always)]
-    fn find(p: &HopperPackedParams, tile: WorkTile, tile_m: u32) -> Self {
-        let HopperPackedParams { forward, cu_seqlens_q, .. } = p;
+    fn find(p: &VarlenParams<HopperParams<RaggedMap>>, tile: WorkTile, tile_m: u32) -> Self {
+        let VarlenParams { forward, cu_seqlens_q, .. } = p;
         let (sequence, queries, before) = whose(
             &p.sequences,
             tile.m_block,
@@ -209,10 +211,10 @@ impl<T: Found> Source for FoundTiles<'_, T> {
     }
 }
 
-impl<K: Body> Run for HopperPacked<K> {
+impl<K: Body> RunAs<Varlen<K>, Sm90a> for K {
     #[inline(always)]
-    fn run(p: HopperPackedParams, block: Block<Self>, smem: Smem<Self>) {
-        let source = |index, count| FoundTiles::<OfSequence>::of(&p, index, count, K::TILE_M);
+    fn run_as(p: VarlenParams<HopperParams<RaggedMap>>, block: Block<Varlen<K>>, smem: Smem<Varlen<K>>) {
+        let source = |index, count| FoundTiles::<OfSequence>::of(&p, index, count, K::INFO.tile_m);
         K::body(&p, source, block, smem)
     }
 }

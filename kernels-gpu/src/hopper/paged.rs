@@ -1,13 +1,13 @@
 //! Many queries on a cache in pages, on Hopper: as [`super::packed`], with keys and values box by box out of
 //! the pages that have them, which the threads that copy look up.
-use crate::entries::Run;
+use crate::entries::RunAs;
 use crate::hopper::Body;
 use crate::hopper::packed::{Found, FoundTiles, OfSequence, whose};
 use crate::hopper::portion::Portion;
 use crate::lengths::{self, Span};
 use crate::mask::Rows;
 use attention_tile::{InPages, RowOfCache};
-use spec::{HopperPaged, HopperPagedParams, RaggedMap, WorkTile};
+use spec::{HopperPagedParams, Paged, RaggedMap, Sm90a, WorkTile};
 use tile::{Block, GlobalVec, Note, RowOfSequence, Smem};
 
 /// A tile of one sequence, whose keys and values lie in a cache.
@@ -76,10 +76,10 @@ impl Found for OnCache {
     }
 }
 
-impl<K: Body> Run for HopperPaged<K> {
+impl<K: Body> RunAs<Paged<K>, Sm90a> for K {
     #[inline(always)]
-    fn run(p: HopperPagedParams, block: Block<Self>, smem: Smem<Self>) {
-        let source = |index, count| FoundTiles::<OnCache>::of(&p, index, count, K::TILE_M);
+    fn run_as(p: HopperPagedParams, block: Block<Paged<K>>, smem: Smem<Paged<K>>) {
+        let source = |index, count| FoundTiles::<OnCache>::of(&p, index, count, K::INFO.tile_m);
         K::body(&p, source, block, smem)
     }
 }

@@ -1,12 +1,12 @@
 //! Hopper's forward where blocks share a tile's keys: what they have made of their slices goes to the
 //! workspace, for [`spec::Combine`] to merge.
-use crate::entries::Run;
+use crate::entries::RunAs;
 use crate::hopper::mainloop::Tensors;
 use crate::hopper::portion::{Own, Portion};
 use crate::hopper::wide::one_by_one;
 use crate::mask::{BlockRange, MaskFn, Rows};
 use spec::{
-    FwdHopperWide, HopperParams, HopperSplit, HopperSplitParams, Partials, TensorMap, TileOrder, WorkTile,
+    FwdHopperWide, HopperParams, Partials, Sm90a, Split, SplitParams, TensorMap, TileOrder, WorkTile,
 };
 use tile::{Block, GlobalVec, PartialRows, Smem, WarpgroupCore};
 
@@ -81,15 +81,15 @@ impl<
     const D: usize,
     const STAGES: usize,
     const ORDERED: bool,
-> Run for HopperSplit<FwdHopperWide<E, Mask, W, N, D, STAGES, ORDERED>>
+> RunAs<Split<Self>, Sm90a> for FwdHopperWide<E, Mask, W, N, D, STAGES, ORDERED>
 {
     #[inline(always)]
-    fn run(p: HopperSplitParams, block: Block<Self>, smem: Smem<Self>) {
+    fn run_as(p: SplitParams<HopperParams>, block: Block<Split<Self>>, smem: Smem<Split<Self>>) {
         let tensors = Tensors::<E, TensorMap, TensorMap, N, D>::of(&block);
         one_by_one::<_, _, _, Mask, W, N, D, STAGES, ORDERED>(
-            &p.hopper,
+            &p.forward,
             |next, blocks| {
-                let order = p.hopper.rounds.order;
+                let order = p.forward.rounds.order;
                 Own(Slices { order, partials: p.partials, next, blocks })
             },
             &tensors,

@@ -2,7 +2,7 @@
 //! at every place where unrolled code compares with them.
 use super::{Subject, cases};
 use ferroflash::driver::SimDriver;
-use ferroflash::kernels::{EntryInfo, Grid, MaskKind};
+use ferroflash::kernels::{AttnInfo, MaskKind};
 use ferroflash::plan::Problem;
 use ferroflash::request::{Alignment, Mask};
 use ferroflash::{Attention, DType};
@@ -13,7 +13,7 @@ use reference::{Case, Layout, Loaded, Memory, Reference, Sequences, Values, edge
 const EDGES: usize = 10;
 
 /// Those of `entry`; of one that merges what it leaves, where `subject` does.
-pub(super) fn cases(subject: &Subject, entry: &'static EntryInfo) -> Vec<cases::Case> {
+pub(super) fn cases(subject: &Subject, entry: &'static AttnInfo) -> Vec<cases::Case> {
     let first = first(entry);
     let without: Vec<_> = first.iter().take(EDGES).cloned().map(|memory| (memory, false, false)).collect();
     let first = first.into_iter().map(|memory| (memory, true, false));
@@ -24,7 +24,7 @@ pub(super) fn cases(subject: &Subject, entry: &'static EntryInfo) -> Vec<cases::
 }
 
 /// A few of them, under one schedule: first edges, and rows with gaps.
-pub(super) fn few(entry: &'static EntryInfo) -> Vec<cases::Case> {
+pub(super) fn few(entry: &'static AttnInfo) -> Vec<cases::Case> {
     let mut first = first(entry);
     let gaps = first.split_off(first.len() - 2);
     let few: Vec<_> = first.into_iter().take(3).chain(gaps).collect();
@@ -32,7 +32,7 @@ pub(super) fn few(entry: &'static EntryInfo) -> Vec<cases::Case> {
 }
 
 /// A launch of `entry`, with a log-sum-exp or without.
-fn launch(entry: &'static EntryInfo, memory: Memory, lse: bool, sweep: bool) -> cases::Case {
+fn launch(entry: &'static AttnInfo, memory: Memory, lse: bool, sweep: bool) -> cases::Case {
     let reference = Reference::new(&memory.inputs().expect("cases are valid"));
     let name = memory.problem.to_string();
     let launch = move |attention: &Attention<SimDriver>| {
@@ -45,7 +45,7 @@ fn launch(entry: &'static EntryInfo, memory: Memory, lse: bool, sweep: bool) -> 
 }
 
 /// The edges of `entry`: most mutants fall over the first ones.
-fn first(entry: &EntryInfo) -> Vec<Memory> {
+fn first(entry: &AttnInfo) -> Vec<Memory> {
     let (m, n) = (entry.tile_m as usize, entry.tile_n as usize);
     let mut all = edges(entry, 1);
     all.sort_by_key(|case| {
@@ -54,13 +54,13 @@ fn first(entry: &EntryInfo) -> Vec<Memory> {
         (!tails, seqlen_q * seqlen_k * heads_q)
     });
     let mut all: Vec<_> = all.into_iter().map(|case| case.memory()).collect();
-    let lay = if entry.grid.packs() { packed } else { |case: Case| case.memory() };
+    let lay = if entry.is_varlen() { packed } else { |case: Case| case.memory() };
     all.extend([one(entry, m, 5 * n), one(entry, m + 3, 2 * n)].map(|case| gaps(case, lay)));
     all
 }
 
 /// One head, whose tensors end where their buffers do.
-fn one(entry: &EntryInfo, seqlen_q: usize, seqlen_k: usize) -> Case {
+fn one(entry: &AttnInfo, seqlen_q: usize, seqlen_k: usize) -> Case {
     let mask = match entry.mask {
         MaskKind::Full => Mask::Full,
         MaskKind::Causal => Mask::Causal,
@@ -73,7 +73,7 @@ fn one(entry: &EntryInfo, seqlen_q: usize, seqlen_k: usize) -> Case {
 }
 
 /// The sweeps.
-fn sweeps(entry: &EntryInfo) -> Vec<Memory> {
+fn sweeps(entry: &AttnInfo) -> Vec<Memory> {
     let (m, n) = (entry.tile_m as usize, entry.tile_n as usize);
     let held = entry.head_dim as usize;
     let one = |seqlen_q, seqlen_k| one(entry, seqlen_q, seqlen_k);
@@ -113,7 +113,7 @@ fn sweeps(entry: &EntryInfo) -> Vec<Memory> {
         let top_left = |case: Case| Case { problem: case.problem.alignment(Alignment::TopLeft), ..case };
         all.extend([1, 2, 3].map(|blocks| top_left(one(m + 9, blocks * n + 9))));
         all.extend([1, n - 1, n].map(|keys| top_left(one(m + 9, keys))));
-        if matches!(entry.grid, Grid::Split | Grid::Slices) {
+        if entry.splits {
             // More slices than blocks that the rows see: some slices of a tile that is not whole are empty.
             all.extend((1..=m).step_by(rows).map(|seqlen_q| top_left(one(seqlen_q, 8 * n))));
         }
@@ -145,7 +145,7 @@ fn sweeps(entry: &EntryInfo) -> Vec<Memory> {
             Case { problem: case.problem.mask(Mask::Window { left, right }), ..case }
         }));
     }
-    if entry.grid == Grid::Slices {
+    if entry.splits && entry.has_maps() {
         // On an H200's 132 SMs some blocks have two slices: the second wants the stages of the first.
         let case = one(1, 4 * n);
         all.push(Case { problem: case.problem.heads_q(134).heads_k(134), ..case });
@@ -167,12 +167,12 @@ fn sweeps(entry: &EntryInfo) -> Vec<Memory> {
                 .map(|head_dim| packed(narrow(one(2 * m + 3, m / 2), head_dim))),
         );
     }
-    let in_rounds = matches!(entry.grid, Grid::Rounds | Grid::PackedRounds);
+    let in_rounds = entry.has_maps() && !entry.splits;
     let seams = if in_rounds { seams(entry) } else { vec![] };
-    if entry.grid.packs() {
+    if entry.is_varlen() {
         return all.into_iter().map(packed).chain(seams).collect();
     }
-    if entry.grid.has_maps() {
+    if entry.has_maps() {
         // A copy engine takes no rows that repeat themselves.
         return all.into_iter().map(|case| case.memory()).chain(seams).collect();
     }
@@ -209,7 +209,7 @@ fn capped(case: Case) -> [Case; 3] {
 
 /// Edges of masks at every column and row of the block of keys that a tile takes first, where its first
 /// scores run beside the end of the tile before: these have a mask of their own.
-fn seams(entry: &EntryInfo) -> Vec<Memory> {
+fn seams(entry: &AttnInfo) -> Vec<Memory> {
     let (m, n) = (entry.tile_m as usize, entry.tile_n as usize);
     let one = |seqlen_q, seqlen_k| one(entry, seqlen_q, seqlen_k);
     // Whole blocks of keys, and queries whose last ones see all of the last block: a diagonal through it,
@@ -226,7 +226,7 @@ fn seams(entry: &EntryInfo) -> Vec<Memory> {
             narrow.chain(capped(one(m, whole))).collect()
         }
     };
-    let packs = entry.grid.packs();
+    let packs = entry.is_varlen();
     all.into_iter().map(|case| if packs { packed_before(case) } else { of_heads(case) }).collect()
 }
 
@@ -268,7 +268,7 @@ fn opposed(case: Case) -> Memory {
 }
 
 /// Every number of slices up to several rounds of the merge, and rows that fill its blocks and do not.
-fn merges(entry: &EntryInfo) -> Vec<Memory> {
+fn merges(entry: &AttnInfo) -> Vec<Memory> {
     let n = entry.tile_n as usize;
     let slices = (1..=10).map(|slices| one(entry, 3, 2 * slices * n));
     slices.chain((1..=17).map(|rows| one(entry, rows, 4 * n))).map(|case| case.memory()).collect()

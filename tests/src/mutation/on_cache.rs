@@ -2,14 +2,14 @@
 //! sense.
 use ferroflash::request::{Mask, Splits};
 use reference::{DecodeCase, Pages, Task, Told};
-use spec::{DecodeInfo, MaskKind, PageKind, PagedInfo};
+use spec::{AttnInfo, Keys, MaskKind, PageKind};
 
 /// Those of a decode entry.
-pub(super) fn decode(entry: &'static DecodeInfo) -> Vec<Task> {
-    let rows = entry.rows as usize;
+pub(super) fn decode(entry: &'static AttnInfo) -> Vec<Task> {
+    let rows = entry.tile_m as usize;
     let plain = |filled: Vec<usize>| DecodeCase {
         dtype: entry.dtype,
-        cache: entry.cache,
+        cache: entry.kv_dtype,
         head_dim: entry.head_dim as usize,
         heads: [2, 1],
         ..DecodeCase::new(filled)
@@ -19,7 +19,7 @@ pub(super) fn decode(entry: &'static DecodeInfo) -> Vec<Task> {
     // Sequences of two groups of lanes, the longer ones behind.
     sweeps.push(plain((0..70).map(|b| if b > 60 { 10 * b } else { b % 3 }).collect()));
     // Every number of splits up to a second round of the merge, each with keys for every warp.
-    let round = 16 * entry.warps as usize;
+    let round = 16 * entry.warps() as usize;
     let split = |n: usize| DecodeCase { splits: Splits::Exactly(n as u32), ..plain(vec![round * n + n, 40]) };
     sweeps.extend([2, 3, 5, 8, 16, 17].map(split));
     // The same of some among many sequences, the first of each group of lanes among them.
@@ -39,12 +39,12 @@ pub(super) fn decode(entry: &'static DecodeInfo) -> Vec<Task> {
         sweeps.push(DecodeCase { counters: queries % 2 == 0, ..case });
     }
     // Columns come in chunks of 16 bytes; behind the last is another row, or no number.
-    let chunk = 16 / entry.cache.bytes();
+    let chunk = 16 / entry.kv_dtype.bytes();
     let narrow = (chunk..entry.head_dim as usize).step_by(entry.head_dim as usize / 4);
     sweeps.extend(narrow.map(|head_dim| whole(DecodeCase { head_dim, ..plain(turns(7)) })));
     // The rows before those, and rows at the end of the cache.
     sweeps.push(whole(DecodeCase { head_dim: chunk, ..plain(turns(2)) }));
-    let pages = if entry.pages == PageKind::Tiles { Pages::Nhd(16) } else { Pages::Nhd(1) };
+    let pages = if entry.keys == Keys::Cache(PageKind::Tiles) { Pages::Nhd(16) } else { Pages::Nhd(1) };
     let last = |seed| whole(DecodeCase { head_dim: chunk, pages, seed, ..plain(turns(9)) });
     sweeps.extend((1..=3).map(last));
     if entry.mask == MaskKind::Local {
@@ -63,7 +63,7 @@ pub(super) fn decode(entry: &'static DecodeInfo) -> Vec<Task> {
 }
 
 /// Those of a paged entry.
-pub(super) fn paged(entry: &'static PagedInfo) -> Vec<Task> {
+pub(super) fn paged(entry: &'static AttnInfo) -> Vec<Task> {
     let [m, n] = [entry.tile_m, entry.tile_n].map(|tile| tile as usize);
     let plain = |filled: Vec<usize>| DecodeCase {
         dtype: entry.dtype,

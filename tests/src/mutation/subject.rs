@@ -1,10 +1,10 @@
 //! The kernels that are broken, and with what each is launched.
 use ferroflash::Attention;
 use ferroflash::driver::SimDriver;
-use ferroflash::kernels::{EntryInfo, Grid, MaskKind, entries};
+use ferroflash::kernels::{AttnInfo, MaskKind, entries};
 use ptx_sim::Options;
 use reference::subjects;
-use spec::{COMBINES, Contract, DECODE_COMBINES, DECODES, DecodeInfo, HOPPERS_PAGED};
+use spec::{COMBINES, Contract, DECODE_COMBINES, DECODES, HOPPERS_PAGED};
 
 /// A kernel to break.
 #[derive(Clone, Copy)]
@@ -20,16 +20,15 @@ impl Subject {
     pub fn all() -> impl Iterator<Item = Self> {
         let own = subjects().map(|of| Subject { kernel: *of.contract(), of });
         // Under a causal mask some slices are empty.
-        let splits = |entry: &&EntryInfo| entry.grid == Grid::Split && entry.mask == MaskKind::Causal;
+        let splits = |entry: &&AttnInfo| entry.splits && !entry.has_maps() && entry.mask == MaskKind::Causal;
         let combines = COMBINES.iter().flat_map(move |combine| {
-            let fits =
-                |entry: &&EntryInfo| (entry.dtype, entry.head_dim) == (combine.dtype, combine.head_dim);
+            let fits = |entry: &&AttnInfo| (entry.dtype, entry.head_dim) == (combine.dtype, combine.head_dim);
             let of = entries().filter(splits).find(fits);
             of.map(|of| Subject { kernel: combine.contract, of })
         });
         let decode_combines = DECODE_COMBINES.iter().flat_map(|combine| {
             let (dtype, head_dim) = (combine.dtype, combine.head_dim);
-            let fits = |e: &&DecodeInfo| (e.dtype, e.cache, e.head_dim) == (dtype, dtype, head_dim);
+            let fits = |e: &&AttnInfo| (e.dtype, e.kv_dtype, e.head_dim) == (dtype, dtype, head_dim);
             DECODES.iter().find(fits).map(|of| Subject { kernel: combine.contract, of })
         });
         own.chain(combines).chain(decode_combines)
@@ -41,14 +40,14 @@ impl Subject {
     }
 
     /// The forward entry with which it is launched, if it is one.
-    pub(super) fn forward(&self) -> Option<&'static EntryInfo> {
+    pub(super) fn forward(&self) -> Option<&'static AttnInfo> {
         entries().find(|entry| entry.contract == *self.of.contract())
     }
 
     /// A simulator of the smallest card that holds it; where its blocks do tile after tile, with two
     /// multiprocessors, so that they do in small problems, too.
     pub(crate) fn simulator(&self, options: Options) -> Attention<SimDriver> {
-        let in_rounds = |entry: &EntryInfo| matches!(entry.grid, Grid::Rounds | Grid::PackedRounds);
+        let in_rounds = |entry: &AttnInfo| entry.has_maps() && !entry.splits;
         let on_cache = HOPPERS_PAGED.iter().any(|entry| entry.contract == self.kernel);
         match self.forward() {
             entry if on_cache || entry.is_some_and(in_rounds) => {

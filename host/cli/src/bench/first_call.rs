@@ -1,6 +1,7 @@
 //! What a process pays before its first output.
 use crate::error::Error;
-use ferroflash::driver::{Harness, RawDriver};
+use ferroflash::driver::Harness;
+use ferroflash::driver::RawDriver;
 use ferroflash::plan::Problem;
 use ferroflash::request::Mask;
 use ferroflash::{Attention, DType};

@@ -1,6 +1,7 @@
 //! Measuring launches on a GPU.
 use super::statistics::quantile;
-use ferroflash::driver::{Harness, RawBuffer, RawDriver};
+use ferroflash::driver::RawDriver;
+use ferroflash::driver::{Harness, RawBuffer};
 use ferroflash::{Attention, Error};
 use reference::{OnDevice, Ready, Work};
 use serde::Serialize;

@@ -61,9 +61,9 @@ fn every_family_is_verified() {
 }
 
 /// Two entries that differ in the mask alone.
-fn full_and_causal() -> [&'static ferroflash::kernels::EntryInfo; 2] {
+fn full_and_causal() -> [&'static ferroflash::kernels::AttnInfo; 2] {
     let of = |kind| ferroflash::kernels::ENTRIES.iter().filter(move |e| e.mask == kind);
-    let shape = |e: &ferroflash::kernels::EntryInfo| {
+    let shape = |e: &ferroflash::kernels::AttnInfo| {
         (e.dtype, e.head_dim, e.tile_m, e.tile_n, e.contract.threads, e.contract.smem_bytes)
     };
     let pairs = of(MaskKind::Full).flat_map(|a| of(MaskKind::Causal).map(move |b| [a, b]));

@@ -3,24 +3,26 @@ use super::{DecodeCase, Pages};
 use crate::told::Told;
 use ferroflash::DType;
 use ferroflash::request::{Mask, Splits};
-use ferroflash::spec::{DecodeInfo, MaskKind, PageKind, PagedInfo};
+use ferroflash::spec::{AttnInfo, Keys, MaskKind, PageKind};
 
 /// Problems that hit an entry's edges: no key, ragged tails, one long sequence, every layout, every way of
 /// cutting and merging, missing rows and columns, queries and windows.
-pub fn decode_edges(entry: &DecodeInfo) -> Vec<DecodeCase> {
+pub fn decode_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
     let plain = |filled: &[usize]| DecodeCase {
         dtype: entry.dtype,
-        cache: entry.cache,
+        cache: entry.kv_dtype,
         head_dim: entry.head_dim as usize,
-        heads: [entry.rows as usize, 2],
+        heads: [entry.tile_m as usize, 2],
         ..DecodeCase::new(filled)
     };
-    let rows = entry.rows as usize;
+    let rows = entry.tile_m as usize;
     let full = DecodeCase { heads: [2 * rows, 2], ..plain(&[0, 1, 15, 16, 17, 700, 33]) };
     let tiled = [Pages::Dense, Pages::Nhd(16), Pages::Hnd(48), Pages::Interleaved(64), Pages::Rows];
     let any = [Pages::Nhd(1), Pages::Hnd(3), Pages::Interleaved(16), Pages::Dense, Pages::Nhd(7)];
     let mut cases = vec![];
-    for (i, pages) in (if entry.pages == PageKind::Tiles { tiled } else { any }).into_iter().enumerate() {
+    for (i, pages) in
+        (if entry.keys == Keys::Cache(PageKind::Tiles) { tiled } else { any }).into_iter().enumerate()
+    {
         let splits = [Splits::Auto, Splits::Exactly(3), Splits::Chunk(128)][i % 3];
         cases.push(DecodeCase { pages, splits, counters: i % 2 == 0, sinks: i == 1, ..full.clone() });
     }
@@ -35,7 +37,7 @@ pub fn decode_edges(entry: &DecodeInfo) -> Vec<DecodeCase> {
         mask: Mask::Causal,
         ..plain(&[0, 5, 300])
     });
-    let missing = if entry.cache == DType::E4m3 { 16 } else { 24 };
+    let missing = if entry.kv_dtype == DType::E4m3 { 16 } else { 24 };
     cases.push(DecodeCase {
         head_dim: entry.head_dim as usize - missing,
         heads: [6, 2],
@@ -43,7 +45,7 @@ pub fn decode_edges(entry: &DecodeInfo) -> Vec<DecodeCase> {
     });
     // Other lengths by the same plan, and ones that make no sense.
     let told = vec![Told::Filled, Told::Fewer(1), Told::Garbage(2), Told::Filled];
-    let pages = if entry.pages == PageKind::Tiles { Pages::Nhd(16) } else { Pages::Hnd(5) };
+    let pages = if entry.keys == Keys::Cache(PageKind::Tiles) { Pages::Nhd(16) } else { Pages::Hnd(5) };
     cases.push(DecodeCase { pages, told, heads: [2, 1], ..plain(&[120, 50, 50, 120, 0, 33]) });
     if entry.mask == MaskKind::Local {
         let window = |left, right| Mask::Window { left, right };
@@ -61,7 +63,7 @@ pub fn decode_edges(entry: &DecodeInfo) -> Vec<DecodeCase> {
 
 /// Those of a paged entry: sequences that decode beside whole prompts and chunks of them, ones without
 /// queries or keys, and fewer keys than queries. Pages of any size, or such as a copy engine takes.
-pub fn paged_edges(entry: &PagedInfo) -> Vec<DecodeCase> {
+pub fn paged_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
     let [m, n] = [entry.tile_m, entry.tile_n].map(|tile| tile as usize);
     let case = |filled: &[usize], heads| DecodeCase {
         dtype: entry.dtype,
@@ -103,11 +105,16 @@ pub fn paged_edges(entry: &PagedInfo) -> Vec<DecodeCase> {
     // Whole tiles, first and second ones of their blocks, with all of the diagonal in one stage, or in two.
     let whole = DecodeCase { mask: Mask::Causal, pages: Pages::Nhd(32), ..case(&[m + n / 2, m, m], [2, 1]) };
     let whole = entry.has_maps().then(|| whole.packed([m; 3]));
-    cases.chain(slopes.into_iter().filter(|_| sloped)).chain(whole).collect()
+    // Persistent blocks: on a card with few multiprocessors each has tile after tile, so that it stores a tile
+    // from the buffer of the tile before, and loads Q where the tile before had its own.
+    let many =
+        DecodeCase { mask: Mask::Causal, pages: Pages::Hnd(8), queries: 20, ..case(&[n + 20], [13, 1]) };
+    let many = entry.has_maps().then_some(many);
+    cases.chain(slopes.into_iter().filter(|_| sloped)).chain(whole).chain(many).collect()
 }
 
 /// Starts of a paged entry's sequences that make no sense.
-pub fn paged_astray(entry: &PagedInfo) -> DecodeCase {
+pub fn paged_astray(entry: &AttnInfo) -> DecodeCase {
     let told = vec![Told::Filled, Told::Lost(1), Told::Lost(2), Told::Lost(3), Told::Filled];
     DecodeCase { told, ..paged_edges(entry).swap_remove(0) }
 }
@@ -119,10 +126,10 @@ fn ragged(count: usize, most: usize) -> Vec<usize> {
 
 /// Larger problems of a decode entry, for a GPU: 64 sequences in shuffled pages, other lengths and ones that
 /// make no sense under one plan, and a sequence that all of the card shares with a few short ones.
-pub fn decode_long(entry: &DecodeInfo) -> Vec<DecodeCase> {
+pub fn decode_long(entry: &AttnInfo) -> Vec<DecodeCase> {
     let plain = |filled: Vec<usize>| DecodeCase {
         dtype: entry.dtype,
-        cache: entry.cache,
+        cache: entry.kv_dtype,
         head_dim: entry.head_dim as usize,
         heads: [8, 1],
         mask: match entry.mask {
@@ -139,7 +146,7 @@ pub fn decode_long(entry: &DecodeInfo) -> Vec<DecodeCase> {
 }
 
 /// The same of a paged entry: 64 sequences, some of which decode, while others are whole prompts or chunks.
-pub fn paged_long(entry: &PagedInfo) -> Vec<DecodeCase> {
+pub fn paged_long(entry: &AttnInfo) -> Vec<DecodeCase> {
     let filled = ragged(64, 700);
     let queries = filled.iter().enumerate().map(|(b, keys)| match b % 4 {
         0 => 1,

@@ -1,6 +1,31 @@
 //! Parameters of decode kernels: plain data, no padding, the same bytes on both sides.
 use crate::{Cache, Counters, FastDiv, Integers, Lse, Partials, PerHead, Tensor, Window};
 
+/// The keys and values of all sequences as the rows of one tensor each, which sequences begin at
+/// `cu_seqlens_k`, as a cache: a row is where a page may begin, and a sequence has one page of `max_keys`
+/// rows, 1 or more. `tensor` has the first key of all, and `values` is the address of its value; both tensors
+/// have the same strides. [`DecodeOrder::starts`] must hold the same integers: sequences then end before the
+/// tensor does.
+///
+/// `None` where a stride is no multiple of 16 bytes below 2^36, or `max_keys` is 0.
+pub fn varlen_cache(tensor: &Tensor, values: u64, cu_seqlens_k: &Integers, max_keys: u32) -> Option<Cache> {
+    let chunks = |bytes: u64| if bytes % 16 == 0 { u32::try_from(bytes / 16).ok() } else { None };
+    let row_chunks = chunks(u64::from(tensor.row_bytes))?;
+    Some(Cache {
+        keys: tensor.base,
+        values,
+        table: cu_seqlens_k.base,
+        page_chunks: row_chunks,
+        row_chunks,
+        head_chunks: chunks(tensor.head_bytes)?,
+        pages: tensor.rows,
+        table_stride: 1,
+        columns: 1,
+        page: FastDiv::new(max_keys)?,
+        chunks: tensor.chunks,
+    })
+}
+
 /// Most sequences of a launch: 32 for each word that the schedule has room for.
 pub const MAX_SEQUENCES: u32 = 32 * 128;
 /// Words that a block's warps leave each other while they look for their item.
@@ -21,8 +46,13 @@ pub const LEAST_KEYS: u32 = 128;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DecodeOrder {
-    /// Keys of each sequence.
+    /// Keys of each sequence. Where `base` is 0 the host knows them: each of `count` sequences has
+    /// `max_keys`.
     pub lengths: Integers,
+    /// Where the keys of all sequences are the rows of one tensor ([`varlen_cache`]): sequence `b` has the
+    /// rows from number `b` of these to number `b + 1`, and no more keys than `lengths` says. Empty for other
+    /// caches.
+    pub starts: Integers,
     /// No sequence has more.
     pub max_keys: u32,
     /// Splits of every sequence; 0 where `chunk` or `share` decides.

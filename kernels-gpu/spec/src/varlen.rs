@@ -1,19 +1,19 @@
-//! Forward kernels for packed sequences: the rows of all sequences one behind the other, where each begins on
-//! the device. And which query block is whose: the host's grid and the device's reading of it, side by side.
-use crate::forward::forward_as;
+//! Kernels on varlen tensors: the rows of all sequences one behind the other, where each begins on the device.
+//! And which query block is whose: the host's grid and the device's reading of it, side by side.
+use crate::forward::made_of;
 use crate::*;
 use core::marker::PhantomData;
 
-/// Kernel `K` for packed sequences (FlashAttention's `varlen`).
-pub struct Packed<K>(PhantomData<K>);
+/// Kernel `K` on varlen tensors.
+pub struct Varlen<K>(PhantomData<K>);
 
-/// What a [`Packed`] kernel is told.
+/// What a [`Varlen`] kernel is told.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct PackedParams {
+pub struct VarlenParams<F = FwdParams> {
     /// The forward, of one batch whose rows are those of all sequences. `sequences` deals out the query
     /// blocks of its heads; `window.shift` says nothing.
-    pub forward: FwdParams,
+    pub forward: F,
     /// Sequence `b` has the rows of Q from number `b` of these to number `b + 1`.
     pub cu_seqlens_q: Integers,
     /// The same of K and V.
@@ -25,6 +25,18 @@ pub struct PackedParams {
     /// 1 where a sequence's last query stands at its last key, 0 where its first stands at its first.
     pub bottom_right: u32,
 }
+
+impl<F> AsRef<F> for VarlenParams<F> {
+    #[inline(always)]
+    fn as_ref(&self) -> &F {
+        &self.forward
+    }
+}
+
+made_of!(
+    Varlen<K>: VarlenParams<<K::Isa as IsaMarker>::Varlen>, |p: &VarlenParams<<K::Isa as IsaMarker>::Varlen>| p.forward.blocks(),
+    { queries: Queries::Varlen, keys: Keys::Varlen }
+);
 
 /// Which sequence a query block of a packed head belongs to. The blocks of sequence `b`, which starts at row
 /// `s`, begin with number `s / tile_m + b`; or with `b * each`, where every sequence may have as many as the
@@ -92,56 +104,6 @@ impl Sequences {
         first
     }
 }
-
-impl<K: Forward> Kernel for Packed<K> {
-    type Params = PackedParams;
-    const TARGET: Target = K::TARGET;
-    const THREADS: u32 = K::THREADS;
-    const SMEM_BYTES: usize = K::SMEM_BYTES;
-    fn grid(params: &PackedParams) -> [u32; 3] {
-        [params.forward.order.tiles, 1, 1]
-    }
-}
-
-forward_as! { Packed: Packed; }
-
-/// Expands `$emit!` with every [`Packed`] kernel that is compiled. Two tilings at the head dims that most
-/// models have, one elsewhere: long sequences want tiles of many queries, short ones would leave them half
-/// empty. At head dim 128 as many keys as fit an A100 twice: 64 are 1 to 3 %
-/// faster where they fit as well, and cost all registers.
-#[macro_export]
-#[rustfmt::skip]
-macro_rules! for_each_packed { ($emit:ident) => { $crate::forward_lines! { $emit, F16 and Bf16:
-    d32 [Full, Causal] 128x64_packed: Packed<FwdOverlap<E, Mask, 8, 2, 4, 2, 2>>;
-    d32 [Local] 128x64_packed: Packed<Fwd<E, Mask, 8, 2, 1, 4, 2, 2, 2>>;
-    d64 [Full, Causal] 128x32_packed: Packed<FwdOverlap<E, Mask, 8, 2, 2, 4, 4>>;
-    d64 [Full, Causal] 64x64_packed: Packed<FwdOverlap<E, Mask, 4, 1, 4, 4, 4>>;
-    d64 [Local] 128x64_packed: Packed<Fwd<E, Mask, 8, 2, 1, 4, 4, 4, 2>>;
-    d96 [Full] 128x32_packed: Packed<FwdOverlap<E, Mask, 8, 2, 2, 6, 0>>;
-    d96 [Causal] 128x32_packed: Packed<FwdOverlap<E, Mask, 8, 2, 2, 6, 2>>;
-    d96 [Local] 128x32_packed: Packed<Fwd<E, Mask, 8, 2, 1, 2, 6, 0, 2>>;
-    d128 [Full, Causal] 128x48_packed: Packed<Fwd<E, Mask, 8, 2, 1, 3, 8, 0, 2>>;
-    d128 [Full, Causal] 64x64_k2_packed: Packed<Fwd<E, Mask, 4, 2, 2, 2, 8, 0, 2>>;
-    d128 [Local] 128x32_packed: Packed<Fwd<E, Mask, 8, 2, 1, 2, 8, 0, 2>>;
-    d192 [Full, Causal] 64x32_packed: Packed<Fwd<E, Mask, 4, 1, 1, 2, 12, 12, 2>>;
-    d192 [Local] 64x32_packed: Packed<Fwd<E, Mask, 4, 1, 1, 2, 12, 4, 2>>;
-    d256 [Full, Causal] 128x32_packed: Packed<Fwd<E, Mask, 8, 1, 1, 2, 16, 16, 2>>;
-    d256 [Full, Causal] 64x32_packed: Packed<Fwd<E, Mask, 4, 1, 1, 2, 16, 12, 2>>;
-    d256 [Local] 64x32_packed: Packed<Fwd<E, Mask, 4, 1, 1, 2, 16, 4, 2>>;
-    d512 [Full, Causal] 64x32_packed: Packed<FwdWide<E, Mask, 4, 1, 2, 32, 16, 12>>;
-    d512 [Local] 32x32_packed: Packed<FwdWide<E, Mask, 2, 1, 2, 32, 16, 4>>;
-} } }
-
-macro_rules! packed_entries {
-    ($($symbol:ident [$($name:ident = $type:ident),*]: $config:ty;)*) => {
-        /// Every compiled [`Packed`] kernel.
-        pub const PACKED: &[EntryInfo] = &[$({
-            $(type $name = $type;)*
-            EntryInfo::of::<$config>(Contract::of::<$config>(stringify!($symbol)))
-        }),*];
-    };
-}
-for_each_packed!(packed_entries);
 
 #[cfg(test)]
 mod tests {

@@ -1,13 +1,16 @@
-//! The lineage: every configuration that the predecessor wanted, f16 with head dim 64. `host/src/lineage.rs`
-//! has its names. The planner never chooses them.
-#[cfg(feature = "lineage")]
-use {super::entries::forward_entries, crate::*};
+//! The lineage: every configuration that the predecessor wanted, which the planner never chooses.
+//! `host/src/lineage.rs` has their names.
+use crate::table::list;
+use crate::*;
 
-/// [`for_each_forward!`](crate::for_each_forward) for the lineage's lines, of f16 alone.
+/// [`for_each_kernel!`] for the lineage's lines, of f16 alone: with head dim 64.
 #[cfg(feature = "lineage")]
+#[doc(hidden)]
 #[macro_export]
 #[rustfmt::skip]
-macro_rules! for_each_lineage { ($emit:ident) => { $crate::forward_lines! { $emit, F16:
+macro_rules! for_each_lineage { ($emit:ident) => { $crate::lines! { $emit
+    /// The lineage's kernels.
+    LINEAGE: AttnInfo, fwd [F16]
     d64 [Full, Causal] 64x64_w4: Fwd<E, Mask, 4, 1, 1, 4, 4, 4, 2>;
     d64 [Full, Causal] 128x32_w8: Fwd<E, Mask, 8, 1, 1, 2, 4, 4, 2>;
     d64 [Full, Causal] 80x64_w5: Fwd<E, Mask, 5, 1, 1, 4, 4, 4, 2>;
@@ -29,10 +32,15 @@ macro_rules! for_each_lineage { ($emit:ident) => { $crate::forward_lines! { $emi
 
 /// The same in a build without them.
 #[cfg(not(feature = "lineage"))]
+#[doc(hidden)]
 #[macro_export]
 macro_rules! for_each_lineage {
-    ($emit:ident) => {};
+    ($emit:ident) => {
+        $crate::lines! { $emit
+            /// The lineage's kernels, which this build has not.
+            LINEAGE: AttnInfo,
+        }
+    };
 }
 
-#[cfg(feature = "lineage")]
-for_each_lineage!(forward_entries);
+for_each_lineage!(list);

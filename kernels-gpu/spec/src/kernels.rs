@@ -1,0 +1,149 @@
+//! The lists of the table, one behind the other.
+use crate::*;
+
+/// Every compiled forward kernel on tensors of batches from sm_80 on: [`PLANNED`], then the lineage's where
+/// this build has them.
+pub const ENTRIES: &[AttnInfo] = &{
+    let mut all = [PLANNED[0]; PLANNED.len() + LINEAGE.len()];
+    let mut at = 0;
+    while at < all.len() {
+        all[at] = if at < PLANNED.len() { PLANNED[at] } else { LINEAGE[at - PLANNED.len()] };
+        at += 1;
+    }
+    all
+};
+
+macro_rules! kernels {
+    ($($list:ident),*) => {
+        const COUNT: usize = 0 $(+ $list.len())*;
+        /// Everything that is compiled, list after list.
+        pub const KERNELS: &[Contract; COUNT] = &{
+            let (mut all, mut count) = ([Contract::new("", 1); COUNT], 0);
+            $(
+                let mut line = 0;
+                while line < $list.len() {
+                    all[count] = $list[line].contract;
+                    (count, line) = (count + 1, line + 1);
+                }
+            )*
+            all
+        };
+    };
+}
+kernels!(
+    ENTRIES,
+    PACKED,
+    COMBINES,
+    APPENDS,
+    DECODES,
+    DECODE_COMBINES,
+    MERGES,
+    PAGED,
+    HOPPERS,
+    HOPPERS_PACKED,
+    HOPPERS_PAGED
+);
+
+/// [`KERNELS`], one by one.
+pub fn kernels() -> impl Iterator<Item = Contract> {
+    KERNELS.iter().copied()
+}
+
+/// Every compiled attention kernel.
+pub fn attention() -> impl Iterator<Item = &'static AttnInfo> {
+    [ENTRIES, PACKED, DECODES, PAGED, HOPPERS, HOPPERS_PACKED, HOPPERS_PAGED].into_iter().flatten()
+}
+
+/// The head dims of a list, each once, in its order.
+pub fn head_dims(list: &'static [AttnInfo]) -> impl Iterator<Item = u32> {
+    let first = |at: usize| list[..at].iter().all(|e| e.head_dim != list[at].head_dim);
+    (0..list.len()).filter(move |at| first(*at)).map(|at| list[at].head_dim)
+}
+
+/// Whether a kernel is of the lineage alone, which libraries do not carry.
+pub fn is_lineage(symbol: &str) -> bool {
+    LINEAGE.iter().any(|entry| entry.contract.symbol == symbol)
+}
+
+/// What is left out together, and compressed together: the lineage's, or the first word of a symbol.
+pub fn family(symbol: &str) -> &str {
+    let word = || symbol.split_once('_').map_or(symbol, |(family, _)| family);
+    if is_lineage(symbol) { "lineage" } else { word() }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+    use std::collections::HashSet;
+    use std::format;
+
+    #[test]
+    fn no_symbol_stands_twice() {
+        let distinct: HashSet<_> = kernels().map(|kernel| kernel.symbol).collect();
+        assert_eq!(distinct.len(), KERNELS.len());
+    }
+
+    #[test]
+    fn symbols_say_what_they_are() {
+        for e in attention() {
+            let family = match e.family() {
+                "forward" | "packed" | "split" => "fwd",
+                "hopper packed" => "hopper_packed",
+                "hopper paged" => "hopper_paged",
+                family => family,
+            };
+            let cache = if e.kv_dtype == e.dtype { "".into() } else { format!("_{}", e.kv_dtype.name()) };
+            let of = format!("{family}_{}{cache}_d{}_{}", e.dtype.name(), e.head_dim, e.mask.name());
+            let name = match e.keys {
+                Keys::Cache(pages) if family == "decode" => format!("{of}_{}_{}", e.tile_m, pages.name()),
+                _ => format!("{of}_{}x{}", e.tile_m, e.tile_n),
+            };
+            let symbol = e.contract.symbol;
+            assert!(symbol.starts_with(&name), "{symbol} should start with {name}");
+            assert_eq!(symbol.ends_with("_split"), e.splits && family != "decode", "{symbol}");
+            let varlen = e.is_varlen() && e.isa == Isa::Sm80;
+            assert_eq!(symbol.ends_with("_packed"), varlen, "{symbol}");
+        }
+    }
+
+    #[test]
+    fn hopper_kernels_fit_a_hopper() {
+        for e in attention().filter(|e| e.has_maps()) {
+            let Contract { symbol, target, param_align, smem_bytes, .. } = e.contract;
+            assert_eq!((target, param_align), (Target::Exactly(90), TensorMap::ALIGN), "{symbol}");
+            assert!(smem_bytes <= 227 << 10, "{symbol}: {smem_bytes}");
+            assert!(e.head_dim.is_multiple_of(e.panel()) && e.tile_n <= 256, "{symbol}");
+        }
+        assert!(attention().all(|e| e.has_maps() == (e.contract.param_align == TensorMap::ALIGN)));
+    }
+
+    #[test]
+    fn every_head_dim_mask_and_type_has_an_entry_that_an_l4_can_hold() {
+        for dtype in [DType::F16, DType::Bf16] {
+            for head_dim in head_dims(PLANNED) {
+                for mask in [MaskKind::Full, MaskKind::Causal, MaskKind::Local] {
+                    let fits = PLANNED.iter().any(|e| {
+                        (e.dtype, e.head_dim, e.mask) == (dtype, head_dim, mask)
+                            && e.contract.smem_bytes <= 99 * 1024
+                    });
+                    assert!(fits, "{dtype:?} {head_dim} {mask:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn combine_kernels_are_there_for_what_splits() {
+        for e in attention().filter(|e| e.splits) {
+            let (dtype, head_dim) = (e.dtype, e.head_dim);
+            let found = match e.schedule {
+                Schedule::Transposed => {
+                    DECODE_COMBINES.iter().any(|c| (c.dtype, c.head_dim) == (dtype, head_dim))
+                }
+                _ => COMBINES.iter().any(|c| (c.dtype, c.head_dim) == (dtype, head_dim)),
+            };
+            assert!(found, "{}", e.contract.symbol);
+        }
+    }
+}
