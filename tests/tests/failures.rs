@@ -76,13 +76,14 @@ fn an_access_off_its_alignment_is_reported() {
 #[test]
 fn a_misaligned_tensor_is_refused() {
     let view = |address| TensorView::bhsd(address, 1 << 20, DType::F16, [1, 64, 1, 64]);
-    let good = AttentionRequest::dense(view(1 << 30), view(2 << 30), view(3 << 30), view(4 << 30));
+    let [q, k, v, o] = [1, 2, 3, 4].map(|n| view(n << 30));
+    let good = AttentionRequest::dense(q, k, v, o);
     let l4 = Capabilities::profile("l4").expect("a known card");
     plan(&good, l4).expect("aligned");
-    let rows_apart = TensorView { strides: [4096, 68, 4096, 1], ..good.v };
+    let rows_apart = TensorView { strides: [4096, 68, 4096, 1], ..v };
     for (what, bad) in [
-        ("k.address", AttentionRequest::dense(good.q, view((2 << 30) + 2), good.v, good.o)),
-        ("v.strides", AttentionRequest::dense(good.q, good.k, rows_apart, good.o)),
+        ("k.address", AttentionRequest::dense(q, view((2 << 30) + 2), v, o)),
+        ("v.strides", AttentionRequest::dense(q, k, rows_apart, o)),
     ] {
         let refused = plan(&bad, l4).map(|plan| plan.contract().symbol);
         assert!(
@@ -107,7 +108,7 @@ fn another_block_than_the_kernels_is_refused() {
     let text = ptx::source(entry.contract.symbol).expect("carried");
     let contract = Contract::new(entry.contract.symbol, entry.contract.threads * 2);
     let stream = driver.stream().expect("a stream");
-    let params = [0u8; size_of::<ferroflash::FwdParams>()];
+    let params = [0u8; size_of::<ferroflash::spec::FwdParams>()];
     let refused = driver.load(&text, &contract).and_then(|kernel| {
         // SAFETY: the launch is refused before anything reads the parameters.
         unsafe { driver.launch(&kernel, [1; 3], &params, &stream) }
@@ -166,7 +167,7 @@ fn shared_memory_without_the_opt_in_is_refused() {
         .expect("one needs more than 48 KiB");
     let module = Module::parse(&ptx::source(entry.contract.symbol).expect("carried")).expect("PTX");
     let mut gpu = Gpu::new(Profile::by_name("h200").expect("a known card"), Options::default());
-    let params = [0u8; size_of::<ferroflash::FwdParams>()];
+    let params = [0u8; size_of::<ferroflash::spec::FwdParams>()];
     let (block, dynamic_smem) = ([entry.contract.threads, 1, 1], entry.contract.smem_bytes);
     let launch =
         Launch { grid: [1; 3], block, dynamic_smem, smem_opt_in: 0, registers: None, params: &params };

@@ -1,7 +1,6 @@
 //! `ferroflash kernels`: the table of compiled kernels.
 use super::{console::Console, error::Error};
 use ferroflash::kernels::{AttnInfo, Contract};
-use ferroflash::kernels::{Contract, EntryInfo, Grid};
 use ferroflash::spec::{
     APPENDS, AppendInfo, COMBINES, CombineInfo, DECODE_COMBINES, DECODES, DecodeCombineInfo, HOPPERS_PAGED,
     KERNELS, Keys, MERGES, MergeInfo, PAGED, PageKind, Schedule, TileScheduler,

@@ -5,6 +5,7 @@ use super::error::Error;
 use super::options::KernelOptions;
 use ferroflash::DType;
 use ferroflash::kernels::AttnInfo;
+use ferroflash::lineage::CONFIGURATIONS;
 use indicatif::ProgressBar;
 use reference::{Judge, Rule, Soak, Subject, Task, Work, Written, headline, reproducer};
 use serde::Serialize;
