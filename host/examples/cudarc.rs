@@ -1,9 +1,11 @@
 //! Attention inside a `cudarc` program: its context, its stream, its slices; safe Rust. Every output is
 //! known: keys are all alike, and the values of a sequence are its number.
 use cudarc::driver::{CudaContext, CudaStream};
-use ferroflash::Mask;
-use ferroflash::cudarc::{Cache, Decode, FlashAttention, Number, Pages, PagesMut, Room, Scale, State};
+use ferroflash::cudarc::{
+    Cache, FlashAttention, Inputs, Number, Pages, PagesMut, Scale, ScratchMemory, State,
+};
 use ferroflash::cudarc::{Tensor, TensorMut};
+use ferroflash::request::Mask;
 use half::f16;
 use std::{error::Error, sync::Arc};
 
@@ -92,7 +94,7 @@ fn served<C: Number>(
     let q = Tensor::new(&q, [3, 1, HEADS, DIM]);
     let used = stream.clone_htod(&lengths.map(|length| length as i32))?;
     let cache = Cache::paged(Pages::new(&keys, &values, shape).scales(scale, scale), &table, columns, &used);
-    let mut room = Room::new();
+    let mut room = ScratchMemory::new();
     let wanted = numbers(&[1; 3], HEADS * DIM);
     let o = attention.flash_attn_with_kvcache(stream, q, cache, 0.125, true, &mut room)?;
     assert!(stream.clone_dtoh(&o)? == wanted);
@@ -107,8 +109,8 @@ fn served<C: Number>(
     assert!(stream.clone_dtoh(&o)? == wanted);
 
     // Twice the same keys weigh twice as much, and say the same.
-    let request = Decode::new(q, cache).mask(Mask::Causal);
-    let (o, lse) = attention.decode_with_lse(stream, &request, &mut room)?;
+    let request = Inputs::cached(q, cache).mask(Mask::Causal);
+    let (o, lse) = attention.attend_with_lse(stream, &request, &mut room)?;
     let state = State::new(Tensor::new(&o, [3, 1, HEADS, DIM]), &lse);
     let mut merged = stream.alloc_zeros::<f16>(3 * HEADS * DIM)?;
     let mut all = stream.alloc_zeros::<f32>(3 * HEADS)?;

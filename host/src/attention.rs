@@ -1,8 +1,8 @@
 //! The way in: plan and launch on one device.
-use crate::families::Kernels;
 use crate::maps::Maps;
-use crate::{Boxes, Capabilities, Driver, Error, Plan, Planned, Request, Tuning, image};
-use spec::{KERNELS, TensorMap};
+use crate::plan::{Plan, PlanOf, Request, plan_with, sealed::Subject};
+use crate::{Boxes, Capabilities, Driver, Error, Launch, Tuning, image};
+use spec::KERNELS;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// Attention on one device. Kernels load when they are first launched, one module an entry, and stay loaded.
@@ -48,22 +48,13 @@ impl<D: Driver> Attention<D> {
         self.driver.capabilities()
     }
 
-    /// Checks a request and decides how to launch it. Touches no device: the same as [`crate::plan_with`], or
-    /// the request's own plan function, with this device's capabilities.
+    /// Checks a request and decides how to launch it. Touches no device: the same as
+    /// [`plan_with`] with this device's capabilities and measurements.
     ///
     /// # Errors
     /// [`Error::Invalid`] or [`Error::Unsupported`], naming the value.
-    pub fn plan<R: Request>(&self, request: &R) -> Result<R::Plan, Error> {
-        self.plan_with(request, 0)
-    }
-
-    /// The same for launches that are offered `workspace` bytes. With `u64::MAX` the plan is the one that
-    /// runs fastest; launches name the memory of its `workspace_bytes` as the request's workspace.
-    ///
-    /// # Errors
-    /// Those of [`Attention::plan`].
-    pub fn plan_with<R: Request>(&self, request: &R, workspace: u64) -> Result<R::Plan, Error> {
-        request.plan(self.capabilities(), &self.tuning, workspace)
+    pub fn plan<R: Request>(&self, request: &R) -> Result<PlanOf<R>, Error> {
+        plan_with(request, self.capabilities(), &self.tuning)
     }
 
     /// Loads the plan's kernels now rather than at its first launch, and encodes the maps of its tensors
@@ -73,15 +64,9 @@ impl<D: Driver> Attention<D> {
     /// # Errors
     /// [`Error::Driver`] with the compiler's log; [`Error::Unsupported`] where this build carries no PTX for
     /// the entry.
-    pub fn load(&self, plan: &impl Planned) -> Result<(), Error> {
-        let maps = |boxes: &Boxes| self.maps.of(&self.driver, boxes);
-        plan.launches().each(maps, |kernel, _, _| self.kernel(kernel).map(|_| ()))?;
-        plan.launches().other().map_or(Ok(()), |kernel| self.kernel(kernel).map(|_| ()))
-    }
-
-    /// Loads what will be launched.
-    fn load_all(&self, launches: &impl Kernels) -> Result<(), Error> {
-        launches.each(|_| Ok(TensorMap::EMPTY), |kernel, _, _| self.kernel(kernel).map(|_| ()))
+    pub fn load<S: Subject>(&self, plan: &Plan<S>) -> Result<(), Error> {
+        plan.kernels().try_for_each(|place| self.kernel(place).map(|_| ()))?;
+        plan.launch().maps().iter().try_for_each(|map| self.maps.of(&self.driver, map).map(|_| ()))
     }
 
     /// The kernel at a place in [`KERNELS`], loaded.
@@ -117,34 +102,48 @@ impl<D: Driver> Attention<D> {
     }
 
     /// What [`Attention::load`] loads the plan's kernel from: `cubin` or `PTX`.
-    pub fn loaded_from(&self, plan: &Plan) -> &'static str {
+    pub fn loaded_from<S: Subject>(&self, plan: &Plan<S>) -> &'static str {
         image::kind(&self.driver, plan.contract().symbol)
     }
 
-    /// Enqueues a request on the caller's stream: no allocation, no synchronisation. The tensors may be
-    /// others than the plan was made with, as long as it is the same problem; they are then checked
-    /// again.
+    /// [Binds](Plan::bind) a plan to a request and [enqueues](Attention::enqueue) the launch on the caller's
+    /// stream: no allocation, no synchronisation. The tensors may be others than the plan was made with, as
+    /// long as it is the same problem; they are then checked again.
     ///
     /// # Errors
-    /// [`Error::Invalid`] where `request` is not the plan's problem; those of [`Attention::load`] at the
-    /// first launch of an entry; [`Error::Driver`] where the driver refuses.
+    /// Those of [`Plan::bind`] and of [`Attention::enqueue`].
     ///
     /// # Safety
-    /// - `stream` is a stream of this driver's context, and `self` stays until the launch has run.
-    /// - Each buffer that the request names, its workspace and counters too, is device memory of this
-    ///   driver's context, as large as it says, until the launch has run.
-    /// - Until then nothing else writes what the request reads, or touches what it writes, its workspace and
-    ///   its counters, but in the order of the same stream.
-    pub unsafe fn launch<R: Request>(
+    /// Those of [`Attention::enqueue`].
+    pub unsafe fn launch<R: Request + crate::plan::sealed::Request<Subject = S>, S: Subject>(
         &self,
-        plan: &R::Plan,
+        plan: &Plan<S>,
         request: &R,
         stream: &D::Stream,
     ) -> Result<(), Error> {
-        let launches = request.bind(plan)?;
-        self.load_all(&launches)?;
+        // SAFETY: the caller's promises.
+        unsafe { self.enqueue(&plan.bind(request)?, stream) }
+    }
+
+    /// Enqueues a launch, a plan that is [bound](Plan::bind) to a request, on the caller's stream: no
+    /// allocation, no synchronisation.
+    ///
+    /// # Errors
+    /// Those of [`Attention::load`] at the first launch of a kernel; [`Error::Driver`] where the driver
+    /// refuses.
+    ///
+    /// # Safety
+    /// - The plan was made for this device.
+    /// - `stream` is a stream of this driver's context, and `self` stays until the launch has run.
+    /// - Each buffer that the request names, its scratch memory too, is device memory of this driver's
+    ///   context, as large as it says, until the launch has run.
+    /// - Until then nothing else writes what the request reads, or touches what it writes, its workspace and
+    ///   its counters, but in the order of the same stream.
+    pub unsafe fn enqueue(&self, launch: &Launch, stream: &D::Stream) -> Result<(), Error> {
+        // All are loaded before one is launched: none may wait for another's compilation.
+        launch.kernels().try_for_each(|place| self.kernel(place).map(|_| ()))?;
         let maps = |boxes: &Boxes| self.maps.of(&self.driver, boxes);
-        launches.each(maps, |kernel, grid, params| {
+        launch.each(maps, |kernel, grid, params| {
             // SAFETY: the bytes are those of the kernel's parameters; the rest is the caller's promise. A
             // second kernel comes after the first in the stream's order; other launches of the caller's use
             // the same workspace in the order of one stream, or not at all.

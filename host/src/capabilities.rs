@@ -174,17 +174,19 @@ mod tests {
     /// Fields are public: what no card has is refused by name, and nothing overflows.
     #[test]
     fn cards_that_cannot_be() {
-        use crate::{DType, Decode, Forward, Index, KvCache, KvPages, PageView, TensorView};
+        use crate::plan::{explain, plan};
+        use crate::request::{AttentionRequest, Index, KvCache, KvPages, PageView, Scratch, TensorView};
+        use crate::{DType, Problem};
         let tensor = |n: u64, rows| TensorView::bshd(n << 40, 1 << 39, DType::F16, [2, rows, 8, 128]);
-        let forward = Forward::new(tensor(1, 512), tensor(2, 512), tensor(3, 512), tensor(4, 512));
+        let forward = AttentionRequest::dense(tensor(1, 512), tensor(2, 512), tensor(3, 512), tensor(4, 512));
+        let forward = forward.scratch(Scratch::Fastest);
         let pages = |n: u64| PageView::nhd(n << 40, 1 << 39, DType::F16, [2, 512, 8, 128]);
         let cache = KvCache::dense(KvPages::new(pages(2), pages(3)), Index::new(9 << 40, 2));
-        let decode = Decode::new(tensor(1, 1), cache, tensor(4, 1));
+        let decode = AttentionRequest::cached(tensor(1, 1), cache, tensor(4, 1)).scratch(Scratch::Fastest);
+        let problem = Problem::new(DType::F16, 2, 512, 8, 128);
         let plans = |card: &Capabilities| {
-            let forward = crate::plan_with(&forward, card, &crate::Tuning::new(), u64::MAX).map(|_| ());
-            let supported =
-                crate::supports_with(&forward_problem(&tensor(1, 512)), card, u64::MAX).map(|_| ());
-            [forward, supported, crate::plan_decode_with(&decode, card, u64::MAX).map(|_| ())]
+            let supported = explain(&problem, card, Scratch::Fastest).map(|_| ());
+            [plan(&forward, card).map(|_| ()), supported, plan(&decode, card).map(|_| ())]
         };
         for (_, card) in Capabilities::PROFILES {
             for sms in [(1 << 16) + 1, 1 << 26, u32::MAX] {
@@ -206,11 +208,6 @@ mod tests {
         }
         let nothing = Contract::new("nothing", 0).smem_bytes(u32::MAX);
         assert_eq!(Capabilities::PROFILES[0].1.blocks_per_sm(&nothing), 1);
-    }
-
-    fn forward_problem(q: &crate::TensorView) -> crate::Problem {
-        let [batch, rows, heads, head_dim] = q.shape;
-        crate::Problem::new(q.dtype, batch, rows, heads, head_dim)
     }
 
     #[test]

@@ -43,59 +43,42 @@
 //! whose `lib64` holds any `libcuda`; the program then runs on machines without CUDA all the same.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-mod append;
 mod attention;
-mod cache;
 mod capabilities;
 #[cfg(feature = "cudarc")]
 pub mod cudarc;
-mod decode;
 pub mod driver;
 mod error;
-mod families;
-mod footprint;
-mod forward;
 mod image;
+pub mod kernels;
+mod launch;
 #[cfg(feature = "lineage")]
 pub mod lineage;
+mod lower;
 mod lzma;
 mod maps;
-mod merge;
-mod packed;
-mod plan;
+pub mod plan;
 mod prepared;
+mod problem;
 pub mod ptx;
-mod request;
-mod table;
+pub mod request;
+mod schedule;
+mod select;
+mod tma;
 pub mod tuning;
 mod validate;
-mod view;
 
-pub use append::{Append, AppendPlan, plan_append};
 pub use attention::Attention;
-pub use cache::{Counters, Index, KvCache, KvPages, KvScale, PageView, Paged, Slots};
 pub use capabilities::Capabilities;
-pub use decode::{Decode, DecodePlan, Splits, plan_decode, plan_decode_with};
-#[cfg(feature = "cust")]
-pub use driver::CustDriver;
-#[cfg(feature = "sim")]
-pub use driver::SimDriver;
-pub(crate) use driver::{Boxes, MapKind};
-pub use driver::{Driver, RawDriver, RawStream};
 pub use error::{Cause, Error};
-pub use forward::{Alignment, Forward, Mask, Problem};
-pub use merge::{Merge, MergePlan, State, plan_merge};
-pub use packed::{Packed, PackedQueries};
-pub use plan::{Plan, explain, plan, plan_with, supports, supports_with};
-pub use prepared::Prepared;
-pub use request::{Planned, Request};
-/// The kernels' configurations as types, for [`Prepared`].
+pub use plan::{Launch, Plan, plan};
+#[doc(hidden)]
 pub use spec;
-pub use spec::{
-    AttnInfo, Contract, DType, ENTRIES, FwdParams, HOPPERS, HOPPERS_PACKED, MaskKind, PACKED, PLANNED, Path,
-    Schedule,
-};
-pub use table::{entries, entry};
-pub use tuning::{Tuned, Tuning};
-pub use validate::{MAX_HEAD_DIM, MAX_ROW_BYTES, MAX_SEQLEN};
-pub use view::{AlibiSlopes, LseUnit, LseView, Sinks, TensorView, Workspace};
+pub use spec::DType;
+
+pub(crate) use driver::{Boxes, Driver, MapKind};
+#[cfg(feature = "cudarc")]
+pub(crate) use driver::{RawDriver, RawStream};
+pub(crate) use kernels::{AttnInfo, Contract, KERNELS, MaskKind};
+pub(crate) use plan::{CacheShape, Problem};
+pub(crate) use tuning::Tuning;

@@ -2,7 +2,7 @@
 //! `v3/2`, `flashcore/64x32-cpasync`.
 //!
 //! Each is an entry of the one table, f16 with head dim 64, once for full and once for causal masks. The
-//! planner never chooses them by itself; [`crate::Forward::config`] and `--config` do, by name.
+//! planner never chooses them by itself; [`crate::request::AttentionRequest::config`] and `--config` do, by name.
 use crate::Error;
 use spec::{AttnInfo, DType, ENTRIES, MaskKind};
 
@@ -86,17 +86,6 @@ impl Configuration {
             let feature = format_args!("{} with mask {}", self.name, mask.name());
             Error::unsupported(feature, "the lineage's configurations are compiled for full and causal masks")
         })
-    }
-}
-
-/// The entries that a name stands for: one by its own name, or those of a configuration of the lineage.
-///
-/// # Errors
-/// [`Error::Invalid`] where nothing has that name, [`Error::Unsupported`] where no kernel can be like that.
-pub fn entries(name: &str) -> Result<Vec<&'static AttnInfo>, Error> {
-    match Configuration::find(name) {
-        Some(configuration) => Ok(configuration.entries()?.collect()),
-        None => Ok(vec![crate::entry(name)?]),
     }
 }
 

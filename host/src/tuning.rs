@@ -1,7 +1,7 @@
 //! Measured choices: the fastest kernel for a size of problem on a device. The feature `tuning` reads and
 //! writes tuning files.
+use crate::Problem;
 use crate::capabilities::SIMULATED;
-use crate::{Problem, validate};
 use std::collections::BTreeMap;
 
 /// The measurements of `ferroflash sweep`, by device. The planner prefers them to its selection table.
@@ -43,7 +43,7 @@ pub const TUNING_VARIABLE: &str = "FERROFLASH_TUNING";
 pub fn size(p: &Problem) -> String {
     // Problems that planning refuses have a size, too.
     let up = |n: usize| n.checked_next_power_of_two().unwrap_or(usize::MAX);
-    let (dtype, mask) = (p.dtype.name(), validate::mask(p).0.name());
+    let (dtype, mask) = (p.dtype.name(), p.mask_kind().name());
     let (heads, queries, keys) = (up(p.batch.saturating_mul(p.heads_q)), up(p.seqlen_q), up(p.seqlen_k));
     format!("{dtype} d{} {mask} heads {heads} queries {queries} keys {keys}", p.head_dim)
 }
@@ -161,11 +161,14 @@ mod file {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Capabilities, DType, Forward, Mask, TensorView, plan, plan_with};
+    use crate::plan::{plan, plan_with};
+    use crate::request::{AttentionRequest, Mask, TensorView};
+    use crate::{Capabilities, DType};
 
-    fn forward(seqlen: usize, config: Option<&str>) -> Forward<'_> {
+    fn forward(seqlen: usize, config: Option<&str>) -> AttentionRequest<'_> {
         let view = |n: u64| TensorView::bhsd(n << 40, 1 << 38, DType::F16, [2, seqlen, 8, 64]);
-        Forward { config, ..Forward::new(view(1), view(2), view(3), view(4)).mask(Mask::Causal) }
+        let f = AttentionRequest::dense(view(1), view(2), view(3), view(4));
+        AttentionRequest { config, ..f.mask(Mask::Causal) }
     }
 
     fn tuned(entry: &str) -> Tuning {
@@ -181,7 +184,7 @@ mod tests {
         let [l4, h200] = ["l4", "h200"].map(|name| Capabilities::profile(name).expect("known"));
         let tuning = tuned("fwd_f16_d64_causal_128x64");
         let on = |seqlen, config, card| {
-            plan_with(&forward(seqlen, config), card, &tuning, 0).expect("valid").contract().symbol
+            plan_with(&forward(seqlen, config), card, &tuning).expect("valid").contract().symbol
         };
         let table = |seqlen, card| plan(&forward(seqlen, None), card).expect("valid").contract().symbol;
         assert_ne!(table(512, l4), "fwd_f16_d64_causal_128x64");
@@ -202,12 +205,12 @@ mod tests {
     fn a_choice_that_is_gone_leaves_the_table_and_one_that_is_wrong_is_an_error() {
         let l4 = Capabilities::profile("l4").expect("known");
         let gone = tuned("fwd_gone");
-        let planned = plan_with(&forward(512, None), l4, &gone, 0).expect("the table's own");
+        let planned = plan_with(&forward(512, None), l4, &gone).expect("the table's own");
         assert_eq!(planned.contract(), plan(&forward(512, None), l4).expect("valid").contract());
         assert_eq!(gone.outdated().collect::<Vec<_>>(), ["fwd_gone"]);
         let wrong = "fwd_bf16_d64_causal_128x64";
         assert_eq!(tuned(wrong).outdated().count(), 0);
-        let error = plan_with(&forward(512, None), l4, &tuned(wrong), 0).expect_err(wrong).to_string();
+        let error = plan_with(&forward(512, None), l4, &tuned(wrong)).expect_err(wrong).to_string();
         assert!(error.contains(wrong) && error.contains("`ferroflash sweep`"), "{error}");
     }
 

@@ -1,5 +1,8 @@
 //! ALiBi slopes: which kernels are chosen for them, what these are told, and what is refused.
-use ferroflash::*;
+mod parts;
+
+use ferroflash::{kernels::*, plan::*, request::*, *};
+use parts::forward_params;
 
 /// Buffers lie this far apart.
 const FAR: u64 = 1 << 40;
@@ -9,13 +12,13 @@ fn slopes(n: u64) -> AlibiSlopes {
 }
 
 /// Two sequences of 4 heads on 2.
-fn forward(head_dim: usize, mask: Mask) -> Forward<'static> {
+fn forward(head_dim: usize, mask: Mask) -> AttentionRequest<'static> {
     let view = |n: u64, heads| TensorView::bshd(n * FAR, 1 << 30, DType::F16, [2, 128, heads, head_dim]);
-    Forward::new(view(1, 4), view(2, 2), view(3, 2), view(4, 4)).mask(mask).alibi(slopes(7))
+    AttentionRequest::dense(view(1, 4), view(2, 2), view(3, 2), view(4, 4)).mask(mask).alibi(slopes(7))
 }
 
-fn plain(mut f: Forward<'static>) -> Forward<'static> {
-    f.alibi = None;
+fn plain(mut f: AttentionRequest<'static>) -> AttentionRequest<'static> {
+    f.scores.alibi = None;
     f
 }
 
@@ -31,43 +34,44 @@ fn general_entries_are_told() {
         let symbol = made.contract().symbol;
         assert_eq!(entry(symbol).expect("in the table").mask, MaskKind::Local, "{symbol}");
         assert_eq!(supports(&f.problem(), l4()), Ok(made.contract()));
-        let told = made.params(&f.alibi(slopes(8))).expect("the same problem").alibi;
+        let told = forward_params(&made.bind(&f.alibi(slopes(8))).expect("the same problem")).alibi;
         assert_eq!((told.base, told.sequence_bytes, told.head_bytes), (8 * FAR, 16, 4));
-        let without = made.params(&plain(f)).expect_err("another problem").to_string();
+        let without = made.bind(&plain(f)).expect_err("another problem").to_string();
         assert!(without.contains("make another"), "{without}");
     }
     let plain = plain(forward(64, Mask::Causal));
-    let params = plan(&plain, l4()).and_then(|made| made.params(&plain)).expect("valid");
+    let params = forward_params(&plan(&plain, l4()).and_then(|made| made.bind(&plain)).expect("valid"));
     assert_eq!(params.alibi.base, 0, "no slopes");
 }
 
 #[test]
 fn every_key_is_seen_from_somewhere() {
     // Without slopes it does not matter where a query stands that sees all keys; with them it does.
-    let aligned =
-        |f: Forward<'static>| plan(&f, l4()).and_then(|made| made.params(&f.align(Alignment::TopLeft)));
+    let aligned = |f: AttentionRequest<'static>| {
+        plan(&f, l4()).and_then(|made| made.bind(&f.alignment(Alignment::TopLeft)))
+    };
     let mut f = forward(64, Mask::Full);
     (f.q.shape[1], f.o.shape[1]) = (99, 99);
     assert!(aligned(plain(f)).is_ok());
     assert!(aligned(f).is_err());
 }
 
-type Change = fn(&mut Forward<'static>);
+type Change = fn(&mut AttentionRequest<'static>);
 
 #[rustfmt::skip]
 const REFUSED: &[(Change, &[&str])] = &[
-    (|f| f.alibi = Some(AlibiSlopes::new(7 * FAR + 2, 4)), &["invalid alibi.address", "multiple of 4"]),
-    (|f| f.alibi = Some(AlibiSlopes::new(0, 4)), &["invalid alibi.address", "0x0"]),
-    (|f| f.alibi = Some(AlibiSlopes::new(7 * FAR, 3)), &["invalid alibi.elements: 3", "need 4"]),
-    (|f| f.alibi = Some(AlibiSlopes::new(7 * FAR, 7).strides([4, 1])),
+    (|f| f.scores.alibi = Some(AlibiSlopes::new(7 * FAR + 2, 4)), &["invalid alibi.address", "multiple of 4"]),
+    (|f| f.scores.alibi = Some(AlibiSlopes::new(0, 4)), &["invalid alibi.address", "0x0"]),
+    (|f| f.scores.alibi = Some(AlibiSlopes::new(7 * FAR, 3)), &["invalid alibi.elements: 3", "need 4"]),
+    (|f| f.scores.alibi = Some(AlibiSlopes::new(7 * FAR, 7).strides([4, 1])),
         &["invalid alibi.elements: 7", "need 8"]),
-    (|f| f.alibi = Some(AlibiSlopes::new(7 * FAR, 99).strides([-4, 1])),
+    (|f| f.scores.alibi = Some(AlibiSlopes::new(7 * FAR, 99).strides([-4, 1])),
         &["invalid alibi.strides", "0 or more"]),
-    (|f| f.alibi = Some(AlibiSlopes::new(4 * FAR + 64, 4)), &["invalid o.address", "must not overlap alibi"]),
-    (|f| f.workspace = Some(Workspace { address: 7 * FAR, bytes: 64 }),
+    (|f| f.scores.alibi = Some(AlibiSlopes::new(4 * FAR + 64, 4)), &["invalid o.address", "must not overlap alibi"]),
+    (|f| f.scratch = Scratch::workspace(7 * FAR, 64),
         &["workspace", "must not overlap alibi"]),
-    (|f| f.scale = Some(1e-25), &["not supported: scale 1e-25 with ALiBi slopes", "1e-20"]),
-    (|f| f.softcap = Some(1e25), &["not supported: softcap 1e25 with ALiBi slopes", "1e20"]),
+    (|f| f.scores.scale = Some(1e-25), &["not supported: scale 1e-25 with ALiBi slopes", "1e-20"]),
+    (|f| f.scores.softcap = Some(1e25), &["not supported: softcap 1e25 with ALiBi slopes", "1e20"]),
     (|f| f.config = Some("fwd_f16_d64_full_128x64"), &["invalid config", "mask local"]),
 ];
 
@@ -88,8 +92,8 @@ fn on_a_cache_kernels_of_many_queries_have_them() {
     let shape = [2, 512, 2, 128];
     let pool = |n: u64| PageView::nhd(n * FAR, 1 << 30, DType::F16, shape);
     let cache = KvCache::dense(KvPages::new(pool(2), pool(3)), Index::new(5 * FAR, 2));
-    let decode = Decode::new(view(1), cache, view(4));
-    let symbol = |decode: &Decode<'_>| plan_decode(decode, l4()).map(|made| made.contract().symbol);
+    let decode = AttentionRequest::cached(view(1), cache, view(4));
+    let symbol = |decode: &AttentionRequest<'_>| plan(decode, l4()).map(|made| made.contract().symbol);
     assert_eq!(symbol(&decode), Ok("decode_f16_d128_causal_8_tiles_w4"));
     assert_eq!(symbol(&decode.alibi(slopes(7))), Ok("paged_f16_d128_local_128x32"));
     let sinks = decode.alibi(slopes(7)).sinks(Sinks { address: 8 * FAR, elements: 4 });

@@ -5,7 +5,7 @@ mod fake_ptx;
 use fake::FakeDriver;
 use fake_ptx::with_ptx;
 use ferroflash::spec::AppendParams;
-use ferroflash::*;
+use ferroflash::{request::*, *};
 
 const FAR: u64 = 1 << 40;
 
@@ -24,7 +24,7 @@ fn card(name: &str) -> &'static Capabilities {
 fn the_kernel_follows_from_types_and_device() {
     use DType::{Bf16, E4m3, F16};
     let check = |name: &str, dtype: DType, cache: DType, symbol: &str, why: &str| {
-        let plan = plan_append(&append(0, dtype, cache), card(name)).expect("valid");
+        let plan = plan(&append(0, dtype, cache), card(name)).expect("valid");
         assert_eq!(plan.contract().symbol, symbol, "{name}");
         assert!(plan.reason().contains(why), "{name}: {}", plan.reason());
         // 180 rows of 8 parts, 32 rows a block.
@@ -117,7 +117,7 @@ fn refusals_name_the_value_and_what_would_be_right() {
     for (name, change, says) in REFUSED {
         let mut request = append(0, DType::F16, DType::F16);
         change(&mut request);
-        let message = plan_append(&request, card("l4")).expect_err(name).to_string();
+        let message = plan(&request, card("l4")).expect_err(name).to_string();
         for words in *says {
             assert!(message.contains(words), "{name}: {message:?} should contain {words:?}");
         }

@@ -1,5 +1,5 @@
 //! Caches: what kernels are told of them, and what is refused.
-use ferroflash::*;
+use ferroflash::{request::*, *};
 
 const FAR: u64 = 1 << 40;
 
@@ -160,7 +160,8 @@ fn scales_are_numbers_or_memory() {
 fn eight_bits_are_a_caches_alone() {
     let view = |n: u64| TensorView::bshd(n * FAR, 1 << 20, DType::E4m3, [1, 64, 2, 64]);
     let l4 = Capabilities::profile("l4").expect("known");
-    let message = plan(&Forward::new(view(1), view(2), view(3), view(4)), l4).expect_err("e4m3").to_string();
+    let message =
+        plan(&AttentionRequest::dense(view(1), view(2), view(3), view(4)), l4).expect_err("e4m3").to_string();
     assert!(
         message.contains("not supported: dtype e4m3") && message.contains("a cache's alone"),
         "{message}"

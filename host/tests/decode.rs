@@ -1,8 +1,10 @@
 //! Decode requests: what the planner makes of bounds, as a table, and every one that must be refused.
 mod on_cache;
+mod parts;
 
-use ferroflash::*;
+use ferroflash::{plan::*, request::*, *};
 use on_cache::{FAR, Shape, card, decode};
+use parts::cache;
 
 /// Llama 3's 8 billion: 32 query heads on 8.
 const LLAMA: Shape = Shape {
@@ -18,7 +20,14 @@ const LLAMA: Shape = Shape {
 
 /// A card, a shape, what is asked, and the plan with all the workspace that it wants: its entry, its blocks,
 /// bytes of workspace and of counters.
-type Planned = (&'static str, Shape, fn(Decode<'static>) -> Decode<'static>, &'static str, u32, [u64; 2]);
+type Planned = (
+    &'static str,
+    Shape,
+    fn(AttentionRequest<'static>) -> AttentionRequest<'static>,
+    &'static str,
+    u32,
+    [u64; 2],
+);
 
 #[rustfmt::skip]
 const PLANS: &[Planned] = &[
@@ -102,7 +111,7 @@ const PLANS: &[Planned] = &[
         [48 * 8 * 4 * 129 * 4, 16 * 8 * 4]),
     ("h200", LLAMA, |d| d.splits(Splits::CHUNK), "decode_f16_d128_causal_8_tiles", 1024,
         [16 * 8 * 8 * 4 * 129 * 4, 16 * 8 * 4]),
-    ("h200", LLAMA, |mut d| { d.cache = d.cache.total_k(20 * 1024); d.splits(Splits::CHUNK) },
+    ("h200", LLAMA, |mut d| { *cache(&mut d) = cache(&mut d).total_k(20 * 1024); d.splits(Splits::CHUNK) },
         "decode_f16_d128_causal_8_tiles", 288, [36 * 8 * 4 * 129 * 4, 16 * 8 * 4]),
 ];
 
@@ -110,8 +119,9 @@ const PLANS: &[Planned] = &[
 fn plans() {
     for (name, shape, change, entry, blocks, [workspace, counters]) in PLANS {
         let request = change(decode(*shape));
-        let plan = plan_decode_with(&request, card(name), u64::MAX).expect("a plan");
-        let got = (plan.contract().symbol, plan.grid(), [plan.workspace_bytes(), plan.counters_bytes()]);
+        let plan = plan(&request.scratch(Scratch::Fastest), card(name)).expect("a plan");
+        let ScratchBytes { workspace: own, counters: zeros } = plan.scratch_bytes();
+        let got = (plan.contract().symbol, plan.grid(), [own, zeros]);
         assert_eq!(got, (*entry, [*blocks, 1, 1], [*workspace, *counters]), "{name} {request:?}");
     }
 }
@@ -120,7 +130,7 @@ fn plans() {
 #[test]
 fn as_many_as_are_counted() {
     for (batch, heads) in [(1024, (1 << 20) - 1), (1025, 1 << 14)] {
-        let plan = plan_decode(&many_heads(batch, heads), card("h200")).expect("a plan");
+        let plan = plan(&many_heads(batch, heads), card("h200")).expect("a plan");
         assert_eq!(plan.grid(), [(batch * heads) as u32, 1, 1]);
     }
 }
@@ -131,12 +141,12 @@ fn reasons() {
     for (name, change, shape, words) in REASONS {
         let mut request = decode(*shape).mask(Mask::Causal);
         change(&mut request);
-        let plan = plan_decode_with(&request, card(name), u64::MAX).expect("a plan");
+        let plan = plan(&request.scratch(Scratch::Fastest), card(name)).expect("a plan");
         assert!(plan.reason().contains(words), "{}: {}, not {words}", plan.contract().symbol, plan.reason());
     }
 }
 
-type Reason = (&'static str, fn(&mut Decode<'static>), Shape, &'static str);
+type Reason = (&'static str, fn(&mut AttentionRequest<'static>), Shape, &'static str);
 
 #[rustfmt::skip]
 const REASONS: &[Reason] = &[
@@ -147,98 +157,105 @@ const REASONS: &[Reason] = &[
     ("h200", |d| d.config = Some("decode_f16_d128_causal_8_rows"), LLAMA, "asked for by name"),
     ("a100", |_| {}, Shape { queries: 17, ..LLAMA }, "more than 64 rows"),
     ("h200", |_| {}, Shape { queries: 17, max_k: 127, ..LLAMA }, "too few queries or keys a sequence"),
-    ("h200", |d| d.alibi = Some(SLOPES), LLAMA, "slopes, which decode kernels have not"),
+    ("h200", |d| d.scores.alibi = Some(SLOPES), LLAMA, "slopes, which decode kernels have not"),
 ];
 
 /// Without a workspace nothing is cut, unless it must be.
 #[test]
 fn no_workspace() {
-    let plan = plan_decode(&decode(LLAMA), card("h200")).expect("a plan");
-    assert_eq!([plan.workspace_bytes(), plan.counters_bytes()], [0, 0]);
-    assert!(plan.reason().contains("without the workspace that it asks for"), "{}", plan.reason());
-    let error = plan_decode(&decode(LLAMA).splits(Splits::Exactly(2)), card("h200")).expect_err("no room");
+    let made = plan(&decode(LLAMA), card("h200")).expect("a plan");
+    assert_eq!(made.scratch_bytes(), ScratchBytes::default());
+    assert!(made.reason().contains("without the workspace that it asks for"), "{}", made.reason());
+    let error = plan(&decode(LLAMA).splits(Splits::Exactly(2)), card("h200")).expect_err("no room");
     assert!(error.to_string().contains("workspace.bytes: 0"), "{error}");
 }
 
 const SLOPES: AlibiSlopes = AlibiSlopes::new(7 * FAR, 32);
 
-fn e4m3(d: &mut Decode<'static>) {
-    d.cache.pages.keys.dtype = DType::E4m3;
-    d.cache.pages.values.dtype = DType::E4m3;
+fn e4m3(d: &mut AttentionRequest<'static>) {
+    cache(d).pages.keys.dtype = DType::E4m3;
+    cache(d).pages.values.dtype = DType::E4m3;
 }
 
 /// As many key heads as query heads, of 8 columns.
-fn many_heads(batch: usize, heads: usize) -> Decode<'static> {
+fn many_heads(batch: usize, heads: usize) -> AttentionRequest<'static> {
     decode(Shape { batch, heads: [heads; 2], head_dim: 8, page: Some(1), max_k: 4, ..LLAMA })
 }
 
 /// What makes a request wrong, and the words that it is refused with.
-type Refused = (fn(&mut Decode<'static>), bool, &'static [&'static str]);
+type Refused = (fn(&mut AttentionRequest<'static>), bool, &'static [&'static str]);
 
 #[rustfmt::skip]
 const REFUSED: &[Refused] = &[
     (|d| d.q.dtype = DType::Bf16, false, &["queries of bf16 on a cache of f16"]),
-    (|d| d.cache.pages.keys.dtype = DType::E4m3, true, &["cache.values.dtype", "e4m3"]),
+    (|d| cache(d).pages.keys.dtype = DType::E4m3, true, &["cache.values.dtype", "e4m3"]),
     (|d| d.o.dtype = DType::Bf16, true, &["o.dtype", "bf16", "f16"]),
     (|d| d.o.shape[0] = 3, true, &["o.shape", "[3, 1, 32, 128]", "[16, 1, 32, 128]"]),
     (|d| d.q.shape[0] = 0, true, &["batch", "0", "1 or more"]),
     (|d| d.q.shape[3] = 64, true, &["cache.keys.shape", "head_dim 64"]),
     (|d| { d.q.shape[2] = 30; d.o.shape[2] = 30 }, true, &["heads_q: 30", "multiple of heads_k = 8"]),
     (|d| { d.q.shape[0] = 5000; d.o.shape[0] = 5000 }, false, &["batch 5000", "4096 sequences"]),
-    (|d| d.cache.lengths.elements = 15, true, &["cache.lengths.elements", "15", "16 or more"]),
-    (|d| d.cache.max_k = 8193, true, &["cache.max_k", "8193", "8192"]),
-    (|d| d.cache.max_k = 0, true, &["cache.max_k: 0", "1 or more"]),
+    (|d| cache(d).lengths.elements = 15, true, &["cache.lengths.elements", "15", "16 or more"]),
+    (|d| cache(d).max_k = 8193, true, &["cache.max_k", "8193", "8192"]),
+    (|d| cache(d).max_k = 0, true, &["cache.max_k: 0", "1 or more"]),
     (|d| columns(d, 0), true, &["cache.table: 0 columns", "1 column or more"]),
-    (|d| { columns(d, 1 << 27); d.cache.max_k = 1 << 31 }, false, &["cache.max_k 2147483648", "at most"]),
-    (|d| d.packed = Some(PackedQueries::new(0, Index::new(FAR, 1), 1)), true, &["packed.batch: 0"]),
+    (|d| { columns(d, 1 << 27); cache(d).max_k = 1 << 31 }, false, &["cache.max_k 2147483648", "at most"]),
+    (|d| d.queries = Queries::Varlen(VarlenQueries::new(0, Index::new(FAR, 1), 1)), true, &["batch: 0"]),
     (|d| {
         d.q = TensorView { shape: [128, 1, 32, 128], strides: [0, 0, 128, 1], ..d.q };
         d.o.shape[0] = 128;
         columns(d, 1 << 25);
-        d.cache.max_k = 1 << 29;
+        cache(d).max_k = 1 << 29;
     }, false, &["128 sequences of up to 536870912 keys", "32 bits"]),
     // Items times heads and their blocks of rows, which the device has 32 bits for.
     (|d| *d = many_heads(1024, 1 << 20), false,
         &["up to 1024 parts of 1024 sequences, each of 1048576 key heads in 1 ", "fewer than 1073741824"]),
     (|d| *d = many_heads(1025, (1 << 14) + 1), false, &["up to 65535 parts of 1025 sequences"]),
-    (|d| d.scale = Some(-1.0), false, &["scale -1", "above 0"]),
-    (|d| d.softcap = Some(f32::NAN), true, &["softcap", "NaN"]),
-    (|d| d.sinks = Some(Sinks { address: 7 * FAR + 2, elements: 32 }),
+    (|d| d.scores.scale = Some(-1.0), false, &["scale -1", "above 0"]),
+    (|d| d.scores.softcap = Some(f32::NAN), true, &["softcap", "NaN"]),
+    (|d| d.scores.sinks = Some(Sinks { address: 7 * FAR + 2, elements: 32 }),
         true, &["sinks.address", "multiple of 4"]),
-    (|d| d.sinks = Some(Sinks { address: 7 * FAR, elements: 31 }),
+    (|d| d.scores.sinks = Some(Sinks { address: 7 * FAR, elements: 31 }),
         true, &["sinks.elements", "31", "32 or more"]),
     (|d| d.splits = Splits::Exactly(0), true, &["splits", "0", "1 or more"]),
     (|d| d.splits = Splits::Exactly(5000), false, &["Exactly(5000) of 16 sequences", "16 bits"]),
     (|d| d.splits = Splits::Chunk(100), false, &["splits of 100 keys", "multiples of 128"]),
-    (|d| d.o.address = d.cache.pages.values.address, true, &["o.address", "must not overlap"]),
-    (|d| d.o.address = d.cache.lengths.address, true, &["o.address", "cache.lengths.address"]),
-    (|d| d.workspace = Some(Workspace { address: 2 * FAR, bytes: 1 << 30 }),
+    (|d| d.o.address = cache(d).pages.values.address, true, &["o.address", "must not overlap"]),
+    (|d| d.o.address = cache(d).lengths.address, true, &["o.address", "cache.lengths.address"]),
+    (|d| d.scratch = Scratch::workspace(2 * FAR, 1 << 30),
         true, &["workspace", "must not overlap o"]),
-    (|d| d.counters = Some(Counters { address: FAR, bytes: 512 }), true, &["counters", "must not overlap q"]),
-    (|d| d.counters = Some(Counters { address: 9 * FAR, bytes: 508 }),
+    (|d| counters(d, Counters { address: FAR, bytes: 512 }), true, &["counters", "must not overlap q"]),
+    (|d| counters(d, Counters { address: 9 * FAR, bytes: 508 }),
         true, &["counters.bytes", "508", "512"]),
     (|d| d.config = Some("fwd_f16_d64_full_128x64"), true, &["config", "for caches", "decode`, or `paged`"]),
     (|d| { *d = decode(Shape { queries: 17, ..LLAMA }); e4m3(d) },
         false, &["cache of e4m3", "at most 64 rows"]),
-    (|d| { e4m3(d); d.alibi = Some(SLOPES) }, false, &["cache of e4m3", "without ALiBi slopes"]),
+    (|d| { e4m3(d); d.scores.alibi = Some(SLOPES) }, false, &["cache of e4m3", "without ALiBi slopes"]),
     (|d| {
         *d = decode(Shape { head_dim: 512, ..LLAMA });
-        d.alibi = Some(SLOPES);
+        d.scores.alibi = Some(SLOPES);
     }, false, &["ALiBi slopes on a cache go up to head_dim 256"]),
     (|d| d.config = Some("decode_f16_d64_causal_8_tiles"), true, &["config", "4 rows of head_dim 128"]),
 ];
 
+/// Counters beside the workspace.
+fn counters(d: &mut AttentionRequest<'static>, given: Counters) {
+    if let Scratch::Memory { counters, .. } = &mut d.scratch {
+        *counters = Some(given);
+    }
+}
+
 /// A table of so many columns.
-fn columns(d: &mut Decode<'static>, columns: usize) {
-    d.cache.paged = Paged::Table { entries: Index::new(6 * FAR, 16), columns, stride: columns };
+fn columns(d: &mut AttentionRequest<'static>, columns: usize) {
+    cache(d).paged = Paged::Table { entries: Index::new(6 * FAR, 16), columns, stride: columns };
 }
 
 #[test]
 fn refusals() {
     for (i, (change, invalid, words)) in REFUSED.iter().enumerate() {
-        let mut request = decode(LLAMA).workspace(Workspace { address: 8 * FAR, bytes: 1 << 30 });
+        let mut request = decode(LLAMA).scratch(Scratch::workspace(8 * FAR, 1 << 30));
         change(&mut request);
-        let error = plan_decode(&request, card("h200")).expect_err(&format!("{i}: {words:?}"));
+        let error = plan(&request, card("h200")).expect_err(&format!("{i}: {words:?}"));
         assert_eq!(matches!(error, Error::Invalid { .. }), *invalid, "{i}: {error}");
         let text = error.to_string();
         assert!(words.iter().all(|word| text.contains(word)), "{i}: {text}, not {words:?}");
@@ -255,7 +272,7 @@ fn chunks_are_cut_alike_for_any_pages() {
         for (name, on) in cards {
             let entry = |page: usize| {
                 let shape = Shape { heads: [rows, 1], head_dim, page: Some(page), ..LLAMA };
-                let plan = plan_decode_with(&decode(shape).splits(Splits::CHUNK), on, u64::MAX).ok()?;
+                let plan = plan(&decode(shape).splits(Splits::CHUNK).scratch(Scratch::Fastest), on).ok()?;
                 let found = spec::DECODES.iter().find(|e| e.contract == *plan.contract());
                 found.map(|e| (e.head_dim, e.tile_m, e.warps()))
             };

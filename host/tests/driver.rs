@@ -7,8 +7,7 @@ mod fake_cuda;
 mod fake_ptx;
 
 use fake_cuda::{FakeCuda, in_fake_cuda};
-use ferroflash::driver::{Enqueue, Harness};
-use ferroflash::*;
+use ferroflash::{driver::*, kernels::*, request::*, *};
 
 const CONTRACT: Contract = ENTRIES[0].contract;
 
@@ -16,9 +15,9 @@ fn ptx() -> String {
     format!("// {}", CONTRACT.symbol)
 }
 
-fn forward(address: u64) -> Forward<'static> {
+fn forward(address: u64) -> AttentionRequest<'static> {
     let view = |n: u64| TensorView::bshd(address + (n << 30), 2 * 300 * 8 * 64, DType::F16, [2, 300, 8, 64]);
-    Forward::new(view(0), view(1), view(2), view(3)).mask(Mask::Causal)
+    AttentionRequest::dense(view(0), view(1), view(2), view(3)).mask(Mask::Causal)
 }
 
 /// All that a driver does, with another device's context current, and each thing dropped by a thread that
@@ -162,9 +161,13 @@ fn the_first_program_of_the_manual() {
             let view = |buffer: &DeviceBuffer<u16>, shape| {
                 TensorView::bshd(buffer.as_device_ptr().as_raw(), buffer.len() as u64, DType::F16, shape)
             };
-            let forward =
-                Forward::new(view(&q, shape), view(&k, kv_shape), view(&v, kv_shape), view(&o, shape))
-                    .mask(Mask::Causal);
+            let forward = AttentionRequest::dense(
+                view(&q, shape),
+                view(&k, kv_shape),
+                view(&v, kv_shape),
+                view(&o, shape),
+            )
+            .mask(Mask::Causal);
             let plan = attention.plan(&forward)?;
             // SAFETY: nothing runs.
             unsafe { attention.launch(&plan, &forward, &stream)? };
@@ -269,12 +272,12 @@ fn maps_are_the_drivers<D: Harness>(cuda: &FakeCuda, driver: D) -> Result<(), Er
     let attention = Attention::new(driver);
     let forward = |address: u64| {
         let view = |n: u64| TensorView::bshd(address + (n << 36), 1 << 30, DType::F16, [2, 2048, 16, 96]);
-        Forward::new(view(0), view(1), view(2), view(3))
+        AttentionRequest::dense(view(0), view(1), view(2), view(3))
     };
     let (f, stream) = (forward(1 << 44), attention.driver().stream()?);
     let plan = attention.plan(&f)?;
     assert_eq!(plan.contract().symbol, "hopper_f16_d96_full_128x128");
-    let maps = |f: &Forward<'_>| {
+    let maps = |f: &AttentionRequest<'_>| {
         cuda.calls();
         // SAFETY: nothing runs.
         unsafe { attention.launch(&plan, f, &stream)? };

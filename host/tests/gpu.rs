@@ -1,7 +1,7 @@
 //! Attention on this machine's GPU through each CUDA driver: `cargo xtask test --gpu`. Everywhere else these
 //! tests are ignored, and show as ignored.
 use ferroflash::driver::Harness;
-use ferroflash::*;
+use ferroflash::{driver::*, plan::*, request::*, *};
 use std::time::{Duration, Instant};
 
 const ONE: [u8; 2] = 0x3c00u16.to_le_bytes();
@@ -36,10 +36,10 @@ impl<D: Harness> Problem<D> {
         Ok(Problem { buffers: [filled(&q)?, filled(&kv)?, filled(&kv)?, filled(&o)?, filled(&lse)?] })
     }
 
-    fn forward(&self, driver: &D) -> Forward<'static> {
+    fn forward(&self, driver: &D) -> AttentionRequest<'static> {
         let address = |n: usize| driver.address(&self.buffers[n]);
         let view = |n: usize, shape| TensorView::bshd(address(n), elements(shape) as u64, DType::F16, shape);
-        Forward::new(view(0, SHAPE), view(1, KV_SHAPE), view(2, KV_SHAPE), view(3, SHAPE))
+        AttentionRequest::dense(view(0, SHAPE), view(1, KV_SHAPE), view(2, KV_SHAPE), view(3, SHAPE))
             .mask(Mask::Causal)
             .lse(LseView::contiguous(address(4), 2 * 4 * 300, [2, 4, 300]))
     }
@@ -196,13 +196,13 @@ impl Packed {
         (0..batches * rows).map(move |n| base + 2 * row(n) as u64)
     }
 
-    fn forward(self, base: u64) -> Forward<'static> {
+    fn forward(self, base: u64) -> AttentionRequest<'static> {
         let strides = [self.batch, self.row, self.shape[3], 1].map(|stride| stride as i64);
         let [q, k, v, o] = [0, 1, 2, 3].map(|tensor| {
             let address = base + 2 * (tensor * self.part) as u64;
             TensorView::new(address, self.span() as u64, DType::F16, self.shape, strides)
         });
-        Forward::new(q, k, v, o).mask(Mask::Causal)
+        AttentionRequest::dense(q, k, v, o).mask(Mask::Causal)
     }
 
     /// O, row by row, of the same inputs wherever they lie.

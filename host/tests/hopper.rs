@@ -1,10 +1,12 @@
 //! Hopper's kernels: when they are planned, what a copy engine is told, and what it cannot take.
 mod fake;
 mod fake_ptx;
+mod parts;
 
 use fake::FakeDriver;
 use fake_ptx::with_ptx;
-use ferroflash::*;
+use ferroflash::{plan::*, request::*, tuning::*, *};
+use parts::{forward_params, k, keys, queries, v};
 use spec::{HopperParams, RaggedMap, VarlenParams};
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
@@ -14,17 +16,17 @@ fn card(name: &str) -> &'static Capabilities {
 }
 
 /// Tensors at `address`, contiguous, of 2 batches, 16 query and 4 key heads.
-fn forward(address: u64, [seqlen_q, seqlen_k]: [usize; 2], head_dim: usize) -> Forward<'static> {
+fn forward(address: u64, [seqlen_q, seqlen_k]: [usize; 2], head_dim: usize) -> AttentionRequest<'static> {
     let view = |n: u64, seqlen, heads| {
         TensorView::bshd(address + (n << 36), 1 << 34, DType::Bf16, [2, seqlen, heads, head_dim])
     };
     let [q, o] = [0, 3].map(|n| view(n, seqlen_q, 16));
     let [k, v] = [1, 2].map(|n| view(n, seqlen_k, 4));
-    Forward::new(q, k, v, o)
+    AttentionRequest::dense(q, k, v, o)
 }
 
 /// A long prefill.
-fn long(address: u64) -> Forward<'static> {
+fn long(address: u64) -> AttentionRequest<'static> {
     forward(address, [2048; 2], 128)
 }
 
@@ -83,8 +85,9 @@ fn long_problems_take_them_on_the_cards_that_they_are_for() {
 
 /// `card, [heads of 128 queries, keys], head_dim, mask, workspace -> the beginning of a symbol, blocks,
 /// slices`: the symbol's kernel is one that splits where there are slices.
-type Few = (&'static str, [usize; 2], usize, Mask, u64, &'static str, u32, u32);
-const ROOM: u64 = u64::MAX;
+type Few = (&'static str, [usize; 2], usize, Mask, Scratch, &'static str, u32, u32);
+const ROOM: Scratch = Scratch::Fastest;
+const NONE: Scratch = Scratch::None;
 #[rustfmt::skip]
 const FEW: &[Few] = &[
     // An SM each: 128 shares.
@@ -100,9 +103,9 @@ const FEW: &[Few] = &[
     ("h200", [88, 8192], 128, Mask::Full, ROOM, "hopper_f16_d128_full_128x128_split", 132, 3),
     // Whole tiles keep nearly all SMs busy.
     ("h200", [128, 8192], 128, Mask::Full, ROOM, "hopper_f16_d128_full_128x128", 128, 0),
-    ("h200", [128, 8192], 64, Mask::Causal, 0, "hopper_f16_d64_causal_128x128", 128, 0),
+    ("h200", [128, 8192], 64, Mask::Causal, NONE, "hopper_f16_d64_causal_128x128", 128, 0),
     // No room; few keys; another mask; another card.
-    ("h200", [32, 8192], 128, Mask::Full, 32 << 16, "fwd_f16_d128_full_32x128_k4", 128, 0),
+    ("h200", [32, 8192], 128, Mask::Full, Scratch::workspace(1 << 50, 32 << 16), "fwd_f16_d128_full_32x128_k4", 128, 0),
     ("h200", [32, 1024], 128, Mask::Full, ROOM, "fwd_f16_d128_full_", 128, 0),
     ("h200", [8, 8192], 128, SLIDING, ROOM, "fwd_f16_d128_local_", 8, 0),
     ("b200", [32, 8192], 128, Mask::Full, ROOM, "fwd_f16_d128_full_128x64_split", 288, 9),
@@ -110,11 +113,11 @@ const FEW: &[Few] = &[
 ];
 
 /// Tensors of heads of 128 queries.
-fn few([heads, keys]: [usize; 2], head_dim: usize) -> Forward<'static> {
+fn few([heads, keys]: [usize; 2], head_dim: usize) -> AttentionRequest<'static> {
     let view = |n: u64, rows| {
         TensorView::bshd((1 << 44) + (n << 36), 1 << 34, DType::F16, [1, rows, heads, head_dim])
     };
-    Forward::new(view(0, 128), view(1, keys), view(2, keys), view(3, 128))
+    AttentionRequest::dense(view(0, 128), view(1, keys), view(2, keys), view(3, 128))
 }
 
 #[test]
@@ -124,14 +127,15 @@ fn few_queries_on_many_keys_share_them() {
             few([*heads, *keys], *head_dim).mask(*mask),
             format!("{name} {heads}x128/{keys} {head_dim} {mask:?}"),
         );
-        let made = plan_with(&f, card(name), &Tuning::new(), *room).unwrap_or_else(|e| panic!("{case}: {e}"));
+        let made = plan(&f.scratch(*room), card(name)).unwrap_or_else(|e| panic!("{case}: {e}"));
         let chosen = made.contract().symbol;
         assert!(chosen.starts_with(symbol), "{case}: {chosen}");
         assert_eq!(chosen.ends_with("_split"), *slices > 0, "{case}: {chosen}");
         assert_eq!(made.grid(), [*blocks, 1, 1], "{case}");
         let row = 4 * (*head_dim as u64 + 1);
-        assert_eq!(made.workspace_bytes(), u64::from(*slices) * 128 * *heads as u64 * row, "{case}");
-        assert_eq!(supports_with(&f.problem(), card(name), *room), Ok(made.contract()), "{case}");
+        assert_eq!(made.scratch_bytes().workspace, u64::from(*slices) * 128 * *heads as u64 * row, "{case}");
+        let explained = explain(&f.problem(), card(name), *room);
+        assert_eq!(explained, Ok((made.contract(), made.reason())), "{case}");
     }
 }
 
@@ -140,23 +144,22 @@ fn slices_are_merged_and_other_tensors_may_be_any() -> Result<(), Error> {
     with_ptx();
     let attention = Attention::new(FakeDriver::new("h200"));
     let mut f = few([32, 8192], 128);
-    f.workspace = Some(Workspace { address: 1 << 50, bytes: 1 << 30 });
+    f.scratch = Scratch::workspace(1 << 50, 1 << 30);
     let plan = attention.plan(&f)?;
     let slices = 32 * 128 * 4 * (128 + 1) * 4;
-    assert_eq!(plan.workspace_bytes(), slices);
-    assert!(plan.params(&f).expect_err("maps").to_string().contains("tensor maps"));
-    let launch = |f: &Forward<'_>| {
+    assert_eq!(plan.scratch_bytes().workspace, slices);
+    let launch = |f: &AttentionRequest<'_>| {
         // SAFETY: nothing runs.
         unsafe { attention.launch(&plan, f, &0) }
     };
     launch(&f)?;
     let mut elsewhere = f;
-    elsewhere.workspace = Some(Workspace { address: 3 << 50, bytes: slices });
+    elsewhere.scratch = Scratch::workspace(3 << 50, slices);
     launch(&elsewhere)?;
     let mut repeats = f;
-    repeats.k.strides[2] = 0;
+    k(&mut repeats).strides[2] = 0;
     launch(&repeats)?;
-    elsewhere.workspace = Some(Workspace { address: 3 << 50, bytes: slices - 16 });
+    elsewhere.scratch = Scratch::workspace(3 << 50, slices - 16);
     assert!(launch(&elsewhere).expect_err("too little room").to_string().contains("workspace"));
     let launches = attention.driver().launches();
     let symbols: Vec<_> = launches.iter().map(|told| &*told.symbol).collect();
@@ -170,13 +173,13 @@ fn slices_are_merged_and_other_tensors_may_be_any() -> Result<(), Error> {
     Ok(())
 }
 
-type Change = fn(Forward<'static>) -> Forward<'static>;
+type Change = fn(AttentionRequest<'static>) -> AttentionRequest<'static>;
 
 /// Tensors that the copy engine does not take, and what the plan says of it.
 #[rustfmt::skip]
 const STRANGE: &[(&str, Change, &str)] = &[
-    ("one head of keys for all", |mut f| { f.k.strides[2] = 0; f }, "a stride is 0"),
-    ("the same values in all batches", |mut f| { f.v.strides[0] = 0; f }, "a stride is 0"),
+    ("one head of keys for all", |mut f| { k(&mut f).strides[2] = 0; f }, "a stride is 0"),
+    ("the same values in all batches", |mut f| { v(&mut f).strides[0] = 0; f }, "a stride is 0"),
     ("batches very far apart", |mut f| {
         (f.q.strides[0], f.q.elements) = (1 << 40, 1 << 42);
         f
@@ -197,7 +200,8 @@ fn tensors_that_a_copy_engine_does_not_take_are_for_portable_kernels() {
     }
     // What is never taken may be anything.
     let mut one = long(1 << 44);
-    for view in [&mut one.q, &mut one.k, &mut one.v, &mut one.o] {
+    let views = one.kv.tensors_mut().expect("tensors").into_iter();
+    for view in views.chain([&mut one.q, &mut one.o]) {
         (view.shape[0], view.strides[0]) = (1, 0);
     }
     assert_eq!(plan(&one, card("h200")).map(|made| made.contract().symbol), Ok(LONG));
@@ -224,10 +228,10 @@ fn measured_choices_come_first_where_they_take_the_tensors() {
     let (f, h200) = (forward(1 << 40, [600, 700], 128), card("h200"));
     let mut tuning = Tuning::new();
     tuning.keep(&h200.name, &f.problem(), Tuned::new(LONG.into(), 1.0, None));
-    let symbol = |f: &Forward<'_>| plan_with(f, h200, &tuning, 0).expect("valid").contract().symbol;
+    let symbol = |f: &AttentionRequest<'_>| plan_with(f, h200, &tuning).expect("valid").contract().symbol;
     assert_eq!((symbol(&f), tuning.outdated().count()), (LONG, 0));
     let mut repeats = f;
-    repeats.k.strides[2] = 0;
+    k(&mut repeats).strides[2] = 0;
     assert!(symbol(&repeats).starts_with("fwd_"));
 }
 
@@ -245,8 +249,7 @@ fn maps_are_made_once_for_the_tensors_and_their_boxes() -> Result<(), Error> {
     f.q.strides[0] += 64;
     let plan = attention.plan(&f)?;
     assert_eq!((plan.contract().symbol, encoded()), (LONG, 0), "planning encodes nothing");
-    assert!(plan.params(&f).expect_err("maps").to_string().contains("tensor maps"));
-    let launch = |f: &Forward<'_>| {
+    let launch = |f: &AttentionRequest<'_>| {
         // SAFETY: nothing runs.
         unsafe { attention.launch(&plan, f, &7) }
     };
@@ -254,7 +257,7 @@ fn maps_are_made_once_for_the_tensors_and_their_boxes() -> Result<(), Error> {
     launch(&f)?;
     assert_eq!(encoded(), 4, "the second launch finds them");
     let mut other = f;
-    other.v.address += 1 << 20;
+    v(&mut other).address += 1 << 20;
     launch(&other)?;
     launch(&f)?;
     assert_eq!(encoded(), 1, "what is the same is found");
@@ -266,15 +269,15 @@ fn maps_are_made_once_for_the_tensors_and_their_boxes() -> Result<(), Error> {
     let row = 128 * 2;
     for (name, at, view, rows, heads) in [
         ("q", offset_of!(HopperParams, q), f.q, 64, 16),
-        ("k", offset_of!(HopperParams, k), f.k, 128, 4),
-        ("v", offset_of!(HopperParams, v), f.v, 128, 4),
+        ("k", offset_of!(HopperParams, k), *k(&mut f), 128, 4),
+        ("v", offset_of!(HopperParams, v), *v(&mut f), 128, 4),
         ("o", offset_of!(HopperParams, o), f.o, 64, 16),
     ] {
         let words = std::array::from_fn(|i| word(&told.params, at + 8 * i));
         let batch = view.strides[0] as u64 * 2;
         assert_eq!(words, [view.address, 64, rows, heads * row, row, batch], "{name}");
     }
-    assert_eq!(word(&launches[2].params, offset_of!(HopperParams, v)), other.v.address);
+    assert_eq!(word(&launches[2].params, offset_of!(HopperParams, v)), v(&mut other).address);
     assert_eq!(word(&told.params, offset_of!(HopperParams, lse)), 1 << 50);
     let lengths = offset_of!(HopperParams, q_len);
     assert_eq!(word(&told.params, lengths), 2048 << 32 | 2048);
@@ -290,7 +293,7 @@ fn other_tensors_of_a_plan_may_be_any() -> Result<(), Error> {
     attention.load(&plan)?;
     let loaded = attention.driver().loaded();
     assert!(loaded[0] == LONG && loaded[1].starts_with("fwd_bf16_d128_full_"), "{loaded:?}");
-    for (name, change, _) in STRANGE {
+    for (name, change, reason) in STRANGE {
         let strange = change(f);
         // SAFETY: nothing runs.
         unsafe { attention.launch(&plan, &strange, &0)? };
@@ -298,9 +301,18 @@ fn other_tensors_of_a_plan_may_be_any() -> Result<(), Error> {
         let told = launches.last().expect("a launch");
         let portable = ferroflash::plan(&strange, attention.capabilities())?;
         assert_eq!((&*told.symbol, told.grid), (portable.contract().symbol, portable.grid()), "{name}");
-        assert_eq!(told.params.len(), size_of::<FwdParams>(), "{name}");
+        // What is bound says which kernel runs, and why: what a plan for these tensors says.
+        let bound = plan.bind(&strange)?;
+        assert_eq!((bound.contract(), bound.grid()), (portable.contract(), portable.grid()), "{name}");
+        assert_eq!((bound.reason(), bound.reason().contains(reason)), (portable.reason(), true), "{name}");
+        assert_eq!(forward_params(&bound), forward_params(&portable.bind(&strange)?), "{name}");
     }
     assert_eq!(attention.driver().loaded(), loaded, "it was loaded with the plan");
+    // The plan's own tensors, and others that TMA takes, are the planned kernel's.
+    for own in [f, long(1 << 45)] {
+        let bound = plan.bind(&own)?;
+        assert_eq!((bound.contract(), bound.reason()), (plan.contract(), plan.reason()));
+    }
     // Who asked for the kernel by name is told.
     let asked = attention.plan(&f.config(LONG))?;
     let strange = STRANGE[0].1(f).config(LONG);
@@ -311,12 +323,12 @@ fn other_tensors_of_a_plan_may_be_any() -> Result<(), Error> {
 }
 
 /// Four sequences of 4000 rows, at most 2000 each.
-fn packed(address: u64) -> Forward<'static> {
+fn packed(address: u64) -> AttentionRequest<'static> {
     let view =
         |n: u64, heads| TensorView::bshd(address + (n << 36), 1 << 34, DType::Bf16, [1, 4000, heads, 128]);
     let starts = Index::new(address + (5 << 36), 5);
-    Forward::new(view(0, 16), view(1, 4), view(2, 4), view(3, 16))
-        .packed(Packed::new(4, starts, starts, 2000, 2000))
+    let (queries, keys) = (VarlenQueries::new(4, starts, 2000), VarlenKeys::new(starts, 2000));
+    AttentionRequest::varlen(view(0, 16), view(1, 4), view(2, 4), view(3, 16), queries, keys)
 }
 
 const PACKED: &str = "hopper_packed_bf16_d128_full_128x128";
@@ -329,14 +341,15 @@ fn maps_of_packed_sequences_follow_from_tensors_alone() -> Result<(), Error> {
     let f = packed(1 << 44);
     let plan = attention.plan(&f)?;
     assert_eq!((plan.contract().symbol, encoded()), (PACKED, 0), "planning encodes nothing");
-    let launch = |f: &Forward<'_>| {
+    let launch = |f: &AttentionRequest<'_>| {
         // SAFETY: nothing runs.
         unsafe { attention.launch(&plan, f, &7) }
     };
     launch(&f)?;
     let mut others = f;
     let starts = Index::new((1 << 44) + (6 << 36), 5);
-    others.packed = Some(Packed::new(4, starts, starts, 2000, 2000));
+    queries(&mut others).cu_seqlens_q = starts;
+    keys(&mut others).cu_seqlens_k = starts;
     launch(&others)?;
     assert_eq!(encoded(), 4, "other sequences have the same");
     let launches = attention.driver().launches();
@@ -361,7 +374,7 @@ fn packed_tensors_that_a_copy_engine_does_not_take_are_for_portable_kernels() ->
     let f = packed(1 << 44);
     let plan = attention.plan(&f)?;
     let mut repeats = f;
-    repeats.k.strides[2] = 0;
+    k(&mut repeats).strides[2] = 0;
     let made = ferroflash::plan(&repeats, card("h200"))?;
     assert!(
         made.contract().symbol.ends_with("_packed") && made.reason().contains("a stride is 0"),
@@ -373,6 +386,8 @@ fn packed_tensors_that_a_copy_engine_does_not_take_are_for_portable_kernels() ->
     unsafe { attention.launch(&plan, &repeats, &0)? };
     let launches = attention.driver().launches();
     assert_eq!(launches.last().map(|told| &*told.symbol), Some(made.contract().symbol));
+    let bound = plan.bind(&repeats)?;
+    assert_eq!((bound.contract(), bound.reason()), (made.contract(), made.reason()));
     let mut old = card("h200").clone();
     old.tensor_maps = false;
     let made = ferroflash::plan(&f, &old)?;

@@ -3,11 +3,13 @@
 mod fake;
 mod fake_ptx;
 mod on_cache;
+mod parts;
 
 use fake::FakeDriver;
 use fake_ptx::with_ptx;
-use ferroflash::*;
+use ferroflash::{request::*, *};
 use on_cache::{FAR, Shape, card, decode};
+use parts::cache;
 use spec::HopperPagedParams;
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
@@ -25,14 +27,21 @@ const PROMPTS: Shape = Shape {
 };
 
 /// A prefill's request, in buffers with room for other strides.
-fn prefill(shape: Shape) -> Decode<'static> {
+fn prefill(shape: Shape) -> AttentionRequest<'static> {
     let mut d = decode(shape).mask(Mask::Causal);
     [&mut d.q, &mut d.o].into_iter().for_each(|view| view.elements = 1 << 34);
-    [&mut d.cache.pages.keys, &mut d.cache.pages.values].into_iter().for_each(|view| view.elements = 1 << 34);
+    let KvPages { keys, values, .. } = &mut cache(&mut d).pages;
+    [keys, values].into_iter().for_each(|view| view.elements = 1 << 34);
     d
 }
 
-type Change = fn(Decode<'static>) -> Decode<'static>;
+/// One head of keys, and of values, for all.
+fn repeated(d: &mut AttentionRequest<'static>) {
+    let KvPages { keys, values, .. } = &mut cache(d).pages;
+    [keys, values].into_iter().for_each(|view| view.strides[2] = 0);
+}
+
+type Change = fn(AttentionRequest<'static>) -> AttentionRequest<'static>;
 
 /// A card, a shape, what is asked, the kernel's symbol, its blocks, and words of the reason.
 type Planned = (&'static str, Shape, Change, &'static str, u32, &'static str);
@@ -51,7 +60,7 @@ const PLANS: &[Planned] = &[
     // as they may, blocks stay.
     ("h200", PROMPTS, |d| d, D128, 4 * 16 * 32 / 2, PAGES),
     ("h100", Shape { batch: 1, ..PROMPTS }, |d| d, D128, 132, PAGES),
-    ("h200", PROMPTS, |mut d| { d.cache = d.cache.total_k(4 * 4096); d }, D128, 132, PAGES),
+    ("h200", PROMPTS, |mut d| { *cache(&mut d) = cache(&mut d).total_k(4 * 4096); d }, D128, 132, PAGES),
     ("h200", Shape { packed: false, ..PROMPTS }, |d| d.mask(Mask::Full), D128, 4 * 16 * 32 / 2, PAGES),
     ("h200", Shape { head_dim: 80, ..PROMPTS }, |d| d, D128, 4 * 16 * 32 / 2, PAGES),
     ("h200", Shape { head_dim: 32, ..PROMPTS }, |d| d, D64, 4 * 16 * 32 / 2,
@@ -86,14 +95,14 @@ const PLANS: &[Planned] = &[
     // Bits that are a sequence's own; tensors that the copy engine does not take.
     ("h200", PROMPTS, |d| d.splits(Splits::CHUNK), PORTABLE, 4 * 16 * 32, "bits"),
     ("h200", PROMPTS, |mut d| {
-        (d.cache.pages.keys.strides[2], d.cache.pages.values.strides[2]) = (0, 0);
+        repeated(&mut d);
         d
     }, PORTABLE, 4 * 16 * 32, "a stride is 0"),
     ("h200", Shape { packed: false, ..PROMPTS }, |mut d| { d.q.strides[0] += 8; d }, PORTABLE, 4 * 16 * 32,
         "batches do not follow"),
     ("h200", PROMPTS, |mut d| {
-        d.cache.pages.keys.strides[0] += 8;
-        d.cache.pages.values.strides[0] += 8;
+        cache(&mut d).pages.keys.strides[0] += 8;
+        cache(&mut d).pages.values.strides[0] += 8;
         d
     }, PORTABLE, 4 * 16 * 32, "a whole number of rows apart"),
     // By name.
@@ -105,7 +114,7 @@ const PLANS: &[Planned] = &[
 fn plans() {
     for (name, shape, change, symbol, blocks, reason) in PLANS {
         let request = change(prefill(*shape));
-        let plan = plan_decode(&request, card(name)).unwrap_or_else(|e| panic!("{e}: {request:?}"));
+        let plan = plan(&request, card(name)).unwrap_or_else(|e| panic!("{e}: {request:?}"));
         assert_eq!((plan.contract().symbol, plan.grid()), (*symbol, [*blocks, 1, 1]), "{name} {request:?}");
         assert!(plan.reason().contains(reason), "{name} {request:?}: {}", plan.reason());
     }
@@ -116,7 +125,8 @@ fn plans() {
 const REFUSED: &[(&str, Shape, Change, &[&str])] = &[
     ("h200", Shape { page: Some(4), ..PROMPTS }, |d| d, &[D128, "multiple of 8 keys"]),
     ("h200", PROMPTS, |mut d| { (d.q.dtype, d.o.dtype) = (DType::F16, DType::F16);
-        (d.cache.pages.keys.dtype, d.cache.pages.values.dtype) = (DType::F16, DType::F16); d },
+        cache(&mut d).pages.keys.dtype = DType::F16;
+        cache(&mut d).pages.values.dtype = DType::F16; d },
         &["config", D128]),
     ("h200", PROMPTS, |d| d.mask(SLIDING), &["config", D128, "mask"]),
     ("h200", PROMPTS, |d| d.alibi(AlibiSlopes::new(8 * FAR, 32)), &["config", D128]),
@@ -127,13 +137,13 @@ const REFUSED: &[(&str, Shape, Change, &[&str])] = &[
 #[test]
 fn who_names_the_kernel_is_told() {
     for (name, shape, change, words) in REFUSED {
-        let error = plan_decode(&change(prefill(*shape)).config(D128), card(name)).expect_err("refused");
+        let error = plan(&change(prefill(*shape)).config(D128), card(name)).expect_err("refused");
         let error = error.to_string();
         assert!(words.iter().all(|word| error.contains(word)), "{error}, should have {words:?}");
     }
     let mut old = card("h200").clone();
     old.tensor_maps = false;
-    let plan = plan_decode(&prefill(PROMPTS), &old).expect("valid");
+    let plan = plan(&prefill(PROMPTS), &old).expect("valid");
     assert!(plan.contract().symbol == PORTABLE && plan.reason().contains("CUDA 12.3"), "{plan:?}");
 }
 
@@ -152,15 +162,15 @@ fn maps_follow_from_tensors_and_pages_alone() -> Result<(), Error> {
     assert_eq!((plan.contract().symbol, encoded()), (D128, 0), "planning encodes nothing");
     attention.load(&plan)?;
     assert_eq!(attention.driver().loaded(), [D128, PORTABLE]);
-    let launch = |d: &Decode<'_>| {
+    let launch = |d: &AttentionRequest<'_>| {
         // SAFETY: nothing runs.
         unsafe { attention.launch(&plan, d, &7) }
     };
     launch(&d)?;
     // Other sequences, other pages of the same cache.
     let mut others = d;
-    others.cache.lengths.address += 64;
-    if let Paged::Table { entries, .. } = &mut others.cache.paged {
+    cache(&mut others).lengths.address += 64;
+    if let Paged::Table { entries, .. } = &mut cache(&mut others).paged {
         entries.address += 64;
     }
     launch(&others)?;
@@ -195,7 +205,7 @@ fn another_problem_is_named() -> Result<(), Error> {
     // SAFETY: nothing runs.
     unsafe { attention.launch(&plan, &d.scale(1.0 / 128f32.sqrt()), &0)? };
     let mut longer = d;
-    longer.cache.max_k -= 1;
+    cache(&mut longer).max_k -= 1;
     for (other, expected) in [
         (longer, ["invalid cache.max_k: ", "the plan was made for "]),
         (d.softcap(3.0), ["invalid softcap: 3", "the plan was made for none"]),
@@ -214,13 +224,16 @@ fn other_tensors_of_a_plan_may_be_any() -> Result<(), Error> {
     let attention = Attention::new(FakeDriver::new("h200"));
     let d = prefill(PROMPTS);
     let (plan, mut repeats) = (attention.plan(&d)?, d);
-    (repeats.cache.pages.keys.strides[2], repeats.cache.pages.values.strides[2]) = (0, 0);
+    repeated(&mut repeats);
     // SAFETY: nothing runs.
     unsafe { attention.launch(&plan, &repeats, &0)? };
     let launches = attention.driver().launches();
-    let portable = plan_decode(&repeats, attention.capabilities())?;
+    let portable = attention.plan(&repeats)?;
     let told = &launches[0];
     assert_eq!((&*told.symbol, told.grid), (portable.contract().symbol, portable.grid()));
+    let bound = plan.bind(&repeats)?;
+    assert_eq!((bound.contract(), bound.reason()), (portable.contract(), portable.reason()));
+    assert!(bound.reason().contains("a stride is 0"), "{}", bound.reason());
     // Who asked for the kernel by name is told.
     let asked = attention.plan(&d.config(D128))?;
     // SAFETY: nothing runs.

@@ -1,21 +1,21 @@
 //! What reaches the driver.
 mod fake;
 mod fake_ptx;
+mod parts;
 
 use fake::FakeDriver;
 use fake_ptx::with_ptx;
-use ferroflash::driver::Harness;
-use ferroflash::*;
+use ferroflash::{driver::*, kernels::*, request::*, *};
+use parts::forward_params;
+use spec::FwdParams;
 
-fn forward(address: u64) -> Forward<'static> {
+fn forward(address: u64) -> AttentionRequest<'static> {
     let view = |n: u64, heads: usize| {
         TensorView::bshd(address + (n << 30), 2 * 300 * heads as u64 * 64, DType::Bf16, [2, 300, heads, 64])
     };
-    Forward::new(view(0, 8), view(1, 2), view(2, 2), view(3, 8)).mask(Mask::Causal).lse(LseView::contiguous(
-        address + (4 << 30),
-        2 * 8 * 300,
-        [2, 8, 300],
-    ))
+    AttentionRequest::dense(view(0, 8), view(1, 2), view(2, 2), view(3, 8))
+        .mask(Mask::Causal)
+        .lse(LseView::contiguous(address + (4 << 30), 2 * 8 * 300, [2, 8, 300]))
 }
 
 /// Reads the parameters back from what the driver was given.
@@ -41,7 +41,7 @@ fn a_launch_is_what_was_planned() -> Result<(), Error> {
     assert_eq!((launch.grid, launch.stream), (plan.grid(), 7));
     assert_eq!((launch.threads, launch.smem_bytes), (plan.contract().threads, plan.contract().smem_bytes));
     let sent = params(&launch.params);
-    assert_eq!(sent, plan.params(&f)?);
+    assert_eq!(sent, forward_params(&plan.bind(&f)?));
     assert_eq!((sent.q.base, sent.q.rows, sent.q.chunks), (1 << 40, 300, 8));
     assert_eq!(
         (sent.k.batch_bytes, sent.k.row_bytes, sent.k.head_bytes),
@@ -60,30 +60,32 @@ fn a_split_launch_is_two_kernels_on_one_workspace() -> Result<(), Error> {
         let view = |n: u64, rows: usize| {
             TensorView::bshd(address + (n << 30), 1 << 28, DType::Bf16, [2, rows, 4, 128])
         };
-        let f = Forward::new(view(0, 20), view(1, 4096), view(2, 4096), view(3, 20));
-        f.workspace(Workspace { address: room, bytes: 1 << 29 })
+        let f = AttentionRequest::dense(view(0, 20), view(1, 4096), view(2, 4096), view(3, 20));
+        f.scratch(Scratch::workspace(room, 1 << 29))
     };
     let f = few(1 << 40, 1 << 45);
     let plan = attention.plan(&f)?;
     assert_eq!(plan.contract().symbol, "fwd_bf16_d128_full_128x64_split");
     attention.load(&plan)?;
     assert_eq!(attention.driver().loaded(), ["fwd_bf16_d128_full_128x64_split", "combine_bf16_d128"]);
-    let launch = |f: &Forward<'_>| {
+    let launch = |f: &AttentionRequest<'_>| {
         // SAFETY: nothing runs.
         unsafe { attention.launch(&plan, f, &7) }
     };
     launch(&f)?;
     launch(&few(1 << 41, 1 << 46))?;
-    let small = Workspace { address: 1 << 45, bytes: plan.workspace_bytes() - 1 };
-    let message = launch(&f.workspace(small)).expect_err("too small").to_string();
+    let small = Workspace { address: 1 << 45, bytes: plan.scratch_bytes().workspace - 1 };
+    let message = launch(&f.scratch(Scratch::Memory { workspace: small, counters: None }))
+        .expect_err("too small")
+        .to_string();
     assert!(
-        message.contains("workspace.bytes") && message.contains(&plan.workspace_bytes().to_string()),
+        message.contains("workspace.bytes") && message.contains(&plan.scratch_bytes().workspace.to_string()),
         "{message}"
     );
 
     let slices = 32;
     let rows = slices * 2 * 4 * 20;
-    assert_eq!(plan.workspace_bytes(), rows * 129 * 4);
+    assert_eq!(plan.scratch_bytes().workspace, rows * 129 * 4);
     let launches = attention.driver().launches();
     assert_eq!(launches.len(), 4, "nothing else was launched");
     for (pair, [tensors, room]) in launches.chunks(2).zip([[1u64 << 40, 1 << 45], [1 << 41, 1 << 46]]) {
@@ -111,7 +113,7 @@ fn a_plan_serves_other_tensors_of_its_problem_and_no_other_problem() -> Result<(
     let attention = Attention::new(FakeDriver::new("h200"));
     let f = forward(1 << 40);
     let plan = attention.plan(&f)?;
-    let launch = |f: &Forward<'_>| {
+    let launch = |f: &AttentionRequest<'_>| {
         // SAFETY: nothing runs.
         unsafe { attention.launch(&plan, f, &0) }
     };
@@ -180,7 +182,7 @@ fn a_kernel_picked_by_type_launches_by_its_type() -> Result<(), Error> {
     let f = forward(1 << 40).config("fwd_bf16_d64_causal_64x64");
     let plan = plan(&f, driver.capabilities())?;
     // SAFETY: nothing runs.
-    unsafe { kernel.launch(&driver, &plan.params(&f)?, &3)? };
+    unsafe { kernel.launch(&driver, &forward_params(&plan.bind(&f)?), &3)? };
     let launch = &driver.launches()[0];
     assert_eq!((launch.symbol.as_str(), launch.grid), (plan.contract().symbol, plan.grid()));
     assert_eq!(

@@ -1,5 +1,5 @@
 //! The planner where sizes and cards end: a launch that a driver takes, or a refusal; never a panic.
-use ferroflash::*;
+use ferroflash::{plan::*, request::*, *};
 
 /// A view of element `[0, 0, 0, 0]` at a place of its own, with room for everything.
 fn view(n: u64, shape: [usize; 4], strides: [i64; 4]) -> TensorView {
@@ -8,8 +8,9 @@ fn view(n: u64, shape: [usize; 4], strides: [i64; 4]) -> TensorView {
 
 /// Plans with as much workspace as is wanted; the grid must be one that CUDA takes.
 #[track_caller]
-fn check(name: &str, f: &Forward<'_>, card: &Capabilities) {
-    let plan = plan_with(f, card, &Tuning::new(), u64::MAX).unwrap_or_else(|e| panic!("{name}: {e}"));
+fn check(name: &str, f: &AttentionRequest<'_>, card: &Capabilities) {
+    let offered = if f.scratch == Scratch::None { f.scratch(Scratch::Fastest) } else { *f };
+    let plan = plan(&offered, card).unwrap_or_else(|e| panic!("{name}: {e}"));
     let [x, y, z] = plan.grid();
     let taken = (1..1 << 31).contains(&x) && (1..1 << 16).contains(&y) && (1..1 << 16).contains(&z);
     assert!(taken, "{name}: {:?} of {}", plan.grid(), plan.contract().symbol);
@@ -26,7 +27,7 @@ fn the_longest_sequence() {
     let [q, o] = [1, 4].map(|n| view(n, q, [0, 8, 0, 1]));
     let [k, v] = [2, 3].map(|n| view(n, [1, MAX_SEQLEN, 1, 8], k));
     for mask in [Mask::Full, Mask::Causal, Mask::Window { left: Some(u32::MAX), right: Some(0) }] {
-        check(&format!("{mask:?}"), &Forward::new(q, k, v, o).mask(mask), h200());
+        check(&format!("{mask:?}"), &AttentionRequest::dense(q, k, v, o).mask(mask), h200());
     }
 }
 
@@ -35,7 +36,7 @@ fn the_largest_batch() {
     let forward = |batch: usize| {
         let [q, o] = [1, 4].map(|n| view(n, [batch, 1, 1, 8], [8, 8, 8, 1]));
         let [k, v] = [2, 3].map(|n| view(n, [batch, 1, 1, 8], [0, 8, 8, 1]));
-        Forward::new(q, k, v, o)
+        AttentionRequest::dense(q, k, v, o)
     };
     let most = (1usize << 31) - 1;
     for mask in [Mask::Full, Mask::Causal] {
@@ -53,11 +54,13 @@ fn a_problem_that_no_portable_kernel_takes() {
         let row = (heads * head_dim) as i64;
         let views = [1, 2, 3, 4].map(|n| view(n, [1, rows, heads, head_dim], [0, row, head_dim as i64, 1]));
         let [q, k, v, o] = views;
-        let mut f = Forward::new(q, k, v, o).mask(Mask::Window { left: Some(255), right: Some(0) });
-        if packed {
-            let starts = Index::new(5 << 50, 2);
-            f = f.packed(Packed::new(1, starts, starts, rows, rows));
-        }
+        let starts = Index::new(5 << 50, 2);
+        let (queries, keys) = (VarlenQueries::new(1, starts, rows), VarlenKeys::new(starts, rows));
+        let f = match packed {
+            false => AttentionRequest::dense(q, k, v, o),
+            true => AttentionRequest::varlen(q, k, v, o, queries, keys),
+        };
+        let f = f.mask(Mask::Window { left: Some(255), right: Some(0) });
         let made = plan(&f, h200()).unwrap_or_else(|e| panic!("packed {packed}: {e}"));
         assert_eq!(supports(&f.problem(), h200()), Ok(made.contract()), "packed {packed}");
         assert!(made.contract().symbol.starts_with("hopper"), "{}", made.contract().symbol);
@@ -70,13 +73,13 @@ fn a_problem_that_no_portable_kernel_takes() {
 fn a_workspace_that_ends_where_addresses_do() {
     let [q, o] = [1, 4].map(|n| view(n, [1, 128, 32, 128], [0, 4096, 128, 1]));
     let [k, v] = [2, 3].map(|n| view(n, [1, 8192, 32, 128], [0, 4096, 128, 1]));
-    let f = Forward::new(q, k, v, o);
+    let f = AttentionRequest::dense(q, k, v, o);
     for card in ["h200", "b200"] {
         let card = Capabilities::profile(card).expect("known");
         let room = Workspace { address: u64::MAX - (1 << 20) - 15, bytes: 1 << 20 };
-        let plan = plan_with(&f, card, &Tuning::new(), u64::MAX).expect("valid");
-        assert!(plan.workspace_bytes() > room.bytes, "{} splits", plan.contract().symbol);
-        check(&card.name, &f.workspace(room), card);
+        let plan = plan(&f.scratch(Scratch::Fastest), card).expect("valid");
+        assert!(plan.scratch_bytes().workspace > room.bytes, "{} splits", plan.contract().symbol);
+        check(&card.name, &f.scratch(Scratch::Memory { workspace: room, counters: None }), card);
     }
 }
 
@@ -86,11 +89,10 @@ fn cards_that_say_they_have_nothing() {
     let tensors = |seqlen_q: usize, seqlen_k: usize| {
         let [q, o] = [1, 4].map(|n| view(n, [1, seqlen_q, 1, 64], [0, 64, 64, 1]));
         let [k, v] = [2, 3].map(|n| view(n, [1, seqlen_k, 1, 64], [0, 64, 64, 1]));
-        Forward::new(q, k, v, o)
+        AttentionRequest::dense(q, k, v, o)
     };
     type Take = fn(&mut Capabilities);
-    let without: [(&str, Take); 5] = [
-        ("processors", |card| card.sms = 0),
+    let without: [(&str, Take); 4] = [
         ("shared memory", |card| card.smem_per_sm = 0),
         ("registers", |card| card.registers_per_sm = 0),
         ("a cache", |card| card.l2_bytes = 0),

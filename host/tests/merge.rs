@@ -5,7 +5,7 @@ mod fake_ptx;
 use fake::FakeDriver;
 use fake_ptx::with_ptx;
 use ferroflash::spec::MergeParams;
-use ferroflash::*;
+use ferroflash::{request::*, *};
 
 const FAR: u64 = 1 << 40;
 const SHAPE: [usize; 4] = [2, 50, 4, 64];
@@ -25,7 +25,7 @@ fn the_kernel_follows_from_types() {
     use DType::{Bf16, E4m3, F16, F32};
     let symbol = |states: DType, output: DType| {
         let states = [state(1, states), state(2, states)];
-        plan_merge(&Merge::new(&states, state(9, output).o), card()).map(|plan| {
+        plan(&Merge::new(&states, state(9, output).o), card()).map(|plan| {
             // 400 rows of 8 parts, 32 rows a block.
             assert_eq!(plan.grid(), [13, 1, 1]);
             plan.contract().symbol
@@ -114,7 +114,7 @@ const REFUSED: &[(&str, Change, &[&str])] = &[
     ("o repeats itself", |_, m| m.o.strides[2] = 0, &["o.strides", "overlap"]),
     ("states not in a row", |s, _| s[3].o.address += 16, &["not supported: states[3]", "equally far apart"]),
     ("states of other strides", |s, _| {
-        s[2].lse = s[2].lse.rows_apart(2);
+        s[2].lse = s[2].lse.row_stride(2);
         s[2].lse.elements = 1 << 20;
     }, &["not supported: states[2]", "same strides"]),
     ("sinks of other heads", |_, m| m.sinks = Some(Sinks { address: 40 * FAR, elements: 3 }),
@@ -129,7 +129,7 @@ const REFUSED: &[(&str, Change, &[&str])] = &[
         m.lse = Some(LseView { address: s[2].lse.address + 4, ..s[2].lse });
     }, &["lse must not overlap states.lse.address"]),
     ("rows of lse on one place", |_, m| {
-        m.lse = Some(LseView::contiguous(50 * FAR, 400, [2, 4, 50]).rows_apart(0));
+        m.lse = Some(LseView::contiguous(50 * FAR, 400, [2, 4, 50]).row_stride(0));
     }, &["lse.strides", "overlap"]),
 ];
 
@@ -141,12 +141,12 @@ fn refusals_name_the_value_and_what_would_be_right() {
         change(&mut states, &mut request);
         let mut own = Merge::new(&states, request.o);
         (own.lse, own.sinks) = (request.lse, request.sinks);
-        let message = plan_merge(&own, card()).expect_err(name).to_string();
+        let message = plan(&own, card()).expect_err(name).to_string();
         for words in *says {
             assert!(message.contains(words), "{name}: {message:?} should contain {words:?}");
         }
     }
-    let message = plan_merge(&other_of(&[]), card()).expect_err("no state").to_string();
+    let message = plan(&other_of(&[]), card()).expect_err("no state").to_string();
     assert!(message.contains("states: 0"), "{message}");
 }
 
@@ -154,13 +154,12 @@ fn refusals_name_the_value_and_what_would_be_right() {
 fn a_result_may_take_a_states_place_and_rows_may_hold_heads() {
     let states = [1, 2, 3].map(|n| state(n, DType::F16));
     for place in states {
-        plan_merge(&Merge::new(&states, place.o).lse(place.lse.unit(LseUnit::Two)), card())
-            .expect("in place");
+        plan(&Merge::new(&states, place.o).lse(place.lse.unit(LseUnit::Two)), card()).expect("in place");
     }
-    let lse = LseView::new(50 * FAR, 400, [2, 4, 50], [200, 1]).rows_apart(4);
-    plan_merge(&Merge::new(&states, state(9, DType::F16).o).lse(lse), card()).expect("[rows][heads]");
-    let attention = Forward::new(states[0].o, states[1].o, states[1].o, state(9, DType::F16).o);
-    for (lse, says) in [(lse, "lse.row_stride 4"), (lse.rows_apart(1).unit(LseUnit::Two), "lse.unit base 2")]
+    let lse = LseView::new(50 * FAR, 400, [2, 4, 50], [200, 1]).row_stride(4);
+    plan(&Merge::new(&states, state(9, DType::F16).o).lse(lse), card()).expect("[rows][heads]");
+    let attention = AttentionRequest::dense(states[0].o, states[1].o, states[1].o, state(9, DType::F16).o);
+    for (lse, says) in [(lse, "lse.row_stride 4"), (lse.row_stride(1).unit(LseUnit::Two), "lse.unit base 2")]
     {
         let message = plan(&attention.lse(lse), card()).expect_err(says).to_string();
         assert!(message.contains(says), "{message}");

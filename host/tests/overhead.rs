@@ -5,7 +5,7 @@ mod fake_ptx;
 
 use fake::FakeDriver;
 use fake_ptx::with_ptx;
-use ferroflash::*;
+use ferroflash::{plan::*, request::*, *};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -45,7 +45,7 @@ pub fn each_launch(by: &Measure) -> Result<(), Error> {
     let attention = Attention::new(FakeDriver { records: false, ..FakeDriver::new("h200") });
     let forward = |address: u64| {
         let view = |n: u64| TensorView::bshd(address + (n << 30), 1 << 20, DType::F16, [2, 512, 8, 64]);
-        Forward::new(view(0), view(1), view(2), view(3)).mask(Mask::Causal)
+        AttentionRequest::dense(view(0), view(1), view(2), view(3)).mask(Mask::Causal)
     };
     // Few queries on many keys: two kernels, with the workspace between them, and one for tensors without
     // maps.
@@ -53,15 +53,15 @@ pub fn each_launch(by: &Measure) -> Result<(), Error> {
         let view = |n: u64, rows: usize| {
             TensorView::bshd(address + (n << 30), 1 << 28, DType::Bf16, [2, rows, 4, 128])
         };
-        let f = Forward::new(view(0, 20), view(1, 4096), view(2, 4096), view(3, 20));
-        f.workspace(Workspace { address: address + (1 << 45), bytes: 1 << 29 })
+        let f = AttentionRequest::dense(view(0, 20), view(1, 4096), view(2, 4096), view(3, 20));
+        f.scratch(Scratch::workspace(address + (1 << 45), 1 << 29))
     };
     measure(by, &attention, "one kernel", forward, 1)?;
     measure(by, &attention, "two kernels", split, 4)?;
     // One kernel, which is told tensor maps; and one for tensors that have none.
     let hopper = |address: u64| {
         let view = |n: u64| TensorView::bshd(address + (n << 36), 1 << 30, DType::F16, [2, 2048, 16, 128]);
-        Forward::new(view(0), view(1), view(2), view(3)).mask(Mask::Causal)
+        AttentionRequest::dense(view(0), view(1), view(2), view(3)).mask(Mask::Causal)
     };
     measure(by, &attention, "tensor maps", hopper, 6)?;
     let append = |address: u64| {
@@ -82,9 +82,11 @@ pub fn each_launch(by: &Measure) -> Result<(), Error> {
         let pages = |n: u64| PageView::nhd(address + (n << 32), 1 << 25, DType::F16, [100, 16, 8, 128]);
         let (pages, table) = (KvPages::new(pages(2), pages(3)), Index::new(address + (4 << 32), 400));
         let cache = KvCache::paged(pages, table, 100, Index::new(address + (5 << 32), 4));
-        Decode::new(view(0), cache, view(1))
-            .workspace(Workspace { address: address + (6 << 32), bytes: 1 << 30 })
-            .counters(Counters { address: address + (7 << 32), bytes: 1 << 20 })
+        AttentionRequest::cached(view(0), cache, view(1))
+            .scratch(Scratch::Memory {
+                workspace: Workspace { address: address + (6 << 32), bytes: 1 << 30 },
+                counters: Some(Counters { address: address + (7 << 32), bytes: 1 << 20 }),
+            })
             .splits(splits)
     };
     measure(by, &attention, "decode", |address| decode(address, Splits::Auto), 10)?;

@@ -1,5 +1,8 @@
-//! Packed sequences: what the planner chooses, how many blocks it launches, and what is refused.
-use ferroflash::*;
+//! Varlen sequences: what the planner chooses, how many blocks it launches, and what is refused.
+mod parts;
+
+use ferroflash::{kernels::*, plan::*, request::*, *};
+use parts::{forward_params, k, keys, queries, v};
 
 /// Buffers lie this far apart.
 const FAR: u64 = 1 << 44;
@@ -59,13 +62,13 @@ const CASES: &[Case] = &[
 ];
 
 /// As many keys as queries.
-fn request(case: &Case) -> Forward<'static> {
+fn request(case: &Case) -> AttentionRequest<'static> {
     let ([batch, rows, longest], [heads_q, heads_k, head_dim]) = (case.queries, case.heads);
     let view = |n: u64, heads| TensorView::bshd(n * FAR, 1 << 42, DType::F16, [1, rows, heads, head_dim]);
     let starts = |n: u64| Index::new(n * FAR, batch as u64 + 1);
-    Forward::new(view(1, heads_q), view(2, heads_k), view(3, heads_k), view(4, heads_q))
-        .mask(case.mask)
-        .packed(Packed::new(batch, starts(5), starts(6), longest, longest))
+    let [q, k, v, o] = [view(1, heads_q), view(2, heads_k), view(3, heads_k), view(4, heads_q)];
+    let queries = VarlenQueries::new(batch, starts(5), longest);
+    AttentionRequest::varlen(q, k, v, o, queries, VarlenKeys::new(starts(6), longest)).mask(case.mask)
 }
 
 fn card(name: &str) -> &'static Capabilities {
@@ -81,7 +84,7 @@ fn the_planner_chooses() {
         assert_eq!(plan.contract().symbol, case.entry, "{name}");
         assert_eq!(plan.grid(), [case.blocks, 1, 1], "{name}");
         assert_eq!(supports(&forward.problem(), card), Ok(plan.contract()), "{name}");
-        assert_eq!(plan.workspace_bytes(), 0, "{name}");
+        assert_eq!(plan.scratch_bytes().workspace, 0, "{name}");
     };
     CASES.iter().for_each(check);
 }
@@ -92,7 +95,7 @@ fn the_planner_chooses() {
 fn few_queries_on_many_keys() {
     let check = |rows: usize, keys: usize, head_dim: usize, mask: Mask, entry: &str| {
         let problem = Problem::new(DType::F16, 16, rows, 32, head_dim).heads_k(8).seqlen_k(16 * keys);
-        let problem = problem.mask(mask).packed(Some([16 * rows, 16 * keys]));
+        let problem = problem.mask(mask).varlen(Some([16 * rows, 16 * keys]));
         let kernel = supports(&problem, card("h200")).unwrap_or_else(|e| panic!("{problem}: {e}"));
         assert_eq!(kernel.symbol, entry, "{rows} on {keys}, {problem}");
     };
@@ -109,7 +112,7 @@ fn every_type_head_dim_and_mask_has_a_packed_kernel_on_every_card() {
         for dtype in [DType::F16, DType::Bf16] {
             for head_dim in (8..=MAX_HEAD_DIM).step_by(8) {
                 for mask in [Mask::Full, Mask::Causal, WINDOW] {
-                    let problem = Problem::new(dtype, 3, 100, 4, head_dim).mask(mask).packed(Some([250; 2]));
+                    let problem = Problem::new(dtype, 3, 100, 4, head_dim).mask(mask).varlen(Some([250; 2]));
                     let kernel = supports(&problem, card).unwrap_or_else(|e| panic!("{problem}: {e}"));
                     let entry = entry(kernel.symbol).expect("in the table");
                     assert_eq!((entry.family(), entry.dtype), ("packed", dtype), "{problem}");
@@ -123,48 +126,50 @@ fn every_type_head_dim_and_mask_has_a_packed_kernel_on_every_card() {
 }
 
 /// What makes the first case wrong, and words of the refusal.
-struct Refusal(fn(&mut Forward<'static>), &'static [&'static str]);
+struct Refusal(fn(&mut AttentionRequest<'static>), &'static [&'static str]);
 
-fn packed(f: &mut Forward<'static>, change: impl FnOnce(&mut Packed)) {
-    change(f.packed.as_mut().expect("packed"));
+/// The same tensors as a batch of one.
+fn make_dense(f: &mut AttentionRequest<'static>) {
+    let [k, v] = f.kv.tensors().expect("tensors").map(|view| *view);
+    (f.queries, f.kv) = (Queries::Batched, KeysValues::Tensors { k, v });
 }
 
 #[rustfmt::skip]
 const REFUSED: &[Refusal] = &[
-    Refusal(|f| packed(f, |p| p.batch = 0), &["batch", "1 or more"]),
-    Refusal(|f| packed(f, |p| p.batch = 9),
-        &["packed.cu_seqlens_q.elements", "9", "10 or more", "packed.batch"]),
-    Refusal(|f| packed(f, |p| p.batch = usize::MAX), &["batch"]),
-    Refusal(|f| packed(f, |p| p.cu_seqlens_k.elements = 8),
-        &["packed.cu_seqlens_k.elements", "8", "9 or more"]),
-    Refusal(|f| packed(f, |p| p.seqused_k = Some(Index::new(7 * FAR, 7))),
-        &["packed.seqused_k.elements", "7", "8 or more"]),
-    Refusal(|f| packed(f, |p| p.cu_seqlens_q.address += 2),
-        &["packed.cu_seqlens_q.address", "multiple of 4"]),
-    Refusal(|f| packed(f, |p| p.cu_seqlens_k.address = 0),
-        &["packed.cu_seqlens_k.address", "device address"]),
-    Refusal(|f| packed(f, |p| p.cu_seqlens_k.address = u64::MAX - 3), &["packed.cu_seqlens_k", "64 bits"]),
-    Refusal(|f| packed(f, |p| p.max_seqlen_q = 0), &["packed.max_seqlen_q", "1 or more"]),
-    Refusal(|f| packed(f, |p| p.max_seqlen_k = MAX_SEQLEN + 1), &["packed.max_seqlen_k", "at most"]),
+    Refusal(|f| queries(f).batch = 0, &["batch", "1 or more"]),
+    Refusal(|f| queries(f).batch = 9,
+        &["cu_seqlens_q.elements", "9", "10 or more", "batch"]),
+    Refusal(|f| queries(f).batch = usize::MAX, &["batch"]),
+    Refusal(|f| keys(f).cu_seqlens_k.elements = 8,
+        &["cu_seqlens_k.elements", "8", "9 or more"]),
+    Refusal(|f| keys(f).seqused_k = Some(Index::new(7 * FAR, 7)),
+        &["seqused_k.elements", "7", "8 or more"]),
+    Refusal(|f| queries(f).cu_seqlens_q.address += 2,
+        &["cu_seqlens_q.address", "multiple of 4"]),
+    Refusal(|f| keys(f).cu_seqlens_k.address = 0,
+        &["cu_seqlens_k.address", "device address"]),
+    Refusal(|f| keys(f).cu_seqlens_k.address = u64::MAX - 3, &["cu_seqlens_k", "64 bits"]),
+    Refusal(|f| queries(f).max_seqlen_q = 0, &["max_seqlen_q", "1 or more"]),
+    Refusal(|f| keys(f).max_seqlen_k = MAX_SEQLEN + 1, &["max_seqlen_k", "at most"]),
     Refusal(|f| { f.q.shape[0] = 2; f.o.shape[0] = 2 },
         &["q.shape", "[2, 16384, 32, 128]", "[1, 16384, 32, 128]"]),
-    Refusal(|f| f.k.shape[0] = 2, &["k.shape", "[2, 16384", "[1, 16384"]),
-    Refusal(|f| f.v.shape[1] = 5, &["v.shape", "[1, 5,"]),
-    Refusal(|f| { f.k.shape[1] = 0; f.v.shape[1] = 0 }, &["rows of k", "1 or more"]),
-    Refusal(|f| f.o.address = 5 * FAR, &["o.address", "must not overlap packed.cu_seqlens_q"]),
+    Refusal(|f| k(f).shape[0] = 2, &["k.shape", "[2, 16384", "[1, 16384"]),
+    Refusal(|f| v(f).shape[1] = 5, &["v.shape", "[1, 5,"]),
+    Refusal(|f| { k(f).shape[1] = 0; v(f).shape[1] = 0 }, &["rows of k", "1 or more"]),
+    Refusal(|f| f.o.address = 5 * FAR, &["o.address", "must not overlap cu_seqlens_q"]),
     Refusal(|f| f.lse = Some(LseView::contiguous(6 * FAR, 1 << 40, [1, 32, 16384])),
-        &["lse.address", "must not overlap packed.cu_seqlens_k"]),
+        &["lse.address", "must not overlap cu_seqlens_k"]),
     Refusal(|f| f.lse = Some(LseView::contiguous(8 * FAR, 1 << 40, [8, 32, 2048])),
         &["lse.shape", "[1, 32, 16384]"]),
-    Refusal(|f| f.workspace = Some(Workspace { address: 5 * FAR, bytes: 64 }),
-        &["workspace.address", "must not overlap packed.cu_seqlens_q"]),
+    Refusal(|f| f.scratch = Scratch::workspace(5 * FAR, 64),
+        &["workspace.address", "must not overlap cu_seqlens_q"]),
     Refusal(|f| f.config = Some("fwd_f16_d128_causal_128x48"),
-        &["config", "no kernel for packed sequences", "hopper_packed_f16_d128_causal_128x128 is one"]),
+        &["config", "no kernel for varlen sequences", "hopper_packed_f16_d128_causal_128x128 is one"]),
     Refusal(|f| f.config = Some("hopper_f16_d128_causal_128x128"),
-        &["config", "no kernel for packed sequences", "hopper_packed_f16_d128_causal_128x128 is one"]),
-    Refusal(|f| { f.packed = None; f.config = Some("fwd_f16_d128_causal_128x48_packed") },
+        &["config", "no kernel for varlen sequences", "hopper_packed_f16_d128_causal_128x128 is one"]),
+    Refusal(|f| { make_dense(f); f.config = Some("fwd_f16_d128_causal_128x48_packed") },
         &["config", "no kernel for equally long sequences", "hopper_f16_d128_causal_128x128 is one"]),
-    Refusal(|f| packed(f, |p| p.max_seqlen_q = 1 << 29), &[]),
+    Refusal(|f| queries(f).max_seqlen_q = 1 << 29, &[]),
 ];
 
 #[test]
@@ -190,14 +195,15 @@ fn a_plan_serves_other_integers_and_no_other_sizes() {
     let (case, a100) = (&CASES[1], card("a100"));
     let forward = request(case);
     let made = plan(&forward, a100).expect("valid");
-    let same = |change: fn(&mut Forward<'static>)| {
+    let same = |change: fn(&mut AttentionRequest<'static>)| {
         let mut other = forward;
         change(&mut other);
-        made.params(&other)
+        made.bind(&other)
     };
-    assert_eq!(same(|f| packed(f, |p| p.cu_seqlens_q.address = 9 * FAR)), made.params(&forward));
-    assert!(same(|f| packed(f, |p| p.cu_seqlens_q.address = 1)).is_err(), "checked again");
-    assert!(same(|f| packed(f, |p| p.max_seqlen_q = 99)).is_err(), "another bound is another plan");
+    let elsewhere = same(|f| queries(f).cu_seqlens_q.address = 9 * FAR).expect("the same problem");
+    assert_eq!(forward_params(&elsewhere), forward_params(&made.bind(&forward).expect("its own")));
+    assert!(same(|f| queries(f).cu_seqlens_q.address = 1).is_err(), "checked again");
+    assert!(same(|f| queries(f).max_seqlen_q = 99).is_err(), "another bound is another plan");
     assert!(same(|f| f.alignment = Alignment::TopLeft).is_err(), "each sequence is aligned for itself");
-    assert!(same(|f| f.packed = None).is_err());
+    assert!(same(make_dense).is_err());
 }

@@ -1,16 +1,19 @@
 //! Every request that must be refused, with the words that it is refused with; and that nothing else makes
 //! planning fail or panic.
-use ferroflash::*;
+mod parts;
+
+use ferroflash::{plan::*, request::*, *};
+use parts::{forward_params, k, v};
 
 /// Buffers lie this far apart: nothing overlaps by accident.
 const FAR: u64 = 1 << 40;
 
-fn forward() -> Forward<'static> {
+fn forward() -> AttentionRequest<'static> {
     let view = |n: u64, shape: [usize; 4]| {
         TensorView::bshd(n * FAR, shape.iter().product::<usize>() as u64, DType::F16, shape)
     };
     let (q, kv) = ([2, 128, 4, 64], [2, 100, 2, 64]);
-    Forward::new(view(1, q), view(2, kv), view(3, kv), view(4, q))
+    AttentionRequest::dense(view(1, q), view(2, kv), view(3, kv), view(4, q))
 }
 
 fn lse(address: u64) -> LseView {
@@ -33,64 +36,64 @@ use Kind::*;
 struct Case(&'static str, Change, Kind, &'static [&'static str]);
 
 /// All four tensors at once.
-fn all(f: &mut Forward<'_>, change: impl Fn(&mut TensorView)) {
-    [&mut f.q, &mut f.k, &mut f.v, &mut f.o].into_iter().for_each(change);
+fn all(f: &mut AttentionRequest<'_>, change: impl Fn(&mut TensorView)) {
+    [&mut f.q, &mut f.o].into_iter().chain(f.kv.tensors_mut().expect("tensors")).for_each(change);
 }
 
 #[rustfmt::skip]
 const CASES: &[Case] = &[
-    Case("base misaligned", |f| f.k.address += 2, Invalid, &["k.address", "0x20000000002", "multiple of 16"]),
+    Case("base misaligned", |f| k(f).address += 2, Invalid, &["k.address", "0x20000000002", "multiple of 16"]),
     Case("base null", |f| f.q.address = 0, Invalid, &["q.address", "0x0", "device address"]),
-    Case("row stride misaligned", |f| f.v.strides[1] = 132,
+    Case("row stride misaligned", |f| v(f).strides[1] = 132,
         Invalid, &["v.strides", "132", "multiples of 8 elements (16 bytes)"]),
     Case("columns not contiguous", |f| f.q.strides[3] = 2,
         Invalid, &["q.strides", "last (head_dim) must be 1"]),
-    Case("negative stride", |f| f.k.strides[1] = -128, Invalid, &["k.strides", "-128", "negative"]),
+    Case("negative stride", |f| k(f).strides[1] = -128, Invalid, &["k.strides", "-128", "negative"]),
     Case("stride beyond 64 bits", |f| f.q.strides[0] = i64::MAX, Invalid, &["q.", "64"]),
-    Case("dtypes differ", |f| f.v.dtype = DType::Bf16, Invalid, &["v.dtype", "bf16", "q's, f16"]),
+    Case("dtypes differ", |f| v(f).dtype = DType::Bf16, Invalid, &["v.dtype", "bf16", "q's, f16"]),
     Case("output dtype differs", |f| f.o.dtype = DType::Bf16, Invalid, &["o.dtype", "bf16", "f16"]),
     Case("no batch", |f| all(f, |t| t.shape[0] = 0), Invalid, &["batch", "0", "1 or more"]),
     Case("no query", |f| { f.q.shape[1] = 0; f.o.shape[1] = 0 }, Invalid, &["seqlen_q", "1 or more"]),
-    Case("no key", |f| { f.k.shape[1] = 0; f.v.shape[1] = 0 }, Invalid, &["seqlen_k", "1 or more"]),
-    Case("no head", |f| { f.k.shape[2] = 0; f.v.shape[2] = 0 }, Invalid, &["heads_k", "1 or more"]),
+    Case("no key", |f| { k(f).shape[1] = 0; v(f).shape[1] = 0 }, Invalid, &["seqlen_k", "1 or more"]),
+    Case("no head", |f| { k(f).shape[2] = 0; v(f).shape[2] = 0 }, Invalid, &["heads_k", "1 or more"]),
     Case("no column", |f| all(f, |t| t.shape[3] = 0), Invalid, &["head_dim", "1 or more"]),
-    Case("heads do not divide", |f| { f.k.shape[2] = 3; f.v.shape[2] = 3 },
+    Case("heads do not divide", |f| { k(f).shape[2] = 3; v(f).shape[2] = 3 },
         Invalid, &["heads_q: 4", "multiple of heads_k = 3"]),
-    Case("k and v differ", |f| f.v.shape[1] = 99, Invalid, &["v.shape", "[2, 99, 2, 64]", "[2, 100, 2, 64]"]),
-    Case("q and k batches differ", |f| { f.k.shape[0] = 1; f.v.shape[0] = 1 },
+    Case("k and v differ", |f| v(f).shape[1] = 99, Invalid, &["v.shape", "[2, 99, 2, 64]", "[2, 100, 2, 64]"]),
+    Case("q and k batches differ", |f| { k(f).shape[0] = 1; v(f).shape[0] = 1 },
         Invalid, &["k.shape", "[1, 100, 2, 64]", "[2, 100, 2, 64]"]),
     Case("q and o differ", |f| f.o.shape[1] = 127,
         Invalid, &["o.shape", "[2, 127, 4, 64]", "[2, 128, 4, 64]"]),
-    Case("k narrower than q", |f| f.k.shape[3] = 32, Invalid, &["k.shape", "32]", "64]"]),
+    Case("k narrower than q", |f| k(f).shape[3] = 32, Invalid, &["k.shape", "32]", "64]"]),
     Case("head dim not a multiple of 8", |f| all(f, |t| t.shape[3] = 60),
         Unsupported, &["head_dim 60", "multiples of 8 up to 512"]),
     Case("head dim too large", |f| all(f, |t| t.shape[3] = 520), Unsupported, &["head_dim 520", "up to 512"]),
-    Case("scale infinite", |f| f.scale = Some(f32::INFINITY), Invalid, &["scale: inf", "finite"]),
-    Case("scale NaN", |f| f.scale = Some(f32::NAN), Invalid, &["scale: NaN", "finite"]),
-    Case("scale 0", |f| f.scale = Some(0.0), Unsupported, &["scale 0", "above 0"]),
-    Case("scale negative", |f| f.scale = Some(-0.5), Unsupported, &["scale -0.5", "negate Q"]),
-    Case("scale overflows in base 2", |f| f.scale = Some(f32::MAX),
+    Case("scale infinite", |f| f.scores.scale = Some(f32::INFINITY), Invalid, &["scale: inf", "finite"]),
+    Case("scale NaN", |f| f.scores.scale = Some(f32::NAN), Invalid, &["scale: NaN", "finite"]),
+    Case("scale 0", |f| f.scores.scale = Some(0.0), Unsupported, &["scale 0", "above 0"]),
+    Case("scale negative", |f| f.scores.scale = Some(-0.5), Unsupported, &["scale -0.5", "negate Q"]),
+    Case("scale overflows in base 2", |f| f.scores.scale = Some(f32::MAX),
         Invalid, &["scale: 3.4028235e38", "scale * log2(e) is inf", "normal f32"]),
-    Case("scale vanishes", |f| f.scale = Some(1e-39),
+    Case("scale vanishes", |f| f.scores.scale = Some(1e-39),
         Invalid, &["scale: 1e-39", "scale * log2(e)", "normal f32"]),
-    Case("softcap overflows in base 2", |f| f.softcap = Some(3e38),
+    Case("softcap overflows in base 2", |f| f.scores.softcap = Some(3e38),
         Invalid, &["softcap: 3e38", "softcap * log2(e) is inf", "normal f32"]),
-    Case("softcap negative", |f| f.softcap = Some(-1.0), Invalid, &["softcap: -1", "above 0"]),
-    Case("softcap infinite", |f| f.softcap = Some(f32::INFINITY), Invalid, &["softcap: inf", "finite"]),
-    Case("scale vanishes against softcap", |f| { f.scale = Some(1e-30); f.softcap = Some(1e30) },
+    Case("softcap negative", |f| f.scores.softcap = Some(-1.0), Invalid, &["softcap: -1", "above 0"]),
+    Case("softcap infinite", |f| f.scores.softcap = Some(f32::INFINITY), Invalid, &["softcap: inf", "finite"]),
+    Case("scale vanishes against softcap", |f| { f.scores.scale = Some(1e-30); f.scores.softcap = Some(1e30) },
         Invalid, &["scale: 1e-30", "scale / softcap is 0e0", "normal f32"]),
-    Case("scale is too much for its softcap", |f| { f.scale = Some(1e30); f.softcap = Some(1e-30) },
+    Case("scale is too much for its softcap", |f| { f.scores.scale = Some(1e30); f.scores.softcap = Some(1e-30) },
         Invalid, &["scale: 1e30", "scale / softcap is inf", "normal f32"]),
     Case("q too small", |f| f.q.elements -= 1, Invalid, &["q.elements: 65535", "need 65536"]),
     Case("o too small for its strides", |f| f.o.strides[0] *= 2,
         Invalid, &["o.elements: 65536", "need 98304"]),
-    Case("buffer beyond 64 bits", |f| f.k.address = u64::MAX - 15, Invalid, &["k.elements", "64 bits"]),
-    Case("rows too far apart", |f| { f.k.strides = [100 << 26, 1 << 26, 64, 1]; f.k.elements = 1 << 36 },
+    Case("buffer beyond 64 bits", |f| k(f).address = u64::MAX - 15, Invalid, &["k.elements", "64 bits"]),
+    Case("rows too far apart", |f| { k(f).strides = [100 << 26, 1 << 26, 64, 1]; k(f).elements = 1 << 36 },
         Unsupported, &["k.strides", "134217728 bytes apart", "less than 134217728"]),
     Case("too many queries", |f| {
         f.q.shape = [1, 1 << 30, 4, 64];
         f.o.shape = f.q.shape;
-        (f.k.shape[0], f.v.shape[0]) = (1, 1)
+        (k(f).shape[0], v(f).shape[0]) = (1, 1)
     }, Unsupported, &["seqlen_q 1073741824", "at most 1073741568"]),
     Case("too many heads", |f| all(f, |t| t.shape[0] = 1 << 29),
         Unsupported, &["batch 536870912 with 4", "2^31"]),
@@ -105,7 +108,7 @@ const CASES: &[Case] = &[
     }, Unsupported, &["query blocks", "2^31"]),
     Case("output on q", |f| f.o.address = f.q.address,
         Invalid, &["o.address", "o must not overlap q.address"]),
-    Case("output on the last row of k", |f| f.o.address = f.k.address + 2 * 2 * 100 * 2 * 64 - 16,
+    Case("output on the last row of k", |f| f.o.address = k(f).address + 2 * 2 * 100 * 2 * 64 - 16,
         Invalid, &["o must not overlap k.address"]),
     Case("output broadcast", |f| f.o.strides[0] = 0, Invalid, &["o.strides", "none 0"]),
     Case("output heads overlap", |f| f.o.strides[2] = 8, Invalid, &["o.strides", "8", "overlap"]),
@@ -119,27 +122,27 @@ const CASES: &[Case] = &[
         Invalid, &["lse.strides", "127", "overlap"]),
     Case("lse negative", |f| f.lse = Some(LseView { strides: [512, -128], ..lse(5 * FAR) }),
         Invalid, &["lse.strides", "-128"]),
-    Case("lse on v", |f| f.lse = Some(lse(f.v.address + 16)), Invalid, &["lse must not overlap v.address"]),
+    Case("lse on v", |f| f.lse = Some(lse(v(f).address + 16)), Invalid, &["lse must not overlap v.address"]),
     Case("lse on o", |f| f.lse = Some(lse(f.o.address)), Invalid, &["lse must not overlap o.address"]),
     Case("no such entry", |f| f.config = Some("fwd_f8"), Invalid, &["config", "fwd_f8", "name of an entry"]),
     Case("entry of another type", |f| f.config = Some("fwd_bf16_d64_full_128x64"),
         Invalid, &["fwd_bf16", "needs f16"]),
     Case("entry of another mask", |f| f.config = Some("fwd_f16_d64_causal_128x64"), Invalid, &["mask full"]),
-    Case("workspace misaligned", |f| f.workspace = Some(Workspace { address: 6 * FAR + 8, bytes: 64 }),
+    Case("workspace misaligned", |f| f.scratch = Scratch::workspace(6 * FAR + 8, 64),
         Invalid, &["workspace.address", "multiple of 16"]),
-    Case("workspace null", |f| f.workspace = Some(Workspace { address: 0, bytes: 64 }),
+    Case("workspace null", |f| f.scratch = Scratch::workspace(0, 64),
         Invalid, &["workspace.address: 0x0", "device address"]),
-    Case("workspace of nothing", |f| f.workspace = Some(Workspace { address: 6 * FAR, bytes: 0 }),
+    Case("workspace of nothing", |f| f.scratch = Scratch::workspace(6 * FAR, 0),
         Invalid, &["workspace.bytes: 0", "1 or more"]),
-    Case("workspace beyond 64 bits", |f| f.workspace = Some(Workspace { address: 6 * FAR, bytes: u64::MAX }),
+    Case("workspace beyond 64 bits", |f| f.scratch = Scratch::workspace(6 * FAR, u64::MAX),
         Invalid, &["workspace.bytes", "64 bits"]),
-    Case("workspace over q", |f| f.workspace = Some(Workspace { address: f.q.address - 16, bytes: 17 }),
+    Case("workspace over q", |f| f.scratch = Scratch::workspace(f.q.address - 16, 17),
         Invalid, &["workspace must not overlap q.address"]),
-    Case("workspace over o", |f| f.workspace = Some(Workspace { address: f.o.address, bytes: 1 }),
+    Case("workspace over o", |f| f.scratch = Scratch::workspace(f.o.address, 1),
         Invalid, &["workspace must not overlap o.address"]),
     Case("workspace over lse", |f| {
         f.lse = Some(lse(5 * FAR));
-        f.workspace = Some(Workspace { address: 5 * FAR, bytes: 16 })
+        f.scratch = Scratch::workspace(5 * FAR, 16)
     }, Invalid, &["workspace must not overlap lse.address"]),
     Case("no workspace for an entry that needs one", |f| f.config = Some("fwd_f16_d64_full_128x64_split"),
         Invalid, &["workspace.bytes: 0", "128x64_split needs 266240"]),
@@ -186,23 +189,23 @@ fn devices_with_too_little_shared_memory_are_refused() {
     assert!(message.contains("the device has 8192"), "{message}");
 }
 
-type Change = fn(&mut Forward<'_>);
+type Change = fn(&mut AttentionRequest<'_>);
 
 /// What looks odd and is right.
 #[rustfmt::skip]
 const ACCEPTED: &[(&str, Change)] = &[
     ("strides of extents of 1 are not looked at", |f| all(f, |t| { t.shape[0] = 1; t.strides[0] = -7 })),
-    ("inputs may be broadcast", |f| { f.k.strides[0] = 0; f.v.strides[2] = 0 }),
-    ("inputs may overlap", |f| f.v.address = f.k.address + 16),
-    ("an input's heads may overlap", |f| f.k.strides[2] = 8),
+    ("inputs may be broadcast", |f| { k(f).strides[0] = 0; v(f).strides[2] = 0 }),
+    ("inputs may overlap", |f| v(f).address = k(f).address + 16),
+    ("an input's heads may overlap", |f| k(f).strides[2] = 8),
     ("an input's rows may overlap", |f| f.q.strides[1] = 8),
-    ("an input may be one row", |f| f.v.strides = [0, 0, 0, 1]),
-    ("the least scale", |f| f.scale = Some(f32::MIN_POSITIVE)),
-    ("the largest scale", |f| f.scale = Some(2e38)),
-    ("the largest softcap", |f| (f.scale, f.softcap) = (Some(8.0), Some(2e38))),
+    ("an input may be one row", |f| v(f).strides = [0, 0, 0, 1]),
+    ("the least scale", |f| f.scores.scale = Some(f32::MIN_POSITIVE)),
+    ("the largest scale", |f| f.scores.scale = Some(2e38)),
+    ("the largest softcap", |f| (f.scores.scale, f.scores.softcap) = (Some(8.0), Some(2e38))),
     ("rows may be padded", |f| { f.q.strides = [1 << 20, 512, 64, 1]; f.q.elements = 1 << 21 }),
     ("PyTorch's layout", |f| f.o = TensorView::bhsd(f.o.address, f.o.elements, f.o.dtype, f.o.shape)),
-    ("rows just near enough", |f| { f.k.strides = [1 << 33, (1 << 26) - 8, 64, 1]; f.k.elements = 1 << 34 }),
+    ("rows just near enough", |f| { k(f).strides = [1 << 33, (1 << 26) - 8, 64, 1]; k(f).elements = 1 << 34 }),
     ("output beside its input", |f| f.o.address = f.q.address + 2 * f.q.elements),
     ("log-sum-exp with padded heads",
         |f| f.lse = Some(LseView::new(5 * FAR, 2048, [2, 4, 128], [1024, 256]))),
@@ -232,9 +235,10 @@ fn an_output_between_packed_inputs_is_disjoint() {
         TensorView::new(FAR + 2 * skipped as u64, elements, DType::Bf16, [batch, seqlen, heads, d], strides)
     };
     let [q, k, v, o] = [0, 1, 2, 3].map(|n| part(n * heads * d));
-    plan(&Forward::new(q, k, v, o), l4()).expect("disjoint");
-    let message =
-        plan(&Forward::new(q, k, v, part(3 * heads * d - d)), l4()).expect_err("overlaps v").to_string();
+    plan(&AttentionRequest::dense(q, k, v, o), l4()).expect("disjoint");
+    let message = plan(&AttentionRequest::dense(q, k, v, part(3 * heads * d - d)), l4())
+        .expect_err("overlaps v")
+        .to_string();
     assert!(message.contains("o must not overlap v.address"), "{message}");
 }
 
@@ -246,7 +250,7 @@ fn packed_views_are_what_their_layout_says() {
     assert_eq!([k.address - FAR, v.address - FAR], [8 * 64 * 2, 10 * 64 * 2]);
     assert_eq!([q.elements, k.elements, v.elements], [15_360, 15_360 - 512, 15_360 - 640]);
     let o = TensorView::bshd(2 * FAR, 2 * 10 * 8 * 64, DType::F16, [2, 10, 8, 64]);
-    plan(&Forward::new(q, k, v, o), l4()).expect("valid");
+    plan(&AttentionRequest::dense(q, k, v, o), l4()).expect("valid");
 }
 
 #[test]
@@ -254,12 +258,12 @@ fn tensors_above_4_gib_keep_their_offsets() {
     // 3 batches of 2^31 elements: the last begins 8 GiB behind the first.
     let shape = [3, 1 << 16, 256, 128];
     let view = |n: u64| TensorView::bshd(n * FAR, 3 << 31, DType::F16, shape);
-    let f = Forward::new(view(1), view(2), view(3), view(4)).lse(LseView::contiguous(
+    let f = AttentionRequest::dense(view(1), view(2), view(3), view(4)).lse(LseView::contiguous(
         5 * FAR,
         3 << 24,
         [3, 256, 1 << 16],
     ));
-    let params = plan(&f, l4()).and_then(|p| p.params(&f)).expect("valid");
+    let params = forward_params(&plan(&f, l4()).and_then(|p| p.bind(&f)).expect("valid"));
     assert_eq!((params.o.batch_bytes, params.o.row_bytes, params.o.head_bytes), (1 << 32, 65_536, 256));
     assert_eq!((params.lse.batch_bytes, params.lse.head_bytes), (1 << 26, 1 << 18));
     let mut smaller = f;
@@ -314,19 +318,19 @@ mod random {
             .boxed()
     }
 
-    fn wild() -> BoxedStrategy<Forward<'static>> {
+    fn wild() -> BoxedStrategy<AttentionRequest<'static>> {
         let scores = (prop::option::of(any::<f32>()), prop::option::of(any::<f32>()));
         (prop::array::uniform4(view()), mask(), scores, prop::option::of(lse()))
             .prop_map(|([q, k, v, o], mask, scores, lse)| {
-                let mut f = Forward::new(q, k, v, o).mask(mask);
-                ((f.scale, f.softcap), f.lse) = (scores, lse);
+                let mut f = AttentionRequest::dense(q, k, v, o).mask(mask);
+                ((f.scores.scale, f.scores.softcap), f.lse) = (scores, lse);
                 f
             })
             .boxed()
     }
 
     /// Shapes that go together, with wild strides, addresses and sizes.
-    fn tame() -> impl Strategy<Value = Forward<'static>> {
+    fn tame() -> impl Strategy<Value = AttentionRequest<'static>> {
         (
             wild(),
             1usize..4,
@@ -338,15 +342,15 @@ mod random {
         )
             .prop_map(|(mut f, batch, [sq, sk], heads_k, group, chunks, contiguous)| {
                 let shapes = [[batch, sq, heads_k * group, 8 * chunks], [batch, sk, heads_k, 8 * chunks]];
-                for (n, (t, own)) in
-                    [&mut f.q, &mut f.k, &mut f.v, &mut f.o].into_iter().zip([0, 1, 1, 0]).enumerate()
-                {
+                let [k, v] = f.kv.tensors_mut().expect("tensors");
+                for (n, (t, own)) in [&mut f.q, k, v, &mut f.o].into_iter().zip([0, 1, 1, 0]).enumerate() {
                     (t.shape, t.dtype) = (shapes[own], DType::F16);
                     if contiguous[n] {
                         *t = TensorView::bhsd((n as u64 + 1) << 40, 1 << 34, t.dtype, t.shape);
                     }
                 }
-                (f.scale, f.softcap) = (f.scale.map(f32::abs), f.softcap.map(f32::abs));
+                f.scores.scale = f.scores.scale.map(f32::abs);
+                f.scores.softcap = f.scores.softcap.map(f32::abs);
                 f.lse = f.lse.map(|lse| LseView { shape: [batch, heads_k * group, sq], ..lse });
                 f
             })
@@ -358,15 +362,16 @@ mod random {
     }
 
     /// Returns whether the request was accepted.
-    fn check(f: &Forward<'_>) -> Result<bool, TestCaseError> {
+    fn check(f: &AttentionRequest<'_>) -> Result<bool, TestCaseError> {
         let Ok(plan) = plan(f, l4()) else { return Ok(false) };
-        for t in [&f.q, &f.k, &f.v, &f.o] {
+        let [k, v] = f.kv.tensors().expect("tensors");
+        for t in [&f.q, k, v, &f.o] {
             prop_assert!(last_element(t) < i128::from(t.elements));
             prop_assert!(
                 i128::from(t.address) + 2 * i128::from(t.elements.min(last_element(t) as u64 + 1)) <= 1 << 64
             );
         }
-        let params = plan.params(f).expect("planned");
+        let params = forward_params(&plan.bind(f).expect("planned"));
         prop_assert!(params.scale_log2.is_finite() && params.scale_log2 > 0.0 && params.softcap >= 0.0);
         prop_assert_eq!(plan.grid(), [params.order.tiles, 1, 1]);
         prop_assert_eq!(supports(&f.problem(), l4()).map(|kernel| kernel.symbol), Ok(plan.contract().symbol));

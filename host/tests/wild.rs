@@ -1,6 +1,6 @@
 //! Random caches, appends and merges, mostly wrong: an answer, never a panic; and what is accepted stays
 //! inside its buffers.
-use ferroflash::*;
+use ferroflash::{request::*, *};
 use proptest::prelude::*;
 
 fn number() -> BoxedStrategy<usize> {
@@ -36,7 +36,7 @@ fn view() -> BoxedStrategy<TensorView> {
 fn lse() -> BoxedStrategy<LseView> {
     (address(), elements(), prop::array::uniform3(number()), prop::array::uniform3(stride()))
         .prop_map(|(address, elements, shape, [batch, head, row])| {
-            LseView::new(address, elements, shape, [batch, head]).rows_apart(row)
+            LseView::new(address, elements, shape, [batch, head]).row_stride(row)
         })
         .boxed()
 }
@@ -117,7 +117,7 @@ proptest! {
         let slots = if wide { Slots::i64 } else { Slots::i32 };
         let slots = slots(at & !7, if small { tokens % 129 } else { tokens });
         let append = Append::new(k, v, pages, slots);
-        if let Ok(plan) = plan_append(&append, h200()) {
+        if let Ok(plan) = plan(&append, h200()) {
             for view in [k, v] {
                 prop_assert!(fits(view.elements, &view.shape, &view.strides));
             }
@@ -144,7 +144,7 @@ proptest! {
         let mut merge = Merge::new(&states, o);
         merge.lse = result;
         merge.sinks = sinks.map(|(address, elements)| Sinks { address, elements });
-        if plan_merge(&merge, h200()).is_ok() {
+        if plan(&merge, h200()).is_ok() {
             for view in states.iter().map(|state| state.o).chain([o]) {
                 prop_assert!(fits(view.elements, &view.shape, &view.strides));
             }

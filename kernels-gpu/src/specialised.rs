@@ -4,7 +4,8 @@ use crate::entries::Run;
 use crate::forward::QPlace;
 use crate::mainloop::{KvStage, Share, Stages, attend};
 use crate::mask::MaskFn;
-use crate::tensors::{Portion, Whole};
+use crate::tensors::TensorTile;
+use crate::work::TileNumber;
 use spec::{FwdParams, FwdSpecialised};
 use tile::copy::{CpAsync, Walk};
 use tile::group::SplitGroup;
@@ -31,13 +32,13 @@ impl<
     const W: usize,
     const N: usize,
     const D: usize,
-    const HELD: usize,
+    const Q_STEPS: usize,
     const STAGES: usize,
-> Run for FwdSpecialised<E, Mask, M, W, N, D, HELD, STAGES>
+> Run for FwdSpecialised<E, Mask, M, W, N, D, Q_STEPS, STAGES>
 {
     #[inline(always)]
     fn run(p: FwdParams, block: Block<Self>, smem: Smem<Self>) {
-        let tensors = Whole(block.index()).tensors::<E, D>(&p, M as u32 * 16);
+        let tensors = TileNumber(block.index()).tensors::<E, D>(&p, M as u32 * 16);
         let rows = tensors.rows;
         let range = Mask::blocks(&rows, N as u32 * 16);
         if !Mask::SEES_ALL && range.start == range.end {
@@ -64,9 +65,9 @@ impl<
             },
             |q_tile, kv, consumers| {
                 let mine = consumers.rows::<M, W>();
-                let q_frag = Resident::<_, M, W, D, HELD>::load(&q_tile, mine);
+                let q_frag = Resident::<_, M, W, D, Q_STEPS>::load(&q_tile, mine);
                 let share = Share { rows, range, mine, team: SplitGroup::ONLY };
-                let (acc_o, softmax) = attend::<E, Mask, M, W, 1, N, D, HELD>(&p, share, &q_frag, kv);
+                let (acc_o, softmax) = attend::<E, Mask, M, W, 1, N, D, Q_STEPS>(&p, share, &q_frag, kv);
                 tensors.store(acc_o, &softmax, q_tile.spent(), mine);
             },
         );

@@ -1,5 +1,6 @@
 //! Cases of attention on a cache, in the simulator.
-use ferroflash::{Attention, SimDriver};
+use ferroflash::Attention;
+use ferroflash::driver::SimDriver;
 use ptx_sim::Kind;
 use reference::{DecodeCase, DecodeMemory, LoadedDecode, Pages};
 

@@ -2,11 +2,12 @@
 //! simulator with kind and source line. What does not even compile is in `tests/misuse`. docs/failures.md
 //! lists all of it.
 use ferroflash::driver::Harness;
+use ferroflash::driver::{Driver, SimDriver};
+use ferroflash::kernels::{AttnInfo, Contract, ENTRIES, HOPPERS, MaskKind};
 use ferroflash::lineage::{Configuration, names};
-use ferroflash::{
-    Attention, AttnInfo, Capabilities, Contract, DType, Driver, ENTRIES, Error, Forward, HOPPERS, Mask,
-    MaskKind, Problem, SimDriver, TensorView, plan, ptx,
-};
+use ferroflash::plan::Problem;
+use ferroflash::request::{AttentionRequest, Mask, TensorView};
+use ferroflash::{Attention, Capabilities, DType, Error, plan, ptx};
 use ferroflash_tests::is_carried;
 use ptx_sim::{Gpu, Kind, Launch, Module, Options, Profile};
 use reference::{Case, Layout, Loaded, Reference, Values, reproducer};
@@ -76,13 +77,14 @@ fn an_access_off_its_alignment_is_reported() {
 #[test]
 fn a_misaligned_tensor_is_refused() {
     let view = |address| TensorView::bhsd(address, 1 << 20, DType::F16, [1, 64, 1, 64]);
-    let good = Forward::new(view(1 << 30), view(2 << 30), view(3 << 30), view(4 << 30));
+    let [q, k, v, o] = [1, 2, 3, 4].map(|n| view(n << 30));
+    let good = AttentionRequest::dense(q, k, v, o);
     let l4 = Capabilities::profile("l4").expect("a known card");
     plan(&good, l4).expect("aligned");
-    let rows_apart = TensorView { strides: [4096, 68, 4096, 1], ..good.v };
+    let rows_apart = TensorView { strides: [4096, 68, 4096, 1], ..v };
     for (what, bad) in [
-        ("k.address", Forward::new(good.q, view((2 << 30) + 2), good.v, good.o)),
-        ("v.strides", Forward::new(good.q, good.k, rows_apart, good.o)),
+        ("k.address", AttentionRequest::dense(q, view((2 << 30) + 2), v, o)),
+        ("v.strides", AttentionRequest::dense(q, k, rows_apart, o)),
     ] {
         let refused = plan(&bad, l4).map(|plan| plan.contract().symbol);
         assert!(
@@ -107,7 +109,7 @@ fn another_block_than_the_kernels_is_refused() {
     let text = ptx::source(entry.contract.symbol).expect("carried");
     let contract = Contract::new(entry.contract.symbol, entry.contract.threads * 2);
     let stream = driver.stream().expect("a stream");
-    let params = [0u8; size_of::<ferroflash::FwdParams>()];
+    let params = [0u8; size_of::<ferroflash::spec::FwdParams>()];
     let refused = driver.load(&text, &contract).and_then(|kernel| {
         // SAFETY: the launch is refused before anything reads the parameters.
         unsafe { driver.launch(&kernel, [1; 3], &params, &stream) }
@@ -164,7 +166,7 @@ fn shared_memory_without_the_opt_in_is_refused() {
     let entry = ENTRIES.iter().find(is_large).expect("one needs more than 48 KiB");
     let module = Module::parse(&ptx::source(entry.contract.symbol).expect("carried")).expect("PTX");
     let mut gpu = Gpu::new(Profile::by_name("h200").expect("a known card"), Options::default());
-    let params = [0u8; size_of::<ferroflash::FwdParams>()];
+    let params = [0u8; size_of::<ferroflash::spec::FwdParams>()];
     let (block, dynamic_smem) = ([entry.contract.threads, 1, 1], entry.contract.smem_bytes);
     let launch =
         Launch { grid: [1; 3], block, dynamic_smem, smem_opt_in: 0, registers: None, params: &params };
@@ -239,7 +241,7 @@ fn rows_with_no_key_are_zero_beside_rows_that_see_infinity() {
     let causal = ENTRIES.iter().chain(HOPPERS).filter(|entry| entry.mask == MaskKind::Causal);
     for name in carried(causal.filter(|entry| entry.dtype == DType::F16 && names(entry).next().is_none())) {
         let attention = Attention::new(SimDriver::new("h200").expect("a known card"));
-        let head_dim = ferroflash::entry(name).expect("in the table").head_dim as usize;
+        let head_dim = ferroflash::kernels::entry(name).expect("in the table").head_dim as usize;
         // 100 queries, 30 keys, the last query at the last key: 70 queries see none.
         let problem = Problem::new(DType::F16, 1, 100, 2, head_dim).seqlen_k(30).mask(Mask::Causal);
         let mut memory = Case { problem, layout: Layout::Bshd, seed: 3, values: Values::Normal }.memory();
@@ -264,7 +266,7 @@ fn keys_far_below_the_largest_are_summed_as_they_should_be() {
         carried(HOPPERS.iter().filter(full)).flat_map(|name| [15.4f32, 14.4, 13.0, 11.45].map(|p| (name, p)));
     for (name, powers) in all.chain(portable.map(|name| (name, 15.4))) {
         let attention = Attention::new(SimDriver::new("h200").expect("a known card"));
-        let dtype = ferroflash::entry(name).expect("in the table").dtype;
+        let dtype = ferroflash::kernels::entry(name).expect("in the table").dtype;
         let problem = Problem::new(dtype, 1, 64, 1, 64).seqlen_k(KEYS);
         let mut memory = Case { problem, layout: Layout::Bshd, seed: 3, values: Values::Normal }.memory();
         // Scores are 0 but for the last key's; its value is 0, those of the others 1.

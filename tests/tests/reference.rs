@@ -1,5 +1,7 @@
 //! The reference against answers that were worked out by hand, and against the definition in a few lines.
-use ferroflash::{Alignment, DType, Mask, Problem};
+use ferroflash::DType;
+use ferroflash::plan::Problem;
+use ferroflash::request::{Alignment, Mask};
 use half::{bf16, f16};
 use reference::{HostTensor, Inputs, Outputs, Random, exact, naive};
 
@@ -36,7 +38,7 @@ impl Tiny<'_> {
         let problem = Problem::new(DType::F16, 1, k.len() / self.head_dim, 1, self.head_dim)
             .seqlen_q(q.len() / self.head_dim)
             .mask(self.mask)
-            .align(self.alignment)
+            .alignment(self.alignment)
             .scale(self.scale)
             .softcap(self.softcap.unwrap_or_default());
         let inputs =

@@ -1,6 +1,8 @@
 //! Every kernel that this build carries in the simulator, every access, barrier and copy checked, on the
 //! problems that hit its edges.
-use ferroflash::{Attention, AttnInfo, SimDriver, entries};
+use ferroflash::Attention;
+use ferroflash::driver::SimDriver;
+use ferroflash::kernels::{AttnInfo, entries};
 use ferroflash_tests::subjects::check_edges;
 use ferroflash_tests::{carried, check, is_carried, on_every_core, simulator_with};
 use ptx_sim::Options;
@@ -57,8 +59,10 @@ fn a_wrong_result_is_noticed() {
     let attention = simulator(local);
     let case = edges(local, 1)[3];
     let memory = case.memory();
-    let ferroflash::Mask::Window { left: Some(left), right } = case.problem.mask else { panic!("a window") };
-    let narrower = ferroflash::Mask::Window { left: Some(left - 1), right };
+    let ferroflash::request::Mask::Window { left: Some(left), right } = case.problem.mask else {
+        panic!("a window")
+    };
+    let narrower = ferroflash::request::Mask::Window { left: Some(left - 1), right };
     let wrong = Case { problem: case.problem.mask(narrower), ..case }.memory();
     let outcome = Loaded::new(&attention, &wrong, Some(local.contract.symbol))
         .and_then(|loaded| loaded.run())

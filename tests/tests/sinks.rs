@@ -1,8 +1,8 @@
 //! Logits that belong to no key, as large and as small as there are.
 use ferroflash::driver::Harness;
-use ferroflash::{
-    Attention, DType, Decode, Index, KvCache, KvPages, LseView, PageView, SimDriver, Sinks, TensorView,
-};
+use ferroflash::driver::SimDriver;
+use ferroflash::request::{AttentionRequest, Index, KvCache, KvPages, LseView, PageView, Sinks, TensorView};
+use ferroflash::{Attention, DType};
 
 /// What a logit does to a row whose value is 1 throughout and whose scores are 0, on 16 keys: O, and its
 /// log-sum-exp.
@@ -22,7 +22,7 @@ fn row_beside(logit: f32) -> (f32, f32) {
     let row = |buffer| TensorView::bshd(driver.address(buffer), DIM as u64, DType::F16, [1, 1, 1, DIM]);
     let page = |buffer| PageView::nhd(driver.address(buffer), 16 * DIM as u64, DType::F16, [1, 16, 1, DIM]);
     let cache = KvCache::dense(KvPages::new(page(&k), page(&v)), Index::new(driver.address(&lengths), 1));
-    let decode = Decode::new(row(&q), cache, row(&o))
+    let decode = AttentionRequest::cached(row(&q), cache, row(&o))
         .sinks(Sinks { address: driver.address(&sinks), elements: 1 })
         .lse(LseView::contiguous(driver.address(&lse), 1, [1, 1, 1]));
     let (plan, stream) = (attention.plan(&decode).expect("a plan"), driver.stream().expect("a stream"));

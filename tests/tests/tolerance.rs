@@ -1,5 +1,7 @@
 //! The rule that judges a result, on results that are wrong in one way each.
-use ferroflash::{DType, Mask, Problem};
+use ferroflash::DType;
+use ferroflash::plan::Problem;
+use ferroflash::request::Mask;
 use half::f16;
 use reference::{HostTensor, Inputs, Random, Reference, Verdict};
 

@@ -1,6 +1,8 @@
 //! Inputs that repeat themselves, as strides say it, are as good as explicit copies.
+use ferroflash::driver::SimDriver;
 use ferroflash::driver::{Harness, SimBuffer, SimStream};
-use ferroflash::{Attention, DType, Error, Forward, Mask, SimDriver, TensorView};
+use ferroflash::request::{AttentionRequest, Mask, TensorView};
+use ferroflash::{Attention, DType, Error};
 use reference::Random;
 
 const SHAPE: [usize; 4] = [2, 70, 4, 40];
@@ -32,7 +34,7 @@ fn one_head_of_keys_for_all_heads_and_batches_and_for_the_values_too() -> Result
     let run = |kv: TensorView, mask: Mask| -> Result<Vec<u8>, Error> {
         let mut o = driver.allocate(elements * 2)?;
         driver.fill(&mut o, 0xff)?;
-        let forward = Forward::new(dense(&q), kv, kv, dense(&o)).mask(mask);
+        let forward = AttentionRequest::dense(dense(&q), kv, kv, dense(&o)).mask(mask);
         let plan = attention.plan(&forward)?;
         // SAFETY: the views are of buffers of this driver, and the simulator has run when this returns.
         unsafe { attention.launch(&plan, &forward, &SimStream)? };

@@ -2,7 +2,8 @@
 use crate::args::{Args, dtype, extent, reach, read};
 use crate::call::{Status, borrow, call, invalid};
 use crate::context::{Context, enqueue};
-use ferroflash::{Append, Error, KvPages, KvScale, PageView, Slots, TensorView};
+use ferroflash::Error;
+use ferroflash::request::{Append, KvPages, KvScale, PageView, Slots, TensorView};
 use std::ffi::c_void;
 
 /// `ferroflash_append_t`.
@@ -122,7 +123,7 @@ pub unsafe extern "C" fn ferroflash_append(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ferroflash::{Capabilities, DType, plan_append};
+    use ferroflash::{Capabilities, DType, plan};
 
     fn args() -> AppendArgs {
         // SAFETY: zeros are a value of every field.
@@ -151,7 +152,7 @@ mod tests {
     fn what_c_writes_is_what_is_asked_for() {
         let card = Capabilities::profile("l4").expect("known");
         let plain = args().append().expect("valid");
-        assert_eq!(plan_append(&plain, card).expect("valid").contract().symbol, "append_copy");
+        assert_eq!(plan(&plain, card).expect("valid").contract().symbol, "append_copy");
         assert_eq!((plain.k.shape, plain.k.elements), ([1, 10, 2, 64], 1280));
         assert_eq!((plain.pages.keys.shape, plain.pages.values.elements), ([7, 16, 2, 64], 7 * 16 * 128));
         assert_eq!((plain.slots.elements, plain.slots.wide), (10, false));
@@ -163,7 +164,7 @@ mod tests {
             ..args()
         };
         let eight = eight.append().expect("valid");
-        assert_eq!(plan_append(&eight, card).expect("valid").contract().symbol, "append_f16_e4m3_native");
+        assert_eq!(plan(&eight, card).expect("valid").contract().symbol, "append_f16_e4m3_native");
         assert_eq!(eight.pages.keys.dtype, DType::E4m3);
         let heads = KvScale::Device { address: 6 << 30, elements: 2, strides: [0, 1] };
         assert_eq!((eight.pages.scales, eight.slots.wide), ([KvScale::Value(0.5), heads], true));

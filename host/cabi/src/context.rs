@@ -3,7 +3,11 @@ use crate::args::read;
 use crate::call::{Status, borrow, call, invalid, store};
 use crate::entries::entry_name;
 use crate::forward::{ForwardArgs, PlanInfo};
-use ferroflash::{Attention, Contract, Error, Plan, RawDriver, RawStream, Request, Tuning};
+use ferroflash::driver::{RawDriver, RawStream};
+use ferroflash::plan::{Request, ScratchBytes};
+use ferroflash::request::Scratch;
+use ferroflash::tuning::Tuning;
+use ferroflash::{Attention, Error, Plan};
 use std::ffi::{CStr, CString, c_void};
 
 /// `ferroflash_context_t`.
@@ -96,7 +100,7 @@ pub unsafe extern "C" fn ferroflash_plan_describe(plan: *const PlanHandle, info:
         // SAFETY: the caller's promise.
         let PlanHandle { plan, reason } = unsafe { borrow("plan", plan)? };
         // SAFETY: the caller's promise.
-        unsafe { self::info(info, plan.contract(), plan.grid(), reason, [plan.workspace_bytes(), 0]) }
+        unsafe { self::info(info, plan, reason) }
     })
 }
 
@@ -105,19 +109,15 @@ pub unsafe extern "C" fn ferroflash_plan_describe(plan: *const PlanHandle, info:
 ///
 /// # Safety
 /// `info` is null or a struct of as many bytes as its size says, which may be written.
-pub(crate) unsafe fn info(
-    info: *mut PlanInfo,
-    contract: &Contract,
-    grid: [u32; 3],
-    reason: &CStr,
-    [workspace_bytes, counters_bytes]: [u64; 2],
-) -> Result<(), Error> {
+pub(crate) unsafe fn info(info: *mut PlanInfo, plan: &Plan, reason: &CStr) -> Result<(), Error> {
     // SAFETY: the caller's promise; the size is the first field.
     let size = *unsafe { borrow("info", info.cast_const().cast::<u64>())? };
     if size < PlanInfo::SIZE_V1 as u64 {
         let expected = "FERROFLASH_PLAN_INFO_INIT sets it to sizeof(ferroflash_plan_info_t)";
         return Err(invalid("info.size", size, expected));
     }
+    let (contract, grid) = (plan.contract(), plan.grid());
+    let ScratchBytes { workspace: workspace_bytes, counters: counters_bytes } = plan.scratch_bytes();
     let (entry, reason) = (entry_name(contract.symbol), reason.as_ptr());
     let (block, smem_bytes) = ([contract.threads, 1, 1], contract.smem_bytes.into());
     let known = PlanInfo { size, entry, reason, grid, block, smem_bytes, workspace_bytes, counters_bytes };
@@ -142,7 +142,8 @@ pub unsafe extern "C" fn ferroflash_workspace_size(
         // SAFETY: the caller's promises.
         let (context, args) = unsafe { (borrow("context", context)?, read(forward)?) };
         // SAFETY: the caller's promise; the name is used in this call alone.
-        let needed = context.0.plan_with(&unsafe { args.forward()? }, u64::MAX)?.workspace_bytes();
+        let forward = unsafe { args.forward()? }.scratch(Scratch::Fastest);
+        let needed = context.0.plan(&forward)?.scratch_bytes().workspace;
         // SAFETY: the caller's promise.
         let bytes =
             unsafe { bytes.as_mut() }.ok_or_else(|| invalid("bytes", "NULL", "it must not be null"))?;

@@ -2,9 +2,10 @@
 use crate::args::{Args, dtype, extent, mask, name, reach, read, slopes};
 use crate::call::{Status, borrow, call, invalid};
 use crate::context::{Context, enqueue};
-use ferroflash::{
-    Counters, Decode, Error, Index, KvCache, KvPages, KvScale, LseView, PackedQueries, PageView, Sinks,
-    Splits, TensorView, Workspace,
+use ferroflash::Error;
+use ferroflash::request::{
+    AttentionRequest, Counters, Index, KvCache, KvPages, KvScale, LseView, PageView, Queries, Scratch, Sinks,
+    Splits, TensorView, VarlenQueries, Workspace,
 };
 use std::ffi::{c_char, c_void};
 
@@ -126,44 +127,46 @@ impl DecodeArgs {
     ///
     /// # Safety
     /// `config` is null or a string that lives for `'a`.
-    pub(crate) unsafe fn decode<'a>(&self) -> Result<Decode<'a>, Error> {
+    pub(crate) unsafe fn decode<'a>(&self) -> Result<AttentionRequest<'a>, Error> {
         let [batch, heads] = [extent("batch", self.batch)?, extent("heads_q", self.heads_q)?];
         let [rows, head_dim] = [extent("seqlen_q", self.seqlen_q)?, extent("head_dim", self.head_dim)?];
         let dtypes = [dtype("dtype", self.dtype)?, dtype("cache_dtype", self.cache_dtype)?];
-        let (batches, rows, packed) = match self.cu_seqlens_q.is_null() {
-            true => (batch, rows, None),
+        let (batches, rows, queries) = match self.cu_seqlens_q.is_null() {
+            true => (batch, rows, Queries::Batched),
             false => {
                 let starts = Index::new(self.cu_seqlens_q as u64, (batch as u64).saturating_add(1));
-                let packed = PackedQueries::new(batch, starts, rows);
-                (1, extent("total_q", self.total_q)?, Some(packed))
+                let varlen = VarlenQueries::new(batch, starts, rows);
+                (1, extent("total_q", self.total_q)?, Queries::Varlen(varlen))
             }
         };
         let shape = [batches, rows, heads, head_dim];
         let view = |address: u64, strides: [i64; 4]| {
             TensorView::new(address, reach(&shape, &strides), dtypes[0], shape, strides)
         };
-        let mut decode = Decode::new(
+        let mut decode = AttentionRequest::cached(
             view(self.q as u64, self.q_strides),
             self.cache(batch)?,
             view(self.o as u64, self.o_strides),
         )
         .mask(mask(self.mask, [self.window_left, self.window_right])?)
         .softcap(self.softcap)
-        .splits(self.parts()?);
-        decode.packed = packed;
-        decode.alibi = slopes(self.alibi_slopes, self.alibi_strides, [batch, heads]);
-        decode.scale = (self.scale != 0.0).then_some(self.scale);
+        .splits(self.parts()?)
+        .queries(queries);
+        decode.scores.alibi = slopes(self.alibi_slopes, self.alibi_strides, [batch, heads]);
+        decode.scores.scale = (self.scale != 0.0).then_some(self.scale);
         if !self.lse.is_null() {
             let (shape, [by_batch, by_head]) = ([batches, heads, rows], self.lse_strides);
             let elements = reach(&shape, &[by_batch, by_head, 1]);
             decode.lse = Some(LseView::new(self.lse as u64, elements, shape, self.lse_strides));
         }
         let sinks = Sinks { address: self.sinks as u64, elements: heads as u64 };
-        decode.sinks = (!self.sinks.is_null()).then_some(sinks);
+        decode.scores.sinks = (!self.sinks.is_null()).then_some(sinks);
         let workspace = Workspace { address: self.workspace as u64, bytes: self.workspace_bytes };
-        decode.workspace = (!self.workspace.is_null()).then_some(workspace);
         let counters = Counters { address: self.counters as u64, bytes: self.counters_bytes };
-        decode.counters = (!self.counters.is_null()).then_some(counters);
+        let counters = (!self.counters.is_null()).then_some(counters);
+        if !self.workspace.is_null() {
+            decode.scratch = Scratch::Memory { workspace, counters };
+        }
         // SAFETY: the caller's promise.
         decode.config = unsafe { name("config", self.config)? };
         Ok(decode)
@@ -233,13 +236,11 @@ pub unsafe extern "C" fn ferroflash_decode_scratch_size(
         // SAFETY: the caller's promises.
         let (context, args) = unsafe { (borrow("context", context)?, read(decode)?) };
         // SAFETY: the caller's promise; the name is used in this call alone.
-        let mut decode = unsafe { args.decode()? };
-        // What is offered is to be found out.
-        (decode.workspace, decode.counters) = (None, None);
-        let plan = context.attention().plan_with(&decode, u64::MAX)?;
+        let decode = unsafe { args.decode()? };
+        let needs = context.attention().plan(&decode.scratch(Scratch::Fastest))?.scratch_bytes();
         let places = [
-            ("workspace_bytes", workspace_bytes, plan.workspace_bytes()),
-            ("counters_bytes", counters_bytes, plan.counters_bytes()),
+            ("workspace_bytes", workspace_bytes, needs.workspace),
+            ("counters_bytes", counters_bytes, needs.counters),
         ];
         for (what, place, bytes) in places {
             // SAFETY: the caller's promise.
@@ -275,7 +276,9 @@ pub unsafe extern "C" fn ferroflash_decode(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ferroflash::{Capabilities, Paged, plan_decode_with};
+    use ferroflash::request::KeysValues;
+    use ferroflash::request::Paged;
+    use ferroflash::{Capabilities, plan};
 
     /// Llama 3's 8 billion: 32 query heads on 8, pages of 16 keys.
     fn args() -> DecodeArgs {
@@ -311,13 +314,17 @@ mod tests {
         let card = Capabilities::profile("h200").expect("known");
         // SAFETY: no name.
         let decode = |args: DecodeArgs| unsafe { args.decode() };
+        let cache = |d: &AttentionRequest<'_>| match d.kv {
+            KeysValues::Cache(cache) => cache,
+            KeysValues::Tensors { .. } | KeysValues::Varlen { .. } => panic!("a cache"),
+        };
         let d = decode(args()).expect("valid");
-        let plan = plan_decode_with(&d, card, u64::MAX).expect("valid");
-        assert_eq!(plan.contract().symbol, "decode_f16_d128_causal_8_tiles");
-        assert_eq!((d.cache.max_k, d.splits, d.lse, d.sinks), (8192, Splits::Auto, None, None));
-        assert_eq!((d.q.elements, d.cache.pages.keys.shape), (16 * 32 * 128, [1000, 16, 8, 128]));
+        let made = plan(&d.scratch(Scratch::Fastest), card).expect("valid");
+        assert_eq!(made.contract().symbol, "decode_f16_d128_causal_8_tiles");
+        assert_eq!((cache(&d).max_k, d.splits, d.lse, d.scores.sinks), (8192, Splits::Auto, None, None));
+        assert_eq!((d.q.elements, cache(&d).pages.keys.shape), (16 * 32 * 128, [1000, 16, 8, 128]));
         let known = decode(DecodeArgs { total_k: 9000, ..args() }).expect("valid");
-        assert_eq!((d.cache.total_k, known.cache.total_k), (None, Some(9000)));
+        assert_eq!((cache(&d).total_k, cache(&known).total_k), (None, Some(9000)));
         let rows = (7usize << 40) as *const i32;
         let dense = DecodeArgs {
             block_table: std::ptr::null(),
@@ -329,8 +336,8 @@ mod tests {
             ..args()
         };
         let d = decode(dense).expect("valid");
-        assert_eq!(d.cache.paged, Paged::Dense { rows: Some(Index::new(7 << 40, 16)) });
-        assert_eq!((d.cache.max_k, d.splits), (10, Splits::CHUNK));
+        assert_eq!(cache(&d).paged, Paged::Dense { rows: Some(Index::new(7 << 40, 16)) });
+        assert_eq!((cache(&d).max_k, d.splits), (10, Splits::CHUNK));
         let packed = DecodeArgs {
             cu_seqlens_q: rows,
             total_q: 99,
@@ -340,15 +347,16 @@ mod tests {
             ..args()
         };
         let d = decode(packed).expect("valid");
-        assert_eq!(d.packed, Some(PackedQueries::new(16, Index::new(7 << 40, 17), 70)));
+        let varlen = VarlenQueries::new(16, Index::new(7 << 40, 17), 70);
+        assert_eq!(d.queries, Queries::Varlen(varlen));
         assert_eq!((d.q.shape, d.lse.expect("asked for").shape), ([1, 99, 32, 128], [1, 32, 99]));
-        let plan = plan_decode_with(&d, card, u64::MAX).expect("valid");
-        assert_eq!(plan.contract().symbol, "hopper_paged_f16_d128_causal_128x128");
+        let made = plan(&d.scratch(Scratch::Fastest), card).expect("valid");
+        assert_eq!(made.contract().symbol, "hopper_paged_f16_d128_causal_128x128");
         let scales = (8usize << 40) as *const f32;
         let eight =
             DecodeArgs { cache_dtype: 2, v_scale: 0.5, k_scales: scales, scales_strides: [8, 1], ..args() };
         let scales = KvScale::Device { address: 8 << 40, elements: 15 * 8 + 8, strides: [8, 1] };
-        assert_eq!(decode(eight).expect("valid").cache.pages.scales, [scales, KvScale::Value(0.5)]);
+        assert_eq!(cache(&decode(eight).expect("valid")).pages.scales, [scales, KvScale::Value(0.5)]);
         for (args, words) in [
             (DecodeArgs { splits: -1, ..args() }, "splits: -1"),
             (DecodeArgs { splits: 2, chunk: 128, ..args() }, "chunk: 128"),

@@ -4,12 +4,13 @@ use crate::call::{Status, borrow, call, store};
 use crate::context::{Context, destroy, info};
 use crate::decode::DecodeArgs;
 use crate::forward::PlanInfo;
-use ferroflash::{DecodePlan, RawStream};
+use ferroflash::Plan;
+use ferroflash::driver::RawStream;
 use std::ffi::{CString, c_void};
 
 /// `ferroflash_decode_plan_t`.
 pub struct DecodePlanHandle {
-    plan: DecodePlan,
+    plan: Plan,
     reason: CString,
 }
 
@@ -59,9 +60,8 @@ pub unsafe extern "C" fn ferroflash_decode_plan_describe(
     call(|| {
         // SAFETY: the caller's promise.
         let DecodePlanHandle { plan, reason } = unsafe { borrow("plan", plan)? };
-        let scratch = [plan.workspace_bytes(), plan.counters_bytes()];
         // SAFETY: the caller's promise.
-        unsafe { info(about, plan.contract(), plan.grid(), reason, scratch) }
+        unsafe { info(about, plan, reason) }
     })
 }
 

@@ -1,7 +1,10 @@
 //! The structs of `ferroflash.h`, and `ferroflash_forward_t` as a [`Forward`].
 use crate::args::{Args, dtype, extent, mask, name, reach, slopes};
 use crate::call::invalid;
-use ferroflash::{Alignment, Error, Forward, Index, LseView, Packed, TensorView, Workspace};
+use ferroflash::Error;
+use ferroflash::request::{
+    Alignment, AttentionRequest, Index, LseView, Scratch, TensorView, VarlenKeys, VarlenQueries,
+};
 use std::ffi::{c_char, c_void};
 
 /// `ferroflash_forward_t`.
@@ -121,11 +124,11 @@ impl ForwardArgs {
     ///
     /// # Safety
     /// `config` is null or a string that lives for `'a`.
-    pub(crate) unsafe fn forward<'a>(&self) -> Result<Forward<'a>, Error> {
+    pub(crate) unsafe fn forward<'a>(&self) -> Result<AttentionRequest<'a>, Error> {
         let dtype = dtype("dtype", self.dtype)?;
         let [batch, head_dim] = [extent("batch", self.batch)?, extent("head_dim", self.head_dim)?];
-        let packed = self.packed(batch)?;
-        let (batch, [rows_q, rows_k]) = match packed {
+        let varlen = self.varlen(batch)?;
+        let (batch, [rows_q, rows_k]) = match varlen {
             None => (batch, [extent("seqlen_q", self.seqlen_q)?, extent("seqlen_k", self.seqlen_k)?]),
             Some(_) => (1, [extent("total_q", self.total_q)?, extent("total_k", self.total_k)?]),
         };
@@ -134,35 +137,35 @@ impl ForwardArgs {
         let view = |address: u64, shape: [usize; 4], strides: [i64; 4]| {
             TensorView::new(address, reach(&shape, &strides), dtype, shape, strides)
         };
-        let mut forward = Forward::new(
-            view(self.q as u64, queries, self.q_strides),
-            view(self.k as u64, keys, self.k_strides),
-            view(self.v as u64, keys, self.v_strides),
-            view(self.o as u64, queries, self.o_strides),
-        )
+        let q = view(self.q as u64, queries, self.q_strides);
+        let k = view(self.k as u64, keys, self.k_strides);
+        let v = view(self.v as u64, keys, self.v_strides);
+        let o = view(self.o as u64, queries, self.o_strides);
+        let mut forward = match varlen {
+            None => AttentionRequest::dense(q, k, v, o),
+            Some((queries, keys)) => AttentionRequest::varlen(q, k, v, o, queries, keys),
+        }
         .mask(mask(self.mask, [self.window_left, self.window_right])?)
-        .align(self.alignment()?)
+        .alignment(self.alignment()?)
         .softcap(self.softcap);
-        forward.packed = packed;
         let sequences = extent("batch", self.batch)?;
-        forward.alibi = slopes(self.alibi_slopes, self.alibi_strides, [sequences, queries[2]]);
-        forward.scale = (self.scale != 0.0).then_some(self.scale);
+        forward.scores.alibi = slopes(self.alibi_slopes, self.alibi_strides, [sequences, queries[2]]);
+        forward.scores.scale = (self.scale != 0.0).then_some(self.scale);
         if !self.lse.is_null() {
             let (shape, [by_batch, by_head]) = ([queries[0], queries[2], queries[1]], self.lse_strides);
             let elements = reach(&shape, &[by_batch, by_head, 1]);
             forward.lse = Some(LseView::new(self.lse as u64, elements, shape, self.lse_strides));
         }
         if !self.workspace.is_null() {
-            forward.workspace =
-                Some(Workspace { address: self.workspace as u64, bytes: self.workspace_bytes });
+            forward.scratch = Scratch::workspace(self.workspace as u64, self.workspace_bytes);
         }
         // SAFETY: the caller's promise.
         forward.config = unsafe { name("config", self.config)? };
         Ok(forward)
     }
 
-    /// Where each of so many sequences begins, if they are packed.
-    fn packed(&self, batch: usize) -> Result<Option<Packed>, Error> {
+    /// Where each of `batch` sequences begins, if they are varlen.
+    fn varlen(&self, batch: usize) -> Result<Option<(VarlenQueries, VarlenKeys)>, Error> {
         let integers = [self.cu_seqlens_q, self.cu_seqlens_k, self.seqused_k];
         let [cu_seqlens_q, cu_seqlens_k, seqused_k] = integers.map(|address| address as u64);
         if integers.iter().all(|address| address.is_null()) {
@@ -170,16 +173,14 @@ impl ForwardArgs {
         }
         for (what, address) in [("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k)] {
             if address == 0 {
-                return Err(invalid(what, "NULL", "packed sequences have cu_seqlens_q and cu_seqlens_k"));
+                return Err(invalid(what, "NULL", "varlen sequences have cu_seqlens_q and cu_seqlens_k"));
             }
         }
         let [longest_q, longest_k] = [extent("seqlen_q", self.seqlen_q)?, extent("seqlen_k", self.seqlen_k)?];
         let starts = |address: u64| Index::new(address, (batch as u64).saturating_add(1));
-        let packed = Packed::new(batch, starts(cu_seqlens_q), starts(cu_seqlens_k), longest_q, longest_k);
-        Ok(Some(match seqused_k {
-            0 => packed,
-            address => packed.used(Index::new(address, batch as u64)),
-        }))
+        let mut keys = VarlenKeys::new(starts(cu_seqlens_k), longest_k);
+        keys.seqused_k = (seqused_k != 0).then_some(Index::new(seqused_k, batch as u64));
+        Ok(Some((VarlenQueries::new(batch, starts(cu_seqlens_q), longest_q), keys)))
     }
 
     fn alignment(&self) -> Result<Alignment, Error> {
@@ -197,7 +198,7 @@ impl ForwardArgs {
 mod tests {
     use super::*;
     use crate::args::read;
-    use ferroflash::Mask;
+    use ferroflash::request::{KeysValues, Mask, Queries, Scores};
 
     /// A struct of a later version: ours, and eight bytes more.
     #[repr(C)]
@@ -232,6 +233,8 @@ mod tests {
 
     #[test]
     fn what_c_writes_is_what_is_asked_for() {
+        let tensors = |f: &AttentionRequest<'_>| f.kv.tensors().expect("tensors").map(|view| *view);
+        let (k, v) = (|f: &AttentionRequest<'_>| tensors(f)[0], |f: &AttentionRequest<'_>| tensors(f)[1]);
         let forward = |change: fn(&mut ForwardArgs)| {
             let mut args = args(size_of::<ForwardArgs>());
             (args.seqlen_q, args.seqlen_k, args.heads_q, args.heads_k, args.head_dim) = (5, 7, 4, 2, 64);
@@ -241,17 +244,18 @@ mod tests {
             unsafe { args.forward() }
         };
         let f = forward(|_| {}).expect("valid");
-        assert_eq!((f.q.shape, f.k.shape, f.q.elements), ([3, 5, 4, 64], [3, 7, 2, 64], 3 * 5 * 256));
-        assert_eq!((f.scale, f.softcap, f.lse, f.config, f.mask), (None, Some(5.0), None, None, Mask::Full));
+        assert_eq!((f.q.shape, k(&f).shape, f.q.elements), ([3, 5, 4, 64], [3, 7, 2, 64], 3 * 5 * 256));
+        assert_eq!((f.scores, f.lse), (Scores::new().softcap(5.0), None));
+        assert_eq!((f.config, f.mask), (None, Mask::Full));
         let window =
             forward(|args| (args.mask, args.window_left, args.window_right) = (3, -1, 0)).expect("valid");
         assert_eq!(window.mask, Mask::Window { left: None, right: Some(0) });
         let lse = forward(|args| args.lse = 64 as *mut f32).expect("valid").lse.expect("asked for");
         assert_eq!((lse.shape, lse.elements), ([3, 4, 5], 2 * 20 + 3 * 5 + 4 + 1));
-        assert_eq!(f.workspace, None);
+        assert_eq!(f.scratch, Scratch::None);
         let room = forward(|args| (args.workspace, args.workspace_bytes) = (64 as *mut c_void, 4096))
             .expect("valid");
-        assert_eq!(room.workspace, Some(Workspace { address: 64, bytes: 4096 }));
+        assert_eq!(room.scratch, Scratch::workspace(64, 4096));
         let named = forward(|args| args.config = c"fwd_x".as_ptr()).expect("valid");
         assert_eq!(named.config, Some("fwd_x"));
         let packed = |args: &mut ForwardArgs| {
@@ -259,15 +263,21 @@ mod tests {
             (args.total_q, args.total_k, args.lse) = (11, 13, 64 as *mut f32);
         };
         let p = forward(packed).expect("valid");
-        assert_eq!((p.q.shape, p.v.shape), ([1, 11, 4, 64], [1, 13, 2, 64]));
+        assert_eq!((p.q.shape, v(&p).shape), ([1, 11, 4, 64], [1, 13, 2, 64]));
         assert_eq!(p.lse.expect("asked for").shape, [1, 4, 11]);
-        let meant = Packed::new(3, Index::new(256, 4), Index::new(512, 4), 5, 7);
-        assert_eq!((f.packed, p.packed), (None, Some(meant)));
+        let queries = VarlenQueries::new(3, Index::new(256, 4), 5);
+        let meant = VarlenKeys::new(Index::new(512, 4), 7);
+        assert_eq!((f.queries, p.queries), (Queries::Batched, Queries::Varlen(queries)));
+        let keys = |f: &AttentionRequest<'_>| match f.kv {
+            KeysValues::Varlen { keys, .. } => Some(keys),
+            KeysValues::Tensors { .. } | KeysValues::Cache(_) => None,
+        };
+        assert_eq!((keys(&f), keys(&p)), (None, Some(meant)));
         let used = forward(|args| {
             (args.cu_seqlens_q, args.cu_seqlens_k) = (256 as *const i32, 512 as *const i32);
             (args.total_q, args.total_k, args.seqused_k) = (11, 13, 1024 as *const i32);
         });
-        assert_eq!(used.expect("valid").packed, Some(meant.used(Index::new(1024, 3))));
+        assert_eq!(keys(&used.expect("valid")), Some(meant.seqused_k(Index::new(1024, 3))));
         let refused = |change| forward(change).expect_err("refused").to_string();
         assert!(refused(|args| args.dtype = 9).contains("dtype: 9"));
         assert!(refused(|args| args.mask = -1).contains("mask: -1"));

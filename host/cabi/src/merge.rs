@@ -2,7 +2,8 @@
 use crate::args::{Args, copy, dtype, extent, reach, read};
 use crate::call::{Status, borrow, call, invalid};
 use crate::context::{Context, enqueue};
-use ferroflash::{Error, LseUnit, LseView, Merge, Sinks, State, TensorView};
+use ferroflash::Error;
+use ferroflash::request::{LseUnit, LseView, Merge, Sinks, State, TensorView};
 use std::ffi::c_void;
 
 /// `ferroflash_state_t`.
@@ -89,7 +90,7 @@ impl MergeArgs {
         let values = |address: u64, [by_batch, by_head, by_row]: [i64; 3], unit| {
             let shape = [batch, heads, rows];
             let elements = reach(&shape, &[by_batch, by_head, by_row]);
-            LseView::new(address, elements, shape, [by_batch, by_head]).rows_apart(by_row).unit(unit)
+            LseView::new(address, elements, shape, [by_batch, by_head]).row_stride(by_row).unit(unit)
         };
         let units = [unit("states_lse_unit", self.states_lse_unit)?, unit("lse_unit", self.lse_unit)?];
         if self.states.is_null() || self.count > MOST {
@@ -161,7 +162,7 @@ pub unsafe extern "C" fn ferroflash_merge(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ferroflash::{Capabilities, plan_merge};
+    use ferroflash::{Capabilities, plan};
 
     #[test]
     fn what_c_writes_is_what_is_asked_for() {
@@ -192,7 +193,7 @@ mod tests {
             unsafe {
                 args.merge(|merge| {
                     check(merge);
-                    plan_merge(merge, card).map(|plan| plan.contract().symbol)
+                    plan(merge, card).map(|plan| plan.contract().symbol)
                 })
             }
         };

@@ -5,7 +5,9 @@ use super::error::Error;
 use super::files::{self, Stored};
 use super::options::DeviceOptions;
 use super::run;
-use ferroflash::{DType, Mask, Problem};
+use ferroflash::DType;
+use ferroflash::plan::Problem;
+use ferroflash::request::Mask;
 use reference::{Layout, Memory};
 use std::path::PathBuf;
 

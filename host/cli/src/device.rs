@@ -4,8 +4,10 @@ use super::error::Error;
 use super::options::{DeviceKind, DeviceOptions};
 use super::results::{Results, Took};
 use super::run::cache::Input as Cached;
+use ferroflash::driver::Driver;
 use ferroflash::driver::Harness;
-use ferroflash::{Attention, Capabilities, Driver, Tuning};
+use ferroflash::tuning::Tuning;
+use ferroflash::{Attention, Capabilities};
 use reference::fuzz::{Findings, Fuzz, Other};
 use reference::{Loaded, Memory, OnDevice, Outcome, Soak, Work, Written, exact};
 use std::fmt;
@@ -144,7 +146,7 @@ impl Device {
 
     /// The simulator as a card of `Capabilities::PROFILES`, with what was measured on that card.
     fn simulator(profile: &str, console: &Console) -> Result<Self, Error> {
-        let (tuning, driver) = (tuning(console)?, ferroflash::SimDriver::new(profile)?);
+        let (tuning, driver) = (tuning(console)?, ferroflash::driver::SimDriver::new(profile)?);
         let name = driver.capabilities().name.to_string();
         let runner = Box::new(Attention::with_tuning(driver, tuning));
         Ok(Device::Kernels { runner, name, is_simulated: true })
@@ -225,7 +227,7 @@ impl Device {
             }
             Device::Cpu => {
                 // Validation is planning's, and planning needs no device.
-                ferroflash::supports(&memory.problem, &Capabilities::PROFILES[0].1)?;
+                ferroflash::plan::supports(&memory.problem, &Capabilities::PROFILES[0].1)?;
                 if let Some(name) = config {
                     super::options::entries(Some(name))?;
                     return Err(Self::has_no_kernel(name));
@@ -257,9 +259,9 @@ fn tuning(console: &Console) -> Result<Tuning, Error> {
 /// [`Error::NoDevice`], in the driver's words.
 pub(super) fn open_cuda(ordinal: u32) -> Result<impl Harness, Error> {
     #[cfg(feature = "cust")]
-    let driver = ferroflash::CustDriver::new(ordinal);
+    let driver = ferroflash::driver::CustDriver::new(ordinal);
     #[cfg(not(feature = "cust"))]
-    let driver = ferroflash::RawDriver::primary(ordinal);
+    let driver = ferroflash::driver::RawDriver::primary(ordinal);
     driver.map_err(|e| Error::NoDevice(e.to_string()))
 }
 

@@ -1,6 +1,7 @@
 //! Tensors in safetensors files.
 use super::error::Error;
-use ferroflash::{DType, Problem};
+use ferroflash::DType;
+use ferroflash::plan::Problem;
 use reference::{Sequences, Slopes};
 use safetensors::tensor::{Metadata, TensorView};
 use safetensors::{Dtype, SafeTensors};

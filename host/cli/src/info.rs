@@ -3,8 +3,10 @@ use super::console::Console;
 use super::device::{Device, Runner};
 use super::error::Error;
 use super::options::{DeviceKind, DeviceOptions, dtype};
+use ferroflash::plan::{Problem, explain};
+use ferroflash::request::{Mask, Scratch};
 use ferroflash::spec::{KERNELS, PLANNED, head_dims};
-use ferroflash::{Capabilities, DType, Mask, Problem, explain, ptx};
+use ferroflash::{Capabilities, DType, ptx};
 use serde::Serialize;
 use std::fmt;
 
@@ -122,7 +124,7 @@ fn choices(base: Problem, capabilities: &Capabilities) -> Result<Vec<Choice>, Er
         let head_dim = head_dim as usize;
         for (name, mask) in masks {
             let choice = Choice { head_dim, mask: name, kernel: None, reason: None, refused: None };
-            choices.push(match explain(&base.head_dim(head_dim).mask(mask), capabilities, 0) {
+            choices.push(match explain(&base.head_dim(head_dim).mask(mask), capabilities, Scratch::None) {
                 Ok((kernel, reason)) => {
                     Choice { kernel: Some(kernel.symbol), reason: Some(reason), ..choice }
                 }

@@ -1,10 +1,11 @@
 //! `ferroflash kernels`: the table of compiled kernels.
 use super::{console::Console, error::Error};
+use ferroflash::kernels::{AttnInfo, Contract};
 use ferroflash::spec::{
     APPENDS, AppendInfo, COMBINES, CombineInfo, DECODE_COMBINES, DECODES, DecodeCombineInfo, HOPPERS_PAGED,
     KERNELS, Keys, MERGES, MergeInfo, PAGED, PageKind, Schedule, TileScheduler,
 };
-use ferroflash::{AttnInfo, Contract, DType, lineage};
+use ferroflash::{DType, lineage};
 use reference::Subject;
 use serde::Serialize;
 use std::fmt;
@@ -121,8 +122,12 @@ impl From<&AttnInfo> for Row {
                 cache: Some(e.kv_dtype.name()),
                 tile_n: Some(e.tile_n),
                 what: Some(
-                    if persistent { "persistent, on a KV cache" } else { "one tile per block, on a KV cache" }
-                        .into(),
+                    if persistent {
+                        "persistent, on a KV cache"
+                    } else {
+                        "one tile per block, on a KV cache"
+                    }
+                    .into(),
                 ),
                 ..row
             },
@@ -193,7 +198,7 @@ fn rows() -> Vec<Row> {
     {
         kernels.iter().map(Row::from)
     }
-    let forward = ferroflash::entries().map(Row::from);
+    let forward = ferroflash::kernels::entries().map(Row::from);
     let others = of(DECODES).chain(of(PAGED)).chain(of(HOPPERS_PAGED)).chain(of(APPENDS)).chain(of(MERGES));
     forward.chain(others).chain(of(COMBINES)).chain(of(DECODE_COMBINES)).collect()
 }

@@ -2,7 +2,10 @@
 use super::error::Error;
 use clap::ValueEnum;
 use clap::builder::PossibleValuesParser;
-use ferroflash::{Alignment, AttnInfo, DType, Mask, Problem};
+use ferroflash::DType;
+use ferroflash::kernels::AttnInfo;
+use ferroflash::plan::Problem;
+use ferroflash::request::{Alignment, Mask};
 use reference::{Layout, Subject};
 
 /// The mask, and what happens to scores.
@@ -33,7 +36,7 @@ impl ScoreOptions {
         problem.scale = self.scale;
         problem
             .mask(self.window.unwrap_or(if self.causal { Mask::Causal } else { Mask::Full }))
-            .align(if self.top_left { Alignment::TopLeft } else { Alignment::BottomRight })
+            .alignment(if self.top_left { Alignment::TopLeft } else { Alignment::BottomRight })
             .softcap(self.softcap.unwrap_or_default())
     }
 }
@@ -176,8 +179,8 @@ pub(super) fn subjects(name: Option<&str>) -> Result<Vec<&'static dyn Subject>, 
 /// A name that none of them has.
 pub(super) fn entries(name: Option<&str>) -> Result<Vec<&'static AttnInfo>, Error> {
     match name {
-        Some(name) => Ok(ferroflash::lineage::entries(name)?),
-        None => Ok(ferroflash::entries().collect()),
+        Some(name) => Ok(ferroflash::kernels::named(name)?),
+        None => Ok(ferroflash::kernels::entries().collect()),
     }
 }
 

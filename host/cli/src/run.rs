@@ -5,7 +5,7 @@ use super::error::Error;
 use super::files::{self, File, Stored};
 use super::options::{DeviceKind, DeviceOptions, FileLayout, ScoreOptions};
 use super::results::{Results, Took};
-use ferroflash::Problem;
+use ferroflash::plan::Problem;
 use reference::{HostTensor, Layout, Memory, Reference, Verdict};
 use serde::Serialize;
 use std::fmt;

@@ -7,8 +7,11 @@ use super::device::{Device, Runner};
 use super::ended;
 use super::error::Error;
 use super::options::DeviceOptions;
+use ferroflash::Capabilities;
+use ferroflash::kernels::{AttnInfo, ENTRIES, HOPPERS};
+use ferroflash::plan::{Problem, explain};
+use ferroflash::request::Scratch;
 use ferroflash::tuning::{TUNING_VARIABLE, Tuned, Tuning, size};
-use ferroflash::{AttnInfo, Capabilities, ENTRIES, HOPPERS, Problem, supports_with};
 use race::{Stage, race, winner};
 use serde::Serialize;
 use std::fmt;
@@ -139,7 +142,8 @@ fn sweep(
 ) -> Result<Row, Error> {
     let entries = candidates(&problem, runner.capabilities());
     // With as much workspace as it wants: every kernel is timed with the workspace that it wants.
-    let table = supports_with(&problem, runner.capabilities(), u64::MAX)?.symbol;
+    let (table, _) = explain(&problem, runner.capabilities(), Scratch::Fastest)?;
+    let table = table.symbol;
     let mut time = runner.stopwatch(memory)?;
     let results = race(
         entries.len(),
@@ -202,7 +206,9 @@ mod tests {
         assert!(of(72).iter().all(|e| e.head_dim == 96));
         for e in of(192) {
             assert!(
-                l4.runs(&e.contract).is_ok() && e.mask == ferroflash::MaskKind::Full && e.dtype == DType::F16
+                l4.runs(&e.contract).is_ok()
+                    && e.mask == ferroflash::kernels::MaskKind::Full
+                    && e.dtype == DType::F16
             );
         }
         let h200 = ferroflash::Capabilities::profile("h200").expect("known");

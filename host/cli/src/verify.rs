@@ -4,8 +4,9 @@ use super::device::{Device, Runner};
 use super::error::Error;
 use super::options::KernelOptions;
 use super::{ended, workers};
+use ferroflash::DType;
+use ferroflash::kernels::AttnInfo;
 use ferroflash::lineage::CONFIGURATIONS;
-use ferroflash::{AttnInfo, DType};
 use reference::{Soak, Subject, Task, headline, reproducer};
 use serde::Serialize;
 use std::fmt;
@@ -164,9 +165,9 @@ fn headline_work(args: &Args, runner: &dyn Runner) -> Trials {
         let entries = configuration.entries().into_iter().flatten();
         entries.map(|entry| (configuration.name, entry))
     });
-    let own = ferroflash::ENTRIES.iter().filter(|e| (e.dtype, e.head_dim) == (DType::F16, 64));
-    let own = own.filter(|e| ferroflash::PLANNED.contains(e));
-    let hopper = ferroflash::HOPPERS.iter().filter(|e| (e.dtype, e.head_dim) == (DType::F16, 64));
+    let own = ferroflash::kernels::ENTRIES.iter().filter(|e| (e.dtype, e.head_dim) == (DType::F16, 64));
+    let own = own.filter(|e| ferroflash::kernels::PLANNED.contains(e));
+    let hopper = ferroflash::kernels::HOPPERS.iter().filter(|e| (e.dtype, e.head_dim) == (DType::F16, 64));
     let own = own.chain(hopper).map(|e| (e.contract.symbol, e));
     let asked = |name: &str, e: &AttnInfo| {
         let config = &args.kernels.config;
@@ -177,7 +178,7 @@ fn headline_work(args: &Args, runner: &dyn Runner) -> Trials {
     if !args.quick {
         cases.extend(headline(args.kernels.seed));
     }
-    let kinds = [ferroflash::MaskKind::Full, ferroflash::MaskKind::Causal];
+    let kinds = [ferroflash::kernels::MaskKind::Full, ferroflash::kernels::MaskKind::Causal];
     let mut work = Trials::default();
     for (kind, (name, entry)) in kinds.into_iter().flat_map(|kind| runs.iter().map(move |run| (kind, run))) {
         if entry.mask == kind {

@@ -1,7 +1,8 @@
 //! ALiBi slopes: what they are, and how they lie in memory.
 use super::inputs::Random;
 use super::tensor::TensorError;
-use ferroflash::{AlibiSlopes, Problem};
+use ferroflash::plan::Problem;
+use ferroflash::request::AlibiSlopes;
 
 /// Slopes of so many sequences and query heads.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,6 +1,7 @@
 //! What an append leaves in a cache, by its definition; the problems that append kernels must solve.
 use crate::arithmetic::{decode, encode};
-use ferroflash::{DType, PageView};
+use ferroflash::DType;
+use ferroflash::request::PageView;
 
 mod edges;
 mod work;

@@ -3,7 +3,9 @@ use super::alibi::Slopes;
 use super::arithmetic::{Arithmetic, Exact, NaiveBf16, NaiveF16, Real, encode};
 use super::packed::{self, Sequences};
 use super::tensor::{HostTensor, TensorError};
-use ferroflash::{Alignment, DType, Problem};
+use ferroflash::DType;
+use ferroflash::plan::Problem;
+use ferroflash::request::Alignment;
 use rayon::prelude::*;
 use std::ops::Range;
 
@@ -82,7 +84,7 @@ impl<'a> Inputs<'a> {
     /// One packed sequence by itself.
     pub(super) fn sequence(&self, index: usize, queries: Range<usize>, keys: Range<usize>) -> Self {
         let (seqlen_q, seqlen_k) = (queries.len(), keys.len());
-        let problem = self.problem.batch(1).seqlen_q(seqlen_q).seqlen_k(seqlen_k).packed(None);
+        let problem = self.problem.batch(1).seqlen_q(seqlen_q).seqlen_k(seqlen_k).varlen(None);
         let [k, v] = [self.k, self.v].map(|tensor| tensor.rows(keys.clone()));
         let slopes = self.slopes.map(|(slopes, first)| (slopes, first + index));
         Inputs { problem, q: self.q.rows(queries), k, v, sequences: None, slopes }

@@ -5,7 +5,8 @@ use super::arithmetic::unit_roundoff;
 use super::attention::{Inputs, Outputs, exact};
 use super::tensor::HostTensor;
 use super::tolerance::{Verdict, Worst, worst};
-use ferroflash::{DType, Problem};
+use ferroflash::DType;
+use ferroflash::plan::Problem;
 use rayon::prelude::*;
 use std::f64::consts::LOG2_E;
 
@@ -200,7 +201,7 @@ fn bound(dtype: DType, scores: &[Score], out: &[f64], lse: f64) -> (Vec<f64>, f6
 mod tests {
     use super::*;
     use crate::{Layout, Memory};
-    use ferroflash::Problem;
+    use ferroflash::plan::Problem;
 
     fn judge(scale: f32, change: impl Fn(&mut Vec<u16>)) -> Verdict {
         let problem = Problem::new(DType::F16, 1, 40, 2, 16).scale(scale);

@@ -3,8 +3,10 @@ use super::alibi::Slopes;
 use super::memory::{Layout, Memory};
 use super::packed::{self, Lengths, Sequences};
 use super::told::Told;
+use ferroflash::kernels::{AttnInfo, MaskKind};
+use ferroflash::plan::Problem;
+use ferroflash::request::{Alignment, Mask};
 use ferroflash::spec::{Isa, TileScheduler};
-use ferroflash::{Alignment, AttnInfo, Mask, MaskKind, Problem};
 
 /// A problem, how it lies in memory, and the seed of its inputs.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -189,7 +191,7 @@ pub fn grid(entry: &AttnInfo, seed: u64) -> Vec<Case> {
                 .heads_q(heads_k * group)
                 .heads_k(heads_k)
                 .mask(mask)
-                .align(alignment)
+                .alignment(alignment)
                 .softcap(softcap.unwrap_or_default())
                 .alibi(alibi);
                 let (layout, seed) = (LAYOUTS[turn % 3], seed.wrapping_add(turn as u64));
@@ -268,7 +270,7 @@ pub fn edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
     // More tiles than blocks that any of the simulated cards with so little shared memory holds at once.
     let many = case(7, 3, 5, [320, 320], held, Layout::Bshd);
     let with = |case: Case, mask, alignment, softcap: Option<f32>| Case {
-        problem: case.problem.mask(mask).align(alignment).softcap(softcap.unwrap_or_default()),
+        problem: case.problem.mask(mask).alignment(alignment).softcap(softcap.unwrap_or_default()),
         ..case
     };
     let alibi = |case: Case| Case { problem: case.problem.alibi(true), ..case };
@@ -349,7 +351,7 @@ pub fn soak(entry: &AttnInfo, seed: u64) -> Case {
     let (mask, alignment, softcap, _) = masks(entry.mask)[0];
     let problem = Problem::new(entry.dtype, 2, 203, 4, entry.head_dim as usize)
         .mask(mask)
-        .align(alignment)
+        .alignment(alignment)
         .softcap(softcap.unwrap_or_default())
         .seqlen_k(300)
         .heads_k(2);

@@ -6,11 +6,12 @@ use super::memory::{Memory, Place};
 use super::runner::Loaded;
 use super::tolerance::{Reference, two_roundings};
 use ferroflash::driver::Harness;
+use ferroflash::kernels::{ENTRIES, HOPPERS, MaskKind};
 use ferroflash::lineage::CONFIGURATIONS;
-use ferroflash::{
-    Alignment, Attention, Capabilities, DType, ENTRIES, Error, Forward, HOPPERS, Mask, MaskKind, Problem,
-    Tuning, Workspace,
-};
+use ferroflash::plan::Problem;
+use ferroflash::request::{Alignment, AttentionRequest, Mask, Workspace};
+use ferroflash::tuning::Tuning;
+use ferroflash::{Attention, Capabilities, DType, Error};
 use std::f32::consts::LOG2_E;
 
 mod others;
@@ -182,7 +183,7 @@ fn problem(random: &mut Random, limits: Limits) -> Problem {
     .seqlen_k(seqlen_k)
     .heads_k(heads_k)
     .mask(mask)
-    .align(pick(random, &[Alignment::BottomRight, Alignment::TopLeft]));
+    .alignment(pick(random, &[Alignment::BottomRight, Alignment::TopLeft]));
     problem.scale = one_in(random, 3).then(|| 0.02 + below(random, 64) as f32 / 128.0);
     problem.softcap = one_in(random, 6).then(|| 1.0 + below(random, 50) as f32);
     problem.alibi(one_in(random, 6))
@@ -233,7 +234,7 @@ fn repeats(memory: &Memory) -> bool {
 /// A kernel that solves `p` and that the device can hold.
 fn config(random: &mut Random, p: &Problem, capabilities: &Capabilities) -> Option<&'static str> {
     let mask = p.mask_kind();
-    let solves = |e: &ferroflash::AttnInfo| {
+    let solves = |e: &ferroflash::kernels::AttnInfo| {
         e.dtype == p.dtype
             && (e.mask == mask || e.mask == MaskKind::Local)
             && e.head_dim as usize >= p.head_dim
@@ -251,25 +252,48 @@ struct Fault {
     /// What is wrong.
     name: &'static str,
     /// Makes it so; `false` where the request has nothing to spoil.
-    spoil: fn(&mut Forward<'_>, &mut Random) -> bool,
+    spoil: fn(&mut AttentionRequest<'_>, &mut Random) -> bool,
     /// How [`Error::Invalid::what`] or [`Error::Unsupported::feature`] begins.
     names: &'static str,
 }
 
-fn all(f: &mut Forward<'_>, change: impl Fn(&mut ferroflash::TensorView)) -> bool {
-    [&mut f.q, &mut f.k, &mut f.v, &mut f.o].into_iter().for_each(change);
+fn all(f: &mut AttentionRequest<'_>, change: impl Fn(&mut TensorView)) -> bool {
+    let [k, v] = kv(&mut f.kv);
+    [&mut f.q, k, v, &mut f.o].into_iter().for_each(change);
     true
+}
+
+/// K and V: fuzzed requests have no cache.
+fn kv<'f>(kv: &'f mut KeysValues) -> [&'f mut TensorView; 2] {
+    kv.tensors_mut().unwrap_or_else(|| unreachable!("a cache"))
+}
+
+fn k<'f>(f: &'f mut AttentionRequest<'_>) -> &'f mut TensorView {
+    let [k, _] = kv(&mut f.kv);
+    k
+}
+
+fn v<'f>(f: &'f mut AttentionRequest<'_>) -> &'f mut TensorView {
+    let [_, v] = kv(&mut f.kv);
+    v
+}
+
+fn workspace<'f>(f: &'f mut AttentionRequest<'_>) -> Option<&'f mut Workspace> {
+    match &mut f.scratch {
+        Scratch::Memory { workspace, .. } => Some(workspace),
+        Scratch::None | Scratch::Fastest => None,
+    }
 }
 
 #[rustfmt::skip]
 const FAULTS: &[Fault] = &[
     Fault { name: "misaligned address", names: "q.address",
         spoil: |f, r| { f.q.address += 2 * (1 + below(r, 7) as u64); true } },
-    Fault { name: "no address", names: "k.address", spoil: |f, _| { f.k.address = 0; true } },
+    Fault { name: "no address", names: "k.address", spoil: |f, _| { k(f).address = 0; true } },
     Fault { name: "another type", names: "v.dtype",
-        spoil: |f, _| { f.v.dtype = if f.v.dtype == DType::F16 { DType::Bf16 } else { DType::F16 }; true } },
+        spoil: |f, _| { v(f).dtype = if v(f).dtype == DType::F16 { DType::Bf16 } else { DType::F16 }; true } },
     Fault { name: "more values than keys", names: "v.shape",
-        spoil: |f, r| { f.v.shape[1] += 1 + below(r, 99); true } },
+        spoil: |f, r| { v(f).shape[1] += 1 + below(r, 99); true } },
     Fault { name: "output of another length", names: "o.shape",
         spoil: |f, r| { f.o.shape[1] += 1 + below(r, 99); true } },
     Fault { name: "odd head dim", names: "head_dim",
@@ -280,25 +304,25 @@ const FAULTS: &[Fault] = &[
     Fault { name: "heads that do not divide", names: "heads_q",
         spoil: |f, r| {
             let more = f.q.shape[2] + 1 + below(r, 9);
-            (f.k.shape[2], f.v.shape[2]) = (more, more);
+            (k(f).shape[2], v(f).shape[2]) = (more, more);
             true
         } },
     Fault { name: "scale not finite", names: "scale",
-        spoil: |f, r| { f.scale = Some(pick(r, &[f32::NAN, f32::INFINITY, f32::NEG_INFINITY])); true } },
+        spoil: |f, r| { f.scores.scale = Some(pick(r, &[f32::NAN, f32::INFINITY, f32::NEG_INFINITY])); true } },
     Fault { name: "scale not above 0", names: "scale",
-        spoil: |f, r| { f.scale = Some(-(below(r, 9) as f32)); true } },
+        spoil: |f, r| { f.scores.scale = Some(-(below(r, 9) as f32)); true } },
     Fault { name: "softcap not above 0", names: "softcap",
-        spoil: |f, r| { f.softcap = Some(pick(r, &[f32::NAN, -1.0, f32::INFINITY])); true } },
+        spoil: |f, r| { f.scores.softcap = Some(pick(r, &[f32::NAN, -1.0, f32::INFINITY])); true } },
     Fault { name: "columns apart", names: "k.strides",
-        spoil: |f, r| { f.k.strides[3] = 2 + below(r, 9) as i64; true } },
+        spoil: |f, r| { k(f).strides[3] = 2 + below(r, 9) as i64; true } },
     Fault { name: "misaligned rows", names: "k.strides",
-        spoil: |f, r| { f.k.strides[1] += 1 + below(r, 7) as i64; f.k.shape[1] > 1 } },
+        spoil: |f, r| { k(f).strides[1] += 1 + below(r, 7) as i64; k(f).shape[1] > 1 } },
     Fault { name: "backward rows", names: "v.strides",
-        spoil: |f, _| { f.v.strides[1] = -f.v.strides[1]; f.v.shape[1] > 1 } },
+        spoil: |f, _| { v(f).strides[1] = -v(f).strides[1]; v(f).shape[1] > 1 } },
     Fault { name: "buffer too small", names: "q.elements",
         spoil: |f, r| { f.q.elements = below(r, f.q.shape[3]) as u64; true } },
     Fault { name: "output on an input", names: "o.address",
-        spoil: |f, _| { f.o.address = f.v.address; true } },
+        spoil: |f, _| { f.o.address = v(f).address; true } },
     Fault { name: "output repeats itself", names: "o.strides",
         spoil: |f, _| { f.o.strides[1] = 0; f.o.shape[1] > 1 } },
     Fault { name: "log-sum-exp misaligned", names: "lse.address",
@@ -313,23 +337,23 @@ const FAULTS: &[Fault] = &[
     Fault { name: "slopes misaligned", names: "alibi.address",
         spoil: |f, r| {
             let off = 1 + below(r, 3) as u64;
-            f.alibi.as_mut().is_some_and(|slopes| { slopes.address += off; true })
+            f.scores.alibi.as_mut().is_some_and(|slopes| { slopes.address += off; true })
         } },
     Fault { name: "slopes too few", names: "alibi.elements",
-        spoil: |f, _| f.alibi.as_mut().is_some_and(|slopes| { slopes.elements = 0; true }) },
+        spoil: |f, _| f.scores.alibi.as_mut().is_some_and(|slopes| { slopes.elements = 0; true }) },
     Fault { name: "workspace misaligned", names: "workspace.address",
         spoil: |f, r| {
             let off = 1 + below(r, 15) as u64;
-            f.workspace.as_mut().is_some_and(|w| { w.address += off; true })
+            workspace(f).is_some_and(|w| { w.address += off; true })
         } },
     Fault { name: "workspace on the output", names: "workspace.address",
         spoil: |f, _| {
             let o = f.o.address;
-            f.workspace.as_mut().is_some_and(|w| { w.address = o; true })
+            workspace(f).is_some_and(|w| { w.address = o; true })
         } },
     Fault { name: "workspace too small for the kernel asked for", names: "workspace.bytes", spoil: |f, r| {
         let asked = f.config.is_some();
-        f.workspace.as_mut().is_some_and(|w| { w.bytes = below(r, w.bytes as usize) as u64; asked })
+        workspace(f).is_some_and(|w| { w.bytes = below(r, w.bytes as usize) as u64; asked })
     } },
     Fault { name: "unknown kernel", names: "config",
         spoil: |f, _| { f.config = Some("fwd_f16_d64_full_80x64"); true } },
@@ -351,9 +375,9 @@ pub fn refused(fuzz: &Fuzz, seed: u64, capabilities: &Capabilities) -> Result<&'
     let inputs = [1, 2, 3, 7].map(address);
     let mut good = fuzz.memory.forward(&inputs, address(4), address(5));
     good.config = fuzz.config;
-    let planned = ferroflash::plan_with(&good, capabilities, &Tuning::new(), u64::MAX);
-    let bytes = planned.map_err(|e| format!("{fuzz}: {e}"))?.workspace_bytes();
-    good.workspace = (bytes > 0).then_some(Workspace { address: address(6), bytes });
+    let planned = ferroflash::plan(&good.scratch(Scratch::Fastest), capabilities);
+    let bytes = planned.map_err(|e| format!("{fuzz}: {e}"))?.scratch_bytes().workspace;
+    good.scratch = if bytes > 0 { Scratch::workspace(address(6), bytes) } else { Scratch::None };
     ferroflash::plan(&good, capabilities).map_err(|e| format!("{fuzz}: refused as it was: {e}"))?;
     let (fault, bad) = loop {
         let (fault, mut bad) = (&FAULTS[below(random, FAULTS.len())], good);

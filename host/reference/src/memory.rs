@@ -7,7 +7,8 @@ use super::inputs::Random;
 use super::packed::Sequences;
 use super::tensor::{HostTensor, TensorError};
 use super::told::Told;
-use ferroflash::{Forward, LseView, Problem, TensorView};
+use ferroflash::plan::Problem;
+use ferroflash::request::{AttentionRequest, LseView, Scores, TensorView};
 
 /// What a huge key adds to a scaled score: sums before it vanish beside it in every type.
 pub const PEAK: f64 = 40.0;
@@ -296,7 +297,7 @@ impl Memory {
 
     /// The same in device memory: copies of `buffers` at `inputs`, O and a contiguous LSE at addresses of
     /// their own.
-    pub fn forward(&self, inputs: &[u64], o: u64, lse: u64) -> Forward<'static> {
+    pub fn forward(&self, inputs: &[u64], o: u64, lse: u64) -> AttentionRequest<'static> {
         let Problem { dtype, mask, alignment, scale, softcap, .. } = self.problem;
         let view = |base: u64, place: Place, elements: usize| {
             let address = base + (place.offset * dtype.bytes()) as u64;
@@ -307,16 +308,22 @@ impl Memory {
         };
         let lse_shape = self.lse_shape();
         let lse = LseView::contiguous(lse, lse_shape.iter().product::<usize>() as u64, lse_shape);
-        let forward =
-            Forward::new(input(self.q), input(self.k), input(self.v), view(o, self.o, self.o.span()));
-        let mut forward = forward.mask(mask).align(alignment).softcap(softcap.unwrap_or_default()).lse(lse);
-        forward.scale = scale;
         let mut integers = &inputs[self.tensor_buffers()..];
+        let mut scores = Scores::new().softcap(softcap.unwrap_or_default());
+        scores.scale = scale;
         if let (Some(slopes), [address, others @ ..]) = (&self.slopes, integers) {
-            (forward.alibi, integers) = (Some(slopes.view(*address)), others);
+            (scores.alibi, integers) = (Some(slopes.view(*address)), others);
         }
-        forward.packed = self.sequences.as_ref().map(|sequences| sequences.packed(&self.problem, integers));
-        forward
+        let [q, k, v] = [self.q, self.k, self.v].map(input);
+        let o = view(o, self.o, self.o.span());
+        let forward = match &self.sequences {
+            None => AttentionRequest::dense(q, k, v, o),
+            Some(sequences) => {
+                let (queries, keys) = sequences.varlen(&self.problem, integers);
+                AttentionRequest::varlen(q, k, v, o, queries, keys)
+            }
+        };
+        forward.mask(mask).alignment(alignment).scores(scores).lse(lse)
     }
 
     /// O of `outputs`, rounded, as [`Memory::o`] places it.

@@ -6,7 +6,9 @@ use super::inputs::Random;
 use super::memory::Layout;
 use super::tensor::TensorError;
 use super::told::Told;
-use ferroflash::{Alignment, AttnInfo, Index, Mask, MaskKind, Packed, Problem};
+use ferroflash::kernels::{AttnInfo, MaskKind};
+use ferroflash::plan::Problem;
+use ferroflash::request::{Alignment, Index, Mask, VarlenKeys, VarlenQueries};
 use std::ops::Range;
 
 /// What the device is told of packed sequences.
@@ -112,7 +114,7 @@ impl Sequences {
         one.batch(self.count())
             .seqlen_q(longest(&self.cu_seqlens_q))
             .seqlen_k(longest(&self.cu_seqlens_k))
-            .packed(Some(rows))
+            .varlen(Some(rows))
     }
 
     /// What the device is told: these, or others in the same rows.
@@ -153,13 +155,14 @@ impl Sequences {
     }
 
     /// How a launch is told of them, with the arrays at these addresses.
-    pub(super) fn packed(&self, p: &Problem, addresses: &[u64]) -> Packed {
+    pub(super) fn varlen(&self, p: &Problem, addresses: &[u64]) -> (VarlenQueries, VarlenKeys) {
         let mut arrays = addresses.iter().zip(self.arrays());
         let mut next = || arrays.next().map(|(address, (_, array))| Index::new(*address, array.len() as u64));
         let nothing = Index::new(0, 0);
         let [starts_q, starts_k] = [(); 2].map(|()| next().unwrap_or(nothing));
-        let packed = Packed::new(self.count(), starts_q, starts_k, p.seqlen_q, p.seqlen_k);
-        next().map_or(packed, |used| packed.used(used))
+        let keys = VarlenKeys::new(starts_k, p.seqlen_k);
+        let queries = VarlenQueries::new(self.count(), starts_q, p.seqlen_q);
+        (queries, next().map_or(keys, |used| keys.seqused_k(used)))
     }
 }
 
@@ -270,7 +273,7 @@ pub(super) fn edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
     let cases =
         shapes.into_iter().zip(masks).enumerate().map(|(turn, ((lengths, one, layout), (mask, softcap)))| {
             let alignment = if turn == 3 { Alignment::TopLeft } else { Alignment::BottomRight };
-            let one = one.mask(mask).align(alignment).softcap(softcap.unwrap_or_default());
+            let one = one.mask(mask).alignment(alignment).softcap(softcap.unwrap_or_default());
             let case = case(entry, lengths, one, layout, seed.wrapping_add(turn as u64));
             if turn == 1 { told(case, OTHERS) } else { case }
         });
@@ -279,16 +282,16 @@ pub(super) fn edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
         let slopes =
             [(RAGGED, Mask::Causal, Alignment::BottomRight), (SHORT, Mask::Full, Alignment::TopLeft)];
         cases.extend(slopes.map(|(lengths, mask, alignment)| {
-            let one = one(2, 1, held).mask(mask).align(alignment).alibi(true);
+            let one = one(2, 1, held).mask(mask).alignment(alignment).alibi(true);
             case(entry, lengths, one, Layout::Bshd, seed.wrapping_add(lengths.len() as u64))
         }));
     }
     if entry.has_maps() {
         // No row is nobody's: dealt out to as many blocks as the card holds, several tiles each.
         let Case { problem, .. } = cases[0];
-        let one = one(48, 48, held).mask(problem.mask).align(problem.alignment);
+        let one = one(48, 48, held).mask(problem.mask).alignment(problem.alignment);
         let mut equal = case(entry, EQUAL, one, Layout::Bshd, seed.wrapping_add(9));
-        equal.problem.packed = equal.problem.packed.map(|rows| rows.map(|rows| rows - 3));
+        equal.problem.varlen = equal.problem.varlen.map(|rows| rows.map(|rows| rows - 3));
         cases.push(equal);
     }
     cases
@@ -320,7 +323,7 @@ pub(super) fn grid(entry: &AttnInfo, seed: u64) -> Vec<Case> {
             let (turn, heads_k) = (cases.len(), if group == 8 { 1 } else { 2 });
             let head_dim = head_dims(entry.head_dim as usize)[turn / 2 % 2];
             let one = Problem::new(entry.dtype, 1, 0, 0, head_dim).heads_q(heads_k * group).heads_k(heads_k);
-            let one = one.mask(mask).align(alignment).softcap(softcap.unwrap_or_default()).alibi(alibi);
+            let one = one.mask(mask).alignment(alignment).softcap(softcap.unwrap_or_default()).alibi(alibi);
             let layout = [Layout::Bshd, Layout::Bhsd][turn % 2];
             let case = case(entry, LONG, one, layout, seed.wrapping_add(turn as u64));
             cases.push(if group == 4 { told(case, OTHERS) } else { case });
@@ -333,6 +336,6 @@ pub(super) fn grid(entry: &AttnInfo, seed: u64) -> Vec<Case> {
 pub(super) fn soak(entry: &AttnInfo, seed: u64) -> Case {
     let (mask, alignment, softcap, _) = masks(entry.mask)[0];
     let one = Problem::new(entry.dtype, 1, 0, 2, entry.head_dim as usize);
-    let one = one.mask(mask).align(alignment).softcap(softcap.unwrap_or_default());
+    let one = one.mask(mask).alignment(alignment).softcap(softcap.unwrap_or_default());
     case(entry, RAGGED, one, Layout::Bshd, seed)
 }

@@ -115,9 +115,9 @@ impl Work for Memory {
 
     fn request<'a>(&'a self, inputs: &[u64], outputs: &[u64], room: Room<'a>) -> Asked<'a> {
         let mut forward = self.forward(inputs, outputs[0] + GUARD as u64, outputs[1] + GUARD as u64);
-        (forward.config, forward.workspace) = (room.config, room.workspace);
+        (forward.config, forward.scratch) = (room.config, room.scratch);
         forward.lse = forward.lse.filter(|_| room.wants_lse);
-        Asked::Forward(forward)
+        Asked::Attention(forward)
     }
 
     fn rounds(&self) -> Vec<Vec<(usize, Vec<u8>)>> {

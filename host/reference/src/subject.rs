@@ -8,10 +8,11 @@ use super::decode::{
 use super::merge::{MergeCase, MergeMemory, merge_edges};
 use super::packed;
 use super::work::Work;
+use ferroflash::kernels::{AttnInfo, Contract, MaskKind};
 use ferroflash::spec::{
     APPENDS, AppendInfo, DECODES, HOPPERS_PAGED, Keys, MERGES, MergeInfo, PAGED, Schedule,
 };
-use ferroflash::{AttnInfo, Capabilities, Contract, Error, MaskKind};
+use ferroflash::{Capabilities, Error};
 
 /// A kernel of the table. A family has one for each of its lines; kernels that finish what others leave run
 /// with those.
@@ -55,7 +56,7 @@ pub fn subjects() -> impl Iterator<Item = &'static dyn Subject> {
     fn of<S: Subject>(subjects: &'static [S]) -> impl Iterator<Item = &'static dyn Subject> {
         subjects.iter().map(|subject| subject as &dyn Subject)
     }
-    let forward = ferroflash::entries().map(|entry| entry as &dyn Subject);
+    let forward = ferroflash::kernels::entries().map(|entry| entry as &dyn Subject);
     let on_cache = of(DECODES).chain(of(PAGED)).chain(of(HOPPERS_PAGED));
     forward.chain(on_cache).chain(of(APPENDS)).chain(of(MERGES))
 }

@@ -81,7 +81,7 @@ pub struct HostTensor<'a> {
 
 impl<'a> HostTensor<'a> {
     /// A view of `bits`, whose element `offset` is the tensor's first, with strides in elements as in
-    /// [`ferroflash::TensorView`].
+    /// [`ferroflash::request::TensorView`].
     ///
     /// # Errors
     /// [`TensorError`] where a size is zero, columns are not one element apart, or an element lies outside of

@@ -3,10 +3,12 @@
 use super::tensor::TensorError;
 use super::tolerance::Verdict;
 use ferroflash::driver::Harness;
-use ferroflash::{
-    Append, AppendPlan, Attention, Contract, Counters, DType, Decode, DecodePlan, Error, Forward, LseView,
-    Merge, MergePlan, Plan, Sinks, State, TensorView, Workspace,
+use ferroflash::kernels::Contract;
+use ferroflash::plan::PlanOf;
+use ferroflash::request::{
+    Append, AttentionRequest, Counters, LseView, Merge, Sinks, State, TensorView, Workspace,
 };
+use ferroflash::{Attention, DType, Error, Plan};
 
 mod device;
 mod ready;
@@ -93,10 +95,8 @@ pub struct Room<'a> {
     pub wants_lse: bool,
     /// The kernel to run, where requests can name one.
     pub config: Option<&'a str>,
-    /// As much as helps, where any does.
-    pub workspace: Option<Workspace>,
-    /// The same of counters.
-    pub counters: Option<Counters>,
+    /// As much memory as helps, where any does.
+    pub scratch: Scratch,
 }
 
 /// What a launch has left.
@@ -195,71 +195,60 @@ pub(crate) fn guards(name: &str, buffer: &[u8]) -> Judgement {
     }
 }
 
-/// A request of any family.
+/// A request of any kind.
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "there is one for each launch")]
 pub enum Asked<'a> {
     /// Attention.
-    Forward(Forward<'a>),
-    /// Attention on a cache.
-    Decode(Decode<'a>),
+    Attention(AttentionRequest<'a>),
     /// New keys and values.
     Append(Append),
     /// A merge, with its list.
     Merge(Vec<State>, TensorView, LseView, Option<Sinks>),
 }
 
-/// A plan of any family.
+/// A plan of any kind.
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::large_enum_variant, reason = "plans are `Copy`")]
 pub enum Plans {
-    /// Of [`Asked::Forward`].
-    Forward(Plan),
-    /// Of [`Asked::Decode`].
-    Decode(DecodePlan),
+    /// Of [`Asked::Attention`].
+    Attention(Plan),
     /// Of [`Asked::Append`].
-    Append(AppendPlan),
+    Append(PlanOf<Append>),
     /// Of [`Asked::Merge`].
-    Merge(MergePlan),
+    Merge(PlanOf<Merge<'static>>),
+}
+
+/// Does the same with the plan of any kind.
+macro_rules! any {
+    ($plans:expr, $plan:ident => $do:expr) => {
+        match $plans {
+            Plans::Attention($plan) => $do,
+            Plans::Append($plan) => $do,
+            Plans::Merge($plan) => $do,
+        }
+    };
 }
 
 impl Plans {
     /// The kernel; the first where there are two.
     pub fn contract(&self) -> &'static Contract {
-        match self {
-            Plans::Forward(plan) => plan.contract(),
-            Plans::Decode(plan) => plan.contract(),
-            Plans::Append(plan) => plan.contract(),
-            Plans::Merge(plan) => plan.contract(),
-        }
+        any!(self, plan => plan.contract())
     }
 
     /// Why this kernel.
     pub fn reason(&self) -> &'static str {
-        match self {
-            Plans::Forward(plan) => plan.reason(),
-            Plans::Decode(plan) => plan.reason(),
-            Plans::Append(plan) => plan.reason(),
-            Plans::Merge(plan) => plan.reason(),
-        }
+        any!(self, plan => plan.reason())
     }
 
-    /// Bytes of workspace and of counters.
-    fn room(&self) -> [u64; 2] {
-        match self {
-            Plans::Forward(plan) => [plan.workspace_bytes(), 0],
-            Plans::Decode(plan) => [plan.workspace_bytes(), plan.counters_bytes()],
-            Plans::Append(_) | Plans::Merge(_) => [0; 2],
-        }
+    /// The memory that launches use beside their tensors.
+    fn scratch_bytes(&self) -> ScratchBytes {
+        any!(self, plan => plan.scratch_bytes())
     }
 
     /// Loads what it launches.
     fn load<D: Harness>(&self, attention: &Attention<D>) -> Result<(), Error> {
-        match self {
-            Plans::Forward(plan) => attention.load(plan),
-            Plans::Decode(plan) => attention.load(plan),
-            Plans::Append(plan) => attention.load(plan),
-            Plans::Merge(plan) => attention.load(plan),
-        }
+        any!(self, plan => attention.load(plan))
     }
 }
 
@@ -269,17 +258,16 @@ fn merge<'a>((states, o, lse, sinks): (&'a [State], TensorView, LseView, Option<
 }
 
 impl Asked<'_> {
-    /// Plans it, for launches that are offered so many bytes of workspace beside its own.
+    /// Plans it.
     ///
     /// # Errors
     /// Those of planning.
-    pub fn plan<D: Harness>(&self, attention: &Attention<D>, workspace: u64) -> Result<Plans, Error> {
+    pub fn plan<D: Harness>(&self, attention: &Attention<D>) -> Result<Plans, Error> {
         match self {
-            Asked::Forward(forward) => attention.plan_with(forward, workspace).map(Plans::Forward),
-            Asked::Decode(decode) => attention.plan_with(decode, workspace).map(Plans::Decode),
-            Asked::Append(append) => attention.plan_with(append, workspace).map(Plans::Append),
+            Asked::Attention(request) => attention.plan(request).map(Plans::Attention),
+            Asked::Append(append) => attention.plan(append).map(Plans::Append),
             Asked::Merge(states, o, lse, sinks) => {
-                attention.plan_with(&merge((states, *o, *lse, *sinks)), workspace).map(Plans::Merge)
+                attention.plan(&merge((states, *o, *lse, *sinks))).map(Plans::Merge)
             }
         }
     }
@@ -297,14 +285,15 @@ impl Asked<'_> {
         // SAFETY: the caller's promise.
         unsafe {
             match (self, plan) {
-                (Asked::Forward(forward), Plans::Forward(plan)) => attention.launch(plan, forward, stream),
-                (Asked::Decode(decode), Plans::Decode(plan)) => attention.launch(plan, decode, stream),
+                (Asked::Attention(request), Plans::Attention(plan)) => {
+                    attention.launch(plan, request, stream)
+                }
                 (Asked::Append(append), Plans::Append(plan)) => attention.launch(plan, append, stream),
                 (Asked::Merge(states, o, lse, sinks), Plans::Merge(plan)) => {
                     attention.launch(plan, &merge((states, *o, *lse, *sinks)), stream)
                 }
                 (_, plan) => {
-                    let expected = "a plan of the same family";
+                    let expected = "a plan of the same kind";
                     Err(Error::invalid("plan", plan.contract().symbol, expected))
                 }
             }

@@ -1,7 +1,8 @@
 //! New keys and values in cudarc's slices, on their way into a cache there.
 use super::memory::{Memory, SlotNumber, Taken};
 use super::{Element, FlashAttention, Number, PagesMut, Tensor};
-use crate::{Append, Error, Slots};
+use crate::Error;
+use crate::request::{Append, Slots};
 use ::cudarc::driver::CudaStream;
 use std::sync::Arc;
 

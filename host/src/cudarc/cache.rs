@@ -1,6 +1,7 @@
 //! Caches of keys and values in cudarc's slices.
 use super::{Integers, Memory, MemoryMut, Number, PerHead, memory::Taken};
-use crate::{DType, Error, KvCache, KvPages, KvScale, PageView};
+use crate::request::{KvCache, KvPages, KvScale, PageView};
+use crate::{DType, Error};
 
 /// What a number of an e4m3 cache stands for: the number times the scale.
 #[derive(Clone, Copy, Default)]

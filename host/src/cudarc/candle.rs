@@ -1,7 +1,8 @@
-//! candle-flash-attn's functions, by their names and in the order of their arguments, behind a stream.
+//! candle-flash-attn's functions: its names, and its arguments in its order, after a stream.
 use super::memory::{Integers, Memory, PerHead};
-use super::{Element, FlashAttention, Request, Tensor};
-use crate::{Error, Mask};
+use super::{Cache, Element, FlashAttention, Inputs, Number, ScratchMemory, Tensor};
+use crate::Error;
+use crate::request::Mask;
 use ::cudarc::driver::{CudaSlice, CudaStream};
 use std::sync::Arc;
 
@@ -14,11 +15,11 @@ fn windowed(left: Option<u32>, right: Option<u32>) -> Mask {
 }
 
 impl FlashAttention {
-    /// `o = softmax(softmax_scale * q kᵀ) v` on `stream`, `o` being contiguous and of `q`'s shape. `causal`
-    /// is aligned bottom-right.
+    /// Computes `o = softmax(softmax_scale * q kᵀ) v` on `stream` and returns `o`, contiguous and of the
+    /// shape of `q`. `causal` is aligned bottom-right.
     ///
     /// # Errors
-    /// Those of [`FlashAttention::forward`].
+    /// Those of [`FlashAttention::attend`].
     pub fn flash_attn<'a, T: Element>(
         &self,
         stream: &Arc<CudaStream>,
@@ -28,15 +29,15 @@ impl FlashAttention {
         softmax_scale: f32,
         causal: bool,
     ) -> Result<CudaSlice<T>, Error> {
-        let request = Request::new(q, k, v).scale(softmax_scale).mask(causal_or_full(causal));
-        self.forward(stream, &request)
+        let inputs = Inputs::dense(q, k, v).scale(softmax_scale).mask(causal_or_full(causal));
+        self.attend_alone(stream, &inputs)
     }
 
-    /// The same, each query seeing keys from `window_size_left` before to `window_size_right` behind its own
-    /// position, both inclusive; `None` is unbounded.
+    /// [`FlashAttention::flash_attn`] with a sliding window: a query sees the keys from `window_size_left`
+    /// before its position to `window_size_right` after it, both inclusive. `None` is unbounded.
     ///
     /// # Errors
-    /// Those of [`FlashAttention::forward`].
+    /// Those of [`FlashAttention::attend`].
     #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
     pub fn flash_attn_windowed<'a, T: Element>(
         &self,
@@ -48,15 +49,15 @@ impl FlashAttention {
         window_size_left: Option<u32>,
         window_size_right: Option<u32>,
     ) -> Result<CudaSlice<T>, Error> {
-        let request =
-            Request::new(q, k, v).scale(softmax_scale).mask(windowed(window_size_left, window_size_right));
-        self.forward(stream, &request)
+        let inputs =
+            Inputs::dense(q, k, v).scale(softmax_scale).mask(windowed(window_size_left, window_size_right));
+        self.attend_alone(stream, &inputs)
     }
 
-    /// As [`FlashAttention::flash_attn`], scores falling with the distance: a slope for each query head.
+    /// [`FlashAttention::flash_attn`] with ALiBi: one slope per query head.
     ///
     /// # Errors
-    /// Those of [`FlashAttention::forward`].
+    /// Those of [`FlashAttention::attend`].
     #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
     pub fn flash_attn_alibi<'a, T: Element>(
         &self,
@@ -68,17 +69,17 @@ impl FlashAttention {
         softmax_scale: f32,
         causal: bool,
     ) -> Result<CudaSlice<T>, Error> {
-        let request = Request::new(q, k, v)
+        let inputs = Inputs::dense(q, k, v)
             .scale(softmax_scale)
             .mask(causal_or_full(causal))
             .alibi(PerHead::new(alibi_slopes));
-        self.forward(stream, &request)
+        self.attend_alone(stream, &inputs)
     }
 
-    /// The same in a window, as in [`FlashAttention::flash_attn_windowed`].
+    /// ALiBi and a sliding window, as in [`FlashAttention::flash_attn_windowed`].
     ///
     /// # Errors
-    /// Those of [`FlashAttention::forward`].
+    /// Those of [`FlashAttention::attend`].
     #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
     pub fn flash_attn_alibi_windowed<'a, T: Element>(
         &self,
@@ -91,17 +92,17 @@ impl FlashAttention {
         window_size_left: Option<u32>,
         window_size_right: Option<u32>,
     ) -> Result<CudaSlice<T>, Error> {
-        let request = Request::new(q, k, v)
+        let inputs = Inputs::dense(q, k, v)
             .scale(softmax_scale)
             .mask(windowed(window_size_left, window_size_right))
             .alibi(PerHead::new(alibi_slopes));
-        self.forward(stream, &request)
+        self.attend_alone(stream, &inputs)
     }
 
-    /// The same with slopes or without, and with scores capped at `softcap`; 0 is none.
+    /// Attention with a sliding window, optional ALiBi slopes, and softcap. A softcap of 0 is off.
     ///
     /// # Errors
-    /// Those of [`FlashAttention::forward`].
+    /// Those of [`FlashAttention::attend`].
     #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
     pub fn flash_attn_alibi_windowed_softcap<'a, T: Element>(
         &self,
@@ -115,11 +116,11 @@ impl FlashAttention {
         window_size_right: Option<u32>,
         softcap: f32,
     ) -> Result<CudaSlice<T>, Error> {
-        let request = Request::new(q, k, v)
+        let inputs = Inputs::dense(q, k, v)
             .scale(softmax_scale)
             .mask(windowed(window_size_left, window_size_right))
             .softcap(softcap);
-        self.forward(stream, &alibi_slopes.into_iter().fold(request, Request::alibi))
+        self.attend_alone(stream, &alibi_slopes.into_iter().fold(inputs, Inputs::alibi))
     }
 
     /// Packed sequences: `q` is `[1, rows of all sequences, heads, head_dim]`, `k` and `v` likewise; sequence
@@ -128,7 +129,7 @@ impl FlashAttention {
     /// bottom-right.
     ///
     /// # Errors
-    /// Those of [`FlashAttention::forward`].
+    /// Those of [`FlashAttention::attend`].
     #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
     pub fn flash_attn_varlen<'a, T: Element>(
         &self,
@@ -143,19 +144,16 @@ impl FlashAttention {
         softmax_scale: f32,
         causal: bool,
     ) -> Result<CudaSlice<T>, Error> {
-        let request = Request::new(q, k, v).scale(softmax_scale).mask(causal_or_full(causal)).packed(
-            seqlens_q,
-            seqlens_k,
-            max_seqlen_q,
-            max_seqlen_k,
-        );
-        self.forward(stream, &request)
+        let inputs = Inputs::varlen(q, k, v, seqlens_q, seqlens_k, max_seqlen_q, max_seqlen_k)
+            .scale(softmax_scale)
+            .mask(causal_or_full(causal));
+        self.attend_alone(stream, &inputs)
     }
 
-    /// The same in a window, as in [`FlashAttention::flash_attn_windowed`].
+    /// ALiBi and a sliding window, as in [`FlashAttention::flash_attn_windowed`].
     ///
     /// # Errors
-    /// Those of [`FlashAttention::forward`].
+    /// Those of [`FlashAttention::attend`].
     #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
     pub fn flash_attn_varlen_windowed<'a, T: Element>(
         &self,
@@ -171,18 +169,17 @@ impl FlashAttention {
         window_size_left: Option<u32>,
         window_size_right: Option<u32>,
     ) -> Result<CudaSlice<T>, Error> {
-        let request = Request::new(q, k, v)
+        let inputs = Inputs::varlen(q, k, v, seqlens_q, seqlens_k, max_seqlen_q, max_seqlen_k)
             .scale(softmax_scale)
-            .mask(windowed(window_size_left, window_size_right))
-            .packed(seqlens_q, seqlens_k, max_seqlen_q, max_seqlen_k);
-        self.forward(stream, &request)
+            .mask(windowed(window_size_left, window_size_right));
+        self.attend_alone(stream, &inputs)
     }
 
     /// As [`FlashAttention::flash_attn_varlen`], scores falling with the distance: a slope for each query
     /// head.
     ///
     /// # Errors
-    /// Those of [`FlashAttention::forward`].
+    /// Those of [`FlashAttention::attend`].
     #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
     pub fn flash_attn_varlen_alibi<'a, T: Element>(
         &self,
@@ -198,18 +195,17 @@ impl FlashAttention {
         softmax_scale: f32,
         causal: bool,
     ) -> Result<CudaSlice<T>, Error> {
-        let request = Request::new(q, k, v)
+        let inputs = Inputs::varlen(q, k, v, seqlens_q, seqlens_k, max_seqlen_q, max_seqlen_k)
             .scale(softmax_scale)
             .mask(causal_or_full(causal))
-            .packed(seqlens_q, seqlens_k, max_seqlen_q, max_seqlen_k)
             .alibi(PerHead::new(alibi_slopes));
-        self.forward(stream, &request)
+        self.attend_alone(stream, &inputs)
     }
 
-    /// The same in a window, as in [`FlashAttention::flash_attn_windowed`].
+    /// ALiBi and a sliding window, as in [`FlashAttention::flash_attn_windowed`].
     ///
     /// # Errors
-    /// Those of [`FlashAttention::forward`].
+    /// Those of [`FlashAttention::attend`].
     #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
     pub fn flash_attn_varlen_alibi_windowed<'a, T: Element>(
         &self,
@@ -226,18 +222,17 @@ impl FlashAttention {
         window_size_left: Option<u32>,
         window_size_right: Option<u32>,
     ) -> Result<CudaSlice<T>, Error> {
-        let request = Request::new(q, k, v)
+        let inputs = Inputs::varlen(q, k, v, seqlens_q, seqlens_k, max_seqlen_q, max_seqlen_k)
             .scale(softmax_scale)
             .mask(windowed(window_size_left, window_size_right))
-            .packed(seqlens_q, seqlens_k, max_seqlen_q, max_seqlen_k)
             .alibi(PerHead::new(alibi_slopes));
-        self.forward(stream, &request)
+        self.attend_alone(stream, &inputs)
     }
 
-    /// The same with slopes or without, and with scores capped at `softcap`; 0 is none.
+    /// Attention with a sliding window, optional ALiBi slopes, and softcap. A softcap of 0 is off.
     ///
     /// # Errors
-    /// Those of [`FlashAttention::forward`].
+    /// Those of [`FlashAttention::attend`].
     #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
     pub fn flash_attn_varlen_alibi_windowed_softcap<'a, T: Element>(
         &self,
@@ -255,11 +250,29 @@ impl FlashAttention {
         window_size_right: Option<u32>,
         softcap: f32,
     ) -> Result<CudaSlice<T>, Error> {
-        let request = Request::new(q, k, v)
+        let inputs = Inputs::varlen(q, k, v, seqlens_q, seqlens_k, max_seqlen_q, max_seqlen_k)
             .scale(softmax_scale)
             .mask(windowed(window_size_left, window_size_right))
-            .packed(seqlens_q, seqlens_k, max_seqlen_q, max_seqlen_k)
             .softcap(softcap);
-        self.forward(stream, &alibi_slopes.into_iter().fold(request, Request::alibi))
+        self.attend_alone(stream, &alibi_slopes.into_iter().fold(inputs, Inputs::alibi))
+    }
+
+    /// FlashAttention's function: `q` `[batch, queries, heads, head_dim]` on a cache, which says what there
+    /// is `k_cache`, `v_cache`, `cache_seqlens`, `cache_batch_idx` and `block_table`. New keys and values
+    /// are first put there by [`FlashAttention::append`]. `causal` is aligned bottom-right.
+    ///
+    /// # Errors
+    /// Those of [`FlashAttention::attend`].
+    pub fn flash_attn_with_kvcache<T: Element, C: Number>(
+        &self,
+        stream: &Arc<CudaStream>,
+        q: Tensor<'_, T>,
+        cache: Cache<'_, C>,
+        softmax_scale: f32,
+        causal: bool,
+        scratch: &mut ScratchMemory,
+    ) -> Result<CudaSlice<T>, Error> {
+        let inputs = Inputs::cached(q, cache).scale(softmax_scale).mask(causal_or_full(causal));
+        self.attend(stream, &inputs, scratch)
     }
 }

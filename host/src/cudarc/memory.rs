@@ -1,7 +1,8 @@
 //! What of cudarc's memory launches take: types of elements, slices and their views, and the guards by which
 //! cudarc knows which stream has used what.
 use super::{FlashAttention, sealed::Sealed};
-use crate::{DType, Error, Index};
+use crate::request::Index;
+use crate::{DType, Error};
 use ::cudarc::driver::{
     CudaSlice, CudaStream, CudaView, CudaViewMut, DevicePtr, DevicePtrMut, DeviceRepr, SyncOnDrop,
     ValidAsZeroBits,

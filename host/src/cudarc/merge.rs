@@ -1,12 +1,14 @@
 //! Partial states of attention in cudarc's slices.
-use super::forward::lse;
+use super::attention::lse;
 use super::memory::{Memory, Taken};
 use super::{Element, FlashAttention, MemoryMut, Number, Tensor, TensorMut};
-use crate::{Error, LseUnit, LseView, Merge, Sinks, TensorView};
+use crate::Error;
+use crate::request::{self, LseUnit, LseView, Merge, Sinks, TensorView};
 use ::cudarc::driver::CudaStream;
 use std::sync::Arc;
 
-/// What attention has made of some keys: [`crate::State`] in cudarc's slices. Elements are f16, bf16 or f32.
+/// What attention has made of some keys: [`request::State`] in cudarc's slices. Elements are f16, bf16 or
+/// f32.
 #[derive(Clone, Copy)]
 #[must_use]
 pub struct State<'a, S> {
@@ -34,12 +36,12 @@ impl<'a, S: Number> State<'a, S> {
     }
 
     /// One that is not anywhere yet.
-    const NOWHERE: crate::State = crate::State::new(
+    const NOWHERE: request::State = request::State::new(
         TensorView::new(0, 0, S::DTYPE, [0; 4], [0; 4]),
         LseView::new(0, 0, [0; 3], [0; 2]),
     );
 
-    fn on(&self, taken: &mut Taken<'a, 2>) -> Result<crate::State, Error> {
+    fn on(&self, taken: &mut Taken<'a, 2>) -> Result<request::State, Error> {
         let [batch, seqlen, heads, _] = self.o.shape;
         let o = self.o.on(taken, "states.o")?;
         let (address, elements) = taken.read("states.lse", self.lse)?;
@@ -49,7 +51,7 @@ impl<'a, S: Number> State<'a, S> {
             row_stride: row,
             ..contiguous
         });
-        Ok(crate::State::new(o, lse.unit(self.unit)))
+        Ok(request::State::new(o, lse.unit(self.unit)))
     }
 }
 

@@ -1,34 +1,30 @@
-//! Plans of requests that come again: a model asks the same of every layer and in every step, of other
+//! Plans of requests that repeat: a model has the same request for each layer and each step, with other
 //! tensors.
-use super::FlashAttention;
-use crate::{
-    AlibiSlopes, Decode, Error, Forward, Index, KvCache, KvPages, KvScale, LseView, Packed, PackedQueries,
-    PageView, Paged, Request, Sinks, TensorView,
+use crate::request::{
+    AlibiSlopes, AttentionRequest, Index, KeysValues, KvCache, KvPages, KvScale, LseView, PageView, Paged,
+    Queries, Scratch, Sinks, TensorView, VarlenKeys, VarlenQueries,
 };
+use crate::{Attention, Driver, Error, Plan};
 use std::sync::{Mutex, PoisonError};
 
-/// As many as the shapes that a model's step has, and some of the step before.
+/// Number of plans that are kept: for the shapes of one step of a model, and some of the step before.
 const MOST: usize = 16;
 
-/// The last plans, the last one first, by their requests without places.
-pub(super) struct Plans<R: Request>(Mutex<Vec<(R, R::Plan)>>);
+/// The last plans, the most recent first, with their [keys](key).
+#[derive(Default)]
+pub(super) struct Plans(Mutex<Vec<(AttentionRequest<'static>, Plan)>>);
 
-impl<R: Request> Default for Plans<R> {
-    fn default() -> Self {
-        Plans(Mutex::default())
-    }
-}
-
-/// A request whose plan serves each that differs from it in places alone: launches check other tensors.
-pub(super) trait Anywhere: Request<Plan: Copy> + Copy + PartialEq {
-    /// The same without addresses and sizes of memory.
-    fn anywhere(&self) -> Self;
-}
-
-impl<R: Anywhere> Plans<R> {
-    /// That of a request, with all the workspace that it wants.
-    pub fn of(&self, attention: &FlashAttention, request: &R) -> Result<R::Plan, Error> {
-        let key = request.anywhere();
+impl Plans {
+    /// The plan of a request that runs fastest, whatever scratch memory it needs.
+    ///
+    /// # Errors
+    /// Those of planning.
+    pub fn of<D: Driver>(
+        &self,
+        attention: &Attention<D>,
+        request: &AttentionRequest<'static>,
+    ) -> Result<Plan, Error> {
+        let key = key(request);
         let kept = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
         {
             let mut kept = kept();
@@ -37,7 +33,7 @@ impl<R: Anywhere> Plans<R> {
                 return Ok(kept[0].1);
             }
         }
-        let plan = attention.attention.plan_with(request, u64::MAX)?;
+        let plan = attention.plan(&request.scratch(Scratch::Fastest))?;
         let mut kept = kept();
         kept.truncate(MOST - 1);
         kept.insert(0, (key, plan));
@@ -45,48 +41,27 @@ impl<R: Anywhere> Plans<R> {
     }
 }
 
-impl Anywhere for Forward<'static> {
-    fn anywhere(&self) -> Self {
-        Forward {
-            q: tensor(self.q),
-            k: tensor(self.k),
-            v: tensor(self.v),
-            o: tensor(self.o),
-            alibi: self.alibi.map(slopes),
-            lse: self.lse.map(|view| LseView { address: 0, elements: 0, ..view }),
-            packed: self.packed.map(|packed| Packed {
-                cu_seqlens_q: NOWHERE,
-                cu_seqlens_k: NOWHERE,
-                seqused_k: packed.seqused_k.map(|_| NOWHERE),
-                ..packed
-            }),
-            workspace: None,
-            ..*self
+/// The request without addresses and sizes of memory: one plan serves all requests that differ in these
+/// alone, as launches check other tensors.
+fn key(request: &AttentionRequest<'static>) -> AttentionRequest<'static> {
+    let mut key = request.scratch(Scratch::Fastest);
+    (key.q, key.o) = (tensor(key.q), tensor(key.o));
+    key.kv = match key.kv {
+        KeysValues::Tensors { k, v } => KeysValues::Tensors { k: tensor(k), v: tensor(v) },
+        KeysValues::Varlen { k, v, keys } => {
+            let seqused_k = keys.seqused_k.map(|_| NOWHERE);
+            let keys = VarlenKeys { cu_seqlens_k: NOWHERE, seqused_k, ..keys };
+            KeysValues::Varlen { k: tensor(k), v: tensor(v), keys }
         }
+        KeysValues::Cache(cache) => KeysValues::Cache(self::cache(cache)),
+    };
+    if let Queries::Varlen(queries) = key.queries {
+        key.queries = Queries::Varlen(VarlenQueries { cu_seqlens_q: NOWHERE, ..queries });
     }
-}
-
-impl Anywhere for Decode<'static> {
-    fn anywhere(&self) -> Self {
-        let KvPages { keys, values, scales } = self.cache.pages;
-        let paged = match self.cache.paged {
-            Paged::Dense { rows } => Paged::Dense { rows: rows.map(|_| NOWHERE) },
-            Paged::Table { columns, stride, .. } => Paged::Table { entries: NOWHERE, columns, stride },
-        };
-        let pages = KvPages { keys: pages(keys), values: pages(values), scales: scales.map(scale) };
-        Decode {
-            q: tensor(self.q),
-            o: tensor(self.o),
-            cache: KvCache { pages, paged, lengths: NOWHERE, ..self.cache },
-            alibi: self.alibi.map(slopes),
-            packed: self.packed.map(|packed| PackedQueries { cu_seqlens_q: NOWHERE, ..packed }),
-            sinks: self.sinks.map(|_| Sinks { address: 0, elements: 0 }),
-            lse: self.lse.map(|view| LseView { address: 0, elements: 0, ..view }),
-            workspace: None,
-            counters: None,
-            ..*self
-        }
-    }
+    key.lse = key.lse.map(|view| LseView { address: 0, elements: 0, ..view });
+    key.scores.alibi = key.scores.alibi.map(|view| AlibiSlopes { address: 0, elements: 0, ..view });
+    key.scores.sinks = key.scores.sinks.map(|_| Sinks { address: 0, elements: 0 });
+    key
 }
 
 const NOWHERE: Index = Index::new(0, 0);
@@ -95,17 +70,17 @@ fn tensor(view: TensorView) -> TensorView {
     TensorView { address: 0, elements: 0, ..view }
 }
 
-fn pages(view: PageView) -> PageView {
-    PageView { address: 0, elements: 0, ..view }
-}
-
-fn slopes(view: AlibiSlopes) -> AlibiSlopes {
-    AlibiSlopes { address: 0, elements: 0, ..view }
-}
-
-fn scale(scale: KvScale) -> KvScale {
-    match scale {
+fn cache(cache: KvCache) -> KvCache {
+    let KvPages { keys, values, scales } = cache.pages;
+    let pages = |view: PageView| PageView { address: 0, elements: 0, ..view };
+    let scale = |scale| match scale {
         KvScale::Device { strides, .. } => KvScale::Device { address: 0, elements: 0, strides },
         value => value,
-    }
+    };
+    let pages = KvPages { keys: pages(keys), values: pages(values), scales: scales.map(scale) };
+    let paged = match cache.paged {
+        Paged::Dense { rows } => Paged::Dense { rows: rows.map(|_| NOWHERE) },
+        Paged::Table { columns, stride, .. } => Paged::Table { entries: NOWHERE, columns, stride },
+    };
+    KvCache { pages, paged, lengths: NOWHERE, ..cache }
 }

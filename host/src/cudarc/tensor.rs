@@ -1,6 +1,7 @@
 //! Tensors in cudarc's slices.
 use super::{Memory, MemoryMut, Number, memory::Taken};
-use crate::{Error, TensorView};
+use crate::Error;
+use crate::request::TensorView;
 
 /// An address far from all buffers: where outputs are that have no memory yet.
 const NOWHERE: u64 = 1 << 60;

@@ -1,8 +1,9 @@
 //! Checks of an append.
 use super::cache::{self, SLOTS};
+use super::footprint::Footprint;
 use super::{K, Part, Use, V, address, disjoint, input};
-use crate::footprint::Footprint;
-use crate::{Append, DType, Error, KvScale, Slots};
+use crate::request::{Append, KvScale, Slots};
+use crate::{DType, Error};
 
 /// Checks everything but what a launch may be too large for.
 pub(crate) fn append(a: &Append) -> Result<(), Error> {

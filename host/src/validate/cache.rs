@@ -1,8 +1,9 @@
 //! Checks of caches, of their scales, and of integers in device memory. What stands there the host cannot
 //! check: kernels keep it in bounds.
-use super::{MAX_SEQLEN, Names, Part, Use, address, input, names, output};
-use crate::footprint::Footprint;
-use crate::{DType, Error, Index, KvCache, KvPages, KvScale, PageView, Paged};
+use super::footprint::Footprint;
+use super::{Names, Part, Use, address, input, names, output};
+use crate::request::{Index, KvCache, KvPages, KvScale, MAX_SEQLEN, PageView, Paged};
+use crate::{DType, Error};
 
 names!(
     KEYS "cache.keys" VALUES "cache.values" K_SCALE "cache.k_scale" V_SCALE "cache.v_scale"

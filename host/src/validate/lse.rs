@@ -1,7 +1,8 @@
 //! Checks of what there is one of for each row or head: log-sum-exps, logits that are added to them, slopes.
+use super::footprint::Footprint;
 use super::{ALIBI, LSE, Names, SINKS, Use, address, cache, fits};
-use crate::footprint::Footprint;
-use crate::{AlibiSlopes, Error, Index, LseUnit, LseView, Problem, Sinks};
+use crate::request::{AlibiSlopes, Index, LseUnit, LseView, Sinks};
+use crate::{Error, Problem};
 
 /// Checks where attention writes them.
 pub(super) fn log_sum_exp(view: &LseView, p: &Problem) -> Result<Footprint, Error> {

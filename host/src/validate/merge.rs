@@ -1,7 +1,8 @@
 //! Checks of a merge.
-use super::lse::row_values;
-use super::{LSE, O, Part, SINKS, Use, disjoint, input, names, output, sinks};
-use crate::{Error, LseView, Merge, TensorView};
+use super::lse::{row_values, sinks};
+use super::{LSE, O, Part, SINKS, Use, disjoint, input, names, output};
+use crate::Error;
+use crate::request::{LseView, Merge, TensorView};
 
 names!(STATE_O "states.o" STATE_LSE "states.lse");
 

@@ -1,6 +1,5 @@
 //! A driver in memory that runs nothing and writes down what it is told.
-use ferroflash::driver::{Boxes, Harness, Sealed};
-use ferroflash::*;
+use ferroflash::{driver::*, kernels::*, *};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -75,12 +74,15 @@ impl Driver for FakeDriver {
         Ok(Kernel { symbol: symbol.into(), threads, smem_bytes })
     }
 
-    /// Not what a driver writes, but it says of what it is: address, columns and rows of a box, strides.
+    /// Not what a driver writes, but it says of what it is: address, columns and rows of a box, strides,
+    /// extents, type and kind.
     fn tensor_map(&self, boxes: &Boxes) -> Result<spec::TensorMap, Error> {
         self.maps.fetch_add(1, Ordering::Relaxed);
         let mut map = spec::TensorMap::EMPTY;
         map.words[..3].copy_from_slice(&[boxes.address, boxes.of[0].into(), boxes.of[1].into()]);
         map.words[3..6].copy_from_slice(&boxes.strides);
+        map.words[6..10].copy_from_slice(&boxes.extents.map(u64::from));
+        map.words[10..12].copy_from_slice(&[boxes.dtype as u64, boxes.kind as u64]);
         Ok(map)
     }
 

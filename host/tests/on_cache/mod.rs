@@ -1,5 +1,5 @@
 //! Requests on caches, of shapes that tables of tests name.
-use ferroflash::*;
+use ferroflash::{request::*, *};
 
 /// Buffers lie this far apart: nothing overlaps by accident.
 pub const FAR: u64 = 1 << 44;
@@ -21,7 +21,7 @@ pub struct Shape {
 }
 
 /// The request, in buffers that hold no more than it, without a mask.
-pub fn decode(shape: Shape) -> Decode<'static> {
+pub fn decode(shape: Shape) -> AttentionRequest<'static> {
     let Shape { dtype, batch, queries, packed, heads: [heads_q, heads_k], head_dim, page, max_k } = shape;
     let q =
         if packed { [1, batch * queries, heads_q, head_dim] } else { [batch, queries, heads_q, head_dim] };
@@ -40,9 +40,9 @@ pub fn decode(shape: Shape) -> Decode<'static> {
             KvCache::paged(pool(1000, page), table, columns, lengths).max_k(max_k)
         }
     };
-    let decode = Decode::new(view(1), cache, view(2));
-    let starts = PackedQueries::new(batch, Index::new(7 * FAR, batch as u64 + 1), queries);
-    if packed { decode.packed(starts) } else { decode }
+    let decode = AttentionRequest::cached(view(1), cache, view(2));
+    let starts = VarlenQueries::new(batch, Index::new(7 * FAR, batch as u64 + 1), queries);
+    if packed { decode.queries(Queries::Varlen(starts)) } else { decode }
 }
 
 /// A known card.

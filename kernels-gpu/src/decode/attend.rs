@@ -1,10 +1,10 @@
 //! One item: FlashDecoding (Dao et al. 2023), transposed: S^T = K Q^T, O^T = V^T P^T.
-use super::mask::DecodeMask;
 use super::merge::{leave, merge_splits, store, store_empty};
-use super::schedule::Item;
+use super::schedule::{Item, first_tile, seen_by};
 use super::softmax::Softmax;
 use crate::entries::Run;
 use crate::lengths::Unchecked;
+use crate::mask::MaskFn;
 use crate::partial::Partial;
 use crate::softcap::softcap;
 use attention_tile::{CacheWalk, PagedRows, PagedTiles, Source, Strided, load_per_head};
@@ -35,7 +35,7 @@ impl Find for Rows {
 impl<
     Q: LoadAs<E::As>,
     E: Stored,
-    Mask: DecodeMask,
+    Mask: MaskFn,
     Page: Find,
     const G: usize,
     const D: usize,
@@ -71,7 +71,7 @@ impl<
 fn attend<
     Q: LoadAs<E::As>,
     E: Stored,
-    Mask: DecodeMask,
+    Mask: MaskFn,
     Page: Find,
     const G: usize,
     const D: usize,
@@ -87,7 +87,7 @@ fn attend<
     let queries = item.rows_of(p, &p.q);
     let share = Strided {
         sequence: item.sequence,
-        first: Mask::first_tile(p, item.keys) + item.split * WARPS as u32 + team.index(),
+        first: first_tile::<Mask>(p, item.keys) + item.split * WARPS as u32 + team.index(),
         stride: item.splits * WARPS as u32,
         rows: item.keys,
     };
@@ -104,7 +104,7 @@ fn attend<
     let [k_factor, v_factor] =
         [0, 1].map(|i| E::FACTOR * load_per_head(&p.scales[i], item.sequence, item.kv_head));
     let k_factor = factor.map(|x| x * k_factor);
-    let seen = |row| Mask::keys(&p.window, queries.unpack(row)[0], p.q.rows, item.keys);
+    let seen = |row| seen_by::<Mask>(p, queries.unpack(row)[0], item.keys);
     let end = ColVec::<i32, G>::from_fn(warp, |row| seen(row).end);
     let start = ColVec::<i32, G>::from_fn(warp, |row| seen(row).start);
     for key in share.tiles() {
@@ -113,7 +113,7 @@ fn attend<
             if E::DTYPE == DType::E4m3 {
                 s.scale_columns(&k_factor);
             }
-            if Mask::LOCAL {
+            if Mask::LEFT {
                 softcap(&mut s, p.softcap, p.scale_log2);
                 s.keep_from(&start, key, *warp);
             }

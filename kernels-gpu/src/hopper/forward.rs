@@ -1,8 +1,9 @@
-//! Hopper's forward with a seam: a tile's first scores run beside the last product of the tile before.
+//! Hopper's forward with cross-tile overlap: a tile's first scores run beside the last product of the tile
+//! before.
 use crate::entries::Run;
 use crate::hopper::Body;
 use crate::hopper::mainloop::{Attended, Blocks, QTiles, Tensors, View, copy};
-use crate::hopper::portion::{ForwardOf, Own, ParamsOf, Source};
+use crate::hopper::scheduler::{ForwardOf, ParamsOf, Scheduler, StaticScheduler};
 use crate::hopper::softmax::BoundedSoftmax;
 use crate::mask::MaskFn;
 use spec::{FwdHopper, HopperParams, Kernel};
@@ -14,7 +15,7 @@ use tile::{Block, Smem};
 
 /// What a block has of shared memory: rings of their own for Q, K and V, and O on its way out.
 type Shared<S, E, const W: usize, const N: usize, const D: usize, const STAGES: usize> = (
-    MbarrierPipeline<QTiles<E, W, D>, 2, <S as Source>::By>,
+    MbarrierPipeline<QTiles<E, W, D>, 2, <S as Scheduler>::By>,
     (Blocks<S, E, N, D, STAGES>, (Blocks<S, E, N, D, STAGES>, StoreBuffer<E, D, W>)),
 );
 
@@ -29,7 +30,7 @@ impl<
 > Body for FwdHopper<E, Mask, W, N, D, STAGES, ORDERED>
 {
     #[inline(always)]
-    fn body<S: Source, C: Kernel<Params: AsRef<ForwardOf<S::Portion>>>>(
+    fn body<S: Scheduler, C: Kernel<Params: AsRef<ForwardOf<S::Tile>>>>(
         p: &ParamsOf<S>,
         source: impl Fn(u32, u32) -> S,
         block: Block<C>,
@@ -98,6 +99,6 @@ impl<
 {
     #[inline(always)]
     fn run(p: HopperParams, block: Block<Self>, smem: Smem<Self>) {
-        <Self as Body>::body(&p, |index, count| Own(p.rounds.of(index, count)), block, smem)
+        <Self as Body>::body(&p, |index, count| StaticScheduler(p.rounds.of(index, count)), block, smem)
     }
 }

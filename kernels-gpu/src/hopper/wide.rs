@@ -2,7 +2,7 @@
 use crate::entries::Run;
 use crate::hopper::Body;
 use crate::hopper::mainloop::{Attended, Blocks, QTiles, Tensors, TensorsOf, View, copy};
-use crate::hopper::portion::{ForwardOf, Own, ParamsOf, Source};
+use crate::hopper::scheduler::{ForwardOf, ParamsOf, Scheduler, StaticScheduler};
 use crate::hopper::softmax::BoundedSoftmax;
 use crate::mask::MaskFn;
 use spec::{FwdHopperWide, HopperParams, Kernel};
@@ -14,14 +14,14 @@ use tile::{Block, Smem};
 
 /// What a block has of shared memory: a place for Q and O, and rings for K and V.
 type Shared<S, E, const W: usize, const N: usize, const D: usize, const STAGES: usize> = (
-    MbarrierPipeline<QTiles<E, W, D>, 1, <S as Source>::By>,
+    MbarrierPipeline<QTiles<E, W, D>, 1, <S as Scheduler>::By>,
     (Blocks<S, E, N, D, STAGES>, Blocks<S, E, N, D, STAGES>),
 );
 
-/// Portion after portion. What has been made of one, whose Q lies in its place still, goes to `store`.
+/// Work tile after work tile. What has been made of one, whose Q lies in its place still, goes to `store`.
 #[inline(always)]
 pub fn one_by_one<
-    S: Source,
+    S: Scheduler,
     C: Kernel,
     E: WarpgroupCore,
     Mask: MaskFn,
@@ -37,7 +37,7 @@ pub fn one_by_one<
     block: Block<C>,
     smem: Smem<C>,
     store: impl Fn(
-        View<'_, S::Portion, Mask, W, N>,
+        View<'_, S::Tile, Mask, W, N>,
         Attended<E, N, D, ORDERED>,
         StageGuard<'_, QTiles<E, W, D>>,
         &mut Warpgroup<W>,
@@ -84,7 +84,7 @@ impl<
 > Body for FwdHopperWide<E, Mask, W, N, D, STAGES, ORDERED>
 {
     #[inline(always)]
-    fn body<S: Source, C: Kernel<Params: AsRef<ForwardOf<S::Portion>>>>(
+    fn body<S: Scheduler, C: Kernel<Params: AsRef<ForwardOf<S::Tile>>>>(
         p: &ParamsOf<S>,
         source: impl Fn(u32, u32) -> S,
         block: Block<C>,
@@ -116,6 +116,6 @@ impl<
 {
     #[inline(always)]
     fn run(p: HopperParams, block: Block<Self>, smem: Smem<Self>) {
-        <Self as Body>::body(&p, |index, count| Own(p.rounds.of(index, count)), block, smem)
+        <Self as Body>::body(&p, |index, count| StaticScheduler(p.rounds.of(index, count)), block, smem)
     }
 }

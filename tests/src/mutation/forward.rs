@@ -1,7 +1,11 @@
 //! Launches of forward kernels: the edges of each entry, and sweeps that put the last query and the last key
 //! at every place where unrolled code compares with them.
 use super::{Subject, cases};
-use ferroflash::{Alignment, Attention, AttnInfo, DType, Mask, MaskKind, Problem, SimDriver};
+use ferroflash::driver::SimDriver;
+use ferroflash::kernels::{AttnInfo, MaskKind};
+use ferroflash::plan::Problem;
+use ferroflash::request::{Alignment, Mask};
+use ferroflash::{Attention, DType};
 use rayon::prelude::*;
 use reference::{Case, Layout, Loaded, Memory, Reference, Sequences, Values, edges};
 
@@ -106,7 +110,7 @@ fn sweeps(entry: &AttnInfo) -> Vec<Memory> {
     all.extend((1..=m).step_by(rows).map(|seqlen_q| one(seqlen_q, 5)));
     all.extend((1..=n).step_by(rows.min(4)).map(|seqlen_k| one(1, seqlen_k)));
     if entry.mask != MaskKind::Full {
-        let top_left = |case: Case| Case { problem: case.problem.align(Alignment::TopLeft), ..case };
+        let top_left = |case: Case| Case { problem: case.problem.alignment(Alignment::TopLeft), ..case };
         all.extend([1, 2, 3].map(|blocks| top_left(one(m + 9, blocks * n + 9))));
         all.extend([1, n - 1, n].map(|keys| top_left(one(m + 9, keys))));
         if entry.splits {
@@ -127,8 +131,10 @@ fn sweeps(entry: &AttnInfo) -> Vec<Memory> {
         }));
         all.extend(capped(one(m, m + 2 * n + 5)));
         // Tiles whose rows see nothing, the last of them not whole.
-        let past =
-            one(1, 5).problem.mask(Mask::Window { left: Some(3), right: Some(1) }).align(Alignment::TopLeft);
+        let past = one(1, 5)
+            .problem
+            .mask(Mask::Window { left: Some(3), right: Some(1) })
+            .alignment(Alignment::TopLeft);
         all.extend((1..=m).step_by(rows).map(|tail| {
             let case = one(m + tail, 5);
             Case { problem: past.seqlen_q(m + tail), ..case }

@@ -1,6 +1,6 @@
 //! Mutants that change nothing that anybody could observe, with the reason.
 use super::{Subject, flow, flow::words};
-use ferroflash::MaskKind;
+use ferroflash::kernels::MaskKind;
 use ptx_sim::mutate::{Mutant, Operator};
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -165,7 +165,7 @@ const HARMLESS: &[Harmless] = &[
             Operator::NeverBranch,
             Operator::OffByOne,
         ],
-        source: ["forward.rs", "portion.store_nothing_seen"],
+        source: ["forward.rs", "tile.store_nothing_seen"],
         mask: Some(MaskKind::Full),
         reason: SLICES,
         idle: true,

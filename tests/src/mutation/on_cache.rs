@@ -1,6 +1,6 @@
 //! Sweeps of launches on caches: of lengths, splits, rows, columns and windows, and integers that make no
 //! sense.
-use ferroflash::{Mask, Splits};
+use ferroflash::request::{Mask, Splits};
 use reference::{DecodeCase, Pages, Task, Told};
 use spec::{AttnInfo, Keys, MaskKind, PageKind};
 

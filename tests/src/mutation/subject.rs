@@ -1,5 +1,7 @@
 //! The kernels that are broken, and with what each is launched.
-use ferroflash::{Attention, AttnInfo, MaskKind, SimDriver, entries};
+use ferroflash::Attention;
+use ferroflash::driver::SimDriver;
+use ferroflash::kernels::{AttnInfo, MaskKind, entries};
 use ptx_sim::Options;
 use reference::subjects;
 use spec::{COMBINES, Contract, DECODE_COMBINES, DECODES, HOPPERS_PAGED};

@@ -40,7 +40,10 @@ const KEPT: [&str; 12] = [
 /// A program as a newcomer writes it: it plans for a card, names a kernel by type, and finds the PTX of every
 /// kernel in the table inside itself.
 const PROGRAM: &str = r#"
-use ferroflash::{Attention, Capabilities, DType, Error, Forward, Mask, Prepared, RawDriver, TensorView};
+use ferroflash::{Attention, Capabilities, DType, Error};
+use ferroflash::driver::RawDriver;
+use ferroflash::kernels::Prepared;
+use ferroflash::request::{AttentionRequest, Mask, TensorView};
 
 /// By the planner, and by type: nobody has to name a crate but this one.
 pub fn open() -> Result<Attention<RawDriver>, Error> {
@@ -53,18 +56,18 @@ pub fn typed<K: ferroflash::spec::Entry>(driver: &RawDriver) -> Result<Prepared<
 fn main() {
     let (shape, elements) = ([2, 1024, 16, 128], 2 * 1024 * 16 * 128);
     let view = |n: u64| TensorView::bshd(n << 32, elements, DType::F16, shape);
-    let forward = Forward::new(view(1), view(2), view(3), view(4)).mask(Mask::Causal);
+    let forward = AttentionRequest::dense(view(1), view(2), view(3), view(4)).mask(Mask::Causal);
     for (name, card) in Capabilities::PROFILES {
         ferroflash::plan(&forward, card).unwrap_or_else(|e| panic!("{name}: {e}"));
     }
     if let Err(error) = open() {
         assert!(matches!(error, Error::Driver { .. }), "without a GPU a refusal in words: {error}");
     }
-    for entry in ferroflash::ENTRIES {
+    for entry in ferroflash::kernels::ENTRIES {
         let text = ferroflash::ptx::source(entry.contract.symbol).expect(entry.contract.symbol);
         assert!(text.contains(&format!(".entry {}(", entry.contract.symbol)), "{}", entry.contract.symbol);
     }
-    println!("{} kernels inside", ferroflash::ENTRIES.len());
+    println!("{} kernels inside", ferroflash::kernels::ENTRIES.len());
 }
 "#;
 

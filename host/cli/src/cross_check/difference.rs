@@ -129,7 +129,8 @@ impl Difference {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ferroflash::{Attention, SimDriver};
+    use ferroflash::Attention;
+    use ferroflash::driver::SimDriver;
     use ptx_sim::{MmaArch, MmaMode, Options};
     use reference::{OnDevice, Subject, Task};
 
@@ -164,9 +165,9 @@ mod tests {
 
     #[test]
     fn other_roundings_stay_within_the_bounds_and_other_inputs_do_not() {
-        let entry = ferroflash::ENTRIES
+        let entry = ferroflash::kernels::ENTRIES
             .iter()
-            .find(|e| e.mask == ferroflash::MaskKind::Causal)
+            .find(|e| e.mask == ferroflash::kernels::MaskKind::Causal)
             .expect("the table has causal entries");
         let sim = |mma| {
             Attention::new(SimDriver::with_options("l4", Options { mma, ..Options::default() }).expect("l4"))

@@ -1,7 +1,8 @@
 //! Random products of tiles, through the tensor cores alone.
 use crate::error::Error;
+use ferroflash::DType;
 use ferroflash::driver::Harness;
-use ferroflash::{Contract, DType};
+use ferroflash::kernels::Contract;
 use reference::Random;
 use serde::Serialize;
 use std::fmt;
@@ -190,7 +191,7 @@ impl fmt::Display for Tally {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ferroflash::SimDriver;
+    use ferroflash::driver::SimDriver;
     use ptx_sim::{MmaArch, MmaMode, Options};
 
     #[test]

@@ -2,7 +2,9 @@
 use crate::error::Error;
 use crate::files::{CACHES, Elements, File, HALVES, read_slopes};
 use crate::options::{FileLayout, ScoreOptions};
-use ferroflash::{Alignment, DType, PageView, Problem};
+use ferroflash::DType;
+use ferroflash::plan::Problem;
+use ferroflash::request::{Alignment, PageView};
 use reference::Slopes;
 use std::ops::Range;
 
@@ -78,7 +80,7 @@ impl Input {
         let longest = starts.windows(2).map(|rows| rows[1] - rows[0]).max().unwrap_or(0).max(1);
         let problem = Problem::new(q.dtype, batch, longest, heads_q, head_dim);
         let problem = problem.seqlen_k(capacity).heads_k(heads_k).alibi(file.has("alibi_slopes"));
-        let problem = scores.of(problem.packed(is_packed.then_some([rows, capacity])));
+        let problem = scores.of(problem.varlen(is_packed.then_some([rows, capacity])));
         if problem.alignment != Alignment::BottomRight {
             return Err(Error::Invalid(
                 "--top-left: the last query of a cached sequence is at its last key; leave --top-left out"

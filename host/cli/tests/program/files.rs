@@ -1,6 +1,8 @@
 //! Tensors from files and to files.
 use crate::common::{DEMO, Folder, check, check_error, ferroflash, report, text};
-use ferroflash::{Alignment, DType, Mask, Problem};
+use ferroflash::DType;
+use ferroflash::plan::Problem;
+use ferroflash::request::{Alignment, Mask};
 use reference::{HostTensor, Layout, Memory, exact};
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 use std::path::Path;
@@ -76,7 +78,7 @@ fn files_go_round() {
     check_round_trip("bshd", grouped, Layout::Bshd, &[]);
     let causal = grouped.mask(Mask::Causal);
     check_round_trip("bhsd", causal, Layout::Bhsd, &["--layout", "bhsd", "--causal"]);
-    let top_left = causal.align(Alignment::TopLeft).dtype(DType::Bf16);
+    let top_left = causal.alignment(Alignment::TopLeft).dtype(DType::Bf16);
     check_round_trip("top-left", top_left, Layout::Bshd, &["--causal", "--top-left"]);
     let window = grouped.mask(Mask::Window { left: Some(3), right: None }).scale(0.7).softcap(2.5);
     check_round_trip(

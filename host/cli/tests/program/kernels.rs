@@ -1,12 +1,13 @@
 //! Commands that list, verify, fuzz and compare kernels.
 use crate::common::{DEMO, Folder, check, check_error, configuration, ferroflash, of_family, report, text};
+use ferroflash::kernels::MaskKind;
 use ferroflash::ptx::is_embedded;
-use ferroflash::{MaskKind, spec::KERNELS};
+use ferroflash::spec::KERNELS;
 use serde_json::Value;
 
 #[test]
 fn verify_reports_every_case() {
-    let mut entries = ferroflash::ENTRIES.iter();
+    let mut entries = ferroflash::kernels::ENTRIES.iter();
     let entry = entries.find(|entry| is_embedded(entry.contract.symbol)).expect("one is carried");
     let report = report(&[
         "verify",
@@ -54,10 +55,10 @@ fn every_family_is_verified() {
 }
 
 /// Two entries that differ in the mask alone.
-fn full_and_causal() -> [&'static ferroflash::AttnInfo; 2] {
-    let carried = || ferroflash::ENTRIES.iter().filter(|e| is_embedded(e.contract.symbol));
+fn full_and_causal() -> [&'static ferroflash::kernels::AttnInfo; 2] {
+    let carried = || ferroflash::kernels::ENTRIES.iter().filter(|e| is_embedded(e.contract.symbol));
     let of = |kind| carried().filter(move |e| e.mask == kind);
-    let shape = |e: &ferroflash::AttnInfo| {
+    let shape = |e: &ferroflash::kernels::AttnInfo| {
         (e.dtype, e.head_dim, e.tile_m, e.tile_n, e.contract.threads, e.contract.smem_bytes)
     };
     let pairs = of(MaskKind::Full).flat_map(|a| of(MaskKind::Causal).map(move |b| [a, b]));
@@ -85,7 +86,12 @@ fn wrong_and_broken_kernels() {
         serde_json::from_slice(&output.stdout).expect("one JSON document, with the error in the report");
     assert_eq!((&report["passed"], &report["exit_code"]), (&false.into(), &1.into()));
     assert!(report["error"].as_str().is_some_and(|error| error.contains("off by ")), "{report}");
-    check_error(&with(".version 7.8\nnonsense", &verify), 4, "parse PTX: ");
+    // Processes that share the kernels replace it, too.
+    for jobs in ["1", "2"] {
+        let shared = [&verify[..], &["--config", "merge_f16", "--jobs", jobs]].concat();
+        check_error(&with(&swapped, &shared), 1, "off by ");
+        check_error(&with(".version 7.8\nnonsense", &shared), 4, "parse PTX: ");
+    }
 }
 
 /// No variable replaces a kernel, an option does, and the program names what it replaces.
@@ -169,7 +175,7 @@ fn kernels_are_the_table() {
         assert_eq!(row["family"], subject.family());
         assert_eq!(row["mask"].as_str(), subject.mask().map(MaskKind::name));
     }
-    for (row, entry) in rows.iter().zip(ferroflash::entries()) {
+    for (row, entry) in rows.iter().zip(ferroflash::kernels::entries()) {
         assert_eq!((&row["dtype"], &row["head_dim"]), (&entry.dtype.name().into(), &entry.head_dim.into()));
     }
 }

@@ -1,7 +1,10 @@
 //! Options, devices, exit codes and help.
 use crate::common::{DEMO, Folder, check, check_error, ferroflash, report, text};
+use ferroflash::kernels::{AttnInfo, ENTRIES, MaskKind};
+use ferroflash::plan::Problem;
 use ferroflash::ptx::is_embedded;
-use ferroflash::{AttnInfo, DType, ENTRIES, Mask, MaskKind, Problem, tuning};
+use ferroflash::request::Mask;
+use ferroflash::{DType, tuning};
 use serde_json::Value;
 
 #[test]
@@ -49,7 +52,7 @@ fn options_that_are_not_valid() {
         "invalid config: decode_f16_d64_causal_8_tiles; it is a kernel for caches, appends or merges; this",
     );
     run(&["--config", "fwd_f16_d64"], "invalid config: fwd_f16_d64; it must be the name of an entry");
-    run(&["--config", ferroflash::ENTRIES[0].contract.symbol], "--device cpu runs no kernel");
+    run(&["--config", ferroflash::kernels::ENTRIES[0].contract.symbol], "--device cpu runs no kernel");
     check(&["run"], 2, "--input <INPUT>");
     check(
         &["run", "--input", DEMO, "--device", "tpu"],

@@ -1,6 +1,7 @@
 //! `ferroflash run` on packed sequences.
 use crate::common::{Folder, check, report};
-use ferroflash::{DType, Problem};
+use ferroflash::DType;
+use ferroflash::plan::Problem;
 use reference::{Layout, Memory, Sequences};
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 

@@ -4,7 +4,7 @@ use crate::cycled;
 use crate::inputs::Random;
 use crate::tensor::TensorError;
 use crate::work::{Asked, Buffer, GUARD, Input, Judge, Judgement, Room, Rows, Rule, Work, Written};
-use ferroflash::{Append, KvPages, KvScale, PageView, Slots, TensorView};
+use ferroflash::request::{Append, KvPages, KvScale, PageView, Slots, TensorView};
 
 /// What stands in a cache before: what no slot names must stay so.
 const OLD: u8 = 0xa5;

@@ -2,7 +2,8 @@
 use super::{DecodeCase, DecodeMemory, Pages, SCALES};
 use crate::inputs::Random;
 use crate::work::POISON;
-use ferroflash::{DType, PageView};
+use ferroflash::DType;
+use ferroflash::request::PageView;
 use std::borrow::Cow;
 
 /// Keys and values of a sequence as numbers of the queries' type, `[key][head][column]`.

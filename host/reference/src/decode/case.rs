@@ -2,7 +2,9 @@
 use crate::arithmetic::{decode, encode};
 use crate::e4m3;
 use crate::told::Told;
-use ferroflash::{DType, Mask, Problem, Splits};
+use ferroflash::DType;
+use ferroflash::plan::Problem;
+use ferroflash::request::{Mask, Splits};
 
 /// Rows of Q and O behind those of packed sequences.
 const NOBODYS: usize = 3;

@@ -8,10 +8,10 @@ use crate::work::{
     guarded, guards, inside,
 };
 use ferroflash::driver::Harness;
-use ferroflash::{
-    Attention, DType, Decode, DecodePlan, Error, Index, KvCache, KvPages, KvScale, LseView, PackedQueries,
-    Sinks, TensorView,
+use ferroflash::request::{
+    AttentionRequest, Index, KvCache, KvPages, KvScale, LseView, Sinks, TensorView, VarlenQueries,
 };
+use ferroflash::{Attention, DType, Error, Plan};
 
 /// Places of the integers among inputs, and of the first of the cache.
 const TABLE: usize = 3;
@@ -157,22 +157,22 @@ impl Work for DecodeMemory {
         let elements = shape.iter().product::<usize>() as u64;
         let tensor = |at| TensorView::bshd(at, elements, case.dtype, shape);
         let (q, o) = (tensor(inputs[0]), tensor(outputs[0] + GUARD as u64));
-        let mut decode = Decode::new(q, cache.max_k(case.max_k), o).mask(case.mask).splits(case.splits);
+        let mut decode =
+            AttentionRequest::cached(q, cache.max_k(case.max_k), o).mask(case.mask).splits(case.splits);
         if room.wants_lse {
             let rows = [batches, case.heads[0], queries];
             let elements = rows.iter().product::<usize>() as u64;
             decode = decode.lse(LseView::contiguous(outputs[1] + GUARD as u64, elements, rows));
         }
-        (decode.softcap, decode.config) = (case.softcap, room.config);
-        (decode.workspace, decode.counters) = (room.workspace, room.counters);
-        decode.packed = case.packed.as_ref().map(|queries| {
+        (decode.scores.softcap, decode.config, decode.scratch) = (case.softcap, room.config, room.scratch);
+        decode.queries = case.packed.as_ref().map_or(Queries::Batched, |queries| {
             let most = queries.iter().max().copied().unwrap_or(1).max(1);
-            PackedQueries::new(batch, Index::new(inputs[STARTS], batch as u64 + 1), most)
+            Queries::Varlen(VarlenQueries::new(batch, Index::new(inputs[STARTS], batch as u64 + 1), most))
         });
-        decode.alibi = case.alibi.then(|| self.slopes.view(inputs[SLOPES]));
+        decode.scores.alibi = case.alibi.then(|| self.slopes.view(inputs[SLOPES]));
         let sinks = Sinks { address: inputs[1], elements: self.sinks.len() as u64 };
-        decode.sinks = case.sinks.then_some(sinks);
-        Asked::Decode(decode)
+        decode.scores.sinks = case.sinks.then_some(sinks);
+        Asked::Attention(decode)
     }
 
     fn rounds(&self) -> Vec<Vec<(usize, Vec<u8>)>> {
@@ -241,15 +241,11 @@ impl<'a, D: Harness> LoadedDecode<'a, D> {
     ///
     /// # Errors
     /// Those of planning, launching and waiting.
-    pub fn run(
-        &mut self,
-        plan: Option<&DecodePlan>,
-        lengths: &[i32],
-    ) -> Result<(DecodePlan, DecodeOutcome), Error> {
+    pub fn run(&mut self, plan: Option<&Plan>, lengths: &[i32]) -> Result<(Plan, DecodeOutcome), Error> {
         self.device.change(&[(LENGTHS, bytes!(lengths))])?;
-        self.device.use_plan(plan.copied().map(Plans::Decode));
+        self.device.use_plan(plan.copied().map(Plans::Attention));
         let written = self.device.run()?;
-        let Some(Plans::Decode(plan)) = self.device.plan() else {
+        let Some(Plans::Attention(plan)) = self.device.plan() else {
             return Err(Error::invalid("plan", "none", "a launch has one"));
         };
         Ok((plan, DecodeOutcome::new(self.memory, &written)))

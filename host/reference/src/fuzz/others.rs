@@ -9,7 +9,10 @@ use crate::packed::Sequences;
 use crate::told::Told;
 use crate::work::{OnDevice, Rule, Work};
 use ferroflash::driver::Harness;
-use ferroflash::{Alignment, Attention, Contract, DType, Error, LseUnit, Mask, Problem, Splits};
+use ferroflash::kernels::Contract;
+use ferroflash::plan::Problem;
+use ferroflash::request::{Alignment, LseUnit, Mask, Splits};
+use ferroflash::{Attention, DType, Error};
 
 /// What draws a family's problems, and how it displays one.
 type Draw = fn(&mut Random, Limits) -> (Box<dyn Work + Send>, String);
@@ -143,7 +146,7 @@ fn packed(random: &mut Random, limits: Limits) -> (Box<dyn Work + Send>, String)
     let rows = rows.map(|rows| rows + 1 + below(random, 9));
     let one = Problem::new(dtype(random), 1, 0, heads_k * group, head_dim).heads_k(heads_k);
     let one =
-        one.mask(mask(random, limits)).align(pick(random, &[Alignment::BottomRight, Alignment::TopLeft]));
+        one.mask(mask(random, limits)).alignment(pick(random, &[Alignment::BottomRight, Alignment::TopLeft]));
     let softcap = if one_in(random, 6) { 1.0 + below(random, 50) as f32 } else { 0.0 };
     let problem = sequences.problem(one.softcap(softcap).alibi(one_in(random, 6)), rows);
     let layout = pick(random, &[Layout::Bshd, Layout::Bhsd]);

@@ -5,7 +5,7 @@ use crate::arithmetic::encode;
 use crate::inputs::Random;
 use crate::memory::{Memory, Place};
 use crate::told::Told;
-use ferroflash::Problem;
+use ferroflash::plan::Problem;
 
 /// Tensors in random places: any order of batch, rows and heads, gaps between them, keys and values in one
 /// buffer or in two, inputs repeated by a stride of 0.

@@ -7,7 +7,8 @@ use crate::tensor::TensorError;
 use crate::work::{
     Asked, Buffer, GUARD, Input, Judge, Judgement, Room, Rows, Rule, Work, Written, guarded, guards,
 };
-use ferroflash::{DType, LseUnit, LseView, Sinks, State, TensorView};
+use ferroflash::DType;
+use ferroflash::request::{LseUnit, LseView, Sinks, State, TensorView};
 
 /// Bytes of states that belong to nobody.
 const GAP: u8 = 0xa5;
@@ -270,7 +271,7 @@ impl Work for MergeMemory {
         };
         let lse_view = |at: u64, elements: usize, strides: [i64; 4], unit| {
             let view = LseView::new(at, elements as u64, [batch, heads, rows], [strides[0], strides[2]]);
-            view.rows_apart(strides[1]).unit(unit)
+            view.row_stride(strides[1]).unit(unit)
         };
         let (mut apart, place_of, strides) = (inputs[1..].iter(), self.place_of(), self.strides());
         let at = [0, 1].map(|i| if place_of[i].is_some() { outputs[i] } else { *apart.next().unwrap_or(&0) });

@@ -1,7 +1,9 @@
 //! A problem on a device: the one path of tests and program to every driver.
 use super::{Asked, Buffer, Input, Plans, Ready, Room, Work, Written};
 use ferroflash::driver::{Enqueue, Harness};
-use ferroflash::{Attention, Contract, Counters, Error, Workspace};
+use ferroflash::kernels::Contract;
+use ferroflash::request::{Counters, Workspace};
+use ferroflash::{Attention, Error};
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
@@ -82,8 +84,9 @@ impl<'a, D: Harness> OnDevice<'a, D> {
         self.plan.set(None);
         let driver = self.attention.driver();
         // Outputs are made later, and what is invalid is reported at the launch.
-        let planned = self.asked(&self.free()).plan(self.attention, u64::MAX);
-        let [workspace, counters] = planned.map_or([0; 2], |plan| plan.room());
+        let planned = self.asked(&self.free(), Scratch::Fastest).plan(self.attention);
+        let needs = planned.map(|plan| plan.scratch_bytes()).unwrap_or_default();
+        let ScratchBytes { workspace, counters } = needs;
         if workspace > 0 {
             self.workspace = Some((driver.allocate_named("workspace", workspace as usize)?, workspace));
         }
@@ -105,20 +108,24 @@ impl<'a, D: Harness> OnDevice<'a, D> {
     /// # Errors
     /// Those of planning.
     pub fn kernel(&self) -> Result<&'static Contract, Error> {
-        Ok(self.asked(&self.free()).plan(self.attention, 0)?.contract())
+        Ok(self.asked(&self.free(), self.scratch()).plan(self.attention)?.contract())
     }
 
-    fn asked(&self, outputs: &[u64]) -> Asked<'a> {
+    /// What has been allocated beside the tensors.
+    fn scratch(&self) -> Scratch {
         let driver = self.attention.driver();
         let place = |(buffer, bytes): &(D::Buffer, u64)| (driver.address(buffer), *bytes);
-        let workspace = self.workspace.as_ref().map(place);
         let counters = self.counters.as_ref().map(place);
-        let room = Room {
-            wants_lse: self.wants_lse,
-            config: self.config,
-            workspace: workspace.map(|(address, bytes)| Workspace { address, bytes }),
-            counters: counters.map(|(address, bytes)| Counters { address, bytes }),
-        };
+        let counters = counters.map(|(address, bytes)| Counters { address, bytes });
+        self.workspace.as_ref().map(place).map_or(Scratch::None, |(address, bytes)| Scratch::Memory {
+            workspace: Workspace { address, bytes },
+            counters,
+        })
+    }
+
+    fn asked(&self, outputs: &[u64], scratch: Scratch) -> Asked<'a> {
+        let driver = self.attention.driver();
+        let room = Room { wants_lse: self.wants_lse, config: self.config, scratch };
         let inputs: Vec<_> = self.inputs.iter().map(|buffer| driver.address(buffer)).collect();
         self.work.request(&inputs, outputs, room)
     }
@@ -160,10 +167,10 @@ impl<'a, D: Harness> OnDevice<'a, D> {
     fn planned(&self, outputs: &Outputs<D>) -> Result<(Asked<'a>, Plans), Error> {
         let driver = self.attention.driver();
         let addresses: Vec<_> = outputs.0.iter().map(|(buffer, _)| driver.address(buffer)).collect();
-        let asked = self.asked(&addresses);
+        let asked = self.asked(&addresses, self.scratch());
         let plan = match self.plan.get() {
             Some(plan) => plan,
-            None => asked.plan(self.attention, 0)?,
+            None => asked.plan(self.attention)?,
         };
         self.plan.set(Some(plan));
         Ok((asked, plan))

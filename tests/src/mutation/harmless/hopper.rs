@@ -1,7 +1,7 @@
 //! The same of Hopper's kernels.
 use super::{CLASS, Harmless, OFTEN, has_source, lines::Source};
 use crate::mutation::flow;
-use ferroflash::MaskKind;
+use ferroflash::kernels::MaskKind;
 use ptx_sim::mutate::{Mutant, Operator};
 
 const GROWN: Source = ["hopper/mainloop.rs", "match grown {"];

@@ -1,5 +1,6 @@
 //! Work, counted.
-use ferroflash::{DType, Problem};
+use ferroflash::DType;
+use ferroflash::plan::Problem;
 
 /// First key and one past the last key that a query sees.
 fn bounds(p: &Problem, row: usize) -> [i64; 2] {
@@ -42,7 +43,7 @@ pub(super) fn least_bytes(p: &Problem, cache: DType) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ferroflash::Mask;
+    use ferroflash::request::Mask;
 
     fn window(left: u32, right: u32) -> Mask {
         Mask::Window { left: Some(left), right: Some(right) }

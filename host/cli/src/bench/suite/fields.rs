@@ -1,6 +1,7 @@
 //! What shapes of all kinds have in common: fields, and what is wrong with them.
 use crate::error::Error;
-use ferroflash::{DType, Mask};
+use ferroflash::DType;
+use ferroflash::request::Mask;
 use serde::Deserialize;
 use std::fmt;
 

@@ -3,7 +3,7 @@ use super::fields;
 use super::workload::{Workload, fits};
 use super::{count, fields::sizes};
 use crate::error::Error;
-use ferroflash::Problem;
+use ferroflash::plan::Problem;
 use reference::{Layout, Memory};
 use serde::Deserialize;
 

@@ -2,7 +2,7 @@
 use super::fields::{self, sizes};
 use super::workload::{Workload, fits};
 use crate::error::Error;
-use ferroflash::LseUnit;
+use ferroflash::request::LseUnit;
 use reference::{Lie, MergeCase, MergeMemory};
 use serde::Deserialize;
 

@@ -4,7 +4,8 @@ use super::fields::{self, Order, sizes};
 use super::sequences::Sequences;
 use super::workload::{Workload, fits};
 use crate::error::Error;
-use ferroflash::{DType, Problem};
+use ferroflash::DType;
+use ferroflash::plan::Problem;
 use reference::{DecodeCase, DecodeMemory, Layout, Memory, Pages};
 use serde::Deserialize;
 

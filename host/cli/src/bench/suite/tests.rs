@@ -1,6 +1,8 @@
 //! Shapes that are right, and such that are not.
 use super::*;
-use ferroflash::{Attention, SimDriver};
+use ferroflash::Attention;
+use ferroflash::driver::SimDriver;
+use ferroflash::request::{AttentionRequest, KeysValues, Scratch};
 use reference::{Asked, OnDevice, Room, Rule};
 
 /// What a file's one shape asks for.
@@ -30,17 +32,18 @@ fn the_built_in_suites_are_solved_by_an_h200_and_an_l4() {
     let cards: Vec<_> = ["h200", "l4"].into_iter().map(card).collect();
     for (shape, card) in forward.values().flatten().flat_map(|shape| cards.iter().map(move |c| (shape, c))) {
         let problem = shape.problem().expect("valid");
-        ferroflash::supports(&problem, card.capabilities()).unwrap_or_else(|e| panic!("{problem}: {e}"));
+        ferroflash::plan::supports(&problem, card.capabilities())
+            .unwrap_or_else(|e| panic!("{problem}: {e}"));
     }
     for (suite, workload) in all(&suites).filter(|(suite, _)| !forward.contains_key(*suite)) {
         let work = workload.work();
-        let room = Room { wants_lse: true, config: None, workspace: None, counters: None };
+        let room = Room { wants_lse: true, config: None, scratch: Scratch::Fastest };
         let asked = work.request(inputs, outputs, room);
         for card in &cards {
-            asked.plan(card, u64::MAX).unwrap_or_else(|e| panic!("{suite}: {}: {e}", workload.label));
+            asked.plan(card).unwrap_or_else(|e| panic!("{suite}: {}: {e}", workload.label));
         }
-        if let Asked::Decode(decode) = asked {
-            let keys = decode.cache.pages.keys;
+        if let Asked::Attention(AttentionRequest { kv: KeysValues::Cache(cache), .. }) = asked {
+            let keys = cache.pages.keys;
             let bytes = 2 * keys.elements as usize * keys.dtype.bytes();
             assert!(bytes < 8 << 30, "{suite}: {}: {bytes} bytes", workload.label);
         }

@@ -2,10 +2,12 @@
 use super::Input;
 use crate::results::{Results, Took};
 use ferroflash::driver::Harness;
-use ferroflash::{
-    Attention, Capabilities, Counters, Decode, Error, Index, KvCache, KvPages, KvScale, LseView,
-    PackedQueries, PageView, Problem, Sinks, TensorView, Workspace, plan_decode,
+use ferroflash::plan::Problem;
+use ferroflash::request::{
+    AttentionRequest, Counters, Index, KvCache, KvPages, KvScale, LseView, PageView, Sinks, TensorView,
+    VarlenQueries, Workspace,
 };
+use ferroflash::{Attention, Capabilities, Error, plan};
 use std::time::Instant;
 
 /// Device addresses of its tensors.
@@ -27,7 +29,7 @@ const POISON: u8 = 0xff;
 
 impl Input {
     /// The request.
-    fn decode<'a>(&self, at: &Places, config: Option<&'a str>) -> Decode<'a> {
+    fn decode<'a>(&self, at: &Places, config: Option<&'a str>) -> AttentionRequest<'a> {
         let Problem { dtype, batch, seqlen_q, .. } = self.problem;
         let [shape, _] = self.problem.shapes();
         let view = |address| TensorView::bshd(address, self.q.len() as u64, dtype, shape);
@@ -41,19 +43,20 @@ impl Input {
             }
             _ => KvCache::dense(pages, lengths),
         };
-        let mut decode = Decode::new(view(at.q), cache, view(at.o)).mask(self.problem.mask);
-        (decode.scale, decode.softcap, decode.config) = (self.problem.scale, self.problem.softcap, config);
+        let mut decode = AttentionRequest::cached(view(at.q), cache, view(at.o)).mask(self.problem.mask);
+        let scores = &mut decode.scores;
+        (scores.scale, scores.softcap, decode.config) = (self.problem.scale, self.problem.softcap, config);
         let (lse, strides) = self.lse();
         let (elements, strides) = (lse.iter().product::<usize>() as u64, strides.map(|n| n as i64));
         let [batches, rows, heads, _] = shape;
         decode.lse = Some(LseView::new(at.lse, elements, [batches, heads, rows], strides));
-        decode.packed = self
-            .problem
-            .packed
-            .map(|_| PackedQueries::new(batch, Index::new(at.starts, self.starts.len() as u64), seqlen_q));
-        decode.alibi = self.slopes.as_ref().zip(at.slopes).map(|(slopes, address)| slopes.view(address));
+        let starts = Index::new(at.starts, self.starts.len() as u64);
+        let varlen = || Queries::Varlen(VarlenQueries::new(batch, starts, seqlen_q));
+        decode.queries = self.problem.varlen.map_or(Queries::Batched, |_| varlen());
+        decode.scores.alibi =
+            self.slopes.as_ref().zip(at.slopes).map(|(slopes, address)| slopes.view(address));
         let sinks = self.sinks.as_ref().zip(at.sinks);
-        decode.sinks = sinks.map(|(sinks, address)| Sinks { address, elements: sinks.len() as u64 });
+        decode.scores.sinks = sinks.map(|(sinks, address)| Sinks { address, elements: sinks.len() as u64 });
         decode
     }
 
@@ -84,7 +87,7 @@ impl Input {
             o: far(11),
             lse: far(12),
         };
-        plan_decode(&self.decode(&at, None), &Capabilities::PROFILES[0].1).map(drop)
+        plan(&self.decode(&at, None), &Capabilities::PROFILES[0].1).map(drop)
     }
 
     /// Decodes on kernels. `config` names one.
@@ -135,12 +138,15 @@ impl Input {
             lse: at(&lse),
         };
         let mut decode = self.decode(&places, config);
-        let wanted = attention.plan_with(&decode, u64::MAX)?;
-        let [bytes, counted] = [wanted.workspace_bytes(), wanted.counters_bytes()];
+        let wanted = attention.plan(&decode.scratch(Scratch::Fastest))?.scratch_bytes();
+        let ScratchBytes { workspace: bytes, counters: counted } = wanted;
         let room = (bytes > 0).then(|| driver.allocate_named("workspace", bytes as usize)).transpose()?;
         let counters = (counted > 0).then(|| filled("counters", counted as usize, 0)).transpose()?;
-        decode.workspace = room.as_ref().map(|room| Workspace { address: at(room), bytes });
-        decode.counters = counters.as_ref().map(|zeros| Counters { address: at(zeros), bytes: counted });
+        let counters = counters.as_ref().map(|zeros| Counters { address: at(zeros), bytes: counted });
+        if let Some(room) = &room {
+            let workspace = Workspace { address: at(room), bytes };
+            decode.scratch = Scratch::Memory { workspace, counters };
+        }
         let (plan, stream) = (attention.plan(&decode)?, driver.stream()?);
         let (upload, start) = (start.elapsed(), Instant::now());
         attention.load(&plan)?;
@@ -166,7 +172,7 @@ impl Input {
 
     /// Rows that are no sequence's give 0 and -inf.
     fn clear_unwritten(&self, o: &mut [u16], lse: &mut [f32]) {
-        if let Some([rows, _]) = self.problem.packed {
+        if let Some([rows, _]) = self.problem.varlen {
             let (written, row) = (self.starts[self.problem.batch], o.len() / rows);
             o[written * row..].fill(0);
             lse.chunks_mut(rows).for_each(|head| head[written..].fill(f32::NEG_INFINITY));

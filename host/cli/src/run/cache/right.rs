@@ -2,7 +2,7 @@
 use super::Input;
 use crate::error::Error;
 use crate::results::{Results, Took};
-use ferroflash::Problem;
+use ferroflash::plan::Problem;
 use rayon::prelude::*;
 use reference::{HostTensor, Inputs, Outputs, Reference, Slopes, TensorError, Verdict, e4m3};
 use std::time::Instant;
@@ -67,7 +67,7 @@ impl Input {
             Some([shared]) => *shared,
             Some(each) => each[head],
         });
-        let problem = self.problem.batch(1).seqlen_q(queries.len()).seqlen_k(keys).packed(None);
+        let problem = self.problem.batch(1).seqlen_q(queries.len()).seqlen_k(keys).varlen(None);
         let mut problem = problem.heads_q(group).heads_k(1);
         problem.scale = Some(problem.softmax_scale() * k_scale);
         let (row, each) = (heads_q * head_dim, queries.len() * heads_q * head_dim);

@@ -1,0 +1,323 @@
+//! Attention on cudarc's slices: the request, and the functions that launch it.
+use super::memory::{Integers, Memory, PerHead, Taken};
+use super::{Cache, Element, FlashAttention, MemoryMut, Number, ScratchMemory, Tensor, TensorMut, refused};
+use crate::request::{
+    AlibiSlopes, Alignment, AttentionRequest, KeysValues, LseView, Mask, Queries, Scores, Scratch, Sinks,
+    Splits, VarlenKeys, VarlenQueries,
+};
+use crate::{Error, Plan};
+use ::cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut, sys};
+use std::sync::Arc;
+
+/// The inputs of one attention in cudarc's slices: an [`AttentionRequest`] without its output. Queries have
+/// type `T`, keys and values type `T`, or type `C` in a [`Cache`]. Setters are named as those of
+/// [`AttentionRequest`].
+///
+/// | keys and values | constructor |
+/// |---|---|
+/// | tensors, sequences of equal lengths | [`Inputs::dense`] |
+/// | tensors, varlen sequences | [`Inputs::varlen`] |
+/// | a KV cache, to decode or to prefill | [`Inputs::cached`] |
+#[derive(Clone, Copy)]
+#[must_use]
+pub struct Inputs<'a, T, C = T> {
+    q: Tensor<'a, T>,
+    /// Where varlen queries begin, and the most of one sequence.
+    queries: Option<(Integers<'a>, usize)>,
+    kv: Source<'a, T, C>,
+    mask: Mask,
+    alignment: Alignment,
+    scale: Option<f32>,
+    softcap: Option<f32>,
+    alibi: Option<PerHead<'a>>,
+    sinks: Option<&'a dyn Memory<f32>>,
+    splits: Splits,
+}
+
+/// Where keys and values are.
+#[derive(Clone, Copy)]
+enum Source<'a, T, C> {
+    Tensors { k: Tensor<'a, T>, v: Tensor<'a, T>, starts: Option<Starts<'a>> },
+    Cache(Cache<'a, C>),
+}
+
+/// Where varlen keys begin, how many each sequence has used, and the most of one sequence.
+#[derive(Clone, Copy)]
+struct Starts<'a> {
+    k: Integers<'a>,
+    used: Option<Integers<'a>>,
+    max_k: usize,
+}
+
+impl<'a, T: Element> Inputs<'a, T> {
+    /// As [`AttentionRequest::dense`].
+    pub fn dense(q: Tensor<'a, T>, k: Tensor<'a, T>, v: Tensor<'a, T>) -> Self {
+        Self::new(q, Source::Tensors { k, v, starts: None })
+    }
+
+    /// As [`AttentionRequest::varlen`]: `n + 1` integers in each of `cu_seqlens_q` and `cu_seqlens_k` are `n`
+    /// sequences.
+    pub fn varlen(
+        q: Tensor<'a, T>,
+        k: Tensor<'a, T>,
+        v: Tensor<'a, T>,
+        cu_seqlens_q: impl Into<Integers<'a>>,
+        cu_seqlens_k: impl Into<Integers<'a>>,
+        max_seqlen_q: usize,
+        max_seqlen_k: usize,
+    ) -> Self {
+        let starts = Some(Starts { k: cu_seqlens_k.into(), used: None, max_k: max_seqlen_k });
+        let queries = Some((cu_seqlens_q.into(), max_seqlen_q));
+        Inputs { queries, ..Self::new(q, Source::Tensors { k, v, starts }) }
+    }
+
+    /// As [`VarlenKeys::seqused_k`]: the number of valid keys of each varlen sequence. Other inputs ignore
+    /// it.
+    pub fn seqused_k(mut self, seqused_k: impl Into<Integers<'a>>) -> Self {
+        if let Source::Tensors { starts: Some(starts), .. } = &mut self.kv {
+            starts.used = Some(seqused_k.into());
+        }
+        self
+    }
+}
+
+impl<'a, T: Element, C: Number> Inputs<'a, T, C> {
+    fn new(q: Tensor<'a, T>, kv: Source<'a, T, C>) -> Self {
+        let (mask, alignment, splits) = (Mask::Full, Alignment::BottomRight, Splits::Auto);
+        let (queries, scale, softcap, alibi, sinks) = (None, None, None, None, None);
+        Inputs { q, queries, kv, mask, alignment, scale, softcap, alibi, sinks, splits }
+    }
+
+    /// As [`AttentionRequest::cached`]: `q` is `[batch, queries, heads, head_dim]`.
+    pub fn cached(q: Tensor<'a, T>, cache: Cache<'a, C>) -> Self {
+        Self::new(q, Source::Cache(cache))
+    }
+
+    /// Makes the queries on a cache varlen, with at most `max_seqlen_q` queries per sequence: `n + 1`
+    /// integers in `cu_seqlens_q` are `n` sequences, and `q` is `[1, rows, heads, head_dim]`.
+    pub fn varlen_queries(self, cu_seqlens_q: impl Into<Integers<'a>>, max_seqlen_q: usize) -> Self {
+        Inputs { queries: Some((cu_seqlens_q.into(), max_seqlen_q)), ..self }
+    }
+
+    /// As [`AttentionRequest::mask`].
+    pub fn mask(self, mask: Mask) -> Self {
+        Inputs { mask, ..self }
+    }
+
+    /// As [`AttentionRequest::alignment`].
+    pub fn alignment(self, alignment: Alignment) -> Self {
+        Inputs { alignment, ..self }
+    }
+
+    /// As [`AttentionRequest::scale`].
+    pub fn scale(self, scale: f32) -> Self {
+        Inputs { scale: Some(scale), ..self }
+    }
+
+    /// As [`AttentionRequest::softcap`]. 0 turns it off.
+    pub fn softcap(self, softcap: f32) -> Self {
+        Inputs { softcap: (softcap != 0.0).then_some(softcap), ..self }
+    }
+
+    /// As [`AttentionRequest::alibi`]: one slope per query head, or per sequence and query head.
+    pub fn alibi(self, slopes: PerHead<'a>) -> Self {
+        Inputs { alibi: Some(slopes), ..self }
+    }
+
+    /// As [`AttentionRequest::sinks`]: one logit per query head.
+    pub fn sinks(self, sinks: &'a impl Memory<f32>) -> Self {
+        Inputs { sinks: Some(sinks), ..self }
+    }
+
+    /// As [`AttentionRequest::splits`].
+    pub fn splits(self, splits: Splits) -> Self {
+        Inputs { splits, ..self }
+    }
+
+    /// The request in the order of a stream, with an output that has no memory yet.
+    fn on(&self, taken: &mut Taken<'a>) -> Result<AttentionRequest<'static>, Error> {
+        let (q, o) = (self.q.on(taken, "q")?, self.q.output());
+        let request = match self.kv {
+            Source::Cache(cache) => AttentionRequest::cached(q, cache.on(taken)?, o),
+            Source::Tensors { k, v, starts } => {
+                let (k, v) = (k.on(taken, "k")?, v.on(taken, "v")?);
+                let mut request = AttentionRequest::dense(q, k, v, o);
+                if let Some(Starts { k: starts, used, max_k }) = starts {
+                    let mut keys = VarlenKeys::new(taken.integers("cu_seqlens_k", starts)?, max_k);
+                    keys.seqused_k = used.map(|used| taken.integers("seqused_k", used)).transpose()?;
+                    request.kv = KeysValues::Varlen { k, v, keys };
+                }
+                request
+            }
+        };
+        let mut scores = Scores::new();
+        (scores.scale, scores.softcap) = (self.scale, self.softcap);
+        if let Some(PerHead { data, strides }) = self.alibi {
+            let (address, elements) = taken.read("alibi", data)?;
+            scores.alibi = Some(AlibiSlopes::new(address, elements).strides(strides));
+        }
+        if let Some(sinks) = self.sinks {
+            let (address, elements) = taken.read("sinks", sinks)?;
+            scores.sinks = Some(Sinks { address, elements });
+        }
+        let mut queries = Queries::Batched;
+        if let Some((starts, max_seqlen_q)) = self.queries {
+            let starts = taken.integers("cu_seqlens_q", starts)?;
+            // No integer is no sequence, which planning rejects.
+            let batch = starts.elements.saturating_sub(1) as usize;
+            queries = Queries::Varlen(VarlenQueries::new(batch, starts, max_seqlen_q));
+        }
+        let request = request.queries(queries).scores(scores).splits(self.splits);
+        Ok(request.mask(self.mask).alignment(self.alignment))
+    }
+}
+
+/// The log-sum-exp of an output, contiguous, in the order of a stream.
+pub(super) fn lse<'t, 'a: 't, const MOST: usize>(
+    taken: &mut Taken<'t, MOST>,
+    lse: Option<&'a mut (dyn MemoryMut<f32> + 'a)>,
+    [batch, seqlen, heads, _]: [usize; 4],
+) -> Result<Option<LseView>, Error> {
+    let Some(lse) = lse else { return Ok(None) };
+    let (address, elements) = taken.write("lse", lse)?;
+    Ok(Some(LseView::contiguous(address, elements, [batch, heads, seqlen])))
+}
+
+impl FlashAttention {
+    /// Grows `scratch` to the size that launches of these inputs need, and of other inputs of the same sizes.
+    /// Allocates in the order of `stream`.
+    ///
+    /// # Errors
+    /// Those of [`FlashAttention::attend`]. [`Error::Unsupported`] if `scratch` must grow while `stream`
+    /// captures a graph, which would own the memory.
+    pub fn reserve<T: Element, C: Number>(
+        &self,
+        stream: &Arc<CudaStream>,
+        inputs: &Inputs<'_, T, C>,
+        scratch: &mut ScratchMemory,
+    ) -> Result<(), Error> {
+        let mut taken = Taken::on(self, stream)?;
+        let (needed, capturing) = (self.planned(&inputs.on(&mut taken)?)?.scratch_bytes(), taken.capturing);
+        drop(taken);
+        scratch.grow(self, stream, capturing, needed)
+    }
+
+    /// Computes attention on `stream` and returns O, contiguous and of the shape of `q`. Padding rows of O
+    /// are 0. `scratch` grows to the size that the fastest kernel needs; keep it from call to call.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] and [`Error::Unsupported`] name the value or the feature. [`Error::Driver`] has the
+    /// driver's error. Rejected inputs keep no memory.
+    pub fn attend<T: Element, C: Number>(
+        &self,
+        stream: &Arc<CudaStream>,
+        inputs: &Inputs<'_, T, C>,
+        scratch: &mut ScratchMemory,
+    ) -> Result<CudaSlice<T>, Error> {
+        self.reserve(stream, inputs, scratch)?;
+        let mut o = output(stream, inputs.q.shape.iter().product(), inputs.queries.is_some())?;
+        self.attend_into(stream, inputs, scratch, TensorMut::new(&mut o, inputs.q.shape), None)?;
+        Ok(o)
+    }
+
+    /// [`FlashAttention::attend`], and the log-sum-exp of each row: `[batch, heads, seqlen]`, contiguous, as
+    /// in [`LseView`]. Padding rows have -inf, so that a merge gives them no weight.
+    ///
+    /// # Errors
+    /// Those of [`FlashAttention::attend`].
+    pub fn attend_with_lse<T: Element, C: Number>(
+        &self,
+        stream: &Arc<CudaStream>,
+        inputs: &Inputs<'_, T, C>,
+        scratch: &mut ScratchMemory,
+    ) -> Result<(CudaSlice<T>, CudaSlice<f32>), Error> {
+        self.reserve(stream, inputs, scratch)?;
+        let ([batch, seqlen, heads, _], varlen) = (inputs.q.shape, inputs.queries.is_some());
+        let mut o = output(stream, inputs.q.shape.iter().product(), varlen)?;
+        let mut lse = log_sum_exps(stream, batch * heads * seqlen, varlen)?;
+        self.attend_into(stream, inputs, scratch, TensorMut::new(&mut o, inputs.q.shape), Some(&mut lse))?;
+        Ok((o, lse))
+    }
+
+    /// [`FlashAttention::attend`] into the caller's memory: O, and if `lse` is given, the log-sum-exp of each
+    /// row, `[batch, heads, seqlen]`, contiguous. Allocates nothing: [reserve](FlashAttention::reserve) the
+    /// scratch memory first. Padding rows stay as they are, in both outputs.
+    ///
+    /// # Errors
+    /// Those of [`FlashAttention::attend`]; [`Error::Invalid`] if `scratch` is too small.
+    pub fn attend_into<T: Element, C: Number>(
+        &self,
+        stream: &Arc<CudaStream>,
+        inputs: &Inputs<'_, T, C>,
+        scratch: &mut ScratchMemory,
+        o: TensorMut<'_, T>,
+        lse: Option<&mut dyn MemoryMut<f32>>,
+    ) -> Result<(), Error> {
+        let mut taken = Taken::on(self, stream)?;
+        let mut request = inputs.on(&mut taken)?;
+        request.o = o.on(&mut taken, "o")?;
+        request.lse = self::lse(&mut taken, lse, inputs.q.shape)?;
+        request.scratch = scratch.on(&mut taken)?;
+        let plan = self.planned(&request)?;
+        // SAFETY: all that the request names was taken; the counters are zeros, as launches leave them.
+        unsafe { self.launch(&plan, &request, stream) }
+    }
+
+    /// [`FlashAttention::attend`] with a workspace of its own, which it allocates and frees in the order of
+    /// the stream: for functions with candle-flash-attn's arguments.
+    pub(super) fn attend_alone<T: Element>(
+        &self,
+        stream: &Arc<CudaStream>,
+        inputs: &Inputs<'_, T>,
+    ) -> Result<CudaSlice<T>, Error> {
+        let mut workspace;
+        let bytes = self.planned(&inputs.on(&mut Taken::on(self, stream)?)?)?.scratch_bytes().workspace;
+        let mut o = output(stream, inputs.q.shape.iter().product(), inputs.queries.is_some())?;
+        let mut taken = Taken::on(self, stream)?;
+        let mut request = inputs.on(&mut taken)?;
+        request.o = TensorMut::new(&mut o, inputs.q.shape).on(&mut taken, "o")?;
+        if bytes > 0 {
+            // SAFETY: its contents mean nothing before the launch.
+            workspace = unsafe { stream.alloc::<u8>(bytes as usize) }.map_err(refused("alloc"))?;
+            let (address, bytes) = taken.write("workspace", &mut workspace)?;
+            request.scratch = Scratch::workspace(address, bytes);
+        }
+        let plan = self.planned(&request)?;
+        // SAFETY: all that the request names was taken.
+        unsafe { self.launch(&plan, &request, stream) }?;
+        drop(taken);
+        Ok(o)
+    }
+
+    /// The plan of a request, with all the memory that it wants: one that is kept, or a new one.
+    fn planned(&self, request: &AttentionRequest<'static>) -> Result<Plan, Error> {
+        self.plans.of(&self.attention, request)
+    }
+}
+
+/// Memory for O. Kernels leave padding rows as they are: these are 0.
+fn output<T: Number>(stream: &Arc<CudaStream>, elements: usize, varlen: bool) -> Result<CudaSlice<T>, Error> {
+    let memory = match varlen {
+        true => stream.alloc_zeros(elements),
+        // SAFETY: the kernel writes every element, in the stream's order before anybody else reads one.
+        false => unsafe { stream.alloc(elements) },
+    };
+    memory.map_err(refused("alloc"))
+}
+
+/// Memory for log-sum-exps. Kernels leave padding rows as they are: these have -inf, as they have seen no
+/// key.
+fn log_sum_exps(stream: &Arc<CudaStream>, rows: usize, varlen: bool) -> Result<CudaSlice<f32>, Error> {
+    // SAFETY: the kernel, or before it what follows here, writes every element, in the stream's order before
+    // anybody else reads one.
+    let mut memory = unsafe { stream.alloc::<f32>(rows) }.map_err(refused("alloc"))?;
+    if varlen {
+        let (address, _used) = memory.device_ptr_mut(stream);
+        // SAFETY: that many f32 of this memory, in the order of its stream, whose context `alloc` has bound.
+        let filled = unsafe {
+            sys::cuMemsetD32Async(address, f32::NEG_INFINITY.to_bits(), rows, stream.cu_stream()).result()
+        };
+        filled.map_err(refused("cuMemsetD32Async"))?;
+    }
+    Ok(memory)
+}

@@ -1,0 +1,35 @@
+//! What append kernels are told.
+use super::tensors::{pages, scales, tensor};
+use crate::Error;
+use crate::launch::Launch;
+use crate::request::Append;
+use spec::{APPEND_COLUMNS, AppendParams, FastDiv, KERNELS, RowParts, Slots};
+
+/// The launch of the kernel at a place in [`KERNELS`], for tensors that have been checked.
+///
+/// # Errors
+/// [`Error::Unsupported`] where there are too many tokens or columns for one launch.
+pub(crate) fn append(append: &Append, place: usize) -> Result<Launch, Error> {
+    let Append { k, v, pages: cache, slots } = append;
+    let [_, _, heads, head_dim] = k.shape;
+    let rows = (slots.elements as usize).checked_mul(heads);
+    let parts = rows
+        .and_then(|rows| RowParts::new(rows, head_dim / APPEND_COLUMNS, KERNELS[place].threads))
+        .zip(FastDiv::new(heads as u32));
+    let Some((parts, heads)) = parts else {
+        let feature = format_args!("{} tokens of {heads} heads of {head_dim} columns", slots.elements);
+        let reason = "a launch has less than 2^31 parts of 8 columns, a head at most 2048 columns";
+        return Err(Error::unsupported(feature, reason));
+    };
+    let params = AppendParams {
+        k: tensor(k),
+        v: tensor(v),
+        cache: pages(cache),
+        slots: Slots { base: slots.address, count: slots.elements as u32, wide: u32::from(slots.wide) },
+        scales: scales(cache),
+        parts,
+        heads,
+        reserved: 0,
+    };
+    Ok(Launch::new(place, [parts.blocks(), 1, 1], &params))
+}

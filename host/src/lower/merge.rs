@@ -1,0 +1,109 @@
+//! What merge kernels are told, and what a launch depends on of a list of states.
+use super::tensors::tensor;
+use crate::launch::Launch;
+use crate::request::{LseUnit, LseView, Merge, Sinks, State, TensorView};
+use crate::{DType, Error};
+use spec::{FastDiv, KERNELS, MERGE_COLUMNS, MergeParams, MergeState, PerHead, RowParts, RowValues};
+use std::f32::consts::{LN_2, LOG2_E};
+
+/// A merge without its list: what a launch depends on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Merged {
+    first: State,
+    /// The first again where there is no other.
+    second: State,
+    /// Bytes from the second to the third, O and log-sum-exp: two's complement.
+    apart: [u64; 2],
+    /// Fewest elements that a state from the third on has, O and log-sum-exp.
+    elements: [u64; 2],
+    count: usize,
+    o: TensorView,
+    lse: Option<LseView>,
+    sinks: Option<Sinks>,
+}
+
+impl Merged {
+    /// # Errors
+    /// [`Error::Invalid`] where there is no state, [`Error::Unsupported`] where they do not lie in a row.
+    pub fn new(merge: &Merge<'_>) -> Result<Self, Error> {
+        let Merge { states, o, lse, sinks } = *merge;
+        let [first, others @ ..] = states else {
+            return Err(Error::invalid("states", 0, "there must be 1 or more"));
+        };
+        let second = others.first().unwrap_or(first);
+        let addresses = |state: &State| [state.o.address, state.lse.address];
+        let between = |a: &State, b: &State| {
+            let (a, b) = (addresses(a), addresses(b));
+            [b[0].wrapping_sub(a[0]), b[1].wrapping_sub(a[1])]
+        };
+        let apart = others.get(1).map_or([0; 2], |third| between(second, third));
+        let like = |State { o, lse }: &State| {
+            (o.dtype, o.shape, o.strides, lse.unit, lse.shape, lse.strides, lse.row_stride)
+        };
+        let mut elements = [u64::MAX; 2];
+        for (i, pair) in others.windows(2).enumerate() {
+            if between(&pair[0], &pair[1]) != apart || like(&pair[1]) != like(second) {
+                let [o, lse] = addresses(&pair[1]);
+                let feature = format_args!("states[{}] at {o:#x}, {lse:#x}", i + 2);
+                let reason = "from the second on they have the same strides, shape, type and logarithm, and \
+                              lie equally far apart; merge in several launches";
+                return Err(Error::unsupported(feature, reason));
+            }
+            let own = [pair[1].o.elements, pair[1].lse.elements];
+            elements = [0, 1].map(|part| elements[part].min(own[part]));
+        }
+        Ok(Merged { first: *first, second: *second, apart, elements, count: states.len(), o, lse, sinks })
+    }
+
+    /// Those of the states and of the output.
+    pub fn types(&self) -> [DType; 2] {
+        [self.first.o.dtype, self.o.dtype]
+    }
+}
+
+/// The launch of the kernel at a place in [`KERNELS`], for tensors that have been checked.
+///
+/// # Errors
+/// [`Error::Unsupported`] where there are too many rows or columns for one launch.
+pub(crate) fn merge(merged: &Merged, place: usize) -> Result<Launch, Error> {
+    let Merged { first, second, apart: [o_bytes, lse_bytes], count, o, lse, sinks, .. } = merged;
+    let [batch, rows, heads, head_dim] = o.shape;
+    let all = batch.checked_mul(rows).and_then(|rows| rows.checked_mul(heads));
+    let parts = all.and_then(|all| RowParts::new(all, head_dim / MERGE_COLUMNS, KERNELS[place].threads));
+    let (Some(parts), Some(by_heads), Some(by_rows), Ok(count)) =
+        (parts, FastDiv::new(heads as u32), FastDiv::new(rows as u32), u32::try_from(*count))
+    else {
+        let feature = format_args!("{count} states of shape {:?}", o.shape);
+        let reason = "a launch has less than 2^31 parts of 8 columns, a head at most 2048 columns";
+        return Err(Error::unsupported(feature, reason));
+    };
+    const UNWANTED: RowValues = RowValues { base: 0, batch_bytes: 0, head_bytes: 0, row_bytes: 0 };
+    let none = PerHead { base: 0, sequence_bytes: 0, head_bytes: 4, value: f32::NEG_INFINITY, reserved: 0 };
+    let params = MergeParams {
+        first: state(first),
+        second: state(second),
+        o_bytes: *o_bytes,
+        lse_bytes: *lse_bytes,
+        result: MergeState { o: tensor(o), lse: lse.as_ref().map_or(UNWANTED, values) },
+        sinks: PerHead { base: sinks.map_or(0, |sinks| sinks.address), ..none },
+        parts,
+        heads: by_heads,
+        rows: by_rows,
+        count,
+        to_two: if first.lse.unit == LseUnit::Natural { LOG2_E } else { 1.0 },
+        from_two: if lse.is_none_or(|lse| lse.unit == LseUnit::Natural) { LN_2 } else { 1.0 },
+        reserved: 0,
+    };
+    Ok(Launch::new(place, [parts.blocks(), 1, 1], &params))
+}
+
+fn state(state: &State) -> MergeState {
+    MergeState { o: tensor(&state.o), lse: values(&state.lse) }
+}
+
+/// A validated view in bytes. Strides of extents of 1 may be anything, and are never taken.
+fn values(view: &LseView) -> RowValues {
+    let [batch_bytes, head_bytes, row_bytes] =
+        [view.strides[0], view.strides[1], view.row_stride].map(|stride| (stride as u64).wrapping_mul(4));
+    RowValues { base: view.address, batch_bytes, head_bytes, row_bytes }
+}

@@ -1,0 +1,75 @@
+//! Attention's way from request to launch.
+use super::Chosen;
+use super::sealed::{Kernels, Request, Subject};
+use crate::lower::{self, Refusal};
+use crate::request::{AttentionRequest, Scratch};
+use crate::schedule::{Schedule, Scheduled};
+use crate::select::{self, ASKED, Choice, Query, UNCUT};
+use crate::{Capabilities, Error, Launch, Tuning, validate};
+
+impl Request for AttentionRequest<'_> {
+    type Subject = AttentionRequest<'static>;
+
+    fn subject(&self) -> Result<AttentionRequest<'static>, Error> {
+        Ok(self.unconfigured())
+    }
+
+    fn validate(&self) -> Result<(), Error> {
+        validate::attention(self).map(|_| ())
+    }
+
+    fn config(&self) -> Option<&str> {
+        self.config
+    }
+}
+
+impl Subject for AttentionRequest<'static> {
+    type Kernel = Scheduled;
+
+    fn select(
+        &self,
+        config: Option<&str>,
+        on: &Capabilities,
+        tuning: &Tuning,
+    ) -> Result<Chosen<Scheduled>, Error> {
+        let (problem, scratch) = (&self.problem(), self.scratch);
+        let query = Query { problem, tensors: Some(self), on, tuning, scratch };
+        let Choice { kernel, reason, fallback } = select::attention(&query, config)?;
+        let kernel = Scheduled::new(problem, kernel, on, |bytes| scratch.allows(bytes))?;
+        // Its smaller tiles may be too many where the kernel's are not.
+        let fallback = fallback.and_then(|kernel| Scheduled::new(problem, kernel, on, |_| false).ok());
+        let uncut = matches!(&kernel.schedule, Schedule::Decode(decode) if decode.uncut);
+        let reason = if uncut && reason != ASKED { UNCUT } else { reason };
+        Ok(Chosen { kernel, reason, fallback })
+    }
+
+    fn is_as_planned(&self, planned: &Self, kernel: &Scheduled) -> Result<(), Error> {
+        let (asked, planned) = (self.problem(), planned.problem());
+        if !asked.means(&planned) {
+            return Err(validate::another(&asked, &planned));
+        }
+        // Sinks alone are no part of what a kernel was planned for.
+        match kernel.schedule {
+            Schedule::Tiles(_) => select::needs_no_decode(&asked),
+            Schedule::Decode(_) => Ok(()),
+        }
+    }
+
+    fn lower(&self, kernel: &Scheduled) -> Result<Launch, Refusal> {
+        lower::attention(self, kernel)
+    }
+
+    fn scratch(&self) -> Scratch {
+        self.scratch
+    }
+}
+
+impl Kernels for Scheduled {
+    fn places(&self) -> impl Iterator<Item = usize> {
+        self.kernels()
+    }
+
+    fn scratch_bytes(&self) -> [u64; 2] {
+        self.scratch_bytes()
+    }
+}

@@ -1,0 +1,91 @@
+//! The ways of appends and merges from request to launch: their kernels follow from types alone.
+use super::Chosen;
+use super::sealed::{Kernels, Request, Subject};
+use crate::lower::{self, Merged, Refusal};
+use crate::request::{Append, Merge};
+use crate::{Capabilities, Error, Launch, Tuning, select, validate};
+
+/// The place of a kernel in [`spec::KERNELS`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Place(usize);
+
+impl Kernels for Place {
+    fn places(&self) -> impl Iterator<Item = usize> {
+        std::iter::once(self.0)
+    }
+}
+
+impl Place {
+    fn chosen((place, reason): (usize, &'static str)) -> Chosen<Self> {
+        Chosen { kernel: Place(place), reason, fallback: None }
+    }
+}
+
+impl Request for Append {
+    type Subject = Append;
+
+    fn subject(&self) -> Result<Append, Error> {
+        Ok(*self)
+    }
+
+    fn validate(&self) -> Result<(), Error> {
+        validate::append(self)
+    }
+}
+
+impl Subject for Append {
+    type Kernel = Place;
+
+    fn select(&self, _: Option<&str>, on: &Capabilities, _: &Tuning) -> Result<Chosen<Place>, Error> {
+        select::append(self, on).map(Place::chosen)
+    }
+
+    fn is_as_planned(&self, planned: &Self, _: &Place) -> Result<(), Error> {
+        let types = |append: &Append| [append.k.dtype, append.pages.keys.dtype].map(|dtype| dtype.name());
+        if types(self) == types(planned) {
+            return Ok(());
+        }
+        let [tokens, cache] = types(planned);
+        let expected = format_args!("the plan is for {tokens} tokens and an {cache} cache; make another");
+        Err(Error::invalid("append", types(self).join(" tokens, cache of "), expected))
+    }
+
+    fn lower(&self, kernel: &Place) -> Result<Launch, Refusal> {
+        Ok(lower::append(self, kernel.0)?)
+    }
+}
+
+impl Request for Merge<'_> {
+    type Subject = Merged;
+
+    fn subject(&self) -> Result<Merged, Error> {
+        Merged::new(self)
+    }
+
+    fn validate(&self) -> Result<(), Error> {
+        validate::merge(self)
+    }
+}
+
+impl Subject for Merged {
+    type Kernel = Place;
+
+    fn select(&self, _: Option<&str>, on: &Capabilities, _: &Tuning) -> Result<Chosen<Place>, Error> {
+        select::merge(self.types(), on).map(Place::chosen)
+    }
+
+    fn is_as_planned(&self, planned: &Self, _: &Place) -> Result<(), Error> {
+        let ([states, output], own) = (self.types(), planned.types());
+        if [states, output] == own {
+            return Ok(());
+        }
+        let [from, to] = own.map(|dtype| dtype.name());
+        let expected = format_args!("the plan makes {to} of {from}; make another");
+        let value = format_args!("{} of {}", output.name(), states.name());
+        Err(Error::invalid("merge", value, expected))
+    }
+
+    fn lower(&self, kernel: &Place) -> Result<Launch, Refusal> {
+        Ok(lower::merge(self, kernel.0)?)
+    }
+}

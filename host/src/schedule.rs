@@ -1,0 +1,75 @@
+//! How the work of an attention is dealt out to thread blocks: what follows from a problem, a kernel and a
+//! device, whatever the tensors are.
+mod decode;
+mod split;
+mod tiles;
+
+pub(crate) use decode::{Decode, at_once, row_blocks};
+pub(crate) use split::Split;
+pub(crate) use tiles::Tiles;
+
+use crate::{AttnInfo, Capabilities, Contract, Error, KERNELS, Problem};
+use spec::{Keys, Schedule as Order};
+
+/// A kernel and how its work is dealt out.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Scheduled {
+    pub kernel: &'static AttnInfo,
+    /// Its place in [`KERNELS`].
+    pub place: usize,
+    pub schedule: Schedule,
+}
+
+/// How work is dealt out.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "plans are `Copy`")]
+pub enum Schedule {
+    /// By work tiles of queries.
+    Tiles(Tiles),
+    /// By splits of sequences' keys.
+    Decode(Decode),
+}
+
+impl Scheduled {
+    /// The schedule of a kernel that solves a problem, for launches that may need no more than `allows` bytes
+    /// of workspace.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] where there is more to deal out than kernels count.
+    pub fn new(
+        p: &Problem,
+        kernel: &'static AttnInfo,
+        on: &Capabilities,
+        allows: impl Fn(u64) -> bool,
+    ) -> Result<Self, Error> {
+        let schedule = match (kernel.schedule, kernel.keys) {
+            (Order::Transposed, _) => Schedule::Decode(Decode::new(p, kernel, on, allows)?),
+            (_, Keys::Cache(_)) => Schedule::Tiles(Tiles::on_cache(p, kernel, on)?),
+            (_, Keys::Batched | Keys::Varlen) => Schedule::Tiles(Tiles::on_tensors(p, kernel, on)?),
+        };
+        Ok(Scheduled { kernel, place: place(&kernel.contract), schedule })
+    }
+
+    /// Bytes of workspace and of counters that its launches use.
+    pub const fn scratch_bytes(&self) -> [u64; 2] {
+        match &self.schedule {
+            Schedule::Tiles(Tiles { split: Some(split), .. }) => [split.workspace(), 0],
+            Schedule::Tiles(_) => [0; 2],
+            Schedule::Decode(decode) => [decode.workspace, decode.counters],
+        }
+    }
+
+    /// The places of its kernels, the one that combines splits behind the one that makes them.
+    pub fn kernels(&self) -> impl Iterator<Item = usize> {
+        let combine = match &self.schedule {
+            Schedule::Tiles(tiles) => tiles.split.map(|split| split.combine()),
+            Schedule::Decode(decode) => (decode.workspace > 0).then_some(decode.combine),
+        };
+        std::iter::once(self.place).chain(combine)
+    }
+}
+
+/// The place in [`KERNELS`] of a kernel of the table.
+pub(crate) fn place(contract: &Contract) -> usize {
+    KERNELS.iter().position(|kernel| kernel.symbol == contract.symbol).unwrap_or_default()
+}

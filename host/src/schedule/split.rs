@@ -1,0 +1,116 @@
+//! Split-KV of work tiles: into how many splits the keys of a tile are cut, where these leave their partial
+//! results, and the kernel that combines them.
+use super::place;
+use crate::{Capabilities, Error, Problem};
+use spec::{AttnInfo, COMBINES, CombineInfo, FastDiv, Partials, TileScheduler};
+
+/// Most splits of a tile. With 32 the combine kernel reads as many bytes as the keys and values of 64 queries
+/// have.
+const MAX_SPLITS: u64 = 32;
+/// Fewest key blocks of a split.
+const MIN_BLOCKS: u64 = 2;
+
+/// How the keys of each tile are dealt out to thread blocks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Split {
+    splits: FastDiv,
+    /// Queries of a head.
+    rows: FastDiv,
+    /// Heads of all batches.
+    heads: u32,
+    combine: &'static CombineInfo,
+}
+
+impl Split {
+    /// What `entry` does with a problem; `None` where it splits nothing.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] where the combine kernel would be too large a launch.
+    pub fn new(p: &Problem, entry: &AttnInfo, on: &Capabilities) -> Result<Option<Self>, Error> {
+        let combines = |c: &&CombineInfo| (c.dtype, c.head_dim) == (entry.dtype, entry.head_dim);
+        let Some(combine) = COMBINES.iter().find(combines).filter(|_| entry.splits) else {
+            return Ok(None);
+        };
+        let heads = (p.batch * p.heads_q) as u64;
+        let threads = (heads.saturating_mul(p.seqlen_q as u64)).saturating_mul(u64::from(combine.row_chunks));
+        let (rows, splits) = (FastDiv::new(p.seqlen_q as u32), FastDiv::new(splits_of(p, entry, on)));
+        match (rows, splits) {
+            (Some(rows), Some(splits)) if threads < 1 << 31 => {
+                Ok(Some(Split { splits, rows, heads: heads as u32, combine }))
+            }
+            _ => {
+                let feature =
+                    format_args!("{} for {} queries of {heads} heads", entry.contract.symbol, p.seqlen_q);
+                let reason = "the combine kernel's threads are counted in 31 bits; a kernel that splits \
+                              nothing has no limit";
+                Err(Error::unsupported(feature, reason))
+            }
+        }
+    }
+
+    /// Thread blocks of each tile.
+    pub const fn splits(&self) -> u32 {
+        self.splits.get()
+    }
+
+    /// Rows of all splits.
+    const fn all_rows(&self) -> u64 {
+        self.splits.get() as u64 * self.heads as u64 * self.rows.get() as u64
+    }
+
+    /// Bytes of O's rows, all splits together.
+    const fn rows_bytes(&self) -> u64 {
+        self.all_rows() * self.combine.head_dim as u64 * 4
+    }
+
+    /// Bytes of the workspace that a launch uses.
+    pub const fn workspace(&self) -> u64 {
+        self.rows_bytes() + self.all_rows() * 4
+    }
+
+    /// The place of the combine kernel.
+    pub fn combine(&self) -> usize {
+        place(&self.combine.contract)
+    }
+
+    /// The combine kernel, and the queries of a head that it is told.
+    pub const fn combine_info(&self) -> (&'static CombineInfo, FastDiv) {
+        (self.combine, self.rows)
+    }
+
+    /// Where splits leave their results in a workspace at `address`.
+    pub const fn partials(&self, address: u64) -> Partials {
+        Partials {
+            rows_base: address,
+            values_base: address.wrapping_add(self.rows_bytes()),
+            rows: self.rows.get(),
+            heads: self.heads,
+            slices: self.splits,
+            reserved: 0,
+        }
+    }
+}
+
+/// Splits of each tile, none with less than [`MIN_BLOCKS`] key blocks.
+fn splits_of(p: &Problem, entry: &AttnInfo, on: &Capabilities) -> u32 {
+    let tiles = p.tiles(entry.tile_m);
+    let resident = u64::from(on.sms) * u64::from(on.blocks_per_sm(&entry.contract));
+    let blocks = p.seqlen_k.div_ceil(entry.tile_n as usize) as u64;
+    let most = (blocks / MIN_BLOCKS).clamp(1, MAX_SPLITS);
+    match entry.scheduler {
+        TileScheduler::Persistent => {
+            (1..=most).min_by_key(|splits| longest(tiles, resident, blocks, *splits)).unwrap_or(1) as u32
+        }
+        // As many as the device holds thread blocks at once for each tile.
+        _ => (resident / tiles).clamp(1, most) as u32,
+    }
+}
+
+/// What the thread block with the most work does where `resident` ones take split after split, in key blocks:
+/// a split has its own, what the next one does not hide of its first loads and its last product, and where
+/// there are several to a tile what it stores; then the combine kernel. (Costs are estimates, of an H200.)
+fn longest(tiles: u64, resident: u64, blocks: u64, splits: u64) -> u64 {
+    let [split, combine] = if splits == 1 { [2, 0] } else { [3, 3] };
+    let rounds = tiles.saturating_mul(splits).div_ceil(resident.max(1));
+    rounds.saturating_mul(blocks.div_ceil(splits) + split) + combine
+}

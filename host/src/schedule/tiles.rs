@@ -1,0 +1,211 @@
+//! Work tiles of queries: in which order thread blocks take them, and how many thread blocks there are.
+use super::Split;
+use crate::{Capabilities, Contract, Error, Problem};
+use spec::{AttnInfo, Isa, MaskKind, Sequences, TileOrder, TileRounds, TileScheduler, Window, WorkTile};
+
+/// Which thread block does which work tiles.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Tiles {
+    /// Persistent blocks' tiles; of other blocks the order counts alone.
+    pub rounds: TileRounds,
+    /// Which query block of a head is whose, where sequences are varlen or on a cache.
+    pub sequences: Option<Sequences>,
+    /// Where several thread blocks share a tile's keys.
+    pub split: Option<Split>,
+    /// Thread blocks.
+    pub blocks: u32,
+}
+
+impl Tiles {
+    /// Those of a kernel for tensors.
+    pub fn on_tensors(p: &Problem, entry: &AttnInfo, on: &Capabilities) -> Result<Self, Error> {
+        let (order, sequences) = order(p, entry, on)?;
+        let split = Split::new(p, entry, on)?;
+        if entry.splits && split.is_none() {
+            return Err(Error::unsupported(entry.contract.symbol, "no kernel combines its splits"));
+        }
+        let single = TileRounds::single(order);
+        let (rounds, blocks) = match (entry.isa, entry.is_varlen()) {
+            (Isa::Sm80, _) => {
+                let persistent = entry.scheduler == TileScheduler::Persistent;
+                let most = if persistent { order.resident } else { u32::MAX };
+                let splits = split.map_or(1, |split| split.splits());
+                (single, order.tiles.saturating_mul(splits).min(most))
+            }
+            (Isa::Sm90a, false) => {
+                let before = p.seqlen_k.saturating_sub(p.seqlen_q) as u64;
+                let rounds = rounds(entry.mask, entry.tile_m, order, |m_block| m_block, before);
+                let splits =
+                    split.map(|split| order.tiles.saturating_mul(split.splits()).min(order.resident));
+                (rounds, splits.unwrap_or_else(|| rounds.blocks()))
+            }
+            (Isa::Sm90a, true) => {
+                let most = [p.seqlen_q, p.seqlen_k].map(|most| p.batch.saturating_mul(most));
+                let equal = p.varlen == Some(most);
+                let of = (&entry.contract, entry.mask, entry.tile_m);
+                let rounds = dealt(equal, p, of, order, sequences, on);
+                (rounds, rounds.blocks())
+            }
+        };
+        Ok(Tiles { rounds, sequences, split, blocks })
+    }
+
+    /// Those of a kernel for caches.
+    pub fn on_cache(p: &Problem, entry: &AttnInfo, on: &Capabilities) -> Result<Self, Error> {
+        let of = (&entry.contract, entry.mask, entry.tile_m);
+        if entry.has_maps() {
+            // Batches of as many queries each are varlen sequences: maps have one batch.
+            let [queries, _] = p.totals();
+            let (sequences, order) = varlen_order(p, queries, entry.tile_m, on)?;
+            // How many keys sequences have the host knows of one alone, or where all have the most.
+            let most = |most: usize| p.batch.saturating_mul(most);
+            let known = p.batch == 1 || p.cache.and_then(|cache| cache.total_k) == Some(most(p.seqlen_k));
+            let equal = known && queries == most(p.seqlen_q);
+            let rounds = dealt(equal, p, of, order, Some(sequences), on);
+            return Ok(Tiles { rounds, sequences: Some(sequences), split: None, blocks: rounds.blocks() });
+        }
+        let [[_, rows, ..], _] = p.shapes();
+        let (sequences, order) = match p.varlen {
+            Some(_) => varlen_order(p, rows, entry.tile_m, on),
+            None => {
+                let counts = [p.batch, p.seqlen_q, rows].map(|n| n as u32);
+                let sequences = Sequences::new(counts[0], counts[1], counts[2], entry.tile_m);
+                let order = sequences.and_then(|(sequences, _)| {
+                    let m_blocks = counts[1].div_ceil(entry.tile_m);
+                    Some((sequences, tile_order(p, m_blocks, p.batch, on)?))
+                });
+                order.ok_or_else(|| too_many_sequences(p, rows))
+            }
+        }?;
+        let rounds = TileRounds::single(order);
+        Ok(Tiles { rounds, sequences: Some(sequences), split: None, blocks: order.tiles })
+    }
+
+    /// The order of tiles.
+    pub const fn order(&self) -> &TileOrder {
+        &self.rounds.order
+    }
+}
+
+/// The order of tiles, and which query block is whose where sequences are varlen.
+fn order(p: &Problem, entry: &AttnInfo, on: &Capabilities) -> Result<(TileOrder, Option<Sequences>), Error> {
+    if entry.is_varlen() {
+        let [[_, rows, ..], _] = p.shapes();
+        return varlen_order(p, rows, entry.tile_m, on).map(|(sequences, order)| (order, Some(sequences)));
+    }
+    let m_blocks = p.seqlen_q.div_ceil(entry.tile_m as usize);
+    let order = tile_order(p, m_blocks as u32, p.batch, on).ok_or_else(|| {
+        let feature = format_args!("{m_blocks} query blocks for each of {} x {} heads", p.batch, p.heads_q);
+        Error::unsupported(feature, "a launch has less than 2^31 thread blocks; split the batch")
+    })?;
+    Ok(match entry.scheduler {
+        TileScheduler::Persistent => (order.resident(resident(&entry.contract, on)), None),
+        _ => (order, None),
+    })
+}
+
+/// Thread blocks of a kernel that the device holds at once.
+fn resident(contract: &Contract, on: &Capabilities) -> u32 {
+    on.sms.saturating_mul(on.blocks_per_sm(contract))
+}
+
+fn tile_order(p: &Problem, m_blocks: u32, batches: usize, on: &Capabilities) -> Option<TileOrder> {
+    let [heads_q, heads_k] = [p.heads_q, p.heads_k].map(|heads| heads as u32);
+    let group = group(&Problem { batch: batches, ..*p }, on);
+    TileOrder::new(m_blocks, batches as u32, heads_q, heads_k, group)
+}
+
+/// Which query block of a head is whose among `rows` of all varlen sequences, in tiles of `tile_m`, and the
+/// order of the tiles of all heads.
+///
+/// # Errors
+/// [`Error::Unsupported`] where there are too many thread blocks.
+fn varlen_order(
+    p: &Problem,
+    rows: usize,
+    tile_m: u32,
+    on: &Capabilities,
+) -> Result<(Sequences, TileOrder), Error> {
+    let sequences = Sequences::new(p.batch as u32, p.seqlen_q as u32, rows as u32, tile_m);
+    let order =
+        sequences.and_then(|(sequences, m_blocks)| Some((sequences, tile_order(p, m_blocks, 1, on)?)));
+    order.ok_or_else(|| too_many_sequences(p, rows))
+}
+
+fn too_many_sequences(p: &Problem, rows: usize) -> Error {
+    let feature = format_args!("{rows} rows of {} sequences and {} heads", p.batch, p.heads_q);
+    let reason = "a launch has less than 2^31 thread blocks, and 2^30 sequences; split the batch";
+    Error::unsupported(feature, reason)
+}
+
+/// Heads that run together: as many as have keys and values that fit the L2 cache, so that the longest tiles
+/// of all of them come first; where every tile is equally long that gains nothing, and head by head keeps the
+/// cache warmer.
+fn group(p: &Problem, on: &Capabilities) -> u32 {
+    let window = p.window();
+    let equally_long = window.right == Window::UNBOUNDED || window.left != Window::UNBOUNDED;
+    if equally_long { 1 } else { head_group(p, on) }
+}
+
+/// Query heads whose keys and values fill at most 60 % of the L2 cache (36 MiB on an H200:
+/// docs/performance-log.md), dividing all heads.
+fn head_group(p: &Problem, on: &Capabilities) -> u32 {
+    let kv_bytes = 2 * p.seqlen_k as u64 * p.head_dim as u64 * p.dtype.bytes() as u64;
+    let kv_heads = (on.l2_bytes * 3 / 5 / kv_bytes).max(1);
+    let all_heads = (p.batch * p.heads_q) as u64;
+    let limit = kv_heads.saturating_mul((p.heads_q / p.heads_k) as u64);
+    let pairs = (1..).take_while(|d| d * d <= all_heads).filter(|d| all_heads.is_multiple_of(*d));
+    pairs.flat_map(|d| [d, all_heads / d]).filter(|group| *group <= limit).max().unwrap_or(1) as u32
+}
+
+/// Tiles of a persistent thread block, where sequences may differ.
+const TILES: u32 = 2;
+
+/// Which persistent thread block does which of a kernel's tiles, by its mask and their queries. Sequences that
+/// are all `equal`ly long are dealt out as batches are. Of others the host does not know what tiles cost:
+/// thread blocks are then short, and the device hands the next one to an SM that is done.
+fn dealt(
+    equal: bool,
+    p: &Problem,
+    (contract, mask, tile_m): (&Contract, MaskKind, u32),
+    order: TileOrder,
+    sequences: Option<Sequences>,
+    on: &Capabilities,
+) -> TileRounds {
+    let each = sequences.filter(|_| equal).map(|sequences| sequences.each.get());
+    let Some(each) = each else {
+        return TileRounds::single(order.resident(order.tiles.div_ceil(TILES)));
+    };
+    let order = order.resident(resident(contract, on));
+    let before = p.seqlen_k.saturating_sub(p.seqlen_q) as u64;
+    rounds(mask, tile_m, order, |m_block| m_block % each, before)
+}
+
+/// Which persistent thread block does which tiles of `tile_m` queries. Under a causal mask two at a time, a long
+/// and a short one, so that all have the same work (H200, 16 heads of 2048, D = 128: better than the longest
+/// first), unless pairs leave some thread block more than single tiles would: 9 heads of 2048 are 72 pairs for
+/// 132 SMs.
+///
+/// A tile's place in its sequence is what `of_sequence` makes of its `m_block`; a sequence's first query sees
+/// `before` keys.
+fn rounds(
+    mask: MaskKind,
+    tile_m: u32,
+    order: TileOrder,
+    of_sequence: impl Fn(u32) -> u32,
+    before: u64,
+) -> TileRounds {
+    let single = TileRounds::single(order);
+    let paired = (mask == MaskKind::Causal).then(|| TileRounds::paired(order)).flatten();
+    // Of many rounds one is nothing, and counting takes its time.
+    let counts = u64::from(order.tiles) <= 64 * u64::from(order.resident);
+    let keys = |tile: WorkTile| u64::from(of_sequence(tile.m_block) + 1) * u64::from(tile_m) + before;
+    let most = |rounds: &TileRounds| longest(*rounds, keys);
+    paired.filter(|paired| !counts || most(paired) <= most(&single)).unwrap_or(single)
+}
+
+/// Keys that the thread block with the most of them takes, where a tile takes so many.
+fn longest(rounds: TileRounds, keys: impl Fn(WorkTile) -> u64) -> u64 {
+    let blocks = rounds.blocks();
+    (0..blocks).map(|block| rounds.of(block, blocks).map(&keys).sum()).max().unwrap_or(0)
+}

@@ -1,0 +1,148 @@
+//! Which kernel solves a problem: tables with the reason beside each line.
+mod append;
+mod cache;
+mod decode;
+mod hopper;
+mod merge;
+mod portable;
+mod varlen;
+
+pub(crate) use append::append;
+pub(crate) use cache::needs_no_decode;
+pub(crate) use merge::merge;
+
+use crate::request::{AttentionRequest, Scratch};
+use crate::schedule::Split;
+use crate::{AttnInfo, Capabilities, Error, MaskKind, Problem, Tuning, kernels, tma};
+use hopper::Answer;
+
+/// What selection looks at.
+#[derive(Clone, Copy)]
+pub(crate) struct Query<'a> {
+    pub problem: &'a Problem,
+    /// Its tensors; without them any that kernels take are meant.
+    pub tensors: Option<&'a AttentionRequest<'a>>,
+    pub on: &'a Capabilities,
+    pub tuning: &'a Tuning,
+    /// The memory that launches may use.
+    pub scratch: Scratch,
+}
+
+impl Query<'_> {
+    /// Whether a kernel takes the tensors.
+    ///
+    /// # Errors
+    /// What TMA does not take.
+    fn takes(&self, kernel: &AttnInfo) -> Result<(), &'static str> {
+        self.tensors.map_or(Ok(()), |r| tma::maps(r, kernel).map(|_| ()))
+    }
+}
+
+/// A kernel and why it was chosen.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Choice {
+    pub kernel: &'static AttnInfo,
+    pub reason: &'static str,
+    /// What solves the problem for tensors that `kernel` does not take.
+    pub fallback: Option<&'static AttnInfo>,
+}
+
+impl Choice {
+    /// A kernel that takes all tensors, or was asked for.
+    const fn new(kernel: &'static AttnInfo, reason: &'static str) -> Self {
+        Choice { kernel, reason, fallback: None }
+    }
+}
+
+/// Why a kernel is taken that the caller named.
+pub(crate) const ASKED: &str = "asked for by name";
+/// Why sequences on a cache stay whole that had better be cut.
+pub(crate) const UNCUT: &str =
+    "without the workspace that it asks for no sequence is cut by its keys: SMs may do nothing";
+const MEASURED: &str = "the fastest on this device for this size: `ferroflash sweep`";
+
+/// Chooses the kernel for attention: the one that the caller named, or the planner's.
+///
+/// # Errors
+/// [`Error::Unsupported`] where no kernel solves the problem on this device, [`Error::Invalid`] where the one
+/// that was named does not.
+pub(crate) fn attention(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Error> {
+    let (p, on) = (q.problem, q.on);
+    if p.cache.is_some() {
+        return cache::choose(q, config);
+    }
+    needs_no_decode(p)?;
+    if on.arch() < 80 {
+        let (major, minor) = on.compute_capability;
+        let feature = format_args!("compute capability {major}.{minor} ({})", on.name);
+        return Err(Error::unsupported(
+            feature,
+            "kernels need 8.0 or newer: A100, RTX 30, L4, H100 and later",
+        ));
+    }
+    let mask = p.mask_kind();
+    if let Some(name) = config {
+        return named(name, q, mask);
+    }
+    if p.varlen.is_some() {
+        return varlen::choose(q, mask);
+    }
+    // A size says nothing of slopes, nor a card's name of its driver.
+    let measured = q.tuning.best(&on.name, p);
+    if let Some(name) = measured.filter(|name| !hopper::is_out_of_reach(name, p, on)) {
+        let measured = named(name, q, mask).map_err(|e| {
+            let expected = format_args!("it does not solve this problem ({e}); run `ferroflash sweep` again");
+            Error::invalid("tuning", name, expected)
+        });
+        let choice = Choice { reason: MEASURED, ..measured? };
+        // It was measured with a workspace, or tensors that it takes; without them the table decides.
+        let workspace = Split::new(p, choice.kernel, on)?.map_or(0, |split| split.workspace());
+        if q.takes(choice.kernel).is_ok() && q.scratch.allows(workspace) {
+            let by_maps = choice.kernel.has_maps();
+            let fallback = by_maps.then(|| portable::choose(p, mask, on, Scratch::None)).transpose()?;
+            return Ok(Choice { fallback: fallback.map(|choice| choice.kernel), ..choice });
+        }
+    }
+    let portable = |scratch| portable::choose(p, mask, on, scratch);
+    match hopper::dense(q, mask) {
+        Answer::Taken(kernel, reason) => {
+            let fallback = Some(portable(Scratch::None)?.kernel);
+            Ok(Choice { kernel, reason, fallback })
+        }
+        Answer::Refused(reason) => Ok(Choice { reason, ..portable(q.scratch)? }),
+        Answer::Slower(_) | Answer::Portable => portable(q.scratch),
+    }
+}
+
+/// The kernel for tensors that was named, by its own name or by one of the lineage's, if it solves the problem:
+/// same type, a mask at least as general, a head dim at least as large.
+fn named(name: &str, q: &Query<'_>, mask: MaskKind) -> Result<Choice, Error> {
+    let (p, on) = (q.problem, q.on);
+    let entry: &'static AttnInfo = kernels::by_name(name, mask)?;
+    let general = entry.mask == mask || entry.mask == MaskKind::Local;
+    let sequences = if p.varlen.is_some() { "varlen" } else { "equally long" };
+    if entry.is_varlen() != p.varlen.is_some() {
+        // What the planner would take is one, whatever else is wrong with this one.
+        let any = Query { tensors: None, scratch: Scratch::None, tuning: &Tuning::new(), ..*q };
+        let other = attention(&any, None)?.kernel.contract.symbol;
+        let expected = format_args!("it is no kernel for {sequences} sequences; {other} is one");
+        return Err(Error::invalid("config", name, expected));
+    }
+    if entry.dtype != p.dtype || !general || (entry.head_dim as usize) < p.head_dim {
+        let expected = format_args!(
+            "this problem needs {} with mask {} and head_dim {}, for {sequences} sequences",
+            p.dtype.name(),
+            mask.name(),
+            p.head_dim
+        );
+        return Err(Error::invalid("config", name, expected));
+    }
+    if entry.has_maps() && p.alibi {
+        return Err(Error::unsupported(
+            format_args!("{name} with ALiBi slopes"),
+            "portable kernels take them",
+        ));
+    }
+    on.runs(&entry.contract)?;
+    Ok(Choice::new(entry, ASKED))
+}

@@ -1,0 +1,32 @@
+//! Which kernel puts new keys and values into a cache.
+use crate::request::Append;
+use crate::schedule::place;
+use crate::{Capabilities, Error};
+use spec::{APPENDS, Target};
+
+/// The first kernel that puts such tokens into such a cache and runs on the device, by its place in
+/// [`spec::KERNELS`], and why it was chosen.
+///
+/// # Errors
+/// [`Error::Unsupported`] where there is none.
+pub(crate) fn append(append: &Append, on: &Capabilities) -> Result<(usize, &'static str), Error> {
+    let types = [append.k.dtype, append.pages.keys.dtype];
+    let rounds = (types[0] != types[1]).then_some(types);
+    let mut refusal = None;
+    for kernel in APPENDS.iter().filter(|kernel| kernel.rounds == rounds) {
+        match on.runs(&kernel.contract) {
+            Ok(()) => {
+                let reason = match (rounds, kernel.contract.target) {
+                    (None, _) => "tokens have the cache's type: their bytes are copied",
+                    (Some(_), Target::From(80)) => "integer arithmetic rounds, on every device",
+                    (Some(_), _) => "the device has an instruction that rounds",
+                };
+                return Ok((place(&kernel.contract), reason));
+            }
+            Err(error) => refusal = Some(error),
+        }
+    }
+    let [tokens, cache] = types.map(|dtype| dtype.name());
+    let nothing = || Error::unsupported(format_args!("{tokens} tokens and an {cache} cache"), "no kernel");
+    Err(refusal.unwrap_or_else(nothing))
+}

@@ -1,0 +1,108 @@
+//! Which kernel solves a problem on a cache: a decode kernel where a sequence has few rows for each key head,
+//! which all read the same keys, else one with work tiles of queries.
+use super::hopper::Answer;
+use super::varlen::{self, Least};
+use super::{ASKED, Choice, Query, decode};
+use crate::request::Splits;
+use crate::{AttnInfo, DType, Error, MaskKind, Problem, kernels};
+use spec::{HOPPERS_PAGED, PAGED};
+
+const HOPPER: &str = "warpgroups and TMA, out of pages; sequences long enough that fill the device";
+const CHUNKED: &str = "a sequence's bits shall be its own, whatever is beside it: one kernel for all";
+const VARLEN: &str = "any numbers of queries: tiles of a query head's, prompts or not";
+const SLOPES: &str = "slopes, which decode kernels have not: tiles of a query head's queries";
+const MANY: &str = "more than 64 rows for each key head: tiles of a query head's queries";
+
+/// The kernel that was named, or the planner's.
+///
+/// # Errors
+/// [`Error::Unsupported`] where none solves the problem on this device, [`Error::Invalid`] where the one that
+/// was named does not.
+pub(super) fn choose(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Error> {
+    let (p, on) = (q.problem, q.on);
+    let named = config.and_then(|name| kernels::paged().find(|entry| entry.contract.symbol == name));
+    if named.is_none() && decode::takes(p) {
+        return decode::choose(p, on, config);
+    }
+    needs_no_decode(p)?;
+    let local = p.mask_kind() == MaskKind::Local;
+    let cache_dtype = p.cache.map_or(p.dtype, |cache| cache.dtype);
+    let solves = |e: &&AttnInfo| {
+        // Above head dim 256 lookups leave no register for slopes.
+        [e.dtype; 2] == [p.dtype, cache_dtype]
+            && (e.head_dim <= 256 && !e.has_maps() || !p.alibi)
+            && e.head_dim as usize >= p.head_dim
+            && (e.mask == MaskKind::Local) >= local
+    };
+    if let Some(name) = config {
+        let entry = named.filter(solves).ok_or_else(|| {
+            let expected = format_args!(
+                "it must be a kernel for {}, head_dim {} and this mask: `ferroflash kernels --family paged`",
+                p.dtype.name(),
+                p.head_dim
+            );
+            Error::invalid("config", name, expected)
+        })?;
+        return on.runs(&entry.contract).and(Ok(Choice::new(entry, ASKED)));
+    }
+    // There is one portable kernel for each head dim and mask.
+    let portable = PAGED.iter().filter(solves).min_by_key(|e| (e.head_dim, e.mask == MaskKind::Local));
+    let portable = portable.ok_or_else(|| {
+        let feature = format_args!("{p} on a cache of {}", cache_dtype.name());
+        let reason = if cache_dtype == DType::E4m3 {
+            "e4m3 caches are for at most 64 rows (queries times query heads of a key head), as many for each \
+             sequence, without ALiBi slopes"
+        } else {
+            "ALiBi slopes on a cache go up to head_dim 256"
+        };
+        Error::unsupported(feature, reason)
+    })?;
+    on.runs(&portable.contract)?;
+    let reason = match p.varlen {
+        Some(_) => VARLEN,
+        None if p.alibi => SLOPES,
+        None => MANY,
+    };
+    Ok(match hopper(q, portable) {
+        Answer::Taken(kernel, reason) => Choice { kernel, reason, fallback: Some(portable) },
+        Answer::Refused(reason) | Answer::Slower(reason) => Choice::new(portable, reason),
+        Answer::Portable => Choice::new(portable, reason),
+    })
+}
+
+/// Checks that nothing is asked for that decode kernels alone have. Chunks all kernels on caches keep: of
+/// sequences that are not cut by their keys the bits are their own.
+pub(crate) fn needs_no_decode(p: &Problem) -> Result<(), Error> {
+    const REASON: &str = "only decode kernels have them, on a cache, for at most 64 rows (queries times the \
+                          query heads of a key head), as many for each sequence, without ALiBi slopes";
+    match p.splits {
+        Splits::Exactly(2..) => Err(Error::unsupported(format_args!("{:?}", p.splits), REASON)),
+        _ if p.sinks => Err(Error::unsupported("sinks of many queries, or beside slopes", REASON)),
+        _ => Ok(()),
+    }
+}
+
+/// Queries and keys of sequences for which Hopper's kernel over pages is worth it; the host often knows the
+/// most keys alone, and the portable tile has as many queries: 1.15 at 128 keys, 1.43 at 256, 1.91 with 128
+/// single queries beside a prompt of 1536, but at head dim 64 0.96 and 1.01 at 256, 1.05 at 384 (H200, f16,
+/// causal, pages of 16). Windows are not measured below.
+const fn least(mask: MaskKind, head_dim: u32) -> Least {
+    match (mask, head_dim) {
+        (MaskKind::Local, _) => &[[128, 512]],
+        (_, 128) => &[[1, 128]],
+        _ => &[[128, 384]],
+    }
+}
+
+/// Whether one of Hopper's kernels solves a problem that `portable` solves: where one solves varlen problems of
+/// as many queries and keys.
+fn hopper(q: &Query<'_>, portable: &AttnInfo) -> Answer {
+    let (p, on) = (q.problem, q.on);
+    let want = (portable.dtype, portable.mask, portable.head_dim);
+    let is_meant = |e: &&AttnInfo| varlen::is_meant(e, want, on);
+    let entry = HOPPERS_PAGED.iter().find(is_meant);
+    varlen::answer(entry, least(want.1, want.2), p, on, |entry| match p.splits {
+        Splits::Chunk(_) => Err(CHUNKED),
+        _ => q.takes(entry).and(Ok(HOPPER)),
+    })
+}

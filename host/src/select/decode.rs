@@ -1,0 +1,115 @@
+//! Which decode kernel solves a problem of few queries on a cache.
+use super::{ASKED, Choice};
+use crate::problem::MAX_ROWS;
+use crate::request::Splits;
+use crate::schedule::{at_once, row_blocks};
+use crate::{AttnInfo, Capabilities, Error, MaskKind, Problem, kernels};
+use core::cmp::Reverse;
+use spec::{DECODES, Keys, PageKind};
+
+/// Pages of any size.
+const ANY_PAGES: Keys = Keys::Cache(PageKind::Rows);
+
+/// Whether there are decode kernels for the problem: few rows, as many for each sequence, without slopes.
+pub(super) fn takes(p: &Problem) -> bool {
+    DECODES.iter().any(|entry| solves(entry, p))
+}
+
+/// Whether the entry solves the problem.
+fn solves(e: &AttnInfo, p: &Problem) -> bool {
+    let Some(cache) = p.cache else { return false };
+    let local = p.mask_kind() == MaskKind::Local;
+    p.varlen.is_none()
+        && !p.alibi
+        && [e.dtype, e.kv_dtype] == [p.dtype, cache.dtype]
+        && e.head_dim as usize >= p.head_dim
+        && p.rows() <= MAX_ROWS
+        && (e.mask == MaskKind::Local) >= local
+        && (e.keys == ANY_PAGES || cache.tiled)
+}
+
+/// Whether the entry may run where results are to be a sequence's own: its warps share keys as those of one
+/// that takes any pages, so that these do not matter.
+fn keeps_bits(e: &AttnInfo, p: &Problem, on: &Capabilities) -> bool {
+    let kind = |e: &AttnInfo| ([e.dtype, e.kv_dtype], e.head_dim, e.tile_m, e.warps());
+    let takes_any = |other: &AttnInfo| other.keys == ANY_PAGES && kind(other) == kind(e);
+    !matches!(p.splits, Splits::Chunk(_))
+        || DECODES.iter().any(|other| takes_any(other) && on.runs(&other.contract).is_ok())
+}
+
+/// Whether the entry does not hold rows at once that two SMs, or two thread blocks of one, had better share: 16
+/// sequences of 8192 keys and 8 key heads with 32 rows take 170 us with the entry of 32, and 124 in two
+/// thread blocks of 16; 32 of 1024 take 37 and 40 (H200). Chunks do not look at the batch.
+fn suits(e: &AttnInfo, p: &Problem, on: &Capabilities) -> bool {
+    let idle = p.batch * p.heads_k <= on.sms as usize;
+    e.tile_m <= 16 || !idle || matches!(p.splits, Splits::Chunk(_))
+}
+
+/// Thread blocks of the entry that share a key head's rows; one, as good as one thread block, where they are so
+/// few that each sequence may still have four splits: more rows are more work behind each copy, and the SMs
+/// would do nothing. 4 queries of 4 heads on 2048, 4096 and 8192 keys take 9.1, 10.7 and 14.4 us in one of 16
+/// rows, 7.2, 9.0 and 12.8 in two of 8; of 2 sequences on 4096 14.2 and 12.7, of 4 22.4 and 23.5. 8 queries
+/// take 8.9, 10.6 and 14.4 in two of 16, 7.7, 10.0 and 14.7 in four of 8; of 2 sequences 14.3 and 20.7 (H200,
+/// 8 key heads). On more keys what several read is many bytes of the L2 cache. Chunks do not look at the
+/// batch.
+fn cost(e: &AttnInfo, p: &Problem, on: &Capabilities) -> u32 {
+    let blocks = row_blocks(e, p);
+    let idle = p.batch * p.heads_k * blocks as usize * 4 <= on.sms as usize;
+    let measured = blocks as usize * p.seqlen_k <= 16384;
+    if idle && measured && !matches!(p.splits, Splits::Chunk(_)) { 1 } else { blocks }
+}
+
+/// Why the planner takes an entry.
+fn reason(e: &AttnInfo, p: &Problem, on: &Capabilities) -> &'static str {
+    let larger =
+        |other: &&AttnInfo| other.tile_m > e.tile_m && other.head_dim == e.head_dim && solves(other, p);
+    let one_block = DECODES.iter().filter(larger).any(|other| row_blocks(other, p) == 1);
+    match row_blocks(e, p) {
+        _ if at_once(e, p, on) > 1 => {
+            "more blocks than SMs: an SM holds several, of which one loads while another looks for its keys"
+        }
+        2.. if one_block => "few sequences: smaller blocks share the rows, on SMs that would do nothing",
+        2.. => "as many rows as a block holds, in several blocks that read the same keys",
+        _ => "few rows: the smallest block that holds all of a key head's",
+    }
+}
+
+/// The entry that was named, or the smallest of those that take the fewest thread blocks, as far as these
+/// count, and of these the one of which an SM holds the most, where that counts.
+///
+/// # Errors
+/// [`Error::Unsupported`] where none solves the problem on this device, [`Error::Invalid`] where the one that
+/// was named does not.
+pub(super) fn choose(p: &Problem, on: &Capabilities, config: Option<&str>) -> Result<Choice, Error> {
+    if let Some(name) = config {
+        let Some(entry) = kernels::decode(name) else {
+            let expected =
+                "it must be for caches: `ferroflash kernels --family decode`, or `paged`, lists them";
+            return Err(Error::invalid("config", name, expected));
+        };
+        if !solves(entry, p) {
+            let rows = p.rows();
+            let expected =
+                format_args!("it must hold {rows} rows of head_dim {}, mask and pages", p.head_dim);
+            return Err(Error::invalid("config", name, expected));
+        }
+        on.runs(&entry.contract)?;
+        return Ok(Choice::new(entry, ASKED));
+    }
+    let size = |e: &&AttnInfo| {
+        let plain = [e.mask == MaskKind::Local, e.keys == ANY_PAGES];
+        (e.head_dim, cost(e, p, on), e.tile_m, plain, Reverse(at_once(e, p, on)))
+    };
+    let fitting = DECODES.iter().filter(|e| solves(e, p) && keeps_bits(e, p, on) && suits(e, p, on));
+    let runs = |e: &&AttnInfo| on.runs(&e.contract).is_ok();
+    match fitting.clone().filter(runs).min_by_key(size).or_else(|| fitting.min_by_key(size)) {
+        Some(entry) => {
+            on.runs(&entry.contract)?;
+            Ok(Choice::new(entry, reason(entry, p, on)))
+        }
+        None => {
+            let feature = format_args!("decoding {p}");
+            Err(Error::unsupported(feature, "no decode kernel has such a head_dim, mask and number of rows"))
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! When one of Hopper's kernels solves a problem of equal lengths on a card that has them.
+use super::Query;
+use crate::schedule::Split;
+use crate::{AttnInfo, Capabilities, MaskKind, Problem};
+use spec::{HOPPERS, PLANNED};
+
+const FULL: &[MaskKind] = &[MaskKind::Full];
+const CAUSAL: &[MaskKind] = &[MaskKind::Causal];
+
+/// One line: for these problems, the kernel of so many queries a block.
+struct Line {
+    head_dim: u32,
+    masks: &'static [MaskKind],
+    tile_m: u32,
+    /// Keys that a problem must have at least.
+    keys: usize,
+    /// Tiles that it must have for each 100 SMs.
+    tiles_per_100_sms: u64,
+    /// Whether thread blocks share a tile's keys, in the workspace that there is.
+    splits: bool,
+    reason: &'static str,
+}
+
+impl Line {
+    /// For every mask, with 1024 keys and a tile for each SM: blocks are as many as SMs, and a tile's
+    /// prologue must pay.
+    const fn new(head_dim: u32, tile_m: u32, reason: &'static str) -> Self {
+        let masks = &[MaskKind::Full, MaskKind::Causal, MaskKind::Local];
+        Line { head_dim, masks, tile_m, keys: 1024, tiles_per_100_sms: 100, splits: false, reason }
+    }
+
+    /// The same for shorter problems, where there are many tiles: of few, smaller ones share the SMs better.
+    /// Measured at 31 tiles for each SM; at 8 portable kernels take 1.03 (D = 64) and 1.18 times as long as
+    /// cuDNN.
+    const fn short(head_dim: u32, reason: &'static str) -> Self {
+        Line { keys: 512, tiles_per_100_sms: 700, ..Line::new(head_dim, 128, reason) }
+    }
+
+    /// For few queries on many keys, where slices of them give the SMs more even work than whole tiles.
+    const fn split(head_dim: u32) -> Self {
+        let line = Line::new(head_dim, 128, SPLITS).only(DIVIDED).with_keys(2048);
+        Line { tiles_per_100_sms: 0, splits: true, ..line }
+    }
+
+    /// For as few, where slices do not, or there is no room for them.
+    const fn few(head_dim: u32) -> Self {
+        Line { tiles_per_100_sms: 75, ..Line::new(head_dim, 128, FEW) }.with_keys(2048)
+    }
+
+    const fn with_keys(self, keys: usize) -> Self {
+        Line { keys, ..self }
+    }
+
+    const fn only(self, masks: &'static [MaskKind]) -> Self {
+        Line { masks, ..self }
+    }
+}
+
+/// Masks whose kernels split.
+const DIVIDED: &[MaskKind] = &[MaskKind::Full, MaskKind::Causal];
+
+/// The first line that holds decides. Where none does a portable kernel is taken: few tiles leave SMs idle,
+/// and short ones end before a copy engine has begun to help (the headline, 8 heads of 512, is one).
+#[rustfmt::skip]
+const TABLE: &[Line] = &[
+    Line::new(64, 192, "warpgroups and TMA; three warpgroups of queries read keys and values \
+        less often than two (H200: 1.2x cuDNN)").only(FULL),
+    Line::new(64, 192, "warpgroups and TMA; long and causal: three warpgroups of queries (H200: \
+        1.2x cuDNN at 8192)").only(CAUSAL).with_keys(4096),
+    Line::new(64, 128, "warpgroups and TMA (H200: 1.1x cuDNN)"),
+    Line::new(96, 128, "warpgroups and TMA (H200: 1.3 to 1.6x cuDNN)"),
+    Line::new(128, 128, "warpgroups and TMA (H200: 1.2 to 1.4x cuDNN)"),
+    Line::new(192, 128, "warpgroups and TMA"),
+    Line::new(256, 128, "warpgroups and TMA"),
+    Line::short(64, "warpgroups and TMA; many short problems (H200: 1.1x cuDNN)"),
+    Line::short(128, "warpgroups and TMA; many short problems (H200: 1.2x cuDNN)"),
+    Line::split(64),
+    Line::split(128),
+    Line::few(64),
+    Line::few(128),
+];
+
+const SPLITS: &str = "warpgroups and TMA; few queries, many keys, and a workspace: several thread blocks for \
+                      each 128 queries, each with a split of the keys";
+const FEW: &str = "warpgroups and TMA; few queries on many keys, but as many tiles as keep most \
+                   SMs busy";
+
+/// What the table says of a problem.
+pub(super) enum Answer {
+    /// A Hopper kernel, and why.
+    Taken(&'static AttnInfo, &'static str),
+    /// It would be one but for the tensors, or the driver.
+    Refused(&'static str),
+    /// It would be one, but a portable kernel is faster, and why.
+    Slower(&'static str),
+    /// None is meant: what the portable kernel is chosen for is the reason.
+    Portable,
+}
+
+pub(super) const NO_MAPS: &str = "the driver is older than CUDA 12.3: it takes no kernels with tensor maps";
+
+/// Whether one of Hopper's kernels solves a problem of equal lengths.
+pub(super) fn dense(q: &Query<'_>, mask: MaskKind) -> Answer {
+    let Some((entry, line)) = chosen(q, mask) else { return Answer::Portable };
+    if !q.on.tensor_maps {
+        return Answer::Refused(NO_MAPS);
+    }
+    match q.takes(entry) {
+        Ok(()) => Answer::Taken(entry, line.reason),
+        Err(reason) => Answer::Refused(reason),
+    }
+}
+
+/// Whether a kernel is one of Hopper's, and this problem or card none for it.
+pub(super) fn is_out_of_reach(symbol: &str, p: &Problem, on: &Capabilities) -> bool {
+    let ours = HOPPERS.iter().any(|entry| entry.contract.symbol == symbol);
+    ours && (p.alibi || !on.tensor_maps)
+}
+
+/// What takes 72 and 88 columns instead of kernels of 96: these are copied in panels of 32 columns, and where
+/// rows begin within 32 bytes of memory the engine is slow at it. Two panels of 64 are faster though the
+/// products have a third more columns (H200, 16 heads of 4096, D = 72: 1.17 full, 1.18 causal).
+const WHOLE_PANELS: u32 = 128;
+
+/// What the first line that holds means.
+fn chosen(q: &Query<'_>, mask: MaskKind) -> Option<(&'static AttnInfo, &'static Line)> {
+    let (p, on) = (q.problem, q.on);
+    if p.alibi {
+        return None;
+    }
+    // Where a portable kernel has fewer columns than any of these (32), these would compute twice as many.
+    let held = |entries: &[AttnInfo]| {
+        entries.iter().map(|e| e.head_dim).filter(|head_dim| *head_dim as usize >= p.head_dim).min()
+    };
+    let head_dim = held(HOPPERS).filter(|head_dim| held(PLANNED) == Some(*head_dim))?;
+    let head_dim = if head_dim == 96 && !p.head_dim.is_multiple_of(16) { WHOLE_PANELS } else { head_dim };
+    TABLE.iter().filter(|line| line.head_dim == head_dim && p.seqlen_k >= line.keys).find_map(|line| {
+        let is_meant = |e: &&AttnInfo| {
+            line.means(e) && (e.dtype, e.mask) == (p.dtype, mask) && line.masks.contains(&mask)
+        };
+        let entry = HOPPERS.iter().find(is_meant)?;
+        let fills = p.tiles(entry.tile_m).saturating_mul(100) >= u64::from(on.sms) * line.tiles_per_100_sms;
+        let runs = entry.contract.target.runs_on(on.arch()) && entry.contract.smem_bytes <= on.smem_per_block;
+        let divides = || {
+            matches!(
+                Split::new(p, entry, on),
+                Ok(Some(split)) if split.splits() > 1 && q.scratch.allows(split.workspace())
+            )
+        };
+        (fills && runs && (!line.splits || divides())).then_some((entry, line))
+    })
+}
+
+impl Line {
+    /// Whether it means this kernel, of its masks.
+    fn means(&self, entry: &AttnInfo) -> bool {
+        (entry.head_dim, entry.tile_m) == (self.head_dim, self.tile_m) && entry.splits == self.splits
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::DType;
+
+    #[test]
+    fn every_line_names_kernels_that_exist() {
+        for line in TABLE {
+            for (mask, dtype) in line.masks.iter().flat_map(|m| [(*m, DType::F16), (*m, DType::Bf16)]) {
+                let named = HOPPERS.iter().filter(|e| line.means(e) && (e.dtype, e.mask) == (dtype, mask));
+                assert_eq!(named.count(), 1, "{dtype:?} {mask:?} {} {}", line.head_dim, line.tile_m);
+            }
+        }
+    }
+}

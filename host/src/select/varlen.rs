@@ -1,0 +1,106 @@
+//! Which kernel solves a problem of varlen sequences.
+use super::hopper::{Answer, NO_MAPS};
+use super::{Choice, Query};
+use crate::{AttnInfo, Capabilities, DType, Error, MaskKind, Problem};
+use spec::{Contract, HOPPERS_PACKED, PACKED};
+
+const HOPPER: &str = "warpgroups and TMA; sequences of a tile or more, or few queries on many keys, that fill \
+                      the device";
+const LARGE: &str = "sequences of several tiles that fill the device: larger tiles read keys and values less \
+                     often";
+const SMALL: &str = "short sequences, or few rows for this device: smaller tiles leave less of it idle";
+const ONLY: &str = "the one varlen kernel of this type, head dim and mask that fits the device";
+const SHORT: &str = "too few queries or keys a sequence, or too few tiles for this device, to be worth \
+                     a block of Hopper's: portable tiles of a query head's queries";
+
+/// Hopper's kernel where sequences have on the average queries and keys that are worth a prologue, and there
+/// is a tile for each SM; else a portable one.
+///
+/// # Errors
+/// [`Error::Unsupported`] where none fits the device.
+pub(super) fn choose(q: &Query<'_>, mask: MaskKind) -> Result<Choice, Error> {
+    let (p, on) = (q.problem, q.on);
+    let (portable, reason) = portable(p, mask, on)?;
+    let want = (p.dtype, mask, portable.head_dim);
+    let entry = HOPPERS_PACKED.iter().find(|e| is_meant(e, want, on));
+    let takes = |entry: &AttnInfo| q.takes(entry).and(Ok(HOPPER));
+    Ok(match answer(entry, least(mask, want.2), p, on, takes) {
+        Answer::Taken(kernel, reason) => Choice { kernel, reason, fallback: Some(portable) },
+        Answer::Refused(reason) => Choice::new(portable, reason),
+        Answer::Slower(_) | Answer::Portable => Choice::new(portable, reason),
+    })
+}
+
+/// The larger tile, but where a smaller one holds the sequences on the average, or larger ones are too few for
+/// the device.
+fn portable(
+    p: &Problem,
+    mask: MaskKind,
+    on: &Capabilities,
+) -> Result<(&'static AttnInfo, &'static str), Error> {
+    let head_dim = PACKED.iter().map(|e| e.head_dim).filter(|d| *d as usize >= p.head_dim).min();
+    let solves = |e: &&AttnInfo| (e.dtype, e.mask, Some(e.head_dim)) == (p.dtype, mask, head_dim);
+    let mut candidates = PACKED.iter().filter(solves).filter(|e| on.runs(&e.contract).is_ok());
+    let Some(first) = candidates.next() else {
+        let (dtype, mask) = (p.dtype.name(), mask.name());
+        let feature = format_args!("varlen {dtype} head_dim {} {mask} on {}", p.head_dim, on.name);
+        let reason =
+            format_args!("no varlen kernel fits its {} bytes of shared memory a block", on.smem_per_block);
+        return Err(Error::unsupported(feature, reason));
+    };
+    let Some(second) = candidates.next() else { return Ok((first, ONLY)) };
+    let [rows, _] = p.totals();
+    let tiles = rows.div_ceil(first.tile_m as usize) as u64 * p.heads_q as u64;
+    let resident = u64::from(on.sms) * u64::from(on.blocks_per_sm(&first.contract));
+    // H200, sequences of 64 to 1024 rows, equal and drawn uniformly: the larger tile takes 0.57 to 0.9 of the
+    // time at D = 128 and 0.69 to 1.1 at D = 64, but for sequences that the smaller one holds (1.1 to 1.3).
+    let is_long = rows / p.batch > second.tile_m as usize && tiles >= resident;
+    Ok(if is_long { (first, LARGE) } else { (second, SMALL) })
+}
+
+/// Queries and keys that sequences must have on the average: at least as many of both as one of these says.
+pub(super) type Least = &'static [[usize; 2]];
+
+/// Of varlen tensors: a tile. (H200, f16, 16 to 256 sequences of 128, 256 and 384: portable kernels take 1.16
+/// to 1.87 times as long, at 128 1.16 to 1.54.) Or few queries on many keys: 1.19 where 128 single queries
+/// are beside a prompt of 1536, 1.26 for 16 queries on 2048 keys, but 0.90 on 512. Not measured at other head
+/// dims.
+const fn least(mask: MaskKind, head_dim: u32) -> Least {
+    match (mask, head_dim) {
+        (MaskKind::Full | MaskKind::Causal, 128) => &[[128, 128], [1, 1024]],
+        _ => &[[128, 128]],
+    }
+}
+
+/// Whether a kernel is of the type, mask and head dim that are wanted, and the device holds it.
+pub(super) fn is_meant(e: &AttnInfo, want: (DType, MaskKind, u32), on: &Capabilities) -> bool {
+    let Contract { target, smem_bytes, .. } = e.contract;
+    (e.dtype, e.mask, e.head_dim) == want && target.runs_on(on.arch()) && smem_bytes <= on.smem_per_block
+}
+
+/// Whether Hopper's kernel that is meant, if there is one, solves sequences of any lengths: where they have on
+/// the average what they must, there is a tile for each SM, and it `takes` the tensors.
+pub(super) fn answer(
+    entry: Option<&'static AttnInfo>,
+    least: Least,
+    p: &Problem,
+    on: &Capabilities,
+    takes: impl FnOnce(&AttnInfo) -> Result<&'static str, &'static str>,
+) -> Answer {
+    let Some(entry) = entry.filter(|_| !p.alibi) else { return Answer::Portable };
+    let [queries, keys] = p.totals();
+    // A sequence has a tile of its own, however few its queries.
+    let tiles = queries.div_ceil(entry.tile_m as usize).max(p.batch).saturating_mul(p.heads_q);
+    let [queries, keys] = [queries, keys].map(|all| all / p.batch);
+    let is_long = least.iter().any(|least| queries >= least[0] && keys >= least[1]);
+    if !is_long || tiles < on.sms as usize {
+        return Answer::Slower(SHORT);
+    }
+    if !on.tensor_maps {
+        return Answer::Refused(NO_MAPS);
+    }
+    match takes(entry) {
+        Ok(reason) => Answer::Taken(entry, reason),
+        Err(reason) => Answer::Refused(reason),
+    }
+}

@@ -1,0 +1,131 @@
+//! Which tensors Hopper's TMA takes, and the tensor maps through which a kernel copies them. Maps follow from
+//! tensors and the size of pages alone, so that a CUDA graph that is replayed with other lengths and other
+//! pages has them.
+use crate::request::{AttentionRequest, KeysValues, KvCache, Paged, Queries, TensorView};
+use crate::{AttnInfo, Boxes, MapKind};
+use spec::RaggedMap;
+
+/// Strides of a tensor map are less.
+const MAX_STRIDE: u64 = 1 << 40;
+/// Boxes have at least as many rows: what the swizzle repeats itself after.
+const LEAST_ROWS: u32 = 8;
+
+/// The tensor maps of Q, K, V and O of a request that has been checked; none where the kernel is told none.
+///
+/// # Errors
+/// What TMA does not take.
+pub(crate) fn maps(r: &AttentionRequest<'_>, kernel: &AttnInfo) -> Result<Option<[Boxes; 4]>, &'static str> {
+    if !kernel.has_maps() {
+        return Ok(None);
+    }
+    let (panel, keys) = (kernel.panel(), kernel.tile_n);
+    let queries = [panel, AttnInfo::Q_BOX_ROWS];
+    let (q, o) = (&r.q, &r.o);
+    match &r.kv {
+        KeysValues::Tensors { k, v } | KeysValues::Varlen { k, v, .. } => {
+            let views = [q, k, v, o];
+            views.into_iter().try_for_each(takes)?;
+            let kind = match r.queries {
+                Queries::Batched => MapKind::Whole,
+                Queries::Varlen(_) => {
+                    views.into_iter().try_for_each(takes_rows)?;
+                    MapKind::Ragged
+                }
+            };
+            let boxes = |view, of| Boxes { of, kind, ..whole(view) };
+            let [k, v] = [k, v].map(|view| boxes(view, [panel, keys]));
+            Ok(Some([boxes(q, queries), k, v, boxes(o, queries)]))
+        }
+        KeysValues::Cache(cache) => {
+            let Some(rows) = box_rows(cache, keys) else {
+                return Err("pages hold no multiple of 8 keys, and Hopper's TMA takes as many at a time");
+            };
+            let [Some(q), Some(o)] = [q, o].map(one_batch) else {
+                return Err("batches do not follow each other as rows do, and varlen tensor maps have none");
+            };
+            [&q, &o].into_iter().try_for_each(takes_rows)?;
+            let [k, v] = [cache.pages.keys, cache.pages.values].map(|pages| pages.tensor());
+            [&q, &k, &v, &o].into_iter().try_for_each(takes)?;
+            let boxes = |view, kind, of| Boxes { of, kind, ..whole(view) };
+            let [k, v] = [&k, &v].map(|view| boxes(view, MapKind::Paged, [panel, rows]));
+            if ![&k, &v].into_iter().all(Boxes::is_of_rows) {
+                return Err("pages do not lie a whole number of rows apart, or are more than 2^30 rows, or \
+                            of 2^34 bytes");
+            }
+            let [q, o] = [&q, &o].map(|view| boxes(view, MapKind::Ragged, queries));
+            Ok(Some([q, k, v, o]))
+        }
+    }
+}
+
+/// Checks that TMA takes a tensor that has been checked.
+fn takes(view: &TensorView) -> Result<(), &'static str> {
+    let row = view.shape[3] as u64 * view.element_bytes();
+    let dims = view.shape.iter().zip(&view.strides).take(3).filter(|(extent, _)| **extent > 1);
+    for stride in dims.map(|(_, stride)| (*stride as u64).saturating_mul(view.element_bytes())) {
+        if stride == 0 {
+            return Err("a stride is 0, and Hopper's TMA takes no tensor that repeats itself");
+        }
+        if stride < row {
+            return Err("rows overlap, and Hopper's TMA takes no tensor that repeats itself");
+        }
+        if stride >= MAX_STRIDE {
+            return Err("a stride is 2^40 bytes or more, and Hopper's TMA counts in 40 bits");
+        }
+    }
+    Ok(())
+}
+
+/// Checks that varlen tensor maps take the rows of a tensor.
+fn takes_rows(view: &TensorView) -> Result<(), &'static str> {
+    if view.shape[1] > RaggedMap::END as usize {
+        return Err("there are more than 2^30 rows, and varlen tensor maps have no more");
+    }
+    let apart = (view.strides[1] as u64).saturating_mul(view.element_bytes());
+    if view.shape[1] > 1 && apart >= Boxes::APART {
+        return Err("rows are 2^34 bytes apart or more, and varlen tensor maps have none so far");
+    }
+    Ok(())
+}
+
+/// Rows of the boxes in which stages of so many keys are copied: each lies in one page.
+fn box_rows(cache: &KvCache, stage: u32) -> Option<u32> {
+    let one_page = match cache.paged {
+        Paged::Dense { .. } => true,
+        Paged::Table { columns, .. } => columns == 1,
+    };
+    let common = (cache.pages.keys.shape[1] as u32 | stage).trailing_zeros();
+    let rows = if one_page { stage } else { 1 << common };
+    (rows >= LEAST_ROWS).then_some(rows)
+}
+
+/// A view whose batches lie one behind the other as rows of one.
+fn one_batch(view: &TensorView) -> Option<TensorView> {
+    let [batches, rows, heads, columns] = view.shape;
+    let row = match (batches, rows) {
+        (1, _) => view.strides[1],
+        (_, 1) => view.strides[0],
+        _ if view.strides[0] == view.strides[1].wrapping_mul(rows as i64) => view.strides[1],
+        _ => return None,
+    };
+    let shape = [1, batches * rows, heads, columns];
+    Some(TensorView { shape, strides: [0, row, view.strides[2], view.strides[3]], ..*view })
+}
+
+/// A view that TMA takes, of which no box is known.
+fn whole(view: &TensorView) -> Boxes {
+    let [batches, rows, heads, columns] = view.shape.map(|extent| extent as u32);
+    // Strides of extents of 1 are never taken, and may be anything but 0.
+    let bytes = |dim: usize| match view.shape[dim] {
+        1 => u64::from(columns) * view.element_bytes(),
+        _ => view.strides[dim] as u64 * view.element_bytes(),
+    };
+    Boxes {
+        address: view.address,
+        strides: [bytes(1), bytes(2), bytes(0)],
+        extents: [columns, rows, heads, batches],
+        of: [0; 2],
+        dtype: view.dtype,
+        kind: MapKind::Whole,
+    }
+}

@@ -1,0 +1,165 @@
+//! Checks of attention requests.
+use super::{
+    ALIBI, K, LSE, Names, O, Part, Q, SINKS, V, WORKSPACE, address, bytes_from, cache, disjoint, input, lse,
+    memory, names, output, problem,
+};
+use crate::problem::MAX_ROWS;
+use crate::request::{Alignment, AttentionRequest, Index, KeysValues, KvCache, Queries, Scratch, Splits};
+use crate::{DType, Error, Problem};
+use spec::MAX_SEQUENCES;
+
+names!(
+    COUNTERS "counters" CU_SEQLENS_Q "cu_seqlens_q" CU_SEQLENS_K "cu_seqlens_k" SEQUSED_K "seqused_k"
+);
+
+/// Splits of all sequences are counted in 16 bits on the device.
+const MAX_SPLITS: u64 = 1 << 16;
+/// Keys of a tile, and what the tiles of all sequences are fewer than.
+const TILE: u64 = 16;
+const MAX_TILES: u64 = 1 << 32;
+/// Chunks are multiples of this many keys.
+const CHUNK: u32 = 128;
+
+/// A part that a request does not have.
+const NONE: Part = (&Q, None);
+
+/// Checks the problem and every tensor, and returns the problem.
+pub(crate) fn attention(r: &AttentionRequest<'_>) -> Result<Problem, Error> {
+    let p = r.problem();
+    if let KeysValues::Cache(kv) = &r.kv {
+        cache::reach(kv)?;
+    }
+    problem(&p)?;
+    let starts = match &r.queries {
+        Queries::Batched => (&CU_SEQLENS_Q, None),
+        Queries::Varlen(queries) => integers(&CU_SEQLENS_Q, Some(queries.cu_seqlens_q), queries.batch + 1)?,
+    };
+    let keys = match (&r.kv, &r.queries) {
+        (KeysValues::Tensors { .. }, Queries::Varlen(_)) | (KeysValues::Varlen { .. }, Queries::Batched) => {
+            let value = "one of both is varlen, and the other batched";
+            return Err(Error::invalid("queries", value, "queries and keys must both be varlen, or neither"));
+        }
+        (KeysValues::Tensors { .. } | KeysValues::Varlen { .. }, _) => tensors(r, &p)?,
+        (KeysValues::Cache(kv), _) => on_cache(r, kv, &p)?,
+    };
+    let [q, o] = [(&Q, Some(input(&Q, &r.q)?)), (&O, Some(output(&O, &r.o)?))];
+    let lse = (&LSE, r.lse.as_ref().map(|view| lse::log_sum_exp(view, &p)).transpose()?);
+    let alibi = (&ALIBI, r.scores.alibi.as_ref().map(|view| lse::slopes(view, &p)).transpose()?);
+    let sinks = (&SINKS, r.scores.sinks.as_ref().map(|view| lse::sinks(view, p.heads_q)).transpose()?);
+    let [workspace, counters] = scratch(&r.scratch)?;
+    let mut all = [NONE; 14];
+    all[..6].copy_from_slice(&keys);
+    all[6..10].copy_from_slice(&[q, starts, sinks, alibi]);
+    all[10..].copy_from_slice(&[o, lse, workspace, counters]);
+    disjoint(&all, 10)?;
+    Ok(p)
+}
+
+/// Checks that integers in device memory are as many as are needed, if there are some.
+fn integers(name: &'static Names, index: Option<Index>, needed: usize) -> Result<Part, Error> {
+    let footprint = |index: Index| cache::index(name, &index, needed as u64, "by batch");
+    Ok((name, index.map(footprint).transpose()?))
+}
+
+/// Checks keys and values in tensors.
+fn tensors(r: &AttentionRequest<'_>, p: &Problem) -> Result<[Part; 6], Error> {
+    let [query, key] = p.shapes();
+    let Some([k, v]) = r.kv.tensors() else { return Ok([NONE; 6]) };
+    for (name, view, shape) in [(&Q, &r.q, query), (&K, k, key), (&V, v, key), (&O, &r.o, query)] {
+        if view.dtype != p.dtype {
+            let expected = format_args!("all tensors must have q's, {}", p.dtype.name());
+            return Err(Error::invalid(name.dtype, view.dtype.name(), expected));
+        }
+        if view.shape != shape {
+            let expected =
+                format_args!("[batch, seqlen, heads, head_dim] must be {shape:?} to go with q and k");
+            return Err(Error::invalid(name.shape, format!("{:?}", view.shape), expected));
+        }
+    }
+    if let Splits::Chunk(_) | Splits::Exactly(2..) = p.splits {
+        let feature = format_args!("{:?} of keys in tensors", p.splits);
+        return Err(Error::unsupported(feature, "sequences on a cache alone are cut as the caller says"));
+    }
+    let [starts, used] = match &r.kv {
+        KeysValues::Varlen { keys, .. } => [
+            integers(&CU_SEQLENS_K, Some(keys.cu_seqlens_k), p.batch + 1)?,
+            integers(&SEQUSED_K, keys.seqused_k, p.batch)?,
+        ],
+        KeysValues::Tensors { .. } | KeysValues::Cache(_) => [NONE; 2],
+    };
+    Ok([(&K, Some(input(&K, k)?)), (&V, Some(input(&V, v)?)), starts, used, NONE, NONE])
+}
+
+/// Checks keys and values in a cache.
+fn on_cache(r: &AttentionRequest<'_>, kv: &KvCache, p: &Problem) -> Result<[Part; 6], Error> {
+    let keys = &kv.pages.keys;
+    if keys.dtype != p.dtype && keys.dtype != DType::E4m3 {
+        let feature = format_args!("queries of {} on a cache of {}", p.dtype.name(), keys.dtype.name());
+        return Err(Error::unsupported(feature, "the cache is of the queries' type, or of e4m3"));
+    }
+    if keys.shape[3] != p.head_dim {
+        let expected = format_args!("[pages, page, heads, head_dim] must end in q's head_dim {}", p.head_dim);
+        return Err(Error::invalid("cache.keys.shape", format!("{:?}", keys.shape), expected));
+    }
+    if r.o.dtype != p.dtype {
+        let expected = format_args!("all tensors must have q's, {}", p.dtype.name());
+        return Err(Error::invalid(O.dtype, r.o.dtype.name(), expected));
+    }
+    let [shape, _] = p.shapes();
+    if r.q.shape != shape {
+        let expected = format_args!("varlen queries are of one batch, {shape:?}");
+        return Err(Error::invalid(Q.shape, format!("{:?}", r.q.shape), expected));
+    }
+    if r.o.shape != r.q.shape {
+        let expected = format_args!("it must be q's, {:?}", r.q.shape);
+        return Err(Error::invalid(O.shape, format!("{:?}", r.o.shape), expected));
+    }
+    if p.alignment == Alignment::TopLeft {
+        let reason = "a sequence's last query stands at its last key: bottom-right";
+        return Err(Error::unsupported("alignment top-left on a cache", reason));
+    }
+    let many = p.varlen.is_some() || p.rows() > MAX_ROWS;
+    if !many && p.batch > MAX_SEQUENCES as usize {
+        let feature = format_args!("batch {}", p.batch);
+        let reason = format_args!("a launch decodes at most {MAX_SEQUENCES} sequences; split the batch");
+        return Err(Error::unsupported(feature, reason));
+    }
+    splits(p)?;
+    cache::cache(kv, p.batch)
+}
+
+/// Checks workspace and counters by themselves.
+fn scratch(scratch: &Scratch) -> Result<[Part; 2], Error> {
+    let Scratch::Memory { workspace, counters } = scratch else { return Ok([NONE; 2]) };
+    let counters = counters.map(|counters| {
+        address(&COUNTERS, counters.address, 4)?;
+        bytes_from(&COUNTERS, counters.address, counters.bytes)
+    });
+    Ok([(&WORKSPACE, Some(memory(workspace)?)), (&COUNTERS, counters.transpose()?)])
+}
+
+/// Checks in how many splits sequences on a cache are cut.
+fn splits(p: &Problem) -> Result<(), Error> {
+    let (batch, max_k) = (p.batch as u64, p.seqlen_k as u64);
+    let most = match p.splits {
+        Splits::Auto if batch.saturating_mul(max_k.div_ceil(TILE)) < MAX_TILES => return Ok(()),
+        Splits::Auto => {
+            let feature = format_args!("{batch} sequences of up to {max_k} keys");
+            let reason =
+                format_args!("shares of all keys are counted in 32 bits, {TILE} at a time; split the batch");
+            return Err(Error::unsupported(feature, reason));
+        }
+        Splits::Exactly(0) => return Err(Error::invalid("splits", 0, "it must be 1 or more")),
+        Splits::Exactly(count) => count.into(),
+        Splits::Chunk(keys) if keys == 0 || !keys.is_multiple_of(CHUNK) => {
+            let feature = format_args!("splits of {keys} keys");
+            return Err(Error::unsupported(feature, format_args!("chunks are multiples of {CHUNK} keys")));
+        }
+        Splits::Chunk(keys) => max_k.div_ceil(keys.into()),
+    };
+    if batch.saturating_mul(most) < MAX_SPLITS {
+        return Ok(());
+    }
+    let feature = format_args!("{:?} of {batch} sequences of up to {max_k} keys", p.splits);
+    Err(Error::unsupported(feature, "the splits of all sequences are counted in 16 bits; take longer ones"))
+}

@@ -1,0 +1,147 @@
+//! Checks of what does not depend on tensors, and the words by which two problems differ.
+use crate::request::{MAX_HEAD_DIM, MAX_SEQLEN};
+use crate::{CacheShape, DType, Error, Problem};
+
+/// Factors of scores, times log2 e, that slopes may be divided by.
+const BESIDE_ALIBI: std::ops::RangeInclusive<f32> = 1.4e-20..=1.5e20;
+/// Thread blocks of a launch.
+const MAX_TILES: u64 = 1 << 31;
+
+/// Checks what does not depend on tensors: sizes, scale, softcap.
+pub(crate) fn problem(p: &Problem) -> Result<(), Error> {
+    let lengths = lengths(p);
+    let sizes = [
+        ("batch", p.batch),
+        lengths[0],
+        lengths[1],
+        lengths[2],
+        lengths[3],
+        ("heads_q", p.heads_q),
+        ("heads_k", p.heads_k),
+        ("head_dim", p.head_dim),
+    ];
+    if let Some((what, _)) = sizes.into_iter().find(|(_, size)| *size == 0) {
+        return Err(Error::invalid(what, 0, "every size must be 1 or more"));
+    }
+    if let DType::E4m3 | DType::F32 = p.dtype {
+        let feature = format_args!("dtype {}", p.dtype.name());
+        let reason = "q, k, v and o are f16 or bf16; e4m3 is a cache's alone, f32 a partial state's";
+        return Err(Error::unsupported(feature, reason));
+    }
+    if !p.heads_q.is_multiple_of(p.heads_k) {
+        return Err(Error::invalid(
+            "heads_q",
+            p.heads_q,
+            format_args!("it must be a multiple of heads_k = {}", p.heads_k),
+        ));
+    }
+    if !p.head_dim.is_multiple_of(8) || p.head_dim > MAX_HEAD_DIM {
+        let reason = format_args!("kernels take multiples of 8 up to {MAX_HEAD_DIM}");
+        return Err(Error::unsupported(format_args!("head_dim {}", p.head_dim), reason));
+    }
+    for (what, length) in lengths {
+        if length > MAX_SEQLEN {
+            let reason = format_args!("sequences, varlen ones together, have at most {MAX_SEQLEN} positions");
+            return Err(Error::unsupported(format_args!("{what} {length}"), reason));
+        }
+    }
+    let heads = (p.batch as u64).checked_mul(p.heads_q as u64);
+    if heads.is_none_or(|heads| heads >= MAX_TILES) {
+        let feature = format_args!("batch {} with {} query heads", p.batch, p.heads_q);
+        return Err(Error::unsupported(
+            feature,
+            "a launch has less than 2^31 blocks, at least one a head; split the batch",
+        ));
+    }
+    scores(p)
+}
+
+/// What a problem is, field by field as the caller has named them.
+fn named(p: &Problem) -> Vec<(&'static str, String)> {
+    let optional = |value: Option<String>| value.unwrap_or_else(|| "none".to_owned());
+    let mut all = vec![
+        ("queries", if p.varlen.is_some() { "varlen" } else { "batched" }.to_owned()),
+        ("kv", if p.cache.is_some() { "a cache" } else { "tensors" }.to_owned()),
+        ("dtype", p.dtype.name().to_owned()),
+    ];
+    let sizes =
+        [("batch", p.batch), ("heads_q", p.heads_q), ("heads_k", p.heads_k), ("head_dim", p.head_dim)];
+    // The rows of a cache follow from its longest sequence.
+    let lengths = lengths(p).into_iter().take(if p.cache.is_some() { 3 } else { 4 });
+    all.extend(sizes.into_iter().chain(lengths).map(|(what, size)| (what, size.to_string())));
+    all.push(("scale", p.softmax_scale().to_string()));
+    all.push(("softcap", optional(p.softcap.map(|softcap| softcap.to_string()))));
+    all.push(("alibi", p.alibi.to_string()));
+    all.push(("mask", p.mask.to_string()));
+    all.push(("alignment", format!("{:?}", p.alignment)));
+    if let Some(CacheShape { dtype, page, tiled, total_k }) = p.cache {
+        all.push(("cache.keys.dtype", dtype.name().to_owned()));
+        all.push(("cache.keys.shape", format!("[.., {page}, {}, {}]", p.heads_k, p.head_dim)));
+        all.push(("cache.total_k", optional(total_k.map(|keys| keys.to_string()))));
+        let pages = if tiled { "dense, or of multiples of 16 keys" } else { "of other sizes" };
+        all.push(("cache.paged", pages.to_owned()));
+    }
+    all.push(("splits", format!("{:?}", p.splits)));
+    all
+}
+
+/// That a problem is not what a plan was made for, by the first field in which they differ.
+pub(crate) fn another(asked: &Problem, planned: &Problem) -> Error {
+    let mut pairs = named(asked).into_iter().zip(named(planned));
+    match pairs.find(|(asked, planned)| asked != planned) {
+        Some(((what, asked), (_, planned))) => {
+            Error::invalid(what, asked, format_args!("the plan was made for {planned}; make another"))
+        }
+        None => Error::invalid("request", "another one", "it must be what the plan was made for"),
+    }
+}
+
+/// Lengths of sequences, and of all varlen ones together, as the caller has named them.
+fn lengths(p: &Problem) -> [(&'static str, usize); 4] {
+    let [[_, rows_q, ..], [_, rows_k, ..]] = p.shapes();
+    let [longest_q, longest_k] = match (p.varlen, p.cache) {
+        (None, None) => ["seqlen_q", "seqlen_k"],
+        (Some(_), None) => ["max_seqlen_q", "max_seqlen_k"],
+        (None, Some(_)) => ["seqlen_q", "cache.max_k"],
+        (Some(_), Some(_)) => ["max_seqlen_q", "cache.max_k"],
+    };
+    [(longest_q, p.seqlen_q), ("rows of q", rows_q), (longest_k, p.seqlen_k), ("rows of k", rows_k)]
+}
+
+/// Checks what happens to scores. The kernel computes in base 2, so the converted numbers must be finite and
+/// above 0 as well.
+fn scores(p: &Problem) -> Result<(), Error> {
+    let scale = p.softmax_scale();
+    if !scale.is_finite() {
+        return Err(Error::invalid("scale", scale, "it must be a finite number above 0"));
+    }
+    if scale <= 0.0 {
+        return Err(Error::unsupported(
+            format_args!("scale {scale}"),
+            "row maxima are taken before scaling, so the scale must be above 0; negate Q for a negative one",
+        ));
+    }
+    if let Some(softcap) = p.softcap
+        && !(softcap.is_finite() && softcap > 0.0)
+    {
+        return Err(Error::invalid("softcap", softcap, "it must be a finite number above 0, or none"));
+    }
+    let (scale_log2, ratio) = p.base_two();
+    let derived = match p.softcap {
+        None => [Some(("scale", scale, "scale * log2(e)", scale_log2)), None],
+        Some(softcap) => [
+            Some(("softcap", softcap, "softcap * log2(e)", scale_log2)),
+            Some(("scale", scale, "scale / softcap", ratio)),
+        ],
+    };
+    if p.alibi && !BESIDE_ALIBI.contains(&scale_log2) {
+        let (what, value) = p.softcap.map_or(("scale", scale), |softcap| ("softcap", softcap));
+        let reason = "slopes are divided by it, so that it must be between 1e-20 and 1e20";
+        return Err(Error::unsupported(format_args!("{what} {value:e} with ALiBi slopes"), reason));
+    }
+    let mut wrong = derived.into_iter().flatten().filter(|(.., number)| !number.is_normal());
+    wrong.next().map_or(Ok(()), |(what, value, formula, number)| {
+        let expected = format_args!("{formula} is {number:e}, and must be a normal f32");
+        Err(Error::invalid(what, format_args!("{value:e}"), expected))
+    })
+}

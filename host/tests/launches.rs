@@ -1,0 +1,117 @@
+//! What drawn requests of every kind launch on every card, byte for byte: kernels, grids, parameters, tensor
+//! maps and scratch memory are those of `launches.txt`.
+//!
+//! Where a change is meant, `cargo test -p ferroflash --test launches -- --ignored print` prints each launch
+//! of both versions, and `bless` writes the file.
+mod drawn;
+mod fake;
+mod fake_ptx;
+
+use drawn::{KINDS, Random, Request};
+use fake::{FakeDriver, Launch};
+use fake_ptx::with_ptx;
+use ferroflash::*;
+use std::fmt::Write as _;
+
+const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/launches.txt");
+/// Requests of each kind on each card.
+const COUNT: u64 = 200;
+
+/// FNV-1a.
+fn hash(bytes: impl IntoIterator<Item = u8>) -> u64 {
+    let start = 0xcbf2_9ce4_8422_2325u64;
+    bytes.into_iter().fold(start, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+}
+
+/// What one request became: a line that says all, and a line without the words and bytes.
+struct Line {
+    whole: String,
+    short: String,
+}
+
+/// Plans a request, and launches it with its own tensors, with others, and with some that TMA does not take.
+fn line(attention: &Attention<FakeDriver>, name: &str, request: &Request) -> Line {
+    let mut whole = format!("{name}: ");
+    let mut short = whole.clone();
+    match request.launch(attention) {
+        Err(error) => {
+            let kind = if matches!(error, Error::Invalid { .. }) { "invalid" } else { "unsupported" };
+            short += kind;
+            let _ = write!(whole, "{kind}: {error}");
+        }
+        Ok(outcome) => {
+            let drawn::Outcome { symbol, grid, reason, workspace, counters, launches } = outcome;
+            let planned = format!("{symbol} {grid:?} workspace {workspace} counters {counters}");
+            short += &planned;
+            let _ = write!(whole, "{planned} ({reason})");
+            for launch in launches {
+                match launch {
+                    Ok(Launch { symbol, grid, params, .. }) => {
+                        let count = params.len();
+                        let _ = write!(short, "; {symbol} {grid:?} {count} {:x}", hash(params.clone()));
+                        let _ = write!(whole, "\n    {symbol} {grid:?} {params:02x?}");
+                    }
+                    Err(error) => {
+                        short += "; refused";
+                        let _ = write!(whole, "\n    refused: {error}");
+                    }
+                }
+            }
+        }
+    }
+    Line { whole, short }
+}
+
+/// All of them: for each kind and card the lines.
+fn all() -> impl Iterator<Item = (String, Vec<Line>)> {
+    with_ptx();
+    Capabilities::PROFILES.iter().flat_map(|(card, _)| {
+        let attention = Attention::new(FakeDriver::new(card));
+        let group = |(place, (kind, draw)): (usize, &(&str, drawn::Draw))| {
+            let lines = (0..COUNT).map(|seed| {
+                let random = &mut Random::new(seed * 16 + place as u64);
+                line(&attention, &format!("{kind} on {card}, {seed}"), &draw(random))
+            });
+            (format!("{kind} on {card}"), lines.collect())
+        };
+        let groups: Vec<_> = KINDS.iter().enumerate().map(group).collect();
+        assert!(!attention.driver().loaded().is_empty(), "{card}: something is launched");
+        groups
+    })
+}
+
+/// The first of each group, and a sum over the others.
+fn golden() -> String {
+    let mut text = String::new();
+    for (name, lines) in all() {
+        let sum = hash(lines.iter().flat_map(|line| line.short.bytes()));
+        let refused = lines.iter().filter(|line| line.short.ends_with("supported")).count();
+        let _ = writeln!(text, "{name}: {} requests, {refused} unsupported, {sum:016x}", lines.len());
+        for line in lines.iter().filter(|line| line.short.contains(" workspace ")).take(2) {
+            let _ = writeln!(text, "    {}", line.short);
+        }
+    }
+    text
+}
+
+#[test]
+fn launches_are_what_they_were() {
+    let (now, then) = (golden(), std::fs::read_to_string(FILE).expect("a file"));
+    let differ = now.lines().zip(then.lines()).find(|(now, then)| now != then);
+    assert_eq!(differ, None, "the first line that differs, now and in {FILE}");
+    assert_eq!(now.lines().count(), then.lines().count());
+}
+
+#[test]
+#[ignore = "prints what `launches_are_what_they_were` sums up"]
+fn print() {
+    for (_, lines) in all() {
+        lines.iter().for_each(|line| println!("{}", line.whole));
+    }
+}
+
+#[test]
+#[ignore = "writes what `launches_are_what_they_were` reads"]
+fn bless() {
+    std::fs::write(FILE, golden()).expect("written");
+}

@@ -1,0 +1,49 @@
+//! Parts of requests, by which tables of tests change them; and what portable kernels are told.
+#![allow(dead_code, reason = "each file of tests uses some")]
+use ferroflash::Launch;
+use ferroflash::request::*;
+use spec::FwdParams;
+
+/// K, which is a tensor.
+pub fn k<'f>(f: &'f mut AttentionRequest<'_>) -> &'f mut TensorView {
+    let [k, _] = f.kv.tensors_mut().expect("tensors");
+    k
+}
+
+/// V, which is a tensor.
+pub fn v<'f>(f: &'f mut AttentionRequest<'_>) -> &'f mut TensorView {
+    let [_, v] = f.kv.tensors_mut().expect("tensors");
+    v
+}
+
+/// Varlen queries.
+pub fn queries<'f>(f: &'f mut AttentionRequest<'_>) -> &'f mut VarlenQueries {
+    match &mut f.queries {
+        Queries::Varlen(queries) => queries,
+        Queries::Batched => panic!("varlen queries"),
+    }
+}
+
+/// Varlen keys.
+pub fn keys<'f>(f: &'f mut AttentionRequest<'_>) -> &'f mut VarlenKeys {
+    match &mut f.kv {
+        KeysValues::Varlen { keys, .. } => keys,
+        KeysValues::Tensors { .. } | KeysValues::Cache(_) => panic!("varlen keys"),
+    }
+}
+
+/// The cache.
+pub fn cache<'f>(f: &'f mut AttentionRequest<'_>) -> &'f mut KvCache {
+    match &mut f.kv {
+        KeysValues::Cache(cache) => cache,
+        KeysValues::Tensors { .. } | KeysValues::Varlen { .. } => panic!("a cache"),
+    }
+}
+
+/// The parameters of a portable kernel that has work tiles: all of them begin with these.
+pub fn forward_params(launch: &Launch) -> FwdParams {
+    let bytes = launch.params();
+    assert!(launch.contract().param_align < 64 && bytes.len() >= size_of::<FwdParams>());
+    // SAFETY: at least as long as the parameters, which have a value for all bytes that a host writes.
+    unsafe { bytes.as_ptr().cast::<FwdParams>().read_unaligned() }
+}
