@@ -2,7 +2,7 @@
 //! the kernel's own line on both sides.
 use crate::common::Folder;
 use ferroflash::ptx::{self, is_embedded};
-use ferroflash::{AttnInfo, ENTRIES};
+use ferroflash::kernels::{AttnInfo, ENTRIES};
 use ptx_sim::mutate::{Mutant, Operator, mutants};
 use serde_json::Value;
 use std::process::Command;
