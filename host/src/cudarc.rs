@@ -1,10 +1,10 @@
-//! Attention on `cudarc`'s slices and streams, in safe Rust (feature `cudarc`).
+//! Safe attention functions on `cudarc`'s slices and streams (feature `cudarc`).
 //!
-//! [`FlashAttention::flash_attn`], [`FlashAttention::flash_attn_varlen`] and their siblings have the names
-//! and the order of arguments of candle-flash-attn, so that code that has slices rather than tensors moves
-//! without being rewritten. [`FlashAttention::attend`] and its siblings take [`Inputs`]: these
-//! say everything that this crate can be asked. [`FlashAttention::append`] puts new keys and values into a cache,
-//! [`FlashAttention::merge`] makes attention over all keys of attention over some and over others.
+//! [`FlashAttention::flash_attn`], [`FlashAttention::flash_attn_varlen`] and their variants have
+//! candle-flash-attn's names and argument order, so that code with slices instead of tensors ports without
+//! changes. [`FlashAttention::attend`] and its variants take [`Inputs`], which cover everything that this
+//! crate supports. [`FlashAttention::append`] writes new keys and values into a KV cache.
+//! [`FlashAttention::merge`] merges partial attention states.
 //!
 //! ```no_run
 //! use ferroflash::cudarc::{FlashAttention, Inputs, Room, Tensor};
@@ -29,8 +29,8 @@
 //! # }
 //! ```
 //!
-//! A step of a server: new keys and values go to their slots, and a query of each of 4 sequences reads its
-//! keys, up to 512 pages of 16. Lengths, slots and page numbers stay on the device.
+//! One step of a server: append new keys and values by slot mapping, then attend one query of each of 4
+//! sequences to its keys, up to 512 pages of 16. Lengths, slots and page indices stay on the device.
 //!
 //! ```no_run
 //! use ferroflash::cudarc::{Cache, FlashAttention, Pages, PagesMut, Room, Tensor};
@@ -53,13 +53,14 @@
 //! ```
 //!
 //! # What cudarc does not keep track of
-//! - *Graphs.* A `CudaGraph` keeps nothing of what its launches use, and launching it is safe in cudarc. What
-//!   is ours stays once it was captured: kernels and a [`Room`]'s memory are never freed then. Slices are
-//!   yours: keep those of captured launches as long as the graph, and launch it where the captured functions
-//!   might have been called, in the order of the same stream. A room must be large enough before.
-//! - *Readers on several streams.* A slice remembers its last reader alone. Where two streams read one slice
-//!   and it is then written or freed, cudarc waits for the second of them; let the second stream wait for the
-//!   first (`CudaStream::join`) before it is. This holds for all work in safe cudarc, its own copies too.
+//! - *Graphs.* A `CudaGraph` keeps none of its launches' memory alive, and cudarc lets safe code launch it.
+//!   FerroFlash never frees kernels and a [`Room`]'s memory after a capture. Slices are yours: keep the
+//!   slices of captured launches as long as the graph, and launch the graph in the order of the stream on
+//!   which you captured. Make a room large enough before you capture.
+//! - *Readers on several streams.* A slice records only its last reader. If two streams read one slice and
+//!   you then write or free it, cudarc waits for the second reader only. Let the second stream wait for the
+//!   first one before that (`CudaStream::join`). This holds for all safe work in cudarc, including its own
+//!   copies.
 mod append;
 mod attention;
 mod cache;
@@ -70,8 +71,8 @@ mod plans;
 mod room;
 mod tensor;
 
-pub use cache::{Cache, Pages, PagesMut, Scale};
 pub use attention::Inputs;
+pub use cache::{Cache, Pages, PagesMut, Scale};
 pub use memory::{Element, Integers, Memory, MemoryMut, Number, PerHead, SlotNumber, unsigned};
 pub use merge::State;
 pub use room::Room;
@@ -90,20 +91,20 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// Attention on one of `cudarc`'s contexts. Kernels are loaded at their first use, and kept.
+/// Attention on one of `cudarc`'s contexts. Each kernel loads at its first use and stays loaded.
 pub struct FlashAttention {
     attention: ManuallyDrop<Attention<RawDriver>>,
     context: Arc<CudaContext>,
-    /// Whether a graph may have some of the kernels.
+    /// Whether a graph may contain some of the kernels.
     captured: AtomicBool,
     plans: Plans,
 }
 
 impl FlashAttention {
-    /// For slices and streams of `context`.
+    /// Creates attention for slices and streams of `context`.
     ///
     /// # Errors
-    /// [`Error::Driver`] where the driver refuses.
+    /// [`Error::Driver`] if the driver fails.
     pub fn new(context: &Arc<CudaContext>) -> Result<Self, Error> {
         context.bind_to_thread().map_err(refused("bind_to_thread"))?;
         let keeper = Arc::clone(context);
@@ -114,13 +115,14 @@ impl FlashAttention {
         Ok(FlashAttention { attention, context, captured, plans })
     }
 
-    /// What plans and launches: for CUDA graphs, and for tensors that are not in cudarc's slices.
+    /// The underlying [`Attention`]: for CUDA graphs, and for tensors outside of cudarc's slices.
     pub fn attention(&self) -> &Attention<RawDriver> {
         &self.attention
     }
 
-    /// Checks that a stream, or that of a slice, is of the same `Arc`: another one of the same device has the
-    /// same handle, but counts its own streams, and by these cudarc decides whether one waits for another.
+    /// Checks that a stream, or a slice's stream, has the same `Arc` of its context. Another `Arc` of one
+    /// device has the same handle but counts its own streams, and cudarc uses these counts to decide whether
+    /// a stream waits for another.
     fn is_here(&self, what: &'static str, stream: &CudaStream) -> Result<(), Error> {
         let theirs = stream.context();
         if Arc::ptr_eq(theirs, &self.context) {
@@ -131,7 +133,7 @@ impl FlashAttention {
         Err(Error::invalid(what, value, right))
     }
 
-    /// Whether a stream captures a graph; that kernels may then be part of one is remembered.
+    /// Whether a stream captures a graph. Remembers that a graph may then contain kernels.
     fn is_capturing(&self, stream: &CudaStream) -> Result<bool, Error> {
         let status = stream.capture_status().map_err(refused("cuStreamIsCapturing"))?;
         let capturing = status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
@@ -141,19 +143,19 @@ impl FlashAttention {
         Ok(capturing)
     }
 
-    /// Enqueues what was planned.
+    /// Enqueues a plan.
     ///
     /// # Safety
-    /// - Every buffer that the request names was [taken](memory::Taken) for `stream`, and stays so until this
-    ///   returns.
-    /// - Its counters are zeros.
+    /// - Every buffer of the request was [taken](memory::Taken) for `stream`, and stays taken until this
+    ///   function returns.
+    /// - The request's counters are zero.
     unsafe fn launch<R: crate::plan::Request>(
         &self,
         plan: &PlanOf<R>,
         request: &R,
         stream: &CudaStream,
     ) -> Result<(), Error> {
-        // A wait for another stream that failed is told here alone, and by no call of ours.
+        // cudarc reports a failed wait for another stream only here.
         self.context.check_err().map_err(refused("wait for other streams"))?;
         // SAFETY: the stream lives as long as this call needs it, and is of this context. The slices are
         // device memory of this context, as long as they say; planning has checked that the tensors lie
@@ -175,7 +177,7 @@ impl Drop for FlashAttention {
     }
 }
 
-/// `cudarc`'s error as one of this crate's.
+/// Converts `cudarc`'s error into this crate's.
 fn refused(call: &'static str) -> impl Fn(DriverError) -> Error {
     move |e| Error::driver(call, Some(e.0 as u32), e)
 }

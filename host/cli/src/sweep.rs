@@ -7,11 +7,11 @@ use super::device::{Device, Runner};
 use super::ended;
 use super::error::Error;
 use super::options::DeviceOptions;
-use ferroflash::request::Scratch;
-use ferroflash::tuning::{TUNING_VARIABLE, Tuned, Tuning, size};
 use ferroflash::Capabilities;
 use ferroflash::kernels::{AttnInfo, ENTRIES, HOPPERS};
 use ferroflash::plan::{Problem, explain};
+use ferroflash::request::Scratch;
+use ferroflash::tuning::{TUNING_VARIABLE, Tuned, Tuning, size};
 use race::{Stage, race, winner};
 use serde::Serialize;
 use std::fmt;
@@ -63,7 +63,7 @@ struct Row {
     size: String,
     best: &'static str,
     microseconds: f64,
-    /// What the planner's own table takes, and its time.
+    /// The selection table's choice, and its time.
     table: &'static str,
     table_microseconds: f64,
     candidates: Vec<Candidate>,
@@ -119,7 +119,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     console.report(&Report { device: device.to_string(), kept_in: path, shapes: rows }, early)
 }
 
-/// Every entry that solves `p` and that the device holds, without needless columns or masks.
+/// Every entry that solves `p`, fits the device, and computes no needless columns or masks.
 fn candidates(p: &Problem, on: &Capabilities) -> Vec<&'static AttnInfo> {
     let mask = p.mask_kind();
     let solves = |e: &&AttnInfo| {
@@ -206,7 +206,9 @@ mod tests {
         assert!(of(72).iter().all(|e| e.head_dim == 96));
         for e in of(192) {
             assert!(
-                l4.runs(&e.contract).is_ok() && e.mask == ferroflash::kernels::MaskKind::Full && e.dtype == DType::F16
+                l4.runs(&e.contract).is_ok()
+                    && e.mask == ferroflash::kernels::MaskKind::Full
+                    && e.dtype == DType::F16
             );
         }
         let h200 = ferroflash::Capabilities::profile("h200").expect("known");

@@ -1,4 +1,4 @@
-//! Attention on cudarc's slices: what is asked for, and the functions that launch it.
+//! Attention on cudarc's slices: its inputs, and the functions that launch it.
 use super::memory::{Integers, Memory, PerHead, Taken};
 use super::{Cache, Element, FlashAttention, MemoryMut, Number, Room, Tensor, TensorMut, refused};
 use crate::plan::ScratchBytes;
@@ -10,15 +10,15 @@ use crate::{Error, Plan};
 use ::cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut, sys};
 use std::sync::Arc;
 
-/// The inputs of one attention in cudarc's slices: an [`AttentionRequest`] without its output. Queries are of
-/// type `T`, keys and values too, or of `C` in a [`Cache`].
+/// The inputs of one attention in cudarc's slices: an [`AttentionRequest`] without its output. Queries have
+/// type `T`. Keys and values have type `T` too, or type `C` in a [`Cache`].
 ///
-/// Setters are named as those of [`AttentionRequest`].
+/// Setters have the names of [`AttentionRequest`]'s.
 #[derive(Clone, Copy)]
 #[must_use]
 pub struct Inputs<'a, T, C = T> {
     q: Tensor<'a, T>,
-    /// Where varlen queries begin, and the most of one sequence.
+    /// Offsets of varlen queries, and the maximum of queries per sequence.
     queries: Option<(Integers<'a>, usize)>,
     kv: Source<'a, T, C>,
     mask: Mask,
@@ -30,14 +30,14 @@ pub struct Inputs<'a, T, C = T> {
     splits: Splits,
 }
 
-/// Where keys and values are.
+/// The layout of keys and values.
 #[derive(Clone, Copy)]
 enum Source<'a, T, C> {
     Tensors { k: Tensor<'a, T>, v: Tensor<'a, T>, starts: Option<Starts<'a>> },
     Cache(Cache<'a, C>),
 }
 
-/// Where varlen keys begin, how many each sequence has used, and the most of one sequence.
+/// Offsets of varlen keys, valid keys per sequence, and the maximum of keys per sequence.
 #[derive(Clone, Copy)]
 struct Starts<'a> {
     k: Integers<'a>,
@@ -51,8 +51,8 @@ impl<'a, T: Element> Inputs<'a, T> {
         Self::new(q, Source::Tensors { k, v, starts: None })
     }
 
-    /// As [`AttentionRequest::varlen`]: there is one sequence fewer than there are numbers in each of
-    /// `cu_seqlens_q` and `cu_seqlens_k`.
+    /// As [`AttentionRequest::varlen`]. `cu_seqlens_q` and `cu_seqlens_k` have one entry more than there are
+    /// sequences.
     pub fn varlen(
         q: Tensor<'a, T>,
         k: Tensor<'a, T>,
@@ -67,7 +67,7 @@ impl<'a, T: Element> Inputs<'a, T> {
         Inputs { queries, ..Self::new(q, Source::Tensors { k, v, starts }) }
     }
 
-    /// As [`VarlenKeys::seqused_k`]: how many keys of each varlen sequence exist. Other inputs have none.
+    /// As [`VarlenKeys::seqused_k`]: the number of valid keys per varlen sequence. Other inputs have none.
     pub fn seqused_k(mut self, seqused_k: impl Into<Integers<'a>>) -> Self {
         if let Source::Tensors { starts: Some(starts), .. } = &mut self.kv {
             starts.used = Some(seqused_k.into());
@@ -88,8 +88,8 @@ impl<'a, T: Element, C: Number> Inputs<'a, T, C> {
         Self::new(q, Source::Cache(cache))
     }
 
-    /// Varlen queries on a cache, at most `max_seqlen_q` of a sequence: there is one sequence fewer than there
-    /// are numbers in `cu_seqlens_q`, and `q` is `[1, rows of all sequences, heads, head_dim]`.
+    /// Varlen queries on a KV cache, at most `max_seqlen_q` per sequence. `cu_seqlens_q` has one entry more
+    /// than there are sequences. `q` is `[1, rows of all sequences, heads, head_dim]`.
     pub fn varlen_queries(self, cu_seqlens_q: impl Into<Integers<'a>>, max_seqlen_q: usize) -> Self {
         Inputs { queries: Some((cu_seqlens_q.into(), max_seqlen_q)), ..self }
     }
@@ -109,17 +109,17 @@ impl<'a, T: Element, C: Number> Inputs<'a, T, C> {
         Inputs { scale: Some(scale), ..self }
     }
 
-    /// As [`AttentionRequest::softcap`]: 0 is none.
+    /// As [`AttentionRequest::softcap`]; 0 is off.
     pub fn softcap(self, softcap: f32) -> Self {
         Inputs { softcap: (softcap != 0.0).then_some(softcap), ..self }
     }
 
-    /// As [`AttentionRequest::alibi`]: a slope per query head, or per sequence and query head.
+    /// As [`AttentionRequest::alibi`]: one slope per query head, or per sequence and query head.
     pub fn alibi(self, slopes: PerHead<'a>) -> Self {
         Inputs { alibi: Some(slopes), ..self }
     }
 
-    /// As [`AttentionRequest::sinks`]: a logit per query head.
+    /// As [`AttentionRequest::sinks`]: one logit per query head.
     pub fn sinks(self, sinks: &'a impl Memory<f32>) -> Self {
         Inputs { sinks: Some(sinks), ..self }
     }
@@ -129,7 +129,7 @@ impl<'a, T: Element, C: Number> Inputs<'a, T, C> {
         Inputs { splits, ..self }
     }
 
-    /// The request in the order of a stream, with an output that has no memory yet.
+    /// The request with its inputs taken for a stream. The output has no memory yet.
     fn on(&self, taken: &mut Taken<'a>) -> Result<AttentionRequest<'static>, Error> {
         let (q, o) = (self.q.on(taken, "q")?, self.q.output());
         let request = match self.kv {
@@ -158,7 +158,7 @@ impl<'a, T: Element, C: Number> Inputs<'a, T, C> {
         let mut queries = Queries::Batched;
         if let Some((starts, max_seqlen_q)) = self.queries {
             let starts = taken.integers("cu_seqlens_q", starts)?;
-            // Of no number there is no sequence, which is refused.
+            // Without an entry the batch is 0, which validation refuses.
             let batch = starts.elements.saturating_sub(1) as usize;
             queries = Queries::Varlen(VarlenQueries::new(batch, starts, max_seqlen_q));
         }
@@ -167,7 +167,7 @@ impl<'a, T: Element, C: Number> Inputs<'a, T, C> {
     }
 }
 
-/// The log-sum-exp of an output, contiguous, in the order of a stream.
+/// The contiguous LSE of an output, taken for a stream.
 pub(super) fn lse<'t, 'a: 't, const MOST: usize>(
     taken: &mut Taken<'t, MOST>,
     lse: Option<&'a mut (dyn MemoryMut<f32> + 'a)>,
@@ -179,12 +179,12 @@ pub(super) fn lse<'t, 'a: 't, const MOST: usize>(
 }
 
 impl FlashAttention {
-    /// Makes the room as large as launches of these inputs, or of others of their sizes, need it: what it lacks
-    /// is allocated, in the order of `stream`.
+    /// Enlarges the room for launches of these inputs, or of inputs with equal sizes. Allocates in the order
+    /// of `stream`.
     ///
     /// # Errors
-    /// Those of [`FlashAttention::attend_into`]. [`Error::Unsupported`] where the room is to grow while
-    /// `stream` captures a graph, which would keep the memory for itself.
+    /// The errors of [`FlashAttention::attend_into`]. [`Error::Unsupported`] if the room must grow while
+    /// `stream` captures a graph, because the graph would own the memory.
     pub fn reserve<T: Element, C: Number>(
         &self,
         stream: &Arc<CudaStream>,
@@ -198,12 +198,12 @@ impl FlashAttention {
         room.grow(self, stream, capturing, [workspace, counters])
     }
 
-    /// Attention on `stream`: O, contiguous and of `q`'s shape. The room, which is kept from call to call,
-    /// becomes as large as is needed. Rows of O that are no varlen sequence's are 0.
+    /// Enqueues attention on `stream` and returns O, contiguous and with `q`'s shape. Enlarges the room if
+    /// necessary; keep the room across calls. Rows of O that belong to no varlen sequence are 0.
     ///
     /// # Errors
-    /// [`Error::Invalid`] and [`Error::Unsupported`] name what is wrong, [`Error::Driver`] what the driver
-    /// refuses. What is refused keeps no memory.
+    /// [`Error::Invalid`] and [`Error::Unsupported`] name the invalid field; [`Error::Driver`] if the driver
+    /// fails. A refused request keeps no memory.
     pub fn attend<T: Element, C: Number>(
         &self,
         stream: &Arc<CudaStream>,
@@ -216,11 +216,12 @@ impl FlashAttention {
         Ok(o)
     }
 
-    /// The same, and the log-sum-exp of each row: `[batch, heads, seqlen]`, contiguous, as in [`LseView`].
-    /// Rows that are no varlen sequence's have -inf, so that a merge gives them no weight.
+    /// As [`FlashAttention::attend`], and returns the LSE of each row: `[batch, heads, seqlen]`, contiguous,
+    /// as in [`LseView`]. Rows that belong to no varlen sequence have -inf, so that a merge gives them no
+    /// weight.
     ///
     /// # Errors
-    /// Those of [`FlashAttention::attend`].
+    /// The errors of [`FlashAttention::attend`].
     pub fn attend_with_lse<T: Element, C: Number>(
         &self,
         stream: &Arc<CudaStream>,
@@ -235,12 +236,12 @@ impl FlashAttention {
         Ok((o, lse))
     }
 
-    /// The same into memory of the caller's: O, and where `lse` is given the log-sum-exp of each row,
-    /// `[batch, heads, seqlen]`, contiguous. Rows that are no varlen sequence's stay as they are, in both.
-    /// Allocates nothing: the room is as [`FlashAttention::reserve`] has made it.
+    /// As [`FlashAttention::attend`], into the caller's memory: O, and with `lse` the LSE of each row,
+    /// `[batch, heads, seqlen]`, contiguous. Rows of both that belong to no varlen sequence do not change.
+    /// Allocates nothing; call [`FlashAttention::reserve`] on the room first.
     ///
     /// # Errors
-    /// Those of [`FlashAttention::attend`], and [`Error::Invalid`] where the room is too small.
+    /// The errors of [`FlashAttention::attend`], and [`Error::Invalid`] if the room is too small.
     pub fn attend_into<T: Element, C: Number>(
         &self,
         stream: &Arc<CudaStream>,
@@ -255,12 +256,13 @@ impl FlashAttention {
         request.lse = self::lse(&mut taken, lse, inputs.q.shape)?;
         request.scratch = room.on(&mut taken)?;
         let plan = self.planned(&request)?;
-        // SAFETY: all that the request names was taken; the counters are zeros, as launches leave them.
+        // SAFETY: all buffers of the request were taken; the counters are zero, because each launch leaves
+        // zeros.
         unsafe { self.launch(&plan, &request, stream) }
     }
 
-    /// O alone, with a workspace, where one is needed, that is allocated and freed in the stream's order: what
-    /// functions without a room do.
+    /// Returns O. Allocates and frees a workspace, if the plan needs one, in the stream's order. Functions
+    /// without a room call it.
     pub(super) fn attend_alone<T: Element>(
         &self,
         stream: &Arc<CudaStream>,
@@ -273,43 +275,44 @@ impl FlashAttention {
         let mut request = inputs.on(&mut taken)?;
         request.o = TensorMut::new(&mut o, inputs.q.shape).on(&mut taken, "o")?;
         if bytes > 0 {
-            // SAFETY: its contents mean nothing before the launch.
+            // SAFETY: the launch reads nothing that it has not written.
             workspace = unsafe { stream.alloc::<u8>(bytes as usize) }.map_err(refused("alloc"))?;
             let (address, bytes) = taken.write("workspace", &mut workspace)?;
             request.scratch = Scratch::workspace(address, bytes);
         }
         let plan = self.planned(&request)?;
-        // SAFETY: all that the request names was taken.
+        // SAFETY: all buffers of the request were taken.
         unsafe { self.launch(&plan, &request, stream) }?;
         drop(taken);
         Ok(o)
     }
 
-    /// The plan of a request, with all the memory that it wants: one that is kept, or a new one.
+    /// The plan of a request with all the scratch memory that it needs: a cached one, or a new one.
     fn planned(&self, request: &AttentionRequest<'static>) -> Result<Plan, Error> {
         self.plans.of(&self.attention, request)
     }
 }
 
-/// Memory for an output. Where kernels write only the rows of sequences it is zeros.
+/// Memory for an output, zeroed if kernels write only the rows of sequences.
 fn output<T: Number>(stream: &Arc<CudaStream>, elements: usize, varlen: bool) -> Result<CudaSlice<T>, Error> {
     let memory = match varlen {
         true => stream.alloc_zeros(elements),
-        // SAFETY: the kernel writes every element, in the stream's order before anybody else reads one.
+        // SAFETY: the kernel writes every element before any later work of the stream reads one.
         false => unsafe { stream.alloc(elements) },
     };
     memory.map_err(refused("alloc"))
 }
 
-/// Memory for log-sum-exps. Where kernels write only the rows of sequences, the others have -inf: they have
-/// seen no key, and a merge gives them no weight.
+/// Memory for an LSE. If kernels write only the rows of sequences, the other rows have -inf: they saw no key,
+/// and a merge gives them no weight.
 fn log_sum_exps(stream: &Arc<CudaStream>, rows: usize, varlen: bool) -> Result<CudaSlice<f32>, Error> {
-    // SAFETY: the kernel, or before it what follows here, writes every element, in the stream's order before
-    // anybody else reads one.
+    // SAFETY: the kernel, or the fill below, writes every element before any later work of the stream reads
+    // one.
     let mut memory = unsafe { stream.alloc::<f32>(rows) }.map_err(refused("alloc"))?;
     if varlen {
         let (address, _used) = memory.device_ptr_mut(stream);
-        // SAFETY: that many f32 of this memory, in the order of its stream, whose context `alloc` has bound.
+        // SAFETY: the memory has this number of f32; `alloc` has bound the stream's context; the fill runs in
+        // the stream's order.
         let filled = unsafe {
             sys::cuMemsetD32Async(address, f32::NEG_INFINITY.to_bits(), rows, stream.cu_stream()).result()
         };

@@ -1,4 +1,4 @@
-//! candle-flash-attn's functions, by their names and in the order of their arguments, behind a stream.
+//! candle-flash-attn's functions, with their names and argument order, after a stream.
 use super::memory::{Integers, Memory, PerHead};
 use super::{Cache, Element, FlashAttention, Inputs, Number, Room, Tensor};
 use crate::Error;
@@ -15,11 +15,11 @@ fn windowed(left: Option<u32>, right: Option<u32>) -> Mask {
 }
 
 impl FlashAttention {
-    /// `o = softmax(softmax_scale * q kᵀ) v` on `stream`, `o` being contiguous and of `q`'s shape. `causal`
-    /// is aligned bottom-right.
+    /// `o = softmax(softmax_scale * q kᵀ) v` on `stream`. `o` is contiguous and has `q`'s shape. `causal`
+    /// aligns bottom-right.
     ///
     /// # Errors
-    /// Those of [`FlashAttention::attend`].
+    /// The errors of [`FlashAttention::attend`].
     pub fn flash_attn<'a, T: Element>(
         &self,
         stream: &Arc<CudaStream>,
@@ -33,11 +33,11 @@ impl FlashAttention {
         self.attend_alone(stream, &inputs)
     }
 
-    /// The same, each query seeing keys from `window_size_left` before to `window_size_right` behind its own
-    /// position, both inclusive; `None` is unbounded.
+    /// As [`FlashAttention::flash_attn`], with a window: each query sees keys from `window_size_left` before
+    /// to `window_size_right` after its position, both inclusive; `None` is unbounded.
     ///
     /// # Errors
-    /// Those of [`FlashAttention::attend`].
+    /// The errors of [`FlashAttention::attend`].
     #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
     pub fn flash_attn_windowed<'a, T: Element>(
         &self,
@@ -54,10 +54,10 @@ impl FlashAttention {
         self.attend_alone(stream, &inputs)
     }
 
-    /// As [`FlashAttention::flash_attn`], scores falling with the distance: a slope for each query head.
+    /// As [`FlashAttention::flash_attn`], with ALiBi: one slope per query head.
     ///
     /// # Errors
-    /// Those of [`FlashAttention::attend`].
+    /// The errors of [`FlashAttention::attend`].
     #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
     pub fn flash_attn_alibi<'a, T: Element>(
         &self,
@@ -76,10 +76,10 @@ impl FlashAttention {
         self.attend_alone(stream, &inputs)
     }
 
-    /// The same in a window, as in [`FlashAttention::flash_attn_windowed`].
+    /// As the function without `_windowed`, with a window as in [`FlashAttention::flash_attn_windowed`].
     ///
     /// # Errors
-    /// Those of [`FlashAttention::attend`].
+    /// The errors of [`FlashAttention::attend`].
     #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
     pub fn flash_attn_alibi_windowed<'a, T: Element>(
         &self,
@@ -99,10 +99,10 @@ impl FlashAttention {
         self.attend_alone(stream, &inputs)
     }
 
-    /// The same with slopes or without, and with scores capped at `softcap`; 0 is none.
+    /// As the function without `_softcap`, with optional slopes, and scores capped at `softcap`; 0 is off.
     ///
     /// # Errors
-    /// Those of [`FlashAttention::attend`].
+    /// The errors of [`FlashAttention::attend`].
     #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
     pub fn flash_attn_alibi_windowed_softcap<'a, T: Element>(
         &self,
@@ -123,13 +123,13 @@ impl FlashAttention {
         self.attend_alone(stream, &alibi_slopes.into_iter().fold(inputs, Inputs::alibi))
     }
 
-    /// Packed sequences: `q` is `[1, rows of all sequences, heads, head_dim]`, `k` and `v` likewise; sequence
-    /// `b` begins at row `seqlens_q[b]` of `q` and at row `seqlens_k[b]` of `k`, and ends where the next one
-    /// begins. `o` is contiguous and of `q`'s shape; rows that are no sequence's are 0. `causal` is aligned
-    /// bottom-right.
+    /// Varlen attention: `q` is `[1, rows of all sequences, heads, head_dim]`, and so are `k` and `v`.
+    /// Sequence `b` begins at row `seqlens_q[b]` of `q` and at row `seqlens_k[b]` of `k`, and ends where the
+    /// next one begins. `o` is contiguous and has `q`'s shape; rows that belong to no sequence are 0.
+    /// `causal` aligns bottom-right.
     ///
     /// # Errors
-    /// Those of [`FlashAttention::attend`].
+    /// The errors of [`FlashAttention::attend`].
     #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
     pub fn flash_attn_varlen<'a, T: Element>(
         &self,
@@ -144,14 +144,16 @@ impl FlashAttention {
         softmax_scale: f32,
         causal: bool,
     ) -> Result<CudaSlice<T>, Error> {
-        let inputs = Inputs::varlen(q, k, v, seqlens_q, seqlens_k, max_seqlen_q, max_seqlen_k).scale(softmax_scale).mask(causal_or_full(causal));
+        let inputs = Inputs::varlen(q, k, v, seqlens_q, seqlens_k, max_seqlen_q, max_seqlen_k)
+            .scale(softmax_scale)
+            .mask(causal_or_full(causal));
         self.attend_alone(stream, &inputs)
     }
 
-    /// The same in a window, as in [`FlashAttention::flash_attn_windowed`].
+    /// As the function without `_windowed`, with a window as in [`FlashAttention::flash_attn_windowed`].
     ///
     /// # Errors
-    /// Those of [`FlashAttention::attend`].
+    /// The errors of [`FlashAttention::attend`].
     #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
     pub fn flash_attn_varlen_windowed<'a, T: Element>(
         &self,
@@ -169,16 +171,14 @@ impl FlashAttention {
     ) -> Result<CudaSlice<T>, Error> {
         let inputs = Inputs::varlen(q, k, v, seqlens_q, seqlens_k, max_seqlen_q, max_seqlen_k)
             .scale(softmax_scale)
-            .mask(windowed(window_size_left, window_size_right))
-            ;
+            .mask(windowed(window_size_left, window_size_right));
         self.attend_alone(stream, &inputs)
     }
 
-    /// As [`FlashAttention::flash_attn_varlen`], scores falling with the distance: a slope for each query
-    /// head.
+    /// As [`FlashAttention::flash_attn_varlen`], with ALiBi: one slope per query head.
     ///
     /// # Errors
-    /// Those of [`FlashAttention::attend`].
+    /// The errors of [`FlashAttention::attend`].
     #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
     pub fn flash_attn_varlen_alibi<'a, T: Element>(
         &self,
@@ -197,15 +197,14 @@ impl FlashAttention {
         let inputs = Inputs::varlen(q, k, v, seqlens_q, seqlens_k, max_seqlen_q, max_seqlen_k)
             .scale(softmax_scale)
             .mask(causal_or_full(causal))
-            
             .alibi(PerHead::new(alibi_slopes));
         self.attend_alone(stream, &inputs)
     }
 
-    /// The same in a window, as in [`FlashAttention::flash_attn_windowed`].
+    /// As the function without `_windowed`, with a window as in [`FlashAttention::flash_attn_windowed`].
     ///
     /// # Errors
-    /// Those of [`FlashAttention::attend`].
+    /// The errors of [`FlashAttention::attend`].
     #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
     pub fn flash_attn_varlen_alibi_windowed<'a, T: Element>(
         &self,
@@ -225,15 +224,14 @@ impl FlashAttention {
         let inputs = Inputs::varlen(q, k, v, seqlens_q, seqlens_k, max_seqlen_q, max_seqlen_k)
             .scale(softmax_scale)
             .mask(windowed(window_size_left, window_size_right))
-            
             .alibi(PerHead::new(alibi_slopes));
         self.attend_alone(stream, &inputs)
     }
 
-    /// The same with slopes or without, and with scores capped at `softcap`; 0 is none.
+    /// As the function without `_softcap`, with optional slopes, and scores capped at `softcap`; 0 is off.
     ///
     /// # Errors
-    /// Those of [`FlashAttention::attend`].
+    /// The errors of [`FlashAttention::attend`].
     #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
     pub fn flash_attn_varlen_alibi_windowed_softcap<'a, T: Element>(
         &self,
@@ -254,17 +252,16 @@ impl FlashAttention {
         let inputs = Inputs::varlen(q, k, v, seqlens_q, seqlens_k, max_seqlen_q, max_seqlen_k)
             .scale(softmax_scale)
             .mask(windowed(window_size_left, window_size_right))
-            
             .softcap(softcap);
         self.attend_alone(stream, &alibi_slopes.into_iter().fold(inputs, Inputs::alibi))
     }
 
-    /// FlashAttention's function: `q` `[batch, queries, heads, head_dim]` on a cache, which says what there
-    /// is `k_cache`, `v_cache`, `cache_seqlens`, `cache_batch_idx` and `block_table`. New keys and values
-    /// are first put there by [`FlashAttention::append`]. `causal` is aligned bottom-right.
+    /// FlashAttention's function: queries `[batch, queries, heads, head_dim]` on a KV cache, which replaces
+    /// `k_cache`, `v_cache`, `cache_seqlens`, `cache_batch_idx` and `block_table`. Call
+    /// [`FlashAttention::append`] first to write new keys and values. `causal` aligns bottom-right.
     ///
     /// # Errors
-    /// Those of [`FlashAttention::attend`].
+    /// The errors of [`FlashAttention::attend`].
     pub fn flash_attn_with_kvcache<T: Element, C: Number>(
         &self,
         stream: &Arc<CudaStream>,

@@ -1,5 +1,4 @@
-//! Plans of requests that come again: a model asks the same of every layer and in every step, of other
-//! tensors.
+//! A cache of plans. A model repeats its requests for every layer and step, with other tensors.
 use crate::request::{
     AlibiSlopes, AttentionRequest, Index, KeysValues, KvCache, KvPages, KvScale, LseView, PageView, Paged,
     Queries, Scratch, Sinks, TensorView, VarlenKeys, VarlenQueries,
@@ -7,18 +6,18 @@ use crate::request::{
 use crate::{Attention, Driver, Error, Plan};
 use std::sync::{Mutex, PoisonError};
 
-/// As many as the shapes that a model's step has, and some of the step before.
+/// Capacity: the shapes of one step of a model, and some of the previous step.
 const MOST: usize = 16;
 
-/// The last plans, the last one first, by their [keys](key).
+/// The most recent plans, latest first, by their [keys](key).
 #[derive(Default)]
 pub(super) struct Plans(Mutex<Vec<(AttentionRequest<'static>, Plan)>>);
 
 impl Plans {
-    /// That of a request, with all the memory that it wants.
+    /// The plan of a request with all the scratch memory that it needs.
     ///
     /// # Errors
-    /// Those of planning.
+    /// The errors of planning.
     pub fn of<D: Driver>(
         &self,
         attention: &Attention<D>,
@@ -41,8 +40,8 @@ impl Plans {
     }
 }
 
-/// The request without addresses and sizes of memory: one plan serves all requests that differ in these alone,
-/// as launches check other tensors.
+/// The request without addresses and sizes of memory. One plan serves all requests that differ only in these,
+/// because launches validate other tensors.
 fn key(request: &AttentionRequest<'static>) -> AttentionRequest<'static> {
     let mut key = request.scratch(Scratch::Fastest);
     (key.q, key.o) = (tensor(key.q), tensor(key.o));

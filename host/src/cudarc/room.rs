@@ -1,29 +1,29 @@
-//! Memory that launches want beside their tensors.
+//! Scratch memory of launches.
 use super::{FlashAttention, memory::Taken, refused};
 use crate::Error;
 use crate::request::{Counters, Scratch, Workspace};
 use ::cudarc::driver::{CudaSlice, CudaStream};
 use std::sync::Arc;
 
-/// What launches use beside their tensors: memory for what parts of a sequence leave, and counters by which
-/// the last part knows that it is. Any requests may share it one after the other; work of several streams
-/// that is to overlap wants one for each stream.
+/// Scratch memory of launches: a workspace for the partial results of splits, and counters that elect the
+/// last split. Any requests may share it in the order of one stream. For concurrent work on several streams,
+/// use one room per stream.
 #[derive(Default)]
 pub struct Room {
     workspace: Option<CudaSlice<u8>>,
     /// All zero before and after each launch.
     counters: Option<CudaSlice<u32>>,
-    /// Whether a graph may have its memory, which then stays for ever.
+    /// Whether a graph may use its memory; the memory is then never freed.
     captured: bool,
 }
 
 impl Room {
-    /// None at all. Requests that cut no sequence want none.
+    /// An empty room. Requests without splits need none.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Bytes that it has: of workspace, and of counters.
+    /// Its bytes: workspace, and counters.
     pub fn bytes(&self) -> [u64; 2] {
         let bytes = |bytes: Option<usize>| bytes.unwrap_or(0) as u64;
         let Room { workspace, counters, .. } = self;
@@ -33,10 +33,10 @@ impl Room {
         ]
     }
 
-    /// Makes it as large as is wanted, in the order of a stream.
+    /// Grows to the needed size, in the order of a stream.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] where the stream captures a graph, which would keep the memory for itself.
+    /// [`Error::Unsupported`] if the stream captures a graph, because the graph would own the memory.
     pub(super) fn grow(
         &mut self,
         attention: &FlashAttention,
@@ -68,7 +68,7 @@ impl Room {
         Ok(())
     }
 
-    /// What it has, in the order of a stream.
+    /// Its memory, taken for a stream.
     pub(super) fn on<'t, 'a: 't, const MOST: usize>(
         &'a mut self,
         taken: &mut Taken<'t, MOST>,
@@ -84,7 +84,7 @@ impl Room {
         }))
     }
 
-    /// Frees memory that it has no more, unless a graph may have it.
+    /// Frees old memory, unless a graph may use it.
     fn give_back<T>(&self, old: Option<CudaSlice<T>>) {
         if self.captured {
             std::mem::forget(old);

@@ -1,13 +1,13 @@
 //! Measuring launches on a GPU.
 use super::statistics::quantile;
+use ferroflash::driver::RawDriver;
 use ferroflash::driver::{Harness, RawBuffer};
 use ferroflash::{Attention, Error};
-use ferroflash::driver::RawDriver;
 use reference::{OnDevice, Ready, Work};
 use serde::Serialize;
 use std::time::Instant;
 
-/// What the caches hold when a launch begins.
+/// State of the L2 cache when a launch begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Timing {
