@@ -1,15 +1,21 @@
-//! Safe attention functions on `cudarc`'s slices and streams (feature `cudarc`).
+//! Attention on `cudarc`'s slices and streams, in safe Rust (feature `cudarc`).
 //!
-//! [`FlashAttention::flash_attn`], [`FlashAttention::flash_attn_varlen`] and their variants have
-//! candle-flash-attn's names and argument order, so that code with slices instead of tensors ports without
-//! changes. [`FlashAttention::attend`] and its variants take [`Inputs`], which cover everything that this
-//! crate supports. [`FlashAttention::append`] writes new keys and values into a KV cache.
-//! [`FlashAttention::merge`] merges partial attention states.
+//! | to compute | function |
+//! |---|---|
+//! | attention, with everything that this crate supports | [`FlashAttention::attend`] on [`Inputs`] |
+//! | the same and the log-sum-exp (LSE) | [`FlashAttention::attend_with_lse`] |
+//! | the same into your memory | [`FlashAttention::attend_into`] |
+//! | attention with candle-flash-attn's names and arguments | [`FlashAttention::flash_attn`] and its siblings |
+//! | new keys and values of a KV cache | [`FlashAttention::append`] |
+//! | a merge of partial states | [`FlashAttention::merge`] |
+//!
+//! Functions that take [`Inputs`] take a [`ScratchMemory`], too. Functions with
+//! candle-flash-attn's names have its arguments and allocate scratch memory for the call.
 //!
 //! ```no_run
-//! use ferroflash::cudarc::{FlashAttention, Inputs, Room, Tensor};
-//! use ferroflash::request::Mask;
 //! use cudarc::driver::CudaContext;
+//! use ferroflash::cudarc::{FlashAttention, Inputs, ScratchMemory, Tensor};
+//! use ferroflash::request::Mask;
 //! use half::f16;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -20,47 +26,47 @@
 //! let q = stream.clone_htod(&vec![f16::ONE; 1000 * 8 * 64])?;
 //! let kv = stream.clone_htod(&vec![f16::ONE; 1000 * 2 * 64])?;
 //! let (q, kv) = (Tensor::new(&q, [1, 1000, 8, 64]), Tensor::new(&kv, [1, 1000, 2, 64]));
-//! let o = attention.flash_attn(&stream, q, kv, kv, 0.125, true)?; // a CudaSlice<f16> of q's shape
-//! // The same with capped scores, and the log-sum-exp of each row.
+//! let o = attention.flash_attn(&stream, q, kv, kv, 0.125, true)?; // a CudaSlice<f16> of the shape of q
+//! // Attention with softcap, and the LSE of each row.
+//! let mut scratch = ScratchMemory::new();
 //! let inputs = Inputs::dense(q, kv, kv).mask(Mask::Causal).softcap(30.0);
-//! let mut room = Room::new(); // is kept from call to call
-//! let (o, lse) = attention.attend_with_lse(&stream, &inputs, &mut room)?;
+//! let (o, lse) = attention.attend_with_lse(&stream, &inputs, &mut scratch)?;
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! One step of a server: append new keys and values by slot mapping, then attend one query of each of 4
-//! sequences to its keys, up to 512 pages of 16. Lengths, slots and page indices stay on the device.
+//! One step of a server: `append` writes new keys and values to their slots, and one query of each of 4
+//! sequences reads up to 512 pages of 16 keys. Lengths, slots and page indices stay on the device.
 //!
 //! ```no_run
-//! use ferroflash::cudarc::{Cache, FlashAttention, Pages, PagesMut, Room, Tensor};
+//! use ferroflash::cudarc::{Cache, FlashAttention, Pages, PagesMut, ScratchMemory, Tensor};
 //! # use cudarc::driver::{CudaSlice, CudaStream};
 //! # use half::bf16;
 //! # use std::sync::Arc;
 //! # fn step(
-//! #     attention: &FlashAttention, stream: &Arc<CudaStream>, room: &mut Room, q: CudaSlice<bf16>,
+//! #     attention: &FlashAttention, stream: &Arc<CudaStream>, scratch: &mut ScratchMemory, q: CudaSlice<bf16>,
 //! #     kv: CudaSlice<bf16>, mut keys: CudaSlice<bf16>, mut values: CudaSlice<bf16>,
 //! #     slots: CudaSlice<i64>, table: CudaSlice<u32>, lengths: CudaSlice<u32>,
 //! # ) -> Result<CudaSlice<bf16>, ferroflash::Error> {
-//! let shape = [1000, 16, 8, 128]; // pages, keys of a page, key heads, head dim
+//! let shape = [1000, 16, 8, 128]; // pages, keys per page, key heads, head dim
 //! let new = Tensor::new(&kv, [1, 4, 8, 128]);
 //! attention.append(stream, new, new, PagesMut::new(&mut keys, &mut values, shape), &slots)?;
 //! let cache = Cache::paged(Pages::new(&keys, &values, shape), &table, 512, &lengths);
 //! let q = Tensor::new(&q, [4, 1, 32, 128]);
-//! // `room`, a `Room` that is kept from step to step: the first one makes it as large as it must be.
-//! attention.flash_attn_with_kvcache(stream, q, cache, 128f32.powf(-0.5), true, room)
+//! // Keep `scratch` from step to step: the first step grows it.
+//! attention.flash_attn_with_kvcache(stream, q, cache, 128f32.powf(-0.5), true, scratch)
 //! # }
 //! ```
 //!
-//! # What cudarc does not keep track of
-//! - *Graphs.* A `CudaGraph` keeps none of its launches' memory alive, and cudarc lets safe code launch it.
-//!   FerroFlash never frees kernels and a [`Room`]'s memory after a capture. Slices are yours: keep the
-//!   slices of captured launches as long as the graph, and launch the graph in the order of the stream on
-//!   which you captured. Make a room large enough before you capture.
-//! - *Readers on several streams.* A slice records only its last reader. If two streams read one slice and
-//!   you then write or free it, cudarc waits for the second reader only. Let the second stream wait for the
-//!   first one before that (`CudaStream::join`). This holds for all safe work in cudarc, including its own
-//!   copies.
+//! # What cudarc does not track
+//! - *Graphs.* A `CudaGraph` holds nothing that its launches use, and cudarc launches it from safe code.
+//!   After a capture this crate never frees its kernels and the memory of a captured [`ScratchMemory`]. The
+//!   slices are yours: keep the slices of captured launches as long as the graph. Launch the graph where you
+//!   could call the captured functions, in the order of the same stream. [Reserve](FlashAttention::reserve)
+//!   the scratch memory before the capture.
+//! - *Readers on several streams.* A slice remembers only its last reader. If two streams read a slice that
+//!   is then written or freed, cudarc waits for the second stream alone: make the second stream wait for the
+//!   first (`CudaStream::join`). This holds for all work in safe cudarc, also for its own copies.
 mod append;
 mod attention;
 mod cache;
@@ -68,14 +74,14 @@ mod candle;
 mod memory;
 mod merge;
 mod plans;
-mod room;
+mod scratch;
 mod tensor;
 
 pub use attention::Inputs;
 pub use cache::{Cache, Pages, PagesMut, Scale};
 pub use memory::{Element, Integers, Memory, MemoryMut, Number, PerHead, SlotNumber, unsigned};
 pub use merge::State;
-pub use room::Room;
+pub use scratch::ScratchMemory;
 pub use tensor::{Tensor, TensorMut};
 
 use crate::plan::PlanOf;
@@ -91,20 +97,20 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// Attention on one of `cudarc`'s contexts. Each kernel loads at its first use and stays loaded.
+/// Attention on one of `cudarc`'s contexts. Kernels are loaded at their first use, and kept.
 pub struct FlashAttention {
     attention: ManuallyDrop<Attention<RawDriver>>,
     context: Arc<CudaContext>,
-    /// Whether a graph may contain some of the kernels.
+    /// Whether a graph may have some of the kernels.
     captured: AtomicBool,
     plans: Plans,
 }
 
 impl FlashAttention {
-    /// Creates attention for slices and streams of `context`.
+    /// For slices and streams of `context`.
     ///
     /// # Errors
-    /// [`Error::Driver`] if the driver fails.
+    /// [`Error::Driver`] where the driver refuses.
     pub fn new(context: &Arc<CudaContext>) -> Result<Self, Error> {
         context.bind_to_thread().map_err(refused("bind_to_thread"))?;
         let keeper = Arc::clone(context);
@@ -115,14 +121,13 @@ impl FlashAttention {
         Ok(FlashAttention { attention, context, captured, plans })
     }
 
-    /// The underlying [`Attention`]: for CUDA graphs, and for tensors outside of cudarc's slices.
+    /// What plans and launches: for CUDA graphs, and for tensors that are not in cudarc's slices.
     pub fn attention(&self) -> &Attention<RawDriver> {
         &self.attention
     }
 
-    /// Checks that a stream, or a slice's stream, has the same `Arc` of its context. Another `Arc` of one
-    /// device has the same handle but counts its own streams, and cudarc uses these counts to decide whether
-    /// a stream waits for another.
+    /// Checks that a stream, or that of a slice, is of the same `Arc`: another one of the same device has the
+    /// same handle, but counts its own streams, and by these cudarc decides whether one waits for another.
     fn is_here(&self, what: &'static str, stream: &CudaStream) -> Result<(), Error> {
         let theirs = stream.context();
         if Arc::ptr_eq(theirs, &self.context) {
@@ -133,7 +138,7 @@ impl FlashAttention {
         Err(Error::invalid(what, value, right))
     }
 
-    /// Whether a stream captures a graph. Remembers that a graph may then contain kernels.
+    /// Whether a stream captures a graph; that kernels may then be part of one is remembered.
     fn is_capturing(&self, stream: &CudaStream) -> Result<bool, Error> {
         let status = stream.capture_status().map_err(refused("cuStreamIsCapturing"))?;
         let capturing = status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
@@ -143,19 +148,19 @@ impl FlashAttention {
         Ok(capturing)
     }
 
-    /// Enqueues a plan.
+    /// Enqueues what was planned.
     ///
     /// # Safety
-    /// - Every buffer of the request was [taken](memory::Taken) for `stream`, and stays taken until this
-    ///   function returns.
-    /// - The request's counters are zero.
+    /// - Every buffer that the request names was [taken](memory::Taken) for `stream`, and stays so until this
+    ///   returns.
+    /// - Its counters are zeros.
     unsafe fn launch<R: crate::plan::Request>(
         &self,
         plan: &PlanOf<R>,
         request: &R,
         stream: &CudaStream,
     ) -> Result<(), Error> {
-        // cudarc reports a failed wait for another stream only here.
+        // A wait for another stream that failed is told here alone, and by no call of ours.
         self.context.check_err().map_err(refused("wait for other streams"))?;
         // SAFETY: the stream lives as long as this call needs it, and is of this context. The slices are
         // device memory of this context, as long as they say; planning has checked that the tensors lie
@@ -177,7 +182,7 @@ impl Drop for FlashAttention {
     }
 }
 
-/// Converts `cudarc`'s error into this crate's.
+/// `cudarc`'s error as one of this crate's.
 fn refused(call: &'static str) -> impl Fn(DriverError) -> Error {
     move |e| Error::driver(call, Some(e.0 as u32), e)
 }

@@ -6,7 +6,8 @@ use crate::tensors::TensorTile;
 use crate::work::TileNumber;
 use core::ops::ControlFlow;
 use spec::{Forward, Fwd, FwdParams, Kernel, Persistent, Sm80};
-use tile::copy::{CpAsync, TileSource, TileWalk, Walk};
+use tile::copy::TileSource;
+use tile::copy::{CpAsync, TileWalk, Walk};
 use tile::mma::{Mma, Resident};
 use tile::pipeline::{Pipeline, Ring, Unfilled};
 use tile::shared::SharedTile;
@@ -87,7 +88,7 @@ impl<
 {
     #[inline(always)]
     fn tile<C: Kernel, P: TensorTile>(p: &FwdParams, tile: &P, block: &mut Block<C>, smem: Smem<C>) {
-        let (mine, team) = block.teams::<M, W, KV_WARPS>();
+        let (mine, team) = block.split_groups::<M, W, KV_WARPS>();
         let tensors = tile.tensors::<E, D>(p, M as u32 * 16);
         let rows = tensors.rows;
         let range = tile.share(Mask::blocks(&rows, (N * KV_WARPS) as u32 * 16));

@@ -7,7 +7,8 @@ use crate::softmax::Softmax;
 use crate::tensors::TensorTile;
 use crate::work::TileNumber;
 use spec::{FwdOverlap, FwdParams, Kernel};
-use tile::copy::{TileSource, Walk};
+use tile::copy::TileSource;
+use tile::copy::Walk;
 use tile::mma::{AFrag, Acc, Mma, Part, Resident};
 use tile::pipeline::{Ring, Unfilled};
 use tile::shared::SharedTile;
@@ -41,7 +42,7 @@ impl<
     fn tile<C: Kernel, P: TensorTile>(p: &FwdParams, tile: &P, block: &mut Block<C>, smem: Smem<C>) {
         const { assert!(!Mask::LEFT, "windows are the other kernel's: every walk ends with key block 0") }
         const { assert!(!P::SPLIT, "slices are the other kernel's, for the same reason") }
-        let (mine, _) = block.teams::<M, W, 1>();
+        let (mine, _) = block.split_groups::<M, W, 1>();
         let (warp, tile_n) = (mine.warp(), N as u32 * 16);
         let tensors = tile.tensors::<E, D>(p, M as u32 * 16);
         let rows = tensors.rows;

@@ -4,7 +4,7 @@ use super::device::{Device, Runner};
 use super::error::Error;
 use super::options::{DeviceKind, DeviceOptions, dtype};
 use ferroflash::plan::{Problem, explain};
-use ferroflash::request::Mask;
+use ferroflash::request::{Mask, Scratch};
 use ferroflash::spec::{KERNELS, PLANNED, head_dims};
 use ferroflash::{Capabilities, DType, ptx};
 use serde::Serialize;
@@ -29,7 +29,7 @@ pub(super) struct Args {
     /// Number of query heads and of key heads.
     #[arg(long, default_value_t = 16)]
     heads: usize,
-    /// Dtype: f16 or bf16.
+    /// Element type: f16 or bf16.
     #[arg(long, default_value = "f16", value_parser = dtype)]
     dtype: DType,
 }
@@ -41,9 +41,9 @@ struct Report {
     embedded_kernels: usize,
     kernels: usize,
     gpu: Option<String>,
-    /// The reason why there is no GPU, if one could have been used.
+    /// Why there is none, where one could have been meant.
     no_gpu: Option<String>,
-    /// The device that `--device` selects.
+    /// What `--device` stands for.
     device: String,
     limits: Option<Limits>,
     problems: String,
@@ -66,7 +66,7 @@ struct Choice {
     head_dim: usize,
     mask: &'static str,
     kernel: Option<&'static str>,
-    /// The planner's reason for this kernel.
+    /// Why this kernel.
     reason: Option<&'static str>,
     refused: Option<String>,
 }
@@ -114,7 +114,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     console.report(&report, Ok(()))
 }
 
-/// The kernel for each head dim and kind of mask. A size that no kernel supports is an error; a kernel that
+/// What would run for each head dim and kind of mask. Sizes that no kernel takes are an error; a kernel that
 /// does not fit is part of the answer.
 fn choices(base: Problem, capabilities: &Capabilities) -> Result<Vec<Choice>, Error> {
     let window = Mask::Window { left: Some(255), right: Some(0) };

@@ -1,7 +1,6 @@
-//! Attention on cudarc's slices: its inputs, and the functions that launch it.
+//! Attention on cudarc's slices: the request, and the functions that launch it.
 use super::memory::{Integers, Memory, PerHead, Taken};
-use super::{Cache, Element, FlashAttention, MemoryMut, Number, Room, Tensor, TensorMut, refused};
-use crate::plan::ScratchBytes;
+use super::{Cache, Element, FlashAttention, MemoryMut, Number, ScratchMemory, Tensor, TensorMut, refused};
 use crate::request::{
     AlibiSlopes, Alignment, AttentionRequest, KeysValues, LseView, Mask, Queries, Scores, Scratch, Sinks,
     Splits, VarlenKeys, VarlenQueries,
@@ -11,14 +10,19 @@ use ::cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut, sys};
 use std::sync::Arc;
 
 /// The inputs of one attention in cudarc's slices: an [`AttentionRequest`] without its output. Queries have
-/// type `T`. Keys and values have type `T` too, or type `C` in a [`Cache`].
+/// type `T`, keys and values type `T`, or type `C` in a [`Cache`]. Setters are named as those of
+/// [`AttentionRequest`].
 ///
-/// Setters have the names of [`AttentionRequest`]'s.
+/// | keys and values | constructor |
+/// |---|---|
+/// | tensors, sequences of equal lengths | [`Inputs::dense`] |
+/// | tensors, varlen sequences | [`Inputs::varlen`] |
+/// | a KV cache, to decode or to prefill | [`Inputs::cached`] |
 #[derive(Clone, Copy)]
 #[must_use]
 pub struct Inputs<'a, T, C = T> {
     q: Tensor<'a, T>,
-    /// Offsets of varlen queries, and the maximum of queries per sequence.
+    /// Where varlen queries begin, and the most of one sequence.
     queries: Option<(Integers<'a>, usize)>,
     kv: Source<'a, T, C>,
     mask: Mask,
@@ -30,14 +34,14 @@ pub struct Inputs<'a, T, C = T> {
     splits: Splits,
 }
 
-/// The layout of keys and values.
+/// Where keys and values are.
 #[derive(Clone, Copy)]
 enum Source<'a, T, C> {
     Tensors { k: Tensor<'a, T>, v: Tensor<'a, T>, starts: Option<Starts<'a>> },
     Cache(Cache<'a, C>),
 }
 
-/// Offsets of varlen keys, valid keys per sequence, and the maximum of keys per sequence.
+/// Where varlen keys begin, how many each sequence has used, and the most of one sequence.
 #[derive(Clone, Copy)]
 struct Starts<'a> {
     k: Integers<'a>,
@@ -51,7 +55,7 @@ impl<'a, T: Element> Inputs<'a, T> {
         Self::new(q, Source::Tensors { k, v, starts: None })
     }
 
-    /// As [`AttentionRequest::varlen`]. `cu_seqlens_q` and `cu_seqlens_k` have one entry more than there are
+    /// As [`AttentionRequest::varlen`]: `n + 1` integers in each of `cu_seqlens_q` and `cu_seqlens_k` are `n`
     /// sequences.
     pub fn varlen(
         q: Tensor<'a, T>,
@@ -67,7 +71,8 @@ impl<'a, T: Element> Inputs<'a, T> {
         Inputs { queries, ..Self::new(q, Source::Tensors { k, v, starts }) }
     }
 
-    /// As [`VarlenKeys::seqused_k`]: the number of valid keys per varlen sequence. Other inputs have none.
+    /// As [`VarlenKeys::seqused_k`]: the number of valid keys of each varlen sequence. Other inputs ignore
+    /// it.
     pub fn seqused_k(mut self, seqused_k: impl Into<Integers<'a>>) -> Self {
         if let Source::Tensors { starts: Some(starts), .. } = &mut self.kv {
             starts.used = Some(seqused_k.into());
@@ -88,8 +93,8 @@ impl<'a, T: Element, C: Number> Inputs<'a, T, C> {
         Self::new(q, Source::Cache(cache))
     }
 
-    /// Varlen queries on a KV cache, at most `max_seqlen_q` per sequence. `cu_seqlens_q` has one entry more
-    /// than there are sequences. `q` is `[1, rows of all sequences, heads, head_dim]`.
+    /// Makes the queries on a cache varlen, with at most `max_seqlen_q` queries per sequence: `n + 1`
+    /// integers in `cu_seqlens_q` are `n` sequences, and `q` is `[1, rows, heads, head_dim]`.
     pub fn varlen_queries(self, cu_seqlens_q: impl Into<Integers<'a>>, max_seqlen_q: usize) -> Self {
         Inputs { queries: Some((cu_seqlens_q.into(), max_seqlen_q)), ..self }
     }
@@ -109,7 +114,7 @@ impl<'a, T: Element, C: Number> Inputs<'a, T, C> {
         Inputs { scale: Some(scale), ..self }
     }
 
-    /// As [`AttentionRequest::softcap`]; 0 is off.
+    /// As [`AttentionRequest::softcap`]. 0 turns it off.
     pub fn softcap(self, softcap: f32) -> Self {
         Inputs { softcap: (softcap != 0.0).then_some(softcap), ..self }
     }
@@ -129,7 +134,7 @@ impl<'a, T: Element, C: Number> Inputs<'a, T, C> {
         Inputs { splits, ..self }
     }
 
-    /// The request with its inputs taken for a stream. The output has no memory yet.
+    /// The request in the order of a stream, with an output that has no memory yet.
     fn on(&self, taken: &mut Taken<'a>) -> Result<AttentionRequest<'static>, Error> {
         let (q, o) = (self.q.on(taken, "q")?, self.q.output());
         let request = match self.kv {
@@ -158,7 +163,7 @@ impl<'a, T: Element, C: Number> Inputs<'a, T, C> {
         let mut queries = Queries::Batched;
         if let Some((starts, max_seqlen_q)) = self.queries {
             let starts = taken.integers("cu_seqlens_q", starts)?;
-            // Without an entry the batch is 0, which validation refuses.
+            // No integer is no sequence, which planning rejects.
             let batch = starts.elements.saturating_sub(1) as usize;
             queries = Queries::Varlen(VarlenQueries::new(batch, starts, max_seqlen_q));
         }
@@ -167,7 +172,7 @@ impl<'a, T: Element, C: Number> Inputs<'a, T, C> {
     }
 }
 
-/// The contiguous LSE of an output, taken for a stream.
+/// The log-sum-exp of an output, contiguous, in the order of a stream.
 pub(super) fn lse<'t, 'a: 't, const MOST: usize>(
     taken: &mut Taken<'t, MOST>,
     lse: Option<&'a mut (dyn MemoryMut<f32> + 'a)>,
@@ -179,74 +184,72 @@ pub(super) fn lse<'t, 'a: 't, const MOST: usize>(
 }
 
 impl FlashAttention {
-    /// Enlarges the room for launches of these inputs, or of inputs with equal sizes. Allocates in the order
-    /// of `stream`.
+    /// Grows `scratch` to the size that launches of these inputs need, and of other inputs of the same sizes.
+    /// Allocates in the order of `stream`.
     ///
     /// # Errors
-    /// The errors of [`FlashAttention::attend_into`]. [`Error::Unsupported`] if the room must grow while
-    /// `stream` captures a graph, because the graph would own the memory.
+    /// Those of [`FlashAttention::attend`]. [`Error::Unsupported`] if `scratch` must grow while `stream`
+    /// captures a graph, which would own the memory.
     pub fn reserve<T: Element, C: Number>(
         &self,
         stream: &Arc<CudaStream>,
         inputs: &Inputs<'_, T, C>,
-        room: &mut Room,
+        scratch: &mut ScratchMemory,
     ) -> Result<(), Error> {
         let mut taken = Taken::on(self, stream)?;
-        let ScratchBytes { workspace, counters } = self.planned(&inputs.on(&mut taken)?)?.scratch_bytes();
-        let capturing = taken.capturing;
+        let (needed, capturing) = (self.planned(&inputs.on(&mut taken)?)?.scratch_bytes(), taken.capturing);
         drop(taken);
-        room.grow(self, stream, capturing, [workspace, counters])
+        scratch.grow(self, stream, capturing, needed)
     }
 
-    /// Enqueues attention on `stream` and returns O, contiguous and with `q`'s shape. Enlarges the room if
-    /// necessary; keep the room across calls. Rows of O that belong to no varlen sequence are 0.
+    /// Computes attention on `stream` and returns O, contiguous and of the shape of `q`. Padding rows of O
+    /// are 0. `scratch` grows to the size that the fastest kernel needs; keep it from call to call.
     ///
     /// # Errors
-    /// [`Error::Invalid`] and [`Error::Unsupported`] name the invalid field; [`Error::Driver`] if the driver
-    /// fails. A refused request keeps no memory.
+    /// [`Error::Invalid`] and [`Error::Unsupported`] name the value or the feature. [`Error::Driver`] has the
+    /// driver's error. Rejected inputs keep no memory.
     pub fn attend<T: Element, C: Number>(
         &self,
         stream: &Arc<CudaStream>,
         inputs: &Inputs<'_, T, C>,
-        room: &mut Room,
+        scratch: &mut ScratchMemory,
     ) -> Result<CudaSlice<T>, Error> {
-        self.reserve(stream, inputs, room)?;
+        self.reserve(stream, inputs, scratch)?;
         let mut o = output(stream, inputs.q.shape.iter().product(), inputs.queries.is_some())?;
-        self.attend_into(stream, inputs, room, TensorMut::new(&mut o, inputs.q.shape), None)?;
+        self.attend_into(stream, inputs, scratch, TensorMut::new(&mut o, inputs.q.shape), None)?;
         Ok(o)
     }
 
-    /// As [`FlashAttention::attend`], and returns the LSE of each row: `[batch, heads, seqlen]`, contiguous,
-    /// as in [`LseView`]. Rows that belong to no varlen sequence have -inf, so that a merge gives them no
-    /// weight.
+    /// [`FlashAttention::attend`], and the log-sum-exp of each row: `[batch, heads, seqlen]`, contiguous, as
+    /// in [`LseView`]. Padding rows have -inf, so that a merge gives them no weight.
     ///
     /// # Errors
-    /// The errors of [`FlashAttention::attend`].
+    /// Those of [`FlashAttention::attend`].
     pub fn attend_with_lse<T: Element, C: Number>(
         &self,
         stream: &Arc<CudaStream>,
         inputs: &Inputs<'_, T, C>,
-        room: &mut Room,
+        scratch: &mut ScratchMemory,
     ) -> Result<(CudaSlice<T>, CudaSlice<f32>), Error> {
-        self.reserve(stream, inputs, room)?;
+        self.reserve(stream, inputs, scratch)?;
         let ([batch, seqlen, heads, _], varlen) = (inputs.q.shape, inputs.queries.is_some());
         let mut o = output(stream, inputs.q.shape.iter().product(), varlen)?;
         let mut lse = log_sum_exps(stream, batch * heads * seqlen, varlen)?;
-        self.attend_into(stream, inputs, room, TensorMut::new(&mut o, inputs.q.shape), Some(&mut lse))?;
+        self.attend_into(stream, inputs, scratch, TensorMut::new(&mut o, inputs.q.shape), Some(&mut lse))?;
         Ok((o, lse))
     }
 
-    /// As [`FlashAttention::attend`], into the caller's memory: O, and with `lse` the LSE of each row,
-    /// `[batch, heads, seqlen]`, contiguous. Rows of both that belong to no varlen sequence do not change.
-    /// Allocates nothing; call [`FlashAttention::reserve`] on the room first.
+    /// [`FlashAttention::attend`] into the caller's memory: O, and if `lse` is given, the log-sum-exp of each
+    /// row, `[batch, heads, seqlen]`, contiguous. Allocates nothing: [reserve](FlashAttention::reserve) the
+    /// scratch memory first. Padding rows stay as they are, in both outputs.
     ///
     /// # Errors
-    /// The errors of [`FlashAttention::attend`], and [`Error::Invalid`] if the room is too small.
+    /// Those of [`FlashAttention::attend`]; [`Error::Invalid`] if `scratch` is too small.
     pub fn attend_into<T: Element, C: Number>(
         &self,
         stream: &Arc<CudaStream>,
         inputs: &Inputs<'_, T, C>,
-        room: &mut Room,
+        scratch: &mut ScratchMemory,
         o: TensorMut<'_, T>,
         lse: Option<&mut dyn MemoryMut<f32>>,
     ) -> Result<(), Error> {
@@ -254,15 +257,14 @@ impl FlashAttention {
         let mut request = inputs.on(&mut taken)?;
         request.o = o.on(&mut taken, "o")?;
         request.lse = self::lse(&mut taken, lse, inputs.q.shape)?;
-        request.scratch = room.on(&mut taken)?;
+        request.scratch = scratch.on(&mut taken)?;
         let plan = self.planned(&request)?;
-        // SAFETY: all buffers of the request were taken; the counters are zero, because each launch leaves
-        // zeros.
+        // SAFETY: all that the request names was taken; the counters are zeros, as launches leave them.
         unsafe { self.launch(&plan, &request, stream) }
     }
 
-    /// Returns O. Allocates and frees a workspace, if the plan needs one, in the stream's order. Functions
-    /// without a room call it.
+    /// [`FlashAttention::attend`] with a workspace of its own, which it allocates and frees in the order of
+    /// the stream: for functions with candle-flash-attn's arguments.
     pub(super) fn attend_alone<T: Element>(
         &self,
         stream: &Arc<CudaStream>,
@@ -275,44 +277,43 @@ impl FlashAttention {
         let mut request = inputs.on(&mut taken)?;
         request.o = TensorMut::new(&mut o, inputs.q.shape).on(&mut taken, "o")?;
         if bytes > 0 {
-            // SAFETY: the launch reads nothing that it has not written.
+            // SAFETY: its contents mean nothing before the launch.
             workspace = unsafe { stream.alloc::<u8>(bytes as usize) }.map_err(refused("alloc"))?;
             let (address, bytes) = taken.write("workspace", &mut workspace)?;
             request.scratch = Scratch::workspace(address, bytes);
         }
         let plan = self.planned(&request)?;
-        // SAFETY: all buffers of the request were taken.
+        // SAFETY: all that the request names was taken.
         unsafe { self.launch(&plan, &request, stream) }?;
         drop(taken);
         Ok(o)
     }
 
-    /// The plan of a request with all the scratch memory that it needs: a cached one, or a new one.
+    /// The plan of a request, with all the memory that it wants: one that is kept, or a new one.
     fn planned(&self, request: &AttentionRequest<'static>) -> Result<Plan, Error> {
         self.plans.of(&self.attention, request)
     }
 }
 
-/// Memory for an output, zeroed if kernels write only the rows of sequences.
+/// Memory for O. Kernels leave padding rows as they are: these are 0.
 fn output<T: Number>(stream: &Arc<CudaStream>, elements: usize, varlen: bool) -> Result<CudaSlice<T>, Error> {
     let memory = match varlen {
         true => stream.alloc_zeros(elements),
-        // SAFETY: the kernel writes every element before any later work of the stream reads one.
+        // SAFETY: the kernel writes every element, in the stream's order before anybody else reads one.
         false => unsafe { stream.alloc(elements) },
     };
     memory.map_err(refused("alloc"))
 }
 
-/// Memory for an LSE. If kernels write only the rows of sequences, the other rows have -inf: they saw no key,
-/// and a merge gives them no weight.
+/// Memory for log-sum-exps. Kernels leave padding rows as they are: these have -inf, as they have seen no
+/// key.
 fn log_sum_exps(stream: &Arc<CudaStream>, rows: usize, varlen: bool) -> Result<CudaSlice<f32>, Error> {
-    // SAFETY: the kernel, or the fill below, writes every element before any later work of the stream reads
-    // one.
+    // SAFETY: the kernel, or before it what follows here, writes every element, in the stream's order before
+    // anybody else reads one.
     let mut memory = unsafe { stream.alloc::<f32>(rows) }.map_err(refused("alloc"))?;
     if varlen {
         let (address, _used) = memory.device_ptr_mut(stream);
-        // SAFETY: the memory has this number of f32; `alloc` has bound the stream's context; the fill runs in
-        // the stream's order.
+        // SAFETY: that many f32 of this memory, in the order of its stream, whose context `alloc` has bound.
         let filled = unsafe {
             sys::cuMemsetD32Async(address, f32::NEG_INFINITY.to_bits(), rows, stream.cu_stream()).result()
         };

@@ -1,6 +1,6 @@
-//! candle-flash-attn's functions, with their names and argument order, after a stream.
+//! candle-flash-attn's functions: its names, and its arguments in its order, after a stream.
 use super::memory::{Integers, Memory, PerHead};
-use super::{Cache, Element, FlashAttention, Inputs, Number, Room, Tensor};
+use super::{Cache, Element, FlashAttention, Inputs, Number, ScratchMemory, Tensor};
 use crate::Error;
 use crate::request::Mask;
 use ::cudarc::driver::{CudaSlice, CudaStream};
@@ -15,11 +15,11 @@ fn windowed(left: Option<u32>, right: Option<u32>) -> Mask {
 }
 
 impl FlashAttention {
-    /// `o = softmax(softmax_scale * q kᵀ) v` on `stream`. `o` is contiguous and has `q`'s shape. `causal`
-    /// aligns bottom-right.
+    /// Computes `o = softmax(softmax_scale * q kᵀ) v` on `stream` and returns `o`, contiguous and of the
+    /// shape of `q`. `causal` is aligned bottom-right.
     ///
     /// # Errors
-    /// The errors of [`FlashAttention::attend`].
+    /// Those of [`FlashAttention::attend`].
     pub fn flash_attn<'a, T: Element>(
         &self,
         stream: &Arc<CudaStream>,
@@ -33,11 +33,11 @@ impl FlashAttention {
         self.attend_alone(stream, &inputs)
     }
 
-    /// As [`FlashAttention::flash_attn`], with a window: each query sees keys from `window_size_left` before
-    /// to `window_size_right` after its position, both inclusive; `None` is unbounded.
+    /// [`FlashAttention::flash_attn`] with a sliding window: a query sees the keys from `window_size_left`
+    /// before its position to `window_size_right` after it, both inclusive. `None` is unbounded.
     ///
     /// # Errors
-    /// The errors of [`FlashAttention::attend`].
+    /// Those of [`FlashAttention::attend`].
     #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
     pub fn flash_attn_windowed<'a, T: Element>(
         &self,
@@ -54,10 +54,10 @@ impl FlashAttention {
         self.attend_alone(stream, &inputs)
     }
 
-    /// As [`FlashAttention::flash_attn`], with ALiBi: one slope per query head.
+    /// [`FlashAttention::flash_attn`] with ALiBi: one slope per query head.
     ///
     /// # Errors
-    /// The errors of [`FlashAttention::attend`].
+    /// Those of [`FlashAttention::attend`].
     #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
     pub fn flash_attn_alibi<'a, T: Element>(
         &self,
@@ -76,10 +76,10 @@ impl FlashAttention {
         self.attend_alone(stream, &inputs)
     }
 
-    /// As the function without `_windowed`, with a window as in [`FlashAttention::flash_attn_windowed`].
+    /// ALiBi and a sliding window, as in [`FlashAttention::flash_attn_windowed`].
     ///
     /// # Errors
-    /// The errors of [`FlashAttention::attend`].
+    /// Those of [`FlashAttention::attend`].
     #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
     pub fn flash_attn_alibi_windowed<'a, T: Element>(
         &self,
@@ -99,10 +99,10 @@ impl FlashAttention {
         self.attend_alone(stream, &inputs)
     }
 
-    /// As the function without `_softcap`, with optional slopes, and scores capped at `softcap`; 0 is off.
+    /// Attention with a sliding window, optional ALiBi slopes, and softcap. A softcap of 0 is off.
     ///
     /// # Errors
-    /// The errors of [`FlashAttention::attend`].
+    /// Those of [`FlashAttention::attend`].
     #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
     pub fn flash_attn_alibi_windowed_softcap<'a, T: Element>(
         &self,
@@ -123,13 +123,13 @@ impl FlashAttention {
         self.attend_alone(stream, &alibi_slopes.into_iter().fold(inputs, Inputs::alibi))
     }
 
-    /// Varlen attention: `q` is `[1, rows of all sequences, heads, head_dim]`, and so are `k` and `v`.
-    /// Sequence `b` begins at row `seqlens_q[b]` of `q` and at row `seqlens_k[b]` of `k`, and ends where the
-    /// next one begins. `o` is contiguous and has `q`'s shape; rows that belong to no sequence are 0.
-    /// `causal` aligns bottom-right.
+    /// Packed sequences: `q` is `[1, rows of all sequences, heads, head_dim]`, `k` and `v` likewise; sequence
+    /// `b` begins at row `seqlens_q[b]` of `q` and at row `seqlens_k[b]` of `k`, and ends where the next one
+    /// begins. `o` is contiguous and of `q`'s shape; rows that are no sequence's are 0. `causal` is aligned
+    /// bottom-right.
     ///
     /// # Errors
-    /// The errors of [`FlashAttention::attend`].
+    /// Those of [`FlashAttention::attend`].
     #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
     pub fn flash_attn_varlen<'a, T: Element>(
         &self,
@@ -150,10 +150,10 @@ impl FlashAttention {
         self.attend_alone(stream, &inputs)
     }
 
-    /// As the function without `_windowed`, with a window as in [`FlashAttention::flash_attn_windowed`].
+    /// ALiBi and a sliding window, as in [`FlashAttention::flash_attn_windowed`].
     ///
     /// # Errors
-    /// The errors of [`FlashAttention::attend`].
+    /// Those of [`FlashAttention::attend`].
     #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
     pub fn flash_attn_varlen_windowed<'a, T: Element>(
         &self,
@@ -175,10 +175,11 @@ impl FlashAttention {
         self.attend_alone(stream, &inputs)
     }
 
-    /// As [`FlashAttention::flash_attn_varlen`], with ALiBi: one slope per query head.
+    /// As [`FlashAttention::flash_attn_varlen`], scores falling with the distance: a slope for each query
+    /// head.
     ///
     /// # Errors
-    /// The errors of [`FlashAttention::attend`].
+    /// Those of [`FlashAttention::attend`].
     #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
     pub fn flash_attn_varlen_alibi<'a, T: Element>(
         &self,
@@ -201,10 +202,10 @@ impl FlashAttention {
         self.attend_alone(stream, &inputs)
     }
 
-    /// As the function without `_windowed`, with a window as in [`FlashAttention::flash_attn_windowed`].
+    /// ALiBi and a sliding window, as in [`FlashAttention::flash_attn_windowed`].
     ///
     /// # Errors
-    /// The errors of [`FlashAttention::attend`].
+    /// Those of [`FlashAttention::attend`].
     #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
     pub fn flash_attn_varlen_alibi_windowed<'a, T: Element>(
         &self,
@@ -228,10 +229,10 @@ impl FlashAttention {
         self.attend_alone(stream, &inputs)
     }
 
-    /// As the function without `_softcap`, with optional slopes, and scores capped at `softcap`; 0 is off.
+    /// Attention with a sliding window, optional ALiBi slopes, and softcap. A softcap of 0 is off.
     ///
     /// # Errors
-    /// The errors of [`FlashAttention::attend`].
+    /// Those of [`FlashAttention::attend`].
     #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
     pub fn flash_attn_varlen_alibi_windowed_softcap<'a, T: Element>(
         &self,
@@ -256,12 +257,12 @@ impl FlashAttention {
         self.attend_alone(stream, &alibi_slopes.into_iter().fold(inputs, Inputs::alibi))
     }
 
-    /// FlashAttention's function: queries `[batch, queries, heads, head_dim]` on a KV cache, which replaces
-    /// `k_cache`, `v_cache`, `cache_seqlens`, `cache_batch_idx` and `block_table`. Call
-    /// [`FlashAttention::append`] first to write new keys and values. `causal` aligns bottom-right.
+    /// FlashAttention's function: `q` `[batch, queries, heads, head_dim]` on a cache, which says what there
+    /// is `k_cache`, `v_cache`, `cache_seqlens`, `cache_batch_idx` and `block_table`. New keys and values
+    /// are first put there by [`FlashAttention::append`]. `causal` is aligned bottom-right.
     ///
     /// # Errors
-    /// The errors of [`FlashAttention::attend`].
+    /// Those of [`FlashAttention::attend`].
     pub fn flash_attn_with_kvcache<T: Element, C: Number>(
         &self,
         stream: &Arc<CudaStream>,
@@ -269,9 +270,9 @@ impl FlashAttention {
         cache: Cache<'_, C>,
         softmax_scale: f32,
         causal: bool,
-        room: &mut Room,
+        scratch: &mut ScratchMemory,
     ) -> Result<CudaSlice<T>, Error> {
         let inputs = Inputs::cached(q, cache).scale(softmax_scale).mask(causal_or_full(causal));
-        self.attend(stream, &inputs, room)
+        self.attend(stream, &inputs, scratch)
     }
 }

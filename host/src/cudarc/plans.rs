@@ -1,4 +1,5 @@
-//! A cache of plans. A model repeats its requests for every layer and step, with other tensors.
+//! Plans of requests that repeat: a model has the same request for each layer and each step, with other
+//! tensors.
 use crate::request::{
     AlibiSlopes, AttentionRequest, Index, KeysValues, KvCache, KvPages, KvScale, LseView, PageView, Paged,
     Queries, Scratch, Sinks, TensorView, VarlenKeys, VarlenQueries,
@@ -6,18 +7,18 @@ use crate::request::{
 use crate::{Attention, Driver, Error, Plan};
 use std::sync::{Mutex, PoisonError};
 
-/// Capacity: the shapes of one step of a model, and some of the previous step.
+/// Number of plans that are kept: for the shapes of one step of a model, and some of the step before.
 const MOST: usize = 16;
 
-/// The most recent plans, latest first, by their [keys](key).
+/// The last plans, the most recent first, with their [keys](key).
 #[derive(Default)]
 pub(super) struct Plans(Mutex<Vec<(AttentionRequest<'static>, Plan)>>);
 
 impl Plans {
-    /// The plan of a request with all the scratch memory that it needs.
+    /// The plan of a request that runs fastest, whatever scratch memory it needs.
     ///
     /// # Errors
-    /// The errors of planning.
+    /// Those of planning.
     pub fn of<D: Driver>(
         &self,
         attention: &Attention<D>,
@@ -40,8 +41,8 @@ impl Plans {
     }
 }
 
-/// The request without addresses and sizes of memory. One plan serves all requests that differ only in these,
-/// because launches validate other tensors.
+/// The request without addresses and sizes of memory: one plan serves all requests that differ in these
+/// alone, as launches check other tensors.
 fn key(request: &AttentionRequest<'static>) -> AttentionRequest<'static> {
     let mut key = request.scratch(Scratch::Fastest);
     (key.q, key.o) = (tensor(key.q), tensor(key.o));
