@@ -1,5 +1,4 @@
-//! Attention over some keys and over others becomes attention over all. So do sinks, which belong to no key,
-//! where kernels have none.
+//! Merge of partial attention states; and sinks for kernels that lack them.
 use crate::attend::{Outputs, both, device, run, stored};
 use crate::errors::{invalid, refused};
 use crate::here::{Here, lock};
@@ -61,12 +60,12 @@ fn with_sinks<T: Element>(
     Ok((merged, Some(sums)))
 }
 
-/// What attention has made of some keys, and what it has made of others, of the same queries: what it makes
-/// of all. Outputs are `(batch, sequence, heads, head_dim)` with log-sum-exps `(batch, heads, sequence)`;
-/// or packed, `(rows, heads, head_dim)` with `(heads, rows)`. Log-sum-exps are contiguous.
+/// Merges two partial states of equal queries and different keys. Outputs are
+/// `(batch, sequence, heads, head_dim)` with LSEs `(batch, heads, sequence)`, or varlen
+/// `(rows, heads, head_dim)` with `(heads, rows)`. LSEs are contiguous.
 ///
 /// # Errors
-/// [`candle::Error::Cuda`], in which there is a [`ferroflash::Error`].
+/// [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
 #[doc(alias = "merge_attn_states")]
 pub fn merge(some: (&Tensor, &Tensor), others: (&Tensor, &Tensor)) -> Result<(Tensor, Tensor)> {
     let dims = some.0.dims();
