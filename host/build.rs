@@ -277,8 +277,8 @@ fn said(error: cuda_builder::Error) -> String {
     }
 }
 
-/// Says on the terminal, if there is one, how many kernels are compiled: cargo shows nothing of a build script
-/// before its end.
+/// Says on the terminal, if there is one, how many kernels are compiled: cargo shows nothing of a build
+/// script before its end.
 fn say(made: usize, of: usize) {
     static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
     let start = START.get_or_init(Instant::now);

@@ -1,28 +1,12 @@
-//! Attention on this machine's GPU through each CUDA driver.
-//!
-//! Without a GPU there is nothing to run: the tests pass, and say so on standard error, which `cargo test`
-//! shows with `-- --nocapture`. With `FERROFLASH_REQUIRE_GPU=1` in the environment they fail instead, also
-//! where a GPU has too little free memory for one of them.
+//! Attention on this machine's GPU through each CUDA driver: `cargo xtask test --gpu`. Everywhere else these
+//! tests are ignored, and show as ignored.
+use ferroflash::driver::Harness;
 use ferroflash::{driver::*, request::*, *};
 use std::time::{Duration, Instant};
 
 const ONE: [u8; 2] = 0x3c00u16.to_le_bytes();
 const SHAPE: [usize; 4] = [2, 300, 4, 64];
 const KV_SHAPE: [usize; 4] = [2, 300, 2, 64];
-
-/// What is opened, or nothing where this machine has no GPU.
-#[track_caller]
-fn gpu<D>(opened: Result<D, Error>) -> Option<D> {
-    opened.map_err(nothing_to_run).ok()
-}
-
-/// Says why a test does nothing; a failure where a GPU is required.
-#[track_caller]
-fn nothing_to_run(why: impl std::fmt::Display) {
-    let required = std::env::var_os("FERROFLASH_REQUIRE_GPU").is_some_and(|value| value == "1");
-    assert!(!required, "FERROFLASH_REQUIRE_GPU=1, but there is nothing to run: {why}");
-    eprintln!("nothing to run: {why}");
-}
 
 /// The calling thread's context, which these tests never destroy.
 fn current() -> Result<RawDriver, Error> {
@@ -122,23 +106,24 @@ fn own_context() {
 }
 
 #[test]
+#[ignore = "needs a GPU: cargo xtask test --gpu"]
 fn the_raw_driver_computes_attention_in_the_callers_context() -> Result<(), Error> {
-    if gpu(RawDriver::primary(0)).is_none() {
-        return Ok(());
-    }
+    RawDriver::primary(0)?;
     own_context();
     attention_on(current()?)
 }
 
 #[cfg(feature = "cust")]
 #[test]
+#[ignore = "needs a GPU: cargo xtask test --gpu"]
 fn the_cust_driver_computes_attention() -> Result<(), Error> {
-    gpu(CustDriver::new(0)).map_or(Ok(()), attention_on)
+    attention_on(CustDriver::new(0)?)
 }
 
 #[test]
+#[ignore = "needs a GPU: cargo xtask test --gpu"]
 fn a_thread_without_a_context_may_launch() -> Result<(), Error> {
-    let Some(driver) = gpu(current()) else { return Ok(()) };
+    let driver = current()?;
     std::thread::spawn(|| attention_on(driver)).join().expect("no panic")
 }
 
@@ -150,10 +135,9 @@ fn a_device_that_is_not_there_is_refused() {
 
 /// A foreign stream that captures a graph, which then runs again.
 #[test]
+#[ignore = "needs a GPU: cargo xtask test --gpu"]
 fn a_launch_can_be_captured_in_a_graph() -> Result<(), Error> {
-    if gpu(RawDriver::primary(0)).is_none() {
-        return Ok(());
-    }
+    RawDriver::primary(0)?;
     own_context();
     let attention = Attention::new(current()?);
     let driver = attention.driver();
@@ -259,10 +243,9 @@ impl Packed {
 /// Batches that lie more than 4 GiB apart, and rows whose distances add up to more: offsets that 32 bits do
 /// not hold.
 #[test]
+#[ignore = "needs a GPU: cargo xtask test --gpu"]
 fn offsets_go_beyond_4_gib() -> Result<(), Error> {
-    if gpu(RawDriver::primary(0)).is_none() {
-        return Ok(());
-    }
+    RawDriver::primary(0)?;
     own_context();
     let attention = Attention::new(current()?);
     let (batches, rows) = ([2, 70, 2, 64], [1, 70, 2, 64]);
@@ -275,10 +258,7 @@ fn offsets_go_beyond_4_gib() -> Result<(), Error> {
         assert!(needed > 1 << 32, "64-bit offsets are used");
         let driver = attention.driver();
         let free = driver.capabilities().memory_bytes - driver.memory_in_use()?.unwrap_or(0);
-        if free < needed + (1 << 28) {
-            nothing_to_run(format_args!("{needed} bytes of device memory are needed, {free} are free"));
-            continue;
-        }
+        assert!(free >= needed + (1 << 28), "{needed} bytes of device memory are needed, {free} are free");
         let near = Packed { part: far.shape[0] * 70 * 128, batch: 70 * 128, row: 128, ..far };
         let expected = near.attention(&attention)?;
         assert!(expected.chunks_exact(2).all(|x| x != [0xff, 0xff]), "every output is written");

@@ -1,4 +1,5 @@
-//! What a launch costs on the host, the driver's own time apart.
+//! A launch allocates nothing on the host. `cargo bench -p ferroflash` says how long one takes there, the
+//! driver's own time apart.
 mod fake;
 mod fake_ptx;
 
@@ -7,7 +8,6 @@ use fake_ptx::with_ptx;
 use ferroflash::{plan::*, request::*, *};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
 
 /// Counts allocations of the whole process: this file has one test.
 struct Counting;
@@ -32,7 +32,15 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 #[test]
-fn a_launch_allocates_nothing_and_takes_less_than_3_us() -> Result<(), Error> {
+fn a_launch_allocates_nothing() -> Result<(), Error> {
+    each_launch(&|_, launch| launch())
+}
+
+/// What is done with a launch of a plan, of this name.
+pub type Measure = dyn Fn(&str, &mut dyn FnMut() -> Result<(), Error>) -> Result<(), Error>;
+
+/// Measures a launch of each kind.
+pub fn each_launch(by: &Measure) -> Result<(), Error> {
     with_ptx();
     let attention = Attention::new(FakeDriver { records: false, ..FakeDriver::new("h200") });
     let forward = |address: u64| {
@@ -48,27 +56,27 @@ fn a_launch_allocates_nothing_and_takes_less_than_3_us() -> Result<(), Error> {
         let f = AttentionRequest::dense(view(0, 20), view(1, 4096), view(2, 4096), view(3, 20));
         f.scratch(Scratch::workspace(address + (1 << 45), 1 << 29))
     };
-    measure(&attention, "one kernel", forward, 1)?;
-    measure(&attention, "two kernels", split, 4)?;
+    measure(by, &attention, "one kernel", forward, 1)?;
+    measure(by, &attention, "two kernels", split, 4)?;
     // One kernel, which is told tensor maps; and one for tensors that have none.
     let hopper = |address: u64| {
         let view = |n: u64| TensorView::bshd(address + (n << 36), 1 << 30, DType::F16, [2, 2048, 16, 128]);
         AttentionRequest::dense(view(0), view(1), view(2), view(3)).mask(Mask::Causal)
     };
-    measure(&attention, "tensor maps", hopper, 6)?;
+    measure(by, &attention, "tensor maps", hopper, 6)?;
     let append = |address: u64| {
         let view = |n: u64| TensorView::bshd(address + (n << 30), 1 << 20, DType::F16, [1, 64, 8, 128]);
         let pages = |n: u64| PageView::nhd(address + (n << 30), 1 << 25, DType::F16, [100, 16, 8, 128]);
         Append::new(view(0), view(1), KvPages::new(pages(2), pages(3)), Slots::i64(address + (4 << 30), 64))
     };
-    measure(&attention, "append", append, 7)?;
+    measure(by, &attention, "append", append, 7)?;
     let state = |n: u64| {
         let o = TensorView::bshd((1 << 45) + (n << 30), 1 << 20, DType::F16, [2, 64, 8, 64]);
         State::new(o, LseView::contiguous((1 << 46) + (n << 30), 1 << 10, [2, 8, 64]))
     };
     let states = [0, 1, 2].map(state);
     let merge = |address: u64| Merge::new(&states, TensorView { address, ..states[0].o });
-    measure(&attention, "merge", merge, 8)?;
+    measure(by, &attention, "merge", merge, 8)?;
     let decode = |address: u64, splits| {
         let view = |n: u64| TensorView::bshd(address + (n << 32), 1 << 20, DType::F16, [4, 1, 8, 128]);
         let pages = |n: u64| PageView::nhd(address + (n << 32), 1 << 25, DType::F16, [100, 16, 8, 128]);
@@ -81,13 +89,14 @@ fn a_launch_allocates_nothing_and_takes_less_than_3_us() -> Result<(), Error> {
             })
             .splits(splits)
     };
-    measure(&attention, "decode", |address| decode(address, Splits::Auto), 10)?;
-    measure(&attention, "decode, cut in three", |address| decode(address, Splits::Exactly(3)), 10)?;
-    measure(&attention, "decode, in chunks", |address| decode(address, Splits::CHUNK), 10)
+    measure(by, &attention, "decode", |address| decode(address, Splits::Auto), 10)?;
+    measure(by, &attention, "decode, cut in three", |address| decode(address, Splits::Exactly(3)), 10)?;
+    measure(by, &attention, "decode, in chunks", |address| decode(address, Splits::CHUNK), 10)
 }
 
 /// Launches a request with tensors at two addresses; `loaded` kernels are loaded then.
 fn measure<R: Request>(
+    by: &Measure,
     attention: &Attention<FakeDriver>,
     kernels: &str,
     request: impl Fn(u64) -> R,
@@ -100,19 +109,17 @@ fn measure<R: Request>(
     // The tensors that the plan was made with, and others, which are checked again.
     for (tensors, f) in [("the plan's tensors", planned), ("other tensors", request(1 << 50))] {
         let name = format!("{kernels}, {tensors}");
-        let mut best = Duration::MAX;
-        for _ in 0..50 {
-            let (before, start) = (ALLOCATIONS.load(Ordering::Relaxed), Instant::now());
-            for _ in 0..200 {
-                // SAFETY: nothing runs.
-                unsafe { attention.launch(&plan, std::hint::black_box(&f), &0)? };
-            }
-            best = best.min(start.elapsed() / 200);
+        let mut launch = || {
+            let before = ALLOCATIONS.load(Ordering::Relaxed);
+            // SAFETY: nothing runs.
+            unsafe { attention.launch(&plan, std::hint::black_box(&f), &0)? };
             assert_eq!(ALLOCATIONS.load(Ordering::Relaxed), before, "{name}: a launch allocates nothing");
-        }
-        println!("{name}: {best:?} a launch");
+            Ok(())
+        };
+        // The first launch with tensors that have maps encodes them.
+        launch()?;
+        by(&name, &mut launch)?;
         assert!(attention.driver().launches().is_empty() && attention.driver().loaded().len() == loaded);
-        assert!(best < Duration::from_micros(3), "{name}: {best:?}");
     }
     Ok(())
 }

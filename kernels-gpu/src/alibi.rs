@@ -4,7 +4,8 @@ use attention_tile::load_per_head;
 use core::f32::consts::LOG2_E;
 use cuda_std::math::{fma, rcp};
 use spec::FwdParams;
-use tile::{Acc, RowBounds, Warp};
+use tile::Warp;
+use tile::mma::{Acc, RowBounds};
 
 /// The slope of a tile's head.
 #[derive(Clone, Copy)]

@@ -2,15 +2,16 @@
 use crate::entries::Run;
 use attention_tile::{CacheRow, load_per_head};
 use spec::{Append, AppendCopy, AppendParams, Kernel};
-use tile::{Block, LoadEight, OwnPart, Smem, StoreEight};
+use tile::global::{LoadEight, OwnPart, StoreEight};
+use tile::{Block, Smem};
 
 /// This thread's part, of which head's row of the tokens, and where it goes. `None` where it has none, or its
 /// token goes nowhere.
 #[inline(always)]
 fn own<K: Kernel>(p: &AppendParams, block: &Block<K>) -> Option<(OwnPart, [u32; 3], CacheRow)> {
-    let own = OwnPart::of(&p.parts, block)?;
+    let own = OwnPart::new(&p.parts, block)?;
     let (token, head) = p.heads.div_rem(own.row());
-    let place = CacheRow::of(&p.cache, &p.slots, token, head)?;
+    let place = CacheRow::new(&p.cache, &p.slots, token, head)?;
     Some((own, [0, token, head], place))
 }
 

@@ -2,10 +2,9 @@
 //!
 //! - [`schedule`]: which block does which part of which sequence's keys.
 //! - [`attend`]: one such part, transposed: keys, and columns of V, fill the rows of a product.
-//! - [`softmax`]: online softmax of columns. [`mask`]: which keys a row sees.
+//! - [`softmax`]: online softmax of columns.
 //! - [`merge`]: what warps, and then blocks, make of the same rows.
 pub mod attend;
-pub mod mask;
 pub mod merge;
 pub mod schedule;
 pub mod softmax;

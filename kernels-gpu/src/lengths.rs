@@ -4,12 +4,13 @@
 //! in a cache's table is clamped where it is read, and a slot that a cache has not is none, in `tile`.)
 use cuda_std::math::opaque;
 use spec::{DecodeParams, Integers};
-use tile::{GlobalInts, Warp};
+use tile::Warp;
+use tile::global::GlobalInts;
 
 /// Length `i`: at most `most`, and 0 where the number is negative or there is none.
 #[inline(always)]
 pub fn length(lengths: &Integers, i: u32, most: u32) -> u32 {
-    (GlobalInts::of(lengths).get(i).max(0) as u32).min(most)
+    (GlobalInts::new(lengths).get(i).max(0) as u32).min(most)
 }
 
 /// Keys of a sequence in decoding, not yet clamped: loaded long before they are needed.
@@ -25,7 +26,7 @@ impl Unchecked {
         let told = match order.lengths.base {
             0 if i < order.lengths.count => order.max_keys as i32,
             0 => 0,
-            _ => GlobalInts::of(&order.lengths).get(i),
+            _ => GlobalInts::new(&order.lengths).get(i),
         };
         if order.starts.count == 0 {
             return Unchecked(told as u32);
@@ -56,7 +57,7 @@ impl Unchecked {
 /// Where sequence `index` begins, as it stands there: to be compared, not to be taken for a row.
 #[inline(always)]
 pub fn start(cu_seqlens: &Integers, index: u32) -> u32 {
-    GlobalInts::of(cu_seqlens).get(index) as u32
+    GlobalInts::new(cu_seqlens).get(index) as u32
 }
 
 /// Rows of one sequence among those of all: if there are any, they exist.
@@ -70,7 +71,7 @@ impl Span {
     /// Rows of sequence `index` by the starts of all sequences, among `rows` of all.
     #[inline(always)]
     pub fn load(cu_seqlens: &Integers, index: u32, rows: u32) -> Self {
-        let starts = GlobalInts::of(cu_seqlens);
+        let starts = GlobalInts::new(cu_seqlens);
         Self::within(starts.get(index), starts.get(index + 1), rows)
     }
 
@@ -110,7 +111,7 @@ impl Span {
     /// At most as many as sequence `index` has used, if that is told.
     #[inline(always)]
     pub fn used(self, seqused: &Integers, index: u32) -> Self {
-        let used = GlobalInts::of(seqused);
+        let used = GlobalInts::new(seqused);
         if used.is_empty() { self } else { self.cut(used.get(index)) }
     }
 

@@ -7,14 +7,14 @@
 //!   columns of a head dim that is too much for one.
 //! - [`split`]: several blocks share a tile's keys, and the kernel that merges what they leave.
 //! - [`decode`]: few queries on a long cache in pages. [`lengths`]: what is made of integers on the device.
-//! - [`packed`]: sequences one behind the other. [`paged`]: many queries on a cache in pages.
+//! - [`varlen`]: sequences one behind the other. [`paged`]: many queries on a cache in pages.
 //! - [`hopper`]: the forward by an sm_90's own instructions.
 //! - [`partial`]: results of different keys, merged.
 //! - [`append`]: rows of new tokens go to their places in a cache. [`merge`]: states of the same rows and
 //!   other keys become one.
 //! - [`softmax`]: online softmax with a lazy maximum. [`softcap`]: bounded scores. [`alibi`]: scores that
 //!   fall with the distance. [`mask`]: which keys a query sees.
-//! - [`tensors`]: a tile's tensors, and what is stored of it.
+//! - [`work`]: work tiles. [`tensors`]: a tile's tensors, and what is stored of it.
 //! - [`entries`]: every line of `spec`'s table becomes an entry of the PTX.
 #![no_std]
 // The entries are the one exception, which a `forbid` here would not allow; each other module has its own.
@@ -43,8 +43,6 @@ pub mod merge;
 #[forbid(unsafe_code)]
 pub mod overlap;
 #[forbid(unsafe_code)]
-pub mod packed;
-#[forbid(unsafe_code)]
 pub mod paged;
 #[forbid(unsafe_code)]
 pub mod partial;
@@ -59,4 +57,8 @@ pub mod split;
 #[forbid(unsafe_code)]
 pub mod tensors;
 #[forbid(unsafe_code)]
+pub mod varlen;
+#[forbid(unsafe_code)]
 pub mod wide;
+#[forbid(unsafe_code)]
+pub mod work;

@@ -4,15 +4,21 @@
 //! Key blocks are taken from the last to the first: only the first one taken can be cut by the end of the
 //! keys.
 use crate::alibi::Alibi;
-use crate::mask::{BlockRange, MaskFn, Rows, Seen};
+use crate::mask::{BlockRange, MaskFn, Rows, Seen, each_key_block};
 use crate::softcap::softcap;
 use crate::softmax::Softmax;
 use spec::FwdParams;
-use tile::{AFrag, Acc, Mma, Part, Resident, SharedTiles, Team, WarpRows, shared_layout};
+use tile::group::{SplitGroup, WarpRows};
+use tile::mma::{AFrag, Acc, Mma, Part, Resident};
+use tile::shared::SharedTiles;
+use tile::shared_layout;
 
 shared_layout! {
     /// A K block and a V block that travel as one stage, a tile for each warp that shares the rows.
-    KvStage / KvSlot<E, N, D, KW> { k: SharedTiles<E, N, D, KW>, v: SharedTiles<E, N, D, KW> }
+    KvStage / KvSlot<E, N, D, KV_WARPS> {
+        k: SharedTiles<E, N, D, KV_WARPS>,
+        v: SharedTiles<E, N, D, KV_WARPS>
+    }
 }
 
 /// Where stages come from.
@@ -24,7 +30,7 @@ pub trait Stages<T> {
 
 /// What one warp attends to.
 #[derive(Clone, Copy)]
-pub struct Share<const M: usize, const W: usize, const KW: usize> {
+pub struct Share<const M: usize, const W: usize, const KV_WARPS: usize> {
     /// The block's rows.
     pub rows: Rows,
     /// The key blocks that they see.
@@ -32,7 +38,7 @@ pub struct Share<const M: usize, const W: usize, const KW: usize> {
     /// The warp's rows of the block's.
     pub mine: WarpRows<M, W>,
     /// The team whose tiles of a stage the warp takes.
-    pub team: Team<KW>,
+    pub team: SplitGroup<KV_WARPS>,
 }
 
 /// O, not yet normalised, and the softmax of a warp's rows over its share of the keys.
@@ -42,17 +48,17 @@ pub fn attend<
     Mask: MaskFn,
     const M: usize,
     const W: usize,
-    const KW: usize,
+    const KV_WARPS: usize,
     const N: usize,
     const D: usize,
-    const HELD: usize,
+    const Q_STEPS: usize,
 >(
     p: &FwdParams,
-    share: Share<M, W, KW>,
-    q_frag: &Resident<E, M, W, D, HELD>,
-    stages: &mut impl Stages<KvStage<E, N, D, KW>>,
+    share: Share<M, W, KV_WARPS>,
+    q_frag: &Resident<E, M, W, D, Q_STEPS>,
+    stages: &mut impl Stages<KvStage<E, N, D, KV_WARPS>>,
 ) -> (Acc<W, D>, Softmax<W>) {
-    let (tile_n, stage_n) = (N as u32 * 16, (N * KW) as u32 * 16);
+    let (tile_n, stage_n) = (N as u32 * 16, (N * KV_WARPS) as u32 * 16);
     let Share { rows, range, mine, team } = share;
     let (warp, row0) = (mine.warp(), rows.first + mine.first());
     let (mut acc_o, mut softmax) = (Acc::<W, D>::zero(), Softmax::new(p.scale_log2));
@@ -79,20 +85,6 @@ pub fn attend<
             acc_o.mma_ab(&probs, &v, warp, |part| softmax.sum(&probs, part, warp)); // O += P V
         });
     };
-    // Blocks that need a mask, those that need none, and with a window again some that do.
-    for n in (range.interior.1..range.end).rev() {
-        step(n, true);
-        if Mask::SEES_ALL {
-            break; // only the last block can be cut
-        }
-    }
-    for n in (range.interior.0..range.interior.1).rev() {
-        step(n, false);
-    }
-    if Mask::LEFT {
-        for n in (range.start..range.interior.0).rev() {
-            step(n, true);
-        }
-    }
+    each_key_block!(Mask, range, step);
     (acc_o, softmax)
 }

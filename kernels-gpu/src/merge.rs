@@ -4,7 +4,8 @@ use crate::partial::Partial;
 use attention_tile::load_per_head;
 use core::f32::consts::LOG2_E;
 use spec::{Merge, MergeParams, MergeState};
-use tile::{Block, LoadEight, OwnPart, Smem, StoreEight, load_value};
+use tile::global::{LoadEight, OwnPart, StoreEight, load_value};
+use tile::{Block, Smem};
 
 /// States whose loads are under way at once.
 const AT_ONCE: usize = 4;

@@ -4,11 +4,15 @@ use crate::entries::Run;
 use crate::forward::{ByBlock, Tile};
 use crate::mask::{MaskFn, Seen};
 use crate::softmax::Softmax;
-use crate::tensors::{Portion, Whole};
+use crate::tensors::TensorTile;
+use crate::work::TileNumber;
 use spec::{FwdOverlap, FwdParams, Kernel};
-use tile::{
-    AFrag, Acc, Block, Mma, Part, Resident, Ring, SharedTile, Smem, TileSource, Unfilled, Walk, shared_layout,
-};
+use tile::copy::TileSource;
+use tile::copy::Walk;
+use tile::mma::{AFrag, Acc, Mma, Part, Resident};
+use tile::pipeline::{Ring, Unfilled};
+use tile::shared::SharedTile;
+use tile::{Block, Smem, shared_layout};
 
 shared_layout! {
     /// What must be there before the first stage.
@@ -24,21 +28,28 @@ type LeadPlace<C, E, const M: usize, const N: usize, const D: usize> = Unfilled<
 /// Where the stages go.
 type VkRing<C, E, const N: usize, const D: usize> = Ring<VkStage<E, N, D>, 2, ByBlock<C>>;
 
-impl<E: Mma, Mask: MaskFn, const M: usize, const W: usize, const N: usize, const D: usize, const HELD: usize>
-    Tile for FwdOverlap<E, Mask, M, W, N, D, HELD>
+impl<
+    E: Mma,
+    Mask: MaskFn,
+    const M: usize,
+    const W: usize,
+    const N: usize,
+    const D: usize,
+    const Q_STEPS: usize,
+> Tile for FwdOverlap<E, Mask, M, W, N, D, Q_STEPS>
 {
     #[inline(always)]
-    fn tile<C: Kernel, P: Portion>(p: &FwdParams, portion: &P, block: &mut Block<C>, smem: Smem<C>) {
+    fn tile<C: Kernel, P: TensorTile>(p: &FwdParams, tile: &P, block: &mut Block<C>, smem: Smem<C>) {
         const { assert!(!Mask::LEFT, "windows are the other kernel's: every walk ends with key block 0") }
-        const { assert!(P::ALL_KEYS, "slices are the other kernel's, for the same reason") }
-        let (mine, _) = block.teams::<M, W, 1>();
+        const { assert!(!P::SPLIT, "slices are the other kernel's, for the same reason") }
+        let (mine, _) = block.split_groups::<M, W, 1>();
         let (warp, tile_n) = (mine.warp(), N as u32 * 16);
-        let tensors = portion.tensors::<E, D>(p, M as u32 * 16);
+        let tensors = tile.tensors::<E, D>(p, M as u32 * 16);
         let rows = tensors.rows;
         let row0 = rows.first + mine.first();
         let range = Mask::blocks(&rows, tile_n);
-        if portion.may_be_empty::<Mask>() && range.end == 0 {
-            return portion.store_nothing_seen::<_, C, M, D>(&tensors, block);
+        if P::may_see_nothing::<Mask>() && range.end == 0 {
+            return tile.store_nothing_seen::<_, C, M, D>(&tensors, block);
         }
         let mut n = range.end - 1;
 
@@ -56,7 +67,7 @@ impl<E: Mma, Mask: MaskFn, const M: usize, const W: usize, const N: usize, const
             }
         });
         let (Lead { q: q_tile, k: k_last }, mut kv) = kv.land(block);
-        let q_frag = Resident::<_, M, W, D, HELD>::load(&q_tile, mine);
+        let q_frag = Resident::<_, M, W, D, Q_STEPS>::load(&q_tile, mine);
         let mut acc_s = Acc::<W, N>::zero();
         acc_s.mma_abt(&q_frag, &k_last, warp, |_| {});
 
@@ -101,15 +112,22 @@ impl<E: Mma, Mask: MaskFn, const M: usize, const W: usize, const N: usize, const
         step(0, acc_s, range.interior.1 == 0);
 
         // Epilogue.
-        portion.store(p, &tensors, acc_o, &softmax, q_tile.spent(), mine);
+        tile.store(p, &tensors, acc_o, &softmax, q_tile.spent(), mine);
     }
 }
 
-impl<E: Mma, Mask: MaskFn, const M: usize, const W: usize, const N: usize, const D: usize, const HELD: usize>
-    Run for FwdOverlap<E, Mask, M, W, N, D, HELD>
+impl<
+    E: Mma,
+    Mask: MaskFn,
+    const M: usize,
+    const W: usize,
+    const N: usize,
+    const D: usize,
+    const Q_STEPS: usize,
+> Run for FwdOverlap<E, Mask, M, W, N, D, Q_STEPS>
 {
     #[inline(always)]
     fn run(p: FwdParams, mut block: Block<Self>, smem: Smem<Self>) {
-        Self::tile(&p, &Whole(block.index()), &mut block, smem)
+        Self::tile(&p, &TileNumber(block.index()), &mut block, smem)
     }
 }

@@ -3,21 +3,34 @@
 use crate::entries::RunAs;
 use crate::forward::Tile;
 use crate::lengths::{self, Span};
-use crate::mask::MaskFn;
-use crate::packed::OfSequence;
+use crate::mask::Rows;
 use crate::softmax::Softmax;
-use crate::tensors::{Portion, TileTensors};
+use crate::tensors::{TensorTile, TileTensors};
+use crate::work::{Problem, QueryTile, SequenceTile};
 use attention_tile::CacheRows;
-use spec::{Cache, FwdParams, Paged, PagedParams, Sm80, Window, WorkTile};
-use tile::{Acc, Block, Mma, Smem, Spent, Warp, WarpRows};
+use spec::{Cache, FwdParams, Paged, PagedParams, Sm80, WorkTile};
+use tile::epilogue::Spent;
+use tile::group::WarpRows;
+use tile::mma::{Acc, Mma};
+use tile::{Block, Smem, Warp};
 
 /// A tile of one sequence, whose keys and values lie in a cache.
-struct OnCache<'p> {
-    of: OfSequence,
+#[derive(Clone, Copy)]
+struct CacheTile<'p> {
+    of: SequenceTile,
     cache: &'p Cache,
 }
 
-impl<'p> Portion for OnCache<'p> {
+impl QueryTile for CacheTile<'_> {
+    const MAY_LACK_KEYS: bool = true;
+
+    #[inline(always)]
+    fn rows(&self, p: &impl Problem, tile_m: u32) -> Rows {
+        self.of.rows(p, tile_m)
+    }
+}
+
+impl<'p> TensorTile for CacheTile<'p> {
     const PAGES: bool = true;
     type Keys<E: Mma, const D: usize> = CacheRows<'p, E, D>;
 
@@ -27,17 +40,12 @@ impl<'p> Portion for OnCache<'p> {
         p: &FwdParams,
         tile_m: u32,
     ) -> TileTensors<E, D, CacheRows<'p, E, D>> {
-        let OnCache { of, cache } = self;
-        let cached = CacheRows::of(cache, of.sequence, of.tile.kv_head, of.keys.rows());
+        let CacheTile { of, cache } = self;
+        let cached = CacheRows::new(cache, of.sequence, of.tile.kv_head, of.keys.rows());
         of.tensors(p, tile_m).with(cached)
     }
 
-    #[inline(always)]
-    fn may_be_empty<Mask: MaskFn>(&self) -> bool {
-        true
-    }
-
-    /// As [`OfSequence`] does.
+    /// As [`SequenceTile`] does.
     #[inline(always)]
     fn store<E: Mma, const M: usize, const W: usize, const D: usize>(
         &self,
@@ -52,7 +60,7 @@ impl<'p> Portion for OnCache<'p> {
     }
 }
 
-impl<'p> OnCache<'p> {
+impl<'p> CacheTile<'p> {
     /// Tile `tile` of `tile_m` of a sequence's queries.
     #[inline(always)]
     fn of(p: &'p PagedParams, tile: WorkTile, tile_m: u32, sequence: u32, queries: Span, warp: Warp) -> Self {
@@ -60,14 +68,14 @@ impl<'p> OnCache<'p> {
         let before = tile.m_block * tile_m;
         let last_at_last = keys.rows() as i32 - queries.rows() as i32;
         let shift = last_at_last + p.forward.window.shift + before as i32;
-        let of = OfSequence {
+        let of = SequenceTile {
             tile: WorkTile { m_block: 0, ..tile },
             sequence,
             queries: queries.skip(before).uniform(warp),
             keys,
-            window: Window { shift: warp.uniform(shift as u32) as i32, ..p.forward.window },
+            shift: warp.uniform(shift as u32) as i32,
         };
-        OnCache { of, cache: &p.cache }
+        CacheTile { of, cache: &p.cache }
     }
 }
 
@@ -96,8 +104,8 @@ impl<K: Tile> RunAs<Paged<K>, Sm80> for K {
     fn run_as(p: PagedParams, mut block: Block<Paged<K>>, smem: Smem<Paged<K>>) {
         let warp = block.warp();
         if let Some((tile, sequence, queries)) = find(&p, block.index(), K::INFO.tile_m, warp) {
-            let portion = OnCache::of(&p, tile, K::INFO.tile_m, warp.uniform(sequence), queries, warp);
-            K::tile(&p.forward, &portion, &mut block, smem)
+            let tile = CacheTile::of(&p, tile, K::INFO.tile_m, warp.uniform(sequence), queries, warp);
+            K::tile(&p.forward, &tile, &mut block, smem)
         }
     }
 }

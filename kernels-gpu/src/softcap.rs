@@ -1,7 +1,7 @@
 //! Softcap (Gemma Team, 2024): scores become `cap * tanh(score * scale / cap)`.
 use core::f32::consts::LOG2_E;
 use cuda_std::math::{ex2, fma, rcp};
-use tile::{Acc, ColAcc};
+use tile::mma::{Acc, ColAcc};
 
 /// Up to this cap, absolute precision of `tanh` is enough: an exponent is wrong by less than 2e-4.
 const MODEST: f32 = 1024.0;

@@ -4,13 +4,19 @@ use crate::entries::Run;
 use crate::forward::QPlace;
 use crate::mainloop::{KvStage, Share, Stages, attend};
 use crate::mask::MaskFn;
-use crate::tensors::{Portion, Whole};
+use crate::tensors::TensorTile;
+use crate::work::TileNumber;
 use spec::{FwdParams, FwdSpecialised};
-use tile::{Block, Consumer, CpAsync, Mma, Relay, Resident, SharedLayout, Smem, Team, Walk, Warp};
+use tile::copy::{CpAsync, Walk};
+use tile::group::SplitGroup;
+use tile::mma::{Mma, Resident};
+use tile::pipeline::{Consumer, MbarrierPipeline};
+use tile::shared::SharedLayout;
+use tile::{Block, Smem, Warp};
 
 /// Where keys and values go, by a warp of their own.
 type KvRelay<E, const N: usize, const D: usize, const STAGES: usize> =
-    Relay<KvStage<E, N, D, 1>, STAGES, CpAsync<Warp>>;
+    MbarrierPipeline<KvStage<E, N, D, 1>, STAGES, CpAsync<Warp>>;
 
 impl<T: SharedLayout, const STAGES: usize> Stages<T> for Consumer<T, STAGES> {
     #[inline(always)]
@@ -26,13 +32,13 @@ impl<
     const W: usize,
     const N: usize,
     const D: usize,
-    const HELD: usize,
+    const Q_STEPS: usize,
     const STAGES: usize,
-> Run for FwdSpecialised<E, Mask, M, W, N, D, HELD, STAGES>
+> Run for FwdSpecialised<E, Mask, M, W, N, D, Q_STEPS, STAGES>
 {
     #[inline(always)]
     fn run(p: FwdParams, block: Block<Self>, smem: Smem<Self>) {
-        let tensors = Whole(block.index()).tensors::<E, D>(&p, M as u32 * 16);
+        let tensors = TileNumber(block.index()).tensors::<E, D>(&p, M as u32 * 16);
         let rows = tensors.rows;
         let range = Mask::blocks(&rows, N as u32 * 16);
         if !Mask::SEES_ALL && range.start == range.end {
@@ -43,25 +49,25 @@ impl<
         let (q, relay): (QPlace<Self, E, M, D>, KvRelay<E, N, D, STAGES>) = smem.split();
         let q = q.fill(|slot| slot.copy_edge(&mut Walk::down(tensors.q, tensors.m_block, &block), &block));
 
-        relay.specialise(
+        relay.specialize(
             q,
             block,
             |kv| {
-                let crew = kv.warp();
-                let mut k = Walk::down(tensors.k, range.end - 1, &crew);
-                let mut v = Walk::down(tensors.v, range.end - 1, &crew);
+                let group = kv.warp();
+                let mut k = Walk::down(tensors.k, range.end - 1, &group);
+                let mut v = Walk::down(tensors.v, range.end - 1, &group);
                 for _ in range.start..range.end {
                     kv.produce(|slot| {
-                        slot.k.copy_edge(&mut k, &crew);
-                        slot.v.copy_edge(&mut v, &crew);
+                        slot.k.copy_edge(&mut k, &group);
+                        slot.v.copy_edge(&mut v, &group);
                     });
                 }
             },
             |q_tile, kv, consumers| {
                 let mine = consumers.rows::<M, W>();
-                let q_frag = Resident::<_, M, W, D, HELD>::load(&q_tile, mine);
-                let share = Share { rows, range, mine, team: Team::ONLY };
-                let (acc_o, softmax) = attend::<E, Mask, M, W, 1, N, D, HELD>(&p, share, &q_frag, kv);
+                let q_frag = Resident::<_, M, W, D, Q_STEPS>::load(&q_tile, mine);
+                let share = Share { rows, range, mine, team: SplitGroup::ONLY };
+                let (acc_o, softmax) = attend::<E, Mask, M, W, 1, N, D, Q_STEPS>(&p, share, &q_frag, kv);
                 tensors.store(acc_o, &softmax, q_tile.spent(), mine);
             },
         );

@@ -2,37 +2,24 @@
 //! and the kernel that merges what they leave.
 use crate::entries::{Run, RunAs};
 use crate::forward::Tile;
-use crate::mask::{BlockRange, MaskFn};
 use crate::partial::Partial;
 use crate::softmax::Softmax;
-use crate::tensors::{Portion, TileTensors};
+use crate::tensors::{TensorTile, TileTensors};
+use crate::work::KvSplit;
 use core::f32::consts::{LN_2, LOG2_E};
-use spec::{Combine, CombineParams, FwdParams, Kernel, Partials, Sm80, Split, SplitParams};
-use tile::{Acc, Block, GlobalRows, GlobalVec, Mma, OwnChunk, PartialRows, Smem, Spent, WarpRows};
+use spec::{Combine, CombineParams, FwdParams, Kernel, Sm80, Split, SplitParams};
+use tile::epilogue::Spent;
+use tile::global::{GlobalRows, GlobalVec, OwnChunk, PartialRows};
+use tile::group::WarpRows;
+use tile::mma::{Acc, Mma};
+use tile::{Block, Smem};
 
-/// One slice of a tile's keys: the results are partial ones.
-struct Slice<'p> {
-    /// Of the tile that is so many-th in order.
-    tile: u32,
-    index: u32,
-    partials: &'p Partials,
-}
-
-impl Portion for Slice<'_> {
-    const ALL_KEYS: bool = false;
+impl TensorTile for KvSplit {
     type Keys<E: Mma, const D: usize> = GlobalRows<E, D>;
 
     #[inline(always)]
     fn tensors<E: Mma, const D: usize>(&self, p: &FwdParams, tile_m: u32) -> TileTensors<E, D> {
-        TileTensors::of(p, p.order.tile(self.tile), tile_m)
-    }
-    #[inline(always)]
-    fn of(&self, range: BlockRange) -> BlockRange {
-        range.slice(self.index, self.partials.slices)
-    }
-    #[inline(always)]
-    fn may_be_empty<Mask: MaskFn>(&self) -> bool {
-        true
+        TileTensors::of(p, self.tile, self, tile_m)
     }
     #[inline(always)]
     fn store_nothing_seen<E: Mma, K: Kernel, const M: usize, const D: usize>(
@@ -41,8 +28,8 @@ impl Portion for Slice<'_> {
         block: &Block<K>,
     ) {
         let (first, tile) = (tensors.rows.first, tensors.rows.tile);
-        PartialRows::<D>::of(self.partials, self.index, tensors.head).clear(first, tile, block);
-        GlobalVec::of_slice(self.partials, self.index, tensors.head).fill(
+        PartialRows::<D>::new(&self.partials, self.index, self.head).clear(first, tile, block);
+        GlobalVec::from_partials(&self.partials, self.index, self.head).fill(
             f32::NEG_INFINITY,
             first,
             tile,
@@ -61,17 +48,18 @@ impl Portion for Slice<'_> {
     ) {
         let (row0, warp) = (tensors.rows.first + mine.first(), mine.warp());
         softmax.normalise(&mut acc_o, warp);
-        PartialRows::of(self.partials, self.index, tensors.head).store(&acc_o, row0, warp);
-        GlobalVec::of_slice(self.partials, self.index, tensors.head).store(&softmax.lse(), row0, warp);
+        PartialRows::new(&self.partials, self.index, self.head).store(&acc_o, row0, warp);
+        GlobalVec::from_partials(&self.partials, self.index, self.head).store(&softmax.lse(), row0, warp);
     }
 }
 
 impl<K: Tile<Params = FwdParams>> RunAs<Split<K>, Sm80> for K {
-    /// The slices of a tile are neighbours, so that they end together.
+    /// The splits of a tile are neighbours, so that they end together.
     #[inline(always)]
     fn run_as(p: SplitParams, mut block: Block<Split<K>>, smem: Smem<Split<K>>) {
         let (tile, index) = p.partials.slices.div_rem(block.index());
-        K::tile(&p.forward, &Slice { tile, index, partials: &p.partials }, &mut block, smem)
+        let split = KvSplit::new(&p.forward.order, p.partials, [tile, index]);
+        K::tile(&p.forward, &split, &mut block, smem)
     }
 }
 
@@ -81,7 +69,7 @@ const AT_ONCE: usize = 4;
 impl<E: Mma, const D: usize> Run for Combine<E, D> {
     #[inline(always)]
     fn run(p: CombineParams, block: Block<Self>, _: Smem<Self>) {
-        let own = OwnChunk::<D>::of(p.rows, &block);
+        let own = OwnChunk::<D>::new(p.rows, &block);
         if own.head() >= p.partials.heads {
             return;
         }
@@ -92,19 +80,18 @@ impl<E: Mma, const D: usize> Run for Combine<E, D> {
                 // Past the last slice: the last one again, with no weight.
                 let slice = (first + i as u32).min(slices - 1);
                 let lse = match first + i as u32 == slice {
-                    true => {
-                        GlobalVec::of_slice(&p.partials, slice, own.head()).load_own(&own, f32::NEG_INFINITY)
-                    }
+                    true => GlobalVec::from_partials(&p.partials, slice, own.head())
+                        .load_own(&own, f32::NEG_INFINITY),
                     false => f32::NEG_INFINITY,
                 };
-                let o = PartialRows::of(&p.partials, slice, own.head()).load_own(&own);
+                let o = PartialRows::new(&p.partials, slice, own.head()).load_own(&own);
                 Partial::normal(o, lse * LOG2_E)
             });
             all = all.merge(batch);
             first += AT_ONCE as u32;
         }
         let ((o, lse), (batch, head)) = (all.normalised(), p.heads.div_rem(own.head()));
-        GlobalRows::<E, D>::of(&p.o, batch, head).store_own(&own, o);
-        GlobalVec::of(&p.lse, batch, head, p.partials.rows).store_own(&own, lse * LN_2);
+        GlobalRows::<E, D>::new(&p.o, batch, head).store_own(&own, o);
+        GlobalVec::new(&p.lse, batch, head, p.partials.rows).store_own(&own, lse * LN_2);
     }
 }

@@ -1,9 +1,15 @@
 //! A tile's tensors: one thread block's share of the problem, and what it stores.
 use crate::lengths::Span;
-use crate::mask::{BlockRange, MaskFn, Rows};
+use crate::mask::Rows;
 use crate::softmax::Softmax;
-use spec::{FwdParams, Kernel, Window, WorkTile};
-use tile::{Acc, Block, GlobalRows, GlobalVec, Mma, Spent, TileSource, WarpRows};
+use crate::work::{QueryTile, TileNumber};
+use spec::{FwdParams, Kernel, WorkTile};
+use tile::Block;
+use tile::copy::TileSource;
+use tile::epilogue::Spent;
+use tile::global::{GlobalRows, GlobalVec};
+use tile::group::WarpRows;
+use tile::mma::{Acc, Mma};
 
 /// One tile of queries with its head's keys and values, which lie in `Keys`.
 pub struct TileTensors<E, const D: usize, Keys = GlobalRows<E, D>> {
@@ -17,8 +23,6 @@ pub struct TileTensors<E, const D: usize, Keys = GlobalRows<E, D>> {
     pub o: GlobalRows<E, D>,
     /// Log-sum-exp of the head's rows.
     pub lse: GlobalVec,
-    /// Which of all batches' query heads it is.
-    pub head: u32,
     /// Which query tile of the head it is.
     pub m_block: u32,
     /// The tile's rows.
@@ -26,47 +30,37 @@ pub struct TileTensors<E, const D: usize, Keys = GlobalRows<E, D>> {
 }
 
 impl<E: Mma, const D: usize> TileTensors<E, D> {
-    /// `tile_m` queries.
+    /// Those of a head of a batch, with the rows of `of`, of which a tile has `tile_m`.
     #[inline(always)]
-    pub fn of(p: &FwdParams, tile: WorkTile, tile_m: u32) -> Self {
+    pub fn of(p: &FwdParams, tile: WorkTile, of: &impl QueryTile, tile_m: u32) -> Self {
         let (q, k) =
-            (GlobalRows::of(&p.q, tile.batch, tile.head), GlobalRows::of(&p.k, tile.batch, tile.kv_head));
+            (GlobalRows::new(&p.q, tile.batch, tile.head), GlobalRows::new(&p.k, tile.batch, tile.kv_head));
         TileTensors {
-            v: GlobalRows::of(&p.v, tile.batch, tile.kv_head).as_wide_as(&k),
-            o: GlobalRows::of(&p.o, tile.batch, tile.head),
-            lse: GlobalVec::of(&p.lse, tile.batch, tile.head, q.rows()),
-            head: tile.batch * p.heads().get() + tile.head,
+            v: GlobalRows::new(&p.v, tile.batch, tile.kv_head).as_wide_as(&k),
+            o: GlobalRows::new(&p.o, tile.batch, tile.head),
+            lse: GlobalVec::new(&p.lse, tile.batch, tile.head, q.rows()),
             m_block: tile.m_block,
-            rows: Rows {
-                first: tile.m_block * tile_m,
-                tile: tile_m,
-                q_len: q.rows(),
-                k_len: k.rows(),
-                window: p.window,
-                of: [tile.batch, tile.head],
-            },
+            rows: of.rows(p, tile_m),
             q,
             k,
         }
     }
 
-    /// The same tile of one sequence, whose rows these are of all sequences'.
+    /// The same of one sequence, whose rows these are of all sequences'.
     #[inline(always)]
-    pub fn of_sequence(self, sequence: u32, queries: Span, keys: Span, window: Window) -> Self {
-        let TileTensors { q, k, v, o, lse, rows, .. } = self;
+    pub fn part(self, queries: Span, keys: Span) -> Self {
+        let TileTensors { q, k, v, o, lse, .. } = self;
         let [q, o] = [q, o].map(|x| x.part(queries.first(), queries.rows()));
         let [k, v] = [k, v].map(|x| x.part(keys.first(), keys.rows()));
         let lse = lse.part(queries.first(), queries.rows());
-        let of = [sequence, rows.of[1]];
-        let rows = Rows { q_len: queries.rows(), k_len: keys.rows(), window, of, ..rows };
-        TileTensors { q, k, v, o, lse, rows, ..self }
+        TileTensors { q, k, v, o, lse, ..self }
     }
 
     /// The same tile with other keys and values, of as many rows.
     #[inline(always)]
     pub fn with<Keys>(self, [k, v]: [Keys; 2]) -> TileTensors<E, D, Keys> {
-        let TileTensors { q, o, lse, head, m_block, rows, .. } = self;
-        TileTensors { q, k, v, o, lse, head, m_block, rows }
+        let TileTensors { q, o, lse, m_block, rows, .. } = self;
+        TileTensors { q, k, v, o, lse, m_block, rows }
     }
 }
 
@@ -93,34 +87,21 @@ impl<E: Mma, const D: usize, Keys> TileTensors<E, D, Keys> {
     }
 }
 
-/// What of a problem is a thread block's: a tile, of which it may have all keys, and where what it makes of
-/// it goes.
-pub trait Portion {
-    /// Whether it has all keys that the tile sees.
-    const ALL_KEYS: bool = true;
+/// A tile whose queries, keys and values are read through tensors, and where what is made of it goes.
+pub trait TensorTile: QueryTile {
     /// Whether keys lie in pages, whose lookups leave the largest head dim no register for slopes.
     const PAGES: bool = false;
 
     /// Where keys and values lie.
     type Keys<E: Mma, const D: usize>: TileSource<E, D>;
 
-    /// The tile of `tile_m` queries.
+    /// Its tensors, of `tile_m` queries.
     fn tensors<E: Mma, const D: usize>(
         &self,
         p: &FwdParams,
         tile_m: u32,
     ) -> TileTensors<E, D, Self::Keys<E, D>>;
 
-    /// Its share of the key blocks that the tile sees.
-    #[inline(always)]
-    fn of(&self, range: BlockRange) -> BlockRange {
-        range
-    }
-    /// Whether it may have no key block under mask `Mask`.
-    #[inline(always)]
-    fn may_be_empty<Mask: MaskFn>(&self) -> bool {
-        !Mask::SEES_ALL
-    }
     /// Stores the result of no keys.
     #[inline(always)]
     fn store_nothing_seen<E: Mma, K: Kernel, const M: usize, const D: usize>(
@@ -145,14 +126,12 @@ pub trait Portion {
     }
 }
 
-/// All of the tile that is so many-th in order.
-pub struct Whole(pub u32);
-
-impl Portion for Whole {
+impl TensorTile for TileNumber {
     type Keys<E: Mma, const D: usize> = GlobalRows<E, D>;
 
     #[inline(always)]
     fn tensors<E: Mma, const D: usize>(&self, p: &FwdParams, tile_m: u32) -> TileTensors<E, D> {
-        TileTensors::of(p, p.order.tile(self.0), tile_m)
+        let tile = p.order.tile(self.0);
+        TileTensors::of(p, tile, &tile, tile_m)
     }
 }

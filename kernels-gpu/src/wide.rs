@@ -8,22 +8,27 @@
 use crate::alibi::Alibi;
 use crate::entries::Run;
 use crate::forward::{ByBlock, Tile};
-use crate::mask::{BlockRange, MaskFn, Seen};
+use crate::mask::{MaskFn, Seen, each_key_block};
 use crate::softcap::softcap;
 use crate::softmax::Softmax;
-use crate::tensors::{Portion, Whole};
+use crate::tensors::TensorTile;
+use crate::work::TileNumber;
 use cuda_std::math::opaque;
 use spec::{FwdParams, FwdWide, Kernel, Lse, Tensor};
-use tile::{
-    AFrag, Acc, Block, LeftPlace, Mma, Part, Ring, SharedTile, Smem, Sums, Team, TensorCore, TileSource, Warp,
-};
+use tile::copy::TileSource;
+use tile::exchange::Sums;
+use tile::group::SplitGroup;
+use tile::mma::{AFrag, Acc, Mma, Part, PlaceA, TensorCore};
+use tile::pipeline::Ring;
+use tile::shared::SharedTile;
+use tile::{Block, Smem, Warp};
 
 /// Where keys and values go, in turn.
 type Stages<C, E, const N: usize, const D: usize> = Ring<SharedTile<E, N, D>, 2, ByBlock<C>>;
 
 /// The problem of a team: its half of the columns of Q and O, of `HALF` base tiles. LSE is the first one's.
 #[inline(always)]
-fn half<const HALF: usize>(p: &FwdParams, team: Team<2>) -> FwdParams {
+fn half<const HALF: usize>(p: &FwdParams, team: SplitGroup<2>) -> FwdParams {
     let part = |tensor: &Tensor| tensor.columns(team.index() * HALF as u32 * 2, HALF as u32 * 2);
     let lse = Lse { base: if team.index() == 0 { p.lse.base } else { 0 }, ..p.lse };
     FwdParams { q: part(&p.q), o: part(&p.o), lse, ..*p }
@@ -34,27 +39,6 @@ fn half<const HALF: usize>(p: &FwdParams, team: Team<2>) -> FwdParams {
 fn late(tensor: Tensor) -> Tensor {
     let late = |x: u64| (opaque((x >> 32) as u32) as u64) << 32 | opaque(x as u32) as u64;
     Tensor { batch_bytes: late(tensor.batch_bytes), head_bytes: late(tensor.head_bytes), ..tensor }
-}
-
-/// `step(block, whether some row may not see all of it)` for each block of a range, the last one first: the
-/// order of `mainloop`.
-#[inline(always)]
-fn each_block<Mask: MaskFn>(range: BlockRange, mut step: impl FnMut(u32, bool)) {
-    // Blocks that need a mask, those that need none, and with a window again some that do.
-    for n in (range.interior.1..range.end).rev() {
-        step(n, true);
-        if Mask::SEES_ALL {
-            break; // only the last block can be cut
-        }
-    }
-    for n in (range.interior.0..range.interior.1).rev() {
-        step(n, false);
-    }
-    if Mask::LEFT {
-        for n in (range.start..range.interior.0).rev() {
-            step(n, true);
-        }
-    }
 }
 
 /// Takes in a block's scores and its values: softmax, O += P V. `fall`: ALiBi's; `seen`: where the scores
@@ -90,35 +74,35 @@ impl<
     const N: usize,
     const D: usize,
     const HALF: usize,
-    const HELD: usize,
-> Tile for FwdWide<E, Mask, M, W, N, D, HALF, HELD>
+    const Q_STEPS: usize,
+> Tile for FwdWide<E, Mask, M, W, N, D, HALF, Q_STEPS>
 {
     #[inline(always)]
-    fn tile<C: Kernel, P: Portion>(p: &FwdParams, portion: &P, block: &mut Block<C>, smem: Smem<C>) {
-        let ((mine, team), tile_n) = (block.teams::<M, W, 2>(), N as u32 * 16);
-        let tensors = portion.tensors::<E, D>(p, M as u32 * 16);
+    fn tile<C: Kernel, P: TensorTile>(p: &FwdParams, tile: &P, block: &mut Block<C>, smem: Smem<C>) {
+        let ((mine, team), tile_n) = (block.split_groups::<M, W, 2>(), N as u32 * 16);
+        let tensors = tile.tensors::<E, D>(p, M as u32 * 16);
         let (rows, warp) = (tensors.rows, mine.warp());
         let row0 = rows.first + mine.first();
-        let range = portion.of(Mask::blocks(&rows, tile_n));
-        if portion.may_be_empty::<Mask>() && range.start == range.end {
-            return portion.store_nothing_seen::<_, C, M, D>(&tensors, block);
+        let range = tile.share(Mask::blocks(&rows, tile_n));
+        if P::may_see_nothing::<Mask>() && range.start == range.end {
+            return tile.store_nothing_seen::<_, C, M, D>(&tensors, block);
         }
 
         // Prologue: the last keys are under way while Q comes, straight to registers.
         let (stages, (mut sums, left)): (
             Stages<C, E, N, D>,
-            (Sums<M, W, N>, LeftPlace<E, M, W, HALF, HELD>),
+            (Sums<M, W, N>, PlaceA<E, M, W, HALF, Q_STEPS>),
         ) = smem.split();
         let mut k = tensors.k.walk(range.end - 1, block);
         let mut v = tensors.v.walk(range.end - 1, block);
         let mut kv = stages.start(|_, slot| slot.copy_edge(&mut k, block));
-        let q = portion.tensors::<E, HALF>(&half::<HALF>(p, team), M as u32 * 16).q;
+        let q = tile.tensors::<E, HALF>(&half::<HALF>(p, team), M as u32 * 16).q;
         let q = left.load(&q, rows.first, (mine, team), block);
 
         // Mainloop.
         let alibi = if P::PAGES { Alibi::NONE } else { Alibi::of::<Mask>(p, &rows) };
         let (mut acc_o, mut softmax) = (Acc::<W, HALF>::zero(), Softmax::new(p.scale_log2));
-        each_block::<Mask>(range, |n, edge| {
+        let mut step = |n: u32, edge: bool| {
             let (acc_s, values) = kv.advance_and_add(
                 block,
                 (&mut sums, mine, team),
@@ -143,17 +127,18 @@ impl<
             let fall = |acc_s: &mut _| alibi.subtract(acc_s, &rows, row0, n * tile_n, warp);
             let state = (&mut acc_o, &mut softmax);
             weigh(p, state, acc_s, fall, edge.then_some(seen), &values.columns(team), warp);
-        });
+        };
+        each_key_block!(Mask, range, step);
 
         // Epilogue: where results go follows from the warp's number, once more, so that it costs no register
         // before.
         let left = kv.reclaim(block);
         block.forget_thread();
-        let (mine, team) = block.teams::<M, W, 2>();
+        let (mine, team) = block.split_groups::<M, W, 2>();
         let p = half::<HALF>(p, team);
         let p = FwdParams { o: late(p.o), ..p };
-        let tensors = portion.tensors::<E, HALF>(&p, M as u32 * 16);
-        portion.store::<E, M, W, HALF>(&p, &tensors, acc_o, &softmax, left.spent(team), mine);
+        let tensors = tile.tensors::<E, HALF>(&p, M as u32 * 16);
+        tile.store::<E, M, W, HALF>(&p, &tensors, acc_o, &softmax, left.spent(team), mine);
     }
 }
 
@@ -165,11 +150,11 @@ impl<
     const N: usize,
     const D: usize,
     const HALF: usize,
-    const HELD: usize,
-> Run for FwdWide<E, Mask, M, W, N, D, HALF, HELD>
+    const Q_STEPS: usize,
+> Run for FwdWide<E, Mask, M, W, N, D, HALF, Q_STEPS>
 {
     #[inline(always)]
     fn run(p: FwdParams, mut block: Block<Self>, smem: Smem<Self>) {
-        Self::tile(&p, &Whole(block.index()), &mut block, smem)
+        Self::tile(&p, &TileNumber(block.index()), &mut block, smem)
     }
 }

@@ -49,8 +49,8 @@ pub(crate) struct Variable {
     pub opaque: bool,
 }
 
-/// An address, or some bytes of one, in an initialiser. `generic(name)` and `name` are the same here: both
-/// state spaces that have initialisers lie in device memory.
+/// An address, or some of its bytes, in an initialiser. `generic(name)` and `name` are equal here: both state
+/// spaces that have initialisers are device memory.
 #[derive(Clone, Debug)]
 pub(crate) struct Relocation {
     /// Byte of the variable.
@@ -63,7 +63,7 @@ pub(crate) struct Relocation {
     pub shift: u32,
 }
 
-/// What an identifier in an operand means.
+/// The meaning of an identifier in an operand.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Symbol {
     /// Index into [`Function::variables`].
@@ -93,7 +93,7 @@ pub(crate) enum Operand {
     Symbol(Symbol, i64),
     /// `%tid.x` and the like.
     Special(Box<str>),
-    /// `[base+offset]`; the rest is what a tensor address has after the comma.
+    /// `[base+offset]`; the third field holds a tensor address's coordinates after the comma.
     Address(Base, i64, Vec<Operand>),
     /// `{a, b}`
     Vector(Vec<Operand>),
@@ -143,11 +143,11 @@ pub(crate) struct Function {
     pub noreturn: bool,
     /// Parameters and results that are registers: variable and register.
     pub in_registers: Vec<(u32, u32)>,
-    /// What of the function PTX has and the simulator does not run.
+    /// Parts of the function that are legal PTX and that the simulator does not run.
     pub refused: Vec<Refused>,
 }
 
-/// Legal PTX that the simulator does not run: an error of those who launch it.
+/// Legal PTX that the simulator does not run. A launch returns it as an error.
 #[derive(Clone, Debug)]
 pub(crate) struct Refused {
     pub line: u32,
@@ -195,13 +195,13 @@ pub struct Module {
     pub(crate) functions: Vec<Function>,
     pub(crate) entries: Vec<Entry>,
     pub(crate) text: Box<str>,
-    /// What of its directives the simulator does not know: whatever entry is launched.
+    /// Directives of the module that the simulator does not know. They refuse every entry.
     pub(crate) refused: Vec<Refused>,
     /// Other names of functions.
     pub(crate) aliases: HashMap<Box<str>, Box<str>>,
 }
 
-/// An entry point and what its launch must honour.
+/// An entry point and the rules for its launches.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Entry {
     /// Symbol.

@@ -1,7 +1,7 @@
 //! Vector clocks of one block: what each of its agents knows of the others.
 //!
-//! Agents are the warps, each warpgroup's tensor cores, each warp's bulk stores and other asynchronous copies
-//! (see [`Agents`]). What mbarriers watch has agents that come into being later, about which others know.
+//! The agents are the warps, each warpgroup's tensor cores, each warp's bulk stores and its other
+//! asynchronous copies (see [`Agents`]). A block adds one agent for each mbarrier that watches copies.
 
 /// Numbers of agents.
 #[derive(Clone, Copy, Debug)]
@@ -14,7 +14,7 @@ impl Agents {
         Agents { warps }
     }
 
-    /// Four warps, or what is left of them.
+    /// Number of warpgroups: four warps each, the last one may have fewer.
     pub fn warpgroups(self) -> usize {
         self.warps.div_ceil(4)
     }
@@ -34,17 +34,17 @@ impl Agents {
         self.outbox(self.warps)
     }
 
-    /// What `cp.async` of a warp writes.
+    /// The agent of a warp's `cp.async` copies.
     pub fn engine(self, warp: usize) -> usize {
         self.readers() + warp
     }
 
-    /// What bulk stores of a warp write to device memory.
+    /// The agent of a warp's bulk stores to device memory.
     pub fn landing(self, warp: usize) -> usize {
         self.engine(self.warps) + warp
     }
 
-    /// Behind these come those of mbarriers.
+    /// Number of these agents; the mbarriers' agents have higher numbers.
     pub fn all(self) -> usize {
         self.landing(self.warps)
     }
@@ -54,7 +54,7 @@ impl Agents {
         agent < self.warps || (self.readers()..self.landing(0)).contains(&agent)
     }
 
-    /// The warp that an agent acts for, or the first of them; those of mbarriers act for none.
+    /// The warp of an agent, or its first warp. An mbarrier's agent has no warp.
     pub fn warp(self, agent: usize) -> usize {
         match agent {
             agent if agent < self.warps => agent,
@@ -69,7 +69,7 @@ impl Agents {
 
 #[derive(Debug)]
 pub(crate) struct Clocks {
-    /// What a row has room for.
+    /// Capacity of a row, in agents.
     n: usize,
     /// Of the agents that know anything.
     rows: Vec<u32>,
@@ -84,7 +84,7 @@ impl Clocks {
         Clocks { n: agents, rows, log: vec![vec![u32::MAX]; agents] }
     }
 
-    /// Room for what is known of an agent more; its number.
+    /// Adds an agent and returns its number.
     pub fn add(&mut self) -> usize {
         let wide = self.n + 1;
         self.rows = self.rows.chunks_exact(self.n).flat_map(|row| row.iter().copied().chain([0])).collect();
@@ -102,7 +102,7 @@ impl Clocks {
         self.rows[agent * self.n + agent]
     }
 
-    /// What `agent` knows of `other`.
+    /// The clock of `other` that `agent` knows.
     #[inline]
     pub fn known(&self, agent: usize, other: usize) -> u32 {
         self.rows[agent * self.n + other]
@@ -118,13 +118,13 @@ impl Clocks {
         row.iter_mut().zip(from).for_each(|(mine, &theirs)| *mine = theirs.max(*mine));
     }
 
-    /// What `agent` does from now on is later than what it published.
+    /// Advances `agent`'s clock after it has published: its later accesses are not covered.
     pub fn tick(&mut self, agent: usize, site: u32) {
         self.rows[agent * self.n + agent] += 1;
         self.log[agent].push(site);
     }
 
-    /// The same, where nothing was synchronised.
+    /// Advances `agent`'s clock without a synchronisation.
     pub fn step(&mut self, agent: usize) {
         let site = self.log[agent].last().copied().unwrap_or(u32::MAX);
         self.tick(agent, site);

@@ -1,5 +1,4 @@
-//! What the instructions of a kernel met in a launch: which ran, whose guards held, which comparisons were of
-//! equals.
+//! Coverage of a launch: instructions that ran, guards that held, comparisons of equal values.
 
 use std::collections::HashMap;
 
@@ -11,7 +10,7 @@ use crate::{
     regs::{LANES, Regs, lanes},
 };
 
-/// What an instruction met, lanes of all warps together.
+/// Coverage of one instruction, over the lanes of all warps.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Met {
     /// Some lane executed it.
@@ -52,8 +51,8 @@ impl Met {
     }
 }
 
-/// What every instruction of a kernel met, and a digest of what came of it.
-/// [`crate::mutate::Mutant::differs`] reads it.
+/// Coverage of every instruction of a kernel, and a digest of its effects. [`crate::mutate::Mutant::differs`]
+/// reads it.
 #[derive(Clone, Debug, Default)]
 pub struct Coverage {
     /// By the first byte of the instruction in the text.
@@ -62,9 +61,8 @@ pub struct Coverage {
 }
 
 impl Coverage {
-    /// A digest of what all threads did: their accesses with what they stored, and what they waited for.
-    /// Between two synchronisations of a warp its accesses have no order; addresses count within their
-    /// allocations.
+    /// A digest of all threads' accesses, stored values and waits. Accesses of a warp between two
+    /// synchronisations count in any order. Addresses count within their allocations.
     pub fn effects(&self) -> u64 {
         self.effects
     }
@@ -80,13 +78,13 @@ impl Coverage {
         }
     }
 
-    /// Adds another launch's, of the same text.
+    /// Adds the coverage of another launch of the same text.
     pub fn merge(&mut self, other: &Coverage) {
         self.effects = self.effects.wrapping_add(other.effects);
         other.met.iter().for_each(|(at, met)| self.met.entry(*at).or_default().add(*met));
     }
 
-    /// What the instruction met whose text begins at byte `at`.
+    /// Coverage of the instruction whose text begins at byte `at`.
     pub(crate) fn at(&self, at: usize) -> Met {
         u32::try_from(at).ok().and_then(|at| self.met.get(&at)).copied().unwrap_or_default()
     }

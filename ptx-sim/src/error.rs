@@ -8,7 +8,7 @@ pub struct ParseError {
     pub line: u32,
     /// Column in bytes, from one.
     pub column: u32,
-    /// What was expected and what was found.
+    /// The expected and the found text.
     pub message: String,
 }
 
@@ -39,7 +39,7 @@ pub enum MemoryError {
         /// The allocation.
         name: String,
     },
-    /// Nobody wrote this byte.
+    /// No instruction and no copy wrote this byte.
     #[error("{name}+{offset} was never written")]
     Uninitialised {
         /// The allocation.
@@ -68,17 +68,17 @@ pub enum LaunchError {
     /// No such device profile.
     #[error("no device profile `{name}`; known: {known}")]
     UnknownProfile {
-        /// What was asked for.
+        /// The requested name.
         name: String,
-        /// What there is.
+        /// The available ones, or the limit.
         known: String,
     },
     /// The module has no such entry.
     #[error("no entry `{name}` in this module; it has: {known}")]
     UnknownEntry {
-        /// What was asked for.
+        /// The requested name.
         name: String,
-        /// What there is.
+        /// The available ones, or the limit.
         known: String,
     },
     /// The module was compiled for another architecture.
@@ -100,7 +100,7 @@ pub enum LaunchError {
         text: String,
         /// The lowest `.target` or `.version` that has it.
         needs: String,
-        /// What stands in the module.
+        /// The module's text.
         says: String,
     },
     /// More shared memory than a block may have at all.
@@ -127,7 +127,7 @@ pub enum LaunchError {
         name: String,
         /// Static plus dynamic.
         bytes: u64,
-        /// What needs no opt-in.
+        /// The limit without opt-in.
         limit: u32,
         /// The attribute; 0: never set.
         opt_in: u32,
@@ -139,9 +139,9 @@ pub enum LaunchError {
         name: String,
         /// The directive.
         directive: &'static str,
-        /// What it says.
+        /// The directive's values.
         wanted: [u32; 3],
-        /// What the launch says.
+        /// The launch's values.
         block: [u32; 3],
     },
     /// The block is empty or larger than the device allows.
@@ -165,7 +165,7 @@ pub enum LaunchError {
     BlocksPerMultiprocessor {
         /// Entry.
         name: String,
-        /// What the directive says.
+        /// The directive's value.
         blocks: u32,
         /// Threads of a block: those of `.maxntid`, else of the launch.
         threads: u64,
@@ -179,9 +179,9 @@ pub enum LaunchError {
     RegistersOfThread {
         /// Entry.
         name: String,
-        /// What the launch says.
+        /// The launch's values.
         registers: u32,
-        /// What there is.
+        /// The available ones, or the limit.
         limit: u32,
     },
     /// The threads of a block need more registers than the device has.
@@ -212,7 +212,7 @@ pub enum LaunchError {
         name: String,
         /// Largest frame of the entry and the functions that it calls.
         bytes: u32,
-        /// What there is.
+        /// The available ones, or the limit.
         limit: u32,
     },
     /// The grid is empty or larger than the device allows.
@@ -251,7 +251,7 @@ pub enum ScriptError {
     Syntax {
         /// Line of the text, from one.
         line: usize,
-        /// What is wrong and what would be right.
+        /// The error and its remedy.
         message: String,
     },
     /// A launch was refused.
@@ -279,9 +279,9 @@ pub enum ScriptError {
         buffer: String,
         /// Element.
         index: usize,
-        /// What is there.
+        /// The found value.
         found: String,
-        /// What should be there.
+        /// The expected value.
         expected: String,
     },
 }

@@ -14,16 +14,16 @@ use crate::{
 /// Bytes of local memory of a thread, on every device.
 const LOCAL_LIMIT: u32 = 512 << 10;
 
-/// What a launch left behind besides memory.
+/// The results of a launch besides memory.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     /// Findings: causes before what usually follows from them, otherwise block by block.
     pub reports: Vec<Report>,
     /// Warp instructions executed.
     pub instructions: u64,
-    /// What the kernel printed.
+    /// The text that the kernel printed.
     pub output: String,
-    /// What each instruction met, where [`Options::coverage`] is on.
+    /// Coverage of each instruction, if [`Options::coverage`] is on.
     pub coverage: Coverage,
 }
 
@@ -74,8 +74,8 @@ impl Gpu {
         self.watcher = Some(Box::new(watcher));
     }
 
-    /// Allocates `bytes` bytes; `name` is what reports call them. The address is a multiple of `align` and of
-    /// no larger power of two, the content counts as never written and reads as NaN.
+    /// Allocates `bytes` bytes. Reports call them `name`. The address is a multiple of `align`, and of no
+    /// larger power of two. The content is uninitialised and reads as NaN.
     ///
     /// # Errors
     /// [`MemoryError::BadAllocation`] for sizes above 2^35 bytes and alignments that are no small power of
@@ -138,7 +138,7 @@ impl Gpu {
     /// Copies bytes from `address`.
     ///
     /// # Errors
-    /// As [`Self::write`], and [`MemoryError::Uninitialised`] for bytes that nobody wrote.
+    /// As [`Self::write`], and [`MemoryError::Uninitialised`] for uninitialised bytes.
     pub fn read(&self, address: u64, out: &mut [u8]) -> Result<(), MemoryError> {
         let (allocation, offset) = self.memory.host(address, out.len())?;
         if let Some(at) = (offset..offset + out.len()).find(|&at| !allocation.is_written(at)) {
@@ -180,8 +180,8 @@ impl Gpu {
     /// Runs `entry` to its end.
     ///
     /// # Errors
-    /// Launches that a driver would refuse, and kernels with an instruction or a directive that the simulator
-    /// does not execute, reached or not. What is wrong with the kernel itself comes as [`Outcome::reports`].
+    /// A launch that a driver would refuse; and a kernel with an instruction or a directive that the
+    /// simulator does not execute, reached or not. Errors of the kernel itself come as [`Outcome::reports`].
     pub fn launch(
         &mut self,
         module: &Module,

@@ -1,4 +1,4 @@
-//! Launches, and what a driver refuses of them.
+//! Launches, and the checks that a driver makes.
 
 use crate::{LaunchError, Profile, ast::Entry, decode::needs, parse::directives::MAX_REGISTERS};
 
@@ -111,8 +111,8 @@ impl Launch<'_> {
         Ok(())
     }
 
-    /// 32-bit registers of a thread: as the launch or the entry says, else as many as ptxas gives a kernel
-    /// that changes them (`setmaxnreg`), all that the blocks of a multiprocessor can have.
+    /// 32-bit registers per thread: the launch's or the entry's number. For a kernel that changes them
+    /// (`setmaxnreg`) without a number, ptxas' choice: all that the blocks of a multiprocessor can have.
     pub(crate) fn registers_of_thread(&self, profile: &Profile, entry: &Entry) -> u32 {
         let threads = entry.reqntid.or(entry.maxntid).map_or_else(|| volume(self.block), volume);
         let blocks = u64::from(entry.minnctapersm.unwrap_or(1).max(1));

@@ -2,7 +2,7 @@
 
 use crate::ParseError;
 
-/// What a token is. Words keep their dots and `::`, so `mma.sync.aligned` and `shared::cta` are one word
+/// The kind of a token. Words keep their dots and `::`: `mma.sync.aligned` and `shared::cta` are one word
 /// each.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Kind<'t> {

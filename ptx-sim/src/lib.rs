@@ -9,12 +9,13 @@
 //! * **races**: in shared and device memory, between warps and between lanes, by vector clocks that follow
 //!   barriers, mbarriers, fences, release and acquire in their scopes; copies in flight;
 //! * **initialisation**: registers, shared, local and device memory;
-//! * **asynchrony**: products and bulk copies in flight, what they read, write and count, fences before them;
+//! * **asynchrony**: products and bulk copies in flight, the bytes that they read, write and count, proxy
+//!   fences before them;
 //! * **synchronisation**: divergent barriers and `.sync` instructions, missing participants, wrong counts,
-//!   copies that nobody waited for;
-//! * **progress**: deadlocks and run-away loops, with the place where each warp stands;
-//! * **launches** against the limits of a [`Profile`], such as shared memory without opt-in or more registers
-//!   than there are; instructions against the module's own `.target` and `.version`.
+//!   copies without a wait;
+//! * **progress**: deadlocks and endless loops, with the position of each warp;
+//! * **launches** against the limits of a [`Profile`], such as shared memory without opt-in or too many
+//!   registers; instructions against the module's own `.target` and `.version`.
 //!
 //! A race is found by clocks, not by luck: one schedule usually suffices. [`Options::seed`] and
 //! [`Options::completion`] change the schedule and the moment at which asynchronous copies land.

@@ -26,7 +26,7 @@ pub(crate) enum Fault {
     Freed(usize),
 }
 
-/// Bytes of a page: what comes into being when somebody touches it.
+/// Bytes of a page: the first access to a page allocates it.
 const PAGE: usize = 4096;
 const WORDS: usize = PAGE / 4;
 /// Cells of a page.
@@ -38,11 +38,11 @@ struct Page {
     words: [AtomicU32; WORDS],
     /// One bit a byte, four a word.
     written: [AtomicU8; WORDS],
-    /// Who touched it in this launch.
+    /// Accesses of this launch.
     shadow: Mutex<Option<Box<Shadow>>>,
 }
 
-/// What an allocation holds from the start: says the bytes from an offset on.
+/// The initial content of an allocation: fills in the bytes from an offset on.
 pub(crate) type Content = dyn Fn(usize, &mut [u8]) + Send + Sync;
 
 /// One allocation.
@@ -52,7 +52,7 @@ pub(crate) struct Allocation {
     pub len: usize,
     /// From the page on that `base` is in.
     pages: Box<[OnceLock<Box<Page>>]>,
-    /// Nobody has written anything without it.
+    /// The initial content; without it the bytes are uninitialised.
     content: Option<Box<Content>>,
     pub freed: AtomicBool,
     pub read_only: bool,
@@ -139,7 +139,7 @@ impl GlobalMemory {
         })
     }
 
-    /// Forgets who touched what: a new launch begins.
+    /// Begins a new launch: forgets the accesses of the last one.
     pub fn begin_launch(&mut self) {
         let pages = self.allocations.iter_mut().flat_map(|allocation| &mut allocation.pages);
         for page in pages.filter_map(OnceLock::get_mut) {
@@ -147,7 +147,7 @@ impl GlobalMemory {
         }
     }
 
-    /// Who touched the page of `cell` (an address over [`CELL`]).
+    /// The accesses to the page of `cell` (an address over [`CELL`]).
     pub fn shadow(&self, cell: u64) -> Option<MutexGuard<'_, Option<Box<Shadow>>>> {
         let (_, allocation) = self.owner(cell * CELL as u64)?;
         let page = allocation.page(allocation.place(cell * CELL as u64));
@@ -188,7 +188,7 @@ impl Allocation {
         page
     }
 
-    /// The page as it is read; nothing where nobody has written in it.
+    /// The page for reads; `None` if it is uninitialised.
     fn known_page(&self, at: usize) -> Option<&Page> {
         match self.pages[at / PAGE].get() {
             None if self.content.is_some() => Some(self.page(at)),
@@ -217,8 +217,8 @@ impl Allocation {
         missing
     }
 
-    /// Copies bytes in and marks them written; the mask says which of the first 64 have changed. Where blocks
-    /// write the same at once, they do so for one of them alone.
+    /// Copies bytes in and marks them written. Returns a mask of the first 64 bytes that have changed. If
+    /// several blocks write equal bytes at once, only one of them changes them.
     #[inline]
     pub fn store(&self, offset: usize, bytes: &[u8]) -> u64 {
         let (start, mut changed, mut done) = (self.place(self.base) + offset, 0, 0);
@@ -303,7 +303,7 @@ impl Page {
 mod tests {
     use super::*;
 
-    /// Of those who write the same at once one has changed it, whoever looked before.
+    /// Of several writers of equal bytes exactly one changes them.
     #[test]
     fn what_is_written_changes_once() {
         let mut memory = GlobalMemory::default();

@@ -65,7 +65,7 @@ pub(crate) struct Access {
     pub read_only: bool,
 }
 
-/// Who an access or a fence speaks to: the block, which is also its cluster, or all (`gpu`, `sys`).
+/// Scope of an access or a fence: the block, which is also its cluster, or all (`gpu`, `sys`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Scope {
     Block,
@@ -227,7 +227,7 @@ pub(crate) enum Clock {
     Nanoseconds(R),
 }
 
-/// What an instruction does.
+/// The operation of an instruction.
 #[derive(Debug)]
 pub(crate) enum Op {
     Alu {
@@ -327,6 +327,6 @@ pub(crate) enum Op {
     Exit,
     Trap,
     Nop,
-    /// The end of a `.noreturn` function: nobody may come here.
+    /// The end of a `.noreturn` function: a thread that reaches it is an error.
     Returns,
 }

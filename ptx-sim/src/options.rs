@@ -1,4 +1,4 @@
-//! How to simulate and what to check.
+//! Options of the simulation and of its checks.
 
 use crate::report::Kind;
 
@@ -15,7 +15,7 @@ pub enum Completion {
     Random,
 }
 
-/// Tensor cores whose arithmetic is reproduced bit by bit.
+/// Tensor cores whose arithmetic the simulator reproduces bit by bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MmaArch {
@@ -45,7 +45,7 @@ pub struct Options {
     pub memcheck: bool,
     /// Races between warps and between lanes, in shared and in device memory.
     pub racecheck: bool,
-    /// Reads of registers and memory that nobody wrote.
+    /// Reports reads of uninitialised registers and memory.
     pub initcheck: bool,
     /// Divergent barriers and warp-wide instructions, missing participants, wrong counts.
     pub synccheck: bool,
@@ -55,8 +55,8 @@ pub struct Options {
     pub completion: Completion,
     /// Arithmetic of matrix products.
     pub mma: MmaMode,
-    /// Largest number of reports of one launch: a block that has made as many ends, and where blocks run one
-    /// after the other so does the launch.
+    /// Maximum number of reports per launch. A block that has made this number ends. If blocks run one after
+    /// the other, the launch ends too.
     pub max_reports: usize,
     /// Warp instructions one launch may execute.
     pub budget: u64,

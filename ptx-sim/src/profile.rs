@@ -2,7 +2,7 @@
 
 use crate::LaunchError;
 
-/// What a device offers to one launch.
+/// The resources of a device for one launch.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Profile {
     /// Short name, e.g. `l4`.

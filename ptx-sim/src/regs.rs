@@ -138,7 +138,7 @@ pub(crate) enum Kind {
 
 /// A type that lives in a register.
 pub(crate) trait Lane: Copy + Default {
-    /// What holds it for 32 lanes.
+    /// Storage for 32 lanes.
     type Row: Copy;
     /// How operands of this type are written and where they live.
     const KIND: Kind;
@@ -185,7 +185,7 @@ lane! {
     i32: u32, row32, set32, Row32, B32, |x| x as i32, |y| y as u32;
     f32: u32, row32, set32, Row32, F32, |x| f32::from_bits(x), |y| y.to_bits();
     u16: u32, row32, set32, Row32, B32, |x| x as u16, |y| u32::from(y);
-    // What is narrower than its register fills it as its type says: by zeros or by copies of the sign.
+    // A value narrower than its register is extended by its type: by zeros or by copies of the sign.
     i16: u32, row32, set32, Row32, B32, |x| x as i16, |y| i32::from(y) as u32;
     u8: u32, row32, set32, Row32, B32, |x| x as u8, |y| u32::from(y);
     i8: u32, row32, set32, Row32, B32, |x| x as i8, |y| i32::from(y) as u32;
@@ -217,7 +217,7 @@ impl Lane for bool {
 
 /// Operands of an ALU instruction: destination, then up to four sources.
 pub(crate) type Args = [R; 5];
-/// What an ALU instruction does: reads and writes whole rows under a mask.
+/// The function of an ALU instruction: it reads and writes whole rows under a mask.
 pub(crate) type Run = fn(&mut Regs, &Args, u32);
 
 /// An ALU instruction with the kinds of its operands.
@@ -228,7 +228,7 @@ pub(crate) struct Alu {
     pub s: &'static [Kind],
 }
 
-/// Builds an [`Alu`] from what one lane does: `alu!(u32 => |a: u32, b: u32| a & b)`.
+/// Builds an [`Alu`] from the function of one lane:
 macro_rules! alu {
     ($d:ty => |$($x:ident: $t:ty),*| $e:expr) => {{
         #[allow(unused_assignments, unused_mut, unused_variables, clippy::unnecessary_cast,

@@ -7,7 +7,7 @@ use serde::{
     de::{IntoDeserializer, value::Error as ValueError},
 };
 
-/// What went wrong.
+/// The kind of error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
@@ -35,10 +35,10 @@ pub enum Kind {
     WriteAfterWrite,
     /// Lanes of one warp exchange data through shared memory without `bar.warp.sync`.
     WarpRace,
-    /// Access to the destination of an asynchronous copy that nobody waited for.
+    /// Access to the destination of an asynchronous copy before a wait for it.
     PendingCopy,
-    /// Two threads, of one block or of two, access the same device memory, at least one writes, and nothing
-    /// orders them.
+    /// Two threads, of one block or of two, access the same device memory, at least one of them writes, and
+    /// nothing orders them.
     GlobalRace,
     /// A block-wide barrier that some lanes of a warp do not reach together.
     DivergentBarrier,
@@ -50,7 +50,7 @@ pub enum Kind {
     BarrierCount,
     /// Wrong use of an mbarrier.
     Mbarrier,
-    /// Asynchronous copies that nobody waited for when the thread exited.
+    /// A thread exits before it waits for its asynchronous copies.
     UnwaitedCopies,
     /// A register, touched while a product of the warpgroup (`wgmma`) may still read or write it.
     PendingProduct,
@@ -60,9 +60,9 @@ pub enum Kind {
     MissingProxyFence,
     /// `setmaxnreg` beyond the registers of the block, or not by a whole warpgroup.
     RegisterBudget,
-    /// A bulk copy that the copy engine cannot make, or by a tensor map that is none.
+    /// A bulk copy that the copy engine cannot execute, or one with an invalid tensor map.
     BulkCopy,
-    /// Nobody can make progress.
+    /// A deadlock: no warp can make progress.
     Deadlock,
     /// The instruction budget is spent, or nothing has changed for longer than patience lasts.
     Runaway,
@@ -171,7 +171,7 @@ pub struct Place {
 /// One of the parties of a finding.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Side {
-    /// What it does.
+    /// The access.
     pub place: Place,
     /// Warp within the block.
     pub warp: u32,
@@ -199,7 +199,7 @@ impl Display for Address {
 /// A finding.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Report {
-    /// What went wrong.
+    /// The kind of error.
     pub kind: Kind,
     /// Entry.
     pub kernel: String,

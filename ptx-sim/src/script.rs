@@ -1,7 +1,7 @@
-//! Launches described in text: what a file test runs, and what someone gives for PTX of their own.
+//! Launches described in text, for file tests and for PTX of users.
 //!
-//! One statement a line. A file of their own holds nothing else but `#` comments; in a PTX file they stand in
-//! `//` comments, parted from prose by an empty line or `//`.
+//! One statement per line. A script file may also hold `#` comments. In a PTX file, statements stand in `//`
+//! comments; an empty line or `//` separates them from prose.
 //!
 //! ```text
 //! buffer x f32 64 = 0.5 1.5 ...
@@ -54,7 +54,7 @@ struct Run {
     entry: String,
     /// Without parameters: they need the buffers' addresses.
     launch: Launch<'static>,
-    /// Instead of what the options say.
+    /// Overrides the options' budget.
     budget: Option<u64>,
     patience: Option<u64>,
     args: Vec<Argument>,
@@ -66,7 +66,7 @@ struct Run {
 struct Expect {
     line: usize,
     buffer: usize,
-    /// Again and again, for so many elements.
+    /// Repeats these values over this number of elements.
     values: Vec<Number>,
     count: usize,
     tolerance: f64,

@@ -1,7 +1,7 @@
-//! Race detection: who wrote and read each byte last, against what the accessing warp knows.
+//! Race detection: compares each byte's last writer and readers with the accessing warp's knowledge.
 //!
-//! The unit is a cell of 16 bytes, what one lane of `ldmatrix` or `cp.async` touches. A cell that is accessed
-//! in parts is split into words, or into bytes.
+//! The unit is a cell of 16 bytes: the access of one lane of `ldmatrix` or `cp.async`. A partial access
+//! splits a cell into words or into bytes.
 
 mod hazard;
 mod rest;
@@ -16,7 +16,7 @@ pub(crate) const CELL: usize = 16;
 /// All bytes of a cell.
 const WHOLE: u16 = u16::MAX;
 
-/// A stamp of each record, for as many as have one.
+/// One stamp per record; later records have none.
 #[derive(Debug, Default)]
 struct Column(Vec<Stamp>);
 
@@ -39,7 +39,7 @@ impl Column {
 /// Which reads of a record are remembered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Readers {
-    /// The last one of each of so many warps of one block.
+    /// The last access of each warp of one block; the number of warps.
     Warps(usize),
     /// The last one, and one of another block: enough, as nothing orders the blocks.
     Last,
@@ -51,7 +51,7 @@ pub(crate) enum Readers {
 #[derive(Debug)]
 pub(crate) struct Shadow {
     readers: Readers,
-    /// Cells in all, and records: a cell has one, or as many more as it is split into.
+    /// Numbers of cells and of records: a split cell has one record per part.
     count: usize,
     records: usize,
     /// First record of each cell, and how often it is split in two: 0, 2 (words) or 4 (bytes). Empty until
@@ -182,7 +182,7 @@ impl Shadow {
     ) -> Option<Box<Hazard>> {
         let reads = access.reads();
         let write = self.writes.get(at);
-        // Who writes what is there already disturbs no other writer.
+        // A write that changes nothing conflicts with no other write.
         if !write.is_none()
             && let Some(kind) = after_write(now, write, actor, access, reads || changes)
         {
@@ -227,7 +227,7 @@ impl Shadow {
     fn note(&mut self, now: &impl Knows, at: usize, mut actor: Actor<'_>, access: Access) {
         match access {
             Access::Write | Access::Atomic | Access::Copy => return self.note_write(now, at, actor, access),
-            // Whoever writes here is reported.
+            // Every write here is reported.
             Access::ReadOnly => {
                 let first = self.constant.slot(at, self.records);
                 if first.is_none() {
@@ -243,7 +243,7 @@ impl Shadow {
             Readers::All | Readers::Last => 0,
         };
         if self.readers == Readers::Last && !self.reads[1].get(at).is_none() {
-            // Two blocks read: whoever writes races with one of them.
+            // Two blocks read: a write races with one of them.
             return;
         }
         let last = self.reads[slot].slot(at, self.records);
@@ -271,7 +271,7 @@ impl Shadow {
         let last = self.writes.slot(at, self.records);
         let new = actor.stamp;
         if !(last.is_none() || last.pending) {
-            // Who does not know it, or may not meet it but this one, must still hear of it.
+            // A later access that is not ordered after `last` must still be checked against it.
             let ordered = last.same_agent(new) || now.knows(last);
             if !(ordered && last.reaches_as_far(new)) {
                 if self.readers == Readers::Last && last.block != new.block {
@@ -282,7 +282,7 @@ impl Shadow {
             }
         }
         *last = Stamp { pending: access == Access::Copy, ..actor.stamp() };
-        // What it stands for itself. The many that all may meet each other are left alone.
+        // The entry itself. Entries that may all meet each other need no check.
         if !self.rest.is_empty() && new.reach() != Reach::All {
             self.rest.forget(at, |_, other| other.reaches_as_far(new) && now.knows(other));
         }

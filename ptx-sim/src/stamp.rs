@@ -1,4 +1,5 @@
-//! One access of one warp: who, when, how strong, by which lanes; and which two of them may not meet.
+//! One access of one warp: agent, clock, strength and lanes; and the rule for which two accesses must be
+//! ordered.
 
 use crate::op::{Order, Scope};
 
@@ -16,7 +17,7 @@ fn lanes_differ(first: Words, second: Words) -> bool {
     first.iter().zip(second).any(|(&a, b)| a != UNKNOWN && b != UNKNOWN && (a != b || a == SEVERAL))
 }
 
-/// What an access promises to those at the same address.
+/// The strength of an access towards others at its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Strength {
     Weak,

@@ -1,4 +1,4 @@
-//! Tensor maps: how the copy engine sees a tensor of device memory.
+//! Tensor maps: the copy engine's description of a tensor in device memory.
 
 use std::fmt;
 
@@ -128,8 +128,8 @@ impl TensorMap<'_> {
     /// simulator.
     ///
     /// # Errors
-    /// What `cuTensorMapEncodeTiled` refuses, in words; and elements that are skipped: these are not
-    /// simulated.
+    /// A map that `cuTensorMapEncodeTiled` refuses; and element strides other than 1, which the simulator
+    /// does not support.
     pub fn encode(&self) -> Result<[u64; WORDS], TensorMapError> {
         self.check().map_err(TensorMapError)?;
         let mut words = [0; WORDS];
@@ -275,7 +275,7 @@ impl Tiled {
     }
 }
 
-/// What of one row of a box lies in the tensor.
+/// The part of one row of a box that is inside the tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Row {
     pub address: u64,

@@ -1,4 +1,4 @@
-//! Products of a warpgroup: where their operands are in shared memory, and what comes of them.
+//! Products of a warpgroup: operands in shared memory, and results.
 
 use crate::{
     MmaMode, Swizzle,
@@ -24,10 +24,10 @@ pub(crate) struct Descriptor {
 }
 
 impl Descriptor {
-    /// What the 64 bits mean, for an operand of `extent` rows (of A) or columns (of B).
+    /// Decodes the 64 bits for an operand of `extent` rows (of A) or columns (of B).
     ///
     /// # Errors
-    /// In words, what no operand can have.
+    /// The reason, if no operand can have these bits.
     pub fn decode(bits: u64, extent: usize, across: bool) -> Result<Descriptor, String> {
         let bytes = |at: u32| (bits >> at & 0x3fff) as u32 * 16;
         let swizzle = match bits >> 62 {

@@ -1,43 +1,98 @@
 #!/bin/sh
-# Makes a GPU machine's part of docs/evidence, in the packed folder: ./evidence.sh OUTPUT COMMIT [STEP ..]
-# Without steps, all. Every step runs, and the exit code is the number of commands that failed. Several runs may
-# fill one OUTPUT.
+# Writes the GPU machine's part of docs/evidence, in calls of less than ten minutes that build nothing. In the packed folder:
+#   ./evidence.sh list                 list the calls: name, time limit, outputs, needs
+#   ./evidence.sh run NAME .. OUT      make these calls; a repeated call replaces its earlier outputs
+#   ./evidence.sh dry OUT              test the script in the simulator, in a minute: no GPU, no Python
+#   ./evidence.sh part NAME            print the kernels of a part: forward, forward-bf16, varlen, hopper, cache
+#   ./evidence.sh pack OUT FILE        pack OUT as .tar.gz; unpack it in docs/evidence/DEVICE
+# Several machines may fill one OUT. The exit code is the number of failed commands.
 #
-# For a machine that is lent for minutes:
-#   STEP_SECONDS=540       a command is ended after so long
-#   FUZZ_SECONDS=300 COMPARE_SECONDS=400 BENCH_SECONDS=240 SERVING_SECONDS=400 PEERS_SECONDS=400
-#                          these begin nothing after so long, and keep what they have
-#   SOAK_LAUNCHES=1000     launches of a round of soak
-#   SOAK="NAME .."         these configurations, each in a file of its own, instead of every kernel in soak.json
-#   PEER_TESTS=FILE        FlashAttention's tests/test_flash_attn.py: what the step `peers` runs
-#   FLASHINFER_TESTS=FOLDER   that has FlashInfer's tests/: likewise
-#   BASE=FOLDER            another commit's packed folder: what the step `base` measures against
+#   COMMIT=ID                          [default: the commit in about.txt, which gpu-pack writes]
+#   PEER_TESTS=FILE                    FlashAttention's tests/test_flash_attn.py
+#   FLASHINFER_TESTS=FOLDER            that has FlashInfer's tests/
+#   CANDLE=FOLDER                      candle-pack: what `cargo xtask candle gpu-pack` made
+#   BASE=FOLDER                        another commit's packed folder
+#   SECONDS_OF_CALL=N                  ends calls sooner: to try one
+#   SOAK_LAUNCHES=200                  launches of a round of soak
 set -u
-all="gpu embed shim peers verify sanitize agree soak fuzz first-call compare serving base lineage growing sustained
-    bench profile sweep"
-[ $# -ge 2 ] || { echo "usage: $0 OUTPUT COMMIT [STEP ..]; steps:" $all >&2; exit 2; }
-out=$(mkdir -p "$1" && cd "$1" && pwd) || exit 2
-commit=$2
-tests=
-[ -z "${PEER_TESTS:-}" ] || tests=$(realpath "$PEER_TESTS") || exit 2
-infer=
-[ -z "${FLASHINFER_TESTS:-}" ] || infer=$(cd "$FLASHINFER_TESTS" && pwd) || exit 2
-base=
-[ -z "${BASE:-}" ] || base=$(cd "$BASE" && pwd) || exit 2
-shift 2
-# The Python programs start ./ferroflash.
-cd "$(dirname "$0")" || exit 2
-failed=0
 
-# Runs a command, and notes it as somebody would type it.
+# NAME | most seconds | needs | makes
+table() {
+    cat << 'END'
+programs | 240 | - | program-gpu.json, program-embed.json, program-cudarc.json: the GPU tests and the embedding examples
+shim | 240 | torch | shim.json: the Python fronts against f64 and SDPA
+first-call | 60 | - | first-call.json: the cost of a process' first output
+verify | 560 | - | verify.json: every configuration and kernel against f64
+sanitize-forward | 570 | compute-sanitizer | sanitize-forward.json: four tools on the portable forward kernels, f16
+sanitize-forward-bf16 | 570 | compute-sanitizer | sanitize-forward-bf16.json: the portable forward kernels, bf16
+sanitize-varlen | 570 | compute-sanitizer | sanitize-varlen.json: portable varlen, split-KV, append and merge kernels
+sanitize-hopper | 570 | compute-sanitizer | sanitize-hopper.json: Hopper's kernels: dense, varlen, paged
+sanitize-cache | 570 | compute-sanitizer | sanitize-cache.json: decode kernels and portable paged kernels
+sanitize-h200-simulated | 570 | - | simulator-sanitize-h200.json: the simulator's checks as an H200; uses no GPU
+agree-forward | 570 | - | agree-forward.json: the GPU cross-checked with the simulator, f16
+agree-forward-bf16 | 570 | - | agree-forward-bf16.json: the portable forward kernels, bf16
+agree-varlen | 570 | - | agree-varlen.json: portable varlen, split-KV, append and merge kernels
+agree-hopper | 570 | - | agree-hopper.json: Hopper's kernels
+agree-cache | 570 | - | agree-cache.json: decode kernels and portable paged kernels
+soak | 570 | - | soak.json: every kernel, SOAK_LAUNCHES per round, equal in every bit
+fuzz | 570 | - | fuzz.json: random problems of every family for nine minutes
+invariance | 240 | torch | invariance.json: one sequence's bits in 200 batches
+peers-flash-attention | 570 | torch pytest einops PEER_TESTS | peers.json: FlashAttention's test file, unmodified, on FerroFlash
+peers-flashinfer | 570 | torch pytest einops FLASHINFER_TESTS | peers-flashinfer.json: FlashInfer's test files, unmodified
+compare-prefill | 570 | torch fa4 | compare-prefill.json: headline, prefill, extra; f16 and bf16; FlashAttention-2, -4 and cuDNN
+compare-hopper | 570 | torch fa4 | compare-hopper.json: long problems, f16
+compare-hopper-bf16 | 570 | torch fa4 | compare-hopper-bf16.json: long problems, bf16
+compare-curve | 570 | torch fa4 | compare-curve.json: 512 to 16384 keys, full and causal, D 64 and 128, for the page's plots
+growing | 570 | torch fa4 | growing.json: growing keys, L2 cold, f16
+growing-bf16 | 570 | torch fa4 | growing-bf16.json: growing keys, L2 cold, bf16
+sustained | 570 | torch fa4 | sustained.json: half a second back to back
+serving-decode | 570 | torch | serving-decode.json, .svg: KV caches; cuDNN and FlashAttention-2
+serving-batch | 570 | torch | serving-batch.json, .svg: ragged and varlen batches, graphs, append, merge
+bench | 570 | - | bench.json: FerroFlash alone, every suite
+report | 570 | - | report.json, report.html: the report that owners of other GPUs send
+profile | 570 | torch ncu | profile.json: the headline kernels under Nsight Compute
+candle-check | 570 | CANDLE | program-candle-*.json: candle's tests, callers, and every function against f32
+candle-calls | 300 | CANDLE | candle-calls.json: call for call beside candle-flash-attn
+candle-model | 400 | CANDLE | candle-model.json: a Llama end to end
+candle-generate | 300 | CANDLE | generate.json, .svg: text generation end to end
+lineage | 300 | torch | lineage.json: the predecessor's workload in every configuration
+sweep | 570 | - | sweep.json, and tuning.json for FERROFLASH_TUNING
+base | 570 | torch BASE | base.json: FerroFlash and another commit, the planner's choice
+base-entries | 570 | torch BASE | base-entries.json: FerroFlash and another commit, kernel by kernel
+END
+}
+
+# A column of the table's line of a name.
+column() {
+    table | awk -F' [|] ' -v name="$1" -v at="$2" '$1 == name { print $at }'
+}
+
+die() {
+    echo "$*" >&2
+    exit 2
+}
+
+# Lines as the elements of a JSON array.
+quoted() {
+    tr -d '\000-\010\013-\037' | sed 's/\\/\\\\/g; s/"/\\"/g; s/	/ /g; s/.*/  "&"/' | sed '$!s/$/,/'
+}
+
+# A folder's or a file's whole path; nothing for nothing.
+whole() {
+    [ -z "$1" ] || realpath "$1" || die "$1 is not there"
+}
+
+# Runs a command, ended by its limit, and notes it as somebody would type it.
 run() {
-    shown=$(echo "$*" | sed "s|$out/||g; s|${base:-$out}|BASE|g; s|${tests:-$out}|TESTS|g; s|${infer:-$out}|TESTS|g; s|^env ||")
+    shown=$(echo "$*" | sed "s|$out/||g; s|$out|.|g; s|${base:-/none}|BASE|g; s|${tests:-/none}|TESTS|g; s|${infer:-/none}|TESTS|g; s|${candle:-/none}|CANDLE|g; s|^env ||")
     echo "== $shown" >&2
     began=$(date +%s)
-    timeout "${STEP_SECONDS:-540}" "$@" || { failed=$((failed + 1)) shown="$shown (FAILED)"; }
+    # What is asked to end reports what it has.
+    timeout -k 25 "$limit" "$@" || { failed=$((failed + 1)) shown="$shown (FAILED)"; }
     echo "== $(($(date +%s) - began)) s: $shown" >&2
-    echo "$shown" >> "$out/commands.txt"
+    echo "$call: $shown" >> "$out/commands.new"
 }
+
 # The same, where what the command prints is the file.
 into() {
     file=$out/$1
@@ -45,85 +100,186 @@ into() {
     run "$@" > "$file"
     [ -s "$file" ] || rm "$file"
 }
-# Lines as the elements of a JSON array.
-quoted() {
-    tr -d '\000-\010\013-\037' | sed 's/\\/\\\\/g; s/"/\\"/g; s/	/ /g; s/.*/  "&"/' | sed '$!s/$/,/'
-}
+
 # Runs a program that passes or fails, and keeps what it said in program-NAME.json.
 program() {
     name=$1 before=$failed
     shift
-    run "$@" > "$out/said.txt"
+    run "$@" > "$out/said.txt" 2>&1
     passed=$([ "$failed" = "$before" ] && echo true || echo false)
     printf '{"program": "%s", "passed": %s, "said": [\n%s\n]}\n' "$name" "$passed" "$(quoted < "$out/said.txt")" \
         > "$out/program-$name.json"
     cat "$out/said.txt" >&2
     rm "$out/said.txt"
 }
-step() {
+
+# `--config NAME ..` of the kernels whose names one expression matches and another does not.
+kernels() {
+    ./ferroflash kernels --json | sed -n 's/^ *"name": "\(.*\)",\{0,1\}$/\1/p' | grep -E "$1" | grep -vE "combine|${2:-^$}" \
+        | sed 's/^/--config /'
+}
+
+# The kernels of a part of the table.
+part() {
     case $1 in
-        gpu) program gpu env FERROFLASH_REQUIRE_GPU=1 ./gpu ;;
-        embed) program embed ./embed; program cudarc ./cudarc ;;
-        verify) run python3 parallel.py verify "$out/verify.json" --all-configs ;;
-        sanitize | agree) into "$1.json" ./ferroflash "$1" --json --device gpu ;;
-        soak)
-            launches="--launches ${SOAK_LAUNCHES:-1000}"
-            [ -n "${SOAK:-}" ] || run python3 parallel.py soak "$out/soak.json" $launches
-            for name in ${SOAK:-}; do
-                into "soak-$(echo "$name" | tr / -).json" ./ferroflash soak --config "$name" $launches --json --device gpu
+        forward) kernels '^fwd_f16' '_packed$|_split' ;;
+        forward-bf16) kernels '^fwd_bf16' '_packed$|_split' ;;
+        varlen) kernels '^fwd_.*(_packed$|_split)|^append|^merge' ;;
+        hopper) kernels '^hopper' ;;
+        cache) kernels '^decode|^paged' ;;
+    esac
+}
+
+compare() {
+    file=$1
+    shift
+    run python3 compare.py "$@" --peers $peers --no-overhead --seconds $((limit - 60)) --out "$out/$file.json"
+}
+
+candle() {
+    [ -n "$candle" ] || die "$call: CANDLE names no candle-pack"
+    rm -rf "$out/candle"
+    run env OUT="$out/candle" sh "$candle/run.sh" "$@"
+}
+
+# Makes one call.
+call() {
+    case $call in
+        programs)
+            program gpu ./gpu --include-ignored
+            program embed ./embed
+            program cudarc ./cudarc
+            ;;
+        shim | lineage | invariance) run python3 "$call.py" "$out/$call.json" ;;
+        first-call) into first-call.json env CUDA_CACHE_DISABLE=1 ./ferroflash bench --first-call --json ;;
+        verify) into verify.json ./ferroflash verify --all-configs --json --device gpu ;;
+        sanitize-h200-simulated) into simulator-sanitize-h200.json ./ferroflash sanitize --profile h200 --json ;;
+        sanitize-*) into "$call.json" ./ferroflash sanitize $(part "${call#sanitize-}") --json --device gpu ;;
+        agree-*) into "$call.json" ./ferroflash agree $(part "${call#agree-}") --json --device gpu ;;
+        soak) into soak.json ./ferroflash soak --launches "${SOAK_LAUNCHES:-200}" --json --device gpu ;;
+        fuzz) into fuzz.json ./ferroflash fuzz --seconds $((limit - 30)) --json --device gpu ;;
+        peers-flash-attention)
+            [ -n "$tests" ] || die "$call: PEER_TESTS names no file"
+            run python3 peers.py "$tests" "$out/peers.json" --seconds $((limit - 40))
+            ;;
+        peers-flashinfer)
+            [ -n "$infer" ] || die "$call: FLASHINFER_TESTS names no folder"
+            run python3 flashinfer_peers.py "$infer" "$out/peers-flashinfer.json" --seconds $((limit - 40))
+            ;;
+        compare-prefill) compare compare-prefill --only headline prefill extra --dtypes f16 bf16 ;;
+        compare-hopper) compare compare-hopper --only hopper hopper-extra ;;
+        compare-hopper-bf16) compare compare-hopper-bf16 --only hopper --dtypes bf16 ;;
+        compare-curve) compare compare-curve --suites curve.json --only prefill-curve --timing cold ;;
+        growing) compare growing --only prefill --growing --timing cold ;;
+        growing-bf16) compare growing-bf16 --only prefill --growing --timing cold --dtypes bf16 ;;
+        sustained) compare sustained --only prefill --sustained --rounds 1 ;;
+        serving-decode | serving-batch)
+            suites="decode decode-fa2 decode-paged paged page1 e4m3 shapes speculative"
+            [ "$call" = serving-decode ] || suites="ragged ragged-paged packed packed-paged packed-equal graph append merge"
+            run python3 serving.py --only $suites --seconds $((limit - 60)) --out "$out/$call.json" --svg "$out/$call.svg"
+            ;;
+        bench) into bench.json ./ferroflash bench --seconds $((limit - 40)) --json ;;
+        report) run ./ferroflash report --seconds $((limit - 30)) --output "$out" ;;
+        profile)
+            run python3 nsight.py "$out/profile.json" hopper_f16_d128_full hopper_f16_d128_causal hopper_f16_d64 \
+                decode_f16_d128_causal_8_tiles --length 8192
+            ;;
+        candle-check)
+            candle tests callers check
+            for name in tests callers check; do
+                passed=$(grep -q "^$name: exit 0," "$out/candle/steps.txt" && echo true || echo false)
+                printf '{"program": "candle-%s", "passed": %s, "said": [\n%s\n]}\n' "$name" "$passed" \
+                    "$(quoted < "$out/candle/$name.txt")" > "$out/program-candle-$name.json"
             done
             ;;
-        fuzz) into fuzz.json ./ferroflash fuzz --seconds "${FUZZ_SECONDS:-300}" --json --device gpu ;;
-        first-call) into first-call.json env CUDA_CACHE_DISABLE=1 ./ferroflash bench --first-call --json ;;
-        compare)
-            run python3 compare.py --only headline prefill extra --dtypes f16 bf16 --peers fa2 cudnn \
-                --seconds "${COMPARE_SECONDS:-400}" --out "$out/compare.json" --svg "$out/compare.svg"
-            ;;
-        serving)
-            run python3 serving.py --seconds "${SERVING_SECONDS:-400}" --out "$out/serving.json" --svg "$out/serving.svg"
-            ;;
-        peers)
-            [ -n "$tests$infer" ] || echo "peers: left out; PEER_TESTS and FLASHINFER_TESTS name none" >&2
-            [ -z "$tests" ] || run python3 peers.py "$tests" "$out/peers.json" --seconds "${PEERS_SECONDS:-400}"
-            [ -z "$infer" ] || run python3 flashinfer_peers.py "$infer" "$out/peers-flashinfer.json" \
-                --seconds "${PEERS_SECONDS:-400}"
-            ;;
-        base)
-            if [ -z "$base" ]; then
-                echo "base: left out; BASE names no packed folder of another commit" >&2
-                return
-            fi
-            run python3 compare.py --base "$base" --only headline prefill extra --peers --rounds 5 --no-overhead \
-                --seconds "${COMPARE_SECONDS:-400}" --out "$out/base.json"
-            run python3 compare.py --base "$base" --entries --peers --rounds 3 --no-overhead \
-                --seconds "${COMPARE_SECONDS:-400}" --out "$out/base-entries.json"
-            ;;
-        growing)
-            run python3 compare.py --only prefill --growing --peers fa2 --no-overhead --out "$out/growing.json"
-            ;;
-        sustained)
-            run python3 compare.py --only prefill --sustained --peers fa2 --rounds 1 --no-overhead \
-                --out "$out/sustained.json"
-            ;;
-        lineage | shim) run python3 "$1.py" "$out/$1.json" ;;
-        profile) run python3 nsight.py "$out/profile.json" ;;
-        bench) into bench.json ./ferroflash bench --seconds "${BENCH_SECONDS:-240}" --json ;;
+        candle-calls) candle calls-full && cp "$out/candle/calls-full.json" "$out/candle-calls.json" ;;
+        candle-model) candle model-full && cp "$out/candle/model-full.json" "$out/candle-model.json" ;;
+        candle-generate) candle generate-full && cp "$out/candle/generate.json" "$out/candle/generate.svg" "$out" ;;
         sweep) into sweep.json ./ferroflash sweep --output "$out/tuning.json" --json --device gpu ;;
-        *)
-            echo "no step \`$1\`; steps:" $all >&2
-            failed=$((failed + 1))
+        base | base-entries)
+            [ -n "$base" ] || die "$call: BASE names no packed folder of another commit"
+            what="--only headline prefill extra --rounds 5"
+            [ "$call" = base ] || what="--entries --rounds 3"
+            run python3 compare.py --base "$base" $what --peers --no-overhead --seconds $((limit - 60)) --out "$out/$call.json"
+            ;;
+        dry-*)
+            few="--config merge_f16 --config append_copy"
+            case $call in
+                dry-verify) into verify.json ./ferroflash verify --quick $few --jobs 2 --json --device sim ;;
+                dry-sanitize) into sanitize.json ./ferroflash sanitize $few --seeds 1 --json --device sim ;;
+                dry-agree) into agree.json ./ferroflash agree $few --products 100 --json --device sim ;;
+                dry-soak) into soak.json ./ferroflash soak $few --launches 2 --json --device sim ;;
+                dry-fuzz) into fuzz.json ./ferroflash fuzz --seconds 2 --json --device sim ;;
+                dry-report) run ./ferroflash report --device sim --output "$out" ;;
+            esac
             ;;
     esac
 }
 
-for name in ${*:-$all}; do
-    step "$name"
-done
-device=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader -i 0 | sed 's/, /, driver /')
-cat > "$out/run.json" << END
-{"device": "$device", "commit": "$commit", "date": "$(date -u +%Y-%m-%d)", "commands": [
-$(awk '!seen[$0]++' "$out/commands.txt" | quoted)
+# Who, when and how: of this run, and of calls of earlier ones that this one did not repeat.
+about() {
+    touch "$out/commands.new" "$out/commands.txt"
+    # `NAME: command` of a call that was made again is the new one.
+    awk -F': ' 'NR == FNR { again[$1] = 1; next } !($1 in again)' "$out/commands.new" "$out/commands.txt" > "$out/commands.old"
+    cat "$out/commands.old" "$out/commands.new" > "$out/commands.txt"
+    rm "$out/commands.old" "$out/commands.new"
+    device="PTX simulator"
+    if command -v nvidia-smi > /dev/null; then
+        device=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader -i 0 | sed 's/, /, driver /')
+    fi
+    commit=${COMMIT:-$(sed -n 's/^commit //p' about.txt 2> /dev/null)}
+    cat > "$out/run.json" << END
+{"device": "$device", "commit": "${commit:-unknown}", "date": "$(date -u +%Y-%m-%d)", "commands": [
+$(sed 's/^[^:]*: //' "$out/commands.txt" | quoted)
 ]}
 END
-echo "$failed failed; $out/run.json says what ran" >&2
-exit "$failed"
+}
+
+made() {
+    tests=$(whole "${PEER_TESTS:-}") infer=$(whole "${FLASHINFER_TESTS:-}")
+    base=$(whole "${BASE:-}") candle=$(whole "${CANDLE:-}")
+    # The Python programs start ./ferroflash.
+    cd "$(dirname "$0")" || exit 2
+    failed=0 peers="fa2 cudnn fa4"
+    for call in "$@"; do
+        limit=$(column "$call" 2)
+        [ "${SECONDS_OF_CALL:-999}" -gt "${limit:-120}" ] || limit=$SECONDS_OF_CALL
+        : "${limit:=120}"
+        call
+    done
+    about
+    echo "$failed failed; $out/run.json says what ran" >&2
+    exit "$failed"
+}
+
+case ${1:-} in
+    list)
+        table | awk -F' [|] ' '{ printf "%-24s %4d s  %s%s\n", $1, $2, $4, ($3 == "-" ? "" : "  [needs " $3 "]") }'
+        ;;
+    run)
+        shift
+        [ $# -ge 2 ] || die "usage: $0 run NAME .. OUT; $0 list says the names"
+        names=
+        while [ $# -gt 1 ]; do
+            [ -n "$(column "$1" 1)" ] || die "no call \`$1\`; $0 list says which there are"
+            names="$names $1"
+            shift
+        done
+        out=$(mkdir -p "$1" && cd "$1" && pwd) || exit 2
+        made $names
+        ;;
+    dry)
+        [ $# -eq 2 ] || die "usage: $0 dry OUT"
+        out=$(mkdir -p "$2" && cd "$2" && pwd) || exit 2
+        made dry-verify dry-sanitize dry-agree dry-soak dry-fuzz dry-report
+        ;;
+    part)
+        # The kernels of a part of the table, one a line.
+        cd "$(dirname "$0")" && part "${2:-}" | sed 's/^--config //'
+        ;;
+    pack)
+        [ $# -eq 3 ] || die "usage: $0 pack OUT FILE"
+        tar -czf "$3" -C "$2" .
+        ;;
+    *) die "usage: $0 list | run NAME .. OUT | dry OUT | pack OUT FILE" ;;
+esac

@@ -4,15 +4,51 @@
 use ferroflash::driver::Harness;
 use ferroflash::driver::SimDriver;
 use ferroflash::kernels::AttnInfo;
-use ferroflash::{Attention, Capabilities};
+use ferroflash::{Attention, Capabilities, Error, ptx};
 use ptx_sim::Options;
-use reference::{Case, Loaded, Reference};
+use reference::{Case, Loaded, Reference, Subject, subjects};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 
 pub mod clamps;
 pub mod known_keys;
 pub mod mutation;
 pub mod on_cache;
 pub mod subjects;
+
+/// The kernels that this build carries: every one, or the sample that stands for all (`cargo xtask test`).
+pub fn carried() -> impl Iterator<Item = &'static dyn Subject> {
+    subjects().filter(|subject| is_carried(subject.contract().symbol))
+}
+
+/// Whether this build carries a kernel.
+pub fn is_carried(symbol: &str) -> bool {
+    ptx::is_embedded(symbol)
+}
+
+/// Whether a launch was refused because this build carries a sample of the kernels, without the one that the
+/// planner has chosen.
+pub fn lacks_kernel(error: &Error) -> bool {
+    matches!(error, Error::Unsupported { reason, .. } if reason.contains("kernels, and not this one"))
+}
+
+/// Calls `check` with each item, on every core.
+///
+/// # Panics
+/// Where `check` does.
+pub fn on_every_core<T: Sync>(items: &[T], check: impl Fn(&T) + Sync) {
+    let next = AtomicUsize::new(0);
+    let work = || {
+        while let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) {
+            check(item);
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, |n| n.get()) {
+            scope.spawn(work);
+        }
+    });
+}
 
 /// A simulator of the smallest card that holds `entry`.
 ///

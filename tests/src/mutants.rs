@@ -1,6 +1,8 @@
-//! `ferroflash-mutants`: the mutation score of every kernel, written to docs/evidence.
+//! `ferroflash-mutants`: the mutation score of every kernel that this build carries, written to
+//! docs/evidence. `cargo xtask mutate` builds it with every kernel and runs it.
 use clap::Parser;
-use ferroflash_tests::mutation::{Evidence, STACK, Sample, Subject, score, write};
+use ferroflash_tests::is_carried;
+use ferroflash_tests::mutation::{Evidence, STACK, Sample, Subject, score, unused_excuses, write};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -42,7 +44,10 @@ fn main() -> ExitCode {
     }
     let named = |symbol: &str| arguments.entry.iter().any(|name| symbol.contains(name.as_str()));
     let chosen = |subject: &Subject| arguments.entry.is_empty() || named(subject.kernel.symbol);
-    let subjects: Vec<_> = Subject::all().filter(chosen).collect();
+    let mut subjects: Vec<_> = Subject::all().filter(chosen).collect();
+    let is_whole = arguments.entry.is_empty() && arguments.sample.is_none();
+    subjects.retain(|subject| is_carried(subject.kernel.symbol));
+    let mut left_out = 0;
     let kept = if arguments.keep { Evidence::read(&arguments.out) } else { Ok(Evidence::default()) };
     let mut evidence = match kept {
         Ok(evidence) => evidence,
@@ -50,7 +55,8 @@ fn main() -> ExitCode {
     };
     for (index, subject) in subjects.iter().enumerate() {
         if start.elapsed().as_secs() >= arguments.seconds {
-            println!("{} kernels are left out: the time is up", subjects.len() - index);
+            left_out = subjects.len() - index;
+            println!("{left_out} kernels are left out: the time is up");
             break;
         }
         let bar = ProgressBar::new(0);
@@ -83,7 +89,15 @@ fn main() -> ExitCode {
         "{} mutants, {} survive, {unexplained} of these without a reason",
         evidence.mutants, evidence.survivors
     );
-    if unexplained > 0 || !evidence.is_sharp() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    let unused = if is_whole && left_out == 0 { unused_excuses() } else { Vec::new() };
+    for excuse in &unused {
+        println!("no mutant needs this excuse: {excuse}");
+    }
+    if unexplained > 0 || !unused.is_empty() || !evidence.is_sharp() {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    }
 }
 
 fn failed(folder: &Path, error: &std::io::Error) -> ExitCode {

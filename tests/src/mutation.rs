@@ -139,6 +139,11 @@ fn planted(subject: &Subject, sample: Sample) -> (String, Vec<Mutant>, usize) {
     (text, drawn, population)
 }
 
+/// Excuses that no mutant of this process has needed. After every mutant of every kernel they are of nothing.
+pub fn unused_excuses() -> Vec<String> {
+    harmless::unused()
+}
+
 /// Bytes of a worker's stack: while it waits for a part of one trial it takes up another.
 pub const STACK: usize = 64 << 20;
 

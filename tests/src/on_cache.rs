@@ -2,8 +2,7 @@
 use ferroflash::Attention;
 use ferroflash::driver::SimDriver;
 use ptx_sim::Kind;
-use reference::{DecodeCase, DecodeMemory, LoadedDecode, Pages, paged_edges};
-use spec::AttnInfo;
+use reference::{DecodeCase, DecodeMemory, LoadedDecode, Pages};
 
 /// A card of 16 SMs, which holds every entry from sm_80 on: splits and several rounds with few blocks.
 const CARD: &str = "orin";
@@ -70,21 +69,6 @@ pub fn check(case: &DecodeCase, config: Option<&str>) {
 pub fn check_on(attention: &Attention<SimDriver>, case: &DecodeCase, config: Option<&str>) {
     let lengths = case.filled.iter().map(|n| *n as i32).collect();
     check_lengths_on(attention, case, config, &[lengths]);
-}
-
-/// Every kernel of a head dim in this table, each on its edges.
-///
-/// # Panics
-/// Where the table has none, and as [`check_lengths`].
-#[track_caller]
-pub fn check_head_dim(attention: fn() -> Attention<SimDriver>, table: &[AttnInfo], head_dim: u32) {
-    let entries: Vec<_> = table.iter().filter(|entry| entry.head_dim == head_dim).collect();
-    assert!(!entries.is_empty(), "the table has head dim {head_dim}");
-    for entry in entries {
-        for case in paged_edges(entry) {
-            check_on(&attention(), &case, Some(entry.contract.symbol));
-        }
-    }
 }
 
 /// A plan knows bounds only: lengths, starts and pages that make no sense touch nothing outside of the

@@ -1,7 +1,7 @@
 //! Problems of any family, in the simulator.
 use ferroflash::driver::SimDriver;
 use ferroflash::{Attention, Capabilities, Error};
-use ptx_sim::Options;
+use ptx_sim::{Completion, Options};
 use reference::{OnDevice, Rule, Subject, Task};
 
 /// A simulator of the smallest card that runs a subject.
@@ -15,6 +15,11 @@ pub fn simulator(subject: &dyn Subject, options: Options) -> Attention<SimDriver
     };
     let card = ["orin", "a100", "l4", "h200"].into_iter().find(runs);
     let card = card.unwrap_or_else(|| panic!("no card runs {}", subject.contract().symbol));
+    if subject.family() == "hopper paged" {
+        // Blocks are persistent: with two multiprocessors each has several tiles in small problems, too.
+        let card = SimDriver::of_multiprocessors(card, options, Some(2));
+        return Attention::new(card.expect("a known card"));
+    }
     Attention::new(SimDriver::with_options(card, options).expect("a known card"))
 }
 
@@ -36,15 +41,19 @@ pub fn run(attention: &Attention<SimDriver>, subject: &dyn Subject, task: &Task)
     Ok(())
 }
 
-/// A subject on all of its edges.
+/// A subject on all of its edges, with copies that land late, at once and at random in turn.
 ///
 /// # Panics
 /// Where a launch is refused, a checker of the simulator finds something, or a result is wrong.
 #[track_caller]
 pub fn check_edges(subject: &dyn Subject) {
     let attention = simulator(subject, Options::default());
-    for task in subject.edges(1) {
-        run(&attention, subject, &task)
-            .unwrap_or_else(|e| panic!("{}: {task}: {e}", subject.contract().symbol));
+    let completions = [Completion::Late, Completion::Eager, Completion::Random];
+    for ((seed, completion), task) in (0..).zip(completions.into_iter().cycle()).zip(subject.edges(1)) {
+        attention.driver().set_options(Options { seed, completion, ..Options::default() });
+        run(&attention, subject, &task).unwrap_or_else(|error| {
+            let reports: String = attention.driver().take_reports().iter().map(ToString::to_string).collect();
+            panic!("{}: {task}: {error}\n{reports}", subject.contract().symbol)
+        });
     }
 }

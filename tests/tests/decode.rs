@@ -1,82 +1,13 @@
-//! Decode kernels in the simulator, every access, barrier and copy checked: each entry on its edges, and what
-//! stands on the device whatever it is.
-use ferroflash::driver::SimDriver;
+//! Decode kernels in the simulator: lengths, pages and splits of every kind, and what stands on the device
+//! whatever it is. `simulated.rs` runs each kernel on its edges.
+use ferroflash::kernels::MaskKind;
 use ferroflash::request::{Mask, Splits};
-use ferroflash::spec::{AttnInfo, DECODES, Target};
-use ferroflash::{Attention, DType};
+use ferroflash::spec::{DECODE_COMBINES, DECODES};
 use ferroflash_tests::clamps::{Garbage, unnoticed};
+use ferroflash_tests::is_carried;
 use ferroflash_tests::mutation::Subject;
-use ferroflash_tests::on_cache::{attention, check, check_lengths, check_lengths_on};
-use ptx_sim::{Completion, Options};
-use reference::{DecodeCase, DecodeMemory, LoadedDecode, Pages, Random, decode_edges};
-
-/// A card of 16 SMs, which holds every entry from sm_80 on: splits and several rounds with few blocks.
-const CARD: &str = "orin";
-/// One for entries of later generations.
-const LATER: &str = "l4";
-
-/// An entry's edges, with copies that land late, at once and at random in turn.
-#[track_caller]
-fn check_entry(entry: &AttnInfo) {
-    let card = if entry.contract.target == Target::From(80) { CARD } else { LATER };
-    let completions = [Completion::Late, Completion::Eager, Completion::Random];
-    for ((seed, completion), case) in (1..).zip(completions.into_iter().cycle()).zip(decode_edges(entry)) {
-        let options = Options { seed, completion, ..Options::default() };
-        let driver = SimDriver::with_options(card, options).expect("a known card");
-        let lengths = case.filled.iter().map(|n| *n as i32).collect();
-        check_lengths_on(&Attention::new(driver), &case, Some(entry.contract.symbol), &[lengths]);
-    }
-}
-
-#[track_caller]
-fn check_head_dim(head_dim: u32) {
-    let entries: Vec<_> =
-        DECODES.iter().filter(|e| e.head_dim == head_dim && e.kv_dtype == e.dtype).collect();
-    assert!(!entries.is_empty(), "the table has head dim {head_dim}");
-    entries.into_iter().for_each(check_entry);
-}
-
-#[test]
-fn eight_bits() {
-    let entries: Vec<_> = DECODES.iter().filter(|entry| entry.kv_dtype == DType::E4m3).collect();
-    assert!(entries.len() >= 2, "those that an instruction converts, and the others");
-    entries.into_iter().for_each(check_entry);
-}
-
-#[test]
-fn head_dim_64() {
-    check_head_dim(64);
-}
-
-#[test]
-fn head_dim_96() {
-    check_head_dim(96);
-}
-
-#[test]
-fn head_dim_128() {
-    check_head_dim(128);
-}
-
-#[test]
-fn head_dim_192() {
-    check_head_dim(192);
-}
-
-#[test]
-fn head_dim_256() {
-    check_head_dim(256);
-}
-
-#[test]
-fn head_dim_512() {
-    check_head_dim(512);
-}
-
-#[test]
-fn every_head_dim_of_the_table_is_tested_here() {
-    assert!(DECODES.iter().all(|entry| [64, 96, 128, 192, 256, 512].contains(&entry.head_dim)));
-}
+use ferroflash_tests::on_cache::{attention, check, check_lengths};
+use reference::{DecodeCase, DecodeMemory, LoadedDecode, Pages, Random};
 
 /// More rows than a block takes: those of a key head are dealt out to several blocks of the same keys. Query
 /// heads of a key head, queries, and what they see.
@@ -111,15 +42,11 @@ fn blocks_of_rows() {
             DecodeCase { queries, counters, mask: Mask::Causal, heads: [4, 1], ..DecodeCase::new([700]) };
         check(&one, None);
     }
-    // An entry of 8 rows.
-    let wide = DecodeCase {
-        head_dim: 256,
-        heads: [20, 2],
-        queries: 2,
-        mask: Mask::Causal,
-        ..DecodeCase::new([70, 200])
-    };
-    check(&wide, None);
+    // A kernel of 8 rows.
+    let of_8_rows = |symbol: &&str| symbol.ends_with("_8_rows") && is_carried(symbol);
+    let symbol = DECODES.iter().map(|entry| entry.contract.symbol).find(of_8_rows);
+    let few = DecodeCase { heads: [20, 2], queries: 2, mask: Mask::Causal, ..DecodeCase::new([70, 200]) };
+    check(&few, Some(symbol.expect("a build carries one")));
 }
 
 /// More sequences than a warp has lanes, more items than blocks, and one sequence that is much longer.
@@ -205,8 +132,15 @@ const SUPERFLUOUS_IN_MERGES: &[&[&str]] = &[&["max_keys) > 0)"]];
 
 #[test]
 fn a_clamp_that_is_missing_is_noticed() {
-    for symbol in ["decode_f16_d64_causal_8_tiles", "decode_f16_d64_local_16_rows", "decode_combine_f16_d64"]
-    {
+    let of = |kind: MaskKind| {
+        let mut carried = DECODES.iter().filter(|entry| is_carried(entry.contract.symbol));
+        carried.find(|entry| entry.head_dim == 64 && entry.mask == kind).map(|entry| entry.contract.symbol)
+    };
+    let combine =
+        DECODE_COMBINES.iter().find(|entry| entry.head_dim == 64 && is_carried(entry.contract.symbol));
+    let combine = combine.map(|entry| entry.contract.symbol);
+    for symbol in [of(MaskKind::Causal), of(MaskKind::Local), combine] {
+        let symbol = symbol.expect("a build carries one");
         let subject = Subject::all().find(|subject| subject.kernel.symbol == symbol).expect("in the table");
         let in_merges = if subject.merges() { SUPERFLUOUS_IN_MERGES } else { &[] };
         let superfluous = [SUPERFLUOUS, in_merges].concat();

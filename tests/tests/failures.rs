@@ -3,11 +3,12 @@
 //! lists all of it.
 use ferroflash::driver::Harness;
 use ferroflash::driver::{Driver, SimDriver};
-use ferroflash::kernels::{AttnInfo, Contract, MaskKind};
-use ferroflash::lineage::Configuration;
+use ferroflash::kernels::{AttnInfo, Contract, ENTRIES, HOPPERS, MaskKind};
+use ferroflash::lineage::{Configuration, names};
 use ferroflash::plan::Problem;
 use ferroflash::request::{AttentionRequest, Mask, TensorView};
 use ferroflash::{Attention, Capabilities, DType, Error, plan, ptx};
+use ferroflash_tests::is_carried;
 use ptx_sim::{Gpu, Kind, Launch, Module, Options, Profile};
 use reference::{Case, Layout, Loaded, Reference, Values, reproducer};
 use std::path::Path;
@@ -161,10 +162,8 @@ fn wrong_numbers_fail_the_tolerance_rule() {
 
 #[test]
 fn shared_memory_without_the_opt_in_is_refused() {
-    let entry = ferroflash::kernels::ENTRIES
-        .iter()
-        .find(|e| e.contract.smem_bytes > 48 << 10)
-        .expect("one needs more than 48 KiB");
+    let is_large = |e: &&AttnInfo| e.contract.smem_bytes > 48 << 10 && is_carried(e.contract.symbol);
+    let entry = ENTRIES.iter().find(is_large).expect("one needs more than 48 KiB");
     let module = Module::parse(&ptx::source(entry.contract.symbol).expect("carried")).expect("PTX");
     let mut gpu = Gpu::new(Profile::by_name("h200").expect("a known card"), Options::default());
     let params = [0u8; size_of::<ferroflash::spec::FwdParams>()];
@@ -179,10 +178,9 @@ fn shared_memory_without_the_opt_in_is_refused() {
 #[test]
 fn more_shared_memory_than_the_card_has_is_refused() {
     let l4 = Capabilities::profile("l4").expect("a known card");
-    let entry = ferroflash::kernels::ENTRIES
-        .iter()
-        .find(|e| e.contract.smem_bytes > l4.smem_per_block)
-        .expect("one is too large");
+    let is_larger =
+        |e: &&AttnInfo| e.contract.smem_bytes > l4.smem_per_block && is_carried(e.contract.symbol);
+    let entry = ENTRIES.iter().find(is_larger).expect("one is too large");
     let driver = SimDriver::new("l4").expect("a known card");
     let refused =
         driver.load(&ptx::source(entry.contract.symbol).expect("carried"), &entry.contract).map(|_| ());
@@ -206,18 +204,21 @@ fn a_stage_that_nobody_filled_is_reported() {
     });
 }
 
+/// The symbols of those kernels that this build carries: one at least.
+fn carried<'e>(entries: impl Iterator<Item = &'e AttnInfo>) -> impl Iterator<Item = &'static str> {
+    let carried: Vec<_> = entries.map(|e| e.contract.symbol).filter(|symbol| is_carried(symbol)).collect();
+    assert!(!carried.is_empty(), "a build carries one");
+    carried.into_iter()
+}
+
 // Rows with no key; -inf minus -inf.
 
 #[test]
 fn rows_with_no_key_give_zero_and_no_nan() {
     let attention = Attention::new(SimDriver::new("l4").expect("a known card"));
-    for name in [
-        "fa_s512/128x32w8",
-        "v3/0",
-        "v3/2-scalar",
-        "flashcore/64x32-specialised",
-        "flashcore/64x32-persistent",
-    ] {
+    let causal =
+        ENTRIES.iter().filter(|entry| entry.mask == MaskKind::Causal && names(entry).next().is_some());
+    for name in carried(causal) {
         // 100 queries, 30 keys, the last query at the last key: 70 queries see none.
         let problem = Problem::new(DType::F16, 1, 100, 2, 64).seqlen_k(30).mask(Mask::Causal);
         let memory = Case { problem, layout: Layout::Bshd, seed: 3, values: Values::Normal }.memory();
@@ -237,15 +238,9 @@ fn rows_with_no_key_give_zero_and_no_nan() {
 /// that sees nothing.
 #[test]
 fn rows_with_no_key_are_zero_beside_rows_that_see_infinity() {
-    for (card, name) in [
-        ("l4", "fwd_f16_d64_causal_128x64"),
-        ("l4", "fwd_f16_d64_causal_64x128_k2"),
-        ("l4", "fwd_f16_d64_causal_128x64_split"),
-        ("l4", "fwd_f16_d512_causal_64x32"),
-        ("h200", "hopper_f16_d64_causal_128x128"),
-        ("h200", "hopper_f16_d64_causal_128x128_split"),
-    ] {
-        let attention = Attention::new(SimDriver::new(card).expect("a known card"));
+    let causal = ENTRIES.iter().chain(HOPPERS).filter(|entry| entry.mask == MaskKind::Causal);
+    for name in carried(causal.filter(|entry| entry.dtype == DType::F16 && names(entry).next().is_none())) {
+        let attention = Attention::new(SimDriver::new("h200").expect("a known card"));
         let head_dim = ferroflash::kernels::entry(name).expect("in the table").head_dim as usize;
         // 100 queries, 30 keys, the last query at the last key: 70 queries see none.
         let problem = Problem::new(DType::F16, 1, 100, 2, head_dim).seqlen_k(30).mask(Mask::Causal);
@@ -265,14 +260,11 @@ fn rows_with_no_key_are_zero_beside_rows_that_see_infinity() {
 fn keys_far_below_the_largest_are_summed_as_they_should_be() {
     const KEYS: usize = 4096;
     let ones = [0x3c00, 0x3f80];
-    for (name, powers) in [
-        ("hopper_f16_d64_full_128x128", 15.4f32),
-        ("hopper_f16_d64_full_128x128", 11.45),
-        ("hopper_f16_d64_full_192x96", 14.4),
-        ("hopper_f16_d64_full_128x128_split", 13.0),
-        ("hopper_bf16_d64_full_128x128", 15.4),
-        ("fwd_f16_d64_full_128x32", 15.4),
-    ] {
+    let full = |entry: &&AttnInfo| (entry.mask, entry.head_dim) == (MaskKind::Full, 64);
+    let portable = carried(ENTRIES.iter().filter(full)).take(1);
+    let all =
+        carried(HOPPERS.iter().filter(full)).flat_map(|name| [15.4f32, 14.4, 13.0, 11.45].map(|p| (name, p)));
+    for (name, powers) in all.chain(portable.map(|name| (name, 15.4))) {
         let attention = Attention::new(SimDriver::new("h200").expect("a known card"));
         let dtype = ferroflash::kernels::entry(name).expect("in the table").dtype;
         let problem = Problem::new(dtype, 1, 64, 1, 64).seqlen_k(KEYS);

@@ -1,50 +1,54 @@
-//! Random problems in the simulator, for a while: valid ones agree with the reference, invalid ones are
-//! refused by name.
+//! Random problems in the simulator, by fixed seeds: valid ones agree with the reference, invalid ones are
+//! refused by name. `cargo xtask fuzz` draws new ones.
 use ferroflash::driver::SimDriver;
 use ferroflash::{Attention, Capabilities};
+use ferroflash_tests::lacks_kernel;
 use reference::fuzz::{FAMILIES, Fuzz, Limits, Other, faults, refused};
 use reference::{OnDevice, Random, subjects, unfit};
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
 
-/// How long problems are solved: longer where nobody waits.
-fn time() -> Duration {
-    Duration::from_secs(if std::env::var_os("CI").is_some() { 40 } else { 12 })
+/// Problems that are solved, of forward attention and of each other family: more where nobody waits.
+fn problems() -> [usize; 2] {
+    if std::env::var_os("CI").is_some() { [120, 25] } else { [20, 4] }
 }
-/// Problems for each second; fewer would say that a case takes too long to find anything.
-const AT_LEAST: f64 = 0.5;
 
 #[test]
 fn random_problems_agree_with_the_reference() {
     let attention = Attention::new(SimDriver::new("l4").expect("a known card"));
-    // Another seed each day, so that every run adds something; a failure names its case.
-    let day = std::time::UNIX_EPOCH.elapsed().expect("after 1970").as_secs() / 86_400;
-    let (start, time, mut random, mut solved) = (Instant::now(), time(), Random::new(day), 0);
-    let (mut rows, mut not_judged) = (0, 0);
-    while start.elapsed() < time {
+    let (mut random, [count, _]) = (Random::new(1), problems());
+    let (mut solved, mut rows, mut not_judged) = (0, 0, 0);
+    // Of those that a build with a sample of the kernels draws, the ones that it can solve.
+    while solved < count {
         let fuzz = Fuzz::new(random.bits(), Limits::SIMULATOR, attention.capabilities());
-        let findings = fuzz.run(&attention).unwrap_or_else(|e| panic!("{fuzz}: {e}"));
+        let findings = match fuzz.run(&attention) {
+            Err(error) if lacks_kernel(&error) => continue,
+            findings => findings.unwrap_or_else(|e| panic!("{fuzz}: {e}")),
+        };
         assert!(findings.failures.is_empty(), "{fuzz}: {findings:?}");
-        (rows, not_judged) = (rows + findings.rows, not_judged + findings.not_judged);
-        solved += 1;
+        (solved, rows, not_judged) = (solved + 1, rows + findings.rows, not_judged + findings.not_judged);
     }
-    assert!(f64::from(solved) >= AT_LEAST * time.as_secs_f64(), "only {solved} problems in {time:?}");
-    println!("{solved} problems, seed {day}: {not_judged} of {rows} rows are not judged");
+    println!("{not_judged} of {rows} rows are not judged");
     assert!(not_judged < rows / 2, "{not_judged} of {rows} rows are not judged");
 }
 
 #[test]
 fn random_problems_of_other_families_are_right() {
     let attention = Attention::new(SimDriver::new("l4").expect("a known card"));
-    let day = std::time::UNIX_EPOCH.elapsed().expect("after 1970").as_secs() / 86_400;
-    let (start, mut random, mut solved) = (Instant::now(), Random::new(!day), BTreeMap::new());
-    while start.elapsed() < time() / 2 || solved.len() < FAMILIES.len() {
+    let (mut random, [_, count]) = (Random::new(2), problems());
+    let mut missing: BTreeMap<_, _> = FAMILIES.map(|family| (family, count)).into();
+    while missing.values().any(|count| *count > 0) {
         let other = Other::new(random.bits(), Limits::SIMULATOR);
-        let findings = other.run(&attention).unwrap_or_else(|e| panic!("{other}: {e}"));
+        let left = missing.entry(other.family).or_default();
+        if *left == 0 {
+            continue;
+        }
+        let findings = match other.run(&attention) {
+            Err(error) if lacks_kernel(&error) => continue,
+            findings => findings.unwrap_or_else(|e| panic!("{other}: {e}")),
+        };
         assert!(findings.failures.is_empty(), "{other}: {findings:?}");
-        *solved.entry(other.family).or_insert(0) += 1;
+        *left -= 1;
     }
-    println!("{solved:?} problems, seed {day}");
 }
 
 /// What only a GPU gets through: that it can be planned is seen here.

@@ -1,12 +1,12 @@
-//! Many queries on caches in pages by Hopper's copy engine, in the simulator: each kernel on its edges, pages
-//! of every size that it takes, and what stands on the device whatever it is.
+//! Many queries on caches in pages by Hopper's copy engine, in the simulator: pages of every size that a
+//! kernel takes, and what stands on the device whatever it is. `simulated.rs` runs each kernel on its edges.
 use ferroflash::driver::SimDriver;
 use ferroflash::request::Mask;
 use ferroflash::spec::{AttnInfo, HOPPERS_PAGED};
 use ferroflash::{Attention, DType, ptx};
 use ferroflash_tests::clamps::{garbage_on_pages, unnoticed};
 use ferroflash_tests::mutation::Subject;
-use ferroflash_tests::on_cache::{check_garbage, check_head_dim, check_on};
+use ferroflash_tests::on_cache::{check_garbage, check_on};
 use ptx_sim::{
     Options,
     mutate::{Mutant, Operator, mutants},
@@ -25,16 +25,6 @@ fn h200() -> Attention<SimDriver> {
 fn smallest() -> &'static AttnInfo {
     let is_it = |e: &&AttnInfo| (e.dtype, e.head_dim) == (DType::F16, 64);
     HOPPERS_PAGED.iter().find(is_it).expect("in the table")
-}
-
-#[test]
-fn head_dim_64() {
-    check_head_dim(h200, HOPPERS_PAGED, 64);
-}
-
-#[test]
-fn head_dim_128() {
-    check_head_dim(h200, HOPPERS_PAGED, 128);
 }
 
 /// What orders a block's tiles among each other, taken away instruction by instruction: waits for stores to
@@ -74,11 +64,6 @@ fn an_order_between_the_tiles_of_a_block_that_is_missing_is_noticed() {
     // The last arrival of the text releases a stage of a block's last tile: nobody fills it again.
     let last = mutants.iter().filter(|mutant| mutant.operator == Operator::DeleteArrive).next_back();
     assert!(unnoticed.iter().all(|mutant| Some(*mutant) == last), "{unnoticed:#?}");
-}
-
-#[test]
-fn every_head_dim_of_the_table_is_tested_here() {
-    assert!(HOPPERS_PAGED.iter().all(|entry| [64, 128].contains(&entry.head_dim)));
 }
 
 /// Boxes of a part of a page, of all of it, of several stages' worth; pages that two sequences share, and

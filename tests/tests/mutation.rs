@@ -1,79 +1,89 @@
 //! The mutation score of a kernel of each kind, of a sample: every mutant is caught, or has a reason to
-//! survive. All of all kernels: `ferroflash-mutants`.
+//! survive. All of all kernels: `cargo xtask mutate`.
+use ferroflash::kernels::{AttnInfo, MaskKind, Schedule, entry};
+use ferroflash_tests::is_carried;
 use ferroflash_tests::mutation::{Fate, STACK, Sample, Subject, score, spot};
 use ptx_sim::mutate::Operator;
 use std::collections::BTreeMap;
 
-/// Mutants of each operator that a test runs.
-const SAMPLE: Sample = Sample { each: Some(2), seed: 1 };
-
-#[track_caller]
-fn check(symbol: &str) {
-    check_sample(symbol, SAMPLE)
+/// Mutants of each operator that a test runs: more where nobody waits.
+fn sample() -> Sample {
+    Sample { each: Some(if std::env::var_os("CI").is_some() { 2 } else { 1 }), seed: 1 }
 }
 
+/// The mutants of the first kernel of a kind that this build carries.
 #[track_caller]
-fn check_sample(symbol: &str, sample: Sample) {
+fn check(sample: Sample, is_of_kind: impl Fn(&Subject) -> bool) {
     // The first test makes the workers of all.
     let _ = rayon::ThreadPoolBuilder::new().stack_size(STACK).build_global();
-    let subject =
-        Subject::all().find(|subject| subject.kernel.symbol == symbol).expect("a kernel of the table");
+    let mut carried = Subject::all().filter(|subject| is_carried(subject.kernel.symbol));
+    let subject = carried.find(is_of_kind).expect("a build carries one of each kind");
     let score = score(&subject, sample, |_| (), || ());
     let unexplained: Vec<_> = score.unexplained().collect();
-    assert!(unexplained.is_empty(), "{symbol}, {sample:?}: {unexplained:#?}");
+    assert!(unexplained.is_empty(), "{}, {sample:?}: {unexplained:#?}", subject.kernel.symbol);
     assert!(score.caught() * 2 > score.mutants && score.results > 0, "{score:#?}");
     assert!(score.checkers.values().sum::<usize>() > 0, "{score:#?}");
 }
 
+/// The same of forward kernels of head dim 64.
+#[track_caller]
+fn check_forward(is_of_kind: impl Fn(&AttnInfo) -> bool) {
+    check(sample(), |subject| {
+        let entry = entry(subject.kernel.symbol);
+        entry.is_ok_and(|entry| subject.of.family() == "forward" && entry.head_dim == 64 && is_of_kind(entry))
+    });
+}
+
 #[test]
 fn overlapped() {
-    check("fwd_f16_d64_full_128x32");
+    check_forward(|entry| entry.schedule == Schedule::Overlapped);
 }
 
 #[test]
 fn sequential() {
-    check("fwd_f16_d64_full_128x32_w8");
+    check_forward(|entry| (entry.schedule, entry.tile_m, entry.tile_n) == (Schedule::Sequential, 128, 32));
 }
 
 #[test]
 fn keys_split_between_warps() {
-    check("fwd_f16_d64_causal_32x128_k2");
+    check_forward(|entry| entry.mask == MaskKind::Causal && entry.tile_n == 4 * entry.tile_m);
 }
 
 #[test]
 fn specialised() {
-    check("fwd_f16_d64_full_64x32_specialised");
+    check_forward(|entry| entry.schedule == Schedule::Specialised);
 }
 
 #[test]
 fn merging() {
-    check("combine_f16_d64");
+    check(sample(), |subject| subject.merges() && subject.of.family() == "split");
 }
 
 #[test]
 fn decoding() {
-    check("decode_f16_d64_causal_8_tiles");
+    check(sample(), |subject| !subject.merges() && subject.of.family() == "decode");
 }
 
 #[test]
 fn merging_splits() {
     // Much of it finds out whose work is whose, where many mutants only deal it out otherwise.
-    check_sample("decode_combine_f16_d64", Sample { each: Some(3), ..SAMPLE });
+    let sample = Sample { each: sample().each.map(|each| each + 1), ..sample() };
+    check(sample, |subject| subject.merges() && subject.of.family() == "decode");
 }
 
 #[test]
 fn on_pages() {
-    check("paged_f16_d64_causal_128x64");
+    check(sample(), |subject| subject.of.family() == "paged");
 }
 
 #[test]
 fn appending() {
-    check("append_f16_e4m3");
+    check(sample(), |subject| subject.of.family() == "append" && subject.kernel.symbol.contains("e4m3"));
 }
 
 #[test]
 fn merging_states() {
-    check("merge_f16");
+    check(sample(), |subject| subject.of.family() == "merge");
 }
 
 /// Which of Hopper's bodies a kernel is of.
@@ -89,17 +99,28 @@ fn kind(symbol: &str) -> &'static str {
     }
 }
 
-/// Every line of Hopper's tables, of either type in turn: a mutant of each operator on its first edges. Which
-/// of them do no harm takes all of its launches to say (`ferroflash-mutants --entry hopper`).
+/// Every line of Hopper's tables that this build carries: a mutant of each operator on its first edges. Which
+/// of them do no harm takes all of its launches to say (`cargo xtask mutate --entry hopper`).
 #[test]
 fn every_hopper_kernel() {
     let _ = rayon::ThreadPoolBuilder::new().stack_size(STACK).build_global();
     let mut kinds: BTreeMap<&str, BTreeMap<Operator, usize>> = BTreeMap::new();
-    let all = Subject::all().filter(|subject| subject.kernel.symbol.starts_with("hopper"));
-    for (_, subject) in all.enumerate().filter(|(at, _)| at / 2 % 2 == at % 2) {
-        // Over pages there are four kernels alone.
-        let each = if subject.kernel.symbol.starts_with("hopper_paged") { 3 } else { 1 };
-        let spot = spot(&subject, Sample { each: Some(each), seed: 1 });
+    let is_hopper = |subject: &Subject| subject.kernel.symbol.starts_with("hopper");
+    let all: Vec<_> =
+        Subject::all().filter(|subject| is_hopper(subject) && is_carried(subject.kernel.symbol)).collect();
+    let of_kind =
+        |subject: &Subject| all.iter().filter(|a| kind(a.kernel.symbol) == kind(subject.kernel.symbol));
+    for (at, subject) in all.iter().enumerate() {
+        // Where a build carries a line in both types, either in turn.
+        let twin = |other: &&Subject| {
+            other.kernel.symbol.replace("_bf16_", "_f16_") == subject.kernel.symbol.replace("_bf16_", "_f16_")
+        };
+        if all.iter().filter(twin).count() > 1 && at / 2 % 2 != at % 2 {
+            continue;
+        }
+        // Of a kind with few kernels more mutants each.
+        let each = 8_usize.div_ceil(of_kind(subject).count()).min(3);
+        let spot = spot(subject, Sample { each: Some(each), seed: 1 });
         let fates = || spot.ends.iter().map(|(_, fate, _)| fate);
         let by_checkers = fates().filter(|fate| matches!(fate, Fate::Checker(_))).count();
         let by_results = fates().filter(|fate| **fate == Fate::Result).count();

@@ -1,37 +1,13 @@
-//! Many queries on caches in pages, in the simulator, every access, barrier and copy checked: each paged
-//! kernel on its edges, and what stands on the device whatever it is.
-use ferroflash::DType;
+//! Many queries on caches in pages, in the simulator: pages of every size, prompts in chunks, and what stands
+//! on the device whatever it is. `simulated.rs` runs each kernel on its edges.
+use ferroflash::kernels::MaskKind;
 use ferroflash::request::{Mask, Splits};
 use ferroflash::spec::PAGED;
 use ferroflash_tests::clamps::{garbage_on_pages, unnoticed};
+use ferroflash_tests::is_carried;
 use ferroflash_tests::mutation::Subject;
-use ferroflash_tests::on_cache::{attention, check, check_garbage, check_head_dim};
+use ferroflash_tests::on_cache::{attention, check, check_garbage};
 use reference::{DecodeCase, DecodeMemory, LoadedDecode, Pages};
-
-#[test]
-fn head_dim_64() {
-    check_head_dim(attention, PAGED, 64);
-}
-
-#[test]
-fn head_dim_128() {
-    check_head_dim(attention, PAGED, 128);
-}
-
-#[test]
-fn head_dim_256() {
-    check_head_dim(attention, PAGED, 256);
-}
-
-#[test]
-fn head_dim_512() {
-    check_head_dim(attention, PAGED, 512);
-}
-
-#[test]
-fn every_head_dim_of_the_table_is_tested_here() {
-    assert!(PAGED.iter().all(|entry| [64, 128, 256, 512].contains(&entry.head_dim)));
-}
 
 /// Whatever a page holds, and in whichever order: whole tiles, parts of one, several tiles; first pages that
 /// two sequences share. More rows than decode kernels take, without packing: the planner's own choice.
@@ -48,13 +24,15 @@ fn pages_of_every_size() {
 /// other numbers on the device.
 #[test]
 fn chunks_give_the_bits_of_the_whole() {
-    for (dtype, pages) in [(DType::F16, Pages::Nhd(16)), (DType::Bf16, Pages::Hnd(5))] {
+    let causal = PAGED.iter().filter(|e| e.mask == MaskKind::Causal && is_carried(e.contract.symbol));
+    for (entry, pages) in causal.zip([Pages::Nhd(16), Pages::Hnd(5)].into_iter().cycle()) {
         let case = DecodeCase { pages, mask: Mask::Causal, splits: Splits::CHUNK, ..DecodeCase::new([300]) };
-        let case = DecodeCase { dtype, cache: dtype, ..case };
+        let (dtype, head_dim) = (entry.dtype, entry.head_dim as usize);
+        let case = DecodeCase { dtype, cache: dtype, head_dim, ..case };
         let (attention, memory) = (attention(), DecodeMemory::new(&case.packed([300])));
         let mut loaded = LoadedDecode::new(&attention, &memory, None).expect("a plan");
         let (plan, whole) = loaded.run(None, &[300]).expect("a launch");
-        assert!(plan.contract().symbol.starts_with("paged_"), "{}", plan.contract().symbol);
+        assert_eq!(plan.contract().symbol, entry.contract.symbol);
         let wrong = memory.judge(&whole, &[300]).expect("a case");
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
         for (first, end) in [(0, 128), (128, 256), (256, 300)] {
@@ -77,7 +55,8 @@ fn garbage_lengths_and_starts() {
 
 #[test]
 fn a_clamp_that_is_missing_is_noticed() {
-    for symbol in ["paged_f16_d64_causal_128x64", "paged_f16_d64_local_128x64"] {
+    let smallest = PAGED.iter().filter(|e| e.head_dim == 64 && is_carried(e.contract.symbol));
+    for symbol in smallest.map(|entry| entry.contract.symbol) {
         let subject = Subject::all().find(|subject| subject.kernel.symbol == symbol).expect("in the table");
         // A column of the table follows from a length that has been clamped, to no more keys than the table
         // has pages for (the host has checked).

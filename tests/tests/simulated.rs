@@ -1,8 +1,10 @@
-//! Every kernel in the simulator, every access, barrier and copy checked, on the problems that hit its edges.
+//! Every kernel that this build carries in the simulator, every access, barrier and copy checked, on the
+//! problems that hit its edges.
+use ferroflash::Attention;
 use ferroflash::driver::SimDriver;
-use ferroflash::kernels::{AttnInfo, ENTRIES, entries};
-use ferroflash::{Attention, ptx};
-use ferroflash_tests::{check, simulator_with};
+use ferroflash::kernels::{AttnInfo, entries};
+use ferroflash_tests::subjects::check_edges;
+use ferroflash_tests::{carried, check, is_carried, on_every_core, simulator_with};
 use ptx_sim::Options;
 use reference::{Case, Layout, Loaded, OnDevice, Soak, edges, soak};
 
@@ -11,67 +13,17 @@ fn simulator(entry: &AttnInfo) -> Attention<SimDriver> {
     simulator_with(entry, Options::default())
 }
 
-/// All edges of the entries of one head dim.
-#[track_caller]
-fn check_head_dim(head_dim: u32) {
-    let entries: Vec<_> = entries().filter(|entry| entry.head_dim == head_dim).collect();
-    assert!(!entries.is_empty(), "the table has head dim {head_dim}");
-    for entry in entries {
-        let attention = simulator(entry);
-        for case in edges(entry, 1) {
-            check(&attention, entry, &case);
-        }
-    }
-}
-
 #[test]
-fn head_dim_32() {
-    check_head_dim(32);
+fn every_kernel_on_its_edges() {
+    let subjects: Vec<_> = carried().collect();
+    assert!(!subjects.is_empty());
+    on_every_core(&subjects, |subject| check_edges(*subject));
 }
 
-#[test]
-fn head_dim_64() {
-    check_head_dim(64);
-}
-
-#[test]
-fn head_dim_96() {
-    check_head_dim(96);
-}
-
-#[test]
-fn head_dim_128() {
-    check_head_dim(128);
-}
-
-#[test]
-fn head_dim_192() {
-    check_head_dim(192);
-}
-
-#[test]
-fn head_dim_256() {
-    check_head_dim(256);
-}
-
-#[test]
-fn head_dim_512() {
-    check_head_dim(512);
-}
-
-#[test]
-fn every_head_dim_of_the_table_is_tested_here() {
-    let tested = [32, 64, 96, 128, 192, 256, 512];
-    assert!(entries().all(|entry| tested.contains(&entry.head_dim)));
-    assert!(
-        entries().all(|entry| ptx::is_embedded(entry.contract.symbol)),
-        "this build carries every kernel"
-    );
-}
-
-/// The first entry of a kind; the first of the table is full.
+/// The first entry of a kind that this build carries.
 fn entry(mask: &str) -> &'static AttnInfo {
-    ENTRIES.iter().find(|entry| entry.mask.name() == mask).expect("the table has every mask")
+    let is_it = |entry: &&AttnInfo| entry.mask.name() == mask && is_carried(entry.contract.symbol);
+    entries().find(is_it).expect("a build carries every mask")
 }
 
 #[test]

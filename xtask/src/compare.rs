@@ -1,6 +1,7 @@
 //! `cargo xtask build-ptx --against FOLDER`: whether today's kernels are those of a folder, line numbers
 //! apart.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::fs;
 use std::path::Path;
@@ -14,6 +15,8 @@ use crate::process::Result;
 enum Verdict<'a> {
     /// The same instructions, labels and registers.
     Equal,
+    /// The same but for the numbers of virtual registers, which are free.
+    Renumbered,
     /// The folder has no such module.
     New,
     /// The first line that differs: its number among lines of code, the line today, the folder's line.
@@ -24,6 +27,7 @@ impl fmt::Display for Verdict<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Verdict::Equal => f.write_str("equal"),
+            Verdict::Renumbered => f.write_str("equal but for the numbers of virtual registers"),
             Verdict::New => f.write_str("new: the folder has no such module"),
             Verdict::Different(number, today, before) => {
                 write!(f, "different from line {number} of code on: `{today}`, before `{before}`")
@@ -33,22 +37,27 @@ impl fmt::Display for Verdict<'_> {
 }
 
 /// Compares each module with the file of its symbol in `folder`, and prints one line per entry and a count.
+/// Numbers of virtual registers are free: where they alone differ, an entry counts as the folder's.
 ///
 /// # Errors
 /// Where a module is new or different, or where `folder` cannot be read.
 pub fn against(folder: &Path, modules: &[Module]) -> Result {
     fs::read_dir(folder).map_err(|error| format!("--against {}: {error}", folder.display()))?;
-    let mut equal = 0;
+    let (mut equal, mut renumbered) = (0, 0);
     for module in modules {
         let symbol = module.contract.symbol;
         let today = code(&module.text);
         let before = fs::read_to_string(folder.join(format!("{symbol}.ptx"))).map(|text| code(&text));
         let verdict = compare(&today, before.as_deref().ok());
         equal += usize::from(verdict == Verdict::Equal);
+        renumbered += usize::from(verdict == Verdict::Renumbered);
         println!("{symbol}: {verdict}");
     }
-    let different = modules.len() - equal;
-    println!("{equal} entries equal, {different} different from {}", folder.display());
+    let different = modules.len() - equal - renumbered;
+    let folder = folder.display();
+    println!(
+        "{equal} entries equal, {renumbered} but for numbers of registers, {different} different; {folder}"
+    );
     if different > 0 { Err(format!("{different} entries are different").into()) } else { Ok(()) }
 }
 
@@ -62,6 +71,9 @@ fn code(ptx: &str) -> String {
 
 fn compare<'a>(today: &'a str, before: Option<&'a str>) -> Verdict<'a> {
     let Some(before) = before else { return Verdict::New };
+    if today != before && renumbered(today) == renumbered(before) {
+        return Verdict::Renumbered;
+    }
     let (mut today, mut before) = (today.lines(), before.lines());
     for number in 1.. {
         match (today.next(), before.next()) {
@@ -71,6 +83,37 @@ fn compare<'a>(today: &'a str, before: Option<&'a str>) -> Verdict<'a> {
         }
     }
     Verdict::Equal
+}
+
+/// The same code with virtual registers numbered per class in the order of their first use.
+fn renumbered(code: &str) -> String {
+    let mut numbers: HashMap<(&str, &str), usize> = HashMap::new();
+    let mut next: HashMap<&str, usize> = HashMap::new();
+    let mut out = String::with_capacity(code.len());
+    // Declarations say how many there are, which the instructions show.
+    for line in code.lines().filter(|line| !line.trim_start().starts_with(".reg")) {
+        let mut rest = line;
+        while let Some(at) = rest.find('%') {
+            let name = &rest[at + 1..];
+            let class = name.find(|c: char| !c.is_ascii_alphabetic()).map_or(name, |end| &name[..end]);
+            let number = &name[class.len()..];
+            let number = number.find(|c: char| !c.is_ascii_digit()).map_or(number, |end| &number[..end]);
+            out.push_str(&rest[..=at]);
+            out.push_str(class);
+            if !number.is_empty() {
+                let new = *numbers.entry((class, number)).or_insert_with(|| {
+                    let next = next.entry(class).or_default();
+                    *next += 1;
+                    *next
+                });
+                out.push_str(&new.to_string());
+            }
+            rest = &name[class.len() + number.len()..];
+        }
+        out.push_str(rest);
+        out.push('\n');
+    }
+    out
 }
 
 #[cfg(test)]
@@ -85,10 +128,12 @@ mod tests {
         let noise =
             "\n\t.loc\t2 9 1 // @1:4:5\n\tadd.s32 \t%r1, %r2, 3; // three\n\t// end\n$L__BB0_2:\n\tret;\n";
         let changed = MODULE.replace("%r2, 3", "%r2, 4");
+        let renumbered = MODULE.replace("%r1", "%r7").replace("%r2", "%r1");
         let longer = format!("{MODULE}\tret;\n");
         let cases = [
             (Some(noise), Verdict::Equal),
             (None, Verdict::New),
+            (Some(renumbered.as_str()), Verdict::Renumbered),
             (
                 Some(changed.as_str()),
                 Verdict::Different(1, "\tadd.s32 \t%r1, %r2, 3;", "\tadd.s32 \t%r1, %r2, 4;"),

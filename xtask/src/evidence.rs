@@ -194,7 +194,11 @@ mod tests {
         let base = r#"{"rows": [
             {"label": "B1", "timing": "hot", "suite": "x", "peer": "ferroflash", "us": 2.0, "ratio": 1.0},
             {"label": "B1", "timing": "hot", "suite": "x", "peer": "base", "us": 2.25, "ratio": 1.125}]}"#;
+        let report = r#"{"device": "NVIDIA L4", "driver": "580.9", "limits": {"sms": 58}, "missing": ["b&c"],
+            "clocks": ["SM 2040 MHz", "SM 1500 MHz"], "verify": {"passed": true, "kernels": []},
+            "bench": {"rows": [{"shape": "s", "timing": "hot", "p50_us": 9, "predicted_us": [8.0, 9.5]}]}}"#;
         let parts = [
+            ("report", piece("l4/report.json", report)),
             ("verify", piece("h200/verify.json", verify)),
             ("program", piece("h200/program-gpu.json", program)),
             ("shim", piece("h200/shim.json", shim)),
@@ -210,7 +214,8 @@ mod tests {
         };
         let html = page::html(&pack);
         let named = ["0123", "v3/2", "4.0e-4", "NVIDIA &lt;H200&gt;", "ferroflash verify", "weather", "fine"];
-        let said = ["test huge ... ok &lt;1&gt;", "WRONG", "2.2", "1.125"];
+        let said =
+            ["test huge ... ok &lt;1&gt;", "WRONG", "2.2", "1.125", "8.0 to 9.5", "SM 1500 MHz", "b&amp;c"];
         for words in named.into_iter().chain(said) {
             assert!(html.contains(words), "{words}");
         }

@@ -1,6 +1,7 @@
 //! FerroFlash's tasks. `cargo xtask --help` lists them.
 
 mod budgets;
+mod calibration;
 mod candle;
 mod ci;
 mod compare;
@@ -48,6 +49,19 @@ enum Task {
     PtxStats(stats::Stats),
     /// Bring what is missing, then run the tests, on a sample of the kernels that stands for all
     Test(test::Test),
+    /// Break every kernel in every way, and count what the simulator and the results notice: for days, where
+    /// `--entry` or `--sample` does not say less (`cargo xtask mutate -- --help`)
+    Mutate {
+        /// Passed on to `ferroflash-mutants`
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+    /// Solve random problems in the simulator, by a seed that nobody has used (`cargo xtask fuzz -- --help`)
+    Fuzz {
+        /// Passed on to `ferroflash fuzz`
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
     /// Bring what is missing, build, and compute attention on a small real input
     Demo {
         /// Passed on to `ferroflash demo`
@@ -101,6 +115,8 @@ fn run(task: Task) -> Result {
         }
         Task::PtxStats(stats) => stats::run(&root, &stats),
         Task::Test(test) => test::run(&root, &test),
+        Task::Mutate { arguments } => test::mutate(&root, &arguments),
+        Task::Fuzz { arguments } => test::fuzz(&root, &arguments),
         Task::Demo { arguments } => ci::demo(&root, &arguments),
         Task::Ci => ci::ci(&root),
         Task::Package => package::run(&root),

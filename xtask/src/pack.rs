@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use crate::process::{Result, cargo, spinner, stdout};
 
@@ -55,12 +56,15 @@ pub fn run(root: &Path) -> Result {
     }
     fs::copy(root.join("host/cli/src/bench/suites.json"), pack.join("suites.json"))?;
 
+    let commit = stdout(Command::new("git").args(["rev-parse", "--short=12", "HEAD"]).current_dir(root))?;
+    fs::write(pack.join("about.txt"), format!("commit {commit}"))?;
+
     let bytes = size(&pack)?;
     if bytes > LIMIT {
         return Err(format!("{FOLDER} has {} MiB; at most {} fit", bytes >> 20, LIMIT >> 20).into());
     }
     println!(
-        "{FOLDER}: {:.1} MiB; copy it to the GPU machine and run `./evidence.sh` there",
+        "{FOLDER}: {:.1} MiB; copy it to the GPU machine; `./evidence.sh list` there says what it runs",
         bytes as f64 / 1048576.0
     );
     Ok(())

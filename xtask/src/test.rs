@@ -1,22 +1,20 @@
-//! `cargo xtask test`: the kernels that stand for all (or all), and every test binary of the workspace, side by
-//! side on all cores.
+//! `cargo xtask test`: the kernels that stand for all (or all), and every test program of the workspace, side
+//! by side on all cores.
 
 mod binaries;
 mod queue;
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::Instant;
+use std::time::{Instant, UNIX_EPOCH};
 
 use clap::Args;
 
 use crate::kernels::{self, Build};
 use crate::process::{Result, cargo, loud};
 use crate::{budgets, setup};
+use binaries::Environment;
+pub use binaries::FEATURES;
 use queue::{Job, Kind};
-
-/// What the library has only on request, and tests and lints want: one set, so that nothing is built twice.
-pub const FEATURES: &str = "ferroflash/cust,ferroflash/cudarc";
 
 /// Where the sample's modules are put for the library's build.
 const SAMPLE: &str = "target/sample-ptx";
@@ -51,7 +49,7 @@ pub fn run(root: &Path, test: &Test) -> Result {
         let minutes = budgets::TEST_MINUTES;
         match test.all {
             false => println!(
-                "testing a sample of the kernels, in {:.0} minutes on two idle cores where nothing is compiled yet \
+                "testing a sample of the kernels: {:.0} minutes on two idle cores that have nothing compiled \
                  (`--all` tests every kernel, in half an hour)",
                 minutes / 2.0
             ),
@@ -68,8 +66,23 @@ pub fn run(root: &Path, test: &Test) -> Result {
     loud(command.envs(modules(root, test.all)?))
 }
 
-/// A variable for the library's build, where it carries a sample.
-type Environment = Option<(&'static str, PathBuf)>;
+/// `cargo xtask mutate`: the mutation score of every kernel, or of those that the arguments name.
+pub fn mutate(root: &Path, arguments: &[String]) -> Result {
+    kernels::ptx(root, &Build::all())?;
+    let mutants = ["run", "--quiet", "--package", "ferroflash-tests", "--bin", "ferroflash-mutants"];
+    loud(cargo().args(mutants).args(["--features", FEATURES, "--"]).args(arguments).current_dir(root))
+}
+
+/// `cargo xtask fuzz`: random problems by a seed of now, unless the arguments name one.
+pub fn fuzz(root: &Path, arguments: &[String]) -> Result {
+    kernels::ptx(root, &Build::all())?;
+    let seed = UNIX_EPOCH.elapsed()?.as_secs().to_string();
+    let is_given =
+        arguments.iter().any(|a| ["--seed", "--case", "--help"].iter().any(|name| a.starts_with(name)));
+    let seed = if is_given { Vec::new() } else { vec!["--seed", &seed] };
+    let program = ["run", "--quiet", "--package", "ferroflash-cli", "--", "fuzz", "--device", "sim"];
+    loud(cargo().args(program).args(seed).args(arguments).current_dir(root))
+}
 
 /// Compiles the kernels, and gives what the environment must be for a library that carries them.
 fn modules(root: &Path, all: bool) -> Result<Environment> {
@@ -104,15 +117,4 @@ pub fn all(root: &Path, all: bool) -> Result {
 /// Where it is kept how long each test program took: the longest go first.
 fn times(root: &Path) -> PathBuf {
     root.join("target/test-times.json")
-}
-
-/// A test program as cargo starts it.
-fn program(executable: &Path, manifest: &Path, libraries: &[PathBuf]) -> Result<Command> {
-    let package = manifest.parent().ok_or("a manifest lies in a folder")?;
-    let mut command = Command::new(executable);
-    let inherited = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
-    let path = libraries.iter().cloned().chain(std::env::split_paths(&inherited));
-    command.current_dir(package).env("CARGO_MANIFEST_DIR", package);
-    command.env("LD_LIBRARY_PATH", std::env::join_paths(path.filter(|p| !p.as_os_str().is_empty()))?);
-    Ok(command)
 }

@@ -1,5 +1,8 @@
 //! `cargo xtask tidy`: the invariants of ARCHITECTURE.md that can be read off the text.
 
+mod circles;
+mod imports;
+
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -84,8 +87,8 @@ const RULES: &[Rule] = &[
     Rule {
         applies: &["device", "kernels-gpu", "host", "ptx-sim", "tests", "xtask"],
         except: &[],
-        words: &[concat!("#[ign", "ore"), concat!("todo", "!("), concat!("unimplemented", "!(")],
-        why: "no test is skipped and nothing is a stub",
+        words: &[concat!("#[ign", "ore]"), concat!("todo", "!("), concat!("unimplemented", "!(")],
+        why: "nothing is a stub, and a test that is ignored says which command runs it",
     },
 ];
 
@@ -101,7 +104,7 @@ pub fn run(root: &Path) -> Result {
             .args(["ls-files", "--cached", "--others", "--exclude-standard"])
             .current_dir(root),
     )?;
-    let mut broken = Vec::new();
+    let (mut broken, mut sources) = (Vec::new(), Vec::new());
     for name in list.lines() {
         // Deleted, but not yet from git; or no text.
         let Ok(text) = fs::read_to_string(root.join(name)) else { continue };
@@ -110,7 +113,9 @@ pub fn run(root: &Path) -> Result {
         }
         broken.extend(wide_lines(name, &text));
         broken.extend(machine_paths(name, &text));
+        sources.push((name, text));
     }
+    broken.extend(circles::broken(&sources));
     if broken.is_empty() { Ok(()) } else { Err(broken.join("\n").into()) }
 }
 
@@ -121,6 +126,12 @@ fn check(name: &str, text: &str, broken: &mut Vec<String>) {
     }
     if !name.contains("/fixtures/") && !text.starts_with("//!") {
         broken.push(format!("{name}:1: begins with no `//!` line that says what the file owns"));
+    }
+    for (n, line) in text.lines().enumerate() {
+        let reason = line.trim_start().strip_prefix(concat!("#[ign", "ore = \""));
+        if reason.is_some_and(|reason| !reason.contains("cargo xtask")) {
+            broken.push(format!("{name}:{}: a test that is ignored says which command runs it", n + 1));
+        }
     }
     for rule in RULES.iter().filter(|r| below(name, r.applies) && !below(name, r.except)) {
         for (n, line) in text.lines().enumerate() {

@@ -1,4 +1,4 @@
-//! New keys and values on their way into somebody's cache.
+//! Append: new keys and values for a KV cache of the caller.
 use crate::errors::{invalid, refused};
 use crate::here::{Here, lock};
 use crate::inputs::{Read, data, input, no_such_type};
@@ -10,12 +10,12 @@ use ferroflash::cudarc::{Element, Number, PagesMut, Scale, SlotNumber};
 use half::{bf16, f16};
 use std::sync::Mutex;
 
-/// What the numbers of an e4m3 cache stand for: themselves times these.
+/// Scales of an e4m3 KV cache: a stored number times the scale is the value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CacheScales {
-    /// Of keys, above 0.
+    /// Scale of keys, above 0.
     pub keys: f32,
-    /// Of values, above 0.
+    /// Scale of values, above 0.
     pub values: f32,
 }
 
@@ -25,13 +25,14 @@ impl Default for CacheScales {
     }
 }
 
-/// Puts `k` and `v`, `(tokens, heads, head_dim)`, to rows `slots`, i64 or i32 `(tokens)`, of the caches,
-/// `(pages, page, heads, head_dim)`: token `t` goes to row `slots[t] % page` of page `slots[t] / page`, or
-/// nowhere where there is no such row. Caches of u8 are e4m3 and get `x / scale`. They are changed in
-/// place, each in a storage of its own: neither the other cache's nor that of `k`, `v` or `slots`.
+/// Writes `k` and `v`, `(tokens, heads, head_dim)`, into KV caches `(pages, page, heads, head_dim)` by slot
+/// mapping `slots`, i64 or i32 `(tokens)`. Token `t` goes to row `slots[t] % page` of page `slots[t] / page`;
+/// the kernel skips a slot that the KV cache lacks. KV caches of u8 are e4m3 and store `x / scale`. The
+/// function changes the KV caches in place. Each needs its own storage: not the other KV cache's, and not
+/// that of `k`, `v` or `slots`.
 ///
 /// # Errors
-/// [`candle::Error::Cuda`], in which there is a [`ferroflash::Error`].
+/// [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
 #[doc(alias = "reshape_and_cache")]
 pub fn append(
     k: &Tensor,
@@ -49,7 +50,7 @@ pub fn append(
     // Whoever writes a storage locks it for himself: asked for again, it would be waited for without an end.
     let [keys, values] = [storage(k_cache), storage(v_cache)];
     if keys == values {
-        return Err(invalid("v_cache", "in k_cache's storage", "it must be in one of its own"));
+        return Err(invalid("v_cache", "in k_cache's storage", "it must be in its own storage"));
     }
     for (name, tensor) in [("k", k), ("v", v), ("slots", slots)] {
         if [keys, values].contains(&storage(tensor)) {
@@ -59,19 +60,20 @@ pub fn append(
     k_cache.inplace_op3(k, v, &Keys { v_cache, slots, scales })
 }
 
-/// Where a tensor's storage lies, as long as the tensor does: who shares it is there too.
+/// Address of a tensor's storage, valid while the tensor lives. Tensors that share the storage share the
+/// address.
 fn storage(tensor: &Tensor) -> usize {
     std::ptr::from_ref::<Storage>(&tensor.storage_and_layout().0).addr()
 }
 
-/// Keys are written with values beside them: the first half of an operation on both.
+/// The first half of an operation on both KV caches: it holds the keys.
 struct Keys<'a> {
     v_cache: &'a Tensor,
     slots: &'a Tensor,
     scales: Option<CacheScales>,
 }
 
-/// The second half, which has all that it takes.
+/// The second half, with all inputs.
 struct Values<'a> {
     tokens: [(&'a CudaStorage, &'a Layout); 2],
     keys: Mutex<(&'a mut CudaStorage, &'a Layout)>,
@@ -170,7 +172,7 @@ impl Values<'_> {
     }
 }
 
-/// A cache's elements, from its first one on.
+/// A KV cache's elements, from the first one on.
 fn written<T: CudaDType>(storage: &mut CudaStorage, at: usize) -> Result<CudaViewMut<'_, T>> {
     let all = storage.as_cuda_slice_mut::<T>()?;
     all.try_slice_mut(at..).ok_or_else(|| invalid("cache", at, "it must begin within its storage"))

@@ -1,4 +1,4 @@
-//! What is asked of a row of scores, whatever the keys lie in; and operations with two results.
+//! Parameters of scores for every kind of keys; and operations with two results.
 use candle::backend::BackendStorage;
 use candle::cuda_backend::CudaDType;
 use candle::cuda_backend::cudarc::driver::CudaSlice;
@@ -10,60 +10,61 @@ use crate::errors::invalid;
 use crate::here::lock;
 use crate::inputs::Stored;
 
-/// What becomes of scores, beyond the names that candle-flash-attn has for it: for the functions that give
-/// the log-sum-exp, and for caches.
+/// Parameters of scores beyond candle-flash-attn's functions: for functions that return the LSE, and for KV
+/// caches.
 #[derive(Clone, Debug)]
 #[must_use]
 #[non_exhaustive]
 pub struct Attend {
     /// Factor of the scores, above 0.
     pub softmax_scale: f32,
-    /// Keys before a query's position that it sees; `None` is all.
+    /// Number of visible keys before a query's position; `None` is all.
     pub window_size_left: Option<usize>,
-    /// Keys behind a query's position that it sees; `None` is all.
+    /// Number of visible keys after a query's position; `None` is all.
     pub window_size_right: Option<usize>,
-    /// Scores become `softcap * tanh(score / softcap)`; 0, what is below and `None` leave them alone.
+    /// Scores become `softcap * tanh(score / softcap)`; 0, negative values and `None` turn it off.
     pub softcap: Option<f32>,
-    /// f32 `[heads]`: scores fall with the distance.
+    /// ALiBi slopes, f32 `[heads]`.
     pub alibi_slopes: Option<Tensor>,
-    /// f32 `[heads]`: a logit that belongs to no key.
+    /// Attention sinks, f32 `[heads]`: one logit per head.
     pub sinks: Option<Tensor>,
 }
 
 impl Attend {
-    /// To every key.
+    /// Attention to every key.
     pub fn full(softmax_scale: f32) -> Self {
         let (window_size_left, window_size_right) = (None, None);
         let (softcap, alibi_slopes, sinks) = (None, None, None);
         Attend { softmax_scale, window_size_left, window_size_right, softcap, alibi_slopes, sinks }
     }
 
-    /// To keys up to the query's own position, the last query's being the last key's.
+    /// Causal attention: keys up to the query's own position. The last query aligns with the last key.
     pub fn causal(softmax_scale: f32) -> Self {
         Attend::full(softmax_scale).window(None, Some(0))
     }
 
-    /// To keys from `left` before to `right` behind the query's own position.
+    /// Sets a window: keys from `left` before to `right` after the query's own position.
     pub fn window(self, left: Option<usize>, right: Option<usize>) -> Self {
         Attend { window_size_left: left, window_size_right: right, ..self }
     }
 
-    /// With capped scores.
+    /// Sets the softcap.
     pub fn softcap(self, softcap: f32) -> Self {
         Attend { softcap: Some(softcap), ..self }
     }
 
-    /// With ALiBi.
+    /// Sets ALiBi slopes.
     pub fn alibi_slopes(self, slopes: &Tensor) -> Self {
         Attend { alibi_slopes: Some(slopes.clone()), ..self }
     }
 
-    /// With sinks.
+    /// Sets attention sinks.
     pub fn sinks(self, sinks: &Tensor) -> Self {
         Attend { sinks: Some(sinks.clone()), ..self }
     }
 
-    /// For at most so many keys. candle-flash-attn's rule: a window that reaches past all keys is none.
+    /// The mask for at most this many keys. candle-flash-attn's rule: a window that covers all keys is no
+    /// window.
     pub(crate) fn mask(&self, seqlen_k: usize) -> Mask {
         let side = |keys: Option<usize>| {
             keys.filter(|keys| *keys <= seqlen_k).and_then(|keys| u32::try_from(keys).ok())
@@ -75,25 +76,25 @@ impl Attend {
         }
     }
 
-    /// 0 is none. candle-flash-attn's rule: so is what is below.
+    /// The softcap; 0 is off. candle-flash-attn's rule: a negative one is off too.
     pub(crate) fn cap(&self) -> f32 {
         self.softcap.map_or(0.0, |cap| if cap <= 0.0 { 0.0 } else { cap })
     }
 }
 
-/// What an operation has made.
+/// The results of an operation.
 pub(crate) struct Outputs {
     pub o: CudaStorage,
     pub shape: Shape,
     pub lse: Option<(CudaStorage, Shape)>,
 }
 
-/// Memory that was filled, as candle's.
+/// Filled memory as candle's storage.
 pub(crate) fn stored<T: CudaDType>(slice: CudaSlice<T>, device: &CudaDevice) -> CudaStorage {
     CudaStorage::wrap_cuda_slice(slice, device.clone())
 }
 
-/// An operation of three tensors whose second result waits in it.
+/// An operation on three tensors that stores its second result.
 struct WithLse<F> {
     run: F,
     lse: Mutex<Option<(CudaStorage, Shape)>>,
@@ -131,7 +132,7 @@ impl<F: Fn([Stored<'_>; 3]) -> Result<Outputs>> CustomOp3 for WithLse<F> {
     }
 }
 
-/// Runs an operation that has no gradient, and gives O and, where it has made one, the log-sum-exp.
+/// Runs an operation without gradient. Returns O, and the LSE if the operation computed it.
 pub(crate) fn run(
     [q, k, v]: [&Tensor; 3],
     operation: impl Fn([Stored<'_>; 3]) -> Result<Outputs>,
@@ -146,12 +147,12 @@ pub(crate) fn run(
     Ok((o, lse.map(|(lse, shape)| Tensor::from_storage(Storage::Cuda(lse), shape, none(), false))))
 }
 
-/// What a run that was asked for both has made.
+/// The results of a run that computed both.
 pub(crate) fn both((o, lse): (Tensor, Option<Tensor>)) -> Result<(Tensor, Tensor)> {
     lse.map(|lse| (o, lse)).ok_or_else(|| invalid("lse", "none", "it was asked for"))
 }
 
-/// The device of a tensor inside of an operation.
+/// The device of an operation's tensor.
 pub(crate) fn device((storage, _): Stored<'_>) -> &CudaDevice {
     storage.device()
 }

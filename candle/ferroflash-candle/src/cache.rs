@@ -1,4 +1,4 @@
-//! Keys and values of one layer, in pages.
+//! The paged KV cache of one layer.
 use crate::append::{CacheScales, append};
 use crate::attend::{Attend, both};
 use crate::errors::invalid;
@@ -7,8 +7,8 @@ use crate::paged::{PagedKv, Queries};
 use crate::step::Step;
 use candle::{DType, Device, Result, Tensor};
 
-/// Keys and values of one layer: pages of any sequences. A model's layer holds one; which sequence has which
-/// pages, the layers' [`Step`] says.
+/// The paged KV cache of one layer, for any sequences. Each layer of a model holds one. The layers share one
+/// [`Step`], which tells each sequence's pages.
 ///
 /// ```no_run
 /// # fn main() -> candle::Result<()> {
@@ -46,10 +46,10 @@ pub struct KvCache {
 }
 
 impl KvCache {
-    /// `(pages, page, key heads, head_dim)` of f16 or bf16.
+    /// A KV cache `(pages, page, key heads, head_dim)` of f16 or bf16.
     ///
     /// # Errors
-    /// Another type, and what the driver refuses.
+    /// If the dtype is another one, or the driver fails.
     pub fn new(shape: (usize, usize, usize, usize), dtype: DType, device: &Device) -> Result<Self> {
         if !matches!(dtype, DType::F16 | DType::BF16) {
             return Err(no_such_type("a cache", dtype));
@@ -58,10 +58,10 @@ impl KvCache {
         Ok(KvCache { keys, values, scales: None })
     }
 
-    /// The same of e4m3, half as large: a number stands for itself times a scale.
+    /// An e4m3 KV cache, half as large: a stored number times the scale is the value.
     ///
     /// # Errors
-    /// What the driver refuses.
+    /// If the driver fails.
     pub fn e4m3(shape: (usize, usize, usize, usize), scales: CacheScales, device: &Device) -> Result<Self> {
         let [keys, values] =
             [Tensor::zeros(shape, DType::U8, device)?, Tensor::zeros(shape, DType::U8, device)?];
@@ -73,29 +73,29 @@ impl KvCache {
         [&self.keys, &self.values]
     }
 
-    /// Puts this step's keys and values, `(tokens, heads, head_dim)`, to their places.
+    /// Writes this step's keys and values, `(tokens, heads, head_dim)`, into their slots.
     ///
     /// # Errors
-    /// [`candle::Error::Cuda`], in which there is a [`ferroflash::Error`].
+    /// [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
     pub fn append(&mut self, k: &Tensor, v: &Tensor, step: &Step) -> Result<()> {
         self.on_its_pages(step)?;
         append(k, v, &self.keys, &self.values, &step.slots()?, self.scales)
     }
 
-    /// Attention of this step's queries, `(tokens, heads, head_dim)`, on the keys of their sequences, those
-    /// that the step has [appended](KvCache::append) included; a sequence's last query stands at its last
-    /// key.
+    /// Attention of this step's queries, `(tokens, heads, head_dim)`, on the keys of their sequences,
+    /// including the keys that this step has [appended](KvCache::append). A sequence's last query aligns with
+    /// its last key.
     ///
     /// # Errors
-    /// [`candle::Error::Cuda`], in which there is a [`ferroflash::Error`].
+    /// [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
     pub fn attend(&self, q: &Tensor, step: &Step, attend: &Attend) -> Result<Tensor> {
         Ok(self.parts(q, step, attend, false)?.0)
     }
 
-    /// The same, and the log-sum-exp of each row, f32 `(heads, tokens)`.
+    /// As [`KvCache::attend`], and returns the LSE of each row, f32 `(heads, tokens)`.
     ///
     /// # Errors
-    /// Those of [`KvCache::attend`].
+    /// The errors of [`KvCache::attend`].
     pub fn attend_with_lse(&self, q: &Tensor, step: &Step, attend: &Attend) -> Result<(Tensor, Tensor)> {
         both(self.parts(q, step, attend, true)?)
     }
@@ -108,7 +108,7 @@ impl KvCache {
         Ok(())
     }
 
-    /// What is decoded and what is not are launches of their own.
+    /// Decode and prefill are separate launches.
     fn parts(&self, q: &Tensor, step: &Step, attend: &Attend, lse: bool) -> Result<(Tensor, Option<Tensor>)> {
         self.on_its_pages(step)?;
         let (rows, heads, head_dim) = q.dims3()?;

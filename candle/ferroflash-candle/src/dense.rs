@@ -1,4 +1,4 @@
-//! Sequences of one length: candle-flash-attn's operation and functions.
+//! Dense attention: candle-flash-attn's operation and functions.
 use crate::attend::{Attend, Outputs, both, device, run, stored};
 use crate::errors::invalid;
 use crate::here::Here;
@@ -14,13 +14,13 @@ use half::{bf16, f16};
 pub struct FlashAttn {
     /// Factor of the scores, above 0.
     pub softmax_scale: f32,
-    /// f32 `[heads]`: scores fall with the distance.
+    /// ALiBi slopes, f32 `[heads]`.
     pub alibi_slopes: Option<Tensor>,
-    /// Keys before a query's position that it sees; `None` is all.
+    /// Number of visible keys before a query's position; `None` is all.
     pub window_size_left: Option<usize>,
-    /// Keys behind a query's position that it sees; `None` is all.
+    /// Number of visible keys after a query's position; `None` is all.
     pub window_size_right: Option<usize>,
-    /// Scores become `softcap * tanh(score / softcap)`; 0, what is below and `None` leave them alone.
+    /// Scores become `softcap * tanh(score / softcap)`; 0, negative values and `None` turn it off.
     pub softcap: Option<f32>,
 }
 
@@ -59,7 +59,8 @@ impl CustomOp3 for FlashAttn {
     }
 }
 
-/// Where packed sequences begin among rows, u32 or i32, one more than there are; and the most rows of one.
+/// Offsets of varlen sequences, u32 or i32, one more than there are sequences; and the maximum of rows per
+/// sequence.
 #[derive(Clone, Copy)]
 pub(crate) struct Starts<'a> {
     pub q: &'a Tensor,
@@ -68,7 +69,7 @@ pub(crate) struct Starts<'a> {
     pub max_k: usize,
 }
 
-/// Attention of tensors, packed or not.
+/// Attention on tensors, dense or varlen.
 pub(crate) fn forward(
     inputs: [Stored<'_>; 3],
     attend: &Attend,
@@ -134,20 +135,20 @@ fn on<T: Element + CudaDType>(
     Ok(Outputs { o: stored(o, device), shape: q.1.shape().clone(), lse })
 }
 
-/// `softmax(softmax_scale * q kᵀ) v`. Shapes are `(batch, sequence, heads, head_dim)`; the heads of `k` and
-/// `v` divide those of `q`. `causal` is aligned bottom-right.
+/// `softmax(softmax_scale * q kᵀ) v`. Shapes are `(batch, sequence, heads, head_dim)`; the number of heads of
+/// `k` and `v` divides that of `q`. `causal` aligns bottom-right.
 ///
 /// # Errors
-/// [`candle::Error::Cuda`], in which there is a [`ferroflash::Error`].
+/// [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
 pub fn flash_attn(q: &Tensor, k: &Tensor, v: &Tensor, softmax_scale: f32, causal: bool) -> Result<Tensor> {
     flash_attn_windowed(q, k, v, softmax_scale, None, causal.then_some(0))
 }
 
-/// The same, each query seeing keys from `window_size_left` before to `window_size_right` behind its own
-/// position; `None` is unbounded.
+/// The function without `_windowed`, with a window: each query sees keys from `window_size_left` before to
+/// `window_size_right` after its own position; `None` is unbounded.
 ///
 /// # Errors
-/// Those of [`flash_attn`].
+/// The errors of [`flash_attn`].
 pub fn flash_attn_windowed(
     q: &Tensor,
     k: &Tensor,
@@ -161,10 +162,10 @@ pub fn flash_attn_windowed(
     q.apply_op3(k, v, op)
 }
 
-/// [`flash_attn`] with ALiBi: scores fall with the distance, by a slope for each query head, f32.
+/// [`flash_attn`] with ALiBi: one f32 slope per query head.
 ///
 /// # Errors
-/// Those of [`flash_attn`].
+/// The errors of [`flash_attn`].
 pub fn flash_attn_alibi(
     q: &Tensor,
     k: &Tensor,
@@ -179,7 +180,7 @@ pub fn flash_attn_alibi(
 /// [`flash_attn_windowed`] with ALiBi.
 ///
 /// # Errors
-/// Those of [`flash_attn`].
+/// The errors of [`flash_attn`].
 pub fn flash_attn_alibi_windowed(
     q: &Tensor,
     k: &Tensor,
@@ -194,11 +195,11 @@ pub fn flash_attn_alibi_windowed(
     q.apply_op3(k, v, op)
 }
 
-/// [`flash_attn_windowed`] with ALiBi or without, scores becoming `softcap * tanh(score / softcap)`; 0
-/// turns that off.
+/// [`flash_attn_windowed`] with optional ALiBi and softcap: scores become `softcap * tanh(score / softcap)`;
+/// 0 is off.
 ///
 /// # Errors
-/// Those of [`flash_attn`].
+/// The errors of [`flash_attn`].
 #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
 pub fn flash_attn_alibi_windowed_softcap(
     q: &Tensor,
@@ -215,10 +216,10 @@ pub fn flash_attn_alibi_windowed_softcap(
     q.apply_op3(k, v, op)
 }
 
-/// Attention and the log-sum-exp of each row, f32 `(batch, heads, sequence)`, natural. It has no gradient.
+/// Attention, and the LSE of each row, f32 `(batch, heads, sequence)`, natural. It has no gradient.
 ///
 /// # Errors
-/// Those of [`flash_attn`].
+/// The errors of [`flash_attn`].
 pub fn flash_attn_with_lse(q: &Tensor, k: &Tensor, v: &Tensor, attend: &Attend) -> Result<(Tensor, Tensor)> {
     both(run([q, k, v], |inputs| forward(inputs, attend, None, true))?)
 }

@@ -1,18 +1,18 @@
-//! FerroFlash's errors as candle's.
+//! Conversion of FerroFlash's errors into candle's.
 use ferroflash::Error;
 use std::fmt::Display;
 
-/// As one of candle's, where it can be found by `downcast_ref`.
+/// Converts into candle's error; `downcast_ref` finds the original.
 pub(crate) fn refused(error: Error) -> candle::Error {
     candle::Error::Cuda(Box::new(error)).bt()
 }
 
-/// Of a request that makes sense.
+/// The error of a valid but unsupported request.
 pub(crate) fn unsupported(feature: impl Display, reason: impl Display) -> candle::Error {
     refused(Error::unsupported(feature, reason))
 }
 
-/// Of a value that contradicts others.
+/// The error of an invalid value.
 pub(crate) fn invalid(what: &'static str, value: impl Display, expected: impl Display) -> candle::Error {
     refused(Error::invalid(what, value, expected))
 }

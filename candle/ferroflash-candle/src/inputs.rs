@@ -1,14 +1,14 @@
-//! candle's tensors as cudarc's views, and these as FerroFlash's inputs.
+//! Conversion of candle's tensors to cudarc's views, and of these to FerroFlash's inputs.
 use crate::errors::{invalid, unsupported};
 use candle::cuda_backend::CudaDType;
 use candle::cuda_backend::cudarc::driver::CudaView;
 use candle::{CudaStorage, Layout, Result, Shape, Storage, StorageRef, Tensor};
 use ferroflash::cudarc::{Element, Integers, Tensor as Input};
 
-/// A tensor inside of an operation.
+/// A tensor of an operation.
 pub(crate) type Stored<'a> = (&'a CudaStorage, &'a Layout);
 
-/// A tensor beside an operation's own, kept from being written meanwhile.
+/// A further tensor of an operation, locked against writes.
 pub(crate) struct Read<'a> {
     storage: StorageRef<'a>,
     layout: &'a Layout,
@@ -32,7 +32,7 @@ impl<'a> Read<'a> {
         }
     }
 
-    /// Its elements, which are `rank` dimensions of `T`, the last of them contiguous.
+    /// Its elements: `rank` dimensions of `T`, the last one contiguous.
     pub fn data<T: CudaDType>(&self, rank: usize) -> Result<CudaView<'_, T>> {
         let (dims, strides) = (self.layout.dims(), self.layout.stride());
         if dims.len() != rank || (strides[rank - 1] != 1 && dims[rank - 1] > 1) {
@@ -48,7 +48,7 @@ impl<'a> Read<'a> {
         all.try_slice(..elements).ok_or_else(|| invalid(self.name, all.len(), expected))
     }
 
-    /// The same of integers, which `u32` and `i32` hold alike.
+    /// Its integers, `u32` or `i32`.
     pub fn numbers(&self, rank: usize) -> Result<Numbers<'_>> {
         match self.storage.dtype() {
             candle::DType::U32 => self.data(rank).map(Numbers::Unsigned),
@@ -57,7 +57,7 @@ impl<'a> Read<'a> {
         }
     }
 
-    /// f32 of each of so many heads.
+    /// One f32 per head.
     pub fn per_head(&self, heads: usize) -> Result<CudaView<'_, f32>> {
         if self.layout.dims() != [heads] {
             let expected = format_args!("it must be [{heads}], one for each query head");
@@ -66,7 +66,7 @@ impl<'a> Read<'a> {
         self.data(1)
     }
 
-    /// Elements from one row to the next of two dimensions.
+    /// Elements from one row to the next, for two dimensions.
     pub fn row_stride(&self) -> usize {
         self.layout.stride()[0]
     }
@@ -87,14 +87,14 @@ impl Numbers<'_> {
     }
 }
 
-/// A tensor's elements, from its first one on.
+/// A tensor's elements, from the first one on.
 pub(crate) fn data<'a, T: CudaDType>((storage, layout): Stored<'a>) -> Result<CudaView<'a, T>> {
     let all = storage.as_cuda_slice::<T>()?;
     all.try_slice(layout.start_offset()..)
         .ok_or_else(|| invalid("tensor", layout.start_offset(), "it must begin within its storage"))
 }
 
-/// `[batch, seqlen, heads, head_dim]`; or of packed sequences `[rows, heads, head_dim]`, which are one batch.
+/// `[batch, seqlen, heads, head_dim]`, or for varlen `[rows, heads, head_dim]` as one batch.
 pub(crate) fn input<'a, T: Element>(
     name: &'static str,
     data: &'a CudaView<'_, T>,
@@ -115,7 +115,7 @@ pub(crate) fn input<'a, T: Element>(
     Ok(Input::new(data, shape).strides(strides.map(|stride| stride as i64)))
 }
 
-/// That a type is none that attention takes.
+/// The error of a dtype that attention does not support.
 pub(crate) fn no_such_type(what: &str, dtype: candle::DType) -> candle::Error {
     unsupported(format_args!("{what} of {dtype:?}"), "flash-attn takes f16 and bf16")
 }

@@ -1,5 +1,5 @@
-//! FerroFlash for candle: candle-flash-attn's functions with the same names and order of arguments, and a
-//! paged cache of keys and values, on kernels written in Rust.
+//! FerroFlash for candle: candle-flash-attn's functions with their names and argument order, and a paged KV
+//! cache, on kernels written in Rust.
 //!
 //! ```no_run
 //! # fn main() -> candle::Result<()> {
@@ -13,12 +13,12 @@
 //! # }
 //! ```
 //!
-//! A [`KvCache`] is what a model's layer holds to generate text: [`KvCache::append`] puts a step's keys and
-//! values to their pages, [`KvCache::attend`] reads them, for sequences of any lengths together.
+//! A model's layer holds a [`KvCache`] to generate text. [`KvCache::append`] writes a step's keys and values
+//! into pages. [`KvCache::attend`] reads them, for sequences of any lengths in one batch.
 //!
-//! Everything runs on the stream of candle's device, which nothing here waits for, and may be captured in a
-//! CUDA graph behind a first call, at which the driver compiles the kernels. Tensors may have any strides
-//! that are multiples of 8 elements, the last one being 1.
+//! Everything runs on the stream of candle's device and never waits for it. After a first call, in which the
+//! driver compiles kernels, you can capture a CUDA graph. Tensors may have any strides that are multiples of
+//! 8 elements; the last stride is 1.
 #![forbid(unsafe_code)]
 mod append;
 mod attend;

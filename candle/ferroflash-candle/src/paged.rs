@@ -1,4 +1,4 @@
-//! Attention on keys and values in pages, whoever's they are.
+//! Attention on a paged KV cache of the caller.
 use crate::append::CacheScales;
 use crate::attend::{Attend, Outputs, both, device, run, stored};
 use crate::errors::invalid;
@@ -11,62 +11,63 @@ use candle::{DType, Result, Shape, Tensor};
 use ferroflash::cudarc::{Cache, Element, Inputs, Number, Pages, PerHead, Scale};
 use half::{bf16, f16};
 
-/// Keys and values of some sequences, in pages of somebody's cache. Lengths and page numbers are read on the
-/// device when launches run; what is wrong there gives wrong numbers, and nothing worse.
+/// A paged KV cache of the caller. The device reads lengths and page indices when a launch runs. Invalid ones
+/// give wrong numbers, and nothing worse.
 #[derive(Clone, Copy, Debug)]
 #[must_use]
 #[non_exhaustive]
 pub struct PagedKv<'a> {
-    /// `(pages, page, heads, head_dim)` of the queries' type, or of u8, which is e4m3. Any page size.
+    /// Keys: `(pages, page, heads, head_dim)` of the queries' dtype, or of u8 (e4m3). Any page size.
     pub keys: &'a Tensor,
-    /// The same of values, with the same shape and strides.
+    /// Values, with the shape and strides of the keys.
     pub values: &'a Tensor,
     /// u32 or i32 `(sequences, columns)`: key `j` of sequence `b` is in page `block_table[b][j / page]`.
     pub block_table: &'a Tensor,
-    /// u32 or i32 `(sequences)`: keys of each.
+    /// u32 or i32 `(sequences)`: keys of each sequence.
     pub lengths: &'a Tensor,
-    /// Most keys of a sequence, where that is less than the table has room for.
+    /// Maximum of keys per sequence, if it is below the block table's capacity.
     pub max_seqlen_k: Option<usize>,
-    /// What the numbers of an e4m3 cache stand for.
+    /// Scales of an e4m3 KV cache.
     pub scales: Option<CacheScales>,
 }
 
-/// Which rows of `q` are whose.
+/// The layout of the queries.
 #[derive(Clone, Copy)]
 pub(crate) enum Queries<'a> {
     /// `(sequences, queries, heads, head_dim)`.
     Even,
-    /// `(rows of all, heads, head_dim)`: where each sequence begins, and the most queries of one.
+    /// `(rows of all sequences, heads, head_dim)`: the sequences' offsets, and the maximum of queries per
+    /// sequence.
     Packed { seqlens: &'a Tensor, max: usize },
 }
 
 impl<'a> PagedKv<'a> {
-    /// Up to as many keys as the table has room for.
+    /// A KV cache with up to the block table's capacity of keys.
     pub fn new(keys: &'a Tensor, values: &'a Tensor, block_table: &'a Tensor, lengths: &'a Tensor) -> Self {
         PagedKv { keys, values, block_table, lengths, max_seqlen_k: None, scales: None }
     }
 
-    /// Attention of `q`, `(sequences, queries, heads, head_dim)`: decoding where these are few.
+    /// Attention of `q`, `(sequences, queries, heads, head_dim)`; few queries run decode kernels.
     ///
     /// # Errors
-    /// [`candle::Error::Cuda`], in which there is a [`ferroflash::Error`].
+    /// [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
     pub fn attend(&self, q: &Tensor, attend: &Attend) -> Result<Tensor> {
         Ok(self.run(q, Queries::Even, attend, false)?.0)
     }
 
-    /// The same, and the log-sum-exp of each row, f32 `(sequences, heads, queries)`, natural.
+    /// As [`PagedKv::attend`], and returns the LSE of each row, f32 `(sequences, heads, queries)`, natural.
     ///
     /// # Errors
-    /// Those of [`PagedKv::attend`].
+    /// The errors of [`PagedKv::attend`].
     pub fn attend_with_lse(&self, q: &Tensor, attend: &Attend) -> Result<(Tensor, Tensor)> {
         both(self.run(q, Queries::Even, attend, true)?)
     }
 
-    /// Attention of sequences of different numbers of queries, at most `max_seqlen_q`: `q` is `(rows of all,
-    /// heads, head_dim)`, and sequence `b` begins at row `seqlens_q[b]`.
+    /// Attention of varlen queries, at most `max_seqlen_q` per sequence: `q` is
+    /// `(rows of all sequences, heads, head_dim)`, and sequence `b` begins at row `seqlens_q[b]`.
     ///
     /// # Errors
-    /// Those of [`PagedKv::attend`].
+    /// The errors of [`PagedKv::attend`].
     pub fn attend_varlen(
         &self,
         q: &Tensor,
@@ -82,7 +83,7 @@ impl<'a> PagedKv<'a> {
     /// row has `-inf` (with sinks, the sink), and O = 0.
     ///
     /// # Errors
-    /// Those of [`PagedKv::attend`].
+    /// The errors of [`PagedKv::attend`].
     pub fn attend_varlen_with_lse(
         &self,
         q: &Tensor,

@@ -1,18 +1,19 @@
-//! Who has which pages of a cache: on the host, as only it hands them out.
+//! Page allocation, on the host.
 use crate::errors::invalid;
 use candle::Result;
 
-/// Keys of a sequence, at most: lengths have 32 bits, of which kernels read a sign.
+/// Maximum of keys per sequence: kernels read lengths as signed 32-bit integers.
 pub(crate) const MOST: usize = i32::MAX as usize;
 
-/// The pages of a cache that nobody has. One pool serves the caches of all layers: the same pages of each.
+/// The free pages of a KV cache. One pool serves the KV caches of all layers: a sequence has equal page
+/// indices in each.
 #[derive(Clone, Debug)]
 pub struct PagePool {
     page: usize,
     free: Vec<u32>,
 }
 
-/// A sequence: its pages, in order, and how many keys are in them.
+/// A sequence: its pages in order, and its number of keys.
 #[derive(Debug, Default)]
 pub struct Sequence {
     pages: Vec<u32>,
@@ -20,26 +21,26 @@ pub struct Sequence {
 }
 
 impl PagePool {
-    /// So many pages of so many keys each.
+    /// A pool of `pages` pages with `page` keys each.
     pub fn new(pages: usize, page: usize) -> Self {
         let pages = u32::try_from(pages).unwrap_or(u32::MAX);
         PagePool { page: page.max(1), free: (0..pages).rev().collect() }
     }
 
-    /// Keys of a page.
+    /// Keys per page.
     pub fn page(&self) -> usize {
         self.page
     }
 
-    /// Pages that nobody has.
+    /// Number of free pages.
     pub fn free(&self) -> usize {
         self.free.len()
     }
 
-    /// Gives a sequence the pages for so many tokens behind its keys, or none.
+    /// Gives a sequence pages for this many more tokens, or none.
     ///
     /// # Errors
-    /// Where the pool has fewer pages, or the sequence 2^31 keys.
+    /// If the pool has too few pages, or the sequence would reach 2^31 keys.
     pub fn grow(&mut self, sequence: &mut Sequence, tokens: usize) -> Result<()> {
         let keys = sequence.with(tokens)?;
         let pages = keys.div_ceil(self.page).saturating_sub(sequence.pages.len());
@@ -51,19 +52,19 @@ impl PagePool {
         Ok(())
     }
 
-    /// Takes a sequence's pages back.
+    /// Frees a sequence's pages.
     pub fn release(&mut self, sequence: Sequence) {
         self.free.extend(sequence.pages.into_iter().rev());
     }
 }
 
 impl Sequence {
-    /// One without keys.
+    /// A sequence without keys.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Keys that are in the cache: those of all steps so far.
+    /// Number of keys in the KV cache, from all steps so far.
     pub fn keys(&self) -> usize {
         self.keys
     }
@@ -73,12 +74,12 @@ impl Sequence {
         &self.pages
     }
 
-    /// Says that so many keys more are in the cache: when the step that has put them there was enqueued.
+    /// Adds this many keys. Call it after you have enqueued the step that writes them.
     pub fn advance(&mut self, tokens: usize) {
         self.keys = self.keys.saturating_add(tokens);
     }
 
-    /// Its keys behind so many tokens more: [`MOST`] at most.
+    /// Its number of keys after this many more tokens, at most [`MOST`].
     pub(crate) fn with(&self, tokens: usize) -> Result<usize> {
         let keys = self.keys.saturating_add(tokens);
         if keys > MOST {

@@ -1,4 +1,5 @@
-//! Ranges of keys that see each other whatever the mask: images inside of a prompt (`mm_prefix_ranges`).
+//! Ranges of keys that see each other regardless of the mask, such as images in a prompt
+//! (`mm_prefix_ranges`).
 use crate::attend::{Attend, both};
 use crate::errors::{invalid, unsupported};
 use crate::inputs::data;
@@ -7,13 +8,12 @@ use crate::paged::{PagedKv, Queries};
 use candle::{CpuStorage, CudaStorage, CustomOp1, DType, Layout, Result, Shape, Tensor};
 use ferroflash::request::Mask;
 
-/// Causal attention of packed sequences on a cache, where a row inside of one of its sequence's ranges sees
-/// the range's later keys too: all keys before the range's end.
+/// Causal attention of varlen queries on a KV cache. A row in one of its sequence's ranges also sees the
+/// range's later keys: all keys before the range's end.
 ///
-/// So each sequence becomes parts that its ranges cut it into. Rows between ranges are causal, with the
-/// keys before their part's end; rows of a range see all keys before its end. That is two launches, in each
-/// of which the other's parts have no keys, and a merge of what has none with what has some: exact, on the
-/// device alone.
+/// The ranges cut each sequence into parts. Rows between ranges are causal, with the keys before their part's
+/// end. Rows of a range see all keys before its end. This takes two launches, in each of which the other
+/// launch's parts have no keys, and a merge. The result is exact, and everything stays on the device.
 pub(crate) fn with_ranges(
     kv: &PagedKv<'_>,
     q: &Tensor,
@@ -80,7 +80,7 @@ pub(crate) fn with_ranges(
     Ok(merge((&causal.0, &causal.1), (&full.0, &full.1))?.0)
 }
 
-/// Integers of u32 or i32 as u32, by their bits.
+/// Reinterprets u32 or i32 integers as u32.
 pub(crate) fn unsigned(integers: &Tensor) -> Result<Tensor> {
     match integers.dtype() {
         DType::I32 => integers.contiguous()?.apply_op1_no_bwd(&Unsigned),

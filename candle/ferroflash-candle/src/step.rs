@@ -1,4 +1,4 @@
-//! One step of a batch: what every layer's cache is told, on the device.
+//! One step of a batch: the device integers that every layer's KV cache needs.
 use crate::errors::{invalid, refused};
 use crate::pages::{MOST, Sequence};
 use candle::backend::BackendStorage;
@@ -7,14 +7,14 @@ use candle::cuda_backend::cudarc::driver::DeviceRepr;
 use candle::{CpuStorage, CudaStorage, DType, Device, InplaceOp1, Layout, Result, Tensor};
 use ferroflash::Error;
 
-/// Where a step's rows belong: slots for their keys, and which pages are whose. It is made once,
-/// [set](Step::set) for each step, and shared by the caches of all layers. Its memory stays where it is, so
-/// that a CUDA graph may be replayed behind another `set`, for as many sequences and tokens.
+/// A step: slots of its new keys, and each sequence's pages. Create it once, [set](Step::set) it for each
+/// step, and share it with the KV caches of all layers. Its memory never moves, so a CUDA graph can be
+/// replayed after another `set` with equal numbers of sequences and tokens.
 #[derive(Debug)]
 pub struct Step {
     most: Most,
     page: usize,
-    /// Lengths, starts, positions, last rows, table.
+    /// Lengths, offsets, positions, last rows, block table.
     integers: Tensor,
     slots: Tensor,
     host: (Vec<u32>, Vec<i64>),
@@ -23,7 +23,7 @@ pub struct Step {
     parts: Vec<Part>,
 }
 
-/// What a [`Step`] has memory for.
+/// The capacity of a [`Step`].
 #[derive(Clone, Copy, Debug)]
 struct Most {
     sequences: usize,
@@ -32,7 +32,8 @@ struct Most {
 }
 
 impl Most {
-    /// Where lengths, starts, positions, last rows and the table begin, and where the table ends.
+    /// Offsets of lengths, sequence offsets, positions, last rows and block table, and the end of the block
+    /// table.
     fn parts(&self) -> [usize; 6] {
         let mut at = 0;
         let sizes = [self.sequences, self.sequences + 1, self.tokens, self.sequences];
@@ -45,27 +46,27 @@ impl Most {
     }
 }
 
-/// Sequences of a step that one launch can take, and what that is told.
+/// Sequences of a step that one launch covers, with its parameters.
 #[derive(Debug)]
 pub(crate) struct Part {
     pub sequences: usize,
     pub first_row: usize,
     pub rows: usize,
-    /// Queries of each, where they are as many; else the most.
+    /// Queries per sequence if they are equal, otherwise the maximum.
     pub widest: usize,
     pub even: bool,
-    /// Where its sequences begin among its rows.
+    /// Offsets of its sequences.
     pub starts: Tensor,
     pub table: Tensor,
     pub lengths: Tensor,
 }
 
 impl Step {
-    /// For steps of at most so many sequences, and tokens of all of them together, on pages of `page` keys,
-    /// of which a sequence has at most `columns`.
+    /// Creates a step for at most `sequences` sequences and `tokens` tokens in all, on pages of `page` keys,
+    /// with at most `columns` pages per sequence.
     ///
     /// # Errors
-    /// Those of the device's memory; pages without a key; 2^31 numbers, which nobody has room for.
+    /// If device memory is insufficient, a page has no key, or there are 2^31 integers or more.
     pub fn new(
         sequences: usize,
         tokens: usize,
@@ -88,13 +89,12 @@ impl Step {
         Ok(Step { most, page, integers, slots, host, sequences: 0, tokens: 0, parts: Vec::new() })
     }
 
-    /// A step in which each sequence gets so many new tokens behind its keys, in the order of their rows. Its
-    /// pages are there already: [`PagePool::grow`](crate::PagePool::grow). Sequences with one token each come
-    /// first where there are others too: these are decoded.
+    /// Sets a step in which each sequence gets this many new tokens, in the order of their rows. Its pages
+    /// must exist: [`PagePool::grow`](crate::PagePool::grow). If some sequences have one token and others
+    /// more, those with one token come first: they run decode kernels.
     ///
     /// # Errors
-    /// Where there are more than the step has memory for, or a sequence has not the pages; what the driver
-    /// refuses.
+    /// If the step exceeds its capacity, a sequence lacks pages, or the driver fails.
     pub fn set(&mut self, sequences: &[(&Sequence, usize)]) -> Result<()> {
         let Most { sequences: most, columns, .. } = self.most;
         let tokens = sequences.iter().fold(0, |sum: usize, (_, tokens)| sum.saturating_add(*tokens));
@@ -141,7 +141,7 @@ impl Step {
         Ok(())
     }
 
-    /// Those from `first` on: before it all have one token.
+    /// The sequences from `first` on; all before it have one token.
     fn part(&self, sequences: &[(&Sequence, usize)], first: usize) -> Result<Part> {
         let tokens = || sequences.iter().map(|(_, tokens)| *tokens);
         let widest = tokens().max().unwrap_or(1);
@@ -168,7 +168,7 @@ impl Step {
         self.tokens
     }
 
-    /// Keys of a page.
+    /// Keys per page.
     pub fn page(&self) -> usize {
         self.page
     }
@@ -176,52 +176,52 @@ impl Step {
     /// Each row's position in its sequence, u32 `[tokens]`.
     ///
     /// # Errors
-    /// None once the step was set.
+    /// Never after [`Step::set`].
     pub fn positions(&self) -> Result<Tensor> {
         self.integers.narrow(0, self.most.parts()[2], self.tokens)
     }
 
-    /// Each sequence's last row, u32 `[sequences]`: whose logits say what comes next.
+    /// Each sequence's last row, u32 `[sequences]`: its logits predict the next token.
     ///
     /// # Errors
-    /// None once the step was set.
+    /// Never after [`Step::set`].
     pub fn last_rows(&self) -> Result<Tensor> {
         self.integers.narrow(0, self.most.parts()[3], self.sequences)
     }
 
-    /// Each row's place in a cache, i64 `[tokens]`.
+    /// The slot mapping: each row's slot, i64 `[tokens]`.
     ///
     /// # Errors
-    /// None once the step was set.
+    /// Never after [`Step::set`].
     pub fn slots(&self) -> Result<Tensor> {
         self.slots.narrow(0, 0, self.tokens)
     }
 
-    /// Keys of each sequence, this step's included, u32 `[sequences]`.
+    /// Keys of each sequence, including this step's, u32 `[sequences]`.
     ///
     /// # Errors
-    /// None once the step was set.
+    /// Never after [`Step::set`].
     pub fn lengths(&self) -> Result<Tensor> {
         self.integers.narrow(0, 0, self.sequences)
     }
 
-    /// Pages of each sequence, u32 `[sequences, columns]`.
+    /// The block table: page indices of each sequence, u32 `[sequences, columns]`.
     ///
     /// # Errors
-    /// None once the step was set.
+    /// Never after [`Step::set`].
     pub fn block_table(&self) -> Result<Tensor> {
         let Most { columns, .. } = self.most;
         let all = self.integers.narrow(0, self.most.parts()[4], self.sequences * columns)?;
         all.reshape((self.sequences, columns))
     }
 
-    /// What is decoded, and what is not.
+    /// The decode part and the prefill part.
     pub(crate) fn parts(&self) -> &[Part] {
         &self.parts
     }
 }
 
-/// Numbers on their way into a tensor's memory.
+/// An upload into a tensor's memory.
 struct Upload<'a, T>(&'a [T]);
 
 impl<T: CudaDType + DeviceRepr + 'static> InplaceOp1 for Upload<'_, T> {

@@ -1,4 +1,4 @@
-//! Sequences of different lengths, packed one behind the other: candle-flash-attn's functions.
+//! Varlen attention: candle-flash-attn's functions.
 use crate::attend::{Attend, both, run};
 use crate::dense::{Starts, forward};
 use crate::errors::invalid;
@@ -6,7 +6,7 @@ use crate::paged::{PagedKv, Queries};
 use crate::ranges::{unsigned, with_ranges};
 use candle::{CpuStorage, CudaStorage, CustomOp3, Layout, Result, Shape, Tensor};
 
-/// The operation, with its own handles of what lies beside its tensors.
+/// The operation, with handles of its further tensors.
 struct VarLen {
     attend: Attend,
     seqlens_q: Tensor,
@@ -47,12 +47,12 @@ impl CustomOp3 for VarLen {
     }
 }
 
-/// Sequences of different lengths: `q` is `(rows of all, heads, head_dim)`, `k` and `v` likewise. Sequence
-/// `b` begins at row `seqlens_q[b]` of `q` and at row `seqlens_k[b]` of `k`, u32 or i32, and ends where the
-/// next one begins. Rows that are no sequence's are 0. `causal` is aligned bottom-right.
+/// Varlen attention: `q` is `(rows of all sequences, heads, head_dim)`, and so are `k` and `v`. Sequence `b`
+/// begins at row `seqlens_q[b]` of `q` and at row `seqlens_k[b]` of `k` (u32 or i32), and ends where the next
+/// one begins. Rows that belong to no sequence are 0. `causal` aligns bottom-right.
 ///
 /// # Errors
-/// [`candle::Error::Cuda`], in which there is a [`ferroflash::Error`].
+/// [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
 #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
 pub fn flash_attn_varlen(
     q: &Tensor,
@@ -69,11 +69,11 @@ pub fn flash_attn_varlen(
     varlen([q, k, v], attend, [seqlens_q, seqlens_k], max)
 }
 
-/// The same, each query seeing keys from `window_size_left` before to `window_size_right` behind its own
-/// position; `None` is unbounded.
+/// The function without `_windowed`, with a window: each query sees keys from `window_size_left` before to
+/// `window_size_right` after its own position; `None` is unbounded.
 ///
 /// # Errors
-/// Those of [`flash_attn_varlen`].
+/// The errors of [`flash_attn_varlen`].
 #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
 pub fn flash_attn_varlen_windowed(
     q: &Tensor,
@@ -91,17 +91,17 @@ pub fn flash_attn_varlen_windowed(
     varlen([q, k, v], attend, [seqlens_q, seqlens_k], [max_seqlen_q, max_seqlen_k])
 }
 
-/// The same on a cache: `k` and `v` are `(pages, page_block_size, heads, head_dim)`, key `j` of sequence
-/// `b` is in page `block_table[b][j / page_block_size]`, and its keys are as many as `seqlens_k` has rows
-/// for. Any page size. Where there is one query for each sequence (as many rows of `q` as sequences, and
-/// `max_seqlen_q` is 1) they are decoded: row `b` is sequence `b`'s.
+/// [`flash_attn_varlen_windowed`] on a paged KV cache: `k` and `v` are
+/// `(pages, page_block_size, heads, head_dim)`, key `j` of sequence `b` is in page
+/// `block_table[b][j / page_block_size]`, and `seqlens_k` gives the number of its keys. Any page size. With
+/// one query per sequence (one row of `q` per sequence, and `max_seqlen_q` is 1) decode kernels run: row `b`
+/// belongs to sequence `b`.
 ///
-/// A row inside of one of its sequence's `mm_prefix_ranges`, i32 `(sequences, ranges, 2)`, sees the keys of
-/// that range too, whatever the mask. Ranges of a sequence are disjoint; those that end where they begin
-/// are none.
+/// A row in one of its sequence's `mm_prefix_ranges`, i32 `(sequences, ranges, 2)`, also sees the keys of
+/// that range, regardless of the mask. Ranges of a sequence are disjoint; an empty range has no effect.
 ///
 /// # Errors
-/// Those of [`flash_attn_varlen`].
+/// The errors of [`flash_attn_varlen`].
 #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
 pub fn flash_attn_varlen_paged_windowed(
     q: &Tensor,
@@ -145,10 +145,10 @@ pub fn flash_attn_varlen_paged_windowed(
     kv.attend_varlen(q, seqlens_q, max_seqlen_q, &attend)
 }
 
-/// [`flash_attn_varlen`] with ALiBi: scores fall with the distance, by a slope for each query head, f32.
+/// [`flash_attn_varlen`] with ALiBi: one f32 slope per query head.
 ///
 /// # Errors
-/// Those of [`flash_attn_varlen`].
+/// The errors of [`flash_attn_varlen`].
 #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
 pub fn flash_attn_varlen_alibi(
     q: &Tensor,
@@ -169,7 +169,7 @@ pub fn flash_attn_varlen_alibi(
 /// [`flash_attn_varlen_windowed`] with ALiBi.
 ///
 /// # Errors
-/// Those of [`flash_attn_varlen`].
+/// The errors of [`flash_attn_varlen`].
 #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
 pub fn flash_attn_varlen_alibi_windowed(
     q: &Tensor,
@@ -189,11 +189,11 @@ pub fn flash_attn_varlen_alibi_windowed(
     varlen([q, k, v], attend, [seqlens_q, seqlens_k], [max_seqlen_q, max_seqlen_k])
 }
 
-/// [`flash_attn_varlen_windowed`] with ALiBi or without, scores becoming `softcap * tanh(score / softcap)`;
-/// 0 turns that off.
+/// [`flash_attn_varlen_windowed`] with optional ALiBi and softcap: scores become
+/// `softcap * tanh(score / softcap)`; 0 is off.
 ///
 /// # Errors
-/// Those of [`flash_attn_varlen`].
+/// The errors of [`flash_attn_varlen`].
 #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
 pub fn flash_attn_varlen_alibi_windowed_softcap(
     q: &Tensor,
@@ -224,7 +224,7 @@ pub fn flash_attn_varlen_alibi_windowed_softcap(
 /// | padding, before the first sequence or after the last | 0 | `-inf`; with sinks, the sink |
 ///
 /// # Errors
-/// Those of [`flash_attn_varlen`].
+/// The errors of [`flash_attn_varlen`].
 #[expect(clippy::too_many_arguments, reason = "they are flash_attn_varlen's")]
 pub fn flash_attn_varlen_with_lse(
     q: &Tensor,

@@ -155,8 +155,8 @@ impl CudaBuilder {
         self
     }
 
-    /// What [`build`](Self::build) calls with the number of modules that it has compiled, and of those that it
-    /// compiles: first with 0, and not at all where every module is kept. Any of its threads may call.
+    /// What [`build`](Self::build) calls with the number of modules that it has compiled, and of those that
+    /// it compiles: first with 0, and not at all where every module is kept. Any of its threads may call.
     pub fn progress(mut self, report: impl Fn(usize, usize) + Send + Sync + 'static) -> Self {
         self.report = Some(Report::new(report));
         self

@@ -87,8 +87,8 @@ mod tests {
     fn members_and_profiles_of_development_say_nothing() {
         let of = |members: &str, dev: &str, release: &str, more: &str| {
             workspace(&format!(
-                "[workspace]\nresolver = \"3\"\nmembers = [{members}]\nexclude = [\"c\"]\n[workspace.dependencies]\n\
-                 a = \"1\"{more}\n[profile.dev]\n{dev}\n[profile.release]\n{release}\n"
+                "[workspace]\nresolver = \"3\"\nmembers = [{members}]\n\
+                 exclude = [\"c\"]\n[workspace.dependencies]\na = \"1\"{more}\n[profile.dev]\n{dev}\n[profile.release]\n{release}\n"
             ))
         };
         let plain = of("\"a\"", "", "", "");

@@ -1,11 +1,15 @@
-//! Capabilities: the whole converged block, a converged warp, all of the block's shared memory.
-use crate::{Place, Steps, Tally};
+//! The capabilities of a kernel: the converged thread block, a converged warp, all of the block's shared
+//! memory.
+use crate::Steps;
+use crate::exchange::Tally;
+use crate::shared::Place;
 use contract::Kernel;
 use core::marker::PhantomData;
 use core::ops::ControlFlow;
 use cuda_std::{barrier, math, memory, thread, warp};
 
-/// A whole, converged thread block under the launch contract `K`. Not `Copy`: a barrier takes it by `&mut`.
+/// The whole, converged thread block under the launch contract `K`. It is not `Copy`: each block barrier
+/// takes it by `&mut`.
 pub struct Block<K> {
     pub(crate) thread: u32,
     /// Generic address of the launch's parameter.
@@ -13,7 +17,7 @@ pub struct Block<K> {
     contract: PhantomData<K>,
 }
 
-/// A whole, converged warp. Every operation that its 32 lanes do together asks for one.
+/// A whole, converged warp. Every operation that needs all 32 lanes takes one.
 #[derive(Clone, Copy)]
 pub struct Warp {
     /// Its number in the block.
@@ -21,7 +25,7 @@ pub struct Warp {
     pub(crate) lane: u32,
 }
 
-/// The block's dynamic shared memory, all of it. Not `Copy`: split once.
+/// All of the block's dynamic shared memory. It is not `Copy`: a kernel splits it once.
 pub struct Smem<K> {
     base: u32,
     contract: PhantomData<K>,
@@ -31,29 +35,29 @@ impl<K: Kernel> Block<K> {
     /// The block and its shared memory.
     ///
     /// # Safety
-    /// - Called once per launch, first thing, by every thread.
-    /// - The launch has `K::THREADS` threads a block along x and `K::SMEM_BYTES` bytes of dynamic shared
+    /// - Every thread calls this once per launch, before anything else.
+    /// - The launch has `K::THREADS` threads per block along x and `K::SMEM_BYTES` bytes of dynamic shared
     ///   memory.
-    /// - `parameter` is the generic address of its parameter ([`cuda_std::parameter_address!`]).
+    /// - `parameter` is the generic address of the kernel's parameter ([`cuda_std::parameter_address!`]).
     #[inline(always)]
     pub unsafe fn enter(parameter: u64) -> (Self, Smem<K>) {
         let block = Block { thread: thread::thread_idx_x(), parameter, contract: PhantomData };
         (block, Smem { base: memory::dynamic_smem(), contract: PhantomData })
     }
 
-    /// The block's number in the grid.
+    /// The block's index in the grid.
     #[inline(always)]
     pub fn index(&self) -> u32 {
         thread::block_idx_x()
     }
 
-    /// How many blocks there are.
+    /// The number of blocks in the grid.
     #[inline(always)]
     pub fn count(&self) -> u32 {
         thread::grid_dim_x()
     }
 
-    /// This thread's number among all of the launch's.
+    /// This thread's index in the launch.
     #[inline(always)]
     pub(crate) fn launch_thread(&self) -> u32 {
         self.index() * K::THREADS + self.thread
@@ -65,15 +69,15 @@ impl<K: Kernel> Block<K> {
         Warp { index: self.thread / 32, lane: self.thread % 32 }
     }
 
-    /// How many warps it has.
+    /// The number of warps in the block.
     #[inline(always)]
     pub fn warps(&self) -> u32 {
         K::THREADS / 32
     }
 
-    /// `f(row, quad)` for each of this thread's four columns at a time, of `rows` rows of `C` base tiles. A
-    /// warp takes a row, or 128 columns of it, together: its lanes have the same row, and some no columns of
-    /// it where there are fewer.
+    /// Deals out `rows` rows of `C` base tiles to the block's threads, four columns at a time, and calls
+    /// `f(row, quad)` for each of this thread's quads. One warp takes one row, or 128 columns of it: its
+    /// lanes have the same row, and lanes past the last column get a quad that does not exist.
     #[inline(always)]
     pub fn deal_quads<const C: usize>(&self, rows: u32, f: impl Fn(u32, u32)) {
         let (warp, parts) = (self.warp(), (C as u32).div_ceil(8));
@@ -82,9 +86,9 @@ impl<K: Kernel> Block<K> {
         }
     }
 
-    /// Lets the compiler forget what it knows of this thread's number. What follows from it is computed
-    /// behind this call, where it is needed; of a loop's body LLVM would compute all of it before the loop,
-    /// ahead of the first load.
+    /// Hides this thread's index from the compiler. LLVM then computes values that depend on it after this
+    /// call, where a loop's body needs them. Otherwise it hoists all of them above the loop, ahead of the
+    /// first load.
     #[inline(always)]
     pub fn forget_thread(&mut self) {
         self.thread = math::opaque(self.thread)
@@ -96,7 +100,7 @@ impl<K: Kernel> Block<K> {
         unsafe { barrier::sync_threads() }
     }
 
-    /// A barrier at which everybody learns whether `p` is true for one.
+    /// A block barrier that tells every thread whether `p` is true for any thread.
     #[inline(always)]
     pub(crate) fn any(&mut self, p: bool) -> bool {
         // SAFETY: `Block` stands for all threads of the block, converged.
@@ -105,33 +109,33 @@ impl<K: Kernel> Block<K> {
 }
 
 impl Warp {
-    /// Its number in the block.
+    /// The warp's index in the block.
     #[inline(always)]
     pub fn index(self) -> u32 {
         self.index
     }
 
-    /// This thread's number in the warp.
+    /// This thread's lane, 0 to 31.
     #[inline(always)]
     pub fn lane(self) -> u32 {
         self.lane
     }
 
-    /// The value of lane `lane`.
+    /// The value of `x` in lane `lane`.
     #[inline(always)]
     pub fn shuffle(self, x: u32, lane: u32) -> u32 {
         // SAFETY: `Warp` stands for 32 converged lanes.
         unsafe { warp::shuffle(x, lane) }
     }
 
-    /// The sum over all lanes.
+    /// The sum of `x` over all lanes.
     #[inline(always)]
     pub fn sum(self, x: u32) -> u32 {
         // SAFETY: `Warp` stands for 32 converged lanes.
         unsafe { warp::sum(x) }
     }
 
-    /// The sum over this lane and those below.
+    /// The sum of `x` over this lane and all lower lanes.
     #[inline(always)]
     pub fn prefix_sum(self, mut x: u32) -> u32 {
         for i in 0..5 {
@@ -142,22 +146,22 @@ impl Warp {
         x
     }
 
-    /// A value that is the same for all lanes, as the assembler can know: it may then keep it in a uniform
-    /// register.
+    /// `x`, which must be equal in all lanes, in a form that tells the assembler so: it may keep the result
+    /// in a uniform register.
     #[inline(always)]
     pub fn uniform(self, x: u32) -> u32 {
         // SAFETY: `Warp` stands for 32 converged lanes.
         unsafe { warp::or(x) }
     }
 
-    /// How many lanes have `p`.
+    /// The number of lanes with `p`.
     #[inline(always)]
     pub fn count(self, p: bool) -> u32 {
         // SAFETY: `Warp` stands for 32 converged lanes.
         unsafe { warp::ballot(p) }.count_ones()
     }
 
-    /// True for all lanes if `p` is for one: a branch on it keeps the warp converged.
+    /// True in all lanes if `p` is true in any lane. A branch on the result keeps the warp converged.
     #[inline(always)]
     pub fn any(self, p: bool) -> bool {
         // SAFETY: `Warp` stands for 32 converged lanes.
@@ -192,13 +196,15 @@ impl Warp {
     }
 }
 
-/// One round of [`Smem::rounds`]: whether to go on.
+/// One round of [`Smem::rounds`]; the result says whether another one follows.
 type Round<K, A> = fn(&<K as Kernel>::Params, A, u32, &mut Block<K>, Smem<K>) -> ControlFlow<()>;
 
 impl<K: Kernel> Smem<K> {
-    /// Uses it again and again, a round each, with a barrier between, until `round` breaks off. Nothing of a
-    /// round may be left when the next begins: `round` takes its right to the memory by value, and being a
-    /// function, not a closure, it has no place to keep anything. `all` is for every round the same.
+    /// Uses the shared memory for one round after another, with a barrier between rounds, until `round`
+    /// breaks off.
+    ///
+    /// Nothing of a round survives into the next: `round` takes the memory by value, and it is a function
+    /// pointer, which captures nothing. `all` is the same for every round.
     #[inline(always)]
     pub fn rounds<A: Copy + 'static>(
         self,
@@ -218,21 +224,21 @@ impl<K: Kernel> Smem<K> {
         }
     }
 
-    /// Lends it as `N` words; behind a barrier it is whole again.
+    /// Lends the memory as `N` words. A barrier ends the loan.
     #[inline(always)]
     pub fn lend<R, const N: usize>(
         &mut self,
         block: &mut Block<K>,
         f: impl FnOnce(Tally<'_, N>, &mut Block<K>) -> R,
     ) -> R {
-        const { assert!(N * 4 <= K::SMEM_BYTES, "the launch has no room for as many words") }
+        const { assert!(N * 4 <= K::SMEM_BYTES, "the launch has less shared memory than these words") }
         // SAFETY: at most the bytes of the launch, and `self`, the only right to them, is borrowed.
         let result = f(unsafe { Tally::at(self.base) }, block);
         block.sync();
         result
     }
 
-    /// Splits it into one place of exactly the bytes that the contract declares to the host.
+    /// Splits the memory into the places of `P`, whose size must be the launch contract's.
     #[inline(always)]
     pub fn split<P: Place>(self) -> P {
         const {

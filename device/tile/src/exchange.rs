@@ -1,92 +1,11 @@
-//! What the warps of a block have made of the same columns, on its way to be merged.
-use crate::{Block, ColAcc, ColVec, Place, Scratch, Stored, Team, Warp};
-use contract::Kernel;
-use cuda_std::memory::{ld_shared_v2_b32, ld_shared_v4_b32, st_shared_b32};
+//! Registers and numbers handed from warp to warp through shared memory.
 
-/// An accumulator of `R x G` tiles, and two values a column, of each of `WARPS` warps.
-pub struct LeftColumns<const R: usize, const G: usize, const WARPS: usize> {
-    base: u32,
-}
+mod columns;
+mod scratch;
+mod sums;
+mod tally;
 
-impl<const R: usize, const G: usize, const WARPS: usize> LeftColumns<R, G, WARPS> {
-    const COLUMNS: u32 = G as u32 * 8;
-    /// Four words more than there are rows: lanes that hold neighbouring columns then meet different banks.
-    const COLUMN_BYTES: u32 = (R as u32 * 16 + 4) * 4;
-    const ACCS_BYTES: u32 = WARPS as u32 * Self::COLUMNS * Self::COLUMN_BYTES;
-    const BYTES: u32 = Self::ACCS_BYTES + WARPS as u32 * Self::COLUMNS * 8;
-
-    #[inline(always)]
-    fn column(&self, warp: u32, column: u32) -> u32 {
-        self.base + (warp * Self::COLUMNS + column) * Self::COLUMN_BYTES
-    }
-
-    #[inline(always)]
-    fn value(&self, warp: u32, column: u32) -> u32 {
-        self.base + Self::ACCS_BYTES + (warp * Self::COLUMNS + column) * 8
-    }
-
-    /// Rows `4 * quad..` of a column, of each warp; others of a column or rows that do not exist.
-    #[inline(always)]
-    pub fn quads<T>(&self, column: u32, quad: u32, f: impl Fn([f32; 4], [f32; 2]) -> T) -> [T; WARPS] {
-        // What others have left is read where it lies; nothing is written behind the barrier.
-        let (column, quad) = (column.min(Self::COLUMNS - 1), quad.min(R as u32 * 4 - 1));
-        core::array::from_fn(|warp| {
-            // SAFETY: every warp has left its columns below the count, and a barrier has passed; the words
-            // are the place's, and columns and values begin at multiples of 16 and 8 bytes.
-            let (x, values) = unsafe {
-                (
-                    ld_shared_v4_b32(self.column(warp as u32, column) + quad * 16),
-                    ld_shared_v2_b32(self.value(warp as u32, column)),
-                )
-            };
-            f(x.map(f32::from_bits), values.map(f32::from_bits))
-        })
-    }
-}
-
-impl<P: Place> Scratch<P> {
-    /// Each warp, a team of its own, leaves its columns below `columns`, and two values of each; behind a
-    /// barrier all are there to read. The accumulator is a product whose left side were columns of a tile of
-    /// `S`.
-    #[inline(always)]
-    pub fn leave_columns<S: Stored, K: Kernel, const R: usize, const G: usize, const WARPS: usize>(
-        self,
-        (acc, values): (&ColAcc<R, G>, [ColVec<f32, G>; 2]),
-        columns: u32,
-        team: Team<WARPS>,
-        block: &mut Block<K>,
-    ) -> LeftColumns<R, G, WARPS> {
-        const {
-            assert!(K::THREADS as usize == WARPS * 32, "each warp is a team");
-            assert!(LeftColumns::<R, G, WARPS>::BYTES as usize <= P::BYTES, "the place is too small");
-        }
-        let left = LeftColumns { base: self.base };
-        let (Warp { lane, .. }, warp) = (block.warp(), team.index());
-        for g in 0..G {
-            for c in 0..2 {
-                let column = (g * 8 + c) as u32 + lane % 4 * 2;
-                if column < columns {
-                    let (own, other) = if S::PAIRED { (8, 4) } else { (4, 32) };
-                    let at = left.column(warp, column) + lane / 4 * own;
-                    for r in 0..R {
-                        for h in 0..2 {
-                            let x = acc.0[r][g][2 * h + c].to_bits();
-                            // SAFETY: the warp's own part of a place that is `self`'s alone; the barrier
-                            // follows.
-                            unsafe { st_shared_b32(at + r as u32 * 64 + h as u32 * other, x) }
-                        }
-                    }
-                    if lane < 4 {
-                        let at = left.value(warp, column);
-                        for i in 0..2 {
-                            // SAFETY: as above.
-                            unsafe { st_shared_b32(at + i as u32 * 4, values[i].0[g][c].to_bits()) }
-                        }
-                    }
-                }
-            }
-        }
-        block.sync();
-        left
-    }
-}
+pub use columns::ExchangedColumns;
+pub use scratch::{Exchanged, FromGroup, Registers, Scratch};
+pub use sums::Sums;
+pub use tally::{Tallied, Tally};

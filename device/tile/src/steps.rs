@@ -1,14 +1,14 @@
-//! Numbers a constant apart, without a division.
+//! Arithmetic sequences without a division.
 
-/// Numbers `step` apart, from `at` to below `end`; `end + step` stays below 2^32. `Iterator::step_by` divides
-/// to know how many there are: 100 cycles before the first.
+/// The numbers `at`, `at + step`, .. below `end`; `end + step` must be below 2^32. `Iterator::step_by`
+/// divides to know its length, which costs 100 cycles before the first item.
 #[derive(Clone, Copy)]
 pub struct Steps {
-    /// The next.
+    /// The next number.
     pub at: u32,
-    /// From one to the next.
+    /// The difference between two numbers.
     pub step: u32,
-    /// One past the last that may be.
+    /// One past the last number that may come.
     pub end: u32,
 }
 

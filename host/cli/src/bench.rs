@@ -11,6 +11,7 @@ use super::console::Console;
 use super::error::Error;
 use super::files;
 use super::options::DeviceOptions;
+use super::{ended, nvml};
 use against::Comparison;
 use ferroflash::Attention;
 use ferroflash::driver::RawDriver;
@@ -20,6 +21,7 @@ use serde::Serialize;
 use statistics::Times;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Measure kernels on the GPU: times, TFLOP/s, GB/s, and the launch time of the host.
@@ -101,7 +103,7 @@ pub(super) struct Args {
 struct Report {
     version: &'static str,
     device: String,
-    /// SM clock, memory clock, power and temperature before and after; or why not.
+    /// Clocks, power and temperature before and after; or why they are unknown.
     clocks: [String; 2],
     /// Host time of one launch of the first shape, a forward one where there is any.
     launch_overhead_us: Option<Overhead>,
@@ -121,6 +123,7 @@ struct Overhead {
 
 pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let start = Instant::now();
+    ended::listen();
     let ordinal = args.device.gpu("bench measures time")?;
     if args.first_call {
         return console.report(&first_call::run(start, ordinal)?, Ok(()));
@@ -131,10 +134,13 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let driver = RawDriver::primary(ordinal).map_err(|e| Error::NoDevice(e.to_string()))?;
     let attention = Attention::with_tuning(driver, Tuning::from_environment()?);
     let device = attention.capabilities().name.to_string();
-    let clocks_before = measure::clocks(ordinal);
+    let gpu = nvml::Gpu::open(ordinal);
+    let clocks = || gpu.as_ref().map_or_else(|why| format!("unknown: {why}"), |gpu| gpu.state().to_string());
+    let clocks_before = clocks();
+    let watch = nvml::Watch::new(gpu.as_ref().ok().map(Arc::clone));
     let budget = args.seconds.map(Duration::from_secs);
-    let in_time = || budget.is_none_or(|budget| start.elapsed() < budget);
-    let overhead = job::rounds(&attention, &mut jobs, args.rounds, &in_time, console);
+    let in_time = || !ended::asked() && budget.is_none_or(|budget| start.elapsed() < budget);
+    let overhead = job::rounds(&attention, &mut jobs, args.rounds, &in_time, &watch, console);
     let Measured { rows, left_out, failed, result } = Measured::of(&jobs);
     // What was measured is reported, whatever becomes of it then.
     let against = before.map(|before| against::compare(&before, &device, &rows)).transpose();
@@ -143,8 +149,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         Err(error) => (None, Err(error)),
     };
     let drawn = args.svg.as_deref().map_or(Ok(()), |path| write_plot(path, &device, &rows));
-    let clocks = [clocks_before, measure::clocks(ordinal)]
-        .map(|c| c.unwrap_or_else(|why| format!("not known: {why}")));
+    let clocks = [clocks_before, clocks()];
     let launch_overhead_us = overhead.map(|(p50, p90)| Overhead { p50, p90 });
     let report = Report {
         version: env!("CARGO_PKG_VERSION"),
@@ -164,7 +169,9 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         Some((count, first)) => Err(Error::Wrong(format!("{count} slower than before: {first}"))),
         None => Ok(()),
     };
-    console.report(&report, slower.and(result).and(compared).and(drawn))
+    let measured = jobs.iter().filter(|job| job.rounds.len() == usize::from(args.rounds)).count();
+    let early = ended::early(measured, jobs.len(), "shapes were measured in every round").map_or(Ok(()), Err);
+    console.report(&report, slower.and(result).and(compared).and(drawn).and(early))
 }
 
 /// What came of the jobs: what was measured is reported although something else could not be.
@@ -207,11 +214,17 @@ impl fmt::Display for Report {
             writeln!(f, "a launch costs the host {p50:.2} us (p90 {p90:.2})\n")?;
         }
         let width = self.rows.iter().map(|row| row.shape.len()).max().unwrap_or(0);
-        writeln!(f, "{:width$}  timing   p50 us   p90 us   min us  noise  TFLOP/s   GB/s  kernel", "shape")?;
+        writeln!(
+            f,
+            "{:width$}  timing   p50 us   p90 us   min us  noise  TFLOP/s   GB/s    MHz  kernel",
+            "shape"
+        )?;
         for row in &self.rows {
             let Times { p50_us, p90_us, min_us, noise, .. } = row.times;
             write!(f, "{:width$}  {:>6} {p50_us:>8.1} {p90_us:>8.1} {min_us:>8.1}", row.shape, row.timing)?;
-            writeln!(f, " {:>5.1}% {:>8.1} {:>6.0}  {}", noise * 100.0, row.tflops, row.gb_per_s, row.entry)?;
+            let mhz = row.sm_mhz.map_or("?".to_owned(), |mhz| format!("{mhz:.0}"));
+            write!(f, " {:>5.1}% {:>8.1} {:>6.0} {mhz:>6}", noise * 100.0, row.tflops, row.gb_per_s)?;
+            writeln!(f, "  {}", row.entry)?;
         }
         for label in &self.left_out {
             writeln!(f, "not measured, --seconds ran out: {label}")?;

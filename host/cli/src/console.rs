@@ -1,12 +1,12 @@
 //! What a command prints, and where.
 use super::error::Error;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use super::progress::Progress;
 use serde::Serialize;
 use std::cell::Cell;
+use std::ffi::OsStr;
 use std::fmt::Display;
 use std::io::{self, ErrorKind, Write};
-use std::path::Path;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
 
 /// The terminal of one command: reports on standard output, progress and errors on standard error.
 pub(super) struct Console {
@@ -15,6 +15,8 @@ pub(super) struct Console {
     reported: Cell<bool>,
     /// Kernels that are not this build's.
     replaced: &'static [&'static str],
+    /// The folder that they come from.
+    ptx_dir: Option<PathBuf>,
 }
 
 /// A report with what the command failed of, in one object.
@@ -44,15 +46,22 @@ impl From<&Error> for Failure {
 impl Console {
     /// `json`: reports are JSON documents.
     pub(super) fn new(json: bool) -> Self {
-        Console { json, reported: Cell::new(false), replaced: &[] }
+        Console { json, reported: Cell::new(false), replaced: &[], ptx_dir: None }
     }
 
     /// Says which kernels come from a folder, and remembers them for the report.
     pub(super) fn replaced(&mut self, folder: &Path, kernels: &'static [&'static str]) {
+        self.ptx_dir = Some(folder.to_owned());
         let (folder, names) = (folder.display(), kernels.join(", "));
         let count = kernels.len();
         self.note(format_args!("--ptx-dir replaces {count} of the kernels by files of {folder}: {names}"));
         self.replaced = kernels;
+    }
+
+    /// Kernels that `--ptx-dir` has replaced, and the option for other processes of this program.
+    pub(super) fn replacement(&self) -> (&'static [&'static str], impl Iterator<Item = &OsStr>) {
+        let option = self.ptx_dir.iter().flat_map(|folder| [OsStr::new("--ptx-dir"), folder.as_os_str()]);
+        (self.replaced, option)
     }
 
     /// Prints a command's report and hands on `result`, which the command ends with: JSON has an error beside
@@ -80,6 +89,11 @@ impl Console {
         self.note(format_args!("error: {error}"));
     }
 
+    /// A report as JSON.
+    pub(super) fn json<R: Serialize>(&self, report: &R, result: &Result<(), Error>) -> String {
+        self.document(Some(report), result.as_ref().err().map(Failure::from))
+    }
+
     fn document<R: Serialize>(&self, report: Option<&R>, failure: Option<Failure>) -> String {
         let document = Document { report, failure, replaced_kernels: self.replaced };
         format!("{}\n", serde_json::to_string_pretty(&document).expect("reports have string keys"))
@@ -91,25 +105,14 @@ impl Console {
         let _ = writeln!(io::stderr(), "{text}");
     }
 
-    /// Shows a spinner and the time of a step of unknown length. On a terminal only.
-    pub(super) fn waiting(&self, what: impl Display) -> ProgressBar {
-        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(10));
-        bar.set_style(ProgressStyle::with_template("{spinner} {msg}, {elapsed}").expect("a valid template"));
-        bar.set_message(what.to_string());
-        bar.enable_steady_tick(Duration::from_millis(200));
-        bar
+    /// Shows a step of unknown length, and its time.
+    pub(super) fn waiting(&self, what: impl Display) -> Progress {
+        Progress::waiting(what.to_string())
     }
 
-    /// A bar for `steps` steps of `what`, on a terminal only.
-    pub(super) fn progress(&self, what: &'static str, steps: usize) -> ProgressBar {
-        let bar = ProgressBar::with_draw_target(Some(steps as u64), ProgressDrawTarget::stderr_with_hz(10));
-        let style = ProgressStyle::with_template(
-            "{prefix} [{bar:32}] {pos}/{len}  {elapsed} of about {duration}  {msg}",
-        );
-        bar.set_style(style.expect("a valid template").progress_chars("=> "));
-        bar.set_prefix(what);
-        bar.enable_steady_tick(Duration::from_millis(200));
-        bar
+    /// Shows how many of `steps` steps of `what` a command has done.
+    pub(super) fn progress(&self, what: &'static str, steps: usize) -> Progress {
+        Progress::of_steps(what, steps)
     }
 }
 

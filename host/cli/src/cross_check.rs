@@ -1,6 +1,7 @@
 //! `ferroflash cross-check`: the GPU against the simulator.
 use super::console::Console;
 use super::device::{self, Device};
+use super::ended;
 use super::error::Error;
 use super::options::{DeviceKind, KernelOptions};
 use ferroflash::driver::Harness;
@@ -81,6 +82,8 @@ struct Row {
     name: &'static str,
     family: &'static str,
     cases: usize,
+    /// Cases that the command was ended before.
+    left: usize,
     /// Why it cannot run here.
     skipped: Option<String>,
     #[serde(flatten)]
@@ -89,6 +92,7 @@ struct Row {
 }
 
 pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
+    ended::listen();
     let subjects = args.kernels.subjects()?;
     match args.kernels.device.kind()? {
         DeviceKind::Auto => agree(&Attention::new(device::open_cuda(0)?), &subjects, &args, console),
@@ -170,7 +174,10 @@ fn agree<D: Harness>(
     let failures: Vec<String> = failures.into_iter().chain(kernel_failures).collect();
     let ran = kernels.iter().any(|row| row.skipped.is_none());
     let idle = || Error::Invalid("no kernel of these can run on this device".into());
-    let result = Error::first_of("differences", failures.len(), failures.first(), (!ran).then(idle));
+    let whole = kernels.iter().filter(|row| row.left == 0).count();
+    let early = ended::early(whole, kernels.len(), "kernels were compared whole");
+    let other = early.or_else(|| (!ran).then(idle));
+    let result = Error::first_of("differences", failures.len(), failures.first(), other);
     let report = Report {
         device: attention.capabilities().name.to_string(),
         simulator: simulator.capabilities().name.to_string(),
@@ -194,11 +201,15 @@ fn row<D: Harness>(
     let skipped = devices.into_iter().find_map(|device| reference::unfit(subject, device));
     let name = subject.contract().symbol;
     let (family, difference) = (subject.family(), Difference::default());
-    let mut row = Row { name, family, cases: 0, skipped, difference, failures: vec![] };
+    let mut row = Row { name, family, cases: 0, left: 0, skipped, difference, failures: vec![] };
     if row.skipped.is_some() {
         return Ok(row);
     }
     for task in subject.edges(seed) {
+        if ended::asked() {
+            row.left += 1;
+            continue;
+        }
         let work = task.work();
         let failed = |error: ferroflash::Error| match Error::from(error) {
             Error::Device(text) => Error::Device(format!("{name}: {task}: {text}")),

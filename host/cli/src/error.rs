@@ -19,6 +19,9 @@ pub(super) enum Error {
     /// The device or its driver failed.
     #[error("{0}")]
     Device(String),
+    /// Ended by a signal before all was done.
+    #[error("{0}")]
+    Ended(String),
 }
 
 impl Error {
@@ -29,6 +32,7 @@ impl Error {
             Error::Invalid(_) => 2,
             Error::NoDevice(_) => 3,
             Error::Device(_) => 4,
+            Error::Ended(_) => 5,
         }
     }
 

@@ -280,7 +280,7 @@ fn write(path: &Path, tensors: &[(&str, Bytes)]) -> Result<(), Error> {
         .map(|(name, (dtype, shape, bytes))| Ok((*name, TensorView::new(*dtype, shape.clone(), bytes)?)))
         .collect();
     let bytes = views.and_then(|views| safetensors::serialize(views, None));
-    write_whole(path, &bytes.map_err(|e| cannot_be_written(path, &e))?)
+    write_whole(path, &bytes.map_err(|e| unwritten(path, &e))?)
 }
 
 /// Writes a file whole or not at all: under another name beside it first. What is no file, a pipe or a
@@ -302,10 +302,11 @@ pub(super) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Error> {
         }
         written
     };
-    write().map_err(|e| cannot_be_written(path, &e))
+    write().map_err(|e| unwritten(path, &e))
 }
 
-fn cannot_be_written(path: &Path, why: &dyn std::fmt::Display) -> Error {
+/// That a file or folder cannot be written.
+pub(super) fn unwritten(path: &Path, why: &dyn std::fmt::Display) -> Error {
     Error::Invalid(format!("{}: cannot be written: {why}", path.display()))
 }
 

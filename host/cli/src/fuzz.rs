@@ -1,6 +1,7 @@
 //! `ferroflash fuzz`: random problems for as long as you like.
 use super::console::Console;
 use super::device::Device;
+use super::ended;
 use super::error::Error;
 use super::options::DeviceOptions;
 use ferroflash::DType;
@@ -82,6 +83,7 @@ struct Report {
 }
 
 pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
+    ended::listen();
     let device = Device::open(&args.device, console)?;
     let runner = device.kernels("fuzz")?;
     let capabilities = runner.capabilities();
@@ -94,7 +96,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let mut others: BTreeMap<_, _> = FAMILIES.into_iter().map(|name| (name, 0)).collect();
     let (mut solved, mut small, mut failure) = (0, 0, None);
     let (mut wide, mut wide_rows, mut rows_not_judged) = (0, 0, 0);
-    while failure.is_none() && start.elapsed() < time {
+    while failure.is_none() && start.elapsed() < time && !ended::asked() {
         let seed = args.case.unwrap_or_else(|| random.bits());
         let fuzz = Fuzz::new(seed, limits, capabilities);
         bar.set_position(start.elapsed().as_secs());

@@ -8,18 +8,23 @@ mod console;
 mod cross_check;
 mod demo;
 mod device;
+mod ended;
 mod error;
 mod files;
 mod fuzz;
 mod info;
 mod kernels;
+mod nvml;
 mod options;
+mod progress;
+mod report;
 mod results;
 mod run;
 mod sanitize;
 mod soak;
 mod sweep;
 mod verify;
+mod workers;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use console::Console;
@@ -53,7 +58,8 @@ Exit codes:
      --against allows, or the sanitizer reports a finding
   2  the command line, a file or an input is not valid, or a feature is not supported
   3  the machine has no GPU or no usable driver
-  4  the GPU or its driver failed";
+  4  the GPU or its driver failed
+  5  a signal ended the command; the report has the results up to then";
 
 #[derive(Subcommand)]
 enum Command {
@@ -68,6 +74,7 @@ enum Command {
     Info(info::Args),
     Bench(bench::Args),
     Sweep(sweep::Args),
+    Report(report::Args),
     Demo(demo::Args),
     Completions(completions::Args),
 }
@@ -105,6 +112,7 @@ fn execute(command: Command, console: &Console) -> Result<(), Error> {
         Command::Info(args) => info::run(args, console),
         Command::Sweep(args) => sweep::run(args, console),
         Command::Bench(args) => bench::run(args, console),
+        Command::Report(args) => report::run(args, console),
         Command::Demo(args) => demo::run(args, console),
         Command::Completions(args) => completions::run(args, Cli::command(), console),
     }

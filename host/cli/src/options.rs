@@ -101,6 +101,14 @@ impl DeviceOptions {
         if let DeviceKind::Gpu(ordinal) = self.device { ordinal } else { 0 }
     }
 
+    /// The same device on the command line of another process of this program: the simulator, or the GPU.
+    pub(super) fn words(&self, simulated: bool) -> Vec<String> {
+        match simulated {
+            true => ["--device", "sim", "--profile", self.profile()].map(str::to_owned).into(),
+            false => vec!["--device".into(), format!("gpu:{}", self.ordinal())],
+        }
+    }
+
     /// The GPU that was asked for: `what` can only be had of one.
     ///
     /// # Errors

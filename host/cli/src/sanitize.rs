@@ -1,13 +1,10 @@
 //! `ferroflash sanitize`: memory, races, initialisation and barriers of kernels, checked.
 use super::console::{Console, skipped};
+use super::ended;
 use super::error::Error;
 use super::options::PROFILE;
 use clap::ValueEnum;
-use ferroflash::driver::SimDriver;
-use ferroflash::{Attention, Capabilities};
 use ptx_sim::{Completion, Options, Report};
-use rayon::prelude::*;
-use reference::{OnDevice, Rule, Subject, TensorError};
 use serde::{Deserialize, Serialize};
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -16,6 +13,7 @@ use std::{fmt, iter};
 
 mod gpu;
 mod own;
+mod table;
 
 /// Check every memory access, race, initialisation and barrier of kernels.
 ///
@@ -104,6 +102,9 @@ struct Row {
     name: String,
     /// Problems that were launched and checked.
     launches: usize,
+    /// Problems, on a GPU kernels, that the command was ended before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    left: Option<usize>,
     /// Why it cannot run here.
     skipped: Option<String>,
     /// What kernels printed in the first schedule.
@@ -121,6 +122,9 @@ struct Checked {
     name: String,
     /// Problems that it solved.
     cases: usize,
+    /// Problems that its process was ended before.
+    #[serde(default, skip_serializing)]
+    left: usize,
     /// Why it cannot run here.
     skipped: Option<String>,
 }
@@ -169,14 +173,22 @@ impl Finding {
 impl Row {
     fn new(name: impl ToString) -> Self {
         let (name, printed) = (name.to_string(), String::new());
-        Row { name, launches: 0, skipped: None, printed, kernels: vec![], findings: vec![] }
+        Row { name, launches: 0, left: None, skipped: None, printed, kernels: vec![], findings: vec![] }
     }
 
     /// What another process found by the same tool.
     fn join(&mut self, other: Row) {
         self.launches += other.launches;
+        self.leave(other.left.unwrap_or(0));
         self.kernels.extend(other.kernels);
         other.findings.into_iter().for_each(|finding| self.add(finding));
+    }
+
+    /// So many more were not reached.
+    fn leave(&mut self, count: usize) {
+        if count > 0 {
+            *self.left.get_or_insert(0) += count;
+        }
     }
 
     fn add(&mut self, finding: Finding) {
@@ -188,6 +200,7 @@ impl Row {
 }
 
 pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
+    ended::listen();
     let start = Instant::now();
     let subjects = super::options::all_of(&args.config, super::options::subjects)?;
     let simulator = simulator(&args, console)?;
@@ -201,9 +214,12 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
             });
             own::check(ptx, args.launch.as_ref().unwrap_or(ptx), profile, schedules, console)?
         }
-        (Some(simulator), None) => table(&subjects, simulator, console)?,
+        (Some(simulator), None) => table::check(&subjects, simulator, console)?,
     };
-    let result = verdict(&kernels, &device);
+    let whole = kernels.iter().filter(|row| row.left.is_none()).count();
+    let rows = if simulator.is_some() { "kernels were checked whole" } else { "tools checked all kernels" };
+    let early = ended::early(whole, kernels.len(), rows);
+    let result = verdict(&kernels, &device, early);
     let report = Findings {
         device: device.clone(),
         schedules: simulator.map(|simulator| simulator.seeds),
@@ -216,7 +232,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
 
 /// What the command ends with. A launch that was refused says nothing of its kernel: it is an input that is
 /// not valid, where nothing else was found.
-fn verdict(kernels: &[Row], device: &str) -> Result<(), Error> {
+fn verdict(kernels: &[Row], device: &str, early: Option<Error>) -> Result<(), Error> {
     let all = kernels.iter().flat_map(|row| row.findings.iter().map(move |finding| (row, finding)));
     let (refused, found): (Vec<_>, Vec<_>) = all.partition(|(_, finding)| finding.kind == REFUSED);
     let words =
@@ -224,8 +240,9 @@ fn verdict(kernels: &[Row], device: &str) -> Result<(), Error> {
     match (found.first(), refused.first()) {
         (None, Some(first)) => Err(Error::Invalid(format!("not all could be launched: {}", words(first)))),
         (first, _) => {
-            let idle = Error::nothing_ran(kernels.iter().map(|row| (&*row.name, row.launches > 0)), device);
-            Error::first_of("findings", found.len(), first.map(words), idle)
+            let ran = || kernels.iter().map(|row| (&*row.name, row.launches > 0));
+            let other = early.or_else(|| Error::nothing_ran(ran(), device));
+            Error::first_of("findings", found.len(), first.map(words), other)
         }
     }
 }
@@ -274,60 +291,6 @@ fn schedules(seeds: u64) -> impl Iterator<Item = Options> + Clone {
         completion,
         ..Options::default()
     })
-}
-
-/// Every kernel on its edges.
-fn table(
-    subjects: &[&'static dyn Subject],
-    simulator: &Simulator<'_>,
-    console: &Console,
-) -> Result<(String, Vec<Row>), Error> {
-    let device = SimDriver::new(simulator.profile)?;
-    let capabilities = Attention::new(device).capabilities().clone();
-    let bar = console.progress("sanitize", subjects.len());
-    let rows = subjects.par_iter().map(|subject| {
-        bar.set_message(subject.contract().symbol);
-        let row = row(*subject, simulator, &capabilities);
-        bar.inc(1);
-        row
-    });
-    let rows = rows.collect::<Result<_, Error>>()?;
-    bar.finish_and_clear();
-    Ok((capabilities.name.to_string(), rows))
-}
-
-fn row(subject: &dyn Subject, simulator: &Simulator<'_>, capabilities: &Capabilities) -> Result<Row, Error> {
-    let symbol = subject.contract().symbol;
-    let mut row = Row::new(symbol);
-    row.skipped = reference::unfit(subject, capabilities);
-    if row.skipped.is_some() {
-        return Ok(row);
-    }
-    let works: Vec<_> = subject.edges(1).into_iter().map(|task| (task.work(), task)).collect();
-    let judged = works.iter().map(|(work, task)| Ok((work, task, work.judge(Rule::Tolerance)?)));
-    let judged: Vec<_> =
-        judged.collect::<Result<_, _>>().map_err(|e: TensorError| Error::Invalid(e.to_string()))?;
-    for options in schedules(simulator.seeds) {
-        let how = format!("schedule {}, copies {:?}", options.seed, options.completion).to_lowercase();
-        let attention = Attention::new(SimDriver::with_options(simulator.profile, options)?);
-        for (work, task, judge) in &judged {
-            let rounds =
-                OnDevice::new(&attention, &***work, Some(symbol)).and_then(|mut device| device.run_all());
-            row.launches += work.rounds().len();
-            let place = format!("{task}, {how}");
-            let reports = attention.driver().take_reports();
-            match rounds {
-                Ok(rounds) => {
-                    let judgements = rounds.iter().enumerate().map(|(round, written)| judge(round, written));
-                    let wrong = judgements.flat_map(|judgement| judgement.failures);
-                    wrong.for_each(|words| row.add(Finding::new("wrong-result", &place, words)));
-                }
-                Err(error) if reports.is_empty() => row.add(Finding::new(REFUSED, &place, error)),
-                Err(_) => reports.into_iter().for_each(|report| row.add(Finding::of(report, &place))),
-            }
-        }
-    }
-    Ok(row)
 }
 
 impl fmt::Display for Findings {

@@ -1,6 +1,7 @@
 //! `ferroflash soak`: the same launch thousands of times.
 use super::console::{Console, skipped};
 use super::device::{Device, Runner};
+use super::ended;
 use super::error::Error;
 use super::options::KernelOptions;
 use reference::{Soak, Subject};
@@ -71,24 +72,35 @@ struct Row {
 }
 
 pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
+    ended::listen();
     let subjects = args.kernels.subjects()?;
     let device = Device::open(&args.kernels.device, console)?;
     let runner = device.kernels("soak")?;
     device.affords(ROUNDS * args.launches as usize * subjects.len(), &args.kernels.device, console)?;
     let start = Instant::now();
     let bar = console.progress("soak", subjects.len());
-    let mut kernels = vec![];
+    let (mut kernels, all, mut ran) = (vec![], subjects.len(), Ok(()));
     for subject in subjects {
+        if ended::asked() {
+            break;
+        }
         bar.set_message(subject.contract().symbol);
-        kernels.push(endure(runner, subject, &args)?);
+        match endure(runner, subject, &args) {
+            Ok(row) => kernels.push(row),
+            Err(error) => {
+                ran = Err(error);
+                break;
+            }
+        }
         bar.inc(1);
     }
     bar.finish_and_clear();
     let failures: usize = kernels.iter().map(|row| row.failures.len()).sum();
     let first = kernels.iter().find_map(|row| Some(format!("{}: {}", row.name, row.failures.first()?)));
-    let idle = Error::nothing_ran(kernels.iter().map(|row| (row.name, row.skipped.is_none())), &device);
+    let idle = || Error::nothing_ran(kernels.iter().map(|row| (row.name, row.skipped.is_none())), &device);
     let Args { launches, threads, streams, .. } = args;
-    let result = Error::first_of("failures", failures, first, idle);
+    let early = ended::early(kernels.len(), all, "kernels went through all their rounds");
+    let result = Error::first_of("failures", failures, first, ran.err().or(early).or_else(idle));
     let report = Report {
         device: device.to_string(),
         seed: args.kernels.seed,

@@ -4,6 +4,7 @@ mod race;
 use super::bench::suite;
 use super::console::Console;
 use super::device::{Device, Runner};
+use super::ended;
 use super::error::Error;
 use super::options::DeviceOptions;
 use ferroflash::Capabilities;
@@ -76,6 +77,7 @@ struct Candidate {
 }
 
 pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
+    ended::listen();
     let ordinal = args.device.gpu("sweep measures time")?;
     let suites = suite::read_forward(args.file.as_deref(), &args.suites)?;
     let path = args
@@ -96,8 +98,11 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         .flat_map(|(suite, shapes)| shapes.into_iter().map(move |s| (suite.clone(), s)))
         .collect();
     let bar = console.progress("sweep", shapes.len());
-    let mut rows = vec![];
+    let (mut rows, all) = (vec![], shapes.len());
     for (suite, shape) in shapes {
+        if ended::asked() {
+            break;
+        }
         let problem = shape.problem()?;
         let memory = shape.memory(problem);
         let row = sweep(runner, suite, problem, &memory, |text| bar.set_message(text))?;
@@ -110,7 +115,8 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         bar.inc(1);
     }
     bar.finish_and_clear();
-    console.report(&Report { device: device.to_string(), kept_in: path, shapes: rows }, Ok(()))
+    let early = ended::early(rows.len(), all, "shapes were swept").map_or(Ok(()), Err);
+    console.report(&Report { device: device.to_string(), kept_in: path, shapes: rows }, early)
 }
 
 /// Every entry that solves `p` and that the device holds, without needless columns or masks.

@@ -3,14 +3,19 @@ use super::console::{Console, skipped};
 use super::device::{Device, Runner};
 use super::error::Error;
 use super::options::KernelOptions;
+use super::{ended, workers};
 use ferroflash::DType;
 use ferroflash::kernels::AttnInfo;
 use ferroflash::lineage::CONFIGURATIONS;
-use indicatif::ProgressBar;
-use reference::{Judge, Rule, Soak, Subject, Task, Work, Written, headline, reproducer};
+use reference::{Soak, Subject, Task, headline, reproducer};
 use serde::Serialize;
 use std::fmt;
 use std::time::Instant;
+
+mod shared;
+mod trials;
+
+pub(super) use trials::{Row, Trials};
 
 /// Compare every kernel with the f64 reference over a grid of problems.
 ///
@@ -45,6 +50,11 @@ pub(super) struct Args {
     /// [default: 4 on a GPU, 0 in the simulator].
     #[arg(long, value_name = "N")]
     graphs: Option<usize>,
+    /// Processes that share the kernels [default: on a GPU one for each core where there are more than 8
+    /// kernels, else 1]. Most of the time goes into the driver's compiler, which compiles one kernel at a
+    /// time for a process.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..))]
+    jobs: Option<u8>,
     #[command(flatten)]
     kernels: KernelOptions,
 }
@@ -68,60 +78,38 @@ struct Report {
 /// What no element may be off by on the headline workload.
 const HEADLINE_BOUND: f64 = 2e-3;
 
-#[derive(Serialize)]
-struct Row {
-    name: &'static str,
-    family: &'static str,
-    /// Which keys a query sees, where there are queries.
-    mask: Option<&'static str>,
-    /// Each may be several launches of one plan.
-    cases: usize,
-    /// Those of them that were solved once more, by one launch that was captured and replayed.
-    graphs: usize,
-    /// Why it cannot run here.
-    skipped: Option<String>,
-    /// Largest `error / tolerance`; null in JSON where it is not finite.
-    worst_ratio: f64,
-    worst_case: Option<String>,
-    /// Largest error of an element of O.
-    max_error: f64,
-    failures: Vec<String>,
+/// Kernels that one process verifies sooner than several do.
+const FEW: usize = 8;
+/// Most processes at once where nobody says how many: each has some hundred MiB of the device's memory.
+const MOST_JOBS: usize = 16;
+
+/// What came of all kernels, whole or not.
+#[derive(Default)]
+struct Rows {
+    kernels: Vec<Row>,
+    headline: Vec<Row>,
 }
 
 pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
+    ended::listen();
     let (subjects, seed) = (args.kernels.subjects()?, args.kernels.seed);
     let device = Device::open(&args.kernels.device, console)?;
     let runner = device.kernels("verify")?;
     device.affords(2 * args.soak * subjects.len(), &args.kernels.device, console)?;
     let start = Instant::now();
-    let graphs = args.graphs.unwrap_or(if device.is_simulated() { 0 } else { GRAPHS });
-    let mut work = Trials { graphs, ..Trials::default() };
-    for subject in subjects {
-        let mut tasks = if args.quick { subject.edges(seed) } else { subject.grid(seed) };
-        if !device.is_simulated() {
-            tasks.extend(subject.astray(seed));
-        }
-        work.add(Row::new(subject.contract().symbol, subject, runner), tasks);
-    }
-    let mut headline = if args.all_configs { headline_work(&args, runner) } else { Trials::default() };
-    let bar = console.progress("verify", headline.tasks.len() + work.tasks.len());
-    headline.verify(runner, &bar)?;
-    for row in headline.rows.iter_mut().filter(|row| row.max_error >= HEADLINE_BOUND) {
-        row.failures
-            .push(format!("headline workload: off by {:.3e}, allowed {HEADLINE_BOUND:e}", row.max_error));
-    }
-    work.verify(runner, &bar)?;
-    for row in work.rows.iter_mut().filter(|row| row.skipped.is_none() && args.soak > 0) {
-        bar.set_message(format!("{}, {} launches", row.name, args.soak));
-        agree(runner, row, args.soak, seed)?;
-    }
-    bar.finish_and_clear();
-    let (kernels, headline) = (work.rows, headline.rows);
+    let several = !device.is_simulated() && subjects.len() > FEW;
+    let jobs = args.jobs.map_or(if several { workers::cores().min(MOST_JOBS) } else { 1 }, usize::from);
+    let (Rows { kernels, headline }, ran) = match jobs.min(subjects.len()) {
+        0 | 1 => alone(&args, &subjects, &device, runner, console),
+        jobs => shared::verify(&args, &subjects, &device, jobs, console)?,
+    };
     let rows = || headline.iter().chain(&kernels);
     let failures: usize = rows().map(|row| row.failures.len()).sum();
     let first = rows().find_map(|row| Some(format!("{}: {}", row.name, row.failures.first()?)));
-    let idle = Error::nothing_ran(rows().map(|row| (row.name, row.skipped.is_none())), &device);
-    let result = Error::first_of("failures", failures, first, idle);
+    let idle = || Error::nothing_ran(rows().map(|row| (&*row.name, row.skipped.is_none())), &device);
+    let left = |row: &&Row| row.left == 0;
+    let early = ended::early(rows().filter(left).count(), rows().count(), "kernels are verified whole");
+    let result = Error::first_of("failures", failures, first, ran.err().or(early).or_else(idle));
     let report = Report {
         device: device.to_string(),
         seed,
@@ -133,6 +121,42 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         headline,
     };
     console.report(&report, result)
+}
+
+/// All of it in this process.
+fn alone(
+    args: &Args,
+    subjects: &[&'static dyn Subject],
+    device: &Device,
+    runner: &dyn Runner,
+    console: &Console,
+) -> (Rows, Result<(), Error>) {
+    let seed = args.kernels.seed;
+    let graphs = args.graphs.unwrap_or(if device.is_simulated() { 0 } else { GRAPHS });
+    let mut work = Trials::with_graphs(graphs);
+    for subject in subjects {
+        let mut tasks = if args.quick { subject.edges(seed) } else { subject.grid(seed) };
+        if !device.is_simulated() {
+            tasks.extend(subject.astray(seed));
+        }
+        work.add(Row::new(subject.contract().symbol, *subject, runner), tasks);
+    }
+    let mut headline = if args.all_configs { headline_work(args, runner) } else { Trials::default() };
+    let bar = console.progress("verify", headline.len() + work.len());
+    let mut ran = headline.verify(runner, &bar, &|| true);
+    for row in headline.rows.iter_mut().filter(|row| row.max_error >= HEADLINE_BOUND) {
+        row.failures
+            .push(format!("headline workload: off by {:.3e}, allowed {HEADLINE_BOUND:e}", row.max_error));
+    }
+    ran = ran.and_then(|()| work.verify(runner, &bar, &|| true));
+    for row in work.rows.iter_mut().filter(|row| row.skipped.is_none() && args.soak > 0) {
+        bar.set_message(format!("{}, {} launches", row.name, args.soak));
+        if ran.is_ok() && !ended::asked() {
+            ran = agree(runner, row, args.soak, seed);
+        }
+    }
+    bar.finish_and_clear();
+    (Rows { kernels: work.rows, headline: headline.rows }, ran)
 }
 
 /// The lineage's configurations and every kernel of the headline workload's type and head dim, by mask.
@@ -165,143 +189,14 @@ fn headline_work(args: &Args, runner: &dyn Runner) -> Trials {
     work
 }
 
-/// Problems, each with the kernels that solve it, so that what is right is computed once.
-#[derive(Default)]
-struct Trials {
-    rows: Vec<Row>,
-    /// The kernels by their places in `rows`.
-    tasks: Vec<(Task, Vec<usize>)>,
-    /// Problems of several launches that each kernel solves by a graph, too.
-    graphs: usize,
-}
-
-impl Trials {
-    /// Adds a kernel with the problems that it solves.
-    fn add(&mut self, row: Row, tasks: impl IntoIterator<Item = Task>) {
-        let place = self.rows.len();
-        self.rows.push(row);
-        for task in tasks {
-            match self.tasks.iter_mut().find(|(known, _)| *known == task) {
-                Some((_, places)) => places.push(place),
-                None => self.tasks.push((task, vec![place])),
-            }
-        }
-    }
-
-    /// Runs all of it.
-    fn verify(&mut self, runner: &dyn Runner, bar: &ProgressBar) -> Result<(), Error> {
-        for (task, places) in &self.tasks {
-            bar.set_message(task.to_string());
-            let work = task.work();
-            let mut judge = None;
-            let again = work.rounds().len() > 1;
-            for place in places {
-                let row = &mut self.rows[*place];
-                row.verify(runner, task, &*work, &mut judge)?;
-                if again && row.graphs < self.graphs {
-                    row.replay(runner, task, &*work, &mut judge)?;
-                }
-            }
-            bar.inc(1);
-        }
-        Ok(())
-    }
-}
-
-impl Row {
-    /// No case has run yet; or none will, where the device cannot hold the kernel.
-    fn new(name: &'static str, subject: &dyn Subject, runner: &dyn Runner) -> Self {
-        let skipped = reference::unfit(subject, runner.capabilities());
-        let mask = subject.mask().map(|mask| mask.name());
-        Row {
-            name,
-            family: subject.family(),
-            mask,
-            cases: 0,
-            graphs: 0,
-            skipped,
-            worst_ratio: 0.0,
-            worst_case: None,
-            max_error: 0.0,
-            failures: vec![],
-        }
-    }
-
-    /// Runs every round of a problem; what is right is computed for the first that needs it.
-    fn verify<'w>(
-        &mut self,
-        runner: &dyn Runner,
-        task: &Task,
-        work: &'w dyn Work,
-        judge: &mut Option<Judge<'w>>,
-    ) -> Result<(), Error> {
-        if self.skipped.is_some() {
-            return Ok(());
-        }
-        let rounds = runner.run(work, Some(self.name)).map_err(|error| self.failed(task, error))?;
-        self.cases += 1;
-        self.judge(task.to_string(), &rounds, work, judge)
-    }
-
-    /// The same by a graph.
-    fn replay<'w>(
-        &mut self,
-        runner: &dyn Runner,
-        task: &Task,
-        work: &'w dyn Work,
-        judge: &mut Option<Judge<'w>>,
-    ) -> Result<(), Error> {
-        if self.skipped.is_some() {
-            return Ok(());
-        }
-        let rounds = runner.replay(work, Some(self.name)).map_err(|error| self.failed(task, error))?;
-        self.graphs += 1;
-        self.judge(format!("{task}, by a graph"), &rounds, work, judge)
-    }
-
-    /// That a problem could not be run.
-    fn failed(&self, task: &Task, error: ferroflash::Error) -> Error {
-        match Error::from(error) {
-            Error::Device(text) => Error::Device(format!("{}: {task}: {text}", self.name)),
-            other => Error::Invalid(format!("{}: {task}: {other}", self.name)),
-        }
-    }
-
-    /// Judges every round of a problem.
-    fn judge<'w>(
-        &mut self,
-        task: String,
-        rounds: &[Written],
-        work: &'w dyn Work,
-        judge: &mut Option<Judge<'w>>,
-    ) -> Result<(), Error> {
-        let judge = match judge {
-            Some(judge) => judge,
-            none => none.insert(work.judge(Rule::Tolerance).map_err(|e| Error::Invalid(e.to_string()))?),
-        };
-        for (round, written) in rounds.iter().enumerate() {
-            let judgement = judge(round, written);
-            let place = || if round == 0 { task.clone() } else { format!("{task}, launch {}", round + 1) };
-            // An infinite error stands for what is not a number.
-            self.max_error = self.max_error.max(judgement.max_error);
-            let ratio = judgement.worst_ratio;
-            if ratio > self.worst_ratio || ratio.is_nan() {
-                (self.worst_ratio, self.worst_case) = (ratio, Some(place()));
-            }
-            self.failures.extend(judgement.failures.iter().map(|failure| format!("{}: {failure}", place())));
-        }
-        Ok(())
-    }
-}
-
 /// Launches a kernel again and again; every outcome must be the first one, bit by bit.
 fn agree(runner: &dyn Runner, row: &mut Row, launches: usize, seed: u64) -> Result<(), Error> {
-    for subject in super::options::subjects(Some(row.name))? {
+    for subject in super::options::subjects(Some(&row.name))? {
         let task = subject.soak(seed);
         let work = task.work();
         for every in [1, Soak::AT_THE_END] {
             let soak = Soak { launches, every, threads: 1, streams: 1 };
-            let differing = runner.soak(&*work, row.name, soak)?;
+            let differing = runner.soak(&*work, &row.name, soak)?;
             if differing > 0 {
                 row.failures.push(format!("{task}: {differing} launches differ from the first; {soak}"));
             }
@@ -317,7 +212,11 @@ impl fmt::Display for Report {
         for row in &self.kernels {
             match &row.skipped {
                 Some(reason) => writeln!(f, "{:name$}  skipped: {reason}", row.name)?,
-                None => writeln!(f, "{:name$}  {:>5}  {:>6.3}", row.name, row.cases, row.worst_ratio)?,
+                None => {
+                    let left =
+                        if row.left > 0 { format!("  {} cases left", row.left) } else { String::new() };
+                    writeln!(f, "{:name$}  {:>5}  {:>6.3}{left}", row.name, row.cases, row.worst_ratio)?;
+                }
             }
             for failure in &row.failures {
                 writeln!(f, "  WRONG {failure}")?;
@@ -339,7 +238,7 @@ impl fmt::Display for Report {
                     "configuration"
                 )?;
             }
-            let mask = row.mask.unwrap_or_default();
+            let mask = row.mask.as_deref().unwrap_or_default();
             match &row.skipped {
                 Some(reason) => writeln!(f, "{:name$}  {mask:<6}  skipped: {reason}", row.name)?,
                 None => {

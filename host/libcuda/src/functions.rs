@@ -83,6 +83,8 @@ driver_functions! {
     cuDeviceGet(device: *mut CUdevice, ordinal: c_int);
     /// A device's name.
     cuDeviceGetName(name: *mut c_char, length: c_int, device: CUdevice);
+    /// A device's address on the PCI bus, `0000:3b:00.0`.
+    cuDeviceGetPCIBusId(address: *mut c_char, length: c_int, device: CUdevice);
     /// A device's attribute.
     cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, device: CUdevice);
     /// A device's memory in bytes.

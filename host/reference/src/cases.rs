@@ -1,4 +1,5 @@
 //! Problems that an entry must solve, as data.
+use super::alibi::Slopes;
 use super::memory::{Layout, Memory};
 use super::packed::{self, Lengths, Sequences};
 use super::told::Told;
@@ -45,7 +46,25 @@ pub enum Values {
 impl Case {
     /// Its tensors.
     pub fn memory(&self) -> Memory {
-        let memory = Memory::random(self.problem, self.layout, self.seed);
+        self.with_values(Memory::random(self.problem, self.layout, self.seed))
+    }
+
+    /// Where its tensors lie, for who only plans: their elements are 0.
+    pub fn places(&self) -> Memory {
+        let memory = Memory::filled(self.problem, self.layout, |len| vec![0; len]);
+        let memory = match self.problem.alibi {
+            true => {
+                memory.with_slopes(Slopes::random(self.seed, self.problem.batch, self.problem.heads_q, -1))
+            }
+            false => memory,
+        };
+        match self.values {
+            Values::Packed { lengths, tile, .. } => memory.with_sequences(Sequences::of(lengths, tile)),
+            Values::Normal | Values::Peaks { .. } => memory,
+        }
+    }
+
+    fn with_values(&self, memory: Memory) -> Memory {
         match self.values {
             Values::Normal => memory,
             Values::Peaks { block } => memory.with_peaks(block as usize),

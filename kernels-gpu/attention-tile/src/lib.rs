@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | [`CacheRows`] -> [`PageWalk`] | one head's keys, or values, of a sequence in a cache; a block's walk through them | pages exist, whatever the table says |
 //! | [`CacheWalk`], [`Source`] | a warp's share of the same, keys and values together | the same |
-//! | [`InPages`], [`RowOfCache`] | the same through a tensor map | the same; boxes are the host's |
+//! | [`InPages`], [`PagedRow`] | the same through a tensor map | the same; boxes are the host's |
 //! | [`CacheRow`] | the row that a slot names, to be filled | the slot, the row and the head exist |
 //! | [`PackedRows`] | packed GQA: rows of the query heads that share a key head | rows and columns exist |
 //!
@@ -21,7 +21,7 @@ mod slot;
 mod table;
 mod walk;
 
-pub use map::{InPages, RowOfCache};
+pub use map::{InPages, PagedRow};
 pub use packed_gqa::PackedRows;
 pub use per_head::load_per_head;
 pub use rows::{CacheRows, PageWalk};

@@ -1,68 +1,70 @@
-//! Keys and values in pages as the copy engine sees them.
+//! Keys and values in pages, through tensor maps.
 use crate::table::page;
 use cuda_std::tma;
 use spec::{Cache, PageBoxes, PagedMap, RaggedMap, TensorMap};
-use tile::{Map, Panels, Steps};
+use tile::Steps;
+use tile::tma::{MapKind, Panels};
 
-/// A row of a head of a sequence's keys, or values, as a [`PagedMap`] is told of it.
+/// The coordinates of a row of one head of a sequence's keys, or values, in a [`PagedMap`].
 #[derive(Clone, Copy)]
-pub struct RowOfCache {
-    /// Of which tables and sizes count alone.
+pub struct PagedRow {
+    /// Only its tables and sizes are used.
     cache: Cache,
     boxes: PageBoxes,
     sequence: u32,
     head: u32,
     row: u32,
-    /// Of the sequence.
+    /// Rows of the sequence.
     rows: u32,
 }
 
-impl RowOfCache {
-    /// Row `row` of the first `rows` of a sequence, which may be behind them: a multiple of a box's rows.
-    /// `boxes` are those of the launch, whose maps all have them.
+impl PagedRow {
+    /// Row `row` of the first `rows` rows of a sequence. `row` is a multiple of a box's rows and may be past
+    /// the end. `boxes` are those of the launch's maps.
     #[inline(always)]
     pub fn new(cache: &Cache, boxes: PageBoxes, sequence: u32, head: u32, row: u32, rows: u32) -> Self {
-        RowOfCache { cache: *cache, boxes, sequence, head, row, rows }
+        PagedRow { cache: *cache, boxes, sequence, head, row, rows }
     }
 }
 
-/// Keys, or values, in the pages of a cache: the kind of map that a [`PagedMap`] is.
+/// The kind of map that a [`PagedMap`] is: keys, or values, in the pages of a cache.
 #[derive(Clone, Copy)]
 pub struct InPages;
 
-// SAFETY: the boxes that begin so many boxes apart are a panel's rows, shared by all copiers; all panels are
-// the tile.
-unsafe impl Map for InPages {
+// SAFETY: producers take boxes in turn, which together are a panel's rows; all panels are the tile.
+unsafe impl MapKind for InPages {
     type Data = PagedMap;
-    type At = RowOfCache;
+    type At = PagedRow;
     #[inline(always)]
     fn encoded(data: &PagedMap) -> &TensorMap {
         &data.map
     }
     #[inline(always)]
-    fn down(at: RowOfCache, rows: u32) -> RowOfCache {
-        RowOfCache { row: at.row + rows, ..at }
+    fn down(at: PagedRow, rows: u32) -> PagedRow {
+        PagedRow { row: at.row + rows, ..at }
     }
-    /// Pages of 16 at 0.81 to 0.97 of the speed of packed keys, 0.51 to 0.62 by one thread (H200, D = 128).
-    const COPIERS: u32 = 4;
+    /// With four producers, pages of 16 reach 0.81 to 0.97 of the speed of varlen keys; with one, 0.51 to
+    /// 0.62 (H200, D = 128).
+    const PRODUCERS: u32 = 4;
     #[inline(always)]
-    fn has_some(at: &RowOfCache, rows: u32, copier: u32) -> bool {
-        copier * at.boxes.rows() < rows
+    fn has_some(at: &PagedRow, rows: u32, producer: u32) -> bool {
+        producer * at.boxes.rows() < rows
     }
-    /// Box after box, each in one page, whose number a thread waits for: so several share them.
+    /// Copies box after box, each in one page. A thread waits for each page's index, so several threads
+    /// share the boxes.
     #[inline(always)]
-    unsafe fn load(to: u32, map: u64, tile: Panels, at: RowOfCache, full: u32, copier: u32) {
-        let [begin, step] = [copier, Self::COPIERS].map(|boxes| boxes * at.boxes.rows());
+    unsafe fn load(to: u32, map: u64, tile: Panels, at: PagedRow, full: u32, producer: u32) {
+        let [begin, step] = [producer, Self::PRODUCERS].map(|boxes| boxes * at.boxes.rows());
         for first in (Steps { at: begin, step, end: tile.rows() }) {
             let row = at.row + first;
             let (number, (_, within)) = (page(&at.cache, at.sequence, row), at.cache.page.div_rem(row));
-            // Rows of the sequence from the page's first on; of a page that the cache has not, none.
+            // Rows of the sequence from the page's first on; none if the page does not exist.
             let rest = at.rows.saturating_sub(row - within).min(at.cache.page.get());
             let own = if number < at.cache.pages { rest } else { 0 };
             let (row, end) =
                 (RaggedMap::END - own + within, if own > 0 { number * at.boxes.pitch() + own } else { 0 });
             tile.each(to + first * tile.row_bytes(), |to, column| {
-                // SAFETY: the caller's promise; so many rows of a panel are a box, as the host has said.
+                // SAFETY: the caller's promise; the host has stated a box's rows.
                 unsafe { tma::load_5d(to, map, [column, row, at.head, end, RaggedMap::END], full) }
             })
         }

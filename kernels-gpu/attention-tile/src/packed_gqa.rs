@@ -1,16 +1,16 @@
 //! Packed GQA: rows of the query heads that share a key head, as one tile's.
 use cuda_std::memory::{ld_global_nc_b32_or_zero, st_global_b32, st_global_v2_b32};
 use spec::{FastDiv, Lse, Tensor};
-use tile::WordRows;
+use tile::mma::WordRows;
 
-/// The rows of neighbouring heads of one batch: row `i` is head `i % group` of the tensor's row `i / group`,
-/// counted from the first of them.
+/// Packed GQA: the rows of the `group` query heads that share a key head, in one batch. Row `i` is head `i %
+/// group` of the tensor's row `i / group`.
 #[derive(Clone, Copy)]
 pub struct PackedRows<'p> {
     base: u64,
     row_bytes: u32,
     head_bytes: u64,
-    /// 32-bit words of a row that exist.
+    /// 32-bit words per row that exist.
     words: u32,
     /// The first of these rows.
     first: u32,
@@ -19,9 +19,9 @@ pub struct PackedRows<'p> {
 }
 
 impl<'p> PackedRows<'p> {
-    /// Those of the `group`-th group of as many heads, in batch `batch`.
+    /// The rows of head group `group`, of `size` heads each, in batch `batch`.
     #[inline(always)]
-    pub fn of(tensor: &Tensor, size: &'p FastDiv, batch: u32, group: u32) -> Self {
+    pub fn new(tensor: &Tensor, size: &'p FastDiv, batch: u32, group: u32) -> Self {
         let head = group as u64 * size.get() as u64;
         let offset = (batch as u64)
             .wrapping_mul(tensor.batch_bytes)
@@ -37,27 +37,27 @@ impl<'p> PackedRows<'p> {
         }
     }
 
-    /// `rows` of these from row `first` on, as far as they exist.
+    /// `rows` of these rows from row `first` on, as far as they exist.
     #[inline(always)]
     pub fn part(self, first: u32, rows: u32) -> Self {
         let left = self.rows.saturating_sub(first);
         PackedRows { first: self.first + first, rows: rows.min(left), ..self }
     }
 
-    /// How many there are.
+    /// The number of rows.
     #[inline(always)]
     pub fn count(&self) -> u32 {
         self.rows
     }
 
-    /// The tensor's row that a row is, and its head in the group.
+    /// The tensor's row, and the head in the group.
     #[inline(always)]
     pub fn unpack(&self, row: u32) -> [u32; 2] {
         let (row, head) = self.group.div_rem(self.first + row);
         [row, head]
     }
 
-    /// Where a row begins.
+    /// The address of a row.
     #[inline(always)]
     fn at(&self, row: u32) -> u64 {
         let [row, head] = self.unpack(row);
@@ -75,8 +75,8 @@ impl<'p> PackedRows<'p> {
         }
     }
 
-    /// Stores a row's value to `lse`, which has one for each of these rows, if the row exists and the
-    /// LSE is wanted. `batch` and `group` are what these rows are of.
+    /// Stores a row's LSE, if the row exists and the LSE is wanted. `batch` and `group` are those of these
+    /// rows.
     #[inline(always)]
     pub fn store_value(&self, lse: &Lse, [batch, group]: [u32; 2], row: u32, x: f32) {
         if lse.base == 0 || row >= self.rows {

@@ -1,8 +1,8 @@
-//! One number for each head: scales of a quantised cache, slopes of ALiBi.
+//! One number per head: scales of a quantised cache, slopes of ALiBi.
 use cuda_std::memory::ld_global_b32;
 use spec::PerHead;
 
-/// The number of a head of a sequence.
+/// The number of head `head` of a sequence.
 #[inline(always)]
 pub fn load_per_head(scale: &PerHead, sequence: u32, head: u32) -> f32 {
     if scale.base == 0 {

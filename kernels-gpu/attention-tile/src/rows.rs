@@ -1,27 +1,30 @@
-//! Tiles of any number of rows of one sequence's cache, wherever its pages lie: what a block copies.
+//! A block's walk through a sequence's KV cache: tiles of any number of rows, wherever their pages are.
 use crate::table::{chunk_in, page};
 use core::marker::PhantomData;
 use spec::{Cache, Element};
-use tile::{Crew, SharedTile, TileSource, TileWalk, Walk, layout};
+use tile::copy::{TileSource, TileWalk, Walk};
+use tile::group::ThreadGroup;
+use tile::layout;
+use tile::shared::SharedTile;
 
-/// Keys or values of one head of a sequence in a cache: rows of up to `C` base tiles of `E`, in pages of any
-/// size.
+/// Keys or values of one head of a sequence in a KV cache: rows of up to `C` base tiles of `E`, in pages of
+/// any size.
 #[derive(Clone, Copy)]
 pub struct CacheRows<'p, E, const C: usize> {
     cache: &'p Cache,
-    /// The first of all keys, or of all values.
+    /// The first key, or the first value, of the cache.
     base: u64,
     sequence: u32,
-    /// First chunk of the head in a row.
+    /// The head's first chunk in a row.
     head: u32,
     rows: u32,
     element: PhantomData<E>,
 }
 
 impl<'p, E: Element, const C: usize> CacheRows<'p, E, C> {
-    /// The first `rows` keys, and their values, of head `head`.
+    /// The first `rows` keys of head `head`, and their values.
     #[inline(always)]
-    pub fn of(cache: &'p Cache, sequence: u32, head: u32, rows: u32) -> [Self; 2] {
+    pub fn new(cache: &'p Cache, sequence: u32, head: u32, rows: u32) -> [Self; 2] {
         let head = head * cache.head_chunks;
         [cache.keys, cache.values].map(|base| CacheRows {
             cache,
@@ -33,7 +36,7 @@ impl<'p, E: Element, const C: usize> CacheRows<'p, E, C> {
         })
     }
 
-    /// The page of row `row`, if there is such a row.
+    /// The page of row `row`, if the row exists.
     #[inline(always)]
     fn page(&self, row: u32) -> u32 {
         if row < self.rows { page(self.cache, self.sequence, row) } else { 0 }
@@ -41,31 +44,31 @@ impl<'p, E: Element, const C: usize> CacheRows<'p, E, C> {
 }
 
 impl<'p, E: Element, const C: usize> TileSource<E, C> for CacheRows<'p, E, C> {
-    type Walk<const R: usize, W: Crew> = PageWalk<'p, E, R, C, W>;
+    type Walk<const R: usize, W: ThreadGroup> = PageWalk<'p, E, R, C, W>;
 
     #[inline(always)]
-    fn walk<const R: usize, W: Crew>(self, from: u32, crew: &W) -> PageWalk<'p, E, R, C, W> {
+    fn walk<const R: usize, W: ThreadGroup>(self, from: u32, group: &W) -> PageWalk<'p, E, R, C, W> {
         let first = from * SharedTile::<E, R, C>::ROWS;
-        let page = self.page(first + PageWalk::<E, R, C, W>::looks_up(crew));
-        PageWalk { source: self, first, page, crew: PhantomData }
+        let page = self.page(first + PageWalk::<E, R, C, W>::looks_up(group));
+        PageWalk { source: self, first, page, group: PhantomData }
     }
 }
 
-/// A walk of crew `W` through the tiles of `R` base-tile rows of a sequence's cache.
+/// A walk of group `W` through the tiles of `R` base-tile rows of a sequence's cache.
 ///
-/// Each lane looks up one of the rows that its warp copies, a tile ahead, and hands it out by a shuffle: a
-/// row is 32 bits until it is copied. Lookups by every thread for each of its rows would be several times as
-/// many instructions, and pointers twice the registers.
+/// Each lane looks up one of the rows that its warp copies, one tile ahead, and shares it by a shuffle: a
+/// row is 32 bits until it is copied. If each thread looked up all of its rows, that would take several
+/// times the instructions, and pointers would take twice the registers.
 pub struct PageWalk<'p, E, const R: usize, const C: usize, W> {
     source: CacheRows<'p, E, C>,
-    /// First row of the next tile.
+    /// The first row of the next tile.
     first: u32,
-    /// The page of the row that this lane looks up. What the table has there: it is clamped when it has come.
+    /// The block table's entry for the row that this lane looks up. It is clamped when it has arrived.
     page: u32,
-    crew: PhantomData<W>,
+    group: PhantomData<W>,
 }
 
-impl<E: Element, const R: usize, const C: usize, W: Crew> PageWalk<'_, E, R, C, W> {
+impl<E: Element, const R: usize, const C: usize, W: ThreadGroup> PageWalk<'_, E, R, C, W> {
     /// Rows that a warp copies at once.
     const AT_ONCE: u32 = {
         let rows = 32 / Walk::<E, R, C, W>::ACROSS;
@@ -76,30 +79,30 @@ impl<E: Element, const R: usize, const C: usize, W: Crew> PageWalk<'_, E, R, C, 
         rows
     };
 
-    /// The row of a tile that this lane looks up. Some lanes may have one of the tile behind.
+    /// The row of a tile that this lane looks up. Some lanes may have a row of the next tile.
     #[inline(always)]
-    fn looks_up(crew: &W) -> u32 {
-        let lane = crew.member() % 32;
-        let warp = crew.member() / 32;
+    fn looks_up(group: &W) -> u32 {
+        let lane = group.member() % 32;
+        let warp = group.member() / 32;
         lane / Self::AT_ONCE * Walk::<E, R, C, W>::GROUP + warp * Self::AT_ONCE + lane % Self::AT_ONCE
     }
 }
 
 // SAFETY: chunks of rows of pages that exist, whatever the table says, and of columns that do; 16-byte
 // aligned, as `Cache` promises.
-unsafe impl<E: Element, const R: usize, const C: usize, W: Crew> TileWalk<E, R, C, W>
+unsafe impl<E: Element, const R: usize, const C: usize, W: ThreadGroup> TileWalk<E, R, C, W>
     for PageWalk<'_, E, R, C, W>
 {
     #[inline(always)]
-    fn step<const EDGE: bool>(&mut self, crew: &W, copy: impl Fn(u32, u32, u64, bool)) {
+    fn step<const EDGE: bool>(&mut self, group: &W, copy: impl Fn(u32, u32, u64, bool)) {
         let CacheRows { cache, base, head, rows: end, .. } = self.source;
         let rows = SharedTile::<E, R, C>::ROWS;
-        let (row, chunk) = Walk::<E, R, C, W>::place(crew);
+        let (row, chunk) = Walk::<E, R, C, W>::place(group);
         let across = Walk::<E, R, C, W>::ACROSS;
-        let found = chunk_in(cache, self.page, self.first + Self::looks_up(crew)) + head;
+        let found = chunk_in(cache, self.page, self.first + Self::looks_up(group)) + head;
         for i in (0..Walk::<E, R, C, W>::GROUPS).rev() {
             let first = i * Walk::<E, R, C, W>::GROUP;
-            let at = crew.warp().shuffle(found, i * Self::AT_ONCE + row % Self::AT_ONCE) + chunk;
+            let at = group.warp().shuffle(found, i * Self::AT_ONCE + row % Self::AT_ONCE) + chunk;
             // Known at compile time unless the threads do not divide the tile's rows.
             if first + Walk::<E, R, C, W>::GROUP <= rows || first + row < rows {
                 let from = base + at as u64 * layout::CHUNK as u64;
@@ -112,6 +115,6 @@ unsafe impl<E: Element, const R: usize, const C: usize, W: Crew> TileWalk<E, R, 
             }
         }
         self.first = self.first.wrapping_sub(rows);
-        self.page = self.source.page(self.first.wrapping_add(Self::looks_up(crew)));
+        self.page = self.source.page(self.first.wrapping_add(Self::looks_up(group)));
     }
 }

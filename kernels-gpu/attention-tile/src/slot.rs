@@ -1,9 +1,9 @@
-//! The row of a cache that a slot names, to be filled.
+//! The row of a KV cache that a slot names, to be written.
 use cuda_std::memory::{ld_global_b32, ld_global_b64, st_global_v4_b32};
 use spec::{Cache, Slots};
-use tile::{OwnPart, StoreEight};
+use tile::global::{OwnPart, StoreEight};
 
-/// One head's key and value of one row of a cache, which exist.
+/// One head's key and value in one row of a cache. The row exists.
 pub struct CacheRow {
     key: u64,
     value: u64,
@@ -12,9 +12,9 @@ pub struct CacheRow {
 }
 
 impl CacheRow {
-    /// Head `head` of the row that slot `i` says; `None` where there is no such slot, row or head.
+    /// Head `head` of the row that slot `i` names; `None` if the slot, the row or the head does not exist.
     #[inline(always)]
-    pub fn of(cache: &Cache, slots: &Slots, i: u32, head: u32) -> Option<Self> {
+    pub fn new(cache: &Cache, slots: &Slots, i: u32, head: u32) -> Option<Self> {
         if i >= slots.count {
             return None;
         }
@@ -36,7 +36,7 @@ impl CacheRow {
         Some(CacheRow { key, value, chunks: cache.chunks })
     }
 
-    /// Stores 16 bytes of the key and of the value, as they are.
+    /// Stores 16 bytes each of the key and the value.
     #[inline(always)]
     pub fn store_bits(&self, own: &OwnPart, [key, value]: [[u32; 4]; 2]) {
         self.store(own, 16, |keys, values| {
@@ -48,7 +48,7 @@ impl CacheRow {
         })
     }
 
-    /// Rounds and stores eight columns of the key and of the value.
+    /// Rounds and stores eight columns each of the key and the value.
     #[inline(always)]
     pub fn store_eight<C: StoreEight>(&self, own: &OwnPart, [key, value]: [[f32; 8]; 2]) {
         self.store(own, 8 * C::BYTES as u32, |keys, values| {
@@ -60,7 +60,7 @@ impl CacheRow {
         })
     }
 
-    /// `store(key, value)` with the addresses of the part, of so many bytes, if it exists.
+    /// Calls `store(key address, value address)` for the part, of `bytes` bytes, if it exists.
     #[inline(always)]
     fn store(&self, own: &OwnPart, bytes: u32, store: impl Fn(u64, u64)) {
         let at = own.part() * bytes;

@@ -1,9 +1,9 @@
-//! Where a sequence's rows are: the one place that reads a table of pages.
+//! The one reader of block tables.
 use cuda_std::memory::ld_global_nc_b32;
 use spec::Cache;
 
-/// The page that row `row` of a sequence is in, as the table has it. A wrong column shows a number of another
-/// place of the table, never memory that is not the table's.
+/// The page that contains row `row` of a sequence, as the block table has it. An out-of-range column reads
+/// another entry of the table, never memory outside it.
 #[inline(always)]
 pub(crate) fn page(cache: &Cache, sequence: u32, row: u32) -> u32 {
     if cache.table == 0 {
@@ -16,15 +16,15 @@ pub(crate) fn page(cache: &Cache, sequence: u32, row: u32) -> u32 {
     unsafe { ld_global_nc_b32(cache.table + entry * 4) }
 }
 
-/// First chunk of row `row` of a sequence, head 0, in page number `page`: a wrong number may show foreign
-/// rows, never foreign memory.
+/// The first chunk of row `row` of a sequence, head 0, in page `page`. An invalid page index reads rows of
+/// another page, never memory outside the cache.
 #[inline(always)]
 pub(crate) fn chunk_in(cache: &Cache, page: u32, row: u32) -> u32 {
     let (_, within) = cache.page.div_rem(row);
     page.min(cache.pages - 1) * cache.page_chunks + within * cache.row_chunks
 }
 
-/// The same in the page where the table has it.
+/// The same, in the page that the block table has.
 #[inline(always)]
 pub(crate) fn chunk(cache: &Cache, sequence: u32, row: u32) -> u32 {
     chunk_in(cache, page(cache, sequence, row), row)

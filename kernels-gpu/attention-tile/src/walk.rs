@@ -1,50 +1,52 @@
-//! Tiles of 16 rows of one sequence's cache, wherever its pages lie: what one warp copies.
+//! One warp's walk through a sequence's KV cache: tiles of 16 rows, wherever their pages are.
 use crate::table::chunk;
 use core::marker::PhantomData;
 use cuda_std::math;
 use spec::{Cache, Element};
-use tile::{CpAsync, Steps, TileSlot, Walk, Warp, layout};
+use tile::copy::{CpAsync, Walk};
+use tile::shared::TileSlot;
+use tile::{Steps, Warp, layout};
 
-/// Every `stride`-th tile of 16 rows of a sequence's first `rows` rows, from tile `first` on: one warp's
-/// share.
+/// One warp's share: every `stride`-th tile of 16 rows of a sequence's first `rows` rows, from tile `first`
+/// on.
 #[derive(Clone, Copy)]
 pub struct Strided {
     /// The sequence.
     pub sequence: u32,
-    /// First tile.
+    /// The first tile.
     pub first: u32,
-    /// From one tile to the next.
+    /// The distance between two tiles of the share.
     pub stride: u32,
     /// Rows of the sequence.
     pub rows: u32,
 }
 
 impl Strided {
-    /// First row of the share's tile `i`; at or past the end where there is none.
+    /// The first row of the share's tile `i`. At or past the end if the tile does not exist.
     #[inline(always)]
     fn row(&self, i: u32) -> u32 {
         (self.first + i * self.stride) * 16
     }
 
-    /// First rows of the share's tiles.
+    /// The first rows of the share's tiles.
     #[inline(always)]
     pub fn tiles(&self) -> Steps {
         Steps { at: self.first * 16, step: self.stride * 16, end: self.rows }
     }
 }
 
-/// How a tile's rows are found. The first tile is nothing special: LLVM would take it out of the loop that
-/// starts all stages.
+/// How a tile's rows are found. The first tile is not special: LLVM would peel it off the loop that starts
+/// all stages.
 pub trait Source: Sized {
-    /// Before the first tile.
-    fn of(cache: &Cache, share: &Strided, warp: Warp) -> Self;
-    /// Goes to tile `i`; tiles come in order.
+    /// A source before the first tile.
+    fn new(cache: &Cache, share: &Strided, warp: Warp) -> Self;
+    /// Goes to tile `i`. Tiles come in order.
     fn seek(&mut self, cache: &Cache, share: &Strided, i: u32, warp: Warp);
-    /// Chunk of row `row + mine` of that tile; `mine` is the lane's, `row` a constant.
+    /// The first chunk of row `row + mine` of the tile. `mine` is the lane's, `row` a constant.
     fn chunk(&self, cache: &Cache, row: u32, mine: u32, warp: Warp) -> u32;
 }
 
-/// Pages of whole tiles: a lane holds where one of the next 32 tiles begins.
+/// Pages that are a multiple of 16 rows: each lane holds the start of one of the next 32 tiles.
 #[derive(Clone, Copy)]
 pub struct PagedTiles {
     these: u32,
@@ -62,7 +64,7 @@ impl PagedTiles {
 
 impl Source for PagedTiles {
     #[inline(always)]
-    fn of(cache: &Cache, share: &Strided, warp: Warp) -> Self {
+    fn new(cache: &Cache, share: &Strided, warp: Warp) -> Self {
         PagedTiles { these: 0, next: Self::look(cache, share, warp.lane()), tile: 0 }
     }
     #[inline(always)]
@@ -82,7 +84,7 @@ impl Source for PagedTiles {
     }
 }
 
-/// Pages of any size: a lane holds where one row of this tile or the next begins.
+/// Pages of any size: each lane holds the start of one row of this tile or the next.
 #[derive(Clone, Copy)]
 pub struct PagedRows {
     these: u32,
@@ -100,7 +102,7 @@ impl PagedRows {
 
 impl Source for PagedRows {
     #[inline(always)]
-    fn of(cache: &Cache, share: &Strided, warp: Warp) -> Self {
+    fn new(cache: &Cache, share: &Strided, warp: Warp) -> Self {
         PagedRows { these: 0, next: Self::look(cache, share, 0, warp), half: 0 }
     }
     #[inline(always)]
@@ -117,10 +119,10 @@ impl Source for PagedRows {
     }
 }
 
-/// Most panels of a row.
+/// The largest number of panels per row.
 const PANELS: usize = 8;
 
-/// A warp's walk through its share of one head's keys and values, `C` base tiles of `E` a row.
+/// A warp's walk through its share of one head's keys and values, with `C` base tiles of `E` per row.
 pub struct CacheWalk<'p, E, S, const C: usize> {
     cache: &'p Cache,
     share: Strided,
@@ -136,14 +138,14 @@ pub struct CacheWalk<'p, E, S, const C: usize> {
 }
 
 impl<'p, E: Element, S: Source, const C: usize> CacheWalk<'p, E, S, C> {
-    /// Before the first tile of head `head`.
+    /// Starts before the first tile of head `head`.
     #[inline(always)]
-    pub fn of(cache: &'p Cache, share: Strided, head: u32, warp: Warp) -> Self {
+    pub fn new(cache: &'p Cache, share: Strided, head: u32, warp: Warp) -> Self {
         const { assert!(Walk::<E, 1, C, Warp>::PANELS as usize <= PANELS, "rows are too wide") }
         let (_, chunk) = Walk::<E, 1, C, Warp>::place(&warp);
         let column = (head * cache.head_chunks + chunk) as u64 * layout::CHUNK as u64;
         CacheWalk {
-            source: S::of(cache, &share, warp),
+            source: S::new(cache, &share, warp),
             bases: [cache.keys + column, cache.values + column],
             ends: core::array::from_fn(|panel| {
                 let column = panel as u32 * Walk::<E, 1, C, Warp>::ACROSS + chunk;
@@ -158,8 +160,8 @@ impl<'p, E: Element, S: Source, const C: usize> CacheWalk<'p, E, S, C> {
         }
     }
 
-    /// Starts copying the next tile, if there is one, its keys and its values; rows past the end and columns
-    /// that do not exist become zero.
+    /// Starts the copies of the next tile's keys and values, if the tile exists. Rows past the end and
+    /// columns that do not exist become zero.
     #[inline(always)]
     pub fn copy(&mut self, slots: [&TileSlot<E, 1, C, CpAsync<Warp>>; 2]) {
         let first = self.share.row(self.i);

@@ -31,19 +31,19 @@ impl Scheduled for FwdParams {
     }
 }
 
-/// Forward attention, one block of keys after the other. A thread block owns `M` query tiles; `KW` warps
-/// share each `W` of them, and each takes its own `N` key tiles of a stage (1: a warp sees every key; more,
-/// where there are too few queries to fill the card). Head dim is `D` tiles; the first `HELD` k-steps of Q
-/// stay in registers; `STAGES` stages.
+/// Forward attention, one block of keys after the other. A thread block owns `M` query tiles; `KV_WARPS`
+/// warps share each `W` of them, and each takes its own `N` key tiles of a stage (1: a warp sees every key;
+/// more, where there are too few queries to fill the card). Head dim is `D` tiles; the first `Q_STEPS`
+/// k-steps of Q stay in registers; `STAGES` stages.
 pub struct Fwd<
     E,
     Mask,
     const M: usize,
     const W: usize,
-    const KW: usize,
+    const KV_WARPS: usize,
     const N: usize,
     const D: usize,
-    const HELD: usize,
+    const Q_STEPS: usize,
     const STAGES: usize,
 >(PhantomData<(E, Mask)>);
 
@@ -56,7 +56,7 @@ pub struct FwdOverlap<
     const W: usize,
     const N: usize,
     const D: usize,
-    const HELD: usize,
+    const Q_STEPS: usize,
 >(PhantomData<(E, Mask)>);
 
 /// [`Fwd`] with one more warp that only copies: the others never wait for an address.
@@ -67,13 +67,13 @@ pub struct FwdSpecialised<
     const W: usize,
     const N: usize,
     const D: usize,
-    const HELD: usize,
+    const Q_STEPS: usize,
     const STAGES: usize,
 >(PhantomData<(E, Mask)>);
 
 /// Forward attention for head dims whose O is more than a warp's registers hold: two warps share each `W` of
-/// `M` query tiles, each with `HALF` of the `D` head dim tiles, and the first `HELD` k-steps of its half of Q
-/// in registers. A block's `N` tiles of keys and those of its values take turns.
+/// `M` query tiles, each with `HALF` of the `D` head dim tiles, and the first `Q_STEPS` k-steps of its half
+/// of Q in registers. A block's `N` tiles of keys and those of its values take turns.
 pub struct FwdWide<
     E,
     Mask,
@@ -82,7 +82,7 @@ pub struct FwdWide<
     const N: usize,
     const D: usize,
     const HALF: usize,
-    const HELD: usize,
+    const Q_STEPS: usize,
 >(PhantomData<(E, Mask)>);
 
 /// Kernel `K` with as many blocks as the card holds at once, each of which does tile after tile.
@@ -145,21 +145,21 @@ macro_rules! forward {
     };
 }
 forward!(
-    Fwd<M, W, KW, N, D, HELD, STAGES>, Sequential,
-    stages STAGES, warps M / W * KW, keys N * KW, smem tiles M + STAGES * 2 * N * KW
+    Fwd<M, W, KV_WARPS, N, D, Q_STEPS, STAGES>, Sequential,
+    stages STAGES, warps M / W * KV_WARPS, keys N * KV_WARPS, smem tiles M + STAGES * 2 * N * KV_WARPS
 );
 forward!(
-    FwdOverlap<M, W, N, D, HELD>, Overlapped,
+    FwdOverlap<M, W, N, D, Q_STEPS>, Overlapped,
     stages 2, warps M / W, keys N, smem tiles M + N + 2 * 2 * N
 );
 forward!(
-    FwdSpecialised<M, W, N, D, HELD, STAGES>, Specialised,
+    FwdSpecialised<M, W, N, D, Q_STEPS, STAGES>, Specialised,
     stages STAGES, warps M / W + 1, keys N, smem tiles M + STAGES * 2 * N, bytes STAGES * HANDOVER_BYTES
 );
 forward!(
-    FwdWide<M, W, N, D, HALF, HELD>, Sequential,
+    FwdWide<M, W, N, D, HALF, Q_STEPS>, Sequential,
     stages 1, warps 2 * M / W, keys N, smem tiles 2 * N,
-    bytes 2 * M * (N * SCORES_BYTES + (HALF - HELD) * tile_bytes::<E>())
+    bytes 2 * M * (N * SCORES_BYTES + (HALF - Q_STEPS) * tile_bytes::<E>())
 );
 
 /// Makes of kernel `K` another one, of the same threads and shared memory, with other parameters and blocks.

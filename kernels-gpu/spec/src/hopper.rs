@@ -123,7 +123,7 @@ macro_rules! hopper {
                 contract: Contract::of::<Self>(""),
                 isa: Isa::Sm90a,
                 path: E::PATH,
-                schedule: Schedule::InTurns,
+                schedule: Schedule::PingPong,
                 scheduler: TileScheduler::Persistent,
                 queries: Queries::Batched,
                 keys: Keys::Batched,

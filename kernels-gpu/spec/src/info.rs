@@ -84,7 +84,7 @@ pub enum Schedule {
     Specialised,
     /// Warpgroups take turns at issuing products, each S(n) together with O += P(n + 1) V(n + 1), and another
     /// one copies.
-    InTurns,
+    PingPong,
     /// Sequential on S^T = K Q^T and O^T = V^T P^T: each warp has a stream of keys of its own.
     Transposed,
 }
@@ -95,7 +95,7 @@ impl Schedule {
             Schedule::Sequential => "sequential",
             Schedule::Overlapped => "overlapped",
             Schedule::Specialised => "specialised",
-            Schedule::InTurns => "in turns",
+            Schedule::PingPong => "ping-pong",
             Schedule::Transposed => "transposed",
         }
     }

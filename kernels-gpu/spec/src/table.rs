@@ -1,8 +1,8 @@
 //! The one table: every kernel that is compiled. `lineage.rs` has those that the planner never chooses.
 use crate::*;
 
-/// Expands `$emit!` with the lines of each list: `LIST: Info, symbol [E = Type, ..]: Configuration; ..`, where
-/// a configuration speaks of the names in brackets.
+/// Expands `$emit!` with the lines of each list: `LIST: Info, symbol [E = Type, ..]: Configuration; ..`. A
+/// configuration speaks of the names in brackets.
 ///
 /// A line of attention is `head dim [masks] tile: Configuration`, and stands for both element types and each
 /// of its masks. Symbols are `{family}_{dtype}_d{head dim}_{mask}_{rows of a block}x{keys of a stage}`, and
@@ -132,10 +132,10 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     merge_f32_bf16: Merge<F32, Bf16>;
     }
     $crate::lines! { $emit
-    /// Every compiled [`Varlen`] kernel from sm_80 on. Two tilings at the head dims that most models have, one
-    /// elsewhere: long sequences want tiles of many queries, short ones would leave them half empty. At head
-    /// dim 128 as many keys as fit an A100 twice: 64 are 1 to 3 % faster where they fit as well, and cost all
-    /// registers.
+    /// Every compiled [`Varlen`] kernel from sm_80 on. Two tilings at the head dims that most models have,
+    /// one elsewhere: long sequences want tiles of many queries, short ones would leave them half empty. At
+    /// head dim 128 as many keys as fit an A100 twice: 64 are 1 to 3 % faster where they fit as well, and
+    /// cost all registers.
     PACKED: AttnInfo, fwd [F16 Bf16]
     d32 [Full, Causal] 128x64_packed: Varlen<FwdOverlap<E, Mask, 8, 2, 4, 2, 2>>;
     d32 [Local] 128x64_packed: Varlen<Fwd<E, Mask, 8, 2, 1, 4, 2, 2, 2>>;
@@ -169,9 +169,9 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d512 [Local] 32x32: Paged<FwdWide<E, Mask, 2, 1, 2, 32, 16, 4>>;
     }
     $crate::lines! { $emit
-    /// Every compiled Hopper kernel on tensors of batches. [`MaskKind::Local`] ones know softcap, and no ALiBi
-    /// slopes. Those of one head dim and mask stand in the order in which long sequences prefer them. What
-    /// ends in `_split` shares a tile's keys.
+    /// Every compiled Hopper kernel on tensors of batches. [`MaskKind::Local`] ones know softcap, and no
+    /// ALiBi slopes. Those of one head dim and mask stand in the order in which long sequences prefer them.
+    /// What ends in `_split` shares a tile's keys.
     HOPPERS: AttnInfo, hopper [F16 Bf16]
     d64 [Full] 192x96: FwdHopper<E, Mask, 3, 6, 4, 3, false>;
     d64 [Causal] 192x96: FwdHopper<E, Mask, 3, 6, 4, 3, true>;
@@ -188,8 +188,8 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     }
     $crate::lines! { $emit
     /// Every compiled [`Varlen`] Hopper kernel: one tiling for each head dim and mask, with as many keys as
-    /// leave registers for what a sequence is. (Causal and local ones of head dim 96 spill whatever they have,
-    /// where tiles end.) [`MaskKind::Local`] ones know softcap, no ALiBi slopes.
+    /// leave registers for what a sequence is. (Causal and local ones of head dim 96 spill whatever they
+    /// have, where tiles end.) [`MaskKind::Local`] ones know softcap, no ALiBi slopes.
     HOPPERS_PACKED: AttnInfo, hopper_packed [F16 Bf16]
     d64 [Full, Causal, Local] 128x128: Varlen<FwdHopper<E, Mask, 2, 8, 4, 3, true>>;
     d96 [Full] 128x128: Varlen<FwdHopper<E, Mask, 2, 8, 6, 2, true>>;

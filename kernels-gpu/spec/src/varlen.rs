@@ -1,5 +1,5 @@
-//! Kernels on varlen tensors: the rows of all sequences one behind the other, where each begins on the device.
-//! And which query block is whose: the host's grid and the device's reading of it, side by side.
+//! Kernels on varlen tensors: the rows of all sequences one behind the other, where each begins on the
+//! device. And which query block is whose: the host's grid and the device's reading of it, side by side.
 use crate::forward::made_of;
 use crate::*;
 use core::marker::PhantomData;
@@ -34,7 +34,8 @@ impl<F> AsRef<F> for VarlenParams<F> {
 }
 
 made_of!(
-    Varlen<K>: VarlenParams<<K::Isa as IsaMarker>::Varlen>, |p: &VarlenParams<<K::Isa as IsaMarker>::Varlen>| p.forward.blocks(),
+    Varlen<K>: VarlenParams<<K::Isa as IsaMarker>::Varlen>,
+    |p: &VarlenParams<<K::Isa as IsaMarker>::Varlen>| p.forward.blocks(),
     { queries: Queries::Varlen, keys: Keys::Varlen }
 );
 

@@ -1,19 +1,19 @@
 //! One item: FlashDecoding (Dao et al. 2023), transposed: S^T = K Q^T, O^T = V^T P^T.
-use super::mask::DecodeMask;
 use super::merge::{leave, merge_splits, store, store_empty};
-use super::schedule::Item;
+use super::schedule::{Item, first_tile, seen_by};
 use super::softmax::Softmax;
 use crate::entries::Run;
 use crate::lengths::Unchecked;
+use crate::mask::MaskFn;
 use crate::partial::Partial;
 use crate::softcap::softcap;
 use attention_tile::{CacheWalk, PagedRows, PagedTiles, Source, Strided, load_per_head};
 use core::ops::ControlFlow;
 use spec::{DType, Decode, DecodeCombine, DecodeParams, Local, PageMarker, Rows, Tiles};
-use tile::{
-    Block, ColAcc, ColFrag, ColVec, LoadAs, PerWarp, RightPlace, SharedTile, Smem, Steps, Stored, TensorCore,
-    shared_layout,
-};
+use tile::mma::{ColAcc, ColFrag, ColVec, LoadAs, PlaceB, Stored, TensorCore};
+use tile::pipeline::PerWarp;
+use tile::shared::SharedTile;
+use tile::{Block, Smem, Steps, shared_layout};
 
 shared_layout! {
     /// 16 keys and their values.
@@ -35,7 +35,7 @@ impl Find for Rows {
 impl<
     Q: LoadAs<E::As>,
     E: Stored,
-    Mask: DecodeMask,
+    Mask: MaskFn,
     Page: Find,
     const G: usize,
     const D: usize,
@@ -71,7 +71,7 @@ impl<
 fn attend<
     Q: LoadAs<E::As>,
     E: Stored,
-    Mask: DecodeMask,
+    Mask: MaskFn,
     Page: Find,
     const G: usize,
     const D: usize,
@@ -83,20 +83,20 @@ fn attend<
     block: &mut Block<Decode<Q, E, Mask, Page, G, D, WARPS, SLOTS>>,
     smem: Smem<Decode<Q, E, Mask, Page, G, D, WARPS, SLOTS>>,
 ) {
-    let (mut warp, (_, team)) = (block.warp(), block.teams::<1, 1, WARPS>());
+    let (mut warp, (_, team)) = (block.warp(), block.split_groups::<1, 1, WARPS>());
     let queries = item.rows_of(p, &p.q);
     let share = Strided {
         sequence: item.sequence,
-        first: Mask::first_tile(p, item.keys) + item.split * WARPS as u32 + team.index(),
+        first: first_tile::<Mask>(p, item.keys) + item.split * WARPS as u32 + team.index(),
         stride: item.splits * WARPS as u32,
         rows: item.keys,
     };
     let (mut acc_o, mut softmax) = (ColAcc::<D, G>::zero(), Softmax::new(p.scale_log2));
 
     // Each warp takes its own tiles through its own ring: no barrier of the block.
-    let (places, right): (PerWarp<KvTile<E, D>, SLOTS, WARPS>, RightPlace<E::As, D, G>) = smem.split();
+    let (places, right): (PerWarp<KvTile<E, D>, SLOTS, WARPS>, PlaceB<E::As, D, G>) = smem.split();
     let ring = places.own(block);
-    let mut walk = CacheWalk::<E, Page::Source, D>::of(&p.cache, share, item.kv_head, warp);
+    let mut walk = CacheWalk::<E, Page::Source, D>::new(&p.cache, share, item.kv_head, warp);
     // Before the first keys: behind so many bytes their few would wait in line.
     let (q, factor) = ColFrag::<E::As, D, G>::load::<Q, E>(&queries, warp);
     let mut kv = ring.stream(|slot| walk.copy([&slot.k, &slot.v]));
@@ -104,7 +104,7 @@ fn attend<
     let [k_factor, v_factor] =
         [0, 1].map(|i| E::FACTOR * load_per_head(&p.scales[i], item.sequence, item.kv_head));
     let k_factor = factor.map(|x| x * k_factor);
-    let seen = |row| Mask::keys(&p.window, queries.unpack(row)[0], p.q.rows, item.keys);
+    let seen = |row| seen_by::<Mask>(p, queries.unpack(row)[0], item.keys);
     let end = ColVec::<i32, G>::from_fn(warp, |row| seen(row).end);
     let start = ColVec::<i32, G>::from_fn(warp, |row| seen(row).start);
     for key in share.tiles() {
@@ -113,7 +113,7 @@ fn attend<
             if E::DTYPE == DType::E4m3 {
                 s.scale_columns(&k_factor);
             }
-            if Mask::LOCAL {
+            if Mask::LEFT {
                 softcap(&mut s, p.softcap, p.scale_log2);
                 s.keep_from(&start, key, *warp);
             }
@@ -131,7 +131,7 @@ fn attend<
 
     // Warps merge through shared memory, splits through global memory.
     let mine = (&acc_o, softmax.state());
-    let left = kv.reclaim(block).leave_columns::<E, _, D, G, WARPS>(mine, queries.count(), team, block);
+    let left = kv.reclaim(block).exchange_columns::<E, _, D, G, WARPS>(mine, queries.count(), team, block);
     block.deal_quads::<D>(queries.count(), |row, quad| {
         let warps = left.quads(row, quad, |o, [max, sum]| Partial { max, sum, o });
         let all = Partial::NONE.merge(warps);

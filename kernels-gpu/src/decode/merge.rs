@@ -4,7 +4,9 @@ use crate::lengths::Unchecked;
 use crate::partial::Partial;
 use core::f32::consts::{LN_2, LOG2_E};
 use spec::{DecodeParams, Kernel};
-use tile::{Block, GlobalVec, RowSlices, Steps, TensorCore};
+use tile::global::{GlobalVec, RowSlices};
+use tile::mma::TensorCore;
+use tile::{Block, Steps};
 
 /// Splits whose loads are under way at once: 64 registers, of those that attention has left.
 const AT_ONCE: usize = 16;
@@ -16,7 +18,7 @@ pub fn store<E: TensorCore>(p: &DecodeParams, item: &Item, row: u32, quad: u32, 
     let mut all = keys;
     if p.sinks.base != 0 {
         let [_, head] = out.unpack(row);
-        let logit = GlobalVec::of(&p.sinks, 0, item.kv_head * p.group.get() + head, 1).load_row(0, 0.0);
+        let logit = GlobalVec::new(&p.sinks, 0, item.kv_head * p.group.get() + head, 1).load_row(0, 0.0);
         all = all.merge([Partial::sink(logit * LOG2_E)]);
     }
     let ([a, b, c, d], lse) = all.normalised();
@@ -40,7 +42,7 @@ pub fn leave<const D: usize>(p: &DecodeParams, item: &Item, row: u32, quad: u32,
 /// What all splits leave of a row.
 #[inline(always)]
 fn left<const D: usize>(p: &DecodeParams, item: &Item, row: u32) -> RowSlices<D> {
-    RowSlices::of(&p.partials, item.slot, item.splits, item.kv_head, item.first_row(p) + row)
+    RowSlices::new(&p.partials, item.slot, item.splits, item.kv_head, item.first_row(p) + row)
 }
 
 /// Merges the splits of an item's rows, in their order, and stores the result. The whole block takes part: a

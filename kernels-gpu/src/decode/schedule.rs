@@ -1,11 +1,13 @@
 //! Which block does what. Every block derives it from the lengths on the device: no kernel before, no state
 //! between launches.
-use super::mask::DecodeMask;
 use crate::lengths::Unchecked;
+use crate::mask::MaskFn;
 use attention_tile::PackedRows;
+use core::ops::Range;
 use cuda_std::math::rcp;
 use spec::{DecodeParams, Kernel, LEAST_KEYS, TALLY, Tensor};
-use tile::{Block, Smem, Steps, Tally, Warp};
+use tile::exchange::Tally;
+use tile::{Block, Smem, Steps, Warp};
 
 /// One part of one sequence's keys, for one block of the rows of one key head.
 #[derive(Clone, Copy)]
@@ -30,6 +32,18 @@ pub struct Item {
     pub counts: bool,
 }
 
+/// Keys that query `query` of a sequence of `keys` keys sees.
+#[inline(always)]
+pub fn seen_by<Mask: MaskFn>(p: &DecodeParams, query: u32, keys: u32) -> Range<i32> {
+    Mask::keys_at(&p.window, query as i32 + keys as i32 - p.q.rows as i32 + p.window.shift, keys)
+}
+
+/// The first tile of 16 keys that some query sees.
+#[inline(always)]
+pub fn first_tile<Mask: MaskFn>(p: &DecodeParams, keys: u32) -> u32 {
+    if Mask::LEFT { seen_by::<Mask>(p, 0, keys).start.max(0) as u32 / 16 } else { 0 }
+}
+
 /// What is known of one sequence, a lane's own.
 #[derive(Clone, Copy)]
 struct Sequence {
@@ -49,14 +63,14 @@ struct Cut<'p> {
 impl Sequence {
     /// Sequence `i`; without a key where there is none.
     #[inline(always)]
-    fn of<Mask: DecodeMask>(p: &DecodeParams, i: u32) -> Self {
+    fn of<Mask: MaskFn>(p: &DecodeParams, i: u32) -> Self {
         Self::new::<Mask>(p, Unchecked::load(p, i))
     }
 
     #[inline(always)]
-    fn new<Mask: DecodeMask>(p: &DecodeParams, length: Unchecked) -> Self {
+    fn new<Mask: MaskFn>(p: &DecodeParams, length: Unchecked) -> Self {
         let keys = length.forget().clamped(p.order.max_keys);
-        Sequence { keys, seen: keys - (Mask::first_tile(p, keys) * 16).min(keys) }
+        Sequence { keys, seen: keys - (first_tile::<Mask>(p, keys) * 16).min(keys) }
     }
 
     /// In tiles, so that a sum of all sequences fits 32 bits.
@@ -127,7 +141,7 @@ impl<'p> Cut<'p> {
 
 /// At most 32 sequences, a lane's length each: every warp finds the item for itself, without a barrier.
 #[inline(always)]
-fn item_of_few<Mask: DecodeMask>(p: &DecodeParams, few: Unchecked, index: u32, warp: Warp) -> Option<Item> {
+fn item_of_few<Mask: MaskFn>(p: &DecodeParams, few: Unchecked, index: u32, warp: Warp) -> Option<Item> {
     if p.order.lengths.count > 1 {
         let sequence = Sequence::new::<Mask>(p, few);
         return Cut::of(p, warp.sum(sequence.tiles())).pick(0, sequence, 0, index, warp);
@@ -159,7 +173,7 @@ fn may_be(p: &DecodeParams, index: u32, warp: Warp) -> bool {
 
 /// The warps of the block take 32 sequences at a time, each its own, and leave each other their sums.
 #[inline(always)]
-fn item_of_many<Mask: DecodeMask, K: Kernel>(
+fn item_of_many<Mask: MaskFn, K: Kernel>(
     p: &DecodeParams,
     index: u32,
     block: &mut Block<K>,
@@ -172,7 +186,7 @@ fn item_of_many<Mask: DecodeMask, K: Kernel>(
     for of in mine {
         tiles += Sequence::of::<Mask>(p, of * 32 + warp.lane()).tiles();
     }
-    let sums = tally.leave([(number, warp.sum(tiles))].into_iter(), block);
+    let sums = tally.write([(number, warp.sum(tiles))].into_iter(), block);
     let (sums, weights) = sums.split::<32, { TALLY - 32 }>();
     let all = warp.sum(if warp.lane() < warps { sums.get(warp.lane()) } else { 0 });
     let cut = Cut::of(p, all);
@@ -180,7 +194,7 @@ fn item_of_many<Mask: DecodeMask, K: Kernel>(
         let sequence = Sequence::of::<Mask>(p, of * 32 + warp.lane());
         (of, warp.sum(cut.weight(sequence)))
     });
-    let weights = weights.leave(mine, block);
+    let weights = weights.write(mine, block);
     let (mut before, mut from) = (0, 0);
     while from < groups {
         let of = from + warp.lane();
@@ -217,7 +231,7 @@ impl Item {
     /// blocks of rows, which then find them in the L2 cache; and of different heads. `few` are the first 32
     /// lengths, a lane's each.
     #[inline(always)]
-    pub fn of<Mask: DecodeMask, K: Kernel>(
+    pub fn of<Mask: MaskFn, K: Kernel>(
         p: &DecodeParams,
         few: Unchecked,
         index: u32,
@@ -258,7 +272,7 @@ impl Item {
     /// Its rows of `tensor`, queries or what becomes of them.
     #[inline(always)]
     pub fn rows_of<'p>(&self, p: &'p DecodeParams, tensor: &Tensor) -> PackedRows<'p> {
-        PackedRows::of(tensor, &p.group, self.sequence, self.kv_head).part(self.first_row(p), p.order.rows)
+        PackedRows::new(tensor, &p.group, self.sequence, self.kv_head).part(self.first_row(p), p.order.rows)
     }
 
     /// Which counter tells that all splits of its rows are there.

@@ -1,7 +1,8 @@
 //! Online softmax of columns, with a lazy maximum: [`crate::softmax`], whose rows are columns here.
 use crate::softmax::{NONE, SLACK};
 use cuda_std::math::{ex2, fma};
-use tile::{ColAcc, ColFrag, ColSum, ColVec, TensorCore, Warp};
+use tile::Warp;
+use tile::mma::{ColAcc, ColFrag, ColSum, ColVec, TensorCore};
 
 /// State of one warp's `8 * G` columns. The maximum is kept negated and in units of the exponent: what the
 /// fma adds.

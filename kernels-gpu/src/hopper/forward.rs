@@ -1,17 +1,22 @@
-//! Hopper's forward with a seam: a tile's first scores run beside the last product of the tile before.
+//! Hopper's forward with cross-tile overlap: a tile's first scores run beside the last product of the tile
+//! before.
 use crate::entries::Run;
 use crate::hopper::Body;
 use crate::hopper::mainloop::{Attended, Blocks, QTiles, Tensors, View, copy};
-use crate::hopper::portion::{ForwardOf, Own, ParamsOf, Source};
+use crate::hopper::scheduler::{ForwardOf, ParamsOf, Scheduler, StaticScheduler};
 use crate::hopper::softmax::BoundedSoftmax;
 use crate::mask::MaskFn;
 use spec::{FwdHopper, HopperParams, Kernel};
-use tile::{Ab, Abt, Acc, Block, Outbox, Relay, Smem, WarpgroupCore};
+use tile::epilogue::StoreBuffer;
+use tile::mma::{Acc, WarpgroupCore};
+use tile::pipeline::MbarrierPipeline;
+use tile::wgmma::{Ab, Abt};
+use tile::{Block, Smem};
 
 /// What a block has of shared memory: rings of their own for Q, K and V, and O on its way out.
 type Shared<S, E, const W: usize, const N: usize, const D: usize, const STAGES: usize> = (
-    Relay<QTiles<E, W, D>, 2, <S as Source>::By>,
-    (Blocks<S, E, N, D, STAGES>, (Blocks<S, E, N, D, STAGES>, Outbox<E, D, W>)),
+    MbarrierPipeline<QTiles<E, W, D>, 2, <S as Scheduler>::By>,
+    (Blocks<S, E, N, D, STAGES>, (Blocks<S, E, N, D, STAGES>, StoreBuffer<E, D, W>)),
 );
 
 impl<
@@ -25,7 +30,7 @@ impl<
 > Body for FwdHopper<E, Mask, W, N, D, STAGES, ORDERED>
 {
     #[inline(always)]
-    fn body<S: Source, C: Kernel<Params: AsRef<ForwardOf<S::Portion>>>>(
+    fn body<S: Scheduler, C: Kernel<Params: AsRef<ForwardOf<S::Tile>>>>(
         p: &ParamsOf<S>,
         source: impl Fn(u32, u32) -> S,
         block: Block<C>,
@@ -36,7 +41,7 @@ impl<
         let view = |tile| View::<_, Mask, W, N>::of(p, tile);
         let shared: Shared<S, E, W, N, D, STAGES> = smem.split();
 
-        block.specialise(
+        block.specialize(
             shared,
             |(q, (k, (v, ())))| {
                 copy::<_, E, Mask, W, N, D, 2, STAGES>(p, source(index, count), &tensors, q, k, v)
@@ -50,7 +55,7 @@ impl<
                 let mut now = view(tile);
                 let mut q_tile = q.wait();
                 let mut s = Acc::unset();
-                group.run_in_turn(Abt(&mut s, &q_tile, &mut k));
+                group.run_ping_pong(Abt(&mut s, &q_tile, &mut k));
                 now.see_first(&mut s, first_row, warp);
                 let (softmax, probs) = BoundedSoftmax::<ORDERED>::first(&s, p.as_ref().scale_log2, warp);
                 let mut so_far = Attended { softmax, acc_o: Acc::cleared(), probs };
@@ -72,11 +77,11 @@ impl<
                         },
                         |(), _, _, first, _| first,
                     );
-                    now.store(so_far, &mut group, |o, at, group| out.send(o, &tensors.o, at, group));
+                    now.store(so_far, &mut group, |o, at, group| out.store(o, &tensors.o, at, group));
                     (now, so_far) = (next, Attended { softmax, acc_o: Acc::cleared(), probs });
                 }
                 group.run(Ab(&mut so_far.acc_o, &so_far.probs, &mut v));
-                now.store(so_far, &mut group, |o, at, group| out.send(o, &tensors.o, at, group));
+                now.store(so_far, &mut group, |o, at, group| out.store(o, &tensors.o, at, group));
             },
         );
     }
@@ -94,6 +99,6 @@ impl<
 {
     #[inline(always)]
     fn run(p: HopperParams, block: Block<Self>, smem: Smem<Self>) {
-        <Self as Body>::body(&p, |index, count| Own(p.rounds.of(index, count)), block, smem)
+        <Self as Body>::body(&p, |index, count| StaticScheduler(p.rounds.of(index, count)), block, smem)
     }
 }

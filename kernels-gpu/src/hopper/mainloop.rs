@@ -1,40 +1,43 @@
 //! What Hopper's kernels have in common: what a block copies, what a tile sees, and the loop over its key
 //! blocks.
-use crate::hopper::portion::{KeysOf, ParamsOf, Portion, Source};
+use crate::hopper::scheduler::{KeysOf, MapTile, ParamsOf, Scheduler};
 use crate::hopper::softmax::BoundedSoftmax;
 use crate::mask::{BlockRange, MaskFn, Rows, Seen};
 use crate::softcap::softcap;
 use core::marker::PhantomData;
 use spec::{HopperParams, Kernel};
-use tile::{
-    AFrag, Ab, Abt, Acc, Block, Consumer, GlobalTiles, Kept, Map, Mma, Producer, Relay, SharedTile,
-    SharedTiles, Tma, Warp, Warpgroup, WarpgroupCore,
-};
+use tile::group::Warpgroup;
+use tile::mma::{AFrag, Acc, Mma, WarpgroupCore};
+use tile::pipeline::{Consumer, MbarrierPipeline, Producer, StageGuard};
+use tile::shared::{SharedTile, SharedTiles};
+use tile::tma::{MapKind, Tma, TmaTensor};
+use tile::wgmma::{Ab, Abt};
+use tile::{Block, Warp};
 
 /// Places for Q: a tile of 64 rows of each warpgroup.
 pub type QTiles<E, const W: usize, const D: usize> = SharedTiles<E, 4, D, W>;
 
 /// A ring for blocks of keys, or of values.
 pub type Blocks<S, E, const N: usize, const D: usize, const STAGES: usize> =
-    Relay<SharedTile<E, N, D>, STAGES, Tma<KeysOf<S>>>;
+    MbarrierPipeline<SharedTile<E, N, D>, STAGES, Tma<KeysOf<S>>>;
 
 /// The problem's tensors.
 pub struct Tensors<E, Q, K, const N: usize, const D: usize> {
     /// Queries.
-    pub q: GlobalTiles<E, 4, D, Q>,
+    pub q: TmaTensor<E, 4, D, Q>,
     /// Keys.
-    pub k: GlobalTiles<E, N, D, K>,
+    pub k: TmaTensor<E, N, D, K>,
     /// Values.
-    pub v: GlobalTiles<E, N, D, K>,
+    pub v: TmaTensor<E, N, D, K>,
     /// Output.
-    pub o: GlobalTiles<E, 4, D, Q>,
+    pub o: TmaTensor<E, 4, D, Q>,
 }
 
-/// Those of a source's portions.
+/// Those of a source's work tiles.
 pub type TensorsOf<S, E, const N: usize, const D: usize> =
-    Tensors<E, <<S as Source>::Portion as Portion>::Queries, <<S as Source>::Portion as Portion>::Keys, N, D>;
+    Tensors<E, <<S as Scheduler>::Tile as MapTile>::Queries, <<S as Scheduler>::Tile as MapTile>::Keys, N, D>;
 
-impl<E: Mma, Q: Map, K: Map, const N: usize, const D: usize> Tensors<E, Q, K, N, D> {
+impl<E: Mma, Q: MapKind, K: MapKind, const N: usize, const D: usize> Tensors<E, Q, K, N, D> {
     /// Those of the launch.
     #[inline(always)]
     pub fn of<C: Kernel<Params: AsRef<HopperParams<Q::Data, K::Data>>>>(block: &Block<C>) -> Self {
@@ -47,8 +50,8 @@ impl<E: Mma, Q: Map, K: Map, const N: usize, const D: usize> Tensors<E, Q, K, N,
     }
 }
 
-/// Where a query of a portion is.
-type QueryAt<P> = <<P as Portion>::Queries as Map>::At;
+/// Where a query of a work tile is.
+type QueryAt<P> = <<P as MapTile>::Queries as MapKind>::At;
 
 /// What a warp has made of the blocks that it has taken: O, not yet normalised, lacks the last one's P V.
 pub struct Attended<E, const N: usize, const D: usize, const ORDERED: bool> {
@@ -61,10 +64,10 @@ pub struct Attended<E, const N: usize, const D: usize, const ORDERED: bool> {
 }
 
 /// One tile of queries under a mask, with blocks of `N` base tiles of keys, for `W` warpgroups.
-pub struct View<'p, P: Portion, Mask, const W: usize, const N: usize> {
+pub struct View<'p, P: MapTile, Mask, const W: usize, const N: usize> {
     p: &'p P::Params,
     /// What of the problem it is.
-    pub portion: P,
+    pub tile: P,
     rows: Rows,
     /// The key blocks that it takes: those that some row sees. Where none sees any, one, of which the mask
     /// leaves nothing, so that the tile ends like any other.
@@ -72,30 +75,35 @@ pub struct View<'p, P: Portion, Mask, const W: usize, const N: usize> {
     mask: PhantomData<Mask>,
 }
 
-impl<'p, P: Portion, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, Mask, W, N> {
+impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, Mask, W, N> {
     const TILE_N: u32 = N as u32 * 16;
 
-    /// That of a portion.
+    /// That of a work tile.
     #[inline(always)]
-    pub fn of(p: &'p P::Params, portion: P) -> Self {
-        let rows = portion.rows(p, W as u32 * 64);
-        let mut range = portion.share(Mask::blocks(&rows, Self::TILE_N));
-        if !Mask::SEES_ALL || P::MAY_LACK_KEYS {
+    pub fn of(p: &'p P::Params, tile: P) -> Self {
+        let rows = tile.rows(p.as_ref(), W as u32 * 64);
+        let seen = Mask::blocks(&rows, Self::TILE_N);
+        let mut range = tile.share(seen);
+        if P::SPLIT && range.start >= range.end {
+            // Behind all keys that any row sees: where there are more splits than blocks.
+            range.start = seen.end;
+        }
+        if P::may_see_nothing::<Mask>() {
             range.end = range.end.max(range.start + 1);
         }
-        View { p, portion, rows, range, mask: PhantomData }
+        View { p, tile, rows, range, mask: PhantomData }
     }
 
     /// Where its queries begin.
     #[inline(always)]
     pub fn queries(&self) -> QueryAt<P> {
-        self.portion.queries(self.rows.first)
+        self.tile.queries(self.rows.first)
     }
 
     /// Where the keys of block `n` begin.
     #[inline(always)]
-    fn keys(&self, n: u32) -> <P::Keys as Map>::At {
-        self.portion.keys(self.p, n * Self::TILE_N)
+    fn keys(&self, n: u32) -> <P::Keys as MapKind>::At {
+        self.tile.keys(self.p, n * Self::TILE_N)
     }
 
     /// Whether some row does not see all of block `n`.
@@ -128,7 +136,7 @@ impl<'p, P: Portion, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
     pub fn attend<E: WarpgroupCore, const D: usize, const STAGES: usize, const ORDERED: bool>(
         &self,
         so_far: &mut Attended<E, N, D, ORDERED>,
-        q_tile: &Kept<'_, QTiles<E, W, D>>,
+        q_tile: &StageGuard<'_, QTiles<E, W, D>>,
         k: &mut Consumer<SharedTile<E, N, D>, STAGES, Tma<P::Keys>>,
         v: &mut Consumer<SharedTile<E, N, D>, STAGES, Tma<P::Keys>>,
         group: &mut Warpgroup<W>,
@@ -165,7 +173,7 @@ impl<'p, P: Portion, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
         let (normalise, lse) = softmax.finish(warp);
         acc_o.scale_or_clear_rows(&normalise);
         send(&acc_o, self.queries(), group);
-        let to = self.portion.lse(self.p);
+        let to = self.tile.lse(self.p);
         to.store_together(&lse, self.rows.first + group.first_row(), warp);
     }
 }
@@ -175,7 +183,7 @@ impl<'p, P: Portion, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
 /// values of the tile that has it, values do not wait for the next keys.
 #[inline(always)]
 pub fn copy<
-    S: Source,
+    S: Scheduler,
     E: Mma,
     Mask: MaskFn,
     const W: usize,
@@ -192,9 +200,9 @@ pub fn copy<
     mut v: Producer<SharedTile<E, N, D>, STAGES, Tma<KeysOf<S>>>,
 ) {
     let mut behind = None;
-    while let Some(portion) = source.find() {
-        let view = View::<S::Portion, Mask, W, N>::of(p, portion);
-        S::load(&mut q, &portion, &tensors.q, view.queries());
+    while let Some(tile) = source.find() {
+        let view = View::<S::Tile, Mask, W, N>::of(p, tile);
+        S::load(&mut q, &tile, &tensors.q, view.queries());
         for n in (view.range.start..view.range.end).rev() {
             let block = view.keys(n);
             k.load(&tensors.k, block);

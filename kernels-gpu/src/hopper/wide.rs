@@ -2,20 +2,26 @@
 use crate::entries::Run;
 use crate::hopper::Body;
 use crate::hopper::mainloop::{Attended, Blocks, QTiles, Tensors, TensorsOf, View, copy};
-use crate::hopper::portion::{ForwardOf, Own, ParamsOf, Source};
+use crate::hopper::scheduler::{ForwardOf, ParamsOf, Scheduler, StaticScheduler};
 use crate::hopper::softmax::BoundedSoftmax;
 use crate::mask::MaskFn;
 use spec::{FwdHopperWide, HopperParams, Kernel};
-use tile::{Ab, Abt, Acc, Block, Kept, Relay, Smem, Warpgroup, WarpgroupCore};
+use tile::group::Warpgroup;
+use tile::mma::{Acc, WarpgroupCore};
+use tile::pipeline::{MbarrierPipeline, StageGuard};
+use tile::wgmma::{Ab, Abt};
+use tile::{Block, Smem};
 
 /// What a block has of shared memory: a place for Q and O, and rings for K and V.
-type Shared<S, E, const W: usize, const N: usize, const D: usize, const STAGES: usize> =
-    (Relay<QTiles<E, W, D>, 1, <S as Source>::By>, (Blocks<S, E, N, D, STAGES>, Blocks<S, E, N, D, STAGES>));
+type Shared<S, E, const W: usize, const N: usize, const D: usize, const STAGES: usize> = (
+    MbarrierPipeline<QTiles<E, W, D>, 1, <S as Scheduler>::By>,
+    (Blocks<S, E, N, D, STAGES>, Blocks<S, E, N, D, STAGES>),
+);
 
-/// Portion after portion. What has been made of one, whose Q lies in its place still, goes to `store`.
+/// Work tile after work tile. What has been made of one, whose Q lies in its place still, goes to `store`.
 #[inline(always)]
 pub fn one_by_one<
-    S: Source,
+    S: Scheduler,
     C: Kernel,
     E: WarpgroupCore,
     Mask: MaskFn,
@@ -31,16 +37,16 @@ pub fn one_by_one<
     block: Block<C>,
     smem: Smem<C>,
     store: impl Fn(
-        View<'_, S::Portion, Mask, W, N>,
+        View<'_, S::Tile, Mask, W, N>,
         Attended<E, N, D, ORDERED>,
-        Kept<'_, QTiles<E, W, D>>,
+        StageGuard<'_, QTiles<E, W, D>>,
         &mut Warpgroup<W>,
     ),
 ) {
     let [index, count] = [block.index(), block.count()];
     let shared: Shared<S, E, W, N, D, STAGES> = smem.split();
 
-    block.specialise(
+    block.specialize(
         shared,
         |(q, (k, v))| copy::<_, E, Mask, W, N, D, 1, STAGES>(p, source(index, count), tensors, q, k, v),
         |mut group, (mut q, (mut k, mut v))| {
@@ -53,7 +59,7 @@ pub fn one_by_one<
                 let view = View::<_, Mask, W, N>::of(p, tile);
                 let q_tile = q.wait();
                 let mut s = Acc::unset();
-                group.run_in_turn(Abt(&mut s, &q_tile, &mut k));
+                group.run_ping_pong(Abt(&mut s, &q_tile, &mut k));
                 view.see_first(&mut s, first_row, warp);
                 let (softmax, probs) = BoundedSoftmax::<ORDERED>::first(&s, p.as_ref().scale_log2, warp);
                 let mut so_far = Attended { softmax, acc_o: Acc::cleared(), probs };
@@ -78,7 +84,7 @@ impl<
 > Body for FwdHopperWide<E, Mask, W, N, D, STAGES, ORDERED>
 {
     #[inline(always)]
-    fn body<S: Source, C: Kernel<Params: AsRef<ForwardOf<S::Portion>>>>(
+    fn body<S: Scheduler, C: Kernel<Params: AsRef<ForwardOf<S::Tile>>>>(
         p: &ParamsOf<S>,
         source: impl Fn(u32, u32) -> S,
         block: Block<C>,
@@ -92,7 +98,7 @@ impl<
             block,
             smem,
             |view, so_far, q_tile, group| {
-                view.store(so_far, group, |o, at, group| q_tile.send_through(o, &tensors.o, at, group))
+                view.store(so_far, group, |o, at, group| q_tile.store_through(o, &tensors.o, at, group))
             },
         );
     }
@@ -110,6 +116,6 @@ impl<
 {
     #[inline(always)]
     fn run(p: HopperParams, block: Block<Self>, smem: Smem<Self>) {
-        <Self as Body>::body(&p, |index, count| Own(p.rounds.of(index, count)), block, smem)
+        <Self as Body>::body(&p, |index, count| StaticScheduler(p.rounds.of(index, count)), block, smem)
     }
 }

@@ -26,7 +26,7 @@ pub(crate) enum Constant {
     Frame(u32),
 }
 
-/// What a call of a function needs.
+/// Everything that a call of a function needs.
 #[derive(Debug)]
 pub(crate) struct FunctionCode {
     pub start: u32,
@@ -49,7 +49,7 @@ pub(super) struct Builder<'a> {
     pub rejoin: u32,
     /// Set by a comparison: [`super::Program::equal`].
     pub equal: Option<(Run, Args)>,
-    /// What must run before the instruction that is being decoded.
+    /// Operations that run before the instruction that is being decoded.
     pub prelude: Vec<Op>,
     shared: &'a Symbols,
     /// Functions of the program.

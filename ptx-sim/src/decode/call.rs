@@ -7,7 +7,8 @@ use crate::{
     regs::Kind,
 };
 
-/// Arguments of a call, or results: places in the frame, and what moves registers there or back.
+/// Arguments of a call, or results: their places in the frame, and the operations that move registers there
+/// or back.
 type Passed = (Vec<(u32, u32)>, Vec<Op>);
 
 impl Builder<'_> {
@@ -96,7 +97,7 @@ impl Builder<'_> {
         if load { Op::Load(access) } else { Op::Store(access) }
     }
 
-    /// What brings parameters into the registers that they are, or results out of theirs.
+    /// Operations that move parameters into their registers, or results out of theirs.
     pub(super) fn in_registers(&mut self, results: bool) -> Decoded {
         let function = self.function;
         let of = |&&(variable, _): &&(u32, u32)| (variable as usize >= function.n_params) == results;
@@ -127,7 +128,8 @@ impl Builder<'_> {
     }
 }
 
-/// Whether `function` is how Rust's core library panics: none of its functions but those never returns.
+/// Whether `function` is a panic of Rust's core library: the only functions of the core library that never
+/// return.
 fn is_panic(function: &Function) -> bool {
     function.noreturn && function.name.contains("4core")
 }

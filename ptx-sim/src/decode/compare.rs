@@ -158,7 +158,7 @@ pub(super) fn find(op: &str, mods: &[&str]) -> Option<Alu> {
     }
 }
 
-/// A selection moves what it takes, written or not: LLVM writes those of undefined values, too.
+/// A selection may read an uninitialised register: LLVM writes selections of undefined values.
 fn selection(kind: Kind, run: Run) -> Alu {
     let s: &[Kind] = match kind {
         Kind::B32 => &[Kind::B32, Kind::B32, Kind::Pred],

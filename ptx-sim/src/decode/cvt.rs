@@ -97,7 +97,7 @@ pub(super) fn find(mods: &[&str]) -> Option<Alu> {
             "ftz" => ftz = true,
             "sat" => sat = true,
             "relu" => relu = true,
-            // Of the conversions here those to eight bits alone have it, and always.
+            // Only conversions to eight bits have it, and all of them have it.
             "satfinite" if *d == "e4m3x2" => {}
             flag => mode = flag,
         }

@@ -9,13 +9,13 @@ use crate::regs::{Alu, Args, LANES, Lane, Regs, alu};
 /// The one NaN that f32 arithmetic returns.
 const NAN: f32 = f32::from_bits(0x7fff_ffff);
 
-/// Subnormal numbers become zero of the same sign.
+/// Flushes a subnormal number to zero of the same sign.
 #[inline(always)]
 pub(crate) fn flush(x: f32) -> f32 {
     if x.to_bits() & 0x7f80_0000 == 0 { f32::from_bits(x.to_bits() & 0x8000_0000) } else { x }
 }
 
-/// The same of numbers that bfloat16 holds.
+/// Flushes a subnormal bfloat16 number to zero.
 fn flushed(x: f64) -> f64 {
     if x.abs() < f64::from(f32::MIN_POSITIVE) { 0.0f64.copysign(x) } else { x }
 }
@@ -86,7 +86,7 @@ pub(crate) fn to_e4m3(x: f32) -> u8 {
         return 0x7f;
     }
     let magnitude = x.abs().min(448.0);
-    // Exponents below -6 are subnormal: the same distance from number to number.
+    // Exponents below -6 are subnormal: neighbours are equally far apart.
     let exponent = ((magnitude.to_bits() >> 23) as i32 - 127).max(-6);
     let eighths = (magnitude / 2f32.powi(exponent - 3)).round_ties_even();
     let sign = if x.is_sign_negative() { 0x80 } else { 0 };
@@ -127,7 +127,8 @@ fn min_nan(a: f32, b: f32) -> f32 {
     if a.is_nan() || b.is_nan() { NAN } else { min(a, b) }
 }
 
-/// 2^x in f64 arithmetic, accurate to well below half a unit of f32, the same on every machine.
+/// 2^x in f64 arithmetic. Its error is far below half a unit of f32, and every machine computes the same
+/// bits.
 #[inline(always)]
 pub(crate) fn exp2(x: f32) -> f32 {
     let x = f64::from(x);
@@ -173,7 +174,8 @@ macro_rules! f32s {
     };
 }
 
-/// The same on one or two 16-bit floats: computed in f64 (exact for sums and products of them), rounded once.
+/// An operation on one or two 16-bit floats: computed in f64 (exact for sums and products of them), rounded
+/// once.
 macro_rules! half_floats {
     ($ty:expr, |$($x:ident),*| $e:expr) => {
         match $ty {

@@ -116,7 +116,7 @@ pub(super) fn find(op: &str, mods: &[&str]) -> Option<Alu> {
         ("mad", ["lo", ty]) => int!(*ty, |a, b, c| a.wrapping_mul(b).wrapping_add(c)),
         ("mad", ["hi", ty]) => high!(*ty, |h, c| h.wrapping_add(c)),
         ("mad", ["wide", ty]) => wide!(*ty, |a, b, c| (a * b).wrapping_add(c)),
-        // Division by zero is unspecified: all ones, which is what the hardware's sequence gives.
+        // PTX leaves division by zero unspecified. The hardware's instruction sequence gives all ones.
         ("div", [ty]) => int!(*ty, |a, b| if b == 0 { !0 } else { a.wrapping_div(b) }),
         ("rem", [ty]) => int!(*ty, |a, b| if b == 0 { a } else { a.wrapping_rem(b) }),
         ("min", [ty]) => int!(*ty, |a, b| a.min(b)),

@@ -45,7 +45,7 @@ pub(crate) struct Program {
     pub equal: HashMap<u32, (Run, Args)>,
     /// Some reachable instruction is a global atomic or waits for another block.
     pub blocks_communicate: bool,
-    /// What of the text is not executed: reason enough to launch nothing of it.
+    /// Parts of the text that the simulator does not execute. A launch of the module is refused.
     pub refused: Vec<Unsupported>,
     /// Static shared memory from the start of the window, dynamic memory after it.
     pub static_shared: u32,
@@ -65,7 +65,7 @@ pub(crate) const SHARED_BASE: u32 = 1024;
 /// Addresses of module variables.
 pub(crate) type Symbols = HashMap<Box<str>, u64>;
 
-/// Address of a module's function: in a window of its own, where nothing can be loaded.
+/// Address of a module's function, in its own window of addresses. No load can read there.
 pub(crate) fn code_address(function: usize) -> u64 {
     (4 << 60) + 16 * (function as u64 + 1)
 }
@@ -83,7 +83,7 @@ fn called(module: &Module, entry: usize) -> Vec<usize> {
     std::iter::once(entry).chain(others.map(|(index, _)| index)).collect()
 }
 
-/// Whether the module's target and version have all that `entry` and what it calls contain.
+/// Checks that the module's target and version have every instruction of `entry` and of its callees.
 ///
 /// # Errors
 /// [`LaunchError::Needs`] names the first line that they do not have.
@@ -92,7 +92,7 @@ pub(crate) fn check(module: &Module, entry: usize) -> Result<(), LaunchError> {
     needs::check(module, functions.flat_map(|function| &function.instructions))
 }
 
-/// What the text of `functions`, and of the module around them, says that the simulator does not know.
+/// Parts of `functions`, and of the module's directives, that the simulator does not know.
 fn refused(module: &Module, functions: &[usize]) -> Vec<Unsupported> {
     let functions = || functions.iter().map(|&index| &module.functions[index]);
     let directives = module.refused.iter().chain(functions().flat_map(|function| &function.refused));
@@ -183,8 +183,8 @@ pub struct Unsupported {
 }
 
 impl Module {
-    /// What `entry`, the functions it calls and the module's directives contain that the simulator does not
-    /// execute: a launch of it is refused. Empty for an unknown entry.
+    /// Parts of `entry`, of its callees and of the module's directives that the simulator does not execute.
+    /// [`launch`](crate::Gpu::launch) refuses a kernel with any. Empty for an unknown entry.
     pub fn unsupported(&self, entry: &str) -> Vec<Unsupported> {
         let Some(index) = self.function(entry) else { return Vec::new() };
         let variables = self.globals.iter().filter(|variable| !variable.opaque);
@@ -293,7 +293,7 @@ impl Builder<'_> {
         self.alu(found, operands)
     }
 
-    /// Branches, calls, moves, comparisons, conversions, and what has no effect here.
+    /// Branches, calls, moves, comparisons, conversions, and instructions without effect here.
     fn control(&mut self, op: &str, mods: &[&str], operands: &[Operand]) -> Result<Option<Vec<Op>>, String> {
         let ops = match (op, mods, operands) {
             ("mov", [ty], _) => self.mov(ty, operands)?,

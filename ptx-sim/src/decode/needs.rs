@@ -9,13 +9,14 @@ use crate::{
 
 /// Instructions, words of their opcodes, `.target`, `.version`.
 ///
-/// A row concerns an instruction, or a special register, whose first word is among the first column's and
-/// that has every word of the second column: `a|b` is one of them, `!a` none of it, `#3` three operands. A
-/// target with a suffix is meant as it stands, others as the lowest.
+/// Instruction or special register, further words, least PTX version and target. The first column lists first
+/// words. The opcode has every word of the second column: `a|b` is one of them, `!a` none of it, `#3` three
+/// operands. A target with a suffix means that target alone; a target without one means it and all later
+/// ones.
 type Row = (&'static str, &'static str, &'static str, (u32, u32));
 
-/// What of this the simulator executes, or knows by name, each as ptxas 13.0 accepts it; ptxas begins with
-/// `sm_75`.
+/// Instructions that the simulator executes, or knows by name, with the targets and versions that ptxas 13.0
+/// accepts. The least target of ptxas 13.0 is `sm_75`.
 const ROWS: [Row; 60] = [
     // Wherever they occur.
     ("*", "cluster|shared::cluster|multicast::cluster", "sm_90", (7, 8)),
@@ -91,7 +92,8 @@ const ROWS: [Row; 60] = [
     ("cvt", "tf32 !rna", "sm_90", (7, 8)),
 ];
 
-/// Compares `instructions` of `module` with what the module says of itself, reached or not, as ptxas does.
+/// Checks `instructions` against `module`'s target and version, as ptxas does: also those that no thread
+/// reaches.
 ///
 /// # Errors
 /// [`LaunchError::Needs`] for the first instruction that the module's `.target` or `.version` does not have.
@@ -125,7 +127,7 @@ fn concerns(&(first, columns, ..): &Row, text: &str, count: usize) -> bool {
     (first == "*" || first.split('|').any(|name| name == op)) && has_words(columns, parts, count)
 }
 
-/// Whether every column of a row holds for these words and so many operands.
+/// Whether a row's columns match these words and this number of operands.
 pub(super) fn has_words<'w>(
     columns: &str,
     words: impl Iterator<Item = &'w str> + Clone,

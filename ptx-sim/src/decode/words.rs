@@ -1,4 +1,4 @@
-//! Words of opcodes: an instruction with one that the simulator does not know is refused, whoever has it.
+//! Words of opcodes. The simulator refuses an instruction with an unknown word.
 
 mod forms;
 
@@ -14,7 +14,7 @@ pub(super) const HINT: &str = "L2::cache_hint";
 /// Words that a message names.
 const SHOWN: usize = 12;
 
-/// The instructions among `instructions` whose opcode or number of operands the simulator does not know.
+/// The instructions with an opcode or a number of operands that the simulator does not know.
 pub(super) fn unknown<'m>(
     module: &'m Module,
     instructions: impl Iterator<Item = &'m Instruction>,
@@ -40,7 +40,7 @@ pub(super) fn unknown<'m>(
     found
 }
 
-/// Whether the simulator executes `opcode` with so many operands.
+/// Checks that the simulator executes `opcode` with this number of operands.
 ///
 /// # Errors
 /// Which word it does not know, and which words could stand there.
@@ -83,12 +83,12 @@ fn split(opcode: &str) -> (&str, Vec<&str>) {
 struct Met {
     /// The first word that no form has in its place.
     at: usize,
-    /// What could stand there.
+    /// Words that the form allows there.
     expected: Vec<&'static str>,
 }
 
 impl Met {
-    /// Whether the words from `at` on are those of `form`.
+    /// Whether the words from `at` on match `form`.
     fn follow(&mut self, form: &'static str, words: &[&str], at: usize) -> bool {
         let form = form.trim_start();
         if form.is_empty() {
@@ -127,7 +127,7 @@ impl Met {
         }
     }
 
-    /// The word that is unknown, or missing, and those that could stand there.
+    /// The message: the unknown or missing word, and the words that the form allows there.
     fn missing(mut self, opcode: &str, words: &[&str]) -> String {
         self.expected.sort_unstable();
         self.expected.dedup();

@@ -21,7 +21,7 @@ pub(super) struct Barrier {
     expected: Option<u32>,
     pub arrived: u32,
     arrivals: Vec<Arrival>,
-    /// What those who arrived hand over.
+    /// Knowledge that the arrived warps hand over.
     knowledge: Handover,
     /// Accumulated reduction: how many, whether all, whether any.
     reduction: (u32, bool, bool),
@@ -110,7 +110,7 @@ impl<'a> Block<'a> {
             );
             return self.bad_barrier(warp, mask, message);
         }
-        // A warp may be the one before itself: it arrives, and then waits with those who come after.
+        // A warp may arrive for one phase and then wait in the next one.
         let arrived =
             |arrival: &Arrival| arrival.warp == warp.index && !arrival.waits && arrival.lanes == mask;
         let itself =

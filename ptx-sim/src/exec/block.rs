@@ -1,4 +1,4 @@
-//! One thread block: its shared memory, its warps and who runs next.
+//! One thread block: its shared memory, its warps and their schedule.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 
@@ -35,7 +35,7 @@ pub(super) enum Stop {
     Error(LaunchError),
 }
 
-/// What a block leaves behind.
+/// The results of a block.
 pub(crate) struct Finished {
     pub reports: Vec<Report>,
     pub instructions: u64,
@@ -77,18 +77,18 @@ pub(crate) struct Block<'a> {
     pub(super) output: String,
     pub(super) instructions: u64,
     pub(super) random: Random,
-    /// What each warp knows besides its clocks.
+    /// The view of each warp: its knowledge besides its clocks.
     pub(super) views: Vec<View>,
     /// Through shared memory.
     pub(super) published: Published,
     /// Addresses at which it has published something to itself.
     pub(super) published_at: Vec<u64>,
     pub(super) stop: Option<Stop>,
-    /// Site by site; empty where nobody asked.
+    /// Coverage by site; empty if [`crate::Options::coverage`] is off.
     pub(super) coverage: Vec<Met>,
-    /// Warp by warp; empty where nobody asked.
+    /// Effects by warp; empty if [`crate::Options::coverage`] is off.
     pub(super) effects: Vec<Effects>,
-    /// Something has happened for which others may wait: since [`Self::flushed`] was noted.
+    /// An event that waiters may depend on has happened since [`Self::flushed`] was noted.
     pub(super) moved: bool,
     /// Instructions that the launch's [`super::Progress`] knows of.
     pub(super) flushed: u64,

@@ -1,6 +1,6 @@
-//! Bulk copies: `cp.async.bulk`, with tensor maps and without. Loads are in flight until their mbarrier's
-//! phase ends, and land when nobody else can go on; stores until their group is waited for, and read their
-//! source then.
+//! Bulk copies (TMA): `cp.async.bulk`, with tensor maps and without. A load is in flight until its mbarrier's
+//! phase ends; the simulator lets it land when no warp can proceed. A store is in flight until its thread
+//! waits for its group, and reads its source then.
 
 mod region;
 mod store;
@@ -93,8 +93,8 @@ impl<'a> Block<'a> {
         self.loads.push_back(Load { copy, warp: warp.index, mbar: at, phase });
     }
 
-    /// What a load reads in device memory: false where it cannot. It goes on reading until its phase ends:
-    /// those who wait for that know that it has read.
+    /// Checks the device memory that a load reads; false if the load is illegal. The load reads until its
+    /// phase ends: a warp that waits for the phase knows that the load has read.
     fn check_rows(&mut self, warp: &mut Warp<'a>, copy: &Copy, (agent, clock): (usize, u32)) -> bool {
         let lane = copy.lane;
         for row in copy.rows.iter().filter(|row| row.bytes > 0) {

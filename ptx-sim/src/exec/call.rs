@@ -54,7 +54,8 @@ impl<'a> Block<'a> {
         copy_frame(warp, mask, call.args.iter().zip(params), caller, callee);
     }
 
-    /// Lanes may call different functions: those of the first lane's go now, the others come here again.
+    /// Lanes may call different functions. The lanes with the first lane's function go now; the others run
+    /// this instruction again.
     fn call_pointer(&mut self, warp: &mut Warp<'a>, call: &'a Call, address: R, mask: u32) {
         let addresses = *warp.regs().row64(address, mask);
         let Some(first) = lanes(mask).next() else { return };

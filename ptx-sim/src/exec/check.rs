@@ -1,4 +1,4 @@
-//! Race and initialisation checks of what an instruction touched.
+//! Race and initialisation checks of an instruction's accesses.
 
 use super::{
     Block,
@@ -16,17 +16,16 @@ use crate::{
     stamp::{Stamp, UNKNOWN},
 };
 
-/// Who touches memory other than a warp by itself: through the asynchronous proxy.
+/// The accessor, if it is not a warp: a copy engine or tensor core, through the asynchronous proxy.
 #[derive(Clone, Copy)]
 pub(super) struct Engine<'k> {
     pub agent: usize,
     pub clock: u32,
-    /// What it knows of the agents of its block.
+    /// Its knowledge of the agents of its block.
     pub row: &'k [u32],
-    /// What it knows of other blocks; `None`: what the warp knows now.
+    /// Its knowledge of other blocks; `None`: the warp's present knowledge.
     pub others: Option<&'k Knowledge>,
-    /// What its proxy sees of the writes of the block's agents; `None` where no fence between proxies is
-    /// asked for.
+    /// The writes of the block's agents that its proxy sees; `None` if the access needs no proxy fence.
     pub proxy: Option<&'k [u32]>,
 }
 
@@ -42,7 +41,7 @@ impl<'a> Block<'a> {
         self.check_engine(warp, None, touched, access, order);
     }
 
-    /// The same, of `warp` itself or of an engine.
+    /// Checks and notes an access of `warp` itself, or of an engine.
     pub(super) fn check_engine(
         &mut self,
         warp: &mut Warp<'a>,
@@ -71,7 +70,7 @@ impl<'a> Block<'a> {
         let mut hazards = Vec::new();
         let mut page = None;
         for touch in touched.cells() {
-            // An atomic leaves what its neighbours left, too.
+            // An atomic keeps its neighbours' records.
             let bytes = (touch.mask, if access == Access::Atomic { touch.mask } else { touch.changed });
             let mut hazard = None;
             if let Some(cell) = touch.cell.checked_sub(SHARED_CELLS) {

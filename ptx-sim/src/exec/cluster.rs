@@ -15,9 +15,9 @@ pub(super) struct ClusterBarrier {
     arrived: Vec<u32>,
     /// Lanes that arrived in the last phase, and have not waited since.
     passing: Vec<u32>,
-    /// What the arrivals of the phase under way hand over.
+    /// Knowledge that the arrivals of the present phase hand over.
     knowledge: Handover,
-    /// What those of the last phase handed over.
+    /// Knowledge that the arrivals of the last phase handed over.
     done: Handover,
 }
 
@@ -87,7 +87,7 @@ impl<'a> Block<'a> {
             return self.bad_cluster_barrier(warp, missing, message);
         }
         if arrived & mask != 0 {
-            // The same instruction once more when all have arrived.
+            // The warp runs the instruction again when all have arrived.
             if let Some(path) = warp.frames.last_mut().and_then(|frame| frame.paths.last_mut()) {
                 path.pc -= 1;
             }

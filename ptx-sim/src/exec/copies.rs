@@ -137,7 +137,8 @@ impl<'a> Block<'a> {
         let limits = warp.commits.map(|commits| keep.map_or(u32::MAX, |keep| commits.saturating_sub(keep)));
         let (engine, epoch) = (self.engine(warp), warp.epoch);
         let mut pending = std::mem::take(&mut warp.pending);
-        // What an mbarrier watches is the engine's: those who wait for the mbarrier see it, too.
+        // Copies that an mbarrier watches are the engine's accesses. A warp that waits for the mbarrier sees
+        // them too.
         let watched = pending.iter().rposition(|entry| matches!(entry, Pending::Arrive(_))).unwrap_or(0);
         for (at, entry) in pending.iter_mut().enumerate() {
             if let Pending::Copies(copies) = entry {

@@ -1,7 +1,7 @@
-//! What a block does that others can see: a digest of its accesses and of what it waits for.
+//! A block's observable effects: a digest of its accesses and of its waits.
 //!
-//! Between two synchronisations the accesses of a warp have no order in it: whoever exchanges two of them
-//! changes nothing, unless one decides the other's value, which then shows in what is stored.
+//! Accesses of a warp between two synchronisations count in any order: an exchange of two of them leaves the
+//! digest equal, unless one decides the other's value. The stored values show that.
 
 use super::{Block, warp::Warp};
 use crate::{
@@ -17,7 +17,7 @@ const WITHIN: u64 = (1 << 36) - 1;
 pub(super) struct Effects {
     /// All up to the last synchronisation, in order.
     past: u64,
-    /// Those since, in any order.
+    /// Effects since then, in any order.
     present: u64,
 }
 
@@ -60,7 +60,8 @@ impl<'a> Block<'a> {
                 self.synchronises(warp, 8 + (u64::from(keep.unwrap_or(u32::MAX)) << 8), None, &[], mask)
             }
             Op::Bar(bar) => {
-                // Its number is a name: who meets whom shows in what they read of each other.
+                // The barrier's number does not count. The values that warps read from each other show which
+                // warps meet.
                 let operands = words(bar.threads);
                 self.synchronises(warp, 9, None, &operands, mask);
             }

@@ -1,4 +1,4 @@
-//! What is found wrong with a memory access, in words.
+//! Messages about wrong memory accesses.
 
 use super::{Block, warp::Warp};
 use crate::{

@@ -1,5 +1,5 @@
-//! The blocks of a launch: side by side where none waits for another, else in turns among those that a device
-//! holds at a time.
+//! The blocks of a launch. They run concurrently if no block waits for another; otherwise the blocks that a
+//! device holds at a time take turns.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -50,7 +50,7 @@ fn in_turns<'a>(
     let room = profile.blocks_per_multiprocessor(context.threads, shared) * profile.multiprocessors;
     let room = room.max(1) as usize;
     let mut begun: VecDeque<(u64, Block<'a>)> = VecDeque::new();
-    // So many turns, one after the other, changed nothing and could not.
+    // Number of consecutive turns that could change nothing.
     let (mut next, mut stuck) = (0, 0);
     loop {
         let turn = if next < blocks && begun.len() < room {
@@ -77,7 +77,7 @@ fn in_turns<'a>(
 
 type Numbered = (u64, usize, Report);
 
-/// What ended blocks have left behind: no more than there is to say, however many they are.
+/// Results of the ended blocks. Its size does not depend on their number.
 #[derive(Default)]
 struct Collected {
     outcome: Outcome,

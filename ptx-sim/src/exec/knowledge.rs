@@ -1,5 +1,5 @@
-//! What is known of the agents of blocks. Who learns something shares the rest with those it learnt it from:
-//! handing over costs what is new, however many blocks are known.
+//! Knowledge of the agents of other blocks. Two owners share equal parts of it: a handover costs only the new
+//! part.
 
 use std::{array, sync::Arc};
 
@@ -30,7 +30,7 @@ impl Knowledge {
         self.root.is_none()
     }
 
-    /// What is known of `block`.
+    /// Clocks of `block`'s agents.
     pub fn row(&self, block: u32) -> &[u32] {
         let (mut tree, mut height) = (&self.root, self.height);
         if !fits(block, height) {
@@ -97,7 +97,7 @@ impl Knowledge {
     }
 }
 
-/// Whether the number of `block` has so many digits.
+/// Whether a tree of `height` levels holds `block`.
 fn fits(block: u32, height: u32) -> bool {
     u64::from(block) < (FAN as u64).pow(height)
 }
@@ -106,8 +106,8 @@ fn digit(block: u32, height: u32) -> usize {
     (u64::from(block) / (FAN as u64).pow(height)) as usize % FAN
 }
 
-/// What both know together, where that is more than `mine`: `theirs` itself where it knows all, so that those
-/// who know the same share it.
+/// The union of both, if it is more than `mine`. It is `theirs` itself if that holds all: equal knowledge is
+/// shared.
 fn union(mine: &Tree, theirs: &Tree) -> Tree {
     let (Some(a), Some(b)) = (mine, theirs) else { return theirs.clone() };
     if Arc::ptr_eq(a, b) {
@@ -170,7 +170,7 @@ mod tests {
             let mut both = all[mine].clone();
             both.merge(&all[theirs]);
             assert_eq!(of(&both), expected);
-            // Who knows it all already gets nothing new, and those who know nothing share it.
+            // An owner that holds all of it keeps its own; an owner that holds nothing shares it.
             let before = both.clone();
             both.merge(&all[theirs]);
             assert!(Arc::ptr_eq(both.root.as_ref().unwrap(), before.root.as_ref().unwrap()));

@@ -1,20 +1,20 @@
 //! Fair turns of the lanes of a warp that went different ways.
 //!
-//! Lanes rejoin where their ways meet again, as compilers arrange it. Lanes that are there already may be who
-//! the others wait for, so when nothing else goes on they stray: they go on by themselves, up to the next
-//! instruction that lanes execute together.
+//! Lanes rejoin where their paths meet, as compilers arrange it. The lanes that wait there may be those that
+//! the others wait for. If nothing else can proceed, waiting lanes stray: they run on without the others, up
+//! to the next collective instruction.
 
 use super::warp::{Frame, Path, Wait, Warp};
 use crate::op::Op;
 
-/// Parts of the path `at`: those who split from it.
+/// Number of paths that split from path `at`.
 fn parts(paths: &[Path], at: usize) -> u32 {
     paths[at + 1..].iter().fold(0, |lanes, part| lanes | part.mask) & paths[at].mask
 }
 
 impl Warp<'_> {
-    /// Lanes that have gone another way, and could run, get their turn; false where there are none. `stray`:
-    /// first of all those who wait for others to rejoin them.
+    /// Gives the turn to lanes of another path that can run; false if there are none. `stray`: prefers lanes
+    /// that wait for others to rejoin.
     pub fn other_lanes(&mut self, stray: bool) -> bool {
         let Some(Frame { paths, .. }) = self.frames.last_mut() else { return false };
         let mut others = (0..paths.len().saturating_sub(1)).filter(|&at| paths[at].waits.is_none());
@@ -34,8 +34,8 @@ impl Warp<'_> {
         found.is_some()
     }
 
-    /// Before an instruction that lanes execute together: those who strayed wait for the others, and go on
-    /// with them. False where the running lanes wait.
+    /// Before a collective instruction, strayed lanes wait for the others and proceed with them. False if the
+    /// running lanes wait.
     pub fn gather(&mut self) -> bool {
         let live = self.live;
         let Some(Frame { paths, .. }) = self.frames.last_mut() else { return true };
@@ -52,7 +52,7 @@ impl Warp<'_> {
         if waits.is_none() || self.other_lanes(false) {
             return waits.is_none();
         }
-        // Nobody is left who could come.
+        // No lane is left that could come.
         if let Some(path) = self.frames.last_mut().and_then(|frame| frame.paths.last_mut()) {
             path.waits = None;
         }

@@ -123,9 +123,9 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// How many phases of an mbarrier `warp` knows to be complete. Who arrives without knowing that the phase
-    /// before is complete may as well arrive in that one: it gets an arrival too many, its successor one
-    /// too few.
+    /// Number of phases of an mbarrier that `warp` knows to be complete. A warp that arrives without knowing
+    /// that the previous phase is complete may arrive in that phase: it then has one arrival too many, and
+    /// the next phase one too few.
     fn phases_known(&self, warp: usize, number: u32) -> u64 {
         self.views[warp].phases.get(&number).copied().unwrap_or(0)
     }
@@ -208,7 +208,7 @@ impl<'a> Block<'a> {
             Phase::State(row) => *warp.regs().row64(row, mask),
         };
         let found = self.mbar_addresses(warp, addr, mask);
-        // Whoever has no mbarrier at all is reported, and does not wait.
+        // A lane without an mbarrier gets a report and does not wait.
         let mut passed = found.iter().fold(mask, |passed, (lane, _)| passed & !(1 << lane));
         let mut waiting = None;
         for (lane, at) in found {
@@ -262,11 +262,11 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// The copies before a `cp.async.mbarrier.arrive` have landed: whoever waits sees what they wrote, and
-    /// nothing else that the warp did.
+    /// The copies before a `cp.async.mbarrier.arrive` have landed. A waiter sees their writes, and no other
+    /// write of the warp.
     pub(super) fn asynchronous_arrive(&mut self, warp: &mut Warp<'a>, arrival: &AsyncArrival) {
         let agent = self.engine(warp);
-        // That the phases were complete before is a fact, whoever hands it over.
+        // Completed phases are facts: any agent may hand them over.
         let handover = self.handover(agent).and(&arrival.phases);
         for lane in lanes(arrival.mask) {
             let Some(bar) = self.mbarriers.get_mut(&arrival.bar[lane]) else { continue };

@@ -18,7 +18,7 @@ use crate::{
 /// Windows of the generic address space, see [`crate::decode`].
 pub(super) const WINDOW_BITS: u32 = 60;
 
-/// What one lane accesses.
+/// The access of one lane.
 #[derive(Clone, Copy)]
 pub(super) struct LaneAccess {
     pub space: Space,

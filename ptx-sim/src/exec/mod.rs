@@ -38,7 +38,7 @@ pub(crate) use progress::{Counter, Watcher};
 
 use crate::{Module, Options, Profile, decode::Program, memory::GlobalMemory, shadow::Readers};
 
-/// What all blocks of a launch share.
+/// State that all blocks of a launch share.
 pub(crate) struct Context<'a> {
     pub module: &'a Module,
     pub program: &'a Program,
@@ -61,7 +61,7 @@ pub(crate) struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// Whose reads of device memory are remembered.
+    /// Which reads of device memory the shadow stores.
     pub fn readers(&self) -> Readers {
         if self.program.blocks_communicate { Readers::All } else { Readers::Last }
     }

@@ -1,9 +1,9 @@
-//! What orders warps beyond barriers: release and acquire, with fences, as in PTX's memory model.
+//! Order between warps without barriers: release and acquire, with fences, as in PTX's memory model.
 //!
-//! A *release pattern* is a release, or a fence and then a strong write by the same warp; it publishes what
-//! the warp knew at the release or the fence. An *acquire pattern* is an acquire, or a strong read and then a
-//! fence. Scopes count: what is released to the block is published to the block. A barrier hands over all
-//! three: what is known, what was fenced, and what a fence may still make good.
+//! A *release pattern* is a release, or a fence and then a strong write by the same warp. It publishes the
+//! warp's knowledge at the release or at the fence. An *acquire pattern* is an acquire, or a strong read and
+//! then a fence. Scopes count: a release with block scope publishes to the block. A barrier hands over three
+//! things: the knowledge, the fenced knowledge, and the knowledge that awaits a fence.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -17,7 +17,7 @@ use crate::{
     stamp::Stamp,
 };
 
-/// What a warp knows besides its row of the block's clocks. By [`Scope`], where there are two.
+/// Knowledge of a warp besides its row of the block's clocks. An array has one element per [`Scope`].
 #[derive(Clone, Debug, Default)]
 pub(super) struct View {
     /// Of other blocks.
@@ -28,7 +28,7 @@ pub(super) struct View {
     fenced: [Knowledge; 2],
     /// Of each mbarrier, how many phases are known to be complete.
     pub phases: Phases,
-    /// Of each agent of the block, what the asynchronous proxy sees of its writes to shared memory.
+    /// For each agent of the block, the writes to shared memory that the asynchronous proxy sees.
     pub proxy: Vec<u32>,
 }
 
@@ -54,7 +54,7 @@ impl View {
     }
 }
 
-/// What arrivals at a barrier hand over to those who wait there.
+/// Knowledge that arrivals at a barrier hand over to its waiters.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Handover {
     row: Vec<u32>,
@@ -81,15 +81,15 @@ impl Handover {
     }
 }
 
-/// Judges whether an earlier access is ordered before what a warp does now.
+/// Decides whether an earlier access is ordered before the present access of a warp.
 pub(super) struct Observer<'b> {
-    /// What it knows of the agents of its block.
+    /// Its knowledge of the agents of its block.
     pub row: &'b [u32],
-    /// And of those of other blocks.
+    /// Its knowledge of other blocks.
     pub others: &'b Knowledge,
     pub block: u32,
-    /// Where the access goes through the asynchronous proxy: what that one sees, and who writes through the
-    /// other.
+    /// For an access through the asynchronous proxy: the writes that this proxy sees, and the agents that
+    /// write through the generic one.
     pub proxy: Option<(&'b [u32], Agents)>,
 }
 
@@ -111,19 +111,19 @@ impl crate::shadow::Knows for Observer<'_> {
     }
 }
 
-/// What was published through one address: to each block by itself, and to all.
+/// Knowledge published through one address: to each block, and to all blocks.
 #[derive(Debug, Default)]
 struct Publication {
     block: BTreeMap<u32, Knowledge>,
     device: Knowledge,
 }
 
-/// What was published through each address.
+/// Knowledge published through each address.
 #[derive(Debug, Default)]
 pub(crate) struct Published(HashMap<u64, Publication>);
 
 impl Published {
-    /// Block `number` has ended: what it said to itself at `addresses` nobody will hear.
+    /// Block `number` has ended: drops the knowledge that it published to itself at `addresses`.
     pub fn forget(&mut self, number: u32, addresses: &[u64]) {
         for address in addresses {
             if let Some(publication) = self.0.get_mut(address) {
@@ -136,17 +136,17 @@ impl Published {
 /// Of a whole grid.
 pub(crate) type Released = Mutex<Published>;
 
-/// What a strong access does at its address.
+/// The effect of a strong access at its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Touches {
     Read,
     Write,
-    /// What was published there stays.
+    /// Earlier publications stay.
     ReadAndWrite,
 }
 
 impl Block<'_> {
-    /// What `agent` hands over; views are the warps'.
+    /// Knowledge that `agent` hands over; only warps have views.
     pub(super) fn handover(&self, agent: usize) -> Handover {
         let view = self.views.get(agent).cloned().unwrap_or_default();
         Handover { row: self.clocks.row(agent).to_vec(), view }
@@ -157,7 +157,7 @@ impl Block<'_> {
         self.views[warp].merge(&handover.view);
     }
 
-    /// What a relaxed arrival of `warp` hands over: what was known at its last fence.
+    /// Knowledge that a relaxed arrival of `warp` hands over: its knowledge at its last fence.
     pub(super) fn fenced_handover(&self, warp: usize) -> Handover {
         let view = &self.views[warp];
         let fenced = &view.fenced[Scope::Block as usize];
@@ -169,13 +169,13 @@ impl Block<'_> {
         Handover { row: fenced.row(self.number).to_vec(), view }
     }
 
-    /// A relaxed wait: what was handed over is known from the next fence on.
+    /// A relaxed wait: the warp's next fence completes the handover.
     pub(super) fn take_over_with_fence(&mut self, warp: usize, handover: &Handover) {
         let mut all = handover.view.others.clone();
         all.add(self.number, &handover.row);
         let view = &mut self.views[warp];
         view.pending[Scope::Block as usize].merge(&all);
-        // What the asynchronous proxy sees is a fact; it says nothing of order.
+        // The writes that the asynchronous proxy sees are facts; they imply no order.
         merge(&mut view.proxy, &handover.view.proxy);
     }
 
@@ -202,11 +202,12 @@ impl Block<'_> {
             self.views[index].fenced[reach] = now.clone();
         }
         self.clocks.tick(index, warp.site);
-        // Between lanes of the warp, too: who of them released, and who acquired, is not told apart.
+        // The lanes of a warp share one epoch: the check does not tell the releasing lane from the acquiring
+        // one.
         warp.epoch += 1;
     }
 
-    /// A strong access of one lane: what it acquires and what it publishes.
+    /// A strong access of one lane acquires and publishes.
     pub(super) fn communicate(
         &mut self,
         warp: &Warp<'_>,

@@ -25,7 +25,7 @@ impl fmt::Display for Progress {
     }
 }
 
-/// Who is told, see [`crate::Gpu::watch`].
+/// Receiver of progress, see [`crate::Gpu::watch`].
 pub(crate) type Watcher = dyn Fn(Progress) + Send + Sync;
 
 /// Instructions between two words to the watcher.
@@ -34,7 +34,7 @@ const STEP: u64 = 1 << 24;
 /// Counts of one launch.
 pub(crate) struct Counter<'a> {
     spent: AtomicU64,
-    /// Of them, those that had been executed when something last changed.
+    /// Instructions executed when something last changed.
     moved: AtomicU64,
     ended: AtomicU64,
     blocks: u64,
@@ -57,7 +57,7 @@ impl<'a> Counter<'a> {
         self.spent.load(Relaxed).saturating_sub(self.moved.load(Relaxed))
     }
 
-    /// Books `new` instructions, `moved` where somebody may have waited for what they did; in words, why the
+    /// Adds `new` instructions. `moved`: a waiter may depend on their effects. Returns the reason if the
     /// launch must end.
     pub fn spend(&self, new: u64, moved: bool, options: &Options) -> Option<String> {
         let total = self.spent.fetch_add(new, Relaxed) + new;

@@ -1,7 +1,7 @@
-//! Proxies: what `wgmma` and bulk copies see of shared memory that others wrote.
+//! Proxies: the writes to shared memory that `wgmma` and bulk copies see.
 //!
-//! Order alone does not show them what the generic proxy wrote: it takes a `fence.proxy.async` between, by
-//! whoever knows of the write. What the fence has shown is handed on by barriers and mbarriers.
+//! Order alone does not make writes of the generic proxy visible to them. A `fence.proxy.async` by an agent
+//! that knows the write does. Barriers and mbarriers hand on this visibility.
 
 use super::{Block, warp::Warp};
 use crate::{clocks::merge, op::Proxy};

@@ -1,4 +1,4 @@
-//! Fair turns: of the warps of a block, of lanes that went different ways, of blocks that wait for others.
+//! Fair turns for the warps of a block, for diverged lanes, and for blocks that wait for others.
 
 use super::{
     Block,
@@ -13,14 +13,14 @@ use crate::{
 
 /// Instructions that a warp runs at a time, where nothing is shuffled.
 const SHARE: u32 = 1 << 12;
-/// The same while its lanes have gone different ways, and may wait for each other.
+/// The share of a warp with diverged lanes, which may wait for each other.
 const SPLIT_SHARE: u32 = 1 << 8;
 /// A warp that only polls an mbarrier this often, while nothing else of its block moves, waits for other
 /// blocks, or for ever.
 const MAX_POLLS: u32 = 64;
 /// This part of the launch's patience is over when lanes stray: see [`super::lanes`].
 const STRAY: u64 = 1000;
-/// Instructions of a block for which nobody can have waited, after which others have their turn.
+/// Instructions without effect on waiters, after which other blocks get their turn.
 const IDLE: u64 = 1 << 12;
 /// Instructions after which others have their turn anyway.
 const TURN: u64 = 1 << 20;
@@ -32,7 +32,7 @@ pub(crate) enum Turn {
     Ended,
     /// Other blocks should have theirs.
     Over,
-    /// The same, since no warp of this block can make progress; nothing has changed in this turn.
+    /// No warp of this block can make progress, and nothing has changed in this turn.
     Stuck,
 }
 
@@ -75,7 +75,7 @@ impl<'a> Block<'a> {
         Turn::Ended
     }
 
-    /// Reports that nobody can make progress.
+    /// Reports a deadlock: no warp can make progress.
     pub fn deadlock(&mut self) {
         let starved = self.warps.iter().flatten().any(|warp| matches!(warp.status, Status::Registers(_)));
         let (kind, message) = match starved {
@@ -89,7 +89,7 @@ impl<'a> Block<'a> {
         (0..self.warps.len()).filter(|&warp| matches!(self.status(warp), Status::Polling(..)))
     }
 
-    /// What the block leaves behind.
+    /// The block's results.
     pub fn finish(self) -> Finished {
         let digest = self.digest();
         super::lock(self.context.released).forget(self.number, &self.published_at);

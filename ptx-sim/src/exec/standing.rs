@@ -1,4 +1,4 @@
-//! Where everybody stands, when nothing goes on.
+//! The position of every warp in a deadlock.
 
 use super::{Block, block::Stop, warp::Status};
 use crate::{

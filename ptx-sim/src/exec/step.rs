@@ -32,7 +32,7 @@ impl<'a> Block<'a> {
             }
             match wait {
                 Wait::Barrier(id) => warp.status = Status::Barrier(id),
-                // Nobody is left who could come.
+                // No lane is left that could come.
                 Wait::Company => {
                     warp.frames.iter_mut().filter_map(|frame| frame.paths.last_mut()).for_each(|path| {
                         path.waits = path.waits.filter(|wait| *wait != Wait::Company);

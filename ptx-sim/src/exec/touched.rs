@@ -1,4 +1,4 @@
-//! What one instruction touches of shared and device memory, cell by cell.
+//! The cells of shared and device memory that one instruction accesses.
 
 use crate::{
     regs::LANES,
@@ -42,11 +42,11 @@ impl Touched {
         &self.cells[..self.n]
     }
 
-    /// Adds `bytes` bytes at `address`, at most two cells, of which those in `changed` get another value.
+    /// Adds `bytes` bytes at `address`, at most two cells; the access changes the bytes in `changed`.
     pub fn add(&mut self, address: u64, bytes: usize, lane: usize, changed: u64) {
         let cell = address / CELL as u64;
         let fresh = self.n == 0 || self.cells[self.n - 1].cell != cell;
-        // Most of what fast kernels do.
+        // The most frequent case in fast kernels.
         if bytes == CELL && address.is_multiple_of(CELL as u64) && fresh && self.n < self.cells.len() {
             let words = [if self.collective { SEVERAL } else { lane as u8 }; 4];
             let (mask, changed, lanes) = (u16::MAX, changed as u16, 1 << lane);

@@ -19,7 +19,7 @@ pub(crate) struct Path {
     pub waits: Option<Wait>,
 }
 
-/// What lanes wait for that have gone another way than others.
+/// The condition that diverged lanes wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
     /// The barrier with this number.
@@ -33,7 +33,7 @@ pub(crate) enum Wait {
 pub(crate) struct Frame<'a> {
     pub function: usize,
     pub regs: Regs,
-    /// The last entry runs. Who has split stands before its parts, and waits for them.
+    /// The last entry runs. A path that has split precedes its parts and waits for them.
     pub paths: Vec<Path>,
     /// Start of the frame in the warp's local memory.
     pub base: u32,
@@ -51,7 +51,7 @@ pub(crate) enum Status {
     Polling(u32, u32),
     /// Waits until its warpgroup has come to the end of this group of products.
     Products(u64),
-    /// Waits until others have given back so many registers.
+    /// Waits until other warps have released this number of registers.
     Registers(u32),
     /// Waits until all threads of its cluster have arrived.
     Cluster,
@@ -79,12 +79,12 @@ pub(crate) struct AsyncArrival {
     pub bar: [u32; LANES],
     /// The phase in which each lane's arrival is to count.
     pub phase: [u64; LANES],
-    /// What the warp knew of all mbarriers.
+    /// The warp's knowledge of all mbarriers.
     pub phases: Phases,
     pub site: u32,
 }
 
-/// What is in flight, oldest first.
+/// An asynchronous operation in flight.
 #[derive(Debug)]
 pub(crate) enum Pending {
     Copies(Box<Copies>),
@@ -128,7 +128,7 @@ pub(crate) struct Warp<'a> {
     pub flying: Vec<Flying<'a>>,
     /// Bulk stores that have not landed.
     pub stores: Vec<Store>,
-    /// Of bulk stores that have landed, as far as nobody has waited for their writes: lane, group, number.
+    /// Landed bulk stores that no wait has covered:
     pub landed: Vec<(usize, u32, u32)>,
     /// Bulk groups that each lane has committed.
     pub bulk_commits: [u32; LANES],
@@ -189,7 +189,7 @@ impl<'a> Warp<'a> {
         if size <= self.local_size {
             return;
         }
-        // Zeros: what nobody touches takes no memory. Reads of what was never written give poison.
+        // Zeroed pages take no memory until an access. A read of an unwritten byte gives poison.
         let mut local = vec![0; size * LANES];
         let mut written = vec![false; size * LANES];
         for lane in 0..LANES {

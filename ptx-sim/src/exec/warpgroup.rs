@@ -1,5 +1,4 @@
-//! Warpgroups: four warps that make the same steps (`wgmma`, `setmaxnreg`) one after the other, each in its
-//! time.
+//! Warpgroups: four warps that execute the same steps (`wgmma`, `setmaxnreg`), each at its own time.
 
 use std::collections::VecDeque;
 
@@ -20,12 +19,12 @@ pub(super) const MEMBERS: usize = 4;
 
 #[derive(Debug, Default)]
 pub(super) struct Warpgroup<'a> {
-    /// What some of its warps have come to and others not, oldest first.
+    /// Steps that some of its warps have reached and others have not, oldest first.
     steps: VecDeque<Step>,
     /// Steps that all have made, and that each has.
     done: u64,
     made: [u64; MEMBERS],
-    /// Registers of each warp's threads, where they are no longer those of the launch.
+    /// Registers of each warp's threads, if `setmaxnreg` has changed them.
     registers: [Option<u32>; MEMBERS],
     pub products: Products<'a>,
 }
@@ -34,11 +33,12 @@ pub(super) struct Warpgroup<'a> {
 #[derive(Debug)]
 pub(super) struct Step {
     site: u32,
-    /// Who came first.
+    /// The first warp at the step.
     warp: usize,
-    /// What it must be the same in.
+    /// Operands that must be equal in all warps.
     operands: [u64; 3],
-    /// Of a product: where its accumulators are kept, what all know who have come, and what their proxy sees.
+    /// Of a product: the index of its accumulators, the common knowledge of the warps at the step, and the
+    /// writes that their proxy sees.
     pub tile: usize,
     pub row: Vec<u32>,
     pub proxy: Vec<u32>,
@@ -138,7 +138,7 @@ impl<'a> Block<'a> {
         None
     }
 
-    /// `warp` has exited: nobody of its warpgroup may be ahead of it, and no product in flight.
+    /// `warp` has exited: no warp of its warpgroup may be ahead of it, and no product may be in flight.
     pub(super) fn leave_warpgroup(&mut self, warp: &mut Warp<'a>) {
         if let Some(flying) = warp.flying.first() {
             let exit = std::mem::replace(&mut warp.site, flying.site);

@@ -35,7 +35,7 @@ pub(super) struct Products<'a> {
     /// Issued by all, not yet committed by all.
     open: Vec<Issued<'a>>,
     groups: VecDeque<Vec<Issued<'a>>>,
-    /// Groups that all have committed, and those of them that are done.
+    /// Groups that all warps have committed, and the completed ones.
     pub committed: u64,
     done: u64,
     /// Groups that each has committed.
@@ -162,7 +162,7 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// Descriptors of A and B, and whether D is added to: the same in all lanes.
+    /// Descriptors of A and B, and whether the product adds to D: equal in all lanes.
     fn uniform_operands(&mut self, warp: &mut Warp<'a>, product: &Product, mask: u32) -> Option<[u64; 3]> {
         let regs = warp.regs();
         let mut uniform = true;
@@ -347,13 +347,13 @@ impl<'a> Products<'a> {
     }
 }
 
-/// Those of a product: accumulators and A.
+/// The registers of a product: accumulators and A.
 fn registers(product: &Product) -> impl Iterator<Item = R> {
     let a: &[R] = if let Operand::Registers(a) = &product.a { a } else { &[] };
     product.d.iter().chain(a).copied()
 }
 
-/// What both know.
+/// The knowledge that both have.
 fn least(mine: &mut Vec<u32>, theirs: &[u32]) {
     mine.truncate(theirs.len());
     mine.iter_mut().zip(theirs).for_each(|(mine, &theirs)| *mine = theirs.min(*mine));

@@ -28,7 +28,7 @@ pub(super) fn of_instruction(old: &str, instruction: &Instruction, push: &mut Pu
     }
 }
 
-/// `text`, in which `mutant` is `value` changed: a register of its own, in a scope of its own.
+/// `text` with `mutant` as `value` changed, in its own register and scope.
 fn with(ty: &str, change: &str, value: &str, by: u64, text: &str) -> String {
     format!("{{ .reg .{ty} mutant; {change} mutant, {}, {by}; {text} }}", value.trim())
 }

@@ -10,7 +10,7 @@ use crate::{
     cfg, debug,
 };
 
-/// What a mutant changes.
+/// The change of a mutant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Operator {
@@ -48,7 +48,7 @@ pub enum Operator {
     NeverBranch,
     /// A comparison gains or loses equality: `lt` becomes `le`.
     OffByOne,
-    /// An instruction and the next one, whose order matters, change places.
+    /// Swaps an instruction with the next one, if their order matters.
     SwapNeighbours,
     /// A constant is one more, an address one element further.
     ShiftImmediate,
@@ -65,19 +65,19 @@ pub enum Operator {
     Descriptor,
     /// A product sets its accumulators instead of adding to them, or the other way round.
     Accumulate,
-    /// A phase of an mbarrier expects other bytes than those that come.
+    /// Changes the number of bytes that an mbarrier's phase expects.
     TransactionCount,
     /// A warp takes or gives back other registers, or none.
     Registers,
 }
 
-/// Takes a mutant: its operator and what stands in the place of the instruction.
+/// Receives a mutant: its operator and the replacement of the instruction.
 type Push<'p> = dyn FnMut(Operator, String) + 'p;
 
 /// One planted bug.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Mutant {
-    /// What kind of change.
+    /// The kind of change.
     pub operator: Operator,
     /// Line of the instruction, from one.
     pub line: u32,
@@ -87,7 +87,7 @@ pub struct Mutant {
     pub description: String,
     /// Bytes of the text that are replaced.
     pub span: (usize, usize),
-    /// What stands there instead.
+    /// The replacement.
     pub replacement: String,
 }
 
@@ -132,8 +132,7 @@ impl Mutant {
     }
 }
 
-/// Every mutant of `entry` and of the functions it calls, in the order of the text. Apply them to the same
-/// `text`.
+/// Every mutant of `entry` and of its callees, in the order of the text. Apply them to the same `text`.
 ///
 /// # Errors
 /// Where `text` is not PTX. An unknown entry has no mutants.
@@ -189,7 +188,7 @@ fn of_instruction(
             true => format!("`{}` deleted", short(old)),
             false => format!("`{}` becomes `{}`", short(old), short(&new)),
         };
-        // As many line ends as before, so that every other line keeps its number.
+        // The replacement keeps the number of lines: every other line keeps its number.
         let lost = old.matches('\n').count().saturating_sub(new.matches('\n').count());
         let (source, replacement) = (Vec::new(), new + &"\n".repeat(lost));
         all.push(Mutant { operator, line, source, description, span, replacement });
@@ -293,7 +292,7 @@ fn mbarrier_operands(
         return;
     }
     let Some((head, last)) = old.trim_end_matches(';').rsplit_once(',') else { return };
-    // A register of its own, in a scope of its own.
+    // Its own register, in its own scope.
     let changed =
         |change: &str| format!("{{ .reg .b32 mutant; {change} mutant, {last}, 1; {head}, mutant; }}");
     if opcode.starts_with("mbarrier.init") {

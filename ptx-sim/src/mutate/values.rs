@@ -1,4 +1,4 @@
-//! Mutants of what instructions compute with: operands, immediates, predicates, lanes, and their order.
+//! Mutants of operands, immediates, predicates, lanes and order.
 
 use std::collections::HashSet;
 
@@ -8,7 +8,7 @@ use crate::{
     cfg,
 };
 
-/// Instructions whose order with others matters beyond their registers.
+/// Instructions with effects beyond their registers.
 const EFFECTS: [&str; 17] = [
     "ld",
     "ldu",
@@ -28,9 +28,9 @@ const EFFECTS: [&str; 17] = [
     "activemask",
     "wgmma",
 ];
-/// Those among them that only read.
+/// The effects that only read.
 const READS: [&str; 3] = ["ld", "ldu", "ldmatrix"];
-/// Registers of the same kind are looked for so many instructions back.
+/// Number of earlier instructions in which to look for registers of one kind.
 const NEAR: usize = 64;
 
 /// The mutants of instruction `at`, which reads `old`.
@@ -122,7 +122,7 @@ fn nth(tail: &str, bracket: char, at: usize, instruction: &Instruction) -> Optio
     tail.match_indices(bracket).nth(before).map(|(at, _)| at)
 }
 
-/// Bytes of what a load, store or copy moves for one lane.
+/// Bytes that a load, store or copy moves for one lane.
 fn access_bytes(opcode: &str) -> i64 {
     let words: Vec<&str> = opcode.split('.').collect();
     let element = words.last().and_then(|ty| crate::parse::type_bytes(ty)).unwrap_or(16) as i64;
@@ -198,7 +198,7 @@ fn operands(function: &Function, at: usize, head: &str, tail: &str, push: &mut P
     for source in sources {
         let old = name(function, source);
         let Some(other) = near(function, at, source, &used) else { continue };
-        // The destination may have the same name: the last place is a source's.
+        // The destination may have the same name; the last occurrence is a source.
         if let Some(place) = last_word(tail, &old) {
             let (before, after) = (&tail[..place], &tail[place + old.len()..]);
             push(Operator::Operand, format!("{head}{before}{}{after}", name(function, other)));
@@ -239,7 +239,7 @@ fn name(function: &Function, id: u32) -> String {
     }
 }
 
-/// Where `word` stands last in `text`, as a word of its own.
+/// Position of the last occurrence of `word` in `text`, as a whole word.
 fn last_word(text: &str, word: &str) -> Option<usize> {
     let part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '$' | '%' | '.');
     let whole =
@@ -247,8 +247,8 @@ fn last_word(text: &str, word: &str) -> Option<usize> {
     text.rmatch_indices(word).find(whole).map(|(at, _)| at)
 }
 
-/// Pairs of neighbours, by the first one, whose order matters: one reads or overwrites the other's registers,
-/// or both have effects and not both only read.
+/// Neighbours whose order matters, by the first one: one reads or overwrites the other's registers, or both
+/// have effects and at least one of them writes.
 pub(super) fn swaps(text: &str, function: &Function) -> Vec<usize> {
     let labels: HashSet<u32> = function
         .instructions
@@ -290,7 +290,7 @@ fn matters(first: &Instruction, second: &Instruction) -> bool {
     let meets = |a: &[u32], b: &[u32]| a.iter().any(|register| b.contains(register));
     let depend = meets(&written(first), &touched(second)) || meets(&written(second), &touched(first));
     let [a, b] = [first, second].map(|it| cfg::base(&it.opcode));
-    // Products, and what keeps compilers from copying them.
+    // A product and the instruction that keeps compilers from duplicating it.
     if matches!((a, b), ("activemask", "wgmma") | ("wgmma", "activemask")) {
         return depend;
     }

@@ -18,7 +18,7 @@ pub(crate) struct Atomic {
     pub order: Order,
 }
 
-/// What an atomic, or a bulk reduction, does.
+/// The operation of an atomic or of a bulk reduction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AtomicOp {
     Add,

@@ -1,4 +1,4 @@
-//! What Hopper has beyond its predecessors: products of warpgroups, bulk copies, proxies.
+//! Instructions of Hopper: products of warpgroups, bulk copies, proxies.
 
 use super::{Addr, AtomicOp, AtomicType, Element};
 use crate::regs::R;
@@ -8,7 +8,7 @@ use crate::regs::R;
 pub(crate) enum Wgmma {
     Fence,
     Commit,
-    /// All groups but the last so many are done.
+    /// Waits until all groups but this number of the last ones are done.
     Wait(u32),
     Product(Product),
 }
@@ -33,8 +33,8 @@ pub(crate) struct Product {
 pub(crate) enum Operand {
     /// Four registers, as the fragments of `mma`.
     Registers(Vec<R>),
-    /// In shared memory, by the descriptor in this row; `across`: neighbours are of the same depth
-    /// (MN-major), not of the same row or column (K-major).
+    /// In shared memory, by the descriptor in this row. `across`: neighbours have equal depth (MN-major),
+    /// otherwise an equal row or column (K-major).
     Shared { descriptor: R, across: bool },
 }
 
@@ -63,13 +63,13 @@ pub(crate) enum Bulk {
     Map {
         map: Addr,
     },
-    /// Prefetch of what a copy would read.
+    /// A prefetch of a copy's source.
     Prefetch {
         from: Region,
     },
 }
 
-/// A bulk store that combines what it writes with what is there, element by element.
+/// A bulk store that combines its elements with those in device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reduction {
     pub op: AtomicOp,
@@ -77,7 +77,7 @@ pub(crate) struct Reduction {
     pub ty: Option<AtomicType>,
 }
 
-/// What of device memory a bulk copy reads or writes.
+/// The device memory that a bulk copy reads or writes.
 #[derive(Clone, Debug)]
 pub(crate) enum Region {
     /// The box of a tensor map at these coordinates.
@@ -94,8 +94,8 @@ pub(crate) enum Region {
 /// A fence between proxies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Proxy {
-    /// What the generic proxy wrote to shared memory is seen by the asynchronous one.
+    /// Makes the generic proxy's writes to shared memory visible to the asynchronous proxy.
     Async,
-    /// The same of the initialisation of mbarriers alone.
+    /// Makes initialisations of mbarriers visible to the asynchronous proxy.
     Mbarriers,
 }

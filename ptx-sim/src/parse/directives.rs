@@ -1,4 +1,4 @@
-//! What stands between a function's parameters and its body: block shapes, register limits, clusters.
+//! Directives between a function's parameters and its body: block shapes, register limits, clusters.
 
 use super::Parser;
 use crate::{
@@ -10,16 +10,16 @@ use crate::{
 /// Registers that one thread can have; ptxas ignores a larger `.maxnreg` with a warning.
 pub(crate) const MAX_REGISTERS: u32 = 255;
 
-/// Pragmas that change nothing of what a program does: how far loops are unrolled, where spilled registers
-/// go, what debuggers and profilers are told.
+/// Pragmas without effect on results: unrolling of loops, places of spilled registers, hints for debuggers
+/// and profilers.
 const PRAGMAS: [&str; 4] = ["nounroll", "used_bytes_mask", "enable_smem_spilling", "frequency"];
 
 impl Parser<'_> {
     /// Reads the directives up to the body or the semicolon.
     ///
     /// # Errors
-    /// Those that PTX does not have here, those with values that ptxas refuses or ignores, and those that the
-    /// simulator could not honour.
+    /// An unknown directive, a value that ptxas refuses or ignores, and a directive that the simulator cannot
+    /// honour.
     pub(super) fn performance_directives(&mut self, function: &mut Function) -> Result<(), ParseError> {
         while let Kind::Word(word) = self.kind()
             && word.starts_with('.')
@@ -76,8 +76,8 @@ impl Parser<'_> {
                 self.at += 1;
                 function.noreturn = true;
             }
-            // How many registers a call preserves: of no meaning here, where every frame has registers of its
-            // own.
+            // The number of registers that a call preserves has no effect here: every frame has its own
+            // registers.
             (".abi_preserve" | ".abi_preserve_control", false) => {
                 self.at += 1;
                 self.positive(word, u32::MAX)?;
@@ -116,7 +116,7 @@ impl Parser<'_> {
         }
     }
 
-    /// What may stand behind the architecture in `.target`.
+    /// An option behind the architecture in `.target`.
     pub(super) fn target_option(&mut self) -> Result<(), ParseError> {
         let line = self.line();
         let option = self.word("a target option")?;
@@ -153,7 +153,7 @@ impl Parser<'_> {
         self.expect(';')
     }
 
-    /// One to three extents; those left out are 1.
+    /// One to three extents; a missing one is 1.
     fn dimensions(&mut self, word: &str) -> Result<[u32; 3], ParseError> {
         self.at += 1;
         let mut all = [1; 3];

@@ -107,7 +107,7 @@ pub(crate) fn reachable(module: &Module, function: &Function) -> HashSet<Box<str
         for instruction in &function.instructions {
             names(&instruction.operands, &mut found);
         }
-        // Variables lead to what their initialisers name.
+        // Follow the names in the variables' initialisers.
         while let Some(name) = found.pop() {
             if !seen.insert(name.into()) {
                 continue;

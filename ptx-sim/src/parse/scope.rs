@@ -26,7 +26,7 @@ enum Named {
 /// Elements of vectors, by position and as colours.
 const ELEMENTS: [[&str; 2]; 4] = [["x", "r"], ["y", "g"], ["z", "b"], ["w", "a"]];
 
-/// What an identifier means at this point of the text.
+/// The meaning of an identifier at this point of the text.
 pub(super) enum Meaning {
     Register(u32),
     Variable(u32),
@@ -60,7 +60,7 @@ impl Scopes {
         &mut self.stack[last]
     }
 
-    /// Closes the innermost scope: its labels are resolved, what is left goes to the scope around it.
+    /// Closes the innermost scope: resolves its labels and passes the unresolved ones to the enclosing scope.
     pub fn pop(&mut self, function: &mut Function) {
         let Some(scope) = self.stack.pop() else { return };
         for &at in &scope.unresolved {

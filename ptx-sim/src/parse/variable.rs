@@ -7,7 +7,7 @@ use crate::{
     lex::Kind,
 };
 
-/// What an initialiser says.
+/// The content of an initialiser.
 #[derive(Default)]
 struct Initialiser {
     bytes: Vec<u8>,
@@ -96,7 +96,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// `{ addr_mode_0 = clamp_to_border, filter_mode = nearest }`: a sampler that nobody can use here.
+    /// `{ addr_mode_0 = clamp_to_border, filter_mode = nearest }`: a sampler. No instruction here can use it.
     fn texture(&mut self) -> Result<(), ParseError> {
         self.expect('{')?;
         loop {

@@ -1,10 +1,10 @@
-//! What a buffer holds from the start, made where it is touched.
+//! The initial content of a buffer, computed on access.
 
 use super::types::Type;
 
 #[derive(Clone, Debug)]
 pub(super) enum Fill {
-    /// Nobody has written it.
+    /// Uninitialised.
     Nothing,
     Zero,
     /// Each element's index.

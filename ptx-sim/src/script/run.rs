@@ -52,7 +52,7 @@ impl Script {
             let outcome = gpu.launch(module, &run.entry, &launch);
             *gpu.options_mut() = options;
             let outcome = outcome.map_err(|error| ScriptError::Launch { line: run.line, error })?;
-            // What a kernel with findings leaves behind says nothing.
+            // The results of a kernel with reports have no meaning.
             for expect in run.expects.iter().filter(|_| outcome.reports.is_empty()) {
                 self.compare(gpu, addresses[expect.buffer], expect)?;
             }
@@ -88,14 +88,14 @@ impl Script {
 pub struct Ran {
     /// Entry.
     pub entry: String,
-    /// What the script's `report` lines ask for: one kind at least of each.
+    /// The kinds of each `report` line: at least one of them must be reported.
     pub expected_reports: Vec<Vec<Kind>>,
-    /// What happened.
+    /// The result of the launch.
     pub outcome: Outcome,
 }
 
 impl Ran {
-    /// The `report` lines of whose kinds nothing was reported.
+    /// The `report` lines without a report of their kinds.
     pub fn missing(&self) -> impl Iterator<Item = &[Kind]> {
         let found = |kind: &Kind| self.outcome.reports.iter().any(|report| report.kind == *kind);
         self.expected_reports.iter().filter(move |kinds| !kinds.iter().any(found)).map(Vec::as_slice)

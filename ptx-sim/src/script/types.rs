@@ -43,7 +43,7 @@ pub(super) enum Type {
 }
 
 impl Type {
-    /// What [`Type::parse`] takes, in words.
+    /// The names that [`Type::parse`] accepts.
     pub const NAMES: &str = "u8 to u64, s8 to s64, f16, bf16, f32, f64";
 
     pub fn parse(name: &str) -> Option<Type> {
@@ -85,7 +85,7 @@ impl Type {
             range.contains(&value).then(|| value.to_le_bytes()[..bytes].to_vec())
         };
         let number: Option<f64> = text.parse().ok();
-        // What becomes infinite only by rounding is out of range.
+        // A value that only rounding makes infinite is out of range.
         let fits = |rounded: f64| number.is_some_and(|number| rounded.is_finite() || !number.is_finite());
         match self {
             Type::Unsigned(bytes) => integer(bytes, false),

@@ -16,7 +16,7 @@ pub(crate) enum Access {
     Read,
     /// By one instruction of the whole warp, such as `ldmatrix`, which its later writes cannot overtake.
     Collective,
-    /// Through the read-only path: nobody may write in this launch.
+    /// Through the read-only path: no write is allowed in this launch.
     ReadOnly,
     Write,
     /// Read-modify-write.
@@ -37,7 +37,7 @@ pub(crate) enum HazardKind {
     ReadAfterWrite,
     WriteAfterRead,
     WriteAfterWrite,
-    /// A read-only read of what this launch writes, before or after.
+    /// A read through the read-only path of a byte that this launch writes, before or after.
     Written,
     /// Two lanes of the warp: the other wrote, this one reads.
     LaneReads,
@@ -49,7 +49,7 @@ pub(crate) enum HazardKind {
     Proxy,
 }
 
-/// Who accesses: copied as rarely as can be, since copies just made are slow to read as a whole.
+/// The accessor. The code rarely copies it: a fresh copy is slow to read as a whole.
 #[derive(Clone, Copy)]
 pub(super) struct Actor<'s> {
     pub stamp: &'s Stamp,
@@ -78,7 +78,7 @@ impl Hazard {
     }
 }
 
-/// What is wrong with an access after `write`; `counts`: it reads, or changes what is there.
+/// The hazard of an access after `write`. `counts`: the access reads, or changes the byte.
 #[inline]
 pub(super) fn after_write(
     now: &impl Knows,
@@ -105,7 +105,7 @@ pub(super) fn after_write(
     (!now.fenced(write)).then_some(HazardKind::Proxy)
 }
 
-/// What is wrong with a write after `read`.
+/// The hazard of a write after `read`.
 #[inline]
 pub(super) fn after_read(now: &impl Knows, read: &Stamp, actor: Actor<'_>) -> Option<HazardKind> {
     if read.same_agent(actor.stamp) {

@@ -10,7 +10,7 @@ pub(super) enum Role {
     Writes,
 }
 
-/// Record, whom the access may meet, what it did, block and agent.
+/// Record, reach and role of the access, block and agent.
 type Key = (u32, Reach, Role, u32, u16);
 
 /// Of each agent the last access of each kind.
@@ -34,7 +34,7 @@ impl Rest {
         self.0.remove(&key(at, role, like))
     }
 
-    /// Those of record `at` that `actor` may not meet without order.
+    /// Accesses of record `at` that must be ordered with `actor`.
     pub fn of(&self, at: usize, actor: &Stamp) -> impl Iterator<Item = (Role, &Stamp)> {
         // However many blocks count with atomics of one place, they need not look at each other.
         let most = if actor.reach() == Reach::All { Reach::Block } else { Reach::All };
@@ -47,7 +47,7 @@ impl Rest {
         all.into_iter().for_each(|(role, stamp)| self.add(to, role, stamp));
     }
 
-    /// Forgets those of record `at` that `gone` says.
+    /// Forgets the accesses of record `at` for which `gone` returns true.
     pub fn forget(&mut self, at: usize, gone: impl Fn(Role, &Stamp) -> bool) {
         let all = self.0.range(all_of(at, Reach::All)).filter(|(key, stamp)| gone(key.2, stamp));
         let keys: Vec<_> = all.map(|(key, _)| *key).collect();

@@ -1,9 +1,12 @@
 //! Launch contracts and a stage for programs on typed tiles that must not compile. The programs are in
 //! `tests/compile_fail`.
 use contract::{F16, Kernel};
-use tile::{
-    Block, Consumer, CpAsync, Kept, Pipeline, Ring, SharedTile, SharedTiles, Tma, Unfilled, Warpgroup,
-};
+use tile::Block;
+use tile::copy::CpAsync;
+use tile::group::Warpgroup;
+use tile::pipeline::{Consumer, Pipeline, Ring, StageGuard, Unfilled};
+use tile::shared::{SharedTile, SharedTiles};
+use tile::tma::Tma;
 
 /// A contract of any threads and bytes of shared memory.
 pub struct Contract<const THREADS: u32, const BYTES: usize>;
@@ -35,6 +38,6 @@ pub type Q = Unfilled<SharedTile<F16, 8, 4>, CpAsync<Block<K>>>;
 /// A warpgroup of two that compute.
 pub type Group = Warpgroup<2>;
 /// The two warpgroups' rows of Q, kept for several products.
-pub type KeptQ<'c> = Kept<'c, SharedTiles<F16, 4, 8, 2>>;
+pub type GuardedQ<'c> = StageGuard<'c, SharedTiles<F16, 4, 8, 2>>;
 /// Stages of keys, and of values, that the copy engine fills.
-pub type Engine = Consumer<SharedTile<F16, 8, 8>, 2, Tma>;
+pub type TmaStages = Consumer<SharedTile<F16, 8, 8>, 2, Tma>;

@@ -1,8 +1,8 @@
-//! Which kernels stand for all where not all are compiled: `cargo xtask test` compiles and tests these,
-//! `cargo xtask test --all` every kernel of the table.
+//! Which kernels stand for all: `cargo xtask test` compiles and tests these, `cargo xtask test --all` every
+//! kernel of the table.
 //!
-//! A kernel's symbol says what it is: family, types, head dim, mask, and what tells its tiling or its order of
-//! work from others'. [`sample`] takes kernels of the one table until every such word of every family has
+//! A kernel's symbol says what it is: family, types, head dim, mask, and what tells its tiling or its order
+//! of work from others'. [`sample`] takes kernels of the one table until every such word of every family has
 //! appeared. *That each order of work, mask, type and head dim is among them by what the table says, too, is
 //! held by `tests/tests/sample.rs`.*
 use spec::Contract;
@@ -13,15 +13,18 @@ use std::collections::BTreeSet;
 const FAMILIES: [&str; 9] =
     ["fwd", "hopper", "decode", "append", "merge", "combine", "packed", "paged", "split"];
 
-/// The type and the head dim whose kernels all belong to the sample, where the planner may choose them: that
-/// it chooses among tilings is seen there.
-const WHOLE: &str = "_f16_d64_";
+/// The type and the head dim whose kernels all belong to the sample, but for the lineage's: what the planner
+/// chooses among tilings runs there.
+const WHOLE: [&str; 2] = ["f16", "d64"];
 
 /// The kernels that stand for all, in the table's order.
 pub fn sample() -> Vec<Contract> {
     let all: Vec<_> =
         spec::kernels().map(|kernel| (kernel, traits(kernel.symbol).collect::<BTreeSet<_>>())).collect();
-    let is_whole = |kernel: &Contract| kernel.symbol.contains(WHOLE) && !spec::is_lineage(kernel.symbol);
+    let is_whole = |kernel: &Contract| {
+        let has = |word| kernel.symbol.split('_').any(|own| own == word);
+        WHOLE.into_iter().all(has) && !spec::is_lineage(kernel.symbol)
+    };
     let mut taken: Vec<bool> = all.iter().map(|(kernel, _)| is_whole(kernel)).collect();
     loop {
         let seen: BTreeSet<_> =
@@ -39,12 +42,16 @@ pub fn sample() -> Vec<Contract> {
 /// A family, and a word of one of its kernels, or none.
 type Trait<'s> = (Vec<&'s str>, Option<&'s str>);
 
-/// What a symbol says: its family, and of it each word but its tile.
+/// What a symbol says: its family, and of it each word but its tile; of the lineage what follows the mask,
+/// too, which is a configuration's (but for CUDA cores, whose kernels are ten times as long).
 fn traits(symbol: &str) -> impl Iterator<Item = Trait<'_>> {
-    let family: Vec<_> = symbol.split('_').filter(|word| FAMILIES.contains(word)).collect();
+    let lineage = spec::is_lineage(symbol).then_some("lineage");
+    let family: Vec<_> = symbol.split('_').filter(|word| FAMILIES.contains(word)).chain(lineage).collect();
     let is_tile = |word: &str| word.split_once('x').is_some_and(|(m, n)| is_number(m) && is_number(n));
     let is_own = move |word: &&str| !FAMILIES.contains(word) && !is_tile(word);
-    let own = symbol.split('_').filter(is_own).map(Some);
+    let configuration = lineage.and_then(|_| symbol.splitn(5, '_').nth(4));
+    let configuration = configuration.filter(|name| !name.ends_with("scalar"));
+    let own = symbol.split('_').filter(is_own).chain(configuration).map(Some);
     own.chain([None]).map(move |word| (family.clone(), word))
 }
 

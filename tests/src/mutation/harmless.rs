@@ -2,11 +2,15 @@
 use super::{Subject, flow, flow::words};
 use ferroflash::kernels::MaskKind;
 use ptx_sim::mutate::{Mutant, Operator};
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
 
 mod hopper;
+mod lines;
 mod on_cache;
 mod split;
+
+use lines::{Source, has_source};
 
 /// A class of mutants that do no harm.
 struct Harmless {
@@ -14,9 +18,9 @@ struct Harmless {
     /// A part of the instruction before and after.
     instruction: &'static str,
     /// The end of a file's name of one of the source lines, and a part of that line.
-    source: [&'static str; 2],
+    source: Source,
     /// The same of another of the source lines.
-    within: [&'static str; 2],
+    within: Source,
     /// Only in kernels whose symbols are these.
     kernels: fn(&str) -> bool,
     /// Only under this mask.
@@ -37,6 +41,15 @@ const CLASS: Harmless = Harmless {
     reason: "",
 };
 
+/// Lines whose mutants do no harm where more holds than a class says.
+#[cfg(test)]
+const NAMED: [Source; 6] = [SLACK, EDGES[0], EDGES[1], MODEST, FIRST_STEP, ADVANCE];
+const SLACK: Source = ["softmax.rs", "SLACK"];
+const EDGES: [Source; 2] = [["overlap.rs", "if edge {"], ["mainloop.rs", "if edge {"]];
+const MODEST: Source = ["softcap.rs", "if scale_log2 <= MODEST"];
+const FIRST_STEP: Source = ["mainloop.rs", "step(n, true)"];
+const ADVANCE: Source = ["forward.rs", "kv.advance(block"];
+
 /// Keys that nobody sees.
 const SKIP: &str = "A warp skips keys that none of its rows sees to save time: masked, they add nothing.";
 
@@ -46,7 +59,7 @@ const OFTEN: &str = "Sums may be rescaled to the new maximum more often than nee
 const HARMLESS: &[Harmless] = &[
     Harmless {
         operators: &[Operator::DeleteWait],
-        source: ["pipeline.rs", "wait_all();"],
+        source: ["ring.rs", "wait_all();"],
         reason: "A pipeline is given up after its last stage, whose copies have landed: none is on its way.",
         ..CLASS
     },
@@ -92,19 +105,7 @@ const HARMLESS: &[Harmless] = &[
     },
     Harmless {
         operators: &[Operator::NeverBranch, Operator::OffByOne],
-        source: ["mainloop.rs", "unseen"],
-        reason: SKIP,
-        ..CLASS
-    },
-    Harmless {
-        operators: &[Operator::NeverBranch, Operator::OffByOne],
         source: ["mask.rs", "warp.any(self.end.last() > 0"],
-        reason: SKIP,
-        ..CLASS
-    },
-    Harmless {
-        operators: &[Operator::NeverBranch, Operator::OffByOne],
-        source: ["mainloop.rs", "Mask::LEFT && Mask::first_key"],
         reason: SKIP,
         ..CLASS
     },
@@ -123,7 +124,7 @@ const HARMLESS: &[Harmless] = &[
     },
     Harmless {
         operators: &[Operator::NeverBranch, Operator::Bound],
-        source: ["global.rs", "vector.base == 0"],
+        source: ["global/rows.rs", "vector.base == 0"],
         reason: "Where no log-sum-exp is wanted, its strides are 0, too: base plus offset is 0 in any case.",
         ..CLASS
     },
@@ -164,7 +165,7 @@ const HARMLESS: &[Harmless] = &[
             Operator::NeverBranch,
             Operator::OffByOne,
         ],
-        source: ["forward.rs", "portion.store_nothing_seen"],
+        source: ["forward.rs", "tile.store_nothing_seen"],
         mask: Some(MaskKind::Full),
         reason: SLICES,
         idle: true,
@@ -172,18 +173,9 @@ const HARMLESS: &[Harmless] = &[
     },
     Harmless {
         operators: &[Operator::DeleteArrive],
-        source: ["device/tile/src/relay.rs", ""],
+        source: ["device/tile/src/pipeline/mbarrier.rs", ""],
         mask: Some(MaskKind::Full),
         reason: "Without a mask no warp skips a block of keys.",
-        idle: true,
-        ..CLASS
-    },
-    Harmless {
-        operators: &[Operator::OffByOne],
-        source: ["fragment.rs", "end[m]"],
-        mask: Some(MaskKind::Local),
-        reason: "In a block at the left edge of a wide window no row's right edge lies: the comparison with \
-                 it is always true.",
         idle: true,
         ..CLASS
     },
@@ -272,17 +264,17 @@ pub(super) fn reason(subject: &Subject, mutant: &Mutant, text: &str, differs: bo
     }
     // The sums are rescaled where lanes exchange their maxima; a branch around that is harmful.
     let rescales = || flow::forced(mutant, text).is_some_and(|path| path.contains("shfl.sync"));
-    if has_source(mutant, "softmax.rs", "SLACK") && rescales() {
+    if has_source(mutant, SLACK) && rescales() {
         return Some(OFTEN);
     }
     // Where scores are masked they become infinities; a branch around that is harmful.
     let masks = || flow::forced(mutant, text).is_some_and(|path| path.contains("0fFF800000"));
-    if ["overlap.rs", "mainloop.rs"].iter().any(|file| has_source(mutant, file, "if edge {")) && masks() {
+    if EDGES.into_iter().any(|line| has_source(mutant, line)) && masks() {
         return Some("Masking a block that needs no mask changes nothing.");
     }
     // Its series has this constant, -17/315; a branch to the other one is harmful.
     let relative = || flow::forced(mutant, text).is_some_and(|path| path.contains("0fBD5D0DD1"));
-    if has_source(mutant, "softcap.rs", "if scale_log2 <= MODEST") && relative() {
+    if has_source(mutant, MODEST) && relative() {
         return Some(TANGENTS);
     }
     if !differs && mutant.operator == Operator::NeverBranch && beyond_threads(subject, mutant, text) {
@@ -297,7 +289,7 @@ pub(super) fn reason(subject: &Subject, mutant: &Mutant, text: &str, differs: bo
         return Some(reason);
     }
     let applies = |class: &&Harmless| {
-        let has = |[file, code]: [&str; 2]| [file, code] == ["", ""] || has_source(mutant, file, code);
+        let has = |source: Source| source == ["", ""] || has_source(mutant, source);
         class.operators.contains(&mutant.operator)
             && !(differs && class.idle)
             && class.mask.is_none_or(|mask| subject.of.mask() == Some(mask))
@@ -307,7 +299,23 @@ pub(super) fn reason(subject: &Subject, mutant: &Mutant, text: &str, differs: bo
             && has(class.within)
     };
     let idle = (!differs).then_some(IDLE);
-    all().find(applies).map(|class| class.reason).or(idle)
+    let found = all().enumerate().find(|(_, class)| applies(class));
+    found.map(|(number, class)| used(number, class)).or(idle)
+}
+
+/// Numbers of the classes that a mutant was of, in this process.
+static USED: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
+
+fn used(number: usize, class: &'static Harmless) -> &'static str {
+    USED.lock().unwrap_or_else(PoisonError::into_inner).insert(number);
+    class.reason
+}
+
+/// The classes that no mutant was of: their line and their reason.
+pub(super) fn unused() -> Vec<String> {
+    let used = USED.lock().unwrap_or_else(PoisonError::into_inner);
+    let unused = all().enumerate().filter(|(number, _)| !used.contains(number));
+    unused.map(|(_, class)| format!("{}: {}", class.source.join(": "), class.reason)).collect()
 }
 
 /// Every class.
@@ -317,9 +325,8 @@ fn all() -> impl Iterator<Item = &'static Harmless> {
 
 /// The same for kernels with a single stage, whose steps copy what they read.
 fn single_stage(subject: &Subject, mutant: &Mutant, text: &str, differs: bool) -> Option<&'static str> {
-    let first =
-        subject.of.mask() == Some(MaskKind::Full) && has_source(mutant, "mainloop.rs", "step(n, true)");
-    let of_step = has_source(mutant, "forward.rs", "kv.advance(block");
+    let first = subject.of.mask() == Some(MaskKind::Full) && has_source(mutant, FIRST_STEP);
+    let of_step = has_source(mutant, ADVANCE);
     match mutant.operator {
         Operator::OffByOne if of_step && !differs => Some(CUT),
         Operator::DeleteBarrier
@@ -332,14 +339,6 @@ fn single_stage(subject: &Subject, mutant: &Mutant, text: &str, differs: bool) -
         }
         _ => None,
     }
-}
-
-/// Whether one of the source lines of `mutant` is of `file` and contains `code`.
-fn has_source(mutant: &Mutant, file: &str, code: &str) -> bool {
-    mutant
-        .source
-        .iter()
-        .any(|line| line.file.ends_with(file) && code_at(&line.file, line.line).contains(code))
 }
 
 /// Why there is no equality in a comparison, by what the PTX compares or does with the result.
@@ -366,11 +365,4 @@ fn beyond_threads(subject: &Subject, mutant: &Mutant, text: &str) -> bool {
     let Some(guard) = words(&text[mutant.span.0..mutant.span.1]).first().copied() else { return false };
     let sets = |line: &&str| line.contains("setp.") && words(line).get(1) == Some(&guard);
     text[..mutant.span.0].lines().rev().find(sets).is_some_and(|line| exceeds_threads(subject, line, text))
-}
-
-/// A line of this repository; nothing where it is of somebody else's.
-fn code_at(file: &str, line: u32) -> String {
-    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
-    let text = std::fs::read_to_string(root.join(file)).unwrap_or_default();
-    text.lines().nth(line.saturating_sub(1) as usize).unwrap_or_default().to_owned()
 }

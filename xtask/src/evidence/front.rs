@@ -1,4 +1,4 @@
-//! What the page opens with: eight numbers and three plots, for who has ten seconds.
+//! What the page opens with: eight numbers and six plots, for who has ten seconds.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::chart::{Line, lines};
 use super::page::{escape, text};
-use super::{Pack, Piece};
+use super::{Pack, Piece, folder};
 
 /// Peers by the names that files have for them.
 const PEERS: [(&str, &str); 4] = [
@@ -22,18 +22,10 @@ struct Number {
     says: String,
 }
 
-/// The section, of the newest file of each kind.
+/// The section, of the newest run of each kind.
 pub fn html(pack: &Pack) -> String {
-    let newest = |part: &str| {
-        let date = |piece: &&Piece| {
-            [&piece.data["date"], &pack.run(piece)["date"]]
-                .into_iter()
-                .find_map(Value::as_str)
-                .map(str::to_owned)
-        };
-        pack.parts.get(part).into_iter().flatten().max_by_key(date)
-    };
-    let (compare, serving, candle) = (newest("compare"), newest("serving"), newest("candle"));
+    let [compare, serving, candle] = ["compare", "serving", "candle"].map(|part| newest(pack, part));
+    let [compare, serving, candle] = [&compare, &serving, &candle].map(Option::as_ref);
     let numbers = [
         compare.and_then(|piece| ratio(piece, "prefill", "fa2", "prefill, 512 to 8192 positions")),
         compare.and_then(|piece| ratio(piece, "prefill", "cudnn", "prefill, 512 to 8192 positions")),
@@ -50,9 +42,9 @@ pub fn html(pack: &Pack) -> String {
         Some(format!("<li><b>{value}</b> {}{}</li>", escape(&says), source(pack, piece)))
     };
     let tiles: String = numbers.into_iter().zip(pieces).filter_map(tile).collect();
-    let plots =
-        [(compare, compare.map(prefill)), (serving, serving.map(decoding)), (candle, candle.map(tokens))];
-    let plots = plots.into_iter().filter_map(|(piece, plot)| {
+    let prefills = PREFILLS.map(|of| (compare, compare.map(|piece| prefill(piece, of))));
+    let others = [(serving, serving.map(decoding)), (candle, candle.map(tokens))];
+    let plots = prefills.into_iter().chain(others).filter_map(|(piece, plot)| {
         let plot = plot.filter(|plot| !plot.is_empty())?;
         Some(format!("<figure>{plot}{}</figure>", source(pack, piece?)))
     });
@@ -64,6 +56,28 @@ pub fn html(pack: &Pack) -> String {
         "<section id=\"front\"><h2>In ten seconds</h2><p>The other one's time over ours: above 1 we are \
          faster.</p><ul class=\"numbers\">{tiles}</ul><div class=\"plots\">{plots}</div></section>"
     )
+}
+
+/// The newest file of a part, with what the others of its folder have: a run may leave several.
+fn newest(pack: &Pack, part: &str) -> Option<Piece> {
+    let date = |piece: &&Piece| {
+        [&piece.data["date"], &pack.run(piece)["date"]].into_iter().find_map(Value::as_str).map(str::to_owned)
+    };
+    let all = pack.parts.get(part)?;
+    let first = all.iter().max_by_key(date)?;
+    let mut whole = Piece { path: first.path.clone(), data: first.data.clone() };
+    for other in
+        all.iter().filter(|other| other.path != first.path && folder(&other.path) == folder(&first.path))
+    {
+        for (key, value) in other.data.as_object().into_iter().flatten() {
+            match (&mut whole.data[key.as_str()], value) {
+                (Value::Array(own), Value::Array(more)) => own.extend(more.iter().cloned()),
+                (own, value) if own.is_null() => *own = value.clone(),
+                _ => {}
+            }
+        }
+    }
+    Some(whole)
 }
 
 /// Card, date, commit and command.
@@ -146,19 +160,38 @@ fn model(piece: &Piece) -> String {
     format!("{}{billions}", of["name"].as_str().unwrap_or("a model"))
 }
 
-/// TFLOP/s by length.
-fn prefill(piece: &Piece) -> String {
+/// Head dim, whether the mask is causal, heads: of each plot of prefill.
+const PREFILLS: [(u64, bool, u64); 4] = [(64, false, 32), (64, true, 32), (128, false, 16), (128, true, 16)];
+/// Suites that have points of these plots. What several have is taken from the first.
+const CURVES: [&str; 3] = ["prefill-curve", "prefill", "hopper"];
+/// Queries of all sequences of a point.
+const TOKENS: u64 = 16_384;
+
+/// TFLOP/s by length, of as many tokens for each.
+fn prefill(piece: &Piece, (head_dim, causal, heads): (u64, bool, u64)) -> String {
     let wanted = |row: &&Value| {
-        let f16 = row["dtype"] == "f16" && row["head_dim"] == 128 && row["causal"] == true;
-        row["suite"] == "prefill" && f16 && row["heads_q"] == row["heads_k"]
+        let [q, k] = [&row["heads_q"], &row["heads_k"]].map(|heads| heads.as_u64());
+        let tokens =
+            row["batch"].as_u64().zip(row["seqlen_q"].as_u64()).map(|(batch, length)| batch * length);
+        let whole = row["seqlen_q"] == row["seqlen_k"] && tokens == Some(TOKENS) && row["window"].is_null();
+        let shape = row["head_dim"] == head_dim && row["causal"] == causal && row["dtype"] == "f16";
+        shape && whole && q == Some(heads) && k == q
     };
     let of = |peer: &str| {
-        let own = rows(piece, "rows").iter().filter(wanted).filter(|row| row["peer"] == peer);
-        own.filter_map(|row| Some((row["seqlen_q"].as_f64()?, row["tflops"].as_f64()?))).collect()
+        let mut points: BTreeMap<u64, f64> = BTreeMap::new();
+        for suite in CURVES.iter().rev() {
+            let own = rows(piece, "rows").iter().filter(|row| row["suite"] == *suite && row["peer"] == peer);
+            points.extend(
+                own.filter(wanted)
+                    .filter_map(|row| Some((row["seqlen_q"].as_u64()?, row["tflops"].as_f64()?))),
+            );
+        }
+        points.into_iter().map(|(length, tflops)| (length as f64, tflops)).collect()
     };
     let sides =
         PEERS.map(|(peer, name)| Line { name: name.into(), points: of(peer), own: peer == "ferroflash" });
-    lines("Prefill: TFLOP/s by length (f16, causal, head dim 128)", &sides)
+    let mask = if causal { "causal" } else { "full" };
+    lines(&format!("Prefill: TFLOP/s by length (f16, {mask}, head dim {head_dim}, 16k tokens)"), &sides)
 }
 
 /// Microseconds by context.
@@ -216,7 +249,7 @@ mod tests {
             serde_json::json!({"suite": "prefill", "peer": peer, "timing": timing, "label": "a",
                 "ratio": ratio,
                 "dtype": "f16", "head_dim": 128, "causal": true, "heads_q": 16, "heads_k": 16,
-                "seqlen_q": 512, "tflops": 300.0})
+                "batch": 32, "seqlen_q": 512, "seqlen_k": 512, "tflops": 300.0})
         };
         let compare = |date: &str, ratio: f64| {
             serde_json::json!({"date": date, "command": "compare <1>",
@@ -230,7 +263,18 @@ mod tests {
             Pack { commit: String::new(), runs: BTreeMap::new(), parts: BTreeMap::new(), plots: vec![] };
         assert_eq!(html(&pack), "");
         let (old, new) = (compare("2026-11-20", 3.0), compare("2026-11-22", 2.0));
-        pack.parts.insert("compare", vec![piece("b/compare.json", new), piece("a/compare.json", old)]);
+        // Another file of the newest run: one more length, which two suites have.
+        let point = |suite: &str, tflops: f64| {
+            let row = row("ferroflash", "cold", 1.0);
+            let mut row = row.as_object().expect("an object").clone();
+            let changes = serde_json::json!({"suite": suite, "batch": 16, "seqlen_q": 1024, "seqlen_k": 1024,
+                "tflops": tflops, "label": "b"});
+            row.extend(changes.as_object().expect("an object").clone());
+            row
+        };
+        let curve = serde_json::json!({"rows": [point("prefill-curve", 410.0), point("hopper", 400.0)]});
+        let files = [("b/compare.json", new), ("b/compare-curve.json", curve), ("a/compare.json", old)];
+        pack.parts.insert("compare", files.map(|(path, data)| piece(path, data)).into());
         pack.parts.insert("candle", vec![piece("b/candle.json", candle)]);
         let shown = html(&pack);
         for said in [
@@ -239,7 +283,9 @@ mod tests {
             "compare &lt;1&gt;",
             "<b>4.00×</b> against candle-flash-attn, call for call: 2 problems, 2.00 the lowest",
             "<b>2000</b> tokens a second, Llama of 1.5e9, decoding, 8 sequences of 8192 tokens; 1.50 ",
-            "TFLOP/s by length",
+            "TFLOP/s by length (f16, causal, head dim 128, 16k tokens)",
+            "FerroFlash, 1k: 410",
+            "FlashAttention-2, 512: 300",
             "batch 8",
         ] {
             assert!(shown.contains(said), "{said}: {shown}");

@@ -4,7 +4,8 @@ use serde_json::Value;
 
 use super::page::generic;
 use super::show::{
-    agree, base, bench, compare, fuzz, lineage, program, ptx_stats, sanitize, shim, soak, sweep, verify,
+    agree, base, bench, compare, fuzz, lineage, program, ptx_stats, report, sanitize, shim, soak, sweep,
+    verify,
 };
 
 /// One kind of evidence.
@@ -33,7 +34,7 @@ pub const PARTS: &[Part] = &[
                 its smallest reproducer in every configuration of the lineage: no element may be off by \
                 0.002 or more; the predecessor's best kernel was off by 0.34. Then every kernel over its \
                 grid of problems, each within twice the error of a naive 16-bit implementation.",
-        how: "ferroflash verify --all-configs --json > docs/evidence/<device>/verify.json",
+        how: "./evidence.sh run verify docs/evidence/<device>",
         show: verify,
     },
     Part {
@@ -117,6 +118,15 @@ pub const PARTS: &[Part] = &[
         show: bench,
     },
     Part {
+        name: "report",
+        title: "Other cards: what their owners measured",
+        about: "One command of the program alone, at most ten minutes: driver and clocks, a sample of every \
+                family of kernels against f64, every suite of `bench`; on an L4 the model's prediction \
+                beside each measurement.",
+        how: "ferroflash report --output docs/evidence/<device>",
+        show: report,
+    },
+    Part {
         name: "sweep",
         title: "Sweep: the fastest kernel for each shape",
         about: "Every kernel that solves a shape, timed; the leaders in turns. The planner reads the result.",
@@ -144,7 +154,7 @@ pub const PARTS: &[Part] = &[
         title: "Tests and examples on the card",
         about: "The tests that want a GPU (both drivers, graphs, threads, tensors beyond 4 GiB), and the \
                 programs that show how to embed.",
-        how: "./evidence.sh OUTPUT COMMIT gpu embed",
+        how: "./evidence.sh run programs docs/evidence/<device>",
         show: program,
     },
     Part {
@@ -156,11 +166,19 @@ pub const PARTS: &[Part] = &[
         show: shim,
     },
     Part {
+        name: "invariance",
+        title: "Batch invariance: a sequence's bits do not depend on its batch",
+        about: "One sequence alone and among others that are drawn, in the batch-invariant mode: equal in \
+                every bit.",
+        how: "python3 invariance.py docs/evidence/<device>/invariance.json",
+        show: generic,
+    },
+    Part {
         name: "peers",
         title: "FlashAttention's and FlashInfer's own tests",
         about: "Their test files, unmodified, with us in their modules' places: what passed, what was \
                 skipped and why, what was not drawn because there is no such thing here.",
-        how: "./evidence.sh OUTPUT COMMIT peers, with PEER_TESTS and FLASHINFER_TESTS",
+        how: "./evidence.sh run peers-flash-attention peers-flashinfer docs/evidence/<device>",
         show: generic,
     },
     Part {

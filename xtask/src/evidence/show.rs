@@ -158,13 +158,15 @@ pub fn agree(data: &Value) -> String {
     format!("<p>{}</p>{}{}", verdict(&data["agree"]), products.html(), kernels.folded(&title))
 }
 
-/// A row a shape.
+/// A row a shape; beside an L4's what the model predicts.
 pub fn bench(data: &Value) -> String {
-    let columns = ["shape", "timing", "p50 us", "p90 us", "TFLOP/s", "GB/s", "kernel"];
+    let columns =
+        ["shape", "timing", "p50 us", "p90 us", "TFLOP/s", "GB/s", "SM MHz", "predicted us", "kernel"];
     let mut table = Table::new(&columns);
     for row in rows(data, "rows") {
         let us = |key: &str| number(&row[key], 1);
         let [shape, timing, entry] = ["shape", "timing", "entry"].map(|key| text(&row[key]));
+        let [least, most] = [0, 1].map(|at| number(&row["predicted_us"][at], 1));
         table.row([
             shape,
             timing,
@@ -172,10 +174,36 @@ pub fn bench(data: &Value) -> String {
             us("p90_us"),
             us("tflops"),
             number(&row["gb_per_s"], 0),
+            number(&row["sm_mhz"], 0),
+            if most.is_empty() { most } else { format!("{least} to {most}") },
             entry,
         ]);
     }
     table.html()
+}
+
+/// What `ferroflash report` says of a card: its driver and clocks, the sample, every suite.
+pub fn report(data: &Value) -> String {
+    let mut about = Table::new(&["", ""]);
+    let limits = &data["limits"];
+    for (name, value) in [
+        ("display driver", &data["driver"]),
+        ("compute capability", &limits["compute_capability"]),
+        ("multiprocessors", &limits["sms"]),
+        ("before", &data["clocks"][0]),
+        ("after", &data["clocks"][1]),
+        ("first call, ms", &data["first_call"]["total_ms"]),
+        ("measured over predicted, geomean", &data["model"]["geomean"]),
+    ] {
+        about.row([name.into(), text(value)]);
+    }
+    let missing: Vec<_> = rows(data, "missing").iter().map(text).collect();
+    let missing = match missing.is_empty() {
+        true => String::new(),
+        false => format!("<p>Missing: {}</p>", escape(&missing.join("; "))),
+    };
+    let (verify, bench) = (verify(&data["verify"]), bench(&data["bench"]));
+    format!("{}{verify}{bench}{missing}", about.html())
 }
 
 /// A row a problem.

@@ -6,8 +6,13 @@ use std::process::{Command, Stdio};
 use serde::Deserialize;
 
 use super::queue::{Job, Kind};
-use super::{Environment, FEATURES};
 use crate::process::{Result, cargo, stdout};
+
+/// What the library has only on request, and tests and lints want: one set, so that nothing is built twice.
+pub const FEATURES: &str = "ferroflash/cust,ferroflash/cudarc";
+
+/// A variable for the library's build, where it carries a sample.
+pub type Environment = Option<(&'static str, PathBuf)>;
 
 /// A line of cargo's output, where it is of a program.
 #[derive(Deserialize)]
@@ -60,8 +65,19 @@ pub fn build(root: &Path, environment: &Environment) -> Result<Vec<Job>> {
         let package = package.map(|folder| folder.display().to_string()).unwrap_or_default();
         let is_integration = target.kind.iter().any(|kind| kind == "test");
         let name = if is_integration { format!("{package}/tests/{}", target.name) } else { package };
-        let command = super::program(&executable, &manifest_path, &libraries)?;
+        let command = program(&executable, &manifest_path, &libraries)?;
         jobs.push(Job { name, kind: Kind::Program, command });
     }
     Ok(jobs)
+}
+
+/// A test program as cargo starts it.
+fn program(executable: &Path, manifest: &Path, libraries: &[PathBuf]) -> Result<Command> {
+    let package = manifest.parent().ok_or("a manifest lies in a folder")?;
+    let mut command = Command::new(executable);
+    let inherited = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let path = libraries.iter().cloned().chain(std::env::split_paths(&inherited));
+    command.current_dir(package).env("CARGO_MANIFEST_DIR", package);
+    command.env("LD_LIBRARY_PATH", std::env::join_paths(path.filter(|p| !p.as_os_str().is_empty()))?);
+    Ok(command)
 }

@@ -54,8 +54,8 @@ const LONG: [(&str, f64); 8] = [
     ("documentation", 30.0),
 ];
 
-/// Runs all of them, as many side by side as there are cores, the longest first by what `times` has of the last
-/// run; keeps what this one took.
+/// Runs all of them, one for each core at a time, the longest first by what `times` has of the last run;
+/// keeps what this one took.
 ///
 /// # Errors
 /// The names of programs that failed, after what they printed.
@@ -156,8 +156,9 @@ mod tests {
 
     #[test]
     fn what_a_test_program_says_is_understood() {
-        let output = "\nrunning 3 tests\ntest a::b ... ok\ntest gpu ... ignored, needs a GPU: cargo xtask test --gpu\n\
-                      test result: ok. 11 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 1s\n\
+        let output = "\nrunning 3 tests\ntest a::b ... ok\n\
+                      test gpu ... ignored, needs a GPU: cargo xtask test --gpu\n\
+                      test result: ok. 11 passed; 0 failed; 1 ignored; 0 measured; finished in 1s\n\
                       test result: ok. 2 passed; 0 failed; 0 ignored\n";
         let ignored = vec!["gpu, needs a GPU: cargo xtask test --gpu".to_owned()];
         assert_eq!(said(output), Said { passed: 13, ignored });

@@ -89,7 +89,7 @@ mod tests {
     fn row(shape: &str, p50_us: f64) -> Row {
         let times = Times { p50_us, p90_us: p50_us, min_us: p50_us, noise: 0.0, samples: 3 };
         let [suite, shape, entry, timing] = ["s", shape, "e", "hot"].map(str::to_owned);
-        Row { suite, shape, entry, timing, times, tflops: 1.0, gb_per_s: 1.0 }
+        Row { suite, shape, entry, timing, times, tflops: 1.0, gb_per_s: 1.0, sm_mhz: None }
     }
 
     #[test]

@@ -1,15 +1,17 @@
 //! What is measured, round by round.
 use super::measure::{Bench, Timing};
-use super::statistics::Times;
+use super::statistics::{Times, quantile};
 use super::suite::{Suites, Workload};
 use crate::console::Console;
 use crate::error::Error;
+use crate::nvml::Watch;
 use clap::ValueEnum;
 use ferroflash::Attention;
 use ferroflash::driver::RawDriver;
 use reference::Random;
 use serde::{Deserialize, Serialize};
 use std::rc::Rc;
+use std::time::Instant;
 
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 pub(super) enum TimingChoice {
@@ -35,6 +37,9 @@ pub(super) struct Row {
     pub times: Times,
     pub tflops: f64,
     pub gb_per_s: f64,
+    /// Clock of the multiprocessors while it was measured: the median. None where the driver does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sm_mhz: Option<f64>,
 }
 
 /// One thing to measure.
@@ -44,6 +49,8 @@ pub(super) struct Job {
     timing: Timing,
     entry: &'static str,
     pub(super) rounds: Vec<Vec<f64>>,
+    /// Clocks that were seen meanwhile, in MHz.
+    clocks: Vec<u32>,
     pub(super) failure: Option<Error>,
 }
 
@@ -60,7 +67,7 @@ pub(super) fn jobs(suites: Suites<Workload>, choice: TimingChoice) -> Vec<Job> {
             };
             let job = |timing: &Timing| {
                 let (suite, workload, timing) = (suite.clone(), Rc::clone(&workload), *timing);
-                Job { suite, workload, timing, entry: "", rounds: vec![], failure: None }
+                Job { suite, workload, timing, entry: "", rounds: vec![], clocks: vec![], failure: None }
             };
             jobs.extend(timings.iter().map(job));
         }
@@ -75,6 +82,7 @@ pub(super) fn rounds(
     jobs: &mut [Job],
     rounds: u8,
     in_time: &dyn Fn() -> bool,
+    watch: &Watch,
     console: &Console,
 ) -> Option<(f64, f64)> {
     let mut random = Random::new(1);
@@ -88,7 +96,8 @@ pub(super) fn rounds(
         for job in order.into_iter().take_while(|_| in_time()) {
             let job = &mut jobs[job];
             if job.failure.is_none() {
-                job.failure = job.round(attention).err().map(Error::from);
+                bar.set_message(job.label());
+                job.failure = job.round(attention, watch).err().map(Error::from);
             }
             bar.inc(1);
         }
@@ -108,17 +117,21 @@ impl Job {
     }
 
     /// Measures it once more.
-    fn round(&mut self, attention: &Attention<RawDriver>) -> Result<(), ferroflash::Error> {
+    fn round(&mut self, attention: &Attention<RawDriver>, watch: &Watch) -> Result<(), ferroflash::Error> {
         let work = self.workload.work();
         let bench = Bench::new(attention, &*work)?;
         self.entry = bench.entry();
+        let begin = Instant::now();
         self.rounds.push(bench.round(self.timing)?);
+        self.clocks.extend(watch.since(begin));
         Ok(())
     }
 
     /// What came of it.
     pub(super) fn row(&self) -> Option<Row> {
         let times = Times::of(&self.rounds)?;
+        let mut clocks: Vec<_> = self.clocks.iter().copied().map(f64::from).collect();
+        clocks.sort_by(f64::total_cmp);
         Some(Row {
             suite: self.suite.clone(),
             shape: self.workload.label.clone(),
@@ -127,6 +140,7 @@ impl Job {
             times,
             tflops: self.workload.flops / times.p50_us / 1e6,
             gb_per_s: self.workload.least_bytes / times.p50_us / 1e3,
+            sm_mhz: quantile(&clocks, 0.5),
         })
     }
 }

@@ -122,19 +122,3 @@ impl<'a> Bench<'a> {
         replay((ROUND_US / once / REPLAYS as f64).clamp(*LAUNCHES.start(), *LAUNCHES.end()) as usize, REPLAYS)
     }
 }
-
-/// SM clock, memory clock, power and temperature now, from the driver's own tool; why not, where that is not
-/// possible.
-pub(super) fn clocks(ordinal: u32) -> Result<String, String> {
-    let fields = "--query-gpu=clocks.sm,clocks.mem,power.draw,temperature.gpu";
-    let ordinal = ordinal.to_string();
-    let args = [fields, "--format=csv,noheader", "-i", &ordinal];
-    let output = std::process::Command::new("nvidia-smi").args(args).output();
-    match output {
-        Ok(output) if output.status.success() => {
-            Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
-        }
-        Ok(output) => Err(format!("nvidia-smi: {}", String::from_utf8_lossy(&output.stdout).trim())),
-        Err(error) => Err(format!("nvidia-smi: {error}")),
-    }
-}

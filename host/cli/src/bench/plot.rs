@@ -86,7 +86,7 @@ mod tests {
         let row = |shape: &str, tflops, gb_per_s| {
             let times = Times { p50_us: 10.0, p90_us: 10.0, min_us: 10.0, noise: 0.0, samples: 3 };
             let [suite, shape, entry, timing] = ["s", shape, "e", "hot"].map(str::to_owned);
-            Row { suite, shape, entry, timing, times, tflops, gb_per_s }
+            Row { suite, shape, entry, timing, times, tflops, gb_per_s, sm_mhz: None }
         };
         let rows = [
             row("fast & long", 400.0, 1.0),

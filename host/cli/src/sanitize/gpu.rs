@@ -1,10 +1,10 @@
 //! `compute-sanitizer` around `ferroflash verify --quick`.
 use super::{Checked, Console, Error, Finding, Row};
 use crate::device::Device;
+use crate::{ended, workers};
 use rayon::prelude::*;
 use reference::Subject;
 use serde::Deserialize;
-use std::path::Path;
 use std::process::{Command, Output};
 
 /// The program, found on PATH.
@@ -36,12 +36,15 @@ const TOGETHER: usize = 6;
 /// a row for each tool.
 pub(super) fn check(subjects: &[&dyn Subject], console: &Console) -> Result<(String, Vec<Row>), Error> {
     let device = available()?;
-    let own = std::env::current_exe().map_err(|e| Error::Device(format!("this program's own path: {e}")))?;
+    let own = workers::Own::new(console)?;
     let names: Vec<_> = subjects.iter().map(|subject| subject.contract().symbol).collect();
     let jobs: Vec<_> =
         TOOLS.into_iter().flat_map(|tool| names.chunks(TOGETHER).map(move |names| (tool, names))).collect();
     let bar = console.progress(PROGRAM, jobs.len());
     let done = jobs.par_iter().map(|&(tool, names)| {
+        if ended::asked() {
+            return Ok(Row { left: Some(names.len()), ..Row::new(tool) });
+        }
         bar.set_message(format!("{tool} {}", names.first().unwrap_or(&"")));
         let row = under(tool, &own, names);
         bar.inc(1);
@@ -59,15 +62,16 @@ pub(super) fn check(subjects: &[&dyn Subject], console: &Console) -> Result<(Str
 }
 
 /// What `tool` says of some kernels. That their process ended early is a finding like any other.
-fn under(tool: &str, own: &Path, names: &[&str]) -> Result<Row, Error> {
-    let mut command = Command::new(PROGRAM);
-    command.args(["--tool", tool, "--error-exitcode", "99"]).arg(own);
-    command.args(["verify", "--quick", "--json", "--device", "gpu"]);
+fn under(tool: &str, own: &workers::Own, names: &[&str]) -> Result<Row, Error> {
+    let mut command = own.under(&[PROGRAM, "--tool", tool, "--error-exitcode", "99"]);
+    command.args(["verify", "--quick", "--json", "--jobs", "1", "--device", "gpu"]);
     command.args(names.iter().flat_map(|name| ["--config", name]));
     let Output { stdout, stderr, .. } = output(&mut command)?;
     row(tool, &String::from_utf8_lossy(&stdout), &String::from_utf8_lossy(&stderr)).or_else(|error| {
         let mut row = Row::new(tool);
         match error {
+            // It was ended before it could report anything.
+            _ if ended::asked() => row.leave(names.len()),
             Error::Device(why) => row.add(Finding::new("not-checked", names.join(", "), why)),
             other => return Err(other),
         }
@@ -76,7 +80,7 @@ fn under(tool: &str, own: &Path, names: &[&str]) -> Result<Row, Error> {
 }
 
 fn output(command: &mut Command) -> Result<Output, Error> {
-    command.output().map_err(|e| match e.kind() {
+    workers::output(command).map_err(|e| match e.kind() {
         std::io::ErrorKind::NotFound => {
             Error::NoDevice(format!("{PROGRAM} is not on PATH; it comes with the CUDA toolkit"))
         }
@@ -108,6 +112,8 @@ fn row(tool: &str, stdout: &str, stderr: &str) -> Result<Row, Error> {
     if let (Some(error), true) = (verified.error, row.findings.is_empty()) {
         match verified.exit_code {
             Some(1) => row.add(Finding::new("wrong-result", "verify --quick", error)),
+            // Its rows say how far it came.
+            Some(5) => row.left = Some(row.kernels.iter().filter(|kernel| kernel.left > 0).count()),
             Some(2) => return Err(Error::Invalid(error)),
             Some(3) => return Err(Error::NoDevice(error)),
             _ => return Err(Error::Device(error)),

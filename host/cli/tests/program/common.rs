@@ -1,4 +1,6 @@
 //! What the tests of the program share: running it, and a folder for the files of one test.
+use ferroflash::lineage::{CONFIGURATIONS, Configuration};
+use ferroflash::ptx::is_embedded;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -40,6 +42,21 @@ pub fn ferroflash(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ferroflash"));
     command.args(args);
     command
+}
+
+/// The first kernel of a family that the program carries: it carries all, or a sample that stands for them.
+pub fn of_family(family: &str) -> &'static str {
+    let mut subjects = reference::subjects().filter(|subject| is_embedded(subject.contract().symbol));
+    let found = subjects.find(|subject| subject.family() == family);
+    found.expect("each family is carried").contract().symbol
+}
+
+/// A configuration of the lineage of which the program carries every kernel.
+pub fn configuration() -> &'static str {
+    let is_carried = |configuration: &&Configuration| {
+        configuration.entries().is_ok_and(|mut entries| entries.all(|e| is_embedded(e.contract.symbol)))
+    };
+    CONFIGURATIONS.iter().find(is_carried).expect("one is carried for all of its masks").name
 }
 
 /// What was printed.

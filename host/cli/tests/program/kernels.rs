@@ -1,12 +1,14 @@
 //! Commands that list, verify, fuzz and compare kernels.
-use crate::common::{DEMO, Folder, check, check_error, ferroflash, report, text};
+use crate::common::{DEMO, Folder, check, check_error, configuration, ferroflash, of_family, report, text};
 use ferroflash::kernels::MaskKind;
+use ferroflash::ptx::is_embedded;
 use ferroflash::spec::KERNELS;
 use serde_json::Value;
 
 #[test]
 fn verify_reports_every_case() {
-    let entry = &ferroflash::kernels::ENTRIES[0];
+    let mut entries = ferroflash::kernels::ENTRIES.iter();
+    let entry = entries.find(|entry| is_embedded(entry.contract.symbol)).expect("one is carried");
     let report = report(&[
         "verify",
         "--quick",
@@ -33,36 +35,29 @@ fn verify_reports_every_case() {
 /// A kernel of each other family by its name.
 #[test]
 fn every_family_is_verified() {
-    for (name, family) in [
-        ("fwd_f16_d64_full_64x64_packed", "packed"),
-        ("decode_bf16_d64_causal_16_rows", "decode"),
-        ("paged_f16_d64_causal_128x64", "paged"),
-        ("append_f16_e4m3_native", "append"),
-        ("merge_f32_bf16", "merge"),
-    ] {
-        let report = report(&["verify", "--quick", "--device", "sim", "--config", name]);
+    for family in ["packed", "decode", "paged", "append", "merge"] {
+        let name = of_family(family);
+        let report = report(&["verify", "--quick", "--device", "sim", "--profile", "h200", "--config", name]);
         let rows = report["kernels"].as_array().expect("a list");
         assert_eq!(rows.len(), 1);
         assert_eq!((&rows[0]["family"], &rows[0]["name"]), (&family.into(), &name.into()));
         assert!(rows[0]["cases"].as_u64().is_some_and(|cases| cases > 0), "{report}");
     }
     // One launch, captured, with other lengths.
-    for (name, graphs) in [
-        ("fwd_f16_d64_full_64x64_packed", 1),
-        ("decode_bf16_d64_causal_16_rows", 1),
-        ("paged_f16_d64_causal_128x64", 1),
-        ("merge_f32_bf16", 0),
-    ] {
+    for (family, graphs) in [("packed", 1), ("decode", 1), ("paged", 1), ("merge", 0)] {
+        let name = of_family(family);
         let verify = ["verify", "--quick", "--device", "sim", "--graphs", "2", "--config", name];
         assert_eq!(report(&verify)["kernels"][0]["graphs"], graphs, "{name}");
     }
-    let soaked = report(&["soak", "--device", "sim", "--config", "merge_f16", "--launches", "3"]);
+    let merge = of_family("merge");
+    let soaked = report(&["soak", "--device", "sim", "--config", merge, "--launches", "3"]);
     assert_eq!((&soaked["passed"], &soaked["kernels"][0]["differing"]), (&true.into(), &0.into()));
 }
 
 /// Two entries that differ in the mask alone.
 fn full_and_causal() -> [&'static ferroflash::kernels::AttnInfo; 2] {
-    let of = |kind| ferroflash::kernels::ENTRIES.iter().filter(move |e| e.mask == kind);
+    let carried = || ferroflash::kernels::ENTRIES.iter().filter(|e| is_embedded(e.contract.symbol));
+    let of = |kind| carried().filter(move |e| e.mask == kind);
     let shape = |e: &ferroflash::kernels::AttnInfo| {
         (e.dtype, e.head_dim, e.tile_m, e.tile_n, e.contract.threads, e.contract.smem_bytes)
     };
@@ -91,7 +86,12 @@ fn wrong_and_broken_kernels() {
         serde_json::from_slice(&output.stdout).expect("one JSON document, with the error in the report");
     assert_eq!((&report["passed"], &report["exit_code"]), (&false.into(), &1.into()));
     assert!(report["error"].as_str().is_some_and(|error| error.contains("off by ")), "{report}");
-    check_error(&with(".version 7.8\nnonsense", &verify), 4, "parse PTX: ");
+    // Processes that share the kernels replace it, too.
+    for jobs in ["1", "2"] {
+        let shared = [&verify[..], &["--config", "merge_f16", "--jobs", jobs]].concat();
+        check_error(&with(&swapped, &shared), 1, "off by ");
+        check_error(&with(".version 7.8\nnonsense", &shared), 4, "parse PTX: ");
+    }
 }
 
 /// No variable replaces a kernel, an option does, and the program names what it replaces.
@@ -162,7 +162,8 @@ fn kernels_are_the_table() {
     let rows = report["kernels"].as_array().expect("a list");
     assert_eq!(rows.len(), KERNELS.len());
     let info = crate::common::report(&["info", "--device", "cpu"]);
-    assert_eq!([&info["embedded_kernels"], &info["kernels"]], [KERNELS.len(); 2]);
+    let embedded = KERNELS.iter().filter(|kernel| is_embedded(kernel.symbol)).count();
+    assert_eq!([&info["embedded_kernels"], &info["kernels"]], [embedded, KERNELS.len()]);
     for kernel in KERNELS {
         let row = rows.iter().find(|row| row["name"] == kernel.symbol).expect("every kernel is listed");
         assert_eq!(row["threads"], kernel.threads);
@@ -227,8 +228,7 @@ fn fuzz_counts_what_it_judged() {
 #[test]
 fn agree_compares_kernels_and_products() {
     for family in ["decode", "paged", "append", "merge"] {
-        let of_family = |subject: &&dyn reference::Subject| subject.family() == family;
-        let entry = reference::subjects().find(of_family).expect("in the table").contract().symbol;
+        let entry = of_family(family);
         let report =
             report(&["agree", "--device", "sim", "--profile", "h200", "--products", "60", "--config", entry]);
         assert_eq!(report["agree"], true, "{report}");
@@ -255,11 +255,11 @@ fn the_command_line_takes_the_names() {
         assert_eq!((&row["path"], &row["grid"]), (&"tensor cores".into(), &"persistent".into()));
         assert_eq!(row["lineage"], serde_json::json!(["flashcore/64x32-persistent"]));
     }
-    let verified =
-        report(&["verify", "--all-configs", "--quick", "--device", "sim", "--config", "v3/3-scalar"]);
+    let name = configuration();
+    let verified = report(&["verify", "--all-configs", "--quick", "--device", "sim", "--config", name]);
     assert_eq!(verified["kernels"].as_array().map(Vec::len), Some(2));
     let headline = verified["headline"].as_array().expect("a list");
-    assert_eq!(headline.iter().map(|row| &row["name"]).collect::<Vec<_>>(), ["v3/3-scalar"; 2]);
+    assert_eq!(headline.iter().map(|row| &row["name"]).collect::<Vec<_>>(), [name; 2]);
     assert!(
         headline.iter().all(|row| row["max_error"].as_f64().is_some_and(|error| error > 0.0 && error < 2e-3))
     );
@@ -282,7 +282,7 @@ fn a_soak_from_threads_and_streams_agrees_in_every_bit() {
         "--device",
         "sim",
         "--config",
-        "v3/0",
+        configuration(),
         "--launches",
         "4",
         "--threads",

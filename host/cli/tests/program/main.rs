@@ -4,6 +4,10 @@ mod bench;
 mod cache;
 mod common;
 #[cfg(target_os = "linux")]
+mod ended;
+#[cfg(target_os = "linux")]
+mod evidence;
+#[cfg(target_os = "linux")]
 #[path = "../../../tests/fake_cuda/library.rs"]
 mod fake_cuda;
 mod files;
@@ -11,3 +15,4 @@ mod kernels;
 mod options;
 mod packed;
 mod planted;
+mod report;

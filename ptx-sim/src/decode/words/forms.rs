@@ -190,7 +190,7 @@ pub(super) const FORMS: &[Form] = &[
     ("cvt", "[<round>] f64 f64", 2, 2), ("cvt", "<round> f16 f16", 2, 2), ("cvt", "rna tf32 f32", 2, 2),
 ];
 
-/// What PTX has, and the simulator does not execute: names, words of the opcode (each of several columns must
+/// Legal PTX that the simulator does not execute: names, words of the opcode (each of several columns must
 /// occur: `a|b` is one of them, `!a` none), the reason.
 pub(super) const REFUSED: &[(&str, &str, &str)] = &[
     ("tex|tld4|txq|suld|sust|sured|suq|istypep", "", "textures and surfaces are not simulated"),

@@ -1,4 +1,4 @@
-//! What bulk copies move: rows of a tensor's box, or plain bytes.
+//! The data of bulk copies: rows of a tensor's box, or bytes.
 
 use super::*;
 use crate::{
@@ -32,20 +32,20 @@ pub(crate) struct Load {
     pub phase: u64,
 }
 
-/// A store that nobody has waited for.
+/// A store in flight.
 #[derive(Debug)]
 pub(crate) struct Store {
     pub copy: Copy,
-    /// What the warp knew when it issued the store: of its block, and of others.
+    /// Knowledge of the warp at the store's issue: of its block, and of other blocks.
     pub row: Vec<u32>,
     pub others: Knowledge,
-    /// What it does to what is there.
+    /// The reduction with the bytes in device memory.
     pub reduction: Option<(AtomicOp, AtomicType)>,
     /// Groups that the lane had committed before.
     pub group: u32,
     /// Its place among the warp's stores.
     pub number: u32,
-    /// The bytes are there; only the checkers still see it in flight.
+    /// The bytes have arrived; for the checks the store is still in flight.
     pub landed: bool,
 }
 
@@ -107,7 +107,7 @@ impl<'a> Block<'a> {
         Some(Copy { at: at as u32, ..copy })
     }
 
-    /// What of device memory one lane's copy is about, and its place in shared memory still to come.
+    /// The device memory of one lane's copy; the caller adds the place in shared memory.
     pub(super) fn region(&mut self, warp: &mut Warp<'a>, region: &Region, lane: usize) -> Option<Copy> {
         let site = warp.site;
         match region {

@@ -28,7 +28,7 @@ impl<'a> Block<'a> {
             self.check_engine(warp, Some(engine), &touched, Access::Collective, Order::default());
         }
         self.clocks.tick(agent, warp.site);
-        // What the warp does from now on is not before the store.
+        // The warp's later accesses are not ordered before the store.
         self.clocks.step(warp.index);
         let others = self.views[warp.index].others().clone();
         let eager = match self.context.options.completion {
@@ -75,12 +75,12 @@ impl<'a> Block<'a> {
                 parts.push((at, bytes, changed));
             }
         }
-        // It is judged by what the warp knew when it issued the store.
+        // The check uses the warp's knowledge at the store's issue.
         let agent = self.agents.landing(warp.index);
         let Store { number, row, others, .. } = &*store;
         let engine = Engine { agent, clock: *number, row, others: Some(others), proxy: None };
         let (access, order) = match store.reduction {
-            // Each element by itself, for whoever may meet it.
+            // Each element is atomic by itself.
             Some(_) => (Access::Atomic, Order { strong: true, scope: Scope::Device, ..Order::default() }),
             None => (Access::Write, Order::default()),
         };
@@ -177,7 +177,7 @@ fn reduces(op: AtomicOp, ty: AtomicType) -> bool {
     }
 }
 
-/// Combines `data` with what `load` finds; whether some of that was never written.
+/// Combines `data` with the bytes that `load` returns. Returns whether some of them are uninitialised.
 fn reduce((op, ty): (AtomicOp, AtomicType), data: &mut [u8], load: impl Fn(&mut [u8]) -> u64) -> bool {
     let mut old = vec![0; data.len()];
     let missing = load(&mut old) != 0;

@@ -22,13 +22,13 @@ pub(in crate::exec) struct MBarrier {
     pub(super) dropped: u32,
     /// Bytes that transactions still owe.
     pub(super) transactions: i64,
-    /// The copy engine sees it: a fence has shown that it was initialised.
+    /// The copy engine sees the mbarrier: a fence has made its initialisation visible.
     pub shown: bool,
-    /// The agent whose clock counts its phases, where bulk copies have come.
+    /// The agent that counts its phases; set once a bulk copy has completed on it.
     pub agent: Option<usize>,
-    /// What the arrivals of this phase hand over.
+    /// Knowledge that the arrivals of this phase hand over.
     pub(super) knowledge: Handover,
-    /// What those of the last phase of each parity handed over.
+    /// Knowledge that the arrivals of the last phase of each parity handed over.
     pub(super) done: [Handover; 2],
     /// Of each instruction and warp the last bulk copy that has come.
     pub(super) fed: Vec<Fed>,
@@ -60,7 +60,7 @@ impl MBarrier {
         self.phase
     }
 
-    /// A bulk copy has delivered so many bytes.
+    /// Counts the bytes that a bulk copy has delivered.
     pub fn deliver(&mut self, bytes: i64, fed: Fed, handover: &Handover) {
         match self.fed.iter_mut().find(|it| (it.site, it.warp) == (fed.site, fed.warp)) {
             Some(last) => *last = fed,
@@ -76,7 +76,7 @@ impl MBarrier {
         (self.left, self.transactions) != (self.expected, 0)
     }
 
-    /// Owes `bytes` more, or fewer; whether an mbarrier can count as many.
+    /// Adds `bytes` to the expected transactions. Returns whether an mbarrier can count them.
     pub(super) fn owe(&mut self, bytes: i64) -> bool {
         self.transactions += bytes;
         self.transactions.unsigned_abs() <= u64::from(MAX_COUNT)
@@ -91,7 +91,7 @@ impl MBarrier {
         enough
     }
 
-    /// Somebody who knows `row` has shown the copy engine what was initialised before.
+    /// A fence of an agent with this knowledge shows earlier initialisations to the copy engine.
     pub fn show(&mut self, row: &[u32]) {
         let (by, when, _) = self.init;
         self.shown |= row.get(by).is_some_and(|&known| when <= known);

@@ -11,7 +11,7 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Tile<'a> {
     pub product: &'a Product,
-    /// `ROWS` times as many as there are columns.
+    /// `ROWS` values per column.
     pub values: Vec<f32>,
     /// Products that are to be added.
     pub users: u32,

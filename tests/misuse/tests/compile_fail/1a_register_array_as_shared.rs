@@ -1,6 +1,7 @@
 //! `ldmatrix` reads shared memory: an array in registers is none.
 use contract::F16;
-use tile::{AFrag, Acc, Warp};
+use tile::Warp;
+use tile::mma::{AFrag, Acc};
 
 fn output(o: &mut Acc<2, 4>, p: &AFrag<F16, 2, 4>, warp: Warp) {
     let v = [0u32; 64];

@@ -1,6 +1,7 @@
 //! Nor is a fragment in registers.
 use contract::F16;
-use tile::{AFrag, Acc, Warp};
+use tile::Warp;
+use tile::mma::{AFrag, Acc};
 
 fn output(o: &mut Acc<2, 4>, p: &AFrag<F16, 2, 4>, warp: Warp) {
     o.mma_ab(p, p, warp, |_| {});

@@ -1,7 +1,9 @@
 //! Threads that copy together cover whole rows of 16-byte chunks.
 use contract::F16;
 use misuse::Contract;
-use tile::{Block, GlobalRows, Walk};
+use tile::Block;
+use tile::copy::Walk;
+use tile::global::GlobalRows;
 
 type Odd = Contract<36, 0>;
 

@@ -1,6 +1,6 @@
 //! A thread writes its own chunk of a row: it cannot name another one.
 use contract::F16;
-use tile::{GlobalRows, OwnChunk};
+use tile::global::{GlobalRows, OwnChunk};
 
 fn store(out: &GlobalRows<F16, 4>) {
     out.store_own(&OwnChunk { head: 0, row: 0, chunk: 0 }, [1.0; 8]);

@@ -1,7 +1,8 @@
 //! A stage that is being refilled cannot be read.
 use contract::F16;
 use misuse::{K, Running};
-use tile::{AFrag, Acc, Block};
+use tile::Block;
+use tile::mma::{AFrag, Acc};
 
 fn step(mut kv: Running, mut block: Block<K>, s: &mut Acc<2, 4>, p: &AFrag<F16, 2, 4>) {
     let warp = block.warp();

@@ -1,7 +1,8 @@
 //! A pipeline shows no stage: only `advance`, which waits, hands one out.
 use contract::F16;
 use misuse::Running;
-use tile::{AFrag, Acc, Warp};
+use tile::Warp;
+use tile::mma::{AFrag, Acc};
 
 fn step(kv: Running, warp: Warp, s: &mut Acc<2, 4>, p: &AFrag<F16, 2, 4>) {
     s.mma_ab(p, &kv.v, warp, |_| {});

@@ -1,7 +1,11 @@
 //! What is in flight cannot be read: `land` waits for it.
 use contract::F16;
 use misuse::K;
-use tile::{AFrag, Acc, Block, CpAsync, InFlight, SharedTile, Warp};
+use tile::{Block, Warp};
+use tile::copy::CpAsync;
+use tile::mma::{AFrag, Acc};
+use tile::pipeline::InFlight;
+use tile::shared::SharedTile;
 
 type Flying = InFlight<SharedTile<F16, 4, 4>, CpAsync<Block<K>>>;
 

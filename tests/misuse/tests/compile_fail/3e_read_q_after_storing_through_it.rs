@@ -1,6 +1,9 @@
 //! Giving up a tile to store through its place consumes it: its contents are gone.
 use contract::F16;
-use tile::{Acc, GlobalRows, Resident, SharedTile, WarpRows};
+use tile::global::GlobalRows;
+use tile::group::WarpRows;
+use tile::mma::{Acc, Resident};
+use tile::shared::SharedTile;
 
 type Tile = SharedTile<F16, 8, 4>;
 

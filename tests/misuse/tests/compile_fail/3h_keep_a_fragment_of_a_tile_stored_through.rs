@@ -1,6 +1,9 @@
 //! A left operand that lives in a tile borrows it: after `store_through` it would read O as Q.
 use contract::F16;
-use tile::{Acc, GlobalRows, Resident, SharedTile, WarpRows};
+use tile::global::GlobalRows;
+use tile::group::WarpRows;
+use tile::mma::{Acc, Resident};
+use tile::shared::SharedTile;
 
 type Tile<const R: usize> = SharedTile<F16, R, 4>;
 

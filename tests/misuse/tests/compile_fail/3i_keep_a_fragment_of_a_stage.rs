@@ -1,6 +1,8 @@
 //! ... and it does not outlive its stage.
 use misuse::{K, Running};
-use tile::{Acc, Block, Resident, WarpRows};
+use tile::Block;
+use tile::group::WarpRows;
+use tile::mma::{Acc, Resident};
 
 fn step(mut kv: Running, mut block: Block<K>, s: &mut Acc<1, 4>, mine: WarpRows<4, 1>) {
     let first = kv.advance(&mut block, |_, _| {});

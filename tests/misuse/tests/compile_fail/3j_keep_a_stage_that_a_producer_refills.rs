@@ -2,7 +2,7 @@
 //! be forgotten, and nothing kept.
 use contract::F16;
 use misuse::Stage;
-use tile::Consumer;
+use tile::pipeline::Consumer;
 
 fn step(kv: &mut Consumer<Stage<F16, 4, 4>, 2>) {
     let mut kept = None;

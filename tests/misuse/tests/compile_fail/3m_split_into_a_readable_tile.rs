@@ -1,7 +1,8 @@
 //! Memory is split into places that are yet to be filled, not into tiles to read.
 use contract::F16;
 use misuse::Contract;
-use tile::{SharedTile, Smem};
+use tile::Smem;
+use tile::shared::SharedTile;
 
 fn split(smem: Smem<Contract<128, 16384>>) -> SharedTile<F16, 8, 4> {
     smem.split()

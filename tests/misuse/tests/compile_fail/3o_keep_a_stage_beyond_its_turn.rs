@@ -1,7 +1,9 @@
 //! A stream refills a stage as soon as its turn is over: nothing of it outlives the closure.
 use contract::F16;
 use misuse::{Stage, StageSlot};
-use tile::{CpAsync, Stream, Warp};
+use tile::Warp;
+use tile::copy::CpAsync;
+use tile::pipeline::Stream;
 
 fn turn(mut kv: Stream<Stage<F16, 1, 4>, 2, 4>, mut warp: Warp) {
     let mut kept = None;

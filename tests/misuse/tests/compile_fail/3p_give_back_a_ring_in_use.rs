@@ -1,7 +1,8 @@
 //! What warps leave for each other may take the place of their rings once each has given back its own.
 use contract::F16;
 use misuse::{K, Stage};
-use tile::{Block, Stream, Warp};
+use tile::{Block, Warp};
+use tile::pipeline::Stream;
 
 fn reclaim(mut kv: Stream<Stage<F16, 1, 4>, 2, 4>, mut warp: Warp, mut block: Block<K>) {
     let _scratch = kv.reclaim(&mut block);

@@ -2,7 +2,8 @@
 //! back its own place, and nothing else names a place to be given back.
 use contract::F16;
 use misuse::{K, Stage};
-use tile::{Block, Stream, Warp};
+use tile::{Block, Warp};
+use tile::pipeline::Stream;
 
 type Kv = Stream<Stage<F16, 1, 4>, 2, 4>;
 

@@ -5,8 +5,8 @@ use tile::{Block, Smem};
 fn tally(mut smem: Smem<K>, mut block: Block<K>) {
     let number = block.warp().index();
     smem.lend::<_, 8>(&mut block, |tally, block| {
-        let all = tally.leave([(number, 1)].into_iter(), block);
-        tally.leave([(number, 2)].into_iter(), block);
+        let all = tally.write([(number, 1)].into_iter(), block);
+        tally.write([(number, 2)].into_iter(), block);
         all.get(0)
     });
 }

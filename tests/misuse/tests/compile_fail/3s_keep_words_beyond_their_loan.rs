@@ -4,7 +4,7 @@ use tile::{Block, Smem};
 
 fn tally(mut smem: Smem<K>, mut block: Block<K>) -> u32 {
     let number = block.warp().index();
-    let left = smem.lend::<_, 8>(&mut block, |tally, block| tally.leave([(number, 1)].into_iter(), block));
+    let left = smem.lend::<_, 8>(&mut block, |tally, block| tally.write([(number, 1)].into_iter(), block));
     left.get(0)
 }
 

@@ -1,7 +1,9 @@
 //! Rows of another head dim do not fit a tile.
 use contract::F16;
 use misuse::K;
-use tile::{Block, CpAsync, TileSlot, Walk};
+use tile::Block;
+use tile::copy::{CpAsync, Walk};
+use tile::shared::TileSlot;
 
 type Slot = TileSlot<F16, 4, 4, CpAsync<Block<K>>>;
 

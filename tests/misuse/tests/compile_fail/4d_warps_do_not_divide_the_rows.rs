@@ -1,9 +1,10 @@
 //! Four warps of 3 row tiles would be 12: the tile has 8.
 use misuse::K;
-use tile::{Block, Team, WarpRows};
+use tile::Block;
+use tile::group::{SplitGroup, WarpRows};
 
-fn rows(block: &Block<K>) -> (WarpRows<8, 3>, Team<1>) {
-    block.teams()
+fn rows(block: &Block<K>) -> (WarpRows<8, 3>, SplitGroup<1>) {
+    block.split_groups()
 }
 
 fn main() {

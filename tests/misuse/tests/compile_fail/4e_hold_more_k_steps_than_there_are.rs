@@ -1,6 +1,8 @@
 //! No more k-steps of a left operand can be held in registers than it has.
 use contract::F16;
-use tile::{Resident, SharedTile, WarpRows};
+use tile::group::WarpRows;
+use tile::mma::Resident;
+use tile::shared::SharedTile;
 
 fn load<'t>(q: &'t SharedTile<F16, 8, 4>, mine: WarpRows<8, 2>) -> Resident<'t, F16, 8, 2, 4, 8> {
     Resident::load(q, mine)

@@ -1,7 +1,9 @@
 //! A warp's own ring is filled by that warp: the block's threads would each fill a share of their own.
 use contract::F16;
 use misuse::{K, Stage};
-use tile::{Block, CpAsync, Ring, Walk, Warp};
+use tile::{Block, Warp};
+use tile::copy::{CpAsync, Walk};
+use tile::pipeline::Ring;
 
 type Own = Ring<Stage<F16, 4, 4>, 2, CpAsync<Warp>>;
 

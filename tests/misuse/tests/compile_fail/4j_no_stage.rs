@@ -1,7 +1,9 @@
 //! A ring has a stage.
 use contract::F16;
 use misuse::{Contract, Stage};
-use tile::{Block, CpAsync, Ring, Smem};
+use tile::{Block, Smem};
+use tile::copy::CpAsync;
+use tile::pipeline::Ring;
 
 type Empty = Contract<128, 0>;
 

@@ -1,6 +1,8 @@
 //! Operands of a product have one element type.
 use contract::{Bf16, F16};
-use tile::{AFrag, Acc, SharedTile, Warp};
+use tile::Warp;
+use tile::mma::{AFrag, Acc};
+use tile::shared::SharedTile;
 
 fn output(o: &mut Acc<2, 4>, p: &AFrag<F16, 2, 4>, v: &SharedTile<Bf16, 4, 4>, warp: Warp) {
     o.mma_ab(p, v, warp, |_| {});

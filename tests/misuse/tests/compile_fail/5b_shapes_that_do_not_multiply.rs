@@ -1,6 +1,8 @@
 //! Columns of the left operand are rows of the right one.
 use contract::F16;
-use tile::{AFrag, Acc, SharedTile, Warp};
+use tile::Warp;
+use tile::mma::{AFrag, Acc};
+use tile::shared::SharedTile;
 
 fn output(o: &mut Acc<2, 4>, p: &AFrag<F16, 2, 3>, v: &SharedTile<F16, 4, 4>, warp: Warp) {
     o.mma_ab(p, v, warp, |_| {});

@@ -1,10 +1,13 @@
 //! A tile begins on 1024 bytes, which the barriers behind a relay's stages are no multiple of.
 use contract::F16;
 use misuse::{Contract, Stage};
-use tile::{Block, CpAsync, Relay, SharedTile, Smem, Unfilled, Warp};
+use tile::{Block, Smem, Warp};
+use tile::copy::CpAsync;
+use tile::pipeline::{MbarrierPipeline, Unfilled};
+use tile::shared::SharedTile;
 
 type K = Contract<160, { (8 * 4 + 2 * 2 * 4 * 4) * 512 + 32 }>;
-type Stages = Relay<Stage<F16, 4, 4>, 2, CpAsync<Warp>>;
+type Stages = MbarrierPipeline<Stage<F16, 4, 4>, 2, CpAsync<Warp>>;
 type Q = Unfilled<SharedTile<F16, 8, 4>, CpAsync<Block<K>>>;
 
 fn split(smem: Smem<K>) -> (Stages, Q) {

@@ -1,5 +1,5 @@
 //! What is handed from warp to warp are fragments: others would say how large they are themselves.
-use tile::Registers;
+use tile::exchange::Registers;
 
 struct Lie;
 

@@ -1,6 +1,6 @@
 //! What says where bytes of shared memory are, promises something: `unsafe`.
 #![forbid(unsafe_code)]
-use tile::Place;
+use tile::shared::Place;
 
 struct Everywhere;
 

@@ -1,9 +1,10 @@
 //! P while the product still reads its registers.
 use contract::F16;
-use misuse::{Engine, Group, KeptQ};
-use tile::{AFrag, Ab, Abt, Acc};
+use misuse::{TmaStages, Group, GuardedQ};
+use tile::mma::{AFrag, Acc};
+use tile::wgmma::{Ab, Abt};
 
-fn step(group: &mut Group, q: &KeptQ<'_>, k: &mut Engine, v: &mut Engine, o: &mut Acc<1, 8>) {
+fn step(group: &mut Group, q: &GuardedQ<'_>, k: &mut TmaStages, v: &mut TmaStages, o: &mut Acc<1, 8>) {
     let mut p = AFrag::<F16, 1, 8>::zero();
     group.overlap(
         Abt(&mut Acc::unset(), q, k),

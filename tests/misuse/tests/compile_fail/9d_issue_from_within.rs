@@ -1,9 +1,10 @@
 //! A third product from within: waits count groups, and would count one too many.
 use contract::F16;
-use misuse::{Engine, Group, KeptQ};
-use tile::{AFrag, Ab, Abt, Acc};
+use misuse::{TmaStages, Group, GuardedQ};
+use tile::mma::{AFrag, Acc};
+use tile::wgmma::{Ab, Abt};
 
-fn step(group: &mut Group, q: &KeptQ<'_>, k: &mut Engine, v: &mut Engine, o: &mut Acc<1, 8>) {
+fn step(group: &mut Group, q: &GuardedQ<'_>, k: &mut TmaStages, v: &mut TmaStages, o: &mut Acc<1, 8>) {
     let p = AFrag::<F16, 1, 8>::zero();
     group.overlap(
         Abt(&mut Acc::unset(), q, k),

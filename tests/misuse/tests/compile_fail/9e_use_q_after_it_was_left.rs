@@ -1,8 +1,9 @@
 //! Q's place is left when it is dropped: from then on the copy engine may fill it.
-use misuse::{Engine, Group, KeptQ};
-use tile::{Abt, Acc};
+use misuse::{TmaStages, Group, GuardedQ};
+use tile::mma::Acc;
+use tile::wgmma::Abt;
 
-fn step(group: &mut Group, q: KeptQ<'_>, k: &mut Engine) {
+fn step(group: &mut Group, q: GuardedQ<'_>, k: &mut TmaStages) {
     let mut s = Acc::<1, 8>::unset();
     drop(q);
     group.run(Abt(&mut s, &q, k));

@@ -1,8 +1,10 @@
 //! Keys through the map of queries: its boxes are of other tiles, and the barrier would wait for other bytes.
 use contract::F16;
-use tile::{GlobalTiles, Producer, SharedTile, Tma};
+use tile::pipeline::Producer;
+use tile::shared::SharedTile;
+use tile::tma::{Tma, TmaTensor};
 
-fn load(k: &mut Producer<SharedTile<F16, 8, 8>, 2, Tma>, q: &GlobalTiles<F16, 4, 8>) {
+fn load(k: &mut Producer<SharedTile<F16, 8, 8>, 2, Tma>, q: &TmaTensor<F16, 4, 8>) {
     k.load(q, [0; 3]);
 }
 

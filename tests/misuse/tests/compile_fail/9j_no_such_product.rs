@@ -1,7 +1,11 @@
 //! `wgmma` of 144 columns is none of those that are written out.
 use contract::F16;
 use misuse::Group;
-use tile::{AFrag, Ab, Acc, Consumer, SharedTile, Tma};
+use tile::mma::{AFrag, Acc};
+use tile::pipeline::Consumer;
+use tile::shared::SharedTile;
+use tile::tma::Tma;
+use tile::wgmma::Ab;
 
 fn step(group: &mut Group, v: &mut Consumer<SharedTile<F16, 2, 9>, 2, Tma>) {
     group.run(Ab(&mut Acc::<1, 9>::zero(), &AFrag::<F16, 1, 2>::zero(), v));

@@ -1,12 +1,16 @@
 //! Four warpgroups that compute would have fewer registers than a thread needs.
 use contract::F16;
 use misuse::Contract;
-use tile::{Block, Relay, SharedTile, Tma, Warpgroup};
+use tile::Block;
+use tile::group::Warpgroup;
+use tile::pipeline::MbarrierPipeline;
+use tile::shared::SharedTile;
+use tile::tma::Tma;
 
 type K = Contract<640, 0>;
 
-fn split(block: Block<K>, ring: Relay<SharedTile<F16, 4, 4>, 2, Tma>) {
-    block.specialise(ring, |_| (), |_: Warpgroup<4>, _| ());
+fn split(block: Block<K>, ring: MbarrierPipeline<SharedTile<F16, 4, 4>, 2, Tma>) {
+    block.specialize(ring, |_| (), |_: Warpgroup<4>, _| ());
 }
 
 fn main() {

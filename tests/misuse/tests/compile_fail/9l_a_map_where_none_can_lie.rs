@@ -1,7 +1,8 @@
 //! A tensor map in a parameter that the launch contract does not align: the copy engine would read another
 //! one.
 use contract::{F16, Kernel, TensorMap};
-use tile::{Block, GlobalTiles};
+use tile::Block;
+use tile::tma::TmaTensor;
 
 struct Unaligned;
 
@@ -15,7 +16,7 @@ impl Kernel for Unaligned {
     }
 }
 
-fn tensor(block: &Block<Unaligned>) -> GlobalTiles<F16, 4, 4> {
+fn tensor(block: &Block<Unaligned>) -> TmaTensor<F16, 4, 4> {
     block.tensor(|map| map)
 }
 

@@ -1,9 +1,12 @@
 //! Two warpgroups multiply what three have copied: the third's rows belong to nobody.
 use contract::F16;
-use misuse::{Engine, Group};
-use tile::{Abt, Acc, Kept, SharedTiles};
+use misuse::{TmaStages, Group};
+use tile::mma::Acc;
+use tile::pipeline::StageGuard;
+use tile::shared::SharedTiles;
+use tile::wgmma::Abt;
 
-fn step(group: &mut Group, q: &Kept<'_, SharedTiles<F16, 4, 8, 3>>, k: &mut Engine) {
+fn step(group: &mut Group, q: &StageGuard<'_, SharedTiles<F16, 4, 8, 3>>, k: &mut TmaStages) {
     group.run(Abt(&mut Acc::<1, 8>::unset(), q, k));
 }
 

@@ -1,10 +1,11 @@
 //! A tensor in other boxes than the host's: what a copy moves would be another tile.
 use contract::{F16, Kernel, TensorMap};
-use tile::{Block, GlobalTiles};
+use tile::Block;
+use tile::tma::TmaTensor;
 
-struct Boxes;
+struct TmaTile;
 
-impl Kernel for Boxes {
+impl Kernel for TmaTile {
     type Params = TensorMap;
     const THREADS: u32 = 128;
     const SMEM_BYTES: usize = 0;
@@ -15,7 +16,7 @@ impl Kernel for Boxes {
     }
 }
 
-fn tensors(block: &Block<Boxes>) -> (GlobalTiles<F16, 8, 4>, GlobalTiles<F16, 6, 4>) {
+fn tensors(block: &Block<TmaTile>) -> (TmaTensor<F16, 8, 4>, TmaTensor<F16, 6, 4>) {
     (block.tensor(|map| map), block.tensor(|map| map))
 }
 

@@ -1,12 +1,17 @@
 //! The same operations in their right order, so that each failure beside it is the misuse and nothing else.
 use contract::F16;
-use misuse::{Engine, Group, K, KeptQ, Q, Stages};
-use tile::{AFrag, Ab, Abt, Acc, Block, GlobalRows, GlobalTiles, Resident, Smem, Walk};
+use misuse::{TmaStages, Group, K, GuardedQ, Q, Stages};
+use tile::{Block, Smem};
+use tile::copy::Walk;
+use tile::global::GlobalRows;
+use tile::mma::{AFrag, Acc, Resident};
+use tile::tma::TmaTensor;
+use tile::wgmma::{Ab, Abt};
 
 type Rows = GlobalRows<F16, 4>;
 
 fn all(rows: Rows, mut block: Block<K>, smem: Smem<K>, s: &mut Acc<2, 4>, p: &AFrag<F16, 2, 4>) {
-    let (mine, _) = block.teams::<8, 2, 1>();
+    let (mine, _) = block.split_groups::<8, 2, 1>();
     let warp = mine.warp();
     let (q, ring): (Q, Stages<2>) = smem.split();
     let (mut k, mut v) = (Walk::down(rows, 1, &block), Walk::down(rows, 1, &block));
@@ -20,9 +25,15 @@ fn all(rows: Rows, mut block: Block<K>, smem: Smem<K>, s: &mut Acc<2, 4>, p: &AF
     q.spent().store_through(s, &rows, 0, mine);
 }
 
-type Out = GlobalTiles<F16, 4, 8>;
+type Out = TmaTensor<F16, 4, 8>;
 
-fn asynchronous(group: &mut Group, q: KeptQ<'_>, [k, v]: [&mut Engine; 2], o: &mut Acc<1, 8>, to: &Out) {
+fn asynchronous(
+    group: &mut Group,
+    q: GuardedQ<'_>,
+    [k, v]: [&mut TmaStages; 2],
+    o: &mut Acc<1, 8>,
+    to: &Out,
+) {
     let p = AFrag::zero();
     let max = group.overlap(
         Abt(&mut Acc::unset(), &q, k),
@@ -32,7 +43,7 @@ fn asynchronous(group: &mut Group, q: KeptQ<'_>, [k, v]: [&mut Engine; 2], o: &m
         |(), _, _, max, _| max,
     );
     o.scale_rows(&max);
-    q.send_through(o, to, [0; 3], group);
+    q.store_through(o, to, [0; 3], group);
 }
 
 fn main() {

@@ -1,8 +1,14 @@
 //! The same of Hopper's kernels.
-use super::{CLASS, Harmless, OFTEN, has_source};
+use super::{CLASS, Harmless, OFTEN, has_source, lines::Source};
 use crate::mutation::flow;
 use ferroflash::kernels::MaskKind;
 use ptx_sim::mutate::{Mutant, Operator};
+
+const GROWN: Source = ["hopper/mainloop.rs", "match grown {"];
+const RARE: Source = ["wgmma.rs", "if rare {"];
+/// What [`reason`] looks for.
+#[cfg(test)]
+pub(super) const LINES: [Source; 2] = [GROWN, RARE];
 
 fn is_hopper(symbol: &str) -> bool {
     symbol.starts_with("hopper_")
@@ -21,7 +27,7 @@ pub(super) const HARMLESS: &[Harmless] = &[
     Harmless {
         operators: &[Operator::DeleteGuard, Operator::NegateGuard],
         instruction: "`@wanted ld.shared",
-        source: ["engine.rs", "ld_shared_v4_b32_if(self.turn.note()"],
+        source: ["stage_guard.rs", "ld_shared_v4_b32_if(self.state.info()"],
         kernels: has_notes,
         reason: "The words of all lanes are joined, where those that have read nothing have 0: whichever \
                  read, in one instruction of the warp, it is the note. That lane 0 does, which says that \
@@ -58,14 +64,14 @@ pub(super) const HARMLESS: &[Harmless] = &[
     },
     Harmless {
         operators: &[Operator::NegateBranch],
-        source: ["roles.rs", "if W > 1 && index == 0 {"],
+        source: ["warpgroup.rs", "if W > 1 && index == 0 {"],
         kernels: is_hopper,
         reason: "Another warpgroup has the first turn, of the two or three that take turns.",
         ..CLASS
     },
     Harmless {
         operators: &[Operator::DeleteGuard, Operator::NegateGuard, Operator::Bound],
-        source: ["outbox.rs", "to.store_if(tile"],
+        source: ["store_buffer.rs", "to.store_if(tile"],
         kernels: is_hopper,
         reason: SENDERS,
         ..CLASS
@@ -88,7 +94,7 @@ pub(super) const HARMLESS: &[Harmless] = &[
     },
     Harmless {
         operators: &[Operator::DeleteBarrier],
-        source: ["roles.rs", "barrier::sync_named(self.mine"],
+        source: ["warpgroup.rs", "barrier::sync_named(self.mine"],
         kernels: is_hopper,
         reason: "Whose products are issued first is a matter of speed. (Where a turn is passed on twice \
                  before it is taken, the mutant is caught.)",
@@ -100,11 +106,11 @@ pub(super) const HARMLESS: &[Harmless] = &[
 pub(super) fn reason(mutant: &Mutant, text: &str) -> Option<&'static str> {
     let branches = [Operator::NegateBranch, Operator::AlwaysBranch, Operator::NeverBranch];
     // Where lanes exchange their maxima the sums are rescaled; a branch around that is harmful.
-    let grown = has_source(mutant, "hopper/mainloop.rs", "match grown {");
+    let grown = has_source(mutant, GROWN);
     if grown && flow::forced(mutant, text).is_some_and(|path| path.contains("shfl.sync")) {
         return Some(OFTEN);
     }
-    let rare = branches.contains(&mutant.operator) && has_source(mutant, "product.rs", "if rare {");
+    let rare = branches.contains(&mutant.operator) && has_source(mutant, RARE);
     (rare && flow::skips_a_meeting_alone(mutant, text)).then_some(
         "What is skipped is a barrier of a warp that is converged: the branch is there for the assembler's \
          sake.",

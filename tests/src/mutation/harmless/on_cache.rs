@@ -1,9 +1,14 @@
 //! The same of kernels that take the device's integers: packed ones, and those on caches.
-use super::{CLASS, Harmless, has_source};
+use super::{CLASS, Harmless, has_source, lines::Source};
 use crate::mutation::Subject;
 use core::mem::offset_of;
 use ferroflash::spec::{DecodeParams, PerHead};
 use ptx_sim::mutate::{Mutant, Operator};
+
+const LENT: Source = ["block.rs", "block.sync();"];
+/// What [`reason`] looks for.
+#[cfg(test)]
+pub(super) const LINES: [Source; 1] = [LENT];
 
 fn appends(symbol: &str) -> bool {
     symbol.starts_with("append_")
@@ -21,7 +26,7 @@ fn is_paged(symbol: &str) -> bool {
 pub(super) const HARMLESS: &[Harmless] = &[
     Harmless {
         operators: &[Operator::OffByOne, Operator::NeverBranch],
-        source: ["append.rs", "OwnPart::of(&p.parts, block)?"],
+        source: ["append.rs", "OwnPart::new(&p.parts, block)?"],
         kernels: appends,
         reason: "A thread without a part does what one of the next block does, bit by bit; behind the last \
                  row there is no slot.",
@@ -29,7 +34,7 @@ pub(super) const HARMLESS: &[Harmless] = &[
     },
     Harmless {
         operators: &[Operator::NeverBranch, Operator::OffByOne],
-        source: ["exchange.rs", "if column < columns"],
+        source: ["exchange/columns.rs", "if column < columns"],
         kernels: decodes,
         reason: "Columns behind the last have a place, too, which nobody reads.",
         ..CLASS
@@ -132,7 +137,7 @@ pub(super) fn reason(subject: &Subject, mutant: &Mutant) -> Option<&'static str>
     let lent = subject.merges()
         && subject.of.family() == "decode"
         && mutant.operator == Operator::DeleteBarrier
-        && has_source(mutant, "block.rs", "block.sync();");
+        && has_source(mutant, LENT);
     let of_16_bits = subject.of.family() == "decode" && !subject.kernel.symbol.contains("e4m3");
     let unscaled = of_16_bits && mutant.operator == Operator::ShiftImmediate && loads_scale(mutant);
     lent.then_some(

@@ -7,7 +7,7 @@ const ROW: &str = "The row is a remainder of the division by the number of rows:
 pub(super) const HARMLESS: &[Harmless] = &[
     Harmless {
         operators: &[Operator::NeverBranch],
-        source: ["split.rs", "GlobalVec::of_slice"],
+        source: ["split.rs", "GlobalVec::from_partials"],
         reason: "The log-sum-exp of a slice is always wanted: the merge reads it.",
         idle: true,
         ..CLASS
@@ -27,22 +27,8 @@ pub(super) const HARMLESS: &[Harmless] = &[
         ..CLASS
     },
     Harmless {
-        operators: &[Operator::NeverBranch],
-        source: ["split.rs", "if first + i as u32 == slice"],
-        reason: "The first slice of a round is there: that is the loop's condition.",
-        idle: true,
-        ..CLASS
-    },
-    Harmless {
         operators: &[Operator::OffByOne],
         source: ["split.rs", ".store_own(&own, o"],
-        reason: ROW,
-        idle: true,
-        ..CLASS
-    },
-    Harmless {
-        operators: &[Operator::OffByOne],
-        source: ["split.rs", ".store_own(&own, max"],
         reason: ROW,
         idle: true,
         ..CLASS

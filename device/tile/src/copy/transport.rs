@@ -1,0 +1,79 @@
+//! Transports: how copies reach shared memory, and which threads start them.
+use crate::group::{ThreadGroup, sealed};
+use core::marker::PhantomData;
+use cuda_std::{cp_async, mbarrier};
+
+/// How the copies that fill a place are made. A place, its slots and its ring name it as `By`, so that no
+/// place is filled in two ways.
+pub trait Transport: sealed::Sealed {
+    /// Arrivals that complete a phase of a stage's *full* barrier
+    /// ([`MbarrierPipeline`](crate::pipeline::MbarrierPipeline)).
+    const ARRIVALS: u32;
+    /// The size of an mbarrier pipeline is rounded up to a multiple of this.
+    const ROUND: usize;
+    /// Bytes of broadcast tile info beside each stage.
+    const INFO_BYTES: usize = 0;
+}
+
+/// A transport whose copies are made by the threads of a group.
+pub trait GroupTransport: Transport {
+    /// The threads that copy.
+    type Group: ThreadGroup;
+
+    /// Commits the copies that this thread has started, as one group.
+    ///
+    /// # Safety
+    /// - Called once per filling, by the place that is filled: waits count groups.
+    unsafe fn commit();
+
+    /// Waits until at most the `pending` youngest groups of this thread are in flight.
+    fn wait_all_but(pending: usize);
+
+    /// Waits for all copies of this thread, committed or not.
+    fn wait_all();
+
+    /// Arrives at the barrier `full` when the copies that this thread has started have landed.
+    ///
+    /// # Safety
+    /// - `full` is initialised with [`Transport::ARRIVALS`], and its phase has not completed.
+    unsafe fn arrive(full: u32);
+}
+
+/// `cp.async` by the threads of group `W`, 16 bytes per thread and copy.
+pub struct CpAsync<W>(PhantomData<W>);
+
+impl<W> sealed::Sealed for CpAsync<W> {}
+impl<W: ThreadGroup> Transport for CpAsync<W> {
+    const ARRIVALS: u32 = W::THREADS;
+    const ROUND: usize = 1;
+}
+impl<W: ThreadGroup> GroupTransport for CpAsync<W> {
+    type Group = W;
+
+    #[inline(always)]
+    unsafe fn commit() {
+        cp_async::commit_group()
+    }
+
+    #[inline(always)]
+    fn wait_all_but(pending: usize) {
+        // A constant after inlining.
+        match pending {
+            0 => cp_async::wait_group::<0>(),
+            1 => cp_async::wait_group::<1>(),
+            2 => cp_async::wait_group::<2>(),
+            _ => cp_async::wait_group::<3>(),
+        }
+    }
+
+    #[inline(always)]
+    fn wait_all() {
+        cp_async::wait_all()
+    }
+
+    #[inline(always)]
+    unsafe fn arrive(full: u32) {
+        // SAFETY: the caller's promise; every thread of the group arrives once.
+        unsafe { mbarrier::cp_async_arrive_noinc(full) }
+    }
+}

@@ -1,0 +1,7 @@
+//! Results on their way to global memory.
+
+mod store;
+mod store_buffer;
+
+pub use store::Spent;
+pub use store_buffer::StoreBuffer;

@@ -1,0 +1,206 @@
+//! Stores of registers to global memory.
+use crate::copy::Walk;
+use crate::exchange::Scratch;
+use crate::global::{GlobalRows, GlobalVec, OwnChunk};
+use crate::group::{SplitGroup, ThreadGroup, WarpRows};
+use crate::mma::{Acc, Mma, RowVec};
+use crate::shared::{Place, SharedLayout, SharedTile};
+use crate::{Warp, layout};
+use core::marker::PhantomData;
+use cuda_std::memory::{
+    ld_global_b32, ld_shared_v4_b32, st_global_b32, st_global_b32_if, st_global_v4_b32, st_shared_b32,
+};
+
+/// The place of `R x C` base tiles of `E` whose content is no longer needed.
+pub struct Spent<E, const R: usize, const C: usize> {
+    base: u32,
+    element: PhantomData<E>,
+}
+
+impl<E: Mma, const R: usize, const C: usize> SharedTile<E, R, C> {
+    /// The tile's place, without its content.
+    #[inline(always)]
+    pub fn spent(self) -> Spent<E, R, C> {
+        Spent { base: self.base, element: PhantomData }
+    }
+}
+
+impl<P: Place> Scratch<P> {
+    /// One tile's place per split group: that of this warp's group.
+    #[inline(always)]
+    pub fn spent<E: Mma, const R: usize, const C: usize, const OF: usize>(
+        self,
+        group: SplitGroup<OF>,
+    ) -> Spent<E, R, C> {
+        const { assert!(OF * SharedTile::<E, R, C>::BYTES <= P::BYTES, "the place is too small") }
+        const { assert!(P::ALIGN.is_multiple_of(SharedTile::<E, R, C>::ALIGN), "a tile cannot begin there") }
+        Spent { base: self.base + group.index() * SharedTile::<E, R, C>::BYTES as u32, element: PhantomData }
+    }
+}
+
+impl<E: Mma, const R: usize, const C: usize> Spent<E, R, C> {
+    /// Rounds `acc` and stores it to rows `row0..` of `out`, through the warp's own rows of this place, so
+    /// that each lane stores 16 bytes of whole rows.
+    #[inline(always)]
+    pub fn store_through<const M: usize>(
+        self,
+        acc: &Acc<M, C>,
+        out: &GlobalRows<E, C>,
+        row0: u32,
+        rows: WarpRows<R, M>,
+    ) {
+        let (warp, first) = (rows.warp(), rows.first());
+        let chunks = SharedTile::<E, R, C>::ROW_CHUNKS;
+        let base = self.base + SharedTile::<E, R, C>::offset(first, 0);
+        warp.sync();
+        acc.each_pair(warp, |row, column, lo, hi| {
+            let at = base + SharedTile::<E, R, C>::offset(row, column / 8) + column % 8 * 2;
+            // SAFETY: the warp's own rows of a place that this call owns; the other lanes wait at the
+            // barriers around.
+            unsafe { st_shared_b32(at, E::pack(lo, hi)) }
+        });
+        warp.sync();
+        for i in 0..M as u32 * 16 * chunks / 32 {
+            let (row, chunk) = ((i * 32 + warp.lane) / chunks, (i * 32 + warp.lane) % chunks);
+            // SAFETY: as above.
+            let x = unsafe { ld_shared_v4_b32(base + SharedTile::<E, R, C>::offset(row, chunk)) };
+            out.store_chunk(row0 + first + row, chunk, x);
+        }
+    }
+}
+
+impl<E: Mma, const C: usize> GlobalRows<E, C> {
+    /// Writes zeros to rows `row0..row0 + 16 * R` that exist. The whole group takes part.
+    #[inline(always)]
+    pub fn clear<W: ThreadGroup, const R: usize>(&self, row0: u32, group: &W) {
+        Walk::<E, R, C, W>::each_chunk(group, |row, chunk| self.store_chunk(row0 + row, chunk, [0; 4]));
+    }
+
+    /// Rounds and stores the thread's own chunk, if it exists.
+    #[inline(always)]
+    pub fn store_own(&self, own: &OwnChunk<C>, x: [f32; 8]) {
+        let [a, b, c, d, e, f, g, h] = x;
+        let x = [E::pack(a, b), E::pack(c, d), E::pack(e, f), E::pack(g, h)];
+        self.store_chunk(own.row(), own.chunk(), x);
+    }
+
+    #[inline(always)]
+    fn store_chunk(&self, row: u32, chunk: u32, x: [u32; 4]) {
+        if row < self.rows && chunk < self.chunks {
+            let at =
+                self.base.wrapping_add(row as u64 * self.row_bytes as u64 + (chunk * layout::CHUNK) as u64);
+            // SAFETY: the row and the chunk exist, and base and stride are multiples of 16 bytes, as
+            // `GlobalRows` promises.
+            unsafe { st_global_v4_b32(at, x) }
+        }
+    }
+}
+
+impl GlobalVec {
+    /// Stores the warp's values to rows `row0..` that exist, if the values are wanted.
+    #[inline(always)]
+    pub fn store<const M: usize>(&self, values: &RowVec<M>, row0: u32, warp: Warp) {
+        if self.base == 0 {
+            return;
+        }
+        for m in 0..M {
+            for r in 0..2 {
+                let [in_tile, column] = layout::acc_element(warp.lane, 2 * r);
+                // Four lanes hold each row.
+                if column == 0 {
+                    self.store_one(row0 + m as u32 * 16 + in_tile, values.0[m][r as usize]);
+                }
+            }
+        }
+    }
+
+    /// The same, with predicates instead of branches, so that the warp stays converged.
+    #[inline(always)]
+    pub fn store_together<const M: usize>(&self, values: &RowVec<M>, row0: u32, warp: Warp) {
+        for m in 0..M {
+            for r in 0..2 {
+                let [in_tile, column] = layout::acc_element(warp.lane, 2 * r);
+                let row = row0 + m as u32 * 16 + in_tile;
+                let at = self.base.wrapping_add(row as u64 * 4);
+                let wanted = self.base != 0 && column == 0 && row < self.rows;
+                // SAFETY: where it is wanted, the row exists, and the base is a multiple of 4, as `Vector`
+                // promises.
+                unsafe { st_global_b32_if(at, values.0[m][r as usize].to_bits(), wanted) }
+            }
+        }
+    }
+
+    /// Stores `x` to rows `row0..row0 + rows` that exist, if the values are wanted. The whole group takes
+    /// part.
+    #[inline(always)]
+    pub fn fill<W: ThreadGroup>(&self, x: f32, row0: u32, rows: u32, group: &W) {
+        if self.base == 0 {
+            return;
+        }
+        for i in 0..rows.div_ceil(W::THREADS) {
+            let row = i * W::THREADS + group.member();
+            if row < rows {
+                self.store_one(row0 + row, x);
+            }
+        }
+    }
+
+    /// Stores a row's value, if the row exists and the values are wanted.
+    #[inline(always)]
+    pub fn store_row(&self, row: u32, x: f32) {
+        if self.base != 0 {
+            self.store_one(row, x);
+        }
+    }
+
+    /// A row's value; `missing` if the row does not exist.
+    #[inline(always)]
+    pub fn load_row(&self, row: u32, missing: f32) -> f32 {
+        if self.base == 0 || row >= self.rows {
+            return missing;
+        }
+        // SAFETY: the row exists, and the base is a multiple of 4, as `Vector` and `Partials` promise.
+        f32::from_bits(unsafe { ld_global_b32(self.base.wrapping_add(row as u64 * 4)) })
+    }
+
+    /// The value of the thread's own row; `missing` if the row does not exist.
+    #[inline(always)]
+    pub fn load_own<const C: usize>(&self, own: &OwnChunk<C>, missing: f32) -> f32 {
+        self.load_row(own.row(), missing)
+    }
+
+    /// Stores the value of the thread's own row, from the thread that has its first chunk, if the row exists
+    /// and the values are wanted.
+    #[inline(always)]
+    pub fn store_own<const C: usize>(&self, own: &OwnChunk<C>, x: f32) {
+        if self.base != 0 && own.chunk() == 0 {
+            self.store_one(own.row(), x);
+        }
+    }
+
+    #[inline(always)]
+    fn store_one(&self, row: u32, x: f32) {
+        if row < self.rows {
+            // SAFETY: the row exists, and the base is a multiple of 4, as `Vector` promises.
+            unsafe { st_global_b32(self.base.wrapping_add(row as u64 * 4), x.to_bits()) }
+        }
+    }
+}
+
+impl<const M: usize, const N: usize> Acc<M, N> {
+    /// Calls `f(row, column, two neighbouring values)`. Rows and columns count from the warp's first.
+    #[inline(always)]
+    pub(crate) fn each_pair(&self, warp: Warp, f: impl Fn(u32, u32, f32, f32)) {
+        for m in 0..M {
+            for n in 0..N {
+                for h in 0..2 {
+                    for r in 0..2 {
+                        let [row, column] = layout::acc_element(warp.lane, 2 * r as u32);
+                        let t = &self.0[m][n][h];
+                        f(m as u32 * 16 + row, (n * 16 + h * 8) as u32 + column, t[2 * r], t[2 * r + 1])
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! The TMA store buffer: accumulators go to global memory through swizzled shared memory.
+use crate::group::Warpgroup;
+use crate::mma::{Acc, Mma};
+use crate::pipeline::{Specialized, StageGuard};
+use crate::shared::{Place, SharedLayout, SharedTile, SharedTiles};
+use crate::tma::{StoreMapKind, TmaTensor};
+use crate::{Warp, layout};
+use contract::Element;
+use core::marker::PhantomData;
+use cuda_std::ldmatrix::stmatrix_x4;
+use cuda_std::math::opaque;
+use cuda_std::tma;
+
+/// A place for stores of a tile, 64 rows for each of `W` warpgroups.
+pub struct StoreBuffer<E, const C: usize, const W: usize> {
+    base: u32,
+    element: PhantomData<E>,
+}
+
+// SAFETY: tiles, one after the other.
+unsafe impl<E: Element, const C: usize, const W: usize> Place for StoreBuffer<E, C, W> {
+    const BYTES: usize = W * SharedTile::<E, 4, C>::BYTES;
+    const ALIGN: usize = SharedTile::<E, 4, C>::ALIGN;
+    #[inline(always)]
+    unsafe fn at(base: u32) -> Self {
+        StoreBuffer { base, element: PhantomData }
+    }
+}
+
+impl<E: Element, const C: usize, const W: usize> Specialized for StoreBuffer<E, C, W> {
+    type Producer = ();
+    type Consumer = Self;
+    const PRODUCERS: u32 = 1;
+    #[inline(always)]
+    unsafe fn init(&self, _: u32) {}
+    #[inline(always)]
+    unsafe fn producer(self, _: Warp) {}
+    #[inline(always)]
+    unsafe fn consumer(self, _: Warp) -> Self {
+        self
+    }
+}
+
+impl<E: Mma, const C: usize, const W: usize> StoreBuffer<E, C, W> {
+    /// Stores the warpgroup's rows of a tile whose first row is `at`, as far as they exist. First waits
+    /// until TMA has read the previous tile.
+    #[inline(always)]
+    pub fn store<M: StoreMapKind>(
+        &mut self,
+        acc: &Acc<1, C>,
+        to: &TmaTensor<E, 4, C, M>,
+        at: M::At,
+        group: &mut Warpgroup<W>,
+    ) {
+        let tile = self.base + group.index * SharedTile::<E, 4, C>::BYTES as u32;
+        tma::wait_group_read::<0>();
+        // SAFETY: the warpgroup's own tile, which TMA has read.
+        unsafe { store(tile, group.warp.lane, acc, to, at, group) }
+    }
+}
+
+impl<E: Mma, const C: usize, const W: usize> StageGuard<'_, SharedTiles<E, 4, C, W>> {
+    /// The same through the guarded stage, whose tiles are no longer needed.
+    #[inline(always)]
+    pub fn store_through<M: StoreMapKind>(
+        self,
+        acc: &Acc<1, C>,
+        to: &TmaTensor<E, 4, C, M>,
+        at: M::At,
+        group: &mut Warpgroup<W>,
+    ) {
+        // The addresses are equal for all tiles, but kernels that store this way have no registers to keep
+        // them in.
+        let lane = opaque(group.warp.lane);
+        // SAFETY: the warpgroup's own tile; its products have settled, as they borrowed what is consumed
+        // here.
+        unsafe { store(self.address(group.index), lane, acc, to, at, group) }
+        // The guard then releases the stage, which is refilled.
+        tma::wait_group_read::<0>();
+    }
+}
+
+/// Stores the warpgroup's rows through `tile`. `lane` is this thread's.
+///
+/// # Safety
+/// - `tile` is the shared address of the warpgroup's own tile. No copy, and no product of this thread, still
+///   reads it.
+#[inline(always)]
+unsafe fn store<E: Mma, M: StoreMapKind, const C: usize, const W: usize>(
+    tile: u32,
+    lane: u32,
+    acc: &Acc<1, C>,
+    to: &TmaTensor<E, 4, C, M>,
+    at: M::At,
+    group: &mut Warpgroup<W>,
+) {
+    group.sync();
+    let first = group.warp.index % 4 * 16;
+    let [in_tile, chunk] = layout::columns_first(lane);
+    for c in 0..C {
+        let to = tile + SharedTile::<E, 4, C>::offset(first + in_tile, 2 * c as u32 + chunk);
+        let [a, b] = &acc.0[0][c];
+        let words = [E::pack(a[0], a[1]), E::pack(a[2], a[3]), E::pack(b[0], b[1]), E::pack(b[2], b[3])];
+        // SAFETY: the warp's own rows of the tile, which all of the warpgroup are done with; `Warpgroup`
+        // stands for converged warps.
+        unsafe { stmatrix_x4(to, words) }
+    }
+    tma::fence_proxy_async();
+    group.sync();
+    // SAFETY: written and fenced, and a barrier has passed; the next writer waits for the store.
+    unsafe { to.store_if(tile, M::down(at, group.first_of_group()), group.elected()) }
+}

@@ -1,0 +1,87 @@
+//! Numbers that warps exchange, and the counter that elects a last block.
+use crate::Block;
+use contract::{Counters, Kernel};
+use core::marker::PhantomData;
+use cuda_std::atomic::{Order, Scope, atom_inc};
+use cuda_std::memory::{ld_shared_b32, st_shared_b32};
+
+/// `N` words of shared memory that the warps of a block write once.
+pub struct Tally<'l, const N: usize> {
+    base: u32,
+    lent: PhantomData<&'l mut u32>,
+}
+
+/// `N` words that warps have written, readable for all.
+pub struct Tallied<'l, const N: usize> {
+    base: u32,
+    lent: PhantomData<&'l u32>,
+}
+
+impl<'l, const N: usize> Tally<'l, N> {
+    /// # Safety
+    /// - `4 * N` bytes of shared memory from `base` on belong to no other value while `'l` lasts.
+    #[inline(always)]
+    pub(crate) unsafe fn at(base: u32) -> Self {
+        Tally { base, lent: PhantomData }
+    }
+
+    /// Each warp writes words, `(index, value)`; no two warps may write the same index. After a barrier all
+    /// words are readable, and none can be written again. All lanes of a warp may compute a word together.
+    #[inline(always)]
+    pub fn write<K: Kernel>(
+        self,
+        words: impl Iterator<Item = (u32, u32)>,
+        block: &mut Block<K>,
+    ) -> Tallied<'l, N> {
+        let lane = block.warp().lane;
+        for (i, x) in words {
+            if lane == 0 && i < N as u32 {
+                // SAFETY: a word of a place that is `self`'s alone.
+                unsafe { st_shared_b32(self.base + i * 4, x) }
+            }
+        }
+        block.sync();
+        Tallied { base: self.base, lent: PhantomData }
+    }
+}
+
+impl<'l, const N: usize> Tallied<'l, N> {
+    /// Keeps the first `A` words readable, and returns the `B` words behind them to be written again.
+    #[inline(always)]
+    pub fn split<const A: usize, const B: usize>(self) -> (Tallied<'l, A>, Tally<'l, B>) {
+        const { assert!(A + B == N, "the two parts must make up the words") }
+        let behind = self.base + A as u32 * 4;
+        // SAFETY: words of what `self` alone stood for, which the first part does not read.
+        (Tallied { base: self.base, lent: PhantomData }, unsafe { Tally::at(behind) })
+    }
+
+    /// Word `i`; 0 past the last.
+    #[inline(always)]
+    pub fn get(&self, i: u32) -> u32 {
+        if i >= N as u32 {
+            return 0;
+        }
+        // SAFETY: a word of a place that was written before a barrier, and that no thread writes while `'l`
+        // lasts.
+        unsafe { ld_shared_b32(self.base + i * 4) }
+    }
+}
+
+impl<K: Kernel> Block<K> {
+    /// Announces that this block's writes are done. True in the last of `blocks` blocks that announce it to
+    /// counter `i`: that block sees the writes of all others, and the counter is 0 again. False if the
+    /// counter does not exist.
+    #[inline(always)]
+    pub fn is_last_of(&mut self, blocks: u32, counters: &Counters, i: u32) -> bool {
+        self.sync();
+        let mut last = false;
+        if self.thread == 0 && i < counters.count {
+            let word = counters.base + i as u64 * 4;
+            // SAFETY: a counter that exists, which only this function touches. The barrier before orders the
+            // whole block's writes before the release, that after orders its reads behind the acquire.
+            let before = unsafe { atom_inc(word as *mut u32, blocks - 1, Order::AcqRel, Scope::Device) };
+            last = before == blocks - 1;
+        }
+        self.any(last)
+    }
+}

@@ -1,0 +1,152 @@
+//! Eight columns of a row in global memory: one thread's part where rows are dealt out to threads.
+use contract::{Bf16, E4m3, Element, F16, F32, Native};
+use cuda_std::math;
+use cuda_std::memory::{ld_global_v4_b32, st_global_v2_b32, st_global_v4_b32};
+
+/// An element type that loads as f32.
+pub trait LoadEight: Element {
+    /// Loads eight elements.
+    ///
+    /// # Safety
+    /// - `at` is a global address and a multiple of 16, with eight elements that may be read.
+    unsafe fn load_eight(at: u64) -> [f32; 8];
+}
+
+/// An element type to which f32 are rounded, to nearest even, and stored.
+pub trait StoreEight: Element {
+    /// Stores eight elements.
+    ///
+    /// # Safety
+    /// - `at` is a global address and a multiple of 8 elements, with eight elements that may be written.
+    unsafe fn store_eight(at: u64, x: [f32; 8]);
+}
+
+macro_rules! sixteen_bits {
+    ($element:ident, $unpack:path, $pack:path) => {
+        impl LoadEight for $element {
+            #[inline(always)]
+            unsafe fn load_eight(at: u64) -> [f32; 8] {
+                // SAFETY: the caller's promise.
+                let [a, b, c, d] = unsafe { ld_global_v4_b32(at) }.map($unpack);
+                [a[0], a[1], b[0], b[1], c[0], c[1], d[0], d[1]]
+            }
+        }
+        impl StoreEight for $element {
+            #[inline(always)]
+            unsafe fn store_eight(at: u64, [a, b, c, d, e, f, g, h]: [f32; 8]) {
+                // SAFETY: the caller's promise.
+                unsafe { st_global_v4_b32(at, [$pack(a, b), $pack(c, d), $pack(e, f), $pack(g, h)]) }
+            }
+        }
+    };
+}
+sixteen_bits!(F16, math::unpack_f16, math::pack_f16);
+sixteen_bits!(Bf16, math::unpack_bf16, math::pack_bf16);
+
+impl LoadEight for F32 {
+    #[inline(always)]
+    unsafe fn load_eight(at: u64) -> [f32; 8] {
+        // SAFETY: the caller's promise.
+        let ([a, b, c, d], [e, f, g, h]) =
+            unsafe { (ld_global_v4_b32(at), ld_global_v4_b32(at.wrapping_add(16))) };
+        [a, b, c, d, e, f, g, h].map(f32::from_bits)
+    }
+}
+
+impl StoreEight for F32 {
+    #[inline(always)]
+    unsafe fn store_eight(at: u64, x: [f32; 8]) {
+        let [a, b, c, d, e, f, g, h] = x.map(f32::to_bits);
+        // SAFETY: the caller's promise.
+        unsafe {
+            st_global_v4_b32(at, [a, b, c, d]);
+            st_global_v4_b32(at.wrapping_add(16), [e, f, g, h]);
+        }
+    }
+}
+
+/// Stores eight bytes, two from each call of `pack`.
+///
+/// # Safety
+/// - `at` is a global address, a multiple of 8, with eight bytes that may be written.
+#[inline(always)]
+unsafe fn store_pairs(at: u64, x: [f32; 8], pack: impl Fn(f32, f32) -> u16) {
+    let four = |i: usize| pack(x[i], x[i + 1]) as u32 | (pack(x[i + 2], x[i + 3]) as u32) << 16;
+    // SAFETY: the caller's promise.
+    unsafe { st_global_v2_b32(at, [four(0), four(4)]) }
+}
+
+impl StoreEight for E4m3 {
+    #[inline(always)]
+    unsafe fn store_eight(at: u64, x: [f32; 8]) {
+        // SAFETY: the caller's promise.
+        unsafe { store_pairs(at, x, |lo, hi| round_e4m3(lo) as u16 | (round_e4m3(hi) as u16) << 8) }
+    }
+}
+
+impl StoreEight for Native<E4m3> {
+    #[inline(always)]
+    unsafe fn store_eight(at: u64, x: [f32; 8]) {
+        // SAFETY: the caller's promise.
+        unsafe { store_pairs(at, x, math::pack_e4m3) }
+    }
+}
+
+/// `x` as e4m3, as `cvt.rn.satfinite.e4m3x2.f32` has it: to nearest even, 448 of its sign beyond, NaN as
+/// 0x7f.
+#[inline(always)]
+fn round_e4m3(x: f32) -> u8 {
+    const INFINITY: u32 = f32::INFINITY.to_bits();
+    // The least normal number, and one whose ulp is the least subnormal one, 2^-9.
+    const NORMAL: u32 = 0x3c80_0000;
+    const SUBNORMAL: f32 = 16384.0;
+    let bits = x.to_bits() & 0x7fff_ffff;
+    if bits > INFINITY {
+        return 0x7f;
+    }
+    let most = bits.min(448f32.to_bits());
+    let magnitude = if most < NORMAL {
+        // The addition rounds.
+        (f32::from_bits(most) + SUBNORMAL).to_bits() - SUBNORMAL.to_bits()
+    } else {
+        // 20 bits go, half of the last that stays is added, less where it is even; exponents lose 127 - 7.
+        ((most + 0x7_ffff + (most >> 20 & 1)) >> 20) - (120 << 3)
+    };
+    magnitude as u8 | (x.to_bits() >> 24 & 0x80) as u8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::round_e4m3;
+
+    /// The number that `bits` are, by its definition.
+    fn number(bits: u8) -> f64 {
+        let (exponent, mantissa) = ((bits >> 3 & 15) as i32, (bits & 7) as f64);
+        if exponent == 0 { mantissa / 512.0 } else { (8.0 + mantissa) * 2f64.powi(exponent - 10) }
+    }
+
+    #[test]
+    fn rounds_to_the_nearest_of_all_numbers() {
+        // Both sides of every number and of every middle between two; and all of bf16.
+        let middles = (0..0x7e).map(|bits| (number(bits) + number(bits + 1)) / 2.0);
+        let edges = (0..0x7f).map(number).chain(middles).map(|x| x as f32);
+        let around = edges.flat_map(|x| [x.to_bits().wrapping_sub(1), x.to_bits(), x.to_bits() + 1]);
+        for bits in around.chain((0..0x7f80).map(|bits| bits << 16)).filter(|bits| *bits < 0x7f80_0000) {
+            let x = f32::from_bits(bits);
+            let distance = |bits: u8| ((x as f64).min(448.0) - number(bits)).abs();
+            let nearest = (0..0x7f)
+                .min_by(|&a: &u8, &b| distance(a).total_cmp(&distance(b)).then((a & 1).cmp(&(b & 1))));
+            assert_eq!(Some(round_e4m3(x)), nearest, "{x:e}");
+            assert_eq!(Some(round_e4m3(-x)), nearest.map(|bits| bits | 0x80), "-{x:e}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_number_stays_none_and_infinities_are_the_largest() {
+        for (x, bits) in
+            [(f32::NAN, 0x7f), (-f32::NAN, 0x7f), (f32::INFINITY, 0x7e), (f32::NEG_INFINITY, 0xfe)]
+        {
+            assert_eq!(round_e4m3(x), bits, "{x}");
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Rows dealt out to threads, eight columns each.
+use crate::Block;
+use crate::global::{LoadEight, StoreEight};
+use contract::{Kernel, RowParts, RowValues, Tensor};
+use cuda_std::memory::{ld_global_b32, ld_global_v4_b32, st_global_b32};
+
+/// Eight columns of one row. No two threads of a launch have the same.
+pub struct OwnPart {
+    row: u32,
+    part: u32,
+}
+
+impl OwnPart {
+    /// This thread's part, or `None` if it has none.
+    #[inline(always)]
+    pub fn new<K: Kernel>(dealt: &RowParts, block: &Block<K>) -> Option<Self> {
+        let (within, part) = dealt.parts.div_rem(block.thread);
+        let row = block.index() * dealt.block_rows + within;
+        (within < dealt.block_rows && row < dealt.rows).then_some(OwnPart { row, part })
+    }
+
+    /// The row, counted over all rows.
+    #[inline(always)]
+    pub fn row(&self) -> u32 {
+        self.row
+    }
+
+    /// The part's index in the row.
+    #[inline(always)]
+    pub fn part(&self) -> u32 {
+        self.part
+    }
+
+    /// Calls `make` for each thread's part and, after a block barrier, `store` with the result. The result
+    /// may therefore overwrite its own input, even within a row.
+    #[inline(always)]
+    pub fn in_place<K: Kernel, R>(
+        dealt: &RowParts,
+        block: &mut Block<K>,
+        make: impl FnOnce(&OwnPart) -> R,
+        store: impl FnOnce(&OwnPart, R),
+    ) {
+        let made = Self::new(dealt, block).map(|own| (make(&own), own));
+        block.sync();
+        if let Some((made, own)) = made {
+            store(&own, made)
+        }
+    }
+
+    /// The address of the part, of `bytes` bytes, in the row `[batch, row, head]` of a tensor, if it exists.
+    #[inline(always)]
+    fn place(&self, tensor: &Tensor, [batch, row, head]: [u32; 3], bytes: u32) -> Option<u64> {
+        let at = tensor
+            .base
+            .wrapping_add((batch as u64).wrapping_mul(tensor.batch_bytes))
+            .wrapping_add((head as u64).wrapping_mul(tensor.head_bytes))
+            .wrapping_add(row as u64 * tensor.row_bytes as u64)
+            .wrapping_add((self.part * bytes) as u64);
+        (row < tensor.rows && self.part * bytes < tensor.chunks * 16).then_some(at)
+    }
+
+    /// The part of the row `[batch, row, head]` of 16-bit elements, as raw bits; zeros if it does not exist.
+    #[inline(always)]
+    pub fn bits(&self, tensor: &Tensor, of: [u32; 3]) -> [u32; 4] {
+        // SAFETY: it exists, and the base and all strides are multiples of 16, as `Tensor` promises.
+        self.place(tensor, of, 16).map_or([0; 4], |at| unsafe { ld_global_v4_b32(at) })
+    }
+
+    /// The part of a row of `E`; zeros if it does not exist.
+    #[inline(always)]
+    pub fn load<E: LoadEight>(&self, tensor: &Tensor, of: [u32; 3]) -> [f32; 8] {
+        // SAFETY: as above.
+        self.place(tensor, of, const { 8 * E::BYTES as u32 })
+            .map_or([0.0; 8], |at| unsafe { E::load_eight(at) })
+    }
+
+    /// Rounds and stores the part of a row of `E`, if it exists.
+    #[inline(always)]
+    pub fn store<E: StoreEight>(&self, tensor: &Tensor, of: [u32; 3], x: [f32; 8]) {
+        if let Some(at) = self.place(tensor, of, const { 8 * E::BYTES as u32 }) {
+            // SAFETY: as above.
+            unsafe { E::store_eight(at, x) }
+        }
+    }
+
+    /// Stores one value of the row, from one thread, if the values are wanted.
+    #[inline(always)]
+    pub fn store_value(&self, values: &RowValues, of: [u32; 3], x: f32) {
+        if self.part == 0 && values.base != 0 {
+            // SAFETY: there is one for each row of each head, and base and strides are multiples of 4, as
+            // `RowValues` promises.
+            unsafe { st_global_b32(value_at(values, of), x.to_bits()) }
+        }
+    }
+}
+
+#[inline(always)]
+fn value_at(values: &RowValues, [batch, row, head]: [u32; 3]) -> u64 {
+    values
+        .base
+        .wrapping_add((batch as u64).wrapping_mul(values.batch_bytes))
+        .wrapping_add((head as u64).wrapping_mul(values.head_bytes))
+        .wrapping_add((row as u64).wrapping_mul(values.row_bytes))
+}
+
+/// The value of the row `[batch, row, head]`.
+#[inline(always)]
+pub fn load_value(values: &RowValues, of: [u32; 3]) -> f32 {
+    // SAFETY: there is one for each row of each head, and base and strides are multiples of 4, as `RowValues`
+    // promises.
+    f32::from_bits(unsafe { ld_global_b32(value_at(values, of)) })
+}

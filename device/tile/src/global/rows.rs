@@ -1,0 +1,121 @@
+//! Rows, values per row, and integers in global memory.
+use crate::layout;
+use contract::{Element, Integers, Tensor, Vector};
+use core::marker::PhantomData;
+use cuda_std::memory::ld_global_nc_b32;
+
+/// One head of a tensor: rows of up to `C` base tiles of `E`. Base and stride are multiples of 16 bytes,
+/// which the host has checked.
+#[derive(Clone, Copy)]
+pub struct GlobalRows<E, const C: usize> {
+    pub(crate) base: u64,
+    pub(crate) row_bytes: u32,
+    pub(crate) rows: u32,
+    /// 16-byte chunks per row that exist. The others read as zero and are not written.
+    pub(crate) chunks: u32,
+    element: PhantomData<E>,
+}
+
+impl<E: Element, const C: usize> GlobalRows<E, C> {
+    /// Head `head` of batch `batch`.
+    #[inline(always)]
+    pub fn new(tensor: &Tensor, batch: u32, head: u32) -> Self {
+        let offset = (batch as u64)
+            .wrapping_mul(tensor.batch_bytes)
+            .wrapping_add((head as u64).wrapping_mul(tensor.head_bytes));
+        GlobalRows {
+            base: tensor.base.wrapping_add(offset),
+            row_bytes: tensor.row_bytes,
+            rows: tensor.rows,
+            chunks: tensor.chunks,
+            element: PhantomData,
+        }
+    }
+
+    /// The same rows, which the caller knows to have the columns of `other`: one bound in a register instead
+    /// of two.
+    #[inline(always)]
+    pub fn as_wide_as(self, other: &Self) -> Self {
+        GlobalRows { chunks: other.chunks, ..self }
+    }
+
+    /// Rows `first..first + rows`, which must exist. No later check repeats this one.
+    #[inline(always)]
+    pub fn part(self, first: u32, rows: u32) -> Self {
+        GlobalRows { base: self.base.wrapping_add(first as u64 * self.row_bytes as u64), rows, ..self }
+    }
+
+    /// The number of rows.
+    #[inline(always)]
+    pub fn rows(&self) -> u32 {
+        self.rows
+    }
+
+    /// One 32-bit word of a chunk of a row, or 0 if it does not exist. No thread may write the tensor while
+    /// the kernel runs.
+    #[inline(always)]
+    pub(crate) fn word(&self, row: u32, chunk: u32, word: u32) -> u32 {
+        if row >= self.rows || chunk >= self.chunks {
+            return 0;
+        }
+        let within = (chunk * layout::CHUNK + word * 4) as u64;
+        let at = self.base.wrapping_add(row as u64 * self.row_bytes as u64).wrapping_add(within);
+        // SAFETY: row and chunk exist, and base and stride are multiples of 16, as `GlobalRows` promises;
+        // what kernels read through it they do not write.
+        unsafe { ld_global_nc_b32(at) }
+    }
+}
+
+/// One f32 per row of a head.
+#[derive(Clone, Copy)]
+pub struct GlobalVec {
+    /// 0 if the values are not wanted.
+    pub(crate) base: u64,
+    pub(crate) rows: u32,
+}
+
+impl GlobalVec {
+    /// Head `head` of batch `batch`, with `rows` rows.
+    #[inline(always)]
+    pub fn new(vector: &Vector, batch: u32, head: u32, rows: u32) -> Self {
+        let offset = (batch as u64)
+            .wrapping_mul(vector.batch_bytes)
+            .wrapping_add((head as u64).wrapping_mul(vector.head_bytes));
+        GlobalVec { base: if vector.base == 0 { 0 } else { vector.base.wrapping_add(offset) }, rows }
+    }
+
+    /// Rows `first..first + rows`, which must exist.
+    #[inline(always)]
+    pub fn part(self, first: u32, rows: u32) -> Self {
+        GlobalVec { base: if self.base == 0 { 0 } else { self.base.wrapping_add(first as u64 * 4) }, rows }
+    }
+}
+
+/// Integers in device memory, which no thread writes while the kernel runs.
+#[derive(Clone, Copy)]
+pub struct GlobalInts<'p>(&'p Integers);
+
+impl<'p> GlobalInts<'p> {
+    /// The integers of a kernel's parameter.
+    #[inline(always)]
+    pub fn new(integers: &'p Integers) -> Self {
+        GlobalInts(integers)
+    }
+
+    /// Whether there is none.
+    #[inline(always)]
+    pub fn is_empty(self) -> bool {
+        self.0.count == 0
+    }
+
+    /// Integer `i`; 0 if it does not exist.
+    #[inline(always)]
+    pub fn get(self, i: u32) -> i32 {
+        if i >= self.0.count {
+            return 0;
+        }
+        // SAFETY: it exists, and the base is a multiple of 4, as `Integers` promises; kernels that read them
+        // do not write them.
+        unsafe { ld_global_nc_b32(self.0.base.wrapping_add(i as u64 * 4)) as i32 }
+    }
+}

@@ -1,0 +1,146 @@
+//! Threads that act together: thread groups, warpgroups, and each warp's rows of a tile.
+use crate::{Block, Warp};
+use contract::Kernel;
+
+mod warpgroup;
+
+pub(crate) use warpgroup::PingPong;
+pub use warpgroup::Warpgroup;
+
+/// Traits that only this crate implements or calls.
+pub(crate) mod sealed {
+    /// Closes the crate's traits.
+    pub trait Sealed {}
+
+    /// A group with a barrier of its own.
+    pub trait Synchronize {
+        /// A barrier: after it, every member sees all copies and writes that members made before it.
+        fn sync_group(&mut self);
+    }
+}
+
+/// Threads that copy a tile, wait for it and read it together: the block, or a warp.
+pub trait ThreadGroup: sealed::Sealed + sealed::Synchronize {
+    /// The number of threads.
+    const THREADS: u32;
+    /// This thread's index in the group.
+    fn member(&self) -> u32;
+    /// This thread's warp, all of which is in the group.
+    fn warp(&self) -> Warp;
+}
+
+impl<K> sealed::Sealed for Block<K> {}
+impl<K: Kernel> sealed::Synchronize for Block<K> {
+    #[inline(always)]
+    fn sync_group(&mut self) {
+        self.sync()
+    }
+}
+impl<K: Kernel> ThreadGroup for Block<K> {
+    const THREADS: u32 = K::THREADS;
+    #[inline(always)]
+    fn member(&self) -> u32 {
+        self.thread
+    }
+    #[inline(always)]
+    fn warp(&self) -> Warp {
+        self.warp()
+    }
+}
+
+impl sealed::Sealed for Warp {}
+impl sealed::Synchronize for Warp {
+    #[inline(always)]
+    fn sync_group(&mut self) {
+        self.sync()
+    }
+}
+impl ThreadGroup for Warp {
+    const THREADS: u32 = 32;
+    #[inline(always)]
+    fn member(&self) -> u32 {
+        self.lane
+    }
+    #[inline(always)]
+    fn warp(&self) -> Warp {
+        *self
+    }
+}
+
+/// One warp's rows of a tile: `M` of the tile's `R` row tiles.
+#[derive(Clone, Copy)]
+pub struct WarpRows<const R: usize, const M: usize> {
+    warp: Warp,
+    /// Index among the warps that share the tile's rows.
+    index: u32,
+}
+
+impl<const R: usize, const M: usize> WarpRows<R, M> {
+    /// # Safety
+    /// - `index` is below `R / M` and differs between the warps of a split group.
+    #[inline(always)]
+    pub(crate) unsafe fn new(warp: Warp, index: u32) -> Self {
+        WarpRows { warp, index }
+    }
+
+    /// The warp.
+    #[inline(always)]
+    pub fn warp(self) -> Warp {
+        self.warp
+    }
+
+    /// The warp's index in its split group.
+    #[inline(always)]
+    pub(crate) fn index(self) -> u32 {
+        self.index
+    }
+
+    /// The warp's first row in the tile.
+    #[inline(always)]
+    pub fn first(self) -> u32 {
+        self.index * M as u32 * 16
+    }
+}
+
+/// One of `OF` split groups of a block. The warps of one group share a tile's rows. All groups have the same
+/// rows, and each takes another tile of a stage.
+#[derive(Clone, Copy)]
+pub struct SplitGroup<const OF: usize> {
+    index: u32,
+}
+
+impl SplitGroup<1> {
+    /// The one group of a block that is not split.
+    pub const ONLY: SplitGroup<1> = SplitGroup { index: 0 };
+}
+
+impl<const OF: usize> SplitGroup<OF> {
+    /// The group's index, below `OF`.
+    #[inline(always)]
+    pub fn index(self) -> u32 {
+        self.index
+    }
+}
+
+impl<K: Kernel> Block<K> {
+    /// Divides the block's warps into `OF` split groups. Each group shares a tile's `R` row tiles, `M` per
+    /// warp. Returns this warp's rows and its group.
+    #[inline(always)]
+    pub fn split_groups<const R: usize, const M: usize, const OF: usize>(
+        &self,
+    ) -> (WarpRows<R, M>, SplitGroup<OF>) {
+        const {
+            assert!(
+                R.is_multiple_of(M) && K::THREADS as usize == R / M * OF * 32,
+                "the split groups' warps must share the rows, and make up the block"
+            )
+        }
+        let warp = self.warp();
+        let size = (R / M) as u32;
+        // A constant where there is one group.
+        let (index, group) = if OF == 1 { (warp.index, 0) } else { (warp.index % size, warp.index / size) };
+        // SAFETY: below the number of warps that share the rows: a remainder by it, or the index of one of
+        // them.
+        (unsafe { WarpRows::new(warp, index) }, SplitGroup { index: group })
+    }
+}

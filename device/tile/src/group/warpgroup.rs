@@ -1,0 +1,88 @@
+//! Warpgroups that compute, and the ping-pong schedule between them.
+use crate::Warp;
+use cuda_std::barrier;
+
+/// A whole, converged warpgroup: one of `W` that compute. It is not `Copy`: a product takes it by `&mut`.
+pub struct Warpgroup<const W: usize> {
+    pub(crate) index: u32,
+    /// Index counted over the warps that compute.
+    pub(crate) warp: Warp,
+    pub(crate) ping_pong: PingPong<W>,
+}
+
+impl<const W: usize> Warpgroup<W> {
+    /// This thread's warp.
+    #[inline(always)]
+    pub fn warp(&self) -> Warp {
+        self.warp
+    }
+
+    /// The warp's first row in a tile that has 64 rows per warpgroup.
+    #[inline(always)]
+    pub fn first_row(&self) -> u32 {
+        self.warp.index * 16
+    }
+
+    /// The warpgroup's first row.
+    #[inline(always)]
+    pub(crate) fn first_of_group(&self) -> u32 {
+        self.index * 64
+    }
+
+    /// Whether this thread is the warpgroup's elected one.
+    #[inline(always)]
+    pub(crate) fn elected(&self) -> bool {
+        self.warp.index.is_multiple_of(4) && self.warp.lane == 0
+    }
+
+    /// A barrier of the warpgroup.
+    #[inline(always)]
+    pub(crate) fn sync(&mut self) {
+        const { assert!(W <= 3, "named barriers 1 to 3 are the ping-pong's") }
+        // SAFETY: the warpgroup's own barrier; `Warpgroup` stands for 128 converged threads.
+        unsafe { barrier::sync_named(8 + self.index, 128) }
+    }
+}
+
+/// Ping-pong: warpgroups issue products in turn, so that the other work of one runs beside the
+/// products of the others.
+pub(crate) struct PingPong<const W: usize> {
+    mine: u32,
+    next: u32,
+}
+
+impl<const W: usize> PingPong<W> {
+    /// Barrier 0 is the block's.
+    const FIRST: u32 = 1;
+    /// The warpgroup that waits and the one that arrives.
+    const THREADS: u32 = 256;
+
+    #[inline(always)]
+    pub(crate) fn new(index: u32) -> Self {
+        let next = if index + 1 == W as u32 { 0 } else { index + 1 };
+        let ping_pong = PingPong { mine: Self::FIRST + index, next: Self::FIRST + next };
+        if W > 1 && index == 0 {
+            // SAFETY: the warpgroup's own barrier: warpgroup 0 gives itself the first turn.
+            unsafe { barrier::arrive_named(ping_pong.mine, Self::THREADS) }
+        }
+        ping_pong
+    }
+
+    /// Waits for this warpgroup's turn.
+    #[inline(always)]
+    pub(crate) fn wait(&mut self) {
+        if W > 1 {
+            // SAFETY: once per turn, this warpgroup waits here and the previous one arrives.
+            unsafe { barrier::sync_named(self.mine, Self::THREADS) }
+        }
+    }
+
+    /// Gives the turn to the next warpgroup.
+    #[inline(always)]
+    pub(crate) fn arrive(&mut self) {
+        if W > 1 {
+            // SAFETY: as above.
+            unsafe { barrier::arrive_named(self.next, Self::THREADS) }
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! Products with few columns: rows of a shared tile fill the 16 rows of an instruction, the other operand
+//! its 8 columns. For up to 8 columns this takes half the products and half the accumulators of
+//! [`Acc`](crate::mma::Acc).
+//!
+//! `R` counts base tiles of rows, `G` groups of 8 columns. A lane holds columns `lane % 4 * 2` and the next
+//! one of each group.
+use crate::Warp;
+use crate::mma::{OperandB, Stored, TensorCore};
+use crate::shared::SharedTile;
+use contract::{Bf16, F16};
+use core::marker::PhantomData;
+use core::ops::Index;
+use cuda_std::ldmatrix::movmatrix_trans;
+use cuda_std::math::{pack_f16, unpack_bf16};
+
+/// f32 accumulator: `[row tile][column group][register]`, registers as in [`crate::layout::acc_element`].
+#[derive(Clone, Copy)]
+pub struct ColAcc<const R: usize, const G: usize>(pub(crate) [[[f32; 4]; G]; R]);
+
+/// B operand: `[k-step][column group][register]`.
+#[derive(Clone, Copy)]
+pub struct ColFrag<E, const K: usize, const G: usize>(pub(crate) [[[u32; 2]; G]; K], PhantomData<E>);
+
+/// One value per column. Eight lanes hold the same values.
+#[derive(Clone, Copy)]
+pub struct ColVec<T, const G: usize>(pub(crate) [[T; 2]; G]);
+
+/// Sums of the columns of B operands, as a product with ones.
+#[derive(Clone, Copy)]
+pub struct ColSum<const G: usize>([[f32; 4]; G]);
+
+impl<T: Copy, const G: usize> ColVec<T, G> {
+    /// The value `x` for every column.
+    #[inline(always)]
+    pub fn splat(x: T) -> Self {
+        ColVec([[x; 2]; G])
+    }
+
+    /// `f` of each column's index.
+    #[inline(always)]
+    pub fn from_fn(warp: Warp, f: impl Fn(u32) -> T) -> Self {
+        let first = warp.lane % 4 * 2;
+        ColVec(core::array::from_fn(|g| core::array::from_fn(|i| f(g as u32 * 8 + first + i as u32))))
+    }
+
+    /// `f` of each value.
+    #[inline(always)]
+    pub fn map<V: Copy>(self, f: impl Fn(T) -> V) -> ColVec<V, G> {
+        ColVec(self.0.map(|t| t.map(&f)))
+    }
+
+    /// `f` of each pair of values.
+    #[inline(always)]
+    pub fn zip<U: Copy, V: Copy>(self, other: ColVec<U, G>, f: impl Fn(T, U) -> V) -> ColVec<V, G> {
+        ColVec(core::array::from_fn(|g| core::array::from_fn(|i| f(self.0[g][i], other.0[g][i]))))
+    }
+}
+
+impl<const G: usize> ColVec<f32, G> {
+    /// Combines a column's values across the eight lanes that share it.
+    #[inline(always)]
+    pub fn across(self, warp: Warp, f: impl Fn(f32, f32) -> f32) -> Self {
+        ColVec(self.0.map(|t| t.map(|x| warp.octet(x, &f))))
+    }
+
+    /// Combines this lane's values of all its columns.
+    #[inline(always)]
+    pub fn reduce(self, f: impl Fn(f32, f32) -> f32) -> f32 {
+        let mut x = f(self.0[0][0], self.0[0][1]);
+        for g in 1..G {
+            x = f(x, f(self.0[g][0], self.0[g][1]));
+        }
+        x
+    }
+}
+
+/// The value of a column: `[column group, which of the lane's two columns]`.
+impl<T, const G: usize> Index<[usize; 2]> for ColVec<T, G> {
+    type Output = T;
+    #[inline(always)]
+    fn index(&self, [group, column]: [usize; 2]) -> &T {
+        &self.0[group][column]
+    }
+}
+
+/// Rows of 32-bit words in global memory that become columns of a B operand.
+pub trait WordRows {
+    /// A function that loads word `from + i` of row `row`; 0 where the word does not exist.
+    fn words(&self, row: u32, from: u32) -> impl Fn(u32) -> u32 + Copy;
+}
+
+/// An element type whose rows become B operands of type `A`.
+pub trait LoadAs<A: TensorCore>: TensorCore {
+    /// Whether products need a factor other than 1.
+    const SCALED: bool;
+    /// Converts a column, of which the lane holds two words per k-step. Returns the operand and the factor
+    /// for products with it. Four lanes share a column.
+    fn convert<const K: usize>(words: [[u32; 2]; K], warp: Warp) -> ([[u32; 2]; K], f32);
+}
+
+impl<E: TensorCore> LoadAs<E> for E {
+    const SCALED: bool = false;
+    #[inline(always)]
+    fn convert<const K: usize>(words: [[u32; 2]; K], _: Warp) -> ([[u32; 2]; K], f32) {
+        (words, 1.0)
+    }
+}
+
+/// As f16, scaled by a power of two to the row's largest element. bf16's bits survive, except in elements
+/// below 2^-28 of the largest.
+impl LoadAs<F16> for Bf16 {
+    const SCALED: bool = true;
+    #[inline(always)]
+    fn convert<const K: usize>(words: [[u32; 2]; K], warp: Warp) -> ([[u32; 2]; K], f32) {
+        let pairs = words.map(|step| step.map(unpack_bf16));
+        let largest = pairs.as_flattened().as_flattened().iter().fold(0.0, |a: f32, x| a.max(x.abs()));
+        // The exponent of the largest becomes 14, f16's last but one.
+        let exponent = (warp.quad(largest, f32::max).to_bits() >> 23).max(15);
+        let [scale, inverse] = [268 - exponent, exponent - 14].map(|bits| f32::from_bits(bits << 23));
+        (pairs.map(|step| step.map(|[lo, hi]| pack_f16(lo * scale, hi * scale))), inverse)
+    }
+}
+
+impl<E: TensorCore, const K: usize, const G: usize> ColFrag<E, K, G> {
+    /// Loads the transpose of `rows` of `Q` from global memory. Returns the operand, with its k-steps in the
+    /// column order of tiles of `S`, and one factor per column for products with it. Rows and columns that
+    /// do not exist are zero.
+    #[inline(always)]
+    pub fn load<Q: LoadAs<E>, S: Stored<As = E>>(rows: &impl WordRows, warp: Warp) -> (Self, ColVec<f32, G>) {
+        let (mut to, mut factors) = ([[[0; 2]; G]; K], [1.0; G]);
+        for g in 0..G {
+            let row = g as u32 * 8 + warp.lane / 4;
+            let from = [0, 1].map(|i| {
+                let [first, lane] = S::right_word(0, i);
+                rows.words(row, first + warp.lane % 4 * lane)
+            });
+            let word = |k, i: usize| from[i](S::right_word(k, i)[0] - S::right_word(0, i)[0]);
+            let words = core::array::from_fn(|k| [word(k, 0), word(k, 1)]);
+            let (words, factor) = Q::convert::<K>(words, warp);
+            factors[g] = factor;
+            for k in 0..K {
+                to[k][g] = words[k];
+            }
+        }
+        if !Q::SCALED {
+            return (ColFrag(to, PhantomData), ColVec::splat(1.0));
+        }
+        // A lane loads row `lane / 4`, and holds products of columns `lane % 4 * 2` and the next.
+        let factors = core::array::from_fn(|g| {
+            [0, 1].map(|i| {
+                let lane = (warp.lane % 4 * 2 + i) * 4;
+                f32::from_bits(warp.shuffle(factors[g].to_bits(), lane))
+            })
+        });
+        (ColFrag(to, PhantomData), ColVec(factors))
+    }
+}
+
+impl<const G: usize> ColAcc<1, G> {
+    /// `a b`, with the 16 rows of `a` in shared memory. Two chains of products, so that no product waits for
+    /// the one before.
+    #[inline(always)]
+    pub fn product<S: Stored, const K: usize>(
+        a: &SharedTile<S, 1, K>,
+        b: &OperandB<S::As, K, G>,
+        warp: Warp,
+    ) -> Self {
+        let mut chains = [Self::zero(); 2];
+        S::rows(a, warp, |k, a| {
+            let b = b.k_step(k);
+            for g in 0..G {
+                // SAFETY: `Warp` stands for 32 converged lanes.
+                unsafe { S::As::mma(&mut chains[k % 2].0[0][g], a, b[g]) }
+            }
+        });
+        let [mut sum, other] = chains;
+        sum.each(|r, g, i, x| *x += other.0[r][g][i]);
+        sum
+    }
+}
+
+impl<const R: usize, const G: usize> ColAcc<R, G> {
+    /// All zeros.
+    #[inline(always)]
+    pub fn zero() -> Self {
+        ColAcc([[[0.0; 4]; G]; R])
+    }
+
+    /// `self += a^T b`, with the 16 rows of `a` in shared memory.
+    #[inline(always)]
+    pub fn add_transposed<S: Stored>(
+        &mut self,
+        a: &SharedTile<S, 1, R>,
+        b: &ColFrag<S::As, 1, G>,
+        warp: Warp,
+    ) {
+        S::columns(a, warp, |r, a| {
+            for g in 0..G {
+                // SAFETY: `Warp` stands for 32 converged lanes.
+                unsafe { S::As::mma(&mut self.0[r][g], a, b.0[0][g]) }
+            }
+        });
+    }
+
+    /// `f` of each value.
+    #[inline(always)]
+    pub fn map(&mut self, f: impl Fn(f32) -> f32) {
+        self.each(|_, _, _, x| *x = f(*x));
+    }
+
+    /// Column `c` times `v[c]`.
+    #[inline(always)]
+    pub fn scale_columns(&mut self, v: &ColVec<f32, G>) {
+        self.each(|_, g, i, x| *x *= v.0[g][i % 2]);
+    }
+
+    /// Keeps rows `first..end[c]` of column `c`, where `first` is the index of the first row. The others
+    /// become minus infinity.
+    #[inline(always)]
+    pub fn keep_before(&mut self, end: &ColVec<i32, G>, first: u32, warp: Warp) {
+        let first = (first + warp.lane / 4) as i32;
+        self.each(|r, g, i, x| {
+            if (r * 16 + i / 2 * 8) as i32 >= end.0[g][i % 2] - first {
+                *x = f32::NEG_INFINITY
+            }
+        });
+    }
+
+    /// Keeps rows `start[c]..` of column `c`. The others become minus infinity.
+    #[inline(always)]
+    pub fn keep_from(&mut self, start: &ColVec<i32, G>, first: u32, warp: Warp) {
+        let first = (first + warp.lane / 4) as i32;
+        self.each(|r, g, i, x| {
+            if ((r * 16 + i / 2 * 8) as i32) < start.0[g][i % 2] - first {
+                *x = f32::NEG_INFINITY
+            }
+        });
+    }
+
+    /// The largest value of each column among this lane's rows.
+    #[inline(always)]
+    pub fn lane_max(&self) -> ColVec<f32, G> {
+        ColVec(core::array::from_fn(|g| {
+            core::array::from_fn(|c| {
+                let mut x = self.0[0][g][c].max(self.0[0][g][c + 2]);
+                for r in 1..R {
+                    x = x.max(self.0[r][g][c].max(self.0[r][g][c + 2]));
+                }
+                x
+            })
+        }))
+    }
+
+    /// `f(value, column)` as the B operand of the next product: rows become k. Columns are indexed as in
+    /// [`ColVec`].
+    #[inline(always)]
+    pub fn to_operand<E: TensorCore>(
+        &self,
+        _warp: Warp,
+        f: impl Fn(f32, [usize; 2]) -> f32,
+    ) -> ColFrag<E, R, G> {
+        ColFrag(
+            core::array::from_fn(|r| {
+                core::array::from_fn(|g| {
+                    core::array::from_fn(|h| {
+                        let [lo, hi] = [0, 1].map(|c| f(self.0[r][g][2 * h + c], [g, c]));
+                        // SAFETY: `Warp` stands for 32 converged lanes.
+                        unsafe { movmatrix_trans(E::pack(lo, hi)) }
+                    })
+                })
+            }),
+            PhantomData,
+        )
+    }
+
+    #[inline(always)]
+    fn each(&mut self, mut f: impl FnMut(usize, usize, usize, &mut f32)) {
+        for r in 0..R {
+            for g in 0..G {
+                for i in 0..4 {
+                    f(r, g, i, &mut self.0[r][g][i])
+                }
+            }
+        }
+    }
+}
+
+impl<const G: usize> ColSum<G> {
+    /// Zero sums.
+    #[inline(always)]
+    pub fn zero() -> Self {
+        ColSum([[0.0; 4]; G])
+    }
+
+    /// Adds the columns of `b`.
+    #[inline(always)]
+    pub fn add<E: TensorCore, const K: usize>(&mut self, b: &ColFrag<E, K, G>, _warp: Warp) {
+        for k in 0..K {
+            for g in 0..G {
+                // SAFETY: `Warp` stands for 32 converged lanes.
+                unsafe { E::mma(&mut self.0[g], [E::ONES; 4], b.0[k][g]) }
+            }
+        }
+    }
+
+    /// Column `c` times `v[c]`.
+    #[inline(always)]
+    pub fn scale(&mut self, v: &ColVec<f32, G>) {
+        for g in 0..G {
+            for i in 0..4 {
+                self.0[g][i] *= v.0[g][i % 2];
+            }
+        }
+    }
+
+    /// The sums.
+    #[inline(always)]
+    pub fn total(&self) -> ColVec<f32, G> {
+        ColVec(self.0.map(|t| [t[0], t[1]]))
+    }
+}

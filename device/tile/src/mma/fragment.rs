@@ -1,0 +1,272 @@
+//! Register fragments of one warp: `M` row tiles by `N` column tiles of 16x16.
+use crate::group::WarpRows;
+use crate::mma::{Mma, RowVec};
+use crate::shared::SharedTile;
+use crate::shared::reader::Reader;
+use crate::{Warp, layout};
+use core::marker::PhantomData;
+use cuda_std::ldmatrix::ldmatrix_x4;
+use cuda_std::math::{in_order, in_order_b32, opaque};
+
+/// f32 accumulator (C/D of m16n8k16): `[row tile][column tile][8-column half][register]`, registers as in
+/// [`layout::acc_element`].
+#[derive(Clone, Copy)]
+pub struct Acc<const M: usize, const N: usize>(pub(crate) [[[[f32; 4]; 2]; N]; M]);
+
+/// One column per row of the warp's `16 * M` rows, relative to each lane's first column, so that an element
+/// compares with a constant.
+#[derive(Clone, Copy)]
+pub struct RowBounds<const M: usize>([[i32; 2]; M]);
+
+/// A operand (A of m16n8k16) in registers: `[k-step][row tile]`.
+#[derive(Clone, Copy)]
+pub struct AFrag<E, const M: usize, const K: usize> {
+    pub(crate) registers: [[[u32; 4]; M]; K],
+    element: PhantomData<E>,
+}
+
+/// A operand in a shared tile of `R x K` base tiles, which it borrows: the `M` row tiles of a warp. The
+/// first `HELD` k-steps stay in registers, the others are read again at each use.
+#[derive(Clone, Copy)]
+pub struct Resident<'t, E, const R: usize, const M: usize, const K: usize, const HELD: usize> {
+    held: [[[u32; 4]; M]; HELD],
+    rest: Reader<E, R, K>,
+    /// Shared address of its first row.
+    pub(crate) first_row: u32,
+    tile: PhantomData<&'t SharedTile<E, R, K>>,
+}
+
+/// Step `at` of a product with `of` steps. Other work is dealt out over the steps and fills the issue slots
+/// between tensor-core instructions: ptxas schedules freely within a basic block, but starts from the order
+/// of the source.
+#[derive(Clone, Copy)]
+pub struct Part {
+    pub(crate) at: usize,
+    pub(crate) of: usize,
+}
+impl Part {
+    /// The single step of work that is not divided.
+    pub const ALL: Part = Part { at: 0, of: 1 };
+
+    /// The share of `total` items that this step has.
+    #[inline(always)]
+    pub fn share(self, total: usize) -> core::ops::Range<usize> {
+        (self.at * total).div_ceil(self.of)..((self.at + 1) * total).div_ceil(self.of)
+    }
+}
+
+#[inline(always)]
+fn load_k_step<E: Mma, const R: usize, const M: usize, const K: usize>(
+    reader: &Reader<E, R, K>,
+    k: usize,
+) -> [[u32; 4]; M] {
+    // SAFETY: readers come from a readable tile and a `Warp` (32 converged lanes), and address rows of that
+    // tile.
+    core::array::from_fn(|m| unsafe { ldmatrix_x4(reader.tile(m, k)) })
+}
+
+impl<E, const M: usize, const K: usize> AFrag<E, M, K> {
+    /// All zeros.
+    #[inline(always)]
+    pub fn zero() -> Self {
+        AFrag { registers: [[[0; 4]; M]; K], element: PhantomData }
+    }
+}
+
+impl<'t, E: Mma, const R: usize, const M: usize, const K: usize, const HELD: usize>
+    Resident<'t, E, R, M, K, HELD>
+{
+    /// The rows `rows` of `tile`.
+    #[inline(always)]
+    pub fn load(tile: &'t SharedTile<E, R, K>, rows: WarpRows<R, M>) -> Self {
+        const { assert!(HELD <= K, "no more k-steps can be held than there are") }
+        let rest = tile.columns_first(rows.first(), rows.warp());
+        Resident {
+            held: core::array::from_fn(|k| load_k_step(&rest, k)),
+            rest,
+            first_row: tile.base + SharedTile::<E, R, K>::offset(rows.first(), 0),
+            tile: PhantomData,
+        }
+    }
+
+    /// The registers of k-step `k`.
+    #[inline(always)]
+    pub(crate) fn k_step(&self, k: usize) -> [[u32; 4]; M] {
+        if k < HELD { self.held[k] } else { load_k_step(&self.rest, k) }
+    }
+}
+
+impl<const M: usize> RowBounds<M> {
+    /// Column `of(row)` of each row. Rows and columns count from the warp's first.
+    #[inline(always)]
+    pub fn new(of: impl Fn(u32) -> i32, warp: Warp) -> Self {
+        RowBounds(core::array::from_fn(|m| {
+            [0, 2].map(|i| {
+                let [row, column] = layout::acc_element(warp.lane, i);
+                of(m as u32 * 16 + row) - column as i32
+            })
+        }))
+    }
+
+    /// The least of the lane's rows in the first row tile.
+    #[inline(always)]
+    pub fn first(&self) -> i32 {
+        self.0[0][0].min(self.0[0][1])
+    }
+
+    /// The greatest of the lane's rows in the last row tile.
+    #[inline(always)]
+    pub fn last(&self) -> i32 {
+        self.0[M - 1][0].max(self.0[M - 1][1])
+    }
+}
+
+impl<const M: usize, const N: usize> Acc<M, N> {
+    /// All zeros.
+    #[inline(always)]
+    pub fn zero() -> Self {
+        Acc([[[[0.0; 4]; 2]; N]; M])
+    }
+
+    /// An accumulator that the next product overwrites.
+    #[inline(always)]
+    pub fn unset() -> Self {
+        Self::zero()
+    }
+
+    /// All zeros, hidden from the compiler: LLVM would peel off the first round of a loop that starts with
+    /// constants.
+    #[inline(always)]
+    pub fn cleared() -> Self {
+        let mut acc = Self::unset();
+        acc.each(|_, _, _, _, x| *x = f32::from_bits(opaque(0)));
+        acc
+    }
+
+    /// Replaces each value by `f` of it.
+    #[inline(always)]
+    pub fn map(&mut self, f: impl Fn(f32) -> f32) {
+        self.each(|_, _, _, _, x| *x = f(*x));
+    }
+
+    /// Multiplies row `r` by `v[r]`.
+    #[inline(always)]
+    pub fn scale_rows(&mut self, v: &RowVec<M>) {
+        self.each(|m, _, _, i, x| *x *= v.0[m][i / 2]);
+    }
+
+    /// The largest value of each row among this lane's columns.
+    #[inline(always)]
+    pub fn lane_max(&self) -> RowVec<M> {
+        let mut r = RowVec([[f32::NEG_INFINITY; 2]; M]);
+        for n in 0..N {
+            for h in 0..2 {
+                for m in 0..M {
+                    for i in 0..2 {
+                        let t = &self.0[m][n][h];
+                        r.0[m][i] = r.0[m][i].max(t[2 * i].max(t[2 * i + 1]));
+                    }
+                }
+            }
+        }
+        r
+    }
+
+    /// Keeps the columns before each row's `end`. The others become minus infinity.
+    #[inline(always)]
+    pub fn keep_before(&mut self, end: &RowBounds<M>) {
+        self.each(|m, n, h, i, x| {
+            if Self::column(n, h, i) >= end.0[m][i / 2] {
+                *x = f32::NEG_INFINITY
+            }
+        });
+    }
+
+    /// Keeps the columns from each row's `start` on. The others become minus infinity.
+    #[inline(always)]
+    pub fn keep_from(&mut self, start: &RowBounds<M>) {
+        self.each(|m, n, h, i, x| {
+            if Self::column(n, h, i) < start.0[m][i / 2] {
+                *x = f32::NEG_INFINITY
+            }
+        });
+    }
+
+    /// Replaces each value by `f(value, distance)`, with the distance in columns from the element to its
+    /// row's column in `from`: negative where the element is behind that column.
+    #[inline(always)]
+    pub fn map_distances(&mut self, from: &RowBounds<M>, f: impl Fn(f32, f32) -> f32) {
+        let from = from.0.map(|rows| rows.map(|column| column as f32));
+        self.each(|m, n, h, i, x| *x = f(*x, from[m][i / 2] - Self::column(n, h, i) as f32));
+    }
+
+    /// Column of a register, from the lane's first.
+    #[inline(always)]
+    fn column(n: usize, h: usize, i: usize) -> i32 {
+        (n * 16 + h * 8 + i % 2) as i32
+    }
+
+    /// One step of `to = f(self)`, packed as the A operand of the next product. The arguments of `f` are the
+    /// value and `[row tile, index of the lane's row in it]`.
+    #[inline(always)]
+    pub fn map_to_operand<E: Mma>(
+        &self,
+        to: &mut AFrag<E, M, N>,
+        part: Part,
+        f: impl Fn(f32, [usize; 2]) -> f32,
+    ) {
+        for i in part.share(N * 2 * M * 2) {
+            let (n, h, m, r) = (i / (4 * M), i / (2 * M) % 2, i / 2 % M, i % 2);
+            let t = &self.0[m][n][h];
+            to.registers[n][m][2 * h + r] = E::pack(f(t[2 * r], [m, r]), f(t[2 * r + 1], [m, r]));
+        }
+    }
+
+    /// `f(self)`, packed as the A operand of the next product, and the sums of its rows over this lane's
+    /// columns before rounding. The arguments of `f` are the value and `[row tile, index of the lane's row
+    /// in it]`.
+    ///
+    /// `ORDERED` keeps each addition beside its values. Otherwise LLVM sinks all additions below the last
+    /// value, and the assembler schedules the exponentials differently: up to 10 % faster or slower.
+    #[inline(always)]
+    pub fn to_operand<E: Mma, const ORDERED: bool>(
+        &self,
+        f: impl Fn(f32, [usize; 2]) -> f32,
+    ) -> (AFrag<E, M, N>, RowVec<M>) {
+        let mut to = AFrag::zero();
+        // Two chains of additions a row.
+        let mut sums = [[[0.0; 2]; 2]; M];
+        for i in 0..N * 4 * M {
+            let (n, h, m, r) = (i / (4 * M), i / (2 * M) % 2, i / 2 % M, i % 2);
+            let t = &self.0[m][n][h];
+            let (a, b) = (f(t[2 * r], [m, r]), f(t[2 * r + 1], [m, r]));
+            let sum = if n == 0 { a + b } else { sums[m][r][h] + a + b };
+            sums[m][r][h] = if ORDERED { in_order(sum) } else { sum };
+            to.registers[n][m][2 * h + r] = in_order_b32(E::pack(a, b));
+        }
+        (to, RowVec(sums.map(|rows| rows.map(|[a, b]| a + b))))
+    }
+
+    #[inline(always)]
+    pub(crate) fn each(&mut self, mut f: impl FnMut(usize, usize, usize, usize, &mut f32)) {
+        for m in 0..M {
+            for n in 0..N {
+                for h in 0..2 {
+                    for i in 0..4 {
+                        f(m, n, h, i, &mut self.0[m][n][h][i])
+                    }
+                }
+            }
+        }
+    }
+
+    /// Multiplies row `r` by `v[r]`. If `v[r]` is negative, the row becomes 0 instead, whatever it
+    /// contained.
+    #[inline(always)]
+    pub fn scale_or_clear_rows(&mut self, v: &RowVec<M>) {
+        self.each(|m, _, _, i, x| {
+            let factor = v.0[m][i / 2];
+            *x = if factor < 0.0 { 0.0 } else { *x * factor };
+        });
+    }
+}

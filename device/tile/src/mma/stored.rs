@@ -1,0 +1,154 @@
+//! Tiles of an element type as A operands, as they are or transposed.
+use crate::Warp;
+use crate::mma::TensorCore;
+use crate::shared::SharedTile;
+use contract::{Bf16, E4m3, Element, F16, Native};
+use cuda_std::ldmatrix::{ldmatrix_x4, ldmatrix_x4_trans};
+use cuda_std::math::{permute_bytes, unpack_e4m3};
+
+/// An element type of shared tiles for products with few columns. Such a product may sum its k-steps in any
+/// column order, as long as both operands agree: `right_word` defines the order of the B operand's words.
+pub trait Stored: Element {
+    /// The type that tensor cores multiply.
+    type As: TensorCore;
+    /// The value of a stored number divided by the value of its operand: 1, unless bits are only shifted.
+    const FACTOR: f32;
+    /// Whether rows `i` and `i + 8` of a row tile of [`Stored::columns`] are columns `2i` and `2i + 1` of
+    /// the tile, rather than columns `i` and `i + 8`.
+    const PAIRED: bool;
+    /// For word `i` of k-step `k`: which word (two elements of `As`) of a row of the B operand's transpose
+    /// lane 0 of four has, and the distance in words to the next lane's.
+    fn right_word(k: usize, i: usize) -> [u32; 2];
+    /// Calls `f(k-step, A operand)` for the tile.
+    fn rows<const K: usize>(tile: &SharedTile<Self, 1, K>, warp: Warp, f: impl FnMut(usize, [u32; 4]));
+    /// Calls `f(row tile, A operand)` for the tile's transpose.
+    fn columns<const R: usize>(tile: &SharedTile<Self, 1, R>, warp: Warp, f: impl FnMut(usize, [u32; 4]));
+}
+
+macro_rules! as_they_are {
+    ($($e:ident),*) => { $(impl Stored for $e {
+        type As = $e;
+        const FACTOR: f32 = 1.0;
+        const PAIRED: bool = false;
+        #[inline(always)]
+        fn right_word(k: usize, i: usize) -> [u32; 2] {
+            [(k * 8 + i * 4) as u32, 1]
+        }
+        #[inline(always)]
+        fn rows<const K: usize>(
+            tile: &SharedTile<Self, 1, K>,
+            warp: Warp,
+            mut f: impl FnMut(usize, [u32; 4]),
+        ) {
+            let reader = tile.columns_first(0, warp);
+            for k in 0..K {
+                // SAFETY: `reader` addresses rows of a readable tile, and `Warp` stands for 32 converged
+                // lanes.
+                f(k, unsafe { ldmatrix_x4(reader.tile(0, k)) })
+            }
+        }
+        #[inline(always)]
+        fn columns<const R: usize>(
+            tile: &SharedTile<Self, 1, R>,
+            warp: Warp,
+            mut f: impl FnMut(usize, [u32; 4]),
+        ) {
+            let reader = tile.rows_first(warp);
+            for r in 0..R {
+                // SAFETY: as above.
+                f(r, unsafe { ldmatrix_x4_trans(reader.tile(0, r)) })
+            }
+        }
+    })* };
+}
+as_they_are!(F16, Bf16);
+
+/// Eight-bit elements, multiplied as f16. `pairs` makes of a word the operands of its bytes 0, 1 and of 2, 3;
+/// `halves` of bytes 0, 2 and of 1, 3.
+macro_rules! eight_bits {
+    ($e:ty, factor $factor:literal, pairs $pairs:expr, halves $halves:expr) => {
+        impl Stored for $e {
+            type As = F16;
+            const FACTOR: f32 = $factor;
+            const PAIRED: bool = true;
+            // `ldmatrix` gives a lane four neighbouring columns: two are columns `2t` of a k-step, two
+            // `2t + 8`.
+            #[inline(always)]
+            fn right_word(k: usize, i: usize) -> [u32; 2] {
+                [(k * 8 + i) as u32, 2]
+            }
+            #[inline(always)]
+            fn rows<const K: usize>(
+                tile: &SharedTile<Self, 1, K>,
+                warp: Warp,
+                mut f: impl FnMut(usize, [u32; 4]),
+            ) {
+                let reader = tile.columns_first(0, warp);
+                for k in 0..K / 2 {
+                    // SAFETY: as above.
+                    let [a, b, c, d] = unsafe { ldmatrix_x4(reader.tile(0, k)) }.map($pairs);
+                    f(2 * k, [a[0], b[0], a[1], b[1]]);
+                    f(2 * k + 1, [c[0], d[0], c[1], d[1]]);
+                }
+            }
+            // Transposed in units of two columns: a word is two rows of columns `2i` and `2i + 1`. Sorted by
+            // column, it is two rows of the operand.
+            #[inline(always)]
+            fn columns<const R: usize>(
+                tile: &SharedTile<Self, 1, R>,
+                warp: Warp,
+                mut f: impl FnMut(usize, [u32; 4]),
+            ) {
+                let reader = tile.columns_first(0, warp);
+                for r in 0..R / 2 {
+                    // SAFETY: as above.
+                    let [a, b, c, d] = unsafe { ldmatrix_x4_trans(reader.tile(0, r)) }.map($halves);
+                    f(2 * r, [a[0], a[1], b[0], b[1]]);
+                    f(2 * r + 1, [c[0], c[1], d[0], d[1]]);
+                }
+            }
+        }
+    };
+}
+eight_bits!(Native<E4m3>, factor 1.0, pairs unpack_e4m3, halves |x| unpack_e4m3(permute_bytes(x, 0x3120)));
+eight_bits!(E4m3, factor 256.0, pairs |x| shift_odd_even(permute_bytes(x, 0x3120)), halves shift_odd_even);
+
+/// Bytes 0, 2 and bytes 1, 3 as f16, each 2^-8 of its number: sign, exponent and mantissa of an e4m3 lie in
+/// an f16 as they are, but for the bias of the exponent, subnormal numbers too. NaN becomes 480 * 2^-8.
+#[inline(always)]
+fn shift_odd_even(x: u32) -> [u32; 2] {
+    let odd = (x & 0x8000_8000) | (x & 0x7f00_7f00) >> 1;
+    let even = (x & 0x0080_0080) << 8 | (x & 0x007f_007f) << 7;
+    [even, odd]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::shift_odd_even;
+
+    /// The number that the bits of an f16 are.
+    fn f16(bits: u32) -> f64 {
+        let (exponent, mantissa) = ((bits >> 10 & 31) as i32, (bits & 1023) as f64);
+        let magnitude = match exponent {
+            0 => mantissa * 2f64.powi(-24),
+            _ => (1024.0 + mantissa) * 2f64.powi(exponent - 25),
+        };
+        if bits & 0x8000 == 0 { magnitude } else { -magnitude }
+    }
+
+    #[test]
+    fn bits_are_shifted_to_their_number() {
+        for bits in (0..256u32).filter(|bits| bits & 0x7f != 0x7f) {
+            let (exponent, mantissa) = ((bits >> 3 & 15) as i32, (bits & 7) as f64);
+            let magnitude = match exponent {
+                0 => mantissa * 2f64.powi(-9),
+                _ => (8.0 + mantissa) * 2f64.powi(exponent - 10),
+            };
+            let number = if bits & 0x80 == 0 { magnitude } else { -magnitude };
+            for (byte, word, half) in [(0, 0, 0), (1, 1, 0), (2, 0, 1), (3, 1, 1)] {
+                let shifted = shift_odd_even(bits << (8 * byte))[word] >> (16 * half) & 0xffff;
+                assert_eq!(f16(shifted) * 256.0, number, "{bits:#x}, byte {byte}");
+            }
+        }
+    }
+}

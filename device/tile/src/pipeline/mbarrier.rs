@@ -1,0 +1,213 @@
+//! The mbarrier pipeline: producers fill stages, consumers read them.
+//!
+//! Stage `s` has two mbarriers. A phase of *full* completes when the stage's copies have landed: the copies
+//! themselves arrive, so that the producer goes on to the next stage at once. A phase of *empty* completes
+//! when every consumer thread has released the stage. [`StageGuard`](crate::pipeline::StageGuard)'s file has
+//! the same for TMA and warpgroups.
+//!
+//! Both sides take the stages in one order and track rounds through the ring by parity. Round `r` is phase
+//! `r` of both barriers: *full* when the stage is filled, *empty* when it is released. The producer waits
+//! for the release in the round before; in round 0 it waits for the phase before phase 0, which counts as
+//! complete.
+//!
+//! Each side gets its stages in a closure. Whatever must follow a stage, or the last stage, follows the
+//! closure and cannot be forgotten.
+use crate::copy::{CpAsync, GroupTransport, Transport};
+use crate::group::{ThreadGroup, WarpRows};
+use crate::pipeline::InFlight;
+use crate::shared::{Place, SharedLayout};
+use crate::tma::TileInfo;
+use crate::{Block, Warp};
+use contract::Kernel;
+use core::marker::PhantomData;
+use cuda_std::mbarrier;
+
+/// `S` empty stages and their mbarriers. `By` is the transport that fills them: one warp's `cp.async`, or
+/// TMA.
+pub struct MbarrierPipeline<T, const S: usize, By> {
+    pub(crate) base: u32,
+    what: PhantomData<(T, By)>,
+}
+
+/// The producer side: the right to fill stages.
+pub struct Producer<T, const S: usize, By> {
+    pub(crate) state: PipelineState<T, S>,
+    pub(crate) warp: Warp,
+    pub(crate) by: PhantomData<By>,
+}
+
+/// The consumer side: the right to read stages.
+pub struct Consumer<T, const S: usize, By = CpAsync<Warp>> {
+    pub(crate) state: PipelineState<T, S>,
+    pub(crate) warp: Warp,
+    pub(crate) by: PhantomData<By>,
+}
+
+/// The consumer warps of a block: all but the last.
+pub struct Consumers<K> {
+    warp: Warp,
+    contract: PhantomData<K>,
+}
+
+impl<K: Kernel> Consumers<K> {
+    /// The number of consumer threads.
+    const THREADS: u32 = K::THREADS - <Warp as ThreadGroup>::THREADS;
+
+    /// Divides a tile's `R` row tiles among the consumers, `M` per warp. Returns this warp's rows.
+    #[inline(always)]
+    pub fn rows<const R: usize, const M: usize>(&self) -> WarpRows<R, M> {
+        const {
+            assert!(
+                R.is_multiple_of(M) && Self::THREADS as usize == R / M * 32,
+                "the consumers' warps must share the rows"
+            )
+        }
+        // SAFETY: the number of consumer warps is that of the warps that share the rows; they are numbered
+        // from 0.
+        unsafe { WarpRows::new(self.warp, self.warp.index) }
+    }
+}
+
+/// An mbarrier of a stage.
+#[derive(Clone, Copy)]
+pub(crate) struct Barrier {
+    pub(crate) address: u32,
+}
+
+impl Barrier {
+    /// Waits until the phase of this parity is complete. All lanes have seen it then, and the warp is
+    /// converged.
+    #[inline(always)]
+    fn wait(self, parity: u32, warp: Warp) {
+        // SAFETY: `specialize` has initialised it, and a barrier of the block came after.
+        while warp.any(!unsafe { mbarrier::test_wait_parity(self.address, parity) }) {}
+    }
+}
+
+/// The next stage and the parity of its round (CUTLASS: `PipelineState`).
+pub(crate) struct PipelineState<T, const S: usize> {
+    pub(crate) base: u32,
+    pub(crate) stage: u32,
+    pub(crate) parity: u32,
+    what: PhantomData<T>,
+}
+
+impl<T: SharedLayout, const S: usize> PipelineState<T, S> {
+    #[inline(always)]
+    pub(crate) fn first(base: u32) -> Self {
+        PipelineState { base, stage: 0, parity: 0, what: PhantomData }
+    }
+    #[inline(always)]
+    pub(crate) fn address(&self) -> u32 {
+        self.base + self.stage * T::BYTES as u32
+    }
+    #[inline(always)]
+    pub(crate) fn full(&self) -> Barrier {
+        Barrier { address: self.base + (S * T::BYTES) as u32 + self.stage * (2 * mbarrier::BYTES) as u32 }
+    }
+    #[inline(always)]
+    pub(crate) fn empty(&self) -> Barrier {
+        Barrier { address: self.full().address + mbarrier::BYTES as u32 }
+    }
+    /// The address of the stage's tile info, behind all barriers.
+    #[inline(always)]
+    pub(crate) fn info(&self) -> u32 {
+        self.base + (S * (T::BYTES + 2 * mbarrier::BYTES)) as u32 + self.stage * size_of::<TileInfo>() as u32
+    }
+    #[inline(always)]
+    pub(crate) fn advance(&mut self) {
+        let last = self.stage == S as u32 - 1;
+        self.parity ^= last as u32;
+        self.stage = if last { 0 } else { self.stage + 1 };
+    }
+}
+
+// SAFETY: the stages and their barriers, which no thread accesses before `specialize`.
+unsafe impl<T: SharedLayout, const S: usize, By: Transport> Place for MbarrierPipeline<T, S, By> {
+    const BYTES: usize = {
+        assert!(S > 0, "a ring has a stage");
+        assert!(T::BYTES.is_multiple_of(T::ALIGN), "stages follow each other");
+        (S * (T::BYTES + 2 * mbarrier::BYTES + By::INFO_BYTES)).next_multiple_of(By::ROUND)
+    };
+    const ALIGN: usize = if T::ALIGN > mbarrier::BYTES { T::ALIGN } else { mbarrier::BYTES };
+    #[inline(always)]
+    unsafe fn at(base: u32) -> Self {
+        MbarrierPipeline { base, what: PhantomData }
+    }
+}
+
+impl<T: SharedLayout, const S: usize, By: GroupTransport<Group = Warp>> MbarrierPipeline<T, S, By> {
+    /// Lands `first`, whose copies all warps have started. Then the last warp `produce`s stages and the
+    /// others `consume` them.
+    ///
+    /// The producer stays until its last copies have landed, because PTX does not define the copies of a
+    /// thread that has exited. The block is consumed: no barrier of the whole block may follow.
+    #[inline(always)]
+    pub fn specialize<U: SharedLayout, K: Kernel>(
+        self,
+        first: InFlight<U, CpAsync<Block<K>>>,
+        mut block: Block<K>,
+        produce: impl FnOnce(&mut Producer<T, S, By>),
+        consume: impl FnOnce(U, &mut Consumer<T, S, By>, Consumers<K>),
+    ) {
+        let mut state = PipelineState::<T, S>::first(self.base);
+        for _ in 0..S {
+            let (full, empty) = (state.full(), state.empty());
+            // Nothing in the branch can fail: with assertions, too, all lanes come to the barrier together.
+            if block.member() == 0 {
+                // SAFETY: the bytes behind the stages, which `self` stood for; one thread, and the barrier in
+                // `land` follows.
+                unsafe {
+                    mbarrier::init(full.address, By::ARRIVALS);
+                    mbarrier::init(empty.address, Consumers::<K>::THREADS);
+                }
+            }
+            state.advance();
+        }
+        let (landed, warp) = (first.land(&mut block), block.warp());
+        let state = PipelineState::first(self.base);
+        if warp.index == K::THREADS / 32 - 1 {
+            produce(&mut Producer { state, warp, by: PhantomData });
+            By::wait_all();
+        } else {
+            consume(
+                landed,
+                &mut Consumer { state, warp, by: PhantomData },
+                Consumers { warp, contract: PhantomData },
+            )
+        }
+    }
+}
+
+impl<T: SharedLayout, const S: usize, By: GroupTransport> Producer<T, S, By> {
+    /// The producer warp.
+    #[inline(always)]
+    pub fn warp(&self) -> Warp {
+        self.warp
+    }
+
+    /// Waits until the next stage is empty and starts its copies, which arrive at *full* when they land.
+    #[inline(always)]
+    pub fn produce(&mut self, copy: impl FnOnce(&T::Slot<By>)) {
+        self.state.empty().wait(self.state.parity ^ 1, self.warp);
+        // SAFETY: no consumer has a view of the stage: none has had one yet, or all have released it.
+        copy(&unsafe { T::slot(self.state.address()) });
+        // SAFETY: the phase has not ended: this is its filling.
+        unsafe { By::arrive(self.state.full().address) }
+        self.state.advance();
+    }
+}
+
+impl<T: SharedLayout, const S: usize, By: GroupTransport> Consumer<T, S, By> {
+    /// Waits for the next stage, lets `read` use it, and releases it.
+    #[inline(always)]
+    pub fn consume(&mut self, read: impl FnOnce(&T)) {
+        self.state.full().wait(self.state.parity, self.warp);
+        // SAFETY: the producer's copies have landed, which every lane has seen; it refills the stage only
+        // after all have arrived at *empty*, and the view ends with the call.
+        read(&unsafe { T::at(self.state.address()) });
+        // SAFETY: every consumer thread arrives once a phase, which cannot have ended without it.
+        unsafe { mbarrier::arrive(self.state.empty().address) }
+        self.state.advance();
+    }
+}

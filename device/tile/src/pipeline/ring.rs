@@ -1,0 +1,228 @@
+//! Stages that a thread group fills with `cp.async` and reads.
+//!
+//! | state | access | left by |
+//! |---|---|---|
+//! | [`Unfilled`], [`Ring`] | none | `fill`, `prologue` |
+//! | a slot | every thread of the group writes its share | the end of the closure, which commits one group
+//! of copies |
+//! | [`InFlight`], a stage of [`Pipeline`] | none | `land`, `advance`: wait for the group of copies, then a
+//! barrier |
+//! | [`Ready`], the result of `land` | every thread of the group reads | dropping it, before the next
+//! `advance` |
+//!
+//! One barrier per stage serves two purposes: it shows each thread the copies of the others, and it proves
+//! that every thread has left the previous stage. So `advance` returns the stage to read and refills the
+//! stage just left. Every `advance` commits a group of copies, an empty one if there is nothing left to
+//! copy, so that the number of groups in flight is constant. Groups of other pipelines in between only make
+//! a wait longer.
+use crate::Block;
+use crate::copy::{CpAsync, GroupTransport, Transport};
+use crate::exchange::Scratch;
+use crate::group::sealed::Synchronize;
+use crate::shared::{Place, SharedLayout};
+use contract::Kernel;
+use core::marker::PhantomData;
+use core::ops::Deref;
+
+/// A stage that the group may read: its copies have landed, and a barrier has passed.
+pub struct Ready<'p, T> {
+    view: T,
+    place: PhantomData<&'p T>,
+}
+
+impl<T: SharedLayout> Ready<'_, T> {
+    /// # Safety
+    /// - As [`SharedLayout::at`], for as long as the lifetime lasts.
+    #[inline(always)]
+    pub(crate) unsafe fn at(base: u32) -> Self {
+        // SAFETY: the caller's promise.
+        Ready { view: unsafe { T::at(base) }, place: PhantomData }
+    }
+}
+impl<T> Deref for Ready<'_, T> {
+    type Target = T;
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        &self.view
+    }
+}
+
+/// A place outside the ring, filled once before the ring.
+pub struct Unfilled<T, By> {
+    base: u32,
+    what: PhantomData<(T, By)>,
+}
+
+/// A place whose copies are in flight.
+#[must_use = "what was copied can only be used once it has landed"]
+pub struct InFlight<T, By> {
+    base: u32,
+    what: PhantomData<(T, By)>,
+}
+
+/// `S` empty stages.
+pub struct Ring<T, const S: usize, By> {
+    base: u32,
+    what: PhantomData<(T, By)>,
+}
+
+/// A place whose copies are in flight, and a ring's first stages, started after it.
+#[must_use = "what was copied can only be used once it has landed"]
+pub struct Prologue<U, T, const S: usize, By> {
+    lead: InFlight<U, By>,
+    kept: Pipeline<T, S, By>,
+}
+
+/// `S` stages in use: `S - 1` are in flight or being read, one is vacant.
+pub struct Pipeline<T, const S: usize, By> {
+    base: u32,
+    /// The stage that is read next.
+    read: u32,
+    /// The stage that was read last, or none: vacant after the next barrier.
+    left: u32,
+    what: PhantomData<(T, By)>,
+}
+
+// SAFETY: the bytes of one `T`, which no thread sees before it is filled.
+unsafe impl<T: SharedLayout, By: Transport> Place for Unfilled<T, By> {
+    const BYTES: usize = T::BYTES;
+    const ALIGN: usize = T::ALIGN;
+    #[inline(always)]
+    unsafe fn at(base: u32) -> Self {
+        Unfilled { base, what: PhantomData }
+    }
+}
+
+// SAFETY: the bytes of `S` of `T`, which no thread sees before they are filled.
+unsafe impl<T: SharedLayout, const S: usize, By: Transport> Place for Ring<T, S, By> {
+    const BYTES: usize = {
+        assert!(S > 0, "a ring has a stage");
+        assert!(T::BYTES.is_multiple_of(T::ALIGN), "stages follow each other");
+        S * T::BYTES
+    };
+    const ALIGN: usize = T::ALIGN;
+    #[inline(always)]
+    unsafe fn at(base: u32) -> Self {
+        Ring { base, what: PhantomData }
+    }
+}
+
+/// Starts the copies that fill the place at `base`, as one group.
+///
+/// # Safety
+/// - As [`SharedLayout::slot`]; no thread has a view of the place.
+#[inline(always)]
+pub(crate) unsafe fn fill<T: SharedLayout, By: GroupTransport>(base: u32, copy: impl FnOnce(&T::Slot<By>)) {
+    // SAFETY: the caller's promise; one filling, one group.
+    unsafe {
+        copy(&T::slot(base));
+        By::commit()
+    }
+}
+
+impl<T: SharedLayout, By: GroupTransport> Unfilled<T, By> {
+    /// Starts the copies that fill the place, as one group.
+    #[inline(always)]
+    pub fn fill(self, copy: impl FnOnce(&T::Slot<By>)) -> InFlight<T, By> {
+        // SAFETY: the place is this value's alone, and no thread has had a view of it yet.
+        unsafe { fill::<T, By>(self.base, copy) }
+        InFlight { base: self.base, what: PhantomData }
+    }
+}
+
+impl<T: SharedLayout, By: GroupTransport> InFlight<T, By> {
+    /// Waits for these copies and all others of the group's threads.
+    #[inline(always)]
+    pub fn land(self, group: &mut By::Group) -> T {
+        self.land_before(0, group)
+    }
+
+    /// Waits for these copies. The `younger` groups that were started later may stay in flight.
+    #[inline(always)]
+    fn land_before(self, younger: usize, group: &mut By::Group) -> T {
+        By::wait_all_but(younger);
+        group.sync_group();
+        // SAFETY: this thread's copies have landed, and the barrier shows it those of the others; `self` is
+        // consumed.
+        unsafe { T::at(self.base) }
+    }
+}
+
+impl<T: SharedLayout, const S: usize, By: GroupTransport> Ring<T, S, By> {
+    /// Starts the first `S - 1` stages, one group of copies each, after `lead`.
+    #[inline(always)]
+    pub fn prologue<U>(
+        self,
+        lead: InFlight<U, By>,
+        copy: impl FnMut(u32, &T::Slot<By>),
+    ) -> Prologue<U, T, S, By> {
+        Prologue { lead, kept: self.start(copy) }
+    }
+
+    /// Starts the first `S - 1` stages, one group of copies each.
+    #[inline(always)]
+    pub fn start(self, mut copy: impl FnMut(u32, &T::Slot<By>)) -> Pipeline<T, S, By> {
+        for i in 0..S as u32 - 1 {
+            // SAFETY: stage `i` is this value's alone, and no thread has had a view of it yet.
+            unsafe { fill::<T, By>(self.base + i * T::BYTES as u32, |slot| copy(i, slot)) }
+        }
+        let left = self.base + (S as u32 - 1) * T::BYTES as u32;
+        Pipeline { base: self.base, read: self.base, left, what: PhantomData }
+    }
+}
+
+impl<U: SharedLayout, T: SharedLayout, const S: usize, By: GroupTransport> Prologue<U, T, S, By> {
+    /// Waits for the place that was started first. The stages stay in flight.
+    #[inline(always)]
+    pub fn land(self, group: &mut By::Group) -> (U, Pipeline<T, S, By>) {
+        (self.lead.land_before(S - 1, group), self.kept)
+    }
+}
+
+impl<T: SharedLayout, const S: usize, By: GroupTransport> Pipeline<T, S, By> {
+    /// Waits for the oldest stage and for a barrier. Returns that stage, and lets `refill` start copies to
+    /// the stage that all threads have just left. With a single stage, `refill` comes first and is waited
+    /// for.
+    #[inline(always)]
+    pub fn advance(
+        &mut self,
+        group: &mut By::Group,
+        refill: impl FnOnce(&T::Slot<By>, &By::Group),
+    ) -> Ready<'_, T> {
+        let read = self.read;
+        if S == 1 {
+            group.sync_group();
+            // SAFETY: the barrier proves that every thread has left the stage.
+            unsafe { fill::<T, By>(read, |slot| refill(slot, group)) }
+            By::wait_all_but(0);
+            group.sync_group();
+        } else {
+            By::wait_all_but(S - 2);
+            group.sync_group();
+            let vacant = core::mem::replace(&mut self.left, read);
+            self.read = match S {
+                2 => vacant,
+                _ if read == self.base + (S as u32 - 1) * T::BYTES as u32 => self.base,
+                _ => read + T::BYTES as u32,
+            };
+            // SAFETY: the stage before `read` was handed out by the last `advance` (or never); `Ready`
+            // borrowed this pipeline, so no view of it is left, and the barrier proves that no other
+            // thread has one.
+            unsafe { fill::<T, By>(vacant, |slot| refill(slot, group)) }
+        }
+        // SAFETY: this thread's copies have landed, and the barrier shows it those of the others; the stage
+        // is refilled only by the next `advance`, which the borrow in `Ready` puts off.
+        unsafe { Ready::at(read) }
+    }
+}
+
+impl<T: SharedLayout, const S: usize, K: Kernel> Pipeline<T, S, CpAsync<Block<K>>> {
+    /// The stages as scratch memory, after all copies have landed and every warp has left the stages.
+    #[inline(always)]
+    pub fn reclaim(self, block: &mut Block<K>) -> Scratch<Ring<T, S, CpAsync<Block<K>>>> {
+        CpAsync::<Block<K>>::wait_all();
+        block.sync();
+        // SAFETY: the ring's place, which `self` alone stood for; no copy is under way, and no view is left.
+        unsafe { Scratch::new(self.base) }
+    }
+}

@@ -1,0 +1,138 @@
+//! Warp specialization on Hopper: one warpgroup produces, the others compute.
+use crate::group::{PingPong, Warpgroup};
+use crate::shared::Place;
+use crate::{Block, Warp};
+use contract::Kernel;
+use cuda_std::registers::{Registers, setmaxnreg_dec, setmaxnreg_inc};
+use cuda_std::{mbarrier, tma};
+
+/// A place with a producer side and a consumer side, which [`Block::specialize`] hands to different warps.
+pub trait Specialized: Place {
+    /// The number of producer threads, each in a warp of its own.
+    const PRODUCERS: u32;
+    /// The producer side, for a producer thread.
+    type Producer;
+    /// The consumer side, for a consumer warp.
+    type Consumer;
+    /// Initialises the place for `consumers` consumer warps.
+    ///
+    /// # Safety
+    /// - One thread calls this, and a block barrier follows before any use.
+    unsafe fn init(&self, consumers: u32);
+    /// The producer side of one warp.
+    ///
+    /// # Safety
+    /// - One thread of each of [`Self::PRODUCERS`] warps, or of more, has it, and no other thread. The warps
+    ///   are numbered from 0.
+    unsafe fn producer(self, warp: Warp) -> Self::Producer;
+    /// The consumer side of a warp.
+    ///
+    /// # Safety
+    /// - All consumer warps given to `init` have it, and no other warp.
+    unsafe fn consumer(self, warp: Warp) -> Self::Consumer;
+}
+
+impl<A: Specialized, B: Specialized> Specialized for (A, B) {
+    const PRODUCERS: u32 = if A::PRODUCERS > B::PRODUCERS { A::PRODUCERS } else { B::PRODUCERS };
+    type Producer = (A::Producer, B::Producer);
+    type Consumer = (A::Consumer, B::Consumer);
+    #[inline(always)]
+    unsafe fn init(&self, consumers: u32) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.0.init(consumers);
+            self.1.init(consumers);
+        }
+    }
+    #[inline(always)]
+    unsafe fn producer(self, warp: Warp) -> Self::Producer {
+        // SAFETY: the caller's promise.
+        unsafe { (self.0.producer(warp), self.1.producer(warp)) }
+    }
+    #[inline(always)]
+    unsafe fn consumer(self, warp: Warp) -> Self::Consumer {
+        // SAFETY: the caller's promise.
+        unsafe { (self.0.consumer(warp), self.1.consumer(warp)) }
+    }
+}
+
+/// Registers per thread of the producer warpgroup, beside `W` warpgroups that compute.
+struct Copying<const W: usize>;
+/// Registers per thread of `W` warpgroups that compute.
+struct Computing<const W: usize>;
+
+/// Registers per thread of the producer warpgroup and of the others.
+const fn registers(w: usize) -> [u32; 2] {
+    let [copying, computing] = match w {
+        2 => [24, 240],
+        3 => [32, 160],
+        _ => panic!("two or three warpgroups compute"),
+    };
+    // What a thread starts with: its share of 65,536, in steps of 8.
+    let start = 512 / (w as u32 + 1) / 8 * 8;
+    assert!(copying + w as u32 * computing <= (w as u32 + 1) * start, "the block has no more registers");
+    [copying, computing]
+}
+impl<const W: usize> Registers for Copying<W> {
+    const COUNT: u32 = registers(W)[0];
+}
+impl<const W: usize> Registers for Computing<W> {
+    const COUNT: u32 = registers(W)[1];
+}
+
+impl<K: Kernel> Block<K> {
+    /// Divides the block into a producer warpgroup and `W` warpgroups that run `compute`. The producer
+    /// warpgroup runs `copy` in one thread, or in one thread of each of [`Specialized::PRODUCERS`] warps,
+    /// and gives registers to the others.
+    ///
+    /// The block is consumed. Warpgroups that compute stay until their stores are written. Producers need
+    /// not stay, since the consumers wait for every load; a producer thread may even exit within `copy`
+    /// ([`Producer::load`](crate::pipeline::Producer::load)).
+    #[inline(always)]
+    pub fn specialize<P: Specialized, const W: usize>(
+        self,
+        shared: P,
+        copy: impl FnOnce(P::Producer),
+        compute: impl FnOnce(Warpgroup<W>, P::Consumer),
+    ) {
+        const {
+            assert!(K::THREADS == 128 * (W as u32 + 1), "a warpgroup copies, the others compute");
+            let [copying, computing] = registers(W);
+            assert!(copying < computing, "the one gives back what the others take");
+            assert!(P::PRODUCERS == 1 || P::PRODUCERS == 4, "one thread copies, or one of each warp");
+        }
+        let mut block = self;
+        // The same in all lanes, as the assembler must know to keep branches on it uniform.
+        let number = block.warp().uniform(block.thread / 32);
+        if block.thread == 0 {
+            // SAFETY: one thread, and the barrier follows.
+            unsafe { shared.init(4 * W as u32) };
+            mbarrier::fence_init();
+        }
+        block.sync();
+        let warp = Warp { index: number, lane: block.thread % 32 };
+        if number / 4 == 0 {
+            // SAFETY: the whole warpgroup takes this branch; it starts with more.
+            unsafe { setmaxnreg_dec::<Copying<W>>() };
+            // One thread is known by a constant.
+            if P::PRODUCERS > 1 && warp.lane == 0 {
+                // SAFETY: one thread of each of four warps.
+                copy(unsafe { shared.producer(warp) });
+            } else if P::PRODUCERS == 1 && block.thread == 0 {
+                // SAFETY: one thread.
+                copy(unsafe { shared.producer(Warp { index: 0, lane: 0 }) });
+            }
+        } else {
+            // SAFETY: the whole warpgroup takes this branch; the producer warpgroup has given back enough
+            // registers.
+            unsafe { setmaxnreg_inc::<Computing<W>>() };
+            let warp = Warp { index: number - 4, ..warp };
+            let index = number / 4 - 1;
+            // SAFETY: the other `4 * W` warps.
+            compute(Warpgroup { index, warp, ping_pong: PingPong::new(index) }, unsafe {
+                shared.consumer(warp)
+            });
+            tma::wait_all();
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! The mbarrier pipeline for TMA and `wgmma`: TMA fills stages, warpgroups read them.
+//!
+//! A phase of *full* completes when TMA has written the stage. Its one arrival, by the producer thread or by
+//! the first of several, announces the byte count. A phase of *empty* completes when every warp of every
+//! warpgroup has released the stage.
+//!
+//! Only `wgmma` reads these stages, by descriptor, so that no stage appears as a [`SharedTile`]. The
+//! descriptor is one 64-bit sum from the pipeline's: computing it anew would cost three instructions per
+//! product.
+use crate::Warp;
+use crate::pipeline::mbarrier::PipelineState;
+use crate::pipeline::{Consumer, MbarrierPipeline, Producer, Specialized};
+use crate::shared::{SharedLayout, SharedTile, SharedTiles};
+use crate::tma::{BroadcastTma, MapKind, TileInfo, Tma, TmaTile, TmaTransport};
+use contract::Element;
+use core::marker::PhantomData;
+use cuda_std::math::opaque_b64;
+use cuda_std::memory::{ld_shared_v4_b32_if, st_shared_v4_b32};
+use cuda_std::{mbarrier, thread};
+
+/// A stage that several products read. Dropping the guard releases the stage. (If the guard is forgotten,
+/// the stage is never refilled, and its producer waits for ever.)
+pub struct StageGuard<'c, T> {
+    descriptor: u64,
+    empty: u32,
+    warp: Warp,
+    consumer: PhantomData<&'c T>,
+}
+
+impl<E: Element, const R: usize, const C: usize, const COUNT: usize>
+    StageGuard<'_, SharedTiles<E, R, C, COUNT>>
+{
+    /// The descriptor of a tile of the stage.
+    #[inline(always)]
+    pub(crate) fn tile(&self, index: u32) -> u64 {
+        self.descriptor + index as u64 * SharedTile::<E, R, C>::bytes(SharedTile::<E, R, C>::BYTES as u32)
+    }
+
+    /// The shared address of a tile of the stage.
+    #[inline(always)]
+    pub(crate) fn address(&self, index: u32) -> u32 {
+        ((self.tile(index) & 0x3fff) as u32) << 4
+    }
+}
+
+impl<T> Drop for StageGuard<'_, T> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        // SAFETY: one arrival a warp and phase, which cannot have ended without it.
+        unsafe { mbarrier::arrive_if(self.empty, self.warp.lane == 0) }
+    }
+}
+
+impl<T: TmaTile, const S: usize, By: TmaTransport> Specialized for MbarrierPipeline<T, S, By> {
+    type Producer = Producer<T, S, By>;
+    type Consumer = Consumer<T, S, By>;
+    const PRODUCERS: u32 = By::MapKind::PRODUCERS;
+    #[inline(always)]
+    unsafe fn init(&self, consumers: u32) {
+        let mut state = PipelineState::<T, S>::first(self.base);
+        for _ in 0..S {
+            // SAFETY: the bytes behind the stages, which `self` stands for; the rest is the caller's promise.
+            unsafe {
+                mbarrier::init(state.full().address, By::ARRIVALS);
+                mbarrier::init(state.empty().address, consumers);
+            }
+            state.advance();
+        }
+    }
+    #[inline(always)]
+    unsafe fn producer(self, warp: Warp) -> Self::Producer {
+        Producer { state: PipelineState::first(self.base), warp, by: PhantomData }
+    }
+    #[inline(always)]
+    unsafe fn consumer(self, warp: Warp) -> Self::Consumer {
+        Consumer { state: PipelineState::first(self.base), warp, by: PhantomData }
+    }
+}
+
+impl<T: TmaTile, const S: usize, By: TmaTransport> Producer<T, S, By> {
+    /// Waits until the next stage is empty, lets `write_info` write beside it, and starts this thread's
+    /// share of its copies.
+    #[inline(always)]
+    fn fill<M: MapKind>(
+        &mut self,
+        from: &T::Tensor<M>,
+        at: M::At,
+        write_info: impl FnOnce(&PipelineState<T, S>),
+    ) where
+        By: TmaTransport<MapKind = M>,
+    {
+        let (full, producer) = (self.state.full().address, self.warp.index);
+        if M::has_some(&at, T::ROWS, producer) {
+            // SAFETY: initialised by `specialize`. All consumers have left the stage, or none has had it yet:
+            // the phase before the first counts as ended. The copies of all producers have that many bytes
+            // together, and the phase's only arrival is the first producer's: the phase does not complete
+            // before all copies have landed, whichever producer is ahead.
+            unsafe {
+                mbarrier::wait_parity(self.state.empty().address, self.state.parity ^ 1);
+                if producer == 0 {
+                    write_info(&self.state);
+                    mbarrier::arrive_expect_tx(full, T::BYTES as u32);
+                }
+                T::load(self.state.address(), from, at, full, producer);
+            }
+        } else if producer < M::PRODUCERS {
+            // This thread has not waited for the stage, since no consumer would wait for it. It could miss a
+            // phase and confuse later ones, so it takes no later stage either.
+            thread::exit()
+        }
+        self.state.advance();
+    }
+}
+
+impl<T: TmaTile, const S: usize, M: MapKind> Producer<T, S, Tma<M>> {
+    /// Waits until the next stage is empty and starts its copies, from the row `at` on.
+    ///
+    /// Where several producers share the copies, a producer without a box in this stage exits. So all
+    /// pipelines should have boxes of one size: a later stage with smaller boxes would never be complete.
+    #[inline(always)]
+    pub fn load(&mut self, from: &T::Tensor<M>, at: M::At) {
+        self.fill(from, at, |_| ())
+    }
+}
+
+impl<T: TmaTile, const S: usize, M: MapKind> Producer<T, S, BroadcastTma<M>> {
+    /// The same, with tile info.
+    #[inline(always)]
+    pub fn load(&mut self, info: TileInfo, from: &T::Tensor<M>, at: M::At) {
+        self.fill(from, at, |state| write(state, info))
+    }
+}
+
+/// Writes the tile info beside an empty stage, before this thread's arrival at *full*.
+#[inline(always)]
+fn write<T: TmaTile, const S: usize>(state: &PipelineState<T, S>, [a, b, c, d, e, f, g, h]: TileInfo) {
+    // SAFETY: the info's bytes, on 16, behind the barriers. Every reader has released the stage.
+    unsafe {
+        st_shared_v4_b32(state.info(), [a, b, c, d]);
+        st_shared_v4_b32(state.info() + 16, [e, f, g, h]);
+    }
+}
+
+impl<T: TmaTile, const S: usize, M: MapKind> Consumer<T, S, BroadcastTma<M>> {
+    /// Waits for the next stage and returns its tile info. The stage remains the next one.
+    #[inline(always)]
+    pub fn info(&mut self) -> TileInfo {
+        self.wait_full();
+        let reads = self.warp.lane == 0;
+        // SAFETY: written before the arrival that has ended the phase, and not again before this warp has
+        // left the stage, which it has not yet taken: the lane that says so is the one that reads.
+        let [a, b] = [0, 16].map(|half| unsafe { ld_shared_v4_b32_if(self.state.info() + half, reads) });
+        [a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3]].map(|word| self.warp.uniform(word))
+    }
+}
+
+impl<T: TmaTile, const S: usize, By: TmaTransport> Consumer<T, S, By> {
+    /// Waits for the next stage.
+    #[inline(always)]
+    pub fn wait(&mut self) -> StageGuard<'_, T> {
+        self.wait_full();
+        // In one place it is the same at each wait. Of k-steps that were summed before the loop over these,
+        // ptxas 13.0 has lost upper halves.
+        let descriptor = if S == 1 { opaque_b64(self.descriptor()) } else { self.descriptor() };
+        let empty = self.state.empty().address;
+        self.state.advance();
+        StageGuard { descriptor, empty, warp: self.warp, consumer: PhantomData }
+    }
+
+    /// Waits until the next stage is full.
+    #[inline(always)]
+    pub(crate) fn wait_full(&self) {
+        // SAFETY: initialised by `specialize`.
+        unsafe { mbarrier::wait_parity(self.state.full().address, self.state.parity) }
+    }
+
+    /// The descriptor of the next stage's first tile.
+    #[inline(always)]
+    pub(crate) fn descriptor(&self) -> u64 {
+        T::descriptor(self.state.base) + self.state.stage as u64 * (T::BYTES / 16) as u64
+    }
+
+    /// Releases the next stage, which this warp no longer reads.
+    #[inline(always)]
+    pub(crate) fn release(&mut self) {
+        // SAFETY: one arrival a warp and phase, which cannot have ended without it.
+        unsafe { mbarrier::arrive_if(self.state.empty().address, self.warp.lane == 0) }
+        self.state.advance();
+    }
+}

@@ -1,0 +1,120 @@
+//! Rings of one warp each: the warp refills a stage as soon as it has read it, so that all stages are in
+//! flight while it waits.
+//!
+//! [`Pipeline`](crate::pipeline::Pipeline) refills the stage before the one that it returns, with one
+//! barrier per stage, because a barrier costs the whole block. A warp's barrier costs next to nothing: here
+//! the stage that was just read is refilled at once. Both uses of a stage are closures, so that no view
+//! outlives its turn.
+//!
+//! A [`Stream`] carries the place of all rings along with its own ring: [`Stream::reclaim`] returns the
+//! place that the stream itself reads.
+use crate::copy::{CpAsync, GroupTransport};
+use crate::exchange::Scratch;
+use crate::pipeline::Ring;
+use crate::pipeline::ring::fill;
+use crate::shared::{Place, SharedLayout};
+use crate::{Block, Warp};
+use contract::Kernel;
+use core::marker::PhantomData;
+use cuda_std::math;
+
+/// A ring of `S` stages for each of `WARPS` warps. Only that warp fills, awaits and reads it.
+pub struct PerWarp<T, const S: usize, const WARPS: usize> {
+    base: u32,
+    what: PhantomData<T>,
+}
+
+// SAFETY: `WARPS` rings, one after the other.
+unsafe impl<T: SharedLayout, const S: usize, const WARPS: usize> Place for PerWarp<T, S, WARPS> {
+    const BYTES: usize = WARPS * <Ring<T, S, CpAsync<Warp>>>::BYTES;
+    const ALIGN: usize = T::ALIGN;
+    #[inline(always)]
+    unsafe fn at(base: u32) -> Self {
+        PerWarp { base, what: PhantomData }
+    }
+}
+
+/// This warp's ring of a [`PerWarp`], with `S` empty stages.
+pub struct OwnRing<T, const S: usize, const WARPS: usize> {
+    /// Where the rings of all warps begin.
+    all: u32,
+    /// Where this warp's ring begins.
+    base: u32,
+    what: PhantomData<T>,
+}
+
+/// The ring in use: all stages are in flight but the one that is being read.
+pub struct Stream<T, const S: usize, const WARPS: usize> {
+    /// Where the rings of all warps begin.
+    all: u32,
+    /// Where this warp's ring begins.
+    base: u32,
+    /// The stage that is read next.
+    next: u32,
+    what: PhantomData<T>,
+}
+
+impl<T: SharedLayout, const S: usize, const WARPS: usize> PerWarp<T, S, WARPS> {
+    /// This warp's ring.
+    #[inline(always)]
+    pub fn own<K: Kernel>(self, block: &Block<K>) -> OwnRing<T, S, WARPS> {
+        const { assert!(K::THREADS as usize == WARPS * 32, "a ring for each of the block's warps") }
+        let base = self.base + block.warp().index * <Ring<T, S, CpAsync<Warp>>>::BYTES as u32;
+        OwnRing { all: self.base, base, what: PhantomData }
+    }
+}
+
+impl<T: SharedLayout, const S: usize, const WARPS: usize> OwnRing<T, S, WARPS> {
+    /// Starts all stages, one group of copies each.
+    #[inline(always)]
+    pub fn stream(self, mut copy: impl FnMut(&T::Slot<CpAsync<Warp>>)) -> Stream<T, S, WARPS> {
+        // Not unrolled: unrolled, its code would take longer to fetch than to run.
+        for i in 0..math::opaque(S as u32) {
+            math::stay_a_loop();
+            // SAFETY: stage `i` of this warp's part of the place of all rings, which `self` alone stands for;
+            // no thread has had a view of it yet.
+            unsafe { fill::<T, CpAsync<Warp>>(self.base + i * T::BYTES as u32, &mut copy) }
+        }
+        Stream { all: self.all, base: self.base, next: self.base, what: PhantomData }
+    }
+}
+
+impl<T: SharedLayout, const S: usize, const WARPS: usize> Stream<T, S, WARPS> {
+    /// Waits for the oldest stage and lets the warp `read` it. When all lanes have, `refill` starts copies
+    /// to it. Every turn commits a group of copies, an empty one if there is nothing left to copy.
+    #[inline(always)]
+    pub fn turn(
+        &mut self,
+        warp: &mut Warp,
+        read: impl FnOnce(&T, &mut Warp),
+        refill: impl FnOnce(&T::Slot<CpAsync<Warp>>),
+    ) {
+        let at = self.next;
+        let last = self.base + (S as u32 - 1) * T::BYTES as u32;
+        self.next = match S {
+            1 => at,
+            2 => self.base + last - at,
+            _ if at == last => self.base,
+            _ => at + T::BYTES as u32,
+        };
+        CpAsync::<Warp>::wait_all_but(S - 1);
+        warp.sync();
+        // SAFETY: this lane's copies have landed, and the barrier shows it those of the others; the view ends
+        // with the call.
+        read(&unsafe { T::at(at) }, warp);
+        warp.sync();
+        // SAFETY: every lane has read the stage, and no view is left.
+        unsafe { fill::<T, CpAsync<Warp>>(at, refill) }
+    }
+
+    /// The place of all warps' rings as scratch memory, after all copies have landed and every warp has
+    /// given back its ring.
+    #[inline(always)]
+    pub fn reclaim<K: Kernel>(self, block: &mut Block<K>) -> Scratch<PerWarp<T, S, WARPS>> {
+        CpAsync::<Warp>::wait_all();
+        block.sync();
+        // SAFETY: the place of all rings; each warp has consumed its own, which it had from here alone. No
+        // copy is under way, and no view is left.
+        unsafe { Scratch::new(self.all) }
+    }
+}

@@ -1,0 +1,33 @@
+//! Places: the parts into which a block's shared memory is split. Nothing accesses a place before it is
+//! filled.
+
+/// A part of shared memory.
+///
+/// # Safety
+/// - A value accesses no byte outside the `BYTES` bytes that start at the `base` of [`Place::at`].
+pub unsafe trait Place: Sized {
+    /// Size in bytes.
+    const BYTES: usize;
+    /// Alignment in bytes.
+    const ALIGN: usize;
+    /// The place at shared address `base`.
+    ///
+    /// # Safety
+    /// - `base` is a multiple of `ALIGN`, and `BYTES` bytes of dynamic shared memory from it on belong to no
+    ///   other value.
+    unsafe fn at(base: u32) -> Self;
+}
+
+// SAFETY: two places, one after the other.
+unsafe impl<A: Place, B: Place> Place for (A, B) {
+    const BYTES: usize = {
+        assert!(A::BYTES.is_multiple_of(B::ALIGN), "the second place begins where it may not");
+        A::BYTES + B::BYTES
+    };
+    const ALIGN: usize = if A::ALIGN > B::ALIGN { A::ALIGN } else { B::ALIGN };
+    #[inline(always)]
+    unsafe fn at(base: u32) -> Self {
+        // SAFETY: the two parts of what the caller promises; where the second begins is asserted in `BYTES`.
+        unsafe { (A::at(base), B::at(base + A::BYTES as u32)) }
+    }
+}

@@ -1,0 +1,69 @@
+//! Addresses for a warp's `ldmatrix` in a shared tile.
+use crate::shared::SharedTile;
+use crate::{Warp, layout};
+use contract::Element;
+use core::marker::PhantomData;
+
+/// This lane's `ldmatrix` addresses in a tile of `R x C` base tiles: one register for each pattern of the
+/// swizzle, the rest is an immediate.
+#[derive(Clone, Copy)]
+pub(crate) struct Reader<E, const R: usize, const C: usize> {
+    patterns: [u32; 4],
+    element: PhantomData<E>,
+}
+
+impl<E: Element, const R: usize, const C: usize> Reader<E, R, C> {
+    /// Bytes from row to row of a panel.
+    const ROW_BYTES: u32 = layout::row_bytes(SharedTile::<E, R, C>::ROW_CHUNKS);
+    /// Base tiles across a panel.
+    const ACROSS: u32 = Self::ROW_BYTES / 32;
+
+    #[inline(always)]
+    fn new(base: u32, lane: u32, order: fn(u32) -> [u32; 2]) -> Self {
+        let [row, chunk] = order(lane);
+        let first = SharedTile::<E, R, C>::offset(row, chunk);
+        let swizzled = first % Self::ROW_BYTES;
+        // Column tile `i` of a panel flips bits of the chunk number above the lowest; rows of a base tile
+        // all start whole panel rows.
+        let patterns =
+            [0, 1, 2, 3].map(|i| base.wrapping_add(first - swizzled + (swizzled ^ (i % Self::ACROSS * 32))));
+        Reader { patterns, element: PhantomData }
+    }
+
+    /// For transposed B operands.
+    #[inline(always)]
+    fn rows_first(base: u32, lane: u32) -> Self {
+        Self::new(base, lane, layout::rows_first)
+    }
+
+    /// For A operands, and B operands read with `.trans`. The two orders differ by one number a lane,
+    /// whatever the pattern: that number goes into the base, and no second set of four registers is
+    /// needed.
+    #[inline(always)]
+    fn columns_first(base: u32, lane: u32) -> Self {
+        let at = |[row, chunk]: [u32; 2]| SharedTile::<E, R, C>::offset(row, chunk);
+        let shift = at(layout::columns_first(lane)).wrapping_sub(at(layout::rows_first(lane)));
+        Self::rows_first(base.wrapping_add(shift), lane)
+    }
+
+    /// Address for base tile `(row, column)`.
+    #[inline(always)]
+    pub(crate) fn tile(&self, row: usize, column: usize) -> u32 {
+        let (panel, within) = (column as u32 / Self::ACROSS, column as u32 % Self::ACROSS);
+        self.patterns[within as usize]
+            .wrapping_add((panel * SharedTile::<E, R, C>::ROWS + row as u32 * 16) * Self::ROW_BYTES)
+    }
+}
+
+impl<E: Element, const R: usize, const C: usize> SharedTile<E, R, C> {
+    #[inline(always)]
+    pub(crate) fn rows_first(&self, warp: Warp) -> Reader<E, R, C> {
+        Reader::rows_first(self.base, warp.lane)
+    }
+
+    /// `first`: row where the reader starts, a multiple of 16.
+    #[inline(always)]
+    pub(crate) fn columns_first(&self, first: u32, warp: Warp) -> Reader<E, R, C> {
+        Reader::columns_first(self.base + Self::offset(first, 0), warp.lane)
+    }
+}

@@ -1,0 +1,272 @@
+//! Tiles in shared memory. Shared addresses are computed here, in `reader.rs`, and in `epilogue` alone.
+use crate::copy::{CpAsync, TileWalk, Walk};
+use crate::group::{SplitGroup, ThreadGroup};
+use crate::layout;
+use crate::pipeline::Ready;
+use contract::Element;
+use core::marker::PhantomData;
+use cuda_std::cp_async;
+
+/// The content of a place: `Self` to read it, `Slot` to write it.
+///
+/// # Safety
+/// - Values of `Self` and of `Slot` access no byte outside the `BYTES` bytes from `base` on. `Self` reads;
+///   `Slot` starts copies.
+pub unsafe trait SharedLayout: Sized {
+    /// Size in bytes.
+    const BYTES: usize;
+    /// Alignment in bytes.
+    const ALIGN: usize;
+    /// The place while copies of transport `By` write it.
+    type Slot<By>;
+    /// The place, readable.
+    ///
+    /// # Safety
+    /// - `base` is a multiple of `ALIGN`, and `BYTES` bytes of dynamic shared memory from it on belong to no
+    ///   other value.
+    /// - Every thread that reads through the value has waited for the copies that fill it.
+    unsafe fn at(base: u32) -> Self;
+    /// The place, writable.
+    ///
+    /// # Safety
+    /// - As for `at`, and no thread reads the place before the copies have landed.
+    unsafe fn slot<By>(base: u32) -> Self::Slot<By>;
+}
+
+/// A readable tile: `R x C` base tiles of `E`, in panels ([`layout`]). Only a place whose copies have landed
+/// becomes one.
+pub struct SharedTile<E, const R: usize, const C: usize> {
+    pub(crate) base: u32,
+    element: PhantomData<E>,
+}
+
+/// The same tile while copies of transport `By` write it.
+pub struct TileSlot<E, const R: usize, const C: usize, By> {
+    base: u32,
+    what: PhantomData<(E, By)>,
+}
+
+// SAFETY: what both address lies in the tile.
+unsafe impl<E: Element, const R: usize, const C: usize> SharedLayout for SharedTile<E, R, C> {
+    const BYTES: usize = R * C * 256 * E::BYTES;
+    const ALIGN: usize = layout::PANEL_ALIGN;
+    type Slot<By> = TileSlot<E, R, C, By>;
+    #[inline(always)]
+    unsafe fn at(base: u32) -> Self {
+        SharedTile { base, element: PhantomData }
+    }
+    #[inline(always)]
+    unsafe fn slot<By>(base: u32) -> TileSlot<E, R, C, By> {
+        TileSlot { base, what: PhantomData }
+    }
+}
+
+impl<E: Element, const R: usize, const C: usize> SharedTile<E, R, C> {
+    /// Rows.
+    pub const ROWS: u32 = R as u32 * 16;
+    /// Chunks per row.
+    pub(crate) const ROW_CHUNKS: u32 = (C * 16 * E::BYTES) as u32 / layout::CHUNK;
+
+    /// Byte offset of a chunk.
+    #[inline(always)]
+    pub(crate) const fn offset(row: u32, chunk: u32) -> u32 {
+        layout::offset(Self::ROWS, Self::ROW_CHUNKS, row, chunk)
+    }
+}
+
+impl<E: Element, const R: usize, const C: usize> SharedTile<E, R, C> {
+    /// The split group's share of the columns, as a tile of whole panels, which follow each other in memory.
+    #[inline(always)]
+    pub fn columns<const P: usize, const OF: usize>(
+        &self,
+        group: SplitGroup<OF>,
+    ) -> Ready<'_, SharedTile<E, R, P>> {
+        const { assert!(P * OF == C, "the shares must make up the columns") }
+        const {
+            assert!(
+                layout::panel_chunks(SharedTile::<E, R, P>::ROW_CHUNKS)
+                    == layout::panel_chunks(Self::ROW_CHUNKS),
+                "a share must be of the same panels"
+            )
+        }
+        // SAFETY: part of a place that may be read for as long as `self` lives, which the borrow keeps.
+        unsafe { Ready::at(self.base + group.index() * SharedTile::<E, R, P>::BYTES as u32) }
+    }
+}
+
+/// `COUNT` tiles, one after the other, for `COUNT` split groups: `COUNT * R` base tiles of rows.
+pub struct SharedTiles<E, const R: usize, const C: usize, const COUNT: usize> {
+    base: u32,
+    element: PhantomData<E>,
+}
+
+/// The same tiles while copies of transport `By` write them.
+pub struct TileSlots<E, const R: usize, const C: usize, const COUNT: usize, By> {
+    base: u32,
+    what: PhantomData<(E, By)>,
+}
+
+// SAFETY: tiles, one after the other.
+unsafe impl<E: Element, const R: usize, const C: usize, const COUNT: usize> SharedLayout
+    for SharedTiles<E, R, C, COUNT>
+{
+    const BYTES: usize = COUNT * SharedTile::<E, R, C>::BYTES;
+    const ALIGN: usize = SharedTile::<E, R, C>::ALIGN;
+    type Slot<By> = TileSlots<E, R, C, COUNT, By>;
+    #[inline(always)]
+    unsafe fn at(base: u32) -> Self {
+        SharedTiles { base, element: PhantomData }
+    }
+    #[inline(always)]
+    unsafe fn slot<By>(base: u32) -> TileSlots<E, R, C, COUNT, By> {
+        TileSlots { base, what: PhantomData }
+    }
+}
+
+impl<E: Element, const R: usize, const C: usize, const COUNT: usize> SharedTiles<E, R, C, COUNT> {
+    /// The split group's tile.
+    #[inline(always)]
+    pub fn tile(&self, group: SplitGroup<COUNT>) -> Ready<'_, SharedTile<E, R, C>> {
+        // SAFETY: part of a place that may be read for as long as `self` lives, which the borrow keeps;
+        // there is one group per tile.
+        unsafe { Ready::at(self.base + group.index() * SharedTile::<E, R, C>::BYTES as u32) }
+    }
+}
+
+/// Defines a stage of several tiles: `Name` to read them, and `Slot`, with the same fields, to write them.
+///
+/// ```
+/// use tile::shared::SharedTile;
+///
+/// tile::shared_layout! {
+///     /// Two tiles that travel as one stage.
+///     Stage / StageSlot<E, R, C> { a: SharedTile<E, R, C>, b: SharedTile<E, R, C> }
+/// }
+/// ```
+#[macro_export]
+macro_rules! shared_layout {
+    ($(#[$doc:meta])* $name:ident / $slot:ident <$e:ident, $($c:ident),*> { $($field:ident: $t:ty),* }) => {
+        $(#[$doc])*
+        pub struct $name<$e: $crate::Element, $(const $c: usize),*> { $(
+            #[allow(missing_docs)]
+            pub $field: $t
+        ),* }
+        #[doc = concat!("The place of a [`", stringify!($name), "`], to be written.")]
+        pub struct $slot<$e: $crate::Element, $(const $c: usize,)* By> { $(
+            #[allow(missing_docs)]
+            pub $field: <$t as $crate::shared::SharedLayout>::Slot<By>
+        ),* }
+        // SAFETY: its parts, one after the other.
+        unsafe impl<$e: $crate::Element, $(const $c: usize),*> $crate::shared::SharedLayout
+            for $name<$e, $($c),*>
+        {
+            const BYTES: usize = {
+                let mut bytes = 0;
+                $(
+                    let part = <$t as $crate::shared::SharedLayout>::BYTES;
+                    let align = <$t as $crate::shared::SharedLayout>::ALIGN;
+                    assert!(bytes % align == 0, "a part begins where it may not");
+                    bytes += part;
+                )*
+                bytes
+            };
+            const ALIGN: usize = {
+                let mut most = 1;
+                $(
+                    let align = <$t as $crate::shared::SharedLayout>::ALIGN;
+                    most = if align > most { align } else { most };
+                )*
+                most
+            };
+            type Slot<By> = $slot<$e, $($c,)* By>;
+            #[inline(always)]
+            unsafe fn at(mut base: u32) -> Self {
+                $(
+                    // SAFETY: consecutive parts of what the caller promises.
+                    let $field = unsafe { <$t as $crate::shared::SharedLayout>::at(base) };
+                    base += <$t as $crate::shared::SharedLayout>::BYTES as u32;
+                )*
+                let _ = base;
+                $name { $($field),* }
+            }
+            #[inline(always)]
+            unsafe fn slot<By>(mut base: u32) -> Self::Slot<By> {
+                $(
+                    // SAFETY: consecutive parts of what the caller promises.
+                    let $field = unsafe { <$t as $crate::shared::SharedLayout>::slot(base) };
+                    base += <$t as $crate::shared::SharedLayout>::BYTES as u32;
+                )*
+                let _ = base;
+                $slot { $($field),* }
+            }
+        }
+    };
+}
+
+impl<E: Element, const R: usize, const C: usize, W: ThreadGroup> TileSlot<E, R, C, CpAsync<W>> {
+    /// Starts the copies of the walk's next tile. Rows that do not exist become zero.
+    #[inline(always)]
+    pub fn copy_edge(&self, walk: &mut impl TileWalk<E, R, C, W>, group: &W) {
+        self.copy::<true>(walk, group)
+    }
+
+    /// Starts the copies of the walk's next tile, all of whose rows exist. Of a walk, only the first tile
+    /// may lack rows.
+    #[inline(always)]
+    pub fn copy_whole(&self, walk: &mut impl TileWalk<E, R, C, W>, group: &W) {
+        self.copy::<false>(walk, group)
+    }
+
+    #[inline(always)]
+    fn copy<const EDGE: bool>(&self, walk: &mut impl TileWalk<E, R, C, W>, group: &W) {
+        walk.step::<EDGE>(group, |first, panel, from, present| {
+            // SAFETY: 16 bytes that may be read where `present`, at a multiple of 16, as `TileWalk` promises;
+            // the thread has a row in each of its groups.
+            unsafe { self.copy_chunk(group, first, panel, from, present) }
+        });
+    }
+
+    /// Starts this thread's copy of one chunk of panel `panel`, in the group of rows that starts with row
+    /// `first` of the tile. Where not `present`, the chunk becomes zero.
+    ///
+    /// # Safety
+    /// - Where `present`, 16 bytes may be read at `from`, a multiple of 16.
+    /// - `panel` is below [`Walk::PANELS`], `first` is a multiple of [`Walk::GROUP`], and the thread's row
+    ///   of the group is in the tile.
+    #[inline(always)]
+    pub unsafe fn copy_chunk(&self, group: &W, first: u32, panel: u32, from: u64, present: bool) {
+        let (row, chunk) = Walk::<E, R, C, W>::place(group);
+        let to = self.base
+            + SharedTile::<E, R, C>::offset(first + row, chunk)
+            + panel * (SharedTile::<E, R, C>::BYTES as u32 / Walk::<E, R, C, W>::PANELS);
+        // SAFETY: `to` is a chunk of this slot, which no thread reads before the copy has landed; `from` is
+        // the caller's promise.
+        unsafe { cp_async::cp_async_or_zero(to, from, present) }
+    }
+}
+
+impl<E: Element, const R: usize, const C: usize, const COUNT: usize, W: ThreadGroup>
+    TileSlots<E, R, C, COUNT, CpAsync<W>>
+{
+    /// Starts the copies of the walk's next `COUNT` tiles, the last one first. Rows that do not exist become
+    /// zero.
+    #[inline(always)]
+    pub fn copy_edge(&self, walk: &mut impl TileWalk<E, R, C, W>, group: &W) {
+        self.each(|slot| slot.copy_edge(walk, group))
+    }
+
+    /// Starts the copies of the walk's next `COUNT` tiles, all of whose rows exist.
+    #[inline(always)]
+    pub fn copy_whole(&self, walk: &mut impl TileWalk<E, R, C, W>, group: &W) {
+        self.each(|slot| slot.copy_whole(walk, group))
+    }
+
+    #[inline(always)]
+    fn each(&self, mut f: impl FnMut(&TileSlot<E, R, C, CpAsync<W>>)) {
+        for i in (0..COUNT).rev() {
+            let base = self.base + (i * SharedTile::<E, R, C>::BYTES) as u32;
+            // SAFETY: part of a place that may be written.
+            f(&unsafe { SharedTile::<E, R, C>::slot(base) })
+        }
+    }
+}

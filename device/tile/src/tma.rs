@@ -1,0 +1,9 @@
+//! Copies of tiles by TMA: tensor maps, and tiles in their boxes.
+
+mod map;
+mod tile;
+mod transport;
+
+pub use map::{MapKind, Panels, RaggedRow, StoreMapKind, TmaTensor};
+pub use tile::TmaTile;
+pub use transport::{BroadcastTma, TileInfo, Tma, TmaTransport};

@@ -1,0 +1,140 @@
+//! Shared tiles as TMA writes them and `wgmma` reads them: panels, swizzles, descriptors.
+use crate::group::sealed::Sealed;
+use crate::layout;
+use crate::shared::{SharedLayout, SharedTile, SharedTiles};
+use crate::tma::{MapKind, Panels, TmaTensor};
+use contract::Element;
+use cuda_std::wgmma::{self, Swizzle};
+
+impl<E: Element, const R: usize, const C: usize> SharedTile<E, R, C> {
+    /// Columns per panel.
+    pub(crate) const PANEL_COLUMNS: u32 =
+        layout::panel_chunks(Self::ROW_CHUNKS) * layout::CHUNK / E::BYTES as u32;
+    /// The number of panels.
+    pub(crate) const PANELS: u32 = C as u32 * 16 / Self::PANEL_COLUMNS;
+    /// Bytes per panel.
+    pub(crate) const PANEL_BYTES: u32 = Self::ROWS * layout::row_bytes(Self::ROW_CHUNKS);
+    /// The tile as panels.
+    pub(crate) const IN_PANELS: Panels = Panels {
+        count: Self::PANELS,
+        columns: Self::PANEL_COLUMNS,
+        rows: Self::ROWS,
+        row_bytes: layout::row_bytes(Self::ROW_CHUNKS),
+    };
+    /// The swizzle in `wgmma`'s terms.
+    const SWIZZLE: Swizzle = match layout::panel_chunks(Self::ROW_CHUNKS) {
+        8 => Swizzle::Bytes128,
+        _ => Swizzle::Bytes64,
+    };
+    /// What a byte distance adds to a descriptor.
+    pub(crate) const fn bytes(bytes: u32) -> u64 {
+        (bytes / 16) as u64
+    }
+
+    /// The distance from a tile's descriptor to that of k-step `k`, where k runs along columns: 32 bytes
+    /// within a panel's rows.
+    #[inline(always)]
+    pub(crate) const fn along_rows(k: usize) -> u64 {
+        let steps = Self::PANEL_COLUMNS / 16;
+        Self::bytes(k as u32 / steps * Self::PANEL_BYTES + k as u32 % steps * 16 * E::BYTES as u32)
+    }
+
+    /// The same where k runs along rows: 16 rows in every panel.
+    #[inline(always)]
+    pub(crate) const fn along_columns(k: usize) -> u64 {
+        Self::bytes(k as u32 * 16 * layout::row_bytes(Self::ROW_CHUNKS))
+    }
+}
+
+/// A stage that TMA can fill: one tile, or several of one shape.
+pub trait TmaTile: SharedLayout + Sealed {
+    /// The tensor of the tiles, through a map of kind `M`.
+    type Tensor<M: MapKind>;
+    /// Rows per tile.
+    const ROWS: u32;
+    /// Starts one producer's share of the copies of a stage at `to`, whose first row is `at`.
+    ///
+    /// # Safety
+    /// - The producers own the stage, and the phase of `full` expects all of its bytes.
+    unsafe fn load<M: MapKind>(to: u32, from: &Self::Tensor<M>, at: M::At, full: u32, producer: u32);
+    /// The descriptor of the first tile of a pipeline at `base`.
+    fn descriptor(base: u32) -> u64;
+}
+
+macro_rules! boxes {
+    ($($tiles:ident<$($count:ident)?>: $n:expr;)*) => {$(
+        impl<E, const R: usize, const C: usize, $(const $count: usize)?> Sealed
+            for $tiles<E, R, C, $($count)?>
+        {
+        }
+        impl<E: Element, const R: usize, const C: usize, $(const $count: usize)?> TmaTile
+            for $tiles<E, R, C, $($count)?>
+        {
+            type Tensor<M: MapKind> = TmaTensor<E, R, C, M>;
+            const ROWS: u32 = SharedTile::<E, R, C>::ROWS;
+            #[inline(always)]
+            unsafe fn load<M: MapKind>(to: u32, from: &Self::Tensor<M>, at: M::At, full: u32, producer: u32) {
+                for tile in 0..$n {
+                    let at = M::down(at, tile * Self::ROWS);
+                    let to = to + tile * SharedTile::<E, R, C>::BYTES as u32;
+                    // SAFETY: the caller's promise.
+                    unsafe { from.load(to, at, full, producer) }
+                }
+            }
+            #[inline(always)]
+            fn descriptor(base: u32) -> u64 {
+                wgmma::descriptor(base, SharedTile::<E, R, C>::PANEL_BYTES, SharedTile::<E, R, C>::SWIZZLE)
+            }
+        }
+    )*};
+}
+boxes! {
+    SharedTile<>: 1;
+    SharedTiles<COUNT>: COUNT as u32;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use contract::F16;
+
+    /// A k-step's descriptor points to the chunk with which the k-step begins, where TMA has written it.
+    fn check<const R: usize, const C: usize>() {
+        type Tile<const R: usize, const C: usize> = SharedTile<F16, R, C>;
+        for k in 0..C {
+            assert_eq!(Tile::<R, C>::along_rows(k) * 16, Tile::<R, C>::offset(0, 2 * k as u32) as u64);
+        }
+        for k in 0..R {
+            assert_eq!(Tile::<R, C>::along_columns(k) * 16, Tile::<R, C>::offset(16 * k as u32, 0) as u64);
+        }
+        let panels = Tile::<R, C>::PANELS;
+        assert_eq!((panels * Tile::<R, C>::PANEL_BYTES) as usize, Tile::<R, C>::BYTES);
+        assert_eq!(panels * Tile::<R, C>::PANEL_COLUMNS, C as u32 * 16);
+        for panel in 0..panels {
+            let first = panel * Tile::<R, C>::PANEL_COLUMNS / 8;
+            assert_eq!(Tile::<R, C>::offset(0, first), panel * Tile::<R, C>::PANEL_BYTES);
+        }
+    }
+
+    #[test]
+    fn descriptors_lead_to_what_tma_wrote() {
+        check::<4, 4>();
+        check::<8, 4>();
+        check::<6, 6>();
+        check::<8, 8>();
+        check::<7, 12>();
+        check::<5, 16>();
+    }
+
+    #[test]
+    fn a_descriptor_has_its_fields() {
+        let address = 0x2_4400;
+        let wide = SharedTile::<F16, 8, 8>::descriptor(address);
+        assert_eq!(
+            (wide >> 62, wide >> 32 & 0x3fff, wide >> 16 & 0x3fff, wide & 0x3fff),
+            (1, 64, 1024, 0x2440)
+        );
+        let narrow = SharedTile::<F16, 8, 6>::descriptor(address);
+        assert_eq!((narrow >> 62, narrow >> 32 & 0x3fff, narrow >> 16 & 0x3fff), (2, 32, 512));
+    }
+}

@@ -1,0 +1,40 @@
+//! TMA as a transport: stages that TMA fills.
+use crate::copy::Transport;
+use crate::group::sealed::Sealed;
+use crate::layout;
+use crate::tma::MapKind;
+use contract::TensorMap;
+use core::marker::PhantomData;
+
+/// TMA copies, box by box, through tensor maps of kind `M`.
+pub struct Tma<M = TensorMap>(PhantomData<M>);
+/// The same, with [`TileInfo`] beside each stage: the producer writes it, every consumer reads it.
+pub struct BroadcastTma<M = TensorMap>(PhantomData<M>);
+
+/// Broadcast tile info: eight words about a stage, from its producer to its consumers.
+pub type TileInfo = [u32; 8];
+
+/// A transport by TMA.
+pub trait TmaTransport: Transport {
+    /// The kind of tensor maps.
+    type MapKind: MapKind;
+}
+
+macro_rules! engines {
+    ($($by:ident: $note:expr;)*) => {$(
+        impl<M> Sealed for $by<M> {}
+        impl<M: MapKind> Transport for $by<M> {
+            const ARRIVALS: u32 = 1;
+            const INFO_BYTES: usize = $note;
+            /// Another pipeline may follow.
+            const ROUND: usize = layout::PANEL_ALIGN;
+        }
+        impl<M: MapKind> TmaTransport for $by<M> {
+            type MapKind = M;
+        }
+    )*};
+}
+engines! {
+    Tma: 0;
+    BroadcastTma: size_of::<TileInfo>();
+}

@@ -1,0 +1,247 @@
+//! Asynchronous products of a warpgroup.
+//!
+//! A product borrows its accumulator and operands, and takes the next stage of its pipeline: nothing in
+//! flight has a name that other code could use, and no guard can be forgotten. Running a product waits for
+//! the stage, issues the product, waits for it, and releases the stage.
+use crate::group::Warpgroup;
+use crate::mma::{AFrag, Acc, WarpgroupCore};
+use crate::pipeline::{Consumer, StageGuard};
+use crate::shared::{SharedTile, SharedTiles};
+use crate::tma::{Tma, TmaTransport};
+use core::hint::cold_path;
+use cuda_std::math::opaque_b64;
+use cuda_std::{warp, wgmma};
+use sealed::Issue;
+
+/// `acc = a b^T`. `a` is the warpgroup's own tile of a stage guard, `b` the next stage of a pipeline.
+pub struct Abt<'p, E, const N: usize, const K: usize, const W: usize, const S: usize, By = Tma>(
+    pub &'p mut Acc<1, N>,
+    pub &'p StageGuard<'p, SharedTiles<E, 4, K, W>>,
+    pub &'p mut Consumer<SharedTile<E, N, K>, S, By>,
+);
+
+/// `acc += a b`. `b` is the next stage of a pipeline.
+pub struct Ab<'p, E, const N: usize, const K: usize, const S: usize, By = Tma>(
+    pub &'p mut Acc<1, N>,
+    pub &'p AFrag<E, 1, K>,
+    pub &'p mut Consumer<SharedTile<E, K, N>, S, By>,
+);
+
+/// K-steps of `a` whose descriptors may stay in uniform registers from product to product, beside those of
+/// the stages. There are 63 uniform registers. The descriptors of other k-steps are computed anew. Above 8
+/// k-steps no register is left; with twelve, ptxas 13.0 kept some descriptors and lost the upper half of
+/// one.
+const fn hoisted(k_steps: usize) -> usize {
+    if k_steps > 8 { 0 } else { 4 }
+}
+
+/// A product that one of `W` warpgroups runs: [`Abt`] or [`Ab`], and no other type.
+///
+/// Only [`Warpgroup::run`], [`Warpgroup::run_ping_pong`] and [`Warpgroup::overlap`] take the steps of a
+/// product: a kernel cannot release a stage that it has not read.
+pub trait Product<const W: usize>: Issue<W> {}
+impl<const W: usize, P: Issue<W>> Product<W> for P {}
+
+/// Traits that only this crate implements or calls.
+pub(crate) mod sealed {
+    /// The steps of a product, in order. Those with preconditions are `unsafe`: a bound on
+    /// [`super::Product`] makes these methods callable elsewhere.
+    ///
+    /// # Safety
+    /// - `issue` starts exactly one group, which accesses nothing but what the product borrows and the
+    ///   pipeline's next stage.
+    pub unsafe trait Issue<const W: usize> {
+        /// The accumulator's type.
+        type Acc;
+        /// Waits for the stage.
+        fn wait(&self);
+        /// Starts the product for warpgroup `group`.
+        ///
+        /// # Safety
+        /// - The warpgroup is converged.
+        /// - The stage is full.
+        /// - `settle` follows before any use of the product's operands.
+        unsafe fn issue(&mut self, group: u32);
+        /// Waits until at most `LEFT` younger groups are in flight.
+        ///
+        /// # Safety
+        /// - The warpgroup is converged.
+        unsafe fn settle<const LEFT: u32>(&mut self);
+        /// Releases the stage.
+        ///
+        /// # Safety
+        /// - Called once, after `wait` and `settle`.
+        unsafe fn release(&mut self);
+        /// The accumulator.
+        fn acc(&mut self) -> &mut Self::Acc;
+    }
+}
+
+// SAFETY: one group, of the accumulator, the tile of `a` and the stage.
+unsafe impl<
+    E: WarpgroupCore,
+    const N: usize,
+    const K: usize,
+    const W: usize,
+    const S: usize,
+    By: TmaTransport,
+> Issue<W> for Abt<'_, E, N, K, W, S, By>
+{
+    type Acc = Acc<1, N>;
+    #[inline(always)]
+    fn wait(&self) {
+        self.2.wait_full()
+    }
+    #[inline(always)]
+    unsafe fn issue(&mut self, group: u32) {
+        const { assert!(wgmma::has_width(N), "there is no such product") }
+        let (a, b) = (self.1.tile(group), self.2.descriptor());
+        let anew = opaque_b64(a);
+        // SAFETY: the caller's promise; both tiles may be read: one is kept, the other has arrived.
+        unsafe {
+            wgmma::fence();
+            for k in 0..K {
+                let a = if k < hoisted(K) { a } else { anew };
+                let (a, b) =
+                    (a + SharedTile::<E, 4, K>::along_rows(k), b + SharedTile::<E, N, K>::along_rows(k));
+                E::abt(&mut self.0.0[0], a, b, k > 0);
+            }
+            wgmma::commit_group();
+        }
+    }
+    #[inline(always)]
+    unsafe fn settle<const LEFT: u32>(&mut self) {
+        // SAFETY: the caller's promise.
+        unsafe { wgmma::wait_group::<LEFT, N>(&mut self.0.0[0]) }
+    }
+    #[inline(always)]
+    unsafe fn release(&mut self) {
+        self.2.release()
+    }
+    #[inline(always)]
+    fn acc(&mut self) -> &mut Acc<1, N> {
+        self.0
+    }
+}
+
+// SAFETY: one group, of the accumulator, the registers of `a` and the stage.
+unsafe impl<
+    E: WarpgroupCore,
+    const N: usize,
+    const K: usize,
+    const W: usize,
+    const S: usize,
+    By: TmaTransport,
+> Issue<W> for Ab<'_, E, N, K, S, By>
+{
+    type Acc = Acc<1, N>;
+    #[inline(always)]
+    fn wait(&self) {
+        self.2.wait_full()
+    }
+    #[inline(always)]
+    unsafe fn issue(&mut self, _: u32) {
+        const { assert!(wgmma::has_width(N), "there is no such product") }
+        let b = self.2.descriptor();
+        // SAFETY: the caller's promise; the stage has arrived.
+        unsafe {
+            wgmma::fence();
+            for k in 0..K {
+                E::ab(&mut self.0.0[0], self.1.registers[k][0], b + SharedTile::<E, K, N>::along_columns(k));
+            }
+            wgmma::commit_group();
+        }
+    }
+    #[inline(always)]
+    unsafe fn settle<const LEFT: u32>(&mut self) {
+        // SAFETY: the caller's promise. The product reads `a` until here.
+        unsafe { wgmma::wait_group::<LEFT, N>(&mut self.0.0[0]) }
+        for k in 0..K {
+            wgmma::hold(&self.1.registers[k][0]);
+        }
+    }
+    #[inline(always)]
+    unsafe fn release(&mut self) {
+        self.2.release()
+    }
+    #[inline(always)]
+    fn acc(&mut self) -> &mut Acc<1, N> {
+        self.0
+    }
+}
+
+impl<const W: usize> Warpgroup<W> {
+    /// Runs a product to its end.
+    #[inline(always)]
+    pub fn run(&mut self, mut product: impl Product<W>) {
+        product.wait();
+        // SAFETY: `Warpgroup` stands for 128 converged threads; the steps come in their order.
+        unsafe {
+            product.issue(self.index);
+            product.settle::<0>();
+            product.release();
+        }
+    }
+
+    /// Runs a product to its end, issued in the warpgroup's ping-pong turn.
+    #[inline(always)]
+    pub fn run_ping_pong(&mut self, mut product: impl Product<W>) {
+        product.wait();
+        self.ping_pong.wait();
+        // SAFETY: `Warpgroup` stands for 128 converged threads.
+        unsafe { product.issue(self.index) };
+        self.ping_pong.arrive();
+        // SAFETY: the same; the steps come in their order.
+        unsafe {
+            product.settle::<0>();
+            product.release();
+        }
+    }
+
+    /// Runs two products, issued together in the warpgroup's ping-pong turn. `meanwhile` gets the first
+    /// accumulator while the second product, and the products of other warpgroups, are in flight. `then`
+    /// gets both accumulators after both products, with the second value that `meanwhile` returned, and
+    /// makes the result. Both closures share `state`.
+    ///
+    /// The first value that `meanwhile` returns must be equal in all lanes of a warp and rarely true; `then`
+    /// gets it as its last argument. A branch on it keeps the wait for the second product behind
+    /// `meanwhile`: ptxas moves a wait up over anything that does not depend on it, but not over the edge of
+    /// a basic block. The wait itself stands behind the branch: warps of a warpgroup may take different
+    /// arms, and all must reach the same `wgmma.wait_group` (compute-sanitizer's synccheck requires it).
+    #[inline(always)]
+    pub fn overlap<A: Product<W>, B: Product<W>, State, R, T>(
+        &mut self,
+        mut first: A,
+        mut second: B,
+        state: &mut State,
+        meanwhile: impl FnOnce(&mut State, &mut A::Acc) -> (bool, R),
+        then: impl FnOnce(&mut State, &A::Acc, &mut B::Acc, R, bool) -> T,
+    ) -> T {
+        first.wait();
+        self.ping_pong.wait();
+        // SAFETY: `Warpgroup` stands for 128 converged threads; both are settled below, before their
+        // borrows end.
+        unsafe { first.issue(self.index) };
+        second.wait();
+        // SAFETY: the same.
+        unsafe { second.issue(self.index) };
+        self.ping_pong.arrive();
+        // SAFETY: the same; the first product's steps come in their order.
+        unsafe {
+            first.settle::<1>();
+            first.release();
+        }
+        let (rare, value) = meanwhile(state, first.acc());
+        if rare {
+            cold_path();
+            // SAFETY: the same in all lanes.
+            unsafe { warp::sync() }
+        }
+        // SAFETY: the same.
+        unsafe { second.settle::<0>() };
+        let result = then(state, first.acc(), second.acc(), value, rare);
+        // SAFETY: the second product's steps come in their order.
+        unsafe { second.release() };
+        result
+    }
+}

@@ -1,0 +1,218 @@
+//! What NVIDIA's management library says of a GPU: clocks, power, temperature, the driver's version. It comes
+//! with the driver, and is opened where it is there.
+use libloading::{Library, Symbol};
+use serde::Serialize;
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::fmt;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+#[cfg(windows)]
+const NAME: &str = "nvml.dll";
+#[cfg(not(windows))]
+const NAME: &str = "libnvidia-ml.so.1";
+
+/// How often clocks are looked at while something runs.
+const PERIOD: Duration = Duration::from_millis(40);
+/// NVML's numbers of clocks: multiprocessors, memory.
+const CLOCKS: [c_uint; 2] = [1, 2];
+/// Longest text that NVML writes.
+const TEXT: usize = 96;
+
+type Code = c_int;
+type Device = *mut c_void;
+
+/// A GPU as NVML knows it.
+pub(super) struct Gpu {
+    library: Library,
+    device: Device,
+}
+
+// SAFETY: NVML's functions may be called by any thread, with handles that any thread has got.
+unsafe impl Send for Gpu {}
+// SAFETY: as above.
+unsafe impl Sync for Gpu {}
+
+/// What a GPU does at a moment; none of what it does not say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub(super) struct State {
+    /// Clock of the multiprocessors.
+    pub sm_mhz: Option<u32>,
+    /// Clock of the memory.
+    pub memory_mhz: Option<u32>,
+    /// Power drawn.
+    pub watts: Option<f64>,
+    /// Power that it may draw.
+    pub most_watts: Option<f64>,
+    /// Temperature.
+    pub celsius: Option<u32>,
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let number = |x: Option<f64>| x.map_or("unknown".to_owned(), |x| format!("{x:.0}"));
+        let [sm, memory, celsius] =
+            [self.sm_mhz, self.memory_mhz, self.celsius].map(|x| number(x.map(f64::from)));
+        let (watts, most) = (number(self.watts), number(self.most_watts));
+        write!(f, "SM {sm} MHz, memory {memory} MHz, {watts} of {most} W, {celsius} C")
+    }
+}
+
+impl Gpu {
+    /// The CUDA device of this number.
+    ///
+    /// # Errors
+    /// Why nothing can be known of it, in words.
+    pub(super) fn open(ordinal: u32) -> Result<Arc<Self>, String> {
+        // SAFETY: the library's initialisers are made to run in any program, at any time.
+        let library = unsafe { Library::new(NAME) }.map_err(|e| format!("no {NAME}: {e}"))?;
+        let mut gpu = Gpu { library, device: std::ptr::null_mut() };
+        // SAFETY: the function of this name has this signature; it may be called any number of times.
+        check("nvmlInit_v2", unsafe { gpu.function::<unsafe extern "C" fn() -> Code>("nvmlInit_v2")?() })?;
+        gpu.device = match address(ordinal) {
+            Some(address) => {
+                type ByAddress = unsafe extern "C" fn(*const c_char, *mut Device) -> Code;
+                let (name, mut device) = ("nvmlDeviceGetHandleByPciBusId_v2", std::ptr::null_mut());
+                // SAFETY: the signature of this name; reads a text that ends with 0, writes one handle.
+                check(name, unsafe { gpu.function::<ByAddress>(name)?(address.as_ptr(), &mut device) })?;
+                device
+            }
+            None => {
+                type ByIndex = unsafe extern "C" fn(c_uint, *mut Device) -> Code;
+                let (name, mut device) = ("nvmlDeviceGetHandleByIndex_v2", std::ptr::null_mut());
+                // SAFETY: the signature of this name; writes one handle.
+                check(name, unsafe { gpu.function::<ByIndex>(name)?(ordinal, &mut device) })?;
+                device
+            }
+        };
+        Ok(Arc::new(gpu))
+    }
+
+    /// A function of the library.
+    fn function<F: Copy>(&self, name: &str) -> Result<Symbol<'_, F>, String> {
+        // SAFETY: whoever calls it says, at its call, that the signature is the function's.
+        unsafe { self.library.get(name.as_bytes()) }.map_err(|e| format!("{NAME} has no {name}: {e}"))
+    }
+
+    /// The number that a function of the device alone writes; none where there is none.
+    fn number(&self, name: &str) -> Option<u32> {
+        type Ask = unsafe extern "C" fn(Device, *mut c_uint) -> Code;
+        let mut value = 0;
+        // SAFETY: every name that is passed here has this signature, and writes one number.
+        let code = unsafe { self.function::<Ask>(name).ok()?(self.device, &mut value) };
+        (code == 0).then_some(value)
+    }
+
+    /// The same with one more argument.
+    fn number_of(&self, name: &str, kind: c_uint) -> Option<u32> {
+        type Ask = unsafe extern "C" fn(Device, c_uint, *mut c_uint) -> Code;
+        let mut value = 0;
+        // SAFETY: as above.
+        let code = unsafe { self.function::<Ask>(name).ok()?(self.device, kind, &mut value) };
+        (code == 0).then_some(value)
+    }
+
+    /// What it does now.
+    pub(super) fn state(&self) -> State {
+        let [sm_mhz, memory_mhz] = CLOCKS.map(|clock| self.number_of("nvmlDeviceGetClockInfo", clock));
+        let watts = |name| self.number(name).map(|milliwatts| f64::from(milliwatts) / 1e3);
+        State {
+            sm_mhz,
+            memory_mhz,
+            watts: watts("nvmlDeviceGetPowerUsage"),
+            most_watts: watts("nvmlDeviceGetEnforcedPowerLimit"),
+            celsius: self.number_of("nvmlDeviceGetTemperature", 0),
+        }
+    }
+
+    /// Highest clocks of multiprocessors and memory, in MHz.
+    pub(super) fn most(&self) -> [Option<u32>; 2] {
+        CLOCKS.map(|clock| self.number_of("nvmlDeviceGetMaxClockInfo", clock))
+    }
+
+    /// Version of the display driver.
+    pub(super) fn driver(&self) -> Option<String> {
+        type Ask = unsafe extern "C" fn(*mut c_char, c_uint) -> Code;
+        let mut text = [0u8; TEXT];
+        let ask = self.function::<Ask>("nvmlSystemGetDriverVersion").ok()?;
+        // SAFETY: the signature of this name; writes at most so many bytes.
+        let code = unsafe { ask(text.as_mut_ptr().cast(), TEXT as c_uint) };
+        let text = CStr::from_bytes_until_nul(&text).ok().filter(|_| code == 0)?;
+        Some(text.to_string_lossy().into_owned())
+    }
+}
+
+/// The PCI address of a CUDA device, which both libraries know it by; none without a driver.
+fn address(ordinal: u32) -> Option<std::ffi::CString> {
+    let (mut device, mut text) = (0, [0u8; TEXT]);
+    // SAFETY: may be called at any time.
+    libcuda::check(unsafe { libcuda::cuInit(0) }).ok()?;
+    // SAFETY: writes one number.
+    libcuda::check(unsafe { libcuda::cuDeviceGet(&mut device, ordinal as c_int) }).ok()?;
+    // SAFETY: writes at most so many bytes, of a device that there is.
+    let code = unsafe { libcuda::cuDeviceGetPCIBusId(text.as_mut_ptr().cast(), TEXT as c_int, device) };
+    libcuda::check(code).ok()?;
+    CStr::from_bytes_until_nul(&text).ok().map(CStr::to_owned)
+}
+
+fn check(name: &str, code: Code) -> Result<(), String> {
+    if code == 0 { Ok(()) } else { Err(format!("{name} failed with code {code}")) }
+}
+
+/// Looks at a GPU's clock while something runs.
+pub(super) struct Watch {
+    seen: Arc<Mutex<Vec<(Instant, u32)>>>,
+    _end: Option<mpsc::Sender<()>>,
+}
+
+impl Watch {
+    /// From now on until it is dropped; at nothing, where there is no such GPU.
+    pub(super) fn new(gpu: Option<Arc<Gpu>>) -> Self {
+        let seen = Arc::new(Mutex::new(vec![]));
+        let Some(gpu) = gpu else { return Watch { seen, _end: None } };
+        let (end, ended) = mpsc::channel();
+        let own = Arc::clone(&seen);
+        thread::spawn(move || {
+            while ended.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
+                if let Some(mhz) = gpu.number_of("nvmlDeviceGetClockInfo", CLOCKS[0]) {
+                    own.lock().unwrap_or_else(PoisonError::into_inner).push((Instant::now(), mhz));
+                }
+            }
+        });
+        Watch { seen, _end: Some(end) }
+    }
+
+    /// Clocks of the multiprocessors, in MHz, that were seen since then; forgets what was before.
+    pub(super) fn since(&self, begin: Instant) -> Vec<u32> {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let clocks = seen.iter().filter(|(at, _)| *at >= begin).map(|(_, mhz)| *mhz).collect();
+        seen.clear();
+        clocks
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_known_is_said_so() {
+        assert_eq!(
+            State::default().to_string(),
+            "SM unknown MHz, memory unknown MHz, unknown of unknown W, unknown C"
+        );
+        let state = State { sm_mhz: Some(1980), watts: Some(71.6), ..State::default() };
+        assert_eq!(state.to_string(), "SM 1980 MHz, memory unknown MHz, 72 of unknown W, unknown C");
+        assert!(Watch::new(None).since(Instant::now()).is_empty());
+    }
+
+    #[test]
+    fn a_gpu_is_there_or_a_reason() {
+        match Gpu::open(0) {
+            Ok(gpu) => assert!(gpu.state().sm_mhz.is_some() && gpu.driver().is_some()),
+            Err(why) => assert!(why.contains(NAME) || why.contains("nvml"), "{why}"),
+        }
+    }
+}

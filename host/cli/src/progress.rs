@@ -1,0 +1,91 @@
+//! Where a long command is: a bar on a terminal, and elsewhere a line now and then.
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io::{self, IsTerminal, Write};
+use std::ops::Deref;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
+
+/// How often a line is printed where standard error is no terminal.
+const LINES: Duration = Duration::from_secs(10);
+
+/// The progress of one command on standard error. Dropping it ends the lines.
+pub(super) struct Progress {
+    bar: ProgressBar,
+    /// What the thread that prints lines waits on; none on a terminal.
+    _end: Option<mpsc::Sender<()>>,
+}
+
+impl Progress {
+    /// For `steps` steps of `what`.
+    pub(super) fn of_steps(what: &'static str, steps: usize) -> Self {
+        let template = "{prefix} [{bar:32}] {pos}/{len}  {elapsed} of about {duration}  {msg}";
+        Self::new(what, Some(steps as u64), template)
+    }
+
+    /// For what takes nobody knows how long.
+    pub(super) fn waiting(what: String) -> Self {
+        let progress = Self::new("", None, "{spinner} {msg}, {elapsed}");
+        progress.bar.set_message(what);
+        progress
+    }
+
+    fn new(what: &'static str, steps: Option<u64>, template: &str) -> Self {
+        let bar = ProgressBar::with_draw_target(steps, ProgressDrawTarget::stderr_with_hz(10));
+        let style = ProgressStyle::with_template(template).expect("a valid template");
+        bar.set_style(style.progress_chars("=> "));
+        bar.set_prefix(what);
+        if io::stderr().is_terminal() {
+            bar.enable_steady_tick(Duration::from_millis(200));
+            return Progress { bar, _end: None };
+        }
+        let (end, ended) = mpsc::channel();
+        let shown = bar.clone();
+        thread::spawn(move || {
+            while ended.recv_timeout(LINES) == Err(RecvTimeoutError::Timeout) && !shown.is_finished() {
+                // Where that cannot be printed there is nobody to tell.
+                let _ = writeln!(io::stderr(), "{}", line(&shown));
+            }
+        });
+        Progress { bar, _end: Some(end) }
+    }
+}
+
+impl Deref for Progress {
+    type Target = ProgressBar;
+
+    fn deref(&self) -> &ProgressBar {
+        &self.bar
+    }
+}
+
+/// The bar in words: `verify: 120 of 360, 21 s of about 63 s: fwd_f16_d64_full_128x64`.
+fn line(bar: &ProgressBar) -> String {
+    let (elapsed, message) = (bar.elapsed().as_secs(), bar.message());
+    let Some(steps) = bar.length() else { return format!("{message}, {elapsed} s") };
+    let done = bar.position();
+    let whole = match done {
+        0 => String::new(),
+        _ => format!(" of about {:.0} s", bar.elapsed().as_secs_f64() * steps as f64 / done as f64),
+    };
+    let message = if message.is_empty() { message } else { format!(": {message}") };
+    format!("{}: {done} of {steps}, {elapsed} s{whole}{message}", bar.prefix())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_says_how_far_it_is() {
+        let bar = ProgressBar::hidden();
+        bar.set_message("computing");
+        assert_eq!(line(&bar), "computing, 0 s");
+        bar.set_length(40);
+        bar.set_prefix("verify");
+        assert_eq!(line(&bar), "verify: 0 of 40, 0 s: computing");
+        bar.inc(20);
+        bar.set_message("");
+        assert_eq!(line(&bar), "verify: 20 of 40, 0 s of about 0 s");
+    }
+}

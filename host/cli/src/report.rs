@@ -1,0 +1,186 @@
+//! `ferroflash report`: what this card does, in one page and one JSON, by the program alone.
+mod date;
+mod model;
+mod page;
+mod sample;
+mod steps;
+
+use super::console::Console;
+use super::device::Device;
+use super::error::Error;
+use super::options::{DeviceKind, DeviceOptions};
+use super::{ended, files, nvml};
+use ferroflash::Capabilities;
+use serde::Serialize;
+use serde_json::Value;
+use std::fmt;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use steps::Steps;
+
+/// Check and measure this GPU in at most ten minutes, and write a page and a JSON about it.
+///
+/// The driver, the clocks, and what a first call costs; a sample of every family of kernels, drawn by --seed,
+/// compared with the f64 reference; every suite of `ferroflash bench`, with median and 90th percentile,
+/// TFLOP/s, GB/s and the clock; on an L4 the model's prediction beside each measurement. It needs the driver
+/// and nothing else. Nothing leaves this machine: send the two files, if you like, to the project.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  ferroflash report                               report.html and report.json in ./ferroflash-report
+  ferroflash report --device gpu:1 --output a100  the second GPU, into the folder a100
+  ferroflash report --seconds 120                 a shorter one; what it leaves out is named
+  ferroflash report --device sim                  a dry run of seconds in the simulator, without times")]
+pub(super) struct Args {
+    /// The folder for `report.html` and `report.json`, which is made.
+    #[arg(long, short, value_name = "FOLDER", default_value = "ferroflash-report")]
+    output: PathBuf,
+    /// How long it may take, in seconds.
+    #[arg(long, value_name = "N", default_value_t = 540,
+        value_parser = clap::value_parser!(u16).range(30..=600))]
+    seconds: u16,
+    /// Seed of the sample and of its inputs.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    #[command(flatten)]
+    device: DeviceOptions,
+}
+
+/// What the card has.
+#[derive(Serialize)]
+struct Limits {
+    compute_capability: String,
+    sms: u32,
+    shared_memory_per_block_bytes: u32,
+    registers_per_sm: u32,
+    l2_bytes: u64,
+    memory_bytes: u64,
+}
+
+impl Limits {
+    fn of(card: &Capabilities) -> Self {
+        let (major, minor) = card.compute_capability;
+        Limits {
+            compute_capability: format!("{major}.{minor}"),
+            sms: card.sms,
+            shared_memory_per_block_bytes: card.smem_per_block,
+            registers_per_sm: card.registers_per_sm,
+            l2_bytes: card.l2_bytes,
+            memory_bytes: card.memory_bytes,
+        }
+    }
+}
+
+/// All that was found. The steps' own reports are as their commands print them.
+#[derive(Serialize)]
+struct Report {
+    version: &'static str,
+    date: String,
+    command: String,
+    device: String,
+    /// Whether no GPU was there, and nothing was measured.
+    dry_run: bool,
+    /// The display driver's version, or why it is unknown.
+    driver: String,
+    limits: Limits,
+    /// Highest clocks of multiprocessors and memory, in MHz, where the driver says.
+    most_mhz: [Option<u32>; 2],
+    /// Before the first and after the last step; or why they are unknown.
+    clocks: [String; 2],
+    seed: u64,
+    seconds: f64,
+    passed: bool,
+    /// `ferroflash bench --first-call --json`.
+    first_call: Option<Value>,
+    /// `ferroflash verify --quick --json` of the sample.
+    verify: Option<Value>,
+    /// `ferroflash bench --json`; on an L4 its rows have `predicted_us`, least and most.
+    bench: Option<Value>,
+    /// The suites' plot.
+    #[serde(skip)]
+    plot: Option<String>,
+    /// How the model's predictions compare with the rows of `bench`.
+    model: Option<model::Held>,
+    /// What is not there, and why.
+    missing: Vec<String>,
+    /// Where both files are.
+    #[serde(skip)]
+    folder: PathBuf,
+}
+
+pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
+    ended::listen();
+    let start = Instant::now();
+    let kind = args.device.kind()?;
+    let none = |why: String| format!("{why}; report is about a GPU: --device sim is a dry run without one");
+    let (device, gpu) = match kind {
+        DeviceKind::Cpu => return Err(Error::Invalid(none("the CPU runs no kernel".into()))),
+        DeviceKind::Sim => {
+            (Device::open(&args.device, console)?, Err("a simulator has no clocks".to_owned()))
+        }
+        DeviceKind::Auto | DeviceKind::Gpu(_) => {
+            let opened = Device::gpu(args.device.ordinal(), console);
+            let device = opened.map_err(|error| match error {
+                Error::NoDevice(why) => Error::NoDevice(none(why)),
+                other => other,
+            })?;
+            (device, nvml::Gpu::open(args.device.ordinal()))
+        }
+    };
+    let runner = device.kernels("report")?;
+    std::fs::create_dir_all(&args.output).map_err(|e| files::unwritten(&args.output, &e))?;
+    let clocks = || gpu.as_ref().map_or_else(|why| format!("unknown: {why}"), |gpu| gpu.state().to_string());
+    let (before, simulated) = (clocks(), device.is_simulated());
+    let kernels = sample::draw(runner.capabilities(), simulated, args.seed);
+    let words = args.device.words(simulated);
+    let steps = Steps { start, limit: Duration::from_secs(args.seconds.into()), device: words, console };
+    let mut taken = steps.take(&kernels, args.seed, simulated, &args.output)?;
+    let model = taken.bench.as_mut().and_then(|bench| model::hold(&runner.capabilities().name, bench));
+    let driver = match &gpu {
+        Ok(gpu) => gpu.driver().unwrap_or_else(|| "unknown".into()),
+        Err(why) => format!("unknown: {why}"),
+    };
+    let report = Report {
+        version: env!("CARGO_PKG_VERSION"),
+        date: date::today(),
+        command: std::env::args().skip(1).fold("ferroflash".into(), |all, word| format!("{all} {word}")),
+        device: device.to_string(),
+        dry_run: simulated,
+        driver,
+        limits: Limits::of(runner.capabilities()),
+        most_mhz: gpu.as_ref().map_or([None; 2], |gpu| gpu.most()),
+        clocks: [before, clocks()],
+        seed: args.seed,
+        seconds: start.elapsed().as_secs_f64(),
+        passed: taken.result.is_ok(),
+        first_call: taken.first_call,
+        verify: taken.verify,
+        bench: taken.bench,
+        plot: taken.plot,
+        model,
+        missing: taken.missing,
+        folder: args.output,
+    };
+    let json = console.json(&report, &taken.result);
+    files::write_whole(&report.folder.join("report.json"), json.as_bytes())?;
+    files::write_whole(&report.folder.join("report.html"), page::html(&report).as_bytes())?;
+    console.report(&report, taken.result)
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}, driver {}; {}", self.device, self.driver, self.clocks[1])?;
+        let rows = |step: &Option<Value>, key: &str| {
+            step.as_ref().and_then(|step| step[key].as_array()).map_or(0, Vec::len)
+        };
+        let verified = rows(&self.verify, "kernels");
+        let verdict = if self.passed { "all within their bounds" } else { "NOT ALL RIGHT" };
+        writeln!(f, "{verified} kernels verified, {verdict}; {} shapes measured", rows(&self.bench, "rows"))?;
+        if let Some(held) = &self.model {
+            writeln!(f, "{held}")?;
+        }
+        self.missing.iter().try_for_each(|what| writeln!(f, "missing: {what}"))?;
+        let folder = self.folder.display();
+        writeln!(f, "{folder}/report.html and {folder}/report.json, {:.0} s", self.seconds)
+    }
+}

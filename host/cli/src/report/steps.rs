@@ -1,0 +1,144 @@
+//! The steps of a report: each a command of this program in a process of its own.
+use crate::console::Console;
+use crate::error::Error;
+use crate::{ended, workers};
+use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Most of the time that verification may take, in parts of all.
+const VERIFYING: f64 = 0.3;
+/// What a step may take beyond the time that it was told, and the page after the last one.
+const SLACK: Duration = Duration::from_secs(20);
+/// Longest first call.
+const FIRST_CALL: Duration = Duration::from_secs(60);
+
+/// What all steps have in common.
+pub(super) struct Steps<'a> {
+    pub start: Instant,
+    /// For all of them.
+    pub limit: Duration,
+    /// The device on a command line.
+    pub device: Vec<String>,
+    pub console: &'a Console,
+}
+
+/// What they left.
+pub(super) struct Taken {
+    pub first_call: Option<Value>,
+    pub verify: Option<Value>,
+    pub bench: Option<Value>,
+    pub plot: Option<String>,
+    pub missing: Vec<String>,
+    /// The first failure of a kernel or of the device; that the report was ended.
+    pub result: Result<(), Error>,
+}
+
+impl Steps<'_> {
+    /// Takes all steps. What one cannot do is named, and the next one is taken.
+    pub(super) fn take(
+        &self,
+        kernels: &[&str],
+        seed: u64,
+        simulated: bool,
+        folder: &Path,
+    ) -> Result<Taken, Error> {
+        let own = workers::Own::new(self.console)?;
+        let command = |words: &[&str]| {
+            let mut command = own.command(words.iter().copied());
+            command.arg("--json").args(&self.device);
+            command
+        };
+        let (mut missing, mut result) = (vec![], Ok(()));
+        let (replaced, _) = self.console.replacement();
+        if !replaced.is_empty() {
+            missing.push(format!("kernels of this build, which --ptx-dir replaces: {}", replaced.join(", ")));
+        }
+        let no_times = |what: &str| format!("{what}: a simulator has no times");
+
+        let first_call = if simulated {
+            missing.push(no_times("first call"));
+            None
+        } else {
+            // What the driver's compiler costs, not what it has kept from an earlier run.
+            let mut command = command(&["bench", "--first-call"]);
+            self.step("first call", command.env("CUDA_CACHE_DISABLE", "1"), FIRST_CALL, &mut missing)
+        };
+
+        let mut verify = command(&["verify", "--quick", "--seed", &seed.to_string()]);
+        verify.args(kernels.iter().flat_map(|name| ["--config", name]));
+        let verify = self.step("verify", &mut verify, self.limit.mul_f64(VERIFYING), &mut missing);
+        if let Some(error) = verify.as_ref().and_then(failure) {
+            if let Error::Ended(why) = &error {
+                missing.push(format!("verify: {why}"));
+            } else {
+                result = Err(error);
+            }
+        }
+
+        let plot = folder.join("bench.svg");
+        let bench = if simulated {
+            missing.push(no_times("bench"));
+            None
+        } else {
+            let left = self.left();
+            let mut bench = command(&["bench", "--seconds", &left.as_secs().max(1).to_string()]);
+            bench.arg("--svg").arg(&plot);
+            let bench = self.step("bench", &mut bench, left + SLACK, &mut missing);
+            if let Some(error) = bench.as_ref().and_then(failure) {
+                missing.push(format!("bench: {error}"));
+            }
+            bench.filter(|bench| bench["rows"].is_array())
+        };
+        for (key, what) in [("left_out", "no time for"), ("failed", "not measured:")] {
+            let all = bench.as_ref().and_then(|bench| bench[key].as_array()).into_iter().flatten();
+            missing.extend(all.filter_map(Value::as_str).map(|label| format!("{what} {label}")));
+        }
+        let drawn = std::fs::read_to_string(&plot).ok();
+        // It is in the page.
+        let _ = std::fs::remove_file(&plot);
+        if ended::asked() && result.is_ok() {
+            result = Err(Error::Ended("ended by a signal; the report has what was done".into()));
+        }
+        Ok(Taken { first_call, verify, bench, plot: drawn, missing, result })
+    }
+
+    /// The time for what is measured last.
+    fn left(&self) -> Duration {
+        self.limit.saturating_sub(self.start.elapsed()).saturating_sub(SLACK)
+    }
+
+    /// The report of one step; why there is none is `missing`.
+    fn step(
+        &self,
+        name: &str,
+        command: &mut Command,
+        limit: Duration,
+        missing: &mut Vec<String>,
+    ) -> Option<Value> {
+        if ended::asked() {
+            missing.push(format!("{name}: the report was ended before"));
+            return None;
+        }
+        self.console.note(format_args!("report: {name}, at most {} s", limit.as_secs()));
+        let output = workers::shown(command, limit);
+        let report = output.map_err(|e| e.to_string()).and_then(|output| {
+            serde_json::from_slice(&output.stdout)
+                .map_err(|_| format!("its process left no report ({})", output.status))
+        });
+        report.map_err(|why| missing.push(format!("{name}: {why}"))).ok()
+    }
+}
+
+/// What a step's report says that it failed of.
+fn failure(report: &Value) -> Option<Error> {
+    let text = report["error"].as_str()?.to_owned();
+    Some(match report["exit_code"].as_u64() {
+        Some(1) => Error::Wrong(text),
+        Some(3) => Error::NoDevice(text),
+        Some(4) => Error::Device(text),
+        Some(5) => Error::Ended(text),
+        _ => Error::Invalid(text),
+    })
+}

@@ -1,0 +1,69 @@
+//! The table's kernels in the simulator.
+use super::{Console, Error, Finding, REFUSED, Row, Simulator, schedules};
+use crate::ended;
+use ferroflash::driver::SimDriver;
+use ferroflash::{Attention, Capabilities};
+use rayon::prelude::*;
+use reference::{OnDevice, Rule, Subject, TensorError};
+
+/// Every kernel on its edges.
+pub(super) fn check(
+    subjects: &[&'static dyn Subject],
+    simulator: &Simulator<'_>,
+    console: &Console,
+) -> Result<(String, Vec<Row>), Error> {
+    let device = SimDriver::new(simulator.profile)?;
+    let capabilities = Attention::new(device).capabilities().clone();
+    let bar = console.progress("sanitize", subjects.len());
+    let rows = subjects.par_iter().map(|subject| {
+        bar.set_message(subject.contract().symbol);
+        let row = row(*subject, simulator, &capabilities);
+        bar.inc(1);
+        row
+    });
+    let rows = rows.collect::<Result<_, Error>>()?;
+    bar.finish_and_clear();
+    Ok((capabilities.name.to_string(), rows))
+}
+
+fn row(subject: &dyn Subject, simulator: &Simulator<'_>, capabilities: &Capabilities) -> Result<Row, Error> {
+    let symbol = subject.contract().symbol;
+    let mut row = Row::new(symbol);
+    row.skipped = reference::unfit(subject, capabilities);
+    if row.skipped.is_some() {
+        return Ok(row);
+    }
+    if ended::asked() {
+        row.leave(subject.edges(1).len() * simulator.seeds as usize);
+        return Ok(row);
+    }
+    let works: Vec<_> = subject.edges(1).into_iter().map(|task| (task.work(), task)).collect();
+    let judged = works.iter().map(|(work, task)| Ok((work, task, work.judge(Rule::Tolerance)?)));
+    let judged: Vec<_> =
+        judged.collect::<Result<_, _>>().map_err(|e: TensorError| Error::Invalid(e.to_string()))?;
+    for options in schedules(simulator.seeds) {
+        let how = format!("schedule {}, copies {:?}", options.seed, options.completion).to_lowercase();
+        let attention = Attention::new(SimDriver::with_options(simulator.profile, options)?);
+        for (work, task, judge) in &judged {
+            if ended::asked() {
+                row.leave(1);
+                continue;
+            }
+            let rounds =
+                OnDevice::new(&attention, &***work, Some(symbol)).and_then(|mut device| device.run_all());
+            row.launches += work.rounds().len();
+            let place = format!("{task}, {how}");
+            let reports = attention.driver().take_reports();
+            match rounds {
+                Ok(rounds) => {
+                    let judgements = rounds.iter().enumerate().map(|(round, written)| judge(round, written));
+                    let wrong = judgements.flat_map(|judgement| judgement.failures);
+                    wrong.for_each(|words| row.add(Finding::new("wrong-result", &place, words)));
+                }
+                Err(error) if reports.is_empty() => row.add(Finding::new(REFUSED, &place, error)),
+                Err(_) => reports.into_iter().for_each(|report| row.add(Finding::of(report, &place))),
+            }
+        }
+    }
+    Ok(row)
+}

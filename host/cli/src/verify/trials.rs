@@ -1,0 +1,218 @@
+//! Problems, and the kernels that solve them.
+use crate::device::Runner;
+use crate::ended;
+use crate::error::Error;
+use indicatif::ProgressBar;
+use reference::{Judge, Rule, Subject, Task, Work, Written};
+use serde::{Deserialize, Deserializer, Serialize};
+use std::borrow::Cow;
+
+/// What came of a kernel.
+#[derive(Deserialize, Serialize)]
+pub(crate) struct Row {
+    pub name: Cow<'static, str>,
+    pub family: Cow<'static, str>,
+    /// Which keys a query sees, where there are queries.
+    pub mask: Option<Cow<'static, str>>,
+    /// Each may be several launches of one plan.
+    pub cases: usize,
+    /// Those of them that were solved once more, by one launch that was captured and replayed.
+    pub graphs: usize,
+    /// Cases that the command was ended before.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub left: usize,
+    /// Why it cannot run here.
+    pub skipped: Option<String>,
+    /// Largest `error / tolerance`; null in JSON where it is not finite.
+    #[serde(deserialize_with = "or_infinite")]
+    pub worst_ratio: f64,
+    pub worst_case: Option<String>,
+    /// Largest error of an element of O; null in JSON where it is not finite.
+    #[serde(deserialize_with = "or_infinite")]
+    pub max_error: f64,
+    pub failures: Vec<String>,
+}
+
+/// Whether there are no cases.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_none(cases: &usize) -> bool {
+    *cases == 0
+}
+
+/// A number, or the null that stands for one that is not finite.
+fn or_infinite<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or(f64::INFINITY))
+}
+
+/// Problems, each with the kernels that solve it, so that what is right is computed once.
+#[derive(Default)]
+pub(crate) struct Trials {
+    pub rows: Vec<Row>,
+    /// The kernels by their places in `rows`.
+    tasks: Vec<(Task, Vec<usize>)>,
+    /// Problems of several launches that each kernel solves by a graph, too.
+    graphs: usize,
+}
+
+impl Trials {
+    /// None yet; of each kernel so many problems of several launches are also solved by a graph.
+    pub(crate) fn with_graphs(graphs: usize) -> Self {
+        Trials { graphs, ..Trials::default() }
+    }
+
+    /// Adds a kernel with the problems that it solves.
+    pub(crate) fn add(&mut self, row: Row, tasks: impl IntoIterator<Item = Task>) {
+        let place = self.rows.len();
+        self.rows.push(row);
+        for task in tasks {
+            match self.tasks.iter_mut().find(|(known, _)| *known == task) {
+                Some((_, places)) => places.push(place),
+                None => self.tasks.push((task, vec![place])),
+            }
+        }
+    }
+
+    /// How many problems there are.
+    pub(crate) fn len(&self) -> usize {
+        self.tasks.len()
+    }
+
+    /// Runs them until one cannot be run, the program is asked to end, or `in_time` says that time is over;
+    /// counts what is left. Each kernel's own failures are in its row.
+    pub(crate) fn verify(
+        &mut self,
+        runner: &dyn Runner,
+        bar: &ProgressBar,
+        in_time: &dyn Fn() -> bool,
+    ) -> Result<(), Error> {
+        let mut result = Ok(());
+        for (task, places) in &self.tasks {
+            if result.is_err() || ended::asked() || !in_time() {
+                for place in places {
+                    let row = &mut self.rows[*place];
+                    row.left += usize::from(row.skipped.is_none());
+                }
+                continue;
+            }
+            bar.set_message(task.to_string());
+            result = solve(task, places, &mut self.rows, self.graphs, runner);
+            bar.inc(1);
+        }
+        result
+    }
+}
+
+/// Runs one problem with each of its kernels.
+fn solve(
+    task: &Task,
+    places: &[usize],
+    rows: &mut [Row],
+    graphs: usize,
+    runner: &dyn Runner,
+) -> Result<(), Error> {
+    let work = task.work();
+    let (mut judge, again) = (None, work.rounds().len() > 1);
+    for place in places {
+        let row = &mut rows[*place];
+        row.verify(runner, task, &*work, &mut judge)?;
+        if again && row.graphs < graphs {
+            row.replay(runner, task, &*work, &mut judge)?;
+        }
+    }
+    Ok(())
+}
+
+impl Row {
+    /// No case has run yet; or none will, where the device cannot hold the kernel.
+    pub(crate) fn new(name: &'static str, subject: &dyn Subject, runner: &dyn Runner) -> Self {
+        let skipped = reference::unfit(subject, runner.capabilities());
+        Row { skipped, ..Row::named(name, subject) }
+    }
+
+    /// That the kernel's process left no report.
+    pub(crate) fn lost(subject: &dyn Subject, why: &str) -> Self {
+        Row { failures: vec![why.to_owned()], ..Row::named(subject.contract().symbol, subject) }
+    }
+
+    fn named(name: &'static str, subject: &dyn Subject) -> Self {
+        Row {
+            name: name.into(),
+            family: subject.family().into(),
+            mask: subject.mask().map(|mask| mask.name().into()),
+            cases: 0,
+            graphs: 0,
+            left: 0,
+            skipped: None,
+            worst_ratio: 0.0,
+            worst_case: None,
+            max_error: 0.0,
+            failures: vec![],
+        }
+    }
+
+    /// Runs every round of a problem; what is right is computed for the first that needs it.
+    fn verify<'w>(
+        &mut self,
+        runner: &dyn Runner,
+        task: &Task,
+        work: &'w dyn Work,
+        judge: &mut Option<Judge<'w>>,
+    ) -> Result<(), Error> {
+        if self.skipped.is_some() {
+            return Ok(());
+        }
+        let rounds = runner.run(work, Some(&self.name)).map_err(|error| self.failed(task, error))?;
+        self.cases += 1;
+        self.judge(task.to_string(), &rounds, work, judge)
+    }
+
+    /// The same by a graph.
+    fn replay<'w>(
+        &mut self,
+        runner: &dyn Runner,
+        task: &Task,
+        work: &'w dyn Work,
+        judge: &mut Option<Judge<'w>>,
+    ) -> Result<(), Error> {
+        if self.skipped.is_some() {
+            return Ok(());
+        }
+        let rounds = runner.replay(work, Some(&self.name)).map_err(|error| self.failed(task, error))?;
+        self.graphs += 1;
+        self.judge(format!("{task}, by a graph"), &rounds, work, judge)
+    }
+
+    /// That a problem could not be run.
+    fn failed(&self, task: &Task, error: ferroflash::Error) -> Error {
+        match Error::from(error) {
+            Error::Device(text) => Error::Device(format!("{}: {task}: {text}", self.name)),
+            other => Error::Invalid(format!("{}: {task}: {other}", self.name)),
+        }
+    }
+
+    /// Judges every round of a problem.
+    fn judge<'w>(
+        &mut self,
+        task: String,
+        rounds: &[Written],
+        work: &'w dyn Work,
+        judge: &mut Option<Judge<'w>>,
+    ) -> Result<(), Error> {
+        let judge = match judge {
+            Some(judge) => judge,
+            none => none.insert(work.judge(Rule::Tolerance).map_err(|e| Error::Invalid(e.to_string()))?),
+        };
+        for (round, written) in rounds.iter().enumerate() {
+            let judgement = judge(round, written);
+            let place = || if round == 0 { task.clone() } else { format!("{task}, launch {}", round + 1) };
+            // An infinite error stands for what is not a number.
+            self.max_error = self.max_error.max(judgement.max_error);
+            let ratio = judgement.worst_ratio;
+            if ratio > self.worst_ratio || ratio.is_nan() {
+                (self.worst_ratio, self.worst_case) = (ratio, Some(place()));
+            }
+            self.failures.extend(judgement.failures.iter().map(|failure| format!("{}: {failure}", place())));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,59 @@
+//! Commands that are ended before they are done.
+use crate::common::{ferroflash, text};
+use serde_json::Value;
+use std::process::{Child, Stdio};
+use std::time::Duration;
+use std::{fs, thread};
+
+/// Waits until a process has a handler for SIGTERM.
+fn listens(child: &mut Child) {
+    const TERM: u64 = 1 << 14;
+    let path = format!("/proc/{}/status", child.id());
+    loop {
+        assert!(child.try_wait().expect("a child").is_none(), "it ended by itself");
+        let status = fs::read_to_string(&path).expect("its state");
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).expect("its handlers");
+        if u64::from_str_radix(caught.trim(), 16).expect("a mask") & TERM != 0 {
+            return;
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Starts a command, ends it by SIGTERM, and returns its report.
+fn end(args: &[&str]) -> Value {
+    let mut command = ferroflash(args);
+    let mut child =
+        command.arg("--json").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts");
+    listens(&mut child);
+    // SAFETY: the call takes two numbers; the child was not waited for.
+    unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGTERM) };
+    let output = child.wait_with_output().expect("ends");
+    assert_eq!(output.status.code(), Some(5), "{}", text(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).expect("one JSON document");
+    assert_eq!(report["exit_code"], 5);
+    assert!(report["error"].as_str().is_some_and(|error| error.contains("ended by a signal")), "{report}");
+    report
+}
+
+/// All kernels: none of these commands can be done before the signal comes.
+#[test]
+fn what_was_done_is_reported() {
+    let sim = ["--device", "sim"];
+    let report = end(&[&["verify", "--quick"], &sim[..]].concat());
+    assert!(
+        report["kernels"]
+            .as_array()
+            .is_some_and(|rows| rows.iter().any(|row| row["left"].as_u64() > Some(0)))
+    );
+    let report = end(&[&["verify", "--quick", "--jobs", "2"], &sim[..]].concat());
+    assert!(report["kernels"].as_array().is_some_and(|rows| rows.len() > 300));
+    let report = end(&[&["sanitize"], &sim[..]].concat());
+    assert!(
+        report["kernels"]
+            .as_array()
+            .is_some_and(|rows| rows.iter().any(|row| row["left"].as_u64() > Some(0)))
+    );
+    let report = end(&[&["soak", "--launches", "2"], &sim[..]].concat());
+    assert!(report["kernels"].is_array());
+}

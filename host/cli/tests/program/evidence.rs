@@ -1,0 +1,93 @@
+//! tests/gpu/evidence.sh, as far as it runs without a GPU.
+use crate::common::{Folder, text};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::process::{Command, Output};
+
+const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/gpu/evidence.sh");
+
+/// A packed folder of the script and the program.
+fn packed(test: &str) -> Folder {
+    let folder = Folder::new(test);
+    fs::copy(SCRIPT, folder.path("evidence.sh")).expect("the script is there");
+    symlink(env!("CARGO_BIN_EXE_ferroflash"), folder.path("ferroflash")).expect("linked");
+    folder.write("about.txt", "commit 0123abc\n");
+    folder
+}
+
+fn evidence(folder: &Folder, args: &[&str]) -> Output {
+    Command::new("sh").arg(folder.path("evidence.sh")).args(args).output().expect("sh starts")
+}
+
+#[test]
+fn every_call_ends_within_ten_minutes_and_parts_are_all_kernels() {
+    let folder = packed("evidence-list");
+    let list = evidence(&folder, &["list"]);
+    let lines: Vec<_> = text(&list.stdout).lines().collect();
+    assert!(lines.len() > 30, "{}", text(&list.stderr));
+    let names: Vec<_> = lines.iter().map(|line| line.split_whitespace().next().expect("a name")).collect();
+    for line in &lines {
+        let seconds = line.split_whitespace().nth(1).and_then(|word| word.parse::<u32>().ok());
+        // 25 seconds more are between asking it to end and ending it.
+        assert!(seconds.is_some_and(|seconds| (30..=570).contains(&seconds)), "{line}");
+    }
+    let readme = fs::read_to_string(SCRIPT.replace("evidence.sh", "README.md")).expect("beside the script");
+    let told: Vec<_> =
+        readme.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next()).collect();
+    assert_eq!(told, names, "the calls of tests/gpu/README.md");
+    let all: BTreeSet<_> =
+        reference::subjects().map(|subject| subject.contract().symbol.to_owned()).collect();
+    for command in ["sanitize-", "agree-"] {
+        let mut seen = BTreeSet::new();
+        let parts = names.iter().filter_map(|name| name.strip_prefix(command));
+        for part in parts.filter(|part| *part != "h200-simulated") {
+            let said = evidence(&folder, &["part", part]);
+            let kernels: Vec<_> = text(&said.stdout).lines().map(str::to_owned).collect();
+            assert!((20..=110).contains(&kernels.len()), "{part}: {}", kernels.len());
+            assert!(kernels.into_iter().all(|name| seen.insert(name)), "{part} has one that another has");
+        }
+        assert_eq!(seen, all, "{command}");
+    }
+    for wrong in [&["run"][..], &["run", "nothing", "x"], &["run", "verify"], &["weather"], &[]] {
+        assert_eq!(evidence(&folder, wrong).status.code(), Some(2), "{wrong:?}");
+    }
+}
+
+#[test]
+fn a_dry_run_leaves_what_a_call_leaves() {
+    let folder = packed("evidence-dry");
+    let ran = evidence(&folder, &["dry", &folder.path("out")]);
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    let read = |name: &str| -> Value {
+        let text =
+            fs::read_to_string(folder.0.join("out").join(name)).unwrap_or_else(|e| panic!("{name}: {e}"));
+        serde_json::from_str(&text).unwrap_or_else(|e| panic!("{name}: {e}"))
+    };
+    for (file, key) in [
+        ("verify.json", "passed"),
+        ("sanitize.json", "clean"),
+        ("agree.json", "agree"),
+        ("soak.json", "passed"),
+        ("fuzz.json", "passed"),
+        ("report.json", "passed"),
+    ] {
+        assert_eq!(read(file)[key], true, "{file}");
+    }
+    let run = read("run.json");
+    assert_eq!(run["commit"], "0123abc");
+    let commands = run["commands"].as_array().expect("a list");
+    assert_eq!(commands.len(), 6, "{run}");
+    assert!(commands.iter().all(|c| c.as_str().is_some_and(|c| c.starts_with("./ferroflash "))), "{run}");
+    assert!(!run.to_string().contains(&folder.path("out")), "{run}");
+
+    // A call that is made again replaces what it said.
+    let again = evidence(&folder, &["dry", &folder.path("out")]);
+    assert!(again.status.success(), "{}", text(&again.stderr));
+    assert_eq!(read("run.json")["commands"], run["commands"]);
+
+    let file = folder.path("all.tar.gz");
+    assert!(evidence(&folder, &["pack", &folder.path("out"), &file]).status.success());
+    assert!(fs::metadata(&file).is_ok_and(|about| about.len() > 1000));
+}

@@ -1,9 +1,0 @@
-//! A stage has a tile for each team: a team says which, a number does not.
-use contract::F16;
-use tile::{AFrag, Acc, SharedTiles, Warp};
-
-fn output(o: &mut Acc<2, 4>, p: &AFrag<F16, 2, 4>, v: &SharedTiles<F16, 4, 4, 2>, warp: Warp) {
-    o.mma_ab(p, &v.tile(7), warp, |_| {});
-}
-
-fn main() {}

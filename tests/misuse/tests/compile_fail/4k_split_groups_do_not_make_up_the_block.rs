@@ -1,0 +1,12 @@
+//! Four warps are no three teams: two warps would leave their registers in one place.
+use misuse::K;
+use tile::Block;
+use tile::group::{SplitGroup, WarpRows};
+
+fn teams(block: &Block<K>) -> (WarpRows<4, 4>, SplitGroup<3>) {
+    block.split_groups()
+}
+
+fn main() {
+    let _ = teams as fn(&_) -> _;
+}

@@ -1,0 +1,111 @@
+//! No two files of a crate need each other: each can be read, and changed, after those that it stands on.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::imports::Crate;
+
+/// Files that may need each other: below these folders each is one unit, cut up to be read.
+const UNITS: [(&str, &str); 3] = [
+    ("device/tile/src", "one unit of trust: who may touch shared memory, and when"),
+    ("ptx-sim/src/exec", "one interpreter: an impl of `Block` over files"),
+    ("host/src/driver", "one trait and its drivers"),
+];
+
+/// Crates that have circles still, and how many: numbers that only get smaller.
+const TIED: [(&str, usize); 8] = [
+    ("host", 4),
+    ("host/cli", 1),
+    ("host/libcuda", 1),
+    ("host/reference", 6),
+    ("kernels-gpu/spec", 2),
+    ("ptx-sim", 5),
+    ("tests", 3),
+    ("xtask", 3),
+];
+
+/// The circles among the files of each crate, as lines that name them. `files` are all of the repository's,
+/// each with its text.
+pub fn broken(files: &[(&str, String)]) -> Vec<String> {
+    let mut crates: BTreeMap<&str, Crate> = BTreeMap::new();
+    for (name, text) in files.iter().filter(|(name, _)| name.ends_with(".rs")) {
+        let Some((folder, path)) = name.split_once("/src/") else { continue };
+        crates.entry(folder).or_default().add(path, text);
+    }
+    let mut broken = Vec::new();
+    for (folder, files) in &crates {
+        let mut found = Vec::new();
+        for circle in circles(&files.edges()) {
+            let file = |module: &String| match module.as_str() {
+                "crate" => format!("{folder}/src"),
+                module => format!("{folder}/src/{}", module.replace("::", "/")),
+            };
+            let is_of = |unit: &str| circle.iter().all(|module| file(module).starts_with(unit));
+            if !UNITS.iter().any(|(unit, _)| is_of(unit)) {
+                let named = circle.iter().cloned().collect::<Vec<_>>().join(", ");
+                found.push(format!("{folder}: these files need each other: {named}"));
+            }
+        }
+        let most = TIED.iter().find(|(tied, _)| tied == folder).map_or(0, |(_, most)| *most);
+        if found.len() > most {
+            broken.append(&mut found);
+        }
+    }
+    broken
+}
+
+/// Sets of modules each of which needs all others of its set, by way of whichever.
+fn circles(edges: &BTreeMap<String, BTreeSet<String>>) -> Vec<BTreeSet<String>> {
+    let reached = |from: &String| {
+        let (mut seen, mut next) = (BTreeSet::new(), vec![from]);
+        while let Some(module) = next.pop() {
+            for to in edges.get(module).into_iter().flatten() {
+                if seen.insert(to.clone()) {
+                    next.push(to);
+                }
+            }
+        }
+        seen
+    };
+    let reached: BTreeMap<_, _> = edges.keys().map(|module| (module, reached(module))).collect();
+    let mut circles: Vec<BTreeSet<String>> = Vec::new();
+    for (module, others) in &reached {
+        if circles.iter().any(|circle| circle.contains(*module)) || !others.contains(*module) {
+            continue;
+        }
+        let back = |other: &&String| reached.get(other).is_some_and(|reached| reached.contains(*module));
+        circles.push(others.iter().filter(back).cloned().collect());
+    }
+    circles
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The circles of a crate of these files.
+    fn of(files: &[(&str, &str)]) -> Vec<String> {
+        let files: Vec<_> = files.iter().map(|(name, text)| (*name, (*text).to_owned())).collect();
+        broken(&files)
+    }
+
+    #[test]
+    fn files_that_need_each_other_are_found() {
+        let a = ("x/src/a.rs", "//! A.\nuse crate::b::{self, B};\npub struct A(B);\n");
+        let root = ("x/src/lib.rs", "//! X.\nmod a;\nmod b;\nmod c;\npub use a::A;\npub use c::*;\n");
+        let c = ("x/src/c.rs", "//! C.\npub struct C;\n");
+        let free = ("x/src/b.rs", "//! B.\nuse crate::C;\n// crate::a\npub struct B(C);\n");
+        assert_eq!(of(&[root, a, free, c]), [""; 0]);
+        // By way of a name that the root has from it; in the middle of code; by a glob; through a third file.
+        let named = ("x/src/b.rs", "//! B.\nuse crate::A;\npub struct B;\nfn f(_: A) {}\n");
+        let inline = ("x/src/b.rs", "//! B.\npub struct B;\nfn f(_: super::a::A) {}\n");
+        let all = ("x/src/b.rs", "//! B.\nuse crate::*;\npub struct B;\nfn f(_: A) {}\n");
+        for other in [named, inline, all] {
+            assert_eq!(of(&[root, a, other, c]), ["x: these files need each other: a, b"], "{}", other.1);
+        }
+        let third = ("x/src/c.rs", "//! C.\nuse super::a::A;\npub struct C(A);\n");
+        assert_eq!(of(&[root, a, free, third]), ["x: these files need each other: a, b, c"]);
+        let tests =
+            ("x/src/b.rs", "//! B.\npub struct B;\n#[cfg(test)]\nmod tests {\n    use crate::a;\n}\n");
+        assert_eq!(of(&[root, a, tests, c]), [""; 0]);
+    }
+}
