@@ -4,7 +4,7 @@ use super::device::{Device, Runner};
 use super::error::Error;
 use super::options::{DeviceKind, DeviceOptions, dtype};
 use ferroflash::plan::{Problem, explain};
-use ferroflash::request::Mask;
+use ferroflash::request::{Mask, Scratch};
 use ferroflash::spec::{KERNELS, PLANNED, head_dims};
 use ferroflash::{Capabilities, DType, ptx};
 use serde::Serialize;

@@ -60,8 +60,13 @@ fn outputs_log_sum_exps_and_refusals() {
             let error = outcome.map(|_| ()).expect_err(name).to_string();
             assert!(error.contains(&format!("{name}:")), "{name}: {error}");
         }
-        let short =
-            attention.attend_into(&stream, &request, &mut room, TensorMut::new(&mut half, [1, 101, 8, 64]), None);
+        let short = attention.attend_into(
+            &stream,
+            &request,
+            &mut room,
+            TensorMut::new(&mut half, [1, 101, 8, 64]),
+            None,
+        );
         assert!(short.expect_err("too long").to_string().contains("o.shape"));
         let calls = cuda.calls();
         assert_eq!((of("cuMemAlloc", &calls), of("launch", &calls)), (0, 0), "{calls:?}");
@@ -174,7 +179,8 @@ fn what_comes_again() {
         // A plan that is kept takes no other tensors unseen.
         let short = q.slice(..4 * 4 * 128 - 1);
         let short = Inputs::dense(Tensor::new(&short, [1, 4, 4, 128]), kv, kv);
-        let error = attention.attend(&stream, &short, &mut room).map(|_| ()).expect_err("too short").to_string();
+        let error =
+            attention.attend(&stream, &short, &mut room).map(|_| ()).expect_err("too short").to_string();
         assert!(error.contains("q.elements"), "{error}");
         cuda.faults();
     });
@@ -237,7 +243,8 @@ fn candles_functions() {
             ("batch", Inputs::varlen(q, kv, kv, &one, &starts, 50, 50)),
         ];
         for (name, request) in cases {
-            let error = front.attend(&stream, &request, &mut Room::new()).map(|_| ()).expect_err(name).to_string();
+            let error =
+                front.attend(&stream, &request, &mut Room::new()).map(|_| ()).expect_err(name).to_string();
             assert!(error.contains(name), "{name}: {error}");
         }
         cuda.faults();
