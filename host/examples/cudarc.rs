@@ -1,7 +1,9 @@
 //! Attention inside a `cudarc` program: its context, its stream, its slices; safe Rust. Every output is
 //! known: keys are all alike, and the values of a sequence are its number.
 use cudarc::driver::{CudaContext, CudaStream};
-use ferroflash::cudarc::{Cache, FlashAttention, Inputs, Number, Pages, PagesMut, Room, Scale, State};
+use ferroflash::cudarc::{
+    Cache, FlashAttention, Inputs, Number, Pages, PagesMut, Scale, ScratchMemory, State,
+};
 use ferroflash::cudarc::{Tensor, TensorMut};
 use ferroflash::request::Mask;
 use half::f16;
@@ -92,7 +94,7 @@ fn served<C: Number>(
     let q = Tensor::new(&q, [3, 1, HEADS, DIM]);
     let used = stream.clone_htod(&lengths.map(|length| length as i32))?;
     let cache = Cache::paged(Pages::new(&keys, &values, shape).scales(scale, scale), &table, columns, &used);
-    let mut room = Room::new();
+    let mut room = ScratchMemory::new();
     let wanted = numbers(&[1; 3], HEADS * DIM);
     let o = attention.flash_attn_with_kvcache(stream, q, cache, 0.125, true, &mut room)?;
     assert!(stream.clone_dtoh(&o)? == wanted);

@@ -1,15 +1,21 @@
 //! Attention on `cudarc`'s slices and streams, in safe Rust (feature `cudarc`).
 //!
-//! [`FlashAttention::flash_attn`], [`FlashAttention::flash_attn_varlen`] and their siblings have the names
-//! and the order of arguments of candle-flash-attn, so that code that has slices rather than tensors moves
-//! without being rewritten. [`FlashAttention::attend`] and its siblings take [`Inputs`]: these
-//! say everything that this crate can be asked. [`FlashAttention::append`] puts new keys and values into a cache,
-//! [`FlashAttention::merge`] makes attention over all keys of attention over some and over others.
+//! | to compute | function |
+//! |---|---|
+//! | attention, with everything that this crate supports | [`FlashAttention::attend`] on [`Inputs`] |
+//! | the same and the log-sum-exp (LSE) | [`FlashAttention::attend_with_lse`] |
+//! | the same into your memory | [`FlashAttention::attend_into`] |
+//! | attention with candle-flash-attn's names and arguments | [`FlashAttention::flash_attn`] and its siblings |
+//! | new keys and values of a KV cache | [`FlashAttention::append`] |
+//! | a merge of partial states | [`FlashAttention::merge`] |
+//!
+//! Functions that take [`Inputs`] take a [`ScratchMemory`], too. Functions with
+//! candle-flash-attn's names have its arguments and allocate scratch memory for the call.
 //!
 //! ```no_run
-//! use ferroflash::cudarc::{FlashAttention, Inputs, Room, Tensor};
-//! use ferroflash::request::Mask;
 //! use cudarc::driver::CudaContext;
+//! use ferroflash::cudarc::{FlashAttention, Inputs, ScratchMemory, Tensor};
+//! use ferroflash::request::Mask;
 //! use half::f16;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -20,46 +26,47 @@
 //! let q = stream.clone_htod(&vec![f16::ONE; 1000 * 8 * 64])?;
 //! let kv = stream.clone_htod(&vec![f16::ONE; 1000 * 2 * 64])?;
 //! let (q, kv) = (Tensor::new(&q, [1, 1000, 8, 64]), Tensor::new(&kv, [1, 1000, 2, 64]));
-//! let o = attention.flash_attn(&stream, q, kv, kv, 0.125, true)?; // a CudaSlice<f16> of q's shape
-//! // The same with capped scores, and the log-sum-exp of each row.
+//! let o = attention.flash_attn(&stream, q, kv, kv, 0.125, true)?; // a CudaSlice<f16> of the shape of q
+//! // Attention with softcap, and the LSE of each row.
+//! let mut scratch = ScratchMemory::new();
 //! let inputs = Inputs::dense(q, kv, kv).mask(Mask::Causal).softcap(30.0);
-//! let mut room = Room::new(); // is kept from call to call
-//! let (o, lse) = attention.attend_with_lse(&stream, &inputs, &mut room)?;
+//! let (o, lse) = attention.attend_with_lse(&stream, &inputs, &mut scratch)?;
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! A step of a server: new keys and values go to their slots, and a query of each of 4 sequences reads its
-//! keys, up to 512 pages of 16. Lengths, slots and page numbers stay on the device.
+//! One step of a server: `append` writes new keys and values to their slots, and one query of each of 4
+//! sequences reads up to 512 pages of 16 keys. Lengths, slots and page indices stay on the device.
 //!
 //! ```no_run
-//! use ferroflash::cudarc::{Cache, FlashAttention, Pages, PagesMut, Room, Tensor};
+//! use ferroflash::cudarc::{Cache, FlashAttention, Pages, PagesMut, ScratchMemory, Tensor};
 //! # use cudarc::driver::{CudaSlice, CudaStream};
 //! # use half::bf16;
 //! # use std::sync::Arc;
 //! # fn step(
-//! #     attention: &FlashAttention, stream: &Arc<CudaStream>, room: &mut Room, q: CudaSlice<bf16>,
+//! #     attention: &FlashAttention, stream: &Arc<CudaStream>, scratch: &mut ScratchMemory, q: CudaSlice<bf16>,
 //! #     kv: CudaSlice<bf16>, mut keys: CudaSlice<bf16>, mut values: CudaSlice<bf16>,
 //! #     slots: CudaSlice<i64>, table: CudaSlice<u32>, lengths: CudaSlice<u32>,
 //! # ) -> Result<CudaSlice<bf16>, ferroflash::Error> {
-//! let shape = [1000, 16, 8, 128]; // pages, keys of a page, key heads, head dim
+//! let shape = [1000, 16, 8, 128]; // pages, keys per page, key heads, head dim
 //! let new = Tensor::new(&kv, [1, 4, 8, 128]);
 //! attention.append(stream, new, new, PagesMut::new(&mut keys, &mut values, shape), &slots)?;
 //! let cache = Cache::paged(Pages::new(&keys, &values, shape), &table, 512, &lengths);
 //! let q = Tensor::new(&q, [4, 1, 32, 128]);
-//! // `room`, a `Room` that is kept from step to step: the first one makes it as large as it must be.
-//! attention.flash_attn_with_kvcache(stream, q, cache, 128f32.powf(-0.5), true, room)
+//! // Keep `scratch` from step to step: the first step grows it.
+//! attention.flash_attn_with_kvcache(stream, q, cache, 128f32.powf(-0.5), true, scratch)
 //! # }
 //! ```
 //!
-//! # What cudarc does not keep track of
-//! - *Graphs.* A `CudaGraph` keeps nothing of what its launches use, and launching it is safe in cudarc. What
-//!   is ours stays once it was captured: kernels and a [`Room`]'s memory are never freed then. Slices are
-//!   yours: keep those of captured launches as long as the graph, and launch it where the captured functions
-//!   might have been called, in the order of the same stream. A room must be large enough before.
-//! - *Readers on several streams.* A slice remembers its last reader alone. Where two streams read one slice
-//!   and it is then written or freed, cudarc waits for the second of them; let the second stream wait for the
-//!   first (`CudaStream::join`) before it is. This holds for all work in safe cudarc, its own copies too.
+//! # What cudarc does not track
+//! - *Graphs.* A `CudaGraph` holds nothing that its launches use, and cudarc launches it from safe code.
+//!   After a capture this crate never frees its kernels and the memory of a captured [`ScratchMemory`]. The
+//!   slices are yours: keep the slices of captured launches as long as the graph. Launch the graph where you
+//!   could call the captured functions, in the order of the same stream. [Reserve](FlashAttention::reserve)
+//!   the scratch memory before the capture.
+//! - *Readers on several streams.* A slice remembers only its last reader. If two streams read a slice that
+//!   is then written or freed, cudarc waits for the second stream alone: make the second stream wait for the
+//!   first (`CudaStream::join`). This holds for all work in safe cudarc, also for its own copies.
 mod append;
 mod attention;
 mod cache;
@@ -67,14 +74,14 @@ mod candle;
 mod memory;
 mod merge;
 mod plans;
-mod room;
+mod scratch;
 mod tensor;
 
 pub use attention::Inputs;
 pub use cache::{Cache, Pages, PagesMut, Scale};
 pub use memory::{Element, Integers, Memory, MemoryMut, Number, PerHead, SlotNumber, unsigned};
 pub use merge::State;
-pub use room::Room;
+pub use scratch::ScratchMemory;
 pub use tensor::{Tensor, TensorMut};
 
 use crate::plan::PlanOf;

@@ -3,7 +3,7 @@ use candle::backend::BackendStorage;
 use candle::cuda_backend::CudaDType;
 use candle::cuda_backend::cudarc::driver::CudaSlice;
 use candle::{CpuStorage, CudaDevice, CudaStorage, CustomOp3, Layout, Result, Shape, Storage, Tensor};
-use ferroflash::Mask;
+use ferroflash::request::Mask;
 use std::sync::Mutex;
 
 use crate::errors::invalid;

@@ -1,13 +1,13 @@
 //! Dense attention: candle-flash-attn's operation and functions.
 use crate::attend::{Attend, Outputs, both, device, run, stored};
-use crate::errors::{invalid, refused};
-use crate::here::{Here, lock};
+use crate::errors::invalid;
+use crate::here::Here;
 use crate::inputs::{Read, Stored, data, input, no_such_type};
-use crate::merge::with_sinks;
+use crate::merge::compute;
 use candle::backend::BackendStorage;
 use candle::cuda_backend::CudaDType;
 use candle::{CpuStorage, CudaStorage, CustomOp3, DType, Layout, Result, Shape, Tensor};
-use ferroflash::cudarc::{Element, PerHead, Request};
+use ferroflash::cudarc::{Element, Inputs, PerHead};
 use half::{bf16, f16};
 
 /// candle-flash-attn's operation, for `Tensor::apply_op3`.
@@ -103,9 +103,6 @@ fn on<T: Element + CudaDType>(
     let heads = q_dims[q_dims.len() - 2];
     let max_k = packed.map_or(k_dims[k_dims.len() - 3], |packed| packed.max_k);
     let [qs, ks, vs] = tensors;
-    let mut request =
-        Request::new(qs, ks, vs).mask(attend.mask(max_k)).scale(attend.softmax_scale).softcap(attend.cap());
-
     let starts = packed.map(|Starts { q, k, max_q, max_k }| {
         (Read::of("seqlens_q", q), Read::of("seqlens_k", k), max_q, max_k)
     });
@@ -117,9 +114,11 @@ fn on<T: Element + CudaDType>(
         Ok((q.numbers(1)?, k.numbers(1)?, *max_q, *max_k))
     });
     let starts = starts.transpose()?;
-    if let Some((q, k, max_q, max_k)) = &starts {
-        request = request.packed(q.integers(), k.integers(), *max_q, *max_k);
-    }
+    let mut request = match &starts {
+        Some((q, k, max_q, max_k)) => Inputs::varlen(qs, ks, vs, q.integers(), k.integers(), *max_q, *max_k),
+        None => Inputs::dense(qs, ks, vs),
+    };
+    request = request.mask(attend.mask(max_k)).scale(attend.softmax_scale).softcap(attend.cap());
     let slopes = attend.alibi_slopes.as_ref().map(|slopes| Read::of("alibi_slopes", slopes));
     let slopes = slopes.as_ref().map(|read| read.per_head(heads)).transpose()?;
     if let Some(slopes) = &slopes {
@@ -128,15 +127,9 @@ fn on<T: Element + CudaDType>(
     let sinks = attend.sinks.as_ref().map(|sinks| Read::of("sinks", sinks));
     let sinks = sinks.as_ref().map(|read| read.per_head(heads)).transpose()?;
 
-    let (attention, room) = (&here.attention, here.room(&stream));
-    let asked = with_lse || sinks.is_some();
-    let (o, lse) = attention.forward_in(&stream, &request, &mut lock(&room), asked).map_err(refused)?;
     let [batch, rows] = if is_packed { [1, q_dims[0]] } else { [q_dims[0], q_dims[1]] };
     let whole = [batch, rows, heads, q_dims[q_dims.len() - 1]];
-    let (o, lse) = match (sinks, lse) {
-        (Some(sinks), Some(lse)) => with_sinks(attention, &stream, (o, lse), &sinks, whole)?,
-        (_, lse) => (o, lse),
-    };
+    let (o, lse) = compute(&here, &stream, &request, sinks.as_ref(), with_lse, whole)?;
     let shape: Shape = if is_packed { (heads, rows).into() } else { (batch, heads, rows).into() };
     let lse = lse.filter(|_| with_lse).map(|lse| (stored(lse, device), shape));
     Ok(Outputs { o: stored(o, device), shape: q.1.shape().clone(), lse })

@@ -1,32 +1,32 @@
-//! State per device: its kernels, and for each stream the scratch memory of launches.
+//! What the crate keeps of a device: its kernels, and the scratch memory of each stream.
 use crate::errors::refused;
 use candle::Result;
 use candle::cuda_backend::cudarc::driver::{CudaContext, CudaStream};
-use ferroflash::cudarc::{FlashAttention, Room};
+use ferroflash::cudarc::{FlashAttention, ScratchMemory};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
-/// Scratch memory by the addresses of streams. An entry with memory keeps its stream alive, so that no other
+/// Scratch memory by the addresses of its streams. Memory that is allocated holds its stream, so that no other
 /// stream gets this address.
-type Rooms = HashMap<usize, Arc<Mutex<Room>>>;
+type Scratches = HashMap<usize, Arc<Mutex<ScratchMemory>>>;
 
-/// CUDA's per-thread default stream: candle's devices compute on it.
+/// The handle of a stream that is another one in each thread: what candle's devices compute on.
 const PER_THREAD: usize = 2;
 
 thread_local! {
-    /// This thread's scratch memory for per-thread default streams.
-    static OWN: RefCell<Rooms> = RefCell::default();
+    /// This thread's scratch memory of such streams.
+    static OWN: RefCell<Scratches> = RefCell::default();
 }
 
 /// Attention on one context, and the scratch memory of its streams.
 pub(crate) struct Here {
     pub attention: FlashAttention,
-    rooms: Mutex<Rooms>,
+    scratches: Mutex<Scratches>,
 }
 
 impl Here {
-    /// The state of a stream's context. The state and the context live until the process ends.
+    /// That of a stream's context. They and the context stay until the process ends.
     pub fn of(stream: &CudaStream) -> Result<Arc<Here>> {
         static ALL: LazyLock<Mutex<HashMap<usize, Arc<Here>>>> = LazyLock::new(Mutex::default);
         let context: &Arc<CudaContext> = stream.context();
@@ -36,24 +36,24 @@ impl Here {
             return Ok(Arc::clone(here));
         }
         let attention = FlashAttention::new(context).map_err(refused)?;
-        let here = Arc::new(Here { attention, rooms: Mutex::default() });
+        let here = Arc::new(Here { attention, scratches: Mutex::default() });
         // It holds the context, so that no other one comes to lie at this address.
         all.insert(key, Arc::clone(&here));
         Ok(here)
     }
 
-    /// The scratch memory of a stream. All work of one stream runs in order and shares it.
-    pub fn room(&self, stream: &Arc<CudaStream>) -> Arc<Mutex<Room>> {
+    /// The scratch memory of a stream, which all launches of the stream share.
+    pub fn scratch(&self, stream: &Arc<CudaStream>) -> Arc<Mutex<ScratchMemory>> {
         let key = Arc::as_ptr(stream) as usize;
-        let of = |rooms: &mut Rooms| Arc::clone(rooms.entry(key).or_default());
+        let of = |scratches: &mut Scratches| Arc::clone(scratches.entry(key).or_default());
         match stream.cu_stream() as usize {
             PER_THREAD => OWN.with_borrow_mut(of),
-            _ => of(&mut lock(&self.rooms)),
+            _ => of(&mut lock(&self.scratches)),
         }
     }
 }
 
-/// A thread that panicked with the lock left no partial state: one call writes each value.
+/// Who panicked with the lock left nothing half done: what is kept is written by one call.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,18 +1,52 @@
-//! Merge of partial attention states; and sinks for kernels that lack them.
+//! Attention over some keys and over others becomes attention over all. So do sinks, which belong to no key,
+//! where kernels have none.
 use crate::attend::{Outputs, both, device, run, stored};
 use crate::errors::{invalid, refused};
-use crate::here::Here;
+use crate::here::{Here, lock};
 use crate::inputs::{Read, Stored, data, input, no_such_type};
 use candle::backend::BackendStorage;
 use candle::cuda_backend::CudaDType;
-use candle::cuda_backend::cudarc::driver::{CudaSlice, CudaStream};
+use candle::cuda_backend::cudarc::driver::{CudaSlice, CudaStream, CudaView};
 use candle::{DType, Result, Tensor};
-use ferroflash::cudarc::{Element, FlashAttention, Memory, State, Tensor as Input, TensorMut};
+use ferroflash::Error;
+use ferroflash::cudarc::{
+    Element, FlashAttention, Inputs, Memory, Number, State, Tensor as Input, TensorMut,
+};
 use half::{bf16, f16};
 use std::sync::Arc;
 
-/// Adds attention sinks to O and LSE.
-pub(crate) fn with_sinks<T: Element>(
+/// Computes attention with sinks, `[heads]`, or without. Kernels add the sinks where the library supports that;
+/// elsewhere a merge adds them.
+pub(crate) fn compute<T: Element, C: Number>(
+    here: &Here,
+    stream: &Arc<CudaStream>,
+    inputs: &Inputs<'_, T, C>,
+    sinks: Option<&CudaView<'_, f32>>,
+    with_lse: bool,
+    shape: [usize; 4],
+) -> Result<(CudaSlice<T>, Option<CudaSlice<f32>>)> {
+    let (attention, scratch) = (&here.attention, here.scratch(stream));
+    let mut scratch = lock(&scratch);
+    let mut run = |inputs: &Inputs<'_, T, C>, with_lse: bool| {
+        if with_lse {
+            let (o, lse) = attention.attend_with_lse(stream, inputs, &mut scratch)?;
+            Ok((o, Some(lse)))
+        } else {
+            Ok((attention.attend(stream, inputs, &mut scratch)?, None))
+        }
+    };
+    let Some(sinks) = sinks else { return run(inputs, with_lse).map_err(refused) };
+    match run(&inputs.sinks(sinks), with_lse) {
+        Err(Error::Unsupported { .. }) => match run(inputs, true).map_err(refused)? {
+            (o, Some(lse)) => with_sinks(attention, stream, (o, lse), sinks, shape),
+            outputs => Ok(outputs),
+        },
+        outcome => outcome.map_err(refused),
+    }
+}
+
+/// Adds a logit per head that belongs to no key to O and the log-sum-exp.
+fn with_sinks<T: Element>(
     attention: &FlashAttention,
     stream: &Arc<CudaStream>,
     (o, lse): (CudaSlice<T>, CudaSlice<f32>),
@@ -27,12 +61,12 @@ pub(crate) fn with_sinks<T: Element>(
     Ok((merged, Some(sums)))
 }
 
-/// Merges two partial states of the same queries and of different keys. Outputs are
-/// `(batch, sequence, heads, head_dim)` with LSEs `(batch, heads, sequence)`, or varlen
-/// `(rows, heads, head_dim)` with `(heads, rows)`. LSEs are contiguous.
+/// What attention has made of some keys, and what it has made of others, of the same queries: what it makes
+/// of all. Outputs are `(batch, sequence, heads, head_dim)` with log-sum-exps `(batch, heads, sequence)`;
+/// or packed, `(rows, heads, head_dim)` with `(heads, rows)`. Log-sum-exps are contiguous.
 ///
 /// # Errors
-/// [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
+/// [`candle::Error::Cuda`], in which there is a [`ferroflash::Error`].
 #[doc(alias = "merge_attn_states")]
 pub fn merge(some: (&Tensor, &Tensor), others: (&Tensor, &Tensor)) -> Result<(Tensor, Tensor)> {
     let dims = some.0.dims();

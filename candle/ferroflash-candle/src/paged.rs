@@ -1,15 +1,14 @@
 //! Attention on a paged KV cache of the caller.
 use crate::append::CacheScales;
 use crate::attend::{Attend, Outputs, both, device, run, stored};
-use crate::errors::{invalid, refused};
-use crate::here::{Here, lock};
+use crate::errors::invalid;
+use crate::here::Here;
 use crate::inputs::{Read, Stored, data, input, no_such_type};
-use crate::merge::with_sinks;
+use crate::merge::compute;
 use candle::backend::BackendStorage;
 use candle::cuda_backend::CudaDType;
-use candle::cuda_backend::cudarc::driver::CudaSlice;
 use candle::{DType, Result, Shape, Tensor};
-use ferroflash::cudarc::{Cache, Decode, Element, Number, Pages, PerHead, Scale};
+use ferroflash::cudarc::{Cache, Element, Inputs, Number, Pages, PerHead, Scale};
 use half::{bf16, f16};
 
 /// A paged KV cache of the caller. The device reads lengths and page indices when a launch runs. Invalid ones
@@ -145,7 +144,7 @@ impl<'a> PagedKv<'a> {
         let max_k = self.max_seqlen_k.unwrap_or(usize::MAX).min(columns * shape[1]);
         let cache = Cache::paged(pages, entries.integers(), columns, lengths.integers());
         let cache = cache.table_stride(table.row_stride()).max_k(max_k);
-        let mut request = Decode::new(tensor, cache)
+        let mut request = Inputs::cached(tensor, cache)
             .mask(attend.mask(max_k))
             .scale(attend.softmax_scale)
             .softcap(attend.cap());
@@ -156,7 +155,7 @@ impl<'a> PagedKv<'a> {
         };
         let starts = starts.as_ref().map(|read| read.numbers(1)).transpose()?;
         if let Some(starts) = &starts {
-            request = request.packed(starts.integers(), max);
+            request = request.varlen_queries(starts.integers(), max);
         }
         let slopes = attend.alibi_slopes.as_ref().map(|slopes| Read::of("alibi_slopes", slopes));
         let slopes = slopes.as_ref().map(|read| read.per_head(heads)).transpose()?;
@@ -165,31 +164,10 @@ impl<'a> PagedKv<'a> {
         }
         let sinks = attend.sinks.as_ref().map(|sinks| Read::of("sinks", sinks));
         let sinks = sinks.as_ref().map(|read| read.per_head(heads)).transpose()?;
-        let (room, attention) = (here.room(&stream), &here.attention);
-        let mut room = lock(&room);
-        let mut run = |request: &Decode<'_, T, C>, with_lse: bool| {
-            if with_lse {
-                let (o, lse) = attention.decode_with_lse(&stream, request, &mut room)?;
-                Ok((o, Some(lse)))
-            } else {
-                Ok((attention.decode(&stream, request, &mut room)?, None))
-            }
-        };
-        // The library says which requests its kernels add sinks to; a merge adds them to the others.
-        let native = sinks.as_ref().map(|sinks| run(&request.sinks(sinks), with_lse));
-        let (outcome, later) = match native {
-            Some(Err(ferroflash::Error::Unsupported { .. })) => (run(&request, true), sinks.as_ref()),
-            Some(outcome) => (outcome, None),
-            None => (run(&request, with_lse), None),
-        };
-        let (o, lse): (CudaSlice<T>, Option<CudaSlice<f32>>) = outcome.map_err(refused)?;
         let dims = q.1.dims();
         let [batch, rows] = if packed { [1, dims[0]] } else { [dims[0], dims[1]] };
         let whole = [batch, rows, heads, shape[3]];
-        let (o, lse) = match (later, lse) {
-            (Some(sinks), Some(lse)) => with_sinks(attention, &stream, (o, lse), sinks, whole)?,
-            (_, lse) => (o, lse),
-        };
+        let (o, lse) = compute(&here, &stream, &request, sinks.as_ref(), with_lse, whole)?;
         let lse_shape: Shape = if packed { (heads, rows).into() } else { (batch, heads, rows).into() };
         let lse = lse.filter(|_| with_lse).map(|lse| (stored(lse, device), lse_shape));
         Ok(Outputs { o: stored(o, device), shape: q.1.shape().clone(), lse })

@@ -6,7 +6,7 @@ use crate::inputs::data;
 use crate::merge::merge;
 use crate::paged::{PagedKv, Queries};
 use candle::{CpuStorage, CudaStorage, CustomOp1, DType, Layout, Result, Shape, Tensor};
-use ferroflash::Mask;
+use ferroflash::request::Mask;
 
 /// Causal attention of varlen queries on a KV cache. A row in one of its sequence's ranges also sees the
 /// range's later keys: all keys before the range's end.

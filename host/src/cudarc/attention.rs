@@ -1,7 +1,6 @@
-//! Attention on cudarc's slices: what is asked for, and the functions that launch it.
+//! Attention on cudarc's slices: the request, and the functions that launch it.
 use super::memory::{Integers, Memory, PerHead, Taken};
-use super::{Cache, Element, FlashAttention, MemoryMut, Number, Room, Tensor, TensorMut, refused};
-use crate::plan::ScratchBytes;
+use super::{Cache, Element, FlashAttention, MemoryMut, Number, ScratchMemory, Tensor, TensorMut, refused};
 use crate::request::{
     AlibiSlopes, Alignment, AttentionRequest, KeysValues, LseView, Mask, Queries, Scores, Scratch, Sinks,
     Splits, VarlenKeys, VarlenQueries,
@@ -10,10 +9,15 @@ use crate::{Error, Plan};
 use ::cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut, sys};
 use std::sync::Arc;
 
-/// The inputs of one attention in cudarc's slices: an [`AttentionRequest`] without its output. Queries are of
-/// type `T`, keys and values too, or of `C` in a [`Cache`].
+/// The inputs of one attention in cudarc's slices: an [`AttentionRequest`] without its output. Queries have
+/// type `T`, keys and values type `T`, or type `C` in a [`Cache`]. Setters are named as those of
+/// [`AttentionRequest`].
 ///
-/// Setters are named as those of [`AttentionRequest`].
+/// | keys and values | constructor |
+/// |---|---|
+/// | tensors, sequences of equal lengths | [`Inputs::dense`] |
+/// | tensors, varlen sequences | [`Inputs::varlen`] |
+/// | a KV cache, to decode or to prefill | [`Inputs::cached`] |
 #[derive(Clone, Copy)]
 #[must_use]
 pub struct Inputs<'a, T, C = T> {
@@ -51,8 +55,8 @@ impl<'a, T: Element> Inputs<'a, T> {
         Self::new(q, Source::Tensors { k, v, starts: None })
     }
 
-    /// As [`AttentionRequest::varlen`]: there is one sequence fewer than there are numbers in each of
-    /// `cu_seqlens_q` and `cu_seqlens_k`.
+    /// As [`AttentionRequest::varlen`]: `n + 1` integers in each of `cu_seqlens_q` and `cu_seqlens_k` are `n`
+    /// sequences.
     pub fn varlen(
         q: Tensor<'a, T>,
         k: Tensor<'a, T>,
@@ -67,7 +71,8 @@ impl<'a, T: Element> Inputs<'a, T> {
         Inputs { queries, ..Self::new(q, Source::Tensors { k, v, starts }) }
     }
 
-    /// As [`VarlenKeys::seqused_k`]: how many keys of each varlen sequence exist. Other inputs have none.
+    /// As [`VarlenKeys::seqused_k`]: the number of valid keys of each varlen sequence. Other inputs ignore
+    /// it.
     pub fn seqused_k(mut self, seqused_k: impl Into<Integers<'a>>) -> Self {
         if let Source::Tensors { starts: Some(starts), .. } = &mut self.kv {
             starts.used = Some(seqused_k.into());
@@ -88,8 +93,8 @@ impl<'a, T: Element, C: Number> Inputs<'a, T, C> {
         Self::new(q, Source::Cache(cache))
     }
 
-    /// Varlen queries on a cache, at most `max_seqlen_q` of a sequence: there is one sequence fewer than there
-    /// are numbers in `cu_seqlens_q`, and `q` is `[1, rows of all sequences, heads, head_dim]`.
+    /// Makes the queries on a cache varlen, with at most `max_seqlen_q` queries per sequence: `n + 1`
+    /// integers in `cu_seqlens_q` are `n` sequences, and `q` is `[1, rows, heads, head_dim]`.
     pub fn varlen_queries(self, cu_seqlens_q: impl Into<Integers<'a>>, max_seqlen_q: usize) -> Self {
         Inputs { queries: Some((cu_seqlens_q.into(), max_seqlen_q)), ..self }
     }
@@ -109,17 +114,17 @@ impl<'a, T: Element, C: Number> Inputs<'a, T, C> {
         Inputs { scale: Some(scale), ..self }
     }
 
-    /// As [`AttentionRequest::softcap`]: 0 is none.
+    /// As [`AttentionRequest::softcap`]. 0 turns it off.
     pub fn softcap(self, softcap: f32) -> Self {
         Inputs { softcap: (softcap != 0.0).then_some(softcap), ..self }
     }
 
-    /// As [`AttentionRequest::alibi`]: a slope per query head, or per sequence and query head.
+    /// As [`AttentionRequest::alibi`]: one slope per query head, or per sequence and query head.
     pub fn alibi(self, slopes: PerHead<'a>) -> Self {
         Inputs { alibi: Some(slopes), ..self }
     }
 
-    /// As [`AttentionRequest::sinks`]: a logit per query head.
+    /// As [`AttentionRequest::sinks`]: one logit per query head.
     pub fn sinks(self, sinks: &'a impl Memory<f32>) -> Self {
         Inputs { sinks: Some(sinks), ..self }
     }
@@ -158,7 +163,7 @@ impl<'a, T: Element, C: Number> Inputs<'a, T, C> {
         let mut queries = Queries::Batched;
         if let Some((starts, max_seqlen_q)) = self.queries {
             let starts = taken.integers("cu_seqlens_q", starts)?;
-            // Of no number there is no sequence, which is refused.
+            // No integer is no sequence, which planning rejects.
             let batch = starts.elements.saturating_sub(1) as usize;
             queries = Queries::Varlen(VarlenQueries::new(batch, starts, max_seqlen_q));
         }
@@ -179,45 +184,44 @@ pub(super) fn lse<'t, 'a: 't, const MOST: usize>(
 }
 
 impl FlashAttention {
-    /// Makes the room as large as launches of these inputs, or of others of their sizes, need it: what it lacks
-    /// is allocated, in the order of `stream`.
+    /// Grows `scratch` to the size that launches of these inputs need, and of other inputs of the same sizes.
+    /// Allocates in the order of `stream`.
     ///
     /// # Errors
-    /// Those of [`FlashAttention::attend_into`]. [`Error::Unsupported`] where the room is to grow while
-    /// `stream` captures a graph, which would keep the memory for itself.
+    /// Those of [`FlashAttention::attend`]. [`Error::Unsupported`] if `scratch` must grow while `stream`
+    /// captures a graph, which would own the memory.
     pub fn reserve<T: Element, C: Number>(
         &self,
         stream: &Arc<CudaStream>,
         inputs: &Inputs<'_, T, C>,
-        room: &mut Room,
+        scratch: &mut ScratchMemory,
     ) -> Result<(), Error> {
         let mut taken = Taken::on(self, stream)?;
-        let ScratchBytes { workspace, counters } = self.planned(&inputs.on(&mut taken)?)?.scratch_bytes();
-        let capturing = taken.capturing;
+        let (needed, capturing) = (self.planned(&inputs.on(&mut taken)?)?.scratch_bytes(), taken.capturing);
         drop(taken);
-        room.grow(self, stream, capturing, [workspace, counters])
+        scratch.grow(self, stream, capturing, needed)
     }
 
-    /// Attention on `stream`: O, contiguous and of `q`'s shape. The room, which is kept from call to call,
-    /// becomes as large as is needed. Rows of O that are no varlen sequence's are 0.
+    /// Computes attention on `stream` and returns O, contiguous and of the shape of `q`. Padding rows of O
+    /// are 0. `scratch` grows to the size that the fastest kernel needs; keep it from call to call.
     ///
     /// # Errors
-    /// [`Error::Invalid`] and [`Error::Unsupported`] name what is wrong, [`Error::Driver`] what the driver
-    /// refuses. What is refused keeps no memory.
+    /// [`Error::Invalid`] and [`Error::Unsupported`] name the value or the feature. [`Error::Driver`] has the
+    /// driver's error. Rejected inputs keep no memory.
     pub fn attend<T: Element, C: Number>(
         &self,
         stream: &Arc<CudaStream>,
         inputs: &Inputs<'_, T, C>,
-        room: &mut Room,
+        scratch: &mut ScratchMemory,
     ) -> Result<CudaSlice<T>, Error> {
-        self.reserve(stream, inputs, room)?;
+        self.reserve(stream, inputs, scratch)?;
         let mut o = output(stream, inputs.q.shape.iter().product(), inputs.queries.is_some())?;
-        self.attend_into(stream, inputs, room, TensorMut::new(&mut o, inputs.q.shape), None)?;
+        self.attend_into(stream, inputs, scratch, TensorMut::new(&mut o, inputs.q.shape), None)?;
         Ok(o)
     }
 
-    /// The same, and the log-sum-exp of each row: `[batch, heads, seqlen]`, contiguous, as in [`LseView`].
-    /// Rows that are no varlen sequence's have -inf, so that a merge gives them no weight.
+    /// [`FlashAttention::attend`], and the log-sum-exp of each row: `[batch, heads, seqlen]`, contiguous, as
+    /// in [`LseView`]. Padding rows have -inf, so that a merge gives them no weight.
     ///
     /// # Errors
     /// Those of [`FlashAttention::attend`].
@@ -225,27 +229,27 @@ impl FlashAttention {
         &self,
         stream: &Arc<CudaStream>,
         inputs: &Inputs<'_, T, C>,
-        room: &mut Room,
+        scratch: &mut ScratchMemory,
     ) -> Result<(CudaSlice<T>, CudaSlice<f32>), Error> {
-        self.reserve(stream, inputs, room)?;
+        self.reserve(stream, inputs, scratch)?;
         let ([batch, seqlen, heads, _], varlen) = (inputs.q.shape, inputs.queries.is_some());
         let mut o = output(stream, inputs.q.shape.iter().product(), varlen)?;
         let mut lse = log_sum_exps(stream, batch * heads * seqlen, varlen)?;
-        self.attend_into(stream, inputs, room, TensorMut::new(&mut o, inputs.q.shape), Some(&mut lse))?;
+        self.attend_into(stream, inputs, scratch, TensorMut::new(&mut o, inputs.q.shape), Some(&mut lse))?;
         Ok((o, lse))
     }
 
-    /// The same into memory of the caller's: O, and where `lse` is given the log-sum-exp of each row,
-    /// `[batch, heads, seqlen]`, contiguous. Rows that are no varlen sequence's stay as they are, in both.
-    /// Allocates nothing: the room is as [`FlashAttention::reserve`] has made it.
+    /// [`FlashAttention::attend`] into the caller's memory: O, and if `lse` is given, the log-sum-exp of each
+    /// row, `[batch, heads, seqlen]`, contiguous. Allocates nothing: [reserve](FlashAttention::reserve) the
+    /// scratch memory first. Padding rows stay as they are, in both outputs.
     ///
     /// # Errors
-    /// Those of [`FlashAttention::attend`], and [`Error::Invalid`] where the room is too small.
+    /// Those of [`FlashAttention::attend`]; [`Error::Invalid`] if `scratch` is too small.
     pub fn attend_into<T: Element, C: Number>(
         &self,
         stream: &Arc<CudaStream>,
         inputs: &Inputs<'_, T, C>,
-        room: &mut Room,
+        scratch: &mut ScratchMemory,
         o: TensorMut<'_, T>,
         lse: Option<&mut dyn MemoryMut<f32>>,
     ) -> Result<(), Error> {
@@ -253,14 +257,14 @@ impl FlashAttention {
         let mut request = inputs.on(&mut taken)?;
         request.o = o.on(&mut taken, "o")?;
         request.lse = self::lse(&mut taken, lse, inputs.q.shape)?;
-        request.scratch = room.on(&mut taken)?;
+        request.scratch = scratch.on(&mut taken)?;
         let plan = self.planned(&request)?;
         // SAFETY: all that the request names was taken; the counters are zeros, as launches leave them.
         unsafe { self.launch(&plan, &request, stream) }
     }
 
-    /// O alone, with a workspace, where one is needed, that is allocated and freed in the stream's order: what
-    /// functions without a room do.
+    /// [`FlashAttention::attend`] with a workspace of its own, which it allocates and frees in the order of
+    /// the stream: for functions with candle-flash-attn's arguments.
     pub(super) fn attend_alone<T: Element>(
         &self,
         stream: &Arc<CudaStream>,
@@ -291,7 +295,7 @@ impl FlashAttention {
     }
 }
 
-/// Memory for an output. Where kernels write only the rows of sequences it is zeros.
+/// Memory for O. Kernels leave padding rows as they are: these are 0.
 fn output<T: Number>(stream: &Arc<CudaStream>, elements: usize, varlen: bool) -> Result<CudaSlice<T>, Error> {
     let memory = match varlen {
         true => stream.alloc_zeros(elements),
@@ -301,8 +305,8 @@ fn output<T: Number>(stream: &Arc<CudaStream>, elements: usize, varlen: bool) ->
     memory.map_err(refused("alloc"))
 }
 
-/// Memory for log-sum-exps. Where kernels write only the rows of sequences, the others have -inf: they have
-/// seen no key, and a merge gives them no weight.
+/// Memory for log-sum-exps. Kernels leave padding rows as they are: these have -inf, as they have seen no
+/// key.
 fn log_sum_exps(stream: &Arc<CudaStream>, rows: usize, varlen: bool) -> Result<CudaSlice<f32>, Error> {
     // SAFETY: the kernel, or before it what follows here, writes every element, in the stream's order before
     // anybody else reads one.

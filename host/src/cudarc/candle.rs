@@ -1,6 +1,6 @@
-//! candle-flash-attn's functions, by their names and in the order of their arguments, behind a stream.
+//! candle-flash-attn's functions: its names, and its arguments in its order, after a stream.
 use super::memory::{Integers, Memory, PerHead};
-use super::{Cache, Element, FlashAttention, Inputs, Number, Room, Tensor};
+use super::{Cache, Element, FlashAttention, Inputs, Number, ScratchMemory, Tensor};
 use crate::Error;
 use crate::request::Mask;
 use ::cudarc::driver::{CudaSlice, CudaStream};
@@ -15,8 +15,8 @@ fn windowed(left: Option<u32>, right: Option<u32>) -> Mask {
 }
 
 impl FlashAttention {
-    /// `o = softmax(softmax_scale * q kᵀ) v` on `stream`, `o` being contiguous and of `q`'s shape. `causal`
-    /// is aligned bottom-right.
+    /// Computes `o = softmax(softmax_scale * q kᵀ) v` on `stream` and returns `o`, contiguous and of the
+    /// shape of `q`. `causal` is aligned bottom-right.
     ///
     /// # Errors
     /// Those of [`FlashAttention::attend`].
@@ -33,8 +33,8 @@ impl FlashAttention {
         self.attend_alone(stream, &inputs)
     }
 
-    /// The same, each query seeing keys from `window_size_left` before to `window_size_right` behind its own
-    /// position, both inclusive; `None` is unbounded.
+    /// [`FlashAttention::flash_attn`] with a sliding window: a query sees the keys from `window_size_left`
+    /// before its position to `window_size_right` after it, both inclusive. `None` is unbounded.
     ///
     /// # Errors
     /// Those of [`FlashAttention::attend`].
@@ -54,7 +54,7 @@ impl FlashAttention {
         self.attend_alone(stream, &inputs)
     }
 
-    /// As [`FlashAttention::flash_attn`], scores falling with the distance: a slope for each query head.
+    /// [`FlashAttention::flash_attn`] with ALiBi: one slope per query head.
     ///
     /// # Errors
     /// Those of [`FlashAttention::attend`].
@@ -76,7 +76,7 @@ impl FlashAttention {
         self.attend_alone(stream, &inputs)
     }
 
-    /// The same in a window, as in [`FlashAttention::flash_attn_windowed`].
+    /// ALiBi and a sliding window, as in [`FlashAttention::flash_attn_windowed`].
     ///
     /// # Errors
     /// Those of [`FlashAttention::attend`].
@@ -99,7 +99,7 @@ impl FlashAttention {
         self.attend_alone(stream, &inputs)
     }
 
-    /// The same with slopes or without, and with scores capped at `softcap`; 0 is none.
+    /// Attention with a sliding window, optional ALiBi slopes, and softcap. A softcap of 0 is off.
     ///
     /// # Errors
     /// Those of [`FlashAttention::attend`].
@@ -150,7 +150,7 @@ impl FlashAttention {
         self.attend_alone(stream, &inputs)
     }
 
-    /// The same in a window, as in [`FlashAttention::flash_attn_windowed`].
+    /// ALiBi and a sliding window, as in [`FlashAttention::flash_attn_windowed`].
     ///
     /// # Errors
     /// Those of [`FlashAttention::attend`].
@@ -202,7 +202,7 @@ impl FlashAttention {
         self.attend_alone(stream, &inputs)
     }
 
-    /// The same in a window, as in [`FlashAttention::flash_attn_windowed`].
+    /// ALiBi and a sliding window, as in [`FlashAttention::flash_attn_windowed`].
     ///
     /// # Errors
     /// Those of [`FlashAttention::attend`].
@@ -229,7 +229,7 @@ impl FlashAttention {
         self.attend_alone(stream, &inputs)
     }
 
-    /// The same with slopes or without, and with scores capped at `softcap`; 0 is none.
+    /// Attention with a sliding window, optional ALiBi slopes, and softcap. A softcap of 0 is off.
     ///
     /// # Errors
     /// Those of [`FlashAttention::attend`].
@@ -270,9 +270,9 @@ impl FlashAttention {
         cache: Cache<'_, C>,
         softmax_scale: f32,
         causal: bool,
-        room: &mut Room,
+        scratch: &mut ScratchMemory,
     ) -> Result<CudaSlice<T>, Error> {
         let inputs = Inputs::cached(q, cache).scale(softmax_scale).mask(causal_or_full(causal));
-        self.attend(stream, &inputs, room)
+        self.attend(stream, &inputs, scratch)
     }
 }

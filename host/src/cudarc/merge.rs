@@ -7,7 +7,8 @@ use crate::request::{self, LseUnit, LseView, Merge, Sinks, TensorView};
 use ::cudarc::driver::CudaStream;
 use std::sync::Arc;
 
-/// What attention has made of some keys: [`request::State`] in cudarc's slices. Elements are f16, bf16 or f32.
+/// What attention has made of some keys: [`request::State`] in cudarc's slices. Elements are f16, bf16 or
+/// f32.
 #[derive(Clone, Copy)]
 #[must_use]
 pub struct State<'a, S> {

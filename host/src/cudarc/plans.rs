@@ -1,4 +1,4 @@
-//! Plans of requests that come again: a model asks the same of every layer and in every step, of other
+//! Plans of requests that repeat: a model has the same request for each layer and each step, with other
 //! tensors.
 use crate::request::{
     AlibiSlopes, AttentionRequest, Index, KeysValues, KvCache, KvPages, KvScale, LseView, PageView, Paged,
@@ -7,15 +7,15 @@ use crate::request::{
 use crate::{Attention, Driver, Error, Plan};
 use std::sync::{Mutex, PoisonError};
 
-/// As many as the shapes that a model's step has, and some of the step before.
+/// Number of plans that are kept: for the shapes of one step of a model, and some of the step before.
 const MOST: usize = 16;
 
-/// The last plans, the last one first, by their [keys](key).
+/// The last plans, the most recent first, with their [keys](key).
 #[derive(Default)]
 pub(super) struct Plans(Mutex<Vec<(AttentionRequest<'static>, Plan)>>);
 
 impl Plans {
-    /// That of a request, with all the memory that it wants.
+    /// The plan of a request that runs fastest, whatever scratch memory it needs.
     ///
     /// # Errors
     /// Those of planning.
@@ -41,8 +41,8 @@ impl Plans {
     }
 }
 
-/// The request without addresses and sizes of memory: one plan serves all requests that differ in these alone,
-/// as launches check other tensors.
+/// The request without addresses and sizes of memory: one plan serves all requests that differ in these
+/// alone, as launches check other tensors.
 fn key(request: &AttentionRequest<'static>) -> AttentionRequest<'static> {
     let mut key = request.scratch(Scratch::Fastest);
     (key.q, key.o) = (tensor(key.q), tensor(key.o));

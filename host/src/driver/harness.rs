@@ -140,7 +140,7 @@ pub(super) fn fits(buffer: usize, at: usize, data: usize) -> Result<(), Error> {
 #[cfg(all(test, feature = "sim"))]
 mod tests {
     use super::*;
-    use crate::SimDriver;
+    use crate::driver::SimDriver;
 
     #[test]
     fn copies_stay_in_their_buffer() -> Result<(), Error> {

@@ -165,9 +165,8 @@ impl Common {
             return Ok(Device::Cpu);
         }
         ensure!(cfg!(feature = "cuda"), "this program was built without `cuda`; --plain --cpu runs here");
-        Device::new_cuda(self.gpu).with_context(|| {
-            format!("GPU {} is not usable; --plain --cpu runs on the CPU, slowly", self.gpu)
-        })
+        Device::new_cuda(self.gpu)
+            .with_context(|| format!("GPU {} is not usable; --plain --cpu runs on the CPU, slowly", self.gpu))
     }
 
     /// The dtype on the CPU: f32. On a GPU it is the checkpoint's, if it has 16 bits.

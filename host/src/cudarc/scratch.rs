@@ -1,0 +1,104 @@
+//! Memory that launches use beside their tensors.
+use super::{FlashAttention, memory::Taken, refused};
+use crate::Error;
+use crate::plan::ScratchBytes;
+use crate::request::{Counters, Scratch, Workspace};
+use ::cudarc::driver::{CudaSlice, CudaStream};
+use std::sync::Arc;
+
+/// Memory that launches use beside their tensors: the partial results of KV splits, and the counters that
+/// elect the thread block that combines them. Keep one per stream and use it for all requests of that stream.
+/// [`FlashAttention::attend`] grows it as needed.
+#[derive(Default)]
+pub struct ScratchMemory {
+    workspace: Option<CudaSlice<u8>>,
+    /// All zero before and after each launch.
+    counters: Option<CudaSlice<u32>>,
+    /// Whether a graph may use the memory, which then is never freed.
+    captured: bool,
+}
+
+impl ScratchMemory {
+    /// No memory yet. Requests whose kernels split no sequence need none.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Its size.
+    pub fn bytes(&self) -> ScratchBytes {
+        let bytes = |bytes: Option<usize>| bytes.unwrap_or(0) as u64;
+        let workspace = bytes(self.workspace.as_ref().map(CudaSlice::num_bytes));
+        let counters = bytes(self.counters.as_ref().map(CudaSlice::num_bytes));
+        ScratchBytes { workspace, counters }
+    }
+
+    /// Makes it at least as large as needed, in the order of a stream.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if the stream captures a graph, which would own the memory.
+    pub(super) fn grow(
+        &mut self,
+        attention: &FlashAttention,
+        stream: &Arc<CudaStream>,
+        capturing: bool,
+        needed: ScratchBytes,
+    ) -> Result<(), Error> {
+        let workspace = self.workspace.as_ref();
+        workspace.map_or(Ok(()), |workspace| attention.is_here("scratch", workspace.stream()))?;
+        let has = self.bytes();
+        let [grows, counts] = [has.workspace < needed.workspace, has.counters < needed.counters];
+        if capturing && (grows || counts) {
+            let feature = format_args!(
+                "scratch memory of {} and {} bytes that grows while the stream captures a graph",
+                has.workspace, has.counters
+            );
+            let reason = format_args!(
+                "the launch needs {} and {} bytes; call FlashAttention::reserve before the capture",
+                needed.workspace, needed.counters
+            );
+            return Err(Error::unsupported(feature, reason));
+        }
+        if grows {
+            // SAFETY: its contents mean nothing before a launch.
+            let grown = unsafe { stream.alloc(needed.workspace as usize) };
+            let old = self.workspace.replace(grown.map_err(refused("alloc"))?);
+            self.give_back(old);
+        }
+        if counts {
+            let grown = stream.alloc_zeros((needed.counters / 4) as usize);
+            let old = self.counters.replace(grown.map_err(refused("alloc"))?);
+            self.give_back(old);
+        }
+        Ok(())
+    }
+
+    /// Its memory, in the order of a stream.
+    pub(super) fn on<'t, 'a: 't, const MOST: usize>(
+        &'a mut self,
+        taken: &mut Taken<'t, MOST>,
+    ) -> Result<Scratch, Error> {
+        self.captured |= taken.capturing;
+        let ScratchMemory { workspace, counters, .. } = self;
+        let Some(workspace) = workspace else { return Ok(Scratch::None) };
+        let (address, bytes) = taken.write("scratch", workspace)?;
+        let workspace = Workspace { address, bytes };
+        let counters = counters.as_mut().map(|counters| taken.write("scratch", counters)).transpose()?;
+        let counters = counters.map(|(address, count)| Counters { address, bytes: count * 4 });
+        Ok(Scratch::Memory { workspace, counters })
+    }
+
+    /// Frees memory that it no longer uses, unless a graph may use it.
+    fn give_back<T>(&self, old: Option<CudaSlice<T>>) {
+        if self.captured {
+            std::mem::forget(old);
+        }
+    }
+}
+
+impl Drop for ScratchMemory {
+    fn drop(&mut self) {
+        let (workspace, counters) = (self.workspace.take(), self.counters.take());
+        self.give_back(workspace);
+        self.give_back(counters);
+    }
+}

@@ -1,0 +1,232 @@
+//! Caches, captures and merges.
+use super::{launched, of, zeros};
+use crate::fake_cuda::in_fake_cuda;
+use cudarc::driver::CudaContext;
+use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
+use ferroflash::cudarc::{
+    Cache, FlashAttention, Inputs, Pages, PagesMut, PerHead, Scale, ScratchMemory, State, Tensor, TensorMut,
+};
+use ferroflash::request::{LseUnit, Mask, Splits};
+use half::f16;
+
+#[test]
+fn caches_of_any_kind() {
+    in_fake_cuda("cudarc_front::serving::caches_of_any_kind", |cuda| {
+        let context = CudaContext::new(0).expect("a device");
+        let stream = context.new_stream().expect("a stream");
+        let front = FlashAttention::new(&context).expect("a driver");
+        // Pages of 16 keys, one of them each sequence's 2 heads of 64, or 4 sequences of up to 160.
+        let (shape, dense) = ([40, 16, 2, 64], [4, 160, 2, 64]);
+        let (mut keys, mut values) = (zeros(&stream, 40 * 16 * 128), zeros(&stream, 40 * 16 * 128));
+        let bytes = stream.alloc_zeros::<u8>(40 * 16 * 128).expect("room");
+        let table = stream.alloc_zeros::<u32>(40).expect("room");
+        let lengths = stream.alloc_zeros::<i32>(4).expect("room");
+        let scales = stream.alloc_zeros::<f32>(8).expect("room");
+        let q = zeros(&stream, 4 * 8 * 64);
+        let q = Tensor::new(&q, [4, 1, 8, 64]);
+        let mut scratch = ScratchMemory::new();
+
+        // New tokens go into the cache.
+        let slots = stream.alloc_zeros::<i64>(4).expect("room");
+        let new = zeros(&stream, 4 * 2 * 64);
+        let new = Tensor::new(&new, [1, 4, 2, 64]);
+        cuda.calls();
+        let into = PagesMut::new(&mut keys, &mut values, shape);
+        front.append(&stream, new, new, into, &slots).expect("valid");
+        assert_eq!(launched(cuda), ["append"]);
+        let scaled = PagesMut::new(&mut keys, &mut values, shape).scales(Scale::Value(2.0), Scale::One);
+        let error = front.append(&stream, new, new, scaled, &slots).expect_err("a scale of f16").to_string();
+        assert!(error.contains("cache.k_scale"), "{error}");
+
+        // Keys and values of one buffer, of either order; one that is too short by the last value.
+        let (mut both, mut short) =
+            (zeros(&stream, 2 * 40 * 16 * 128), zeros(&stream, 2 * 40 * 16 * 128 - 1));
+        let into = PagesMut::interleaved(&mut both, shape);
+        front.append(&stream, new, new, into, &slots).expect("valid");
+        front
+            .append(&stream, new, new, PagesMut::interleaved(&mut both, shape).hnd(), &slots)
+            .expect("valid");
+        // The same told by strides, of rows that are twice as far apart.
+        let half = PagesMut::interleaved(&mut both, [20, 16, 2, 64]).strides([8192, 256, 64, 1]);
+        front.append(&stream, new, new, half, &slots).expect("valid");
+        let error = front.append(&stream, new, new, PagesMut::interleaved(&mut short, shape), &slots);
+        assert!(error.is_err_and(|error| error.to_string().contains("cache.values.elements")));
+        assert_eq!(launched(cuda), ["append"; 3]);
+
+        // The scratch memory grows once, and then every launch finds what it wants.
+        let pages = Pages::new(&keys, &values, shape);
+        let eight = Pages::new(&bytes, &bytes, shape);
+        let per_head = PerHead::new(&scales).strides([2, 1]);
+        let scaled = eight.scales(Scale::Heads(per_head), Scale::Value(0.5));
+        let paged = Cache::paged(pages, &table, 10, &lengths);
+        let sinks = &scales;
+        front.reserve(&stream, &Inputs::cached(q, paged), &mut scratch).expect("valid");
+        let had = scratch.bytes();
+        assert!(had.workspace > 0 && had.counters > 0, "{had:?}");
+        front.flash_attn_with_kvcache(&stream, q, paged, 0.125, true, &mut scratch).expect("valid");
+        let mut o = zeros(&stream, 4 * 8 * 64);
+        cuda.calls();
+        let mut into = |request: &Inputs<'_, f16>| {
+            front.attend_into(&stream, request, &mut scratch, TensorMut::new(&mut o, [4, 1, 8, 64]), None)
+        };
+        into(&Inputs::cached(q, paged).sinks(sinks).softcap(30.0)).expect("valid");
+        into(&Inputs::cached(q, Cache::dense(pages.strides([2048, 128, 64, 1]), &lengths))).expect("valid");
+        into(&Inputs::cached(q, Cache::dense(Pages::new(&keys, &values, dense), &lengths).max_k(100)))
+            .expect("valid");
+        into(&Inputs::cached(q, Cache::paged(Pages::interleaved(&both, shape), &table, 10, &lengths)))
+            .expect("valid");
+        into(&Inputs::cached(
+            q,
+            Cache::dense(Pages::new(&keys, &values, dense).hnd(), &lengths).rows(&lengths),
+        ))
+        .expect("valid");
+        let calls = cuda.calls();
+        assert_eq!((of("launch decode_", &calls), of("launch", &calls)), (5, 5), "{calls:?}");
+        assert_eq!(of("cuMemAlloc", &calls), 0, "{calls:?}");
+        let chunks = into(&Inputs::cached(q, paged).splits(Splits::Exactly(64))).expect_err("too small");
+        assert!(chunks.to_string().contains("workspace.bytes"), "{chunks}");
+        assert_eq!(scratch.bytes(), had);
+
+        // Of eight bits, and with queries packed or with slopes, which are not decoded.
+        let (_, lse) = front
+            .attend_with_lse(
+                &stream,
+                &Inputs::cached(q, Cache::paged(scaled, &table, 10, &lengths)),
+                &mut scratch,
+            )
+            .expect("valid");
+        assert_eq!((lse.len(), launched(cuda)), (4 * 8, vec!["decode".to_owned()]));
+        let rows = zeros(&stream, 4 * 8 * 64);
+        let flat = Tensor::new(&rows, [1, 4, 8, 64]);
+        let starts = stream.alloc_zeros::<u32>(5).expect("room");
+        let packed = Inputs::cached(flat, paged).varlen_queries(&starts, 2).mask(Mask::Causal);
+        front.attend(&stream, &packed, &mut scratch).expect("valid");
+        front
+            .attend(&stream, &Inputs::cached(q, paged).alibi(PerHead::new(&scales)), &mut scratch)
+            .expect("valid");
+        assert_eq!(launched(cuda), ["paged", "paged"]);
+
+        let three = table.slice(..3);
+        let cases = [
+            ("cache.table", Inputs::cached(q, Cache::paged(pages, &table, 11, &lengths))),
+            ("q.shape", Inputs::cached(q, paged).varlen_queries(&starts, 2)),
+            ("cache.lengths", Inputs::cached(q, Cache::dense(pages, &three))),
+            (
+                "cache.keys",
+                Inputs::cached(q, Cache::dense(Pages::new(&keys, &values, [41, 16, 2, 64]), &lengths)),
+            ),
+            ("sinks", Inputs::cached(flat, paged).varlen_queries(&starts, 2).sinks(&scales)),
+        ];
+        for (name, request) in &cases {
+            let error = front.attend(&stream, request, &mut scratch).map(|_| ()).expect_err(name).to_string();
+            assert!(error.contains(name), "{name}: {error}");
+        }
+        cuda.faults();
+    });
+}
+
+/// A graph keeps nothing of what it uses: what is ours stays, and grows in no capture.
+#[test]
+fn what_was_captured_stays() {
+    in_fake_cuda("cudarc_front::serving::what_was_captured_stays", |cuda| {
+        let context = CudaContext::new(0).expect("a device");
+        let stream = context.new_stream().expect("a stream");
+        let (shape, memory) = ([40, 16, 2, 64], zeros(&stream, 40 * 16 * 128));
+        let table = stream.alloc_zeros::<u32>(40).expect("room");
+        let lengths = stream.alloc_zeros::<i32>(4).expect("room");
+        let (q, mut o) = (zeros(&stream, 4 * 8 * 64), zeros(&stream, 4 * 8 * 64));
+        let q = Tensor::new(&q, [4, 1, 8, 64]);
+        let cache = Cache::paged(Pages::new(&memory, &memory, shape), &table, 10, &lengths);
+        let request = Inputs::cached(q, cache);
+        let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        let flags = CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
+        let before = cuda.left();
+        for captures in [false, true] {
+            let (front, mut scratch) =
+                (FlashAttention::new(&context).expect("a driver"), ScratchMemory::new());
+            if captures {
+                stream.begin_capture(mode).expect("begun");
+                let error = front.reserve(&stream, &request, &mut scratch).expect_err("it grows").to_string();
+                assert!(error.contains("captures a graph") && error.contains("reserve"), "{error}");
+                drop(stream.end_capture(flags).expect("ended"));
+            }
+            front.reserve(&stream, &request, &mut scratch).expect("valid");
+            let mut launch = || {
+                front.attend_into(
+                    &stream,
+                    &request,
+                    &mut scratch,
+                    TensorMut::new(&mut o, [4, 1, 8, 64]),
+                    None,
+                )
+            };
+            launch().expect("valid");
+            if captures {
+                stream.begin_capture(mode).expect("begun");
+                launch().expect("valid");
+                drop(stream.end_capture(flags).expect("ended"));
+            }
+            drop((front, scratch));
+            // The kernel, workspace and counters.
+            let more = |what: &str| of(what, &cuda.left()) - of(what, &before);
+            assert_eq!([more("module"), more("memory")], if captures { [1, 2] } else { [0; 2] });
+        }
+        cuda.faults();
+    });
+}
+
+#[test]
+fn states_are_merged() {
+    in_fake_cuda("cudarc_front::serving::states_are_merged", |cuda| {
+        let context = CudaContext::new(0).expect("a device");
+        let stream = context.new_stream().expect("a stream");
+        let front = FlashAttention::new(&context).expect("a driver");
+        let (first, second) = (zeros(&stream, 10 * 8 * 64), zeros(&stream, 10 * 8 * 64));
+        let (first, second) = (Tensor::new(&first, [1, 10, 8, 64]), Tensor::new(&second, [1, 10, 8, 64]));
+        let lse = stream.alloc_zeros::<f32>(2 * 80).expect("room");
+        let (one, two) = (lse.slice(..80), lse.slice(80..));
+        let (mut o, mut all) = (zeros(&stream, 10 * 8 * 64), stream.alloc_zeros::<f32>(80).expect("room"));
+        cuda.calls();
+        front
+            .merge_attn_states(
+                &stream,
+                TensorMut::new(&mut o, [1, 10, 8, 64]),
+                first,
+                &one,
+                second,
+                &two,
+                Some(&mut all),
+            )
+            .expect("valid");
+        let states = [State::new(first, &one), State::new(second, &two)];
+        front
+            .merge(
+                &stream,
+                &states.map(|state| state.unit(LseUnit::Two)),
+                None,
+                TensorMut::new(&mut o, [1, 10, 8, 64]),
+                None,
+            )
+            .expect("valid");
+        front
+            .merge(
+                &stream,
+                &[states[0].lse_strides([80, 1, 8])],
+                Some(&one),
+                TensorMut::new(&mut o, [1, 10, 8, 64]),
+                None,
+            )
+            .expect("valid");
+        let calls = cuda.calls();
+        assert_eq!((of("launch merge_", &calls), of("cuMemAlloc", &calls)), (3, 0), "{calls:?}");
+        let unlike = [states[0], states[1].unit(LseUnit::Two)];
+        let error = front
+            .merge(&stream, &unlike, None, TensorMut::new(&mut o, [1, 10, 8, 64]), None)
+            .expect_err("two logarithms")
+            .to_string();
+        assert!(error.contains("states.lse.unit"), "{error}");
+        let none: [State<'_, f16>; 0] = [];
+        assert!(front.merge(&stream, &none, None, TensorMut::new(&mut o, [1, 10, 8, 64]), None).is_err());
+        cuda.faults();
+    });
+}
