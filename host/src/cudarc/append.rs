@@ -7,13 +7,12 @@ use ::cudarc::driver::CudaStream;
 use std::sync::Arc;
 
 impl FlashAttention {
-    /// Puts `k` and `v`, `[1, tokens, heads, head_dim]`, to rows `slots` of a cache: token `t` goes to row
-    /// `slots[t] % page` of page `slots[t] / page`, or nowhere where there is no such row. A cache of `u8`
-    /// gets e4m3, rounded from `x / scale`. As [`Append`] has it. Allocates nothing.
+    /// Writes `k` and `v`, `[1, tokens, heads, head_dim]`, to a KV cache, as [`Append`] does: token `t` to
+    /// row `slots[t] % page` of page `slots[t] / page`. The kernel skips a slot that the cache does not have.
+    /// A cache of `u8` stores `x / scale` as e4m3. Allocates nothing.
     ///
     /// # Errors
-    /// [`Error::Invalid`] and [`Error::Unsupported`] name what is wrong, [`Error::Driver`] what the driver
-    /// refuses.
+    /// Those of [`FlashAttention::attend`].
     #[doc(alias = "reshape_and_cache")]
     #[doc(alias = "reshape_and_cache_flash")]
     pub fn append<T: Element, C: Number, N: SlotNumber>(

@@ -3,15 +3,15 @@ use super::{Integers, Memory, MemoryMut, Number, PerHead, memory::Taken};
 use crate::request::{KvCache, KvPages, KvScale, PageView};
 use crate::{DType, Error};
 
-/// What a number of an e4m3 cache stands for: the number times the scale.
+/// The factor of the numbers of an e4m3 cache.
 #[derive(Clone, Copy, Default)]
 pub enum Scale<'a> {
-    /// Itself.
+    /// 1.
     #[default]
     One,
-    /// One scale, above 0.
+    /// One factor for all numbers, above 0.
     Value(f32),
-    /// Scales of key heads, or of sequences and key heads, on the device.
+    /// One factor per key head, or per sequence and key head, in device memory.
     Heads(PerHead<'a>),
 }
 
@@ -72,19 +72,19 @@ impl Layout {
 /// What pages that are read and pages that are written have in common.
 macro_rules! layouts {
     () => {
-        /// The same where pages are contiguous `[heads][page][head_dim]`. The shape stays `[pages, page,
-        /// heads, head_dim]`.
+        /// Makes each page a contiguous `[heads][page][head_dim]`. The shape stays `[pages, page, heads,
+        /// head_dim]`.
         pub fn hnd(self) -> Self {
             Self { layout: self.layout.hnd(), ..self }
         }
 
-        /// The same with other strides: elements from one page, key, head and column to the next, of keys as
-        /// of values. Interleaved values lie half of the first behind their keys.
+        /// Sets the strides of keys and of values: elements from one page, key, head and column to the next.
+        /// Interleaved values begin half a page stride after their keys.
         pub fn strides(self, strides: [i64; 4]) -> Self {
             Self { layout: Layout { strides, ..self.layout }, ..self }
         }
 
-        /// What numbers of an e4m3 cache of keys, and of values, stand for.
+        /// Sets the scales of the keys and of the values of an e4m3 cache.
         pub fn scales(self, keys: Scale<'a>, values: Scale<'a>) -> Self {
             Self { scales: [keys, values], ..self }
         }
@@ -172,8 +172,8 @@ enum Paged<'a> {
     Table { entries: Integers<'a>, columns: usize, stride: usize },
 }
 
-/// The keys and values of some sequences. Lengths and page numbers are read on the device when launches run;
-/// what is wrong there gives wrong numbers, and nothing worse.
+/// The KV cache of some sequences. Kernels read lengths and page indices when they run. Invalid integers give
+/// wrong results, never an access outside the slices.
 #[derive(Clone, Copy)]
 #[must_use]
 pub struct Cache<'a, C> {
@@ -185,19 +185,20 @@ pub struct Cache<'a, C> {
 }
 
 impl<'a, C: Number> Cache<'a, C> {
-    /// A page for each sequence: pages of `[batch, capacity, heads, head_dim]`, and `batch` lengths, keys of
-    /// this step included (`cache_seqlens`).
+    /// A dense cache: one page per sequence, `[batch, capacity, heads, head_dim]`, and `batch` lengths with
+    /// the keys of this step (`cache_seqlens`).
     pub fn dense(pages: Pages<'a, C>, lengths: impl Into<Integers<'a>>) -> Self {
         let (paged, lengths) = (Paged::Dense { rows: None }, lengths.into());
         Cache { pages, paged, lengths, max_k: None, total_k: None }
     }
 
-    /// The same where sequence `b` is page `rows[b]` (`cache_batch_idx`).
+    /// Sets the page of each sequence in a dense cache (`cache_batch_idx`). The default is page `b` for
+    /// sequence `b`.
     pub fn rows(self, rows: impl Into<Integers<'a>>) -> Self {
         Cache { paged: Paged::Dense { rows: Some(rows.into()) }, ..self }
     }
 
-    /// Pages by a table (`block_table`), `columns` numbers a sequence, contiguous.
+    /// A paged cache: `table` has `columns` page indices per sequence, contiguous (`block_table`).
     pub fn paged(
         pages: Pages<'a, C>,
         table: impl Into<Integers<'a>>,
@@ -208,7 +209,7 @@ impl<'a, C: Number> Cache<'a, C> {
         Cache { pages, paged, lengths: lengths.into(), max_k: None, total_k: None }
     }
 
-    /// The same with rows of the table so many numbers apart.
+    /// Sets the distance between two rows of the table, in integers. The default is `columns`.
     pub fn table_stride(mut self, numbers: usize) -> Self {
         if let Paged::Table { stride, .. } = &mut self.paged {
             *stride = numbers;

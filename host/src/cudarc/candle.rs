@@ -123,9 +123,9 @@ impl FlashAttention {
         self.attend_alone(stream, &alibi_slopes.into_iter().fold(inputs, Inputs::alibi))
     }
 
-    /// Packed sequences: `q` is `[1, rows of all sequences, heads, head_dim]`, `k` and `v` likewise; sequence
-    /// `b` begins at row `seqlens_q[b]` of `q` and at row `seqlens_k[b]` of `k`, and ends where the next one
-    /// begins. `o` is contiguous and of `q`'s shape; rows that are no sequence's are 0. `causal` is aligned
+    /// Attention of varlen sequences. `q`, `k` and `v` are `[1, rows, heads, head_dim]`. Sequence `b` begins
+    /// at row `seqlens_q[b]` of `q` and at row `seqlens_k[b]` of `k` and `v`, and ends where sequence `b + 1`
+    /// begins. `o` is contiguous and of the shape of `q`; padding rows are 0. `causal` is aligned
     /// bottom-right.
     ///
     /// # Errors
@@ -175,8 +175,7 @@ impl FlashAttention {
         self.attend_alone(stream, &inputs)
     }
 
-    /// As [`FlashAttention::flash_attn_varlen`], scores falling with the distance: a slope for each query
-    /// head.
+    /// [`FlashAttention::flash_attn_varlen`] with ALiBi: one slope per query head.
     ///
     /// # Errors
     /// Those of [`FlashAttention::attend`].
@@ -257,9 +256,9 @@ impl FlashAttention {
         self.attend_alone(stream, &alibi_slopes.into_iter().fold(inputs, Inputs::alibi))
     }
 
-    /// FlashAttention's function: `q` `[batch, queries, heads, head_dim]` on a cache, which says what there
-    /// is `k_cache`, `v_cache`, `cache_seqlens`, `cache_batch_idx` and `block_table`. New keys and values
-    /// are first put there by [`FlashAttention::append`]. `causal` is aligned bottom-right.
+    /// FlashAttention's function: `q` `[batch, queries, heads, head_dim]` on a cache, which has `k_cache`,
+    /// `v_cache`, `cache_seqlens`, `cache_batch_idx` and `block_table`. [`FlashAttention::append`] writes new
+    /// keys and values to the cache before. `causal` is aligned bottom-right.
     ///
     /// # Errors
     /// Those of [`FlashAttention::attend`].

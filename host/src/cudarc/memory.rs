@@ -1,5 +1,5 @@
-//! What of cudarc's memory launches take: types of elements, slices and their views, and the guards by which
-//! cudarc knows which stream has used what.
+//! cudarc's memory in launches: element types, slices and views, and the guards that tell cudarc which stream
+//! used which slice.
 use super::{FlashAttention, sealed::Sealed};
 use crate::request::Index;
 use crate::{DType, Error};
@@ -8,8 +8,8 @@ use ::cudarc::driver::{
     ValidAsZeroBits,
 };
 
-/// A type of numbers in device memory: `half::f16`, `half::bf16`, `f32`, and `u8`, which is the byte of an
-/// e4m3 number. Which of them a tensor may have, requests check.
+/// A type of numbers in device memory: `half::f16`, `half::bf16`, `f32`, or `u8` for e4m3. Planning checks
+/// which of them a tensor may have.
 ///
 /// ```compile_fail,E0277
 /// #[derive(Clone, Copy)]
@@ -57,11 +57,11 @@ impl SlotNumber for i64 {
     const WIDE: bool = true;
 }
 
-/// Memory that an input may lie in: `CudaSlice`, `CudaView`, `CudaViewMut`. Only cudarc's own types, whose
-/// addresses and lengths are true.
+/// Memory of an input: `CudaSlice`, `CudaView` or `CudaViewMut`. Sealed: the addresses and lengths of
+/// cudarc's own types are correct.
 pub trait Memory<T>: DevicePtr<T> + Sealed {}
 
-/// Memory that an output may lie in: `CudaSlice`, `CudaViewMut`.
+/// Memory of an output: `CudaSlice` or `CudaViewMut`.
 pub trait MemoryMut<T>: DevicePtrMut<T> + Sealed {}
 
 macro_rules! memory {
@@ -77,8 +77,8 @@ memory! {
     MemoryMut: CudaSlice, CudaViewMut<'_>;
 }
 
-/// Lengths, page numbers or where sequences begin, `i32` or `u32`, as [`Index`] has them. Made `from` a
-/// reference to a slice or a view.
+/// Lengths, page indices or sequence starts, `i32` or `u32`, as [`Index`] has them. Convert a reference to a
+/// slice or a view `into` it.
 #[derive(Clone, Copy)]
 #[must_use]
 pub struct Integers<'a>(Kind<'a>);
@@ -103,14 +103,13 @@ integers! {
     Unsigned: u32 => CudaSlice<u32>, CudaView<'_, u32>, CudaViewMut<'_, u32>;
 }
 
-/// The same integers as `u32`, for those who compute with these alone. What is below 0 becomes what its bits
-/// then are: 2³¹ or more.
+/// The same bits as `u32`, for code that computes with `u32` alone. A negative integer becomes 2³¹ or more.
 pub fn unsigned<'a>(data: &CudaView<'a, i32>) -> CudaView<'a, u32> {
     // SAFETY: both have 32 bits, each pattern of which is a number of both.
     unsafe { data.transmute(data.len()) }.expect("as many, as large")
 }
 
-/// f32 of each head, or of each sequence and head: ALiBi slopes, scales of a cache.
+/// One f32 per head, or per sequence and head: ALiBi slopes, scales of a cache.
 #[derive(Clone, Copy)]
 #[must_use]
 pub struct PerHead<'a> {
@@ -124,15 +123,15 @@ impl<'a> PerHead<'a> {
         PerHead { data, strides: [0, 1] }
     }
 
-    /// The same with other strides, in elements, from one sequence and from one head to the next:
-    /// `[heads, 1]` is `[sequences][heads]`, contiguous.
+    /// Sets the strides, in elements, from one sequence and from one head to the next. `[heads, 1]` is a
+    /// contiguous `[sequences][heads]`.
     pub fn strides(self, strides: [i64; 2]) -> Self {
         PerHead { strides, ..self }
     }
 }
 
-/// What a launch takes of slices: each is of its context, and the guards record, when they are dropped, that
-/// the stream has used it: after the launch. So many slices at most, as a launch allocates nothing.
+/// The slices of one launch. Each is of the launch's context. When its guard is dropped, after the launch,
+/// cudarc records that the stream used the slice. At most `MOST` slices, as a launch allocates nothing.
 pub(super) struct Taken<'a, const MOST: usize = 16> {
     attention: &'a FlashAttention,
     stream: &'a CudaStream,

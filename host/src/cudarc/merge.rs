@@ -7,7 +7,7 @@ use crate::request::{self, LseUnit, LseView, Merge, Sinks, TensorView};
 use ::cudarc::driver::CudaStream;
 use std::sync::Arc;
 
-/// What attention has made of some keys: [`request::State`] in cudarc's slices. Elements are f16, bf16 or
+/// Attention over some of the keys: [`request::State`] in cudarc's slices. Elements are f16, bf16 or
 /// f32.
 #[derive(Clone, Copy)]
 #[must_use]
@@ -25,12 +25,12 @@ impl<'a, S: Number> State<'a, S> {
         State { o, lse, strides: None, unit: LseUnit::Natural }
     }
 
-    /// The same with other strides of the log-sum-exp: elements from one batch, head and row to the next.
+    /// Sets the strides of the log-sum-exp: elements from one batch, head and row to the next.
     pub fn lse_strides(self, strides: [i64; 3]) -> Self {
         State { strides: Some(strides), ..self }
     }
 
-    /// The same with another logarithm.
+    /// Sets the base of the log-sum-exp.
     pub fn unit(self, unit: LseUnit) -> Self {
         State { unit, ..self }
     }
@@ -56,9 +56,9 @@ impl<'a, S: Number> State<'a, S> {
 }
 
 impl FlashAttention {
-    /// vLLM's function: what attention has made of a prefix's keys and what it has made of the rest becomes
-    /// what it makes of all. Outputs are `[1, tokens, heads, head_dim]`, log-sum-exps `[heads, tokens]`,
-    /// natural and contiguous.
+    /// vLLM's function: merges attention over the keys of a prefix with attention over the keys of the
+    /// suffix. Outputs are `[1, tokens, heads, head_dim]`, log-sum-exps `[heads, tokens]`, natural and
+    /// contiguous.
     ///
     /// # Errors
     /// Those of [`FlashAttention::merge`].
@@ -77,13 +77,12 @@ impl FlashAttention {
         self.merge(stream, &states, None, output, output_lse)
     }
 
-    /// Merges states of the same queries and different keys as [`Merge`] does, with a logit for each head
-    /// that belongs to no key where `sinks` has them; where `lse` is given the log-sum-exp of each row goes
-    /// there, `[batch, heads, seqlen]`, natural and contiguous. Allocates nothing.
+    /// Merges states of the same queries and different keys, as [`Merge`] does. `sinks` are logits, one per
+    /// head, that belong to no key. `lse` gets the log-sum-exp of each row, `[batch, heads, seqlen]`, natural
+    /// and contiguous. Allocates nothing.
     ///
     /// # Errors
-    /// [`Error::Invalid`] and [`Error::Unsupported`] name what is wrong, [`Error::Driver`] what the driver
-    /// refuses.
+    /// Those of [`FlashAttention::attend`].
     pub fn merge<T: Number, S: Number, const N: usize>(
         &self,
         stream: &Arc<CudaStream>,

@@ -16,13 +16,12 @@ pub struct Tensor<'a, T> {
 }
 
 impl<'a, T: Number> Tensor<'a, T> {
-    /// `[batch, seqlen, heads, head_dim]`, contiguous; packed sequences are `[1, rows of all, heads,
-    /// head_dim]`.
+    /// A contiguous `[batch, seqlen, heads, head_dim]`. Varlen sequences are `[1, rows, heads, head_dim]`.
     pub fn new(data: &'a impl Memory<T>, shape: [usize; 4]) -> Self {
         Tensor { data, shape, strides: None }
     }
 
-    /// The same with other strides: elements from one batch, row, head and column to the next, as in
+    /// Sets the strides: elements from one batch, row, head and column to the next, as in
     /// [`TensorView::strides`].
     pub fn strides(self, strides: [i64; 4]) -> Self {
         Tensor { strides: Some(strides), ..self }
@@ -57,7 +56,7 @@ impl<'a, T: Number> TensorMut<'a, T> {
         TensorMut { data, shape, strides: None }
     }
 
-    /// The same with other strides, as [`Tensor::strides`].
+    /// Sets the strides, as [`Tensor::strides`].
     pub fn strides(self, strides: [i64; 4]) -> Self {
         TensorMut { strides: Some(strides), ..self }
     }
