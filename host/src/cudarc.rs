@@ -1,4 +1,4 @@
-//! Attention on `cudarc`'s slices and streams, in safe Rust (feature `cudarc`).
+//! Safe attention functions on `cudarc`'s slices and streams (feature `cudarc`).
 //!
 //! | to compute | function |
 //! |---|---|
@@ -97,20 +97,20 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// Attention on one of `cudarc`'s contexts. Kernels are loaded at their first use, and kept.
+/// Attention on one of `cudarc`'s contexts. Each kernel loads at its first use and stays loaded.
 pub struct FlashAttention {
     attention: ManuallyDrop<Attention<RawDriver>>,
     context: Arc<CudaContext>,
-    /// Whether a graph may have some of the kernels.
+    /// Whether a graph may contain some of the kernels.
     captured: AtomicBool,
     plans: Plans,
 }
 
 impl FlashAttention {
-    /// For slices and streams of `context`.
+    /// Creates attention for slices and streams of `context`.
     ///
     /// # Errors
-    /// [`Error::Driver`] where the driver refuses.
+    /// [`Error::Driver`] if the driver fails.
     pub fn new(context: &Arc<CudaContext>) -> Result<Self, Error> {
         context.bind_to_thread().map_err(refused("bind_to_thread"))?;
         let keeper = Arc::clone(context);
@@ -121,13 +121,14 @@ impl FlashAttention {
         Ok(FlashAttention { attention, context, captured, plans })
     }
 
-    /// What plans and launches: for CUDA graphs, and for tensors that are not in cudarc's slices.
+    /// The underlying [`Attention`]: for CUDA graphs, and for tensors outside of cudarc's slices.
     pub fn attention(&self) -> &Attention<RawDriver> {
         &self.attention
     }
 
-    /// Checks that a stream, or that of a slice, is of the same `Arc`: another one of the same device has the
-    /// same handle, but counts its own streams, and by these cudarc decides whether one waits for another.
+    /// Checks that a stream, or a slice's stream, has the same `Arc` of its context. Another `Arc` of one
+    /// device has the same handle but counts its own streams, and cudarc uses these counts to decide whether
+    /// a stream waits for another.
     fn is_here(&self, what: &'static str, stream: &CudaStream) -> Result<(), Error> {
         let theirs = stream.context();
         if Arc::ptr_eq(theirs, &self.context) {
@@ -138,7 +139,7 @@ impl FlashAttention {
         Err(Error::invalid(what, value, right))
     }
 
-    /// Whether a stream captures a graph; that kernels may then be part of one is remembered.
+    /// Whether a stream captures a graph. Remembers that a graph may then contain kernels.
     fn is_capturing(&self, stream: &CudaStream) -> Result<bool, Error> {
         let status = stream.capture_status().map_err(refused("cuStreamIsCapturing"))?;
         let capturing = status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
@@ -148,19 +149,19 @@ impl FlashAttention {
         Ok(capturing)
     }
 
-    /// Enqueues what was planned.
+    /// Enqueues a plan.
     ///
     /// # Safety
-    /// - Every buffer that the request names was [taken](memory::Taken) for `stream`, and stays so until this
-    ///   returns.
-    /// - Its counters are zeros.
+    /// - Every buffer of the request was [taken](memory::Taken) for `stream`, and stays taken until this
+    ///   function returns.
+    /// - The request's counters are zero.
     unsafe fn launch<R: crate::plan::Request>(
         &self,
         plan: &PlanOf<R>,
         request: &R,
         stream: &CudaStream,
     ) -> Result<(), Error> {
-        // A wait for another stream that failed is told here alone, and by no call of ours.
+        // cudarc reports a failed wait for another stream only here.
         self.context.check_err().map_err(refused("wait for other streams"))?;
         // SAFETY: the stream lives as long as this call needs it, and is of this context. The slices are
         // device memory of this context, as long as they say; planning has checked that the tensors lie
@@ -182,7 +183,7 @@ impl Drop for FlashAttention {
     }
 }
 
-/// `cudarc`'s error as one of this crate's.
+/// Converts `cudarc`'s error into this crate's.
 fn refused(call: &'static str) -> impl Fn(DriverError) -> Error {
     move |e| Error::driver(call, Some(e.0 as u32), e)
 }

@@ -234,7 +234,7 @@ const REFUSED: &[Refused] = &[
     (|d| {
         *d = decode(Shape { head_dim: 512, ..LLAMA });
         d.scores.alibi = Some(SLOPES);
-    }, false, &["ALiBi slopes on a cache go up to head_dim 256"]),
+    }, false, &["ALiBi slopes on a KV cache support head_dim up to 256"]),
     (|d| d.config = Some("decode_f16_d64_causal_8_tiles"), true, &["config", "4 rows of head_dim 128"]),
 ];
 

@@ -1,4 +1,4 @@
-//! What the crate keeps of a device: its kernels, and the scratch memory of each stream.
+//! State per device: its kernels, and the scratch memory of each stream.
 use crate::errors::refused;
 use candle::Result;
 use candle::cuda_backend::cudarc::driver::{CudaContext, CudaStream};

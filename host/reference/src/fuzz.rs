@@ -263,7 +263,7 @@ fn all(f: &mut AttentionRequest<'_>, change: impl Fn(&mut TensorView)) -> bool {
 }
 
 /// K and V: fuzzed requests have no cache.
-fn kv<'f>(kv: &'f mut KeysValues) -> [&'f mut TensorView; 2] {
+fn kv(kv: &mut KeysValues) -> [&mut TensorView; 2] {
     kv.tensors_mut().unwrap_or_else(|| unreachable!("a cache"))
 }
 

@@ -1,4 +1,4 @@
-//! New keys and values in cudarc's slices, on their way into a cache there.
+//! Append: new keys and values in cudarc's slices, for a KV cache there.
 use super::memory::{Memory, SlotNumber, Taken};
 use super::{Element, FlashAttention, Number, PagesMut, Tensor};
 use crate::Error;
@@ -7,13 +7,13 @@ use ::cudarc::driver::CudaStream;
 use std::sync::Arc;
 
 impl FlashAttention {
-    /// Puts `k` and `v`, `[1, tokens, heads, head_dim]`, to rows `slots` of a cache: token `t` goes to row
-    /// `slots[t] % page` of page `slots[t] / page`, or nowhere where there is no such row. A cache of `u8`
-    /// gets e4m3, rounded from `x / scale`. As [`Append`] has it. Allocates nothing.
+    /// Writes `k` and `v`, `[1, tokens, heads, head_dim]`, into a KV cache by slot mapping ([`Append`]).
+    /// Token `t` goes to row `slots[t] % page` of page `slots[t] / page`; the kernel skips a slot that the KV
+    /// cache lacks. A KV cache of `u8` stores e4m3, rounded from `x / scale`. Allocates nothing.
     ///
     /// # Errors
-    /// [`Error::Invalid`] and [`Error::Unsupported`] name what is wrong, [`Error::Driver`] what the driver
-    /// refuses.
+    /// [`Error::Invalid`] and [`Error::Unsupported`] name the invalid field; [`Error::Driver`] if the driver
+    /// fails.
     #[doc(alias = "reshape_and_cache")]
     #[doc(alias = "reshape_and_cache_flash")]
     pub fn append<T: Element, C: Number, N: SlotNumber>(
@@ -30,7 +30,7 @@ impl FlashAttention {
         let slots = Slots { address, elements, wide: N::WIDE };
         let append = Append::new(k, v, pages.on(&mut taken)?, slots);
         let plan = self.attention.plan(&append)?;
-        // SAFETY: all that the request names was taken.
+        // SAFETY: all buffers of the request were taken.
         unsafe { self.launch(&plan, &append, stream) }
     }
 }

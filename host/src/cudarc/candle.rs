@@ -19,7 +19,7 @@ impl FlashAttention {
     /// shape of `q`. `causal` is aligned bottom-right.
     ///
     /// # Errors
-    /// Those of [`FlashAttention::attend`].
+    /// The errors of [`FlashAttention::attend`].
     pub fn flash_attn<'a, T: Element>(
         &self,
         stream: &Arc<CudaStream>,
@@ -37,7 +37,7 @@ impl FlashAttention {
     /// before its position to `window_size_right` after it, both inclusive. `None` is unbounded.
     ///
     /// # Errors
-    /// Those of [`FlashAttention::attend`].
+    /// The errors of [`FlashAttention::attend`].
     #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
     pub fn flash_attn_windowed<'a, T: Element>(
         &self,
@@ -57,7 +57,7 @@ impl FlashAttention {
     /// [`FlashAttention::flash_attn`] with ALiBi: one slope per query head.
     ///
     /// # Errors
-    /// Those of [`FlashAttention::attend`].
+    /// The errors of [`FlashAttention::attend`].
     #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
     pub fn flash_attn_alibi<'a, T: Element>(
         &self,
@@ -79,7 +79,7 @@ impl FlashAttention {
     /// ALiBi and a sliding window, as in [`FlashAttention::flash_attn_windowed`].
     ///
     /// # Errors
-    /// Those of [`FlashAttention::attend`].
+    /// The errors of [`FlashAttention::attend`].
     #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
     pub fn flash_attn_alibi_windowed<'a, T: Element>(
         &self,
@@ -102,7 +102,7 @@ impl FlashAttention {
     /// Attention with a sliding window, optional ALiBi slopes, and softcap. A softcap of 0 is off.
     ///
     /// # Errors
-    /// Those of [`FlashAttention::attend`].
+    /// The errors of [`FlashAttention::attend`].
     #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
     pub fn flash_attn_alibi_windowed_softcap<'a, T: Element>(
         &self,
@@ -123,13 +123,13 @@ impl FlashAttention {
         self.attend_alone(stream, &alibi_slopes.into_iter().fold(inputs, Inputs::alibi))
     }
 
-    /// Packed sequences: `q` is `[1, rows of all sequences, heads, head_dim]`, `k` and `v` likewise; sequence
-    /// `b` begins at row `seqlens_q[b]` of `q` and at row `seqlens_k[b]` of `k`, and ends where the next one
-    /// begins. `o` is contiguous and of `q`'s shape; rows that are no sequence's are 0. `causal` is aligned
-    /// bottom-right.
+    /// Varlen attention: `q` is `[1, rows of all sequences, heads, head_dim]`, and so are `k` and `v`.
+    /// Sequence `b` begins at row `seqlens_q[b]` of `q` and at row `seqlens_k[b]` of `k`, and ends where the
+    /// next one begins. `o` is contiguous and has `q`'s shape; rows that belong to no sequence are 0.
+    /// `causal` aligns bottom-right.
     ///
     /// # Errors
-    /// Those of [`FlashAttention::attend`].
+    /// The errors of [`FlashAttention::attend`].
     #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
     pub fn flash_attn_varlen<'a, T: Element>(
         &self,
@@ -153,7 +153,7 @@ impl FlashAttention {
     /// ALiBi and a sliding window, as in [`FlashAttention::flash_attn_windowed`].
     ///
     /// # Errors
-    /// Those of [`FlashAttention::attend`].
+    /// The errors of [`FlashAttention::attend`].
     #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
     pub fn flash_attn_varlen_windowed<'a, T: Element>(
         &self,
@@ -175,11 +175,10 @@ impl FlashAttention {
         self.attend_alone(stream, &inputs)
     }
 
-    /// As [`FlashAttention::flash_attn_varlen`], scores falling with the distance: a slope for each query
-    /// head.
+    /// As [`FlashAttention::flash_attn_varlen`], with ALiBi: one slope per query head.
     ///
     /// # Errors
-    /// Those of [`FlashAttention::attend`].
+    /// The errors of [`FlashAttention::attend`].
     #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
     pub fn flash_attn_varlen_alibi<'a, T: Element>(
         &self,
@@ -205,7 +204,7 @@ impl FlashAttention {
     /// ALiBi and a sliding window, as in [`FlashAttention::flash_attn_windowed`].
     ///
     /// # Errors
-    /// Those of [`FlashAttention::attend`].
+    /// The errors of [`FlashAttention::attend`].
     #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
     pub fn flash_attn_varlen_alibi_windowed<'a, T: Element>(
         &self,
@@ -232,7 +231,7 @@ impl FlashAttention {
     /// Attention with a sliding window, optional ALiBi slopes, and softcap. A softcap of 0 is off.
     ///
     /// # Errors
-    /// Those of [`FlashAttention::attend`].
+    /// The errors of [`FlashAttention::attend`].
     #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
     pub fn flash_attn_varlen_alibi_windowed_softcap<'a, T: Element>(
         &self,
@@ -257,12 +256,12 @@ impl FlashAttention {
         self.attend_alone(stream, &alibi_slopes.into_iter().fold(inputs, Inputs::alibi))
     }
 
-    /// FlashAttention's function: `q` `[batch, queries, heads, head_dim]` on a cache, which says what there
-    /// is `k_cache`, `v_cache`, `cache_seqlens`, `cache_batch_idx` and `block_table`. New keys and values
-    /// are first put there by [`FlashAttention::append`]. `causal` is aligned bottom-right.
+    /// FlashAttention's function: queries `[batch, queries, heads, head_dim]` on a KV cache, which replaces
+    /// `k_cache`, `v_cache`, `cache_seqlens`, `cache_batch_idx` and `block_table`. Call
+    /// [`FlashAttention::append`] first to write new keys and values. `causal` aligns bottom-right.
     ///
     /// # Errors
-    /// Those of [`FlashAttention::attend`].
+    /// The errors of [`FlashAttention::attend`].
     pub fn flash_attn_with_kvcache<T: Element, C: Number>(
         &self,
         stream: &Arc<CudaStream>,

@@ -1,5 +1,5 @@
-//! What of cudarc's memory launches take: types of elements, slices and their views, and the guards by which
-//! cudarc knows which stream has used what.
+//! cudarc memory in launches: element types, slices and views, and the guards through which cudarc tracks
+//! streams.
 use super::{FlashAttention, sealed::Sealed};
 use crate::request::Index;
 use crate::{DType, Error};
@@ -8,8 +8,8 @@ use ::cudarc::driver::{
     ValidAsZeroBits,
 };
 
-/// A type of numbers in device memory: `half::f16`, `half::bf16`, `f32`, and `u8`, which is the byte of an
-/// e4m3 number. Which of them a tensor may have, requests check.
+/// A number type in device memory: `half::f16`, `half::bf16`, `f32`, and `u8` (an e4m3 byte). Requests check
+/// which of them a tensor may have.
 ///
 /// ```compile_fail,E0277
 /// #[derive(Clone, Copy)]
@@ -22,11 +22,11 @@ use ::cudarc::driver::{
 /// }
 /// ```
 pub trait Number: DeviceRepr + ValidAsZeroBits + Copy + Sealed {
-    /// Its name in this crate.
+    /// The dtype in this crate.
     const DTYPE: DType;
 }
 
-/// A type of queries and outputs: `half::f16` and `half::bf16`, and no other.
+/// A type of queries and outputs: `half::f16` or `half::bf16`.
 pub trait Element: Number {}
 
 macro_rules! numbers {
@@ -41,7 +41,7 @@ numbers!(half::f16: F16, half::bf16: Bf16, f32: F32, u8: E4m3);
 impl Element for half::f16 {}
 impl Element for half::bf16 {}
 
-/// A type of slot numbers: `i32` and `i64`.
+/// A type of slots: `i32` or `i64`.
 pub trait SlotNumber: DeviceRepr + Sealed {
     /// Whether it has 64 bits.
     const WIDE: bool;
@@ -57,11 +57,11 @@ impl SlotNumber for i64 {
     const WIDE: bool = true;
 }
 
-/// Memory that an input may lie in: `CudaSlice`, `CudaView`, `CudaViewMut`. Only cudarc's own types, whose
-/// addresses and lengths are true.
+/// Memory of an input: `CudaSlice`, `CudaView`, `CudaViewMut`. Only cudarc's own types implement it, because
+/// their addresses and lengths are correct.
 pub trait Memory<T>: DevicePtr<T> + Sealed {}
 
-/// Memory that an output may lie in: `CudaSlice`, `CudaViewMut`.
+/// Memory of an output: `CudaSlice`, `CudaViewMut`.
 pub trait MemoryMut<T>: DevicePtrMut<T> + Sealed {}
 
 macro_rules! memory {
@@ -77,7 +77,7 @@ memory! {
     MemoryMut: CudaSlice, CudaViewMut<'_>;
 }
 
-/// Lengths, page numbers or where sequences begin, `i32` or `u32`, as [`Index`] has them. Made `from` a
+/// Lengths, page indices or offsets of sequences, `i32` or `u32`, as in [`Index`]. Create it `from` a
 /// reference to a slice or a view.
 #[derive(Clone, Copy)]
 #[must_use]
@@ -103,14 +103,13 @@ integers! {
     Unsigned: u32 => CudaSlice<u32>, CudaView<'_, u32>, CudaViewMut<'_, u32>;
 }
 
-/// The same integers as `u32`, for those who compute with these alone. What is below 0 becomes what its bits
-/// then are: 2³¹ or more.
+/// These integers as `u32`. Negative values become 2³¹ or more.
 pub fn unsigned<'a>(data: &CudaView<'a, i32>) -> CudaView<'a, u32> {
     // SAFETY: both have 32 bits, each pattern of which is a number of both.
     unsafe { data.transmute(data.len()) }.expect("as many, as large")
 }
 
-/// f32 of each head, or of each sequence and head: ALiBi slopes, scales of a cache.
+/// One f32 per head, or per sequence and head: ALiBi slopes, scales of a KV cache.
 #[derive(Clone, Copy)]
 #[must_use]
 pub struct PerHead<'a> {
@@ -119,20 +118,21 @@ pub struct PerHead<'a> {
 }
 
 impl<'a> PerHead<'a> {
-    /// `[heads]`, the same for every sequence.
+    /// `[heads]`, shared by all sequences.
     pub fn new(data: &'a impl Memory<f32>) -> Self {
         PerHead { data, strides: [0, 1] }
     }
 
-    /// The same with other strides, in elements, from one sequence and from one head to the next:
-    /// `[heads, 1]` is `[sequences][heads]`, contiguous.
+    /// Sets strides, in elements, from one sequence and from one head to the next: `[heads, 1]` is
+    /// `[sequences][heads]`, contiguous.
     pub fn strides(self, strides: [i64; 2]) -> Self {
         PerHead { strides, ..self }
     }
 }
 
-/// What a launch takes of slices: each is of its context, and the guards record, when they are dropped, that
-/// the stream has used it: after the launch. So many slices at most, as a launch allocates nothing.
+/// The slices of a launch. Each belongs to the launch's context. When the guards are dropped, after the
+/// launch, they record that the stream used the slices. `MOST` bounds their number, because a launch
+/// allocates nothing.
 pub(super) struct Taken<'a, const MOST: usize = 16> {
     attention: &'a FlashAttention,
     stream: &'a CudaStream,
@@ -143,14 +143,14 @@ pub(super) struct Taken<'a, const MOST: usize = 16> {
 }
 
 impl<'a, const MOST: usize> Taken<'a, MOST> {
-    /// Nothing yet.
+    /// An empty set.
     pub fn on(attention: &'a FlashAttention, stream: &'a CudaStream) -> Result<Self, Error> {
         attention.is_here("stream", stream)?;
         let capturing = attention.is_capturing(stream)?;
         Ok(Taken { attention, stream, capturing, guards: [const { None }; MOST], count: 0 })
     }
 
-    /// Address and elements of memory that is read.
+    /// Takes memory for reading; returns address and number of elements.
     pub fn read<T>(&mut self, name: &'static str, data: &'a dyn Memory<T>) -> Result<(u64, u64), Error> {
         self.attention.is_here(name, data.stream())?;
         let (address, guard) = data.device_ptr(self.stream);
@@ -158,7 +158,7 @@ impl<'a, const MOST: usize> Taken<'a, MOST> {
         Ok((address, data.len() as u64))
     }
 
-    /// Address and elements of memory that is written.
+    /// Takes memory for writing; returns address and number of elements.
     pub fn write<T>(
         &mut self,
         name: &'static str,
@@ -171,7 +171,7 @@ impl<'a, const MOST: usize> Taken<'a, MOST> {
         Ok((address, elements))
     }
 
-    /// Integers that are read.
+    /// Takes integers for reading.
     pub fn integers(&mut self, name: &'static str, Integers(kind): Integers<'a>) -> Result<Index, Error> {
         let (address, elements) = match kind {
             Kind::Signed(data) => self.read(name, data)?,

@@ -1,4 +1,4 @@
-//! Partial states of attention in cudarc's slices.
+//! Merge of partial attention states in cudarc's slices.
 use super::attention::lse;
 use super::memory::{Memory, Taken};
 use super::{Element, FlashAttention, MemoryMut, Number, Tensor, TensorMut};
@@ -7,8 +7,7 @@ use crate::request::{self, LseUnit, LseView, Merge, Sinks, TensorView};
 use ::cudarc::driver::CudaStream;
 use std::sync::Arc;
 
-/// What attention has made of some keys: [`request::State`] in cudarc's slices. Elements are f16, bf16 or
-/// f32.
+/// A partial state in cudarc's slices, see [`request::State`]. Elements are f16, bf16 or f32.
 #[derive(Clone, Copy)]
 #[must_use]
 pub struct State<'a, S> {
@@ -19,23 +18,22 @@ pub struct State<'a, S> {
 }
 
 impl<'a, S: Number> State<'a, S> {
-    /// O, `[batch, seqlen, heads, head_dim]`, and its log-sum-exp, natural, contiguous `[batch, heads,
-    /// seqlen]`.
+    /// O, `[batch, seqlen, heads, head_dim]`, and its LSE: natural, contiguous `[batch, heads, seqlen]`.
     pub fn new(o: Tensor<'a, S>, lse: &'a impl Memory<f32>) -> Self {
         State { o, lse, strides: None, unit: LseUnit::Natural }
     }
 
-    /// The same with other strides of the log-sum-exp: elements from one batch, head and row to the next.
+    /// Sets the strides of the LSE: elements from one batch, head and row to the next.
     pub fn lse_strides(self, strides: [i64; 3]) -> Self {
         State { strides: Some(strides), ..self }
     }
 
-    /// The same with another logarithm.
+    /// Sets the logarithm of the LSE.
     pub fn unit(self, unit: LseUnit) -> Self {
         State { unit, ..self }
     }
 
-    /// One that is not anywhere yet.
+    /// A placeholder without memory.
     const NOWHERE: request::State = request::State::new(
         TensorView::new(0, 0, S::DTYPE, [0; 4], [0; 4]),
         LseView::new(0, 0, [0; 3], [0; 2]),
@@ -56,12 +54,11 @@ impl<'a, S: Number> State<'a, S> {
 }
 
 impl FlashAttention {
-    /// vLLM's function: what attention has made of a prefix's keys and what it has made of the rest becomes
-    /// what it makes of all. Outputs are `[1, tokens, heads, head_dim]`, log-sum-exps `[heads, tokens]`,
-    /// natural and contiguous.
+    /// vLLM's function: merges attention over a prefix's keys with attention over the other keys. Outputs are
+    /// `[1, tokens, heads, head_dim]`; LSEs are `[heads, tokens]`, natural and contiguous.
     ///
     /// # Errors
-    /// Those of [`FlashAttention::merge`].
+    /// The errors of [`FlashAttention::merge`].
     #[expect(clippy::too_many_arguments, reason = "they are vLLM's")]
     pub fn merge_attn_states<T: Element, S: Number>(
         &self,
@@ -77,13 +74,13 @@ impl FlashAttention {
         self.merge(stream, &states, None, output, output_lse)
     }
 
-    /// Merges states of the same queries and different keys as [`Merge`] does, with a logit for each head
-    /// that belongs to no key where `sinks` has them; where `lse` is given the log-sum-exp of each row goes
-    /// there, `[batch, heads, seqlen]`, natural and contiguous. Allocates nothing.
+    /// Merges states of the same queries and of different keys, like [`Merge`], with optional sinks. With
+    /// `lse`, writes the LSE of each row: `[batch, heads, seqlen]`, natural and contiguous. Allocates
+    /// nothing.
     ///
     /// # Errors
-    /// [`Error::Invalid`] and [`Error::Unsupported`] name what is wrong, [`Error::Driver`] what the driver
-    /// refuses.
+    /// [`Error::Invalid`] and [`Error::Unsupported`] name the invalid field; [`Error::Driver`] if the driver
+    /// fails.
     pub fn merge<T: Number, S: Number, const N: usize>(
         &self,
         stream: &Arc<CudaStream>,
@@ -108,7 +105,7 @@ impl FlashAttention {
             merge.sinks = Some(Sinks { address, elements });
         }
         let plan = self.attention.plan(&merge)?;
-        // SAFETY: all that the request names was taken.
+        // SAFETY: all buffers of the request were taken.
         unsafe { self.launch(&plan, &merge, stream) }
     }
 }

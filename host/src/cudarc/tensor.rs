@@ -3,7 +3,7 @@ use super::{Memory, MemoryMut, Number, memory::Taken};
 use crate::Error;
 use crate::request::TensorView;
 
-/// An address far from all buffers: where outputs are that have no memory yet.
+/// An address far from all buffers: a placeholder for outputs without memory.
 const NOWHERE: u64 = 1 << 60;
 
 /// An input in a slice or a view of one.
@@ -16,19 +16,19 @@ pub struct Tensor<'a, T> {
 }
 
 impl<'a, T: Number> Tensor<'a, T> {
-    /// `[batch, seqlen, heads, head_dim]`, contiguous; packed sequences are `[1, rows of all, heads,
-    /// head_dim]`.
+    /// `[batch, seqlen, heads, head_dim]`, contiguous; varlen tensors are
+    /// `[1, rows of all sequences, heads, head_dim]`.
     pub fn new(data: &'a impl Memory<T>, shape: [usize; 4]) -> Self {
         Tensor { data, shape, strides: None }
     }
 
-    /// The same with other strides: elements from one batch, row, head and column to the next, as in
+    /// Sets strides: elements from one batch, row, head and column to the next, as in
     /// [`TensorView::strides`].
     pub fn strides(self, strides: [i64; 4]) -> Self {
         Tensor { strides: Some(strides), ..self }
     }
 
-    /// Its view in the order of a stream.
+    /// Its view, taken for a stream.
     pub(super) fn on<const MOST: usize>(
         &self,
         taken: &mut Taken<'a, MOST>,
@@ -37,7 +37,7 @@ impl<'a, T: Number> Tensor<'a, T> {
         Ok(view::<T>(taken.read(name, self.data)?, self.shape, self.strides))
     }
 
-    /// An output of its shape, contiguous, where no memory is.
+    /// A contiguous output of its shape, at an address without memory.
     pub(super) fn output(&self) -> TensorView {
         view::<T>((NOWHERE, u64::MAX), self.shape, None)
     }
@@ -57,12 +57,12 @@ impl<'a, T: Number> TensorMut<'a, T> {
         TensorMut { data, shape, strides: None }
     }
 
-    /// The same with other strides, as [`Tensor::strides`].
+    /// Sets strides, as [`Tensor::strides`].
     pub fn strides(self, strides: [i64; 4]) -> Self {
         TensorMut { strides: Some(strides), ..self }
     }
 
-    /// Its view in the order of a stream.
+    /// Its view, taken for a stream.
     pub(super) fn on<'t, const MOST: usize>(
         self,
         taken: &mut Taken<'t, MOST>,
