@@ -166,6 +166,12 @@ impl Problem {
         Window { shift, left, right }
     }
 
+    /// Whether the alignment is bottom-right, or equal to it for this mask and these lengths.
+    pub(crate) fn is_bottom_right(&self) -> bool {
+        let sees_all = self.sides() == (Window::UNBOUNDED, Window::UNBOUNDED) && !self.alibi;
+        self.alignment == Alignment::BottomRight || self.seqlen_q == self.seqlen_k || sees_all
+    }
+
     /// Numbers of visible keys before and after a query's position.
     fn sides(&self) -> (i32, i32) {
         const UNBOUNDED: i32 = Window::UNBOUNDED;
