@@ -163,7 +163,7 @@ fn eight_bits_are_a_caches_alone() {
     let message =
         plan(&AttentionRequest::dense(view(1), view(2), view(3), view(4)), l4).expect_err("e4m3").to_string();
     assert!(
-        message.contains("not supported: dtype e4m3") && message.contains("a cache's alone"),
+        message.contains("not supported: dtype e4m3") && message.contains("only KV caches are e4m3"),
         "{message}"
     );
 }

@@ -152,12 +152,13 @@ type Reason = (&'static str, fn(&mut AttentionRequest<'static>), Shape, &'static
 const REASONS: &[Reason] = &[
     ("h200", |_| {}, LLAMA, "few rows: the smallest block"),
     ("h200", |_| {}, Shape { batch: 64, ..LLAMA }, "more blocks than SMs"),
-    ("h200", |_| {}, Shape { batch: 1, queries: 8, ..LLAMA }, "few sequences: smaller blocks share the rows"),
-    ("h200", |_| {}, Shape { batch: 1, queries: 12, head_dim: 64, ..LLAMA }, "in several blocks"),
+    ("h200", |_| {}, Shape { batch: 1, queries: 8, ..LLAMA }, "few sequences: smaller blocks split the rows"),
+    ("h200", |_| {}, Shape { batch: 1, queries: 12, head_dim: 64, ..LLAMA },
+        "several blocks read the same keys"),
     ("h200", |d| d.config = Some("decode_f16_d128_causal_8_rows"), LLAMA, "asked for by name"),
     ("a100", |_| {}, Shape { queries: 17, ..LLAMA }, "more than 64 rows"),
-    ("h200", |_| {}, Shape { queries: 17, max_k: 127, ..LLAMA }, "too few queries or keys a sequence"),
-    ("h200", |d| d.scores.alibi = Some(SLOPES), LLAMA, "slopes, which decode kernels have not"),
+    ("h200", |_| {}, Shape { queries: 17, max_k: 127, ..LLAMA }, "too few queries or keys per sequence"),
+    ("h200", |d| d.scores.alibi = Some(SLOPES), LLAMA, "ALiBi slopes, which decode kernels lack"),
 ];
 
 /// Without a workspace nothing is cut, unless it must be.
@@ -206,7 +207,7 @@ const REFUSED: &[Refused] = &[
         d.o.shape[0] = 128;
         columns(d, 1 << 25);
         cache(d).max_k = 1 << 29;
-    }, false, &["128 sequences of up to 536870912 keys", "32 bits"]),
+    }, false, &["128 sequences of up to 536870912 keys", "less than 2^32 tiles"]),
     // Items times heads and their blocks of rows, which the device has 32 bits for.
     (|d| *d = many_heads(1024, 1 << 20), false,
         &["up to 1024 parts of 1024 sequences, each of 1048576 key heads in 1 ", "fewer than 1073741824"]),
