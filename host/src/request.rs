@@ -37,7 +37,6 @@ pub enum Queries {
 
 /// The layout of keys and values.
 #[derive(Clone, Copy, Debug, PartialEq)]
-#[expect(clippy::large_enum_variant, reason = "requests are `Copy`, and a launch allocates nothing")]
 pub enum KeysValues {
     /// `[batch, seqlen_k, heads_k, head_dim]` each: every sequence has `seqlen_k` keys.
     Tensors {

@@ -22,7 +22,6 @@ pub struct Scheduled {
 
 /// A schedule: the distribution of work over thread blocks.
 #[derive(Clone, Copy, Debug, PartialEq)]
-#[expect(clippy::large_enum_variant, reason = "plans are `Copy`")]
 pub enum Schedule {
     /// By work tiles.
     Tiles(Tiles),

@@ -2,7 +2,7 @@
 //! for.
 use ferroflash::kernels::{AttnInfo, ENTRIES, MaskKind, entries, entry};
 use ferroflash::plan::{Problem, supports};
-use ferroflash::request::{Mask, Workspace};
+use ferroflash::request::{Mask, Scratch};
 use ferroflash::spec::TileScheduler;
 use ferroflash::{Capabilities, DType, plan};
 use reference::{Case, edges, grid, soak};
@@ -50,7 +50,6 @@ fn every_problem_has_an_entry_that_fits_on_every_card() {
 #[track_caller]
 fn check_case(case: &Case, entry: &AttnInfo) {
     let memory = case.places();
-    let workspace = Some(Workspace { address: 6 << 32, bytes: 1 << 32 });
     let tensors = memory.forward(&[1 << 32, 2 << 32, 3 << 32, 7 << 32, 8 << 32, 9 << 32], 4 << 32, 5 << 32);
     let forward = tensors.config(entry.contract.symbol).scratch(Scratch::workspace(6 << 32, 1 << 32));
     let h200 = Capabilities::profile("h200").expect("a known card");

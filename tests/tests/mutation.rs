@@ -1,6 +1,6 @@
 //! The mutation score of a kernel of each kind, of a sample: every mutant is caught, or has a reason to
 //! survive. All of all kernels: `cargo xtask mutate`.
-use ferroflash::{AttnInfo, MaskKind, Schedule, entry};
+use ferroflash::kernels::{AttnInfo, MaskKind, Schedule, entry};
 use ferroflash_tests::is_carried;
 use ferroflash_tests::mutation::{Fate, STACK, Sample, Subject, score, spot};
 use ptx_sim::mutate::Operator;

@@ -3,8 +3,7 @@ use ferroflash::driver::Harness;
 use ferroflash::driver::SimDriver;
 use ferroflash::plan::Request;
 use ferroflash::request::{
-    AttentionRequest, Index, KvCache, KvPages, LseUnit, LseView, Merge, PageView, State, TensorView,
-    Workspace,
+    AttentionRequest, Index, KvCache, KvPages, LseUnit, LseView, Merge, PageView, Scratch, State, TensorView,
 };
 use ferroflash::{Attention, DType, Error};
 

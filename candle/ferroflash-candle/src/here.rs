@@ -11,7 +11,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 /// stream gets this address.
 type Scratches = HashMap<usize, Arc<Mutex<ScratchMemory>>>;
 
-/// CUDA's per-thread default stream: candle's devices compute on it.
+/// The handle of a stream that is another one in each thread: what candle's devices compute on.
 const PER_THREAD: usize = 2;
 
 thread_local! {
@@ -26,7 +26,7 @@ pub(crate) struct Here {
 }
 
 impl Here {
-    /// The state of a stream's context. The state and the context live until the process ends.
+    /// That of a stream's context. They and the context stay until the process ends.
     pub fn of(stream: &CudaStream) -> Result<Arc<Here>> {
         static ALL: LazyLock<Mutex<HashMap<usize, Arc<Here>>>> = LazyLock::new(Mutex::default);
         let context: &Arc<CudaContext> = stream.context();
@@ -53,7 +53,7 @@ impl Here {
     }
 }
 
-/// A thread that panicked with the lock left no partial state: one call writes each value.
+/// Who panicked with the lock left nothing half done: what is kept is written by one call.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,5 @@
-//! Merge of partial attention states; and sinks for kernels that lack them.
+//! Attention over some keys and over others becomes attention over all. So do sinks, which belong to no key,
+//! where kernels have none.
 use crate::attend::{Outputs, both, device, run, stored};
 use crate::errors::{invalid, refused};
 use crate::here::{Here, lock};
@@ -65,7 +66,7 @@ fn with_sinks<T: Element>(
 /// `(rows, heads, head_dim)` with `(heads, rows)`. LSEs are contiguous.
 ///
 /// # Errors
-/// [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
+/// [`candle::Error::Cuda`], in which there is a [`ferroflash::Error`].
 #[doc(alias = "merge_attn_states")]
 pub fn merge(some: (&Tensor, &Tensor), others: (&Tensor, &Tensor)) -> Result<(Tensor, Tensor)> {
     let dims = some.0.dims();

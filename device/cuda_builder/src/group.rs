@@ -15,8 +15,8 @@ use crate::{Contract, Error, stamp};
 /// So many entries take as long as `core`, which every compiler compiles for itself.
 const WORTH_A_COMPILER: usize = 4;
 
-/// The most entries of one run of a compiler. Its modules are kept when it ends, so that little is lost where
-/// somebody stops the build; a run that begins costs BATCH_SECONDS.
+/// The most entries of one run of a compiler. Its modules are kept when it ends: a build that is stopped loses
+/// little, and progress has steps.
 const BATCH: usize = 24;
 
 /// One target's share of a build.

@@ -9,8 +9,7 @@ use ferroflash::driver::Harness;
 use ferroflash::kernels::{ENTRIES, HOPPERS, MaskKind};
 use ferroflash::lineage::CONFIGURATIONS;
 use ferroflash::plan::Problem;
-use ferroflash::request::{Alignment, AttentionRequest, Mask, Workspace};
-use ferroflash::tuning::Tuning;
+use ferroflash::request::{Alignment, AttentionRequest, KeysValues, Mask, Scratch, TensorView, Workspace};
 use ferroflash::{Attention, Capabilities, DType, Error};
 use std::f32::consts::LOG2_E;
 
@@ -264,7 +263,7 @@ fn all(f: &mut AttentionRequest<'_>, change: impl Fn(&mut TensorView)) -> bool {
 }
 
 /// K and V: fuzzed requests have no cache.
-fn kv<'f>(kv: &'f mut KeysValues) -> [&'f mut TensorView; 2] {
+fn kv(kv: &mut KeysValues) -> [&mut TensorView; 2] {
     kv.tensors_mut().unwrap_or_else(|| unreachable!("a cache"))
 }
 

@@ -4,10 +4,8 @@ use super::tensor::TensorError;
 use super::tolerance::Verdict;
 use ferroflash::driver::Harness;
 use ferroflash::kernels::Contract;
-use ferroflash::plan::PlanOf;
-use ferroflash::request::{
-    Append, AttentionRequest, Counters, LseView, Merge, Sinks, State, TensorView, Workspace,
-};
+use ferroflash::plan::{PlanOf, ScratchBytes};
+use ferroflash::request::{Append, AttentionRequest, LseView, Merge, Scratch, Sinks, State, TensorView};
 use ferroflash::{Attention, DType, Error, Plan};
 
 mod device;

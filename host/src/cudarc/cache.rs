@@ -9,7 +9,7 @@ pub enum Scale<'a> {
     /// A scale of 1.
     #[default]
     One,
-    /// One scale, above 0.
+    /// One factor for all numbers, above 0.
     Value(f32),
     /// Scales per key head, or per sequence and key head, on the device.
     Heads(PerHead<'a>),

@@ -74,21 +74,18 @@ pub struct Scores {
 macro_rules! score_setters {
     ($($scores:ident)?) => {
         /// Sets the factor of the scores, above 0. The default is `1 / sqrt(head_dim)`.
-        #[must_use]
         pub const fn scale(mut self, scale: f32) -> Self {
             self.$($scores.)?scale = Some(scale);
             self
         }
 
         /// Scores become `softcap * tanh(score / softcap)`. 0 turns it off, as in FlashAttention.
-        #[must_use]
         pub const fn softcap(mut self, softcap: f32) -> Self {
             self.$($scores.)?softcap = if softcap == 0.0 { None } else { Some(softcap) };
             self
         }
 
         /// Sets ALiBi slopes: scores fall with the distance of key and query, before the mask.
-        #[must_use]
         pub const fn alibi(mut self, alibi: AlibiSlopes) -> Self {
             self.$($scores.)?alibi = Some(alibi);
             self
@@ -96,7 +93,6 @@ macro_rules! score_setters {
 
         /// Adds attention sinks, one logit per query head. Only decode kernels support sinks;
         /// [`Splits`](crate::request::Splits) lists their conditions.
-        #[must_use]
         pub const fn sinks(mut self, sinks: Sinks) -> Self {
             self.$($scores.)?sinks = Some(sinks);
             self

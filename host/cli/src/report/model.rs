@@ -117,7 +117,7 @@ mod tests {
         for (suite, shapes) in &suites {
             for (shape, predicted) in shapes.iter().zip(&predictions[suite]) {
                 let problem = shape.problem().expect("valid");
-                let kernel = ferroflash::supports(&problem, l4).expect("an L4 runs it").symbol;
+                let kernel = ferroflash::plan::supports(&problem, l4).expect("an L4 runs it").symbol;
                 known += usize::from(predicted.contains_key(kernel));
             }
         }

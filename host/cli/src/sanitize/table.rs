@@ -1,7 +1,8 @@
 //! The table's kernels in the simulator.
 use super::{Console, Error, Finding, REFUSED, Row, Simulator, schedules};
 use crate::ended;
-use ferroflash::{Attention, Capabilities, SimDriver};
+use ferroflash::driver::SimDriver;
+use ferroflash::{Attention, Capabilities};
 use rayon::prelude::*;
 use reference::{OnDevice, Rule, Subject, TensorError};
 

@@ -1,8 +1,8 @@
 //! Bugs planted in kernels are reported by `ferroflash sanitize`, each with its kind, its source line, and
 //! the kernel's own line on both sides.
 use crate::common::Folder;
+use ferroflash::kernels::{AttnInfo, ENTRIES};
 use ferroflash::ptx::{self, is_embedded};
-use ferroflash::{AttnInfo, ENTRIES};
 use ptx_sim::mutate::{Mutant, Operator, mutants};
 use serde_json::Value;
 use std::process::Command;

@@ -9,7 +9,7 @@ use crate::work::{
 };
 use ferroflash::driver::Harness;
 use ferroflash::request::{
-    AttentionRequest, Index, KvCache, KvPages, KvScale, LseView, Sinks, TensorView, VarlenQueries,
+    AttentionRequest, Index, KvCache, KvPages, KvScale, LseView, Queries, Sinks, TensorView, VarlenQueries,
 };
 use ferroflash::{Attention, DType, Error, Plan};
 

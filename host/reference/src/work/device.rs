@@ -2,7 +2,8 @@
 use super::{Asked, Buffer, Input, Plans, Ready, Room, Work, Written};
 use ferroflash::driver::{Enqueue, Harness};
 use ferroflash::kernels::Contract;
-use ferroflash::request::{Counters, Workspace};
+use ferroflash::plan::ScratchBytes;
+use ferroflash::request::{Counters, Scratch, Workspace};
 use ferroflash::{Attention, Error};
 use std::cell::Cell;
 use std::time::{Duration, Instant};

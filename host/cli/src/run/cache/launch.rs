@@ -2,10 +2,10 @@
 use super::Input;
 use crate::results::{Results, Took};
 use ferroflash::driver::Harness;
-use ferroflash::plan::Problem;
+use ferroflash::plan::{Problem, ScratchBytes};
 use ferroflash::request::{
-    AttentionRequest, Counters, Index, KvCache, KvPages, KvScale, LseView, PageView, Sinks, TensorView,
-    VarlenQueries, Workspace,
+    AttentionRequest, Counters, Index, KvCache, KvPages, KvScale, LseView, PageView, Queries, Scratch, Sinks,
+    TensorView, VarlenQueries, Workspace,
 };
 use ferroflash::{Attention, Capabilities, Error, plan};
 use std::time::Instant;
