@@ -1,4 +1,4 @@
-//! Selection: tables of kernels, with the reason in each line.
+//! Which kernel solves a problem: tables with the reason beside each line.
 mod append;
 mod cache;
 mod decode;
@@ -13,65 +13,64 @@ pub(crate) use merge::merge;
 
 use crate::request::{AttentionRequest, Scratch};
 use crate::schedule::Split;
-use crate::{AttnInfo, Capabilities, Error, MaskKind, Problem, Tuning, kernels, tma};
+use crate::{AttnInfo, Capabilities, Error, MaskKind, Problem, Tuning, kernels, lower};
 use hopper::Answer;
 
-/// The inputs of selection.
+/// What selection looks at.
 #[derive(Clone, Copy)]
 pub(crate) struct Query<'a> {
     pub problem: &'a Problem,
-    /// The request's tensors; `None` stands for tensors that every kernel accepts.
+    /// Its tensors; without them any that kernels take are meant.
     pub tensors: Option<&'a AttentionRequest<'a>>,
     pub on: &'a Capabilities,
     pub tuning: &'a Tuning,
-    /// Scratch memory that launches may use.
+    /// The memory that launches may use.
     pub scratch: Scratch,
 }
 
 impl Query<'_> {
-    /// Checks that a kernel accepts the tensors.
+    /// Whether a kernel takes the tensors.
     ///
     /// # Errors
-    /// The reason why TMA does not accept the tensors.
+    /// What it does not take.
     fn takes(&self, kernel: &AttnInfo) -> Result<(), &'static str> {
-        self.tensors.map_or(Ok(()), |r| tma::maps(r, kernel).map(|_| ()))
+        self.tensors.map_or(Ok(()), |r| lower::takes(r, kernel))
     }
 }
 
-/// A selected kernel and the reason.
+/// A kernel and why it was chosen.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Choice {
     pub kernel: &'static AttnInfo,
     pub reason: &'static str,
-    /// The fallback for tensors that `kernel` does not accept.
+    /// What solves the problem for tensors that `kernel` does not take.
     pub fallback: Option<&'static AttnInfo>,
 }
 
 impl Choice {
-    /// A kernel that accepts all tensors, or that the caller named.
+    /// A kernel that takes all tensors, or was asked for.
     const fn new(kernel: &'static AttnInfo, reason: &'static str) -> Self {
         Choice { kernel, reason, fallback: None }
     }
 }
 
-/// The reason for a kernel that the caller named.
+/// Why a kernel is taken that the caller named.
 pub(crate) const ASKED: &str = "asked for by name";
-/// The reason for unsplit sequences on a KV cache that would run faster split.
+/// Why sequences on a cache stay whole that had better be cut.
 pub(crate) const UNCUT: &str =
     "without the workspace that it asks for no sequence is cut by its keys: SMs may do nothing";
 const MEASURED: &str = "the fastest on this device for this size: `ferroflash sweep`";
 
-/// Selects the kernel for attention: the named one, or the planner's choice.
+/// Chooses the kernel for attention: the one that the caller named, or the planner's.
 ///
 /// # Errors
-/// [`Error::Unsupported`] if no kernel solves the problem on this device; [`Error::Invalid`] if the named
-/// kernel does not solve it.
+/// [`Error::Unsupported`] where no kernel solves the problem on this device, [`Error::Invalid`] where the one
+/// that was named does not.
 pub(crate) fn attention(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Error> {
     let (p, on) = (q.problem, q.on);
     if p.cache.is_some() {
         return cache::choose(q, config);
     }
-    needs_no_decode(p)?;
     if on.arch() < 80 {
         let (major, minor) = on.compute_capability;
         let feature = format_args!("compute capability {major}.{minor} ({})", on.name);
@@ -81,13 +80,22 @@ pub(crate) fn attention(q: &Query<'_>, config: Option<&str>) -> Result<Choice, E
         ));
     }
     let mask = p.mask_kind();
+    if config.is_some_and(|name| kernels::decode(name).is_some()) && decode::takes(p) {
+        return decode::choose(p, on, config);
+    }
+    let few = if config.is_none() { decode::on_tensors(q) } else { None };
+    if let Some(choice) = few {
+        let fallback = portable::choose(p, mask, on, Scratch::None).ok().filter(|_| !p.sinks);
+        return Ok(Choice { fallback: fallback.map(|choice| choice.kernel), ..choice });
+    }
+    needs_no_decode(p)?;
     if let Some(name) = config {
         return named(name, q, mask);
     }
     if p.varlen.is_some() {
         return varlen::choose(q, mask);
     }
-    // A size class says nothing about slopes, and a card's name nothing about its driver.
+    // A size says nothing of slopes, nor a card's name of its driver.
     let measured = q.tuning.best(&on.name, p);
     if let Some(name) = measured.filter(|name| !hopper::is_out_of_reach(name, p, on)) {
         let measured = named(name, q, mask).map_err(|e| {
@@ -95,8 +103,7 @@ pub(crate) fn attention(q: &Query<'_>, config: Option<&str>) -> Result<Choice, E
             Error::invalid("tuning", name, expected)
         });
         let choice = Choice { reason: MEASURED, ..measured? };
-        // The measurement used a workspace, and tensors that the kernel accepts. Without these, the table
-        // decides.
+        // It was measured with a workspace, or tensors that it takes; without them the table decides.
         let workspace = Split::new(p, choice.kernel, on)?.map_or(0, |split| split.workspace());
         if q.takes(choice.kernel).is_ok() && q.scratch.allows(workspace) {
             let by_maps = choice.kernel.has_maps();
@@ -115,15 +122,15 @@ pub(crate) fn attention(q: &Query<'_>, config: Option<&str>) -> Result<Choice, E
     }
 }
 
-/// The named kernel for tensors, by its symbol or by a name of the lineage, if it solves the problem: equal
-/// dtype, a mask at least as general, a head dim at least as large.
+/// The kernel for tensors that was named, by its own name or by one of the lineage's, if it solves the problem:
+/// same type, a mask at least as general, a head dim at least as large.
 fn named(name: &str, q: &Query<'_>, mask: MaskKind) -> Result<Choice, Error> {
     let (p, on) = (q.problem, q.on);
     let entry: &'static AttnInfo = kernels::by_name(name, mask)?;
     let general = entry.mask == mask || entry.mask == MaskKind::Local;
     let sequences = if p.varlen.is_some() { "varlen" } else { "equally long" };
     if entry.is_varlen() != p.varlen.is_some() {
-        // The planner's choice is a valid example, whatever else is wrong with the named kernel.
+        // What the planner would take is one, whatever else is wrong with this one.
         let any = Query { tensors: None, scratch: Scratch::None, tuning: &Tuning::new(), ..*q };
         let other = attention(&any, None)?.kernel.contract.symbol;
         let expected = format_args!("it is no kernel for {sequences} sequences; {other} is one");

@@ -1,26 +1,46 @@
-//! Parameters of attention kernels.
+//! What attention kernels are told.
 use super::Refusal;
 use super::tensors::{
-    NO_LSE, cache, cu_seqlens_q, integers, keys_values, lse, scales, slopes, tensor, varlen_keys,
+    NO_LSE, UNSCALED, cache, cu_seqlens_q, dense_cache, integers, keys_values, lse, scales, slopes, tensor,
+    varlen_keys,
 };
 use crate::launch::Launch;
 use crate::request::{Alignment, AttentionRequest, KeysValues, KvCache};
 use crate::schedule::{Decode, Schedule, Scheduled, Tiles};
-use crate::{Boxes, Error, MaskKind, Problem, tma};
+use crate::{AttnInfo, Boxes, Error, MaskKind, Problem, tma};
 use spec::{
-    CombineParams, DecodeOrder, DecodeParams, FastDiv, FwdParams, HopperPagedParams, HopperParams, Integers,
-    Lse, PageBoxes, PagedMap, PagedParams, RaggedMap, Sequences, SplitParams, TensorMap, VarlenParams,
-    Window,
+    Cache, CombineParams, DecodeOrder, DecodeParams, FastDiv, FwdParams, HopperPagedParams, HopperParams,
+    Integers, Lse, PageBoxes, PagedMap, PagedParams, PerHead, RaggedMap, Schedule as Order, Sequences,
+    SplitParams, TensorMap, VarlenParams, Window,
 };
 
-/// The launch of a valid request by a kernel that solves its problem.
+/// Whether a kernel that solves the problem of a request that has been checked takes its tensors.
 ///
 /// # Errors
-/// [`Refusal::Tensors`] if the kernel solves the problem but does not accept these tensors.
+/// What it does not take.
+pub(crate) fn takes(r: &AttentionRequest<'_>, kernel: &AttnInfo) -> Result<(), &'static str> {
+    match (&r.kv, kernel.schedule) {
+        (KeysValues::Tensors { k, v }, Order::Transposed) => dense_cache(k, v).map(|_| ()),
+        _ => tma::maps(r, kernel).map(|_| ()),
+    }
+}
+
+/// The launch of a request that has been checked, by a kernel that solves its problem.
+///
+/// # Errors
+/// [`Refusal::Tensors`] where the kernel solves the problem, but does not take these tensors.
 pub(crate) fn attention(r: &AttentionRequest<'_>, s: &Scheduled) -> Result<Launch, Refusal> {
     let lowering = Lowering { r, p: r.problem(), place: s.place };
     match (&s.schedule, &r.kv) {
-        (Schedule::Decode(decode), KeysValues::Cache(cache)) => Ok(lowering.decode(decode, cache)),
+        (Schedule::Decode(decode), KeysValues::Cache(kv)) => {
+            let lengths = integers(Some(kv.lengths), lowering.p.batch);
+            Ok(lowering.decode(decode, cache(kv), lengths, scales(&kv.pages)))
+        }
+        (Schedule::Decode(decode), KeysValues::Tensors { k, v }) => {
+            // Without an address each sequence has the most keys of one.
+            let cache = dense_cache(k, v).map_err(Refusal::Tensors)?;
+            Ok(lowering.decode(decode, cache, decode.order.lengths, [UNSCALED; 2]))
+        }
         (Schedule::Tiles(tiles), kv) => {
             let maps = tma::maps(r, s.kernel).map_err(Refusal::Tensors)?;
             match (kv, tiles.sequences) {
@@ -33,17 +53,16 @@ pub(crate) fn attention(r: &AttentionRequest<'_>, s: &Scheduled) -> Result<Launc
                 }
             }
         }
-        (Schedule::Decode(_), _) => Err(elsewhere(s).into()),
+        (Schedule::Decode(_), KeysValues::Varlen { .. }) => Err(elsewhere(s).into()),
     }
 }
 
-/// The error for a kernel that was planned for another kind of keys. Plans bind only requests with their own
-/// kind.
+/// A kernel that was planned for another source of keys; plans are bound to the source of their own alone.
 fn elsewhere(s: &Scheduled) -> Error {
-    Error::unsupported(s.kernel.contract.symbol, "it reads keys and values from another kind of memory")
+    Error::unsupported(s.kernel.contract.symbol, "it reads keys and values from another place")
 }
 
-/// A request and the index of its kernel in [`spec::KERNELS`].
+/// A request on its way to the kernel at a place in [`spec::KERNELS`].
 struct Lowering<'a> {
     r: &'a AttentionRequest<'a>,
     p: Problem,
@@ -51,8 +70,8 @@ struct Lowering<'a> {
 }
 
 impl Lowering<'_> {
-    /// Work tiles with keys and values in tensors: split or not, dense or varlen; with tensor maps for
-    /// Hopper's kernels.
+    /// Work tiles, keys and values in tensors: whole or split, of equal lengths or varlen; with tensor maps
+    /// one of Hopper's kernels.
     fn tensors(&self, tiles: &Tiles, maps: Option<[Boxes; 4]>) -> Launch {
         let (p, place, grid) = (&self.p, self.place, [tiles.blocks, 1, 1]);
         let window = p.window();
@@ -97,7 +116,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// Work tiles on a KV cache; with tensor maps for Hopper's kernels.
+    /// Work tiles on a cache; with tensor maps one of Hopper's kernels.
     fn cache(
         &self,
         tiles: &Tiles,
@@ -107,7 +126,7 @@ impl Lowering<'_> {
         maps: Option<[Boxes; 4]>,
     ) -> Launch {
         let (p, place, grid) = (&self.p, self.place, [tiles.blocks, 1, 1]);
-        // A full mask on a causal kernel: an unbounded shift puts the first query after all keys.
+        // Without a bound, which kernels of windows take as one, the first query is behind all keys.
         let unmasked = p.mask_kind() == MaskKind::Full && mask != MaskKind::Local;
         let window = Window { shift: if unmasked { Window::UNBOUNDED } else { 0 }, ..p.window() };
         let cu_seqlens_q = cu_seqlens_q(&self.r.queries);
@@ -118,8 +137,8 @@ impl Lowering<'_> {
             let params = PagedParams { forward, cache, cu_seqlens_q, lengths, sequences, max_keys };
             return Launch::new(place, grid, &params);
         };
-        // Equal query counts have no offsets on the device. The LSE then has batches: `batch_bytes` is the
-        // gap between the rows of one batch and those of the next.
+        // As many queries for each sequence, where the device is not told; then the log-sum-exp has batches,
+        // too, the next of which is so much further on than the next row.
         let lse = lse(self.r.lse.as_ref());
         let rows = tensor(&self.r.q).rows;
         let (queries, batch_bytes) = match cu_seqlens_q.count {
@@ -141,11 +160,10 @@ impl Lowering<'_> {
         Launch::with_maps(place, grid, &params, maps)
     }
 
-    /// Decode: few queries on a KV cache.
-    fn decode(&self, decode: &Decode, kv: &KvCache) -> Launch {
+    /// Few queries on many keys.
+    fn decode(&self, decode: &Decode, cache: Cache, lengths: Integers, scales: [PerHead; 2]) -> Launch {
         let (r, p) = (self.r, &self.p);
         let (scale_log2, softcap) = p.base_two();
-        let lengths = Integers { base: kv.lengths.address, ..decode.order.lengths };
         let counters = decode.counters(r.scratch.counters().map(|counters| counters.address));
         let params = DecodeParams {
             q: tensor(&r.q),
@@ -156,13 +174,13 @@ impl Lowering<'_> {
                 head_bytes: 4,
                 ..NO_LSE
             }),
-            cache: cache(kv),
-            scales: scales(&kv.pages),
+            cache,
+            scales,
             order: DecodeOrder { lengths, ..decode.order },
             partials: decode.partials(r.scratch.address()),
             counters,
             group: FastDiv::new((p.heads_q / p.heads_k) as u32).unwrap_or(FastDiv::ONE),
-            // The last query aligns with the last key.
+            // The last query stands at the last key, wherever that is.
             window: Window { shift: 0, ..p.window() },
             scale_log2,
             softcap,
@@ -172,7 +190,7 @@ impl Lowering<'_> {
         if combines { launch.then_alike(decode.combine) } else { launch }
     }
 
-    /// Parameters of all portable kernels with work tiles.
+    /// What all portable kernels of work tiles are told.
     fn portable(&self, tiles: &Tiles, window: Window) -> FwdParams {
         let (scale_log2, softcap) = self.p.base_two();
         let [k, v] = keys_values(&self.r.kv);
@@ -190,7 +208,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// Parameters of all of Hopper's kernels, with empty tensor maps of the kinds of `q` and `k`.
+    /// What all of Hopper's kernels are told, with empty tensor maps of the kinds of `q` and `k`.
     fn hopper<Q: Copy, K: Copy>(&self, q: Q, k: K, tiles: &Tiles, told: Scalars) -> HopperParams<Q, K> {
         let (scale_log2, softcap) = self.p.base_two();
         let Scalars { window, lse, lengths: [q_len, k_len] } = told;
@@ -198,7 +216,7 @@ impl Lowering<'_> {
         HopperParams { q, k, v: k, o: q, lse, rounds, window, scale_log2, softcap, q_len, k_len }
     }
 
-    /// Varlen sequences of tensors, if any.
+    /// Varlen sequences, where these are tensors'.
     fn varlen(&self, tiles: &Tiles) -> Option<Varlen> {
         let (KeysValues::Varlen { keys, .. }, Some(sequences)) = (&self.r.kv, tiles.sequences) else {
             return None;
@@ -209,7 +227,7 @@ impl Lowering<'_> {
         Some(Varlen { cu_seqlens_q, cu_seqlens_k, seqused_k, sequences, bottom_right })
     }
 
-    /// The launch with its combine kernel.
+    /// The launch, and the kernel that combines its splits.
     fn combined(&self, launch: Launch, tiles: &Tiles) -> Launch {
         let Some(split) = tiles.split else { return launch };
         let (combine, rows) = split.combine_info();
@@ -228,14 +246,14 @@ const NO_MAP: TensorMap = TensorMap::EMPTY;
 const RAGGED: RaggedMap = RaggedMap { map: NO_MAP };
 const PAGED: PagedMap = PagedMap { map: NO_MAP };
 
-/// Parameters that differ between Hopper's kernels for tensors and for KV caches.
+/// What differs between Hopper's kernels for tensors and for caches.
 struct Scalars {
     window: Window,
     lse: Lse,
     lengths: [u32; 2],
 }
 
-/// Parameters of varlen sequences.
+/// Varlen sequences as kernels are told them.
 struct Varlen {
     cu_seqlens_q: Integers,
     cu_seqlens_k: Integers,
