@@ -73,8 +73,8 @@ pub(super) fn choose(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Erro
 /// Checks that the request uses no feature that only decode kernels have. All kernels on KV caches support
 /// chunks: without split-KV, the bits of a sequence depend on that sequence alone.
 pub(crate) fn needs_no_decode(p: &Problem) -> Result<(), Error> {
-    const REASON: &str = "only decode kernels support them: a KV cache, at most 64 rows (queries x query \
-                          heads per key head), equal query counts per sequence, without ALiBi slopes";
+    const REASON: &str = "only decode kernels support them: at most 64 rows (queries x query heads per key \
+                          head), equal query counts per sequence, bottom-right, without ALiBi slopes";
     match p.splits {
         Splits::Exactly(2..) => Err(Error::unsupported(format_args!("{:?}", p.splits), REASON)),
         _ if p.sinks => Err(Error::unsupported("attention sinks for this request", REASON)),
