@@ -87,7 +87,7 @@ impl<
 {
     #[inline(always)]
     fn tile<C: Kernel, P: TensorTile>(p: &FwdParams, tile: &P, block: &mut Block<C>, smem: Smem<C>) {
-        let (mine, team) = block.teams::<M, W, KV_WARPS>();
+        let (mine, team) = block.split_groups::<M, W, KV_WARPS>();
         let tensors = tile.tensors::<E, D>(p, M as u32 * 16);
         let rows = tensors.rows;
         let range = tile.share(Mask::blocks(&rows, (N * KV_WARPS) as u32 * 16));

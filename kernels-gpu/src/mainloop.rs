@@ -38,7 +38,7 @@ pub struct Share<const M: usize, const W: usize, const KV_WARPS: usize> {
     /// The warp's rows of the block's.
     pub mine: WarpRows<M, W>,
     /// The team whose tiles of a stage the warp takes.
-    pub team: Team<KV_WARPS>,
+    pub team: SplitGroup<KV_WARPS>,
 }
 
 /// O, not yet normalised, and the softmax of a warp's rows over its share of the keys.

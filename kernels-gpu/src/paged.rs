@@ -9,7 +9,10 @@ use crate::tensors::{TensorTile, TileTensors};
 use crate::work::{Problem, QueryTile, SequenceTile};
 use attention_tile::CacheRows;
 use spec::{Cache, FwdParams, Paged, PagedParams, Sm80, WorkTile};
-use tile::{Acc, Block, Mma, Smem, Spent, Warp, WarpRows};
+use tile::epilogue::Spent;
+use tile::group::WarpRows;
+use tile::mma::{Acc, Mma};
+use tile::{Block, Smem, Warp};
 
 /// A tile of one sequence, whose keys and values lie in a cache.
 #[derive(Clone, Copy)]
@@ -38,7 +41,7 @@ impl<'p> TensorTile for CacheTile<'p> {
         tile_m: u32,
     ) -> TileTensors<E, D, CacheRows<'p, E, D>> {
         let CacheTile { of, cache } = self;
-        let cached = CacheRows::of(cache, of.sequence, of.tile.kv_head, of.keys.rows());
+        let cached = CacheRows::new(cache, of.sequence, of.tile.kv_head, of.keys.rows());
         of.tensors(p, tile_m).with(cached)
     }
 

@@ -66,7 +66,7 @@ impl<
             |q_tile, kv, consumers| {
                 let mine = consumers.rows::<M, W>();
                 let q_frag = Resident::<_, M, W, D, Q_STEPS>::load(&q_tile, mine);
-                let share = Share { rows, range, mine, team: Team::ONLY };
+                let share = Share { rows, range, mine, team: SplitGroup::ONLY };
                 let (acc_o, softmax) = attend::<E, Mask, M, W, 1, N, D, Q_STEPS>(&p, share, &q_frag, kv);
                 tensors.store(acc_o, &softmax, q_tile.spent(), mine);
             },

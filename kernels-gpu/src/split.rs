@@ -8,7 +8,11 @@ use crate::tensors::{TensorTile, TileTensors};
 use crate::work::KvSplit;
 use core::f32::consts::{LN_2, LOG2_E};
 use spec::{Combine, CombineParams, FwdParams, Kernel, Sm80, Split, SplitParams};
-use tile::{Acc, Block, GlobalRows, GlobalVec, Mma, OwnChunk, PartialRows, Smem, Spent, WarpRows};
+use tile::epilogue::Spent;
+use tile::global::{GlobalRows, GlobalVec, OwnChunk, PartialRows};
+use tile::group::WarpRows;
+use tile::mma::{Acc, Mma};
+use tile::{Block, Smem};
 
 impl TensorTile for KvSplit {
     type Keys<E: Mma, const D: usize> = GlobalRows<E, D>;
@@ -24,8 +28,8 @@ impl TensorTile for KvSplit {
         block: &Block<K>,
     ) {
         let (first, tile) = (tensors.rows.first, tensors.rows.tile);
-        PartialRows::<D>::of(&self.partials, self.index, self.head).clear(first, tile, block);
-        GlobalVec::of_slice(&self.partials, self.index, self.head).fill(
+        PartialRows::<D>::new(&self.partials, self.index, self.head).clear(first, tile, block);
+        GlobalVec::from_partials(&self.partials, self.index, self.head).fill(
             f32::NEG_INFINITY,
             first,
             tile,
@@ -44,8 +48,8 @@ impl TensorTile for KvSplit {
     ) {
         let (row0, warp) = (tensors.rows.first + mine.first(), mine.warp());
         softmax.normalise(&mut acc_o, warp);
-        PartialRows::of(&self.partials, self.index, self.head).store(&acc_o, row0, warp);
-        GlobalVec::of_slice(&self.partials, self.index, self.head).store(&softmax.lse(), row0, warp);
+        PartialRows::new(&self.partials, self.index, self.head).store(&acc_o, row0, warp);
+        GlobalVec::from_partials(&self.partials, self.index, self.head).store(&softmax.lse(), row0, warp);
     }
 }
 

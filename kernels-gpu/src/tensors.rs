@@ -4,7 +4,12 @@ use crate::mask::Rows;
 use crate::softmax::Softmax;
 use crate::work::{QueryTile, TileNumber};
 use spec::{FwdParams, Kernel, WorkTile};
-use tile::{Acc, Block, GlobalRows, GlobalVec, Mma, Spent, TileSource, WarpRows};
+use tile::Block;
+use tile::copy::TileSource;
+use tile::epilogue::Spent;
+use tile::global::{GlobalRows, GlobalVec};
+use tile::group::WarpRows;
+use tile::mma::{Acc, Mma};
 
 /// One tile of queries with its head's keys and values, which lie in `Keys`.
 pub struct TileTensors<E, const D: usize, Keys = GlobalRows<E, D>> {
@@ -31,9 +36,9 @@ impl<E: Mma, const D: usize> TileTensors<E, D> {
         let (q, k) =
             (GlobalRows::new(&p.q, tile.batch, tile.head), GlobalRows::new(&p.k, tile.batch, tile.kv_head));
         TileTensors {
-            v: GlobalRows::of(&p.v, tile.batch, tile.kv_head).as_wide_as(&k),
-            o: GlobalRows::of(&p.o, tile.batch, tile.head),
-            lse: GlobalVec::of(&p.lse, tile.batch, tile.head, q.rows()),
+            v: GlobalRows::new(&p.v, tile.batch, tile.kv_head).as_wide_as(&k),
+            o: GlobalRows::new(&p.o, tile.batch, tile.head),
+            lse: GlobalVec::new(&p.lse, tile.batch, tile.head, q.rows()),
             m_block: tile.m_block,
             rows: of.rows(p, tile_m),
             q,

@@ -7,7 +7,11 @@ use crate::softmax::Softmax;
 use crate::tensors::{TensorTile, TileTensors};
 use crate::work::SequenceTile;
 use spec::{FwdParams, Sm80, Varlen, VarlenParams, WorkTile};
-use tile::{Acc, Block, GlobalRows, Mma, Smem, Spent, Warp, WarpRows};
+use tile::epilogue::Spent;
+use tile::global::GlobalRows;
+use tile::group::WarpRows;
+use tile::mma::{Acc, Mma};
+use tile::{Block, Smem, Warp};
 
 impl SequenceTile {
     /// The tile of `tile_m` queries that is `index`-th in order, if there is one for today's lengths. Every

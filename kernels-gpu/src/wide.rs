@@ -79,7 +79,7 @@ impl<
 {
     #[inline(always)]
     fn tile<C: Kernel, P: TensorTile>(p: &FwdParams, tile: &P, block: &mut Block<C>, smem: Smem<C>) {
-        let ((mine, team), tile_n) = (block.teams::<M, W, 2>(), N as u32 * 16);
+        let ((mine, team), tile_n) = (block.split_groups::<M, W, 2>(), N as u32 * 16);
         let tensors = tile.tensors::<E, D>(p, M as u32 * 16);
         let (rows, warp) = (tensors.rows, mine.warp());
         let row0 = rows.first + mine.first();
@@ -91,7 +91,7 @@ impl<
         // Prologue: the last keys are under way while Q comes, straight to registers.
         let (stages, (mut sums, left)): (
             Stages<C, E, N, D>,
-            (Sums<M, W, N>, LeftPlace<E, M, W, HALF, Q_STEPS>),
+            (Sums<M, W, N>, PlaceA<E, M, W, HALF, Q_STEPS>),
         ) = smem.split();
         let mut k = tensors.k.walk(range.end - 1, block);
         let mut v = tensors.v.walk(range.end - 1, block);

@@ -88,7 +88,8 @@ mod tests {
         let of = |members: &str, dev: &str, release: &str, more: &str| {
             workspace(&format!(
                 "[workspace]\nresolver = \"3\"\nmembers = [{members}]\n\
-                 exclude = [\"c\"]\n[workspace.dependencies]\na = \"1\"{more}\n[profile.dev]\n{dev}\n[profile.release]\n{release}\n"
+                 exclude = [\"c\"]\n[workspace.dependencies]\na = \"1\"{more}\n\
+                 [profile.dev]\n{dev}\n[profile.release]\n{release}\n"
             ))
         };
         let plain = of("\"a\"", "", "", "");

@@ -15,8 +15,8 @@ use tile::{Block, Smem};
 
 /// What a block has of shared memory: rings of their own for Q, K and V, and O on its way out.
 type Shared<S, E, const W: usize, const N: usize, const D: usize, const STAGES: usize> = (
-    Relay<QTiles<E, W, D>, 2, <S as Scheduler>::By>,
-    (Blocks<S, E, N, D, STAGES>, (Blocks<S, E, N, D, STAGES>, Outbox<E, D, W>)),
+    MbarrierPipeline<QTiles<E, W, D>, 2, <S as Scheduler>::By>,
+    (Blocks<S, E, N, D, STAGES>, (Blocks<S, E, N, D, STAGES>, StoreBuffer<E, D, W>)),
 );
 
 impl<

@@ -51,7 +51,7 @@ impl<E: Mma, Q: MapKind, K: MapKind, const N: usize, const D: usize> Tensors<E, 
 }
 
 /// Where a query of a work tile is.
-type QueryAt<P> = <<P as MapTile>::Queries as Map>::At;
+type QueryAt<P> = <<P as MapTile>::Queries as MapKind>::At;
 
 /// What a warp has made of the blocks that it has taken: O, not yet normalised, lacks the last one's P V.
 pub struct Attended<E, const N: usize, const D: usize, const ORDERED: bool> {
@@ -102,7 +102,7 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
 
     /// Where the keys of block `n` begin.
     #[inline(always)]
-    fn keys(&self, n: u32) -> <P::Keys as Map>::At {
+    fn keys(&self, n: u32) -> <P::Keys as MapKind>::At {
         self.tile.keys(self.p, n * Self::TILE_N)
     }
 

@@ -7,7 +7,7 @@ use crate::hopper::varlen::{Found, VarlenScheduler, whose};
 use crate::lengths::{self, Span};
 use crate::mask::Rows;
 use crate::work::{Problem, QueryTile, SequenceTile};
-use attention_tile::{InPages, RowOfCache};
+use attention_tile::{InPages, PagedRow};
 use spec::{HopperPagedParams, Paged, RaggedMap, Sm90a, WorkTile};
 use tile::global::GlobalVec;
 use tile::tma::{RaggedRow, TileInfo};
@@ -32,14 +32,14 @@ impl MapTile for CacheTile {
     type Params = HopperPagedParams;
 
     #[inline(always)]
-    fn queries(&self, row: u32) -> RowOfSequence {
+    fn queries(&self, row: u32) -> RaggedRow {
         self.0.query(row)
     }
 
     #[inline(always)]
-    fn keys(&self, p: &HopperPagedParams, row: u32) -> RowOfCache {
+    fn keys(&self, p: &HopperPagedParams, row: u32) -> PagedRow {
         let SequenceTile { tile, sequence, keys, .. } = self.0;
-        RowOfCache::new(&p.cache, p.boxes, sequence, tile.kv_head, row, keys.rows())
+        PagedRow::new(&p.cache, p.boxes, sequence, tile.kv_head, row, keys.rows())
     }
 
     #[inline(always)]
@@ -69,12 +69,12 @@ impl Found for CacheTile {
     }
 
     #[inline(always)]
-    fn note(&self) -> Note {
+    fn note(&self) -> TileInfo {
         self.0.note()
     }
 
     #[inline(always)]
-    fn noted(note: Note) -> Self {
+    fn noted(note: TileInfo) -> Self {
         CacheTile(SequenceTile::noted(note))
     }
 }

@@ -8,7 +8,7 @@ use tile::tma::{MapKind, StoreMapKind, Tma, TmaTile, TmaTransport};
 /// A tile whose queries, keys and values are copied through tensor maps.
 pub trait MapTile: QueryTile {
     /// How TMA is told of queries' rows, and of those of O.
-    type Queries: MapOut;
+    type Queries: StoreMapKind;
     /// The same of keys and values.
     type Keys: MapKind;
     /// What the kernel is told.
@@ -24,7 +24,7 @@ pub trait MapTile: QueryTile {
 
 /// What every kernel of these work tiles is told.
 pub type ForwardOf<P> =
-    HopperParams<<<P as MapTile>::Queries as Map>::Data, <<P as MapTile>::Keys as Map>::Data>;
+    HopperParams<<<P as MapTile>::Queries as MapKind>::Data, <<P as MapTile>::Keys as MapKind>::Data>;
 /// What a source's kernel is told.
 pub type ParamsOf<S> = <<S as Scheduler>::Tile as MapTile>::Params;
 /// How the copy engine is told of a source's keys and values.
@@ -50,7 +50,8 @@ pub trait Scheduler {
         at: <QueriesOf<Self> as MapKind>::At,
     );
     /// The next, for those who compute and wait for its queries.
-    fn receive<T: Boxes, const S: usize>(&mut self, q: &mut Consumer<T, S, Self::By>) -> Option<Self::Tile>;
+    fn receive<T: TmaTile, const S: usize>(&mut self, q: &mut Consumer<T, S, Self::By>)
+    -> Option<Self::Tile>;
 }
 
 /// A tile of a head of a batch, by row, head, batch.

@@ -7,7 +7,9 @@ use crate::hopper::wide::one_by_one;
 use crate::mask::MaskFn;
 use crate::work::KvSplit;
 use spec::{FwdHopperWide, HopperParams, Partials, Sm90a, Split, SplitParams, TensorMap, TileOrder};
-use tile::{Block, GlobalVec, PartialRows, Smem, WarpgroupCore};
+use tile::global::{GlobalVec, PartialRows};
+use tile::mma::WarpgroupCore;
+use tile::{Block, Smem};
 
 impl MapTile for KvSplit {
     type Queries = TensorMap;
@@ -74,7 +76,7 @@ impl<
                 drop(q_tile);
                 view.store(so_far, group, |o, [row, ..], group| {
                     let KvSplit { index, head, partials, .. } = view.tile;
-                    let rows = PartialRows::of(&partials, index, head);
+                    let rows = PartialRows::new(&partials, index, head);
                     rows.store_together(o, row + group.first_row(), group.warp())
                 })
             },

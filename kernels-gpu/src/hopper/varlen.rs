@@ -9,7 +9,10 @@ use crate::lengths::{self, Span};
 use crate::work::SequenceTile;
 use cuda_std::math::opaque;
 use spec::{HopperParams, Lse, OwnTiles, RaggedMap, Sequences, Sm90a, Varlen, VarlenParams, WorkTile};
-use tile::{Block, Boxes, Consumer, GlobalVec, Map, Note, Noted, Producer, RowOfSequence, Smem};
+use tile::global::GlobalVec;
+use tile::pipeline::{Consumer, Producer};
+use tile::tma::{BroadcastTma, MapKind, RaggedRow, TileInfo, TmaTile};
+use tile::{Block, Smem};
 
 /// Which sequence a query block is of, that one's queries, and how many of them are before the block: as many
 /// as it has or more, where the block is nobody's for today's lengths.
@@ -60,15 +63,15 @@ impl SequenceTile {
 
     /// Where query `row` of them is.
     #[inline(always)]
-    pub fn query(&self, row: u32) -> RowOfSequence {
-        RowOfSequence::new(row, self.tile.head, self.queries.first(), self.queries.rows())
+    pub fn query(&self, row: u32) -> RaggedRow {
+        RaggedRow::new(row, self.tile.head, self.queries.first(), self.queries.rows())
     }
 
     /// Log-sum-exp of its queries among `rows` of all, of the batch that their first one is of.
     #[inline(always)]
     pub fn lse(&self, lse: &Lse, rows: u32, batch: impl FnOnce(u32) -> u32) -> GlobalVec {
         let first = self.queries.first();
-        let of_all = GlobalVec::of(lse, batch(first), self.tile.head, rows);
+        let of_all = GlobalVec::new(lse, batch(first), self.tile.head, rows);
         if lse.base == 0 {
             return of_all;
         }
@@ -89,8 +92,8 @@ impl MapTile for SequenceTile {
     }
 
     #[inline(always)]
-    fn keys(&self, _: &VarlenParams<HopperParams<RaggedMap>>, row: u32) -> RowOfSequence {
-        RowOfSequence::new(row, self.tile.kv_head, self.keys.first(), self.keys.rows())
+    fn keys(&self, _: &VarlenParams<HopperParams<RaggedMap>>, row: u32) -> RaggedRow {
+        RaggedRow::new(row, self.tile.kv_head, self.keys.first(), self.keys.rows())
     }
 
     #[inline(always)]
@@ -153,7 +156,7 @@ impl<'p, T: Found> VarlenScheduler<'p, T> {
 
 impl<T: Found> Scheduler for VarlenScheduler<'_, T> {
     type Tile = T;
-    type By = Noted<T::Queries>;
+    type By = BroadcastTma<T::Queries>;
 
     #[inline(always)]
     fn find(&mut self) -> Option<T> {
@@ -161,8 +164,8 @@ impl<T: Found> Scheduler for VarlenScheduler<'_, T> {
     }
 
     #[inline(always)]
-    fn load<B: Boxes, const S: usize>(
-        q: &mut Producer<B, S, Noted<T::Queries>>,
+    fn load<B: TmaTile, const S: usize>(
+        q: &mut Producer<B, S, BroadcastTma<T::Queries>>,
         tile: &T,
         from: &B::Tensor<T::Queries>,
         at: <T::Queries as MapKind>::At,

@@ -14,7 +14,7 @@ use tile::{Block, Smem};
 
 /// What a block has of shared memory: a place for Q and O, and rings for K and V.
 type Shared<S, E, const W: usize, const N: usize, const D: usize, const STAGES: usize> = (
-    Relay<QTiles<E, W, D>, 1, <S as Scheduler>::By>,
+    MbarrierPipeline<QTiles<E, W, D>, 1, <S as Scheduler>::By>,
     (Blocks<S, E, N, D, STAGES>, Blocks<S, E, N, D, STAGES>),
 );
 
