@@ -1,9 +1,9 @@
 //! Attention inside a `cudarc` program: its context, its stream, its slices; safe Rust. Every output is
 //! known: keys are all alike, and the values of a sequence are its number.
 use cudarc::driver::{CudaContext, CudaStream};
-use ferroflash::request::Mask;
 use ferroflash::cudarc::{Cache, FlashAttention, Inputs, Number, Pages, PagesMut, Room, Scale, State};
 use ferroflash::cudarc::{Tensor, TensorMut};
+use ferroflash::request::Mask;
 use half::f16;
 use std::{error::Error, sync::Arc};
 

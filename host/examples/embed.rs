@@ -1,8 +1,8 @@
 //! Attention inside a `cust` program: its context, its stream, its buffers.
 use cust::{memory::DeviceBuffer, prelude::*};
-use ferroflash::{Attention, DType};
 use ferroflash::driver::CustDriver;
 use ferroflash::request::{AttentionRequest, Mask, TensorView};
+use ferroflash::{Attention, DType};
 use std::error::Error;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -25,7 +25,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         TensorView::bshd(buffer.as_device_ptr().as_raw(), buffer.len() as u64, DType::F16, shape)
     };
 
-    let forward = AttentionRequest::dense(view(&q, shape), view(&k, kv_shape), view(&v, kv_shape), view(&o, shape));
+    let forward =
+        AttentionRequest::dense(view(&q, shape), view(&k, kv_shape), view(&v, kv_shape), view(&o, shape));
     let forward = forward.mask(Mask::Causal);
     let plan = attention.plan(&forward)?;
     println!("{} on {:?} blocks: {}", plan.contract().symbol, plan.grid(), plan.reason());

@@ -70,8 +70,8 @@ mod plans;
 mod room;
 mod tensor;
 
-pub use cache::{Cache, Pages, PagesMut, Scale};
 pub use attention::Inputs;
+pub use cache::{Cache, Pages, PagesMut, Scale};
 pub use memory::{Element, Integers, Memory, MemoryMut, Number, PerHead, SlotNumber, unsigned};
 pub use merge::State;
 pub use room::Room;

@@ -1,8 +1,8 @@
 //! What reaches a driver: one or two kernels, each with its grid and the bytes of its parameters.
 use crate::{Boxes, Contract, Error};
 use spec::{
-    AppendParams, CombineParams, DecodeParams, FwdParams, HopperPagedParams, HopperParams, KERNELS, MergeParams,
-    PagedParams, RaggedMap, SplitParams, TensorMap, VarlenParams,
+    AppendParams, CombineParams, DecodeParams, FwdParams, HopperPagedParams, HopperParams, KERNELS,
+    MergeParams, PagedParams, RaggedMap, SplitParams, TensorMap, VarlenParams,
 };
 
 /// The kernels of one launch, with everything that they are told: a plan

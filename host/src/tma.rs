@@ -14,10 +14,7 @@ const LEAST_ROWS: u32 = 8;
 ///
 /// # Errors
 /// What TMA does not take.
-pub(crate) fn maps(
-    r: &AttentionRequest<'_>,
-    kernel: &AttnInfo,
-) -> Result<Option<[Boxes; 4]>, &'static str> {
+pub(crate) fn maps(r: &AttentionRequest<'_>, kernel: &AttnInfo) -> Result<Option<[Boxes; 4]>, &'static str> {
     if !kernel.has_maps() {
         return Ok(None);
     }

@@ -1,7 +1,7 @@
 //! ALiBi slopes: which kernels are chosen for them, what these are told, and what is refused.
 mod parts;
 
-use ferroflash::{*, kernels::*, plan::*, request::*};
+use ferroflash::{kernels::*, plan::*, request::*, *};
 use parts::forward_params;
 
 /// Buffers lie this far apart.

@@ -5,7 +5,7 @@ mod fake_ptx;
 use fake::FakeDriver;
 use fake_ptx::with_ptx;
 use ferroflash::spec::AppendParams;
-use ferroflash::{*, plan::*, request::*};
+use ferroflash::{request::*, *};
 
 const FAR: u64 = 1 << 40;
 

@@ -1,5 +1,5 @@
 //! Caches: what kernels are told of them, and what is refused.
-use ferroflash::{*, plan::*, request::*};
+use ferroflash::{request::*, *};
 
 const FAR: u64 = 1 << 40;
 

@@ -2,7 +2,7 @@
 mod on_cache;
 mod parts;
 
-use ferroflash::{*, plan::*, request::*};
+use ferroflash::{plan::*, request::*, *};
 use on_cache::{FAR, Shape, card, decode};
 use parts::cache;
 

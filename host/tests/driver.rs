@@ -7,7 +7,7 @@ mod fake_cuda;
 mod fake_ptx;
 
 use fake_cuda::{FakeCuda, in_fake_cuda};
-use ferroflash::{*, driver::*, kernels::*, request::*};
+use ferroflash::{driver::*, kernels::*, request::*, *};
 
 const CONTRACT: Contract = ENTRIES[0].contract;
 
@@ -161,9 +161,13 @@ fn the_first_program_of_the_manual() {
             let view = |buffer: &DeviceBuffer<u16>, shape| {
                 TensorView::bshd(buffer.as_device_ptr().as_raw(), buffer.len() as u64, DType::F16, shape)
             };
-            let forward =
-                AttentionRequest::dense(view(&q, shape), view(&k, kv_shape), view(&v, kv_shape), view(&o, shape))
-                    .mask(Mask::Causal);
+            let forward = AttentionRequest::dense(
+                view(&q, shape),
+                view(&k, kv_shape),
+                view(&v, kv_shape),
+                view(&o, shape),
+            )
+            .mask(Mask::Causal);
             let plan = attention.plan(&forward)?;
             // SAFETY: nothing runs.
             unsafe { attention.launch(&plan, &forward, &stream)? };

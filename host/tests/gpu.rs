@@ -1,7 +1,7 @@
 //! Attention on this machine's GPU through each CUDA driver: `cargo xtask test --gpu`. Everywhere else these
 //! tests are ignored, and show as ignored.
 use ferroflash::driver::Harness;
-use ferroflash::{*, request::*};
+use ferroflash::{driver::*, plan::*, request::*, *};
 use std::time::{Duration, Instant};
 
 const ONE: [u8; 2] = 0x3c00u16.to_le_bytes();

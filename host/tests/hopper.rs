@@ -5,9 +5,9 @@ mod parts;
 
 use fake::FakeDriver;
 use fake_ptx::with_ptx;
-use ferroflash::{*, plan::*, request::*, tuning::*};
+use ferroflash::{plan::*, request::*, tuning::*, *};
 use parts::{forward_params, k, keys, queries, v};
-use spec::{HopperPackedParams, HopperParams};
+use spec::{HopperParams, RaggedMap, VarlenParams};
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
 

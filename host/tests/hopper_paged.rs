@@ -7,7 +7,7 @@ mod parts;
 
 use fake::FakeDriver;
 use fake_ptx::with_ptx;
-use ferroflash::{*, plan::*, request::*};
+use ferroflash::{request::*, *};
 use on_cache::{FAR, Shape, card, decode};
 use parts::cache;
 use spec::HopperPagedParams;

@@ -5,7 +5,7 @@ mod parts;
 
 use fake::FakeDriver;
 use fake_ptx::with_ptx;
-use ferroflash::{*, driver::*, kernels::*, plan::*, request::*};
+use ferroflash::{driver::*, kernels::*, request::*, *};
 use parts::forward_params;
 use spec::FwdParams;
 

@@ -10,7 +10,7 @@ mod fake_ptx;
 use drawn::{KINDS, Random, Request};
 use fake::{FakeDriver, Launch};
 use fake_ptx::with_ptx;
-use ferroflash::{driver::*, kernels::*, plan::*, request::*, tuning::*, *};
+use ferroflash::*;
 use std::fmt::Write as _;
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/launches.txt");

@@ -1,5 +1,5 @@
 //! The planner where sizes and cards end: a launch that a driver takes, or a refusal; never a panic.
-use ferroflash::{*, plan::*, request::*};
+use ferroflash::{plan::*, request::*, *};
 
 /// A view of element `[0, 0, 0, 0]` at a place of its own, with room for everything.
 fn view(n: u64, shape: [usize; 4], strides: [i64; 4]) -> TensorView {

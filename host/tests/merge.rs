@@ -5,7 +5,7 @@ mod fake_ptx;
 use fake::FakeDriver;
 use fake_ptx::with_ptx;
 use ferroflash::spec::MergeParams;
-use ferroflash::{*, plan::*, request::*};
+use ferroflash::{request::*, *};
 
 const FAR: u64 = 1 << 40;
 const SHAPE: [usize; 4] = [2, 50, 4, 64];

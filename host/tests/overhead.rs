@@ -5,7 +5,7 @@ mod fake_ptx;
 
 use fake::FakeDriver;
 use fake_ptx::with_ptx;
-use ferroflash::{*, plan::*, request::*};
+use ferroflash::{plan::*, request::*, *};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -1,7 +1,7 @@
 //! Varlen sequences: what the planner chooses, how many blocks it launches, and what is refused.
 mod parts;
 
-use ferroflash::{*, kernels::*, plan::*, request::*};
+use ferroflash::{kernels::*, plan::*, request::*, *};
 use parts::{forward_params, k, keys, queries, v};
 
 /// Buffers lie this far apart.

@@ -1,7 +1,7 @@
 //! What the planner chooses, as a table.
 mod parts;
 
-use ferroflash::{*, kernels::*, plan::*, request::*, tuning::*};
+use ferroflash::{kernels::*, plan::*, request::*, tuning::*, *};
 use parts::forward_params;
 
 struct Case {

@@ -2,7 +2,7 @@
 //! planning fail or panic.
 mod parts;
 
-use ferroflash::{*, plan::*, request::*};
+use ferroflash::{plan::*, request::*, *};
 use parts::{forward_params, k, v};
 
 /// Buffers lie this far apart: nothing overlaps by accident.

@@ -1,6 +1,6 @@
 //! Random caches, appends and merges, mostly wrong: an answer, never a panic; and what is accepted stays
 //! inside its buffers.
-use ferroflash::{*, plan::*, request::*};
+use ferroflash::{request::*, *};
 use proptest::prelude::*;
 
 fn number() -> BoxedStrategy<usize> {

@@ -1,4 +1,4 @@
-//! Softcap (Gemma SplitGroup, 2024): scores become `cap * tanh(score * scale / cap)`.
+//! Softcap (Gemma Team, 2024): scores become `cap * tanh(score * scale / cap)`.
 use core::f32::consts::LOG2_E;
 use cuda_std::math::{ex2, fma, rcp};
 use tile::mma::{Acc, ColAcc};

@@ -1,9 +1,9 @@
 //! Kernels clamp integers that stand on the device, since nobody has checked them. Here each clamp of a
 //! module is taken out: what stands on the device must then be noticed.
 use crate::mutation::Subject;
-use ferroflash::{Attention, Error, ptx};
 use ferroflash::driver::SimDriver;
 use ferroflash::request::Mask;
+use ferroflash::{Attention, Error, ptx};
 use ptx_sim::Options;
 use reference::{DecodeCase, DecodeMemory, LoadedDecode, Pages};
 use std::collections::{BTreeMap, HashMap};

@@ -1,11 +1,11 @@
 //! Decode kernels on tensors instead of caches, in the simulator: `[batch, keys, heads, head_dim]`, whose
 //! lengths the host knows, and varlen `[total_k, heads, head_dim]`, whose sequences begin at `cu_seqlens_k`.
 use ferroflash::driver::Harness;
-use ferroflash::{DType, Error};
 use ferroflash::driver::{Driver, SimDriver};
 use ferroflash::kernels::Contract;
 use ferroflash::plan::Problem;
 use ferroflash::request::{Alignment, Mask};
+use ferroflash::{DType, Error};
 use reference::{HostTensor, Inputs, Random, Reference};
 use spec::*;
 use std::ops::Range;

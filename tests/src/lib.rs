@@ -2,9 +2,9 @@
 //!
 //! Reference, tolerance rule and cases are the crate `reference`, which the program uses, too.
 use ferroflash::driver::Harness;
-use ferroflash::{Attention, Capabilities, Error, ptx};
 use ferroflash::driver::SimDriver;
 use ferroflash::kernels::AttnInfo;
+use ferroflash::{Attention, Capabilities, Error, ptx};
 use ptx_sim::Options;
 use reference::{Case, Loaded, Reference, Subject, subjects};
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,6 +1,6 @@
 //! Problems of any family, in the simulator.
-use ferroflash::{Attention, Capabilities, Error};
 use ferroflash::driver::SimDriver;
+use ferroflash::{Attention, Capabilities, Error};
 use ptx_sim::{Completion, Options};
 use reference::{OnDevice, Rule, Subject, Task};
 

@@ -1,10 +1,10 @@
 //! Table, planner and cases agree: every entry can be reached, and every case reaches the entry that it is
 //! for.
-use ferroflash::spec::TileScheduler;
-use ferroflash::{Capabilities, DType, plan};
 use ferroflash::kernels::{AttnInfo, ENTRIES, MaskKind, entries, entry};
 use ferroflash::plan::{Problem, supports};
 use ferroflash::request::{Mask, Workspace};
+use ferroflash::spec::TileScheduler;
+use ferroflash::{Capabilities, DType, plan};
 use reference::{Case, edges, grid, soak};
 
 fn profiles() -> impl Iterator<Item = &'static Capabilities> {
@@ -52,16 +52,15 @@ fn check_case(case: &Case, entry: &AttnInfo) {
     let memory = case.places();
     let workspace = Some(Workspace { address: 6 << 32, bytes: 1 << 32 });
     let tensors = memory.forward(&[1 << 32, 2 << 32, 3 << 32, 7 << 32, 8 << 32, 9 << 32], 4 << 32, 5 << 32);
-    let mut forward = tensors.config(entry.contract.symbol);
-    forward.workspace = workspace;
+    let forward = tensors.config(entry.contract.symbol).scratch(Scratch::workspace(6 << 32, 1 << 32));
     let h200 = Capabilities::profile("h200").expect("a known card");
     let plan = plan(&forward, h200).unwrap_or_else(|e| panic!("{}: {case}: {e}", entry.contract.symbol));
     assert_eq!(plan.contract(), &entry.contract);
     let Problem { batch, heads_q, seqlen_q, .. } = case.problem;
     let tiles = seqlen_q.div_ceil(entry.tile_m as usize) * batch * heads_q;
-    let resident = plan.params(&forward).map_or(h200.sms, |params| params.order.resident) as usize;
-    let slices =
-        plan.workspace_bytes() as usize / (4 * (entry.head_dim as usize + 1) * batch * heads_q * seqlen_q);
+    let resident = (h200.sms * h200.blocks_per_sm(plan.contract())) as usize;
+    let workspace = plan.scratch_bytes().workspace as usize;
+    let slices = workspace / (4 * (entry.head_dim as usize + 1) * batch * heads_q * seqlen_q);
     let persistent = entry.scheduler == TileScheduler::Persistent;
     let blocks = match (persistent, entry.is_varlen(), entry.splits) {
         (false, false, false) => tiles,

@@ -1,8 +1,8 @@
 //! Prints and assertions in kernels: there when asked for, and nothing of them in what is shipped.
 use cuda_builder::CudaBuilder;
-use ferroflash::{Attention, ptx};
 use ferroflash::driver::SimDriver;
 use ferroflash::kernels::ENTRIES;
+use ferroflash::{Attention, ptx};
 use ferroflash_tests::is_carried;
 use reference::{Loaded, Reference, reproducer};
 use std::path::Path;

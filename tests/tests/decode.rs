@@ -1,8 +1,8 @@
 //! Decode kernels in the simulator: lengths, pages and splits of every kind, and what stands on the device
 //! whatever it is. `simulated.rs` runs each kernel on its edges.
-use ferroflash::spec::{DECODE_COMBINES, DECODES};
 use ferroflash::kernels::MaskKind;
 use ferroflash::request::{Mask, Splits};
+use ferroflash::spec::{DECODE_COMBINES, DECODES};
 use ferroflash_tests::clamps::{Garbage, unnoticed};
 use ferroflash_tests::is_carried;
 use ferroflash_tests::mutation::Subject;

@@ -1,6 +1,6 @@
 //! Decode kernels on dense and varlen tensors, in the simulator, every access, barrier and copy checked.
-use ferroflash::{DType, ptx};
 use ferroflash::driver::SimDriver;
+use ferroflash::{DType, ptx};
 use ferroflash_tests::clamps::{FILES, without_each_clamp};
 use ferroflash_tests::known_keys::{KnownKeys, Written};
 use ptx_sim::{Completion, Options};

@@ -2,12 +2,12 @@
 //! simulator with kind and source line. What does not even compile is in `tests/misuse`. docs/failures.md
 //! lists all of it.
 use ferroflash::driver::Harness;
-use ferroflash::lineage::{Configuration, names};
-use ferroflash::{Attention, Capabilities, DType, Error, plan, ptx};
 use ferroflash::driver::{Driver, SimDriver};
 use ferroflash::kernels::{AttnInfo, Contract, ENTRIES, HOPPERS, MaskKind};
+use ferroflash::lineage::{Configuration, names};
 use ferroflash::plan::Problem;
 use ferroflash::request::{AttentionRequest, Mask, TensorView};
+use ferroflash::{Attention, Capabilities, DType, Error, plan, ptx};
 use ferroflash_tests::is_carried;
 use ptx_sim::{Gpu, Kind, Launch, Module, Options, Profile};
 use reference::{Case, Layout, Loaded, Reference, Values, reproducer};
@@ -77,13 +77,14 @@ fn an_access_off_its_alignment_is_reported() {
 #[test]
 fn a_misaligned_tensor_is_refused() {
     let view = |address| TensorView::bhsd(address, 1 << 20, DType::F16, [1, 64, 1, 64]);
-    let good = AttentionRequest::dense(view(1 << 30), view(2 << 30), view(3 << 30), view(4 << 30));
+    let [q, k, v, o] = [1, 2, 3, 4].map(|n| view(n << 30));
+    let good = AttentionRequest::dense(q, k, v, o);
     let l4 = Capabilities::profile("l4").expect("a known card");
     plan(&good, l4).expect("aligned");
-    let rows_apart = TensorView { strides: [4096, 68, 4096, 1], ..good.v };
+    let rows_apart = TensorView { strides: [4096, 68, 4096, 1], ..v };
     for (what, bad) in [
-        ("k.address", AttentionRequest::dense(good.q, view((2 << 30) + 2), good.v, good.o)),
-        ("v.strides", AttentionRequest::dense(good.q, good.k, rows_apart, good.o)),
+        ("k.address", AttentionRequest::dense(q, view((2 << 30) + 2), v, o)),
+        ("v.strides", AttentionRequest::dense(q, k, rows_apart, o)),
     ] {
         let refused = plan(&bad, l4).map(|plan| plan.contract().symbol);
         assert!(

@@ -1,7 +1,7 @@
 //! Random problems in the simulator, by fixed seeds: valid ones agree with the reference, invalid ones are
 //! refused by name. `cargo xtask fuzz` draws new ones.
-use ferroflash::{Attention, Capabilities};
 use ferroflash::driver::SimDriver;
+use ferroflash::{Attention, Capabilities};
 use ferroflash_tests::lacks_kernel;
 use reference::fuzz::{FAMILIES, Fuzz, Limits, Other, faults, refused};
 use reference::{OnDevice, Random, subjects, unfit};

@@ -1,9 +1,9 @@
 //! Many queries on caches in pages by Hopper's copy engine, in the simulator: pages of every size that a
 //! kernel takes, and what stands on the device whatever it is. `simulated.rs` runs each kernel on its edges.
-use ferroflash::spec::{AttnInfo, HOPPERS_PAGED};
-use ferroflash::{Attention, DType, ptx};
 use ferroflash::driver::SimDriver;
 use ferroflash::request::Mask;
+use ferroflash::spec::{AttnInfo, HOPPERS_PAGED};
+use ferroflash::{Attention, DType, ptx};
 use ferroflash_tests::clamps::{garbage_on_pages, unnoticed};
 use ferroflash_tests::mutation::Subject;
 use ferroflash_tests::on_cache::{check_garbage, check_on};

@@ -1,10 +1,10 @@
 //! Packed sequences in the simulator: other lengths by one plan, integers that make no sense, and what the
 //! clamps are good for. `simulated.rs` runs every packed kernel on its edges.
 use ferroflash::driver::Harness;
-use ferroflash::{Attention, DType, Plan, ptx};
 use ferroflash::driver::SimDriver;
 use ferroflash::kernels::{AttnInfo, HOPPERS_PACKED, MaskKind, PACKED};
 use ferroflash::request::{AttentionRequest, Index, LseView, Mask, TensorView, VarlenKeys, VarlenQueries};
+use ferroflash::{Attention, DType, Plan, ptx};
 use ferroflash_tests::clamps::{FILES, WithoutClamp, without_each_clamp};
 use ferroflash_tests::simulator_with;
 use ptx_sim::{Kind, Options};
@@ -54,10 +54,11 @@ impl<'a> Launch<'a> {
             MaskKind::Causal => Mask::Causal,
             MaskKind::Local => Mask::Window { left: Some(20), right: Some(3) },
         };
-        let forward = AttentionRequest::dense(q_view, k_view, v_view, o_view)
+        let queries = VarlenQueries::new(BATCH, starts_q, 70);
+        let keys = VarlenKeys::new(starts_k, 90).seqused_k(used);
+        let forward = AttentionRequest::varlen(q_view, k_view, v_view, o_view, queries, keys)
             .mask(mask)
             .lse(lse_view)
-            .packed(Packed::new(BATCH, starts_q, starts_k, 70, 90).used(used))
             .config(entry.contract.symbol);
         let plan = attention.plan(&forward).expect("valid");
         Launch { attention, plan, forward, o, integers, _others: vec![q, k, v, lse] }

@@ -1,8 +1,8 @@
 //! Many queries on caches in pages, in the simulator: pages of every size, prompts in chunks, and what stands
 //! on the device whatever it is. `simulated.rs` runs each kernel on its edges.
-use ferroflash::spec::PAGED;
 use ferroflash::kernels::MaskKind;
 use ferroflash::request::{Mask, Splits};
+use ferroflash::spec::PAGED;
 use ferroflash_tests::clamps::{garbage_on_pages, unnoticed};
 use ferroflash_tests::is_carried;
 use ferroflash_tests::mutation::Subject;

@@ -1,9 +1,12 @@
 //! A plan launches what it was made for, in memory as large as its launches need, and nothing else.
 use ferroflash::driver::Harness;
-use ferroflash::{Attention, DType, Error};
 use ferroflash::driver::SimDriver;
 use ferroflash::plan::Request;
-use ferroflash::request::{AttentionRequest, Index, KvCache, KvPages, LseUnit, LseView, Merge, PageView, State, TensorView, Workspace};
+use ferroflash::request::{
+    AttentionRequest, Index, KvCache, KvPages, LseUnit, LseView, Merge, PageView, State, TensorView,
+    Workspace,
+};
+use ferroflash::{Attention, DType, Error};
 
 const KEYS: usize = 1024;
 const DIM: usize = 64;
@@ -35,9 +38,9 @@ impl Device {
         TensorView::bshd(address, (rows * DIM) as u64, DType::F16, [1, rows, 1, DIM])
     }
 
-    /// Launches `other` by the plan that was made for `own` with all the workspace that it wants.
+    /// Launches `other` by the plan that was made for `own`.
     fn launch<R: Request>(&self, own: &R, other: &R) -> Result<(), Error> {
-        let plan = self.attention.plan_with(own, u64::MAX).expect("a plan");
+        let plan = self.attention.plan(own).expect("a plan");
         let stream = self.attention.driver().stream().expect("a stream");
         // SAFETY: every buffer is as large as its view says, and nothing else runs.
         unsafe { self.attention.launch(&plan, other, &stream) }
@@ -65,13 +68,21 @@ fn cached(device: &mut Device, dtype: DType) -> KvCache {
 #[test]
 fn a_workspace_that_is_smaller_than_was_offered() {
     let mut device = Device::new();
-    let small = Workspace { address: device.put("workspace", &[0; 16]), bytes: 16 };
+    let small = Scratch::workspace(device.put("workspace", &[0; 16]), 16);
     let cache = cached(&mut device, DType::F16);
-    let decode = AttentionRequest::cached(device.rows("q", 1), cache, device.rows("o", 1)).workspace(small);
-    check_refused(&device, device.launch(&decode, &decode), &["workspace.bytes: 16", "needs"]);
+    let decode = AttentionRequest::cached(device.rows("q", 1), cache, device.rows("o", 1));
+    check_refused(
+        &device,
+        device.launch(&decode.scratch(Scratch::Fastest), &decode.scratch(small)),
+        &["workspace.bytes: 16", "needs"],
+    );
     let [q, k, v, o] = [("q", 32), ("k", 4096), ("v", 4096), ("o", 32)].map(|(name, n)| device.rows(name, n));
-    let forward = AttentionRequest::dense(q, k, v, o).workspace(small);
-    check_refused(&device, device.launch(&forward, &forward), &["workspace.bytes: 16", "needs"]);
+    let forward = AttentionRequest::dense(q, k, v, o);
+    check_refused(
+        &device,
+        device.launch(&forward.scratch(Scratch::Fastest), &forward.scratch(small)),
+        &["workspace.bytes: 16", "needs"],
+    );
 }
 
 #[test]

@@ -59,7 +59,9 @@ fn a_wrong_result_is_noticed() {
     let attention = simulator(local);
     let case = edges(local, 1)[3];
     let memory = case.memory();
-    let ferroflash::request::Mask::Window { left: Some(left), right } = case.problem.mask else { panic!("a window") };
+    let ferroflash::request::Mask::Window { left: Some(left), right } = case.problem.mask else {
+        panic!("a window")
+    };
     let narrower = ferroflash::request::Mask::Window { left: Some(left - 1), right };
     let wrong = Case { problem: case.problem.mask(narrower), ..case }.memory();
     let outcome = Loaded::new(&attention, &wrong, Some(local.contract.symbol))

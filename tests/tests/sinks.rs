@@ -1,8 +1,8 @@
 //! Logits that belong to no key, as large and as small as there are.
 use ferroflash::driver::Harness;
-use ferroflash::{Attention, DType};
 use ferroflash::driver::SimDriver;
 use ferroflash::request::{AttentionRequest, Index, KvCache, KvPages, LseView, PageView, Sinks, TensorView};
+use ferroflash::{Attention, DType};
 
 /// What a logit does to a row whose value is 1 throughout and whose scores are 0, on 16 keys: O, and its
 /// log-sum-exp.

@@ -1,8 +1,8 @@
 //! Inputs that repeat themselves, as strides say it, are as good as explicit copies.
-use ferroflash::driver::{Harness, SimBuffer, SimStream};
-use ferroflash::{Attention, DType, Error};
 use ferroflash::driver::SimDriver;
+use ferroflash::driver::{Harness, SimBuffer, SimStream};
 use ferroflash::request::{AttentionRequest, Mask, TensorView};
+use ferroflash::{Attention, DType, Error};
 use reference::Random;
 
 const SHAPE: [usize; 4] = [2, 70, 4, 40];

@@ -1,7 +1,7 @@
 //! Structs that callers of any version fill, and what stands in them.
 use crate::call::invalid;
-use ferroflash::{DType, Error};
 use ferroflash::request::{AlibiSlopes, Mask};
+use ferroflash::{DType, Error};
 use std::ffi::{CStr, c_char};
 use std::mem::MaybeUninit;
 

@@ -3,11 +3,11 @@ use crate::args::read;
 use crate::call::{Status, borrow, call, invalid, store};
 use crate::entries::entry_name;
 use crate::forward::{ForwardArgs, PlanInfo};
-use ferroflash::request::Scratch;
-use ferroflash::{Attention, Error, Plan};
 use ferroflash::driver::{RawDriver, RawStream};
 use ferroflash::plan::{Request, ScratchBytes};
+use ferroflash::request::Scratch;
 use ferroflash::tuning::Tuning;
+use ferroflash::{Attention, Error, Plan};
 use std::ffi::{CStr, CString, c_void};
 
 /// `ferroflash_context_t`.
@@ -109,11 +109,7 @@ pub unsafe extern "C" fn ferroflash_plan_describe(plan: *const PlanHandle, info:
 ///
 /// # Safety
 /// `info` is null or a struct of as many bytes as its size says, which may be written.
-pub(crate) unsafe fn info(
-    info: *mut PlanInfo,
-    plan: &Plan,
-    reason: &CStr,
-) -> Result<(), Error> {
+pub(crate) unsafe fn info(info: *mut PlanInfo, plan: &Plan, reason: &CStr) -> Result<(), Error> {
     // SAFETY: the caller's promise; the size is the first field.
     let size = *unsafe { borrow("info", info.cast_const().cast::<u64>())? };
     if size < PlanInfo::SIZE_V1 as u64 {

@@ -3,7 +3,10 @@ use crate::args::{Args, dtype, extent, mask, name, reach, read, slopes};
 use crate::call::{Status, borrow, call, invalid};
 use crate::context::{Context, enqueue};
 use ferroflash::Error;
-use ferroflash::request::{AttentionRequest, Counters, Index, KvCache, KvPages, KvScale, LseView, PageView, Queries, Scratch, Sinks, Splits, TensorView, VarlenQueries, Workspace};
+use ferroflash::request::{
+    AttentionRequest, Counters, Index, KvCache, KvPages, KvScale, LseView, PageView, Queries, Scratch, Sinks,
+    Splits, TensorView, VarlenQueries, Workspace,
+};
 use std::ffi::{c_char, c_void};
 
 /// `ferroflash_decode_t`.
@@ -274,8 +277,8 @@ pub unsafe extern "C" fn ferroflash_decode(
 mod tests {
     use super::*;
     use ferroflash::request::KeysValues;
-    use ferroflash::{Capabilities, plan};
     use ferroflash::request::Paged;
+    use ferroflash::{Capabilities, plan};
 
     /// Llama 3's 8 billion: 32 query heads on 8, pages of 16 keys.
     fn args() -> DecodeArgs {

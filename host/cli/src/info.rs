@@ -3,10 +3,10 @@ use super::console::Console;
 use super::device::{Device, Runner};
 use super::error::Error;
 use super::options::{DeviceKind, DeviceOptions, dtype};
-use ferroflash::spec::{KERNELS, PLANNED, head_dims};
-use ferroflash::{Capabilities, DType, ptx};
 use ferroflash::plan::{Problem, explain};
 use ferroflash::request::Mask;
+use ferroflash::spec::{KERNELS, PLANNED, head_dims};
+use ferroflash::{Capabilities, DType, ptx};
 use serde::Serialize;
 use std::fmt;
 

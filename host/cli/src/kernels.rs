@@ -1,11 +1,11 @@
 //! `ferroflash kernels`: the table of compiled kernels.
 use super::{console::Console, error::Error};
+use ferroflash::kernels::{AttnInfo, Contract};
 use ferroflash::spec::{
     APPENDS, AppendInfo, COMBINES, CombineInfo, DECODE_COMBINES, DECODES, DecodeCombineInfo, HOPPERS_PAGED,
     KERNELS, Keys, MERGES, MergeInfo, PAGED, PageKind, Schedule, TileScheduler,
 };
 use ferroflash::{DType, lineage};
-use ferroflash::kernels::{AttnInfo, Contract};
 use reference::Subject;
 use serde::Serialize;
 use std::fmt;
@@ -122,8 +122,12 @@ impl From<&AttnInfo> for Row {
                 cache: Some(e.kv_dtype.name()),
                 tile_n: Some(e.tile_n),
                 what: Some(
-                    if persistent { "persistent, on a KV cache" } else { "one tile per block, on a KV cache" }
-                        .into(),
+                    if persistent {
+                        "persistent, on a KV cache"
+                    } else {
+                        "one tile per block, on a KV cache"
+                    }
+                    .into(),
                 ),
                 ..row
             },

@@ -7,11 +7,11 @@ use super::device::{Device, Runner};
 use super::ended;
 use super::error::Error;
 use super::options::DeviceOptions;
-use ferroflash::request::Scratch;
-use ferroflash::tuning::{TUNING_VARIABLE, Tuned, Tuning, size};
 use ferroflash::Capabilities;
 use ferroflash::kernels::{AttnInfo, ENTRIES, HOPPERS};
 use ferroflash::plan::{Problem, explain};
+use ferroflash::request::Scratch;
+use ferroflash::tuning::{TUNING_VARIABLE, Tuned, Tuning, size};
 use race::{Stage, race, winner};
 use serde::Serialize;
 use std::fmt;
@@ -206,7 +206,9 @@ mod tests {
         assert!(of(72).iter().all(|e| e.head_dim == 96));
         for e in of(192) {
             assert!(
-                l4.runs(&e.contract).is_ok() && e.mask == ferroflash::kernels::MaskKind::Full && e.dtype == DType::F16
+                l4.runs(&e.contract).is_ok()
+                    && e.mask == ferroflash::kernels::MaskKind::Full
+                    && e.dtype == DType::F16
             );
         }
         let h200 = ferroflash::Capabilities::profile("h200").expect("known");

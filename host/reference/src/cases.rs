@@ -3,10 +3,10 @@ use super::alibi::Slopes;
 use super::memory::{Layout, Memory};
 use super::packed::{self, Lengths, Sequences};
 use super::told::Told;
-use ferroflash::spec::{Isa, TileScheduler};
 use ferroflash::kernels::{AttnInfo, MaskKind};
 use ferroflash::plan::Problem;
 use ferroflash::request::{Alignment, Mask};
+use ferroflash::spec::{Isa, TileScheduler};
 
 /// A problem, how it lies in memory, and the seed of its inputs.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -6,12 +6,12 @@ use super::memory::{Memory, Place};
 use super::runner::Loaded;
 use super::tolerance::{Reference, two_roundings};
 use ferroflash::driver::Harness;
-use ferroflash::lineage::CONFIGURATIONS;
-use ferroflash::{Attention, Capabilities, DType, Error};
 use ferroflash::kernels::{ENTRIES, HOPPERS, MaskKind};
+use ferroflash::lineage::CONFIGURATIONS;
 use ferroflash::plan::Problem;
 use ferroflash::request::{Alignment, AttentionRequest, Mask, Workspace};
 use ferroflash::tuning::Tuning;
+use ferroflash::{Attention, Capabilities, DType, Error};
 use std::f32::consts::LOG2_E;
 
 mod others;

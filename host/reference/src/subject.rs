@@ -8,11 +8,11 @@ use super::decode::{
 use super::merge::{MergeCase, MergeMemory, merge_edges};
 use super::packed;
 use super::work::Work;
+use ferroflash::kernels::{AttnInfo, Contract, MaskKind};
 use ferroflash::spec::{
     APPENDS, AppendInfo, DECODES, HOPPERS_PAGED, Keys, MERGES, MergeInfo, PAGED, Schedule,
 };
 use ferroflash::{Capabilities, Error};
-use ferroflash::kernels::{AttnInfo, Contract, MaskKind};
 
 /// A kernel of the table. A family has one for each of its lines; kernels that finish what others leave run
 /// with those.

@@ -3,10 +3,12 @@
 use super::tensor::TensorError;
 use super::tolerance::Verdict;
 use ferroflash::driver::Harness;
-use ferroflash::{Attention, DType, Error, Plan};
 use ferroflash::kernels::Contract;
 use ferroflash::plan::PlanOf;
-use ferroflash::request::{Append, AttentionRequest, Counters, LseView, Merge, Sinks, State, TensorView, Workspace};
+use ferroflash::request::{
+    Append, AttentionRequest, Counters, LseView, Merge, Sinks, State, TensorView, Workspace,
+};
+use ferroflash::{Attention, DType, Error, Plan};
 
 mod device;
 mod ready;
@@ -283,7 +285,9 @@ impl Asked<'_> {
         // SAFETY: the caller's promise.
         unsafe {
             match (self, plan) {
-                (Asked::Attention(request), Plans::Attention(plan)) => attention.launch(plan, request, stream),
+                (Asked::Attention(request), Plans::Attention(plan)) => {
+                    attention.launch(plan, request, stream)
+                }
                 (Asked::Append(append), Plans::Append(plan)) => attention.launch(plan, append, stream),
                 (Asked::Merge(states, o, lse, sinks), Plans::Merge(plan)) => {
                     attention.launch(plan, &merge((states, *o, *lse, *sinks)), stream)

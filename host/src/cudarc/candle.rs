@@ -144,7 +144,9 @@ impl FlashAttention {
         softmax_scale: f32,
         causal: bool,
     ) -> Result<CudaSlice<T>, Error> {
-        let inputs = Inputs::varlen(q, k, v, seqlens_q, seqlens_k, max_seqlen_q, max_seqlen_k).scale(softmax_scale).mask(causal_or_full(causal));
+        let inputs = Inputs::varlen(q, k, v, seqlens_q, seqlens_k, max_seqlen_q, max_seqlen_k)
+            .scale(softmax_scale)
+            .mask(causal_or_full(causal));
         self.attend_alone(stream, &inputs)
     }
 
@@ -169,8 +171,7 @@ impl FlashAttention {
     ) -> Result<CudaSlice<T>, Error> {
         let inputs = Inputs::varlen(q, k, v, seqlens_q, seqlens_k, max_seqlen_q, max_seqlen_k)
             .scale(softmax_scale)
-            .mask(windowed(window_size_left, window_size_right))
-            ;
+            .mask(windowed(window_size_left, window_size_right));
         self.attend_alone(stream, &inputs)
     }
 
@@ -197,7 +198,6 @@ impl FlashAttention {
         let inputs = Inputs::varlen(q, k, v, seqlens_q, seqlens_k, max_seqlen_q, max_seqlen_k)
             .scale(softmax_scale)
             .mask(causal_or_full(causal))
-            
             .alibi(PerHead::new(alibi_slopes));
         self.attend_alone(stream, &inputs)
     }
@@ -225,7 +225,6 @@ impl FlashAttention {
         let inputs = Inputs::varlen(q, k, v, seqlens_q, seqlens_k, max_seqlen_q, max_seqlen_k)
             .scale(softmax_scale)
             .mask(windowed(window_size_left, window_size_right))
-            
             .alibi(PerHead::new(alibi_slopes));
         self.attend_alone(stream, &inputs)
     }
@@ -254,7 +253,6 @@ impl FlashAttention {
         let inputs = Inputs::varlen(q, k, v, seqlens_q, seqlens_k, max_seqlen_q, max_seqlen_k)
             .scale(softmax_scale)
             .mask(windowed(window_size_left, window_size_right))
-            
             .softcap(softcap);
         self.attend_alone(stream, &alibi_slopes.into_iter().fold(inputs, Inputs::alibi))
     }

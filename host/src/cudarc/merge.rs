@@ -2,8 +2,8 @@
 use super::attention::lse;
 use super::memory::{Memory, Taken};
 use super::{Element, FlashAttention, MemoryMut, Number, Tensor, TensorMut};
-use crate::request::{self, LseUnit, LseView, Merge, Sinks, TensorView};
 use crate::Error;
+use crate::request::{self, LseUnit, LseView, Merge, Sinks, TensorView};
 use ::cudarc::driver::CudaStream;
 use std::sync::Arc;
 

@@ -9,7 +9,8 @@ use crate::schedule::{Decode, Schedule, Scheduled, Tiles};
 use crate::{Boxes, Error, MaskKind, Problem, tma};
 use spec::{
     CombineParams, DecodeOrder, DecodeParams, FastDiv, FwdParams, HopperPagedParams, HopperParams, Integers,
-    Lse, PageBoxes, PagedMap, PagedParams, RaggedMap, Sequences, SplitParams, TensorMap, VarlenParams, Window,
+    Lse, PageBoxes, PagedMap, PagedParams, RaggedMap, Sequences, SplitParams, TensorMap, VarlenParams,
+    Window,
 };
 
 /// The launch of a request that has been checked, by a kernel that solves its problem.
@@ -87,14 +88,8 @@ impl Lowering<'_> {
             (None, Some(varlen)) => {
                 let Varlen { cu_seqlens_q, cu_seqlens_k, seqused_k, sequences, bottom_right } = varlen;
                 let forward = self.hopper(RAGGED, RAGGED, tiles, told);
-                let params = VarlenParams {
-                    forward,
-                    cu_seqlens_q,
-                    cu_seqlens_k,
-                    seqused_k,
-                    sequences,
-                    bottom_right,
-                };
+                let params =
+                    VarlenParams { forward, cu_seqlens_q, cu_seqlens_k, seqused_k, sequences, bottom_right };
                 Launch::with_maps(place, grid, &params, maps)
             }
             (None, None) => Launch::with_maps(place, grid, &self.hopper(NO_MAP, NO_MAP, tiles, told), maps),

@@ -127,12 +127,7 @@ impl Decode {
 ///
 /// # Errors
 /// [`Error::Unsupported`] where there is more to deal out than the device counts.
-fn order(
-    p: &Problem,
-    on: &Capabilities,
-    entry: &AttnInfo,
-    finest: f32,
-) -> Result<(DecodeOrder, u32), Error> {
+fn order(p: &Problem, on: &Capabilities, entry: &AttnInfo, finest: f32) -> Result<(DecodeOrder, u32), Error> {
     let blocks_per_sm = on.blocks_per_sm(&entry.contract);
     let (sequences, heads, row_blocks) = (p.batch as u32, p.heads_k as u32, row_blocks(entry, p));
     let all = |each: u32| if each > 1 { sequences * each } else { 0 };

@@ -1,9 +1,7 @@
 //! Work tiles of queries: in which order thread blocks take them, and how many thread blocks there are.
 use super::Split;
 use crate::{Capabilities, Contract, Error, Problem};
-use spec::{
-    AttnInfo, Isa, MaskKind, Sequences, TileOrder, TileRounds, TileScheduler, Window, WorkTile,
-};
+use spec::{AttnInfo, Isa, MaskKind, Sequences, TileOrder, TileRounds, TileScheduler, Window, WorkTile};
 
 /// Which thread block does which work tiles.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -101,9 +99,7 @@ fn order(p: &Problem, entry: &AttnInfo, on: &Capabilities) -> Result<(TileOrder,
         Error::unsupported(feature, "a launch has less than 2^31 thread blocks; split the batch")
     })?;
     Ok(match entry.scheduler {
-        TileScheduler::Persistent => {
-            (order.resident(resident(&entry.contract, on)), None)
-        }
+        TileScheduler::Persistent => (order.resident(resident(&entry.contract, on)), None),
         _ => (order, None),
     })
 }

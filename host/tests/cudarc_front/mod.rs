@@ -26,17 +26,18 @@ fn outputs_log_sum_exps_and_refusals() {
         let (q, kv) = (zeros(100 * 8 * 64), zeros(100 * 2 * 64));
         let (q, kv) = (Tensor::new(&q, shape), Tensor::new(&kv, kv_shape));
         let request = Inputs::dense(q, kv, kv).mask(Mask::Window { left: Some(9), right: Some(0) });
+        let mut room = Room::new();
         cuda.calls();
 
         let o = attention.flash_attn(&stream, q, kv, kv, 0.125, true).expect("valid");
         assert_eq!(o.len(), 100 * 8 * 64);
-        let (_, lse) = attention.forward_with_lse(&stream, &request.softcap(30.0)).expect("valid");
+        let (_, lse) = attention.attend_with_lse(&stream, &request.softcap(30.0), &mut room).expect("valid");
         assert_eq!(lse.len(), 8 * 100);
         let (mut own, mut lse): (CudaSlice<f16>, CudaSlice<f32>) =
             (zeros(2 * 100 * 8 * 64), stream.alloc_zeros(800).expect("room"));
         let mut half = own.slice_mut(100 * 8 * 64..);
         let into = TensorMut::new(&mut half, shape);
-        attention.forward_into(&stream, &request, into, Some(&mut lse)).expect("valid");
+        attention.attend_into(&stream, &request, &mut room, into, Some(&mut lse)).expect("valid");
         assert_eq!(of("launch fwd_", &cuda.calls()), 3);
 
         // Refused by name, and nothing was allocated.
@@ -48,8 +49,8 @@ fn outputs_log_sum_exps_and_refusals() {
             ("stream", attention.flash_attn(&elsewhere, q, kv, kv, 0.125, false)),
             ("k", attention.flash_attn(&stream, q, theirs, kv, 0.125, false)),
             ("scale", attention.flash_attn(&stream, q, kv, kv, f32::NAN, false)),
-            ("softcap", attention.forward(&stream, &request.softcap(-1.0))),
-            ("v.shape", attention.forward(&stream, &Inputs::dense(q, kv, q))),
+            ("softcap", attention.attend(&stream, &request.softcap(-1.0), &mut room)),
+            ("v.shape", attention.attend(&stream, &Inputs::dense(q, kv, q), &mut room)),
             (
                 "q.elements",
                 attention.flash_attn(&stream, Tensor::new(&o, [1, 101, 8, 64]), kv, kv, 1.0, false),
@@ -60,7 +61,7 @@ fn outputs_log_sum_exps_and_refusals() {
             assert!(error.contains(&format!("{name}:")), "{name}: {error}");
         }
         let short =
-            attention.forward_into(&stream, &request, TensorMut::new(&mut half, [1, 101, 8, 64]), None);
+            attention.attend_into(&stream, &request, &mut room, TensorMut::new(&mut half, [1, 101, 8, 64]), None);
         assert!(short.expect_err("too long").to_string().contains("o.shape"));
         let calls = cuda.calls();
         assert_eq!((of("cuMemAlloc", &calls), of("launch", &calls)), (0, 0), "{calls:?}");
@@ -78,7 +79,8 @@ fn everything_is_given_back() {
         let (q, kv) = (stream.alloc_zeros::<f16>(20 * 4 * 128), stream.alloc_zeros::<f16>(4096 * 4 * 128));
         let (q, kv) = (q.expect("room"), kv.expect("room"));
         let tensors = (Tensor::new(&q, [1, 20, 4, 128]), Tensor::new(&kv, [1, 4096, 4, 128]));
-        let o = attention.forward(&stream, &Inputs::dense(tensors.0, tensors.1, tensors.1)).expect("valid");
+        let (q_view, kv_view) = tensors;
+        let o = attention.flash_attn(&stream, q_view, kv_view, kv_view, 0.1, false).expect("valid");
         let buffer = attention.attention().driver().allocate(64).expect("room");
         cuda.calls();
         drop(attention);
@@ -130,12 +132,11 @@ fn rows_of_no_sequence() {
         let lengths = stream.clone_htod(&[4i32]).expect("room");
         let cache = zeros(&stream, 16 * 64);
         let cache = Cache::dense(Pages::new(&cache, &cache, [1, 16, 1, 64]), &lengths);
-        let (request, mut room) = (Inputs::dense(q, q, q).packed(&starts, &starts, 4, 4), Room::new());
-        let decode = Inputs::cached(q, cache).packed(&starts, 4);
-        let (o, lse) = front.forward_with_lse(&stream, &request).expect("valid");
-        let (in_room, also) = front.forward_in(&stream, &request, &mut room, true).expect("valid");
-        let decoded = front.decode_with_lse(&stream, &decode, &mut room).expect("valid");
-        let outcomes = [(o, lse), (in_room, also.expect("asked for")), decoded];
+        let (request, mut room) = (Inputs::varlen(q, q, q, &starts, &starts, 4, 4), Room::new());
+        let cached = Inputs::cached(q, cache).varlen_queries(&starts, 4);
+        let of_tensors = front.attend_with_lse(&stream, &request, &mut room).expect("valid");
+        let of_cache = front.attend_with_lse(&stream, &cached, &mut room).expect("valid");
+        let outcomes = [of_tensors, of_cache];
         for (number, (o, lse)) in outcomes.iter().enumerate() {
             let (o, lse) = (stream.clone_dtoh(o), stream.clone_dtoh(lse));
             assert!(o.expect("read").iter().all(|x| x.to_bits() == 0), "{number}");
@@ -158,7 +159,7 @@ fn what_comes_again() {
         let mut room = Room::new();
         let mut run = |rows| {
             cuda.calls();
-            let o = attention.forward_in(&stream, &of_rows(rows), &mut room, false).expect("valid");
+            let o = attention.attend(&stream, &of_rows(rows), &mut room).expect("valid");
             let (calls, bytes) = (cuda.calls(), room.bytes()[0]);
             drop(o);
             ([of("cuMemAlloc", &calls), of("cuMemFree", &calls)], bytes)
@@ -173,7 +174,7 @@ fn what_comes_again() {
         // A plan that is kept takes no other tensors unseen.
         let short = q.slice(..4 * 4 * 128 - 1);
         let short = Inputs::dense(Tensor::new(&short, [1, 4, 4, 128]), kv, kv);
-        let error = attention.forward(&stream, &short).map(|_| ()).expect_err("too short").to_string();
+        let error = attention.attend(&stream, &short, &mut room).map(|_| ()).expect_err("too short").to_string();
         assert!(error.contains("q.elements"), "{error}");
         cuda.faults();
     });
@@ -231,12 +232,12 @@ fn candles_functions() {
         let cases = [
             ("alibi.elements", request.alibi(PerHead::new(&few))),
             ("alibi.elements", request.alibi(PerHead::new(&slopes).strides([8, 2]))),
-            ("seqused_k.elements", request.packed(&starts, &starts, 50, 50).used(&two)),
-            ("cu_seqlens_k.elements", request.packed(&starts, &three, 50, 50)),
-            ("batch", request.packed(&one, &starts, 50, 50)),
+            ("seqused_k.elements", Inputs::varlen(q, kv, kv, &starts, &starts, 50, 50).seqused_k(&two)),
+            ("cu_seqlens_k.elements", Inputs::varlen(q, kv, kv, &starts, &three, 50, 50)),
+            ("batch", Inputs::varlen(q, kv, kv, &one, &starts, 50, 50)),
         ];
         for (name, request) in cases {
-            let error = front.forward(&stream, &request).map(|_| ()).expect_err(name).to_string();
+            let error = front.attend(&stream, &request, &mut Room::new()).map(|_| ()).expect_err(name).to_string();
             assert!(error.contains(name), "{name}: {error}");
         }
         cuda.faults();
@@ -301,21 +302,14 @@ fn caches_of_any_kind() {
         let mut o = zeros(&stream, 4 * 8 * 64);
         cuda.calls();
         let mut into = |request: &Inputs<'_, f16>| {
-            front.decode_into(&stream, request, &mut room, TensorMut::new(&mut o, [4, 1, 8, 64]), None)
+            front.attend_into(&stream, request, &mut room, TensorMut::new(&mut o, [4, 1, 8, 64]), None)
         };
         into(&Inputs::cached(q, paged).sinks(sinks).softcap(30.0)).expect("valid");
-        into(&Inputs::cached(q, Cache::dense(pages.strides([2048, 128, 64, 1]), &lengths)))
+        into(&Inputs::cached(q, Cache::dense(pages.strides([2048, 128, 64, 1]), &lengths))).expect("valid");
+        into(&Inputs::cached(q, Cache::dense(Pages::new(&keys, &values, dense), &lengths).max_k(100)))
             .expect("valid");
-        into(&Inputs::cached(
-            q,
-            Cache::dense(Pages::new(&keys, &values, dense), &lengths).max_k(100),
-        ))
-        .expect("valid");
-        into(&Inputs::cached(
-            q,
-            Cache::paged(Pages::interleaved(&both, shape), &table, 10, &lengths),
-        ))
-        .expect("valid");
+        into(&Inputs::cached(q, Cache::paged(Pages::interleaved(&both, shape), &table, 10, &lengths)))
+            .expect("valid");
         into(&Inputs::cached(
             q,
             Cache::dense(Pages::new(&keys, &values, dense).hnd(), &lengths).rows(&lengths),
@@ -324,14 +318,13 @@ fn caches_of_any_kind() {
         let calls = cuda.calls();
         assert_eq!((of("launch decode_", &calls), of("launch", &calls)), (5, 5), "{calls:?}");
         assert_eq!(of("cuMemAlloc", &calls), 0, "{calls:?}");
-        let chunks =
-            into(&Inputs::cached(q, paged).splits(Splits::Exactly(64))).expect_err("too small");
+        let chunks = into(&Inputs::cached(q, paged).splits(Splits::Exactly(64))).expect_err("too small");
         assert!(chunks.to_string().contains("workspace.bytes"), "{chunks}");
         assert_eq!(room.bytes(), had);
 
         // Of eight bits, and with queries packed or with slopes, which are not decoded.
         let (_, lse) = front
-            .decode_with_lse(
+            .attend_with_lse(
                 &stream,
                 &Inputs::cached(q, Cache::paged(scaled, &table, 10, &lengths)),
                 &mut room,
@@ -341,29 +334,26 @@ fn caches_of_any_kind() {
         let rows = zeros(&stream, 4 * 8 * 64);
         let flat = Tensor::new(&rows, [1, 4, 8, 64]);
         let starts = stream.alloc_zeros::<u32>(5).expect("room");
-        let packed = Inputs::cached(flat, paged).packed(&starts, 2).mask(Mask::Causal);
-        front.decode(&stream, &packed, &mut room).expect("valid");
+        let packed = Inputs::cached(flat, paged).varlen_queries(&starts, 2).mask(Mask::Causal);
+        front.attend(&stream, &packed, &mut room).expect("valid");
         front
-            .decode(&stream, &Inputs::cached(q, paged).alibi(PerHead::new(&scales)), &mut room)
+            .attend(&stream, &Inputs::cached(q, paged).alibi(PerHead::new(&scales)), &mut room)
             .expect("valid");
         assert_eq!(launched(cuda), ["paged", "paged"]);
 
         let three = table.slice(..3);
         let cases = [
             ("cache.table", Inputs::cached(q, Cache::paged(pages, &table, 11, &lengths))),
-            ("q.shape", Inputs::cached(q, paged).packed(&starts, 2)),
+            ("q.shape", Inputs::cached(q, paged).varlen_queries(&starts, 2)),
             ("cache.lengths", Inputs::cached(q, Cache::dense(pages, &three))),
             (
                 "cache.keys",
-                Inputs::cached(
-                    q,
-                    Cache::dense(Pages::new(&keys, &values, [41, 16, 2, 64]), &lengths),
-                ),
+                Inputs::cached(q, Cache::dense(Pages::new(&keys, &values, [41, 16, 2, 64]), &lengths)),
             ),
-            ("sinks", Inputs::cached(flat, paged).packed(&starts, 2).sinks(&scales)),
+            ("sinks", Inputs::cached(flat, paged).varlen_queries(&starts, 2).sinks(&scales)),
         ];
         for (name, request) in &cases {
-            let error = front.decode(&stream, request, &mut room).map(|_| ()).expect_err(name).to_string();
+            let error = front.attend(&stream, request, &mut room).map(|_| ()).expect_err(name).to_string();
             assert!(error.contains(name), "{name}: {error}");
         }
         cuda.faults();
@@ -396,7 +386,7 @@ fn what_was_captured_stays() {
             }
             front.reserve(&stream, &request, &mut room).expect("valid");
             let mut launch = || {
-                front.decode_into(&stream, &request, &mut room, TensorMut::new(&mut o, [4, 1, 8, 64]), None)
+                front.attend_into(&stream, &request, &mut room, TensorMut::new(&mut o, [4, 1, 8, 64]), None)
             };
             launch().expect("valid");
             if captures {

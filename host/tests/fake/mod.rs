@@ -1,5 +1,5 @@
 //! A driver in memory that runs nothing and writes down what it is told.
-use ferroflash::{*, driver::*, kernels::*};
+use ferroflash::{driver::*, kernels::*, *};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;

@@ -1,5 +1,5 @@
 //! Stand-ins for the kernels' PTX.
-use ferroflash::{driver::*, kernels::*, plan::*, request::*, tuning::*, *};
+use ferroflash::*;
 use std::path::PathBuf;
 use std::sync::Once;
 

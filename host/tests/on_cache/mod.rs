@@ -1,5 +1,5 @@
 //! Requests on caches, of shapes that tables of tests name.
-use ferroflash::{*, request::*};
+use ferroflash::{request::*, *};
 
 /// Buffers lie this far apart: nothing overlaps by accident.
 pub const FAR: u64 = 1 << 44;

@@ -3,10 +3,10 @@
 //! none has left f16.
 use cuda_std::math::{ex2, fma, lg2, rcp};
 use spec::DType;
-use tile::Warp;
-use tile::mma::{AFrag, Acc, Mma, RowVec};
 
 use crate::softmax::NONE;
+use tile::Warp;
+use tile::mma::{AFrag, Acc, Mma, RowVec};
 
 /// A lane's share of a block's row sums that needs no new maximum. No probability is above it, and half of
 /// f16's 65504 is still far from that.

@@ -1,7 +1,7 @@
 //! The launches that a mutant must pass.
 use super::{Subject, forward, on_cache};
-use ferroflash::{Attention, Error};
 use ferroflash::driver::SimDriver;
+use ferroflash::{Attention, Error};
 use reference::{OnDevice, Rule, Task};
 use spec::{DECODES, HOPPERS_PAGED, PAGED};
 

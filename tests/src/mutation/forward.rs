@@ -1,11 +1,11 @@
 //! Launches of forward kernels: the edges of each entry, and sweeps that put the last query and the last key
 //! at every place where unrolled code compares with them.
 use super::{Subject, cases};
-use ferroflash::{Attention, DType};
 use ferroflash::driver::SimDriver;
 use ferroflash::kernels::{AttnInfo, MaskKind};
 use ferroflash::plan::Problem;
 use ferroflash::request::{Alignment, Mask};
+use ferroflash::{Attention, DType};
 use rayon::prelude::*;
 use reference::{Case, Layout, Loaded, Memory, Reference, Sequences, Values, edges};
 
@@ -131,8 +131,10 @@ fn sweeps(entry: &AttnInfo) -> Vec<Memory> {
         }));
         all.extend(capped(one(m, m + 2 * n + 5)));
         // Tiles whose rows see nothing, the last of them not whole.
-        let past =
-            one(1, 5).problem.mask(Mask::Window { left: Some(3), right: Some(1) }).alignment(Alignment::TopLeft);
+        let past = one(1, 5)
+            .problem
+            .mask(Mask::Window { left: Some(3), right: Some(1) })
+            .alignment(Alignment::TopLeft);
         all.extend((1..=m).step_by(rows).map(|tail| {
             let case = one(m + tail, 5);
             Case { problem: past.seqlen_q(m + tail), ..case }

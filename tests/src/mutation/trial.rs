@@ -1,8 +1,8 @@
 //! Launches that every mutant must pass, and what the unbroken kernel did in each.
 use super::cases::Case;
 use super::{Fate, Subject};
-use ferroflash::{Attention, Error};
 use ferroflash::driver::SimDriver;
+use ferroflash::{Attention, Error};
 use ptx_sim::{Completion, Coverage, Options};
 use rayon::prelude::*;
 

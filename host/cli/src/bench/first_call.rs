@@ -1,10 +1,10 @@
 //! What a process pays before its first output.
 use crate::error::Error;
 use ferroflash::driver::Harness;
-use ferroflash::{Attention, DType};
 use ferroflash::driver::RawDriver;
 use ferroflash::plan::Problem;
 use ferroflash::request::Mask;
+use ferroflash::{Attention, DType};
 use reference::{Layout, Memory};
 use serde::Serialize;
 use std::fmt;

@@ -1,8 +1,8 @@
 //! Measuring launches on a GPU.
 use super::statistics::quantile;
+use ferroflash::driver::RawDriver;
 use ferroflash::driver::{Harness, RawBuffer};
 use ferroflash::{Attention, Error};
-use ferroflash::driver::RawDriver;
 use reference::{OnDevice, Ready, Work};
 use serde::Serialize;
 use std::time::Instant;

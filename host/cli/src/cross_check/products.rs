@@ -1,7 +1,7 @@
 //! Random products of tiles, through the tensor cores alone.
 use crate::error::Error;
-use ferroflash::driver::Harness;
 use ferroflash::DType;
+use ferroflash::driver::Harness;
 use ferroflash::kernels::Contract;
 use reference::Random;
 use serde::Serialize;

@@ -1,7 +1,7 @@
 //! Commands that list, verify, fuzz and compare kernels.
 use crate::common::{DEMO, Folder, check, check_error, configuration, ferroflash, of_family, report, text};
-use ferroflash::ptx::is_embedded;
 use ferroflash::kernels::MaskKind;
+use ferroflash::ptx::is_embedded;
 use ferroflash::spec::KERNELS;
 use serde_json::Value;
 

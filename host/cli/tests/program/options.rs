@@ -1,10 +1,10 @@
 //! Options, devices, exit codes and help.
 use crate::common::{DEMO, Folder, check, check_error, ferroflash, report, text};
-use ferroflash::ptx::is_embedded;
-use ferroflash::{DType, tuning};
 use ferroflash::kernels::{AttnInfo, ENTRIES, MaskKind};
 use ferroflash::plan::Problem;
+use ferroflash::ptx::is_embedded;
 use ferroflash::request::Mask;
+use ferroflash::{DType, tuning};
 use serde_json::Value;
 
 #[test]

@@ -1,9 +1,9 @@
 //! The problems that each entry on caches must solve.
 use super::{DecodeCase, Pages};
 use crate::told::Told;
-use ferroflash::spec::{AttnInfo, Keys, MaskKind, PageKind};
 use ferroflash::DType;
 use ferroflash::request::{Mask, Splits};
+use ferroflash::spec::{AttnInfo, Keys, MaskKind, PageKind};
 
 /// Problems that hit an entry's edges: no key, ragged tails, one long sequence, every layout, every way of
 /// cutting and merging, missing rows and columns, queries and windows.

@@ -8,8 +8,10 @@ use crate::work::{
     guarded, guards, inside,
 };
 use ferroflash::driver::Harness;
+use ferroflash::request::{
+    AttentionRequest, Index, KvCache, KvPages, KvScale, LseView, Sinks, TensorView, VarlenQueries,
+};
 use ferroflash::{Attention, DType, Error, Plan};
-use ferroflash::request::{AttentionRequest, Index, KvCache, KvPages, KvScale, LseView, Sinks, TensorView, VarlenQueries};
 
 /// Places of the integers among inputs, and of the first of the cache.
 const TABLE: usize = 3;
@@ -155,7 +157,8 @@ impl Work for DecodeMemory {
         let elements = shape.iter().product::<usize>() as u64;
         let tensor = |at| TensorView::bshd(at, elements, case.dtype, shape);
         let (q, o) = (tensor(inputs[0]), tensor(outputs[0] + GUARD as u64));
-        let mut decode = AttentionRequest::cached(q, cache.max_k(case.max_k), o).mask(case.mask).splits(case.splits);
+        let mut decode =
+            AttentionRequest::cached(q, cache.max_k(case.max_k), o).mask(case.mask).splits(case.splits);
         if room.wants_lse {
             let rows = [batches, case.heads[0], queries];
             let elements = rows.iter().product::<usize>() as u64;
@@ -238,11 +241,7 @@ impl<'a, D: Harness> LoadedDecode<'a, D> {
     ///
     /// # Errors
     /// Those of planning, launching and waiting.
-    pub fn run(
-        &mut self,
-        plan: Option<&Plan>,
-        lengths: &[i32],
-    ) -> Result<(Plan, DecodeOutcome), Error> {
+    pub fn run(&mut self, plan: Option<&Plan>, lengths: &[i32]) -> Result<(Plan, DecodeOutcome), Error> {
         self.device.change(&[(LENGTHS, bytes!(lengths))])?;
         self.device.use_plan(plan.copied().map(Plans::Attention));
         let written = self.device.run()?;

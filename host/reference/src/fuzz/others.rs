@@ -9,10 +9,10 @@ use crate::packed::Sequences;
 use crate::told::Told;
 use crate::work::{OnDevice, Rule, Work};
 use ferroflash::driver::Harness;
-use ferroflash::{Attention, DType, Error};
 use ferroflash::kernels::Contract;
 use ferroflash::plan::Problem;
 use ferroflash::request::{Alignment, LseUnit, Mask, Splits};
+use ferroflash::{Attention, DType, Error};
 
 /// What draws a family's problems, and how it displays one.
 type Draw = fn(&mut Random, Limits) -> (Box<dyn Work + Send>, String);

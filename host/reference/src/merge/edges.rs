@@ -1,7 +1,7 @@
 //! The problems that each merge kernel must solve.
-use ferroflash::spec::MergeInfo;
 use ferroflash::DType;
 use ferroflash::request::LseUnit;
+use ferroflash::spec::MergeInfo;
 
 /// How states lie in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

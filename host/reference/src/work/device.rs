@@ -1,9 +1,9 @@
 //! A problem on a device: the one path of tests and program to every driver.
 use super::{Asked, Buffer, Input, Plans, Ready, Room, Work, Written};
 use ferroflash::driver::{Enqueue, Harness};
-use ferroflash::{Attention, Error};
 use ferroflash::kernels::Contract;
 use ferroflash::request::{Counters, Workspace};
+use ferroflash::{Attention, Error};
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 

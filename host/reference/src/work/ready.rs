@@ -2,8 +2,8 @@
 use super::device::Outputs;
 use super::{Asked, OnDevice, Plans};
 use ferroflash::driver::Harness;
-use ferroflash::{Attention, Error};
 use ferroflash::kernels::Contract;
+use ferroflash::{Attention, Error};
 
 /// A problem whose launches are planned and loaded, and write the same outputs. A launch does what
 /// [`Attention::launch`] does, and nothing else.

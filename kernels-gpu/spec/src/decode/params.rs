@@ -9,7 +9,7 @@ use crate::{Cache, Counters, FastDiv, Integers, Lse, Partials, PerHead, Tensor, 
 ///
 /// `None` where a stride is no multiple of 16 bytes below 2^36, or `max_keys` is 0.
 pub fn varlen_cache(tensor: &Tensor, values: u64, cu_seqlens_k: &Integers, max_keys: u32) -> Option<Cache> {
-    let chunks = |bytes: u64| if bytes % 16 == 0 { u32::try_from(bytes / 16).ok() } else { None };
+    let chunks = |bytes: u64| if bytes.is_multiple_of(16) { u32::try_from(bytes / 16).ok() } else { None };
     let row_chunks = chunks(u64::from(tensor.row_bytes))?;
     Some(Cache {
         keys: tensor.base,

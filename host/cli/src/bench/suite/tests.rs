@@ -1,8 +1,8 @@
 //! Shapes that are right, and such that are not.
 use super::*;
-use ferroflash::request::{AttentionRequest, KeysValues, Scratch};
 use ferroflash::Attention;
 use ferroflash::driver::SimDriver;
+use ferroflash::request::{AttentionRequest, KeysValues, Scratch};
 use reference::{Asked, OnDevice, Room, Rule};
 
 /// What a file's one shape asks for.
@@ -32,7 +32,8 @@ fn the_built_in_suites_are_solved_by_an_h200_and_an_l4() {
     let cards: Vec<_> = ["h200", "l4"].into_iter().map(card).collect();
     for (shape, card) in forward.values().flatten().flat_map(|shape| cards.iter().map(move |c| (shape, c))) {
         let problem = shape.problem().expect("valid");
-        ferroflash::plan::supports(&problem, card.capabilities()).unwrap_or_else(|e| panic!("{problem}: {e}"));
+        ferroflash::plan::supports(&problem, card.capabilities())
+            .unwrap_or_else(|e| panic!("{problem}: {e}"));
     }
     for (suite, workload) in all(&suites).filter(|(suite, _)| !forward.contains_key(*suite)) {
         let work = workload.work();

@@ -2,9 +2,12 @@
 use super::Input;
 use crate::results::{Results, Took};
 use ferroflash::driver::Harness;
-use ferroflash::{Attention, Capabilities, Error, plan};
 use ferroflash::plan::Problem;
-use ferroflash::request::{AttentionRequest, Counters, Index, KvCache, KvPages, KvScale, LseView, PageView, Sinks, TensorView, VarlenQueries, Workspace};
+use ferroflash::request::{
+    AttentionRequest, Counters, Index, KvCache, KvPages, KvScale, LseView, PageView, Sinks, TensorView,
+    VarlenQueries, Workspace,
+};
+use ferroflash::{Attention, Capabilities, Error, plan};
 use std::time::Instant;
 
 /// Device addresses of its tensors.
@@ -50,7 +53,8 @@ impl Input {
         let starts = Index::new(at.starts, self.starts.len() as u64);
         let varlen = || Queries::Varlen(VarlenQueries::new(batch, starts, seqlen_q));
         decode.queries = self.problem.varlen.map_or(Queries::Batched, |_| varlen());
-        decode.scores.alibi = self.slopes.as_ref().zip(at.slopes).map(|(slopes, address)| slopes.view(address));
+        decode.scores.alibi =
+            self.slopes.as_ref().zip(at.slopes).map(|(slopes, address)| slopes.view(address));
         let sinks = self.sinks.as_ref().zip(at.sinks);
         decode.scores.sinks = sinks.map(|(sinks, address)| Sinks { address, elements: sinks.len() as u64 });
         decode
