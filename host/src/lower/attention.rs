@@ -37,7 +37,7 @@ pub(crate) fn attention(r: &AttentionRequest<'_>, s: &Scheduled) -> Result<Launc
             Ok(lowering.decode(decode, cache(kv), lengths, scales(&kv.pages)))
         }
         (Schedule::Decode(decode), KeysValues::Tensors { k, v }) => {
-            // Without an address each sequence has the most keys of one.
+            // Lengths without an address mean the maximum of keys for each sequence.
             let cache = dense_cache(k, v).map_err(Refusal::Tensors)?;
             Ok(lowering.decode(decode, cache, decode.order.lengths, [UNSCALED; 2]))
         }

@@ -98,22 +98,22 @@ pub(super) fn cache(cache: &KvCache) -> Cache {
     }
 }
 
-/// Most chunks of 16 bytes that keys, and values, of a cache span.
+/// Maximum of 16-byte chunks that keys, and values, may span.
 const MAX_CHUNKS: u64 = 1 << 32;
 
-/// K and V `[batch, keys, heads, head_dim]` as a cache with a page per batch.
+/// K and V, `[batch, keys, heads, head_dim]`, as a dense KV cache.
 ///
 /// # Errors
-/// What decode kernels do not take.
+/// The reason why decode kernels do not accept them.
 pub(super) fn dense_cache(k: &TensorView, v: &TensorView) -> Result<Cache, &'static str> {
     if (0..3).any(|dim| k.shape[dim] > 1 && k.strides[dim] != v.strides[dim]) {
-        return Err("k and v have different strides, and decode kernels find both by one index");
+        return Err("k and v have different strides; decode kernels need equal ones");
     }
     let steps = k.shape.iter().zip(&k.strides);
     let elements = steps.map(|(extent, stride)| (*extent as u64 - 1).saturating_mul(*stride as u64));
     let chunks = elements.fold(0, u64::saturating_add).saturating_mul(k.element_bytes()) / 16 + 1;
     if chunks > MAX_CHUNKS {
-        return Err("k and v span more than 64 GiB each, and decode kernels count in 32 bits");
+        return Err("k or v spans more than 64 GiB, the limit of decode kernels");
     }
     let view = |t: &TensorView| PageView::new(t.address, t.elements, t.dtype, t.shape, t.strides);
     Ok(pages(&KvPages::new(view(k), view(v))))

@@ -168,10 +168,10 @@ fn order(p: &Problem, on: &Capabilities, entry: &AttnInfo, finest: f32) -> Resul
     let bound = if sequences > 32 * 32 { u32::MAX >> 16 } else { items };
     if u64::from(bound) * each >= TOO_MANY {
         let feature = format_args!(
-            "up to {bound} parts of {sequences} sequences, each of {heads} key heads in {row_blocks} blocks \
-             of rows"
+            "up to {bound} splits of {sequences} sequences, each with {heads} key heads and {row_blocks} \
+             blocks of rows"
         );
-        let reason = format_args!("a launch deals out fewer than {TOO_MANY}; split the batch");
+        let reason = format_args!("a launch may have fewer than {TOO_MANY} in all; split the batch");
         return Err(Error::unsupported(feature, reason));
     }
     // A wave of whole shares: the thread blocks of a sequence's key heads run concurrently and find open rows

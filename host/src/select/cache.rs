@@ -73,11 +73,11 @@ pub(super) fn choose(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Erro
 /// Checks that the request uses no feature that only decode kernels have. All kernels on KV caches support
 /// chunks: without split-KV, the bits of a sequence depend on that sequence alone.
 pub(crate) fn needs_no_decode(p: &Problem) -> Result<(), Error> {
-    const REASON: &str = "only decode kernels have them, on a cache, for at most 64 rows (queries times the \
-                          query heads of a key head), as many for each sequence, without ALiBi slopes";
+    const REASON: &str = "only decode kernels support them: at most 64 rows (queries x query heads per key \
+                          head), equal query counts per sequence, bottom-right, without ALiBi slopes";
     match p.splits {
         Splits::Exactly(2..) => Err(Error::unsupported(format_args!("{:?}", p.splits), REASON)),
-        _ if p.sinks => Err(Error::unsupported("sinks with more than 64 rows, or with ALiBi slopes", REASON)),
+        _ if p.sinks => Err(Error::unsupported("attention sinks for this request", REASON)),
         _ => Ok(()),
     }
 }

@@ -16,15 +16,16 @@ pub(super) fn takes(p: &Problem) -> bool {
     (p.cache.is_some() || counted && p.is_bottom_right()) && DECODES.iter().any(|entry| solves(entry, p))
 }
 
-const FEW: &str = "few queries on many keys: decode kernels read keys and values once for a key head's rows, and \
-                   cut sequences by their keys";
+const FEW: &str = "few queries on many keys: decode kernels read keys and values once for all rows of a key \
+                   head, and split sequences";
 
-/// Most queries of a sequence, most rows (queries times the query heads of a key head) and fewest keys for which
-/// decode kernels are faster than work tiles of queries where keys and values are tensors.
+/// Maximum of queries per sequence, maximum of rows (queries x query heads per key head) and minimum of keys
+/// with which decode kernels are faster than work tiles of queries, if keys and values are tensors.
 ///
-/// Time of decode kernels, by that of work tiles (H200, bf16, L2 cold, 1 to 64 sequences of up to 4096 keys):
+/// Time of decode kernels relative to that of work tiles (H200, bf16, L2 cold, 1 to 64 sequences of up to
+/// 4096 keys):
 ///
-/// | head dim | heads | queries | from so many keys on | below |
+/// | head dim | heads | queries | from this number of keys on | below |
 /// |---|---|---|---|---|
 /// | 64 | 16/2 | 1, 4 | 1024: 0.13 to 0.86 | 0.30 to 1.27 |
 /// | 64 | 32/32 | 1, 4 | 1024: 0.70 to 0.96 | 1.05 to 1.19 |
@@ -42,8 +43,8 @@ const fn most(head_dim: usize) -> [usize; 3] {
     }
 }
 
-/// The decode kernel for keys and values in tensors, where it is the faster, or the one that has sinks. Without
-/// the workspace that it asks for others are faster, unless sequences are so many that none is cut.
+/// The decode kernel for keys and values in tensors, if it is faster or the request has sinks. Without its
+/// workspace other kernels are faster, unless there are enough sequences to run unsplit.
 pub(super) fn on_tensors(q: &Query<'_>) -> Option<Choice> {
     let (p, on) = (q.problem, q.on);
     let [queries, rows, keys] = most(p.head_dim);
@@ -123,8 +124,9 @@ fn reason(e: &AttnInfo, p: &Problem, on: &Capabilities) -> &'static str {
 pub(super) fn choose(p: &Problem, on: &Capabilities, config: Option<&str>) -> Result<Choice, Error> {
     if let Some(name) = config {
         let Some(entry) = kernels::decode(name) else {
-            let expected = "it must be a kernel for KV caches; `ferroflash kernels --family decode`, or \
-                            `paged`, lists them";
+            let expected =
+                "it must be a kernel for KV caches; `ferroflash kernels --family decode`, or \
+                 `paged`, lists them";
             return Err(Error::invalid("config", name, expected));
         };
         if !solves(entry, p) {
