@@ -1,6 +1,8 @@
 //! New keys and values in cudarc's slices, on their way into a cache there.
-use super::memory::{Memory, SlotNumber, Taken};
-use super::{Element, FlashAttention, Number, PagesMut, Tensor};
+use super::cache::PagesMut;
+use super::front::FlashAttention;
+use super::memory::{Element, Memory, Number, SlotNumber, Taken};
+use super::tensor::Tensor;
 use crate::Error;
 use crate::request::{Append, Slots};
 use ::cudarc::driver::CudaStream;

@@ -1,5 +1,5 @@
 //! Caches of keys and values in cudarc's slices.
-use super::{Integers, Memory, MemoryMut, Number, PerHead, memory::Taken};
+use super::memory::{Integers, Memory, MemoryMut, Number, PerHead, Taken};
 use crate::request::{KvCache, KvPages, KvScale, PageView};
 use crate::{DType, Error};
 

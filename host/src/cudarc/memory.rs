@@ -1,12 +1,17 @@
 //! cudarc's memory in launches: element types, slices and views, and the guards that tell cudarc which stream
 //! used which slice.
-use super::{FlashAttention, sealed::Sealed};
+use super::front::FlashAttention;
 use crate::request::Index;
 use crate::{DType, Error};
 use ::cudarc::driver::{
     CudaSlice, CudaStream, CudaView, CudaViewMut, DevicePtr, DevicePtrMut, DeviceRepr, SyncOnDrop,
     ValidAsZeroBits,
 };
+
+mod sealed {
+    pub trait Sealed {}
+}
+use sealed::Sealed;
 
 /// A type of numbers in device memory: `half::f16`, `half::bf16`, `f32`, or `u8` for e4m3. Planning checks
 /// which of them a tensor may have.
