@@ -6,7 +6,7 @@ mod merge;
 mod tensors;
 
 pub(crate) use append::append;
-pub(crate) use attention::attention;
+pub(crate) use attention::{attention, takes};
 pub(crate) use merge::{Merged, merge};
 
 use crate::Error;

@@ -166,6 +166,12 @@ impl Problem {
         Window { shift, left, right }
     }
 
+    /// Whether each sequence's last query stands at its last key, or it does not matter where it stands.
+    pub(crate) fn is_bottom_right(&self) -> bool {
+        let sees_all = self.sides() == (Window::UNBOUNDED, Window::UNBOUNDED) && !self.alibi;
+        self.alignment == Alignment::BottomRight || self.seqlen_q == self.seqlen_k || sees_all
+    }
+
     /// Keys that are seen before a query's position and behind it.
     fn sides(&self) -> (i32, i32) {
         const UNBOUNDED: i32 = Window::UNBOUNDED;

@@ -13,7 +13,7 @@ pub(crate) use merge::merge;
 
 use crate::request::{AttentionRequest, Scratch};
 use crate::schedule::Split;
-use crate::{AttnInfo, Capabilities, Error, MaskKind, Problem, Tuning, kernels, tma};
+use crate::{AttnInfo, Capabilities, Error, MaskKind, Problem, Tuning, kernels, lower};
 use hopper::Answer;
 
 /// What selection looks at.
@@ -32,9 +32,9 @@ impl Query<'_> {
     /// Whether a kernel takes the tensors.
     ///
     /// # Errors
-    /// What TMA does not take.
+    /// What it does not take.
     fn takes(&self, kernel: &AttnInfo) -> Result<(), &'static str> {
-        self.tensors.map_or(Ok(()), |r| tma::maps(r, kernel).map(|_| ()))
+        self.tensors.map_or(Ok(()), |r| lower::takes(r, kernel))
     }
 }
 
@@ -71,7 +71,6 @@ pub(crate) fn attention(q: &Query<'_>, config: Option<&str>) -> Result<Choice, E
     if p.cache.is_some() {
         return cache::choose(q, config);
     }
-    needs_no_decode(p)?;
     if on.arch() < 80 {
         let (major, minor) = on.compute_capability;
         let feature = format_args!("compute capability {major}.{minor} ({})", on.name);
@@ -81,6 +80,15 @@ pub(crate) fn attention(q: &Query<'_>, config: Option<&str>) -> Result<Choice, E
         ));
     }
     let mask = p.mask_kind();
+    if config.is_some_and(|name| kernels::decode(name).is_some()) && decode::takes(p) {
+        return decode::choose(p, on, config);
+    }
+    let few = if config.is_none() { decode::on_tensors(q) } else { None };
+    if let Some(choice) = few {
+        let fallback = portable::choose(p, mask, on, Scratch::None).ok().filter(|_| !p.sinks);
+        return Ok(Choice { fallback: fallback.map(|choice| choice.kernel), ..choice });
+    }
+    needs_no_decode(p)?;
     if let Some(name) = config {
         return named(name, q, mask);
     }

@@ -1,24 +1,24 @@
 //! PTX parser and SIMT simulator: runs GPU kernels on any machine and checks them while they run.
 //!
 //! It executes what rustc and LLVM emit for `sm_80` and `sm_89`, `asm!` included, warp by warp: `mma`,
-//! `ldmatrix`, `cp.async`, barriers, named barriers, mbarriers, shuffles, votes, atomics, calls; and of
-//! `sm_90a` `wgmma`, bulk copies by tensor maps ([`TensorMap`]), `setmaxnreg`, fences between proxies. Each
-//! of these checks is on by default ([`Options`]):
+//! `ldmatrix`, `cp.async`, barriers, named barriers, mbarriers, shuffles, votes, atomics, calls. Of `sm_90a`
+//! it executes `wgmma`, TMA copies with tensor maps ([`TensorMap`]), `setmaxnreg` and proxy fences. Whatever
+//! else stands in an entry makes its launch an error that names the line: nothing of the text is skipped.
+//! Each of these checks is on by default ([`Options`]):
 //!
 //! * **memory**: bounds, alignment, freed memory, addresses of the wrong state space;
-//! * **races**: in shared and device memory, between warps and between lanes, by vector clocks that follow
-//!   barriers, mbarriers, fences, release and acquire in their scopes; copies in flight;
+//! * **races**: accesses of shared and device memory, between warps and between lanes, that no barrier,
+//!   mbarrier, fence, release or acquire orders, and copies in flight;
 //! * **initialisation**: registers, shared, local and device memory;
-//! * **asynchrony**: products and bulk copies in flight, the bytes that they read, write and count, proxy
-//!   fences before them;
-//! * **synchronisation**: divergent barriers and `.sync` instructions, missing participants, wrong counts,
-//!   copies without a wait;
-//! * **progress**: deadlocks and endless loops, with the position of each warp;
-//! * **launches** against the limits of a [`Profile`], such as shared memory without opt-in or too many
-//!   registers; instructions against the module's own `.target` and `.version`.
+//! * **asynchrony**: what products and TMA copies in flight read, write and count; loads and stores that
+//!   nobody waits for; missing proxy fences;
+//! * **synchronisation**: divergent barriers and `.sync` instructions, missing participants, wrong counts;
+//! * **progress**: deadlocks and endless loops, with the place where each warp stands;
+//! * **launches** against the limits of a [`Profile`], such as shared memory without opt-in; instructions
+//!   against the module's own `.target` and `.version`.
 //!
-//! A race is found by clocks, not by luck: one schedule usually suffices. [`Options::seed`] and
-//! [`Options::completion`] change the schedule and the moment at which asynchronous copies land.
+//! Vector clocks find a race: one schedule usually suffices. [`Options::seed`] and [`Options::completion`]
+//! change the schedule and the time at which asynchronous copies complete.
 //!
 //! ```
 //! use ptx_sim::{Gpu, Kind, Launch, Module, Options, Profile};

@@ -50,7 +50,8 @@ pub enum Kind {
     BarrierCount,
     /// Wrong use of an mbarrier.
     Mbarrier,
-    /// A thread exits before it waits for its asynchronous copies.
+    /// Asynchronous copies that their thread does not wait for before it exits, or a TMA load that no warp
+    /// waits for.
     UnwaitedCopies,
     /// A register, touched while a product of the warpgroup (`wgmma`) may still read or write it.
     PendingProduct,
@@ -60,11 +61,11 @@ pub enum Kind {
     MissingProxyFence,
     /// `setmaxnreg` beyond the registers of the block, or not by a whole warpgroup.
     RegisterBudget,
-    /// A bulk copy that the copy engine cannot execute, or one with an invalid tensor map.
+    /// A TMA copy with a wrong size, address, tensor map or reduction.
     BulkCopy,
-    /// A deadlock: no warp can make progress.
+    /// No warp can make progress.
     Deadlock,
-    /// The instruction budget is spent, or nothing has changed for longer than patience lasts.
+    /// The launch has executed `budget` instructions, or nothing has changed for `patience` instructions.
     Runaway,
     /// `trap` or a failed assertion.
     Trap,

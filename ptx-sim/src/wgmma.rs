@@ -93,6 +93,7 @@ impl Descriptor {
     }
 }
 
+#[inline(always)]
 fn widen(element: Element, bits: u16) -> f32 {
     match element {
         Element::F16 => from_f16(bits),
@@ -102,6 +103,28 @@ fn widen(element: Element, bits: u16) -> f32 {
 
 /// Reads an operand of `extent` rows or columns from the chunks at these offsets: `out[k][i]`.
 pub(crate) fn fetch(
+    element: Element,
+    shared: &[u8],
+    chunks: &[usize],
+    of: (usize, bool),
+    out: &mut Vec<f32>,
+) {
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx2") {
+        // SAFETY: the processor has the feature.
+        return unsafe { fetch_wide(element, shared, chunks, of, out) };
+    }
+    fetch_any(element, shared, chunks, of, out);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn fetch_wide(element: Element, shared: &[u8], chunks: &[usize], of: (usize, bool), out: &mut Vec<f32>) {
+    fetch_any(element, shared, chunks, of, out);
+}
+
+#[inline(always)]
+fn fetch_any(
     element: Element,
     shared: &[u8],
     chunks: &[usize],
@@ -161,8 +184,25 @@ pub(crate) fn accumulate(a: &[f32], b: &[f32], c: &mut [f32], mode: MmaMode) {
     }
 }
 
-/// A chain of f32 additions in order of depth, four steps for each pass over the accumulators.
+/// A chain of f32 additions in order of depth.
 fn fast(a: &[f32; DEPTH], b: &[f32], c: &mut [f32]) {
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx2") {
+        // SAFETY: the processor has the feature.
+        return unsafe { fast_wide(a, b, c) };
+    }
+    fast_any(a, b, c);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn fast_wide(a: &[f32; DEPTH], b: &[f32], c: &mut [f32]) {
+    fast_any(a, b, c);
+}
+
+/// Four steps for each pass over the accumulators.
+#[inline(always)]
+fn fast_any(a: &[f32; DEPTH], b: &[f32], c: &mut [f32]) {
     let columns = c.len();
     for (a, b) in a.as_chunks::<4>().0.iter().zip(b.chunks_exact(4 * columns)) {
         let (b0, rest) = b.split_at(columns);

@@ -1,17 +1,29 @@
 //! What attention kernels are told.
 use super::Refusal;
 use super::tensors::{
-    NO_LSE, cache, cu_seqlens_q, integers, keys_values, lse, scales, slopes, tensor, varlen_keys,
+    NO_LSE, UNSCALED, cache, cu_seqlens_q, dense_cache, integers, keys_values, lse, scales, slopes, tensor,
+    varlen_keys,
 };
 use crate::launch::Launch;
 use crate::request::{Alignment, AttentionRequest, KeysValues, KvCache};
 use crate::schedule::{Decode, Schedule, Scheduled, Tiles};
-use crate::{Boxes, Error, MaskKind, Problem, tma};
+use crate::{AttnInfo, Boxes, Error, MaskKind, Problem, tma};
 use spec::{
-    CombineParams, DecodeOrder, DecodeParams, FastDiv, FwdParams, HopperPagedParams, HopperParams, Integers,
-    Lse, PageBoxes, PagedMap, PagedParams, RaggedMap, Sequences, SplitParams, TensorMap, VarlenParams,
-    Window,
+    Cache, CombineParams, DecodeOrder, DecodeParams, FastDiv, FwdParams, HopperPagedParams, HopperParams,
+    Integers, Lse, PageBoxes, PagedMap, PagedParams, PerHead, RaggedMap, Schedule as Order, Sequences,
+    SplitParams, TensorMap, VarlenParams, Window,
 };
+
+/// Whether a kernel that solves the problem of a request that has been checked takes its tensors.
+///
+/// # Errors
+/// What it does not take.
+pub(crate) fn takes(r: &AttentionRequest<'_>, kernel: &AttnInfo) -> Result<(), &'static str> {
+    match (&r.kv, kernel.schedule) {
+        (KeysValues::Tensors { k, v }, Order::Transposed) => dense_cache(k, v).map(|_| ()),
+        _ => tma::maps(r, kernel).map(|_| ()),
+    }
+}
 
 /// The launch of a request that has been checked, by a kernel that solves its problem.
 ///
@@ -20,7 +32,15 @@ use spec::{
 pub(crate) fn attention(r: &AttentionRequest<'_>, s: &Scheduled) -> Result<Launch, Refusal> {
     let lowering = Lowering { r, p: r.problem(), place: s.place };
     match (&s.schedule, &r.kv) {
-        (Schedule::Decode(decode), KeysValues::Cache(cache)) => Ok(lowering.decode(decode, cache)),
+        (Schedule::Decode(decode), KeysValues::Cache(kv)) => {
+            let lengths = integers(Some(kv.lengths), lowering.p.batch);
+            Ok(lowering.decode(decode, cache(kv), lengths, scales(&kv.pages)))
+        }
+        (Schedule::Decode(decode), KeysValues::Tensors { k, v }) => {
+            // Without an address each sequence has the most keys of one.
+            let cache = dense_cache(k, v).map_err(Refusal::Tensors)?;
+            Ok(lowering.decode(decode, cache, decode.order.lengths, [UNSCALED; 2]))
+        }
         (Schedule::Tiles(tiles), kv) => {
             let maps = tma::maps(r, s.kernel).map_err(Refusal::Tensors)?;
             match (kv, tiles.sequences) {
@@ -33,7 +53,7 @@ pub(crate) fn attention(r: &AttentionRequest<'_>, s: &Scheduled) -> Result<Launc
                 }
             }
         }
-        (Schedule::Decode(_), _) => Err(elsewhere(s).into()),
+        (Schedule::Decode(_), KeysValues::Varlen { .. }) => Err(elsewhere(s).into()),
     }
 }
 
@@ -140,11 +160,10 @@ impl Lowering<'_> {
         Launch::with_maps(place, grid, &params, maps)
     }
 
-    /// Few queries on a cache.
-    fn decode(&self, decode: &Decode, kv: &KvCache) -> Launch {
+    /// Few queries on many keys.
+    fn decode(&self, decode: &Decode, cache: Cache, lengths: Integers, scales: [PerHead; 2]) -> Launch {
         let (r, p) = (self.r, &self.p);
         let (scale_log2, softcap) = p.base_two();
-        let lengths = Integers { base: kv.lengths.address, ..decode.order.lengths };
         let counters = decode.counters(r.scratch.counters().map(|counters| counters.address));
         let params = DecodeParams {
             q: tensor(&r.q),
@@ -155,8 +174,8 @@ impl Lowering<'_> {
                 head_bytes: 4,
                 ..NO_LSE
             }),
-            cache: cache(kv),
-            scales: scales(&kv.pages),
+            cache,
+            scales,
             order: DecodeOrder { lengths, ..decode.order },
             partials: decode.partials(r.scratch.address()),
             counters,

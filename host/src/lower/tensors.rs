@@ -1,6 +1,6 @@
 //! Views of the caller's memory as kernels are told them, in bytes. All have been checked.
 use crate::request::{
-    AlibiSlopes, Index, KeysValues, KvCache, KvPages, KvScale, LseView, Paged, Queries, TensorView,
+    AlibiSlopes, Index, KeysValues, KvCache, KvPages, KvScale, LseView, PageView, Paged, Queries, TensorView,
     VarlenKeys,
 };
 use crate::{Error, validate};
@@ -48,12 +48,15 @@ fn per_head(base: u64, strides: [i64; 2]) -> PerHead {
     PerHead { base, sequence_bytes, head_bytes, value: 0.0, reserved: 0 }
 }
 
+/// Numbers that stand for themselves.
+pub(super) const UNSCALED: PerHead =
+    PerHead { base: 0, sequence_bytes: 0, head_bytes: 0, value: 1.0, reserved: 0 };
+
 /// What the numbers of keys, and of values, stand for.
 pub(super) fn scales(pages: &KvPages) -> [PerHead; 2] {
-    let known = |value| PerHead { base: 0, sequence_bytes: 0, head_bytes: 0, value, reserved: 0 };
     pages.scales.map(|scale| match scale {
-        KvScale::One => known(1.0),
-        KvScale::Value(value) => known(value),
+        KvScale::One => UNSCALED,
+        KvScale::Value(value) => PerHead { value, ..UNSCALED },
         KvScale::Device { address, strides, .. } => per_head(address, strides),
     })
 }
@@ -93,6 +96,27 @@ pub(super) fn cache(cache: &KvCache) -> Cache {
             Cache { table: entries.address, columns: columns as u32, table_stride: stride as u32, ..pages }
         }
     }
+}
+
+/// Most chunks of 16 bytes that keys, and values, of a cache span.
+const MAX_CHUNKS: u64 = 1 << 32;
+
+/// K and V `[batch, keys, heads, head_dim]` as a cache with a page per batch.
+///
+/// # Errors
+/// What decode kernels do not take.
+pub(super) fn dense_cache(k: &TensorView, v: &TensorView) -> Result<Cache, &'static str> {
+    if (0..3).any(|dim| k.shape[dim] > 1 && k.strides[dim] != v.strides[dim]) {
+        return Err("k and v have different strides, and decode kernels find both by one index");
+    }
+    let steps = k.shape.iter().zip(&k.strides);
+    let elements = steps.map(|(extent, stride)| (*extent as u64 - 1).saturating_mul(*stride as u64));
+    let chunks = elements.fold(0, u64::saturating_add).saturating_mul(k.element_bytes()) / 16 + 1;
+    if chunks > MAX_CHUNKS {
+        return Err("k and v span more than 64 GiB each, and decode kernels count in 32 bits");
+    }
+    let view = |t: &TensorView| PageView::new(t.address, t.elements, t.dtype, t.shape, t.strides);
+    Ok(pages(&KvPages::new(view(k), view(v))))
 }
 
 /// The first `count` integers of an index; none without one.

@@ -137,6 +137,8 @@ fn order(p: &Problem, on: &Capabilities, entry: &AttnInfo, finest: f32) -> Resul
     // Items of one block of rows of one key head, at most, and slots, where the device has so many shares.
     let bounds = |share: f32| match p.splits {
         Splits::Auto if share < THRESHOLD => (sequences, 0),
+        // The host knows lengths: all are equal, and none is worth a split.
+        Splits::Auto if p.cache.is_none() && share / (sequences as f32) < THRESHOLD => (sequences, 0),
         // The shares of all sequences make up the device, and no sequence has less than one item.
         Splits::Auto => (sequences - 1 + share as u32, share as u32),
         Splits::Exactly(count) => (sequences * count, all(count)),

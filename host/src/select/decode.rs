@@ -1,31 +1,73 @@
-//! Which decode kernel solves a problem of few queries on a cache.
-use super::{ASKED, Choice};
+//! Which decode kernel solves a problem of few queries on many keys, in a cache or in tensors.
+use super::{ASKED, Choice, Query};
 use crate::problem::MAX_ROWS;
 use crate::request::Splits;
-use crate::schedule::{at_once, row_blocks};
+use crate::schedule::{Decode, at_once, row_blocks};
 use crate::{AttnInfo, Capabilities, Error, MaskKind, Problem, kernels};
 use core::cmp::Reverse;
-use spec::{DECODES, Keys, PageKind};
+use spec::{DECODES, Keys, MAX_SEQUENCES, PageKind};
 
 /// Pages of any size.
 const ANY_PAGES: Keys = Keys::Cache(PageKind::Rows);
 
-/// Whether there are decode kernels for the problem: few rows, as many for each sequence, without slopes.
+/// Whether there are decode kernels for the problem: few rows, as many for each sequence, without slopes, each
+/// sequence's last query at its last key.
 pub(super) fn takes(p: &Problem) -> bool {
-    DECODES.iter().any(|entry| solves(entry, p))
+    let counted = p.batch <= MAX_SEQUENCES as usize && p.batch.saturating_mul(p.seqlen_k) < 1 << 31;
+    (p.cache.is_some() || counted && p.is_bottom_right()) && DECODES.iter().any(|entry| solves(entry, p))
+}
+
+const FEW: &str = "few queries on many keys: decode kernels read keys and values once for a key head's rows, and \
+                   cut sequences by their keys";
+
+/// Most queries of a sequence, most rows (queries times the query heads of a key head) and fewest keys for which
+/// decode kernels are faster than work tiles of queries where keys and values are tensors.
+///
+/// Time of decode kernels, by that of work tiles (H200, bf16, L2 cold, 1 to 64 sequences of up to 4096 keys):
+///
+/// | head dim | heads | queries | from so many keys on | below |
+/// |---|---|---|---|---|
+/// | 64 | 16/2 | 1, 4 | 1024: 0.13 to 0.86 | 0.30 to 1.27 |
+/// | 64 | 32/32 | 1, 4 | 1024: 0.70 to 0.96 | 1.05 to 1.19 |
+/// | 64 | 32/32 | 16 | 1024: 0.73 to 1.09 | 1.14 to 1.41 |
+/// | 128 | 32/8, 64/8 | 1 to 16 | 512: 0.21 to 0.89 | 0.17 to 1.21 |
+/// | 128 | 32/32 | 1 to 16 | 512: 0.67 to 1.00 | 0.76 to 1.17 |
+/// | 128 | 32/32 | 64 | 512: 0.69 to 1.64 | 0.98 to 1.81 |
+/// | 256 | 16/16 | 1, 4 | 512: 0.23 to 0.93 | 0.63 to 0.92 |
+/// | 256 | 16/16 | 16 | 512: 0.27 to 1.31 | 0.70 to 1.55 |
+const fn most(head_dim: usize) -> [usize; 3] {
+    match head_dim {
+        0..=64 => [4, MAX_ROWS, 1024],
+        65..=128 => [16, MAX_ROWS, 512],
+        _ => [4, 8, 512],
+    }
+}
+
+/// The decode kernel for keys and values in tensors, where it is the faster, or the one that has sinks. Without
+/// the workspace that it asks for others are faster, unless sequences are so many that none is cut.
+pub(super) fn on_tensors(q: &Query<'_>) -> Option<Choice> {
+    let (p, on) = (q.problem, q.on);
+    let [queries, rows, keys] = most(p.head_dim);
+    let is_faster = p.seqlen_q <= queries && p.rows() <= rows && p.seqlen_k >= keys;
+    if !takes(p) || !is_faster && !p.sinks {
+        return None;
+    }
+    let choice = choose(p, on, None).ok().filter(|choice| p.sinks || q.takes(choice.kernel).is_ok())?;
+    let schedule = Decode::new(p, choice.kernel, on, |bytes| q.scratch.allows(bytes)).ok()?;
+    (p.sinks || !schedule.uncut).then_some(Choice { reason: FEW, ..choice })
 }
 
 /// Whether the entry solves the problem.
 fn solves(e: &AttnInfo, p: &Problem) -> bool {
-    let Some(cache) = p.cache else { return false };
+    let (kv_dtype, tiled) = p.cache.map_or((p.dtype, true), |cache| (cache.dtype, cache.tiled));
     let local = p.mask_kind() == MaskKind::Local;
     p.varlen.is_none()
         && !p.alibi
-        && [e.dtype, e.kv_dtype] == [p.dtype, cache.dtype]
+        && [e.dtype, e.kv_dtype] == [p.dtype, kv_dtype]
         && e.head_dim as usize >= p.head_dim
         && p.rows() <= MAX_ROWS
         && (e.mask == MaskKind::Local) >= local
-        && (e.keys == ANY_PAGES || cache.tiled)
+        && (e.keys == ANY_PAGES || tiled)
 }
 
 /// Whether the entry may run where results are to be a sequence's own: its warps share keys as those of one

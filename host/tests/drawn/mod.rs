@@ -65,6 +65,7 @@ pub const KINDS: &[(&str, Draw)] = &[
     ("on a cache by name", |random| cached_by_name(random)),
     ("append", append),
     ("merge", merge),
+    ("few on tensors", |random| Request::Attention(few(random), None)),
 ];
 
 /// Buffers lie this far apart.
@@ -126,6 +127,24 @@ fn dense(random: &mut Random) -> AttentionRequest<'static> {
     f.scores.alibi = random.once_in(8).then(|| slopes(random, heads));
     f.lse = random.some(3, LseView::contiguous(5 * FAR, 1 << 40, [batch, heads, seqlen_q]));
     f.scratch = scratch(workspace(random), None);
+    f
+}
+
+fn few(random: &mut Random) -> AttentionRequest<'static> {
+    let (dtype, batch) = (random.one_of(DTYPES), random.one_of(&[1, 2, 8, 33, 64]));
+    let (heads_k, group) = (random.one_of(&[1, 2, 4, 8, 32]), random.one_of(&[1, 4, 8]));
+    let (heads, head_dim) = (heads_k * group, random.one_of(HEAD_DIMS));
+    let (queries, keys) = (random.one_of(&[1, 1, 2, 4, 16]), random.one_of(&[512, 1024, 4096, 8192]));
+    let [query, key] = [[batch, queries, heads, head_dim], [batch, keys, heads_k, head_dim]];
+    let [q, o] = [1, 4].map(|n| view(random, n, dtype, query));
+    let k = view(random, 2, dtype, key);
+    let v =
+        if random.once_in(4) { view(random, 3, dtype, key) } else { TensorView { address: 3 * FAR, ..k } };
+    let mut f = AttentionRequest::dense(q, k, v, o).mask(random.one_of(MASKS));
+    f.scores.softcap = random.some(8, 30.0);
+    f.scores.sinks = random.some(8, Sinks { address: 16 * FAR, elements: heads as u64 });
+    f.lse = random.some(3, LseView::contiguous(5 * FAR, 1 << 40, [batch, heads, queries]));
+    f.scratch = scratch(workspace(random), random.some(2, COUNTERS));
     f
 }
 

@@ -4,7 +4,6 @@ use super::{
     Block,
     memory::{LaneAccess, get_slot, set_slot},
     order::Touches,
-    touched::Touched,
     warp::Warp,
 };
 use crate::{
@@ -21,7 +20,7 @@ impl<'a> Block<'a> {
         let sources: Vec<_> = atomic.src.iter().map(|slot| get_slot(warp, *slot, mask)).collect();
         let new = atomic.new.map(|slot| get_slot(warp, slot, mask));
         let mut old = vec![[0u64; LANES]; atomic.dst.len()];
-        let mut touched = Touched::new();
+        let mut touched = self.touched();
         let mut spoken = [None; LANES];
         for lane in lanes(mask) {
             if sources.len() > 1 && !addresses[lane].is_multiple_of((bytes * sources.len()) as u64) {
@@ -53,7 +52,7 @@ impl<'a> Block<'a> {
                 }
             }
         }
-        self.check_access(warp, &touched, shadow::Access::Atomic, atomic.order);
+        self.check_access(warp, touched, shadow::Access::Atomic, atomic.order);
         for lane in lanes(mask) {
             if let Some(touches) = spoken[lane] {
                 self.speak(warp, (atomic.space, addresses[lane]), touches, atomic.order);

@@ -1,6 +1,9 @@
 //! One thread block: its shared memory, its warps and their schedule.
 
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::{
+    collections::{BTreeMap, HashMap, HashSet, VecDeque},
+    sync::Arc,
+};
 
 use super::{
     Context,
@@ -10,6 +13,7 @@ use super::{
     effects::Effects,
     mbarrier::MBarrier,
     order::{Published, View},
+    touched::Touch,
     warp::Warp,
     warpgroup::Warpgroup,
 };
@@ -69,6 +73,8 @@ pub(crate) struct Block<'a> {
     pub(super) barriers: [Barrier; BARRIERS],
     pub(super) cluster: ClusterBarrier,
     pub(super) mbarriers: BTreeMap<u32, MBarrier>,
+    /// Bytes of shared memory that are live mbarriers, cell by cell.
+    pub(super) guarded: Vec<u16>,
     /// Mbarriers so far.
     pub(super) initialised: u32,
     pub(super) warps: Vec<Option<Warp<'a>>>,
@@ -83,6 +89,10 @@ pub(crate) struct Block<'a> {
     pub(super) published: Published,
     /// Addresses at which it has published something to itself.
     pub(super) published_at: Vec<u64>,
+    /// Room for what instructions touch.
+    pub(super) spare: Vec<Vec<Touch>>,
+    /// Chunks of operands of products, by descriptor, extent and order.
+    pub(super) operands: HashMap<(u64, usize, bool), Arc<[usize]>>,
     pub(super) stop: Option<Stop>,
     /// Coverage by site; empty if [`crate::Options::coverage`] is off.
     pub(super) coverage: Vec<Met>,
@@ -135,6 +145,7 @@ impl<'a> Block<'a> {
             barriers: Default::default(),
             cluster: ClusterBarrier::new(context.warps),
             mbarriers: BTreeMap::new(),
+            guarded: vec![0; cells],
             initialised: 0,
             warps: (0..context.warps).map(|warp| Some(Warp::new(context, id, warp))).collect(),
             reports: Vec::new(),
@@ -145,6 +156,8 @@ impl<'a> Block<'a> {
             views: vec![View::default(); context.warps],
             published: Published::default(),
             published_at: Vec::new(),
+            spare: Vec::new(),
+            operands: HashMap::new(),
             stop: None,
             effects: vec![Effects::default(); if context.options.coverage { context.warps } else { 0 }],
             coverage: vec![

@@ -13,7 +13,6 @@ use super::{
     mbarrier::Fed,
     memory::{LaneAccess, shared_cells},
     order::Handover,
-    touched::Touched,
     warp::Warp,
 };
 use crate::{
@@ -67,7 +66,8 @@ impl<'a> Block<'a> {
         let Some(bar) = self.mbar_object(warp, at, lane) else { return };
         let (phase, shown) = (bar.phase(), bar.shown);
         if !shown {
-            let what = "counts a bulk copy, with no fence.mbarrier_init after its initialisation";
+            let what =
+                "counts a TMA copy, with no fence.mbarrier_init after its initialisation: put one between";
             self.mbar_error(warp, at, lane, what);
         }
         let agent = self.mbar_agent(at, warp.index);
@@ -76,7 +76,7 @@ impl<'a> Block<'a> {
         }
         let mut offsets = copy.chunks();
         loop {
-            let mut touched = Touched::new();
+            let mut touched = self.touched();
             offsets
                 .by_ref()
                 .take(2 * LANES)
@@ -87,7 +87,7 @@ impl<'a> Block<'a> {
             let (row, proxy) = (self.clocks.row(warp.index).to_vec(), self.views[warp.index].proxy.clone());
             let clock = self.clocks.now(warp.index);
             let engine = Engine { agent: warp.index, clock, row: &row, others: None, proxy: Some(&proxy) };
-            self.check_engine(warp, Some(engine), &touched, Access::Copy, Order::default());
+            self.check_engine(warp, Some(engine), touched, Access::Copy, Order::default());
         }
         drop(offsets);
         self.loads.push_back(Load { copy, warp: warp.index, mbar: at, phase });
@@ -115,9 +115,9 @@ impl<'a> Block<'a> {
         let row = self.clocks.row(warp.index).to_vec();
         let engine = Engine { agent, clock, row: &row, others: None, proxy: None };
         for parts in parts.chunks(2 * LANES) {
-            let mut touched = Touched::new();
+            let mut touched = self.touched();
             parts.iter().for_each(|&(at, bytes)| touched.add(at, bytes, lane, 0));
-            self.check_engine(warp, Some(engine), &touched, Access::Read, Order::default());
+            self.check_engine(warp, Some(engine), touched, Access::Read, Order::default());
         }
         true
     }

@@ -34,7 +34,7 @@ impl<'a> Block<'a> {
     pub(super) fn check_access(
         &mut self,
         warp: &mut Warp<'a>,
-        touched: &Touched,
+        touched: Touched,
         access: Access,
         order: Order,
     ) {
@@ -46,7 +46,7 @@ impl<'a> Block<'a> {
         &mut self,
         warp: &mut Warp<'a>,
         engine: Option<Engine<'_>>,
-        touched: &Touched,
+        touched: Touched,
         access: Access,
         order: Order,
     ) {
@@ -112,7 +112,13 @@ impl<'a> Block<'a> {
                 None => self.report_uninitialised(warp, touch),
             }
         }
-        self.protect_mbarriers(warp, touched);
+        self.protect_mbarriers(warp, &touched);
+        self.spare.push(touched.room());
+    }
+
+    /// Nothing touched yet.
+    pub(super) fn touched(&mut self) -> Touched {
+        Touched::new(self.spare.pop())
     }
 
     fn report_uninitialised(&mut self, warp: &Warp<'a>, touch: Touch) {

@@ -12,6 +12,10 @@ impl<'a> Block<'a> {
     /// The members of a `.sync` instruction, if all of them are here; otherwise a report.
     fn members(&mut self, warp: &mut Warp<'a>, row: R, mask: u32, what: &str) -> bool {
         let members = *warp.regs().row32(row, mask);
+        // Nearly always.
+        if members.iter().all(|&members| members == mask) {
+            return true;
+        }
         for lane in lanes(mask) {
             let wanted = members[lane];
             let message = if wanted >> lane & 1 == 0 {
@@ -195,25 +199,26 @@ impl<'a> Block<'a> {
         if !self.converged(warp, mask, "ldmatrix.sync.aligned") {
             return;
         }
-        let mut touched = Touched::new();
+        let mut touched = self.touched();
         touched.collective = true;
         let rows = self.matrix_rows(warp, matrix, &mut touched, "ldmatrix");
-        self.check_access(warp, &touched, shadow::Access::Collective, Order::default());
+        self.check_access(warp, touched, shadow::Access::Collective, Order::default());
         for (i, &reg) in matrix.regs.iter().enumerate() {
             let mut out: Row32 = [u32::MAX; LANES];
             if let Some(rows) = &rows {
-                let rows = &rows[8 * i..8 * i + 8];
-                let word = |row: usize, column: usize| {
-                    let at = rows[row] + 2 * column;
-                    u32::from(u16::from_le_bytes([self.shared[at], self.shared[at + 1]]))
-                };
+                let mut words = [[0u16; 8]; 8];
+                for (words, &row) in words.iter_mut().zip(&rows[8 * i..8 * i + 8]) {
+                    for (word, bytes) in words.iter_mut().zip(self.shared[row..row + 16].as_chunks().0) {
+                        *word = u16::from_le_bytes(*bytes);
+                    }
+                }
                 for (lane, value) in out.iter_mut().enumerate() {
                     let (r, c) = (lane / 4, lane % 4 * 2);
-                    *value = if matrix.transposed {
-                        word(c, r) | word(c + 1, r) << 16
-                    } else {
-                        word(r, c) | word(r, c + 1) << 16
+                    let [low, high] = match matrix.transposed {
+                        true => [words[c][r], words[c + 1][r]],
+                        false => [words[r][c], words[r][c + 1]],
                     };
+                    *value = u32::from(low) | u32::from(high) << 16;
                 }
             }
             warp.regs().set32(reg, FULL, &out);
@@ -224,7 +229,7 @@ impl<'a> Block<'a> {
         if !self.converged(warp, mask, "stmatrix.sync.aligned") {
             return;
         }
-        let mut touched = Touched::new();
+        let mut touched = self.touched();
         let Some(rows) = self.matrix_rows(warp, matrix, &mut touched, "stmatrix") else { return };
         for (i, &reg) in matrix.regs.iter().enumerate() {
             let row = *warp.regs().row32(reg, FULL);
@@ -237,7 +242,7 @@ impl<'a> Block<'a> {
                 }
             }
         }
-        self.check_access(warp, &touched, shadow::Access::Write, Order::default());
+        self.check_access(warp, touched, shadow::Access::Write, Order::default());
     }
 }
 

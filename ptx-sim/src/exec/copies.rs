@@ -46,7 +46,7 @@ impl<'a> Block<'a> {
             site: warp.site,
             landed: false,
         };
-        let (mut touched, mut sources) = (Touched::new(), Touched::new());
+        let (mut touched, mut sources) = (self.touched(), self.touched());
         for lane in lanes(mask) {
             let Some((_, at)) = self.place(warp, Space::Shared, to[lane], bytes, lane, "cp.async") else {
                 continue;
@@ -63,8 +63,8 @@ impl<'a> Block<'a> {
             copies.dst[lane] = offset as u32;
             touched.add(shared_cells(offset), bytes, lane, u64::MAX);
         }
-        self.check_access(warp, &sources, shadow::Access::Read, Order::default());
-        self.check_access(warp, &touched, shadow::Access::Copy, Order::default());
+        self.check_access(warp, sources, shadow::Access::Read, Order::default());
+        self.check_access(warp, touched, shadow::Access::Copy, Order::default());
         let eager = match self.context.options.completion {
             Completion::Eager => true,
             Completion::Late => false,
@@ -204,7 +204,10 @@ impl<'a> Block<'a> {
         });
         if let Some((lanes, site)) = left {
             let exit = std::mem::replace(&mut warp.site, site);
-            let message = format!("warp {} exits without having waited for this copy", warp.index);
+            let message = format!(
+                "warp {} exits without having waited for this copy: execute cp.async.wait_all before",
+                warp.index
+            );
             self.report(warp, Kind::UnwaitedCopies, lanes, None, message);
             warp.site = exit;
         }

@@ -21,14 +21,14 @@ use crate::{
 };
 
 const TOO_MANY: &str = "gets more arrivals than its phase expects, or one before the phase before is known \
-                        to be complete";
+                        to be complete: raise the count of mbarrier.init, or wait for the phase first";
 const TOO_MUCH: &str = "is owed more than the 2^20 - 1 bytes that it can count";
 const LATE: &str = "is waited for by a warp that is two phases behind: parities and states tell only the \
                     last phase from the one under way";
 
-const UNKNOWN: &str = "no warp waits until the mbarrier of this bulk copy has counted its bytes: the copy may \
+const UNKNOWN: &str = "no warp waits until the mbarrier of this TMA load has counted its bytes: the load may \
                        write shared memory later than all that the block does; wait for its phase \
-                       (mbarrier.try_wait), or do not copy";
+                       (mbarrier.try_wait), or do not load";
 const NO_STATE: &str = "is asked for the end of a phase that has not begun: wait with a state that \
                         mbarrier.arrive on it has returned";
 
@@ -38,8 +38,14 @@ impl<'a> Block<'a> {
             Mbar::Init { addr, count } => self.mbar_init(warp, addr, *count, mask),
             Mbar::Inval { addr } => {
                 for (lane, at) in self.mbar_addresses(warp, addr, mask) {
+                    self.guard(at, false);
                     match self.mbarriers.remove(&at) {
-                        None => self.mbar_error(warp, at, lane, "is invalidated, but was never initialised"),
+                        None => self.mbar_error(
+                            warp,
+                            at,
+                            lane,
+                            "is invalidated, but was never initialised: execute mbarrier.init first",
+                        ),
                         Some(bar) if bar.is_under_way() => {
                             let message = format!("is invalidated in the middle of a phase: {bar}");
                             self.mbar_error(warp, at, lane, &message);
@@ -157,12 +163,22 @@ impl<'a> Block<'a> {
     /// The object that a lane uses: one that is initialised, and known to be.
     pub(super) fn mbar_object(&mut self, warp: &Warp<'a>, at: u32, lane: usize) -> Option<&mut MBarrier> {
         let Some(bar) = self.mbarriers.get(&at) else {
-            self.mbar_error(warp, at, lane, "is used before mbarrier.init");
+            self.mbar_error(
+                warp,
+                at,
+                lane,
+                "is used before mbarrier.init: initialise it, and put a barrier behind that",
+            );
             return None;
         };
         let (by, when, _) = bar.init;
         if by != warp.index && self.clocks.known(warp.index, by) < when {
-            self.mbar_error(warp, at, lane, "is used with no barrier after mbarrier.init");
+            self.mbar_error(
+                warp,
+                at,
+                lane,
+                "is used with no barrier after mbarrier.init: put bar.sync between the two",
+            );
         }
         self.mbarriers.get_mut(&at)
     }
@@ -174,9 +190,10 @@ impl<'a> Block<'a> {
 
     fn mbar_init(&mut self, warp: &mut Warp<'a>, addr: &Addr, count: u32, mask: u32) {
         let counts = *warp.regs().row32(count, mask);
-        let mut touched = Touched::new();
+        let mut touched = self.touched();
         for (lane, at) in self.mbar_addresses(warp, addr, mask) {
             if self.mbarriers.remove(&at).is_some() {
+                self.guard(at, false);
                 self.mbar_error(warp, at, lane, "is initialised again without mbarrier.inval");
             }
             if counts[lane] == 0 || counts[lane] > MAX_COUNT {
@@ -185,7 +202,7 @@ impl<'a> Block<'a> {
             touched.add(shared_cells((at - SHARED_BASE) as usize), 8, lane, u64::MAX);
         }
         // The initialisation is an ordinary write: others need a barrier before they use the object.
-        self.check_access(warp, &touched, shadow::Access::Write, Order::default());
+        self.check_access(warp, touched, shadow::Access::Write, Order::default());
         let init = (warp.index, self.clocks.now(warp.index), warp.site);
         for (lane, at) in self.mbar_addresses(warp, addr, mask) {
             let expected = counts[lane].max(1);
@@ -193,6 +210,7 @@ impl<'a> Block<'a> {
             let bar =
                 MBarrier { number: self.initialised, init, expected, left: expected, ..MBarrier::default() };
             self.mbarriers.insert(at, bar);
+            self.guard(at, true);
         }
     }
 
@@ -328,20 +346,30 @@ impl<'a> Block<'a> {
         if self.mbarriers.is_empty() {
             return;
         }
-        let [first, last] = [self.mbarriers.keys().next(), self.mbarriers.keys().next_back()]
-            .map(|at| at.map_or(0, |at| u64::from(at - SHARED_BASE) / CELL as u64));
         for touch in touched.cells() {
             let Some(cell) = touch.cell.checked_sub(SHARED_CELLS) else { continue };
-            if !(first..=last).contains(&cell) {
+            let live = self.guarded[cell as usize] & touch.mask;
+            if live == 0 {
                 continue;
             }
-            for half in 0..2u32 {
+            for half in (0..2).filter(|half| live >> (8 * half) & 0xff != 0) {
                 let at = cell as u32 * CELL as u32 + SHARED_BASE + 8 * half;
-                if touch.mask >> (8 * half) & 0xff != 0 && self.mbarriers.contains_key(&at) {
-                    let lane = touch.lanes.trailing_zeros() as usize % LANES;
-                    self.mbar_error(warp, at, lane, "is overwritten or read as ordinary memory");
-                }
+                let lane = touch.lanes.trailing_zeros() as usize % LANES;
+                self.mbar_error(
+                    warp,
+                    at,
+                    lane,
+                    "is overwritten or read as ordinary memory: keep other data apart, or invalidate it",
+                );
             }
         }
+    }
+
+    /// The bytes of the mbarrier at `at` are those of a live one from now on, or no longer.
+    fn guard(&mut self, at: u32, live: bool) {
+        let offset = (at - SHARED_BASE) as usize;
+        let bytes = 0xff << (offset % CELL);
+        let cell = &mut self.guarded[offset / CELL];
+        *cell = if live { *cell | bytes } else { *cell & !bytes };
     }
 }

@@ -233,7 +233,7 @@ impl<'a> Block<'a> {
         let addresses = self.addresses(warp, &access.addr, mask);
         let (bytes, n) = (access.bytes as usize, access.slots.len());
         let mut values = [[0u64; LANES]; 8];
-        let mut touched = Touched::new();
+        let mut touched = self.touched();
         let mut data = [0u8; 64];
         for lane in lanes(mask) {
             let data = &mut data[..bytes * n];
@@ -250,7 +250,7 @@ impl<'a> Block<'a> {
             }
         }
         let kind = if access.read_only { shadow::Access::ReadOnly } else { shadow::Access::Read };
-        self.check_access(warp, &touched, kind, access.order);
+        self.check_access(warp, touched, kind, access.order);
         for lane in lanes(mask) {
             self.speak(warp, (access.space, addresses[lane]), Touches::Read, access.order);
         }
@@ -266,7 +266,7 @@ impl<'a> Block<'a> {
         for (slot, values) in access.slots.iter().zip(&mut values) {
             *values = get_slot(warp, *slot, mask);
         }
-        let mut touched = Touched::new();
+        let mut touched = self.touched();
         let mut data = [0u8; 64];
         for lane in lanes(mask) {
             for (value, out) in values.iter().zip(data.chunks_exact_mut(bytes)).take(n) {
@@ -275,7 +275,7 @@ impl<'a> Block<'a> {
             let one = LaneAccess { space: access.space, at: addresses[lane], lane };
             self.write_lane(warp, one, &data[..bytes * n], &mut touched);
         }
-        self.check_access(warp, &touched, shadow::Access::Write, access.order);
+        self.check_access(warp, touched, shadow::Access::Write, access.order);
         for lane in lanes(mask) {
             self.speak(warp, (access.space, addresses[lane]), Touches::Write, access.order);
         }

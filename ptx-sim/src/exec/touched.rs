@@ -27,31 +27,41 @@ const UNTOUCHED: Touch = Touch { cell: 0, mask: 0, changed: 0, lanes: 0, words: 
 
 /// Cells that one instruction touches, merged over neighbouring lanes.
 pub(super) struct Touched {
-    cells: [Touch; 2 * LANES],
-    n: usize,
+    /// At most [`MOST`].
+    cells: Vec<Touch>,
     /// By one instruction of the whole warp.
     pub collective: bool,
 }
 
+/// Two cells a lane.
+const MOST: usize = 2 * LANES;
+
 impl Touched {
-    pub fn new() -> Touched {
-        Touched { cells: [UNTOUCHED; 2 * LANES], n: 0, collective: false }
+    /// In the room of an earlier one, if there is one.
+    pub fn new(room: Option<Vec<Touch>>) -> Touched {
+        let mut cells = room.unwrap_or_else(|| Vec::with_capacity(MOST));
+        cells.clear();
+        Touched { cells, collective: false }
+    }
+
+    /// Room for another one.
+    pub fn room(self) -> Vec<Touch> {
+        self.cells
     }
 
     pub fn cells(&self) -> &[Touch] {
-        &self.cells[..self.n]
+        &self.cells
     }
 
     /// Adds `bytes` bytes at `address`, at most two cells; the access changes the bytes in `changed`.
     pub fn add(&mut self, address: u64, bytes: usize, lane: usize, changed: u64) {
         let cell = address / CELL as u64;
-        let fresh = self.n == 0 || self.cells[self.n - 1].cell != cell;
-        // The most frequent case in fast kernels.
-        if bytes == CELL && address.is_multiple_of(CELL as u64) && fresh && self.n < self.cells.len() {
+        let fresh = self.cells.last().is_none_or(|last| last.cell != cell);
+        // Most of what fast kernels do.
+        if bytes == CELL && address.is_multiple_of(CELL as u64) && fresh && self.cells.len() < MOST {
             let words = [if self.collective { SEVERAL } else { lane as u8 }; 4];
             let (mask, changed, lanes) = (u16::MAX, changed as u16, 1 << lane);
-            self.cells[self.n] = Touch { cell, mask, changed, lanes, words, clash: false };
-            self.n += 1;
+            self.cells.push(Touch { cell, mask, changed, lanes, words, clash: false });
             return;
         }
         let (mut at, last) = (address, address + bytes as u64);
@@ -62,14 +72,13 @@ impl Touched {
             let mask = ((1u32 << to) - (1u32 << from)) as u16;
             let changed = ((changed >> (at - address)) << from) as u16 & mask;
             at = end;
-            if self.n == 0 || self.cells[self.n - 1].cell != cell {
-                if self.n == self.cells.len() {
+            if self.cells.last().is_none_or(|last| last.cell != cell) {
+                if self.cells.len() == MOST {
                     return;
                 }
-                self.cells[self.n] = Touch { cell, ..UNTOUCHED };
-                self.n += 1;
+                self.cells.push(Touch { cell, ..UNTOUCHED });
             }
-            let touch = &mut self.cells[self.n - 1];
+            let Some(touch) = self.cells.last_mut() else { return };
             for (word, owner) in touch.words.iter_mut().enumerate().take(to.div_ceil(4)).skip(from / 4) {
                 let earlier = touch.mask >> (4 * word) & 15 != 0;
                 let whole = from <= 4 * word && to >= 4 * word + 4;

@@ -3,7 +3,10 @@
 
 mod tile;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
 
 use tile::Tile;
 
@@ -11,7 +14,6 @@ use super::{
     Block,
     check::Engine,
     memory::shared_cells,
-    touched::Touched,
     warp::{Flying, Status, Warp},
     warpgroup::{Came, MEMBERS, Step},
 };
@@ -51,8 +53,8 @@ struct Issued<'a> {
     tile: usize,
     accumulates: bool,
     /// Offsets in shared memory of the chunks of A, where it is there, and of B.
-    a: Vec<usize>,
-    b: Vec<usize>,
+    a: Arc<[usize]>,
+    b: Arc<[usize]>,
 }
 
 impl<'a> Block<'a> {
@@ -247,31 +249,42 @@ impl<'a> Block<'a> {
         bits: u64,
         extent: usize,
         step: &Step,
-    ) -> Vec<usize> {
-        let Operand::Shared { across, .. } = *operand else { return Vec::new() };
+    ) -> Arc<[usize]> {
+        let Operand::Shared { across, .. } = *operand else { return Arc::default() };
+        let Some(chunks) = self.chunks(warp, (bits, extent, across)) else { return Arc::default() };
+        let agent = self.agents.tensor(warp.index / MEMBERS);
+        let clock = self.clocks.now(agent);
+        let engine = Engine { agent, clock, row: &step.row, others: None, proxy: Some(&step.proxy) };
+        for chunks in chunks.chunks(2 * LANES) {
+            let mut touched = self.touched();
+            touched.collective = true;
+            chunks.iter().for_each(|&at| touched.add(shared_cells(at), CELL, 0, 0));
+            self.check_engine(warp, Some(engine), touched, Access::Collective, Order::default());
+        }
+        chunks
+    }
+
+    /// Where the chunks are that a descriptor names: a kernel has few, and takes each again and again.
+    fn chunks(&mut self, warp: &Warp<'a>, key: (u64, usize, bool)) -> Option<Arc<[usize]>> {
+        if let Some(known) = self.operands.get(&key) {
+            return Some(Arc::clone(known));
+        }
+        let (bits, extent, across) = key;
         let chunks = match Descriptor::decode(bits, extent, across) {
             Ok(descriptor) => descriptor.chunks(extent, across),
             Err(message) => {
                 self.report(warp, Kind::Wgmma, FULL, None, message);
-                return Vec::new();
+                return None;
             }
         };
         let outside = |&&at: &&u32| self.shared_offset(at.into(), CELL).is_none();
         if let Some(&at) = chunks.iter().find(outside) {
             self.fault(warp, Space::Shared, at.into(), CELL, 0, "operand of wgmma");
-            return Vec::new();
+            return None;
         }
-        let chunks: Vec<usize> = chunks.into_iter().map(|at| (at - SHARED_BASE) as usize).collect();
-        let agent = self.agents.tensor(warp.index / MEMBERS);
-        let clock = self.clocks.now(agent);
-        let engine = Engine { agent, clock, row: &step.row, others: None, proxy: Some(&step.proxy) };
-        for chunks in chunks.chunks(2 * LANES) {
-            let mut touched = Touched::new();
-            touched.collective = true;
-            chunks.iter().for_each(|&at| touched.add(shared_cells(at), CELL, 0, 0));
-            self.check_engine(warp, Some(engine), &touched, Access::Collective, Order::default());
-        }
-        chunks
+        let chunks: Arc<[usize]> = chunks.into_iter().map(|at| (at - SHARED_BASE) as usize).collect();
+        self.operands.insert(key, Arc::clone(&chunks));
+        Some(chunks)
     }
 
     /// Executes the groups up to number `target`. `running` is the warp that is being executed.

@@ -174,7 +174,7 @@ impl<'a> Block<'a> {
             self.report(warp, Kind::Misaligned, 1 << lane, Some(address), message);
         }
         let mut bytes = [0; 128];
-        let mut unchecked = Touched::new();
+        let mut unchecked = self.touched();
         for (part, out) in bytes.chunks_exact_mut(64).enumerate() {
             let access = LaneAccess { space: Space::Generic, at: at.wrapping_add(64 * part as u64), lane };
             if aligned && !self.read_lane(warp, access, out, &mut unchecked) {

@@ -23,9 +23,9 @@ impl<'a> Block<'a> {
         let used = (0..copy.rows.len()).filter(|&at| copy.rows[at].bytes > 0);
         let offsets: Vec<usize> = used.flat_map(|at| copy.row_chunks(at)).collect();
         for offsets in offsets.chunks(2 * LANES) {
-            let mut touched = Touched::new();
+            let mut touched = self.touched();
             offsets.iter().for_each(|&at| touched.add(shared_cells(at), CELL, copy.lane, 0));
-            self.check_engine(warp, Some(engine), &touched, Access::Collective, Order::default());
+            self.check_engine(warp, Some(engine), touched, Access::Collective, Order::default());
         }
         self.clocks.tick(agent, warp.site);
         // The warp's later accesses are not ordered before the store.
@@ -85,9 +85,9 @@ impl<'a> Block<'a> {
             None => (Access::Write, Order::default()),
         };
         for parts in parts.chunks(2 * LANES) {
-            let mut touched = Touched::new();
+            let mut touched = self.touched();
             parts.iter().for_each(|&(at, bytes, changed)| touched.add(at, bytes, copy.lane, changed));
-            self.check_engine(warp, Some(engine), &touched, access, order);
+            self.check_engine(warp, Some(engine), touched, access, order);
         }
         self.moved = true;
         warp.site = here;
@@ -121,7 +121,11 @@ impl<'a> Block<'a> {
         let mut stores = std::mem::take(&mut warp.stores);
         for store in stores.iter_mut().filter(|store| mask >> store.copy.lane & 1 != 0) {
             let exit = std::mem::replace(&mut warp.site, store.copy.site);
-            let message = format!("warp {} exits without having waited for this store", warp.index);
+            let message = format!(
+                "warp {} exits without having waited for this store: execute \
+                 cp.async.bulk.wait_group.read before",
+                warp.index
+            );
             self.report(warp, Kind::UnwaitedCopies, 1 << store.copy.lane, None, message);
             warp.site = exit;
             self.land_store(warp, store);
