@@ -72,6 +72,7 @@ mod append;
 mod attention;
 mod cache;
 mod candle;
+mod front;
 mod memory;
 mod merge;
 mod plans;
@@ -80,6 +81,7 @@ mod tensor;
 
 pub use attention::Inputs;
 pub use cache::{Cache, Pages, PagesMut, Scale};
+pub use front::FlashAttention;
 pub use memory::{Element, Integers, Memory, MemoryMut, Number, PerHead, SlotNumber, unsigned};
 pub use merge::State;
 pub use scratch::ScratchMemory;
