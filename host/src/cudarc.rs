@@ -44,7 +44,8 @@
 //! # use half::bf16;
 //! # use std::sync::Arc;
 //! # fn step(
-//! #     attention: &FlashAttention, stream: &Arc<CudaStream>, scratch: &mut ScratchMemory, q: CudaSlice<bf16>,
+//! #     attention: &FlashAttention, stream: &Arc<CudaStream>, scratch: &mut ScratchMemory,
+//! #     q: CudaSlice<bf16>,
 //! #     kv: CudaSlice<bf16>, mut keys: CudaSlice<bf16>, mut values: CudaSlice<bf16>,
 //! #     slots: CudaSlice<i64>, table: CudaSlice<u32>, lengths: CudaSlice<u32>,
 //! # ) -> Result<CudaSlice<bf16>, ferroflash::Error> {
@@ -71,6 +72,7 @@ mod append;
 mod attention;
 mod cache;
 mod candle;
+mod front;
 mod memory;
 mod merge;
 mod plans;
@@ -79,6 +81,7 @@ mod tensor;
 
 pub use attention::Inputs;
 pub use cache::{Cache, Pages, PagesMut, Scale};
+pub use front::FlashAttention;
 pub use memory::{Element, Integers, Memory, MemoryMut, Number, PerHead, SlotNumber, unsigned};
 pub use merge::State;
 pub use scratch::ScratchMemory;

@@ -166,7 +166,7 @@ impl Problem {
         Window { shift, left, right }
     }
 
-    /// Whether each sequence's last query aligns with its last key, or alignment does not matter.
+    /// Whether the alignment is bottom-right, or equal to it for this mask and these lengths.
     pub(crate) fn is_bottom_right(&self) -> bool {
         let sees_all = self.sides() == (Window::UNBOUNDED, Window::UNBOUNDED) && !self.alibi;
         self.alignment == Alignment::BottomRight || self.seqlen_q == self.seqlen_k || sees_all

@@ -32,7 +32,7 @@ impl Query<'_> {
     /// Checks that a kernel accepts the tensors.
     ///
     /// # Errors
-    /// The reason why it does not.
+    /// The reason why the kernel does not accept the tensors.
     fn takes(&self, kernel: &AttnInfo) -> Result<(), &'static str> {
         self.tensors.map_or(Ok(()), |r| lower::takes(r, kernel))
     }

@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
-/// Scratch memory by the addresses of its streams. Memory that is allocated holds its stream, so that no other
+/// Scratch memory by the addresses of its streams. Allocated memory holds its stream, so that no other
 /// stream gets this address.
 type Scratches = HashMap<usize, Arc<Mutex<ScratchMemory>>>;
 

@@ -15,7 +15,7 @@ use ferroflash::cudarc::{
 use half::{bf16, f16};
 use std::sync::Arc;
 
-/// Computes attention with sinks, `[heads]`, or without. Kernels add the sinks where the library supports that;
+/// Computes attention with sinks, `[heads]`, or without. Kernels add the sinks if the library supports that;
 /// elsewhere a merge adds them.
 pub(crate) fn compute<T: Element, C: Number>(
     here: &Here,

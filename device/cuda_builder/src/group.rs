@@ -15,7 +15,7 @@ use crate::{Contract, Error, stamp};
 /// Number of entries that take as long as `core`, which every compiler compiles for itself.
 const WORTH_A_COMPILER: usize = 4;
 
-/// Maximum of entries per run of a compiler. Its modules enter the cache when it ends: an interrupted build
+/// The most entries of one run of a compiler. Its modules are kept when it ends: a build that is stopped
 /// loses little, and progress has steps.
 const BATCH: usize = 24;
 

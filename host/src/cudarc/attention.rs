@@ -1,6 +1,9 @@
 //! Attention on cudarc's slices: the request, and the functions that launch it.
-use super::memory::{Integers, Memory, PerHead, Taken};
-use super::{Cache, Element, FlashAttention, MemoryMut, Number, ScratchMemory, Tensor, TensorMut, refused};
+use super::cache::Cache;
+use super::front::{FlashAttention, refused};
+use super::memory::{Element, Integers, Memory, MemoryMut, Number, PerHead, Taken};
+use super::scratch::ScratchMemory;
+use super::tensor::{Tensor, TensorMut};
 use crate::request::{
     AlibiSlopes, Alignment, AttentionRequest, KeysValues, LseView, Mask, Queries, Scores, Scratch, Sinks,
     Splits, VarlenKeys, VarlenQueries,

@@ -1,6 +1,10 @@
 //! candle-flash-attn's functions: its names, and its arguments in its order, after a stream.
-use super::memory::{Integers, Memory, PerHead};
-use super::{Cache, Element, FlashAttention, Inputs, Number, ScratchMemory, Tensor};
+use super::attention::Inputs;
+use super::cache::Cache;
+use super::front::FlashAttention;
+use super::memory::{Element, Integers, Memory, Number, PerHead};
+use super::scratch::ScratchMemory;
+use super::tensor::Tensor;
 use crate::Error;
 use crate::request::Mask;
 use ::cudarc::driver::{CudaSlice, CudaStream};

@@ -1,7 +1,8 @@
 //! Merge of partial attention states in cudarc's slices.
 use super::attention::lse;
-use super::memory::{Memory, Taken};
-use super::{Element, FlashAttention, MemoryMut, Number, Tensor, TensorMut};
+use super::front::FlashAttention;
+use super::memory::{Element, Memory, MemoryMut, Number, Taken};
+use super::tensor::{Tensor, TensorMut};
 use crate::Error;
 use crate::request::{self, LseUnit, LseView, Merge, Sinks, TensorView};
 use ::cudarc::driver::CudaStream;

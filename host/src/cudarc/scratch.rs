@@ -1,5 +1,6 @@
 //! Memory that launches use beside their tensors.
-use super::{FlashAttention, memory::Taken, refused};
+use super::front::{FlashAttention, refused};
+use super::memory::Taken;
 use crate::Error;
 use crate::plan::ScratchBytes;
 use crate::request::{Counters, Scratch, Workspace};

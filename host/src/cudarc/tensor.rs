@@ -1,5 +1,5 @@
 //! Tensors in cudarc's slices.
-use super::{Memory, MemoryMut, Number, memory::Taken};
+use super::memory::{Memory, MemoryMut, Number, Taken};
 use crate::Error;
 use crate::request::TensorView;
 

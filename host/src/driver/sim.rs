@@ -15,8 +15,9 @@ use std::time::{Duration, Instant};
 ///
 /// ```
 /// # fn main() -> Result<(), ferroflash::Error> {
-/// use ferroflash::driver::Harness;
-/// use ferroflash::{Attention, DType, Driver, Forward, SimDriver, TensorView};
+/// use ferroflash::driver::{Harness, SimDriver};
+/// use ferroflash::request::{AttentionRequest, TensorView};
+/// use ferroflash::{Attention, DType};
 ///
 /// let attention = Attention::new(SimDriver::new("h200")?);
 /// let (card, shape) = (attention.driver(), [1, 2, 1, 64]); // batch, seqlen, heads, head_dim
@@ -25,10 +26,10 @@ use std::time::{Duration, Instant};
 ///     card.upload(tensor, &[0x00, 0x3c].repeat(2 * 64))?; // 1.0
 /// }
 /// let view = |buffer| TensorView::bshd(card.address(buffer), 2 * 64, DType::F16, shape);
-/// let forward = Forward::new(view(&q), view(&k), view(&v), view(&o));
-/// let (plan, stream) = (attention.plan(&forward)?, card.stream()?);
+/// let request = AttentionRequest::dense(view(&q), view(&k), view(&v), view(&o));
+/// let (plan, stream) = (attention.plan(&request)?, card.stream()?);
 /// // SAFETY: the buffers are as large as their views say, and nothing else uses them.
-/// unsafe { attention.launch(&plan, &forward, &stream)? };
+/// unsafe { attention.launch(&plan, &request, &stream)? };
 /// card.synchronize(&stream)?; // fails if a checker found something
 /// let mut ones = [0; 2 * 64 * 2];
 /// card.download(&o, &mut ones)?;

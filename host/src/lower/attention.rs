@@ -14,10 +14,10 @@ use spec::{
     SplitParams, TensorMap, VarlenParams, Window,
 };
 
-/// Checks that a kernel that solves a valid request's problem accepts its tensors.
+/// Checks that a kernel that solves the problem of a valid request accepts its tensors.
 ///
 /// # Errors
-/// The reason why it does not.
+/// The reason why the kernel does not accept the tensors.
 pub(crate) fn takes(r: &AttentionRequest<'_>, kernel: &AttnInfo) -> Result<(), &'static str> {
     match (&r.kv, kernel.schedule) {
         (KeysValues::Tensors { k, v }, Order::Transposed) => dense_cache(k, v).map(|_| ()),
@@ -161,7 +161,7 @@ impl Lowering<'_> {
         Launch::with_maps(place, grid, &params, maps)
     }
 
-    /// Decode: few queries on many keys.
+    /// Decode: few queries on a KV cache, or on keys and values in tensors.
     fn decode(&self, decode: &Decode, cache: Cache, lengths: Integers, scales: [PerHead; 2]) -> Launch {
         let (r, p) = (self.r, &self.p);
         let (scale_log2, softcap) = p.base_two();

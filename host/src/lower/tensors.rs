@@ -48,7 +48,7 @@ fn per_head(base: u64, strides: [i64; 2]) -> PerHead {
     PerHead { base, sequence_bytes, head_bytes, value: 0.0, reserved: 0 }
 }
 
-/// Pages with scales of 1.
+/// No scale.
 pub(super) const UNSCALED: PerHead =
     PerHead { base: 0, sequence_bytes: 0, head_bytes: 0, value: 1.0, reserved: 0 };
 

@@ -10,8 +10,7 @@ use spec::{DECODES, Keys, MAX_SEQUENCES, PageKind};
 /// Pages of any size.
 const ANY_PAGES: Keys = Keys::Cache(PageKind::Rows);
 
-/// Whether decode kernels support the problem: few rows, equal query counts, no slopes; on tensors also
-/// bottom-right alignment.
+/// Whether decode kernels support the problem: few rows, equal query counts, no slopes, bottom-right.
 pub(super) fn takes(p: &Problem) -> bool {
     let counted = p.batch <= MAX_SEQUENCES as usize && p.batch.saturating_mul(p.seqlen_k) < 1 << 31;
     (p.cache.is_some() || counted && p.is_bottom_right()) && DECODES.iter().any(|entry| solves(entry, p))
