@@ -138,7 +138,7 @@ pub(super) struct KernelOptions {
 }
 
 impl KernelOptions {
-    /// The kernels that are asked for, of all families.
+    /// The requested kernels, of all families.
     ///
     /// # Errors
     /// A name that none of them has.

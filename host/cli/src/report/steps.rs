@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Most of the time that verification may take, in parts of all.
+/// Maximum share of the time for verification.
 const VERIFYING: f64 = 0.3;
 /// Permitted excess of a step's time, and the time for the page after the last step.
 const SLACK: Duration = Duration::from_secs(20);
@@ -109,7 +109,7 @@ impl Steps<'_> {
         self.limit.saturating_sub(self.start.elapsed()).saturating_sub(SLACK)
     }
 
-    /// The report of one step; why there is none is `missing`.
+    /// The report of one step; without a report, `missing` gets the reason.
     fn step(
         &self,
         name: &str,
