@@ -33,36 +33,36 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Bring what is missing: the device compiler, ptxas, nvdisasm, cuobjdump
+    /// Install missing tools: the device compiler, ptxas, nvdisasm, cuobjdump
     Setup,
-    /// Compile the kernels to PTX and hold them against the rules (no spill in a loop, no local depot, ...)
+    /// Compile the kernels to PTX and check the rules (no spill in a loop, no local depot, ...)
     BuildPtx {
         #[command(flatten)]
         build: kernels::Build,
-        /// Compare the entries with the PTX files of this folder, line numbers and comments apart, instead of
-        /// with the rules; fails where one is different
+        /// Compare the entries with the PTX files of this folder instead of checking the rules. Line numbers
+        /// and comments do not count. Fails if an entry differs
         #[arg(long, value_name = "FOLDER")]
         against: Option<PathBuf>,
     },
-    /// Show what every entry costs on sm_80, sm_89 and sm_90: registers, spills, shared memory, occupancy,
+    /// Print every entry's resources on sm_80, sm_89 and sm_90: registers, spills, shared memory, occupancy,
     /// instructions
     PtxStats(stats::Stats),
-    /// Bring what is missing, then run the tests, on a sample of the kernels that stands for all
+    /// Install missing tools, then run the tests on a sample of the kernels that covers every family
     Test(test::Test),
-    /// Break every kernel in every way, and count what the simulator and the results notice: for days, where
-    /// `--entry` or `--sample` does not say less (`cargo xtask mutate -- --help`)
+    /// Mutate every kernel in every way, and count the mutants that the simulator or the results detect.
+    /// Takes days unless `--entry` or `--sample` limits it (`cargo xtask mutate -- --help`)
     Mutate {
         /// Passed on to `ferroflash-mutants`
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Solve random problems in the simulator, by a seed that nobody has used (`cargo xtask fuzz -- --help`)
+    /// Solve random problems in the simulator, with a new seed (`cargo xtask fuzz -- --help`)
     Fuzz {
         /// Passed on to `ferroflash fuzz`
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Bring what is missing, build, and compute attention on a small real input
+    /// Install missing tools, build, and compute attention on a small real input
     Demo {
         /// Passed on to `ferroflash demo`
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -70,20 +70,20 @@ enum Task {
     },
     /// Check everything: tidy, fmt, kernels, clippy, docs, tests, packages
     Ci,
-    /// Package every published crate, kernels inside, and build it from the package
+    /// Package every published crate with its kernels, and build it from the package
     Package,
-    /// Gather in ./gpu-pack what a GPU machine without Rust needs
+    /// Collect everything that a GPU machine without Rust needs in ./gpu-pack
     GpuPack,
-    /// What stands on candle, in candle/: a workspace of its own, whose build runs nvcc
+    /// Build or test the workspace candle/. Its build runs nvcc
     Candle {
         #[command(subcommand)]
         task: candle::Task,
     },
-    /// Take today's figures over as the golden ones (tests/golden)
+    /// Write today's figures to the golden files (tests/golden)
     Bless,
-    /// Gather docs/evidence/** into one page that needs no GPU and no network, and its data as JSON
+    /// Collect docs/evidence/** into one page that needs neither GPU nor network, and write its data as JSON
     Evidence(evidence::Evidence),
-    /// Check the invariants of ARCHITECTURE.md that can be read off the text
+    /// Check the invariants of ARCHITECTURE.md that the text shows
     Tidy,
     /// Assemble the kernels to machine code for sm_80, sm_86, sm_89, sm_90 and sm_90a
     BuildCubin {

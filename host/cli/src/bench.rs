@@ -98,7 +98,7 @@ pub(super) struct Args {
     device: DeviceOptions,
 }
 
-/// What was measured.
+/// The measurements.
 #[derive(Serialize)]
 struct Report {
     version: &'static str,
@@ -142,7 +142,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let in_time = || !ended::asked() && budget.is_none_or(|budget| start.elapsed() < budget);
     let overhead = job::rounds(&attention, &mut jobs, args.rounds, &in_time, &watch, console);
     let Measured { rows, left_out, failed, result } = Measured::of(&jobs);
-    // What was measured is reported, whatever becomes of it then.
+    // Reports the measurements first; the comparison may fail afterwards.
     let against = before.map(|before| against::compare(&before, &device, &rows)).transpose();
     let (against, compared) = match against {
         Ok(against) => (against, Ok(())),

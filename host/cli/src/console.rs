@@ -1,4 +1,4 @@
-//! What a command prints, and where.
+//! The output of commands.
 use super::error::Error;
 use super::progress::Progress;
 use serde::Serialize;
@@ -19,7 +19,7 @@ pub(super) struct Console {
     ptx_dir: Option<PathBuf>,
 }
 
-/// A report with what the command failed of, in one object.
+/// A report and the command's error, in one object.
 #[derive(Serialize)]
 struct Document<'r, R> {
     #[serde(flatten)]
@@ -101,7 +101,7 @@ impl Console {
 
     /// Says something that is not part of the report.
     pub(super) fn note(&self, text: impl Display) {
-        // Where that cannot be printed there is nobody to tell.
+        // If this fails too, no output is left to report it.
         let _ = writeln!(io::stderr(), "{text}");
     }
 
@@ -116,7 +116,7 @@ impl Console {
     }
 }
 
-/// What a verdict says of kernels that were not looked at, where there are some: whether each was skipped.
+/// The verdict's text about skipped kernels, if any; `kernels` says whether each was skipped.
 pub(super) fn skipped(kernels: impl Iterator<Item = bool>) -> String {
     match kernels.filter(|skipped| *skipped).count() {
         0 => String::new(),

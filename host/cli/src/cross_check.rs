@@ -68,7 +68,7 @@ struct Report {
 #[derive(Serialize)]
 struct Family {
     name: &'static str,
-    /// Those that ran, and those that no device here runs.
+    /// Kernels that ran.
     kernels: usize,
     skipped: usize,
     cases: usize,
@@ -101,7 +101,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         }
         DeviceKind::Sim => {
             let profile = args.kernels.device.profile();
-            // As those it is held against: a thread that waits for its blocks would take up another kernel.
+            // Like the other side: a thread that waits for its blocks would otherwise start another kernel.
             let parallel = subjects.len() == 1;
             let options = Options { mma: arithmetic(profile), parallel, ..Options::default() };
             agree(&Attention::new(SimDriver::with_options(profile, options)?), &subjects, &args, console)

@@ -1,4 +1,4 @@
-//! What attention is computed on: a GPU, the simulator, or the CPU.
+//! The device that computes attention: a GPU, the simulator, or the CPU.
 use super::console::Console;
 use super::error::Error;
 use super::options::{DeviceKind, DeviceOptions};
@@ -41,7 +41,7 @@ pub(super) trait Runner {
     fn capabilities(&self) -> &Capabilities;
     /// Runs every round of a problem of any family.
     fn run(&self, work: &dyn Work, config: Option<&str>) -> Result<Vec<Written>, ferroflash::Error>;
-    /// The same by one launch that is captured as a graph and enqueued for each round.
+    /// Runs one launch that is captured as a graph, and enqueues it for each round.
     fn replay(&self, work: &dyn Work, config: Option<&str>) -> Result<Vec<Written>, ferroflash::Error>;
     /// Runs one attention, and says what it took.
     fn run_timed(&self, memory: &Memory, config: Option<&str>) -> Result<(Outcome, Took), ferroflash::Error>;
@@ -55,7 +55,7 @@ pub(super) trait Runner {
     fn fuzz_other(&self, other: &Other) -> Result<Findings, ferroflash::Error>;
     /// Device memory in use, in bytes, where the driver knows.
     fn memory_in_use(&self) -> Result<Option<u64>, ferroflash::Error>;
-    /// What measures the device time of so many launches of a kernel on one problem, one after the other.
+    /// A stopwatch for the device time of consecutive launches of one kernel on one problem.
     fn stopwatch<'a>(&'a self, memory: &'a Memory) -> Result<Box<Stopwatch<'a>>, ferroflash::Error>;
 }
 
@@ -125,7 +125,7 @@ impl Device {
         }
     }
 
-    /// A GPU of this machine, with what was measured on it.
+    /// A GPU of this machine, with its measurements.
     ///
     /// # Errors
     /// [`Error::NoDevice`] where there is none; the tuning file's own, with a GPU and without.
@@ -137,14 +137,14 @@ impl Device {
         Ok(Device::Kernels { runner, name, is_simulated: false })
     }
 
-    /// The same as the planner's own table sees it.
+    /// A GPU of this machine, without measurements.
     pub(super) fn untuned_gpu(ordinal: u32) -> Result<Self, Error> {
         let driver = open_cuda(ordinal)?;
         let name = driver.capabilities().name.to_string();
         Ok(Device::Kernels { runner: Box::new(Attention::new(driver)), name, is_simulated: false })
     }
 
-    /// The simulator as a card of `Capabilities::PROFILES`, with what was measured on that card.
+    /// The simulator of a card of `Capabilities::PROFILES`, with that card's measurements.
     fn simulator(profile: &str, console: &Console) -> Result<Self, Error> {
         let (tuning, driver) = (tuning(console)?, ferroflash::driver::SimDriver::new(profile)?);
         let name = driver.capabilities().name.to_string();
@@ -157,7 +157,7 @@ impl Device {
         matches!(self, Device::Kernels { is_simulated: true, .. })
     }
 
-    /// What runs kernels, if this does.
+    /// The runner of kernels, if the device has one.
     pub(super) fn runner(&self) -> Option<&dyn Runner> {
         match self {
             Device::Kernels { runner, .. } => Some(runner.as_ref()),
@@ -165,7 +165,7 @@ impl Device {
         }
     }
 
-    /// What runs the kernels of a command that needs some.
+    /// The runner of kernels, for a command that needs one.
     ///
     /// # Errors
     /// [`Error::Invalid`]: this is the CPU.
@@ -181,7 +181,7 @@ impl Device {
     /// did not is refused.
     ///
     /// # Errors
-    /// [`Error::Invalid`] on a simulator that nobody asked for.
+    /// [`Error::Invalid`] on the simulator, if the caller did not name it.
     pub(super) fn affords(
         &self,
         launches: usize,
@@ -243,7 +243,7 @@ impl Device {
     }
 }
 
-/// What `ferroflash sweep` measured.
+/// The measurements of `ferroflash sweep`.
 fn tuning(console: &Console) -> Result<Tuning, Error> {
     let tuning = Tuning::from_environment()?;
     if let Some(entry) = tuning.outdated().next() {

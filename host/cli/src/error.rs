@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::process::ExitCode;
 use thiserror::Error;
 
-/// Why a command failed: one line that says what is wrong and what would be right.
+/// The error of a command: one line with the problem and the remedy.
 #[derive(Debug, Error)]
 pub(super) enum Error {
     /// A result is wrong.
@@ -36,7 +36,7 @@ impl Error {
         }
     }
 
-    /// The same for the process.
+    /// The exit code for the process.
     pub(super) fn exit_code(&self) -> ExitCode {
         self.code().into()
     }

@@ -30,7 +30,7 @@ pub(super) struct Elements {
 }
 
 impl Elements {
-    /// Those of 16 bits.
+    /// The elements as 16-bit words.
     pub(super) fn halves(&self) -> Vec<u16> {
         self.bytes.as_chunks().0.iter().map(|b| u16::from_le_bytes(*b)).collect()
     }
@@ -60,7 +60,7 @@ impl<'a> File<'a> {
         Ok(file)
     }
 
-    /// What is wrong with it.
+    /// The error.
     pub(super) fn invalid(&self, what: impl std::fmt::Display) -> Error {
         Error::Invalid(format!("{}: {what}", self.path.display()))
     }
@@ -144,8 +144,7 @@ impl<'a> File<'a> {
         }
     }
 
-    /// One f32 for each of so many heads; with `shared` also one for all of them. None where there is no such
-    /// tensor.
+    /// One f32 per head; with `shared`, one for all heads is also valid. `None` without such a tensor.
     pub(super) fn per_head(&self, name: &str, heads: usize, shared: bool) -> Result<Option<Vec<f32>>, Error> {
         if !self.has(name) {
             return Ok(None);
@@ -195,7 +194,7 @@ fn read(path: &Path) -> std::io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Where the packed sequences of a file begin, in so many rows of Q and of K.
+/// The varlen offsets of a file, for this number of rows of Q and of K.
 pub(super) fn read_sequences(file: &File<'_>, rows: [usize; 2]) -> Result<Sequences, Error> {
     let starts = [file.list("cu_seqlens_q")?, file.list("cu_seqlens_k")?];
     let used = file.has("seqused_k").then(|| file.list("seqused_k")).transpose()?;
@@ -246,7 +245,7 @@ pub(super) fn read_qkv(file: &File<'_>) -> Result<[Stored; 3], Error> {
     Ok([read("q")?, read("k")?, read("v")?])
 }
 
-/// Writes `o`, shaped like the queries, and `lse`: f32, of a shape of its own.
+/// Writes `o` with the queries' shape, and `lse` as f32 with its own shape.
 pub(super) fn write_results(
     path: &Path,
     (dtype, shape): (DType, &[usize]),

@@ -65,19 +65,19 @@ struct Report {
     seconds: f64,
     /// Valid problems of attention, each compared with the reference.
     solved: u64,
-    /// The same of other families, each several launches of one plan.
+    /// Cases of other families, each with several launches of one plan.
     others: BTreeMap<&'static str, u64>,
-    /// Those of them with few elements, which `small_rule` judged.
+    /// Cases with few elements, which `small_rule` judged.
     small: u64,
     small_rule: String,
     /// Problems of any magnitude, which `wide_rule` judged.
     wide: u64,
     /// Rows of these problems' outputs.
     wide_rows: usize,
-    /// Those of them that `wide_rule` does not judge.
+    /// Rows that `wide_rule` does not judge.
     rows_not_judged: usize,
     wide_rule: String,
-    /// Refusals by what was wrong.
+    /// Refusals by kind of fault.
     refused: BTreeMap<&'static str, u64>,
     failure: Option<String>,
 }

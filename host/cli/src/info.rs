@@ -1,4 +1,4 @@
-//! `ferroflash info`: what there is and what would run.
+//! `ferroflash info`: the devices, and the kernels that would run.
 use super::console::Console;
 use super::device::{Device, Runner};
 use super::error::Error;
@@ -37,7 +37,7 @@ pub(super) struct Args {
 #[derive(Serialize)]
 struct Report {
     version: &'static str,
-    /// Kernels whose PTX this build carries.
+    /// Number of kernels that this build embeds.
     embedded_kernels: usize,
     kernels: usize,
     gpu: Option<String>,
@@ -91,7 +91,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let device = Device::open(&args.device, console)?;
     let capabilities = device.runner().map(Runner::capabilities);
     let base = Problem::new(args.dtype, args.batch, args.seqlen, args.heads, 8);
-    // Who names a simulated card asks for no GPU.
+    // A named simulated card needs no GPU.
     let meant = args.device.kind()? != DeviceKind::Sim;
     let would_run = capabilities.map_or(Ok(vec![]), |capabilities| choices(base, capabilities))?;
     let report = Report {

@@ -62,11 +62,11 @@ struct Row {
     head_dim: Option<u32>,
     mask: Option<&'static str>,
     schedule: Option<&'static str>,
-    /// What multiplies tiles.
+    /// The instructions that multiply tiles.
     path: Option<&'static str>,
     /// Which blocks a launch has.
     grid: Option<&'static str>,
-    /// What else it does.
+    /// Its other properties.
     what: Option<String>,
     /// Its names in the lineage: only by these or its own is it ever chosen.
     lineage: Vec<&'static str>,
@@ -206,7 +206,7 @@ fn rows() -> Vec<Row> {
 pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let mut kernels = rows();
     if let Some(wanted) = args.head_dim {
-        // The smallest that holds it of those that take the same problems.
+        // The smallest kernel that holds it, among those for equal problems.
         let takes = |row: &Row| match row.family {
             "split" | "hopper" => ("forward", row.cache),
             "hopper packed" => ("packed", row.cache),

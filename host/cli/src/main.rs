@@ -93,7 +93,7 @@ fn main() -> ExitCode {
 
 /// Loads kernels from the files of a folder, and prints their names.
 fn replace_kernels(folder: &Path, console: &mut Console) -> Result<(), Error> {
-    // SAFETY: whoever gives the option vouches for the files: `--help` says that they replace kernels.
+    // SAFETY: the user of the option vouches for the files; `--help` says that they replace kernels.
     let replaced = unsafe { ferroflash::ptx::replace_from(folder) };
     let replaced = replaced.map_err(|e| Error::Invalid(format!("--ptx-dir: {e}")))?;
     console.replaced(folder, replaced);
@@ -133,7 +133,7 @@ fn conclude(result: Result<(), Error>, console: &Console) -> ExitCode {
 fn usage(error: &clap::Error) -> ExitCode {
     let help = error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
     if help || !error.use_stderr() {
-        // Where even that cannot be printed there is nobody to tell.
+        // If this fails too, no output is left to report it.
         let _ = error.print();
         return if help { Error::Invalid(String::new()).exit_code() } else { ExitCode::SUCCESS };
     }

@@ -1,5 +1,5 @@
-//! What NVIDIA's management library says of a GPU: clocks, power, temperature, the driver's version. It comes
-//! with the driver, and is opened where it is there.
+//! NVIDIA's management library: clocks, power, temperature and driver version of a GPU. It comes with the
+//! driver; this module opens it if it exists.
 use libloading::{Library, Symbol};
 use serde::Serialize;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -35,7 +35,7 @@ unsafe impl Send for Gpu {}
 // SAFETY: as above.
 unsafe impl Sync for Gpu {}
 
-/// What a GPU does at a moment; none of what it does not say.
+/// The present state of a GPU; `None` for values that it does not report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(super) struct State {
     /// Clock of the multiprocessors.
@@ -92,7 +92,7 @@ impl Gpu {
 
     /// A function of the library.
     fn function<F: Copy>(&self, name: &str) -> Result<Symbol<'_, F>, String> {
-        // SAFETY: whoever calls it says, at its call, that the signature is the function's.
+        // SAFETY: each caller states that the signature is the function's.
         unsafe { self.library.get(name.as_bytes()) }.map_err(|e| format!("{NAME} has no {name}: {e}"))
     }
 
@@ -105,7 +105,7 @@ impl Gpu {
         (code == 0).then_some(value)
     }
 
-    /// The same with one more argument.
+    /// As `number`, with one more argument.
     fn number_of(&self, name: &str, kind: c_uint) -> Option<u32> {
         type Ask = unsafe extern "C" fn(Device, c_uint, *mut c_uint) -> Code;
         let mut value = 0;
@@ -114,7 +114,7 @@ impl Gpu {
         (code == 0).then_some(value)
     }
 
-    /// What it does now.
+    /// The present state.
     pub(super) fn state(&self) -> State {
         let [sm_mhz, memory_mhz] = CLOCKS.map(|clock| self.number_of("nvmlDeviceGetClockInfo", clock));
         let watts = |name| self.number(name).map(|milliwatts| f64::from(milliwatts) / 1e3);
@@ -137,7 +137,7 @@ impl Gpu {
         type Ask = unsafe extern "C" fn(*mut c_char, c_uint) -> Code;
         let mut text = [0u8; TEXT];
         let ask = self.function::<Ask>("nvmlSystemGetDriverVersion").ok()?;
-        // SAFETY: the signature of this name; writes at most so many bytes.
+        // SAFETY: the signature of this name; the call writes at most `TEXT` bytes.
         let code = unsafe { ask(text.as_mut_ptr().cast(), TEXT as c_uint) };
         let text = CStr::from_bytes_until_nul(&text).ok().filter(|_| code == 0)?;
         Some(text.to_string_lossy().into_owned())
@@ -151,7 +151,7 @@ fn address(ordinal: u32) -> Option<std::ffi::CString> {
     libcuda::check(unsafe { libcuda::cuInit(0) }).ok()?;
     // SAFETY: writes one number.
     libcuda::check(unsafe { libcuda::cuDeviceGet(&mut device, ordinal as c_int) }).ok()?;
-    // SAFETY: writes at most so many bytes, of a device that there is.
+    // SAFETY: the device exists; the call writes at most this number of bytes.
     let code = unsafe { libcuda::cuDeviceGetPCIBusId(text.as_mut_ptr().cast(), TEXT as c_int, device) };
     libcuda::check(code).ok()?;
     CStr::from_bytes_until_nul(&text).ok().map(CStr::to_owned)

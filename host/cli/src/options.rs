@@ -8,7 +8,7 @@ use ferroflash::plan::Problem;
 use ferroflash::request::{Alignment, Mask};
 use reference::{Layout, Subject};
 
-/// The mask, and what happens to scores.
+/// The mask and the transformations of scores.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(super) struct ScoreOptions {
     /// Causal mask: a query sees the keys up to its own position.
@@ -82,10 +82,10 @@ impl DeviceOptions {
         self.profile.as_deref().unwrap_or(PROFILE)
     }
 
-    /// What was asked for: a profile asks for the simulator.
+    /// The requested kind of device; a profile requests the simulator.
     ///
     /// # Errors
-    /// A profile of what is no simulator.
+    /// If a profile is given for a device other than the simulator.
     pub(super) fn kind(&self) -> Result<DeviceKind, Error> {
         match (self.device, &self.profile) {
             (DeviceKind::Auto, Some(_)) => Ok(DeviceKind::Sim),
@@ -138,7 +138,7 @@ pub(super) struct KernelOptions {
 }
 
 impl KernelOptions {
-    /// The kernels that are asked for, of all families.
+    /// The requested kernels, of all families.
     ///
     /// # Errors
     /// A name that none of them has.
@@ -147,7 +147,7 @@ impl KernelOptions {
     }
 }
 
-/// What each of the names stands for; without one everything.
+/// The items with these names; without names, all items.
 pub(super) fn all_of<T>(
     names: &[String],
     of: impl Fn(Option<&str>) -> Result<Vec<T>, Error>,

@@ -12,7 +12,7 @@ const LINES: Duration = Duration::from_secs(10);
 /// The progress of one command on standard error. Dropping it ends the lines.
 pub(super) struct Progress {
     bar: ProgressBar,
-    /// What the thread that prints lines waits on; none on a terminal.
+    /// The channel on which the printing thread waits; `None` on a terminal.
     _end: Option<mpsc::Sender<()>>,
 }
 
@@ -23,7 +23,7 @@ impl Progress {
         Self::new(what, Some(steps as u64), template)
     }
 
-    /// For what takes nobody knows how long.
+    /// Progress of work of unknown length.
     pub(super) fn waiting(what: String) -> Self {
         let progress = Self::new("", None, "{spinner} {msg}, {elapsed}");
         progress.bar.set_message(what);
@@ -43,7 +43,7 @@ impl Progress {
         let shown = bar.clone();
         thread::spawn(move || {
             while ended.recv_timeout(LINES) == Err(RecvTimeoutError::Timeout) && !shown.is_finished() {
-                // Where that cannot be printed there is nobody to tell.
+                // If this fails too, no output is left to report it.
                 let _ = writeln!(io::stderr(), "{}", line(&shown));
             }
         });

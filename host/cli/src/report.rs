@@ -46,7 +46,7 @@ pub(super) struct Args {
     device: DeviceOptions,
 }
 
-/// What the card has.
+/// The card's limits.
 #[derive(Serialize)]
 struct Limits {
     compute_capability: String,
@@ -101,7 +101,7 @@ struct Report {
     plot: Option<String>,
     /// How the model's predictions compare with the rows of `bench`.
     model: Option<model::Held>,
-    /// What is not there, and why.
+    /// Missing parts, with the reason.
     missing: Vec<String>,
     /// Where both files are.
     #[serde(skip)]

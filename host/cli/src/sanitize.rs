@@ -72,7 +72,7 @@ pub(super) struct Args {
     profile: Option<String>,
 }
 
-/// What checks.
+/// The checker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum Checker {
     /// The GPU if compute-sanitizer is on PATH, else the simulator; the simulator if one of its options is
@@ -85,7 +85,7 @@ enum Checker {
     Gpu,
 }
 
-/// What a run of the sanitizer found.
+/// The findings of a sanitizer run.
 #[derive(Serialize)]
 struct Findings {
     device: String,
@@ -96,7 +96,7 @@ struct Findings {
     kernels: Vec<Row>,
 }
 
-/// What it found in one kernel; on a GPU what one tool found in all of them.
+/// The findings in one kernel; on a GPU, the findings of one tool in all kernels.
 #[derive(Serialize)]
 struct Row {
     name: String,
@@ -107,7 +107,7 @@ struct Row {
     left: Option<usize>,
     /// Why it cannot run here.
     skipped: Option<String>,
-    /// What kernels printed in the first schedule.
+    /// Output of the kernels in the first schedule.
     #[serde(skip_serializing_if = "String::is_empty")]
     printed: String,
     /// On a GPU: what the tool was run on.
@@ -156,7 +156,7 @@ impl Finding {
         Finding { report: Some(report.clone()), ..Finding::new(report.kind.name(), case, message) }
     }
 
-    /// Whether both are about the same instructions, or one message.
+    /// Whether both are about equal instructions, or have equal messages.
     fn same(&self, other: &Finding) -> bool {
         let lines = |finding: &Finding| {
             let report = finding.report.as_ref()?;
@@ -176,7 +176,7 @@ impl Row {
         Row { name, launches: 0, left: None, skipped: None, printed, kernels: vec![], findings: vec![] }
     }
 
-    /// What another process found by the same tool.
+    /// Adds the findings of another process with this tool.
     fn join(&mut self, other: Row) {
         self.launches += other.launches;
         self.leave(other.left.unwrap_or(0));
@@ -184,7 +184,7 @@ impl Row {
         other.findings.into_iter().for_each(|finding| self.add(finding));
     }
 
-    /// So many more were not reached.
+    /// Adds `count` kernels that the run did not reach.
     fn leave(&mut self, count: usize) {
         if count > 0 {
             *self.left.get_or_insert(0) += count;
@@ -230,8 +230,8 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     console.report(&report, result)
 }
 
-/// What the command ends with. A launch that was refused says nothing of its kernel: it is an input that is
-/// not valid, where nothing else was found.
+/// The command's result. A refused launch says nothing about its kernel. It counts as an invalid input if
+/// there are no other findings.
 fn verdict(kernels: &[Row], device: &str, early: Option<Error>) -> Result<(), Error> {
     let all = kernels.iter().flat_map(|row| row.findings.iter().map(move |finding| (row, finding)));
     let (refused, found): (Vec<_>, Vec<_>) = all.partition(|(_, finding)| finding.kind == REFUSED);
@@ -247,7 +247,7 @@ fn verdict(kernels: &[Row], device: &str, early: Option<Error>) -> Result<(), Er
     }
 }
 
-/// What the simulator is asked for.
+/// The simulator's options.
 struct Simulator<'a> {
     profile: &'a str,
     seeds: u64,
@@ -283,7 +283,7 @@ fn simulator<'a>(args: &'a Args, console: &Console) -> Result<Option<Simulator<'
     }
 }
 
-/// So many different schedules.
+/// This number of different schedules.
 fn schedules(seeds: u64) -> impl Iterator<Item = Options> + Clone {
     let completions = [Completion::Late, Completion::Eager, Completion::Random];
     (0..seeds).zip(completions.into_iter().cycle()).map(|(seed, completion)| Options {
@@ -333,7 +333,7 @@ impl fmt::Display for Findings {
             (false, true) => "nothing ran",
             (false, false) => "NOT CLEAN",
         };
-        // On a GPU each tool says so of its own.
+        // On a GPU each tool reports this for itself.
         let skipped = skipped(self.kernels.iter().map(|row| row.skipped.is_some()));
         writeln!(f, "{verdict}: {launches} launches on {}, {:.1} s{skipped}", self.device, self.seconds)
     }

@@ -1,4 +1,4 @@
-//! `ferroflash soak`: the same launch thousands of times.
+//! `ferroflash soak`: repeats launches thousands of times.
 use super::console::{Console, skipped};
 use super::device::{Device, Runner};
 use super::ended;
@@ -42,7 +42,7 @@ const ROUNDS: usize = 2 * (1 + RHYTHMS.len());
 /// How much more device memory may be in use after the rounds than after the first of them: what a driver
 /// takes at a time.
 const DEVICE_GROWTH: i64 = 2 << 20;
-/// The same for this process: allocators keep what they once had. A leak of 4 KiB a launch is more.
+/// Permitted growth of this process: allocators keep freed memory. A leak of 4 KiB per launch exceeds it.
 const PROCESS_GROWTH: i64 = 32 << 20;
 
 #[derive(Serialize)]

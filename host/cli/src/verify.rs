@@ -80,10 +80,10 @@ const HEADLINE_BOUND: f64 = 2e-3;
 
 /// Kernels that one process verifies sooner than several do.
 const FEW: usize = 8;
-/// Most processes at once where nobody says how many: each has some hundred MiB of the device's memory.
+/// Default maximum of concurrent processes: each takes some hundred MiB of device memory.
 const MOST_JOBS: usize = 16;
 
-/// What came of all kernels, whole or not.
+/// The results of all kernels, possibly partial.
 #[derive(Default)]
 struct Rows {
     kernels: Vec<Row>,

@@ -5,7 +5,7 @@ use crate::error::Error;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// What is read of an older report.
+/// The fields that are read from an older report.
 #[derive(Deserialize)]
 pub(super) struct Before {
     device: String,
@@ -30,7 +30,7 @@ pub(super) struct Regression {
     now_us: f64,
     /// Relative.
     slower: f64,
-    /// What noise explains.
+    /// The difference that noise explains.
     noise: f64,
 }
 
@@ -68,7 +68,7 @@ pub(super) fn compare(before: &Before, device: &str, now: &[Row]) -> Result<Comp
     }
     let regressions = pairs.iter().filter_map(|(before, now)| {
         let (slower, noise) = slowdown(&before.times, &now.times);
-        // What is no number is slower.
+        // NaN counts as slower.
         (slower > noise || slower.is_nan()).then(|| Regression {
             shape: now.shape.clone(),
             timing: now.timing.clone(),

@@ -1,4 +1,4 @@
-//! What a process pays before its first output.
+//! The cost of a process before its first output.
 use crate::error::Error;
 use ferroflash::driver::Harness;
 use ferroflash::driver::RawDriver;
@@ -16,7 +16,7 @@ pub(super) struct FirstCall {
     device: String,
     problem: String,
     entry: &'static str,
-    /// What the kernel was loaded from: `PTX` is compiled by the driver, `cubin` is not.
+    /// The source of the kernel: the driver compiles `PTX`, but not `cubin`.
     loaded_from: &'static str,
     /// Whether the driver may have taken the compiled kernel from its own cache on disk.
     compiler_cache: bool,
@@ -65,7 +65,7 @@ pub(super) fn run(start: Instant, ordinal: u32) -> Result<FirstCall, Error> {
     attention.load(&plan)?;
     let load_ms = step();
 
-    // SAFETY: the buffers live until the stream has been waited for, and nobody else uses them.
+    // SAFETY: the buffers live until the wait for the stream, and no other work uses them.
     unsafe { attention.launch(&plan, &forward, &stream)? };
     driver.synchronize(&stream)?;
     driver.download(&o, &mut out)?;

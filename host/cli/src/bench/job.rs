@@ -1,4 +1,4 @@
-//! What is measured, round by round.
+//! Measurements, round by round.
 use super::measure::{Bench, Timing};
 use super::statistics::{Times, quantile};
 use super::suite::{Suites, Workload};
@@ -54,7 +54,7 @@ pub(super) struct Job {
     pub(super) failure: Option<Error>,
 }
 
-/// Those of all shapes.
+/// The jobs of all shapes.
 pub(super) fn jobs(suites: Suites<Workload>, choice: TimingChoice) -> Vec<Job> {
     let mut jobs = Vec::new();
     for (suite, workloads) in suites {
@@ -127,7 +127,7 @@ impl Job {
         Ok(())
     }
 
-    /// What came of it.
+    /// The result.
     pub(super) fn row(&self) -> Option<Row> {
         let times = Times::of(&self.rounds)?;
         let mut clocks: Vec<_> = self.clocks.iter().copied().map(f64::from).collect();

@@ -14,7 +14,7 @@ pub(super) enum Timing {
     /// Nothing of the problem: a buffer of twice the L2 cache is written before each launch, outside of the
     /// time.
     Cold,
-    /// What the launch before left: many launches in one CUDA graph.
+    /// The cache as the previous launch left it: many launches in one CUDA graph.
     Hot,
 }
 
@@ -68,7 +68,7 @@ impl<'a> Bench<'a> {
 
     /// Host microseconds of one launch, the device's own time not waited for: p50 and p90.
     pub(super) fn overhead(&self) -> Result<(f64, f64), Error> {
-        // As many as the driver's queue takes without waiting.
+        // The number of launches that the driver queues without a wait.
         const LAUNCHES: u32 = 100;
         let (driver, stream) = (self.attention.driver(), self.ready.stream());
         let mut times = Vec::new();
@@ -89,8 +89,8 @@ impl<'a> Bench<'a> {
         let (driver, stream) = (self.attention.driver(), self.ready.stream());
         let mut marks = Vec::with_capacity(launches);
         for _ in 0..launches {
-            // All is enqueued while the device is still flushing: no gap of the host's falls into the time.
-            // SAFETY: the buffer lives as long as this, and nobody else uses it.
+            // Enqueues everything while the device still flushes: the measured time contains no gap of the
+            // host.
             unsafe { driver.enqueue_fill(&self.flush, 0, stream)? };
             let start = driver.record(stream)?;
             self.ready.launch()?;

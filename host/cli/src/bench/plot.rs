@@ -15,7 +15,7 @@ const LETTER: f64 = 5.6;
 /// 300, decoding has 1 to 32, the shortest prefill 128.
 const BALANCE: f64 = 64.0;
 
-/// What a bar is as long as.
+/// The unit of a bar's length.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Unit {
     Tflops,
@@ -37,7 +37,7 @@ impl Unit {
     }
 }
 
-/// An SVG of throughput, one bar a row: those that products limit, then those that bytes do.
+/// An SVG of throughput, one bar per row: rows that products limit, then rows that bytes limit.
 pub(super) fn svg(title: &str, rows: &[Row]) -> Result<String> {
     let parts = Unit::ALL.map(|(unit, name)| {
         (unit, name, rows.iter().filter(|row| Unit::of(row) == unit).collect::<Vec<_>>())

@@ -1,4 +1,4 @@
-//! What many measurements of one thing say, and whether two measurements differ.
+//! Statistics of repeated measurements, and whether two measurements differ.
 use serde::{Deserialize, Serialize};
 
 /// Times of one launch, in microseconds.

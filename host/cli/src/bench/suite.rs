@@ -70,7 +70,7 @@ impl Shape {
     }
 }
 
-/// Reads suites from `file`, or takes the built-in ones; keeps those in `only`, where that names any.
+/// Reads suites from `file`, or takes the built-in ones. Keeps those in `only`, if it is not empty.
 pub(crate) fn read(file: Option<&Path>, only: &[String]) -> Result<Suites<Workload>, Error> {
     let suites = suites(file, &BUILT_IN, only, Shape::workload)?;
     for (suite, shapes) in &suites {
@@ -85,7 +85,7 @@ pub(crate) fn read(file: Option<&Path>, only: &[String]) -> Result<Suites<Worklo
     Ok(suites)
 }
 
-/// The same of forward shapes alone.
+/// Reads forward shapes only.
 pub(crate) fn read_forward(file: Option<&Path>, only: &[String]) -> Result<Suites<ForwardShape>, Error> {
     suites(file, &BUILT_IN[..1], only, Shape::forward)
 }
@@ -129,7 +129,7 @@ fn suites<S>(
     each(suites, of, wrong)
 }
 
-/// What a file must be like.
+/// An example of a valid file.
 const LIKE: &str = "{\"mine\": [{\"batch\": 1, \"heads_q\": 8, \"heads_k\": 8, \"seqlen_q\": 512, \
                     \"seqlen_k\": 512, \"head_dim\": 64}, {\"sequences\": [[64, 1, 8192]], \"heads_q\": 32, \
                     \"heads_k\": 8, \"head_dim\": 128, \"page\": 16}]}";

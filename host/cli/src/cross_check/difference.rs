@@ -6,7 +6,7 @@ use serde::Serialize;
 /// How far two results are from each other.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(super) struct Difference {
-    /// Elements of O, or bytes of a cache, and those that differ.
+    /// Number of elements of O, or of bytes of a KV cache.
     pub words: usize,
     pub differing: usize,
     /// Largest difference in units in the last place of the row's largest element.
@@ -96,12 +96,12 @@ impl Difference {
         }
     }
 
-    /// How many of 100 words have the same bits.
+    /// The percentage of words with equal bits.
     pub fn same(&self) -> f64 {
         100.0 * (self.words - self.differing) as f64 / self.words.max(1) as f64
     }
 
-    /// What is further off in a case than allowed.
+    /// The result that exceeds the tolerance, if any.
     pub fn failure(&self) -> Option<String> {
         if self.o_ulps > O_ULPS {
             return Some(format!(

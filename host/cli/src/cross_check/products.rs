@@ -52,7 +52,7 @@ pub(super) struct Products {
     c: Vec<u32>,
 }
 
-/// How many products came out the same.
+/// The number of equal products.
 #[derive(Serialize)]
 pub(super) struct Tally {
     dtype: &'static str,
@@ -167,7 +167,7 @@ fn accumulator(kind: usize, random: &mut Random) -> u32 {
 }
 
 impl Tally {
-    /// What differs, in words.
+    /// The difference, in words.
     pub fn failure(&self) -> Option<String> {
         let (kind, product, element, [left, right]) = self.first.as_ref()?;
         let count: usize = self.differing.iter().sum();

@@ -1,4 +1,4 @@
-//! What the model of the L4 predicts, beside what was measured on one. docs/l4_predict.py makes the table.
+//! The L4 model's predictions, beside measurements.
 use crate::bench::suite::{self, Suites};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -22,7 +22,7 @@ pub(super) struct Held {
     geomean: f64,
     least: f64,
     most: f64,
-    /// The same geomean suite by suite.
+    /// The geometric mean per suite.
     suites: BTreeMap<String, f64>,
 }
 

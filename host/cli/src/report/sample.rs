@@ -2,7 +2,7 @@
 use ferroflash::Capabilities;
 use reference::{Random, Subject, subjects, unfit};
 
-/// Kernels of a family on a GPU, where it has so many.
+/// Maximum of kernels per family on a GPU.
 const EACH: usize = 8;
 
 /// Kernels that a card runs, drawn from each family; in the simulator one of each, of those with the least

@@ -1,4 +1,4 @@
-//! The steps of a report: each a command of this program in a process of its own.
+//! The steps of a report: each is a command of this program, in its own process.
 use crate::console::Console;
 use crate::error::Error;
 use crate::{ended, workers};
@@ -7,14 +7,14 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Most of the time that verification may take, in parts of all.
+/// Maximum share of the time for verification.
 const VERIFYING: f64 = 0.3;
-/// What a step may take beyond the time that it was told, and the page after the last one.
+/// Permitted excess of a step's time, and the time for the page after the last step.
 const SLACK: Duration = Duration::from_secs(20);
 /// Longest first call.
 const FIRST_CALL: Duration = Duration::from_secs(60);
 
-/// What all steps have in common.
+/// The common options of all steps.
 pub(super) struct Steps<'a> {
     pub start: Instant,
     /// For all of them.
@@ -24,7 +24,7 @@ pub(super) struct Steps<'a> {
     pub console: &'a Console,
 }
 
-/// What they left.
+/// The results of the steps.
 pub(super) struct Taken {
     pub first_call: Option<Value>,
     pub verify: Option<Value>,
@@ -36,7 +36,7 @@ pub(super) struct Taken {
 }
 
 impl Steps<'_> {
-    /// Takes all steps. What one cannot do is named, and the next one is taken.
+    /// Takes all steps. If a step fails, the report names it, and the next step follows.
     pub(super) fn take(
         &self,
         kernels: &[&str],
@@ -61,7 +61,7 @@ impl Steps<'_> {
             missing.push(no_times("first call"));
             None
         } else {
-            // What the driver's compiler costs, not what it has kept from an earlier run.
+            // Measures the driver's compiler, not its cache of an earlier run.
             let mut command = command(&["bench", "--first-call"]);
             self.step("first call", command.env("CUDA_CACHE_DISABLE", "1"), FIRST_CALL, &mut missing)
         };
@@ -104,12 +104,12 @@ impl Steps<'_> {
         Ok(Taken { first_call, verify, bench, plot: drawn, missing, result })
     }
 
-    /// The time for what is measured last.
+    /// The time that remains for the last measurement.
     fn left(&self) -> Duration {
         self.limit.saturating_sub(self.start.elapsed()).saturating_sub(SLACK)
     }
 
-    /// The report of one step; why there is none is `missing`.
+    /// The report of one step; without a report, `missing` gets the reason.
     fn step(
         &self,
         name: &str,
@@ -131,7 +131,7 @@ impl Steps<'_> {
     }
 }
 
-/// What a step's report says that it failed of.
+/// The error in a step's report, if any.
 fn failure(report: &Value) -> Option<Error> {
     let text = report["error"].as_str()?.to_owned();
     Some(match report["exit_code"].as_u64() {

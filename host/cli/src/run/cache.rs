@@ -1,4 +1,4 @@
-//! `ferroflash run` on a cache: queries of sequences whose keys and values lie in pages.
+//! `ferroflash run` on a KV cache.
 use crate::error::Error;
 use crate::files::{CACHES, Elements, File, HALVES, read_slopes};
 use crate::options::{FileLayout, ScoreOptions};
@@ -27,17 +27,17 @@ const TENSORS: [&str; 10] = [
 
 /// A file's queries and cache.
 pub(crate) struct Input {
-    /// One sequence's with as many keys as one may have, `batch` of them. Packed where sequences have other
-    /// numbers of queries than each other.
+    /// The problem of `batch` sequences with the maximum of keys; varlen if the sequences' query counts
+    /// differ.
     pub problem: Problem,
     /// Shape of `q` in the file: `[T, H, D]` or `[B, S, H, D]`.
     pub shape: Vec<usize>,
     q: Vec<u16>,
     /// First row of each sequence among all, and where the last one ends.
     starts: Vec<usize>,
-    /// Keys and values, whose type may be another than the queries'.
+    /// Keys and values; their dtype may differ from the queries'.
     pool: [Vec<u8>; 2],
-    /// What the numbers of keys and of values are multiplied by: one for all key heads, or one each.
+    /// Scales of keys and of values: one for all key heads, or one per key head.
     scales: [Option<Vec<f32>>; 2],
     pages: PageView,
     /// Page numbers, and how many a sequence has.
@@ -147,12 +147,12 @@ impl Input {
     }
 }
 
-/// As many rows for each of so many sequences, where that is a number.
+/// Equal row counts for this number of sequences, if the rows divide evenly.
 fn even(batch: usize, rows: usize) -> impl Iterator<Item = usize> {
     (0..=batch).map(move |b| b * (rows / batch))
 }
 
-/// Where sequences begin among so many rows of `q`.
+/// Offsets of sequences in this number of rows of `q`.
 fn starts(file: &File<'_>, shape: &[usize], batch: usize, rows: usize) -> Result<Vec<usize>, Error> {
     let are_even = batch > 0 && rows.is_multiple_of(batch) && (shape.len() == 3 || shape[0] == batch);
     if !file.has("cu_seqlens_q") {
@@ -191,7 +191,7 @@ fn pages(file: &File<'_>, layout: FileLayout, keys: &Elements) -> Result<PageVie
     })
 }
 
-/// Page numbers, and how many each of so many sequences has.
+/// Page indices, and their number per sequence.
 fn table(file: &File<'_>, batch: usize) -> Result<Option<(Vec<i32>, usize)>, Error> {
     if !file.has("block_table") {
         return Ok(None);
@@ -206,7 +206,7 @@ fn table(file: &File<'_>, batch: usize) -> Result<Option<(Vec<i32>, usize)>, Err
     }
 }
 
-/// What the numbers of an e4m3 cache are multiplied by.
+/// The scale of an e4m3 KV cache.
 fn scale(file: &File<'_>, name: &str, pages: &PageView) -> Result<Option<Vec<f32>>, Error> {
     let scale = file.per_head(name, pages.shape[2], true)?;
     if scale.is_some() && pages.dtype != DType::E4m3 {

@@ -10,10 +10,10 @@ use std::process::{Command, Output};
 /// The program, found on PATH.
 const PROGRAM: &str = "compute-sanitizer";
 const TOOLS: [&str; 4] = ["memcheck", "racecheck", "synccheck", "initcheck"];
-/// Begins every line of compute-sanitizer's; the others are those of the program under it.
+/// The prefix of compute-sanitizer's lines; other lines are the program's.
 const MARK: &str = "=========";
 
-/// What is read of the report of `verify --json`.
+/// The fields that are read from the report of `verify --json`.
 #[derive(Deserialize)]
 struct Verified {
     /// Missing where it failed before it ran anything.
@@ -32,8 +32,7 @@ pub(super) fn available() -> Result<String, Error> {
 /// Kernels of one process: starting one under a tool takes seconds.
 const TOGETHER: usize = 6;
 
-/// Runs every tool on every kernel, in as many processes as there are cores; returns the device in words and
-/// a row for each tool.
+/// Runs every tool on every kernel, with one process per core. Returns the device's name and a row per tool.
 pub(super) fn check(subjects: &[&dyn Subject], console: &Console) -> Result<(String, Vec<Row>), Error> {
     let device = available()?;
     let own = workers::Own::new(console)?;
@@ -61,7 +60,7 @@ pub(super) fn check(subjects: &[&dyn Subject], console: &Console) -> Result<(Str
     Ok((device, rows))
 }
 
-/// What `tool` says of some kernels. That their process ended early is a finding like any other.
+/// The findings of `tool` in some kernels. A process that ended early is a finding too.
 fn under(tool: &str, own: &workers::Own, names: &[&str]) -> Result<Row, Error> {
     let mut command = own.under(&[PROGRAM, "--tool", tool, "--error-exitcode", "99"]);
     command.args(["verify", "--quick", "--json", "--jobs", "1", "--device", "gpu"]);
@@ -88,7 +87,7 @@ fn output(command: &mut Command) -> Result<Output, Error> {
     })
 }
 
-/// What `tool` found, and in which kernels, by what it and `verify --json` under it printed.
+/// The findings of `tool`, by kernel, from its output and that of `verify --json`.
 fn row(tool: &str, stdout: &str, stderr: &str) -> Result<Row, Error> {
     let own = |line: &&str| !line.trim_start().starts_with(MARK);
     let document: String = stdout.lines().filter(own).flat_map(|line| [line, "\n"]).collect();
@@ -98,7 +97,7 @@ fn row(tool: &str, stdout: &str, stderr: &str) -> Result<Row, Error> {
     }
     let verified = match serde_json::from_str::<Verified>(&document) {
         Ok(verified) => verified,
-        // What is wrong may have ended the program before its report.
+        // The error may have ended the program before its report.
         Err(_) if !row.findings.is_empty() => return Ok(row),
         Err(e) => {
             let last = stderr.lines().rfind(own).unwrap_or("it said nothing").trim();
@@ -122,14 +121,14 @@ fn row(tool: &str, stdout: &str, stderr: &str) -> Result<Row, Error> {
     Ok(row)
 }
 
-/// What compute-sanitizer printed: each block that is no summary, and the summary's own count where it shows
-/// no block.
+/// Parses compute-sanitizer's output: each block except the summary, and the summary's count if there is no
+/// block.
 fn findings(tool: &str, output: &str) -> Result<Vec<Finding>, Error> {
     let lines = output.lines().filter_map(|line| line.trim_start().strip_prefix(MARK));
     let (mut found, mut block, mut summary) = (vec![], Vec::<&str>::new(), None);
     let close = |block: &mut Vec<&str>, found: &mut Vec<Finding>| {
         if let [first, rest @ ..] = &block[..] {
-            // Who and where; the rest is the host's call stack.
+            // The thread and the place; the other lines are the host's call stack.
             let place: Vec<_> =
                 rest.iter().take_while(|line| !line.contains("Host Frame")).copied().collect();
             found.push(Finding::new(tool, place.join("; "), first));
@@ -250,7 +249,7 @@ mod tests {
         }
         let none = of("", "note\nSegmentation fault").map(|_| ()).expect_err("no report").to_string();
         assert!(none.contains("--tool memcheck") && none.ends_with("Segmentation fault"), "{none}");
-        // A finding without a report is one all the same.
+        // A finding without a report still counts.
         assert_eq!(row("memcheck", BAD, "").expect("a summary").findings.len(), 1);
     }
 

@@ -1,4 +1,4 @@
-//! Somebody's own PTX, with its launches in text.
+//! The user's own PTX, with its launches in text.
 use super::{Console, Error, Finding, Options, REFUSED, Row};
 use ptx_sim::script::{Script, ScriptError};
 use ptx_sim::{Gpu, Module, Profile};

@@ -3,15 +3,15 @@ use std::time::Duration;
 
 /// Launches of a candidate's first, short timing.
 const FIRST_LAUNCHES: usize = 3;
-/// Who takes this many times the best's time in it is given up.
+/// A kernel that takes this multiple of the best time is dropped.
 const HOPELESS: f64 = 2.0;
-/// Who is within this much of the best after the second timing is timed again.
+/// A kernel within this factor of the best after the second timing is timed again.
 const LEADING: f64 = 1.1;
-/// At most so many leaders.
+/// Maximum of leaders.
 const LEADERS: usize = 4;
 /// Timings of each leader, in turns: a card that slows down slows all of them down.
 const LAPS: usize = 9;
-/// What a lap should last at least: short ones measure the clock.
+/// Minimum duration of a lap: shorter laps measure the clock.
 const LAP: Duration = Duration::from_millis(4);
 const MOST_LAUNCHES: usize = 400;
 
@@ -83,7 +83,7 @@ pub(super) fn winner(results: &[Result]) -> Option<usize> {
     leaders.min_by(|a, b| results[*a].seconds.total_cmp(&results[*b].seconds))
 }
 
-/// Seconds of a launch, over as many as a lap needs.
+/// Seconds per launch, averaged over a lap.
 fn lap<E>(
     time: &mut impl FnMut(usize, usize) -> std::result::Result<Duration, E>,
     candidate: usize,
@@ -93,7 +93,7 @@ fn lap<E>(
     Ok(time(candidate, launches)?.as_secs_f64() / launches as f64)
 }
 
-/// Least seconds among those that came at least so far.
+/// Minimum of seconds among kernels that reached this stage.
 fn fastest(results: &[Result], stage: Stage) -> f64 {
     results.iter().filter(|r| r.stage >= stage).map(|r| r.seconds).fold(f64::INFINITY, f64::min)
 }

@@ -8,7 +8,7 @@ use reference::Subject;
 use serde::Deserialize;
 use std::process::Output;
 
-/// What is read of a process' report.
+/// The fields that are read from a process' report.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Said {
@@ -80,7 +80,7 @@ fn common(args: &Args, device: &Device) -> Vec<String> {
     words
 }
 
-/// The report of a process, or what it said instead.
+/// The report of a process, or its error text.
 fn said(output: &Output) -> Result<Said, String> {
     serde_json::from_slice(&output.stdout).map_err(|_| {
         let stderr = String::from_utf8_lossy(&output.stderr);
@@ -89,7 +89,7 @@ fn said(output: &Output) -> Result<Said, String> {
     })
 }
 
-/// Rows of kernels whose process left no report: each is a failure, as any of them may be the reason.
+/// Rows of kernels whose process left no report. Each counts as a failure, because each may be the reason.
 fn lost(part: &[&dyn Subject], why: &str) -> Said {
     let row = |subject: &&dyn Subject| Row::lost(*subject, why);
     Said { kernels: part.iter().map(row).collect(), ..Said::default() }

@@ -7,7 +7,7 @@ use reference::{Judge, Rule, Subject, Task, Work, Written};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::borrow::Cow;
 
-/// What came of a kernel.
+/// The result of a kernel.
 #[derive(Deserialize, Serialize)]
 pub(crate) struct Row {
     pub name: Cow<'static, str>,
@@ -16,7 +16,7 @@ pub(crate) struct Row {
     pub mask: Option<Cow<'static, str>>,
     /// Each may be several launches of one plan.
     pub cases: usize,
-    /// Those of them that were solved once more, by one launch that was captured and replayed.
+    /// Problems that a captured and replayed launch also solved.
     pub graphs: usize,
     /// Cases that the command was ended before.
     #[serde(default, skip_serializing_if = "is_none")]
@@ -55,7 +55,7 @@ pub(crate) struct Trials {
 }
 
 impl Trials {
-    /// None yet; of each kernel so many problems of several launches are also solved by a graph.
+    /// Trials without results. A graph also solves this number of problems per kernel.
     pub(crate) fn with_graphs(graphs: usize) -> Self {
         Trials { graphs, ..Trials::default() }
     }
@@ -166,7 +166,7 @@ impl Row {
         self.judge(task.to_string(), &rounds, work, judge)
     }
 
-    /// The same by a graph.
+    /// Solves the work with a graph.
     fn replay<'w>(
         &mut self,
         runner: &dyn Runner,
@@ -205,7 +205,7 @@ impl Row {
         for (round, written) in rounds.iter().enumerate() {
             let judgement = judge(round, written);
             let place = || if round == 0 { task.clone() } else { format!("{task}, launch {}", round + 1) };
-            // An infinite error stands for what is not a number.
+            // An infinite error stands for NaN.
             self.max_error = self.max_error.max(judgement.max_error);
             let ratio = judgement.worst_ratio;
             if ratio > self.worst_ratio || ratio.is_nan() {

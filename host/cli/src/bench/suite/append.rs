@@ -27,7 +27,7 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// What it asks for.
+    /// Its workload.
     pub(super) fn workload(&self) -> Result<Workload, Error> {
         let Self { append: tokens, heads_k: heads, head_dim, layout, .. } = *self;
         let page = self.page.unwrap_or(16);

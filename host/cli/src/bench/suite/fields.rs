@@ -1,11 +1,11 @@
-//! What shapes of all kinds have in common: fields, and what is wrong with them.
+//! Fields that shapes of all kinds share, and their errors.
 use crate::error::Error;
 use ferroflash::DType;
 use ferroflash::request::Mask;
 use serde::Deserialize;
 use std::fmt;
 
-/// What is wrong with a part of a file, without where in that part it is.
+/// The error of a part of a file, without the position in that part.
 pub(super) fn wrong(error: serde_json::Error) -> String {
     let words = error.to_string();
     words.rsplit_once(" at line ").map_or(words.clone(), |(what, _)| what.to_owned())

@@ -52,7 +52,7 @@ impl Shape {
         Memory::to_measure(problem, if self.packed { Layout::Packed } else { Layout::Bhsd })
     }
 
-    /// What it asks for.
+    /// Its workload.
     pub(super) fn workload(&self) -> Result<Workload, Error> {
         let (problem, shape) = (self.problem()?, self.clone());
         let work = [count::flops(&problem), count::least_bytes(&problem, problem.dtype)];

@@ -6,7 +6,7 @@ use ferroflash::request::LseUnit;
 use reference::{Lie, MergeCase, MergeMemory};
 use serde::Deserialize;
 
-/// Most states of a shape: each is a tensor of its own.
+/// Maximum of states per shape: each is a separate tensor.
 const MOST_STATES: usize = 1 << 16;
 
 /// One shape.
@@ -27,7 +27,7 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// What it asks for.
+    /// Its workload.
     pub(super) fn workload(&self) -> Result<Workload, Error> {
         let Self { merge: tokens, heads_q: heads, head_dim, .. } = *self;
         let states = self.states.unwrap_or(2);

@@ -13,7 +13,7 @@ const MOST: usize = 1 << 20;
 pub(super) enum Sequences {
     /// `[count, seqlen_q, seqlen_k]`, in the batch's order.
     These(Vec<[usize; 3]>),
-    /// As many queries each, and keys between two numbers.
+    /// Equal query counts, and key counts drawn between two numbers.
     Drawn(Drawn),
 }
 

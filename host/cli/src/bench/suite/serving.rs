@@ -40,7 +40,7 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// What it asks for.
+    /// Its workload.
     pub(super) fn workload(&self) -> Result<Workload, Error> {
         let Self { heads_q, heads_k, head_dim, .. } = *self;
         sizes(&[("heads_q", heads_q), ("heads_k", heads_k), ("head_dim", head_dim)])?;
@@ -74,7 +74,7 @@ impl Shape {
         let rows: f64 = filled.iter().map(|keys| room(*keys) as f64).sum();
         let table = 4.0 * filled.len() as f64 * longest as f64 / page.max(1) as f64;
         fits(table + 2.0 * rows * one.heads_k as f64 * one.head_dim as f64 * cache.bytes() as f64)?;
-        // A sequence without a key is what a graph's batch is filled up with: it takes any queries.
+        // A graph's batch is padded with sequences without keys; these accept any query count.
         let mut queries: Vec<_> = lengths.iter().filter(|[_, k]| *k > 0).map(|[q, _]| *q).collect();
         queries.dedup();
         let case = DecodeCase {

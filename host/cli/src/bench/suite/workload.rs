@@ -1,4 +1,4 @@
-//! What a shape asks for, whatever kind of request it is.
+//! The workload of a shape, for every kind of request.
 use crate::error::Error;
 use reference::Work;
 
@@ -17,7 +17,7 @@ pub(crate) struct Workload {
 }
 
 impl Workload {
-    /// Whose inputs `work` makes, each time that it is called.
+    /// A workload: each call of `work` makes its inputs.
     pub(super) fn new<W: Work + 'static>(
         label: String,
         [flops, least_bytes]: [f64; 2],
@@ -36,8 +36,7 @@ impl Workload {
 /// Most bytes of a shape.
 const MOST: f64 = 64.0 * (1u64 << 30) as f64;
 
-/// Checks that inputs and outputs of so many bytes are no slip of the pen. Counted in floating point, where
-/// nothing overflows.
+/// Checks that the size of inputs and outputs is plausible.
 pub(super) fn fits(bytes: f64) -> Result<(), Error> {
     if bytes <= MOST {
         return Ok(());

@@ -152,8 +152,8 @@ impl Input {
         attention.load(&plan)?;
         let load = start.elapsed();
         let kernel = driver.time(&stream, &mut |stream| {
-            // SAFETY: every view is of a buffer of this driver that is as large as the view says and is freed
-            // only after a wait; nobody else uses them.
+            // SAFETY: every view is of a buffer of this driver with the view's size. The buffers are freed
+            // only after a wait, and no other work uses them.
             unsafe { attention.launch(&plan, &decode, stream) }
         })?;
         driver.synchronize(&stream)?;

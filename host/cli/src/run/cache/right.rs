@@ -1,4 +1,4 @@
-//! What a file's cache should give, and how results compare with it.
+//! The expected results of a file's KV cache, and the comparison with them.
 use super::Input;
 use crate::error::Error;
 use crate::results::{Results, Took};
@@ -11,7 +11,7 @@ impl Input {
     /// Decodes on the CPU.
     ///
     /// # Errors
-    /// Those of planning, which needs no device.
+    /// The errors of planning, which needs no device.
     pub(in crate::run) fn compute(&self) -> Result<Results, Error> {
         self.validate()?;
         let start = Instant::now();
@@ -28,7 +28,7 @@ impl Input {
         Ok(Results { kernel: None, reason: None, o, lse, took })
     }
 
-    /// What sequence `b` should give.
+    /// The expected result of sequence `b`.
     fn reference(&self, b: usize) -> Result<Reference, TensorError> {
         let Problem { dtype, heads_q, heads_k, head_dim, .. } = self.problem;
         let queries = self.rows_of(b).len();
@@ -57,7 +57,7 @@ impl Input {
         Ok(all)
     }
 
-    /// What the query heads of a key head should give: each may have a scale of its own.
+    /// The expected results of a key head's query heads; each key head may have its own scale.
     fn of_head(&self, b: usize, head: usize) -> Result<Reference, TensorError> {
         let Problem { dtype, heads_q, heads_k, head_dim, .. } = self.problem;
         let (keys, group, queries) = (self.lengths[b] as usize, heads_q / heads_k, self.rows_of(b));
