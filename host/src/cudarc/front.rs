@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Attention on one of `cudarc`'s contexts. Kernels are loaded at their first use, and kept.
 pub struct FlashAttention {
-    attention: ManuallyDrop<Attention<RawDriver>>,
+    pub(super) attention: ManuallyDrop<Attention<RawDriver>>,
     context: Arc<CudaContext>,
     /// Whether a graph may have some of the kernels.
     captured: AtomicBool,
-    plans: Plans,
+    pub(super) plans: Plans,
 }
 
 impl FlashAttention {
@@ -39,7 +39,7 @@ impl FlashAttention {
 
     /// Checks that a stream, or that of a slice, is of the same `Arc`: another one of the same device has the
     /// same handle, but counts its own streams, and by these cudarc decides whether one waits for another.
-    fn is_here(&self, what: &'static str, stream: &CudaStream) -> Result<(), Error> {
+    pub(super) fn is_here(&self, what: &'static str, stream: &CudaStream) -> Result<(), Error> {
         let theirs = stream.context();
         if Arc::ptr_eq(theirs, &self.context) {
             return Ok(());
@@ -50,7 +50,7 @@ impl FlashAttention {
     }
 
     /// Whether a stream captures a graph; that kernels may then be part of one is remembered.
-    fn is_capturing(&self, stream: &CudaStream) -> Result<bool, Error> {
+    pub(super) fn is_capturing(&self, stream: &CudaStream) -> Result<bool, Error> {
         let status = stream.capture_status().map_err(refused("cuStreamIsCapturing"))?;
         let capturing = status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
         if capturing {
@@ -65,7 +65,7 @@ impl FlashAttention {
     /// - Every buffer that the request names was [taken](super::memory::Taken) for `stream`, and stays so until this
     ///   returns.
     /// - Its counters are zeros.
-    unsafe fn launch<R: crate::plan::Request>(
+    pub(super) unsafe fn launch<R: crate::plan::Request>(
         &self,
         plan: &PlanOf<R>,
         request: &R,
@@ -94,6 +94,6 @@ impl Drop for FlashAttention {
 }
 
 /// `cudarc`'s error as one of this crate's.
-fn refused(call: &'static str) -> impl Fn(DriverError) -> Error {
+pub(super) fn refused(call: &'static str) -> impl Fn(DriverError) -> Error {
     move |e| Error::driver(call, Some(e.0 as u32), e)
 }
