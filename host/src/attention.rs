@@ -1,15 +1,15 @@
-//! The way in: plan and launch on one device.
+//! Planning and launching on one device.
 use crate::maps::Maps;
 use crate::plan::{Plan, PlanOf, Request, plan_with, sealed::Subject};
 use crate::{Boxes, Capabilities, Driver, Error, Launch, Tuning, image};
 use spec::KERNELS;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// Attention on one device. Kernels load when they are first launched, one module an entry, and stay loaded.
-/// Share it between threads.
+/// Attention on one device. Each kernel loads at its first launch, as one module, and stays loaded. Threads
+/// can share it.
 pub struct Attention<D: Driver> {
     driver: D,
-    /// Those of [`KERNELS`].
+    /// The kernels of [`KERNELS`], by index.
     kernels: [OnceLock<D::Kernel>; KERNELS.len()],
     loading: Mutex<()>,
     maps: Maps,
@@ -27,12 +27,12 @@ impl<D: Driver> std::fmt::Debug for Attention<D> {
 }
 
 impl<D: Driver> Attention<D> {
-    /// Attention by way of `driver`. Loads no module.
+    /// Attention on `driver`. Loads no module.
     pub fn new(driver: D) -> Self {
         Self::with_tuning(driver, Tuning::new())
     }
 
-    /// The same with what was measured, which comes before the planner's own table.
+    /// Attention with measured choices, which override the selection table.
     pub fn with_tuning(driver: D, tuning: Tuning) -> Self {
         let (kernels, loading) = ([const { OnceLock::new() }; _], Mutex::new(()));
         Attention { driver, kernels, loading, maps: Maps::default(), tuning }
@@ -48,8 +48,8 @@ impl<D: Driver> Attention<D> {
         self.driver.capabilities()
     }
 
-    /// Checks a request and decides how to launch it. Touches no device: the same as
-    /// [`plan_with`] with this device's capabilities and measurements.
+    /// Validates a request and plans its launch. It touches no device: it calls [`plan_with`] with this
+    /// device's capabilities and measurements.
     ///
     /// # Errors
     /// [`Error::Invalid`] or [`Error::Unsupported`], naming the value.
@@ -57,13 +57,12 @@ impl<D: Driver> Attention<D> {
         plan_with(request, self.capabilities(), &self.tuning)
     }
 
-    /// Loads the plan's kernels now rather than at its first launch, and encodes the maps of its tensors
-    /// where kernels want some. Do this before capturing a graph, and to keep compilation out of a first
-    /// request.
+    /// Loads the plan's kernels now instead of at the first launch, and encodes the tensor maps of its
+    /// tensors. Call it before you capture a graph, and to keep compilation out of the first request.
     ///
     /// # Errors
-    /// [`Error::Driver`] with the compiler's log; [`Error::Unsupported`] where this build carries no PTX for
-    /// the entry.
+    /// [`Error::Driver`] with the compiler's log; [`Error::Unsupported`] if this build carries no PTX for the
+    /// entry.
     pub fn load<S: Subject>(&self, plan: &Plan<S>) -> Result<(), Error> {
         plan.kernels().try_for_each(|place| self.kernel(place).map(|_| ()))?;
         plan.launch().maps().iter().try_for_each(|map| self.maps.of(&self.driver, map).map(|_| ()))
@@ -83,16 +82,16 @@ impl<D: Driver> Attention<D> {
         slot.get().ok_or_else(|| Error::unsupported(contract.symbol, "it did not load"))
     }
 
-    /// Loads `ptx` for the kernel `symbol` instead of this build's: one that somebody works on, or with a
-    /// planted bug.
+    /// Loads `ptx` for the kernel `symbol` instead of the embedded module, for example a kernel under
+    /// development or one with a planted bug.
     ///
     /// # Errors
-    /// [`Error::Invalid`] where there is no such kernel or it is loaded already; [`Error::Driver`] with the
+    /// [`Error::Invalid`] if there is no such kernel or it is already loaded; [`Error::Driver`] with the
     /// compiler's log.
     ///
     /// # Safety
-    /// - The entry in `ptx` takes the parameters of the kernel `symbol`, and reads and writes no more than
-    ///   that does: every launch relies on it. (The simulator checks each access.)
+    /// - The entry in `ptx` takes the parameters of the kernel `symbol`, and its memory accesses stay within
+    ///   that kernel's. Every launch relies on this. (The simulator checks each access.)
     pub unsafe fn load_from(&self, symbol: &str, ptx: &str) -> Result<(), Error> {
         let invalid = |expected: &str| Error::invalid("kernel", symbol, expected);
         let found = KERNELS.iter().zip(&self.kernels).find(|(kernel, _)| kernel.symbol == symbol);
@@ -101,20 +100,20 @@ impl<D: Driver> Attention<D> {
         slot.set(kernel).map_err(|_| invalid("it is loaded already; do this first"))
     }
 
-    /// What [`Attention::load`] loads the plan's kernel from: `cubin` or `PTX`.
+    /// The form from which [`Attention::load`] loads the plan's kernel: `cubin` or `PTX`.
     pub fn loaded_from<S: Subject>(&self, plan: &Plan<S>) -> &'static str {
         image::kind(&self.driver, plan.contract().symbol)
     }
 
     /// [Binds](Plan::bind) a plan to a request and [enqueues](Attention::enqueue) the launch on the caller's
-    /// stream: no allocation, no synchronisation. The tensors may be others than the plan was made with, as
-    /// long as it is the same problem; they are then checked again.
+    /// stream: no allocation, no synchronisation. The request may have other tensors than the plan's, if the
+    /// problem is equal; `launch` then validates them again.
     ///
     /// # Errors
-    /// Those of [`Plan::bind`] and of [`Attention::enqueue`].
+    /// The errors of [`Plan::bind`] and of [`Attention::enqueue`].
     ///
     /// # Safety
-    /// Those of [`Attention::enqueue`].
+    /// The requirements of [`Attention::enqueue`].
     pub unsafe fn launch<R: Request + crate::plan::sealed::Request<Subject = S>, S: Subject>(
         &self,
         plan: &Plan<S>,
@@ -125,28 +124,27 @@ impl<D: Driver> Attention<D> {
         unsafe { self.enqueue(&plan.bind(request)?, stream) }
     }
 
-    /// Enqueues a launch, a plan that is [bound](Plan::bind) to a request, on the caller's stream: no
+    /// Enqueues a launch (a plan that is [bound](Plan::bind) to a request) on the caller's stream: no
     /// allocation, no synchronisation.
     ///
     /// # Errors
-    /// Those of [`Attention::load`] at the first launch of a kernel; [`Error::Driver`] where the driver
-    /// refuses.
+    /// The errors of [`Attention::load`] at a kernel's first launch; [`Error::Driver`] if the driver fails.
     ///
     /// # Safety
     /// - The plan was made for this device.
-    /// - `stream` is a stream of this driver's context, and `self` stays until the launch has run.
-    /// - Each buffer that the request names, its scratch memory too, is device memory of this driver's
-    ///   context, as large as it says, until the launch has run.
-    /// - Until then nothing else writes what the request reads, or touches what it writes, its workspace and
-    ///   its counters, but in the order of the same stream.
+    /// - `stream` belongs to this driver's context, and `self` lives until the launch has run.
+    /// - Each buffer of the request, including its scratch memory, is device memory of this driver's context,
+    ///   has the stated size, and lives until the launch has run.
+    /// - Until the launch has run, other work writes none of the request's inputs, and does not touch its
+    ///   outputs, workspace and counters, except in the order of this stream.
     pub unsafe fn enqueue(&self, launch: &Launch, stream: &D::Stream) -> Result<(), Error> {
-        // All are loaded before one is launched: none may wait for another's compilation.
+        // Loads all kernels before it launches one: no launched kernel waits for another's compilation.
         launch.kernels().try_for_each(|place| self.kernel(place).map(|_| ()))?;
         let maps = |boxes: &Boxes| self.maps.of(&self.driver, boxes);
         launch.each(maps, |kernel, grid, params| {
-            // SAFETY: the bytes are those of the kernel's parameters; the rest is the caller's promise. A
-            // second kernel comes after the first in the stream's order; other launches of the caller's use
-            // the same workspace in the order of one stream, or not at all.
+            // SAFETY: the bytes are the kernel's parameters; the caller promises the rest. A second kernel
+            // follows the first in the stream's order. By the caller's promise, other launches use the
+            // workspace only in the order of this stream.
             unsafe { self.driver.launch(self.kernel(kernel)?, grid, params, stream) }
         })
     }

@@ -3,7 +3,7 @@ use crate::Error;
 use spec::{Contract, TensorMap};
 use std::borrow::Cow;
 
-/// What the name of a simulated card has behind the card's own.
+/// The suffix of a simulated card's name.
 pub(crate) const SIMULATED: &str = " (simulated)";
 
 /// A device's limits. [`Capabilities::PROFILES`] has the limits of common cards, to plan without a device.
@@ -11,17 +11,17 @@ pub(crate) const SIMULATED: &str = " (simulated)";
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Capabilities {
-    /// Its name, as the driver says it.
+    /// The driver's name for the device.
     pub name: Cow<'static, str>,
     /// Compute capability, `(major, minor)`.
     pub compute_capability: (u32, u32),
     /// Streaming multiprocessors: at most 65536.
     pub sms: u32,
-    /// Most dynamic shared memory of a block, in bytes, after opting in.
+    /// Maximum of dynamic shared memory per block, in bytes, with opt-in.
     pub smem_per_block: u32,
-    /// Shared memory of an SM, in bytes.
+    /// Shared memory per SM, in bytes.
     pub smem_per_sm: u32,
-    /// 32-bit registers of an SM.
+    /// 32-bit registers per SM.
     pub registers_per_sm: u32,
     /// L2 cache, in bytes.
     pub l2_bytes: u64,
@@ -52,10 +52,10 @@ impl Capabilities {
         Self::PROFILES.iter().find(|(known, _)| *known == name).map(|(_, capabilities)| capabilities)
     }
 
-    /// Most streaming multiprocessors that plans count blocks for.
+    /// Maximum of streaming multiprocessors in plans.
     const MOST_SMS: u32 = 1 << 16;
 
-    /// Checks what planning computes with: the fields are public.
+    /// Checks the fields, because they are public and planning computes with them.
     ///
     /// # Errors
     /// [`Error::Invalid`] names the field.
@@ -73,7 +73,7 @@ impl Capabilities {
         major.saturating_mul(10).saturating_add(minor)
     }
 
-    /// Threads that an SM holds at once.
+    /// Maximum of resident threads per SM.
     pub const fn threads_per_sm(&self) -> u32 {
         match self.arch() {
             86 | 87 | 89 | 110 | 120 | 121 => 1536,
@@ -86,7 +86,7 @@ impl Capabilities {
     /// its registers. A thread counts as 255 registers, or as the number that the kernel's `.minnctapersm`
     /// allows.
     pub const fn blocks_per_sm(&self, kernel: &Contract) -> u32 {
-        // The driver keeps 1 KiB of every block's shared memory for itself.
+        // The driver reserves 1 KiB of shared memory per block.
         let by_smem = self.smem_per_sm / kernel.smem_bytes.saturating_add(1024);
         let threads = if kernel.threads == 0 { 1 } else { kernel.threads };
         let by_threads = self.threads_per_sm() / threads;
@@ -101,7 +101,7 @@ impl Capabilities {
         if blocks == 0 { 1 } else { blocks }
     }
 
-    /// Whether the device can run a kernel: its generation, and its shared memory.
+    /// Checks that the device can run a kernel: its generation and its shared memory.
     ///
     /// # Errors
     /// [`Error::Unsupported`] names what the kernel needs.
@@ -111,14 +111,14 @@ impl Capabilities {
             let (major, minor) = self.compute_capability;
             let target = kernel.target;
             let reason = format_args!(
-                "the kernel is code {target}, the device has compute capability {major}.{minor}"
+                "the kernel is code {target}; the device has compute capability {major}.{minor}"
             );
             return Err(Error::unsupported(feature, reason));
         }
         let (needed, limit) = (kernel.smem_bytes, self.smem_per_block);
         if needed > limit {
             let reason =
-                format_args!("it needs {needed} bytes of shared memory per block, the device has {limit}");
+                format_args!("it needs {needed} bytes of shared memory per block; the device has {limit}");
             return Err(Error::unsupported(feature, reason));
         }
         if kernel.param_align == TensorMap::ALIGN && !self.tensor_maps {
@@ -166,9 +166,9 @@ mod tests {
             assert!(runs.err().is_none_or(|e| e.to_string().contains(refusal)), "{card}");
         };
         check("h200", "");
-        check("b200", "exactly sm_90a, the device has compute capability 10.0");
-        check("rtx5090", "exactly sm_90a, the device has compute capability 12.0");
-        check("a100", "exactly sm_90a, the device has compute capability 8.0");
+        check("b200", "exactly sm_90a; the device has compute capability 10.0");
+        check("rtx5090", "exactly sm_90a; the device has compute capability 12.0");
+        check("a100", "exactly sm_90a; the device has compute capability 8.0");
     }
 
     /// Fields are public: what no card has is refused by name, and nothing overflows.

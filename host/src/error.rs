@@ -1,38 +1,38 @@
-//! What can go wrong, in words that name the value and what would be right.
+//! The error type: each error names the field, its value and the requirement.
 use std::fmt;
 use std::sync::Arc;
 
-/// Why nothing was launched.
+/// The reason why nothing was launched.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The caller's request contradicts itself or the rules of this crate.
+    /// The request contradicts itself or a rule of this crate.
     #[error("invalid {what}: {value}; {expected}")]
     #[non_exhaustive]
     Invalid {
-        /// What is wrong, as the caller wrote it: `q.strides`, `scale`.
+        /// The field: `q.strides`, `scale`.
         what: &'static str,
-        /// The value that is wrong.
+        /// The invalid value.
         value: String,
-        /// What would be right.
+        /// The requirement.
         expected: String,
     },
-    /// The request makes sense, but this crate or this device cannot do it.
+    /// The request makes sense, but this crate or this device cannot run it.
     #[error("not supported: {feature}: {reason}")]
     #[non_exhaustive]
     Unsupported {
-        /// The feature that was asked for, with its value.
+        /// The requested feature, with its value.
         feature: String,
-        /// Why not, and what would be possible.
+        /// The reason, and an alternative.
         reason: String,
     },
-    /// The driver refused, or there is none.
+    /// The driver failed, or there is no driver.
     #[error("{call}: {source}")]
     #[non_exhaustive]
     Driver {
-        /// The driver's function, or what this crate was about to do with it.
+        /// The driver's function, or this crate's step.
         call: &'static str,
-        /// The driver's error code (`CUresult`), where it gave one.
+        /// The driver's error code (`CUresult`), if any.
         code: Option<u32>,
         /// The driver's own error.
         source: Cause,
@@ -40,17 +40,17 @@ pub enum Error {
 }
 
 impl Error {
-    /// `what` is `value`, and should be as `expected` says.
+    /// The field `what` has `value`; `expected` states the requirement.
     pub fn invalid(what: &'static str, value: impl ToString, expected: impl ToString) -> Self {
         Error::Invalid { what, value: value.to_string(), expected: expected.to_string() }
     }
 
-    /// `feature` is not there, for this `reason`.
+    /// `feature` is not supported, for this `reason`.
     pub fn unsupported(feature: impl ToString, reason: impl ToString) -> Self {
         Error::Unsupported { feature: feature.to_string(), reason: reason.to_string() }
     }
 
-    /// `call` failed, for the reason that `source` says: an error, or words.
+    /// `call` failed; `source` is the cause: an error, or text.
     pub fn driver(
         call: &'static str,
         code: Option<u32>,
@@ -60,8 +60,8 @@ impl Error {
     }
 }
 
-/// Another library's error, kept whole: [`std::error::Error::source`] of [`Error::Driver`], which
-/// `downcast_ref` takes back to its type. Two are equal where they say the same.
+/// Another library's error, unchanged: [`std::error::Error::source`] of [`Error::Driver`]. `downcast_ref`
+/// returns its type. Two causes are equal if their messages are equal.
 #[derive(Clone)]
 pub struct Cause(Arc<dyn std::error::Error + Send + Sync>);
 

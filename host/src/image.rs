@@ -1,5 +1,5 @@
-//! What a kernel is loaded from: machine code for exactly this device, where this build carries it (feature
-//! `cubins`), else PTX.
+//! The source of a kernel: machine code for exactly this device if this build carries it (feature `cubins`),
+//! otherwise PTX.
 use crate::{Contract, Driver, Error, lzma, ptx};
 
 #[cfg(feature = "cubins")]
@@ -16,14 +16,14 @@ pub(crate) fn load<D: Driver>(driver: &D, contract: &Contract) -> Result<D::Kern
                 Error::unsupported(contract.symbol, reason)
             };
             let cubin = lzma::decompress(packed).map_err(damaged)?;
-            // SAFETY: the build put it there as ptxas wrote it.
+            // SAFETY: the build embedded ptxas' output unchanged.
             unsafe { driver.load_cubin(&cubin, contract) }
         }
         None => driver.load(&ptx::source(contract.symbol)?, contract),
     }
 }
 
-/// What [`load`] takes: `cubin` or `PTX`.
+/// The source that [`load`] uses: `cubin` or `PTX`.
 pub(crate) fn kind<D: Driver>(driver: &D, symbol: &str) -> &'static str {
     if cubin(driver, symbol).is_some() { "cubin" } else { "PTX" }
 }

@@ -1,4 +1,4 @@
-//! The kernels that are compiled, by their names: what [`AttentionRequest::config`] and `--config` take.
+//! The compiled kernels by name, for [`AttentionRequest::config`] and `--config`.
 //!
 //! [`AttentionRequest::config`]: crate::request::AttentionRequest::config
 pub use crate::prepared::Prepared;
@@ -9,26 +9,25 @@ pub use spec::{
 use crate::Error;
 use spec::{DECODES, HOPPERS_PAGED, PAGED};
 
-/// Every kernel that may solve an attention whose keys and values are tensors: [`ENTRIES`], those for varlen
-/// sequences, and those for Hopper alone.
+/// Every attention kernel for keys and values in tensors: [`ENTRIES`], varlen kernels, and Hopper's kernels.
 pub fn entries() -> impl Iterator<Item = &'static AttnInfo> {
     ENTRIES.iter().chain(PACKED).chain(HOPPERS).chain(HOPPERS_PACKED)
 }
 
-/// Every kernel for many queries on a cache.
+/// Every kernel for prefill on a KV cache.
 pub(crate) fn paged() -> impl Iterator<Item = &'static AttnInfo> {
     PAGED.iter().chain(HOPPERS_PAGED)
 }
 
-/// The kernel for few queries on a cache that has this name.
+/// The decode kernel with this name.
 pub(crate) fn decode(symbol: &str) -> Option<&'static AttnInfo> {
     DECODES.iter().find(|entry| entry.contract.symbol == symbol)
 }
 
-/// The entry of a symbol.
+/// The entry with this symbol.
 ///
 /// # Errors
-/// [`Error::Invalid`] where the table has no such entry.
+/// [`Error::Invalid`] if the table has no such entry.
 pub fn entry(symbol: &str) -> Result<&'static AttnInfo, Error> {
     entries().find(|entry| entry.contract.symbol == symbol).ok_or_else(|| {
         let expected = if spec::kernels().any(|kernel| kernel.symbol == symbol) {
@@ -42,10 +41,11 @@ pub fn entry(symbol: &str) -> Result<&'static AttnInfo, Error> {
     })
 }
 
-/// The entries that a name stands for: one by its own name, or those of a configuration of the lineage.
+/// The entries of a name: one entry's symbol, or a configuration of the lineage.
 ///
 /// # Errors
-/// [`Error::Invalid`] where nothing has that name, [`Error::Unsupported`] where no kernel can be like that.
+/// [`Error::Invalid`] if nothing has this name; [`Error::Unsupported`] if no kernel can have this
+/// configuration.
 pub fn named(name: &str) -> Result<Vec<&'static AttnInfo>, Error> {
     #[cfg(feature = "lineage")]
     if let Some(configuration) = crate::lineage::Configuration::find(name) {
@@ -54,7 +54,7 @@ pub fn named(name: &str) -> Result<Vec<&'static AttnInfo>, Error> {
     Ok(vec![entry(name)?])
 }
 
-/// The entry of a symbol, or of one of the lineage's names for this mask.
+/// The entry with this symbol, or the lineage's configuration of this name for this mask.
 pub(crate) fn by_name(name: &str, mask: MaskKind) -> Result<&'static AttnInfo, Error> {
     #[cfg(feature = "lineage")]
     if let Some(configuration) = crate::lineage::Configuration::find(name) {
@@ -64,7 +64,7 @@ pub(crate) fn by_name(name: &str, mask: MaskKind) -> Result<&'static AttnInfo, E
     entry(name)
 }
 
-/// Whether a kernel has this name, its own or one of the lineage's.
+/// Whether a kernel has this symbol or this name of the lineage.
 pub(crate) fn is_named(kernel: &Contract, name: &str) -> bool {
     #[cfg(feature = "lineage")]
     if let Some(Ok(mut entries)) = crate::lineage::Configuration::find(name).map(|found| found.entries()) {

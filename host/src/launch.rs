@@ -1,35 +1,35 @@
-//! What reaches a driver: one or two kernels, each with its grid and the bytes of its parameters.
+//! A launch for the driver: one or two kernels, each with its grid and the bytes of its parameters.
 use crate::{Boxes, Contract, Error};
 use spec::{
     AppendParams, CombineParams, DecodeParams, FwdParams, HopperPagedParams, HopperParams, KERNELS,
     MergeParams, PagedParams, RaggedMap, SplitParams, TensorMap, VarlenParams,
 };
 
-/// The kernels of one launch, with everything that they are told: a plan
-/// [bound](crate::plan::Plan::bind) to the tensors of a request.
+/// The kernels of one launch with all of their parameters: a plan [bound](crate::plan::Plan::bind) to a
+/// request's tensors.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Launch {
     first: Kernel,
-    /// Combines what the splits of the first leave.
+    /// The combine kernel for the first kernel's splits.
     second: Option<Kernel>,
-    /// Q, K, V and O, of which the first kernel's parameters begin with the tensor maps. Only a driver
-    /// encodes these.
+    /// Descriptions of Q, K, V and O. The first kernel's parameters begin with their tensor maps, which only
+    /// a driver encodes.
     maps: Option<[Boxes; 4]>,
     /// The parameters, without tensor maps.
     params: Bytes,
     reason: &'static str,
 }
 
-/// A kernel, and which bytes of [`Launch::params`] are its own.
+/// A kernel, and its range of [`Launch::params`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Kernel {
-    /// Its place in [`KERNELS`].
+    /// Its index in [`KERNELS`].
     place: u16,
     grid: [u32; 3],
     params: [u16; 2],
 }
 
-/// Bytes of the largest parameters, tensor maps apart, beside those of the kernel that combines splits.
+/// Bytes of the largest parameters without tensor maps, plus those of the combine kernel.
 const MOST: usize = 512;
 /// Bytes of four tensor maps.
 const MAPS: usize = 4 * size_of::<TensorMap>();
@@ -41,19 +41,19 @@ struct Bytes([u8; MOST]);
 #[repr(align(64))]
 struct WithMaps([u8; MAPS + MOST]);
 
-/// Parameters of a kernel.
+/// The parameter struct of a kernel.
 ///
 /// # Safety
-/// Every byte of it is initialised: it is plain data without padding (the tests here and in `spec` hold it).
+/// Every byte is initialised: the type is plain data without padding (tests here and in `spec` check this).
 pub(crate) unsafe trait Params: Copy {
-    /// How many tensor maps it begins with.
+    /// Number of tensor maps at its start.
     const MAPS: usize = 0;
 }
 macro_rules! params {
     ($($plain:ty),*; with maps: $($mapped:ty),*) => {
-        // SAFETY: the sizes are those of the fields, as the tests hold.
+        // SAFETY: the type has the size of its fields (tests check this).
         $(unsafe impl Params for $plain {})*
-        // SAFETY: the same.
+        // SAFETY: as above.
         $(unsafe impl Params for $mapped {
             const MAPS: usize = 4;
         })*
@@ -67,13 +67,13 @@ params! {
 }
 
 impl Launch {
-    /// One kernel, by its place in [`KERNELS`], that is told no tensor map.
+    /// A launch of one kernel, by its index in [`KERNELS`], without tensor maps.
     pub(crate) fn new<P: Params>(place: usize, grid: [u32; 3], params: &P) -> Self {
         const { assert!(P::MAPS == 0) }
         Self::from_params(place, grid, params, None)
     }
 
-    /// One kernel that is told the tensor maps of Q, K, V and O: what `params` has in their place is ignored.
+    /// A launch of one kernel with tensor maps of Q, K, V and O. `params` contains placeholders for them.
     pub(crate) fn with_maps<P: Params>(place: usize, grid: [u32; 3], params: &P, maps: [Boxes; 4]) -> Self {
         const { assert!(P::MAPS == 4) }
         Self::from_params(place, grid, params, Some(maps))
@@ -87,7 +87,7 @@ impl Launch {
         Launch { first, second: None, maps, params: bytes, reason: "" }
     }
 
-    /// The same, and then a kernel that is told `params`.
+    /// Adds a second kernel with parameters `params`.
     pub(crate) fn then<P: Params>(mut self, place: usize, grid: [u32; 3], params: &P) -> Self {
         const { assert!(P::MAPS == 0) }
         let (own, start) = (bytes_of(params), usize::from(self.first.params[1]));
@@ -97,34 +97,34 @@ impl Launch {
         self
     }
 
-    /// The same, and then a kernel with the same grid and parameters.
+    /// Adds a second kernel with the first one's grid and parameters.
     pub(crate) fn then_alike(mut self, place: usize) -> Self {
         self.second = Some(Kernel { place: place as u16, ..self.first });
         self
     }
 
-    /// The same for this reason.
+    /// Sets the reason.
     pub(crate) const fn because(mut self, reason: &'static str) -> Self {
         self.reason = reason;
         self
     }
 
-    /// The kernel that does the work, the first where there are two: its symbol, threads and shared memory.
+    /// The main kernel (the first of two): its symbol, threads and shared memory.
     pub const fn contract(&self) -> &'static Contract {
         &KERNELS[self.first.place as usize]
     }
 
-    /// Its thread blocks.
+    /// The grid in thread blocks.
     pub const fn grid(&self) -> [u32; 3] {
         self.first.grid
     }
 
-    /// Why this kernel.
+    /// The reason for this kernel.
     pub const fn reason(&self) -> &'static str {
         self.reason
     }
 
-    /// The bytes of its parameters, without tensor maps. Their layout is the kernel's own, and may change
+    /// The bytes of its parameters, without tensor maps. The kernel defines the layout, and it may change
     /// with every version.
     #[doc(hidden)]
     pub fn params(&self) -> &[u8] {
@@ -136,21 +136,21 @@ impl Launch {
         &self.params.0[start..end]
     }
 
-    /// The places in [`KERNELS`] of its kernels.
+    /// Indices of its kernels in [`KERNELS`].
     pub(crate) fn kernels(&self) -> impl Iterator<Item = usize> {
         std::iter::once(self.first).chain(self.second).map(|kernel| kernel.place.into())
     }
 
-    /// What its tensor maps describe.
+    /// Descriptions of its tensor maps.
     pub(crate) fn maps(&self) -> &[Boxes] {
         self.maps.as_ref().map_or(&[], |maps| maps)
     }
 
-    /// Hands each kernel's place in [`KERNELS`], its grid and the bytes of its parameters to `launch`, in the
-    /// order of their launches, with the tensor maps that `encode` makes.
+    /// Calls `launch` for each kernel in launch order, with its index in [`KERNELS`], its grid and the bytes
+    /// of its parameters. `encode` makes the tensor maps.
     ///
     /// # Errors
-    /// Those of either.
+    /// The errors of `encode` and `launch`.
     pub(crate) fn each(
         &self,
         mut encode: impl FnMut(&Boxes) -> Result<TensorMap, Error>,
@@ -181,6 +181,6 @@ impl Launch {
 
 /// The bytes of a kernel's parameters.
 fn bytes_of<P: Params>(params: &P) -> &[u8] {
-    // SAFETY: as long as the value lives its bytes can be read, and by the trait all are initialised.
+    // SAFETY: the bytes are readable while the value lives; the trait promises that all are initialised.
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(params).cast(), size_of::<P>()) }
 }

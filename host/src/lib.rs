@@ -2,45 +2,44 @@
 //!
 //! ```no_run
 //! # fn main() -> Result<(), ferroflash::Error> {
-//! use ferroflash::{Attention, DType, Forward, Mask, RawDriver, RawStream, TensorView};
+//! use ferroflash::driver::{RawDriver, RawStream};
+//! use ferroflash::request::{AttentionRequest, Mask, TensorView};
+//! use ferroflash::{Attention, DType};
 //! # let (q, k, v, o, stream) = (0, 0, 0, 0, std::ptr::null_mut());
 //!
-//! // SAFETY: the context that is current on this thread outlives the driver.
+//! // SAFETY: this thread's current context outlives the driver.
 //! let attention = Attention::new(unsafe { RawDriver::current()? });
 //! let shape = [2, 1024, 16, 128]; // batch, seqlen, heads, head_dim
 //! let view = |address| TensorView::bshd(address, 2 * 1024 * 16 * 128, DType::F16, shape);
-//! let forward = Forward::new(view(q), view(k), view(v), view(o)).mask(Mask::Causal);
-//! let plan = attention.plan(&forward)?; // checks everything, once
-//! // SAFETY: the addresses are device buffers of that size, and the work of this stream, which lives as
-//! // long as they, is all that uses them.
-//! unsafe { attention.launch(&plan, &forward, &RawStream::from_raw(stream))? };
+//! let request = AttentionRequest::dense(view(q), view(k), view(v), view(o)).mask(Mask::Causal);
+//! let plan = attention.plan(&request)?; // validates the request, once
+//! // SAFETY: the addresses are device buffers of this size. They live until the launch has run, and only
+//! // work of this stream uses them.
+//! unsafe { attention.launch(&plan, &request, &RawStream::from_raw(stream))? };
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! - [`TensorView`], [`LseView`]: tensors in the caller's memory. Layouts are strides. [`AlibiSlopes`],
-//!   [`Sinks`]: a number for each head. [`Workspace`], [`Counters`]: what launches use beside them.
-//! - [`KvCache`], [`KvPages`]: keys and values in pages; [`Index`], [`Slots`]: integers that only the device
-//!   knows.
-//! - [`Decode`]: queries on a cache, few a sequence or many; [`plan_decode`].
-//! - [`Forward`]: what is asked for; [`Problem`]: the same without its tensors; [`Mask`].
-//! - [`Packed`]: sequences of any lengths, one behind the other.
-//! - `lineage` (feature `lineage`): configurations by the names that they had before this project.
-//! - [`Append`]: new keys and values on their way into a cache. [`Merge`]: attention over some keys and over
-//!   others becomes attention over all.
-//! - [`plan()`], [`supports`]: pure functions of a problem and a device's [`Capabilities`].
-//! - [`Tuning`]: what `ferroflash sweep` measured; comes before the planner's own table where
-//!   [`Attention::with_tuning`] is given it. Reading its files is the feature `tuning`.
-//! - [`Attention`]: plans and launches on one device; [`Prepared`]: a kernel picked by type.
-//! - [`Driver`]: [`RawDriver`] (somebody else's context and streams), `CustDriver` (feature `cust`),
-//!   `SimDriver` (feature `sim`).
-//! - `cudarc` (feature `cudarc`): safe functions on cudarc's slices and streams, with candle-flash-attn's
-//!   names, packed sequences and caches too.
-//! - [`Error`]: everything that is refused, in words. Nothing falls back silently.
+//! | item | purpose |
+//! |---|---|
+//! | [`request::AttentionRequest`] | one attention: on tensors, on varlen sequences, or on a KV cache |
+//! | [`request::Append`], [`request::Merge`] | append to a KV cache; merge of partial states |
+//! | [`request::TensorView`], [`request::LseView`] | tensors in the caller's memory, by strides |
+//! | [`request::KvCache`], [`request::KvPages`] | KV caches, paged or dense |
+//! | [`request::Index`], [`request::Slots`] | integers that only the device knows |
+//! | [`request::Scratch`] | workspace and counters of launches |
+//! | [`plan()`], [`plan::supports`] | pure functions of a request and a device's [`Capabilities`] |
+//! | [`Attention`] | plans and launches on one device |
+//! | [`driver`] | drivers: raw handles, cust (feature `cust`), the simulator (feature `sim`) |
+//! | `cudarc` (feature `cudarc`) | safe functions on cudarc's slices, with candle-flash-attn's names |
+//! | [`kernels`] | the compiled kernels by name; [`kernels::Prepared`], a kernel picked by type |
+//! | [`tuning`] | measurements of `ferroflash sweep`, for [`Attention::with_tuning`] |
+//! | `lineage` (feature `lineage`) | configurations by the predecessor's names |
+//! | [`Error`] | the reason for each refusal, in words. Nothing falls back silently |
 //!
-//! By default this builds on stable Rust without CUDA and without a device compiler: the kernels are inside.
-//! The feature `cust` needs what `cust` needs, a CUDA installation, or `CUDA_LIBRARY_PATH` naming a folder
-//! whose `lib64` holds any `libcuda`; the program then runs on machines without CUDA all the same.
+//! The crate builds on stable Rust without CUDA and without a device compiler, because packages carry the
+//! kernels as PTX. The feature `cust` needs a CUDA installation, or `CUDA_LIBRARY_PATH` with the name of a
+//! folder whose `lib64` holds any `libcuda`. The program then also runs on machines without CUDA.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod attention;

@@ -1,17 +1,16 @@
-//! The configurations of the effort that this project succeeds, by their names there: `fa_s512/128x32w8`,
-//! `v3/2`, `flashcore/64x32-cpasync`.
+//! The predecessor's configurations by their names: `fa_s512/128x32w8`, `v3/2`, `flashcore/64x32-cpasync`.
 //!
-//! Each is an entry of the one table, f16 with head dim 64, once for full and once for causal masks. The
-//! planner never chooses them by itself; [`crate::request::AttentionRequest::config`] and `--config` do, by name.
+//! Each configuration has two entries of the table: f16, head dim 64, full and causal. The planner never
+//! selects them. [`crate::request::AttentionRequest::config`] and `--config` select them by name.
 use crate::Error;
 use spec::{AttnInfo, DType, ENTRIES, MaskKind};
 
-/// One configuration that the predecessor wanted.
+/// One configuration of the predecessor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Configuration {
     /// Its name: kernel, then configuration.
     pub name: &'static str,
-    /// What it is here.
+    /// Its design in this project.
     pub design: &'static str,
     kernel: Kernel,
 }
@@ -20,7 +19,7 @@ pub struct Configuration {
 enum Kernel {
     /// The end of its entries' names, after dtype, head dim and mask.
     Entry(&'static str),
-    /// Why no kernel can be like that.
+    /// The reason why no kernel can have it.
     Impossible(&'static str),
 }
 use Kernel::{Entry, Impossible};
@@ -61,15 +60,15 @@ configurations! {
 }
 
 impl Configuration {
-    /// The configuration of a name, if it is one of the lineage's.
+    /// The configuration with this name, if any.
     pub fn find(name: &str) -> Option<&'static Configuration> {
         CONFIGURATIONS.iter().find(|configuration| configuration.name == name)
     }
 
-    /// Its entries, one a mask.
+    /// Its entries, one per mask.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] where no kernel can be like that, with the reason.
+    /// [`Error::Unsupported`] with the reason, if no kernel can have this configuration.
     pub fn entries(&self) -> Result<impl Iterator<Item = &'static AttnInfo> + use<>, Error> {
         match self.kernel {
             Entry(suffix) => Ok(ENTRIES.iter().filter(move |entry| suffix_of(entry) == Some(suffix))),
@@ -80,7 +79,8 @@ impl Configuration {
     /// Its entry for a mask.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] where no kernel can be like that, or the lineage has none for this mask.
+    /// [`Error::Unsupported`] if no kernel can have this configuration, or the lineage has none for this
+    /// mask.
     pub fn entry(&self, mask: MaskKind) -> Result<&'static AttnInfo, Error> {
         self.entries()?.find(|entry| entry.mask == mask).ok_or_else(|| {
             let feature = format_args!("{} with mask {}", self.name, mask.name());
@@ -89,7 +89,7 @@ impl Configuration {
     }
 }
 
-/// The names that an entry has in the lineage; none for the planner's own.
+/// The names of an entry in the lineage; none for other entries.
 pub fn names(entry: &AttnInfo) -> impl Iterator<Item = &'static str> {
     let suffix = suffix_of(entry);
     let named = move |configuration: &&Configuration| match configuration.kernel {
@@ -99,7 +99,7 @@ pub fn names(entry: &AttnInfo) -> impl Iterator<Item = &'static str> {
     CONFIGURATIONS.iter().filter(named).map(|configuration| configuration.name)
 }
 
-/// What follows dtype, head dim and mask in an entry's name, where the lineage could have it.
+/// The end of an entry's name after dtype, head dim and mask, if the lineage may have it.
 fn suffix_of(entry: &AttnInfo) -> Option<&'static str> {
     if (entry.dtype, entry.head_dim) != (DType::F16, 64) {
         return None;

@@ -1,5 +1,5 @@
-//! A request, a kernel and its schedule become a [`Launch`](crate::launch::Launch): the one place where
-//! parameters of kernels are written.
+//! Lowers a request, a kernel and its schedule to a [`Launch`](crate::launch::Launch). Only this module
+//! writes kernel parameters.
 mod append;
 mod attention;
 mod merge;
@@ -11,12 +11,12 @@ pub(crate) use merge::{Merged, merge};
 
 use crate::Error;
 
-/// Why a kernel is not launched for tensors that have been checked.
+/// The reason why a kernel cannot be launched for valid tensors.
 #[derive(Debug)]
 pub enum Refusal {
-    /// It does not take these tensors; a kernel that takes any may.
+    /// The kernel does not accept these tensors; a portable kernel may.
     Tensors(&'static str),
-    /// No kernel does.
+    /// No kernel accepts the request.
     Request(Error),
 }
 

@@ -1,19 +1,18 @@
-//! Decompresses what the build has compressed.
+//! Decompression of the embedded modules.
 use lzma_rust2::LzmaReader;
 use std::io::{self, Read};
 
-/// What a size that is declared may be, in bytes: a damaged one shall not ask for all memory. A block of
-/// modules has 2 MB, machine code less than 1.
+/// Maximum of the declared size, in bytes: a damaged size must not request all memory. A block of modules has
+/// 2 MB, machine code less than 1.
 const MOST: u64 = 64 << 20;
 
-/// KiB of a decoder beside its dictionary.
+/// KiB of a decoder in addition to its dictionary.
 const DECODER: u32 = 64;
 
-/// The whole content of a stream in the form that xz calls `alone`. It takes twice the declared size in
-/// memory.
+/// The content of a stream in xz's format `alone`. It takes twice the declared size in memory.
 ///
 /// # Errors
-/// A stream that is not whole, or declares more than 64 MiB.
+/// If the stream is truncated, or declares more than 64 MiB.
 pub(crate) fn decompress(packed: &[u8]) -> io::Result<Vec<u8>> {
     let wrong = |what| io::Error::new(io::ErrorKind::InvalidData, what);
     let size = packed.get(5..).and_then(<[u8]>::first_chunk).map(|size| u64::from_le_bytes(*size));
@@ -22,7 +21,7 @@ pub(crate) fn decompress(packed: &[u8]) -> io::Result<Vec<u8>> {
         return Err(wrong("it declares more than 64 MiB"));
     }
     let mut reader = LzmaReader::new_mem_limit(packed, (size / 1024) as u32 + DECODER, None)?;
-    // There is no checksum: what stands for it is that the coder must end as a whole stream ends.
+    // The format has no checksum. Instead, the decoder must be in its final state at the end.
     reader.set_relaxed_end_condition(false);
     let mut whole = vec![0; size as usize];
     reader.read_exact(&mut whole)?;

@@ -1,28 +1,29 @@
-//! Tensor maps that launches have used. A driver encodes them on the host, without the device, but in longer
-//! than a launch may take.
+//! A cache of encoded tensor maps. A driver encodes them on the host, without the device, but this takes
+//! longer than a launch may.
 use crate::{Boxes, Driver, Error};
 use spec::TensorMap;
 use std::sync::{Mutex, OnceLock};
 
-/// Maps that are kept: of 64 layers with four tensors each all, if none share a place. 100 KB.
+/// Capacity: 64 layers with four tensors each, and room against collisions. 100 KB.
 const PLACES: usize = 512;
 
-/// A map and what it is of.
+/// A tensor map and its description.
 type Place = Mutex<Option<(Boxes, TensorMap)>>;
 
-/// The maps of one driver. Each has one place where it may be kept, by a hash; a later one takes it over.
+/// The tensor maps of one driver. A hash selects the place of each; a later tensor map replaces an earlier
+/// one.
 #[derive(Default)]
 pub(crate) struct Maps {
-    /// Made with the first map, so that nobody has them who wants none.
+    /// Allocated lazily, with the first tensor map.
     places: OnceLock<Box<[Place]>>,
 }
 
 impl Maps {
-    /// The map of a tensor: what is kept, else what the driver encodes. Waits for nobody: a place that
-    /// another thread looks at is passed over.
+    /// The tensor map of a tensor: from the cache, or newly encoded. It never waits: if another thread holds
+    /// the place, it encodes the tensor map again.
     ///
     /// # Errors
-    /// The driver's.
+    /// If the driver fails.
     pub fn of<D: Driver>(&self, driver: &D, boxes: &Boxes) -> Result<TensorMap, Error> {
         let places = self.places.get_or_init(|| (0..PLACES).map(|_| Mutex::new(None)).collect());
         let mut place = places[hash(boxes) as usize % PLACES].try_lock();
@@ -40,7 +41,7 @@ impl Maps {
     }
 }
 
-/// Mixes what tensors of a program differ in.
+/// Hashes the fields in which tensors of a program differ.
 fn hash(boxes: &Boxes) -> u64 {
     let [columns, rows, heads, batches] = boxes.extents.map(u64::from);
     let [row_bytes, head_bytes, batch_bytes] = boxes.strides;
@@ -53,7 +54,7 @@ fn hash(boxes: &Boxes) -> u64 {
         batch_bytes,
         u64::from(boxes.of[1]) << 32 | u64::from(boxes.of[0]) << 2 | boxes.kind as u64,
     ];
-    // Fibonacci hashing, whose upper bits are the good ones.
+    // Fibonacci hashing: the upper bits are well mixed.
     let mixed =
         words.iter().fold(0u64, |sum, word| (sum.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     mixed >> 32

@@ -1,8 +1,8 @@
-//! Requests to launches: pure functions that touch no device.
+//! Planning: pure functions from requests to launches. They touch no device.
 //!
-//! Every request takes the same road: it is validated, a kernel is selected, its work is scheduled, and both are
-//! lowered to a [`Launch`]. A [`Plan`] keeps what does not depend on tensors; [`Plan::bind`] lowers again, for
-//! other tensors of the same problem.
+//! Planning validates every request, selects a kernel, schedules its work, and lowers both to a [`Launch`]. A
+//! [`Plan`] stores everything that does not depend on tensors. [`Plan::bind`] lowers again, for other tensors
+//! of the same problem.
 mod attention;
 mod others;
 
@@ -12,15 +12,15 @@ pub use crate::problem::{CacheShape, Problem};
 use crate::request::{AttentionRequest, Scratch};
 use crate::{Capabilities, Contract, Error, Tuning, kernels, schedule, select, validate};
 
-/// A request that is planned and launched: [`AttentionRequest`],
-/// [`Append`](crate::request::Append) or [`Merge`](crate::request::Merge).
+/// A request for planning and launching: [`AttentionRequest`], [`Append`](crate::request::Append) or
+/// [`Merge`](crate::request::Merge).
 pub trait Request: sealed::Request {}
 impl<R: sealed::Request> Request for R {}
 
 /// The plan of a request.
 pub type PlanOf<R> = Plan<<R as sealed::Request>::Subject>;
 
-/// What this crate alone may do with requests.
+/// Methods of requests that only this crate calls.
 pub(crate) mod sealed {
     use super::{Capabilities, Chosen, Error, Launch, Scratch, Tuning};
     use crate::lower::Refusal;
@@ -29,13 +29,13 @@ pub(crate) mod sealed {
     pub trait Request {
         type Subject: Subject;
 
-        /// What plans keep of it: all that a launch depends on.
+        /// The part of a request on which launches depend. Plans store it.
         fn subject(&self) -> Result<Self::Subject, Error>;
 
-        /// Checks all of it.
+        /// Validates the request.
         fn validate(&self) -> Result<(), Error>;
 
-        /// The kernel that the caller named.
+        /// The kernel that the caller names, if any.
         fn config(&self) -> Option<&str> {
             None
         }
@@ -43,10 +43,10 @@ pub(crate) mod sealed {
 
     /// A request that borrows nothing and names no kernel.
     pub trait Subject: Copy + Debug + PartialEq {
-        /// A kernel, with all that follows from sizes and device.
+        /// A kernel with its schedule: everything that follows from sizes and device.
         type Kernel: Kernels;
 
-        /// Selects and schedules a kernel for a request that has been checked.
+        /// Selects and schedules a kernel for a valid request.
         fn select(
             &self,
             config: Option<&str>,
@@ -54,21 +54,21 @@ pub(crate) mod sealed {
             tuning: &Tuning,
         ) -> Result<Chosen<Self::Kernel>, Error>;
 
-        /// Checks that a kernel that was planned for another subject solves this one, too.
+        /// Checks that a kernel that was planned for another subject also solves this one.
         fn is_as_planned(&self, planned: &Self, kernel: &Self::Kernel) -> Result<(), Error>;
 
-        /// The launch of a kernel, for tensors that have been checked.
+        /// The launch of a kernel, for valid tensors.
         fn lower(&self, kernel: &Self::Kernel) -> Result<Launch, Refusal>;
 
-        /// The memory that the launch may use beside its tensors.
+        /// Scratch memory that the launch may use.
         fn scratch(&self) -> Scratch {
             Scratch::None
         }
     }
 
-    /// A kernel and those that go with it.
+    /// A kernel and its companions, such as the combine kernel.
     pub trait Kernels: Copy + Debug + PartialEq {
-        /// The places of the kernels that are launched, in [`spec::KERNELS`].
+        /// Indices of the launched kernels in [`spec::KERNELS`].
         fn places(&self) -> impl Iterator<Item = usize>;
 
         /// Bytes of workspace and of counters that launches use.
@@ -80,7 +80,7 @@ pub(crate) mod sealed {
 use crate::lower::Refusal;
 use sealed::{Kernels, Subject};
 
-/// A kernel, why it was chosen, and what is launched for tensors that it does not take.
+/// A selected kernel, its reason, and the fallback for tensors that it does not accept.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Chosen<K> {
     kernel: K,
@@ -88,8 +88,8 @@ pub struct Chosen<K> {
     fallback: Option<K>,
 }
 
-/// How a request is launched, and why. It serves every other request of the same problem, whatever its tensors.
-/// It can be compared and copied, not edited.
+/// A plan: how a request is launched, and why. It serves every request of the same problem, with any tensors.
+/// A plan can be compared and copied, not edited.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Plan<S: Subject = AttentionRequest<'static>> {
     subject: S,
@@ -97,28 +97,28 @@ pub struct Plan<S: Subject = AttentionRequest<'static>> {
     launch: Launch,
 }
 
-/// The memory that a plan's launches use beside their tensors.
+/// The scratch memory that a plan's launches use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ScratchBytes {
-    /// Bytes of [workspace](crate::request::Workspace); 0 where they need none.
+    /// Bytes of [workspace](crate::request::Workspace); 0 if launches need none.
     pub workspace: u64,
-    /// Bytes of [counters](crate::request::Counters) where launches are given some; 0 where they need none.
+    /// Bytes of [counters](crate::request::Counters) if the caller provides them; 0 if launches need none.
     pub counters: u64,
 }
 
-/// Checks a request and decides how it is launched on a device with these capabilities.
+/// Validates a request and plans its launch on a device with these capabilities.
 ///
 /// # Errors
-/// [`Error::Invalid`] names the value that is wrong, [`Error::Unsupported`] the feature that this crate or
-/// this device has not.
+/// [`Error::Invalid`] names the invalid field; [`Error::Unsupported`] names the feature that this crate or
+/// this device lacks.
 pub fn plan<R: Request>(request: &R, on: &Capabilities) -> Result<PlanOf<R>, Error> {
     plan_with(request, on, &Tuning::new())
 }
 
-/// The same with what was measured on this device, which comes before the planner's own tables.
+/// As [`plan`], with measured choices for this device, which override the selection tables.
 ///
 /// # Errors
-/// Those of [`plan`]; [`Error::Invalid`] where the measured choice is not a kernel that solves the problem.
+/// The errors of [`plan`]; [`Error::Invalid`] if the measured choice does not solve the problem.
 pub fn plan_with<R: Request>(request: &R, on: &Capabilities, tuning: &Tuning) -> Result<PlanOf<R>, Error> {
     on.check()?;
     request.validate()?;
@@ -133,7 +133,7 @@ pub fn plan_with<R: Request>(request: &R, on: &Capabilities, tuning: &Tuning) ->
 }
 
 impl<K: Kernels> Chosen<K> {
-    /// Why the kernel is not launched, where no other takes its place.
+    /// The error if the kernel cannot be launched and there is no fallback.
     fn refused(&self, refusal: Refusal) -> Error {
         match refusal {
             Refusal::Tensors(reason) => {
@@ -146,50 +146,49 @@ impl<K: Kernels> Chosen<K> {
 }
 
 impl<S: Subject> Plan<S> {
-    /// The kernel that does the work: its symbol, threads and shared memory. A launch of other tensors may be
-    /// [bound](Plan::bind) to another one.
+    /// The main kernel: its symbol, threads and shared memory. [`Plan::bind`] may bind other tensors to
+    /// another kernel.
     pub const fn contract(&self) -> &'static Contract {
         self.launch.contract()
     }
 
-    /// Its thread blocks.
+    /// The grid in thread blocks.
     pub const fn grid(&self) -> [u32; 3] {
         self.launch.grid()
     }
 
-    /// Why this kernel.
+    /// The reason for this kernel.
     pub const fn reason(&self) -> &'static str {
         self.launch.reason()
     }
 
-    /// The memory that launches use beside their tensors: what
-    /// [`AttentionRequest::scratch`] names.
+    /// The scratch memory that launches use, for [`AttentionRequest::scratch`].
     pub fn scratch_bytes(&self) -> ScratchBytes {
         let [workspace, counters] = self.chosen.kernel.scratch_bytes();
         ScratchBytes { workspace, counters }
     }
 
-    /// The places of all kernels that launches may take, those for other tensors last.
+    /// Indices of all kernels that launches may use; fallbacks come last.
     pub(crate) fn kernels(&self) -> impl Iterator<Item = usize> {
         let Chosen { kernel, fallback, .. } = &self.chosen;
         let all = self.launch.kernels().chain(kernel.places());
         all.chain(fallback.iter().flat_map(Kernels::places))
     }
 
-    /// What its launch would be.
+    /// The launch of the plan's own tensors.
     pub(crate) const fn launch(&self) -> &Launch {
         &self.launch
     }
 
-    /// The launch for `request`: the plan's problem with its own or other tensors. Checks what the plan has not
-    /// been made with.
+    /// Binds the plan to `request`: the plan's problem with its own or other tensors. Validates everything
+    /// that differs from the planned request.
     ///
-    /// Which kernel it is bound to [`Launch::contract`] says, and [`Launch::reason`] why: where Hopper's TMA
-    /// does not take other tensors, a portable kernel does, unless the plan or the request names the kernel.
+    /// [`Launch::contract`] is the bound kernel, and [`Launch::reason`] its reason. If TMA does not accept
+    /// the tensors, a portable kernel runs, unless the plan or the request names the kernel.
     ///
     /// # Errors
-    /// [`Error::Invalid`] where `request` is not the plan's problem, or names too little scratch memory;
-    /// [`Error::Unsupported`] where the kernel does not take its tensors and no other takes its place.
+    /// [`Error::Invalid`] if `request` is not the plan's problem or has too little scratch memory;
+    /// [`Error::Unsupported`] if the kernel does not accept the tensors and there is no fallback.
     pub fn bind<R: Request + sealed::Request<Subject = S>>(&self, request: &R) -> Result<Launch, Error> {
         let named = request.config();
         if let Some(name) = named.filter(|name| !kernels::is_named(self.contract(), name)) {
@@ -214,7 +213,7 @@ impl<S: Subject> Plan<S> {
         }
     }
 
-    /// Checks that workspace and counters are as large as launches need.
+    /// Checks that workspace and counters are large enough.
     fn suffices(&self, subject: &S) -> Result<(), Error> {
         let (symbol, scratch) = (self.contract().symbol, subject.scratch());
         let check = |what, bytes: u64, needed: u64| {
@@ -228,28 +227,27 @@ impl<S: Subject> Plan<S> {
 }
 
 impl Plan {
-    /// What it was made for.
+    /// The plan's problem.
     pub fn problem(&self) -> Problem {
         self.subject.problem()
     }
 }
 
-/// Whether a problem can be solved on a device without scratch memory, and by which kernel. Looks at no tensor:
-/// one whose strides that kernel's device cannot take may get another, or none where its smaller tiles are 2^31
-/// or more.
+/// The kernel that solves a problem on a device without scratch memory, if any. It ignores tensors: for
+/// tensors with strides that TMA does not accept, planning may select another kernel, or fail if its smaller
+/// tiles are 2^31 or more.
 ///
 /// # Errors
-/// [`Error::Invalid`] where the problem contradicts itself, [`Error::Unsupported`] where no kernel solves it
-/// on this device.
+/// [`Error::Invalid`] if the problem contradicts itself; [`Error::Unsupported`] if no kernel solves it on
+/// this device.
 pub fn supports(problem: &Problem, on: &Capabilities) -> Result<&'static Contract, Error> {
     explain(problem, on, Scratch::None).map(|(contract, _)| contract)
 }
 
-/// The same for launches that may use this scratch memory, and why that kernel: what [`Plan::reason`] says of
-/// it.
+/// As [`supports`], with this scratch memory; also returns the reason, as in [`Plan::reason`].
 ///
 /// # Errors
-/// Those of [`supports`].
+/// The errors of [`supports`].
 pub fn explain(
     problem: &Problem,
     on: &Capabilities,

@@ -1,10 +1,10 @@
-//! A kernel picked by type.
+//! A kernel that the caller picks by type.
 use crate::{Driver, Error, image};
 use spec::Entry;
 use std::marker::PhantomData;
 
-/// The kernel of configuration `K`, loaded: limits and opt-ins are behind it, and grid, block and shared
-/// memory come from the type. [`crate::Attention`] plans instead, and checks what it is given.
+/// The loaded kernel of configuration `K`. Loading has checked limits and opted in; grid, block and shared
+/// memory come from the type. [`crate::Attention`] plans and validates instead.
 pub struct Prepared<K: Entry, D: Driver> {
     kernel: D::Kernel,
     entry: PhantomData<K>,
@@ -20,8 +20,8 @@ impl<K: Entry, D: Driver> Prepared<K, D> {
     /// Loads the kernel.
     ///
     /// # Errors
-    /// [`Error::Driver`] with the compiler's log, or the limit of the device that the kernel exceeds;
-    /// [`Error::Unsupported`] where this build carries no PTX for it.
+    /// [`Error::Driver`] with the compiler's log, or with the device limit that the kernel exceeds;
+    /// [`Error::Unsupported`] if this build carries no PTX for it.
     pub fn new(driver: &D) -> Result<Self, Error> {
         Ok(Prepared { kernel: image::load(driver, &K::CONTRACT)?, entry: PhantomData })
     }
@@ -29,17 +29,17 @@ impl<K: Entry, D: Driver> Prepared<K, D> {
     /// Enqueues the kernel on `stream`.
     ///
     /// # Errors
-    /// [`Error::Driver`] where the driver refuses.
+    /// [`Error::Driver`] if the driver fails.
     ///
     /// # Safety
-    /// - `K::Params` is plain data without padding, and its values are what its documentation asks for.
-    /// - The memory that `params` points to is device memory of `driver`'s context until the launch has run,
-    ///   and until then nothing else writes what the kernel reads, or touches what it writes, but in the
-    ///   order of the same stream.
-    /// - `driver` is the one that this kernel was loaded with, `stream` a stream of its context, and `self`
-    ///   stays until the launch has run.
+    /// - `K::Params` is plain data without padding, and its values meet its documentation.
+    /// - The memory that `params` points to is device memory of `driver`'s context and lives until the launch
+    ///   has run. Until then, other work writes none of the kernel's inputs and does not touch its outputs,
+    ///   except in the order of this stream.
+    /// - This kernel was loaded with `driver`, `stream` belongs to its context, and `self` lives until the
+    ///   launch has run.
     pub unsafe fn launch(&self, driver: &D, params: &K::Params, stream: &D::Stream) -> Result<(), Error> {
-        // SAFETY: the type says what the kernel's parameters are; the rest is the caller's promise.
+        // SAFETY: the type determines the kernel's parameters; the caller promises the rest.
         unsafe { driver.launch(&self.kernel, K::grid(params), bytes_of(params), stream) }
     }
 }
@@ -49,8 +49,7 @@ impl<K: Entry, D: Driver> Prepared<K, D> {
 /// # Safety
 /// `P` has no padding.
 pub(crate) unsafe fn bytes_of<P: Copy>(params: &P) -> &[u8] {
-    // SAFETY: as long as the value lives its bytes can be read; the caller promises that all of them are
-    // initialised.
+    // SAFETY: the bytes are readable while the value lives; the caller promises that all are initialised.
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(params).cast(), size_of::<P>()) }
 }
 

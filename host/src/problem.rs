@@ -1,26 +1,26 @@
-//! Sizes and scores of an attention without its tensors, and what kernels make of them: a mask kind, a window,
-//! numbers in base 2.
+//! A problem: sizes and scores of a request without its tensors, and the kernel parameters that follow: mask
+//! kind, window, base-2 scale.
 use crate::request::{Alignment, AttentionRequest, KeysValues, KvCache, Mask, Paged, Queries, Splits};
 use crate::{DType, MaskKind};
 use spec::Window;
 
-/// Most rows of a sequence and key head. A thread block takes those that its entry has, and several of the same
-/// keys find these in the L2 cache, which gives them 16 rows at a time. A kernel with work tiles reads them for
-/// each query head, and cuts no sequence: with more rows than these it has enough to do for each key.
+/// Maximum of rows per sequence and key head in decode. A thread block takes 16 rows at a time, and several
+/// blocks read the same keys through the L2 cache. A prefill kernel reads keys once per query head and splits
+/// no sequence; with more rows than this, it has enough work per key.
 pub(crate) const MAX_ROWS: usize = 64;
 
-/// An [`AttentionRequest`] without its tensors: what planning and [`crate::plan::supports`] look at. Begins with
-/// [`Problem::new`]; each field is changed by the function of its name.
+/// An [`AttentionRequest`] without its tensors: the input of planning and of [`crate::plan::supports`].
+/// Create it with [`Problem::new`]; each setter has its field's name.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Problem {
-    /// Element type of Q and O, and of K and V where these are tensors.
+    /// Element type of Q and O, and of K and V if they are tensors.
     pub dtype: DType,
     /// Sequences.
     pub batch: usize,
-    /// Queries of a sequence.
+    /// Queries per sequence.
     pub seqlen_q: usize,
-    /// Keys of a sequence.
+    /// Keys per sequence.
     pub seqlen_k: usize,
     /// Query heads.
     pub heads_q: usize,
@@ -28,39 +28,39 @@ pub struct Problem {
     pub heads_k: usize,
     /// Columns of a head: a multiple of 8, at most 512.
     pub head_dim: usize,
-    /// Which keys a query sees.
+    /// The keys that a query sees.
     pub mask: Mask,
-    /// Where queries stand among keys.
+    /// How queries align with keys.
     pub alignment: Alignment,
     /// Factor of the scores; `None` is `1 / sqrt(head_dim)`.
     pub scale: Option<f32>,
-    /// Scores become `softcap * tanh(score / softcap)` before the mask; `None` leaves them alone.
+    /// Scores become `softcap * tanh(score / softcap)` before the mask; `None` is off.
     pub softcap: Option<f32>,
-    /// Whether there are [`AlibiSlopes`](crate::request::AlibiSlopes).
+    /// Whether the request has [`AlibiSlopes`](crate::request::AlibiSlopes).
     pub alibi: bool,
-    /// Whether there are [`Sinks`](crate::request::Sinks).
+    /// Whether the request has [`Sinks`](crate::request::Sinks).
     pub sinks: bool,
-    /// Rows of Q and of K of all sequences, where queries are varlen: `seqlen_q` and `seqlen_k` are then the
-    /// most of one sequence.
+    /// Rows of Q and of K of all sequences, if queries are varlen. `seqlen_q` and `seqlen_k` are then the
+    /// maxima per sequence.
     pub varlen: Option<[usize; 2]>,
-    /// What is known of the cache, where keys and values are in one: `seqlen_k` is then the most of one
+    /// Properties of the KV cache, if keys and values are in one. `seqlen_k` is then the maximum per
     /// sequence.
     pub cache: Option<CacheShape>,
-    /// In how many splits the keys of a sequence are cut.
+    /// The number of splits per sequence.
     pub splits: Splits,
 }
 
-/// What planning looks at of a [`KvCache`].
+/// The properties of a [`KvCache`] that planning uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CacheShape {
     /// Element type of keys and values.
     pub dtype: DType,
-    /// Keys of a page.
+    /// Keys per page.
     pub page: usize,
-    /// Whether 16 neighbouring keys, from a multiple of 16 on, are always of one page.
+    /// Whether 16 consecutive keys, from a multiple of 16 on, always lie in one page.
     pub tiled: bool,
-    /// Most keys of all sequences together, where that is known.
+    /// Maximum of keys of all sequences together, if known.
     pub total_k: Option<usize>,
 }
 
@@ -75,7 +75,7 @@ impl CacheShape {
     }
 }
 
-/// A setter for each field, of the field's name.
+/// One setter per field, with the field's name.
 macro_rules! setters {
     ($($field:ident: $type:ty),* $(,)?) => {
         $(
@@ -90,7 +90,7 @@ macro_rules! setters {
 }
 
 impl Problem {
-    /// Full attention with as many key heads as query heads, and as many keys as queries.
+    /// Full attention with equal numbers of query and key heads, and of queries and keys.
     pub const fn new(dtype: DType, batch: usize, seqlen: usize, heads: usize, head_dim: usize) -> Self {
         Problem {
             dtype,
@@ -142,12 +142,12 @@ impl Problem {
         [[batches, rows_q, heads_q, head_dim], [batches, rows_k, heads_k, head_dim]]
     }
 
-    /// The factor of the scores: what was asked for, else `1 / sqrt(head_dim)`.
+    /// The factor of the scores; by default `1 / sqrt(head_dim)`.
     pub fn softmax_scale(&self) -> f32 {
         self.scale.unwrap_or_else(|| 1.0 / (self.head_dim as f32).sqrt())
     }
 
-    /// The mask that a kernel must have to solve it without looking at needless columns.
+    /// The mask kind of the cheapest kernel that solves the problem.
     pub fn mask_kind(&self) -> MaskKind {
         match self.sides() {
             _ if self.softcap.is_some() || self.alibi => MaskKind::Local,
@@ -157,7 +157,7 @@ impl Problem {
         }
     }
 
-    /// The mask as kernels are told it, where keys are in tensors.
+    /// The kernel's window parameters, if keys are tensors.
     pub(crate) fn window(&self) -> Window {
         let (left, right) = self.sides();
         let top_left = self.alignment == Alignment::TopLeft;
@@ -166,13 +166,13 @@ impl Problem {
         Window { shift, left, right }
     }
 
-    /// Whether each sequence's last query stands at its last key, or it does not matter where it stands.
+    /// Whether the alignment is bottom-right, or equal to it for this mask and these lengths.
     pub(crate) fn is_bottom_right(&self) -> bool {
         let sees_all = self.sides() == (Window::UNBOUNDED, Window::UNBOUNDED) && !self.alibi;
         self.alignment == Alignment::BottomRight || self.seqlen_q == self.seqlen_k || sees_all
     }
 
-    /// Keys that are seen before a query's position and behind it.
+    /// Numbers of visible keys before and after a query's position.
     fn sides(&self) -> (i32, i32) {
         const UNBOUNDED: i32 = Window::UNBOUNDED;
         let clamp = |side: Option<u32>| side.map_or(UNBOUNDED, |n| n.min(UNBOUNDED as u32) as i32);
@@ -180,8 +180,8 @@ impl Problem {
         (clamp(left), clamp(right))
     }
 
-    /// The factor of scores times log2(e), and `scale / softcap`, as kernels are told them; with softcap the
-    /// first is the softcap's, without it the second is 0.
+    /// The kernel's scale parameters: the factor of scores times log2(e), and `scale / softcap`. With
+    /// softcap, the first is the softcap's factor; without it, the second is 0.
     pub(crate) fn base_two(&self) -> (f32, f32) {
         match self.softcap {
             None => (self.softmax_scale() * std::f32::consts::LOG2_E, 0.0),
@@ -189,17 +189,17 @@ impl Problem {
         }
     }
 
-    /// Rows of one sequence and key head: queries times the query heads that share it (packed GQA).
+    /// Rows of one sequence and key head: queries x query heads per key head (packed GQA).
     pub(crate) fn rows(&self) -> usize {
         (self.heads_q / self.heads_k).saturating_mul(self.seqlen_q)
     }
 
-    /// Work tiles of `tile_m` queries of all heads.
+    /// Number of work tiles with `tile_m` queries, over all heads.
     pub(crate) fn tiles(&self, tile_m: u32) -> u64 {
         self.seqlen_q.div_ceil(tile_m as usize) as u64 * (self.batch * self.heads_q) as u64
     }
 
-    /// Most queries and keys of all sequences together, as far as the host knows.
+    /// Maximum of queries and keys of all sequences together, as far as the host knows.
     pub(crate) fn totals(&self) -> [usize; 2] {
         let [queries, keys] = self.varlen.unwrap_or([self.batch * self.seqlen_q, 0]);
         match self.cache {
@@ -210,7 +210,7 @@ impl Problem {
         }
     }
 
-    /// Whether kernels see the same problem in both, however each is spelled. Sinks do not count.
+    /// Whether both problems mean one problem to a kernel, however they are written. Sinks do not count.
     pub(crate) fn means(&self, other: &Problem) -> bool {
         Meaning::new(self) == Meaning::new(other)
     }
@@ -225,7 +225,7 @@ struct Meaning {
     window: Window,
     scores: (f32, f32),
     alibi: bool,
-    /// Rows of varlen sequences, each aligned by itself.
+    /// Rows of varlen sequences, with the alignment of each.
     varlen: Option<([usize; 2], Alignment)>,
     cache: Option<CacheShape>,
     splits: Splits,
@@ -234,7 +234,7 @@ struct Meaning {
 impl Meaning {
     fn new(p: &Problem) -> Self {
         let (kind, mut window) = (p.mask_kind(), p.window());
-        // Where every key is seen, and none is nearer than another, it does not matter from where.
+        // If every query sees every key, without ALiBi, alignment does not matter.
         if !p.alibi && window.left == Window::UNBOUNDED && window.right == Window::UNBOUNDED {
             window.shift = 0;
         }
@@ -253,7 +253,7 @@ impl Meaning {
 }
 
 impl AttentionRequest<'_> {
-    /// The problem that these tensors describe, unchecked. Sizes are those of Q and of keys.
+    /// The problem of these tensors, unchecked. Sizes come from Q and K.
     pub fn problem(&self) -> Problem {
         let [batches, rows_q, heads_q, head_dim] = self.q.shape;
         let (heads_k, seqlen_k, rows_k, cache) = match &self.kv {

@@ -6,16 +6,16 @@ use std::sync::OnceLock;
 
 include!(concat!(env!("OUT_DIR"), "/ptx_table.rs"));
 
-/// What texts lie in, one behind the other.
+/// A block of concatenated texts.
 #[allow(dead_code, reason = "a build has blocks of one kind")]
 enum Block<'a> {
     /// LZMA.
     Packed(&'a [u8]),
-    /// Itself.
+    /// A scale of 1.
     Text(&'a [u8]),
 }
 
-/// A text: number of its block, and where in that block's content it lies.
+/// A text: the number of its block, and its range in the block's content.
 type Part = (usize, core::ops::Range<usize>);
 
 /// The kernels that a folder replaces in this process.
@@ -26,20 +26,19 @@ struct Replacement {
 
 static REPLACEMENT: OnceLock<Replacement> = OnceLock::new();
 
-/// Replaces kernels in the whole process: each kernel of the table that has a file `<symbol>.ptx` in `folder`
-/// is loaded from that file from now on. Kernels that are loaded already stay as they are. Returns the
-/// replaced kernels.
+/// Replaces kernels in the whole process: from now on, each kernel with a file `<symbol>.ptx` in `folder` is
+/// loaded from that file. Kernels that are already loaded do not change. Returns the replaced kernels.
 ///
-/// This is for people who work on kernels. The program `ferroflash` calls it for `--ptx-dir`. A library never
-/// calls it: no environment variable replaces a kernel at run time. (`FERROFLASH_PTX_DIR` is the build
-/// script's: it says which PTX is embedded.)
+/// This function is for kernel developers. The program `ferroflash` calls it for `--ptx-dir`. A library never
+/// calls it: no environment variable replaces a kernel at run time. (The build script reads
+/// `FERROFLASH_PTX_DIR`, which selects the PTX to embed.)
 ///
 /// # Errors
-/// [`Error::Invalid`] where `folder` has no file of a kernel, or the process has replaced kernels before.
+/// [`Error::Invalid`] if `folder` has no file of a kernel, or if the process has already replaced kernels.
 ///
 /// # Safety
-/// - The entry in each file takes the parameters of the kernel of that name, and reads and writes no memory
-///   that the kernel does not: every launch relies on it. (The simulator checks each access.)
+/// - The entry in each file takes the parameters of the kernel with its name, and its memory accesses stay
+///   within that kernel's. Every launch relies on this. (The simulator checks each access.)
 /// - The files do not change while the process runs.
 pub unsafe fn replace_from(folder: &Path) -> Result<&'static [&'static str], Error> {
     let invalid = |expected: &str| Error::invalid("PTX folder", folder.display(), expected);
@@ -55,17 +54,17 @@ pub unsafe fn replace_from(folder: &Path) -> Result<&'static [&'static str], Err
     Ok(REPLACEMENT.get().map_or(&[], |replacement| &replacement.symbols))
 }
 
-/// The file that replaces a kernel in this process, where [`replace_from`] found one.
+/// The file that replaces a kernel in this process, if [`replace_from`] found one.
 pub fn replacement(symbol: &str) -> Option<PathBuf> {
     let Replacement { folder, symbols } = REPLACEMENT.get()?;
     symbols.contains(&symbol).then(|| folder.join(symbol).with_extension("ptx"))
 }
 
-/// PTX text of an entry: its [`replacement`], else this build's. It has source lines (`.loc`, `.file`) where
-/// this build has the feature `sim`.
+/// PTX text of an entry: its [`replacement`], otherwise this build's. It has source lines (`.loc`, `.file`)
+/// if this build has the feature `sim`.
 ///
 /// # Errors
-/// [`Error::Unsupported`] where this build does not carry it, or the replacement cannot be read.
+/// [`Error::Unsupported`] if this build lacks it, or the replacement cannot be read.
 pub fn source(symbol: &str) -> Result<String, Error> {
     if let Some(path) = replacement(symbol) {
         let unreadable = |e| Error::unsupported(symbol, format_args!("{}: {e}", path.display()));
@@ -89,19 +88,19 @@ fn module((symbol, code, lines): &(&str, Part, Option<Part>), blocks: &[Block<'_
     text(code, blocks).and_then(|code| joined(code, lines.as_ref())).map_err(damaged)
 }
 
-/// Whether this build carries PTX of an entry.
+/// Whether this build embeds PTX of an entry.
 pub fn is_embedded(symbol: &str) -> bool {
     TABLE.iter().any(|(name, ..)| *name == symbol)
 }
 
-/// Code with its source lines, where they lie apart.
+/// Code with its source lines, if these are stored apart.
 #[cfg(feature = "sim")]
 fn joined(code: String, lines: Option<&Part>) -> io::Result<String> {
     let Some(lines) = lines else { return Ok(code) };
     cuda_builder::lines::join(&code, &text(lines, LINES)?).map_err(io::Error::other)
 }
 
-/// Only who simulates carries lines.
+/// Only builds with the simulator embed source lines.
 #[cfg(not(feature = "sim"))]
 fn joined(code: String, _: Option<&Part>) -> io::Result<String> {
     Ok(code)

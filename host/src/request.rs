@@ -1,6 +1,5 @@
-//! What is asked for: attention ([`AttentionRequest`]), new keys and values for a cache ([`Append`]), and
-//! partial results that become one ([`Merge`]). Requests describe the caller's memory; nothing is checked
-//! here: planning checks everything, once.
+//! Requests: attention ([`AttentionRequest`]), append to a KV cache ([`Append`]), merge of partial states
+//! ([`Merge`]). A request describes the caller's memory. It checks nothing; planning validates it once.
 mod append;
 mod cache;
 mod merge;
@@ -26,42 +25,41 @@ pub const MAX_HEAD_DIM: usize = 512;
 /// device.
 pub const MAX_ROW_BYTES: u64 = 1 << 27;
 
-/// How queries are laid out.
+/// The layout of the queries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Queries {
-    /// `q` is `[batch, seqlen_q, heads_q, head_dim]`: as many queries for each sequence.
+    /// `q` is `[batch, seqlen_q, heads_q, head_dim]`: every sequence has `seqlen_q` queries.
     #[default]
     Batched,
     /// `q` is `[1, rows of all sequences, heads_q, head_dim]`.
     Varlen(VarlenQueries),
 }
 
-/// Where keys and values are.
+/// The layout of keys and values.
 #[derive(Clone, Copy, Debug, PartialEq)]
-#[expect(clippy::large_enum_variant, reason = "requests are `Copy`, and a launch allocates nothing")]
 pub enum KeysValues {
-    /// `[batch, seqlen_k, heads_k, head_dim]` each: as many keys for each sequence.
+    /// `[batch, seqlen_k, heads_k, head_dim]` each: every sequence has `seqlen_k` keys.
     Tensors {
         /// Keys.
         k: TensorView,
         /// Values.
         v: TensorView,
     },
-    /// `[1, rows of all sequences, heads_k, head_dim]` each. Queries are [varlen](Queries::Varlen), too.
+    /// `[1, rows of all sequences, heads_k, head_dim]` each. The queries are [varlen](Queries::Varlen) too.
     Varlen {
         /// Keys.
         k: TensorView,
         /// Values.
         v: TensorView,
-        /// Where sequences begin.
+        /// The sequences' offsets and lengths.
         keys: VarlenKeys,
     },
-    /// A KV cache, in pages or not, with the keys of the queries' own positions.
+    /// A KV cache, paged or dense. It already contains the keys of the queries' own positions.
     Cache(KvCache),
 }
 
 impl KeysValues {
-    /// K and V, where they are tensors.
+    /// K and V, if they are tensors.
     pub const fn tensors(&self) -> Option<[&TensorView; 2]> {
         match self {
             KeysValues::Tensors { k, v } | KeysValues::Varlen { k, v, .. } => Some([k, v]),
@@ -69,7 +67,7 @@ impl KeysValues {
         }
     }
 
-    /// The same, to be changed.
+    /// K and V, mutable, if they are tensors.
     pub const fn tensors_mut(&mut self) -> Option<[&mut TensorView; 2]> {
         match self {
             KeysValues::Tensors { k, v } | KeysValues::Varlen { k, v, .. } => Some([k, v]),
@@ -83,10 +81,10 @@ impl KeysValues {
 /// | what you have | constructor |
 /// |---|---|
 /// | Q, K and V as tensors, sequences of equal lengths | [`AttentionRequest::dense`] |
-/// | sequences of any lengths, one behind the other | [`AttentionRequest::varlen`] |
-/// | a KV cache, for decoding and for (chunked) prefill | [`AttentionRequest::cached`] |
+/// | sequences of any lengths in one tensor (varlen) | [`AttentionRequest::varlen`] |
+/// | a KV cache, for decode and (chunked) prefill | [`AttentionRequest::cached`] |
 ///
-/// Setters are named as their fields.
+/// Each setter has its field's name.
 ///
 /// ```
 /// # fn main() -> Result<(), ferroflash::Error> {
@@ -110,26 +108,26 @@ impl KeysValues {
 pub struct AttentionRequest<'a> {
     /// Queries.
     pub q: TensorView,
-    /// Output, of the queries' shape. Written whole, but for varlen rows that belong to no sequence; overlaps
-    /// nothing else.
+    /// Output, with the queries' shape. The kernel writes all of it, except varlen rows that belong to no
+    /// sequence. It must not overlap another tensor.
     pub o: TensorView,
-    /// How queries are laid out.
+    /// The layout of the queries.
     pub queries: Queries,
     /// Keys and values.
     pub kv: KeysValues,
-    /// Which keys a query sees.
+    /// The keys that a query sees.
     pub mask: Mask,
-    /// Where queries stand among keys. On a cache, and for kernels of few queries, always bottom-right.
+    /// How queries align with keys. KV caches and decode kernels always align bottom-right.
     pub alignment: Alignment,
-    /// What scores become before the softmax.
+    /// The transformations of scores before the softmax.
     pub scores: Scores,
-    /// Where the log-sum-exp of each row goes.
+    /// Output of each row's LSE (log-sum-exp).
     pub lse: Option<LseView>,
-    /// Memory that the launch may use beside its tensors.
+    /// Scratch memory that the launch may use.
     pub scratch: Scratch,
-    /// In how many splits the keys of a sequence on a cache are cut.
+    /// The number of splits per sequence on a KV cache.
     pub splits: Splits,
-    /// The kernel to run, by its name or by one of the lineage's, instead of the planner's choice.
+    /// The kernel to run, by its symbol or by a name of the lineage. `None` lets the planner select.
     pub config: Option<&'a str>,
 }
 
@@ -150,14 +148,13 @@ impl<'a> AttentionRequest<'a> {
         }
     }
 
-    /// Attention of tensors `[batch, seqlen, heads, head_dim]`, without a mask: `q` and `o` with `seqlen_q`
-    /// and `heads_q`, `k` and `v` with `seqlen_k` and `heads_k`, which divides `heads_q`.
+    /// Attention on tensors `[batch, seqlen, heads, head_dim]`, without a mask. `q` and `o` have `seqlen_q`
+    /// and `heads_q`. `k` and `v` have `seqlen_k` and `heads_k`. `heads_k` divides `heads_q`.
     pub const fn dense(q: TensorView, k: TensorView, v: TensorView, o: TensorView) -> Self {
         Self::new(q, Queries::Batched, KeysValues::Tensors { k, v }, o)
     }
 
-    /// Attention of sequences of any lengths, one behind the other (FlashAttention's `varlen`), without a
-    /// mask.
+    /// Attention on varlen sequences (FlashAttention's `varlen`), without a mask.
     ///
     /// ```
     /// # fn main() -> Result<(), ferroflash::Error> {
@@ -190,10 +187,11 @@ impl<'a> AttentionRequest<'a> {
         Self::new(q, Queries::Varlen(queries), KeysValues::Varlen { k, v, keys }, o)
     }
 
-    /// Attention on a KV cache, without a mask: decoding, chunks of prompts, whole prompts whose keys are in
-    /// the cache already, and batches of all of these. `q` and `o` are `[batch, queries, heads_q, head_dim]`.
-    /// Queries of different numbers a sequence are `.queries(Queries::Varlen(..))`. A sequence's last query
-    /// stands at its last key. A sequence without a key gives 0, and `-inf` as its log-sum-exp.
+    /// Attention on a KV cache, without a mask: decode, chunked prefill, prefill of prompts whose keys are
+    /// already in the KV cache, and batches of all of these. `q` and `o` are
+    /// `[batch, queries, heads_q, head_dim]`. For different query counts per sequence, call
+    /// `.queries(Queries::Varlen(..))`. A sequence's last query aligns with its last key. A sequence without
+    /// keys gives O = 0 and LSE = `-inf`.
     ///
     /// ```
     /// # fn main() -> Result<(), ferroflash::Error> {
@@ -222,29 +220,29 @@ impl<'a> AttentionRequest<'a> {
         Self::new(q, Queries::Batched, KeysValues::Cache(cache), o)
     }
 
-    /// Sets how queries are laid out. Varlen queries on a cache are prefilled, in tiles of queries, however
-    /// few they are: no sequence is cut by its keys, and there are no sinks and no e4m3 caches. A batch of
-    /// single queries beside prompts is faster as two requests: one with the first `n` sequences as
-    /// `[n, 1, heads, head_dim]`, which decodes, and one with the others, whose `cu_seqlens_q`, table and
-    /// lengths begin with number `n`.
+    /// Sets the layout of the queries. Varlen queries on a KV cache run prefill kernels, whatever their
+    /// number: without split-KV, sinks or e4m3 KV caches. Split a batch of single queries and prompts into
+    /// two requests: the first `n` sequences as `[n, 1, heads, head_dim]`, which run decode kernels, and the
+    /// others as varlen. The `cu_seqlens_q`, block table and lengths of the second request begin at index
+    /// `n`.
     pub const fn queries(mut self, queries: Queries) -> Self {
         self.queries = queries;
         self
     }
 
-    /// Sets which keys a query sees.
+    /// Sets the keys that a query sees.
     pub const fn mask(mut self, mask: Mask) -> Self {
         self.mask = mask;
         self
     }
 
-    /// Sets where queries stand among keys where their numbers differ.
+    /// Sets how queries align with keys if their numbers differ.
     pub const fn alignment(mut self, alignment: Alignment) -> Self {
         self.alignment = alignment;
         self
     }
 
-    /// Sets what scores become before the softmax.
+    /// Sets the transformations of scores before the softmax.
     pub const fn scores(mut self, scores: Scores) -> Self {
         self.scores = scores;
         self
@@ -252,33 +250,33 @@ impl<'a> AttentionRequest<'a> {
 
     score_setters!(scores);
 
-    /// Also write the log-sum-exp of each row, sinks included.
+    /// Also write the LSE of each row, sinks included.
     pub const fn lse(mut self, lse: LseView) -> Self {
         self.lse = Some(lse);
         self
     }
 
-    /// Sets the memory that the launch may use beside its tensors, or asks for the plan that runs fastest
-    /// with all the memory it wants.
+    /// Sets the scratch memory of the launch, or plans the fastest kernel with all the scratch memory that it
+    /// needs ([`Scratch::Fastest`]).
     pub const fn scratch(mut self, scratch: Scratch) -> Self {
         self.scratch = scratch;
         self
     }
 
-    /// Sets in how many splits the keys of a sequence on a cache are cut.
+    /// Sets the number of splits per sequence on a KV cache.
     pub const fn splits(mut self, splits: Splits) -> Self {
         self.splits = splits;
         self
     }
 
-    /// Runs this kernel (a name of [`crate::kernels::entries`], of a kernel for caches, or of the lineage)
-    /// instead of the planner's choice.
+    /// Runs this kernel instead of the planner's choice: a symbol of [`crate::kernels::entries`], of a kernel
+    /// for KV caches, or a name of the lineage.
     pub const fn config(mut self, config: &'a str) -> Self {
         self.config = Some(config);
         self
     }
 
-    /// The request with the planner's choice of a kernel: it borrows nothing.
+    /// The request without `config`: it borrows nothing.
     pub(crate) const fn unconfigured(&self) -> AttentionRequest<'static> {
         let AttentionRequest { q, o, queries, kv, mask, alignment, .. } = *self;
         let AttentionRequest { scores, lse, scratch, splits, .. } = *self;

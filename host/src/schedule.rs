@@ -1,5 +1,5 @@
-//! How the work of an attention is dealt out to thread blocks: what follows from a problem, a kernel and a
-//! device, whatever the tensors are.
+//! Scheduling: the distribution of an attention's work over thread blocks. It depends on problem, kernel and
+//! device, not on tensors.
 mod decode;
 mod split;
 mod tiles;
@@ -11,31 +11,29 @@ pub(crate) use tiles::Tiles;
 use crate::{AttnInfo, Capabilities, Contract, Error, KERNELS, Problem};
 use spec::{Keys, Schedule as Order};
 
-/// A kernel and how its work is dealt out.
+/// A kernel and its schedule.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scheduled {
     pub kernel: &'static AttnInfo,
-    /// Its place in [`KERNELS`].
+    /// Its index in [`KERNELS`].
     pub place: usize,
     pub schedule: Schedule,
 }
 
-/// How work is dealt out.
+/// A schedule: the distribution of work over thread blocks.
 #[derive(Clone, Copy, Debug, PartialEq)]
-#[expect(clippy::large_enum_variant, reason = "plans are `Copy`")]
 pub enum Schedule {
-    /// By work tiles of queries.
+    /// By work tiles.
     Tiles(Tiles),
     /// By splits of sequences' keys.
     Decode(Decode),
 }
 
 impl Scheduled {
-    /// The schedule of a kernel that solves a problem, for launches that may need no more than `allows` bytes
-    /// of workspace.
+    /// The schedule of a kernel that solves a problem, for launches with at most `allows` bytes of workspace.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] where there is more to deal out than kernels count.
+    /// [`Error::Unsupported`] if there are more work items than kernels count.
     pub fn new(
         p: &Problem,
         kernel: &'static AttnInfo,
@@ -59,7 +57,7 @@ impl Scheduled {
         }
     }
 
-    /// The places of its kernels, the one that combines splits behind the one that makes them.
+    /// Indices of its kernels; the combine kernel follows the main kernel.
     pub fn kernels(&self) -> impl Iterator<Item = usize> {
         let combine = match &self.schedule {
             Schedule::Tiles(tiles) => tiles.split.map(|split| split.combine()),
@@ -69,7 +67,7 @@ impl Scheduled {
     }
 }
 
-/// The place in [`KERNELS`] of a kernel of the table.
+/// Index in [`KERNELS`] of a kernel of the table.
 pub(crate) fn place(contract: &Contract) -> usize {
     KERNELS.iter().position(|kernel| kernel.symbol == contract.symbol).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! Which kernel solves a problem: tables with the reason beside each line.
+//! Selection: tables of kernels, with the reason in each line.
 mod append;
 mod cache;
 mod decode;
@@ -16,56 +16,56 @@ use crate::schedule::Split;
 use crate::{AttnInfo, Capabilities, Error, MaskKind, Problem, Tuning, kernels, lower};
 use hopper::Answer;
 
-/// What selection looks at.
+/// The inputs of selection.
 #[derive(Clone, Copy)]
 pub(crate) struct Query<'a> {
     pub problem: &'a Problem,
-    /// Its tensors; without them any that kernels take are meant.
+    /// The request's tensors; `None` stands for tensors that every kernel accepts.
     pub tensors: Option<&'a AttentionRequest<'a>>,
     pub on: &'a Capabilities,
     pub tuning: &'a Tuning,
-    /// The memory that launches may use.
+    /// Scratch memory that launches may use.
     pub scratch: Scratch,
 }
 
 impl Query<'_> {
-    /// Whether a kernel takes the tensors.
+    /// Checks that a kernel accepts the tensors.
     ///
     /// # Errors
-    /// What it does not take.
+    /// The reason why the kernel does not accept the tensors.
     fn takes(&self, kernel: &AttnInfo) -> Result<(), &'static str> {
         self.tensors.map_or(Ok(()), |r| lower::takes(r, kernel))
     }
 }
 
-/// A kernel and why it was chosen.
+/// A selected kernel and the reason.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Choice {
     pub kernel: &'static AttnInfo,
     pub reason: &'static str,
-    /// What solves the problem for tensors that `kernel` does not take.
+    /// The fallback for tensors that `kernel` does not accept.
     pub fallback: Option<&'static AttnInfo>,
 }
 
 impl Choice {
-    /// A kernel that takes all tensors, or was asked for.
+    /// A kernel that accepts all tensors, or that the caller named.
     const fn new(kernel: &'static AttnInfo, reason: &'static str) -> Self {
         Choice { kernel, reason, fallback: None }
     }
 }
 
-/// Why a kernel is taken that the caller named.
+/// The reason for a kernel that the caller named.
 pub(crate) const ASKED: &str = "asked for by name";
-/// Why sequences on a cache stay whole that had better be cut.
+/// The reason for unsplit sequences on a KV cache that would run faster split.
 pub(crate) const UNCUT: &str =
     "without the workspace that it asks for no sequence is cut by its keys: SMs may do nothing";
 const MEASURED: &str = "the fastest on this device for this size: `ferroflash sweep`";
 
-/// Chooses the kernel for attention: the one that the caller named, or the planner's.
+/// Selects the kernel for attention: the named one, or the planner's choice.
 ///
 /// # Errors
-/// [`Error::Unsupported`] where no kernel solves the problem on this device, [`Error::Invalid`] where the one
-/// that was named does not.
+/// [`Error::Unsupported`] if no kernel solves the problem on this device; [`Error::Invalid`] if the named
+/// kernel does not solve it.
 pub(crate) fn attention(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Error> {
     let (p, on) = (q.problem, q.on);
     if p.cache.is_some() {
@@ -95,7 +95,7 @@ pub(crate) fn attention(q: &Query<'_>, config: Option<&str>) -> Result<Choice, E
     if p.varlen.is_some() {
         return varlen::choose(q, mask);
     }
-    // A size says nothing of slopes, nor a card's name of its driver.
+    // A size class says nothing about slopes, and a card's name nothing about its driver.
     let measured = q.tuning.best(&on.name, p);
     if let Some(name) = measured.filter(|name| !hopper::is_out_of_reach(name, p, on)) {
         let measured = named(name, q, mask).map_err(|e| {
@@ -103,7 +103,8 @@ pub(crate) fn attention(q: &Query<'_>, config: Option<&str>) -> Result<Choice, E
             Error::invalid("tuning", name, expected)
         });
         let choice = Choice { reason: MEASURED, ..measured? };
-        // It was measured with a workspace, or tensors that it takes; without them the table decides.
+        // The measurement used a workspace, and tensors that the kernel accepts. Without these, the table
+        // decides.
         let workspace = Split::new(p, choice.kernel, on)?.map_or(0, |split| split.workspace());
         if q.takes(choice.kernel).is_ok() && q.scratch.allows(workspace) {
             let by_maps = choice.kernel.has_maps();
@@ -122,15 +123,15 @@ pub(crate) fn attention(q: &Query<'_>, config: Option<&str>) -> Result<Choice, E
     }
 }
 
-/// The kernel for tensors that was named, by its own name or by one of the lineage's, if it solves the problem:
-/// same type, a mask at least as general, a head dim at least as large.
+/// The named kernel for tensors, by its symbol or by a name of the lineage, if it solves the problem: equal
+/// dtype, a mask at least as general, a head dim at least as large.
 fn named(name: &str, q: &Query<'_>, mask: MaskKind) -> Result<Choice, Error> {
     let (p, on) = (q.problem, q.on);
     let entry: &'static AttnInfo = kernels::by_name(name, mask)?;
     let general = entry.mask == mask || entry.mask == MaskKind::Local;
     let sequences = if p.varlen.is_some() { "varlen" } else { "equally long" };
     if entry.is_varlen() != p.varlen.is_some() {
-        // What the planner would take is one, whatever else is wrong with this one.
+        // The planner's choice is a valid example, whatever else is wrong with the named kernel.
         let any = Query { tensors: None, scratch: Scratch::None, tuning: &Tuning::new(), ..*q };
         let other = attention(&any, None)?.kernel.contract.symbol;
         let expected = format_args!("it is no kernel for {sequences} sequences; {other} is one");

@@ -1,19 +1,18 @@
-//! Which tensors Hopper's TMA takes, and the tensor maps through which a kernel copies them. Maps follow from
-//! tensors and the size of pages alone, so that a CUDA graph that is replayed with other lengths and other
-//! pages has them.
+//! The tensors that TMA accepts, and their tensor maps. Tensor maps depend on tensors and page size only, so
+//! a CUDA graph that is replayed with other lengths and pages keeps them.
 use crate::request::{AttentionRequest, KeysValues, KvCache, Paged, Queries, TensorView};
 use crate::{AttnInfo, Boxes, MapKind};
 use spec::RaggedMap;
 
-/// Strides of a tensor map are less.
+/// Exclusive bound of a tensor map's strides, in bytes.
 const MAX_STRIDE: u64 = 1 << 40;
-/// Boxes have at least as many rows: what the swizzle repeats itself after.
+/// Minimum of rows per box: the period of the swizzle.
 const LEAST_ROWS: u32 = 8;
 
-/// The tensor maps of Q, K, V and O of a request that has been checked; none where the kernel is told none.
+/// Tensor maps of Q, K, V and O of a valid request; none if the kernel takes none.
 ///
 /// # Errors
-/// What TMA does not take.
+/// The reason why TMA does not accept the tensors.
 pub(crate) fn maps(r: &AttentionRequest<'_>, kernel: &AttnInfo) -> Result<Option<[Boxes; 4]>, &'static str> {
     if !kernel.has_maps() {
         return Ok(None);
@@ -38,10 +37,10 @@ pub(crate) fn maps(r: &AttentionRequest<'_>, kernel: &AttnInfo) -> Result<Option
         }
         KeysValues::Cache(cache) => {
             let Some(rows) = box_rows(cache, keys) else {
-                return Err("pages hold no multiple of 8 keys, and Hopper's TMA takes as many at a time");
+                return Err("a page is not a multiple of 8 keys, the smallest box of Hopper's TMA kernels");
             };
             let [Some(q), Some(o)] = [q, o].map(one_batch) else {
-                return Err("batches do not follow each other as rows do, and varlen tensor maps have none");
+                return Err("batches are not contiguous, and varlen tensor maps have one batch only");
             };
             [&q, &o].into_iter().try_for_each(takes_rows)?;
             let [k, v] = [cache.pages.keys, cache.pages.values].map(|pages| pages.tensor());
@@ -58,37 +57,37 @@ pub(crate) fn maps(r: &AttentionRequest<'_>, kernel: &AttnInfo) -> Result<Option
     }
 }
 
-/// Checks that TMA takes a tensor that has been checked.
+/// Checks that TMA accepts a valid tensor.
 fn takes(view: &TensorView) -> Result<(), &'static str> {
     let row = view.shape[3] as u64 * view.element_bytes();
     let dims = view.shape.iter().zip(&view.strides).take(3).filter(|(extent, _)| **extent > 1);
     for stride in dims.map(|(_, stride)| (*stride as u64).saturating_mul(view.element_bytes())) {
         if stride == 0 {
-            return Err("a stride is 0, and Hopper's TMA takes no tensor that repeats itself");
+            return Err("a stride is 0, which TMA does not support");
         }
         if stride < row {
-            return Err("rows overlap, and Hopper's TMA takes no tensor that repeats itself");
+            return Err("rows overlap, which TMA does not support");
         }
         if stride >= MAX_STRIDE {
-            return Err("a stride is 2^40 bytes or more, and Hopper's TMA counts in 40 bits");
+            return Err("a stride is 2^40 bytes or more, which TMA does not support");
         }
     }
     Ok(())
 }
 
-/// Checks that varlen tensor maps take the rows of a tensor.
+/// Checks that varlen tensor maps accept the rows of a tensor.
 fn takes_rows(view: &TensorView) -> Result<(), &'static str> {
     if view.shape[1] > RaggedMap::END as usize {
-        return Err("there are more than 2^30 rows, and varlen tensor maps have no more");
+        return Err("there are more than 2^30 rows, the limit of varlen tensor maps");
     }
     let apart = (view.strides[1] as u64).saturating_mul(view.element_bytes());
     if view.shape[1] > 1 && apart >= Boxes::APART {
-        return Err("rows are 2^34 bytes apart or more, and varlen tensor maps have none so far");
+        return Err("rows are 2^34 bytes apart or more, beyond the limit of varlen tensor maps");
     }
     Ok(())
 }
 
-/// Rows of the boxes in which stages of so many keys are copied: each lies in one page.
+/// Rows per box for stages of `stage` keys: each box lies in one page.
 fn box_rows(cache: &KvCache, stage: u32) -> Option<u32> {
     let one_page = match cache.paged {
         Paged::Dense { .. } => true,
@@ -99,7 +98,7 @@ fn box_rows(cache: &KvCache, stage: u32) -> Option<u32> {
     (rows >= LEAST_ROWS).then_some(rows)
 }
 
-/// A view whose batches lie one behind the other as rows of one.
+/// A view whose batches are contiguous, as rows of one batch.
 fn one_batch(view: &TensorView) -> Option<TensorView> {
     let [batches, rows, heads, columns] = view.shape;
     let row = match (batches, rows) {
@@ -112,10 +111,10 @@ fn one_batch(view: &TensorView) -> Option<TensorView> {
     Some(TensorView { shape, strides: [0, row, view.strides[2], view.strides[3]], ..*view })
 }
 
-/// A view that TMA takes, of which no box is known.
+/// The description of a whole view, without a box.
 fn whole(view: &TensorView) -> Boxes {
     let [batches, rows, heads, columns] = view.shape.map(|extent| extent as u32);
-    // Strides of extents of 1 are never taken, and may be anything but 0.
+    // TMA never uses strides of extents of 1, but they must not be 0.
     let bytes = |dim: usize| match view.shape[dim] {
         1 => u64::from(columns) * view.element_bytes(),
         _ => view.strides[dim] as u64 * view.element_bytes(),

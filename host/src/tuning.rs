@@ -18,9 +18,9 @@ pub struct Tuning {
 pub struct Tuned {
     /// Its name in the table.
     pub entry: String,
-    /// What a launch took.
+    /// Time of a launch.
     pub microseconds: f64,
-    /// What the table's own choice took.
+    /// Time of the table's choice.
     pub table_microseconds: Option<f64>,
 }
 
@@ -38,10 +38,10 @@ impl Tuned {
 /// Names the file that `Tuning::from_environment` reads.
 pub const TUNING_VARIABLE: &str = "FERROFLASH_TUNING";
 
-/// The size of a problem in words: type, head dim, mask, and heads (over all batches), queries and keys
-/// rounded up to powers of two. A measurement counts for all problems of its size.
+/// The size class of a problem: dtype, head dim, mask, and heads (over all batches), queries and keys, each
+/// rounded up to a power of two. A measurement holds for its whole size class.
 pub fn size(p: &Problem) -> String {
-    // Problems that planning refuses have a size, too.
+    // Invalid problems have a size class too.
     let up = |n: usize| n.checked_next_power_of_two().unwrap_or(usize::MAX);
     let (dtype, mask) = (p.dtype.name(), p.mask_kind().name());
     let (heads, queries, keys) = (up(p.batch.saturating_mul(p.heads_q)), up(p.seqlen_q), up(p.seqlen_k));
@@ -70,7 +70,7 @@ impl Tuning {
         tuned.filter(|tuned| !tuned.is_known()).map(|tuned| tuned.entry.as_str())
     }
 
-    /// Keeps `tuned` for problems like `p` on `device`.
+    /// Stores `tuned` for problems like `p` on `device`.
     pub fn keep(&mut self, device: &str, p: &Problem, tuned: Tuned) {
         self.devices.entry(device.into()).or_default().insert(size(p), tuned);
     }
@@ -84,21 +84,21 @@ mod file {
     use std::collections::BTreeMap;
     use std::path::{Path, PathBuf};
 
-    /// What a file of this build says as its version. Fields may be added without another one.
+    /// The version in files of this build. New fields do not change it.
     const VERSION: u32 = 1;
 
     /// A file.
     #[derive(serde::Serialize, serde::Deserialize)]
     struct File<'a> {
-        /// Files from before there were versions have none.
+        /// Files of older builds have no version.
         #[serde(default)]
         version: u32,
         devices: Cow<'a, BTreeMap<String, BTreeMap<String, Tuned>>>,
     }
 
     impl Tuning {
-        /// The file that is read and written unless `FERROFLASH_TUNING` names another:
-        /// `ferroflash/tuning.json` in the user's cache folder. `None` where there is no such folder.
+        /// The default file: `ferroflash/tuning.json` in the user's cache folder, unless `FERROFLASH_TUNING`
+        /// names another file. `None` without such a folder.
         pub fn default_path() -> Option<PathBuf> {
             let folder = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
             let cache = folder("XDG_CACHE_HOME").or_else(|| folder("LOCALAPPDATA"));
@@ -106,11 +106,11 @@ mod file {
             Some(cache.join("ferroflash/tuning.json"))
         }
 
-        /// The file that `FERROFLASH_TUNING` names; where that is unset or empty the default file, if there
-        /// is one.
+        /// Reads the file that `FERROFLASH_TUNING` names. If the variable is unset or empty, it reads the
+        /// default file if that exists.
         ///
         /// # Errors
-        /// [`Error::Invalid`] where a file cannot be read, or the variable names none.
+        /// [`Error::Invalid`] if the file cannot be read, or does not exist although the variable names it.
         pub fn from_environment() -> Result<Self, Error> {
             match std::env::var_os(TUNING_VARIABLE).filter(|path| !path.is_empty()) {
                 Some(path) => Self::read(Path::new(&path)),
@@ -124,7 +124,7 @@ mod file {
         /// Reads a file that [`Tuning::write`] wrote.
         ///
         /// # Errors
-        /// [`Error::Invalid`] where it cannot be read, or is no such file.
+        /// [`Error::Invalid`] if the file cannot be read or is no tuning file.
         pub fn read(path: &Path) -> Result<Self, Error> {
             let wrong = |e: &dyn std::fmt::Display| {
                 let expected = format_args!("it must be a file that `ferroflash sweep` wrote: {e}");
@@ -139,10 +139,10 @@ mod file {
             Ok(Tuning { devices: devices.into_owned() })
         }
 
-        /// Writes it as JSON, whole or not at all.
+        /// Writes the file as JSON, atomically.
         ///
         /// # Errors
-        /// [`Error::Invalid`] where the file cannot be written.
+        /// [`Error::Invalid`] if the file cannot be written.
         pub fn write(&self, path: &Path) -> Result<(), Error> {
             let write = || {
                 std::fs::create_dir_all(path.parent().unwrap_or(Path::new(".")))?;

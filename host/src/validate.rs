@@ -1,5 +1,4 @@
-//! The one place where a request is checked. What passes here can be launched without reading or writing out
-//! of bounds.
+//! Validation. A request that passes can be launched without out-of-bounds accesses.
 mod append;
 mod attention;
 mod cache;
@@ -18,10 +17,10 @@ use crate::Error;
 use crate::request::{MAX_ROW_BYTES, TensorView, Workspace};
 use footprint::Footprint;
 
-/// A part of a request: its name, and its bytes where it has some.
+/// A part of a request: its name, and its bytes, if any.
 pub(crate) type Part = (&'static Names, Option<Footprint>);
 
-/// Checks that what is written, all but the first `read` parts, shares no byte with any other part.
+/// Checks that written parts (all after the first `read` parts) share no byte with any other part.
 pub(crate) fn disjoint(all: &[Part], read: usize) -> Result<(), Error> {
     let pairs = (read..all.len()).flat_map(|written| (0..written).map(move |other| (written, other)));
     for ((name, written), (other, theirs)) in pairs.map(|(written, other)| (all[written], all[other])) {
@@ -48,7 +47,7 @@ fn bytes_from(name: &Names, base: u64, bytes: u64) -> Result<Footprint, Error> {
     Ok(Footprint { base, unit: bytes, dims: [(1, 0); 4] })
 }
 
-/// How errors name a tensor's parts.
+/// Names of a tensor's parts in errors.
 pub(crate) struct Names {
     name: &'static str,
     address: &'static str,
@@ -85,17 +84,17 @@ fn output(name: &Names, view: &TensorView) -> Result<Footprint, Error> {
     Ok(footprint)
 }
 
-/// What is wrong with a tensor's strides.
+/// The error of a tensor's strides.
 fn strides(name: &Names, view: &TensorView, expected: impl std::fmt::Display) -> Error {
     Error::invalid(name.strides, format!("{:?} for shape {:?}", view.strides, view.shape), expected)
 }
 
-/// Checks what is only read by itself: it may repeat itself, and its rows, heads and batches may overlap.
+/// Checks an input by itself: its rows, heads and batches may overlap or repeat.
 fn input(name: &Names, view: &TensorView) -> Result<Footprint, Error> {
     address(name, view.address, 16)?;
     let wrong = |expected: &dyn std::fmt::Display| Err(strides(name, view, expected));
     if view.shape[3] > 1 && view.strides[3] != 1 {
-        return wrong(&"the last (head_dim) must be 1: columns are contiguous");
+        return wrong(&"the last stride (head_dim) must be 1");
     }
     let bytes = view.element_bytes();
     let mut dims = [(1, 0); 4];
@@ -104,7 +103,7 @@ fn input(name: &Names, view: &TensorView) -> Result<Footprint, Error> {
             continue;
         }
         if stride < 0 {
-            return wrong(&"none may be negative");
+            return wrong(&"no stride may be negative");
         }
         let Some(stride) = (stride as u64).checked_mul(bytes) else {
             return wrong(&"in bytes they must be below 2^64");
@@ -113,7 +112,8 @@ fn input(name: &Names, view: &TensorView) -> Result<Footprint, Error> {
     }
     if dims[..3].iter().any(|(_, stride)| stride % 16 != 0) {
         return wrong(&format_args!(
-            "all but the last must be multiples of {} elements (16 bytes)",
+            "all strides but the last must be multiples of {} elements (16 bytes); copy into a contiguous \
+             tensor",
             16 / bytes
         ));
     }
@@ -121,7 +121,7 @@ fn input(name: &Names, view: &TensorView) -> Result<Footprint, Error> {
         let feature = format_args!("{} with rows {} bytes apart", name.strides, dims[1].1);
         return Err(Error::unsupported(
             feature,
-            format_args!("rows lie less than {MAX_ROW_BYTES} bytes apart"),
+            format_args!("rows must be less than {MAX_ROW_BYTES} bytes apart"),
         ));
     }
     let footprint = Footprint { base: view.address, unit: bytes, dims };
@@ -137,7 +137,7 @@ fn address(name: &Names, address: u64, alignment: u64) -> Result<(), Error> {
     Err(Error::invalid(name.address, format!("{address:#x}"), expected))
 }
 
-/// What a request does with a tensor.
+/// The use of a tensor in a request.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Use {
     Read,

@@ -60,14 +60,16 @@ type Change = fn(&mut AttentionRequest<'static>);
 
 #[rustfmt::skip]
 const REFUSED: &[(Change, &[&str])] = &[
-    (|f| f.scores.alibi = Some(AlibiSlopes::new(7 * FAR + 2, 4)), &["invalid alibi.address", "multiple of 4"]),
+    (|f| f.scores.alibi = Some(AlibiSlopes::new(7 * FAR + 2, 4)),
+        &["invalid alibi.address", "multiple of 4"]),
     (|f| f.scores.alibi = Some(AlibiSlopes::new(0, 4)), &["invalid alibi.address", "0x0"]),
     (|f| f.scores.alibi = Some(AlibiSlopes::new(7 * FAR, 3)), &["invalid alibi.elements: 3", "need 4"]),
     (|f| f.scores.alibi = Some(AlibiSlopes::new(7 * FAR, 7).strides([4, 1])),
         &["invalid alibi.elements: 7", "need 8"]),
     (|f| f.scores.alibi = Some(AlibiSlopes::new(7 * FAR, 99).strides([-4, 1])),
         &["invalid alibi.strides", "0 or more"]),
-    (|f| f.scores.alibi = Some(AlibiSlopes::new(4 * FAR + 64, 4)), &["invalid o.address", "must not overlap alibi"]),
+    (|f| f.scores.alibi = Some(AlibiSlopes::new(4 * FAR + 64, 4)),
+        &["invalid o.address", "must not overlap alibi"]),
     (|f| f.scratch = Scratch::workspace(7 * FAR, 64),
         &["workspace", "must not overlap alibi"]),
     (|f| f.scores.scale = Some(1e-25), &["not supported: scale 1e-25 with ALiBi slopes", "1e-20"]),

@@ -30,8 +30,8 @@ fn the_kernel_follows_from_types_and_device() {
         // 180 rows of 8 parts, 32 rows a block.
         assert_eq!(plan.grid(), [6, 1, 1]);
     };
-    check("a100", F16, F16, "append_copy", "copied");
-    check("h200", Bf16, Bf16, "append_copy", "copied");
+    check("a100", F16, F16, "append_copy", "copies");
+    check("h200", Bf16, Bf16, "append_copy", "copies");
     check("a100", F16, E4m3, "append_f16_e4m3", "integer");
     check("a10", Bf16, E4m3, "append_bf16_e4m3", "integer");
     check("l4", F16, E4m3, "append_f16_e4m3_native", "instruction");

@@ -152,12 +152,13 @@ type Reason = (&'static str, fn(&mut AttentionRequest<'static>), Shape, &'static
 const REASONS: &[Reason] = &[
     ("h200", |_| {}, LLAMA, "few rows: the smallest block"),
     ("h200", |_| {}, Shape { batch: 64, ..LLAMA }, "more blocks than SMs"),
-    ("h200", |_| {}, Shape { batch: 1, queries: 8, ..LLAMA }, "few sequences: smaller blocks share the rows"),
-    ("h200", |_| {}, Shape { batch: 1, queries: 12, head_dim: 64, ..LLAMA }, "in several blocks"),
+    ("h200", |_| {}, Shape { batch: 1, queries: 8, ..LLAMA }, "few sequences: smaller blocks split the rows"),
+    ("h200", |_| {}, Shape { batch: 1, queries: 12, head_dim: 64, ..LLAMA },
+        "several blocks read the same keys"),
     ("h200", |d| d.config = Some("decode_f16_d128_causal_8_rows"), LLAMA, "asked for by name"),
     ("a100", |_| {}, Shape { queries: 17, ..LLAMA }, "more than 64 rows"),
-    ("h200", |_| {}, Shape { queries: 17, max_k: 127, ..LLAMA }, "too few queries or keys a sequence"),
-    ("h200", |d| d.scores.alibi = Some(SLOPES), LLAMA, "slopes, which decode kernels have not"),
+    ("h200", |_| {}, Shape { queries: 17, max_k: 127, ..LLAMA }, "too few queries or keys per sequence"),
+    ("h200", |d| d.scores.alibi = Some(SLOPES), LLAMA, "ALiBi slopes, which decode kernels lack"),
 ];
 
 /// Without a workspace nothing is cut, unless it must be.
@@ -206,11 +207,11 @@ const REFUSED: &[Refused] = &[
         d.o.shape[0] = 128;
         columns(d, 1 << 25);
         cache(d).max_k = 1 << 29;
-    }, false, &["128 sequences of up to 536870912 keys", "32 bits"]),
+    }, false, &["128 sequences of up to 536870912 keys", "less than 2^32 tiles"]),
     // Items times heads and their blocks of rows, which the device has 32 bits for.
     (|d| *d = many_heads(1024, 1 << 20), false,
-        &["up to 1024 parts of 1024 sequences, each of 1048576 key heads in 1 ", "fewer than 1073741824"]),
-    (|d| *d = many_heads(1025, (1 << 14) + 1), false, &["up to 65535 parts of 1025 sequences"]),
+        &["up to 1024 splits of 1024 sequences, each with 1048576 key heads and 1 ", "fewer than 1073741824"]),
+    (|d| *d = many_heads(1025, (1 << 14) + 1), false, &["up to 65535 splits of 1025 sequences"]),
     (|d| d.scores.scale = Some(-1.0), false, &["scale -1", "above 0"]),
     (|d| d.scores.softcap = Some(f32::NAN), true, &["softcap", "NaN"]),
     (|d| d.scores.sinks = Some(Sinks { address: 7 * FAR + 2, elements: 32 }),
@@ -218,8 +219,8 @@ const REFUSED: &[Refused] = &[
     (|d| d.scores.sinks = Some(Sinks { address: 7 * FAR, elements: 31 }),
         true, &["sinks.elements", "31", "32 or more"]),
     (|d| d.splits = Splits::Exactly(0), true, &["splits", "0", "1 or more"]),
-    (|d| d.splits = Splits::Exactly(5000), false, &["Exactly(5000) of 16 sequences", "16 bits"]),
-    (|d| d.splits = Splits::Chunk(100), false, &["splits of 100 keys", "multiples of 128"]),
+    (|d| d.splits = Splits::Exactly(5000), false, &["Exactly(5000) of 16 sequences", "less than 2^16 splits"]),
+    (|d| d.splits = Splits::Chunk(100), false, &["splits of 100 keys", "multiple of 128"]),
     (|d| d.o.address = cache(d).pages.values.address, true, &["o.address", "must not overlap"]),
     (|d| d.o.address = cache(d).lengths.address, true, &["o.address", "cache.lengths.address"]),
     (|d| d.scratch = Scratch::workspace(2 * FAR, 1 << 30),
@@ -227,14 +228,14 @@ const REFUSED: &[Refused] = &[
     (|d| counters(d, Counters { address: FAR, bytes: 512 }), true, &["counters", "must not overlap q"]),
     (|d| counters(d, Counters { address: 9 * FAR, bytes: 508 }),
         true, &["counters.bytes", "508", "512"]),
-    (|d| d.config = Some("fwd_f16_d64_full_128x64"), true, &["config", "for caches", "decode`, or `paged`"]),
+    (|d| d.config = Some("fwd_f16_d64_full_128x64"), true, &["config", "for KV caches", "decode`, or `paged`"]),
     (|d| { *d = decode(Shape { queries: 17, ..LLAMA }); e4m3(d) },
         false, &["cache of e4m3", "at most 64 rows"]),
-    (|d| { e4m3(d); d.scores.alibi = Some(SLOPES) }, false, &["cache of e4m3", "without ALiBi slopes"]),
+    (|d| { e4m3(d); d.scores.alibi = Some(SLOPES) }, false, &["cache of e4m3", "no ALiBi slopes"]),
     (|d| {
         *d = decode(Shape { head_dim: 512, ..LLAMA });
         d.scores.alibi = Some(SLOPES);
-    }, false, &["ALiBi slopes on a cache go up to head_dim 256"]),
+    }, false, &["ALiBi slopes on a KV cache support head_dim up to 256"]),
     (|d| d.config = Some("decode_f16_d64_causal_8_tiles"), true, &["config", "4 rows of head_dim 128"]),
 ];
 

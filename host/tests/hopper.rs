@@ -105,7 +105,8 @@ const FEW: &[Few] = &[
     ("h200", [128, 8192], 128, Mask::Full, ROOM, "hopper_f16_d128_full_128x128", 128, 0),
     ("h200", [128, 8192], 64, Mask::Causal, NONE, "hopper_f16_d64_causal_128x128", 128, 0),
     // No room; few keys; another mask; another card.
-    ("h200", [32, 8192], 128, Mask::Full, Scratch::workspace(1 << 50, 32 << 16), "fwd_f16_d128_full_32x128_k4", 128, 0),
+    ("h200", [32, 8192], 128, Mask::Full, Scratch::workspace(1 << 50, 32 << 16),
+        "fwd_f16_d128_full_32x128_k4", 128, 0),
     ("h200", [32, 1024], 128, Mask::Full, ROOM, "fwd_f16_d128_full_", 128, 0),
     ("h200", [8, 8192], 128, SLIDING, ROOM, "fwd_f16_d128_local_", 8, 0),
     ("b200", [32, 8192], 128, Mask::Full, ROOM, "fwd_f16_d128_full_128x64_split", 288, 9),

@@ -50,9 +50,9 @@ const D128: &str = "hopper_paged_bf16_d128_causal_128x128";
 const D64: &str = "hopper_paged_bf16_d64_causal_128x128";
 const PORTABLE: &str = "paged_bf16_d128_causal_128x48";
 const PORTABLE_D64: &str = "paged_bf16_d64_causal_128x64";
-const PAGES: &str = "out of pages";
-const QUERIES: &str = "any numbers of queries";
-const FEW: &str = "too few queries or keys a sequence, or too few tiles";
+const PAGES: &str = "TMA on pages";
+const QUERIES: &str = "varlen queries";
+const FEW: &str = "too few queries or keys per sequence, or too few tiles";
 const SLIDING: Mask = Mask::Window { left: Some(511), right: Some(0) };
 #[rustfmt::skip]
 const PLANS: &[Planned] = &[
@@ -99,7 +99,7 @@ const PLANS: &[Planned] = &[
         d
     }, PORTABLE, 4 * 16 * 32, "a stride is 0"),
     ("h200", Shape { packed: false, ..PROMPTS }, |mut d| { d.q.strides[0] += 8; d }, PORTABLE, 4 * 16 * 32,
-        "batches do not follow"),
+        "batches are not contiguous"),
     ("h200", PROMPTS, |mut d| {
         cache(&mut d).pages.keys.strides[0] += 8;
         cache(&mut d).pages.values.strides[0] += 8;
@@ -207,9 +207,9 @@ fn another_problem_is_named() -> Result<(), Error> {
     let mut longer = d;
     cache(&mut longer).max_k -= 1;
     for (other, expected) in [
-        (longer, ["invalid cache.max_k: ", "the plan was made for "]),
-        (d.softcap(3.0), ["invalid softcap: 3", "the plan was made for none"]),
-        (d.splits(Splits::CHUNK), ["invalid splits: Chunk(1024)", "the plan was made for Auto"]),
+        (longer, ["invalid cache.max_k: ", "the plan is for "]),
+        (d.softcap(3.0), ["invalid softcap: 3", "the plan is for none"]),
+        (d.splits(Splits::CHUNK), ["invalid splits: Chunk(1024)", "the plan is for Auto"]),
     ] {
         // SAFETY: nothing runs.
         let refused = unsafe { attention.launch(&plan, &other, &0) }.expect_err("another").to_string();

@@ -127,8 +127,8 @@ fn a_plan_serves_other_tensors_of_its_problem_and_no_other_problem() -> Result<(
     let mut overlapping = f;
     overlapping.o.address = f.q.address;
     let refused = [
-        ("another mask", f.mask(Mask::Full), "mask: full; the plan was made for causal"),
-        ("another scale", f.scale(2.0), "scale: 2; the plan was made for 0.125"),
+        ("another mask", f.mask(Mask::Full), "mask: full; the plan is for causal"),
+        ("another scale", f.scale(2.0), "scale: 2; the plan is for 0.125"),
         ("misaligned", forward((1 << 50) + 8), "multiple of 16"),
         ("overlapping", overlapping, "must not overlap"),
     ];

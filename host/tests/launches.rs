@@ -103,7 +103,7 @@ fn launches_are_what_they_were() {
 }
 
 #[test]
-#[ignore = "prints what `launches_are_what_they_were` sums up"]
+#[ignore = "`cargo xtask test -p ferroflash --test launches -- --ignored print` shows each launch"]
 fn print() {
     for (_, lines) in all() {
         lines.iter().for_each(|line| println!("{}", line.whole));
@@ -111,7 +111,7 @@ fn print() {
 }
 
 #[test]
-#[ignore = "writes what `launches_are_what_they_were` reads"]
+#[ignore = "`cargo xtask test -p ferroflash --test launches -- --ignored bless` writes the golden file"]
 fn bless() {
     std::fs::write(FILE, golden()).expect("written");
 }

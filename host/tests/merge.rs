@@ -118,7 +118,7 @@ const REFUSED: &[(&str, Change, &[&str])] = &[
         s[2].lse.elements = 1 << 20;
     }, &["not supported: states[2]", "same strides"]),
     ("sinks of other heads", |_, m| m.sinks = Some(Sinks { address: 40 * FAR, elements: 3 }),
-        &["sinks.elements: 3", "4 or more, one a query head"]),
+        &["sinks.elements: 3", "4 or more, one per query head"]),
     ("sinks misaligned", |_, m| m.sinks = Some(Sinks { address: 40 * FAR + 2, elements: 4 }),
         &["sinks.address", "multiple of 4"]),
     ("o on sinks", |_, m| m.sinks = Some(Sinks { address: m.o.address, elements: 4 }),

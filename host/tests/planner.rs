@@ -349,9 +349,9 @@ const ASKED: &[(&str, Change, &str)] = &[
     ("its entry by name", |f| f.config("fwd_f16_d64_causal_128x64"), ""),
     ("another entry", |f| f.config("fwd_f16_d64_causal_64x64"), "config"),
     ("no entry", |f| f.config("fwd_f16_d64_diagonal"), "config"),
-    ("another scale", |f| f.scale(0.25), "scale: 0.25; the plan was made for 0.125"),
-    ("another mask", |f| f.mask(Mask::Full), "mask: full; the plan was made for causal"),
-    ("a softcap", |f| f.softcap(20.0), "softcap: 20; the plan was made for none"),
+    ("another scale", |f| f.scale(0.25), "scale: 0.25; the plan is for 0.125"),
+    ("another mask", |f| f.mask(Mask::Full), "mask: full; the plan is for causal"),
+    ("a softcap", |f| f.softcap(20.0), "softcap: 20; the plan is for none"),
     ("a tensor that is none", |mut f| { f.q.address = 8; f }, "q.address"),
 ];
 

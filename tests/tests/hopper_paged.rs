@@ -62,7 +62,7 @@ fn an_order_between_the_tiles_of_a_block_that_is_missing_is_noticed() {
     });
     let unnoticed: Vec<_> = unnoticed.collect();
     // The last arrival of the text releases a stage of a block's last tile: nobody fills it again.
-    let last = mutants.iter().filter(|mutant| mutant.operator == Operator::DeleteArrive).next_back();
+    let last = mutants.iter().rfind(|mutant| mutant.operator == Operator::DeleteArrive);
     assert!(unnoticed.iter().all(|mutant| Some(*mutant) == last), "{unnoticed:#?}");
 }
 

@@ -91,8 +91,8 @@ fn a_cache_of_another_type() {
     let (q, o) = (device.rows("q", 1), device.rows("o", 1));
     let [sixteen, eight] = [sixteen, eight].map(|cache| AttentionRequest::cached(q, cache, o));
     let check = |plan, request, words: &[&str]| check_refused(&device, device.launch(plan, request), words);
-    check(&sixteen, &eight, &["cache.keys.dtype: e4m3", "the plan was made for f16"]);
-    check(&eight, &sixteen, &["cache.keys.dtype: f16", "the plan was made for e4m3"]);
+    check(&sixteen, &eight, &["cache.keys.dtype: e4m3", "the plan is for f16"]);
+    check(&eight, &sixteen, &["cache.keys.dtype: f16", "the plan is for e4m3"]);
 }
 
 #[test]

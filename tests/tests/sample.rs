@@ -37,13 +37,17 @@ fn every_order_of_work_type_and_head_dim_appears() {
         attention(),
         |entry| entry.contract.symbol,
         |entry| {
-            let of = |what: String| format!("{:?} {:?} {:?}: {what}", entry.isa, entry.queries, entry.keys);
+            // A cache of either kind of pages.
+            let keys = format!("{:?}", entry.keys);
+            let family =
+                format!("{:?} {:?} {}", entry.isa, entry.queries, keys.split('(').next().unwrap_or(""));
+            let of = |what: String| format!("{family}: {what}");
             vec![
                 of(format!("{:?}", entry.dtype)),
                 of(format!("head dim {}", entry.head_dim)),
                 format!("{:?}, {:?}, {:?}", entry.isa, entry.schedule, entry.path),
                 format!("{:?}, splits {}", entry.scheduler, entry.splits),
-                format!("keys {:?}", entry.kv_dtype),
+                format!("keys {:?}, {keys}", entry.kv_dtype),
             ]
         },
     );

@@ -1,5 +1,6 @@
-//! What a fixed piece of work costs on this machine at this time: a budget of processor time is divided by it.
-//! A core that is shared, or slow, or whose other thread is busy, takes up to three times as long for the same.
+//! What a fixed piece of work costs on this machine at this time: a budget of processor time is divided by
+//! it. A core that is shared, or slow, or whose other thread is busy, takes up to three times as long for the
+//! same work.
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
@@ -21,8 +22,8 @@ pub struct Calibration {
 }
 
 impl Calibration {
-    /// Takes a sample: the work on every core at once, as whatever is measured has them. Where the system does
-    /// not say what it took there is none.
+    /// Takes a sample: the work on every core at once, as whatever is measured has them. Where the system
+    /// does not say what it took there is none.
     pub fn sample(&mut self) {
         let cores = thread::available_parallelism().map_or(1, |n| n.get());
         let Some(before) = processor_time() else { return };
@@ -35,8 +36,8 @@ impl Calibration {
         self.samples.push(took / cores as u32);
     }
 
-    /// How many times as long as on the reference machine things take here: the mean of all samples, 1 without
-    /// any.
+    /// How many times as long as on the reference machine things take here: the mean of all samples, 1
+    /// without any.
     pub fn factor(&self) -> f64 {
         if self.samples.is_empty() {
             return 1.0;

@@ -96,8 +96,8 @@ pub fn ci(root: &Path) -> Result {
     if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", ")).into()) }
 }
 
-/// What of the whole table's mutants ci breaks: a mutant of each operator of two small kernels, from planting to
-/// the page of scores. The tests have more.
+/// What of the whole table's mutants ci breaks: a mutant of each operator of two small kernels, from planting
+/// to the page of scores. The tests have more.
 const MUTANTS: [&str; 8] =
     ["--entry", "merge_f16", "--entry", "append_copy", "--sample", "1", "--out", "target/ci-mutants"];
 

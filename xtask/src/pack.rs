@@ -75,7 +75,7 @@ pub fn run(root: &Path) -> Result {
 fn artifacts(root: &Path, arguments: &[&str]) -> Result<Vec<(String, PathBuf)>> {
     let mut command = cargo();
     command.args(arguments).args(["--release", "--quiet", "--message-format=json"]).current_dir(root);
-    command.env("CARGO_PROFILE_RELEASE_STRIP", "symbols");
+    command.env("CARGO_PROFILE_RELEASE_STRIP", "symbols").env("FERROFLASH_COMPRESS", "1");
     let mut found = Vec::new();
     for line in stdout(&mut command)?.lines() {
         let message: serde_json::Value = serde_json::from_str(line)?;

@@ -129,7 +129,7 @@ impl KvCache {
             };
             let (o, lse) = kv.run(&q, queries, attend, lse)?;
             outputs.push(o.reshape((part.rows, heads, head_dim))?);
-            // `[sequences, heads, queries]` of those that are not packed.
+            // The LSE of a launch without varlen is `[sequences, heads, queries]`.
             let flat = |lse: Tensor| lse.transpose(0, 1)?.reshape((heads, part.rows));
             sums.extend(lse.map(|lse| if part.even { flat(lse) } else { Ok(lse) }).transpose()?);
         }

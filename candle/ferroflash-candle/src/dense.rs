@@ -108,7 +108,7 @@ fn on<T: Element + CudaDType>(
     });
     let starts = starts.as_ref().map(|(q, k, max_q, max_k)| {
         if q.shape() != k.shape() {
-            let expected = format_args!("as many as of seqlens_q, {:?}", q.shape());
+            let expected = format_args!("the shape of seqlens_q, {:?}", q.shape());
             return Err(invalid("seqlens_k", format_args!("{:?}", k.shape()), expected));
         }
         Ok((q.numbers(1)?, k.numbers(1)?, *max_q, *max_k))

@@ -1,4 +1,4 @@
-//! What the crate keeps of a device: its kernels, and the scratch memory of each stream.
+//! State per device: its kernels, and the scratch memory of each stream.
 use crate::errors::refused;
 use candle::Result;
 use candle::cuda_backend::cudarc::driver::{CudaContext, CudaStream};
@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
-/// Scratch memory by the addresses of its streams. Memory that is allocated holds its stream, so that no other
+/// Scratch memory by the addresses of its streams. Allocated memory holds its stream, so that no other
 /// stream gets this address.
 type Scratches = HashMap<usize, Arc<Mutex<ScratchMemory>>>;
 

@@ -15,7 +15,7 @@ use ferroflash::cudarc::{
 use half::{bf16, f16};
 use std::sync::Arc;
 
-/// Computes attention with sinks, `[heads]`, or without. Kernels add the sinks where the library supports that;
+/// Computes attention with sinks, `[heads]`, or without. Kernels add the sinks if the library supports that;
 /// elsewhere a merge adds them.
 pub(crate) fn compute<T: Element, C: Number>(
     here: &Here,
@@ -61,9 +61,9 @@ fn with_sinks<T: Element>(
     Ok((merged, Some(sums)))
 }
 
-/// What attention has made of some keys, and what it has made of others, of the same queries: what it makes
-/// of all. Outputs are `(batch, sequence, heads, head_dim)` with log-sum-exps `(batch, heads, sequence)`;
-/// or packed, `(rows, heads, head_dim)` with `(heads, rows)`. Log-sum-exps are contiguous.
+/// Merges two partial states of equal queries and different keys. Outputs are
+/// `(batch, sequence, heads, head_dim)` with LSEs `(batch, heads, sequence)`, or varlen
+/// `(rows, heads, head_dim)` with `(heads, rows)`. LSEs are contiguous.
 ///
 /// # Errors
 /// [`candle::Error::Cuda`], in which there is a [`ferroflash::Error`].

@@ -30,7 +30,7 @@ pub(crate) fn with_ranges(
     }
     match attend.mask(kv.max_seqlen_k.unwrap_or(usize::MAX)) {
         Mask::Causal if count > 0 => {}
-        // Who sees all keys sees a range's.
+        // A full mask already shows the keys of every range.
         Mask::Full | Mask::Causal => return kv.attend_varlen(q, seqlens_q, max_seqlen_q, attend),
         mask => {
             let reason = "a row's keys would be two intervals; they may be beside a causal mask, or a window \
@@ -45,7 +45,7 @@ pub(crate) fn with_ranges(
     // The position of a sequence's first row.
     let first = (&keys - (&ends - &starts)?)?;
 
-    // Where ranges begin and end, each within its sequence's rows; those that are none at its end.
+    // Begin and end of each range within its sequence's rows; an empty range lies at the sequence's end.
     let bounds = long(ranges)?;
     let none = bounds.narrow(2, 0, 1)?.ge(&bounds.narrow(2, 1, 1)?)?.broadcast_as(bounds.shape())?;
     let end = keys.unsqueeze(2)?.broadcast_as(bounds.shape())?.contiguous()?;

@@ -126,7 +126,7 @@ impl Step {
                 row += 1;
             }
             integers[last + b] = row as u32 - 1;
-            // Of those that are not decoded: their rows are counted by themselves.
+            // Offsets of the prefill part: its rows count from 0.
             integers[starts + b + 1] = (row - singles.min(row)) as u32;
         }
         integers[starts + singles] = 0;

@@ -2,7 +2,7 @@
 use crate::Target;
 use core::marker::PhantomData;
 
-/// An element type by value.
+/// An element type, as a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DType {
@@ -10,14 +10,14 @@ pub enum DType {
     F16,
     /// bfloat16.
     Bf16,
-    /// Eight bits, OCP's E4M3 (`e4m3fn`: no infinity, largest 448): a cache's alone.
+    /// Eight bits, OCP's E4M3 (`e4m3fn`: no infinity, largest value 448). Only KV caches use it.
     E4m3,
-    /// IEEE binary32: what partial results may have.
+    /// IEEE binary32. Only partial results use it.
     F32,
 }
 
 impl DType {
-    /// Its name in entry symbols and on the command line.
+    /// The name in entry symbols and on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             DType::F16 => "f16",
@@ -57,7 +57,7 @@ impl DType {
     }
 }
 
-/// What multiplies tiles, by value.
+/// The instructions that multiply tiles, as a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Path {
     /// Tensor cores: `mma.sync`, or a Hopper's `wgmma`.
@@ -78,9 +78,9 @@ impl Path {
 
 /// An element type by type.
 pub trait Element: Copy {
-    /// The same as a value.
+    /// The dtype as a value.
     const DTYPE: DType;
-    /// What multiplies tiles of it.
+    /// The instructions that multiply its tiles.
     const PATH: Path = Path::TensorCores;
     /// Size of one element.
     const BYTES: usize = Self::DTYPE.bytes();
@@ -102,11 +102,11 @@ pub struct E4m3;
 #[derive(Clone, Copy, Debug)]
 pub struct F32;
 
-/// The same element, converted by an instruction of its own.
+/// The element `E`, with its own conversion instruction.
 #[derive(Clone, Copy, Debug)]
 pub struct Native<E>(PhantomData<E>);
 
-/// The same element, but tiles of it are multiplied on CUDA cores.
+/// The element `E`, with tiles multiplied on CUDA cores.
 #[derive(Clone, Copy, Debug)]
 pub struct Scalar<E>(PhantomData<E>);
 

@@ -1,8 +1,8 @@
-//! The contract of a launch, by value: what a compiled kernel is to whoever builds, loads or launches it.
+//! The launch contract, as a value, for code that builds, loads or launches a compiled kernel.
 use crate::{Kernel, Target};
 
-/// What a compiled kernel is. [`Contract::of`] takes it from the kernel's type; what builds the kernel stamps
-/// it into the PTX, so that ptxas may count on it, and what loads and launches it goes by the same numbers.
+/// The contract of a compiled kernel. [`Contract::of`] derives it from the kernel's type. The builder stamps
+/// it into the PTX, so that ptxas relies on it. The host loads and launches the kernel with the same numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Contract {
@@ -10,27 +10,27 @@ pub struct Contract {
     pub symbol: &'static str,
     /// GPUs that can run it.
     pub target: Target,
-    /// Threads of a block, exactly, along x: stamped as `.reqntid`.
+    /// Exact number of threads per block, along x: stamped as `.reqntid`.
     pub threads: u32,
-    /// Dynamic shared memory of a block, in bytes.
+    /// Dynamic shared memory per block, in bytes.
     pub smem_bytes: u32,
     /// Blocks that one SM must be able to hold: stamped as `.minnctapersm`, which bounds the registers. 0
-    /// leaves it out.
+    /// omits it.
     pub min_blocks_per_sm: u32,
-    /// What the address of the parameter is a multiple of: stamped as its `.align`. 0 leaves rustc's.
+    /// Alignment of the parameter's address in bytes: stamped as its `.align`. 0 keeps rustc's.
     pub param_align: u32,
-    /// What ptxas may spill; `None` allows nothing.
+    /// Permitted spills; `None` permits no spill.
     pub spills: Option<SpillAllowance>,
 }
 
-/// How much a kernel may spill outside of loops, on any target, and why that is the better choice.
+/// The bytes that a kernel may spill outside of loops, on any target, and the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SpillAllowance {
-    /// Most bytes of spill stores, as ptxas reports them.
+    /// Maximum bytes of spill stores, as ptxas reports them.
     pub stores: u32,
-    /// Most bytes of spill loads, as ptxas reports them.
+    /// Maximum bytes of spill loads, as ptxas reports them.
     pub loads: u32,
-    /// The measurement that earned it.
+    /// The measurement that justifies the spill.
     pub reason: &'static str,
 }
 
@@ -46,8 +46,8 @@ impl Contract {
             .param_align(K::PARAM_ALIGN)
     }
 
-    /// The contract of a kernel that no type describes: for every GPU since sm_80, without dynamic shared
-    /// memory, a bound on registers or an allowance.
+    /// The contract of a kernel without a type: for every GPU since sm_80, without dynamic shared memory,
+    /// register bound or permitted spills.
     pub const fn new(symbol: &'static str, threads: u32) -> Self {
         let target = Target::From(80);
         Contract {
@@ -61,31 +61,31 @@ impl Contract {
         }
     }
 
-    /// The same for other GPUs.
+    /// This contract, for other GPUs.
     #[must_use]
     pub const fn target(self, target: Target) -> Self {
         Contract { target, ..self }
     }
 
-    /// The same with so much dynamic shared memory of a block.
+    /// This contract, with `bytes` of dynamic shared memory per block.
     #[must_use]
     pub const fn smem_bytes(self, smem_bytes: u32) -> Self {
         Contract { smem_bytes, ..self }
     }
 
-    /// The same with so many blocks that one SM must be able to hold.
+    /// This contract, with a minimum number of blocks per SM.
     #[must_use]
     pub const fn min_blocks_per_sm(self, min_blocks_per_sm: u32) -> Self {
         Contract { min_blocks_per_sm, ..self }
     }
 
-    /// The same with a parameter at a multiple of so many bytes.
+    /// This contract, with an alignment of the parameter in bytes.
     #[must_use]
     pub const fn param_align(self, param_align: u32) -> Self {
         Contract { param_align, ..self }
     }
 
-    /// The same with an allowance of spills.
+    /// This contract, with permitted spills.
     #[must_use]
     pub const fn spills(self, allowance: SpillAllowance) -> Self {
         Contract { spills: Some(allowance), ..self }

@@ -1,11 +1,11 @@
-//! What a GPU kernel is to both sides of its launch. Host and device compile this crate; it knows nothing of
-//! what a kernel computes.
+//! The launch contract between host and device. Both sides compile this crate. It knows nothing of the
+//! computation inside a kernel.
 //!
 //! - [`Kernel`]: threads, shared memory, parameters and grid of a kernel, from one type.
-//! - [`Contract`]: the same of a compiled kernel, by value, with its symbol and [`Target`].
-//! - [`Tensor`], [`TensorMap`], [`RaggedMap`], [`Vector`], [`Partials`],
-//!   [`Integers`], [`Counters`], [`Element`]: what kernels are told of their data.
-//! - [`FastDiv`]: division by a number that only the host knows.
+//! - [`Contract`]: the contract of a compiled kernel as a value, with its symbol and [`Target`].
+//! - [`Tensor`], [`TensorMap`], [`RaggedMap`], [`PagedMap`], [`Vector`], [`Cache`], [`Partials`],
+//!   [`Integers`], [`Counters`], [`Element`]: descriptions of data in a kernel's parameters.
+//! - [`FastDiv`]: division by a divisor that only the host knows.
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -1,23 +1,23 @@
-//! How rows are dealt out to threads.
+//! How rows are distributed over threads.
 use crate::FastDiv;
 
-/// Each thread has one part of one row, and a block has whole rows.
+/// Each thread takes one part of one row. A block takes whole rows.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowParts {
-    /// Rows of all.
+    /// Number of rows.
     pub rows: u32,
-    /// Rows of a block: those that its threads make up whole.
+    /// Whole rows per block.
     pub block_rows: u32,
-    /// Parts of a row.
+    /// Parts per row.
     pub parts: FastDiv,
     /// Zero.
     pub reserved: u32,
 }
 
 impl RowParts {
-    /// `rows` rows of `parts` parts, by blocks of `threads` threads. `None` where a number is 0, a row has
-    /// more parts than a block has threads, or all rows have 2^31 parts or more.
+    /// Distributes `rows` rows of `parts` parts over blocks of `threads` threads. `None` if a number is 0, if
+    /// a row has more parts than a block has threads, or if all rows together have 2^31 parts or more.
     pub fn new(rows: usize, parts: usize, threads: u32) -> Option<Self> {
         let all = rows.checked_mul(parts).filter(|all| *all > 0 && *all < 1 << 31)?;
         let (rows, parts) = ((all / parts) as u32, FastDiv::new(parts as u32)?);
@@ -25,7 +25,7 @@ impl RowParts {
         (block_rows > 0).then_some(RowParts { rows, block_rows, parts, reserved: 0 })
     }
 
-    /// Blocks of the launch.
+    /// Number of blocks of the launch.
     pub const fn blocks(&self) -> u32 {
         self.rows.div_ceil(self.block_rows)
     }

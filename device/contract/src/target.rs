@@ -1,12 +1,12 @@
-//! Which GPUs can run a kernel.
+//! The GPUs that can run a kernel.
 use core::fmt;
 
-/// Which GPUs can run a kernel, by compute capability times 10: 80 is sm_80.
+/// The GPUs that can run a kernel, by compute capability times 10: 80 is sm_80.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Target {
-    /// This generation and every later one: portable PTX, which the driver compiles for whatever it finds.
+    /// This generation and every later one: portable PTX, which the driver compiles for the installed GPU.
     From(u32),
-    /// This generation alone: PTX for its suffix `a`, with instructions that no later one needs to have
+    /// This generation only: PTX for its suffix `a`, with instructions that later generations may lack
     /// (`wgmma`, TMA's tensor maps, `setmaxnreg`).
     Exactly(u32),
 }

@@ -36,8 +36,8 @@ impl Arch {
         }
     }
 
-    /// What a target is compiled for: the oldest GPU that it runs on. `None` where this crate does not know
-    /// it.
+    /// The architecture to compile a target for: the oldest GPU that it runs on. `None` for an unknown
+    /// target.
     pub fn of(target: Target) -> Option<Arch> {
         let name = match target {
             Target::From(oldest) => format!("sm_{oldest}"),

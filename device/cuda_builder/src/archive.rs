@@ -1,7 +1,7 @@
 //! Texts that resemble each other, compressed together: what a library embeds of its kernels.
 //!
-//! Neighbours in a table of kernels differ by a type or a mask: behind one, the next costs a tenth of what it
-//! costs alone. CONTRIBUTING has the figures.
+//! Neighbours in a table of kernels differ by a type or a mask. After a neighbour, a kernel compresses to a
+//! tenth of its size alone. CONTRIBUTING has the figures.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
@@ -18,11 +18,11 @@ pub const CODE: &str = "code";
 /// See [`CODE`].
 pub const LINES: &str = "lines";
 
-/// Bytes of a block's content, where it has more than one text. Who wants a text decompresses its block: 2 MB
+/// Maximum bytes of a block with several texts. To read one text, the host decompresses its whole block: 2 MB
 /// take some 10 ms.
 const BLOCK: usize = 2 << 20;
 
-/// What a block may be: one text of its own size, if that is larger than [`BLOCK`].
+/// Maximum bytes of a block with a single text that is larger than [`BLOCK`].
 const MOST: usize = 64 << 20;
 
 /// Blocks of compressed texts.
@@ -47,15 +47,15 @@ pub struct Place {
     pub len: usize,
 }
 
-/// Some of the texts, one behind the other.
+/// Concatenated texts.
 struct Content<'t> {
     name: &'t str,
     text: String,
 }
 
 impl Archive {
-    /// Compresses `texts`, each with its name, on all cores. A block is full at 2 MB, and has texts of one
-    /// `family` alone: who leaves a family out carries nothing of it.
+    /// Compresses `texts`, each with its name, on all cores. A block is full at 2 MB and contains texts of
+    /// one `family` only: a build without a family embeds none of its texts.
     ///
     /// Blocks are kept in `folder`, named after `what` and their first text: what is there already and
     /// decompresses to the content is not compressed again.
@@ -69,7 +69,7 @@ impl Archive {
         family: fn(&str) -> &str,
     ) -> Result<Self, Error> {
         let (contents, places) = arranged(texts, family);
-        // What another recipe made would be as right, but not as small.
+        // The output of another recipe would be correct, but larger.
         let mut recipe = DefaultHasher::new();
         include_str!("lzma.rs").hash(&mut recipe);
         let folder = folder.join(format!("{:016x}", recipe.finish()));
@@ -98,11 +98,11 @@ impl Archive {
         Ok(Self { blocks: made.into_iter().map(|(_, block)| block).collect(), places })
     }
 
-    /// Writes two archives into `folder`: `modules`, each with its symbol, without their source lines, and
-    /// these. What is compressed is kept in `kept`, as [`Archive::of`] does.
+    /// Writes two archives into `folder`: `modules`, each with its symbol, without source lines; and the
+    /// source lines. The folder `kept` caches compressed blocks, as in [`Archive::of`].
     ///
     /// # Errors
-    /// As those two.
+    /// The errors of both.
     pub fn write_modules(
         modules: &[(&str, String)],
         family: fn(&str) -> &str,
@@ -214,7 +214,8 @@ fn arranged<'t>(texts: &'t [(&'t str, String)], family: fn(&str) -> &str) -> (Ve
     (contents, places)
 }
 
-/// What `file` keeps, if that is `content`, or else `content` compressed, which it keeps from now on.
+/// Returns the cached output in `file` if it belongs to `content`. Otherwise compresses `content` and caches
+/// it in `file`.
 fn kept(file: &Path, content: &[u8]) -> Result<Vec<u8>, Error> {
     let holds =
         |packed: &Vec<u8>| lzma::decompress(packed, content.len()).is_ok_and(|whole| whole == content);
@@ -222,7 +223,7 @@ fn kept(file: &Path, content: &[u8]) -> Result<Vec<u8>, Error> {
         return Ok(packed);
     }
     let packed = lzma::compress(content).map_err(Error::io("compress", file))?;
-    // Another process may want the same file at once.
+    // Another process may write the same file at once.
     let part = file.with_added_extension(process::id().to_string());
     fs::write(&part, &packed).map_err(Error::io("write", &part))?;
     fs::rename(&part, file).map_err(Error::io("write", file))?;
@@ -255,7 +256,7 @@ mod tests {
             asked(&[("a_1", one.to_owned()), ("a_2", String::new()), ("b_1", one.to_owned())], 2);
         }
         asked(&[("a_1", "one".to_owned()), ("a_2", full()), ("a_3", "y".to_owned())], 2);
-        // Damage in the folder is nobody's damage.
+        // A damaged cache does no harm.
         for recipe in fs::read_dir(&folder).expect("made").flatten().filter(|entry| entry.path().is_dir()) {
             fs::write(recipe.path().join("a_1.code.lzma"), [0; 20]).expect("written");
         }

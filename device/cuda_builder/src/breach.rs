@@ -1,4 +1,4 @@
-//! What an entry may do that no kernel may, in words.
+//! Breaches of the rules for kernels, in words.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ pub struct Breach {
     pub rule: Rule,
 }
 
-/// What an entry did.
+/// The broken rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Rule {
     /// Its disassembly was not understood, so nothing is known of its loops.

@@ -45,13 +45,13 @@ pub struct CudaBuilder {
     check_on: Vec<Arch>,
 }
 
-/// Where a crate is built, and by what.
+/// The place and the compiler of a build.
 struct Site {
     crate_root: PathBuf,
     workspace: PathBuf,
     compiler: DeviceCompiler,
     package: String,
-    /// What is kept of the package.
+    /// The cache of the package.
     folder: PathBuf,
     /// Where compilers work.
     compilers: PathBuf,
@@ -80,8 +80,8 @@ impl CudaBuilder {
         }
     }
 
-    /// The oldest GPU that portable entries are compiled for, where their contracts name an older one. Those
-    /// for exactly one generation are compiled for that.
+    /// Sets the oldest GPU for portable entries: it overrides contracts with an older one. Entries for
+    /// exactly one generation are compiled for that generation.
     pub fn arch(mut self, arch: Arch) -> Self {
         self.arch = arch;
         self
@@ -155,8 +155,9 @@ impl CudaBuilder {
         self
     }
 
-    /// What [`build`](Self::build) calls with the number of modules that it has compiled, and of those that
-    /// it compiles: first with 0, and not at all where every module is kept. Any of its threads may call.
+    /// Sets a function for progress. [`build`](Self::build) calls it with the number of compiled modules and
+    /// the number to compile, first with 0. If every module is cached, `build` does not call it. Any of its
+    /// threads may call.
     pub fn progress(mut self, report: impl Fn(usize, usize) + Send + Sync + 'static) -> Self {
         self.report = Some(Report::new(report));
         self
@@ -171,21 +172,21 @@ impl CudaBuilder {
         self
     }
 
-    /// Compiles the crate and writes one PTX module per entry, each for the target that its contract names;
-    /// checks them where [`check_on`](Self::check_on) says so.
+    /// Compiles the crate and writes one PTX module per entry, each for the target of its contract. Checks
+    /// them on the targets of [`check_on`](Self::check_on).
     ///
-    /// Modules are kept by content: where sources, flags and compiler are what they were, nothing is
-    /// compiled. LLVM works on one core, so the entries are dealt out to several compilers, each of which
-    /// sees its share in `CUDA_BUILDER_ENTRIES` (symbols, comma-separated; unset means all) and leaves the
-    /// other kernels out: `#[kernel]` of `cuda_std` does that. A crate that does not heed the variable is
-    /// compiled whole by each of them, with the same result.
+    /// `build` caches modules by content: with unchanged sources, flags and compiler it compiles nothing.
+    /// LLVM works on one core, so `build` distributes the entries over several compilers. Each sees its share
+    /// in `CUDA_BUILDER_ENTRIES` (symbols, comma-separated; unset means all) and leaves the other kernels
+    /// out: `#[kernel]` of `cuda_std` does that. A crate that ignores the
+    /// variable is compiled whole by each of them, with the same result.
     ///
     /// # Errors
     /// [`Error`]: no device compiler, the crate does not compile, kernels and contracts do not match, or a
     /// kernel breaks a rule.
     pub fn build(&self) -> Result<Output, Error> {
         let site = self.site()?;
-        // A build script and a task may want the same modules at once.
+        // A build script and a task may build the same modules at once.
         let lock = site.folder.join("lock");
         let held =
             fs::File::create(&lock).and_then(|f| f.lock().map(|()| f)).map_err(Error::io("lock", &lock))?;
@@ -262,7 +263,7 @@ impl CudaBuilder {
         Ok(Site { crate_root, workspace, compiler, package, folder, compilers })
     }
 
-    /// What is built for `arch`, in `folder`.
+    /// The group of entries for `arch`, in `folder`.
     fn group<'a>(
         &'a self,
         site: &'a Site,

@@ -1,5 +1,4 @@
-//! Modules that were made before, kept by content: of the sources, of what compiles them, of what cuts them
-//! up.
+//! A cache of modules, by the content of the sources, of the compiler, and of the code that splits modules.
 
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -9,7 +8,7 @@ use std::{fs, io};
 
 use crate::{Error, manifest};
 
-/// What makes modules out of sources: those of other makers are not kept.
+/// The code that makes modules out of sources. Modules of other versions of it are not in the cache.
 const MAKERS: [&str; 5] = [
     include_str!("cargo.rs"),
     include_str!("convergence.rs"),
@@ -18,7 +17,7 @@ const MAKERS: [&str; 5] = [
     include_str!("stamp.rs"),
 ];
 
-/// How many states of the sources, and how many recipes, are kept: those of today and of yesterday.
+/// Number of states of the sources, and of recipes, in the cache: today's and yesterday's.
 const STATES: usize = 2;
 const RECIPES: usize = 4;
 
@@ -37,11 +36,11 @@ pub(crate) struct State {
     pub inputs: BTreeSet<PathBuf>,
 }
 
-/// What a compiler made for a state.
+/// A compiler's output for one state of the sources.
 pub(crate) struct Made<'m> {
     /// Symbol, directives, text.
     pub modules: &'m [(&'m str, &'m str, &'m str)],
-    /// Kernels that nobody asked for.
+    /// Kernels of the crate that no entry names.
     pub others: &'m BTreeSet<String>,
     pub warnings: &'m str,
 }
@@ -95,7 +94,7 @@ impl<'a> Cache<'a> {
         Ok(State { folder: self.folder.join(format!("{:016x}", hasher.finish())), inputs })
     }
 
-    /// What of an input may change modules.
+    /// The part of an input that can change modules.
     fn content(&self, input: &Path) -> io::Result<Vec<u8>> {
         let content = fs::read(input)?;
         let of_workspace = |name| *input == self.workspace.join(name);
@@ -118,13 +117,13 @@ impl State {
         self.file(symbol, directives).is_file()
     }
 
-    /// Kernels that nobody asked for.
+    /// Kernels of the crate that no entry names.
     pub(crate) fn others(&self) -> BTreeSet<String> {
         let text = fs::read_to_string(self.folder.join("others")).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
     }
 
-    /// What rustc warned of.
+    /// rustc's warnings.
     pub(crate) fn warnings(&self) -> String {
         fs::read_to_string(self.folder.join("warnings")).unwrap_or_default()
     }
@@ -134,8 +133,8 @@ impl State {
     }
 }
 
-/// Writes a file unless it holds the text already: an untouched file keeps its time, and what depends on it
-/// stays fresh. Whoever reads it meanwhile sees the old text or the new one.
+/// Writes a file unless it already has this text: an unchanged file keeps its time, and its dependents stay
+/// fresh. A concurrent reader sees the old text or the new one.
 pub(crate) fn write(path: &Path, text: &str) -> Result<(), Error> {
     if fs::read(path).is_ok_and(|old| old == text.as_bytes()) {
         return Ok(());

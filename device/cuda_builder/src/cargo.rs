@@ -17,8 +17,8 @@ const TARGET: &str = "nvptx64-nvidia-cuda";
 pub enum DebugInfo {
     /// Nothing.
     None,
-    /// `.file` and `.loc` lines, with the calls that inlining has dissolved as comments behind them. The
-    /// instructions are the same as without.
+    /// `.file` and `.loc` lines, followed by the inlined calls as comments. The instructions are the same as
+    /// without.
     #[default]
     Lines,
 }
@@ -37,7 +37,7 @@ pub(crate) struct Invocation<'a> {
     pub verbose: bool,
 }
 
-/// What one compiler made.
+/// One compiler's output.
 pub(crate) struct Compiled {
     pub ptx: String,
     pub inputs: Vec<PathBuf>,
@@ -79,7 +79,7 @@ impl Invocation<'_> {
             command.arg("--verbose");
         }
         command.args(["--", "--emit=asm"]).args(self.llvm_flags());
-        // What kernels and `cuda_std`'s macros need, so that no crate has to say it; it may.
+        // Features for kernels and `cuda_std`'s macros: crates need not name them, but may.
         command.arg("-Zcrate-attr=feature(abi_ptx, asm_experimental_arch)");
         command.args(["-Aduplicate-features", "-Aunused-features"]);
         if self.debug == DebugInfo::Lines {
@@ -169,7 +169,8 @@ impl Invocation<'_> {
         .into()
     }
 
-    /// The sources that cargo noted, the manifests above them, those of the workspace, and its lock file.
+    /// The sources in cargo's dep-info, the manifests above them, the workspace's manifests, and its lock
+    /// file.
     fn inputs(&self, dep_info: &Path) -> Result<Vec<PathBuf>, Error> {
         let text = fs::read_to_string(dep_info).map_err(Error::io("read", dep_info))?;
         let mut inputs = BTreeSet::new();
@@ -211,8 +212,8 @@ fn name_in_table(manifest: &str, table: &str) -> Option<String> {
     })
 }
 
-/// What the cargo that runs this process (as a build script or a task) set for itself and must not reach the
-/// inner one.
+/// Whether the outer cargo, which runs this process as a build script or a task, set the variable for itself.
+/// The inner cargo must not see it.
 fn is_of_outer_cargo(name: &str) -> bool {
     const KEPT: [&str; 4] = ["CARGO_HOME", "CARGO_NET_OFFLINE", "CARGO_HTTP_CAINFO", "CARGO_HTTP_PROXY"];
     const OUTER: [&str; 12] = [
@@ -242,7 +243,7 @@ fn dependencies(dep_info: &str) -> Vec<String> {
     list.split_whitespace().map(|name| name.replace('\0', " ")).collect()
 }
 
-/// rustc's warnings about code. What it always says about the target feature flag is not one.
+/// rustc's warnings about code, without its constant warning about the target feature flag.
 fn warnings(stderr: &str) -> String {
     let about_code = |part: &&str| part.starts_with("warning") && part.contains("-->");
     stderr.split("\n\n").map(str::trim).filter(about_code).collect::<Vec<_>>().join("\n\n")

@@ -13,8 +13,8 @@ const GUARD: &str = "activemask.b32";
 /// Instructions that LLVM has intrinsics for, without taking them for convergent.
 const MATRIX: [&str; 5] = ["mma", "wmma", "ldmatrix", "stmatrix", "movmatrix"];
 
-/// Instructions that threads execute together although no suffix need say so: barriers and both of their
-/// halves, votes and shuffles of before Volta, and calls, of which nobody knows what the callee executes.
+/// Convergent instructions without a required suffix: barriers and both of their halves, votes and shuffles
+/// of before Volta, and calls, because the callee may execute any instruction.
 const TOGETHER: [&str; 8] = ["bar", "barrier", "vote", "shfl", "match", "redux", "elect", "call"];
 
 /// The first instruction of `text`, the PTX of one function as rustc wrote it, that needs a guard and has
@@ -49,7 +49,8 @@ pub(crate) fn unguarded(text: &str) -> Option<&str> {
     None
 }
 
-/// The registers of `text` that only a guard writes and nobody reads: their guards have done their work.
+/// The registers of `text` that only a guard writes and no instruction reads: these guards have done their
+/// work.
 pub(crate) fn idle_guards(text: &str) -> HashSet<&str> {
     let mut uses: HashMap<&str, u32> =
         text.lines().filter_map(guarded).map(|register| (register, 0)).collect();

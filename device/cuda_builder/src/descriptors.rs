@@ -17,9 +17,10 @@ struct Step {
     leaves: bool,
 }
 
-/// How many uniform registers hold parts of descriptors where the warps that compute, those behind the
-/// instruction that takes registers, may come without having written them. A write under a predicate counts:
-/// what decides it may decide the way, too. What somebody wrote for another purpose is not told apart.
+/// Number of uniform registers with parts of descriptors that consumer warps (after the instruction that
+/// takes registers) may read without having written them. A write under a predicate counts as a write,
+/// because the predicate may also decide the path. The check does not recognise values that were written for
+/// another purpose.
 pub(crate) fn lost(text: &str) -> u32 {
     let steps = steps(text);
     // Where no way leads everything is written.
@@ -144,7 +145,7 @@ mod tests {
     fn rounds_of_a_loop() {
         assert_eq!(of(&[LOW, OTHER, ".L_x_1:", BOTH, HIGH, "@P0 BRA `(.L_x_1) ;", "EXIT ;"]), 1, "the first");
         assert_eq!(of(&[LOW, HIGH, ".L_x_1:", OTHER, BOTH, "@P0 BRA `(.L_x_1) ;", "EXIT ;"]), 0);
-        // Nobody comes by what stands behind an end.
+        // No thread reaches an instruction after an end.
         assert_eq!(of(&[LOW, HIGH, OTHER, BOTH, "EXIT ;", RIGHT]), 0);
         assert_eq!(of(&[LOW, HIGH, OTHER, BOTH, "@P0 EXIT ;", RIGHT]), 2);
     }

@@ -6,7 +6,8 @@ use std::process::ExitStatus;
 
 /// Why a build failed.
 ///
-/// `Debug` says the same as `Display`: it is what a build script prints whose `main` returns the error.
+/// `Debug` prints the same text as `Display`, because a build script prints the `Debug` of an error from
+/// `main`.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -16,7 +17,7 @@ pub enum Error {
          set FERROFLASH_DEVICE_RUSTC to one that has them"
     )]
     NoDeviceCompiler {
-        /// What was looked at, and what was missing there.
+        /// The places searched, and the missing parts.
         looked: String,
     },
     /// A tool of the CUDA toolkit was not found.
@@ -54,7 +55,7 @@ pub enum Error {
     Manifest {
         /// The manifest.
         manifest: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
     /// Cargo failed; its output says why.
@@ -64,7 +65,7 @@ pub enum Error {
         arch: &'static str,
         /// How cargo ended.
         status: ExitStatus,
-        /// What cargo and rustc said.
+        /// The output of cargo and rustc.
         stderr: String,
     },
     /// An entry has a contract but no kernel.
@@ -98,7 +99,7 @@ pub enum Error {
     Ptx {
         /// Line, from 1.
         line: usize,
-        /// What was expected.
+        /// The expectation.
         problem: String,
     },
     /// LLVM may clone an instruction that the threads of a warp or a block must execute together.
@@ -117,7 +118,7 @@ pub enum Error {
     Lines {
         /// Line, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The problem.
         problem: &'static str,
     },
     /// A tool ran and failed.
@@ -129,7 +130,7 @@ pub enum Error {
         subject: String,
         /// How it ended.
         status: ExitStatus,
-        /// What it said.
+        /// Its output.
         output: String,
     },
     /// A tool's output lacks what this crate reads in it.
@@ -139,7 +140,7 @@ pub enum Error {
         tool: &'static str,
         /// Entry and target.
         subject: String,
-        /// What is missing.
+        /// The missing part.
         what: &'static str,
     },
     /// Entries break the rules of `gate`: every breach, one per line.
@@ -149,7 +150,7 @@ pub enum Error {
     /// A file or a process could not be used.
     #[error("{action} {path}: {source}")]
     Io {
-        /// What was tried: `read`, `write`, `run`, ...
+        /// The attempted action: `read`, `write`, `run`, ...
         action: &'static str,
         /// On what.
         path: PathBuf,

@@ -1,4 +1,4 @@
-//! The entries that are compiled for one target: those that are not kept, on all cores.
+//! Compiles the entries for one target that are not in the cache, on all cores.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -12,11 +12,11 @@ use crate::module::Ptx;
 use crate::progress::Progress;
 use crate::{Contract, Error, stamp};
 
-/// So many entries take as long as `core`, which every compiler compiles for itself.
+/// Number of entries that take as long as `core`, which every compiler compiles for itself.
 const WORTH_A_COMPILER: usize = 4;
 
-/// The most entries of one run of a compiler. Its modules are kept when it ends, so that little is lost where
-/// somebody stops the build; a run that begins costs BATCH_SECONDS.
+/// The most entries of one run of a compiler. Its modules are kept when it ends: a build that is stopped
+/// loses little, and progress has steps.
 const BATCH: usize = 24;
 
 /// One target's share of a build.
@@ -27,7 +27,8 @@ pub(crate) struct Group<'a> {
     pub contracted: &'a [&'static str],
     /// Where its modules are kept.
     pub folder: &'a Path,
-    /// Where compilers for its target work, those of other crates too: `core` is compiled once for all.
+    /// The working folder of all compilers for its target, also for other crates: `core` is compiled once for
+    /// all.
     pub compilers: PathBuf,
     /// Compilers to run side by side, if not one for each core.
     pub jobs: Option<usize>,
@@ -35,7 +36,7 @@ pub(crate) struct Group<'a> {
     pub progress: &'a Progress,
 }
 
-/// What became of a group.
+/// The result of a group.
 #[derive(Default)]
 pub(crate) struct Built {
     /// In the order of the contracts.
@@ -162,7 +163,7 @@ impl Group<'_> {
         let compiled = self.invocation.compile(&[], &place.folder)?;
         let mut built = Built::default();
         let ptx = Ptx::parse(&compiled.ptx)?;
-        // Nobody has named these symbols: they live as long as the program.
+        // The caller did not name these symbols; they live as long as the program.
         let contracts = ptx.entries().map(|symbol| Contract::new(symbol.to_owned().leak(), 0));
         built.modules.extend(contracts.filter_map(|c| Some((c, ptx.module(c.symbol, "")?))));
         built.take(&compiled);
@@ -224,12 +225,12 @@ struct Wanted<'a> {
     directives: &'a str,
 }
 
-/// What one run of a compiler made.
+/// The output of one run of a compiler.
 struct Batch {
     compiled: Compiled,
     /// Of each of its entries.
     texts: Vec<String>,
-    /// Kernels that nobody asked for.
+    /// Kernels of the crate that no entry names.
     others: BTreeSet<String>,
 }
 

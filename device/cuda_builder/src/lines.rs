@@ -1,7 +1,7 @@
 //! Takes the source lines out of a module and puts them back.
 //!
-//! `.loc` and `.file` are half of a module's text, and of use to debuggers and the simulator alone. What runs
-//! kernels carries the PTX; what explains them carries the lines beside it.
+//! `.loc` and `.file` are half of a module's text, and only debuggers and the simulator use them. A library
+//! embeds the PTX without them; the simulator embeds both.
 
 use std::fmt::Write;
 
@@ -10,9 +10,8 @@ use crate::Error;
 const LOC: &str = "\t.loc\t";
 const FILE: &str = "\t.file\t";
 
-/// `ptx` without its `.loc` and `.file` lines, and these: one line for each, first how many lines of code
-/// stand before it since the last one (nothing for none), then its arguments. Those of `.file` come with an
-/// `f`.
+/// Splits `ptx` into the text without `.loc` and `.file` lines, and these lines. Each has the number of lines
+/// of code since the previous one (nothing for none), then its arguments. Those of `.file` begin with an `f`.
 ///
 /// Both compress well apart, and [`join`] makes the module of them again, byte for byte.
 pub fn split(ptx: &str) -> (String, String) {

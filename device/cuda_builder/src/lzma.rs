@@ -16,7 +16,7 @@ const PRESET: u32 = 6;
 pub fn compress(content: &[u8]) -> io::Result<Vec<u8>> {
     let size = u32::try_from(content.len()).map_err(io::Error::other)?;
     let mut options = LzmaOptions::with_preset(PRESET);
-    // Who decompresses gets the memory that the content needs, and no more.
+    // Decompression allocates as much memory as the content needs.
     options.dict_size = size.max(DICT_SIZE_MIN);
     // Text is aligned to nothing: 1 % smaller.
     options.pb = 0;
@@ -25,7 +25,7 @@ pub fn compress(content: &[u8]) -> io::Result<Vec<u8>> {
     writer.finish()
 }
 
-/// What [`compress`] was given, at most `most` bytes and one.
+/// The input of [`compress`], at most `most` + 1 bytes.
 ///
 /// # Errors
 /// A damaged stream.

@@ -1,10 +1,9 @@
-//! What of a workspace's manifest and lock file may change a device crate's modules. A member that comes or a
-//! dependency of some program's changes nothing: whoever adds one shall not compile every kernel again.
+//! The parts of a workspace's manifest and lock file that can change a device crate's modules. A new member,
+//! or a new dependency of a host program, must not recompile every kernel.
 
 use std::collections::BTreeSet;
 
-/// The blocks of a lock file that `package` and what it depends on have; all of it, where it has no such
-/// package.
+/// The blocks of a lock file for `package` and its dependencies; the whole file if it has no such package.
 pub(crate) fn locked(lock: &str, package: &str) -> String {
     let blocks: Vec<&str> = lock.split("[[package]]").skip(1).collect();
     let (mut found, mut next) = (BTreeSet::new(), vec![package]);
@@ -88,7 +87,8 @@ mod tests {
         let of = |members: &str, dev: &str, release: &str, more: &str| {
             workspace(&format!(
                 "[workspace]\nresolver = \"3\"\nmembers = [{members}]\n\
-                 exclude = [\"c\"]\n[workspace.dependencies]\na = \"1\"{more}\n[profile.dev]\n{dev}\n[profile.release]\n{release}\n"
+                 exclude = [\"c\"]\n[workspace.dependencies]\na = \"1\"{more}\n\
+                 [profile.dev]\n{dev}\n[profile.release]\n{release}\n"
             ))
         };
         let plain = of("\"a\"", "", "", "");

@@ -77,9 +77,9 @@ impl<'a> Ptx<'a> {
         self.items.iter().filter(|i| i.kind == Kind::Entry).map(|i| i.name)
     }
 
-    /// The module of one entry: header, what the entry refers to (directly or through functions), the entry,
-    /// its source files. `directives` go between its parameters and its body. `None` if there is no such
-    /// entry.
+    /// The module of one entry: header, the entry's references (direct ones and through functions), the
+    /// entry, its source files. `directives` go between its parameters and its body. `None` if there is no
+    /// such entry.
     pub fn module(&self, symbol: &str, directives: &str) -> Option<String> {
         let entry = self.items.iter().find(|i| i.kind == Kind::Entry && i.name == symbol)?;
         let needed = self.needed(entry);
@@ -159,8 +159,8 @@ impl<'a> Renumber<'a> {
                 out.push_str(&format!("\t.loc\t{location}\n"));
                 continue;
             }
-            // Comments that LLVM sets apart by blanks are about its blocks and loops; those behind a tab
-            // belong to the text.
+            // LLVM separates comments about its blocks and loops by blanks; comments after a tab belong to
+            // the text.
             let code = line.split_once("  //").map_or(line, |(code, _)| code.trim_end());
             // Without comments, a blank line stands before the end.
             let is_blank = line.is_empty() || line.ends_with("// -- End function");
@@ -171,8 +171,8 @@ impl<'a> Renumber<'a> {
         }
     }
 
-    /// What follows `.loc`: file, line and column, and behind them the calls that inlining has dissolved.
-    /// LLVM writes them as `// src/c.rs:7:14 @[ src/b.rs:40:9 @[ src/a.rs:30:5 ] ]`.
+    /// The arguments of `.loc`: file, line and column, then the inlined calls. LLVM writes them as `//
+    /// src/c.rs:7:14 @[ src/b.rs:40:9 @[ src/a.rs:30:5 ] ]`.
     fn location(&mut self, arguments: &'a str) -> Option<String> {
         let (own, comment) = arguments.split_once("//").unwrap_or((arguments, ""));
         let mut words = own.split_whitespace();

@@ -1,7 +1,7 @@
-//! How many blocks of a kernel fit on a multiprocessor, computed from what the kernel takes and what the GPU
-//! has.
+//! Occupancy: the number of thread blocks of a kernel per multiprocessor, computed from the kernel's
+//! resources and the GPU's.
 
-/// What one multiprocessor has.
+/// The resources of one multiprocessor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Multiprocessor {
     /// The GPU's name.
@@ -46,7 +46,7 @@ pub struct Occupancy {
     pub blocks: u32,
     /// Resident warps.
     pub warps: u32,
-    /// What runs out first: `registers`, `shared memory`, `warps` or `blocks`.
+    /// The limiting resource: `registers`, `shared memory`, `warps` or `blocks`.
     pub limited_by: &'static str,
 }
 

@@ -1,18 +1,18 @@
-//! What a build makes: [`Output`], a [`Module`] for each entry.
+//! The results of a build: [`Output`], with one [`Module`] per entry.
 
 use std::path::PathBuf;
 
 use crate::toolchain::RUSTC_VARIABLE;
 use crate::{Arch, Contract};
 
-/// What a build made.
+/// The result of a build.
 #[derive(Debug)]
 pub struct Output {
     /// One module per entry, in the order of the contracts.
     pub modules: Vec<Module>,
     /// The source files and manifests that the modules were made of.
     pub inputs: Vec<PathBuf>,
-    /// What rustc warned of in the device crates; empty if nothing.
+    /// rustc's warnings about the device crates; empty if there are none.
     pub warnings: String,
 }
 
@@ -25,7 +25,7 @@ pub struct Module {
     pub arch: Arch,
     /// The PTX text.
     pub text: String,
-    /// The file that holds the same text.
+    /// The file with this text.
     pub path: PathBuf,
 }
 

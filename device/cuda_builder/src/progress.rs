@@ -1,10 +1,10 @@
-//! How far a build is, for who waits for it.
+//! Progress of a build.
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What is told how many modules are made, of how many.
+/// A receiver of progress: the number of compiled modules, and the total.
 #[derive(Clone)]
 pub(crate) struct Report(Arc<dyn Fn(usize, usize) + Send + Sync>);
 

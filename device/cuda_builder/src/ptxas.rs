@@ -14,7 +14,7 @@ pub struct Assembler {
     version: String,
 }
 
-/// What ptxas says of one entry.
+/// ptxas' report about one entry.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Resources {
     /// Registers of a thread.
@@ -47,7 +47,7 @@ impl Assembler {
         Ok(Self { ptxas, nvdisasm, version })
     }
 
-    /// What both tools print about their versions.
+    /// The version texts of both tools.
     pub fn version(&self) -> &str {
         &self.version
     }

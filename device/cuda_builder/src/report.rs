@@ -12,10 +12,10 @@ use crate::ptxas::Assembler;
 use crate::sass::Sass;
 use crate::{Arch, Error, Module, lines};
 
-/// What reads the tools' output: reports of another reader are not kept.
+/// The code that reads the tools' output. Reports of other versions of it are not in the cache.
 const READERS: [&str; 3] = [include_str!("report.rs"), include_str!("ptxas.rs"), include_str!("sass.rs")];
 
-/// What one entry costs on one target.
+/// The resources of one entry on one target.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EntryReport {
     /// The entry.
@@ -42,9 +42,9 @@ pub struct EntryReport {
 
 /// Assembles, disassembles, and keeps the reports in a folder.
 ///
-/// A report is kept under the hash of the PTX without its lines, the target, and the versions of the tools
-/// and of what reads them. It is written beside its place and then moved, so an interrupted run leaves
-/// nothing half-written.
+/// The cache key of a report is the hash of the PTX without source lines, of the target, and of the versions
+/// of the tools and of the code that reads them. The file is written under another name and then moved, so an
+/// interrupted run leaves no partial file.
 #[derive(Debug)]
 pub struct Reporter {
     assembler: Assembler,

@@ -6,13 +6,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::descriptors;
 
-/// What the disassembly of one entry shows.
+/// The instruction counts of one entry's disassembly.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sass {
     /// Instructions of the whole kernel by opcode without its modifiers (`HMMA`, `LDSM`, ...; `IMAD.MOV` is
     /// a `MOV`).
     pub kernel: BTreeMap<String, u32>,
-    /// The same for the main loop: of the loops with the most tensor-core instructions, the shortest. Empty
+    /// The counts of the main loop: the shortest of the loops with the most tensor-core instructions. Empty
     /// if no loop has any.
     pub main_loop: BTreeMap<String, u32>,
     /// `LDL` inside any loop.

@@ -3,7 +3,7 @@
 
 use crate::Error;
 
-/// What an item is.
+/// The kind of an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// `.version`, `.target` or `.address_size`.

@@ -1,8 +1,8 @@
 //! Finds the device compiler (a rustc with matching sources of `core`) and NVIDIA's assembler and
 //! disassembler.
 //!
-//! Nothing is fetched here. What a setup unpacked for a workspace lies in [`FOLDER`] below its root, whatever
-//! `CARGO_TARGET_DIR` says, so that every build of a checkout shares it.
+//! This module downloads nothing. `cargo xtask setup` unpacks a compiler into [`FOLDER`] below the
+//! workspace's root, regardless of `CARGO_TARGET_DIR`, so that every build of a checkout shares it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -40,7 +40,7 @@ impl DeviceCompiler {
     /// Debian packages.
     ///
     /// # Errors
-    /// [`Error::NoDeviceCompiler`] with what was looked at.
+    /// [`Error::NoDeviceCompiler`] with the places searched.
     pub fn locate(workspace: &Path) -> Result<Self, Error> {
         if let Some(path) = env::var_os(RUSTC_VARIABLE) {
             let path = PathBuf::from(path);
@@ -200,9 +200,9 @@ impl CudaTool {
     }
 }
 
-/// The workspace that `crate_root` belongs to: the outermost folder above it whose manifest has a
-/// `[workspace]` table, else itself. It is not looked for outside of the repository: a checkout that is a
-/// submodule of somebody's workspace goes by itself.
+/// The workspace of `crate_root`: the outermost folder above it with a `[workspace]` table in its manifest,
+/// otherwise `crate_root` itself. The search stays in the repository: a checkout that is a submodule of
+/// another workspace is independent.
 pub fn workspace_root(crate_root: &Path) -> PathBuf {
     let is_workspace = |folder: &&Path| {
         fs::read_to_string(folder.join("Cargo.toml"))

@@ -1,5 +1,4 @@
-//! What a warp executes together stays together: programs that LLVM breaks without a guard. Needs the device
-//! compiler.
+//! Convergent instructions stay convergent: programs that LLVM breaks without a guard.
 
 mod common;
 

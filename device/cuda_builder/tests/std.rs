@@ -1,4 +1,4 @@
-//! What `cuda_std` offers beside tensor cores, built and run in the simulator. Needs the device compiler.
+//! `cuda_std` without tensor cores, built and run in the simulator.
 
 mod common;
 

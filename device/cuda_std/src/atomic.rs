@@ -6,14 +6,14 @@ use crate::gpu_only;
 #[cfg(target_arch = "nvptx64")]
 use core::arch::asm;
 
-/// What else is ordered with an atomic.
+/// The memory accesses that an atomic orders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// Nothing: a counter.
     Relaxed,
-    /// What comes after stays after: taking a lock.
+    /// Later accesses stay after it: taking a lock.
     Acquire,
-    /// What came before is seen before: giving it back.
+    /// Earlier accesses are visible before it: releasing a lock.
     Release,
     /// Both.
     AcqRel,
@@ -34,7 +34,7 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// What `atom` adds and exchanges: `u32`, `i32`, `u64`, `f32`.
+/// Types that `atom` adds and exchanges: `u32`, `i32`, `u64`, `f32`.
 pub trait Atomic: sealed::Sealed + Copy {
     #[doc(hidden)]
     unsafe fn add(address: *mut Self, x: Self, order: Order, scope: Scope) -> Self;
@@ -44,7 +44,7 @@ pub trait Atomic: sealed::Sealed + Copy {
     unsafe fn cas(address: *mut Self, old: Self, new: Self, order: Order, scope: Scope) -> Self;
 }
 
-/// What `atom` compares by size: `u32`, `i32`, `u64`.
+/// Types that `atom` compares by size: `u32`, `i32`, `u64`.
 pub trait AtomicOrd: Atomic {
     #[doc(hidden)]
     unsafe fn min(address: *mut Self, x: Self, order: Order, scope: Scope) -> Self;
@@ -83,7 +83,7 @@ pub unsafe fn atom_cas<T: Atomic>(address: *mut T, old: T, new: T, order: Order,
     unsafe { T::cas(address, old, new, order, scope) }
 }
 
-/// `atom.min`: writes the smaller of `x` and what is there, and returns what was there before.
+/// `atom.min`: writes the smaller of `x` and the old value, and returns the old value.
 ///
 /// # Safety
 /// As [`atom_add`].
@@ -93,7 +93,7 @@ pub unsafe fn atom_min<T: AtomicOrd>(address: *mut T, x: T, order: Order, scope:
     unsafe { T::min(address, x, order, scope) }
 }
 
-/// `atom.max`: writes the larger of `x` and what is there, and returns what was there before.
+/// `atom.max`: writes the larger of `x` and the old value, and returns the old value.
 ///
 /// # Safety
 /// As [`atom_add`].

@@ -39,7 +39,7 @@ pub unsafe fn any_thread(p: bool) -> bool {
 /// `bar.sync id, threads`: waits until `threads` threads of the block have arrived at barrier `id`.
 ///
 /// # Safety
-/// - `id` is below 16, `threads` a multiple of 32, and the same for all who arrive.
+/// - `id` is below 16. `threads` is a multiple of 32. All arriving threads pass equal values.
 /// - The warp is converged.
 #[inline(always)]
 #[gpu_only]

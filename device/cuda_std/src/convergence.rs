@@ -21,7 +21,7 @@ pub fn guard() {
 }
 
 /// `asm!` for an instruction with `.sync` or `.aligned`, which all lanes of a warp must reach at the same
-/// place. It takes what [`core::arch::asm!`] takes; `pure` is for what may be moved, and has no place here.
+/// place. It accepts the arguments of [`core::arch::asm!`], except `pure`: a pure instruction may be moved.
 ///
 /// `cuda_builder` refuses such an instruction in a plain `asm!`. Where LLVM has a convergent intrinsic, that
 /// is simpler.

@@ -1,4 +1,4 @@
-//! Arithmetic that has an instruction of its own. Errors are those of the PTX ISA's tables.
+//! Arithmetic instructions. Their errors are listed in the PTX ISA's tables.
 use crate::gpu_only;
 #[cfg(target_arch = "nvptx64")]
 use core::arch::asm;
@@ -103,8 +103,8 @@ pub fn unpack_bf16(x: u32) -> [f32; 2] {
     [f32::from_bits(x << 16), f32::from_bits(x & 0xffff_0000)]
 }
 
-/// `mov.b32`: the same number, of which the compiler knows nothing. What follows from it is computed behind
-/// this call, and a loop of as many rounds stays one.
+/// `mov.b32`: returns `x`, and hides its value from the compiler. The compiler computes nothing that depends
+/// on it before this call, and does not unroll a loop that it bounds.
 #[inline(always)]
 #[gpu_only]
 pub fn opaque(x: u32) -> u32 {
@@ -114,7 +114,7 @@ pub fn opaque(x: u32) -> u32 {
     y
 }
 
-/// `.pragma "nounroll"`: the loop whose body begins with it stays one in the assembler, too.
+/// `.pragma "nounroll"`: keeps ptxas from unrolling the loop whose body begins with it.
 #[inline(always)]
 #[gpu_only]
 pub fn stay_a_loop() {
@@ -122,8 +122,8 @@ pub fn stay_a_loop() {
     unsafe { asm!(".pragma \"nounroll\";", options(nomem, nostack)) }
 }
 
-/// The same number, computed here and not later: LLVM sinks what nothing needs yet below everything else. A
-/// comment: no instruction.
+/// Returns `x`, computed here and not later: LLVM otherwise sinks a value to its first use. It is a comment
+/// in the PTX, not an instruction.
 #[inline(always)]
 #[gpu_only]
 pub fn in_order(x: f32) -> f32 {
@@ -143,8 +143,7 @@ pub fn in_order_b32(x: u32) -> u32 {
     x
 }
 
-/// The same number, of which the compiler knows nothing, as [`opaque`], of 64 bits and by a comment: no
-/// instruction.
+/// As [`opaque`], for 64 bits. It is a comment in the PTX, not an instruction.
 #[inline(always)]
 #[gpu_only]
 pub fn opaque_b64(x: u64) -> u64 {

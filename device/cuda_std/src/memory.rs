@@ -149,11 +149,11 @@ pub unsafe fn ld_global_b32(address: u64) -> u32 {
     r
 }
 
-/// `ld.global.nc.b32`: of what nobody writes while the kernel runs.
+/// `ld.global.nc.b32`: loads memory that no thread writes while the kernel runs.
 ///
 /// # Safety
 /// - `address` is a global one, a multiple of 4, and may be read.
-/// - Nobody writes there before the launch has ended.
+/// - No thread writes this memory before the launch has ended.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn ld_global_nc_b32(address: u64) -> u32 {
@@ -300,16 +300,15 @@ pub unsafe fn st_global_v4_b32(address: u64, x: [u32; 4]) {
     }
 }
 
-/// What there is of a parameter's address on the host.
+/// The host's version of a parameter's address.
 #[doc(hidden)]
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn no_parameter() -> u64 {
     panic!("parameters of an entry exist on the GPU only")
 }
 
-/// The generic address of the parameter of the entry of this name, for what reads parameters where they
-/// lie, such as the copy engine its tensor maps. Any other use of it loads from memory what would have been
-/// a constant.
+/// The generic address of the parameter of the entry with this name. TMA reads tensor maps through it. Any
+/// other use loads from memory what would be a constant.
 ///
 /// The crate that calls it needs `#![feature(asm_experimental_arch)]` on the GPU, which `CudaBuilder` sets.
 #[macro_export]

@@ -2,11 +2,11 @@
 
 /// Declares static shared memory, each block's own, uninitialised when the block starts.
 ///
-/// `shared!(static NAME: T);` makes a constant `NAME` with two functions that take its place, both safe:
-/// `NAME.as_mut_ptr()`, a `*mut T` like any other, and `NAME.address()`, the same in the shared window, for
-/// functions of this crate that take a `u32`. Reading and writing through either is `unsafe`: only barriers
-/// order what threads do there. `T` is `Copy`, since nothing is ever dropped. Up to 48 KiB in a kernel; the
-/// name becomes a symbol of the PTX, so that it must be one of a kind.
+/// `shared!(static NAME: T);` makes a constant `NAME` with two safe functions. `NAME.as_mut_ptr()` returns an
+/// ordinary `*mut T`. `NAME.address()` returns the address in the shared window, for functions of this crate
+/// that take a `u32`. Reading and writing through either is `unsafe`: only barriers order the accesses of
+/// threads. `T` is `Copy`, because nothing drops it. A kernel has up to 48 KiB. The name becomes a symbol of
+/// the PTX, so it must be unique.
 ///
 /// The crate that calls it needs `#![feature(asm_experimental_arch)]` on the GPU, which `CudaBuilder` sets.
 ///

@@ -43,7 +43,7 @@ pub fn index_1d() -> u32 {
     block_idx_x() * block_dim_x() + thread_idx_x()
 }
 
-/// `exit`: this thread ends here. Who waits for it, waits without end.
+/// `exit`: ends this thread. A thread that waits for it waits forever.
 #[inline(always)]
 #[gpu_only]
 pub fn exit() -> ! {

@@ -1,22 +1,21 @@
-//! `cp.async.bulk.tensor`: the copy engine's copies of boxes of a tensor, which a tensor map describes
-//! (sm_90).
+//! TMA, `cp.async.bulk.tensor`: copies of boxes of a tensor that a tensor map describes (sm_90).
 //!
-//! A thread starts a copy, and the engine does it: as the *asynchronous proxy*, whose accesses to shared
-//! memory are ordered with those of threads by [`fence_proxy_async`] alone, or by waiting for the barrier
-//! that a copy completes.
+//! A thread issues a copy, and TMA executes it in the *asynchronous proxy*. Only two things order this
+//! proxy's accesses to shared memory with those of threads: [`fence_proxy_async`], and a wait for the
+//! mbarrier that the copy completes.
 use crate::gpu_only;
 #[cfg(target_arch = "nvptx64")]
 use core::arch::asm;
 
-/// `cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes`: a box from global to
-/// shared memory, from coordinates `at` on, innermost first. What lies outside of the tensor becomes zero.
-/// The barrier's phase counts the box's bytes down.
+/// `cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes`: copies a box from global to
+/// shared memory, from coordinates `at` on, innermost first. Elements outside of the tensor become zero. The
+/// copy subtracts the box's bytes from the mbarrier's transaction count.
 ///
 /// # Safety
 /// - `map` is the generic address of a tensor map of four dimensions, a multiple of 64, that the driver has
 ///   encoded; the tensor may be read.
-/// - `to` is an address of the shared window with room for the map's box, as aligned as its swizzle asks for;
-///   nobody touches it before the phase of `barrier` has ended.
+/// - `to` is an address of the shared window with room for the map's box, aligned as its swizzle requires. No
+///   thread accesses it before the phase of `barrier` has ended.
 /// - `barrier` is one that was initialised, and its phase expects the box's bytes ([`crate::mbarrier`]).
 #[inline(always)]
 #[gpu_only]
@@ -30,7 +29,7 @@ pub unsafe fn load_4d(to: u32, map: u64, at: [u32; 4], barrier: u32) {
     }
 }
 
-/// The same of five dimensions.
+/// As the function above, with five dimensions.
 ///
 /// # Safety
 /// - As [`load_4d`], of a tensor map of five dimensions.
@@ -46,14 +45,14 @@ pub unsafe fn load_5d(to: u32, map: u64, at: [u32; 5], barrier: u32) {
     }
 }
 
-/// `cp.async.bulk.tensor.4d.global.shared::cta.bulk_group`, where `condition`: a box from shared to global
-/// memory. What lies outside of the tensor is not written. Predicated, not branched around: the lanes of a
+/// `cp.async.bulk.tensor.4d.global.shared::cta.bulk_group` if `condition`: copies a box from shared to global
+/// memory. It does not write elements outside of the tensor. It is predicated, not a branch: the lanes of a
 /// warp stay together.
 ///
 /// # Safety
-/// - As [`load_4d`] of map and address; the tensor may be written, and the box was written before a
-///   [`fence_proxy_async`] of everybody who wrote it and a barrier among them.
-/// - Nobody writes the box before [`wait_group_read`].
+/// - The preconditions of [`load_4d`] on map and address. The tensor may be written. Every thread that wrote
+///   the box executed [`fence_proxy_async`], and a barrier among them followed.
+/// - No thread writes the box before [`wait_group_read`].
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn store_4d_if(map: u64, at: [u32; 4], from: u32, condition: bool) {
@@ -67,7 +66,7 @@ pub unsafe fn store_4d_if(map: u64, at: [u32; 4], from: u32, condition: bool) {
     }
 }
 
-/// The same of five dimensions.
+/// As the function above, with five dimensions.
 ///
 /// # Safety
 /// - As [`store_4d_if`], of a tensor map of five dimensions.
@@ -110,8 +109,8 @@ pub fn wait_all() {
     unsafe { asm!("cp.async.bulk.wait_group 0;", options(nostack)) }
 }
 
-/// `fence.proxy.async.shared::cta`: what this thread wrote to shared memory before is seen by the copy
-/// engine, and by `wgmma`, after.
+/// `fence.proxy.async.shared::cta`: makes this thread's earlier writes to shared memory visible to TMA and
+/// `wgmma`.
 #[inline(always)]
 #[gpu_only]
 pub fn fence_proxy_async() {

@@ -1,4 +1,4 @@
-//! What the 32 lanes of a warp do together.
+//! Collective operations of a warp's 32 lanes.
 use crate::gpu_only;
 
 #[cfg(target_arch = "nvptx64")]
@@ -32,7 +32,7 @@ pub unsafe fn sync() {
     unsafe { bar_warp_sync(!0) }
 }
 
-/// `shfl.sync.bfly.b32`: the value of the lane whose number differs by XOR with `lanes`.
+/// `shfl.sync.bfly.b32`: the value of the lane whose index is this lane's, XORed with `lanes`.
 ///
 /// # Safety
 /// - All 32 lanes, converged.

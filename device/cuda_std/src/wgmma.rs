@@ -1,14 +1,14 @@
 //! `wgmma`: asynchronous tensor-core products of a warpgroup, four warps (sm_90a).
 //!
-//! `m64nNk16`: warp `w` of the four has rows `16 w ..` of the accumulator, laid out as `mma`'s
-//! ([`crate::mma`]), one base tile of 16 columns behind the other; a left operand in registers likewise.
-//! Operands in shared memory are given by descriptor ([`descriptor`]).
+//! `m64nNk16`: warp `w` of the four holds rows `16 w ..` of the accumulator. Each base tile of 16 columns has
+//! `mma`'s layout ([`crate::mma`]), one base tile after the other. An A operand in registers has that layout
+//! too. A descriptor ([`descriptor`]) selects an operand in shared memory.
 //!
-//! A product runs on while its warps do. Until [`wait_group`] nobody may touch its accumulator, its left
-//! operand's registers or its tiles. Accumulators are tied operands here, so that LLVM sees plain values:
-//! those of a product in flight are kept apart from what is computed meanwhile by the wait, which takes the
-//! same registers in and out. LLVM may still copy a value while it is in flight; ptxas then says that it
-//! serialises the products (C7510 to C7520), and `cuda_builder` refuses the kernel.
+//! A product runs while its warps continue. Until [`wait_group`], no thread may touch its accumulator, its A
+//! operand's registers or its tiles. Accumulators are tied operands here, so LLVM sees plain values. The wait
+//! takes the same registers in and out, which separates the values of a product in flight from other
+//! computation. LLVM may still copy a value in flight; ptxas then reports that it serialises the products
+//! (C7510 to C7520), and `cuda_builder` refuses the kernel.
 #[cfg(target_arch = "nvptx64")]
 use crate::convergent_asm;
 use crate::gpu_only;
@@ -116,8 +116,8 @@ macro_rules! products {
         ///
         /// # Safety
         /// - All 128 threads of the warpgroup, converged, behind [`fence`]; [`has_width`] of `N`.
-        /// - The descriptors' tiles may be read, in the asynchronous proxy too, and stay as they are; nobody
-        ///   touches `d` before its group has been waited for.
+        /// - The descriptors' tiles may be read, also in the asynchronous proxy, and do not change. No thread
+        ///   touches `d` before a wait for its group.
         #[inline(always)]
         #[gpu_only]
         pub unsafe fn $abt<const N: usize>(d: &mut Accumulator<N>, a: u64, b: u64, accumulate: bool) {
@@ -134,7 +134,7 @@ macro_rules! products {
         /// `d += a b`, one k-step. `a` in registers, `b` by descriptor, k along its columns.
         ///
         /// # Safety
-        /// - As the one above, and nobody touches `a`'s registers either ([`hold`]).
+        /// - The preconditions of the function above. No thread touches `a`'s registers either ([`hold`]).
         #[inline(always)]
         #[gpu_only]
         pub unsafe fn $ab<const N: usize>(d: &mut Accumulator<N>, a: [u32; 4], b: u64) {
@@ -148,18 +148,18 @@ products! {
     mma_async_abt_bf16 mma_async_ab_bf16 bf16 "bf16";
 }
 
-/// The same registers, one after the other.
+/// The registers in order.
 ///
 /// # Safety
 /// - `L` is `8 * N`: the arms of `widths` that monomorphisation drops are never reached.
 #[cfg(target_arch = "nvptx64")]
 #[inline(always)]
 unsafe fn flat<const N: usize, const L: usize>(d: &mut Accumulator<N>) -> &mut [f32; L] {
-    // SAFETY: as many f32, by the caller's promise.
+    // SAFETY: the caller promises this number of f32.
     unsafe { &mut *core::ptr::from_mut(d).cast() }
 }
 
-/// One module for each width: its registers are those of the width before and some more.
+/// One module per width: its registers are those of the next smaller width and some more.
 #[cfg(target_arch = "nvptx64")]
 macro_rules! modules {
     ([$($before:literal)*]) => {};

@@ -105,12 +105,12 @@ struct Report {
     device: String,
     /// Clocks, power and temperature before and after; or why they are unknown.
     clocks: [String; 2],
-    /// Host time of one launch of the first shape, a forward one where there is any.
+    /// Host time of one launch of the first shape, preferably a forward one.
     launch_overhead_us: Option<Overhead>,
     rows: Vec<Row>,
-    /// What --seconds left no time for.
+    /// Shapes that --seconds left out.
     left_out: Vec<String>,
-    /// What could not be measured, and why.
+    /// Shapes that could not be measured, with the reason.
     failed: Vec<String>,
     against: Option<Comparison>,
 }
@@ -174,7 +174,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     console.report(&report, slower.and(result).and(compared).and(drawn).and(early))
 }
 
-/// What came of the jobs: what was measured is reported although something else could not be.
+/// The results of the jobs. The report contains all measurements, even if a job failed.
 struct Measured {
     rows: Vec<Row>,
     /// There was no time for these.

@@ -29,7 +29,7 @@ pub(super) struct Args {
     /// Number of query heads and of key heads.
     #[arg(long, default_value_t = 16)]
     heads: usize,
-    /// Element type: f16 or bf16.
+    /// Dtype: f16 or bf16.
     #[arg(long, default_value = "f16", value_parser = dtype)]
     dtype: DType,
 }
@@ -41,9 +41,9 @@ struct Report {
     embedded_kernels: usize,
     kernels: usize,
     gpu: Option<String>,
-    /// Why there is none, where one could have been meant.
+    /// The reason why there is no GPU, if one could have been used.
     no_gpu: Option<String>,
-    /// What `--device` stands for.
+    /// The device that `--device` selects.
     device: String,
     limits: Option<Limits>,
     problems: String,
@@ -66,7 +66,7 @@ struct Choice {
     head_dim: usize,
     mask: &'static str,
     kernel: Option<&'static str>,
-    /// Why this kernel.
+    /// The planner's reason for this kernel.
     reason: Option<&'static str>,
     refused: Option<String>,
 }
@@ -114,7 +114,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     console.report(&report, Ok(()))
 }
 
-/// What would run for each head dim and kind of mask. Sizes that no kernel takes are an error; a kernel that
+/// The kernel for each head dim and kind of mask. A size that no kernel supports is an error; a kernel that
 /// does not fit is part of the answer.
 fn choices(base: Problem, capabilities: &Capabilities) -> Result<Vec<Choice>, Error> {
     let window = Mask::Window { left: Some(255), right: Some(0) };

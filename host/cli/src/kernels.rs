@@ -50,14 +50,14 @@ struct Report {
     kernels: Vec<Row>,
 }
 
-/// A kernel. What its family has not is none.
+/// A kernel. Fields that its family lacks are `None`.
 #[derive(Default, Serialize)]
 struct Row {
     name: &'static str,
     family: &'static str,
-    /// Element type of what it reads; of queries where keys are of another.
+    /// Dtype of the inputs; the queries' dtype if the keys' differs.
     dtype: Option<&'static str>,
-    /// Element type of the cache, where that may be another.
+    /// Dtype of the KV cache, if it may differ.
     cache: Option<&'static str>,
     head_dim: Option<u32>,
     mask: Option<&'static str>,

@@ -1,7 +1,7 @@
 //! The command line: one file per command.
 //!
-//! A command takes its arguments, does its work and returns a report that prints itself, as text or with
-//! `--json` as JSON. Everything that can go wrong is one error type, which knows its exit code.
+//! A command takes its arguments, does its work and returns a report. The report prints itself as text, or as
+//! JSON with `--json`. All errors have one type, which knows its exit code.
 mod bench;
 mod completions;
 mod console;
@@ -91,7 +91,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Loads kernels from the files of a folder, and says which.
+/// Loads kernels from the files of a folder, and prints their names.
 fn replace_kernels(folder: &Path, console: &mut Console) -> Result<(), Error> {
     // SAFETY: whoever gives the option vouches for the files: `--help` says that they replace kernels.
     let replaced = unsafe { ferroflash::ptx::replace_from(folder) };
@@ -118,7 +118,7 @@ fn execute(command: Command, console: &Console) -> Result<(), Error> {
     }
 }
 
-/// Prints the error of a command, and says how the process ends.
+/// Prints the error of a command, and returns the exit code.
 fn conclude(result: Result<(), Error>, console: &Console) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -60,10 +60,10 @@ impl From<FileLayout> for Layout {
     }
 }
 
-/// The card that the simulator stands for where none is named.
+/// The default card of the simulator.
 pub(super) const PROFILE: &str = "l4";
 
-/// Where attention is computed.
+/// The device that computes attention.
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct DeviceOptions {
     /// Where attention runs. auto: the GPU, or the simulator if the machine has no GPU or --profile is given.
@@ -77,7 +77,7 @@ pub(super) struct DeviceOptions {
 }
 
 impl DeviceOptions {
-    /// The card that the simulator stands for.
+    /// The simulated card.
     pub(super) fn profile(&self) -> &str {
         self.profile.as_deref().unwrap_or(PROFILE)
     }
@@ -123,7 +123,7 @@ impl DeviceOptions {
     }
 }
 
-/// What commands share that run kernels of the table, one after the other.
+/// Options of commands that run the table's kernels one after the other.
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct KernelOptions {
     /// Only the kernel of this name, or the kernels of this lineage configuration (`ferroflash kernels` lists

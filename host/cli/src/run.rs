@@ -70,7 +70,7 @@ pub(super) struct Args {
     /// The safetensors file to write o and lse to. Without it the program only prints its report.
     #[arg(long, short)]
     output: Option<PathBuf>,
-    /// Order of the four sizes in the file.
+    /// Order of the four dimensions in the file.
     #[arg(long, value_enum, default_value_t)]
     layout: FileLayout,
     #[command(flatten)]
@@ -85,12 +85,12 @@ pub(super) struct Args {
     check: bool,
 }
 
-/// What a launch of attention was and how it came out.
+/// A launch of attention and its result.
 #[derive(Serialize)]
 pub(super) struct Report {
     device: String,
     kernel: Option<&'static str>,
-    /// Why this kernel.
+    /// The planner's reason for this kernel.
     reason: Option<&'static str>,
     problem: String,
     milliseconds: Took,
@@ -176,7 +176,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     })
 }
 
-/// The same on a cache.
+/// Attention on a KV cache.
 fn decode(args: &Args, file: &File<'_>, console: &Console) -> Result<(), Error> {
     let input = cache::Input::read(file, args.layout, &args.scores)?;
     let device = Device::open(&args.device, console)?;
@@ -197,7 +197,7 @@ fn decode(args: &Args, file: &File<'_>, console: &Console) -> Result<(), Error> 
     conclude(&device, problem, &result, verdict, args.output.clone(), console)
 }
 
-/// Runs `memory` on `device`, hands O and LSE to `save`, and reports; with `check`, compares with the
+/// Runs `memory` on `device`, passes O and LSE to `save`, and reports; with `check`, compares with the
 /// reference first.
 pub(super) fn attention(
     device: &Device,
@@ -223,7 +223,7 @@ pub(super) fn attention(
     conclude(device, memory.problem.to_string(), &result, verdict, output, console)
 }
 
-/// Reports what was computed, and ends as the verdict says.
+/// Prints the report and returns the verdict.
 fn conclude(
     device: &Device,
     problem: String,
@@ -250,7 +250,7 @@ fn conclude(
     console.report(&report, verified)
 }
 
-/// The problem that the tensors of a file are.
+/// The problem of a file's tensors.
 fn problem(layout: Layout, [q, k, v]: [&Stored; 3]) -> Result<Problem, Error> {
     let sizes = |[a, b, c, d]: [usize; 4]| if layout == Layout::Bhsd { [a, c, b, d] } else { [a, b, c, d] };
     let ([batch, seqlen_q, heads_q, head_dim], [key_batch, seqlen_k, heads_k, key_dim]) =

@@ -15,7 +15,7 @@ mod gpu;
 mod own;
 mod table;
 
-/// Check every memory access, race, initialisation and barrier of kernels.
+/// Check every memory access, race, initialisation and barrier of kernels
 ///
 /// Without --ptx, the program runs every kernel on edge cases (ragged tails, one row, no key, window edges,
 /// grouped heads, padded head dims, strides, invalid integers) and compares the results with the reference:

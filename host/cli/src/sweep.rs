@@ -63,7 +63,7 @@ struct Row {
     size: String,
     best: &'static str,
     microseconds: f64,
-    /// What the planner's own table takes, and its time.
+    /// The selection table's choice, and its time.
     table: &'static str,
     table_microseconds: f64,
     candidates: Vec<Candidate>,
@@ -119,7 +119,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     console.report(&Report { device: device.to_string(), kept_in: path, shapes: rows }, early)
 }
 
-/// Every entry that solves `p` and that the device holds, without needless columns or masks.
+/// Every entry that solves `p`, fits the device, and computes no needless columns or masks.
 fn candidates(p: &Problem, on: &Capabilities) -> Vec<&'static AttnInfo> {
     let mask = p.mask_kind();
     let solves = |e: &&AttnInfo| {

@@ -17,7 +17,7 @@ mod trials;
 
 pub(super) use trials::{Row, Trials};
 
-/// Compare every kernel with the f64 reference over a grid of problems.
+/// Compare every kernel with the f64 reference on a grid of problems
 ///
 /// The grid has every family (attention, varlen, KV caches, append, merge), lengths from 1 to 2048, every
 /// mask, grouped heads, padded head dims and every layout. Varlen and cached problems run twice under one
@@ -59,7 +59,7 @@ pub(super) struct Args {
     kernels: KernelOptions,
 }
 
-/// Problems of each kernel that a GPU also solves by a graph.
+/// Problems per kernel that a GPU also solves with a graph.
 const GRAPHS: usize = 4;
 
 #[derive(Serialize)]
@@ -75,7 +75,7 @@ struct Report {
     headline: Vec<Row>,
 }
 
-/// What no element may be off by on the headline workload.
+/// Bound of an element's error on the headline workload.
 const HEADLINE_BOUND: f64 = 2e-3;
 
 /// Kernels that one process verifies sooner than several do.

@@ -9,14 +9,16 @@ use ferroflash::driver::Harness;
 use ferroflash::kernels::{ENTRIES, HOPPERS, MaskKind};
 use ferroflash::lineage::CONFIGURATIONS;
 use ferroflash::plan::Problem;
-use ferroflash::request::{Alignment, AttentionRequest, KeysValues, Mask, Scratch, TensorView, Workspace};
+use ferroflash::request::{Alignment, AttentionRequest, Mask, Scratch};
 use ferroflash::{Attention, Capabilities, DType, Error};
 use std::f32::consts::LOG2_E;
 
 mod others;
+mod parts;
 mod places;
 
 pub use others::{FAMILIES, Other};
+use parts::*;
 
 /// A random valid problem in memory, and maybe the kernel that it asks for. The same seed and limits make the
 /// same.
@@ -256,41 +258,13 @@ struct Fault {
     names: &'static str,
 }
 
-fn all(f: &mut AttentionRequest<'_>, change: impl Fn(&mut TensorView)) -> bool {
-    let [k, v] = kv(&mut f.kv);
-    [&mut f.q, k, v, &mut f.o].into_iter().for_each(change);
-    true
-}
-
-/// K and V: fuzzed requests have no cache.
-fn kv<'f>(kv: &'f mut KeysValues) -> [&'f mut TensorView; 2] {
-    kv.tensors_mut().unwrap_or_else(|| unreachable!("a cache"))
-}
-
-fn k<'f>(f: &'f mut AttentionRequest<'_>) -> &'f mut TensorView {
-    let [k, _] = kv(&mut f.kv);
-    k
-}
-
-fn v<'f>(f: &'f mut AttentionRequest<'_>) -> &'f mut TensorView {
-    let [_, v] = kv(&mut f.kv);
-    v
-}
-
-fn workspace<'f>(f: &'f mut AttentionRequest<'_>) -> Option<&'f mut Workspace> {
-    match &mut f.scratch {
-        Scratch::Memory { workspace, .. } => Some(workspace),
-        Scratch::None | Scratch::Fastest => None,
-    }
-}
-
 #[rustfmt::skip]
 const FAULTS: &[Fault] = &[
     Fault { name: "misaligned address", names: "q.address",
         spoil: |f, r| { f.q.address += 2 * (1 + below(r, 7) as u64); true } },
     Fault { name: "no address", names: "k.address", spoil: |f, _| { k(f).address = 0; true } },
     Fault { name: "another type", names: "v.dtype",
-        spoil: |f, _| { v(f).dtype = if v(f).dtype == DType::F16 { DType::Bf16 } else { DType::F16 }; true } },
+        spoil: |f, _| { v(f).dtype = other(v(f).dtype); true } },
     Fault { name: "more values than keys", names: "v.shape",
         spoil: |f, r| { v(f).shape[1] += 1 + below(r, 99); true } },
     Fault { name: "output of another length", names: "o.shape",
@@ -307,7 +281,7 @@ const FAULTS: &[Fault] = &[
             true
         } },
     Fault { name: "scale not finite", names: "scale",
-        spoil: |f, r| { f.scores.scale = Some(pick(r, &[f32::NAN, f32::INFINITY, f32::NEG_INFINITY])); true } },
+        spoil: |f, r| { f.scores.scale = Some(pick(r, &NOT_FINITE)); true } },
     Fault { name: "scale not above 0", names: "scale",
         spoil: |f, r| { f.scores.scale = Some(-(below(r, 9) as f32)); true } },
     Fault { name: "softcap not above 0", names: "softcap",

@@ -36,7 +36,7 @@ pub enum MapKind {
     Paged,
 }
 
-/// What a driver is told of [`Boxes`]: its dimensions, innermost first, of which the first `rank` count.
+/// The driver's form of [`Boxes`]: dimensions, innermost first; the first `rank` of them count.
 pub(super) struct Encoding {
     pub rank: usize,
     pub dims: [u64; 5],
@@ -123,7 +123,7 @@ impl Boxes {
     /// As the driver and the simulator take them, checked.
     ///
     /// # Errors
-    /// Those of [`Boxes::check`].
+    /// The errors of [`Boxes::check`].
     pub(super) fn encoding(&self) -> Result<Encoding, Error> {
         self.check()?;
         let ([columns, rows, heads, batches], [row, head, batch]) =
@@ -202,7 +202,7 @@ mod tests {
         let odd = Boxes { strides: [512, 256, 512 * 16 + 256], ..boxes(512, 256, 512 * 16) };
         assert!(!odd.is_of_rows(), "pages are not whole rows apart");
     }
-    /// What is public data is refused by its field, whatever it is.
+    /// Boxes are public data: an invalid one is refused, and the error names its field.
     #[test]
     fn what_is_no_map_is_refused() {
         let valid = Boxes {

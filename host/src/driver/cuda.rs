@@ -1,4 +1,4 @@
-//! What both CUDA drivers need: contexts, limits, shared-memory opt-in, errors in words.
+//! Parts of both CUDA drivers: contexts, limits, shared-memory opt-in, error texts.
 use super::Boxes;
 use super::boxes::Encoding;
 use crate::{Capabilities, Contract, DType, Error};
@@ -95,8 +95,8 @@ pub(super) fn tensor_map(boxes: &Boxes) -> Result<TensorMap, Error> {
     let is_narrow = boxes.row_bytes() == 64;
     let swizzle = if is_narrow { libcuda::TENSOR_MAP_SWIZZLE_64B } else { libcuda::TENSOR_MAP_SWIZZLE_128B };
     let (mut map, base) = (Place(TensorMap::EMPTY), std::ptr::without_provenance_mut(boxes.address as usize));
-    // SAFETY: writes 128 bytes on 64, and reads as many numbers as there are dimensions. The tensor's address
-    // stays an address: nothing is read there.
+    // SAFETY: the call writes 128 bytes, aligned to 64, and reads one number per dimension. It stores the
+    // tensor's address and reads nothing there.
     let code = unsafe {
         libcuda::cuTensorMapEncodeTiled(
             (&raw mut map.0).cast(),
@@ -144,7 +144,7 @@ pub(super) fn compile(ptx: &str) -> Result<libcuda::CUmodule, Error> {
 /// Loads machine code in the current context.
 ///
 /// # Safety
-/// That of [`crate::Driver::load_cubin`].
+/// As for [`crate::Driver::load_cubin`].
 pub(super) unsafe fn machine_code(cubin: &[u8]) -> Result<libcuda::CUmodule, Error> {
     is_whole(cubin)?;
     // SAFETY: the caller's promise, of which a part was checked.
@@ -180,7 +180,8 @@ unsafe fn module(image: *const c_void) -> Result<libcuda::CUmodule, Error> {
     let mut names = [libcuda::JIT_ERROR_LOG_BUFFER, libcuda::JIT_ERROR_LOG_BUFFER_SIZE];
     let mut values = [log.as_mut_ptr().cast::<c_void>(), log.len() as *mut c_void];
     let (mut module, options) = (std::ptr::null_mut(), names.len() as c_uint);
-    // SAFETY: the caller's promise; as many options as announced, and the log is as long as they say.
+    // SAFETY: the caller promises valid code; the arrays have the stated number of options, and the log its
+    // stated length.
     let code = unsafe {
         libcuda::cuModuleLoadDataEx(&mut module, image, options, names.as_mut_ptr(), values.as_mut_ptr())
     };
@@ -237,7 +238,7 @@ impl Context {
         Ok(Arc::new(Context { raw, retained: Some(device), _keeper: None }))
     }
 
-    /// The primary context of the device that a context of `cust`'s is of: the same one.
+    /// The primary context of the device of a `cust` context: the same context.
     #[cfg(feature = "cust")]
     pub fn of_cust(context: &cust::context::Context) -> Result<Arc<Self>, Error> {
         let borrowed = Context { raw: context.as_raw().cast(), retained: None, _keeper: None };

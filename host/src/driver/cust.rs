@@ -21,7 +21,7 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct CustDriver {
     context: Context,
-    /// The same context: to enter, and to keep with what is made in it.
+    /// The same context, for entering it, and for keeping it alive with its objects.
     own: Arc<cuda::Context>,
     capabilities: Capabilities,
 }
@@ -107,7 +107,7 @@ impl<T> Deref for Kept<T> {
 
 impl<T> Drop for Kept<T> {
     fn drop(&mut self) {
-        // What cannot be destroyed is lost with its context anyway.
+        // If this fails, the context is lost, and the object with it.
         let Ok(_entered) = self.context.enter() else { return };
         // SAFETY: dropped once, and not used again.
         unsafe { ManuallyDrop::drop(&mut self.value) };
@@ -136,7 +136,7 @@ pub struct CustStream(Kept<Stream>);
 #[derive(Debug)]
 pub struct CustEvent(Kept<Event>);
 
-/// What `cust` has for it.
+/// The type in `cust`.
 macro_rules! is_custs {
     ($($own:ident $custs:ty)*) => {
         $(impl Deref for $own {

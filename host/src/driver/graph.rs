@@ -6,7 +6,7 @@ use crate::Error;
 use libcuda::{CUgraph, CUgraphExec, CUstream};
 use std::mem::ManuallyDrop;
 
-/// Captured work, destroyed when dropped.
+/// A captured CUDA graph, destroyed when dropped.
 #[derive(Debug)]
 pub struct RawGraph<'d> {
     driver: &'d RawDriver,
@@ -33,7 +33,7 @@ impl Capture {
     }
 
     fn graph(&self) -> Result<Captured, Error> {
-        // Made before it is known whether the driver fails: a graph that it gives all the same is destroyed.
+        // Made before the error check: if the driver fails but returns a graph, dropping destroys it.
         let mut graph = Captured(std::ptr::null_mut());
         // SAFETY: ends the capture that `begin` began; writes one handle.
         let code = unsafe { libcuda::cuStreamEndCapture(self.0, &mut graph.0) };
@@ -43,12 +43,12 @@ impl Capture {
 
 impl Drop for Capture {
     fn drop(&mut self) {
-        // What ended the capture early is the error that comes back, or a panic.
+        // The caller already has the error or the panic that ended the capture early.
         let _ = self.graph();
     }
 }
 
-/// What a capture made, destroyed when dropped.
+/// A captured graph, destroyed when dropped.
 struct Captured(CUgraph);
 
 impl Drop for Captured {
@@ -106,7 +106,7 @@ impl RawDriver {
     /// fails or panics, the capture is discarded and the stream is as before.
     ///
     /// # Errors
-    /// Those of `work`; [`Error::Driver`].
+    /// The errors of `work`; [`Error::Driver`].
     pub fn capture(
         &self,
         stream: &RawStream,
@@ -138,7 +138,7 @@ impl RawDriver {
     ///
     /// # Safety
     /// - `buffer` lives until the stream has run, and nothing else uses it until then.
-    /// - `stream` is a stream of this driver's context.
+    /// - `stream` belongs to this driver's context.
     pub unsafe fn enqueue_fill(
         &self,
         buffer: &<Self as Harness>::Buffer,

@@ -1,4 +1,4 @@
-//! What tests and tools do with a driver beside launches: memory, streams, graphs, time.
+//! A driver for tests and tools: memory, streams, graphs, times.
 use super::Driver;
 use crate::Error;
 use std::time::Duration;
@@ -6,8 +6,8 @@ use std::time::Duration;
 /// Enqueues some work: each call enqueues it once more.
 pub type Enqueue<'a> = dyn FnMut() -> Result<(), Error> + 'a;
 
-/// A [`Driver`] with memory, streams and events of its own: for tests, for the program `ferroflash`, and to
-/// try a kernel in the simulator. Programs that embed attention have these from `cust`, `cudarc` or CUDA.
+/// A [`Driver`] with its own memory, streams and events: for tests, for the program `ferroflash`, and to try
+/// a kernel in the simulator. Programs that embed attention have these from `cust`, `cudarc` or CUDA.
 pub trait Harness: Driver {
     /// Device memory, freed when dropped.
     type Buffer;
@@ -37,7 +37,7 @@ pub trait Harness: Driver {
     /// Allocates device memory with a name, which the simulator's reports show.
     ///
     /// # Errors
-    /// Those of [`Harness::allocate`].
+    /// The errors of [`Harness::allocate`].
     fn allocate_named(&self, _name: &str, bytes: usize) -> Result<Self::Buffer, Error> {
         self.allocate(bytes)
     }
@@ -56,7 +56,7 @@ pub trait Harness: Driver {
     /// Copies `data` to byte `at` of `buffer`, and waits until the copy is done.
     ///
     /// # Errors
-    /// Those of [`Harness::upload`].
+    /// The errors of [`Harness::upload`].
     fn upload_at(&self, buffer: &mut Self::Buffer, at: usize, data: &[u8]) -> Result<(), Error>;
 
     /// Copies the start of `buffer` to `data`, and waits until the copy is done. The copy is not ordered with
@@ -77,7 +77,7 @@ pub trait Harness: Driver {
     /// driver without graphs (the simulator) calls `work` each time instead.
     ///
     /// # Errors
-    /// Those of `work` and `then`; [`Error::Driver`].
+    /// The errors of `work` and `then`; [`Error::Driver`].
     ///
     /// # Safety
     /// - The preconditions of the launches of `work` hold each time that `then` enqueues them, until they
@@ -114,7 +114,7 @@ pub trait Harness: Driver {
     /// Returns the device time of the launches of `work` on `stream`.
     ///
     /// # Errors
-    /// Those of `work`; [`Error::Driver`].
+    /// The errors of `work`; [`Error::Driver`].
     fn time(
         &self,
         stream: &Self::Stream,

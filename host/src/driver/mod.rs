@@ -1,4 +1,4 @@
-//! What runs kernels: CUDA through `cust`, CUDA through raw handles, or the simulator.
+//! Drivers run kernels: CUDA through `cust`, CUDA through raw handles, or the simulator.
 //!
 //! | driver | context, streams and memory | to build |
 //! |---|---|---|
@@ -34,8 +34,8 @@ pub use self::sim::{SimBuffer, SimDriver, SimKernel, SimStream};
 #[doc(hidden)]
 pub trait Sealed {}
 
-/// What loads and launches kernels on a device. Kernels and streams belong to the driver that made them.
-/// Sealed: the implementations are [`RawDriver`], `CustDriver` and `SimDriver`.
+/// Loads and launches kernels on a device. Kernels and streams belong to the driver that made them. The trait
+/// is sealed: its implementations are [`RawDriver`], `CustDriver` and `SimDriver`.
 ///
 /// Addresses are device addresses, in 64 bits. `load` does everything that a launch must not do: compile, opt
 /// in to shared memory, allocate.
@@ -95,7 +95,7 @@ pub trait Driver: Send + Sync + Sealed {
     /// # Safety
     /// - This driver loaded `kernel`, from PTX that keeps the promises of its contract. The kernel stays
     ///   loaded until it has run.
-    /// - `stream` is a stream of this driver's context.
+    /// - `stream` belongs to this driver's context.
     /// - `params` are the bytes of a value of the kernel's parameter type.
     /// - The memory that `params` points to is memory of this device, is large enough, and lives until the
     ///   kernel has run.

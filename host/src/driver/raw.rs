@@ -110,7 +110,7 @@ pub struct RawBuffer {
 }
 
 impl RawBuffer {
-    /// Its size.
+    /// Size in bytes.
     pub const fn bytes(&self) -> usize {
         self.bytes
     }

@@ -58,7 +58,7 @@ impl SimDriver {
     /// A card of [`Capabilities::PROFILES`] with these checks, this schedule and this arithmetic.
     ///
     /// # Errors
-    /// Those of [`SimDriver::new`].
+    /// The errors of [`SimDriver::new`].
     pub fn with_options(profile: &str, options: Options) -> Result<Self, Error> {
         Self::of_multiprocessors(profile, options, None)
     }
@@ -67,7 +67,7 @@ impl SimDriver {
     /// number. On a few SMs, persistent kernels compute several tiles per block in small problems, too.
     ///
     /// # Errors
-    /// Those of [`SimDriver::new`].
+    /// The errors of [`SimDriver::new`].
     pub fn of_multiprocessors(profile: &str, options: Options, sms: Option<u32>) -> Result<Self, Error> {
         let known = Capabilities::PROFILES.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
         let unknown = || Error::invalid("profile", profile, format_args!("it must be one of {known}"));

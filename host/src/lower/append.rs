@@ -1,14 +1,14 @@
-//! What append kernels are told.
+//! Parameters of append kernels.
 use super::tensors::{pages, scales, tensor};
 use crate::Error;
 use crate::launch::Launch;
 use crate::request::Append;
 use spec::{APPEND_COLUMNS, AppendParams, FastDiv, KERNELS, RowParts, Slots};
 
-/// The launch of the kernel at a place in [`KERNELS`], for tensors that have been checked.
+/// The launch of the kernel with this index in [`KERNELS`], for valid tensors.
 ///
 /// # Errors
-/// [`Error::Unsupported`] where there are too many tokens or columns for one launch.
+/// [`Error::Unsupported`] if there are too many tokens or columns for one launch.
 pub(crate) fn append(append: &Append, place: usize) -> Result<Launch, Error> {
     let Append { k, v, pages: cache, slots } = append;
     let [_, _, heads, head_dim] = k.shape;
@@ -18,7 +18,8 @@ pub(crate) fn append(append: &Append, place: usize) -> Result<Launch, Error> {
         .zip(FastDiv::new(heads as u32));
     let Some((parts, heads)) = parts else {
         let feature = format_args!("{} tokens of {heads} heads of {head_dim} columns", slots.elements);
-        let reason = "a launch has less than 2^31 parts of 8 columns, a head at most 2048 columns";
+        let reason = "a launch may have less than 2^31 chunks of 8 columns, and a head at most 2048 columns; \
+                      split the tokens";
         return Err(Error::unsupported(feature, reason));
     };
     let params = AppendParams {

@@ -1,4 +1,4 @@
-//! What attention kernels are told.
+//! Parameters of attention kernels.
 use super::Refusal;
 use super::tensors::{
     NO_LSE, UNSCALED, cache, cu_seqlens_q, dense_cache, integers, keys_values, lse, scales, slopes, tensor,
@@ -14,10 +14,10 @@ use spec::{
     SplitParams, TensorMap, VarlenParams, Window,
 };
 
-/// Whether a kernel that solves the problem of a request that has been checked takes its tensors.
+/// Checks that a kernel that solves the problem of a valid request accepts its tensors.
 ///
 /// # Errors
-/// What it does not take.
+/// The reason why the kernel does not accept the tensors.
 pub(crate) fn takes(r: &AttentionRequest<'_>, kernel: &AttnInfo) -> Result<(), &'static str> {
     match (&r.kv, kernel.schedule) {
         (KeysValues::Tensors { k, v }, Order::Transposed) => dense_cache(k, v).map(|_| ()),
@@ -25,10 +25,10 @@ pub(crate) fn takes(r: &AttentionRequest<'_>, kernel: &AttnInfo) -> Result<(), &
     }
 }
 
-/// The launch of a request that has been checked, by a kernel that solves its problem.
+/// The launch of a valid request by a kernel that solves its problem.
 ///
 /// # Errors
-/// [`Refusal::Tensors`] where the kernel solves the problem, but does not take these tensors.
+/// [`Refusal::Tensors`] if the kernel solves the problem but does not accept these tensors.
 pub(crate) fn attention(r: &AttentionRequest<'_>, s: &Scheduled) -> Result<Launch, Refusal> {
     let lowering = Lowering { r, p: r.problem(), place: s.place };
     match (&s.schedule, &r.kv) {
@@ -37,7 +37,7 @@ pub(crate) fn attention(r: &AttentionRequest<'_>, s: &Scheduled) -> Result<Launc
             Ok(lowering.decode(decode, cache(kv), lengths, scales(&kv.pages)))
         }
         (Schedule::Decode(decode), KeysValues::Tensors { k, v }) => {
-            // Without an address each sequence has the most keys of one.
+            // Lengths without an address mean the maximum of keys for each sequence.
             let cache = dense_cache(k, v).map_err(Refusal::Tensors)?;
             Ok(lowering.decode(decode, cache, decode.order.lengths, [UNSCALED; 2]))
         }
@@ -57,12 +57,13 @@ pub(crate) fn attention(r: &AttentionRequest<'_>, s: &Scheduled) -> Result<Launc
     }
 }
 
-/// A kernel that was planned for another source of keys; plans are bound to the source of their own alone.
+/// The error for a kernel that was planned for another kind of keys. Plans bind only requests with their own
+/// kind.
 fn elsewhere(s: &Scheduled) -> Error {
-    Error::unsupported(s.kernel.contract.symbol, "it reads keys and values from another place")
+    Error::unsupported(s.kernel.contract.symbol, "it reads keys and values from another kind of memory")
 }
 
-/// A request on its way to the kernel at a place in [`spec::KERNELS`].
+/// A request and the index of its kernel in [`spec::KERNELS`].
 struct Lowering<'a> {
     r: &'a AttentionRequest<'a>,
     p: Problem,
@@ -70,8 +71,8 @@ struct Lowering<'a> {
 }
 
 impl Lowering<'_> {
-    /// Work tiles, keys and values in tensors: whole or split, of equal lengths or varlen; with tensor maps
-    /// one of Hopper's kernels.
+    /// Work tiles with keys and values in tensors: split or not, dense or varlen; with tensor maps for
+    /// Hopper's kernels.
     fn tensors(&self, tiles: &Tiles, maps: Option<[Boxes; 4]>) -> Launch {
         let (p, place, grid) = (&self.p, self.place, [tiles.blocks, 1, 1]);
         let window = p.window();
@@ -116,7 +117,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// Work tiles on a cache; with tensor maps one of Hopper's kernels.
+    /// Work tiles on a KV cache; with tensor maps for Hopper's kernels.
     fn cache(
         &self,
         tiles: &Tiles,
@@ -126,7 +127,7 @@ impl Lowering<'_> {
         maps: Option<[Boxes; 4]>,
     ) -> Launch {
         let (p, place, grid) = (&self.p, self.place, [tiles.blocks, 1, 1]);
-        // Without a bound, which kernels of windows take as one, the first query is behind all keys.
+        // A full mask on a causal kernel: an unbounded shift puts the first query after all keys.
         let unmasked = p.mask_kind() == MaskKind::Full && mask != MaskKind::Local;
         let window = Window { shift: if unmasked { Window::UNBOUNDED } else { 0 }, ..p.window() };
         let cu_seqlens_q = cu_seqlens_q(&self.r.queries);
@@ -137,8 +138,8 @@ impl Lowering<'_> {
             let params = PagedParams { forward, cache, cu_seqlens_q, lengths, sequences, max_keys };
             return Launch::new(place, grid, &params);
         };
-        // As many queries for each sequence, where the device is not told; then the log-sum-exp has batches,
-        // too, the next of which is so much further on than the next row.
+        // Equal query counts have no offsets on the device. The LSE then has batches: `batch_bytes` is the
+        // gap between the rows of one batch and those of the next.
         let lse = lse(self.r.lse.as_ref());
         let rows = tensor(&self.r.q).rows;
         let (queries, batch_bytes) = match cu_seqlens_q.count {
@@ -160,7 +161,7 @@ impl Lowering<'_> {
         Launch::with_maps(place, grid, &params, maps)
     }
 
-    /// Few queries on many keys.
+    /// Decode: few queries on a KV cache, or on keys and values in tensors.
     fn decode(&self, decode: &Decode, cache: Cache, lengths: Integers, scales: [PerHead; 2]) -> Launch {
         let (r, p) = (self.r, &self.p);
         let (scale_log2, softcap) = p.base_two();
@@ -180,7 +181,7 @@ impl Lowering<'_> {
             partials: decode.partials(r.scratch.address()),
             counters,
             group: FastDiv::new((p.heads_q / p.heads_k) as u32).unwrap_or(FastDiv::ONE),
-            // The last query stands at the last key, wherever that is.
+            // The last query aligns with the last key.
             window: Window { shift: 0, ..p.window() },
             scale_log2,
             softcap,
@@ -190,7 +191,7 @@ impl Lowering<'_> {
         if combines { launch.then_alike(decode.combine) } else { launch }
     }
 
-    /// What all portable kernels of work tiles are told.
+    /// Parameters of all portable kernels with work tiles.
     fn portable(&self, tiles: &Tiles, window: Window) -> FwdParams {
         let (scale_log2, softcap) = self.p.base_two();
         let [k, v] = keys_values(&self.r.kv);
@@ -208,7 +209,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// What all of Hopper's kernels are told, with empty tensor maps of the kinds of `q` and `k`.
+    /// Parameters of all of Hopper's kernels, with empty tensor maps of the kinds of `q` and `k`.
     fn hopper<Q: Copy, K: Copy>(&self, q: Q, k: K, tiles: &Tiles, told: Scalars) -> HopperParams<Q, K> {
         let (scale_log2, softcap) = self.p.base_two();
         let Scalars { window, lse, lengths: [q_len, k_len] } = told;
@@ -216,7 +217,7 @@ impl Lowering<'_> {
         HopperParams { q, k, v: k, o: q, lse, rounds, window, scale_log2, softcap, q_len, k_len }
     }
 
-    /// Varlen sequences, where these are tensors'.
+    /// Varlen sequences of tensors, if any.
     fn varlen(&self, tiles: &Tiles) -> Option<Varlen> {
         let (KeysValues::Varlen { keys, .. }, Some(sequences)) = (&self.r.kv, tiles.sequences) else {
             return None;
@@ -227,7 +228,7 @@ impl Lowering<'_> {
         Some(Varlen { cu_seqlens_q, cu_seqlens_k, seqused_k, sequences, bottom_right })
     }
 
-    /// The launch, and the kernel that combines its splits.
+    /// The launch with its combine kernel.
     fn combined(&self, launch: Launch, tiles: &Tiles) -> Launch {
         let Some(split) = tiles.split else { return launch };
         let (combine, rows) = split.combine_info();
@@ -246,14 +247,14 @@ const NO_MAP: TensorMap = TensorMap::EMPTY;
 const RAGGED: RaggedMap = RaggedMap { map: NO_MAP };
 const PAGED: PagedMap = PagedMap { map: NO_MAP };
 
-/// What differs between Hopper's kernels for tensors and for caches.
+/// Parameters that differ between Hopper's kernels for tensors and for KV caches.
 struct Scalars {
     window: Window,
     lse: Lse,
     lengths: [u32; 2],
 }
 
-/// Varlen sequences as kernels are told them.
+/// Parameters of varlen sequences.
 struct Varlen {
     cu_seqlens_q: Integers,
     cu_seqlens_k: Integers,

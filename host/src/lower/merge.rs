@@ -1,4 +1,4 @@
-//! What merge kernels are told, and what a launch depends on of a list of states.
+//! Parameters of merge kernels, and the part of a list of states on which a launch depends.
 use super::tensors::tensor;
 use crate::launch::Launch;
 use crate::request::{LseUnit, LseView, Merge, Sinks, State, TensorView};
@@ -6,15 +6,15 @@ use crate::{DType, Error};
 use spec::{FastDiv, KERNELS, MERGE_COLUMNS, MergeParams, MergeState, PerHead, RowParts, RowValues};
 use std::f32::consts::{LN_2, LOG2_E};
 
-/// A merge without its list: what a launch depends on.
+/// A merge without its list: the part on which a launch depends.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Merged {
     first: State,
-    /// The first again where there is no other.
+    /// The second state; the first again if there is only one.
     second: State,
-    /// Bytes from the second to the third, O and log-sum-exp: two's complement.
+    /// Bytes from the second to the third state, O and LSE, in two's complement.
     apart: [u64; 2],
-    /// Fewest elements that a state from the third on has, O and log-sum-exp.
+    /// Minimum of elements of the states from the third on, O and LSE.
     elements: [u64; 2],
     count: usize,
     o: TensorView,
@@ -24,7 +24,8 @@ pub struct Merged {
 
 impl Merged {
     /// # Errors
-    /// [`Error::Invalid`] where there is no state, [`Error::Unsupported`] where they do not lie in a row.
+    /// [`Error::Invalid`] without a state; [`Error::Unsupported`] if the states do not lie at equal
+    /// distances.
     pub fn new(merge: &Merge<'_>) -> Result<Self, Error> {
         let Merge { states, o, lse, sinks } = *merge;
         let [first, others @ ..] = states else {
@@ -55,16 +56,16 @@ impl Merged {
         Ok(Merged { first: *first, second: *second, apart, elements, count: states.len(), o, lse, sinks })
     }
 
-    /// Those of the states and of the output.
+    /// Dtypes of the states and of the output.
     pub fn types(&self) -> [DType; 2] {
         [self.first.o.dtype, self.o.dtype]
     }
 }
 
-/// The launch of the kernel at a place in [`KERNELS`], for tensors that have been checked.
+/// The launch of the kernel with this index in [`KERNELS`], for valid tensors.
 ///
 /// # Errors
-/// [`Error::Unsupported`] where there are too many rows or columns for one launch.
+/// [`Error::Unsupported`] if there are too many rows or columns for one launch.
 pub(crate) fn merge(merged: &Merged, place: usize) -> Result<Launch, Error> {
     let Merged { first, second, apart: [o_bytes, lse_bytes], count, o, lse, sinks, .. } = merged;
     let [batch, rows, heads, head_dim] = o.shape;
@@ -74,7 +75,8 @@ pub(crate) fn merge(merged: &Merged, place: usize) -> Result<Launch, Error> {
         (parts, FastDiv::new(heads as u32), FastDiv::new(rows as u32), u32::try_from(*count))
     else {
         let feature = format_args!("{count} states of shape {:?}", o.shape);
-        let reason = "a launch has less than 2^31 parts of 8 columns, a head at most 2048 columns";
+        let reason = "a launch may have less than 2^31 chunks of 8 columns, and a head at most 2048 columns; \
+                      split the batch";
         return Err(Error::unsupported(feature, reason));
     };
     const UNWANTED: RowValues = RowValues { base: 0, batch_bytes: 0, head_bytes: 0, row_bytes: 0 };
@@ -101,7 +103,7 @@ fn state(state: &State) -> MergeState {
     MergeState { o: tensor(&state.o), lse: values(&state.lse) }
 }
 
-/// A validated view in bytes. Strides of extents of 1 may be anything, and are never taken.
+/// A valid view in bytes. Kernels never use strides of extents of 1.
 fn values(view: &LseView) -> RowValues {
     let [batch_bytes, head_bytes, row_bytes] =
         [view.strides[0], view.strides[1], view.row_stride].map(|stride| (stride as u64).wrapping_mul(4));

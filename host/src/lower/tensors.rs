@@ -1,4 +1,4 @@
-//! Views of the caller's memory as kernels are told them, in bytes. All have been checked.
+//! Kernel parameters of the caller's views, in bytes. All views are valid.
 use crate::request::{
     AlibiSlopes, Index, KeysValues, KvCache, KvPages, KvScale, LseView, PageView, Paged, Queries, TensorView,
     VarlenKeys,
@@ -9,10 +9,10 @@ use spec::{Cache, FastDiv, Integers, Lse, PerHead, Tensor};
 /// No tensor.
 pub(super) const NO_TENSOR: Tensor =
     Tensor { base: 0, batch_bytes: 0, head_bytes: 0, row_bytes: 0, rows: 0, chunks: 0, reserved: 0 };
-/// No log-sum-exp, and no other vectors.
+/// No LSE, and no other vectors.
 pub(super) const NO_LSE: Lse = Lse { base: 0, batch_bytes: 0, head_bytes: 0 };
 
-/// A tensor. Strides of extents of 1 are never taken; 0 stands for whatever the caller had there.
+/// A tensor. Kernels never use strides of extents of 1; these become 0.
 pub(super) fn tensor(view: &TensorView) -> Tensor {
     let bytes = |dim: usize| {
         if view.shape[dim] == 1 { 0 } else { (view.strides[dim] as u64).wrapping_mul(view.element_bytes()) }
@@ -28,7 +28,7 @@ pub(super) fn tensor(view: &TensorView) -> Tensor {
     }
 }
 
-/// The log-sum-exp, if it is asked for.
+/// The LSE, if the request has one.
 pub(super) fn lse(view: Option<&LseView>) -> Lse {
     view.map_or(NO_LSE, |view| {
         let [batch_bytes, head_bytes] = view.strides.map(|stride| (stride as u64).wrapping_mul(4));
@@ -36,23 +36,23 @@ pub(super) fn lse(view: Option<&LseView>) -> Lse {
     })
 }
 
-/// Slopes, if there are some.
+/// ALiBi slopes, if any.
 pub(super) fn slopes(view: Option<&AlibiSlopes>) -> PerHead {
     view.map_or(per_head(0, [0; 2]), |view| per_head(view.address, view.strides))
 }
 
-/// Numbers per sequence and head in device memory; address 0 for none at all.
+/// Numbers per sequence and head in device memory; address 0 means none.
 fn per_head(base: u64, strides: [i64; 2]) -> PerHead {
-    // Strides of extents of 1 may be anything, and are never taken.
+    // Kernels never use strides of extents of 1.
     let [sequence_bytes, head_bytes] = strides.map(|stride| (stride as u64).wrapping_mul(4));
     PerHead { base, sequence_bytes, head_bytes, value: 0.0, reserved: 0 }
 }
 
-/// Numbers that stand for themselves.
+/// No scale.
 pub(super) const UNSCALED: PerHead =
     PerHead { base: 0, sequence_bytes: 0, head_bytes: 0, value: 1.0, reserved: 0 };
 
-/// What the numbers of keys, and of values, stand for.
+/// Scales of keys, and of values.
 pub(super) fn scales(pages: &KvPages) -> [PerHead; 2] {
     pages.scales.map(|scale| match scale {
         KvScale::One => UNSCALED,
@@ -61,7 +61,7 @@ pub(super) fn scales(pages: &KvPages) -> [PerHead; 2] {
     })
 }
 
-/// Pages, without a table.
+/// Pages, without a block table.
 pub(super) fn pages(pages: &KvPages) -> Cache {
     let [count, page, heads, head_dim] = pages.keys.shape;
     let bytes = pages.keys.dtype.bytes();
@@ -86,7 +86,7 @@ pub(super) fn pages(pages: &KvPages) -> Cache {
     }
 }
 
-/// A cache. One with a page per sequence is one of a single column.
+/// A KV cache. A dense one has a block table of a single column.
 pub(super) fn cache(cache: &KvCache) -> Cache {
     let pages = pages(&cache.pages);
     match cache.paged {
@@ -98,22 +98,22 @@ pub(super) fn cache(cache: &KvCache) -> Cache {
     }
 }
 
-/// Most chunks of 16 bytes that keys, and values, of a cache span.
+/// Maximum of 16-byte chunks that keys, and values, may span.
 const MAX_CHUNKS: u64 = 1 << 32;
 
-/// K and V `[batch, keys, heads, head_dim]` as a cache with a page per batch.
+/// K and V, `[batch, keys, heads, head_dim]`, as a dense KV cache.
 ///
 /// # Errors
-/// What decode kernels do not take.
+/// The reason why decode kernels do not accept them.
 pub(super) fn dense_cache(k: &TensorView, v: &TensorView) -> Result<Cache, &'static str> {
     if (0..3).any(|dim| k.shape[dim] > 1 && k.strides[dim] != v.strides[dim]) {
-        return Err("k and v have different strides, and decode kernels find both by one index");
+        return Err("k and v have different strides; decode kernels need equal ones");
     }
     let steps = k.shape.iter().zip(&k.strides);
     let elements = steps.map(|(extent, stride)| (*extent as u64 - 1).saturating_mul(*stride as u64));
     let chunks = elements.fold(0, u64::saturating_add).saturating_mul(k.element_bytes()) / 16 + 1;
     if chunks > MAX_CHUNKS {
-        return Err("k and v span more than 64 GiB each, and decode kernels count in 32 bits");
+        return Err("k or v spans more than 64 GiB, the limit of decode kernels");
     }
     let view = |t: &TensorView| PageView::new(t.address, t.elements, t.dtype, t.shape, t.strides);
     Ok(pages(&KvPages::new(view(k), view(v))))
@@ -128,7 +128,7 @@ pub(super) fn integers(index: Option<Index>, count: usize) -> Integers {
     })
 }
 
-/// Where varlen queries begin; none where there are as many for each sequence.
+/// Offsets of varlen queries; none for equal query counts.
 pub(super) fn cu_seqlens_q(queries: &Queries) -> Integers {
     match queries {
         Queries::Batched => integers(None, 0),
@@ -136,7 +136,7 @@ pub(super) fn cu_seqlens_q(queries: &Queries) -> Integers {
     }
 }
 
-/// Where the keys of so many varlen sequences begin, and how many each has used.
+/// Offsets of varlen keys, and the valid keys per sequence.
 pub(super) fn varlen_keys(keys: &VarlenKeys, batch: usize) -> [Integers; 2] {
     [integers(Some(keys.cu_seqlens_k), batch + 1), integers(keys.seqused_k, batch)]
 }
@@ -147,12 +147,12 @@ pub(super) fn keys_values(kv: &KeysValues) -> [Tensor; 2] {
 }
 
 impl KvCache {
-    /// What kernels are told of it, and of its scales, for so many sequences. The layout may change with every
-    /// version.
+    /// Kernel parameters of the KV cache and its scales, for this many sequences. The layout may change with
+    /// every version.
     ///
     /// # Errors
-    /// [`Error::Invalid`] names the value that is wrong, [`Error::Unsupported`] the feature that kernels have
-    /// not.
+    /// [`Error::Invalid`] names the invalid field; [`Error::Unsupported`] names the feature that kernels
+    /// lack.
     #[doc(hidden)]
     pub fn params(&self, sequences: usize) -> Result<(Cache, [PerHead; 2]), Error> {
         validate::cache(self, sequences)?;

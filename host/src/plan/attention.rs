@@ -1,4 +1,4 @@
-//! Attention's way from request to launch.
+//! Planning of attention requests.
 use super::Chosen;
 use super::sealed::{Kernels, Request, Subject};
 use crate::lower::{self, Refusal};
@@ -36,7 +36,7 @@ impl Subject for AttentionRequest<'static> {
         let query = Query { problem, tensors: Some(self), on, tuning, scratch };
         let Choice { kernel, reason, fallback } = select::attention(&query, config)?;
         let kernel = Scheduled::new(problem, kernel, on, |bytes| scratch.allows(bytes))?;
-        // Its smaller tiles may be too many where the kernel's are not.
+        // The fallback has smaller tiles; there may be too many of them.
         let fallback = fallback.and_then(|kernel| Scheduled::new(problem, kernel, on, |_| false).ok());
         let uncut = matches!(&kernel.schedule, Schedule::Decode(decode) if decode.uncut);
         let reason = if uncut && reason != ASKED { UNCUT } else { reason };
@@ -48,7 +48,7 @@ impl Subject for AttentionRequest<'static> {
         if !asked.means(&planned) {
             return Err(validate::another(&asked, &planned));
         }
-        // Sinks alone are no part of what a kernel was planned for.
+        // A plan's kernel does not depend on sinks.
         match kernel.schedule {
             Schedule::Tiles(_) => select::needs_no_decode(&asked),
             Schedule::Decode(_) => Ok(()),

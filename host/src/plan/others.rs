@@ -1,11 +1,11 @@
-//! The ways of appends and merges from request to launch: their kernels follow from types alone.
+//! Planning of appends and merges: dtypes alone select their kernels.
 use super::Chosen;
 use super::sealed::{Kernels, Request, Subject};
 use crate::lower::{self, Merged, Refusal};
 use crate::request::{Append, Merge};
 use crate::{Capabilities, Error, Launch, Tuning, select, validate};
 
-/// The place of a kernel in [`spec::KERNELS`].
+/// Index of a kernel in [`spec::KERNELS`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Place(usize);
 

@@ -1,29 +1,29 @@
-//! New keys and values on their way into a cache.
+//! Append: new keys and values for a KV cache.
 use super::{KvPages, Slots, TensorView};
 
-/// Puts the keys and values of new tokens to their places in a cache (`reshape_and_cache`): the row of token
-/// `t` of `k` and `v` is copied to row `slots[t]` of the cache's pages, or skipped where there is no such
-/// row. Two tokens of one launch with the same slot leave either's bytes, or some of both.
+/// Writes keys and values of new tokens into a KV cache (`reshape_and_cache`). It copies row `t` of `k` and
+/// `v` to slot `slots[t]`, or skips the row if the KV cache has no such slot. If two tokens of one launch
+/// have one slot, either token's bytes, or a mixture, remain.
 ///
-/// The cache has the tokens' type, or is e4m3: then it gets `x / scale`, rounded to nearest even, 448 where
-/// that is more; NaN stays NaN.
+/// The KV cache has the tokens' dtype or e4m3. For e4m3, it stores `x / scale`, rounded to nearest even and
+/// clamped to 448; NaN stays NaN.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[must_use = "a description of a launch does nothing by itself; plan and launch it"]
 #[non_exhaustive]
 pub struct Append {
-    /// Keys of the tokens: `[1, tokens, heads, head_dim]`, f16 or bf16. There may be more rows than slots:
-    /// those are not looked at.
+    /// Keys of the tokens: `[1, tokens, heads, head_dim]`, f16 or bf16. The kernel ignores rows beyond the
+    /// number of slots.
     pub k: TensorView,
-    /// Their values, of the same heads, head dim and type.
+    /// Values of the tokens, with the heads, head dim and dtype of `k`.
     pub v: TensorView,
-    /// Written: where the tokens go. Rows that no slot names stay as they are.
+    /// Output: the KV cache. Slots that no token names do not change.
     pub pages: KvPages,
-    /// A place for each token.
+    /// One slot per token.
     pub slots: Slots,
 }
 
 impl Append {
-    /// As many tokens as there are slots.
+    /// Appends one token per slot.
     pub const fn new(k: TensorView, v: TensorView, pages: KvPages, slots: Slots) -> Self {
         Append { k, v, pages, slots }
     }

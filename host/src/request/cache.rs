@@ -1,50 +1,51 @@
-//! Caches of keys and values in somebody else's memory, and integers beside them that only the device knows.
+//! KV caches in the caller's memory, and integers that only the device knows.
 use super::{Index, TensorView};
 use crate::DType;
 
-/// Where the rows of new tokens go in a cache, in device memory: token `t` goes to row `slots[t] % page` of
-/// page `slots[t] / page`. One that is negative, or that the cache does not have, is skipped.
+/// The slot mapping: slots of new tokens in a KV cache, in device memory. Token `t` goes to row
+/// `slots[t] % page` of page `slots[t] / page`. The kernel skips a slot that is negative or that the KV cache
+/// lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slots {
-    /// Device address. A multiple of 4, or of 8 where they are `wide`.
+    /// Device address. A multiple of 4, or of 8 if `wide`.
     pub address: u64,
-    /// How many there are.
+    /// Number of elements.
     pub elements: u64,
-    /// Whether they are i64, and not i32.
+    /// Whether slots are i64 instead of i32.
     pub wide: bool,
 }
 
 impl Slots {
-    /// So many i32 from `address` on.
+    /// `elements` i32 from `address` on.
     pub const fn i32(address: u64, elements: u64) -> Self {
         Slots { address, elements, wide: false }
     }
 
-    /// So many i64 from `address` on.
+    /// `elements` i64 from `address` on.
     pub const fn i64(address: u64, elements: u64) -> Self {
         Slots { address, elements, wide: true }
     }
 }
 
-/// The keys or the values of a cache: its shape is always `[pages, page, heads, head_dim]`, with `page` keys
-/// in a page, whatever the layout: layouts are strides. A cache without pages has a page for each sequence.
+/// The keys or the values of a KV cache. The shape is always `[pages, page, heads, head_dim]`, with `page`
+/// keys per page; strides express the layout. A dense KV cache has one page per sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageView {
     /// Device address of element `[0, 0, 0, 0]`. A multiple of 16.
     pub address: u64,
-    /// Elements of the buffer from `address` on: strides may reach no further.
+    /// Elements of the buffer from `address` on. Strides must stay within them.
     pub elements: u64,
-    /// Element type; [`DType::E4m3`] too.
+    /// Element type; [`DType::E4m3`] is permitted.
     pub dtype: DType,
     /// `[pages, page, heads, head_dim]`.
     pub shape: [usize; 4],
-    /// Elements from one page, key and head to the next: multiples of 16 bytes; those of extents of 1 are
-    /// ignored. The last is 1.
+    /// Elements from one page, key and head to the next: multiples of 16 bytes. A dimension of extent 1
+    /// ignores its stride. The last stride is 1.
     pub strides: [i64; 4],
 }
 
 impl PageView {
-    /// A view with any strides. Nothing is checked here: planning does.
+    /// A view with any strides. Planning checks it.
     pub const fn new(
         address: u64,
         elements: u64,
@@ -61,15 +62,15 @@ impl PageView {
         Self::new(address, elements, dtype, shape, strides)
     }
 
-    /// Contiguous `[pages][heads][page][head_dim]`. `shape` is `[pages, page, heads, head_dim]` here too.
-    /// Where the choice is free: decoding on pages of 16 keys takes 0.4 to 0.7 % less than on
+    /// Contiguous `[pages][heads][page][head_dim]`. `shape` stays `[pages, page, heads, head_dim]`. This is
+    /// the faster layout: decode on pages of 16 keys takes 0.4 to 0.7 % less time than with
     /// [`nhd`](Self::nhd) (H200, docs/performance-log.md).
     pub const fn hnd(address: u64, elements: u64, dtype: DType, shape: [usize; 4]) -> Self {
         let TensorView { strides, .. } = TensorView::bhsd(address, elements, dtype, shape);
         Self::new(address, elements, dtype, shape, strides)
     }
 
-    /// Keys and values of one contiguous buffer: `[pages][2][page][heads][head_dim]`, or with `hnd`
+    /// Keys and values in one contiguous buffer: `[pages][2][page][heads][head_dim]`, or with `hnd`
     /// `[pages][2][heads][page][head_dim]`.
     pub const fn interleaved(
         address: u64,
@@ -90,16 +91,16 @@ impl PageView {
         [keys, values]
     }
 
-    /// The same as a tensor whose batches are pages.
+    /// The view as a tensor whose batches are pages.
     pub(crate) const fn tensor(&self) -> TensorView {
         TensorView::new(self.address, self.elements, self.dtype, self.shape, self.strides)
     }
 }
 
-/// What a stored number of an e4m3 cache stands for: the number times the scale.
+/// The scale of an e4m3 KV cache: a stored number times the scale is the value.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum KvScale {
-    /// Itself.
+    /// A scale of 1.
     #[default]
     One,
     /// One scale, above 0.
@@ -108,14 +109,14 @@ pub enum KvScale {
     Device {
         /// Device address. A multiple of 4.
         address: u64,
-        /// How many there are.
+        /// Number of elements.
         elements: u64,
-        /// Elements from one sequence, and from one key head, to the next; 0 where they share a scale.
+        /// Elements from one sequence, and from one key head, to the next; 0 if they share a scale.
         strides: [i64; 2],
     },
 }
 
-/// Pages of keys and values, whoever's they are. Keys and values have the same shape and strides.
+/// All pages of a KV cache, of any sequences. Keys and values have equal shapes and strides.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct KvPages {
@@ -123,17 +124,17 @@ pub struct KvPages {
     pub keys: PageView,
     /// Values.
     pub values: PageView,
-    /// What the numbers of keys and of values stand for.
+    /// Scales of keys and of values.
     pub scales: [KvScale; 2],
 }
 
 impl KvPages {
-    /// Numbers that stand for themselves.
+    /// Pages with scales of 1.
     pub const fn new(keys: PageView, values: PageView) -> Self {
         KvPages { keys, values, scales: [KvScale::One; 2] }
     }
 
-    /// Numbers of an e4m3 cache that stand for themselves times a scale.
+    /// Sets the scales of an e4m3 KV cache.
     #[must_use]
     pub const fn scales(mut self, keys: KvScale, values: KvScale) -> Self {
         self.scales = [keys, values];
@@ -141,67 +142,66 @@ impl KvPages {
     }
 }
 
-/// Which pages are whose.
+/// The pages of each sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Paged {
-    /// A page for each sequence, as long as the longest.
+    /// One page per sequence, as long as the longest sequence.
     Dense {
-        /// The page of each sequence; by default those of their own numbers.
+        /// The page of each sequence (`cache_batch_idx`); by default sequence `b` is page `b`.
         rows: Option<Index>,
     },
-    /// A row of page numbers for each sequence: key `j` of sequence `b` is in page `entries[b * stride + j /
-    /// page]`. Numbers behind a sequence's last page do not matter.
+    /// The block table: one row of page indices per sequence. Key `j` of sequence `b` is in page
+    /// `entries[b * stride + j / page]`. Entries behind a sequence's last page do not matter.
     Table {
-        /// The numbers.
+        /// The page indices.
         entries: Index,
-        /// Numbers of a row.
+        /// Entries per row.
         columns: usize,
-        /// Numbers from one row to the next.
+        /// Entries from one row to the next.
         stride: usize,
     },
 }
 
-/// The keys and values of some sequences. Lengths and page numbers are the device's: they may change between
-/// launches of one plan, within what the host has said here.
+/// A KV cache. Lengths and page indices live on the device and may change between launches of one plan,
+/// within the bounds that the host states here.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct KvCache {
     /// Keys and values.
     pub pages: KvPages,
-    /// Which pages are whose.
+    /// The pages of each sequence.
     pub paged: Paged,
-    /// Keys of each sequence, those of this step included; more than `max_k` count as `max_k`, less than 0 as
-    /// none.
+    /// Keys of each sequence, including this step's. The kernel clamps them to 0..=`max_k`.
     pub lengths: Index,
-    /// Most keys of a sequence.
+    /// Maximum of keys per sequence.
     pub max_k: usize,
-    /// Most keys of all sequences together, where that is known.
+    /// Maximum of keys of all sequences together, if known.
     pub total_k: Option<usize>,
 }
 
 impl KvCache {
-    /// A page for each sequence: `[batch, capacity, heads, head_dim]`.
+    /// A dense KV cache, one page per sequence: `[batch, capacity, heads, head_dim]`.
     pub const fn dense(pages: KvPages, lengths: Index) -> Self {
         let (paged, max_k) = (Paged::Dense { rows: None }, pages.keys.shape[1]);
         KvCache { pages, paged, lengths, max_k, total_k: None }
     }
 
-    /// The same where sequence `b` is page `rows[b]`.
+    /// Selects page `rows[b]` for sequence `b` (`cache_batch_idx`).
     #[must_use]
     pub const fn rows(mut self, rows: Index) -> Self {
         self.paged = Paged::Dense { rows: Some(rows) };
         self
     }
 
-    /// Pages by a table, `columns` numbers a sequence, contiguous.
+    /// A paged KV cache. The block table is contiguous, with `columns` entries per sequence.
     pub const fn paged(pages: KvPages, entries: Index, columns: usize, lengths: Index) -> Self {
         let max_k = columns.saturating_mul(pages.keys.shape[1]);
         let paged = Paged::Table { entries, columns, stride: columns };
         KvCache { pages, paged, lengths, max_k, total_k: None }
     }
 
-    /// The same with rows of the table so many numbers apart.
+    /// Sets the distance of the block table's rows, in entries.
     #[must_use]
     pub const fn table_stride(mut self, numbers: usize) -> Self {
         if let Paged::Table { stride, .. } = &mut self.paged {
@@ -210,15 +210,15 @@ impl KvCache {
         self
     }
 
-    /// No sequence has more keys than these: plans are made for them.
+    /// Sets the maximum of keys per sequence, for which plans are made.
     #[must_use]
     pub const fn max_k(mut self, keys: usize) -> Self {
         self.max_k = keys;
         self
     }
 
-    /// All sequences together have no more keys than these. Which kernel is the faster for many queries
-    /// follows from how many they are on the average: where nobody says, as many as tables have room for.
+    /// Sets the maximum of keys of all sequences together. The planner selects prefill kernels by the mean;
+    /// without this number it assumes `max_k` keys per sequence.
     #[must_use]
     pub const fn total_k(mut self, keys: usize) -> Self {
         self.total_k = Some(keys);

@@ -1,23 +1,23 @@
-//! Memory that launches use beside their tensors, and in how many splits the keys of a sequence are cut.
+//! Scratch memory of launches, and the number of splits per sequence.
 
-/// Memory that a launch may use beside its tensors: few queries on many keys keep the whole device busy only
-/// where several thread blocks share a sequence's keys, and they leave partial results there.
+/// Scratch memory of a launch. For few queries on many keys, several thread blocks must share a sequence's
+/// keys to keep the whole device busy. They leave partial results in scratch memory.
 ///
-/// Plan with [`Scratch::Fastest`], allocate what [`Plan::scratch_bytes`](crate::plan::Plan::scratch_bytes)
-/// says, and launch with that [memory](Scratch::Memory).
+/// Plan with [`Scratch::Fastest`], allocate the bytes of
+/// [`Plan::scratch_bytes`](crate::plan::Plan::scratch_bytes), and launch with this [memory](Scratch::Memory).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scratch {
-    /// None: only kernels that need none are planned.
+    /// No scratch memory: the planner selects only kernels that need none.
     #[default]
     None,
-    /// Memory that is yet to be allocated: the fastest kernel is planned, whatever it needs.
+    /// Memory that the caller will allocate: the planner selects the fastest kernel.
     Fastest,
-    /// This memory: only kernels for which it suffices are planned.
+    /// This memory: the planner selects only kernels for which it suffices.
     Memory {
-        /// What splits of a sequence's keys leave.
+        /// Memory for the partial results of splits.
         workspace: Workspace,
-        /// Zeros that elect the thread block that combines a sequence's splits; without them a second kernel
-        /// does it.
+        /// Zeroed counters that elect the thread block that combines a sequence's splits. Without them, a
+        /// combine kernel does it.
         counters: Option<Counters>,
     },
 }
@@ -28,7 +28,7 @@ impl Scratch {
         Scratch::Memory { workspace: Workspace { address, bytes }, counters: None }
     }
 
-    /// Whether a plan may need so many bytes of workspace.
+    /// Whether a plan may need this many bytes of workspace.
     pub(crate) const fn allows(&self, bytes: u64) -> bool {
         match self {
             Scratch::None => bytes == 0,
@@ -37,7 +37,7 @@ impl Scratch {
         }
     }
 
-    /// Bytes of workspace that a launch has.
+    /// Bytes of workspace that a launch may use.
     pub(crate) const fn workspace_bytes(&self) -> u64 {
         match self {
             Scratch::None | Scratch::Fastest => 0,
@@ -45,7 +45,7 @@ impl Scratch {
         }
     }
 
-    /// The workspace's address; 0 where there is none.
+    /// The workspace's address; 0 without one.
     pub(crate) const fn address(&self) -> u64 {
         match self {
             Scratch::None | Scratch::Fastest => 0,
@@ -53,7 +53,7 @@ impl Scratch {
         }
     }
 
-    /// The counters, where there are some.
+    /// The counters, if any.
     pub(crate) const fn counters(&self) -> Option<Counters> {
         match self {
             Scratch::None | Scratch::Fastest => None,
@@ -62,47 +62,46 @@ impl Scratch {
     }
 }
 
-/// Device memory for partial results. Its contents mean nothing before and after a launch.
+/// Device memory for partial results. Its contents do not matter before and after a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Workspace {
     /// Device address. A multiple of 16.
     pub address: u64,
-    /// Its size.
+    /// Size in bytes.
     pub bytes: u64,
 }
 
-/// Counters of 32 bits in device memory that launches of one stream share: all zero before the first launch,
-/// and zero again after each.
+/// 32-bit counters in device memory, shared by the launches of one stream. All are zero before the first
+/// launch, and each launch leaves zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counters {
     /// Device address. A multiple of 4.
     pub address: u64,
-    /// Bytes from there on.
+    /// Size in bytes.
     pub bytes: u64,
 }
 
-/// In how many splits the keys of a sequence on a cache are cut, each one thread block's per key head
-/// (FlashAttention's `num_splits`).
+/// The number of splits of a sequence's keys on a KV cache (FlashAttention's `num_splits`). One thread block
+/// per key head takes one split.
 ///
-/// Decode kernels cut sequences, and they alone have sinks. They take at most 64 rows (queries times the query
-/// heads of a key head), as many queries for each sequence, and no ALiBi slopes.
+/// Only decode kernels split sequences, and only they support sinks. They take at most 64 rows (queries x
+/// query heads per key head), equal query counts per sequence, and no ALiBi slopes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Splits {
-    /// As many as the sequence's share of all keys is worth on this device. The device decides when the
-    /// launch runs, by the lengths that it finds there.
+    /// By the sequence's share of all keys. The device decides when the launch runs, from the lengths in its
+    /// memory.
     #[default]
     Auto,
-    /// This many, but no more than the sequence has tiles of 16 keys. From 2 on it needs a workspace and a
-    /// decode kernel.
+    /// This many, and at most one per 16 keys. From 2 on, it needs a workspace and a decode kernel.
     Exactly(u32),
-    /// One per this many keys: the bits of a sequence's results then depend on nothing but the sequence
-    /// itself and the kind of device, whatever is beside it in the batch, wherever its pages are and
-    /// however large they are. A multiple of 128. Where a sequence may have more keys it needs a workspace.
+    /// One split per this many keys, a multiple of 128 (batch invariance). The bits of a sequence's result
+    /// then depend only on the sequence and the kind of device, not on the rest of the batch or on its pages.
+    /// If a sequence may have more keys than one split, it needs a workspace.
     Chunk(u32),
 }
 
 impl Splits {
-    /// A chunk that suits most caches: 1024 keys.
+    /// A chunk that suits most KV caches: 1024 keys.
     pub const CHUNK: Splits = Splits::Chunk(1024);
 }

@@ -1,14 +1,13 @@
-//! Varlen sequences: sequences of any lengths, one behind the other in tensors of one batch. Where each begins
-//! is in device memory.
+//! Varlen: sequences of any lengths in one tensor. Their offsets live in device memory.
 
-/// Integers of 32 bits in device memory: lengths, or indices of pages; signed or not, which is the same for
-/// every number that is valid. Launches read what is there when they run. Invalid numbers give wrong results,
-/// never an access outside of the tensors.
+/// 32-bit integers in device memory: lengths or page indices. They may be signed or unsigned; valid values
+/// are equal in both. A launch reads their values when it runs. Invalid values give wrong results, but no
+/// access outside of the tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Index {
     /// Device address. A multiple of 4.
     pub address: u64,
-    /// Integers from there on.
+    /// Number of integers from `address` on.
     pub elements: u64,
 }
 
@@ -19,22 +18,22 @@ impl Index {
     }
 }
 
-/// Queries of varlen sequences: sequence `b` has the rows of Q and O from `cu_seqlens_q[b]` to before
-/// `cu_seqlens_q[b + 1]`. `q` and `o` are `[1, rows of all sequences, heads_q, head_dim]`, and the log-sum-exp
-/// is `[1, heads_q, rows of all sequences]`.
+/// Queries of varlen sequences. Sequence `b` has rows `cu_seqlens_q[b]..cu_seqlens_q[b + 1]` of Q and O. `q`
+/// and `o` are `[1, rows of all sequences, heads_q, head_dim]`, and the LSE is
+/// `[1, heads_q, rows of all sequences]`.
 ///
-/// Launches read `cu_seqlens_q` on the device when they run, so that a CUDA graph may be replayed with other
-/// lengths. Rows of O that belong to no sequence are not written. Invalid integers (negative, falling, past
-/// the tensor's rows) give wrong results, never an access outside of the tensors.
+/// A launch reads `cu_seqlens_q` on the device when it runs, so a CUDA graph can be replayed with other
+/// lengths. The kernel does not write rows of O that belong to no sequence. Invalid integers (negative,
+/// decreasing, beyond the tensor's rows) give wrong results, but no access outside of the tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct VarlenQueries {
     /// Sequences.
     pub batch: usize,
-    /// `batch + 1` integers, 0 first: where each sequence begins, and where the last one ends.
+    /// `batch + 1` offsets, 0 first: the begin of each sequence, and the end of the last one.
     pub cu_seqlens_q: Index,
-    /// Most queries of a sequence: what a launch has thread blocks for. Of a longer sequence some rows are
-    /// not written.
+    /// Maximum of queries per sequence; it determines the grid. The kernel does not write further rows of a
+    /// longer sequence.
     pub max_seqlen_q: usize,
 }
 
@@ -45,28 +44,28 @@ impl VarlenQueries {
     }
 }
 
-/// Keys and values of varlen sequences, read on the device as [`VarlenQueries`] are. `k` and `v` are
-/// `[1, rows of all sequences, heads_k, head_dim]`. A sequence without keys gives 0, and `-inf` as its
-/// log-sum-exp.
+/// Keys and values of varlen sequences. The device reads their offsets like those of [`VarlenQueries`]. `k`
+/// and `v` are `[1, rows of all sequences, heads_k, head_dim]`. A sequence without keys gives O = 0 and LSE =
+/// `-inf`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct VarlenKeys {
-    /// `batch + 1` integers, 0 first: where each sequence begins among the rows of K and V, and where the
-    /// last one ends.
+    /// `batch + 1` offsets, 0 first: the begin of each sequence among the rows of K and V, and the end of the
+    /// last one.
     pub cu_seqlens_k: Index,
-    /// `batch` integers: keys of each sequence that exist; `None` where all of its rows do.
+    /// `batch` integers: the number of valid keys per sequence; `None` if all rows are valid.
     pub seqused_k: Option<Index>,
-    /// Most keys of a sequence, as far as known: only a plan's choices depend on it.
+    /// Maximum of keys per sequence, if known. Only the selection of a kernel depends on it.
     pub max_seqlen_k: usize,
 }
 
 impl VarlenKeys {
-    /// Sequences whose rows all exist.
+    /// Sequences whose rows are all valid.
     pub const fn new(cu_seqlens_k: Index, max_seqlen_k: usize) -> Self {
         VarlenKeys { cu_seqlens_k, seqused_k: None, max_seqlen_k }
     }
 
-    /// Sets how many keys of each sequence exist, where these may be fewer than its rows.
+    /// Sets the number of valid keys per sequence, if it may be less than its rows.
     #[must_use]
     pub const fn seqused_k(mut self, seqused_k: Index) -> Self {
         self.seqused_k = Some(seqused_k);

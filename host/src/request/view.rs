@@ -1,25 +1,25 @@
-//! Tensors in somebody else's memory: a device address, a shape, strides.
+//! Tensors in the caller's memory: device address, shape, strides.
 use crate::DType;
 
-/// Q, K, V or O in device memory. Its shape is always `[batch, seqlen, heads, head_dim]`, whatever its
-/// layout: layouts are strides.
+/// Q, K, V or O in device memory. The shape is always `[batch, seqlen, heads, head_dim]`; strides express the
+/// layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TensorView {
     /// Device address of element `[0, 0, 0, 0]`. A multiple of 16.
     pub address: u64,
-    /// Elements of the buffer from `address` on: strides may reach no further.
+    /// Elements of the buffer from `address` on. Strides must stay within them.
     pub elements: u64,
     /// Element type.
     pub dtype: DType,
     /// `[batch, seqlen, heads, head_dim]`.
     pub shape: [usize; 4],
-    /// Elements from one batch, row, head and column to the next. The last is 1, the others are multiples of
-    /// 8; those of extents of 1 are ignored. An input may repeat itself with a stride of 0.
+    /// Elements from one batch, row, head and column to the next. The last stride is 1, the others are
+    /// multiples of 8. A dimension of extent 1 ignores its stride. An input may have strides of 0.
     pub strides: [i64; 4],
 }
 
 impl TensorView {
-    /// A view with any strides. Nothing is checked here: planning does, once, with the other tensors.
+    /// A view with any strides. Planning checks it, once, with the other tensors.
     pub const fn new(
         address: u64,
         elements: u64,
@@ -37,17 +37,17 @@ impl TensorView {
         Self::new(address, elements, dtype, shape, [s.wrapping_mul(row), row, d, 1])
     }
 
-    /// Contiguous `[batch][heads][seqlen][head_dim]`, PyTorch's layout. `shape` is `[batch, seqlen, heads,
-    /// head_dim]` here too.
+    /// Contiguous `[batch][heads][seqlen][head_dim]`, PyTorch's layout. `shape` stays
+    /// `[batch, seqlen, heads, head_dim]`.
     pub const fn bhsd(address: u64, elements: u64, dtype: DType, shape: [usize; 4]) -> Self {
         let [_, s, h, d] = extents(shape);
         let head = s.wrapping_mul(d);
         Self::new(address, elements, dtype, shape, [h.wrapping_mul(head), d, head, 1])
     }
 
-    /// Q, K and V of one contiguous buffer `[batch][seqlen][heads_q + 2 * heads_k][head_dim]`: first the
-    /// query heads of a position, then its key heads, then its value heads. With `heads_q == heads_k`
-    /// this is `[batch][seqlen][3][heads][head_dim]`.
+    /// Q, K and V in one contiguous buffer `[batch][seqlen][heads_q + 2 * heads_k][head_dim]`: first the
+    /// query heads of a position, then its key heads, then its value heads. With `heads_q == heads_k` this is
+    /// `[batch][seqlen][3][heads][head_dim]`.
     pub fn packed_qkv(
         address: u64,
         elements: u64,
@@ -78,48 +78,48 @@ impl TensorView {
     }
 }
 
-/// A shape as strides are computed. Wraps where a product is absurd: the strides are then refused with the
-/// shape that made them.
+/// The shape as i64, to compute strides. It wraps on absurd products; planning then refuses the strides with
+/// their shape.
 const fn extents(shape: [usize; 4]) -> [i64; 4] {
     [shape[0] as i64, shape[1] as i64, shape[2] as i64, shape[3] as i64]
 }
 
-/// Which logarithm a log-sum-exp is.
+/// The logarithm of an LSE.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum LseUnit {
-    /// The natural one (FlashAttention).
+    /// Natural logarithm (FlashAttention).
     #[default]
     Natural,
     /// Base 2 (FlashInfer).
     Two,
 }
 
-/// Where the log-sum-exp of each row is: f32, `-inf` for a row that sees no key. Begin with
-/// [`LseView::new`] or [`LseView::contiguous`].
+/// The LSE of each row: f32, `-inf` for a row that sees no key. Create it with [`LseView::new`] or
+/// [`LseView::contiguous`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LseView {
     /// Device address of element `[0, 0, 0]`. A multiple of 4.
     pub address: u64,
     /// Elements of the buffer from `address` on.
     pub elements: u64,
-    /// `[batch, heads, seqlen]`, those of Q.
+    /// `[batch, heads, seqlen]`, as in Q.
     pub shape: [usize; 3],
     /// Elements from one batch and from one head to the next.
     pub strides: [i64; 2],
-    /// Elements from one row to the next: 1, but in a [`crate::Merge`] any.
+    /// Elements from one row to the next: 1, except in a [`crate::request::Merge`].
     pub row_stride: i64,
-    /// Which logarithm: the natural one, but in a [`crate::Merge`] any.
+    /// The logarithm: natural, except in a [`crate::request::Merge`].
     pub unit: LseUnit,
 }
 
 impl LseView {
-    /// Natural logarithms, rows contiguous, batches and heads with any strides.
+    /// Natural logarithm, contiguous rows, any strides of batches and heads.
     pub const fn new(address: u64, elements: u64, shape: [usize; 3], strides: [i64; 2]) -> Self {
         LseView { address, elements, shape, strides, row_stride: 1, unit: LseUnit::Natural }
     }
 
-    /// Sets the distance of two rows: `[rows][heads]` in memory is `strides` of `[_, 1]` and a `row_stride`
-    /// of `heads`.
+    /// Sets the distance of two rows. For `[rows][heads]` in memory, `strides` is `[_, 1]` and `row_stride`
+    /// is `heads`.
     #[must_use]
     pub const fn row_stride(mut self, row_stride: i64) -> Self {
         self.row_stride = row_stride;

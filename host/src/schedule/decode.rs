@@ -1,5 +1,5 @@
-//! Decode: into how many splits sequences are cut by their keys, how many thread blocks share the work, and
-//! where splits leave their partial results. Every number follows from bounds; lengths are the device's.
+//! The schedule of decode: the number of splits per sequence, the number of thread blocks, and the places of
+//! partial results. All numbers follow from upper bounds, because the lengths live on the device.
 use super::place;
 use crate::request::Splits;
 use crate::{Capabilities, Error, Problem};
@@ -11,19 +11,20 @@ use spec::{
 /// than one thread block each (H200, docs/performance-log.md).
 const THRESHOLD: f32 = 2.25;
 
-/// Of what the device holds at once, the part that splits are made for where there are thread blocks for many
-/// waves. A graph that was captured for many sequences and finds few has as many thread blocks all the same,
-/// and those that find nothing need places beside those that do: with every place taken 2048 of them stood
-/// behind 8 sequences of 4096 keys and took 9.9 us of 45.6 (H200).
+/// Part of the resident thread blocks for which splits are made, if the grid has many waves. A graph that was
+/// captured for many sequences and replays few still has all its thread blocks; the idle ones need places
+/// beside the working ones. With every place taken, 2048 idle blocks waited for 8 sequences of 4096 keys and
+/// took 9.9 us of 45.6 (H200).
 const DEALT: f32 = 0.75;
-/// How much finer sequences are cut where all of them fit the device at once, whole, two thread blocks an SM:
-/// it is then short of thread blocks to the end, unless those that are cut leave enough. 28 sequences of 4096
-/// keys take 0.87 to 0.94 of the time, 32 of 64 to 8192 0.91, 31 of 1024 beside one of 32768 0.95 (H200). With
-/// one per SM, 15 beside the long one take 0.83, but 16 of 4096, where every microsecond counts, 1.01. Measured
-/// with 8 rows per thread block.
+/// Factor for finer splits if all unsplit sequences fit the device at once, with two thread blocks per SM:
+/// without more splits the device is short of thread blocks at the end. 28 sequences of 4096 keys take 0.87
+/// to 0.94 of the time, 32 of 64 to 8192 0.91, 31 of 1024 beside one of 32768 0.95 (H200). With one thread
+/// block per SM, 15 beside the long one take 0.83, but 16 of 4096, where every microsecond counts, 1.01.
+/// Measured with 8 rows per thread block.
 const FINER: f32 = 2.0;
-/// Shares that sequences which are all as long may be of after that: those stay whole, and with them those a
-/// fourth longer, which are below [`THRESHOLD`]. Cut in two such sequences take 1.07 of the time.
+/// Maximum of shares per sequence after that, if all sequences are equally long: these stay unsplit, and so
+/// do sequences a fourth longer, which are below [`THRESHOLD`]. Split in two, such sequences take 1.07 of the
+/// time.
 const EVEN: f32 = 1.75;
 /// Fewest work items, times key heads and blocks of rows, that do not fit the device's arithmetic of them.
 const TOO_MANY: u64 = 1 << 30;
@@ -33,40 +34,40 @@ pub(crate) fn row_blocks(e: &AttnInfo, p: &Problem) -> u32 {
     (p.rows() as u32).div_ceil(e.tile_m)
 }
 
-/// Thread blocks of the entry that an SM holds, where each has more than one to do: one then loads while
-/// another looks for its keys or combines. 2 % of the time of 64 sequences, up to 5 % of 24 to 32 (H200). Chunks
-/// do not look at the batch.
+/// Resident thread blocks of the entry per SM, if each SM has several to run: one then loads while another
+/// looks for its keys or combines. 2 % of the time of 64 sequences, up to 5 % of 24 to 32 (H200). Chunks do
+/// not depend on the batch.
 pub(crate) fn at_once(e: &AttnInfo, p: &Problem, on: &Capabilities) -> u32 {
     let crowded = p.batch * p.heads_k * row_blocks(e, p) as usize > on.sms as usize;
     if crowded && !matches!(p.splits, Splits::Chunk(_)) { on.blocks_per_sm(&e.contract) } else { 0 }
 }
 
-/// How sequences are cut, and what that needs.
+/// The splits of sequences, and their memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Decode {
-    /// Without the address of the lengths.
+    /// The order of splits, without the address of the lengths.
     pub order: DecodeOrder,
-    /// Places for splits' partial results; 1 where nothing is split.
+    /// Places for partial results; 1 without splits.
     slots: FastDiv,
     /// Rows of one sequence and key head.
     rows: u32,
     /// Columns of a split's row.
     columns: u64,
-    /// Bytes of workspace; 0 where nothing is split.
+    /// Bytes of workspace; 0 without splits.
     pub workspace: u64,
-    /// Bytes of counters, where there are some.
+    /// Bytes of counters, if the launch has counters.
     pub counters: u64,
-    /// The place of the combine kernel.
+    /// Index of the combine kernel.
     pub combine: usize,
-    /// Whether sequences stay whole for want of a workspace.
+    /// Whether sequences are not split because the workspace is missing.
     pub uncut: bool,
 }
 
 impl Decode {
-    /// The schedule for launches that may need no more workspace than is allowed.
+    /// The schedule for launches with at most the allowed workspace.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] where there is more to deal out than the device counts.
+    /// [`Error::Unsupported`] if there are more work items than the device can count.
     pub fn new(
         p: &Problem,
         entry: &AttnInfo,
@@ -88,7 +89,7 @@ impl Decode {
             (.., workspace) if is_short(workspace) => dealt(1.0)?,
             dealt => dealt,
         };
-        // Where sequences may stay whole they do without a workspace.
+        // Sequences that may stay unsplit do so without a workspace.
         let whole = slots == 0 || is_short(workspace);
         let counters = (p.batch * p.heads_k) as u64 * u64::from(order.row_blocks.get()) * 4;
         Ok(Decode {
@@ -103,7 +104,7 @@ impl Decode {
         })
     }
 
-    /// Where splits leave their results in a workspace at `address`.
+    /// The places of partial results in a workspace at `address`.
     pub fn partials(&self, address: u64) -> Partials {
         let heads = self.order.kv_heads.get();
         let rows = u64::from(self.rows) * u64::from(heads) * u64::from(self.slots.get());
@@ -114,7 +115,7 @@ impl Decode {
         Partials { rows_base, values_base, rows: self.rows, heads, slices: self.slots, reserved: 0 }
     }
 
-    /// The counters as kernels are told them; none where nothing is split, or nobody has given some.
+    /// The kernel parameter of the counters; none without splits or without counters.
     pub fn counters(&self, address: Option<u64>) -> Counters {
         let none = Counters { base: 0, count: 0, reserved: 0 };
         let count = (self.counters / 4) as u32;
@@ -122,11 +123,11 @@ impl Decode {
     }
 }
 
-/// How sequences are cut, at most `finest` times finer than the device, and slots for the splits of those that
-/// are: 0 where none is.
+/// The order of splits, at most `finest` times finer than the device, and the number of places for partial
+/// results; 0 without splits.
 ///
 /// # Errors
-/// [`Error::Unsupported`] where there is more to deal out than the device counts.
+/// [`Error::Unsupported`] if there are more work items than the device can count.
 fn order(p: &Problem, on: &Capabilities, entry: &AttnInfo, finest: f32) -> Result<(DecodeOrder, u32), Error> {
     let blocks_per_sm = on.blocks_per_sm(&entry.contract);
     let (sequences, heads, row_blocks) = (p.batch as u32, p.heads_k as u32, row_blocks(entry, p));
@@ -134,12 +135,13 @@ fn order(p: &Problem, on: &Capabilities, entry: &AttnInfo, finest: f32) -> Resul
     let each = p.heads_k as u64 * u64::from(row_blocks);
     let resident = on.sms.saturating_mul(blocks_per_sm);
     let whole = resident as f32 / each as f32;
-    // Items of one block of rows of one key head, at most, and slots, where the device has so many shares.
+    // Maximum of work items per row block and key head, and number of places, if the device has this number
+    // of shares.
     let bounds = |share: f32| match p.splits {
         Splits::Auto if share < THRESHOLD => (sequences, 0),
-        // The host knows lengths: all are equal, and none is worth a split.
+        // In tensors all sequences have equal lengths, and none is worth a split.
         Splits::Auto if p.cache.is_none() && share / (sequences as f32) < THRESHOLD => (sequences, 0),
-        // The shares of all sequences make up the device, and no sequence has less than one item.
+        // The shares of all sequences fill the device, and each sequence has at least one item.
         Splits::Auto => (sequences - 1 + share as u32, share as u32),
         Splits::Exactly(count) => (sequences * count, all(count)),
         Splits::Chunk(keys) => {
@@ -155,29 +157,29 @@ fn order(p: &Problem, on: &Capabilities, entry: &AttnInfo, finest: f32) -> Resul
     let share = match whole {
         _ if waves >= 4 && whole >= 4.0 => whole * DEALT,
         THRESHOLD.. if fits && entry.tile_m == 8 && p.splits == Splits::Auto => {
-            // Whole shares: the device rounds up a little, and slots are as many as shares.
+            // Whole shares: the device rounds up a little, and each share has a place.
             let finer = (EVEN * sequences as f32).min(whole * finest).floor();
             whole.max(finer)
         }
         _ => whole,
     };
     let (items, slots) = bounds(share);
-    // The device's own bound where it has no sum of more sequences than a warp looks at in one go.
+    // The device's own bound, if there are more sequences than one warp sums.
     let bound = if sequences > 32 * 32 { u32::MAX >> 16 } else { items };
     if u64::from(bound) * each >= TOO_MANY {
         let feature = format_args!(
-            "up to {bound} parts of {sequences} sequences, each of {heads} key heads in {row_blocks} blocks \
-             of rows"
+            "up to {bound} splits of {sequences} sequences, each with {heads} key heads and {row_blocks} \
+             blocks of rows"
         );
-        let reason = format_args!("a launch deals out fewer than {TOO_MANY}; split the batch");
+        let reason = format_args!("a launch may have fewer than {TOO_MANY} in all; split the batch");
         return Err(Error::unsupported(feature, reason));
     }
-    // A wave of whole shares: the thread blocks of a sequence's key heads run side by side and find the same
-    // rows of memory open, and what is left over are the last ones, which the hardware spreads. 132 thread
-    // blocks for 128 items take 1 to 3 % longer (H200).
+    // A wave of whole shares: the thread blocks of a sequence's key heads run concurrently and find open rows
+    // of memory. The hardware distributes the remaining ones. 132 thread blocks for 128 items take 1 to 3 %
+    // longer (H200).
     let (each, least) = (each as u32, sequences * each as u32);
     let wave = share as u32 * each;
-    // Where there are more items than two waves, the hardware deals them out better than a stride does.
+    // Beyond two waves of items, the hardware's distribution is better than a stride.
     let blocks = match items * each {
         items if u64::from(items) > 2 * u64::from(resident) => items,
         _ if least <= wave => wave,

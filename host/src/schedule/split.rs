@@ -1,16 +1,16 @@
-//! Split-KV of work tiles: into how many splits the keys of a tile are cut, where these leave their partial
-//! results, and the kernel that combines them.
+//! Split-KV of work tiles: the number of splits per tile, the places of their partial results, and the
+//! combine kernel.
 use super::place;
 use crate::{Capabilities, Error, Problem};
 use spec::{AttnInfo, COMBINES, CombineInfo, FastDiv, Partials, TileScheduler};
 
-/// Most splits of a tile. With 32 the combine kernel reads as many bytes as the keys and values of 64 queries
-/// have.
+/// Maximum of splits per work tile. With 32, the combine kernel reads the byte count of the keys and values
+/// of 64 queries.
 const MAX_SPLITS: u64 = 32;
-/// Fewest key blocks of a split.
+/// Minimum of key blocks per split.
 const MIN_BLOCKS: u64 = 2;
 
-/// How the keys of each tile are dealt out to thread blocks.
+/// The splits of each tile's keys.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Split {
     splits: FastDiv,
@@ -22,10 +22,10 @@ pub struct Split {
 }
 
 impl Split {
-    /// What `entry` does with a problem; `None` where it splits nothing.
+    /// The splits of `entry` for a problem; `None` if it does not split.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] where the combine kernel would be too large a launch.
+    /// [`Error::Unsupported`] if the combine kernel's grid would be too large.
     pub fn new(p: &Problem, entry: &AttnInfo, on: &Capabilities) -> Result<Option<Self>, Error> {
         let combines = |c: &&CombineInfo| (c.dtype, c.head_dim) == (entry.dtype, entry.head_dim);
         let Some(combine) = COMBINES.iter().find(combines).filter(|_| entry.splits) else {
@@ -48,7 +48,7 @@ impl Split {
         }
     }
 
-    /// Thread blocks of each tile.
+    /// Splits per tile.
     pub const fn splits(&self) -> u32 {
         self.splits.get()
     }
@@ -58,7 +58,7 @@ impl Split {
         self.splits.get() as u64 * self.heads as u64 * self.rows.get() as u64
     }
 
-    /// Bytes of O's rows, all splits together.
+    /// Bytes of O's rows in all splits.
     const fn rows_bytes(&self) -> u64 {
         self.all_rows() * self.combine.head_dim as u64 * 4
     }
@@ -68,17 +68,17 @@ impl Split {
         self.rows_bytes() + self.all_rows() * 4
     }
 
-    /// The place of the combine kernel.
+    /// Index of the combine kernel.
     pub fn combine(&self) -> usize {
         place(&self.combine.contract)
     }
 
-    /// The combine kernel, and the queries of a head that it is told.
+    /// The combine kernel, and its parameter of queries per head.
     pub const fn combine_info(&self) -> (&'static CombineInfo, FastDiv) {
         (self.combine, self.rows)
     }
 
-    /// Where splits leave their results in a workspace at `address`.
+    /// The places of partial results in a workspace at `address`.
     pub const fn partials(&self, address: u64) -> Partials {
         Partials {
             rows_base: address,
@@ -91,7 +91,7 @@ impl Split {
     }
 }
 
-/// Splits of each tile, none with less than [`MIN_BLOCKS`] key blocks.
+/// Splits per tile, each with at least [`MIN_BLOCKS`] key blocks.
 fn splits_of(p: &Problem, entry: &AttnInfo, on: &Capabilities) -> u32 {
     let tiles = p.tiles(entry.tile_m);
     let resident = u64::from(on.sms) * u64::from(on.blocks_per_sm(&entry.contract));
@@ -101,14 +101,14 @@ fn splits_of(p: &Problem, entry: &AttnInfo, on: &Capabilities) -> u32 {
         TileScheduler::Persistent => {
             (1..=most).min_by_key(|splits| longest(tiles, resident, blocks, *splits)).unwrap_or(1) as u32
         }
-        // As many as the device holds thread blocks at once for each tile.
+        // One split per resident thread block of the tile.
         _ => (resident / tiles).clamp(1, most) as u32,
     }
 }
 
-/// What the thread block with the most work does where `resident` ones take split after split, in key blocks:
-/// a split has its own, what the next one does not hide of its first loads and its last product, and where
-/// there are several to a tile what it stores; then the combine kernel. (Costs are estimates, of an H200.)
+/// Work of the busiest thread block in key blocks, if `resident` blocks take split after split. A split costs
+/// its key blocks, the part of its first loads and last product that the next split does not hide, and its
+/// stores if a tile has several splits; then the combine kernel. (Costs are estimates for an H200.)
 fn longest(tiles: u64, resident: u64, blocks: u64, splits: u64) -> u64 {
     let [split, combine] = if splits == 1 { [2, 0] } else { [3, 3] };
     let rounds = tiles.saturating_mul(splits).div_ceil(resident.max(1));

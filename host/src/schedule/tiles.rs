@@ -1,23 +1,23 @@
-//! Work tiles of queries: in which order thread blocks take them, and how many thread blocks there are.
+//! Work tiles of queries: their order, and the number of thread blocks.
 use super::Split;
 use crate::{Capabilities, Contract, Error, Problem};
 use spec::{AttnInfo, Isa, MaskKind, Sequences, TileOrder, TileRounds, TileScheduler, Window, WorkTile};
 
-/// Which thread block does which work tiles.
+/// The distribution of work tiles over thread blocks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tiles {
-    /// Persistent blocks' tiles; of other blocks the order counts alone.
+    /// The tiles of persistent thread blocks; other kernels use only the order.
     pub rounds: TileRounds,
-    /// Which query block of a head is whose, where sequences are varlen or on a cache.
+    /// Query blocks of the sequences, for varlen sequences and KV caches.
     pub sequences: Option<Sequences>,
-    /// Where several thread blocks share a tile's keys.
+    /// Splits, if several thread blocks share a tile's keys.
     pub split: Option<Split>,
     /// Thread blocks.
     pub blocks: u32,
 }
 
 impl Tiles {
-    /// Those of a kernel for tensors.
+    /// The work tiles of a kernel for tensors.
     pub fn on_tensors(p: &Problem, entry: &AttnInfo, on: &Capabilities) -> Result<Self, Error> {
         let (order, sequences) = order(p, entry, on)?;
         let split = Split::new(p, entry, on)?;
@@ -50,14 +50,15 @@ impl Tiles {
         Ok(Tiles { rounds, sequences, split, blocks })
     }
 
-    /// Those of a kernel for caches.
+    /// The work tiles of a kernel for KV caches.
     pub fn on_cache(p: &Problem, entry: &AttnInfo, on: &Capabilities) -> Result<Self, Error> {
         let of = (&entry.contract, entry.mask, entry.tile_m);
         if entry.has_maps() {
-            // Batches of as many queries each are varlen sequences: maps have one batch.
+            // A batch with equal query counts is varlen: its tensor maps have one batch.
             let [queries, _] = p.totals();
             let (sequences, order) = varlen_order(p, queries, entry.tile_m, on)?;
-            // How many keys sequences have the host knows of one alone, or where all have the most.
+            // The host knows the number of keys only of a single sequence, or if all sequences have the
+            // maximum.
             let most = |most: usize| p.batch.saturating_mul(most);
             let known = p.batch == 1 || p.cache.and_then(|cache| cache.total_k) == Some(most(p.seqlen_k));
             let equal = known && queries == most(p.seqlen_q);
@@ -87,7 +88,7 @@ impl Tiles {
     }
 }
 
-/// The order of tiles, and which query block is whose where sequences are varlen.
+/// The order of work tiles, and for varlen sequences their query blocks.
 fn order(p: &Problem, entry: &AttnInfo, on: &Capabilities) -> Result<(TileOrder, Option<Sequences>), Error> {
     if entry.is_varlen() {
         let [[_, rows, ..], _] = p.shapes();
@@ -96,7 +97,7 @@ fn order(p: &Problem, entry: &AttnInfo, on: &Capabilities) -> Result<(TileOrder,
     let m_blocks = p.seqlen_q.div_ceil(entry.tile_m as usize);
     let order = tile_order(p, m_blocks as u32, p.batch, on).ok_or_else(|| {
         let feature = format_args!("{m_blocks} query blocks for each of {} x {} heads", p.batch, p.heads_q);
-        Error::unsupported(feature, "a launch has less than 2^31 thread blocks; split the batch")
+        Error::unsupported(feature, "a launch may have less than 2^31 thread blocks; split the batch")
     })?;
     Ok(match entry.scheduler {
         TileScheduler::Persistent => (order.resident(resident(&entry.contract, on)), None),
@@ -115,11 +116,11 @@ fn tile_order(p: &Problem, m_blocks: u32, batches: usize, on: &Capabilities) -> 
     TileOrder::new(m_blocks, batches as u32, heads_q, heads_k, group)
 }
 
-/// Which query block of a head is whose among `rows` of all varlen sequences, in tiles of `tile_m`, and the
-/// order of the tiles of all heads.
+/// Query blocks of varlen sequences with `rows` rows in all, in tiles of `tile_m`, and the order of the work
+/// tiles of all heads.
 ///
 /// # Errors
-/// [`Error::Unsupported`] where there are too many thread blocks.
+/// [`Error::Unsupported`] if there are too many thread blocks.
 fn varlen_order(
     p: &Problem,
     rows: usize,
@@ -134,21 +135,20 @@ fn varlen_order(
 
 fn too_many_sequences(p: &Problem, rows: usize) -> Error {
     let feature = format_args!("{rows} rows of {} sequences and {} heads", p.batch, p.heads_q);
-    let reason = "a launch has less than 2^31 thread blocks, and 2^30 sequences; split the batch";
+    let reason = "a launch may have less than 2^31 thread blocks and 2^30 sequences; split the batch";
     Error::unsupported(feature, reason)
 }
 
-/// Heads that run together: as many as have keys and values that fit the L2 cache, so that the longest tiles
-/// of all of them come first; where every tile is equally long that gains nothing, and head by head keeps the
-/// cache warmer.
+/// Heads in one group: their keys and values fit the L2 cache, and the longest work tiles of the group run
+/// first. With equally long work tiles this gains nothing, and head by head keeps the cache warmer.
 fn group(p: &Problem, on: &Capabilities) -> u32 {
     let window = p.window();
     let equally_long = window.right == Window::UNBOUNDED || window.left != Window::UNBOUNDED;
     if equally_long { 1 } else { head_group(p, on) }
 }
 
-/// Query heads whose keys and values fill at most 60 % of the L2 cache (36 MiB on an H200:
-/// docs/performance-log.md), dividing all heads.
+/// Number of query heads whose keys and values fill at most 60 % of the L2 cache (36 MiB on an H200:
+/// docs/performance-log.md). It divides the number of heads.
 fn head_group(p: &Problem, on: &Capabilities) -> u32 {
     let kv_bytes = 2 * p.seqlen_k as u64 * p.head_dim as u64 * p.dtype.bytes() as u64;
     let kv_heads = (on.l2_bytes * 3 / 5 / kv_bytes).max(1);
@@ -158,12 +158,12 @@ fn head_group(p: &Problem, on: &Capabilities) -> u32 {
     pairs.flat_map(|d| [d, all_heads / d]).filter(|group| *group <= limit).max().unwrap_or(1) as u32
 }
 
-/// Tiles of a persistent thread block, where sequences may differ.
+/// Tiles per persistent thread block, if sequences may differ.
 const TILES: u32 = 2;
 
-/// Which persistent thread block does which of a kernel's tiles, by its mask and their queries. Sequences that
-/// are all `equal`ly long are dealt out as batches are. Of others the host does not know what tiles cost:
-/// thread blocks are then short, and the device hands the next one to an SM that is done.
+/// The distribution of a kernel's tiles over persistent thread blocks, by mask and query count. If all
+/// sequences are `equal`ly long, it is that of batches. Otherwise the host does not know the tiles' costs:
+/// each thread block then takes few tiles, and the hardware gives the next thread block to a free SM.
 fn dealt(
     equal: bool,
     p: &Problem,
@@ -181,12 +181,12 @@ fn dealt(
     rounds(mask, tile_m, order, |m_block| m_block % each, before)
 }
 
-/// Which persistent thread block does which tiles of `tile_m` queries. Under a causal mask two at a time, a long
-/// and a short one, so that all have the same work (H200, 16 heads of 2048, D = 128: better than the longest
-/// first), unless pairs leave some thread block more than single tiles would: 9 heads of 2048 are 72 pairs for
-/// 132 SMs.
+/// The work tiles of `tile_m` queries of each persistent thread block. With a causal mask, blocks take them
+/// in pairs, a long and a short one, so that all blocks have equal work (H200, 16 heads of 2048, D = 128:
+/// faster than longest first). If pairs give some block more work than single tiles would, blocks take single
+/// tiles: 9 heads of 2048 are 72 pairs for 132 SMs.
 ///
-/// A tile's place in its sequence is what `of_sequence` makes of its `m_block`; a sequence's first query sees
+/// `of_sequence` converts an `m_block` to its position in the sequence. A sequence's first query sees
 /// `before` keys.
 fn rounds(
     mask: MaskKind,
@@ -197,14 +197,14 @@ fn rounds(
 ) -> TileRounds {
     let single = TileRounds::single(order);
     let paired = (mask == MaskKind::Causal).then(|| TileRounds::paired(order)).flatten();
-    // Of many rounds one is nothing, and counting takes its time.
+    // With many rounds, one round more costs little, and counting would take time.
     let counts = u64::from(order.tiles) <= 64 * u64::from(order.resident);
     let keys = |tile: WorkTile| u64::from(of_sequence(tile.m_block) + 1) * u64::from(tile_m) + before;
     let most = |rounds: &TileRounds| longest(*rounds, keys);
     paired.filter(|paired| !counts || most(paired) <= most(&single)).unwrap_or(single)
 }
 
-/// Keys that the thread block with the most of them takes, where a tile takes so many.
+/// Maximum of keys per thread block, if a tile takes `keys` keys.
 fn longest(rounds: TileRounds, keys: impl Fn(WorkTile) -> u64) -> u64 {
     let blocks = rounds.blocks();
     (0..blocks).map(|block| rounds.of(block, blocks).map(&keys).sum()).max().unwrap_or(0)

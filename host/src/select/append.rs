@@ -1,14 +1,14 @@
-//! Which kernel puts new keys and values into a cache.
+//! Selection of append kernels.
 use crate::request::Append;
 use crate::schedule::place;
 use crate::{Capabilities, Error};
 use spec::{APPENDS, Target};
 
-/// The first kernel that puts such tokens into such a cache and runs on the device, by its place in
-/// [`spec::KERNELS`], and why it was chosen.
+/// The first append kernel for these dtypes that the device can run, by its index in [`spec::KERNELS`], and
+/// the reason.
 ///
 /// # Errors
-/// [`Error::Unsupported`] where there is none.
+/// [`Error::Unsupported`] if there is none.
 pub(crate) fn append(append: &Append, on: &Capabilities) -> Result<(usize, &'static str), Error> {
     let types = [append.k.dtype, append.pages.keys.dtype];
     let rounds = (types[0] != types[1]).then_some(types);
@@ -17,9 +17,9 @@ pub(crate) fn append(append: &Append, on: &Capabilities) -> Result<(usize, &'sta
         match on.runs(&kernel.contract) {
             Ok(()) => {
                 let reason = match (rounds, kernel.contract.target) {
-                    (None, _) => "tokens have the cache's type: their bytes are copied",
-                    (Some(_), Target::From(80)) => "integer arithmetic rounds, on every device",
-                    (Some(_), _) => "the device has an instruction that rounds",
+                    (None, _) => "tokens have the KV cache's dtype: the kernel copies bytes",
+                    (Some(_), Target::From(80)) => "integer arithmetic rounds to e4m3, on every device",
+                    (Some(_), _) => "the device has an instruction that rounds to e4m3",
                 };
                 return Ok((place(&kernel.contract), reason));
             }

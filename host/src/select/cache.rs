@@ -1,5 +1,5 @@
-//! Which kernel solves a problem on a cache: a decode kernel where a sequence has few rows for each key head,
-//! which all read the same keys, else one with work tiles of queries.
+//! Selection on a KV cache: a decode kernel if a sequence has few rows per key head, which then share the
+//! keys; otherwise a kernel with work tiles.
 use super::hopper::Answer;
 use super::varlen::{self, Least};
 use super::{ASKED, Choice, Query, decode};
@@ -7,17 +7,17 @@ use crate::request::Splits;
 use crate::{AttnInfo, DType, Error, MaskKind, Problem, kernels};
 use spec::{HOPPERS_PAGED, PAGED};
 
-const HOPPER: &str = "warpgroups and TMA, out of pages; sequences long enough that fill the device";
-const CHUNKED: &str = "a sequence's bits shall be its own, whatever is beside it: one kernel for all";
-const VARLEN: &str = "any numbers of queries: tiles of a query head's, prompts or not";
-const SLOPES: &str = "slopes, which decode kernels have not: tiles of a query head's queries";
-const MANY: &str = "more than 64 rows for each key head: tiles of a query head's queries";
+const HOPPER: &str = "warpgroups and TMA on pages; sequences are long enough and fill the device";
+const CHUNKED: &str = "batch-invariant splits (`Splits::Chunk`): one kernel for all batches";
+const VARLEN: &str = "varlen queries: work tiles per query head";
+const SLOPES: &str = "ALiBi slopes, which decode kernels lack: work tiles per query head";
+const MANY: &str = "more than 64 rows per key head: work tiles per query head";
 
-/// The kernel that was named, or the planner's.
+/// The named kernel, or the planner's choice.
 ///
 /// # Errors
-/// [`Error::Unsupported`] where none solves the problem on this device, [`Error::Invalid`] where the one that
-/// was named does not.
+/// [`Error::Unsupported`] if no kernel solves the problem on this device; [`Error::Invalid`] if the named
+/// kernel does not solve it.
 pub(super) fn choose(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Error> {
     let (p, on) = (q.problem, q.on);
     let named = config.and_then(|name| kernels::paged().find(|entry| entry.contract.symbol == name));
@@ -28,7 +28,7 @@ pub(super) fn choose(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Erro
     let local = p.mask_kind() == MaskKind::Local;
     let cache_dtype = p.cache.map_or(p.dtype, |cache| cache.dtype);
     let solves = |e: &&AttnInfo| {
-        // Above head dim 256 lookups leave no register for slopes.
+        // Above head dim 256, page lookups leave no register for slopes.
         [e.dtype; 2] == [p.dtype, cache_dtype]
             && (e.head_dim <= 256 && !e.has_maps() || !p.alibi)
             && e.head_dim as usize >= p.head_dim
@@ -45,15 +45,15 @@ pub(super) fn choose(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Erro
         })?;
         return on.runs(&entry.contract).and(Ok(Choice::new(entry, ASKED)));
     }
-    // There is one portable kernel for each head dim and mask.
+    // Each head dim and mask has one portable kernel.
     let portable = PAGED.iter().filter(solves).min_by_key(|e| (e.head_dim, e.mask == MaskKind::Local));
     let portable = portable.ok_or_else(|| {
         let feature = format_args!("{p} on a cache of {}", cache_dtype.name());
         let reason = if cache_dtype == DType::E4m3 {
-            "e4m3 caches are for at most 64 rows (queries times query heads of a key head), as many for each \
-             sequence, without ALiBi slopes"
+            "e4m3 KV caches support at most 64 rows (queries x query heads per key head), equal query counts \
+             per sequence, and no ALiBi slopes; use a KV cache of the queries' dtype"
         } else {
-            "ALiBi slopes on a cache go up to head_dim 256"
+            "ALiBi slopes on a KV cache support head_dim up to 256"
         };
         Error::unsupported(feature, reason)
     })?;
@@ -70,20 +70,20 @@ pub(super) fn choose(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Erro
     })
 }
 
-/// Checks that nothing is asked for that decode kernels alone have. Chunks all kernels on caches keep: of
-/// sequences that are not cut by their keys the bits are their own.
+/// Checks that the request uses no feature that only decode kernels have. All kernels on KV caches support
+/// chunks: without split-KV, the bits of a sequence depend on that sequence alone.
 pub(crate) fn needs_no_decode(p: &Problem) -> Result<(), Error> {
-    const REASON: &str = "only decode kernels have them, on a cache, for at most 64 rows (queries times the \
-                          query heads of a key head), as many for each sequence, without ALiBi slopes";
+    const REASON: &str = "only decode kernels support them: at most 64 rows (queries x query heads per key \
+                          head), equal query counts per sequence, bottom-right, without ALiBi slopes";
     match p.splits {
         Splits::Exactly(2..) => Err(Error::unsupported(format_args!("{:?}", p.splits), REASON)),
-        _ if p.sinks => Err(Error::unsupported("sinks of many queries, or beside slopes", REASON)),
+        _ if p.sinks => Err(Error::unsupported("attention sinks for this request", REASON)),
         _ => Ok(()),
     }
 }
 
-/// Queries and keys of sequences for which Hopper's kernel over pages is worth it; the host often knows the
-/// most keys alone, and the portable tile has as many queries: 1.15 at 128 keys, 1.43 at 256, 1.91 with 128
+/// Mean queries and keys from which Hopper's paged kernel is faster. The host often knows the maximum of keys
+/// only, and the portable work tile has equally many queries: 1.15 at 128 keys, 1.43 at 256, 1.91 with 128
 /// single queries beside a prompt of 1536, but at head dim 64 0.96 and 1.01 at 256, 1.05 at 384 (H200, f16,
 /// causal, pages of 16). Windows are not measured below.
 const fn least(mask: MaskKind, head_dim: u32) -> Least {
@@ -94,8 +94,7 @@ const fn least(mask: MaskKind, head_dim: u32) -> Least {
     }
 }
 
-/// Whether one of Hopper's kernels solves a problem that `portable` solves: where one solves varlen problems of
-/// as many queries and keys.
+/// Whether one of Hopper's kernels solves a problem that `portable` solves.
 fn hopper(q: &Query<'_>, portable: &AttnInfo) -> Answer {
     let (p, on) = (q.problem, q.on);
     let want = (portable.dtype, portable.mask, portable.head_dim);

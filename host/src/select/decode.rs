@@ -1,4 +1,4 @@
-//! Which decode kernel solves a problem of few queries on many keys, in a cache or in tensors.
+//! Selection of decode kernels: few queries on many keys, in a KV cache or in tensors.
 use super::{ASKED, Choice, Query};
 use crate::problem::MAX_ROWS;
 use crate::request::Splits;
@@ -10,22 +10,22 @@ use spec::{DECODES, Keys, MAX_SEQUENCES, PageKind};
 /// Pages of any size.
 const ANY_PAGES: Keys = Keys::Cache(PageKind::Rows);
 
-/// Whether there are decode kernels for the problem: few rows, as many for each sequence, without slopes, each
-/// sequence's last query at its last key.
+/// Whether decode kernels support the problem: few rows, equal query counts, no slopes, bottom-right.
 pub(super) fn takes(p: &Problem) -> bool {
     let counted = p.batch <= MAX_SEQUENCES as usize && p.batch.saturating_mul(p.seqlen_k) < 1 << 31;
     (p.cache.is_some() || counted && p.is_bottom_right()) && DECODES.iter().any(|entry| solves(entry, p))
 }
 
-const FEW: &str = "few queries on many keys: decode kernels read keys and values once for a key head's rows, and \
-                   cut sequences by their keys";
+const FEW: &str = "few queries on many keys: decode kernels read keys and values once for all rows of a key \
+                   head, and split sequences";
 
-/// Most queries of a sequence, most rows (queries times the query heads of a key head) and fewest keys for which
-/// decode kernels are faster than work tiles of queries where keys and values are tensors.
+/// Maximum of queries per sequence, maximum of rows (queries x query heads per key head) and minimum of keys
+/// with which decode kernels are faster than work tiles of queries, if keys and values are tensors.
 ///
-/// Time of decode kernels, by that of work tiles (H200, bf16, L2 cold, 1 to 64 sequences of up to 4096 keys):
+/// Time of decode kernels relative to that of work tiles (H200, bf16, L2 cold, 1 to 64 sequences of up to
+/// 4096 keys):
 ///
-/// | head dim | heads | queries | from so many keys on | below |
+/// | head dim | heads | queries | from this number of keys on | below |
 /// |---|---|---|---|---|
 /// | 64 | 16/2 | 1, 4 | 1024: 0.13 to 0.86 | 0.30 to 1.27 |
 /// | 64 | 32/32 | 1, 4 | 1024: 0.70 to 0.96 | 1.05 to 1.19 |
@@ -43,8 +43,8 @@ const fn most(head_dim: usize) -> [usize; 3] {
     }
 }
 
-/// The decode kernel for keys and values in tensors, where it is the faster, or the one that has sinks. Without
-/// the workspace that it asks for others are faster, unless sequences are so many that none is cut.
+/// The decode kernel for keys and values in tensors, if it is faster or the request has sinks. Without its
+/// workspace other kernels are faster, unless there are enough sequences to run unsplit.
 pub(super) fn on_tensors(q: &Query<'_>) -> Option<Choice> {
     let (p, on) = (q.problem, q.on);
     let [queries, rows, keys] = most(p.head_dim);
@@ -70,8 +70,8 @@ fn solves(e: &AttnInfo, p: &Problem) -> bool {
         && (e.keys == ANY_PAGES || tiled)
 }
 
-/// Whether the entry may run where results are to be a sequence's own: its warps share keys as those of one
-/// that takes any pages, so that these do not matter.
+/// Whether the entry is batch-invariant for this problem: its warps split keys like those of an entry for any
+/// pages, so that pages do not matter.
 fn keeps_bits(e: &AttnInfo, p: &Problem, on: &Capabilities) -> bool {
     let kind = |e: &AttnInfo| ([e.dtype, e.kv_dtype], e.head_dim, e.tile_m, e.warps());
     let takes_any = |other: &AttnInfo| other.keys == ANY_PAGES && kind(other) == kind(e);
@@ -79,21 +79,20 @@ fn keeps_bits(e: &AttnInfo, p: &Problem, on: &Capabilities) -> bool {
         || DECODES.iter().any(|other| takes_any(other) && on.runs(&other.contract).is_ok())
 }
 
-/// Whether the entry does not hold rows at once that two SMs, or two thread blocks of one, had better share: 16
-/// sequences of 8192 keys and 8 key heads with 32 rows take 170 us with the entry of 32, and 124 in two
-/// thread blocks of 16; 32 of 1024 take 37 and 40 (H200). Chunks do not look at the batch.
+/// Whether the entry fits the number of rows: false if two thread blocks should share its rows. 16 sequences
+/// of 8192 keys and 8 key heads with 32 rows take 170 us with the entry of 32 rows, and 124 in two thread
+/// blocks of 16; 32 sequences of 1024 take 37 and 40 (H200). Chunks do not depend on the batch.
 fn suits(e: &AttnInfo, p: &Problem, on: &Capabilities) -> bool {
     let idle = p.batch * p.heads_k <= on.sms as usize;
     e.tile_m <= 16 || !idle || matches!(p.splits, Splits::Chunk(_))
 }
 
-/// Thread blocks of the entry that share a key head's rows; one, as good as one thread block, where they are so
-/// few that each sequence may still have four splits: more rows are more work behind each copy, and the SMs
-/// would do nothing. 4 queries of 4 heads on 2048, 4096 and 8192 keys take 9.1, 10.7 and 14.4 us in one of 16
-/// rows, 7.2, 9.0 and 12.8 in two of 8; of 2 sequences on 4096 14.2 and 12.7, of 4 22.4 and 23.5. 8 queries
-/// take 8.9, 10.6 and 14.4 in two of 16, 7.7, 10.0 and 14.7 in four of 8; of 2 sequences 14.3 and 20.7 (H200,
-/// 8 key heads). On more keys what several read is many bytes of the L2 cache. Chunks do not look at the
-/// batch.
+/// Cost of an entry: thread blocks that share a key head's rows. They count as one if each sequence can still
+/// have four splits: more rows mean more work after each copy, and SMs would idle. 4 queries of 4 heads on
+/// 2048, 4096 and 8192 keys take 9.1, 10.7 and 14.4 us in one of 16 rows, 7.2, 9.0 and 12.8 in two of 8; of 2
+/// sequences on 4096 14.2 and 12.7, of 4 22.4 and 23.5. 8 queries take 8.9, 10.6 and 14.4 in two of 16, 7.7,
+/// 10.0 and 14.7 in four of 8; of 2 sequences 14.3 and 20.7 (H200, 8 key heads). On more keys, the thread
+/// blocks that read the same keys read many bytes of the L2 cache. Chunks do not depend on the batch.
 fn cost(e: &AttnInfo, p: &Problem, on: &Capabilities) -> u32 {
     let blocks = row_blocks(e, p);
     let idle = p.batch * p.heads_k * blocks as usize * 4 <= on.sms as usize;
@@ -101,32 +100,32 @@ fn cost(e: &AttnInfo, p: &Problem, on: &Capabilities) -> u32 {
     if idle && measured && !matches!(p.splits, Splits::Chunk(_)) { 1 } else { blocks }
 }
 
-/// Why the planner takes an entry.
+/// The reason for an entry.
 fn reason(e: &AttnInfo, p: &Problem, on: &Capabilities) -> &'static str {
     let larger =
         |other: &&AttnInfo| other.tile_m > e.tile_m && other.head_dim == e.head_dim && solves(other, p);
     let one_block = DECODES.iter().filter(larger).any(|other| row_blocks(other, p) == 1);
     match row_blocks(e, p) {
         _ if at_once(e, p, on) > 1 => {
-            "more blocks than SMs: an SM holds several, of which one loads while another looks for its keys"
+            "more blocks than SMs: an SM holds several, and one loads while another finds its keys"
         }
-        2.. if one_block => "few sequences: smaller blocks share the rows, on SMs that would do nothing",
-        2.. => "as many rows as a block holds, in several blocks that read the same keys",
-        _ => "few rows: the smallest block that holds all of a key head's",
+        2.. if one_block => "few sequences: smaller blocks split the rows, on SMs that would idle",
+        2.. => "more rows than a block holds: several blocks read the same keys",
+        _ => "few rows: the smallest block that holds all rows of a key head",
     }
 }
 
-/// The entry that was named, or the smallest of those that take the fewest thread blocks, as far as these
-/// count, and of these the one of which an SM holds the most, where that counts.
+/// The named entry, or the best: fewest thread blocks as far as they matter, then the smallest, then the most
+/// resident blocks per SM if that matters.
 ///
 /// # Errors
-/// [`Error::Unsupported`] where none solves the problem on this device, [`Error::Invalid`] where the one that
-/// was named does not.
+/// [`Error::Unsupported`] if no kernel solves the problem on this device; [`Error::Invalid`] if the named
+/// kernel does not solve it.
 pub(super) fn choose(p: &Problem, on: &Capabilities, config: Option<&str>) -> Result<Choice, Error> {
     if let Some(name) = config {
         let Some(entry) = kernels::decode(name) else {
-            let expected =
-                "it must be for caches: `ferroflash kernels --family decode`, or `paged`, lists them";
+            let expected = "it must be a kernel for KV caches; `ferroflash kernels --family decode`, or \
+                 `paged`, lists them";
             return Err(Error::invalid("config", name, expected));
         };
         if !solves(entry, p) {
@@ -151,7 +150,10 @@ pub(super) fn choose(p: &Problem, on: &Capabilities, config: Option<&str>) -> Re
         }
         None => {
             let feature = format_args!("decoding {p}");
-            Err(Error::unsupported(feature, "no decode kernel has such a head_dim, mask and number of rows"))
+            Err(Error::unsupported(
+                feature,
+                "no decode kernel supports this head_dim, mask and number of rows",
+            ))
         }
     }
 }

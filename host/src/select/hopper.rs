@@ -7,12 +7,12 @@ use spec::{HOPPERS, PLANNED};
 const FULL: &[MaskKind] = &[MaskKind::Full];
 const CAUSAL: &[MaskKind] = &[MaskKind::Causal];
 
-/// One line: for these problems, the kernel of so many queries a block.
+/// A table line: the tile to select for these problems.
 struct Line {
     head_dim: u32,
     masks: &'static [MaskKind],
     tile_m: u32,
-    /// Keys that a problem must have at least.
+    /// Minimum of keys.
     keys: usize,
     /// Tiles that it must have for each 100 SMs.
     tiles_per_100_sms: u64,
@@ -22,15 +22,15 @@ struct Line {
 }
 
 impl Line {
-    /// For every mask, with 1024 keys and a tile for each SM: blocks are as many as SMs, and a tile's
+    /// A line for every mask, from 1024 keys and one tile per SM on: there is one block per SM, and a tile's
     /// prologue must pay.
     const fn new(head_dim: u32, tile_m: u32, reason: &'static str) -> Self {
         let masks = &[MaskKind::Full, MaskKind::Causal, MaskKind::Local];
         Line { head_dim, masks, tile_m, keys: 1024, tiles_per_100_sms: 100, splits: false, reason }
     }
 
-    /// The same for shorter problems, where there are many tiles: of few, smaller ones share the SMs better.
-    /// Measured at 31 tiles for each SM; at 8 portable kernels take 1.03 (D = 64) and 1.18 times as long as
+    /// A line for shorter problems with many tiles; with few tiles, smaller ones share the SMs better.
+    /// Measured at 31 tiles per SM; at 8, portable kernels take 1.03 (D = 64) and 1.18 times as long as
     /// cuDNN.
     const fn short(head_dim: u32, reason: &'static str) -> Self {
         Line { keys: 512, tiles_per_100_sms: 700, ..Line::new(head_dim, 128, reason) }
@@ -56,11 +56,11 @@ impl Line {
     }
 }
 
-/// Masks whose kernels split.
+/// Masks of the kernels with split-KV.
 const DIVIDED: &[MaskKind] = &[MaskKind::Full, MaskKind::Causal];
 
-/// The first line that holds decides. Where none does a portable kernel is taken: few tiles leave SMs idle,
-/// and short ones end before a copy engine has begun to help (the headline, 8 heads of 512, is one).
+/// The first matching line decides. Without one, a portable kernel runs: few tiles leave SMs idle, and short
+/// ones end before TMA has begun to help (the headline, 8 heads of 512, is one).
 #[rustfmt::skip]
 const TABLE: &[Line] = &[
     Line::new(64, 192, "warpgroups and TMA; three warpgroups of queries read keys and values \
@@ -80,26 +80,26 @@ const TABLE: &[Line] = &[
     Line::few(128),
 ];
 
-const SPLITS: &str = "warpgroups and TMA; few queries, many keys, and a workspace: several thread blocks for \
-                      each 128 queries, each with a split of the keys";
-const FEW: &str = "warpgroups and TMA; few queries on many keys, but as many tiles as keep most \
+const SPLITS: &str = "warpgroups and TMA; split-KV for few queries on many keys: several thread blocks per \
+                      128 queries, each with a split of the keys";
+const FEW: &str = "warpgroups and TMA; few queries on many keys, with enough tiles to keep most \
                    SMs busy";
 
-/// What the table says of a problem.
+/// The table's answer for a problem.
 pub(super) enum Answer {
-    /// A Hopper kernel, and why.
+    /// A Hopper kernel, with its reason.
     Taken(&'static AttnInfo, &'static str),
-    /// It would be one but for the tensors, or the driver.
+    /// A Hopper kernel matches, but tensors or driver do not permit it.
     Refused(&'static str),
-    /// It would be one, but a portable kernel is faster, and why.
+    /// A Hopper kernel matches, but a portable kernel is faster, with the reason.
     Slower(&'static str),
-    /// None is meant: what the portable kernel is chosen for is the reason.
+    /// No Hopper kernel matches; the portable kernel's reason applies.
     Portable,
 }
 
-pub(super) const NO_MAPS: &str = "the driver is older than CUDA 12.3: it takes no kernels with tensor maps";
+pub(super) const NO_MAPS: &str = "the driver is older than CUDA 12.3, which kernels with tensor maps need";
 
-/// Whether one of Hopper's kernels solves a problem of equal lengths.
+/// Whether one of Hopper's kernels solves a dense problem.
 pub(super) fn dense(q: &Query<'_>, mask: MaskKind) -> Answer {
     let Some((entry, line)) = chosen(q, mask) else { return Answer::Portable };
     if !q.on.tensor_maps {
@@ -111,24 +111,24 @@ pub(super) fn dense(q: &Query<'_>, mask: MaskKind) -> Answer {
     }
 }
 
-/// Whether a kernel is one of Hopper's, and this problem or card none for it.
+/// Whether a kernel is one of Hopper's and this problem or device cannot use it.
 pub(super) fn is_out_of_reach(symbol: &str, p: &Problem, on: &Capabilities) -> bool {
     let ours = HOPPERS.iter().any(|entry| entry.contract.symbol == symbol);
     ours && (p.alibi || !on.tensor_maps)
 }
 
-/// What takes 72 and 88 columns instead of kernels of 96: these are copied in panels of 32 columns, and where
-/// rows begin within 32 bytes of memory the engine is slow at it. Two panels of 64 are faster though the
-/// products have a third more columns (H200, 16 heads of 4096, D = 72: 1.17 full, 1.18 causal).
+/// The kernel for head dims 72 and 88, instead of 96. Kernels of 96 copy panels of 32 columns, and TMA is
+/// slow if rows begin within 32 bytes of memory. Two panels of 64 are faster although the products have a
+/// third more columns (H200, 16 heads of 4096, D = 72: 1.17 full, 1.18 causal).
 const WHOLE_PANELS: u32 = 128;
 
-/// What the first line that holds means.
+/// The kernel of the first matching line.
 fn chosen(q: &Query<'_>, mask: MaskKind) -> Option<(&'static AttnInfo, &'static Line)> {
     let (p, on) = (q.problem, q.on);
     if p.alibi {
         return None;
     }
-    // Where a portable kernel has fewer columns than any of these (32), these would compute twice as many.
+    // If a portable kernel has fewer columns (32), Hopper's kernels would compute twice as much.
     let held = |entries: &[AttnInfo]| {
         entries.iter().map(|e| e.head_dim).filter(|head_dim| *head_dim as usize >= p.head_dim).min()
     };
@@ -152,7 +152,7 @@ fn chosen(q: &Query<'_>, mask: MaskKind) -> Option<(&'static AttnInfo, &'static 
 }
 
 impl Line {
-    /// Whether it means this kernel, of its masks.
+    /// Whether the line means this kernel.
     fn means(&self, entry: &AttnInfo) -> bool {
         (entry.head_dim, entry.tile_m) == (self.head_dim, self.tile_m) && entry.splits == self.splits
     }

@@ -1,12 +1,11 @@
-//! Which kernel merges partial results.
+//! Selection of merge kernels.
 use crate::schedule::place;
 use crate::{Capabilities, DType, Error};
 use spec::MERGES;
 
-const REASON: &str = "the one kernel for states and output of these types";
+const REASON: &str = "the only kernel for these dtypes of states and output";
 
-/// The kernel that makes an output of one type of states of another, by its place in [`spec::KERNELS`], and why
-/// it was chosen.
+/// The merge kernel for these dtypes of states and output, by its index in [`spec::KERNELS`], and its reason.
 ///
 /// # Errors
 /// [`Error::Unsupported`] where there is none, or the device does not run it.
@@ -14,7 +13,7 @@ pub(crate) fn merge([states, output]: [DType; 2], on: &Capabilities) -> Result<(
     let kernel = MERGES.iter().find(|kernel| (kernel.states, kernel.output) == (states, output));
     let Some(kernel) = kernel else {
         let feature = format_args!("{} of {} states", output.name(), states.name());
-        let reason = "the output has the states' type, or is f16 or bf16 where they are f32";
+        let reason = "the output must have the states' dtype; for f32 states, f16 and bf16 are permitted too";
         return Err(Error::unsupported(feature, reason));
     };
     on.runs(&kernel.contract)?;

@@ -1,5 +1,5 @@
-//! Which of the kernels that every generation runs solves a problem of equal lengths: a small table for each
-//! class of devices, with the reason beside each line.
+//! Selection among the portable kernels for dense problems: one small table per class of devices, with a
+//! reason beside each line.
 use super::Choice;
 use crate::request::Scratch;
 use crate::schedule::Split;
@@ -7,10 +7,10 @@ use crate::{AttnInfo, Capabilities, Error, MaskKind, Problem};
 use core::cell::Cell;
 use spec::PLANNED;
 
-/// Devices that want the same entries. Which of these a device can run at all its compute capability says.
+/// Classes of devices with equal best entries. The compute capability decides which entries a device can run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Class {
-    /// 99 KiB of shared memory a block: L4, L40S, A10, RTX 30, 40 and 50.
+    /// 99 KiB of shared memory per block: L4, L40S, A10, RTX 30, 40 and 50.
     Small,
     /// 163 KiB: A100, Orin.
     Medium,
@@ -28,22 +28,22 @@ impl Class {
     }
 }
 
-/// How many blocks a launch must have for a tile to be worth taking.
+/// The number of blocks from which a tile pays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fills {
     /// Any number.
     Anyhow,
-    /// So many for each 100 SMs.
+    /// This many per 100 SMs.
     PerCent(u64),
-    /// As many as the device holds at once.
+    /// The number of resident blocks of the device.
     Device,
-    /// No more than SMs.
+    /// At most one per SM.
     OneWave,
-    /// Several for each tile, with their splits of its keys, in the workspace that there is.
+    /// Several per tile (split-KV), if the workspace suffices.
     Splits,
 }
 
-/// One line: on these devices, for these problems, this tile.
+/// A table line: the tile to select on these devices for these problems.
 struct Line {
     classes: &'static [Class],
     head_dim: u32,
@@ -52,15 +52,15 @@ struct Line {
     tile: [u32; 2],
     /// The entry's key/value stages.
     stages: u32,
-    /// Keys that a problem must have at least.
+    /// Minimum of keys.
     keys: usize,
-    /// How many blocks the launch must have at least.
+    /// Minimum of blocks in the launch.
     fills: Fills,
     reason: &'static str,
 }
 
 impl Line {
-    /// On every device, for full and causal masks.
+    /// A line for every device, and for full and causal masks.
     const fn new(head_dim: u32, tile: [u32; 2], reason: &'static str) -> Self {
         let (classes, masks) = (
             &[Class::Small, Class::Medium, Class::Large] as &[_],
@@ -69,7 +69,7 @@ impl Line {
         Line { classes, head_dim, masks, tile, stages: 2, keys: 1, fills: Fills::Anyhow, reason }
     }
 
-    /// Whether the line means this entry, of the line's head dim and mask.
+    /// Whether the line means this entry, for the line's head dim and mask.
     fn means(&self, entry: &AttnInfo) -> bool {
         let splits = self.fills == Fills::Splits;
         ([entry.tile_m, entry.tile_n], entry.stages) == (self.tile, self.stages) && entry.splits == splits
@@ -111,67 +111,69 @@ impl Line {
 const FULL: &[MaskKind] = &[MaskKind::Full];
 const CAUSAL: &[MaskKind] = &[MaskKind::Causal];
 const SMALL: &[Class] = &[Class::Small];
-/// Cards whose SMs have room for more stages.
+/// Cards whose SMs have shared memory for more stages.
 const BIG: &[Class] = &[Class::Medium, Class::Large];
 
-/// Source: measurements on an H200 for its class (docs/performance-log.md), the model held against them for
-/// the others (docs/l4-model.md).
+/// Sources: measurements on an H200 for its class (docs/performance-log.md), and for other classes a model
+/// that was compared with them (docs/l4-model.md).
 ///
-/// The first line that holds, and whose entry fits the device, decides. Larger tiles first: they read keys
-/// and values less often, and give way only where they would leave SMs idle.
+/// The first matching line with an entry that fits the device decides. Larger tiles come first: they read
+/// keys and values less often, and are skipped only if they would leave SMs idle.
 #[rustfmt::skip]
 const TABLE: &[Line] = &[
-    Line::new(64, [128, 32], "long: the next scores are under way during this block's exponentials")
+    Line::new(64, [128, 32], "long: the next scores are computed during this block's exponentials")
         .with_keys(2048).if_it_fills(),
-    Line::new(64, [64, 64], "short and causal: 64 queries end sooner than 128, two stages are under way \
+    Line::new(64, [64, 64], "short and causal: 64 queries end sooner than 128, two stages are in flight \
         (H200, 32x32 heads of 512: 149 us against 158)").only(CAUSAL).with_stages(3).on(BIG).if_it_fills(),
-    Line::new(64, [128, 64], "not long enough for the overlap's prologue to pay: one block of 64 keys after \
-        the other").if_it_fills(),
+    Line::new(64, [128, 64], "too short for the overlapped schedule's prologue: key blocks of 64 in \
+        sequence").if_it_fills(),
     Line::new(64, [128, 64], SPLITS).with_keys(2048).if_splits_help(),
-    Line::new(64, [128, 64], "one block of 128 queries an SM keeps its tensor cores busy (model of the L4, \
+    Line::new(64, [128, 64], "one block of 128 queries per SM keeps its tensor cores busy (model of the L4, \
         2x8 heads of 512: 21 to 23 us against 24 to 26 for 64)")
         .only(FULL).on(SMALL).if_blocks_per_100_sms(95),
-    Line::new(64, [64, 64], "two blocks of 64 queries an SM (model of the L4, 2x8 heads of 512: 15.5 us \
-        against 17 with warps that share keys)").only(CAUSAL).on(SMALL).if_blocks_per_100_sms(190),
-    Line::new(64, [64, 128], "64 queries a block, 32 a warp, two warps share their keys (model of the L4, 8 \
-        heads of 512: 9.4 us against 12.5 to 13.9 without)").only(CAUSAL).on(SMALL).if_blocks_per_100_sms(95),
-    Line::new(64, [64, 128], "64 queries a block, 32 a warp, two warps share their keys (H200, 4x8 heads of \
-        512, causal: 8.9 us against 9.3 for 32, in two runs)").on(BIG).if_blocks_per_100_sms(150),
-    Line::new(64, [64, 64], "one block of 64 queries an SM (H200, 2x8 heads of 512: 6.2 us against 6.4 \
+    Line::new(64, [64, 64], "two blocks of 64 queries per SM (model of the L4, 2x8 heads of 512: 15.5 us \
+        against 17 with warps that split keys)").only(CAUSAL).on(SMALL).if_blocks_per_100_sms(190),
+    Line::new(64, [64, 128], "64 queries per block, 32 per warp, two warps split their keys (model of \
+        the L4, 8 heads of 512: 9.4 us against 12.5 to 13.9 without)")
+        .only(CAUSAL).on(SMALL).if_blocks_per_100_sms(95),
+    Line::new(64, [64, 128], "64 queries per block, 32 per warp, two warps split their keys (H200, 4x8 heads \
+        of 512, causal: 8.9 us against 9.3 for 32, in two runs)").on(BIG).if_blocks_per_100_sms(150),
+    Line::new(64, [64, 64], "one block of 64 queries per SM (H200, 2x8 heads of 512: 6.2 us against 6.4 \
         for 32)").only(FULL).if_blocks_per_100_sms(95),
-    Line::new(64, [32, 256], "few queries, many keys: four warps share the keys of 32 queries")
+    Line::new(64, [32, 256], "few queries, many keys: four warps split the keys of 32 queries")
         .with_keys(2048),
-    Line::new(64, [32, 128], "few queries for this card: 32 a block, two warps share their keys, all loads \
-        under way (H200, 8 heads of 512: 4.7 us against 4.85)")
+    Line::new(64, [32, 128], "few queries for this GPU: 32 per block, two warps split their keys, all loads \
+        in flight (H200, 8 heads of 512: 4.7 us against 4.85)")
         .only(FULL).with_stages(4).on(BIG).in_one_wave(),
-    Line::new(64, [32, 128], "few queries for this card: 32 a block, and two warps share their keys (H200, 8 \
-        heads of 512: 4.9 us against 5.9 for 64)"),
-    Line::new(128, [128, 48], "two blocks of 64 keys do not fit an SM, two of 48 do").on(&[Class::Medium])
-        .if_it_fills(),
+    Line::new(64, [32, 128], "few queries for this GPU: 32 per block, and two warps split their keys (H200, \
+        8 heads of 512: 4.9 us against 5.9 for 64)"),
+    Line::new(128, [128, 48], "two blocks with 64 keys per stage do not fit an SM, two with 48 do")
+        .on(&[Class::Medium]).if_it_fills(),
     Line::new(128, [128, 64],
-        "as many keys a block as fit (H200: 1.2x and 1.3x FlashAttention-2, full and causal)").if_it_fills(),
+        "the most keys per stage that fit (H200: 1.2x and 1.3x FlashAttention-2, full and causal)")
+        .if_it_fills(),
     Line::new(128, [128, 64], SPLITS).with_keys(2048).if_splits_help(),
-    Line::new(128, [64, 64], "64 queries a block, 32 a warp, two warps share their keys")
+    Line::new(128, [64, 64], "64 queries per block, 32 per warp, two warps split their keys")
         .if_blocks_per_100_sms(150),
-    Line::new(128, [32, 128], "few queries, many keys: four warps share the keys of 32 queries")
+    Line::new(128, [32, 128], "few queries, many keys: four warps split the keys of 32 queries")
         .with_keys(2048),
-    Line::new(128, [32, 64], "few queries for this card: 32 a block, and two warps share their keys"),
-    Line::new(192, [128, 64], "128 queries a block read keys and values half as often as 64").if_it_fills(),
-    Line::new(192, [64, 32], "128 queries a block do not fit, or would leave SMs idle: 64"),
-    Line::new(256, [128, 32], "128 queries a block read keys and values half as often as 64").if_it_fills(),
-    Line::new(256, [64, 32], "128 queries a block do not fit, or would leave SMs idle: 64"),
+    Line::new(128, [32, 64], "few queries for this GPU: 32 per block, and two warps split their keys"),
+    Line::new(192, [128, 64], "128 queries per block read keys and values half as often as 64").if_it_fills(),
+    Line::new(192, [64, 32], "128 queries per block do not fit, or would leave SMs idle: 64"),
+    Line::new(256, [128, 32], "128 queries per block read keys and values half as often as 64").if_it_fills(),
+    Line::new(256, [64, 32], "128 queries per block do not fit, or would leave SMs idle: 64"),
 ];
-/// Where the table has no line: the first entry that fits, in the order of [`ENTRIES`].
-const FIRST: &str = "first entry of this type, head dim and mask that fits the device";
-const SPLITS: &str = "few queries, many keys, and a workspace: several thread blocks for each 128 queries, \
+/// Without a matching line: the first entry that fits, in the order of [`ENTRIES`].
+const FIRST: &str = "the first kernel of this dtype, head dim and mask that fits the device";
+const SPLITS: &str = "split-KV for few queries on many keys: several thread blocks per 128 queries, \
                       each with a split of the keys";
-/// The same without it.
-const UNCUT: &str = "few queries, many keys: with the workspace that `Scratch::Fastest` asks for several \
-                     thread blocks would share the keys; without it SMs may do nothing";
-/// Chooses among the entries that every generation runs.
+/// The reason without split-KV.
+const UNCUT: &str = "few queries, many keys, no workspace: SMs may idle; plan with `Scratch::Fastest` for \
+                     split-KV";
+/// Selects among the portable entries.
 ///
 /// # Errors
-/// [`Error::Unsupported`] where none fits the device.
+/// [`Error::Unsupported`] if none fits the device.
 pub(super) fn choose(
     p: &Problem,
     mask: MaskKind,
@@ -215,7 +217,8 @@ pub(super) fn choose(
     first.map(|entry| Choice::new(entry, FIRST)).ok_or_else(|| {
         let feature =
             format_args!("{} head_dim {} {} on {}", p.dtype.name(), p.head_dim, mask.name(), on.name);
-        let reason = format_args!("no entry fits its {} bytes of shared memory a block", on.smem_per_block);
+        let reason =
+            format_args!("no kernel fits into its {} bytes of shared memory per block", on.smem_per_block);
         Error::unsupported(feature, reason)
     })
 }

@@ -1,23 +1,23 @@
-//! Which kernel solves a problem of varlen sequences.
+//! Selection for varlen problems.
 use super::hopper::{Answer, NO_MAPS};
 use super::{Choice, Query};
 use crate::{AttnInfo, Capabilities, DType, Error, MaskKind, Problem};
 use spec::{Contract, HOPPERS_PACKED, PACKED};
 
-const HOPPER: &str = "warpgroups and TMA; sequences of a tile or more, or few queries on many keys, that fill \
+const HOPPER: &str = "warpgroups and TMA; sequences of a tile or more, or few queries on many keys, fill \
                       the device";
 const LARGE: &str = "sequences of several tiles that fill the device: larger tiles read keys and values less \
                      often";
-const SMALL: &str = "short sequences, or few rows for this device: smaller tiles leave less of it idle";
-const ONLY: &str = "the one varlen kernel of this type, head dim and mask that fits the device";
-const SHORT: &str = "too few queries or keys a sequence, or too few tiles for this device, to be worth \
-                     a block of Hopper's: portable tiles of a query head's queries";
+const SMALL: &str = "short sequences, or few rows for this device: smaller tiles leave fewer SMs idle";
+const ONLY: &str = "the only varlen kernel of this dtype, head dim and mask that fits the device";
+const SHORT: &str = "too few queries or keys per sequence, or too few tiles for this device, to pay for a \
+                     Hopper kernel: portable work tiles per query head";
 
-/// Hopper's kernel where sequences have on the average queries and keys that are worth a prologue, and there
-/// is a tile for each SM; else a portable one.
+/// Hopper's kernel if the sequences' mean queries and keys pay for a prologue and there is one tile per SM;
+/// otherwise a portable one.
 ///
 /// # Errors
-/// [`Error::Unsupported`] where none fits the device.
+/// [`Error::Unsupported`] if none fits the device.
 pub(super) fn choose(q: &Query<'_>, mask: MaskKind) -> Result<Choice, Error> {
     let (p, on) = (q.problem, q.on);
     let (portable, reason) = portable(p, mask, on)?;
@@ -31,7 +31,7 @@ pub(super) fn choose(q: &Query<'_>, mask: MaskKind) -> Result<Choice, Error> {
     })
 }
 
-/// The larger tile, but where a smaller one holds the sequences on the average, or larger ones are too few for
+/// The larger tile, unless the smaller one covers the mean sequence, or there are too few larger tiles for
 /// the device.
 fn portable(
     p: &Problem,
@@ -44,27 +44,30 @@ fn portable(
     let Some(first) = candidates.next() else {
         let (dtype, mask) = (p.dtype.name(), mask.name());
         let feature = format_args!("varlen {dtype} head_dim {} {mask} on {}", p.head_dim, on.name);
-        let reason =
-            format_args!("no varlen kernel fits its {} bytes of shared memory a block", on.smem_per_block);
+        let reason = format_args!(
+            "no varlen kernel fits into its {} bytes of shared memory per block",
+            on.smem_per_block
+        );
         return Err(Error::unsupported(feature, reason));
     };
     let Some(second) = candidates.next() else { return Ok((first, ONLY)) };
     let [rows, _] = p.totals();
     let tiles = rows.div_ceil(first.tile_m as usize) as u64 * p.heads_q as u64;
     let resident = u64::from(on.sms) * u64::from(on.blocks_per_sm(&first.contract));
-    // H200, sequences of 64 to 1024 rows, equal and drawn uniformly: the larger tile takes 0.57 to 0.9 of the
-    // time at D = 128 and 0.69 to 1.1 at D = 64, but for sequences that the smaller one holds (1.1 to 1.3).
+    // H200, sequences of 64 to 1024 rows, equal and uniformly random: the larger tile takes 0.57 to 0.9 of
+    // the time at D = 128 and 0.69 to 1.1 at D = 64, except for sequences that the smaller tile covers (1.1
+    // to 1.3).
     let is_long = rows / p.batch > second.tile_m as usize && tiles >= resident;
     Ok(if is_long { (first, LARGE) } else { (second, SMALL) })
 }
 
-/// Queries and keys that sequences must have on the average: at least as many of both as one of these says.
+/// Minimum of mean queries and mean keys: one pair must be reached in both numbers.
 pub(super) type Least = &'static [[usize; 2]];
 
-/// Of varlen tensors: a tile. (H200, f16, 16 to 256 sequences of 128, 256 and 384: portable kernels take 1.16
-/// to 1.87 times as long, at 128 1.16 to 1.54.) Or few queries on many keys: 1.19 where 128 single queries
-/// are beside a prompt of 1536, 1.26 for 16 queries on 2048 keys, but 0.90 on 512. Not measured at other head
-/// dims.
+/// For varlen tensors: one tile. (H200, f16, 16 to 256 sequences of 128, 256 and 384: portable kernels take
+/// 1.16 to 1.87 times as long, at 128 1.16 to 1.54.) Or few queries on many keys: 1.19 with 128 single
+/// queries beside a prompt of 1536, 1.26 for 16 queries on 2048 keys, but 0.90 on 512. Not measured at other
+/// head dims.
 const fn least(mask: MaskKind, head_dim: u32) -> Least {
     match (mask, head_dim) {
         (MaskKind::Full | MaskKind::Causal, 128) => &[[128, 128], [1, 1024]],
@@ -78,8 +81,8 @@ pub(super) fn is_meant(e: &AttnInfo, want: (DType, MaskKind, u32), on: &Capabili
     (e.dtype, e.mask, e.head_dim) == want && target.runs_on(on.arch()) && smem_bytes <= on.smem_per_block
 }
 
-/// Whether Hopper's kernel that is meant, if there is one, solves sequences of any lengths: where they have on
-/// the average what they must, there is a tile for each SM, and it `takes` the tensors.
+/// The answer for one of Hopper's kernels: it is taken if mean queries and mean keys reach the minimum, every
+/// SM has a tile, and it `takes` the tensors.
 pub(super) fn answer(
     entry: Option<&'static AttnInfo>,
     least: Least,
@@ -89,7 +92,7 @@ pub(super) fn answer(
 ) -> Answer {
     let Some(entry) = entry.filter(|_| !p.alibi) else { return Answer::Portable };
     let [queries, keys] = p.totals();
-    // A sequence has a tile of its own, however few its queries.
+    // Every sequence has at least one tile.
     let tiles = queries.div_ceil(entry.tile_m as usize).max(p.batch).saturating_mul(p.heads_q);
     let [queries, keys] = [queries, keys].map(|all| all / p.batch);
     let is_long = least.iter().any(|least| queries >= least[0] && keys >= least[1]);

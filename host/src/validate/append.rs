@@ -5,11 +5,11 @@ use super::{K, Part, Use, V, address, disjoint, input};
 use crate::request::{Append, KvScale, Slots};
 use crate::{DType, Error};
 
-/// Checks everything but what a launch may be too large for.
+/// Checks everything except the size of the launch.
 pub(crate) fn append(a: &Append) -> Result<(), Error> {
     let [batch, rows, heads, head_dim] = a.k.shape;
     if a.k.shape.contains(&0) || batch != 1 {
-        let expected = "[1, tokens, heads, head_dim], each 1 or more; what has batches is one of more tokens";
+        let expected = "must be [1, tokens, heads, head_dim], each 1 or more; flatten batches into tokens";
         return Err(Error::invalid(K.shape, format!("{:?}", a.k.shape), expected));
     }
     let [values_batch, values_rows, ..] = a.v.shape;
@@ -36,7 +36,10 @@ pub(crate) fn append(a: &Append) -> Result<(), Error> {
             && *sequence != 0
         {
             let feature = format_args!("{} with {sequence} elements from sequence to sequence", name.strides);
-            return Err(Error::unsupported(feature, "slots do not say whose they are; scales are a head's"));
+            return Err(Error::unsupported(
+                feature,
+                "per-sequence scales are not supported here; use per-head scales",
+            ));
         }
     }
     let slots = slots(&a.slots)?;

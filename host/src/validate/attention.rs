@@ -12,9 +12,9 @@ names!(
     COUNTERS "counters" CU_SEQLENS_Q "cu_seqlens_q" CU_SEQLENS_K "cu_seqlens_k" SEQUSED_K "seqused_k"
 );
 
-/// Splits of all sequences are counted in 16 bits on the device.
+/// The device counts the splits of all sequences in 16 bits.
 const MAX_SPLITS: u64 = 1 << 16;
-/// Keys of a tile, and what the tiles of all sequences are fewer than.
+/// Keys per tile, and the exclusive bound of the number of tiles.
 const TILE: u64 = 16;
 const MAX_TILES: u64 = 1 << 32;
 /// Chunks are multiples of this many keys.
@@ -36,7 +36,7 @@ pub(crate) fn attention(r: &AttentionRequest<'_>) -> Result<Problem, Error> {
     };
     let keys = match (&r.kv, &r.queries) {
         (KeysValues::Tensors { .. }, Queries::Varlen(_)) | (KeysValues::Varlen { .. }, Queries::Batched) => {
-            let value = "one of both is varlen, and the other batched";
+            let value = "one is varlen and the other is batched";
             return Err(Error::invalid("queries", value, "queries and keys must both be varlen, or neither"));
         }
         (KeysValues::Tensors { .. } | KeysValues::Varlen { .. }, _) => tensors(r, &p)?,
@@ -55,7 +55,7 @@ pub(crate) fn attention(r: &AttentionRequest<'_>) -> Result<Problem, Error> {
     Ok(p)
 }
 
-/// Checks that integers in device memory are as many as are needed, if there are some.
+/// Checks the number of integers in device memory, if any.
 fn integers(name: &'static Names, index: Option<Index>, needed: usize) -> Result<Part, Error> {
     let footprint = |index: Index| cache::index(name, &index, needed as u64, "by batch");
     Ok((name, index.map(footprint).transpose()?))
@@ -78,7 +78,10 @@ fn tensors(r: &AttentionRequest<'_>, p: &Problem) -> Result<[Part; 6], Error> {
     }
     if let Splits::Chunk(_) | Splits::Exactly(2..) = p.splits {
         let feature = format_args!("{:?} of keys in tensors", p.splits);
-        return Err(Error::unsupported(feature, "sequences on a cache alone are cut as the caller says"));
+        return Err(Error::unsupported(
+            feature,
+            "only requests on a KV cache take a number of splits; use Splits::Auto",
+        ));
     }
     let [starts, used] = match &r.kv {
         KeysValues::Varlen { keys, .. } => [
@@ -90,12 +93,12 @@ fn tensors(r: &AttentionRequest<'_>, p: &Problem) -> Result<[Part; 6], Error> {
     Ok([(&K, Some(input(&K, k)?)), (&V, Some(input(&V, v)?)), starts, used, NONE, NONE])
 }
 
-/// Checks keys and values in a cache.
+/// Checks keys and values in a KV cache.
 fn on_cache(r: &AttentionRequest<'_>, kv: &KvCache, p: &Problem) -> Result<[Part; 6], Error> {
     let keys = &kv.pages.keys;
     if keys.dtype != p.dtype && keys.dtype != DType::E4m3 {
         let feature = format_args!("queries of {} on a cache of {}", p.dtype.name(), keys.dtype.name());
-        return Err(Error::unsupported(feature, "the cache is of the queries' type, or of e4m3"));
+        return Err(Error::unsupported(feature, "a KV cache must have the queries' dtype or e4m3"));
     }
     if keys.shape[3] != p.head_dim {
         let expected = format_args!("[pages, page, heads, head_dim] must end in q's head_dim {}", p.head_dim);
@@ -107,7 +110,7 @@ fn on_cache(r: &AttentionRequest<'_>, kv: &KvCache, p: &Problem) -> Result<[Part
     }
     let [shape, _] = p.shapes();
     if r.q.shape != shape {
-        let expected = format_args!("varlen queries are of one batch, {shape:?}");
+        let expected = format_args!("varlen queries have one batch: it must be {shape:?}");
         return Err(Error::invalid(Q.shape, format!("{:?}", r.q.shape), expected));
     }
     if r.o.shape != r.q.shape {
@@ -115,8 +118,8 @@ fn on_cache(r: &AttentionRequest<'_>, kv: &KvCache, p: &Problem) -> Result<[Part
         return Err(Error::invalid(O.shape, format!("{:?}", r.o.shape), expected));
     }
     if p.alignment == Alignment::TopLeft {
-        let reason = "a sequence's last query stands at its last key: bottom-right";
-        return Err(Error::unsupported("alignment top-left on a cache", reason));
+        let reason = "on a KV cache the last query aligns with the last key; use bottom-right";
+        return Err(Error::unsupported("alignment top-left on a KV cache", reason));
     }
     let many = p.varlen.is_some() || p.rows() > MAX_ROWS;
     if !many && p.batch > MAX_SEQUENCES as usize {
@@ -138,22 +141,26 @@ fn scratch(scratch: &Scratch) -> Result<[Part; 2], Error> {
     Ok([(&WORKSPACE, Some(memory(workspace)?)), (&COUNTERS, counters.transpose()?)])
 }
 
-/// Checks in how many splits sequences on a cache are cut.
+/// Checks the number of splits on a KV cache.
 fn splits(p: &Problem) -> Result<(), Error> {
     let (batch, max_k) = (p.batch as u64, p.seqlen_k as u64);
     let most = match p.splits {
         Splits::Auto if batch.saturating_mul(max_k.div_ceil(TILE)) < MAX_TILES => return Ok(()),
         Splits::Auto => {
             let feature = format_args!("{batch} sequences of up to {max_k} keys");
-            let reason =
-                format_args!("shares of all keys are counted in 32 bits, {TILE} at a time; split the batch");
+            let reason = format_args!(
+                "all sequences together may have less than 2^32 tiles of {TILE} keys; split the batch"
+            );
             return Err(Error::unsupported(feature, reason));
         }
         Splits::Exactly(0) => return Err(Error::invalid("splits", 0, "it must be 1 or more")),
         Splits::Exactly(count) => count.into(),
         Splits::Chunk(keys) if keys == 0 || !keys.is_multiple_of(CHUNK) => {
             let feature = format_args!("splits of {keys} keys");
-            return Err(Error::unsupported(feature, format_args!("chunks are multiples of {CHUNK} keys")));
+            return Err(Error::unsupported(
+                feature,
+                format_args!("a chunk must be a multiple of {CHUNK} keys"),
+            ));
         }
         Splits::Chunk(keys) => max_k.div_ceil(keys.into()),
     };
@@ -161,5 +168,8 @@ fn splits(p: &Problem) -> Result<(), Error> {
         return Ok(());
     }
     let feature = format_args!("{:?} of {batch} sequences of up to {max_k} keys", p.splits);
-    Err(Error::unsupported(feature, "the splits of all sequences are counted in 16 bits; take longer ones"))
+    Err(Error::unsupported(
+        feature,
+        "all sequences together may have less than 2^16 splits; use longer splits",
+    ))
 }

@@ -1,5 +1,5 @@
-//! Checks of caches, of their scales, and of integers in device memory. What stands there the host cannot
-//! check: kernels keep it in bounds.
+//! Checks of KV caches, their scales, and integers in device memory. The host cannot check the integers'
+//! values; kernels keep them in bounds.
 use super::footprint::Footprint;
 use super::{Names, Part, Use, address, input, names, output};
 use crate::request::{Index, KvCache, KvPages, KvScale, MAX_SEQLEN, PageView, Paged};
@@ -10,12 +10,12 @@ names!(
     ROWS "cache.rows" TABLE "cache.table" LENGTHS "cache.lengths" SLOTS "slots"
 );
 
-/// Chunks of 16 bytes that keys, and values, may span: their numbers have 32 bits.
+/// Maximum of 16-byte chunks that keys, and values, may span: chunk indices have 32 bits.
 const MAX_CHUNKS: u64 = 1 << 32;
-/// Keys of all pages.
+/// Maximum of keys in all pages.
 const MAX_SLOTS: u64 = 1 << 31;
 
-/// Checks pages by themselves; scales are those of so many sequences.
+/// Checks pages by themselves, with scales for `sequences` sequences.
 pub(crate) fn pages(pages: &KvPages, sequences: usize, used: Use) -> Result<[Part; 4], Error> {
     let KvPages { keys, values, scales: [k_scale, v_scale] } = pages;
     let [count, page, heads, head_dim] = keys.shape;
@@ -32,10 +32,13 @@ pub(crate) fn pages(pages: &KvPages, sequences: usize, used: Use) -> Result<[Par
     if (0..3).any(differ) {
         let feature =
             format_args!("{} {:?} beside {:?} of keys", VALUES.strides, values.strides, keys.strides);
-        return Err(Error::unsupported(feature, "one index finds both: keys and values have equal strides"));
+        return Err(Error::unsupported(
+            feature,
+            "keys and values must have equal strides: one index addresses both",
+        ));
     }
     if keys.dtype == DType::F32 {
-        return Err(Error::unsupported("cache of f32", "caches are f16, bf16 or e4m3"));
+        return Err(Error::unsupported("a KV cache of f32", "KV caches are f16, bf16 or e4m3"));
     }
     let columns = 16 / keys.dtype.bytes();
     if !head_dim.is_multiple_of(columns) {
@@ -46,11 +49,17 @@ pub(crate) fn pages(pages: &KvPages, sequences: usize, used: Use) -> Result<[Par
     let footprints = [check(&KEYS, &keys.tensor())?, check(&VALUES, &values.tensor())?];
     if footprints.iter().any(|f| f.span().is_none_or(|bytes| bytes.div_ceil(16) > MAX_CHUNKS)) {
         let feature = format_args!("{} {:?} for shape {:?}", KEYS.strides, keys.strides, keys.shape);
-        return Err(Error::unsupported(feature, "keys, and values, span at most 64 GiB; use several caches"));
+        return Err(Error::unsupported(
+            feature,
+            "keys, and values, may span at most 64 GiB; use several KV caches",
+        ));
     }
     if (count as u64).checked_mul(page as u64).is_none_or(|slots| slots >= MAX_SLOTS) {
         let feature = format_args!("{count} pages of {page} keys");
-        return Err(Error::unsupported(feature, "keys of all pages are counted in 31 bits"));
+        return Err(Error::unsupported(
+            feature,
+            "all pages together may hold less than 2^31 keys; use several KV caches",
+        ));
     }
     let scale = |name: &Names, scale| self::scale(name, scale, keys.dtype, [sequences, heads]);
     Ok([
@@ -61,7 +70,7 @@ pub(crate) fn pages(pages: &KvPages, sequences: usize, used: Use) -> Result<[Par
     ])
 }
 
-/// Checks that there is something.
+/// Checks that no size is 0.
 fn sizes(keys: &PageView) -> Result<(), Error> {
     if keys.shape.contains(&0) {
         let expected = "[pages, page, heads, head_dim] must each be 1 or more";
@@ -70,7 +79,7 @@ fn sizes(keys: &PageView) -> Result<(), Error> {
     Ok(())
 }
 
-/// Checks how many keys sequences may have, whatever the problem.
+/// Checks the bounds of keys, independent of the problem.
 pub(super) fn reach(cache: &KvCache) -> Result<(), Error> {
     sizes(&cache.pages.keys)?;
     let page = cache.pages.keys.shape[1];
@@ -100,7 +109,7 @@ pub(super) fn reach(cache: &KvCache) -> Result<(), Error> {
     Ok(())
 }
 
-/// Checks a scale of so many sequences and heads.
+/// Checks a scale for this number of sequences and heads.
 fn scale(
     name: &Names,
     scale: &KvScale,
@@ -111,7 +120,7 @@ fn scale(
         return Ok(None);
     }
     if dtype != DType::E4m3 {
-        let expected = format_args!("a cache of {} has none", dtype.name());
+        let expected = format_args!("a KV cache of {} has no scales; omit them", dtype.name());
         return Err(Error::invalid(name.name, format!("{scale:?}"), expected));
     }
     match *scale {
@@ -126,7 +135,7 @@ fn scale(
     }
 }
 
-/// Checks f32 of so many sequences and heads.
+/// Checks f32 values for this number of sequences and heads.
 pub(super) fn per_head(
     name: &Names,
     base: u64,
@@ -152,7 +161,7 @@ pub(super) fn per_head(
     Ok(footprint)
 }
 
-/// Checks a cache of so many sequences that is read.
+/// Checks a KV cache of this number of sequences that the kernel reads.
 pub(crate) fn cache(cache: &KvCache, sequences: usize) -> Result<[Part; 6], Error> {
     if sequences == 0 {
         return Err(Error::invalid("sequences", 0, "every size must be 1 or more"));
@@ -160,26 +169,26 @@ pub(crate) fn cache(cache: &KvCache, sequences: usize) -> Result<[Part; 6], Erro
     let [keys, values, k_scale, v_scale] = pages(&cache.pages, sequences, Use::Read)?;
     let count = cache.pages.keys.shape[0];
     reach(cache)?;
-    let lengths = index(&LENGTHS, &cache.lengths, sequences as u64, "one a sequence")?;
+    let lengths = index(&LENGTHS, &cache.lengths, sequences as u64, "one per sequence")?;
     let table = match &cache.paged {
         Paged::Dense { rows: None } if count < sequences => {
-            let expected = format_args!("[pages, ..] must be {sequences}, one a sequence, or more");
+            let expected = format_args!("[pages, ..] must be {sequences} or more, one per sequence");
             return Err(Error::invalid(KEYS.shape, format!("{:?}", cache.pages.keys.shape), expected));
         }
         Paged::Dense { rows: None } => (&TABLE, None),
         Paged::Dense { rows: Some(rows) } => {
-            (&ROWS, Some(index(&ROWS, rows, sequences as u64, "one a sequence")?))
+            (&ROWS, Some(index(&ROWS, rows, sequences as u64, "one per sequence")?))
         }
         Paged::Table { entries, columns, stride } => {
             let needed = (sequences as u64 - 1).checked_mul(*stride as u64);
             let needed = needed.and_then(|last| last.checked_add(*columns as u64)).unwrap_or(u64::MAX);
-            (&TABLE, Some(index(&TABLE, entries, needed, "a row of numbers for each sequence")?))
+            (&TABLE, Some(index(&TABLE, entries, needed, "one row of page indices per sequence")?))
         }
     };
     Ok([keys, values, k_scale, v_scale, table, (&LENGTHS, Some(lengths))])
 }
 
-/// Checks that there are as many integers as are needed.
+/// Checks that there are enough integers.
 pub(crate) fn index(name: &Names, index: &Index, needed: u64, what: &str) -> Result<Footprint, Error> {
     let Index { address: base, elements } = *index;
     address(name, base, 4)?;

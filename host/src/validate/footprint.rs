@@ -1,4 +1,4 @@
-//! Which bytes a view touches, and whether two views touch the same.
+//! Footprints: the bytes of a view, and whether two views overlap.
 
 /// The bytes of a view: `base + sum(index * stride) + 0..unit`, each index below its extent. Strides are
 /// bytes, none negative.
@@ -19,8 +19,8 @@ impl Footprint {
         })
     }
 
-    /// True where two indices may name one byte. Exact where every stride spans all smaller ones, which holds
-    /// for every layout that comes from a contiguous buffer by slicing and transposing; other layouts
+    /// Whether two indices may name one byte. The answer is exact if every stride spans all smaller ones,
+    /// which holds for every layout made from a contiguous buffer by slices and transpositions. Other layouts
     /// count as overlapping.
     pub fn overlaps_itself(&self) -> bool {
         let mut dims = self.dims;
@@ -33,9 +33,8 @@ impl Footprint {
         })
     }
 
-    /// True unless it can be shown that `self` and `other` share no byte: their ranges lie apart, or they
-    /// interleave with a period that all larger strides of both are multiples of (parts of one packed
-    /// buffer).
+    /// False only if `self` and `other` provably share no byte: their ranges lie apart, or they interleave
+    /// with a period of which all larger strides of both are multiples (parts of one packed buffer).
     pub fn overlaps(&self, other: &Footprint) -> bool {
         let (Some(span), Some(other_span)) = (self.span(), other.span()) else { return true };
         let apart = |a: u64, span: u64, b: u64| a.checked_add(span).is_some_and(|end| end <= b);
@@ -46,8 +45,8 @@ impl Footprint {
         !cuts.into_iter().any(|&(_, cut)| self.interleaves(other, cut))
     }
 
-    /// With strides of `cut` bytes and more taken as one lattice of period `p`: true if what lies within a
-    /// period is disjoint.
+    /// Takes strides of `cut` bytes and more as one lattice of period `p`. Returns whether the parts within a
+    /// period are disjoint.
     fn interleaves(&self, other: &Footprint, cut: u64) -> bool {
         let (Some((inner, period)), Some((other_inner, other_period))) = (self.split(cut), other.split(cut))
         else {
@@ -62,7 +61,7 @@ impl Footprint {
         ahead >= inner && behind >= other_inner
     }
 
-    /// Span of the dimensions below `cut`, and greatest common divisor of the strides from `cut` on.
+    /// Span of the dimensions with strides below `cut`, and greatest common divisor of the other strides.
     fn split(&self, cut: u64) -> Option<(u64, u64)> {
         self.dims.iter().filter(|(extent, _)| *extent > 1).try_fold(
             (self.unit, 0),

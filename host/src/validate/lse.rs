@@ -1,19 +1,19 @@
-//! Checks of what there is one of for each row or head: log-sum-exps, logits that are added to them, slopes.
+//! Checks of per-row and per-head values: LSE, sinks, slopes.
 use super::footprint::Footprint;
 use super::{ALIBI, LSE, Names, SINKS, Use, address, cache, fits};
 use crate::request::{AlibiSlopes, Index, LseUnit, LseView, Sinks};
 use crate::{Error, Problem};
 
-/// Checks where attention writes them.
+/// Checks the LSE output of attention.
 pub(super) fn log_sum_exp(view: &LseView, p: &Problem) -> Result<Footprint, Error> {
     if view.unit != LseUnit::Natural {
-        let reason = "attention writes natural logarithms; a merge reads and writes both";
+        let reason = "attention writes natural logarithms only; convert with a merge";
         return Err(Error::unsupported("lse.unit base 2", reason));
     }
     let [[batches, rows, heads, _], _] = p.shapes();
     if view.row_stride != 1 && rows > 1 {
         let feature = format_args!("lse.row_stride {}", view.row_stride);
-        return Err(Error::unsupported(feature, "attention writes rows side by side; a merge takes any"));
+        return Err(Error::unsupported(feature, "attention writes contiguous rows; use a row_stride of 1"));
     }
     row_values(&LSE, view, [batches, heads, rows], Use::Written)
 }
@@ -43,17 +43,17 @@ pub(super) fn row_values(
     if !valid || used == Use::Written && footprint.overlaps_itself() {
         let strides = [batch, head, view.row_stride];
         let value = format!("{strides:?} of batch, head and row for shape {:?}", view.shape);
-        let expected = "none may be negative; what is written must not overlap: no two rows of all";
+        let expected = "no stride may be negative, and output rows must not overlap";
         return Err(Error::invalid(name.strides, value, expected));
     }
     fits(name, &footprint, view.elements)?;
     Ok(footprint)
 }
 
-/// Checks the sinks of so many heads: f32, of as many bytes as integers have.
+/// Checks the sinks of `heads` heads: f32, with the size of 32-bit integers.
 pub(super) fn sinks(view: &Sinks, heads: usize) -> Result<Footprint, Error> {
     let Sinks { address, elements } = *view;
-    cache::index(&SINKS, &Index { address, elements }, heads as u64, "one a query head")
+    cache::index(&SINKS, &Index { address, elements }, heads as u64, "one per query head")
 }
 
 /// Checks the slopes of a problem's sequences and heads.

@@ -1,13 +1,13 @@
-//! Checks of what does not depend on tensors, and the words by which two problems differ.
+//! Checks that do not depend on tensors, and the first difference of two problems.
 use crate::request::{MAX_HEAD_DIM, MAX_SEQLEN};
 use crate::{CacheShape, DType, Error, Problem};
 
-/// Factors of scores, times log2 e, that slopes may be divided by.
+/// Permitted range of score factors (times log2 e) with ALiBi, because slopes are divided by them.
 const BESIDE_ALIBI: std::ops::RangeInclusive<f32> = 1.4e-20..=1.5e20;
-/// Thread blocks of a launch.
+/// Exclusive bound of thread blocks per launch.
 const MAX_TILES: u64 = 1 << 31;
 
-/// Checks what does not depend on tensors: sizes, scale, softcap.
+/// Checks sizes, scale and softcap.
 pub(crate) fn problem(p: &Problem) -> Result<(), Error> {
     let lengths = lengths(p);
     let sizes = [
@@ -25,7 +25,8 @@ pub(crate) fn problem(p: &Problem) -> Result<(), Error> {
     }
     if let DType::E4m3 | DType::F32 = p.dtype {
         let feature = format_args!("dtype {}", p.dtype.name());
-        let reason = "q, k, v and o are f16 or bf16; e4m3 is a cache's alone, f32 a partial state's";
+        let reason =
+            "q, k, v and o are f16 or bf16; only KV caches are e4m3, and only partial states are f32";
         return Err(Error::unsupported(feature, reason));
     }
     if !p.heads_q.is_multiple_of(p.heads_k) {
@@ -41,7 +42,9 @@ pub(crate) fn problem(p: &Problem) -> Result<(), Error> {
     }
     for (what, length) in lengths {
         if length > MAX_SEQLEN {
-            let reason = format_args!("sequences, varlen ones together, have at most {MAX_SEQLEN} positions");
+            let reason = format_args!(
+                "a sequence, and all varlen sequences together, may have at most {MAX_SEQLEN} positions"
+            );
             return Err(Error::unsupported(format_args!("{what} {length}"), reason));
         }
     }
@@ -50,13 +53,13 @@ pub(crate) fn problem(p: &Problem) -> Result<(), Error> {
         let feature = format_args!("batch {} with {} query heads", p.batch, p.heads_q);
         return Err(Error::unsupported(
             feature,
-            "a launch has less than 2^31 blocks, at least one a head; split the batch",
+            "a launch may have less than 2^31 blocks, at least one per head; split the batch",
         ));
     }
     scores(p)
 }
 
-/// What a problem is, field by field as the caller has named them.
+/// A problem's fields by their names in the request.
 fn named(p: &Problem) -> Vec<(&'static str, String)> {
     let optional = |value: Option<String>| value.unwrap_or_else(|| "none".to_owned());
     let mut all = vec![
@@ -66,7 +69,7 @@ fn named(p: &Problem) -> Vec<(&'static str, String)> {
     ];
     let sizes =
         [("batch", p.batch), ("heads_q", p.heads_q), ("heads_k", p.heads_k), ("head_dim", p.head_dim)];
-    // The rows of a cache follow from its longest sequence.
+    // The number of rows on a KV cache follows from its longest sequence.
     let lengths = lengths(p).into_iter().take(if p.cache.is_some() { 3 } else { 4 });
     all.extend(sizes.into_iter().chain(lengths).map(|(what, size)| (what, size.to_string())));
     all.push(("scale", p.softmax_scale().to_string()));
@@ -78,25 +81,25 @@ fn named(p: &Problem) -> Vec<(&'static str, String)> {
         all.push(("cache.keys.dtype", dtype.name().to_owned()));
         all.push(("cache.keys.shape", format!("[.., {page}, {}, {}]", p.heads_k, p.head_dim)));
         all.push(("cache.total_k", optional(total_k.map(|keys| keys.to_string()))));
-        let pages = if tiled { "dense, or of multiples of 16 keys" } else { "of other sizes" };
+        let pages = if tiled { "dense, or pages of multiples of 16 keys" } else { "of other sizes" };
         all.push(("cache.paged", pages.to_owned()));
     }
     all.push(("splits", format!("{:?}", p.splits)));
     all
 }
 
-/// That a problem is not what a plan was made for, by the first field in which they differ.
+/// The error for a problem that differs from the plan's: it names the first different field.
 pub(crate) fn another(asked: &Problem, planned: &Problem) -> Error {
     let mut pairs = named(asked).into_iter().zip(named(planned));
     match pairs.find(|(asked, planned)| asked != planned) {
         Some(((what, asked), (_, planned))) => {
-            Error::invalid(what, asked, format_args!("the plan was made for {planned}; make another"))
+            Error::invalid(what, asked, format_args!("the plan is for {planned}; make another plan"))
         }
-        None => Error::invalid("request", "another one", "it must be what the plan was made for"),
+        None => Error::invalid("request", "another one", "it must be the plan's problem; make another plan"),
     }
 }
 
-/// Lengths of sequences, and of all varlen ones together, as the caller has named them.
+/// Lengths by their names in the request.
 fn lengths(p: &Problem) -> [(&'static str, usize); 4] {
     let [[_, rows_q, ..], [_, rows_k, ..]] = p.shapes();
     let [longest_q, longest_k] = match (p.varlen, p.cache) {
@@ -108,8 +111,8 @@ fn lengths(p: &Problem) -> [(&'static str, usize); 4] {
     [(longest_q, p.seqlen_q), ("rows of q", rows_q), (longest_k, p.seqlen_k), ("rows of k", rows_k)]
 }
 
-/// Checks what happens to scores. The kernel computes in base 2, so the converted numbers must be finite and
-/// above 0 as well.
+/// Checks the score transformations. The kernel computes in base 2, so the converted numbers must also be
+/// finite and above 0.
 fn scores(p: &Problem) -> Result<(), Error> {
     let scale = p.softmax_scale();
     if !scale.is_finite() {
@@ -118,7 +121,8 @@ fn scores(p: &Problem) -> Result<(), Error> {
     if scale <= 0.0 {
         return Err(Error::unsupported(
             format_args!("scale {scale}"),
-            "row maxima are taken before scaling, so the scale must be above 0; negate Q for a negative one",
+            "kernels take row maxima before they scale, so the scale must be above 0; for a negative scale, \
+             negate q",
         ));
     }
     if let Some(softcap) = p.softcap
@@ -136,7 +140,7 @@ fn scores(p: &Problem) -> Result<(), Error> {
     };
     if p.alibi && !BESIDE_ALIBI.contains(&scale_log2) {
         let (what, value) = p.softcap.map_or(("scale", scale), |softcap| ("softcap", softcap));
-        let reason = "slopes are divided by it, so that it must be between 1e-20 and 1e20";
+        let reason = "kernels divide slopes by it, so it must be between 1e-20 and 1e20";
         return Err(Error::unsupported(format_args!("{what} {value:e} with ALiBi slopes"), reason));
     }
     let mut wrong = derived.into_iter().flatten().filter(|(.., number)| !number.is_normal());

@@ -1,14 +1,14 @@
-//! The append family: rows of new tokens go to their places in a cache (`reshape_and_cache`).
+//! Append kernels: they write new tokens into a KV cache by slot mapping (`reshape_and_cache`).
 use crate::*;
 use core::marker::PhantomData;
 
-/// Puts rows of 16-bit elements into a cache of the same type, bit by bit.
+/// Copies rows of 16-bit elements into a KV cache of their dtype, bit by bit.
 pub struct AppendCopy;
 
-/// Divides rows of `E` by the cache's scales and rounds them to `C`.
+/// Divides rows of `E` by the KV cache's scales and rounds them to `C`.
 pub struct Append<E, C>(PhantomData<(E, C)>);
 
-/// Columns that a thread moves of one row of keys, and of one of values.
+/// Columns per thread, of one row of keys and of one row of values.
 pub const APPEND_COLUMNS: usize = 8;
 
 impl Line for AppendCopy {
@@ -43,23 +43,23 @@ impl<E: Element, C: Element> Kernel for Append<E, C> {
     }
 }
 
-/// What an append kernel is told.
+/// Parameters of an append kernel.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AppendParams {
     /// Keys of the new tokens: rows of one batch.
     pub k: Tensor,
-    /// Their values.
+    /// Values of the new tokens.
     pub v: Tensor,
-    /// Where they go. It has no table.
+    /// The KV cache, without its block table.
     pub cache: Cache,
-    /// The place of each token.
+    /// The slot of each token.
     pub slots: Slots,
-    /// What the cache's numbers of keys and of values are multiplied by to be the tokens'.
+    /// Scales of keys and of values.
     pub scales: [PerHead; 2],
-    /// Heads of all tokens, head by head of a token, dealt out to threads.
+    /// The distribution of all tokens' heads over threads, head by head.
     pub parts: RowParts,
-    /// Heads of a token.
+    /// Heads per token.
     pub heads: FastDiv,
     /// Zero.
     pub reserved: u32,
@@ -68,8 +68,8 @@ pub struct AppendParams {
 /// A compiled append kernel as a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AppendInfo {
-    /// How it is compiled.
+    /// Its launch contract.
     pub contract: Contract,
-    /// The types that it rounds from and to; `None` where it copies 16-bit elements as they are.
+    /// The dtypes that it rounds from and to; `None` if it copies 16-bit elements unchanged.
     pub rounds: Option<[DType; 2]>,
 }

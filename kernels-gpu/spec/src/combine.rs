@@ -1,13 +1,13 @@
-//! The second kernel of a split forward: it merges what the blocks of a tile have left.
+//! The combine kernel of split-KV: it merges the partial results of a work tile's splits.
 use crate::*;
 use core::marker::PhantomData;
 
-/// Merges the slices of a [`Split`] kernel of element type `E` and `D` head dim tiles. A thread owns 8
-/// columns of a row.
+/// Merges the splits of a [`Split`] kernel with dtype `E` and `D` head dim tiles. A thread owns 8 columns of
+/// a row.
 pub struct Combine<E, const D: usize>(PhantomData<E>);
 
 impl<E: Element, const D: usize> Combine<E, D> {
-    /// Chunks of 8 columns that make up a row: a thread's each.
+    /// Chunks of 8 columns per row, one per thread.
     pub const ROW_CHUNKS: u32 = D as u32 * 2;
 }
 
@@ -31,43 +31,43 @@ impl<E: Element, const D: usize> Kernel for Combine<E, D> {
     }
 }
 
-/// As many threads as there are chunks in all rows of all heads.
+/// The grid: one thread per chunk of all rows of all heads.
 fn grid(params: &CombineParams, row_chunks: u32, threads: u32) -> [u32; 3] {
     let rows = params.partials.heads * params.partials.rows;
     [(rows * row_chunks).div_ceil(threads), 1, 1]
 }
 
-/// What a [`Combine`] kernel is told.
+/// Parameters of a [`Combine`] kernel.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CombineParams {
-    /// What the slices have left.
+    /// The partial results of the splits.
     pub partials: Partials,
     /// Output.
     pub o: Tensor,
-    /// Log-sum-exp of each row.
+    /// LSE of each row.
     pub lse: Lse,
-    /// Query heads of a batch.
+    /// Query heads per batch.
     pub heads: FastDiv,
-    /// Queries of a head.
+    /// Queries per head.
     pub rows: FastDiv,
 }
 
 /// A compiled [`Combine`] as a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CombineInfo {
-    /// How it is compiled.
+    /// Its launch contract.
     pub contract: Contract,
-    /// Element type of O.
+    /// Dtype of O.
     pub dtype: DType,
-    /// Head dim of the [`Split`] kernels whose slices it merges.
+    /// Head dim of the [`Split`] kernels whose splits it merges.
     pub head_dim: u32,
-    /// Chunks that make up a row: what the grid follows from.
+    /// Chunks per row; they determine the grid.
     pub row_chunks: u32,
 }
 
 impl CombineInfo {
-    /// Blocks of the launch, as the configuration's type computes them.
+    /// The grid, as the configuration's type computes it.
     pub fn grid(&self, params: &CombineParams) -> [u32; 3] {
         grid(params, self.row_chunks, self.contract.threads)
     }

@@ -1,5 +1,5 @@
-//! The decode family: few queries a sequence on a long cache in pages, lengths on the device. Its
-//! configurations and [`params`].
+//! Decode kernels: few queries per sequence on a long paged KV cache, with lengths on the device.
+//! Configurations and [`params`].
 use crate::{
     AttnInfo, Contract, DType, DecodeParams, Element, Isa, Kernel, Keys, Line, MaskMarker, Path, Queries,
     Schedule, Target, TileScheduler,
@@ -8,16 +8,16 @@ use core::marker::PhantomData;
 
 pub mod params;
 
-/// How keys lie in pages, by value.
+/// The alignment of keys in pages, as a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PageKind {
-    /// 16 neighbouring keys, from a multiple of 16 on, are of one page.
+    /// 16 consecutive keys, from a multiple of 16 on, lie in one page.
     Tiles,
-    /// Every key may be of another page.
+    /// Every key may lie in another page.
     Rows,
 }
 impl PageKind {
-    /// Its name in entry symbols.
+    /// The name in entry symbols.
     pub const fn name(self) -> &'static str {
         match self {
             PageKind::Tiles => "tiles",
@@ -26,12 +26,12 @@ impl PageKind {
     }
 }
 
-/// How keys lie in pages, by type.
+/// The alignment of keys in pages, as a type.
 pub trait PageMarker: Copy {
-    /// The same as a value.
+    /// The type as a value.
     const KIND: PageKind;
 }
-/// Pages of a multiple of 16 keys, and caches without pages.
+/// Pages of a multiple of 16 keys, and dense KV caches.
 #[derive(Clone, Copy, Debug)]
 pub struct Tiles;
 /// Pages of any size.
@@ -44,15 +44,15 @@ impl PageMarker for Rows {
     const KIND: PageKind = PageKind::Rows;
 }
 
-/// Decode attention, each block for up to `8 * G` rows (queries times the heads that share a key head), head
-/// dim of `D` base tiles. Queries and output are of `Q`, the cache of `E`. Each of `WARPS` warps has a stream
-/// of `SLOTS` tiles of 16 keys of its own. `Mask` is [`crate::Causal`], which does without one too, or
+/// Decode attention. A block takes up to `8 * G` rows (queries x query heads per key head); the head dim has
+/// `D` base tiles. Queries and output have dtype `Q`, the KV cache has dtype `E`. Each of `WARPS` warps has
+/// its own stream of `SLOTS` tiles of 16 keys. `Mask` is [`crate::Causal`], which also runs full masks, or
 /// [`crate::Local`].
 pub struct Decode<Q, E, Mask, Page, const G: usize, const D: usize, const WARPS: usize, const SLOTS: usize>(
     PhantomData<(Q, E, Mask, Page)>,
 );
 
-/// Merges the splits of [`Decode`], where no counters tell a block that it is the last one.
+/// The combine kernel of [`Decode`], for launches without counters.
 pub struct DecodeCombine<E, const D: usize>(PhantomData<E>);
 
 impl<Q, E: Element, Mask, Page, const G: usize, const D: usize, const WARPS: usize, const SLOTS: usize> Kernel
@@ -70,7 +70,7 @@ impl<Q, E: Element, Mask, Page, const G: usize, const D: usize, const WARPS: usi
 impl<E: Element, const D: usize> Kernel for DecodeCombine<E, D> {
     type Params = DecodeParams;
     const THREADS: u32 = 256;
-    /// What finding an item takes.
+    /// Shared memory for finding a work item.
     const SMEM_BYTES: usize = params::TALLY * 4;
     const BLOCKS_PER_SM: u32 = 2;
     fn grid(params: &DecodeParams) -> [u32; 3] {
@@ -78,7 +78,7 @@ impl<E: Element, const D: usize> Kernel for DecodeCombine<E, D> {
     }
 }
 
-/// Bytes of shared memory for Q, of so many k-steps of 8 rows: none up to 24, which registers have room for.
+/// Bytes of shared memory for Q with this many k-steps of 8 rows: none up to 24, which fit registers.
 const fn q_bytes(steps: usize) -> usize {
     if steps > 24 { steps * 256 } else { 0 }
 }
@@ -117,11 +117,11 @@ impl<
 /// A compiled [`DecodeCombine`] as a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DecodeCombineInfo {
-    /// How it is compiled.
+    /// Its launch contract.
     pub contract: Contract,
-    /// Element type of O.
+    /// Dtype of O.
     pub dtype: DType,
-    /// Head dim of the kernels whose splits it merges.
+    /// Head dim of the decode kernels whose splits it merges.
     pub head_dim: u32,
 }
 

@@ -1,5 +1,5 @@
-//! The forward family: its configurations and [`params`]. A configuration is a type; its numbers count 16x16
-//! base tiles.
+//! Portable forward kernels: configurations and [`params`]. A configuration is a type; its numbers count
+//! 16x16 base tiles.
 use crate::{
     AttnInfo, Contract, Element, FwdParams, Isa, IsaMarker, Kernel, Keys, Line, MaskMarker, Queries,
     Schedule, Sm80, Target, TileOrder, TileScheduler,
@@ -8,17 +8,17 @@ use core::marker::PhantomData;
 
 pub mod params;
 
-/// A kernel on tensors of batches, which others are made of: what those are told.
+/// A kernel for dense tensors, from which wrappers make varlen, paged and split-KV kernels.
 pub trait Forward: Kernel<Params: Scheduled> + Line<Info = AttnInfo> {
     /// Its instructions.
     type Isa: IsaMarker;
 }
 
-/// Parameters that say which thread block does which work tiles.
+/// Parameters that contain the tile scheduler.
 pub trait Scheduled: Copy {
     /// The work tiles.
     fn order(&self) -> &TileOrder;
-    /// Blocks of the launch.
+    /// Number of blocks of the launch.
     fn blocks(&self) -> u32;
 }
 
@@ -47,8 +47,8 @@ pub struct Fwd<
     const STAGES: usize,
 >(PhantomData<(E, Mask)>);
 
-/// The same with the scores of the next block under way while this block's exponentials are taken. Two
-/// stages, and registers for two score tiles.
+/// Overlapped forward attention: the kernel computes the scores of the next key block during this block's
+/// exponentials. It has two stages, and registers for two score tiles.
 pub struct FwdOverlap<
     E,
     Mask,
@@ -59,7 +59,7 @@ pub struct FwdOverlap<
     const Q_STEPS: usize,
 >(PhantomData<(E, Mask)>);
 
-/// [`Fwd`] with one more warp that only copies: the others never wait for an address.
+/// [`Fwd`] with a producer warp: consumer warps never wait for an address.
 pub struct FwdSpecialised<
     E,
     Mask,
@@ -71,9 +71,9 @@ pub struct FwdSpecialised<
     const STAGES: usize,
 >(PhantomData<(E, Mask)>);
 
-/// Forward attention for head dims whose O is more than a warp's registers hold: two warps share each `W` of
-/// `M` query tiles, each with `HALF` of the `D` head dim tiles, and the first `Q_STEPS` k-steps of its half
-/// of Q in registers. A block's `N` tiles of keys and those of its values take turns.
+/// Forward attention for head dims whose O exceeds a warp's registers. Two warps share each `W` of `M` query
+/// tiles, each with `HALF` of the `D` head dim tiles, and with the first `HELD` k-steps of its half of Q in
+/// registers. A block's `N` tiles of keys and of values alternate.
 pub struct FwdWide<
     E,
     Mask,
@@ -85,7 +85,7 @@ pub struct FwdWide<
     const Q_STEPS: usize,
 >(PhantomData<(E, Mask)>);
 
-/// Kernel `K` with as many blocks as the card holds at once, each of which does tile after tile.
+/// Persistent kernel `K`: the grid fills the GPU once, and each block takes work tile after work tile.
 pub struct Persistent<K>(PhantomData<K>);
 
 /// Bytes of one base tile.
@@ -93,15 +93,15 @@ const fn tile_bytes<E: Element>() -> usize {
     256 * E::BYTES
 }
 
-/// GPUs from the oldest on that has so much shared memory for a block: up to 163 KiB the A100 has.
+/// The oldest GPU generation with this much shared memory per block, and later ones: up to 163 KiB the A100.
 const fn oldest_with(smem_bytes: usize) -> Target {
     Target::From(if smem_bytes <= 163 << 10 { 80 } else { 90 })
 }
 
-/// Bytes of the barriers that hand a stage from warp to warp: two of 8, *full* and *empty*.
+/// Bytes of a stage's mbarriers: two of 8 bytes, *full* and *empty*.
 const HANDOVER_BYTES: usize = 16;
 
-/// Bytes of the scores of one base tile, as warps leave them for each other.
+/// Bytes of one base tile's scores in the exchange between warps.
 const SCORES_BYTES: usize = 1024;
 
 macro_rules! forward {
@@ -162,7 +162,8 @@ forward!(
     bytes 2 * M * (N * SCORES_BYTES + (HALF - Q_STEPS) * tile_bytes::<E>())
 );
 
-/// Makes of kernel `K` another one, of the same threads and shared memory, with other parameters and blocks.
+/// Makes another kernel from kernel `K`, with its threads and shared memory, and with other parameters and
+/// grid.
 macro_rules! made_of {
     ($kernel:ident<$k:ident>: $params:ty, $grid:expr, { $($field:ident: $value:expr),* }) => {
         impl<$k: Forward> Kernel for $kernel<$k> {

@@ -1,15 +1,14 @@
-//! Forward attention for Hopper alone: warpgroups whose products are `wgmma`'s, a copy engine that fills
-//! their stages, and blocks that do tile after tile.
+//! Forward attention on Hopper: consumer warpgroups with `wgmma`, a TMA producer, persistent blocks.
 use crate::info::boxes;
 use crate::*;
 use core::marker::PhantomData;
 
-/// Forward attention by `W` warpgroups of 64 queries each, which take turns at issuing products, and one more
-/// that copies. A stage has `N` base tiles of keys, a head dim `D`; there are `STAGES` of K and as many of V.
-/// A tile's first scores are computed beside the last product of the tile before: so there are two places for
-/// Q, and one for O on its way out.
+/// Ping-pong forward attention: `W` consumer warpgroups of 64 queries each take turns at issuing products,
+/// and a producer warpgroup copies. A stage has `N` base tiles of keys, the head dim has `D`; there are
+/// `STAGES` stages of K and `STAGES` of V. Cross-tile overlap: a work tile's first scores are computed beside
+/// the last product of the previous tile. So there are two places for Q, and a TMA store buffer for O.
 ///
-/// `ORDERED` says how row sums are taken, which is a matter of the assembler's schedule alone.
+/// `ORDERED` selects the order of row sums, which affects ptxas' instruction schedule only.
 pub struct FwdHopper<
     E,
     Mask,
@@ -20,8 +19,8 @@ pub struct FwdHopper<
     const ORDERED: bool,
 >(PhantomData<(E, Mask)>);
 
-/// The same for head dims whose Q fills so much shared memory that O must leave through its place: a tile
-/// begins when the one before is stored.
+/// As [`FwdHopper`], for head dims whose Q fills so much shared memory that O is stored through Q's place: a
+/// work tile starts after the previous one is stored.
 pub struct FwdHopperWide<
     E,
     Mask,
@@ -32,22 +31,23 @@ pub struct FwdHopperWide<
     const ORDERED: bool,
 >(PhantomData<(E, Mask)>);
 
-/// What a Hopper kernel is told, of queries and output through maps of kind `Q`, of keys and values through
-/// those of kind `K`.
+/// Parameters of a Hopper kernel, with tensor maps of kind `Q` for queries and output, and of kind `K` for
+/// keys and values.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HopperParams<Q = TensorMap, K = Q> {
     /// Queries: boxes of [`AttnInfo::Q_BOX_ROWS`] rows and [`AttnInfo::panel`] columns.
     pub q: Q,
-    /// Keys: boxes of [`AttnInfo::tile_n`] rows, or as many as divide a page, and as many columns.
+    /// Keys: boxes of [`AttnInfo::tile_n`] rows, or of a number that divides a page, and [`AttnInfo::panel`]
+    /// columns.
     pub k: K,
-    /// Values: boxes as those of `k`.
+    /// Values, with the boxes of `k`.
     pub v: K,
-    /// Output, as many rows and heads as `q`, and the same boxes.
+    /// Output, with the rows, heads and boxes of `q`.
     pub o: Q,
-    /// Log-sum-exp of each row, natural logarithm.
+    /// LSE of each row, natural logarithm.
     pub lse: Lse,
-    /// Which block does which tiles.
+    /// The persistent tile scheduler.
     pub rounds: TileRounds,
     /// As [`FwdParams::window`].
     pub window: Window,
@@ -55,9 +55,9 @@ pub struct HopperParams<Q = TensorMap, K = Q> {
     pub scale_log2: f32,
     /// As [`FwdParams::softcap`].
     pub softcap: f32,
-    /// Queries of a head, 1 or more.
+    /// Queries per head, at least 1.
     pub q_len: u32,
-    /// Keys of a head, 1 or more.
+    /// Keys per head, at least 1.
     pub k_len: u32,
 }
 
@@ -82,7 +82,7 @@ const fn tile_bytes<E: Element>() -> usize {
     256 * E::BYTES
 }
 
-/// What rings of Q, K and V take beside their stages: their barriers, and what makes them whole 1024 bytes.
+/// Bytes of the pipelines of Q, K and V beside their stages: mbarriers and padding to 1024 bytes.
 const RING_BYTES: usize = 3 * 1024;
 
 macro_rules! hopper {
@@ -156,12 +156,13 @@ hopper! {
     FwdHopperWide: smem tiles wide_tiles;
 }
 
-/// Base tiles a column of shared memory has: two places for Q and one for O, the stages of K and V.
+/// Base tiles of shared memory per column of base tiles: two places for Q and one for O, and the stages of K
+/// and V.
 const fn narrow_tiles(w: usize, n: usize, stages: usize) -> usize {
     3 * 4 * w + 2 * stages * n
 }
 
-/// The same with one place for Q and O.
+/// As above, with one place for Q and O.
 const fn wide_tiles(w: usize, n: usize, stages: usize) -> usize {
     4 * w + 2 * stages * n
 }

@@ -1,4 +1,4 @@
-//! A line of the table as a value: what the host knows of a compiled kernel.
+//! A table line as a value: everything that the host knows of a compiled kernel.
 use crate::{
     Contract, DType, FwdParams, HopperPagedParams, HopperParams, Kernel, MaskKind, PageKind, PagedParams,
     Path, RaggedMap, Scheduled,
@@ -7,55 +7,56 @@ use crate::{
 /// A compiled attention kernel as a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttnInfo {
-    /// How it is compiled.
+    /// Its launch contract.
     pub contract: Contract,
-    /// Which instructions move and multiply tiles.
+    /// The instructions that copy and multiply tiles.
     pub isa: Isa,
-    /// What multiplies tiles.
+    /// The arithmetic units of products.
     pub path: Path,
-    /// Order of work in the main loop.
+    /// The schedule of the mainloop.
     pub schedule: Schedule,
-    /// Which thread block does which work tiles.
+    /// The tile scheduler.
     pub scheduler: TileScheduler,
-    /// How queries and output lie.
+    /// The layout of queries and output.
     pub queries: Queries,
-    /// How keys and values lie.
+    /// The layout of keys and values.
     pub keys: Keys,
-    /// Whether several thread blocks may share a tile's keys, whose results a combine kernel merges.
+    /// Whether the kernel supports split-KV with a combine kernel.
     pub splits: bool,
-    /// Element type of Q and O.
+    /// Dtype of Q and O.
     pub dtype: DType,
-    /// Element type of K and V.
+    /// Dtype of K and V.
     pub kv_dtype: DType,
-    /// Largest head dim, in elements. Smaller ones (multiples of 8) run with their missing columns zero.
+    /// Maximum head dim, in elements. Smaller head dims (multiples of 8) run with zeros in the missing
+    /// columns.
     pub head_dim: u32,
-    /// Which keys a query sees.
+    /// The mask kind.
     pub mask: MaskKind,
-    /// Rows of a block: queries, or where a key head's query heads share a tile (packed GQA, as in
-    /// [`Schedule::Transposed`]) queries times these heads.
+    /// Rows per block: queries, or with packed GQA ([`Schedule::Transposed`]) queries x query heads per key
+    /// head.
     pub tile_m: u32,
-    /// Keys of a stage.
+    /// Keys per stage.
     pub tile_n: u32,
     /// Key/value stages in shared memory.
     pub stages: u32,
 }
 
-/// Which instructions move and multiply tiles.
+/// The instructions that copy and multiply tiles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Isa {
     /// `cp.async` and `mma.sync`, from sm_80 on.
     Sm80,
-    /// TMA and `wgmma`, on sm_90a alone.
+    /// TMA and `wgmma`, on sm_90a only.
     Sm90a,
 }
 
-/// Instructions, by type.
+/// The instructions, as a type.
 pub trait IsaMarker {
-    /// The same as a value.
+    /// The type as a value.
     const KIND: Isa;
-    /// What a forward on varlen tensors is told.
+    /// Parameters of a varlen kernel.
     type Varlen: Scheduled;
-    /// What a kernel is told over a cache.
+    /// Parameters of a kernel on a KV cache.
     type Paged: Scheduled;
 }
 /// [`Isa::Sm80`].
@@ -73,19 +74,19 @@ impl IsaMarker for Sm90a {
     type Paged = HopperPagedParams;
 }
 
-/// Order of work in the main loop.
+/// The schedule of the mainloop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Schedule {
     /// S(n), softmax(n), O += P(n) V(n).
     Sequential,
-    /// S(n - 1) is under way while P(n) is exponentiated.
+    /// S(n - 1) runs during the exponentials of P(n).
     Overlapped,
-    /// As sequential, and a warp of its own copies.
+    /// Sequential, with a producer warp.
     Specialised,
-    /// Warpgroups take turns at issuing products, each S(n) together with O += P(n + 1) V(n + 1), and another
-    /// one copies.
+    /// Ping-pong: consumer warpgroups take turns at issuing products, each S(n) together with O += P(n + 1)
+    /// V(n + 1), and a producer warpgroup copies.
     PingPong,
-    /// Sequential on S^T = K Q^T and O^T = V^T P^T: each warp has a stream of keys of its own.
+    /// Sequential on S^T = K Q^T and O^T = V^T P^T; each warp has its own stream of keys.
     Transposed,
 }
 impl Schedule {
@@ -101,51 +102,51 @@ impl Schedule {
     }
 }
 
-/// Which thread block does which work tiles.
+/// The tile scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TileScheduler {
     /// One work tile per block.
     SingleTile,
-    /// As many blocks as the card holds at once, each of which does tile after tile.
+    /// Persistent: the grid fills the GPU once, and each block takes work tile after work tile.
     Persistent,
     /// Blocks that derive their splits of sequences from lengths on the device: [`crate::DecodeOrder`].
     Lengths,
 }
 
-/// How queries and output lie.
+/// The layout of queries and output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Queries {
     /// `[batch, queries, heads, head_dim]`.
     Batched,
     /// `[rows of all sequences, heads, head_dim]`, whose sequences begin at `cu_seqlens_q`.
     Varlen,
-    /// Either of both: parameters say which.
+    /// Either; the parameters decide.
     Any,
 }
 
-/// How keys and values lie.
+/// The layout of keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Keys {
     /// `[batch, keys, heads, head_dim]`.
     Batched,
     /// `[rows of all sequences, heads, head_dim]`, whose sequences begin at `cu_seqlens_k`.
     Varlen,
-    /// A [`crate::Cache`], with such pages.
+    /// A [`crate::Cache`] with pages of this kind.
     Cache(PageKind),
 }
 
 impl AttnInfo {
-    /// Whether it takes tensors as tensor maps.
+    /// Whether it reads tensors through tensor maps.
     pub const fn has_maps(&self) -> bool {
         matches!(self.isa, Isa::Sm90a)
     }
 
-    /// Whether its queries are varlen, whatever the parameters say.
+    /// Whether its queries are always varlen.
     pub const fn is_varlen(&self) -> bool {
         matches!(self.queries, Queries::Varlen)
     }
 
-    /// What kind of kernel it is, in tables and reports.
+    /// The family's name in tables and reports.
     pub const fn family(&self) -> &'static str {
         match (self.isa, self.queries, self.schedule) {
             (_, _, Schedule::Transposed) => "decode",
@@ -159,21 +160,21 @@ impl AttnInfo {
         }
     }
 
-    /// Warps of a block.
+    /// Warps per block.
     pub const fn warps(&self) -> u32 {
         self.contract.threads / 32
     }
 
-    /// Rows of the boxes in which a Hopper kernel's Q and O are copied: a warpgroup's.
+    /// Rows per box of a Hopper kernel's Q and O: one warpgroup's rows.
     pub const Q_BOX_ROWS: u32 = 64;
 
-    /// Columns of all boxes of a Hopper kernel: 64, swizzled by 128 bytes, or where the head dim is an odd
-    /// number of 32, 32, swizzled by 64.
+    /// Columns per box of a Hopper kernel: 64 with the 128-byte swizzle; 32 with the 64-byte swizzle if the
+    /// head dim is an odd number of 32.
     pub const fn panel(&self) -> u32 {
         panel(self.head_dim)
     }
 
-    /// Columns and rows of a Hopper kernel's boxes: those of Q and O, those of K and V.
+    /// Columns and rows of a Hopper kernel's boxes: of Q and O, then of K and V.
     pub const fn boxes(&self) -> [[u32; 2]; 2] {
         boxes(self.head_dim, self.tile_n)
     }
@@ -184,21 +185,21 @@ pub(crate) const fn boxes(head_dim: u32, tile_n: u32) -> [[u32; 2]; 2] {
     [[panel(head_dim), AttnInfo::Q_BOX_ROWS], [panel(head_dim), tile_n]]
 }
 
-/// Columns of boxes, for a head dim.
+/// Columns per box, for a head dim.
 const fn panel(head_dim: u32) -> u32 {
     if head_dim.is_multiple_of(64) { 64 } else { 32 }
 }
 
-/// What may stand in a line of the table.
+/// A kernel that a table line can name.
 pub trait Line: Kernel {
-    /// What the host knows of such a kernel.
+    /// The info struct of this kind of kernel.
     type Info;
-    /// The same of this one, without a symbol.
+    /// The info of this kernel, without a symbol.
     const INFO: Self::Info;
 }
 
-/// A kernel that stands in a line of the table.
+/// A kernel with a table line.
 pub trait Entry: Line {
-    /// How it is compiled.
+    /// Its launch contract.
     const CONTRACT: Contract;
 }

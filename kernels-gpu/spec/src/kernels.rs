@@ -1,8 +1,8 @@
-//! The lists of the table, one behind the other.
+//! All lists of the table together.
 use crate::*;
 
-/// Every compiled forward kernel on tensors of batches from sm_80 on: [`PLANNED`], then the lineage's where
-/// this build has them.
+/// Every compiled portable kernel for dense tensors: [`PLANNED`], then the lineage's kernels if this build
+/// has them.
 pub const ENTRIES: &[AttnInfo] = &{
     let mut all = [PLANNED[0]; PLANNED.len() + LINEAGE.len()];
     let mut at = 0;
@@ -16,7 +16,7 @@ pub const ENTRIES: &[AttnInfo] = &{
 macro_rules! kernels {
     ($($list:ident),*) => {
         const COUNT: usize = 0 $(+ $list.len())*;
-        /// Everything that is compiled, list after list.
+        /// Every compiled kernel, list after list.
         pub const KERNELS: &[Contract; COUNT] = &{
             let (mut all, mut count) = ([Contract::new("", 1); COUNT], 0);
             $(
@@ -60,12 +60,13 @@ pub fn head_dims(list: &'static [AttnInfo]) -> impl Iterator<Item = u32> {
     (0..list.len()).filter(move |at| first(*at)).map(|at| list[at].head_dim)
 }
 
-/// Whether a kernel is of the lineage alone, which libraries do not carry.
+/// Whether only the lineage uses a kernel; libraries do not contain it.
 pub fn is_lineage(symbol: &str) -> bool {
     LINEAGE.iter().any(|entry| entry.contract.symbol == symbol)
 }
 
-/// What is left out together, and compressed together: the lineage's, or the first word of a symbol.
+/// The group of kernels that a build omits together and compresses together: the lineage, or the first word
+/// of a symbol.
 pub fn family(symbol: &str) -> &str {
     let word = || symbol.split_once('_').map_or(symbol, |(family, _)| family);
     if is_lineage(symbol) { "lineage" } else { word() }

@@ -1,11 +1,11 @@
-//! What FerroFlash's kernels are, to both sides of a launch. Host and device compile this crate; nothing else
-//! is shared by them.
+//! FerroFlash's kernel configurations, for both sides of a launch. Host and device compile this crate, and
+//! share nothing else.
 //!
 //! - [`Kernel`]: threads, shared memory, parameters and grid of a kernel, from one type.
-//! - [`FwdParams`]: what a forward kernel is told, with [`Tensor`], [`Window`] and [`TileOrder`].
+//! - [`FwdParams`]: parameters of a forward kernel, with [`Tensor`], [`Window`] and [`TileOrder`].
 //! - [`Fwd`], [`FwdOverlap`], [`FwdHopper`], ..: configurations. A configuration *is* a type. [`Split`],
-//!   [`Varlen`], [`Paged`] make other kernels of one.
-//! - [`Decode`], [`DecodeParams`]: few queries on a long cache in pages, with [`DecodeOrder`].
+//!   [`Varlen`] and [`Paged`] make other kernels from one.
+//! - [`Decode`], [`DecodeParams`]: few queries on a long paged KV cache, with [`DecodeOrder`].
 //! - [`for_each_kernel!`] and [`KERNELS`]: the one table, list by list. An attention kernel's line is an
 //!   [`AttnInfo`], whatever its family.
 //!

@@ -1,5 +1,5 @@
-//! The lineage: every configuration that the predecessor wanted, which the planner never chooses.
-//! `host/src/lineage.rs` has their names.
+//! The lineage: every configuration of the predecessor. The planner never selects them. `host/src/lineage.rs`
+//! has their names.
 use crate::table::list;
 use crate::*;
 
@@ -30,14 +30,14 @@ macro_rules! for_each_lineage { ($emit:ident) => { $crate::lines! { $emit
     d64 [Full, Causal] 64x32_persistent: Persistent<Fwd<E, Mask, 4, 1, 1, 2, 4, 4, 2>>;
 } } }
 
-/// The same in a build without them.
+/// [`for_each_kernel!`] for the lineage, in a build without it.
 #[cfg(not(feature = "lineage"))]
 #[doc(hidden)]
 #[macro_export]
 macro_rules! for_each_lineage {
     ($emit:ident) => {
         $crate::lines! { $emit
-            /// The lineage's kernels, which this build has not.
+            /// The lineage's kernels, empty in this build.
             LINEAGE: AttnInfo,
         }
     };

@@ -1,17 +1,17 @@
-//! Which keys a query sees, by value and by type.
+//! Mask kinds, as values and as types.
 
-/// Which keys a query sees, by value.
+/// The mask kind, as a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MaskKind {
-    /// All of them.
+    /// All keys.
     Full,
-    /// Those at or before it.
+    /// Keys up to the query's position.
     Causal,
-    /// A window on either side, each side also unbounded, softcap, and ALiBi slopes.
+    /// The general kind: windows, softcap, ALiBi slopes.
     Local,
 }
 impl MaskKind {
-    /// Its name in entry symbols.
+    /// The name in entry symbols.
     pub const fn name(self) -> &'static str {
         match self {
             MaskKind::Full => "full",
@@ -21,9 +21,9 @@ impl MaskKind {
     }
 }
 
-/// Which keys a query sees, by type.
+/// The mask kind, as a type.
 pub trait MaskMarker: Copy {
-    /// The same as a value.
+    /// The type as a value.
     const KIND: MaskKind;
 }
 /// Every query sees every key.
@@ -32,7 +32,7 @@ pub struct Full;
 /// Query `i` sees keys `0..=i + shift`.
 #[derive(Clone, Copy, Debug)]
 pub struct Causal;
-/// The general entry: [`crate::Window`] on both sides, softcap, and ALiBi slopes.
+/// The general kind: [`crate::Window`], softcap, and ALiBi slopes.
 #[derive(Clone, Copy, Debug)]
 pub struct Local;
 impl MaskMarker for Full {

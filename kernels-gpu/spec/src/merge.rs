@@ -5,7 +5,7 @@ use core::marker::PhantomData;
 /// Merges partial states of element type `E` and stores `O`. A thread has eight columns of a head's row.
 pub struct Merge<E, O>(PhantomData<(E, O)>);
 
-/// Columns that a thread merges.
+/// Columns per thread.
 pub const MERGE_COLUMNS: usize = 8;
 
 impl<E: Element, O: Element> Line for Merge<E, O> {
@@ -24,43 +24,43 @@ impl<E: Element, O: Element> Kernel for Merge<E, O> {
     }
 }
 
-/// One partial state, or where a result goes.
+/// A partial state, or an output.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MergeState {
     /// O, normalised.
     pub o: Tensor,
-    /// Log-sum-exp of each row; that of a result may be unwanted.
+    /// LSE of each row; an output may lack it.
     pub lse: RowValues,
 }
 
-/// What a merge kernel is told.
+/// Parameters of a merge kernel.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MergeParams {
     /// The first state.
     pub first: MergeState,
-    /// The second, where there is one.
+    /// The second state, if any.
     pub second: MergeState,
-    /// Bytes from the second state's O to the third's, and from that to the next (two's complement).
+    /// Bytes from each state's O to the next one's, from the second state on (two's complement).
     pub o_bytes: u64,
-    /// The same of their log-sum-exps.
+    /// Bytes from each state's LSE to the next one's, from the second state on.
     pub lse_bytes: u64,
-    /// Where the result goes; that may be where a state is.
+    /// The output; it may alias a state.
     pub result: MergeState,
-    /// A logit of each head that no key has: natural, minus infinity where there is none.
+    /// Attention sinks: one natural logit per head; minus infinity means none.
     pub sinks: PerHead,
-    /// Heads of all rows of all batches, row by row, dealt out to threads.
+    /// The distribution of all rows' heads over threads, row by row.
     pub parts: RowParts,
-    /// Heads of a row.
+    /// Heads per row.
     pub heads: FastDiv,
-    /// Rows of a batch.
+    /// Rows per batch.
     pub rows: FastDiv,
-    /// States, 1 or more.
+    /// Number of states, at least 1.
     pub count: u32,
-    /// The states' log-sum-exps times this are base 2.
+    /// Factor from the states' LSE to base 2.
     pub to_two: f32,
-    /// A log-sum-exp, base 2, times this is the result's.
+    /// Factor from base 2 to the output's LSE.
     pub from_two: f32,
     /// Zero.
     pub reserved: u32,
@@ -69,10 +69,10 @@ pub struct MergeParams {
 /// A compiled [`Merge`] as a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MergeInfo {
-    /// How it is compiled.
+    /// Its launch contract.
     pub contract: Contract,
-    /// Element type of the states.
+    /// Dtype of the states.
     pub states: DType,
-    /// Element type of the result.
+    /// Dtype of the output.
     pub output: DType,
 }

@@ -1,32 +1,32 @@
-//! Which thread block does which tile: the host's grid and the device's reading of it, side by side.
+//! Tile schedulers: the host's grid and the device's decoding of it, side by side.
 use crate::FastDiv;
 
-/// The order in which tiles are taken. Within a group of heads the last query block of every head comes
-/// first: causal blocks are longest first, so that the last wave is short, and the group's keys and values
-/// stay in the L2 cache.
+/// The order of work tiles. Within a group of heads, the last query block of every head comes first. Causal
+/// blocks then run longest first, so the last wave is short, and the group's keys and values stay in the L2
+/// cache.
 ///
 /// Measured on an H200, causal, D = 128, S = 8192: 371 to 394..426 TFLOP/s against head by head
 /// (docs/performance-log.md).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TileOrder {
-    /// Query blocks of a head.
+    /// Query blocks per head.
     pub m_blocks: u32,
-    /// Tiles of the launch, below 2^31.
+    /// Number of work tiles of the launch, below 2^31.
     pub tiles: u32,
-    /// Query heads of a batch.
+    /// Query heads per batch.
     pub heads: FastDiv,
-    /// Query heads that share a key/value head.
+    /// Query heads per key head.
     pub heads_per_kv: FastDiv,
-    /// Heads (over all batches) that run together.
+    /// Number of heads (over all batches) that run together.
     pub group: FastDiv,
-    /// Tiles of a group: `m_blocks * group`.
+    /// Work tiles per group: `m_blocks * group`.
     pub group_tiles: FastDiv,
-    /// Blocks that the card holds at once: the grid of a persistent kernel.
+    /// Resident blocks of the GPU: the grid of a persistent kernel.
     pub resident: u32,
 }
 
-/// One tile of the problem.
+/// A work tile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkTile {
     /// Query block of the head.
@@ -40,8 +40,8 @@ pub struct WorkTile {
 }
 
 impl TileOrder {
-    /// `m_blocks` query blocks for each of `batch * heads_q` heads, `group` heads at a time. `None` where a
-    /// number is zero, the heads do not divide (`heads_q` by `heads_k`, all heads by `group`), or there
+    /// `m_blocks` query blocks for each of `batch * heads_q` heads, `group` heads at a time. `None` if a
+    /// number is zero, if the heads do not divide (`heads_q` by `heads_k`, all heads by `group`), or if there
     /// are 2^31 tiles or more.
     pub fn new(m_blocks: u32, batch: u32, heads_q: u32, heads_k: u32, group: u32) -> Option<Self> {
         let all_heads = batch.checked_mul(heads_q)?;
@@ -61,12 +61,12 @@ impl TileOrder {
         })
     }
 
-    /// The same for a card that holds `blocks` blocks of the kernel at once; 0 counts as 1.
+    /// The order for a GPU with `blocks` resident blocks of the kernel; 0 counts as 1.
     pub fn resident(self, blocks: u32) -> Self {
         TileOrder { resident: blocks.max(1), ..self }
     }
 
-    /// The tile that is `index`-th in order.
+    /// The work tile at index `index` of the order.
     #[inline(always)]
     pub const fn tile(&self, index: u32) -> WorkTile {
         let (group, within) = self.group_tiles.div_rem(index);
@@ -74,7 +74,7 @@ impl TileOrder {
         self.of_head(group * self.group.get() + member, from_last)
     }
 
-    /// The query block that is so many before the last, of a head that is counted through all batches.
+    /// The query block `from_last` before the last one, of a head that is counted over all batches.
     #[inline(always)]
     const fn of_head(&self, of_all_heads: u32, from_last: u32) -> WorkTile {
         let (batch, head) = self.heads.div_rem(of_all_heads);
@@ -83,44 +83,44 @@ impl TileOrder {
     }
 }
 
-/// Which tiles a persistent block does, one after the other: single ones, as many apart as there are blocks,
-/// or two at a time, one from the end of a head and one from its start, so that under a causal mask every
-/// block has the same work.
+/// The persistent tile scheduler. A block takes single work tiles, at the distance of the grid size; or
+/// pairs, one tile from the end of a head and one from its start, so that with a causal mask every block has
+/// equal work.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TileRounds {
-    /// The tiles, and the order of single ones.
+    /// The order of single work tiles.
     pub order: TileOrder,
-    /// Half of a head's query blocks.
+    /// Half of the query blocks per head.
     half: FastDiv,
-    /// 1 where tiles are taken two at a time.
+    /// 1 if blocks take work tiles in pairs.
     paired: u32,
 }
 
 impl TileRounds {
-    /// Single tiles, in their order.
+    /// Single work tiles, in order.
     pub const fn single(order: TileOrder) -> Self {
         TileRounds { order, half: FastDiv::ONE, paired: 0 }
     }
 
-    /// Two at a time. `None` where a head has an odd number of query blocks.
+    /// Pairs of work tiles. `None` if a head has an odd number of query blocks.
     pub fn paired(order: TileOrder) -> Option<Self> {
         let half = FastDiv::new(order.m_blocks / 2).filter(|_| order.m_blocks.is_multiple_of(2))?;
         Some(TileRounds { order, half, paired: 1 })
     }
 
-    /// Blocks of the launch: as many as the card holds at once, and none without a tile.
+    /// Blocks of the launch: the resident blocks of the GPU, but none without a work tile.
     pub fn blocks(&self) -> u32 {
         (self.order.tiles >> self.paired).min(self.order.resident)
     }
 
-    /// The tiles of block `block` of `blocks`.
+    /// The work tiles of block `block` of `blocks`.
     #[inline(always)]
     pub const fn of(self, block: u32, blocks: u32) -> OwnTiles {
         OwnTiles { rounds: self, block, blocks, round: 0 }
     }
 
-    /// The tile that is `round`-th among those of block `block`, if it has as many.
+    /// The work tile of block `block` in round `round`, if any.
     #[inline(always)]
     fn tile(&self, block: u32, blocks: u32, round: u32) -> Option<WorkTile> {
         let order = &self.order;
@@ -135,7 +135,7 @@ impl TileRounds {
     }
 }
 
-/// The tiles of one block of a persistent kernel.
+/// The work tiles of one persistent block.
 pub struct OwnTiles {
     rounds: TileRounds,
     block: u32,

@@ -1,9 +1,9 @@
-//! Kernels over a cache in pages: many queries per sequence, varlen or as many for each.
+//! Kernels for prefill on a KV cache: many queries per sequence, varlen or with equal counts.
 use crate::forward::made_of;
 use crate::*;
 use core::marker::PhantomData;
 
-/// Kernel `K` over a [`Cache`]: chunks of prompts, whole ones, and batches of both.
+/// Kernel `K` on a [`Cache`]: chunked prefill, whole prompts, and batches of both.
 pub struct Paged<K>(PhantomData<K>);
 
 made_of!(
@@ -11,45 +11,46 @@ made_of!(
     { queries: Queries::Any, keys: Keys::Cache(PageKind::Rows) }
 );
 
-/// What a [`Paged`] kernel is told.
+/// Parameters of a [`Paged`] kernel.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PagedParams {
-    /// The forward. Its `k` and `v` say nothing; a sequence's last query is at its last key, and
-    /// `window.shift` further on: so far that it sees all, where the mask has no bound.
+    /// The forward parameters. `k` and `v` are unused. A sequence's last query has the position of its last
+    /// key plus `window.shift`; for a mask without bound, the shift is so large that every query sees all
+    /// keys.
     pub forward: FwdParams,
     /// Keys and values.
     pub cache: Cache,
-    /// As [`VarlenParams::cu_seqlens_q`], with one batch in `forward`; none where each batch is a sequence.
+    /// As [`VarlenParams::cu_seqlens_q`], with one batch in `forward`; none if each batch is a sequence.
     pub cu_seqlens_q: Integers,
-    /// Keys of each sequence.
+    /// Keys per sequence.
     pub lengths: Integers,
-    /// Which query block is whose, where sequences are packed.
+    /// The sequences' query blocks, for varlen queries.
     pub sequences: Sequences,
-    /// No sequence has more keys.
+    /// Maximum of keys per sequence.
     pub max_keys: u32,
 }
 
-/// What a [`Paged`] Hopper kernel is told.
+/// Parameters of a [`Paged`] Hopper kernel.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HopperPagedParams {
-    /// The forward, of one batch whose queries are those of all sequences. `sequences` deals out the query
-    /// blocks of its heads; no sequence has more keys than `k_len`. A sequence's last query is at its last
-    /// key, and `window.shift` further on, as in [`PagedParams::forward`]; of batches that lie one behind the
-    /// other, the log-sum-exp's next is as far as it would be beyond the rows of the one before.
+    /// The forward parameters, with one batch of all sequences' queries. `sequences` assigns the query blocks
+    /// of its heads to sequences. No sequence has more than `k_len` keys. The last query's position is as in
+    /// [`PagedParams::forward`]. For contiguous batches, the next batch's LSE follows the rows of the
+    /// previous one.
     pub forward: HopperParams<RaggedMap, PagedMap>,
-    /// What pages are whose, and how large they are.
+    /// The block table and the page size.
     pub cache: Cache,
-    /// As [`VarlenParams::cu_seqlens_q`]; none where each sequence has `queries`.
+    /// As [`VarlenParams::cu_seqlens_q`]; none if each sequence has `queries` queries.
     pub cu_seqlens_q: Integers,
-    /// Keys of each sequence.
+    /// Keys per sequence.
     pub lengths: Integers,
-    /// Which query block is whose.
+    /// The sequences' query blocks.
     pub sequences: Sequences,
-    /// Queries of each sequence, where these are not told.
+    /// Queries per sequence, if `cu_seqlens_q` is empty.
     pub queries: FastDiv,
-    /// Of K and V.
+    /// Boxes of K and V.
     pub boxes: PageBoxes,
 }
 

@@ -1,19 +1,20 @@
-//! Tensor maps of caches in pages, as kernels see them: plain data, no padding, the same bytes on both sides.
+//! Tensor maps of paged KV caches, as kernels see them: plain data without padding, with equal bytes on both
+//! sides.
 use crate::TensorMap;
 
-/// The map of keys, or of values, in the pages of a [`Cache`](crate::Cache), whose rows are those of a
-/// [`RaggedMap`](crate::RaggedMap): what a page has of a sequence is a sequence of rows that ends somewhere
-/// among those of all.
-/// Pages begin so many rows one after the other; for heads before rows that is more than a page has.
+/// The tensor map of keys, or of values, in the pages of a [`Cache`](crate::Cache). It has the dimensions of
+/// a [`RaggedMap`](crate::RaggedMap): the rows of one sequence in one page form a sequence that ends somewhere
+/// in the rows of all pages. Consecutive pages begin `pitch` rows apart ([`PageBoxes`]). If heads lie before
+/// rows, this is more than a page has.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PagedMap {
-    /// What the driver encodes.
+    /// The encoded tensor map.
     pub map: TensorMap,
 }
 
-/// In what boxes every [`PagedMap`] of a launch is taken, and how far apart pages are. Only who encodes the
-/// maps can say: on a device there is no way to make one, and a kernel's parameters have one.
+/// The boxes of every [`PagedMap`] of a launch, and the distance between pages. Only the host, which encodes
+/// the tensor maps, can construct it. A kernel receives it in its parameters.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageBoxes {
@@ -22,18 +23,18 @@ pub struct PageBoxes {
 }
 
 impl PageBoxes {
-    /// Boxes of `rows` rows, of a map that was encoded with them: they divide a stage's, and a page's, or
-    /// there is no second page. Pages begin `pitch` rows one after the other.
+    /// Boxes of `rows` rows, for a tensor map that was encoded with them. `rows` must divide a stage's rows.
+    /// It must also divide a page's rows, unless there is one page only. Pages begin `pitch` rows apart.
     ///
     /// # Panics
-    /// Where boxes have no row.
+    /// If `rows` is 0.
     #[cfg(not(target_arch = "nvptx64"))]
     pub const fn new(rows: u32, pitch: u32) -> Self {
         assert!(rows > 0, "a box has a row");
         PageBoxes { rows, pitch }
     }
 
-    /// Rows of a box.
+    /// Rows per box.
     #[inline(always)]
     pub const fn rows(&self) -> u32 {
         self.rows

@@ -1,20 +1,20 @@
-//! Kernels whose thread blocks share a tile's keys (split-KV).
+//! Split-KV kernels: several thread blocks share a work tile's keys.
 use crate::forward::made_of;
 use crate::*;
 use core::marker::PhantomData;
 
-/// Kernel `K` with several splits of the keys of each tile of queries (FlashDecoding, Dao et al. 2023): for
-/// few queries and many keys. A block does one split; where `K` is persistent, split after split.
+/// Kernel `K` with several splits of each work tile's keys (FlashDecoding, Dao et al. 2023), for few queries
+/// and many keys. A block takes one split; a persistent block takes split after split.
 pub struct Split<K>(PhantomData<K>);
 
-/// What a [`Split`] kernel is told.
+/// Parameters of a [`Split`] kernel.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SplitParams<F = FwdParams> {
-    /// The forward. Its `o` and `lse` are [`Combine`]'s to write; of a persistent one's rounds only the order
-    /// counts.
+    /// The forward parameters. [`Combine`] writes `o` and `lse`. A persistent kernel uses only the order of
+    /// its scheduler.
     pub forward: F,
-    /// Where each split of the keys leaves its O, normalised, and its log-sum-exp.
+    /// Output of each split: normalised O, and LSE.
     pub partials: Partials,
 }
 
@@ -27,7 +27,7 @@ impl<F> AsRef<F> for SplitParams<F> {
 
 made_of!(Split<K>: SplitParams<K::Params>, splits::<K>, { splits: true });
 
-/// Blocks of a launch: as many as there are splits, or as the card holds at once.
+/// Blocks of the launch: one per split, or the resident blocks of the GPU.
 fn splits<K: Forward>(p: &SplitParams<K::Params>) -> u32 {
     let (order, slices) = (p.forward.order(), p.partials.slices.get());
     let blocks = order.tiles * slices;

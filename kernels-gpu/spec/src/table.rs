@@ -1,18 +1,18 @@
-//! The one table: every kernel that is compiled. `lineage.rs` has those that the planner never chooses.
+//! The one table: every compiled kernel. `lineage.rs` has the kernels that the planner never selects.
 use crate::*;
 
 /// Expands `$emit!` with the lines of each list: `LIST: Info, symbol [E = Type, ..]: Configuration; ..`. A
-/// configuration speaks of the names in brackets.
+/// configuration uses the names in brackets.
 ///
-/// A line of attention is `head dim [masks] tile: Configuration`, and stands for both element types and each
-/// of its masks. Symbols are `{family}_{dtype}_d{head dim}_{mask}_{rows of a block}x{keys of a stage}`, and
-/// what tells them apart; those of decoding end in their rows, how keys lie in pages, and what tells them
-/// apart, and have the cache's type where that is another one.
+/// An attention line is `head dim [masks] tile: Configuration`. It expands to both dtypes and to each of its
+/// masks. Symbols are `{family}_{dtype}_d{head dim}_{mask}_{rows per block}x{keys per stage}`, plus a suffix
+/// that distinguishes them. Symbols of decode kernels end in rows, page kind and suffix, and contain the KV
+/// cache's dtype if it differs.
 #[macro_export]
 #[rustfmt::skip]
 macro_rules! for_each_kernel { ($emit:ident) => {
     $crate::lines! { $emit
-    /// Forward kernels on tensors of batches, that the planner chooses among.
+    /// Portable kernels for dense tensors, among which the planner selects.
     PLANNED: AttnInfo, fwd [F16 Bf16]
     // Head dim 32.
     d32 [Full, Causal] 128x64: FwdOverlap<E, Mask, 8, 2, 4, 2, 2>;
@@ -63,7 +63,7 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d128: Combine<E, 8>;
     }
     $crate::lines! { $emit
-    /// Every compiled append kernel. The first that runs is to be preferred.
+    /// Every compiled append kernel. The planner selects the first one that runs.
     APPENDS: AppendInfo,
     append_copy: AppendCopy;
     append_f16_e4m3_native: Append<F16, Native<E4m3>>;
@@ -72,7 +72,7 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     append_bf16_e4m3: Append<Bf16, E4m3>;
     }
     $crate::lines! { $emit
-    /// Every compiled [`Decode`], in the order in which the planner looks for one.
+    /// Every compiled [`Decode`], in the planner's order.
     DECODES: AttnInfo, decode [F16 Bf16]
     // Head dim 64.
     d64 [Causal] 8_tiles: Decode<E, E, Mask, Tiles, 1, 4, 8, 3>;
@@ -132,10 +132,10 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     merge_f32_bf16: Merge<F32, Bf16>;
     }
     $crate::lines! { $emit
-    /// Every compiled [`Varlen`] kernel from sm_80 on. Two tilings at the head dims that most models have,
-    /// one elsewhere: long sequences want tiles of many queries, short ones would leave them half empty. At
-    /// head dim 128 as many keys as fit an A100 twice: 64 are 1 to 3 % faster where they fit as well, and
-    /// cost all registers.
+    /// Every compiled portable [`Varlen`] kernel. Common head dims have two tilings, others one: long
+    /// sequences want tiles of many queries, and short ones would leave them half empty. At head dim 128, the
+    /// stage has the most keys with which two blocks fit an A100: 64 are 1 to 3 % faster if they fit too, and
+    /// take all registers.
     PACKED: AttnInfo, fwd [F16 Bf16]
     d32 [Full, Causal] 128x64_packed: Varlen<FwdOverlap<E, Mask, 8, 2, 4, 2, 2>>;
     d32 [Local] 128x64_packed: Varlen<Fwd<E, Mask, 8, 2, 1, 4, 2, 2, 2>>;
@@ -157,9 +157,9 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d512 [Local] 32x32_packed: Varlen<FwdWide<E, Mask, 2, 1, 2, 32, 16, 4>>;
     }
     $crate::lines! { $emit
-    /// Every compiled [`Paged`] kernel from sm_80 on, in the order in which the planner looks for one. One
-    /// tiling for each mask and head dim, and head dims between run on the next larger one: kernels are bytes
-    /// in every program. Causal ones do without a bound, too.
+    /// Every compiled portable [`Paged`] kernel, in the planner's order. Each mask and head dim has one
+    /// tiling, and a head dim in between runs on the next larger one: kernels are bytes in every program.
+    /// Causal kernels also run full masks.
     PAGED: AttnInfo, paged [F16 Bf16]
     d64 [Causal, Local] 128x64: Paged<Fwd<E, Mask, 8, 2, 1, 4, 4, 4, 2>>;
     d128 [Causal] 128x48: Paged<Fwd<E, Mask, 8, 2, 1, 3, 8, 0, 2>>;
@@ -169,9 +169,9 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d512 [Local] 32x32: Paged<FwdWide<E, Mask, 2, 1, 2, 32, 16, 4>>;
     }
     $crate::lines! { $emit
-    /// Every compiled Hopper kernel on tensors of batches. [`MaskKind::Local`] ones know softcap, and no
-    /// ALiBi slopes. Those of one head dim and mask stand in the order in which long sequences prefer them.
-    /// What ends in `_split` shares a tile's keys.
+    /// Every compiled Hopper kernel for dense tensors. [`MaskKind::Local`] kernels support softcap, but no
+    /// ALiBi slopes. Kernels of one head dim and mask are sorted by preference for long sequences. A kernel
+    /// with the suffix `_split` is a split-KV kernel.
     HOPPERS: AttnInfo, hopper [F16 Bf16]
     d64 [Full] 192x96: FwdHopper<E, Mask, 3, 6, 4, 3, false>;
     d64 [Causal] 192x96: FwdHopper<E, Mask, 3, 6, 4, 3, true>;
@@ -187,9 +187,9 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d128 [Full, Causal] 128x128_split: Split<FwdHopperWide<E, Mask, 2, 8, 8, 3, true>>;
     }
     $crate::lines! { $emit
-    /// Every compiled [`Varlen`] Hopper kernel: one tiling for each head dim and mask, with as many keys as
-    /// leave registers for what a sequence is. (Causal and local ones of head dim 96 spill whatever they
-    /// have, where tiles end.) [`MaskKind::Local`] ones know softcap, no ALiBi slopes.
+    /// Every compiled [`Varlen`] Hopper kernel: one tiling per head dim and mask, with the most keys that
+    /// leave registers for the sequence's values. (Causal and general kernels of head dim 96 always spill at
+    /// the end of work tiles.) [`MaskKind::Local`] kernels support softcap, but no ALiBi slopes.
     HOPPERS_PACKED: AttnInfo, hopper_packed [F16 Bf16]
     d64 [Full, Causal, Local] 128x128: Varlen<FwdHopper<E, Mask, 2, 8, 4, 3, true>>;
     d96 [Full] 128x128: Varlen<FwdHopper<E, Mask, 2, 8, 6, 2, true>>;
@@ -200,9 +200,9 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d256 [Full, Causal, Local] 128x64: Varlen<FwdHopperWide<E, Mask, 2, 4, 16, 2, true>>;
     }
     $crate::lines! { $emit
-    /// Every compiled [`Paged`] Hopper kernel. As few as serve: causal ones do without a bound, too, and head
-    /// dims between run on the next larger one. (Those of head dim 256 spill where tiles end.) They know no
-    /// ALiBi slopes, and causal ones no softcap.
+    /// Every compiled [`Paged`] Hopper kernel, as few as possible: causal kernels also run full masks, and a
+    /// head dim in between runs on the next larger one. (Kernels of head dim 256 spill at the end of work
+    /// tiles.) They support no ALiBi slopes; causal kernels support no softcap.
     HOPPERS_PAGED: AttnInfo, hopper_paged [F16 Bf16]
     d64 [Causal, Local] 128x128: Paged<FwdHopper<E, Mask, 2, 8, 4, 3, true>>;
     d128 [Causal] 128x128: Paged<FwdHopper<E, Mask, 2, 8, 8, 2, false>>;
@@ -210,7 +210,7 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     }
 } }
 
-/// Expands lines for each element type and mask that they stand for.
+/// Expands lines to their dtypes and masks.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! lines {

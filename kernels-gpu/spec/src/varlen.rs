@@ -1,5 +1,5 @@
-//! Kernels on varlen tensors: the rows of all sequences one behind the other, where each begins on the
-//! device. And which query block is whose: the host's grid and the device's reading of it, side by side.
+//! Varlen kernels: one tensor holds the rows of all sequences, with offsets on the device. And the mapping
+//! from query blocks to sequences: the host's grid and the device's decoding of it, side by side.
 use crate::forward::made_of;
 use crate::*;
 use core::marker::PhantomData;
@@ -7,22 +7,22 @@ use core::marker::PhantomData;
 /// Kernel `K` on varlen tensors.
 pub struct Varlen<K>(PhantomData<K>);
 
-/// What a [`Varlen`] kernel is told.
+/// Parameters of a [`Varlen`] kernel.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct VarlenParams<F = FwdParams> {
-    /// The forward, of one batch whose rows are those of all sequences. `sequences` deals out the query
-    /// blocks of its heads; `window.shift` says nothing.
+    /// The forward parameters, with one batch of all sequences' rows. `sequences` assigns the query blocks of
+    /// its heads to sequences; `window.shift` is unused.
     pub forward: F,
-    /// Sequence `b` has the rows of Q from number `b` of these to number `b + 1`.
+    /// Offsets of the sequences in Q: sequence `b` has the rows from offset `b` to offset `b + 1`.
     pub cu_seqlens_q: Integers,
-    /// The same of K and V.
+    /// Offsets of the sequences in K and V.
     pub cu_seqlens_k: Integers,
-    /// Keys of a sequence that exist, where these may be fewer than its rows; none where all do.
+    /// Valid keys per sequence; none if all rows are valid.
     pub seqused_k: Integers,
-    /// Which query block is whose.
+    /// The sequences' query blocks.
     pub sequences: Sequences,
-    /// 1 where a sequence's last query stands at its last key, 0 where its first stands at its first.
+    /// 1 for bottom-right alignment, 0 for top-left.
     pub bottom_right: u32,
 }
 
@@ -39,25 +39,25 @@ made_of!(
     { queries: Queries::Varlen, keys: Keys::Varlen }
 );
 
-/// Which sequence a query block of a packed head belongs to. The blocks of sequence `b`, which starts at row
-/// `s`, begin with number `s / tile_m + b`; or with `b * each`, where every sequence may have as many as the
-/// longest and that takes fewer. Neither needs a sum over the sequences before, both rise with `b`, and some
-/// numbers are nobody's.
+/// The mapping from query blocks of a varlen head to sequences. The blocks of sequence `b`, which starts at
+/// row `s`, start at index `s / tile_m + b`; or at `b * each`, if the longest sequence's number of blocks for
+/// every sequence gives fewer. Neither needs a sum over earlier sequences, both increase with `b`, and some
+/// indices belong to no sequence.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sequences {
-    /// How many.
+    /// Number of sequences.
     pub count: u32,
-    /// A power of 32: how far apart the sequences are that a search looks at first. 0 where nothing is
-    /// searched, for every sequence has `each`.
+    /// Distance of the sequences that a search probes first, a power of 32. 0 without a search, if every
+    /// sequence has `each` blocks.
     pub step: u32,
     /// Query blocks of the longest sequence.
     pub each: FastDiv,
 }
 
 impl Sequences {
-    /// `count` sequences of at most `longest` queries, of `rows` all together, in tiles of `tile_m`; and how
-    /// many query blocks a head has. `None` where a number is 0, or there are 2^30 sequences or 2^31 blocks.
+    /// `count` sequences of at most `longest` queries, with `rows` rows in all, in tiles of `tile_m`; and the
+    /// number of query blocks per head. `None` if a number is 0, or there are 2^30 sequences or 2^31 blocks.
     pub fn new(count: u32, longest: u32, rows: u32, tile_m: u32) -> Option<(Self, u32)> {
         let each = longest.div_ceil(tile_m);
         let [even, uneven] =
@@ -68,14 +68,14 @@ impl Sequences {
         (count < 1 << 30).then_some((Sequences { count, step, each: FastDiv::new(each)? }, m_blocks))
     }
 
-    /// Number of the first query block of `sequence`, which starts at row `start`.
+    /// Index of the first query block of `sequence`, which starts at row `start`.
     #[inline(always)]
     pub const fn begin(&self, sequence: u32, start: u32, tile_m: u32) -> u32 {
         if self.step == 0 { sequence * self.each.get() } else { start / tile_m + sequence }
     }
 
-    /// The sequence that query block `m_block` belongs to, if it is anybody's. `begun(first, step)` counts
-    /// those of the 32 sequences `first`, `first + step`, .. that exist and begin at `m_block` or before.
+    /// The sequence of query block `m_block`, if any. `begun(first, step)` counts how many of the 32
+    /// sequences `first`, `first + step`, .. exist and begin at or before `m_block`.
     #[inline(always)]
     pub fn find(&self, m_block: u32, mut begun: impl FnMut(u32, u32) -> u32) -> Option<u32> {
         if self.step == 0 {
@@ -89,8 +89,8 @@ impl Sequences {
         Some(first)
     }
 
-    /// The same by halves, for who looks at one sequence at a time: `begun` says whether one begins at
-    /// `m_block` or before. Where it is nobody's, any sequence.
+    /// As [`Sequences::find`], by bisection: `begun` returns whether a sequence begins at or before
+    /// `m_block`. For an index that belongs to no sequence, the result is any sequence.
     #[inline(always)]
     pub fn find_by_halves(&self, m_block: u32, begun: impl Fn(u32) -> bool) -> u32 {
         if self.step == 0 {
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
     use std::{vec, vec::Vec};
 
-    /// Deals out a head's query blocks as the device does, and looks whose they are.
+    /// Distributes a head's query blocks like the device, and checks their sequences.
     fn check(lengths: &[u32], longest: u32, rows: u32, tile_m: u32) {
         let starts: Vec<u32> =
             lengths.iter().scan(0, |sum, n| Some(core::mem::replace(sum, *sum + n))).collect();

@@ -42,15 +42,15 @@ pub fn sample() -> Vec<Contract> {
 /// A family, and a word of one of its kernels, or none.
 type Trait<'s> = (Vec<&'s str>, Option<&'s str>);
 
-/// What a symbol says: its family, and of it each word but its tile; of the lineage what follows the mask,
-/// too, which is a configuration's (but for CUDA cores, whose kernels are ten times as long).
+/// What a symbol says: its family, and of it each word but its tile; of the lineage what follows a full
+/// mask, too: a configuration's (but for CUDA cores, whose kernels are ten times as long).
 fn traits(symbol: &str) -> impl Iterator<Item = Trait<'_>> {
     let lineage = spec::is_lineage(symbol).then_some("lineage");
     let family: Vec<_> = symbol.split('_').filter(|word| FAMILIES.contains(word)).chain(lineage).collect();
     let is_tile = |word: &str| word.split_once('x').is_some_and(|(m, n)| is_number(m) && is_number(n));
     let is_own = move |word: &&str| !FAMILIES.contains(word) && !is_tile(word);
     let configuration = lineage.and_then(|_| symbol.splitn(5, '_').nth(4));
-    let configuration = configuration.filter(|name| !name.ends_with("scalar"));
+    let configuration = configuration.filter(|name| !name.ends_with("scalar") && symbol.contains("_full_"));
     let own = symbol.split('_').filter(is_own).chain(configuration).map(Some);
     own.chain([None]).map(move |word| (family.clone(), word))
 }

@@ -7,7 +7,7 @@ use reference::{OnDevice, Ready, Work};
 use serde::Serialize;
 use std::time::Instant;
 
-/// What the caches hold when a launch begins.
+/// State of the L2 cache when a launch begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Timing {

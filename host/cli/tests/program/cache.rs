@@ -292,7 +292,7 @@ fn caches_that_are_not_right() {
                 t.push(floats("sinks", &[4], &[0.0; 4]));
                 t.push(floats("alibi_slopes", &[4], &[0.0; 4]));
             },
-            "not supported: sinks of many queries, or beside slopes",
+            "not supported: attention sinks for this request",
         ),
         (
             |t| {

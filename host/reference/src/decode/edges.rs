@@ -105,8 +105,8 @@ pub fn paged_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
     // Whole tiles, first and second ones of their blocks, with all of the diagonal in one stage, or in two.
     let whole = DecodeCase { mask: Mask::Causal, pages: Pages::Nhd(32), ..case(&[m + n / 2, m, m], [2, 1]) };
     let whole = entry.has_maps().then(|| whole.packed([m; 3]));
-    // Persistent blocks: on a card with few multiprocessors each has tile after tile, so that it stores a tile
-    // from the buffer of the tile before, and loads Q where the tile before had its own.
+    // Persistent blocks: on a card with few multiprocessors each has tile after tile, so that it stores a
+    // tile from the buffer of the tile before, and loads Q where the tile before had its own.
     let many =
         DecodeCase { mask: Mask::Causal, pages: Pages::Hnd(8), queries: 20, ..case(&[n + 20], [13, 1]) };
     let many = entry.has_maps().then_some(many);

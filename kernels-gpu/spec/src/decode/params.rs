@@ -1,13 +1,12 @@
-//! Parameters of decode kernels: plain data, no padding, the same bytes on both sides.
+//! Parameters of decode kernels: plain data without padding, with equal bytes on both sides.
 use crate::{Cache, Counters, FastDiv, Integers, Lse, Partials, PerHead, Tensor, Window};
 
-/// The keys and values of all sequences as the rows of one tensor each, which sequences begin at
-/// `cu_seqlens_k`, as a cache: a row is where a page may begin, and a sequence has one page of `max_keys`
-/// rows, 1 or more. `tensor` has the first key of all, and `values` is the address of its value; both tensors
-/// have the same strides. [`DecodeOrder::starts`] must hold the same integers: sequences then end before the
-/// tensor does.
+/// Varlen keys and values as a KV cache. Every row may begin a page, and a sequence has one page of
+/// `max_keys` rows, at least 1. `tensor` starts at the first key, and `values` is the address of its value;
+/// both tensors have equal strides. [`DecodeOrder::starts`] must hold the integers of `cu_seqlens_k`, so that
+/// sequences end before the tensor does.
 ///
-/// `None` where a stride is no multiple of 16 bytes below 2^36, or `max_keys` is 0.
+/// `None` if a stride is not a multiple of 16 bytes below 2^36, or `max_keys` is 0.
 pub fn varlen_cache(tensor: &Tensor, values: u64, cu_seqlens_k: &Integers, max_keys: u32) -> Option<Cache> {
     let chunks = |bytes: u64| if bytes.is_multiple_of(16) { u32::try_from(bytes / 16).ok() } else { None };
     let row_chunks = chunks(u64::from(tensor.row_bytes))?;
@@ -26,88 +25,84 @@ pub fn varlen_cache(tensor: &Tensor, values: u64, cu_seqlens_k: &Integers, max_k
     })
 }
 
-/// Most sequences of a launch: 32 for each word that the schedule has room for.
+/// Maximum of sequences per launch: 32 per word of the schedule's shared memory.
 pub const MAX_SEQUENCES: u32 = 32 * 128;
-/// Words that a block's warps leave each other while they look for their item.
+/// Words that a block's warps exchange while they find their work item.
 pub const TALLY: usize = 32 + MAX_SEQUENCES as usize / 32;
-/// Fewest keys of a split, unless a chunk or a number of splits is asked for.
+/// Minimum of keys per split, unless the request sets a chunk or a number of splits.
 pub const LEAST_KEYS: u32 = 128;
 
-/// How sequences are cut into items, each a split of one sequence's keys for one block of one key head's
-/// rows, and which block does which. Every block works that out from the lengths on the device; the host
+/// The distribution of sequences over work items. A work item is one split of a sequence's keys, for one
+/// block of one key head's rows. Every block derives its work items from the lengths on the device; the host
 /// knows bounds only.
 ///
-/// A sequence of `n` keys that some query sees is cut into
-/// - `splits` parts, where that is not 0;
-/// - one for each `chunk` keys, where that is above 1: then what a sequence's results are depends on nothing
-///   but the sequence;
-/// - its part of `share`, `share * n / keys of all sequences`, rounded down so that no wave begins that is
-///   all but empty; one where that is below `threshold`.
+/// A sequence with `n` visible keys has
+/// - `splits` splits, if that is not 0;
+/// - one split per `chunk` keys, if that is above 1: a sequence's results then depend on the sequence only;
+/// - otherwise its part of `share`, `share * n / keys of all sequences`, rounded down so that no wave starts
+///   almost empty; one split if that is below `threshold`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DecodeOrder {
-    /// Keys of each sequence. Where `base` is 0 the host knows them: each of `count` sequences has
-    /// `max_keys`.
+    /// Keys per sequence. If `base` is 0, each of `count` sequences has `max_keys` keys.
     pub lengths: Integers,
-    /// Where the keys of all sequences are the rows of one tensor ([`varlen_cache`]): sequence `b` has the
-    /// rows from number `b` of these to number `b + 1`, and no more keys than `lengths` says. Empty for other
-    /// caches.
+    /// Offsets of varlen keys ([`varlen_cache`]): sequence `b` has the rows from offset `b` to offset
+    /// `b + 1`, and at most the keys of `lengths`. Empty for other KV caches.
     pub starts: Integers,
-    /// No sequence has more.
+    /// Maximum of keys per sequence.
     pub max_keys: u32,
-    /// Splits of every sequence; 0 where `chunk` or `share` decides.
+    /// Splits per sequence; 0 if `chunk` or `share` decides.
     pub splits: u32,
-    /// Keys of a split; 1 where `share` decides.
+    /// Keys per split; 1 if `share` decides.
     pub chunk: FastDiv,
     /// Key heads.
     pub kv_heads: FastDiv,
-    /// Blocks of a key head's rows (queries times the heads that share it).
+    /// Blocks per key head's rows (queries x query heads per key head).
     pub row_blocks: FastDiv,
-    /// Rows of such a block; the last has what is left.
+    /// Rows per block; the last block has the remainder.
     pub rows: u32,
-    /// Splits that sequences are cut into together: about as many as the device holds at once (resident
-    /// blocks / key heads and their blocks of rows), more or fewer as the planner says.
+    /// Splits of all sequences together: about the number that the device holds at once (resident blocks /
+    /// key heads and their blocks of rows), adjusted by the planner.
     pub share: f32,
-    /// Shares below which a sequence is not split.
+    /// Number of shares below which a sequence is not split.
     pub threshold: f32,
-    /// Blocks of the launch. Block `j` does items `j`, `j + blocks`, ..
+    /// Blocks of the launch. Block `j` takes work items `j`, `j + blocks`, ..
     pub blocks: u32,
-    /// Half of the items that blocks of a wave share evenly: neighbours, which share the port of a pair of
-    /// SMs, take items that far apart. Twice of it is at most `blocks`.
+    /// Distance between the work items of neighbouring blocks, because two SMs share a port: half of the work
+    /// items of an even wave. Twice of it is at most `blocks`.
     pub spread: u32,
 }
 
-/// What a decode kernel, and the kernel that merges its splits, is told. What is needed before the first copy
-/// comes first.
+/// Parameters of a decode kernel and of its combine kernel. Fields that the kernel needs before the first
+/// copy come first.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DecodeParams {
-    /// Which block does which split.
+    /// The distribution of splits over blocks.
     pub order: DecodeOrder,
     /// Keys and values.
     pub cache: Cache,
-    /// Queries `[sequence][head][query][column]`: as many for each sequence.
+    /// Queries `[sequence][head][query][column]`, with equal query counts.
     pub q: Tensor,
-    /// Query heads of a key head.
+    /// Query heads per key head.
     pub group: FastDiv,
-    /// Query `i` of `n`, on `k` keys, is at `i + k - n + shift`.
+    /// Query `i` of `n`, on `k` keys, has position `i + k - n + shift`.
     pub window: Window,
     /// `scale * log2(e)`, above 0; with softcap `softcap * log2(e)`.
     pub scale_log2: f32,
     /// `scale / softcap`, or 0: as [`crate::FwdParams::softcap`].
     pub softcap: f32,
-    /// What the numbers of keys, and of values, stand for, times this.
+    /// Scales of keys, and of values.
     pub scales: [PerHead; 2],
-    /// Where splits leave their O, normalised, and its log-sum-exp (base 2): slices are the slots of all
-    /// sequences that are split, heads are key heads, rows a key head's. The slices of a row lie one behind
-    /// the other.
+    /// Partial results of splits: normalised O, and LSE (base 2). Splits are numbered over all split
+    /// sequences, heads are key heads, rows are a key head's. The splits of a row are contiguous.
     pub partials: Partials,
-    /// One for each block of rows of each key head of each sequence; none where a second kernel merges.
+    /// One counter per block of rows, key head and sequence; none if a combine kernel runs.
     pub counters: Counters,
-    /// Output, of the queries' shape.
+    /// Output, with the queries' shape.
     pub o: Tensor,
-    /// Log-sum-exp of each row, natural logarithm.
+    /// LSE of each row, natural logarithm.
     pub lse: Lse,
-    /// One logit a query head, not scaled, whose weight belongs to no key; base 0 where there are none.
+    /// Attention sinks: one unscaled logit per query head; base 0 without sinks.
     pub sinks: Lse,
 }

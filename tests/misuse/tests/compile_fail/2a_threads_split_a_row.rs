@@ -1,4 +1,4 @@
-//! Threads that copy together cover whole rows of 16-byte chunks.
+//! A thread group that does not cover whole rows of 16-byte chunks.
 use contract::F16;
 use misuse::Contract;
 use tile::Block;

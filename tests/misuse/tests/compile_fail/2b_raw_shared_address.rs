@@ -1,4 +1,4 @@
-//! A tile is handed out by `Smem::split`: nobody makes one from an address, aligned or not.
+//! A shared tile made from an address. Only `Smem::split` creates tiles, all of them aligned.
 use contract::F16;
 use tile::shared::SharedTile;
 

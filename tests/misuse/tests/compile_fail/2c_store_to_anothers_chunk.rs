@@ -1,4 +1,4 @@
-//! A thread writes its own chunk of a row: it cannot name another one.
+//! A thread writes another thread's chunk of a row. It can name only its own.
 use contract::F16;
 use tile::global::{GlobalRows, OwnChunk};
 

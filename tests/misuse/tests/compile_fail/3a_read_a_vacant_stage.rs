@@ -1,4 +1,4 @@
-//! A stage that is being refilled cannot be read.
+//! A read of a stage while a copy refills it.
 use contract::F16;
 use misuse::{K, Running};
 use tile::Block;

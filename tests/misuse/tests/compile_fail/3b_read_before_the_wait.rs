@@ -1,4 +1,4 @@
-//! A pipeline shows no stage: only `advance`, which waits, hands one out.
+//! A read of a pipeline's stage before a wait. Only `advance` returns a stage, and it waits first.
 use contract::F16;
 use misuse::Running;
 use tile::Warp;

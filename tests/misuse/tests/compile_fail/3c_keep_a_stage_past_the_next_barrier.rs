@@ -1,4 +1,4 @@
-//! A stage is refilled after the next `advance`: by then nobody may hold it.
+//! A stage kept beyond the next `advance`, which lets a copy refill it.
 use contract::F16;
 use misuse::{K, Running};
 use tile::Block;

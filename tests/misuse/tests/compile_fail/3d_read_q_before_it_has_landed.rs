@@ -1,4 +1,4 @@
-//! What is in flight cannot be read: `land` waits for it.
+//! A read of Q while its copy is in flight. `land` waits for the copy.
 use contract::F16;
 use misuse::K;
 use tile::{Block, Warp};

@@ -1,4 +1,4 @@
-//! Giving up a tile to store through its place consumes it: its contents are gone.
+//! A read of Q after `store_through`, which consumes the tile and overwrites its memory.
 use contract::F16;
 use tile::global::GlobalRows;
 use tile::group::WarpRows;

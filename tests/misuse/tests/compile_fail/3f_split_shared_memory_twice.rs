@@ -1,4 +1,4 @@
-//! All of a block's shared memory is split once: two splits would overlap.
+//! Shared memory split twice: the places would overlap.
 use misuse::{K, Q, Stages};
 use tile::Smem;
 

@@ -1,4 +1,4 @@
-//! Reclaiming the stages for something else ends the pipeline.
+//! A pipeline used after `reclaim` gave its stages to something else.
 use misuse::{K, Running};
 use tile::Block;
 

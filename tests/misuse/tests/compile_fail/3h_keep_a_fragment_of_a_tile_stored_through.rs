@@ -1,4 +1,4 @@
-//! A left operand that lives in a tile borrows it: after `store_through` it would read O as Q.
+//! An A operand kept beyond `store_through`: it would read O instead of Q.
 use contract::F16;
 use tile::global::GlobalRows;
 use tile::group::WarpRows;

@@ -1,4 +1,4 @@
-//! ... and it does not outlive its stage.
+//! An A operand that outlives the stage from which it reads.
 use misuse::{K, Running};
 use tile::Block;
 use tile::group::WarpRows;

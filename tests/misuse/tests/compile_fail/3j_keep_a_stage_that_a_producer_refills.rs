@@ -1,5 +1,5 @@
-//! A consumer's view of a stage ends with its closure, behind which the stage is handed back: nothing can
-//! be forgotten, and nothing kept.
+//! A consumer keeps a stage beyond its closure. The end of the closure releases the stage, so that no
+//! kernel can forget the release or keep the view.
 use contract::F16;
 use misuse::Stage;
 use tile::pipeline::Consumer;

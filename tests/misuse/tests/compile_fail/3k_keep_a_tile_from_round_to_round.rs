@@ -1,4 +1,4 @@
-//! A round is a function: it has no place to keep a tile of the round before.
+//! A tile kept from one round of a persistent kernel to the next.
 use core::cell::Cell;
 use misuse::{K, Q, Stages};
 use tile::{Block, Smem};

@@ -1,4 +1,4 @@
-//! What lands before the stages is on its way before them: groups of copies are counted.
+//! Stages filled before the copies that must land first. Waits count groups of copies in their order.
 use misuse::{K, Q, Stages};
 use tile::Smem;
 

@@ -1,4 +1,4 @@
-//! Memory is split into places that are yet to be filled, not into tiles to read.
+//! Shared memory split into a readable tile. `split` returns unfilled places only.
 use contract::F16;
 use misuse::Contract;
 use tile::Smem;

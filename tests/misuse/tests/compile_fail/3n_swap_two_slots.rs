@@ -1,4 +1,4 @@
-//! A slot stays where it is: what is copied for K cannot land in the place of V.
+//! Two slots swapped: a copy for K would land in the place of V.
 use misuse::{K, Running};
 use tile::Block;
 

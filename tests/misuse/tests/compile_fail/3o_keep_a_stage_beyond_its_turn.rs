@@ -1,4 +1,4 @@
-//! A stream refills a stage as soon as its turn is over: nothing of it outlives the closure.
+//! A stage kept beyond its closure. The stream refills the stage when the closure ends.
 use contract::F16;
 use misuse::{Stage, StageSlot};
 use tile::Warp;

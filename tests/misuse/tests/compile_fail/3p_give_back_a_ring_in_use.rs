@@ -1,4 +1,4 @@
-//! What warps leave for each other may take the place of their rings once each has given back its own.
+//! Warps exchange registers through the memory of a ring that one of them still uses.
 use contract::F16;
 use misuse::{K, Stage};
 use tile::{Block, Warp};

@@ -1,5 +1,5 @@
-//! The place of `a`'s ring as scratch memory, in return for `b`'s ring, while `a` goes on: a stream gives
-//! back its own place, and nothing else names a place to be given back.
+//! A warp's ring as scratch memory, in return for another warp's ring. A stream's `reclaim` returns the
+//! stream's own place, and no other function returns one.
 use contract::F16;
 use misuse::{K, Stage};
 use tile::{Block, Warp};

@@ -1,4 +1,4 @@
-//! Words that warps leave for each other, left again while another warp still reads them.
+//! Words left twice in one loan: a warp could miss the first ones.
 use misuse::K;
 use tile::{Block, Smem};
 

@@ -1,4 +1,4 @@
-//! Words that warps have left, read when their memory is something else's again.
+//! Words kept beyond the loan that makes them readable.
 use misuse::K;
 use tile::{Block, Smem};
 

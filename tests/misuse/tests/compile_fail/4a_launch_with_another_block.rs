@@ -1,4 +1,4 @@
-//! The launch contract is one type: block and shared memory of another kernel do not fit.
+//! A launch with the block and shared memory of another kernel's contract.
 use contract::Kernel;
 use misuse::{Contract, K};
 use tile::{Block, Smem};

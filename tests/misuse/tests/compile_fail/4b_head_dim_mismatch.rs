@@ -1,4 +1,4 @@
-//! Rows of another head dim do not fit a tile.
+//! Rows of one head dim copied into a tile of another.
 use contract::F16;
 use misuse::K;
 use tile::Block;

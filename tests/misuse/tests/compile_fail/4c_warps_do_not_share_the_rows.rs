@@ -1,4 +1,4 @@
-//! The predecessor's 80x64 on 4 warps: 5 row tiles, which warps of 2 cannot share.
+//! The predecessor's 80x64 on 4 warps: 5 row tiles, which warps of 2 row tiles cannot share.
 use spec::{F16, Full, Fwd, Kernel};
 
 fn main() {

@@ -1,4 +1,4 @@
-//! Four warps of 3 row tiles would be 12: the tile has 8.
+//! Four warps of 3 row tiles make 12, but the tile has 8.
 use misuse::K;
 use tile::Block;
 use tile::group::{SplitGroup, WarpRows};

@@ -1,4 +1,4 @@
-//! No more k-steps of a left operand can be held in registers than it has.
+//! An A operand that holds more k-steps in registers than it has.
 use contract::F16;
 use tile::group::WarpRows;
 use tile::mma::Resident;

@@ -1,4 +1,4 @@
-//! A walk belongs to the threads that it was dealt out to: another group would copy other rows.
+//! A walk used by another thread group than its own: the group would copy other rows.
 use contract::F16;
 use misuse::{K, Stage};
 use tile::{Block, Warp};

@@ -1,4 +1,4 @@
-//! A warp's own ring is filled by that warp: the block's threads would each fill a share of their own.
+//! The block fills a warp's own stages: each of its threads would copy another part.
 use contract::F16;
 use misuse::{K, Stage};
 use tile::{Block, Warp};

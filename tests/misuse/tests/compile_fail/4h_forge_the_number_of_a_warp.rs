@@ -1,4 +1,4 @@
-//! A warp's number says which rows are its own: nobody changes it.
+//! A changed warp index. The index selects the rows that a warp owns.
 use tile::Warp;
 
 fn first(mut warp: Warp) -> Warp {

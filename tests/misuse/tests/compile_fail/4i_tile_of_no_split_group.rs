@@ -1,4 +1,4 @@
-//! A stage has a tile for each team: a team says which, a number does not.
+//! A stage's tile selected by a number. Only a split group selects its tile.
 use contract::F16;
 use tile::Warp;
 use tile::mma::{AFrag, Acc};

@@ -1,4 +1,4 @@
-//! A ring has a stage.
+//! A ring without a stage.
 use contract::F16;
 use misuse::{Contract, Stage};
 use tile::{Block, Smem};

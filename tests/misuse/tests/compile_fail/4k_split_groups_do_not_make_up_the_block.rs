@@ -1,4 +1,4 @@
-//! Four warps are no three teams: two warps would leave their registers in one place.
+//! Four warps as three split groups: two warps would exchange registers in one place.
 use misuse::K;
 use tile::Block;
 use tile::group::{SplitGroup, WarpRows};

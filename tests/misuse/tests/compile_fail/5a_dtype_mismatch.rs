@@ -1,4 +1,4 @@
-//! Operands of a product have one element type.
+//! A product of operands with different element types.
 use contract::{Bf16, F16};
 use tile::Warp;
 use tile::mma::{AFrag, Acc};

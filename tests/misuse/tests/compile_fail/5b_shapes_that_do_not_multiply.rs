@@ -1,4 +1,4 @@
-//! Columns of the left operand are rows of the right one.
+//! A product whose left operand has other columns than the right operand has rows.
 use contract::F16;
 use tile::Warp;
 use tile::mma::{AFrag, Acc};

@@ -1,4 +1,4 @@
-//! The layout has exactly the bytes that the contract declares to the host.
+//! A shared memory layout with other bytes than the launch contract declares.
 use misuse::{K, Q, Stages};
 use tile::Smem;
 

@@ -1,4 +1,4 @@
-//! A tile begins on 1024 bytes, which the barriers behind a relay's stages are no multiple of.
+//! A tile behind mbarriers, whose size is not a multiple of the tile's alignment, 1024 bytes.
 use contract::F16;
 use misuse::{Contract, Stage};
 use tile::{Block, Smem, Warp};

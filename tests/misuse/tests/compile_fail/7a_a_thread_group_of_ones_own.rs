@@ -1,4 +1,4 @@
-//! Who copies together is the block or a warp: others would copy where they please.
+//! A new thread group without `unsafe`: its threads could copy other rows.
 use tile::group::ThreadGroup;
 
 struct Me;

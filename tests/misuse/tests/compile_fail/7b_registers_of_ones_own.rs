@@ -1,4 +1,4 @@
-//! What is handed from warp to warp are fragments: others would say how large they are themselves.
+//! A new kind of register fragment for exchange between warps, with a size of its choice.
 use tile::exchange::Registers;
 
 struct Lie;

@@ -1,4 +1,4 @@
-//! What says where bytes of shared memory are, promises something: `unsafe`.
+//! A new kind of place in shared memory without `unsafe`. Its size and alignment are promises.
 #![forbid(unsafe_code)]
 use tile::shared::Place;
 

@@ -1,4 +1,4 @@
-//! A kernel is unsafe: its launch alone can promise threads, shared memory and parameters.
+//! A kernel that is a safe function. Only its launch can promise threads, shared memory and parameters.
 use cuda_std::kernel;
 
 #[kernel]

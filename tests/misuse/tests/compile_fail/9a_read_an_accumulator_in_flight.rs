@@ -1,4 +1,4 @@
-//! O while O += P V is in flight: its registers change under whoever reads them.
+//! A read of O while O += P V is in flight: its registers still change.
 use contract::F16;
 use misuse::{TmaStages, Group, GuardedQ};
 use tile::mma::{AFrag, Acc};

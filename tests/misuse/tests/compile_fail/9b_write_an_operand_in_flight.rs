@@ -1,4 +1,4 @@
-//! P while the product still reads its registers.
+//! A write to P while the product still reads its registers.
 use contract::F16;
 use misuse::{TmaStages, Group, GuardedQ};
 use tile::mma::{AFrag, Acc};

@@ -1,4 +1,4 @@
-//! The stage of V that a product reads: whoever has it could leave it, and it would be filled again.
+//! A consumer takes the stage of V that a product reads: it could release the stage to the producer.
 use contract::F16;
 use misuse::{TmaStages, Group, GuardedQ};
 use tile::mma::{AFrag, Acc};

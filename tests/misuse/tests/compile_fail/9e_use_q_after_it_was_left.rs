@@ -1,4 +1,4 @@
-//! Q's place is left when it is dropped: from then on the copy engine may fill it.
+//! A product with Q after Q's place was released to TMA.
 use misuse::{TmaStages, Group, GuardedQ};
 use tile::mma::Acc;
 use tile::wgmma::Abt;

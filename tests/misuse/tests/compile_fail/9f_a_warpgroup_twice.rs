@@ -1,4 +1,4 @@
-//! A warpgroup cannot be copied: two that issue would each wait for the other's products, too.
+//! A copied warpgroup: each copy would wait for the other's products.
 use misuse::Group;
 
 fn twice(group: Group) -> [Group; 2] {

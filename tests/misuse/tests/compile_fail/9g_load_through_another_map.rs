@@ -1,4 +1,4 @@
-//! Keys through the map of queries: its boxes are of other tiles, and the barrier would wait for other bytes.
+//! Keys loaded through Q's tensor map: its boxes differ, and the mbarrier would expect other bytes.
 use contract::F16;
 use tile::pipeline::Producer;
 use tile::shared::SharedTile;

@@ -1,4 +1,4 @@
-//! O through the map of keys.
+//! O stored through the tensor map of K.
 use contract::F16;
 use misuse::Group;
 use tile::epilogue::StoreBuffer;

@@ -1,4 +1,4 @@
-//! O leaves through Q's place: Q is gone.
+//! Q used after O is stored through Q's place.
 use contract::F16;
 use misuse::{TmaStages, Group, GuardedQ};
 use tile::mma::Acc;

@@ -1,4 +1,4 @@
-//! `wgmma` of 144 columns is none of those that are written out.
+//! A `wgmma` of 144 columns, which no instruction wrapper provides.
 use contract::F16;
 use misuse::Group;
 use tile::mma::{AFrag, Acc};

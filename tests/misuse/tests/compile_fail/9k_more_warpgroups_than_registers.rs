@@ -1,4 +1,4 @@
-//! Four warpgroups that compute would have fewer registers than a thread needs.
+//! Four consumer warpgroups: each thread would have fewer registers than it needs.
 use contract::F16;
 use misuse::Contract;
 use tile::Block;

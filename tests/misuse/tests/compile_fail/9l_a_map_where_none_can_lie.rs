@@ -1,5 +1,5 @@
-//! A tensor map in a parameter that the launch contract does not align: the copy engine would read another
-//! one.
+//! A tensor map in a parameter that the launch contract does not align: TMA would read another tensor
+//! map.
 use contract::{F16, Kernel, TensorMap};
 use tile::Block;
 use tile::tma::TmaTensor;

@@ -1,4 +1,4 @@
-//! A sequence's rows through a map that does not end where the sequence ends: neighbours' rows would be read.
+//! A sequence's rows loaded through a tensor map that does not end with the sequence.
 use contract::{F16, TensorMap};
 use tile::pipeline::Producer;
 use tile::shared::SharedTile;

@@ -1,4 +1,4 @@
-//! Two warpgroups multiply what three have copied: the third's rows belong to nobody.
+//! Two warpgroups multiply a Q tile of three: no warpgroup owns the third's rows.
 use contract::F16;
 use misuse::{TmaStages, Group};
 use tile::mma::Acc;

@@ -1,4 +1,4 @@
-//! A tensor in other boxes than the host's: what a copy moves would be another tile.
+//! A tensor with other boxes than the host encodes: a copy would move another tile.
 use contract::{F16, Kernel, TensorMap};
 use tile::Block;
 use tile::tma::TmaTensor;

@@ -1,4 +1,4 @@
-//! A ring of pages through a map whose boxes one thread copies: those who share pages' boxes would not wait.
+//! A ring for pages filled through a tensor map with one producer thread: other producers would not wait.
 use contract::{F16, RaggedMap, TensorMap};
 use tile::pipeline::Producer;
 use tile::shared::SharedTile;

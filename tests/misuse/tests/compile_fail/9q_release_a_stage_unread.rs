@@ -1,4 +1,4 @@
-//! A stage released by a warpgroup without a product that reads it: the producer refills it while others
+//! A warpgroup releases a stage before a product has read it: the producer refills it while others
 //! read.
 use misuse::{TmaStages, GuardedQ};
 use tile::mma::Acc;
