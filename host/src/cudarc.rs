@@ -44,7 +44,8 @@
 //! # use half::bf16;
 //! # use std::sync::Arc;
 //! # fn step(
-//! #     attention: &FlashAttention, stream: &Arc<CudaStream>, scratch: &mut ScratchMemory, q: CudaSlice<bf16>,
+//! #     attention: &FlashAttention, stream: &Arc<CudaStream>, scratch: &mut ScratchMemory,
+//! #     q: CudaSlice<bf16>,
 //! #     kv: CudaSlice<bf16>, mut keys: CudaSlice<bf16>, mut values: CudaSlice<bf16>,
 //! #     slots: CudaSlice<i64>, table: CudaSlice<u32>, lengths: CudaSlice<u32>,
 //! # ) -> Result<CudaSlice<bf16>, ferroflash::Error> {

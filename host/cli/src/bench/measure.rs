@@ -91,6 +91,7 @@ impl<'a> Bench<'a> {
         for _ in 0..launches {
             // Enqueues everything while the device still flushes: the measured time contains no gap of the
             // host.
+            // SAFETY: the buffer lives as long as this, and nobody else uses it.
             unsafe { driver.enqueue_fill(&self.flush, 0, stream)? };
             let start = driver.record(stream)?;
             self.ready.launch()?;
