@@ -130,8 +130,8 @@ pub(super) const HARMLESS: &[Harmless] = &[
         instruction: ", 16, 1, %p",
         source: ["attention-tile/src/walk.rs", "self.source.chunk(self.cache, group, row"],
         kernels: |symbol| decodes(symbol) && !symbol.contains("e4m3"),
-        reason: "Of a row that does not exist one byte is copied, the lower one of a number of 16 bits: it is \
-                 finite, and the key is masked. (Of 8 bits, it may be a NaN.)",
+        reason: "Of a row that does not exist one byte is copied, the lower one of a number of 16 bits, \
+                 which is finite: the key is masked. (Of 8 bits, it may be a NaN.)",
         ..CLASS
     },
     Harmless {
