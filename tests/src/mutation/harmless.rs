@@ -47,7 +47,7 @@ const NAMED: [Source; 6] = [SLACK, EDGES[0], EDGES[1], MODEST, FIRST_STEP, ADVAN
 const SLACK: Source = ["softmax.rs", "SLACK"];
 const EDGES: [Source; 2] = [["overlap.rs", "if edge {"], ["mainloop.rs", "if edge {"]];
 const MODEST: Source = ["softcap.rs", "if scale_log2 <= MODEST"];
-const FIRST_STEP: Source = ["mainloop.rs", "step(n, true)"];
+const FIRST_STEP: Source = ["kernels-gpu/src/mask.rs", "$step(n, true)"];
 const ADVANCE: Source = ["forward.rs", "kv.advance(block"];
 
 /// Keys that nobody sees.
@@ -280,7 +280,7 @@ pub(super) fn reason(subject: &Subject, mutant: &Mutant, text: &str, differs: bo
     if !differs && mutant.operator == Operator::NeverBranch && beyond_threads(subject, mutant, text) {
         return Some(THREADS);
     }
-    if let Some(reason) = on_cache::reason(subject, mutant).or_else(|| hopper::reason(mutant, text)) {
+    if let Some(reason) = on_cache::reason(subject, mutant, text).or_else(|| hopper::reason(mutant, text)) {
         return Some(reason);
     }
     if subject.forward().is_some_and(|entry| entry.stages == 1)
@@ -362,7 +362,12 @@ fn exceeds_threads(subject: &Subject, instruction: &str, text: &str) -> bool {
 
 /// Whether the guard of a branch is such a comparison.
 fn beyond_threads(subject: &Subject, mutant: &Mutant, text: &str) -> bool {
-    let Some(guard) = words(&text[mutant.span.0..mutant.span.1]).first().copied() else { return false };
+    guard(mutant, text).is_some_and(|line| exceeds_threads(subject, line, text))
+}
+
+/// The comparison that the guard of a branch is.
+fn guard<'t>(mutant: &Mutant, text: &'t str) -> Option<&'t str> {
+    let guard = words(&text[mutant.span.0..mutant.span.1]).first().copied()?;
     let sets = |line: &&str| line.contains("setp.") && words(line).get(1) == Some(&guard);
-    text[..mutant.span.0].lines().rev().find(sets).is_some_and(|line| exceeds_threads(subject, line, text))
+    text[..mutant.span.0].lines().rev().find(sets)
 }

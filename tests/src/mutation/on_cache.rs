@@ -18,6 +18,8 @@ pub(super) fn decode(entry: &'static AttnInfo) -> Vec<Task> {
     let mut sweeps: Vec<_> = [(0..=31), (20..=60)].map(|lengths| plain(lengths.collect())).into();
     // Sequences of two groups of lanes, the longer ones behind.
     sweeps.push(plain((0..70).map(|b| if b > 60 { 10 * b } else { b % 3 }).collect()));
+    // The same, of so few longer ones that a small card cuts them: there are more items than sequences.
+    sweeps.push(plain((0..70).map(|b| if b > 66 { 10 * b } else { b % 3 }).collect()));
     // Every number of splits up to a second round of the merge, each with keys for every warp.
     let round = 16 * entry.warps() as usize;
     let split = |n: usize| DecodeCase { splits: Splits::Exactly(n as u32), ..plain(vec![round * n + n, 40]) };

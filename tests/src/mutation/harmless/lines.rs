@@ -47,8 +47,13 @@ mod tests {
 
     #[test]
     fn every_excuse_is_of_a_line_that_is_there() {
-        let files =
-            sources(&["kernels-gpu/src", "kernels-gpu/spec/src", "device/tile/src", "device/cuda_std/src"]);
+        let files = sources(&[
+            "kernels-gpu/src",
+            "kernels-gpu/attention-tile/src",
+            "kernels-gpu/spec/src",
+            "device/tile/src",
+            "device/cuda_std/src",
+        ]);
         let of_classes = all().flat_map(|class| [class.source, class.within]);
         let named = [&NAMED[..], &hopper::LINES, &on_cache::LINES].concat();
         let is_there = |[file, code]: &Source| {

@@ -1,14 +1,16 @@
 //! The same of kernels that take the device's integers: packed ones, and those on caches.
-use super::{CLASS, Harmless, has_source, lines::Source};
+use super::{CLASS, Harmless, flow::words, guard, has_source, lines::Source};
 use crate::mutation::Subject;
 use core::mem::offset_of;
 use ferroflash::spec::{DecodeParams, PerHead};
 use ptx_sim::mutate::{Mutant, Operator};
 
 const LENT: Source = ["block.rs", "block.sync();"];
+/// Under which LLVM also asks whether a lane has columns.
+const WEIGHT: Source = ["decode/merge.rs", "left.value(warp.lane()"];
 /// What [`reason`] looks for.
 #[cfg(test)]
-pub(super) const LINES: [Source; 1] = [LENT];
+pub(super) const LINES: [Source; 2] = [LENT, WEIGHT];
 
 fn appends(symbol: &str) -> bool {
     symbol.starts_with("append_")
@@ -124,6 +126,15 @@ pub(super) const HARMLESS: &[Harmless] = &[
         ..CLASS
     },
     Harmless {
+        operators: &[Operator::ShiftImmediate],
+        instruction: ", 16, 1, %p",
+        source: ["attention-tile/src/walk.rs", "self.source.chunk(self.cache, group, row"],
+        kernels: |symbol| decodes(symbol) && !symbol.contains("e4m3"),
+        reason: "Of a row that does not exist one byte is copied, the lower one of a number of 16 bits, \
+                 which is finite: the key is masked. (Of 8 bits, it may be a NaN.)",
+        ..CLASS
+    },
+    Harmless {
         operators: &[Operator::DeleteWait],
         source: ["stream.rs", "::wait_all();"],
         kernels: decodes,
@@ -133,13 +144,17 @@ pub(super) const HARMLESS: &[Harmless] = &[
 ];
 
 /// Why `mutant` of `subject` does no harm, where more must hold than a class says.
-pub(super) fn reason(subject: &Subject, mutant: &Mutant) -> Option<&'static str> {
+pub(super) fn reason(subject: &Subject, mutant: &Mutant, text: &str) -> Option<&'static str> {
     let lent = subject.merges()
         && subject.of.family() == "decode"
         && mutant.operator == Operator::DeleteBarrier
         && has_source(mutant, LENT);
     let of_16_bits = subject.of.family() == "decode" && !subject.kernel.symbol.contains("e4m3");
     let unscaled = of_16_bits && mutant.operator == Operator::ShiftImmediate && loads_scale(mutant);
+    let past_columns = mutant.operator == Operator::NeverBranch
+        && decodes(subject.kernel.symbol)
+        && has_source(mutant, WEIGHT)
+        && guard(mutant, text).is_some_and(is_past_columns);
     lent.then_some(
         "Shared memory is used between two barriers by `lend` alone, which ends with a barrier of its own, \
          and then comes the next round's: one of the two is enough.",
@@ -147,6 +162,16 @@ pub(super) fn reason(subject: &Subject, mutant: &Mutant) -> Option<&'static str>
     .or(unscaled.then_some(
         "A cache of 16 bits has no scales: their addresses are 0, and what stands behind these is not used.",
     ))
+    .or(past_columns.then_some(
+        "A lane behind a row's last column merges numbers that stand behind the row in the workspace: it \
+         stores none of them.",
+    ))
+}
+
+/// Whether a comparison is that of a lane with the last four columns of a row that takes less than a warp.
+fn is_past_columns(comparison: &str) -> bool {
+    let [_, _, _, last] = words(comparison)[..] else { return false };
+    comparison.contains("setp.gt.u32") && last.parse::<u32>().is_ok_and(|last| (1..31).contains(&last))
 }
 
 /// Whether the mutant loads another parameter for a stride of a scale, or a stride, which is 0 like it, for
