@@ -51,7 +51,7 @@ const REFUSED: &[(&str, Change, &[&str])] = &[
         strides: [0, 0, 0, 1], ..PageView::nhd(p.address, 1 << 40, p.dtype, [1 << 20, 1 << 11, 2, 64])
     }), &["1048576 pages of 2048 keys", "less than 2^31 keys"]),
     ("no scale of 16 bits", |c| c.pages = c.pages.scales(KvScale::Value(2.0), KvScale::One),
-        &["cache.k_scale: Value(2.0)", "a cache of f16 has none"]),
+        &["cache.k_scale: Value(2.0)", "a KV cache of f16 has no scales"]),
     ("scale 0", |c| e4m3(c, KvScale::Value(0.0), KvScale::One), &["cache.k_scale: 0e0", "above 0"]),
     ("scale negative", |c| e4m3(c, KvScale::One, KvScale::Value(-1.0)), &["cache.v_scale: -1e0"]),
     ("scale NaN", |c| e4m3(c, KvScale::One, KvScale::Value(f32::NAN)), &["cache.v_scale: NaN"]),
