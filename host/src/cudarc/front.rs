@@ -8,17 +8,17 @@ use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Attention on one of `cudarc`'s contexts. Kernels are loaded at their first use, and kept.
+/// Attention on one of `cudarc`'s contexts. Each kernel loads at its first use and stays loaded.
 pub struct FlashAttention {
     pub(super) attention: ManuallyDrop<Attention<RawDriver>>,
     context: Arc<CudaContext>,
-    /// Whether a graph may have some of the kernels.
+    /// Whether a graph may contain some of the kernels.
     captured: AtomicBool,
     pub(super) plans: Plans,
 }
 
 impl FlashAttention {
-    /// For slices and streams of `context`.
+    /// Creates attention for slices and streams of `context`.
     ///
     /// # Errors
     /// [`Error::Driver`] where the driver refuses.
@@ -32,7 +32,7 @@ impl FlashAttention {
         Ok(FlashAttention { attention, context, captured, plans })
     }
 
-    /// What plans and launches: for CUDA graphs, and for tensors that are not in cudarc's slices.
+    /// The underlying [`Attention`]: for CUDA graphs, and for tensors outside of cudarc's slices.
     pub fn attention(&self) -> &Attention<RawDriver> {
         &self.attention
     }
@@ -59,7 +59,7 @@ impl FlashAttention {
         Ok(capturing)
     }
 
-    /// Enqueues what was planned.
+    /// Enqueues a plan.
     ///
     /// # Safety
     /// - Every buffer that the request names was [taken](super::memory::Taken) for `stream`. It stays taken
