@@ -93,7 +93,7 @@ const PLANS: &[Planned] = &[
     ("a100", Shape { queries: 127, ..PROMPTS }, |d| d, PORTABLE, 4 * 32, QUERIES),
     ("b200", PROMPTS, |d| d, PORTABLE, 4 * 16 * 32, QUERIES),
     // Bits that are a sequence's own; tensors that the copy engine does not take.
-    ("h200", PROMPTS, |d| d.splits(Splits::CHUNK), PORTABLE, 4 * 16 * 32, "batch-invariant"),
+    ("h200", PROMPTS, |d| d.splits(Splits::CHUNK), PORTABLE, 4 * 16 * 32, "batch-invariant splits"),
     ("h200", PROMPTS, |mut d| {
         repeated(&mut d);
         d

@@ -9,7 +9,7 @@ use ferroflash::driver::Harness;
 use ferroflash::kernels::{ENTRIES, HOPPERS, MaskKind};
 use ferroflash::lineage::CONFIGURATIONS;
 use ferroflash::plan::Problem;
-use ferroflash::request::{Alignment, AttentionRequest, KeysValues, Mask, Scratch, TensorView, Workspace};
+use ferroflash::request::{Alignment, AttentionRequest, Mask, Scratch};
 use ferroflash::{Attention, Capabilities, DType, Error};
 use std::f32::consts::LOG2_E;
 

@@ -1,19 +1,20 @@
-//! Append: new keys and values in cudarc's slices, for a KV cache there.
-use super::memory::{Memory, SlotNumber, Taken};
-use super::{Element, FlashAttention, Number, PagesMut, Tensor};
+//! New keys and values in cudarc's slices, on their way into a cache there.
+use super::cache::PagesMut;
+use super::front::FlashAttention;
+use super::memory::{Element, Memory, Number, SlotNumber, Taken};
+use super::tensor::Tensor;
 use crate::Error;
 use crate::request::{Append, Slots};
 use ::cudarc::driver::CudaStream;
 use std::sync::Arc;
 
 impl FlashAttention {
-    /// Writes `k` and `v`, `[1, tokens, heads, head_dim]`, into a KV cache by slot mapping ([`Append`]).
-    /// Token `t` goes to row `slots[t] % page` of page `slots[t] / page`; the kernel skips a slot that the KV
-    /// cache lacks. A KV cache of `u8` stores e4m3, rounded from `x / scale`. Allocates nothing.
+    /// Writes `k` and `v`, `[1, tokens, heads, head_dim]`, to a KV cache, as [`Append`] does: token `t` to
+    /// row `slots[t] % page` of page `slots[t] / page`. The kernel skips a slot that the cache does not have.
+    /// A cache of `u8` stores `x / scale` as e4m3. Allocates nothing.
     ///
     /// # Errors
-    /// [`Error::Invalid`] and [`Error::Unsupported`] name the invalid field; [`Error::Driver`] if the driver
-    /// fails.
+    /// Those of [`FlashAttention::attend`].
     #[doc(alias = "reshape_and_cache")]
     #[doc(alias = "reshape_and_cache_flash")]
     pub fn append<T: Element, C: Number, N: SlotNumber>(
@@ -30,7 +31,7 @@ impl FlashAttention {
         let slots = Slots { address, elements, wide: N::WIDE };
         let append = Append::new(k, v, pages.on(&mut taken)?, slots);
         let plan = self.attention.plan(&append)?;
-        // SAFETY: all buffers of the request were taken.
+        // SAFETY: all that the request names was taken.
         unsafe { self.launch(&plan, &append, stream) }
     }
 }

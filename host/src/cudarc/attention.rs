@@ -13,7 +13,8 @@ use ::cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut, sys};
 use std::sync::Arc;
 
 /// The inputs of one attention in cudarc's slices: an [`AttentionRequest`] without its output. Queries have
-/// type `T`. Keys and values have type `T` too, or type `C` in a [`Cache`].
+/// type `T`, keys and values type `T`, or type `C` in a [`Cache`]. Setters are named as those of
+/// [`AttentionRequest`].
 ///
 /// | keys and values | constructor |
 /// |---|---|
@@ -24,7 +25,7 @@ use std::sync::Arc;
 #[must_use]
 pub struct Inputs<'a, T, C = T> {
     q: Tensor<'a, T>,
-    /// Offsets of varlen queries, and the maximum of queries per sequence.
+    /// Where varlen queries begin, and the most of one sequence.
     queries: Option<(Integers<'a>, usize)>,
     kv: Source<'a, T, C>,
     mask: Mask,
@@ -36,14 +37,14 @@ pub struct Inputs<'a, T, C = T> {
     splits: Splits,
 }
 
-/// The layout of keys and values.
+/// Where keys and values are.
 #[derive(Clone, Copy)]
 enum Source<'a, T, C> {
     Tensors { k: Tensor<'a, T>, v: Tensor<'a, T>, starts: Option<Starts<'a>> },
     Cache(Cache<'a, C>),
 }
 
-/// Offsets of varlen keys, valid keys per sequence, and the maximum of keys per sequence.
+/// Where varlen keys begin, how many each sequence has used, and the most of one sequence.
 #[derive(Clone, Copy)]
 struct Starts<'a> {
     k: Integers<'a>,
@@ -136,7 +137,7 @@ impl<'a, T: Element, C: Number> Inputs<'a, T, C> {
         Inputs { splits, ..self }
     }
 
-    /// The request with its inputs taken for a stream. The output has no memory yet.
+    /// The request in the order of a stream, with an output that has no memory yet.
     fn on(&self, taken: &mut Taken<'a>) -> Result<AttentionRequest<'static>, Error> {
         let (q, o) = (self.q.on(taken, "q")?, self.q.output());
         let request = match self.kv {
@@ -174,7 +175,7 @@ impl<'a, T: Element, C: Number> Inputs<'a, T, C> {
     }
 }
 
-/// The contiguous LSE of an output, taken for a stream.
+/// The log-sum-exp of an output, contiguous, in the order of a stream.
 pub(super) fn lse<'t, 'a: 't, const MOST: usize>(
     taken: &mut Taken<'t, MOST>,
     lse: Option<&'a mut (dyn MemoryMut<f32> + 'a)>,
@@ -190,7 +191,7 @@ impl FlashAttention {
     /// Allocates in the order of `stream`.
     ///
     /// # Errors
-    /// The errors of [`FlashAttention::attend`]. [`Error::Unsupported`] if `scratch` must grow while `stream`
+    /// Those of [`FlashAttention::attend`]. [`Error::Unsupported`] if `scratch` must grow while `stream`
     /// captures a graph, which would own the memory.
     pub fn reserve<T: Element, C: Number>(
         &self,
@@ -226,7 +227,7 @@ impl FlashAttention {
     /// in [`LseView`]. Padding rows have -inf, so that a merge gives them no weight.
     ///
     /// # Errors
-    /// The errors of [`FlashAttention::attend`].
+    /// Those of [`FlashAttention::attend`].
     pub fn attend_with_lse<T: Element, C: Number>(
         &self,
         stream: &Arc<CudaStream>,
@@ -246,7 +247,7 @@ impl FlashAttention {
     /// scratch memory first. Padding rows stay as they are, in both outputs.
     ///
     /// # Errors
-    /// The errors of [`FlashAttention::attend`]; [`Error::Invalid`] if `scratch` is too small.
+    /// Those of [`FlashAttention::attend`]; [`Error::Invalid`] if `scratch` is too small.
     pub fn attend_into<T: Element, C: Number>(
         &self,
         stream: &Arc<CudaStream>,
@@ -261,8 +262,7 @@ impl FlashAttention {
         request.lse = self::lse(&mut taken, lse, inputs.q.shape)?;
         request.scratch = scratch.on(&mut taken)?;
         let plan = self.planned(&request)?;
-        // SAFETY: all buffers of the request were taken; the counters are zero, because each launch leaves
-        // zeros.
+        // SAFETY: all that the request names was taken; the counters are zeros, as launches leave them.
         unsafe { self.launch(&plan, &request, stream) }
     }
 
@@ -280,19 +280,19 @@ impl FlashAttention {
         let mut request = inputs.on(&mut taken)?;
         request.o = TensorMut::new(&mut o, inputs.q.shape).on(&mut taken, "o")?;
         if bytes > 0 {
-            // SAFETY: the launch reads nothing that it has not written.
+            // SAFETY: its contents mean nothing before the launch.
             workspace = unsafe { stream.alloc::<u8>(bytes as usize) }.map_err(refused("alloc"))?;
             let (address, bytes) = taken.write("workspace", &mut workspace)?;
             request.scratch = Scratch::workspace(address, bytes);
         }
         let plan = self.planned(&request)?;
-        // SAFETY: all buffers of the request were taken.
+        // SAFETY: all that the request names was taken.
         unsafe { self.launch(&plan, &request, stream) }?;
         drop(taken);
         Ok(o)
     }
 
-    /// The plan of a request with all the scratch memory that it needs: a cached one, or a new one.
+    /// The plan of a request, with all the memory that it wants: one that is kept, or a new one.
     fn planned(&self, request: &AttentionRequest<'static>) -> Result<Plan, Error> {
         self.plans.of(&self.attention, request)
     }
@@ -302,7 +302,7 @@ impl FlashAttention {
 fn output<T: Number>(stream: &Arc<CudaStream>, elements: usize, varlen: bool) -> Result<CudaSlice<T>, Error> {
     let memory = match varlen {
         true => stream.alloc_zeros(elements),
-        // SAFETY: the kernel writes every element before any later work of the stream reads one.
+        // SAFETY: the kernel writes every element, in the stream's order before anybody else reads one.
         false => unsafe { stream.alloc(elements) },
     };
     memory.map_err(refused("alloc"))
@@ -311,13 +311,12 @@ fn output<T: Number>(stream: &Arc<CudaStream>, elements: usize, varlen: bool) ->
 /// Memory for log-sum-exps. Kernels leave padding rows as they are: these have -inf, as they have seen no
 /// key.
 fn log_sum_exps(stream: &Arc<CudaStream>, rows: usize, varlen: bool) -> Result<CudaSlice<f32>, Error> {
-    // SAFETY: the kernel, or the fill below, writes every element before any later work of the stream reads
-    // one.
+    // SAFETY: the kernel, or before it what follows here, writes every element, in the stream's order before
+    // anybody else reads one.
     let mut memory = unsafe { stream.alloc::<f32>(rows) }.map_err(refused("alloc"))?;
     if varlen {
         let (address, _used) = memory.device_ptr_mut(stream);
-        // SAFETY: the memory has this number of f32; `alloc` has bound the stream's context; the fill runs in
-        // the stream's order.
+        // SAFETY: that many f32 of this memory, in the order of its stream, whose context `alloc` has bound.
         let filled = unsafe {
             sys::cuMemsetD32Async(address, f32::NEG_INFINITY.to_bits(), rows, stream.cu_stream()).result()
         };

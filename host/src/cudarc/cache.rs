@@ -1,17 +1,17 @@
-//! KV caches in cudarc's slices.
-use super::{Integers, Memory, MemoryMut, Number, PerHead, memory::Taken};
+//! Caches of keys and values in cudarc's slices.
+use super::memory::{Integers, Memory, MemoryMut, Number, PerHead, Taken};
 use crate::request::{KvCache, KvPages, KvScale, PageView};
 use crate::{DType, Error};
 
-/// The scale of an e4m3 KV cache: a stored number times the scale is the value.
+/// The factor of the numbers of an e4m3 cache.
 #[derive(Clone, Copy, Default)]
 pub enum Scale<'a> {
-    /// A scale of 1.
+    /// 1.
     #[default]
     One,
     /// One factor for all numbers, above 0.
     Value(f32),
-    /// Scales per key head, or per sequence and key head, on the device.
+    /// One factor per key head, or per sequence and key head, in device memory.
     Heads(PerHead<'a>),
 }
 
@@ -32,12 +32,12 @@ impl<'a> Scale<'a> {
     }
 }
 
-/// The layout of keys, and of values: `[pages, page, heads, head_dim]`.
+/// How keys, and values, lie: `[pages, page, heads, head_dim]`, whatever the layout.
 #[derive(Clone, Copy)]
 struct Layout {
     shape: [usize; 4],
     strides: [i64; 4],
-    /// Whether values follow the keys of their page in one buffer.
+    /// Whether values lie behind the keys of their page, in the same memory.
     interleaved: bool,
 }
 
@@ -47,7 +47,7 @@ impl Layout {
         Layout { shape, strides: one.strides, interleaved }.doubled()
     }
 
-    /// The layout with room for interleaved values.
+    /// With room for values between the keys of two pages, where they lie there.
     fn doubled(mut self) -> Self {
         self.strides[0] = self.strides[0].saturating_mul(1 + i64::from(self.interleaved));
         self
@@ -57,7 +57,7 @@ impl Layout {
         Layout { strides: PageView::hnd(0, 0, DType::F16, self.shape).strides, ..self }.doubled()
     }
 
-    /// The views of keys and values, in two buffers or in one.
+    /// Keys and values, of memory of their own or of the same.
     fn views<C: Number>(&self, keys: (u64, u64), values: Option<(u64, u64)>) -> KvPages {
         let view = |(at, elements)| PageView::new(at, elements, C::DTYPE, self.shape, self.strides);
         let behind = (self.strides[0] / 2).max(0) as u64;
@@ -69,47 +69,47 @@ impl Layout {
     }
 }
 
-/// Layout setters for [`Pages`] and [`PagesMut`].
+/// What pages that are read and pages that are written have in common.
 macro_rules! layouts {
     () => {
-        /// Makes pages contiguous `[heads][page][head_dim]`. The shape stays
-        /// `[pages, page, heads, head_dim]`.
+        /// Makes each page a contiguous `[heads][page][head_dim]`. The shape stays `[pages, page, heads,
+        /// head_dim]`.
         pub fn hnd(self) -> Self {
             Self { layout: self.layout.hnd(), ..self }
         }
 
-        /// Sets strides: elements from one page, key, head and column to the next, for keys and for values.
-        /// Interleaved values begin half of the first stride after their keys.
+        /// Sets the strides of keys and of values: elements from one page, key, head and column to the next.
+        /// Interleaved values begin half a page stride after their keys.
         pub fn strides(self, strides: [i64; 4]) -> Self {
             Self { layout: Layout { strides, ..self.layout }, ..self }
         }
 
-        /// Sets the scales of an e4m3 KV cache, for keys and for values.
+        /// Sets the scales of the keys and of the values of an e4m3 cache.
         pub fn scales(self, keys: Scale<'a>, values: Scale<'a>) -> Self {
             Self { scales: [keys, values], ..self }
         }
     };
 }
 
-/// All pages of a KV cache, for reading. Elements have the queries' dtype, or are `u8` (e4m3).
+/// Pages of keys and values, whoever's they are, that are read. Elements are the queries' or `u8`, e4m3.
 #[derive(Clone, Copy)]
 #[must_use]
 pub struct Pages<'a, C> {
     keys: &'a dyn Memory<C>,
-    /// `None` for interleaved values.
+    /// None where they lie between the keys of two pages.
     values: Option<&'a dyn Memory<C>>,
     layout: Layout,
     scales: [Scale<'a>; 2],
 }
 
 impl<'a, C: Number> Pages<'a, C> {
-    /// Contiguous `[pages, page, heads, head_dim]`, keys and values. A dense KV cache has one page per
+    /// Contiguous `[pages, page, heads, head_dim]`, both of them. A cache without pages has a page for each
     /// sequence.
     pub fn new(keys: &'a impl Memory<C>, values: &'a impl Memory<C>, shape: [usize; 4]) -> Self {
         Pages { keys, values: Some(values), layout: Layout::new(shape, false), scales: [Scale::One; 2] }
     }
 
-    /// Keys and values in one contiguous buffer: `[pages][2][page][heads][head_dim]`, or with [`Pages::hnd`]
+    /// Keys and values of one contiguous buffer, `[pages][2][page][heads][head_dim]`, or with [`Pages::hnd`]
     /// `[pages][2][heads][page][head_dim]`. The shape stays `[pages, page, heads, head_dim]`.
     pub fn interleaved(both: &'a impl Memory<C>, shape: [usize; 4]) -> Self {
         Pages { keys: both, values: None, layout: Layout::new(shape, true), scales: [Scale::One; 2] }
@@ -126,11 +126,11 @@ impl<'a, C: Number> Pages<'a, C> {
     }
 }
 
-/// All pages of a KV cache, for writing.
+/// Pages of keys and values that new tokens go to.
 #[must_use]
 pub struct PagesMut<'a, C> {
     keys: &'a mut dyn MemoryMut<C>,
-    /// `None` for interleaved values.
+    /// None where they lie between the keys of two pages.
     values: Option<&'a mut dyn MemoryMut<C>>,
     layout: Layout,
     scales: [Scale<'a>; 2],
@@ -165,15 +165,15 @@ impl<'a, C: Number> PagesMut<'a, C> {
     }
 }
 
-/// The pages of each sequence.
+/// Which pages are whose.
 #[derive(Clone, Copy)]
 enum Paged<'a> {
     Dense { rows: Option<Integers<'a>> },
     Table { entries: Integers<'a>, columns: usize, stride: usize },
 }
 
-/// A KV cache. The device reads lengths and page indices when a launch runs. Invalid ones give wrong numbers,
-/// and nothing worse.
+/// The KV cache of some sequences. Kernels read lengths and page indices when they run. Invalid integers give
+/// wrong results, never an access outside the slices.
 #[derive(Clone, Copy)]
 #[must_use]
 pub struct Cache<'a, C> {
@@ -185,19 +185,20 @@ pub struct Cache<'a, C> {
 }
 
 impl<'a, C: Number> Cache<'a, C> {
-    /// A dense KV cache, one page per sequence: pages of `[batch, capacity, heads, head_dim]`, and `batch`
-    /// lengths that include this step's keys (`cache_seqlens`).
+    /// A dense cache: one page per sequence, `[batch, capacity, heads, head_dim]`, and `batch` lengths with
+    /// the keys of this step (`cache_seqlens`).
     pub fn dense(pages: Pages<'a, C>, lengths: impl Into<Integers<'a>>) -> Self {
         let (paged, lengths) = (Paged::Dense { rows: None }, lengths.into());
         Cache { pages, paged, lengths, max_k: None, total_k: None }
     }
 
-    /// Selects page `rows[b]` for sequence `b` (`cache_batch_idx`).
+    /// Sets the page of each sequence in a dense cache (`cache_batch_idx`). The default is page `b` for
+    /// sequence `b`.
     pub fn rows(self, rows: impl Into<Integers<'a>>) -> Self {
         Cache { paged: Paged::Dense { rows: Some(rows.into()) }, ..self }
     }
 
-    /// A paged KV cache with a contiguous block table (`block_table`), `columns` entries per sequence.
+    /// A paged cache: `table` has `columns` page indices per sequence, contiguous (`block_table`).
     pub fn paged(
         pages: Pages<'a, C>,
         table: impl Into<Integers<'a>>,
@@ -208,7 +209,7 @@ impl<'a, C: Number> Cache<'a, C> {
         Cache { pages, paged, lengths: lengths.into(), max_k: None, total_k: None }
     }
 
-    /// Sets the distance of the block table's rows, in entries.
+    /// Sets the distance between two rows of the table, in integers. The default is `columns`.
     pub fn table_stride(mut self, numbers: usize) -> Self {
         if let Paged::Table { stride, .. } = &mut self.paged {
             *stride = numbers;

@@ -23,7 +23,7 @@ impl FlashAttention {
     /// shape of `q`. `causal` is aligned bottom-right.
     ///
     /// # Errors
-    /// The errors of [`FlashAttention::attend`].
+    /// Those of [`FlashAttention::attend`].
     pub fn flash_attn<'a, T: Element>(
         &self,
         stream: &Arc<CudaStream>,
@@ -41,7 +41,7 @@ impl FlashAttention {
     /// before its position to `window_size_right` after it, both inclusive. `None` is unbounded.
     ///
     /// # Errors
-    /// The errors of [`FlashAttention::attend`].
+    /// Those of [`FlashAttention::attend`].
     #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
     pub fn flash_attn_windowed<'a, T: Element>(
         &self,
@@ -61,7 +61,7 @@ impl FlashAttention {
     /// [`FlashAttention::flash_attn`] with ALiBi: one slope per query head.
     ///
     /// # Errors
-    /// The errors of [`FlashAttention::attend`].
+    /// Those of [`FlashAttention::attend`].
     #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
     pub fn flash_attn_alibi<'a, T: Element>(
         &self,
@@ -83,7 +83,7 @@ impl FlashAttention {
     /// ALiBi and a sliding window, as in [`FlashAttention::flash_attn_windowed`].
     ///
     /// # Errors
-    /// The errors of [`FlashAttention::attend`].
+    /// Those of [`FlashAttention::attend`].
     #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
     pub fn flash_attn_alibi_windowed<'a, T: Element>(
         &self,
@@ -106,7 +106,7 @@ impl FlashAttention {
     /// Attention with a sliding window, optional ALiBi slopes, and softcap. A softcap of 0 is off.
     ///
     /// # Errors
-    /// The errors of [`FlashAttention::attend`].
+    /// Those of [`FlashAttention::attend`].
     #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
     pub fn flash_attn_alibi_windowed_softcap<'a, T: Element>(
         &self,
@@ -127,13 +127,13 @@ impl FlashAttention {
         self.attend_alone(stream, &alibi_slopes.into_iter().fold(inputs, Inputs::alibi))
     }
 
-    /// Varlen attention: `q` is `[1, rows of all sequences, heads, head_dim]`, and so are `k` and `v`.
-    /// Sequence `b` begins at row `seqlens_q[b]` of `q` and at row `seqlens_k[b]` of `k`, and ends where the
-    /// next one begins. `o` is contiguous and has `q`'s shape; rows that belong to no sequence are 0.
-    /// `causal` aligns bottom-right.
+    /// Attention of varlen sequences. `q`, `k` and `v` are `[1, rows, heads, head_dim]`. Sequence `b` begins
+    /// at row `seqlens_q[b]` of `q` and at row `seqlens_k[b]` of `k` and `v`, and ends where sequence `b + 1`
+    /// begins. `o` is contiguous and of the shape of `q`; padding rows are 0. `causal` is aligned
+    /// bottom-right.
     ///
     /// # Errors
-    /// The errors of [`FlashAttention::attend`].
+    /// Those of [`FlashAttention::attend`].
     #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
     pub fn flash_attn_varlen<'a, T: Element>(
         &self,
@@ -157,7 +157,7 @@ impl FlashAttention {
     /// ALiBi and a sliding window, as in [`FlashAttention::flash_attn_windowed`].
     ///
     /// # Errors
-    /// The errors of [`FlashAttention::attend`].
+    /// Those of [`FlashAttention::attend`].
     #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
     pub fn flash_attn_varlen_windowed<'a, T: Element>(
         &self,
@@ -179,10 +179,10 @@ impl FlashAttention {
         self.attend_alone(stream, &inputs)
     }
 
-    /// As [`FlashAttention::flash_attn_varlen`], with ALiBi: one slope per query head.
+    /// [`FlashAttention::flash_attn_varlen`] with ALiBi: one slope per query head.
     ///
     /// # Errors
-    /// The errors of [`FlashAttention::attend`].
+    /// Those of [`FlashAttention::attend`].
     #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
     pub fn flash_attn_varlen_alibi<'a, T: Element>(
         &self,
@@ -208,7 +208,7 @@ impl FlashAttention {
     /// ALiBi and a sliding window, as in [`FlashAttention::flash_attn_windowed`].
     ///
     /// # Errors
-    /// The errors of [`FlashAttention::attend`].
+    /// Those of [`FlashAttention::attend`].
     #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
     pub fn flash_attn_varlen_alibi_windowed<'a, T: Element>(
         &self,
@@ -235,7 +235,7 @@ impl FlashAttention {
     /// Attention with a sliding window, optional ALiBi slopes, and softcap. A softcap of 0 is off.
     ///
     /// # Errors
-    /// The errors of [`FlashAttention::attend`].
+    /// Those of [`FlashAttention::attend`].
     #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
     pub fn flash_attn_varlen_alibi_windowed_softcap<'a, T: Element>(
         &self,
@@ -260,12 +260,12 @@ impl FlashAttention {
         self.attend_alone(stream, &alibi_slopes.into_iter().fold(inputs, Inputs::alibi))
     }
 
-    /// FlashAttention's function: queries `[batch, queries, heads, head_dim]` on a KV cache, which replaces
-    /// `k_cache`, `v_cache`, `cache_seqlens`, `cache_batch_idx` and `block_table`. Call
-    /// [`FlashAttention::append`] first to write new keys and values. `causal` aligns bottom-right.
+    /// FlashAttention's function: `q` `[batch, queries, heads, head_dim]` on a cache, which has `k_cache`,
+    /// `v_cache`, `cache_seqlens`, `cache_batch_idx` and `block_table`. [`FlashAttention::append`] writes new
+    /// keys and values to the cache before. `causal` is aligned bottom-right.
     ///
     /// # Errors
-    /// The errors of [`FlashAttention::attend`].
+    /// Those of [`FlashAttention::attend`].
     pub fn flash_attn_with_kvcache<T: Element, C: Number>(
         &self,
         stream: &Arc<CudaStream>,

@@ -8,17 +8,17 @@ use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Attention on one of `cudarc`'s contexts. Each kernel loads at its first use and stays loaded.
+/// Attention on one of `cudarc`'s contexts. Kernels are loaded at their first use, and kept.
 pub struct FlashAttention {
-    attention: ManuallyDrop<Attention<RawDriver>>,
+    pub(super) attention: ManuallyDrop<Attention<RawDriver>>,
     context: Arc<CudaContext>,
-    /// Whether a graph may contain some of the kernels.
+    /// Whether a graph may have some of the kernels.
     captured: AtomicBool,
-    plans: Plans,
+    pub(super) plans: Plans,
 }
 
 impl FlashAttention {
-    /// Creates attention for slices and streams of `context`.
+    /// For slices and streams of `context`.
     ///
     /// # Errors
     /// [`Error::Driver`] where the driver refuses.
@@ -32,15 +32,14 @@ impl FlashAttention {
         Ok(FlashAttention { attention, context, captured, plans })
     }
 
-    /// The underlying [`Attention`]: for CUDA graphs, and for tensors outside of cudarc's slices.
+    /// What plans and launches: for CUDA graphs, and for tensors that are not in cudarc's slices.
     pub fn attention(&self) -> &Attention<RawDriver> {
         &self.attention
     }
 
-    /// Checks that a stream, or a slice's stream, has the same `Arc` of its context. Another `Arc` of one
-    /// device has the same handle but counts its own streams, and cudarc uses these counts to decide whether
-    /// a stream waits for another.
-    fn is_here(&self, what: &'static str, stream: &CudaStream) -> Result<(), Error> {
+    /// Checks that a stream, or that of a slice, is of the same `Arc`: another one of the same device has the
+    /// same handle, but counts its own streams, and by these cudarc decides whether one waits for another.
+    pub(super) fn is_here(&self, what: &'static str, stream: &CudaStream) -> Result<(), Error> {
         let theirs = stream.context();
         if Arc::ptr_eq(theirs, &self.context) {
             return Ok(());
@@ -50,8 +49,8 @@ impl FlashAttention {
         Err(Error::invalid(what, value, right))
     }
 
-    /// Whether a stream captures a graph. Remembers that a graph may then contain kernels.
-    fn is_capturing(&self, stream: &CudaStream) -> Result<bool, Error> {
+    /// Whether a stream captures a graph; that kernels may then be part of one is remembered.
+    pub(super) fn is_capturing(&self, stream: &CudaStream) -> Result<bool, Error> {
         let status = stream.capture_status().map_err(refused("cuStreamIsCapturing"))?;
         let capturing = status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
         if capturing {
@@ -60,13 +59,13 @@ impl FlashAttention {
         Ok(capturing)
     }
 
-    /// Enqueues a plan.
+    /// Enqueues what was planned.
     ///
     /// # Safety
     /// - Every buffer that the request names was [taken](super::memory::Taken) for `stream`, and stays so until this
     ///   returns.
-    /// - The request's counters are zero.
-    unsafe fn launch<R: crate::plan::Request>(
+    /// - Its counters are zeros.
+    pub(super) unsafe fn launch<R: crate::plan::Request>(
         &self,
         plan: &PlanOf<R>,
         request: &R,
@@ -94,7 +93,7 @@ impl Drop for FlashAttention {
     }
 }
 
-/// Converts `cudarc`'s error into this crate's.
-fn refused(call: &'static str) -> impl Fn(DriverError) -> Error {
+/// `cudarc`'s error as one of this crate's.
+pub(super) fn refused(call: &'static str) -> impl Fn(DriverError) -> Error {
     move |e| Error::driver(call, Some(e.0 as u32), e)
 }

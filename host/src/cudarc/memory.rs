@@ -1,6 +1,6 @@
-//! cudarc memory in launches: element types, slices and views, and the guards through which cudarc tracks
-//! streams.
-use super::{FlashAttention, sealed::Sealed};
+//! cudarc's memory in launches: element types, slices and views, and the guards that tell cudarc which stream
+//! used which slice.
+use super::front::FlashAttention;
 use crate::request::Index;
 use crate::{DType, Error};
 use ::cudarc::driver::{
@@ -8,7 +8,12 @@ use ::cudarc::driver::{
     ValidAsZeroBits,
 };
 
-/// A number type in device memory: `half::f16`, `half::bf16`, `f32`, and `u8` (an e4m3 byte). Requests check
+mod sealed {
+    pub trait Sealed {}
+}
+use sealed::Sealed;
+
+/// A type of numbers in device memory: `half::f16`, `half::bf16`, `f32`, or `u8` for e4m3. Planning checks
 /// which of them a tensor may have.
 ///
 /// ```compile_fail,E0277
@@ -22,11 +27,11 @@ use ::cudarc::driver::{
 /// }
 /// ```
 pub trait Number: DeviceRepr + ValidAsZeroBits + Copy + Sealed {
-    /// The dtype in this crate.
+    /// Its name in this crate.
     const DTYPE: DType;
 }
 
-/// A type of queries and outputs: `half::f16` or `half::bf16`.
+/// A type of queries and outputs: `half::f16` and `half::bf16`, and no other.
 pub trait Element: Number {}
 
 macro_rules! numbers {
@@ -41,7 +46,7 @@ numbers!(half::f16: F16, half::bf16: Bf16, f32: F32, u8: E4m3);
 impl Element for half::f16 {}
 impl Element for half::bf16 {}
 
-/// A type of slots: `i32` or `i64`.
+/// A type of slot numbers: `i32` and `i64`.
 pub trait SlotNumber: DeviceRepr + Sealed {
     /// Whether it has 64 bits.
     const WIDE: bool;
@@ -57,11 +62,11 @@ impl SlotNumber for i64 {
     const WIDE: bool = true;
 }
 
-/// Memory of an input: `CudaSlice`, `CudaView`, `CudaViewMut`. Only cudarc's own types implement it, because
-/// their addresses and lengths are correct.
+/// Memory of an input: `CudaSlice`, `CudaView` or `CudaViewMut`. Sealed: the addresses and lengths of
+/// cudarc's own types are correct.
 pub trait Memory<T>: DevicePtr<T> + Sealed {}
 
-/// Memory of an output: `CudaSlice`, `CudaViewMut`.
+/// Memory of an output: `CudaSlice` or `CudaViewMut`.
 pub trait MemoryMut<T>: DevicePtrMut<T> + Sealed {}
 
 macro_rules! memory {
@@ -77,8 +82,8 @@ memory! {
     MemoryMut: CudaSlice, CudaViewMut<'_>;
 }
 
-/// Lengths, page indices or offsets of sequences, `i32` or `u32`, as in [`Index`]. Create it `from` a
-/// reference to a slice or a view.
+/// Lengths, page indices or sequence starts, `i32` or `u32`, as [`Index`] has them. Convert a reference to a
+/// slice or a view `into` it.
 #[derive(Clone, Copy)]
 #[must_use]
 pub struct Integers<'a>(Kind<'a>);
@@ -103,13 +108,13 @@ integers! {
     Unsigned: u32 => CudaSlice<u32>, CudaView<'_, u32>, CudaViewMut<'_, u32>;
 }
 
-/// These integers as `u32`. Negative values become 2³¹ or more.
+/// The same bits as `u32`, for code that computes with `u32` alone. A negative integer becomes 2³¹ or more.
 pub fn unsigned<'a>(data: &CudaView<'a, i32>) -> CudaView<'a, u32> {
     // SAFETY: both have 32 bits, each pattern of which is a number of both.
     unsafe { data.transmute(data.len()) }.expect("as many, as large")
 }
 
-/// One f32 per head, or per sequence and head: ALiBi slopes, scales of a KV cache.
+/// One f32 per head, or per sequence and head: ALiBi slopes, scales of a cache.
 #[derive(Clone, Copy)]
 #[must_use]
 pub struct PerHead<'a> {
@@ -118,21 +123,20 @@ pub struct PerHead<'a> {
 }
 
 impl<'a> PerHead<'a> {
-    /// `[heads]`, shared by all sequences.
+    /// `[heads]`, the same for every sequence.
     pub fn new(data: &'a impl Memory<f32>) -> Self {
         PerHead { data, strides: [0, 1] }
     }
 
-    /// Sets strides, in elements, from one sequence and from one head to the next: `[heads, 1]` is
-    /// `[sequences][heads]`, contiguous.
+    /// Sets the strides, in elements, from one sequence and from one head to the next. `[heads, 1]` is a
+    /// contiguous `[sequences][heads]`.
     pub fn strides(self, strides: [i64; 2]) -> Self {
         PerHead { strides, ..self }
     }
 }
 
-/// The slices of a launch. Each belongs to the launch's context. When the guards are dropped, after the
-/// launch, they record that the stream used the slices. `MOST` bounds their number, because a launch
-/// allocates nothing.
+/// The slices of one launch. Each is of the launch's context. When its guard is dropped, after the launch,
+/// cudarc records that the stream used the slice. At most `MOST` slices, as a launch allocates nothing.
 pub(super) struct Taken<'a, const MOST: usize = 16> {
     attention: &'a FlashAttention,
     stream: &'a CudaStream,
@@ -143,14 +147,14 @@ pub(super) struct Taken<'a, const MOST: usize = 16> {
 }
 
 impl<'a, const MOST: usize> Taken<'a, MOST> {
-    /// An empty set.
+    /// Nothing yet.
     pub fn on(attention: &'a FlashAttention, stream: &'a CudaStream) -> Result<Self, Error> {
         attention.is_here("stream", stream)?;
         let capturing = attention.is_capturing(stream)?;
         Ok(Taken { attention, stream, capturing, guards: [const { None }; MOST], count: 0 })
     }
 
-    /// Takes memory for reading; returns address and number of elements.
+    /// Address and elements of memory that is read.
     pub fn read<T>(&mut self, name: &'static str, data: &'a dyn Memory<T>) -> Result<(u64, u64), Error> {
         self.attention.is_here(name, data.stream())?;
         let (address, guard) = data.device_ptr(self.stream);
@@ -158,7 +162,7 @@ impl<'a, const MOST: usize> Taken<'a, MOST> {
         Ok((address, data.len() as u64))
     }
 
-    /// Takes memory for writing; returns address and number of elements.
+    /// Address and elements of memory that is written.
     pub fn write<T>(
         &mut self,
         name: &'static str,
@@ -171,7 +175,7 @@ impl<'a, const MOST: usize> Taken<'a, MOST> {
         Ok((address, elements))
     }
 
-    /// Takes integers for reading.
+    /// Integers that are read.
     pub fn integers(&mut self, name: &'static str, Integers(kind): Integers<'a>) -> Result<Index, Error> {
         let (address, elements) = match kind {
             Kind::Signed(data) => self.read(name, data)?,

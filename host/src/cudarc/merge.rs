@@ -1,4 +1,4 @@
-//! Merge of partial attention states in cudarc's slices.
+//! Partial states of attention in cudarc's slices.
 use super::attention::lse;
 use super::front::FlashAttention;
 use super::memory::{Element, Memory, MemoryMut, Number, Taken};
@@ -8,7 +8,8 @@ use crate::request::{self, LseUnit, LseView, Merge, Sinks, TensorView};
 use ::cudarc::driver::CudaStream;
 use std::sync::Arc;
 
-/// A partial state in cudarc's slices, see [`request::State`]. Elements are f16, bf16 or f32.
+/// Attention over some of the keys: [`request::State`] in cudarc's slices. Elements are f16, bf16 or
+/// f32.
 #[derive(Clone, Copy)]
 #[must_use]
 pub struct State<'a, S> {
@@ -19,22 +20,23 @@ pub struct State<'a, S> {
 }
 
 impl<'a, S: Number> State<'a, S> {
-    /// O, `[batch, seqlen, heads, head_dim]`, and its LSE: natural, contiguous `[batch, heads, seqlen]`.
+    /// O, `[batch, seqlen, heads, head_dim]`, and its log-sum-exp, natural, contiguous `[batch, heads,
+    /// seqlen]`.
     pub fn new(o: Tensor<'a, S>, lse: &'a impl Memory<f32>) -> Self {
         State { o, lse, strides: None, unit: LseUnit::Natural }
     }
 
-    /// Sets the strides of the LSE: elements from one batch, head and row to the next.
+    /// Sets the strides of the log-sum-exp: elements from one batch, head and row to the next.
     pub fn lse_strides(self, strides: [i64; 3]) -> Self {
         State { strides: Some(strides), ..self }
     }
 
-    /// Sets the logarithm of the LSE.
+    /// Sets the base of the log-sum-exp.
     pub fn unit(self, unit: LseUnit) -> Self {
         State { unit, ..self }
     }
 
-    /// A placeholder without memory.
+    /// One that is not anywhere yet.
     const NOWHERE: request::State = request::State::new(
         TensorView::new(0, 0, S::DTYPE, [0; 4], [0; 4]),
         LseView::new(0, 0, [0; 3], [0; 2]),
@@ -55,11 +57,12 @@ impl<'a, S: Number> State<'a, S> {
 }
 
 impl FlashAttention {
-    /// vLLM's function: merges attention over a prefix's keys with attention over the other keys. Outputs are
-    /// `[1, tokens, heads, head_dim]`; LSEs are `[heads, tokens]`, natural and contiguous.
+    /// vLLM's function: merges attention over the keys of a prefix with attention over the keys of the
+    /// suffix. Outputs are `[1, tokens, heads, head_dim]`, log-sum-exps `[heads, tokens]`, natural and
+    /// contiguous.
     ///
     /// # Errors
-    /// The errors of [`FlashAttention::merge`].
+    /// Those of [`FlashAttention::merge`].
     #[expect(clippy::too_many_arguments, reason = "they are vLLM's")]
     pub fn merge_attn_states<T: Element, S: Number>(
         &self,
@@ -75,13 +78,12 @@ impl FlashAttention {
         self.merge(stream, &states, None, output, output_lse)
     }
 
-    /// Merges states of the same queries and of different keys, like [`Merge`], with optional sinks. With
-    /// `lse`, writes the LSE of each row: `[batch, heads, seqlen]`, natural and contiguous. Allocates
-    /// nothing.
+    /// Merges states of the same queries and different keys, as [`Merge`] does. `sinks` are logits, one per
+    /// head, that belong to no key. `lse` gets the log-sum-exp of each row, `[batch, heads, seqlen]`, natural
+    /// and contiguous. Allocates nothing.
     ///
     /// # Errors
-    /// [`Error::Invalid`] and [`Error::Unsupported`] name the invalid field; [`Error::Driver`] if the driver
-    /// fails.
+    /// Those of [`FlashAttention::attend`].
     pub fn merge<T: Number, S: Number, const N: usize>(
         &self,
         stream: &Arc<CudaStream>,
@@ -106,7 +108,7 @@ impl FlashAttention {
             merge.sinks = Some(Sinks { address, elements });
         }
         let plan = self.attention.plan(&merge)?;
-        // SAFETY: all buffers of the request were taken.
+        // SAFETY: all that the request names was taken.
         unsafe { self.launch(&plan, &merge, stream) }
     }
 }

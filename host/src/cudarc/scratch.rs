@@ -25,7 +25,7 @@ impl ScratchMemory {
         Self::default()
     }
 
-    /// Size in bytes.
+    /// Its size.
     pub fn bytes(&self) -> ScratchBytes {
         let bytes = |bytes: Option<usize>| bytes.unwrap_or(0) as u64;
         let workspace = bytes(self.workspace.as_ref().map(CudaSlice::num_bytes));

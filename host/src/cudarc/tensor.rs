@@ -3,7 +3,7 @@ use super::memory::{Memory, MemoryMut, Number, Taken};
 use crate::Error;
 use crate::request::TensorView;
 
-/// An address far from all buffers: a placeholder for outputs without memory.
+/// An address far from all buffers: where outputs are that have no memory yet.
 const NOWHERE: u64 = 1 << 60;
 
 /// An input in a slice or a view of one.
@@ -16,19 +16,18 @@ pub struct Tensor<'a, T> {
 }
 
 impl<'a, T: Number> Tensor<'a, T> {
-    /// `[batch, seqlen, heads, head_dim]`, contiguous; varlen tensors are
-    /// `[1, rows of all sequences, heads, head_dim]`.
+    /// A contiguous `[batch, seqlen, heads, head_dim]`. Varlen sequences are `[1, rows, heads, head_dim]`.
     pub fn new(data: &'a impl Memory<T>, shape: [usize; 4]) -> Self {
         Tensor { data, shape, strides: None }
     }
 
-    /// Sets strides: elements from one batch, row, head and column to the next, as in
+    /// Sets the strides: elements from one batch, row, head and column to the next, as in
     /// [`TensorView::strides`].
     pub fn strides(self, strides: [i64; 4]) -> Self {
         Tensor { strides: Some(strides), ..self }
     }
 
-    /// Its view, taken for a stream.
+    /// Its view in the order of a stream.
     pub(super) fn on<const MOST: usize>(
         &self,
         taken: &mut Taken<'a, MOST>,
@@ -37,7 +36,7 @@ impl<'a, T: Number> Tensor<'a, T> {
         Ok(view::<T>(taken.read(name, self.data)?, self.shape, self.strides))
     }
 
-    /// A contiguous output of its shape, at an address without memory.
+    /// An output of its shape, contiguous, where no memory is.
     pub(super) fn output(&self) -> TensorView {
         view::<T>((NOWHERE, u64::MAX), self.shape, None)
     }
@@ -57,12 +56,12 @@ impl<'a, T: Number> TensorMut<'a, T> {
         TensorMut { data, shape, strides: None }
     }
 
-    /// Sets strides, as [`Tensor::strides`].
+    /// Sets the strides, as [`Tensor::strides`].
     pub fn strides(self, strides: [i64; 4]) -> Self {
         TensorMut { strides: Some(strides), ..self }
     }
 
-    /// Its view, taken for a stream.
+    /// Its view in the order of a stream.
     pub(super) fn on<'t, const MOST: usize>(
         self,
         taken: &mut Taken<'t, MOST>,

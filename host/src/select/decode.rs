@@ -124,8 +124,7 @@ fn reason(e: &AttnInfo, p: &Problem, on: &Capabilities) -> &'static str {
 pub(super) fn choose(p: &Problem, on: &Capabilities, config: Option<&str>) -> Result<Choice, Error> {
     if let Some(name) = config {
         let Some(entry) = kernels::decode(name) else {
-            let expected =
-                "it must be a kernel for KV caches; `ferroflash kernels --family decode`, or \
+            let expected = "it must be a kernel for KV caches; `ferroflash kernels --family decode`, or \
                  `paged`, lists them";
             return Err(Error::invalid("config", name, expected));
         };

@@ -3,9 +3,9 @@
 use crate::TensorMap;
 
 /// The tensor map of keys, or of values, in the pages of a [`Cache`](crate::Cache). It has the dimensions of
-/// a [`RaggedMap`](crate::RaggedMap): the rows of one sequence in one page form a sequence that ends in the
-/// middle of the rows of all pages. Consecutive pages begin `pitch` rows apart ([`PageBoxes`]). If heads lie
-/// before rows, this is more than a page has.
+/// a [`RaggedMap`](crate::RaggedMap): the rows of one sequence in one page form a sequence that ends inside
+/// the rows of all pages. Consecutive pages begin `pitch` rows apart ([`PageBoxes`]). If heads lie before
+/// rows, this is more than a page has.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PagedMap {
