@@ -8,17 +8,17 @@ use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Attention on one of `cudarc`'s contexts. Kernels are loaded at their first use, and kept.
+/// Attention on one of `cudarc`'s contexts. Each kernel loads at its first use and stays loaded.
 pub struct FlashAttention {
     pub(super) attention: ManuallyDrop<Attention<RawDriver>>,
     context: Arc<CudaContext>,
-    /// Whether a graph may have some of the kernels.
+    /// Whether a graph may contain some of the kernels.
     captured: AtomicBool,
     pub(super) plans: Plans,
 }
 
 impl FlashAttention {
-    /// For slices and streams of `context`.
+    /// Creates attention for slices and streams of `context`.
     ///
     /// # Errors
     /// [`Error::Driver`] where the driver refuses.
@@ -32,13 +32,14 @@ impl FlashAttention {
         Ok(FlashAttention { attention, context, captured, plans })
     }
 
-    /// What plans and launches: for CUDA graphs, and for tensors that are not in cudarc's slices.
+    /// The underlying [`Attention`]: for CUDA graphs, and for tensors outside of cudarc's slices.
     pub fn attention(&self) -> &Attention<RawDriver> {
         &self.attention
     }
 
-    /// Checks that a stream, or that of a slice, is of the same `Arc`: another one of the same device has the
-    /// same handle, but counts its own streams, and by these cudarc decides whether one waits for another.
+    /// Checks that a stream, or a slice's stream, has the same `Arc` of its context. Another `Arc` of one
+    /// device has the same handle but counts its own streams, and cudarc uses these counts to decide whether
+    /// a stream waits for another.
     pub(super) fn is_here(&self, what: &'static str, stream: &CudaStream) -> Result<(), Error> {
         let theirs = stream.context();
         if Arc::ptr_eq(theirs, &self.context) {
@@ -49,7 +50,7 @@ impl FlashAttention {
         Err(Error::invalid(what, value, right))
     }
 
-    /// Whether a stream captures a graph; that kernels may then be part of one is remembered.
+    /// Whether a stream captures a graph. Remembers that a graph may then contain kernels.
     pub(super) fn is_capturing(&self, stream: &CudaStream) -> Result<bool, Error> {
         let status = stream.capture_status().map_err(refused("cuStreamIsCapturing"))?;
         let capturing = status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
@@ -59,12 +60,12 @@ impl FlashAttention {
         Ok(capturing)
     }
 
-    /// Enqueues what was planned.
+    /// Enqueues a plan.
     ///
     /// # Safety
-    /// - Every buffer that the request names was [taken](super::memory::Taken) for `stream`, and stays so until this
-    ///   returns.
-    /// - Its counters are zeros.
+    /// - Every buffer of the request was [taken](super::memory::Taken) for `stream`, and stays taken until this
+    ///   function returns.
+    /// - The request's counters are zero.
     pub(super) unsafe fn launch<R: crate::plan::Request>(
         &self,
         plan: &PlanOf<R>,
@@ -93,7 +94,7 @@ impl Drop for FlashAttention {
     }
 }
 
-/// `cudarc`'s error as one of this crate's.
+/// Converts `cudarc`'s error into this crate's.
 pub(super) fn refused(call: &'static str) -> impl Fn(DriverError) -> Error {
     move |e| Error::driver(call, Some(e.0 as u32), e)
 }
