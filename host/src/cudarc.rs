@@ -1,4 +1,4 @@
-//! Attention on `cudarc`'s slices and streams, in safe Rust (feature `cudarc`).
+//! Safe attention functions on `cudarc`'s slices and streams (feature `cudarc`).
 //!
 //! | to compute | function |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! New keys and values in cudarc's slices, on their way into a cache there.
+//! Append: new keys and values in cudarc's slices, for a KV cache there.
 use super::cache::PagesMut;
 use super::front::FlashAttention;
 use super::memory::{Element, Memory, Number, SlotNumber, Taken};
@@ -31,7 +31,7 @@ impl FlashAttention {
         let slots = Slots { address, elements, wide: N::WIDE };
         let append = Append::new(k, v, pages.on(&mut taken)?, slots);
         let plan = self.attention.plan(&append)?;
-        // SAFETY: all that the request names was taken.
+        // SAFETY: all buffers of the request were taken.
         unsafe { self.launch(&plan, &append, stream) }
     }
 }

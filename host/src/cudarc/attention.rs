@@ -13,8 +13,7 @@ use ::cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut, sys};
 use std::sync::Arc;
 
 /// The inputs of one attention in cudarc's slices: an [`AttentionRequest`] without its output. Queries have
-/// type `T`, keys and values type `T`, or type `C` in a [`Cache`]. Setters are named as those of
-/// [`AttentionRequest`].
+/// type `T`. Keys and values have type `T` too, or type `C` in a [`Cache`].
 ///
 /// | keys and values | constructor |
 /// |---|---|
@@ -25,7 +24,7 @@ use std::sync::Arc;
 #[must_use]
 pub struct Inputs<'a, T, C = T> {
     q: Tensor<'a, T>,
-    /// Where varlen queries begin, and the most of one sequence.
+    /// Offsets of varlen queries, and the maximum of queries per sequence.
     queries: Option<(Integers<'a>, usize)>,
     kv: Source<'a, T, C>,
     mask: Mask,
@@ -44,7 +43,7 @@ enum Source<'a, T, C> {
     Cache(Cache<'a, C>),
 }
 
-/// Where varlen keys begin, how many each sequence has used, and the most of one sequence.
+/// Offsets of varlen keys, valid keys per sequence, and the maximum of keys per sequence.
 #[derive(Clone, Copy)]
 struct Starts<'a> {
     k: Integers<'a>,
@@ -137,7 +136,7 @@ impl<'a, T: Element, C: Number> Inputs<'a, T, C> {
         Inputs { splits, ..self }
     }
 
-    /// The request in the order of a stream, with an output that has no memory yet.
+    /// The request with its inputs taken for a stream. The output has no memory yet.
     fn on(&self, taken: &mut Taken<'a>) -> Result<AttentionRequest<'static>, Error> {
         let (q, o) = (self.q.on(taken, "q")?, self.q.output());
         let request = match self.kv {
@@ -175,7 +174,7 @@ impl<'a, T: Element, C: Number> Inputs<'a, T, C> {
     }
 }
 
-/// The log-sum-exp of an output, contiguous, in the order of a stream.
+/// The contiguous LSE of an output, taken for a stream.
 pub(super) fn lse<'t, 'a: 't, const MOST: usize>(
     taken: &mut Taken<'t, MOST>,
     lse: Option<&'a mut (dyn MemoryMut<f32> + 'a)>,
@@ -262,7 +261,8 @@ impl FlashAttention {
         request.lse = self::lse(&mut taken, lse, inputs.q.shape)?;
         request.scratch = scratch.on(&mut taken)?;
         let plan = self.planned(&request)?;
-        // SAFETY: all that the request names was taken; the counters are zeros, as launches leave them.
+        // SAFETY: all buffers of the request were taken; the counters are zero, because each launch leaves
+        // zeros.
         unsafe { self.launch(&plan, &request, stream) }
     }
 
@@ -280,19 +280,19 @@ impl FlashAttention {
         let mut request = inputs.on(&mut taken)?;
         request.o = TensorMut::new(&mut o, inputs.q.shape).on(&mut taken, "o")?;
         if bytes > 0 {
-            // SAFETY: its contents mean nothing before the launch.
+            // SAFETY: the launch reads nothing that it has not written.
             workspace = unsafe { stream.alloc::<u8>(bytes as usize) }.map_err(refused("alloc"))?;
             let (address, bytes) = taken.write("workspace", &mut workspace)?;
             request.scratch = Scratch::workspace(address, bytes);
         }
         let plan = self.planned(&request)?;
-        // SAFETY: all that the request names was taken.
+        // SAFETY: all buffers of the request were taken.
         unsafe { self.launch(&plan, &request, stream) }?;
         drop(taken);
         Ok(o)
     }
 
-    /// The plan of a request, with all the memory that it wants: one that is kept, or a new one.
+    /// The plan of a request with all the scratch memory that it needs: a cached one, or a new one.
     fn planned(&self, request: &AttentionRequest<'static>) -> Result<Plan, Error> {
         self.plans.of(&self.attention, request)
     }
@@ -302,7 +302,7 @@ impl FlashAttention {
 fn output<T: Number>(stream: &Arc<CudaStream>, elements: usize, varlen: bool) -> Result<CudaSlice<T>, Error> {
     let memory = match varlen {
         true => stream.alloc_zeros(elements),
-        // SAFETY: the kernel writes every element, in the stream's order before anybody else reads one.
+        // SAFETY: the kernel writes every element before any later work of the stream reads one.
         false => unsafe { stream.alloc(elements) },
     };
     memory.map_err(refused("alloc"))
@@ -311,12 +311,13 @@ fn output<T: Number>(stream: &Arc<CudaStream>, elements: usize, varlen: bool) ->
 /// Memory for log-sum-exps. Kernels leave padding rows as they are: these have -inf, as they have seen no
 /// key.
 fn log_sum_exps(stream: &Arc<CudaStream>, rows: usize, varlen: bool) -> Result<CudaSlice<f32>, Error> {
-    // SAFETY: the kernel, or before it what follows here, writes every element, in the stream's order before
-    // anybody else reads one.
+    // SAFETY: the kernel, or the fill below, writes every element before any later work of the stream reads
+    // one.
     let mut memory = unsafe { stream.alloc::<f32>(rows) }.map_err(refused("alloc"))?;
     if varlen {
         let (address, _used) = memory.device_ptr_mut(stream);
-        // SAFETY: that many f32 of this memory, in the order of its stream, whose context `alloc` has bound.
+        // SAFETY: the memory has this number of f32; `alloc` has bound the stream's context; the fill runs in
+        // the stream's order.
         let filled = unsafe {
             sys::cuMemsetD32Async(address, f32::NEG_INFINITY.to_bits(), rows, stream.cu_stream()).result()
         };

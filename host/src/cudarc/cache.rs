@@ -1,4 +1,4 @@
-//! Caches of keys and values in cudarc's slices.
+//! KV caches in cudarc's slices.
 use super::memory::{Integers, Memory, MemoryMut, Number, PerHead, Taken};
 use crate::request::{KvCache, KvPages, KvScale, PageView};
 use crate::{DType, Error};
@@ -32,12 +32,12 @@ impl<'a> Scale<'a> {
     }
 }
 
-/// How keys, and values, lie: `[pages, page, heads, head_dim]`, whatever the layout.
+/// The layout of keys, and of values: `[pages, page, heads, head_dim]`.
 #[derive(Clone, Copy)]
 struct Layout {
     shape: [usize; 4],
     strides: [i64; 4],
-    /// Whether values lie behind the keys of their page, in the same memory.
+    /// Whether values follow the keys of their page in one buffer.
     interleaved: bool,
 }
 
@@ -47,7 +47,7 @@ impl Layout {
         Layout { shape, strides: one.strides, interleaved }.doubled()
     }
 
-    /// With room for values between the keys of two pages, where they lie there.
+    /// The layout with room for interleaved values.
     fn doubled(mut self) -> Self {
         self.strides[0] = self.strides[0].saturating_mul(1 + i64::from(self.interleaved));
         self
@@ -57,7 +57,7 @@ impl Layout {
         Layout { strides: PageView::hnd(0, 0, DType::F16, self.shape).strides, ..self }.doubled()
     }
 
-    /// Keys and values, of memory of their own or of the same.
+    /// The views of keys and values, in two buffers or in one.
     fn views<C: Number>(&self, keys: (u64, u64), values: Option<(u64, u64)>) -> KvPages {
         let view = |(at, elements)| PageView::new(at, elements, C::DTYPE, self.shape, self.strides);
         let behind = (self.strides[0] / 2).max(0) as u64;
@@ -69,7 +69,7 @@ impl Layout {
     }
 }
 
-/// What pages that are read and pages that are written have in common.
+/// Layout setters for [`Pages`] and [`PagesMut`].
 macro_rules! layouts {
     () => {
         /// Makes each page a contiguous `[heads][page][head_dim]`. The shape stays `[pages, page, heads,
@@ -91,25 +91,25 @@ macro_rules! layouts {
     };
 }
 
-/// Pages of keys and values, whoever's they are, that are read. Elements are the queries' or `u8`, e4m3.
+/// All pages of a KV cache, for reading. Elements have the queries' dtype, or are `u8` (e4m3).
 #[derive(Clone, Copy)]
 #[must_use]
 pub struct Pages<'a, C> {
     keys: &'a dyn Memory<C>,
-    /// None where they lie between the keys of two pages.
+    /// `None` for interleaved values.
     values: Option<&'a dyn Memory<C>>,
     layout: Layout,
     scales: [Scale<'a>; 2],
 }
 
 impl<'a, C: Number> Pages<'a, C> {
-    /// Contiguous `[pages, page, heads, head_dim]`, both of them. A cache without pages has a page for each
+    /// Contiguous `[pages, page, heads, head_dim]`, keys and values. A dense KV cache has one page per
     /// sequence.
     pub fn new(keys: &'a impl Memory<C>, values: &'a impl Memory<C>, shape: [usize; 4]) -> Self {
         Pages { keys, values: Some(values), layout: Layout::new(shape, false), scales: [Scale::One; 2] }
     }
 
-    /// Keys and values of one contiguous buffer, `[pages][2][page][heads][head_dim]`, or with [`Pages::hnd`]
+    /// Keys and values in one contiguous buffer: `[pages][2][page][heads][head_dim]`, or with [`Pages::hnd`]
     /// `[pages][2][heads][page][head_dim]`. The shape stays `[pages, page, heads, head_dim]`.
     pub fn interleaved(both: &'a impl Memory<C>, shape: [usize; 4]) -> Self {
         Pages { keys: both, values: None, layout: Layout::new(shape, true), scales: [Scale::One; 2] }
@@ -126,11 +126,11 @@ impl<'a, C: Number> Pages<'a, C> {
     }
 }
 
-/// Pages of keys and values that new tokens go to.
+/// All pages of a KV cache, for writing.
 #[must_use]
 pub struct PagesMut<'a, C> {
     keys: &'a mut dyn MemoryMut<C>,
-    /// None where they lie between the keys of two pages.
+    /// `None` for interleaved values.
     values: Option<&'a mut dyn MemoryMut<C>>,
     layout: Layout,
     scales: [Scale<'a>; 2],

@@ -260,9 +260,9 @@ impl FlashAttention {
         self.attend_alone(stream, &alibi_slopes.into_iter().fold(inputs, Inputs::alibi))
     }
 
-    /// FlashAttention's function: `q` `[batch, queries, heads, head_dim]` on a cache, which has `k_cache`,
-    /// `v_cache`, `cache_seqlens`, `cache_batch_idx` and `block_table`. [`FlashAttention::append`] writes new
-    /// keys and values to the cache before. `causal` is aligned bottom-right.
+    /// FlashAttention's function: queries `[batch, queries, heads, head_dim]` on a KV cache, which replaces
+    /// `k_cache`, `v_cache`, `cache_seqlens`, `cache_batch_idx` and `block_table`. Call
+    /// [`FlashAttention::append`] first to write new keys and values. `causal` aligns bottom-right.
     ///
     /// # Errors
     /// Those of [`FlashAttention::attend`].

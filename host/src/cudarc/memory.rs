@@ -13,7 +13,7 @@ mod sealed {
 }
 use sealed::Sealed;
 
-/// A type of numbers in device memory: `half::f16`, `half::bf16`, `f32`, or `u8` for e4m3. Planning checks
+/// A number type in device memory: `half::f16`, `half::bf16`, `f32`, and `u8` (an e4m3 byte). Requests check
 /// which of them a tensor may have.
 ///
 /// ```compile_fail,E0277
@@ -27,11 +27,11 @@ use sealed::Sealed;
 /// }
 /// ```
 pub trait Number: DeviceRepr + ValidAsZeroBits + Copy + Sealed {
-    /// Its name in this crate.
+    /// The dtype in this crate.
     const DTYPE: DType;
 }
 
-/// A type of queries and outputs: `half::f16` and `half::bf16`, and no other.
+/// A type of queries and outputs: `half::f16` or `half::bf16`.
 pub trait Element: Number {}
 
 macro_rules! numbers {
@@ -46,7 +46,7 @@ numbers!(half::f16: F16, half::bf16: Bf16, f32: F32, u8: E4m3);
 impl Element for half::f16 {}
 impl Element for half::bf16 {}
 
-/// A type of slot numbers: `i32` and `i64`.
+/// A type of slots: `i32` or `i64`.
 pub trait SlotNumber: DeviceRepr + Sealed {
     /// Whether it has 64 bits.
     const WIDE: bool;
@@ -123,7 +123,7 @@ pub struct PerHead<'a> {
 }
 
 impl<'a> PerHead<'a> {
-    /// `[heads]`, the same for every sequence.
+    /// `[heads]`, shared by all sequences.
     pub fn new(data: &'a impl Memory<f32>) -> Self {
         PerHead { data, strides: [0, 1] }
     }
@@ -147,14 +147,14 @@ pub(super) struct Taken<'a, const MOST: usize = 16> {
 }
 
 impl<'a, const MOST: usize> Taken<'a, MOST> {
-    /// Nothing yet.
+    /// An empty set.
     pub fn on(attention: &'a FlashAttention, stream: &'a CudaStream) -> Result<Self, Error> {
         attention.is_here("stream", stream)?;
         let capturing = attention.is_capturing(stream)?;
         Ok(Taken { attention, stream, capturing, guards: [const { None }; MOST], count: 0 })
     }
 
-    /// Address and elements of memory that is read.
+    /// Takes memory for reading; returns address and number of elements.
     pub fn read<T>(&mut self, name: &'static str, data: &'a dyn Memory<T>) -> Result<(u64, u64), Error> {
         self.attention.is_here(name, data.stream())?;
         let (address, guard) = data.device_ptr(self.stream);
@@ -162,7 +162,7 @@ impl<'a, const MOST: usize> Taken<'a, MOST> {
         Ok((address, data.len() as u64))
     }
 
-    /// Address and elements of memory that is written.
+    /// Takes memory for writing; returns address and number of elements.
     pub fn write<T>(
         &mut self,
         name: &'static str,
@@ -175,7 +175,7 @@ impl<'a, const MOST: usize> Taken<'a, MOST> {
         Ok((address, elements))
     }
 
-    /// Integers that are read.
+    /// Takes integers for reading.
     pub fn integers(&mut self, name: &'static str, Integers(kind): Integers<'a>) -> Result<Index, Error> {
         let (address, elements) = match kind {
             Kind::Signed(data) => self.read(name, data)?,

@@ -1,4 +1,4 @@
-//! Partial states of attention in cudarc's slices.
+//! Merge of partial attention states in cudarc's slices.
 use super::attention::lse;
 use super::front::FlashAttention;
 use super::memory::{Element, Memory, MemoryMut, Number, Taken};
@@ -20,8 +20,7 @@ pub struct State<'a, S> {
 }
 
 impl<'a, S: Number> State<'a, S> {
-    /// O, `[batch, seqlen, heads, head_dim]`, and its log-sum-exp, natural, contiguous `[batch, heads,
-    /// seqlen]`.
+    /// O, `[batch, seqlen, heads, head_dim]`, and its LSE: natural, contiguous `[batch, heads, seqlen]`.
     pub fn new(o: Tensor<'a, S>, lse: &'a impl Memory<f32>) -> Self {
         State { o, lse, strides: None, unit: LseUnit::Natural }
     }
@@ -36,7 +35,7 @@ impl<'a, S: Number> State<'a, S> {
         State { unit, ..self }
     }
 
-    /// One that is not anywhere yet.
+    /// A placeholder without memory.
     const NOWHERE: request::State = request::State::new(
         TensorView::new(0, 0, S::DTYPE, [0; 4], [0; 4]),
         LseView::new(0, 0, [0; 3], [0; 2]),
@@ -108,7 +107,7 @@ impl FlashAttention {
             merge.sinks = Some(Sinks { address, elements });
         }
         let plan = self.attention.plan(&merge)?;
-        // SAFETY: all that the request names was taken.
+        // SAFETY: all buffers of the request were taken.
         unsafe { self.launch(&plan, &merge, stream) }
     }
 }

@@ -18,7 +18,7 @@ impl Plans {
     /// The plan of a request that runs fastest, whatever scratch memory it needs.
     ///
     /// # Errors
-    /// Those of planning.
+    /// The errors of planning.
     pub fn of<D: Driver>(
         &self,
         attention: &Attention<D>,
@@ -41,8 +41,8 @@ impl Plans {
     }
 }
 
-/// The request without addresses and sizes of memory: one plan serves all requests that differ in these
-/// alone, as launches check other tensors.
+/// The request without addresses and sizes of memory. One plan serves all requests that differ only in these,
+/// because launches validate other tensors.
 fn key(request: &AttentionRequest<'static>) -> AttentionRequest<'static> {
     let mut key = request.scratch(Scratch::Fastest);
     (key.q, key.o) = (tensor(key.q), tensor(key.o));

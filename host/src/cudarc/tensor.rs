@@ -3,7 +3,7 @@ use super::memory::{Memory, MemoryMut, Number, Taken};
 use crate::Error;
 use crate::request::TensorView;
 
-/// An address far from all buffers: where outputs are that have no memory yet.
+/// An address far from all buffers: a placeholder for outputs without memory.
 const NOWHERE: u64 = 1 << 60;
 
 /// An input in a slice or a view of one.
@@ -27,7 +27,7 @@ impl<'a, T: Number> Tensor<'a, T> {
         Tensor { strides: Some(strides), ..self }
     }
 
-    /// Its view in the order of a stream.
+    /// Its view, taken for a stream.
     pub(super) fn on<const MOST: usize>(
         &self,
         taken: &mut Taken<'a, MOST>,
@@ -36,7 +36,7 @@ impl<'a, T: Number> Tensor<'a, T> {
         Ok(view::<T>(taken.read(name, self.data)?, self.shape, self.strides))
     }
 
-    /// An output of its shape, contiguous, where no memory is.
+    /// A contiguous output of its shape, at an address without memory.
     pub(super) fn output(&self) -> TensorView {
         view::<T>((NOWHERE, u64::MAX), self.shape, None)
     }
@@ -61,7 +61,7 @@ impl<'a, T: Number> TensorMut<'a, T> {
         TensorMut { strides: Some(strides), ..self }
     }
 
-    /// Its view in the order of a stream.
+    /// Its view, taken for a stream.
     pub(super) fn on<'t, const MOST: usize>(
         self,
         taken: &mut Taken<'t, MOST>,
