@@ -3,8 +3,8 @@
 //!
 //! - [`Kernel`]: threads, shared memory, parameters and grid of a kernel, from one type.
 //! - [`Contract`]: the contract of a compiled kernel as a value, with its symbol and [`Target`].
-//! - [`Tensor`], [`TensorMap`], [`RaggedMap`], [`PagedMap`], [`Vector`], [`Cache`], [`Partials`],
-//!   [`Integers`], [`Counters`], [`Element`]: descriptions of data in a kernel's parameters.
+//! - [`Tensor`], [`TensorMap`], [`RaggedMap`], [`Vector`], [`Partials`], [`Integers`], [`Counters`],
+//!   [`Element`]: descriptions of data in a kernel's parameters.
 //! - [`FastDiv`]: division by a divisor that only the host knows.
 #![no_std]
 #![forbid(unsafe_code)]
