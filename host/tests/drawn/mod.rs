@@ -7,6 +7,11 @@ mod launched;
 
 pub use launched::Outcome;
 
+/// The entries that every build has: the lineage's are there on request alone.
+fn published() -> impl Iterator<Item = &'static AttnInfo> {
+    entries().filter(|entry| !spec::is_lineage(entry.contract.symbol))
+}
+
 /// SplitMix64.
 pub struct Random(u64);
 
@@ -143,13 +148,13 @@ fn few(random: &mut Random) -> AttentionRequest<'static> {
 
 fn named(random: &mut Random) -> AttentionRequest<'static> {
     let mut f = if random.once_in(3) { varlen(random) } else { dense(random) };
-    let symbols: Vec<_> = entries().map(|entry| entry.contract.symbol).collect();
+    let symbols: Vec<_> = published().map(|entry| entry.contract.symbol).collect();
     let fits = |entry: &AttnInfo| {
         let d = f.q.shape[3] as u32;
         let held = entry.head_dim >= d && entry.head_dim <= 2 * d;
         entry.dtype == f.q.dtype && held && entry.is_varlen() == (f.queries != Queries::Batched)
     };
-    let fitting: Vec<_> = entries().filter(|e| fits(e)).map(|entry| entry.contract.symbol).collect();
+    let fitting: Vec<_> = published().filter(|e| fits(e)).map(|entry| entry.contract.symbol).collect();
     let from = if random.once_in(8) || fitting.is_empty() { &symbols } else { &fitting };
     f.config = Some(random.one_of(from));
     f
