@@ -6,7 +6,7 @@ pub fn furthest(a: &Tensor, b: &Tensor) -> Result<f32> {
     (a.to_dtype(DType::F32)? - b.to_dtype(DType::F32)?)?.abs()?.flatten_all()?.max(0)?.to_vec0()
 }
 
-/// What went wrong, and how much was looked at.
+/// Failures, and the number of checked values.
 #[derive(Default)]
 pub struct Tally {
     cases: usize,

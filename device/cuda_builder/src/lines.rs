@@ -11,7 +11,7 @@ const LOC: &str = "\t.loc\t";
 const FILE: &str = "\t.file\t";
 
 /// Splits `ptx` into the text without `.loc` and `.file` lines, and these lines. Each has the number of lines
-/// of code since the previous one (nothing for none), then its arguments. Those of `.file` begin with an `f`.
+/// of code since the previous one (nothing for none), then its arguments. Lines of `.file` begin with `f`.
 ///
 /// Both compress well apart, and [`join`] makes the module of them again, byte for byte.
 pub fn split(ptx: &str) -> (String, String) {

@@ -60,7 +60,7 @@ impl<E: Mma, const C: usize, const W: usize> StoreBuffer<E, C, W> {
 }
 
 impl<E: Mma, const C: usize, const W: usize> StageGuard<'_, SharedTiles<E, 4, C, W>> {
-    /// The same through the guarded stage, whose tiles are no longer needed.
+    /// Sends the tile through the guarded stage. The stage's tiles are lost.
     #[inline(always)]
     pub fn store_through<M: StoreMapKind>(
         self,
