@@ -1,8 +1,8 @@
-//! [`convergent_asm!`](crate::convergent_asm): how assembly of instructions that a warp executes together is
-//! written.
+//! [`convergent_asm!`](crate::convergent_asm): assembly of instructions that a warp executes together.
 //!
-//! LLVM may clone code into both arms of a branch that lanes take differently, or sink it into one of them,
-//! unless something there is `convergent`. Intrinsics of barriers, shuffles and votes are; assembly never is.
+//! LLVM may clone code into both arms of a branch that lanes take differently, or sink it into one arm,
+//! unless the code contains a `convergent` call. Intrinsics of barriers, shuffles and votes are convergent;
+//! assembly never is.
 
 #[cfg(target_arch = "nvptx64")]
 unsafe extern "unadjusted" {
@@ -10,8 +10,8 @@ unsafe extern "unadjusted" {
     fn activemask() -> u32;
 }
 
-/// Convergent to LLVM, which for its sake leaves the block of code whole that it stands in. `cuda_builder`
-/// takes the instruction out again: ptxas and the simulator know by themselves what a warp does together.
+/// A call that is convergent to LLVM, so that LLVM keeps the whole block of code around it. `cuda_builder`
+/// removes the instruction again: ptxas and the simulator know which instructions a warp executes together.
 #[doc(hidden)]
 #[inline(always)]
 #[cfg(target_arch = "nvptx64")]
@@ -23,8 +23,8 @@ pub fn guard() {
 /// `asm!` for an instruction with `.sync` or `.aligned`, which all lanes of a warp must reach at the same
 /// place. It accepts the arguments of [`core::arch::asm!`], except `pure`: a pure instruction may be moved.
 ///
-/// `cuda_builder` refuses such an instruction in a plain `asm!`. Where LLVM has a convergent intrinsic, that
-/// is simpler.
+/// `cuda_builder` refuses such an instruction in a plain `asm!`. If LLVM has a convergent intrinsic, use the
+/// intrinsic.
 #[macro_export]
 macro_rules! convergent_asm {
     ($($assembly:tt)*) => {{

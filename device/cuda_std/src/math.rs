@@ -70,8 +70,8 @@ pub fn pack_bf16(lo: f32, hi: f32) -> u32 {
     y
 }
 
-/// `cvt.rn.satfinite.e4m3x2.f32`: two f32 as two e4m3, `lo` in the low byte. Beyond 448 it is 448 of its
-/// sign; NaN stays NaN. From sm_89 on.
+/// `cvt.rn.satfinite.e4m3x2.f32`: two f32 as two e4m3, `lo` in the low byte. A magnitude above 448 becomes
+/// 448, with its sign. NaN stays NaN. From sm_89 on.
 #[inline(always)]
 #[gpu_only]
 pub fn pack_e4m3(lo: f32, hi: f32) -> u16 {
@@ -133,7 +133,7 @@ pub fn in_order(x: f32) -> f32 {
     x
 }
 
-/// [`in_order`], of a word.
+/// [`in_order`] for a 32-bit word.
 #[inline(always)]
 #[gpu_only]
 pub fn in_order_b32(x: u32) -> u32 {

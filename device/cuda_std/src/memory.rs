@@ -1,9 +1,9 @@
-//! Loads and stores of the shared and the global window, and where dynamic shared memory begins.
+//! Loads and stores of the shared and the global window, and the address of dynamic shared memory.
 use crate::gpu_only;
 #[cfg(target_arch = "nvptx64")]
 use core::arch::{asm, global_asm};
 
-// rustc has no way to declare it; 1024 is the largest alignment that any swizzle asks for.
+// rustc cannot declare dynamic shared memory. No swizzle asks for an alignment above 1024.
 #[cfg(target_arch = "nvptx64")]
 global_asm!(".extern .shared .align 1024 .b8 dynamic_smem[];");
 
@@ -12,17 +12,17 @@ global_asm!(".extern .shared .align 1024 .b8 dynamic_smem[];");
 #[gpu_only]
 pub fn dynamic_smem() -> u32 {
     let address: u32;
-    // SAFETY: it only takes an address.
+    // SAFETY: the instruction only takes an address.
     unsafe { asm!("mov.u32 {}, dynamic_smem;", out(reg32) address, options(pure, nomem, nostack)) }
     address
 }
 
-/// `cvta.shared.u64`: an address of the shared window as one like any other.
+/// `cvta.shared.u64`: converts an address of the shared window into a generic address.
 #[inline(always)]
 #[gpu_only]
 pub fn generic(shared: u32) -> u64 {
     let address: u64;
-    // SAFETY: it only converts an address.
+    // SAFETY: the instruction only converts an address.
     unsafe {
         asm!("cvta.shared.u64 {}, {};", out(reg64) address, in(reg64) u64::from(shared),
             options(pure, nomem, nostack))
@@ -33,7 +33,7 @@ pub fn generic(shared: u32) -> u64 {
 /// `st.shared.b32`.
 ///
 /// # Safety
-/// - `address` is of the shared window, a multiple of 4, and may be written by this thread now.
+/// - `address` is in the shared window and a multiple of 4. This thread may write it now.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn st_shared_b32(address: u32, x: u32) {
@@ -44,7 +44,7 @@ pub unsafe fn st_shared_b32(address: u32, x: u32) {
 /// `st.shared.v2.b32`.
 ///
 /// # Safety
-/// - `address` is of the shared window, a multiple of 8, with 8 bytes that may be written by this thread now.
+/// - `address` is in the shared window and a multiple of 8. This thread may write 8 bytes there now.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn st_shared_v2_b32(address: u32, x: [u32; 2]) {
@@ -58,8 +58,7 @@ pub unsafe fn st_shared_v2_b32(address: u32, x: [u32; 2]) {
 /// `st.shared.v4.b32`.
 ///
 /// # Safety
-/// - `address` is of the shared window, a multiple of 16, with 16 bytes that may be written by this thread
-///   now.
+/// - `address` is in the shared window and a multiple of 16. This thread may write 16 bytes there now.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn st_shared_v4_b32(address: u32, x: [u32; 4]) {
@@ -74,7 +73,7 @@ pub unsafe fn st_shared_v4_b32(address: u32, x: [u32; 4]) {
 /// `ld.shared.b32`.
 ///
 /// # Safety
-/// - `address` is of the shared window, a multiple of 4, and may be read by this thread now.
+/// - `address` is in the shared window and a multiple of 4. This thread may read it now.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn ld_shared_b32(address: u32) -> u32 {
@@ -87,7 +86,7 @@ pub unsafe fn ld_shared_b32(address: u32) -> u32 {
 /// `ld.shared.v4.b32`.
 ///
 /// # Safety
-/// - `address` is of the shared window, a multiple of 16, with 16 bytes that may be read by this thread now.
+/// - `address` is in the shared window and a multiple of 16. This thread may read 16 bytes there now.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn ld_shared_v4_b32(address: u32) -> [u32; 4] {
@@ -101,11 +100,11 @@ pub unsafe fn ld_shared_v4_b32(address: u32) -> [u32; 4] {
     r
 }
 
-/// `ld.shared.v4.b32`, where `condition`, else zeros. Predicated, not branched around: the lanes of a warp
-/// stay together.
+/// `ld.shared.v4.b32` if `condition`, else zeros. The instruction is predicated, so the lanes of a warp stay
+/// together.
 ///
 /// # Safety
-/// - As [`ld_shared_v4_b32`], where `condition`.
+/// - As [`ld_shared_v4_b32`], if `condition`.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn ld_shared_v4_b32_if(address: u32, condition: bool) -> [u32; 4] {
@@ -123,7 +122,7 @@ pub unsafe fn ld_shared_v4_b32_if(address: u32, condition: bool) -> [u32; 4] {
 /// `ld.shared.v2.b32`.
 ///
 /// # Safety
-/// - `address` is of the shared window, a multiple of 8, with 8 bytes that may be read by this thread now.
+/// - `address` is in the shared window and a multiple of 8. This thread may read 8 bytes there now.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn ld_shared_v2_b32(address: u32) -> [u32; 2] {
@@ -139,7 +138,7 @@ pub unsafe fn ld_shared_v2_b32(address: u32) -> [u32; 2] {
 /// `ld.global.b32`.
 ///
 /// # Safety
-/// - `address` is a global one, a multiple of 4, and may be read.
+/// - `address` is global, a multiple of 4, and may be read.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn ld_global_b32(address: u64) -> u32 {
@@ -152,7 +151,7 @@ pub unsafe fn ld_global_b32(address: u64) -> u32 {
 /// `ld.global.nc.b32`: loads memory that no thread writes while the kernel runs.
 ///
 /// # Safety
-/// - `address` is a global one, a multiple of 4, and may be read.
+/// - `address` is global, a multiple of 4, and may be read.
 /// - No thread writes this memory before the launch has ended.
 #[inline(always)]
 #[gpu_only]
@@ -165,11 +164,12 @@ pub unsafe fn ld_global_nc_b32(address: u64) -> u32 {
     r
 }
 
-/// `ld.global.nc.b32` where `present`, else 0 and nothing is read. Without a branch, and where it is written:
-/// such loads are all under way at once, and ahead of the copies behind them.
+/// `ld.global.nc.b32` if `present`, else 0. If not `present`, it reads nothing. It has no branch and stays
+/// where the source has it. Several such loads are therefore in flight at once, and start before the copies
+/// that follow them.
 ///
 /// # Safety
-/// As [`ld_global_nc_b32`], where `present`.
+/// As [`ld_global_nc_b32`], if `present`.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn ld_global_nc_b32_or_zero(address: u64, present: bool) -> u32 {
@@ -187,7 +187,7 @@ pub unsafe fn ld_global_nc_b32_or_zero(address: u64, present: bool) -> u32 {
 /// `ld.global.v2.b32`.
 ///
 /// # Safety
-/// - `address` is a global one, a multiple of 8, with 8 bytes that may be read.
+/// - `address` is global and a multiple of 8, with 8 bytes that may be read.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn ld_global_v2_b32(address: u64) -> [u32; 2] {
@@ -203,7 +203,7 @@ pub unsafe fn ld_global_v2_b32(address: u64) -> [u32; 2] {
 /// `ld.global.b64`.
 ///
 /// # Safety
-/// - `address` is a global one, a multiple of 8, and may be read.
+/// - `address` is global, a multiple of 8, and may be read.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn ld_global_b64(address: u64) -> u64 {
@@ -216,7 +216,7 @@ pub unsafe fn ld_global_b64(address: u64) -> u64 {
 /// `ld.global.v4.b32`.
 ///
 /// # Safety
-/// - `address` is a global one, a multiple of 16, with 16 bytes that may be read.
+/// - `address` is global and a multiple of 16, with 16 bytes that may be read.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn ld_global_v4_b32(address: u64) -> [u32; 4] {
@@ -233,7 +233,7 @@ pub unsafe fn ld_global_v4_b32(address: u64) -> [u32; 4] {
 /// `st.global.b32`.
 ///
 /// # Safety
-/// - `address` is a global one, a multiple of 4, and may be written.
+/// - `address` is global, a multiple of 4, and may be written.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn st_global_b32(address: u64, x: u32) {
@@ -241,10 +241,10 @@ pub unsafe fn st_global_b32(address: u64, x: u32) {
     unsafe { asm!("st.global.b32 [{}], {};", in(reg64) address, in(reg32) x, options(nostack)) }
 }
 
-/// `st.global.b32`, where `condition`. Predicated, not branched around: the lanes of a warp stay together.
+/// `st.global.b32` if `condition`. The instruction is predicated, so the lanes of a warp stay together.
 ///
 /// # Safety
-/// - As [`st_global_b32`], where `condition`.
+/// - As [`st_global_b32`], if `condition`.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn st_global_b32_if(address: u64, x: u32, condition: bool) {
@@ -259,7 +259,7 @@ pub unsafe fn st_global_b32_if(address: u64, x: u32, condition: bool) {
 /// `st.global.v2.b32`.
 ///
 /// # Safety
-/// - `address` is a global one, a multiple of 8, with 8 bytes that may be written.
+/// - `address` is global and a multiple of 8, with 8 bytes that may be written.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn st_global_v2_b32(address: u64, x: [u32; 2]) {
@@ -270,10 +270,10 @@ pub unsafe fn st_global_v2_b32(address: u64, x: [u32; 2]) {
     }
 }
 
-/// `st.global.v2.b32`, where `condition`. Predicated, not branched around: the lanes of a warp stay together.
+/// `st.global.v2.b32` if `condition`. The instruction is predicated, so the lanes of a warp stay together.
 ///
 /// # Safety
-/// - As [`st_global_v2_b32`], where `condition`.
+/// - As [`st_global_v2_b32`], if `condition`.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn st_global_v2_b32_if(address: u64, x: [u32; 2], condition: bool) {
@@ -288,7 +288,7 @@ pub unsafe fn st_global_v2_b32_if(address: u64, x: [u32; 2], condition: bool) {
 /// `st.global.v4.b32`.
 ///
 /// # Safety
-/// - `address` is a global one, a multiple of 16, with 16 bytes that may be written.
+/// - `address` is global and a multiple of 16, with 16 bytes that may be written.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn st_global_v4_b32(address: u64, x: [u32; 4]) {
@@ -300,7 +300,7 @@ pub unsafe fn st_global_v4_b32(address: u64, x: [u32; 4]) {
     }
 }
 
-/// The host's version of a parameter's address.
+/// Replaces `parameter_address!` on the host, and panics.
 #[doc(hidden)]
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn no_parameter() -> u64 {
@@ -308,7 +308,7 @@ pub fn no_parameter() -> u64 {
 }
 
 /// The generic address of the parameter of the entry with this name. TMA reads tensor maps through it. Any
-/// other use loads from memory what would be a constant.
+/// other use loads from memory what would otherwise be a constant.
 ///
 /// The crate that calls it needs `#![feature(asm_experimental_arch)]` on the GPU, which `CudaBuilder` sets.
 #[macro_export]
@@ -317,7 +317,7 @@ macro_rules! parameter_address {
         #[cfg(target_arch = "nvptx64")]
         {
             let address: u64;
-            // SAFETY: it only takes an address.
+            // SAFETY: the instruction only takes an address.
             unsafe {
                 ::core::arch::asm!(
                     concat!(

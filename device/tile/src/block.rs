@@ -20,7 +20,7 @@ pub struct Block<K> {
 /// A whole, converged warp. Every operation that needs all 32 lanes takes one.
 #[derive(Clone, Copy)]
 pub struct Warp {
-    /// Its number in the block.
+    /// The warp's index in the block.
     pub(crate) index: u32,
     pub(crate) lane: u32,
 }
@@ -75,9 +75,9 @@ impl<K: Kernel> Block<K> {
         K::THREADS / 32
     }
 
-    /// Deals out `rows` rows of `C` base tiles to the block's threads, four columns at a time, and calls
-    /// `f(row, quad)` for each of this thread's quads. One warp takes one row, or 128 columns of it: its
-    /// lanes have the same row, and lanes past the last column get a quad that does not exist.
+    /// Distributes `rows` rows of `C` base tiles over the block's threads in quads of four columns. Calls
+    /// `f(row, quad)` for each quad of this thread. A warp takes one row, or 128 columns of a row, so all its
+    /// lanes have the same row. Lanes past the last column get a quad that does not exist.
     #[inline(always)]
     pub fn deal_quads<const C: usize>(&self, rows: u32, f: impl Fn(u32, u32)) {
         let (warp, parts) = (self.warp(), (C as u32).div_ceil(8));
@@ -203,8 +203,8 @@ impl<K: Kernel> Smem<K> {
     /// Uses the shared memory for one round after another, with a barrier between rounds, until `round`
     /// breaks off.
     ///
-    /// Nothing of a round survives into the next: `round` takes the memory by value, and it is a function
-    /// pointer, which captures nothing. `all` is the same for every round.
+    /// No value of one round reaches the next round: `round` takes the memory by value, and it is a function
+    /// pointer, which captures nothing. Every round gets the same `all`.
     #[inline(always)]
     pub fn rounds<A: Copy + 'static>(
         self,
@@ -232,7 +232,8 @@ impl<K: Kernel> Smem<K> {
         f: impl FnOnce(Tally<'_, N>, &mut Block<K>) -> R,
     ) -> R {
         const { assert!(N * 4 <= K::SMEM_BYTES, "the launch has less shared memory than these words") }
-        // SAFETY: at most the bytes of the launch, and `self`, the only right to them, is borrowed.
+        // SAFETY: the words lie within the launch's shared memory, and `self`, the only right to it, is
+        // borrowed.
         let result = f(unsafe { Tally::at(self.base) }, block);
         block.sync();
         result

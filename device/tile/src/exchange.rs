@@ -1,4 +1,4 @@
-//! Registers and numbers handed from warp to warp through shared memory.
+//! Registers and numbers that warps pass to other warps through shared memory.
 
 mod columns;
 mod scratch;

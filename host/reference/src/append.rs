@@ -1,4 +1,4 @@
-//! What an append leaves in a cache, by its definition; the problems that append kernels must solve.
+//! The definition of an append to a KV cache, and the problems that append kernels must solve.
 use crate::arithmetic::{decode, encode};
 use ferroflash::DType;
 use ferroflash::request::PageView;
@@ -9,9 +9,9 @@ mod work;
 pub use edges::{AppendCase, Lies, Scales, append_edges};
 pub use work::AppendMemory;
 
-/// Puts `rows`, contiguous `[tokens, heads, head_dim]` of `dtype`, to their slots in the bytes of a cache's
-/// keys or of its values, whose first is at the view's address. In an e4m3 cache a number is divided by the
-/// scale of its head, in f32, and rounded.
+/// Writes `rows`, contiguous `[tokens, heads, head_dim]` of `dtype`, to their slots in a cache's keys or
+/// values. `view.address` is the byte at which the first row begins. For an e4m3 cache, it divides each
+/// number by the scale of its head, in f32, and rounds the quotient.
 pub fn append(
     cache: &mut [u8],
     view: &PageView,

@@ -1,4 +1,4 @@
-//! Problems that an entry must solve, as data.
+//! Problems that a kernel entry must solve, as data.
 use super::alibi::Slopes;
 use super::memory::{Layout, Memory};
 use super::packed::{self, Lengths, Sequences};
@@ -8,16 +8,16 @@ use ferroflash::plan::Problem;
 use ferroflash::request::{Alignment, Mask};
 use ferroflash::spec::{Isa, TileScheduler};
 
-/// A problem, how it lies in memory, and the seed of its inputs.
+/// A problem, its memory layout, and the seed of its inputs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Case {
     /// The problem.
     pub problem: Problem,
-    /// How its tensors lie in memory.
+    /// How the tensors lie in memory.
     pub layout: Layout,
     /// Seed of the inputs.
     pub seed: u64,
-    /// What they are.
+    /// The values of the inputs.
     pub values: Values,
 }
 
@@ -27,29 +27,29 @@ pub enum Values {
     /// Standard normal.
     #[default]
     Normal,
-    /// The same, but that some rows meet one huge key: see [`Memory::with_peaks`].
+    /// Standard normal, except that some rows meet one huge key: see [`Memory::with_peaks`].
     Peaks {
-        /// Keys of a block.
+        /// Keys of an n block.
         block: u32,
     },
-    /// Standard normal, in packed sequences; what no sequence uses is not a number.
+    /// Standard normal varlen sequences. Rows that no sequence uses are NaN.
     Packed {
-        /// The sequences.
+        /// The lengths of the sequences.
         lengths: &'static [Lengths],
-        /// Queries of a tile, and keys of a block.
+        /// Queries of a work tile, and keys of an n block.
         tile: [u32; 2],
-        /// What the device is told of them, launch by launch of one plan.
+        /// The sequence arrays on the device, one per launch of one plan.
         told: &'static [Told],
     },
 }
 
 impl Case {
-    /// Its tensors.
+    /// The case's tensors.
     pub fn memory(&self) -> Memory {
         self.with_values(Memory::random(self.problem, self.layout, self.seed))
     }
 
-    /// Where its tensors lie, for who only plans: their elements are 0.
+    /// The case's tensors with elements 0, for callers that only plan.
     pub fn places(&self) -> Memory {
         let memory = Memory::filled(self.problem, self.layout, |len| vec![0; len]);
         let memory = match self.problem.alibi {
@@ -86,8 +86,8 @@ impl std::fmt::Display for Case {
     }
 }
 
-/// `[seqlen_q, seqlen_k]` of the grid: one row, ragged tails, exact tiles, and every combination of more
-/// queries, more keys, none.
+/// `[seqlen_q, seqlen_k]` of the grid: one row, ragged tails, exact tiles, and combinations of more queries,
+/// more keys and no keys.
 const LENGTHS: [[usize; 2]; 18] = [
     [1, 1],
     [17, 17],
@@ -108,13 +108,14 @@ const LENGTHS: [[usize; 2]; 18] = [
     [128, 2048],
     [17, 8192],
 ];
-/// Query heads of a key head.
+/// Query heads per key head.
 const GROUPS: [usize; 3] = [1, 4, 8];
 const LAYOUTS: [Layout; 3] = [Layout::Bshd, Layout::Bhsd, Layout::Packed];
-/// From here on a problem is long: it runs with one or two groupings of heads instead of all, and one batch.
+/// A problem of at least this length is long. It runs with one batch and one or two groupings of heads
+/// instead of all.
 const LONG: usize = 1000;
 
-/// Masks of a kind, with softcap and ALiBi slopes where the kind has them.
+/// The masks of a kind. Local masks come with softcap and ALiBi slopes.
 pub(super) fn masks(kind: MaskKind) -> Vec<(Mask, Alignment, Option<f32>, bool)> {
     use Alignment::{BottomRight, TopLeft};
     let window = |left, right| Mask::Window { left, right };
@@ -137,12 +138,12 @@ pub(super) fn masks(kind: MaskKind) -> Vec<(Mask, Alignment, Option<f32>, bool)>
     }
 }
 
-/// Whether an entry of [`MaskKind::Local`] has ALiBi slopes: Hopper's have none.
+/// Whether an entry of [`MaskKind::Local`] takes ALiBi slopes: Hopper's entries do not.
 pub(super) fn takes_slopes(entry: &AttnInfo) -> bool {
     !entry.has_maps()
 }
 
-/// Head dims that run on entries of `held`: its own, and one that is padded.
+/// Head dims that run on entries of head dim `held`: this head dim, and a smaller one that is padded.
 pub(super) fn head_dims(held: usize) -> [usize; 2] {
     let padded = match held {
         32 => 24,
@@ -151,16 +152,16 @@ pub(super) fn head_dims(held: usize) -> [usize; 2] {
         128 => 112,
         192 => 160,
         256 => 224,
-        // A half of one chunk, where two warps share the columns.
+        // 264 columns put one chunk into the second half, where two warps share the columns.
         512 => 264,
         other => other - 8,
     };
     [held, padded]
 }
 
-/// The grid of an entry, the same for entries of one type, head dim and mask: every length with every mask of
-/// its kind, in alternating layouts, head dims and batches. Short lengths run with every grouping of heads,
-/// long ones with one or two in turn: the reference takes longest for them.
+/// The grid of an entry. Entries of one type, head dim and mask have the same grid: every length with every
+/// mask of the kind, in alternating layouts, head dims and batches. Short lengths run with every grouping of
+/// heads. Long lengths take the reference longest and run with one or two groupings in turn.
 pub fn grid(entry: &AttnInfo, seed: u64) -> Vec<Case> {
     if entry.is_varlen() {
         return packed::grid(entry, seed);
@@ -174,7 +175,7 @@ pub fn grid(entry: &AttnInfo, seed: u64) -> Vec<Case> {
             let long = seqlen_q.max(seqlen_k) >= LONG;
             for (i, group) in GROUPS.into_iter().enumerate() {
                 let turn = cases.len();
-                // By the number of cases, so that the groupings take turns.
+                // The number of cases selects the grouping, so that the groupings take turns.
                 if long && (turn + i) % GROUPS.len() != 0 {
                     continue;
                 }
@@ -203,8 +204,8 @@ pub fn grid(entry: &AttnInfo, seed: u64) -> Vec<Case> {
     cases
 }
 
-/// Every row of a tile meets one huge key in every block of keys, alone among its neighbours: sums are
-/// rescaled for it and not for them.
+/// Every row of a tile meets one huge key in every n block, and its neighbours do not. Online softmax then
+/// rescales this row and not its neighbours.
 fn peaks(entry: &AttnInfo, seed: u64) -> Case {
     let (m, n) = (entry.tile_m as usize, entry.tile_n as usize);
     let seqlen_k = m.max(3 * n) + n / 2 + 1;
@@ -219,7 +220,7 @@ fn peaks(entry: &AttnInfo, seed: u64) -> Case {
     Case { problem, layout: Layout::Bhsd, seed, values: Values::Peaks { block: entry.tile_n } }
 }
 
-/// One tile of queries and many blocks of keys: what goes wrong by a little in each becomes visible.
+/// One tile of queries and many n blocks: a small error per block adds up and becomes visible.
 fn long(entry: &AttnInfo, seed: u64) -> Case {
     let mask = match entry.mask {
         MaskKind::Full => Mask::Full,
@@ -260,14 +261,15 @@ pub fn edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
         case(4, m + 17, m + 17, [2, 2], padded, Layout::Packed),
         case(5, m + 3, n - 1, [1, 1], held, Layout::Packed),
     ];
-    // The first tile of queries sees no key where the last query sees the last key.
+    // With this alignment the last query sees the last key, so the first tile of queries sees no key.
     let unseen = case(6, 2 * m + 3, m / 2, [2, 1], padded, Layout::Packed);
-    // Slices of different lengths for each tile; some of no key where the first query sees the first one.
+    // Splits have different lengths in each tile. If the first query sees the first key, some splits have no
+    // keys.
     let sliced = [
         two_batches(case(8, 3, 11 * n + 5, [2, 1], held, Layout::Bshd)),
         case(9, m + 1, 6 * n, [1, 1], padded, Layout::Bhsd),
     ];
-    // More tiles than blocks that any of the simulated cards with so little shared memory holds at once.
+    // There are more tiles than blocks that any simulated card with this little shared memory holds at once.
     let many = case(7, 3, 5, [320, 320], held, Layout::Bshd);
     let with = |case: Case, mask, alignment, softcap: Option<f32>| Case {
         problem: case.problem.mask(mask).alignment(alignment).softcap(softcap.unwrap_or_default()),
@@ -303,14 +305,14 @@ pub fn edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
     let mask = all[0].problem.mask;
     match (entry.isa, entry.scheduler, entry.splits) {
         (Isa::Sm80, TileScheduler::Persistent, _) => all.push(with(many, mask, BottomRight, None)),
-        // Two tiles a head, too, which under a causal mask are taken together.
+        // The second case has two tiles per head, which a causal kernel takes together.
         (Isa::Sm90a, _, false) => all.extend(
             [many, case(7, m + 3, n + 1, [140, 140], held, Layout::Bshd)]
                 .map(|case| with(case, mask, BottomRight, None)),
         ),
         (Isa::Sm80, _, true) => all.extend(sliced.map(|case| with(case, mask, TopLeft, None))),
-        // More tiles than blocks that the simulated cards hold at once; more slices, which are many products:
-        // of one type.
+        // `many` has more tiles than blocks that the simulated cards hold at once. `slices` has more splits.
+        // It takes many products, so only one dtype runs it.
         (Isa::Sm90a, _, true) => {
             let slices = case(7, 3, 24 * n, [67, 1], held, Layout::Bshd);
             all.extend(sliced.into_iter().chain([many]).map(|case| with(case, mask, TopLeft, None)));
@@ -324,7 +326,7 @@ pub fn edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
     all
 }
 
-/// The smallest problem that the predecessor's kernels failed on: one head of 64 queries and keys, full and
+/// The smallest problem on which the predecessor's kernels failed: one head of 64 queries and keys, full and
 /// causal.
 pub fn reproducer(seed: u64) -> Vec<Case> {
     headline_of(1, 64, 1, seed)
@@ -343,7 +345,7 @@ fn headline_of(batch: usize, seqlen: usize, heads: usize, seed: u64) -> Vec<Case
     [Mask::Full, Mask::Causal].map(case).into()
 }
 
-/// A problem of some blocks, heads and batches for running again and again.
+/// A problem of several blocks, heads and batches, to launch repeatedly.
 pub fn soak(entry: &AttnInfo, seed: u64) -> Case {
     if entry.is_varlen() {
         return packed::soak(entry, seed);

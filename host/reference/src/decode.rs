@@ -1,4 +1,4 @@
-//! Attention on caches in pages: cases, how they lie in memory, and what is right.
+//! Attention on paged KV caches: cases, their memory layout, and the expected results.
 use super::alibi::Slopes;
 use super::arithmetic::decode;
 use super::attention::Inputs;
@@ -21,9 +21,9 @@ pub use case::{DecodeCase, Pages};
 pub use edges::{decode_edges, decode_long, paged_astray, paged_edges, paged_long};
 pub use loaded::{DecodeOutcome, LoadedDecode};
 
-/// What numbers of e4m3 keys and values are multiplied by.
+/// The scales of e4m3 keys and values.
 const SCALES: [f32; 2] = [2.0, 0.5];
-/// Pages that belong to nobody.
+/// Pages that no sequence uses.
 const FOREIGN: usize = 3;
 
 /// A case in host memory.
@@ -39,8 +39,8 @@ pub struct DecodeMemory {
 }
 
 impl DecodeMemory {
-    /// Standard normal inputs. Pages are shuffled; every other sequence shares its first page with the one
-    /// before, where both fill it. What no sequence has is not a number.
+    /// Standard normal inputs in shuffled pages. Every other sequence shares its first page with the sequence
+    /// before it, if both fill that page. Rows that no sequence uses are NaN.
     pub fn new(case: &DecodeCase) -> Self {
         let mut random = Random::new(case.seed);
         let (batch, [heads, _]) = (case.filled.len(), case.heads);
@@ -80,8 +80,8 @@ impl DecodeMemory {
         memory
     }
 
-    /// Numbers of a long period, for what is to be measured: fast to make, also gigabytes of them. Pages are
-    /// shuffled; no page is nobody's, or of two sequences.
+    /// Periodic numbers for measurements, which are fast to make even for gigabytes. Pages are shuffled, and
+    /// each page belongs to exactly one sequence.
     pub fn to_measure(case: &DecodeCase) -> Self {
         let mut random = Random::new(case.seed);
         let (batch, [heads, _]) = (case.filled.len(), case.heads);
@@ -95,15 +95,15 @@ impl DecodeMemory {
         DecodeMemory { case: case.clone(), q, sinks, slopes, pool, table }
     }
 
-    /// What sequence `b` should give on its first `keys` keys; `None` where it has none.
+    /// The expected result of sequence `b` on its first `keys` keys; `None` without queries or keys.
     ///
     /// # Errors
-    /// [`TensorError`] where the case contradicts itself.
+    /// [`TensorError`] if the case contradicts itself.
     pub fn reference(&self, b: usize, keys: usize) -> Result<Option<Reference>, TensorError> {
         self.reference_of(&self.rows(&self.pool.buffers(), b), b, keys)
     }
 
-    /// The same with the rows of the sequence.
+    /// [`DecodeMemory::reference`] with the sequence's keys and values in `rows`.
     fn reference_of(&self, rows: &Rows, b: usize, keys: usize) -> Result<Option<Reference>, TensorError> {
         let case = &self.case;
         let queries = case.queries_of(b);
@@ -125,28 +125,29 @@ impl DecodeMemory {
         Ok(Some(reference))
     }
 
-    /// Q's rows of sequence `b`.
+    /// The rows of Q of sequence `b`.
     fn query_rows(&self, b: usize) -> &[u16] {
         let (row, starts) = (self.case.heads[0] * self.case.head_dim, self.case.starts());
         &self.q[starts[b] * row..starts[b + 1] * row]
     }
 
-    /// What is wrong with an outcome of launches on these lengths, in words. Lengths count as at most what
-    /// the host was told; what they show of a cache that has not so many is not judged.
+    /// Says in words what is wrong with an outcome of launches on these lengths. A length above the case's
+    /// `max_k` counts as `max_k`. A sequence with a length above its filled keys is not judged.
     ///
     /// # Errors
-    /// [`TensorError`] where the case contradicts itself.
+    /// [`TensorError`] if the case contradicts itself.
     pub fn judge(&self, outcome: &DecodeOutcome, lengths: &[i32]) -> Result<Vec<String>, TensorError> {
         Ok(self.compare(outcome, lengths, &self.references(lengths, Rule::Tolerance)?)?.failures)
     }
 
-    /// Keys of sequence `b` where the device is told `length`; `None` where the cache has not so many.
+    /// Keys of sequence `b` if the device array holds `length`; `None` if the cache has fewer filled keys.
     fn keys(&self, b: usize, length: i32) -> Option<usize> {
         let keys = (length.max(0) as usize).min(self.case.max_k);
         (keys <= self.case.filled[b]).then_some(keys)
     }
 
-    /// What is right for each sequence of these lengths: `None` where it has no key, or is not judged.
+    /// The expected result of each sequence with these lengths; `None` for a sequence that has no key or is
+    /// not judged.
     fn references(&self, lengths: &[i32], rule: Rule) -> Result<Vec<Option<Reference>>, TensorError> {
         let (dtype, pool) = (self.case.dtype, self.pool.buffers());
         let one = |(b, length): (usize, &i32)| {
@@ -159,7 +160,7 @@ impl DecodeMemory {
         lengths.par_iter().enumerate().map(one).collect()
     }
 
-    /// How an outcome compares with these.
+    /// Compares an outcome with these references.
     fn compare(
         &self,
         outcome: &DecodeOutcome,

@@ -1,4 +1,5 @@
-//! Random problems: valid ones in any shape, stride, mask and type, and the same made invalid in one respect.
+//! Random problems: valid problems in any shape, stride, mask and type, and problems that are invalid in one
+//! respect.
 use super::arithmetic::decode;
 use super::bounds::{Bounds, score_limit};
 use super::inputs::Random;
@@ -20,47 +21,47 @@ mod places;
 pub use others::{FAMILIES, Other};
 use parts::*;
 
-/// A random valid problem in memory, and maybe the kernel that it asks for. The same seed and limits make the
-/// same.
+/// A random valid problem in memory, and maybe a kernel for it. Equal seeds and limits make equal problems.
 #[derive(Clone, Debug)]
 pub struct Fuzz {
-    /// What it was made from.
+    /// The seed that made the problem.
     pub seed: u64,
-    /// The problem, its inputs and their places.
+    /// The problem, its inputs and their layout.
     pub memory: Memory,
-    /// The kernel, by its own name or one of the lineage's; `None` leaves it to the planner.
+    /// The kernel, by its symbol or by an alias from the lineage; `None` lets the planner choose.
     pub config: Option<&'static str>,
-    /// Standard deviations of Q, K and V where these, scale and softcap are of any magnitude: [`Bounds`] then
-    /// judge in place of the tolerance rule.
+    /// Standard deviations of Q, K and V, if these, scale and softcap have random magnitudes. [`Bounds`] then
+    /// judge instead of the tolerance rule.
     pub wide: Option<[f64; 3]>,
 }
 
-/// What became of a random problem.
+/// The result of running a random problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Findings {
     /// What is wrong with the result.
     pub failures: Vec<String>,
     /// Rows of O of all heads.
     pub rows: usize,
-    /// Those of them that no rule judges: [`Bounds::not_judged`].
+    /// Rows that no rule judges: [`Bounds::not_judged`].
     pub not_judged: usize,
 }
 
-/// How large random problems get.
+/// The largest size of random problems.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Most queries and most keys of a sequence.
+    /// Largest number of queries or keys of a sequence.
     pub seqlen: usize,
-    /// Most query heads, and most batches.
+    /// Largest number of query heads or batches.
     pub heads: usize,
-    /// Most sequences, packed or on a cache.
+    /// Largest number of varlen sequences, or of sequences on a cache.
     pub sequences: usize,
-    /// Most products of an element of a query and one of a key, of all of them: what the reference takes.
+    /// Largest number of multiplications in all products of a query and a key: it bounds the reference's
+    /// time.
     pub products: usize,
-    /// Whether packed sequences may be told to overlap: to a simulator that is a race.
+    /// Whether varlen sequences may overlap on the device. A simulator reports this as a race.
     pub overlaps: bool,
-    /// Decades above and below 1 that scales, softcaps and inputs of one problem in three come from, as far
-    /// as they are accepted and the type holds them; 0 for none such.
+    /// How many decades above and below 1 the scales, softcaps and inputs of one problem in three may reach,
+    /// within what planning accepts and the type holds. With 0, no problem has such magnitudes.
     pub decades: u8,
 }
 
@@ -68,12 +69,12 @@ impl Limits {
     /// For a GPU.
     pub const GPU: Self =
         Limits { seqlen: 800, heads: 12, sequences: 16, products: 300 << 20, overlaps: true, decades: 30 };
-    /// For the simulator: a case takes fractions of a second.
+    /// For the simulator: a case takes a fraction of a second.
     pub const SIMULATOR: Self =
         Limits { seqlen: 150, heads: 3, sequences: 6, products: 30 << 20, overlaps: false, decades: 30 };
 }
 
-/// Elements of O from which on the tolerance rule alone judges: see [`Fuzz::is_small`].
+/// With at least this number of elements of O, the tolerance rule alone judges: see [`Fuzz::is_small`].
 pub const ENOUGH_ELEMENTS: usize = 1 << 14;
 
 fn below(random: &mut Random, limit: usize) -> usize {
@@ -89,7 +90,7 @@ fn pick<T: Copy>(random: &mut Random, from: &[T]) -> T {
 }
 
 impl Fuzz {
-    /// The random problem of `seed`, which a device with these capabilities can solve.
+    /// The random problem of `seed`. A device with these capabilities can solve it.
     pub fn new(seed: u64, limits: Limits, capabilities: &Capabilities) -> Self {
         let random = &mut Random::new(seed);
         let mut problem = problem(random, limits);
@@ -97,25 +98,25 @@ impl Fuzz {
         let wide = wide.then(|| magnitudes(random, limits.decades.into(), &mut problem));
         let config = if one_in(random, 2) { config(random, &problem, capabilities) } else { None };
         let memory = places::memory(random, problem, wide.unwrap_or([1.0; 3]));
-        // A copy engine takes no tensor that repeats itself.
+        // TMA takes no tensor with a stride of 0.
         let config =
             config.filter(|name| !repeats(&memory) || HOPPERS.iter().all(|e| e.contract.symbol != *name));
         Fuzz { seed, memory, config, wide }
     }
 
-    /// Whether O has fewer than [`ENOUGH_ELEMENTS`] elements. `max|naive - exact|` of so few may be small by
-    /// luck, too small for a result that is rounded once: an element may then also be off by two
-    /// roundings of the largest value, and 1e-5.
+    /// Whether O has fewer than [`ENOUGH_ELEMENTS`] elements. With so few elements, `max|naive - exact|` may
+    /// be small by luck, and too small for a result that is rounded once. An element of such an O may also be
+    /// off by two roundings of the largest value, plus 1e-5.
     pub fn is_small(&self) -> bool {
         let Problem { batch, seqlen_q, heads_q, head_dim, .. } = self.memory.problem;
         batch * seqlen_q * heads_q * head_dim < ENOUGH_ELEMENTS
     }
 
-    /// Runs it, and returns what is wrong with the result: by the tolerance rule, wider where it [is
-    /// small](Self::is_small), or by [`Bounds`].
+    /// Runs the problem, and returns what is wrong with the result. It judges by the tolerance rule, which is
+    /// wider if O [is small](Self::is_small), or by [`Bounds`].
     ///
     /// # Errors
-    /// Those of planning, launching and waiting: for a valid problem each is a failure, too.
+    /// Errors of planning, launching and waiting. For a valid problem, each error is also a failure.
     pub fn run<D: Harness>(&self, attention: &Attention<D>) -> Result<Findings, Error> {
         let outcome = Loaded::new(attention, &self.memory, self.config)?.run()?;
         let wrong = |e: super::TensorError| Error::invalid("fuzz", self, e);
@@ -190,19 +191,20 @@ fn problem(random: &mut Random, limits: Limits) -> Problem {
     problem.alibi(one_in(random, 6))
 }
 
-/// Any scale and softcap that are accepted, and standard deviations of Q, K and V that the type holds: seldom
-/// such that rows are [not judged](Bounds::not_judged).
+/// Random accepted values for scale and softcap, and random standard deviations of Q, K and V that the type
+/// can hold. Few of them make rows that are [not judged](Bounds::not_judged).
 fn magnitudes(random: &mut Random, decades: f64, p: &mut Problem) -> [f64; 3] {
     let between = |random: &mut Random, least: f64, most: f64| {
         let [least, most] = [least.log10().max(-decades), most.log10().min(decades)];
         10f64.powf(least + (most - least) * below(random, 1 << 20) as f64 / f64::from(1 << 20))
     };
-    // Normal numbers, and none beyond 8 standard deviations of the largest.
+    // Inputs are normal numbers: 8 standard deviations stay below the largest number.
     let (least, most) = if p.dtype == DType::F16 { (1e-4, 65504.0 / 8.0) } else { (1e-37, 4e37) };
     loop {
         let sigmas: [f64; 3] = std::array::from_fn(|_| between(random, least, most));
         let products = sigmas[0] * sigmas[1] * (p.head_dim as f64).sqrt();
-        // Half of them such that scores are neither all alike nor all apart, others close below the limit.
+        // Half of the problems have scores that are neither all equal nor dominated by one key. A quarter
+        // come close to the limit.
         let scale = match below(random, 4) {
             0 | 1 => 10f64.powi(below(random, 3) as i32) / products,
             2 => score_limit(p.dtype) / f64::from(16 << below(random, 4)) / products,
@@ -224,7 +226,7 @@ fn magnitudes(random: &mut Random, decades: f64, p: &mut Problem) -> [f64; 3] {
     }
 }
 
-/// Whether a row, a head or a batch of an input is the same as the next.
+/// Whether a row, a head or a batch of an input repeats the one before.
 fn repeats(memory: &Memory) -> bool {
     let repeats = |place: &Place| {
         place.shape.iter().zip(place.strides).take(3).any(|(extent, stride)| *extent > 1 && stride == 0)
@@ -232,7 +234,7 @@ fn repeats(memory: &Memory) -> bool {
     [&memory.q, &memory.k, &memory.v].into_iter().any(repeats)
 }
 
-/// A kernel that solves `p` and that the device can hold.
+/// A random kernel that solves `p` and that the device can hold.
 fn config(random: &mut Random, p: &Problem, capabilities: &Capabilities) -> Option<&'static str> {
     let mask = p.mask_kind();
     let solves = |e: &ferroflash::kernels::AttnInfo| {
@@ -248,13 +250,13 @@ fn config(random: &mut Random, p: &Problem, capabilities: &Capabilities) -> Opti
     (!all.is_empty()).then(|| pick(random, &all))
 }
 
-/// One thing that can be wrong with a request, and how it is refused.
+/// A fault in a request, and how planning refuses it.
 struct Fault {
     /// What is wrong.
     name: &'static str,
-    /// Makes it so; `false` where the request has nothing to spoil.
+    /// Puts the fault into the request; `false` if the request has no part for it.
     spoil: fn(&mut AttentionRequest<'_>, &mut Random) -> bool,
-    /// How [`Error::Invalid::what`] or [`Error::Unsupported::feature`] begins.
+    /// The beginning of [`Error::Invalid::what`] or [`Error::Unsupported::feature`].
     names: &'static str,
 }
 
@@ -338,10 +340,11 @@ const FAULTS: &[Fault] = &[
     } },
 ];
 
-/// Makes the request of `fuzz` invalid in one respect that `seed` picks, and plans it.
+/// Puts one fault, which `seed` picks, into the request of `fuzz`, and plans it.
 ///
 /// # Errors
-/// What is wrong with the answer, in words: it was accepted, or refused for something else.
+/// Says in words what is wrong with the answer: planning accepted the request, or refused it for another
+/// reason.
 pub fn refused(fuzz: &Fuzz, seed: u64, capabilities: &Capabilities) -> Result<&'static str, String> {
     let random = &mut Random::new(seed);
     let address = |n: u64| n << 40;

@@ -1,4 +1,4 @@
-//! Seeded inputs.
+//! Random inputs from a seed.
 use super::arithmetic::encode;
 use ferroflash::DType;
 
@@ -31,7 +31,7 @@ impl Random {
         radius * (std::f64::consts::TAU * self.uniform()).cos()
     }
 
-    /// Puts these in any order.
+    /// Shuffles `all`.
     pub fn shuffle<T>(&mut self, all: &mut [T]) {
         (1..all.len()).rev().for_each(|i| all.swap(i, (self.bits() % (i as u64 + 1)) as usize));
     }

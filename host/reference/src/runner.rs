@@ -1,4 +1,4 @@
-//! Forward problems on a device, and what comes back.
+//! Forward problems on a device, and their results.
 use super::arithmetic::decode;
 use super::bounds::Bounds;
 use super::memory::{Memory, Place};
@@ -13,30 +13,30 @@ use ferroflash::driver::Harness;
 use ferroflash::{Attention, Error};
 use std::time::Duration;
 
-/// Elements of O before and behind it that belong to nobody, and the same of LSE.
+/// Guard elements before and after O, and before and after LSE.
 const GUARDS: [usize; 2] = [GUARD / 2, GUARD / 4];
 
-/// What came back from a device.
+/// The result of one launch.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// The kernel that ran.
     pub entry: &'static str,
-    /// Why the planner took it.
+    /// Why the planner selected it.
     pub reason: &'static str,
-    /// O with its guards.
+    /// O with its guard elements.
     o: Vec<u16>,
     /// O's place between the guards.
     place: Place,
-    /// Rows of O that are to be written: the first of them.
+    /// Rows of O that the launch must write: the first ones.
     rows: usize,
-    /// LSE with its guards.
+    /// LSE with its guard elements.
     lse: Vec<f32>,
-    /// Whether the launch was to write it.
+    /// Whether the launch had to write LSE.
     wants_lse: bool,
 }
 
 impl Outcome {
-    /// What a launch of `memory` has left.
+    /// The result that a launch of `memory` has written.
     fn new(memory: &Memory, written: &Written, wants_lse: bool) -> Self {
         let [o, lse] = [0, 1].map(|i| written.outputs[i].as_slice());
         Outcome {
@@ -60,7 +60,7 @@ impl Outcome {
         &self.lse[GUARDS[1]..self.lse.len() - GUARDS[1]]
     }
 
-    /// Elements that were written although they are not part of O or LSE: guards, and gaps between rows.
+    /// Number of elements outside of O and LSE that were written: guards, and gaps between rows.
     fn strays(&self) -> usize {
         let mut own = vec![false; self.o.len()];
         let [batches, _, heads, head_dim] = self.place.shape;
@@ -78,13 +78,13 @@ impl Outcome {
         o + self.lse.iter().enumerate().filter(|(at, x)| !is_own(*at) && x.to_bits() != poison).count()
     }
 
-    /// Judges it by [`Reference::judge`], and counts what was written outside of O and LSE. `None` where the
+    /// Judges the outcome by [`Reference::judge`], and counts writes outside of O and LSE. `None` if the
     /// shapes differ.
     pub fn judge(&self, reference: &Reference, dtype: ferroflash::DType) -> Option<Verdict> {
         self.judged(dtype, |o, lse| reference.judge(o, lse))
     }
 
-    /// The same by [`Bounds::judge`].
+    /// Judges the outcome by [`Bounds::judge`].
     pub fn judge_within(&self, bounds: &Bounds, dtype: ferroflash::DType) -> Option<Verdict> {
         self.judged(dtype, |o, lse| bounds.judge(o, lse))
     }
@@ -157,7 +157,7 @@ impl Work for Memory {
             };
             let outcome = Outcome::new(memory, written, true);
             if outcome.rows == 0 {
-                // No sequence has a row: nothing is to be written.
+                // No sequence has a row, so the launch must write nothing.
                 return Judgement::outside(outcome.strays());
             }
             let verdict = outcome.judge(reference, dtype);
@@ -174,11 +174,11 @@ pub struct Loaded<'a, D: Harness> {
 }
 
 impl<'a, D: Harness> Loaded<'a, D> {
-    /// Copies the inputs of `memory` to the device. `config` names the entry to run, or leaves it to the
-    /// planner.
+    /// Copies the inputs of `memory` to the device. `config` names the entry to run; `None` lets the planner
+    /// choose.
     ///
     /// # Errors
-    /// The driver's.
+    /// Errors of the driver.
     pub fn new(
         attention: &'a Attention<D>,
         memory: &'a Memory,
@@ -187,33 +187,33 @@ impl<'a, D: Harness> Loaded<'a, D> {
         Ok(Loaded { device: OnDevice::new(attention, memory, config)?, memory, wants_lse: true })
     }
 
-    /// The same for launches that are to write no log-sum-exp.
+    /// Makes launches write no log-sum-exp.
     pub fn without_lse(self) -> Self {
         Loaded { device: self.device.without_lse(), wants_lse: false, ..self }
     }
 
-    /// Launches once and brings the outputs back.
+    /// Launches once and returns the outputs.
     ///
     /// # Errors
-    /// Those of planning, launching and waiting.
+    /// Errors of planning, launching and waiting.
     pub fn run(&self) -> Result<Outcome, Error> {
         Ok(Outcome::new(self.memory, &self.device.run()?, self.wants_lse))
     }
 
-    /// The same with what it took to load the kernel, and what the launch took on the device.
+    /// Launches once. Also returns the time to load the kernel, and the launch's time on the device.
     ///
     /// # Errors
-    /// Those of planning, launching and waiting.
+    /// Errors of planning, launching and waiting.
     pub fn run_timed(&self) -> Result<(Outcome, [Duration; 2]), Error> {
         let (written, took) = self.device.run_timed()?;
         Ok((Outcome::new(self.memory, &written, self.wants_lse), took))
     }
 
-    /// Device time of `launches` launches of `config`, one after the other, into the same outputs. The kernel
+    /// Device time of `launches` launches of `config`, one after another, into the same outputs. The kernel
     /// is loaded before.
     ///
     /// # Errors
-    /// Those of planning, launching and waiting.
+    /// Errors of planning, launching and waiting.
     pub fn time(&mut self, config: &'a str, launches: usize) -> Result<Duration, Error> {
         self.device.configure(Some(config))?;
         self.device.time(&self.device.outputs()?, launches)

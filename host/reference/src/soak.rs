@@ -1,4 +1,4 @@
-//! Launches again and again: how often, from how many threads and streams, and when to wait.
+//! Repeated launches: their number, their threads and streams, and the waits between them.
 use super::work::{OnDevice, Work, Written};
 use ferroflash::driver::Harness;
 use ferroflash::{Attention, Error};
@@ -8,10 +8,10 @@ use ferroflash::{Attention, Error};
 pub struct Soak {
     /// Launches, over all threads.
     pub launches: usize,
-    /// Each thread waits for its streams after so many of its launches; [`Soak::AT_THE_END`] is only after
-    /// the last.
+    /// Each thread waits for its streams after this number of its launches; [`Soak::AT_THE_END`] waits only
+    /// after the last.
     pub every: usize,
-    /// Threads that launch at the same time.
+    /// Threads that launch concurrently.
     pub threads: usize,
     /// Streams of each thread.
     pub streams: usize,
@@ -21,11 +21,11 @@ impl Soak {
     /// [`Soak::every`]: wait once, after the last launch.
     pub const AT_THE_END: usize = usize::MAX;
 
-    /// Runs the round, and returns how many launches differ from `expected` in any bit. Inputs, outputs and
-    /// streams are each thread's own.
+    /// Runs the round, and returns how many launches differ from `expected` in any bit. Each thread has its
+    /// own inputs, outputs and streams.
     ///
     /// # Errors
-    /// Those of planning, launching and waiting, and out of memory.
+    /// Errors of planning, launching and waiting, and out of memory.
     pub fn run<D: Harness>(
         self,
         attention: &Attention<D>,

@@ -1,5 +1,5 @@
-//! Every kernel of the table with the problems that it is tried on: what the program's commands and the tests
-//! know of families.
+//! Every kernel of the table with its test problems. The program's commands and the tests learn about
+//! families only here.
 use super::append::{AppendCase, AppendMemory, append_edges};
 use super::cases::{self, Case};
 use super::decode::{
@@ -14,40 +14,40 @@ use ferroflash::spec::{
 };
 use ferroflash::{Capabilities, Error};
 
-/// A kernel of the table. A family has one for each of its lines; kernels that finish what others leave run
-/// with those.
+/// A kernel of the table: one line of its family. Combine kernels are not subjects; they run with the kernels
+/// whose splits they combine.
 pub trait Subject: Sync {
-    /// How it is compiled.
+    /// The kernel's contract.
     fn contract(&self) -> &Contract;
 
-    /// Its family's name.
+    /// The family's name.
     fn family(&self) -> &'static str;
 
-    /// Which keys a query sees, where it has queries.
+    /// Which keys a query sees; `None` for a kernel without queries.
     fn mask(&self) -> Option<MaskKind> {
         None
     }
 
-    /// Why a device that could hold it runs another; none where it does not.
+    /// Why a device that could hold this kernel runs another kernel; `None` if it runs this one.
     fn passed_over(&self, _: &Capabilities) -> Option<String> {
         None
     }
 
-    /// Problems that hit its edges, small enough for a simulator.
+    /// Problems that hit the kernel's edges and are small enough for a simulator.
     fn edges(&self, seed: u64) -> Vec<Task>;
 
-    /// The same and larger ones, for a GPU.
+    /// The edges and larger problems, for a GPU.
     fn grid(&self, seed: u64) -> Vec<Task> {
         self.edges(seed)
     }
 
-    /// Problems that some launches get wrong integers for by which blocks write the same rows: a race to a
-    /// simulator, on a GPU nothing but wrong numbers.
+    /// Problems with invalid integers in some launches, which make blocks write the same rows. A simulator
+    /// reports this as a race. On a GPU the results are wrong numbers only.
     fn astray(&self, _: u64) -> Vec<Task> {
         vec![]
     }
 
-    /// A problem of some blocks for running again and again.
+    /// A problem of several blocks, to launch repeatedly.
     fn soak(&self, seed: u64) -> Task;
 }
 
@@ -61,7 +61,7 @@ pub fn subjects() -> impl Iterator<Item = &'static dyn Subject> {
     forward.chain(on_cache).chain(of(APPENDS)).chain(of(MERGES))
 }
 
-/// Why a device does not run a subject; none where it does.
+/// Why a device does not run a subject; `None` if it does.
 pub fn unfit(subject: &dyn Subject, on: &Capabilities) -> Option<String> {
     match on.runs(subject.contract()) {
         Ok(()) => subject.passed_over(on),
@@ -79,12 +79,12 @@ pub enum Task {
     Cache(DecodeCase),
     /// New keys and values.
     Append(AppendCase),
-    /// A merge of states.
+    /// A merge of partial states.
     Merge(MergeCase),
 }
 
 impl Task {
-    /// It in host memory.
+    /// Makes the problem in host memory.
     pub fn work(&self) -> Box<dyn Work + Send> {
         match self {
             Task::Forward(case) => Box::new(case.memory()),
@@ -106,7 +106,7 @@ impl std::fmt::Display for Task {
     }
 }
 
-/// What tries a kernel of attention: its queries on tensors, its few or many queries on a cache.
+/// Which cases test an attention kernel: forward cases on tensors, or cache cases with few or many queries.
 enum Cases {
     Tensors,
     Decode,
@@ -169,7 +169,7 @@ impl Subject for AttnInfo {
     fn soak(&self, seed: u64) -> Task {
         match Cases::of(self) {
             Cases::Tensors => Task::Forward(cases::soak(self, seed)),
-            // One after the other, with parts that several blocks share.
+            // These are launches one after another, with splits that several blocks share.
             Cases::Decode => Task::Cache(decode_edges(self).swap_remove(0).seeded(seed)),
             Cases::Paged => Task::Cache(paged_edges(self).swap_remove(0).seeded(seed)),
         }

@@ -22,10 +22,10 @@ pub enum TensorError {
     /// A size is zero.
     #[error("shape {0:?} has a zero: every size must be 1 or more")]
     Empty([usize; 4]),
-    /// Columns that are not contiguous.
+    /// Columns are not contiguous.
     #[error("columns are {0} elements apart: they must be 1 apart")]
     Columns(i64),
-    /// A tensor that is not the problem's.
+    /// A tensor does not match the problem.
     #[error("{name} is {got_dtype:?} {got:?}, the problem needs {want_dtype:?} {want:?}")]
     Mismatch {
         /// Which tensor.
@@ -39,22 +39,22 @@ pub enum TensorError {
         /// The problem's type.
         want_dtype: DType,
     },
-    /// Packed sequences that are none.
+    /// The varlen arrays are invalid.
     #[error("{name} is {got:?}: {want}")]
     Sequences {
-        /// Which of their arrays.
+        /// The name of the invalid array.
         name: &'static str,
-        /// What it holds.
+        /// What the array holds.
         got: Vec<i32>,
-        /// What would be right.
+        /// What it must hold.
         want: String,
     },
-    /// ALiBi slopes of other sequences or heads.
+    /// The number of ALiBi slopes does not match the sequences and heads.
     #[error("{got} slopes, {want} are needed: one for each query head, or one for each of each sequence")]
     Slopes {
-        /// How many there are.
+        /// The number of slopes.
         got: usize,
-        /// How many there should be.
+        /// The required number of slopes.
         want: usize,
     },
     /// Heads that cannot be grouped.
@@ -69,7 +69,8 @@ pub enum TensorError {
     },
 }
 
-/// A 16-bit tensor in host memory: shape `[batch, rows, heads, head_dim]`, any strides but the columns'.
+/// A 16-bit tensor in host memory: shape `[batch, rows, heads, head_dim]`, any strides except that columns
+/// are contiguous.
 #[derive(Clone, Copy, Debug)]
 pub struct HostTensor<'a> {
     bits: &'a [u16],
@@ -80,11 +81,11 @@ pub struct HostTensor<'a> {
 }
 
 impl<'a> HostTensor<'a> {
-    /// A view of `bits`, whose element `offset` is the tensor's first, with strides in elements as in
+    /// A view of `bits`. Element `offset` is the tensor's first. Strides count elements, as in
     /// [`ferroflash::request::TensorView`].
     ///
     /// # Errors
-    /// [`TensorError`] where a size is zero, columns are not one element apart, or an element lies outside of
+    /// [`TensorError`] if a size is zero, columns are not one element apart, or an element lies outside of
     /// `bits`.
     pub fn new(
         bits: &'a [u16],
@@ -119,7 +120,7 @@ impl<'a> HostTensor<'a> {
         Self::new(bits, 0, dtype, shape, [rows * heads * head_dim, heads * head_dim, head_dim, 1])
     }
 
-    /// Some of its rows, maybe none.
+    /// A range of the tensor's rows, which may be empty.
     #[must_use]
     pub fn rows(self, rows: std::ops::Range<usize>) -> Self {
         let [batches, _, heads, head_dim] = self.shape;

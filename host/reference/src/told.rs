@@ -1,14 +1,17 @@
-//! What the device is told of sequences when a launch runs.
+//! Variants of the sequence arrays (lengths, starts) that the device holds when a launch runs.
 
-/// Integers of one launch. A plan knows bounds only, so that others may stand there at the next.
+/// A variant of the sequence arrays. A plan knows only bounds, so each launch of one plan may find another
+/// variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told {
-    /// What the case says.
+    /// The case's lengths.
     Filled,
-    /// Of each sequence fewer keys, or none, or all.
+    /// Fewer keys per sequence: some number from none to all.
     Fewer(u64),
-    /// Lengths that make no sense among right ones. Those are judged that, clamped, the cache has.
+    /// Invalid lengths among valid ones. A sequence is judged if the cache has the keys of its clamped
+    /// length.
     Garbage(u64),
-    /// No length and no start makes sense: nothing is judged but that nothing else is touched.
+    /// Every length and every start is invalid. The judge checks only that the launch writes nothing outside
+    /// of its outputs.
     Lost(u64),
 }

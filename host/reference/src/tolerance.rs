@@ -1,27 +1,27 @@
-//! The rule that judges a result.
+//! The tolerance rule.
 use super::arithmetic::unit_roundoff;
 use super::attention::{Inputs, Outputs, exact, naive};
 use super::tensor::HostTensor;
 use super::work::Rule;
 use ferroflash::DType;
 
-/// The exact result of a problem, and how far from it a result may be.
+/// The exact result of a problem, and the allowed error.
 #[derive(Clone, Debug)]
 pub struct Reference {
     /// The exact result.
     pub exact: Outputs,
     /// `max|naive - exact|` over O.
     pub naive_error: f64,
-    /// How far an element of O may be from exact: `2 * naive_error + 1e-5`.
+    /// The allowed error of an element of O: `2 * naive_error + 1e-5`.
     pub tolerance: f64,
-    /// How far an LSE may be from exact.
+    /// The allowed error of an LSE.
     pub lse_tolerance: f64,
 }
 
-/// The element that is furthest from exact.
+/// The element with the largest error.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Worst {
-    /// Which tensor: `o` or `lse`.
+    /// The tensor: `o` or `lse`.
     pub tensor: &'static str,
     /// Batch.
     pub batch: usize,
@@ -31,13 +31,13 @@ pub struct Worst {
     pub head: usize,
     /// Column; 0 for LSE.
     pub column: usize,
-    /// What was computed.
+    /// The computed value.
     pub got: f64,
-    /// What is right.
+    /// The exact value.
     pub want: f64,
-    /// `|got - want|`; infinite where either is not a number.
+    /// `|got - want|`; infinite if one of them is NaN.
     pub error: f64,
-    /// What it may be.
+    /// The allowed error.
     pub tolerance: f64,
 }
 
@@ -46,9 +46,9 @@ pub struct Worst {
 pub struct Verdict {
     /// The worst element of O.
     pub out: Worst,
-    /// The worst element of LSE, where there is an LSE.
+    /// The worst element of LSE, if the launch wrote LSE.
     pub lse: Option<Worst>,
-    /// Elements that were written although they belong to neither.
+    /// The number of written elements that belong to neither O nor LSE.
     pub strays: usize,
 }
 
@@ -58,13 +58,13 @@ impl Verdict {
         self.failures().next().is_none()
     }
 
-    /// Whether the rule has a bound for these inputs. Where it has none nothing passes, and nothing is shown
-    /// to be wrong.
+    /// Whether the rule has a bound for these inputs. Without a bound, nothing passes and nothing is shown to
+    /// be wrong.
     pub fn is_bounded(&self) -> bool {
         self.worst().iter().all(|worst| worst.tolerance.is_finite())
     }
 
-    /// What is wrong, in words.
+    /// Says in words what is wrong.
     pub fn failures(&self) -> impl Iterator<Item = String> {
         let strays =
             (self.strays > 0).then(|| format!("{} elements outside of the output were written", self.strays));
@@ -72,7 +72,8 @@ impl Verdict {
         worst.map(|worst| worst.to_string()).chain(strays)
     }
 
-    /// Of two the worst elements, in parts of what they may be off by; all strays.
+    /// For each tensor, the element of both verdicts with the larger error relative to its tolerance; the
+    /// strays of both.
     #[must_use]
     pub fn or_worse(&self, other: &Verdict) -> Verdict {
         let worse = |a: &Worst, b: &Worst| if b.parts() > a.parts() { *b } else { *a };
@@ -83,20 +84,20 @@ impl Verdict {
         }
     }
 
-    /// The worst elements of O and, where there is one, of LSE.
+    /// The worst elements of O and, if the launch wrote it, of LSE.
     pub fn worst(&self) -> Vec<Worst> {
         [Some(self.out), self.lse].into_iter().flatten().collect()
     }
 }
 
 impl Worst {
-    /// That of a tensor without an element, as packed sequences without a query make.
+    /// The result for a tensor without elements, such as O of varlen sequences without queries.
     fn nothing(tensor: &'static str, tolerance: f64) -> Self {
         let [batch, row, head, column] = [0; 4];
         Worst { tensor, batch, row, head, column, got: 0.0, want: 0.0, error: 0.0, tolerance }
     }
 
-    /// The error in parts of what it may be; infinite where there is no bound.
+    /// The error divided by the tolerance; infinite without a bound.
     fn parts(&self) -> f64 {
         match (self.error, self.tolerance.is_finite()) {
             (_, false) => f64::INFINITY,
@@ -105,7 +106,7 @@ impl Worst {
         }
     }
 
-    /// Whether it is within its tolerance. Nothing is within a tolerance that is not finite.
+    /// Whether the error is within the tolerance. No error is within a tolerance that is not finite.
     pub fn passed(&self) -> bool {
         self.tolerance.is_finite() && self.error <= self.tolerance
     }
@@ -125,17 +126,17 @@ impl std::fmt::Display for Worst {
     }
 }
 
-/// Why a result that may be right does not pass.
+/// Why a result may be right and still not pass.
 const UNBOUNDED: &str = "the tolerance rule has no bound for these inputs: computed in their own type, \
                          naively, they overflow or are no numbers";
-/// Rounding of f32 sums and of the base-2 exponential and logarithm, for scores of any size that 16-bit
-/// inputs give.
+/// Allows for the rounding of f32 sums and of the base-2 exponential and logarithm, for all scores of 16-bit
+/// inputs.
 const LSE_ABSOLUTE: f64 = 1e-4;
-/// LSE has 24 bits like every f32, its scores are sums of products in f32.
+/// LSE is an f32 with 24 bits, and its scores are sums of f32 products.
 const LSE_RELATIVE: f64 = 1e-5;
 
 impl Reference {
-    /// Computes exact and naive results and what follows from them.
+    /// Computes the exact and the naive result and the tolerances.
     pub fn new(inputs: &Inputs) -> Self {
         let (exact, naive) = (exact(inputs), naive(inputs));
         let naive_error = max_difference(&naive.out, &exact.out);
@@ -144,13 +145,14 @@ impl Reference {
             exact,
             naive_error,
             tolerance: Self::allowed(naive_error),
-            // Kernels sum the probabilities that they multiply with V, rounded to the inputs' type: the error
-            // of O cancels, and the logarithm of the sum is off by at most a rounding.
+            // Kernels round the probabilities to the inputs' type before they sum them and multiply them with
+            // V. In O the error of the sum cancels. In its logarithm an error of at most one rounding
+            // remains.
             lse_tolerance: LSE_ABSOLUTE + LSE_RELATIVE * largest_lse + unit_roundoff(inputs.problem().dtype),
         }
     }
 
-    /// The same by another rule, for these values.
+    /// The tolerance by another rule, for these values of V.
     #[must_use]
     pub(super) fn by(self, rule: Rule, dtype: DType, values: impl Iterator<Item = f64>) -> Self {
         let roundings = match rule {
@@ -160,16 +162,17 @@ impl Reference {
         Reference { tolerance: self.tolerance.max(roundings), ..self }
     }
 
-    /// What naive attention's error allows.
+    /// The tolerance for this error of naive attention.
     pub(super) fn allowed(naive_error: f64) -> f64 {
         2.0 * naive_error + 1e-5
     }
 
-    /// Judges O and, where there is one, LSE (`[batch, heads, rows]`, contiguous). `None` where a shape is
-    /// not the reference's.
+    /// Judges O and, if given, LSE (`[batch, heads, rows]`, contiguous). `None` if a shape differs from the
+    /// reference's.
     ///
-    /// O: `max|out - exact| <= 2 * max|naive - exact| + 1e-5`, FlashAttention's rule, and exactly 0 in a row
-    /// that sees no key: nothing is rounded there. LSE: [`Reference::lse_tolerance`]; -inf only equals -inf.
+    /// O follows FlashAttention's rule: `max|out - exact| <= 2 * max|naive - exact| + 1e-5`. In a row that
+    /// sees no key nothing is rounded, so O must be exactly 0. LSE must be within
+    /// [`Reference::lse_tolerance`]; -inf equals only -inf.
     pub fn judge(&self, out: &HostTensor, lse: Option<&[f32]>) -> Option<Verdict> {
         let [batches, rows, heads, head_dim] = self.exact.shape;
         if out.shape() != self.exact.shape || lse.is_some_and(|lse| lse.len() != self.exact.lse.len()) {
@@ -204,12 +207,13 @@ impl Reference {
     }
 }
 
-/// What rounding probabilities and results to the type may add up to. What is not a number does not count.
+/// The largest sum of one rounding of the probabilities and one of the results. Values that are NaN do not
+/// count.
 pub(super) fn two_roundings(dtype: DType, values: impl Iterator<Item = f64>) -> f64 {
     2.0 * unit_roundoff(dtype) * values.fold(0.0, |largest: f64, x| largest.max(x.abs())) + 1e-5
 }
 
-/// `|a - b|`, 0 for equal infinities, infinite where it is not a number.
+/// `|a - b|`; 0 for equal infinities; infinite if it is NaN.
 fn difference(a: f64, b: f64) -> f64 {
     let difference = if a == b { 0.0 } else { (a - b).abs() };
     if difference.is_nan() { f64::INFINITY } else { difference }
@@ -219,7 +223,7 @@ fn max_difference(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| difference(*a, *b)).fold(0.0, f64::max)
 }
 
-/// The element furthest from what it should be: `(position, got, want)`.
+/// The element furthest from its expected value: `(position, got, want)`.
 pub(super) fn worst(
     tensor: &'static str,
     tolerance: f64,

@@ -1,5 +1,5 @@
-//! What every family's problems have in common: buffers that a device is given, a request on them, and what
-//! is right.
+//! The common interface of all families' problems: input and output buffers, a request on them, and a judge
+//! of the results.
 use super::tensor::TensorError;
 use super::tolerance::Verdict;
 use ferroflash::driver::Harness;
@@ -14,9 +14,9 @@ mod ready;
 pub use device::OnDevice;
 pub use ready::Ready;
 
-/// What a buffer that a launch writes is filled with before: not a number in f16, bf16 and f32.
+/// Fills a buffer before a launch writes it: NaN in f16, bf16 and f32.
 pub(crate) const POISON: u8 = 0xff;
-/// Bytes before and behind an output that belong to nobody and must stay as they are.
+/// Guard bytes before and after an output. A launch must not change them.
 pub(crate) const GUARD: usize = 256;
 
 /// A buffer's name and its bytes.
@@ -27,9 +27,9 @@ pub type Buffer = (String, Vec<u8>);
 pub struct Input {
     /// Its name.
     pub name: String,
-    /// How many bytes it has.
+    /// The number of bytes.
     pub bytes: usize,
-    /// What stands there, again and again: what is measured may have gigabytes that nobody has to make.
+    /// The bytes, repeated to fill the buffer. Measurements may use gigabytes, which nobody has to generate.
     pub period: Vec<u8>,
 }
 
@@ -40,15 +40,15 @@ impl Input {
     }
 }
 
-/// A problem in host memory that any device can be given.
+/// A problem in host memory that runs on any device.
 pub trait Work: Sync {
     /// Buffers that launches read.
     fn inputs(&self) -> Vec<Input>;
 
-    /// Buffers that launches write, as they are before.
+    /// Buffers that launches write, with their contents before a launch.
     fn outputs(&self) -> Vec<Buffer>;
 
-    /// Whether launches are given counters, where these help.
+    /// Whether launches get counters if counters help.
     fn wants_counters(&self) -> bool {
         true
     }
@@ -56,57 +56,57 @@ pub trait Work: Sync {
     /// The request on buffers at these addresses.
     fn request<'a>(&'a self, inputs: &[u64], outputs: &[u64], room: Room<'a>) -> Asked<'a>;
 
-    /// Launches of one plan, one after the other: what inputs become before each, by their places. The first
-    /// is the problem as it is.
+    /// One entry per launch of one plan: the inputs that change before the launch, by index, with their new
+    /// bytes. The first launch is the unchanged problem.
     fn rounds(&self) -> Vec<Vec<(usize, Vec<u8>)>> {
         vec![vec![]]
     }
 
-    /// What attention's arithmetic has made of a launch's outputs. None where every byte follows from the
-    /// inputs, whatever the device.
+    /// The attention results among a launch's outputs. `None` if the inputs determine every byte on any
+    /// device.
     fn rows(&self, written: &Written) -> Option<Rows>;
 
-    /// Computes what is right: what judges the outcome of each round.
+    /// Computes the expected results, and returns a judge for the outcome of each round.
     ///
     /// # Errors
-    /// [`TensorError`] where the problem contradicts itself.
+    /// [`TensorError`] if the problem contradicts itself.
     fn judge(&self, rule: Rule) -> Result<Judge<'_>, TensorError>;
 }
 
-/// What attention may be off by.
+/// The allowed error of attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
     /// FlashAttention's tolerance.
     Tolerance,
-    /// The same for so few elements that the largest error of a naive result may be small by luck: two
-    /// roundings of the largest value, and 1e-5, are allowed, too.
+    /// For results with few elements, whose naive error may be small by luck: FlashAttention's tolerance,
+    /// plus two roundings of the largest value and 1e-5.
     Few,
 }
 
 /// Judges what a round has written.
 pub type Judge<'a> = Box<dyn Fn(usize, &Written) -> Judgement + Send + Sync + 'a>;
 
-/// What a launch is given beside its tensors.
+/// What a launch gets beside its tensors.
 #[derive(Clone, Copy, Debug)]
 pub struct Room<'a> {
-    /// Whether it is to write the log-sum-exp.
+    /// Whether the launch writes the log-sum-exp.
     pub wants_lse: bool,
-    /// The kernel to run, where requests can name one.
+    /// The kernel to run, for requests that can name one.
     pub config: Option<&'a str>,
-    /// As much memory as helps, where any does.
+    /// Memory that makes the launch faster, if any does.
     pub scratch: Scratch,
 }
 
-/// What a launch has left.
+/// The result of a launch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Written {
-    /// The kernel that ran; the first where there were two.
+    /// The kernel that ran; of two kernels, the first.
     pub entry: &'static str,
-    /// Why the planner took it.
+    /// Why the planner selected it.
     pub reason: &'static str,
     /// The outputs.
     pub outputs: Vec<Vec<u8>>,
-    /// Counters, which should be 0 again.
+    /// Counters after the launch, which must be 0.
     pub counters: Vec<u8>,
 }
 
@@ -123,7 +123,7 @@ pub struct Rows {
     pub lse: Vec<f32>,
 }
 
-/// How an outcome compares with what is right.
+/// The comparison of an outcome with the expected result.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Judgement {
     /// Largest error of an element of O, or of a cache.
@@ -145,18 +145,18 @@ impl From<Verdict> for Judgement {
     }
 }
 
-/// The larger of both; what is not a number is larger than all.
+/// The larger of both numbers; NaN counts as larger than all.
 fn worse(a: f64, b: f64) -> f64 {
     if b > a || b.is_nan() { b } else { a }
 }
 
 impl Judgement {
-    /// That something is wrong.
+    /// A judgement with this failure.
     pub fn failed(why: impl ToString) -> Self {
         Judgement { failures: vec![why.to_string()], ..Judgement::default() }
     }
 
-    /// That so many elements outside of the outputs were written, if any.
+    /// A failure if `strays` elements outside of the outputs were written; no failure for 0.
     pub fn outside(strays: usize) -> Self {
         match strays {
             0 => Self::default(),
@@ -164,7 +164,7 @@ impl Judgement {
         }
     }
 
-    /// Both.
+    /// Combines both judgements.
     #[must_use]
     pub fn and(mut self, other: Judgement) -> Self {
         self.max_error = worse(self.max_error, other.max_error);
@@ -174,17 +174,17 @@ impl Judgement {
     }
 }
 
-/// An output of so many bytes, poisoned, with its guards.
+/// An output of `bytes` bytes, filled with poison, between guards.
 pub(crate) fn guarded(name: &str, bytes: usize) -> Buffer {
     (name.into(), vec![POISON; bytes + 2 * GUARD])
 }
 
-/// What of it is the output's own.
+/// The output without its guards.
 pub(crate) fn inside(buffer: &[u8]) -> &[u8] {
     &buffer[GUARD..buffer.len() - GUARD]
 }
 
-/// Its guards, where they were written.
+/// A failure if a guard was written.
 pub(crate) fn guards(name: &str, buffer: &[u8]) -> Judgement {
     let outside = buffer[..GUARD].iter().chain(&buffer[buffer.len() - GUARD..]);
     match outside.filter(|byte| **byte != POISON).count() {
@@ -209,15 +209,15 @@ pub enum Asked<'a> {
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::large_enum_variant, reason = "plans are `Copy`")]
 pub enum Plans {
-    /// Of [`Asked::Attention`].
+    /// The plan of an [`Asked::Attention`].
     Attention(Plan),
-    /// Of [`Asked::Append`].
+    /// The plan of an [`Asked::Append`].
     Append(PlanOf<Append>),
-    /// Of [`Asked::Merge`].
+    /// The plan of an [`Asked::Merge`].
     Merge(PlanOf<Merge<'static>>),
 }
 
-/// Does the same with the plan of any kind.
+/// Runs the same expression for each kind of plan.
 macro_rules! any {
     ($plans:expr, $plan:ident => $do:expr) => {
         match $plans {
@@ -229,22 +229,22 @@ macro_rules! any {
 }
 
 impl Plans {
-    /// The kernel; the first where there are two.
+    /// The kernel; of two kernels, the first.
     pub fn contract(&self) -> &'static Contract {
         any!(self, plan => plan.contract())
     }
 
-    /// Why this kernel.
+    /// Why the planner selected this kernel.
     pub fn reason(&self) -> &'static str {
         any!(self, plan => plan.reason())
     }
 
-    /// The memory that launches use beside their tensors.
+    /// The memory that launches need beside their tensors.
     fn scratch_bytes(&self) -> ScratchBytes {
         any!(self, plan => plan.scratch_bytes())
     }
 
-    /// Loads what it launches.
+    /// Loads the kernels of the plan.
     fn load<D: Harness>(&self, attention: &Attention<D>) -> Result<(), Error> {
         any!(self, plan => attention.load(plan))
     }
@@ -256,10 +256,10 @@ fn merge<'a>((states, o, lse, sinks): (&'a [State], TensorView, LseView, Option<
 }
 
 impl Asked<'_> {
-    /// Plans it.
+    /// Plans the request.
     ///
     /// # Errors
-    /// Those of planning.
+    /// Errors of planning.
     pub fn plan<D: Harness>(&self, attention: &Attention<D>) -> Result<Plans, Error> {
         match self {
             Asked::Attention(request) => attention.plan(request).map(Plans::Attention),
@@ -270,7 +270,7 @@ impl Asked<'_> {
         }
     }
 
-    /// Enqueues it.
+    /// Enqueues the launch.
     ///
     /// # Safety
     /// As [`Attention::launch`].

@@ -1,14 +1,15 @@
-//! What attention adds to typed tiles ([`tile`]): where keys, values and queries are in global memory.
+//! What attention adds to typed tiles ([`tile`]): the addresses of keys, values and queries in global memory.
 //!
-//! | noun | what it is | what it proves |
+//! | type | what it is | what it proves |
 //! |---|---|---|
-//! | [`CacheRows`] -> [`PageWalk`] | one head's keys, or values, of a sequence in a cache; a block's walk through them | pages exist, whatever the table says |
-//! | [`CacheWalk`], [`Source`] | a warp's share of the same, keys and values together | the same |
-//! | [`InPages`], [`PagedRow`] | the same through a tensor map | the same; boxes are the host's |
+//! | [`CacheRows`] -> [`PageWalk`] | keys or values of a sequence's head in a cache; a block's walk | pages exist |
+//! | [`CacheWalk`], [`Source`] | a warp's walk through its share of keys and values | pages exist |
+//! | [`InPages`], [`PagedRow`] | keys or values in pages, through a tensor map | pages exist; the host sets boxes |
 //! | [`CacheRow`] | the row that a slot names, to be filled | the slot, the row and the head exist |
 //! | [`PackedRows`] | packed GQA: rows of the query heads that share a key head | rows and columns exist |
 //!
-//! Kernels are safe code; the `unsafe` of these is here, on `unsafe` traits and functions of `tile`.
+//! Kernels are safe code. The `unsafe` code that they need is here: it implements unsafe traits of `tile` and
+//! calls its unsafe functions.
 #![no_std]
 // A loop over `0..N` says which register or chunk it means; an iterator hides it.
 #![allow(clippy::needless_range_loop)]

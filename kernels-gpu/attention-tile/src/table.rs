@@ -1,9 +1,9 @@
-//! The one reader of block tables.
+//! The only functions that read block tables.
 use cuda_std::memory::ld_global_nc_b32;
 use spec::Cache;
 
-/// The page that contains row `row` of a sequence, as the block table has it. An out-of-range column reads
-/// another entry of the table, never memory outside it.
+/// The block table's page for row `row` of a sequence. An out-of-range column reads another entry of the
+/// table, never memory outside it.
 #[inline(always)]
 pub(crate) fn page(cache: &Cache, sequence: u32, row: u32) -> u32 {
     if cache.table == 0 {
@@ -24,7 +24,7 @@ pub(crate) fn chunk_in(cache: &Cache, page: u32, row: u32) -> u32 {
     page.min(cache.pages - 1) * cache.page_chunks + within * cache.row_chunks
 }
 
-/// The same, in the page that the block table has.
+/// [`chunk_in`], in the page from the block table.
 #[inline(always)]
 pub(crate) fn chunk(cache: &Cache, sequence: u32, row: u32) -> u32 {
     chunk_in(cache, page(cache, sequence, row), row)

@@ -26,7 +26,7 @@ impl<E: Mma, const R: usize, const C: usize> SharedTile<E, R, C> {
 }
 
 impl<P: Place> Scratch<P> {
-    /// One tile's place per split group: that of this warp's group.
+    /// The place of the tile of this warp's split group.
     #[inline(always)]
     pub fn spent<E: Mma, const R: usize, const C: usize, const OF: usize>(
         self,
@@ -39,8 +39,8 @@ impl<P: Place> Scratch<P> {
 }
 
 impl<E: Mma, const R: usize, const C: usize> Spent<E, R, C> {
-    /// Rounds `acc` and stores it to rows `row0..` of `out`, through the warp's own rows of this place, so
-    /// that each lane stores 16 bytes of whole rows.
+    /// Rounds `acc` and stores it to rows `row0..` of `out`. The data passes through the warp's own rows of
+    /// this place, so that each lane stores 16 bytes of whole rows.
     #[inline(always)]
     pub fn store_through<const M: usize>(
         self,
@@ -55,8 +55,8 @@ impl<E: Mma, const R: usize, const C: usize> Spent<E, R, C> {
         warp.sync();
         acc.each_pair(warp, |row, column, lo, hi| {
             let at = base + SharedTile::<E, R, C>::offset(row, column / 8) + column % 8 * 2;
-            // SAFETY: the warp's own rows of a place that this call owns; the other lanes wait at the
-            // barriers around.
+            // SAFETY: the warp's own rows of a place that this call owns; barriers before and after make the
+            // other lanes wait.
             unsafe { st_shared_b32(at, E::pack(lo, hi)) }
         });
         warp.sync();
@@ -114,7 +114,7 @@ impl GlobalVec {
         }
     }
 
-    /// The same, with predicates instead of branches, so that the warp stays converged.
+    /// Like `store`, with predicates instead of branches, so that the warp stays converged.
     #[inline(always)]
     pub fn store_together<const M: usize>(&self, values: &RowVec<M>, row0: u32, warp: Warp) {
         for m in 0..M {

@@ -75,7 +75,8 @@ pub struct Scratch<P> {
     was: PhantomData<P>,
 }
 
-/// The values of all split groups but the first, for the warp of the first group that has the same rows.
+/// The values of all split groups but the first. A warp of the first group reads the values of the warps that
+/// have its rows.
 pub struct Exchanged<R, const GROUPS: usize> {
     /// This lane's first word of the first value.
     at: u32,
@@ -113,14 +114,14 @@ impl<P: Place> Scratch<P> {
                 "the place is too small for the values of the groups"
             )
         }
-        // A register of all lanes is 128 bytes, free of bank conflicts.
+        // One register of all lanes takes 128 bytes and causes no bank conflict.
         let size = (A::COUNT * 128) as u32;
         let first = self.base + rows.index() * (GROUPS as u32 - 1) * size + rows.warp().lane * 4;
         if group.index() > 0 {
             let mut at = first + (group.index() - 1) * size;
             what.each_register(|x| {
-                // SAFETY: this lane's word of a place that is this warp's until the barrier: no other one is
-                // of the same group and has the same rows.
+                // SAFETY: this lane's word of a place that is this warp's until the barrier: no other warp
+                // has the same group and the same rows.
                 unsafe { st_shared_b32(at, x.to_bits()) }
                 at += 128;
             });
@@ -152,7 +153,8 @@ impl<const M: usize, const N: usize, B: Registers> FromGroup<'_, (Acc<M, N>, B)>
     }
 
     /// Row `r` of `acc` becomes `acc * mine[r] + theirs * scale[r]`, where `theirs` is the group's
-    /// accumulator. It is never all in registers: at 128 columns there is no room for two accumulators.
+    /// accumulator. Registers never hold all of `theirs`: at 128 columns there is no room for two
+    /// accumulators.
     #[inline(always)]
     pub fn add_scaled(&self, acc: &mut Acc<M, N>, mine: &RowVec<M>, scale: &RowVec<M>) {
         let mut at = self.at;

@@ -28,7 +28,7 @@ fn rows(partials: &Partials, slice: u32, head: u32) -> u32 {
 }
 
 /// Eight columns of one row of `C` base tiles, among all rows of all heads. No two threads of a launch have
-/// the same.
+/// the same chunk.
 pub struct OwnChunk<const C: usize> {
     head: u32,
     row: u32,
@@ -47,7 +47,8 @@ impl<const C: usize> OwnChunk<C> {
         OwnChunk { head, row, chunk: thread % Self::ACROSS }
     }
 
-    /// The head, counted over all batches. It is past the last one where there are more threads than chunks.
+    /// The head, counted over all batches. If there are more threads than chunks, it may be past the last
+    /// head.
     #[inline(always)]
     pub fn head(&self) -> u32 {
         self.head
@@ -81,7 +82,7 @@ impl<const C: usize> PartialRows<C> {
         acc.each_pair(warp, |row, column, lo, hi| self.store_pair(row0 + row, column, [lo, hi]));
     }
 
-    /// The same, with predicates instead of branches, so that the warp stays converged.
+    /// Like `store`, with predicates instead of branches, so that the warp stays converged.
     #[inline(always)]
     pub fn store_together<const W: usize>(&self, acc: &Acc<W, C>, row0: u32, warp: Warp) {
         acc.each_pair(warp, |row, column, lo, hi| {
@@ -137,7 +138,7 @@ impl<const C: usize> PartialRows<C> {
 /// each other in memory (`[head][row][slice]`), so that one address leads to all of them.
 #[derive(Clone, Copy)]
 pub struct RowSlices<const C: usize> {
-    /// Where the first slice's row begins, and where its value is.
+    /// Addresses of the row and of its value in the first slice.
     row: u64,
     value: u64,
     count: u32,

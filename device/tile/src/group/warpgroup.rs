@@ -5,7 +5,7 @@ use cuda_std::barrier;
 /// A whole, converged warpgroup: one of `W` that compute. It is not `Copy`: a product takes it by `&mut`.
 pub struct Warpgroup<const W: usize> {
     pub(crate) index: u32,
-    /// Index counted over the warps that compute.
+    /// The warp. Its index counts only the warps that compute.
     pub(crate) warp: Warp,
     pub(crate) ping_pong: PingPong<W>,
 }
@@ -44,8 +44,8 @@ impl<const W: usize> Warpgroup<W> {
     }
 }
 
-/// Ping-pong: warpgroups issue products in turn, so that the other work of one runs beside the
-/// products of the others.
+/// Ping-pong: warpgroups issue products in turn. While one warpgroup does other work, the products of the
+/// others run.
 pub(crate) struct PingPong<const W: usize> {
     mine: u32,
     next: u32,
@@ -54,7 +54,7 @@ pub(crate) struct PingPong<const W: usize> {
 impl<const W: usize> PingPong<W> {
     /// Barrier 0 is the block's.
     const FIRST: u32 = 1;
-    /// The warpgroup that waits and the one that arrives.
+    /// Threads at a barrier: the warpgroup that waits and the warpgroup that arrives.
     const THREADS: u32 = 256;
 
     #[inline(always)]

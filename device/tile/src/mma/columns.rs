@@ -1,5 +1,5 @@
-//! Products with few columns: rows of a shared tile fill the 16 rows of an instruction, the other operand
-//! its 8 columns. For up to 8 columns this takes half the products and half the accumulators of
+//! Products with few columns: rows of a shared tile fill the 16 rows of an instruction, and the other operand
+//! fills its 8 columns. For up to 8 columns this takes half the products and half the accumulators of
 //! [`Acc`](crate::mma::Acc).
 //!
 //! `R` counts base tiles of rows, `G` groups of 8 columns. A lane holds columns `lane % 4 * 2` and the next
@@ -114,7 +114,7 @@ impl LoadAs<F16> for Bf16 {
     fn convert<const K: usize>(words: [[u32; 2]; K], warp: Warp) -> ([[u32; 2]; K], f32) {
         let pairs = words.map(|step| step.map(unpack_bf16));
         let largest = pairs.as_flattened().as_flattened().iter().fold(0.0, |a: f32, x| a.max(x.abs()));
-        // The exponent of the largest becomes 14, f16's last but one.
+        // The largest element gets the exponent 14, the second largest of f16.
         let exponent = (warp.quad(largest, f32::max).to_bits() >> 23).max(15);
         let [scale, inverse] = [268 - exponent, exponent - 14].map(|bits| f32::from_bits(bits << 23));
         (pairs.map(|step| step.map(|[lo, hi]| pack_f16(lo * scale, hi * scale))), inverse)
@@ -157,8 +157,8 @@ impl<E: TensorCore, const K: usize, const G: usize> ColFrag<E, K, G> {
 }
 
 impl<const G: usize> ColAcc<1, G> {
-    /// `a b`, with the 16 rows of `a` in shared memory. Two chains of products, so that no product waits for
-    /// the one before.
+    /// `a b`, with the 16 rows of `a` in shared memory. Two chains of products alternate, so that no product
+    /// waits for the product before it.
     #[inline(always)]
     pub fn product<S: Stored, const K: usize>(
         a: &SharedTile<S, 1, K>,

@@ -61,7 +61,7 @@ impl<E: Unpack> Mma for Scalar<E> {
         E::pack(lo, hi)
     }
 
-    /// Each lane multiplies the rows of `a` and of `b` whose products its accumulators are.
+    /// Each lane multiplies the rows of `a` and `b` whose products are in its accumulators.
     #[inline(always)]
     fn mma_abt<const R: usize, const M: usize, const N: usize, const K: usize, const HELD: usize>(
         acc: &mut Acc<M, N>,

@@ -11,13 +11,13 @@ use cuda_std::math::{permute_bytes, unpack_e4m3};
 pub trait Stored: Element {
     /// The type that tensor cores multiply.
     type As: TensorCore;
-    /// The value of a stored number divided by the value of its operand: 1, unless bits are only shifted.
+    /// The stored number divided by its operand: 1, unless the conversion only shifts bits.
     const FACTOR: f32;
     /// Whether rows `i` and `i + 8` of a row tile of [`Stored::columns`] are columns `2i` and `2i + 1` of
     /// the tile, rather than columns `i` and `i + 8`.
     const PAIRED: bool;
-    /// For word `i` of k-step `k`: which word (two elements of `As`) of a row of the B operand's transpose
-    /// lane 0 of four has, and the distance in words to the next lane's.
+    /// Where lane 0 of four finds word `i` of k-step `k`: the index of the word (two elements of `As`) in a
+    /// row of the B operand's transpose. The second number is the distance in words to the next lane's word.
     fn right_word(k: usize, i: usize) -> [u32; 2];
     /// Calls `f(k-step, A operand)` for the tile.
     fn rows<const K: usize>(tile: &SharedTile<Self, 1, K>, warp: Warp, f: impl FnMut(usize, [u32; 4]));
@@ -63,16 +63,16 @@ macro_rules! as_they_are {
 }
 as_they_are!(F16, Bf16);
 
-/// Eight-bit elements, multiplied as f16. `pairs` makes of a word the operands of its bytes 0, 1 and of 2, 3;
-/// `halves` of bytes 0, 2 and of 1, 3.
+/// Eight-bit elements, multiplied as f16. `pairs` converts a word into two operands: bytes 0, 1 and bytes 2,
+/// 3. `halves` converts it into bytes 0, 2 and bytes 1, 3.
 macro_rules! eight_bits {
     ($e:ty, factor $factor:literal, pairs $pairs:expr, halves $halves:expr) => {
         impl Stored for $e {
             type As = F16;
             const FACTOR: f32 = $factor;
             const PAIRED: bool = true;
-            // `ldmatrix` gives a lane four neighbouring columns: two are columns `2t` of a k-step, two
-            // `2t + 8`.
+            // `ldmatrix` gives lane `t` of four neighbouring columns: two become columns `2t` and `2t + 1` of
+            // a k-step, two become columns `2t + 8` and `2t + 9`.
             #[inline(always)]
             fn right_word(k: usize, i: usize) -> [u32; 2] {
                 [(k * 8 + i) as u32, 2]
@@ -91,8 +91,8 @@ macro_rules! eight_bits {
                     f(2 * k + 1, [c[0], d[0], c[1], d[1]]);
                 }
             }
-            // Transposed in units of two columns: a word is two rows of columns `2i` and `2i + 1`. Sorted by
-            // column, it is two rows of the operand.
+            // `ldmatrix` transposes in units of two columns: a word holds two rows of columns `2i` and `2i +
+            // 1`. Sorted by column, the word becomes two rows of the operand.
             #[inline(always)]
             fn columns<const R: usize>(
                 tile: &SharedTile<Self, 1, R>,
@@ -113,8 +113,9 @@ macro_rules! eight_bits {
 eight_bits!(Native<E4m3>, factor 1.0, pairs unpack_e4m3, halves |x| unpack_e4m3(permute_bytes(x, 0x3120)));
 eight_bits!(E4m3, factor 256.0, pairs |x| shift_odd_even(permute_bytes(x, 0x3120)), halves shift_odd_even);
 
-/// Bytes 0, 2 and bytes 1, 3 as f16, each 2^-8 of its number: sign, exponent and mantissa of an e4m3 lie in
-/// an f16 as they are, but for the bias of the exponent, subnormal numbers too. NaN becomes 480 * 2^-8.
+/// Bytes 0, 2 and bytes 1, 3 as f16, each number times 2^-8. Sign, exponent and mantissa of an e4m3 number
+/// keep their order in an f16, and only the exponent's bias differs. This holds for subnormal numbers too.
+/// NaN becomes 480 * 2^-8.
 #[inline(always)]
 fn shift_odd_even(x: u32) -> [u32; 2] {
     let odd = (x & 0x8000_8000) | (x & 0x7f00_7f00) >> 1;
@@ -126,7 +127,7 @@ fn shift_odd_even(x: u32) -> [u32; 2] {
 mod tests {
     use super::shift_odd_even;
 
-    /// The number that the bits of an f16 are.
+    /// The number that f16's definition gives `bits`.
     fn f16(bits: u32) -> f64 {
         let (exponent, mantissa) = ((bits >> 10 & 31) as i32, (bits & 1023) as f64);
         let magnitude = match exponent {

@@ -3,18 +3,15 @@
 //! | state | access | left by |
 //! |---|---|---|
 //! | [`Unfilled`], [`Ring`] | none | `fill`, `prologue` |
-//! | a slot | every thread of the group writes its share | the end of the closure, which commits one group
-//! of copies |
-//! | [`InFlight`], a stage of [`Pipeline`] | none | `land`, `advance`: wait for the group of copies, then a
-//! barrier |
-//! | [`Ready`], the result of `land` | every thread of the group reads | dropping it, before the next
-//! `advance` |
+//! | a slot | each thread of the group writes its share | the end of the closure, which commits the copies |
+//! | [`InFlight`], a stage of [`Pipeline`] | none | `land`, `advance`: wait for the copies, then a barrier |
+//! | [`Ready`], the result of `land` | the group's threads read | a drop, before the next `advance` |
 //!
-//! One barrier per stage serves two purposes: it shows each thread the copies of the others, and it proves
-//! that every thread has left the previous stage. So `advance` returns the stage to read and refills the
-//! stage just left. Every `advance` commits a group of copies, an empty one if there is nothing left to
-//! copy, so that the number of groups in flight is constant. Groups of other pipelines in between only make
-//! a wait longer.
+//! One barrier per stage serves two purposes: it shows each thread the copies of the other threads, and it
+//! proves that every thread has left the previous stage. So `advance` returns the stage to read and refills
+//! the stage that all threads have just left. Every `advance` commits a group of copies, an empty one if
+//! nothing is left to copy. The number of groups in flight is therefore constant. Groups of other pipelines
+//! in between only make a wait longer.
 use crate::Block;
 use crate::copy::{CpAsync, GroupTransport, Transport};
 use crate::exchange::Scratch;
@@ -142,8 +139,8 @@ impl<T: SharedLayout, By: GroupTransport> InFlight<T, By> {
     fn land_before(self, younger: usize, group: &mut By::Group) -> T {
         By::wait_all_but(younger);
         group.sync_group();
-        // SAFETY: this thread's copies have landed, and the barrier shows it those of the others; `self` is
-        // consumed.
+        // SAFETY: this thread's copies have landed, and the barrier shows it the other threads' copies;
+        // `self` is consumed.
         unsafe { T::at(self.base) }
     }
 }
@@ -181,8 +178,8 @@ impl<U: SharedLayout, T: SharedLayout, const S: usize, By: GroupTransport> Prolo
 
 impl<T: SharedLayout, const S: usize, By: GroupTransport> Pipeline<T, S, By> {
     /// Waits for the oldest stage and for a barrier. Returns that stage, and lets `refill` start copies to
-    /// the stage that all threads have just left. With a single stage, `refill` comes first and is waited
-    /// for.
+    /// the stage that all threads have just left. With a single stage, `refill` comes first, and `advance`
+    /// waits for its copies.
     #[inline(always)]
     pub fn advance(
         &mut self,
@@ -210,8 +207,8 @@ impl<T: SharedLayout, const S: usize, By: GroupTransport> Pipeline<T, S, By> {
             // thread has one.
             unsafe { fill::<T, By>(vacant, |slot| refill(slot, group)) }
         }
-        // SAFETY: this thread's copies have landed, and the barrier shows it those of the others; the stage
-        // is refilled only by the next `advance`, which the borrow in `Ready` puts off.
+        // SAFETY: this thread's copies have landed, and the barrier shows it the other threads' copies. Only
+        // the next `advance` refills the stage, and it must wait for the borrow in `Ready` to end.
         unsafe { Ready::at(read) }
     }
 }

@@ -8,7 +8,7 @@ use cuda_std::{mbarrier, tma};
 
 /// A place with a producer side and a consumer side, which [`Block::specialize`] hands to different warps.
 pub trait Specialized: Place {
-    /// The number of producer threads, each in a warp of its own.
+    /// The number of producer threads. No two of them share a warp.
     const PRODUCERS: u32;
     /// The producer side, for a producer thread.
     type Producer;
@@ -22,13 +22,13 @@ pub trait Specialized: Place {
     /// The producer side of one warp.
     ///
     /// # Safety
-    /// - One thread of each of [`Self::PRODUCERS`] warps, or of more, has it, and no other thread. The warps
-    ///   are numbered from 0.
+    /// - Each of the producer warps, numbered from 0, calls this in one thread. There are at least
+    ///   [`Self::PRODUCERS`] of them. No other thread has a producer side.
     unsafe fn producer(self, warp: Warp) -> Self::Producer;
     /// The consumer side of a warp.
     ///
     /// # Safety
-    /// - All consumer warps given to `init` have it, and no other warp.
+    /// - The consumer warps that `init` counts have it, and no other warp.
     unsafe fn consumer(self, warp: Warp) -> Self::Consumer;
 }
 
@@ -68,7 +68,7 @@ const fn registers(w: usize) -> [u32; 2] {
         3 => [32, 160],
         _ => panic!("two or three warpgroups compute"),
     };
-    // What a thread starts with: its share of 65,536, in steps of 8.
+    // A thread starts with its share of 65,536 registers, rounded down to a multiple of 8.
     let start = 512 / (w as u32 + 1) / 8 * 8;
     assert!(copying + w as u32 * computing <= (w as u32 + 1) * start, "the block has no more registers");
     [copying, computing]
@@ -102,7 +102,7 @@ impl<K: Kernel> Block<K> {
             assert!(P::PRODUCERS == 1 || P::PRODUCERS == 4, "one thread copies, or one of each warp");
         }
         let mut block = self;
-        // The same in all lanes, as the assembler must know to keep branches on it uniform.
+        // The number is equal in all lanes. The assembler must know this to keep branches on it uniform.
         let number = block.warp().uniform(block.thread / 32);
         if block.thread == 0 {
             // SAFETY: one thread, and the barrier follows.
@@ -112,14 +112,14 @@ impl<K: Kernel> Block<K> {
         block.sync();
         let warp = Warp { index: number, lane: block.thread % 32 };
         if number / 4 == 0 {
-            // SAFETY: the whole warpgroup takes this branch; it starts with more.
+            // SAFETY: the whole warpgroup takes this branch; it starts with more registers.
             unsafe { setmaxnreg_dec::<Copying<W>>() };
-            // One thread is known by a constant.
+            // If only one thread produces, its warp and lane are constants.
             if P::PRODUCERS > 1 && warp.lane == 0 {
-                // SAFETY: one thread of each of four warps.
+                // SAFETY: one thread of each of four warps calls this.
                 copy(unsafe { shared.producer(warp) });
             } else if P::PRODUCERS == 1 && block.thread == 0 {
-                // SAFETY: one thread.
+                // SAFETY: one thread calls this.
                 copy(unsafe { shared.producer(Warp { index: 0, lane: 0 }) });
             }
         } else {
@@ -128,7 +128,7 @@ impl<K: Kernel> Block<K> {
             unsafe { setmaxnreg_inc::<Computing<W>>() };
             let warp = Warp { index: number - 4, ..warp };
             let index = number / 4 - 1;
-            // SAFETY: the other `4 * W` warps.
+            // SAFETY: these are the other `4 * W` warps.
             compute(Warpgroup { index, warp, ping_pong: PingPong::new(index) }, unsafe {
                 shared.consumer(warp)
             });

@@ -1,13 +1,13 @@
-//! Rings of one warp each: the warp refills a stage as soon as it has read it, so that all stages are in
-//! flight while it waits.
+//! Rings of one warp each. The warp refills a stage as soon as it has read it, so that all stages are in
+//! flight while the warp waits.
 //!
-//! [`Pipeline`](crate::pipeline::Pipeline) refills the stage before the one that it returns, with one
-//! barrier per stage, because a barrier costs the whole block. A warp's barrier costs next to nothing: here
-//! the stage that was just read is refilled at once. Both uses of a stage are closures, so that no view
-//! outlives its turn.
+//! A [`Pipeline`](crate::pipeline::Pipeline) needs a barrier of the whole block before it refills a stage. It
+//! saves barriers: one barrier per stage makes the next stage readable and lets the previous one be refilled.
+//! A warp's barrier costs next to nothing, so a stream refills the stage that the warp has just read. Both
+//! uses of a stage are closures, so that no view outlives its turn.
 //!
-//! A [`Stream`] carries the place of all rings along with its own ring: [`Stream::reclaim`] returns the
-//! place that the stream itself reads.
+//! A [`Stream`] keeps the address of the place of all rings beside its own ring. [`Stream::reclaim`]
+//! therefore returns the place that the stream itself reads.
 use crate::copy::{CpAsync, GroupTransport};
 use crate::exchange::Scratch;
 use crate::pipeline::Ring;
@@ -18,7 +18,7 @@ use contract::Kernel;
 use core::marker::PhantomData;
 use cuda_std::math;
 
-/// A ring of `S` stages for each of `WARPS` warps. Only that warp fills, awaits and reads it.
+/// A ring of `S` stages for each of `WARPS` warps. Only that warp fills its ring, waits for it and reads it.
 pub struct PerWarp<T, const S: usize, const WARPS: usize> {
     base: u32,
     what: PhantomData<T>,
@@ -68,7 +68,7 @@ impl<T: SharedLayout, const S: usize, const WARPS: usize> OwnRing<T, S, WARPS> {
     /// Starts all stages, one group of copies each.
     #[inline(always)]
     pub fn stream(self, mut copy: impl FnMut(&T::Slot<CpAsync<Warp>>)) -> Stream<T, S, WARPS> {
-        // Not unrolled: unrolled, its code would take longer to fetch than to run.
+        // This loop is not unrolled: the unrolled code would take longer to fetch than to run.
         for i in 0..math::opaque(S as u32) {
             math::stay_a_loop();
             // SAFETY: stage `i` of this warp's part of the place of all rings, which `self` alone stands for;
@@ -80,8 +80,9 @@ impl<T: SharedLayout, const S: usize, const WARPS: usize> OwnRing<T, S, WARPS> {
 }
 
 impl<T: SharedLayout, const S: usize, const WARPS: usize> Stream<T, S, WARPS> {
-    /// Waits for the oldest stage and lets the warp `read` it. When all lanes have, `refill` starts copies
-    /// to it. Every turn commits a group of copies, an empty one if there is nothing left to copy.
+    /// Waits for the oldest stage and lets the warp `read` it. When all lanes have read the stage, `refill`
+    /// starts copies to it. Every turn commits a group of copies, an empty one if there is nothing left to
+    /// copy.
     #[inline(always)]
     pub fn turn(
         &mut self,
@@ -99,8 +100,8 @@ impl<T: SharedLayout, const S: usize, const WARPS: usize> Stream<T, S, WARPS> {
         };
         CpAsync::<Warp>::wait_all_but(S - 1);
         warp.sync();
-        // SAFETY: this lane's copies have landed, and the barrier shows it those of the others; the view ends
-        // with the call.
+        // SAFETY: this lane's copies have landed, and the barrier shows it the other lanes' copies; the view
+        // ends with the call.
         read(&unsafe { T::at(at) }, warp);
         warp.sync();
         // SAFETY: every lane has read the stage, and no view is left.
@@ -113,8 +114,8 @@ impl<T: SharedLayout, const S: usize, const WARPS: usize> Stream<T, S, WARPS> {
     pub fn reclaim<K: Kernel>(self, block: &mut Block<K>) -> Scratch<PerWarp<T, S, WARPS>> {
         CpAsync::<Warp>::wait_all();
         block.sync();
-        // SAFETY: the place of all rings; each warp has consumed its own, which it had from here alone. No
-        // copy is under way, and no view is left.
+        // SAFETY: the place of all rings. Each warp has consumed its ring, which only this place hands out.
+        // No copy is under way, and no view is left.
         unsafe { Scratch::new(self.all) }
     }
 }

@@ -46,7 +46,7 @@ pub struct TileSlot<E, const R: usize, const C: usize, By> {
     what: PhantomData<(E, By)>,
 }
 
-// SAFETY: what both address lies in the tile.
+// SAFETY: `Self` and `Slot` address only bytes of the tile.
 unsafe impl<E: Element, const R: usize, const C: usize> SharedLayout for SharedTile<E, R, C> {
     const BYTES: usize = R * C * 256 * E::BYTES;
     const ALIGN: usize = layout::PANEL_ALIGN;
@@ -139,7 +139,7 @@ impl<E: Element, const R: usize, const C: usize, const COUNT: usize> SharedTiles
 /// use tile::shared::SharedTile;
 ///
 /// tile::shared_layout! {
-///     /// Two tiles that travel as one stage.
+/// /// Two tiles that form one stage.
 ///     Stage / StageSlot<E, R, C> { a: SharedTile<E, R, C>, b: SharedTile<E, R, C> }
 /// }
 /// ```
@@ -210,8 +210,8 @@ impl<E: Element, const R: usize, const C: usize, W: ThreadGroup> TileSlot<E, R, 
         self.copy::<true>(walk, group)
     }
 
-    /// Starts the copies of the walk's next tile, all of whose rows exist. Of a walk, only the first tile
-    /// may lack rows.
+    /// Starts the copies of the walk's next tile, all of whose rows exist. Only the first tile of a walk may
+    /// lack rows.
     #[inline(always)]
     pub fn copy_whole(&self, walk: &mut impl TileWalk<E, R, C, W>, group: &W) {
         self.copy::<false>(walk, group)
@@ -220,8 +220,8 @@ impl<E: Element, const R: usize, const C: usize, W: ThreadGroup> TileSlot<E, R, 
     #[inline(always)]
     fn copy<const EDGE: bool>(&self, walk: &mut impl TileWalk<E, R, C, W>, group: &W) {
         walk.step::<EDGE>(group, |first, panel, from, present| {
-            // SAFETY: 16 bytes that may be read where `present`, at a multiple of 16, as `TileWalk` promises;
-            // the thread has a row in each of its groups.
+            // SAFETY: 16 bytes that may be read where `present`, at a multiple of 16, as `TileWalk` promises.
+            // The thread has a row in each of the tile's groups.
             unsafe { self.copy_chunk(group, first, panel, from, present) }
         });
     }

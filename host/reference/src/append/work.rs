@@ -6,7 +6,7 @@ use crate::tensor::TensorError;
 use crate::work::{Asked, Buffer, GUARD, Input, Judge, Judgement, Room, Rows, Rule, Work, Written};
 use ferroflash::request::{Append, KvPages, KvScale, PageView, Slots, TensorView};
 
-/// What stands in a cache before: what no slot names must stay so.
+/// Fills a cache before a launch. Rows that no slot names must keep it.
 const OLD: u8 = 0xa5;
 
 /// A case in host memory.
@@ -15,12 +15,12 @@ pub struct AppendMemory {
     case: AppendCase,
     /// Rows of keys and of values.
     rows: [Vec<u16>; 2],
-    /// Places of all tokens in each of two launches.
+    /// The slots of all tokens, in each of two launches.
     slots: [Vec<i64>; 2],
 }
 
 impl AppendMemory {
-    /// Numbers of all sizes, some beyond e4m3's, and some that are none; slots in any order.
+    /// Numbers of all magnitudes, some above e4m3's largest, some NaN or infinite; slots in random order.
     pub fn new(case: &AppendCase) -> Self {
         let mut random = Random::new(case.seed);
         let slots = [(); 2].map(|()| slots(case, &mut random));
@@ -28,8 +28,8 @@ impl AppendMemory {
         AppendMemory { case: *case, rows, slots }
     }
 
-    /// Numbers of a long period, for what is to be measured: fast to make. Every token has a place, if the
-    /// cache has as many.
+    /// Periodic numbers for measurements, which are fast to make. If the cache has room, every token has a
+    /// slot.
     pub fn to_measure(case: &AppendCase) -> Self {
         let mut slots: Vec<i64> = (0..(case.pages[0] * case.pages[1]) as i64).collect();
         Random::new(case.seed).shuffle(&mut slots);
@@ -45,7 +45,7 @@ impl AppendMemory {
         pages * page * heads * head_dim
     }
 
-    /// Keys and values of a cache whose buffers lie at these addresses.
+    /// Keys and values of a cache with buffers at these addresses.
     fn views(&self, at: &[u64]) -> [PageView; 2] {
         let AppendCase { pages: [pages, page], heads, head_dim, dtypes: [_, stored], .. } = self.case;
         let (shape, elements) = ([pages, page, heads, head_dim], self.elements() as u64);
@@ -56,7 +56,7 @@ impl AppendMemory {
         }
     }
 
-    /// What numbers of keys (0) or values (1) of a head are divided by.
+    /// The scale that divides keys (`which` 0) or values (1) of a head.
     fn scale(&self, which: usize, head: usize) -> f32 {
         match self.case.scales {
             Scales::One => 1.0,
@@ -72,12 +72,12 @@ impl AppendMemory {
         }
     }
 
-    /// The caches behind a launch.
+    /// The expected caches after a launch.
     fn expected(&self, round: usize) -> Vec<Vec<u8>> {
         let mut caches: Vec<_> = self.outputs().into_iter().map(|(_, bytes)| bytes).collect();
         let (views, count) = (self.views(&[0, 0]), caches.len());
         for (which, (view, rows)) in views.into_iter().zip(&self.rows).enumerate() {
-            // The first key's place is 0.
+            // `view.address` is 0 for the first key.
             let first = GUARD + view.address as usize;
             let cache = &mut caches[which % count][first..];
             append(cache, &view, rows, self.case.dtypes[0], &self.slots[round], |head| {
@@ -88,7 +88,7 @@ impl AppendMemory {
     }
 }
 
-/// Places of all tokens: distinct ones, in any order, and what is none between them.
+/// Slots of all tokens: distinct, in random order, with invalid ones between them.
 fn slots(case: &AppendCase, random: &mut Random) -> Vec<i64> {
     let all = (case.pages[0] * case.pages[1]) as i64;
     let mut free: Vec<i64> = (0..all).collect();

@@ -1,4 +1,4 @@
-//! Cases on a cache on a device, and what comes back.
+//! Cases on a cache, on a device, and their results.
 use super::{DecodeCase, DecodeMemory, Pages, SCALES};
 use crate::arithmetic::decode;
 use crate::tensor::TensorError;
@@ -13,14 +13,14 @@ use ferroflash::request::{
 };
 use ferroflash::{Attention, DType, Error, Plan};
 
-/// Places of the integers among inputs, and of the first of the cache.
+/// Index of the block table among the inputs, and index of the cache's first buffer.
 const TABLE: usize = 3;
 const LENGTHS: usize = 4;
 const STARTS: usize = 5;
 const SLOPES: usize = 6;
 const POOL: usize = 7;
 
-/// What came back from a launch.
+/// The result of one launch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DecodeOutcome {
     o: Vec<u16>,
@@ -29,11 +29,11 @@ pub struct DecodeOutcome {
     counters: Vec<u32>,
     /// First row of each sequence.
     starts: Vec<usize>,
-    /// Elements that are nobody's and were written.
+    /// Number of written elements that belong to no output.
     strays: usize,
 }
 
-/// Numbers of bytes.
+/// The numbers that some bytes encode.
 macro_rules! numbers {
     ($type:ty, $bytes:expr) => {
         $bytes.as_chunks().0.iter().map(|b| <$type>::from_ne_bytes(*b)).collect::<Vec<_>>()
@@ -48,7 +48,7 @@ macro_rules! bytes {
 }
 
 impl DecodeOutcome {
-    /// What a launch of `memory` has left.
+    /// The result that a launch of `memory` has written.
     fn new(memory: &DecodeMemory, written: &Written) -> Self {
         let case = &memory.case;
         let [o, lse] = [0, 1].map(|i| inside(&written.outputs[i]));
@@ -81,29 +81,29 @@ impl DecodeOutcome {
         part(&self.lses, &self.starts, b)
     }
 
-    /// Counters, which should be 0 again.
+    /// Counters after the launch, which must be 0.
     pub fn counters(&self) -> &[u32] {
         &self.counters
     }
 
-    /// Both of sequence `b`, bit by bit.
+    /// The bits of O and of LSE of sequence `b`.
     pub fn bits(&self, b: usize) -> (&[u16], &[u32]) {
         (self.o(b), part(&self.lse, &self.starts, b))
     }
 
-    /// Elements that are nobody's and were written.
+    /// Number of written elements that belong to no output.
     pub fn strays(&self) -> usize {
         self.strays
     }
 
-    /// What is wrong with counters, in words.
+    /// Says in words what is wrong with counters.
     pub(super) fn counters_left(&self) -> Vec<String> {
         let left = self.counters.iter().any(|count| *count != 0);
         left.then(|| format!("counters are left at {:?}", self.counters)).into_iter().collect()
     }
 }
 
-/// What of all rows is sequence `b`'s.
+/// The part of `all` that belongs to sequence `b`.
 fn part<'o, T>(all: &'o [T], starts: &[usize], b: usize) -> &'o [T] {
     let each = all.len() / starts.last().copied().unwrap_or(1).max(1);
     &all[starts[b] * each..starts[b + 1] * each]
@@ -141,7 +141,7 @@ impl Work for DecodeMemory {
         let [keys, values] = self.views(&inputs[POOL..]);
         let mut pages = KvPages::new(keys, values);
         if case.cache == DType::E4m3 {
-            // Those of keys are in device memory, one a head, the values' is a number.
+            // The keys' scales are in device memory, one per head. The values' scale is a number.
             let k = KvScale::Device { address: inputs[2], elements: case.heads[1] as u64, strides: [0, 1] };
             pages = pages.scales(k, KvScale::Value(SCALES[1]));
         }
@@ -217,10 +217,10 @@ pub struct LoadedDecode<'a, D: Harness> {
 }
 
 impl<'a, D: Harness> LoadedDecode<'a, D> {
-    /// Copies the inputs to the device. `config` names the entry to run, or leaves it to the planner.
+    /// Copies the inputs to the device. `config` names the entry to run; `None` lets the planner choose.
     ///
     /// # Errors
-    /// The driver's.
+    /// Errors of the driver.
     pub fn new(
         attention: &'a Attention<D>,
         memory: &'a DecodeMemory,
@@ -229,18 +229,18 @@ impl<'a, D: Harness> LoadedDecode<'a, D> {
         Ok(LoadedDecode { device: OnDevice::new(attention, memory, config)?, memory })
     }
 
-    /// Tells the device of other sequences than the case's, in the same rows.
+    /// Writes other `cu_seqlens_q` to the device, for sequences in the same rows.
     ///
     /// # Errors
-    /// The driver's.
+    /// Errors of the driver.
     pub fn start(&mut self, cu_seqlens_q: &[i32]) -> Result<(), Error> {
         self.device.change(&[(STARTS, bytes!(cu_seqlens_q))])
     }
 
-    /// Launches a plan, one of its own where there is none yet, on sequences of these lengths.
+    /// Launches on sequences of these lengths. Uses `plan`, or makes a plan.
     ///
     /// # Errors
-    /// Those of planning, launching and waiting.
+    /// Errors of planning, launching and waiting.
     pub fn run(&mut self, plan: Option<&Plan>, lengths: &[i32]) -> Result<(Plan, DecodeOutcome), Error> {
         self.device.change(&[(LENGTHS, bytes!(lengths))])?;
         self.device.use_plan(plan.copied().map(Plans::Attention));

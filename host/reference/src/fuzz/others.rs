@@ -1,4 +1,4 @@
-//! Random problems of the other families.
+//! Random problems of the families other than `forward`.
 use super::{ENOUGH_ELEMENTS, Findings, Limits, below, one_in, pick};
 use crate::append::{AppendCase, AppendMemory, Lies, Scales};
 use crate::decode::{DecodeCase, DecodeMemory, Pages};
@@ -14,10 +14,10 @@ use ferroflash::plan::Problem;
 use ferroflash::request::{Alignment, LseUnit, Mask, Splits};
 use ferroflash::{Attention, DType, Error};
 
-/// What draws a family's problems, and how it displays one.
+/// Draws a problem of a family, and returns it with its description.
 type Draw = fn(&mut Random, Limits) -> (Box<dyn Work + Send>, String);
 
-/// Families beside the one of [`super::Fuzz`], by name.
+/// The families beside the one of [`super::Fuzz`], by name.
 pub const FAMILIES: [&str; 5] = ["packed", "decode", "paged", "append", "merge"];
 const DRAWS: [Draw; FAMILIES.len()] = [
     packed,
@@ -27,12 +27,12 @@ const DRAWS: [Draw; FAMILIES.len()] = [
     merge,
 ];
 
-/// A random valid problem of some family, which the planner solves: several launches of one plan, with other
-/// integers on the device each time, some of which make no sense.
+/// A random valid problem of one of these families, which the planner accepts. It has several launches of one
+/// plan. Each launch finds other integers on the device, and some of them are invalid.
 pub struct Other {
-    /// What it was made from.
+    /// The seed that made the problem.
     pub seed: u64,
-    /// Which of [`FAMILIES`].
+    /// The family, one of [`FAMILIES`].
     pub family: &'static str,
     work: Box<dyn Work + Send>,
     text: String,
@@ -47,18 +47,18 @@ impl Other {
         Other { seed, family: FAMILIES[family], work, text }
     }
 
-    /// The kernel that the planner takes.
+    /// The kernel that the planner selects.
     ///
     /// # Errors
-    /// Those of planning, and the driver's: for a valid problem each is a failure, too.
+    /// Errors of planning and of the driver. For a valid problem, each error is also a failure.
     pub fn kernel<D: Harness>(&self, attention: &Attention<D>) -> Result<&'static Contract, Error> {
         OnDevice::new(attention, &*self.work, None)?.kernel()
     }
 
-    /// Runs it, and returns what is wrong with the results.
+    /// Runs the problem, and returns what is wrong with the results.
     ///
     /// # Errors
-    /// Those of planning, launching and waiting: for a valid problem each is a failure, too.
+    /// Errors of planning, launching and waiting. For a valid problem, each error is also a failure.
     pub fn run<D: Harness>(&self, attention: &Attention<D>) -> Result<Findings, Error> {
         let few = self.work.outputs().iter().all(|(_, bytes)| bytes.len() < 2 * ENOUGH_ELEMENTS);
         let judge = self.work.judge(if few { Rule::Few } else { Rule::Tolerance });
@@ -82,7 +82,7 @@ fn dtype(random: &mut Random) -> DType {
     pick(random, &[DType::F16, DType::Bf16])
 }
 
-/// Multiples of 8, small ones as often as large ones.
+/// A multiple of 8. Small and large ones are equally frequent.
 fn head_dim(random: &mut Random) -> usize {
     let most = pick(random, &[8, 16, 32]);
     8 * (1 + below(random, most))
@@ -97,7 +97,7 @@ fn mask(random: &mut Random, limits: Limits) -> Mask {
     }
 }
 
-/// Short and long ones, some 0.
+/// Short and long lengths, some of them 0.
 fn lengths(random: &mut Random, count: usize, most: usize) -> Vec<usize> {
     let length = |random: &mut Random| match below(random, 4) {
         0 => pick(random, &[0, 1, 15, 16, 17, 63, 64, 65, 127, 128]).min(most),
@@ -107,12 +107,13 @@ fn lengths(random: &mut Random, count: usize, most: usize) -> Vec<usize> {
     (0..count).map(|_| length(random)).collect()
 }
 
-/// Most queries of a sequence on these keys, of so many elements each.
+/// The largest number of queries of a sequence on these keys, each with `elements` elements.
 fn most_queries(limits: Limits, keys: &[usize], elements: usize) -> usize {
     (limits.products / elements / (1 + keys.iter().sum::<usize>())).clamp(1, limits.seqlen)
 }
 
-/// The launches of one plan; what overlaps is a race to a simulator.
+/// The variants for the launches of one plan. A simulator gets no overlapping sequences, which it would
+/// report as races.
 fn told(random: &mut Random, limits: Limits, packed: bool) -> Vec<Told> {
     let mut told = vec![Told::Filled, Told::Fewer(random.bits()), Told::Garbage(random.bits())];
     if packed && limits.overlaps {
@@ -141,7 +142,7 @@ fn packed(random: &mut Random, limits: Limits) -> (Box<dyn Work + Send>, String)
         cu_seqlens_k: starts(&keys, spare),
         seqused_k: (spare > 0).then(|| keys.iter().map(|n| *n as i32).collect()),
     };
-    // At least a row of each, and some that are nobody's.
+    // At least one row per sequence, and some unused rows.
     let rows = [&sequences.cu_seqlens_q, &sequences.cu_seqlens_k].map(|starts| starts[count] as usize);
     let rows = rows.map(|rows| rows + 1 + below(random, 9));
     let one = Problem::new(dtype(random), 1, 0, heads_k * group, head_dim).heads_k(heads_k);
@@ -165,7 +166,7 @@ fn on_cache(random: &mut Random, limits: Limits, many: bool) -> (Box<dyn Work + 
     let max_k = filled.iter().max().copied().unwrap_or(0).max(1) + below(random, 40);
     let (heads_k, head_dim) = (1 + below(random, 3), head_dim(random));
     let group = 1 + below(random, 8);
-    // Eight rows fit every decode kernel.
+    // Every decode kernel accepts eight rows.
     let most = most_queries(limits, &filled, heads_k * group * head_dim);
     let queries = if many { 1 + below(random, most) } else { 1 + below(random, 8 / group) };
     let eight = !many && one_in(random, 3);

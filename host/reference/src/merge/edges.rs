@@ -3,12 +3,13 @@ use ferroflash::DType;
 use ferroflash::request::LseUnit;
 use ferroflash::spec::MergeInfo;
 
-/// How states lie in memory.
+/// The layout of the states in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lie {
-    /// Each by itself: O `[batch, seqlen, heads, head_dim]`, log-sum-exps `[batch, heads, seqlen]`.
+    /// One buffer range per state: O `[batch, seqlen, heads, head_dim]`, log-sum-exps `[batch, heads,
+    /// seqlen]`.
     Apart,
-    /// Side by side in a row, as FlashInfer has them: `[rows, states, heads, head_dim]` and `[rows, states,
+    /// Side by side in a row, as in FlashInfer: `[rows, states, heads, head_dim]` and `[rows, states,
     /// heads]`.
     SideBySide,
 }
@@ -17,26 +18,28 @@ use Lie::{Apart, SideBySide};
 /// States to merge, and the seed of their numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MergeCase {
-    /// Of the states, and of the result.
+    /// The element types of the states and of the result.
     pub dtypes: [DType; 2],
     /// `[batch, seqlen, heads, head_dim]`.
     pub shape: [usize; 4],
-    /// How many.
+    /// The number of states.
     pub states: usize,
-    /// How they lie in memory.
+    /// The layout of the states in memory.
     pub lie: Lie,
-    /// Logarithms of the states, and of the result.
+    /// The LSE units of the states and of the result.
     pub units: [LseUnit; 2],
-    /// Whether there are logits that belong to no key.
+    /// Whether there are sink logits.
     pub sinks: bool,
-    /// Which state's place is the result's; of another type only its log-sum-exps'.
+    /// The state whose memory the result overwrites. If their types differ, the result overwrites only its
+    /// log-sum-exps.
     pub place_of: Option<usize>,
     /// Seed of the numbers.
     pub seed: u64,
 }
 
 impl std::fmt::Display for MergeCase {
-    /// `3 states f16 to f16 of [1, 33, 4, 96], Apart, units [Natural, Two], sinks, in place of 0, seed 1`.
+    /// Example: `3 states f16 to f16 of [1, 33, 4, 96], Apart, units [Natural, Two], sinks, in place of 0,
+    /// seed 1`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let MergeCase { states, shape, lie, units, seed, .. } = self;
         let [from, to] = self.dtypes.map(DType::name);
@@ -61,7 +64,7 @@ const PLAIN: MergeCase = MergeCase {
 const TWO: LseUnit = LseUnit::Two;
 const WIDE: MergeCase = MergeCase { shape: [1, 7, 3, 512], ..PLAIN };
 
-/// For any types.
+/// Cases for any types.
 #[rustfmt::skip]
 const ANY: &[MergeCase] = &[
     PLAIN,
@@ -73,7 +76,7 @@ const ANY: &[MergeCase] = &[
     MergeCase { shape: [1, 1, 1, 8], ..PLAIN },
     MergeCase { shape: [1, 9, 2, 128], ..PLAIN },
 ];
-/// Where the result takes the place of a state.
+/// Cases in which the result overwrites a state.
 #[rustfmt::skip]
 const IN_PLACE: &[MergeCase] = &[
     MergeCase { place_of: Some(0), shape: [1, 40, 5, 24], ..PLAIN },
@@ -83,8 +86,8 @@ const IN_PLACE: &[MergeCase] = &[
     MergeCase { states: 5, lie: SideBySide, shape: [1, 30, 2, 40], place_of: Some(3), ..PLAIN },
 ];
 
-/// Problems that hit a kernel's edges: rows that no state or only some have seen, every layout, logarithm and
-/// number of states, sinks, results in a state's place.
+/// Problems that hit a kernel's edges: rows that no state or only some states have seen; every layout, LSE
+/// unit and number of states; sinks; results that overwrite a state.
 pub fn merge_edges(kernel: &MergeInfo, seed: u64) -> Vec<MergeCase> {
     let dtypes = [kernel.states, kernel.output];
     let cases = ANY.iter().chain(IN_PLACE).zip(seed..);

@@ -10,7 +10,7 @@ use crate::work::{
 use ferroflash::DType;
 use ferroflash::request::{LseUnit, LseView, Sinks, State, TensorView};
 
-/// Bytes of states that belong to nobody.
+/// Fills the bytes between states, which belong to no state.
 const GAP: u8 = 0xa5;
 
 /// A row of a state: O, and its natural log-sum-exp.
@@ -20,7 +20,7 @@ type Row = (Vec<f64>, f64);
 #[derive(Clone, Debug)]
 pub struct MergeMemory {
     case: MergeCase,
-    /// A logit for each head.
+    /// One sink logit per head.
     sinks: Vec<f32>,
     /// All O and all log-sum-exps, state by state or side by side.
     filling: Filling,
@@ -30,8 +30,8 @@ pub struct MergeMemory {
 type Strides = [[i64; 4]; 2];
 
 impl MergeMemory {
-    /// Standard normal O; a tenth of a state's rows has seen no key, each in its way, and every 13th row of
-    /// none of the states.
+    /// Standard normal O. A tenth of a state's rows have seen no key, and states mark them in different ways.
+    /// No state has seen a key in every 13th row.
     pub fn new(case: &MergeCase) -> Self {
         let mut random = Random::new(case.seed);
         let states: Vec<_> = (0..case.states).map(|_| state(case, &mut random)).collect();
@@ -40,7 +40,7 @@ impl MergeMemory {
         memory
     }
 
-    /// Numbers of a long period, for what is to be measured: fast to make.
+    /// Periodic numbers for measurements, which are fast to make.
     pub fn to_measure(case: &MergeCase) -> Self {
         Self::with_sinks(case, &mut Random::new(case.seed))
     }
@@ -70,7 +70,7 @@ impl MergeMemory {
         bytes
     }
 
-    /// The states, each row by row, head by head.
+    /// The states: for each, its rows, head by head.
     fn states(&self) -> Vec<Vec<Row>> {
         let (bytes, [o_strides, lse_strides]) = (self.filling.buffers(), self.strides());
         let MergeCase { shape, dtypes: [dtype, _], units: [unit, _], .. } = self.case;
@@ -95,20 +95,20 @@ impl MergeMemory {
         [[side * rows * heads * head_dim, side * heads * head_dim, head_dim, 1], lse]
     }
 
-    /// Where a state begins among all O and among all log-sum-exps.
+    /// The first element of a state in all O, and in all log-sum-exps.
     fn first(&self, state: usize) -> [usize; 2] {
         let [batch, rows, heads, head_dim] = self.case.shape;
         let values = if self.case.lie == Lie::Apart { state * batch * rows * heads } else { state * heads };
         [values * head_dim, values]
     }
 
-    /// Which state's place O takes, and which one's the log-sum-exps.
+    /// The state that O overwrites, and the state whose log-sum-exps are overwritten.
     fn place_of(&self) -> [Option<usize>; 2] {
         let [states, output] = self.case.dtypes;
         [self.case.place_of.filter(|_| states == output), self.case.place_of]
     }
 
-    /// O and log-sum-exp of the result: strides, and where they begin in the outputs, in elements.
+    /// O and log-sum-exp of the result: strides, and first elements in the outputs.
     fn result(&self) -> (Strides, [usize; 2]) {
         let [_, rows, heads, head_dim] = self.case.shape.map(|n| n as i64);
         let own = [[rows * heads * head_dim, heads * head_dim, head_dim, 1], [heads * rows, 1, rows, 1]];
@@ -121,11 +121,11 @@ impl MergeMemory {
         ([o, lse], [o_first, lse_first])
     }
 
-    /// How a launch's result compares.
+    /// Compares the result of a launch with the expected result.
     fn compare(&self, states: &[Vec<Row>], right: &[Row], written: &Written) -> Judgement {
         let (case, mut all) = (&self.case, Judgement::default());
         let ([o_strides, lse_strides], [o_first, lse_first]) = self.result();
-        // Half of an ulp of the result, and a few of f32.
+        // Half an ulp of the result's type, and a few ulps of f32.
         let roundoff = unit_roundoff(case.dtypes[1]).max(2f64.powi(-24)) + 16.0 * 2f64.powi(-24);
         let factor = factor(case.units[1]);
         let columns: Vec<usize> = places(o_strides, case.shape).collect();
@@ -145,7 +145,7 @@ impl MergeMemory {
         all.and(self.outside(written))
     }
 
-    /// What was written outside of the result.
+    /// A failure if a launch wrote outside of the result.
     fn outside(&self, written: &Written) -> Judgement {
         let ([o_strides, lse_strides], firsts) = self.result();
         let shapes = [(o_strides, self.case.shape), (lse_strides, rows_of(self.case.shape))];
@@ -169,13 +169,13 @@ impl MergeMemory {
     }
 }
 
-/// Elements of all O and of all log-sum-exps.
+/// Number of elements of all O, and of all log-sum-exps.
 fn elements(case: &MergeCase) -> [usize; 2] {
     let values = case.states * rows_of(case.shape).iter().product::<usize>();
     [values * case.shape[3], values]
 }
 
-/// A log-sum-exp in this unit over a natural one.
+/// The factor from a natural log-sum-exp to one in this unit.
 fn factor(unit: LseUnit) -> f64 {
     if unit == LseUnit::Two { std::f64::consts::LOG2_E } else { 1.0 }
 }
@@ -193,7 +193,7 @@ fn compared(got: f64, want: f64, tolerance: f64, place: std::fmt::Arguments<'_>)
     Judgement { max_error: error, worst_ratio, failures }
 }
 
-/// Puts a number to an element's place.
+/// Writes a number to element `place`.
 fn put(bytes: &mut [u8], dtype: DType, place: usize, x: f64) {
     match dtype {
         DType::F32 => bytes[place * 4..][..4].copy_from_slice(&(x as f32).to_ne_bytes()),
@@ -201,7 +201,7 @@ fn put(bytes: &mut [u8], dtype: DType, place: usize, x: f64) {
     }
 }
 
-/// The number in an element's place.
+/// Reads the number of element `place`.
 fn number(bytes: &[u8], dtype: DType, place: usize) -> f64 {
     match bytes[place * dtype.bytes()..][..dtype.bytes()] {
         [a, b, c, d] => f64::from(f32::from_ne_bytes([a, b, c, d])),
@@ -210,7 +210,7 @@ fn number(bytes: &[u8], dtype: DType, place: usize) -> f64 {
     }
 }
 
-/// Elements from the first, index by index.
+/// The elements of a view in index order, relative to the first.
 fn places(strides: [i64; 4], shape: [usize; 4]) -> impl Iterator<Item = usize> {
     (0..shape.iter().product()).map(move |index: usize| {
         let (mut left, mut at) = (index, 0);

@@ -1,4 +1,4 @@
-//! Launches of a problem without anything beside them: what is measured.
+//! Planned and loaded launches of a problem, to be measured.
 use super::device::Outputs;
 use super::{Asked, OnDevice, Plans};
 use ferroflash::driver::Harness;
@@ -11,7 +11,7 @@ pub struct Ready<'a, D: Harness> {
     pub(super) attention: &'a Attention<D>,
     pub(super) asked: Asked<'a>,
     pub(super) plan: Plans,
-    /// What `asked` points to.
+    /// The owner of the memory that `asked` points to.
     pub(super) device: OnDevice<'a, D>,
     pub(super) _outputs: Outputs<D>,
 }
@@ -20,11 +20,11 @@ impl<D: Harness> Ready<'_, D> {
     /// Enqueues a launch.
     ///
     /// # Errors
-    /// Those of launching.
+    /// Errors of launching.
     pub fn launch(&self) -> Result<(), Error> {
-        // SAFETY: every view is of a buffer of this driver that is as large as the view says and is freed
-        // only after a wait; nobody else writes the inputs or touches the outputs, and launches are in the
-        // order of one stream.
+        // SAFETY: every view is of a buffer of this driver. The buffer has the size of the view and is freed
+        // only after a wait. Nothing else writes the inputs or touches the outputs, and one stream orders the
+        // launches.
         unsafe { self.asked.launch(self.attention, &self.plan, self.stream()) }
     }
 
@@ -33,12 +33,12 @@ impl<D: Harness> Ready<'_, D> {
         self.device.stream()
     }
 
-    /// What launches them.
+    /// The attention that launches them.
     pub fn attention(&self) -> &Attention<D> {
         self.attention
     }
 
-    /// The kernel that launches run; the first where there are two.
+    /// The kernel that launches run; of two kernels, the first.
     pub fn kernel(&self) -> &'static Contract {
         self.plan.contract()
     }
@@ -46,7 +46,7 @@ impl<D: Harness> Ready<'_, D> {
 
 impl<D: Harness> Drop for Ready<'_, D> {
     fn drop(&mut self) {
-        // What fails here has failed before, too.
+        // An error here has been reported before.
         let _ = self.device.wait();
     }
 }
