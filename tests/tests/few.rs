@@ -1,4 +1,4 @@
-//! Few queries on many keys in tensors: the planner takes decode kernels, and what these write is right.
+//! Few queries on many keys in tensors: the planner selects decode kernels, and their results are right.
 use ferroflash::driver::SimDriver;
 use ferroflash::plan::Problem;
 use ferroflash::request::Mask;
@@ -6,8 +6,8 @@ use ferroflash::{Attention, DType};
 use ferroflash_tests::lacks_kernel;
 use reference::{Layout, Loaded, Memory, Reference};
 
-/// Plans, launches and judges a problem on the simulator, every checker on. False where this build carries a
-/// sample of the kernels, without this one.
+/// Plans, launches and judges a problem on the simulator with every checker. False if this build has only the
+/// sample of the kernels, without the selected one.
 #[track_caller]
 fn check(problem: Problem, layout: Layout) -> bool {
     let attention = Attention::new(SimDriver::new("h200").expect("a card"));

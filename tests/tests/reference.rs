@@ -1,4 +1,4 @@
-//! The reference against answers that were worked out by hand, and against the definition in a few lines.
+//! The reference against results that were computed by hand, and against the definition in a few lines.
 use ferroflash::DType;
 use ferroflash::plan::Problem;
 use ferroflash::request::{Alignment, Mask};
@@ -9,7 +9,7 @@ fn f16s(values: &[f32]) -> Vec<u16> {
     values.iter().map(|x| f16::from_f32(*x).to_bits()).collect()
 }
 
-/// One batch, one head, f16; rows of `head_dim` numbers.
+/// One batch, one head, f16, rows of `head_dim` numbers.
 struct Tiny<'a> {
     head_dim: usize,
     q: &'a [f32],

@@ -1,9 +1,9 @@
-//! The sample that stands for all kernels (`cargo xtask test`) has one of everything that the table says.
+//! The sample of the kernels (`cargo xtask test`) has at least one kernel with each trait in the table.
 use ferroflash::spec::attention;
 use reference::subjects;
 use std::collections::BTreeSet;
 
-/// What is not among the sample's of what `traits` says of every kernel.
+/// The traits that some kernel has and no kernel of the sample has.
 #[track_caller]
 fn check<K: Copy>(
     kernels: impl Iterator<Item = K>,
@@ -37,7 +37,7 @@ fn every_order_of_work_type_and_head_dim_appears() {
         attention(),
         |entry| entry.contract.symbol,
         |entry| {
-            // A cache of either kind of pages.
+            // A cache with each kind of pages.
             let keys = format!("{:?}", entry.keys);
             let family =
                 format!("{:?} {:?} {}", entry.isa, entry.queries, keys.split('(').next().unwrap_or(""));

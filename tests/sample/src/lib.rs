@@ -1,23 +1,23 @@
-//! Which kernels stand for all: `cargo xtask test` compiles and tests these, `cargo xtask test --all` every
+//! The sample of kernels: `cargo xtask test` compiles and tests the sample, `cargo xtask test --all` every
 //! kernel of the table.
 //!
-//! A kernel's symbol says what it is: family, types, head dim, mask, and what tells its tiling or its order
-//! of work from others'. [`sample`] takes kernels of the one table until every such word of every family has
-//! appeared. *That each order of work, mask, type and head dim is among them by what the table says, too, is
-//! held by `tests/tests/sample.rs`.*
+//! A kernel's symbol names its family, types, head dim and mask, and the words that distinguish its tiling or
+//! tile order. [`sample`] adds kernels of the table until every word of every family has appeared.
+//! *`tests/tests/sample.rs` checks with the table that the sample has every tile order, mask, type and head
+//! dim.*
 use spec::Contract;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-/// Words of a symbol that say which family a kernel is of.
+/// Words of a symbol that name the kernel's family.
 const FAMILIES: [&str; 9] =
     ["fwd", "hopper", "decode", "append", "merge", "combine", "packed", "paged", "split"];
 
-/// The type and the head dim whose kernels all belong to the sample, but for the lineage's: what the planner
-/// chooses among tilings runs there.
+/// A type and a head dim. The sample has all of their kernels, except for the lineage, so that the planner
+/// can choose among all tilings there.
 const WHOLE: [&str; 2] = ["f16", "d64"];
 
-/// The kernels that stand for all, in the table's order.
+/// The kernels of the sample, in the table's order.
 pub fn sample() -> Vec<Contract> {
     let all: Vec<_> =
         spec::kernels().map(|kernel| (kernel, traits(kernel.symbol).collect::<BTreeSet<_>>())).collect();
@@ -30,7 +30,8 @@ pub fn sample() -> Vec<Contract> {
         let seen: BTreeSet<_> =
             all.iter().zip(&taken).filter(|(_, taken)| **taken).flat_map(|((_, own), _)| own).collect();
         let adds = |n: usize| all[n].1.iter().filter(|it| !seen.contains(it)).count();
-        // Of those that add as much the table's first, which is of the simplest mask.
+        // Of several kernels that add equally many traits, this takes the table's first, which has the
+        // simplest mask.
         match (0..all.len()).max_by_key(|&n| (adds(n), Reverse(n))) {
             Some(best) if adds(best) > 0 => taken[best] = true,
             _ => break,
@@ -39,11 +40,12 @@ pub fn sample() -> Vec<Contract> {
     all.into_iter().zip(taken).filter_map(|((kernel, _), taken)| taken.then_some(kernel)).collect()
 }
 
-/// A family, and a word of one of its kernels, or none.
+/// A family, and one word of a kernel's symbol, or none.
 type Trait<'s> = (Vec<&'s str>, Option<&'s str>);
 
-/// What a symbol says: its family, and of it each word but its tile; of the lineage what follows a full
-/// mask, too: a configuration's (but for CUDA cores, whose kernels are ten times as long).
+/// The traits of a symbol: its family alone, and its family with each of its words except the tile. For a
+/// full mask, a lineage kernel also has its configuration as a trait. Kernels on CUDA cores have none: they
+/// take ten times as long.
 fn traits(symbol: &str) -> impl Iterator<Item = Trait<'_>> {
     let lineage = spec::is_lineage(symbol).then_some("lineage");
     let family: Vec<_> = symbol.split('_').filter(|word| FAMILIES.contains(word)).chain(lineage).collect();

@@ -5,14 +5,14 @@ use ferroflash::{Attention, Error};
 use reference::{OnDevice, Rule, Task};
 use spec::{DECODES, HOPPERS_PAGED, PAGED};
 
-/// Launches once, and says what is wrong with the result.
+/// Launches once, and says in words what is wrong with the result.
 type Launch = Box<dyn Fn(&Attention<SimDriver>) -> Result<Vec<String>, Error> + Send + Sync>;
 
-/// A launch with what it should give.
+/// A launch with its judge.
 pub(super) struct Case {
-    /// What it is, for people.
+    /// A description for readers.
     pub name: String,
-    /// One of many that differ in one number.
+    /// Whether it is one of many launches that differ in one number.
     pub sweep: bool,
     pub launch: Launch,
 }
@@ -29,7 +29,7 @@ pub(super) fn cases(subject: &Subject) -> Vec<Case> {
     let mut sweeps = decode.or(paged).unwrap_or_default();
     for case in edges.iter_mut().chain(&mut sweeps) {
         if let Task::Cache(case) = case {
-            // One that merges does so where no counters tell a block that it is the last.
+            // A subject that merges runs only without counters, which would tell a block that it is the last.
             case.counters &= !subject.merges();
         }
     }
@@ -37,7 +37,7 @@ pub(super) fn cases(subject: &Subject) -> Vec<Case> {
     edges.chain(sweeps.iter().map(|task| launch(symbol, task, true))).collect()
 }
 
-/// A few of them, under one schedule: first edges.
+/// A few of the edges, under one schedule.
 pub(super) fn few(subject: &Subject) -> Vec<Case> {
     match subject.forward() {
         Some(entry) => forward::few(entry),
@@ -47,7 +47,7 @@ pub(super) fn few(subject: &Subject) -> Vec<Case> {
 
 /// A launch of `symbol`.
 fn launch(symbol: &'static str, task: &Task, sweep: bool) -> Case {
-    // What judges borrows the problem: both stay until the program ends.
+    // The judge borrows the problem, so both stay until the program ends.
     let work: &'static _ = Box::leak(task.work());
     let judge = work.judge(Rule::Tolerance).expect("cases are valid");
     let launch = move |attention: &Attention<SimDriver>| {
