@@ -4,8 +4,8 @@
     o = flash_attn_func(q, k, v, causal=True)          # (batch, seqlen, heads, head_dim), f16 or bf16, on a GPU
 
 The library is FERROFLASH_LIBRARY, else libferroflash.so or libferroflash_c.so beside this file, in ../gpu-pack or in
-../target/release (`cargo build --release --package ferroflash-cabi`). Plans and workspaces are kept, one for each problem, stream and
-thread. CUDA graphs that are captured on one stream share its workspace: replay them in turn.
+../target/release (`cargo build --release --package ferroflash-cabi`). The module keeps one plan and one workspace per problem,
+stream and thread. CUDA graphs captured on one stream share its workspace: replay them in turn.
 """
 import ctypes
 import math
@@ -55,11 +55,11 @@ class PlanInfo(ctypes.Structure):
 
 
 class Error(RuntimeError):
-    """What the library said."""
+    """The library's error message."""
 
 
 class Unsupported(Error):
-    """What is asked for makes sense, but is not there."""
+    """A valid request that FerroFlash does not support."""
 
 
 def _find():
@@ -129,7 +129,7 @@ def described(function, plan):
 
 
 class Launch:
-    """One problem on one stream of a device: its plan, its workspace, and its arguments. Belongs to one thread, which points it at tensors."""
+    """One problem on one stream of a device: its plan, its workspace, and its arguments. It belongs to one thread, which sets the tensors."""
 
     def __init__(self, stream, q, k, v, o, lse, mask, window, scale, softcap, config, bhsd, slopes=None):
         self.stream, self.context = stream, _context(q.device.index)
@@ -160,7 +160,7 @@ class Launch:
         _check(LIB.ferroflash_plan_create(self.context, self.where, ctypes.byref(plan)))
         self.plan = plan
         weakref.finalize(self, LIB.ferroflash_plan_destroy, plan)
-        # Compiled now: a launch may be captured in a graph.
+        # Compiles the kernel now, because a graph may capture the launch.
         _check(LIB.ferroflash_load(self.context, plan))
 
     def point(self, q, k, v, o, lse, slopes=None):
@@ -173,19 +173,19 @@ class Launch:
         _check(LIB.ferroflash_launch(self.context, self.plan, self.where, self.stream))
 
     def describe(self):
-        """What was chosen: entry, reason, grid, threads, shared memory."""
+        """The planner's choice: entry, reason, grid, threads, shared memory."""
         return described(LIB.ferroflash_plan_describe, self.plan)
 
 
 def masked(causal, window_size):
-    """The mask and the window of FlashAttention's arguments; sides below 0 are unbounded."""
+    """The mask and the window for FlashAttention's arguments; a negative side means no bound."""
     left, right = (max(int(side), -1) for side in window_size)
     right = 0 if causal else right
     return CAUSAL if causal and left < 0 else WINDOW if left >= 0 or right >= 0 else FULL, (left, right)
 
 
 def scaled(softmax_scale):
-    """A scale as the structs have it. 0 there is the library's default: who asks for a scale of 0 must not get that."""
+    """A scale for the structs. There, 0 means the library's default, so a caller's 0 needs another number."""
     if softmax_scale is not None and ctypes.c_float(softmax_scale).value == 0.0:
         raise Error(f"softmax_scale {softmax_scale}: it must be above 0 as a float32; None is 1 / sqrt(head_dim)")
     return 0.0 if softmax_scale is None else softmax_scale
@@ -200,12 +200,12 @@ def sloped(alibi_slopes, q, batch, heads):
 
 
 def slope_strides(slopes):
-    """Elements from one sequence and head to the next."""
+    """Strides in elements between sequences and between heads."""
     return (ctypes.c_int64 * 2)(slopes.stride(0) if slopes.dim() == 2 else 0, slopes.stride(-1))
 
 
 class _Local(threading.local):
-    """What a thread has prepared."""
+    """The launches that a thread has prepared."""
 
     def __init__(self):
         self.launches = {}
@@ -219,7 +219,7 @@ def prepare(q, k, v, *, softmax_scale=None, causal=False, window_size=(-1, -1), 
     """Allocates outputs and finds or makes the launch on the current stream: (launch, o, lse)."""
     if not (q.is_cuda and k.device == q.device and v.device == q.device):
         raise Error(f"q, k and v must be on one GPU; they are on {q.device}, {k.device}, {v.device}")
-    # Its own arguments and workspace for each stream: launches of two may run at once.
+    # Each stream has its arguments and workspace, because launches of two streams may run concurrently.
     stream = torch._C._cuda_getCurrentRawStream(q.device.index)
     o = torch.empty_like(q)
     heads, rows = (q.shape[1], q.shape[2]) if bhsd else (q.shape[2], q.shape[1])
@@ -264,12 +264,12 @@ def flash_attn_func(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, wi
 
 
 def like_flash_attn(lse):
-    """FlashAttention-2 says +inf of a row without a key, where -inf is the logarithm of its sum."""
+    """The LSE of a row without a key: FlashAttention-2 returns +inf; FerroFlash returns -inf, the logarithm of 0."""
     return lse.masked_fill_(lse == -math.inf, math.inf)
 
 
 def flash_attn_func_bhsd(q, k, v, **options):
-    """The same for (batch, heads, seqlen, head_dim), PyTorch's order."""
+    """flash_attn_func for (batch, heads, seqlen, head_dim), PyTorch's order."""
     return flash_attn_func(q, k, v, bhsd=True, **options)
 
 
