@@ -15,7 +15,7 @@ pub struct ParseError {
 /// A host-side access to simulated memory was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MemoryError {
-    /// The address belongs to no allocation.
+    /// No allocation contains the address.
     #[error("address {address:#x} belongs to no allocation")]
     Unknown {
         /// The address.
@@ -70,7 +70,7 @@ pub enum LaunchError {
     UnknownProfile {
         /// The requested name.
         name: String,
-        /// The available ones, or the limit.
+        /// The known names.
         known: String,
     },
     /// The module has no such entry.
@@ -78,7 +78,7 @@ pub enum LaunchError {
     UnknownEntry {
         /// The requested name.
         name: String,
-        /// The available ones, or the limit.
+        /// The known names.
         known: String,
     },
     /// The module was compiled for another architecture.
@@ -100,10 +100,10 @@ pub enum LaunchError {
         text: String,
         /// The lowest `.target` or `.version` that has it.
         needs: String,
-        /// The module's text.
+        /// The `.target` or `.version` of the module.
         says: String,
     },
-    /// More shared memory than a block may have at all.
+    /// The entry needs more shared memory than a block can have.
     #[error(
         "{name} wants {bytes} bytes of shared memory (static and dynamic), {device} has {limit} for a block"
     )]
@@ -117,7 +117,7 @@ pub enum LaunchError {
         /// Largest size with opt-in.
         limit: u32,
     },
-    /// More shared memory than the opt-in allows.
+    /// The entry needs more shared memory than the host has opted in to.
     #[error(
         "{name} wants {bytes} bytes of shared memory; above {limit} the host must opt in first (the \
          attribute is set to {opt_in})"
@@ -129,7 +129,7 @@ pub enum LaunchError {
         bytes: u64,
         /// The limit without opt-in.
         limit: u32,
-        /// The attribute; 0: never set.
+        /// The attribute that the host has set; 0 if it never did.
         opt_in: u32,
     },
     /// The block shape contradicts `.reqntid` or `.maxntid`.
@@ -156,7 +156,7 @@ pub enum LaunchError {
         /// Largest number of threads.
         limit: u32,
     },
-    /// `.minnctapersm` promises more blocks than a multiprocessor has threads for.
+    /// `.minnctapersm` requires more blocks than an SM has threads for.
     #[error(
         "{name} has .minnctapersm {blocks}, but a multiprocessor of {device} holds {limit} threads, so at \
             most {} blocks of {threads}",
@@ -167,11 +167,11 @@ pub enum LaunchError {
         name: String,
         /// The directive's value.
         blocks: u32,
-        /// Threads of a block: those of `.maxntid`, else of the launch.
+        /// Threads of a block, from `.maxntid` or else from the launch.
         threads: u64,
         /// Profile name.
         device: &'static str,
-        /// Threads of a multiprocessor.
+        /// Threads of an SM.
         limit: u32,
     },
     /// More registers than a thread can have.
@@ -179,9 +179,9 @@ pub enum LaunchError {
     RegistersOfThread {
         /// Entry.
         name: String,
-        /// The launch's values.
+        /// The launch's number of registers.
         registers: u32,
-        /// The available ones, or the limit.
+        /// The limit.
         limit: u32,
     },
     /// The threads of a block need more registers than the device has.
@@ -192,27 +192,27 @@ pub enum LaunchError {
     Registers {
         /// Entry.
         name: String,
-        /// 32-bit registers of a thread.
+        /// 32-bit registers per thread.
         registers: u32,
-        /// Where that number is from, in words.
+        /// The origin of that number, in words.
         origin: &'static str,
         /// Threads of the block.
         threads: u64,
         /// Profile name.
         device: &'static str,
-        /// 32-bit registers of a multiprocessor.
+        /// 32-bit registers of an SM.
         limit: u32,
-        /// The most registers a thread with which the block would fit.
+        /// The most registers per thread with which the block fits.
         fit: u64,
     },
-    /// More thread memory than a thread can have.
+    /// A function needs more local memory than a thread can have.
     #[error("{name} takes {bytes} bytes of .local and .param memory a thread, there are at most {limit}")]
     LocalMemory {
         /// Entry.
         name: String,
         /// Largest frame of the entry and the functions that it calls.
         bytes: u32,
-        /// The available ones, or the limit.
+        /// The limit.
         limit: u32,
     },
     /// The grid is empty or larger than the device allows.
@@ -228,10 +228,11 @@ pub enum LaunchError {
         name: String,
         /// Size in the PTX.
         wanted: usize,
-        /// Size of the launch.
+        /// Size in the launch.
         given: usize,
     },
-    /// The kernel, or a function that it calls, contains something that the simulator does not execute.
+    /// The kernel, or a function that it calls, contains an instruction or a directive that the simulator
+    /// does not execute.
     #[error("ptx line {line}: `{text}`: {reason}")]
     Unsupported {
         /// Line of the PTX.
@@ -243,10 +244,10 @@ pub enum LaunchError {
     },
 }
 
-/// Why a script cannot be read or does not hold.
+/// Why a script cannot be read, or which of its expectations failed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ScriptError {
-    /// A statement that makes no sense.
+    /// A statement with a syntax error.
     #[error("script line {line}: {message}")]
     Syntax {
         /// Line of the text, from one.
@@ -262,7 +263,7 @@ pub enum ScriptError {
         /// Why.
         error: LaunchError,
     },
-    /// A host access failed, for example because the kernel never wrote what is expected.
+    /// A host access failed. For example, the kernel never wrote the expected bytes.
     #[error("script line {line}: {error}")]
     Memory {
         /// Line of the statement.

@@ -11,13 +11,13 @@ use crate::{
     memory::GlobalMemory,
 };
 
-/// Bytes of local memory of a thread, on every device.
+/// Bytes of local memory per thread, on every device.
 const LOCAL_LIMIT: u32 = 512 << 10;
 
 /// The results of a launch besides memory.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// Findings: causes before what usually follows from them, otherwise block by block.
+    /// Findings. Likely causes come before their consequences, otherwise in block order.
     pub reports: Vec<Report>,
     /// Warp instructions executed.
     pub instructions: u64,
@@ -34,7 +34,7 @@ pub struct Gpu {
     memory: GlobalMemory,
     /// Addresses of the global variables of each module that was launched.
     modules: HashMap<u64, decode::Symbols>,
-    /// Kernels that were launched, decoded: by module and function.
+    /// Decoded kernels of earlier launches, by module and function.
     programs: HashMap<(u64, usize), Arc<Program>>,
     watcher: Option<Box<Watcher>>,
 }
@@ -69,7 +69,7 @@ impl Gpu {
         &mut self.options
     }
 
-    /// Has `watcher` told how far a launch has come, every few seconds of it, from any thread.
+    /// Calls `watcher` with the progress of each launch every few seconds, from any thread.
     pub fn watch(&mut self, watcher: impl Fn(Progress) + Send + Sync + 'static) {
         self.watcher = Some(Box::new(watcher));
     }
@@ -84,8 +84,7 @@ impl Gpu {
         self.memory.alloc(name, bytes, align, None)
     }
 
-    /// As [`Self::alloc`], with bytes that are made when they are touched: `content` says them from an offset
-    /// on.
+    /// As [`Self::alloc`], but `content` computes the bytes on access, from an offset on.
     ///
     /// # Errors
     /// As [`Self::alloc`].
@@ -99,10 +98,11 @@ impl Gpu {
         self.memory.alloc(name, bytes, align, Some(Box::new(content)))
     }
 
-    /// Frees the allocation that begins at `address`; it is never reused, so that later accesses are caught.
+    /// Frees the allocation that begins at `address`. Its address is never reused, so that the checker
+    /// catches later accesses.
     ///
     /// # Errors
-    /// Where `address` is not the start of a live allocation.
+    /// If `address` is not the start of a live allocation.
     pub fn free(&mut self, address: u64) -> Result<(), MemoryError> {
         let (_, offset) = self.memory.host(address, 0)?;
         if offset != 0 {
@@ -115,7 +115,7 @@ impl Gpu {
     /// Copies `data` to `address`.
     ///
     /// # Errors
-    /// Where the range is not within a live allocation.
+    /// If the range is not within a live allocation.
     pub fn write(&mut self, address: u64, data: &[u8]) -> Result<(), MemoryError> {
         let (allocation, offset) = self.memory.host(address, data.len())?;
         allocation.store(offset, data);
@@ -148,7 +148,7 @@ impl Gpu {
         Ok(())
     }
 
-    /// Copies bytes from `address`, written or not.
+    /// Copies bytes from `address`, including bytes that were never written.
     ///
     /// # Errors
     /// As [`Self::write`].
@@ -180,8 +180,9 @@ impl Gpu {
     /// Runs `entry` to its end.
     ///
     /// # Errors
-    /// A launch that a driver would refuse; and a kernel with an instruction or a directive that the
-    /// simulator does not execute, reached or not. Errors of the kernel itself come as [`Outcome::reports`].
+    /// A launch that a driver would refuse, or a kernel with an instruction or a directive that the simulator
+    /// does not execute, whether a thread reaches it or not. [`Outcome::reports`] contains the errors of the
+    /// kernel itself.
     pub fn launch(
         &mut self,
         module: &Module,
@@ -245,7 +246,7 @@ impl Gpu {
                 continue;
             };
             if let Ok((allocation, _)) = self.memory.host(address, 0) {
-                // Variables without initialiser are zero.
+                // Variables without an initialiser are zero.
                 let mut bytes = variable.init.clone();
                 bytes.resize(variable.size as usize, 0);
                 allocation.store(0, &bytes);

@@ -6,12 +6,12 @@ use crate::report::Kind;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Completion {
-    /// At once.
+    /// Immediately.
     Eager,
     /// As late as the waits allow.
     #[default]
     Late,
-    /// Each at one or the other time, by the seed.
+    /// Each copy lands immediately or late, by the seed.
     Random,
 }
 
@@ -32,7 +32,7 @@ pub enum MmaMode {
     /// A chain of f32 additions, rounded to nearest.
     #[default]
     Fast,
-    /// As the hardware rounds.
+    /// The hardware's rounding.
     Exact(MmaArch),
     /// Sums in f64, rounded once.
     F64,
@@ -55,17 +55,17 @@ pub struct Options {
     pub completion: Completion,
     /// Arithmetic of matrix products.
     pub mma: MmaMode,
-    /// Maximum number of reports per launch. A block that has made this number ends. If blocks run one after
-    /// the other, the launch ends too.
+    /// Maximum number of reports per launch. A block ends when it has made this number of reports. If blocks
+    /// run one after another, the launch ends too.
     pub max_reports: usize,
-    /// Warp instructions one launch may execute.
+    /// Maximum number of warp instructions per launch.
     pub budget: u64,
-    /// Warp instructions that may pass while no memory changes, no barrier completes and no warp exits: what
-    /// waits longer waits for ever.
+    /// Warp instructions that may run without a memory change, a completed barrier or an exited warp. After
+    /// them the simulator reports that the kernel waits forever.
     pub patience: u64,
     /// Run independent blocks on all cores.
     pub parallel: bool,
-    /// Note what each instruction met: [`crate::Outcome::coverage`].
+    /// Records the [`crate::Outcome::coverage`] of each instruction.
     pub coverage: bool,
 }
 

@@ -17,7 +17,7 @@ pub enum Kind {
     Misaligned,
     /// An allocation that was freed.
     UseAfterFree,
-    /// An address of another state space than the instruction's.
+    /// An address outside of the instruction's state space.
     WrongSpace,
     /// A register that was never written.
     UninitialisedRegister,
@@ -25,7 +25,7 @@ pub enum Kind {
     UninitialisedShared,
     /// Device memory that was never written.
     UninitialisedGlobal,
-    /// Thread memory that was never written.
+    /// Local memory that was never written.
     UninitialisedLocal,
     /// Shared memory read without a barrier after another warp's write.
     ReadAfterWrite,
@@ -37,8 +37,8 @@ pub enum Kind {
     WarpRace,
     /// Access to the destination of an asynchronous copy before a wait for it.
     PendingCopy,
-    /// Two threads, of one block or of two, access the same device memory, at least one of them writes, and
-    /// nothing orders them.
+    /// Two threads, of one block or of two, access the same device memory without order, and at least one of
+    /// them writes.
     GlobalRace,
     /// A block-wide barrier that some lanes of a warp do not reach together.
     DivergentBarrier,
@@ -46,7 +46,7 @@ pub enum Kind {
     DivergentSync,
     /// A barrier that waits for warps which have exited.
     MissingParticipants,
-    /// A barrier number or thread count that makes no sense or changes while threads wait.
+    /// A barrier number or thread count that is invalid, or that changes while threads wait.
     BarrierCount,
     /// Wrong use of an mbarrier.
     Mbarrier,
@@ -55,11 +55,13 @@ pub enum Kind {
     UnwaitedCopies,
     /// A register, touched while a product of the warpgroup (`wgmma`) may still read or write it.
     PendingProduct,
-    /// Wrong use of `wgmma`: a fence is missing, a descriptor is none, warps of a warpgroup differ.
+    /// Wrong use of `wgmma`: a missing fence, an invalid descriptor, or differences between the warps of a
+    /// warpgroup.
     Wgmma,
-    /// The asynchronous proxy (bulk copies, `wgmma`) meets what was written without `fence.proxy.async`.
+    /// The asynchronous proxy (bulk copies, `wgmma`) accesses memory that was written without a later
+    /// `fence.proxy.async`.
     MissingProxyFence,
-    /// `setmaxnreg` beyond the registers of the block, or not by a whole warpgroup.
+    /// `setmaxnreg` for more registers than the block has, or without the whole warpgroup.
     RegisterBudget,
     /// A TMA copy with a wrong size, address, tensor map or reduction.
     BulkCopy,
@@ -74,7 +76,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Order of reports: what is the cause of others comes first.
+    /// Order of reports: causes come before consequences.
     pub(crate) fn rank(self) -> u8 {
         match self {
             Kind::WarpRace => 2,
@@ -83,15 +85,15 @@ impl Kind {
         }
     }
 
-    /// The kind of this name.
+    /// The kind with this name.
     ///
     /// # Errors
-    /// For any other name, in words that list all kinds.
+    /// For any other name, a text that lists all kinds.
     pub(crate) fn parse(name: &str) -> Result<Kind, String> {
         Kind::deserialize(name.into_deserializer()).map_err(|error: ValueError| error.to_string())
     }
 
-    /// The kind in words, as JSON has it.
+    /// The kind's name in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Kind::OutOfBounds => "out-of-bounds",
@@ -134,7 +136,7 @@ pub struct SourceLine {
     pub file: String,
     /// Line, from one.
     pub line: u32,
-    /// Column, 0 where unknown.
+    /// Column, 0 if unknown.
     pub column: u32,
 }
 
@@ -143,8 +145,8 @@ impl SourceLine {
         SourceLine { file: file.into(), line, column }
     }
 
-    /// Of the lines of an instruction, innermost first, the one that says most in short: the innermost in the
-    /// folder of the kernel's entry.
+    /// The most informative of an instruction's lines, which are given innermost first: the innermost line in
+    /// the folder of the kernel's entry.
     pub fn in_kernel(lines: &[SourceLine]) -> Option<&SourceLine> {
         let entry = lines.last()?;
         let folder = entry.file.rsplit_once('/').map_or("", |(folder, _)| folder);
@@ -165,23 +167,23 @@ pub struct Place {
     pub ptx_line: u32,
     /// The instruction.
     pub instruction: String,
-    /// Source lines, innermost first: the instruction's own, then the calls that inlining has dissolved.
+    /// Source lines, innermost first: the instruction's line, then the inlined calls around it.
     pub source: Vec<SourceLine>,
 }
 
-/// One of the parties of a finding.
+/// One of the two accesses of a finding.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Side {
     /// The access.
     pub place: Place,
     /// Warp within the block.
     pub warp: u32,
-    /// Its last synchronisation before that.
+    /// The warp's last synchronisation before the access.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_sync: Option<Place>,
 }
 
-/// A byte of simulated memory in the words of the host.
+/// A byte of simulated memory, named as the host knows it.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Address {
     /// Allocation, `shared`, `local` or `param`.
@@ -206,7 +208,7 @@ pub struct Report {
     pub kernel: String,
     /// Block index.
     pub block: [u32; 3],
-    /// Lanes of the second side's warp, bit by bit.
+    /// A mask of the lanes of the second access.
     pub lanes: u32,
     /// Where in memory.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -214,7 +216,7 @@ pub struct Report {
     /// The earlier access of a race.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first: Option<Side>,
-    /// The access that was caught.
+    /// The access at which the error was found.
     pub second: Side,
     /// The finding in a sentence.
     pub message: String,

@@ -1,6 +1,6 @@
 //! Launches described in text, for file tests and for PTX of users.
 //!
-//! One statement per line. A script file may also hold `#` comments. In a PTX file, statements stand in `//`
+//! One statement per line. A script file may also hold `#` comments. In a PTX file, statements are `//`
 //! comments; an empty line or `//` separates them from prose.
 //!
 //! ```text
@@ -52,7 +52,7 @@ enum Argument {
 struct Run {
     line: usize,
     entry: String,
-    /// Without parameters: they need the buffers' addresses.
+    /// The launch without parameters, which need the buffers' addresses.
     launch: Launch<'static>,
     /// Overrides the options' budget.
     budget: Option<u64>,
@@ -66,7 +66,7 @@ struct Run {
 struct Expect {
     line: usize,
     buffer: usize,
-    /// Repeats these values over this number of elements.
+    /// The values, repeated over this number of elements.
     values: Vec<Number>,
     count: usize,
     tolerance: f64,
@@ -80,10 +80,10 @@ pub struct Script {
 }
 
 impl Script {
-    /// Reads the statements in `text`, which is PTX or holds nothing else.
+    /// Reads the statements in `text`, which is PTX or a script.
     ///
     /// # Errors
-    /// [`ScriptError::Syntax`] names the line.
+    /// [`ScriptError::Syntax`], which names the line.
     pub fn parse(text: &str) -> Result<Script, ScriptError> {
         let mut script = Script::default();
         for statement in lines::statements(text)? {

@@ -1,11 +1,11 @@
-//! Tensor maps: the copy engine's description of a tensor in device memory.
+//! Tensor maps: TMA's description of a tensor in device memory.
 
 use std::fmt;
 
 /// Dimensions that a tensor map can have.
 pub(crate) const MAX_RANK: usize = 5;
 const WORDS: usize = 16;
-/// Marks the first word of a map, so that other bytes are not taken for one.
+/// Marks the first word of a map, so that other bytes do not decode as a map.
 const MARK: u64 = 0x7465_6e73_0000_0000;
 
 /// Type of a tensor's elements, in the order of the driver's numbers.
@@ -48,11 +48,11 @@ impl ElementType {
     }
 }
 
-/// How 16-byte chunks of a box are permuted in shared memory: each by the address bits above its row. In the
-/// order of the driver's numbers.
+/// The swizzle of a box in shared memory. It permutes 16-byte chunks: the address bits above a row select the
+/// permutation. The order is that of the driver's enum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Swizzle {
-    /// Not at all.
+    /// No swizzle.
     #[default]
     None,
     /// Within 32 bytes.
@@ -71,20 +71,20 @@ impl Swizzle {
         16 << self as u32
     }
 
-    /// Where the byte at `address` of shared memory really is.
+    /// The swizzled address of the byte at `address` of shared memory.
     #[inline]
     pub(crate) fn apply(self, address: u32) -> u32 {
         address ^ (address >> 3 & (self.span() - 16))
     }
 }
 
-/// Why a tensor map cannot be encoded: what the driver refuses, too, unless it says otherwise.
+/// Why a tensor map cannot be encoded. Unless the message says otherwise, the driver refuses it too.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("tensor map: {0}")]
 pub struct TensorMapError(String);
 
 /// A tensor in device memory and the box that one copy moves: the arguments of `cuTensorMapEncodeTiled`,
-/// dimension 0 innermost. Not interleaved; what the L2 cache is promised does not matter here.
+/// dimension 0 innermost, not interleaved. L2 promotion has no effect here.
 ///
 /// ```
 /// use ptx_sim::{ElementType, Swizzle, TensorMap};
@@ -107,28 +107,27 @@ pub struct TensorMapError(String);
 pub struct TensorMap<'t> {
     /// Type of the elements.
     pub element: ElementType,
-    /// The first element's.
+    /// Address of the first element.
     pub address: u64,
     /// Elements in each dimension.
     pub dims: &'t [u64],
-    /// Bytes from one index to the next, of all dimensions but the innermost.
+    /// Bytes between neighbouring indices, for each dimension but the innermost.
     pub strides: &'t [u64],
     /// Elements of the box in each dimension.
     pub box_dims: &'t [u32],
-    /// Every how many-th element is taken, in each dimension; the simulator executes 1.
+    /// Traversal stride of the elements in each dimension; the simulator executes 1.
     pub element_strides: &'t [u32],
-    /// Order of the box in shared memory.
+    /// Swizzle of the box in shared memory.
     pub swizzle: Swizzle,
     /// Elements outside of the tensor are NaN, not zero.
     pub fill_nan: bool,
 }
 
 impl TensorMap<'_> {
-    /// The map as kernels take it: 128 bytes, to be aligned to 64, that mean something only to this
-    /// simulator.
+    /// Encodes the map: 128 bytes, which kernels must align to 64. Only this simulator can decode them.
     ///
     /// # Errors
-    /// A map that `cuTensorMapEncodeTiled` refuses; and element strides other than 1, which the simulator
+    /// A map that `cuTensorMapEncodeTiled` refuses, and element strides other than 1, which the simulator
     /// does not support.
     pub fn encode(&self) -> Result<[u64; WORDS], TensorMapError> {
         self.check().map_err(TensorMapError)?;
@@ -205,17 +204,17 @@ pub(crate) struct Tiled {
     pub element: ElementType,
     pub element_bytes: u32,
     pub swizzle: Swizzle,
-    /// Bytes for elements outside of the tensor.
+    /// The bits of elements outside of the tensor.
     pub fill: u64,
     pub address: u64,
     pub dims: Vec<u64>,
-    /// The innermost one's, too.
+    /// Strides of all dimensions, including the innermost.
     pub strides: Vec<u64>,
     pub box_dims: Vec<u32>,
 }
 
 impl Tiled {
-    /// The map that `bytes` are, if they are one.
+    /// Decodes `bytes`; `None` if they are no map.
     pub fn decode(bytes: &[u8; 8 * WORDS]) -> Option<Tiled> {
         let mut words = [0; WORDS];
         for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {

@@ -1,4 +1,4 @@
-//! Products of warpgroups, budgets of registers, fences between proxies.
+//! Decodes warpgroup products, register budgets and proxy fences.
 
 use super::Builder;
 use crate::{
@@ -20,7 +20,7 @@ impl Builder<'_> {
                 let shared = spaces.is_empty() || spaces.iter().any(|space| space.starts_with("shared"));
                 one(if shared { Op::Proxy(Proxy::Async) } else { Op::Nop })
             }
-            // The other proxies are not simulated: what they would miss is not missed here.
+            // The simulator has no other proxies, so a missing fence for them is not reported.
             ("fence", ["proxy", ..], _) => one(Op::Nop),
             ("fence", ["mbarrier_init", ..], _) => one(Op::Proxy(Proxy::Mbarriers)),
             ("setmaxnreg", ["inc" | "dec", "sync", "aligned", "u32"], [Source::Int(count)]) => {

@@ -169,7 +169,8 @@ fn order_of(mods: &[&str]) -> Order {
     }
 }
 
-/// The scope named by one of the modifiers; without one, the device: what atomics and `volatile` have.
+/// The scope named by one of the modifiers. Without one it is the device: the scope of atomics and
+/// `volatile`.
 pub(super) fn scope_of(mods: &[&str]) -> Scope {
     if mods.iter().any(|word| matches!(*word, "cta" | "cluster")) { Scope::Block } else { Scope::Device }
 }

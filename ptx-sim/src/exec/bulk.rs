@@ -135,7 +135,7 @@ impl<'a> Block<'a> {
         })
     }
 
-    /// Lets the oldest load land, or any one.
+    /// Lets a load land: the oldest, or a random one.
     pub(super) fn land_load(&mut self) -> bool {
         if self.loads.is_empty() {
             return false;
@@ -175,7 +175,7 @@ impl<'a> Block<'a> {
         true
     }
 
-    /// Reports something that `warp` did at `site`, while it is not running.
+    /// Reports an action of `warp` at `site`, while the warp is not running.
     pub(super) fn of_warp(&mut self, warp: usize, site: u32, say: impl FnOnce(&mut Self, &Warp<'a>)) {
         let Some(mut found) = self.warps[warp].take() else { return };
         let here = std::mem::replace(&mut found.site, site);

@@ -9,7 +9,7 @@ use crate::{
 };
 
 impl<'a> Block<'a> {
-    /// The address in words.
+    /// Names the address for a report.
     pub(super) fn address(&self, space: Space, at: u64) -> Address {
         let simple =
             |buffer: &str, base: u64| Address { buffer: buffer.into(), offset: at.wrapping_sub(base) as i64 };

@@ -7,10 +7,10 @@ use crate::{
     lex::Kind,
 };
 
-/// Nesting of `{ }` scopes and of operand lists; real code stays below ten.
+/// Largest nesting of `{ }` scopes and of operand lists; real code stays below ten.
 const MAX_DEPTH: usize = 64;
 
-/// A parameter or a result, and the class of the register that it is.
+/// A parameter or a result, with its register class if it is a register.
 pub(super) struct Parameter {
     variable: Variable,
     register: Option<RegClass>,

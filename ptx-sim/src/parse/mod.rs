@@ -1,6 +1,6 @@
 //! Parser of PTX modules: declarations here, function bodies in [`body`].
 //!
-//! It accepts any opcode; what an opcode means is decided when a launch decodes it.
+//! The parser accepts any opcode. A launch decodes it and decides what it means.
 
 mod body;
 mod debug;
@@ -25,8 +25,8 @@ impl Module {
     /// Parses PTX text.
     ///
     /// # Errors
-    /// The first position where the text is not PTX. Unknown opcodes are no error here: they become one when
-    /// a launch reaches them.
+    /// The first position at which the text is not PTX. Unknown opcodes are no parse errors: a launch refuses
+    /// them.
     pub fn parse(text: &str) -> Result<Module, ParseError> {
         let mut parser = Parser {
             tokens: lex(text)?,
@@ -278,7 +278,7 @@ impl<'t> Parser<'t> {
         self.expect(';')
     }
 
-    /// Initialisers may name what stands behind them.
+    /// Initialisers may name variables and functions that are declared later.
     fn check_addressed(&mut self) -> Result<(), ParseError> {
         for at in std::mem::take(&mut self.addressed) {
             self.at = at;
