@@ -1,4 +1,4 @@
-//! PTX of other compilers, and forms that PTX allows: what each program of `programs/` must come to.
+//! PTX from other compilers, and rare forms of PTX, with the expected result of each program in `programs/`.
 
 use std::{fs, path::Path};
 
@@ -9,7 +9,7 @@ fn read(name: &str) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// Runs `script` on the module in `ptx`; what was refused or reported, in words, and what was printed.
+/// Runs `script` on the module in `ptx`. Returns what was refused or reported, and the printed text.
 fn outcome(ptx: &str, script: &str) -> (String, String) {
     let module = match Module::parse(&read(ptx)) {
         Ok(module) => module,
@@ -26,7 +26,7 @@ fn outcome(ptx: &str, script: &str) -> (String, String) {
     }
 }
 
-/// A module, a script and parts of what must be said of it: nothing, if nothing.
+/// A module, a script, and texts that the refusal or report must contain; none if the run must be clean.
 type Case = (&'static str, &'static str, &'static [&'static str]);
 
 fn check(cases: &[Case]) {

@@ -16,18 +16,18 @@ pub struct Breach {
 /// The broken rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Rule {
-    /// Its disassembly was not understood, so nothing is known of its loops.
+    /// The parser did not understand the disassembly, so the kernel's loops are unknown.
     Unread {
-        /// Instructions that were found, none of them `EXIT`.
+        /// The number of instructions that it found; none of them is `EXIT`.
         instructions: u32,
     },
-    /// An array that should be registers lies in local memory.
+    /// An array that should be in registers lies in local memory.
     LocalDepot,
-    /// ptxas ran `wgmma` one after the other; its message.
+    /// ptxas serialised the `wgmma`s. The text is its message.
     Serialised(String),
-    /// ptxas has lost parts of descriptors: the kernel multiplies something else.
+    /// ptxas has lost parts of descriptors, so the kernel multiplies wrong operands.
     LostDescriptors {
-        /// Uniform registers that nothing writes.
+        /// Uniform registers that no instruction writes.
         registers: u32,
     },
     /// Registers are spilled inside a loop.

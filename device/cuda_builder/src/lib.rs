@@ -1,12 +1,12 @@
-//! Builds a Rust device crate to PTX with rustc's own NVPTX backend, one module per entry.
+//! Builds a Rust device crate to PTX with rustc's NVPTX backend, one module per entry.
 //!
 //! The interface follows Rust-CUDA's `cuda_builder`. It has no code generator: it uses rustc with sources of
 //! `core` (a rustup toolchain with `rust-src`, or a distribution's). [`CudaBuilder`] compiles the crate,
 //! splits the result into one self-contained module per kernel, and stamps each with its launch [`Contract`].
 //!
 //! With the feature `ptxas` (on by default), [`report`] assembles the modules and counts registers, spills
-//! and instructions, and [`gate`] turns what no kernel should have (a spill in a loop, a local depot,
-//! serialised `wgmma`) into an error.
+//! and instructions. [`gate`] turns breaches of the rules (a spill in a loop, a local depot, serialised
+//! `wgmma`) into errors.
 
 mod arch;
 #[cfg(feature = "lzma")]

@@ -1,4 +1,4 @@
-//! Takes the source lines out of a module and puts them back.
+//! Removes the source lines from a module, and restores them.
 //!
 //! `.loc` and `.file` are half of a module's text, and only debuggers and the simulator use them. A library
 //! embeds the PTX without them; the simulator embeds both.
@@ -10,10 +10,11 @@ use crate::Error;
 const LOC: &str = "\t.loc\t";
 const FILE: &str = "\t.file\t";
 
-/// Splits `ptx` into the text without `.loc` and `.file` lines, and these lines. Each has the number of lines
-/// of code since the previous one (nothing for none), then its arguments. Lines of `.file` begin with `f`.
+/// Splits `ptx` into the text without `.loc` and `.file` lines, and these lines. Each of these lines begins
+/// with the number of code lines since the previous one (empty for 0), followed by its arguments. Lines of
+/// `.file` begin with `f`.
 ///
-/// Both compress well apart, and [`join`] makes the module of them again, byte for byte.
+/// Both texts compress better apart. [`join`] restores the module from them, byte for byte.
 pub fn split(ptx: &str) -> (String, String) {
     let (mut code, mut lines) = (String::with_capacity(ptx.len()), String::new());
     let mut before = 0u32;
@@ -28,7 +29,7 @@ pub fn split(ptx: &str) -> (String, String) {
             }
         };
         if before > 0 {
-            // Writing to a String does not fail.
+            // Writing to a String cannot fail.
             let _ = write!(lines, "{before}");
         }
         lines.push_str(mark);
@@ -38,10 +39,10 @@ pub fn split(ptx: &str) -> (String, String) {
     (code, lines)
 }
 
-/// The module that [`split`] took apart.
+/// Restores the module that [`split`] split.
 ///
 /// # Errors
-/// [`Error::Lines`] where `lines` were not made by `split`, or of longer code.
+/// [`Error::Lines`] if `lines` were not made by `split`, or belong to longer code.
 pub fn join(code: &str, lines: &str) -> Result<String, Error> {
     let mut ptx = String::with_capacity(code.len() + 2 * lines.len());
     let mut code = code.split_inclusive('\n');

@@ -10,7 +10,7 @@ use crate::{Arch, Contract};
 pub struct Output {
     /// One module per entry, in the order of the contracts.
     pub modules: Vec<Module>,
-    /// The source files and manifests that the modules were made of.
+    /// The source files and manifests from which the modules were made.
     pub inputs: Vec<PathBuf>,
     /// rustc's warnings about the device crates; empty if there are none.
     pub warnings: String,
@@ -25,7 +25,7 @@ pub struct Module {
     pub arch: Arch,
     /// The PTX text.
     pub text: String,
-    /// The file with this text.
+    /// The file that contains this text.
     pub path: PathBuf,
 }
 

@@ -2,10 +2,10 @@
 
 use crate::{Contract, Error};
 
-/// The directives of `contract`, as they stand between an entry's parameters and its body.
+/// The directives of `contract`, which belong between an entry's parameters and its body.
 ///
 /// # Errors
-/// [`Error::Threads`] if no block can have that many threads.
+/// [`Error::Threads`] if no block can have this number of threads.
 pub fn directives(contract: &Contract) -> Result<String, Error> {
     let Contract { symbol, threads, min_blocks_per_sm, .. } = contract;
     if !(1..=1024).contains(threads) {
@@ -18,11 +18,11 @@ pub fn directives(contract: &Contract) -> Result<String, Error> {
     Ok(text)
 }
 
-/// `text`, the module of `contract`'s entry, with the entry's parameter as aligned as the contract says:
-/// rustc writes no more than 16.
+/// `text`, the module of `contract`'s entry, with the contract's alignment on the entry's parameter. rustc
+/// writes no alignment above 16.
 ///
 /// # Errors
-/// [`Error::Ptx`] where the entry has no parameter.
+/// [`Error::Ptx`] if the entry has no parameter.
 pub fn align_parameter(contract: &Contract, text: String) -> Result<String, Error> {
     let Contract { symbol, param_align, .. } = contract;
     if *param_align == 0 {

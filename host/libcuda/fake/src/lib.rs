@@ -1,9 +1,9 @@
-//! A CUDA driver library for tests: two devices, nothing runs.
+//! A CUDA driver library for tests. It has two devices and executes nothing.
 //!
-//! A test puts it in the place of `libcuda.so.1`, and any crate that opens or links to a driver works with
-//! it. It keeps every object with the context that it belongs to, and objects where a program uses what is
-//! gone, or does something in another context: a *fault*, whatever the real driver would have done. Tests
-//! ask for what was called, what was objected to, and what is left, by the functions of [`mod@report`].
+//! A test puts it in the place of `libcuda.so.1`. Any crate that opens or links to a driver works with it.
+//! The library records the context of every object. It records a *fault* if a program uses an object that is
+//! gone, or uses an object in another context, whatever the real driver would do. Tests query the calls, the
+//! faults and the remaining objects with the functions of [`mod@report`].
 
 mod api;
 mod memory;
