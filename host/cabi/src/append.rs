@@ -3,7 +3,7 @@ use crate::args::{Args, dtype, extent, reach, read};
 use crate::call::{Status, borrow, call, invalid};
 use crate::context::{Context, enqueue};
 use ferroflash::Error;
-use ferroflash::request::{Append, KvPages, KvScale, PageView, Slots, TensorView};
+use ferroflash::request::{Append, KvPages, KvScale, Slots, TensorView};
 use std::ffi::c_void;
 
 /// `ferroflash_append_t`.
@@ -77,7 +77,7 @@ impl AppendArgs {
         let pages = |address: *mut c_void| {
             let [page, key, head] = self.cache_strides;
             let strides = [page, key, head, 1];
-            PageView::new(address as u64, reach(&shape, &strides), dtype[1], shape, strides)
+            TensorView::new(address as u64, reach(&shape, &strides), dtype[1], shape, strides)
         };
         let scale = |value: f32, of_heads: *const f32| match (of_heads.is_null(), value) {
             (false, _) => {

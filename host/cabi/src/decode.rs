@@ -4,8 +4,8 @@ use crate::call::{Status, borrow, call, invalid};
 use crate::context::{Context, enqueue};
 use ferroflash::Error;
 use ferroflash::request::{
-    AttentionRequest, Counters, Index, KvCache, KvPages, KvScale, LseView, PageView, Queries, Scratch, Sinks,
-    Splits, TensorView, VarlenQueries, Workspace,
+    AttentionRequest, Counters, Index, KvCache, KvPages, KvScale, LseView, Queries, Scratch, Sinks, Splits,
+    TensorView, VarlenQueries, Workspace,
 };
 use std::ffi::{c_char, c_void};
 
@@ -179,7 +179,7 @@ impl DecodeArgs {
         let view = |address: *const c_void| {
             let [page, key, head] = self.cache_strides;
             let strides = [page, key, head, 1];
-            PageView::new(address as u64, reach(&shape, &strides), dtype, shape, strides)
+            TensorView::new(address as u64, reach(&shape, &strides), dtype, shape, strides)
         };
         let scale = |value: f32, in_memory: *const f32| match (in_memory.is_null(), value) {
             (false, _) => {

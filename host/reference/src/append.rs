@@ -1,7 +1,7 @@
 //! What an append leaves in a cache, by its definition; the problems that append kernels must solve.
 use crate::arithmetic::{decode, encode};
 use ferroflash::DType;
-use ferroflash::request::PageView;
+use ferroflash::request::TensorView;
 
 mod edges;
 mod work;
@@ -14,7 +14,7 @@ pub use work::AppendMemory;
 /// scale of its head, in f32, and rounded.
 pub fn append(
     cache: &mut [u8],
-    view: &PageView,
+    view: &TensorView,
     rows: &[u16],
     dtype: DType,
     slots: &[i64],
