@@ -132,7 +132,9 @@ pub struct AttentionRequest<'a> {
 }
 
 impl<'a> AttentionRequest<'a> {
-    const fn new(q: TensorView, queries: Queries, kv: KeysValues, o: TensorView) -> Self {
+    /// Attention without a mask, on any layouts. [`dense`](Self::dense), [`varlen`](Self::varlen) and
+    /// [`cached`](Self::cached) are shorter.
+    pub const fn new(q: TensorView, queries: Queries, kv: KeysValues, o: TensorView) -> Self {
         AttentionRequest {
             q,
             o,
