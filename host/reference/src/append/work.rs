@@ -4,7 +4,7 @@ use crate::cycled;
 use crate::inputs::Random;
 use crate::tensor::TensorError;
 use crate::work::{Asked, Buffer, GUARD, Input, Judge, Judgement, Room, Rows, Rule, Work, Written};
-use ferroflash::request::{Append, KvPages, KvScale, PageView, Slots, TensorView};
+use ferroflash::request::{Append, KvPages, KvScale, Slots, TensorView};
 
 /// Fills a cache before a launch. Rows that no slot names must keep it.
 const OLD: u8 = 0xa5;
@@ -46,13 +46,13 @@ impl AppendMemory {
     }
 
     /// Keys and values of a cache with buffers at these addresses.
-    fn views(&self, at: &[u64]) -> [PageView; 2] {
+    fn views(&self, at: &[u64]) -> [TensorView; 2] {
         let AppendCase { pages: [pages, page], heads, head_dim, dtypes: [_, stored], .. } = self.case;
         let (shape, elements) = ([pages, page, heads, head_dim], self.elements() as u64);
         match self.case.lies {
-            Lies::Interleaved { hnd } => PageView::interleaved(at[0], 2 * elements, stored, shape, hnd),
-            Lies::Nhd => [0, 1].map(|i| PageView::nhd(at[i], elements, stored, shape)),
-            Lies::Hnd => [0, 1].map(|i| PageView::hnd(at[i], elements, stored, shape)),
+            Lies::Interleaved { hnd } => TensorView::interleaved(at[0], 2 * elements, stored, shape, hnd),
+            Lies::Nhd => [0, 1].map(|i| TensorView::bshd(at[i], elements, stored, shape)),
+            Lies::Hnd => [0, 1].map(|i| TensorView::bhsd(at[i], elements, stored, shape)),
         }
     }
 
