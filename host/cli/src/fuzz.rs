@@ -1,4 +1,4 @@
-//! `ferroflash fuzz`: random problems for as long as you like.
+//! `ferroflash fuzz`: random problems until the time is over.
 use super::console::Console;
 use super::device::Device;
 use super::ended;
@@ -77,7 +77,7 @@ struct Report {
     /// Rows that `wide_rule` does not judge.
     rows_not_judged: usize,
     wide_rule: String,
-    /// Refusals by kind of fault.
+    /// Number of refusals by fault.
     refused: BTreeMap<&'static str, u64>,
     failure: Option<String>,
 }
@@ -122,7 +122,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
             *others.entry(other.family).or_default() += u64::from(wrong.is_none());
             failure = wrong.map(|wrong| format!("{other}: {wrong}"));
         }
-        // Refusals take no device: many for each problem that is solved.
+        // Refusals need no device, so each solved problem has many.
         for fault in 0..16 {
             match refused(&fuzz, seed.wrapping_add(fault), capabilities) {
                 Ok(name) => *refusals.entry(name).or_default() += 1,

@@ -1,11 +1,11 @@
-//! The user's own PTX, with its launches in text.
+//! The user's PTX, with launches described in text.
 use super::{Console, Error, Finding, Options, REFUSED, Row};
 use ptx_sim::script::{Script, ScriptError};
 use ptx_sim::{Gpu, Module, Profile};
 use std::fs;
 use std::path::Path;
 
-/// Runs every launch of the file `launch` on the kernels of the file `ptx`; returns the device in words.
+/// Runs every launch of the file `launch` on the kernels of the file `ptx`. Returns the device's name.
 pub(super) fn check(
     ptx: &Path,
     launch: &Path,

@@ -1,11 +1,11 @@
-//! Shapes that are right, and such that are not.
+//! Valid and invalid shapes.
 use super::*;
 use ferroflash::Attention;
 use ferroflash::driver::SimDriver;
 use ferroflash::request::{AttentionRequest, KeysValues, Scratch};
 use reference::{Asked, OnDevice, Room, Rule};
 
-/// What a file's one shape asks for.
+/// The workload of a file's only shape.
 fn one(shape: &str) -> Result<Workload, String> {
     let suites = parse(&format!("{{\"mine\": [{shape}]}}"))?;
     let shape = suites.into_values().flatten().next().ok_or("no shape")?;
@@ -48,7 +48,7 @@ fn the_built_in_suites_are_solved_by_an_h200_and_an_l4() {
             assert!(bytes < 8 << 30, "{suite}: {}: {bytes} bytes", workload.label);
         }
     }
-    // Rows of reports are told apart by these.
+    // Reports identify rows by these labels.
     let mut labels: Vec<_> = all(&suites).map(|(suite, workload)| (suite, &workload.label)).collect();
     labels.sort_unstable();
     let same = labels.windows(2).find(|pair| pair[0] == pair[1]);
@@ -91,7 +91,7 @@ fn what_is_measured_is_right() {
             let judgement = judge(round, written);
             assert!(judgement.failures.is_empty(), "{shape}: {:?}", judgement.failures);
         }
-        // The same launches as they are measured, again and again.
+        // The launches as measured, repeated.
         let ready = device.ready().unwrap_or_else(|e| panic!("{shape}: {e}"));
         (0..2).try_for_each(|_| ready.launch()).unwrap_or_else(|e| panic!("{shape}: {e}"));
         assert_eq!(ready.kernel().symbol, written[0].entry);
@@ -114,7 +114,8 @@ fn words_and_work_of_a_shape() {
         2.0 * 2.0 * (2 * 64 * 8 * (4 + 2)) as f64,
         false,
     );
-    // Pairs: 3 sequences of 100, one of 20. Bytes: keys and values of 2 heads, queries and output of 8.
+    // Pairs: 3 sequences with 100 keys, one with 20. Bytes: keys and values of 2 heads, queries and output of
+    // 8.
     let (q, kv) = (2.0 * 2.0 * (4 * 8 * 64) as f64, 2.0 * (320 * 2 * 64) as f64);
     check(
         r#"{"sequences": [[3, 1, 100], [1, 1, 20]], "heads_q": 8, "heads_k": 2, "head_dim": 64, "page": 0}"#,
@@ -132,7 +133,7 @@ fn words_and_work_of_a_shape() {
         q + kv,
         true,
     );
-    // Of a window of 10 keys three see 10, one 10.
+    // In a window of 10 keys, three sequences see 10 keys, and one sees 10.
     check(
         r#"{"sequences": [[3, 1, 100], [1, 1, 20]], "heads_q": 8, "heads_k": 2, "head_dim": 64, "page": 1,
             "window": [9, 0]}"#,
@@ -214,7 +215,7 @@ fn shapes_that_are_wrong() {
     ] {
         check(&serving(&rest), expected);
     }
-    // What sequences without a key would have, too.
+    // The number of queries that sequences without keys would also have.
     check(
         &serving(r#""sequences": [[1, 1000000, 16], [1000000, 0, 0]], "page": 16"#),
         "at most 64 GiB are measured",
