@@ -1,5 +1,5 @@
-//! Where `CANDLE_FLASH_ATTN` names a folder with candle-flash-attn's package, `src` and all, and its
-//! kernels in `libflashattention.a`, these are compiled in: `cargo xtask candle theirs` makes it.
+//! Links candle-flash-attn's kernels if `CANDLE_FLASH_ATTN` names a folder with its package, `src` and all,
+//! and its kernels in `libflashattention.a`. `cargo xtask candle peer` makes this folder.
 use std::path::PathBuf;
 use std::{env, fs};
 

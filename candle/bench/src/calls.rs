@@ -1,4 +1,4 @@
-//! Calls: dense, packed, paged.
+//! Calls of functions: dense, varlen, paged.
 use crate::clock::{row, Clock};
 use crate::side::Side;
 use candle::{DType, Device, Result, Tensor};
@@ -19,7 +19,7 @@ pub fn dense(device: &Device, clock: Clock) -> Result<Vec<Value>> {
                     let q = random(&[1, s, 32, d], device)?;
                     let [k, v] = [random(&[1, s, heads_k, d], device)?, random(&[1, s, heads_k, d], device)?];
                     let mut sides = Side::all();
-                    // f32 scores of 32 heads are 8 GB at 8192, and slow enough before.
+                    // f32 scores of 32 heads take 8 GB at 8192, and are slow at shorter lengths.
                     sides.retain(|side| *side != Side::Plain || (s <= 2048 && heads_k == 32));
                     let scale = 1.0 / (d as f32).sqrt();
                     let times = clock.measure(device, &sides, |side| {
@@ -37,7 +37,7 @@ pub fn dense(device: &Device, clock: Clock) -> Result<Vec<Value>> {
     Ok(rows)
 }
 
-/// Where sequences of these lengths begin.
+/// The offsets of sequences with these lengths.
 pub fn starts(lengths: &[usize], device: &Device) -> Result<Tensor> {
     let mut sum = 0;
     let ends = lengths.iter().map(|length| {
@@ -49,14 +49,14 @@ pub fn starts(lengths: &[usize], device: &Device) -> Result<Tensor> {
     Tensor::from_vec(all, count, device)
 }
 
-/// So many lengths from a tenth of the longest to the longest, in no order.
+/// `count` lengths between a tenth of the longest and the longest, in no order.
 pub fn ragged(count: usize, longest: usize) -> Vec<usize> {
     (0..count)
         .map(|i| longest / 10 + (i * 7919 + 13) % count * (longest - longest / 10) / count.max(2))
         .collect()
 }
 
-/// Packed sequences of different lengths, 32 query heads on 8.
+/// Varlen sequences of different lengths, 32 query heads on 8.
 pub fn varlen(device: &Device, clock: Clock) -> Result<Vec<Value>> {
     let mut rows = Vec::new();
     for d in [64, 128] {
@@ -84,8 +84,8 @@ pub fn varlen(device: &Device, clock: Clock) -> Result<Vec<Value>> {
     Ok(rows)
 }
 
-/// One query of each sequence on pages of 32 keys, 32 query heads on 8; and ours by the cache's own
-/// function too, which takes lengths as they are.
+/// One query of each sequence on pages of 32 keys, 32 query heads on 8. FerroFlash also runs the KV cache's
+/// function, which takes lengths directly.
 pub fn paged(device: &Device, clock: Clock) -> Result<Vec<Value>> {
     let mut rows = Vec::new();
     for d in [64, 128] {
@@ -105,7 +105,7 @@ pub fn paged(device: &Device, clock: Clock) -> Result<Vec<Value>> {
             let pool = batch * columns;
             let [keys, values] = [random(&[pool, page, 8, d], device)?, random(&[pool, page, 8, d], device)?];
             let q = random(&[batch, 32, d], device)?;
-            // No sequence's pages lie in order.
+            // The pages of a sequence are not in order.
             let entries: Vec<u32> = (0..pool).map(|i| ((i * 7919) % pool) as u32).collect();
             let table = Tensor::from_vec(entries, (batch, columns), device)?;
             let (ones, lengths) = (starts(&vec![1; batch], device)?, starts(&vec![length; batch], device)?);

@@ -1,15 +1,15 @@
-//! Attention of one sequence by candle's operations in f32, with everything that ours has.
+//! Attention of one sequence with candle's operations in f32, with every feature of FerroFlash.
 use candle::{DType, Result, Tensor};
 
-/// What is asked for.
+/// The parameters of attention.
 pub struct Reference {
     /// Factor of the scores.
     pub scale: f32,
-    /// 0 is none.
+    /// Softcap; 0 is none.
     pub softcap: f32,
     /// Keys before a row's position.
     pub left: Option<usize>,
-    /// Keys behind it.
+    /// Keys after it.
     pub right: Option<usize>,
     /// `[heads]`.
     pub slopes: Option<Tensor>,
@@ -20,14 +20,14 @@ pub struct Reference {
 }
 
 impl Reference {
-    /// Causal, and nothing else.
+    /// Causal attention without other features.
     pub fn causal(scale: f32) -> Self {
         let (left, right, slopes, sinks) = (None, Some(0), None, None);
         Reference { scale, softcap: 0.0, left, right, slopes, sinks, ranges: Vec::new() }
     }
 
-    /// Of one sequence: `q` `[rows, heads, head_dim]`, `k` and `v` likewise. O, and the log-sum-exp
-    /// `[heads, rows]`.
+    /// Computes attention of one sequence: `q`, `k` and `v` are `[rows, heads, head_dim]`. Returns O, and the
+    /// log-sum-exp `[heads, rows]`.
     pub fn run(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<(Tensor, Tensor)> {
         let device = q.device();
         let ((rows, heads, _), (keys, heads_k, dim)) = (q.dims3()?, k.dims3()?);

@@ -11,11 +11,12 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 /// stream gets this address.
 type Scratches = HashMap<usize, Arc<Mutex<ScratchMemory>>>;
 
-/// The handle of a stream that is another one in each thread: what candle's devices compute on.
+/// The handle of the per-thread default stream, on which candle's devices compute. Each thread has a
+/// different stream behind it.
 const PER_THREAD: usize = 2;
 
 thread_local! {
-    /// This thread's scratch memory of such streams.
+    /// This thread's scratch memory for such streams.
     static OWN: RefCell<Scratches> = RefCell::default();
 }
 
@@ -26,7 +27,7 @@ pub(crate) struct Here {
 }
 
 impl Here {
-    /// That of a stream's context. They and the context stay until the process ends.
+    /// The state of a stream's context. State and context live until the process ends.
     pub fn of(stream: &CudaStream) -> Result<Arc<Here>> {
         static ALL: LazyLock<Mutex<HashMap<usize, Arc<Here>>>> = LazyLock::new(Mutex::default);
         let context: &Arc<CudaContext> = stream.context();
@@ -37,7 +38,7 @@ impl Here {
         }
         let attention = FlashAttention::new(context).map_err(refused)?;
         let here = Arc::new(Here { attention, scratches: Mutex::default() });
-        // It holds the context, so that no other one comes to lie at this address.
+        // The state holds the context, so that no other context gets this address.
         all.insert(key, Arc::clone(&here));
         Ok(here)
     }
@@ -53,7 +54,7 @@ impl Here {
     }
 }
 
-/// Who panicked with the lock left nothing half done: what is kept is written by one call.
+/// Locks the mutex even after a panic. A panic leaves nothing half done, because one call writes each entry.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

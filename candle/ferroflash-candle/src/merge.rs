@@ -1,5 +1,5 @@
-//! Attention over some keys and over others becomes attention over all. So do sinks, which belong to no key,
-//! where kernels have none.
+//! Merges attention over some keys with attention over other keys. A merge also adds sinks, for kernels
+//! without them.
 use crate::attend::{Outputs, both, device, run, stored};
 use crate::errors::{invalid, refused};
 use crate::here::{Here, lock};
@@ -45,7 +45,7 @@ pub(crate) fn compute<T: Element, C: Number>(
     }
 }
 
-/// Adds a logit per head that belongs to no key to O and the log-sum-exp.
+/// Adds sink logits, one per head, to O and the log-sum-exp.
 fn with_sinks<T: Element>(
     attention: &FlashAttention,
     stream: &Arc<CudaStream>,
@@ -66,7 +66,7 @@ fn with_sinks<T: Element>(
 /// `(rows, heads, head_dim)` with `(heads, rows)`. LSEs are contiguous.
 ///
 /// # Errors
-/// [`candle::Error::Cuda`], in which there is a [`ferroflash::Error`].
+/// [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
 #[doc(alias = "merge_attn_states")]
 pub fn merge(some: (&Tensor, &Tensor), others: (&Tensor, &Tensor)) -> Result<(Tensor, Tensor)> {
     let dims = some.0.dims();

@@ -12,7 +12,7 @@ use ferroflash::cudarc::{Cache, Element, Inputs, Number, Pages, PerHead, Scale};
 use half::{bf16, f16};
 
 /// A paged KV cache of the caller. The device reads lengths and page indices when a launch runs. Invalid ones
-/// give wrong numbers, and nothing worse.
+/// give wrong results, but touch no other memory.
 #[derive(Clone, Copy, Debug)]
 #[must_use]
 #[non_exhaustive]
@@ -79,8 +79,8 @@ impl<'a> PagedKv<'a> {
         Ok(self.run(q, queries, attend, false)?.0)
     }
 
-    /// [`PagedKv::attend_varlen`] and the log-sum-exp of each row, f32 `(heads, rows)`, natural. A padding
-    /// row has `-inf` (with sinks, the sink), and O = 0.
+    /// As [`PagedKv::attend_varlen`], and returns the LSE of each row, f32 `(heads, rows)`, natural. A
+    /// padding row has `-inf` (with sinks, the sink), and O = 0.
     ///
     /// # Errors
     /// The errors of [`PagedKv::attend`].

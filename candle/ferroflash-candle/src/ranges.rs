@@ -11,9 +11,10 @@ use ferroflash::request::Mask;
 /// Causal attention of varlen queries on a KV cache. A row in one of its sequence's ranges also sees the
 /// range's later keys: all keys before the range's end.
 ///
-/// The ranges cut each sequence into parts. Rows between ranges are causal, with the keys before their part's
-/// end. Rows of a range see all keys before its end. This takes two launches, in each of which the other
-/// launch's parts have no keys, and a merge. The result is exact, and everything stays on the device.
+/// The ranges cut each sequence into parts. Rows between ranges are causal, and see the keys before their
+/// part's end. Rows of a range see all keys before its end. The function makes two launches and a merge. In
+/// each launch, the other launch's parts have no keys. The result is exact, and everything stays on the
+/// device.
 pub(crate) fn with_ranges(
     kv: &PagedKv<'_>,
     q: &Tensor,
@@ -52,7 +53,7 @@ pub(crate) fn with_ranges(
     let bounds = none.contiguous()?.where_cond(&end, &bounds.contiguous()?)?;
     let bounds =
         bounds.reshape((sequences, 2 * count))?.broadcast_maximum(&first)?.broadcast_minimum(&keys)?;
-    // They are disjoint, so that sorting all of them keeps them together.
+    // Ranges are disjoint, so sorting all bounds keeps each pair together.
     let bounds = bounds.contiguous()?.sort_last_dim(true)?.0;
 
     let parts = 2 * count + 1;

@@ -90,8 +90,8 @@ impl Step {
     }
 
     /// Sets a step in which each sequence gets this many new tokens, in the order of their rows. Its pages
-    /// must exist: [`PagePool::grow`](crate::PagePool::grow). If some sequences have one token and others
-    /// more, those with one token come first: they run decode kernels.
+    /// must exist: [`PagePool::grow`](crate::PagePool::grow). Sequences with one token must come before
+    /// sequences with more: they run decode kernels.
     ///
     /// # Errors
     /// If the step exceeds its capacity, a sequence lacks pages, or the driver fails.

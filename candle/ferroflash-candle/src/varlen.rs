@@ -91,11 +91,10 @@ pub fn flash_attn_varlen_windowed(
     varlen([q, k, v], attend, [seqlens_q, seqlens_k], [max_seqlen_q, max_seqlen_k])
 }
 
-/// [`flash_attn_varlen_windowed`] on a paged KV cache: `k` and `v` are
-/// `(pages, page_block_size, heads, head_dim)`, key `j` of sequence `b` is in page
-/// `block_table[b][j / page_block_size]`, and `seqlens_k` gives the number of its keys. Any page size. With
-/// one query per sequence (one row of `q` per sequence, and `max_seqlen_q` is 1) decode kernels run: row `b`
-/// belongs to sequence `b`.
+/// [`flash_attn_varlen_windowed`] on a paged KV cache. `k` and `v` are `(pages, page_block_size, heads,
+/// head_dim)` with any page size. Key `j` of sequence `b` is in page `block_table[b][j / page_block_size]`,
+/// and `seqlens_k` gives the number of its keys. If `q` has one row per sequence and `max_seqlen_q` is 1,
+/// decode kernels run, and row `b` belongs to sequence `b`.
 ///
 /// A row in one of its sequence's `mm_prefix_ranges`, i32 `(sequences, ranges, 2)`, also sees the keys of
 /// that range, regardless of the mask. Ranges of a sequence are disjoint; an empty range has no effect.
@@ -127,7 +126,7 @@ pub fn flash_attn_varlen_paged_windowed(
     attend.softcap = softcap;
     let sequences = block_table.dims2()?.0;
     let seqlens_k = unsigned(seqlens_k)?;
-    // A single sequence begins at 0: its end is its length.
+    // A single sequence begins at 0, so its end is its length.
     let lengths = match sequences {
         1 => seqlens_k.narrow(0, 1, 1)?,
         _ => (seqlens_k.narrow(0, 1, sequences)? - seqlens_k.narrow(0, 0, sequences)?)?,

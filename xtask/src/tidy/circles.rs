@@ -1,17 +1,18 @@
-//! No two files of a crate need each other: each can be read, and changed, after those that it stands on.
+//! Checks that no two files of a crate depend on each other. A reader can then read and change each file
+//! after its dependencies.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::imports::Crate;
 
-/// Files that may need each other: below these folders each is one unit, cut up to be read.
+/// Folders whose files may depend on each other. Each folder is one unit, cut into files for readers.
 const UNITS: [(&str, &str); 3] = [
     ("device/tile/src", "one unit of trust: who may touch shared memory, and when"),
     ("ptx-sim/src/exec", "one interpreter: an impl of `Block` over files"),
     ("host/src/driver", "one trait and its drivers"),
 ];
 
-/// Crates that have circles still, and how many: numbers that only get smaller.
+/// Crates that still have circles, and their number of circles, which must only decrease.
 const TIED: [(&str, usize); 6] = [
     ("host", 3),
     ("host/libcuda", 1),
@@ -21,8 +22,8 @@ const TIED: [(&str, usize); 6] = [
     ("tests", 1),
 ];
 
-/// The circles among the files of each crate, as lines that name them. `files` are all of the repository's,
-/// each with its text.
+/// The circles among the files of each crate, one line per circle. `files` has all files of the repository
+/// with their text.
 pub fn broken(files: &[(&str, String)]) -> Vec<String> {
     let mut crates: BTreeMap<&str, Crate> = BTreeMap::new();
     for (name, text) in files.iter().filter(|(name, _)| name.ends_with(".rs")) {
@@ -38,7 +39,7 @@ pub fn broken(files: &[(&str, String)]) -> Vec<String> {
                 module => format!("{folder}/src/{}", module.replace("::", "/")),
             };
             let is_of = |unit: &str| circle.iter().all(|module| file(module).starts_with(unit));
-            // A file and its own parts are one unit, too.
+            // A file and its submodules are one unit, too.
             let is_part = |of: &String| circle.iter().all(|m| m == of || m.starts_with(&format!("{of}::")));
             if !UNITS.iter().any(|(unit, _)| is_of(unit)) && !circle.iter().any(is_part) {
                 let named = circle.iter().cloned().collect::<Vec<_>>().join(", ");
@@ -53,7 +54,7 @@ pub fn broken(files: &[(&str, String)]) -> Vec<String> {
     broken
 }
 
-/// Sets of modules each of which needs all others of its set, by way of whichever.
+/// Sets of modules in which each module depends on all others, directly or indirectly.
 fn circles(edges: &BTreeMap<String, BTreeSet<String>>) -> Vec<BTreeSet<String>> {
     let reached = |from: &String| {
         let (mut seen, mut next) = (BTreeSet::new(), vec![from]);
@@ -82,7 +83,7 @@ fn circles(edges: &BTreeMap<String, BTreeSet<String>>) -> Vec<BTreeSet<String>> 
 mod tests {
     use super::*;
 
-    /// The circles of a crate of these files.
+    /// The circles of a crate with these files.
     fn of(files: &[(&str, &str)]) -> Vec<String> {
         let files: Vec<_> = files.iter().map(|(name, text)| (*name, (*text).to_owned())).collect();
         broken(&files)
@@ -95,7 +96,8 @@ mod tests {
         let c = ("x/src/c.rs", "//! C.\npub struct C;\n");
         let free = ("x/src/b.rs", "//! B.\nuse crate::C;\n// crate::a\npub struct B(C);\n");
         assert_eq!(of(&[root, a, free, c]), [""; 0]);
-        // By way of a name that the root has from it; in the middle of code; by a glob; through a third file.
+        // Dependencies through a name that the root re-exports, in the middle of code, through a glob, and
+        // through a third file.
         let named = ("x/src/b.rs", "//! B.\nuse crate::A;\npub struct B;\nfn f(_: A) {}\n");
         let inline = ("x/src/b.rs", "//! B.\npub struct B;\nfn f(_: super::a::A) {}\n");
         let all = ("x/src/b.rs", "//! B.\nuse crate::*;\npub struct B;\nfn f(_: A) {}\n");

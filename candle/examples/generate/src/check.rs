@@ -6,7 +6,7 @@ use crate::step::{Asked, Chunk, Step};
 use anyhow::{Result, ensure};
 use candle::Tensor;
 
-/// How a request's tokens compare with the f32 model's.
+/// The comparison of a request's tokens with the f32 model's.
 pub struct Verdict {
     /// Tokens that were compared.
     pub tokens: usize,

@@ -17,9 +17,9 @@ const FILES: [&str; 3] = ["config.json", "tokenizer.json", "model.safetensors"];
 /// Writes `config.json`, `tokenizer.json` and `model.safetensors` into a folder that has none of them.
 ///
 /// # Errors
-/// One that is there already; what cannot be written.
+/// A file that already exists, or a file that cannot be written.
 pub fn make(folder: &Path, seed: u64, head_dim: usize) -> Result<()> {
-    // Links that lead nowhere are there too.
+    // A broken link also counts as an existing file.
     let there = FILES.iter().find(|name| folder.join(name).symlink_metadata().is_ok());
     if let Some(name) = there {
         bail!("{} has {name} already: name a folder without a checkpoint", folder.display());
