@@ -54,9 +54,7 @@ fn gather() -> Result<()> {
     } else if kernels.is_dir() {
         Modules::Texts(built(&kernels, &out)?)
     } else {
-        return Err(
-            "no PTX: neither ptx/ nor ../kernels-gpu is here, and FERROFLASH_PTX_DIR is not set".into()
-        );
+        return Err("no PTX: ptx/ and ../kernels-gpu are missing, and FERROFLASH_PTX_DIR is not set".into());
     };
     let modules = match modules {
         Modules::Texts(texts) if set(COMPRESS).is_some() => {
@@ -190,12 +188,12 @@ fn cubins(package: &Path, codes: Vec<(String, String)>, out: &Path) -> Result<()
     );
     for (symbol, code) in codes.into_iter().filter(|(symbol, _)| is_wanted(symbol)) {
         let kernel = spec::kernels().find(|kernel| kernel.symbol == symbol);
-        let kernel = kernel.ok_or_else(|| format!("PTX is here of {symbol}, which is not in the table"))?;
+        let kernel = kernel.ok_or_else(|| format!("there is PTX of {symbol}, which is not in the table"))?;
         // A package was made in one go, and may leave a generation out.
         if !is_package {
             let theirs = fs::read_to_string(folder.join("ptx").join(&symbol).with_extension("ptx"));
             if theirs.map_err(|e| missing(&folder, &symbol, &e))? != code {
-                return Err(missing(&folder, &symbol, &"it was made from other PTX than this build carries"));
+                return Err(missing(&folder, &symbol, &"it was made from other PTX than this build's"));
             }
         }
         // Code for one generation alone lies apart from portable code for it.

@@ -92,7 +92,7 @@ pub enum LaunchError {
         compute_capability: u32,
     },
     /// An instruction that the module's `.target` or `.version` does not have, reached or not.
-    #[error("ptx line {line}: `{text}` needs {needs}, the module says {says}")]
+    #[error("ptx line {line}: `{text}` needs {needs}, but the module declares {says}")]
     Needs {
         /// Line of the PTX.
         line: u32,
@@ -105,7 +105,8 @@ pub enum LaunchError {
     },
     /// The entry needs more shared memory than a block can have.
     #[error(
-        "{name} wants {bytes} bytes of shared memory (static and dynamic), {device} has {limit} for a block"
+        "{name} needs {bytes} bytes of shared memory (static and dynamic), but a block on {device} has at \
+         most {limit}"
     )]
     SharedMemory {
         /// Entry.
@@ -119,7 +120,7 @@ pub enum LaunchError {
     },
     /// The entry needs more shared memory than the host has opted in to.
     #[error(
-        "{name} wants {bytes} bytes of shared memory; above {limit} the host must opt in first (the \
+        "{name} needs {bytes} bytes of shared memory; above {limit} the host must opt in first (the \
          attribute is set to {opt_in})"
     )]
     SharedMemoryOptIn {
@@ -175,7 +176,7 @@ pub enum LaunchError {
         limit: u32,
     },
     /// More registers than a thread can have.
-    #[error("{name} is said to have {registers} registers a thread; there are at most {limit}")]
+    #[error("{name}: the launch gives {registers} registers per thread; a thread has at most {limit}")]
     RegistersOfThread {
         /// Entry.
         name: String,
@@ -186,8 +187,8 @@ pub enum LaunchError {
     },
     /// The threads of a block need more registers than the device has.
     #[error(
-        "{name} has {registers} registers a thread, {origin}: {threads} threads exceed the {limit} \
-         registers of {device}; {fit} would fit"
+        "{name} has {registers} registers per thread ({origin}): {threads} threads exceed the {limit} \
+         registers of {device}; {fit} per thread would fit"
     )]
     Registers {
         /// Entry.
@@ -206,7 +207,9 @@ pub enum LaunchError {
         fit: u64,
     },
     /// A function needs more local memory than a thread can have.
-    #[error("{name} takes {bytes} bytes of .local and .param memory a thread, there are at most {limit}")]
+    #[error(
+        "{name} needs {bytes} bytes of .local and .param memory per thread; a thread has at most {limit}"
+    )]
     LocalMemory {
         /// Entry.
         name: String,

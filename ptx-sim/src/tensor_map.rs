@@ -155,26 +155,27 @@ impl TensorMap<'_> {
         let lengths = [self.strides.len() + 1, self.box_dims.len(), self.element_strides.len()];
         if !(1..=MAX_RANK).contains(&rank) || lengths != [rank; 3] {
             return Err(format!(
-                "1 to 5 dimensions, as many in the box, one stride less; not {rank}, {} and {}",
+                "the tensor must have 1 to 5 dimensions, as must the box, and one stride fewer; not {rank}, \
+                 {} and {}",
                 self.box_dims.len(),
                 self.strides.len()
             ));
         }
         if !self.address.is_multiple_of(16) {
-            return Err(format!("the tensor's address {:#x} is no multiple of 16", self.address));
+            return Err(format!("the tensor's address {:#x} must be a multiple of 16", self.address));
         }
         if let Some(dim) = self.dims.iter().find(|dim| !(1..=1 << 32).contains(*dim)) {
-            return Err(format!("a dimension has 1 to 2^32 elements, not {dim}"));
+            return Err(format!("a dimension must have 1 to 2^32 elements, not {dim}"));
         }
         if let Some(stride) = self.strides.iter().find(|stride| *stride % 16 != 0 || **stride >= 1 << 40) {
-            return Err(format!("strides are multiples of 16 bytes below 2^40, not {stride}"));
+            return Err(format!("strides must be multiples of 16 bytes below 2^40, not {stride}"));
         }
         if let Some(extent) = self.box_dims.iter().find(|extent| !(1..=256).contains(*extent)) {
-            return Err(format!("a box has 1 to 256 elements in each dimension, not {extent}"));
+            return Err(format!("a box must have 1 to 256 elements in each dimension, not {extent}"));
         }
         let inner = self.box_dims[0] * self.element.bytes();
         if !inner.is_multiple_of(16) {
-            return Err(format!("the box's rows have {inner} bytes, no multiple of 16"));
+            return Err(format!("the box's rows have {inner} bytes: must be a multiple of 16"));
         }
         if self.swizzle != Swizzle::None && inner > self.swizzle.span() {
             return Err(format!("rows of {inner} bytes do not fit a swizzle of {}", self.swizzle.span()));
@@ -184,9 +185,9 @@ impl TensorMap<'_> {
         }
         match self.element_strides.iter().find(|stride| **stride != 1) {
             Some(stride) if !(1..=8).contains(stride) => {
-                Err(format!("strides of elements are 1 to 8, not {stride}"))
+                Err(format!("element strides must be 1 to 8, not {stride}"))
             }
-            Some(_) => Err("the simulator does not skip elements".into()),
+            Some(_) => Err("the simulator supports only element strides of 1".into()),
             None => Ok(()),
         }
     }

@@ -37,7 +37,7 @@ impl Descriptor {
             _ => Swizzle::B32,
         };
         if bits & 0x3fff_c000_c000_c000 & !(7 << 49) != 0 {
-            return Err(format!("descriptor {bits:#018x} has bits that mean nothing"));
+            return Err(format!("descriptor {bits:#018x} has bits set that must be 0"));
         }
         if bits >> 49 & 7 != 0 {
             return Err(format!("descriptor {bits:#018x} has a base offset, which is not simulated"));

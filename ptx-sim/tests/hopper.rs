@@ -166,8 +166,8 @@ fn a_module_has_the_instructions_of_its_target_and_version() {
             let error = load("user", instruction, older, "8.3").unwrap_err().to_string();
             let later = if target == "sm_90a" { "" } else { " or later" };
             let words = format!(
-                "ptx line 9: `{instruction}` needs `.target {target}`{later}, the module says `.target \
-                 {older}`"
+                "ptx line 9: `{instruction}` needs `.target {target}`{later}, but the module declares \
+                 `.target {older}`"
             );
             assert_eq!(error, words);
             let before = format!("{:.1}", version.parse::<f64>().unwrap() - 0.1).replace("7.9", "7.8");

@@ -36,21 +36,21 @@ fn the_registers_of_a_block_fit_the_device() {
             "",
             1024,
             Some(65),
-            "65 registers a thread, as the launch says: 1024 threads exceed the 65536 registers of a100; 64 \
-             would fit",
+            "65 registers per thread (as the launch says): 1024 threads exceed the 65536 registers of a100; \
+             64 per thread would fit",
         ),
         // Seven warps take the registers of eight.
         ("", 224, Some(255), ""),
         ("", 288, Some(168), ""),
-        ("", 288, Some(169), "288 threads exceed the 65536 registers of a100; 168 would fit"),
+        ("", 288, Some(169), "288 threads exceed the 65536 registers of a100; 168 per thread would fit"),
         ("", 32, Some(256), "at most 255"),
         (".maxnreg 255", 256, None, ""),
-        (".maxnreg 255", 1024, None, "255 registers a thread, as `.maxnreg` allows: 1024 threads exceed"),
+        (".maxnreg 255", 1024, None, "255 registers per thread (as `.maxnreg` allows): 1024 threads exceed"),
         (".maxnreg 255", 1024, Some(40), ""),
         (".maxnreg 64", 1024, None, ""),
         // Of these two, ptxas takes `.maxnreg`; with `.minnctapersm`, it takes the lower limit.
-        (".maxnreg 255 .reqntid 1024", 1024, None, "64 would fit"),
-        (".maxntid 1024\n.maxnreg 255", 1024, None, "64 would fit"),
+        (".maxnreg 255 .reqntid 1024", 1024, None, "64 per thread would fit"),
+        (".maxntid 1024\n.maxnreg 255", 1024, None, "64 per thread would fit"),
         (".maxnreg 255 .reqntid 1024 .minnctapersm 1", 1024, None, ""),
         (".reqntid 1024", 1024, None, ""),
     ]);

@@ -207,11 +207,7 @@ fn mbarriers_are_balanced() {
         (32, transactions(64, 65), "-1 bytes outstanding"),
         // More bytes than an mbarrier can count.
         (32, format!("{} {wait}", transactions(1_048_575, 1_048_575)), ""),
-        (
-            32,
-            format!("{} {wait}", transactions(1_048_576, 1_048_576)),
-            "is owed more than the 2^20 - 1 bytes",
-        ),
+        (32, format!("{} {wait}", transactions(1_048_576, 1_048_576)), "expects more than 2^20 - 1 bytes"),
         // An arrival kind that must not be the last of a phase.
         (
             64,
@@ -224,7 +220,7 @@ fn mbarriers_are_balanced() {
         (
             32,
             format!("{} {wait}", arrive.replace("arrive", "arrive.noComplete").replace("];", "], 1;")),
-            "completes its phase by an arrival with .noComplete",
+            "completes its phase with an arrival that has .noComplete",
         ),
     ] {
         let init =

@@ -101,7 +101,7 @@ fn forms_that_ptx_allows() {
         (
             "forms/registers.ptx",
             "buffer o u32 1\nrun nowhere block 1 args o",
-            &["a call through a pointer that is no function's address"],
+            &["a call through a pointer that is not the address of a function"],
         ),
         (
             "forms/registers.ptx",
@@ -123,7 +123,7 @@ fn what_is_not_simulated_is_refused_by_line_where_it_is_launched() {
         ("forms/others.ptx", "run cluster args u64:0", &["line 8", "asks for clusters of blocks"]),
         ("forms/others.ptx", "run newer args u64:0", &["line 9", "needs `.target sm_90` or later"]),
         ("forms/others.ptx", "run address args u64:0", &["line 10", "`image` is a texture, a sampler"]),
-        ("forms/others.ptx", "run nothing args u64:0", &["line 11", "`nowhere` is no variable or function"]),
+        ("forms/others.ptx", "run nothing args u64:0", &["line 11", "no variable or function `nowhere`"]),
         ("forms/redasync.ptx", run, &["red.async", "needs `.version 8.1` or later"]),
     ]);
 }

@@ -107,8 +107,8 @@ fn nothing_passes_where_the_rule_has_no_bound() {
     assert!(!verdict.passed());
     let words = verdict.out.to_string();
     assert!(words.ends_with(
-        "the tolerance rule has no bound for these inputs: computed in their own type, naively, they \
-         overflow or are no numbers"
+        "the tolerance rule has no bound for these inputs: naive attention in their dtype overflows or gives \
+         NaN"
     ));
 }
 

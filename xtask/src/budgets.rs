@@ -29,7 +29,7 @@ pub const TEST_MINUTES: f64 = 12.0;
 pub fn show(what: &str, most: f64) {
     if let Some(used) = processor_time() {
         let used = used.as_secs_f64() / 60.0;
-        println!("budget: {what}: {used:.2} of {most:.0} minutes of processors");
+        println!("budget: {what}: {used:.2} of {most:.0} minutes of processor time");
     }
 }
 

@@ -74,7 +74,7 @@ pub fn check(root: &Path) -> Result {
 fn with_nvcc(root: &Path, arguments: &[&str], peer: Option<&Path>) -> Result {
     peer::tests(root)?;
     let mut command = workspace(root, &toolkit::nvcc(root)?);
-    let (first, rest) = arguments.split_first().ok_or("no command of cargo's")?;
+    let (first, rest) = arguments.split_first().ok_or("the arguments name no cargo command")?;
     command.arg(first).arg("--release").args(rest);
     if let Some(peer) = peer {
         command.env("CANDLE_FLASH_ATTN", peer);

@@ -86,8 +86,11 @@ pub fn ci(root: &Path) -> Result {
     println!("{}\nci: all      {:.0} s", costs.join("\n"), begun.elapsed().as_secs_f64());
     if let Some(used) = budgets::processor_time() {
         let (minutes, factor) = (used.as_secs_f64() / 60.0, pace.factor());
-        println!("ci: {minutes:.0} minutes of processors, at {factor:.2} times the reference machine's cost");
-        let held = budgets::hold("ci", minutes / factor, budgets::CI_MINUTES, "minutes of its processors");
+        println!(
+            "ci: {minutes:.0} minutes of processor time, at {factor:.2} times the reference machine's cost"
+        );
+        let held =
+            budgets::hold("ci", minutes / factor, budgets::CI_MINUTES, "minutes of processor time there");
         if let Err(error) = held {
             println!("{error}");
             failed.push("budget");

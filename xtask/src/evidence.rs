@@ -107,7 +107,7 @@ fn same_kernels(shown: &BTreeSet<&str>, table: &BTreeSet<&str>) -> Result {
     match (list(table - shown), list(shown - table)) {
         (missing, gone) if missing.is_empty() && gone.is_empty() => Ok(()),
         (missing, gone) => Err(format!(
-            "{FOLDER}/{STATS} is of other kernels than the table: run cargo xtask evidence\n  it lacks: \
+            "{FOLDER}/{STATS} does not match the kernels of the table: run cargo xtask evidence\n  it lacks: \
              {missing}\n  it has too many: {gone}"
         )
         .into()),

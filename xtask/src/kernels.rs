@@ -78,7 +78,7 @@ pub fn build_ptx(root: &Path, build: &Build) -> Result {
     let is_meant = |target: &&Arch| output.modules.iter().any(|m| m.arch.assembles_for(**target));
     let names: Vec<_> = targets.iter().filter(is_meant).map(|t| t.name()).collect();
     println!(
-        "{} modules for {} ({:.1} MB), within the rules on {}, in {}",
+        "{} modules for {} ({:.1} MB), no rule broken on {}, in {}",
         output.modules.len(),
         build.arch,
         bytes as f64 / 1e6,

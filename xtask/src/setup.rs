@@ -105,7 +105,7 @@ pub fn cuda_tools(root: &Path) -> Result<Vec<PathBuf>> {
 /// Downloads wheels to `downloads`, unpacks them, and removes them. `list` has one requirement with its hash
 /// per line.
 pub fn unpack_wheels(list: &str, what: &str, downloads: &Path, into: &Path) -> Result {
-    let cure = "python3 with pip fetches NVIDIA's wheels: apt-get install python3-pip, or install a CUDA \
+    let cure = "NVIDIA's wheels need python3 with pip: apt-get install python3-pip, or install a CUDA \
                 toolkit and put it on PATH";
     let pip = Command::new("python3").args(["-m", "pip", "--version"]).output();
     if !pip.is_ok_and(|output| output.status.success()) {

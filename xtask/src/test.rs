@@ -49,13 +49,11 @@ pub fn run(root: &Path, test: &Test) -> Result {
         let minutes = budgets::TEST_MINUTES;
         match test.all {
             false => println!(
-                "testing a sample of the kernels: {:.0} minutes on two idle cores that have nothing compiled \
+                "testing a sample of the kernels: {:.0} minutes on two idle cores with nothing compiled \
                  (`--all` tests every kernel, in half an hour)",
                 minutes / 2.0
             ),
-            true => println!(
-                "testing every kernel, in half an hour on two idle cores where nothing is compiled yet"
-            ),
+            true => println!("testing every kernel: half an hour on two idle cores with nothing compiled"),
         }
         all(root, test.all)?;
         budgets::show("test", if test.all { budgets::CI_MINUTES } else { minutes });
@@ -93,7 +91,7 @@ fn modules(root: &Path, all: bool) -> Result<Environment> {
     let folder = root.join(SAMPLE);
     let sample = sample::sample();
     kernels::some(root, sample.iter().map(|kernel| kernel.symbol), &folder)?;
-    println!("{} kernels stand for all {}", sample.len(), spec::KERNELS.len());
+    println!("the sample has {} of {} kernels", sample.len(), spec::KERNELS.len());
     Ok(Some((PTX_DIR, folder)))
 }
 

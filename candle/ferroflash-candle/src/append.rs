@@ -142,7 +142,7 @@ impl Values<'_> {
         match self.slots.dtype() {
             DType::I64 => self.to::<T, C, i64>(values, &slots),
             DType::I32 => self.to::<T, C, i32>(values, &slots),
-            other => Err(invalid("slots", format_args!("{other:?}"), "they must be of i64 or i32")),
+            other => Err(invalid("slots", format_args!("{other:?}"), "their dtype must be i64 or i32")),
         }
     }
 

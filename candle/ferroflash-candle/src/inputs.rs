@@ -53,7 +53,7 @@ impl<'a> Read<'a> {
         match self.storage.dtype() {
             candle::DType::U32 => self.data(rank).map(Numbers::Unsigned),
             candle::DType::I32 => self.data(rank).map(Numbers::Signed),
-            other => Err(invalid(self.name, format_args!("{other:?}"), "it must be of u32 or i32")),
+            other => Err(invalid(self.name, format_args!("{other:?}"), "its dtype must be u32 or i32")),
         }
     }
 

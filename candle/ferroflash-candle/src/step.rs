@@ -80,7 +80,7 @@ impl Step {
         let table = sequences.saturating_mul(columns);
         if [tokens, table].into_iter().fold(sequences.saturating_mul(4), usize::saturating_add) > MOST {
             let value = format!("{sequences} sequences of {columns} pages, {tokens} tokens");
-            return Err(invalid("step", value, format_args!("at most {MOST} numbers in all")));
+            return Err(invalid("step", value, format_args!("at most {MOST} integers in total")));
         }
         let most = Most { sequences, tokens, columns };
         let integers = Tensor::zeros(most.parts()[5], DType::U32, device)?;

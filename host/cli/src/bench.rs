@@ -50,7 +50,7 @@ A file of shapes:
   {\"mine\": [{\"batch\": 2, \"heads_q\": 32, \"heads_k\": 8, \"seqlen_q\": 4096, \"seqlen_k\": 4096, \
                         \"head_dim\": 128,
              \"causal\": true, \"dtype\": \"bf16\"}]}
-  optional: \"window\": [1023, 0] instead of causal (keys before and behind a query's position; -1: all),
+  optional: \"window\": [1023, 0] instead of causal (keys before and after a query's position; -1: all),
       \"packed\": true (packed QKV), \"name\": a label
 
 Serving shapes; a sequence group is [count, seqlen_q, seqlen_k]:

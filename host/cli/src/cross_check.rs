@@ -173,9 +173,9 @@ fn agree<D: Harness>(
         kernels.iter().flat_map(|row| row.failures.iter().map(move |f| format!("{}: {f}", row.name)));
     let failures: Vec<String> = failures.into_iter().chain(kernel_failures).collect();
     let ran = kernels.iter().any(|row| row.skipped.is_none());
-    let idle = || Error::Invalid("no kernel of these can run on this device".into());
+    let idle = || Error::Invalid("this device can run none of these kernels".into());
     let whole = kernels.iter().filter(|row| row.left == 0).count();
-    let early = ended::early(whole, kernels.len(), "kernels were compared whole");
+    let early = ended::early(whole, kernels.len(), "kernels were compared completely");
     let other = early.or_else(|| (!ran).then(idle));
     let result = Error::first_of("differences", failures.len(), failures.first(), other);
     let report = Report {

@@ -247,8 +247,9 @@ impl Device {
 fn tuning(console: &Console) -> Result<Tuning, Error> {
     let tuning = Tuning::from_environment()?;
     if let Some(entry) = tuning.outdated().next() {
-        console
-            .note(format_args!("the tuning file names {entry}, which is gone: run `ferroflash sweep` again"));
+        console.note(format_args!(
+            "the tuning file names {entry}, which no longer exists: run `ferroflash sweep` again"
+        ));
     }
     Ok(tuning)
 }

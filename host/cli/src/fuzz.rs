@@ -150,16 +150,16 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         others,
         small,
         small_rule: format!(
-            "below {ENOUGH_ELEMENTS} elements of O, where the largest error of a naive result may be small \
-             by luck, an element may also be off by two roundings of the largest value, and 1e-5"
+            "with fewer than {ENOUGH_ELEMENTS} elements of O, the largest naive error may be small by luck: \
+             an element may also be off by two roundings of the largest value, plus 1e-5"
         ),
         wide,
         wide_rows,
         rows_not_judged,
         wide_rule: format!(
-            "an element may be off by what f32 sums and roundings to the type add up to; rows with a score \
-             from 2^{} on in f16, from 2^{} on in bf16 (scaled, capped, times log2 e), or whose sums \
-             overflow f32, are not judged",
+            "an element may be off by the summed errors of f32 sums and of roundings to the type; rows are \
+             not judged if a score (scaled, capped, times log2 e) reaches 2^{} in f16 or 2^{} in bf16, or \
+             if their sums overflow f32",
             score_limit(DType::F16).log2(),
             score_limit(DType::Bf16).log2()
         ),
@@ -182,9 +182,12 @@ impl fmt::Display for Report {
         let others = others.iter().map(|(name, count)| format!("{count} {name}")).collect::<Vec<_>>();
         writeln!(f, "and {} of other families", others.join(", "))?;
         writeln!(f, "{small} of them are small: {small_rule}")?;
-        writeln!(f, "{wide} are of any magnitude: {wide_rule}")?;
+        writeln!(f, "{wide} have inputs of any magnitude: {wide_rule}")?;
         writeln!(f, "{rows_not_judged} of their {wide_rows} rows were not judged")?;
-        writeln!(f, "{refusals} requests with one of {kinds} faults were refused by name")?;
+        writeln!(
+            f,
+            "{refusals} requests with one of {kinds} faults were refused with an error that names the fault"
+        )?;
         match failure {
             Some(failure) => writeln!(f, "WRONG {failure}\nrepeat it with --case"),
             None => Ok(()),

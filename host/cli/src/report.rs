@@ -114,7 +114,8 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     ended::listen();
     let start = Instant::now();
     let kind = args.device.kind()?;
-    let none = |why: String| format!("{why}; report is about a GPU: --device sim is a dry run without one");
+    let none =
+        |why: String| format!("{why}; `report` measures a GPU; --device sim is a dry run without a GPU");
     let (device, gpu) = match kind {
         DeviceKind::Cpu => return Err(Error::Invalid(none("the CPU runs no kernel".into()))),
         DeviceKind::Sim => {

@@ -218,7 +218,8 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         (Some(simulator), None) => table::check(&subjects, simulator, console)?,
     };
     let whole = kernels.iter().filter(|row| row.left.is_none()).count();
-    let rows = if simulator.is_some() { "kernels were checked whole" } else { "tools checked all kernels" };
+    let rows =
+        if simulator.is_some() { "kernels were checked completely" } else { "tools checked all kernels" };
     let early = ended::early(whole, kernels.len(), rows);
     let result = verdict(&kernels, &device, early);
     let report = Findings {
@@ -239,7 +240,7 @@ fn verdict(kernels: &[Row], device: &str, early: Option<Error>) -> Result<(), Er
     let words =
         |(row, finding): &(&Row, &Finding)| format!("{}: {}: {}", row.name, finding.kind, finding.message);
     match (found.first(), refused.first()) {
-        (None, Some(first)) => Err(Error::Invalid(format!("not all could be launched: {}", words(first)))),
+        (None, Some(first)) => Err(Error::Invalid(format!("some launches were refused: {}", words(first)))),
         (first, _) => {
             let ran = || kernels.iter().map(|row| (&*row.name, row.launches > 0));
             let other = early.or_else(|| Error::nothing_ran(ran(), device));

@@ -98,7 +98,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let first = kernels.iter().find_map(|row| Some(format!("{}: {}", row.name, row.failures.first()?)));
     let idle = || Error::nothing_ran(kernels.iter().map(|row| (row.name, row.skipped.is_none())), &device);
     let Args { launches, threads, streams, .. } = args;
-    let early = ended::early(kernels.len(), all, "kernels went through all their rounds");
+    let early = ended::early(kernels.len(), all, "kernels completed all their rounds");
     let result = Error::first_of("failures", failures, first, ran.err().or(early).or_else(idle));
     let report = Report {
         device: device.to_string(),

@@ -107,7 +107,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let first = rows().find_map(|row| Some(format!("{}: {}", row.name, row.failures.first()?)));
     let idle = || Error::nothing_ran(rows().map(|row| (&*row.name, row.skipped.is_none())), &device);
     let left = |row: &&Row| row.left == 0;
-    let early = ended::early(rows().filter(left).count(), rows().count(), "kernels are verified whole");
+    let early = ended::early(rows().filter(left).count(), rows().count(), "kernels were verified completely");
     let result = Error::first_of("failures", failures, first, ran.err().or(early).or_else(idle));
     let report = Report {
         device: device.to_string(),

@@ -198,7 +198,7 @@ impl DecodeMemory {
             }
         }
         if outcome.strays() > 0 {
-            all.failures.push(format!("{} elements are written that are nobody's", outcome.strays()));
+            all.failures.push(format!("{} elements outside of the outputs were written", outcome.strays()));
         }
         Ok(all)
     }

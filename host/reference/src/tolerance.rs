@@ -127,8 +127,8 @@ impl std::fmt::Display for Worst {
 }
 
 /// Why a result may be right and still not pass.
-const UNBOUNDED: &str = "the tolerance rule has no bound for these inputs: computed in their own type, \
-                         naively, they overflow or are no numbers";
+const UNBOUNDED: &str = "the tolerance rule has no bound for these inputs: naive attention in their dtype \
+                         overflows or gives NaN";
 /// Allows for the rounding of f32 sums and of the base-2 exponential and logarithm, for all scores of 16-bit
 /// inputs.
 const LSE_ABSOLUTE: f64 = 1e-4;

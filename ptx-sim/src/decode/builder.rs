@@ -206,7 +206,7 @@ impl<'a> Builder<'a> {
         match operand {
             Operand::Reg(id) => self.register(*id, kind),
             Operand::Sink => Ok(self.scratch(kind)),
-            _ => Err("the destination is no register".into()),
+            _ => Err("the destination must be a register".into()),
         }
     }
 
@@ -273,7 +273,7 @@ impl<'a> Builder<'a> {
     fn unknown(&self, name: &str) -> String {
         match self.module.globals.iter().any(|variable| variable.opaque && *variable.name == *name) {
             true => format!("`{name}` is a texture, a sampler or a surface: these are not simulated"),
-            false => format!("`{name}` is no variable or function of this module"),
+            false => format!("this module has no variable or function `{name}`"),
         }
     }
 
@@ -323,7 +323,7 @@ impl<'a> Builder<'a> {
                 Some(&(RegClass::B64, row)) => Ok(Slot::W64(row)),
                 _ => Err("a 32- or 64-bit register is needed".into()),
             },
-            _ if write => Err("the destination is no register".into()),
+            _ if write => Err("the destination must be a register".into()),
             other => {
                 let row = self.source(other, kind)?;
                 Ok(if file(kind) == 2 { Slot::W64(row) } else { Slot::W32(row) })

@@ -93,9 +93,9 @@ impl Builder<'_> {
 }
 
 fn reduction(word: &str) -> Result<AtomicOp, String> {
-    AtomicOp::by_name(word).ok_or_else(|| format!("there is no reduction .{word}"))
+    AtomicOp::by_name(word).ok_or_else(|| format!("PTX has no reduction .{word}"))
 }
 
 fn element(word: &str) -> Result<AtomicType, String> {
-    AtomicType::by_name(word).ok_or_else(|| format!("reductions of .{word} are not executed"))
+    AtomicType::by_name(word).ok_or_else(|| format!("the simulator executes no reductions of .{word}"))
 }

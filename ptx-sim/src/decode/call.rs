@@ -37,7 +37,7 @@ impl Builder<'_> {
                 },
             },
             Operand::Reg(_) => Callee::Pointer(self.source(target, Kind::B64)?),
-            _ => return Err("call needs a function or a register that holds one's address".into()),
+            _ => return Err("call needs a function, or a register with a function's address".into()),
         };
         let variables = function.map_or(&[][..], |function| &function.variables);
         let (n_params, n_returns) = function.map_or((0, 0), |f| (f.n_params, f.n_returns));
@@ -72,7 +72,7 @@ impl Builder<'_> {
             };
             let bytes = sizes.get(at).copied().flatten().unwrap_or(own);
             if !matches!(bytes, 1 | 2 | 4 | 8) {
-                return Err(format!("a parameter of {bytes} bytes is no register"));
+                return Err(format!("a parameter of {bytes} bytes cannot be a register"));
             }
             let slot = self.slot(operand, if bytes == 8 { Kind::B64 } else { Kind::B32 }, result)?;
             let place = (self.frame_space(bytes), bytes);

@@ -366,6 +366,6 @@ pub(crate) fn kind(ty: &str) -> Result<Kind, String> {
         "b64" | "u64" | "s64" => Kind::B64,
         "b8" | "u8" | "s8" | "b16" | "u16" | "s16" | "f16" | "bf16" | "b32" | "u32" | "s32" | "f16x2"
         | "bf16x2" => Kind::B32,
-        ty => return Err(format!("type .{ty} is not executed")),
+        ty => return Err(format!("the simulator does not execute type .{ty}")),
     })
 }

@@ -134,7 +134,7 @@ impl Met {
         let shown: Vec<_> = self.expected.iter().take(SHOWN).map(|word| format!("`.{word}`")).collect();
         let more = if self.expected.len() > SHOWN { ", .." } else { "" };
         let known = match shown.is_empty() {
-            true => "no word can stand there".into(),
+            true => "no word is valid there".into(),
             false => format!("it knows {}{more}", shown.join(", ")),
         };
         match words.get(self.at) {

@@ -61,7 +61,7 @@ impl<'a> Block<'a> {
     pub(super) fn bar(&mut self, warp: &mut Warp<'a>, bar: &Bar, mask: u32) {
         if bar.aligned && mask != warp.live {
             let message = format!(
-                "lanes {mask:#010x} of warp {} reach this barrier, lanes {:#010x} do not come with them",
+                "lanes {mask:#010x} of warp {} reach this barrier without lanes {:#010x}",
                 warp.index,
                 warp.live & !mask
             );
@@ -83,7 +83,7 @@ impl<'a> Block<'a> {
             );
         };
         if id as usize >= BARRIERS {
-            return self.bad_barrier(warp, mask, format!("barrier {id}: there are barriers 0 to 15"));
+            return self.bad_barrier(warp, mask, format!("barrier {id}: must be 0 to 15"));
         }
         let block_threads = (self.context.warps * LANES) as u32;
         if let Some(n) = expected

@@ -66,8 +66,8 @@ impl<'a> Block<'a> {
         let Some(bar) = self.mbar_object(warp, at, lane) else { return };
         let (phase, shown) = (bar.phase(), bar.shown);
         if !shown {
-            let what =
-                "counts a TMA copy, with no fence.mbarrier_init after its initialisation: put one between";
+            let what = "counts a TMA copy without fence.mbarrier_init after its initialisation: execute this \
+                        fence between the two";
             self.mbar_error(warp, at, lane, what);
         }
         let agent = self.mbar_agent(at, warp.index);
@@ -168,8 +168,8 @@ impl<'a> Block<'a> {
         }
         self.moved = true;
         if !in_time {
-            let late = "gets the bytes of a bulk copy after the phase in which it was issued: that one \
-                        expected too few";
+            let late = "gets the bytes of a bulk copy after the phase in which the copy was issued: that \
+                        phase expected too few bytes";
             self.of_warp(warp, copy.site, |block, warp| block.mbar_error(warp, at, copy.lane, late));
         }
         true

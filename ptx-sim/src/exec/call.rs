@@ -63,7 +63,7 @@ impl<'a> Block<'a> {
         let together = together.fold(0, |all, lane| all | 1 << lane);
         let Some(&function) = self.context.program.addresses.get(&addresses[first]) else {
             let place = Address { buffer: "code".into(), offset: addresses[first] as i64 };
-            let message = "a call through a pointer that is no function's address".into();
+            let message = "a call through a pointer that is not the address of a function".into();
             self.report(warp, Kind::WrongSpace, together, Some(place), message);
             self.stop = Some(Stop::Reported);
             return;
@@ -71,7 +71,7 @@ impl<'a> Block<'a> {
         let callee = &self.context.program.functions[function];
         let sizes = |places: &[(u32, u32)]| places.iter().map(|&(_, bytes)| bytes).collect::<Vec<_>>();
         if [sizes(&call.args), sizes(&call.returns)] != [sizes(&callee.params), sizes(&callee.returns)] {
-            return self.refuse(warp, "the function that the pointer leads to has other parameters".into());
+            return self.refuse(warp, "the function at the pointer's address has other parameters".into());
         }
         if together != mask
             && let Some(path) = warp.frames.last_mut().and_then(|frame| frame.paths.last_mut())

@@ -125,7 +125,7 @@ impl<'a> Block<'a> {
     fn report_uninitialised(&mut self, warp: &Warp<'a>, touch: Touch) {
         let missing = touch.mask & !self.written[(touch.cell - SHARED_CELLS) as usize];
         let address = self.cell_address(touch.cell, missing);
-        let message = "read of shared memory that nobody has written".into();
+        let message = "read of shared memory that no thread has written".into();
         self.report(warp, Kind::UninitialisedShared, touch.lanes, Some(address), message);
     }
 
@@ -154,7 +154,11 @@ impl<'a> Block<'a> {
                 format!("warp {} of block {}", number(first.agent), first.block),
             ),
         };
-        let order = if shared { "with no barrier between" } else { "and nothing orders the two" };
+        let order = if shared {
+            "without a barrier between the two accesses"
+        } else {
+            "and nothing orders the two accesses"
+        };
         let message = match kind {
             HazardKind::Pending => {
                 let what = if access.reads() { "reads" } else { "overwrites" };
@@ -166,23 +170,28 @@ impl<'a> Block<'a> {
                 format!("{one} and {other} write different values to the same bytes, {order}")
             }
             HazardKind::Proxy => format!(
-                "{one} touches, through the asynchronous proxy, what {other} wrote through the generic \
-                 one, with no fence.proxy.async between"
+                "{one} accesses through the asynchronous proxy what {other} wrote through the generic \
+                 proxy, without fence.proxy.async between the two"
             ),
             HazardKind::Written if access.reads() => {
-                format!("{one} reads through the read-only path (.nc) what this launch writes")
+                format!("{one} reads memory through the read-only path (.nc) that this launch writes")
             }
             HazardKind::Written => {
-                format!("{one} writes what {other} reads through the read-only path (.nc) in this launch")
+                format!(
+                    "{one} writes memory that {other} reads through the read-only path (.nc) in this launch"
+                )
             }
             HazardKind::LaneReads => format!(
-                "a lane of {one} reads what another of its lanes wrote, with no bar.warp.sync between"
+                "a lane of {one} reads what another lane of this warp wrote, without bar.warp.sync between \
+                 the two"
             ),
             HazardKind::LaneOverwrites => format!(
-                "a lane of {one} overwrites what another of its lanes reads, with no bar.warp.sync between"
+                "a lane of {one} overwrites what another lane of this warp reads, without bar.warp.sync \
+                 between the two"
             ),
             HazardKind::LanesWrite => format!(
-                "two lanes of {one} write different values to the same bytes, with no bar.warp.sync between"
+                "two lanes of {one} write different values to the same bytes, without bar.warp.sync between \
+                 the two"
             ),
         };
         let kind = match kind {

@@ -43,8 +43,8 @@ impl<'a> Block<'a> {
     ) {
         if aligned && mask != warp.live {
             let message = format!(
-                "lanes {mask:#010x} of warp {} execute barrier.cluster with .aligned, lanes {:#010x} do not: \
-                 all must execute it together; bring them together, or leave out .aligned",
+                "lanes {mask:#010x} of warp {} execute barrier.cluster with .aligned, lanes {:#010x} do \
+                 not: all lanes must execute it together; make the warp converge, or leave out .aligned",
                 warp.index,
                 warp.live & !mask
             );
@@ -63,8 +63,8 @@ impl<'a> Block<'a> {
         let twice = (self.cluster.arrived[index] | self.cluster.passing[index]) & mask;
         if twice != 0 {
             let message = format!(
-                "warp {index} arrives at barrier.cluster again without having waited there: each \
-                 barrier.cluster.arrive needs a barrier.cluster.wait behind it"
+                "warp {index} arrives at barrier.cluster again without a wait: each barrier.cluster.arrive \
+                 needs a barrier.cluster.wait after it"
             );
             return self.bad_cluster_barrier(warp, twice, message);
         }

@@ -22,7 +22,9 @@ impl<'a> Block<'a> {
                 format!("{what}: lane {lane} is not in its own member mask {wanted:#010x}")
             } else if wanted & warp.live & !mask != 0 {
                 let missing = wanted & warp.live & !mask;
-                format!("{what} with members {wanted:#010x}: lanes {missing:#010x} are elsewhere")
+                format!(
+                    "{what} with members {wanted:#010x}: lanes {missing:#010x} are at another instruction"
+                )
             } else if lanes(wanted & mask).any(|other| members[other] != wanted) {
                 format!("{what}: the lanes give different member masks")
             } else {

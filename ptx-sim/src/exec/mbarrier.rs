@@ -20,14 +20,15 @@ use crate::{
     shadow::{self, CELL},
 };
 
-const TOO_MANY: &str = "gets more arrivals than its phase expects, or one before the phase before is known \
-                        to be complete: raise the count of mbarrier.init, or wait for the phase first";
-const TOO_MUCH: &str = "is owed more than the 2^20 - 1 bytes that it can count";
-const LATE: &str = "is waited for by a warp that is two phases behind: parities and states tell only the \
-                    last phase from the one under way";
+const TOO_MANY: &str = "gets more arrivals than its phase expects, or an arrival of a warp that does not \
+                        know the previous phase to be complete: raise the count of mbarrier.init, or wait \
+                        for the phase first";
+const TOO_MUCH: &str = "expects more than 2^20 - 1 bytes, the limit of its transaction count";
+const LATE: &str = "has a waiting warp that is two phases behind: a parity or state distinguishes only the \
+                    present phase and the last one";
 
-const UNKNOWN: &str = "no warp waits until the mbarrier of this TMA load has counted its bytes: the load may \
-                       write shared memory later than all that the block does; wait for its phase \
+const UNKNOWN: &str = "no warp waits until the mbarrier of this TMA load has counted its bytes, so the load \
+                       may write shared memory after everything else in the block: wait for its phase \
                        (mbarrier.try_wait), or do not load";
 const NO_STATE: &str = "is asked for the end of a phase that has not begun: wait with a state that \
                         mbarrier.arrive on it has returned";
@@ -83,7 +84,12 @@ impl<'a> Block<'a> {
                         self.mbar_error(warp, at, lane, TOO_MUCH);
                     }
                     if *no_complete && completed {
-                        self.mbar_error(warp, at, lane, "completes its phase by an arrival with .noComplete");
+                        self.mbar_error(
+                            warp,
+                            at,
+                            lane,
+                            "completes its phase with an arrival that has .noComplete",
+                        );
                     }
                 }
                 self.clocks.tick(warp.index, warp.site);
@@ -167,7 +173,7 @@ impl<'a> Block<'a> {
                 warp,
                 at,
                 lane,
-                "is used before mbarrier.init: initialise it, and put a barrier behind that",
+                "is used before mbarrier.init: initialise it, and execute a barrier after that",
             );
             return None;
         };
@@ -177,7 +183,7 @@ impl<'a> Block<'a> {
                 warp,
                 at,
                 lane,
-                "is used with no barrier after mbarrier.init: put bar.sync between the two",
+                "is used without a barrier after mbarrier.init: execute bar.sync between the two",
             );
         }
         self.mbarriers.get_mut(&at)
@@ -359,7 +365,8 @@ impl<'a> Block<'a> {
                     warp,
                     at,
                     lane,
-                    "is overwritten or read as ordinary memory: keep other data apart, or invalidate it",
+                    "is read or overwritten as ordinary memory: put other data elsewhere, or invalidate the \
+                     mbarrier",
                 );
             }
         }

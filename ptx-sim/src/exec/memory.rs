@@ -139,7 +139,7 @@ impl<'a> Block<'a> {
                         Kind::UninitialisedLocal,
                         1 << lane,
                         Some(address),
-                        "read of thread memory that was never written".into(),
+                        "read of local memory that was never written".into(),
                     );
                 }
             }

@@ -74,7 +74,7 @@ impl<'a> Counter<'a> {
         let why = if total > *budget {
             format!("the launch has executed more than its `budget` of {budget} warp instructions")
         } else if total.saturating_sub(last) > *patience {
-            format!("nothing has changed for more than `patience` allows, {patience} warp instructions")
+            format!("nothing has changed for `patience`, {patience} warp instructions")
         } else {
             return None;
         };

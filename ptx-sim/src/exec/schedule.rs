@@ -79,7 +79,9 @@ impl<'a> Block<'a> {
     pub fn deadlock(&mut self) {
         let starved = self.warps.iter().flatten().any(|warp| matches!(warp.status, Status::Registers(_)));
         let (kind, message) = match starved {
-            true => (Kind::RegisterBudget, "setmaxnreg.inc wants more registers than others have given back"),
+            true => {
+                (Kind::RegisterBudget, "setmaxnreg.inc needs more registers than other warps have given back")
+            }
             false => (Kind::Deadlock, "no warp can make progress"),
         };
         self.report_standing(kind, message.into());

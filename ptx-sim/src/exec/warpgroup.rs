@@ -76,7 +76,8 @@ impl<'a> Block<'a> {
         });
         if let Some(gone) = gone.map(|gone| MEMBERS * group + gone) {
             let place = text(self, warp);
-            let message = format!("`{place}` needs all four warps of a warpgroup, warp {gone} does not come");
+            let message =
+                format!("`{place}` needs all four warps of a warpgroup, but warp {gone} has exited");
             return self.parted(warp, warp.site, None, message);
         }
         let own = &mut self.warpgroups[group];
@@ -96,8 +97,8 @@ impl<'a> Block<'a> {
                 false => "at another instruction of the warpgroup",
             };
             let message = format!(
-                "warp {} executes `{place}`, warp {other} of its warpgroup is {what}: all four must \
-                 execute the same ones in the same order",
+                "warp {} executes `{place}`, but warp {other} of its warpgroup is {what}: all four warps \
+                 must execute the same instructions in the same order",
                 warp.index
             );
             return self.parted(warp, warp.site, Some(earlier), message);
@@ -151,7 +152,8 @@ impl<'a> Block<'a> {
         if let Some(step) = own.steps.get(at) {
             let site = step.site;
             let earlier = self.earlier(site, step.warp);
-            let message = format!("warp {} exits, warp {} of its warpgroup is ahead", warp.index, step.warp);
+            let message =
+                format!("warp {} exits, but warp {} of its warpgroup is ahead", warp.index, step.warp);
             self.parted(warp, site, Some(earlier), message);
         }
     }

@@ -213,8 +213,8 @@ impl<'a> Block<'a> {
         };
         let other = other.or_else(|| a.iter().find(written).copied());
         if unfenced {
-            let message = "a register of this product was touched, or no product issued before, without a \
-                           wgmma.fence since";
+            let message = "this product needs a wgmma.fence before it: it is the first one, or another \
+                           instruction has accessed its registers since the last fence";
             self.report(warp, Kind::Wgmma, FULL, None, message.into());
         }
         if let Some(register) = other {
@@ -228,7 +228,7 @@ impl<'a> Block<'a> {
         let earlier = flying.map(|flying| self.earlier(flying.site, warp.index));
         let text = super::trace::place(self.context, warp.site).instruction;
         let message = format!(
-            "`{text}` touches a register of a product that is in flight: no wgmma.wait_group between"
+            "`{text}` accesses a register of a product in flight: execute wgmma.wait_group before it"
         );
         self.report_pair(warp, Kind::PendingProduct, FULL, None, earlier, message);
     }

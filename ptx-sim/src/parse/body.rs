@@ -296,7 +296,7 @@ impl Parser<'_> {
                 let base = match self.name(scopes)? {
                     Operand::Reg(id) => Base::Reg(id),
                     Operand::Symbol(symbol, _) => Base::Symbol(symbol),
-                    _ => return self.fail("this is no base of an address"),
+                    _ => return self.fail("this cannot be the base of an address"),
                 };
                 (base, self.offset()?)
             }

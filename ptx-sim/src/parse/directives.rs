@@ -143,7 +143,7 @@ impl Parser<'_> {
             self.parameters()?;
         }
         if !self.accept_word("_") {
-            return self.expected("`_` in the place of a function's name");
+            return self.expected("`_` instead of a function's name");
         }
         if self.kind() == Kind::Punct('(') {
             self.parameters()?;

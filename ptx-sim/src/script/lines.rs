@@ -25,7 +25,7 @@ impl Statement<'_> {
         }
         let (word, keywords) = (self.words.first().unwrap_or(&""), KEYWORDS.join("`, `"));
         self.fail(format!(
-            "`{word}` is none of `{keywords}`; prose stands behind `#`, in PTX in comments with an empty \
+            "`{word}` is none of `{keywords}`; write prose after `#`, or in PTX in comments with an empty \
              line before statements"
         ))
     }

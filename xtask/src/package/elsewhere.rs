@@ -135,10 +135,12 @@ fn embed(packages: &[Package], features: &[&str], folder: &Path) -> Result {
         return Err(format!("{EMBEDDED} by default depends on {pulled}; only a feature may").into());
     }
     if seconds > MOST {
-        return Err(format!("{EMBEDDED} builds in {seconds:.0} s elsewhere; {PROMISED} are promised").into());
+        return Err(
+            format!("{EMBEDDED} builds in {seconds:.0} s elsewhere; the promise is {PROMISED} s").into()
+        );
     }
     if seconds > PROMISED {
-        println!("note: {PROMISED} s are promised; is the machine busy?");
+        println!("note: the promise is {PROMISED} s; is the machine busy?");
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use super::imports::Crate;
 
 /// Folders whose files may depend on each other. Each folder is one unit, cut into files for readers.
 const UNITS: [(&str, &str); 3] = [
-    ("device/tile/src", "one unit of trust: who may touch shared memory, and when"),
+    ("device/tile/src", "one unit of trust: which threads may access shared memory, and when"),
     ("ptx-sim/src/exec", "one interpreter: an impl of `Block` over files"),
     ("host/src/driver", "one trait and its drivers"),
 ];
@@ -43,7 +43,7 @@ pub fn broken(files: &[(&str, String)]) -> Vec<String> {
             let is_part = |of: &String| circle.iter().all(|m| m == of || m.starts_with(&format!("{of}::")));
             if !UNITS.iter().any(|(unit, _)| is_of(unit)) && !circle.iter().any(is_part) {
                 let named = circle.iter().cloned().collect::<Vec<_>>().join(", ");
-                found.push(format!("{folder}: these files need each other: {named}"));
+                found.push(format!("{folder}: these files depend on each other: {named}"));
             }
         }
         let most = TIED.iter().find(|(tied, _)| tied == folder).map_or(0, |(_, most)| *most);
@@ -102,10 +102,15 @@ mod tests {
         let inline = ("x/src/b.rs", "//! B.\npub struct B;\nfn f(_: super::a::A) {}\n");
         let all = ("x/src/b.rs", "//! B.\nuse crate::*;\npub struct B;\nfn f(_: A) {}\n");
         for other in [named, inline, all] {
-            assert_eq!(of(&[root, a, other, c]), ["x: these files need each other: a, b"], "{}", other.1);
+            assert_eq!(
+                of(&[root, a, other, c]),
+                ["x: these files depend on each other: a, b"],
+                "{}",
+                other.1
+            );
         }
         let third = ("x/src/c.rs", "//! C.\nuse super::a::A;\npub struct C(A);\n");
-        assert_eq!(of(&[root, a, free, third]), ["x: these files need each other: a, b, c"]);
+        assert_eq!(of(&[root, a, free, third]), ["x: these files depend on each other: a, b, c"]);
         let tests =
             ("x/src/b.rs", "//! B.\npub struct B;\n#[cfg(test)]\nmod tests {\n    use crate::a;\n}\n");
         assert_eq!(of(&[root, a, tests, c]), [""; 0]);

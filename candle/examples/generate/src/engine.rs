@@ -82,9 +82,9 @@ impl<'m> Engine<'m> {
     pub fn submit(&mut self, prompt: Vec<u32>, limit: usize) -> Result<usize> {
         let vocabulary = self.model.config.vocab_size;
         ensure!(!prompt.is_empty(), "a prompt without a token");
-        ensure!(limit > 0, "a request for no token");
+        ensure!(limit > 0, "a request for 0 tokens: ask for at least 1");
         let unknown = prompt.iter().find(|token| **token as usize >= vocabulary);
-        ensure!(unknown.is_none(), "token {unknown:?} of a vocabulary of {vocabulary}");
+        ensure!(unknown.is_none(), "token {unknown:?}: must be below the vocabulary size {vocabulary}");
         fits(prompt.len(), limit, self.attention.most().min(self.settings.positions))?;
         let request = self.submitted;
         self.submitted += 1;

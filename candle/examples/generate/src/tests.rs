@@ -132,8 +132,8 @@ fn requests_that_cannot_be_answered_are_refused() {
     let mut engine = Engine::new(&model, room(128), settings(1, 64));
     for (prompt, limit, word) in [
         (vec![], 1, "without a token"),
-        (vec![1], 0, "no token"),
-        (vec![1, 999], 1, "vocabulary of 258"),
+        (vec![1], 0, "0 tokens"),
+        (vec![1, 999], 1, "vocabulary size 258"),
         (vec![1; 120], 9, "120 tokens and 9 new ones; there is room for 128, and so for 8"),
         (vec![1], usize::MAX, "so for 127 new ones"),
     ] {

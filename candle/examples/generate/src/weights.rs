@@ -113,7 +113,10 @@ impl Weights {
     pub fn get(&self, name: &str, shape: &[usize]) -> Result<Tensor> {
         let tensor = self.tensors.get(name).with_context(|| format!("the checkpoint has no {name}"))?;
         let found = tensor.dims();
-        ensure!(found == shape, "{name} is {found:?} in the checkpoint, and {shape:?} by config.json");
+        ensure!(
+            found == shape,
+            "{name} has shape {found:?} in the checkpoint; config.json requires {shape:?}"
+        );
         Ok(tensor.clone())
     }
 

@@ -98,7 +98,7 @@ impl<K: Kernel> Block<K> {
         const {
             assert!(K::THREADS == 128 * (W as u32 + 1), "a warpgroup copies, the others compute");
             let [copying, computing] = registers(W);
-            assert!(copying < computing, "the one gives back what the others take");
+            assert!(copying < computing, "producers give back what consumers take");
             assert!(P::PRODUCERS == 1 || P::PRODUCERS == 4, "one thread copies, or one of each warp");
         }
         let mut block = self;

@@ -185,7 +185,7 @@ impl<K: Kernel> Block<K> {
         &self,
         map: impl FnOnce(&K::Params) -> &M::Data,
     ) -> TmaTensor<E, R, C, M> {
-        const { assert!(K::PARAM_ALIGN >= TensorMap::ALIGN, "a tensor map lies on 64 bytes") }
+        const { assert!(K::PARAM_ALIGN >= TensorMap::ALIGN, "a tensor map must be aligned to 64 bytes") }
         const { assert!(has_box::<E, R, C>(K::BOXES), "the launch contract states no such box") }
         // SAFETY: the parameter lies there until the launch ends, as `enter` was promised; no thread writes
         // it.

@@ -118,7 +118,7 @@ impl Steps<'_> {
         missing: &mut Vec<String>,
     ) -> Option<Value> {
         if ended::asked() {
-            missing.push(format!("{name}: the report was ended before"));
+            missing.push(format!("{name}: the report ended before this step"));
             return None;
         }
         self.console.note(format_args!("report: {name}, at most {} s", limit.as_secs()));

@@ -34,7 +34,7 @@ pub(super) fn check(
         match ran {
             Ok(runs) if runs.is_empty() => {
                 return Err(Error::Invalid(format!(
-                    "{} launches nothing: a line `run ENTRY grid X block X args ..` is needed",
+                    "{} launches nothing: add a line `run ENTRY grid X block X args ..`",
                     launch.display()
                 )));
             }

@@ -75,13 +75,13 @@ fn options_that_are_not_valid() {
     check(
         &["bench", "--suite", "decoding"],
         2,
-        "no suite is called `decoding`, only append, decode, extra, headline, hopper, hopper-extra, merge, \
+        "has no suite `decoding`, only append, decode, extra, headline, hopper, hopper-extra, merge, \
          packed, paged, prefill, ragged",
     );
     check(
         &["sweep", "--suite", "decode"],
         2,
-        "no suite is called `decode`, only extra, headline, hopper, hopper-extra, prefill",
+        "has no suite `decode`, only extra, headline, hopper, hopper-extra, prefill",
     );
     check(&["bench", "--against", DEMO], 2, "cannot be read");
     check(

@@ -171,7 +171,7 @@ impl Work for AppendMemory {
             let differing = pairs.map(|(got, want)| got.iter().zip(want).filter(|(a, b)| a != b).count());
             match differing.sum::<usize>() {
                 0 => Judgement::default(),
-                count => Judgement::failed(format_args!("{count} bytes are not what the definition says")),
+                count => Judgement::failed(format_args!("{count} bytes differ from the definition")),
             }
         }))
     }

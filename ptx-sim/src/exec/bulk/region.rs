@@ -120,7 +120,7 @@ impl<'a> Block<'a> {
                     return None;
                 }
                 if tiled.bytes() > 1 << 20 {
-                    let message = format!("no shared memory holds a box of {tiled}");
+                    let message = format!("shared memory cannot hold a box of {tiled}");
                     self.report(warp, Kind::OutOfBounds, 1 << lane, None, message);
                     return None;
                 }
@@ -159,7 +159,7 @@ impl<'a> Block<'a> {
             return Some(within);
         }
         let address = self.address(space, within);
-        let message = format!("{what} is no multiple of {align}");
+        let message = format!("{what} must be a multiple of {align}");
         self.report(warp, Kind::Misaligned, 1 << lane, Some(address), message);
         None
     }
@@ -184,7 +184,13 @@ impl<'a> Block<'a> {
         let found = Tiled::decode(&bytes);
         if found.is_none() && aligned {
             let address: Address = self.address(space, within);
-            self.report(warp, Kind::BulkCopy, 1 << lane, Some(address), "this is no tensor map".into());
+            self.report(
+                warp,
+                Kind::BulkCopy,
+                1 << lane,
+                Some(address),
+                "the bytes at this address are not a tensor map".into(),
+            );
         }
         found
     }

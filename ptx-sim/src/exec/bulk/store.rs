@@ -146,7 +146,7 @@ impl<'a> Block<'a> {
         match ty.or_else(of_map).filter(|&ty| reduces(op, ty)) {
             Some(ty) => Ok(Some((op, ty))),
             None => {
-                let message = format!("there is no reduction {op:?} of elements of type {:?}", copy.element);
+                let message = format!("PTX has no reduction {op:?} of elements of type {:?}", copy.element);
                 self.report(warp, Kind::BulkCopy, 1 << copy.lane, None, message);
                 Err(())
             }

@@ -70,7 +70,7 @@ impl Sequences {
             Sequences::Drawn(drawn) => Some(drawn.count),
         };
         if count.is_none_or(|count| count > MOST) {
-            return wrong(format!("there are too many, at most {MOST} are measured"));
+            return wrong(format!("there are too many sequences; at most {MOST} are measured"));
         }
         let lengths: Vec<_> = match self {
             Sequences::These(all) => {
@@ -83,7 +83,7 @@ impl Sequences {
         };
         match lengths.iter().any(|[q, k]| q.min(k) > &0) {
             true => Ok(lengths),
-            false => wrong("none has a query and a key".into()),
+            false => wrong("no sequence has both a query and a key".into()),
         }
     }
 }

@@ -117,7 +117,8 @@ impl Shape {
             (None, None, false) => None,
         };
         if let Some(field) = of_a_cache {
-            let why = "packed tensors have none; leave it out, or say the cache's page, 0 for a dense one";
+            let why = "varlen tensors have no cache; leave it out, or give the cache's page (0 for a dense \
+                       cache)";
             return Err(Error::Invalid(format!("{field} without page: {why}")));
         }
         let rows: f64 = lengths.iter().map(|[_, k]| *k as f64).sum();

@@ -179,27 +179,30 @@ fn shapes_that_are_wrong() {
         (format!(r#"{list}, "pages": 16"#), "suite mine, shape 1: unknown field `pages`, expected one of"),
         (format!(r#"{list}, "page": -1"#), "integer `-1`, expected usize"),
         (format!(r#"{list}, "layout": "nhd", "page": 16"#), "unknown variant `nhd`, expected `NHD` or `HND`"),
-        (format!(r#"{list}, "layout": "HND""#), "layout HND without page: packed tensors have none"),
+        (format!(r#"{list}, "layout": "HND""#), "layout HND without page: varlen tensors have no cache"),
         (format!(r#"{list}, "kv_dtype": "e4m3""#), "kv_dtype e4m3 without page"),
         (format!(r#"{list}, "sinks": true"#), "sinks without page"),
         (format!(r#"{list}, "page": 0, "kv_dtype": "bf16""#), "kv_dtype bf16: it must be f16, the queries'"),
         (format!(r#"{list}, "dtype": "e4m3""#), "dtype e4m3: it must be f16 or bf16"),
-        (format!(r#"{list}, "causal": true, "window": [3, 0]"#), "causal and window: one of them alone"),
+        (format!(r#"{list}, "causal": true, "window": [3, 0]"#), "causal and window: give only one"),
         (format!(r#"{list}, "window": [-2, 0]"#), "window -2: it must be -1"),
         (r#""sequences": [[1, 9]]"#.into(), "it must be like [[count, seqlen_q, seqlen_k], ..]"),
-        (r#""sequences": []"#.into(), "sequences: none has a query and a key"),
-        (r#""sequences": [[4, 0, 9], [3, 1, 0]]"#.into(), "sequences: none has a query and a key"),
+        (r#""sequences": []"#.into(), "sequences: no sequence has both a query and a key"),
+        (
+            r#""sequences": [[4, 0, 9], [3, 1, 0]]"#.into(),
+            "sequences: no sequence has both a query and a key",
+        ),
         (r#""sequences": [[2000000, 1, 9]]"#.into(), "at most 1048576 are measured"),
         (r#""sequences": [[18446744073709551615, 1, 9], [1, 1, 9]]"#.into(), "at most 1048576 are measured"),
-        (r#""sequences": [[1, 1, 9000000000000]], "page": 16"#.into(), "at most 64 GiB are measured"),
-        (r#""sequences": [[1, 9000000000000, 1]], "page": 16"#.into(), "at most 64 GiB are measured"),
+        (r#""sequences": [[1, 1, 9000000000000]], "page": 16"#.into(), "`bench` measures at most 64 GiB"),
+        (r#""sequences": [[1, 9000000000000, 1]], "page": 16"#.into(), "`bench` measures at most 64 GiB"),
         (
             r#""sequences": [[1000000, 1, 1], [1, 1, 90000000]], "page": 1"#.into(),
-            "at most 64 GiB are measured",
+            "`bench` measures at most 64 GiB",
         ),
-        (r#""sequences": [[9, 1, 9000000000000]], "page": 0"#.into(), "at most 64 GiB are measured"),
-        (r#""sequences": [[9, 1, 9000000000000]]"#.into(), "at most 64 GiB are measured"),
-        (format!(r#"{list}, "page": 18446744073709551615"#), "at most 64 GiB are measured"),
+        (r#""sequences": [[9, 1, 9000000000000]], "page": 0"#.into(), "`bench` measures at most 64 GiB"),
+        (r#""sequences": [[9, 1, 9000000000000]]"#.into(), "`bench` measures at most 64 GiB"),
+        (format!(r#"{list}, "page": 18446744073709551615"#), "`bench` measures at most 64 GiB"),
         (
             r#""sequences": {"count": 4, "seqlen_k": [9, 8], "drawn": "uniform", "seed": 1}"#.into(),
             "seqlen_k [9, 8]: fewest and most keys, from 1 on",
@@ -218,7 +221,7 @@ fn shapes_that_are_wrong() {
     // The number of queries that sequences without keys would also have.
     check(
         &serving(r#""sequences": [[1, 1000000, 16], [1000000, 0, 0]], "page": 16"#),
-        "at most 64 GiB are measured",
+        "`bench` measures at most 64 GiB",
     );
     check(
         r#"{"merge": 1, "states": 2000000000, "heads_q": 1, "head_dim": 8}"#,
@@ -247,7 +250,7 @@ fn nothing_is_there_twice() {
     let folder = std::env::temp_dir().join(format!("ferroflash-suites-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder");
     for (text, expected) in [
-        (format!(r#"{{"mine": [{{"bad": 1}}], "mine": [{shape}]}}"#), "suite `mine` is there twice"),
+        (format!(r#"{{"mine": [{{"bad": 1}}], "mine": [{shape}]}}"#), "suite `mine` occurs twice"),
         (
             r#"{"mine": [{"append": 1, "heads_k": 1, "append": 2, "head_dim": 64}]}"#.into(),
             "suite mine, shape 1: duplicate field `append`",
@@ -259,7 +262,7 @@ fn nothing_is_there_twice() {
         ),
         (
             format!(r#"{{"mine": [{shape}, {shape}]}}"#),
-            "suite mine, shapes 1 and 2 are the same, f16, append of 1 tokens",
+            "suite mine, shapes 1 and 2 are equal, f16, append of 1 tokens",
         ),
     ] {
         let file = folder.join("shapes.json");

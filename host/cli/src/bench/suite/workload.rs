@@ -42,5 +42,5 @@ pub(super) fn fits(bytes: f64) -> Result<(), Error> {
         return Ok(());
     }
     let most = MOST / f64::from(1u32 << 30);
-    Err(Error::Invalid(format!("{bytes:.3e} bytes of tensors: at most {most} GiB are measured")))
+    Err(Error::Invalid(format!("{bytes:.3e} bytes of tensors: `bench` measures at most {most} GiB")))
 }
