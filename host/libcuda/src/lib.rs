@@ -9,10 +9,12 @@
 //! the crate `cust` 0.3.2 uses: `cust` then needs no libcuda either. Its build script still looks for one:
 //! the folder `lib64` beside this crate's sources, with an empty archive, satisfies it (`CUDA_LIBRARY_PATH`).
 
+mod error;
 mod functions;
 mod library;
 #[cfg(feature = "symbols")]
 mod symbols;
 
+pub use error::{CudaError, check};
 pub use functions::*;
-pub use library::{CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_STUB_LIBRARY, CudaError, NoDriver, check, open};
+pub use library::{CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_STUB_LIBRARY, CUresult, NoDriver, open};

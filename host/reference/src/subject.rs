@@ -1,7 +1,8 @@
 //! Every kernel of the table with the problems that it is tried on: what the program's commands and the tests
 //! know of families.
 use super::append::{AppendCase, AppendMemory, append_edges};
-use super::cases::{self, Case};
+use super::case::Case;
+use super::cases;
 use super::decode::{
     DecodeCase, DecodeMemory, decode_edges, decode_long, paged_astray, paged_edges, paged_long,
 };

@@ -2,8 +2,17 @@
 use super::arithmetic::unit_roundoff;
 use super::attention::{Inputs, Outputs, exact, naive};
 use super::tensor::HostTensor;
-use super::work::Rule;
 use ferroflash::DType;
+
+/// What attention may be off by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// FlashAttention's tolerance.
+    Tolerance,
+    /// The same for so few elements that the largest error of a naive result may be small by luck: two
+    /// roundings of the largest value, and 1e-5, are allowed, too.
+    Few,
+}
 
 /// The exact result of a problem, and how far from it a result may be.
 #[derive(Clone, Debug)]

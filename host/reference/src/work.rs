@@ -1,7 +1,7 @@
 //! What every family's problems have in common: buffers that a device is given, a request on them, and what
 //! is right.
 use super::tensor::TensorError;
-use super::tolerance::Verdict;
+use super::tolerance::{Rule, Verdict};
 use ferroflash::driver::Harness;
 use ferroflash::kernels::Contract;
 use ferroflash::plan::{PlanOf, ScratchBytes};
@@ -71,16 +71,6 @@ pub trait Work: Sync {
     /// # Errors
     /// [`TensorError`] where the problem contradicts itself.
     fn judge(&self, rule: Rule) -> Result<Judge<'_>, TensorError>;
-}
-
-/// What attention may be off by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rule {
-    /// FlashAttention's tolerance.
-    Tolerance,
-    /// The same for so few elements that the largest error of a naive result may be small by luck: two
-    /// roundings of the largest value, and 1e-5, are allowed, too.
-    Few,
 }
 
 /// Judges what a round has written.

@@ -3,7 +3,8 @@ use super::{AppendCase, Lies, Scales, append};
 use crate::cycled;
 use crate::inputs::Random;
 use crate::tensor::TensorError;
-use crate::work::{Asked, Buffer, GUARD, Input, Judge, Judgement, Room, Rows, Rule, Work, Written};
+use crate::tolerance::Rule;
+use crate::work::{Asked, Buffer, GUARD, Input, Judge, Judgement, Room, Rows, Work, Written};
 use ferroflash::request::{Append, KvPages, KvScale, Slots, TensorView};
 
 /// What stands in a cache before: what no slot names must stay so.
