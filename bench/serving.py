@@ -5,6 +5,7 @@
 Needs PyTorch. Suites, and what a ratio is (the peer's time over ours: above 1 we are ahead):
 
   decode, decode-fa2          one query a sequence on a dense cache, beside cuDNN and FlashAttention-2 through SDPA
+  func, func-cache            one query a sequence through flash_attn_func, beside cuDNN, and beside our dense cache
   decode-paged                the same in pages of 16 and 64, NHD and HND, beside cuDNN's dense cache
   paged, page1                pages of 16 and 64, and of 1, beside our dense cache that lies as they do: NHD, or HND
   e4m3                        a cache of eight bits beside ours of sixteen

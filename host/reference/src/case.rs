@@ -105,6 +105,9 @@ pub(super) fn masks(kind: MaskKind) -> Vec<(Mask, Alignment, Option<f32>, bool)>
             (Mask::Full, BottomRight, None, true),
             (window(Some(200), Some(9)), TopLeft, Some(20.0), true),
         ],
+        MaskKind::Prefix | MaskKind::Chunked | MaskKind::Bits | MaskKind::Own => {
+            unreachable!("no line of the table has this mask")
+        }
     }
 }
 

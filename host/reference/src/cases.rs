@@ -90,6 +90,9 @@ fn peaks(entry: &AttnInfo, seed: u64) -> Case {
         MaskKind::Full => Mask::Full,
         MaskKind::Causal => Mask::Causal,
         MaskKind::Local => Mask::Window { left: Some(2 * entry.tile_n), right: Some(entry.tile_n) },
+        MaskKind::Prefix | MaskKind::Chunked | MaskKind::Bits | MaskKind::Own => {
+            unreachable!("no line of the table has this mask")
+        }
     };
     let problem =
         Problem::new(entry.dtype, 1, m, heads, entry.head_dim as usize).seqlen_k(seqlen_k).mask(mask);
@@ -102,6 +105,9 @@ fn long(entry: &AttnInfo, seed: u64) -> Case {
         MaskKind::Full => Mask::Full,
         MaskKind::Causal => Mask::Causal,
         MaskKind::Local => Mask::Window { left: None, right: Some(0) },
+        MaskKind::Prefix | MaskKind::Chunked | MaskKind::Bits | MaskKind::Own => {
+            unreachable!("no line of the table has this mask")
+        }
     };
     let problem = Problem::new(entry.dtype, 1, 3, 1, entry.head_dim as usize).seqlen_k(8192).mask(mask);
     Case { problem, layout: Layout::Bshd, seed, values: Values::Normal }
@@ -175,6 +181,9 @@ pub fn edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
             alibi(with(shapes[4], window(n, 5), TopLeft, Some(5.0))),
             alibi(with(unseen, Mask::Full, BottomRight, None)),
         ],
+        MaskKind::Prefix | MaskKind::Chunked | MaskKind::Bits | MaskKind::Own => {
+            unreachable!("no line of the table has this mask")
+        }
     };
     all.retain(|case| takes_slopes(entry) || !case.problem.alibi);
     let mask = all[0].problem.mask;

@@ -75,6 +75,9 @@ pub(super) fn edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
             (window(2, 1), None),
             (Mask::Causal, Some(5.0)),
         ],
+        MaskKind::Prefix | MaskKind::Chunked | MaskKind::Bits | MaskKind::Own => {
+            unreachable!("no line of the table has this mask")
+        }
     };
     let cases =
         shapes.into_iter().zip(masks).enumerate().map(|(turn, ((lengths, one, layout), (mask, softcap)))| {

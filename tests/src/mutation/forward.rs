@@ -65,6 +65,9 @@ fn one(entry: &AttnInfo, seqlen_q: usize, seqlen_k: usize) -> Case {
         MaskKind::Full => Mask::Full,
         MaskKind::Causal => Mask::Causal,
         MaskKind::Local => Mask::Window { left: Some(2 * entry.tile_n), right: Some(3) },
+        MaskKind::Prefix | MaskKind::Chunked | MaskKind::Bits | MaskKind::Own => {
+            unreachable!("no line of the table has this mask")
+        }
     };
     let problem =
         Problem::new(entry.dtype, 1, seqlen_q, 1, entry.head_dim as usize).seqlen_k(seqlen_k).mask(mask);
@@ -224,6 +227,9 @@ fn seams(entry: &AttnInfo) -> Vec<Memory> {
         MaskKind::Local => {
             let narrow = diagonals().map(|case| Case { problem: case.problem.mask(alone), ..case });
             narrow.chain(capped(one(m, whole))).collect()
+        }
+        MaskKind::Prefix | MaskKind::Chunked | MaskKind::Bits | MaskKind::Own => {
+            unreachable!("no line of the table has this mask")
         }
     };
     let packs = entry.is_varlen();
