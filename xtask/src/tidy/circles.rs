@@ -11,9 +11,6 @@ const UNITS: [(&str, &str); 3] = [
     ("host/src/driver", "one trait and its drivers"),
 ];
 
-/// Crates that have circles still, and how many: numbers that only get smaller.
-const TIED: [(&str, usize); 1] = [("kernels-gpu/spec", 2)];
-
 /// The circles among the files of each crate, as lines that name them. `files` are all of the repository's,
 /// each with its text.
 pub fn broken(files: &[(&str, String)]) -> Vec<String> {
@@ -24,7 +21,6 @@ pub fn broken(files: &[(&str, String)]) -> Vec<String> {
     }
     let mut broken = Vec::new();
     for (folder, files) in &crates {
-        let mut found = Vec::new();
         for circle in circles(&files.edges()) {
             let file = |module: &String| match module.as_str() {
                 "crate" => format!("{folder}/src"),
@@ -35,12 +31,8 @@ pub fn broken(files: &[(&str, String)]) -> Vec<String> {
             let is_part = |of: &String| circle.iter().all(|m| m == of || m.starts_with(&format!("{of}::")));
             if !UNITS.iter().any(|(unit, _)| is_of(unit)) && !circle.iter().any(is_part) {
                 let named = circle.iter().cloned().collect::<Vec<_>>().join(", ");
-                found.push(format!("{folder}: these files need each other: {named}"));
+                broken.push(format!("{folder}: these files need each other: {named}"));
             }
-        }
-        let most = TIED.iter().find(|(tied, _)| tied == folder).map_or(0, |(_, most)| *most);
-        if found.len() > most {
-            broken.append(&mut found);
         }
     }
     broken
