@@ -1,5 +1,4 @@
-//! Packed sequences: where each begins, what attention makes of them, and the problems that their kernels
-//! must solve.
+//! Varlen batches: their sequences, their exact results, and the problems that varlen kernels must solve.
 use super::attention::{Inputs, Outputs};
 use super::cases::{Case, Values, head_dims, masks, takes_slopes};
 use super::inputs::Random;
@@ -11,23 +10,24 @@ use ferroflash::plan::Problem;
 use ferroflash::request::{Alignment, Index, Mask, VarlenKeys, VarlenQueries};
 use std::ops::Range;
 
-/// What the device is told of packed sequences.
+/// The sequences of a varlen batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sequences {
-    /// Where each begins among the rows of Q, and where the last one ends.
+    /// First row of Q of each sequence, then the end of the last sequence.
     pub cu_seqlens_q: Vec<i32>,
-    /// The same of K.
+    /// First row of K of each sequence, then the end of the last sequence.
     pub cu_seqlens_k: Vec<i32>,
-    /// Keys that exist, where these are fewer than the rows.
+    /// Keys in use per sequence; `None` if every row of K is in use.
     pub seqused_k: Option<Vec<i32>>,
 }
 
-/// A sequence of a case: `[tiles, queries, blocks, keys, unused]` has so many tiles and queries more, so many
-/// blocks and keys more, and rows of K and V behind its keys that nobody uses.
+/// A sequence of a case: `[tiles, queries, blocks, keys, unused]`. It has `tiles` whole tiles and `queries`
+/// further queries, `blocks` whole key blocks and `keys` further keys, and `unused` rows of K and V behind
+/// its keys.
 pub type Lengths = [i32; 5];
 
 impl Sequences {
-    /// Those of a case whose tiles have `[queries, keys]`.
+    /// The sequences of a case. `[m, n]` are queries per tile and keys per block.
     pub fn of(lengths: &[Lengths], [m, n]: [u32; 2]) -> Self {
         let starts = |count: &dyn Fn(&Lengths) -> i32| {
             let ends = lengths.iter().scan(0, |end, lengths| {
@@ -45,11 +45,11 @@ impl Sequences {
         }
     }
 
-    /// Those that files or callers describe, of so many rows of Q and of K.
+    /// The sequences of a file or a caller. `rows` are the rows of Q and of K.
     ///
     /// # Errors
-    /// [`TensorError::Sequences`] where an array is not as long as the others say, does not begin with 0,
-    /// falls, or names more rows than there are.
+    /// [`TensorError::Sequences`] if an array has a wrong length, does not begin with 0, decreases, or
+    /// exceeds `rows`.
     pub fn new(
         [cu_seqlens_q, cu_seqlens_k]: [Vec<i32>; 2],
         seqused_k: Option<Vec<i32>>,
@@ -79,7 +79,7 @@ impl Sequences {
         Ok(all)
     }
 
-    /// How many.
+    /// Number of sequences.
     pub fn count(&self) -> usize {
         self.cu_seqlens_q.len() - 1
     }
@@ -96,17 +96,18 @@ impl Sequences {
         first..end.min(first + used)
     }
 
-    /// Rows of Q that are some sequence's: all before this one.
+    /// Number of rows of Q that belong to a sequence. They come first.
     pub fn rows(&self) -> usize {
         self.cu_seqlens_q[self.count()] as usize
     }
 
-    /// Rows of K that are some sequence's, used or not.
+    /// Number of rows of K that belong to a sequence, in use or not.
     fn key_rows(&self) -> usize {
         self.cu_seqlens_k[self.count()] as usize
     }
 
-    /// The problem that these are, of the type, heads and scores of `one`, in so many rows of Q and of K.
+    /// The varlen problem of these sequences, with `rows` rows of Q and of K. Type, heads and scores come
+    /// from `one`.
     #[must_use]
     pub fn problem(&self, one: Problem, rows: [usize; 2]) -> Problem {
         let longest =
@@ -117,7 +118,7 @@ impl Sequences {
             .varlen(Some(rows))
     }
 
-    /// What the device is told: these, or others in the same rows.
+    /// The sequences in device memory during a launch: these, or others in the same rows.
     pub(super) fn told(&self, told: Told) -> Self {
         let mut all = self.clone();
         let fewer = |starts: &mut Vec<i32>, random: &mut Random| {
@@ -148,13 +149,13 @@ impl Sequences {
         all
     }
 
-    /// Their arrays of integers, by name.
+    /// The arrays of integers, by name.
     pub(super) fn arrays(&self) -> impl Iterator<Item = (&'static str, &Vec<i32>)> {
         let starts = [("cu_seqlens_q", &self.cu_seqlens_q), ("cu_seqlens_k", &self.cu_seqlens_k)];
         starts.into_iter().chain(self.seqused_k.as_ref().map(|used| ("seqused_k", used)))
     }
 
-    /// How a launch is told of them, with the arrays at these addresses.
+    /// The request's views of the arrays at `addresses`.
     pub(super) fn varlen(&self, p: &Problem, addresses: &[u64]) -> (VarlenQueries, VarlenKeys) {
         let mut arrays = addresses.iter().zip(self.arrays());
         let mut next = || arrays.next().map(|(address, (_, array))| Index::new(*address, array.len() as u64));
@@ -166,7 +167,7 @@ impl Sequences {
     }
 }
 
-/// Puts integers that make no sense among right ones.
+/// Replaces some integers by invalid ones.
 fn scatter<'a>(arrays: impl Iterator<Item = &'a mut Vec<i32>>, of: &Sequences, seed: u64) {
     let (mut random, rows, keys) = (Random::new(seed), of.rows() as i32, of.key_rows() as i32);
     for x in arrays.flatten() {
@@ -175,7 +176,7 @@ fn scatter<'a>(arrays: impl Iterator<Item = &'a mut Vec<i32>>, of: &Sequences, s
     }
 }
 
-/// Attention in each sequence by itself. Rows of Q that are none's are left out.
+/// Attention of each sequence by itself. The result omits rows of Q that belong to no sequence.
 pub(super) fn each(
     inputs: &Inputs,
     sequences: &Sequences,
@@ -201,15 +202,15 @@ pub(super) fn each(
     all
 }
 
-/// More than a tile, keys without queries, queries without keys, keys that are not used, exact tiles, nothing
-/// at all.
+/// Sequences of more than a tile, without queries, without keys, with unused keys, of exact tiles, and empty
+/// ones.
 const RAGGED: &[Lengths] =
     &[[1, 1, 2, 1, 0], [0, 0, 1, 0, 0], [0, 3, 0, 0, 0], [0, 5, 1, -1, 2], [1, 0, 3, 0, 0], [0, 0, 0, 0, 0]];
 /// Few queries, and fewer keys than queries.
 const SHORT: &[Lengths] = &[[0, 1, 0, 1, 0], [0, 2, 1, 1, 0], [0, 7, 0, 3, 9], [0, 1, 2, 0, 0]];
-/// Equally long, but for one.
+/// Equal lengths, except one.
 const EVEN: &[Lengths] = &[[1, 0, 1, 3, 0], [1, 0, 1, 3, 0], [0, 9, 1, 3, 0]];
-/// One long among many short ones: more than a warp looks at at once.
+/// One long sequence among many short ones: more sequences than a warp searches at once.
 const MANY: &[Lengths] = &{
     let mut all = [[0, 2, 0, 3, 0]; 41];
     all[29] = [1, 3, 2, 5, 0];
@@ -218,7 +219,7 @@ const MANY: &[Lengths] = &{
     all
 };
 
-/// A case of `lengths`, with three rows of each tensor that are nobody's.
+/// A case of `lengths`. Three rows of each tensor belong to no sequence.
 fn case(entry: &AttnInfo, lengths: &'static [Lengths], one: Problem, layout: Layout, seed: u64) -> Case {
     let tile = [entry.tile_m, entry.tile_n];
     let sequences = Sequences::of(lengths, tile);
@@ -226,7 +227,7 @@ fn case(entry: &AttnInfo, lengths: &'static [Lengths], one: Problem, layout: Lay
     Case { problem, layout, seed, values: Values::Packed { lengths, tile, told: &[Told::Filled] } }
 }
 
-/// The same with several launches of one plan.
+/// `case` with several launches of one plan.
 fn told(case: Case, told: &'static [Told]) -> Case {
     match case.values {
         Values::Packed { lengths, tile, .. } => {
@@ -236,15 +237,15 @@ fn told(case: Case, told: &'static [Told]) -> Case {
     }
 }
 
-/// Other lengths, and keys in use that make no sense.
+/// Other lengths, and invalid `seqused_k`.
 const OTHERS: &[Told] = &[Told::Filled, Told::Fewer(1), Told::Garbage(2), Told::Filled];
 
-/// Starts that make no sense.
+/// A case with invalid `cu_seqlens`.
 pub(super) fn astray(entry: &AttnInfo, seed: u64) -> Case {
     told(soak(entry, seed), &[Told::Filled, Told::Lost(1), Told::Lost(2), Told::Lost(3), Told::Filled])
 }
 
-/// [`super::edges`] of a packed kernel.
+/// [`super::edges`] of a varlen kernel.
 pub(super) fn edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
     let [held, padded] = head_dims(entry.head_dim as usize);
     // The head dims between entries' own: 40, 72, 80.
@@ -297,7 +298,7 @@ pub(super) fn edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
     cases
 }
 
-/// As long as each other, of two tiles.
+/// Equal lengths of two tiles.
 const EQUAL: &[Lengths] = &[[1, 3, 1, 1, 0]; 3];
 
 /// Sequences of several tiles and blocks for a GPU.
@@ -312,7 +313,8 @@ const LONG: &[Lengths] = &[
     [3, 40, 1, 0, 0],
 ];
 
-/// [`super::grid`] of a packed kernel: its edges, and longer sequences with every mask, grouping and layout.
+/// [`super::grid`] of a varlen kernel: its edges, and longer sequences with every mask, head grouping and
+/// layout.
 pub(super) fn grid(entry: &AttnInfo, seed: u64) -> Vec<Case> {
     let mut cases = edges(entry, seed);
     for (mask, alignment, softcap, alibi) in masks(entry.mask) {
@@ -332,7 +334,7 @@ pub(super) fn grid(entry: &AttnInfo, seed: u64) -> Vec<Case> {
     cases
 }
 
-/// [`super::soak`] of a packed kernel.
+/// [`super::soak`] of a varlen kernel.
 pub(super) fn soak(entry: &AttnInfo, seed: u64) -> Case {
     let (mask, alignment, softcap, _) = masks(entry.mask)[0];
     let one = Problem::new(entry.dtype, 1, 0, 2, entry.head_dim as usize);
