@@ -1,13 +1,13 @@
-//! Opening the library and looking functions up.
+//! Opens the library and looks up functions.
 use crate::{CUresult, cuGetErrorName, cuGetErrorString};
 use libloading::Library;
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// What every function returns where there is no driver.
+/// The result of every function without a driver.
 pub const CUDA_ERROR_STUB_LIBRARY: CUresult = 34;
-/// What a function returns that the installed driver has not.
+/// The result of a function that the installed driver lacks.
 pub const CUDA_ERROR_NOT_SUPPORTED: CUresult = 801;
 
 #[cfg(windows)]
@@ -28,13 +28,13 @@ pub struct NoDriver {
 pub struct CudaError {
     /// The driver's code.
     pub code: CUresult,
-    /// Its name, as in `CUDA_ERROR_INVALID_VALUE`.
+    /// The name of the code, for example `CUDA_ERROR_INVALID_VALUE`.
     pub name: String,
     /// The driver's explanation.
     pub text: String,
 }
 
-/// Opens the driver library, once; later calls return the same.
+/// Opens the driver library once. Later calls return the first result.
 ///
 /// # Errors
 /// [`NoDriver`] with the loader's reason.
@@ -59,10 +59,10 @@ fn library() -> Result<&'static Library, &'static NoDriver> {
     LIBRARY.get_or_init(open).as_ref()
 }
 
-/// Turns a driver function's result into one of Rust's.
+/// Converts a driver function's result into a `Result`.
 ///
 /// # Errors
-/// The code with the driver's words for it.
+/// [`CudaError`] with the code and the driver's description.
 pub fn check(code: CUresult) -> Result<(), CudaError> {
     if code == 0 { Ok(()) } else { Err(error(code)) }
 }
@@ -98,7 +98,7 @@ impl Symbol {
         Symbol { name, address: AtomicPtr::new(std::ptr::null_mut()) }
     }
 
-    /// Its address, or what to return where it has none.
+    /// The function's address, or the result to return if the driver lacks it.
     #[inline]
     pub fn address(&self) -> Result<*mut c_void, CUresult> {
         // Whoever looks it up finds the same address, and there is nothing behind it to be ordered with.
@@ -117,14 +117,14 @@ impl Symbol {
     }
 }
 
-/// Defines driver functions: each is looked up at its first call, and is a symbol for the linker with the
-/// feature `symbols`.
+/// Defines driver functions. Each looks up its address at its first call. With the feature `symbols`, each is
+/// a symbol for the linker.
 macro_rules! driver_functions {
     ($($(#[$doc:meta])* $name:ident($($arg:ident: $type:ty),* $(,)?);)*) => {$(
         $(#[$doc])*
         ///
         /// # Safety
-        /// As the CUDA driver API's function of this name asks.
+        /// The preconditions of the CUDA driver API's function with this name.
         #[cfg_attr(feature = "symbols", unsafe(no_mangle))]
         #[allow(non_snake_case, reason = "the driver's name")]
         #[allow(clippy::too_many_arguments, reason = "the driver's signature")]
