@@ -38,10 +38,10 @@ pub struct Config {
     /// End-of-text tokens.
     #[serde(default)]
     pub eos_token_id: Ends,
-    /// Keys that a query sees, including its own; `None` is all.
+    /// Number of visible keys, including the query's own; `None` is all.
     #[serde(default)]
     pub sliding_window: Option<usize>,
-    /// Qwen2's switch of the window.
+    /// Qwen2's switch for the window.
     #[serde(default)]
     pub use_sliding_window: Option<bool>,
 }
@@ -64,7 +64,7 @@ pub struct Scaling {
     /// `llama3`: the old context length.
     #[serde(default)]
     pub original_max_position_embeddings: usize,
-    /// The base; newer files have it here.
+    /// The base of the frequencies. Newer files have it here.
     #[serde(default)]
     pub rope_theta: Option<f32>,
 }
@@ -77,11 +77,11 @@ fn one() -> f32 {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(untagged)]
 pub enum Ends {
-    /// Several.
+    /// Several tokens.
     Many(Vec<u32>),
-    /// One.
+    /// One token.
     One(u32),
-    /// None at all.
+    /// No token.
     #[default]
     None,
 }
@@ -170,7 +170,7 @@ impl Config {
         self.head_dim.unwrap_or(self.hidden_size / self.num_attention_heads.max(1))
     }
 
-    /// Keys before a query's own that it sees; `None` is all.
+    /// Number of visible keys before a query's position; `None` is all.
     pub fn window(&self) -> Option<usize> {
         let off = self.use_sliding_window == Some(false);
         self.sliding_window

@@ -97,7 +97,8 @@ impl<'m> Engine<'m> {
         self.waiting.is_empty() && self.seats.is_empty()
     }
 
-    /// Runs one step: the next token of every sequence whose prompt is done, and chunks of other prompts.
+    /// Runs one step: computes the next token of every sequence whose prompt is complete, and chunks of the
+    /// other prompts.
     ///
     /// # Errors
     /// If the device or attention fails.
