@@ -80,7 +80,7 @@ pub struct Script {
 }
 
 impl Script {
-    /// Reads the statements in `text`, which is PTX or holds nothing else.
+    /// Reads the statements in `text`: a PTX file with statements in comments, or a script file.
     ///
     /// # Errors
     /// [`ScriptError::Syntax`] names the line.

@@ -124,7 +124,7 @@ impl<'a> Block<'a> {
     fn report_uninitialised(&mut self, warp: &Warp<'a>, touch: Touch) {
         let missing = touch.mask & !self.written[(touch.cell - SHARED_CELLS) as usize];
         let address = self.cell_address(touch.cell, missing);
-        let message = "read of shared memory that nobody has written".into();
+        let message = "read of shared memory that was never written".into();
         self.report(warp, Kind::UninitialisedShared, touch.lanes, Some(address), message);
     }
 
@@ -153,7 +153,7 @@ impl<'a> Block<'a> {
                 format!("warp {} of block {}", number(first.agent), first.block),
             ),
         };
-        let order = if shared { "with no barrier between" } else { "and nothing orders the two" };
+        let order = if shared { "with no barrier between the two" } else { "and nothing orders the two" };
         let message = match kind {
             HazardKind::Pending => {
                 let what = if access.reads() { "reads" } else { "overwrites" };

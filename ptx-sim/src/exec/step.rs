@@ -1,4 +1,4 @@
-//! One instruction of one warp.
+//! Executes one instruction of one warp.
 
 use super::{
     Block,
