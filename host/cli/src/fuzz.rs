@@ -1,4 +1,4 @@
-//! `ferroflash fuzz`: random problems for as long as you like.
+//! `ferroflash fuzz`: random problems for a given time.
 use super::console::Console;
 use super::device::Device;
 use super::ended;
@@ -41,13 +41,13 @@ Examples:
   ferroflash fuzz --seconds 60 --seed 7 --json"
 )]
 pub(super) struct Args {
-    /// How long to run.
+    /// Seconds to run.
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
     /// Seed of the cases.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Run only the case of this number.
+    /// Run only the case with this number.
     #[arg(long)]
     case: Option<u64>,
     /// Draw the scale, softcap and inputs of one problem in three from 10^-N to 10^N. 0 turns this off.

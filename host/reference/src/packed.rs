@@ -61,7 +61,7 @@ impl Sequences {
             let rises = starts.is_sorted() && starts.first() == Some(&0);
             if !rises || starts.len() != count || count < 2 || starts[count - 1] as usize > rows {
                 let want = format!(
-                    "it must have {} integers, 0 first, none below the one before or above the {rows} rows",
+                    "it must have {} integers, 0 first, never decreasing, none above the {rows} rows",
                     count.max(2)
                 );
                 return Err(TensorError::Sequences { name, got: starts.clone(), want });

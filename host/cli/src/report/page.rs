@@ -1,4 +1,4 @@
-//! The page of a report: plain HTML in one file, which needs no network.
+//! The page of a report: one HTML file that needs no network.
 use super::Report;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -73,7 +73,7 @@ fn first_call(call: &Value, body: &mut String) {
     let steps = [
         ("the driver's start-up", "driver_ms"),
         ("memory and inputs", "inputs_ms"),
-        ("the kernel, from what the program carries", "load_ms"),
+        ("loading the embedded kernel", "load_ms"),
         ("launch, and the output back", "launch_ms"),
         ("in all", "total_ms"),
     ];
