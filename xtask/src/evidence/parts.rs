@@ -49,7 +49,8 @@ pub const PARTS: &[Part] = &[
     Part {
         name: "compare",
         title: "Fast: against the peers",
-        about: "The same tensors, timer and process for all. More TFLOP/s is better.",
+        about: "All libraries run on the same tensors, in one process, with one timer. More TFLOP/s is \
+                better.",
         how: "python3 bench/compare.py --out docs/evidence/<device>/compare.json",
         show: compare,
     },
@@ -96,7 +97,7 @@ pub const PARTS: &[Part] = &[
     Part {
         name: "sustained",
         title: "Fast: half a second back to back",
-        about: "The same at the clocks that the card's power allows for long.",
+        about: "The prefill comparison at the clocks that the card's power limit permits for long runs.",
         how: "python3 bench/compare.py --only prefill --sustained --out \
               docs/evidence/<device>/sustained.json",
         show: compare,
@@ -129,7 +130,8 @@ pub const PARTS: &[Part] = &[
     Part {
         name: "sweep",
         title: "Sweep: the fastest kernel for each shape",
-        about: "Every kernel that solves a shape, timed; the leaders in turns. The planner reads the result.",
+        about: "The time of every kernel that solves a shape; the fastest kernels run again in turns. The \
+                planner reads the result.",
         how: "ferroflash sweep --json > docs/evidence/<device>/sweep.json",
         show: sweep,
     },
