@@ -54,7 +54,8 @@ pub fn html(pack: &Pack) -> String {
     }
     format!(
         "<section id=\"front\"><h2>In ten seconds</h2><p>The other library's time divided by \
-         FerroFlash's time: above 1, FerroFlash is faster.</p><ul class=\"numbers\">{tiles}</ul><div class=\"plots\">{plots}</div></section>"
+         FerroFlash's time: above 1, FerroFlash is faster.</p><ul class=\"numbers\">{tiles}</ul>\
+         <div class=\"plots\">{plots}</div></section>"
     )
 }
 
