@@ -156,7 +156,7 @@ impl TensorMap<'_> {
         let lengths = [self.strides.len() + 1, self.box_dims.len(), self.element_strides.len()];
         if !(1..=MAX_RANK).contains(&rank) || lengths != [rank; 3] {
             return Err(format!(
-                "1 to 5 dimensions, as many in the box, one stride less; not {rank}, {} and {}",
+                "1 to 5 dimensions, a box of equal rank, and one stride less; not {rank}, {} and {}",
                 self.box_dims.len(),
                 self.strides.len()
             ));

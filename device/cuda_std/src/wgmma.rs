@@ -160,7 +160,7 @@ unsafe fn flat<const N: usize, const L: usize>(d: &mut Accumulator<N>) -> &mut [
     unsafe { &mut *core::ptr::from_mut(d).cast() }
 }
 
-/// One module per width: its registers are those of the next smaller width and some more.
+/// One module per width. It has the registers of the next smaller width and some more.
 #[cfg(target_arch = "nvptx64")]
 macro_rules! modules {
     ([$($before:literal)*]) => {};

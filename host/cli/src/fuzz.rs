@@ -150,16 +150,16 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         others,
         small,
         small_rule: format!(
-            "below {ENOUGH_ELEMENTS} elements of O, where the largest error of a naive result may be small \
-             by luck, an element may also be off by two roundings of the largest value, and 1e-5"
+            "with fewer than {ENOUGH_ELEMENTS} elements of O, the largest error of a naive result may be \
+             small by luck, so an element may also be off by two roundings of the largest value plus 1e-5"
         ),
         wide,
         wide_rows,
         rows_not_judged,
         wide_rule: format!(
-            "an element may be off by what f32 sums and roundings to the type add up to; rows with a score \
-             from 2^{} on in f16, from 2^{} on in bf16 (scaled, capped, times log2 e), or whose sums \
-             overflow f32, are not judged",
+            "an element may be off by the error of f32 sums plus roundings to the type; a row is not judged \
+             if a score (scaled, capped, times log2 e) reaches 2^{} in f16 or 2^{} in bf16, or if sums \
+             overflow f32",
             score_limit(DType::F16).log2(),
             score_limit(DType::Bf16).log2()
         ),

@@ -58,9 +58,7 @@ pub enum TensorError {
         want: usize,
     },
     /// The number of query heads is not a multiple of the number of key heads.
-    #[error(
-        "{heads_q} query heads cannot share {heads_k} key heads: the one must be a multiple of the other"
-    )]
+    #[error("{heads_q} query heads cannot share {heads_k} key heads: heads_q must be a multiple of heads_k")]
     Heads {
         /// Query heads.
         heads_q: usize,

@@ -63,7 +63,7 @@ pub fn fits(prompt: usize, limit: usize, most: usize) -> Result<()> {
     let left = most.saturating_sub(prompt);
     ensure!(
         limit <= left,
-        "{prompt} tokens and {limit} new ones; there is room for {most}, and so for {left} new ones"
+        "{prompt} tokens and {limit} new tokens; there is room for {most} tokens, so for {left} new tokens"
     );
     Ok(())
 }

@@ -54,7 +54,7 @@ pub struct Unfilled<T, By> {
 }
 
 /// A place whose copies are in flight.
-#[must_use = "what was copied can only be used once it has landed"]
+#[must_use = "the copies can be used only after they have landed"]
 pub struct InFlight<T, By> {
     base: u32,
     what: PhantomData<(T, By)>,
@@ -68,7 +68,7 @@ pub struct Ring<T, const S: usize, By> {
 
 /// A place whose copies are in flight, and the first stages of a ring. Their copies were started after the
 /// place's.
-#[must_use = "what was copied can only be used once it has landed"]
+#[must_use = "the copies can be used only after they have landed"]
 pub struct Prologue<U, T, const S: usize, By> {
     lead: InFlight<U, By>,
     kept: Pipeline<T, S, By>,

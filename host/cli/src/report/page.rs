@@ -130,8 +130,8 @@ fn measured(bench: &Value, report: &Report, body: &mut String) {
     let _ = write!(
         body,
         "<h2>Fast: every suite</h2><p>Microseconds of a launch on the device: median and 90th percentile. \
-         Hot: many launches in one CUDA graph. Cold: the L2 cache is flushed before each. A launch costs the \
-         host {} us (p90 {}).</p>",
+         Hot: many launches in one CUDA graph. Cold: the L2 cache is flushed before each launch. A launch \
+         costs the host {} us (p90 {}).</p>",
         number(&overhead["p50"], 2),
         number(&overhead["p90"], 2)
     );
