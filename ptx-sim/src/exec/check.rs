@@ -159,26 +159,26 @@ impl<'a> Block<'a> {
                 let what = if access.reads() { "reads" } else { "overwrites" };
                 format!("{one} {what} bytes that an asynchronous copy of {other} is still writing")
             }
-            HazardKind::ReadAfterWrite => format!("{one} reads what {other} wrote, {order}"),
-            HazardKind::WriteAfterRead => format!("{one} overwrites what {other} reads, {order}"),
+            HazardKind::ReadAfterWrite => format!("{one} reads bytes that {other} wrote, {order}"),
+            HazardKind::WriteAfterRead => format!("{one} overwrites bytes that {other} reads, {order}"),
             HazardKind::WriteAfterWrite => {
                 format!("{one} and {other} write different values to the same bytes, {order}")
             }
             HazardKind::Proxy => format!(
-                "{one} touches, through the asynchronous proxy, what {other} wrote through the generic \
-                 one, with no fence.proxy.async between"
+                "{one} accesses bytes through the asynchronous proxy that {other} wrote through the generic \
+                 proxy, with no fence.proxy.async between"
             ),
             HazardKind::Written if access.reads() => {
-                format!("{one} reads through the read-only path (.nc) what this launch writes")
+                format!("{one} reads bytes through the read-only path (.nc) that this launch writes")
             }
             HazardKind::Written => {
-                format!("{one} writes what {other} reads through the read-only path (.nc) in this launch")
+                format!("{one} writes bytes that {other} reads through the read-only path (.nc)")
             }
-            HazardKind::LaneReads => format!(
-                "a lane of {one} reads what another of its lanes wrote, with no bar.warp.sync between"
-            ),
+            HazardKind::LaneReads => {
+                format!("a lane of {one} reads bytes that another lane wrote, with no bar.warp.sync between")
+            }
             HazardKind::LaneOverwrites => format!(
-                "a lane of {one} overwrites what another of its lanes reads, with no bar.warp.sync between"
+                "a lane of {one} overwrites bytes that another lane reads, with no bar.warp.sync between"
             ),
             HazardKind::LanesWrite => format!(
                 "two lanes of {one} write different values to the same bytes, with no bar.warp.sync between"

@@ -105,21 +105,21 @@ impl Config {
         let family = ["llama", "mistral", "qwen2", "qwen3"];
         ensure!(
             family.contains(&self.model_type.as_str()),
-            "model_type is {:?}; there is code for {}",
+            "model_type {:?} is not supported; supported are {}",
             self.model_type,
             family.join(", ")
         );
         let (heads, keys, columns) = (self.num_attention_heads, self.key_heads(), self.head_dim());
-        ensure!(keys > 0 && heads % keys == 0, "{heads} query heads are no multiple of {keys} key heads");
+        ensure!(keys > 0 && heads % keys == 0, "{heads} query heads are not a multiple of {keys} key heads");
         ensure!(columns > 0 && columns % 8 == 0, "a head of {columns} columns: it must be a multiple of 8");
         ensure!(
             self.use_sliding_window != Some(true) || self.sliding_window.is_none(),
-            "windows in some layers only (use_sliding_window): there is no code for them"
+            "windows in some layers only (use_sliding_window) are not supported"
         );
         if let Some(Scaling { rope_type, .. }) = &self.rope_scaling
             && !["default", "linear", "llama3"].contains(&rope_type.as_str())
         {
-            bail!("positions of type {rope_type:?}: there is code for default, linear and llama3");
+            bail!("rope_type {rope_type:?} is not supported; supported are default, linear and llama3");
         }
         Ok(())
     }

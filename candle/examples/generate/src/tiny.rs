@@ -22,7 +22,7 @@ pub fn make(folder: &Path, seed: u64, head_dim: usize) -> Result<()> {
     // Links that lead nowhere are there too.
     let there = FILES.iter().find(|name| folder.join(name).symlink_metadata().is_ok());
     if let Some(name) = there {
-        bail!("{} has {name} already: name a folder without a checkpoint", folder.display());
+        bail!("{} already has {name}: name a folder without a checkpoint", folder.display());
     }
     std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let config = Config::tiny(head_dim, VOCABULARY);

@@ -113,7 +113,7 @@ impl Weights {
     pub fn get(&self, name: &str, shape: &[usize]) -> Result<Tensor> {
         let tensor = self.tensors.get(name).with_context(|| format!("the checkpoint has no {name}"))?;
         let found = tensor.dims();
-        ensure!(found == shape, "{name} is {found:?} in the checkpoint, and {shape:?} by config.json");
+        ensure!(found == shape, "{name} is {found:?} in the checkpoint, but config.json requires {shape:?}");
         Ok(tensor.clone())
     }
 
@@ -141,7 +141,7 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>> {
         }
     }
     if files.is_empty() {
-        bail!("there is no *.safetensors in {}", folder.display());
+        bail!("{} contains no *.safetensors", folder.display());
     }
     files.sort();
     Ok(files)
