@@ -39,7 +39,7 @@ impl<E: Element, const C: usize> GlobalRows<E, C> {
         GlobalRows { chunks: other.chunks, ..self }
     }
 
-    /// Rows `first..first + rows`, which must exist. No later check repeats this one.
+    /// Rows `first..first + rows`, which must exist: later accesses check only against `rows`.
     #[inline(always)]
     pub fn part(self, first: u32, rows: u32) -> Self {
         GlobalRows { base: self.base.wrapping_add(first as u64 * self.row_bytes as u64), rows, ..self }

@@ -260,8 +260,8 @@ impl<const M: usize, const N: usize> Acc<M, N> {
         }
     }
 
-    /// Multiplies row `r` by `v[r]`. If `v[r]` is negative, the row becomes 0 instead, whatever it
-    /// contained.
+    /// Multiplies row `r` by `v[r]`. If `v[r]` is negative, the row becomes 0 instead, even if it contained
+    /// NaN.
     #[inline(always)]
     pub fn scale_or_clear_rows(&mut self, v: &RowVec<M>) {
         self.each(|m, _, _, i, x| {
