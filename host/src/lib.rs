@@ -78,6 +78,6 @@ pub use spec::DType;
 pub(crate) use driver::{Boxes, Driver, MapKind};
 #[cfg(feature = "cudarc")]
 pub(crate) use driver::{RawDriver, RawStream};
-pub(crate) use kernels::{AttnInfo, Contract, KERNELS, MaskKind};
 pub(crate) use plan::{CacheShape, Problem};
+pub(crate) use spec::{AttnInfo, Contract, KERNELS, MaskKind};
 pub(crate) use tuning::Tuning;

@@ -1,6 +1,6 @@
 //! The tensors that TMA accepts, and their tensor maps. Tensor maps depend only on tensors and page size. A
 //! CUDA graph therefore keeps its tensor maps when it is replayed with other lengths and pages.
-use crate::request::{AttentionRequest, KeysValues, KvCache, Paged, Queries, TensorView};
+use crate::request::{AttentionRequest, KeysValues, KvCache, KvPages, Paged, Queries, TensorView};
 use crate::{AttnInfo, Boxes, MapKind};
 use spec::RaggedMap;
 
@@ -43,7 +43,7 @@ pub(crate) fn maps(r: &AttentionRequest<'_>, kernel: &AttnInfo) -> Result<Option
                 return Err("batches are not contiguous, and varlen tensor maps have one batch only");
             };
             [&q, &o].into_iter().try_for_each(takes_rows)?;
-            let [k, v] = [cache.pages.keys, cache.pages.values].map(|pages| pages.tensor());
+            let KvPages { keys: k, values: v, .. } = cache.pages;
             [&q, &k, &v, &o].into_iter().try_for_each(takes)?;
             let boxes = |view, kind, of| Boxes { of, kind, ..whole(view) };
             let [k, v] = [&k, &v].map(|view| boxes(view, MapKind::Paged, [panel, rows]));

@@ -3,9 +3,8 @@
 use std::{collections::HashMap, fmt, sync::Arc};
 
 use crate::{
-    Launch, LaunchError, MemoryError, Module, Options, Profile, Report,
+    Launch, LaunchError, MemoryError, Module, Options, Outcome, Profile,
     ast::{Relocation, Space, Variable},
-    coverage::Coverage,
     decode::{self, Program},
     exec::{self, Context, Counter, Progress, Released, Watcher},
     memory::GlobalMemory,
@@ -13,19 +12,6 @@ use crate::{
 
 /// Bytes of local memory of a thread, on every device.
 const LOCAL_LIMIT: u32 = 512 << 10;
-
-/// The results of a launch besides memory.
-#[derive(Clone, Debug, Default)]
-pub struct Outcome {
-    /// Findings, ordered by block. Kinds that are usually causes come before their consequences.
-    pub reports: Vec<Report>,
-    /// Warp instructions executed.
-    pub instructions: u64,
-    /// The text that the kernel printed.
-    pub output: String,
-    /// Coverage of each instruction, if [`Options::coverage`] is on.
-    pub coverage: Coverage,
-}
 
 /// A simulated GPU.
 pub struct Gpu {

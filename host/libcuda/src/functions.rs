@@ -1,9 +1,7 @@
 //! Typed declarations of the driver functions that a launcher needs.
-use crate::library::driver_functions;
+use crate::library::{CUresult, driver_functions};
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-/// A result code; 0 is success.
-pub type CUresult = c_uint;
 /// A device's handle.
 pub type CUdevice = c_int;
 /// An address in device memory.

@@ -9,10 +9,12 @@
 //! symbols for the linker. `cust` then links without libcuda. Its build script still searches for libcuda:
 //! set `CUDA_LIBRARY_PATH` to the folder of this crate's sources, whose `lib64` contains an empty archive.
 
+mod error;
 mod functions;
 mod library;
 #[cfg(feature = "symbols")]
 mod symbols;
 
+pub use error::{CudaError, check};
 pub use functions::*;
-pub use library::{CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_STUB_LIBRARY, CudaError, NoDriver, check, open};
+pub use library::{CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_STUB_LIBRARY, CUresult, NoDriver, open};

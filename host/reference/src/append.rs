@@ -1,7 +1,7 @@
 //! The reference of append: the cache after an append, and the problems that append kernels must solve.
 use crate::arithmetic::{decode, encode};
 use ferroflash::DType;
-use ferroflash::request::PageView;
+use ferroflash::request::TensorView;
 
 mod edges;
 mod work;
@@ -14,7 +14,7 @@ pub use work::AppendMemory;
 /// by its head's scale in f32 and rounds the quotient.
 pub fn append(
     cache: &mut [u8],
-    view: &PageView,
+    view: &TensorView,
     rows: &[u16],
     dtype: DType,
     slots: &[i64],

@@ -109,6 +109,11 @@ pub(super) fn encode(dtype: DType, x: f64) -> u16 {
     }
 }
 
+/// A number of [`e4m3`] in a wider type, exactly.
+pub fn widen_e4m3(bits: u8, to: DType) -> u16 {
+    encode(to, f64::from(e4m3::decode(bits)))
+}
+
 /// No tensor of attention has this type. The planner refuses such a tensor, and the program refuses to read
 /// it.
 fn not_computed(dtype: DType) -> ! {

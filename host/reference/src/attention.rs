@@ -1,7 +1,7 @@
 //! Attention, written once for every arithmetic.
 use super::alibi::Slopes;
 use super::arithmetic::{Arithmetic, Exact, NaiveBf16, NaiveF16, Real, encode};
-use super::packed::{self, Sequences};
+use super::sequences::Sequences;
 use super::tensor::{HostTensor, TensorError};
 use ferroflash::DType;
 use ferroflash::plan::Problem;
@@ -150,7 +150,7 @@ pub fn naive(inputs: &Inputs) -> Outputs {
 
 fn attention<A: Arithmetic>(inputs: &Inputs, arithmetic: A) -> Outputs {
     if let Some(sequences) = inputs.sequences {
-        return packed::each(inputs, sequences, |one| attention(one, arithmetic));
+        return each_sequence(inputs, sequences, |one| attention(one, arithmetic));
     }
     let [batches, rows, heads, head_dim] = inputs.q.shape();
     let [_, keys, kv_heads, _] = inputs.k.shape();
@@ -306,4 +306,26 @@ fn multiply<T: Real>(a: &[T], inner: usize, b: &[T], b_stride: usize, c: &mut [T
             }
         }
     }
+}
+
+/// Attention of each sequence by itself. The result omits rows of Q that belong to no sequence.
+fn each_sequence(inputs: &Inputs, sequences: &Sequences, attention: impl Fn(&Inputs) -> Outputs) -> Outputs {
+    let [_, _, heads, head_dim] = inputs.q().shape();
+    let rows = sequences.rows();
+    let mut all = Outputs {
+        shape: [1, rows, heads, head_dim],
+        out: vec![0.0; rows * heads * head_dim],
+        lse: vec![0.0; heads * rows],
+    };
+    for sequence in 0..sequences.count() {
+        let (queries, keys) = (sequences.queries(sequence), sequences.keys(sequence));
+        let one = attention(&inputs.sequence(sequence, queries.clone(), keys));
+        let row = heads * head_dim;
+        all.out[queries.start * row..queries.end * row].copy_from_slice(&one.out);
+        for head in 0..heads {
+            let own = &one.lse[head * queries.len()..][..queries.len()];
+            all.lse[head * rows..][queries.clone()].copy_from_slice(own);
+        }
+    }
+    all
 }

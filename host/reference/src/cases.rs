@@ -1,90 +1,11 @@
-//! Problems that an entry must solve, as data.
-use super::alibi::Slopes;
-use super::memory::{Layout, Memory};
-use super::packed::{self, Lengths, Sequences};
-use super::told::Told;
+//! The problems that each entry must solve.
+use super::case::{Case, Values, head_dims, masks, takes_slopes};
+use super::memory::Layout;
+use super::packed;
 use ferroflash::kernels::{AttnInfo, MaskKind};
 use ferroflash::plan::Problem;
 use ferroflash::request::{Alignment, Mask};
 use ferroflash::spec::{Isa, TileScheduler};
-
-/// A problem, its memory layout, and the seed of its inputs.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Case {
-    /// The problem.
-    pub problem: Problem,
-    /// Memory layout of its tensors.
-    pub layout: Layout,
-    /// Seed of the inputs.
-    pub seed: u64,
-    /// Distribution of the inputs.
-    pub values: Values,
-}
-
-/// Distribution of a case's inputs.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub enum Values {
-    /// Standard normal.
-    #[default]
-    Normal,
-    /// Standard normal, but some rows see one key with a huge score ([`Memory::with_peaks`]).
-    Peaks {
-        /// Keys per block.
-        block: u32,
-    },
-    /// Standard normal, as a varlen batch. Rows that no sequence uses are NaN.
-    Packed {
-        /// The sequences.
-        lengths: &'static [Lengths],
-        /// Queries per tile and keys per block.
-        tile: [u32; 2],
-        /// The lengths in device memory, one entry per launch of one plan.
-        told: &'static [Told],
-    },
-}
-
-impl Case {
-    /// The case's tensors.
-    pub fn memory(&self) -> Memory {
-        self.with_values(Memory::random(self.problem, self.layout, self.seed))
-    }
-
-    /// The case's tensors with all elements 0, for callers that only plan.
-    pub fn places(&self) -> Memory {
-        let memory = Memory::filled(self.problem, self.layout, |len| vec![0; len]);
-        let memory = match self.problem.alibi {
-            true => {
-                memory.with_slopes(Slopes::random(self.seed, self.problem.batch, self.problem.heads_q, -1))
-            }
-            false => memory,
-        };
-        match self.values {
-            Values::Packed { lengths, tile, .. } => memory.with_sequences(Sequences::of(lengths, tile)),
-            Values::Normal | Values::Peaks { .. } => memory,
-        }
-    }
-
-    fn with_values(&self, memory: Memory) -> Memory {
-        match self.values {
-            Values::Normal => memory,
-            Values::Peaks { block } => memory.with_peaks(block as usize),
-            Values::Packed { lengths, tile, told } => {
-                let memory = memory.with_sequences(Sequences::of(lengths, tile)).with_poison();
-                Memory { told: told.into(), ..memory }
-            }
-        }
-    }
-}
-
-impl std::fmt::Display for Case {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} {} seed {}", self.problem, self.layout.name(), self.seed)?;
-        match self.values {
-            Values::Peaks { .. } => write!(f, " with peaks"),
-            Values::Normal | Values::Packed { .. } => Ok(()),
-        }
-    }
-}
 
 /// `[seqlen_q, seqlen_k]` of the grid: one row, partial tiles, exact tiles; equal lengths, more keys than
 /// queries, more queries than keys.
@@ -114,50 +35,6 @@ const LAYOUTS: [Layout; 3] = [Layout::Bshd, Layout::Bhsd, Layout::Packed];
 /// A problem with a sequence of at least this length is long. It runs with one or two of the head groupings,
 /// and with one batch.
 const LONG: usize = 1000;
-
-/// Masks of a kind, with softcap and ALiBi slopes where the kind has them.
-pub(super) fn masks(kind: MaskKind) -> Vec<(Mask, Alignment, Option<f32>, bool)> {
-    use Alignment::{BottomRight, TopLeft};
-    let window = |left, right| Mask::Window { left, right };
-    match kind {
-        MaskKind::Full => vec![(Mask::Full, BottomRight, None, false)],
-        MaskKind::Causal => {
-            vec![(Mask::Causal, BottomRight, None, false), (Mask::Causal, TopLeft, None, false)]
-        }
-        MaskKind::Local => vec![
-            (window(Some(64), Some(31)), BottomRight, None, false),
-            (window(Some(100), Some(0)), BottomRight, None, false),
-            (window(None, Some(50)), TopLeft, None, false),
-            (window(Some(0), None), BottomRight, None, false),
-            (Mask::Causal, BottomRight, Some(15.0), false),
-            (Mask::Full, BottomRight, Some(50.0), false),
-            (Mask::Causal, BottomRight, None, true),
-            (Mask::Full, BottomRight, None, true),
-            (window(Some(200), Some(9)), TopLeft, Some(20.0), true),
-        ],
-    }
-}
-
-/// Whether an entry of [`MaskKind::Local`] supports ALiBi slopes. Hopper's entries do not.
-pub(super) fn takes_slopes(entry: &AttnInfo) -> bool {
-    !entry.has_maps()
-}
-
-/// Head dims that run on entries of head dim `held`: `held` itself, and a smaller one that the entry pads.
-pub(super) fn head_dims(held: usize) -> [usize; 2] {
-    let padded = match held {
-        32 => 24,
-        64 => 40,
-        96 => 80,
-        128 => 112,
-        192 => 160,
-        256 => 224,
-        // A half of one chunk, where two warps share the columns.
-        512 => 264,
-        other => other - 8,
-    };
-    [held, padded]
-}
 
 /// The grid of an entry: every length with every mask of its kind. Layouts, head dims and batches alternate.
 /// Entries with equal dtype, head dim and mask have equal grids. Short problems run with every head grouping.
@@ -214,6 +91,9 @@ fn peaks(entry: &AttnInfo, seed: u64) -> Case {
         MaskKind::Full => Mask::Full,
         MaskKind::Causal => Mask::Causal,
         MaskKind::Local => Mask::Window { left: Some(2 * entry.tile_n), right: Some(entry.tile_n) },
+        MaskKind::Prefix | MaskKind::Chunked | MaskKind::Bits | MaskKind::Own => {
+            unreachable!("no line of the table has this mask")
+        }
     };
     let problem =
         Problem::new(entry.dtype, 1, m, heads, entry.head_dim as usize).seqlen_k(seqlen_k).mask(mask);
@@ -226,6 +106,9 @@ fn long(entry: &AttnInfo, seed: u64) -> Case {
         MaskKind::Full => Mask::Full,
         MaskKind::Causal => Mask::Causal,
         MaskKind::Local => Mask::Window { left: None, right: Some(0) },
+        MaskKind::Prefix | MaskKind::Chunked | MaskKind::Bits | MaskKind::Own => {
+            unreachable!("no line of the table has this mask")
+        }
     };
     let problem = Problem::new(entry.dtype, 1, 3, 1, entry.head_dim as usize).seqlen_k(8192).mask(mask);
     Case { problem, layout: Layout::Bshd, seed, values: Values::Normal }
@@ -299,6 +182,9 @@ pub fn edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
             alibi(with(shapes[4], window(n, 5), TopLeft, Some(5.0))),
             alibi(with(unseen, Mask::Full, BottomRight, None)),
         ],
+        MaskKind::Prefix | MaskKind::Chunked | MaskKind::Bits | MaskKind::Own => {
+            unreachable!("no line of the table has this mask")
+        }
     };
     all.retain(|case| takes_slopes(entry) || !case.problem.alibi);
     let mask = all[0].problem.mask;

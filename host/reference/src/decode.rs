@@ -6,7 +6,8 @@ use super::cycled::{self, Filling};
 use super::inputs::Random;
 use super::tensor::{HostTensor, TensorError};
 use super::tolerance::Reference;
-use super::work::{Judgement, POISON, Rule};
+use super::tolerance::Rule;
+use super::work::{Judgement, POISON};
 use rayon::prelude::*;
 
 mod cache;

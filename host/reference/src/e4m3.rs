@@ -1,8 +1,6 @@
 //! OCP's E4M3 (`e4m3fn`) by its definition: one sign bit, four exponent bits (bias 7), three mantissa bits.
 //! It has no infinity. Only 0x7f and 0xff are NaN.
 
-use super::arithmetic;
-use ferroflash::DType;
 use std::sync::OnceLock;
 
 /// The largest number.
@@ -17,11 +15,6 @@ pub fn decode(bits: u8) -> f32 {
         (0, _) => sign * mantissa * 2f32.powi(-9),
         _ => sign * (8.0 + mantissa) * 2f32.powi(exponent - 10),
     }
-}
-
-/// The value of `bits` in a wider type. The conversion is exact.
-pub fn widen(bits: u8, to: DType) -> u16 {
-    arithmetic::encode(to, f64::from(decode(bits)))
 }
 
 /// Every number that is not negative, ordered by its bits, which is also the order of the numbers.

@@ -4,7 +4,7 @@ use super::arithmetic::encode;
 use super::attention::{Inputs, Outputs};
 use super::cycled;
 use super::inputs::Random;
-use super::packed::Sequences;
+use super::sequences::Sequences;
 use super::tensor::{HostTensor, TensorError};
 use super::told::Told;
 use ferroflash::plan::Problem;

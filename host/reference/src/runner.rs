@@ -2,12 +2,13 @@
 use super::arithmetic::decode;
 use super::bounds::Bounds;
 use super::memory::{Memory, Place};
-use super::packed::Sequences;
+use super::sequences::Sequences;
 use super::tensor::{HostTensor, TensorError};
 use super::told::Told;
+use super::tolerance::Rule;
 use super::tolerance::{Reference, Verdict};
 use super::work::{
-    Asked, Buffer, GUARD, Input, Judge, Judgement, OnDevice, POISON, Room, Rows, Rule, Work, Written, guarded,
+    Asked, Buffer, GUARD, Input, Judge, Judgement, OnDevice, POISON, Room, Rows, Work, Written, guarded,
 };
 use ferroflash::driver::Harness;
 use ferroflash::{Attention, Error};

@@ -1,7 +1,8 @@
 //! Every kernel of the table with its test problems. The program's commands and the tests know families only
 //! through this file.
 use super::append::{AppendCase, AppendMemory, append_edges};
-use super::cases::{self, Case};
+use super::case::Case;
+use super::cases;
 use super::decode::{
     DecodeCase, DecodeMemory, decode_edges, decode_long, paged_astray, paged_edges, paged_long,
 };

@@ -2,8 +2,17 @@
 use super::arithmetic::unit_roundoff;
 use super::attention::{Inputs, Outputs, exact, naive};
 use super::tensor::HostTensor;
-use super::work::Rule;
 use ferroflash::DType;
+
+/// The tolerance of attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// FlashAttention's rule.
+    Tolerance,
+    /// FlashAttention's rule for few elements, where the naive result's largest error may be small by luck.
+    /// Two roundings of the largest value plus 1e-5 are also permitted.
+    Few,
+}
 
 /// The exact result of a problem, and the tolerance.
 #[derive(Clone, Debug)]

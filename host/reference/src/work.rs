@@ -1,6 +1,6 @@
 //! The interface of all families' problems: buffers, a request on them, and a judge of the outputs.
 use super::tensor::TensorError;
-use super::tolerance::Verdict;
+use super::tolerance::{Rule, Verdict};
 use ferroflash::driver::Harness;
 use ferroflash::kernels::Contract;
 use ferroflash::plan::{PlanOf, ScratchBytes};
@@ -71,16 +71,6 @@ pub trait Work: Sync {
     /// # Errors
     /// [`TensorError`] if the problem contradicts itself.
     fn judge(&self, rule: Rule) -> Result<Judge<'_>, TensorError>;
-}
-
-/// The tolerance of attention.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rule {
-    /// FlashAttention's rule.
-    Tolerance,
-    /// FlashAttention's rule for few elements, where the naive result's largest error may be small by luck.
-    /// Two roundings of the largest value plus 1e-5 are also permitted.
-    Few,
 }
 
 /// Judges the outputs of a round, given its index.

@@ -1,6 +1,6 @@
 //! KV caches in cudarc's slices.
 use super::memory::{Integers, Memory, MemoryMut, Number, PerHead, Taken};
-use crate::request::{KvCache, KvPages, KvScale, PageView};
+use crate::request::{KvCache, KvPages, KvScale, TensorView};
 use crate::{DType, Error};
 
 /// The scale of an e4m3 cache: a stored number times the scale is the value.
@@ -43,7 +43,7 @@ struct Layout {
 
 impl Layout {
     fn new(shape: [usize; 4], interleaved: bool) -> Self {
-        let one = PageView::nhd(0, 0, DType::F16, shape);
+        let one = TensorView::bshd(0, 0, DType::F16, shape);
         Layout { shape, strides: one.strides, interleaved }.doubled()
     }
 
@@ -54,12 +54,12 @@ impl Layout {
     }
 
     fn hnd(self) -> Self {
-        Layout { strides: PageView::hnd(0, 0, DType::F16, self.shape).strides, ..self }.doubled()
+        Layout { strides: TensorView::bhsd(0, 0, DType::F16, self.shape).strides, ..self }.doubled()
     }
 
     /// The views of keys and values, in two buffers or in one.
     fn views<C: Number>(&self, keys: (u64, u64), values: Option<(u64, u64)>) -> KvPages {
-        let view = |(at, elements)| PageView::new(at, elements, C::DTYPE, self.shape, self.strides);
+        let view = |(at, elements)| TensorView::new(at, elements, C::DTYPE, self.shape, self.strides);
         let behind = (self.strides[0] / 2).max(0) as u64;
         let shared = || {
             let bytes = behind.saturating_mul(C::DTYPE.bytes() as u64);

@@ -1,8 +1,8 @@
 //! Decode kernels: few queries per sequence on a long paged KV cache, with lengths on the device.
 //! Configurations and [`params`].
 use crate::{
-    AttnInfo, Contract, DType, DecodeParams, Element, Isa, Kernel, Keys, Line, MaskMarker, Path, Queries,
-    Schedule, Target, TileScheduler,
+    AttnInfo, AttnKernel, Contract, DType, DecodeParams, Element, Isa, Kernel, Keys, Line, MaskMarker, Path,
+    Queries, Schedule, Sm80, Target, TileScheduler,
 };
 use core::marker::PhantomData;
 
@@ -108,10 +108,26 @@ impl<
         kv_dtype: E::DTYPE,
         head_dim: D as u32 * 16,
         mask: Mask::KIND,
+        scores: Mask::SCORES,
         tile_m: G as u32 * 8,
         tile_n: 16,
         stages: SLOTS as u32,
     };
+}
+
+impl<
+    Q: Element,
+    E: Element,
+    Mask: MaskMarker,
+    Page: PageMarker,
+    const G: usize,
+    const D: usize,
+    const WARPS: usize,
+    const SLOTS: usize,
+> AttnKernel for Decode<Q, E, Mask, Page, G, D, WARPS, SLOTS>
+{
+    type Isa = Sm80;
+    type Mask = Mask;
 }
 
 /// A compiled [`DecodeCombine`] as a value.

@@ -132,6 +132,7 @@ macro_rules! hopper {
                 kv_dtype: E::DTYPE,
                 head_dim: D as u32 * 16,
                 mask: Mask::KIND,
+                scores: Mask::SCORES,
                 tile_m: W as u32 * 64,
                 tile_n: N as u32 * 16,
                 stages: STAGES as u32,
@@ -145,9 +146,21 @@ macro_rules! hopper {
             const D: usize,
             const STAGES: usize,
             const ORDERED: bool,
-        > Forward for $config<E, Mask, W, N, D, STAGES, ORDERED>
+        > AttnKernel for $config<E, Mask, W, N, D, STAGES, ORDERED>
         {
             type Isa = Sm90a;
+            type Mask = Mask;
+        }
+        impl<
+            E: Element,
+            Mask: MaskMarker,
+            const W: usize,
+            const N: usize,
+            const D: usize,
+            const STAGES: usize,
+            const ORDERED: bool,
+        > Forward for $config<E, Mask, W, N, D, STAGES, ORDERED>
+        {
         }
     )*};
 }

@@ -1,7 +1,7 @@
 //! A table line as a value: everything that the host knows of a compiled kernel.
 use crate::{
     Contract, DType, FwdParams, HopperPagedParams, HopperParams, Kernel, MaskKind, PageKind, PagedParams,
-    Path, RaggedMap, Scheduled,
+    Path, RaggedMap, Scheduled, ScoreKinds,
 };
 
 /// A compiled attention kernel as a value.
@@ -32,6 +32,8 @@ pub struct AttnInfo {
     pub head_dim: u32,
     /// The mask kind.
     pub mask: MaskKind,
+    /// What becomes of scores beside the mask.
+    pub scores: ScoreKinds,
     /// Rows per block: queries, or with packed GQA ([`Schedule::Transposed`]) queries x query heads per key
     /// head.
     pub tile_m: u32,

@@ -5,6 +5,8 @@
 //! - [`FwdParams`]: parameters of a forward kernel, with [`Tensor`], [`Window`] and [`TileOrder`].
 //! - [`Fwd`], [`FwdOverlap`], [`FwdHopper`], ..: configurations. A configuration *is* a type. [`Split`],
 //!   [`Varlen`] and [`Paged`] make other kernels from one.
+//! - [`MaskMarker`], [`ScoreMarker`]: masks, and what becomes of scores. [`With`]: kernels that have
+//!   parameters of these.
 //! - [`Decode`], [`DecodeParams`]: few queries on a long paged KV cache, with [`DecodeOrder`].
 //! - [`for_each_kernel!`] and [`KERNELS`]: the one table, list by list. An attention kernel's line is an
 //!   [`AttnInfo`], whatever its family.
@@ -27,8 +29,10 @@ mod merge;
 mod order;
 mod paged;
 mod paged_map;
+mod scores;
 mod split;
 mod table;
+mod variant;
 mod varlen;
 
 pub use append::{APPEND_COLUMNS, Append, AppendCopy, AppendInfo, AppendParams};
@@ -46,16 +50,20 @@ pub use hopper::{FwdHopper, FwdHopperWide, HopperParams};
 pub use info::{AttnInfo, Entry, Isa, IsaMarker, Keys, Line, Queries, Schedule, Sm80, Sm90a, TileScheduler};
 pub use kernels::{ENTRIES, KERNELS, attention, family, head_dims, is_lineage, kernels};
 pub use lineage::LINEAGE;
-pub use mask::{Causal, Full, Local, MaskKind, MaskMarker};
+pub use mask::{
+    Bits, BitsParams, Causal, Chunked, ChunkedParams, Full, Local, MaskKind, MaskMarker, Prefix, PrefixParams,
+};
 pub use merge::{MERGE_COLUMNS, Merge, MergeInfo, MergeParams, MergeState};
 pub use order::{OwnTiles, TileOrder, TileRounds, WorkTile};
 pub use paged::{HopperPagedParams, Paged, PagedParams};
 pub use paged_map::{PageBoxes, PagedMap};
 #[doc(hidden)]
 pub use pastey;
+pub use scores::{Bias, BiasParams, ScoreKinds, ScoreMarker, Scored, Sink, SinkParams};
 pub use split::{Split, SplitParams};
 pub use table::{
     APPENDS, COMBINES, DECODE_COMBINES, DECODES, HOPPERS, HOPPERS_PACKED, HOPPERS_PAGED, MERGES, PACKED,
     PAGED, PLANNED,
 };
+pub use variant::{And, AttnKernel, VariantParams, With, WithParams};
 pub use varlen::{Sequences, Varlen, VarlenParams};

@@ -92,7 +92,8 @@ impl Collected {
     fn add(&mut self, context: &Context<'_>, linear: u64, finished: Finished) -> Result<(), ()> {
         context.progress.ended();
         self.outcome.instructions += finished.instructions;
-        self.outcome.coverage.add(context, &finished.coverage, finished.digest);
+        let (module, program) = (context.module, context.program);
+        self.outcome.coverage.add(module, program, &finished.coverage, finished.digest);
         if !finished.output.is_empty() {
             self.output.insert(linear, finished.output);
         }

@@ -12,14 +12,7 @@ const UNITS: [(&str, &str); 3] = [
 ];
 
 /// Crates that have circles still, and how many: numbers that only get smaller.
-const TIED: [(&str, usize); 6] = [
-    ("host", 3),
-    ("host/libcuda", 1),
-    ("host/reference", 2),
-    ("kernels-gpu/spec", 2),
-    ("ptx-sim", 1),
-    ("tests", 1),
-];
+const TIED: [(&str, usize); 1] = [("kernels-gpu/spec", 2)];
 
 /// The circles among the files of each crate, as lines that name them. `files` are all of the repository's,
 /// each with its text.

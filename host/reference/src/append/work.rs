@@ -3,8 +3,9 @@ use super::{AppendCase, Lies, Scales, append};
 use crate::cycled;
 use crate::inputs::Random;
 use crate::tensor::TensorError;
-use crate::work::{Asked, Buffer, GUARD, Input, Judge, Judgement, Room, Rows, Rule, Work, Written};
-use ferroflash::request::{Append, KvPages, KvScale, PageView, Slots, TensorView};
+use crate::tolerance::Rule;
+use crate::work::{Asked, Buffer, GUARD, Input, Judge, Judgement, Room, Rows, Work, Written};
+use ferroflash::request::{Append, KvPages, KvScale, Slots, TensorView};
 
 /// Every byte of a cache before the append. Rows that no slot names must keep it.
 const OLD: u8 = 0xa5;
@@ -46,13 +47,13 @@ impl AppendMemory {
     }
 
     /// Views of the cache's keys and values, whose buffers start at the addresses `at`.
-    fn views(&self, at: &[u64]) -> [PageView; 2] {
+    fn views(&self, at: &[u64]) -> [TensorView; 2] {
         let AppendCase { pages: [pages, page], heads, head_dim, dtypes: [_, stored], .. } = self.case;
         let (shape, elements) = ([pages, page, heads, head_dim], self.elements() as u64);
         match self.case.lies {
-            Lies::Interleaved { hnd } => PageView::interleaved(at[0], 2 * elements, stored, shape, hnd),
-            Lies::Nhd => [0, 1].map(|i| PageView::nhd(at[i], elements, stored, shape)),
-            Lies::Hnd => [0, 1].map(|i| PageView::hnd(at[i], elements, stored, shape)),
+            Lies::Interleaved { hnd } => TensorView::interleaved(at[0], 2 * elements, stored, shape, hnd),
+            Lies::Nhd => [0, 1].map(|i| TensorView::bshd(at[i], elements, stored, shape)),
+            Lies::Hnd => [0, 1].map(|i| TensorView::bhsd(at[i], elements, stored, shape)),
         }
     }
 

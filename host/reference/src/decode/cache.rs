@@ -3,7 +3,7 @@ use super::{DecodeCase, DecodeMemory, Pages, SCALES};
 use crate::inputs::Random;
 use crate::work::POISON;
 use ferroflash::DType;
-use ferroflash::request::PageView;
+use ferroflash::request::TensorView;
 use std::borrow::Cow;
 
 /// Keys and values of a sequence in the queries' type, `[key][head][column]`.
@@ -90,7 +90,7 @@ impl DecodeMemory {
 
     /// Offset of a row's first byte in the buffer of `view`, whose address is 0. Rows of sequence `b` are
     /// counted as `[key][head]`.
-    fn place(&self, view: &PageView, b: usize, row: usize) -> usize {
+    fn place(&self, view: &TensorView, b: usize, row: usize) -> usize {
         let (heads, (page, _)) = (self.case.heads[1], self.case.paging());
         let (key, head) = (row / heads, row % heads);
         let number = self.table.numbers[b * self.table.columns + key / page] as usize;
@@ -100,18 +100,18 @@ impl DecodeMemory {
     }
 
     /// Views of keys and values whose buffers start at the addresses `at`.
-    pub(super) fn views(&self, at: &[u64]) -> [PageView; 2] {
+    pub(super) fn views(&self, at: &[u64]) -> [TensorView; 2] {
         let case = &self.case;
         let (page, _) = case.paging();
         let (shape, dtype) = ([self.table.count, page, case.heads[1], case.head_dim], case.cache);
         let elements = shape.iter().product::<usize>() as u64;
-        let both = |view: fn(u64, u64, DType, [usize; 4]) -> PageView| {
+        let both = |view: fn(u64, u64, DType, [usize; 4]) -> TensorView| {
             [0, 1].map(|i| view(at[i % at.len()], elements, dtype, shape))
         };
         match case.pages {
-            Pages::Dense | Pages::Rows | Pages::Nhd(_) => both(PageView::nhd),
-            Pages::DenseHnd | Pages::Hnd(_) => both(PageView::hnd),
-            Pages::Interleaved(_) => PageView::interleaved(at[0], 2 * elements, dtype, shape, false),
+            Pages::Dense | Pages::Rows | Pages::Nhd(_) => both(TensorView::bshd),
+            Pages::DenseHnd | Pages::Hnd(_) => both(TensorView::bhsd),
+            Pages::Interleaved(_) => TensorView::interleaved(at[0], 2 * elements, dtype, shape, false),
         }
     }
 }

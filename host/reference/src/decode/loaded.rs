@@ -3,8 +3,9 @@ use super::{DecodeCase, DecodeMemory, Pages, SCALES};
 use crate::arithmetic::decode;
 use crate::tensor::TensorError;
 use crate::told::Told;
+use crate::tolerance::Rule;
 use crate::work::{
-    Asked, Buffer, GUARD, Input, Judge, Judgement, OnDevice, POISON, Plans, Room, Rows, Rule, Work, Written,
+    Asked, Buffer, GUARD, Input, Judge, Judgement, OnDevice, POISON, Plans, Room, Rows, Work, Written,
     guarded, guards, inside,
 };
 use ferroflash::driver::Harness;

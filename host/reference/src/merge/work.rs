@@ -4,8 +4,9 @@ use crate::arithmetic::{decode, encode, unit_roundoff};
 use crate::cycled::Filling;
 use crate::inputs::Random;
 use crate::tensor::TensorError;
+use crate::tolerance::Rule;
 use crate::work::{
-    Asked, Buffer, GUARD, Input, Judge, Judgement, Room, Rows, Rule, Work, Written, guarded, guards,
+    Asked, Buffer, GUARD, Input, Judge, Judgement, Room, Rows, Work, Written, guarded, guards,
 };
 use ferroflash::DType;
 use ferroflash::request::{LseUnit, LseView, Sinks, State, TensorView};

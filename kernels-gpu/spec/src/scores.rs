@@ -1,0 +1,172 @@
+//! What becomes of scores beside a mask: kinds as values and as types, and their parameters.
+use crate::{And, DType, Element, MaskKind, MaskMarker};
+use core::fmt;
+use core::marker::PhantomData;
+
+/// What a kernel does to scores, as a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ScoreKinds {
+    /// An attention sink per query head: [`Sink`].
+    pub sink: bool,
+    /// An additive bias, and its dtype: [`Bias`].
+    pub bias: Option<DType>,
+    /// Scores that a user of this crate defines. No line of the table has them.
+    pub own: bool,
+}
+
+impl ScoreKinds {
+    /// Scores stay scaled products.
+    pub const NONE: Self = ScoreKinds { sink: false, bias: None, own: false };
+    /// A sink.
+    pub const SINK: Self = ScoreKinds { sink: true, ..Self::NONE };
+    /// What a user defines.
+    pub const OWN: Self = ScoreKinds { own: true, ..Self::NONE };
+
+    /// A bias of this dtype.
+    pub const fn bias(dtype: DType) -> Self {
+        ScoreKinds { bias: Some(dtype), ..Self::NONE }
+    }
+
+    /// Both. Two biases count as a user's own scores.
+    pub const fn and(self, other: Self) -> Self {
+        let bias = match (self.bias, other.bias) {
+            (None, bias) | (bias, None) => bias,
+            (Some(_), Some(_)) => None,
+        };
+        let two = self.bias.is_some() && other.bias.is_some();
+        ScoreKinds { sink: self.sink || other.sink, bias, own: self.own || other.own || two }
+    }
+
+    /// The name in symbols of kernels whose Q has dtype `dtype`: `_sink`, `_bias` (of that dtype),
+    /// `_bias_f32`; nothing for [`ScoreKinds::NONE`].
+    pub fn name(self, dtype: DType) -> impl fmt::Display {
+        ScoreName(self, dtype)
+    }
+}
+
+/// [`ScoreKinds::name`].
+struct ScoreName(ScoreKinds, DType);
+
+impl fmt::Display for ScoreName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ScoreName(kinds, dtype) = *self;
+        if kinds.sink {
+            f.write_str("_sink")?;
+        }
+        match kinds.bias {
+            Some(bias) if bias == dtype => f.write_str("_bias")?,
+            Some(bias) => write!(f, "_bias_{}", bias.name())?,
+            None => {}
+        }
+        if kinds.own { f.write_str("_own") } else { Ok(()) }
+    }
+}
+
+/// What becomes of scores, as a type. Its value is what a kernel loads for a work tile. `(A, B)` is first
+/// `A`, then `B`.
+pub trait ScoreMarker: Copy {
+    /// The type as a value.
+    const KINDS: ScoreKinds = ScoreKinds::OWN;
+    /// Its own parameters, as [`MaskMarker::Params`].
+    type Params: Copy;
+}
+
+/// Mask `Mask` with scores `S`, which follow the mask's own (softcap and slopes of [`crate::Local`]).
+#[derive(Clone, Copy, Debug)]
+pub struct Scored<Mask, S>(PhantomData<(Mask, S)>);
+
+impl<Mask: MaskMarker, S: ScoreMarker> MaskMarker for Scored<Mask, S> {
+    const KIND: MaskKind = Mask::KIND;
+    const SCORES: ScoreKinds = Mask::SCORES.and(S::KINDS);
+    type Params = And<Mask::Params, S::Params>;
+}
+
+impl<A: ScoreMarker, B: ScoreMarker> ScoreMarker for (A, B) {
+    const KINDS: ScoreKinds = A::KINDS.and(B::KINDS);
+    type Params = And<A::Params, B::Params>;
+}
+
+/// An attention sink (Xiao et al., 2023; gpt-oss): one more key that every query sees, with a logit per
+/// query head and value 0.
+#[derive(Clone, Copy, Debug)]
+pub struct Sink {
+    /// The head's logit, natural.
+    pub logit: f32,
+}
+
+/// Parameters of [`Sink`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SinkParams {
+    /// Device address of the first logit, one f32 per query head, a multiple of 4. Minus infinity is no sink.
+    pub base: u64,
+}
+
+/// An additive bias of element type `T`: `[batch or 1][heads or 1][queries or 1][keys]`.
+#[derive(Clone, Copy, Debug)]
+pub struct Bias<T> {
+    /// Device address of the head's first row.
+    pub base: u64,
+    /// Bytes from one row to the next; 0 if all queries share a row.
+    pub row_bytes: u32,
+    /// Index of the last row.
+    pub last_row: u32,
+    /// Index of a row's last 32-bit word.
+    pub last_word: u32,
+    /// Factor from the bias to unscaled scores.
+    pub factor: f32,
+    /// The element type.
+    pub element: PhantomData<T>,
+}
+
+/// Parameters of [`Bias`]. Keys are contiguous. Rows and keys count from the first query and key of a
+/// sequence, on varlen tensors too. Kernels clamp both to what exists.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BiasParams {
+    /// Device address of the first element, a multiple of 4.
+    pub base: u64,
+    /// Bytes from one sequence to the next, a multiple of 4; 0 if all sequences share theirs.
+    pub batch_bytes: u64,
+    /// Bytes from one query head to the next, a multiple of 4; 0 if all heads share theirs.
+    pub head_bytes: u64,
+    /// Bytes from one query to the next, a multiple of 4; 0 if all queries share a row.
+    pub row_bytes: u32,
+    /// Rows of a head, at least 1.
+    pub rows: u32,
+    /// Elements per row, at least 1. A row ends in a whole word: an odd number of 16-bit elements has a
+    /// further one in memory.
+    pub keys: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+impl ScoreMarker for Sink {
+    const KINDS: ScoreKinds = ScoreKinds::SINK;
+    type Params = SinkParams;
+}
+impl<T: Element> ScoreMarker for Bias<T> {
+    const KINDS: ScoreKinds = ScoreKinds::bias(T::DTYPE);
+    type Params = BiasParams;
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+    use crate::{Bf16, Causal, F16, F32, Full, Local};
+    use std::string::ToString;
+
+    #[test]
+    fn kinds_of_types_and_their_names() {
+        let name = |kinds: ScoreKinds| kinds.name(DType::F16).to_string();
+        assert_eq!(name(Causal::SCORES), "");
+        assert_eq!(name(<Scored<Local, Sink>>::SCORES), "_sink");
+        assert_eq!(name(<Scored<Full, Bias<F16>>>::SCORES), "_bias");
+        assert_eq!(name(<Scored<Full, Bias<F32>>>::SCORES), "_bias_f32");
+        assert_eq!(name(<Scored<Full, (Bias<Bf16>, Sink)>>::SCORES), "_sink_bias_bf16");
+        assert_eq!(<Scored<Scored<Causal, Sink>, Bias<F16>>>::SCORES.bias, Some(DType::F16));
+        assert_eq!(<(Bias<F16>, Bias<F32>)>::KINDS, ScoreKinds::OWN);
+        assert_eq!(<Scored<Causal, Sink>>::KIND, MaskKind::Causal);
+    }
+}
