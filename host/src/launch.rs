@@ -109,7 +109,7 @@ impl Launch {
         self
     }
 
-    /// The main kernel (the first of two): its symbol, threads and shared memory.
+    /// The main kernel: its symbol, threads and shared memory. In a launch of two kernels, it is the first.
     pub const fn contract(&self) -> &'static Contract {
         &KERNELS[self.first.place as usize]
     }

@@ -3,8 +3,9 @@ use crate::{Driver, Error, image};
 use spec::Entry;
 use std::marker::PhantomData;
 
-/// The loaded kernel of configuration `K`. Loading has checked limits and opted in; grid, block and shared
-/// memory come from the type. [`crate::Attention`] plans and validates instead.
+/// The loaded kernel of configuration `K`. Loading checked the device's limits and opted in to the shared
+/// memory. Grid, block and shared memory come from the type. [`crate::Attention`] plans and validates
+/// instead.
 pub struct Prepared<K: Entry, D: Driver> {
     kernel: D::Kernel,
     entry: PhantomData<K>,

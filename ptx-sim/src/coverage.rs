@@ -78,7 +78,7 @@ impl Coverage {
         }
     }
 
-    /// Adds the coverage of another launch of the same text.
+    /// Adds the coverage of another launch of the same PTX text.
     pub fn merge(&mut self, other: &Coverage) {
         self.effects = self.effects.wrapping_add(other.effects);
         other.met.iter().for_each(|(at, met)| self.met.entry(*at).or_default().add(*met));

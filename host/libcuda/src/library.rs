@@ -1,4 +1,4 @@
-//! Opening the library and looking functions up.
+//! Opens the library and looks up functions.
 use libloading::Library;
 use std::ffi::{CStr, c_uint, c_void};
 use std::sync::OnceLock;
@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 /// A result code; 0 is success.
 pub type CUresult = c_uint;
 
-/// What every function returns where there is no driver.
+/// The result of every function without a driver.
 pub const CUDA_ERROR_STUB_LIBRARY: CUresult = 34;
-/// What a function returns that the installed driver has not.
+/// The result of a function that the installed driver lacks.
 pub const CUDA_ERROR_NOT_SUPPORTED: CUresult = 801;
 
 #[cfg(windows)]
@@ -24,7 +24,7 @@ pub struct NoDriver {
     reason: String,
 }
 
-/// Opens the driver library, once; later calls return the same.
+/// Opens the driver library once. Later calls return the first result.
 ///
 /// # Errors
 /// [`NoDriver`] with the loader's reason.
@@ -60,7 +60,7 @@ impl Symbol {
         Symbol { name, address: AtomicPtr::new(std::ptr::null_mut()) }
     }
 
-    /// Its address, or what to return where it has none.
+    /// The function's address, or the result to return if the driver lacks it.
     #[inline]
     pub fn address(&self) -> Result<*mut c_void, CUresult> {
         // Whoever looks it up finds the same address, and there is nothing behind it to be ordered with.
@@ -79,14 +79,14 @@ impl Symbol {
     }
 }
 
-/// Defines driver functions: each is looked up at its first call, and is a symbol for the linker with the
-/// feature `symbols`.
+/// Defines driver functions. Each looks up its address at its first call. With the feature `symbols`, each is
+/// a symbol for the linker.
 macro_rules! driver_functions {
     ($($(#[$doc:meta])* $name:ident($($arg:ident: $type:ty),* $(,)?);)*) => {$(
         $(#[$doc])*
         ///
         /// # Safety
-        /// As the CUDA driver API's function of this name asks.
+        /// The preconditions of the CUDA driver API's function with this name.
         #[cfg_attr(feature = "symbols", unsafe(no_mangle))]
         #[allow(non_snake_case, reason = "the driver's name")]
         #[allow(clippy::too_many_arguments, reason = "the driver's signature")]

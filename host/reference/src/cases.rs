@@ -7,8 +7,8 @@ use ferroflash::plan::Problem;
 use ferroflash::request::{Alignment, Mask};
 use ferroflash::spec::{Isa, TileScheduler};
 
-/// `[seqlen_q, seqlen_k]` of the grid: one row, ragged tails, exact tiles, and every combination of more
-/// queries, more keys, none.
+/// `[seqlen_q, seqlen_k]` of the grid: one row, partial tiles, exact tiles; equal lengths, more keys than
+/// queries, more queries than keys.
 const LENGTHS: [[usize; 2]; 18] = [
     [1, 1],
     [17, 17],
@@ -29,15 +29,16 @@ const LENGTHS: [[usize; 2]; 18] = [
     [128, 2048],
     [17, 8192],
 ];
-/// Query heads of a key head.
+/// Query heads per key head.
 const GROUPS: [usize; 3] = [1, 4, 8];
 const LAYOUTS: [Layout; 3] = [Layout::Bshd, Layout::Bhsd, Layout::Packed];
-/// From here on a problem is long: it runs with one or two groupings of heads instead of all, and one batch.
+/// A problem with a sequence of at least this length is long. It runs with one or two of the head groupings,
+/// and with one batch.
 const LONG: usize = 1000;
 
-/// The grid of an entry, the same for entries of one type, head dim and mask: every length with every mask of
-/// its kind, in alternating layouts, head dims and batches. Short lengths run with every grouping of heads,
-/// long ones with one or two in turn: the reference takes longest for them.
+/// The grid of an entry: every length with every mask of its kind. Layouts, head dims and batches alternate.
+/// Entries with equal dtype, head dim and mask have equal grids. Short problems run with every head grouping.
+/// Long problems run with one or two head groupings, because the reference is slow on them.
 pub fn grid(entry: &AttnInfo, seed: u64) -> Vec<Case> {
     if entry.is_varlen() {
         return packed::grid(entry, seed);
@@ -80,8 +81,8 @@ pub fn grid(entry: &AttnInfo, seed: u64) -> Vec<Case> {
     cases
 }
 
-/// Every row of a tile meets one huge key in every block of keys, alone among its neighbours: sums are
-/// rescaled for it and not for them.
+/// Every row of a tile sees one huge score in every key block, while its neighbour rows see none. Kernels
+/// must rescale this row alone.
 fn peaks(entry: &AttnInfo, seed: u64) -> Case {
     let (m, n) = (entry.tile_m as usize, entry.tile_n as usize);
     let seqlen_k = m.max(3 * n) + n / 2 + 1;
@@ -99,7 +100,7 @@ fn peaks(entry: &AttnInfo, seed: u64) -> Case {
     Case { problem, layout: Layout::Bhsd, seed, values: Values::Peaks { block: entry.tile_n } }
 }
 
-/// One tile of queries and many blocks of keys: what goes wrong by a little in each becomes visible.
+/// One tile of queries and many key blocks: small errors per block add up and become visible.
 fn long(entry: &AttnInfo, seed: u64) -> Case {
     let mask = match entry.mask {
         MaskKind::Full => Mask::Full,
@@ -113,10 +114,10 @@ fn long(entry: &AttnInfo, seed: u64) -> Case {
     Case { problem, layout: Layout::Bshd, seed, values: Values::Normal }
 }
 
-/// The edges of an entry, in problems that are small enough for the simulator: one row, tails of one row and
-/// one key more than a tile, exact tiles, rows and whole tiles with no key, window edges inside and at the
-/// end of a tile, grouped heads, two batches, a padded head dim, every layout, rows that meet a huge key,
-/// 8192 keys.
+/// The edges of an entry, in problems that are small enough for the simulator. Lengths: one row, one row or
+/// one key more than a tile, exact tiles, 8192 keys. Masks: rows and whole tiles without a key, window edges
+/// inside and at the end of a tile. Tensors: grouped heads, two batches, a padded head dim, every layout,
+/// rows that see a huge key.
 pub fn edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
     if entry.is_varlen() {
         return packed::edges(entry, seed);
@@ -210,7 +211,7 @@ pub fn edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
     all
 }
 
-/// The smallest problem that the predecessor's kernels failed on: one head of 64 queries and keys, full and
+/// The smallest problem on which the predecessor's kernels failed: one head of 64 queries and keys, full and
 /// causal.
 pub fn reproducer(seed: u64) -> Vec<Case> {
     headline_of(1, 64, 1, seed)
@@ -229,7 +230,7 @@ fn headline_of(batch: usize, seqlen: usize, heads: usize, seed: u64) -> Vec<Case
     [Mask::Full, Mask::Causal].map(case).into()
 }
 
-/// A problem of some blocks, heads and batches for running again and again.
+/// A problem with several blocks, heads and batches, for repeated launches.
 pub fn soak(entry: &AttnInfo, seed: u64) -> Case {
     if entry.is_varlen() {
         return packed::soak(entry, seed);

@@ -1,5 +1,5 @@
-//! The blocks of a launch. They run concurrently if no block waits for another; otherwise the blocks that a
-//! device holds at a time take turns.
+//! The blocks of a launch. They run concurrently if no block waits for another block. Otherwise the blocks
+//! that a device holds at a time take turns.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},

@@ -6,7 +6,7 @@ use super::imports::Crate;
 
 /// Files that may need each other: below these folders each is one unit, cut up to be read.
 const UNITS: [(&str, &str); 3] = [
-    ("device/tile/src", "one unit of trust: who may touch shared memory, and when"),
+    ("device/tile/src", "one unit of trust: it says which threads may access shared memory, and when"),
     ("ptx-sim/src/exec", "one interpreter: an impl of `Block` over files"),
     ("host/src/driver", "one trait and its drivers"),
 ];
