@@ -1,5 +1,6 @@
-//! Links candle-flash-attn's kernels if `CANDLE_FLASH_ATTN` names a folder with its package, `src` and all,
-//! and its kernels in `libflashattention.a`. `cargo xtask candle peer` makes this folder.
+//! Links candle-flash-attn into the bench if `CANDLE_FLASH_ATTN` is set. The variable names a folder with
+//! candle-flash-attn's package and its compiled kernels, `libflashattention.a`. `cargo xtask candle theirs`
+//! makes this folder.
 use std::path::PathBuf;
 use std::{env, fs};
 

@@ -44,14 +44,14 @@ struct WithMaps([u8; MAPS + MOST]);
 /// The parameter struct of a kernel.
 ///
 /// # Safety
-/// Every byte is initialised: the type is plain data without padding (tests here and in `spec` check this).
+/// Every byte is initialised: the type is plain data without padding (`no_padding!` checks this).
 pub(crate) unsafe trait Params: Copy {
     /// Number of tensor maps at its start.
     const MAPS: usize = 0;
 }
 macro_rules! params {
     ($($plain:ty),*; with maps: $($mapped:ty),*) => {
-        // SAFETY: the type has the size of its fields (tests check this).
+        // SAFETY: `spec` checks the type with `no_padding!`.
         $(unsafe impl Params for $plain {})*
         // SAFETY: as above.
         $(unsafe impl Params for $mapped {
@@ -109,7 +109,7 @@ impl Launch {
         self
     }
 
-    /// The main kernel (the first of two): its symbol, threads and shared memory.
+    /// The main kernel: its symbol, threads and shared memory. In a launch of two kernels, it is the first.
     pub const fn contract(&self) -> &'static Contract {
         &KERNELS[self.first.place as usize]
     }

@@ -1,5 +1,5 @@
-//! A cache of encoded tensor maps. A driver encodes them on the host, without the device, but this takes
-//! longer than a launch may.
+//! A cache of encoded tensor maps. A driver encodes tensor maps on the host, but this takes too long for
+//! every launch.
 use crate::{Boxes, Driver, Error};
 use spec::TensorMap;
 use std::sync::{Mutex, OnceLock};

@@ -1,5 +1,5 @@
-//! The tensors that TMA accepts, and their tensor maps. Tensor maps depend on tensors and page size only, so
-//! a CUDA graph that is replayed with other lengths and pages keeps them.
+//! The tensors that TMA accepts, and their tensor maps. Tensor maps depend only on tensors and page size. A
+//! CUDA graph therefore keeps its tensor maps when it is replayed with other lengths and pages.
 use crate::request::{AttentionRequest, KeysValues, KvCache, KvPages, Paged, Queries, TensorView};
 use crate::{AttnInfo, Boxes, MapKind};
 use spec::RaggedMap;

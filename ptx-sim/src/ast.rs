@@ -1,4 +1,4 @@
-//! The parsed module: the text's content, with every register, variable and label resolved.
+//! The parsed module, with every register, variable and label resolved.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use std::collections::HashMap;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Space {
-    /// Generic address. Its value selects one of the other spaces.
+    /// Generic address: its value tells the state space.
     Generic,
     /// Device memory.
     Global,
@@ -214,7 +214,7 @@ pub struct Entry {
     pub reqntid: Option<[u32; 3]>,
     /// `.maxntid`: the largest block shape.
     pub maxntid: Option<[u32; 3]>,
-    /// `.minnctapersm`: blocks that an SM must hold concurrently.
+    /// `.minnctapersm`: blocks that a multiprocessor must be able to hold at once.
     pub minnctapersm: Option<u32>,
     /// `.maxnreg`: 32-bit registers that a thread may have.
     pub maxnreg: Option<u32>,

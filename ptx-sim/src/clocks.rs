@@ -1,4 +1,4 @@
-//! Vector clocks of one block: what each agent knows of the other agents.
+//! Vector clocks of one block: each agent's knowledge of the other agents.
 //!
 //! The agents are the warps, each warpgroup's tensor cores, each warp's bulk stores and its other
 //! asynchronous copies (see [`Agents`]). A block adds one agent for each mbarrier that watches copies.

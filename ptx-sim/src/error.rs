@@ -70,7 +70,7 @@ pub enum LaunchError {
     UnknownProfile {
         /// The requested name.
         name: String,
-        /// The known names.
+        /// The names that exist.
         known: String,
     },
     /// The module has no such entry.
@@ -78,7 +78,7 @@ pub enum LaunchError {
     UnknownEntry {
         /// The requested name.
         name: String,
-        /// The known names.
+        /// The names that exist.
         known: String,
     },
     /// The module was compiled for another architecture.
@@ -98,12 +98,12 @@ pub enum LaunchError {
         line: u32,
         /// The instruction.
         text: String,
-        /// The lowest `.target` or `.version` that has it.
+        /// The lowest `.target` or `.version` that has the instruction.
         needs: String,
-        /// The `.target` or `.version` of the module.
+        /// The module's `.target` or `.version`.
         says: String,
     },
-    /// The entry needs more shared memory than a block can have.
+    /// The kernel needs more shared memory than any block may have.
     #[error(
         "{name} needs {bytes} bytes of shared memory (static and dynamic), but a block on {device} has at \
          most {limit}"
@@ -118,7 +118,7 @@ pub enum LaunchError {
         /// Largest size with opt-in.
         limit: u32,
     },
-    /// The entry needs more shared memory than the host has opted in to.
+    /// The kernel needs more shared memory than the host has opted in to.
     #[error(
         "{name} needs {bytes} bytes of shared memory; above {limit} the host must opt in first (the \
          attribute is set to {opt_in})"
@@ -130,7 +130,7 @@ pub enum LaunchError {
         bytes: u64,
         /// The limit without opt-in.
         limit: u32,
-        /// The attribute that the host has set; 0 if it never did.
+        /// The attribute's value; 0 if it was never set.
         opt_in: u32,
     },
     /// The block shape contradicts `.reqntid` or `.maxntid`.
@@ -142,7 +142,7 @@ pub enum LaunchError {
         directive: &'static str,
         /// The directive's values.
         wanted: [u32; 3],
-        /// The launch's values.
+        /// The launch's number of registers.
         block: [u32; 3],
     },
     /// The block is empty or larger than the device allows.
@@ -150,7 +150,7 @@ pub enum LaunchError {
     BlockSize {
         /// The block.
         block: [u32; 3],
-        /// Its threads.
+        /// Number of its threads.
         threads: u64,
         /// Profile name.
         device: &'static str,
@@ -175,14 +175,14 @@ pub enum LaunchError {
         /// Threads of an SM.
         limit: u32,
     },
-    /// More registers than a thread can have.
+    /// The launch states more registers per thread than a thread can have.
     #[error("{name}: the launch gives {registers} registers per thread; a thread has at most {limit}")]
     RegistersOfThread {
         /// Entry.
         name: String,
         /// The launch's number of registers.
         registers: u32,
-        /// The limit.
+        /// The maximum.
         limit: u32,
     },
     /// The threads of a block need more registers than the device has.
@@ -195,7 +195,7 @@ pub enum LaunchError {
         name: String,
         /// 32-bit registers per thread.
         registers: u32,
-        /// The origin of that number, in words.
+        /// The source of the number of registers, in words.
         origin: &'static str,
         /// Threads of the block.
         threads: u64,
@@ -203,10 +203,10 @@ pub enum LaunchError {
         device: &'static str,
         /// 32-bit registers of an SM.
         limit: u32,
-        /// The most registers per thread with which the block fits.
+        /// The largest number of registers per thread with which the block fits.
         fit: u64,
     },
-    /// A function needs more local memory than a thread can have.
+    /// The kernel needs more local memory than a thread can have.
     #[error(
         "{name} needs {bytes} bytes of .local and .param memory per thread; a thread has at most {limit}"
     )]
@@ -215,7 +215,7 @@ pub enum LaunchError {
         name: String,
         /// Largest frame of the entry and the functions that it calls.
         bytes: u32,
-        /// The limit.
+        /// The maximum.
         limit: u32,
     },
     /// The grid is empty or larger than the device allows.
@@ -247,10 +247,10 @@ pub enum LaunchError {
     },
 }
 
-/// Why a script cannot be read, or which of its expectations failed.
+/// A script cannot be read, or an expectation does not hold.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ScriptError {
-    /// A statement with a syntax error.
+    /// A statement is malformed.
     #[error("script line {line}: {message}")]
     Syntax {
         /// Line of the text, from one.
@@ -266,7 +266,7 @@ pub enum ScriptError {
         /// Why.
         error: LaunchError,
     },
-    /// A host access failed. For example, the kernel never wrote the expected bytes.
+    /// A host access failed, for example because the kernel did not write an expected value.
     #[error("script line {line}: {error}")]
     Memory {
         /// Line of the statement.

@@ -3,9 +3,8 @@
 use std::{collections::HashMap, fmt, sync::Arc};
 
 use crate::{
-    Launch, LaunchError, MemoryError, Module, Options, Profile, Report,
+    Launch, LaunchError, MemoryError, Module, Options, Outcome, Profile,
     ast::{Relocation, Space, Variable},
-    coverage::Coverage,
     decode::{self, Program},
     exec::{self, Context, Counter, Progress, Released, Watcher},
     memory::GlobalMemory,
@@ -13,19 +12,6 @@ use crate::{
 
 /// Bytes of local memory per thread, on every device.
 const LOCAL_LIMIT: u32 = 512 << 10;
-
-/// The results of a launch besides memory.
-#[derive(Clone, Debug, Default)]
-pub struct Outcome {
-    /// Findings. Likely causes come before their consequences, otherwise in block order.
-    pub reports: Vec<Report>,
-    /// Warp instructions executed.
-    pub instructions: u64,
-    /// The text that the kernel printed.
-    pub output: String,
-    /// Coverage of each instruction, if [`Options::coverage`] is on.
-    pub coverage: Coverage,
-}
 
 /// A simulated GPU.
 pub struct Gpu {
@@ -69,7 +55,7 @@ impl Gpu {
         &mut self.options
     }
 
-    /// Calls `watcher` with the progress of each launch every few seconds, from any thread.
+    /// Calls `watcher` with a launch's progress every few seconds, from any thread.
     pub fn watch(&mut self, watcher: impl Fn(Progress) + Send + Sync + 'static) {
         self.watcher = Some(Box::new(watcher));
     }
@@ -84,7 +70,8 @@ impl Gpu {
         self.memory.alloc(name, bytes, align, None)
     }
 
-    /// As [`Self::alloc`], but `content` computes the bytes on access, from an offset on.
+    /// As [`Self::alloc`], with initial content that is computed on first access: `content` fills in the
+    /// bytes from an offset on.
     ///
     /// # Errors
     /// As [`Self::alloc`].
@@ -98,8 +85,8 @@ impl Gpu {
         self.memory.alloc(name, bytes, align, Some(Box::new(content)))
     }
 
-    /// Frees the allocation that begins at `address`. Its address is never reused, so that the checker
-    /// catches later accesses.
+    /// Frees the allocation that begins at `address`. The simulator never reuses the address, so it catches
+    /// later accesses.
     ///
     /// # Errors
     /// If `address` is not the start of a live allocation.
@@ -158,7 +145,7 @@ impl Gpu {
         Ok(())
     }
 
-    /// Which of `bytes` bytes at `address` were ever written.
+    /// For each of the `bytes` bytes at `address`, whether it was ever written.
     ///
     /// # Errors
     /// As [`Self::write`].
@@ -180,9 +167,9 @@ impl Gpu {
     /// Runs `entry` to its end.
     ///
     /// # Errors
-    /// A launch that a driver would refuse, or a kernel with an instruction or a directive that the simulator
-    /// does not execute, whether a thread reaches it or not. [`Outcome::reports`] contains the errors of the
-    /// kernel itself.
+    /// If a driver would refuse the launch, or if the kernel contains an instruction or a directive that the
+    /// simulator does not execute, even if no thread reaches it. The kernel's own errors are in
+    /// [`Outcome::reports`].
     pub fn launch(
         &mut self,
         module: &Module,

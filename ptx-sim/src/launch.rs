@@ -11,10 +11,10 @@ pub struct Launch<'p> {
     pub block: [u32; 3],
     /// Bytes of dynamic shared memory.
     pub dynamic_smem: u32,
-    /// The largest dynamic size that the host has opted in to for this function; 0 if it never did.
+    /// The dynamic size that the host has opted in to for this function; 0 if it has not opted in.
     pub smem_opt_in: u32,
-    /// 32-bit registers per thread as ptxas reports them, if the caller knows them. Otherwise the entry's
-    /// `.maxnreg` counts.
+    /// 32-bit registers per thread, as ptxas reports them; `None` if the caller does not know them. The
+    /// simulator then uses the entry's `.maxnreg`.
     pub registers: Option<u32>,
     /// The whole parameter block, laid out as the PTX declares it.
     pub params: &'p [u8],

@@ -1,5 +1,5 @@
-//! Device memory: allocations far apart, in pages that are created on first access. For each byte the memory
-//! knows whether it was written, and by which access.
+//! Device memory: allocations at distant addresses, whose pages are allocated on first access. Each byte
+//! records whether it was written, and by which access.
 
 use std::sync::{
     Mutex, MutexGuard, OnceLock, PoisonError,

@@ -1,4 +1,4 @@
-//! Decoded instructions. Every operand is a register row, so that execution needs no lookup.
+//! Decoded instructions. Every operand is a register row, so execution looks nothing up.
 
 mod atomic;
 mod hopper;

@@ -1,4 +1,4 @@
-//! One access of one warp: agent, clock, strength and lanes. Also the rule that decides whether two accesses
+//! One access of one warp: agent, clock, strength and lanes. Also the rule that says which pairs of accesses
 //! must be ordered.
 
 use crate::op::{Order, Scope};

@@ -8,7 +8,7 @@ const WORDS: usize = 16;
 /// Marks the first word of a map, so that other bytes do not decode as a map.
 const MARK: u64 = 0x7465_6e73_0000_0000;
 
-/// Type of a tensor's elements, in the order of the driver's numbers.
+/// Type of a tensor's elements. The variants have the order of the driver's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum ElementType {
@@ -48,8 +48,8 @@ impl ElementType {
     }
 }
 
-/// The swizzle of a box in shared memory. It permutes 16-byte chunks: the address bits above a row select the
-/// permutation. The order is that of the driver's enum.
+/// The permutation of a box's 16-byte chunks in shared memory, by address bits above the chunk's row. The
+/// variants have the order of the driver's numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Swizzle {
     /// No swizzle.
@@ -78,13 +78,13 @@ impl Swizzle {
     }
 }
 
-/// Why a tensor map cannot be encoded. Unless the message says otherwise, the driver refuses it too.
+/// A tensor map cannot be encoded. The driver refuses it, too, unless the message says otherwise.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("tensor map: {0}")]
 pub struct TensorMapError(String);
 
 /// A tensor in device memory and the box that one copy moves: the arguments of `cuTensorMapEncodeTiled`,
-/// dimension 0 innermost, not interleaved. L2 promotion has no effect here.
+/// dimension 0 innermost. The simulator supports no interleaving and ignores L2 promotion.
 ///
 /// ```
 /// use ptx_sim::{ElementType, Swizzle, TensorMap};
@@ -111,11 +111,11 @@ pub struct TensorMap<'t> {
     pub address: u64,
     /// Elements in each dimension.
     pub dims: &'t [u64],
-    /// Bytes between neighbouring indices, for each dimension but the innermost.
+    /// Strides in bytes of all dimensions except the innermost.
     pub strides: &'t [u64],
     /// Elements of the box in each dimension.
     pub box_dims: &'t [u32],
-    /// Traversal stride of the elements in each dimension; the simulator executes 1.
+    /// Element strides of each dimension. The simulator executes only 1.
     pub element_strides: &'t [u32],
     /// Swizzle of the box in shared memory.
     pub swizzle: Swizzle,
@@ -124,11 +124,12 @@ pub struct TensorMap<'t> {
 }
 
 impl TensorMap<'_> {
-    /// Encodes the map: 128 bytes, which kernels must align to 64. Only this simulator can decode them.
+    /// Encodes the map for a kernel's parameter: 128 bytes, which the caller must align to 64 bytes. Only
+    /// this simulator can decode them.
     ///
     /// # Errors
-    /// A map that `cuTensorMapEncodeTiled` refuses, and element strides other than 1, which the simulator
-    /// does not support.
+    /// If `cuTensorMapEncodeTiled` would refuse the map, or if an element stride is not 1, which the
+    /// simulator does not support.
     pub fn encode(&self) -> Result<[u64; WORDS], TensorMapError> {
         self.check().map_err(TensorMapError)?;
         let mut words = [0; WORDS];
@@ -155,8 +156,7 @@ impl TensorMap<'_> {
         let lengths = [self.strides.len() + 1, self.box_dims.len(), self.element_strides.len()];
         if !(1..=MAX_RANK).contains(&rank) || lengths != [rank; 3] {
             return Err(format!(
-                "the tensor must have 1 to 5 dimensions, as must the box, and one stride fewer; not {rank}, \
-                 {} and {}",
+                "1 to 5 dimensions, a box of equal rank, and one stride less; not {rank}, {} and {}",
                 self.box_dims.len(),
                 self.strides.len()
             ));

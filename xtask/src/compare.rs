@@ -55,8 +55,7 @@ pub fn against(folder: &Path, modules: &[Module]) -> Result {
     let different = modules.len() - equal - renumbered;
     let folder = folder.display();
     println!(
-        "{equal} entries equal, {renumbered} equal except for numbers of registers, {different} different; \
-         {folder}"
+        "{equal} entries equal, {renumbered} except for numbers of registers, {different} different; {folder}"
     );
     if different > 0 { Err(format!("{different} entries are different").into()) } else { Ok(()) }
 }

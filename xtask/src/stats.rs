@@ -120,7 +120,8 @@ pub fn check(root: &Path, reports: &[(&Module, EntryReport)]) -> Result {
         return Ok(());
     }
     Err(format!(
-        "the kernels' figures differ from the golden ones; `cargo xtask bless` accepts them\n{changes}"
+        "the kernels' figures differ from the golden figures; `cargo xtask bless` stores the new figures\n\
+         {changes}"
     )
     .into())
 }
@@ -132,12 +133,12 @@ fn not_compared(old_tools: &str, new_tools: &str, in_ci: bool) -> Result {
     let versions = format!("they belong to\n{old_tools}and this machine has\n{new_tools}");
     if in_ci && assembler(old_tools) != assembler(new_tools) {
         let cure = "unset PTXAS and NVDISASM, and remove other versions from PATH: `cargo xtask setup` \
-                    downloads the right ones";
+                    fetches the right ones";
         return Err(format!("the golden figures cannot be compared: {versions}{cure}").into());
     }
     eprintln!(
-        "NOTE: THE GOLDEN FIGURES WERE NOT COMPARED: {versions}A change of the kernels' resources is not \
-         visible here."
+        "NOTE: THE GOLDEN FIGURES WERE NOT COMPARED: {versions}A change of the kernels' figures does not \
+         show here."
     );
     Ok(())
 }

@@ -76,7 +76,7 @@ const RULES: &[Rule] = &[
         applies: &["device", "kernels-gpu"],
         except: &[],
         words: &["PageBoxes::new"],
-        why: "only the host, which encodes tensor maps, sets their boxes",
+        why: "only the host encodes tensor maps and defines their boxes",
     },
     Rule {
         applies: &["host/src/plan.rs"],
@@ -125,7 +125,7 @@ fn check(name: &str, text: &str, broken: &mut Vec<String>) {
         broken.push(format!("{name}: {lines} lines; split it (at most {MAX_LINES})"));
     }
     if !name.contains("/fixtures/") && !text.starts_with("//!") {
-        broken.push(format!("{name}:1: must begin with a `//!` line that says what the file owns"));
+        broken.push(format!("{name}:1: the file must begin with a `//!` line that names its content"));
     }
     for (n, line) in text.lines().enumerate() {
         let reason = line.trim_start().strip_prefix(concat!("#[ign", "ore = \""));
@@ -173,10 +173,7 @@ fn machine_paths(name: &str, text: &str) -> Vec<String> {
     let mut found = Vec::new();
     for (n, line) in text.lines().enumerate() {
         if let Some(folder) = MACHINE_FOLDERS.into_iter().find(|folder| names(line, folder)) {
-            found.push(format!(
-                "{name}:{}: `{folder}`: remove the path, which exists on one machine only",
-                n + 1
-            ));
+            found.push(format!("{name}:{}: `{folder}`: remove the path of this machine", n + 1));
         }
     }
     found

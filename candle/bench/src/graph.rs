@@ -1,10 +1,10 @@
-//! A captured step, replayed after other steps.
+//! A captured step that is replayed after other steps.
 use crate::tally::{furthest, Tally};
 use candle::{DType, Device, Result, Tensor};
 use ferroflash_candle::{Attend, KvCache, PagePool, Sequence, Step};
 
-/// Captures a step's append and attention as a graph, and replays it after another step with the same number
-/// of sequences.
+/// Captures a step's append and attention as a graph, and replays the graph for other steps with equal
+/// numbers of sequences.
 pub fn graph(device: &Device, tally: &mut Tally) -> Result<()> {
     use candle::cuda_backend::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
     let (page, sequences, [h, hk, d]) = (16, 3, [8, 2, 64]);

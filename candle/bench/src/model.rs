@@ -1,4 +1,4 @@
-//! A Llama with random weights, which computes attention with any side, on a paged cache.
+//! A Llama with random weights and a paged KV cache. Any of the compared libraries computes its attention.
 use crate::side::{Shared, Side};
 use candle::{DType, Device, Result, Tensor};
 use candle_nn::ops::{rms_norm, silu};
@@ -8,13 +8,13 @@ use ferroflash_candle::{KvCache, Step};
 /// Sizes of the model.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// Columns of a row between layers.
+    /// Columns of the residual stream.
     pub hidden: usize,
-    /// Columns of a row inside of the feed-forward part.
+    /// Columns inside the feed-forward part.
     pub intermediate: usize,
     /// Layers.
     pub layers: usize,
-    /// Query heads, and key heads.
+    /// Numbers of query heads and key heads.
     pub heads: [usize; 2],
     /// Columns of a head.
     pub head_dim: usize,
@@ -39,7 +39,7 @@ impl Config {
 
 struct Layer {
     norms: [Tensor; 2],
-    /// Separate weights, as in candle's models, so that their outputs are contiguous.
+    /// Separate weights, as in candle's models, so that each product's output is contiguous.
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -61,7 +61,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// Random weights whose scale keeps activations from vanishing and overflowing. Weights of queries and
+    /// Random weights. Their scale keeps activations from vanishing and overflowing. Weights of queries and
     /// keys are larger, so that attention is not uniform.
     pub fn random(config: Config, positions: usize, device: &Device) -> Result<Model> {
         let Config { hidden, intermediate, layers, heads: [heads, heads_k], head_dim, vocabulary } = config;
@@ -99,7 +99,7 @@ impl Model {
         })
     }
 
-    /// The weights in f32, for the reference.
+    /// The model in f32, as the reference.
     pub fn exact(&self) -> Result<Model> {
         let wide = |x: &Tensor| x.to_dtype(DType::F32);
         let layers = self.layers.iter().map(|layer| {
@@ -140,8 +140,9 @@ impl Model {
         (0..self.layers.len()).map(|_| KvCache::new(shape, DType::F16, self.embedding.device())).collect()
     }
 
-    /// Logits of each sequence's last row. `fresh` says that the step is one sequence without earlier keys:
-    /// then candle-flash-attn's function gets keys and values directly. Without caches, nothing is stored.
+    /// Logits of each sequence's last row. If the step is one sequence without earlier keys, `fresh` is true,
+    /// and attention reads keys and values directly instead of the cache. Without caches, keys and values are
+    /// not kept.
     pub fn forward(
         &self,
         side: Side,
@@ -182,7 +183,7 @@ impl Model {
     }
 }
 
-/// Tokens, equal in each call.
+/// Tokens from a fixed seed.
 pub fn tokens(count: usize, vocabulary: usize, device: &Device) -> Result<Tensor> {
     let mut state = 1u64;
     let mut next = || {

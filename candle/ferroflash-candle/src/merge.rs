@@ -1,5 +1,5 @@
-//! Merges attention over some keys with attention over other keys. A merge also adds sinks, for kernels
-//! without them.
+//! Merges attention over two sets of keys into attention over all keys. A merge also adds attention sinks for
+//! kernels without sinks.
 use crate::attend::{Outputs, both, device, run, stored};
 use crate::errors::{invalid, refused};
 use crate::here::{Here, lock};
@@ -15,8 +15,8 @@ use ferroflash::cudarc::{
 use half::{bf16, f16};
 use std::sync::Arc;
 
-/// Computes attention with sinks, `[heads]`, or without. Kernels add the sinks if the library supports that;
-/// elsewhere a merge adds them.
+/// Computes attention, with sinks `[heads]` if given. A kernel that supports sinks adds them; otherwise a
+/// merge adds them.
 pub(crate) fn compute<T: Element, C: Number>(
     here: &Here,
     stream: &Arc<CudaStream>,
@@ -45,7 +45,7 @@ pub(crate) fn compute<T: Element, C: Number>(
     }
 }
 
-/// Adds sink logits, one per head, to O and the log-sum-exp.
+/// Adds attention sinks to O and LSE.
 fn with_sinks<T: Element>(
     attention: &FlashAttention,
     stream: &Arc<CudaStream>,

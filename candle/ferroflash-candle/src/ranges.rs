@@ -8,12 +8,12 @@ use crate::paged::{PagedKv, Queries};
 use candle::{CpuStorage, CudaStorage, CustomOp1, DType, Layout, Result, Shape, Tensor};
 use ferroflash::request::Mask;
 
-/// Causal attention of varlen queries on a KV cache. A row in one of its sequence's ranges also sees the
-/// range's later keys: all keys before the range's end.
+/// Causal attention of varlen queries on a KV cache. A row inside a range of its sequence also sees the later
+/// keys of this range.
 ///
-/// The ranges cut each sequence into parts. Rows between ranges are causal, and see the keys before their
-/// part's end. Rows of a range see all keys before its end. The function makes two launches and a merge. In
-/// each launch, the other launch's parts have no keys. The result is exact, and everything stays on the
+/// The ranges cut each sequence into parts. One launch computes the parts between ranges with a causal mask.
+/// A second launch computes the ranges, whose rows see all keys before the range's end. In each launch, the
+/// other launch's parts have no keys. A merge combines the two results exactly. Everything stays on the
 /// device.
 pub(crate) fn with_ranges(
     kv: &PagedKv<'_>,
@@ -34,8 +34,8 @@ pub(crate) fn with_ranges(
         // A full mask already shows the keys of every range.
         Mask::Full | Mask::Causal => return kv.attend_varlen(q, seqlens_q, max_seqlen_q, attend),
         mask => {
-            let reason = "a row would see two intervals of keys; use a causal mask, or a window that covers \
-                          all keys";
+            let reason =
+                "a row would see two intervals of keys; use a causal mask, or a window that covers all keys";
             return Err(unsupported(format_args!("mm_prefix_ranges beside {mask:?}"), reason));
         }
     }

@@ -36,7 +36,7 @@ impl DType {
         }
     }
 
-    /// Stored bits of a mantissa.
+    /// Stored bits of the mantissa.
     pub const fn mantissa_bits(self) -> i32 {
         match self {
             DType::F16 => 10,
@@ -67,7 +67,7 @@ pub enum Path {
 }
 
 impl Path {
-    /// Its name in tables.
+    /// The name in tables.
     pub const fn name(self) -> &'static str {
         match self {
             Path::TensorCores => "tensor cores",
@@ -84,7 +84,7 @@ pub trait Element: Copy {
     const PATH: Path = Path::TensorCores;
     /// Size of one element.
     const BYTES: usize = Self::DTYPE.bytes();
-    /// GPUs that convert it.
+    /// GPUs that can convert the element type.
     const TARGET: Target = Target::From(80);
 }
 

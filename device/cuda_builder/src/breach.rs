@@ -16,18 +16,18 @@ pub struct Breach {
 /// The broken rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Rule {
-    /// The parser did not understand the disassembly, so the kernel's loops are unknown.
+    /// The disassembly could not be parsed, so the rules for loops were not checked.
     Unread {
-        /// The number of instructions that it found; none of them is `EXIT`.
+        /// Number of instructions found. None of them is `EXIT`.
         instructions: u32,
     },
-    /// An array that should be in registers lies in local memory.
+    /// An array that should be in registers is in local memory.
     LocalDepot,
-    /// ptxas serialised the `wgmma`s. The text is its message.
+    /// ptxas serialised `wgmma`; the string is its message.
     Serialised(String),
-    /// ptxas has lost parts of descriptors, so the kernel multiplies wrong operands.
+    /// ptxas has lost parts of `wgmma` descriptors, so the kernel multiplies the wrong operands.
     LostDescriptors {
-        /// Uniform registers that no instruction writes.
+        /// Number of uniform registers that nothing writes.
         registers: u32,
     },
     /// Registers are spilled inside a loop.
@@ -54,8 +54,8 @@ impl fmt::Display for Breach {
         match &self.rule {
             Rule::Unread { instructions } => write!(
                 f,
-                "the parser does not understand its disassembly ({instructions} instructions, no EXIT); try \
-                 nvdisasm 13.2"
+                "the parser does not understand its disassembly ({instructions} instructions, no EXIT); \
+                 try nvdisasm 13.2"
             ),
             Rule::LocalDepot => {
                 write!(f, "an array lies in local memory (__local_depot): index it only by constants")

@@ -1,4 +1,4 @@
-//! [`CudaBuilder`]: what to build, and the steps from a device crate to one PTX module per entry.
+//! [`CudaBuilder`]: options of a build, and the steps from a device crate to one PTX module per entry.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -87,8 +87,8 @@ impl CudaBuilder {
         self
     }
 
-    /// `false` switches overflow checks and debug assertions on. The code is optimised in either case,
-    /// because unoptimised device code keeps its register arrays in local memory and is useless.
+    /// `false` enables overflow checks and debug assertions. Both values compile with optimisation, because
+    /// unoptimised device code keeps its register arrays in local memory.
     pub fn release(mut self, release: bool) -> Self {
         self.release = release;
         self
@@ -100,20 +100,20 @@ impl CudaBuilder {
         self
     }
 
-    /// Cargo features of the device crate to switch on.
+    /// Enables cargo features of the device crate.
     pub fn features<S: Into<String>>(mut self, features: impl IntoIterator<Item = S>) -> Self {
         self.features.extend(features.into_iter().map(Into::into));
         self
     }
 
-    /// One more argument for LLVM, such as `-inline-threshold=1000`.
+    /// Adds an argument for LLVM, such as `-inline-threshold=1000`.
     pub fn llvm_arg(mut self, argument: impl Into<String>) -> Self {
         self.llvm_args.push(argument.into());
         self
     }
 
-    /// Adds the launch contract of one entry. With any contract, every kernel of the crate needs one. Without
-    /// contracts, modules are not stamped.
+    /// Adds the launch contract of one entry. Without contracts, modules are not stamped. With at least one
+    /// contract, every kernel of the crate needs one.
     pub fn entry(mut self, contract: Contract) -> Self {
         self.contracts.push(contract);
         self
@@ -125,26 +125,26 @@ impl CudaBuilder {
         self
     }
 
-    /// Builds only these entries, which takes a fraction of the time. This is for work on one kernel.
+    /// Builds only these entries. This is much faster, and is meant for work on one kernel.
     pub fn only<S: Into<String>>(mut self, symbols: impl IntoIterator<Item = S>) -> Self {
         self.only = Some(symbols.into_iter().map(Into::into).collect());
         self
     }
 
-    /// Sets a folder that gets a copy of every module as `<entry>.ptx`.
+    /// Copies every module to this folder, as `<entry>.ptx`.
     pub fn copy_to(mut self, folder: impl AsRef<Path>) -> Self {
         self.copy_to = Some(folder.as_ref().to_owned());
         self
     }
 
-    /// Sets the build folder. The default is `cuda-builder` below `CARGO_TARGET_DIR` or below the workspace's
-    /// `target`.
+    /// Sets the build folder. The default is `cuda-builder` below `CARGO_TARGET_DIR`, or else below the
+    /// workspace's `target`.
     pub fn target_dir(mut self, folder: impl AsRef<Path>) -> Self {
         self.target_dir = Some(folder.as_ref().to_owned());
         self
     }
 
-    /// Sets the number of concurrent compilers. The default is one per core.
+    /// Sets the number of compilers that run side by side. The default is one per core.
     pub fn jobs(mut self, jobs: usize) -> Self {
         self.jobs = Some(jobs);
         self
@@ -157,30 +157,31 @@ impl CudaBuilder {
     }
 
     /// Sets a function for progress. [`build`](Self::build) calls it with the number of compiled modules and
-    /// the number to compile, first with 0. If every module is cached, `build` does not call it. Any of its
-    /// threads may call.
+    /// the number to compile, first with 0. If every module is cached, `build` does not call it. The call may
+    /// come from any thread of `build`.
     pub fn progress(mut self, report: impl Fn(usize, usize) + Send + Sync + 'static) -> Self {
         self.report = Some(Report::new(report));
         self
     }
 
-    /// Sets GPUs for checks. [`build`](Self::build) assembles every module that may run on one of them, and
-    /// checks it against the rules of [`gate`](crate::gate). Without GPUs, nothing is checked and ptxas is
-    /// not needed. Kernels with [`release(false)`](Self::release) break the rules, so do not check them.
+    /// Sets the targets for which [`build`](Self::build) assembles the modules and checks the rules of
+    /// [`gate`](crate::gate). It assembles a module for every target that can run it. Without targets,
+    /// `build` needs no ptxas and checks nothing. Kernels with [`release(false)`](Self::release) fail the
+    /// check, because they break the rules.
     #[cfg(feature = "ptxas")]
     pub fn check_on(mut self, targets: impl IntoIterator<Item = Arch>) -> Self {
         self.check_on.extend(targets);
         self
     }
 
-    /// Compiles the crate and writes one PTX module per entry, each for the target of its contract. Checks
+    /// Compiles the crate and writes one PTX module per entry, for the target of the entry's contract. Checks
     /// them on the targets of [`check_on`](Self::check_on).
     ///
     /// `build` caches modules by content: with unchanged sources, flags and compiler it compiles nothing.
-    /// LLVM works on one core, so `build` distributes the entries over several compilers. Each compiler sees
-    /// its share in `CUDA_BUILDER_ENTRIES` (symbols, comma-separated; unset means all), and `#[kernel]` of
-    /// `cuda_std` leaves the other kernels out. If a crate ignores the variable, each compiler compiles the
-    /// whole crate, with the same result.
+    /// LLVM uses one core, so `build` distributes the entries over several compilers. The variable
+    /// `CUDA_BUILDER_ENTRIES` names a compiler's entries (symbols, comma-separated; unset means all), and
+    /// `#[kernel]` of `cuda_std` omits the other kernels. If a crate ignores the variable, every compiler
+    /// compiles the whole crate; the result is equal.
     ///
     /// # Errors
     /// [`Error`]: no device compiler, the crate does not compile, kernels and contracts do not match, or a
@@ -230,10 +231,10 @@ impl CudaBuilder {
         Ok(output)
     }
 
-    /// Whether [`build`](Self::build) would compile nothing, because every module is cached.
+    /// Whether every module is cached, so that [`build`](Self::build) would compile nothing.
     ///
     /// # Errors
-    /// The errors of `build` before it compiles.
+    /// The errors that `build` returns before it compiles.
     pub fn is_kept(&self) -> Result<bool, Error> {
         let (site, wanted) = (self.site()?, self.wanted()?);
         Ok(!wanted.is_empty() && self.missing(&site, &wanted)? == 0)

@@ -12,13 +12,13 @@ use crate::{Arch, Error};
 
 const TARGET: &str = "nvptx64-nvidia-cuda";
 
-/// Which source lines go into the PTX.
+/// Source lines in the PTX.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum DebugInfo {
-    /// Nothing.
+    /// No source lines.
     None,
-    /// `.file` and `.loc` lines, followed by the inlined calls as comments. The instructions are the same as
-    /// without.
+    /// `.file` and `.loc` lines, followed by the inlined calls as comments. They do not change the
+    /// instructions.
     #[default]
     Lines,
 }

@@ -1,19 +1,19 @@
-//! Finds `wgmma` descriptors of which ptxas has lost a part.
+//! Finds `wgmma` descriptors that ptxas has partly lost.
 
 use std::collections::HashMap;
 
 /// A set of uniform registers, one bit per register.
 type Set = u64;
 
-/// The relevant part of an instruction.
+/// An instruction, reduced to what this check needs.
 #[derive(Default)]
 struct Step {
     writes: Set,
-    /// Registers that it reads as parts of descriptors.
+    /// Uniform registers that it reads as parts of descriptors.
     reads: Set,
-    /// A second instruction that may follow, besides the next one.
+    /// Target of its branch.
     to: Option<usize>,
-    /// Whether the next instruction never follows.
+    /// Whether control never reaches the next instruction.
     leaves: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The errors of this crate. Each text names the remedy.
+//! Errors of a build. Each message names the cause and the remedy.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -86,12 +86,12 @@ pub enum Error {
         /// The entry.
         symbol: String,
     },
-    /// A contract that no launch can meet.
+    /// A contract has an invalid number of threads.
     #[error("entry `{symbol}`: {threads} threads per block; a block has 1 to 1024")]
     Threads {
         /// The entry.
         symbol: String,
-        /// The contract's number of threads per block.
+        /// Threads per block in the contract.
         threads: u32,
     },
     /// The PTX text does not have the form that rustc writes.
@@ -113,7 +113,7 @@ pub enum Error {
         /// The instruction, as PTX.
         instruction: String,
     },
-    /// The source lines do not belong to this code.
+    /// Source lines do not match the code.
     #[error("source lines, line {line}: {problem}")]
     Lines {
         /// Line, from 1.
@@ -133,7 +133,7 @@ pub enum Error {
         /// Its output.
         output: String,
     },
-    /// A tool's output lacks a required part.
+    /// A tool's output lacks a part that this crate reads.
     #[error("{tool}'s output on {subject} has no {what}")]
     ToolOutput {
         /// The tool.
@@ -143,7 +143,7 @@ pub enum Error {
         /// The missing part.
         what: &'static str,
     },
-    /// Entries break the rules of `gate`: every breach, one per line.
+    /// Entries break the rules of `gate`. The message has one line per breach.
     #[cfg(feature = "ptxas")]
     #[error("{} broken by the kernels:\n{}", plural(.0.len()), lines(.0))]
     Rules(Vec<crate::breach::Breach>),
@@ -152,9 +152,9 @@ pub enum Error {
     Io {
         /// The attempted action: `read`, `write`, `run`, ...
         action: &'static str,
-        /// The file, folder or program.
+        /// The file or program.
         path: PathBuf,
-        /// The system's error.
+        /// The operating system's error.
         source: std::io::Error,
     },
 }

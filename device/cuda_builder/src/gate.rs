@@ -1,4 +1,4 @@
-//! Rules that every kernel must keep, checked on the reports of ptxas and of the disassembler.
+//! The rules that every kernel must keep, checked on the reports of ptxas and the disassembler.
 
 pub use crate::breach::{Breach, Rule};
 use crate::report::EntryReport;

@@ -12,11 +12,11 @@ use crate::module::Ptx;
 use crate::progress::Progress;
 use crate::{Contract, Error, stamp};
 
-/// Compiling this number of entries takes as long as compiling `core`, which every compiler does.
+/// Number of entries that take as long to compile as `core`. Every compiler compiles `core` for itself.
 const WORTH_A_COMPILER: usize = 4;
 
-/// Largest number of entries per run of a compiler. The modules of a run are cached when it ends. With short
-/// runs, a stopped build loses little, and the progress has many steps.
+/// Maximum entries per run of a compiler. The cache receives the modules when a run ends, so an interrupted
+/// build loses little, and progress has steps.
 const BATCH: usize = 24;
 
 /// One target's share of a build.

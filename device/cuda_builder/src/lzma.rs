@@ -1,15 +1,15 @@
-//! Compresses the embedded texts of a library.
+//! LZMA compression of embedded kernels.
 
 use std::io::{self, Read, Write};
 
 use lzma_rust2::{DICT_SIZE_MIN, LzmaOptions, LzmaReader, LzmaWriter};
 
-/// The preset of xz; CONTRIBUTING.md compares others. Presets from 6 on differ only in their dictionary size,
-/// and 6 already covers a whole block.
+/// xz's preset. CONTRIBUTING.md compares the presets. From 6 on, presets differ only in the size of the
+/// dictionary, and every dictionary holds a whole block.
 const PRESET: u32 = 6;
 
-/// Compresses `content` into xz's format `alone`: properties, size of the dictionary, size of the content,
-/// and one stream without an end marker.
+/// Compresses `content` into xz's format `alone`: properties, dictionary size, content size, and one stream
+/// without end marker.
 ///
 /// # Errors
 /// If `content` has 4 GiB or more.

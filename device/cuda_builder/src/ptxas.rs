@@ -1,4 +1,4 @@
-//! NVIDIA's assembler: runs it on one module and parses its output.
+//! Runs ptxas on one module and parses its output.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::toolchain::CudaTool;
 use crate::{Arch, Error};
 
-/// ptxas and nvdisasm, and their versions.
+/// The tools ptxas and nvdisasm, with their versions.
 #[derive(Debug, Clone)]
 pub struct Assembler {
     ptxas: PathBuf,
@@ -79,7 +79,7 @@ impl Assembler {
 }
 
 impl Resources {
-    /// Parses the output of `ptxas -v` for `entry`. `None` if it does not give the entry's registers.
+    /// Parses the lines of `ptxas -v` about `entry`. `None` if they do not give its registers.
     pub fn parse(entry: &str, said: &str) -> Option<Self> {
         let mut found = Self::default();
         let mut registers = None;

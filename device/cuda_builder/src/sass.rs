@@ -1,4 +1,4 @@
-//! Parses a disassembly: the instructions of a kernel, and the instructions in its loops.
+//! Parses a disassembly, and counts the instructions of a kernel and of its loops.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -15,12 +15,12 @@ pub struct Sass {
     /// The counts of the main loop: the shortest of the loops with the most tensor-core instructions. Empty
     /// if no loop has such instructions.
     pub main_loop: BTreeMap<String, u32>,
-    /// `LDL` inside any loop.
+    /// Number of `LDL` inside loops.
     pub local_loads_in_loops: u32,
-    /// `STL` inside any loop.
+    /// Number of `STL` inside loops.
     pub local_stores_in_loops: u32,
-    /// Uniform registers that descriptors of `wgmma` read and that no instruction writes on some path. ptxas
-    /// 13.0 loses halves of 64-bit sums without a message.
+    /// Number of uniform registers that `wgmma` reads as parts of descriptors although nothing on some path
+    /// has written them. ptxas 13.0 has lost halves of 64-bit sums without a message.
     pub lost_descriptors: u32,
 }
 
@@ -48,22 +48,22 @@ impl Sass {
         }
     }
 
-    /// The number of the kernel's instructions with this opcode.
+    /// Number of instructions of the kernel with an opcode.
     pub fn kernel_count(&self, opcode: &str) -> u32 {
         self.kernel.get(opcode).copied().unwrap_or(0)
     }
 
-    /// The number of the main loop's instructions with this opcode.
+    /// Number of instructions of the main loop with an opcode.
     pub fn loop_count(&self, opcode: &str) -> u32 {
         self.main_loop.get(opcode).copied().unwrap_or(0)
     }
 
-    /// The number of the kernel's instructions.
+    /// Number of instructions of the kernel.
     pub fn kernel_length(&self) -> u32 {
         self.kernel.values().sum()
     }
 
-    /// The number of the main loop's instructions.
+    /// Number of instructions of the main loop.
     pub fn loop_length(&self) -> u32 {
         self.main_loop.values().sum()
     }

@@ -1,11 +1,11 @@
-//! Writes a launch contract into PTX: rustc has no attributes for it.
+//! Writes a launch contract into PTX, because rustc has no attributes for one.
 
 use crate::{Contract, Error};
 
-/// The directives of `contract`, which belong between an entry's parameters and its body.
+/// The directives of `contract`, to insert between an entry's parameters and its body.
 ///
 /// # Errors
-/// [`Error::Threads`] if no block can have this number of threads.
+/// [`Error::Threads`] if the number of threads is not 1 to 1024.
 pub fn directives(contract: &Contract) -> Result<String, Error> {
     let Contract { symbol, threads, min_blocks_per_sm, .. } = contract;
     if !(1..=1024).contains(threads) {
@@ -18,8 +18,8 @@ pub fn directives(contract: &Contract) -> Result<String, Error> {
     Ok(text)
 }
 
-/// `text`, the module of `contract`'s entry, with the contract's alignment on the entry's parameter. rustc
-/// writes no alignment above 16.
+/// Sets the alignment of the entry's parameter in `text` to the contract's. rustc writes an alignment of at
+/// most 16.
 ///
 /// # Errors
 /// [`Error::Ptx`] if the entry has no parameter.

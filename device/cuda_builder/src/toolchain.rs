@@ -10,7 +10,7 @@ use std::{env, fs};
 
 use crate::Error;
 
-/// The folder into which `cargo xtask setup` unpacks its downloads, relative to the workspace root.
+/// Folder into which setup unpacks its downloads, relative to the workspace root.
 pub const FOLDER: &str = "target/ferroflash-toolchain";
 
 /// Below [`FOLDER`]: the root into which Debian's compiler packages are unpacked.
@@ -27,10 +27,10 @@ pub const RUSTC_VARIABLE: &str = "FERROFLASH_DEVICE_RUSTC";
 pub struct DeviceCompiler {
     /// The compiler.
     pub rustc: PathBuf,
-    /// Folders of its shared libraries, if the loader does not find them without help. Empty for rustup's
-    /// compiler.
+    /// Folders with the compiler's shared libraries, if the loader does not find them by itself. Empty for a
+    /// rustup toolchain.
     pub library_path: Vec<PathBuf>,
-    /// Its sources of the standard library.
+    /// The compiler's sources of the standard library.
     pub library_source: PathBuf,
     /// `rustc -V`, in one line.
     pub version: String,
@@ -62,7 +62,7 @@ impl DeviceCompiler {
         Err(Error::NoDeviceCompiler { looked: looked.join("; ") })
     }
 
-    /// Checks that `rustc` runs and has its sources beside it. The error says what is missing.
+    /// Checks that `rustc` runs and has its sources beside it. The error names the missing part.
     pub fn inspect(rustc: &Path) -> Result<Self, String> {
         let mut found = Self {
             rustc: rustc.to_owned(),
@@ -183,7 +183,7 @@ impl CudaTool {
         }
     }
 
-    /// Searches the environment override, then PATH, then the tools that setup unpacked below `workspace`.
+    /// Searches the environment override, then PATH, then setup's folder below `workspace`.
     ///
     /// # Errors
     /// [`Error::NoTool`] with the remedy.

@@ -1,7 +1,7 @@
-//! `atom`: read, change and write one value of device or shared memory as one step.
+//! `atom`: atomic read-modify-write of one value in device or shared memory.
 //!
-//! Addresses are generic: whatever a pointer points to. [`Scope`] names the threads that see the operation as
-//! one step. [`Order`] says which other memory accesses of this thread they see with it (PTX ISA, "Memory
+//! Addresses are generic. [`Scope`] names the threads for which the access is atomic. [`Order`] says which of
+//! the thread's other memory accesses it orders (PTX ISA, "Memory
 //! Consistency Model").
 use crate::gpu_only;
 #[cfg(target_arch = "nvptx64")]
@@ -10,24 +10,24 @@ use core::arch::asm;
 /// The memory accesses that an atomic operation orders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// None: for a counter.
+    /// Orders nothing; enough for a counter.
     Relaxed,
-    /// Later accesses stay after the operation: for taking a lock.
+    /// Later accesses stay after the atomic, as when a thread takes a lock.
     Acquire,
-    /// Earlier accesses are visible before the operation: for releasing a lock.
+    /// Earlier accesses are visible before the atomic, as when a thread releases a lock.
     Release,
-    /// Both `Acquire` and `Release`.
+    /// Acquire and release.
     AcqRel,
 }
 
-/// The threads that see an atomic operation as one step.
+/// The threads for which an access is atomic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// The threads of this block: `.cta`.
     Block,
     /// All threads of this GPU: `.gpu`.
     Device,
-    /// The threads of the host and of all GPUs: `.sys`.
+    /// All threads of this GPU, other GPUs and the host: `.sys`.
     System,
 }
 
@@ -57,8 +57,7 @@ pub trait AtomicOrd: Atomic {
 ///
 /// # Safety
 /// - `address` is valid for reads and writes of a `T`, and a multiple of its size.
-/// - While other threads may access the value, all of them use atomics, with a scope that includes all of
-///   them.
+/// - While other threads may access it, all of them use atomics of a scope that contains them.
 #[inline(always)]
 pub unsafe fn atom_add<T: Atomic>(address: *mut T, x: T, order: Order, scope: Scope) -> T {
     // SAFETY: the caller's promise.
@@ -189,7 +188,7 @@ atomic! {
     f32: reg32, "f32", "b32";
 }
 
-/// `atom.inc`: counts up to `last`, then starts again at 0. Returns the old value.
+/// `atom.inc`: adds 1, or writes 0 if the old value is at least `last`; returns the old value.
 ///
 /// # Safety
 /// As [`atom_add`].

@@ -1,7 +1,8 @@
-//! [`convergent_asm!`](crate::convergent_asm): assembly of instructions that a warp executes together.
+//! [`convergent_asm!`](crate::convergent_asm): inline assembly for instructions that a warp executes
+//! together.
 //!
-//! LLVM may clone code into both arms of a branch that lanes take differently, or sink it into one arm,
-//! unless the code contains a `convergent` call. Intrinsics of barriers, shuffles and votes are convergent;
+//! LLVM may clone code into both arms of a divergent branch, or sink it into one arm, unless the code
+//! contains a `convergent` instruction. Intrinsics of barriers, shuffles and votes are convergent; inline
 //! assembly never is.
 
 #[cfg(target_arch = "nvptx64")]
@@ -10,8 +11,9 @@ unsafe extern "unadjusted" {
     fn activemask() -> u32;
 }
 
-/// A call that is convergent to LLVM, so that LLVM keeps the whole block of code around it. `cuda_builder`
-/// removes the instruction again: ptxas and the simulator know which instructions a warp executes together.
+/// Marks its basic block as convergent for LLVM, which then neither clones nor sinks the block.
+/// `cuda_builder` removes the guard's instruction from the PTX: ptxas and the simulator know the convergent
+/// instructions.
 #[doc(hidden)]
 #[inline(always)]
 #[cfg(target_arch = "nvptx64")]
@@ -24,7 +26,7 @@ pub fn guard() {
 /// place. It accepts the arguments of [`core::arch::asm!`], except `pure`: a pure instruction may be moved.
 ///
 /// `cuda_builder` refuses such an instruction in a plain `asm!`. If LLVM has a convergent intrinsic, use the
-/// intrinsic.
+/// intrinsic instead.
 #[macro_export]
 macro_rules! convergent_asm {
     ($($assembly:tt)*) => {{

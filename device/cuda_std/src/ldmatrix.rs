@@ -1,7 +1,7 @@
-//! `ldmatrix` loads four 8x8 matrices of 16-bit elements from shared memory into the registers of a warp.
-//! `stmatrix` stores them (sm_90). `movmatrix` transposes one of them in registers.
+//! `ldmatrix`: loads four 8x8 matrices of 16-bit elements from shared memory into the registers of a warp.
+//! `stmatrix`: stores them (sm_90). `movmatrix`: transposes one matrix in registers.
 //!
-//! Lane `l` gives the address of row `l % 8` of matrix `l / 8`. Afterwards register `i` of lane `l` holds
+//! Lane `l` gives the address of row `l % 8` of matrix `l / 8`. Afterwards, register `i` of lane `l` holds
 //! elements `2 * (l % 4)` and `2 * (l % 4) + 1` of row `l / 4` of matrix `i`. With `.trans`, it holds these
 //! elements of column `l / 4`.
 #[cfg(target_arch = "nvptx64")]
@@ -43,8 +43,8 @@ pub unsafe fn ldmatrix_x4_trans(row: u32) -> [u32; 4] {
     r
 }
 
-/// `stmatrix.sync.aligned.m8n8.x4.shared.b16`: lane `l` passes the address of row `l % 8` of matrix `l / 8`,
-/// and registers laid out as [`ldmatrix_x4`] returns them.
+/// `stmatrix.sync.aligned.m8n8.x4.shared.b16`: lane `l` gives the address of row `l % 8` of matrix `l / 8`.
+/// The registers have the layout of [`ldmatrix_x4`].
 ///
 /// # Safety
 /// - All 32 lanes, converged.

@@ -16,7 +16,7 @@ use core::arch::asm;
 ///   driver has encoded. The tensor may be read.
 /// - `to` is an address of the shared window with room for the map's box, aligned as its swizzle requires. No
 ///   thread accesses it before the phase of `barrier` has ended.
-/// - `barrier` has been initialised, and its phase expects the box's bytes ([`crate::mbarrier`]).
+/// - `barrier` is initialised, and its phase expects the box's bytes ([`crate::mbarrier`]).
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn load_4d(to: u32, map: u64, at: [u32; 4], barrier: u32) {
@@ -29,10 +29,10 @@ pub unsafe fn load_4d(to: u32, map: u64, at: [u32; 4], barrier: u32) {
     }
 }
 
-/// [`load_4d`] with five dimensions.
+/// As the four-dimensional function, with five dimensions.
 ///
 /// # Safety
-/// - As [`load_4d`], for a tensor map of five dimensions.
+/// - As [`load_4d`], with a tensor map of five dimensions.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn load_5d(to: u32, map: u64, at: [u32; 5], barrier: u32) {
@@ -66,10 +66,10 @@ pub unsafe fn store_4d_if(map: u64, at: [u32; 4], from: u32, condition: bool) {
     }
 }
 
-/// [`store_4d_if`] with five dimensions.
+/// As the four-dimensional function, with five dimensions.
 ///
 /// # Safety
-/// - As [`store_4d_if`], for a tensor map of five dimensions.
+/// - As [`store_4d_if`], with a tensor map of five dimensions.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn store_5d_if(map: u64, at: [u32; 5], from: u32, condition: bool) {
@@ -84,8 +84,7 @@ pub unsafe fn store_5d_if(map: u64, at: [u32; 5], from: u32, condition: bool) {
     }
 }
 
-/// `cp.async.bulk.commit_group`: makes a group of the stores that this thread has started since the last
-/// commit.
+/// `cp.async.bulk.commit_group`: closes a group of this thread's stores since its previous group.
 #[inline(always)]
 #[gpu_only]
 pub fn commit_group() {

@@ -18,7 +18,7 @@ use core::arch::asm;
 /// An accumulator of `N` base tiles of 16 columns: `[column tile][8-column half][register]`.
 pub type Accumulator<const N: usize> = [[[f32; 4]; 2]; N];
 
-/// Whether this file has a product of `n` base tiles of columns.
+/// Whether this file has a product with `n` base tiles of columns.
 pub const fn has_width(n: usize) -> bool {
     matches!(n, 4 | 5 | 6 | 7 | 8 | 12 | 16)
 }
@@ -32,9 +32,9 @@ pub enum Swizzle {
     Bytes128,
 }
 
-/// The matrix descriptor of a tile at `address`. The tile's panels are `panel` bytes apart and have rows of
-/// 64 or 128 bytes, swizzled in groups of 8 rows. The next k-step lies 32 bytes further within a panel if k
-/// runs along rows, and 16 rows further if k runs along columns.
+/// A matrix descriptor of a tile at `address`. The tile consists of swizzled panels, `panel` bytes apart,
+/// with rows of 64 or 128 bytes in groups of 8. The next k-step is 32 bytes further in the panel if k runs
+/// along rows, and 16 rows further if k runs along columns.
 #[inline(always)]
 pub const fn descriptor(address: u32, panel: u32, swizzle: Swizzle) -> u64 {
     let (mode, row) = match swizzle {
@@ -44,8 +44,8 @@ pub const fn descriptor(address: u32, panel: u32, swizzle: Swizzle) -> u64 {
     mode << 62 | (8 * row / 16) << 32 | ((panel / 16) as u64) << 16 | ((address & 0x3_ffff) >> 4) as u64
 }
 
-/// `wgmma.fence.sync.aligned`: later products see what the warps have written to registers before. A
-/// warpgroup needs it before its first product, and before a product whose registers it has touched.
+/// `wgmma.fence.sync.aligned`: makes earlier writes to registers visible to later products. It is required
+/// before the first product, and before a product whose registers other instructions have accessed.
 ///
 /// # Safety
 /// - All 128 threads of the warpgroup, converged.
@@ -56,7 +56,7 @@ pub unsafe fn fence() {
     unsafe { convergent_asm!("wgmma.fence.sync.aligned;", options(nostack)) }
 }
 
-/// `wgmma.commit_group.sync.aligned`: makes a group of the products issued since the last commit.
+/// `wgmma.commit_group.sync.aligned`: closes a group of the products since the previous group.
 ///
 /// # Safety
 /// - All 128 threads of the warpgroup, converged.
@@ -67,8 +67,8 @@ pub unsafe fn commit_group() {
     unsafe { convergent_asm!("wgmma.commit_group.sync.aligned;", options(nostack)) }
 }
 
-/// Keeps the registers of an A operand unchanged up to here. To LLVM, a product has read them as soon as it
-/// is issued.
+/// Keeps the registers of a left operand unchanged up to this call. LLVM otherwise assumes that a product has
+/// read them when it is issued.
 #[inline(always)]
 #[gpu_only]
 pub fn hold(a: &[u32; 4]) {
@@ -97,7 +97,7 @@ macro_rules! widths {
     };
 }
 /// `wgmma.wait_group.sync.aligned PENDING`: waits until at most the `PENDING` youngest groups are in flight.
-/// If the group of `d` is not one of them, `d` then holds its result.
+/// If `d` belongs to an older group, its values may then be read.
 ///
 /// # Safety
 /// - All 128 threads of the warpgroup, converged, at the same instruction.
@@ -111,8 +111,8 @@ pub unsafe fn wait_group<const PENDING: u32, const N: usize>(d: &mut Accumulator
 macro_rules! products {
     ($($abt:ident $ab:ident $element:ident $type:literal;)*) => {$(
         #[doc = concat!("`wgmma.mma_async.sync.aligned.m64nNk16.f32.", $type, ".", $type, "`:")]
-        /// One k-step of `d = a b^T`, or of `d += a b^T` with `accumulate`. Descriptors select both tiles; k
-        /// runs along their rows.
+        /// One k-step of `d = a b^T`, or of `d += a b^T` if `accumulate` is true. Descriptors select both
+        /// tiles. k runs along their rows.
         ///
         /// # Safety
         /// - All 128 threads of the warpgroup call it, converged, after [`fence`]. [`has_width`] of `N`
@@ -132,7 +132,8 @@ macro_rules! products {
         }
 
         #[doc = concat!("`wgmma.mma_async.sync.aligned.m64nNk16.f32.", $type, ".", $type, "`:")]
-        /// One k-step of `d += a b`. `a` is in registers. A descriptor selects `b`; k runs along its columns.
+        /// One k-step of `d += a b`. `a` is in registers. A descriptor selects `b`, and k runs along its
+        /// columns.
         ///
         /// # Safety
         /// - The preconditions of the function above. No thread touches `a`'s registers either ([`hold`]).
@@ -160,7 +161,7 @@ unsafe fn flat<const N: usize, const L: usize>(d: &mut Accumulator<N>) -> &mut [
     unsafe { &mut *core::ptr::from_mut(d).cast() }
 }
 
-/// One module per width. Each lists the registers of the next smaller width and adds its own.
+/// One module per width. It has the registers of the next smaller width and some more.
 #[cfg(target_arch = "nvptx64")]
 macro_rules! modules {
     ([$($before:literal)*]) => {};

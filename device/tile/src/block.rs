@@ -75,9 +75,9 @@ impl<K: Kernel> Block<K> {
         K::THREADS / 32
     }
 
-    /// Distributes `rows` rows of `C` base tiles over the block's threads in quads of four columns. Calls
-    /// `f(row, quad)` for each quad of this thread. A warp takes one row, or 128 columns of a row, so all its
-    /// lanes have the same row. Lanes past the last column get a quad that does not exist.
+    /// Distributes `rows` rows of `C` base tiles over the block's threads in quads of four columns, and calls
+    /// `f(row, quad)` for each of this thread's quads. A warp takes one row, or 128 columns of one row. Lanes
+    /// past the last column get a quad that does not exist.
     #[inline(always)]
     pub fn deal_quads<const C: usize>(&self, rows: u32, f: impl Fn(u32, u32)) {
         let (warp, parts) = (self.warp(), (C as u32).div_ceil(8));
@@ -146,8 +146,7 @@ impl Warp {
         x
     }
 
-    /// `x`, which must be equal in all lanes, in a form that tells the assembler so: it may keep the result
-    /// in a uniform register.
+    /// Returns `x`, which must be equal in all lanes. ptxas may then keep the result in a uniform register.
     #[inline(always)]
     pub fn uniform(self, x: u32) -> u32 {
         // SAFETY: `Warp` stands for 32 converged lanes.
@@ -196,15 +195,14 @@ impl Warp {
     }
 }
 
-/// One round of [`Smem::rounds`]; the result says whether another one follows.
+/// One round of [`Smem::rounds`]. The result says whether another round follows.
 type Round<K, A> = fn(&<K as Kernel>::Params, A, u32, &mut Block<K>, Smem<K>) -> ControlFlow<()>;
 
 impl<K: Kernel> Smem<K> {
-    /// Uses the shared memory for one round after another, with a barrier between rounds, until `round`
-    /// breaks off.
+    /// Runs rounds that reuse the shared memory, with a barrier between rounds, until `round` ends the loop.
     ///
-    /// No value of one round reaches the next round: `round` takes the memory by value, and it is a function
-    /// pointer, which captures nothing. Every round gets the same `all`.
+    /// No view of shared memory survives its round: `round` takes the memory by value, and a function pointer
+    /// captures nothing. Every round gets the same `all`.
     #[inline(always)]
     pub fn rounds<A: Copy + 'static>(
         self,
@@ -239,7 +237,7 @@ impl<K: Kernel> Smem<K> {
         result
     }
 
-    /// Splits the memory into the places of `P`, whose size must be the launch contract's.
+    /// Splits the memory into the places of `P`. Their size must equal the launch contract's shared memory.
     #[inline(always)]
     pub fn split<P: Place>(self) -> P {
         const {

@@ -1,4 +1,4 @@
-//! The progress of a long command: a bar on a terminal, otherwise a line at intervals.
+//! Progress of a long command: a bar on a terminal; otherwise an occasional line.
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::{self, IsTerminal, Write};
 use std::ops::Deref;

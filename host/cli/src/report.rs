@@ -1,5 +1,4 @@
-//! `ferroflash report`: checks and measures this card, and writes one page and one JSON. It needs no other
-//! program.
+//! `ferroflash report`: verifies and measures this card, and writes one page and one JSON file.
 mod date;
 mod model;
 mod page;
@@ -37,7 +36,7 @@ pub(super) struct Args {
     /// The folder for `report.html` and `report.json`. The command creates it.
     #[arg(long, short, value_name = "FOLDER", default_value = "ferroflash-report")]
     output: PathBuf,
-    /// The time limit in seconds.
+    /// Time limit in seconds.
     #[arg(long, value_name = "N", default_value_t = 540,
         value_parser = clap::value_parser!(u16).range(30..=600))]
     seconds: u16,

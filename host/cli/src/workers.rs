@@ -1,5 +1,5 @@
-//! Runs a command over many kernels in several processes of this program. Most of the time goes into the
-//! driver's compiler, which compiles one kernel at a time per process.
+//! Runs a command over many kernels in several processes of this program. A driver compiles one kernel at a
+//! time per process, which takes most of the time.
 use super::console::Console;
 use super::ended;
 use super::error::Error;

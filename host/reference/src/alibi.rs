@@ -1,10 +1,10 @@
-//! ALiBi slopes: their values and their layout in memory.
+//! ALiBi slopes: their values and their memory layout.
 use super::inputs::Random;
 use super::tensor::TensorError;
 use ferroflash::plan::Problem;
 use ferroflash::request::AlibiSlopes;
 
-/// The slopes of several sequences and query heads.
+/// ALiBi slopes, one per query head or one per sequence and query head.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Slopes {
     values: Vec<f32>,
@@ -12,8 +12,8 @@ pub struct Slopes {
 }
 
 impl Slopes {
-    /// Random slopes: powers of two from 2^-8 to 2^`largest`, a quarter of them negative, some 0. They lie in
-    /// one of three layouts: `[heads]`, `[sequences, heads]`, or `[sequences, heads]` with gaps that hold
+    /// Random slopes: powers of two from 2^-8 to 2^`largest`. A quarter of them is negative, and some are 0.
+    /// The memory layout is random: `[heads]`, `[sequences, heads]`, or `[sequences, heads]` with gaps of
     /// NaN.
     pub fn random(seed: u64, sequences: usize, heads: usize, largest: i32) -> Self {
         let mut random = Random::new(seed);
@@ -38,10 +38,10 @@ impl Slopes {
         slopes
     }
 
-    /// The slopes of a file or a caller: `[heads]`, or with `by_sequence` `[sequences, heads]`.
+    /// The slopes of a file or a caller: `[sequences, heads]` if `by_sequence` is set, otherwise `[heads]`.
     ///
     /// # Errors
-    /// [`TensorError::Slopes`] if the number of values is not the problem's.
+    /// [`TensorError::Slopes`] if `values` has another length than the problem needs.
     pub fn new(values: Vec<f32>, by_sequence: bool, problem: &Problem) -> Result<Self, TensorError> {
         let Problem { batch, heads_q, .. } = *problem;
         let (want, stride) = if by_sequence { (batch * heads_q, heads_q) } else { (heads_q, 0) };
@@ -60,12 +60,12 @@ impl Slopes {
         self.values[self.at(sequence, head)]
     }
 
-    /// All values, as they lie in memory.
+    /// All slopes in memory order.
     pub fn values(&self) -> &[f32] {
         &self.values
     }
 
-    /// The slopes at this address, as a request passes them to a launch.
+    /// The request's view of the slopes at `address`.
     pub fn view(&self, address: u64) -> AlibiSlopes {
         AlibiSlopes::new(address, self.values.len() as u64).strides(self.strides)
     }

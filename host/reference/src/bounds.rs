@@ -1,6 +1,6 @@
-//! The rule for inputs whose magnitudes overflow or vanish in naive 16-bit arithmetic, so that the tolerance
-//! rule cannot judge them. It bounds the error of each element in a kernel that sums in f32 and rounds
-//! probabilities and O to the inputs' type.
+//! Error bounds for inputs of any magnitude, where naive 16-bit arithmetic overflows or underflows. A bound
+//! is the largest error of an element in a kernel that sums in f32 and rounds probabilities and O to the
+//! inputs' type.
 use super::arithmetic::unit_roundoff;
 use super::attention::{Inputs, Outputs, exact};
 use super::tensor::HostTensor;
@@ -10,27 +10,27 @@ use ferroflash::plan::Problem;
 use rayon::prelude::*;
 use std::f64::consts::LOG2_E;
 
-/// Rows with a score (scaled, capped, times log2 e) of this magnitude are not judged. Kernels keep maxima in
-/// f32, as powers of two. Half an ulp of such a maximum exceeds the range of a probability's exponent. A
-/// probability has the inputs' type, and the range is 16 in f16 and 128 in bf16.
+/// Rows with a score (scaled, capped, times log2 e) of this magnitude are not judged. Kernels keep row maxima
+/// in f32, as base-2 exponents. From this magnitude on, half an ulp of a maximum exceeds the exponent range
+/// of a probability in the inputs' type: 16 in f16, 128 in bf16.
 pub const fn score_limit(dtype: DType) -> f64 {
     ((1u64 << 24) * (2 - dtype.min_exponent()) as u64) as f64
 }
-/// Relative error of an f32 operation, also on tensor cores, which truncate.
+/// Relative error of an f32 operation. Tensor cores truncate, so this is a whole ulp.
 const ULP: f64 = 1.0 / (1u64 << 23) as f64;
 /// f32 operations may flush smaller numbers to 0.
 const VANISHES: f64 = f32::MIN_POSITIVE as f64;
-/// A key whose score is lower than another key's by this number has no weight: e^-30.
+/// A key whose score is this far below another key's score has no weight: e^-30.
 const NO_WEIGHT: f64 = 30.0;
-/// The largest factor by which a lazy maximum lets a probability grow before O is normalised.
+/// The largest probability that a lazy maximum permits before O is normalised.
 const LAZY: f64 = 256.0;
-/// Up to this softcap, kernels compute tangents to f32's absolute precision. Beyond it, they compute them to
-/// its relative precision.
+/// Up to this softcap, kernels compute tanh with f32's absolute precision; above it, with f32's relative
+/// precision.
 const MODEST_CAP: f64 = 1024.0;
 
-/// The exact result, and the largest allowed error of each element of O and LSE. The bound is infinite, and
-/// the element is not judged, in a row with a score of at least [`score_limit`], or whose products or
-/// unnormalised sums overflow f32.
+/// The exact result, and how far each element of O and LSE may be from it. The bound of a row is infinite, so
+/// the row is not judged, if one of its scores reaches [`score_limit`] or if its products or unnormalised
+/// sums overflow f32.
 pub struct Bounds {
     exact: Outputs,
     out: Vec<f64>,
@@ -40,7 +40,7 @@ pub struct Bounds {
 /// Q, K or V of one head in f64, row by row.
 struct Head(Vec<f64>);
 
-/// A key's score, the bound of the score's f32 error, and the key's value row.
+/// A key's score, the score's error bound in f32, and the key's V row.
 struct Score<'a> {
     value: f64,
     error: f64,
@@ -48,7 +48,7 @@ struct Score<'a> {
 }
 
 impl Bounds {
-    /// Computes the bounds in f64.
+    /// Computes the exact result and the bounds in f64.
     pub fn new(inputs: &Inputs) -> Self {
         let (exact, p) = (exact(inputs), inputs.problem());
         let [batches, rows, heads, head_dim] = exact.shape;
@@ -77,18 +77,18 @@ impl Bounds {
         Bounds { exact, out, lse }
     }
 
-    /// Rows of O of all heads.
+    /// Number of rows of O, over all heads.
     pub fn rows(&self) -> usize {
         self.lse.len()
     }
 
-    /// Rows of O with an element that has no bound.
+    /// Number of rows of O with an element that is not judged.
     pub fn not_judged(&self) -> usize {
         let rows = self.out.chunks(self.exact.shape[3]);
         rows.filter(|row| row.iter().any(|bound| bound.is_infinite())).count()
     }
 
-    /// The elements of O and LSE with the largest errors relative to their bounds. `None` if a shape differs
+    /// The elements of O and LSE with the largest error relative to their bounds. `None` if a shape differs
     /// from the reference's.
     pub fn judge(&self, out: &HostTensor, lse: Option<&[f32]>) -> Option<Verdict> {
         let [batches, rows, heads, _] = self.exact.shape;
@@ -111,7 +111,8 @@ impl Bounds {
     }
 }
 
-/// The element with the largest error relative to its bound. An element without a bound counts as right.
+/// The element with the largest error relative to its tolerance. An element that is not judged counts as
+/// right.
 fn furthest(
     tensor: &'static str,
     got: impl Iterator<Item = ([usize; 4], f64)>,
@@ -137,7 +138,7 @@ impl Head {
 }
 
 impl<'a> Score<'a> {
-    /// `fall` is what ALiBi subtracts from the score.
+    /// `fall` is ALiBi's reduction of the score.
     fn new(p: &Problem, q: &[f64], k: &[f64], values: &'a [f64], fall: f64) -> Self {
         let (scale, terms) = (f64::from(p.softmax_scale()), q.len() as f64);
         let products = q.iter().zip(k).map(|(q, k)| q * k);
@@ -159,7 +160,7 @@ impl<'a> Score<'a> {
     }
 }
 
-/// Bounds of one row: for O per column, and for LSE.
+/// A row's bounds: one per element of O, one for LSE.
 fn bound(dtype: DType, scores: &[Score], out: &[f64], lse: f64) -> (Vec<f64>, f64) {
     // Rounding the maximum to nearest multiplies all probabilities by at most this factor.
     let largest = scores.iter().map(|s| s.value.abs()).fold(0.0, f64::max) * LOG2_E;

@@ -1,5 +1,5 @@
-//! Inputs of measurements: normal numbers that repeat after a long period. Filling the largest caches with
-//! different numbers takes longer than measuring them.
+//! Inputs of measurements: normal numbers that repeat with a long period. Generating a large cache without
+//! repetition would take longer than measuring it.
 use super::arithmetic::encode;
 use super::inputs::Random;
 use super::work::Input;
@@ -7,12 +7,12 @@ use ferroflash::DType;
 use std::borrow::Cow;
 use std::sync::OnceLock;
 
-/// Elements of a period. It is a prime, so that no row or head has the period's length.
+/// Elements of a period: a prime, so rows and heads never align with it.
 const PERIOD: usize = 1_000_003;
-/// Distance in the period between the starts of two tensors. No two tensors start at the same element.
+/// Distance in the period between the first elements of two consecutive tensors. Tensors therefore differ.
 const APART: usize = 271_829;
 
-/// One period of numbers of this type, as bytes.
+/// Bytes of a period in `dtype`.
 fn period(dtype: DType) -> &'static [u8] {
     static PERIODS: [OnceLock<Vec<u8>>; 4] = [const { OnceLock::new() }; 4];
     PERIODS[dtype as usize].get_or_init(|| {
@@ -25,13 +25,13 @@ fn period(dtype: DType) -> &'static [u8] {
     })
 }
 
-/// One period of the problem's tensor `number`.
+/// One period of tensor `number` of a problem.
 fn tensor(dtype: DType, number: usize) -> Vec<u8> {
     let (before, first) = period(dtype).split_at(number * APART % PERIOD * dtype.bytes());
     [first, before].concat()
 }
 
-/// The first `elements` elements of tensor `number`, of a 16-bit type.
+/// The first `elements` elements of tensor `number`, in a 16-bit type.
 pub(super) fn halves(dtype: DType, number: usize, elements: usize) -> Vec<u16> {
     let bytes = tensor(dtype, number);
     let period: Vec<u16> = bytes.as_chunks().0.iter().map(|b| u16::from_ne_bytes(*b)).collect();
@@ -42,18 +42,17 @@ pub(super) fn halves(dtype: DType, number: usize, elements: usize) -> Vec<u16> {
     all
 }
 
-/// The contents of a problem's buffers.
+/// Content of a problem's buffers.
 #[derive(Clone, Debug)]
 pub(super) enum Filling {
     /// The bytes of each buffer.
     Laid(Vec<Vec<u8>>),
-    /// The element type and length of each buffer, filled with periodic numbers. The first buffer is the
-    /// problem's tensor 1.
+    /// The type and number of elements of each buffer. The first buffer holds tensor 1 of the problem.
     Cycled(Vec<(DType, usize)>),
 }
 
 impl Filling {
-    /// The buffers with these names, in order.
+    /// The buffers with the names `names`, in order.
     pub(super) fn inputs<const N: usize>(&self, names: [&str; N]) -> Vec<Input> {
         match self {
             Filling::Laid(all) => {

@@ -1,4 +1,4 @@
-//! Attention on paged KV caches: cases, their memory layout, and the expected results.
+//! Attention on KV caches: cases, their memory layout, and their exact results.
 use super::alibi::Slopes;
 use super::arithmetic::decode;
 use super::attention::Inputs;
@@ -6,7 +6,8 @@ use super::cycled::{self, Filling};
 use super::inputs::Random;
 use super::tensor::{HostTensor, TensorError};
 use super::tolerance::Reference;
-use super::work::{Judgement, POISON, Rule};
+use super::tolerance::Rule;
+use super::work::{Judgement, POISON};
 use rayon::prelude::*;
 
 mod cache;
@@ -21,9 +22,9 @@ pub use case::{DecodeCase, Pages};
 pub use edges::{decode_edges, decode_long, paged_astray, paged_edges, paged_long};
 pub use loaded::{DecodeOutcome, LoadedDecode};
 
-/// The scales of e4m3 keys and values.
+/// Scales of e4m3 keys and values.
 const SCALES: [f32; 2] = [2.0, 0.5];
-/// Pages that no sequence uses.
+/// Pages that belong to no sequence.
 const FOREIGN: usize = 3;
 
 /// A case in host memory.
@@ -33,14 +34,14 @@ pub struct DecodeMemory {
     q: Vec<u16>,
     sinks: Vec<f32>,
     slopes: Slopes,
-    /// Keys and values of all pages, one buffer or two.
+    /// Keys and values of all pages, in one or two buffers.
     pool: Filling,
     table: Table,
 }
 
 impl DecodeMemory {
-    /// Standard normal inputs in shuffled pages. Every other sequence shares its first page with the sequence
-    /// before it, if both fill that page. Rows that no sequence uses are NaN.
+    /// Standard normal inputs. Pages are shuffled. Every second sequence shares its first page with the
+    /// previous sequence if both fill that page. Rows that no sequence owns are NaN.
     pub fn new(case: &DecodeCase) -> Self {
         let mut random = Random::new(case.seed);
         let (batch, [heads, _]) = (case.filled.len(), case.heads);
@@ -80,8 +81,8 @@ impl DecodeMemory {
         memory
     }
 
-    /// Periodic numbers for measurements, which are fast to make even for gigabytes. Pages are shuffled, and
-    /// each page belongs to exactly one sequence.
+    /// Inputs for a measurement: elements repeat with a long period, because gigabytes of them must be fast
+    /// to generate. Pages are shuffled. Every page belongs to exactly one sequence.
     pub fn to_measure(case: &DecodeCase) -> Self {
         let mut random = Random::new(case.seed);
         let (batch, [heads, _]) = (case.filled.len(), case.heads);
@@ -95,7 +96,7 @@ impl DecodeMemory {
         DecodeMemory { case: case.clone(), q, sinks, slopes, pool, table }
     }
 
-    /// The expected result of sequence `b` on its first `keys` keys; `None` without queries or keys.
+    /// The reference of sequence `b` on its first `keys` keys; `None` if the sequence has no key.
     ///
     /// # Errors
     /// [`TensorError`] if the case contradicts itself.
@@ -131,8 +132,9 @@ impl DecodeMemory {
         &self.q[starts[b] * row..starts[b + 1] * row]
     }
 
-    /// Says in words what is wrong with an outcome of launches on these lengths. A length above the case's
-    /// `max_k` counts as `max_k`. A sequence with a length above its filled keys is not judged.
+    /// Compares `outcome` with the reference for these lengths, and returns every error in words. The kernel
+    /// clamps lengths to the bound that the host declared. A sequence whose length exceeds the cache's filled
+    /// keys is not judged.
     ///
     /// # Errors
     /// [`TensorError`] if the case contradicts itself.
@@ -140,14 +142,14 @@ impl DecodeMemory {
         Ok(self.compare(outcome, lengths, &self.references(lengths, Rule::Tolerance)?)?.failures)
     }
 
-    /// Keys of sequence `b` if the device array holds `length`; `None` if the cache has fewer filled keys.
+    /// Keys of sequence `b` if the device reads `length`; `None` if the cache holds fewer keys.
     fn keys(&self, b: usize, length: i32) -> Option<usize> {
         let keys = (length.max(0) as usize).min(self.case.max_k);
         (keys <= self.case.filled[b]).then_some(keys)
     }
 
-    /// The expected result of each sequence with these lengths; `None` for a sequence that has no key or is
-    /// not judged.
+    /// The reference of each sequence for these lengths; `None` for a sequence that has no key or is not
+    /// judged.
     fn references(&self, lengths: &[i32], rule: Rule) -> Result<Vec<Option<Reference>>, TensorError> {
         let (dtype, pool) = (self.case.dtype, self.pool.buffers());
         let one = |(b, length): (usize, &i32)| {
@@ -198,7 +200,7 @@ impl DecodeMemory {
             }
         }
         if outcome.strays() > 0 {
-            all.failures.push(format!("{} elements outside of the outputs were written", outcome.strays()));
+            all.failures.push(format!("{} elements of no sequence were written", outcome.strays()));
         }
         Ok(all)
     }

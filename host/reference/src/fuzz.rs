@@ -1,5 +1,4 @@
-//! Random problems: valid problems in any shape, stride, mask and type, and problems that are invalid in one
-//! respect.
+//! Random problems: valid ones of any shape, strides, mask and type, and valid ones with one fault.
 use super::arithmetic::decode;
 use super::bounds::{Bounds, score_limit};
 use super::inputs::Random;
@@ -21,60 +20,60 @@ mod places;
 pub use others::{FAMILIES, Other};
 use parts::*;
 
-/// A random valid problem in memory, and maybe a kernel for it. Equal seeds and limits make equal problems.
+/// A random valid problem in memory, which may name its kernel. Equal seeds and limits give equal problems.
 #[derive(Clone, Debug)]
 pub struct Fuzz {
-    /// The seed that made the problem.
+    /// The seed that drew the problem.
     pub seed: u64,
-    /// The problem, its inputs and their layout.
+    /// The problem with its inputs.
     pub memory: Memory,
-    /// The kernel, by its symbol or by an alias from the lineage; `None` lets the planner choose.
+    /// The kernel's symbol, or a name of the lineage; `None` if the planner chooses.
     pub config: Option<&'static str>,
-    /// Standard deviations of Q, K and V, if these, scale and softcap have random magnitudes. [`Bounds`] then
-    /// judge instead of the tolerance rule.
+    /// The standard deviations of Q, K and V, if the inputs, the scale and the softcap may have any
+    /// magnitude. [`Bounds`] then judge the result instead of the tolerance rule.
     pub wide: Option<[f64; 3]>,
 }
 
-/// The result of running a random problem.
+/// The result of a random problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Findings {
-    /// What is wrong with the result.
+    /// Every error of the result, in words.
     pub failures: Vec<String>,
-    /// Rows of O of all heads.
+    /// Number of rows of O, over all heads.
     pub rows: usize,
-    /// Rows that no rule judges: [`Bounds::not_judged`].
+    /// Number of rows that no rule judges ([`Bounds::not_judged`]).
     pub not_judged: usize,
 }
 
-/// The largest size of random problems.
+/// Upper limits of random problems.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Largest number of queries or keys of a sequence.
+    /// Queries per sequence, and keys per sequence.
     pub seqlen: usize,
-    /// Largest number of query heads or batches.
+    /// Query heads, and batches.
     pub heads: usize,
-    /// Largest number of varlen sequences, or of sequences on a cache.
+    /// Sequences of a varlen batch or a KV cache.
     pub sequences: usize,
-    /// Largest number of multiplications in all products of a query and a key: it bounds the reference's
-    /// time.
+    /// Multiplications of Q Kᵀ. They determine the reference's time.
     pub products: usize,
-    /// Whether varlen sequences may overlap on the device. A simulator reports this as a race.
+    /// Whether invalid `cu_seqlens` may make sequences overlap. The simulator reports the overlap as a race.
     pub overlaps: bool,
-    /// How many decades above and below 1 the scales, softcaps and inputs of one problem in three may reach,
-    /// within what planning accepts and the type holds. With 0, no problem has such magnitudes.
+    /// Decades above and below 1. In one of three problems, scale, softcap and inputs are drawn from this
+    /// range, within the limits of the planner and the type. 0 turns this off.
     pub decades: u8,
 }
 
 impl Limits {
-    /// For a GPU.
+    /// Limits for a GPU.
     pub const GPU: Self =
         Limits { seqlen: 800, heads: 12, sequences: 16, products: 300 << 20, overlaps: true, decades: 30 };
-    /// For the simulator: a case takes a fraction of a second.
+    /// Limits for the simulator: a case takes fractions of a second.
     pub const SIMULATOR: Self =
         Limits { seqlen: 150, heads: 3, sequences: 6, products: 30 << 20, overlaps: false, decades: 30 };
 }
 
-/// With at least this number of elements of O, the tolerance rule alone judges: see [`Fuzz::is_small`].
+/// With at least this number of elements of O, the tolerance rule alone judges the result
+/// ([`Fuzz::is_small`]).
 pub const ENOUGH_ELEMENTS: usize = 1 << 14;
 
 fn below(random: &mut Random, limit: usize) -> usize {
@@ -90,7 +89,7 @@ fn pick<T: Copy>(random: &mut Random, from: &[T]) -> T {
 }
 
 impl Fuzz {
-    /// The random problem of `seed`. A device with these capabilities can solve it.
+    /// Draws the problem of `seed`. A device with these capabilities can solve it.
     pub fn new(seed: u64, limits: Limits, capabilities: &Capabilities) -> Self {
         let random = &mut Random::new(seed);
         let mut problem = problem(random, limits);
@@ -104,19 +103,20 @@ impl Fuzz {
         Fuzz { seed, memory, config, wide }
     }
 
-    /// Whether O has fewer than [`ENOUGH_ELEMENTS`] elements. With so few elements, `max|naive - exact|` may
-    /// be small by luck, and too small for a result that is rounded once. An element of such an O may also be
-    /// off by two roundings of the largest value, plus 1e-5.
+    /// Whether O has fewer than [`ENOUGH_ELEMENTS`] elements. `max|naive - exact|` over few elements may be
+    /// small by luck, smaller than one rounding of a correct result. The rule then also permits an error of
+    /// two roundings of the largest value, plus 1e-5.
     pub fn is_small(&self) -> bool {
         let Problem { batch, seqlen_q, heads_q, head_dim, .. } = self.memory.problem;
         batch * seqlen_q * heads_q * head_dim < ENOUGH_ELEMENTS
     }
 
-    /// Runs the problem, and returns what is wrong with the result. It judges by the tolerance rule, which is
-    /// wider if O [is small](Self::is_small), or by [`Bounds`].
+    /// Runs the problem and judges the result by [`Bounds`] if the problem has `wide` inputs, otherwise by
+    /// the tolerance rule. The tolerance is wider for a [small](Self::is_small) problem.
     ///
     /// # Errors
-    /// Errors of planning, launching and waiting. For a valid problem, each error is also a failure.
+    /// The errors of planning, launching and waiting. Each of them is a failure, because the problem is
+    /// valid.
     pub fn run<D: Harness>(&self, attention: &Attention<D>) -> Result<Findings, Error> {
         let outcome = Loaded::new(attention, &self.memory, self.config)?.run()?;
         let wrong = |e: super::TensorError| Error::invalid("fuzz", self, e);
@@ -191,8 +191,8 @@ fn problem(random: &mut Random, limits: Limits) -> Problem {
     problem.alibi(one_in(random, 6))
 }
 
-/// Random accepted values for scale and softcap, and random standard deviations of Q, K and V that the type
-/// can hold. Few of them make rows that are [not judged](Bounds::not_judged).
+/// Draws a scale and a softcap that the planner accepts, and standard deviations of Q, K and V that the type
+/// can represent. Rows that are [not judged](Bounds::not_judged) are rare.
 fn magnitudes(random: &mut Random, decades: f64, p: &mut Problem) -> [f64; 3] {
     let between = |random: &mut Random, least: f64, most: f64| {
         let [least, most] = [least.log10().max(-decades), most.log10().min(decades)];
@@ -226,7 +226,7 @@ fn magnitudes(random: &mut Random, decades: f64, p: &mut Problem) -> [f64; 3] {
     }
 }
 
-/// Whether a row, a head or a batch of an input repeats the one before.
+/// Whether a stride of 0 repeats a row, a head or a batch of an input.
 fn repeats(memory: &Memory) -> bool {
     let repeats = |place: &Place| {
         place.shape.iter().zip(place.strides).take(3).any(|(extent, stride)| *extent > 1 && stride == 0)
@@ -234,7 +234,7 @@ fn repeats(memory: &Memory) -> bool {
     [&memory.q, &memory.k, &memory.v].into_iter().any(repeats)
 }
 
-/// A random kernel that solves `p` and that the device can hold.
+/// A kernel that solves `p` and runs on the device.
 fn config(random: &mut Random, p: &Problem, capabilities: &Capabilities) -> Option<&'static str> {
     let mask = p.mask_kind();
     let solves = |e: &ferroflash::kernels::AttnInfo| {
@@ -250,13 +250,13 @@ fn config(random: &mut Random, p: &Problem, capabilities: &Capabilities) -> Opti
     (!all.is_empty()).then(|| pick(random, &all))
 }
 
-/// A fault in a request, and how planning refuses it.
+/// One fault of a request, and the field that the error must name.
 struct Fault {
-    /// What is wrong.
+    /// Name of the fault.
     name: &'static str,
-    /// Puts the fault into the request; `false` if the request has no part for it.
+    /// Adds the fault to a request; returns `false` if the request cannot have it.
     spoil: fn(&mut AttentionRequest<'_>, &mut Random) -> bool,
-    /// The beginning of [`Error::Invalid::what`] or [`Error::Unsupported::feature`].
+    /// The expected start of [`Error::Invalid::what`] or [`Error::Unsupported::feature`].
     names: &'static str,
 }
 
@@ -340,11 +340,10 @@ const FAULTS: &[Fault] = &[
     } },
 ];
 
-/// Puts one fault, which `seed` picks, into the request of `fuzz`, and plans it.
+/// Adds a fault to the request of `fuzz`, and plans it. `seed` picks the fault.
 ///
 /// # Errors
-/// Says in words what is wrong with the answer: planning accepted the request, or refused it for another
-/// reason.
+/// A description, if the planner accepted the request or refused it for another reason.
 pub fn refused(fuzz: &Fuzz, seed: u64, capabilities: &Capabilities) -> Result<&'static str, String> {
     let random = &mut Random::new(seed);
     let address = |n: u64| n << 40;
@@ -373,7 +372,7 @@ pub fn refused(fuzz: &Fuzz, seed: u64, capabilities: &Capabilities) -> Result<&'
     }
 }
 
-/// Every fault that [`refused`] can pick.
+/// The names of all faults that [`refused`] can pick.
 pub fn faults() -> impl Iterator<Item = &'static str> {
     FAULTS.iter().map(|fault| fault.name)
 }

@@ -2,7 +2,7 @@
 use super::arithmetic::encode;
 use ferroflash::DType;
 
-/// A stream of random numbers, the same on every machine for the same seed (SplitMix64).
+/// A stream of random numbers (SplitMix64). A seed gives the same stream on every machine.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 

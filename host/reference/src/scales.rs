@@ -1,10 +1,10 @@
-//! Scales of a cache's values, applied to the expected result.
+//! Scales of a KV cache's values, applied to the reference.
 use super::arithmetic::{decode, encode};
 use super::tolerance::Reference;
 use ferroflash::DType;
 
 impl Reference {
-    /// Multiplies the cache's values by `scale`. O has elements of this type.
+    /// The reference for values that are multiplied by `scale`, with O in `dtype`.
     #[must_use]
     pub fn scale_values(mut self, dtype: DType, scale: f32) -> Self {
         self.exact.out.iter_mut().for_each(|x| *x *= f64::from(scale));

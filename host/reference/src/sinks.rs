@@ -1,11 +1,11 @@
-//! Sink logits, which belong to no key, applied to the expected result.
+//! Attention sinks, applied to the reference.
 use super::arithmetic::unit_roundoff;
 use super::tolerance::Reference;
 use ferroflash::DType;
 
 impl Reference {
-    /// Adds the exponential of the head's sink logit to the sum of each row. O has elements of this type. The
-    /// log-sum-exp of a row without keys becomes the logit. A logit of -inf adds nothing.
+    /// Adds the exponential of a head's sink to the sum of each row of the head. O is in `dtype`. The LSE of
+    /// a row without a key is the sink. A sink of -inf adds nothing.
     pub fn add_sinks(&mut self, dtype: DType, sinks: &[f32]) {
         let [_, rows, heads, head_dim] = self.exact.shape;
         // Naive attention is computed without sinks, so its error does not include the sink's effect on O.

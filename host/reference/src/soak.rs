@@ -1,4 +1,4 @@
-//! Repeated launches: their number, their threads and streams, and the waits between them.
+//! Repeated launches from several threads and streams.
 use super::work::{OnDevice, Work, Written};
 use ferroflash::driver::Harness;
 use ferroflash::{Attention, Error};
@@ -8,8 +8,8 @@ use ferroflash::{Attention, Error};
 pub struct Soak {
     /// Launches, over all threads.
     pub launches: usize,
-    /// Each thread waits for its streams after this number of its launches; [`Soak::AT_THE_END`] waits only
-    /// after the last.
+    /// Number of launches after which a thread waits for its streams. [`Soak::AT_THE_END`] waits once, after
+    /// the last launch.
     pub every: usize,
     /// Threads that launch concurrently.
     pub threads: usize,
@@ -18,14 +18,14 @@ pub struct Soak {
 }
 
 impl Soak {
-    /// [`Soak::every`]: wait once, after the last launch.
+    /// Value of [`Soak::every`]: wait once, after the last launch.
     pub const AT_THE_END: usize = usize::MAX;
 
-    /// Runs the round, and returns how many launches differ from `expected` in any bit. Each thread has its
-    /// own inputs, outputs and streams.
+    /// Runs the round, and returns the number of launches that differ from `expected` in any bit. Each thread
+    /// has its own inputs, outputs and streams.
     ///
     /// # Errors
-    /// Errors of planning, launching and waiting, and out of memory.
+    /// The errors of planning, launching and waiting, and out of memory.
     pub fn run<D: Harness>(
         self,
         attention: &Attention<D>,

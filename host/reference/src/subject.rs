@@ -1,7 +1,8 @@
-//! Every kernel of the table with its test problems. The program's commands and the tests learn about
-//! families only here.
+//! Every kernel of the table with its test problems. The program's commands and the tests know families only
+//! through this file.
 use super::append::{AppendCase, AppendMemory, append_edges};
-use super::cases::{self, Case};
+use super::case::Case;
+use super::cases;
 use super::decode::{
     DecodeCase, DecodeMemory, decode_edges, decode_long, paged_astray, paged_edges, paged_long,
 };
@@ -14,26 +15,27 @@ use ferroflash::spec::{
 };
 use ferroflash::{Capabilities, Error};
 
-/// A kernel of the table: one line of its family. Combine kernels are not subjects; they run with the kernels
-/// whose splits they combine.
+/// A kernel of the table that problems can test. Combine kernels are no subjects: they run with the split-KV
+/// kernels.
 pub trait Subject: Sync {
-    /// The kernel's contract.
+    /// The kernel's launch contract.
     fn contract(&self) -> &Contract;
 
-    /// The family's name.
+    /// The name of its family.
     fn family(&self) -> &'static str;
 
-    /// Which keys a query sees; `None` for a kernel without queries.
+    /// The kernel's mask; `None` if the kernel has no queries.
     fn mask(&self) -> Option<MaskKind> {
         None
     }
 
-    /// Why a device that could hold this kernel runs another kernel; `None` if it runs this one.
+    /// The reason why a device that could run this kernel prefers another kernel; `None` if there is no such
+    /// reason.
     fn passed_over(&self, _: &Capabilities) -> Option<String> {
         None
     }
 
-    /// Problems that hit the kernel's edges and are small enough for a simulator.
+    /// Problems that hit the kernel's edges, small enough for the simulator.
     fn edges(&self, seed: u64) -> Vec<Task>;
 
     /// The edges and larger problems, for a GPU.
@@ -41,17 +43,17 @@ pub trait Subject: Sync {
         self.edges(seed)
     }
 
-    /// Problems with invalid integers in some launches, which make blocks write the same rows. A simulator
-    /// reports this as a race. On a GPU the results are wrong numbers only.
+    /// Problems with invalid integers that make several blocks write the same rows. The simulator reports a
+    /// race. On a GPU, only the written numbers are wrong.
     fn astray(&self, _: u64) -> Vec<Task> {
         vec![]
     }
 
-    /// A problem of several blocks, to launch repeatedly.
+    /// A problem with several blocks, for repeated launches.
     fn soak(&self, seed: u64) -> Task;
 }
 
-/// Every subject of the table, family by family.
+/// All subjects of the table, ordered by family.
 pub fn subjects() -> impl Iterator<Item = &'static dyn Subject> {
     fn of<S: Subject>(subjects: &'static [S]) -> impl Iterator<Item = &'static dyn Subject> {
         subjects.iter().map(|subject| subject as &dyn Subject)
@@ -61,7 +63,7 @@ pub fn subjects() -> impl Iterator<Item = &'static dyn Subject> {
     forward.chain(on_cache).chain(of(APPENDS)).chain(of(MERGES))
 }
 
-/// Why a device does not run a subject; `None` if it does.
+/// The reason why a device does not run a subject; `None` if it does.
 pub fn unfit(subject: &dyn Subject, on: &Capabilities) -> Option<String> {
     match on.runs(subject.contract()) {
         Ok(()) => subject.passed_over(on),
@@ -84,7 +86,7 @@ pub enum Task {
 }
 
 impl Task {
-    /// Makes the problem in host memory.
+    /// Creates the problem in host memory.
     pub fn work(&self) -> Box<dyn Work + Send> {
         match self {
             Task::Forward(case) => Box::new(case.memory()),
@@ -106,7 +108,7 @@ impl std::fmt::Display for Task {
     }
 }
 
-/// Which cases test an attention kernel: forward cases on tensors, or cache cases with few or many queries.
+/// The kind of problems of an attention kernel: on tensors, decode, or prefill on a KV cache.
 enum Cases {
     Tensors,
     Decode,

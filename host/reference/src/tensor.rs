@@ -3,13 +3,13 @@ use super::arithmetic::decode;
 use ferroflash::DType;
 use thiserror::Error;
 
-/// Why a tensor cannot be read.
+/// A tensor that cannot be read.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum TensorError {
     /// An element lies outside of the slice.
     #[error(
-        "shape and strides reach elements {first}..={last}, but the slice has {len}: give a longer slice or \
-         smaller strides"
+        "shape and strides reach elements {first}..={last}, but the slice has {len}: give a longer slice \
+         or smaller strides"
     )]
     OutOfBounds {
         /// Lowest index that the shape and strides reach.
@@ -25,10 +25,10 @@ pub enum TensorError {
     /// Columns are not contiguous.
     #[error("columns are {0} elements apart: they must be 1 apart")]
     Columns(i64),
-    /// A tensor does not match the problem.
+    /// A tensor has another shape or type than the problem.
     #[error("{name} is {got_dtype:?} {got:?}, the problem needs {want_dtype:?} {want:?}")]
     Mismatch {
-        /// Which tensor.
+        /// Name of the tensor.
         name: &'static str,
         /// Its shape.
         got: [usize; 4],
@@ -39,25 +39,25 @@ pub enum TensorError {
         /// The problem's type.
         want_dtype: DType,
     },
-    /// The varlen arrays are invalid.
+    /// An array of integers does not describe the sequences of a varlen batch.
     #[error("{name} is {got:?}: {want}")]
     Sequences {
-        /// The name of the invalid array.
+        /// Name of the array.
         name: &'static str,
-        /// What the array holds.
+        /// Its content.
         got: Vec<i32>,
-        /// What it must hold.
+        /// The requirement.
         want: String,
     },
-    /// The number of ALiBi slopes does not match the sequences and heads.
+    /// The number of ALiBi slopes is wrong.
     #[error("{got} slopes; there must be {want}: one per query head, or one per sequence and query head")]
     Slopes {
-        /// The number of slopes.
+        /// Number of slopes given.
         got: usize,
-        /// The required number of slopes.
+        /// Number of slopes required.
         want: usize,
     },
-    /// Heads that cannot be grouped.
+    /// The number of query heads is not a multiple of the number of key heads.
     #[error("{heads_q} query heads cannot share {heads_k} key heads: heads_q must be a multiple of heads_k")]
     Heads {
         /// Query heads.
@@ -67,8 +67,8 @@ pub enum TensorError {
     },
 }
 
-/// A 16-bit tensor in host memory: shape `[batch, rows, heads, head_dim]`, any strides except that columns
-/// are contiguous.
+/// A 16-bit tensor in host memory, `[batch, rows, heads, head_dim]`. The column stride is 1; other strides
+/// are free.
 #[derive(Clone, Copy, Debug)]
 pub struct HostTensor<'a> {
     bits: &'a [u16],
@@ -79,12 +79,11 @@ pub struct HostTensor<'a> {
 }
 
 impl<'a> HostTensor<'a> {
-    /// A view of `bits`. Element `offset` is the tensor's first. Strides count elements, as in
+    /// A view of `bits`. The tensor begins at element `offset`. Strides are in elements, as in
     /// [`ferroflash::request::TensorView`].
     ///
     /// # Errors
-    /// [`TensorError`] if a size is zero, columns are not one element apart, or an element lies outside of
-    /// `bits`.
+    /// [`TensorError`] if a size is zero, the column stride is not 1, or an element lies outside of `bits`.
     pub fn new(
         bits: &'a [u16],
         offset: usize,
@@ -118,7 +117,7 @@ impl<'a> HostTensor<'a> {
         Self::new(bits, 0, dtype, shape, [rows * heads * head_dim, heads * head_dim, head_dim, 1])
     }
 
-    /// A range of the tensor's rows, which may be empty.
+    /// A range of its rows, which may be empty.
     #[must_use]
     pub fn rows(self, rows: std::ops::Range<usize>) -> Self {
         let [batches, _, heads, head_dim] = self.shape;

@@ -1,17 +1,15 @@
-//! Variants of the sequence arrays (lengths, starts) that the device holds when a launch runs.
+//! The integers that describe sequences in device memory during a launch.
 
-/// A variant of the sequence arrays. A plan knows only bounds, so each launch of one plan may find another
-/// variant.
+/// The integers of one launch. A plan knows only bounds, so each launch of a plan may find other integers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told {
-    /// The case's lengths.
+    /// The case's integers.
     Filled,
-    /// Fewer keys per sequence: some number from none to all.
+    /// Fewer keys per sequence: none, some, or all of the case's keys.
     Fewer(u64),
-    /// Invalid lengths among valid ones. A sequence is judged if the cache has the keys of its clamped
-    /// length.
+    /// Some lengths are invalid. A sequence is judged if the cache holds its clamped length.
     Garbage(u64),
-    /// Every length and every start is invalid. The judge checks only that the launch writes nothing outside
-    /// of its outputs.
+    /// All lengths and starts are invalid. Results are not judged; only writes outside of the outputs are
+    /// failures.
     Lost(u64),
 }

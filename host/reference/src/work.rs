@@ -1,7 +1,6 @@
-//! The common interface of all families' problems: input and output buffers, a request on them, and a judge
-//! of the results.
+//! The interface of all families' problems: buffers, a request on them, and a judge of the outputs.
 use super::tensor::TensorError;
-use super::tolerance::Verdict;
+use super::tolerance::{Rule, Verdict};
 use ferroflash::driver::Harness;
 use ferroflash::kernels::Contract;
 use ferroflash::plan::{PlanOf, ScratchBytes};
@@ -14,9 +13,9 @@ mod ready;
 pub use device::OnDevice;
 pub use ready::Ready;
 
-/// Fills a buffer before a launch writes it: NaN in f16, bf16 and f32.
+/// Every byte of an output before a launch: NaN in f16, bf16 and f32.
 pub(crate) const POISON: u8 = 0xff;
-/// Guard bytes before and after an output. A launch must not change them.
+/// Bytes of the guards before and behind an output. A launch must not change them.
 pub(crate) const GUARD: usize = 256;
 
 /// A buffer's name and its bytes.
@@ -27,9 +26,10 @@ pub type Buffer = (String, Vec<u8>);
 pub struct Input {
     /// Its name.
     pub name: String,
-    /// The number of bytes.
+    /// Its size in bytes.
     pub bytes: usize,
-    /// The bytes, repeated to fill the buffer. Measurements may use gigabytes, which nobody has to generate.
+    /// The content, repeated up to `bytes`. A measured input may have gigabytes, which the host then need not
+    /// store.
     pub period: Vec<u8>,
 }
 
@@ -45,10 +45,10 @@ pub trait Work: Sync {
     /// Buffers that launches read.
     fn inputs(&self) -> Vec<Input>;
 
-    /// Buffers that launches write, with their contents before a launch.
+    /// Buffers that launches write, with their content before a launch.
     fn outputs(&self) -> Vec<Buffer>;
 
-    /// Whether launches get counters if counters help.
+    /// Whether launches receive counters if counters make them faster.
     fn wants_counters(&self) -> bool {
         true
     }
@@ -56,57 +56,47 @@ pub trait Work: Sync {
     /// The request on buffers at these addresses.
     fn request<'a>(&'a self, inputs: &[u64], outputs: &[u64], room: Room<'a>) -> Asked<'a>;
 
-    /// One entry per launch of one plan: the inputs that change before the launch, by index, with their new
-    /// bytes. The first launch is the unchanged problem.
+    /// The launches of one plan, in order. Each lists the inputs to change before it: `(index, content)`. The
+    /// first launch changes nothing.
     fn rounds(&self) -> Vec<Vec<(usize, Vec<u8>)>> {
         vec![vec![]]
     }
 
-    /// The attention results among a launch's outputs. `None` if the inputs determine every byte on any
-    /// device.
+    /// The rows of attention among a launch's outputs. `None` if the outputs are exact, so that every device
+    /// must write the same bytes.
     fn rows(&self, written: &Written) -> Option<Rows>;
 
-    /// Computes the expected results, and returns a judge for the outcome of each round.
+    /// Computes the exact results, and returns a function that judges the outcome of each round.
     ///
     /// # Errors
     /// [`TensorError`] if the problem contradicts itself.
     fn judge(&self, rule: Rule) -> Result<Judge<'_>, TensorError>;
 }
 
-/// The allowed error of attention.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rule {
-    /// FlashAttention's tolerance.
-    Tolerance,
-    /// For results with few elements, whose naive error may be small by luck: FlashAttention's tolerance,
-    /// plus two roundings of the largest value and 1e-5.
-    Few,
-}
-
-/// Judges what a round has written.
+/// Judges the outputs of a round, given its index.
 pub type Judge<'a> = Box<dyn Fn(usize, &Written) -> Judgement + Send + Sync + 'a>;
 
-/// What a launch gets beside its tensors.
+/// A launch's options and scratch memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Room<'a> {
-    /// Whether the launch writes the log-sum-exp.
+    /// Whether the launch writes LSE.
     pub wants_lse: bool,
     /// The kernel to run, for requests that can name one.
     pub config: Option<&'a str>,
-    /// Memory that makes the launch faster, if any does.
+    /// Workspace and counters, if the kernel can use them.
     pub scratch: Scratch,
 }
 
-/// The result of a launch.
+/// Outputs of a launch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Written {
-    /// The kernel that ran; of two kernels, the first.
+    /// The kernel that ran; with a combine kernel, the first of the two.
     pub entry: &'static str,
-    /// Why the planner selected it.
+    /// The planner's reason for this kernel.
     pub reason: &'static str,
     /// The outputs.
     pub outputs: Vec<Vec<u8>>,
-    /// Counters after the launch, which must be 0.
+    /// Counters after the launch; all must be 0.
     pub counters: Vec<u8>,
 }
 
@@ -123,14 +113,14 @@ pub struct Rows {
     pub lse: Vec<f32>,
 }
 
-/// The comparison of an outcome with the expected result.
+/// An outcome compared with the exact result.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Judgement {
     /// Largest error of an element of O, or of a cache.
     pub max_error: f64,
     /// Largest `error / allowed`.
     pub worst_ratio: f64,
-    /// What is wrong, in words.
+    /// Every error, in words.
     pub failures: Vec<String>,
 }
 
@@ -145,18 +135,18 @@ impl From<Verdict> for Judgement {
     }
 }
 
-/// The larger of both numbers; NaN counts as larger than all.
+/// The larger of both. NaN counts as larger than every number.
 fn worse(a: f64, b: f64) -> f64 {
     if b > a || b.is_nan() { b } else { a }
 }
 
 impl Judgement {
-    /// A judgement with this failure.
+    /// A judgement with one error.
     pub fn failed(why: impl ToString) -> Self {
         Judgement { failures: vec![why.to_string()], ..Judgement::default() }
     }
 
-    /// A failure if `strays` elements outside of the outputs were written; no failure for 0.
+    /// A judgement of `strays` elements that were written outside of the outputs; no error if 0.
     pub fn outside(strays: usize) -> Self {
         match strays {
             0 => Self::default(),
@@ -164,7 +154,7 @@ impl Judgement {
         }
     }
 
-    /// Combines both judgements.
+    /// Combines two judgements.
     #[must_use]
     pub fn and(mut self, other: Judgement) -> Self {
         self.max_error = worse(self.max_error, other.max_error);
@@ -174,7 +164,7 @@ impl Judgement {
     }
 }
 
-/// An output of `bytes` bytes, filled with poison, between guards.
+/// An output of `bytes` bytes between its guards, filled with poison.
 pub(crate) fn guarded(name: &str, bytes: usize) -> Buffer {
     (name.into(), vec![POISON; bytes + 2 * GUARD])
 }
@@ -184,7 +174,7 @@ pub(crate) fn inside(buffer: &[u8]) -> &[u8] {
     &buffer[GUARD..buffer.len() - GUARD]
 }
 
-/// A failure if a guard was written.
+/// Judges the output's guards.
 pub(crate) fn guards(name: &str, buffer: &[u8]) -> Judgement {
     let outside = buffer[..GUARD].iter().chain(&buffer[buffer.len() - GUARD..]);
     match outside.filter(|byte| **byte != POISON).count() {
@@ -201,7 +191,7 @@ pub enum Asked<'a> {
     Attention(AttentionRequest<'a>),
     /// New keys and values.
     Append(Append),
-    /// A merge, with its list.
+    /// A merge with its list of states.
     Merge(Vec<State>, TensorView, LseView, Option<Sinks>),
 }
 
@@ -209,15 +199,15 @@ pub enum Asked<'a> {
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::large_enum_variant, reason = "plans are `Copy`")]
 pub enum Plans {
-    /// The plan of an [`Asked::Attention`].
+    /// A plan of [`Asked::Attention`].
     Attention(Plan),
-    /// The plan of an [`Asked::Append`].
+    /// A plan of [`Asked::Append`].
     Append(PlanOf<Append>),
-    /// The plan of an [`Asked::Merge`].
+    /// A plan of [`Asked::Merge`].
     Merge(PlanOf<Merge<'static>>),
 }
 
-/// Runs the same expression for each kind of plan.
+/// Evaluates an expression on the plan of any kind.
 macro_rules! any {
     ($plans:expr, $plan:ident => $do:expr) => {
         match $plans {
@@ -229,22 +219,22 @@ macro_rules! any {
 }
 
 impl Plans {
-    /// The kernel; of two kernels, the first.
+    /// The kernel; with a combine kernel, the first of the two.
     pub fn contract(&self) -> &'static Contract {
         any!(self, plan => plan.contract())
     }
 
-    /// Why the planner selected this kernel.
+    /// The planner's reason for this kernel.
     pub fn reason(&self) -> &'static str {
         any!(self, plan => plan.reason())
     }
 
-    /// The memory that launches need beside their tensors.
+    /// Scratch memory of a launch.
     fn scratch_bytes(&self) -> ScratchBytes {
         any!(self, plan => plan.scratch_bytes())
     }
 
-    /// Loads the kernels of the plan.
+    /// Loads the plan's kernels.
     fn load<D: Harness>(&self, attention: &Attention<D>) -> Result<(), Error> {
         any!(self, plan => attention.load(plan))
     }
@@ -259,7 +249,7 @@ impl Asked<'_> {
     /// Plans the request.
     ///
     /// # Errors
-    /// Errors of planning.
+    /// The errors of planning.
     pub fn plan<D: Harness>(&self, attention: &Attention<D>) -> Result<Plans, Error> {
         match self {
             Asked::Attention(request) => attention.plan(request).map(Plans::Attention),
@@ -270,7 +260,7 @@ impl Asked<'_> {
         }
     }
 
-    /// Enqueues the launch.
+    /// Enqueues the request.
     ///
     /// # Safety
     /// As [`Attention::launch`].
@@ -291,7 +281,7 @@ impl Asked<'_> {
                     attention.launch(plan, &merge((states, *o, *lse, *sinks)), stream)
                 }
                 (_, plan) => {
-                    let expected = "a plan of the same kind";
+                    let expected = "the request must be of the plan's kind";
                     Err(Error::invalid("plan", plan.contract().symbol, expected))
                 }
             }

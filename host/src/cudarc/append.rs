@@ -9,12 +9,12 @@ use ::cudarc::driver::CudaStream;
 use std::sync::Arc;
 
 impl FlashAttention {
-    /// Writes `k` and `v`, `[1, tokens, heads, head_dim]`, to a KV cache, as [`Append`] does: token `t` to
-    /// row `slots[t] % page` of page `slots[t] / page`. The kernel skips a slot that the cache does not have.
-    /// A cache of `u8` stores `x / scale` as e4m3. Allocates nothing.
+    /// Writes `k` and `v`, `[1, tokens, heads, head_dim]`, to a KV cache, like [`Append`]. Token `t` goes to
+    /// row `slots[t] % page` of page `slots[t] / page`. The kernel skips slots outside of the cache. A cache
+    /// of `u8` stores `x / scale` as e4m3. Allocates nothing.
     ///
     /// # Errors
-    /// Those of [`FlashAttention::attend`].
+    /// The errors of [`FlashAttention::attend`].
     #[doc(alias = "reshape_and_cache")]
     #[doc(alias = "reshape_and_cache_flash")]
     pub fn append<T: Element, C: Number, N: SlotNumber>(

@@ -13,7 +13,7 @@ use ::cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut, sys};
 use std::sync::Arc;
 
 /// The inputs of one attention in cudarc's slices: an [`AttentionRequest`] without its output. Queries have
-/// type `T`. Keys and values have type `T` too, or type `C` in a [`Cache`].
+/// type `T`. Keys and values have type `T`, or type `C` in a [`Cache`].
 ///
 /// | keys and values | constructor |
 /// |---|---|
@@ -57,8 +57,8 @@ impl<'a, T: Element> Inputs<'a, T> {
         Self::new(q, Source::Tensors { k, v, starts: None })
     }
 
-    /// As [`AttentionRequest::varlen`]: `n + 1` integers in each of `cu_seqlens_q` and `cu_seqlens_k` are `n`
-    /// sequences.
+    /// Varlen sequences, as in [`AttentionRequest::varlen`]. `cu_seqlens_q` and `cu_seqlens_k` have `n + 1`
+    /// integers for `n` sequences.
     pub fn varlen(
         q: Tensor<'a, T>,
         k: Tensor<'a, T>,
@@ -73,8 +73,8 @@ impl<'a, T: Element> Inputs<'a, T> {
         Inputs { queries, ..Self::new(q, Source::Tensors { k, v, starts }) }
     }
 
-    /// As [`VarlenKeys::seqused_k`]: the number of valid keys of each varlen sequence. Other inputs ignore
-    /// it.
+    /// Sets the number of valid keys of each varlen sequence, as [`VarlenKeys::seqused_k`]. Other inputs
+    /// ignore it.
     pub fn seqused_k(mut self, seqused_k: impl Into<Integers<'a>>) -> Self {
         if let Source::Tensors { starts: Some(starts), .. } = &mut self.kv {
             starts.used = Some(seqused_k.into());
@@ -95,8 +95,8 @@ impl<'a, T: Element, C: Number> Inputs<'a, T, C> {
         Self::new(q, Source::Cache(cache))
     }
 
-    /// Makes the queries on a cache varlen, with at most `max_seqlen_q` queries per sequence: `n + 1`
-    /// integers in `cu_seqlens_q` are `n` sequences, and `q` is `[1, rows, heads, head_dim]`.
+    /// Makes the queries on a cache varlen, with at most `max_seqlen_q` queries per sequence. `cu_seqlens_q`
+    /// has `n + 1` integers for `n` sequences. `q` is `[1, rows, heads, head_dim]`.
     pub fn varlen_queries(self, cu_seqlens_q: impl Into<Integers<'a>>, max_seqlen_q: usize) -> Self {
         Inputs { queries: Some((cu_seqlens_q.into(), max_seqlen_q)), ..self }
     }
@@ -186,12 +186,12 @@ pub(super) fn lse<'t, 'a: 't, const MOST: usize>(
 }
 
 impl FlashAttention {
-    /// Grows `scratch` to the size that launches of these inputs need, and of other inputs of the same sizes.
-    /// Allocates in the order of `stream`.
+    /// Grows `scratch` to the size that launches of these inputs need. Other inputs of equal sizes need no
+    /// more. Allocates in the order of `stream`.
     ///
     /// # Errors
-    /// Those of [`FlashAttention::attend`]. [`Error::Unsupported`] if `scratch` must grow while `stream`
-    /// captures a graph, which would own the memory.
+    /// The errors of [`FlashAttention::attend`]. [`Error::Unsupported`] if `scratch` must grow while `stream`
+    /// captures a graph, because the graph would own the memory.
     pub fn reserve<T: Element, C: Number>(
         &self,
         stream: &Arc<CudaStream>,
@@ -222,11 +222,11 @@ impl FlashAttention {
         Ok(o)
     }
 
-    /// [`FlashAttention::attend`], and the log-sum-exp of each row: `[batch, heads, seqlen]`, contiguous, as
-    /// in [`LseView`]. Padding rows have -inf, so that a merge gives them no weight.
+    /// Returns the result of [`FlashAttention::attend`] and the log-sum-exp of each row, contiguous `[batch,
+    /// heads, seqlen]`, as in [`LseView`]. Padding rows have -inf, so a merge gives them no weight.
     ///
     /// # Errors
-    /// Those of [`FlashAttention::attend`].
+    /// The errors of [`FlashAttention::attend`].
     pub fn attend_with_lse<T: Element, C: Number>(
         &self,
         stream: &Arc<CudaStream>,
@@ -241,12 +241,13 @@ impl FlashAttention {
         Ok((o, lse))
     }
 
-    /// [`FlashAttention::attend`] into the caller's memory: O, and if `lse` is given, the log-sum-exp of each
-    /// row, `[batch, heads, seqlen]`, contiguous. Allocates nothing: [reserve](FlashAttention::reserve) the
-    /// scratch memory first. Padding rows stay as they are, in both outputs.
+    /// Writes the result of [`FlashAttention::attend`] to `o`. If `lse` is given, also writes the log-sum-exp
+    /// of each row there, contiguous `[batch, heads, seqlen]`. Allocates nothing:
+    /// [reserve](FlashAttention::reserve) the scratch memory first. Padding rows of both outputs do not
+    /// change.
     ///
     /// # Errors
-    /// Those of [`FlashAttention::attend`]; [`Error::Invalid`] if `scratch` is too small.
+    /// The errors of [`FlashAttention::attend`]; [`Error::Invalid`] if `scratch` is too small.
     pub fn attend_into<T: Element, C: Number>(
         &self,
         stream: &Arc<CudaStream>,

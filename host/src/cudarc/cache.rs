@@ -3,15 +3,15 @@ use super::memory::{Integers, Memory, MemoryMut, Number, PerHead, Taken};
 use crate::request::{KvCache, KvPages, KvScale, TensorView};
 use crate::{DType, Error};
 
-/// The factor of the numbers of an e4m3 cache.
+/// The scale of an e4m3 cache: a stored number times the scale is the value.
 #[derive(Clone, Copy, Default)]
 pub enum Scale<'a> {
     /// 1.
     #[default]
     One,
-    /// One factor for all numbers, above 0.
+    /// One scale for all numbers, above 0.
     Value(f32),
-    /// One factor per key head, or per sequence and key head, in device memory.
+    /// One scale per key head, or per sequence and key head, in device memory.
     Heads(PerHead<'a>),
 }
 
@@ -109,8 +109,8 @@ impl<'a, C: Number> Pages<'a, C> {
         Pages { keys, values: Some(values), layout: Layout::new(shape, false), scales: [Scale::One; 2] }
     }
 
-    /// Keys and values in one contiguous buffer: `[pages][2][page][heads][head_dim]`, or with [`Pages::hnd`]
-    /// `[pages][2][heads][page][head_dim]`. The shape stays `[pages, page, heads, head_dim]`.
+    /// Keys and values in one contiguous buffer, `[pages][2][page][heads][head_dim]`. With [`Pages::hnd`],
+    /// the buffer is `[pages][2][heads][page][head_dim]`. The shape stays `[pages, page, heads, head_dim]`.
     pub fn interleaved(both: &'a impl Memory<C>, shape: [usize; 4]) -> Self {
         Pages { keys: both, values: None, layout: Layout::new(shape, true), scales: [Scale::One; 2] }
     }

@@ -1,4 +1,4 @@
-//! The front: kernels and plans of one context.
+//! [`FlashAttention`]: kernels and plans of one context.
 use super::plans::Plans;
 use crate::plan::PlanOf;
 use crate::{Attention, Error, RawDriver, RawStream};
@@ -21,7 +21,7 @@ impl FlashAttention {
     /// Creates attention for slices and streams of `context`.
     ///
     /// # Errors
-    /// [`Error::Driver`] where the driver refuses.
+    /// [`Error::Driver`] if the driver fails.
     pub fn new(context: &Arc<CudaContext>) -> Result<Self, Error> {
         context.bind_to_thread().map_err(refused("bind_to_thread"))?;
         let keeper = Arc::clone(context);

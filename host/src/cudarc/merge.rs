@@ -56,12 +56,11 @@ impl<'a, S: Number> State<'a, S> {
 }
 
 impl FlashAttention {
-    /// vLLM's function: merges attention over the keys of a prefix with attention over the keys of the
-    /// suffix. Outputs are `[1, tokens, heads, head_dim]`, log-sum-exps `[heads, tokens]`, natural and
-    /// contiguous.
+    /// vLLM's `merge_attn_states`: merges attention over a prefix's keys with attention over the suffix's
+    /// keys. Outputs are `[1, tokens, heads, head_dim]`. LSEs are `[heads, tokens]`, natural and contiguous.
     ///
     /// # Errors
-    /// Those of [`FlashAttention::merge`].
+    /// The errors of [`FlashAttention::merge`].
     #[expect(clippy::too_many_arguments, reason = "they are vLLM's")]
     pub fn merge_attn_states<T: Element, S: Number>(
         &self,
@@ -77,12 +76,12 @@ impl FlashAttention {
         self.merge(stream, &states, None, output, output_lse)
     }
 
-    /// Merges states of the same queries and different keys, as [`Merge`] does. `sinks` are logits, one per
-    /// head, that belong to no key. `lse` gets the log-sum-exp of each row, `[batch, heads, seqlen]`, natural
-    /// and contiguous. Allocates nothing.
+    /// Merges partial states of equal queries and different keys, like [`Merge`]. `sinks` are attention
+    /// sinks, one per head. `lse` receives the log-sum-exp of each row, `[batch, heads, seqlen]`, natural and
+    /// contiguous. Allocates nothing.
     ///
     /// # Errors
-    /// Those of [`FlashAttention::attend`].
+    /// The errors of [`FlashAttention::attend`].
     pub fn merge<T: Number, S: Number, const N: usize>(
         &self,
         stream: &Arc<CudaStream>,

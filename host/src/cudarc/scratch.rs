@@ -1,4 +1,4 @@
-//! Memory that launches use beside their tensors.
+//! Scratch memory of launches.
 use super::front::{FlashAttention, refused};
 use super::memory::Taken;
 use crate::Error;
@@ -7,8 +7,8 @@ use crate::request::{Counters, Scratch, Workspace};
 use ::cudarc::driver::{CudaSlice, CudaStream};
 use std::sync::Arc;
 
-/// Memory that launches use beside their tensors: the partial results of KV splits, and the counters that
-/// elect the thread block that combines them. Keep one per stream and use it for all requests of that stream.
+/// Scratch memory of launches: the partial results of splits, and the counters that elect the thread block
+/// that combines them. Keep one per stream and use it for all requests of that stream.
 /// [`FlashAttention::attend`] grows it as needed.
 #[derive(Default)]
 pub struct ScratchMemory {
@@ -20,7 +20,7 @@ pub struct ScratchMemory {
 }
 
 impl ScratchMemory {
-    /// No memory yet. Requests whose kernels split no sequence need none.
+    /// No memory yet. Empty scratch memory. Kernels without splits need no more.
     pub fn new() -> Self {
         Self::default()
     }

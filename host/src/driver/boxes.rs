@@ -2,14 +2,14 @@
 use crate::{DType, Error};
 use spec::RaggedMap;
 
-/// A tensor in device memory and the box that one TMA instruction copies:
+/// A tensor in device memory and the box that one TMA instruction copies.
 /// [`Driver::tensor_map`](crate::Driver::tensor_map) encodes both as a tensor map. TMA reads elements of a
 /// box outside the tensor as 0 and does not write them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Boxes {
     /// Device address of the first element. A multiple of 16.
     pub address: u64,
-    /// Bytes from one row, head and batch to the next: multiples of 16 below 2^40, none 0.
+    /// Strides of row, head and batch in bytes: multiples of 16, above 0 and below 2^40.
     pub strides: [u64; 3],
     /// Columns, rows, heads and batches of the tensor.
     pub extents: [u32; 4],

@@ -124,19 +124,19 @@ pub struct CustKernel {
     _module: Kept<Box<Module>>,
 }
 
-/// Device memory, freed when dropped, in the context that it was made in.
+/// Device memory of a context, freed when dropped.
 #[derive(Debug)]
 pub struct CustBuffer(Kept<DeviceBuffer<u8>>);
 
-/// A stream, destroyed when dropped, in the context that it was made in.
+/// A stream of a context, destroyed when dropped.
 #[derive(Debug)]
 pub struct CustStream(Kept<Stream>);
 
-/// An event, destroyed when dropped, in the context that it was made in.
+/// An event of a context, destroyed when dropped.
 #[derive(Debug)]
 pub struct CustEvent(Kept<Event>);
 
-/// The type in `cust`.
+/// Implements conversions for a type of `cust`.
 macro_rules! is_custs {
     ($($own:ident $custs:ty)*) => {
         $(impl Deref for $own {

@@ -48,8 +48,8 @@ impl RawDriver {
         }
     }
 
-    /// A driver on the primary context of a device, which the CUDA runtime, `cudarc`, `cust` and PyTorch use,
-    /// too. The driver and everything that it makes retain the context.
+    /// A driver on the primary context of a device. The CUDA runtime, `cudarc`, `cust` and PyTorch also use
+    /// this context. The driver and everything that it makes retain the context.
     ///
     /// # Errors
     /// [`Error::Driver`] if the machine has no driver; [`Error::Invalid`] if it has no such device;
@@ -144,7 +144,7 @@ impl RawStream {
     }
 }
 
-/// A point in a stream's work.
+/// An event in a stream.
 #[derive(Debug)]
 pub struct RawEvent {
     context: Arc<Context>,

@@ -55,7 +55,7 @@ impl SimDriver {
         Self::with_options(profile, Options::default())
     }
 
-    /// A card of [`Capabilities::PROFILES`] with these checks, this schedule and this arithmetic.
+    /// A card of [`Capabilities::PROFILES`]. `options` set the checks, the schedule and the arithmetic.
     ///
     /// # Errors
     /// The errors of [`SimDriver::new`].
@@ -64,7 +64,7 @@ impl SimDriver {
     }
 
     /// A card of [`Capabilities::PROFILES`] with `sms` streaming multiprocessors; `None` is the card's own
-    /// number. On a few SMs, persistent kernels compute several tiles per block in small problems, too.
+    /// number. With few SMs, persistent kernels compute several tiles per block even in small problems.
     ///
     /// # Errors
     /// The errors of [`SimDriver::new`].

@@ -1,15 +1,15 @@
-//! What attention adds to typed tiles ([`tile`]): the addresses of keys, values and queries in global memory.
+//! Extends typed tiles ([`tile`]) for attention: keys, values and queries in global memory.
 //!
-//! | type | what it is | what it proves |
+//! | noun | meaning | its type proves |
 //! |---|---|---|
-//! | [`CacheRows`] -> [`PageWalk`] | keys or values of a sequence's head in a cache; a block's walk | pages exist |
-//! | [`CacheWalk`], [`Source`] | a warp's walk through its share of keys and values | pages exist |
-//! | [`InPages`], [`PagedRow`] | keys or values in pages, through a tensor map | pages exist; the host sets boxes |
-//! | [`CacheRow`] | the row that a slot names, to be filled | the slot, the row and the head exist |
+//! | [`CacheRows`] -> [`PageWalk`] | one head's keys, or values, of a sequence in a cache; a block's walk through them | every page that is read exists, even if the table is invalid |
+//! | [`CacheWalk`], [`Source`] | a warp's share of a sequence, keys and values together | every page that is read exists |
+//! | [`InPages`], [`PagedRow`] | keys or values through a tensor map | every page that is read exists; boxes have the host's size |
+//! | [`CacheRow`] | the row that a slot names, for writing | the slot, the row and the head exist |
 //! | [`PackedRows`] | packed GQA: rows of the query heads that share a key head | rows and columns exist |
 //!
-//! Kernels are safe code. The `unsafe` code that they need is here: it implements unsafe traits of `tile` and
-//! calls its unsafe functions.
+//! Kernels are safe code. The `unsafe` code of these types is in this crate; it uses the `unsafe` traits and
+//! functions of `tile`.
 #![no_std]
 // A loop over `0..N` says which register or chunk it means; an iterator hides it.
 #![allow(clippy::needless_range_loop)]

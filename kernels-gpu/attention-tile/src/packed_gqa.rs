@@ -37,7 +37,7 @@ impl<'p> PackedRows<'p> {
         }
     }
 
-    /// `rows` of these rows, starting at `first`, as far as they exist.
+    /// The rows `first..first + rows` of these rows, as far as they exist.
     #[inline(always)]
     pub fn part(self, first: u32, rows: u32) -> Self {
         let left = self.rows.saturating_sub(first);
@@ -75,8 +75,8 @@ impl<'p> PackedRows<'p> {
         }
     }
 
-    /// Stores a row's LSE, if the row exists and the LSE is wanted. `batch` and `group` must be those that
-    /// made `self`.
+    /// Stores a row's LSE, if the row exists and the LSE is wanted. `batch` and `group` are the arguments of
+    /// [`PackedRows::new`].
     #[inline(always)]
     pub fn store_value(&self, lse: &Lse, [batch, group]: [u32; 2], row: u32, x: f32) {
         if lse.base == 0 || row >= self.rows {

@@ -1,9 +1,9 @@
-//! The only functions that read block tables.
+//! Reads block tables. No other file does.
 use cuda_std::memory::ld_global_nc_b32;
 use spec::Cache;
 
-/// The block table's page for row `row` of a sequence. An out-of-range column reads another entry of the
-/// table, never memory outside it.
+/// The block table's entry for the page that contains row `row` of a sequence. An out-of-range column reads
+/// another entry of the table, never memory outside it.
 #[inline(always)]
 pub(crate) fn page(cache: &Cache, sequence: u32, row: u32) -> u32 {
     if cache.table == 0 {
@@ -24,7 +24,7 @@ pub(crate) fn chunk_in(cache: &Cache, page: u32, row: u32) -> u32 {
     page.min(cache.pages - 1) * cache.page_chunks + within * cache.row_chunks
 }
 
-/// [`chunk_in`], in the page from the block table.
+/// The first chunk of row `row` of a sequence, head 0, in the page that the block table names.
 #[inline(always)]
 pub(crate) fn chunk(cache: &Cache, sequence: u32, row: u32) -> u32 {
     chunk_in(cache, page(cache, sequence, row), row)

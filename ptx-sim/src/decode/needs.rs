@@ -1,4 +1,4 @@
-//! The lowest architecture and PTX version of each instruction.
+//! The minimum architecture and PTX version of each instruction.
 
 use std::collections::HashSet;
 

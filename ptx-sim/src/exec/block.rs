@@ -47,7 +47,7 @@ pub(crate) struct Finished {
     pub error: Option<LaunchError>,
     /// Coverage by site, if [`crate::Options::coverage`] is on.
     pub coverage: Vec<Met>,
-    /// A digest of the block's effects, if [`crate::Options::coverage`] is on.
+    /// A digest of its effects, if [`crate::Options::coverage`] is on.
     pub digest: u64,
 }
 

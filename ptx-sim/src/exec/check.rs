@@ -125,7 +125,7 @@ impl<'a> Block<'a> {
     fn report_uninitialised(&mut self, warp: &Warp<'a>, touch: Touch) {
         let missing = touch.mask & !self.written[(touch.cell - SHARED_CELLS) as usize];
         let address = self.cell_address(touch.cell, missing);
-        let message = "read of shared memory that no thread has written".into();
+        let message = "read of shared memory that was never written".into();
         self.report(warp, Kind::UninitialisedShared, touch.lanes, Some(address), message);
     }
 
@@ -154,44 +154,37 @@ impl<'a> Block<'a> {
                 format!("warp {} of block {}", number(first.agent), first.block),
             ),
         };
-        let order = if shared {
-            "without a barrier between the two accesses"
-        } else {
-            "and nothing orders the two accesses"
-        };
+        let order =
+            if shared { "with no barrier between the two" } else { "and nothing orders the two accesses" };
         let message = match kind {
             HazardKind::Pending => {
                 let what = if access.reads() { "reads" } else { "overwrites" };
                 format!("{one} {what} bytes that an asynchronous copy of {other} is still writing")
             }
-            HazardKind::ReadAfterWrite => format!("{one} reads what {other} wrote, {order}"),
-            HazardKind::WriteAfterRead => format!("{one} overwrites what {other} reads, {order}"),
+            HazardKind::ReadAfterWrite => format!("{one} reads bytes that {other} wrote, {order}"),
+            HazardKind::WriteAfterRead => format!("{one} overwrites bytes that {other} reads, {order}"),
             HazardKind::WriteAfterWrite => {
                 format!("{one} and {other} write different values to the same bytes, {order}")
             }
             HazardKind::Proxy => format!(
-                "{one} accesses through the asynchronous proxy what {other} wrote through the generic \
-                 proxy, without fence.proxy.async between the two"
+                "{one} accesses bytes through the asynchronous proxy that {other} wrote through the generic \
+                 proxy, with no fence.proxy.async between"
             ),
             HazardKind::Written if access.reads() => {
-                format!("{one} reads memory through the read-only path (.nc) that this launch writes")
+                format!("{one} reads bytes through the read-only path (.nc) that this launch writes")
             }
             HazardKind::Written => {
-                format!(
-                    "{one} writes memory that {other} reads through the read-only path (.nc) in this launch"
-                )
+                format!("{one} writes bytes that {other} reads through the read-only path (.nc)")
             }
-            HazardKind::LaneReads => format!(
-                "a lane of {one} reads what another lane of this warp wrote, without bar.warp.sync between \
-                 the two"
-            ),
+            HazardKind::LaneReads => {
+                format!("a lane of {one} reads bytes that another lane wrote, with no bar.warp.sync between")
+            }
             HazardKind::LaneOverwrites => format!(
-                "a lane of {one} overwrites what another lane of this warp reads, without bar.warp.sync \
-                 between the two"
+                "a lane of {one} overwrites bytes that another lane reads, with no bar.warp.sync between"
             ),
             HazardKind::LanesWrite => format!(
-                "two lanes of {one} write different values to the same bytes, without bar.warp.sync between \
-                 the two"
+                "two lanes of {one} write different values to the same bytes, without bar.warp.sync \
+                 between the two"
             ),
         };
         let kind = match kind {

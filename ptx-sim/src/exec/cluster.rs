@@ -1,4 +1,4 @@
-//! `barrier.cluster`, in the only kind of cluster that the simulator has: one block.
+//! `barrier.cluster`, in clusters of one block.
 
 use super::{
     Block,

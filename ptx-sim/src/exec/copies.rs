@@ -1,4 +1,4 @@
-//! `cp.async`: copies that are in flight from their issue to a wait.
+//! `cp.async`: a copy is in flight from its issue until a wait for it.
 
 use super::{
     Block,

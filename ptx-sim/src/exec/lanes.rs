@@ -1,8 +1,8 @@
-//! Fair turns for the lanes of a diverged warp.
+//! Fair turns for the diverged lanes of a warp.
 //!
-//! Lanes reconverge where their paths meet, as compilers arrange it. But running lanes may wait for data from
-//! lanes that wait there. If nothing else can proceed, waiting lanes stray: they run on without the others,
-//! up to the next collective instruction.
+//! Lanes rejoin where their paths meet, as compilers arrange it. Lanes that wait there may block the other
+//! lanes, for example if they hold a lock. If no other lanes can proceed, waiting lanes *stray*: they run on
+//! alone, up to the next collective instruction.
 
 use super::warp::{Frame, Path, Wait, Warp};
 use crate::op::Op;

@@ -24,11 +24,11 @@ const TOO_MANY: &str = "gets more arrivals than its phase expects, or an arrival
                         know the previous phase to be complete: raise the count of mbarrier.init, or wait \
                         for the phase first";
 const TOO_MUCH: &str = "expects more than 2^20 - 1 bytes, the limit of its transaction count";
-const LATE: &str = "has a waiting warp that is two phases behind: a parity or state distinguishes only the \
-                    present phase and the last one";
+const LATE: &str = "is waited for by a warp that is two phases behind: a parity or a state distinguishes \
+                    only the current and the previous phase";
 
-const UNKNOWN: &str = "no warp waits until the mbarrier of this TMA load has counted its bytes, so the load \
-                       may write shared memory after everything else in the block: wait for its phase \
+const UNKNOWN: &str = "no warp waits until the mbarrier of this TMA load has counted its bytes: the load may \
+                       write shared memory after the block's last access; wait for its phase \
                        (mbarrier.try_wait), or do not load";
 const NO_STATE: &str = "is asked for the end of a phase that has not begun: wait with a state that \
                         mbarrier.arrive on it has returned";
@@ -365,8 +365,8 @@ impl<'a> Block<'a> {
                     warp,
                     at,
                     lane,
-                    "is read or overwritten as ordinary memory: put other data elsewhere, or invalidate the \
-                     mbarrier",
+                    "is read or overwritten as ordinary memory: put other data elsewhere, or invalidate \
+                     the mbarrier",
                 );
             }
         }

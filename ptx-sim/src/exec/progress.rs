@@ -1,4 +1,4 @@
-//! The progress of a launch, and whether there is any.
+//! Progress of a launch, and detection of launches that make none.
 
 use std::{
     fmt,
@@ -7,7 +7,7 @@ use std::{
 
 use crate::Options;
 
-/// The progress of a launch.
+/// Progress of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// Warp instructions executed.

@@ -97,8 +97,8 @@ impl<'a> Block<'a> {
                 false => "at another instruction of the warpgroup",
             };
             let message = format!(
-                "warp {} executes `{place}`, but warp {other} of its warpgroup is {what}: all four warps \
-                 must execute the same instructions in the same order",
+                "warp {} executes `{place}`, warp {other} of its warpgroup is {what}: all four must execute \
+                 equal instructions in equal order",
                 warp.index
             );
             return self.parted(warp, warp.site, Some(earlier), message);

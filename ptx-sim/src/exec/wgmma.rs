@@ -1,5 +1,6 @@
-//! `wgmma`: products that are in flight from issue to a wait. The simulator reads operands, and writes
-//! accumulators, after all four warps have committed the products, and as late as the waits allow.
+//! `wgmma`: a product is in flight from its issue until a wait for it. The simulator executes a product as
+//! late as the waits allow, after all four warps have committed it: only then does it read the operands and
+//! write the accumulators.
 
 mod tile;
 

@@ -1,4 +1,4 @@
-//! Planted bugs: one small change of a kernel's PTX at a time. They show whether the checkers or the results
+//! Mutation testing: plants one small bug at a time in a kernel's PTX, to test whether checkers or results
 //! reveal it.
 
 mod hopper;
@@ -30,15 +30,15 @@ pub enum Operator {
     WeakenWait,
     /// Gives a barrier another number.
     BarrierNumber,
-    /// Changes a barrier's count by one warp, or an mbarrier's count by one arrival.
+    /// A barrier waits for one warp more or less, or an mbarrier for one arrival more or less.
     BarrierCount,
-    /// Makes a wait for an mbarrier wait for the other parity.
+    /// A wait for an mbarrier waits for the other parity.
     WrongPhase,
     /// Deletes the guard of a load, store, copy or atomic.
     DeleteGuard,
     /// Negates the guard of a load, store, copy or atomic.
     NegateGuard,
-    /// Makes the source size of a `cp.async` always the full size.
+    /// The source size of a `cp.async` is always the full size.
     ConstantSourceSize,
     /// Negates the condition of a branch.
     NegateBranch,
@@ -50,24 +50,24 @@ pub enum Operator {
     OffByOne,
     /// Swaps an instruction with the next one, if their order matters.
     SwapNeighbours,
-    /// Adds one to a constant, or one element to an address.
+    /// A constant grows by one, or an address by one element.
     ShiftImmediate,
     /// Replaces a guard by another predicate, or makes a selection take the other value.
     ChangePredicate,
-    /// Adds one to a constant in a comparison, a minimum or a maximum.
+    /// The constant of a comparison, a minimum or a maximum grows by one.
     Bound,
-    /// Changes the lanes of an instruction: a shuffle takes another lane's value, a vote another predicate, a
-    /// matrix is transposed, one lane is missing, or a thread uses another index.
+    /// A shuffle takes another lane's value, a vote returns another result, a matrix is transposed, a lane is
+    /// missing, or a thread uses another thread index.
     Lanes,
-    /// Replaces a source by another register of its kind: the last one written before.
+    /// A source operand becomes the register of its kind that was written last.
     Operand,
-    /// Changes the address or the layout of a product's operand in shared memory.
+    /// An operand of a product has another place in shared memory, or another order.
     Descriptor,
-    /// Makes a product set its accumulators instead of adding to them, or the reverse.
+    /// A product overwrites its accumulators instead of adding to them, or adds instead of overwriting.
     Accumulate,
     /// Changes the number of bytes that an mbarrier's phase expects.
     TransactionCount,
-    /// Changes the number of registers that a warp takes or releases, or deletes the instruction.
+    /// A warp takes or gives back another number of registers, or none.
     Registers,
 }
 
@@ -85,21 +85,21 @@ pub struct Mutant {
     pub source: Vec<SourceLine>,
     /// The change in words: the instruction before and after.
     pub description: String,
-    /// Bytes of the text that are replaced.
+    /// The replaced bytes of the text.
     pub span: (usize, usize),
     /// The replacement.
     pub replacement: String,
 }
 
 impl Mutant {
-    /// `text` with the bug planted; line numbers stay as they are.
+    /// Returns `text` with the bug. Line numbers do not change.
     pub fn apply(&self, text: &str) -> String {
         let (start, end) = self.span;
         format!("{}{}{}", &text[..start], self.replacement, &text[end..])
     }
 
-    /// Whether a launch in which the unbroken kernel met `coverage` may differ with the bug planted. If not,
-    /// every thread behaves as before, and the launch need not be repeated.
+    /// Whether the bug can change a launch in which the original kernel had this coverage. If not, every
+    /// thread behaves as before, and the launch need not be repeated.
     pub fn differs(&self, coverage: &Coverage) -> bool {
         let met = coverage.at(self.span.0);
         match self.operator {
@@ -111,7 +111,7 @@ impl Mutant {
         }
     }
 
-    /// Whether the mutant changes only the order in time, so that its effects may depend on the schedule.
+    /// Whether the bug changes the order of operations, so that its effect may depend on the schedule.
     pub fn orders(&self) -> bool {
         use Operator::*;
         matches!(

@@ -1,4 +1,4 @@
-//! Read-modify-write instructions: their operations and types.
+//! Operations and types of atomic read-modify-write.
 
 use super::{Addr, Order, Slot};
 use crate::ast::Space;

@@ -1,4 +1,4 @@
-//! Finds the lines of a text that are statements.
+//! Finds the statements in a text.
 
 use super::ScriptError;
 

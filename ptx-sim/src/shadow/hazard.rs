@@ -1,4 +1,4 @@
-//! Two unordered accesses: the kinds of accesses, and the pairs that are hazards.
+//! Pairs of unordered accesses: their kinds, and the pairs that are errors.
 
 use crate::stamp::{Stamp, Words};
 

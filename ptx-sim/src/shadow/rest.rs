@@ -1,5 +1,5 @@
-//! Older accesses of a record that its last accesses do not replace: the last accesses are not ordered after
-//! them, or need order with fewer accesses.
+//! Accesses that the last accesses of a record do not cover: nothing orders them before the last ones, or
+//! their scopes permit fewer unordered accesses.
 
 use std::{collections::BTreeMap, ops::RangeInclusive};
 

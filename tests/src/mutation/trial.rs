@@ -1,10 +1,21 @@
 //! Launches that every mutant must pass, with a record of what the unbroken kernel did.
-use super::cases::Case;
 use super::{Fate, Subject};
 use ferroflash::driver::SimDriver;
 use ferroflash::{Attention, Error};
 use ptx_sim::{Completion, Coverage, Options};
 use rayon::prelude::*;
+
+/// Launches once, and says what is wrong with the result.
+type Launch = Box<dyn Fn(&Attention<SimDriver>) -> Result<Vec<String>, Error> + Send + Sync>;
+
+/// A launch with what it should give.
+pub(super) struct Case {
+    /// What it is, for people.
+    pub name: String,
+    /// One of many that differ in one number.
+    pub sweep: bool,
+    pub launch: Launch,
+}
 
 /// A seed, and when copies land. Any schedule reveals races. Later schedules reveal what the order of the
 /// first one hides.

@@ -1,4 +1,4 @@
-//! A model's tensors: from safetensors files, or random ones from a seed.
+//! A model's tensors: from safetensors files, or random from a seed.
 use crate::config::Config;
 use anyhow::{Context, Result, bail, ensure};
 use candle::safetensors::{BufferedSafetensors, Load};
@@ -15,7 +15,7 @@ pub struct Weights {
 }
 
 impl Weights {
-    /// Reads every `*.safetensors` file of a folder, and shows its progress.
+    /// Reads every `*.safetensors` of a folder, and prints progress.
     ///
     /// # Errors
     /// If a file cannot be read, is not safetensors, or does not fit on the device.
@@ -101,7 +101,7 @@ impl Weights {
         Ok(candle::safetensors::save(&self.tensors, path)?)
     }
 
-    /// The number of parameters.
+    /// Number of parameters.
     pub fn parameters(&self) -> usize {
         self.tensors.values().map(Tensor::elem_count).sum()
     }
@@ -109,18 +109,15 @@ impl Weights {
     /// A tensor of this shape.
     ///
     /// # Errors
-    /// If there is no such tensor, or it has another shape.
+    /// If the tensor is missing, or has another shape.
     pub fn get(&self, name: &str, shape: &[usize]) -> Result<Tensor> {
         let tensor = self.tensors.get(name).with_context(|| format!("the checkpoint has no {name}"))?;
         let found = tensor.dims();
-        ensure!(
-            found == shape,
-            "{name} has shape {found:?} in the checkpoint; config.json requires {shape:?}"
-        );
+        ensure!(found == shape, "{name} is {found:?} in the checkpoint, but config.json requires {shape:?}");
         Ok(tensor.clone())
     }
 
-    /// As [`Weights::get`], for a tensor that may be missing.
+    /// A tensor of this shape; `None` if it is missing.
     ///
     /// # Errors
     /// If the tensor has another shape.
@@ -144,7 +141,7 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>> {
         }
     }
     if files.is_empty() {
-        bail!("there is no *.safetensors in {}", folder.display());
+        bail!("{} contains no *.safetensors", folder.display());
     }
     files.sort();
     Ok(files)
@@ -154,12 +151,12 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>> {
 pub struct Dice(u64);
 
 impl Dice {
-    /// Starts from a seed.
+    /// Creates a stream from a seed.
     pub fn new(seed: u64) -> Self {
         Dice(seed)
     }
 
-    /// A random 64-bit number (SplitMix64).
+    /// A random number (SplitMix64).
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -172,7 +169,7 @@ impl Dice {
         (self.next() % end as u64) as usize
     }
 
-    /// A number from the normal distribution (Box and Muller).
+    /// A normally distributed number (Box and Muller).
     pub fn normal(&mut self) -> f32 {
         let mut unit = || (self.next() >> 11) as f64 / (1u64 << 53) as f64;
         let (radius, angle) = ((-2.0 * (1.0 - unit()).ln()).sqrt(), std::f64::consts::TAU * unit());

@@ -20,7 +20,7 @@ const QUAD_BYTES: u32 = 512;
 // SAFETY: a place for each warp.
 unsafe impl<const R: usize, const M: usize, const N: usize> Place for Sums<R, M, N> {
     const BYTES: usize = R / M * 2 * Self::WARP_BYTES as usize;
-    /// Alignment of the places of two partners, whose quads alternate.
+    /// The size of two partners' places, which alternate.
     const ALIGN: usize = 2 * QUAD_BYTES as usize;
     #[inline(always)]
     unsafe fn at(base: u32) -> Self {
@@ -38,7 +38,7 @@ impl<const R: usize, const M: usize, const N: usize> Sums<R, M, N> {
         self.base + rows.index() * 2 * Self::WARP_BYTES + group.index() * QUAD_BYTES + rows.warp().lane * 16
     }
 
-    /// Calls `f(row tile, column tile, half, offset)` for each four registers of an accumulator.
+    /// Calls `f(row tile, column tile, half, offset)` for every four registers of an accumulator.
     #[inline(always)]
     fn each(mut f: impl FnMut(usize, usize, usize, u32)) {
         for m in 0..M {
@@ -52,9 +52,9 @@ impl<const R: usize, const M: usize, const N: usize> Sums<R, M, N> {
 }
 
 impl<T: SharedLayout, const S: usize, K: Kernel> Pipeline<T, S, CpAsync<Block<K>>> {
-    /// [`Pipeline::advance`] twice, with a refill each time. Each of the two groups computes its `part` from
-    /// the first stage. The result is the sum of both parts, with the second stage. The sum has the same bits
-    /// in both groups, because addition of two values is commutative.
+    /// Calls [`Pipeline::advance`] twice, with a refill each. Each of the two groups computes its `part` from
+    /// the first stage, and gets the sum of both parts with the second stage. Both groups get equal bits,
+    /// because addition is commutative.
     #[inline(always)]
     pub fn advance_and_add<const R: usize, const M: usize, const N: usize>(
         &mut self,

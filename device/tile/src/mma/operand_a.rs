@@ -1,5 +1,5 @@
-//! A operands loaded directly from global memory. The first k-steps stay in registers. If registers are
-//! scarce, each lane keeps the other k-steps in its part of shared memory.
+//! A operands loaded from global memory. The first k-steps stay in registers. If registers are scarce, each
+//! lane keeps the other k-steps in its own words of shared memory.
 use crate::Block;
 use crate::global::GlobalRows;
 use crate::group::{SplitGroup, WarpRows};

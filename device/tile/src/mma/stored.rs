@@ -1,4 +1,4 @@
-//! Tiles of an element type as A operands, as they are or transposed.
+//! Tiles of an element type as A operands, direct or transposed.
 use crate::Warp;
 use crate::mma::TensorCore;
 use crate::shared::SharedTile;
@@ -11,13 +11,14 @@ use cuda_std::math::{permute_bytes, unpack_e4m3};
 pub trait Stored: Element {
     /// The type that tensor cores multiply.
     type As: TensorCore;
-    /// The stored number divided by its operand: 1, unless the conversion only shifts bits.
+    /// The value of a stored element divided by the value of its operand. It is 1 unless the conversion only
+    /// shifts bits.
     const FACTOR: f32;
     /// Whether rows `i` and `i + 8` of a row tile of [`Stored::columns`] are columns `2i` and `2i + 1` of
     /// the tile, rather than columns `i` and `i + 8`.
     const PAIRED: bool;
-    /// Where lane 0 of four finds word `i` of k-step `k`: the index of the word (two elements of `As`) in a
-    /// row of the B operand's transpose. The second number is the distance in words to the next lane's word.
+    /// The words that four lanes hold as word `i` of k-step `k`: lane 0's word, and the distance from lane to
+    /// lane. Words (two elements of `As`) are counted in a row of the B operand's transpose.
     fn right_word(k: usize, i: usize) -> [u32; 2];
     /// Calls `f(k-step, A operand)` for the tile.
     fn rows<const K: usize>(tile: &SharedTile<Self, 1, K>, warp: Warp, f: impl FnMut(usize, [u32; 4]));
@@ -63,16 +64,16 @@ macro_rules! as_they_are {
 }
 as_they_are!(F16, Bf16);
 
-/// Eight-bit elements, multiplied as f16. `pairs` converts a word into two operands: bytes 0, 1 and bytes 2,
-/// 3. `halves` converts it into bytes 0, 2 and bytes 1, 3.
+/// Eight-bit elements, multiplied as f16. `pairs` converts a word to the operands of bytes 0, 1 and of bytes
+/// 2, 3. `halves` converts it to the operands of bytes 0, 2 and of bytes 1, 3.
 macro_rules! eight_bits {
     ($e:ty, factor $factor:literal, pairs $pairs:expr, halves $halves:expr) => {
         impl Stored for $e {
             type As = F16;
             const FACTOR: f32 = $factor;
             const PAIRED: bool = true;
-            // `ldmatrix` gives lane `t` of four neighbouring columns: two become columns `2t` and `2t + 1` of
-            // a k-step, two become columns `2t + 8` and `2t + 9`.
+            // `ldmatrix` gives a lane four neighbouring columns: two are columns `2t` of a k-step, two
+            // `2t + 8`.
             #[inline(always)]
             fn right_word(k: usize, i: usize) -> [u32; 2] {
                 [(k * 8 + i) as u32, 2]
@@ -91,8 +92,8 @@ macro_rules! eight_bits {
                     f(2 * k + 1, [c[0], d[0], c[1], d[1]]);
                 }
             }
-            // `ldmatrix` transposes in units of two columns: a word holds two rows of columns `2i` and `2i +
-            // 1`. Sorted by column, the word becomes two rows of the operand.
+            // Transposed in units of two columns: a word is two rows of columns `2i` and `2i + 1`. Sorted by
+            // column, it is two rows of the operand.
             #[inline(always)]
             fn columns<const R: usize>(
                 tile: &SharedTile<Self, 1, R>,
@@ -113,9 +114,8 @@ macro_rules! eight_bits {
 eight_bits!(Native<E4m3>, factor 1.0, pairs unpack_e4m3, halves |x| unpack_e4m3(permute_bytes(x, 0x3120)));
 eight_bits!(E4m3, factor 256.0, pairs |x| shift_odd_even(permute_bytes(x, 0x3120)), halves shift_odd_even);
 
-/// Bytes 0, 2 and bytes 1, 3 as f16, each number times 2^-8. Sign, exponent and mantissa of an e4m3 number
-/// keep their order in an f16, and only the exponent's bias differs. This holds for subnormal numbers too.
-/// NaN becomes 480 * 2^-8.
+/// Bytes 0, 2 and bytes 1, 3 as f16, each scaled by 2^-8. The bits of an e4m3 are shifted into an f16
+/// unchanged, so only the exponent's bias differs, also for subnormal numbers. NaN becomes 480 * 2^-8.
 #[inline(always)]
 fn shift_odd_even(x: u32) -> [u32; 2] {
     let odd = (x & 0x8000_8000) | (x & 0x7f00_7f00) >> 1;
@@ -127,7 +127,7 @@ fn shift_odd_even(x: u32) -> [u32; 2] {
 mod tests {
     use super::shift_odd_even;
 
-    /// The number that f16's definition gives `bits`.
+    /// The number that the bits of an f16 are.
     fn f16(bits: u32) -> f64 {
         let (exponent, mantissa) = ((bits >> 10 & 31) as i32, (bits & 1023) as f64);
         let magnitude = match exponent {

@@ -111,7 +111,7 @@ impl Difference {
             ));
         }
         let ratio = self.lse_ratio;
-        (ratio > 1.0).then(|| format!("the log-sum-exp differs by {ratio:.2} times the allowed difference"))
+        (ratio > 1.0).then(|| format!("the log-sum-exp differs by {ratio:.2} times the tolerance"))
     }
 
     /// The message if more of a kernel's rows are rounded differently than allowed. One row is always

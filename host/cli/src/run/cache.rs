@@ -166,8 +166,9 @@ fn starts(file: &File<'_>, shape: &[usize], batch: usize, rows: usize) -> Result
     let starts: Vec<_> = all.iter().map_while(|start| usize::try_from(*start).ok()).collect();
     let rises = starts.is_sorted() && starts.first() == Some(&0) && starts.last() <= Some(&rows);
     if batch == 0 || starts.len() != batch + 1 || all.len() != starts.len() || !rises {
-        let wanted = format_args!("{} integers, 0 first, none below the one before", batch + 1);
-        let what = format_args!("`cu_seqlens_q` is {all:?}; it must have {wanted} or above the {rows} rows");
+        let wanted = format_args!("{} integers, 0 first, never decreasing", batch + 1);
+        let what =
+            format_args!("`cu_seqlens_q` is {all:?}; it must have {wanted}, none above the {rows} rows");
         return Err(file.invalid(what));
     }
     if shape.len() == 4 && !(are_even && starts.iter().copied().eq(even(batch, rows))) {

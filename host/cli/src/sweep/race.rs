@@ -1,4 +1,4 @@
-//! Finds the fastest of many candidates with few launches.
+//! Finds the fastest of many kernels in few launches.
 use std::time::Duration;
 
 /// Launches of a candidate's first, short timing.

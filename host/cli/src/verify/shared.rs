@@ -1,4 +1,4 @@
-//! Verifies kernels in several processes, and makes one report.
+//! Verification by several processes that share the kernels, with one report.
 use super::{Args, Row, Rows};
 use crate::console::Console;
 use crate::device::Device;

@@ -1,9 +1,9 @@
-//! A CUDA driver library for tests. It has two devices and executes nothing.
+//! A CUDA driver library for tests. It has two devices and executes no kernel.
 //!
-//! A test puts it in the place of `libcuda.so.1`. Any crate that opens or links to a driver works with it.
-//! The library records the context of every object. It records a *fault* if a program uses an object that is
-//! gone, or uses an object in another context, whatever the real driver would do. Tests query the calls, the
-//! faults and the remaining objects with the functions of [`mod@report`].
+//! A test loads it in place of `libcuda.so.1`. Every crate that opens a driver or links to one works with it.
+//! The library records the context of every object. It reports a *fault* if a program uses a destroyed
+//! object, or an object of another context, even if the real driver would accept it. The functions of
+//! [`mod@report`] return the calls, the faults and the objects that were not destroyed.
 
 mod api;
 mod memory;

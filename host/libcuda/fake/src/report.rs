@@ -1,4 +1,4 @@
-//! Queries for tests, answered in lines of text. The strings are never freed, because tests are short.
+//! Reports for tests, as lines of text. Strings are never freed, because tests are short.
 use crate::api::Text;
 use crate::state::{DEVICES, Kind, with};
 use std::ffi::{CString, c_char};
@@ -7,19 +7,19 @@ fn text(lines: Vec<String>) -> *const c_char {
     CString::new(lines.join("\n")).unwrap_or_default().into_raw()
 }
 
-/// The functions that were called since the last query.
+/// The functions called since the previous report.
 #[unsafe(no_mangle)]
 pub extern "C" fn fake_cuda_calls() -> *const c_char {
     text(with(|state| std::mem::take(&mut state.calls)))
 }
 
-/// The faults since the last query.
+/// The faults since the previous report.
 #[unsafe(no_mangle)]
 pub extern "C" fn fake_cuda_faults() -> *const c_char {
     text(with(|state| std::mem::take(&mut state.faults)))
 }
 
-/// Objects that were not destroyed, and contexts that are still retained.
+/// Objects that were not destroyed, and primary contexts that are still retained.
 #[unsafe(no_mangle)]
 pub extern "C" fn fake_cuda_left() -> *const c_char {
     let left = with(|state| {

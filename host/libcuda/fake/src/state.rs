@@ -54,7 +54,7 @@ pub enum Kind {
     Event,
     Graph,
     Exec,
-    /// Memory, with its size in bytes.
+    /// Device memory, with its content.
     Memory(Vec<u128>, usize),
 }
 
@@ -78,17 +78,17 @@ pub struct Object {
     pub context: usize,
 }
 
-/// The state of the driver, except for the threads' contexts.
+/// The driver's state, except the contexts of each thread.
 pub struct State {
     /// The version that `cuDriverGetVersion` returns: 13000 is 13.0.
     pub version: i32,
-    /// The objects, by handle.
+    /// Objects by handle.
     pub objects: BTreeMap<usize, Object>,
-    /// Reference count of each primary context.
+    /// Retain count of each primary context.
     pub retained: [u32; DEVICES as usize],
     pub calls: Vec<String>,
     pub faults: Vec<String>,
-    /// Functions whose next call fails.
+    /// Functions whose next call must fail.
     pub failing: BTreeSet<String>,
     handles: usize,
 }
@@ -108,12 +108,12 @@ thread_local! {
     static CONTEXTS: RefCell<Vec<usize>> = const { RefCell::new(vec![]) };
 }
 
-/// Runs `body` on the state. No call leaves the state half changed.
+/// Calls `body` with the state.
 pub fn with<T>(body: impl FnOnce(&mut State) -> T) -> T {
     body(&mut STATE.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Runs `body` on the thread's stack of contexts.
+/// Calls `body` with the thread's stack of contexts.
 pub fn contexts<T>(body: impl FnOnce(&mut Vec<usize>) -> T) -> T {
     CONTEXTS.with_borrow_mut(body)
 }
@@ -123,7 +123,7 @@ pub fn primary(device: i32) -> usize {
     0xc00 + device as usize
 }
 
-/// Runs the body of a driver function. Records the call, and its fault if there is one.
+/// Runs the body of a driver function. Records the call, and its fault if it fails.
 pub fn call(name: &str, body: impl FnOnce(&mut State) -> Result<(), Refusal>) -> Code {
     with(|state| {
         state.calls.push(name.into());
@@ -141,7 +141,7 @@ pub fn call(name: &str, body: impl FnOnce(&mut State) -> Result<(), Refusal>) ->
 }
 
 impl State {
-    /// The thread's current context, which must be retained.
+    /// The thread's current context. It must be retained.
     pub fn current(&self) -> Result<usize, Refusal> {
         let Some(context) = contexts(|all| all.last().copied()) else {
             return refuse(INVALID_CONTEXT, "no context is current");
@@ -161,7 +161,7 @@ impl State {
         Ok(handle)
     }
 
-    /// The object with this handle, which must be of this kind.
+    /// The object with this handle, which must have this kind.
     pub fn object(&mut self, handle: usize, name: &str) -> Result<&mut Object, Refusal> {
         match self.objects.get_mut(&handle) {
             Some(object) if object.kind.name() == name => Ok(object),
@@ -169,7 +169,7 @@ impl State {
         }
     }
 
-    /// The object with this handle. The current context must be the object's.
+    /// The object with this handle, which must have this kind and belong to the current context.
     pub fn own(&mut self, handle: usize, name: &str) -> Result<&mut Object, Refusal> {
         let current = self.current()?;
         let object = self.object(handle, name)?;
@@ -180,7 +180,7 @@ impl State {
         Ok(object)
     }
 
-    /// Destroys an object.
+    /// Removes an object.
     pub fn destroy(&mut self, handle: usize, name: &str) -> Result<(), Refusal> {
         self.object(handle, name)?;
         self.objects.remove(&handle);

@@ -3,24 +3,25 @@ use super::{AppendCase, Lies, Scales, append};
 use crate::cycled;
 use crate::inputs::Random;
 use crate::tensor::TensorError;
-use crate::work::{Asked, Buffer, GUARD, Input, Judge, Judgement, Room, Rows, Rule, Work, Written};
+use crate::tolerance::Rule;
+use crate::work::{Asked, Buffer, GUARD, Input, Judge, Judgement, Room, Rows, Work, Written};
 use ferroflash::request::{Append, KvPages, KvScale, Slots, TensorView};
 
-/// Fills a cache before a launch. Rows that no slot names must keep it.
+/// Every byte of a cache before the append. Rows that no slot names must keep it.
 const OLD: u8 = 0xa5;
 
 /// A case in host memory.
 #[derive(Clone, Debug)]
 pub struct AppendMemory {
     case: AppendCase,
-    /// Rows of keys and of values.
+    /// Elements of the new keys and of the new values.
     rows: [Vec<u16>; 2],
-    /// The slots of all tokens, in each of two launches.
+    /// Slots of all tokens in each of two launches.
     slots: [Vec<i64>; 2],
 }
 
 impl AppendMemory {
-    /// Numbers of all magnitudes, some above e4m3's largest, some NaN or infinite; slots in random order.
+    /// Elements of all magnitudes, some beyond e4m3's range, some NaN. Slots are in random order.
     pub fn new(case: &AppendCase) -> Self {
         let mut random = Random::new(case.seed);
         let slots = [(); 2].map(|()| slots(case, &mut random));
@@ -28,8 +29,8 @@ impl AppendMemory {
         AppendMemory { case: *case, rows, slots }
     }
 
-    /// Periodic numbers for measurements, which are fast to make. If the cache has room, every token has a
-    /// slot.
+    /// Inputs for a measurement: elements repeat with a long period, because that is fast to generate. Every
+    /// token has a slot if the cache has enough slots.
     pub fn to_measure(case: &AppendCase) -> Self {
         let mut slots: Vec<i64> = (0..(case.pages[0] * case.pages[1]) as i64).collect();
         Random::new(case.seed).shuffle(&mut slots);
@@ -45,7 +46,7 @@ impl AppendMemory {
         pages * page * heads * head_dim
     }
 
-    /// Keys and values of a cache with buffers at these addresses.
+    /// Views of the cache's keys and values, whose buffers start at the addresses `at`.
     fn views(&self, at: &[u64]) -> [TensorView; 2] {
         let AppendCase { pages: [pages, page], heads, head_dim, dtypes: [_, stored], .. } = self.case;
         let (shape, elements) = ([pages, page, heads, head_dim], self.elements() as u64);
@@ -56,7 +57,7 @@ impl AppendMemory {
         }
     }
 
-    /// The scale that divides keys (`which` 0) or values (1) of a head.
+    /// The scale that divides a head's keys (`which` = 0) or values (1).
     fn scale(&self, which: usize, head: usize) -> f32 {
         match self.case.scales {
             Scales::One => 1.0,
@@ -72,7 +73,7 @@ impl AppendMemory {
         }
     }
 
-    /// The expected caches after a launch.
+    /// The expected bytes of the caches after a launch.
     fn expected(&self, round: usize) -> Vec<Vec<u8>> {
         let mut caches: Vec<_> = self.outputs().into_iter().map(|(_, bytes)| bytes).collect();
         let (views, count) = (self.views(&[0, 0]), caches.len());
@@ -88,7 +89,7 @@ impl AppendMemory {
     }
 }
 
-/// Slots of all tokens: distinct, in random order, with invalid ones between them.
+/// Slots of all tokens: distinct, in random order, with invalid slots between them.
 fn slots(case: &AppendCase, random: &mut Random) -> Vec<i64> {
     let all = (case.pages[0] * case.pages[1]) as i64;
     let mut free: Vec<i64> = (0..all).collect();
@@ -171,7 +172,7 @@ impl Work for AppendMemory {
             let differing = pairs.map(|(got, want)| got.iter().zip(want).filter(|(a, b)| a != b).count());
             match differing.sum::<usize>() {
                 0 => Judgement::default(),
-                count => Judgement::failed(format_args!("{count} bytes differ from the definition")),
+                count => Judgement::failed(format_args!("{count} bytes differ from the reference")),
             }
         }))
     }

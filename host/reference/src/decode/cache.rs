@@ -1,4 +1,4 @@
-//! The layout of keys and values in a cache.
+//! Places of keys and values in a cache.
 use super::{DecodeCase, DecodeMemory, Pages, SCALES};
 use crate::inputs::Random;
 use crate::work::POISON;
@@ -6,23 +6,23 @@ use ferroflash::DType;
 use ferroflash::request::TensorView;
 use std::borrow::Cow;
 
-/// Keys and values of a sequence as numbers of the queries' type, `[key][head][column]`.
+/// Keys and values of a sequence in the queries' type, `[key][head][column]`.
 pub(super) type Rows = [Vec<u16>; 2];
 
 /// The block table.
 #[derive(Clone, Debug)]
 pub(super) struct Table {
-    /// Page indices of all sequences, `columns` per sequence. Entries that no sequence uses are garbage.
+    /// Page indices, `columns` per sequence. Columns behind a sequence's last page hold garbage.
     pub numbers: Vec<u32>,
-    /// Largest number of pages of a sequence.
+    /// Pages of the longest sequence.
     pub columns: usize,
     /// Number of pages.
     pub count: usize,
 }
 
 impl Table {
-    /// Shuffled pages, some of which no sequence uses. A sequence that `shares` has the first page of the
-    /// sequence before it.
+    /// Shuffles the pages, among them pages that belong to no sequence. A sequence that `shares` takes its
+    /// first page from the previous sequence.
     pub(super) fn new(
         case: &DecodeCase,
         random: &mut Random,
@@ -51,14 +51,14 @@ impl Table {
 }
 
 impl Pages {
-    /// Number of buffers for keys and values.
+    /// Number of buffers of keys and values.
     pub(super) fn buffers(self) -> usize {
         if matches!(self, Pages::Interleaved(_)) { 1 } else { 2 }
     }
 }
 
 impl DecodeMemory {
-    /// Keys and values of all sequences in their pages. Rows that no sequence uses are filled with poison.
+    /// Keys and values of all sequences in their pages. All other bytes are poisoned.
     pub(super) fn laid(&self, rows: &[Vec<Vec<u16>>; 2]) -> Vec<Vec<u8>> {
         let case = &self.case;
         let ((page, _), buffers) = (case.paging(), case.pages.buffers());
@@ -75,7 +75,7 @@ impl DecodeMemory {
         pool
     }
 
-    /// The keys and values of sequence `b` in `pool`.
+    /// The rows of sequence `b` in `pool`.
     pub(super) fn rows(&self, pool: &[Cow<'_, [u8]>], b: usize) -> Rows {
         let (case, views) = (&self.case, self.views(&[0; 2]));
         let bytes = case.cache.bytes();
@@ -88,8 +88,8 @@ impl DecodeMemory {
         })
     }
 
-    /// The first byte of a row of sequence `b` in the buffer of `view`, whose address is 0. Rows are counted
-    /// as `[key][head]`.
+    /// Offset of a row's first byte in the buffer of `view`, whose address is 0. Rows of sequence `b` are
+    /// counted as `[key][head]`.
     fn place(&self, view: &TensorView, b: usize, row: usize) -> usize {
         let (heads, (page, _)) = (self.case.heads[1], self.case.paging());
         let (key, head) = (row / heads, row % heads);
@@ -99,7 +99,7 @@ impl DecodeMemory {
         view.address as usize + elements * self.case.cache.bytes()
     }
 
-    /// Views of keys and values with buffers at these addresses.
+    /// Views of keys and values whose buffers start at the addresses `at`.
     pub(super) fn views(&self, at: &[u64]) -> [TensorView; 2] {
         let case = &self.case;
         let (page, _) = case.paging();

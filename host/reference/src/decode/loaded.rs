@@ -1,10 +1,11 @@
-//! Cases on a cache, on a device, and their results.
+//! Decode cases in device memory, and the outcome of a launch.
 use super::{DecodeCase, DecodeMemory, Pages, SCALES};
 use crate::arithmetic::decode;
 use crate::tensor::TensorError;
 use crate::told::Told;
+use crate::tolerance::Rule;
 use crate::work::{
-    Asked, Buffer, GUARD, Input, Judge, Judgement, OnDevice, POISON, Plans, Room, Rows, Rule, Work, Written,
+    Asked, Buffer, GUARD, Input, Judge, Judgement, OnDevice, POISON, Plans, Room, Rows, Work, Written,
     guarded, guards, inside,
 };
 use ferroflash::driver::Harness;
@@ -13,14 +14,14 @@ use ferroflash::request::{
 };
 use ferroflash::{Attention, DType, Error, Plan};
 
-/// Index of the block table among the inputs, and index of the cache's first buffer.
+/// Indices of the integer arrays among the inputs, and of the cache's first buffer.
 const TABLE: usize = 3;
 const LENGTHS: usize = 4;
 const STARTS: usize = 5;
 const SLOPES: usize = 6;
 const POOL: usize = 7;
 
-/// The result of one launch.
+/// Outputs of a launch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DecodeOutcome {
     o: Vec<u16>,
@@ -29,18 +30,18 @@ pub struct DecodeOutcome {
     counters: Vec<u32>,
     /// First row of each sequence.
     starts: Vec<usize>,
-    /// Number of written elements that belong to no output.
+    /// Elements that belong to no sequence but were written.
     strays: usize,
 }
 
-/// The numbers that some bytes encode.
+/// Converts bytes to numbers.
 macro_rules! numbers {
     ($type:ty, $bytes:expr) => {
         $bytes.as_chunks().0.iter().map(|b| <$type>::from_ne_bytes(*b)).collect::<Vec<_>>()
     };
 }
 
-/// The bytes of numbers.
+/// Converts numbers to bytes.
 macro_rules! bytes {
     ($numbers:expr) => {
         $numbers.iter().flat_map(|x| x.to_ne_bytes()).collect::<Vec<u8>>()
@@ -48,7 +49,7 @@ macro_rules! bytes {
 }
 
 impl DecodeOutcome {
-    /// The result that a launch of `memory` has written.
+    /// Splits the outputs of a launch of `memory`.
     fn new(memory: &DecodeMemory, written: &Written) -> Self {
         let case = &memory.case;
         let [o, lse] = [0, 1].map(|i| inside(&written.outputs[i]));
@@ -81,29 +82,29 @@ impl DecodeOutcome {
         part(&self.lses, &self.starts, b)
     }
 
-    /// Counters after the launch, which must be 0.
+    /// Counters after the launch; all must be 0.
     pub fn counters(&self) -> &[u32] {
         &self.counters
     }
 
-    /// The bits of O and of LSE of sequence `b`.
+    /// The bits of O and LSE of sequence `b`.
     pub fn bits(&self, b: usize) -> (&[u16], &[u32]) {
         (self.o(b), part(&self.lse, &self.starts, b))
     }
 
-    /// Number of written elements that belong to no output.
+    /// Elements that belong to no sequence but were written.
     pub fn strays(&self) -> usize {
         self.strays
     }
 
-    /// Says in words what is wrong with counters.
+    /// Describes counters that are not 0.
     pub(super) fn counters_left(&self) -> Vec<String> {
         let left = self.counters.iter().any(|count| *count != 0);
         left.then(|| format!("counters are left at {:?}", self.counters)).into_iter().collect()
     }
 }
 
-/// The part of `all` that belongs to sequence `b`.
+/// The rows of sequence `b` among `all` rows.
 fn part<'o, T>(all: &'o [T], starts: &[usize], b: usize) -> &'o [T] {
     let each = all.len() / starts.last().copied().unwrap_or(1).max(1);
     &all[starts[b] * each..starts[b + 1] * each]
@@ -217,10 +218,10 @@ pub struct LoadedDecode<'a, D: Harness> {
 }
 
 impl<'a, D: Harness> LoadedDecode<'a, D> {
-    /// Copies the inputs to the device. `config` names the entry to run; `None` lets the planner choose.
+    /// Copies the inputs to the device. `config` names the entry to run; without it, the planner chooses.
     ///
     /// # Errors
-    /// Errors of the driver.
+    /// The driver's errors.
     pub fn new(
         attention: &'a Attention<D>,
         memory: &'a DecodeMemory,
@@ -229,18 +230,18 @@ impl<'a, D: Harness> LoadedDecode<'a, D> {
         Ok(LoadedDecode { device: OnDevice::new(attention, memory, config)?, memory })
     }
 
-    /// Writes other `cu_seqlens_q` to the device, for sequences in the same rows.
+    /// Replaces the case's `cu_seqlens_q` in device memory. The tensors stay.
     ///
     /// # Errors
-    /// Errors of the driver.
+    /// The driver's errors.
     pub fn start(&mut self, cu_seqlens_q: &[i32]) -> Result<(), Error> {
         self.device.change(&[(STARTS, bytes!(cu_seqlens_q))])
     }
 
-    /// Launches on sequences of these lengths. Uses `plan`, or makes a plan.
+    /// Launches `plan`, or a new plan if `plan` is `None`, on sequences of these lengths.
     ///
     /// # Errors
-    /// Errors of planning, launching and waiting.
+    /// The errors of planning, launching and waiting.
     pub fn run(&mut self, plan: Option<&Plan>, lengths: &[i32]) -> Result<(Plan, DecodeOutcome), Error> {
         self.device.change(&[(LENGTHS, bytes!(lengths))])?;
         self.device.use_plan(plan.copied().map(Plans::Attention));

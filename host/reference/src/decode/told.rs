@@ -1,10 +1,10 @@
-//! The sequence arrays of a decode case on the device, in each variant.
+//! The lengths in device memory during a launch of a decode case.
 use super::DecodeCase;
 use crate::inputs::Random;
 use crate::told::Told;
 
 impl DecodeCase {
-    /// The number of keys of each sequence in the device array.
+    /// Keys of each sequence, as device memory holds them.
     pub(super) fn lengths(&self, told: Told) -> Vec<i32> {
         let filled = self.filled.iter().map(|keys| *keys as i32);
         let most = self.max_k as i32;
@@ -29,7 +29,7 @@ impl DecodeCase {
         }
     }
 
-    /// The first row of each sequence in the device array.
+    /// `cu_seqlens_q`, as device memory holds it.
     pub(super) fn told_starts(&self, told: Told) -> Vec<i32> {
         let starts = self.starts().into_iter().map(|start| start as i32);
         let Told::Lost(seed) = told else { return starts.collect() };

@@ -2,7 +2,7 @@
 use ferroflash::DType;
 use ferroflash::request::{AttentionRequest, KeysValues, Scratch, TensorView, Workspace};
 
-/// Factors that are NaN or infinite.
+/// Factors that are not finite.
 pub(super) const NOT_FINITE: [f32; 3] = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY];
 
 /// The other 16-bit type.

@@ -1,17 +1,17 @@
-//! Planned and loaded launches of a problem, to be measured.
+//! Launches of a problem, without any other work: measurements time these.
 use super::device::Outputs;
 use super::{Asked, OnDevice, Plans};
 use ferroflash::driver::Harness;
 use ferroflash::kernels::Contract;
 use ferroflash::{Attention, Error};
 
-/// A problem whose launches are planned and loaded, and write the same outputs. A launch does what
-/// [`Attention::launch`] does, and nothing else.
+/// A planned problem with loaded kernels. All launches write the same outputs. A launch calls
+/// [`Attention::launch`] and nothing else.
 pub struct Ready<'a, D: Harness> {
     pub(super) attention: &'a Attention<D>,
     pub(super) asked: Asked<'a>,
     pub(super) plan: Plans,
-    /// The owner of the memory that `asked` points to.
+    /// Owns the memory that `asked` points to.
     pub(super) device: OnDevice<'a, D>,
     pub(super) _outputs: Outputs<D>,
 }
@@ -20,7 +20,7 @@ impl<D: Harness> Ready<'_, D> {
     /// Enqueues a launch.
     ///
     /// # Errors
-    /// Errors of launching.
+    /// The errors of launching.
     pub fn launch(&self) -> Result<(), Error> {
         // SAFETY: every view is of a buffer of this driver. The buffer has the size of the view and is freed
         // only after a wait. Nothing else writes the inputs or touches the outputs, and one stream orders the
@@ -33,12 +33,12 @@ impl<D: Harness> Ready<'_, D> {
         self.device.stream()
     }
 
-    /// The attention that launches them.
+    /// The [`Attention`] that launches.
     pub fn attention(&self) -> &Attention<D> {
         self.attention
     }
 
-    /// The kernel that launches run; of two kernels, the first.
+    /// The kernel; with a combine kernel, the first of the two.
     pub fn kernel(&self) -> &'static Contract {
         self.plan.contract()
     }

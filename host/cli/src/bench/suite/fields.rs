@@ -46,7 +46,7 @@ pub(super) fn mask(causal: bool, window: Option<[i64; 2]>) -> Result<Mask, Error
     };
     match (causal, window) {
         (true, Some(_)) => {
-            Err(Error::Invalid("causal and window: give only one; causal is the window [-1, 0]".into()))
+            Err(Error::Invalid("causal and window: give one of them; causal is the window [-1, 0]".into()))
         }
         (true, None) => Ok(Mask::Causal),
         (false, Some([left, right])) => Ok(Mask::Window { left: side(left)?, right: side(right)? }),

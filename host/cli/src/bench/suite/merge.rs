@@ -1,4 +1,4 @@
-//! Shapes of merges: partial states of the same queries.
+//! Shapes of merges.
 use super::fields::{self, sizes};
 use super::workload::{Workload, fits};
 use crate::error::Error;

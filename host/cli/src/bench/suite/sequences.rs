@@ -1,4 +1,4 @@
-//! The number of sequences of a shape, and their lengths.
+//! The lengths of a shape's sequences.
 use crate::error::Error;
 use reference::Random;
 use serde::de::{Deserialize, Deserializer, Error as _};

@@ -1,4 +1,4 @@
-//! Shapes of serving: sequences of any lengths, on a cache or varlen.
+//! Serving shapes: sequences of any lengths, on a KV cache or as a varlen batch.
 use super::count;
 use super::fields::{self, Order, sizes};
 use super::sequences::Sequences;
@@ -117,8 +117,8 @@ impl Shape {
             (None, None, false) => None,
         };
         if let Some(field) = of_a_cache {
-            let why = "varlen tensors have no cache; leave it out, or give the cache's page (0 for a dense \
-                       cache)";
+            let why =
+                "varlen tensors have no cache; leave it out, or give the cache's page (0 for a dense cache)";
             return Err(Error::Invalid(format!("{field} without page: {why}")));
         }
         let rows: f64 = lengths.iter().map(|[_, k]| *k as f64).sum();

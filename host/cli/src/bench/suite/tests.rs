@@ -184,7 +184,7 @@ fn shapes_that_are_wrong() {
         (format!(r#"{list}, "sinks": true"#), "sinks without page"),
         (format!(r#"{list}, "page": 0, "kv_dtype": "bf16""#), "kv_dtype bf16: it must be f16, the queries'"),
         (format!(r#"{list}, "dtype": "e4m3""#), "dtype e4m3: it must be f16 or bf16"),
-        (format!(r#"{list}, "causal": true, "window": [3, 0]"#), "causal and window: give only one"),
+        (format!(r#"{list}, "causal": true, "window": [3, 0]"#), "causal and window: give one of them"),
         (format!(r#"{list}, "window": [-2, 0]"#), "window -2: it must be -1"),
         (r#""sequences": [[1, 9]]"#.into(), "it must be like [[count, seqlen_q, seqlen_k], ..]"),
         (r#""sequences": []"#.into(), "sequences: no sequence has both a query and a key"),
