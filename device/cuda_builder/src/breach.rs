@@ -75,13 +75,13 @@ impl fmt::Display for Breach {
             Rule::Spill { stores, loads, allowed: None } => {
                 write!(
                     f,
-                    "spills {stores} bytes stored, {loads} loaded, and its line in the table allows none"
+                    "spills {stores} bytes of stores and {loads} of loads; its line in the table allows none"
                 )
             }
             Rule::Spill { stores, loads, allowed: Some((s, l)) } => {
                 write!(
                     f,
-                    "spills {stores} bytes stored, {loads} loaded; its line in the table allows {s} and {l}"
+                    "spills {stores} bytes of stores and {loads} of loads; its line in the table allows {s} and {l}"
                 )
             }
         }

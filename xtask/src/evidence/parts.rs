@@ -90,7 +90,7 @@ pub const PARTS: &[Part] = &[
     },
     Part {
         name: "growing",
-        title: "Fast: keys that grow",
+        title: "Fast: keys with growing magnitudes",
         about: "The prefill comparison with keys times 4, and with keys times a ramp of 1 to 30. Row maxima \
                 keep growing, so kernels rescale O more often.",
         how: "python3 bench/compare.py --only prefill --growing --out docs/evidence/<device>/growing.json",

@@ -1,19 +1,18 @@
-//! Checks that no two files of a crate depend on each other. A reader can then read and change each file
-//! after its dependencies.
+//! No two files of a crate need each other. A reader can thus read a crate's files in order of dependency.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::imports::Crate;
 
-/// Folders whose files may depend on each other. Each folder is one unit, cut into files for readers.
+/// Folders whose files may need each other: each folder is one unit, in several files for readability.
 const UNITS: [(&str, &str); 3] = [
     ("device/tile/src", "one unit of trust: it says which threads may access shared memory, and when"),
     ("ptx-sim/src/exec", "one interpreter: an impl of `Block` over files"),
     ("host/src/driver", "one trait and its drivers"),
 ];
 
-/// The circles among the files of each crate, one line per circle. `files` has all files of the repository
-/// with their text.
+/// One line per dependency circle among the files of a crate; the line names them. `files` are all files of
+/// the repository with their texts.
 pub fn broken(files: &[(&str, String)]) -> Vec<String> {
     let mut crates: BTreeMap<&str, Crate> = BTreeMap::new();
     for (name, text) in files.iter().filter(|(name, _)| name.ends_with(".rs")) {
@@ -28,18 +27,18 @@ pub fn broken(files: &[(&str, String)]) -> Vec<String> {
                 module => format!("{folder}/src/{}", module.replace("::", "/")),
             };
             let is_of = |unit: &str| circle.iter().all(|module| file(module).starts_with(unit));
-            // A file and its submodules are one unit, too.
+            // A file and its own parts are one unit, too.
             let is_part = |of: &String| circle.iter().all(|m| m == of || m.starts_with(&format!("{of}::")));
             if !UNITS.iter().any(|(unit, _)| is_of(unit)) && !circle.iter().any(is_part) {
                 let named = circle.iter().cloned().collect::<Vec<_>>().join(", ");
-                broken.push(format!("{folder}: these files depend on each other: {named}"));
+                broken.push(format!("{folder}: these files need each other: {named}"));
             }
         }
     }
     broken
 }
 
-/// Sets of modules in which each module depends on all others, directly or indirectly.
+/// Sets of modules in which each module needs every other, directly or indirectly.
 fn circles(edges: &BTreeMap<String, BTreeSet<String>>) -> Vec<BTreeSet<String>> {
     let reached = |from: &String| {
         let (mut seen, mut next) = (BTreeSet::new(), vec![from]);
@@ -68,7 +67,7 @@ fn circles(edges: &BTreeMap<String, BTreeSet<String>>) -> Vec<BTreeSet<String>> 
 mod tests {
     use super::*;
 
-    /// The circles of a crate with these files.
+    /// The circles of a crate of these files.
     fn of(files: &[(&str, &str)]) -> Vec<String> {
         let files: Vec<_> = files.iter().map(|(name, text)| (*name, (*text).to_owned())).collect();
         broken(&files)
@@ -81,21 +80,15 @@ mod tests {
         let c = ("x/src/c.rs", "//! C.\npub struct C;\n");
         let free = ("x/src/b.rs", "//! B.\nuse crate::C;\n// crate::a\npub struct B(C);\n");
         assert_eq!(of(&[root, a, free, c]), [""; 0]);
-        // Dependencies through a name that the root re-exports, in the middle of code, through a glob, and
-        // through a third file.
+        // By way of a name that the root has from it; in the middle of code; by a glob; through a third file.
         let named = ("x/src/b.rs", "//! B.\nuse crate::A;\npub struct B;\nfn f(_: A) {}\n");
         let inline = ("x/src/b.rs", "//! B.\npub struct B;\nfn f(_: super::a::A) {}\n");
         let all = ("x/src/b.rs", "//! B.\nuse crate::*;\npub struct B;\nfn f(_: A) {}\n");
         for other in [named, inline, all] {
-            assert_eq!(
-                of(&[root, a, other, c]),
-                ["x: these files depend on each other: a, b"],
-                "{}",
-                other.1
-            );
+            assert_eq!(of(&[root, a, other, c]), ["x: these files need each other: a, b"], "{}", other.1);
         }
         let third = ("x/src/c.rs", "//! C.\nuse super::a::A;\npub struct C(A);\n");
-        assert_eq!(of(&[root, a, free, third]), ["x: these files depend on each other: a, b, c"]);
+        assert_eq!(of(&[root, a, free, third]), ["x: these files need each other: a, b, c"]);
         let tests =
             ("x/src/b.rs", "//! B.\npub struct B;\n#[cfg(test)]\nmod tests {\n    use crate::a;\n}\n");
         assert_eq!(of(&[root, a, tests, c]), [""; 0]);
