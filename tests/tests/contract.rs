@@ -78,8 +78,7 @@ fn check_case(case: &Case, entry: &AttnInfo) {
             let rows = case.problem.varlen.expect("the case is packed")[0];
             tiles.min((rows / entry.tile_m as usize + batch) * heads_q)
         }
-        // A block takes two of these tiles. If all sequences have equal lengths, there are as many blocks as
-        // the card holds.
+        // Each block takes two of these tiles. With equal lengths, the grid has one block per SM instead.
         (true, true, _) => {
             let [rows, keys] = case.problem.varlen.expect("the case is packed");
             let equal = [rows, keys] == [seqlen_q, case.problem.seqlen_k].map(|most| batch * most);

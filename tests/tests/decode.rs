@@ -36,7 +36,7 @@ fn blocks_of_rows() {
             );
         }
     }
-    // A single sequence. It uses as many blocks of 8 rows as leave four splits on a card of 16 SMs.
+    // A single sequence. Its blocks of 8 rows leave SMs for four splits on a card of 16 SMs.
     for (queries, counters) in [(4, true), (4, false), (8, true), (8, false)] {
         let one =
             DecodeCase { queries, counters, mask: Mask::Causal, heads: [4, 1], ..DecodeCase::new([700]) };

@@ -5,7 +5,7 @@ use super::*;
 type Few = (&'static str, [usize; 6], Mask, Scratch, &'static str);
 #[rustfmt::skip]
 const FEW: &[Few] = &[
-    // Decode kernels: with a workspace, or with so many sequences that none is split.
+    // Decode kernels: with a workspace, or with enough sequences that none is split.
     ("h200", [64, 64, 8, 1, 4096, 128], Mask::Causal, Scratch::None,
         "decode_f16_d128_causal_8_tiles"),
     ("h200", [1, 32, 8, 1, 8192, 104], Mask::Full, Scratch::Fastest, "decode_f16_d128_causal_8_tiles"),

@@ -236,7 +236,7 @@ fn seams(entry: &AttnInfo) -> Vec<Memory> {
     all.into_iter().map(|case| if packs { packed_before(case) } else { of_heads(case) }).collect()
 }
 
-/// `case` with so many heads that a block of the simulated card takes several heads in turn.
+/// `case` with enough heads that a block of the simulated card takes several heads in turn.
 fn of_heads(case: Case) -> Memory {
     Case { problem: case.problem.heads_q(3).heads_k(3), ..case }.memory()
 }

@@ -5,20 +5,20 @@ use ferroflash::{Attention, Error};
 use ptx_sim::{Completion, Coverage, Options};
 use rayon::prelude::*;
 
-/// Launches once, and says what is wrong with the result.
+/// Launches once and returns the errors of the result.
 type Launch = Box<dyn Fn(&Attention<SimDriver>) -> Result<Vec<String>, Error> + Send + Sync>;
 
-/// A launch with what it should give.
+/// A launch and its check.
 pub(super) struct Case {
-    /// What it is, for people.
+    /// A name for reports.
     pub name: String,
-    /// One of many that differ in one number.
+    /// Whether the case is one of a sweep: many launches that differ in one number.
     pub sweep: bool,
     pub launch: Launch,
 }
 
-/// A seed, and when copies land. Any schedule reveals races. Later schedules reveal what the order of the
-/// first one hides.
+/// A seed, and when copies land. Every schedule reveals races. The later schedules reveal errors that the
+/// order of the first one hides.
 pub(super) type Schedule = (u64, Completion);
 /// All schedules, the usual one first.
 pub(super) const SCHEDULES: [Schedule; 3] =
@@ -36,7 +36,7 @@ pub(super) struct Trial {
 }
 
 impl Trial {
-    /// Whether it is one of many launches that differ in one number. It runs only under the usual schedule.
+    /// Whether the trial is one of a sweep. Such a trial runs only under the usual schedule.
     pub fn is_of_a_sweep(&self) -> bool {
         self.case.sweep
     }

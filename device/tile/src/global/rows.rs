@@ -32,8 +32,7 @@ impl<E: Element, const C: usize> GlobalRows<E, C> {
         }
     }
 
-    /// The same rows with the column bound of `other`, which must be equal. Two tensors then share one
-    /// register.
+    /// These rows with the column bound of `other`, which must be equal. Two tensors then share one register.
     #[inline(always)]
     pub fn as_wide_as(self, other: &Self) -> Self {
         GlobalRows { chunks: other.chunks, ..self }

@@ -40,7 +40,7 @@ pub struct SharedTile<E, const R: usize, const C: usize> {
     element: PhantomData<E>,
 }
 
-/// The same tile while copies of transport `By` write it.
+/// A shared tile while copies of transport `By` write it.
 pub struct TileSlot<E, const R: usize, const C: usize, By> {
     base: u32,
     what: PhantomData<(E, By)>,
@@ -100,7 +100,7 @@ pub struct SharedTiles<E, const R: usize, const C: usize, const COUNT: usize> {
     element: PhantomData<E>,
 }
 
-/// The same tiles while copies of transport `By` write them.
+/// Split tiles while copies of transport `By` write them.
 pub struct TileSlots<E, const R: usize, const C: usize, const COUNT: usize, By> {
     base: u32,
     what: PhantomData<(E, By)>,
@@ -165,7 +165,7 @@ macro_rules! shared_layout {
                 $(
                     let part = <$t as $crate::shared::SharedLayout>::BYTES;
                     let align = <$t as $crate::shared::SharedLayout>::ALIGN;
-                    assert!(bytes % align == 0, "a part begins where it may not");
+                    assert!(bytes % align == 0, "a part is misaligned");
                     bytes += part;
                 )*
                 bytes
