@@ -1,6 +1,7 @@
-//! A check of parameter structs: a launch copies their bytes, and padding has no value.
+//! A check that parameter structs have no padding: a launch copies their bytes, and padding bytes are
+//! uninitialised.
 
-/// Checks at compile time that `#[repr(C)]` structs have no padding. It names all of their fields.
+/// Checks at compile time that `#[repr(C)]` structs have no padding. A call names every field.
 ///
 /// ```
 /// #[repr(C)]

@@ -181,7 +181,7 @@ fn shapes_that_are_wrong() {
         (format!(r#"{list}, "layout": "HND""#), "layout HND without page: packed tensors have none"),
         (format!(r#"{list}, "kv_dtype": "e4m3""#), "kv_dtype e4m3 without page"),
         (format!(r#"{list}, "sinks": true"#), "sinks without page"),
-        (format!(r#"{list}, "page": 0, "kv_dtype": "bf16""#), "kv_dtype bf16: it must be f16, the queries'"),
+        (format!(r#"{list}, "page": 0, "kv_dtype": "bf16""#), "kv_dtype bf16: it must be f16 (the queries'"),
         (format!(r#"{list}, "dtype": "e4m3""#), "dtype e4m3: it must be f16 or bf16"),
         (format!(r#"{list}, "causal": true, "window": [3, 0]"#), "causal and window: give one of them"),
         (format!(r#"{list}, "window": [-2, 0]"#), "window -2: it must be -1"),
