@@ -1,5 +1,5 @@
 //! A launch for the driver: one or two kernels, each with its grid and the bytes of its parameters.
-use crate::{Boxes, Contract, Error};
+use crate::{Contract, Error, MapDescription};
 use spec::{
     AppendParams, CombineParams, DecodeParams, FwdParams, HopperPagedParams, HopperParams, KERNELS,
     MergeParams, PagedParams, RaggedMap, SplitParams, TensorMap, VarlenParams,
@@ -14,7 +14,7 @@ pub struct Launch {
     second: Option<Kernel>,
     /// Descriptions of Q, K, V and O. The first kernel's parameters begin with their tensor maps, which only
     /// a driver encodes.
-    maps: Option<[Boxes; 4]>,
+    maps: Option<[MapDescription; 4]>,
     /// The parameters, without tensor maps.
     params: Bytes,
     reason: &'static str,
@@ -74,12 +74,22 @@ impl Launch {
     }
 
     /// A launch of one kernel with tensor maps of Q, K, V and O. `params` contains placeholders for them.
-    pub(crate) fn with_maps<P: Params>(place: usize, grid: [u32; 3], params: &P, maps: [Boxes; 4]) -> Self {
+    pub(crate) fn with_maps<P: Params>(
+        place: usize,
+        grid: [u32; 3],
+        params: &P,
+        maps: [MapDescription; 4],
+    ) -> Self {
         const { assert!(P::MAPS == 4) }
         Self::from_params(place, grid, params, Some(maps))
     }
 
-    fn from_params<P: Params>(place: usize, grid: [u32; 3], params: &P, maps: Option<[Boxes; 4]>) -> Self {
+    fn from_params<P: Params>(
+        place: usize,
+        grid: [u32; 3],
+        params: &P,
+        maps: Option<[MapDescription; 4]>,
+    ) -> Self {
         let mut bytes = Bytes([0; MOST]);
         let own = &bytes_of(params)[P::MAPS * size_of::<TensorMap>()..];
         bytes.0[..own.len()].copy_from_slice(own);
@@ -142,7 +152,7 @@ impl Launch {
     }
 
     /// Descriptions of its tensor maps.
-    pub(crate) fn maps(&self) -> &[Boxes] {
+    pub(crate) fn maps(&self) -> &[MapDescription] {
         self.maps.as_ref().map_or(&[], |maps| maps)
     }
 
@@ -153,7 +163,7 @@ impl Launch {
     /// The errors of `encode` and `launch`.
     pub(crate) fn each(
         &self,
-        mut encode: impl FnMut(&Boxes) -> Result<TensorMap, Error>,
+        mut encode: impl FnMut(&MapDescription) -> Result<TensorMap, Error>,
         mut launch: impl FnMut(usize, [u32; 3], &[u8]) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let (Kernel { place, grid, .. }, own) = (self.first, self.bytes(&self.first));

@@ -75,7 +75,7 @@ pub use plan::{Launch, Plan, plan};
 pub use spec;
 pub use spec::DType;
 
-pub(crate) use driver::{Boxes, Driver, MapKind};
+pub(crate) use driver::{Driver, MapDescription, MapKind};
 #[cfg(feature = "cudarc")]
 pub(crate) use driver::{RawDriver, RawStream};
 pub(crate) use plan::{CacheShape, Problem};

@@ -136,7 +136,7 @@ fn alone(
     for subject in subjects {
         let mut tasks = if args.quick { subject.edges(seed) } else { subject.grid(seed) };
         if !device.is_simulated() {
-            tasks.extend(subject.astray(seed));
+            tasks.extend(subject.corrupt(seed));
         }
         work.add(Row::new(subject.contract().symbol, *subject, runner), tasks);
     }

@@ -52,4 +52,4 @@ pub use subject::{Subject, Task, subjects, unfit};
 pub use tensor::{HostTensor, TensorError};
 pub use told::Told;
 pub use tolerance::{Reference, Rule, Verdict, Worst};
-pub use work::{Asked, Input, Judge, Judgement, OnDevice, Plans, Ready, Room, Rows, Work, Written};
+pub use work::{Asked, Input, Judge, Judgement, LaunchOptions, OnDevice, Plans, Ready, Rows, Work, Written};

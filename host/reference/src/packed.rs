@@ -46,7 +46,7 @@ fn told(case: Case, told: &'static [Told]) -> Case {
 const OTHERS: &[Told] = &[Told::Filled, Told::Fewer(1), Told::Garbage(2), Told::Filled];
 
 /// A case with invalid `cu_seqlens`.
-pub(super) fn astray(entry: &AttnInfo, seed: u64) -> Case {
+pub(super) fn corrupt(entry: &AttnInfo, seed: u64) -> Case {
     told(soak(entry, seed), &[Told::Filled, Told::Lost(1), Told::Lost(2), Told::Lost(3), Told::Filled])
 }
 

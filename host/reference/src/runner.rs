@@ -8,7 +8,8 @@ use super::told::Told;
 use super::tolerance::Rule;
 use super::tolerance::{Reference, Verdict};
 use super::work::{
-    Asked, Buffer, GUARD, Input, Judge, Judgement, OnDevice, POISON, Room, Rows, Work, Written, guarded,
+    Asked, Buffer, GUARD, Input, Judge, Judgement, LaunchOptions, OnDevice, POISON, Rows, Work, Written,
+    guarded,
 };
 use ferroflash::driver::Harness;
 use ferroflash::{Attention, Error};
@@ -114,10 +115,10 @@ impl Work for Memory {
         vec![guarded("o", self.o.span() * 2), guarded("lse", rows * 4)]
     }
 
-    fn request<'a>(&'a self, inputs: &[u64], outputs: &[u64], room: Room<'a>) -> Asked<'a> {
+    fn request<'a>(&'a self, inputs: &[u64], outputs: &[u64], options: LaunchOptions<'a>) -> Asked<'a> {
         let mut forward = self.forward(inputs, outputs[0] + GUARD as u64, outputs[1] + GUARD as u64);
-        (forward.config, forward.scratch) = (room.config, room.scratch);
-        forward.lse = forward.lse.filter(|_| room.wants_lse);
+        (forward.config, forward.scratch) = (options.config, options.scratch);
+        forward.lse = forward.lse.filter(|_| options.wants_lse);
         Asked::Attention(forward)
     }
 

@@ -45,7 +45,7 @@ pub trait Subject: Sync {
 
     /// Problems with invalid integers that make several blocks write the same rows. The simulator reports a
     /// race. On a GPU, only the written numbers are wrong.
-    fn astray(&self, _: u64) -> Vec<Task> {
+    fn corrupt(&self, _: u64) -> Vec<Task> {
         vec![]
     }
 
@@ -160,9 +160,9 @@ impl Subject for AttnInfo {
         }
     }
 
-    fn astray(&self, seed: u64) -> Vec<Task> {
+    fn corrupt(&self, seed: u64) -> Vec<Task> {
         match Cases::of(self) {
-            Cases::Tensors if self.is_varlen() => vec![Task::Forward(packed::astray(self, seed))],
+            Cases::Tensors if self.is_varlen() => vec![Task::Forward(packed::corrupt(self, seed))],
             Cases::Paged => on_cache(vec![paged_astray(self)], seed),
             _ => vec![],
         }

@@ -54,7 +54,7 @@ pub trait Work: Sync {
     }
 
     /// The request on buffers at these addresses.
-    fn request<'a>(&'a self, inputs: &[u64], outputs: &[u64], room: Room<'a>) -> Asked<'a>;
+    fn request<'a>(&'a self, inputs: &[u64], outputs: &[u64], options: LaunchOptions<'a>) -> Asked<'a>;
 
     /// The launches of one plan, in order. Each lists the inputs to change before it: `(index, content)`. The
     /// first launch changes nothing.
@@ -78,7 +78,7 @@ pub type Judge<'a> = Box<dyn Fn(usize, &Written) -> Judgement + Send + Sync + 'a
 
 /// A launch's options and scratch memory.
 #[derive(Clone, Copy, Debug)]
-pub struct Room<'a> {
+pub struct LaunchOptions<'a> {
     /// Whether the launch writes LSE.
     pub wants_lse: bool,
     /// The kernel to run, for requests that can name one.

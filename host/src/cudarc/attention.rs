@@ -1,7 +1,7 @@
 //! Attention on cudarc's slices: the request, and the functions that launch it.
 use super::cache::Cache;
 use super::front::{FlashAttention, refused};
-use super::memory::{Element, Integers, Memory, MemoryMut, Number, PerHead, Taken};
+use super::memory::{Element, Integers, Memory, MemoryMut, Number, PerHead, StreamGuards};
 use super::scratch::ScratchMemory;
 use super::tensor::{Tensor, TensorMut};
 use crate::request::{
@@ -137,16 +137,16 @@ impl<'a, T: Element, C: Number> Inputs<'a, T, C> {
     }
 
     /// The request with its inputs taken for a stream. The output has no memory yet.
-    fn on(&self, taken: &mut Taken<'a>) -> Result<AttentionRequest<'static>, Error> {
-        let (q, o) = (self.q.on(taken, "q")?, self.q.output());
+    fn on(&self, guards: &mut StreamGuards<'a>) -> Result<AttentionRequest<'static>, Error> {
+        let (q, o) = (self.q.on(guards, "q")?, self.q.output());
         let request = match self.kv {
-            Source::Cache(cache) => AttentionRequest::cached(q, cache.on(taken)?, o),
+            Source::Cache(cache) => AttentionRequest::cached(q, cache.on(guards)?, o),
             Source::Tensors { k, v, starts } => {
-                let (k, v) = (k.on(taken, "k")?, v.on(taken, "v")?);
+                let (k, v) = (k.on(guards, "k")?, v.on(guards, "v")?);
                 let mut request = AttentionRequest::dense(q, k, v, o);
                 if let Some(Starts { k: starts, used, max_k }) = starts {
-                    let mut keys = VarlenKeys::new(taken.integers("cu_seqlens_k", starts)?, max_k);
-                    keys.seqused_k = used.map(|used| taken.integers("seqused_k", used)).transpose()?;
+                    let mut keys = VarlenKeys::new(guards.integers("cu_seqlens_k", starts)?, max_k);
+                    keys.seqused_k = used.map(|used| guards.integers("seqused_k", used)).transpose()?;
                     request.kv = KeysValues::Varlen { k, v, keys };
                 }
                 request
@@ -155,16 +155,16 @@ impl<'a, T: Element, C: Number> Inputs<'a, T, C> {
         let mut scores = Scores::new();
         (scores.scale, scores.softcap) = (self.scale, self.softcap);
         if let Some(PerHead { data, strides }) = self.alibi {
-            let (address, elements) = taken.read("alibi", data)?;
+            let (address, elements) = guards.read("alibi", data)?;
             scores.alibi = Some(AlibiSlopes::new(address, elements).strides(strides));
         }
         if let Some(sinks) = self.sinks {
-            let (address, elements) = taken.read("sinks", sinks)?;
+            let (address, elements) = guards.read("sinks", sinks)?;
             scores.sinks = Some(Sinks { address, elements });
         }
         let mut queries = Queries::Batched;
         if let Some((starts, max_seqlen_q)) = self.queries {
-            let starts = taken.integers("cu_seqlens_q", starts)?;
+            let starts = guards.integers("cu_seqlens_q", starts)?;
             // No integer is no sequence, which planning rejects.
             let batch = starts.elements.saturating_sub(1) as usize;
             queries = Queries::Varlen(VarlenQueries::new(batch, starts, max_seqlen_q));
@@ -176,12 +176,12 @@ impl<'a, T: Element, C: Number> Inputs<'a, T, C> {
 
 /// The contiguous LSE of an output, taken for a stream.
 pub(super) fn lse<'t, 'a: 't, const MOST: usize>(
-    taken: &mut Taken<'t, MOST>,
+    guards: &mut StreamGuards<'t, MOST>,
     lse: Option<&'a mut (dyn MemoryMut<f32> + 'a)>,
     [batch, seqlen, heads, _]: [usize; 4],
 ) -> Result<Option<LseView>, Error> {
     let Some(lse) = lse else { return Ok(None) };
-    let (address, elements) = taken.write("lse", lse)?;
+    let (address, elements) = guards.write("lse", lse)?;
     Ok(Some(LseView::contiguous(address, elements, [batch, heads, seqlen])))
 }
 
@@ -198,9 +198,9 @@ impl FlashAttention {
         inputs: &Inputs<'_, T, C>,
         scratch: &mut ScratchMemory,
     ) -> Result<(), Error> {
-        let mut taken = Taken::on(self, stream)?;
-        let (needed, capturing) = (self.planned(&inputs.on(&mut taken)?)?.scratch_bytes(), taken.capturing);
-        drop(taken);
+        let mut guards = StreamGuards::on(self, stream)?;
+        let (needed, capturing) = (self.planned(&inputs.on(&mut guards)?)?.scratch_bytes(), guards.capturing);
+        drop(guards);
         scratch.grow(self, stream, capturing, needed)
     }
 
@@ -256,11 +256,11 @@ impl FlashAttention {
         o: TensorMut<'_, T>,
         lse: Option<&mut dyn MemoryMut<f32>>,
     ) -> Result<(), Error> {
-        let mut taken = Taken::on(self, stream)?;
-        let mut request = inputs.on(&mut taken)?;
-        request.o = o.on(&mut taken, "o")?;
-        request.lse = self::lse(&mut taken, lse, inputs.q.shape)?;
-        request.scratch = scratch.on(&mut taken)?;
+        let mut guards = StreamGuards::on(self, stream)?;
+        let mut request = inputs.on(&mut guards)?;
+        request.o = o.on(&mut guards, "o")?;
+        request.lse = self::lse(&mut guards, lse, inputs.q.shape)?;
+        request.scratch = scratch.on(&mut guards)?;
         let plan = self.planned(&request)?;
         // SAFETY: all buffers of the request were taken; the counters are zero, because each launch leaves
         // zeros.
@@ -275,21 +275,22 @@ impl FlashAttention {
         inputs: &Inputs<'_, T>,
     ) -> Result<CudaSlice<T>, Error> {
         let mut workspace;
-        let bytes = self.planned(&inputs.on(&mut Taken::on(self, stream)?)?)?.scratch_bytes().workspace;
+        let bytes =
+            self.planned(&inputs.on(&mut StreamGuards::on(self, stream)?)?)?.scratch_bytes().workspace;
         let mut o = output(stream, inputs.q.shape.iter().product(), inputs.queries.is_some())?;
-        let mut taken = Taken::on(self, stream)?;
-        let mut request = inputs.on(&mut taken)?;
-        request.o = TensorMut::new(&mut o, inputs.q.shape).on(&mut taken, "o")?;
+        let mut guards = StreamGuards::on(self, stream)?;
+        let mut request = inputs.on(&mut guards)?;
+        request.o = TensorMut::new(&mut o, inputs.q.shape).on(&mut guards, "o")?;
         if bytes > 0 {
             // SAFETY: the launch reads nothing that it has not written.
             workspace = unsafe { stream.alloc::<u8>(bytes as usize) }.map_err(refused("alloc"))?;
-            let (address, bytes) = taken.write("workspace", &mut workspace)?;
+            let (address, bytes) = guards.write("workspace", &mut workspace)?;
             request.scratch = Scratch::workspace(address, bytes);
         }
         let plan = self.planned(&request)?;
         // SAFETY: all buffers of the request were taken.
         unsafe { self.launch(&plan, &request, stream) }?;
-        drop(taken);
+        drop(guards);
         Ok(o)
     }
 

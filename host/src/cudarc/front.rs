@@ -62,8 +62,8 @@ impl FlashAttention {
     /// Enqueues a plan.
     ///
     /// # Safety
-    /// - Every buffer that the request names was [taken](super::memory::Taken) for `stream`. It stays taken
-    ///   until this returns.
+    /// - Every buffer that the request names was [taken](super::memory::StreamGuards) for `stream`. It stays
+    ///   taken until this returns.
     /// - Its counters are zeros.
     pub(super) unsafe fn launch<R: crate::plan::Request>(
         &self,

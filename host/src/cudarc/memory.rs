@@ -137,7 +137,7 @@ impl<'a> PerHead<'a> {
 
 /// The slices of one launch. Each is of the launch's context. When its guard is dropped, after the launch,
 /// cudarc records that the stream used the slice. At most `MOST` slices, as a launch allocates nothing.
-pub(super) struct Taken<'a, const MOST: usize = 16> {
+pub(super) struct StreamGuards<'a, const MOST: usize = 16> {
     attention: &'a FlashAttention,
     stream: &'a CudaStream,
     /// Whether the stream captures a graph.
@@ -146,12 +146,12 @@ pub(super) struct Taken<'a, const MOST: usize = 16> {
     count: usize,
 }
 
-impl<'a, const MOST: usize> Taken<'a, MOST> {
+impl<'a, const MOST: usize> StreamGuards<'a, MOST> {
     /// An empty set.
     pub fn on(attention: &'a FlashAttention, stream: &'a CudaStream) -> Result<Self, Error> {
         attention.is_here("stream", stream)?;
         let capturing = attention.is_capturing(stream)?;
-        Ok(Taken { attention, stream, capturing, guards: [const { None }; MOST], count: 0 })
+        Ok(StreamGuards { attention, stream, capturing, guards: [const { None }; MOST], count: 0 })
     }
 
     /// Takes memory for reading; returns address and number of elements.

@@ -1,6 +1,6 @@
 //! CUDA through `cust`: its contexts, streams, memory, modules, events and launches.
 use super::cuda::{self, compile, initialise, opt_in};
-use super::{Boxes, Driver, Enqueue, Harness, Sealed, harness};
+use super::{Driver, Enqueue, Harness, MapDescription, Sealed, harness};
 use crate::{Capabilities, Contract, Error};
 use cust::context::{Context, CurrentContext};
 use cust::error::CudaError;
@@ -188,9 +188,9 @@ impl Driver for CustDriver {
         self.kernel(module, contract)
     }
 
-    fn tensor_map(&self, boxes: &Boxes) -> Result<TensorMap, Error> {
+    fn tensor_map(&self, map: &MapDescription) -> Result<TensorMap, Error> {
         let _entered = self.enter()?;
-        cuda::tensor_map(boxes)
+        cuda::tensor_map(map)
     }
 
     unsafe fn launch(

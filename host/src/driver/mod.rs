@@ -11,21 +11,21 @@
 use crate::{Capabilities, Error};
 use spec::{Contract, TensorMap};
 
-mod boxes;
 mod cuda;
 #[cfg(feature = "cust")]
 mod cust;
 mod graph;
 mod harness;
+mod map;
 mod raw;
 #[cfg(feature = "sim")]
 mod sim;
 
-pub use self::boxes::{Boxes, MapKind};
 #[cfg(feature = "cust")]
 pub use self::cust::{CustBuffer, CustDriver, CustEvent, CustKernel, CustStream};
 pub use self::graph::RawGraph;
 pub use self::harness::{Enqueue, Harness};
+pub use self::map::{MapDescription, MapKind};
 pub use self::raw::{RawBuffer, RawDriver, RawEvent, RawKernel, RawStream};
 #[cfg(feature = "sim")]
 pub use self::sim::{SimBuffer, SimDriver, SimKernel, SimStream};
@@ -80,9 +80,9 @@ pub trait Driver: Send + Sync + Sealed {
     /// access the device, and allocates nothing.
     ///
     /// # Errors
-    /// [`Error::Invalid`] names the field of `boxes` that is wrong; [`Error::Driver`]; [`Error::Unsupported`]
+    /// [`Error::Invalid`] names the field that is wrong; [`Error::Driver`]; [`Error::Unsupported`]
     /// if the driver encodes no tensor maps ([`Capabilities::tensor_maps`] is false).
-    fn tensor_map(&self, _: &Boxes) -> Result<TensorMap, Error> {
+    fn tensor_map(&self, _: &MapDescription) -> Result<TensorMap, Error> {
         Err(Error::unsupported("tensor maps", "this driver encodes none"))
     }
 

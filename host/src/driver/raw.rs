@@ -3,7 +3,7 @@ use super::cuda::{
     Context, Entered, Keeper, capabilities, compile, device, driver, initialise, machine_code, opt_in,
     tensor_map, wait_for_default_stream,
 };
-use super::{Boxes, Driver, Enqueue, Harness, Sealed, harness};
+use super::{Driver, Enqueue, Harness, MapDescription, Sealed, harness};
 use crate::{Capabilities, Contract, Error};
 use libcuda::{CUdeviceptr, CUevent, CUfunction, CUmodule, CUstream};
 use spec::TensorMap;
@@ -189,9 +189,9 @@ impl Driver for RawDriver {
         self.kernel(unsafe { machine_code(cubin)? }, contract)
     }
 
-    fn tensor_map(&self, boxes: &Boxes) -> Result<TensorMap, Error> {
+    fn tensor_map(&self, map: &MapDescription) -> Result<TensorMap, Error> {
         let _entered = self.context.enter()?;
-        tensor_map(boxes)
+        tensor_map(map)
     }
 
     unsafe fn launch(

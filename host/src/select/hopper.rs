@@ -97,8 +97,8 @@ const TABLE: &[Line] = &[
 const SPLITS: &str = "warpgroups and TMA; split-KV for few queries on many keys: several thread blocks per \
                       128 queries, each with a split of the keys";
 /// Measured on an H200 (f16, 72 to 1024 keys, L2 cold, graphs): docs/performance-log.md, "Short problems".
-const SHORT: &str = "warpgroups and TMA; a short problem with tiles for enough SMs (H200: 1.0 to 2.0x the portable \
-                     kernel, 1.2x cuDNN)";
+const SHORT: &str = "warpgroups and TMA; a short problem with tiles for enough SMs (H200: 1.0 to 2.0x \
+                     the portable kernel, 1.2x cuDNN)";
 const FEW: &str = "warpgroups and TMA; few queries on many keys, with enough tiles to keep most \
                    SMs busy";
 

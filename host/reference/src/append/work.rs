@@ -4,7 +4,7 @@ use crate::cycled;
 use crate::inputs::Random;
 use crate::tensor::TensorError;
 use crate::tolerance::Rule;
-use crate::work::{Asked, Buffer, GUARD, Input, Judge, Judgement, Room, Rows, Work, Written};
+use crate::work::{Asked, Buffer, GUARD, Input, Judge, Judgement, LaunchOptions, Rows, Work, Written};
 use ferroflash::request::{Append, KvPages, KvScale, Slots, TensorView};
 
 /// Every byte of a cache before the append. Rows that no slot names must keep it.
@@ -138,7 +138,7 @@ impl Work for AppendMemory {
         }
     }
 
-    fn request<'a>(&'a self, inputs: &[u64], outputs: &[u64], _: Room<'a>) -> Asked<'a> {
+    fn request<'a>(&'a self, inputs: &[u64], outputs: &[u64], _: LaunchOptions<'a>) -> Asked<'a> {
         let AppendCase { dtypes: [dtype, _], heads, head_dim, tokens: [tokens, padding], wide, .. } =
             self.case;
         let shape = [1, tokens + padding, heads, head_dim];

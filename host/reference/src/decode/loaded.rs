@@ -5,8 +5,8 @@ use crate::tensor::TensorError;
 use crate::told::Told;
 use crate::tolerance::Rule;
 use crate::work::{
-    Asked, Buffer, GUARD, Input, Judge, Judgement, OnDevice, POISON, Plans, Room, Rows, Work, Written,
-    guarded, guards, inside,
+    Asked, Buffer, GUARD, Input, Judge, Judgement, LaunchOptions, OnDevice, POISON, Plans, Rows, Work,
+    Written, guarded, guards, inside,
 };
 use ferroflash::driver::Harness;
 use ferroflash::request::{
@@ -136,7 +136,7 @@ impl Work for DecodeMemory {
         self.case.counters
     }
 
-    fn request<'a>(&'a self, inputs: &[u64], outputs: &[u64], room: Room<'a>) -> Asked<'a> {
+    fn request<'a>(&'a self, inputs: &[u64], outputs: &[u64], options: LaunchOptions<'a>) -> Asked<'a> {
         let case = &self.case;
         let batch = case.filled.len();
         let [keys, values] = self.views(&inputs[POOL..]);
@@ -160,12 +160,13 @@ impl Work for DecodeMemory {
         let (q, o) = (tensor(inputs[0]), tensor(outputs[0] + GUARD as u64));
         let mut decode =
             AttentionRequest::cached(q, cache.max_k(case.max_k), o).mask(case.mask).splits(case.splits);
-        if room.wants_lse {
+        if options.wants_lse {
             let rows = [batches, case.heads[0], queries];
             let elements = rows.iter().product::<usize>() as u64;
             decode = decode.lse(LseView::contiguous(outputs[1] + GUARD as u64, elements, rows));
         }
-        (decode.scores.softcap, decode.config, decode.scratch) = (case.softcap, room.config, room.scratch);
+        (decode.scores.softcap, decode.config, decode.scratch) =
+            (case.softcap, options.config, options.scratch);
         decode.queries = case.packed.as_ref().map_or(Queries::Batched, |queries| {
             let most = queries.iter().max().copied().unwrap_or(1).max(1);
             Queries::Varlen(VarlenQueries::new(batch, Index::new(inputs[STARTS], batch as u64 + 1), most))

@@ -6,7 +6,7 @@ use crate::inputs::Random;
 use crate::tensor::TensorError;
 use crate::tolerance::Rule;
 use crate::work::{
-    Asked, Buffer, GUARD, Input, Judge, Judgement, Room, Rows, Work, Written, guarded, guards,
+    Asked, Buffer, GUARD, Input, Judge, Judgement, LaunchOptions, Rows, Work, Written, guarded, guards,
 };
 use ferroflash::DType;
 use ferroflash::request::{LseUnit, LseView, Sinks, State, TensorView};
@@ -262,7 +262,7 @@ impl Work for MergeMemory {
         [0, 1].map(of).into()
     }
 
-    fn request<'a>(&'a self, inputs: &[u64], outputs: &[u64], _: Room<'a>) -> Asked<'a> {
+    fn request<'a>(&'a self, inputs: &[u64], outputs: &[u64], _: LaunchOptions<'a>) -> Asked<'a> {
         let case = &self.case;
         let [batch, rows, heads, _] = case.shape;
         let elements = elements(case);

@@ -1,5 +1,5 @@
 //! A problem on a device. Tests and program reach every driver through this file.
-use super::{Asked, Buffer, Input, Plans, Ready, Room, Work, Written};
+use super::{Asked, Buffer, Input, LaunchOptions, Plans, Ready, Work, Written};
 use ferroflash::driver::{Enqueue, Harness};
 use ferroflash::kernels::Contract;
 use ferroflash::plan::ScratchBytes;
@@ -126,9 +126,9 @@ impl<'a, D: Harness> OnDevice<'a, D> {
 
     fn asked(&self, outputs: &[u64], scratch: Scratch) -> Asked<'a> {
         let driver = self.attention.driver();
-        let room = Room { wants_lse: self.wants_lse, config: self.config, scratch };
+        let options = LaunchOptions { wants_lse: self.wants_lse, config: self.config, scratch };
         let inputs: Vec<_> = self.inputs.iter().map(|buffer| driver.address(buffer)).collect();
-        self.work.request(&inputs, outputs, room)
+        self.work.request(&inputs, outputs, options)
     }
 
     /// Overwrites inputs, given as `(index, content)`.

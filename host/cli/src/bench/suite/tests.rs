@@ -3,7 +3,7 @@ use super::*;
 use ferroflash::Attention;
 use ferroflash::driver::SimDriver;
 use ferroflash::request::{AttentionRequest, KeysValues, Scratch};
-use reference::{Asked, OnDevice, Room, Rule};
+use reference::{Asked, LaunchOptions, OnDevice, Rule};
 
 /// The workload of a file's only shape.
 fn one(shape: &str) -> Result<Workload, String> {
@@ -37,8 +37,8 @@ fn the_built_in_suites_are_solved_by_an_h200_and_an_l4() {
     }
     for (suite, workload) in all(&suites).filter(|(suite, _)| !forward.contains_key(*suite)) {
         let work = workload.work();
-        let room = Room { wants_lse: true, config: None, scratch: Scratch::Fastest };
-        let asked = work.request(inputs, outputs, room);
+        let options = LaunchOptions { wants_lse: true, config: None, scratch: Scratch::Fastest };
+        let asked = work.request(inputs, outputs, options);
         for card in &cards {
             asked.plan(card).unwrap_or_else(|e| panic!("{suite}: {}: {e}", workload.label));
         }
