@@ -31,11 +31,7 @@ pub(super) fn kv_dtype(name: Option<&str>, queries: DType) -> Result<DType, Erro
     let all = [queries, DType::E4m3];
     let wrong = |name| {
         let [own, eight] = all.map(DType::name);
-<<<<<<< HEAD
-        Error::Invalid(format!("kv_dtype {name}: it must be {own}, the queries' dtype, or {eight}"))
-=======
         Error::Invalid(format!("kv_dtype {name}: it must be {own} (the queries' type) or {eight}"))
->>>>>>> main
     };
     name.map_or(Ok(queries), |name| all.into_iter().find(|d| d.name() == name).ok_or_else(|| wrong(name)))
 }
