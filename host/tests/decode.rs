@@ -129,7 +129,7 @@ fn plans() {
     }
 }
 
-/// As many sequences and heads as the device can count.
+/// The largest numbers of sequences and of heads that the device can count.
 #[test]
 fn as_many_as_are_counted() {
     for (batch, heads) in [(1024, (1 << 20) - 1), (1025, 1 << 14)] {

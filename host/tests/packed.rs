@@ -91,8 +91,8 @@ fn the_planner_chooses() {
     CASES.iter().for_each(check);
 }
 
-/// Few queries beside many keys, as for new tokens: Hopper's kernel at head dim 128, with enough keys. Not
-/// for a window, in which a sequence sees only some keys.
+/// Few queries beside many keys, as for new tokens. With enough keys, Hopper's kernel runs at head dim 128.
+/// It does not run for a window, in which a sequence sees only some keys.
 #[test]
 fn few_queries_on_many_keys() {
     let check = |rows: usize, keys: usize, head_dim: usize, mask: Mask, entry: &str| {

@@ -142,7 +142,7 @@ pub enum LaunchError {
         directive: &'static str,
         /// The directive's values.
         wanted: [u32; 3],
-        /// The launch's number of registers.
+        /// The launch's block shape.
         block: [u32; 3],
     },
     /// The block is empty or larger than the device allows.

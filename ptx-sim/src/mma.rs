@@ -163,7 +163,8 @@ pub(crate) fn dot_add_hopper(terms: impl Iterator<Item = (f32, f32)> + Clone, c:
     dot_add(terms, c, 25)
 }
 
-/// A 16-bit float widened to f32 with its exponent: the hardware does not normalise subnormals of its format.
+/// One step: the sum of `c` and the products of `terms`, aligned with `fraction` fraction bits. A subnormal
+/// 16-bit input has the exponent that its f32 has.
 fn dot_add(terms: impl Iterator<Item = (f32, f32)> + Clone, c: f32, fraction: u32) -> f32 {
     let nan = f32::from_bits(0x7fff_ffff);
     // Considers only infinities and NaN among the inputs. Products of finite inputs are exact, however large

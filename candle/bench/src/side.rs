@@ -176,7 +176,7 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// The integers of a step that was set. `rows` are queries and keys of each sequence.
+    /// The integers of a step, after [`Step::set`]. `rows` are queries and keys of each sequence.
     pub fn new(step: &Step, rows: Vec<(usize, usize)>) -> Result<Self> {
         let table = step.block_table()?;
         let sums = |of: &dyn Fn(&(usize, usize)) -> usize| {

@@ -102,7 +102,7 @@ impl Step {
             return Err(invalid("sequences", sequences.len(), format_args!("1 to {most}")));
         }
         if sequences.iter().any(|(_, tokens)| *tokens == 0) || tokens > self.most.tokens {
-            let expected = format_args!("1 or more of each sequence, of all at most {}", self.most.tokens);
+            let expected = format_args!("1 or more per sequence, at most {} in total", self.most.tokens);
             return Err(invalid("tokens", tokens, expected));
         }
         let singles = sequences.iter().take_while(|(_, tokens)| *tokens == 1).count();

@@ -1,7 +1,7 @@
 //! Archives of compressed PTX modules, for libraries to embed. Similar modules are compressed together.
 //!
-//! Neighbours in a table of kernels differ by a type or a mask. A kernel that is compressed behind its
-//! neighbour takes a tenth of its size alone. CONTRIBUTING.md has the figures.
+//! Neighbours in a table of kernels differ by a type or a mask. Compressed behind its neighbour, a kernel
+//! takes a tenth of the bytes that it takes in its own archive. CONTRIBUTING.md has the figures.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;

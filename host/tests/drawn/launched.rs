@@ -16,7 +16,8 @@ pub struct Outcome {
 }
 
 impl Request {
-    /// Plans the request. Launches it with its tensors, with others, and with tensors that TMA does not take.
+    /// Plans the request. Launches the plan with the request's tensors, with tensors at other addresses, and
+    /// with tensors that TMA does not take.
     pub fn launch(&self, attention: &Attention<FakeDriver>) -> Result<Outcome, Error> {
         let mut launches = vec![];
         let mut note = |outcome: Result<(), Error>| {

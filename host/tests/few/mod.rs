@@ -42,7 +42,7 @@ fn few_queries_on_many_keys_take_decode_kernels() {
 }
 
 /// Decode kernels use one index for keys and values. If strides differ, or the mask aligns at the first key,
-/// kernels with work tiles run. These have no sinks, so requests with sinks are refused then.
+/// kernels with work tiles run. Kernels with work tiles have no sinks, so they refuse requests with sinks.
 #[test]
 fn few_queries_that_decode_kernels_do_not_take() {
     let h200 = Capabilities::profile("h200").expect("a known card");

@@ -129,10 +129,10 @@ impl<'m> Engine<'m> {
         let mut events = Vec::new();
         for part in &step.parts {
             let seat = self.seats.iter_mut().find(|seat| seat.request == part.sequence);
-            let seat = seat.expect("parts are of seats");
+            let seat = seat.expect("each part belongs to a seat");
             seat.kept += part.rows;
             if part.asked == Asked::Last {
-                let token = picked.next().expect("a token for each row that was asked for");
+                let token = picked.next().expect("each requested row has a token");
                 seat.tokens.push(token);
                 seat.left -= 1;
                 let last = seat.left == 0 || self.settings.ends.contains(&token);

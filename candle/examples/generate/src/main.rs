@@ -261,7 +261,7 @@ impl Run {
         }
         let seconds = start.elapsed().as_secs_f64();
         eprintln!(
-            "{}, {} of prompts; {tokens} new ones in {} and {seconds:.2} s: {:.1} a second; the first one \
+            "{}, {} of prompts; {tokens} new tokens in {} and {seconds:.2} s: {:.1} per second; the first \
              after {:.1} ms",
             text::count(prompts.len(), "request"),
             text::count(prompts.iter().map(Vec::len).sum(), "token"),
@@ -285,12 +285,12 @@ impl Run {
             let check::Verdict { tokens, ties, first, worst: here } = verdict;
             let first = first.map_or("none".into(), |first| format!("the first at token {first}"));
             println!(
-                "request {request}: {tokens} tokens; in f32 others are better than {ties} of them ({first}), \
-                 by at most {here:.2} of what 16 bits may cost"
+                "request {request}: {tokens} tokens, {ties} ties with a better token in f32 ({first}); the \
+                 worst takes {here:.2} of the permitted difference"
             );
             worst = worst.max(*here);
         }
-        ensure!(worst <= 1.0, "wrong tokens: the f32 model would choose others");
+        ensure!(worst <= 1.0, "wrong tokens: the f32 model would choose other tokens");
         println!("greedy output equals the f32 model's on candle's plain path, except for ties");
         Ok(())
     }

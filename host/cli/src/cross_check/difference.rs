@@ -22,17 +22,18 @@ pub(super) struct Difference {
 /// Allowed difference of O, in units in the last place of the row's largest element.
 const O_ULPS: f64 = 2.0;
 /// Allowed difference of a log-sum-exp, in roundings of a probability. A probability that is rounded
-/// differently is off by two roundings, and changes the sum by its share. The worst case is a row with two
-/// keys, of which the larger is exact, as the first maximum is: the sum is off by two thirds of a rounding.
-/// (On an H200: 0.61 in such a row, 0.1 in rows with many keys.) A kernel with a wrong sum is off in more
-/// rows.
+/// differently is off by two roundings. The larger its share of the row's sum, the more it changes the sum.
+/// The worst case is a row with two keys: the larger probability is exactly 1, and the sum is off by two
+/// thirds of a rounding. (On an H200: 0.61 in such a row, 0.1 in rows with many keys.) A kernel with a wrong
+/// sum is off in more rows.
 const OF_A_ROUNDING: f64 = 0.67;
-/// At most one row of this number may have such a probability. Its exact value must lie between two values of
-/// the type, within the error of an exponential. On an H200 at most 0.7 % of a kernel's rows have one.
+/// At most one row in this number of rows may have a probability that is rounded differently. This happens
+/// if the exact value lies near the middle between two values of the type. On an H200 it happens in at most
+/// 0.7 % of a kernel's rows.
 const ROWS_PER_OTHERWISE: usize = 50;
 
-/// Distance of neighbouring numbers of `dtype` around `x`. In f32 the approximations themselves are visible,
-/// and each is off by up to 2 distances: there it is 8 distances.
+/// Distance of neighbouring numbers of `dtype` around `x`. In f32 it returns 8 distances: the approximations
+/// themselves are visible there, and each is off by up to 2 distances.
 fn unit(dtype: DType, x: f64) -> f64 {
     let lowest = dtype.min_exponent();
     let exponent = if x > 0.0 { (x.log2().floor() as i32).max(lowest) } else { lowest };
