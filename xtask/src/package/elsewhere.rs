@@ -45,7 +45,8 @@ use ferroflash::driver::RawDriver;
 use ferroflash::kernels::Prepared;
 use ferroflash::request::{AttentionRequest, Mask, TensorView};
 
-/// By the planner, and by type. The program names no other crate.
+/// `open` is for the planner, which selects kernels; `typed` loads a kernel by its type. The program names no
+/// other crate.
 pub fn open() -> Result<Attention<RawDriver>, Error> {
     Ok(Attention::new(RawDriver::primary(0)?))
 }
