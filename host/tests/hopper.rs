@@ -1,5 +1,4 @@
-//! Hopper's kernels: when the planner selects them, which tensor maps TMA gets, and which tensors it cannot
-//! take.
+//! Hopper's kernels: when the planner selects them, their tensor maps, and tensors that TMA cannot take.
 mod fake;
 mod fake_ptx;
 mod parts;

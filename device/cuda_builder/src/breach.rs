@@ -81,7 +81,8 @@ impl fmt::Display for Breach {
             Rule::Spill { stores, loads, allowed: Some((s, l)) } => {
                 write!(
                     f,
-                    "spills {stores} bytes of stores and {loads} of loads; its line in the table allows {s} and {l}"
+                    "spills {stores} bytes of stores and {loads} of loads; its line in the table \
+                     allows {s} and {l}"
                 )
             }
         }
