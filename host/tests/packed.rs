@@ -108,6 +108,56 @@ fn few_queries_on_many_keys() {
     check(16, 2048, 128, WINDOW, "fwd_f16_d128_local_128x32_packed");
 }
 
+/// One query per sequence: decode kernels, by the rule of dense tensors.
+#[test]
+fn single_queries_take_decode_kernels() {
+    let single = |head_dim: usize, keys: usize, mask: Mask| {
+        let case =
+            Case { card: "h200", queries: [64, 64, 1], heads: [32, 8, head_dim], mask, entry: "", blocks: 0 };
+        let mut f = request(&case);
+        let [k, v] = f.kv.tensors_mut().expect("tensors");
+        (k.shape[1], v.shape[1]) = (64 * keys, 64 * keys);
+        self::keys(&mut f).max_seqlen_k = 8192;
+        f
+    };
+    let h200 = card("h200");
+    let symbol = |f: &AttentionRequest<'_>| plan(f, h200).map(|made| made.contract().symbol);
+    let is_decode = |f: &AttentionRequest<'_>| symbol(f).is_ok_and(|symbol| symbol.starts_with("decode_"));
+    let few = |head_dim, keys, mask| single(head_dim, keys, mask).scratch(Scratch::Fastest);
+    assert_eq!(symbol(&few(128, 512, Mask::Causal)), Ok("decode_f16_d128_causal_8_tiles_w4"));
+    assert_eq!(symbol(&few(64, 1024, WINDOW)), Ok("decode_f16_d64_local_16_rows"));
+    assert_eq!(symbol(&few(128, 511, Mask::Causal)), Ok("fwd_f16_d128_causal_64x64_k2_packed"));
+    assert!(!is_decode(&few(64, 1023, Mask::Full)));
+    let f = few(128, 2048, Mask::Causal);
+    let made = plan(&f, h200).expect("valid");
+    assert!(made.reason().contains("few queries on many keys: decode"), "{}", made.reason());
+    assert!(made.scratch_bytes().workspace > 0, "sequences may differ in length, so they are split");
+    assert_eq!(explain(&f.problem(), h200, f.scratch), Ok((made.contract(), made.reason())));
+    assert!(!is_decode(&f.scratch(Scratch::None)), "without the workspace that splits need");
+    // Rows behind the queries, a second query, another alignment, K and V in different strides.
+    let change = |change: fn(&mut AttentionRequest<'static>)| {
+        let mut changed = f;
+        change(&mut changed);
+        changed
+    };
+    for other in [
+        change(|f| (f.q.shape[1], f.o.shape[1]) = (65, 65)),
+        change(|f| queries(f).max_seqlen_q = 2),
+        change(|f| f.alignment = Alignment::TopLeft),
+        change(|f| v(f).strides[1] += 8),
+        change(|f| f.scores.alibi = Some(AlibiSlopes::new(9 * FAR, 32))),
+    ] {
+        assert!(symbol(&other).is_ok() && !is_decode(&other), "{:?}", symbol(&other));
+    }
+    let memory = Scratch::workspace(10 * FAR, made.scratch_bytes().workspace);
+    let apart = change(|f| v(f).strides[1] += 8).scratch(memory);
+    let bound = made.bind(&apart).expect("work tiles take it");
+    assert!(bound.contract().symbol.ends_with("_packed"), "{}", bound.contract().symbol);
+    // Only decode kernels have sinks here.
+    assert!(is_decode(&f.sinks(Sinks { address: 9 * FAR, elements: 32 })));
+    assert_eq!(symbol(&f.config(made.contract().symbol)), Ok(made.contract().symbol), "by name");
+}
+
 #[test]
 fn every_type_head_dim_and_mask_has_a_packed_kernel_on_every_card() {
     for (_, card) in Capabilities::PROFILES {

@@ -146,7 +146,10 @@ fn packed(random: &mut Random, limits: Limits) -> (Box<dyn Work + Send>, String)
     };
     // At least one row per sequence, and some unused rows.
     let rows = [&sequences.cu_seqlens_q, &sequences.cu_seqlens_k].map(|starts| starts[count] as usize);
-    let rows = rows.map(|rows| rows + 1 + below(random, 9));
+    let mut rows = rows.map(|rows| rows + 1 + below(random, 9));
+    // With one row per sequence and single queries, kernels need not read `cu_seqlens_q`: row `b` would have
+    // to be sequence `b`'s.
+    rows[0] += usize::from(rows[0] == count);
     let one = Problem::new(dtype(random), 1, 0, heads_k * group, head_dim).heads_k(heads_k);
     let one =
         one.mask(mask(random, limits)).alignment(pick(random, &[Alignment::BottomRight, Alignment::TopLeft]));
