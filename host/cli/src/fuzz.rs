@@ -110,7 +110,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let mut others: BTreeMap<_, _> = FAMILIES.into_iter().map(|name| (name, 0)).collect();
     let (mut solved, mut small, mut left_out, mut failure) = (0, 0, 0, None);
     let (mut wide, mut wide_rows, mut rows_not_judged) = (0, 0, 0);
-    // However short the time and slow the machine, one problem is solved, unless this build lacks the kernels.
+    // However short the time, one problem is solved, unless this build lacks the kernels.
     let is_due = |solved, left_out| start.elapsed() < time || (solved == 0 && left_out < 1000);
     while failure.is_none() && is_due(solved, left_out) && !ended::asked() {
         let seed = args.case.unwrap_or_else(|| random.bits());

@@ -1,7 +1,7 @@
 //! Which kernels stand for all: `cargo xtask test` compiles and tests these, `cargo xtask test --all` every
 //! kernel of the table.
 //!
-//! A kernel's symbol says what it is: family, types, head dim, mask, and what tells its tiling or its schedule
+//! A kernel's symbol says what it is: family, types, head dim, mask, and what tells its tiling or schedule
 //! from others'. [`sample`] begins with the kernels that the planner selects for the small problems of tests,
 //! and takes kernels of the one table until every such word of every family has appeared. A kernel brings the
 //! kernel that combines its splits. *`tests/tests/sample.rs` compares the sample with the table's fields:
