@@ -1,6 +1,6 @@
 //! Every line of the table becomes an entry.
 use cuda_std::{kernel, parameter_address};
-use spec::{Forward, Kernel, Paged, Split, Varlen};
+use spec::{AttnKernel, Forward, Kernel, Paged, Split, Varlen};
 use tile::{Block, Smem};
 
 /// A configuration with its kernel.
@@ -17,7 +17,7 @@ pub trait RunAs<To: Kernel, I>: Forward {
 
 macro_rules! run_as {
     ($($to:ident),*) => {
-        $(impl<K: Forward + RunAs<$to<K>, <K as Forward>::Isa>> Run for $to<K> {
+        $(impl<K: Forward + RunAs<$to<K>, <K as AttnKernel>::Isa>> Run for $to<K> {
             #[inline(always)]
             fn run(params: Self::Params, block: Block<Self>, smem: Smem<Self>) {
                 K::run_as(params, block, smem)

@@ -7,7 +7,7 @@ use super::tensors::{
 use crate::launch::Launch;
 use crate::request::{Alignment, AttentionRequest, KeysValues, KvCache};
 use crate::schedule::{Decode, Schedule, Scheduled, Tiles};
-use crate::{AttnInfo, Boxes, Error, MaskKind, Problem, tma};
+use crate::{AttnInfo, Error, MapDescription, MaskKind, Problem, tma};
 use spec::{
     Cache, CombineParams, DecodeOrder, DecodeParams, FastDiv, FwdParams, HopperPagedParams, HopperParams,
     Integers, Lse, PageBoxes, PagedMap, PagedParams, PerHead, RaggedMap, Schedule as Order, Sequences,
@@ -73,7 +73,7 @@ struct Lowering<'a> {
 impl Lowering<'_> {
     /// Work tiles with keys and values in tensors: split or not, dense or varlen; with tensor maps for
     /// Hopper's kernels.
-    fn tensors(&self, tiles: &Tiles, maps: Option<[Boxes; 4]>) -> Launch {
+    fn tensors(&self, tiles: &Tiles, maps: Option<[MapDescription; 4]>) -> Launch {
         let (p, place, grid) = (&self.p, self.place, [tiles.blocks, 1, 1]);
         let window = p.window();
         let partials = tiles.split.map(|split| split.partials(self.r.scratch.address()));
@@ -124,7 +124,7 @@ impl Lowering<'_> {
         sequences: Sequences,
         kv: &KvCache,
         mask: MaskKind,
-        maps: Option<[Boxes; 4]>,
+        maps: Option<[MapDescription; 4]>,
     ) -> Launch {
         let (p, place, grid) = (&self.p, self.place, [tiles.blocks, 1, 1]);
         // A full mask on a causal kernel: an unbounded shift puts the first query after all keys.
@@ -156,7 +156,7 @@ impl Lowering<'_> {
             sequences,
             // Checked: 1 or more, and less than 2^31.
             queries: FastDiv::new(queries).unwrap_or(FastDiv::ONE),
-            boxes: PageBoxes::new(k.of[1], k.pitch()),
+            boxes: PageBoxes::new(k.box_shape[1], k.pitch()),
         };
         Launch::with_maps(place, grid, &params, maps)
     }

@@ -1,30 +1,12 @@
 //! Decode kernels: few queries per sequence on a long paged KV cache, with lengths on the device.
 //! Configurations and [`params`].
 use crate::{
-    AttnInfo, Contract, DType, DecodeParams, Element, Isa, Kernel, Keys, Line, MaskMarker, Path, Queries,
-    Schedule, Target, TileScheduler,
+    AttnInfo, AttnKernel, Contract, DType, DecodeParams, Element, Isa, Kernel, Keys, Line, MaskMarker,
+    PageKind, Path, Queries, Schedule, Sm80, Target, TileScheduler,
 };
 use core::marker::PhantomData;
 
 pub mod params;
-
-/// The alignment of keys in pages, as a value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum PageKind {
-    /// 16 consecutive keys, from a multiple of 16 on, lie in one page.
-    Tiles,
-    /// Every key may lie in another page.
-    Rows,
-}
-impl PageKind {
-    /// The name in entry symbols.
-    pub const fn name(self) -> &'static str {
-        match self {
-            PageKind::Tiles => "tiles",
-            PageKind::Rows => "rows",
-        }
-    }
-}
 
 /// The alignment of keys in pages, as a type.
 pub trait PageMarker: Copy {
@@ -108,10 +90,26 @@ impl<
         kv_dtype: E::DTYPE,
         head_dim: D as u32 * 16,
         mask: Mask::KIND,
+        scores: Mask::SCORES,
         tile_m: G as u32 * 8,
         tile_n: 16,
         stages: SLOTS as u32,
     };
+}
+
+impl<
+    Q: Element,
+    E: Element,
+    Mask: MaskMarker,
+    Page: PageMarker,
+    const G: usize,
+    const D: usize,
+    const WARPS: usize,
+    const SLOTS: usize,
+> AttnKernel for Decode<Q, E, Mask, Page, G, D, WARPS, SLOTS>
+{
+    type Isa = Sm80;
+    type Mask = Mask;
 }
 
 /// A compiled [`DecodeCombine`] as a value.

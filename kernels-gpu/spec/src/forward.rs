@@ -1,26 +1,15 @@
 //! Portable forward kernels: configurations and [`params`]. A configuration is a type; its numbers count
 //! 16x16 base tiles.
 use crate::{
-    AttnInfo, Contract, Element, FwdParams, Isa, IsaMarker, Kernel, Keys, Line, MaskMarker, Queries,
-    Schedule, Sm80, Target, TileOrder, TileScheduler,
+    AttnInfo, AttnKernel, Contract, Element, FwdParams, Isa, Kernel, Keys, Line, MaskMarker, Queries,
+    Schedule, Scheduled, Sm80, Target, TileOrder, TileScheduler,
 };
 use core::marker::PhantomData;
 
 pub mod params;
 
 /// A kernel for dense tensors, from which wrappers make varlen, paged and split-KV kernels.
-pub trait Forward: Kernel<Params: Scheduled> + Line<Info = AttnInfo> {
-    /// Its instructions.
-    type Isa: IsaMarker;
-}
-
-/// Parameters that contain the tile scheduler.
-pub trait Scheduled: Copy {
-    /// The work tiles.
-    fn order(&self) -> &TileOrder;
-    /// Number of blocks of the launch.
-    fn blocks(&self) -> u32;
-}
+pub trait Forward: Kernel<Params: Scheduled> + AttnKernel {}
 
 impl Scheduled for FwdParams {
     fn order(&self) -> &TileOrder {
@@ -134,14 +123,17 @@ macro_rules! forward {
                 kv_dtype: E::DTYPE,
                 head_dim: D as u32 * 16,
                 mask: Mask::KIND,
+                scores: Mask::SCORES,
                 tile_m: M as u32 * 16,
                 tile_n: ($keys) as u32 * 16,
                 stages: $stages as u32,
             };
         }
-        impl<E: Element, Mask: MaskMarker, $(const $c: usize),*> Forward for $config<E, Mask, $($c),*> {
+        impl<E: Element, Mask: MaskMarker, $(const $c: usize),*> AttnKernel for $config<E, Mask, $($c),*> {
             type Isa = Sm80;
+            type Mask = Mask;
         }
+        impl<E: Element, Mask: MaskMarker, $(const $c: usize),*> Forward for $config<E, Mask, $($c),*> {}
     };
 }
 forward!(
@@ -181,6 +173,10 @@ macro_rules! made_of {
             type Info = AttnInfo;
             const INFO: AttnInfo =
                 AttnInfo { contract: Contract::of::<Self>(""), $($field: $value,)* ..$k::INFO };
+        }
+        impl<$k: Forward> AttnKernel for $kernel<$k> {
+            type Isa = $k::Isa;
+            type Mask = $k::Mask;
         }
     };
 }

@@ -107,7 +107,8 @@ mod tests {
                 family => family,
             };
             let cache = if e.kv_dtype == e.dtype { "".into() } else { format!("_{}", e.kv_dtype.name()) };
-            let of = format!("{family}_{}{cache}_d{}_{}", e.dtype.name(), e.head_dim, e.mask.name());
+            let (mask, scores) = (e.mask.name(), e.scores.name(e.dtype));
+            let of = format!("{family}_{}{cache}_d{}_{mask}{scores}", e.dtype.name(), e.head_dim);
             let name = match e.keys {
                 Keys::Cache(pages) if family == "decode" => format!("{of}_{}_{}", e.tile_m, pages.name()),
                 _ => format!("{of}_{}x{}", e.tile_m, e.tile_n),

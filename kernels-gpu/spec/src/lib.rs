@@ -5,6 +5,8 @@
 //! - [`FwdParams`]: parameters of a forward kernel, with [`Tensor`], [`Window`] and [`TileOrder`].
 //! - [`Fwd`], [`FwdOverlap`], [`FwdHopper`], ..: configurations. A configuration *is* a type. [`Split`],
 //!   [`Varlen`] and [`Paged`] make other kernels from one.
+//! - [`MaskMarker`], [`ScoreMarker`]: masks, and what becomes of scores. [`With`]: kernels that have
+//!   parameters of these.
 //! - [`Decode`], [`DecodeParams`]: few queries on a long paged KV cache, with [`DecodeOrder`].
 //! - [`for_each_kernel!`] and [`KERNELS`]: the one table, list by list. An attention kernel's line is an
 //!   [`AttnInfo`], whatever its family.
@@ -27,35 +29,43 @@ mod merge;
 mod order;
 mod paged;
 mod paged_map;
+mod score_kinds;
+mod scores;
 mod split;
 mod table;
+mod variant;
 mod varlen;
 
 pub use append::{APPEND_COLUMNS, Append, AppendCopy, AppendInfo, AppendParams};
-pub use cache::{Cache, PerHead, Slots};
+pub use cache::{Cache, PageKind, PerHead, Slots};
 pub use combine::{Combine, CombineInfo, CombineParams};
 pub use contract::{
     Bf16, Contract, Counters, DType, E4m3, Element, F16, F32, FastDiv, Integers, Kernel, Native, Partials,
     Path, RaggedMap, RowParts, RowValues, Scalar, Target, Tensor, TensorMap, Vector as Lse,
 };
 pub use decode::params::{DecodeOrder, DecodeParams, LEAST_KEYS, MAX_SEQUENCES, TALLY, varlen_cache};
-pub use decode::{Decode, DecodeCombine, DecodeCombineInfo, PageKind, PageMarker, Rows, Tiles};
+pub use decode::{Decode, DecodeCombine, DecodeCombineInfo, PageMarker, Rows, Tiles};
 pub use forward::params::{FwdParams, Window};
-pub use forward::{Forward, Fwd, FwdOverlap, FwdSpecialised, FwdWide, Persistent, Scheduled};
+pub use forward::{Forward, Fwd, FwdOverlap, FwdSpecialised, FwdWide, Persistent};
 pub use hopper::{FwdHopper, FwdHopperWide, HopperParams};
 pub use info::{AttnInfo, Entry, Isa, IsaMarker, Keys, Line, Queries, Schedule, Sm80, Sm90a, TileScheduler};
 pub use kernels::{ENTRIES, KERNELS, attention, combine_of, family, head_dims, is_lineage, kernels};
 pub use lineage::LINEAGE;
-pub use mask::{Causal, Full, Local, MaskKind, MaskMarker};
+pub use mask::{
+    Bits, BitsParams, Causal, Chunked, ChunkedParams, Full, Local, MaskKind, MaskMarker, Prefix, PrefixParams,
+};
 pub use merge::{MERGE_COLUMNS, Merge, MergeInfo, MergeParams, MergeState};
-pub use order::{OwnTiles, TileOrder, TileRounds, WorkTile};
+pub use order::{OwnTiles, Scheduled, TileOrder, TileRounds, WorkTile};
 pub use paged::{HopperPagedParams, Paged, PagedParams};
 pub use paged_map::{PageBoxes, PagedMap};
 #[doc(hidden)]
 pub use pastey;
+pub use score_kinds::ScoreKinds;
+pub use scores::{Bias, BiasParams, ScoreMarker, Scored, Sink, SinkParams};
 pub use split::{Split, SplitParams};
 pub use table::{
     APPENDS, COMBINES, DECODE_COMBINES, DECODES, HOPPERS, HOPPERS_PACKED, HOPPERS_PAGED, MERGES, PACKED,
     PAGED, PLANNED,
 };
+pub use variant::{And, AttnKernel, VariantParams, With, WithParams};
 pub use varlen::{Sequences, Varlen, VarlenParams};

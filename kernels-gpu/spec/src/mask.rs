@@ -1,4 +1,8 @@
-//! Mask kinds, as values and as types.
+//! Masks: which keys a query sees. Kinds as values and as types, and the parameters of masks.
+//!
+//! Queries and keys are numbered from 0 within their sequence. Query `q` stands at position `q + shift`
+//! among the keys ([`crate::Window::shift`]).
+use crate::{FastDiv, Integers, ScoreKinds};
 
 /// The mask kind, as a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -9,6 +13,14 @@ pub enum MaskKind {
     Causal,
     /// The general kind: windows, softcap, ALiBi slopes.
     Local,
+    /// A prefix that every query sees, and keys up to the query's position (prefix-LM).
+    Prefix,
+    /// Keys of the query's own chunk, up to its position (Llama 4's chunked attention).
+    Chunked,
+    /// A bit per query and key, for the last keys of a sequence (trees of drafts).
+    Bits,
+    /// A mask that a user of this crate defines. No line of the table has it.
+    Own,
 }
 impl MaskKind {
     /// The name in entry symbols.
@@ -17,30 +29,128 @@ impl MaskKind {
             MaskKind::Full => "full",
             MaskKind::Causal => "causal",
             MaskKind::Local => "local",
+            MaskKind::Prefix => "prefix",
+            MaskKind::Chunked => "chunked",
+            MaskKind::Bits => "bits",
+            MaskKind::Own => "own",
         }
     }
 }
 
-/// The mask kind, as a type.
+/// A mask, as a type. Its value is what a kernel loads of it for a work tile.
 pub trait MaskMarker: Copy {
     /// The type as a value.
-    const KIND: MaskKind;
+    const KIND: MaskKind = MaskKind::Own;
+    /// What becomes of scores under it, beside the softcap and the slopes of [`Local`].
+    const SCORES: ScoreKinds = ScoreKinds::NONE;
+    /// The mask's own parameters: `#[repr(C)]`, a multiple of 8 bytes, without padding. A kernel whose mask
+    /// has any is a [`crate::With`] kernel.
+    type Params: Copy;
 }
+
 /// Every query sees every key.
 #[derive(Clone, Copy, Debug)]
 pub struct Full;
-/// Query `i` sees keys `0..=i + shift`.
+/// Query `q` sees keys `0..=q + shift`.
 #[derive(Clone, Copy, Debug)]
 pub struct Causal;
 /// The general kind: [`crate::Window`], softcap, and ALiBi slopes.
 #[derive(Clone, Copy, Debug)]
 pub struct Local;
-impl MaskMarker for Full {
-    const KIND: MaskKind = MaskKind::Full;
+
+/// Query `q` sees keys `0..=q + shift`, and the keys of its sequence's prefix.
+#[derive(Clone, Copy, Debug)]
+pub struct Prefix {
+    /// Keys of the prefix.
+    pub keys: i32,
 }
-impl MaskMarker for Causal {
-    const KIND: MaskKind = MaskKind::Causal;
+
+/// Parameters of [`Prefix`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PrefixParams {
+    /// Keys of each sequence's prefix; sequences beyond the last integer have that one's. None if the host
+    /// knows the prefix. A prefix below 0 is empty, and one beyond the keys is all of them.
+    pub lengths: Integers,
+    /// Keys of every sequence's prefix, if `lengths` has none.
+    pub all: u32,
+    /// Zero.
+    pub reserved: u32,
 }
-impl MaskMarker for Local {
-    const KIND: MaskKind = MaskKind::Local;
+
+/// The query at position `p` sees keys `p / chunk * chunk..=p`.
+#[derive(Clone, Copy, Debug)]
+pub struct Chunked {
+    /// Keys of a chunk.
+    pub chunk: FastDiv,
+}
+
+/// Parameters of [`Chunked`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChunkedParams {
+    /// Keys of a chunk.
+    pub chunk: FastDiv,
+    /// Zero.
+    pub reserved: u32,
+}
+
+/// A query sees every key before the last [`BitsParams::keys`] of its sequence, and the last keys whose bit
+/// is set in the query's row.
+#[derive(Clone, Copy, Debug)]
+pub struct Bits {
+    /// Device address of the head's first row.
+    pub base: u64,
+    /// Bytes from one row to the next.
+    pub row_bytes: u32,
+    /// Index of the last row.
+    pub last_row: u32,
+    /// Index of a row's last byte.
+    pub last_byte: u32,
+    /// The key of a row's first bit.
+    pub first_key: u32,
+}
+
+/// Parameters of [`Bits`]: u8 `[batch or 1][heads or 1][queries][ceil(keys / 8)]`, least significant bit
+/// first. Rows count from a sequence's first query, on varlen tensors too. Kernels clamp rows and bytes to
+/// what exists.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BitsParams {
+    /// Device address of the first byte.
+    pub base: u64,
+    /// Bytes from one sequence to the next; 0 if all sequences share their rows.
+    pub batch_bytes: u64,
+    /// Bytes from one query head to the next; 0 if all heads share their rows.
+    pub head_bytes: u64,
+    /// Bytes from one row to the next, at least `ceil(keys / 8)`.
+    pub row_bytes: u32,
+    /// Rows of a head, at least 1.
+    pub rows: u32,
+    /// Bits per row, at least 1. Bit `i` is key `max(k_len - keys, 0) + i` of a sequence of `k_len` keys.
+    pub keys: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+contract::no_padding! {
+    PrefixParams { lengths, all, reserved }
+    ChunkedParams { chunk, reserved }
+    BitsParams { base, batch_bytes, head_bytes, row_bytes, rows, keys, reserved }
+}
+
+macro_rules! masks {
+    ($($mask:ident: $params:ty;)*) => {$(
+        impl MaskMarker for $mask {
+            const KIND: MaskKind = MaskKind::$mask;
+            type Params = $params;
+        }
+    )*};
+}
+masks! {
+    Full: ();
+    Causal: ();
+    Local: ();
+    Prefix: PrefixParams;
+    Chunked: ChunkedParams;
+    Bits: BitsParams;
 }

@@ -8,7 +8,7 @@
 //! family, schedule, mask, dtype, head dim, layout.*
 use spec::{AttnInfo, Contract, DType, LINEAGE, MERGES, Schedule};
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeSet, HashMap};
 
 /// Words of a symbol that say which family a kernel is of.
 const FAMILIES: [&str; 9] =
@@ -44,9 +44,10 @@ fn planned() -> impl Iterator<Item = Contract> {
     };
     let (decode, others): (Vec<&AttnInfo>, Vec<&AttnInfo>) =
         spec::attention().filter(is_asked).partition(|entry| entry.schedule == Schedule::Transposed);
-    let mut least: BTreeMap<_, &AttnInfo> = BTreeMap::new();
+    let mut least: HashMap<_, &AttnInfo> = HashMap::new();
     for entry in others {
-        let least = least.entry((entry.family(), entry.splits, entry.mask.name())).or_insert(entry);
+        let kind = (entry.family(), entry.splits, entry.mask, entry.scores);
+        let least = least.entry(kind).or_insert(entry);
         if entry.tile_m < least.tile_m {
             *least = entry;
         }

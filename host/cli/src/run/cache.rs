@@ -4,7 +4,7 @@ use crate::files::{CACHES, Elements, File, HALVES, read_slopes};
 use crate::options::{FileLayout, ScoreOptions};
 use ferroflash::DType;
 use ferroflash::plan::Problem;
-use ferroflash::request::{Alignment, PageView};
+use ferroflash::request::{Alignment, TensorView};
 use reference::Slopes;
 use std::ops::Range;
 
@@ -39,7 +39,7 @@ pub(crate) struct Input {
     pool: [Vec<u8>; 2],
     /// Scales of keys and of values: one for all key heads, or one per key head.
     scales: [Option<Vec<f32>>; 2],
-    pages: PageView,
+    pages: TensorView,
     /// Page numbers, and how many a sequence has.
     table: Option<(Vec<i32>, usize)>,
     lengths: Vec<i32>,
@@ -166,8 +166,9 @@ fn starts(file: &File<'_>, shape: &[usize], batch: usize, rows: usize) -> Result
     let starts: Vec<_> = all.iter().map_while(|start| usize::try_from(*start).ok()).collect();
     let rises = starts.is_sorted() && starts.first() == Some(&0) && starts.last() <= Some(&rows);
     if batch == 0 || starts.len() != batch + 1 || all.len() != starts.len() || !rises {
-        let wanted = format_args!("{} integers, 0 first, none below the one before", batch + 1);
-        let what = format_args!("`cu_seqlens_q` is {all:?}; it must have {wanted} or above the {rows} rows");
+        let wanted = format_args!("{} integers, 0 first, never decreasing", batch + 1);
+        let what =
+            format_args!("`cu_seqlens_q` is {all:?}; it must have {wanted}, none above the {rows} rows");
         return Err(file.invalid(what));
     }
     if shape.len() == 4 && !(are_even && starts.iter().copied().eq(even(batch, rows))) {
@@ -178,7 +179,7 @@ fn starts(file: &File<'_>, shape: &[usize], batch: usize, rows: usize) -> Result
 }
 
 /// How keys lie in their pages.
-fn pages(file: &File<'_>, layout: FileLayout, keys: &Elements) -> Result<PageView, Error> {
+fn pages(file: &File<'_>, layout: FileLayout, keys: &Elements) -> Result<TensorView, Error> {
     let [pages, b, c, d] = keys.shape[..] else {
         let wanted =
             "it must be [pages, page, heads, head_dim], or with --layout bhsd [pages, heads, page, ..]";
@@ -186,8 +187,8 @@ fn pages(file: &File<'_>, layout: FileLayout, keys: &Elements) -> Result<PageVie
     };
     let elements = keys.shape.iter().product::<usize>() as u64;
     Ok(match layout {
-        FileLayout::Bshd => PageView::nhd(0, elements, keys.dtype, [pages, b, c, d]),
-        FileLayout::Bhsd => PageView::hnd(0, elements, keys.dtype, [pages, c, b, d]),
+        FileLayout::Bshd => TensorView::bshd(0, elements, keys.dtype, [pages, b, c, d]),
+        FileLayout::Bhsd => TensorView::bhsd(0, elements, keys.dtype, [pages, c, b, d]),
     })
 }
 
@@ -207,7 +208,7 @@ fn table(file: &File<'_>, batch: usize) -> Result<Option<(Vec<i32>, usize)>, Err
 }
 
 /// The scale of an e4m3 KV cache.
-fn scale(file: &File<'_>, name: &str, pages: &PageView) -> Result<Option<Vec<f32>>, Error> {
+fn scale(file: &File<'_>, name: &str, pages: &TensorView) -> Result<Option<Vec<f32>>, Error> {
     let scale = file.per_head(name, pages.shape[2], true)?;
     if scale.is_some() && pages.dtype != DType::E4m3 {
         let what = format_args!("has `{name}`, and `k_cache` is {}", pages.dtype.name());

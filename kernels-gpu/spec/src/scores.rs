@@ -1,0 +1,116 @@
+//! What becomes of scores beside a mask: kinds as types, and their parameters.
+use crate::{And, Element, MaskKind, MaskMarker, ScoreKinds};
+use core::marker::PhantomData;
+
+/// What becomes of scores, as a type. Its value is what a kernel loads for a work tile. `(A, B)` is first
+/// `A`, then `B`.
+pub trait ScoreMarker: Copy {
+    /// The type as a value.
+    const KINDS: ScoreKinds = ScoreKinds::OWN;
+    /// Its own parameters, as [`MaskMarker::Params`].
+    type Params: Copy;
+}
+
+/// Mask `Mask` with scores `S`, which follow the mask's own (softcap and slopes of [`crate::Local`]).
+#[derive(Clone, Copy, Debug)]
+pub struct Scored<Mask, S>(PhantomData<(Mask, S)>);
+
+impl<Mask: MaskMarker, S: ScoreMarker> MaskMarker for Scored<Mask, S> {
+    const KIND: MaskKind = Mask::KIND;
+    const SCORES: ScoreKinds = Mask::SCORES.and(S::KINDS);
+    type Params = And<Mask::Params, S::Params>;
+}
+
+impl<A: ScoreMarker, B: ScoreMarker> ScoreMarker for (A, B) {
+    const KINDS: ScoreKinds = A::KINDS.and(B::KINDS);
+    type Params = And<A::Params, B::Params>;
+}
+
+/// An attention sink (Xiao et al., 2023; gpt-oss): one more key that every query sees, with a logit per
+/// query head and value 0.
+#[derive(Clone, Copy, Debug)]
+pub struct Sink {
+    /// The head's logit, natural.
+    pub logit: f32,
+}
+
+/// Parameters of [`Sink`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SinkParams {
+    /// Device address of the first logit, one f32 per query head, a multiple of 4. Minus infinity is no sink.
+    pub base: u64,
+}
+
+/// An additive bias of element type `T`: `[batch or 1][heads or 1][queries or 1][keys]`.
+#[derive(Clone, Copy, Debug)]
+pub struct Bias<T> {
+    /// Device address of the head's first row.
+    pub base: u64,
+    /// Bytes from one row to the next; 0 if all queries share a row.
+    pub row_bytes: u32,
+    /// Index of the last row.
+    pub last_row: u32,
+    /// Index of a row's last 32-bit word.
+    pub last_word: u32,
+    /// Factor from the bias to unscaled scores.
+    pub factor: f32,
+    /// The element type.
+    pub element: PhantomData<T>,
+}
+
+/// Parameters of [`Bias`]. Keys are contiguous. Rows and keys count from the first query and key of a
+/// sequence, on varlen tensors too. Kernels clamp both to what exists.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BiasParams {
+    /// Device address of the first element, a multiple of 4.
+    pub base: u64,
+    /// Bytes from one sequence to the next, a multiple of 4; 0 if all sequences share theirs.
+    pub batch_bytes: u64,
+    /// Bytes from one query head to the next, a multiple of 4; 0 if all heads share theirs.
+    pub head_bytes: u64,
+    /// Bytes from one query to the next, a multiple of 4; 0 if all queries share a row.
+    pub row_bytes: u32,
+    /// Rows of a head, at least 1.
+    pub rows: u32,
+    /// Elements per row, at least 1. A row ends in a whole word: an odd number of 16-bit elements has a
+    /// further one in memory.
+    pub keys: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+contract::no_padding! {
+    SinkParams { base }
+    BiasParams { base, batch_bytes, head_bytes, row_bytes, rows, keys, reserved }
+}
+
+impl ScoreMarker for Sink {
+    const KINDS: ScoreKinds = ScoreKinds::SINK;
+    type Params = SinkParams;
+}
+impl<T: Element> ScoreMarker for Bias<T> {
+    const KINDS: ScoreKinds = ScoreKinds::bias(T::DTYPE);
+    type Params = BiasParams;
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+    use crate::{Bf16, Causal, DType, F16, F32, Full, Local};
+    use std::string::ToString;
+
+    #[test]
+    fn kinds_of_types_and_their_names() {
+        let name = |kinds: ScoreKinds| kinds.name(DType::F16).to_string();
+        assert_eq!(name(Causal::SCORES), "");
+        assert_eq!(name(<Scored<Local, Sink>>::SCORES), "_sink");
+        assert_eq!(name(<Scored<Full, Bias<F16>>>::SCORES), "_bias");
+        assert_eq!(name(<Scored<Full, Bias<F32>>>::SCORES), "_bias_f32");
+        assert_eq!(name(<Scored<Full, (Bias<Bf16>, Sink)>>::SCORES), "_sink_bias_bf16");
+        assert_eq!(<Scored<Scored<Causal, Sink>, Bias<F16>>>::SCORES.bias, Some(DType::F16));
+        assert_eq!(<(Bias<F16>, Bias<F32>)>::KINDS, ScoreKinds::OWN);
+        assert_eq!(<Scored<Causal, Sink>>::KIND, MaskKind::Causal);
+    }
+}

@@ -1,0 +1,127 @@
+//! Kernels whose mask and scores have parameters: attention variants.
+use crate::*;
+use core::marker::PhantomData;
+
+/// An attention kernel, for dense tensors or what a wrapper made of it.
+pub trait AttnKernel: Line<Info = AttnInfo> {
+    /// Its instructions.
+    type Isa: IsaMarker;
+    /// Its mask, with what becomes of scores.
+    type Mask: MaskMarker;
+}
+
+/// Parameters of kernel `K`'s mask and scores.
+pub type VariantParams<K> = <<K as AttnKernel>::Mask as MaskMarker>::Params;
+
+/// Kernel `K` with the parameters of its mask and scores.
+pub struct With<K>(PhantomData<K>);
+
+/// Parameters of a [`With`] kernel: those of the kernel, of its mask, and of its scores from left to right,
+/// byte after byte.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WithParams<P, X> {
+    /// The kernel's parameters.
+    pub kernel: P,
+    /// The parameters of its mask and scores.
+    pub variant: X,
+}
+
+impl<P, X> WithParams<P, X> {
+    /// Both. Types with padding between them, or behind them, do not compile: a launch copies the bytes.
+    pub const fn new(kernel: P, variant: X) -> Self {
+        const {
+            assert!(
+                size_of::<Self>() == size_of::<P>() + size_of::<X>(),
+                "the variant's parameters must be a multiple of 8 bytes: add a `reserved` field"
+            )
+        }
+        WithParams { kernel, variant }
+    }
+}
+
+impl<F, P: AsRef<F>, X> AsRef<F> for WithParams<P, X> {
+    #[inline(always)]
+    fn as_ref(&self) -> &F {
+        self.kernel.as_ref()
+    }
+}
+
+impl<K: AttnKernel> Kernel for With<K> {
+    type Params = WithParams<K::Params, VariantParams<K>>;
+    const TARGET: Target = K::TARGET;
+    const THREADS: u32 = K::THREADS;
+    const SMEM_BYTES: usize = K::SMEM_BYTES;
+    const PARAM_ALIGN: u32 = K::PARAM_ALIGN;
+    const BOXES: &'static [[u32; 2]] = K::BOXES;
+    const BLOCKS_PER_SM: u32 = K::BLOCKS_PER_SM;
+    fn grid(params: &Self::Params) -> [u32; 3] {
+        K::grid(&params.kernel)
+    }
+}
+
+impl<K: AttnKernel> Line for With<K> {
+    type Info = AttnInfo;
+    const INFO: AttnInfo = AttnInfo { contract: Contract::of::<Self>(""), ..K::INFO };
+}
+
+/// Parameters of two: `a`, then `b`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct And<A, B> {
+    /// The first.
+    pub a: A,
+    /// The second.
+    pub b: B,
+}
+
+impl<A, B> And<A, B> {
+    /// Both. Types with padding between them, or behind them, do not compile: a launch copies the bytes.
+    pub const fn new(a: A, b: B) -> Self {
+        const {
+            assert!(
+                size_of::<Self>() == size_of::<A>() + size_of::<B>(),
+                "the parameters must be multiples of 8 bytes: add a `reserved` field"
+            )
+        }
+        And { a, b }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_are_whole_words_without_padding() {
+        assert_eq!(size_of::<And<(), SinkParams>>(), size_of::<SinkParams>());
+        macro_rules! sum {
+            ($($kernel:ty),*) => {$(
+                type Params = <$kernel as Kernel>::Params;
+                let parts = size_of::<Params>().is_multiple_of(8);
+                assert!(parts, "{}", size_of::<Params>());
+            )*};
+        }
+        {
+            sum!(With<Fwd<F16, Scored<Prefix, (Bias<F32>, Sink)>, 8, 2, 1, 4, 4, 4, 2>>);
+            let scores = size_of::<BiasParams>() + size_of::<SinkParams>();
+            assert_eq!(size_of::<Params>(), size_of::<FwdParams>() + size_of::<PrefixParams>() + scores);
+        }
+        {
+            sum!(With<Varlen<Fwd<F16, Chunked, 8, 2, 1, 4, 4, 4, 2>>>);
+            assert_eq!(size_of::<Params>(), size_of::<VarlenParams>() + size_of::<ChunkedParams>());
+        }
+        {
+            sum!(With<Paged<Fwd<F16, Bits, 8, 2, 1, 4, 4, 4, 2>>>);
+            assert_eq!(size_of::<Params>(), size_of::<PagedParams>() + size_of::<BitsParams>());
+        }
+    }
+
+    #[test]
+    fn a_variant_is_its_kernel_but_for_parameters() {
+        type Dense = Fwd<F16, Scored<Causal, Sink>, 8, 2, 1, 4, 4, 4, 2>;
+        assert_eq!(<With<Dense>>::INFO, Dense::INFO);
+        assert_eq!((Dense::INFO.mask, Dense::INFO.scores), (MaskKind::Causal, ScoreKinds::SINK));
+        const { assert!(<With<Split<Dense>>>::INFO.splits) };
+    }
+}
