@@ -4,9 +4,10 @@
 use ferroflash::driver::Harness;
 use ferroflash::driver::SimDriver;
 use ferroflash::kernels::AttnInfo;
-use ferroflash::{Attention, Capabilities, Error, ptx};
+use ferroflash::{Attention, Capabilities};
 use ptx_sim::Options;
 use reference::{Case, Loaded, Reference, Subject, subjects};
+pub use reference::{is_carried, lacks_kernel};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
@@ -19,17 +20,6 @@ pub mod subjects;
 /// The kernels in this build: all kernels, or the sample (`cargo xtask test`).
 pub fn carried() -> impl Iterator<Item = &'static dyn Subject> {
     subjects().filter(|subject| is_carried(subject.contract().symbol))
-}
-
-/// Whether this build carries a kernel.
-pub fn is_carried(symbol: &str) -> bool {
-    ptx::is_embedded(symbol)
-}
-
-/// Whether a launch was refused because this build has only the sample, without the kernel that the planner
-/// selected.
-pub fn lacks_kernel(error: &Error) -> bool {
-    matches!(error, Error::Unsupported { reason, .. } if reason.contains("kernels, and not this one"))
 }
 
 /// Calls `check` with each item, on every core.

@@ -6,8 +6,9 @@ use ferroflash::kernels::{AttnInfo, HOPPERS_PACKED, MaskKind, PACKED};
 use ferroflash::request::{AttentionRequest, Index, LseView, Mask, TensorView, VarlenKeys, VarlenQueries};
 use ferroflash::{Attention, DType, Plan, ptx};
 use ferroflash_tests::clamps::{FILES, WithoutClamp, without_each_clamp};
-use ferroflash_tests::simulator_with;
+use ferroflash_tests::{is_carried, simulator_with};
 use ptx_sim::{Kind, Options};
+use std::collections::HashSet;
 
 /// Three sequences of up to 70 queries and 90 keys in 100 and 120 rows.
 const BATCH: usize = 3;
@@ -86,10 +87,17 @@ impl<'a> Launch<'a> {
     }
 }
 
-/// One kernel of each tile order and mask.
+/// Whether this build carries a kernel of f16 and this head dim.
+fn is_asked(entry: &&AttnInfo) -> bool {
+    (entry.dtype, entry.head_dim as usize) == (DType::F16, HEAD_DIM) && is_carried(entry.contract.symbol)
+}
+
+/// The kernels of each schedule and mask that this build carries.
 fn kernels() -> Vec<&'static AttnInfo> {
-    let of = |e: &&AttnInfo| (e.dtype, e.head_dim as usize) == (DType::F16, HEAD_DIM);
-    PACKED.iter().filter(of).collect()
+    let kernels: Vec<_> = PACKED.iter().filter(is_asked).collect();
+    let masks: HashSet<_> = kernels.iter().map(|entry| entry.mask.name()).collect();
+    assert_eq!(masks.len(), 3, "a build carries every mask: {masks:?}");
+    kernels
 }
 
 #[test]
@@ -144,9 +152,9 @@ fn integers_that_make_no_sense_stay_in_bounds() {
 /// some of the cases.)
 #[test]
 fn integers_that_make_no_sense_stay_in_bounds_of_maps() {
-    let of = |e: &&AttnInfo| (e.dtype, e.head_dim as usize) == (DType::F16, HEAD_DIM);
     let masks = [MaskKind::Causal, MaskKind::Local];
-    let kernels: Vec<_> = HOPPERS_PACKED.iter().filter(of).filter(|e| masks.contains(&e.mask)).collect();
+    let kernels: Vec<_> =
+        HOPPERS_PACKED.iter().filter(is_asked).filter(|e| masks.contains(&e.mask)).collect();
     assert_eq!(kernels.len(), 2);
     for entry in kernels {
         check_garbage(entry, garbage().step_by(5));

@@ -53,13 +53,14 @@ pub fn ci(root: &Path) -> Result {
     let workspace = ["--quiet", "--workspace", "--features", FEATURES];
     let all = |first: &[&str], last: &[&str]| run(&[first, &workspace, last].concat());
     type Step<'a> = (&'static str, &'a dyn Fn() -> Result);
-    let steps: [Step<'_>; 11] = [
+    let steps: [Step<'_>; 12] = [
         ("tidy", &|| tidy::run(root)),
         ("evidence", &|| evidence::check(root)),
         ("fmt", &|| run(&["fmt", "--all", "--check"])),
         ("kernels", &|| kernels_hold(root)),
         ("clippy", &|| all(&["clippy"], &["--all-targets", "--", "-Dwarnings"])),
         ("doc", &|| all(&["doc"], &["--no-deps"])),
+        ("sample", &|| test::on_sample(root)),
         ("test", &|| test::all(root, true)),
         ("mutants", &|| test::mutate(root, &MUTANTS.map(str::to_owned))),
         ("cubins", &|| cubins_embed(root)),

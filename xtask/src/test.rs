@@ -22,6 +22,15 @@ const SAMPLE: &str = "target/sample-ptx";
 /// The variable that names the folder from which the library's build takes its modules.
 const PTX_DIR: &str = "FERROFLASH_PTX_DIR";
 
+/// Test programs that `cargo xtask test` leaves to `--all` and `ci`, and what each of them does.
+const LEFT_OUT: [(&str, &str); 2] = [
+    ("tests/tests/mutation", "mutation of kernels, which is `cargo xtask mutate`"),
+    ("device/cuda_builder/tests/readme", "the program in device/cuda_builder/README.md"),
+];
+
+/// The packages whose tests launch kernels.
+const LAUNCHING: [&str; 2] = ["ferroflash-cli", "ferroflash-tests"];
+
 /// What to test
 #[derive(Args)]
 pub struct Test {
@@ -100,8 +109,12 @@ pub fn all(root: &Path, all: bool) -> Result {
     let environment = modules(root, all)?;
     let start = Instant::now();
     println!("compiling the tests");
-    let binaries = binaries::build(root, &environment)?;
+    let mut binaries = binaries::build(root, &environment, &["--workspace"])?;
     println!("{} test programs, compiled in {:.0} s", binaries.len(), start.elapsed().as_secs_f64());
+    if !all {
+        binaries.retain(|job| LEFT_OUT.iter().all(|(name, _)| job.name != *name));
+        LEFT_OUT.iter().for_each(|(_, what)| println!("left to `cargo xtask test --all`: {what}"));
+    }
     let documentation = || {
         let mut command = cargo();
         command.args(["test", "--quiet", "--workspace", "--doc", "--features", FEATURES]).current_dir(root);
@@ -112,7 +125,21 @@ pub fn all(root: &Path, all: bool) -> Result {
     queue::run(jobs, &times(root))
 }
 
-/// The file with the time of each test program. The longest programs start first.
+/// Every test that launches kernels, on the sample, as `cargo xtask test` does: a step of `ci`, which then
+/// runs all tests on all kernels. There each kernel runs on its edges.
+pub fn on_sample(root: &Path) -> Result {
+    let environment = modules(root, false)?;
+    let packages = LAUNCHING.map(|package| ["--package", package]).concat();
+    let mut jobs = binaries::build(root, &environment, &packages)?;
+    jobs.retain(|job| LEFT_OUT.iter().all(|(name, _)| job.name != *name));
+    for job in &mut jobs {
+        // With this variable, tests of random problems draw more.
+        job.command.args(["--skip", "every_kernel_on_its_edges"]).env_remove("CI");
+    }
+    queue::run(jobs, &times(root))
+}
+
+/// Where it is kept how long each test program took: the longest go first.
 fn times(root: &Path) -> PathBuf {
     root.join("target/test-times.json")
 }

@@ -120,8 +120,8 @@ impl Console {
 pub(super) fn skipped(kernels: impl Iterator<Item = bool>) -> String {
     match kernels.filter(|skipped| *skipped).count() {
         0 => String::new(),
-        1 => "; 1 kernel skipped: it does not run on this device".into(),
-        count => format!("; {count} kernels skipped: they do not run on this device"),
+        1 => "; 1 kernel skipped: its line says why".into(),
+        count => format!("; {count} kernels skipped: their lines say why"),
     }
 }
 

@@ -310,11 +310,7 @@ impl fmt::Display for Findings {
             }
             if !row.kernels.is_empty() {
                 let skipped = row.kernels.iter().filter(|kernel| kernel.skipped.is_some()).count();
-                writeln!(
-                    f,
-                    "  {} kernels ran, {skipped} do not run on this device",
-                    row.kernels.len() - skipped
-                )?;
+                writeln!(f, "  {} kernels ran, {skipped} were skipped", row.kernels.len() - skipped)?;
             }
             row.printed.lines().try_for_each(|line| writeln!(f, "    printed: {line}"))?;
             for finding in &row.findings {

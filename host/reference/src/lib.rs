@@ -48,7 +48,7 @@ pub use merge::{Lie, MergeCase, MergeMemory, merge, merge_edges};
 pub use runner::{Loaded, Outcome};
 pub use sequences::{Lengths, Sequences};
 pub use soak::Soak;
-pub use subject::{Subject, Task, subjects, unfit};
+pub use subject::{Subject, Task, carries_all, is_carried, lacks_kernel, subjects, unfit};
 pub use tensor::{HostTensor, TensorError};
 pub use told::Told;
 pub use tolerance::{Reference, Rule, Verdict, Worst};

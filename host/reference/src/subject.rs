@@ -11,9 +11,10 @@ use super::packed;
 use super::work::Work;
 use ferroflash::kernels::{AttnInfo, Contract, MaskKind};
 use ferroflash::spec::{
-    APPENDS, AppendInfo, DECODES, HOPPERS_PAGED, Keys, MERGES, MergeInfo, PAGED, Schedule,
+    APPENDS, AppendInfo, DECODES, HOPPERS_PAGED, KERNELS, Keys, MERGES, MergeInfo, PAGED, Schedule,
+    combine_of,
 };
-use ferroflash::{Capabilities, Error};
+use ferroflash::{Capabilities, Error, ptx};
 
 /// A kernel of the table that problems can test. Combine kernels are no subjects: they run with the split-KV
 /// kernels.
@@ -26,6 +27,11 @@ pub trait Subject: Sync {
 
     /// The kernel's mask; `None` if the kernel has no queries.
     fn mask(&self) -> Option<MaskKind> {
+        None
+    }
+
+    /// The kernel that combines this kernel's splits; `None` if it never splits.
+    fn combine(&self) -> Option<Contract> {
         None
     }
 
@@ -63,13 +69,34 @@ pub fn subjects() -> impl Iterator<Item = &'static dyn Subject> {
     forward.chain(on_cache).chain(of(APPENDS)).chain(of(MERGES))
 }
 
-/// The reason why a device does not run a subject; `None` if it does.
+/// The reason why a device does not run a subject with this build's kernels; `None` if it does.
 pub fn unfit(subject: &dyn Subject, on: &Capabilities) -> Option<String> {
+    let lacks = |contract: &Contract| !is_carried(contract.symbol);
+    if lacks(subject.contract()) || subject.combine().is_some_and(|combine| lacks(&combine)) {
+        let carried = KERNELS.iter().filter(|kernel| is_carried(kernel.symbol)).count();
+        return Some(format!("this build carries {carried} of {} kernels, and not this one", KERNELS.len()));
+    }
     match on.runs(subject.contract()) {
         Ok(()) => subject.passed_over(on),
         Err(Error::Unsupported { reason, .. }) => Some(reason),
         Err(other) => Some(other.to_string()),
     }
+}
+
+/// Whether this process can load a kernel: a build may carry some of the table's kernels alone.
+pub fn is_carried(symbol: &str) -> bool {
+    ptx::is_embedded(symbol) || ptx::replacement(symbol).is_some()
+}
+
+/// Whether this process can load every kernel of the table.
+pub fn carries_all() -> bool {
+    KERNELS.iter().all(|kernel| is_carried(kernel.symbol))
+}
+
+/// Whether a launch was refused because this build does not carry the kernel that the planner has selected.
+pub fn lacks_kernel(error: &Error) -> bool {
+    let is_of_table = |symbol: &str| KERNELS.iter().any(|kernel| kernel.symbol == symbol);
+    matches!(error, Error::Unsupported { feature, .. } if is_of_table(feature) && !is_carried(feature))
 }
 
 /// A problem of any family, as data.
@@ -140,6 +167,10 @@ impl Subject for AttnInfo {
 
     fn mask(&self) -> Option<MaskKind> {
         Some(self.mask)
+    }
+
+    fn combine(&self) -> Option<Contract> {
+        combine_of(self)
     }
 
     fn edges(&self, seed: u64) -> Vec<Task> {
@@ -224,7 +255,7 @@ impl Subject for MergeInfo {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ferroflash::spec::{COMBINES, DECODE_COMBINES, KERNELS};
+    use ferroflash::spec::{COMBINES, DECODE_COMBINES};
 
     #[test]
     fn every_kernel_is_a_subject_or_finishes_what_one_leaves() {

@@ -3,9 +3,7 @@
 use super::place;
 use crate::request::Splits;
 use crate::{Capabilities, Error, Problem};
-use spec::{
-    AttnInfo, Counters, DECODE_COMBINES, DecodeCombineInfo, DecodeOrder, FastDiv, Integers, Partials,
-};
+use spec::{AttnInfo, Counters, DecodeOrder, FastDiv, Integers, Partials};
 
 /// Shares of the device below which a sequence is not split: two halves of a wave that end together cost more
 /// than one thread block each (H200, docs/performance-log.md).
@@ -74,10 +72,7 @@ impl Decode {
         on: &Capabilities,
         allows: impl Fn(u64) -> bool,
     ) -> Result<Self, Error> {
-        let combines =
-            |c: &&DecodeCombineInfo| (c.dtype as u32, c.head_dim) == (entry.dtype as u32, entry.head_dim);
-        let combine = DECODE_COMBINES.iter().find(combines);
-        let combine = combine
+        let combine = spec::combine_of(entry)
             .ok_or_else(|| Error::unsupported(entry.contract.symbol, "no kernel combines its splits"))?;
         let columns = u64::from(entry.head_dim);
         let row_bytes = p.heads_k as u64 * p.rows() as u64 * (columns + 1) * 4;
@@ -99,7 +94,7 @@ impl Decode {
             columns,
             workspace: if whole { 0 } else { workspace },
             counters: if whole { 0 } else { counters },
-            combine: place(&combine.contract),
+            combine: place(&combine),
             uncut: whole && slots > 0,
         })
     }

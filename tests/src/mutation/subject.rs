@@ -3,7 +3,7 @@ use ferroflash::Attention;
 use ferroflash::driver::SimDriver;
 use ferroflash::kernels::{AttnInfo, MaskKind, entries};
 use ptx_sim::Options;
-use reference::subjects;
+use reference::{is_carried, subjects};
 use spec::{COMBINES, Contract, DECODE_COMBINES, DECODES, HOPPERS_PAGED};
 
 /// A kernel to break.
@@ -19,17 +19,22 @@ impl Subject {
     /// Every compiled kernel, family after family.
     pub fn all() -> impl Iterator<Item = Self> {
         let own = subjects().map(|of| Subject { kernel: *of.contract(), of });
-        // With a causal mask, some splits are empty.
+        // Under a causal mask some slices are empty. A build that carries a sample has one of them.
         let splits = |entry: &&AttnInfo| entry.splits && !entry.has_maps() && entry.mask == MaskKind::Causal;
+        let carried_first = |entry: &&AttnInfo| !is_carried(entry.contract.symbol);
         let combines = COMBINES.iter().flat_map(move |combine| {
             let fits = |entry: &&AttnInfo| (entry.dtype, entry.head_dim) == (combine.dtype, combine.head_dim);
-            let of = entries().filter(splits).find(fits);
+            let of = entries().filter(splits).filter(fits).min_by_key(carried_first);
             of.map(|of| Subject { kernel: combine.contract, of })
         });
-        let decode_combines = DECODE_COMBINES.iter().flat_map(|combine| {
+        let decode_combines = DECODE_COMBINES.iter().flat_map(move |combine| {
             let (dtype, head_dim) = (combine.dtype, combine.head_dim);
             let fits = |e: &&AttnInfo| (e.dtype, e.kv_dtype, e.head_dim) == (dtype, dtype, head_dim);
-            DECODES.iter().find(fits).map(|of| Subject { kernel: combine.contract, of })
+            DECODES
+                .iter()
+                .filter(fits)
+                .min_by_key(carried_first)
+                .map(|of| Subject { kernel: combine.contract, of })
         });
         own.chain(combines).chain(decode_combines)
     }

@@ -35,11 +35,13 @@ struct Profile {
     test: bool,
 }
 
-/// Builds every test program of the workspace in this environment.
-pub fn build(root: &Path, environment: &Environment) -> Result<Vec<Job>> {
+/// Builds every test program of these packages in this environment.
+pub fn build(root: &Path, environment: &Environment, packages: &[&str]) -> Result<Vec<Job>> {
     let mut command = cargo();
     command
-        .args(["test", "--workspace", "--features", FEATURES, "--no-run"])
+        .arg("test")
+        .args(packages)
+        .args(["--features", FEATURES, "--no-run"])
         .arg("--message-format=json-render-diagnostics")
         .current_dir(root)
         .envs(environment.clone())
