@@ -68,7 +68,8 @@ fn single_queries_of_varlen_sequences_are_decoded() {
     };
     let mut ran = 0;
     for (dtype, heads, head_dim, mask, layout, unused) in [
-        (DType::F16, [8, 2], 64, Mask::Causal, Layout::Bshd, 0),
+        (DType::F16, [8, 2], 128, Mask::Causal, Layout::Bshd, 0),
+        (DType::F16, [8, 2], 64, Mask::Causal, Layout::Bshd, 800),
         (DType::Bf16, [4, 1], 128, Mask::Full, Layout::Bhsd, 3),
         (DType::F16, [2, 2], 128, Mask::Window { left: Some(700), right: Some(0) }, Layout::Packed, 20),
     ] {

@@ -135,7 +135,7 @@ fn requests_that_cannot_be_answered_are_refused() {
         (vec![1], 0, "0 tokens"),
         (vec![1, 999], 1, "vocabulary size 258"),
         (vec![1; 120], 9, "120 tokens and 9 new tokens; there is room for 128 tokens, so for 8"),
-        (vec![1], usize::MAX, "so for 127 new ones"),
+        (vec![1], usize::MAX, "so for 127 new tokens"),
     ] {
         let error = engine.submit(prompt, limit).unwrap_err().to_string();
         assert!(error.contains(word), "{error}");
