@@ -1,6 +1,7 @@
 //! Attention, once, in any arithmetic.
 use super::alibi::Slopes;
 use super::arithmetic::{Arithmetic, Exact, NaiveBf16, NaiveF16, Real, encode};
+use super::extras::{BiasTensor, BitsTensor, Extras};
 use super::packed::{self, Sequences};
 use super::tensor::{HostTensor, TensorError};
 use ferroflash::DType;
@@ -24,6 +25,8 @@ pub struct Inputs<'a> {
     sequences: Option<&'a Sequences>,
     /// ALiBi slopes, and the first sequence that they are looked up for.
     slopes: Option<(&'a Slopes, usize)>,
+    /// Sinks, bias and masks, likewise.
+    extras: Option<(&'a Extras, usize)>,
 }
 
 /// Results of the reference.
@@ -67,7 +70,7 @@ impl<'a> Inputs<'a> {
         if heads_q % heads_k != 0 {
             return Err(TensorError::Heads { heads_q, heads_k });
         }
-        Ok(Inputs { problem, q, k, v, sequences: None, slopes: None })
+        Ok(Inputs { problem, q, k, v, sequences: None, slopes: None, extras: None })
     }
 
     /// The same in packed sequences, if they are some.
@@ -81,13 +84,20 @@ impl<'a> Inputs<'a> {
         Inputs { slopes: slopes.map(|slopes| (slopes, first)), ..self }
     }
 
+    /// The same with these extras, of sequence `first` and those behind it.
+    #[must_use]
+    pub fn extras(self, extras: &'a Extras, first: usize) -> Self {
+        Inputs { extras: Some((extras, first)), ..self }
+    }
+
     /// One packed sequence by itself.
     pub(super) fn sequence(&self, index: usize, queries: Range<usize>, keys: Range<usize>) -> Self {
         let (seqlen_q, seqlen_k) = (queries.len(), keys.len());
         let problem = self.problem.batch(1).seqlen_q(seqlen_q).seqlen_k(seqlen_k).varlen(None);
         let [k, v] = [self.k, self.v].map(|tensor| tensor.rows(keys.clone()));
         let slopes = self.slopes.map(|(slopes, first)| (slopes, first + index));
-        Inputs { problem, q: self.q.rows(queries), k, v, sequences: None, slopes }
+        let extras = self.extras.map(|(extras, first)| (extras, first + index));
+        Inputs { problem, q: self.q.rows(queries), k, v, sequences: None, slopes, extras }
     }
 
     /// The problem.
@@ -107,17 +117,6 @@ impl<'a> Inputs<'a> {
         self.v
     }
 
-    /// Keys that query `row` sees. The definition, not the planner's arithmetic: that is one of the things to
-    /// be tested.
-    pub(super) fn visible(&self, row: usize) -> Range<usize> {
-        let (keys, position) = (self.problem.seqlen_k as i64, self.position(row));
-        let (left, right) = self.problem.mask.sides();
-        let first = left.map_or(0, |left| position - i64::from(left));
-        let last = right.map_or(keys - 1, |right| position + i64::from(right));
-        let (first, end) = (first.clamp(0, keys), (last + 1).clamp(0, keys));
-        first as usize..end.max(first) as usize
-    }
-
     /// The key that query `row` stands at.
     pub(super) fn position(&self, row: usize) -> i64 {
         let Problem { seqlen_q, seqlen_k, alignment, .. } = self.problem;
@@ -130,6 +129,34 @@ impl<'a> Inputs<'a> {
     /// The slope of a head; 0 where there are none.
     pub(super) fn slope(&self, batch: usize, head: usize) -> f32 {
         self.slopes.map_or(0.0, |(slopes, first)| slopes.of(first + batch, head))
+    }
+
+    /// Logits that belong to no key, one per query head.
+    pub(super) fn sinks(&self) -> Option<&'a [f32]> {
+        self.extras.and_then(|(extras, _)| extras.sinks.as_deref())
+    }
+
+    /// What is added to the score of a query and a key: `[batch, head, row]`, key.
+    pub(super) fn bias(&self, [batch, head, row]: [usize; 3], key: usize) -> f32 {
+        let (bias, first) = self.extra(|extras| extras.bias.as_ref());
+        bias.map_or(0.0, |bias: &BiasTensor| bias.of([first + batch, head, row], key))
+    }
+
+    /// Keys of a sequence's prefix.
+    pub(super) fn prefix(&self, batch: usize) -> i32 {
+        let (prefixes, first) = self.extra(|extras| extras.prefixes.as_ref());
+        prefixes.map_or(0, |prefixes| prefixes[first + batch])
+    }
+
+    /// Bits of a mask, and the sequence of the first batch.
+    pub(super) fn bits(&self) -> Option<(&'a BitsTensor, usize)> {
+        let (bits, first) = self.extra(|extras| extras.bits.as_ref());
+        bits.map(|bits| (bits, first))
+    }
+
+    /// One of the extras, and the sequence of the first batch.
+    fn extra<T>(&self, of: impl Fn(&'a Extras) -> Option<&'a T>) -> (Option<&'a T>, usize) {
+        self.extras.map_or((None, 0), |(extras, first)| (of(extras), first))
     }
 }
 
@@ -208,7 +235,7 @@ fn row_block<A: Arithmetic>(
     let [_, rows, _, head_dim] = inputs.q.shape();
     let keys = inputs.k.shape()[1];
     let rows = first..rows.min(first + ROWS);
-    let visible: Vec<_> = rows.clone().map(|row| inputs.visible(row)).collect();
+    let visible: Vec<_> = rows.clone().map(|row| inputs.visible([batch, row])).collect();
     let start = visible.iter().map(|r| r.start).min().unwrap_or(0);
     let count = visible.iter().map(|r| r.end).max().unwrap_or(0).saturating_sub(start);
 
@@ -221,11 +248,16 @@ fn row_block<A: Arithmetic>(
     let slope = A::Real::from_f32(inputs.slope(batch, head));
     for (i, visible) in visible.iter().enumerate() {
         let (row, position) = (&mut scores[i * count..][..count], inputs.position(first + i));
-        let fall = |j: usize| {
-            let distance = position.abs_diff((start + j) as i64);
-            slope * A::Real::from_f32(distance as f32)
+        let at = [batch, head, first + i];
+        let changed = |score: A::Real, j: usize| {
+            let key = start + j;
+            if !inputs.sees(at, key) {
+                return A::Real::LOWEST;
+            }
+            let distance = position.abs_diff(key as i64);
+            score - slope * A::Real::from_f32(distance as f32) + A::Real::from_f32(inputs.bias(at, key))
         };
-        lse.push(softmax(inputs, arithmetic, row, visible.start - start..visible.end - start, fall));
+        lse.push(softmax(inputs, arithmetic, row, visible.start - start..visible.end - start, changed));
     }
 
     let mut out = vec![A::Real::ZERO; rows.len() * head_dim];
@@ -233,14 +265,15 @@ fn row_block<A: Arithmetic>(
     (out.into_iter().map(|x| arithmetic.round(x).to_f64()).collect(), lse)
 }
 
-/// Turns raw scores into probabilities, zero outside of `visible`, and returns LSE. `fall`: what ALiBi takes
-/// off a score; as FlashAttention's own reference does, it is never rounded to the inputs' type.
+/// Turns raw scores into probabilities, zero outside of `visible`, and returns LSE. `changed`: what slopes,
+/// bias and mask make of a score; as FlashAttention's own reference does it for slopes, it is never rounded to
+/// the inputs' type.
 fn softmax<A: Arithmetic>(
     inputs: &Inputs,
     arithmetic: A,
     row: &mut [A::Real],
     visible: Range<usize>,
-    fall: impl Fn(usize) -> A::Real,
+    changed: impl Fn(A::Real, usize) -> A::Real,
 ) -> f64 {
     let mut max = A::Real::LOWEST;
     for (score, j) in row[visible.clone()].iter_mut().zip(visible.clone()) {
@@ -248,21 +281,26 @@ fn softmax<A: Arithmetic>(
         if let Some(cap) = inputs.problem.softcap.map(A::Real::from_f32) {
             *score = arithmetic.round(arithmetic.round((arithmetic.round(*score / cap)).tanh()) * cap);
         }
-        *score = *score - fall(j);
+        *score = changed(*score, j);
         // A NaN is not lost here: it comes back in the sum.
         if *score > max {
             max = *score;
         }
     }
+    // Where every key is hidden.
+    let max = if max > A::Real::LOWEST { max } else { A::Real::ZERO };
     let mut sum = A::Real::ZERO;
     for (j, score) in row.iter_mut().enumerate() {
         *score = if visible.contains(&j) { (*score - max).exp() } else { A::Real::ZERO };
         sum += *score;
     }
-    for p in &mut row[visible.clone()] {
+    if sum == A::Real::ZERO {
+        return f64::NEG_INFINITY;
+    }
+    for p in &mut row[visible] {
         *p = arithmetic.round(*p / sum);
     }
-    if visible.is_empty() { f64::NEG_INFINITY } else { max.to_f64() + sum.to_f64().ln() }
+    max.to_f64() + sum.to_f64().ln()
 }
 
 /// [`multiply`] with the widest vectors that need no other build.

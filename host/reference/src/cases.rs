@@ -1,5 +1,7 @@
 //! Problems that an entry must solve, as data.
 use super::alibi::Slopes;
+use super::extras::Extras;
+use super::masks::{at_edges, fit, one, several};
 use super::memory::{Layout, Memory};
 use super::packed::{self, Lengths, Sequences};
 use super::told::Told;
@@ -52,6 +54,7 @@ impl Case {
     /// Where its tensors lie, for who only plans: their elements are 0.
     pub fn places(&self) -> Memory {
         let memory = Memory::filled(self.problem, self.layout, |len| vec![0; len]);
+        let memory = Memory { extras: Extras::random(&self.problem, self.seed), ..memory };
         let memory = match self.problem.alibi {
             true => {
                 memory.with_slopes(Slopes::random(self.seed, self.problem.batch, self.problem.heads_q, -1))
@@ -114,32 +117,6 @@ const LAYOUTS: [Layout; 3] = [Layout::Bshd, Layout::Bhsd, Layout::Packed];
 /// From here on a problem is long: it runs with one or two groupings of heads instead of all, and one batch.
 const LONG: usize = 1000;
 
-/// Masks of a kind, with softcap and ALiBi slopes where the kind has them.
-pub(super) fn masks(kind: MaskKind) -> Vec<(Mask, Alignment, Option<f32>, bool)> {
-    use Alignment::{BottomRight, TopLeft};
-    let window = |left, right| Mask::Window { left, right };
-    match kind {
-        MaskKind::Full => vec![(Mask::Full, BottomRight, None, false)],
-        MaskKind::Causal => {
-            vec![(Mask::Causal, BottomRight, None, false), (Mask::Causal, TopLeft, None, false)]
-        }
-        MaskKind::Local => vec![
-            (window(Some(64), Some(31)), BottomRight, None, false),
-            (window(Some(100), Some(0)), BottomRight, None, false),
-            (window(None, Some(50)), TopLeft, None, false),
-            (window(Some(0), None), BottomRight, None, false),
-            (Mask::Causal, BottomRight, Some(15.0), false),
-            (Mask::Full, BottomRight, Some(50.0), false),
-            (Mask::Causal, BottomRight, None, true),
-            (Mask::Full, BottomRight, None, true),
-            (window(Some(200), Some(9)), TopLeft, Some(20.0), true),
-        ],
-        MaskKind::Prefix | MaskKind::Chunked | MaskKind::Bits | MaskKind::Own => {
-            unreachable!("no line of the table has this mask")
-        }
-    }
-}
-
 /// Whether an entry of [`MaskKind::Local`] has ALiBi slopes: Hopper's have none.
 pub(super) fn takes_slopes(entry: &AttnInfo) -> bool {
     !entry.has_maps()
@@ -170,7 +147,7 @@ pub fn grid(entry: &AttnInfo, seed: u64) -> Vec<Case> {
     }
     let mut cases = vec![];
     for [seqlen_q, seqlen_k] in LENGTHS {
-        for (mask, alignment, softcap, alibi) in masks(entry.mask) {
+        for (mask, alignment, softcap, alibi) in several(entry.mask) {
             if alibi && !takes_slopes(entry) {
                 continue;
             }
@@ -203,7 +180,21 @@ pub fn grid(entry: &AttnInfo, seed: u64) -> Vec<Case> {
         }
     }
     cases.push(peaks(entry, seed.wrapping_add(cases.len() as u64)));
-    cases
+    of(entry, cases)
+}
+
+/// Cases with the scores of an entry, and masks of their sizes. Without those whose keys a simpler mask shows:
+/// entries with masks that have parameters do not solve them.
+pub(super) fn of(entry: &AttnInfo, cases: Vec<Case>) -> Vec<Case> {
+    let scored = cases.into_iter().map(|case| {
+        let problem = fit(case.problem).sinks(entry.scores.sink).bias(entry.scores.bias);
+        Case { problem, ..case }
+    });
+    let simple = |case: &Case| {
+        !matches!(entry.mask, MaskKind::Full | MaskKind::Causal | MaskKind::Local)
+            && case.problem.mask_kind() != entry.mask
+    };
+    scored.filter(|case| !simple(case)).collect()
 }
 
 /// Every row of a tile meets one huge key in every block of keys, alone among its neighbours: sums are
@@ -212,14 +203,7 @@ fn peaks(entry: &AttnInfo, seed: u64) -> Case {
     let (m, n) = (entry.tile_m as usize, entry.tile_n as usize);
     let seqlen_k = m.max(3 * n) + n / 2 + 1;
     let heads = 16 * seqlen_k.div_ceil(n);
-    let mask = match entry.mask {
-        MaskKind::Full => Mask::Full,
-        MaskKind::Causal => Mask::Causal,
-        MaskKind::Local => Mask::Window { left: Some(2 * entry.tile_n), right: Some(entry.tile_n) },
-        MaskKind::Prefix | MaskKind::Chunked | MaskKind::Bits | MaskKind::Own => {
-            unreachable!("no line of the table has this mask")
-        }
-    };
+    let mask = one(entry.mask, n);
     let problem =
         Problem::new(entry.dtype, 1, m, heads, entry.head_dim as usize).seqlen_k(seqlen_k).mask(mask);
     Case { problem, layout: Layout::Bhsd, seed, values: Values::Peaks { block: entry.tile_n } }
@@ -228,12 +212,8 @@ fn peaks(entry: &AttnInfo, seed: u64) -> Case {
 /// One tile of queries and many blocks of keys: what goes wrong by a little in each becomes visible.
 fn long(entry: &AttnInfo, seed: u64) -> Case {
     let mask = match entry.mask {
-        MaskKind::Full => Mask::Full,
-        MaskKind::Causal => Mask::Causal,
         MaskKind::Local => Mask::Window { left: None, right: Some(0) },
-        MaskKind::Prefix | MaskKind::Chunked | MaskKind::Bits | MaskKind::Own => {
-            unreachable!("no line of the table has this mask")
-        }
+        other => one(other, 2000),
     };
     let problem = Problem::new(entry.dtype, 1, 3, 1, entry.head_dim as usize).seqlen_k(8192).mask(mask);
     Case { problem, layout: Layout::Bshd, seed, values: Values::Normal }
@@ -307,8 +287,12 @@ pub fn edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
             alibi(with(shapes[4], window(n, 5), TopLeft, Some(5.0))),
             alibi(with(unseen, Mask::Full, BottomRight, None)),
         ],
-        MaskKind::Prefix | MaskKind::Chunked | MaskKind::Bits | MaskKind::Own => {
-            unreachable!("no line of the table has this mask")
+        other => {
+            let masks = at_edges(other, [m, n]);
+            let each = shapes.into_iter().chain([unseen]).zip(masks.iter().cycle());
+            let each = each.map(|(case, (mask, alignment))| with(case, *mask, *alignment, None));
+            each.chain(masks.iter().map(|(mask, alignment)| with(shapes[3], *mask, *alignment, None)))
+                .collect()
         }
     };
     all.retain(|case| takes_slopes(entry) || !case.problem.alibi);
@@ -333,7 +317,7 @@ pub fn edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
         (Isa::Sm80, _, false) => {}
     }
     all.extend([peaks(entry, seed.wrapping_add(10)), long(entry, seed.wrapping_add(11))]);
-    all
+    of(entry, all)
 }
 
 /// The smallest problem that the predecessor's kernels failed on: one head of 64 queries and keys, full and
@@ -360,12 +344,12 @@ pub fn soak(entry: &AttnInfo, seed: u64) -> Case {
     if entry.is_varlen() {
         return packed::soak(entry, seed);
     }
-    let (mask, alignment, softcap, _) = masks(entry.mask)[0];
+    let (mask, alignment, softcap, _) = several(entry.mask)[0];
     let problem = Problem::new(entry.dtype, 2, 203, 4, entry.head_dim as usize)
         .mask(mask)
         .alignment(alignment)
         .softcap(softcap.unwrap_or_default())
         .seqlen_k(300)
         .heads_k(2);
-    Case { problem, layout: Layout::Bshd, seed, values: Values::Normal }
+    of(entry, vec![Case { problem, layout: Layout::Bshd, seed, values: Values::Normal }]).remove(0)
 }

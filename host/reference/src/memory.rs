@@ -3,6 +3,7 @@ use super::alibi::Slopes;
 use super::arithmetic::encode;
 use super::attention::{Inputs, Outputs};
 use super::cycled;
+use super::extras::Extras;
 use super::inputs::Random;
 use super::packed::Sequences;
 use super::tensor::{HostTensor, TensorError};
@@ -113,6 +114,8 @@ pub struct Memory {
     pub sequences: Option<Sequences>,
     /// What the device is told of them, launch by launch of one plan: first [`Told::Filled`].
     pub told: Vec<Told>,
+    /// Sinks, bias and masks, in buffers of their own that are not among `buffers`.
+    pub extras: Extras,
 }
 
 /// Words of 32 bits as a buffer holds them.
@@ -122,10 +125,11 @@ fn halves(words: impl Iterator<Item = u32>) -> Vec<u16> {
 }
 
 impl Memory {
-    /// Standard normal inputs from `seed`, and slopes of at most 1/2 where the problem has some.
+    /// Standard normal inputs from `seed`, slopes of at most 1/2 and any extras where the problem has some.
     pub fn random(problem: Problem, layout: Layout, seed: u64) -> Self {
         let mut random = Random::new(seed);
         let memory = Self::filled(problem, layout, |len| random.normals(problem.dtype, len));
+        let memory = Memory { extras: Extras::random(&problem, seed), ..memory };
         match problem.alibi {
             true => memory.with_slopes(Slopes::random(seed, problem.batch, problem.heads_q, -1)),
             false => memory,
@@ -139,6 +143,12 @@ impl Memory {
         self.buffers.insert(self.tensor_buffers(), bits);
         (self.problem.alibi, self.slopes) = (true, Some(slopes));
         self
+    }
+
+    /// The same with these extras.
+    #[must_use]
+    pub fn with_extras(self, extras: Extras) -> Self {
+        Memory { problem: extras.of(self.problem), extras, ..self }
     }
 
     /// The same, but that in each head one row of every sixteen scores [`PEAK`] more with one key, which
@@ -323,7 +333,9 @@ impl Memory {
                 AttentionRequest::varlen(q, k, v, o, queries, keys)
             }
         };
-        forward.mask(mask).alignment(alignment).scores(scores).lse(lse)
+        let mut forward = forward.mask(mask).alignment(alignment).scores(scores).lse(lse);
+        self.extras.give(&mut forward, inputs.get(self.buffers.len()..).unwrap_or_default());
+        forward
     }
 
     /// O of `outputs`, rounded, as [`Memory::o`] places it.
@@ -350,7 +362,18 @@ impl Memory {
             }
         };
         let (o, told) = (Place::alone(0, layout, queries), vec![Told::Filled]);
-        Memory { problem, buffers: vec![], q, k, v, o, slopes: None, sequences: None, told }
+        Memory {
+            problem,
+            buffers: vec![],
+            q,
+            k,
+            v,
+            o,
+            slopes: None,
+            sequences: None,
+            told,
+            extras: Extras::default(),
+        }
     }
 
     /// The same for the reference.
@@ -360,7 +383,7 @@ impl Memory {
     pub fn inputs(&self) -> Result<Inputs<'_>, TensorError> {
         let inputs =
             Inputs::new(self.problem, self.tensor(self.q)?, self.tensor(self.k)?, self.tensor(self.v)?)?;
-        Ok(inputs.packed(self.sequences.as_ref()).alibi(self.slopes.as_ref(), 0))
+        Ok(inputs.packed(self.sequences.as_ref()).alibi(self.slopes.as_ref(), 0).extras(&self.extras, 0))
     }
 
     fn tensor(&self, place: Place) -> Result<HostTensor<'_>, TensorError> {

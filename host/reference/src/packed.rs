@@ -1,8 +1,9 @@
 //! Packed sequences: where each begins, what attention makes of them, and the problems that their kernels
 //! must solve.
 use super::attention::{Inputs, Outputs};
-use super::cases::{Case, Values, head_dims, masks, takes_slopes};
+use super::cases::{self, Case, Values, head_dims, takes_slopes};
 use super::inputs::Random;
+use super::masks::{at_edges, several};
 use super::memory::Layout;
 use super::tensor::TensorError;
 use super::told::Told;
@@ -269,8 +270,10 @@ pub(super) fn edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
             (window(2, 1), None),
             (Mask::Causal, Some(5.0)),
         ],
-        MaskKind::Prefix | MaskKind::Chunked | MaskKind::Bits | MaskKind::Own => {
-            unreachable!("no line of the table has this mask")
+        other => {
+            let tile = [entry.tile_m, entry.tile_n].map(|tile| tile as usize);
+            let masks = at_edges(other, tile);
+            std::array::from_fn(|turn| (masks[turn % masks.len()].0, None))
         }
     };
     let cases =
@@ -297,7 +300,7 @@ pub(super) fn edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
         equal.problem.varlen = equal.problem.varlen.map(|rows| rows.map(|rows| rows - 3));
         cases.push(equal);
     }
-    cases
+    cases::of(entry, cases)
 }
 
 /// As long as each other, of two tiles.
@@ -318,7 +321,7 @@ const LONG: &[Lengths] = &[
 /// [`super::grid`] of a packed kernel: its edges, and longer sequences with every mask, grouping and layout.
 pub(super) fn grid(entry: &AttnInfo, seed: u64) -> Vec<Case> {
     let mut cases = edges(entry, seed);
-    for (mask, alignment, softcap, alibi) in masks(entry.mask) {
+    for (mask, alignment, softcap, alibi) in several(entry.mask) {
         if alibi && !takes_slopes(entry) {
             continue;
         }
@@ -332,13 +335,13 @@ pub(super) fn grid(entry: &AttnInfo, seed: u64) -> Vec<Case> {
             cases.push(if group == 4 { told(case, OTHERS) } else { case });
         }
     }
-    cases
+    cases::of(entry, cases)
 }
 
 /// [`super::soak`] of a packed kernel.
 pub(super) fn soak(entry: &AttnInfo, seed: u64) -> Case {
-    let (mask, alignment, softcap, _) = masks(entry.mask)[0];
+    let (mask, alignment, softcap, _) = several(entry.mask)[0];
     let one = Problem::new(entry.dtype, 1, 0, 2, entry.head_dim as usize);
     let one = one.mask(mask).alignment(alignment).softcap(softcap.unwrap_or_default());
-    case(entry, RAGGED, one, Layout::Bshd, seed)
+    cases::of(entry, vec![case(entry, RAGGED, one, Layout::Bshd, seed)]).remove(0)
 }

@@ -140,14 +140,18 @@ impl Reference {
         let (exact, naive) = (exact(inputs), naive(inputs));
         let naive_error = max_difference(&naive.out, &exact.out);
         let largest_lse = exact.lse.iter().filter(|x| x.is_finite()).fold(0.0, |a: f64, x| a.max(x.abs()));
-        Reference {
+        let mut reference = Reference {
             exact,
             naive_error,
             tolerance: Self::allowed(naive_error),
             // Kernels sum the probabilities that they multiply with V, rounded to the inputs' type: the error
             // of O cancels, and the logarithm of the sum is off by at most a rounding.
             lse_tolerance: LSE_ABSOLUTE + LSE_RELATIVE * largest_lse + unit_roundoff(inputs.problem().dtype),
+        };
+        if let Some(sinks) = inputs.sinks() {
+            reference.add_sinks(inputs.problem().dtype, sinks);
         }
+        reference
     }
 
     /// The same by another rule, for these values.

@@ -1,9 +1,22 @@
 //! The problems that each entry on caches must solve.
 use super::{DecodeCase, Pages};
+use crate::masks::at_edges;
 use crate::told::Told;
 use ferroflash::DType;
 use ferroflash::request::{Mask, Splits};
 use ferroflash::spec::{AttnInfo, Keys, MaskKind, PageKind};
+
+/// Cases with the masks and scores of an entry. Without those whose keys a simpler mask shows: entries with
+/// masks that have parameters do not solve them.
+fn of(entry: &AttnInfo, cases: Vec<DecodeCase>) -> Vec<DecodeCase> {
+    let plain = matches!(entry.mask, MaskKind::Full | MaskKind::Causal | MaskKind::Local);
+    let masks = at_edges(entry.mask, [entry.tile_m, entry.tile_n].map(|tile| tile as usize));
+    let own = cases.into_iter().enumerate().map(|(i, case)| {
+        let mask = if plain { case.mask } else { masks[i % masks.len()].0 };
+        DecodeCase { mask, ..case }.of(entry)
+    });
+    own.filter(|case| plain || case.whole().mask_kind() == entry.mask).collect()
+}
 
 /// Problems that hit an entry's edges: no key, ragged tails, one long sequence, every layout, every way of
 /// cutting and merging, missing rows and columns, queries and windows.
@@ -58,7 +71,7 @@ pub fn decode_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
             cases.push(DecodeCase { queries: 4, heads: [4, 2], mask, softcap, ..plain(&[3, 18, 400]) });
         }
     }
-    cases
+    of(entry, cases)
 }
 
 /// Those of a paged entry: sequences that decode beside whole prompts and chunks of them, ones without
@@ -110,7 +123,7 @@ pub fn paged_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
     let many =
         DecodeCase { mask: Mask::Causal, pages: Pages::Hnd(8), queries: 20, ..case(&[n + 20], [13, 1]) };
     let many = entry.has_maps().then_some(many);
-    cases.chain(slopes.into_iter().filter(|_| sloped)).chain(whole).chain(many).collect()
+    of(entry, cases.chain(slopes.into_iter().filter(|_| sloped)).chain(whole).chain(many).collect())
 }
 
 /// Starts of a paged entry's sequences that make no sense.
@@ -142,7 +155,7 @@ pub fn decode_long(entry: &AttnInfo) -> Vec<DecodeCase> {
     let batch = DecodeCase { pages: Pages::Nhd(16), sinks: true, ..plain(ragged(64, 1500)) };
     let one = DecodeCase { pages: Pages::Interleaved(64), ..plain(vec![12_345, 5, 1000, 0, 64]) };
     let chunks = DecodeCase { splits: Splits::Chunk(256), counters: false, sinks: false, ..batch.clone() };
-    vec![batch, one, chunks]
+    of(entry, vec![batch, one, chunks])
 }
 
 /// The same of a paged entry: 64 sequences, some of which decode, while others are whole prompts or chunks.
@@ -172,5 +185,5 @@ pub fn paged_long(entry: &AttnInfo) -> Vec<DecodeCase> {
     let long = DecodeCase { queries: 600, pages: Pages::Hnd(32), ..plain.clone() };
     let told = vec![Told::Filled, Told::Fewer(1), Told::Garbage(2)];
     let long = DecodeCase { filled: vec![4000, 700, 0], seeds: vec![1, 2, 3], max_k: 4000, told, ..long };
-    vec![plain.packed(queries), long]
+    of(entry, vec![plain.packed(queries), long])
 }
