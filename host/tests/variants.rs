@@ -215,9 +215,12 @@ fn a_merge_kernel_adds_sinks() -> Result<(), Error> {
     Ok(())
 }
 
+/// Tensors, a change, and the words of the refusal.
+type SinksRefused = (fn() -> AttentionRequest<'static>, Change, &'static [&'static str]);
+
 /// What a merge cannot add, and which kernels by name.
 #[rustfmt::skip]
-const SINKS_REFUSED: &[(fn() -> AttentionRequest<'static>, Change, &[&str])] = &[
+const SINKS_REFUSED: &[SinksRefused] = &[
     (dense, |f| f.config("fwd_f16_d64_full_128x64_split"),
         &["fwd_f16_d64_full_128x64_split with attention sinks", "a launch has two kernels"]),
     (varlen, |f| f.config("fwd_f16_d64_full_128x32_packed"), &["attention sinks", "padding rows", "`Merge`"]),

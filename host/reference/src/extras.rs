@@ -75,7 +75,7 @@ impl BiasTensor {
     fn random(random: &mut Random, dtype: DType, shape: [usize; 4]) -> Self {
         let elements = (0..shape.iter().product()).flat_map(|_| {
             // Some keys are hidden by it.
-            let x = if random.bits() % 61 == 0 { f64::NEG_INFINITY } else { 2.0 * random.normal() };
+            let x = if random.bits().is_multiple_of(61) { f64::NEG_INFINITY } else { 2.0 * random.normal() };
             match dtype {
                 DType::F32 => (x as f32).to_ne_bytes().to_vec(),
                 half => encode(half, x).to_ne_bytes().to_vec(),
@@ -109,8 +109,9 @@ impl BitsTensor {
     fn random(random: &mut Random, shape: [usize; 4]) -> Self {
         let [batch, heads, rows, columns] = shape;
         let row = |row: usize| {
-            let none = row < 2 || random.bits() % 23 == 0;
-            let byte = |_| (0..8).fold(0, |byte, bit| byte | u8::from(random.bits() % 3 > 0) << bit);
+            let none = row < 2 || random.bits().is_multiple_of(23);
+            let byte =
+                |_| (0..8).fold(0, |byte, bit| byte | u8::from(!random.bits().is_multiple_of(3)) << bit);
             let bytes: Vec<u8> = (0..columns.div_ceil(8)).map(byte).collect();
             if none { vec![0; bytes.len()] } else { bytes }
         };
