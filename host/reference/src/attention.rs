@@ -1,7 +1,7 @@
 //! Attention, once, in any arithmetic.
 use super::alibi::Slopes;
 use super::arithmetic::{Arithmetic, Exact, NaiveBf16, NaiveF16, Real, encode};
-use super::extras::{BiasTensor, BitsTensor, Extras};
+use super::extras::Extras;
 use super::packed::{self, Sequences};
 use super::tensor::{HostTensor, TensorError};
 use ferroflash::DType;
@@ -25,8 +25,8 @@ pub struct Inputs<'a> {
     sequences: Option<&'a Sequences>,
     /// ALiBi slopes, and the first sequence that they are looked up for.
     slopes: Option<(&'a Slopes, usize)>,
-    /// Sinks, bias and masks, likewise.
-    extras: Option<(&'a Extras, usize)>,
+    /// Sinks, bias and masks, and the first sequence and head that they are looked up for.
+    extras: Option<(&'a Extras, [usize; 2])>,
 }
 
 /// Results of the reference.
@@ -84,10 +84,10 @@ impl<'a> Inputs<'a> {
         Inputs { slopes: slopes.map(|slopes| (slopes, first)), ..self }
     }
 
-    /// The same with these extras, of sequence `first` and those behind it.
+    /// The same with these extras, of sequence `first`, query head `head`, and those behind them.
     #[must_use]
-    pub fn extras(self, extras: &'a Extras, first: usize) -> Self {
-        Inputs { extras: Some((extras, first)), ..self }
+    pub fn extras(self, extras: &'a Extras, [first, head]: [usize; 2]) -> Self {
+        Inputs { extras: Some((extras, [first, head])), ..self }
     }
 
     /// One packed sequence by itself.
@@ -96,7 +96,7 @@ impl<'a> Inputs<'a> {
         let problem = self.problem.batch(1).seqlen_q(seqlen_q).seqlen_k(seqlen_k).varlen(None);
         let [k, v] = [self.k, self.v].map(|tensor| tensor.rows(keys.clone()));
         let slopes = self.slopes.map(|(slopes, first)| (slopes, first + index));
-        let extras = self.extras.map(|(extras, first)| (extras, first + index));
+        let extras = self.extras.map(|(extras, [first, head])| (extras, [first + index, head]));
         Inputs { problem, q: self.q.rows(queries), k, v, sequences: None, slopes, extras }
     }
 
@@ -133,39 +133,47 @@ impl<'a> Inputs<'a> {
 
     /// Logits that belong to no key, one per query head.
     pub(super) fn sinks(&self) -> Option<&'a [f32]> {
-        self.extras.and_then(|(extras, _)| extras.sinks.as_deref())
+        self.extras.and_then(|(extras, [_, head])| Some(&extras.sinks.as_deref()?[head..]))
     }
 
     /// What is added to the score of a query and a key: `[batch, head, row]`, key.
-    pub(super) fn bias(&self, [batch, head, row]: [usize; 3], key: usize) -> f32 {
-        let (bias, first) = self.extra(|extras| extras.bias.as_ref());
-        bias.map_or(0.0, |bias: &BiasTensor| bias.of([first + batch, head, row], key))
+    pub(super) fn bias(&self, at: [usize; 3], key: usize) -> f32 {
+        let bias = self.extras.and_then(|(extras, first)| Some((extras.bias.as_ref()?, first)));
+        bias.map_or(0.0, |(bias, first)| bias.of(behind(first, at), key))
     }
 
     /// Keys of a sequence's prefix.
     pub(super) fn prefix(&self, batch: usize) -> i32 {
-        let (prefixes, first) = self.extra(|extras| extras.prefixes.as_ref());
-        prefixes.map_or(0, |prefixes| prefixes[first + batch])
+        let prefixes =
+            self.extras.and_then(|(extras, [first, _])| Some(extras.prefixes.as_ref()?[first + batch]));
+        prefixes.unwrap_or(0)
     }
 
-    /// Bits of a mask, and the sequence of the first batch.
-    pub(super) fn bits(&self) -> Option<(&'a BitsTensor, usize)> {
-        let (bits, first) = self.extra(|extras| extras.bits.as_ref());
-        bits.map(|bits| (bits, first))
+    /// Whether the bits of a mask show a key: `[batch, head, row]`, key.
+    pub(super) fn bit(&self, at: [usize; 3], key: usize) -> bool {
+        let bits = self.extras.and_then(|(extras, first)| Some((extras.bits.as_ref()?, first)));
+        bits.is_none_or(|(bits, first)| bits.sees(behind(first, at), key, self.problem.seqlen_k))
     }
+}
 
-    /// One of the extras, and the sequence of the first batch.
-    fn extra<T>(&self, of: impl Fn(&'a Extras) -> Option<&'a T>) -> (Option<&'a T>, usize) {
-        self.extras.map_or((None, 0), |(extras, first)| (of(extras), first))
-    }
+/// The place of `[batch, head, row]` among all sequences and heads.
+fn behind([sequence, first]: [usize; 2], [batch, head, row]: [usize; 3]) -> [usize; 3] {
+    [sequence + batch, first + head, row]
 }
 
 /// Attention in f64.
 pub fn exact(inputs: &Inputs) -> Outputs {
+    let mut outputs = without_sinks(inputs);
+    inputs.sinks().iter().for_each(|sinks| outputs.add_sinks(sinks));
+    outputs
+}
+
+/// The same without sinks.
+pub(super) fn without_sinks(inputs: &Inputs) -> Outputs {
     attention(inputs, Exact)
 }
 
-/// Attention with every intermediate result rounded to the inputs' type: scaled keys, scores, probabilities,
+/// Attention without sinks, with every intermediate result rounded to the inputs' type: scaled keys, scores, probabilities,
 /// output.
 pub fn naive(inputs: &Inputs) -> Outputs {
     match inputs.problem.dtype {
@@ -251,7 +259,7 @@ fn row_block<A: Arithmetic>(
         let at = [batch, head, first + i];
         let changed = |score: A::Real, j: usize| {
             let key = start + j;
-            if !inputs.sees(at, key) {
+            if !inputs.bit(at, key) {
                 return A::Real::LOWEST;
             }
             let distance = position.abs_diff(key as i64);

@@ -48,9 +48,7 @@ struct Score<'a> {
 impl Bounds {
     /// Computes them in f64.
     pub fn new(inputs: &Inputs) -> Self {
-        let (mut exact, p) = (exact(inputs), inputs.problem());
-        let sinks = inputs.sinks();
-        sinks.iter().for_each(|sinks| exact.add_sinks(sinks));
+        let (exact, p, sinks) = (exact(inputs), inputs.problem(), inputs.sinks());
         let [batches, rows, heads, head_dim] = exact.shape;
         let heads_of = |tensor: HostTensor| -> Vec<Head> {
             let [batches, _, heads, _] = tensor.shape();
@@ -69,7 +67,7 @@ impl Bounds {
                 let more = f64::from(inputs.bias(place, key)) - slope * position.abs_diff(key as i64) as f64;
                 Score::new(p, q, k[kv].row(key, head_dim), v[kv].row(key, head_dim), more)
             };
-            let seen = inputs.visible([batch, row]).filter(|key| inputs.sees(place, *key));
+            let seen = inputs.visible([batch, row]).filter(|key| inputs.bit(place, *key));
             let scores = seen.map(score).filter(|score| score.value > f64::NEG_INFINITY);
             let scores: Vec<_> = scores.chain(sinks.map(|sinks| Score::sink(sinks[head], &none))).collect();
             bound(p.dtype, &scores, &exact.out[index * head_dim..][..head_dim], exact.lse[at(index)])

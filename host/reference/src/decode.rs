@@ -123,7 +123,7 @@ impl DecodeMemory {
         let q = self.query_rows(b);
         let [k, v] = [0, 1].map(|i| tensor(&rows[i], keys, case.heads[1]));
         let inputs = Inputs::new(case.problem(b, keys), tensor(q, queries, case.heads[0])?, k?, v?)?;
-        let inputs = inputs.alibi(case.alibi.then_some(&self.slopes), b).extras(&self.extras, b);
+        let inputs = inputs.alibi(case.alibi.then_some(&self.slopes), b).extras(&self.extras, [b, 0]);
         let mut reference = Reference::new(&inputs);
         if case.sinks {
             reference.add_sinks(case.dtype, &self.sinks);

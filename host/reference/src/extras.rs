@@ -151,12 +151,13 @@ impl Extras {
     }
 
     /// Their buffers.
-    pub(super) fn inputs(&self) -> Vec<Input> {
+    pub fn inputs(&self) -> Vec<Input> {
         let sinks =
             self.sinks.iter().map(|all| ("sinks", all.iter().flat_map(|x| x.to_ne_bytes()).collect()));
         let bias = self.bias.iter().map(|bias| ("bias", bias.bytes.clone()));
         let prefixes = self.prefixes.iter();
-        let prefixes = prefixes.map(|all| ("prefixes", all.iter().flat_map(|x| x.to_ne_bytes()).collect()));
+        let prefixes =
+            prefixes.map(|all| ("prefix_lengths", all.iter().flat_map(|x| x.to_ne_bytes()).collect()));
         let bits = self.bits.iter().map(|bits| ("mask_bits", bits.bytes.clone()));
         let all = sinks.chain(bias).chain(prefixes).chain(bits);
         all.map(|(name, bytes)| Input::new(name, bytes)).collect()

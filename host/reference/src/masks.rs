@@ -28,14 +28,6 @@ impl Inputs<'_> {
         let (first, end) = (first.clamp(0, keys), end.clamp(0, keys));
         first as usize..end.max(first) as usize
     }
-
-    /// Whether a query sees a key that is among the visible ones: `[batch, head, row]`, key.
-    pub(super) fn sees(&self, at: [usize; 3], key: usize) -> bool {
-        self.bits().is_none_or(|(bits, first)| {
-            let [batch, head, row] = at;
-            bits.sees([first + batch, head, row], key, self.problem().seqlen_k)
-        })
-    }
 }
 
 /// A mask with its alignment, softcap, and whether it has slopes.
@@ -216,8 +208,7 @@ mod tests {
                     let problem = problem.mask(mask).alignment(alignment).sinks(turn % 3 == 0);
                     let problem = fit(problem.bias(biases[turn % 4]));
                     let memory = Memory::random(problem, Layout::Bshd, turn as u64);
-                    let mut got = exact(&memory.inputs().expect("valid"));
-                    memory.extras.sinks.iter().for_each(|sinks| got.add_sinks(sinks));
+                    let got = exact(&memory.inputs().expect("valid"));
                     for at in (0..2 * 4 * queries).map(|n| [n / (4 * queries), n / queries % 4, n % queries])
                     {
                         let ([b, h, i], (o, lse)) = (at, row(&memory, at));

@@ -383,7 +383,7 @@ impl Memory {
     pub fn inputs(&self) -> Result<Inputs<'_>, TensorError> {
         let inputs =
             Inputs::new(self.problem, self.tensor(self.q)?, self.tensor(self.k)?, self.tensor(self.v)?)?;
-        Ok(inputs.packed(self.sequences.as_ref()).alibi(self.slopes.as_ref(), 0).extras(&self.extras, 0))
+        Ok(inputs.packed(self.sequences.as_ref()).alibi(self.slopes.as_ref(), 0).extras(&self.extras, [0; 2]))
     }
 
     fn tensor(&self, place: Place) -> Result<HostTensor<'_>, TensorError> {
