@@ -92,7 +92,7 @@ impl Input {
             o: far(11),
             lse: far(12),
         };
-        plan(&self.decode(&at, None), &Capabilities::PROFILES[0].1).map(drop)
+        plan(&self.decode(&at, None).scratch(Scratch::Fastest), &Capabilities::PROFILES[0].1).map(drop)
     }
 
     /// Decodes on kernels. `config` names one.
