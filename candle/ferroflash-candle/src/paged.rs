@@ -2,6 +2,7 @@
 use crate::append::CacheScales;
 use crate::attend::{Attend, Outputs, both, device, run, stored};
 use crate::errors::invalid;
+use crate::extras::Reads;
 use crate::here::Here;
 use crate::inputs::{Read, Stored, data, input, no_such_type};
 use crate::merge::compute;
@@ -80,7 +81,7 @@ impl<'a> PagedKv<'a> {
     }
 
     /// [`PagedKv::attend_varlen`] and the log-sum-exp of each row, f32 `(heads, rows)`, natural. A padding
-    /// row has `-inf` (with sinks, the sink), and O = 0.
+    /// row has `-inf` (with sinks, `-inf` or the sink), and O = 0.
     ///
     /// # Errors
     /// The errors of [`PagedKv::attend`].
@@ -164,6 +165,9 @@ impl<'a> PagedKv<'a> {
         }
         let sinks = attend.sinks.as_ref().map(|sinks| Read::of("sinks", sinks));
         let sinks = sinks.as_ref().map(|read| read.per_head(heads)).transpose()?;
+        let extras = Reads::of(attend);
+        let extras = extras.views()?;
+        let request = extras.give(request);
         let dims = q.1.dims();
         let [batch, rows] = if packed { [1, dims[0]] } else { [dims[0], dims[1]] };
         let whole = [batch, rows, heads, shape[3]];
