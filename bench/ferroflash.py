@@ -21,8 +21,8 @@ FULL, CAUSAL, WINDOW = 0, 1, 3
 DTYPES = {torch.float16: 0, torch.bfloat16: 1}
 
 
-class Forward(ctypes.Structure):
-    """ferroflash_forward_t"""
+class Attention(ctypes.Structure):
+    """ferroflash_attention_t"""
 
     _fields_ = (
         [("size", ctypes.c_uint64)]
@@ -30,12 +30,17 @@ class Forward(ctypes.Structure):
         + [(name, ctypes.c_int64) for name in ("batch", "seqlen_q", "seqlen_k", "heads_q", "heads_k", "head_dim")]
         + [(name, ctypes.c_int64 * 4) for name in ("q_strides", "k_strides", "v_strides", "o_strides")]
         + [("lse_strides", ctypes.c_int64 * 2)]
-        + [(name, ctypes.c_int32) for name in ("dtype", "mask", "window_left", "window_right")]
+        + [(name, ctypes.c_int32) for name in ("dtype", "mask", "window_left", "window_right", "alignment", "cache_dtype")]
         + [("scale", ctypes.c_float), ("softcap", ctypes.c_float), ("config", ctypes.c_char_p)]
-        + [("workspace", ctypes.c_void_p), ("workspace_bytes", ctypes.c_uint64), ("alignment", ctypes.c_int32)]
+        + [("workspace", ctypes.c_void_p), ("workspace_bytes", ctypes.c_uint64)]
+        + [("counters", ctypes.c_void_p), ("counters_bytes", ctypes.c_uint64)]
         + [(name, ctypes.c_void_p) for name in ("cu_seqlens_q", "cu_seqlens_k", "seqused_k")]
         + [(name, ctypes.c_int64) for name in ("total_q", "total_k")]
-        + [("alibi_slopes", ctypes.c_void_p), ("alibi_strides", ctypes.c_int64 * 2)]
+        + [(name, ctypes.c_void_p) for name in ("block_table", "cache_batch_idx")]
+        + [(name, ctypes.c_int64) for name in ("pages", "page", "columns", "table_stride")]
+        + [("splits", ctypes.c_int32), ("chunk", ctypes.c_int32), ("k_scale", ctypes.c_float), ("v_scale", ctypes.c_float)]
+        + [("k_scales", ctypes.c_void_p), ("v_scales", ctypes.c_void_p), ("scales_strides", ctypes.c_int64 * 2)]
+        + [("sinks", ctypes.c_void_p), ("alibi_slopes", ctypes.c_void_p), ("alibi_strides", ctypes.c_int64 * 2)]
     )
 
 
@@ -78,10 +83,10 @@ def _open():
     lib = ctypes.CDLL(_find())
     for name in ("ferroflash_version", "ferroflash_last_error", "ferroflash_entry_name"):
         getattr(lib, name).restype = ctypes.c_char_p
-    for name in ("ferroflash_forward_size", "ferroflash_plan_info_size", "ferroflash_entry_count"):
+    for name in ("ferroflash_attention_size", "ferroflash_plan_info_size", "ferroflash_entry_count"):
         getattr(lib, name).restype = ctypes.c_size_t
     pointer = ctypes.c_void_p
-    lib.ferroflash_workspace_size.argtypes = [pointer, pointer, pointer]
+    lib.ferroflash_scratch_size.argtypes = [pointer, pointer, pointer, pointer]
     lib.ferroflash_entry_name.argtypes = [ctypes.c_size_t]
     lib.ferroflash_context_create.argtypes = [pointer]
     lib.ferroflash_plan_create.argtypes = [pointer, pointer, pointer]
@@ -89,9 +94,9 @@ def _open():
     lib.ferroflash_plan_destroy.argtypes, lib.ferroflash_plan_destroy.restype = [pointer], None
     lib.ferroflash_load.argtypes = [pointer, pointer]
     lib.ferroflash_launch.argtypes = [pointer, pointer, pointer, pointer]
-    lib.ferroflash_forward.argtypes = [pointer, pointer, pointer]
-    ours = (ABI_VERSION, ctypes.sizeof(Forward), ctypes.sizeof(PlanInfo))
-    theirs = (lib.ferroflash_abi_version(), lib.ferroflash_forward_size(), lib.ferroflash_plan_info_size())
+    lib.ferroflash_attention.argtypes = [pointer, pointer, pointer]
+    ours = (ABI_VERSION, ctypes.sizeof(Attention), ctypes.sizeof(PlanInfo))
+    theirs = (lib.ferroflash_abi_version(), lib.ferroflash_attention_size(), lib.ferroflash_plan_info_size())
     if ours != theirs:
         raise Error(f"the library's version and struct sizes are {theirs}, this file knows {ours}")
     return lib
@@ -120,61 +125,92 @@ def _context(index):
         return _contexts[index]
 
 
-def described(function, plan):
-    """A plan as `function` describes it."""
-    info = PlanInfo(size=ctypes.sizeof(PlanInfo))
-    _check(function(plan, ctypes.byref(info)))
-    return {"entry": info.entry.decode(), "reason": info.reason.decode(), "grid": list(info.grid),
-            "threads": info.block[0], "smem_bytes": info.smem_bytes}
+_counters, _counters_lock = {}, threading.Lock()
 
 
-class Launch:
-    """One problem on one stream of a device: its plan, its workspace, and its arguments. Belongs to one thread, which points it at tensors."""
+def _zeros(device, stream, count):
+    """Counters of a stream: every launch leaves them as zeros. Smaller ones stay for the launches that know them.
 
-    def __init__(self, stream, q, k, v, o, lse, mask, window, scale, softcap, config, bhsd, slopes=None):
-        self.stream, self.context = stream, _context(q.device.index)
+    A graph that is being captured has its own, from its own memory, and sets them each time that it is replayed.
+    """
+    if torch.cuda.is_current_stream_capturing():
+        return torch.zeros(count, dtype=torch.uint8, device=device)
+    with _counters_lock:
+        kept = _counters.setdefault((device.index, stream), [])
+        if not kept or kept[-1].numel() < count:
+            kept.append(torch.zeros(count, dtype=torch.uint8, device=device))
+        return kept[-1]
 
-        args = self.args = Forward(size=ctypes.sizeof(Forward))
-        row, head = (2, 1) if bhsd else (1, 2)
-        order = (0, row, head, 3)
-        strides = lambda t: (ctypes.c_int64 * 4)(*(t.stride(i) for i in order))
-        args.batch, args.seqlen_q, args.heads_q, args.head_dim = (q.shape[i] for i in order)
-        args.seqlen_k, args.heads_k = k.shape[row], k.shape[head]
-        args.q_strides, args.k_strides, args.v_strides, args.o_strides = (strides(t) for t in (q, k, v, o))
-        if lse is not None:
-            args.lse_strides = (ctypes.c_int64 * 2)(lse.stride(0), lse.stride(1))
-        args.dtype, args.mask = DTYPES[q.dtype], mask
-        args.window_left, args.window_right = window
+
+class Planned:
+    """One request on the stream that is current here: its arguments, its plan, its scratch memory. Belongs to one thread."""
+
+    def __init__(self, q, mask, window, scale, softcap, config):
+        self.context, self.stream = _context(q.device.index), torch._C._cuda_getCurrentRawStream(q.device.index)
+        args = self.args = Attention(size=ctypes.sizeof(Attention))
+        self.where, self.device = ctypes.addressof(args), q.device
+        args.dtype, args.mask, (args.window_left, args.window_right) = DTYPES[q.dtype], mask, window
         args.scale, args.softcap = scaled(scale), softcap
         args.config = config.encode() if config else None
+
+    def point(self, **tensors):
+        """Sets the addresses of tensors."""
+        for name, tensor in tensors.items():
+            setattr(self.args, name, None if tensor is None else tensor.data_ptr())
+
+    def strides(self, lse, slopes, **tensors):
+        """Sets the strides of tensors, from the last dimension on; and those of ALiBi slopes, (heads) or (batch, heads)."""
+        padded = lambda strides, count: (ctypes.c_int64 * count)(*([0] * (count - len(strides)) + list(strides)))
+        for name, strides in tensors.items():
+            setattr(self.args, f"{name}_strides", padded(strides, 4))
+        if lse is not None:
+            self.args.lse_strides = padded(lse.stride()[:-1], 2)
         if slopes is not None:
-            args.alibi_strides = slope_strides(slopes)
-        self.point(q, k, v, o, lse, slopes)
-        self.where = ctypes.addressof(args)
-        needed = ctypes.c_uint64()
-        _check(LIB.ferroflash_workspace_size(self.context, self.where, ctypes.byref(needed)))
-        if needed.value:
-            self.workspace = torch.empty(needed.value, dtype=torch.uint8, device=q.device)
-            args.workspace, args.workspace_bytes = self.workspace.data_ptr(), needed.value
-        plan = ctypes.c_void_p()
+            self.args.alibi_strides = padded(slopes.stride(), 2)
+
+    def plan_it(self, share=None):
+        """Allocates scratch memory, plans, and loads the kernels. `share` is another launch of the same stream, whose
+        workspace is used where that is large enough."""
+        args, room, counted = self.args, ctypes.c_uint64(), ctypes.c_uint64()
+        _check(LIB.ferroflash_scratch_size(self.context, self.where, ctypes.byref(room), ctypes.byref(counted)))
+        self.workspace = share.workspace if share else None
+        if self.workspace is None or self.workspace.numel() < room.value:
+            self.workspace = torch.empty(room.value, dtype=torch.uint8, device=self.device)
+        if room.value:
+            args.workspace, args.workspace_bytes = self.workspace.data_ptr(), room.value
+        if counted.value:
+            self.counters = _zeros(self.device, self.stream, counted.value)
+            args.counters, args.counters_bytes = self.counters.data_ptr(), counted.value
+        plan = self.plan = ctypes.c_void_p()
         _check(LIB.ferroflash_plan_create(self.context, self.where, ctypes.byref(plan)))
-        self.plan = plan
         weakref.finalize(self, LIB.ferroflash_plan_destroy, plan)
         # Compiled now: a launch may be captured in a graph.
         _check(LIB.ferroflash_load(self.context, plan))
-
-    def point(self, q, k, v, o, lse, slopes=None):
-        args = self.args
-        args.alibi_slopes = None if slopes is None else slopes.data_ptr()
-        args.q, args.k, args.v, args.o = q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr()
-        args.lse = None if lse is None else lse.data_ptr()
 
     def enqueue(self):
         _check(LIB.ferroflash_launch(self.context, self.plan, self.where, self.stream))
 
     def describe(self):
         """What was chosen: entry, reason, grid, threads, shared memory."""
-        return described(LIB.ferroflash_plan_describe, self.plan)
+        info = PlanInfo(size=ctypes.sizeof(PlanInfo))
+        _check(LIB.ferroflash_plan_describe(self.plan, ctypes.byref(info)))
+        return {"entry": info.entry.decode(), "reason": info.reason.decode(), "grid": list(info.grid),
+                "threads": info.block[0], "smem_bytes": info.smem_bytes}
+
+
+class Launch(Planned):
+    """Attention on tensors, which its thread points at tensors of one layout."""
+
+    def __init__(self, q, k, v, o, lse, mask, window, scale, softcap, config, bhsd, slopes=None):
+        super().__init__(q, mask, window, scale, softcap, config)
+        args, (row, head) = self.args, (2, 1) if bhsd else (1, 2)
+        order = (0, row, head, 3)
+        args.batch, args.seqlen_q, args.heads_q, args.head_dim = (q.shape[i] for i in order)
+        args.seqlen_k, args.heads_k = k.shape[row], k.shape[head]
+        ordered = lambda t: [t.stride(i) for i in order]
+        self.strides(lse, slopes, q=ordered(q), k=ordered(k), v=ordered(v), o=ordered(o))
+        self.point(q=q, k=k, v=v, o=o, lse=lse, alibi_slopes=slopes)
+        self.plan_it()
 
 
 def masked(causal, window_size):
@@ -197,11 +233,6 @@ def sloped(alibi_slopes, q, batch, heads):
                                      or tuple(alibi_slopes.shape) not in ((heads,), (batch, heads))):
         raise Error(f"alibi_slopes {tuple(alibi_slopes.shape)}: it must be ({heads},) or ({batch}, {heads}) in float32 beside q")
     return alibi_slopes
-
-
-def slope_strides(slopes):
-    """Elements from one sequence and head to the next."""
-    return (ctypes.c_int64 * 2)(slopes.stride(0) if slopes.dim() == 2 else 0, slopes.stride(-1))
 
 
 class _Local(threading.local):
@@ -235,9 +266,9 @@ def prepare(q, k, v, *, softmax_scale=None, causal=False, window_size=(-1, -1), 
             raise Error("q, k and v must be float16 or bfloat16, all three the same")
         if v.shape != k.shape or k.shape[0] != q.shape[0] or k.shape[3] != q.shape[3]:
             raise Error(f"shapes {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)} do not belong together")
-        launch = Launch(stream, q, k, v, o, lse, mask, (left, right), softmax_scale, softcap, config, bhsd, slopes)
+        launch = Launch(q, k, v, o, lse, mask, (left, right), softmax_scale, softcap, config, bhsd, slopes)
         _local.launches[key] = launch
-    launch.point(q, k, v, o, lse, slopes)
+    launch.point(q=q, k=k, v=v, o=o, lse=lse, alibi_slopes=slopes)
     return launch, o, lse
 
 

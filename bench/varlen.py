@@ -5,17 +5,13 @@
 
 Where sequences begin stays on the device: nothing waits, and a captured graph stays right when it changes.
 """
-import ctypes
-import weakref
-
 import torch
 
-from ferroflash import (DTYPES, FULL, LIB, Error, Forward, Unsupported, _check, _context, described, like_flash_attn, masked,
-                        scaled, slope_strides, sloped)
+from ferroflash import DTYPES, FULL, Error, Planned, Unsupported, like_flash_attn, masked, sloped
 from kvcache import flash_attn_with_kvcache
 
 
-class Launch:
+class Launch(Planned):
     """One attention on packed sequences of tensors that stay where they are, on the stream that is current here.
 
     q and o are (rows of all sequences, heads, head_dim), k and v likewise, lse is (heads, rows); `cu_seqlens_q`,
@@ -24,41 +20,16 @@ class Launch:
 
     def __init__(self, q, k, v, o, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, *, lse=None, seqused_k=None,
                  mask=FULL, window=(-1, -1), scale=None, softcap=0.0, config=None, alibi_slopes=None):
-        self.o, self.lse, self.context = o, lse, _context(q.device.index)
-        self.stream = torch._C._cuda_getCurrentRawStream(q.device.index)
-        args = self.args = Forward(size=ctypes.sizeof(Forward))
-        named = {"q": q, "k": k, "v": v, "o": o, "lse": lse, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k,
-                 "seqused_k": seqused_k, "alibi_slopes": alibi_slopes}
-        self.kept = named
-        for name, tensor in named.items():
-            setattr(args, name, None if tensor is None else tensor.data_ptr())
+        super().__init__(q, mask, window, scale, softcap, config)
+        self.o, self.lse, args = o, lse, self.args
+        self.kept = {"q": q, "k": k, "v": v, "o": o, "lse": lse, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k,
+                     "seqused_k": seqused_k, "alibi_slopes": alibi_slopes}
+        self.point(**self.kept)
         args.batch, args.seqlen_q, args.seqlen_k = cu_seqlens_q.shape[0] - 1, max_seqlen_q, max_seqlen_k
         args.total_q, args.heads_q, args.head_dim = q.shape
         args.total_k, args.heads_k = k.shape[:2]
-        args.q_strides, args.k_strides, args.v_strides, args.o_strides = (
-            (ctypes.c_int64 * 4)(0, *t.stride()) for t in (q, k, v, o))
-        if lse is not None:
-            args.lse_strides = (ctypes.c_int64 * 2)(0, lse.stride(0))
-        if alibi_slopes is not None:
-            args.alibi_strides = slope_strides(alibi_slopes)
-        args.dtype, args.mask, (args.window_left, args.window_right) = DTYPES[q.dtype], mask, window
-        args.scale, args.softcap = scaled(scale), softcap
-        args.config = config.encode() if config else None
-        self.where = ctypes.addressof(args)
-
-        plan = ctypes.c_void_p()
-        _check(LIB.ferroflash_plan_create(self.context, self.where, ctypes.byref(plan)))
-        self.plan = plan
-        weakref.finalize(self, LIB.ferroflash_plan_destroy, plan)
-        # Compiled now: a launch may be captured in a graph.
-        _check(LIB.ferroflash_load(self.context, plan))
-
-    def enqueue(self):
-        _check(LIB.ferroflash_launch(self.context, self.plan, self.where, self.stream))
-
-    def describe(self):
-        """What was chosen: entry, reason, grid, threads, shared memory."""
-        return described(LIB.ferroflash_plan_describe, self.plan)
+        self.strides(lse, alibi_slopes, q=q.stride(), k=k.stride(), v=v.stride(), o=o.stride())
+        self.plan_it()
 
 
 def flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p=0.0,

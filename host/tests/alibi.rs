@@ -92,7 +92,7 @@ fn what_makes_no_sense_is_refused_by_name() {
 fn on_a_cache_kernels_of_many_queries_have_them() {
     let view = |n: u64| TensorView::bshd(n * FAR, 1 << 20, DType::F16, [2, 1, 4, 128]);
     let shape = [2, 512, 2, 128];
-    let pool = |n: u64| PageView::nhd(n * FAR, 1 << 30, DType::F16, shape);
+    let pool = |n: u64| TensorView::bshd(n * FAR, 1 << 30, DType::F16, shape);
     let cache = KvCache::dense(KvPages::new(pool(2), pool(3)), Index::new(5 * FAR, 2));
     let decode = AttentionRequest::cached(view(1), cache, view(4));
     let symbol = |decode: &AttentionRequest<'_>| plan(decode, l4()).map(|made| made.contract().symbol);

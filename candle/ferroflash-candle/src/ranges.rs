@@ -8,12 +8,13 @@ use crate::paged::{PagedKv, Queries};
 use candle::{CpuStorage, CudaStorage, CustomOp1, DType, Layout, Result, Shape, Tensor};
 use ferroflash::request::Mask;
 
-/// Causal attention of varlen queries on a KV cache. A row in one of its sequence's ranges also sees the
-/// range's later keys: all keys before the range's end.
+/// Causal attention of varlen queries on a KV cache. A row inside a range of its sequence also sees the later
+/// keys of this range.
 ///
-/// The ranges cut each sequence into parts. Rows between ranges are causal, with the keys before their part's
-/// end. Rows of a range see all keys before its end. This takes two launches, in each of which the other
-/// launch's parts have no keys, and a merge. The result is exact, and everything stays on the device.
+/// The ranges cut each sequence into parts. One launch computes the parts between ranges with a causal mask.
+/// A second launch computes the ranges, whose rows see all keys before the range's end. In each launch, the
+/// other launch's parts have no keys. A merge combines the two results exactly. Everything stays on the
+/// device.
 pub(crate) fn with_ranges(
     kv: &PagedKv<'_>,
     q: &Tensor,

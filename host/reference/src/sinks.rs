@@ -1,11 +1,11 @@
-//! Logits that belong to no key, in what is right.
+//! Attention sinks, applied to the reference.
 use super::arithmetic::unit_roundoff;
 use super::attention::Outputs;
 use super::tolerance::Reference;
 use ferroflash::DType;
 
 impl Reference {
-    /// [`Outputs::add_sinks`] to what is right, with elements of this type.
+    /// Adds sinks to the exact result ([`Outputs::add_sinks`]). O is in `dtype`.
     pub fn add_sinks(&mut self, dtype: DType, sinks: &[f32]) {
         // Naive attention has no logits of its own: its error says nothing of what they make of one key.
         let largest = self.exact.out.iter().fold(0.0, |a: f64, x| a.max(x.abs()));
@@ -15,8 +15,8 @@ impl Reference {
 }
 
 impl Outputs {
-    /// Adds the exponential of its head's logit to the sum of each row. A row without a key has the logit as
-    /// its log-sum-exp. A logit of -inf adds nothing.
+    /// Adds the exponential of a head's sink to the sum of each row of the head. The LSE of a row without a
+    /// key is the sink. A sink of -inf adds nothing.
     pub(super) fn add_sinks(&mut self, sinks: &[f32]) {
         let [_, rows, heads, head_dim] = self.shape;
         for (i, lse) in self.lse.iter_mut().enumerate() {

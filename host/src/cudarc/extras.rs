@@ -1,5 +1,5 @@
 //! Biases and masks in cudarc's slices.
-use super::memory::{Integers, Memory, Number, Taken};
+use super::memory::{Integers, Memory, Number, StreamGuards};
 use crate::request::{self, Mask, Prefix};
 use crate::{DType, Error};
 use ::cudarc::driver::{CudaSlice, CudaView, CudaViewMut};
@@ -53,17 +53,20 @@ impl<'a> Bias<'a> {
     }
 
     /// Its view, taken for a stream.
-    pub(super) fn on<const MOST: usize>(&self, taken: &mut Taken<'a, MOST>) -> Result<request::Bias, Error> {
+    pub(super) fn on<const MOST: usize>(
+        &self,
+        guards: &mut StreamGuards<'a, MOST>,
+    ) -> Result<request::Bias, Error> {
         fn read<'a, T: Number, const MOST: usize>(
-            taken: &mut Taken<'a, MOST>,
+            guards: &mut StreamGuards<'a, MOST>,
             data: &'a dyn Memory<T>,
         ) -> Result<(DType, (u64, u64)), Error> {
-            Ok((T::DTYPE, taken.read("bias", data)?))
+            Ok((T::DTYPE, guards.read("bias", data)?))
         }
         let (dtype, (address, elements)) = match self.data.0 {
-            Kind::F16(data) => read(taken, data)?,
-            Kind::Bf16(data) => read(taken, data)?,
-            Kind::F32(data) => read(taken, data)?,
+            Kind::F16(data) => read(guards, data)?,
+            Kind::Bf16(data) => read(guards, data)?,
+            Kind::F32(data) => read(guards, data)?,
         };
         let contiguous = request::Bias::rows(address, elements, dtype, self.shape, self.shape[3]);
         let strides = self.strides.unwrap_or(contiguous.strides);
@@ -107,7 +110,7 @@ impl<'a> Shown<'a> {
     ///
     /// # Errors
     /// [`Error::Invalid`] for a mask that names memory by its address: safe code cannot vouch for it.
-    pub fn on<const MOST: usize>(self, taken: &mut Taken<'a, MOST>) -> Result<Mask, Error> {
+    pub fn on<const MOST: usize>(self, guards: &mut StreamGuards<'a, MOST>) -> Result<Mask, Error> {
         match self {
             Shown::Plain(mask @ (Mask::Prefix(Prefix::Each(_)) | Mask::Bits(_))) => {
                 let expected =
@@ -115,9 +118,11 @@ impl<'a> Shown<'a> {
                 Err(Error::invalid("mask", mask, expected))
             }
             Shown::Plain(mask) => Ok(mask),
-            Shown::Prefix(lengths) => Ok(Mask::Prefix(Prefix::Each(taken.integers("mask.prefix", lengths)?))),
+            Shown::Prefix(lengths) => {
+                Ok(Mask::Prefix(Prefix::Each(guards.integers("mask.prefix", lengths)?)))
+            }
             Shown::Bits(MaskBits { data, shape, strides }) => {
-                let (address, bytes) = taken.read("mask.bits", data)?;
+                let (address, bytes) = guards.read("mask.bits", data)?;
                 let contiguous = request::MaskBits::contiguous(address, bytes, shape);
                 let strides = strides.unwrap_or(contiguous.strides);
                 Ok(Mask::Bits(request::MaskBits { strides, ..contiguous }))

@@ -1,8 +1,7 @@
-//! Plans of requests that repeat: a model has the same request for each layer and each step, with other
-//! tensors.
+//! A cache of plans. A model repeats a request for each layer and each step, with other tensors.
 use crate::request::{
-    AlibiSlopes, AttentionRequest, Bias, Index, KeysValues, KvCache, KvPages, KvScale, LseView, PageView,
-    Paged, Queries, Scratch, Sinks, TensorView, VarlenKeys, VarlenQueries,
+    AlibiSlopes, AttentionRequest, Bias, Index, KeysValues, KvCache, KvPages, KvScale, LseView, Paged,
+    Queries, Scratch, Sinks, TensorView, VarlenKeys, VarlenQueries,
 };
 use crate::{Attention, Driver, Error, Plan};
 use std::sync::{Mutex, PoisonError};
@@ -74,7 +73,7 @@ fn tensor(view: TensorView) -> TensorView {
 
 fn cache(cache: KvCache) -> KvCache {
     let KvPages { keys, values, scales } = cache.pages;
-    let pages = |view: PageView| PageView { address: 0, elements: 0, ..view };
+    let pages = |view: TensorView| TensorView { address: 0, elements: 0, ..view };
     let scale = |scale| match scale {
         KvScale::Device { strides, .. } => KvScale::Device { address: 0, elements: 0, strides },
         value => value,

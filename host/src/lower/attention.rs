@@ -7,7 +7,7 @@ use super::{Refusal, merge, variant};
 use crate::launch::{Launch, Params};
 use crate::request::{Alignment, AttentionRequest, KeysValues, KvCache, LseView, State};
 use crate::schedule::{Decode, Schedule, Scheduled, Tiles};
-use crate::{AttnInfo, Boxes, Error, MaskKind, Problem, tma};
+use crate::{AttnInfo, Error, MapDescription, MaskKind, Problem, tma};
 use spec::{
     Cache, CombineParams, DecodeOrder, DecodeParams, FastDiv, FwdParams, HopperPagedParams, HopperParams,
     Integers, Lse, PageBoxes, PagedMap, PagedParams, PerHead, RaggedMap, Schedule as Order, Sequences,
@@ -88,7 +88,7 @@ impl Lowering<'_> {
     }
 
     /// The launch of the kernel alone, with tensor maps.
-    fn with_maps<P: Params>(&self, blocks: u32, params: &P, maps: [Boxes; 4]) -> Launch {
+    fn with_maps<P: Params>(&self, blocks: u32, params: &P, maps: [MapDescription; 4]) -> Launch {
         variant::with(
             Launch::with_maps(self.place, [blocks, 1, 1], params, maps),
             self.r,
@@ -99,7 +99,7 @@ impl Lowering<'_> {
 
     /// Work tiles with keys and values in tensors: split or not, dense or varlen; with tensor maps for
     /// Hopper's kernels.
-    fn tensors(&self, tiles: &Tiles, maps: Option<[Boxes; 4]>) -> Launch {
+    fn tensors(&self, tiles: &Tiles, maps: Option<[MapDescription; 4]>) -> Launch {
         let (p, blocks) = (&self.p, tiles.blocks);
         let window = p.window();
         let partials = tiles.split.map(|split| split.partials(self.r.scratch.address()));
@@ -144,7 +144,13 @@ impl Lowering<'_> {
     }
 
     /// Work tiles on a KV cache; with tensor maps for Hopper's kernels.
-    fn cache(&self, tiles: &Tiles, sequences: Sequences, kv: &KvCache, maps: Option<[Boxes; 4]>) -> Launch {
+    fn cache(
+        &self,
+        tiles: &Tiles,
+        sequences: Sequences,
+        kv: &KvCache,
+        maps: Option<[MapDescription; 4]>,
+    ) -> Launch {
         let (p, blocks) = (&self.p, tiles.blocks);
         // A full mask on a causal kernel: an unbounded shift puts the first query after all keys.
         let unmasked = p.mask_kind() == MaskKind::Full && self.kernel.mask != MaskKind::Local;
@@ -175,7 +181,7 @@ impl Lowering<'_> {
             sequences,
             // Checked: 1 or more, and less than 2^31.
             queries: FastDiv::new(queries).unwrap_or(FastDiv::ONE),
-            boxes: PageBoxes::new(k.of[1], k.pitch()),
+            boxes: PageBoxes::new(k.box_shape[1], k.pitch()),
         };
         self.with_maps(blocks, &params, maps)
     }

@@ -5,7 +5,7 @@ use crate::files::{CACHES, Elements, File, HALVES, read_slopes};
 use crate::options::{FileLayout, ScoreOptions};
 use ferroflash::DType;
 use ferroflash::plan::Problem;
-use ferroflash::request::{Alignment, PageView};
+use ferroflash::request::{Alignment, TensorView};
 use reference::{Extras, Slopes};
 use std::ops::Range;
 
@@ -39,7 +39,7 @@ pub(crate) struct Input {
     pool: [Vec<u8>; 2],
     /// Scales of keys and of values: one for all key heads, or one per key head.
     scales: [Option<Vec<f32>>; 2],
-    pages: PageView,
+    pages: TensorView,
     /// Page numbers, and how many a sequence has.
     table: Option<(Vec<i32>, usize)>,
     lengths: Vec<i32>,
@@ -51,7 +51,7 @@ pub(crate) struct Input {
 
 impl Input {
     /// Reads `q`, `k_cache`, `v_cache`, `seqused_k`, and where present `cu_seqlens_q`, `block_table`,
-    /// `alibi_slopes`, `k_scale`, `v_scale` and the extras.
+    /// `alibi_slopes`, `k_scale`, `v_scale` and `sinks`.
     pub(super) fn read(file: &File<'_>, layout: FileLayout, scores: &ScoreOptions) -> Result<Self, Error> {
         file.only("q and a cache", &[&TENSORS[..], &extras::NAMES].concat())?;
         let lengths = file.list("seqused_k")?;
@@ -92,8 +92,8 @@ impl Input {
             ));
         }
         let scales = [scale(file, "k_scale", &pages)?, scale(file, "v_scale", &pages)?];
-        let (slopes, mut extras) =
-            (read_slopes(file, &problem)?, extras::read(file, &problem, longest_k, scores)?);
+        let slopes = read_slopes(file, &problem)?;
+        let mut extras = extras::read(file, &problem, longest_k, scores)?;
         let problem = extras.of(problem);
         let sinks = extras.sinks.take();
         let (q, pool) = (q.halves(), [keys.bytes, values.bytes]);
@@ -155,8 +155,8 @@ impl Input {
     }
 }
 
-/// The most keys of a sequence that a launch is told: as many as a bias has columns, where that is enough for
-/// the longest sequence.
+/// The maximum of keys per sequence that a launch states: a bias has this number of columns, at least the
+/// longest sequence's keys.
 fn of_bias(file: &File<'_>, capacity: usize, longest: usize) -> usize {
     let columns = file.tensor("bias").ok().and_then(|bias| bias.shape().last().copied());
     columns.filter(|columns| (longest..=capacity).contains(columns)).unwrap_or(capacity)
@@ -181,8 +181,9 @@ fn starts(file: &File<'_>, shape: &[usize], batch: usize, rows: usize) -> Result
     let starts: Vec<_> = all.iter().map_while(|start| usize::try_from(*start).ok()).collect();
     let rises = starts.is_sorted() && starts.first() == Some(&0) && starts.last() <= Some(&rows);
     if batch == 0 || starts.len() != batch + 1 || all.len() != starts.len() || !rises {
-        let wanted = format_args!("{} integers, 0 first, none below the one before", batch + 1);
-        let what = format_args!("`cu_seqlens_q` is {all:?}; it must have {wanted} or above the {rows} rows");
+        let wanted = format_args!("{} integers, 0 first, never decreasing", batch + 1);
+        let what =
+            format_args!("`cu_seqlens_q` is {all:?}; it must have {wanted}, none above the {rows} rows");
         return Err(file.invalid(what));
     }
     if shape.len() == 4 && !(are_even && starts.iter().copied().eq(even(batch, rows))) {
@@ -193,7 +194,7 @@ fn starts(file: &File<'_>, shape: &[usize], batch: usize, rows: usize) -> Result
 }
 
 /// How keys lie in their pages.
-fn pages(file: &File<'_>, layout: FileLayout, keys: &Elements) -> Result<PageView, Error> {
+fn pages(file: &File<'_>, layout: FileLayout, keys: &Elements) -> Result<TensorView, Error> {
     let [pages, b, c, d] = keys.shape[..] else {
         let wanted =
             "it must be [pages, page, heads, head_dim], or with --layout bhsd [pages, heads, page, ..]";
@@ -201,8 +202,8 @@ fn pages(file: &File<'_>, layout: FileLayout, keys: &Elements) -> Result<PageVie
     };
     let elements = keys.shape.iter().product::<usize>() as u64;
     Ok(match layout {
-        FileLayout::Bshd => PageView::nhd(0, elements, keys.dtype, [pages, b, c, d]),
-        FileLayout::Bhsd => PageView::hnd(0, elements, keys.dtype, [pages, c, b, d]),
+        FileLayout::Bshd => TensorView::bshd(0, elements, keys.dtype, [pages, b, c, d]),
+        FileLayout::Bhsd => TensorView::bhsd(0, elements, keys.dtype, [pages, c, b, d]),
     })
 }
 
@@ -222,7 +223,7 @@ fn table(file: &File<'_>, batch: usize) -> Result<Option<(Vec<i32>, usize)>, Err
 }
 
 /// The scale of an e4m3 KV cache.
-fn scale(file: &File<'_>, name: &str, pages: &PageView) -> Result<Option<Vec<f32>>, Error> {
+fn scale(file: &File<'_>, name: &str, pages: &TensorView) -> Result<Option<Vec<f32>>, Error> {
     let scale = file.per_head(name, pages.shape[2], true)?;
     if scale.is_some() && pages.dtype != DType::E4m3 {
         let what = format_args!("has `{name}`, and `k_cache` is {}", pages.dtype.name());

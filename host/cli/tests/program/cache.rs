@@ -279,7 +279,7 @@ fn caches_that_are_not_right() {
         (|t| t[2].1 = Dtype::BF16, "`v_cache` is bf16"),
         (
             |t| t.push(integers("cu_seqlens_q", &[4], &[0, 1, 1, 4])),
-            "below the one before or above the 3 rows",
+            "never decreasing, none above the 3 rows",
         ),
         (
             |t| t.push(integers("cu_seqlens_q", &[4], &[0, 2, 1, 3])),

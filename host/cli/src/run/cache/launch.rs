@@ -4,7 +4,7 @@ use crate::results::{Results, Took};
 use ferroflash::driver::Harness;
 use ferroflash::plan::{Problem, ScratchBytes};
 use ferroflash::request::{
-    AttentionRequest, Counters, Index, KvCache, KvPages, KvScale, LseView, PageView, Queries, Scratch, Sinks,
+    AttentionRequest, Counters, Index, KvCache, KvPages, KvScale, LseView, Queries, Scratch, Sinks,
     TensorView, VarlenQueries, Workspace,
 };
 use ferroflash::{Attention, Capabilities, Error, plan};
@@ -35,7 +35,7 @@ impl Input {
         let Problem { dtype, batch, seqlen_q, .. } = self.problem;
         let [shape, _] = self.problem.shapes();
         let view = |address| TensorView::bshd(address, self.q.len() as u64, dtype, shape);
-        let pages = at.pool.map(|address| PageView { address, ..self.pages });
+        let pages = at.pool.map(|address| TensorView { address, ..self.pages });
         let [k_scale, v_scale] = [0, 1].map(|i| self.scale(i, at.scales[i]));
         let pages = KvPages::new(pages[0], pages[1]).scales(k_scale, v_scale);
         let lengths = Index::new(at.lengths, batch as u64);
