@@ -186,8 +186,8 @@ typedef struct ferroflash_attention {
     int64_t alibi_strides[2]; /* elements from one sequence and from one head to the next; 0: shared */
     /* A bias in device memory, a multiple of 4: element [b, h, i, j] is added to the scaled and capped score
      * of query i and key j of sequence b, both counted from the sequence's first. A row has seqlen_k
-     * elements, or on a KV cache the maximum of keys per sequence. Behind an odd number of 16-bit elements, a row has
-     * one more in memory. NULL: off. */
+     * elements, or on a KV cache the maximum of keys per sequence. Behind an odd number of 16-bit elements, a
+     * row has one more in memory. NULL: off. */
     const void *bias;
     /* Elements from one sequence, head and query to the next, multiples of 4 bytes; 0: shared. */
     int64_t bias_strides[3];
