@@ -5,7 +5,7 @@ use super::tensors::{
 };
 use super::{Refusal, merge, variant};
 use crate::launch::{Launch, Params};
-use crate::request::{Alignment, AttentionRequest, KeysValues, KvCache, LseView, State};
+use crate::request::{Alignment, AttentionRequest, KeysValues, KvCache, LseView, State, TensorView};
 use crate::schedule::{Decode, Schedule, Scheduled, Tiles};
 use crate::{AttnInfo, Error, MapDescription, MaskKind, Problem, tma};
 use spec::{
@@ -84,6 +84,16 @@ fn kernel(r: &AttentionRequest<'_>, s: &Scheduled) -> Result<Launch, Refusal> {
 /// kind.
 fn elsewhere(s: &Scheduled) -> Error {
     Error::unsupported(s.kernel.contract.symbol, "it reads keys and values from another kind of memory")
+}
+
+/// Varlen queries, one per sequence, as a batch of one query each.
+fn single_queries<'a>(r: &AttentionRequest<'a>) -> AttentionRequest<'a> {
+    let batched = |view: TensorView| {
+        let ([_, batch, heads, head_dim], [_, row, head, column]) = (view.shape, view.strides);
+        TensorView { shape: [batch, 1, heads, head_dim], strides: [row, 0, head, column], ..view }
+    };
+    let lse = r.lse.map(|view| LseView { strides: [view.row_stride, view.strides[1]], ..view });
+    AttentionRequest { q: batched(r.q), o: batched(r.o), lse, ..*r }
 }
 
 /// A request, its kernel, and the kernel's index in [`spec::KERNELS`].

@@ -63,7 +63,7 @@ pub(super) fn on_tensors(q: &Query<'_>) -> Option<Choice> {
 /// Whether the entry solves the problem.
 fn solves(e: &AttnInfo, p: &Problem) -> bool {
     let (kv_dtype, tiled) = p.cache.map_or((p.dtype, true), |cache| (cache.dtype, cache.tiled));
-    p.varlen.is_none()
+    (p.varlen.is_none() || p.cache.is_none() && p.has_single_queries())
         && !p.alibi
         && [e.dtype, e.kv_dtype] == [p.dtype, kv_dtype]
         && e.head_dim as usize >= p.head_dim

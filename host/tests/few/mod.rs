@@ -41,8 +41,8 @@ fn few_queries_on_many_keys_take_decode_kernels() {
     }
 }
 
-/// One index finds keys and values: of other strides, or aligned at the first key, work tiles take them. A
-/// merge kernel then adds sinks.
+/// Decode kernels use one index for keys and values. If strides differ, or the mask aligns at the first key,
+/// kernels with work tiles run. A merge kernel then adds sinks.
 #[test]
 fn few_queries_that_decode_kernels_do_not_take() {
     let h200 = Capabilities::profile("h200").expect("a known card");
