@@ -75,7 +75,7 @@ fn wrong_scripts_name_their_line() {
         ("run k\nreport trap\nreport trap", "script line 3: `report trap` is given twice"),
         (
             "buffer x f32 1\nrun k\nreport trap\nexpect x = 1",
-            "script line 2: what a run with a `report` leaves",
+            "script line 2: buffers have no defined value after a run with a `report`",
         ),
         ("buffer x f32 1\nrun k\nexpect x = 1 within -1", "`within` takes"),
         ("buffer x f32 1\nrun k\nexpect y = 1", "no buffer `y`; the script has [x]"),

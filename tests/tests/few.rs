@@ -67,14 +67,14 @@ fn single_queries_of_varlen_sequences_are_decoded() {
         }
     };
     let mut ran = 0;
-    for (dtype, heads, mask, layout, unused) in [
-        (DType::F16, [8, 2], Mask::Causal, Layout::Bshd, 0),
-        (DType::Bf16, [4, 1], Mask::Full, Layout::Bhsd, 3),
-        (DType::F16, [2, 2], Mask::Window { left: Some(700), right: Some(0) }, Layout::Packed, 20),
+    for (dtype, heads, head_dim, mask, layout, unused) in [
+        (DType::F16, [8, 2], 64, Mask::Causal, Layout::Bshd, 0),
+        (DType::Bf16, [4, 1], 128, Mask::Full, Layout::Bhsd, 3),
+        (DType::F16, [2, 2], 128, Mask::Window { left: Some(700), right: Some(0) }, Layout::Packed, 20),
     ] {
         let sequences = sequences(unused);
         let rows = [5, 7 + sequences.cu_seqlens_k[5] as usize];
-        let one = Problem::new(dtype, 1, 0, heads[0], 128).heads_k(heads[1]).mask(mask);
+        let one = Problem::new(dtype, 1, 0, heads[0], head_dim).heads_k(heads[1]).mask(mask);
         let problem = sequences.problem(one, rows);
         ran += usize::from(check(Memory::random(problem, layout, 7).with_sequences(sequences).with_poison()));
     }
